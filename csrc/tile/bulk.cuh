@@ -1,0 +1,49 @@
+// Bulk copies from device into shared memory, and the barrier that tells of their arrival.
+#pragma once
+
+#include <cstdint>
+
+namespace mirage::tile {
+
+// An mbarrier with one arriving thread: a phase completes when all bytes announced have landed.
+struct CopyBarrier {
+  uint64_t state;
+};
+
+__device__ inline uint32_t shared_address(const void* at) {
+  return static_cast<uint32_t>(__cvta_generic_to_shared(at));
+}
+
+__device__ inline void init(CopyBarrier& barrier) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(shared_address(&barrier)));
+}
+
+// After init, before the copy engine may see the barriers.
+__device__ inline void fence_init() {
+  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+}
+
+// Starts a copy of `bytes` (a multiple of 16, both addresses aligned to 16) in the current phase.
+__device__ inline void copy_bulk(void* shared, const void* global, uint32_t bytes,
+                                 CopyBarrier& barrier) {
+  const uint32_t full = shared_address(&barrier);
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(full), "r"(bytes)
+               : "memory");
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes "
+      "[%0], [%1], %2, [%3];" ::"r"(shared_address(shared)),
+      "l"(global), "r"(bytes), "r"(full)
+      : "memory");
+}
+
+// Blocks until the phase of the given parity (0, 1, 0, ... from init) has completed.
+__device__ inline void wait(CopyBarrier& barrier, uint32_t parity) {
+  asm volatile(
+      "{ .reg .pred done;\n"
+      "again_%=: mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
+      "@!done bra again_%=; }" ::"r"(shared_address(&barrier)),
+      "r"(parity)
+      : "memory");
+}
+
+}  // namespace mirage::tile

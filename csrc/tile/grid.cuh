@@ -1,0 +1,32 @@
+// Host side of a launch.
+#pragma once
+
+#include <cstdint>
+
+#include "launch.h"
+
+namespace mirage::tile {
+
+constexpr int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+constexpr int larger(int a, int b) { return a > b ? a : b; }
+
+struct Grid {
+  int64_t row_tiles, token_tiles;
+  int threads, shared_bytes;
+};
+
+constexpr int kSharedBytesByDefault = 48 * 1024;  // more has to be asked for, per device
+
+inline cudaError_t launch(void (*kernel)(LaunchArgs), Grid grid, const LaunchArgs& args,
+                          cudaStream_t stream) {
+  if (grid.shared_bytes > kSharedBytesByDefault) {
+    const cudaError_t status = cudaFuncSetAttribute(
+        kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, grid.shared_bytes);
+    if (status != cudaSuccess) return status;
+  }
+  const dim3 blocks(static_cast<unsigned>(grid.row_tiles), static_cast<unsigned>(grid.token_tiles));
+  kernel<<<blocks, grid.threads, grid.shared_bytes, stream>>>(args);
+  return cudaGetLastError();
+}
+
+}  // namespace mirage::tile

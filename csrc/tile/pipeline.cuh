@@ -1,0 +1,108 @@
+// The software pipeline: copies run kStages - 1 steps ahead of the arithmetic.
+//
+// The ring lies in shared memory, a part of it for each warp: what a warp reads only its own lanes
+// have copied, so a step needs no barrier of the block. (A ring in registers was measured first:
+// loads of several steps wait for one another, and any depth ran like a depth of one, 1.2 to 2.3
+// times the floor.)
+#pragma once
+
+#include "tile/fragments.cuh"
+
+namespace mirage::tile {
+
+// A warp's place for one Step, a struct of fragments. It consists of segments: one or two chunks of
+// eight lines, each line's part contiguous, 64 or 128 bytes, so that one copy moves whole cache
+// lines (128 bytes against 64: 4 % faster at 8 tokens, 10 % at 32). Fragments keep the chunks of a
+// line together, hence octets 2j and 2j + 1 of a lane share a segment.
+template <class Step>
+struct Slot {
+  static constexpr int kSegmentChunks = Step::kDepth / kChunkDepth % 2 == 0 ? 2 : 1;
+  static constexpr int kSegmentOctets = kSegmentChunks * kChunkOctets;  // per line
+  static constexpr int kSegmentBytes = kLineTile * kSegmentOctets * kOctetBytes;
+  static constexpr int kOctets = sizeof(Step) / kOctetBytes;  // per lane
+  static constexpr int kBytes = kOctets / kSegmentChunks * kSegmentBytes;
+  char* at;
+
+  // Lines of odd number swap their halves: reading a chunk of eight lines meets no bank twice.
+  __device__ static int offset(int line, int octet) {
+    const int swapped = kSegmentChunks == 2 ? octet ^ line % 2 * kChunkOctets : octet;
+    return (line * kSegmentOctets + swapped) * kOctetBytes;
+  }
+
+  // The segment of lines 8 i + 0..7 that holds chunk c.
+  template <Dims kDims, class T, int kLines, int kChunks>
+  __device__ char* segment(Fragment<kDims, T, kLines, kChunks> Step::* field, int i, int c) const {
+    Step shape;  // never read, only measured
+    const auto* octet = &(shape.*field).at[i][c];
+    const auto before = (reinterpret_cast<const char*>(octet) - reinterpret_cast<char*>(&shape)) /
+                        static_cast<int>(sizeof(Octet<T>));
+    return at + before / kSegmentChunks * kSegmentBytes;
+  }
+
+  __device__ Step read() const {
+    Step step;
+#pragma unroll
+    for (int j = 0; j < kOctets; ++j) {
+      const int octet = j % kSegmentChunks * kChunkOctets + lane_quarter();
+      const char* from = at + j / kSegmentChunks * kSegmentBytes + offset(lane_line(), octet);
+      reinterpret_cast<uint4*>(&step)[j] = *reinterpret_cast<const uint4*>(from);
+    }
+    return step;
+  }
+};
+
+template <class Step, int kStages, int kWarps>
+struct Ring {
+  static constexpr int kWarpBytes = kStages * Slot<Step>::kBytes;
+  static constexpr int kBytes = kWarps * kWarpBytes;
+};
+
+struct Steps {
+  int first, last, stride;  // k of this warp's first step, end of the depth, k between its steps
+};
+
+__device__ inline void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+
+template <int kPending>
+__device__ void wait_copies() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
+}
+
+// For k in first, first + stride, ... < last: copy(slot, k), and kStages - 1 steps later
+// compute(step). Neighbouring blocks start at different k and come round to the rest, else all
+// would ask for the same tokens at the same time (2 to 5 % slower). `ring` is Ring<Step, kStages,
+// kWarps>
+// ::kBytes of shared memory, free again for the block after its next barrier.
+template <int kStages, class Step, class Copy, class Compute>
+__device__ void pipeline(char* ring, Steps steps, Copy copy, Compute compute) {
+  constexpr int kSlotBytes = Slot<Step>::kBytes, kWarpBytes = kStages * kSlotBytes;
+  char* const begin = ring + warp_index() * kWarpBytes;
+  char* const end = begin + kWarpBytes;
+  const int count = max(0, (steps.last - steps.first + steps.stride - 1) / steps.stride);
+  const int turn = blockIdx.x % ((steps.last + steps.stride - 1) / steps.stride);
+  int k = steps.first + turn * steps.stride;
+  if (k >= steps.last) k = steps.first;
+  const auto copy_next = [&](char* slot) {
+    copy(Slot<Step>{slot}, k);
+    k = k + steps.stride < steps.last ? k + steps.stride : steps.first;
+  };
+#pragma unroll
+  for (int s = 0; s < kStages - 1; ++s) {
+    if (s < count) copy_next(begin + s * kSlotBytes);
+    commit_copies();
+  }
+  char *full = begin, *empty = begin + (kStages - 1) * kSlotBytes;
+#pragma unroll 1
+  for (int s = 0; s < count; ++s) {
+    __syncwarp();  // all lanes have read the step before, whose slot is written now
+    if (s + kStages - 1 < count) copy_next(empty);
+    commit_copies();  // also when empty: the count of groups is what is waited on
+    wait_copies<kStages - 1>();
+    __syncwarp();  // the other lanes' copies have landed, too
+    compute(Slot<Step>{full}.read());
+    empty = full;
+    full = full + kSlotBytes == end ? begin : full + kSlotBytes;
+  }
+}
+
+}  // namespace mirage::tile

@@ -1,0 +1,168 @@
+// The sentences behind arguments.h.
+#include "arguments.h"
+
+#include <cmath>
+#include <sstream>
+
+#include <torch/csrc/stable/ops.h>
+
+#include "errors.h"
+
+namespace mirage {
+namespace {
+
+using torch::headeronly::ScalarType;
+
+std::string text_of(const Tensor& tensor) {
+  std::ostringstream text;
+  text << "[";
+  for (int64_t i = 0; i < tensor.dim(); ++i) text << (i ? ", " : "") << tensor.size(i);
+  text << "]";
+  return text.str();
+}
+
+std::string device_of(const Tensor& tensor) {
+  if (tensor.is_cpu()) return "cpu";
+  return (tensor.is_cuda() ? "cuda:" : "device ") + std::to_string(tensor.get_device_index());
+}
+
+bool same_device(const Tensor& a, const Tensor& b) {
+  return a.is_cuda() == b.is_cuda() && a.get_device_index() == b.get_device_index();
+}
+
+std::string place(const Argument& argument) {
+  return std::string("mirage_kernels::") + argument.op + ": " + argument.name;
+}
+
+std::string dtype_of(const Tensor& tensor) {
+  const ScalarType dtype = tensor.scalar_type();
+  if (dtype == ScalarType::Half) return "float16";
+  if (dtype == ScalarType::BFloat16) return "bfloat16";
+  if (dtype == ScalarType::Float) return "float32";
+  if (dtype == ScalarType::Double) return "float64";
+  return torch::headeronly::toString(dtype);
+}
+
+uintptr_t address(const Tensor& tensor) {
+  return reinterpret_cast<uintptr_t>(tensor.const_data_ptr());
+}
+
+// Bytes from the first to behind the last element, for strides that are not negative.
+int64_t extent_bytes(const Tensor& tensor) {
+  int64_t last = 0;
+  for (int64_t i = 0; i < tensor.dim(); ++i) last += (tensor.size(i) - 1) * tensor.stride(i);
+  return (last + 1) * static_cast<int64_t>(tensor.element_size());
+}
+
+bool are_disjoint(const Tensor& a, const Tensor& b) {
+  if (a.numel() == 0 || b.numel() == 0) return true;
+  const uintptr_t a_begin = address(a), b_begin = address(b);
+  return a_begin + extent_bytes(a) <= b_begin || b_begin + extent_bytes(b) <= a_begin;
+}
+
+// The one stride that the leading dims collapse into, where they do.
+std::optional<int64_t> collapsed_row_stride(const Tensor& x) {
+  const int64_t depth = x.dim() - 1;
+  const int64_t depth_size = x.size(depth);
+  if (depth_size > 1 && x.stride(depth) != 1) return std::nullopt;
+  std::optional<int64_t> stride;
+  int64_t rows = 1;  // rows covered by the dims seen so far, from the last leading dim outwards
+  for (int64_t i = depth - 1; i >= 0; --i) {
+    if (x.size(i) == 1) continue;
+    if (!stride) {
+      stride = x.stride(i);
+    } else if (x.stride(i) != *stride * rows) {
+      return std::nullopt;
+    }
+    rows *= x.size(i);
+  }
+  return stride.value_or(depth_size);
+}
+
+bool is_aligned(const Tensor& x, int64_t row_stride) {
+  const int64_t row_bytes = row_stride * static_cast<int64_t>(x.element_size());
+  return address(x) % kAlignmentBytes == 0 && row_bytes % kAlignmentBytes == 0;
+}
+
+}  // namespace
+
+const char* half_dtype(const Argument& argument) {
+  const ScalarType dtype = argument.tensor.scalar_type();
+  if (dtype == ScalarType::Half) return "fp16";
+  if (dtype == ScalarType::BFloat16) return "bf16";
+  fail(place(argument), " has dtype ", dtype_of(argument.tensor), "; float16 and bfloat16 work");
+}
+
+void check_like(const Argument& argument, const Argument& model) {
+  if (argument.tensor.scalar_type() != model.tensor.scalar_type()) {
+    fail(place(argument), " has dtype ", dtype_of(argument.tensor), ", but ", model.name, " has ",
+         dtype_of(model.tensor), "; give both the same dtype");
+  }
+  if (!same_device(argument.tensor, model.tensor)) {
+    fail(place(argument), " is on ", device_of(argument.tensor), ", but ", model.name, " is on ",
+         device_of(model.tensor), "; move both to one device");
+  }
+}
+
+void check_has_rows(const Argument& argument) {
+  if (argument.tensor.dim() > 0) return;
+  fail(place(argument), " has no dims; a tensor [..., K] with at least one works");
+}
+
+void check_shape(const Argument& argument, const Expected& expected) {
+  const Tensor& tensor = argument.tensor;
+  const Shape& shape = expected.shape;
+  bool matches = tensor.dim() == static_cast<int64_t>(shape.size());
+  for (size_t i = 0; matches && i < shape.size(); ++i) {
+    matches = shape[i] == -1 || tensor.size(static_cast<int64_t>(i)) == shape[i];
+  }
+  if (matches) return;
+  std::ostringstream wanted;
+  for (size_t i = 0; i < shape.size(); ++i) {
+    wanted << (i ? ", " : "");
+    shape[i] == -1 ? wanted << "any" : wanted << shape[i];
+  }
+  fail(place(argument), " has shape ", text_of(tensor), ", but ", expected.model.name, " of shape ",
+       text_of(expected.model.tensor), " needs ", expected.dims, " = [", wanted.str(), "]");
+}
+
+void check_in_place(const Argument& weight) {
+  if (!weight.tensor.is_contiguous()) {
+    fail(place(weight), " of shape ", text_of(weight.tensor), " is not contiguous; pass ",
+         weight.name, ".contiguous(), made once and kept");
+  }
+  if (address(weight.tensor) % kAlignmentBytes != 0) {
+    fail(place(weight), " does not start at a multiple of ", kAlignmentBytes, " bytes; pass ",
+         weight.name, ".clone(), made once and kept");
+  }
+}
+
+void check_out(const Argument& out, const std::vector<Argument>& inputs) {
+  if (!out.tensor.is_contiguous() || address(out.tensor) % kAlignmentBytes != 0) {
+    fail(place(out), " of shape ", text_of(out.tensor), " is not contiguous from a multiple of ",
+         kAlignmentBytes, " bytes on; a tensor from torch.empty is");
+  }
+  for (const Argument& input : inputs) {
+    if (are_disjoint(out.tensor, input.tensor)) continue;
+    fail(place(out), " shares memory with ", input.name, "; give it memory of its own");
+  }
+}
+
+void check_not_negative(const char* op, const char* name, double value) {
+  if (std::isfinite(value) && value >= 0) return;
+  fail("mirage_kernels::", op, ": ", name, " is ", value,
+       "; a finite number that is not negative works, such as 1e-6");
+}
+
+Rows rows_of(const Tensor& x) {
+  const int64_t depth = x.size(x.dim() - 1);
+  int64_t count = 1;
+  for (int64_t i = 0; i + 1 < x.dim(); ++i) count *= x.size(i);
+  const std::optional<int64_t> stride = collapsed_row_stride(x);
+  if (stride && is_aligned(x, *stride)) return {x, count, *stride};
+  // contiguous() hands a contiguous but unaligned tensor back as it is; clone() really copies.
+  const bool moved = !x.is_contiguous();
+  return {moved ? torch::stable::contiguous(x) : torch::stable::clone(x), count, depth};
+}
+
+}  // namespace mirage

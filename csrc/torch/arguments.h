@@ -1,0 +1,64 @@
+// Checks of tensor arguments, shared by every op: each failure is one sentence that names the op,
+// the argument, what was given and what would work.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <torch/csrc/stable/tensor.h>
+#include <torch/headeronly/core/ScalarType.h>
+
+namespace mirage {
+
+using torch::stable::Tensor;
+
+struct Argument {
+  const char* op;    // "rms_norm_linear"
+  const char* name;  // "weight"
+  const Tensor& tensor;
+};
+
+using Shape = std::vector<int64_t>;
+
+// Emitted kernels load 16 bytes at a time.
+constexpr int64_t kAlignmentBytes = 16;
+
+// "fp16" or "bf16", the only dtypes that kernels exist for; anything else throws.
+const char* half_dtype(const Argument& argument);
+
+// Same dtype and device as `model`.
+void check_like(const Argument& argument, const Argument& model);
+
+// A tensor [..., K] has at least one dim.
+void check_has_rows(const Argument& argument);
+
+// The shape that follows from `model`: sizes, -1 where any will do, and the dims' names ("[N, K]").
+struct Expected {
+  Shape shape;
+  const char* dims;
+  Argument model;
+};
+void check_shape(const Argument& argument, const Expected& expected);
+
+// A weight is read where it lies: contiguous, from a multiple of 16 bytes on.
+void check_in_place(const Argument& weight);
+
+// An op writes `out` where it lies, while it still reads its inputs: no byte may be shared.
+void check_out(const Argument& out, const std::vector<Argument>& inputs);
+
+// A scalar that must be finite and not negative.
+void check_not_negative(const char* op, const char* name, double value);
+
+// A tensor [..., K] as rows for a kernel. `tensor` keeps the memory alive.
+struct Rows {
+  Tensor tensor;
+  int64_t count;   // product of the leading dims
+  int64_t stride;  // elements from one row to the next
+};
+
+// Views x as rows without a copy where its leading dims collapse into one 16-byte aligned stride,
+// otherwise copies it.
+Rows rows_of(const Tensor& x);
+
+}  // namespace mirage

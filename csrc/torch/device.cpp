@@ -1,0 +1,81 @@
+// The launch path: architecture check once per device, lookup, current stream, kernel.
+#include "device.h"
+
+#include <atomic>
+
+#include <torch/csrc/stable/accelerator.h>
+
+#include "errors.h"
+
+// Lives in libtorch_cuda. Weak, so that this library also loads where PyTorch has no CUDA.
+extern "C" __attribute__((weak)) AOTITorchError
+aoti_torch_get_current_cuda_stream(int32_t device_index, void** stream);
+
+namespace mirage {
+namespace {
+
+constexpr int kMaxDevices = 64;
+std::atomic<bool> architecture_is_right[kMaxDevices];
+
+void check_driver() {
+  int driver = 0;
+  check_cuda(cudaDriverGetVersion(&driver), "asking for the driver's version");
+  if (driver / 1000 >= CUDART_VERSION / 1000) return;
+  fail("mirage_kernels: this build needs a driver for CUDA ", CUDART_VERSION / 1000,
+       ", but the installed driver serves CUDA ", driver / 1000, ".", driver % 1000 / 10,
+       "; update the NVIDIA driver");
+}
+
+}  // namespace
+
+std::string architecture_complaint(const std::string& arch, int major, int minor,
+                                   const std::string& gpu) {
+  const std::string here = "sm_" + std::to_string(major) + std::to_string(minor);
+  // Code for sm_90a ("a": with the features of that one architecture) runs on nothing else.
+  const bool exact = arch.back() == 'a';
+  const std::string numbers = arch.substr(3, arch.size() - 3 - (exact ? 1 : 0));
+  const int built_major = std::stoi(numbers.substr(0, numbers.size() - 1));
+  const int built_minor = numbers.back() - '0';
+  const bool runs = major == built_major && (exact ? minor == built_minor : minor >= built_minor);
+  if (runs) return "";
+  return "mirage_kernels: this build contains kernels for " + arch + " only, but the GPU (" + gpu +
+         ") is " + here + "; install the wheel for " + here +
+         ", or build it with `make wheel ARCH=" + here + (major >= 9 ? "a" : "") + "`";
+}
+
+void check_device(int32_t device_index) {
+  const bool remembered = device_index >= 0 && device_index < kMaxDevices;
+  if (remembered && architecture_is_right[device_index].load(std::memory_order_relaxed)) return;
+  check_driver();
+  cudaDeviceProp gpu;
+  check_cuda(cudaGetDeviceProperties(&gpu, device_index), "asking for the GPU's properties");
+  const std::string complaint = architecture_complaint(kArch, gpu.major, gpu.minor, gpu.name);
+  if (!complaint.empty()) fail(complaint);
+  if (remembered) architecture_is_right[device_index].store(true, std::memory_order_relaxed);
+}
+
+cudaStream_t current_stream(int32_t device_index) {
+  if (aoti_torch_get_current_cuda_stream == nullptr) {
+    fail(
+        "mirage_kernels: the installed PyTorch has no CUDA support; install a CUDA build of torch");
+  }
+  void* stream = nullptr;
+  TORCH_ERROR_CODE_CHECK(aoti_torch_get_current_cuda_stream(device_index, &stream));
+  return static_cast<cudaStream_t>(stream);
+}
+
+void check_cuda(cudaError_t status, const char* what) {
+  if (status == cudaSuccess) return;
+  fail("mirage_kernels: ", what, " failed: ", cudaGetErrorName(status), ", ",
+       cudaGetErrorString(status));
+}
+
+void launch(const KernelQuery& query, const LaunchArgs& args, int32_t device_index) {
+  check_device(device_index);
+  const Kernel* kernel = find_kernel(query);
+  if (kernel == nullptr) fail(not_covered_sentence(query));
+  torch::stable::accelerator::DeviceGuard guard(device_index);
+  check_cuda(kernel->launch(args, current_stream(device_index)), kernel->name);
+}
+
+}  // namespace mirage

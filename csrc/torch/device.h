@@ -1,0 +1,31 @@
+// What a binding needs of the GPU: its architecture checked once, the current stream, the launch.
+#pragma once
+
+#include <string>
+
+#include <cuda_runtime.h>
+
+#include "launch.h"
+#include "registry.h"
+
+namespace mirage {
+
+// Empty where a GPU of compute capability major.minor runs code built for `arch` ("sm_90a"),
+// otherwise the sentence that says what is here, what the GPU is, and what to install.
+std::string architecture_complaint(const std::string& arch, int major, int minor,
+                                   const std::string& gpu);
+
+// PyTorch's current stream of a CUDA device.
+cudaStream_t current_stream(int32_t device_index);
+
+// Throws "mirage_kernels: <what> failed: ..." where `status` is an error.
+void check_cuda(cudaError_t status, const char* what);
+
+// Throws where the device's driver or architecture can't run this build; asks once per device.
+void check_device(int32_t device_index);
+
+// Finds the kernel of `query` and launches it on the device's current stream; allocates nothing,
+// waits for nothing.
+void launch(const KernelQuery& query, const LaunchArgs& args, int32_t device_index);
+
+}  // namespace mirage

@@ -1,0 +1,42 @@
+// Ops that answer questions about the build itself; they work without a GPU.
+#include <torch/csrc/stable/library.h>
+
+#include <string>
+#include <vector>
+
+#include "device.h"
+#include "errors.h"
+#include "registry.h"
+
+namespace mirage {
+namespace {
+
+std::string table() { return kernel_table_json(); }
+
+std::string complaint(int64_t major, int64_t minor, std::string gpu) {
+  return architecture_complaint(kArch, static_cast<int>(major), static_cast<int>(minor), gpu);
+}
+
+std::string not_covered(std::string recipe, std::string dtype, std::vector<std::string> names,
+                        std::vector<int64_t> sizes) {
+  KernelQuery query{recipe.c_str(), dtype.c_str(), {}, 0};
+  for (size_t i = 0; i < names.size() && i < sizes.size() && i < 4; ++i) {
+    query.dims[query.dim_count++] = {names[i].c_str(), sizes[i]};
+  }
+  return not_covered_sentence(query);
+}
+
+}  // namespace
+}  // namespace mirage
+
+STABLE_TORCH_LIBRARY_FRAGMENT(mirage_kernels, m) {
+  m.def("_kernel_table() -> str");
+  m.def("_architecture_complaint(int major, int minor, str gpu) -> str");
+  m.def("_not_covered(str recipe, str dtype, str[] names, int[] sizes) -> str");
+}
+
+STABLE_TORCH_LIBRARY_IMPL(mirage_kernels, CompositeExplicitAutograd, m) {
+  m.impl("_kernel_table", TORCH_BOX(&mirage::table));
+  m.impl("_architecture_complaint", TORCH_BOX(&mirage::complaint));
+  m.impl("_not_covered", TORCH_BOX(&mirage::not_covered));
+}

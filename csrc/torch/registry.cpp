@@ -1,0 +1,109 @@
+// Lookup in the emitted table: exact match for dispatch, nearest shapes for the error's hint.
+#include "registry.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <sstream>
+#include <utility>
+#include <vector>
+
+namespace mirage {
+namespace {
+
+constexpr int kNearestShown = 3;
+
+bool same(const char* a, const char* b) { return std::strcmp(a, b) == 0; }
+
+bool same_dims(const Kernel& kernel, const KernelQuery& query) {
+  if (kernel.dim_count != query.dim_count) return false;
+  for (int i = 0; i < query.dim_count; ++i) {
+    if (kernel.dims[i].size != query.dims[i].size) return false;
+  }
+  return true;
+}
+
+// How far apart two shapes are: octaves, summed over the dims.
+double distance(const Kernel& kernel, const KernelQuery& query) {
+  double octaves = 0;
+  for (int i = 0; i < std::min(kernel.dim_count, query.dim_count); ++i) {
+    const double ratio =
+        static_cast<double>(kernel.dims[i].size + 1) / static_cast<double>(query.dims[i].size + 1);
+    octaves += std::fabs(std::log2(ratio));
+  }
+  return octaves;
+}
+
+void write_dims(std::ostream& text, const StaticDim* dims, int count) {
+  for (int i = 0; i < count; ++i) {
+    text << (i ? "," : "") << dims[i].name << "=" << dims[i].size;
+  }
+}
+
+std::vector<const Kernel*> kernels_by_distance(const KernelQuery& query) {
+  std::vector<std::pair<double, const Kernel*>> ranked;
+  for (int i = 0; i < kKernelCount; ++i) {
+    const Kernel& kernel = kKernels[i];
+    if (!same(kernel.recipe, query.recipe)) continue;
+    // Another dtype of the same shape comes before another shape of the same dtype.
+    const double dtype_cost = same(kernel.dtype, query.dtype) ? 0.0 : 1e-3;
+    ranked.emplace_back(distance(kernel, query) + dtype_cost, &kernel);
+  }
+  std::stable_sort(ranked.begin(), ranked.end(),
+                   [](const auto& a, const auto& b) { return a.first < b.first; });
+  std::vector<const Kernel*> kernels;
+  for (const auto& entry : ranked) kernels.push_back(entry.second);
+  return kernels;
+}
+
+}  // namespace
+
+const Kernel* find_kernel(const KernelQuery& query) {
+  for (int i = 0; i < kKernelCount; ++i) {
+    const Kernel& kernel = kKernels[i];
+    if (same_dims(kernel, query) && same(kernel.dtype, query.dtype) &&
+        same(kernel.recipe, query.recipe)) {
+      return &kernel;
+    }
+  }
+  return nullptr;
+}
+
+std::string not_covered_sentence(const KernelQuery& query) {
+  std::ostringstream text;
+  text << "mirage_kernels::" << query.recipe << ": no kernel covers ";
+  write_dims(text, query.dims, query.dim_count);
+  text << " in " << query.dtype << "; ";
+  const std::vector<const Kernel*> kernels = kernels_by_distance(query);
+  const int shown = std::min<int>(kNearestShown, static_cast<int>(kernels.size()));
+  for (int i = 0; i < shown; ++i) {
+    text << (i ? ", " : "the nearest covered are ");
+    write_dims(text, kernels[i]->dims, kernels[i]->dim_count);
+    text << " " << kernels[i]->dtype;
+  }
+  if (shown == 0) text << "this build contains none of that recipe";
+  text << "; `mirage-kernels generate " << query.recipe << " --dtype " << query.dtype
+       << " --shape ";
+  write_dims(text, query.dims, query.dim_count);
+  text << "` makes it";
+  return text.str();
+}
+
+std::string kernel_table_json() {
+  std::ostringstream json;
+  json << "[";
+  for (int i = 0; i < kKernelCount; ++i) {
+    const Kernel& kernel = kKernels[i];
+    json << (i ? ", " : "") << "{\"name\": \"" << kernel.name << "\", \"arch\": \"" << kArch
+         << "\", \"recipe\": \"" << kernel.recipe << "\", \"dtype\": \"" << kernel.dtype
+         << "\", \"dims\": {";
+    for (int d = 0; d < kernel.dim_count; ++d) {
+      json << (d ? ", " : "") << "\"" << kernel.dims[d].name << "\": " << kernel.dims[d].size;
+    }
+    json << "}}";
+  }
+  json << "]";
+  return json.str();
+}
+
+}  // namespace mirage

@@ -1,0 +1,28 @@
+// The emitted table of kernels, asked by recipe, dtype and static dims.
+#pragma once
+
+#include <string>
+
+#include "launch.h"
+
+namespace mirage {
+
+// What a call needs. `dims` are the static dims of the recipe, in recipe order.
+struct KernelQuery {
+  const char* recipe;
+  const char* dtype;
+  StaticDim dims[4];
+  int dim_count;
+};
+
+// Returns nullptr where no kernel of the table serves the query.
+const Kernel* find_kernel(const KernelQuery& query);
+
+// Says what is missing, names the nearest covered shapes and the command that generates the
+// query's.
+std::string not_covered_sentence(const KernelQuery& query);
+
+// The table as JSON: [{"name", "arch", "recipe", "dtype", "dims": {"K": 4096, ...}}, ...].
+std::string kernel_table_json();
+
+}  // namespace mirage

@@ -1,0 +1,1 @@
+"""The build-time superoptimizer: from a recipe to proved, planned and emitted kernels."""

@@ -1,0 +1,223 @@
+"""`bench`: measure compiled ops against PyTorch and the memory floor, on a GPU."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from mirage_kernels.generator.commands.arguments import (
+    Parser,
+    Verb,
+    add_workload,
+    check_writable,
+    is_checkout,
+    positives,
+    recipe,
+)
+from mirage_kernels.generator.compile import ROOT
+from mirage_kernels.generator.errors import FileError, MirageError, ToolchainError
+from mirage_kernels.generator.ir.dtypes import DType
+from mirage_kernels.generator.pipeline import Event, parse_shape
+from mirage_kernels.generator.recipe import Recipe, Shape, catalog
+from mirage_kernels.generator.terminal import PROGRAM, Table, Terminal
+
+if TYPE_CHECKING:
+    from mirage_kernels.generator.commands.workload import Workload
+    from mirage_kernels.generator.measure import Environment, Row
+
+DETAILS = """\
+Only CUDA graphs are timed, median over replays. "ours", "PyTorch" and "floor" are cold: launches
+rotate over buffers that together exceed four times the L2 cache. "floor" is the fastest bare kernel
+that reads the same bytes once; "ratio" is ours / floor. Errors are relative, against float64.
+
+examples:
+  mirage-kernels bench rms_norm_linear --shape K=4096,N=6144 --m 1,8
+  mirage-kernels bench --compile --json rows.json
+"""
+
+
+def add_arguments(parser: Parser) -> None:
+    """Add the verb's arguments."""
+    parser.add_argument(
+        "recipe", nargs="?", metavar="RECIPE", help="default: every recipe with compiled kernels"
+    )
+    add_workload(parser)
+    parser.add_argument(
+        "--m", type=positives, default=(1, 8, 16, 64), metavar="1,8,16,64", help="tokens"
+    )
+    parser.add_argument(
+        "--compile", action="store_true", help="torch.compile(max-autotune) as well (minutes)"
+    )
+    parser.add_argument(
+        "--json", metavar="FILE", help="write rows and environment there; - prints them on stdout"
+    )
+
+
+def run(arguments: argparse.Namespace, terminal: Terminal) -> int:
+    """Measure every chosen workload and print one table."""
+    target_file = None if arguments.json in (None, "-") else Path(arguments.json)
+    if target_file is not None:
+        _check_target(target_file)
+    chosen = None if arguments.recipe is None else recipe(arguments.recipe)
+    shapes = _shapes(arguments, chosen)
+    _require_gpu()
+    work = list(_workloads(arguments, chosen, shapes))
+    rows = _measured(work, arguments.compile, terminal)
+    environment = _environment()
+    terminal.table(_table(rows, arguments.compile))
+    terminal.line(_described(environment))
+    document = json.dumps(
+        {"environment": asdict(environment), "rows": [asdict(r) for r in rows]}, indent=2
+    )
+    terminal.document(json.loads(document))
+    if target_file is not None:
+        _write_whole(target_file, document + "\n")
+        terminal.line(f"wrote {target_file}")
+    return 0
+
+
+def _shapes(arguments: argparse.Namespace, chosen: Recipe | None) -> list[Shape]:
+    if not arguments.shape:
+        return []
+    if chosen is None:
+        raise MirageError("--shape needs a recipe", f"`{PROGRAM} bench RECIPE --shape ...`")
+    return [parse_shape(text, chosen) for text in arguments.shape]
+
+
+def _check_target(file: Path) -> None:
+    if file.is_dir():
+        raise FileError(f"{file} is a folder", "--json takes the name of a file to write")
+    check_writable(file if file.exists() else file.parent, what=str(file))
+
+
+def _require_gpu() -> None:
+    try:
+        import torch
+    except ImportError as missing:
+        raise ToolchainError("torch is not installed", "`pip install 'torch>=2.10'`") from missing
+    if not torch.cuda.is_available():
+        raise ToolchainError(
+            "bench needs an NVIDIA GPU, and torch sees none",
+            f"`{PROGRAM} doctor` says what was found; without a GPU try `{PROGRAM} run`",
+        )
+    try:
+        import mirage_kernels.ops  # noqa: F401  (registers the ops)
+    except ImportError as failure:
+        raise ToolchainError(str(failure), f"`{PROGRAM} doctor` says what is missing") from failure
+    major, minor = torch.cuda.get_device_capability()
+    name = torch.cuda.get_device_name()
+    complaint = str(torch.ops.mirage_kernels._architecture_complaint(major, minor, name))
+    if complaint:
+        raise ToolchainError(complaint)
+
+
+def _workloads(
+    arguments: argparse.Namespace, chosen: Recipe | None, shapes: Sequence[Shape]
+) -> Iterator[Workload]:
+    """Yield what is compiled among what was asked for; asking for what isn't is an error."""
+    from mirage_kernels import supports
+    from mirage_kernels.generator.commands.workload import Workload
+
+    recipes = [chosen] if chosen else list(catalog().values())
+    dtypes: list[DType] = arguments.dtype or [DType.FP16]
+    found = False
+    for source in recipes:
+        for shape in shapes or source.shapes:
+            for dtype in dtypes:
+                if supports(source.name, dtype=dtype.value, **shape.dims):
+                    found = True
+                    for tokens in arguments.m:
+                        yield Workload(source, dtype, {**shape.dims, "M": tokens}, "cuda")
+                elif shapes:
+                    raise MirageError(
+                        f"no compiled kernel for {source.name} {shape.stem} {dtype.value}",
+                        f"`{PROGRAM} list` shows what there is; `generate`, then `make run`",
+                    )
+    if not found:
+        raise MirageError(
+            f"nothing compiled to measure{f' for {chosen.name}' if chosen else ''}",
+            f"`{PROGRAM} list` shows what there is",
+        )
+
+
+def _measured(work: Sequence[Workload], with_compile: bool, terminal: Terminal) -> list[Row]:
+    from mirage_kernels.generator.measure import library_floor, measure
+
+    reader = library_floor()
+    rows = []
+    with terminal.watch(f"measuring {len(work)} workloads") as progress:
+        for done, workload in enumerate(work):
+            progress(Event("measure", done, len(work), _name(workload)))
+            rows.append(measure(workload.subject(), reader, with_compile=with_compile))
+        progress(Event("measure", len(work), len(work), "done"))
+    return rows
+
+
+def _name(workload: Workload) -> str:
+    dims = ", ".join(f"{name}={size}" for name, size in workload.sizes.items())
+    return f"{workload.recipe.name} {dims}, {workload.dtype.value}"
+
+
+def _table(rows: Sequence[Row], with_compile: bool) -> Table:
+    columns = ["recipe", "dtype", "static dims", "M", "floor us", "ours us", "ratio", "warm us"]
+    columns += ["PyTorch us", *(["compile us"] if with_compile else [])]
+    columns += ["error", "PyTorch's error"]
+    return Table(tuple(columns), tuple(_cells(r, with_compile) for r in rows), left=3)
+
+
+def _cells(row: Row, with_compile: bool) -> tuple[str, ...]:
+    static = ",".join(f"{name}={size}" for name, size in row.dims.items() if name != "M")
+    times = [f"{row.floor_us:.2f}", f"{row.ours_us:.2f}", f"{row.ratio:.2f}", f"{row.warm_us:.2f}"]
+    times.append(f"{row.eager_us:.2f}")
+    if with_compile:
+        times.append("-" if row.compile_us is None else f"{row.compile_us:.2f}")
+    errors = (f"{row.error_ours:.2e}", f"{row.error_eager:.2e}")
+    return (row.workload, row.dtype, static, str(row.dims["M"]), *times, *errors)
+
+
+def _environment() -> Environment:
+    from mirage_kernels.generator.measure import environment
+
+    return environment(command=shlex.join([PROGRAM, *sys.argv[1:]]), commit=_commit())
+
+
+def _commit() -> str:
+    """Return the checkout's commit, marked when files differ from it; the version in a wheel."""
+    if not is_checkout():
+        from mirage_kernels import __version__
+
+        return f"wheel {__version__}"
+    describe = ["git", "-C", str(ROOT), "describe", "--always", "--dirty", "--abbrev=12"]
+    try:
+        ran = subprocess.run(describe, capture_output=True, text=True, check=False)
+    except OSError:  # no git
+        return "unknown"
+    return ran.stdout.strip() or "unknown"
+
+
+def _described(environment: Environment) -> str:
+    e = environment
+    return (
+        f"{e.gpu}, driver {e.driver}, CUDA {e.cuda}, torch {e.torch}, {e.date}, commit {e.commit}"
+        f"\n{e.command}"
+    )
+
+
+def _write_whole(file: Path, text: str) -> None:
+    unfinished = file.with_name(f".{file.name}.{os.getpid()}")
+    try:
+        unfinished.write_text(text)
+        os.replace(unfinished, file)
+    finally:
+        unfinished.unlink(missing_ok=True)
+
+
+VERB = Verb(DETAILS, add_arguments, run)

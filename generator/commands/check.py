@@ -1,0 +1,69 @@
+"""`check`: re-verify every committed muGraph, re-emit every committed source."""
+
+from __future__ import annotations
+
+import argparse
+
+from mirage_kernels.generator.commands.arguments import (
+    Parser,
+    Verb,
+    add_json,
+    add_kernels,
+    is_checkout,
+    kernels_folder,
+)
+from mirage_kernels.generator.errors import FileError
+from mirage_kernels.generator.folder import check, records
+from mirage_kernels.generator.terminal import Terminal
+
+DETAILS = """\
+Every muGraph is proved again, and every source must be, byte for byte, what the generator emits
+from it. Exit code 1 and a diff where anything differs.
+"""
+
+
+def add_arguments(parser: Parser) -> None:
+    """Add the verb's arguments."""
+    add_kernels(parser)
+    add_json(parser)
+
+
+def run(arguments: argparse.Namespace, terminal: Terminal) -> int:
+    """Print every difference with its diff."""
+    if arguments.kernels is None and not is_checkout():
+        raise FileError(
+            "this is an installed package: it holds compiled kernels, not their sources",
+            "check a source checkout, or give its folder: --kernels DIR",
+        )
+    folder = kernels_folder(arguments.kernels)
+    count = len(records(folder))
+    if not count:
+        raise FileError(
+            f"{folder} holds no kernels to check",
+            "`mirage-kernels generate rms_norm_linear` makes some; --kernels DIR looks elsewhere",
+        )
+    with terminal.watch(f"checking {count} kernels in {folder}") as progress:
+        differences = check(folder, progress=progress)
+    for difference in differences:
+        terminal.line(f"{difference.path}: {difference.reason}")
+        if difference.diff:
+            terminal.line(difference.diff.rstrip("\n"))
+    terminal.line(
+        f"{len(differences)} differences in {count} kernels; "
+        "`mirage-kernels generate RECIPE` makes them anew"
+        if differences
+        else f"{count} kernels: every muGraph proved again, every source as emitted"
+    )
+    terminal.document(
+        {
+            "folder": str(folder),
+            "kernels": count,
+            "differences": [
+                {"path": d.path, "reason": d.reason, "diff": d.diff} for d in differences
+            ],
+        }
+    )
+    return 1 if differences else 0
+
+
+VERB = Verb(DETAILS, add_arguments, run)

@@ -1,0 +1,184 @@
+"""`doctor`: what was found on this machine, what is missing, how to get it."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.metadata
+import os
+import platform
+import shutil
+import subprocess
+from collections import Counter
+from dataclasses import asdict, dataclass
+
+from mirage_kernels.generator.commands.arguments import (
+    Parser,
+    Verb,
+    add_json,
+    is_checkout,
+    listed,
+    package_kernels,
+)
+from mirage_kernels.generator.commands.extension import Loaded, extension_file, load
+from mirage_kernels.generator.errors import MirageError
+from mirage_kernels.generator.folder import records
+from mirage_kernels.generator.target import TARGETS
+from mirage_kernels.generator.terminal import Table, Terminal
+from mirage_kernels.generator.toolchain import find_nvcc, nvcc_release
+
+DETAILS = """\
+Exit code 0 unless something that the library itself needs (torch, the compiled extension) does not
+work; what only `generate` or `bench` need may be missing.
+"""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One line: what was looked for, for whom, what was found, and what helps if it is missing."""
+
+    what: str
+    needed_by: str
+    status: str  # "ok", "missing" or "broken"
+    found: str
+    hint: str = ""
+
+
+def add_arguments(parser: Parser) -> None:
+    """Add the verb's arguments."""
+    add_json(parser)
+
+
+def run(arguments: argparse.Namespace, terminal: Terminal) -> int:
+    """Look for everything and print one table."""
+    terminal.note("looking for compilers, loading torch and the extension ...")
+    loaded = load()
+    findings = [
+        _python(),
+        _torch(loaded),
+        _extension(loaded),
+        _gpu(loaded),
+        _nvcc(),
+        _host_compiler(),
+        *(_package(*wanted) for wanted in _PACKAGES),
+        _kernels(loaded),
+    ]
+    rows = tuple((f.what, f.needed_by, f.status, f.found) for f in findings)
+    terminal.table(Table(("what", "needed by", "status", "found"), rows, left=4))
+    for finding in findings:
+        if finding.status != "ok" and finding.hint:
+            terminal.line(f"{finding.what}: {finding.hint}")
+    broken = [f.what for f in findings if f.status != "ok" and f.needed_by == "library"]
+    terminal.line(
+        f"\nthe library does not work here: {listed(broken)}" if broken else "\nthe library works"
+    )
+    terminal.document({"works": not broken, "findings": [asdict(f) for f in findings]})
+    return 1 if broken else 0
+
+
+def _python() -> Finding:
+    version = f"{platform.python_version()} ({platform.system()} {platform.machine()})"
+    return Finding("Python", "library", "ok", version)
+
+
+def _torch(loaded: Loaded) -> Finding:
+    if not loaded.torch:
+        hint = "`pip install 'torch>=2.10'` brings it"
+        return Finding("torch", "library", "missing", loaded.problem, hint)
+    built_for = f"built for CUDA {loaded.cuda}" if loaded.cuda else "a CPU build"
+    return Finding("torch", "library", "ok", f"{loaded.torch}, {built_for}")
+
+
+def _extension(loaded: Loaded) -> Finding:
+    file = extension_file()
+    if not file.is_file():
+        hint = "`make run` in a source checkout compiles it; a wheel contains it"
+        return Finding("extension", "library", "missing", f"{file} does not exist", hint)
+    if loaded.problem:
+        hint = "compile it anew: `make clean run` in a source checkout; or install a wheel again"
+        return Finding("extension", "library", "broken", loaded.problem, hint)
+    count = f"{len(loaded.kernels)} kernels for {loaded.arch}"
+    return Finding("extension", "library", "ok", f"{count}, {file.stat().st_size / 1e6:.1f} MB")
+
+
+def _gpu(loaded: Loaded) -> Finding:
+    seen = nvidia_smi()
+    wanted = f"GPUs served: {', '.join(f'{t.gpu} ({a})' for a, t in TARGETS.items())}"
+    if not seen and not loaded.gpu:
+        hint = f"CPU tensors run the reference. {wanted}"
+        return Finding("GPU", "bench", "missing", "no NVIDIA GPU", hint)
+    if not loaded.gpu:
+        hint = "install a torch built for CUDA; the driver must be new enough for it"
+        return Finding("GPU", "bench", "broken", f"{seen}, but torch does not see it", hint)
+    major, minor = loaded.capability or (0, 0)
+    found = f"{seen or loaded.gpu}, compute capability {major}.{minor}"
+    served = [a for a, t in TARGETS.items() if t.capability == (major, minor)]
+    if not served:
+        return Finding("GPU", "bench", "missing", found, f"no kernels for it. {wanted}")
+    return Finding("GPU", "bench", "ok", found)
+
+
+def nvidia_smi() -> str:
+    """Return the first GPU's name and driver as nvidia-smi tells them, or nothing."""
+    if shutil.which("nvidia-smi") is None:
+        return ""
+    query = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]
+    ran = subprocess.run(query, capture_output=True, text=True, check=False)
+    lines = ran.stdout.splitlines()
+    if ran.returncode or not lines:
+        return ""
+    name, _, driver = lines[0].partition(", ")
+    return f"{name}, driver {driver}"
+
+
+def _nvcc() -> Finding:
+    nvcc = find_nvcc()
+    if nvcc is None:
+        hint = "`pip install --group nvcc` (pip >= 25.1, in a source checkout) brings one"
+        return Finding("nvcc", "compiling", "missing", "not in CUDA_HOME, PATH, pip", hint)
+    return Finding("nvcc", "compiling", "ok", f"{nvcc_release(nvcc)} ({nvcc})")
+
+
+def _host_compiler() -> Finding:
+    name = os.environ.get("CXX", "g++")
+    path = shutil.which(name)
+    if path is None:
+        return Finding(name, "compiling", "missing", "not in PATH", "`apt-get install g++`")
+    ran = subprocess.run([path, "-dumpfullversion"], capture_output=True, text=True, check=False)
+    return Finding(name, "compiling", "ok", f"{ran.stdout.strip()} ({path})")
+
+
+# Distribution, who needs it, what its absence means.
+_PACKAGES = (
+    ("triton", "run", "`pip install triton`: emitted Triton programs run on the CPU with it"),
+    ("z3-solver", "generate", "`pip install z3-solver`"),
+    ("pulp", "generate", "`pip install 'pulp>=2.8,<4'`"),
+    ("rich", "terminal", "`pip install rich`; without it output is plain lines"),
+)
+
+
+def _package(name: str, needed_by: str, hint: str) -> Finding:
+    try:
+        return Finding(name, needed_by, "ok", importlib.metadata.version(name))
+    except importlib.metadata.PackageNotFoundError:
+        return Finding(name, needed_by, "missing", "not installed", hint)
+
+
+def _kernels(loaded: Loaded) -> Finding:
+    what, folder = "kernels", package_kernels()
+    try:
+        found = records(folder).values()
+    except MirageError as error:
+        return Finding(what, "generate", "broken", error.sentence, error.hint)
+    if not found:
+        hint = "`mirage-kernels generate rms_norm_linear` makes some"
+        return Finding(what, "generate", "missing", f"none in {folder}", hint)
+    counts = Counter(f"{record.recipe} for {record.arch}" for record in found)
+    words = listed([f"{count} {name}" for name, count in sorted(counts.items())])
+    stale = is_checkout() and loaded.kernels and len(found) != len(loaded.kernels)
+    if stale:
+        hint = "`make run` compiles what is committed"
+        return Finding(what, "generate", "missing", f"{words}; compiled are others", hint)
+    return Finding(what, "generate", "ok", words)
+
+
+VERB = Verb(DETAILS, add_arguments, run)

@@ -1,0 +1,178 @@
+"""`generate`: search, prove, plan and emit the kernels of a recipe."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from mirage_kernels.generator import pipeline
+from mirage_kernels.generator.commands.arguments import (
+    Parser,
+    Verb,
+    add_effort,
+    add_json,
+    add_workload,
+    known_arch,
+    listed,
+    output_folder,
+    recipe,
+)
+from mirage_kernels.generator.folder import write
+from mirage_kernels.generator.ir.text import Json
+from mirage_kernels.generator.pipeline import Request, Result
+from mirage_kernels.generator.recipe import Recipe
+from mirage_kernels.generator.terminal import Table, Terminal
+
+DETAILS = """\
+Without --shape and --dtype every shape of the recipe's catalog is generated in every dtype. The
+files of the catalog's recipes go to kernels/ in a source checkout, those of a recipe file to
+kernels/ beside it; --out names another folder. All files are written at the end, each whole.
+
+examples:
+  mirage-kernels generate rms_norm_linear
+  mirage-kernels generate rms_norm_linear --shape K=4096,N=6144 --dtype fp16 --dry-run
+  mirage-kernels generate path/to/my_recipe.py --shape K=1024,N=512
+"""
+
+
+@dataclass(frozen=True)
+class Made:
+    """A generated kernel and the seconds that it took here, a shared search included once."""
+
+    result: Result
+    seconds: float
+
+    @property
+    def name(self) -> str:
+        """Recipe and shape: `rms_norm_linear K4096_N6144_fp16`."""
+        return described(self.result.request)
+
+
+def add_arguments(parser: Parser) -> None:
+    """Add the verb's arguments."""
+    parser.add_argument(
+        "recipe", metavar="RECIPE|FILE", help="a recipe's name, or a file that defines one"
+    )
+    add_workload(parser)
+    add_effort(parser)
+    parser.add_argument("--out", metavar="DIR", help="folder to write to: DIR/sm_90a/...")
+    parser.add_argument(
+        "--dry-run", action="store_true", help="say what would be generated, and stop"
+    )
+    add_json(parser)
+
+
+def run(arguments: argparse.Namespace, terminal: Terminal) -> int:
+    """Generate every requested kernel, write all files, and report what the search did."""
+    source = recipe(arguments.recipe)
+    folder = output_folder(arguments.out, arguments.recipe)
+    wanted = requested(source, arguments)
+    if arguments.dry_run:
+        _say_what_would_happen(wanted, folder, terminal)
+        return 0
+    made = [generate_one(request, arguments.jobs, terminal) for request in wanted]
+    written = write([m.result for m in made], folder)
+    _report(made, terminal)
+    terminal.line(f"{_count(len(written), 'file')} in {folder}")
+    terminal.document(
+        {
+            "kernels": [made_json(m) for m in made],
+            "written": [str(path) for path in written],
+        }
+    )
+    return 0
+
+
+def requested(source: Recipe, arguments: argparse.Namespace) -> list[Request]:
+    """Return the kernels that `--arch`, `--dtype` and `--shape` choose."""
+    shapes = [pipeline.parse_shape(text, source) for text in arguments.shape or ()]
+    arch = known_arch(arguments.arch)
+    return pipeline.requests(source, arch, arguments.dtype or None, shapes or None)
+
+
+def generate_one(request: Request, jobs: int, terminal: Terminal) -> Made:
+    """Generate one kernel with live progress, then print its line."""
+    started = time.monotonic()
+    with terminal.watch(described(request)) as progress:
+        result = pipeline.generate(request, jobs=jobs, progress=progress)
+    made = Made(result, time.monotonic() - started)
+    terminal.note(f"  done     {made.name}  {made.seconds:.1f} s")
+    return made
+
+
+def described(request: Request) -> str:
+    """Name a kernel to be made: `rms_norm_linear K4096_N6144_fp16`."""
+    return f"{request.recipe.name} {request.shape.stem}_{request.dtype.value}"
+
+
+def request_json(request: Request) -> dict[str, Json]:
+    """Return what was asked for as JSON data."""
+    return {
+        "recipe": request.recipe.name,
+        "shape": dict(request.shape.dims),
+        "dtype": request.dtype.value,
+        "arch": request.arch,
+        "source": request.shape.source,
+    }
+
+
+def made_json(made: Made) -> dict[str, Json]:
+    """Return a generated kernel as JSON data: what was asked for, what the search did, time."""
+    report = made.result.report.to_json()
+    return request_json(made.result.request) | {
+        "report": report,
+        "seconds": round(made.seconds, 2),
+        "log2_failure": made.result.record.proof.log2_failure,
+    }
+
+
+def search_lines(result: Result) -> list[str]:
+    """Say what the search did, what it cut away and why, and what else was proved."""
+    report = result.report
+    cut = sorted(report.pruned.items(), key=lambda item: -item[1])
+    reasons = [f"{reason} {count:,}" for reason, count in cut if count]
+    return [
+        f"searched {report.states:,} states, pruned by {listed(reasons) or 'nothing'}",
+        f"{report.candidates:,} candidates: {report.proved:,} proved, {report.rejected:,} rejected",
+    ]
+
+
+def _say_what_would_happen(wanted: Sequence[Request], folder: Path, terminal: Terminal) -> None:
+    terminal.line(f"would generate {_count(len(wanted), 'kernel')} into {folder}")
+    rows = tuple((described(r), r.arch, r.shape.source) for r in wanted)
+    terminal.table(Table(("kernel", "arch", "shape from"), rows, left=3))
+    terminal.document({"folder": str(folder), "kernels": [request_json(r) for r in wanted]})
+
+
+def _report(made: Sequence[Made], terminal: Terminal) -> None:
+    """Print the search, which all kernels share, then a row per kernel."""
+    for line in search_lines(made[0].result):
+        terminal.line(line)
+    if len(made) == 1:
+        for line in made[0].result.report.alternatives:
+            terminal.line(f"  also proved: {line.strip()}")
+    columns = ("kernel", "gated", "proof draws", "wrong passes", "variants", "seconds")
+    terminal.table(Table(columns, tuple(_row(m) for m in made), left=1))
+    terminal.line("gated: faster by prediction, but refused by the numeric gate")
+
+
+def _row(made: Made) -> tuple[str, ...]:
+    record, report = made.result.record, made.result.report
+    return (
+        made.name,
+        f"{report.gated:,}",
+        str(len(record.proof.draws)),
+        f"2^{record.proof.log2_failure:g}",
+        str(len(record.variants)),
+        f"{made.seconds:.1f}",
+    )
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+VERB = Verb(DETAILS, add_arguments, run)

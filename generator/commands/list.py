@@ -1,0 +1,118 @@
+"""`list`: what there is: recipes, committed kernels, compiled kernels."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping
+
+from mirage_kernels.generator.commands.arguments import (
+    Parser,
+    Verb,
+    add_json,
+    add_kernels,
+    kernels_folder,
+)
+from mirage_kernels.generator.commands.extension import compiled_names, extension_file
+from mirage_kernels.generator.folder import records
+from mirage_kernels.generator.ir.text import Json
+from mirage_kernels.generator.recipe import Recipe, Shape, catalog
+from mirage_kernels.generator.record import KernelRecord
+from mirage_kernels.generator.terminal import Table, Terminal
+
+DETAILS = """\
+"compiled" says whether the extension that is built here contains the kernel. A variant serves up
+to the number of tokens (M) that its bucket names.
+"""
+
+
+def add_arguments(parser: Parser) -> None:
+    """Add the verb's arguments."""
+    parser.add_argument("--recipes", action="store_true", help="only the recipes and their shapes")
+    add_kernels(parser)
+    add_json(parser)
+
+
+def run(arguments: argparse.Namespace, terminal: Terminal) -> int:
+    """Print the recipes with their shapes, then the committed kernels."""
+    recipes = catalog()
+    document: dict[str, Json] = {"recipes": [recipe_json(r) for r in recipes.values()]}
+    rows = tuple((r.name, dims_text(s), s.source) for r in recipes.values() for s in r.shapes)
+    terminal.table(Table(("recipe", "static dims", "shape from"), rows, left=3))
+    if not arguments.recipes:
+        folder = kernels_folder(arguments.kernels)
+        found = records(folder)
+        compiled = compiled_names(kernel_name(r) for r in found.values())
+        terminal.line()
+        print_kernels(found, compiled, terminal)
+        document["kernels"] = kernels_json(found, compiled)
+    terminal.document(document)
+    return 0
+
+
+def print_kernels(
+    found: Mapping[str, KernelRecord], compiled: set[str], terminal: Terminal
+) -> None:
+    """Print the table of committed kernels and how many of them the extension contains."""
+    if not found:
+        terminal.line("no kernels yet: `mirage-kernels generate rms_norm_linear` makes some")
+        return
+    rows = tuple(
+        (kernel_name(record), record.arch, buckets(record), _yes(kernel_name(record) in compiled))
+        for record in found.values()
+    )
+    terminal.table(Table(("kernel", "arch", "variants serve", "compiled"), rows, left=4))
+    if not extension_file().is_file():
+        terminal.line("the extension is not built: `make run` in a source checkout builds it")
+
+
+def kernels_json(found: Mapping[str, KernelRecord], compiled: set[str]) -> Json:
+    """Return the committed kernels as JSON data."""
+    return [
+        {
+            "name": kernel_name(record),
+            "path": path,
+            "recipe": record.recipe,
+            "shape": dict(record.shape),
+            "dtype": record.dtype,
+            "arch": record.arch,
+            "buckets": [variant.bucket for variant in record.variants],
+            "compiled": kernel_name(record) in compiled,
+        }
+        for path, record in found.items()
+    ]
+
+
+def recipe_json(recipe: Recipe) -> Json:
+    """Return a recipe's catalog as JSON data."""
+    return {
+        "name": recipe.name,
+        "summary": recipe.summary,
+        "inputs": dict(recipe.inputs),
+        "output": recipe.output,
+        "dynamic": dict(recipe.dynamic),
+        "dtypes": [d.value for d in recipe.dtypes],
+        "shapes": [{"source": s.source, "dims": dict(s.dims)} for s in recipe.shapes],
+    }
+
+
+def dims_text(shape: Shape) -> str:
+    """Write a shape as `--shape` takes it: `K=4096,N=6144`."""
+    return ",".join(f"{name}={size}" for name, size in shape.dims.items())
+
+
+def kernel_name(record: KernelRecord) -> str:
+    """Return the kernel's name here and in the dispatch table: `rms_norm_linear/K64_N48_fp16`."""
+    return f"{record.recipe}/{record.stem}"
+
+
+def buckets(record: KernelRecord) -> str:
+    """Say which numbers of tokens the variants serve: `M <= 8, 16, 32, any`."""
+    tops = [str(variant.bucket) if variant.bucket else "any" for variant in record.variants]
+    return f"{record.roles.tokens} <= {', '.join(tops)}"
+
+
+def _yes(answer: bool) -> str:
+    return "yes" if answer else "no"
+
+
+VERB = Verb(DETAILS, add_arguments, run)

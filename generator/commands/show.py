@@ -1,0 +1,124 @@
+"""`show`: a recipe, or a kernel's muGraph as text with what was proved."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping
+from pathlib import Path
+
+from mirage_kernels.generator.commands import arguments as given
+from mirage_kernels.generator.commands.arguments import Parser, Verb
+from mirage_kernels.generator.commands.extension import compiled_names
+from mirage_kernels.generator.commands.list import (
+    dims_text,
+    kernel_name,
+    kernels_json,
+    print_kernels,
+    recipe_json,
+)
+from mirage_kernels.generator.errors import RecipeError
+from mirage_kernels.generator.folder import records
+from mirage_kernels.generator.ir import to_text
+from mirage_kernels.generator.plan.variants import Variant
+from mirage_kernels.generator.recipe import Recipe, catalog, trace
+from mirage_kernels.generator.record import KernelRecord, load_record
+from mirage_kernels.generator.terminal import Table, Terminal
+
+DETAILS = """\
+examples:
+  mirage-kernels show rms_norm_linear                        the recipe: spec, shapes, kernels
+  mirage-kernels show rms_norm_linear/K4096_N6144_fp16       a kernel: muGraph, proof, variants
+  mirage-kernels show path/to/my_recipe.py
+  mirage-kernels show kernels/sm_90a/rms_norm_linear/K4096_N6144_fp16.json
+"""
+
+
+def add_arguments(parser: Parser) -> None:
+    """Add the verb's arguments."""
+    parser.add_argument(
+        "name", metavar="NAME|FILE", help="a recipe, a kernel, a muGraph's JSON or a recipe file"
+    )
+    given.add_kernels(parser)
+    given.add_json(parser)
+
+
+def run(arguments: argparse.Namespace, terminal: Terminal) -> int:
+    """Find out what the name means and print it."""
+    name: str = arguments.name
+    if name.endswith(".json"):
+        _show_kernel(name, load_record(Path(name)), terminal)
+        return 0
+    if name.endswith(".py") or name in catalog():
+        found = records(given.kernels_folder(arguments.kernels))
+        _show_recipe(given.recipe(name), found, terminal)
+        return 0
+    found = records(given.kernels_folder(arguments.kernels))
+    matching = {path: r for path, r in found.items() if _means(name, path, r)}
+    if not matching:
+        kernels = sorted({kernel_name(record) for record in found.values()})
+        raise RecipeError(
+            f"there is no recipe, kernel or file called {name!r}",
+            f"recipes: {', '.join(catalog())}; kernels: {', '.join(kernels) or 'none yet'}",
+        )
+    path, record = next(iter(matching.items()))
+    _show_kernel(path, record, terminal)
+    return 0
+
+
+def _means(name: str, path: str, record: KernelRecord) -> bool:
+    """Say whether a name, with or without the architecture, means this kernel."""
+    return name in (path.removesuffix(".json"), kernel_name(record))
+
+
+def _show_recipe(recipe: Recipe, found: Mapping[str, KernelRecord], terminal: Terminal) -> None:
+    spec = to_text(trace(recipe, recipe.shapes[0], recipe.dtypes[0]))
+    own = {path: record for path, record in found.items() if record.recipe == recipe.name}
+    compiled = compiled_names(kernel_name(r) for r in own.values())
+    bounds = ", ".join(f"{name} <= {bound}" for name, bound in recipe.dynamic.items())
+    terminal.line(f"{recipe.name}: {recipe.summary}")
+    terminal.line(f"static dims {', '.join(recipe.static_dims)}; at run time {bounds}")
+    terminal.line(f"\nspec at its first shape, {recipe.dtypes[0].value}:")
+    terminal.line(_indented(spec))
+    terminal.line()
+    rows = tuple((dims_text(s), s.source) for s in recipe.shapes)
+    terminal.table(Table(("static dims", "shape from"), rows, left=2))
+    terminal.line()
+    print_kernels(own, compiled, terminal)
+    terminal.document(
+        {"recipe": recipe_json(recipe), "spec": spec, "kernels": kernels_json(own, compiled)}
+    )
+
+
+def _show_kernel(path: str, record: KernelRecord, terminal: Terminal) -> None:
+    text = to_text(record.graph)
+    dims = ", ".join(f"{name}={size}" for name, size in record.shape.items())
+    terminal.line(f"{record.recipe} at {dims}, {record.dtype}, {record.arch} ({record.source})")
+    terminal.line(f"{path}\n")
+    terminal.line(_indented(text))
+    terminal.line(f"\n{proof_sentence(record)}\n")
+    rows = tuple(_variant_row(record, v) for v in record.variants)
+    terminal.table(Table(("variant serves", "cuts", "knobs"), rows, left=3))
+    terminal.document({"path": path, "text": text, "record": record.to_json()})
+
+
+def _variant_row(record: KernelRecord, variant: Variant) -> tuple[str, ...]:
+    tokens = record.roles.tokens
+    tiles = ", ".join(f"{name} by {size}" for name, size in record.tiles(variant).items())
+    knobs = ", ".join(f"{name} {value}" for name, value in vars(variant.knobs).items())
+    return (f"{tokens} <= {variant.bucket}" if variant.bucket else f"any {tokens}", tiles, knobs)
+
+
+def proof_sentence(record: KernelRecord) -> str:
+    """Say what was proved, and how sure it is."""
+    proof = record.proof
+    return (
+        f"Proved equal to the recipe on {len(proof.draws)} random draws over finite fields: a "
+        f"wrong muGraph would pass with a probability of at most 2^{proof.log2_failure:g}."
+    )
+
+
+def _indented(text: str) -> str:
+    return "\n".join(f"  {line}" for line in text.splitlines())
+
+
+VERB = Verb(DETAILS, add_arguments, run)

@@ -1,0 +1,88 @@
+"""Random inputs for a recipe as tensors, and its compiled op beside its PyTorch reference."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import torch
+
+from mirage_kernels.generator.ir.dtypes import DType
+from mirage_kernels.generator.measure import Subject
+from mirage_kernels.generator.recipe import Recipe
+
+Op = Callable[..., torch.Tensor]
+
+TORCH_DTYPES = {DType.FP16: torch.float16, DType.BF16: torch.bfloat16}
+
+
+@dataclass(frozen=True)
+class Workload:
+    """A recipe at given sizes (every dim, the dynamic ones too) and dtype, on a device."""
+
+    recipe: Recipe
+    dtype: DType
+    sizes: Mapping[str, int]
+    device: str
+
+    def inputs(self, seed: int) -> tuple[torch.Tensor, ...]:
+        """Draw the tensors, in recipe order without the scalars.
+
+        Activations are normal, matrices of weights scaled by the root of the contracted dim, norm
+        weights near 1; int32 inputs are lengths, as long as can be.
+        """
+        draw = torch.Generator(self.device).manual_seed(seed)
+        return tuple(
+            self._draw(text, draw) for text in self.recipe.inputs.values() if text.partition(":")[0]
+        )
+
+    def _draw(self, text: str, draw: torch.Generator) -> torch.Tensor:
+        names, _, kind = text.partition(":")
+        dims = names.split()
+        shape = [self.sizes[name] for name in dims]
+        if kind:
+            longest = max(self.sizes[name] for name in self.recipe.dynamic if name not in dims)
+            return torch.full(shape, longest, dtype=torch.int32, device=self.device)
+        data = torch.randn(shape, generator=draw, device=self.device)
+        if not set(dims) & set(self.recipe.dynamic):
+            data = data / shape[-1] ** 0.5 if len(dims) > 1 else 1 + 0.1 * data
+        return data.to(TORCH_DTYPES[self.dtype])
+
+    def with_scalars(self, function: Op) -> Op:
+        """Return `function` over the tensors alone: run-time scalars take the recipe's values."""
+        recipe = self.recipe
+
+        def call(*tensors: torch.Tensor) -> torch.Tensor:
+            rest = iter(tensors)
+            return function(
+                *(
+                    next(rest) if text.partition(":")[0] else recipe.scalars[name]
+                    for name, text in recipe.inputs.items()
+                )
+            )
+
+        return call
+
+    def subject(self) -> Subject:
+        """Return what `measure` takes: the compiled op, PyTorch's program, the maker of inputs."""
+        import mirage_kernels
+
+        return Subject(
+            workload=self.recipe.name,
+            dtype=self.dtype.value,
+            dims=dict(self.sizes),
+            ours=self.with_scalars(getattr(mirage_kernels, self.recipe.name)),
+            eager=self.reference,
+            oracle=self.reference,
+            make_inputs=self.inputs,
+        )
+
+    @property
+    def reference(self) -> Op:
+        """PyTorch's own unfused program."""
+        return self.with_scalars(self.recipe.reference)
+
+
+def relative_error(found: torch.Tensor, exact: torch.Tensor) -> float:
+    """Return ||found - exact|| / ||exact||."""
+    return float((found.double() - exact).norm() / exact.norm())

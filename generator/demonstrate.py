@@ -1,0 +1,133 @@
+"""Running a kernel's muGraph and its emitted Triton program on the CPU, against float64."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from mirage_kernels.generator.errors import VerifyError
+from mirage_kernels.generator.ir import DType, Graph, retile
+from mirage_kernels.generator.meaning.arrays import Array, array_reading
+from mirage_kernels.generator.meaning.reals import FLOAT64, STORAGE, round_to
+from mirage_kernels.generator.meaning.walk import results
+from mirage_kernels.generator.recipe import Recipe, Shape, trace
+from mirage_kernels.generator.record import KernelRecord
+from mirage_kernels.generator.search.gate import Gate
+from mirage_kernels.generator.sources import sources_of
+
+Real = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Demonstration:
+    """One way of running a kernel: relative Frobenius errors against float64, and seconds."""
+
+    what: str
+    sizes: dict[str, int]
+    error: float
+    error_unfused: float
+    seconds: float
+
+    @property
+    def good(self) -> bool:
+        """Whether the error is within the tolerance of a fused program."""
+        return self.error <= 1.1 * self.error_unfused
+
+
+def demonstrate(record: KernelRecord, recipe: Recipe, tokens: int) -> list[Demonstration]:
+    """Run a kernel's muGraph block by block, and its Triton program under Triton's interpreter.
+
+    Raises VerifyError when the Triton program fails.
+    """
+    spec = trace(recipe, Shape(record.source, record.shape), record.storage)
+    sizes = {**record.shape, record.roles.tokens: tokens}
+    inputs = _inputs(spec, recipe, sizes, record.storage)
+    exact = results(spec, inputs, array_reading(FLOAT64, sizes))[0]
+    narrow = [Array(a.dims, (np.asarray(a.parts[0], np.float32),)) for a in inputs]
+    storage = array_reading(STORAGE, sizes)
+    unfused = Gate(spec, recipe, record.storage).unfused()
+    error_unfused = _error(results(unfused, narrow, storage)[0], exact)
+    shown = []
+    start = time.perf_counter()
+    graph = retile(record.graph, record.tiles(record.variants[0]))
+    made = results(graph, narrow, storage)[0]
+    seconds = time.perf_counter() - start
+    what = "muGraph, block by block"
+    shown.append(Demonstration(what, sizes, _error(made, exact), error_unfused, seconds))
+    start = time.perf_counter()
+    made = Array(exact.dims, (run_triton(record, inputs),))
+    seconds = time.perf_counter() - start
+    what = f"emitted Triton program, interpreted on {_INTERPRETED[record.storage]}"
+    shown.append(Demonstration(what, sizes, _error(made, exact), error_unfused, seconds))
+    return shown
+
+
+def _inputs(spec: Graph, recipe: Recipe, sizes: dict[str, int], dtype: DType) -> list[Array]:
+    rng = np.random.default_rng(0)
+    inputs = []
+    for node in spec.inputs:
+        names = node.out.type.names
+        if not names:
+            data = np.asarray(recipe.scalars.get(node.name, 1.0))
+        else:
+            scale = 1.0 if len(names) == 1 else sizes[names[-1]] ** -0.5
+            dynamic = any(d.dynamic for d in node.out.type.dims)
+            data = rng.standard_normal([sizes[d] for d in names]) * (1.0 if dynamic else scale)
+            data = np.asarray(round_to(data, dtype), np.float64)
+        inputs.append(Array(names, (data,)))
+    return inputs
+
+
+def _error(found: Array, exact: Array) -> float:
+    wanted = np.asarray(exact.parts[0], np.float64)
+    difference = np.asarray(found.over(exact.dims).parts[0], np.float64) - wanted
+    return float(np.linalg.norm(difference) / np.linalg.norm(wanted))
+
+
+# Triton's interpreter multiplies the bit patterns of bf16 operands: there it runs on fp32 copies.
+_INTERPRETED = {DType.FP16: "float16", DType.BF16: "float32"}
+_RUNNER = """
+import importlib.util, sys
+import numpy, torch
+program, data, recipe, dtype, count = sys.argv[1:]
+spec = importlib.util.spec_from_file_location("program", program)
+module = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(module)
+with open(data, "rb") as file:
+    arrays = [numpy.load(file) for _ in range(int(count))]
+arguments = [
+    torch.from_numpy(a).to(getattr(torch, dtype)) if a.ndim else float(a) for a in arrays
+]
+numpy.save(data, getattr(module, recipe)(*arguments).double().numpy())
+"""
+
+
+def run_triton(record: KernelRecord, inputs: list[Array]) -> Real:
+    """Return the result of a kernel's emitted Triton program, run by Triton's interpreter."""
+    text = sources_of(record)[record.path.replace(".json", ".py")]
+    torch_dtype = _INTERPRETED[record.storage]
+    with tempfile.TemporaryDirectory() as folder:
+        program, data = Path(folder) / "program.py", Path(folder) / "data.npy"
+        program.write_text(text)
+        with data.open("wb") as file:
+            for array in inputs:
+                np.save(file, np.asarray(array.parts[0], np.float64))
+        arguments = [str(program), str(data), record.recipe, torch_dtype, str(len(inputs))]
+        ran = subprocess.run(
+            [sys.executable, "-c", _RUNNER, *arguments],
+            env={**os.environ, "TRITON_INTERPRET": "1"},
+            capture_output=True,
+            text=True,
+        )
+        if ran.returncode:
+            lines = ran.stderr.strip().splitlines() or ["no message"]
+            raise VerifyError(f"the Triton program of {record.stem} fails: {lines[-1]}")
+        return np.asarray(np.load(data), np.float64)

@@ -1,0 +1,1 @@
+"""From a tile program to text: CUDA, Triton, and the dispatch table."""

@@ -1,0 +1,51 @@
+"""The dispatch table of everything emitted for one architecture, as one C++ file."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from mirage_kernels.generator.emit.writer import Writer
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One kernel: what it serves and the host function that launches it."""
+
+    recipe: str
+    dtype: str
+    dims: Mapping[str, int]
+    stem: str
+
+    @property
+    def symbol(self) -> str:
+        """Name of the host function."""
+        return f"{self.recipe}_{self.stem}"
+
+
+def emit_table(arch: str, entries: Sequence[Entry]) -> str:
+    """Return table.cpp; entries are listed in the order of their symbols."""
+    ordered = sorted(entries, key=lambda e: e.symbol)
+    writer = Writer()
+    writer.line(f"// mirage-kernels generate --arch {arch}")
+    writer.line("//")
+    writer.line("// Which kernel serves which recipe, element type and static extents.")
+    writer.line()
+    writer.line('#include "launch.h"')
+    writer.line()
+    writer.line("namespace mirage {")
+    writer.line("namespace generated {")
+    for entry in ordered:
+        writer.line(f"cudaError_t {entry.symbol}(const LaunchArgs&, cudaStream_t);")
+    writer.line("}  // namespace generated")
+    writer.line()
+    with writer.block("const Kernel kKernels[] = {", "};"):
+        for entry in ordered:
+            dims = ", ".join(f'{{"{name}", {size}}}' for name, size in entry.dims.items())
+            writer.line(f'{{"{entry.recipe}", "{entry.dtype}", {{{dims}}}, {len(entry.dims)},')
+            writer.line(f' generated::{entry.symbol}, "{entry.recipe}/{entry.stem}"}},')
+    writer.line(f"const int kKernelCount = {len(ordered)};")
+    writer.line(f'const char* const kArch = "{arch}";')
+    writer.line()
+    writer.line("}  // namespace mirage")
+    return writer.text()

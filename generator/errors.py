@@ -1,0 +1,54 @@
+"""Every error the generator raises: a sentence with the value and the place, and a hint."""
+
+from __future__ import annotations
+
+
+class MirageError(Exception):
+    """Carry one sentence about what is wrong and a hint about what would work.
+
+    The command line prints both and exits with code 2, without a traceback.
+    """
+
+    def __init__(self, sentence: str, hint: str = "") -> None:
+        super().__init__(sentence)
+        self.sentence = sentence
+        self.hint = hint
+
+    def __reduce__(self) -> tuple[type[MirageError], tuple[str, str]]:
+        return type(self), (self.sentence, self.hint)
+
+
+class GraphError(MirageError):
+    """A graph that no reading could give a meaning to."""
+
+
+class RecipeError(MirageError):
+    """A recipe that cannot be loaded or traced."""
+
+
+class ShapeError(MirageError):
+    """A shape that does not parse or does not fit its recipe."""
+
+
+class TargetError(MirageError):
+    """An architecture or dtype the generator has no facts about."""
+
+
+class SearchError(MirageError):
+    """A search that ended without an equivalent muGraph."""
+
+
+class VerifyError(MirageError):
+    """A muGraph that is not equal to its recipe."""
+
+
+class PlanError(MirageError):
+    """A muGraph that the planner cannot lower to a tile program."""
+
+
+class FileError(MirageError):
+    """A file or folder that cannot be read or written."""
+
+
+class ToolchainError(MirageError):
+    """A compiler or library that was not found."""

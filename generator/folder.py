@@ -1,0 +1,141 @@
+"""The kernels folder: writing results into it, reading it back, checking it."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import tempfile
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from mirage_kernels.generator.errors import FileError, MirageError
+from mirage_kernels.generator.pipeline import Event, Progress, Result, prove_record
+from mirage_kernels.generator.recipe import Shape, catalog, trace
+from mirage_kernels.generator.record import KernelRecord, load_record
+from mirage_kernels.generator.sources import sources_of, table_of
+from mirage_kernels.generator.target import TARGETS
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A committed file that is not what the generator makes, or a muGraph that does not prove."""
+
+    path: str
+    reason: str
+    diff: str = ""
+
+
+def write(results: Sequence[Result], kernels_dir: Path) -> list[Path]:
+    """Write the files of results and the tables of their architectures; return their paths.
+
+    Each file is written whole or not at all; the table, which names the others, comes last.
+    Raises FileError for a folder that cannot be written.
+    """
+    written = []
+    for result in results:
+        for name, text in result.files.items():
+            written.append(write_whole(kernels_dir / name, text))
+    for arch in sorted({r.request.arch for r in results}):
+        table = table_of(arch, list(records(kernels_dir, arch).values()))
+        written.append(write_whole(kernels_dir / arch / "table.cpp", table))
+    return written
+
+
+def write_whole(path: Path, text: str) -> Path:
+    """Write a file by way of a temporary one beside it; an unchanged file is left alone."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if path.is_file() and path.read_text() == text:
+            return path
+        with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False) as temporary:
+            temporary.write(text)
+        os.chmod(temporary.name, 0o644)
+        os.replace(temporary.name, path)
+    except OSError as error:
+        raise FileError(
+            f"{path} cannot be written: {error.strerror}", "give a writable folder with --out DIR"
+        ) from error
+    return path
+
+
+def records(kernels_dir: Path, arch: str = "*") -> dict[str, KernelRecord]:
+    """Return every committed kernel by the path of its record below the folder."""
+    paths = sorted(kernels_dir.glob(f"{arch}/*/*.json"))
+    return {str(p.relative_to(kernels_dir)): load_record(p) for p in paths}
+
+
+def check(kernels_dir: Path, *, progress: Progress, jobs: int | None = None) -> list[Difference]:
+    """Re-verify every committed muGraph and re-emit every committed source.
+
+    Returns what differs: a recipe that is gone, a muGraph that does not prove, a proof record or a
+    source that is not byte for byte what the generator makes, a file that nothing makes.
+    """
+    found = records(kernels_dir)
+    differences = []
+    expected: dict[str, str] = {}
+    with ProcessPoolExecutor(jobs or os.cpu_count()) as pool:
+        remade = pool.map(_remade, found.values())
+        for done, (path, outcome) in enumerate(zip(found, remade, strict=True), start=1):
+            progress(Event("check", done, len(found), path))
+            if isinstance(outcome, MirageError):
+                differences.append(Difference(path, outcome.sentence))
+                expected |= _as_they_are(kernels_dir, path)
+            else:
+                expected |= outcome
+    for arch in sorted({r.arch for r in found.values()}):
+        of_arch = [r for r in found.values() if r.arch == arch]
+        expected[f"{arch}/table.cpp"] = table_of(arch, of_arch)
+    return differences + _compared(kernels_dir, expected)
+
+
+def _remade(record: KernelRecord) -> dict[str, str] | MirageError:
+    try:
+        return sources_of(proved_again(record))
+    except MirageError as error:
+        return error
+
+
+def proved_again(record: KernelRecord) -> KernelRecord:
+    """Return the record with its proof made anew from the recipe as it is now."""
+    known = catalog()
+    if record.recipe not in known:
+        raise FileError(f"recipe {record.recipe} is not in the catalog any more")
+    spec = trace(known[record.recipe], Shape(record.source, record.shape), record.storage)
+    return prove_record(record, spec, lambda event: None)
+
+
+def _as_they_are(kernels_dir: Path, record_path: str) -> dict[str, str]:
+    base = record_path.removesuffix(".json")
+    paths = [kernels_dir / f"{base}{ending}" for ending in (".json", ".cu", ".py")]
+    return {str(p.relative_to(kernels_dir)): p.read_text() for p in paths if p.is_file()}
+
+
+def _compared(kernels_dir: Path, expected: dict[str, str]) -> list[Difference]:
+    differences = []
+    for path, text in sorted(expected.items()):
+        file = kernels_dir / path
+        if not file.is_file():
+            differences.append(Difference(path, "the file is missing"))
+        elif file.read_text() != text:
+            reason = "the file is not what the generator makes"
+            differences.append(Difference(path, reason, _diff(path, file.read_text(), text)))
+    present = {
+        str(p.relative_to(kernels_dir))
+        for arch in TARGETS
+        for p in (kernels_dir / arch).rglob("*")
+        if p.is_file() and "__pycache__" not in p.parts
+    }
+    stray = sorted(present - set(expected))
+    return differences + [Difference(p, "no committed record makes this file") for p in stray]
+
+
+def _diff(path: str, committed: str, made: str) -> str:
+    lines = difflib.unified_diff(
+        committed.splitlines(keepends=True),
+        made.splitlines(keepends=True),
+        f"committed/{path}",
+        f"generated/{path}",
+    )
+    return "".join(lines)

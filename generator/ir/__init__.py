@@ -1,0 +1,55 @@
+"""What a tensor program is: element types, the op table, one Graph type for every level."""
+
+from mirage_kernels.generator.ir.build import Builder, retile, with_precision
+from mirage_kernels.generator.ir.check import check
+from mirage_kernels.generator.ir.dtypes import STORAGE_DTYPES, DType
+from mirage_kernels.generator.ir.graph import (
+    Axis,
+    Dim,
+    Graph,
+    Level,
+    Node,
+    Phase,
+    Space,
+    TensorType,
+    Value,
+    join_phases,
+    phases_of,
+)
+from mirage_kernels.generator.ir.infer import count, result_type, tile_type, union_dims
+from mirage_kernels.generator.ir.ops import OPS, Kind, Op, ops_of_kind
+from mirage_kernels.generator.ir.text import Json, dumps, expression, from_json, to_json, to_text
+
+__all__ = [
+    "OPS",
+    "STORAGE_DTYPES",
+    "Axis",
+    "Builder",
+    "DType",
+    "Dim",
+    "Graph",
+    "Json",
+    "Kind",
+    "Level",
+    "Node",
+    "Op",
+    "Phase",
+    "Space",
+    "TensorType",
+    "Value",
+    "check",
+    "count",
+    "dumps",
+    "expression",
+    "from_json",
+    "join_phases",
+    "ops_of_kind",
+    "phases_of",
+    "result_type",
+    "retile",
+    "tile_type",
+    "to_json",
+    "to_text",
+    "union_dims",
+    "with_precision",
+]

@@ -1,0 +1,118 @@
+"""Making graphs: a builder that types nodes as it adds them, precision, and new tile sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from mirage_kernels.generator.ir.dtypes import DType
+from mirage_kernels.generator.ir.graph import Graph, Level, Node, Space, TensorType, Value
+from mirage_kernels.generator.ir.infer import extents_of, result_type, tile_type
+from mirage_kernels.generator.ir.ops import OPS, Kind
+
+
+@dataclass
+class Builder:
+    """Adds nodes to a growing graph, inferring types and refusing duplicate names."""
+
+    level: Level
+    space: Space | None = None
+    nodes: list[Node] = field(default_factory=list)
+    types: dict[str, TensorType] = field(default_factory=dict)
+
+    def add(self, node: Node) -> str:
+        """Append `node` with its inferred result type and return its name."""
+        args = [self.types[a] for a in node.args]
+        if OPS[node.op].kind in (Kind.GRAPH, Kind.OUTPUT):
+            typed = node
+        else:
+            typed = replace(node, outs=(Value(node.name, result_type(node, args)),))
+        self.nodes.append(typed)
+        self.types.update({v.name: v.type for v in typed.outs})
+        return typed.name
+
+    def input(self, name: str, type_: TensorType) -> str:
+        """Append a kernel-level input."""
+        return self.add(Node("input", (), (Value(name, type_),)))
+
+    def free_name(self, wanted: str) -> str:
+        """Return `wanted`, or with the smallest suffix that makes it new."""
+        if wanted not in self.types:
+            return wanted
+        suffix = 2
+        while f"{wanted}_{suffix}" in self.types:
+            suffix += 1
+        return f"{wanted}_{suffix}"
+
+    def graph(self, outputs: Sequence[str]) -> Graph:
+        """Return the finished graph."""
+        return Graph(self.level, tuple(self.nodes), tuple(outputs), self.space)
+
+
+def retile(graph: Graph, tiles: Mapping[str, int]) -> Graph:
+    """Return `graph` with the tile sizes `tiles` (by dim name) in every block graph."""
+    nodes = []
+    for node in graph.nodes:
+        if node.op == "block" and node.body is not None:
+            fulls = [graph.values[a].type for a in node.args]
+            node = replace(node, body=_retile_block(node.body, fulls, tiles))
+        nodes.append(node)
+    return replace(graph, nodes=tuple(nodes))
+
+
+def _retile_block(body: Graph, fulls: Sequence[TensorType], tiles: Mapping[str, int]) -> Graph:
+    assert body.space is not None
+    space = body.space.with_tiles(tiles)
+    extents = extents_of(fulls)
+    types: dict[str, TensorType] = {}
+    bound = iter(fulls)
+    nodes = []
+    for node in body.nodes:
+        if node.op == "input":
+            type_ = tile_type(node, next(bound), space, extents)
+        elif node.op in ("output", "const", "size"):
+            type_ = node.out.type
+        elif node.op == "thread" and node.body is not None:
+            node = replace(node, body=_retype(node.body, [types[a] for a in node.args]))
+            assert node.body is not None
+            type_ = node.body.values[node.body.outputs[0]].type
+        else:
+            inferred = result_type(node, [types[a] for a in node.args])
+            type_ = replace(inferred, dtype=node.out.type.dtype)
+        types[node.name] = type_
+        nodes.append(replace(node, outs=(Value(node.name, type_),)))
+    return replace(body, nodes=tuple(nodes), space=space)
+
+
+def _retype(body: Graph, inputs: Sequence[TensorType]) -> Graph:
+    types: dict[str, TensorType] = {}
+    bound = iter(inputs)
+    nodes = []
+    for node in body.nodes:
+        if node.op == "input":
+            type_ = next(bound)
+        else:
+            inferred = result_type(node, [types[a] for a in node.args])
+            type_ = replace(inferred, dtype=node.out.type.dtype)
+        types[node.name] = type_
+        nodes.append(replace(node, outs=(Value(node.name, type_),)))
+    return replace(body, nodes=tuple(nodes))
+
+
+def with_precision(block: Graph, storage: DType) -> Graph:
+    """Return `block` with the element type of every intermediate chosen.
+
+    Operands of a contraction are in `storage`, as the tensor cores take them; every other real
+    intermediate is fp32: accumulators always, and elementwise values until they are stored.
+    """
+    nodes = []
+    for node in block.nodes:
+        kind = OPS[node.op].kind
+        if kind in (Kind.ELEMENTWISE, Kind.CONTRACT, Kind.REDUCE, Kind.CARRY):
+            feeds_contraction = any(u.op == "contract" for u in block.users(node.name))
+            old = node.out.type.dtype
+            new = storage if feeds_contraction else DType.FP32
+            type_ = replace(node.out.type, dtype=new if old.is_real else old)
+            node = replace(node, outs=(Value(node.name, type_),))
+        nodes.append(node)
+    return replace(block, nodes=tuple(nodes))

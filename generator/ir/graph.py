@@ -1,0 +1,216 @@
+"""One Graph type for the kernel, block and thread level.
+
+Tensor dims have names, and names decide everything: operands broadcast by name, a contraction
+removes a name, an imap says which name a grid axis cuts. A tile keeps the names of the tensor it
+was cut from and has smaller extents. A block graph runs once per point of its grid; its loop, if
+it has one, runs the nodes that depend on loop-cut inputs once per step, and `accum` carries sums
+out of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from enum import Enum
+from functools import cached_property
+
+from mirage_kernels.generator.ir.dtypes import DType
+
+
+@dataclass(frozen=True, order=True)
+class Dim:
+    """A named extent; `dynamic` extents are bounds of a run-time value."""
+
+    name: str
+    size: int
+    dynamic: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.name}<={self.size}" if self.dynamic else f"{self.name}={self.size}"
+
+
+@dataclass(frozen=True)
+class TensorType:
+    """Dims in storage order (the last one contiguous) and the element type."""
+
+    dims: tuple[Dim, ...]
+    dtype: DType
+
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        """Names of the dims, in order."""
+        return tuple(d.name for d in self.dims)
+
+    @property
+    def elements(self) -> int:
+        """Number of elements, dynamic dims at their bound."""
+        count = 1
+        for d in self.dims:
+            count *= d.size
+        return count
+
+    @property
+    def bytes(self) -> int:
+        """Size in bytes, dynamic dims at their bound."""
+        return self.elements * self.dtype.bytes
+
+    def dim(self, name: str) -> Dim:
+        """Return the dim called `name`."""
+        return next(d for d in self.dims if d.name == name)
+
+    def without(self, name: str) -> TensorType:
+        """Return the type with the dim `name` removed."""
+        return replace(self, dims=tuple(d for d in self.dims if d.name != name))
+
+    def __str__(self) -> str:
+        return f"{self.dtype.value}[{', '.join(map(str, self.dims))}]"
+
+
+@dataclass(frozen=True)
+class Value:
+    """A named edge of a graph."""
+
+    name: str
+    type: TensorType
+
+
+@dataclass(frozen=True)
+class Axis:
+    """A grid axis or a loop: it cuts the dim `dim` into tiles of `tile` elements."""
+
+    name: str
+    dim: str
+    tile: int
+
+
+@dataclass(frozen=True)
+class Space:
+    """Where a block graph runs: its grid axes and, if it has one, its for-loop."""
+
+    grid: tuple[Axis, ...]
+    loop: Axis | None = None
+
+    @property
+    def axes(self) -> tuple[Axis, ...]:
+        """Grid axes, then the loop."""
+        return self.grid if self.loop is None else (*self.grid, self.loop)
+
+    def with_tiles(self, tiles: Mapping[str, int]) -> Space:
+        """Return the same space with other tile sizes, given by dim name."""
+        cut = [replace(a, tile=tiles.get(a.dim, a.tile)) for a in self.axes]
+        return Space(tuple(cut[: len(self.grid)]), cut[-1] if self.loop else None)
+
+
+@dataclass(frozen=True)
+class Node:
+    """One operator applied to named values.
+
+    `over` is the dim that a reduction or contraction removes (or that `size` and `iota` speak of),
+    `value` the number of a `const`. In a block graph `cuts` is the imap of an input or the omap of
+    an output (per grid axis the dim it cuts, None = replicated) and `loop_cut` an input's fmap.
+    """
+
+    op: str
+    args: tuple[str, ...]
+    outs: tuple[Value, ...]
+    over: str = ""
+    value: float = 0.0
+    cuts: tuple[str | None, ...] = ()
+    loop_cut: str | None = None
+    body: Graph | None = None
+
+    @property
+    def out(self) -> Value:
+        """The only result."""
+        (value,) = self.outs
+        return value
+
+    @property
+    def name(self) -> str:
+        """Name of the first result."""
+        return self.outs[0].name
+
+
+class Level(Enum):
+    """Where a graph's edges live: device memory, shared memory and registers, or registers."""
+
+    KERNEL = "kernel"
+    BLOCK = "block"
+    THREAD = "thread"
+
+
+@dataclass(frozen=True)
+class Graph:
+    """Nodes in topological order, inputs first; `outputs` names the results in order."""
+
+    level: Level
+    nodes: tuple[Node, ...]
+    outputs: tuple[str, ...]
+    space: Space | None = None
+
+    @cached_property
+    def values(self) -> Mapping[str, Value]:
+        """Every value of this graph (not of nested ones), by name."""
+        return {v.name: v for n in self.nodes for v in n.outs}
+
+    @cached_property
+    def producers(self) -> Mapping[str, Node]:
+        """The node that makes each value."""
+        return {v.name: n for n in self.nodes for v in n.outs}
+
+    @property
+    def inputs(self) -> tuple[Node, ...]:
+        """Input nodes in argument order."""
+        return self.of("input")
+
+    def of(self, *ops: str) -> tuple[Node, ...]:
+        """Return the nodes with one of the given ops, in order."""
+        return tuple(n for n in self.nodes if n.op in ops)
+
+    def users(self, name: str) -> tuple[Node, ...]:
+        """Return the nodes that take the value `name`."""
+        return tuple(n for n in self.nodes if name in n.args)
+
+    @property
+    def blocks(self) -> tuple[Node, ...]:
+        """The custom kernels of a kernel graph."""
+        return self.of("block")
+
+
+class Phase(Enum):
+    """When a node of a block graph runs."""
+
+    BEFORE = "before the loop"
+    LOOP = "in the loop"
+    AFTER = "after the loop"
+
+
+def join_phases(phases: Iterable[Phase]) -> Phase | None:
+    """Return when a node runs whose operands are ready in `phases`; None if it never can.
+
+    A value of the loop's last iteration has no meaning after the loop: LOOP and AFTER don't mix.
+    """
+    seen = set(phases)
+    if {Phase.LOOP, Phase.AFTER} <= seen:
+        return None
+    for phase in (Phase.LOOP, Phase.AFTER):
+        if phase in seen:
+            return phase
+    return Phase.BEFORE
+
+
+def phases_of(block: Graph) -> dict[str, Phase | None]:
+    """Return when each value of a block graph is computed (None: never)."""
+    phases: dict[str, Phase | None] = {}
+    for node in block.nodes:
+        ready = [phases[a] for a in node.args]
+        if node.op == "input":
+            phase: Phase | None = Phase.LOOP if node.loop_cut else Phase.BEFORE
+        elif node.op == "accum":
+            phase = Phase.AFTER if ready == [Phase.LOOP] else None
+        elif None in ready:
+            phase = None
+        else:
+            phase = join_phases(p for p in ready if p is not None)
+        phases.update({v.name: phase for v in node.outs})
+    return phases

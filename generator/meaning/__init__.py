@@ -1,0 +1,1 @@
+"""What graphs mean: one walk, many readings (numbers, field elements, abstract terms, cost)."""

@@ -1,0 +1,151 @@
+"""Readings over NumPy arrays: one way to align, contract and tile, any kind of numbers.
+
+An `Array` has named axes and one or more parts (real numbers have one, the finite field's
+elements two). An `Arithmetic` says how numbers add, multiply and so on; everything about dims,
+blocks and loops is shared by all of them. Positions and truth values (int32, bool) are ordinary
+integers in every arithmetic.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from mirage_kernels.generator.errors import GraphError
+from mirage_kernels.generator.ir import OPS, Kind, Node
+from mirage_kernels.generator.meaning.blocks import block_rules
+from mirage_kernels.generator.meaning.walk import Reading, Rule
+
+Part = npt.NDArray[np.generic]
+Parts = tuple[Part, ...]
+
+
+@dataclass(frozen=True)
+class Array:
+    """A value: names of its axes, and its parts, all of one shape."""
+
+    dims: tuple[str, ...]
+    parts: Parts
+    real: bool = True
+
+    def extent(self, dim: str) -> int:
+        """Return the extent of an axis."""
+        return int(self.parts[0].shape[self.dims.index(dim)])
+
+    def cut(self, dim: str, start: int, stop: int) -> Array:
+        """Return the elements `start .. stop` along an axis, as a view."""
+        index = tuple(slice(start, stop) if d == dim else slice(None) for d in self.dims)
+        return Array(self.dims, tuple(p[index] for p in self.parts), self.real)
+
+    def over(self, dims: Sequence[str]) -> Array:
+        """Return the value with its axes in the order `dims`, missing ones of extent 1."""
+        order = [self.dims.index(d) for d in dims if d in self.dims]
+        index = tuple(slice(None) if d in self.dims else None for d in dims)
+        return Array(tuple(dims), tuple(p.transpose(order)[index] for p in self.parts), self.real)
+
+
+@dataclass(frozen=True)
+class Arithmetic:
+    """How one kind of numbers computes; functions take and return parts that broadcast."""
+
+    name: str
+    elementwise: Mapping[str, Callable[..., Parts]]
+    total: Callable[[Parts, int], Parts]  # sum along one axis
+    matmul: Callable[[Parts, Parts], Parts]  # [..., i, k] x [..., k, j]
+    number: Callable[[Part], Parts]  # float64 or integer data -> parts
+    finish: Callable[[Node, Parts], Parts] = lambda node, parts: parts  # rounding, per node
+
+
+_INTEGER: dict[str, Callable[..., Part]] = {
+    "less": np.less,
+    "both": np.logical_and,
+    "add": np.add,
+    "sub": np.subtract,
+    "mul": np.multiply,
+}
+
+
+def array_reading(arithmetic: Arithmetic, sizes: Mapping[str, int]) -> Reading[Array]:
+    """Return the reading that runs graphs on arrays; `sizes` are the extents of all dims."""
+
+    def elementwise(node: Node, args: Sequence[Array]) -> list[Array]:
+        return [_elementwise(arithmetic, node, args)]
+
+    def reduce(node: Node, args: Sequence[Array]) -> list[Array]:
+        (x,) = args
+        dims = tuple(d for d in x.dims if d != node.over)
+        parts = arithmetic.total(x.parts, x.dims.index(node.over))
+        return [Array(dims, arithmetic.finish(node, parts))]
+
+    def contract(node: Node, args: Sequence[Array]) -> list[Array]:
+        return [_contract(arithmetic, node, args[0], args[1])]
+
+    def const(node: Node, args: Sequence[Array]) -> list[Array]:
+        return [Array((), arithmetic.number(np.asarray(node.value)))]
+
+    def size(node: Node, args: Sequence[Array]) -> list[Array]:
+        return [Array((), arithmetic.number(np.asarray(float(sizes[node.over]))))]
+
+    def iota(node: Node, args: Sequence[Array]) -> list[Array]:
+        return [Array((node.over,), (np.arange(sizes[node.over]),), real=False)]
+
+    rules: dict[str, Rule[Array]] = {"sum": reduce, "contract": contract}
+    rules |= {"const": const, "size": size, "iota": iota}
+    rules |= {op.name: elementwise for op in OPS.values() if op.kind is Kind.ELEMENTWISE}
+    reading = Reading(arithmetic.name, rules)
+    rules |= block_rules(reading, arithmetic, sizes)
+    return reading
+
+
+def _aligned(args: Sequence[Array]) -> tuple[tuple[str, ...], list[Array]]:
+    dims = tuple(dict.fromkeys(d for a in args for d in a.dims))
+    return dims, [a.over(dims) for a in args]
+
+
+def _elementwise(arithmetic: Arithmetic, node: Node, args: Sequence[Array]) -> Array:
+    dims, aligned = _aligned(args)
+    if node.op == "where":
+        return _where(arithmetic, node, aligned)
+    if node.op in _INTEGER and not any(a.real for a in aligned):
+        return Array(dims, (_INTEGER[node.op](*(a.parts[0] for a in aligned)),), real=False)
+    if node.op in ("less", "both"):
+        raise GraphError(f"{node.name}: {node.op} compares positions, not real numbers")
+    parts = arithmetic.elementwise[node.op](*(_lift(arithmetic, a).parts for a in aligned))
+    return Array(dims, arithmetic.finish(node, parts))
+
+
+def _lift(arithmetic: Arithmetic, a: Array) -> Array:
+    return a if a.real else Array(a.dims, arithmetic.number(a.parts[0]))
+
+
+def _where(arithmetic: Arithmetic, node: Node, args: Sequence[Array]) -> Array:
+    condition, a, b = args[0], _lift(arithmetic, args[1]), _lift(arithmetic, args[2])
+    parts = tuple(
+        np.where(condition.parts[0], x, y) for x, y in zip(a.parts, b.parts, strict=False)
+    )
+    return Array(args[0].dims, arithmetic.finish(node, parts))
+
+
+def _contract(arithmetic: Arithmetic, node: Node, a: Array, b: Array) -> Array:
+    own_a = [d for d in a.dims if d not in b.dims]
+    own_b = [d for d in b.dims if d not in a.dims]
+    both = [d for d in a.dims if d in b.dims and d != node.over]
+    left = _folded(a.over([*both, *own_a, node.over]), len(both), last=1)
+    right = _folded(b.over([*both, node.over, *own_b]), len(both), last=len(own_b))
+    parts = arithmetic.matmul(left, right)
+    shape = [a.extent(d) for d in (*both, *own_a)] + [b.extent(d) for d in own_b]
+    named = Array((*both, *own_a, *own_b), tuple(p.reshape(shape) for p in parts))
+    order = [d for d in node.out.type.names if d in named.dims]
+    return Array(tuple(order), arithmetic.finish(node, named.over(order).parts))
+
+
+def _folded(x: Array, batch: int, last: int) -> Parts:
+    """Fold the axes behind `batch` into two, the last `last` ones into the second."""
+    shape = x.parts[0].shape
+    split = len(shape) - last
+    rows = int(np.prod(shape[batch:split], dtype=np.int64))
+    columns = int(np.prod(shape[split:], dtype=np.int64))
+    return tuple(p.reshape(*shape[:batch], rows, columns) for p in x.parts)

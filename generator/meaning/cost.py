@@ -1,0 +1,184 @@
+"""The cost reading: bytes, matrix flops and elementwise operations of a muGraph on a target.
+
+The estimate ranks muGraphs and variants before anything is compiled; what counts in the end is
+measured. One kernel takes the longest of: device memory traffic (every distinct byte once), cache
+traffic (every byte that every block loads), tensor-core and arithmetic work; plus a launch. A grid
+that does not fill its last wave evenly stretches all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import inf, prod
+
+from mirage_kernels.generator.ir import Graph, Kind, Node, Phase, count, ops_of_kind, phases_of
+from mirage_kernels.generator.meaning.walk import Reading, Rule, walk
+from mirage_kernels.generator.target import Target
+
+# Operations of one elementwise result, in units of a multiply-add.
+_OPERATIONS = {"add": 1, "sub": 1, "mul": 1, "square": 1, "neg": 1, "less": 1, "both": 1}
+_FUNCTION = 8  # anything that takes a division or a special function
+_RELU_LIKE = {"relu": 1, "where": 1}
+
+
+@dataclass(frozen=True)
+class Work:
+    """What one value costs to make, all of its tile; `extents` are its own."""
+
+    extents: tuple[tuple[str, int], ...]
+    flops: float = 0.0  # on the tensor cores
+    operations: float = 0.0  # everywhere else
+
+    @property
+    def elements(self) -> int:
+        """Number of elements of the value."""
+        return prod(n for _, n in self.extents)
+
+
+def _joined(args: Sequence[Work], without: str = "") -> tuple[tuple[str, int], ...]:
+    dims = {d: n for a in args for d, n in a.extents}
+    return tuple((d, n) for d, n in dims.items() if d != without)
+
+
+def _elementwise(node: Node, args: Sequence[Work]) -> list[Work]:
+    extents = _joined(args)
+    each = _OPERATIONS.get(node.op, _RELU_LIKE.get(node.op, _FUNCTION))
+    return [Work(extents, operations=each * prod(n for _, n in extents))]
+
+
+def _sum(node: Node, args: Sequence[Work]) -> list[Work]:
+    return [Work(_joined(args, node.over), operations=args[0].elements)]
+
+
+def _contract(node: Node, args: Sequence[Work]) -> list[Work]:
+    products = prod(n for _, n in _joined(args))
+    kept = [{d for d, _ in a.extents} - {node.over} for a in args]
+    if kept[0] == kept[1]:  # rows times the same rows: nothing for a matrix unit
+        return [Work(_joined(args, node.over), operations=2 * products)]
+    return [Work(_joined(args, node.over), flops=2 * products)]
+
+
+def cost_reading(sizes: Mapping[str, int]) -> Reading[Work]:
+    """Return the reading into work, at the given extents of whole tensors."""
+
+    def source(node: Node, args: Sequence[Work]) -> list[Work]:
+        return [Work(tuple((d, sizes[d]) for d in node.out.type.names))]
+
+    def same(node: Node, args: Sequence[Work]) -> list[Work]:
+        return [Work(args[0].extents)]
+
+    def accum(node: Node, args: Sequence[Work]) -> list[Work]:
+        return [Work(args[0].extents, operations=args[0].elements)]
+
+    def thread(node: Node, args: Sequence[Work]) -> list[Work]:
+        assert node.body is not None
+        found = walk(node.body, args, cost_reading(sizes))
+        made = [found[n.name] for n in node.body.nodes if n.op != "input"]
+        total = sum(w.operations for w in made)
+        return [Work(found[node.body.outputs[0]].extents, operations=total)]
+
+    def block(node: Node, args: Sequence[Work]) -> list[Work]:
+        return [Work(tuple((d, sizes[d]) for d in v.type.names)) for v in node.outs]
+
+    rules: dict[str, Rule[Work]] = dict.fromkeys(ops_of_kind(Kind.ELEMENTWISE), _elementwise)
+    rules |= dict.fromkeys(("const", "size", "iota"), source)
+    rules |= {"sum": _sum, "contract": _contract, "accum": accum, "output": same}
+    rules |= {"thread": thread, "block": block}
+    return Reading("cost", rules)
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """Predicted time of a kernel graph in microseconds, and what limits its longest kernel."""
+
+    microseconds: float
+    limit: str
+
+
+def estimate(graph: Graph, sizes: Mapping[str, int], on: Target) -> Estimate:
+    """Return the predicted time of a muGraph at the given extents."""
+    kernels = [
+        _block_cost(graph, n, sizes, on) if n.op == "block" else _library_cost(graph, n, sizes, on)
+        for n in graph.nodes
+        if n.op in ("block", "contract")
+    ]
+    longest = max(kernels, key=lambda k: k.microseconds)
+    return Estimate(sum(k.microseconds for k in kernels), longest.limit)
+
+
+def _bytes(node_type_names: Sequence[str], width: int, sizes: Mapping[str, int]) -> int:
+    return width * prod(sizes[d] for d in node_type_names)
+
+
+def _tensor_bytes(graph: Graph, name: str, sizes: Mapping[str, int]) -> int:
+    type_ = graph.values[name].type
+    return _bytes(type_.names, type_.dtype.bytes, sizes)
+
+
+def _library_cost(graph: Graph, node: Node, sizes: Mapping[str, int], on: Target) -> Estimate:
+    moved = sum(_tensor_bytes(graph, v, sizes) for v in (*node.args, node.name))
+    work = walk_one(node, [_whole(graph, a, sizes) for a in node.args], sizes)
+    return _slowest({"memory": moved / on.memory_bytes_per_us}, work, 1.0, on)
+
+
+def _whole(graph: Graph, name: str, sizes: Mapping[str, int]) -> Work:
+    return Work(tuple((d, sizes[d]) for d in graph.values[name].type.names))
+
+
+def walk_one(node: Node, args: Sequence[Work], sizes: Mapping[str, int]) -> Work:
+    """Return the work of a single node."""
+    return cost_reading(sizes).rules[node.op](node, args)[0]
+
+
+def _block_cost(graph: Graph, node: Node, sizes: Mapping[str, int], on: Target) -> Estimate:
+    body = node.body
+    assert body is not None
+    assert body.space is not None
+    blocks = prod(count(a, sizes[a.dim]) for a in body.space.grid)
+    steps = count(body.space.loop, sizes[body.space.loop.dim]) if body.space.loop else 1
+    tiles = [_tile(n, sizes) for n in body.inputs]
+    work = _body_work(body, tiles, steps, sizes)
+    loaded = sum(
+        t.elements * n.out.type.dtype.bytes * (steps if n.loop_cut else 1)
+        for n, t in zip(body.inputs, tiles, strict=True)
+    )
+    moved = sum(_tensor_bytes(graph, v, sizes) for v in (*node.args, node.name))
+    waves = -(-blocks // on.multiprocessors) * on.multiprocessors / blocks
+    resident = sum(
+        t.elements * n.out.type.dtype.bytes for n, t in zip(body.inputs, tiles, strict=True)
+    )
+    if resident > on.shared_bytes:
+        return Estimate(inf, "shared memory")
+    times = {
+        "memory": moved / on.memory_bytes_per_us,
+        "cache": blocks * loaded / on.l2_bytes_per_us,
+    }
+    total = Work((), work.flops * blocks, work.operations * blocks)
+    return _slowest(times, total, waves, on)
+
+
+def _tile(node: Node, sizes: Mapping[str, int]) -> Work:
+    return Work(tuple((d.name, min(d.size, sizes[d.name])) for d in node.out.type.dims))
+
+
+def _body_work(body: Graph, tiles: Sequence[Work], steps: int, sizes: Mapping[str, int]) -> Work:
+    found = walk(body, tiles, cost_reading(sizes))
+    phases = phases_of(body)
+    flops = operations = 0.0
+    for node in body.nodes:
+        if node.op != "input":
+            times = steps if phases[node.name] is Phase.LOOP or node.op == "accum" else 1
+            flops += found[node.name].flops * times
+            operations += found[node.name].operations * times
+    return Work((), flops, operations)
+
+
+def _slowest(times: dict[str, float], work: Work, stretch: float, on: Target) -> Estimate:
+    times |= {
+        "tensor cores": work.flops / on.tensor_flops_per_us,
+        "arithmetic": work.operations / on.alu_ops_per_us,
+    }
+    limit = max(times, key=lambda name: times[name])
+    rest = sum(times.values()) - times[limit]
+    return Estimate(on.launch_us + stretch * (times[limit] + 0.1 * rest), limit)

@@ -1,0 +1,97 @@
+"""Real numbers: float64 as the oracle, and emulated storage precision for the numeric gate."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+import numpy.typing as npt
+
+from mirage_kernels.generator.ir import DType, Node
+from mirage_kernels.generator.meaning.arrays import Arithmetic, Part, Parts
+
+Real = npt.NDArray[np.floating]
+
+
+def _erf(x: Real) -> Real:
+    """Error function, elementwise."""
+    return np.asarray(np.vectorize(math.erf, otypes=[x.dtype])(x))
+
+
+def _sigmoid(x: Real) -> Real:
+    return 1 / (1 + np.exp(-x))
+
+
+def _one(function: Callable[..., Part]) -> Callable[..., Parts]:
+    """Lift a function of arrays to one-part values; overflow and 0/0 give inf and nan silently."""
+
+    def apply(*operands: Parts) -> Parts:
+        with np.errstate(all="ignore"):
+            return (function(*(o[0] for o in operands)),)
+
+    return apply
+
+
+def _matmul(a: Parts, b: Parts) -> Parts:
+    with np.errstate(all="ignore"):
+        return (np.matmul(a[0], b[0]),)
+
+
+def _sum(x: Parts, axis: int) -> Parts:
+    with np.errstate(all="ignore"):
+        return (np.sum(x[0], axis=axis),)
+
+
+ELEMENTWISE: dict[str, Callable[..., Parts]] = {
+    "neg": _one(np.negative),
+    "exp": _one(np.exp),
+    "log": _one(np.log),
+    "sqrt": _one(np.sqrt),
+    "rsqrt": _one(lambda x: 1 / np.sqrt(x)),
+    "square": _one(np.square),
+    "sigmoid": _one(_sigmoid),
+    "silu": _one(lambda x: x * _sigmoid(x)),
+    "gelu": _one(lambda x: x * (1 + _erf(x / np.sqrt(np.asarray(2.0, x.dtype)))) / 2),
+    "tanh": _one(np.tanh),
+    "relu": _one(lambda x: np.maximum(x, 0)),
+    "add": _one(np.add),
+    "sub": _one(np.subtract),
+    "mul": _one(np.multiply),
+    "div": _one(np.divide),
+}
+
+FLOAT64 = Arithmetic(
+    "float64",
+    ELEMENTWISE,
+    total=_sum,
+    matmul=_matmul,
+    number=lambda data: (np.asarray(data, np.float64),),
+)
+
+
+def round_to(x: Real, dtype: DType) -> npt.NDArray[np.float32]:
+    """Return `x` rounded to the values that `dtype` can hold, as float32."""
+    wide = np.asarray(x, np.float32)
+    with np.errstate(over="ignore"):
+        if dtype is DType.FP16:
+            return wide.astype(np.float16).astype(np.float32)
+    if dtype is not DType.BF16:
+        return wide
+    bits = np.ascontiguousarray(wide).view(np.uint32)
+    nearest_even = (bits + (((bits >> 16) & 1) + np.uint32(0x7FFF))) & np.uint32(0xFFFF0000)
+    return np.where(np.isfinite(wide), nearest_even.view(np.float32), wide)
+
+
+def _finish_stored(node: Node, parts: Parts) -> Parts:
+    return (round_to(np.asarray(parts[0], np.float32), node.out.type.dtype),)
+
+
+STORAGE = Arithmetic(
+    "storage",
+    ELEMENTWISE,
+    total=_sum,
+    matmul=_matmul,
+    number=lambda data: (np.asarray(data, np.float32),),
+    finish=_finish_stored,
+)

@@ -1,0 +1,43 @@
+"""One walk over a graph; what the ops mean is said by the reading that is passed in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from mirage_kernels.generator.errors import GraphError
+from mirage_kernels.generator.ir import OPS, Graph, Node
+
+V = TypeVar("V")
+Rule = Callable[[Node, Sequence[V]], Sequence[V]]
+
+
+@dataclass(frozen=True)
+class Reading(Generic[V]):
+    """What every op means in one algebra: op name -> rule from operands to results."""
+
+    name: str
+    rules: Mapping[str, Rule[V]]
+
+    def missing(self) -> list[str]:
+        """Return the ops this reading has no rule for (inputs are bound, never read)."""
+        return [op for op in OPS if op not in self.rules and op != "input"]
+
+
+def walk(graph: Graph, inputs: Sequence[V], reading: Reading[V]) -> dict[str, V]:
+    """Return the meaning of every value of `graph`, its inputs bound in order."""
+    if len(inputs) != len(graph.inputs):
+        raise GraphError(f"{len(graph.inputs)} inputs are expected, {len(inputs)} are given")
+    found = dict(zip((n.name for n in graph.inputs), inputs, strict=True))
+    for node in graph.nodes:
+        if node.op != "input":
+            results = reading.rules[node.op](node, [found[a] for a in node.args])
+            found.update(zip((v.name for v in node.outs), results, strict=True))
+    return found
+
+
+def results(graph: Graph, inputs: Sequence[V], reading: Reading[V]) -> list[V]:
+    """Return the meaning of the graph's outputs, in order."""
+    found = walk(graph, inputs, reading)
+    return [found[name] for name in graph.outputs]

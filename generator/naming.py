@@ -1,0 +1,58 @@
+"""Names of computed values, made by rule from the op and its operands' names."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from mirage_kernels.generator.ir import TensorType
+
+_WHERE = ("_tile", "_total")
+_LONG = 20  # characters: a longer operand name is not repeated in a result's name
+_NOUNS = {"sqrt": "root", "rsqrt": "inverse_root", "neg": "minus", "exp": "exp"}
+_MASKS = {"less": "mask", "both": "mask", "where": "masked"}
+
+
+def stem(name: str) -> str:
+    """Return a value's name without what says where it lives."""
+    for suffix in _WHERE:
+        name = name.removesuffix(suffix)
+    return name
+
+
+def name_of(op: str, args: Sequence[str], types: Mapping[str, TensorType]) -> str:
+    """Return a short name for the result of `op`, such as `x_squared`, `scaled_weight`.
+
+    A name tells what the value is, not how it came about: long chains don't make long names.
+    """
+    stems = [stem(a) for a in args]
+    if op in ("mul", "div", "contract"):
+        return _product_name(op, args, types)
+    if op == "sum":
+        return f"sum_{stems[0]}"
+    if op == "accum":
+        return f"{stems[0]}_total"
+    if op in _MASKS:
+        return _MASKS[op]
+    if op in ("add", "sub"):
+        word = "plus" if op == "add" else "minus"
+        longest = max(stems, key=len)
+        shortest = stems[1] if longest == stems[0] else stems[0]
+        return f"{longest}_{word}_{shortest}" if len(longest) < _LONG else f"{longest}_{word}"
+    noun = _NOUNS.get(op, op)
+    return f"{noun}_{stems[0]}" if len(stems[0]) < _LONG else noun
+
+
+def _product_name(op: str, args: Sequence[str], types: Mapping[str, TensorType]) -> str:
+    """Name products after what is scaled: the operand with more elements."""
+    stems = [stem(a) for a in args]
+    if len(set(args)) == 1:
+        return f"{stems[0]}_squared"
+    ranks = [len(types[a].dims) for a in args]
+    larger = stems[ranks.index(max(ranks))]
+    if op == "contract":
+        return f"{stems[1].removesuffix('_weight')}_product"
+    if op == "div":
+        if stems[1].startswith("size_"):
+            return f"mean_{stems[0].removeprefix('sum_')}"
+        return f"normed_{larger}"
+    return f"{stems[0]}_times_{stems[1]}" if ranks[0] == ranks[1] else f"scaled_{larger}"

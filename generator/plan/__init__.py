@@ -1,0 +1,1 @@
+"""From a muGraph to a tile program: thread graphs, places of values, variants."""

@@ -1,0 +1,192 @@
+"""From a muGraph to its tile program; a muGraph that this plan can't carry is refused by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from mirage_kernels.generator.errors import PlanError
+from mirage_kernels.generator.ir import OPS, Graph, Kind, Node, Phase, TensorType, phases_of
+from mirage_kernels.generator.plan.program import Do, Layout, Operand, Roles, Statement, TileProgram
+
+
+def tile_program(recipe: str, graph: Graph) -> TileProgram:
+    """Return the tile program of a muGraph with one weight-streaming kernel.
+
+    Raises PlanError for other muGraphs: several kernels, no loop, a value with no place in the
+    plan, an accumulator over something else than a sum along the loop.
+    """
+    if len(graph.blocks) != 1 or graph.of("contract"):
+        raise PlanError(f"{recipe}: the muGraph has several kernels, this plan takes one")
+    (node,) = graph.blocks
+    assert node.body is not None
+    return _Lowering(recipe, graph, node, node.body).run()
+
+
+def roles_of(body: Graph) -> Roles:
+    """Return which dim is streamed, which holds the few lines, which is contracted.
+
+    The loop's dim is the depth; of the two operands of a contraction over it, the one with static
+    lines streams. Raises PlanError where that does not determine the roles.
+    """
+    loop = body.space.loop if body.space is not None else None
+    if loop is None:
+        raise PlanError("the muGraph's kernel has no loop to stream along")
+    for node in body.of("contract"):
+        kept = [[d for d in body.values[a].type.dims if d.name != loop.dim] for a in node.args]
+        if node.over != loop.dim or [len(k) for k in kept] != [1, 1] or kept[0] == kept[1]:
+            continue
+        rows, tokens = sorted((k[0] for k in kept), key=lambda d: d.dynamic)
+        if not rows.dynamic and tokens.dynamic:
+            return Roles(rows.name, tokens.name, loop.dim)
+    raise PlanError("no contraction along the loop has one static and one dynamic operand")
+
+
+class _Lowering:
+    """One muGraph on its way to a tile program."""
+
+    def __init__(self, recipe: str, graph: Graph, node: Node, body: Graph) -> None:
+        self.recipe, self.graph, self.node, self.body = recipe, graph, node, body
+        self.roles = roles_of(body)
+        self.phases = phases_of(body)
+        self.types = {name: value.type for name, value in body.values.items()}
+        self.loop: list[Statement] = []
+        self.meetings: list[Statement] = []
+        self.epilogue: list[Statement] = []
+
+    def run(self) -> TileProgram:
+        rules: dict[Kind, Callable[[Node], None]] = {
+            Kind.SOURCE: self.source,
+            Kind.ELEMENTWISE: self.elementwise,
+            Kind.CONTRACT: self.contract,
+            Kind.REDUCE: self.reduce,
+            Kind.CARRY: self.carry,
+            Kind.OUTPUT: self.output,
+            Kind.GRAPH: self.thread,
+        }
+        for node in self.body.nodes:
+            rules[OPS[node.op].kind](node)
+        return TileProgram(
+            recipe=self.recipe,
+            roles=self.roles,
+            inputs=self.operands(),
+            scalars=tuple(n.name for n in self.graph.inputs if not n.out.type.dims),
+            output=Operand(self.graph.outputs[0], 0, self.graph.values[self.graph.outputs[0]].type),
+            literals=self.literals(),
+            loop=tuple(self.loop),
+            meetings=tuple(self.meetings),
+            epilogue=tuple(self.epilogue),
+        )
+
+    def operands(self) -> tuple[Operand, ...]:
+        tensors = [n for n in self.graph.inputs if n.out.type.dims]
+        return tuple(Operand(n.name, i, n.out.type) for i, n in enumerate(tensors))
+
+    def literals(self) -> dict[str, str]:
+        found = {n.name: n.over for n in self.body.of("size")}
+        return found | {n.name: f"{n.value:g}" for n in self.body.of("const")}
+
+    def layout(self, name: str, type_: TensorType) -> Layout:
+        layout = self.roles.layout(type_.names)
+        if layout is None or len(type_.dims) > 2:
+            raise PlanError(f"{self.recipe}: {name} {type_} has no place in the plan")
+        return layout
+
+    def add(self, do: Do, node: Node, args: tuple[str, ...], **more: str) -> None:
+        """Append a statement to the part of the block's life that the node belongs to."""
+        layout = self.layout(node.name, node.out.type)
+        statement = Statement(do, node.name, args, node.out.type, layout, more.get("op", ""))
+        in_loop = self.phases[node.name] is Phase.LOOP
+        (self.loop if in_loop else self.epilogue).append(statement)
+
+    def source(self, node: Node) -> None:
+        if node.op == "iota":
+            raise PlanError(f"{self.recipe}: positions are not planned yet ({node.name})")
+        if node.op != "input":
+            return
+        tensor = self.node.args[[n.name for n in self.body.inputs].index(node.name)]
+        if node.loop_cut is not None:
+            self.add(Do.LOAD, node, (tensor,))
+        elif node.out.type.dims:
+            if self.layout(node.name, node.out.type) in (Layout.ROWS, Layout.TOKENS, Layout.DEPTH):
+                raise PlanError(f"{self.recipe}: {node.name} is not cut by the loop")
+            self.add(Do.READ, node, (tensor,))
+
+    def elementwise(self, node: Node) -> None:
+        if self.phases[node.name] is Phase.BEFORE:
+            raise PlanError(f"{self.recipe}: {node.name} is computed before the loop")
+        self.add(Do.MAP, node, self.widest_first(node), op=node.op)
+
+    def widest_first(self, node: Node) -> tuple[str, ...]:
+        """Return the operands with one that has all dims of the result in front.
+
+        Fragments broadcast to the first operand; only commutative ops may be turned round.
+        """
+        if self.phases[node.name] is not Phase.LOOP or len(node.args) != 2:
+            return node.args
+        wide = [set(self.types[a].names) == set(node.out.type.names) for a in node.args]
+        if wide[0]:
+            return node.args
+        if not OPS[node.op].commutative:
+            raise PlanError(f"{self.recipe}: {node.name} broadcasts its first operand")
+        return node.args[::-1]
+
+    def thread(self, node: Node) -> None:
+        """Open a thread graph: its ops run in registers, one after the other."""
+        assert node.body is not None
+        names = dict(zip((n.name for n in node.body.inputs), node.args, strict=True))
+        for inner in node.body.nodes:
+            if inner.op != "input":
+                last = inner.name == node.body.outputs[0]
+                names[inner.name] = node.name if last else inner.name
+                outs = (replace(inner.outs[0], name=names[inner.name]),)
+                args = tuple(names[a] for a in inner.args)
+                self.phases.setdefault(names[inner.name], self.phases[node.name])
+                self.types.setdefault(names[inner.name], inner.out.type)
+                self.elementwise(replace(inner, outs=outs, args=args))
+
+    def contract(self, node: Node) -> None:
+        layouts = {self.layout(a, self.body.values[a].type) for a in node.args}
+        if node.over != self.roles.depth:
+            raise PlanError(f"{self.recipe}: {node.name} contracts {node.over}, not the loop's dim")
+        if layouts == {Layout.ROWS, Layout.TOKENS}:
+            rows, tokens = sorted(node.args, key=lambda a: self.is_tokens(a))
+            self.add(Do.CONTRACT, node, (rows, tokens))
+        elif len(layouts) == 1:  # lines times the same lines: multiplied and summed in registers
+            self.squares(node)
+        else:
+            raise PlanError(f"{self.recipe}: {node.name} contracts {[x.value for x in layouts]}")
+
+    def is_tokens(self, name: str) -> bool:
+        return self.layout(name, self.body.values[name].type) is Layout.TOKENS
+
+    def squares(self, node: Node) -> None:
+        first = self.body.values[node.args[0]]
+        name = f"{node.name}_terms"
+        self.loop.append(
+            Statement(
+                Do.MAP,
+                name,
+                node.args,
+                replace(first.type, dtype=node.out.type.dtype),
+                self.layout(name, first.type),
+                "mul",
+            )
+        )
+        self.add(Do.SUM, node, (name,))
+
+    def reduce(self, node: Node) -> None:
+        if node.over != self.roles.depth or self.phases[node.name] is not Phase.LOOP:
+            raise PlanError(f"{self.recipe}: {node.name} sums {node.over} outside the loop")
+        self.add(Do.SUM, node, node.args)
+
+    def carry(self, node: Node) -> None:
+        (summed,) = node.args
+        if not any(s.out == summed and s.do in (Do.CONTRACT, Do.SUM) for s in self.loop):
+            raise PlanError(f"{self.recipe}: {node.name} accumulates something else than a sum")
+        layout = self.layout(node.name, node.out.type)
+        self.meetings.append(Statement(Do.MEET, summed, (summed,), node.out.type, layout))
+        self.epilogue.append(Statement(Do.TOTAL, node.name, (summed,), node.out.type, layout))
+
+    def output(self, node: Node) -> None:
+        self.add(Do.STORE, node, node.args)

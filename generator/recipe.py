@@ -1,0 +1,252 @@
+"""Recipes: small tensor programs over named dims, with the shapes they are built for.
+
+A recipe file holds one function decorated with `recipe`; the decorated name is a `Recipe`.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import inspect
+import pkgutil
+import traceback
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+from mirage_kernels.generator.errors import GraphError, RecipeError, ShapeError
+from mirage_kernels.generator.ir import Builder, Dim, DType, Graph, Level, TensorType, check
+from mirage_kernels.generator.language import Tensor
+
+if TYPE_CHECKING:
+    import torch
+
+Program = Callable[..., Tensor]
+Reference = Callable[..., "torch.Tensor"]
+
+
+@dataclass(frozen=True)
+class Shape:
+    """One entry of a recipe's catalog: extents of the static dims and the model they come from."""
+
+    source: str
+    dims: Mapping[str, int]
+
+    @property
+    def stem(self) -> str:
+        """Name of the shape in file names, such as `K4096_N6144`."""
+        return "_".join(f"{name}{size}" for name, size in self.dims.items())
+
+
+def shape(source: str, **dims: int) -> Shape:
+    """Make a catalog entry: `shape("Llama-3-8B qkv_proj", K=4096, N=6144)`."""
+    return Shape(source, dims)
+
+
+def _own_dtype(recipe_name: str, name: str, kind: str, otherwise: DType) -> DType:
+    if not kind:
+        return otherwise
+    if kind not in {d.value for d in DType}:
+        raise RecipeError(
+            f"input {name} of recipe {recipe_name} has the unknown element type {kind!r}",
+            f"element types: {', '.join(d.value for d in DType)}; none means the kernel's own",
+        )
+    return DType(kind)
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """A tensor program, its inputs by name, its PyTorch reference and the shapes it is built for.
+
+    `inputs` and `output` give dims as text, `"M K"`; an input with no dims is a run-time scalar
+    (fp32), one that ends in `:int32` holds positions or lengths. `dynamic` gives the bound of
+    every dim whose extent is known only at run time; all other dims are static.
+    """
+
+    name: str
+    program: Program
+    inputs: Mapping[str, str]
+    output: str
+    dynamic: Mapping[str, int]
+    shapes: tuple[Shape, ...]
+    reference: Reference
+    dtypes: tuple[DType, ...] = (DType.FP16, DType.BF16)
+    tolerance: float = 1.1  # error allowed, as a multiple of the unfused program's
+    scalars: Mapping[str, float] = field(default_factory=dict)
+    summary: str = ""
+
+    @property
+    def static_dims(self) -> tuple[str, ...]:
+        """Names of the static dims, in order of appearance."""
+        names = " ".join(text.partition(":")[0] for text in self.inputs.values()).split()
+        return tuple(dict.fromkeys(n for n in names if n not in self.dynamic))
+
+    def dims(self, chosen: Shape) -> dict[str, Dim]:
+        """Return every dim of the recipe with its extent at a shape.
+
+        Raises ShapeError when the shape misses a static dim, names an unknown one, or has an
+        extent below 1.
+        """
+        wanted = self.static_dims
+        if set(chosen.dims) != set(wanted):
+            given = ", ".join(f"{k}={v}" for k, v in chosen.dims.items())
+            raise ShapeError(
+                f"{self.name} has static dims {', '.join(wanted)}, the shape gives {given or None}",
+                f"write --shape {','.join(f'{n}=...' for n in wanted)}",
+            )
+        for name, size in chosen.dims.items():
+            if size < 1:
+                raise ShapeError(f"dim {name} of {self.name} must be at least 1, not {size}")
+        static = {n: Dim(n, chosen.dims[n]) for n in wanted}
+        return static | {n: Dim(n, bound, dynamic=True) for n, bound in self.dynamic.items()}
+
+    def input_types(self, chosen: Shape, dtype: DType) -> dict[str, TensorType]:
+        """Return the type of every input at a shape."""
+        dims = self.dims(chosen)
+        types = {}
+        for name, text in self.inputs.items():
+            names, _, kind = text.partition(":")
+            own = _own_dtype(self.name, name, kind.strip(), dtype if names.split() else DType.FP32)
+            types[name] = TensorType(tuple(dims[n] for n in names.split()), own)
+        return types
+
+
+def recipe(
+    *,
+    inputs: Mapping[str, str],
+    output: str,
+    dynamic: Mapping[str, int],
+    shapes: tuple[Shape, ...],
+    reference: Reference,
+    scalars: Mapping[str, float] | None = None,
+    tolerance: float = 1.1,
+) -> Callable[[Program], Recipe]:
+    """Turn a function over symbolic tensors into a Recipe named like the function.
+
+    `scalars` gives the values that run-time scalars take in tests and measurements.
+    """
+
+    def decorate(program: Program) -> Recipe:
+        return Recipe(
+            name=program.__name__,
+            program=program,
+            inputs=dict(inputs),
+            output=output,
+            dynamic=dict(dynamic),
+            shapes=shapes,
+            reference=reference,
+            tolerance=tolerance,
+            scalars=dict(scalars or {}),
+            summary=(program.__doc__ or "").strip().partition("\n")[0].rstrip("."),
+        )
+
+    return decorate
+
+
+def trace(source: Recipe, chosen: Shape, dtype: DType) -> Graph:
+    """Run a recipe on symbolic tensors and return its spec: a kernel graph of elementary ops.
+
+    Raises RecipeError when the recipe's own code fails or its output has other dims than it says.
+    """
+    _check_parameters(source)
+    builder = Builder(Level.KERNEL)
+    types = source.input_types(chosen, dtype)
+    arguments = [Tensor(builder, builder.input(name, type_)) for name, type_ in types.items()]
+    try:
+        result = source.program(*arguments)
+    except (RecipeError, GraphError):
+        raise
+    except Exception as error:  # the recipe's own code may raise anything
+        line = traceback.extract_tb(error.__traceback__)[-1]
+        raise RecipeError(
+            f"recipe {source.name} fails: {type(error).__name__}: {error}",
+            f"look at {Path(line.filename).name}:{line.lineno}: {line.line}",
+        ) from error
+    if not isinstance(result, Tensor):
+        raise RecipeError(
+            f"recipe {source.name} returns {result!r}, not a tensor", "return its one result"
+        )
+    if set(result.type.names) != set(source.output.split()):
+        raise RecipeError(
+            f"recipe {source.name} says its output is [{source.output}], "
+            f"but computes [{' '.join(result.type.names)}]",
+            "correct output= in @recipe(...) or the program; dims go by name, in any order",
+        )
+    return check(builder.graph([result.name]))
+
+
+def _check_parameters(source: Recipe) -> None:
+    parameters = list(inspect.signature(source.program).parameters)
+    if parameters != list(source.inputs):
+        raise RecipeError(
+            f"recipe {source.name} takes ({', '.join(parameters)}), "
+            f"but declares the inputs {', '.join(source.inputs)}",
+            "name the function's parameters like the inputs, in the same order",
+        )
+
+
+def output_type(source: Recipe, chosen: Shape, dtype: DType) -> TensorType:
+    """Return the type of a recipe's result in device memory."""
+    dims = source.dims(chosen)
+    return TensorType(tuple(dims[n] for n in source.output.split()), dtype)
+
+
+def catalog() -> dict[str, Recipe]:
+    """Return the recipes that come with the package, by name."""
+    package = importlib.import_module("mirage_kernels.recipes")
+    found: dict[str, Recipe] = {}
+    for info in sorted(pkgutil.iter_modules(package.__path__), key=lambda m: m.name):
+        module = importlib.import_module(f"{package.__name__}.{info.name}")
+        found.update({r.name: r for r in _recipes_in(module)})
+    return found
+
+
+def _recipes_in(module: ModuleType) -> list[Recipe]:
+    return [v for v in vars(module).values() if isinstance(v, Recipe)]
+
+
+def load_recipe(name_or_path: str) -> Recipe:
+    """Return a recipe of the catalog by name, or the one that a recipe file defines.
+
+    Raises RecipeError for an unknown name, an unreadable file, a file whose Python fails, or one
+    that defines no recipe or several.
+    """
+    if not name_or_path.endswith(".py"):
+        known = catalog()
+        if name_or_path not in known:
+            raise RecipeError(
+                f"there is no recipe called {name_or_path!r}",
+                f"recipes: {', '.join(known)}; or give the path of a recipe file, my_recipe.py",
+            )
+        return known[name_or_path]
+    path = Path(name_or_path)
+    if not path.is_file():
+        raise RecipeError(f"recipe file {name_or_path} does not exist", "check the path")
+    found = _recipes_in(_run_file(path))
+    if len(found) != 1:
+        raise RecipeError(
+            f"{name_or_path} defines {len(found)} recipes, not one",
+            "decorate one function with @recipe(...)",
+        )
+    return found[0]
+
+
+def _run_file(path: Path) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    if spec is None or spec.loader is None:
+        raise RecipeError(f"recipe file {path} cannot be read as Python")
+    module = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except RecipeError:
+        raise
+    except Exception as error:  # the file is the user's: it may raise anything
+        frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename == str(path)]
+        line = frames[-1].lineno if frames else getattr(error, "lineno", None)
+        raise RecipeError(
+            f"{path.name}, line {line}: {type(error).__name__}: {error}",
+            "the recipe file must run as Python; nothing was written",
+        ) from error
+    return module

@@ -1,0 +1,200 @@
+"""The committed record of one kernel: muGraph, proof, accuracy, plan; emission is a function of it.
+
+The record and everything emitted from it hold no date, host, path or time, so that an unchanged
+kernel is an unchanged file.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from mirage_kernels.generator.errors import FileError, GraphError
+from mirage_kernels.generator.ir import DType, Graph, Json, dumps, from_json, to_json
+from mirage_kernels.generator.plan.program import Roles
+from mirage_kernels.generator.plan.variants import Knobs, Variant
+from mirage_kernels.generator.search.gate import Measured
+from mirage_kernels.generator.search.verify import Draw, Proof
+
+
+@dataclass(frozen=True)
+class SearchSummary:
+    """What the search that found this muGraph did."""
+
+    states: int
+    candidates: int
+    proved: int
+
+    def text(self) -> str:
+        """Return the summary as one sentence."""
+        return (
+            f"the first by predicted time of {self.proved} proved muGraphs that passes the "
+            f"numeric gate and has a plan ({self.states} states, {self.candidates} candidates)"
+        )
+
+
+@dataclass(frozen=True)
+class KernelRecord:
+    """One kernel of the library, as it is committed in `kernels/<arch>/<recipe>/<stem>.json`."""
+
+    recipe: str
+    summary: str  # the recipe's formula
+    shape: Mapping[str, int]
+    source: str  # which model the shape comes from
+    dtype: str
+    arch: str
+    roles: Roles
+    variants: tuple[Variant, ...]
+    search: SearchSummary
+    proof: Proof
+    accuracy: tuple[Measured, ...]
+    graph: Graph
+
+    @property
+    def stem(self) -> str:
+        """File name without ending: `K4096_N6144_fp16`."""
+        dims = "_".join(f"{name}{size}" for name, size in self.shape.items())
+        return f"{dims}_{self.dtype}"
+
+    @property
+    def storage(self) -> DType:
+        """Element type of the kernel's tensors."""
+        return DType(self.dtype)
+
+    @property
+    def path(self) -> str:
+        """Path of the JSON below the kernels folder."""
+        return f"{self.arch}/{self.recipe}/{self.stem}.json"
+
+    @property
+    def command(self) -> str:
+        """The command that makes this kernel's files."""
+        dims = ",".join(f"{name}={size}" for name, size in self.shape.items())
+        return (
+            f"mirage-kernels generate {self.recipe} --arch {self.arch} "
+            f"--dtype {self.dtype} --shape {dims}"
+        )
+
+    def tiles(self, variant: Variant) -> dict[str, int]:
+        """Return the tile sizes of the muGraph that a variant runs."""
+        return variant.tiles(self.roles.rows, self.roles.tokens, self.roles.depth)
+
+    def to_json(self) -> dict[str, Json]:
+        """Return the record as JSON data."""
+        return {
+            "made_by": self.command,
+            "recipe": self.recipe,
+            "summary": self.summary,
+            "arch": self.arch,
+            "dtype": self.dtype,
+            "shape": dict(self.shape),
+            "source": self.source,
+            "roles": dict(vars(self.roles)),
+            "variants": [{"bucket": v.bucket, **v.knobs.to_json()} for v in self.variants],
+            "search": dict(vars(self.search)),
+            "proof": self.proof.to_json(),
+            "accuracy": [m.to_json() for m in self.accuracy],
+            "mugraph": to_json(self.graph),
+        }
+
+    def text(self) -> str:
+        """Return the committed file's text."""
+        return dumps(self.to_json())
+
+
+def load_record(path: Path) -> KernelRecord:
+    """Read a committed record; raises FileError naming the file and what is wrong with it."""
+    try:
+        return _record(json.loads(path.read_text()))
+    except OSError as error:
+        raise FileError(f"{path} cannot be read: {error.strerror}") from error
+    except GraphError as error:
+        raise FileError(f"{path}: {error.sentence}", "regenerate the kernel") from error
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise FileError(
+            f"{path} is not a kernel record: {type(error).__name__}: {error}",
+            "write it with: mirage-kernels generate RECIPE",
+        ) from error
+
+
+def _record(data: dict[str, Json]) -> KernelRecord:
+    fields = _Fields(data)
+    proof = _Fields(fields.object("proof"))
+    draws = [_Fields(d) for d in proof.objects("draws")]
+    search, roles = _Fields(fields.object("search")), _Fields(fields.object("roles"))
+    return KernelRecord(
+        recipe=fields.text("recipe"),
+        summary=fields.text("summary"),
+        shape=_Fields(fields.object("shape")).integers(),
+        source=fields.text("source"),
+        dtype=DType(fields.text("dtype")).value,
+        arch=fields.text("arch"),
+        roles=Roles(roles.text("rows"), roles.text("tokens"), roles.text("depth")),
+        variants=tuple(_variant(_Fields(v)) for v in fields.objects("variants")),
+        search=SearchSummary(**search.integers()),
+        proof=Proof(
+            tuple(
+                Draw(
+                    d.integer("seed"),
+                    _Fields(d.object("tiles")).integers(),
+                    _Fields(d.object("sizes")).integers(),
+                    d.integer("prime"),
+                )
+                for d in draws
+            ),
+            proof.number("log2_failure"),
+        ),
+        accuracy=tuple(
+            Measured(a.text("distribution"), a.number("error"), a.number("unfused"))
+            for a in map(_Fields, fields.objects("accuracy"))
+        ),
+        graph=from_json(fields.object("mugraph")),
+    )
+
+
+def _variant(fields: _Fields) -> Variant:
+    numbers = fields.integers()
+    bucket = numbers.pop("bucket")
+    return Variant(bucket, Knobs(**numbers))
+
+
+@dataclass(frozen=True)
+class _Fields:
+    """Typed access to a JSON object; a wrong kind of value raises TypeError with its name."""
+
+    data: Mapping[str, Json]
+
+    def text(self, name: str) -> str:
+        value = self.data[name]
+        if not isinstance(value, str):
+            raise TypeError(f"{name} must be text, not {value!r}")
+        return value
+
+    def number(self, name: str) -> float:
+        value = self.data[name]
+        if not isinstance(value, int | float):
+            raise TypeError(f"{name} must be a number, not {value!r}")
+        return value
+
+    def integer(self, name: str) -> int:
+        value = self.data[name]
+        if not isinstance(value, int):
+            raise TypeError(f"{name} must be a whole number, not {value!r}")
+        return value
+
+    def integers(self) -> dict[str, int]:
+        return {name: self.integer(name) for name in self.data}
+
+    def object(self, name: str) -> dict[str, Json]:
+        value = self.data[name]
+        if not isinstance(value, dict):
+            raise TypeError(f"{name} must be an object, not {value!r}")
+        return value
+
+    def objects(self, name: str) -> list[dict[str, Json]]:
+        value = self.data[name]
+        if not isinstance(value, list) or not all(isinstance(v, dict) for v in value):
+            raise TypeError(f"{name} must be a list of objects")
+        return [v for v in value if isinstance(v, dict)]

@@ -1,0 +1,1 @@
+"""Finding muGraphs: enumeration with pruning, proof, the numeric gate, choice."""

@@ -1,0 +1,185 @@
+"""The numeric gate: a proved muGraph must also be accurate in the precision it is stored in.
+
+Each distribution is run with every value rounded to its storage type (fp32 accumulation), and the
+error against float64 is compared with that of the unfused program: one that rounds the operands
+and results of its matrix products, as separate PyTorch kernels do, and computes the rest in fp32.
+The distributions are chosen so that overflow shows: activations with outliers of 3e4 meet norm
+weights of up to 4, which is normal for a network and beyond fp16 if multiplied before normalising.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+
+from mirage_kernels.generator.errors import VerifyError
+from mirage_kernels.generator.ir import (
+    DType,
+    Graph,
+    Json,
+    TensorType,
+    Value,
+    retile,
+    with_precision,
+)
+from mirage_kernels.generator.meaning.arrays import Array, array_reading
+from mirage_kernels.generator.meaning.reals import FLOAT64, STORAGE, round_to
+from mirage_kernels.generator.meaning.walk import results
+from mirage_kernels.generator.recipe import Recipe
+from mirage_kernels.generator.search.verify import seen_dims
+
+Real = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Distribution:
+    """How activations are drawn: normal, with a share of outliers of fixed magnitude."""
+
+    name: str
+    scale: float
+    outlier: float = 0.0
+    outlier_share: float = 0.0
+
+
+DISTRIBUTIONS = (
+    Distribution("unit", 1.0),
+    Distribution("tiny", 2.0**-10),
+    Distribution("outliers", 1.0, outlier=3e4, outlier_share=0.01),
+)
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Relative Frobenius errors of one distribution: the candidate's and the unfused program's."""
+
+    distribution: str
+    error: float
+    unfused: float
+
+    def to_json(self) -> Json:
+        """Return the record as JSON data."""
+        return {
+            "distribution": self.distribution,
+            "error": float(f"{self.error:.3e}"),
+            "unfused": float(f"{self.unfused:.3e}"),
+        }
+
+
+@dataclass(frozen=True)
+class Reference:
+    """One distribution's inputs, the exact result, and the unfused program's error."""
+
+    distribution: Distribution
+    inputs: list[Array]
+    exact: Array
+    unfused: float
+
+
+@dataclass(frozen=True)
+class Gate:
+    """A spec with the extents, inputs and reference results that candidates are measured with."""
+
+    spec: Graph
+    recipe: Recipe
+    dtype: DType
+    seed: int = 0
+
+    def sizes(self) -> dict[str, int]:
+        """Return the extents: sums long enough for errors to add up, results enough to average."""
+        reduced = {n.over for n in self.spec.of("sum", "contract")}
+        return {d: 256 if d in reduced else 24 for d in seen_dims(self.spec)}
+
+    def tiles(self) -> dict[str, int]:
+        """Return tile sizes that cut every dim unevenly."""
+        return {d: 9 if n == 24 else 48 for d, n in self.sizes().items()}
+
+    def inputs(self, distribution: Distribution) -> list[Array]:
+        """Return float64 inputs holding values that the storage type can hold."""
+        rng = np.random.default_rng((self.seed, 3))
+        drawn = []
+        for node in self.spec.inputs:
+            type_ = node.out.type
+            shape = tuple(self.sizes()[d] for d in type_.names)
+            if type_.dtype is DType.INT32:
+                lengths = rng.integers(1, max(self.sizes().values()) + 1, shape)
+                drawn.append(Array(type_.names, (lengths,), real=False))
+            else:
+                data = self._draw(node.name, type_, shape, distribution, rng)
+                drawn.append(Array(type_.names, (data,)))
+        return drawn
+
+    def _draw(
+        self,
+        name: str,
+        type_: TensorType,
+        shape: tuple[int, ...],
+        distribution: Distribution,
+        rng: np.random.Generator,
+    ) -> Real:
+        if not type_.dims:
+            return np.asarray(self.recipe.scalars.get(name, 1.0), np.float64)
+        if any(d.dynamic for d in type_.dims):
+            data = rng.standard_normal(shape) * distribution.scale
+            hit = rng.random(shape) < distribution.outlier_share
+            data = np.where(hit, np.sign(data) * distribution.outlier, data)
+        elif len(shape) == 1:
+            data = rng.uniform(0.5, 4.0, shape)
+        else:
+            data = rng.standard_normal(shape) / np.sqrt(shape[-1])
+        return np.asarray(round_to(data, self.dtype), np.float64)
+
+    def measure(self, candidate: Graph) -> tuple[Measured, ...]:
+        """Return the candidate's errors; raise VerifyError when one is beyond the tolerance."""
+        cut = retile(candidate, self.tiles())
+        found = tuple(self._measure(cut, reference) for reference in self.references)
+        for m in found:
+            if not m.error <= self.recipe.tolerance * m.unfused:
+                raise VerifyError(
+                    f"error {m.error:.2e} on the distribution {m.distribution!r} is more than "
+                    f"{self.recipe.tolerance:g} times the unfused program's {m.unfused:.2e}"
+                )
+        return found
+
+    def _measure(self, candidate: Graph, reference: Reference) -> Measured:
+        storage = array_reading(STORAGE, self.sizes())
+        mine = results(candidate, reference.inputs, storage)[0].over(reference.exact.dims)
+        error = _error(mine, reference.exact)
+        return Measured(reference.distribution.name, error, reference.unfused)
+
+    @cached_property
+    def references(self) -> tuple[Reference, ...]:
+        """The inputs of every distribution, the exact results and the unfused program's errors."""
+        return tuple(self._reference(d) for d in DISTRIBUTIONS)
+
+    def _reference(self, distribution: Distribution) -> Reference:
+        inputs = self.inputs(distribution)
+        exact = results(self.spec, inputs, array_reading(FLOAT64, self.sizes()))[0]
+        narrow = [
+            Array(a.dims, (np.asarray(a.parts[0], np.float32),)) if a.real else a for a in inputs
+        ]
+        storage = array_reading(STORAGE, self.sizes())
+        theirs = results(self.unfused(), narrow, storage)[0].over(exact.dims)
+        return Reference(distribution, narrow, exact, _error(theirs, exact))
+
+    def unfused(self) -> Graph:
+        """Return the spec as separate kernels would run it: rounded around matrix products."""
+        nodes = []
+        for node in with_precision(self.spec, self.dtype).nodes:
+            rounds = node.op == "contract" or node.name in self.spec.outputs
+            if rounds:
+                type_ = replace(node.out.type, dtype=self.dtype)
+                node = replace(node, outs=(Value(node.name, type_),))
+            nodes.append(node)
+        return replace(self.spec, nodes=tuple(nodes))
+
+
+def _error(found: Array, exact: Array) -> float:
+    """Return ||found - exact|| / ||exact||; infinite where a finite result became inf or nan."""
+    a = np.asarray(found.parts[0], np.float64)
+    b = np.asarray(exact.parts[0], np.float64)
+    if not np.isfinite(a).all():
+        return float("inf")
+    return float(np.linalg.norm(a - b) / np.linalg.norm(b))

@@ -1,0 +1,95 @@
+"""Emission: every file of a kernel as a pure function of its record."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from mirage_kernels.generator.emit.cuda import Kernel, dims_text, emit_cuda
+from mirage_kernels.generator.emit.header import Header
+from mirage_kernels.generator.emit.table import Entry, emit_table
+from mirage_kernels.generator.emit.triton import emit_triton
+from mirage_kernels.generator.ir import Graph, Phase, phases_of
+from mirage_kernels.generator.plan.lower import tile_program
+from mirage_kernels.generator.plan.program import Layout, TileProgram
+from mirage_kernels.generator.record import KernelRecord
+
+
+def sources_of(record: KernelRecord) -> dict[str, str]:
+    """Return the kernel's files by path below the kernels folder: record, CUDA, Triton."""
+    program = tile_program(record.recipe, record.graph)
+    kernel = Kernel(program, record.variants, record.storage, _header(record, program))
+    base = record.path.removesuffix(".json")
+    return {
+        record.path: record.text(),
+        f"{base}.cu": emit_cuda(kernel),
+        f"{base}.py": emit_triton(kernel),
+    }
+
+
+def table_of(arch: str, records: Sequence[KernelRecord]) -> str:
+    """Return the dispatch table of an architecture."""
+    return emit_table(arch, [Entry(r.recipe, r.dtype, r.shape, r.stem) for r in records])
+
+
+def _header(record: KernelRecord, program: TileProgram) -> Header:
+    paragraphs = [
+        ("Formula", f"{dims_text(program.output.type.names)} = {record.summary}"),
+        ("Shape", record.source),
+        ("muGraph", _mugraph_words(record.graph)),
+        ("Found", f"{record.search.text()}."),
+        ("Proved", _proof_words(record)),
+        ("Accuracy", _accuracy_words(record)),
+        ("Expects", _expectations(program)),
+        ("Launch", _launch_words(record)),
+    ]
+    return Header(record.command, record.stem, paragraphs)
+
+
+def _mugraph_words(graph: Graph) -> str:
+    (node,) = graph.blocks
+    body = node.body
+    assert body is not None
+    assert body.space is not None
+    assert body.space.loop is not None
+    phases = phases_of(body)
+    looped = [n.name for n in body.nodes if phases[n.name] is Phase.LOOP and n.op != "input"]
+    grid = ", ".join(f"grid.{a.name} cuts {a.dim}" for a in body.space.grid)
+    return (
+        f"one kernel; {grid}, the loop cuts {body.space.loop.dim}. In the loop: "
+        f"{', '.join(looped)}; carried: {', '.join(n.name for n in body.of('accum'))}; "
+        "the rest after it."
+    )
+
+
+def _proof_words(record: KernelRecord) -> str:
+    draws = record.proof.draws
+    return (
+        f"equal to the recipe on {len(draws)} random draws over finite fields, for the tiles of "
+        f"all {len(record.variants)} variants, at full extents and uneven edges; a wrong muGraph "
+        f"passes with probability at most 2^{record.proof.log2_failure:g}."
+    )
+
+
+def _accuracy_words(record: KernelRecord) -> str:
+    parts = [f"{m.distribution} {m.error:.1e} ({m.unfused:.1e})" for m in record.accuracy]
+    return f"emulated error against float64 (unfused program's): {', '.join(parts)}."
+
+
+def _expectations(program: TileProgram) -> str:
+    tokens = {s.args[0] for s in program.loads if s.layout is Layout.TOKENS}
+    parts = []
+    for operand in program.inputs:
+        how = "rows 16-byte aligned, any row stride" if operand.name in tokens else "contiguous"
+        parts.append(f"{operand.name} {dims_text(operand.type.names)} {how}")
+    out = f"{program.output.name} {dims_text(program.output.type.names)} contiguous"
+    return f"{', '.join(parts)}, {out}; any {program.roles.tokens} >= 0."
+
+
+def _launch_words(record: KernelRecord) -> str:
+    parts = []
+    for variant in record.variants:
+        knobs = variant.knobs
+        blocks = -(-record.shape[record.roles.rows] // knobs.rows)
+        limit = f"up to {variant.bucket}" if variant.bucket else "any number of"
+        parts.append(f"{limit} tokens {blocks} blocks of {knobs.warps} warps")
+    return f"{'; '.join(parts)} per {record.variants[-1].knobs.tokens}."

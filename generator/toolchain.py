@@ -1,0 +1,127 @@
+"""What compiling needs and where it was found: nvcc, a C++ compiler, torch's and CUDA's files."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import os
+import shutil
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+from mirage_kernels.generator.errors import ToolchainError
+
+
+@dataclass(frozen=True)
+class Toolchain:
+    """The programs and folders of one build."""
+
+    nvcc: Path
+    cxx: Path
+    torch_dir: Path
+    cuda_lib_dir: Path  # holds libcudart_static.a
+    cuda_include_dir: Path  # holds cuda_runtime.h
+    launcher: tuple[str, ...]  # ("/usr/bin/ccache",) or nothing
+
+
+def find_toolchain() -> Toolchain:
+    """Find all that a build needs. Raises ToolchainError naming the first thing that is missing."""
+    nvcc = find_nvcc()
+    if nvcc is None:
+        raise ToolchainError(
+            "no CUDA compiler: nvcc is not in $CUDA_HOME, PATH, /usr/local/cuda or a pip package",
+            "`pip install --group nvcc` (pip >= 25.1, in a source checkout) brings one",
+        )
+    cxx = shutil.which(os.environ.get("CXX", "g++"))
+    if cxx is None:
+        raise ToolchainError("no C++ compiler (g++) was found", "`apt-get install g++` brings one")
+    torch_dir = _package_dir("torch")
+    if torch_dir is None:
+        raise ToolchainError("torch is not installed", "`pip install 'torch>=2.10'` brings it")
+    toolkit = _toolkit_dir(nvcc)
+    ccache = shutil.which("ccache")
+    return Toolchain(
+        nvcc=nvcc,
+        cxx=Path(cxx),
+        torch_dir=torch_dir,
+        cuda_lib_dir=_static_runtime_dir(toolkit),
+        cuda_include_dir=_header_dir(toolkit),
+        launcher=(ccache,) if ccache else (),
+    )
+
+
+def find_nvcc() -> Path | None:
+    """Find nvcc: $CUDA_HOME, PATH, /usr/local/cuda, then NVIDIA's pip packages."""
+    cuda_home = os.environ.get("CUDA_HOME")
+    on_path = shutil.which("nvcc")
+    candidates = [
+        Path(cuda_home, "bin/nvcc") if cuda_home else None,
+        Path(on_path) if on_path else None,
+        Path("/usr/local/cuda/bin/nvcc"),
+        *(folder / "bin" / "nvcc" for folder in _pip_toolkits()),
+    ]
+    return next((path for path in candidates if path and path.is_file()), None)
+
+
+def nvcc_release(nvcc: Path) -> str:
+    """Return the release line of nvcc, for instance 'release 13.0, V13.0.88'."""
+    ran = subprocess.run([str(nvcc), "--version"], capture_output=True, text=True, check=False)
+    lines = [line for line in ran.stdout.splitlines() if "release" in line]
+    return lines[0].partition("tools, ")[2] if lines else "unknown release"
+
+
+def torch_version() -> str | None:
+    """Return the version of the installed torch without importing it."""
+    try:
+        return importlib.metadata.version("torch")
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _package_dir(name: str) -> Path | None:
+    found = importlib.util.find_spec(name)
+    if found is None or not found.submodule_search_locations:
+        return None
+    return Path(found.submodule_search_locations[0])
+
+
+def _pip_toolkits() -> list[Path]:
+    found = importlib.util.find_spec("nvidia")
+    if found is None or not found.submodule_search_locations:
+        return []
+    roots = [Path(root) for root in found.submodule_search_locations]
+    return sorted(folder for root in roots for folder in root.glob("cu[0-9]*"))
+
+
+def _toolkit_dir(nvcc: Path) -> Path:
+    """Ask nvcc for the folder it belongs to: on PATH it may be a link or a wrapper script."""
+    command = [str(nvcc), "--dryrun", "-c", "none.cu"]
+    ran = subprocess.run(command, capture_output=True, text=True, check=False)
+    for line in ran.stderr.splitlines():
+        if line.startswith("#$ TOP="):
+            return Path(line.removeprefix("#$ TOP=").strip()).resolve()
+    raise ToolchainError(
+        f"{nvcc} does not work: {ran.stderr.strip()[:200] or 'it prints nothing'}",
+        "set CUDA_HOME to a CUDA toolkit that does",
+    )
+
+
+def _header_dir(toolkit: Path) -> Path:
+    folders = (toolkit / "include", toolkit / "targets" / "x86_64-linux" / "include")
+    return _first_with(folders, "cuda_runtime.h", "nvidia-cuda-runtime")
+
+
+def _static_runtime_dir(toolkit: Path) -> Path:
+    folders = (toolkit / "lib64", toolkit / "lib", toolkit / "targets" / "x86_64-linux" / "lib")
+    return _first_with(folders, "libcudart_static.a", "nvidia-cuda-runtime")
+
+
+def _first_with(folders: tuple[Path, ...], name: str, package: str) -> Path:
+    for folder in folders:
+        if (folder / name).is_file():
+            return folder
+    raise ToolchainError(
+        f"{name} is missing beside nvcc (looked in {', '.join(map(str, folders))})",
+        f"install the pip package {package}, or a complete CUDA toolkit",
+    )

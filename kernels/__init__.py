@@ -1,0 +1,37 @@
+"""The library: ops proved equal to their recipes, compiled ahead of time, called on live tensors.
+
+`from mirage_kernels import rms_norm_linear` loads PyTorch and the compiled extension. Importing
+`mirage_kernels.generator` or `mirage_kernels.recipes` loads neither.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from mirage_kernels.dispatch import KernelEntry, kernel_table, supports
+    from mirage_kernels.ops import rms_norm_linear
+
+__version__ = "0.1.0"
+__all__ = ["KernelEntry", "kernel_table", "rms_norm_linear", "supports"]
+
+_HOME = {
+    "KernelEntry": "mirage_kernels.dispatch",
+    "kernel_table": "mirage_kernels.dispatch",
+    "supports": "mirage_kernels.dispatch",
+    "rms_norm_linear": "mirage_kernels.ops",
+}
+
+
+def __getattr__(name: str) -> object:
+    home = _HOME.get(name)
+    if home is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value: object = getattr(import_module(home), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,35 @@
+"""Every error that the library raises from Python: one sentence each, with what to do about it."""
+
+from __future__ import annotations
+
+
+class TorchTooOldError(ImportError):
+    """The installed PyTorch is older than the extension serves."""
+
+    def __init__(self, found: str, oldest: str) -> None:
+        super().__init__(
+            f"mirage_kernels needs torch >= {oldest}, but torch {found} is installed; "
+            f"`pip install 'torch>={oldest}'`"
+        )
+
+
+class ExtensionMissingError(ImportError):
+    """The compiled extension is absent or does not load."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(
+            f"the compiled extension mirage_kernels._C does not load ({reason}); install a wheel, "
+            "or in a source checkout run `pip install --no-build-isolation -e .` beside torch, nvcc"
+        )
+
+
+class InferenceOnlyError(RuntimeError):
+    """An input asks for gradients, which no op computes."""
+
+
+def requires_grad_sentence(op: str, argument: str) -> str:
+    """Write the sentence here: torch.compile does not trace an exception's own constructor."""
+    return (
+        f"mirage_kernels::{op}: {argument} requires grad, but the op has no backward; call it "
+        f"under torch.inference_mode() or torch.no_grad(), or pass {argument}.detach()"
+    )

@@ -1,0 +1,27 @@
+"""Load the compiled extension, whose static initialisers register the ops with PyTorch."""
+
+from __future__ import annotations
+
+import importlib
+
+import torch  # before the extension: it loads libtorch, which the extension names without a path
+
+from mirage_kernels.errors import ExtensionMissingError, TorchTooOldError
+
+# The oldest torch that the extension is compiled for (TORCH_TARGET_VERSION).
+OLDEST_TORCH = (2, 10)
+
+
+def load_extension() -> None:
+    """Make torch.ops.mirage_kernels callable. Does no CUDA work, so that a later fork is safe."""
+    if _release(torch.__version__) < OLDEST_TORCH:
+        raise TorchTooOldError(torch.__version__, ".".join(map(str, OLDEST_TORCH)))
+    try:
+        importlib.import_module("mirage_kernels._C")
+    except ImportError as failure:
+        raise ExtensionMissingError(str(failure)) from failure
+
+
+def _release(version: str) -> tuple[int, int]:
+    major, minor = version.split(".")[:2]
+    return int(major), int(minor)

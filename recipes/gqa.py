@@ -1,0 +1,67 @@
+"""Grouped-query attention: G query rows share each head of keys and values, lengths per sequence.
+
+Multi-head attention is G = 1, multi-query attention Hkv = 1; a query row is a head, or a head of
+one of several query tokens that see the same keys. The mathematics has no running maximum:
+keeping exp in range is the generator's task. Lengths are at least 1 here (0 gives 0 / 0).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from mirage_kernels.generator.language import Tensor, contract, exp, positions, sum, where
+from mirage_kernels.generator.recipe import recipe, shape
+
+if TYPE_CHECKING:
+    import torch
+
+
+def reference(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, seq_lens: torch.Tensor, scale: float
+) -> torch.Tensor:
+    """PyTorch's own unfused program: scores and probabilities rounded to the input's type."""
+    import torch
+
+    visible = torch.arange(k.shape[1], device=k.device) < seq_lens[:, None]
+    scores = torch.einsum("bhgd,blhd->bhgl", q, k) * scale
+    scores = scores.masked_fill(~visible[:, None, None, :], float("-inf"))
+    return torch.einsum("bhgl,blhd->bhgd", scores.softmax(dim=-1), v)
+
+
+def attention(q: Tensor, k: Tensor, v: Tensor, seq_lens: Tensor, scale: Tensor) -> Tensor:
+    """softmax(scale * q k^T) v over the first seq_lens keys of each sequence."""
+    scores = contract(q, k, over="D") * scale
+    weights = where(positions(k, "L") < seq_lens, exp(scores), 0)
+    return contract(weights / sum(weights, over="L"), v, over="L")
+
+
+@recipe(
+    inputs={
+        "q": "B Hkv G D",
+        "k": "B L Hkv D",
+        "v": "B L Hkv D",
+        "seq_lens": "B:int32",
+        "scale": "",
+    },
+    output="B Hkv G D",
+    dynamic={"B": 256, "L": 131072},
+    scalars={"scale": 128**-0.5},
+    reference=reference,
+    shapes=(
+        shape("Llama-3-8B and Qwen3-8B, TP 1", Hkv=8, G=4, D=128),
+        shape("Llama-3-8B and Qwen3-8B, TP 4", Hkv=2, G=4, D=128),
+        shape("Llama-3-8B and Qwen3-8B, TP 8 (multi-query)", Hkv=1, G=4, D=128),
+        shape("Llama-3-70B and Qwen3-32B, TP 1", Hkv=8, G=8, D=128),
+        shape("Llama-3-70B and Qwen3-32B, TP 4", Hkv=2, G=8, D=128),
+        shape("Llama-3-70B and Qwen3-32B, TP 8 (multi-query)", Hkv=1, G=8, D=128),
+        shape("Llama-2-7B and Chameleon-7B, TP 1 (multi-head)", Hkv=32, G=1, D=128),
+        shape("Gemma-7B, TP 1 (multi-head)", Hkv=16, G=1, D=256),
+        shape("Gemma-2B, TP 1 (multi-query)", Hkv=1, G=8, D=256),
+        shape("the Mirage paper's GQA, L 4096, scale 1", Hkv=2, G=256, D=64),
+        shape("the Mirage paper's MHA, L 4096, scale 1", Hkv=32, G=16, D=64),
+        shape("the Mirage paper's MQA, L 4096, scale 1", Hkv=1, G=1024, D=64),
+    ),
+)
+def gqa(q: Tensor, k: Tensor, v: Tensor, seq_lens: Tensor, scale: Tensor) -> Tensor:
+    """softmax(scale * q k^T) v over the first seq_lens keys of each sequence."""
+    return attention(q, k, v, seq_lens, scale)

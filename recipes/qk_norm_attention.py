@@ -1,0 +1,74 @@
+"""Attention whose queries and keys are RMS-normalised per head first; the cache holds raw keys."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from mirage_kernels.generator.language import Tensor, rms_norm
+from mirage_kernels.generator.recipe import recipe, shape
+from mirage_kernels.recipes.gqa import attention
+from mirage_kernels.recipes.gqa import reference as unfused_attention
+
+if TYPE_CHECKING:
+    import torch
+
+
+def reference(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    q_weight: torch.Tensor,
+    k_weight: torch.Tensor,
+    seq_lens: torch.Tensor,
+    scale: float,
+    eps: float,
+) -> torch.Tensor:
+    """PyTorch's own unfused program: both norms rounded to the input's type, then attention."""
+    from torch.nn.functional import rms_norm as torch_rms_norm
+
+    normed_q = torch_rms_norm(q, (q.shape[-1],), q_weight, eps)
+    normed_k = torch_rms_norm(k, (k.shape[-1],), k_weight, eps)
+    return unfused_attention(normed_q, normed_k, v, seq_lens, scale)
+
+
+@recipe(
+    inputs={
+        "q": "B Hkv G D",
+        "k": "B L Hkv D",
+        "v": "B L Hkv D",
+        "q_weight": "D",
+        "k_weight": "D",
+        "seq_lens": "B:int32",
+        "scale": "",
+        "eps": "",
+    },
+    output="B Hkv G D",
+    dynamic={"B": 256, "L": 131072},
+    scalars={"scale": 128**-0.5, "eps": 1e-6},
+    reference=reference,
+    shapes=(
+        shape("Qwen3-8B, TP 1", Hkv=8, G=4, D=128),
+        shape("Qwen3-8B, TP 4", Hkv=2, G=4, D=128),
+        shape("Qwen3-8B, TP 8 (multi-query)", Hkv=1, G=4, D=128),
+        shape("Qwen3-32B, TP 1", Hkv=8, G=8, D=128),
+        shape("Qwen3-32B, TP 4", Hkv=2, G=8, D=128),
+        shape("Qwen3-32B, TP 8 (multi-query)", Hkv=1, G=8, D=128),
+        shape("Gemma-3-12B, TP 1 (weights are 1 + w)", Hkv=8, G=2, D=256),
+        shape("Gemma-3-27B, TP 1 (weights are 1 + w)", Hkv=16, G=2, D=128),
+        shape("the Mirage paper's QK-norm, L 4096, scale 1", Hkv=2, G=256, D=64),
+    ),
+)
+def qk_norm_attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    q_weight: Tensor,
+    k_weight: Tensor,
+    seq_lens: Tensor,
+    scale: Tensor,
+    eps: Tensor,
+) -> Tensor:
+    """gqa of rms_norm(q, q_weight) and rms_norm(k, k_weight), both over D."""
+    normed_q = rms_norm(q, q_weight, eps, over="D")
+    normed_k = rms_norm(k, k_weight, eps, over="D")
+    return attention(normed_q, normed_k, v, seq_lens, scale)

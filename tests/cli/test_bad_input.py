@@ -1,0 +1,199 @@
+"""Bad input: one sentence, a hint, exit code 2, no traceback, and every file as it was."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from mirage_kernels.generator.commands.arguments import package_kernels
+
+HEAD = """
+from mirage_kernels.generator.language import contract, exp, relu
+from mirage_kernels.generator.recipe import recipe, shape
+
+@recipe(
+    inputs={"x": "M K", "weight": "N K"},
+    output="M N",
+    dynamic={"M": 64},
+    reference=None,
+    shapes=(shape("my model", K=64, N=64),),
+)
+def mine(x, weight):
+"""
+RECIPE_FILES = {
+    "typo.py": HEAD + "    return contarct(x, weight, over='K')\n",
+    "syntax.py": "def mine(:\n",
+    "fails.py": "1 / 0\n",
+    "leaves.py": "raise SystemExit(0)\n",
+    "empty.py": "x = 1\n",
+    "no_op.py": "from mirage_kernels.generator.language import softmax\n",
+    "no_method.py": HEAD + "    return x.softmax()\n",
+    "no_dim.py": HEAD + "    return contract(x, weight, over='Q')\n",
+    "branches.py": HEAD + "    return x if x < weight else weight\n",
+    "noisy.py": "print('hello')\nraise ValueError('no')\n",
+    "two.py": HEAD + "    return x\n\nother = mine.__class__(**vars(mine))\n",
+    "binary.py": "\udcff\udcfe",
+}
+OTHER_FILES = {
+    "broken.json": '{"recipe": "rms_norm',
+    "list.json": "[1, 2]\n",
+    "other.json": '{"recipe": "rms_norm_linear"}\n',
+    "folder/file": "x\n",
+}
+
+GENERATE = ("generate", "rms_norm_linear")
+# Command, then words that the sentence and the hint must hold.
+BAD_COMMANDS = [
+    (("frobnicate",), "there is no verb 'frobnicate'", "verbs: generate"),
+    (("generat", "x"), "there is no verb 'generat'", "did you mean `mirage-kernels generate`"),
+    (("--frob",), "--frob", "--help"),
+    (("generate",), "required: RECIPE", "`mirage-kernels generate --help`"),
+    ((*GENERATE, "--frob"), "--frob", "`mirage-kernels generate --help`"),
+    (("generate", "layer_norm"), "no recipe called 'layer_norm'", "rms_norm_linear"),
+    ((*GENERATE, "--shape", "K4096"), "'K4096'", "K=4096,N=6144"),
+    ((*GENERATE, "--shape", ""), "''", "K=4096,N=6144"),
+    ((*GENERATE, "--shape", "K=4096,N=many"), "many", "K=4096,N=6144"),
+    ((*GENERATE, "--shape", "K=4096"), "static dims K, N", "--shape K=...,N=..."),
+    ((*GENERATE, "--shape", "K=64,N=64,Q=1"), "Q", "--shape K=...,N=..."),
+    ((*GENERATE, "--shape", "K=0,N=64"), "at least 1", ""),
+    ((*GENERATE, "--dtype", "fp8"), "no dtype 'fp8'", "fp16, bf16"),
+    ((*GENERATE, "--arch", "sm_12"), "'sm_12'", "sm_90a"),
+    ((*GENERATE, "--jobs", "0"), "'0' is not a whole number", "--help"),
+    ((*GENERATE, "--jobs", "two"), "'two' is not a whole number", "--help"),
+    ((*GENERATE, "--out", "nowhere/kernels"), "nowhere does not exist", "mkdir -p nowhere"),
+    ((*GENERATE, "--out", "list.json"), "list.json is a file", "--out DIR"),
+    ((*GENERATE, "--out", "list.json/kernels"), "list.json", ""),
+    (("generate", "absent.py"), "absent.py does not exist", "path"),
+    (("generate", "typo.py"), "contarct", "typo.py:14"),
+    (("generate", "syntax.py"), "syntax.py, line 1: SyntaxError", "nothing was written"),
+    (("generate", "fails.py"), "fails.py, line 1: ZeroDivisionError", "nothing was written"),
+    (("generate", "leaves.py"), "leaves.py calls exit(0)", "only defines a recipe"),
+    (("generate", "empty.py"), "empty.py defines 0 recipes", "@recipe"),
+    (("generate", "two.py"), "two.py defines 2 recipes", "@recipe"),
+    (("generate", "binary.py"), "binary.py", "nothing was written"),
+    (("generate", "noisy.py"), "noisy.py, line 2: ValueError: no", "nothing was written"),
+    (("generate", "no_op.py"), "no operator 'softmax'", "operators: contract"),
+    (("generate", "no_method.py"), "no operator 'softmax'", "operators: contract"),
+    (("generate", "no_dim.py"), "Q", ""),
+    (("generate", "branches.py"), "cannot branch on a tensor", "where"),
+    (("show",), "required: NAME", "`mirage-kernels show --help`"),
+    (("show", "layer_norm"), "called 'layer_norm'", "recipes: "),
+    (("show", "absent.json"), "absent.json", ""),
+    (("show", "broken.json"), "broken.json", ""),
+    (("show", "list.json"), "list.json", ""),
+    (("show", "other.json"), "other.json", ""),
+    (("show", "fails.py"), "fails.py, line 1: ZeroDivisionError", ""),
+    (("check", "--kernels", "nowhere"), "nowhere does not exist", "--kernels"),
+    (("check", "--kernels", "list.json"), "list.json is not a folder", "--kernels"),
+    (("check", "--kernels", "folder"), "folder holds no kernels", "--kernels"),
+    (("list", "--kernels", "nowhere"), "nowhere does not exist", "--kernels"),
+    (("list", "surplus"), "surplus", "`mirage-kernels list --help`"),
+    (("run", "layer_norm"), "no recipe called 'layer_norm'", "rms_norm_linear"),
+    (("run", "rms_norm_linear", "--shape", "K=1"), "static dims K, N", "--shape"),
+    (("bench", "layer_norm"), "no recipe called 'layer_norm'", "rms_norm_linear"),
+    (("bench", "--m", "1,x"), "'x' is not a whole number", "--help"),
+    (("bench", "--shape", "K=1,N=1"), "--shape needs a recipe", "bench RECIPE"),
+    (("bench", "--json", "nowhere/rows.json"), "nowhere does not exist", "mkdir"),
+    (("bench", "--json", "folder"), "folder is a folder", "file"),
+    (("doctor", "--frob"), "--frob", "`mirage-kernels doctor --help`"),
+]
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(p): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
+
+
+@pytest.fixture
+def with_files(workplace: Path) -> Path:
+    for name, text in (RECIPE_FILES | OTHER_FILES).items():
+        file = workplace / name
+        file.parent.mkdir(exist_ok=True)
+        file.write_bytes(text.encode("utf-8", "surrogateescape"))
+    return workplace
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence", "hint"), BAD_COMMANDS, ids=[" ".join(c[0]) for c in BAD_COMMANDS]
+)
+def test_bad_input_gets_a_sentence_and_leaves_files_alone(
+    words: tuple[str, ...], sentence: str, hint: str, mirage_kernels, with_files: Path
+) -> None:
+    before = contents(with_files), contents(package_kernels() / "sm_90a")
+    outcome = mirage_kernels(*words)
+    assert outcome.code == 2
+    assert outcome.out == ""
+    first, *rest = [line for line in outcome.err.splitlines() if "mirage-kernels: " in line]
+    assert first.startswith("mirage-kernels: ")
+    assert sentence in first
+    assert rest == []
+    assert hint in outcome.err.partition("hint: ")[2]
+    assert "Traceback" not in outcome.err
+    assert (contents(with_files), contents(package_kernels() / "sm_90a")) == before
+
+
+def test_bad_input_with_json_is_a_document(mirage_kernels) -> None:
+    import json
+
+    outcome = mirage_kernels("generate", "layer_norm", "--json")
+    assert outcome.code == 2
+    document = json.loads(outcome.out)
+    assert document["error"] == "there is no recipe called 'layer_norm'"
+    assert "rms_norm_linear" in document["hint"]
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_folder_without_permission_is_named_before_the_search(mirage_kernels, workplace) -> None:
+    workplace.chmod(0o555)
+    outcome = mirage_kernels("generate", "rms_norm_linear", "--out", str(workplace))
+    workplace.chmod(0o755)
+    assert outcome.code == 2
+    assert "no permission to write" in outcome.err
+
+
+def test_without_a_gpu_bench_says_so(mirage_kernels, monkeypatch) -> None:
+    import torch
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    outcome = mirage_kernels("bench", "rms_norm_linear")
+    assert outcome.code == 2
+    assert "bench needs an NVIDIA GPU" in outcome.err
+    assert "mirage-kernels doctor" in outcome.err
+
+
+def test_installed_package_asks_for_a_folder(mirage_kernels, monkeypatch, workplace) -> None:
+    from mirage_kernels.generator.commands import arguments
+
+    monkeypatch.setattr(arguments, "ROOT", workplace)
+    outcome = mirage_kernels("generate", "rms_norm_linear")
+    assert outcome.code == 2
+    assert "not a source checkout" in outcome.err
+    assert "--out DIR" in outcome.err
+    assert list(workplace.iterdir()) == []
+
+
+def test_interruption_is_one_line(mirage_kernels, monkeypatch, workplace) -> None:
+    from mirage_kernels.generator import pipeline
+
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(pipeline, "generate", interrupted)
+    outcome = mirage_kernels("generate", "rms_norm_linear", "--out", str(workplace))
+    assert outcome.code == 130
+    assert outcome.err.splitlines()[-1] == "mirage-kernels: interrupted; every file is whole"
+    assert "Traceback" not in outcome.err
+    assert list(workplace.iterdir()) == []
+
+
+def test_full_disk_is_a_sentence(mirage_kernels, monkeypatch, workplace) -> None:
+    from mirage_kernels.generator import pipeline
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device", "kernels/x.cu")
+
+    monkeypatch.setattr(pipeline, "generate", full)
+    outcome = mirage_kernels("generate", "rms_norm_linear", "--out", str(workplace))
+    assert outcome.code == 2
+    assert "kernels/x.cu: No space left on device" in outcome.err

@@ -1,0 +1,140 @@
+"""What tests share: golden files, the fused muGraph, small kernels; GPU tests skip themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from mirage_kernels.generator import pipeline
+from mirage_kernels.generator.ir import DType, Graph
+from mirage_kernels.generator.pipeline import Request, Result
+from mirage_kernels.generator.recipe import Recipe, Shape, load_recipe, output_type, trace
+from mirage_kernels.generator.record import KernelRecord, load_record
+from mirage_kernels.generator.search.blocks import BlockSketch, Step
+from mirage_kernels.generator.search.kernels import Limits, ProgramSketch
+from mirage_kernels.generator.search.lower import Goal, lower
+from mirage_kernels.generator.search.settings import Setting, View
+
+GOLDEN = Path(__file__).parent / "golden"
+TINY = Shape("a test", {"K": 72, "N": 40})
+TINY_LIMITS = Limits(kernels=1, block_ops=9)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the `gpu` tests skipped with the reason; machines without one need not load torch."""
+    gpu_items = [item for item in items if item.get_closest_marker("gpu")]
+    if not gpu_items:
+        return
+    reason = _why_no_gpu()
+    if reason:
+        for item in gpu_items:
+            item.add_marker(pytest.mark.skip(reason=reason))
+
+
+def _why_no_gpu() -> str:
+    import torch
+
+    if not torch.cuda.is_available():
+        return "no NVIDIA GPU"
+    import mirage_kernels.ops  # noqa: F401  (registers the op asked below)
+
+    major, minor = torch.cuda.get_device_capability()
+    name = torch.cuda.get_device_name()
+    return torch.ops.mirage_kernels._architecture_complaint(major, minor, name)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--update-golden", action="store_true", help="make what the tests make the golden files"
+    )
+
+
+@pytest.fixture(scope="session")
+def golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
+    """Compare a text with a golden file, or make it that file."""
+
+    def compare(name: str, made: str) -> None:
+        path = GOLDEN / name
+        if request.config.getoption("--update-golden"):
+            path.write_text(made)
+        assert path.is_file(), f"{name} is missing: pytest --update-golden writes it"
+        assert made == path.read_text(), f"{name} differs: pytest --update-golden accepts it"
+
+    return compare
+
+
+@pytest.fixture(scope="session")
+def rms_norm_linear() -> Recipe:
+    return load_recipe("rms_norm_linear")
+
+
+@pytest.fixture(scope="session")
+def generated(rms_norm_linear: Recipe) -> Callable[[DType], Result]:
+    """The whole flow on a small shape with a small search, once per element type."""
+
+    @cache
+    def make(dtype: DType) -> Result:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(pipeline, "LIMITS", TINY_LIMITS)
+            request = Request(rms_norm_linear, TINY, dtype)
+            return pipeline.generate(request, jobs=1, progress=lambda event: None)
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def golden_record(
+    request: pytest.FixtureRequest, generated: Callable[[DType], Result]
+) -> Callable[[DType], KernelRecord]:
+    """The small kernel's record as it is committed in tests/golden, without a search."""
+
+    @cache
+    def load(dtype: DType) -> KernelRecord:
+        path = GOLDEN / f"K72_N40_{dtype.value}.json"
+        if request.config.getoption("--update-golden"):
+            path.write_text(generated(dtype).record.text())
+        return load_record(path)
+
+    return load
+
+
+Fused = Callable[..., Graph]
+
+
+@pytest.fixture(scope="session")
+def fused(rms_norm_linear: Recipe) -> Fused:
+    """RMSNorm+Linear as one kernel, written by hand: the norm weight times `w` or times `x`."""
+
+    def make(scales: str = "w", shape: Shape = TINY, dtype: DType = DType.FP16) -> Graph:
+        spec = trace(rms_norm_linear, shape, dtype)
+        result = output_type(rms_norm_linear, shape, dtype)
+        tiles = {"M": 8, "K": 32, "N": 16}
+        return lower(ProgramSketch((_fused_block(scales),)), Goal(spec, result, dtype, tiles))
+
+    return make
+
+
+def _fused_block(scales: str) -> BlockSketch:
+    views = (
+        View("x", (None, "M"), "K"),
+        View("norm_weight", (None, None), "K"),
+        View("weight", ("N", None), "K"),
+        View("eps", (None, None), None),
+    )
+    x, norm_weight, weight, eps, size, scaled = range(6)
+    kept, other = (x, weight) if scales == "w" else (weight, x)
+    steps = (
+        Step("mul", (norm_weight, other)),  # 5: scaled
+        Step("contract", (kept, scaled), "K"),  # 6
+        Step("accum", (6,)),
+        Step("contract", (x, x), "K"),  # 8
+        Step("accum", (8,)),
+        Step("div", (9, size)),
+        Step("add", (eps, 10)),
+        Step("sqrt", (11,)),
+        Step("div", (7, 12)),
+    )
+    return BlockSketch(Setting(("N", "M"), "K", views), ("size_K",), steps, ("M", "N"))

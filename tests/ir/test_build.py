@@ -1,0 +1,171 @@
+"""Making graphs: typing rules, free names, precision, phases, and other tile sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from mirage_kernels.generator.errors import GraphError
+from mirage_kernels.generator.ir import (
+    OPS,
+    Axis,
+    Builder,
+    Dim,
+    DType,
+    Graph,
+    Kind,
+    Level,
+    Node,
+    Phase,
+    TensorType,
+    Value,
+    check,
+    count,
+    join_phases,
+    ops_of_kind,
+    phases_of,
+    retile,
+)
+from mirage_kernels.generator.plan.threads import with_threads
+
+M, K, N = Dim("M", 8, dynamic=True), Dim("K", 12), Dim("N", 6)
+TILES = {"M": 3, "N": 5, "K": 7}
+
+
+def built(op: str, *types: TensorType, over: str = "") -> TensorType:
+    """Return the type the builder gives to one op on inputs of these types."""
+    builder = Builder(Level.KERNEL)
+    args = tuple(builder.input(f"x{i}", t) for i, t in enumerate(types))
+    return builder.types[builder.add(Node(op, args, (Value("y", types[0]),), over=over))]
+
+
+def fp16(*dims: Dim) -> TensorType:
+    return TensorType(dims, DType.FP16)
+
+
+def body_of(graph: Graph) -> Graph:
+    body = graph.blocks[0].body
+    assert body is not None
+    return body
+
+
+def test_an_elementwise_result_has_the_dims_of_both_operands() -> None:
+    assert built("mul", fp16(M, K), fp16(N, K)).names == ("M", "K", "N")
+
+
+def test_a_sum_loses_its_dim() -> None:
+    assert built("sum", fp16(M, K), over="K").names == ("M",)
+
+
+def test_a_contraction_keeps_every_other_dim() -> None:
+    assert built("contract", fp16(M, K), fp16(N, K), over="K").names == ("M", "N")
+
+
+def test_sums_of_stored_numbers_are_wider_than_them() -> None:
+    assert built("sum", fp16(M, K), over="K").dtype is DType.FP32
+
+
+def test_a_comparison_is_true_or_false() -> None:
+    lengths = TensorType((M,), DType.INT32)
+    assert built("less", lengths, lengths).dtype is DType.BOOL
+
+
+def test_mixed_precision_is_computed_in_fp32() -> None:
+    assert built("add", fp16(M), TensorType((M,), DType.BF16)).dtype is DType.FP32
+
+
+def test_one_reduced_dim_that_is_missing_is_named() -> None:
+    with pytest.raises(GraphError, match="x0 has no dim 'N'"):
+        built("sum", fp16(M, K), over="N")
+
+
+def test_a_free_name_is_the_wanted_one_or_gets_the_smallest_suffix() -> None:
+    builder = Builder(Level.KERNEL)
+    builder.input("x", fp16(M))
+    builder.input("x_2", fp16(M))
+    assert (builder.free_name("y"), builder.free_name("x")) == ("y", "x_3")
+
+
+@pytest.mark.parametrize(("extent", "tiles"), [(1, 1), (8, 1), (9, 2), (16, 2), (17, 3)])
+def test_an_uneven_extent_needs_one_more_tile(extent: int, tiles: int) -> None:
+    assert count(Axis("x", "M", 8), extent) == tiles
+
+
+def test_every_op_is_of_exactly_one_kind() -> None:
+    assert sorted(name for kind in Kind for name in ops_of_kind(kind)) == sorted(OPS)
+
+
+def test_retiling_gives_every_axis_its_new_tile(fused: Callable[..., Graph]) -> None:
+    space = body_of(retile(fused(), TILES)).space
+    assert space is not None
+    assert {a.dim: a.tile for a in space.axes} == TILES
+
+
+def test_retiling_changes_the_extents_of_every_tile(fused: Callable[..., Graph]) -> None:
+    values = body_of(retile(fused(), TILES)).values
+    for name, value in values.items():
+        if not name.endswith("_stored"):
+            assert all(d.size == TILES[d.name] for d in value.type.dims), name
+
+
+def test_retiling_leaves_what_is_stored_whole(fused: Callable[..., Graph]) -> None:
+    before, after = fused(), retile(fused(), TILES)
+    assert after.values == before.values
+    assert body_of(after).values["out_stored"] == body_of(before).values["out_stored"]
+
+
+def test_retiling_keeps_the_precision_of_every_value(fused: Callable[..., Graph]) -> None:
+    before, after = body_of(fused()), body_of(retile(fused(), TILES))
+    assert {n: v.type.dtype for n, v in before.values.items()} == {
+        n: v.type.dtype for n, v in after.values.items()
+    }
+
+
+def test_a_retiled_graph_is_well_formed(fused: Callable[..., Graph]) -> None:
+    assert check(retile(fused(), TILES))
+
+
+def test_a_retiled_graph_with_threads_is_well_formed(fused: Callable[..., Graph]) -> None:
+    assert check(retile(with_threads(fused()), TILES))
+
+
+def test_retiling_back_gives_the_same_graph(fused: Callable[..., Graph]) -> None:
+    graph = with_threads(fused())
+    space = body_of(graph).space
+    assert space is not None
+    assert retile(retile(graph, TILES), {a.dim: a.tile for a in space.axes}) == graph
+
+
+def test_operands_of_a_contraction_are_stored_narrow(fused: Callable[..., Graph]) -> None:
+    assert body_of(fused(dtype=DType.BF16)).values["scaled_weight"].type.dtype is DType.BF16
+
+
+def test_accumulators_are_fp32(fused: Callable[..., Graph]) -> None:
+    body = body_of(fused())
+    assert {n.out.type.dtype for n in body.of("accum", "contract")} == {DType.FP32}
+
+
+@pytest.mark.parametrize(
+    ("ready", "phase"),
+    [
+        ([], Phase.BEFORE),
+        ([Phase.BEFORE], Phase.BEFORE),
+        ([Phase.BEFORE, Phase.LOOP], Phase.LOOP),
+        ([Phase.BEFORE, Phase.AFTER], Phase.AFTER),
+        ([Phase.LOOP, Phase.AFTER], None),
+    ],
+)
+def test_a_value_is_ready_when_all_operands_are(ready: list[Phase], phase: Phase | None) -> None:
+    assert join_phases(ready) is phase
+
+
+def test_the_fused_muGraphs_root_is_taken_after_the_loop(fused: Callable[..., Graph]) -> None:
+    body = body_of(fused())
+    (root,) = body.of("sqrt")
+    assert phases_of(body)[root.name] is Phase.AFTER
+
+
+def test_the_fused_muGraphs_products_are_made_in_the_loop(fused: Callable[..., Graph]) -> None:
+    body = body_of(fused())
+    assert {phases_of(body)[n.name] for n in body.of("contract", "mul")} == {Phase.LOOP}

@@ -1,0 +1,186 @@
+"""What is printed reads back unchanged: types, graphs, kernel records."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from mirage_kernels.generator.errors import FileError, GraphError
+from mirage_kernels.generator.ir import (
+    Builder,
+    Dim,
+    DType,
+    Graph,
+    Json,
+    Level,
+    Node,
+    TensorType,
+    Value,
+    dumps,
+    from_json,
+    to_json,
+    to_text,
+)
+from mirage_kernels.generator.ir.text import parse_type
+from mirage_kernels.generator.plan.threads import with_threads
+from mirage_kernels.generator.recipe import catalog, trace
+from mirage_kernels.generator.record import KernelRecord, load_record
+
+TYPES = [
+    TensorType((), DType.FP32),
+    TensorType((Dim("K", 4096),), DType.FP16),
+    TensorType((Dim("M", 64, dynamic=True), Dim("K", 4096)), DType.BF16),
+    TensorType((Dim("B", 1, dynamic=True),), DType.INT32),
+    TensorType((Dim("B", 2), Dim("Hkv", 8), Dim("L", 131072, dynamic=True)), DType.BOOL),
+]
+
+
+@pytest.mark.parametrize("type_", TYPES, ids=str)
+def test_a_type_reads_back_from_its_text(type_: TensorType) -> None:
+    assert parse_type(str(type_)) == type_
+
+
+@pytest.mark.parametrize("name", catalog())
+def test_every_recipes_spec_reads_back_from_its_json(name: str) -> None:
+    recipe = catalog()[name]
+    spec = trace(recipe, recipe.shapes[0], DType.BF16)
+    assert from_json(json.loads(dumps(to_json(spec)))) == spec
+
+
+@pytest.mark.parametrize("scales", ["w", "x"])
+def test_a_block_graph_reads_back_from_its_json(
+    fused: Callable[..., Graph], scales: str
+) -> None:
+    graph = fused(scales)
+    assert from_json(json.loads(dumps(to_json(graph)))) == graph
+
+
+def test_thread_graphs_read_back_from_their_json(fused: Callable[..., Graph]) -> None:
+    graph = with_threads(fused())
+    assert from_json(json.loads(dumps(to_json(graph)))) == graph
+
+
+@pytest.mark.parametrize("value", [0.0, -1.5, 0.1, 1e-6, 1.0000001, 3e38])
+def test_a_constant_keeps_every_digit(value: float) -> None:
+    builder = Builder(Level.KERNEL)
+    name = builder.add(Node("const", (), (Value("c", TensorType((), DType.FP32)),), value=value))
+    graph = builder.graph([name])
+    assert from_json(json.loads(dumps(to_json(graph)))).nodes[0].value == value
+
+
+def test_json_text_is_the_same_data_as_the_standard_librarys(fused: Callable[..., Graph]) -> None:
+    data = to_json(fused())
+    assert json.loads(dumps(data)) == data
+
+
+def test_json_text_keeps_a_small_node_on_one_line() -> None:
+    node: Json = {"op": "sum", "args": ["x"], "over": "K"}
+    assert dumps([node, node]).splitlines()[0] == dumps([node, node]).strip()
+
+
+def test_json_text_breaks_what_is_longer_than_a_line(fused: Callable[..., Graph]) -> None:
+    assert max(map(len, dumps(to_json(fused())).splitlines())) <= 120
+
+
+Edit = Callable[[dict[str, Json]], None]
+
+
+def _first_node(data: dict[str, Json]) -> dict[str, Json]:
+    nodes = data["nodes"]
+    assert isinstance(nodes, list)
+    node = nodes[0]
+    assert isinstance(node, dict)
+    return node
+
+
+MALFORMED: dict[str, Edit] = {
+    "no nodes": lambda data: data.pop("nodes") and None,
+    "nodes that are no list": lambda data: data.update(nodes="x"),
+    "an unknown level": lambda data: data.update(level="warp"),
+    "a node without op": lambda data: _first_node(data).pop("op") and None,
+    "results that are no object": lambda data: _first_node(data).update(outs=["x"]),
+    "an unknown element type": lambda data: _first_node(data).update(outs={"x": "fp8[M<=4]"}),
+    "an extent that is no number": lambda data: _first_node(data).update(outs={"x": "fp16[M=a]"}),
+    "a grid without loop": lambda data: data.update(grid=[]),
+}
+
+
+@pytest.mark.parametrize("what", MALFORMED)
+def test_malformed_json_is_refused_in_one_sentence(fused: Callable[..., Graph], what: str) -> None:
+    data = json.loads(json.dumps(to_json(fused())))
+    MALFORMED[what](data)
+    with pytest.raises(GraphError, match="JSON is malformed"):
+        from_json(data)
+
+
+def test_text_shows_every_value_of_the_graph_once(fused: Callable[..., Graph]) -> None:
+    graph = fused()
+    body = graph.blocks[0].body
+    assert body is not None
+    starts = [line.strip().partition(":")[0] for line in to_text(graph).splitlines()]
+    for name in (*graph.values, *body.values):
+        wanted = (name in graph.values) + (name in body.values)
+        assert starts.count(name) == wanted, name
+
+
+def test_text_orders_a_block_by_the_phases_of_its_loop(fused: Callable[..., Graph]) -> None:
+    lines = [line.strip() for line in to_text(fused()).splitlines()]
+    phases = [line for line in lines if line.endswith("the loop:")]
+    assert phases == ["before the loop:", "in the loop:", "after the loop:"]
+
+
+def test_text_of_the_fused_muGraph_is_golden(
+    fused: Callable[..., Graph], golden: Callable[[str, str], None]
+) -> None:
+    golden("fused.txt", to_text(with_threads(fused())) + "\n")
+
+
+GoldenRecord = Callable[[DType], KernelRecord]
+
+
+def test_a_record_reads_back_from_its_text(golden_record: GoldenRecord, tmp_path: Path) -> None:
+    record = golden_record(DType.FP16)
+    path = tmp_path / "record.json"
+    path.write_text(record.text())
+    assert load_record(path) == record
+
+
+def test_a_records_text_is_printed_the_same_again(
+    golden_record: GoldenRecord, tmp_path: Path
+) -> None:
+    path = tmp_path / "record.json"
+    path.write_text(golden_record(DType.BF16).text())
+    assert load_record(path).text() == path.read_text()
+
+
+@pytest.mark.parametrize("field", ["recipe", "shape", "variants", "proof", "mugraph"])
+def test_a_record_without_a_field_is_refused_by_its_name(
+    golden_record: GoldenRecord, tmp_path: Path, field: str
+) -> None:
+    data = golden_record(DType.FP16).to_json()
+    del data[field]
+    path = tmp_path / "record.json"
+    path.write_text(json.dumps(data))
+    with pytest.raises(FileError, match=f"{path} .*{field}"):
+        load_record(path)
+
+
+def test_a_record_that_is_no_json_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "record.json"
+    path.write_text("{")
+    with pytest.raises(FileError, match="is not a kernel record"):
+        load_record(path)
+
+
+def test_a_record_that_is_a_list_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "record.json"
+    path.write_text("[]")
+    with pytest.raises(FileError, match="is not a kernel record"):
+        load_record(path)
+
+
+def test_a_records_name_says_shape_and_element_type(golden_record: GoldenRecord) -> None:
+    assert golden_record(DType.BF16).path == "sm_90a/rms_norm_linear/K72_N40_bf16.json"

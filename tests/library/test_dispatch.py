@@ -1,0 +1,78 @@
+"""The compiled table, what is said of shapes and GPUs that it does not cover, and `supports`."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from mirage_kernels import kernel_table, supports
+
+OPS = torch.ops.mirage_kernels
+SHAPES = [(4096, 6144), (4096, 4096), (8192, 10240)]
+
+
+@pytest.mark.parametrize("dtype", ["fp16", "bf16"])
+@pytest.mark.parametrize(("k", "n"), SHAPES)
+def test_the_shapes_of_the_catalog_are_compiled(k: int, n: int, dtype: str) -> None:
+    rows = [(e.recipe, e.dtype, e.dims) for e in kernel_table()]
+    assert ("rms_norm_linear", dtype, {"K": k, "N": n}) in rows
+
+
+def test_no_kernel_is_listed_twice() -> None:
+    rows = [(e.recipe, e.dtype, tuple(e.dims.items())) for e in kernel_table()]
+    assert len(rows) == len(set(rows))
+
+
+def test_uncovered_shape_names_the_nearest_and_the_command() -> None:
+    sentence = OPS._not_covered("rms_norm_linear", "fp16", ["K", "N"], [4096, 6000])
+    assert sentence.startswith("mirage_kernels::rms_norm_linear: no kernel covers K=4096,N=6000 in")
+    assert "the nearest covered are K=4096,N=6144 fp16, K=4096,N=6144 bf16" in sentence
+    assert (
+        "`mirage-kernels generate rms_norm_linear --dtype fp16 --shape K=4096,N=6000`" in sentence
+    )
+
+
+def test_recipe_without_kernels_is_named() -> None:
+    sentence = OPS._not_covered("no_such_recipe", "bf16", ["K"], [8])
+    assert "this build contains none of that recipe" in sentence
+
+
+def test_gpu_of_this_builds_architecture_is_taken() -> None:
+    assert kernel_table()[0].arch == "sm_90a"
+    assert OPS._architecture_complaint(9, 0, "NVIDIA H200") == ""
+
+
+@pytest.mark.parametrize(("capability", "here"), [((8, 0), "sm_80"), ((10, 0), "sm_100a")])
+def test_other_gpu_is_told_what_to_install(capability: tuple[int, int], here: str) -> None:
+    sentence = OPS._architecture_complaint(*capability, "NVIDIA Other")
+    assert "kernels for sm_90a only, but the GPU (NVIDIA Other) is sm_" in sentence
+    assert f"make wheel ARCH={here}`" in sentence
+
+
+@pytest.mark.parametrize(
+    ("question", "answer"),
+    [
+        ({"K": 4096, "N": 6144}, True),
+        ({"K": 4096, "N": 6144, "M": 3, "dtype": torch.bfloat16}, True),
+        ({"K": 4096, "N": 6144, "dtype": "fp16"}, True),
+        ({"N": 6144}, True),
+        ({"K": 4096, "N": 6145}, False),
+        ({"K": 4096, "n": 6144}, False),
+        ({"K": 4096, "N": 6144, "dtype": torch.float32}, False),
+        ({"K": 5, "N": 7, "device": "cpu"}, True),
+        ({"K": 5, "N": 7, "device": "cpu", "dtype": torch.float32}, False),
+    ],
+)
+def test_supports_answers_without_raising(question: dict[str, object], answer: bool) -> None:
+    assert supports("rms_norm_linear", **question) is answer
+
+
+def test_supports_says_no_to_an_unknown_op_and_to_an_absent_gpu() -> None:
+    assert not supports("no_such_op", K=4096)
+    if not torch.cuda.is_available():
+        assert not supports("rms_norm_linear", K=4096, N=6144, device="cuda")
+
+
+@pytest.mark.gpu
+def test_supports_says_yes_to_this_gpu() -> None:
+    assert supports("rms_norm_linear", K=4096, N=6144, dtype=torch.float16, device="cuda")

@@ -1,0 +1,242 @@
+"""The finite field: primes, exact arithmetic at the extremes, exponents, random functions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from mirage_kernels.generator.errors import GraphError
+from mirage_kernels.generator.ir import Builder, Dim, DType, Level, Node, TensorType, Value
+from mirage_kernels.generator.meaning.arrays import Array, Parts, array_reading
+from mirage_kernels.generator.meaning.field import (
+    SAFE_PRIMES,
+    Field,
+    draw_field,
+    field_arithmetic,
+    matmul_mod,
+    power,
+    random_parts,
+    scramble,
+)
+from mirage_kernels.generator.meaning.walk import results
+
+FIELD = draw_field(11, exponents=True)
+LAWLESS = ("log", "sqrt", "rsqrt", "sigmoid", "silu", "gelu", "tanh", "relu")
+WITNESSES = (2, 3, 5, 7, 11, 13, 17, 19, 23, 29, 31, 37)  # decide every number below 2^64
+
+
+def is_prime(n: int) -> bool:
+    if n < 2 or any(n % w == 0 for w in WITNESSES):
+        return n in WITNESSES
+    odd, twos = n - 1, 0
+    while odd % 2 == 0:
+        odd, twos = odd // 2, twos + 1
+    return all(_passes(n, w, odd, twos) for w in WITNESSES)
+
+
+def _passes(n: int, witness: int, odd: int, twos: int) -> bool:
+    x = pow(witness, odd, n)
+    return x == 1 or any(pow(x, 2**i, n) == n - 1 for i in range(twos))
+
+
+def elements(seed: int, *shape: int) -> Parts:
+    return random_parts(FIELD, shape, np.random.default_rng(seed))
+
+
+def apply(name: str, *operands: Parts) -> Parts:
+    return field_arithmetic(FIELD).elementwise[name](*operands)
+
+
+@pytest.mark.parametrize("p", SAFE_PRIMES)
+def test_a_safe_prime_is_prime_and_so_is_its_half(p: int) -> None:
+    assert is_prime(p)
+    assert is_prime((p - 1) // 2)
+
+
+def test_the_safe_primes_are_the_largest_below_2_to_the_31() -> None:
+    below = range(2**31 - 1, min(SAFE_PRIMES) - 1, -2)
+    assert tuple(p for p in below if is_prime(p) and is_prime((p - 1) // 2)) == SAFE_PRIMES
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_the_root_of_a_draw_has_order_q(seed: int) -> None:
+    field = draw_field(seed, exponents=True)
+    assert field.root != 1
+    assert pow(field.root, field.q, field.p) == 1
+
+
+def test_a_seed_fixes_the_draw() -> None:
+    assert draw_field(5, exponents=True) == draw_field(5, exponents=True)
+
+
+def test_other_seeds_give_other_draws() -> None:
+    draws = {draw_field(seed, exponents=False) for seed in range(40)}
+    assert len({(d.root, d.key) for d in draws}) == 40
+
+
+def test_successive_seeds_take_successive_primes() -> None:
+    assert {draw_field(seed, exponents=False).p for seed in range(4)} == set(SAFE_PRIMES)
+
+
+def test_elements_fill_both_parts_of_the_field() -> None:
+    first, second = elements(0, 4000)
+    assert 0 <= first.min() < FIELD.p // 1000
+    assert FIELD.p - FIELD.p // 1000 < first.max() < FIELD.p
+    assert FIELD.q - FIELD.q // 1000 < second.max() < FIELD.q
+
+
+def exactly(a: np.ndarray, b: np.ndarray, p: int) -> list[list[int]]:
+    """Return a @ b mod p in Python's own integers."""
+    return [
+        [sum(int(x) * int(y) for x, y in zip(row, column, strict=True)) % p for column in b.T]
+        for row in a
+    ]
+
+
+@pytest.mark.parametrize("p", [*SAFE_PRIMES, (SAFE_PRIMES[0] - 1) // 2])
+@pytest.mark.parametrize("depth", [1, 7, 4096])
+def test_a_product_of_the_largest_elements_is_exact(p: int, depth: int) -> None:
+    a = np.full((2, depth), p - 1, np.int64)
+    b = np.full((depth, 3), p - 1, np.int64)
+    assert matmul_mod(a, b, p).tolist() == exactly(a, b, p)
+
+
+def test_a_product_as_deep_as_any_model_is_exact() -> None:
+    p, depth = SAFE_PRIMES[0], 131072
+    column = np.full((depth, 1), p - 1, np.int64)
+    assert matmul_mod(column.T, column, p).tolist() == [[depth % p]]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_product_of_random_elements_is_exact(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    a = rng.integers(0, FIELD.p, (4, 33))
+    b = rng.integers(0, FIELD.p, (33, 5))
+    assert matmul_mod(a, b, FIELD.p).tolist() == exactly(a, b, FIELD.p)
+
+
+def test_products_are_batched() -> None:
+    rng = np.random.default_rng(0)
+    a = rng.integers(0, FIELD.p, (3, 2, 7))
+    b = rng.integers(0, FIELD.p, (3, 7, 2))
+    made = matmul_mod(a, b, FIELD.p)
+    assert [m.tolist() for m in made] == [exactly(x, y, FIELD.p) for x, y in zip(a, b, strict=True)]
+
+
+@pytest.mark.parametrize("exponent", [0, 1, 2, 3, 12345, SAFE_PRIMES[0] - 2])
+def test_a_power_is_pythons(exponent: int) -> None:
+    p = SAFE_PRIMES[0]
+    bases = np.array([0, 1, 2, 65537, p - 1])
+    assert power(bases, exponent, p).tolist() == [pow(int(b), exponent, p) for b in bases]
+
+
+def test_exponents_may_differ_by_element() -> None:
+    p = SAFE_PRIMES[0]
+    exponents = np.array([0, 1, 5, p - 2])
+    made = power(np.array(3), exponents, p).tolist()
+    assert made == [pow(3, int(e), p) for e in exponents]
+
+
+def test_division_undoes_multiplication_in_both_parts() -> None:
+    a, b = elements(1, 50), elements(2, 50)
+    again = apply("div", apply("mul", a, b), b)
+    assert all(np.array_equal(x, y) for x, y in zip(again, a, strict=True))
+
+
+@pytest.mark.parametrize("name", ["add", "sub", "mul", "neg", "square"])
+def test_every_result_is_an_element(name: str) -> None:
+    largest = (np.array([FIELD.p - 1, 0]), np.array([FIELD.q - 1, 0]))
+    smallest = (np.array([FIELD.p - 1, 1]), np.array([FIELD.q - 1, 1]))
+    operands = (largest, smallest)[: 2 if name in ("add", "sub", "mul") else 1]
+    for part, modulus in zip(apply(name, *operands), (FIELD.p, FIELD.q), strict=True):
+        assert 0 <= part.min() <= part.max() < modulus
+
+
+def test_exp_of_exp_has_no_law() -> None:
+    with pytest.raises(GraphError, match="another exp"):
+        apply("exp", apply("exp", elements(0, 3)))
+
+
+def test_exp_of_zero_is_one() -> None:
+    zero = (np.zeros(2, np.int64), np.zeros(2, np.int64))
+    assert apply("exp", zero)[0].tolist() == [1, 1]
+
+
+@pytest.mark.parametrize("name", LAWLESS)
+def test_a_random_function_is_equal_on_equal_arguments(name: str) -> None:
+    x = elements(3, 100)
+    again = tuple(np.array(part) for part in x)
+    assert all(np.array_equal(a, b) for a, b in zip(apply(name, x), apply(name, again), strict=True))
+
+
+@pytest.mark.parametrize("name", LAWLESS)
+def test_a_random_function_differs_on_different_arguments(name: str) -> None:
+    neighbours = (np.arange(500), np.arange(500) % FIELD.q)
+    assert len(np.unique(apply(name, neighbours)[0])) == 500
+
+
+def test_a_random_function_looks_at_both_parts_of_its_argument() -> None:
+    x = (np.full(100, 7), np.arange(100))
+    assert len(np.unique(apply("sqrt", x)[0])) == 100
+
+
+def test_random_functions_of_different_names_differ() -> None:
+    x = elements(4, 20)
+    assert len({tuple(apply(name, x)[0].tolist()) for name in LAWLESS}) == len(LAWLESS)
+
+
+def test_a_random_function_differs_between_draws() -> None:
+    x = elements(5, 20)
+    other = field_arithmetic(draw_field(15, exponents=True)).elementwise["sqrt"](x)
+    assert not np.array_equal(apply("sqrt", x)[0], other[0])
+
+
+def test_scrambling_fills_62_bits() -> None:
+    mixed = scramble(np.arange(4000), 99)
+    assert 0 <= mixed.min()
+    assert 2**61 < mixed.max() < 2**62
+
+
+@pytest.mark.parametrize("value", [0.0, 1.0, -1.0, 128.0, -7.0])
+def test_a_whole_number_stands_for_itself(value: float) -> None:
+    (first, second) = field_arithmetic(FIELD).number(np.asarray(value))
+    assert (int(first), int(second)) == (int(value) % FIELD.p, int(value) % FIELD.q)
+
+
+def test_a_fraction_is_the_same_random_element_everywhere() -> None:
+    number = field_arithmetic(FIELD).number
+    assert int(number(np.asarray(1e-6))[0]) == int(number(np.asarray(1e-6))[0])
+
+
+def test_different_fractions_are_different_elements() -> None:
+    number = field_arithmetic(FIELD).number
+    assert len({int(number(np.asarray(v))[0]) for v in (0.5, 0.25, -0.5, 1e-6, 1e-5)}) == 5
+
+
+def test_without_exponents_an_element_has_one_part() -> None:
+    field = draw_field(0, exponents=False)
+    assert len(random_parts(field, (2,), np.random.default_rng(0))) == 1
+
+
+def _summed(field: Field, build: Callable[[Builder, str], str]) -> Array:
+    builder = Builder(Level.KERNEL)
+    x = builder.input("x", TensorType((Dim("K", 300),), DType.FP16))
+    graph = builder.graph([build(builder, x)])
+    data = np.full(300, field.p - 1)
+    return results(graph, [Array(("K",), (data,))], array_reading(field_arithmetic(field), {}))[0]
+
+
+def test_a_long_sum_of_the_largest_elements_is_exact() -> None:
+    field = draw_field(0, exponents=False)
+    scalar = Value("s", TensorType((), DType.FP32))
+    made = _summed(field, lambda b, x: b.add(Node("sum", (x,), (scalar,), over="K")))
+    assert int(made.parts[0]) == 300 * (field.p - 1) % field.p
+
+
+def test_a_contraction_with_itself_is_exact() -> None:
+    field = draw_field(0, exponents=False)
+    scalar = Value("s", TensorType((), DType.FP32))
+    made = _summed(field, lambda b, x: b.add(Node("contract", (x, x), (scalar,), over="K")))
+    assert int(made.parts[0]) == 300 * (field.p - 1) ** 2 % field.p

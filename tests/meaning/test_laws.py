@@ -1,0 +1,192 @@
+"""Laws as data, each run on its example: in the reals, in the field, and as normal forms.
+
+The axioms of abstract expressions must be laws of all three. Some laws hold among numbers and are
+left out of the axioms on purpose (cancellation), or have no meaning in the field (roots are random
+functions there). What is no law must fail everywhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+
+from mirage_kernels.generator.ir import Builder, Dim, DType, Graph, Level, TensorType
+from mirage_kernels.generator.language import (
+    Tensor,
+    apply,
+    contract,
+    exp,
+    mean,
+    rms_norm,
+    sqrt,
+    sum,
+)
+from mirage_kernels.generator.meaning.abstract import target_term
+from mirage_kernels.generator.meaning.arrays import Array, array_reading
+from mirage_kernels.generator.meaning.field import draw_field, field_arithmetic, random_parts
+from mirage_kernels.generator.meaning.reals import FLOAT64
+from mirage_kernels.generator.meaning.terms import Terms
+from mirage_kernels.generator.meaning.walk import results
+
+SIZES = {"M": 3, "K": 5, "N": 4}
+Side = Callable[..., Tensor]
+
+
+@dataclass(frozen=True)
+class Law:
+    """left = right for inputs with these dims, and in which worlds it is claimed."""
+
+    name: str
+    inputs: str  # dims of a, b, ...: "MK NK M"; "-" is a scalar
+    left: Side
+    right: Side
+    worlds: Sequence[str] = ("reals", "field", "axioms")
+
+
+def k(x: Tensor, y: Tensor) -> Tensor:
+    return contract(x, y, over="K")
+
+
+NUMBERS, REALS = ("reals", "field"), ("reals",)
+
+LAWS = [
+    Law("addition commutes", "M M", lambda a, b: a + b, lambda a, b: b + a),
+    Law("addition associates", "M M M", lambda a, b, c: (a + b) + c, lambda a, b, c: a + (b + c)),
+    Law("products commute", "M M", lambda a, b: a * b, lambda a, b: b * a),
+    Law("products associate", "M M M", lambda a, b, c: (a * b) * c, lambda a, b, c: a * (b * c)),
+    Law("distributivity", "M M M", lambda a, b, c: a * (b + c), lambda a, b, c: a * b + a * c),
+    Law("a common denominator", "M M M", lambda a, b, c: a / c + b / c, lambda a, b, c: (a + b) / c),
+    Law("division twice", "M M M", lambda a, b, c: (a / b) / c, lambda a, b, c: a / (b * c)),
+    Law("a factor moves in", "M M M", lambda a, b, c: (a / b) * c, lambda a, b, c: (a * c) / b),
+    Law("minus is adding the negative", "M M", lambda a, b: a - b, lambda a, b: a + (-b)),
+    Law("a square is a product", "M", lambda a: apply("square", a), lambda a: a * a),
+    Law("sums add", "MK MK", lambda a, b: sum(a + b, "K"), lambda a, b: sum(a, "K") + sum(b, "K")),
+    Law("a sum keeps a factor", "MK M", lambda a, c: sum(a * c, "K"), lambda a, c: sum(a, "K") * c),
+    Law("a product is a sum", "MK NK", k, lambda a, b: sum(a * b, "K")),
+    Law("late division", "MK NK M", lambda a, b, c: k(a / c, b), lambda a, b, c: k(a, b) / c),
+    Law("a scale changes sides", "MK NK K", lambda a, b, g: k(a * g, b), lambda a, b, g: k(a, b * g)),
+    Law("a mean of products", "MK NK", lambda a, b: mean(a * b, "K"), lambda a, b: k(a / 5, b), NUMBERS),
+    Law(
+        "the late norm",
+        "MK K NK -",
+        lambda x, g, w, eps: k(rms_norm(x, g, eps, "K"), w),
+        lambda x, g, w, eps: k(x, w * g) / sqrt(mean(x * x, "K") + eps),
+    ),
+    Law("exponentials", "M M", lambda a, b: exp(a) * exp(b), lambda a, b: exp(a + b)),
+    Law("roots multiply", "M M", lambda a, b: sqrt(a) * sqrt(b), lambda a, b: sqrt(a * b),
+        ("reals", "axioms")),
+    Law("a root squared", "M", lambda a: sqrt(a) * sqrt(a), lambda a: a, REALS),
+    Law("division cancels", "M M", lambda a, b: (a * b) / b, lambda a, b: a, NUMBERS),
+    Law("subtraction cancels", "M M", lambda a, b: (a + b) - b, lambda a, b: a, NUMBERS),
+    Law("negating twice", "M", lambda a: -(-a), lambda a: a, NUMBERS),
+    Law("one is neutral", "M", lambda a: a * 1, lambda a: a, NUMBERS),
+    Law("division below", "M M M", lambda a, b, c: a / (b / c), lambda a, b, c: a * c / b, NUMBERS),
+]
+
+WRONG = [
+    Law("division does not commute", "M M", lambda a, b: a / b, lambda a, b: b / a),
+    Law("minus does not commute", "M M", lambda a, b: a - b, lambda a, b: b - a),
+    Law("half distributivity", "M M M", lambda a, b, c: a * (b + c), lambda a, b, c: a * b + c),
+    Law("a split denominator", "M M M", lambda a, b, c: a / (b + c), lambda a, b, c: a / b + a / c),
+    Law("a sum of squares", "MK", lambda a: sum(a * a, "K"), lambda a: sum(a, "K") * sum(a, "K")),
+    Law("a product of sums", "MK MK", lambda a, b: sum(a * b, "K"),
+        lambda a, b: sum(a, "K") * sum(b, "K")),
+    Law("a root of a sum", "M M", lambda a, b: sqrt(a + b), lambda a, b: sqrt(a) + sqrt(b)),
+    Law("adding exponentials", "M M", lambda a, b: exp(a) + exp(b), lambda a, b: exp(a + b)),
+    Law("a term twice", "M", lambda a: a + a, lambda a: a),
+    Law("another sum", "MK", lambda a: sum(a, "K"), lambda a: mean(a, "K")),
+    Law("early division", "MK NK M", lambda a, b, c: k(a / c, b), lambda a, b, c: k(a, b) / (c * c)),
+    Law(
+        "the norm without its weight",
+        "MK K NK -",
+        lambda x, g, w, eps: k(rms_norm(x, g, eps, "K"), w),
+        lambda x, g, w, eps: k(x, w) / sqrt(mean(x * x, "K") + eps),
+    ),
+]
+
+
+def spec(law: Law, side: Side) -> Graph:
+    builder = Builder(Level.KERNEL)
+    inputs = []
+    for name, dims in zip("abcd", law.inputs.split(), strict=False):
+        own = tuple(Dim(d, SIZES[d]) for d in dims if d != "-")
+        inputs.append(Tensor(builder, builder.input(name, TensorType(own, DType.FP32))))
+    return builder.graph([side(*inputs).name])
+
+
+def in_reals(graph: Graph) -> Array:
+    rng = np.random.default_rng(7)
+    inputs = []
+    for node in graph.inputs:
+        shape = [SIZES[d] for d in node.out.type.names]
+        inputs.append(Array(node.out.type.names, (rng.uniform(0.5, 2.0, shape),)))
+    return results(graph, inputs, array_reading(FLOAT64, SIZES))[0]
+
+
+def in_field(graph: Graph) -> Array:
+    field = draw_field(3, exponents=True)
+    rng = np.random.default_rng(7)
+    inputs = []
+    for node in graph.inputs:
+        shape = tuple(SIZES[d] for d in node.out.type.names)
+        inputs.append(Array(node.out.type.names, random_parts(field, shape, rng)))
+    return results(graph, inputs, array_reading(field_arithmetic(field), SIZES))[0]
+
+
+def same_in_reals(law: Law) -> bool:
+    left = in_reals(spec(law, law.left))
+    right = in_reals(spec(law, law.right)).over(left.dims)
+    return np.allclose(left.parts[0], right.parts[0], rtol=1e-12, atol=0)
+
+
+def same_in_field(law: Law) -> bool:
+    left = in_field(spec(law, law.left))
+    right = in_field(spec(law, law.right)).over(left.dims)
+    return all(np.array_equal(x, y) for x, y in zip(left.parts, right.parts, strict=False))
+
+
+def same_terms(law: Law) -> bool:
+    terms = Terms()
+    return target_term(terms, spec(law, law.left)) == target_term(terms, spec(law, law.right))
+
+
+WORLDS = {"reals": same_in_reals, "field": same_in_field, "axioms": same_terms}
+
+
+def claims(laws: Sequence[Law], world: str, *, made: bool) -> pytest.MarkDecorator:
+    chosen = [law for law in laws if (world in law.worlds) == made]
+    return pytest.mark.parametrize("law", chosen, ids=lambda law: law.name)
+
+
+@claims(LAWS, "reals", made=True)
+def test_a_law_holds_for_its_example_in_the_reals(law: Law) -> None:
+    assert same_in_reals(law)
+
+
+@claims(LAWS, "field", made=True)
+def test_a_law_holds_for_its_example_in_the_field(law: Law) -> None:
+    assert same_in_field(law)
+
+
+@claims(LAWS, "field", made=False)
+def test_a_law_of_roots_is_not_one_of_random_functions(law: Law) -> None:
+    assert not same_in_field(law)
+
+
+@claims(LAWS, "axioms", made=True)
+def test_an_axiom_makes_both_sides_one_normal_form(law: Law) -> None:
+    assert same_terms(law)
+
+
+@claims(LAWS, "axioms", made=False)
+def test_a_law_of_numbers_alone_is_no_axiom(law: Law) -> None:
+    assert not same_terms(law)
+
+
+@pytest.mark.parametrize("world", WORLDS)
+@pytest.mark.parametrize("law", WRONG, ids=lambda law: law.name)
+def test_what_is_no_law_fails_everywhere(law: Law, world: str) -> None:
+    assert not WORLDS[world](law)

@@ -1,0 +1,89 @@
+"""Every reading and both writers cover every op of the op table."""
+
+from __future__ import annotations
+
+from types import ModuleType
+
+import pytest
+
+from mirage_kernels.generator.emit import cuda, triton
+from mirage_kernels.generator.ir import OPS, Dim, DType, Kind, TensorType, ops_of_kind
+from mirage_kernels.generator.meaning.abstract import abstract_reading
+from mirage_kernels.generator.meaning.arrays import Arithmetic, array_reading
+from mirage_kernels.generator.meaning.cost import cost_reading
+from mirage_kernels.generator.meaning.degree import degree_reading
+from mirage_kernels.generator.meaning.field import draw_field, field_arithmetic
+from mirage_kernels.generator.meaning.reals import FLOAT64, STORAGE
+from mirage_kernels.generator.meaning.terms import Terms
+from mirage_kernels.generator.plan.program import Do, Layout, Statement
+
+READINGS = {
+    "float64": array_reading(FLOAT64, {}),
+    "storage": array_reading(STORAGE, {}),
+    "field": array_reading(field_arithmetic(draw_field(0, exponents=False)), {}),
+    "field with exponents": array_reading(field_arithmetic(draw_field(0, exponents=True)), {}),
+    "abstract": abstract_reading(Terms()),
+    "cost": cost_reading({}),
+    "degree": degree_reading({}),
+}
+POSITIONS = ("less", "both", "where")  # masks are not emitted yet
+ARITHMETIC = [op for op in ops_of_kind(Kind.ELEMENTWISE) if op not in POSITIONS]
+TILE = TensorType((Dim("N", 16), Dim("K", 32)), DType.FP32)
+
+
+@pytest.mark.parametrize("name", READINGS)
+def test_a_reading_says_what_every_op_means(name: str) -> None:
+    assert READINGS[name].missing() == []
+
+
+@pytest.mark.parametrize("name", READINGS)
+def test_a_reading_means_nothing_beyond_the_op_table(name: str) -> None:
+    assert set(READINGS[name].rules) <= set(OPS)
+
+
+@pytest.mark.parametrize("arithmetic", [FLOAT64, STORAGE], ids=lambda a: a.name)
+def test_real_numbers_have_every_elementwise_op(arithmetic: Arithmetic) -> None:
+    assert set(arithmetic.elementwise) == set(ARITHMETIC)
+
+
+@pytest.mark.parametrize("op", ARITHMETIC)
+def test_the_cuda_writer_has_a_word_for_every_elementwise_op(op: str) -> None:
+    assert cuda._vocabulary(op) == op
+
+
+@pytest.mark.parametrize("op", ARITHMETIC)
+def test_the_triton_writer_has_a_line_for_every_elementwise_op(op: str) -> None:
+    assert op in triton._ELEMENTWISE
+
+
+@pytest.mark.parametrize("writer", [cuda, triton], ids=lambda m: m.__name__.rpartition(".")[2])
+def test_a_writer_claims_no_op_that_the_table_lacks(writer: ModuleType) -> None:
+    assert set(writer._ELEMENTWISE) <= set(ARITHMETIC)
+
+
+@pytest.mark.parametrize("op", ARITHMETIC)
+def test_a_triton_line_names_as_many_operands_as_the_op_takes(op: str) -> None:
+    operands = [f"operand_{i}" for i in range(OPS[op].arity)]
+    made = triton._ELEMENTWISE[op].format(*operands)
+    assert all(o in made for o in operands)
+
+
+@pytest.mark.parametrize("do", [d for d in Do if d not in (Do.LOAD, Do.MEET)])
+def test_the_cuda_writer_has_a_line_for_every_statement(do: Do) -> None:
+    assert do in cuda._LOOP or do in cuda._EPILOGUE
+
+
+def test_every_place_in_the_loop_has_a_fragment_or_an_accumulator() -> None:
+    assert set(cuda._FRAGMENTS) | set(cuda._ACCUMULATORS) | {Layout.SCALAR} == set(Layout)
+
+
+def test_every_accumulator_meets_the_other_warps_somewhere() -> None:
+    assert set(cuda._MEETINGS) == set(cuda._ACCUMULATORS)
+
+
+def test_every_place_has_axes_in_triton() -> None:
+    assert set(triton._LETTERS) == set(Layout)
+
+
+def test_a_statement_has_the_element_type_of_its_value() -> None:
+    assert Statement(Do.MAP, "y", ("x",), TILE, Layout.ROWS, "neg").dtype is DType.FP32

@@ -1,0 +1,110 @@
+"""Emulated storage precision rounds as PyTorch does, and the oracle computes in float64."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from mirage_kernels.generator.ir import Builder, Dim, DType, Level, Node, TensorType, Value
+from mirage_kernels.generator.meaning.arrays import Array, array_reading
+from mirage_kernels.generator.meaning.reals import ELEMENTWISE, FLOAT64, STORAGE, round_to
+from mirage_kernels.generator.meaning.walk import results
+
+TORCH = {DType.FP16: torch.float16, DType.BF16: torch.bfloat16, DType.FP32: torch.float32}
+
+
+def every_kind_of_float32() -> np.ndarray:
+    """Return random bit patterns: every exponent, both signs, subnormals, infinities, nan."""
+    bits = np.random.default_rng(0).integers(0, 2**32, 200_000, dtype=np.uint32)
+    edges = np.array([0, -0.0, np.inf, -np.inf, np.nan, 65504, 65519.99, 65520, 3.4e38], np.float32)
+    return np.concatenate([bits.view(np.float32), edges])
+
+
+def half_way() -> np.ndarray:
+    """Return float32 numbers half-way between neighbours in bf16, odd and even, up and down."""
+    patterns = np.arange(0x3F00, 0x4100, dtype=np.uint32) << 16
+    return np.concatenate([(patterns | 0x8000 | tail).view(np.float32) for tail in (0, 1)])
+
+
+@pytest.mark.parametrize("dtype", TORCH, ids=lambda d: d.value)
+def test_rounding_is_pytorchs_for_every_kind_of_number(dtype: DType) -> None:
+    x = every_kind_of_float32()
+    theirs = torch.from_numpy(x).to(TORCH[dtype]).float().numpy()
+    np.testing.assert_array_equal(round_to(x, dtype), theirs)
+
+
+def test_bf16_rounds_half_way_to_even_as_pytorch_does() -> None:
+    x = half_way()
+    theirs = torch.from_numpy(x).to(torch.bfloat16).float().numpy()
+    np.testing.assert_array_equal(round_to(x, DType.BF16), theirs)
+
+
+@pytest.mark.parametrize("dtype", TORCH, ids=lambda d: d.value)
+def test_rounding_keeps_the_sign_of_zero(dtype: DType) -> None:
+    assert np.signbit(round_to(np.array([-0.0]), dtype)).all()
+
+
+@pytest.mark.parametrize("dtype", TORCH, ids=lambda d: d.value)
+def test_rounding_twice_changes_nothing(dtype: DType) -> None:
+    once = round_to(every_kind_of_float32(), dtype)
+    np.testing.assert_array_equal(round_to(once, dtype), once)
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (2, 3), (2, 3, 4)])
+def test_rounding_keeps_the_shape(shape: tuple[int, ...]) -> None:
+    assert round_to(np.ones(shape), DType.BF16).shape == shape
+
+
+def test_what_is_too_big_for_fp16_becomes_infinite() -> None:
+    assert round_to(np.array([3e4 * 4]), DType.FP16)[0] == np.inf
+
+
+TORCH_FUNCTIONS = {
+    "neg": torch.neg,
+    "exp": torch.exp,
+    "log": torch.log,
+    "sqrt": torch.sqrt,
+    "rsqrt": torch.rsqrt,
+    "square": torch.square,
+    "sigmoid": torch.sigmoid,
+    "silu": torch.nn.functional.silu,
+    "gelu": torch.nn.functional.gelu,
+    "tanh": torch.tanh,
+    "relu": torch.relu,
+}
+
+
+@pytest.mark.parametrize("op", TORCH_FUNCTIONS)
+def test_a_function_means_what_it_means_to_pytorch(op: str) -> None:
+    x = np.random.default_rng(1).uniform(0.1, 3, 50) * np.where(op in ("log", "sqrt", "rsqrt"), 1, -1)
+    (made,) = ELEMENTWISE[op]((x,))
+    np.testing.assert_allclose(made, TORCH_FUNCTIONS[op](torch.from_numpy(x)).numpy(), rtol=1e-13)
+
+
+def product(dtype: DType) -> Array:
+    """Multiply 1 + 2^-7 with itself along K and add up, each value stored as `dtype`."""
+    type_ = TensorType((Dim("K", 4),), dtype)
+    builder = Builder(Level.KERNEL)
+    x = builder.input("x", type_)
+    square = builder.add(Node("mul", (x, x), (Value("square", type_),)))
+    builder.nodes[-1] = Node("mul", (x, x), (Value(square, type_),))
+    data = np.full(4, 1 + 2**-7, np.float32)
+    return results(builder.graph([square]), [Array(("K",), (data,))], array_reading(STORAGE, {}))[0]
+
+
+def test_storage_rounds_every_value_to_its_type() -> None:
+    assert product(DType.BF16).parts[0].tolist() == [1 + 2**-6] * 4
+
+
+def test_storage_leaves_fp32_alone() -> None:
+    assert product(DType.FP32).parts[0].tolist() == [(1 + 2**-7) ** 2] * 4
+
+
+def test_the_oracle_computes_in_float64() -> None:
+    assert FLOAT64.number(np.asarray(1, np.float32))[0].dtype == np.float64
+
+
+def test_overflow_is_silent_and_infinite() -> None:
+    (made,) = ELEMENTWISE["exp"]((np.array([1000.0]),))
+    assert made[0] == np.inf
