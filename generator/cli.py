@@ -43,6 +43,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # `mirage-kernels list | head`: the reader has had enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return DONE
+    except MemoryError:
+        terminal.fail(MirageError("there is not enough memory for this", "try a smaller --shape"))
     except OSError as error:
         place = f"{error.filename}: " if error.filename else ""
         terminal.fail(FileError(f"{place}{error.strerror}", "check the path, the space left on it"))

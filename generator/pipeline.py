@@ -208,7 +208,7 @@ def _choose(
         measured[:] = [gate.measure(graph)]
 
     def plannable(graph: Graph) -> None:
-        tile_program(request.recipe.name, with_threads(graph))
+        variants(tile_program(request.recipe.name, with_threads(graph)), target(request.arch))
 
     chosen, refused = choose(ranked, [plannable, accurate])
     return chosen, measured[0], refused
@@ -221,7 +221,8 @@ def planned(
     body = graph.blocks[0].body
     assert body is not None
     roles, extents = roles_of(body), request.shape.dims
-    chosen = variants(extents[roles.rows], extents[roles.depth], target(request.arch))
+    program = tile_program(request.recipe.name, graph)
+    chosen = variants(program, target(request.arch))
     return KernelRecord(
         recipe=request.recipe.name,
         summary=request.recipe.summary,

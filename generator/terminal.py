@@ -10,7 +10,7 @@ import importlib.util
 import json
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -115,6 +115,16 @@ class Terminal:
         with _bars(console) as bars:
             bars.console.print(title, style="bold")
             yield _BarWatch(bars)
+
+
+def listed(words: Sequence[str]) -> str:
+    """Join words for a sentence: `a, b and c`."""
+    return " and ".join(filter(None, [", ".join(words[:-1]), *words[-1:]]))
+
+
+def counted(number: int, noun: str) -> str:
+    """Write a number with its noun: `1 kernel`, `6 kernels`."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 @dataclass

@@ -125,19 +125,19 @@ __device__ Fragment<kDims, Out, kLines, kChunks> map(const Fragment<kDims, T, kL
 
 MIRAGE_TILE_PAIRED(add, Add, a + b, __hadd2(a, b))
 MIRAGE_TILE_PAIRED(sub, Sub, a - b, __hsub2(a, b))
-MIRAGE_TILE_PAIRED(mul, Mul, a* b, __hmul2(a, b))
+MIRAGE_TILE_PAIRED(mul, Mul, (a * b), __hmul2(a, b))
 MIRAGE_TILE_UNPAIRED(div, Div, a / b)
 MIRAGE_TILE_UNARY(neg, Neg, -a)
 MIRAGE_TILE_UNARY(exp, Exp, expf(a))
 MIRAGE_TILE_UNARY(log, Log, logf(a))
 MIRAGE_TILE_UNARY(sqrt, Sqrt, sqrtf(a))
 MIRAGE_TILE_UNARY(rsqrt, Rsqrt, rsqrtf(a))
-MIRAGE_TILE_UNARY(square, Square, a* a)
+MIRAGE_TILE_UNARY(square, Square, (a * a))
 MIRAGE_TILE_UNARY(sigmoid, Sigmoid, 1.0f / (1.0f + expf(-a)))
 MIRAGE_TILE_UNARY(silu, Silu, a / (1.0f + expf(-a)))
 MIRAGE_TILE_UNARY(gelu, Gelu, 0.5f * a * (1.0f + erff(a * 0.70710678f)))
 MIRAGE_TILE_UNARY(tanh, Tanh, tanhf(a))
-MIRAGE_TILE_UNARY(relu, Relu, fmaxf(a, 0.0f))
+MIRAGE_TILE_UNARY(relu, Relu, a < 0.0f ? 0.0f : a)
 
 #undef MIRAGE_TILE_UNARY
 #undef MIRAGE_TILE_BINARY

@@ -10,10 +10,11 @@
 
 namespace mirage::tile {
 
-// A warp's place for one Step, a struct of fragments. It consists of segments: one or two chunks of
-// eight lines, each line's part contiguous, 64 or 128 bytes, so that one copy moves whole cache
-// lines (128 bytes against 64: 4 % faster at 8 tokens, 10 % at 32). Fragments keep the chunks of a
-// line together, hence octets 2j and 2j + 1 of a lane share a segment.
+// A warp's place for one Step, a struct of fragments of depth Step::kDepth. It consists of
+// segments: one or two chunks of eight lines, each line's part contiguous, 64 or 128 bytes, so that
+// one copy moves whole cache lines (128 bytes against 64: 4 % faster at 8 tokens, 10 % at 32).
+// Fragments keep the chunks of a line together, hence octets 2j and 2j + 1 of a lane share a
+// segment.
 template <class Step>
 struct Slot {
   static constexpr int kSegmentChunks = Step::kDepth / kChunkDepth % 2 == 0 ? 2 : 1;
@@ -70,9 +71,9 @@ __device__ void wait_copies() {
 
 // For k in first, first + stride, ... < last: copy(slot, k), and kStages - 1 steps later
 // compute(step). Neighbouring blocks start at different k and come round to the rest, else all
-// would ask for the same tokens at the same time (2 to 5 % slower). `ring` is Ring<Step, kStages,
-// kWarps>
-// ::kBytes of shared memory, free again for the block after its next barrier.
+// would ask for the same tokens at the same time (1 to 6 % slower).
+// `ring`: Ring<Step, kStages, kWarps>::kBytes of shared memory, free again for the block after its
+// next barrier.
 template <int kStages, class Step, class Copy, class Compute>
 __device__ void pipeline(char* ring, Steps steps, Copy copy, Compute compute) {
   constexpr int kSlotBytes = Slot<Step>::kBytes, kWarpBytes = kStages * kSlotBytes;

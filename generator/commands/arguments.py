@@ -6,7 +6,7 @@ import argparse
 import contextlib
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
@@ -51,6 +51,11 @@ def add_effort(parser: Parser) -> None:
     parser.add_argument(
         "--arch", default=DEFAULT_ARCH, metavar="ARCH", help=f"default: {DEFAULT_ARCH}"
     )
+    add_jobs(parser)
+
+
+def add_jobs(parser: Parser) -> None:
+    """Add `--jobs N`."""
     parser.add_argument(
         "--jobs", type=positive, default=cores(), metavar="N", help="default: one per core"
     )
@@ -107,15 +112,25 @@ def known_arch(text: str) -> str:
 
 
 def recipe(name_or_path: str) -> Recipe:
-    """Load a recipe by name or file; what a file prints goes to stderr."""
+    """Load a recipe by name or file; a file is run without a trace on disk or on stdout."""
+    file = Path(name_or_path)
     try:
-        with contextlib.redirect_stdout(sys.stderr):
-            return load_recipe(name_or_path)
+        with contextlib.redirect_stdout(sys.stderr), _no_bytecode():
+            return load_recipe(str(file.resolve()) if file.is_file() else name_or_path)
     except SystemExit as stop:
         raise RecipeError(
             f"recipe file {name_or_path} calls exit({stop.code!r})",
             "a recipe file only defines a recipe",
         ) from stop
+
+
+@contextlib.contextmanager
+def _no_bytecode() -> Iterator[None]:
+    before, sys.dont_write_bytecode = sys.dont_write_bytecode, True
+    try:
+        yield
+    finally:
+        sys.dont_write_bytecode = before
 
 
 def is_checkout() -> bool:
@@ -175,11 +190,6 @@ def check_writable(existing: Path, *, what: str) -> None:
     else:
         return
     raise FileError(f"{what} can't be written: {problem}", hint)
-
-
-def listed(words: Sequence[str]) -> str:
-    """Join words for a sentence: `a, b and c`."""
-    return " and ".join(filter(None, [", ".join(words[:-1]), *words[-1:]]))
 
 
 def verb_program(verb: str) -> str:

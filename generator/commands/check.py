@@ -7,6 +7,7 @@ import argparse
 from mirage_kernels.generator.commands.arguments import (
     Parser,
     Verb,
+    add_jobs,
     add_json,
     add_kernels,
     is_checkout,
@@ -14,7 +15,7 @@ from mirage_kernels.generator.commands.arguments import (
 )
 from mirage_kernels.generator.errors import FileError
 from mirage_kernels.generator.folder import check, records
-from mirage_kernels.generator.terminal import Terminal
+from mirage_kernels.generator.terminal import Terminal, counted
 
 DETAILS = """\
 Every muGraph is proved again, and every source must be, byte for byte, what the generator emits
@@ -25,6 +26,7 @@ from it. Exit code 1 and a diff where anything differs.
 def add_arguments(parser: Parser) -> None:
     """Add the verb's arguments."""
     add_kernels(parser)
+    add_jobs(parser)
     add_json(parser)
 
 
@@ -42,17 +44,17 @@ def run(arguments: argparse.Namespace, terminal: Terminal) -> int:
             f"{folder} holds no kernels to check",
             "`mirage-kernels generate rms_norm_linear` makes some; --kernels DIR looks elsewhere",
         )
-    with terminal.watch(f"checking {count} kernels in {folder}") as progress:
-        differences = check(folder, progress=progress)
+    with terminal.watch(f"checking {counted(count, 'kernel')} in {folder}") as progress:
+        differences = check(folder, progress=progress, jobs=arguments.jobs)
     for difference in differences:
         terminal.line(f"{difference.path}: {difference.reason}")
         if difference.diff:
             terminal.line(difference.diff.rstrip("\n"))
     terminal.line(
-        f"{len(differences)} differences in {count} kernels; "
+        f"{counted(len(differences), 'difference')} in {counted(count, 'kernel')}; "
         "`mirage-kernels generate RECIPE` makes them anew"
         if differences
-        else f"{count} kernels: every muGraph proved again, every source as emitted"
+        else f"{counted(count, 'kernel')}: every muGraph proved again, every source as emitted"
     )
     terminal.document(
         {

@@ -16,14 +16,13 @@ from mirage_kernels.generator.commands.arguments import (
     Verb,
     add_json,
     is_checkout,
-    listed,
     package_kernels,
 )
 from mirage_kernels.generator.commands.extension import Loaded, extension_file, load
 from mirage_kernels.generator.errors import MirageError
 from mirage_kernels.generator.folder import records
 from mirage_kernels.generator.target import TARGETS
-from mirage_kernels.generator.terminal import Table, Terminal
+from mirage_kernels.generator.terminal import Table, Terminal, counted, listed
 from mirage_kernels.generator.toolchain import find_nvcc, nvcc_release
 
 DETAILS = """\
@@ -96,7 +95,7 @@ def _extension(loaded: Loaded) -> Finding:
     if loaded.problem:
         hint = "compile it anew: `make clean run` in a source checkout; or install a wheel again"
         return Finding("extension", "library", "broken", loaded.problem, hint)
-    count = f"{len(loaded.kernels)} kernels for {loaded.arch}"
+    count = f"{counted(len(loaded.kernels), 'kernel')} for {loaded.arch}"
     return Finding("extension", "library", "ok", f"{count}, {file.stat().st_size / 1e6:.1f} MB")
 
 
@@ -150,8 +149,7 @@ def _host_compiler() -> Finding:
 # Distribution, who needs it, what its absence means.
 _PACKAGES = (
     ("triton", "run", "`pip install triton`: emitted Triton programs run on the CPU with it"),
-    ("z3-solver", "generate", "`pip install z3-solver`"),
-    ("pulp", "generate", "`pip install 'pulp>=2.8,<4'`"),
+    ("numpy", "generate", "`pip install numpy`"),
     ("rich", "terminal", "`pip install rich`; without it output is plain lines"),
 )
 

@@ -16,7 +16,6 @@ from mirage_kernels.generator.commands.arguments import (
     add_json,
     add_workload,
     known_arch,
-    listed,
     output_folder,
     recipe,
 )
@@ -24,7 +23,7 @@ from mirage_kernels.generator.folder import write
 from mirage_kernels.generator.ir.text import Json
 from mirage_kernels.generator.pipeline import Request, Result
 from mirage_kernels.generator.recipe import Recipe
-from mirage_kernels.generator.terminal import Table, Terminal
+from mirage_kernels.generator.terminal import Table, Terminal, counted, listed
 
 DETAILS = """\
 Without --shape and --dtype every shape of the recipe's catalog is generated in every dtype. The
@@ -76,7 +75,7 @@ def run(arguments: argparse.Namespace, terminal: Terminal) -> int:
     made = [generate_one(request, arguments.jobs, terminal) for request in wanted]
     written = write([m.result for m in made], folder)
     _report(made, terminal)
-    terminal.line(f"{_count(len(written), 'file')} in {folder}")
+    terminal.line(f"{counted(len(written), 'file')} in {folder}")
     terminal.document(
         {
             "kernels": [made_json(m) for m in made],
@@ -141,7 +140,7 @@ def search_lines(result: Result) -> list[str]:
 
 
 def _say_what_would_happen(wanted: Sequence[Request], folder: Path, terminal: Terminal) -> None:
-    terminal.line(f"would generate {_count(len(wanted), 'kernel')} into {folder}")
+    terminal.line(f"would generate {counted(len(wanted), 'kernel')} into {folder}")
     rows = tuple((described(r), r.arch, r.shape.source) for r in wanted)
     terminal.table(Table(("kernel", "arch", "shape from"), rows, left=3))
     terminal.document({"folder": str(folder), "kernels": [request_json(r) for r in wanted]})
@@ -169,10 +168,6 @@ def _row(made: Made) -> tuple[str, ...]:
         str(len(record.variants)),
         f"{made.seconds:.1f}",
     )
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 VERB = Verb(DETAILS, add_arguments, run)

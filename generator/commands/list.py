@@ -34,14 +34,13 @@ def add_arguments(parser: Parser) -> None:
 
 def run(arguments: argparse.Namespace, terminal: Terminal) -> int:
     """Print the recipes with their shapes, then the committed kernels."""
-    recipes = catalog()
-    document: dict[str, Json] = {"recipes": [recipe_json(r) for r in recipes.values()]}
-    rows = tuple((r.name, dims_text(s), s.source) for r in recipes.values() for s in r.shapes)
+    recipes = catalog().values()
+    found = {} if arguments.recipes else records(kernels_folder(arguments.kernels))
+    compiled = compiled_names(kernel_name(r) for r in found.values())
+    rows = tuple((r.name, dims_text(s), s.source) for r in recipes for s in r.shapes)
     terminal.table(Table(("recipe", "static dims", "shape from"), rows, left=3))
+    document: dict[str, Json] = {"recipes": [recipe_json(r) for r in recipes]}
     if not arguments.recipes:
-        folder = kernels_folder(arguments.kernels)
-        found = records(folder)
-        compiled = compiled_names(kernel_name(r) for r in found.values())
         terminal.line()
         print_kernels(found, compiled, terminal)
         document["kernels"] = kernels_json(found, compiled)

@@ -14,7 +14,7 @@ from mirage_kernels.generator.demonstrate import demonstrate
 from mirage_kernels.generator.errors import ToolchainError, VerifyError
 from mirage_kernels.generator.pipeline import Result
 from mirage_kernels.generator.recipe import Recipe
-from mirage_kernels.generator.terminal import Table, Terminal
+from mirage_kernels.generator.terminal import Table, Terminal, counted
 
 TOKENS = (1, 8, 16, 64)
 # Uneven: no tile divides it.
@@ -89,7 +89,7 @@ def on_cpu(result: Result, terminal: Terminal) -> list[Trial]:
 
 def of_extension(name: str, result: Result, loaded: Loaded) -> Trial:
     """Call the extension's op on CPU tensors, and look the kernel up in its dispatch table."""
-    what = f"compiled extension ({len(loaded.kernels)} kernels), op on CPU tensors"
+    what = f"compiled extension ({counted(len(loaded.kernels), 'kernel')}), op on CPU tensors"
     sizes = {**result.record.shape, result.record.roles.tokens: _INTERPRETED_TOKENS}
     kernel = kernel_name(result.record)
     if loaded.problem:
@@ -139,4 +139,7 @@ def _number(value: float | None, form: str) -> str:
 def _duration(seconds: float | None) -> str:
     if seconds is None:
         return ""
-    return f"{seconds:.1f} s" if seconds >= 0.1 else f"{seconds * 1e6:,.1f} us"
+    for unit, size in (("s", 1.0), ("ms", 1e-3)):
+        if seconds >= size:
+            return f"{seconds / size:.1f} {unit}"
+    return f"{seconds * 1e6:.1f} us"

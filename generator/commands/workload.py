@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 
@@ -67,14 +68,20 @@ class Workload:
         """Return what `measure` takes: the compiled op, PyTorch's program, the maker of inputs."""
         import mirage_kernels
 
+        op: Op = getattr(mirage_kernels, self.recipe.name)
+
+        def ours_into(out: torch.Tensor, *tensors: torch.Tensor) -> torch.Tensor:
+            return self.with_scalars(partial(op, out=out))(*tensors)
+
         return Subject(
             workload=self.recipe.name,
             dtype=self.dtype.value,
             dims=dict(self.sizes),
-            ours=self.with_scalars(getattr(mirage_kernels, self.recipe.name)),
+            ours=self.with_scalars(op),
             eager=self.reference,
             oracle=self.reference,
             make_inputs=self.inputs,
+            ours_into=ours_into,
         )
 
     @property

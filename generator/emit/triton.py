@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from mirage_kernels.generator.emit.cuda import Kernel, dims_text
-from mirage_kernels.generator.emit.writer import Writer
+from mirage_kernels.generator.emit.writer import WIDTH, Writer
 from mirage_kernels.generator.errors import PlanError
 from mirage_kernels.generator.ir import DType
 from mirage_kernels.generator.plan.program import Do, Layout, Operand, Roles, Statement, TileProgram
@@ -119,7 +119,20 @@ def _statement(writer: Writer, s: Statement, program: TileProgram) -> None:
     elif s.do is Do.STORE:
         writer.call("tl.store(", _store(s, program), f"){dims}")
     else:
-        writer.line(_LINES[s.do](s, program) + dims)
+        *before, last = _LINES[s.do](s, program)
+        for line in before:
+            _assignment(writer, line)
+        writer.line(last + dims)
+
+
+def _assignment(writer: Writer, line: str) -> None:
+    """Write an assignment, in parentheses on a line of its own if it is too long."""
+    if len(writer.unit) * writer.depth + len(line) <= WIDTH:
+        writer.line(line)
+        return
+    left, _, right = line.partition(" = ")
+    with writer.block(f"{left} = (", ")"):
+        writer.line(right)
 
 
 def _names(s: Statement, program: TileProgram) -> list[str]:
@@ -167,8 +180,8 @@ def _load(s: Statement, program: TileProgram) -> list[str]:
     return [" + ".join(place), f"mask={' & '.join(limits)}", "other=0.0"]
 
 
-def _map(s: Statement, program: TileProgram) -> str:
-    """Return an elementwise line: computed in fp32, rounded once if the result is stored narrow."""
+def _map(s: Statement, program: TileProgram) -> list[str]:
+    """Return an elementwise op's lines: computed in fp32, rounded once if stored narrow."""
     if s.op not in _ELEMENTWISE:
         raise PlanError(f"the Triton vocabulary has no op {s.op!r} yet")
     args = []
@@ -178,20 +191,21 @@ def _map(s: Statement, program: TileProgram) -> str:
         args.append(_expanded(text, _letters_of(name, program), _LETTERS[s.layout]))
     made = _ELEMENTWISE[s.op].format(*args)
     if s.dtype is DType.FP32:
-        return f"{s.out} = {made}"
-    return f"{s.out} = ({made}).to({program.inputs[0].name}_ptr.dtype.element_ty)"
+        return [f"{s.out} = {made}"]
+    narrow = f"{program.inputs[0].name}_ptr.dtype.element_ty"
+    return [f"{s.out}_wide = {made}", f"{s.out} = {s.out}_wide.to({narrow})"]
 
 
-def _contract(s: Statement, program: TileProgram) -> str:
-    return f"{s.out} += tl.dot({s.args[0]}, tl.trans({s.args[1]}))"
+def _contract(s: Statement, program: TileProgram) -> list[str]:
+    return [f"{s.out} += tl.dot({s.args[0]}, tl.trans({s.args[1]}))"]
 
 
-def _sum(s: Statement, program: TileProgram) -> str:
-    return f"{s.out} += tl.sum({s.args[0]}, axis=1)"
+def _sum(s: Statement, program: TileProgram) -> list[str]:
+    return [f"{s.out} += tl.sum({s.args[0]}, axis=1)"]
 
 
-def _total(s: Statement, program: TileProgram) -> str:
-    return f"{s.out} = {s.args[0]}"
+def _total(s: Statement, program: TileProgram) -> list[str]:
+    return [f"{s.out} = {s.args[0]}"]
 
 
 def _store(s: Statement, program: TileProgram) -> list[str]:
@@ -205,7 +219,7 @@ def _store(s: Statement, program: TileProgram) -> list[str]:
     ]
 
 
-_LINES: dict[Do, Callable[[Statement, TileProgram], str]] = {
+_LINES: dict[Do, Callable[[Statement, TileProgram], list[str]]] = {
     Do.MAP: _map,
     Do.CONTRACT: _contract,
     Do.SUM: _sum,

@@ -100,13 +100,18 @@ def array_reading(arithmetic: Arithmetic, sizes: Mapping[str, int]) -> Reading[A
     return reading
 
 
-def _aligned(args: Sequence[Array]) -> tuple[tuple[str, ...], list[Array]]:
-    dims = tuple(dict.fromkeys(d for a in args for d in a.dims))
-    return dims, [a.over(dims) for a in args]
+def _agreed_dims(node: Node, args: Sequence[Array]) -> tuple[str, ...]:
+    """Return the dims of all operands; an extent of 1 is no licence to broadcast along a dim."""
+    extents: dict[str, int] = {}
+    for d, n in ((d, a.extent(d)) for a in args for d in a.dims):
+        if extents.setdefault(d, n) != n:
+            raise GraphError(f"{node.name}: tiles of {extents[d]} and {n} along {d} meet")
+    return tuple(extents)
 
 
 def _elementwise(arithmetic: Arithmetic, node: Node, args: Sequence[Array]) -> Array:
-    dims, aligned = _aligned(args)
+    dims = _agreed_dims(node, args)
+    aligned = [a.over(dims) for a in args]
     if node.op == "where":
         return _where(arithmetic, node, aligned)
     if node.op in _INTEGER and not any(a.real for a in aligned):
@@ -130,6 +135,7 @@ def _where(arithmetic: Arithmetic, node: Node, args: Sequence[Array]) -> Array:
 
 
 def _contract(arithmetic: Arithmetic, node: Node, a: Array, b: Array) -> Array:
+    _agreed_dims(node, (a, b))
     own_a = [d for d in a.dims if d not in b.dims]
     own_b = [d for d in b.dims if d not in a.dims]
     both = [d for d in a.dims if d in b.dims and d != node.over]

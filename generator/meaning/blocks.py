@@ -7,7 +7,7 @@ amount to. Results start out poisoned, so a place that no block writes never com
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -29,11 +29,7 @@ def block_rules(
 
     def block(node: Node, args: Sequence[Array]) -> list[Array]:
         assert node.body is not None
-        stored: dict[str, Array] = {}
-        for point in _points(node.body, sizes):
-            for name, tile in _run_once(node.body, args, point, reading, sizes).items():
-                _paste(stored, node.body, name, tile, point, sizes)
-        return [stored[name] for name in node.body.outputs]
+        return _Launch(node.body, reading, sizes).run(args)
 
     def thread(node: Node, args: Sequence[Array]) -> list[Array]:
         assert node.body is not None
@@ -53,102 +49,93 @@ def block_rules(
     return {"block": block, "thread": thread, "accum": carried, "output": output}
 
 
-def _points(body: Graph, sizes: Mapping[str, int]) -> Iterator[Point]:
-    assert body.space is not None
-    grid = body.space.grid
-    for index in itertools.product(*(range(count(a, sizes[a.dim])) for a in grid)):
-        yield dict(zip((a.name for a in grid), index, strict=True))
+class _Launch:
+    """One execution of a block graph over its whole grid."""
 
+    def __init__(self, body: Graph, reading: Reading[Array], sizes: Mapping[str, int]) -> None:
+        assert body.space is not None
+        self.body, self.reading, self.sizes = body, reading, sizes
+        self.space = body.space
+        self.phases = phases_of(body)
+        self.stored: dict[str, Array] = {}
 
-def _run_once(
-    body: Graph, args: Sequence[Array], point: Point, reading: Reading[Array], sizes: Point
-) -> dict[str, Array]:
-    """Run one block; return what it stores, by output name."""
-    assert body.space is not None
-    phases = phases_of(body)
-    found: dict[str, Array] = {}
-    for node, full in zip(body.inputs, args, strict=True):
-        found[node.name] = _grid_tile(node, full, body, point, sizes)
-    _run(body, Phase.BEFORE, phases, found, reading)
-    loop = body.space.loop
-    if loop is not None:
-        whole = {n.name: found[n.name] for n in body.inputs if n.loop_cut}
-        for step in range(count(loop, sizes[loop.dim])):
-            for node in body.inputs:
-                if node.loop_cut:
-                    tile = _cut(whole[node.name], node.loop_cut, loop, step, sizes)
-                    found[node.name] = tile
-            _run(body, Phase.LOOP, phases, found, reading)
-            _accumulate(body, found, reading, first=step == 0)
-    _run(body, Phase.AFTER, phases, found, reading)
-    return {name: found[name] for name in body.outputs}
+    def run(self, args: Sequence[Array]) -> list[Array]:
+        """Run every block; return what they stored together."""
+        grid = self.space.grid
+        for index in itertools.product(*(range(count(a, self.sizes[a.dim])) for a in grid)):
+            point = dict(zip((a.name for a in grid), index, strict=True))
+            found = self.run_block(args, point)
+            for name in self.body.outputs:
+                self.paste(name, found[name], point)
+        return [self.stored[name] for name in self.body.outputs]
 
+    def run_block(self, args: Sequence[Array], point: Point) -> dict[str, Array]:
+        """Run one block: before its loop, every iteration, after it."""
+        found = {
+            node.name: self.cut(full, node.cuts, point)
+            for node, full in zip(self.body.inputs, args, strict=True)
+        }
+        self.run_phase(Phase.BEFORE, found)
+        loop = self.space.loop
+        if loop is not None:
+            looped = [n for n in self.body.inputs if n.loop_cut]
+            whole = {n.name: found[n.name] for n in looped}
+            for step in range(count(loop, self.sizes[loop.dim])):
+                for node in looped:
+                    found[node.name] = self.tile(whole[node.name], node.loop_cut, loop, step)
+                self.run_phase(Phase.LOOP, found)
+                self.accumulate(found, first=step == 0)
+        self.run_phase(Phase.AFTER, found)
+        return found
 
-def _run(
-    body: Graph,
-    phase: Phase,
-    phases: Mapping[str, Phase | None],
-    found: dict[str, Array],
-    reading: Reading[Array],
-) -> None:
-    for node in body.nodes:
-        if phases[node.name] is phase and node.op not in ("input", "accum"):
-            made = reading.rules[node.op](node, [found[a] for a in node.args])
-            found.update(zip((v.name for v in node.outs), made, strict=True))
+    def run_phase(self, phase: Phase, found: dict[str, Array]) -> None:
+        """Evaluate the nodes of one phase, in order."""
+        for node in self.body.nodes:
+            if self.phases[node.name] is phase and node.op not in ("input", "accum"):
+                made = self.reading.rules[node.op](node, [found[a] for a in node.args])
+                found.update(zip((v.name for v in node.outs), made, strict=True))
 
-
-def _accumulate(
-    body: Graph, found: dict[str, Array], reading: Reading[Array], *, first: bool
-) -> None:
-    for node in body.of("accum"):
-        new = found[node.args[0]]
-        if first:
+    def accumulate(self, found: dict[str, Array], *, first: bool) -> None:
+        """Add this iteration's values to those carried across the loop."""
+        for node in self.body.of("accum"):
+            new = found[node.args[0]]
+            if not first:
+                (new,) = self.reading.rules["accum"](node, [found[node.name], new])
             found[node.name] = new
-        else:
-            (found[node.name],) = reading.rules["accum"](node, [found[node.name], new])
 
+    def cut(self, full: Array, cuts: Sequence[str | None], point: Point) -> Array:
+        """Return the tile of a tensor that an imap or omap gives the block at `point`."""
+        for axis, dim in zip(self.space.grid, cuts, strict=True):
+            full = self.tile(full, dim, axis, point[axis.name])
+        return full
 
-def _bounds(dim: str, axis: Axis, step: int, extent: int, sizes: Point) -> tuple[int, int]:
-    tile = axis.tile if dim == axis.dim else -(-extent // count(axis, sizes[axis.dim]))
-    return min(step * tile, extent), min((step + 1) * tile, extent)
+    def tile(self, x: Array, dim: str | None, axis: Axis, step: int) -> Array:
+        """Return the tile number `step` of the dim that an axis cuts; all of it if it cuts none.
 
+        An axis that cuts another dim than its own cuts it into equally many tiles.
+        """
+        if dim is None:
+            return x
+        extent = x.extent(dim)
+        length = axis.tile if dim == axis.dim else -(-extent // count(axis, self.sizes[axis.dim]))
+        return x.cut(dim, min(step * length, extent), min((step + 1) * length, extent))
 
-def _cut(x: Array, dim: str, axis: Axis, step: int, sizes: Point) -> Array:
-    return x.cut(dim, *_bounds(dim, axis, step, x.extent(dim), sizes))
-
-
-def _grid_tile(node: Node, full: Array, body: Graph, point: Point, sizes: Point) -> Array:
-    assert body.space is not None
-    tile = full
-    for axis, dim in zip(body.space.grid, node.cuts, strict=True):
-        if dim is not None:
-            tile = _cut(tile, dim, axis, point[axis.name], sizes)
-    return tile
+    def paste(self, name: str, tile: Array, point: Point) -> None:
+        """Write a block's tile to its place; raise GraphError when it does not fit there."""
+        node = self.body.producers[name]
+        if name not in self.stored:
+            shape = [self.sizes[d] for d in node.out.type.names]
+            poison = tuple(_poison(shape, p.dtype) for p in tile.parts)
+            self.stored[name] = type(tile)(node.out.type.names, poison, tile.real)
+        place = self.cut(self.stored[name], node.cuts, point)
+        for target, source in zip(place.parts, tile.parts, strict=True):
+            if target.shape != source.shape:
+                raise GraphError(
+                    f"{name}: a tile of shape {source.shape} does not fit {target.shape}"
+                )
+            target[...] = source
 
 
 def _poison(shape: Sequence[int], dtype: np.dtype[np.generic]) -> Part:
     """Return an array of what no computation yields: nan, or -1 where numbers are residues."""
     return np.full(shape, np.nan if dtype.kind == "f" else -1, dtype)
-
-
-def _paste(
-    stored: dict[str, Array], body: Graph, name: str, tile: Array, point: Point, sizes: Point
-) -> None:
-    """Write a block's tile to its place; raise GraphError when it does not fit there."""
-    assert body.space is not None
-    node = body.producers[name]
-    dims = node.out.type.names
-    if name not in stored:
-        shape = [sizes[d] for d in dims]
-        poison = [
-            np.full(shape, np.nan if p.dtype.kind == "f" else -1, p.dtype) for p in tile.parts
-        ]
-        stored[name] = type(tile)(dims, tuple(poison), tile.real)
-    place = stored[name]
-    for axis, dim in zip(body.space.grid, node.cuts, strict=True):
-        if dim is not None:
-            place = _cut(place, dim, axis, point[axis.name], sizes)
-    for target, source in zip(place.parts, tile.parts, strict=True):
-        if target.shape != source.shape:
-            raise GraphError(f"{name}: a tile of shape {source.shape} does not fit {target.shape}")
-        target[...] = source

@@ -78,7 +78,7 @@ def round_to(x: Real, dtype: DType) -> npt.NDArray[np.float32]:
             return wide.astype(np.float16).astype(np.float32)
     if dtype is not DType.BF16:
         return wide
-    bits = np.ascontiguousarray(wide).view(np.uint32)
+    bits = wide.view(np.uint32)
     nearest_even = (bits + (((bits >> 16) & 1) + np.uint32(0x7FFF))) & np.uint32(0xFFFF0000)
     return np.where(np.isfinite(wide), nearest_even.view(np.float32), wide)
 

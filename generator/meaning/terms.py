@@ -219,16 +219,16 @@ class Terms:
             return None
         if len(whole) > len(divisor) > 1:
             raise UndecidedError
-        factor = self._product_quotient(whole[0], divisor[0])
         if len(divisor) == 1:
             quotients = [self._product_quotient(w, divisor[0]) for w in whole]
-            return (
-                tuple(sorted(q for q in quotients if q is not None))
-                if all(q is not None for q in quotients)
-                else None
-            )
-        found = factor is not None and self._times(divisor, (factor,)) == whole
-        return (factor,) if found and factor is not None else None
+            if any(q is None for q in quotients):
+                return None
+            return tuple(sorted(q for q in quotients if q is not None))
+        for product in whole:  # multiplying by the factor may have changed the order of the sum
+            factor = self._product_quotient(product, divisor[0])
+            if factor is not None and self._times(divisor, (factor,)) == whole:
+                return (factor,)
+        return None
 
     def _product_quotient(self, whole: Product, divisor: Product) -> Product | None:
         """Return what is left of a product when a factor is taken out, None if it is no factor."""
@@ -257,7 +257,8 @@ class Terms:
             return None
         left = Counter(whole)
         left.subtract(divisor)
-        left.update({missing[0]: 1, own[0]: -1, self._atom(("fn", name, (rest,))): 1})
+        for atom, more in ((missing[0], 1), (own[0], -1), (self._atom(("fn", name, (rest,))), 1)):
+            left[atom] += more  # what is left may be the factor that was missing: f(x) * f(x)
         return tuple(sorted(left.elements())) if min(left.values()) >= 0 else None
 
     def _term_quotient(self, whole: int, divisor: int) -> int | None:

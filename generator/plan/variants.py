@@ -1,21 +1,35 @@
 """Variants of a kernel: which tile sizes and knobs serve which number of tokens.
 
 Buckets of the dynamic dim are 8, 16, 32 and 64 tokens (the N side of the tensor-core instruction
-comes in eights); above 64 the grid's second axis covers the rest. Knobs follow from the target:
-rows so that one wave of blocks covers all weights, a ring deep enough to keep the memory busy.
+comes in eights); above 64 the grid's second axis covers the rest. The rule below was read off a
+sweep on an H200 (docs/measurements.md):
+
+* rows per block so that one wave of blocks covers all rows, one block per multiprocessor; for
+  8 tokens and more than 64 rows, half of them and two blocks per multiprocessor;
+* two chunks per step, which makes 128-byte segments of every row, unless registers would spill;
+* eight warps, or four where two stages of eight do not fit shared memory;
+* as many stages as fit, up to 96 KB of weights in flight per multiprocessor.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from mirage_kernels.generator.errors import PlanError
 from mirage_kernels.generator.ir import Json
+from mirage_kernels.generator.plan.program import Layout, TileProgram
 from mirage_kernels.generator.target import Target
 
 ROW_TILE = 16  # rows of one tensor-core instruction
 CHUNK_DEPTH = 32  # contracted elements that a warp takes from a line at once: 4 lanes x 16 bytes
+LINE_TILE = 8  # lines (rows or tokens) per octet of a lane
+WARP_LANES = 32
+ALIGNED_ELEMENTS = 8  # of two bytes, in 16
 BUCKETS = (8, 16, 32, 64)
+MOST_ROWS_OF_ONE = 64  # rows of a lone block per multiprocessor when tokens are few
+REGISTERS_LEFT = 250  # for a step and its accumulators: 264 spill, 240 do not
+RESERVED_BYTES = 1024  # of shared memory, per block beyond the first
+MOST_BYTES_IN_FLIGHT = 96 * 1024  # of weights, per multiprocessor: more was slightly worse
 
 
 @dataclass(frozen=True)
@@ -46,32 +60,99 @@ class Variant:
         return {rows: self.knobs.rows, tokens: self.knobs.tokens, depth: step}
 
 
-def rows_for_one_wave(rows: int, on: Target) -> int:
-    """Return the fewest rows per block, in whole row tiles, that cover all rows in one wave.
+@dataclass(frozen=True)
+class Footprint:
+    """What a tile program keeps per step and block, in units that follow from its knobs."""
 
-    Beyond six row tiles a block's accumulators crowd out the ring: then several waves.
-    """
-    waves = 1
-    while True:
-        tiles = -(-rows // (ROW_TILE * on.multiprocessors * waves))
-        if tiles <= 6:
-            return tiles * ROW_TILE
-        waves += 1
+    row_loads: int  # fragments of the streamed operands
+    token_loads: int
+    depth_loads: int
+    products: int  # accumulators over rows x tokens
+    sums: int  # partial sums per token or per row
 
-
-def variants(rows: int, depth: int, on: Target) -> tuple[Variant, ...]:
-    """Return one variant per bucket for a kernel with these static extents."""
-    if depth % 8:
-        raise PlanError(
-            f"rows of {depth} elements are not 16-byte aligned", "choose a multiple of 8"
+    @staticmethod
+    def of(program: TileProgram) -> Footprint:
+        """Count a tile program's fragments and accumulators by layout."""
+        loads = [s.layout for s in program.loads]
+        carried = [s.layout for s in program.accumulators]
+        products = carried.count(Layout.ACCUM)
+        return Footprint(
+            loads.count(Layout.ROWS),
+            loads.count(Layout.TOKENS),
+            loads.count(Layout.DEPTH),
+            products,
+            len(carried) - products,
         )
-    block_rows = rows_for_one_wave(rows, on)
+
+    def octets(self, knobs: Knobs) -> int:
+        """Return how many 16-byte octets a lane holds of one step."""
+        lines = self.row_loads * knobs.rows + self.token_loads * knobs.tokens
+        return knobs.chunks * (lines // LINE_TILE + self.depth_loads)
+
+    def registers(self, knobs: Knobs) -> int:
+        """Return how many registers a thread needs for one step and its accumulators."""
+        products = self.products * (knobs.rows // ROW_TILE) * (knobs.tokens // LINE_TILE) * 4
+        return products + self.octets(knobs) * 4
+
+    def shared_bytes(self, knobs: Knobs) -> int:
+        """Return the shared memory of one block: the ring, or the sums that meet after it."""
+        ring = knobs.warps * knobs.stages * self.octets(knobs) * 16 * WARP_LANES
+        lines = max(knobs.rows, knobs.tokens)
+        meeting = self.products * knobs.tokens * (knobs.rows + 4) + self.sums * lines
+        return max(ring, meeting * knobs.warps * 4)
+
+
+def variants(program: TileProgram, on: Target) -> tuple[Variant, ...]:
+    """Return one variant per bucket for a planned program on a target.
+
+    Raises PlanError for extents that its loads cannot take.
+    """
+    extents = {d.name: d.size for o in program.inputs for d in o.type.dims}
+    rows, depth = extents[program.roles.rows], extents[program.roles.depth]
+    if depth % ALIGNED_ELEMENTS:
+        raise PlanError(
+            f"{program.recipe}: rows of {depth} elements are not 16-byte aligned",
+            f"choose {program.roles.depth} as a multiple of {ALIGNED_ELEMENTS}",
+        )
+    footprint = Footprint.of(program)
     chosen = []
     for tokens in BUCKETS:
         bucket = 0 if tokens == BUCKETS[-1] else tokens
-        chosen.append(Variant(bucket, _knobs(tokens, block_rows)))
+        chosen.append(Variant(bucket, _knobs(footprint, tokens, (rows, depth), on)))
     return tuple(chosen)
 
 
-def _knobs(tokens: int, rows: int) -> Knobs:
-    return Knobs(tokens, rows, warps=8, chunks=2 if tokens <= 8 else 1, stages=3)
+def rows_for(rows: int, blocks: int) -> int:
+    """Return the fewest rows per block, in whole row tiles, of which `blocks` cover all rows."""
+    return -(-rows // (ROW_TILE * blocks)) * ROW_TILE
+
+
+def _knobs(footprint: Footprint, tokens: int, extents: tuple[int, int], on: Target) -> Knobs:
+    rows, depth = extents
+    one_wave = rows_for(rows, on.multiprocessors)
+    resident = 2 if tokens == LINE_TILE and one_wave > MOST_ROWS_OF_ONE else 1
+    waves = 1
+    while True:
+        block_rows = rows_for(rows, on.multiprocessors * resident * waves)
+        for chunks in (2, 1):
+            knobs = Knobs(tokens, block_rows, warps=8, chunks=chunks, stages=2)
+            if footprint.registers(knobs) <= REGISTERS_LEFT:
+                return _with_ring(footprint, knobs, depth, (resident, on.shared_bytes))
+        waves += 1
+
+
+def _with_ring(footprint: Footprint, knobs: Knobs, depth: int, room: tuple[int, int]) -> Knobs:
+    """Return the knobs with warps and stages; `room` = blocks per multiprocessor, its bytes."""
+    resident, shared_bytes = room
+    limit = shared_bytes // resident - (resident - 1) * RESERVED_BYTES
+    if resident > 1 or footprint.shared_bytes(knobs) > limit:
+        knobs = replace(knobs, warps=4)
+    per_warp = -(-depth // (knobs.warps * knobs.chunks * CHUNK_DEPTH))
+    row_bytes = knobs.chunks * CHUNK_DEPTH * 2 * knobs.rows * footprint.row_loads
+    while True:
+        deeper = replace(knobs, stages=knobs.stages + 1)
+        in_flight = resident * deeper.warps * (deeper.stages - 1) * row_bytes
+        fits = footprint.shared_bytes(deeper) <= limit and in_flight <= MOST_BYTES_IN_FLIGHT
+        if not fits or deeper.stages - 1 > per_warp:
+            return knobs
+        knobs = deeper

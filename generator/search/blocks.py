@@ -82,10 +82,11 @@ class _Occurrences:
 
     def __init__(self, terms: Terms, target: int) -> None:
         capacity = terms.occurrences(target)
+        counted = sorted(name for name, n in capacity.items() if n < 0x80)  # more are not limited
         self.terms = terms
-        self.shift = {name: 8 * i for i, name in enumerate(sorted(capacity))}
+        self.shift = {name: 8 * i for i, name in enumerate(counted)}
         self.high_bits = sum(0x80 << s for s in self.shift.values())
-        self.room = sum(min(n, 127) << self.shift[name] for name, n in capacity.items())
+        self.room = sum(capacity[name] << s for name, s in self.shift.items())
         self.packed: dict[int, int] = {}
 
     def of(self, term: int) -> int:

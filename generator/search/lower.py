@@ -16,6 +16,7 @@ from mirage_kernels.generator.ir import (
     TensorType,
     Value,
     check,
+    result_type,
     tile_type,
     with_precision,
 )
@@ -38,61 +39,60 @@ class Goal:
 
 def lower(program: ProgramSketch, goal: Goal) -> Graph:
     """Return the checked muGraph of a found program."""
-    builder = Builder(Level.KERNEL)
-    for node in (*goal.spec.inputs, *goal.spec.of("iota")):
-        builder.add(node)
-    bound = {name: name for name in builder.types}
-    last = program.kernels[-1]
-    for kernel in program.kernels:
-        wanted = goal.result if kernel is last else None
-        if isinstance(kernel, LibrarySketch):
-            made = _library(builder, kernel, bound, goal, wanted)
-        else:
-            made = _block(builder, kernel, bound, goal, wanted)
-        bound[MIDDLE] = made
-    return check(_pruned(builder.graph([bound[MIDDLE]])))
+    return _Lowering(goal).run(program)
 
 
-def _pruned(graph: Graph) -> Graph:
-    """Drop sources that nothing uses (positions the program cut away); inputs stay."""
-    kept = [n for n in graph.nodes if n.op == "input" or n.op != "iota" or graph.users(n.name)]
+class _Lowering:
+    """A kernel graph under construction: its builder and what the sketch's names are bound to."""
+
+    def __init__(self, goal: Goal) -> None:
+        self.goal = goal
+        self.builder = Builder(Level.KERNEL)
+        for node in (*goal.spec.inputs, *goal.spec.of("iota")):
+            self.builder.add(node)
+        self.bound = {name: name for name in self.builder.types}
+
+    def run(self, program: ProgramSketch) -> Graph:
+        for kernel in program.kernels:
+            result = self.goal.result if kernel is program.kernels[-1] else None
+            if isinstance(kernel, LibrarySketch):
+                self.bound[MIDDLE] = self.library(kernel, result)
+            else:
+                self.bound[MIDDLE] = self.block(kernel, result)
+        return check(_without_idle_sources(self.builder.graph([self.bound[MIDDLE]])))
+
+    def library(self, kernel: LibrarySketch, result: TensorType | None) -> str:
+        """Add a library product; `result` is the type of the program's result, if this is it."""
+        args = tuple(self.bound[a] for a in kernel.args)
+        types = self.builder.types
+        name = "out" if result else self.builder.free_name(name_of("contract", args, types))
+        node = Node("contract", args, (Value(name, SCALAR),), over=kernel.over)
+        made = result or replace(
+            result_type(node, [types[a] for a in args]), dtype=self.goal.storage
+        )
+        self.builder.nodes.append(replace(node, outs=(Value(name, made),)))
+        types[name] = made
+        return name
+
+    def block(self, kernel: BlockSketch, result: TensorType | None) -> str:
+        """Add a block graph; `result` is the type of the program's result, if this is it."""
+        args = tuple(self.bound[v.tensor] for v in kernel.setting.views)
+        fulls = [self.builder.types[a] for a in args]
+        body = _body(kernel, args, fulls, self.goal)
+        made = body.nodes[-1].name
+        name = "out" if result else self.builder.free_name(made)
+        stored = result or _stored_type(kernel, fulls, self.goal.storage)
+        cuts = tuple(d if d in stored.names else None for d in kernel.setting.grid)
+        out = Node("output", (made,), (Value(f"{name}_stored", stored),), cuts=cuts)
+        body = replace(body, nodes=(*body.nodes, out), outputs=(out.name,))
+        body = with_precision(body, self.goal.storage)
+        return self.builder.add(Node("block", args, (Value(name, stored),), body=body))
+
+
+def _without_idle_sources(graph: Graph) -> Graph:
+    """Drop positions that the program cut away; inputs stay."""
+    kept = [n for n in graph.nodes if n.op != "iota" or graph.users(n.name)]
     return replace(graph, nodes=tuple(kept))
-
-
-def _library(
-    builder: Builder,
-    kernel: LibrarySketch,
-    bound: Mapping[str, str],
-    goal: Goal,
-    wanted: TensorType | None,
-) -> str:
-    args = tuple(bound[a] for a in kernel.args)
-    name = "out" if wanted else builder.free_name(name_of("contract", args, builder.types))
-    builder.add(Node("contract", args, (Value(name, SCALAR),), over=kernel.over))
-    made = wanted or replace(builder.types[name], dtype=goal.storage)
-    builder.nodes[-1] = replace(builder.nodes[-1], outs=(Value(name, made),))
-    builder.types[name] = made
-    return name
-
-
-def _block(
-    builder: Builder,
-    kernel: BlockSketch,
-    bound: Mapping[str, str],
-    goal: Goal,
-    wanted: TensorType | None,
-) -> str:
-    args = tuple(bound[v.tensor] for v in kernel.setting.views)
-    fulls = [builder.types[a] for a in args]
-    body = _body(kernel, args, fulls, goal)
-    stored = wanted or _stored_type(kernel, fulls, goal.storage)
-    name = "out" if wanted else builder.free_name(body.nodes[-1].name)
-    cuts = tuple(d if d in stored.names else None for d in kernel.setting.grid)
-    out = Node("output", (body.nodes[-1].name,), (Value(f"{name}_stored", stored),), cuts=cuts)
-    body = replace(body, nodes=(*body.nodes, out), outputs=(out.name,))
-    body = with_precision(body, goal.storage)
-    builder.add(Node("block", args, (Value(name, stored),), body=body))
-    return name
 
 
 def _stored_type(kernel: BlockSketch, fulls: list[TensorType], storage: DType) -> TensorType:

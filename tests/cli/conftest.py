@@ -8,7 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from mirage_kernels.generator import pipeline
 from mirage_kernels.generator.cli import main
+from mirage_kernels.generator.commands.arguments import package_kernels
+from mirage_kernels.generator.folder import records
+from mirage_kernels.generator.pipeline import Event, Progress, Report, Request, Result
+from mirage_kernels.generator.record import KernelRecord
+from mirage_kernels.generator.sources import sources_of
 
 
 @dataclass(frozen=True)
@@ -36,3 +42,31 @@ def mirage_kernels(capsys: pytest.CaptureFixture[str]) -> Command:
 def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     return tmp_path
+
+
+@pytest.fixture(scope="session")
+def record() -> KernelRecord:
+    """A committed kernel: the recipe's first shape in fp16."""
+    return records(package_kernels())["sm_90a/rms_norm_linear/K4096_N6144_fp16.json"]
+
+
+@pytest.fixture
+def without_search(record: KernelRecord, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let `generate` return the committed kernel at once, whatever is asked for."""
+
+    def generate(request: Request, *, jobs: int, progress: Progress) -> Result:
+        progress(Event("search", jobs, jobs, "23 states"))
+        report = Report(
+            states=23_747,
+            pruned=dict.fromkeys(("abstract", "type"), 1_200),
+            candidates=55,
+            proved=7,
+            rejected=3,
+            gated=1,
+            seconds={"search": 1.5},
+            alternatives=("  14.80 us  one kernel (loop over K: mul, accum)",),
+            refused=(),
+        )
+        return Result(request, record, report, sources_of(record))
+
+    monkeypatch.setattr(pipeline, "generate", generate)

@@ -1,0 +1,208 @@
+"""What each verb prints and does when all is well."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from mirage_kernels.generator.cli import VERBS
+from mirage_kernels.generator.commands import check as check_verb
+from mirage_kernels.generator.folder import Difference, records
+from mirage_kernels.generator.record import KernelRecord
+
+KERNEL = "rms_norm_linear/K4096_N6144_fp16"
+FILES = [f"sm_90a/{KERNEL}{ending}" for ending in (".cu", ".json", ".py")]
+MY_RECIPE = '''
+from mirage_kernels.generator.language import contract, gelu
+from mirage_kernels.generator.recipe import recipe, shape
+
+print("a recipe file that prints")
+
+@recipe(
+    inputs={"x": "M K", "weight": "N K"},
+    output="M N",
+    dynamic={"M": 64},
+    reference=None,
+    shapes=(shape("my model", K=32, N=48),),
+)
+def my_recipe(x, weight):
+    """gelu(linear(x, weight))."""
+    return gelu(contract(x, weight, over="K"))
+'''
+
+
+def files_below(folder: Path) -> list[str]:
+    return sorted(str(p.relative_to(folder)) for p in folder.rglob("*") if p.is_file())
+
+
+@pytest.fixture
+def my_recipe(workplace: Path) -> str:
+    (workplace / "mine").mkdir()
+    (workplace / "mine" / "my_recipe.py").write_text(MY_RECIPE)
+    return "mine/my_recipe.py"
+
+
+@pytest.fixture
+def kernels(without_search: None, mirage_kernels, workplace: Path) -> Path:
+    words = ("--shape", "K=4096,N=6144", "--dtype", "fp16", "--out", "kernels")
+    assert mirage_kernels("generate", "rms_norm_linear", *words).code == 0
+    return workplace / "kernels"
+
+
+@pytest.mark.parametrize("words", [(), ("--help",), ("-h",)])
+def test_without_a_verb_there_is_help(mirage_kernels, words: tuple[str, ...]) -> None:
+    outcome = mirage_kernels(*words)
+    assert outcome.code == 0
+    for verb, summary in VERBS.items():
+        assert re.search(rf"{verb} +{re.escape(summary)}", outcome.out)
+
+
+def test_version(mirage_kernels) -> None:
+    assert re.fullmatch(r"mirage-kernels \d+\.\d+\.\d+\n", mirage_kernels("--version").out)
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_every_verb_has_help_with_json(mirage_kernels, verb: str) -> None:
+    outcome = mirage_kernels(verb, "--help")
+    assert outcome.code == 0
+    assert f"usage: mirage-kernels {verb}" in outcome.out
+    assert "--json" in outcome.out
+    assert max(map(len, outcome.out.splitlines())) <= 100
+
+
+def test_generate_writes_the_kernel_and_its_table(kernels: Path) -> None:
+    assert files_below(kernels) == [*FILES, "sm_90a/table.cpp"]
+
+
+def test_generate_reports_the_search(mirage_kernels, without_search, workplace) -> None:
+    words = ("generate", "rms_norm_linear", "--shape", "K=4096,N=6144", "--dtype", "fp16")
+    outcome = mirage_kernels(*words, "--out", ".")
+    assert outcome.code == 0
+    assert "searched 23,747 states" in outcome.out
+    assert "55 candidates: 7 proved, 3 rejected" in outcome.out
+    assert "also proved: 14.80 us  one kernel" in outcome.out
+    assert "4 files in ." in outcome.out
+    assert "search" in outcome.err
+    assert "\x1b" not in outcome.out + outcome.err
+
+
+def test_generate_takes_every_shape_and_dtype_of_the_catalog(mirage_kernels, workplace) -> None:
+    outcome = mirage_kernels("generate", "rms_norm_linear", "--dry-run", "--json", "--out", ".")
+    chosen = {(k["shape"]["K"], k["shape"]["N"], k["dtype"]) for k in _json(outcome)["kernels"]}
+    assert len(chosen) == 6
+    assert (8192, 10240, "bf16") in chosen
+    assert files_below(workplace) == []
+
+
+def test_generate_json_holds_report_and_files(mirage_kernels, without_search, workplace) -> None:
+    words = ("--shape", "K=4096,N=6144", "--dtype", "fp16", "--out", ".", "--json")
+    document = _json(mirage_kernels("generate", "rms_norm_linear", *words))
+    assert document["kernels"][0]["report"]["states"] == 23_747
+    assert sorted(document["written"]) == [*FILES, "sm_90a/table.cpp"]
+
+
+def test_recipe_file_goes_to_a_folder_beside_it(mirage_kernels, my_recipe, workplace) -> None:
+    document = _json(mirage_kernels("generate", my_recipe, "--dry-run", "--json"))
+    assert document["folder"] == "mine/kernels"
+    assert [k["shape"] for k in document["kernels"]] == [{"K": 32, "N": 48}] * 2
+    assert files_below(workplace) == ["mine/my_recipe.py"]
+
+
+def test_recipe_file_is_searched_proved_and_written(mirage_kernels, my_recipe, workplace) -> None:
+    outcome = mirage_kernels("generate", my_recipe, "--shape", "K=64,N=48", "--dtype", "bf16")
+    assert outcome.code == 0, outcome.err
+    assert re.search(r"[1-9]\d* candidates: [1-9]\d* proved", outcome.out)
+    stem = "sm_90a/my_recipe/K64_N48_bf16"
+    written = [f"{stem}.cu", f"{stem}.json", f"{stem}.py", "sm_90a/table.cpp"]
+    assert files_below(workplace / "mine" / "kernels") == written
+    assert "contract" in mirage_kernels("show", f"mine/kernels/{stem}.json").out
+
+
+def test_list_names_recipes_and_kernels(mirage_kernels, kernels: Path) -> None:
+    outcome = mirage_kernels("list", "--kernels", str(kernels))
+    assert outcome.code == 0
+    assert re.search(r"gated_mlp +K=4096,N=14336 +Llama-3-8B, TP 1", outcome.out)
+    assert re.search(rf"{KERNEL} +sm_90a +M <= .*any +(yes|no)", outcome.out)
+    assert "\x1b" not in outcome.out
+
+
+def test_list_json(mirage_kernels, kernels: Path) -> None:
+    document = _json(mirage_kernels("list", "--json", "--kernels", str(kernels)))
+    assert {"gated_mlp", "gqa", "rms_norm_linear"} <= {r["name"] for r in document["recipes"]}
+    (kernel,) = document["kernels"]
+    assert kernel["name"] == KERNEL
+    assert kernel["buckets"][-1] == 0
+    assert isinstance(kernel["compiled"], bool)
+
+
+def test_list_of_recipes_alone(mirage_kernels) -> None:
+    assert "kernels" not in _json(mirage_kernels("list", "--recipes", "--json"))
+
+
+def test_show_recipe(mirage_kernels, kernels: Path) -> None:
+    outcome = mirage_kernels("show", "rms_norm_linear", "--kernels", str(kernels))
+    assert outcome.code == 0
+    assert "static dims K, N; at run time M <= 4096" in outcome.out
+    assert "contract(" in outcome.out
+    assert KERNEL in outcome.out
+
+
+def test_show_recipe_file(mirage_kernels, my_recipe) -> None:
+    outcome = mirage_kernels("show", my_recipe, "--json")
+    assert _json(outcome)["recipe"]["name"] == "my_recipe"
+    assert "a recipe file that prints" in outcome.err
+
+
+@pytest.mark.parametrize("name", [KERNEL, f"sm_90a/{KERNEL}", f"kernels/sm_90a/{KERNEL}.json"])
+def test_show_kernel_by_name_or_file(mirage_kernels, kernels: Path, name: str) -> None:
+    outcome = mirage_kernels("show", name, "--kernels", "kernels")
+    assert outcome.code == 0
+    assert "in the loop:" in outcome.out
+    assert "fmap=K" in outcome.out
+    assert re.search(r"Proved equal to the recipe on \d+ random draws .* 2\^-\d+", outcome.out)
+    assert re.search(r"any M +.*K by \d+.*warps \d+", outcome.out)
+
+
+def test_show_kernel_json_is_its_record(mirage_kernels, kernels, record: KernelRecord) -> None:
+    document = _json(mirage_kernels("show", KERNEL, "--kernels", "kernels", "--json"))
+    assert document["record"] == json.loads(record.text())
+
+
+def test_check_prints_the_diff_and_fails(mirage_kernels, kernels, monkeypatch) -> None:
+    found = Difference("sm_90a/x.cu", "the file is not what the generator makes", "-a\n+b\n")
+    monkeypatch.setattr(check_verb, "check", lambda folder, **_: [found])
+    outcome = mirage_kernels("check", "--kernels", str(kernels))
+    assert outcome.code == 1
+    assert "sm_90a/x.cu: the file is not what the generator makes\n-a\n+b\n" in outcome.out
+    assert _json(mirage_kernels("check", "--kernels", str(kernels), "--json"), code=1)[
+        "differences"
+    ] == [{"path": "sm_90a/x.cu", "reason": found.reason, "diff": found.diff}]
+
+
+def test_check_says_that_nothing_differs(mirage_kernels, kernels, monkeypatch) -> None:
+    monkeypatch.setattr(check_verb, "check", lambda folder, **_: [])
+    outcome = mirage_kernels("check", "--kernels", str(kernels))
+    assert outcome.code == 0
+    assert outcome.out.startswith("1 kernel:")
+
+
+def test_written_kernels_are_read_back(kernels: Path, record: KernelRecord) -> None:
+    assert list(records(kernels).values()) == [record]
+
+
+def test_doctor_finds_what_is_here(mirage_kernels) -> None:
+    import torch
+
+    document = _json(mirage_kernels("doctor", "--json"), code=None)
+    found = {finding["what"]: finding for finding in document["findings"]}
+    assert {"Python", "torch", "extension", "GPU", "nvcc", "triton", "kernels"} <= set(found)
+    assert torch.__version__ in found["torch"]["found"]
+    assert all(f["status"] == "ok" or f["hint"] for f in found.values())
+
+
+def _json(outcome, code: int | None = 0):
+    assert code in (None, outcome.code), outcome.err
+    return json.loads(outcome.out)

@@ -1,0 +1,100 @@
+"""The cost reading ranks by what a kernel moves, computes, and fits into."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from math import inf
+
+import pytest
+
+from mirage_kernels.generator.ir import DType, Graph, retile
+from mirage_kernels.generator.meaning.cost import Estimate, estimate
+from mirage_kernels.generator.plan.threads import with_threads
+from mirage_kernels.generator.recipe import Recipe, Shape, output_type, trace
+from mirage_kernels.generator.search.blocks import BlockSketch, Step
+from mirage_kernels.generator.search.kernels import MIDDLE, LibrarySketch, ProgramSketch
+from mirage_kernels.generator.search.lower import Goal, lower
+from mirage_kernels.generator.search.settings import Setting, View
+from mirage_kernels.generator.target import target
+
+Fused = Callable[..., Graph]
+ON = target("sm_90a")
+SHAPE = Shape("a model", {"K": 4096, "N": 6144})
+SIZES = {"M": 8, "K": 4096, "N": 6144}
+TILES = {"M": 8, "K": 512, "N": 48}
+
+
+def cost(graph: Graph, sizes: dict[str, int] | None = None) -> Estimate:
+    return estimate(graph, sizes or SIZES, ON)
+
+
+@pytest.fixture(scope="module")
+def kernel(fused: Fused) -> Graph:
+    return retile(fused(shape=SHAPE), TILES)
+
+
+def two_kernels(recipe: Recipe) -> Graph:
+    """Scale the weight in one kernel, multiply in another: no norm, for the cost alone."""
+    views = (View("norm_weight", (None,), None), View("weight", ("N",), None))
+    scaling = BlockSketch(Setting(("N",), None, views), (), (Step("mul", (0, 1)),), ("N", "K"))
+    product = LibrarySketch((MIDDLE, "x"), "K", ("N", "M"))
+    spec = trace(recipe, SHAPE, DType.FP16)
+    goal = Goal(spec, output_type(recipe, SHAPE, DType.FP16), DType.FP16, {"N": 16})
+    return lower(ProgramSketch((scaling, product)), goal)
+
+
+def test_a_kernel_takes_no_less_than_reading_its_bytes_once(kernel: Graph) -> None:
+    assert cost(kernel).microseconds > 4096 * 6144 * 2 / ON.memory_bytes_per_us
+
+
+def test_a_decode_kernel_is_limited_by_memory(kernel: Graph) -> None:
+    assert cost(kernel).limit in ("memory", "cache")
+
+
+def test_more_bytes_cost_more(kernel: Graph) -> None:
+    assert cost(kernel, SIZES | {"K": 8192}).microseconds > cost(kernel).microseconds
+
+
+def test_more_tokens_cost_more(kernel: Graph) -> None:
+    assert cost(kernel, SIZES | {"M": 64}).microseconds > cost(kernel).microseconds
+
+
+def test_less_memory_bandwidth_costs_more(kernel: Graph) -> None:
+    slow = replace(ON, memory_bytes_per_us=ON.memory_bytes_per_us / 4)
+    assert estimate(kernel, SIZES, slow).microseconds > cost(kernel).microseconds
+
+
+def test_an_uneven_last_wave_costs_more(kernel: Graph) -> None:
+    narrow = retile(kernel, {"N": 46})  # 134 blocks on 132 multiprocessors
+    assert cost(narrow).microseconds > 1.5 * cost(kernel).microseconds
+
+
+def test_tiles_that_do_not_fit_shared_memory_cost_infinitely_much(kernel: Graph) -> None:
+    assert cost(retile(kernel, {"K": 4096})) == Estimate(inf, "shared memory")
+
+
+def test_a_tile_counts_no_more_than_its_whole_tensor(kernel: Graph) -> None:
+    wide = retile(kernel, {"M": 8192})  # of 8 tokens
+    assert cost(wide).microseconds < inf
+
+
+def test_many_tokens_are_limited_by_arithmetic_of_some_kind(kernel: Graph) -> None:
+    assert cost(retile(kernel, {"M": 64}), SIZES | {"M": 4096}).limit != "memory"
+
+
+def test_thread_graphs_cost_what_their_ops_cost(kernel: Graph) -> None:
+    assert cost(with_threads(kernel)).microseconds == pytest.approx(cost(kernel).microseconds)
+
+
+def test_every_kernel_of_a_program_is_launched(rms_norm_linear: Recipe) -> None:
+    free = replace(ON, launch_us=0.0)
+    graph = two_kernels(rms_norm_linear)
+    launches = cost(graph).microseconds - estimate(graph, SIZES, free).microseconds
+    assert launches == pytest.approx(2 * ON.launch_us)
+
+
+def test_writing_a_tensor_between_kernels_costs_more_than_one_kernel(
+    kernel: Graph, rms_norm_linear: Recipe
+) -> None:
+    assert cost(two_kernels(rms_norm_linear)).microseconds > 2 * cost(kernel).microseconds

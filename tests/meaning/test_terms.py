@@ -1,0 +1,198 @@
+"""Containment in normal forms: nothing that is part of an expression is ever said not to be."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+import pytest
+
+from mirage_kernels.generator.meaning.terms import Terms, walk_atoms
+
+SEEDS = range(40)
+LEAVES = ("a", "a", "b", "c", "d")
+
+
+class Words:
+    """Terms of one table, written like the expressions they stand for."""
+
+    def __init__(self) -> None:
+        self.terms = Terms()
+        self.a, self.b, self.c, self.d, self.e = map(self.leaf, "abcde")
+        self.k = self.terms.leaf("sum", "K", "tile")
+
+    def leaf(self, name: str) -> int:
+        return self.terms.leaf("input", name)
+
+    def add(self, x: int, y: int) -> int:
+        return self.terms.add(x, y)
+
+    def mul(self, *factors: int) -> int:
+        product, *rest = factors
+        for factor in rest:
+            product = self.terms.mul(product, factor)
+        return product
+
+    def div(self, x: int, y: int) -> int:
+        return self.terms.div(x, y)
+
+    def fn(self, name: str, x: int) -> int:
+        return self.terms.function(name, x)
+
+
+Case = Callable[[Words], tuple[int, int]]  # (whole, part)
+
+
+def norm(w: Words, *factors: int) -> int:
+    """x * factors / sqrt(k * x * x + eps), with x, eps = a, d."""
+    return w.div(w.mul(w.a, *factors), w.fn("sqrt", w.add(w.mul(w.k, w.a, w.a), w.d)))
+
+
+PARTS: dict[str, Case] = {
+    "itself": lambda w: (w.add(w.a, w.b), w.add(w.a, w.b)),
+    "a summand": lambda w: (w.add(w.a, w.b), w.b),
+    "a factor": lambda w: (w.mul(w.a, w.b, w.c), w.mul(w.c, w.a)),
+    "a factor of a summand": lambda w: (w.add(w.mul(w.a, w.b), w.c), w.b),
+    "a sum before distributing": lambda w: (w.mul(w.add(w.a, w.b), w.c), w.add(w.a, w.b)),
+    "two of three summands": lambda w: (w.add(w.add(w.a, w.b), w.c), w.add(w.a, w.c)),
+    "a numerator": lambda w: (w.div(w.a, w.b), w.a),
+    "a denominator": lambda w: (w.div(w.a, w.b), w.b),
+    "a denominator's factor": lambda w: (w.div(w.a, w.mul(w.b, w.c)), w.c),
+    "a denominator's summand": lambda w: (w.div(w.a, w.add(w.b, w.c)), w.c),
+    "early division": lambda w: (w.div(w.mul(w.a, w.b, w.k), w.c), w.div(w.a, w.c)),
+    "late division": lambda w: (w.div(w.mul(w.a, w.b, w.k), w.c), w.mul(w.a, w.b, w.k)),
+    "one of two divisions": lambda w: (w.div(w.div(w.a, w.b), w.c), w.div(w.a, w.c)),
+    "a factor of a denominator's sum": lambda w: (
+        w.div(w.c, w.mul(w.fn("silu", w.a), w.add(w.add(w.mul(w.a, w.a), w.a), w.b))),
+        w.div(w.c, w.add(w.add(w.mul(w.a, w.a), w.a), w.b)),
+    ),
+    "a function's argument": lambda w: (w.mul(w.fn("silu", w.add(w.a, w.b)), w.c), w.a),
+    "a nested argument": lambda w: (w.fn("silu", w.fn("gelu", w.mul(w.a, w.b))), w.mul(w.a, w.b)),
+    "a sum along a tile": lambda w: (w.mul(w.a, w.k, w.b), w.mul(w.a, w.k)),
+    "one of two exponentials": lambda w: (w.fn("exp", w.add(w.a, w.b)), w.fn("exp", w.b)),
+    "one of two roots": lambda w: (w.fn("sqrt", w.mul(w.a, w.b)), w.fn("sqrt", w.a)),
+    "a root of a square": lambda w: (w.fn("sqrt", w.mul(w.a, w.a)), w.fn("sqrt", w.a)),
+    "an exponential twice": lambda w: (w.fn("exp", w.add(w.a, w.a)), w.fn("exp", w.a)),
+    "the square under a norm": lambda w: (norm(w, w.b, w.c), w.mul(w.a, w.a)),
+    "the sum under a norm": lambda w: (norm(w, w.b, w.c), w.mul(w.k, w.a, w.a)),
+    "the norm's root": lambda w: (
+        norm(w, w.b, w.c), w.fn("sqrt", w.add(w.mul(w.k, w.a, w.a), w.d)),
+    ),
+    "the product before the norm": lambda w: (norm(w, w.b, w.c), w.mul(w.a, w.b, w.c)),
+    "the norm without its scale": lambda w: (norm(w, w.b, w.c), norm(w)),
+    "the scaled weight": lambda w: (norm(w, w.b, w.c), w.mul(w.b, w.c)),
+    "a mean's numerator twice": lambda w: (w.add(w.div(w.a, w.c), w.div(w.b, w.c)), w.add(w.a, w.b)),
+}
+
+NO_PARTS: dict[str, Case] = {
+    "another input": lambda w: (w.add(w.a, w.b), w.c),
+    "a square of a factor": lambda w: (w.mul(w.a, w.b), w.mul(w.a, w.a)),
+    "a product of summands": lambda w: (w.add(w.a, w.b), w.mul(w.a, w.b)),
+    "a sum of factors": lambda w: (w.mul(w.a, w.b), w.add(w.a, w.b)),
+    "a quotient upside down": lambda w: (w.div(w.a, w.b), w.div(w.b, w.a)),
+    "a product with the denominator": lambda w: (w.div(w.a, w.b), w.mul(w.a, w.b)),
+    "a sum along another dim": lambda w: (
+        w.mul(w.a, w.k), w.mul(w.a, w.terms.leaf("sum", "N", "tile")),
+    ),
+    "a summand twice": lambda w: (w.add(w.a, w.b), w.add(w.a, w.a)),
+    "another function": lambda w: (w.fn("silu", w.a), w.fn("gelu", w.a)),
+    "a function of another argument": lambda w: (w.fn("silu", w.a), w.fn("silu", w.b)),
+    "the sum before a root": lambda w: (w.fn("sqrt", w.a), w.add(w.fn("sqrt", w.a), w.a)),
+    "another exponential": lambda w: (w.fn("exp", w.add(w.a, w.b)), w.fn("exp", w.c)),
+    "division by the norm's argument": lambda w: (
+        norm(w, w.b), w.div(w.a, w.add(w.mul(w.k, w.a, w.a), w.d)),
+    ),
+    "the norm twice": lambda w: (norm(w, w.b), w.mul(norm(w), norm(w))),
+}
+
+
+@pytest.mark.parametrize("what", PARTS)
+def test_a_part_is_contained(what: str) -> None:
+    words = Words()
+    whole, part = PARTS[what](words)
+    assert words.terms.contains(whole, part)
+
+
+@pytest.mark.parametrize("what", NO_PARTS)
+def test_what_is_no_part_is_not_contained(what: str) -> None:
+    words = Words()
+    whole, part = NO_PARTS[what](words)
+    assert not words.terms.contains(whole, part)
+
+
+def grown(words: Words, rng: random.Random, depth: int, parts: list[int]) -> int:
+    """Return a random expression over a, b, c and d; `parts` gets every part of it."""
+    if depth == 0 or rng.random() < 0.15:
+        term = words.leaf(rng.choice(LEAVES))
+    else:
+        kind = rng.choice(("add", "mul", "mul", "div", "fn", "fn", "sum"))
+        first = grown(words, rng, depth - 1, parts)
+        if kind == "fn":
+            term = words.fn(rng.choice(("exp", "sqrt", "silu")), first)
+        elif kind == "sum":
+            term = words.mul(first, words.k)
+        else:
+            second = grown(words, rng, depth - 1, parts)
+            term = getattr(words, kind)(first, second)
+    parts.append(term)
+    return term
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_every_part_of_an_expression_is_contained_in_it(seed: int) -> None:
+    words, parts = Words(), []
+    whole = grown(words, random.Random(seed), 4, parts)
+    missed = [words.terms.table[p] for p in parts if not words.terms.contains(whole, p)]
+    assert missed == []
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_an_input_that_does_not_occur_is_not_contained(seed: int) -> None:
+    words = Words()
+    whole = grown(words, random.Random(seed), 4, [])
+    assert not words.terms.contains(whole, words.e)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_part_never_counts_an_input_more_often_than_the_whole(seed: int) -> None:
+    words, parts = Words(), []
+    whole = words.terms.occurrences(grown(words, random.Random(seed), 4, parts))
+    for part in parts:
+        assert words.terms.occurrences(part) <= whole
+
+
+@pytest.mark.parametrize("op", ["add", "mul", "div"])
+@pytest.mark.parametrize("seed", SEEDS)
+def test_joining_two_values_counts_at_least_the_inputs_of_both(seed: int, op: str) -> None:
+    words, rng = Words(), random.Random(seed)
+    first, second = grown(words, rng, 3, []), grown(words, rng, 3, [])
+    both = words.terms.occurrences(first) + words.terms.occurrences(second)
+    assert both <= words.terms.occurrences(getattr(words, op)(first, second))
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_function_counts_what_its_argument_counts(seed: int) -> None:
+    words = Words()
+    inner = grown(words, random.Random(seed), 3, [])
+    assert words.terms.occurrences(words.fn("silu", inner)) == words.terms.occurrences(inner)
+
+
+def test_equal_terms_are_identical_numbers() -> None:
+    words = Words()
+    assert words.mul(words.add(words.a, words.b), words.c) == words.add(
+        words.mul(words.c, words.b), words.mul(words.a, words.c)
+    )
+
+
+def test_what_cannot_be_decided_is_kept() -> None:
+    words = Words()
+    four = words.mul(words.add(words.a, words.b), words.add(words.c, words.d))
+    whole = words.div(words.e, words.mul(four, words.add(words.a, words.c)))
+    assert words.terms.contains(whole, words.div(words.e, words.add(words.a, words.c)))
+
+
+def test_every_atom_of_a_term_is_walked() -> None:
+    words = Words()
+    whole = words.div(words.a, words.fn("sqrt", words.mul(words.k, words.b)))
+    kinds = {atom[:2] for atom in walk_atoms(words.terms, whole)}
+    assert kinds == {("input", "a"), ("input", "b"), ("fn", "sqrt"), ("sum", "K")}
