@@ -17,6 +17,8 @@ TYPING := $(VENV)/typing
 CUDA_SOURCES := $(shell find csrc kernels -name '*.cu' -o -name '*.cuh' -o -name '*.cpp' -o -name '*.h')
 C_STYLE := $(filter-out kernels/%/table.cpp,$(CUDA_SOURCES))
 export MIRAGE_KERNELS_ARCH := $(ARCH)
+# Tests run side by side and multiply many small tiles: threads would only get in their way.
+export OPENBLAS_NUM_THREADS := 1
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
 

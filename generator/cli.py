@@ -31,6 +31,8 @@ DONE, NO, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code."""
+    # Proofs multiply many small tiles: threads of the matrix library only get in their way.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     words = list(sys.argv[1:] if arguments is None else arguments)
     terminal = Terminal(as_json=_wants_json(words))
     try:

@@ -155,7 +155,7 @@ def _run_stale(work: list[Job], jobs: int, progress: Progress) -> None:
             for done, future in enumerate(as_completed(futures), 1):
                 seconds = future.result()
                 progress(f"compile   {done}/{len(stale)} {futures[future].name}  {seconds:.1f} s")
-        except ToolchainError:
+        except BaseException:  # an interrupt too: what has not started must not
             pool.shutdown(cancel_futures=True)
             raise
 

@@ -26,6 +26,10 @@ class RecipeError(MirageError):
     """A recipe that cannot be loaded or traced."""
 
 
+class UnknownOperatorError(RecipeError, AttributeError):
+    """A name that is no operator of the recipe language; Python takes it as a missing attribute."""
+
+
 class ShapeError(MirageError):
     """A shape that does not parse or does not fit its recipe."""
 

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-from mirage_kernels.generator.errors import RecipeError
+from mirage_kernels.generator.errors import RecipeError, UnknownOperatorError
 from mirage_kernels.generator.ir import OPS, Builder, Dim, DType, Kind, Node, TensorType, Value
 from mirage_kernels.generator.ir.infer import SCALAR
 from mirage_kernels.generator.naming import name_of
@@ -70,11 +69,12 @@ class Tensor:
         )
 
     def __getattr__(self, attribute: str) -> Tensor:
-        raise _unknown(attribute)
+        raise unknown_operator(attribute)
 
 
-def _unknown(operator: str) -> RecipeError:
-    return RecipeError(
+def unknown_operator(operator: str) -> UnknownOperatorError:
+    """Return the error for a name that is no operator, with the list of those there are."""
+    return UnknownOperatorError(
         f"recipes have no operator {operator!r}",
         f"operators: {', '.join(LANGUAGE)}, and + - * / < &",
     )
@@ -86,7 +86,7 @@ def apply(op: str, first: Tensor, *others: Tensor | float, over: str = "") -> Te
     Raises RecipeError for an unknown op, GraphError for operands whose dims don't fit.
     """
     if op not in OPS or OPS[op].kind in (Kind.GRAPH, Kind.OUTPUT, Kind.CARRY):
-        raise _unknown(op)
+        raise unknown_operator(op)
     builder = first.builder
     operands = [first, *(_constant(builder, o) for o in others)]
     args = tuple(o.name for o in operands)
@@ -210,12 +210,3 @@ LANGUAGE = (
     *("contract", "sum", "mean", "where", "exp", "log", "sqrt", "rsqrt", "square", "sigmoid"),
     *("silu", "gelu", "tanh", "relu", "rms_norm", "extent", "positions"),
 )
-
-
-if not TYPE_CHECKING:  # type checkers must go on refusing unknown names
-
-    def __getattr__(name: str) -> object:
-        """Refuse `from ...language import softmax` with the list of what there is."""
-        if name.startswith("__"):
-            raise AttributeError(name)
-        raise _unknown(name)

@@ -259,9 +259,14 @@ def proof_cases(record: KernelRecord) -> list[Case]:
 def prove_record(record: KernelRecord, spec: Graph, progress: Progress) -> KernelRecord:
     """Return the record with the proof of its muGraph at its real tile sizes and extents."""
     check_graph(record.graph)
-    cases = proof_cases(record)
-    progress(Event("prove", 0, len(cases), f"{record.recipe} {record.stem}"))
+    cases = _announced(proof_cases(record), record, progress)
     return replace(record, proof=prove(spec, record.graph, cases, seed=SEED))
+
+
+def _announced(cases: Sequence[Case], record: KernelRecord, progress: Progress) -> Iterator[Case]:
+    for done, case in enumerate(cases, start=1):
+        progress(Event("prove", done, len(cases), f"{record.recipe} {record.stem}"))
+        yield case
 
 
 def _report(
@@ -310,6 +315,8 @@ def parse_shape(text: str, recipe: Recipe) -> Shape:
                 f"{item!r} in the shape {text!r} is not of the form NAME=NUMBER",
                 f"write --shape {','.join(f'{n}=...' for n in recipe.static_dims)}",
             )
+        if name.strip() in dims:
+            raise ShapeError(f"the shape {text!r} gives {name.strip()} twice")
         dims[name.strip()] = int(size)
     named = Shape("given on the command line", dims)
     recipe.dims(named)

@@ -9,6 +9,7 @@ import importlib
 import importlib.util
 import inspect
 import pkgutil
+import re
 import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -18,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from mirage_kernels.generator.errors import GraphError, RecipeError, ShapeError
 from mirage_kernels.generator.ir import Builder, Dim, DType, Graph, Level, TensorType, check
-from mirage_kernels.generator.language import Tensor
+from mirage_kernels.generator.language import Tensor, unknown_operator
 
 if TYPE_CHECKING:
     import torch
@@ -233,8 +234,11 @@ def load_recipe(name_or_path: str) -> Recipe:
     return found[0]
 
 
+_MISSING_NAME = re.compile(r"cannot import name '(\w+)' from 'mirage_kernels.generator.language'")
+
+
 def _run_file(path: Path) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(path.stem, path)
+    spec = importlib.util.spec_from_file_location(path.stem, path.resolve())
     if spec is None or spec.loader is None:
         raise RecipeError(f"recipe file {path} cannot be read as Python")
     module = importlib.util.module_from_spec(spec)
@@ -243,10 +247,19 @@ def _run_file(path: Path) -> ModuleType:
     except RecipeError:
         raise
     except Exception as error:  # the file is the user's: it may raise anything
-        frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename == str(path)]
-        line = frames[-1].lineno if frames else getattr(error, "lineno", None)
-        raise RecipeError(
-            f"{path.name}, line {line}: {type(error).__name__}: {error}",
-            "the recipe file must run as Python; nothing was written",
-        ) from error
+        raise _failure_of(path, error) from error
     return module
+
+
+def _failure_of(path: Path, error: Exception) -> RecipeError:
+    """Return what to say of an error that a recipe file raised: its line, or the missing op."""
+    missing = _MISSING_NAME.match(str(error))
+    if missing:
+        return unknown_operator(missing[1])
+    own = str(path.resolve())
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename == own]
+    line = frames[-1].lineno if frames else getattr(error, "lineno", None)
+    return RecipeError(
+        f"{path.name}, line {line}: {type(error).__name__}: {error}",
+        "the recipe file must run as Python; nothing was written",
+    )

@@ -57,6 +57,9 @@ def add_arguments(parser: Parser) -> None:
         "--compile", action="store_true", help="torch.compile(max-autotune) as well (minutes)"
     )
     parser.add_argument(
+        "--commit", metavar="ID", help="what to record as measured (default: the checkout's commit)"
+    )
+    parser.add_argument(
         "--json", metavar="FILE", help="write rows and environment there; - prints them on stdout"
     )
 
@@ -71,7 +74,7 @@ def run(arguments: argparse.Namespace, terminal: Terminal) -> int:
     _require_gpu()
     work = list(_workloads(arguments, chosen, shapes))
     rows = _measured(work, arguments.compile, terminal)
-    environment = _environment()
+    environment = _environment(arguments.commit or _commit())
     terminal.table(_table(rows, arguments.compile))
     terminal.line(_described(environment))
     document = json.dumps(
@@ -183,10 +186,10 @@ def _cells(row: Row, with_compile: bool) -> tuple[str, ...]:
     return (row.workload, row.dtype, static, str(row.dims["M"]), *times, *errors)
 
 
-def _environment() -> Environment:
+def _environment(commit: str) -> Environment:
     from mirage_kernels.generator.measure import environment
 
-    return environment(command=shlex.join([PROGRAM, *sys.argv[1:]]), commit=_commit())
+    return environment(command=shlex.join([PROGRAM, *sys.argv[1:]]), commit=commit)
 
 
 def _commit() -> str:

@@ -27,7 +27,7 @@ def emit_table(arch: str, entries: Sequence[Entry]) -> str:
     """Return table.cpp; entries are listed in the order of their symbols."""
     ordered = sorted(entries, key=lambda e: e.symbol)
     writer = Writer()
-    writer.line(f"// mirage-kernels generate --arch {arch}")
+    writer.line(f"// mirage-kernels generate RECIPE --arch {arch}")
     writer.line("//")
     writer.line("// Which kernel serves which recipe, element type and static extents.")
     writer.line()

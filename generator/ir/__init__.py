@@ -18,7 +18,15 @@ from mirage_kernels.generator.ir.graph import (
 )
 from mirage_kernels.generator.ir.infer import count, result_type, tile_type, union_dims
 from mirage_kernels.generator.ir.ops import OPS, Kind, Op, ops_of_kind
-from mirage_kernels.generator.ir.text import Json, dumps, expression, from_json, to_json, to_text
+from mirage_kernels.generator.ir.text import (
+    Json,
+    dumps,
+    expression,
+    from_json,
+    number_text,
+    to_json,
+    to_text,
+)
 
 __all__ = [
     "OPS",
@@ -43,6 +51,7 @@ __all__ = [
     "expression",
     "from_json",
     "join_phases",
+    "number_text",
     "ops_of_kind",
     "phases_of",
     "result_type",

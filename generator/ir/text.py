@@ -191,5 +191,10 @@ def expression(node: Node) -> str:
     if node.over:
         items.append(f"over={node.over}" if node.args else node.over)
     if node.op == "const":
-        items.append(f"{node.value:g}")
+        items.append(number_text(node.value))
     return f"{node.op}({', '.join(items)})"
+
+
+def number_text(value: float) -> str:
+    """Return the shortest text that reads back as `value`: 0.1, 1e-06, 128."""
+    return repr(float(value)).removesuffix(".0")

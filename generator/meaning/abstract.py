@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from mirage_kernels.generator.ir import Axis, Graph, Node, Phase, TensorType, phases_of
+from mirage_kernels.generator.ir import Axis, Graph, Node, Phase, TensorType, number_text, phases_of
 from mirage_kernels.generator.meaning.terms import Terms
 from mirage_kernels.generator.meaning.walk import Reading, Rule, results
 
@@ -41,7 +41,7 @@ _LAWFUL: dict[str, Callable[..., int]] = {
 
 def source(terms: Terms, node: Node) -> int:
     """Return the term of a constant, an extent or positions."""
-    return terms.leaf(node.op, f"{node.value:g}" if node.op == "const" else node.over)
+    return terms.leaf(node.op, number_text(node.value) if node.op == "const" else node.over)
 
 
 def sum_parts(dim: str, phase: Phase | None, loop: Axis | None) -> tuple[str, ...]:

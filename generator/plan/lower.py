@@ -6,7 +6,16 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from mirage_kernels.generator.errors import PlanError
-from mirage_kernels.generator.ir import OPS, Graph, Kind, Node, Phase, TensorType, phases_of
+from mirage_kernels.generator.ir import (
+    OPS,
+    Graph,
+    Kind,
+    Node,
+    Phase,
+    TensorType,
+    number_text,
+    phases_of,
+)
 from mirage_kernels.generator.plan.program import Do, Layout, Operand, Roles, Statement, TileProgram
 
 
@@ -84,7 +93,7 @@ class _Lowering:
 
     def literals(self) -> dict[str, str]:
         found = {n.name: n.over for n in self.body.of("size")}
-        return found | {n.name: f"{n.value:g}" for n in self.body.of("const")}
+        return found | {n.name: number_text(n.value) for n in self.body.of("const")}
 
     def layout(self, name: str, type_: TensorType) -> Layout:
         layout = self.roles.layout(type_.names)

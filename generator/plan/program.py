@@ -37,13 +37,10 @@ class Roles:
 
     def layout(self, dims: tuple[str, ...]) -> Layout | None:
         """Return the place of a value with these dims, None if the plan has none."""
-        return _LAYOUTS.get(
-            frozenset(
-                word
-                for word, dim in (("r", self.rows), ("t", self.tokens), ("d", self.depth))
-                if dim in dims
-            )
-        )
+        letters = {self.rows: "r", self.tokens: "t", self.depth: "d"}
+        if not set(dims) <= set(letters):
+            return None
+        return _LAYOUTS.get(frozenset(letters[d] for d in dims))
 
 
 _LAYOUTS = {

@@ -105,7 +105,8 @@ class Footprint:
 def variants(program: TileProgram, on: Target) -> tuple[Variant, ...]:
     """Return one variant per bucket for a planned program on a target.
 
-    Raises PlanError for extents that its loads cannot take.
+    Raises PlanError for extents that its loads cannot take, and for a program that keeps more
+    than a block can hold.
     """
     extents = {d.name: d.size for o in program.inputs for d in o.type.dims}
     rows, depth = extents[program.roles.rows], extents[program.roles.depth]
@@ -131,20 +132,26 @@ def _knobs(footprint: Footprint, tokens: int, extents: tuple[int, int], on: Targ
     rows, depth = extents
     one_wave = rows_for(rows, on.multiprocessors)
     resident = 2 if tokens == LINE_TILE and one_wave > MOST_ROWS_OF_ONE else 1
+    limit = on.shared_bytes // resident - (resident - 1) * RESERVED_BYTES
     waves = 1
     while True:
         block_rows = rows_for(rows, on.multiprocessors * resident * waves)
         for chunks in (2, 1):
             knobs = Knobs(tokens, block_rows, warps=8, chunks=chunks, stages=2)
-            if footprint.registers(knobs) <= REGISTERS_LEFT:
-                return _with_ring(footprint, knobs, depth, (resident, on.shared_bytes))
+            smallest = footprint.shared_bytes(replace(knobs, warps=4))
+            if footprint.registers(knobs) <= REGISTERS_LEFT and smallest <= limit:
+                return _with_ring(footprint, knobs, depth, (resident, limit))
+        if block_rows == ROW_TILE:
+            raise PlanError(
+                f"{tokens} tokens and {ROW_TILE} rows need more registers or shared memory "
+                "than a block has"
+            )
         waves += 1
 
 
 def _with_ring(footprint: Footprint, knobs: Knobs, depth: int, room: tuple[int, int]) -> Knobs:
-    """Return the knobs with warps and stages; `room` = blocks per multiprocessor, its bytes."""
-    resident, shared_bytes = room
-    limit = shared_bytes // resident - (resident - 1) * RESERVED_BYTES
+    """Return the knobs with warps and stages; `room` = blocks per multiprocessor, bytes of each."""
+    resident, limit = room
     if resident > 1 or footprint.shared_bytes(knobs) > limit:
         knobs = replace(knobs, warps=4)
     per_warp = -(-depth // (knobs.warps * knobs.chunks * CHUNK_DEPTH))

@@ -8,7 +8,7 @@ the first place where the results differ.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -109,10 +109,13 @@ def compare(spec: Graph, candidate: Graph, case: Case, *, seed: int) -> Draw:
     return Draw(seed, case.tiles, case.sizes, field.p)
 
 
-def prove(spec: Graph, candidate: Graph, cases: Sequence[Case], *, seed: int) -> Proof:
+def prove(spec: Graph, candidate: Graph, cases: Iterable[Case], *, seed: int) -> Proof:
     """Compare on one fresh draw per case; return the record or raise VerifyError."""
-    draws = tuple(compare(spec, candidate, c, seed=seed + i) for i, c in enumerate(cases))
-    return Proof(draws, log2_failure(spec, candidate, cases))
+    done, draws = [], []
+    for case in cases:
+        draws.append(compare(spec, candidate, case, seed=seed + len(draws)))
+        done.append(case)
+    return Proof(tuple(draws), log2_failure(spec, candidate, done))
 
 
 def log2_failure(spec: Graph, candidate: Graph, cases: Sequence[Case]) -> float:

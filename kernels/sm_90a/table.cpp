@@ -1,4 +1,4 @@
-// mirage-kernels generate --arch sm_90a
+// mirage-kernels generate RECIPE --arch sm_90a
 //
 // Which kernel serves which recipe, element type and static extents.
 

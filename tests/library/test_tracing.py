@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from torch import Tensor
+from torch._dynamo.testing import CompileCounter
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from mirage_kernels import rms_norm_linear
@@ -31,7 +32,7 @@ def test_compiles_without_a_graph_break(backend: str) -> None:
 
 
 def test_compiles_once_for_every_number_of_tokens() -> None:
-    counter = torch._dynamo.testing.CompileCounter()
+    counter = CompileCounter()
     compiled = torch.compile(rms_norm_linear, fullgraph=True, backend=counter, dynamic=True)
     for tokens in (3, 5, 8):
         args = inputs(tokens)

@@ -24,7 +24,7 @@ from mirage_kernels.generator.ir import (
     retile,
 )
 from mirage_kernels.generator.meaning import blocks
-from mirage_kernels.generator.meaning.arrays import Array, Arithmetic, array_reading
+from mirage_kernels.generator.meaning.arrays import Arithmetic, Array, array_reading
 from mirage_kernels.generator.meaning.field import draw_field, field_arithmetic
 from mirage_kernels.generator.meaning.reals import FLOAT64
 from mirage_kernels.generator.meaning.walk import results

@@ -97,6 +97,7 @@ WRONG = [
     Law("a root of a sum", "M M", lambda a, b: sqrt(a + b), lambda a, b: sqrt(a) + sqrt(b)),
     Law("adding exponentials", "M M", lambda a, b: exp(a) + exp(b), lambda a, b: exp(a + b)),
     Law("a term twice", "M", lambda a: a + a, lambda a: a),
+    Law("nearly the same constant", "M", lambda a: a * 1.0000001, lambda a: a * 1.0000002),
     Law("another sum", "MK", lambda a: sum(a, "K"), lambda a: mean(a, "K")),
     Law("early division", "MK NK M", lambda a, b, c: k(a / c, b), lambda a, b, c: k(a, b) / (c * c)),
     Law(

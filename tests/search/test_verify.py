@@ -36,7 +36,6 @@ VIEWS = (
     View("weight", ("N", None), "K"),
     View("eps", (None, None), None),
 )
-X, G, W, EPS, SIZE, FIRST = range(6)  # values of a block: its inputs, the extent of K, the first step
 
 
 def one_kernel(recipe: Recipe, *steps: str) -> tuple[Graph, Graph]:

@@ -1,0 +1,259 @@
+"""Tile programs: the order, place and operands of statements, and muGraphs that have none."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from mirage_kernels.generator.errors import PlanError
+from mirage_kernels.generator.ir import DType, Graph, Node, Value
+from mirage_kernels.generator.plan.lower import roles_of, tile_program
+from mirage_kernels.generator.plan.program import Do, Layout, Roles, TileProgram
+from mirage_kernels.generator.plan.threads import with_threads
+from mirage_kernels.generator.recipe import Recipe, Shape, catalog, output_type, trace
+from mirage_kernels.generator.search.blocks import BlockSketch, Step
+from mirage_kernels.generator.search.kernels import MIDDLE, LibrarySketch, ProgramSketch
+from mirage_kernels.generator.search.lower import Goal, lower
+from mirage_kernels.generator.search.settings import Setting, View
+
+Fused = Callable[..., Graph]
+SHAPE = Shape("a test", {"K": 72, "N": 40})
+TILES = {"M": 8, "K": 32, "N": 16}
+
+
+def lowered(recipe: Recipe, *kernels: BlockSketch | LibrarySketch) -> Graph:
+    spec = trace(recipe, SHAPE, DType.FP16)
+    goal = Goal(spec, output_type(recipe, SHAPE, DType.FP16), DType.FP16, TILES)
+    return lower(ProgramSketch(kernels), goal)
+
+
+def sketch(loop: str | None, views: tuple[View, ...], *steps: Step) -> BlockSketch:
+    return BlockSketch(Setting(("N", "M"), loop, views), (), steps, ("M", "N"))
+
+
+def looped(*tensors: str) -> tuple[View, ...]:
+    return tuple(View(t, (None if t == "x" else "N", "M" if t == "x" else None), "K") for t in tensors)
+
+
+def gated_mlp() -> Graph:
+    """silu(x gate^T) * (x up^T) in one kernel."""
+    steps = (
+        *(Step("contract", (0, 1), "K"), Step("accum", (3,))),
+        *(Step("contract", (0, 2), "K"), Step("accum", (5,))),
+        *(Step("silu", (4,)), Step("mul", (6, 7))),
+    )
+    views = looped("x", "gate_weight", "up_weight")
+    return lowered(catalog()["gated_mlp"], sketch("K", views, *steps))
+
+
+def linear_sketch(loop: str | None, *steps: Step) -> BlockSketch:
+    """A kernel of x and weight alone: no norm, for its plan only."""
+    views = tuple(replace(v, loop_cut=loop) for v in looped("x", "weight"))
+    return sketch(loop, views, *steps)
+
+
+def words(program: TileProgram) -> list[str]:
+    """Return every statement of the loop as "out = do args @ layout"."""
+    return [
+        f"{s.out} = {s.op or s.do.value} {' '.join(s.args)} @ {s.layout.value}"
+        for s in program.loop
+        if s.do is not Do.LOAD
+    ]
+
+
+@pytest.fixture(scope="module")
+def program(fused: Fused) -> TileProgram:
+    return tile_program("rms_norm_linear", with_threads(fused("w")))
+
+
+def test_the_static_lines_stream_and_the_dynamic_ones_are_tokens(fused: Fused) -> None:
+    body = fused().blocks[0].body
+    assert body is not None
+    assert roles_of(body) == Roles(rows="N", tokens="M", depth="K")
+
+
+def test_the_loop_of_the_weight_form(program: TileProgram) -> None:
+    assert words(program) == [
+        "scaled_weight = mul weight_tile norm_weight_tile @ rows x depth",
+        "scaled_product = contract scaled_weight x_tile @ rows x tokens",
+        "x_squared_terms = mul x_tile x_tile @ tokens x depth",
+        "x_squared = sum x_squared_terms @ tokens",
+    ]
+
+
+def test_the_loop_of_the_x_form(fused: Fused) -> None:
+    assert words(tile_program("rms_norm_linear", fused("x"))) == [
+        "scaled_x = mul x_tile norm_weight_tile @ tokens x depth",
+        "scaled_x_product = contract weight_tile scaled_x @ rows x tokens",
+        "x_squared_terms = mul x_tile x_tile @ tokens x depth",
+        "x_squared = sum x_squared_terms @ tokens",
+    ]
+
+
+def test_every_looped_input_is_loaded(program: TileProgram) -> None:
+    assert [(s.args[0], s.layout) for s in program.loads] == [
+        ("x", Layout.TOKENS),
+        ("norm_weight", Layout.DEPTH),
+        ("weight", Layout.ROWS),
+    ]
+
+
+def test_partial_sums_meet_in_the_order_they_are_carried(program: TileProgram) -> None:
+    assert [s.out for s in program.meetings] == ["scaled_product", "x_squared"]
+
+
+def test_the_epilogue_divides_totals_and_stores(program: TileProgram) -> None:
+    assert [(s.do, s.op) for s in program.epilogue] == [
+        (Do.TOTAL, ""),
+        (Do.TOTAL, ""),
+        (Do.MAP, "div"),
+        (Do.MAP, "add"),
+        (Do.MAP, "sqrt"),
+        (Do.MAP, "div"),
+        (Do.STORE, ""),
+    ]
+
+
+def test_what_feeds_the_tensor_cores_is_narrow_and_the_rest_fp32(program: TileProgram) -> None:
+    narrow = {s.out for s in program.loop if s.dtype is DType.FP16}
+    assert narrow == {"x_tile", "norm_weight_tile", "weight_tile", "scaled_weight"}
+
+
+def test_thread_graphs_make_the_same_program(fused: Fused, program: TileProgram) -> None:
+    assert tile_program("rms_norm_linear", fused("w")) == program
+
+
+def test_run_time_scalars_are_no_tensors(program: TileProgram) -> None:
+    assert program.scalars == ("eps",)
+    assert [o.name for o in program.inputs] == ["x", "norm_weight", "weight"]
+
+
+def test_extents_are_literals(program: TileProgram) -> None:
+    assert program.literals == {"size_K": "K"}
+
+
+def test_the_result_of_the_program_is_the_recipes(program: TileProgram) -> None:
+    assert program.output.name == "out"
+    assert program.output.type.names == ("M", "N")
+
+
+def test_two_products_of_one_loop_are_two_accumulators() -> None:
+    program = tile_program("gated_mlp", gated_mlp())
+    assert [s.layout for s in program.accumulators] == [Layout.ACCUM, Layout.ACCUM]
+    assert [s.op for s in program.epilogue if s.do is Do.MAP] == ["silu", "mul"]
+
+
+def refusal(graph: Graph) -> str:
+    with pytest.raises(PlanError) as caught:
+        tile_program("mine", graph)
+    return caught.value.sentence
+
+
+def test_a_muGraph_of_two_kernels_has_no_plan(rms_norm_linear: Recipe) -> None:
+    views = (View("norm_weight", (None,), None), View("weight", ("N",), None))
+    scaling = BlockSketch(Setting(("N",), None, views), (), (Step("mul", (0, 1)),), ("N", "K"))
+    graph = lowered(rms_norm_linear, scaling, LibrarySketch((MIDDLE, "x"), "K", ("N", "M")))
+    assert refusal(graph) == "mine: the muGraph has several kernels, this plan takes one"
+
+
+def test_a_library_product_alone_has_no_plan(rms_norm_linear: Recipe) -> None:
+    graph = lowered(rms_norm_linear, LibrarySketch(("weight", "x"), "K", ("N", "M")))
+    assert refusal(graph) == "mine: the muGraph has several kernels, this plan takes one"
+
+
+def test_a_kernel_without_a_loop_has_no_plan(rms_norm_linear: Recipe) -> None:
+    graph = lowered(rms_norm_linear, linear_sketch(None, Step("contract", (0, 1), "K")))
+    assert refusal(graph) == "the muGraph's kernel has no loop to stream along"
+
+
+def test_a_loop_without_a_product_has_no_plan(rms_norm_linear: Recipe) -> None:
+    views = (View("x", ("M",), "K"),)
+    steps = (Step("sum", (0,), "K"), Step("accum", (1,)))
+    summing = BlockSketch(Setting(("M",), "K", views), (), steps, ("M",))
+    graph = lowered(rms_norm_linear, summing, LibrarySketch(("weight", "x"), "K", ("N", "M")))
+    body = graph.blocks[0].body
+    assert body is not None
+    with pytest.raises(PlanError, match="no contraction along the loop has one static and one"):
+        roles_of(body)
+
+
+def edited(graph: Graph, change: Callable[[Node], tuple[Node, ...]]) -> Graph:
+    """Return a muGraph with every node of its block replaced."""
+    block = graph.blocks[0]
+    assert block.body is not None
+    nodes = tuple(new for node in block.body.nodes for new in change(node))
+    body = replace(block.body, nodes=nodes)
+    return replace(graph, nodes=(*graph.nodes[:-1], replace(block, body=body)))
+
+
+def test_positions_are_not_planned_yet(fused: Fused) -> None:
+    place = Value("position", fused().values["eps"].type)
+    iota = Node("iota", (), (place,), over="K")
+    graph = edited(fused(), lambda n: (iota, n) if n.op == "size" else (n,))
+    assert refusal(graph) == "mine: positions are not planned yet (position)"
+
+
+def test_a_replicated_tile_is_not_planned(fused: Fused) -> None:
+    graph = edited(
+        fused(),
+        lambda n: (replace(n, loop_cut=None),) if n.name == "norm_weight_tile" else (n,),
+    )
+    assert refusal(graph) == "mine: norm_weight_tile is not cut by the loop"
+
+
+def test_an_accumulator_over_a_product_is_not_planned(fused: Fused) -> None:
+    graph = edited(
+        fused(),
+        lambda n: (replace(n, args=("scaled_weight",)),) if n.name == "x_squared_total" else (n,),
+    )
+    assert refusal(graph) == "mine: x_squared_total accumulates something else than a sum"
+
+
+def test_a_division_that_broadcasts_its_first_operand_is_not_planned(fused: Fused) -> None:
+    graph = edited(
+        fused(), lambda n: (replace(n, op="div"),) if n.name == "scaled_weight" else (n,)
+    )
+    assert refusal(graph) == "mine: scaled_weight broadcasts its first operand"
+
+
+def test_the_widest_operand_of_a_commutative_op_comes_first(program: TileProgram) -> None:
+    (scaled,) = (s for s in program.loop if s.out == "scaled_weight")
+    assert scaled.args == ("weight_tile", "norm_weight_tile")
+
+
+def test_operands_after_the_loop_stay_in_order(program: TileProgram) -> None:
+    (added,) = (s for s in program.epilogue if s.op == "add")
+    assert added.args == ("eps", "mean_x_squared")
+
+
+@pytest.mark.parametrize("value", [0.1, 1e-6, 1.0000001, -3.0, 0.7071067811865476])
+def test_a_constant_is_a_literal_with_every_digit(fused: Fused, value: float) -> None:
+    constant = Node("const", (), (Value("size_K", fused().values["eps"].type),), value=value)
+    graph = edited(fused(), lambda n: (constant,) if n.op == "size" else (n,))
+    assert float(tile_program("mine", graph).literals["size_K"]) == value
+
+
+LAYOUTS = {
+    ("N", "K"): Layout.ROWS,
+    ("K", "M"): Layout.TOKENS,
+    ("K",): Layout.DEPTH,
+    ("M", "N"): Layout.ACCUM,
+    ("M",): Layout.TOKEN_SUMS,
+    ("N",): Layout.ROW_SUMS,
+    (): Layout.SCALAR,
+}
+
+
+@pytest.mark.parametrize("dims", LAYOUTS, ids=str)
+def test_a_values_dims_say_where_it_lives(dims: tuple[str, ...]) -> None:
+    assert Roles(rows="N", tokens="M", depth="K").layout(dims) is LAYOUTS[dims]
+
+
+def test_a_value_with_all_three_dims_lives_nowhere() -> None:
+    assert Roles(rows="N", tokens="M", depth="K").layout(("M", "N", "K")) is None
+
+
+def test_a_value_with_another_dim_lives_nowhere() -> None:
+    assert Roles(rows="N", tokens="M", depth="K").layout(("N", "B")) is None

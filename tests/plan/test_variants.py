@@ -1,0 +1,131 @@
+"""Variants: knobs from the target, compared with brute force, within the target's limits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from mirage_kernels.generator.errors import PlanError
+from mirage_kernels.generator.ir import DType, Graph
+from mirage_kernels.generator.plan.lower import tile_program
+from mirage_kernels.generator.plan.program import Statement, TileProgram
+from mirage_kernels.generator.plan.variants import (
+    BUCKETS,
+    REGISTERS_LEFT,
+    Footprint,
+    Knobs,
+    Variant,
+    rows_for,
+    variants,
+)
+from mirage_kernels.generator.recipe import Shape, catalog
+from mirage_kernels.generator.target import target
+
+Fused = Callable[..., Graph]
+ON = target("sm_90a")
+SHAPES = sorted(
+    {(s.dims["K"], s.dims["N"]) for r in catalog().values() for s in r.shapes if "N" in s.dims}
+    | {(72, 40), (8, 1), (4104, 100), (16384, 53248), (28672, 8192)}
+)
+
+
+def program(fused: Fused, k: int, n: int) -> TileProgram:
+    return tile_program("mine", fused(shape=Shape("a test", {"K": k, "N": n})))
+
+
+def widened(made: TileProgram, do: str, copies: int) -> TileProgram:
+    """Return a program with more loads or accumulators of the kinds it has."""
+    extra: list[Statement] = [s for s in made.loop if s.do.value == do]
+    return replace(made, loop=made.loop + tuple(extra) * copies)
+
+
+@pytest.mark.parametrize("rows", [1, 15, 16, 17, 40, 100, 2112, 2113, 4096, 6144, 10240, 53248])
+@pytest.mark.parametrize("blocks", [1, 132, 264])
+def test_rows_per_block_are_the_fewest_that_cover_all(rows: int, blocks: int) -> None:
+    fewest = min(r for r in range(16, rows + 32, 16) if r * blocks >= rows)
+    assert rows_for(rows, blocks) == fewest
+
+
+@pytest.mark.parametrize(("k", "n"), SHAPES)
+def test_every_variant_fits_shared_memory(fused: Fused, k: int, n: int) -> None:
+    made = program(fused, k, n)
+    for variant in variants(made, ON):
+        assert Footprint.of(made).shared_bytes(variant.knobs) <= ON.shared_bytes
+
+
+@pytest.mark.parametrize(("k", "n"), SHAPES)
+def test_every_variant_fits_registers(fused: Fused, k: int, n: int) -> None:
+    made = program(fused, k, n)
+    for variant in variants(made, ON):
+        assert Footprint.of(made).registers(variant.knobs) <= REGISTERS_LEFT
+
+
+@pytest.mark.parametrize(("k", "n"), SHAPES)
+def test_every_variant_has_at_least_two_stages(fused: Fused, k: int, n: int) -> None:
+    assert min(v.knobs.stages for v in variants(program(fused, k, n), ON)) >= 2
+
+
+@pytest.mark.parametrize(("k", "n"), SHAPES)
+def test_buckets_grow_and_the_last_takes_any_number(fused: Fused, k: int, n: int) -> None:
+    made = variants(program(fused, k, n), ON)
+    assert [v.bucket for v in made] == [*BUCKETS[:-1], 0]
+    assert [v.knobs.tokens for v in made] == list(BUCKETS)
+
+
+@pytest.mark.parametrize("k", [1, 4, 4095, 4100])
+def test_rows_that_are_not_16_byte_aligned_have_no_variant(fused: Fused, k: int) -> None:
+    with pytest.raises(PlanError) as caught:
+        variants(program(fused, k, 40), ON)
+    assert caught.value.sentence == f"mine: rows of {k} elements are not 16-byte aligned"
+    assert caught.value.hint == "choose K as a multiple of 8"
+
+
+def test_a_footprint_counts_fragments_and_accumulators(fused: Fused) -> None:
+    assert Footprint.of(program(fused, 4096, 6144)) == Footprint(
+        row_loads=1, token_loads=1, depth_loads=1, products=1, sums=1
+    )
+
+
+@pytest.mark.parametrize("products", [1, 3, 7])
+def test_more_products_still_fit(fused: Fused, products: int) -> None:
+    made = widened(program(fused, 4096, 6144), "contract", products)
+    for variant in variants(made, ON):
+        assert Footprint.of(made).registers(variant.knobs) <= REGISTERS_LEFT
+        assert Footprint.of(made).shared_bytes(variant.knobs) <= ON.shared_bytes
+
+
+def test_more_products_than_registers_hold_are_refused(fused: Fused) -> None:
+    made = widened(program(fused, 4096, 6144), "contract", 40)
+    with pytest.raises(PlanError, match="need more registers or shared memory"):
+        variants(made, ON)
+
+
+def test_more_loads_than_shared_memory_holds_are_refused(fused: Fused) -> None:
+    small = replace(ON, shared_bytes=16 * 1024)
+    with pytest.raises(PlanError, match="need more registers or shared memory"):
+        variants(program(fused, 4096, 6144), small)
+
+
+def test_tiles_of_a_variant_go_by_dim() -> None:
+    knobs = Knobs(tokens=8, rows=48, warps=8, chunks=2, stages=3)
+    variant = Variant(8, knobs)
+    assert variant.tiles("N", "M", "K") == {
+        "N": knobs.rows,
+        "M": knobs.tokens,
+        "K": knobs.warps * knobs.chunks * 32,
+    }
+
+
+
+
+def test_the_same_program_has_the_same_variants(fused: Fused) -> None:
+    made = program(fused, 4096, 6144)
+    assert variants(made, ON) == variants(made, ON)
+
+
+def test_element_types_of_one_size_have_the_same_variants(fused: Fused) -> None:
+    shape = Shape("a test", {"K": 4096, "N": 6144})
+    half, brain = (tile_program("mine", fused(shape=shape, dtype=d)) for d in (DType.FP16, DType.BF16))
+    assert variants(half, ON) == variants(brain, ON)

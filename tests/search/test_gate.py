@@ -1,0 +1,131 @@
+"""The numeric gate: proved muGraphs that overflow or lose accuracy in storage are refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from mirage_kernels.generator.errors import VerifyError
+from mirage_kernels.generator.ir import DType, Graph, Value, retile
+from mirage_kernels.generator.recipe import Recipe, Shape, trace
+from mirage_kernels.generator.search.gate import DISTRIBUTIONS, Gate, Measured
+
+Fused = Callable[..., Graph]
+SHAPE = Shape("a test", {"K": 72, "N": 40})
+
+
+def gate(recipe: Recipe, dtype: DType) -> Gate:
+    return Gate(trace(recipe, SHAPE, dtype), recipe, dtype)
+
+
+def test_fp16_refuses_x_times_the_norm_weight_because_it_overflows(
+    rms_norm_linear: Recipe, fused: Fused
+) -> None:
+    with pytest.raises(VerifyError, match="error inf on the distribution 'outliers'"):
+        gate(rms_norm_linear, DType.FP16).measure(fused("x", dtype=DType.FP16))
+
+
+def test_fp16_accepts_the_weight_times_the_norm_weight(
+    rms_norm_linear: Recipe, fused: Fused
+) -> None:
+    assert gate(rms_norm_linear, DType.FP16).measure(fused("w", dtype=DType.FP16))
+
+
+@pytest.mark.parametrize("scales", ["w", "x"])
+def test_bf16_accepts_both_forms(rms_norm_linear: Recipe, fused: Fused, scales: str) -> None:
+    assert gate(rms_norm_linear, DType.BF16).measure(fused(scales, dtype=DType.BF16))
+
+
+def rounded(graph: Graph, name: str, dtype: DType) -> Graph:
+    """Return a muGraph that stores one value of its block in another type."""
+    block = graph.blocks[0]
+    assert block.body is not None
+    nodes = tuple(
+        replace(n, outs=(Value(name, replace(n.out.type, dtype=dtype)),)) if n.name == name else n
+        for n in block.body.nodes
+    )
+    body = replace(block.body, nodes=nodes)
+    return replace(graph, nodes=(*graph.nodes[:-1], replace(block, body=body)))
+
+
+def test_an_accumulator_in_fp16_is_refused(rms_norm_linear: Recipe, fused: Fused) -> None:
+    careless = rounded(fused("w", dtype=DType.FP16), "x_squared_total", DType.FP16)
+    with pytest.raises(VerifyError, match="times the unfused program's"):
+        gate(rms_norm_linear, DType.FP16).measure(careless)
+
+
+def test_an_accumulator_in_bf16_is_refused(rms_norm_linear: Recipe, fused: Fused) -> None:
+    careless = rounded(fused("w", dtype=DType.BF16), "scaled_product_total", DType.BF16)
+    with pytest.raises(VerifyError, match="on the distribution 'unit'"):
+        gate(rms_norm_linear, DType.BF16).measure(careless)
+
+
+def test_every_distribution_is_measured(rms_norm_linear: Recipe, fused: Fused) -> None:
+    found = gate(rms_norm_linear, DType.FP16).measure(fused())
+    assert [m.distribution for m in found] == [d.name for d in DISTRIBUTIONS]
+
+
+def test_the_unfused_program_passes_its_own_gate(rms_norm_linear: Recipe) -> None:
+    own = gate(rms_norm_linear, DType.FP16)
+    assert all(m.error == m.unfused for m in own.measure(own.unfused()))
+
+
+def test_errors_are_those_of_the_storage_type(rms_norm_linear: Recipe, fused: Fused) -> None:
+    errors = {}
+    for dtype in (DType.FP16, DType.BF16):
+        found = gate(rms_norm_linear, dtype).measure(fused("w", dtype=dtype))
+        errors[dtype] = found[0].error
+    assert 5 < errors[DType.BF16] / errors[DType.FP16] < 12  # 8 bits of precision against 11
+
+
+def test_a_recipe_with_more_tolerance_accepts_more(rms_norm_linear: Recipe, fused: Fused) -> None:
+    careless = rounded(fused("w", dtype=DType.BF16), "scaled_product_total", DType.BF16)
+    patient = replace(rms_norm_linear, tolerance=10.0)
+    assert gate(patient, DType.BF16).measure(careless)
+
+
+def test_inputs_are_numbers_that_the_storage_type_holds(rms_norm_linear: Recipe) -> None:
+    for drawn in gate(rms_norm_linear, DType.FP16).inputs(DISTRIBUTIONS[0])[:3]:
+        data = np.asarray(drawn.parts[0])
+        np.testing.assert_array_equal(data, data.astype(np.float16).astype(np.float64))
+
+
+def test_run_time_scalars_have_the_recipes_values(rms_norm_linear: Recipe) -> None:
+    eps = gate(rms_norm_linear, DType.FP16).inputs(DISTRIBUTIONS[0])[3]
+    assert float(eps.parts[0]) == rms_norm_linear.scalars["eps"]
+
+
+def test_outliers_reach_what_overflows_when_scaled(rms_norm_linear: Recipe) -> None:
+    (outliers,) = (d for d in DISTRIBUTIONS if d.outlier)
+    x = gate(rms_norm_linear, DType.FP16).inputs(outliers)[0]
+    assert 4 * np.abs(x.parts[0]).max() > np.finfo(np.float16).max
+
+
+def test_the_same_seed_measures_the_same(rms_norm_linear: Recipe, fused: Fused) -> None:
+    measured = [gate(rms_norm_linear, DType.FP16).measure(fused()) for _ in range(2)]
+    assert measured[0] == measured[1]
+
+
+def test_tiles_of_the_gate_cut_every_dim_unevenly(rms_norm_linear: Recipe) -> None:
+    own = gate(rms_norm_linear, DType.FP16)
+    sizes = own.sizes()
+    assert all(sizes[d] % tile for d, tile in own.tiles().items())
+
+
+def test_tiles_of_the_muGraph_do_not_change_what_is_measured(
+    rms_norm_linear: Recipe, fused: Fused
+) -> None:
+    own = gate(rms_norm_linear, DType.BF16)
+    graph = fused("w", dtype=DType.BF16)
+    assert own.measure(retile(graph, {"M": 2, "N": 3, "K": 5})) == own.measure(graph)
+
+
+def test_a_measurement_keeps_four_digits_in_its_record() -> None:
+    assert Measured("unit", 0.000123456, 0.5).to_json() == {
+        "distribution": "unit",
+        "error": 0.0001235,
+        "unfused": 0.5,
+    }

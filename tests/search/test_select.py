@@ -1,0 +1,117 @@
+"""Choice: predicted time first, then what passes every test, and who was refused and why."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from mirage_kernels.generator.errors import PlanError, SearchError, VerifyError
+from mirage_kernels.generator.ir import DType, Graph
+from mirage_kernels.generator.recipe import Recipe, Shape, output_type, trace
+from mirage_kernels.generator.search.blocks import BlockSketch, Step
+from mirage_kernels.generator.search.kernels import MIDDLE, LibrarySketch, ProgramSketch
+from mirage_kernels.generator.search.lower import Goal, lower
+from mirage_kernels.generator.search.select import Ranked, choose, rank
+from mirage_kernels.generator.search.settings import Setting, View
+from mirage_kernels.generator.target import target
+
+Fused = Callable[..., Graph]
+SHAPE = Shape("a model", {"K": 4096, "N": 6144})
+ON = target("sm_90a")
+
+
+@pytest.fixture(scope="module")
+def two_kernels(rms_norm_linear: Recipe) -> Graph:
+    """The weight scaled by one kernel and multiplied by the library, for its cost alone."""
+    views = (View("norm_weight", (None,), None), View("weight", ("N",), None))
+    scaling = BlockSketch(Setting(("N",), None, views), (), (Step("mul", (0, 1)),), ("N", "K"))
+    product = LibrarySketch((MIDDLE, "x"), "K", ("N", "M"))
+    spec = trace(rms_norm_linear, SHAPE, DType.FP16)
+    result = output_type(rms_norm_linear, SHAPE, DType.FP16)
+    return lower(ProgramSketch((scaling, product)), Goal(spec, result, DType.FP16, {"N": 16}))
+
+
+@pytest.fixture(scope="module")
+def ranked(fused: Fused, two_kernels: Graph) -> list[Ranked]:
+    return rank([two_kernels, fused("x", shape=SHAPE), fused("w", shape=SHAPE)], ON)
+
+
+def passes(graph: Graph) -> None:
+    pass
+
+
+def refuses(*bad: Graph, error: Exception | None = None) -> Callable[[Graph], None]:
+    def test(graph: Graph) -> None:
+        if graph in bad:
+            raise error or VerifyError("error inf is more than 1.1 times the unfused program's")
+
+    return test
+
+
+def test_the_fastest_comes_first(ranked: list[Ranked]) -> None:
+    times = [r.estimate.microseconds for r in ranked]
+    assert times == sorted(times)
+
+
+def test_one_kernel_is_predicted_to_beat_two(ranked: list[Ranked], two_kernels: Graph) -> None:
+    assert ranked[-1].graph == two_kernels
+
+
+def test_a_muGraph_is_ranked_at_its_best_tiles(ranked: list[Ranked]) -> None:
+    floor = 4096 * 6144 * 2 / ON.memory_bytes_per_us + ON.launch_us
+    assert ranked[0].estimate.microseconds < 1.5 * floor
+
+
+def test_ranking_does_not_depend_on_the_order_of_what_is_ranked(
+    fused: Fused, two_kernels: Graph
+) -> None:
+    graphs = [two_kernels, fused("w", shape=SHAPE)]
+    assert [r.graph for r in rank(graphs, ON)] == [r.graph for r in rank(graphs[::-1], ON)]
+
+
+def test_equal_times_keep_the_order_in_which_they_were_found(fused: Fused) -> None:
+    graph = fused("w", shape=SHAPE)
+    assert [r.position for r in rank([graph, graph], ON)] == [0, 1]
+
+
+def test_the_first_that_passes_is_chosen(ranked: list[Ranked]) -> None:
+    chosen, refused = choose(ranked, [passes])
+    assert chosen is ranked[0]
+    assert refused == []
+
+
+def test_a_refusal_says_who_was_refused_and_why(ranked: list[Ranked]) -> None:
+    chosen, refused = choose(ranked, [passes, refuses(ranked[0].graph)])
+    assert chosen is ranked[1]
+    assert [(r.line, r.reason) for r in refused] == [
+        (ranked[0].line(), "error inf is more than 1.1 times the unfused program's")
+    ]
+
+
+def test_a_muGraph_that_cannot_be_planned_is_refused(ranked: list[Ranked]) -> None:
+    _, refused = choose(ranked, [refuses(ranked[0].graph, error=PlanError("it has no loop"))])
+    assert [r.reason for r in refused] == ["it has no loop"]
+
+
+def test_the_last_reason_is_given_when_none_passes(ranked: list[Ranked]) -> None:
+    everything = refuses(*(r.graph for r in ranked), error=PlanError("it has no loop"))
+    with pytest.raises(SearchError, match="none of 3 proved muGraphs can be emitted: it has no"):
+        choose(ranked, [everything])
+
+
+def test_nothing_to_choose_from_is_said() -> None:
+    with pytest.raises(SearchError, match="the search found no equivalent muGraph"):
+        choose([], [passes])
+
+
+def test_a_programming_error_is_not_a_refusal(ranked: list[Ranked]) -> None:
+    with pytest.raises(ZeroDivisionError):
+        choose(ranked, [refuses(ranked[0].graph, error=ZeroDivisionError())])
+
+
+def test_a_line_says_time_kernels_loop_and_ops(ranked: list[Ranked], two_kernels: Graph) -> None:
+    assert ranked[0].line().partition(" us  ")[2] == (
+        "one kernel (loop over K: mul, contract, accum, contract, accum, div, add, sqrt, div)"
+    )
+    assert ranked[-1].line().endswith("one kernel (no loop: mul) then library product")
