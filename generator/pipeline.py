@@ -159,7 +159,8 @@ def search_and_verify(
     Neither the search nor this proof depends on extents or storage types, so a recipe is searched
     once per process for all of them.
     """
-    key = (request.recipe.name, tuple((n.op, n.args, n.over, n.value) for n in spec.nodes))
+    said = tuple((n.op, n.name, n.args, n.over, n.value, n.out.type.names) for n in spec.nodes)
+    key = (LIMITS, said)
     if key in _searched:
         return _searched[key]
     with clock.stage("search"):

@@ -84,14 +84,21 @@ def round_to(x: Real, dtype: DType) -> npt.NDArray[np.float32]:
 
 
 def _finish_stored(node: Node, parts: Parts) -> Parts:
-    return (round_to(np.asarray(parts[0], np.float32), node.out.type.dtype),)
+    with np.errstate(over="ignore"):
+        return (round_to(np.asarray(parts[0], np.float32), node.out.type.dtype),)
 
 
+def _wide(x: Parts) -> Parts:
+    return (np.asarray(x[0], np.float64),)
+
+
+# Sums are made in float64 and rounded to fp32 once: the order in which a machine adds must not
+# show in the errors that records hold.
 STORAGE = Arithmetic(
     "storage",
     ELEMENTWISE,
-    total=_sum,
-    matmul=_matmul,
+    total=lambda x, axis: _sum(_wide(x), axis),
+    matmul=lambda a, b: _matmul(_wide(a), _wide(b)),
     number=lambda data: (np.asarray(data, np.float32),),
     finish=_finish_stored,
 )

@@ -111,7 +111,8 @@ def compare(spec: Graph, candidate: Graph, case: Case, *, seed: int) -> Draw:
 
 def prove(spec: Graph, candidate: Graph, cases: Iterable[Case], *, seed: int) -> Proof:
     """Compare on one fresh draw per case; return the record or raise VerifyError."""
-    done, draws = [], []
+    done: list[Case] = []
+    draws: list[Draw] = []
     for case in cases:
         draws.append(compare(spec, candidate, case, seed=seed + len(draws)))
         done.append(case)

@@ -160,12 +160,12 @@ def test_a_value_is_ready_when_all_operands_are(ready: list[Phase], phase: Phase
     assert join_phases(ready) is phase
 
 
-def test_the_fused_muGraphs_root_is_taken_after_the_loop(fused: Callable[..., Graph]) -> None:
+def test_the_fused_mugraphs_root_is_taken_after_the_loop(fused: Callable[..., Graph]) -> None:
     body = body_of(fused())
     (root,) = body.of("sqrt")
     assert phases_of(body)[root.name] is Phase.AFTER
 
 
-def test_the_fused_muGraphs_products_are_made_in_the_loop(fused: Callable[..., Graph]) -> None:
+def test_the_fused_mugraphs_products_are_made_in_the_loop(fused: Callable[..., Graph]) -> None:
     body = body_of(fused())
     assert {phases_of(body)[n.name] for n in body.of("contract", "mul")} == {Phase.LOOP}

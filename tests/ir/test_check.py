@@ -69,7 +69,8 @@ def summing(**changed: Node | None) -> Graph:
 
 def without_loop(graph: Graph) -> Graph:
     block = graph.nodes[-1]
-    assert block.body is not None and block.body.space is not None
+    assert block.body is not None
+    assert block.body.space is not None
     body = replace(block.body, space=Space(block.body.space.grid))
     return replace(graph, nodes=(*graph.nodes[:-1], replace(block, body=body)))
 
@@ -269,7 +270,9 @@ def test_a_block_without_operands_is_refused() -> None:
 def test_a_thread_input_declared_with_another_type_than_its_operand_is_refused() -> None:
     half = replace(SUM, dtype=DType.FP16)
     nodes = (Node("input", (), (Value("x", half),)), op("y", "neg x", SUM))
-    thread = Node("thread", ("total",), (Value("minus", SUM),), body=Graph(Level.THREAD, nodes, ("y",)))
+    thread = Node(
+        "thread", ("total",), (Value("minus", SUM),), body=Graph(Level.THREAD, nodes, ("y",))
+    )
     stored = replace(block_nodes()["stored"], args=("minus",))
     words = refusal(summing(stored=None, minus=thread, late=stored))
     assert words == "x: is declared fp16[M<=4], but is bound to fp32[M<=4]"
@@ -282,5 +285,5 @@ def test_a_block_node_needs_a_block_graph() -> None:
     assert words == "out: a block node needs a block-level graph"
 
 
-def test_the_fused_muGraph_passes(fused: Callable[..., Graph]) -> None:
+def test_the_fused_mugraph_passes(fused: Callable[..., Graph]) -> None:
     assert check(fused())

@@ -51,9 +51,7 @@ def test_every_recipes_spec_reads_back_from_its_json(name: str) -> None:
 
 
 @pytest.mark.parametrize("scales", ["w", "x"])
-def test_a_block_graph_reads_back_from_its_json(
-    fused: Callable[..., Graph], scales: str
-) -> None:
+def test_a_block_graph_reads_back_from_its_json(fused: Callable[..., Graph], scales: str) -> None:
     graph = fused(scales)
     assert from_json(json.loads(dumps(to_json(graph)))) == graph
 
@@ -132,7 +130,7 @@ def test_text_orders_a_block_by_the_phases_of_its_loop(fused: Callable[..., Grap
     assert phases == ["before the loop:", "in the loop:", "after the loop:"]
 
 
-def test_text_of_the_fused_muGraph_is_golden(
+def test_text_of_the_fused_mugraph_is_golden(
     fused: Callable[..., Graph], golden: Callable[[str, str], None]
 ) -> None:
     golden("fused.txt", to_text(with_threads(fused())) + "\n")

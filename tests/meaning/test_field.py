@@ -168,7 +168,9 @@ def test_exp_of_zero_is_one() -> None:
 def test_a_random_function_is_equal_on_equal_arguments(name: str) -> None:
     x = elements(3, 100)
     again = tuple(np.array(part) for part in x)
-    assert all(np.array_equal(a, b) for a, b in zip(apply(name, x), apply(name, again), strict=True))
+    assert all(
+        np.array_equal(a, b) for a, b in zip(apply(name, x), apply(name, again), strict=True)
+    )
 
 
 @pytest.mark.parametrize("name", LAWLESS)

@@ -58,7 +58,9 @@ LAWS = [
     Law("products commute", "M M", lambda a, b: a * b, lambda a, b: b * a),
     Law("products associate", "M M M", lambda a, b, c: (a * b) * c, lambda a, b, c: a * (b * c)),
     Law("distributivity", "M M M", lambda a, b, c: a * (b + c), lambda a, b, c: a * b + a * c),
-    Law("a common denominator", "M M M", lambda a, b, c: a / c + b / c, lambda a, b, c: (a + b) / c),
+    Law(
+        "a common denominator", "M M M", lambda a, b, c: a / c + b / c, lambda a, b, c: (a + b) / c
+    ),
     Law("division twice", "M M M", lambda a, b, c: (a / b) / c, lambda a, b, c: a / (b * c)),
     Law("a factor moves in", "M M M", lambda a, b, c: (a / b) * c, lambda a, b, c: (a * c) / b),
     Law("minus is adding the negative", "M M", lambda a, b: a - b, lambda a, b: a + (-b)),
@@ -67,8 +69,16 @@ LAWS = [
     Law("a sum keeps a factor", "MK M", lambda a, c: sum(a * c, "K"), lambda a, c: sum(a, "K") * c),
     Law("a product is a sum", "MK NK", k, lambda a, b: sum(a * b, "K")),
     Law("late division", "MK NK M", lambda a, b, c: k(a / c, b), lambda a, b, c: k(a, b) / c),
-    Law("a scale changes sides", "MK NK K", lambda a, b, g: k(a * g, b), lambda a, b, g: k(a, b * g)),
-    Law("a mean of products", "MK NK", lambda a, b: mean(a * b, "K"), lambda a, b: k(a / 5, b), NUMBERS),
+    Law(
+        "a scale changes sides", "MK NK K", lambda a, b, g: k(a * g, b), lambda a, b, g: k(a, b * g)
+    ),
+    Law(
+        "a mean of products",
+        "MK NK",
+        lambda a, b: mean(a * b, "K"),
+        lambda a, b: k(a / 5, b),
+        NUMBERS,
+    ),
     Law(
         "the late norm",
         "MK K NK -",
@@ -76,12 +86,17 @@ LAWS = [
         lambda x, g, w, eps: k(x, w * g) / sqrt(mean(x * x, "K") + eps),
     ),
     Law("exponentials", "M M", lambda a, b: exp(a) * exp(b), lambda a, b: exp(a + b)),
-    Law("roots multiply", "M M", lambda a, b: sqrt(a) * sqrt(b), lambda a, b: sqrt(a * b),
-        ("reals", "axioms")),
+    Law(
+        "roots multiply",
+        "M M",
+        lambda a, b: sqrt(a) * sqrt(b),
+        lambda a, b: sqrt(a * b),
+        ("reals", "axioms"),
+    ),
     Law("a root squared", "M", lambda a: sqrt(a) * sqrt(a), lambda a: a, REALS),
     Law("division cancels", "M M", lambda a, b: (a * b) / b, lambda a, b: a, NUMBERS),
     Law("subtraction cancels", "M M", lambda a, b: (a + b) - b, lambda a, b: a, NUMBERS),
-    Law("negating twice", "M", lambda a: -(-a), lambda a: a, NUMBERS),
+    Law("negating twice", "M", lambda a: apply("neg", -a), lambda a: a, NUMBERS),
     Law("one is neutral", "M", lambda a: a * 1, lambda a: a, NUMBERS),
     Law("division below", "M M M", lambda a, b, c: a / (b / c), lambda a, b, c: a * c / b, NUMBERS),
 ]
@@ -92,14 +107,20 @@ WRONG = [
     Law("half distributivity", "M M M", lambda a, b, c: a * (b + c), lambda a, b, c: a * b + c),
     Law("a split denominator", "M M M", lambda a, b, c: a / (b + c), lambda a, b, c: a / b + a / c),
     Law("a sum of squares", "MK", lambda a: sum(a * a, "K"), lambda a: sum(a, "K") * sum(a, "K")),
-    Law("a product of sums", "MK MK", lambda a, b: sum(a * b, "K"),
-        lambda a, b: sum(a, "K") * sum(b, "K")),
+    Law(
+        "a product of sums",
+        "MK MK",
+        lambda a, b: sum(a * b, "K"),
+        lambda a, b: sum(a, "K") * sum(b, "K"),
+    ),
     Law("a root of a sum", "M M", lambda a, b: sqrt(a + b), lambda a, b: sqrt(a) + sqrt(b)),
     Law("adding exponentials", "M M", lambda a, b: exp(a) + exp(b), lambda a, b: exp(a + b)),
     Law("a term twice", "M", lambda a: a + a, lambda a: a),
     Law("nearly the same constant", "M", lambda a: a * 1.0000001, lambda a: a * 1.0000002),
     Law("another sum", "MK", lambda a: sum(a, "K"), lambda a: mean(a, "K")),
-    Law("early division", "MK NK M", lambda a, b, c: k(a / c, b), lambda a, b, c: k(a, b) / (c * c)),
+    Law(
+        "early division", "MK NK M", lambda a, b, c: k(a / c, b), lambda a, b, c: k(a, b) / (c * c)
+    ),
     Law(
         "the norm without its weight",
         "MK K NK -",

@@ -77,7 +77,9 @@ TORCH_FUNCTIONS = {
 
 @pytest.mark.parametrize("op", TORCH_FUNCTIONS)
 def test_a_function_means_what_it_means_to_pytorch(op: str) -> None:
-    x = np.random.default_rng(1).uniform(0.1, 3, 50) * np.where(op in ("log", "sqrt", "rsqrt"), 1, -1)
+    x = np.random.default_rng(1).uniform(0.1, 3, 50) * np.where(
+        op in ("log", "sqrt", "rsqrt"), 1, -1
+    )
     (made,) = ELEMENTWISE[op]((x,))
     np.testing.assert_allclose(made, TORCH_FUNCTIONS[op](torch.from_numpy(x)).numpy(), rtol=1e-13)
 
@@ -99,6 +101,25 @@ def test_storage_rounds_every_value_to_its_type() -> None:
 
 def test_storage_leaves_fp32_alone() -> None:
     assert product(DType.FP32).parts[0].tolist() == [(1 + 2**-7) ** 2] * 4
+
+
+def summed(op: str, order: np.ndarray) -> list[float]:
+    """Contract or sum 999 numbers of very different size along K, in this order."""
+    long = TensorType((Dim("K", 999),), DType.FP16)
+    builder = Builder(Level.KERNEL)
+    x = builder.input("x", long)
+    scalar = Value("s", TensorType((), DType.FP32))
+    args = (x, x) if op == "contract" else (x,)
+    graph = builder.graph([builder.add(Node(op, args, (scalar,), over="K"))])
+    data = np.random.default_rng(0).standard_normal(999) * 2.0 ** (np.arange(999) % 12)
+    inputs = [Array(("K",), (round_to(data, DType.FP16)[order],))]
+    return results(graph, inputs, array_reading(STORAGE, {}))[0].parts[0].reshape(-1).tolist()
+
+
+@pytest.mark.parametrize("op", ["contract", "sum"])
+def test_a_stored_sum_does_not_depend_on_the_order_that_a_machine_adds_in(op: str) -> None:
+    orders = [np.random.default_rng(seed).permutation(999) for seed in range(8)]
+    assert len({tuple(summed(op, order)) for order in orders}) == 1
 
 
 def test_the_oracle_computes_in_float64() -> None:

@@ -76,12 +76,16 @@ PARTS: dict[str, Case] = {
     "the square under a norm": lambda w: (norm(w, w.b, w.c), w.mul(w.a, w.a)),
     "the sum under a norm": lambda w: (norm(w, w.b, w.c), w.mul(w.k, w.a, w.a)),
     "the norm's root": lambda w: (
-        norm(w, w.b, w.c), w.fn("sqrt", w.add(w.mul(w.k, w.a, w.a), w.d)),
+        norm(w, w.b, w.c),
+        w.fn("sqrt", w.add(w.mul(w.k, w.a, w.a), w.d)),
     ),
     "the product before the norm": lambda w: (norm(w, w.b, w.c), w.mul(w.a, w.b, w.c)),
     "the norm without its scale": lambda w: (norm(w, w.b, w.c), norm(w)),
     "the scaled weight": lambda w: (norm(w, w.b, w.c), w.mul(w.b, w.c)),
-    "a mean's numerator twice": lambda w: (w.add(w.div(w.a, w.c), w.div(w.b, w.c)), w.add(w.a, w.b)),
+    "a mean's numerator twice": lambda w: (
+        w.add(w.div(w.a, w.c), w.div(w.b, w.c)),
+        w.add(w.a, w.b),
+    ),
 }
 
 NO_PARTS: dict[str, Case] = {
@@ -92,7 +96,8 @@ NO_PARTS: dict[str, Case] = {
     "a quotient upside down": lambda w: (w.div(w.a, w.b), w.div(w.b, w.a)),
     "a product with the denominator": lambda w: (w.div(w.a, w.b), w.mul(w.a, w.b)),
     "a sum along another dim": lambda w: (
-        w.mul(w.a, w.k), w.mul(w.a, w.terms.leaf("sum", "N", "tile")),
+        w.mul(w.a, w.k),
+        w.mul(w.a, w.terms.leaf("sum", "N", "tile")),
     ),
     "a summand twice": lambda w: (w.add(w.a, w.b), w.add(w.a, w.a)),
     "another function": lambda w: (w.fn("silu", w.a), w.fn("gelu", w.a)),
@@ -100,7 +105,8 @@ NO_PARTS: dict[str, Case] = {
     "the sum before a root": lambda w: (w.fn("sqrt", w.a), w.add(w.fn("sqrt", w.a), w.a)),
     "another exponential": lambda w: (w.fn("exp", w.add(w.a, w.b)), w.fn("exp", w.c)),
     "division by the norm's argument": lambda w: (
-        norm(w, w.b), w.div(w.a, w.add(w.mul(w.k, w.a, w.a), w.d)),
+        norm(w, w.b),
+        w.div(w.a, w.add(w.mul(w.k, w.a, w.a), w.d)),
     ),
     "the norm twice": lambda w: (norm(w, w.b), w.mul(norm(w), norm(w))),
 }

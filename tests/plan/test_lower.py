@@ -34,7 +34,9 @@ def sketch(loop: str | None, views: tuple[View, ...], *steps: Step) -> BlockSket
 
 
 def looped(*tensors: str) -> tuple[View, ...]:
-    return tuple(View(t, (None if t == "x" else "N", "M" if t == "x" else None), "K") for t in tensors)
+    return tuple(
+        View(t, (None if t == "x" else "N", "M" if t == "x" else None), "K") for t in tensors
+    )
 
 
 def gated_mlp() -> Graph:
@@ -151,7 +153,7 @@ def refusal(graph: Graph) -> str:
     return caught.value.sentence
 
 
-def test_a_muGraph_of_two_kernels_has_no_plan(rms_norm_linear: Recipe) -> None:
+def test_a_mugraph_of_two_kernels_has_no_plan(rms_norm_linear: Recipe) -> None:
     views = (View("norm_weight", (None,), None), View("weight", ("N",), None))
     scaling = BlockSketch(Setting(("N",), None, views), (), (Step("mul", (0, 1)),), ("N", "K"))
     graph = lowered(rms_norm_linear, scaling, LibrarySketch((MIDDLE, "x"), "K", ("N", "M")))

@@ -35,7 +35,9 @@ def chain(*steps: str) -> Graph:
     """Return a kernel of elementwise steps on x and y [M]: "a = mul x y"; the last is stored."""
     body = Builder(Level.BLOCK, Space((Axis("x", "M", 3),)))
     for name in ("x", "y"):
-        body.add(Node("input", (), (Value(name, TensorType((Dim("M", 3),), DType.FP32)),), cuts=("M",)))
+        body.add(
+            Node("input", (), (Value(name, TensorType((Dim("M", 3),), DType.FP32)),), cuts=("M",))
+        )
     for step in steps:
         name, _, right = step.partition(" = ")
         op, *args = right.split()
@@ -62,9 +64,7 @@ def threads(graph: Graph) -> list[list[str]]:
     """Return the values each thread graph of the block makes."""
     body = with_threads(graph).blocks[0].body
     assert body is not None
-    return [
-        [n.name for n in t.body.nodes if n.op != "input"] for t in body.of("thread") if t.body
-    ]
+    return [[n.name for n in t.body.nodes if n.op != "input"] for t in body.of("thread") if t.body]
 
 
 CHAINS = {
@@ -84,7 +84,7 @@ def test_thread_graphs_keep_the_meaning(what: str) -> None:
 
 
 @pytest.mark.parametrize("scales", ["w", "x"])
-def test_thread_graphs_keep_the_meaning_of_the_fused_muGraph(fused: Fused, scales: str) -> None:
+def test_thread_graphs_keep_the_meaning_of_the_fused_mugraph(fused: Fused, scales: str) -> None:
     graph = retile(fused(scales), {"M": 2, "N": 3, "K": 4})
     sizes = {"M": 5, "N": 7, "K": 9}
     np.testing.assert_array_equal(run(with_threads(graph), sizes), run(graph, sizes))

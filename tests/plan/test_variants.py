@@ -88,7 +88,7 @@ def test_a_footprint_counts_fragments_and_accumulators(fused: Fused) -> None:
     )
 
 
-@pytest.mark.parametrize("products", [1, 3, 7])
+@pytest.mark.parametrize("products", [1, 3, 5])
 def test_more_products_still_fit(fused: Fused, products: int) -> None:
     made = widened(program(fused, 4096, 6144), "contract", products)
     for variant in variants(made, ON):
@@ -118,8 +118,6 @@ def test_tiles_of_a_variant_go_by_dim() -> None:
     }
 
 
-
-
 def test_the_same_program_has_the_same_variants(fused: Fused) -> None:
     made = program(fused, 4096, 6144)
     assert variants(made, ON) == variants(made, ON)
@@ -127,5 +125,7 @@ def test_the_same_program_has_the_same_variants(fused: Fused) -> None:
 
 def test_element_types_of_one_size_have_the_same_variants(fused: Fused) -> None:
     shape = Shape("a test", {"K": 4096, "N": 6144})
-    half, brain = (tile_program("mine", fused(shape=shape, dtype=d)) for d in (DType.FP16, DType.BF16))
+    half, brain = (
+        tile_program("mine", fused(shape=shape, dtype=d)) for d in (DType.FP16, DType.BF16)
+    )
     assert variants(half, ON) == variants(brain, ON)

@@ -77,7 +77,7 @@ def made_of(body: Graph, name: str, inputs: Sequence[str]) -> bool:
 
 
 def products(body: Graph, scaled: str) -> list[Node]:
-    """Return the contractions in the loop of x and weight, one of them scaled by the norm weight."""
+    """Return the loop's contractions of x and weight, one of them times the norm weight."""
     other = "x" if scaled == "weight" else "weight"
     return [
         node
@@ -90,7 +90,9 @@ def products(body: Graph, scaled: str) -> list[Node]:
 
 def divides_after_the_matmul(body: Graph, scaled: str) -> bool:
     """Return whether sum(x * weight * norm_weight) is carried by the loop and divided after it."""
-    totals = {a.name for p in products(body, scaled) for a in body.of("accum") if a.args == (p.name,)}
+    totals = {
+        a.name for p in products(body, scaled) for a in body.of("accum") if a.args == (p.name,)
+    }
     return any(
         node.args[0] in totals and made_of(body, node.args[1], ["x", "eps"])
         for node in body.of("div")

@@ -115,7 +115,7 @@ def test_tiles_of_the_gate_cut_every_dim_unevenly(rms_norm_linear: Recipe) -> No
     assert all(sizes[d] % tile for d, tile in own.tiles().items())
 
 
-def test_tiles_of_the_muGraph_do_not_change_what_is_measured(
+def test_tiles_of_the_mugraph_do_not_change_what_is_measured(
     rms_norm_linear: Recipe, fused: Fused
 ) -> None:
     own = gate(rms_norm_linear, DType.BF16)

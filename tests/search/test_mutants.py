@@ -258,7 +258,7 @@ def verdicts_of_x(fused: Callable[..., Graph], spec: Graph) -> list[Judged]:
     return [judged(spec, mutant) for mutant in mutants(fused("x"))]
 
 
-def test_the_golden_muGraph_is_accepted(fused: Callable[..., Graph], spec: Graph) -> None:
+def test_the_golden_mugraph_is_accepted(fused: Callable[..., Graph], spec: Graph) -> None:
     assert not differs(spec, fused("w"))
     assert rejection(spec, fused("w")) == ""
 

@@ -58,7 +58,7 @@ def test_one_kernel_is_predicted_to_beat_two(ranked: list[Ranked], two_kernels: 
     assert ranked[-1].graph == two_kernels
 
 
-def test_a_muGraph_is_ranked_at_its_best_tiles(ranked: list[Ranked]) -> None:
+def test_a_mugraph_is_ranked_at_its_best_tiles(ranked: list[Ranked]) -> None:
     floor = 4096 * 6144 * 2 / ON.memory_bytes_per_us + ON.launch_us
     assert ranked[0].estimate.microseconds < 1.5 * floor
 
@@ -89,7 +89,7 @@ def test_a_refusal_says_who_was_refused_and_why(ranked: list[Ranked]) -> None:
     ]
 
 
-def test_a_muGraph_that_cannot_be_planned_is_refused(ranked: list[Ranked]) -> None:
+def test_a_mugraph_that_cannot_be_planned_is_refused(ranked: list[Ranked]) -> None:
     _, refused = choose(ranked, [refuses(ranked[0].graph, error=PlanError("it has no loop"))])
     assert [r.reason for r in refused] == ["it has no loop"]
 

@@ -1,0 +1,17 @@
+"""The README's numbers are those of the committed result files."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+TABLES = Path(__file__).parents[2] / "benchmarks" / "tables.py"
+
+
+@pytest.mark.skipif(not (TABLES.parents[1] / "README.md").is_file(), reason="not a checkout")
+def test_the_readme_shows_what_was_measured() -> None:
+    ran = subprocess.run([sys.executable, str(TABLES), "--check"], check=False)
+    assert ran.returncode == 0, "python benchmarks/tables.py rewrites the README's tables"
