@@ -14,6 +14,7 @@ from mirage_kernels.generator.errors import FileError, MirageError
 from mirage_kernels.generator.pipeline import Event, Progress, Result, prove_record
 from mirage_kernels.generator.recipe import Shape, catalog, trace
 from mirage_kernels.generator.record import KernelRecord, load_record
+from mirage_kernels.generator.search.gate import Gate
 from mirage_kernels.generator.sources import sources_of, table_of
 from mirage_kernels.generator.target import TARGETS
 
@@ -107,12 +108,17 @@ def _remade(record: KernelRecord) -> dict[str, str] | MirageError:
 
 
 def proved_again(record: KernelRecord) -> KernelRecord:
-    """Return the record with its proof made anew from the recipe as it is now."""
+    """Return the record with its proof made anew from the recipe as it is now.
+
+    Raises VerifyError when the muGraph does not prove, or fails the numeric gate.
+    """
     known = catalog()
     if record.recipe not in known:
         raise FileError(f"recipe {record.recipe} is not in the catalog any more")
     spec = trace(known[record.recipe], Shape(record.source, record.shape), record.storage)
-    return prove_record(record, spec, lambda event: None)
+    proved = prove_record(record, spec, lambda event: None)
+    Gate(spec, known[record.recipe], record.storage).measure(record.graph)
+    return proved
 
 
 def _as_they_are(kernels_dir: Path, record_path: str) -> dict[str, str]:

@@ -190,6 +190,14 @@ def test_early_division_is_right_when_there_is_a_single_step(rms_norm_linear: Re
     assert compare(spec, candidate, single, seed=1)
 
 
+@pytest.mark.parametrize("tile", range(1, 9))
+def test_no_tile_size_changes_the_meaning(right: tuple[Graph, Graph], tile: int) -> None:
+    spec, candidate = right
+    sizes = {"M": 3, "K": 7, "N": 5}
+    for dim in sizes:
+        assert compare(spec, candidate, Case({"M": 2, "K": 3, "N": 4} | {dim: tile}, sizes), seed=1)
+
+
 def test_a_refusal_names_the_first_difference_and_how_to_repeat_it(rms_norm_linear: Recipe) -> None:
     spec, candidate = one_kernel(rms_norm_linear, *WRONG["no eps"])
     with pytest.raises(VerifyError) as caught:
