@@ -71,14 +71,6 @@ def nvcc_release(nvcc: Path) -> str:
     return lines[0].partition("tools, ")[2] if lines else "unknown release"
 
 
-def torch_version() -> str | None:
-    """Return the version of the installed torch without importing it."""
-    try:
-        return importlib.metadata.version("torch")
-    except importlib.metadata.PackageNotFoundError:
-        return None
-
-
 def _package_dir(name: str) -> Path | None:
     found = importlib.util.find_spec(name)
     if found is None or not found.submodule_search_locations:

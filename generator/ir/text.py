@@ -37,11 +37,6 @@ def _axis_json(axis: Axis) -> Json:
     return {"axis": axis.name, "dim": axis.dim, "tile": axis.tile}
 
 
-def type_json(type_: TensorType) -> Json:
-    """Return a type as text, such as `fp16[M<=64, K=4096]`."""
-    return str(type_)
-
-
 def _node_json(node: Node) -> Json:
     data: dict[str, Json] = {"op": node.op, "args": list(node.args)}
     data["outs"] = {v.name: str(v.type) for v in node.outs}

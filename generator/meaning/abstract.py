@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from mirage_kernels.generator.ir import Axis, Graph, Node, Phase, TensorType, number_text, phases_of
+from mirage_kernels.generator.ir import (
+    Axis,
+    Graph,
+    Kind,
+    Node,
+    Phase,
+    number_text,
+    ops_of_kind,
+    phases_of,
+)
 from mirage_kernels.generator.meaning.terms import Terms
 from mirage_kernels.generator.meaning.walk import Reading, Rule, results
 
@@ -72,9 +81,10 @@ def abstract_reading(terms: Terms, block: Graph | None = None) -> Reading[int]:
     def accum(node: Node, args: Sequence[int]) -> list[int]:
         return [summed(terms, args[0], loop.dim if loop else "", ("loop",))]
 
-    rules: dict[str, Rule[int]] = {
-        name: lambda node, args: [elementwise(terms, node.op, args)] for name in _ELEMENTWISE
-    }
+    def lawful(node: Node, args: Sequence[int]) -> list[int]:
+        return [elementwise(terms, node.op, args)]
+
+    rules: dict[str, Rule[int]] = dict.fromkeys(ops_of_kind(Kind.ELEMENTWISE), lawful)
     rules |= {name: lambda node, args: [source(terms, node)] for name in ("const", "size", "iota")}
     rules |= {
         "sum": lambda node, args: [summed(terms, args[0], node.over, parts_of(node))],
@@ -91,13 +101,3 @@ def target_term(terms: Terms, spec: Graph) -> int:
     """Return the term of a spec's result, its inputs by name."""
     inputs = [terms.leaf("input", n.name) for n in spec.inputs]
     return results(spec, inputs, abstract_reading(terms))[0]
-
-
-def _elementwise_names() -> tuple[str, ...]:
-    from mirage_kernels.generator.ir import Kind, ops_of_kind
-
-    return ops_of_kind(Kind.ELEMENTWISE)
-
-
-_ELEMENTWISE = _elementwise_names()
-__all__ = ["TensorType", "abstract_reading", "elementwise", "source", "summed", "target_term"]

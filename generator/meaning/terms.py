@@ -22,7 +22,6 @@ equal terms are identical numbers and every operation is computed once.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 Product = tuple[int, ...]
@@ -291,11 +290,3 @@ class Terms:
 
 def _sorted(fractions: dict[Sum, list[Product]]) -> Fractions:
     return tuple(sorted((d, tuple(sorted(n))) for d, n in fractions.items()))
-
-
-def walk_atoms(terms: Terms, term: int) -> Iterator[Atom]:
-    """Yield every atom that occurs anywhere in a term."""
-    for place in terms.positions(term):
-        for denominator, numerator in terms.table[place]:
-            for product in (*denominator, *numerator):
-                yield from (terms.atoms[a] for a in product)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from mirage_kernels.generator.meaning.terms import Terms, walk_atoms
+from mirage_kernels.generator.meaning.terms import Terms
 
 SEEDS = range(40)
 LEAVES = ("a", "a", "b", "c", "d")
@@ -195,10 +195,3 @@ def test_what_cannot_be_decided_is_kept() -> None:
     four = words.mul(words.add(words.a, words.b), words.add(words.c, words.d))
     whole = words.div(words.e, words.mul(four, words.add(words.a, words.c)))
     assert words.terms.contains(whole, words.div(words.e, words.add(words.a, words.c)))
-
-
-def test_every_atom_of_a_term_is_walked() -> None:
-    words = Words()
-    whole = words.div(words.a, words.fn("sqrt", words.mul(words.k, words.b)))
-    kinds = {atom[:2] for atom in walk_atoms(words.terms, whole)}
-    assert kinds == {("input", "a"), ("input", "b"), ("fn", "sqrt"), ("sum", "K")}
