@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
-from mirage_kernels.generator.errors import ShapeError, VerifyError
+from mirage_kernels.generator.errors import SearchError, ShapeError, VerifyError
 from mirage_kernels.generator.ir import DType, Graph, Json, retile
 from mirage_kernels.generator.ir import check as check_graph
 from mirage_kernels.generator.plan.lower import roles_of, tile_program
@@ -120,6 +120,7 @@ def generate(request: Request, *, jobs: int, progress: Progress) -> Result:
     on = target(request.arch)
     spec = trace(request.recipe, request.shape, request.dtype)
     found = search_and_verify(request, spec, jobs=jobs, progress=progress, clock=clock)
+    _require_some(found, request.recipe.name)
     with clock.stage("rank"):
         progress(Event("rank", 0, 0, f"{len(found.programs)} proved muGraphs"))
         ranked = rank([lower(p, _goal(request, spec)) for p in found.programs], on)
@@ -135,6 +136,21 @@ def generate(request: Request, *, jobs: int, progress: Progress) -> Result:
         files = sources_of(record)
     report = _report(found, refused, ranked, chosen, found.seconds | clock.seconds)
     return Result(request, record, report, files)
+
+
+def _require_some(found: Found, recipe: str) -> None:
+    if found.programs:
+        return
+    cut = found.counts.pruned["budget"] > 0
+    raise SearchError(
+        f"the search found no muGraph equal to {recipe} "
+        + (
+            f"among the {found.counts.states:,} prefixes of its budget"
+            if cut
+            else f"with at most {LIMITS.block_ops} block operators in {LIMITS.kernels} kernels"
+        ),
+        "see the README for the programs that this version finds; a shorter program may do",
+    )
 
 
 class Clock:

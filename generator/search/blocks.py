@@ -13,6 +13,7 @@ The first and the last two are exact, the second keeps whatever it cannot decide
 from __future__ import annotations
 
 import itertools
+import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -113,6 +114,7 @@ class BlockSearch:
     terms: Terms
     vocabulary: Vocabulary
     tensors: Sequence[TensorInfo]
+    most_states: int = sys.maxsize  # prefixes to keep before giving up, counted as "budget"
     states: int = 0
     pruned: Counter[str] = field(default_factory=Counter)
 
@@ -169,6 +171,9 @@ class _Prefix:
             left = waiting.difference(step.args)
             if not self.reachable(value, left, steps_left):
                 continue
+            if self.search.states >= self.search.most_states:
+                self.search.pruned["budget"] += 1
+                return
             self.search.states += 1
             steps.append(step)
             self.values.append(value)

@@ -52,6 +52,7 @@ class Limits:
     block_ops: int = 11  # of all kernels together
     first_ops: int = 7  # of the first of two kernels
     kernels: int = 2
+    states: int = 200_000  # prefixes kept before the search gives up; a task may use an eighth
     prune_abstract: bool = True
 
 
@@ -111,15 +112,20 @@ def search(
 ) -> tuple[list[ProgramSketch], Counts]:
     """Return every program within the limits whose term is the spec's, in canonical order.
 
-    `progress(done, tasks, counts)` is called as tasks finish.
+    `progress(done, tasks, counts)` is called as tasks finish; before the tasks are known, with
+    none. What the budget of states cut off is counted in `pruned["budget"]`; the outcome is the
+    same for any `jobs` even then, because tasks are counted in order.
     """
-    tasks = _tasks(spec, limits)
-    found: list[ProgramSketch] = []
     total = Counts()
+    tasks = _tasks(spec, limits, lambda counts: progress(0, 0, counts))
+    found: list[ProgramSketch] = []
     for done, (sketches, counts) in enumerate(_run_all(spec, limits, tasks, jobs), start=1):
         found += sketches
         total = total.plus(counts)
         progress(done, len(tasks), total)
+        if total.states >= limits.states and done < len(tasks):
+            total = total.plus(Counts(pruned=Counter(budget=len(tasks) - done)))
+            break
     return list(dict.fromkeys(found)), total
 
 
@@ -149,14 +155,14 @@ def _work(task: Task) -> tuple[list[ProgramSketch], Counts]:
     return _run(program, limits, task)
 
 
-def _tasks(spec: Graph, limits: Limits) -> list[Task]:
+def _tasks(spec: Graph, limits: Limits, progress: Callable[[Counts], None]) -> list[Task]:
     """Cut the search space: first every program of one kernel, then those of two."""
     program = _read(spec)
     needed = frozenset(t.name for t in program.tensors)
     tasks: list[Task] = [(None, s) for s in settings(program.tensors, program.roles, needed)]
     if limits.kernels < 2:
         return tasks
-    for first in _first_kernels(program, limits):
+    for first in _first_kernels(program, limits, progress):
         middle = _middle(program, first)
         tensors = (*program.tensors, middle)
         tasks.append((first, None))
@@ -165,15 +171,20 @@ def _tasks(spec: Graph, limits: Limits) -> list[Task]:
     return tasks
 
 
-def _first_kernels(program: _Program, limits: Limits) -> list[Kernel]:
+def _first_kernels(
+    program: _Program, limits: Limits, progress: Callable[[Counts], None]
+) -> list[Kernel]:
     """Return one kernel for every distinct tensor that a first kernel can make."""
     shortest: dict[tuple[int, tuple[str, ...]], Kernel] = {}
     found: list[Kernel] = []
     found += _library_products(program, program.tensors, program.target, exact=False)
-    block_search = BlockSearch(program.terms, program.vocabulary, program.tensors)
+    block_search = BlockSearch(
+        program.terms, program.vocabulary, program.tensors, most_states=limits.states // 2
+    )
     goal = Goal(program.target, frozenset(), exact=False, max_steps=limits.first_ops)
     for setting in settings(program.tensors, program.roles, frozenset()):
         found += block_search.run(setting, goal)
+        progress(Counts(block_search.states, block_search.pruned, len(found)))
     for kernel in sorted(found, key=_length):
         middle = _middle(program, kernel)
         shortest.setdefault((middle.term, middle.dims), kernel)
@@ -237,7 +248,9 @@ def _run(program: _Program, limits: Limits, task: Task) -> tuple[list[ProgramSke
         products = _library_products(program, tensors, program.target, exact=True)
         whole = [ProgramSketch((*before, p)) for p in products if MIDDLE in p.args]
         return whole, Counts(candidates=len(whole))
-    block_search = BlockSearch(program.terms, program.vocabulary, tensors)
+    block_search = BlockSearch(
+        program.terms, program.vocabulary, tensors, most_states=limits.states // 8
+    )
     steps_left = limits.block_ops - (0 if first is None else _length(first))
     goal = Goal(program.target, program.dims, True, steps_left, limits.prune_abstract)
     blocks = list(block_search.run(setting, goal))
