@@ -20,7 +20,7 @@ from mirage_kernels.generator.meaning.reals import FLOAT64, STORAGE, round_to
 from mirage_kernels.generator.meaning.walk import results
 from mirage_kernels.generator.recipe import Recipe, Shape, trace
 from mirage_kernels.generator.record import KernelRecord
-from mirage_kernels.generator.search.gate import Gate
+from mirage_kernels.generator.search.gate import Gate, relative_error
 from mirage_kernels.generator.sources import sources_of
 
 Real = npt.NDArray[np.float64]
@@ -35,11 +35,12 @@ class Demonstration:
     error: float
     error_unfused: float
     seconds: float
+    tolerance: float = 1.1  # the recipe's
 
     @property
     def good(self) -> bool:
-        """Whether the error is within the tolerance of a fused program."""
-        return self.error <= 1.1 * self.error_unfused
+        """Whether the error is within the recipe's tolerance of the unfused program's."""
+        return self.error <= self.tolerance * self.error_unfused
 
 
 def demonstrate(record: KernelRecord, recipe: Recipe, tokens: int) -> list[Demonstration]:
@@ -54,19 +55,23 @@ def demonstrate(record: KernelRecord, recipe: Recipe, tokens: int) -> list[Demon
     narrow = [Array(a.dims, (np.asarray(a.parts[0], np.float32),)) for a in inputs]
     storage = array_reading(STORAGE, sizes)
     unfused = Gate(spec, recipe, record.storage).unfused()
-    error_unfused = _error(results(unfused, narrow, storage)[0], exact)
+    error_unfused = relative_error(results(unfused, narrow, storage)[0], exact)
+
+    def judged(what: str, error: float, seconds: float) -> Demonstration:
+        return Demonstration(what, sizes, error, error_unfused, seconds, recipe.tolerance)
+
     shown = []
     start = time.perf_counter()
     graph = retile(record.graph, record.tiles(record.variants[0]))
     made = results(graph, narrow, storage)[0]
     seconds = time.perf_counter() - start
     what = "muGraph, block by block"
-    shown.append(Demonstration(what, sizes, _error(made, exact), error_unfused, seconds))
+    shown.append(judged(what, relative_error(made, exact), seconds))
     start = time.perf_counter()
     made = Array(exact.dims, (run_triton(record, inputs),))
     seconds = time.perf_counter() - start
     what = f"emitted Triton program, interpreted on {_INTERPRETED[record.storage]}"
-    shown.append(Demonstration(what, sizes, _error(made, exact), error_unfused, seconds))
+    shown.append(judged(what, relative_error(made, exact), seconds))
     return shown
 
 
@@ -84,12 +89,6 @@ def _inputs(spec: Graph, recipe: Recipe, sizes: dict[str, int], dtype: DType) ->
             data = np.asarray(round_to(data, dtype), np.float64)
         inputs.append(Array(names, (data,)))
     return inputs
-
-
-def _error(found: Array, exact: Array) -> float:
-    wanted = np.asarray(exact.parts[0], np.float64)
-    difference = np.asarray(found.over(exact.dims).parts[0], np.float64) - wanted
-    return float(np.linalg.norm(difference) / np.linalg.norm(wanted))
 
 
 # Triton's interpreter multiplies the bit patterns of bf16 operands: there it runs on fp32 copies.

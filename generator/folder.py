@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import os
-import tempfile
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
@@ -46,18 +46,21 @@ def write(results: Sequence[Result], kernels_dir: Path) -> list[Path]:
 
 def write_whole(path: Path, text: str) -> Path:
     """Write a file by way of a temporary one beside it; an unchanged file is left alone."""
+    unfinished = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         if path.is_file() and path.read_text() == text:
             return path
-        with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False) as temporary:
-            temporary.write(text)
-        os.chmod(temporary.name, 0o644)
-        os.replace(temporary.name, path)
+        unfinished.write_text(text)
+        os.replace(unfinished, path)
     except OSError as error:
         raise FileError(
-            f"{path} cannot be written: {error.strerror}", "give a writable folder with --out DIR"
+            f"{path} cannot be written: {error.strerror}",
+            "choose a place that can be; for kernels: a writable folder with --out DIR",
         ) from error
+    finally:
+        with contextlib.suppress(OSError):  # most often it is in place already
+            unfinished.unlink()
     return path
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import shlex
 import subprocess
 import sys
@@ -24,6 +23,7 @@ from mirage_kernels.generator.commands.arguments import (
 )
 from mirage_kernels.generator.compile import ROOT
 from mirage_kernels.generator.errors import FileError, MirageError, ToolchainError
+from mirage_kernels.generator.folder import write_whole
 from mirage_kernels.generator.ir.dtypes import DType
 from mirage_kernels.generator.pipeline import Event, parse_shape
 from mirage_kernels.generator.recipe import Recipe, Shape, catalog
@@ -82,7 +82,7 @@ def run(arguments: argparse.Namespace, terminal: Terminal) -> int:
     )
     terminal.document(json.loads(document))
     if target_file is not None:
-        _write_whole(target_file, document + "\n")
+        write_whole(target_file, document + "\n")
         terminal.line(f"wrote {target_file}")
     return 0
 
@@ -212,15 +212,6 @@ def _described(environment: Environment) -> str:
         f"{e.gpu}, driver {e.driver}, CUDA {e.cuda}, torch {e.torch}, {e.date}, commit {e.commit}"
         f"\n{e.command}"
     )
-
-
-def _write_whole(file: Path, text: str) -> None:
-    unfinished = file.with_name(f".{file.name}.{os.getpid()}")
-    try:
-        unfinished.write_text(text)
-        os.replace(unfinished, file)
-    finally:
-        unfinished.unlink(missing_ok=True)
 
 
 VERB = Verb(DETAILS, add_arguments, run)

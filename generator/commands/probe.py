@@ -33,8 +33,9 @@ def describe() -> Json:
 def call(name: str, dtype: str, sizes: dict[str, int]) -> Json:
     """Call the recipe's op on CPU tensors; return its error and the reference's against float64."""
     import mirage_kernels
-    from mirage_kernels.generator.commands.workload import Workload, relative_error
+    from mirage_kernels.generator.commands.workload import Workload
     from mirage_kernels.generator.ir.dtypes import DType
+    from mirage_kernels.generator.measure import relative_error
     from mirage_kernels.generator.recipe import load_recipe
 
     work = Workload(load_recipe(name), DType(dtype), sizes, "cpu")

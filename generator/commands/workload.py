@@ -88,8 +88,3 @@ class Workload:
     def reference(self) -> Op:
         """PyTorch's own unfused program."""
         return self.with_scalars(self.recipe.reference)
-
-
-def relative_error(found: torch.Tensor, exact: torch.Tensor) -> float:
-    """Return ||found - exact|| / ||exact||."""
-    return float((found.double() - exact).norm() / exact.norm())
