@@ -102,5 +102,5 @@ $(INSTALLED): pyproject.toml setup.py
 	@echo "compiling the extension"
 	$(PY) setup.py -q build_ext --inplace
 	@echo "installing the requirements and the package"
-	$(PIP) install -qq --no-build-isolation --editable '.[generate,dev]'
+	$(PIP) install -qq --no-build-isolation --editable '.[generate,dev,ray]'
 	@touch $@

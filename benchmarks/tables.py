@@ -46,7 +46,13 @@ def main(arguments: list[str]) -> int:
 
 def measured() -> str:
     """Return the measured part: one table per result file, each with where it comes from."""
-    return "\n".join(_section(path) for path in sorted((HERE / "results").glob("*.json")))
+    paths = sorted(p for p in (HERE / "results").glob("*.json") if not _has_a_page(p.name))
+    return "\n".join(_section(path) for path in paths)
+
+
+def _has_a_page(name: str) -> bool:
+    """Return whether other scripts make tables of a result file elsewhere."""
+    return name.startswith(("ablation", "search"))
 
 
 def _section(path: Path) -> str:

@@ -1,1 +1,102 @@
-"""The build-time superoptimizer: from a recipe to proved, planned and emitted kernels."""
+"""The build-time superoptimizer: from recipes to proved muGraphs to kernel sources.
+
+As `import mirage_kernels.generator as mi` it has Mirage's face too: `mi.new_kernel_graph()` and
+what belongs to it (docs/mirage.md). Each name is loaded when it is first used.
+"""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from mirage_kernels.generator.mirage.graphs import (
+        KernelGraph,
+        bfloat16,
+        bypass_compile_errors,
+        float16,
+        float32,
+        new_kernel_graph,
+        new_threadblock_graph,
+        set_gpu_device_id,
+    )
+    from mirage_kernels.generator.mirage.graphs import new_kernel_graph as new_graph
+    from mirage_kernels.generator.mirage.optimize import superoptimize
+    from mirage_kernels.generator.mirage.running import (
+        torch_dtype as convert_dtype_to_torch_type,
+    )
+    from mirage_kernels.generator.mirage.sources import (
+        generate_cuda_program,
+        generate_triton_program,
+    )
+
+_FACE = "mirage_kernels.generator.mirage"
+_HOME = {
+    "KernelGraph": ("graphs", "KernelGraph"),
+    "bfloat16": ("graphs", "bfloat16"),
+    "bypass_compile_errors": ("graphs", "bypass_compile_errors"),
+    "convert_dtype_to_torch_type": ("running", "torch_dtype"),
+    "float16": ("graphs", "float16"),
+    "float32": ("graphs", "float32"),
+    "generate_cuda_program": ("sources", "generate_cuda_program"),
+    "generate_triton_program": ("sources", "generate_triton_program"),
+    "new_graph": ("graphs", "new_kernel_graph"),
+    "new_kernel_graph": ("graphs", "new_kernel_graph"),
+    "new_threadblock_graph": ("graphs", "new_threadblock_graph"),
+    "set_gpu_device_id": ("graphs", "set_gpu_device_id"),
+    "superoptimize": ("optimize", "superoptimize"),
+}
+# Names of Mirage that have no counterpart here, and what they are about.
+_ABSENT = {
+    "MPK": "megakernels of whole models",
+    "MPKMetadata": "megakernels of whole models",
+    "MirageModelConfig": "megakernels of whole models",
+    "PersistentKernel": "megakernels of whole models",
+    "generate_nki_program": "programs for Trainium",
+}
+__all__ = [
+    "KernelGraph",
+    "bfloat16",
+    "bypass_compile_errors",
+    "convert_dtype_to_torch_type",
+    "float16",
+    "float32",
+    "generate_cuda_program",
+    "generate_triton_program",
+    "new_graph",
+    "new_kernel_graph",
+    "new_threadblock_graph",
+    "set_gpu_device_id",
+    "superoptimize",
+]
+
+
+class _Face(ModuleType):
+    """This package as a module in which `superoptimize` is the function.
+
+    Importing the submodule of that name would put the module in the function's place.
+    """
+
+    def __setattr__(self, name: str, value: object) -> None:
+        if not (name == "superoptimize" and isinstance(value, ModuleType)):
+            super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _Face
+
+
+def __getattr__(name: str) -> object:
+    if name in _ABSENT:
+        raise import_module(f"{_FACE}.recorder").absence(name, _ABSENT[name])
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    module, attribute = _HOME[name]
+    value: object = getattr(import_module(f"{_FACE}.{module}"), attribute)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -16,14 +16,16 @@ from mirage_kernels.generator.commands.arguments import Parser, Verb, verb_progr
 from mirage_kernels.generator.errors import FileError, MirageError
 from mirage_kernels.generator.terminal import PROGRAM, Terminal
 
-# Each verb is the module of its name in `commands`, imported only when it is asked for.
+# Each verb is the module of its name (with _ for -) in `commands`, imported when it is asked for.
 VERBS = {
     "generate": "search, prove, plan and emit the kernels of a recipe",
+    "search": "search the muGraphs of many recipes at once, keeping what is found",
     "run": "generate one kernel, compile the extension, run it on real data",
     "check": "re-verify every committed muGraph, re-emit every committed source",
     "list": "what there is: recipes, committed kernels, compiled kernels",
     "show": "a recipe, or a kernel's muGraph as text with what was proved",
     "bench": "measure compiled ops against PyTorch and the memory floor (GPU)",
+    "import-mirage": "read a checkpoint of Mirage, prove its muGraphs equal to a recipe",
     "doctor": "what was found on this machine, what is missing, how to get it",
 }
 DONE, NO, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130
@@ -63,13 +65,14 @@ def _run(words: Sequence[str], terminal: Terminal) -> int:
         raise MirageError(f"there is no verb {name!r}", f"{suggestion}verbs: {', '.join(VERBS)}")
     rest = list(words)
     rest.remove(name)
-    verb: Verb = importlib.import_module(f"mirage_kernels.generator.commands.{name}").VERB
+    module = f"mirage_kernels.generator.commands.{name.replace('-', '_')}"
+    verb: Verb = importlib.import_module(module).VERB
     options = _parse(_verb_parser(name, verb), rest)
     return DONE if options is None else verb.run(options, terminal)
 
 
 def _without_verb(words: Sequence[str]) -> int:
-    verbs = "\n".join(f"  {name:<10}{summary}" for name, summary in VERBS.items())
+    verbs = "\n".join(f"  {name:<14}{summary}" for name, summary in VERBS.items())
     parser = Parser(
         prog=PROGRAM,
         usage=f"{PROGRAM} VERB ...",

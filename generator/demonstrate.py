@@ -52,7 +52,7 @@ def demonstrate(record: KernelRecord, recipe: Recipe, tokens: int) -> list[Demon
     sizes = {**record.shape, record.roles.tokens: tokens}
     inputs = _inputs(spec, recipe, sizes, record.storage)
     exact = results(spec, inputs, array_reading(FLOAT64, sizes))[0]
-    narrow = [Array(a.dims, (np.asarray(a.parts[0], np.float32),)) for a in inputs]
+    narrow = [Array(a.dims, (np.asarray(a.parts[0], np.float32),)) if a.real else a for a in inputs]
     storage = array_reading(STORAGE, sizes)
     unfused = Gate(spec, recipe, record.storage).unfused()
     error_unfused = relative_error(results(unfused, narrow, storage)[0], exact)
@@ -80,14 +80,18 @@ def _inputs(spec: Graph, recipe: Recipe, sizes: dict[str, int], dtype: DType) ->
     inputs = []
     for node in spec.inputs:
         names = node.out.type.names
-        if not names:
+        real = node.out.type.dtype.is_real
+        if not real:
+            least, largest = recipe.range_of(node.name, sizes)
+            data = rng.integers(least, largest + 1, [sizes[d] for d in names], np.int32)
+        elif not names:
             data = np.asarray(recipe.scalars.get(node.name, 1.0))
         else:
             scale = 1.0 if len(names) == 1 else sizes[names[-1]] ** -0.5
             dynamic = any(d.dynamic for d in node.out.type.dims)
             data = rng.standard_normal([sizes[d] for d in names]) * (1.0 if dynamic else scale)
             data = np.asarray(round_to(data, dtype), np.float64)
-        inputs.append(Array(names, (data,)))
+        inputs.append(Array(names, (data,), real))
     return inputs
 
 
@@ -102,8 +106,10 @@ module = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(module)
 with open(data, "rb") as file:
     arrays = [numpy.load(file) for _ in range(int(count))]
+tensors = [torch.from_numpy(a) if a.ndim else a.item() for a in arrays]
 arguments = [
-    torch.from_numpy(a).to(getattr(torch, dtype)) if a.ndim else float(a) for a in arrays
+    t.to(getattr(torch, dtype)) if a.ndim and a.dtype.kind == "f" else t
+    for a, t in zip(arrays, tensors)
 ]
 numpy.save(data, getattr(module, recipe)(*arguments).double().numpy())
 """
@@ -118,7 +124,7 @@ def run_triton(record: KernelRecord, inputs: list[Array]) -> Real:
         program.write_text(text)
         with data.open("wb") as file:
             for array in inputs:
-                np.save(file, np.asarray(array.parts[0], np.float64))
+                np.save(file, np.asarray(array.parts[0], np.float64 if array.real else np.int32))
         arguments = [str(program), str(data), record.recipe, torch_dtype, str(len(inputs))]
         ran = subprocess.run(
             [sys.executable, "-c", _RUNNER, *arguments],

@@ -22,6 +22,10 @@ class GraphError(MirageError):
     """A graph that no reading could give a meaning to."""
 
 
+class UndefinedError(GraphError):
+    """A computation that has no result on the inputs it was given."""
+
+
 class RecipeError(MirageError):
     """A recipe that cannot be loaded or traced."""
 
@@ -40,6 +44,10 @@ class TargetError(MirageError):
 
 class SearchError(MirageError):
     """A search that ended without an equivalent muGraph."""
+
+
+class JobError(MirageError):
+    """A search job that no worker could finish."""
 
 
 class VerifyError(MirageError):

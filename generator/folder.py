@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import difflib
 import os
 from collections.abc import Iterator, Sequence
@@ -11,9 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mirage_kernels.generator.errors import FileError, MirageError
-from mirage_kernels.generator.pipeline import Event, Progress, Result, prove_record
+from mirage_kernels.generator.files import write_whole
+from mirage_kernels.generator.pipeline import Result, prove_record
 from mirage_kernels.generator.recipe import Shape, catalog, trace
-from mirage_kernels.generator.record import KernelRecord, load_record
+from mirage_kernels.generator.record import MUGRAPH_ENDING, KernelRecord, load_record
+from mirage_kernels.generator.request import Event, Progress
 from mirage_kernels.generator.search.gate import Gate
 from mirage_kernels.generator.sources import sources_of, table_of
 from mirage_kernels.generator.target import TARGETS
@@ -44,29 +45,10 @@ def write(results: Sequence[Result], kernels_dir: Path) -> list[Path]:
     return written
 
 
-def write_whole(path: Path, text: str) -> Path:
-    """Write a file by way of a temporary one beside it; an unchanged file is left alone."""
-    unfinished = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        if path.is_file() and path.read_text() == text:
-            return path
-        unfinished.write_text(text)
-        os.replace(unfinished, path)
-    except OSError as error:
-        raise FileError(
-            f"{path} cannot be written: {error.strerror}",
-            "choose a place that can be; for kernels: a writable folder with --out DIR",
-        ) from error
-    finally:
-        with contextlib.suppress(OSError):  # most often it is in place already
-            unfinished.unlink()
-    return path
-
-
 def records(kernels_dir: Path, arch: str = "*") -> dict[str, KernelRecord]:
     """Return every committed kernel by the path of its record below the folder."""
     paths = sorted(kernels_dir.glob(f"{arch}/*/*.json"))
+    paths = [p for p in paths if not p.name.endswith(MUGRAPH_ENDING)]
     return {str(p.relative_to(kernels_dir)): load_record(p) for p in paths}
 
 

@@ -1,111 +1,17 @@
 """The language recipes are written in: tensors with named dims and the mathematics over them.
 
-A recipe is a Python function; calling it on these symbolic tensors records its spec graph.
-Everything here is either one node of the graph or a plain composition of nodes.
+A recipe is a Python function; calling it on symbolic tensors records its spec graph. Everything
+here is either one node of the graph or a plain composition of nodes.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
-from mirage_kernels.generator.errors import RecipeError, UnknownOperatorError
-from mirage_kernels.generator.ir import OPS, Builder, Dim, DType, Kind, Node, TensorType, Value
-from mirage_kernels.generator.ir.infer import SCALAR
-from mirage_kernels.generator.naming import name_of
-
-Operand = "Tensor | int | float"
-
-
-@dataclass(frozen=True)
-class Tensor:
-    """A value of the spec graph under construction; dims go by name, so shapes never reshape."""
-
-    builder: Builder
-    name: str
-
-    @property
-    def type(self) -> TensorType:
-        """Dims and element type."""
-        return self.builder.types[self.name]
-
-    def __add__(self, other: Tensor | float) -> Tensor:
-        return apply("add", self, other)
-
-    def __radd__(self, other: float) -> Tensor:
-        return apply("add", self, other)
-
-    def __sub__(self, other: Tensor | float) -> Tensor:
-        return apply("sub", self, other)
-
-    def __rsub__(self, other: float) -> Tensor:
-        return apply("sub", _constant(self.builder, other), self)
-
-    def __mul__(self, other: Tensor | float) -> Tensor:
-        return apply("mul", self, other)
-
-    def __rmul__(self, other: float) -> Tensor:
-        return apply("mul", self, other)
-
-    def __truediv__(self, other: Tensor | float) -> Tensor:
-        return apply("div", self, other)
-
-    def __rtruediv__(self, other: float) -> Tensor:
-        return apply("div", _constant(self.builder, other), self)
-
-    def __neg__(self) -> Tensor:
-        return apply("neg", self)
-
-    def __lt__(self, other: Tensor) -> Tensor:
-        return apply("less", self, other)
-
-    def __and__(self, other: Tensor) -> Tensor:
-        return apply("both", self, other)
-
-    def __bool__(self) -> bool:
-        raise RecipeError(
-            "a recipe cannot branch on a tensor: if, and, or, a < b < c need one truth value",
-            "choose elementwise with where(condition, a, b), join conditions with &",
-        )
-
-    def __getattr__(self, attribute: str) -> Tensor:
-        raise unknown_operator(attribute)
-
-
-def unknown_operator(operator: str) -> UnknownOperatorError:
-    """Return the error for a name that is no operator, with the list of those there are."""
-    return UnknownOperatorError(
-        f"recipes have no operator {operator!r}",
-        f"operators: {', '.join(LANGUAGE)}, and + - * / < &",
-    )
-
-
-def apply(op: str, first: Tensor, *others: Tensor | float, over: str = "") -> Tensor:
-    """Record one node and return its value; numbers become constants.
-
-    Raises RecipeError for an unknown op, GraphError for operands whose dims don't fit.
-    """
-    if op not in OPS or OPS[op].kind in (Kind.GRAPH, Kind.OUTPUT, Kind.CARRY):
-        raise unknown_operator(op)
-    builder = first.builder
-    operands = [first, *(_constant(builder, o) for o in others)]
-    args = tuple(o.name for o in operands)
-    name = builder.free_name(name_of(op, args, builder.types))
-    return Tensor(builder, builder.add(Node(op, args, (Value(name, SCALAR),), over=over)))
-
-
-def _constant(builder: Builder, value: Tensor | float) -> Tensor:
-    if isinstance(value, Tensor):
-        return value
-    if not isinstance(value, int | float) or not math.isfinite(value):
-        raise RecipeError(f"a recipe's operands are tensors and finite numbers, not {value!r}")
-    for node in builder.nodes:
-        if node.op == "const" and node.value == value:
-            return Tensor(builder, node.name)
-    digits = f"{value:g}".replace(".", "_").replace("-", "m").replace("+", "")
-    name = builder.free_name(f"const_{digits}")  # 1 and 1.0000001 have the same few digits
-    node = Node("const", (), (Value(name, SCALAR),), value=float(value))
-    return Tensor(builder, builder.add(node))
+from mirage_kernels.generator.errors import RecipeError
+from mirage_kernels.generator.ir import Dim, DType, Node, TensorType, Value
+from mirage_kernels.generator.symbolic import Tensor as Tensor
+from mirage_kernels.generator.symbolic import apply, size
 
 
 def _dim(like: Tensor, dim: str) -> Dim:
@@ -114,12 +20,15 @@ def _dim(like: Tensor, dim: str) -> Dim:
     return like.type.dim(dim)
 
 
+def _names(over: str) -> list[str]:
+    if not over.split():
+        raise RecipeError("over= names no dim", 'write over="K", or over="G C" for several dims')
+    return over.split()
+
+
 def extent(like: Tensor, dim: str) -> Tensor:
-    """Return the extent of a dim of `like` as a scalar."""
-    builder, name = like.builder, f"size_{_dim(like, dim).name}"
-    if name not in builder.types:
-        builder.add(Node("size", (), (Value(name, SCALAR),), over=dim))
-    return Tensor(builder, name)
+    """Return the extent of a dim of `like` as a scalar; it is int32 where it meets positions."""
+    return size(like.builder, _dim(like, dim).name, DType.FP32)
 
 
 def positions(like: Tensor, dim: str) -> Tensor:
@@ -132,23 +41,34 @@ def positions(like: Tensor, dim: str) -> Tensor:
 
 
 def sum(x: Tensor, over: str) -> Tensor:
-    """Sum along a dim, which disappears."""
-    return apply("sum", x, over=over)
+    """Sum along a dim (or several, `"G C"`), which disappears."""
+    for dim in _names(over):
+        x = apply("sum", x, over=dim)
+    return x
 
 
 def mean(x: Tensor, over: str) -> Tensor:
-    """Mean along a dim, which disappears."""
-    return sum(x, over) / extent(x, over)
+    """Mean along a dim (or several, `"G C"`), which disappears."""
+    for dim in _names(over):
+        x = sum(x, dim) / extent(x, dim)
+    return x
 
 
 def contract(a: Tensor, b: Tensor, over: str) -> Tensor:
-    """Multiply and sum along a shared dim: a matrix product; all other dims stay, by name."""
-    return apply("contract", a, b, over=over)
+    """Multiply and sum along a shared dim (or several): a matrix product; other dims stay."""
+    first, *rest = _names(over)
+    product = apply("contract", a, b, over=first)
+    return sum(product, " ".join(rest)) if rest else product
 
 
 def where(condition: Tensor, a: Tensor | float, b: Tensor | float) -> Tensor:
     """Choose elementwise between `a` and `b`."""
     return apply("where", condition, a, b)
+
+
+def maximum(a: Tensor | float, b: Tensor | float) -> Tensor:
+    """Choose elementwise the larger of `a` and `b`."""
+    return apply("max", a, b)
 
 
 def exp(x: Tensor) -> Tensor:
@@ -187,8 +107,14 @@ def silu(x: Tensor) -> Tensor:
 
 
 def gelu(x: Tensor) -> Tensor:
-    """x times the normal distribution function of x (the exact, erf form)."""
+    """x times the normal distribution function of x: x * (1 + erf(x / sqrt(2))) / 2."""
     return apply("gelu", x)
+
+
+def gelu_tanh(x: Tensor) -> Tensor:
+    """x * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 * x^3))) / 2."""
+    slope = 2 * math.sqrt(2 / math.pi)  # (1 + tanh(y)) / 2 = sigmoid(2 y)
+    return x * sigmoid(x * (square(x) * (0.044715 * slope) + slope))
 
 
 def tanh(x: Tensor) -> Tensor:
@@ -201,12 +127,33 @@ def relu(x: Tensor) -> Tensor:
     return apply("relu", x)
 
 
+def soft_cap(x: Tensor, cap: Tensor | float) -> Tensor:
+    """cap * tanh(x / cap)."""
+    return tanh(x / cap) * cap
+
+
+def softmax(x: Tensor, over: str, mask: Tensor | None = None) -> Tensor:
+    """exp(x) / sum(exp(x)), with 0 for exp(x) where the mask is false."""
+    weights = exp(x) if mask is None else where(mask, exp(x), 0)
+    return weights / sum(weights, over)
+
+
 def rms_norm(x: Tensor, weight: Tensor, eps: Tensor, over: str) -> Tensor:
     """x / sqrt(mean(x^2) + eps) * weight."""
     return x / sqrt(mean(square(x), over) + eps) * weight
 
 
-LANGUAGE = (
-    *("contract", "sum", "mean", "where", "exp", "log", "sqrt", "rsqrt", "square", "sigmoid"),
-    *("silu", "gelu", "tanh", "relu", "rms_norm", "extent", "positions"),
-)
+def layer_norm(x: Tensor, eps: Tensor, over: str) -> Tensor:
+    """(x - mean(x)) / sqrt(mean((x - mean(x))^2) + eps), before any weight and bias."""
+    centred = x - mean(x, over)
+    return centred / sqrt(mean(square(centred), over) + eps)
+
+
+def group_norm(x: Tensor, eps: Tensor, over: str) -> Tensor:
+    """layer_norm(x, eps, over) of each group: the groups are a dim of x that `over` leaves out."""
+    return layer_norm(x, eps, over)
+
+
+def l2_norm(x: Tensor, over: str) -> Tensor:
+    """x / sqrt(sum(x^2))."""
+    return x / sqrt(sum(square(x), over))

@@ -35,9 +35,8 @@ def name_of(op: str, args: Sequence[str], types: Mapping[str, TensorType]) -> st
         return _MASKS[op]
     if op in ("add", "sub"):
         word = "plus" if op == "add" else "minus"
-        longest = max(stems, key=len)
-        shortest = stems[1] if longest == stems[0] else stems[0]
-        return f"{longest}_{word}_{shortest}" if len(longest) < _LONG else f"{longest}_{word}"
+        first, second = sorted(stems, key=len, reverse=True) if op == "add" else stems
+        return f"{first}_{word}_{second}" if max(map(len, stems)) < _LONG else f"{first}_{word}"
     noun = _NOUNS.get(op, op)
     return f"{noun}_{stems[0]}" if len(stems[0]) < _LONG else noun
 

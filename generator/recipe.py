@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from mirage_kernels.generator.errors import GraphError, RecipeError, ShapeError
 from mirage_kernels.generator.ir import Builder, Dim, DType, Graph, Level, TensorType, check
-from mirage_kernels.generator.language import Tensor, unknown_operator
+from mirage_kernels.generator.symbolic import Tensor, spec_of, unknown_operator
 
 if TYPE_CHECKING:
     import torch
@@ -63,7 +63,8 @@ class Recipe:
 
     `inputs` and `output` give dims as text, `"M K"`; an input with no dims is a run-time scalar
     (fp32), one that ends in `:int32` holds positions or lengths. `dynamic` gives the bound of
-    every dim whose extent is known only at run time; all other dims are static.
+    every dim whose extent is known only at run time; all other dims are static. `ranges` gives the
+    least and the largest value of int32 inputs, as numbers or dims: `"1..L"`.
     """
 
     name: str
@@ -76,6 +77,7 @@ class Recipe:
     dtypes: tuple[DType, ...] = (DType.FP16, DType.BF16)
     tolerance: float = 1.1  # error allowed, as a multiple of the unfused program's
     scalars: Mapping[str, float] = field(default_factory=dict)
+    ranges: Mapping[str, str] = field(default_factory=dict)
     summary: str = ""
 
     @property
@@ -113,6 +115,19 @@ class Recipe:
             types[name] = TensorType(tuple(dims[n] for n in names.split()), own)
         return types
 
+    def range_of(self, name: str, sizes: Mapping[str, int]) -> tuple[int, int]:
+        """Return the least and the largest value of an int32 input when dims have these extents."""
+        if name not in self.ranges:
+            return 1, max(sizes.values())
+        ends = self.ranges[name].split("..")
+        if len(ends) != 2 or not all(e.isdigit() or e in sizes for e in ends):
+            raise RecipeError(
+                f"recipe {self.name} gives {name} the range {self.ranges[name]!r}",
+                'write numbers or dims with two dots between: "1..L"',
+            )
+        least, largest = (int(e) if e.isdigit() else sizes[e] for e in ends)
+        return least, largest
+
 
 def recipe(
     *,
@@ -122,6 +137,7 @@ def recipe(
     shapes: tuple[Shape, ...],
     reference: Reference,
     scalars: Mapping[str, float] | None = None,
+    ranges: Mapping[str, str] | None = None,
     tolerance: float = 1.1,
 ) -> Callable[[Program], Recipe]:
     """Turn a function over symbolic tensors into a Recipe named like the function.
@@ -140,6 +156,7 @@ def recipe(
             reference=reference,
             tolerance=tolerance,
             scalars=dict(scalars or {}),
+            ranges=dict(ranges or {}),
             summary=(program.__doc__ or "").strip().partition("\n")[0].rstrip("."),
         )
 
@@ -175,7 +192,7 @@ def trace(source: Recipe, chosen: Shape, dtype: DType) -> Graph:
             f"but computes [{' '.join(result.type.names)}]",
             "correct output= in @recipe(...) or the program; dims go by name, in any order",
         )
-    return check(builder.graph([result.name]))
+    return check(spec_of(result))
 
 
 def _check_parameters(source: Recipe) -> None:

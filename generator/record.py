@@ -7,16 +7,19 @@ kernel is an unchanged file.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 from mirage_kernels.generator.errors import FileError, GraphError
 from mirage_kernels.generator.ir import DType, Graph, Json, dumps, from_json, to_json
 from mirage_kernels.generator.plan.program import Roles
 from mirage_kernels.generator.plan.variants import Knobs, Variant
 from mirage_kernels.generator.search.gate import Measured
-from mirage_kernels.generator.search.verify import Draw, Proof
+from mirage_kernels.generator.search.verify import Compared, Proof
+
+R = TypeVar("R")
 
 
 @dataclass(frozen=True)
@@ -36,8 +39,8 @@ class SearchSummary:
 
 
 @dataclass(frozen=True)
-class KernelRecord:
-    """One kernel of the library, as it is committed in `kernels/<arch>/<recipe>/<stem>.json`."""
+class About:
+    """What is recorded of every muGraph that was chosen for a recipe at a shape."""
 
     recipe: str
     summary: str  # the recipe's formula
@@ -45,12 +48,9 @@ class KernelRecord:
     source: str  # which model the shape comes from
     dtype: str
     arch: str
-    roles: Roles
-    variants: tuple[Variant, ...]
     search: SearchSummary
     proof: Proof
     accuracy: tuple[Measured, ...]
-    graph: Graph
 
     @property
     def stem(self) -> str:
@@ -64,11 +64,6 @@ class KernelRecord:
         return DType(self.dtype)
 
     @property
-    def path(self) -> str:
-        """Path of the JSON below the kernels folder."""
-        return f"{self.arch}/{self.recipe}/{self.stem}.json"
-
-    @property
     def command(self) -> str:
         """The command that makes this kernel's files."""
         dims = ",".join(f"{name}={size}" for name, size in self.shape.items())
@@ -77,12 +72,8 @@ class KernelRecord:
             f"--dtype {self.dtype} --shape {dims}"
         )
 
-    def tiles(self, variant: Variant) -> dict[str, int]:
-        """Return the tile sizes of the muGraph that a variant runs."""
-        return variant.tiles(self.roles.rows, self.roles.tokens, self.roles.depth)
-
-    def to_json(self) -> dict[str, Json]:
-        """Return the record as JSON data."""
+    def about_json(self) -> dict[str, Json]:
+        """Return what stands first in every record."""
         return {
             "made_by": self.command,
             "recipe": self.recipe,
@@ -91,23 +82,87 @@ class KernelRecord:
             "dtype": self.dtype,
             "shape": dict(self.shape),
             "source": self.source,
-            "roles": dict(vars(self.roles)),
-            "variants": [{"bucket": v.bucket, **v.knobs.to_json()} for v in self.variants],
+        }
+
+    def evidence_json(self) -> dict[str, Json]:
+        """Return how the muGraph was found and what speaks for it."""
+        return {
             "search": dict(vars(self.search)),
             "proof": self.proof.to_json(),
             "accuracy": [m.to_json() for m in self.accuracy],
-            "mugraph": to_json(self.graph),
         }
+
+
+@dataclass(frozen=True)
+class KernelRecord(About):
+    """One kernel of the library, as it is committed in `kernels/<arch>/<recipe>/<stem>.json`."""
+
+    roles: Roles
+    variants: tuple[Variant, ...]
+    graph: Graph
+
+    @property
+    def path(self) -> str:
+        """Path of the JSON below the kernels folder."""
+        return f"{self.arch}/{self.recipe}/{self.stem}.json"
+
+    def tiles(self, variant: Variant) -> dict[str, int]:
+        """Return the tile sizes of the muGraph that a variant runs."""
+        return variant.tiles(self.roles.rows, self.roles.tokens, self.roles.depth)
+
+    def to_json(self) -> dict[str, Json]:
+        """Return the record as JSON data."""
+        plan: dict[str, Json] = {
+            "roles": dict(vars(self.roles)),
+            "variants": [{"bucket": v.bucket, **v.knobs.to_json()} for v in self.variants],
+        }
+        return self.about_json() | plan | self.evidence_json() | {"mugraph": to_json(self.graph)}
 
     def text(self) -> str:
         """Return the committed file's text."""
         return dumps(self.to_json())
 
 
+@dataclass(frozen=True)
+class MuGraphRecord(About):
+    """A muGraph that was found, proved and gated, and that this version has no plan for."""
+
+    graph: Graph
+    no_plan: str  # the reason
+    variants: tuple[Variant, ...] = ()
+
+    @property
+    def path(self) -> str:
+        """Path of the JSON below the kernels folder."""
+        return f"{self.arch}/{self.recipe}/{self.stem}{MUGRAPH_ENDING}"
+
+    def to_json(self) -> dict[str, Json]:
+        """Return the record as JSON data."""
+        reason: dict[str, Json] = {"no_plan": self.no_plan}
+        return self.about_json() | reason | self.evidence_json() | {"mugraph": to_json(self.graph)}
+
+    def text(self) -> str:
+        """Return the file's text."""
+        return dumps(self.to_json())
+
+
+MUGRAPH_ENDING = ".mugraph.json"
+Record = KernelRecord | MuGraphRecord
+
+
 def load_record(path: Path) -> KernelRecord:
     """Read a committed record; raises FileError naming the file and what is wrong with it."""
+    return _loaded(path, _record)
+
+
+def load_mugraph(path: Path) -> MuGraphRecord:
+    """Read a muGraph's record; raises FileError naming the file and what is wrong with it."""
+    return _loaded(path, _mugraph)
+
+
+def _loaded(path: Path, read: Callable[[dict[str, Json]], R]) -> R:
     try:
-        return _record(json.loads(path.read_text()))
+        return read(json.loads(path.read_text()))
     except OSError as error:
         raise FileError(f"{path} cannot be read: {error.strerror}") from error
     except GraphError as error:
@@ -121,37 +176,51 @@ def load_record(path: Path) -> KernelRecord:
 
 def _record(data: dict[str, Json]) -> KernelRecord:
     fields = _Fields(data)
-    proof = _Fields(fields.object("proof"))
-    draws = [_Fields(d) for d in proof.objects("draws")]
-    search, roles = _Fields(fields.object("search")), _Fields(fields.object("roles"))
+    roles = _Fields(fields.object("roles"))
     return KernelRecord(
+        **vars(_about(fields)),
+        roles=Roles(roles.text("rows"), roles.text("tokens"), roles.text("depth")),
+        variants=tuple(_variant(_Fields(v)) for v in fields.objects("variants")),
+        graph=from_json(fields.object("mugraph")),
+    )
+
+
+def _mugraph(data: dict[str, Json]) -> MuGraphRecord:
+    fields = _Fields(data)
+    graph = from_json(fields.object("mugraph"))
+    return MuGraphRecord(**vars(_about(fields)), graph=graph, no_plan=fields.text("no_plan"))
+
+
+def _about(fields: _Fields) -> About:
+    search = _Fields(fields.object("search"))
+    return About(
         recipe=fields.text("recipe"),
         summary=fields.text("summary"),
         shape=_Fields(fields.object("shape")).integers(),
         source=fields.text("source"),
         dtype=DType(fields.text("dtype")).value,
         arch=fields.text("arch"),
-        roles=Roles(roles.text("rows"), roles.text("tokens"), roles.text("depth")),
-        variants=tuple(_variant(_Fields(v)) for v in fields.objects("variants")),
         search=SearchSummary(**search.integers()),
-        proof=Proof(
-            tuple(
-                Draw(
-                    d.integer("seed"),
-                    _Fields(d.object("tiles")).integers(),
-                    _Fields(d.object("sizes")).integers(),
-                    d.integer("prime"),
-                )
-                for d in draws
-            ),
-            proof.number("log2_failure"),
-        ),
+        proof=_proof(_Fields(fields.object("proof"))),
         accuracy=tuple(
             Measured(a.text("distribution"), a.number("error"), a.number("unfused"))
             for a in map(_Fields, fields.objects("accuracy"))
         ),
-        graph=from_json(fields.object("mugraph")),
     )
+
+
+def _proof(fields: _Fields) -> Proof:
+    compared = tuple(
+        Compared(
+            _Fields(c.object("tiles")).integers(),
+            _Fields(c.object("sizes")).integers(),
+            c.integer("seed"),
+            c.integer("draws"),
+            c.number("log2_failure"),
+        )
+        for c in map(_Fields, fields.objects("cases"))
+    )
+    return Proof(compared, fields.number("log2_failure"))
 
 
 def _variant(fields: _Fields) -> Variant:

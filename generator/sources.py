@@ -11,7 +11,14 @@ from mirage_kernels.generator.emit.triton import emit_triton
 from mirage_kernels.generator.ir import Graph, Phase, phases_of
 from mirage_kernels.generator.plan.lower import tile_program
 from mirage_kernels.generator.plan.program import Layout, TileProgram
-from mirage_kernels.generator.record import KernelRecord
+from mirage_kernels.generator.record import KernelRecord, MuGraphRecord, Record
+
+
+def files_of(record: Record) -> dict[str, str]:
+    """Return every file of a record by path below the kernels folder."""
+    if isinstance(record, MuGraphRecord):
+        return {record.path: record.text()}
+    return sources_of(record)
 
 
 def sources_of(record: KernelRecord) -> dict[str, str]:
@@ -62,11 +69,11 @@ def _mugraph_words(graph: Graph) -> str:
 
 
 def _proof_words(record: KernelRecord) -> str:
-    draws = record.proof.draws
+    proof = record.proof
     return (
-        f"equal to the recipe on {len(draws)} random draws over finite fields, for the tiles of "
+        f"equal to the recipe on {proof.draws} random draws over finite fields, for the tiles of "
         f"all {len(record.variants)} variants, at full extents and uneven edges; a wrong muGraph "
-        f"passes with probability at most 2^{record.proof.log2_failure:g}."
+        f"passes with probability at most 2^{proof.log2_failure:g}."
     )
 
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.progress import Progress, TaskID
 
-    from mirage_kernels.generator.pipeline import Event
+    from mirage_kernels.generator.request import Event
 
 Watcher = Callable[["Event"], None]
 
@@ -103,18 +103,18 @@ class Terminal:
             self.note(f"  hint: {error.hint}")
 
     @contextmanager
-    def watch(self, title: str) -> Iterator[Watcher]:
-        """Show the progress of one piece of work, stage by stage, on stderr."""
+    def watch(self, title: str, *, abreast: bool = False) -> Iterator[Watcher]:
+        """Show the progress of some work on stderr: stage by stage, or all stages abreast."""
         console = _console(self.err)
         if console is None:
-            plain = _PlainWatch(self.note)
+            plain = _PlainWatch(self.note, abreast)
             self.note(title)
             yield plain
             plain.flush()
             return
         with _bars(console) as bars:
             bars.console.print(title, style="bold")
-            yield _BarWatch(bars)
+            yield _BarWatch(bars, abreast)
 
 
 def listed(words: Sequence[str]) -> str:
@@ -132,14 +132,17 @@ class _PlainWatch:
     """A line when a stage ends, and one now and then while it lasts."""
 
     write: Callable[[str], None]
+    abreast: bool = False
     waiting: Event | None = None
     written_at: float = field(default_factory=time.monotonic)
 
     def __call__(self, event: Event) -> None:
-        if self.waiting is not None and self.waiting.stage != event.stage:
+        changed = self.waiting is not None and self.waiting.stage != event.stage
+        if changed and not self.abreast:
             self.flush()
         self.waiting = event
-        if time.monotonic() - self.written_at > PLAIN_SECONDS:
+        ended = self.abreast and event.done == event.total > 0
+        if ended or time.monotonic() - self.written_at > PLAIN_SECONDS:
             self.flush()
 
     def flush(self) -> None:
@@ -153,15 +156,17 @@ class _PlainWatch:
 
 @dataclass
 class _BarWatch:
-    """A bar per stage; only the last stage moves."""
+    """A bar per stage; only the last stage moves, unless they run abreast."""
 
     bars: Progress
+    abreast: bool = False
     tasks: dict[str, TaskID] = field(default_factory=dict)
 
     def __call__(self, event: Event) -> None:
         known = self.tasks.get(event.stage)
         if known is None:
-            self._finish_all()
+            if not self.abreast:
+                self._finish_all()
             total = event.total or None
             known = self.bars.add_task(event.stage, total=total, words="")
             self.tasks[event.stage] = known

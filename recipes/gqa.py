@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from mirage_kernels.generator.language import Tensor, contract, exp, positions, sum, where
+from mirage_kernels.generator.language import Tensor, contract, positions, softmax
 from mirage_kernels.generator.recipe import recipe, shape
 
 if TYPE_CHECKING:
@@ -31,8 +31,8 @@ def reference(
 def attention(q: Tensor, k: Tensor, v: Tensor, seq_lens: Tensor, scale: Tensor) -> Tensor:
     """softmax(scale * q k^T) v over the first seq_lens keys of each sequence."""
     scores = contract(q, k, over="D") * scale
-    weights = where(positions(k, "L") < seq_lens, exp(scores), 0)
-    return contract(weights / sum(weights, over="L"), v, over="L")
+    weights = softmax(scores, over="L", mask=positions(k, "L") < seq_lens)
+    return contract(weights, v, over="L")
 
 
 @recipe(
@@ -46,6 +46,7 @@ def attention(q: Tensor, k: Tensor, v: Tensor, seq_lens: Tensor, scale: Tensor) 
     output="B Hkv G D",
     dynamic={"B": 256, "L": 131072},
     scalars={"scale": 128**-0.5},
+    ranges={"seq_lens": "1..L"},
     reference=reference,
     shapes=(
         shape("Llama-3-8B and Qwen3-8B, TP 1", Hkv=8, G=4, D=128),

@@ -45,6 +45,7 @@ def reference(
     output="B Hkv G D",
     dynamic={"B": 256, "L": 131072},
     scalars={"scale": 128**-0.5, "eps": 1e-6},
+    ranges={"seq_lens": "1..L"},
     reference=reference,
     shapes=(
         shape("Qwen3-8B, TP 1", Hkv=8, G=4, D=128),

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
-from mirage_kernels.generator import pipeline
 from mirage_kernels.generator.ir import DType, Graph
-from mirage_kernels.generator.pipeline import Request, Result
 from mirage_kernels.generator.recipe import Recipe, Shape, load_recipe, output_type, trace
 from mirage_kernels.generator.record import KernelRecord, load_record
-from mirage_kernels.generator.search.blocks import BlockSketch, Step
-from mirage_kernels.generator.search.kernels import Limits, ProgramSketch
 from mirage_kernels.generator.search.lower import Goal, lower
+from mirage_kernels.generator.search.problem import Limits
 from mirage_kernels.generator.search.settings import Setting, View
+from mirage_kernels.generator.search.sketch import BlockSketch, ProgramSketch
+from mirage_kernels.generator.search.values import Step
+from mirage_kernels.generator.settings import STORE_VARIABLE
+
+if TYPE_CHECKING:
+    from mirage_kernels.generator.pipeline import Result
 
 GOLDEN = Path(__file__).parent / "golden"
 TINY = Shape("a test", {"K": 72, "N": 40})
@@ -66,6 +70,14 @@ def golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
     return compare
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _own_store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Keep results of searches away from the user's cache."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(STORE_VARIABLE, str(tmp_path_factory.mktemp("store")))
+        yield
+
+
 @pytest.fixture(scope="session")
 def rms_norm_linear() -> Recipe:
     return load_recipe("rms_norm_linear")
@@ -74,12 +86,13 @@ def rms_norm_linear() -> Recipe:
 @pytest.fixture(scope="session")
 def generated(rms_norm_linear: Recipe) -> Callable[[DType], Result]:
     """The whole flow on a small shape with a small search, once per element type."""
+    from mirage_kernels.generator import pipeline
 
     @cache
     def make(dtype: DType) -> Result:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(pipeline, "LIMITS", TINY_LIMITS)
-            request = Request(rms_norm_linear, TINY, dtype)
+            request = pipeline.Request(rms_norm_linear, TINY, dtype)
             return pipeline.generate(request, jobs=1, progress=lambda event: None)
 
     return make
@@ -137,4 +150,5 @@ def _fused_block(scales: str) -> BlockSketch:
         Step("sqrt", (11,)),
         Step("div", (7, 12)),
     )
-    return BlockSketch(Setting(("N", "M"), "K", views), ("size_K",), steps, ("M", "N"))
+    results = ((len(views) + len(steps), ("M", "N")),)  # the last step's, after one constant
+    return BlockSketch(Setting(("N", "M"), "K"), views, ("size_K",), steps, results)

@@ -127,6 +127,7 @@ MIRAGE_TILE_PAIRED(add, Add, a + b, __hadd2(a, b))
 MIRAGE_TILE_PAIRED(sub, Sub, a - b, __hsub2(a, b))
 MIRAGE_TILE_PAIRED(mul, Mul, (a * b), __hmul2(a, b))
 MIRAGE_TILE_UNPAIRED(div, Div, a / b)
+MIRAGE_TILE_UNPAIRED(maximum, Maximum, (a >= b || a != a ? a : b))  // nan wins, as in PyTorch
 MIRAGE_TILE_UNARY(neg, Neg, -a)
 MIRAGE_TILE_UNARY(exp, Exp, expf(a))
 MIRAGE_TILE_UNARY(log, Log, logf(a))

@@ -11,10 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
+import mirage_kernels
 from mirage_kernels.generator.compile import DEFAULT_ARCH, ROOT
 from mirage_kernels.generator.errors import FileError, MirageError, RecipeError, TargetError
 from mirage_kernels.generator.ir.dtypes import STORAGE_DTYPES, DType
 from mirage_kernels.generator.recipe import Recipe, load_recipe
+from mirage_kernels.generator.settings import STORE_VARIABLE
 from mirage_kernels.generator.target import target
 from mirage_kernels.generator.terminal import PROGRAM, Terminal
 
@@ -58,6 +60,15 @@ def add_jobs(parser: Parser) -> None:
     """Add `--jobs N`."""
     parser.add_argument(
         "--jobs", type=positive, default=cores(), metavar="N", help="default: one per core"
+    )
+
+
+def add_store(parser: Parser) -> None:
+    """Add `--store DIR`."""
+    parser.add_argument(
+        "--store",
+        metavar="DIR",
+        help=f"where results of searches are kept (default: {STORE_VARIABLE}, or the user's cache)",
     )
 
 
@@ -156,8 +167,9 @@ def kernels_folder(given: str | None) -> Path:
 def output_folder(given: str | None, recipe_name: str) -> Path:
     """Return the folder to write a recipe's kernels to.
 
-    Without `--out` it is the checkout's kernels/, and for a recipe file outside of the catalog
-    kernels/ beside it. Raises FileError now, not after minutes of search.
+    Without `--out` it is the checkout's kernels/ for recipes that the library has an op for,
+    generated/ for others of the catalog, and for a recipe file outside of it kernels/ beside it.
+    Raises FileError now, not after minutes of search.
     """
     folder = Path(given) if given is not None else _own_folder(recipe_name)
     if folder.exists() and not folder.is_dir():
@@ -170,6 +182,8 @@ def _own_folder(recipe_name: str) -> Path:
     file = Path(recipe_name)
     if recipe_name.endswith(".py") and file.resolve().parent != ROOT / "recipes":
         return file.parent / "kernels"
+    if file.stem not in mirage_kernels.__all__:
+        return Path("generated")
     if not is_checkout():
         raise FileError(
             "this is an installed package, not a source checkout: it has no folder to write to",

@@ -23,10 +23,10 @@ from mirage_kernels.generator.commands.arguments import (
 )
 from mirage_kernels.generator.compile import ROOT
 from mirage_kernels.generator.errors import FileError, MirageError, ToolchainError
-from mirage_kernels.generator.folder import write_whole
+from mirage_kernels.generator.files import write_whole
 from mirage_kernels.generator.ir.dtypes import DType
-from mirage_kernels.generator.pipeline import Event, parse_shape
 from mirage_kernels.generator.recipe import Recipe, Shape, catalog
+from mirage_kernels.generator.request import Event, parse_shape
 from mirage_kernels.generator.terminal import PROGRAM, Table, Terminal
 
 if TYPE_CHECKING:

@@ -14,6 +14,7 @@ from mirage_kernels.generator.commands.arguments import (
     Verb,
     add_effort,
     add_json,
+    add_store,
     add_workload,
     known_arch,
     output_folder,
@@ -21,14 +22,20 @@ from mirage_kernels.generator.commands.arguments import (
 )
 from mirage_kernels.generator.folder import write
 from mirage_kernels.generator.ir.text import Json
-from mirage_kernels.generator.pipeline import Request, Result
+from mirage_kernels.generator.jobs.store import Store
+from mirage_kernels.generator.pipeline import Result
 from mirage_kernels.generator.recipe import Recipe
+from mirage_kernels.generator.record import MuGraphRecord
+from mirage_kernels.generator.request import Request, parse_shape, requests
+from mirage_kernels.generator.settings import store_folder
 from mirage_kernels.generator.terminal import Table, Terminal, counted, listed
 
 DETAILS = """\
 Without --shape and --dtype every shape of the recipe's catalog is generated in every dtype. The
-files of the catalog's recipes go to kernels/ in a source checkout, those of a recipe file to
-kernels/ beside it; --out names another folder. All files are written at the end, each whole.
+files of recipes that the library has an op for go to kernels/ in a source checkout, those of the
+catalog's other recipes to generated/ here, those of a recipe file to kernels/ beside it; --out
+names another folder. A muGraph that this version has no plan for is kept as it was proved, in a
+file that ends in .mugraph.json. All files are written at the end, each whole.
 
 examples:
   mirage-kernels generate rms_norm_linear
@@ -57,6 +64,7 @@ def add_arguments(parser: Parser) -> None:
     )
     add_workload(parser)
     add_effort(parser)
+    add_store(parser)
     parser.add_argument("--out", metavar="DIR", help="folder to write to: DIR/sm_90a/...")
     parser.add_argument(
         "--dry-run", action="store_true", help="say what would be generated, and stop"
@@ -72,7 +80,7 @@ def run(arguments: argparse.Namespace, terminal: Terminal) -> int:
     if arguments.dry_run:
         _say_what_would_happen(wanted, folder, terminal)
         return 0
-    made = [generate_one(request, arguments.jobs, terminal) for request in wanted]
+    made = [generate_one(request, arguments, terminal) for request in wanted]
     written = write([m.result for m in made], folder)
     _report(made, terminal)
     terminal.line(f"{counted(len(written), 'file')} in {folder}")
@@ -87,16 +95,17 @@ def run(arguments: argparse.Namespace, terminal: Terminal) -> int:
 
 def requested(source: Recipe, arguments: argparse.Namespace) -> list[Request]:
     """Return the kernels that `--arch`, `--dtype` and `--shape` choose."""
-    shapes = [pipeline.parse_shape(text, source) for text in arguments.shape or ()]
+    shapes = [parse_shape(text, source) for text in arguments.shape or ()]
     arch = known_arch(arguments.arch)
-    return pipeline.requests(source, arch, arguments.dtype or None, shapes or None)
+    return requests(source, arch, arguments.dtype or None, shapes or None)
 
 
-def generate_one(request: Request, jobs: int, terminal: Terminal) -> Made:
-    """Generate one kernel with live progress, then print its line."""
+def generate_one(request: Request, arguments: argparse.Namespace, terminal: Terminal) -> Made:
+    """Generate one kernel with live progress, then print its line; its search may be stored."""
     started = time.monotonic()
+    store = Store(store_folder(arguments.store))
     with terminal.watch(described(request)) as progress:
-        result = pipeline.generate(request, jobs=jobs, progress=progress)
+        result = pipeline.generate(request, jobs=arguments.jobs, progress=progress, store=store)
     made = Made(result, time.monotonic() - started)
     terminal.note(f"  done     {made.name}  {made.seconds:.1f} s")
     return made
@@ -156,6 +165,10 @@ def _report(made: Sequence[Made], terminal: Terminal) -> None:
     columns = ("kernel", "gated", "proof draws", "wrong passes", "variants", "seconds")
     terminal.table(Table(columns, tuple(_row(m) for m in made), left=1))
     terminal.line("gated: faster by prediction, but refused by the numeric gate")
+    for one in made:
+        record = one.result.record
+        if isinstance(record, MuGraphRecord):
+            terminal.line(f"{one.name}: proved, not emitted: {record.no_plan}")
 
 
 def _row(made: Made) -> tuple[str, ...]:
@@ -163,7 +176,7 @@ def _row(made: Made) -> tuple[str, ...]:
     return (
         made.name,
         f"{report.gated:,}",
-        str(len(record.proof.draws)),
+        str(record.proof.draws),
         f"2^{record.proof.log2_failure:g}",
         str(len(record.variants)),
         f"{made.seconds:.1f}",

@@ -8,13 +8,14 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict
 
-from mirage_kernels.generator import pipeline
+import mirage_kernels
 from mirage_kernels.generator.commands import trial
 from mirage_kernels.generator.commands.arguments import (
     Parser,
     Verb,
     add_effort,
     add_json,
+    add_store,
     dtype,
     is_checkout,
     known_arch,
@@ -28,8 +29,8 @@ from mirage_kernels.generator.compile import build_extension
 from mirage_kernels.generator.errors import FileError, RecipeError, ToolchainError
 from mirage_kernels.generator.folder import write
 from mirage_kernels.generator.ir.dtypes import DType
-from mirage_kernels.generator.pipeline import Event, Request, Result
-from mirage_kernels.generator.recipe import catalog
+from mirage_kernels.generator.pipeline import Result
+from mirage_kernels.generator.request import Event, Request, parse_shape, requests
 from mirage_kernels.generator.target import target
 from mirage_kernels.generator.terminal import Terminal
 from mirage_kernels.generator.toolchain import find_toolchain
@@ -46,10 +47,11 @@ written).
 
 def add_arguments(parser: Parser) -> None:
     """Add the verb's arguments."""
-    parser.add_argument("recipe", metavar="RECIPE", help="the name of a recipe in the catalog")
+    parser.add_argument("recipe", metavar="RECIPE", help="a recipe that the library has an op for")
     parser.add_argument("--shape", metavar="K=4096,N=6144", help="default: the recipe's first")
     parser.add_argument("--dtype", type=dtype, metavar="fp16|bf16", default=DType.FP16)
     add_effort(parser)
+    add_store(parser)
     parser.add_argument(
         "--no-write", action="store_true", help="leave the committed kernels as they are"
     )
@@ -66,7 +68,7 @@ def run(arguments: argparse.Namespace, terminal: Terminal) -> int:
         )
     request = _request(arguments)
     missing = _missing_compiler()
-    made = generate_one(request, arguments.jobs, terminal)
+    made = generate_one(request, arguments, terminal)
     result = made.result
     if not (arguments.no_write or missing):
         write([result], package_kernels())
@@ -91,14 +93,14 @@ def run(arguments: argparse.Namespace, terminal: Terminal) -> int:
 
 def _request(arguments: argparse.Namespace) -> Request:
     source = recipe(arguments.recipe)
-    if source.name not in catalog():
+    if source.name not in mirage_kernels.__all__:
         raise RecipeError(
-            f"run takes the library's own recipes, and {source.name} is not in its catalog",
-            "`mirage-kernels generate FILE` makes its kernels",
+            f"run calls the library's op, and it has none for {source.name}",
+            "`mirage-kernels generate RECIPE --out DIR` makes kernels of any recipe",
         )
     arch = known_arch(arguments.arch)
-    shapes = [pipeline.parse_shape(arguments.shape, source)] if arguments.shape else None
-    return pipeline.requests(source, arch, [arguments.dtype], shapes)[0]
+    shapes = [parse_shape(arguments.shape, source)] if arguments.shape else None
+    return requests(source, arch, [arguments.dtype], shapes)[0]
 
 
 def _missing_compiler() -> trial.Trial | None:

@@ -21,7 +21,13 @@ from mirage_kernels.generator.folder import records
 from mirage_kernels.generator.ir import to_text
 from mirage_kernels.generator.plan.variants import Variant
 from mirage_kernels.generator.recipe import Recipe, catalog, trace
-from mirage_kernels.generator.record import KernelRecord, load_record
+from mirage_kernels.generator.record import (
+    MUGRAPH_ENDING,
+    KernelRecord,
+    Record,
+    load_mugraph,
+    load_record,
+)
 from mirage_kernels.generator.terminal import Table, Terminal
 
 DETAILS = """\
@@ -45,6 +51,9 @@ def add_arguments(parser: Parser) -> None:
 def run(arguments: argparse.Namespace, terminal: Terminal) -> int:
     """Find out what the name means and print it."""
     name: str = arguments.name
+    if name.endswith(MUGRAPH_ENDING):
+        _show_kernel(name, load_mugraph(Path(name)), terminal)
+        return 0
     if name.endswith(".json"):
         _show_kernel(name, load_record(Path(name)), terminal)
         return 0
@@ -89,16 +98,19 @@ def _show_recipe(recipe: Recipe, found: Mapping[str, KernelRecord], terminal: Te
     )
 
 
-def _show_kernel(path: str, record: KernelRecord, terminal: Terminal) -> None:
+def _show_kernel(path: str, record: Record, terminal: Terminal) -> None:
     text = to_text(record.graph)
     dims = ", ".join(f"{name}={size}" for name, size in record.shape.items())
     terminal.line(f"{record.recipe} at {dims}, {record.dtype}, {record.arch} ({record.source})")
     terminal.line(f"{path}\n")
     terminal.line(_indented(text))
     terminal.line(f"\n{proof_sentence(record)}")
-    terminal.line("`mirage-kernels check` proves it again.\n")
-    rows = tuple(_variant_row(record, v) for v in record.variants)
-    terminal.table(Table(("variant serves", "cuts", "knobs"), rows, left=3))
+    if isinstance(record, KernelRecord):
+        terminal.line("`mirage-kernels check` proves it again.\n")
+        rows = tuple(_variant_row(record, v) for v in record.variants)
+        terminal.table(Table(("variant serves", "cuts", "knobs"), rows, left=3))
+    else:
+        terminal.line(f"Not emitted: {record.no_plan}.")
     terminal.document({"path": path, "text": text, "record": record.to_json()})
 
 
@@ -109,11 +121,11 @@ def _variant_row(record: KernelRecord, variant: Variant) -> tuple[str, ...]:
     return (f"{tokens} <= {variant.bucket}" if variant.bucket else f"any {tokens}", tiles, knobs)
 
 
-def proof_sentence(record: KernelRecord) -> str:
+def proof_sentence(record: Record) -> str:
     """Say what was proved, and how sure it is."""
     proof = record.proof
     return (
-        f"Proved equal to the recipe on {len(proof.draws)} random draws over finite fields: a "
+        f"Proved equal to the recipe on {proof.draws} random draws over finite fields: a "
         f"wrong muGraph would pass with a probability of at most 2^{proof.log2_failure:g}."
     )
 

@@ -11,9 +11,10 @@ from dataclasses import dataclass
 from mirage_kernels.generator.commands.extension import Loaded, call_on_cpu
 from mirage_kernels.generator.commands.list import kernel_name
 from mirage_kernels.generator.demonstrate import demonstrate
-from mirage_kernels.generator.errors import ToolchainError, VerifyError
+from mirage_kernels.generator.errors import PlanError, ToolchainError, VerifyError
 from mirage_kernels.generator.pipeline import Result
 from mirage_kernels.generator.recipe import Recipe
+from mirage_kernels.generator.record import KernelRecord, MuGraphRecord
 from mirage_kernels.generator.terminal import Table, Terminal, counted
 
 TOKENS = (1, 8, 16, 64)
@@ -64,12 +65,19 @@ def on_gpu(name: str, result: Result, terminal: Terminal) -> list[Trial]:
     ]
 
 
+def kernel_of(result: Result) -> KernelRecord:
+    """Return the record of a made kernel; raise PlanError where there is only a muGraph."""
+    if isinstance(result.record, MuGraphRecord):
+        raise PlanError(f"{result.record.recipe} has no kernel to run: {result.record.no_plan}")
+    return result.record
+
+
 def on_cpu(result: Result, terminal: Terminal) -> list[Trial]:
     """Run the muGraph and the emitted Triton program in their interpreters."""
     terminal.note("running the muGraph and its Triton program on the CPU")
     recipe = result.request.recipe
     try:
-        shown = demonstrate(result.record, recipe, _INTERPRETED_TOKENS)
+        shown = demonstrate(kernel_of(result), recipe, _INTERPRETED_TOKENS)
     except VerifyError as error:
         what = "muGraph and Triton program, interpreted"
         complaint = f"{error.sentence}\n  hint: {error.hint}"
@@ -90,8 +98,9 @@ def on_cpu(result: Result, terminal: Terminal) -> list[Trial]:
 def of_extension(name: str, result: Result, loaded: Loaded) -> Trial:
     """Call the extension's op on CPU tensors, and look the kernel up in its dispatch table."""
     what = f"compiled extension ({counted(len(loaded.kernels), 'kernel')}), op on CPU tensors"
-    sizes = {**result.record.shape, result.record.roles.tokens: _INTERPRETED_TOKENS}
-    kernel = kernel_name(result.record)
+    record = kernel_of(result)
+    sizes = {**record.shape, record.roles.tokens: _INTERPRETED_TOKENS}
+    kernel = kernel_name(record)
     if loaded.problem:
         return Trial(what, sizes, passed=False, complaint=loaded.problem)
     if kernel not in loaded.kernels:

@@ -14,7 +14,7 @@ from mirage_kernels.generator.emit.writer import WIDTH, Writer
 from mirage_kernels.generator.errors import PlanError
 from mirage_kernels.generator.ir import DType
 from mirage_kernels.generator.plan.program import Do, Layout, Operand, Statement, TileProgram
-from mirage_kernels.generator.plan.variants import Variant
+from mirage_kernels.generator.plan.variants import RING, Footprint, Variant
 
 _TYPES = {DType.FP16: "__half", DType.BF16: "__nv_bfloat16", DType.FP32: "float"}
 _FRAGMENTS = {
@@ -23,7 +23,7 @@ _FRAGMENTS = {
     Layout.DEPTH: "tile::DepthFrag<T, kDepth>",
 }
 _ACCUMULATORS = {
-    Layout.ACCUM: "tile::Accum<kRows, kTokens>",
+    Layout.ACCUM: "tile::{}<kRows, kTokens>",
     Layout.TOKEN_SUMS: "tile::TokenPartial<kTokens>",
     Layout.ROW_SUMS: "tile::RowPartial<kRows>",
 }
@@ -35,7 +35,10 @@ _MEETINGS = {
 _ELEMENTWISE = {
     **{name: name for name in ("neg", "exp", "log", "sqrt", "rsqrt", "square", "sigmoid", "silu")},
     **{name: name for name in ("gelu", "tanh", "relu", "add", "sub", "mul", "div")},
+    "max": "maximum",  # `max` would meet CUDA's own
 }
+
+_BARRIER = "__syncthreads();"
 
 
 @dataclass(frozen=True)
@@ -63,6 +66,8 @@ def emit_cuda(kernel: Kernel) -> str:
     writer.line()
     writer.line('#include "launch.h"')
     writer.line('#include "tile/tile.cuh"')
+    if kernel.program.tokens_on_m:
+        writer.line('#include "bench/turned.cuh"')
     writer.line()
     writer.line("namespace mirage::generated {")
     writer.line("namespace {")
@@ -118,6 +123,8 @@ def _step(writer: Writer, kernel: Kernel) -> None:
     writer.line("template <class Knobs>")
     with writer.block("struct Step {", "};"):
         writer.line("static constexpr int kDepth = Knobs::kChunks * tile::kChunkDepth;")
+        if not kernel.program.swizzled:
+            writer.line("using Arrangement = tile::InOrder;")
         rows = [
             (f"{_FRAGMENTS[s.layout]} {s.out};", dims_text(s.type.names))
             for s in kernel.program.loads
@@ -137,14 +144,28 @@ def _shared_map(writer: Writer, kernel: Kernel) -> None:
         for s in meetings:
             writer.line(f"using {camel(s.out)} = tile::{_MEETINGS[s.layout][0]};")
         rows = [("static constexpr int kStepsAt = 0;", "during the loop")]
-        end = "0"
+        below = _below(kernel)
         for s in meetings:
-            rows.append((f"static constexpr int k{camel(s.out)}At = {end};", "after the loop"))
-            end = f"k{camel(s.out)}At + {camel(s.out)}::kBytes"
+            start = " + ".join(_end(name) for name in below[s.out]) or "0"
+            rows.append((f"static constexpr int k{camel(s.out)}At = {start};", "after the loop"))
         writer.table(rows)
-        writer.line(f"static constexpr int kMeetingBytes = {end};")
+        writer.line(f"static constexpr int kMeetingBytes = {_end(list(below)[-1])};")
         writer.line("static constexpr int kBytes = tile::larger(Steps::kBytes, kMeetingBytes);")
     writer.line()
+
+
+def _below(kernel: Kernel) -> dict[str, tuple[str, ...]]:
+    """Return what each buffer lies on, bottom first: the same for all variants of a kernel."""
+    footprint = Footprint.of(kernel.program)
+    maps = [dict(footprint.arrangement(v.knobs).below) for v in kernel.variants]
+    if any(m != maps[0] or max(map(len, m.values())) > 1 for m in maps):
+        raise PlanError(f"{kernel.program.recipe}: its variants arrange shared memory differently")
+    return maps[0]
+
+
+def _end(name: str) -> str:
+    """Return where a buffer ends, as the shared-memory map writes it; the ring begins at 0."""
+    return "Steps::kBytes" if name == RING else f"k{camel(name)}At + {camel(name)}::kBytes"
 
 
 def _kernel(writer: Writer, kernel: Kernel) -> None:
@@ -189,8 +210,9 @@ def _prologue(writer: Writer, program: TileProgram) -> None:
     for s in program.loads:
         writer.assignment(_edge(s, by_name[s.args[0]], program))
     writer.line()
+    product = "TurnedAccum" if program.tokens_on_m else "Accum"
     rows = [
-        (f"{_ACCUMULATORS[s.layout]} {s.out};", dims_text(s.type.names))
+        (f"{_ACCUMULATORS[s.layout].format(product)} {s.out};", dims_text(s.type.names))
         for s in program.accumulators
     ]
     writer.table(rows)
@@ -224,19 +246,29 @@ def _loop(writer: Writer, program: TileProgram) -> None:
             where = f"slot, &Step::{s.out}, {s.args[0]}_edge, k"
             writer.line(f"tile::copy<tile::Cache::{cache}>({where});")
     with writer.block("const auto compute = [&](const Step& step) {", "};"):
-        loaded = {s.out for s in program.loads}
-        rows = [
-            (_LOOP[s.do](s, [f"step.{a}" if a in loaded else a for a in s.args]), s)
-            for s in program.loop
-            if s.do is not Do.LOAD
-        ]
-        writer.table([(text, dims_text(s.type.names)) for text, s in rows])
+        _compute(writer, program)
+    if any(s.barrier for s in program.loop):
+        even = f"{program.roles.depth} % (kWarps * kDepth) == 0"
+        writer.line(f'static_assert({even}, "all warps come to all barriers");')
     writer.line("const int first_k = tile::warp_index() * kDepth;")
     steps = f"{{first_k, {program.roles.depth}, kWarps * kDepth}}"
     writer.line(f"tile::pipeline<Knobs::kStages, Step>(shared + Shared::kStepsAt, {steps},")
     writer.line("                                     copy, compute);")
-    writer.line("__syncthreads();")
+    if program.meetings[0].barrier:
+        writer.line(_BARRIER)
     writer.line()
+
+
+def _compute(writer: Writer, program: TileProgram) -> None:
+    """Write a pass of the loop, statement by statement."""
+    loaded = {s.out for s in program.loads}
+    rows = []
+    for s in program.loop:
+        if s.do is not Do.LOAD:
+            args = [f"step.{a}" if a in loaded else a for a in s.args]
+            rows += [(_BARRIER, "")] if s.barrier else []
+            rows.append((_LOOP[s.do](s, args), dims_text(s.type.names)))
+    writer.table(rows)
 
 
 def _map_in_loop(s: Statement, args: Sequence[str]) -> str:
@@ -258,10 +290,13 @@ _LOOP: dict[Do, Callable[[Statement, Sequence[str]], str]] = {
 
 
 def _meetings(writer: Writer, program: TileProgram) -> None:
-    for s in program.meetings:
+    for i, s in enumerate(program.meetings):
+        if s.barrier and i > 0:
+            writer.line(_BARRIER)
         place = f"shared + Shared::k{camel(s.out)}At"
         writer.assignment(f"const auto {s.out}_parts = tile::meet<kWarps>({place}, {s.args[0]});")
-    writer.line("__syncthreads();")
+    if program.epilogue[0].barrier:
+        writer.line(_BARRIER)
     writer.line()
 
 

@@ -39,6 +39,7 @@ _ELEMENTWISE = {
     "sub": "{0} - {1}",
     "mul": "{0} * {1}",
     "div": "{0} / {1}",
+    "max": "tl.maximum({0}, {1}, propagate_nan=tl.PropagateNan.ALL)",
 }
 LEAST_DOT = 16  # extents of a Triton dot product's operands
 

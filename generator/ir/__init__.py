@@ -14,6 +14,8 @@ from mirage_kernels.generator.ir.graph import (
     TensorType,
     Value,
     join_phases,
+    partial_along,
+    parts_of,
     phases_of,
 )
 from mirage_kernels.generator.ir.infer import count, result_type, tile_type, union_dims
@@ -53,6 +55,8 @@ __all__ = [
     "join_phases",
     "number_text",
     "ops_of_kind",
+    "partial_along",
+    "parts_of",
     "phases_of",
     "result_type",
     "retile",

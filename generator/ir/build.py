@@ -6,8 +6,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from mirage_kernels.generator.ir.dtypes import DType
-from mirage_kernels.generator.ir.graph import Graph, Level, Node, Space, TensorType, Value
-from mirage_kernels.generator.ir.infer import extents_of, result_type, tile_type
+from mirage_kernels.generator.ir.graph import (
+    Graph,
+    Level,
+    Node,
+    Space,
+    TensorType,
+    Value,
+    parts_of,
+)
+from mirage_kernels.generator.ir.infer import count, extents_of, result_type, tile_type
 from mirage_kernels.generator.ir.ops import OPS, Kind
 
 
@@ -50,14 +58,31 @@ class Builder:
 
 
 def retile(graph: Graph, tiles: Mapping[str, int]) -> Graph:
-    """Return `graph` with the tile sizes `tiles` (by dim name) in every block graph."""
+    """Return `graph` with the tile sizes `tiles` (by `Axis.tile_key`) in every block graph."""
     nodes = []
+    types: dict[str, TensorType] = {}
     for node in graph.nodes:
         if node.op == "block" and node.body is not None:
-            fulls = [graph.values[a].type for a in node.args]
-            node = replace(node, body=_retile_block(node.body, fulls, tiles))
+            fulls = [types[a] for a in node.args]
+            body = _retile_block(node.body, fulls, tiles)
+            outs = zip(node.outs, body.outputs, strict=True)
+            made = tuple(replace(v, type=body.values[name].type) for v, name in outs)
+            node = replace(node, body=body, outs=made)
+        elif node.args:
+            inferred = result_type(node, [types[a] for a in node.args])
+            sizes = {d.name: d for d in inferred.dims}  # the storage order is the node's own
+            dims = tuple(sizes[name] for name in node.out.type.names)
+            node = replace(node, outs=(Value(node.name, replace(node.out.type, dims=dims)),))
+        types.update({v.name: v.type for v in node.outs})
         nodes.append(node)
     return replace(graph, nodes=tuple(nodes))
+
+
+def with_parts(type_: TensorType, space: Space, extents: Mapping[str, int]) -> TensorType:
+    """Return `type_` with the extents of parts dims as the reduced axes of `space` cut them."""
+    parts = {parts_of(a.dim): count(a, extents[a.dim]) for a in space.reduced}
+    dims = (replace(d, size=parts.get(d.name, d.size)) for d in type_.dims)
+    return replace(type_, dims=tuple(dims))
 
 
 def _retile_block(body: Graph, fulls: Sequence[TensorType], tiles: Mapping[str, int]) -> Graph:
@@ -70,7 +95,9 @@ def _retile_block(body: Graph, fulls: Sequence[TensorType], tiles: Mapping[str, 
     for node in body.nodes:
         if node.op == "input":
             type_ = tile_type(node, next(bound), space, extents)
-        elif node.op in ("output", "const", "size"):
+        elif node.op == "output":
+            type_ = with_parts(node.out.type, space, extents)
+        elif node.op in ("const", "size"):
             type_ = node.out.type
         elif node.op == "thread" and node.body is not None:
             node = replace(node, body=_retype(node.body, [types[a] for a in node.args]))
@@ -99,6 +126,9 @@ def _retype(body: Graph, inputs: Sequence[TensorType]) -> Graph:
     return replace(body, nodes=tuple(nodes))
 
 
+_COMPUTED = (Kind.ELEMENTWISE, Kind.CONTRACT, Kind.REDUCE, Kind.STABILISER, Kind.CARRY)
+
+
 def with_precision(block: Graph, storage: DType) -> Graph:
     """Return `block` with the element type of every intermediate chosen.
 
@@ -108,7 +138,7 @@ def with_precision(block: Graph, storage: DType) -> Graph:
     nodes = []
     for node in block.nodes:
         kind = OPS[node.op].kind
-        if kind in (Kind.ELEMENTWISE, Kind.CONTRACT, Kind.REDUCE, Kind.CARRY):
+        if kind in _COMPUTED:
             feeds_contraction = any(u.op == "contract" for u in block.users(node.name))
             old = node.out.type.dtype
             new = storage if feeds_contraction else DType.FP32

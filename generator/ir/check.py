@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 from mirage_kernels.generator.errors import GraphError
-from mirage_kernels.generator.ir.graph import Graph, Level, Node, Phase, TensorType, phases_of
+from mirage_kernels.generator.ir.graph import (
+    Graph,
+    Level,
+    Node,
+    Phase,
+    TensorType,
+    partial_along,
+    parts_of,
+    phases_of,
+)
 from mirage_kernels.generator.ir.infer import extents_of, result_type, tile_type
-from mirage_kernels.generator.ir.ops import OPS, Kind
+from mirage_kernels.generator.ir.ops import OPS, Kind, ops_of_kind
 
 _LEVEL_OF_BODY = {"block": Level.BLOCK, "thread": Level.THREAD}
 _NODE_LEVELS = {
-    "accum": Level.BLOCK,
+    **dict.fromkeys(ops_of_kind(Kind.CARRY), Level.BLOCK),
     "output": Level.BLOCK,
     "block": Level.KERNEL,
     "thread": Level.BLOCK,
@@ -38,6 +47,8 @@ def check(graph: Graph, outer: tuple[TensorType, ...] | None = None) -> Graph:
             raise GraphError(f"output {name!r} is not computed by the graph")
     if graph.level is Level.BLOCK:
         _check_phases(graph)
+        _check_carried(graph)
+        _check_partial(graph)
     return graph
 
 
@@ -99,10 +110,15 @@ def _check_body(node: Node, args: tuple[TensorType, ...]) -> None:
 def _check_output(node: Node, graph: Graph, tile: TensorType) -> None:
     if graph.space is None or len(node.cuts) != len(graph.space.grid):
         raise GraphError(f"{node.name}: its omap must have one entry per grid axis")
-    if set(tile.names) != set(node.out.type.names):
+    parts = {
+        parts_of(axis.dim)
+        for axis, cut in zip(graph.space.grid, node.cuts, strict=True)
+        if axis.reduced and cut == parts_of(axis.dim)
+    }
+    if set(tile.names) | parts != set(node.out.type.names):
         raise GraphError(f"{node.name}: stores a tile {tile} into {node.out.type}, the dims differ")
     for axis, cut in zip(graph.space.grid, node.cuts, strict=True):
-        if cut is not None and cut not in tile.names:
+        if cut is not None and cut not in tile.names and cut not in parts:
             raise GraphError(f"{node.name}: its omap cuts {cut!r} by {axis.name}, a dim it lacks")
 
 
@@ -118,3 +134,39 @@ def _check_phases(graph: Graph) -> None:
     for name in graph.outputs:
         if phases[name] is Phase.LOOP:
             raise GraphError(f"output {name} is a value of one loop iteration", "use accum")
+
+
+def _check_carried(graph: Graph) -> None:
+    """Check that rescaling follows a running peak and that blocks combine along a reduced axis."""
+    assert graph.space is not None
+    reduced = {a.dim for a in graph.space.reduced}
+    for node in graph.nodes:
+        peak = {"accum_rescaled": node.args[-1:], "last": node.args}.get(node.op, ())
+        for name in peak:
+            if graph.producers[name].op != "peak":
+                raise GraphError(f"{node.name} = {node.op}(...): {name} is not a running peak")
+        if node.op in ("combine", "combine_rescaled") and node.over not in reduced:
+            raise GraphError(f"{node.name}: no reduced grid axis cuts {node.over!r}")
+
+
+def _check_partial(graph: Graph) -> None:
+    """Check that what varies along a reduced axis is combined, or stored side by side."""
+    partial, phases = partial_along(graph), phases_of(graph)
+    for node in graph.nodes:
+        if node.op == "output":
+            lost = partial[node.args[0]] - _dims_kept(node)
+            if lost:
+                raise GraphError(
+                    f"{node.name}: blocks along {min(lost)} hold partial results and store them "
+                    "in the same place",
+                    f"combine them, or store them along {parts_of(min(lost))}",
+                )
+        elif phases[node.name] is Phase.JOINED and not node.op.startswith("combine"):
+            joined = [partial[a] for a in node.args if phases[a] is Phase.JOINED]
+            if not partial[node.name] <= frozenset().union(*joined):
+                raise GraphError(f"{node.name}: mixes one block's values with combined ones")
+
+
+def _dims_kept(node: Node) -> frozenset[str]:
+    """Return the dims along which an output's omap keeps blocks apart."""
+    return frozenset(cut.removesuffix(parts_of("")) for cut in node.cuts if cut is not None)

@@ -9,7 +9,7 @@ out of it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from functools import cached_property
@@ -76,11 +76,27 @@ class Value:
 
 @dataclass(frozen=True)
 class Axis:
-    """A grid axis or a loop: it cuts the dim `dim` into tiles of `tile` elements."""
+    """A grid axis or a loop: it cuts the dim `dim` into tiles of `tile` elements.
+
+    Blocks along a `reduced` axis make partial sums over its dim: they are combined in the kernel,
+    or stored side by side along the dim `parts_of(dim)`. Such an axis may cut the loop's dim too;
+    the loop then cuts each block's part further.
+    """
 
     name: str
     dim: str
     tile: int
+    reduced: bool = False
+
+    @property
+    def tile_key(self) -> str:
+        """Name under which tile sizes are given: a reduced axis has its own beside the loop's."""
+        return parts_of(self.dim) if self.reduced else self.dim
+
+
+def parts_of(dim: str) -> str:
+    """Return the name of the dim that numbers the parts into which a reduced axis cuts `dim`."""
+    return f"{dim}_parts"
 
 
 @dataclass(frozen=True)
@@ -96,9 +112,14 @@ class Space:
         return self.grid if self.loop is None else (*self.grid, self.loop)
 
     def with_tiles(self, tiles: Mapping[str, int]) -> Space:
-        """Return the same space with other tile sizes, given by dim name."""
-        cut = [replace(a, tile=tiles.get(a.dim, a.tile)) for a in self.axes]
+        """Return the same space with other tile sizes, given by `tile_key`."""
+        cut = [replace(a, tile=tiles.get(a.tile_key, a.tile)) for a in self.axes]
         return Space(tuple(cut[: len(self.grid)]), cut[-1] if self.loop else None)
+
+    @property
+    def reduced(self) -> tuple[Axis, ...]:
+        """Grid axes whose blocks make partial sums."""
+        return tuple(a for a in self.grid if a.reduced)
 
 
 @dataclass(frozen=True)
@@ -183,34 +204,57 @@ class Phase(Enum):
     BEFORE = "before the loop"
     LOOP = "in the loop"
     AFTER = "after the loop"
+    JOINED = "after the blocks' combine"
 
 
 def join_phases(phases: Iterable[Phase]) -> Phase | None:
     """Return when a node runs whose operands are ready in `phases`; None if it never can.
 
-    A value of the loop's last iteration has no meaning after the loop: LOOP and AFTER don't mix.
+    A value of the loop's last iteration has no meaning after the loop, nor has one block's partial
+    sum after the blocks' combine: of LOOP, AFTER and JOINED only one may occur.
     """
-    seen = set(phases)
-    if {Phase.LOOP, Phase.AFTER} <= seen:
+    late = set(phases) - {Phase.BEFORE}
+    if len(late) > 1:
         return None
-    for phase in (Phase.LOOP, Phase.AFTER):
-        if phase in seen:
-            return phase
-    return Phase.BEFORE
+    return late.pop() if late else Phase.BEFORE
 
 
 def phases_of(block: Graph) -> dict[str, Phase | None]:
     """Return when each value of a block graph is computed (None: never)."""
     phases: dict[str, Phase | None] = {}
     for node in block.nodes:
-        ready = [phases[a] for a in node.args]
-        if node.op == "input":
-            phase: Phase | None = Phase.LOOP if node.loop_cut else Phase.BEFORE
-        elif node.op == "accum":
-            phase = Phase.AFTER if ready == [Phase.LOOP] else None
-        elif None in ready:
-            phase = None
-        else:
-            phase = join_phases(p for p in ready if p is not None)
+        phase = _phase(node, [phases[a] for a in node.args])
         phases.update({v.name: phase for v in node.outs})
     return phases
+
+
+def _phase(node: Node, ready: Sequence[Phase | None]) -> Phase | None:
+    if node.op == "input":
+        return Phase.LOOP if node.loop_cut else Phase.BEFORE
+    joined = None if None in ready else join_phases(p for p in ready if p is not None)
+    if node.op in ("accum", "accum_rescaled", "last"):
+        return Phase.AFTER if joined is Phase.LOOP else None
+    if node.op in ("combine", "combine_rescaled"):
+        return Phase.JOINED if joined in (Phase.BEFORE, Phase.AFTER) else None
+    return joined
+
+
+def partial_along(block: Graph) -> dict[str, frozenset[str]]:
+    """Return for each value of a block graph the dims of reduced axes along which it varies.
+
+    Such a value belongs to one block; it may leave the block only side by side with the others
+    (its output has the axis's parts dim), whole (it still has the dim), or combined.
+    """
+    assert block.space is not None
+    reduced = {a.dim for a in block.space.reduced}
+    found: dict[str, frozenset[str]] = {}
+    for node in block.nodes:
+        if node.op == "input":
+            cuts = zip(block.space.grid, node.cuts, strict=False)
+            along = frozenset(a.dim for a, cut in cuts if a.reduced and cut is not None)
+        else:
+            along = frozenset[str]().union(*(found[a] for a in node.args))
+        if node.op in ("combine", "combine_rescaled"):
+            along -= {node.over}
+        found.update({v.name: along & reduced for v in node.outs})
+    return found

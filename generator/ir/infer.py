@@ -40,10 +40,10 @@ def result_type(node: Node, args: Sequence[TensorType]) -> TensorType:
         return node.out.type
     if op.kind is Kind.ELEMENTWISE:
         return TensorType(union_dims(args, where), _elementwise_dtype(node.op, args, where))
-    if op.kind is Kind.REDUCE or op.kind is Kind.CONTRACT:
+    if op.kind in (Kind.REDUCE, Kind.STABILISER, Kind.CONTRACT):
         return _reduced(node, args, where)
     if op.kind is Kind.CARRY:
-        return replace(args[0], dtype=_accumulated(args[0].dtype))
+        return _carried(node, args, where)
     raise GraphError(f"{where}: {node.op} has no result type of its own")
 
 
@@ -53,6 +53,13 @@ def _reduced(node: Node, args: Sequence[TensorType], where: str) -> TensorType:
             raise GraphError(f"{where}: {name} has no dim {node.over!r}, only {list(arg.names)}")
     dims = tuple(d for d in union_dims(args, where) if d.name != node.over)
     return TensorType(dims, _accumulated(args[0].dtype))
+
+
+def _carried(node: Node, args: Sequence[TensorType], where: str) -> TensorType:
+    extra = [d for a in args[1:] for d in a.dims if d not in args[0].dims]
+    if extra:
+        raise GraphError(f"{where}: {node.args[1]} has dim {extra[0]}, {node.args[0]} lacks it")
+    return replace(args[0], dtype=_accumulated(args[0].dtype))
 
 
 def _accumulated(dtype: DType) -> DType:

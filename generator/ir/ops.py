@@ -16,8 +16,9 @@ class Kind(Enum):
     SOURCE = "source"  # no operands: input, const, size, iota
     ELEMENTWISE = "elementwise"  # dims are the union, by name; missing dims broadcast
     REDUCE = "reduce"  # one dim disappears
+    STABILISER = "stabiliser"  # one dim disappears; proofs draw the result at random
     CONTRACT = "contract"  # elementwise product, then one shared dim disappears
-    CARRY = "carry"  # a value carried across the iterations of a block graph's loop
+    CARRY = "carry"  # a value carried across the iterations of a loop, or across blocks
     GRAPH = "graph"  # a nested graph: block in kernel, thread in block
     OUTPUT = "output"  # a result leaves a block graph through its omap
 
@@ -46,12 +47,20 @@ OPS: dict[str, Op] = {
         Op("sub", Kind.ELEMENTWISE, 2),
         Op("mul", Kind.ELEMENTWISE, 2, commutative=True),
         Op("div", Kind.ELEMENTWISE, 2),
+        Op("max", Kind.ELEMENTWISE, 2, commutative=True),
         Op("less", Kind.ELEMENTWISE, 2),  # positions in, truth values out
         Op("both", Kind.ELEMENTWISE, 2, commutative=True),  # logical and
         Op("where", Kind.ELEMENTWISE, 3),  # where(condition, a, b)
         Op("sum", Kind.REDUCE, 1),
         Op("contract", Kind.CONTRACT, 2, commutative=True),
+        Op("peak", Kind.STABILISER, 1),  # a bound of the operand along `over`; in a loop it runs
         Op("accum", Kind.CARRY, 1),  # sum over the iterations of the loop
+        Op("accum_rescaled", Kind.CARRY, 2),  # the same of x * exp(-peak), for the final peak
+        Op("last", Kind.CARRY, 1),  # a running peak after the loop
+        Op(
+            "combine", Kind.CARRY, 1
+        ),  # sum over the blocks of the reduced grid axis that cuts `over`
+        Op("combine_rescaled", Kind.CARRY, 2),  # the same of x * exp(-peak), for their common peak
         Op("block", Kind.GRAPH, -1),
         Op("thread", Kind.GRAPH, -1),
         Op("output", Kind.OUTPUT, 1),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from math import isfinite
 
 from mirage_kernels.generator.errors import GraphError
 from mirage_kernels.generator.ir.dtypes import DType
@@ -13,6 +14,7 @@ from mirage_kernels.generator.ir.graph import (
     Graph,
     Level,
     Node,
+    Phase,
     Space,
     TensorType,
     Value,
@@ -34,7 +36,8 @@ def to_json(graph: Graph) -> dict[str, Json]:
 
 
 def _axis_json(axis: Axis) -> Json:
-    return {"axis": axis.name, "dim": axis.dim, "tile": axis.tile}
+    data: dict[str, Json] = {"axis": axis.name, "dim": axis.dim, "tile": axis.tile}
+    return data | {"reduced": True} if axis.reduced else data
 
 
 def _node_json(node: Node) -> Json:
@@ -43,7 +46,7 @@ def _node_json(node: Node) -> Json:
     if node.over:
         data["over"] = node.over
     if node.op == "const":
-        data["value"] = node.value
+        data["value"] = node.value if isfinite(node.value) else str(node.value)
     if node.op == "output" or node.cuts or node.loop_cut:
         data["cuts"] = list(node.cuts)
     if node.loop_cut:
@@ -102,6 +105,8 @@ def _items(data: Json) -> Sequence[Json]:
 
 
 def _number(data: Json) -> float:
+    if data in ("inf", "-inf"):
+        return float(str(data))
     if not isinstance(data, int | float):
         raise TypeError(f"expected a number, found {data!r}")
     return data
@@ -109,7 +114,8 @@ def _number(data: Json) -> float:
 
 def _axis(data: Json) -> Axis:
     item = _object(data)
-    return Axis(str(item["axis"]), str(item["dim"]), int(_number(item["tile"])))
+    reduced = bool(item.get("reduced", False))
+    return Axis(str(item["axis"]), str(item["dim"]), int(_number(item["tile"])), reduced)
 
 
 def _graph(data: dict[str, Json]) -> Graph:
@@ -155,13 +161,16 @@ def to_text(graph: Graph, indent: str = "") -> str:
 
 
 def _phase_rank(phase: object) -> int:
-    order = ["before the loop", "in the loop", "after the loop"]
-    return order.index(getattr(phase, "value", order[0]))
+    order = list(Phase)
+    return order.index(phase) if isinstance(phase, Phase) else 0
 
 
 def _space_text(block: Graph) -> str:
     assert block.space is not None
-    grid = ", ".join(f"{a.name} cuts {a.dim} by {a.tile}" for a in block.space.grid)
+    reduced = {a.name: " (partial sums)" for a in block.space.reduced}
+    grid = ", ".join(
+        f"{a.name} cuts {a.dim} by {a.tile}{reduced.get(a.name, '')}" for a in block.space.grid
+    )
     loop = block.space.loop
     return f"grid: {grid}" + (f"; loop cuts {loop.dim} by {loop.tile}" if loop else "; no loop")
 

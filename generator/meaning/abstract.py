@@ -5,20 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from mirage_kernels.generator.ir import (
-    Axis,
     Graph,
     Kind,
     Node,
-    Phase,
     number_text,
     ops_of_kind,
-    phases_of,
+    parts_of,
 )
 from mirage_kernels.generator.meaning.terms import Terms
 from mirage_kernels.generator.meaning.walk import Reading, Rule, results
 
-# Summing a dim whole is summing within tiles, then over the tiles: one factor for each.
-PARTS = ("tile", "loop")
+# Summing a dim whole is summing within tiles, over the loop's steps, over the blocks of a reduced
+# grid axis: one factor for each.
+PARTS = ("tile", "loop", "grid")
 
 
 def summed(terms: Terms, term: int, dim: str, parts: Sequence[str] = PARTS) -> int:
@@ -38,6 +37,13 @@ def _minus(terms: Terms, a: int) -> int:
     return terms.mul(a, terms.leaf("const", "-1"))
 
 
+def _where(terms: Terms, condition: int, a: int, b: int) -> int:
+    """Return where(condition, a, b); with 0 for b a mask, which products and sums may pass."""
+    if b == terms.leaf("const", number_text(0)):
+        return terms.mul(a, terms.function("where", condition))
+    return terms.function("where", condition, a, b)
+
+
 _LAWFUL: dict[str, Callable[..., int]] = {
     "add": lambda t, a, b: t.add(a, b),
     "mul": lambda t, a, b: t.mul(a, b),
@@ -45,6 +51,9 @@ _LAWFUL: dict[str, Callable[..., int]] = {
     "sub": lambda t, a, b: t.add(a, _minus(t, b)),
     "neg": _minus,
     "square": lambda t, a: t.mul(a, a),
+    "rsqrt": lambda t, a: t.div(t.one, t.function("sqrt", a)),
+    "max": lambda t, a, b: t.function("max", min(a, b), max(a, b)),
+    "where": _where,
 }
 
 
@@ -53,25 +62,38 @@ def source(terms: Terms, node: Node) -> int:
     return terms.leaf(node.op, number_text(node.value) if node.op == "const" else node.over)
 
 
-def sum_parts(dim: str, phase: Phase | None, loop: Axis | None) -> tuple[str, ...]:
-    """Return which parts of a sum along `dim` an op in this phase does.
+def sum_parts(dim: str, *, looped: bool, split: bool) -> tuple[str, ...]:
+    """Return which parts of a sum along `dim` an op does, on tiles cut by the loop or a split.
 
-    In the loop, a dim that the loop cuts is summed within the tile only; `accum` does the rest.
+    The rest is done by `accum` and by the combine of the blocks' partial sums.
     """
-    cut = loop is not None and loop.dim == dim and phase is Phase.LOOP
-    return ("tile",) if cut else PARTS
+    if looped:
+        return ("tile",)
+    return ("tile", "loop") if split else PARTS
+
+
+def accum_parts(*, split: bool) -> tuple[str, ...]:
+    """Return which parts of a sum `accum` does, where blocks make partial sums or where not."""
+    return ("loop",) if split else ("loop", "grid")
+
+
+COMBINE_PARTS = ("grid",)
 
 
 def abstract_reading(terms: Terms, block: Graph | None = None) -> Reading[int]:
     """Return the reading into `terms`, of a kernel graph or inside the block graph `block`."""
-    phases = phases_of(block) if block is not None else {}
-    loop = block.space.loop if block is not None and block.space is not None else None
+    space = block.space if block is not None else None
+    loop = space.loop if space is not None else None
+    split = {a.dim for a in space.reduced} if space is not None else set[str]()
+    cut = _cut_by_loop(block) if block is not None else frozenset[str]()
 
-    def parts_of(node: Node) -> tuple[str, ...]:
-        return sum_parts(node.over, phases.get(node.args[0]), loop)
-
-    def contract(node: Node, args: Sequence[int]) -> list[int]:
-        return [summed(terms, terms.mul(*args), node.over, parts_of(node))]
+    def total(node: Node, term: int) -> list[int]:
+        if node.over.endswith(parts_of("")):
+            whole = node.over.removesuffix(parts_of(""))
+            return [summed(terms, term, whole, COMBINE_PARTS)]
+        looped = loop is not None and loop.dim == node.over and not cut.isdisjoint(node.args)
+        parts = sum_parts(node.over, looped=looped, split=node.over in split)
+        return [summed(terms, term, node.over, parts)]
 
     def nested(node: Node, args: Sequence[int]) -> list[int]:
         assert node.body is not None
@@ -79,22 +101,39 @@ def abstract_reading(terms: Terms, block: Graph | None = None) -> Reading[int]:
         return results(node.body, args, inner)
 
     def accum(node: Node, args: Sequence[int]) -> list[int]:
-        return [summed(terms, args[0], loop.dim if loop else "", ("loop",))]
+        dim = loop.dim if loop is not None else ""
+        return [summed(terms, args[0], dim, accum_parts(split=dim in split))]
+
+    def combine(node: Node, args: Sequence[int]) -> list[int]:
+        return [summed(terms, args[0], node.over, COMBINE_PARTS)]
 
     def lawful(node: Node, args: Sequence[int]) -> list[int]:
         return [elementwise(terms, node.op, args)]
 
     rules: dict[str, Rule[int]] = dict.fromkeys(ops_of_kind(Kind.ELEMENTWISE), lawful)
     rules |= {name: lambda node, args: [source(terms, node)] for name in ("const", "size", "iota")}
+    rules |= dict.fromkeys(("accum", "accum_rescaled"), accum)
+    rules |= dict.fromkeys(("combine", "combine_rescaled"), combine)
+    rules |= dict.fromkeys(("output", "last"), lambda node, args: [args[0]])
+    rules |= dict.fromkeys(("block", "thread"), nested)
     rules |= {
-        "sum": lambda node, args: [summed(terms, args[0], node.over, parts_of(node))],
-        "contract": contract,
-        "accum": accum,
-        "output": lambda node, args: [args[0]],
-        "block": nested,
-        "thread": nested,
+        "sum": lambda node, args: total(node, args[0]),
+        "contract": lambda node, args: total(node, terms.mul(*args)),
+        "peak": lambda node, args: [terms.function("peak", args[0])],
     }
     return Reading("abstract", rules)
+
+
+def _cut_by_loop(block: Graph) -> frozenset[str]:
+    """Return the values of a block graph that have the loop's dim cut by the loop."""
+    found: set[str] = set()
+    if block.space is None or block.space.loop is None:
+        return frozenset()
+    for node in block.nodes:
+        is_cut = node.loop_cut is not None if node.op == "input" else found & {*node.args}
+        if is_cut:
+            found |= {v.name for v in node.outs if block.space.loop.dim in v.type.names}
+    return frozenset(found)
 
 
 def target_term(terms: Terms, spec: Graph) -> int:

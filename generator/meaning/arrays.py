@@ -10,12 +10,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
+from math import prod
+from zlib import crc32
 
 import numpy as np
 import numpy.typing as npt
 
 from mirage_kernels.generator.errors import GraphError
-from mirage_kernels.generator.ir import OPS, Kind, Node
+from mirage_kernels.generator.ir import OPS, DType, Kind, Node
 from mirage_kernels.generator.meaning.blocks import block_rules
 from mirage_kernels.generator.meaning.walk import Reading, Rule
 
@@ -37,14 +40,25 @@ class Array:
 
     def cut(self, dim: str, start: int, stop: int) -> Array:
         """Return the elements `start .. stop` along an axis, as a view."""
-        index = tuple(slice(start, stop) if d == dim else slice(None) for d in self.dims)
+        index = (*(slice(None),) * self.dims.index(dim), slice(start, stop))
         return Array(self.dims, tuple(p[index] for p in self.parts), self.real)
 
     def over(self, dims: Sequence[str]) -> Array:
         """Return the value with its axes in the order `dims`, missing ones of extent 1."""
-        order = [self.dims.index(d) for d in dims if d in self.dims]
-        index = tuple(slice(None) if d in self.dims else None for d in dims)
-        return Array(tuple(dims), tuple(p.transpose(order)[index] for p in self.parts), self.real)
+        wanted = tuple(dims)
+        if wanted == self.dims:
+            return self
+        order, index = _alignment(self.dims, wanted)
+        return Array(wanted, tuple(p.transpose(order)[index] for p in self.parts), self.real)
+
+
+@cache
+def _alignment(
+    have: tuple[str, ...], want: tuple[str, ...]
+) -> tuple[tuple[int, ...], tuple[slice | None, ...]]:
+    """Return how to transpose and index axes `have` so that they become `want`."""
+    order = tuple(have.index(d) for d in want if d in have)
+    return order, tuple(slice(None) if d in have else None for d in want)
 
 
 @dataclass(frozen=True)
@@ -56,10 +70,15 @@ class Arithmetic:
     total: Callable[[Parts, int], Parts]  # sum along one axis
     matmul: Callable[[Parts, Parts], Parts]  # [..., i, k] x [..., k, j]
     number: Callable[[Part], Parts]  # float64 or integer data -> parts
+    peak: Callable[[Parts, int, int], Parts]  # bound along one axis; a seed, should it be random
+    higher: Callable[[Parts, Parts], Parts]  # of a bound so far and a new one
+    decay: Callable[[Parts, Parts], Parts]  # exp(old peak - new peak), 1 where they are equal
     finish: Callable[[Node, Parts], Parts] = lambda node, parts: parts  # rounding, per node
 
 
 _INTEGER: dict[str, Callable[..., Part]] = {
+    "neg": np.negative,
+    "max": np.maximum,
     "less": np.less,
     "both": np.logical_and,
     "add": np.add,
@@ -83,27 +102,52 @@ def array_reading(arithmetic: Arithmetic, sizes: Mapping[str, int]) -> Reading[A
     def contract(node: Node, args: Sequence[Array]) -> list[Array]:
         return [_contract(arithmetic, node, args[0], args[1])]
 
-    def const(node: Node, args: Sequence[Array]) -> list[Array]:
-        return [Array((), arithmetic.number(np.asarray(node.value)))]
+    def peak(node: Node, args: Sequence[Array]) -> list[Array]:
+        x = _lift(arithmetic, args[0])
+        parts = arithmetic.peak(x.parts, x.dims.index(node.over), crc32(node.name.encode()))
+        dims = tuple(d for d in x.dims if d != node.over)
+        return [Array(dims, arithmetic.finish(node, parts))]
 
-    def size(node: Node, args: Sequence[Array]) -> list[Array]:
-        return [Array((), arithmetic.number(np.asarray(float(sizes[node.over]))))]
-
-    def iota(node: Node, args: Sequence[Array]) -> list[Array]:
-        return [Array((node.over,), (np.arange(sizes[node.over]),), real=False)]
-
-    rules: dict[str, Rule[Array]] = {"sum": reduce, "contract": contract}
-    rules |= {"const": const, "size": size, "iota": iota}
+    rules: dict[str, Rule[Array]] = {"sum": reduce, "contract": contract, "peak": peak}
+    rules |= _sources(arithmetic, sizes)
     rules |= {op.name: elementwise for op in OPS.values() if op.kind is Kind.ELEMENTWISE}
     reading = Reading(arithmetic.name, rules)
     rules |= block_rules(reading, arithmetic, sizes)
     return reading
 
 
+def _sources(arithmetic: Arithmetic, sizes: Mapping[str, int]) -> dict[str, Rule[Array]]:
+    """Return the rules of ops without operands."""
+
+    def scalar(node: Node, value: float) -> list[Array]:
+        if node.out.type.dtype is DType.INT32:
+            return [Array((), (np.asarray(int(value)),), real=False)]
+        return [Array((), arithmetic.number(np.asarray(float(value))))]
+
+    def extent(node: Node) -> int:
+        if node.over not in sizes:
+            raise GraphError(f"{node.name}: there is no dim {node.over!r} here")
+        return sizes[node.over]
+
+    def iota(node: Node, args: Sequence[Array]) -> list[Array]:
+        if node.out.type.names != (node.over,):
+            raise GraphError(f"{node.name}: positions along {node.over} are {node.out.type}")
+        return [Array((node.over,), (np.arange(extent(node)),), real=False)]
+
+    return {
+        "const": lambda node, args: scalar(node, node.value),
+        "size": lambda node, args: scalar(node, extent(node)),
+        "iota": iota,
+    }
+
+
 def _agreed_dims(node: Node, args: Sequence[Array]) -> tuple[str, ...]:
     """Return the dims of all operands; an extent of 1 is no licence to broadcast along a dim."""
+    first = args[0]
+    if all(a.dims == first.dims and a.parts[0].shape == first.parts[0].shape for a in args):
+        return first.dims
     extents: dict[str, int] = {}
-    for d, n in ((d, a.extent(d)) for a in args for d in a.dims):
+    for d, n in ((d, n) for a in args for d, n in zip(a.dims, a.parts[0].shape, strict=True)):
         if extents.setdefault(d, n) != n:
             raise GraphError(f"{node.name}: tiles of {extents[d]} and {n} along {d} meet")
     return tuple(extents)
@@ -136,22 +180,28 @@ def _where(arithmetic: Arithmetic, node: Node, args: Sequence[Array]) -> Array:
 
 def _contract(arithmetic: Arithmetic, node: Node, a: Array, b: Array) -> Array:
     _agreed_dims(node, (a, b))
-    own_a = [d for d in a.dims if d not in b.dims]
-    own_b = [d for d in b.dims if d not in a.dims]
-    both = [d for d in a.dims if d in b.dims and d != node.over]
-    left = _folded(a.over([*both, *own_a, node.over]), len(both), last=1)
-    right = _folded(b.over([*both, node.over, *own_b]), len(both), last=len(own_b))
+    both, own_a, own_b = _contracted(a.dims, b.dims, node.over)
+    left = _folded(a.over((*both, *own_a, node.over)), len(both), last=1)
+    right = _folded(b.over((*both, node.over, *own_b)), len(both), last=len(own_b))
     parts = arithmetic.matmul(left, right)
     shape = [a.extent(d) for d in (*both, *own_a)] + [b.extent(d) for d in own_b]
     named = Array((*both, *own_a, *own_b), tuple(p.reshape(shape) for p in parts))
-    order = [d for d in node.out.type.names if d in named.dims]
-    return Array(tuple(order), arithmetic.finish(node, named.over(order).parts))
+    order = tuple(d for d in node.out.type.names if d in named.dims)
+    return Array(order, arithmetic.finish(node, named.over(order).parts))
+
+
+@cache
+def _contracted(
+    a: tuple[str, ...], b: tuple[str, ...], over: str
+) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
+    """Return the dims of a contraction's operands: those of both, of `a` alone, of `b` alone."""
+    both = tuple(d for d in a if d in b and d != over)
+    return both, tuple(d for d in a if d not in b), tuple(d for d in b if d not in a)
 
 
 def _folded(x: Array, batch: int, last: int) -> Parts:
     """Fold the axes behind `batch` into two, the last `last` ones into the second."""
     shape = x.parts[0].shape
     split = len(shape) - last
-    rows = int(np.prod(shape[batch:split], dtype=np.int64))
-    columns = int(np.prod(shape[split:], dtype=np.int64))
-    return tuple(p.reshape(*shape[:batch], rows, columns) for p in x.parts)
+    folded = (*shape[:batch], prod(shape[batch:split]), prod(shape[split:]))
+    return tuple(p.reshape(folded) for p in x.parts)

@@ -12,12 +12,22 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import inf, prod
 
-from mirage_kernels.generator.ir import Graph, Kind, Node, Phase, count, ops_of_kind, phases_of
+from mirage_kernels.generator.ir import (
+    Graph,
+    Kind,
+    Node,
+    Phase,
+    Space,
+    count,
+    ops_of_kind,
+    parts_of,
+    phases_of,
+)
 from mirage_kernels.generator.meaning.walk import Reading, Rule, walk
 from mirage_kernels.generator.target import Target
 
 # Operations of one elementwise result, in units of a multiply-add.
-_OPERATIONS = {"add": 1, "sub": 1, "mul": 1, "square": 1, "neg": 1, "less": 1, "both": 1}
+_OPERATIONS = {"add": 1, "sub": 1, "mul": 1, "square": 1, "neg": 1, "less": 1, "both": 1, "max": 1}
 _FUNCTION = 8  # anything that takes a division or a special function
 _RELU_LIKE = {"relu": 1, "where": 1}
 
@@ -83,7 +93,9 @@ def cost_reading(sizes: Mapping[str, int]) -> Reading[Work]:
 
     rules: dict[str, Rule[Work]] = dict.fromkeys(ops_of_kind(Kind.ELEMENTWISE), _elementwise)
     rules |= dict.fromkeys(("const", "size", "iota"), source)
-    rules |= {"sum": _sum, "contract": _contract, "accum": accum, "output": same}
+    rules |= dict.fromkeys(("accum", "accum_rescaled", "combine", "combine_rescaled"), accum)
+    rules |= dict.fromkeys(("output", "last"), same)
+    rules |= {"sum": _sum, "contract": _contract, "peak": _sum}
     rules |= {"thread": thread, "block": block}
     return Reading("cost", rules)
 
@@ -98,6 +110,7 @@ class Estimate:
 
 def estimate(graph: Graph, sizes: Mapping[str, int], on: Target) -> Estimate:
     """Return the predicted time of a muGraph at the given extents."""
+    sizes = {**sizes, **_parts(graph, sizes)}
     kernels = [
         _block_cost(graph, n, sizes, on) if n.op == "block" else _library_cost(graph, n, sizes, on)
         for n in graph.nodes
@@ -105,6 +118,12 @@ def estimate(graph: Graph, sizes: Mapping[str, int], on: Target) -> Estimate:
     ]
     longest = max(kernels, key=lambda k: k.microseconds)
     return Estimate(sum(k.microseconds for k in kernels), longest.limit)
+
+
+def _parts(graph: Graph, sizes: Mapping[str, int]) -> dict[str, int]:
+    """Return the extents of the dims along which the blocks of splits store partial sums."""
+    spaces = [n.body.space for n in graph.blocks if n.body is not None and n.body.space is not None]
+    return {parts_of(a.dim): count(a, sizes[a.dim]) for s in spaces for a in s.reduced}
 
 
 def _bytes(node_type_names: Sequence[str], width: int, sizes: Mapping[str, int]) -> int:
@@ -136,14 +155,15 @@ def _block_cost(graph: Graph, node: Node, sizes: Mapping[str, int], on: Target) 
     assert body is not None
     assert body.space is not None
     blocks = prod(count(a, sizes[a.dim]) for a in body.space.grid)
-    steps = count(body.space.loop, sizes[body.space.loop.dim]) if body.space.loop else 1
+    steps = _steps(body.space, sizes)
     tiles = [_tile(n, sizes) for n in body.inputs]
     work = _body_work(body, tiles, steps, sizes)
     loaded = sum(
         t.elements * n.out.type.dtype.bytes * (steps if n.loop_cut else 1)
         for n, t in zip(body.inputs, tiles, strict=True)
     )
-    moved = sum(_tensor_bytes(graph, v, sizes) for v in (*node.args, node.name))
+    tensors = dict.fromkeys((*node.args, *(v.name for v in node.outs)))
+    moved = sum(_tensor_bytes(graph, v, sizes) for v in tensors)
     waves = -(-blocks // on.multiprocessors) * on.multiprocessors / blocks
     resident = sum(
         t.elements * n.out.type.dtype.bytes for n, t in zip(body.inputs, tiles, strict=True)
@@ -156,6 +176,14 @@ def _block_cost(graph: Graph, node: Node, sizes: Mapping[str, int], on: Target) 
     }
     total = Work((), work.flops * blocks, work.operations * blocks)
     return _slowest(times, total, waves, on)
+
+
+def _steps(space: Space, sizes: Mapping[str, int]) -> int:
+    """Return how many steps the loop of a block takes, over its part where a split cuts the dim."""
+    if space.loop is None:
+        return 1
+    parts = [a.tile for a in space.reduced if a.dim == space.loop.dim]
+    return count(space.loop, min([sizes[space.loop.dim], *parts]))
 
 
 def _tile(node: Node, sizes: Mapping[str, int]) -> Work:

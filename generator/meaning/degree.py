@@ -1,128 +1,233 @@
-"""The degree reading: how large the polynomials are that the field test compares.
+"""The degree reading: how large the fractions are that the field test compares, and its bound.
 
-A value is a fraction of polynomials in the random inputs; two different fractions agree at a
-random point with probability at most (degree of their cross difference) / p (Schwartz-Zippel).
-A random function's result counts as a fresh variable; that two of its arguments collide without
-being equal is counted as one more event of the same kind (`collisions`, in units of 1/p).
-Adding fractions multiplies their denominators, unless a sum runs along a dim that the denominator
-does not vary along: then all its terms share one denominator.
+Two different fractions agree at a random point only where their cross difference, which is not the
+zero sum, is 0 (`expsums.py`). The reading bounds one element of every value, and what it depends
+on: along which coordinates it varies (dims, within a tile where a block cuts them; grid axes and
+the loop, written "@axis") and how many calls of random functions it is made of.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from itertools import combinations_with_replacement
+from math import isfinite
 
-from mirage_kernels.generator.errors import VerifyError
-from mirage_kernels.generator.ir import Graph, Kind, Node, ops_of_kind
+from mirage_kernels.generator.ir import (
+    Axis,
+    DType,
+    Graph,
+    Kind,
+    Node,
+    count,
+    ops_of_kind,
+    parts_of,
+)
+from mirage_kernels.generator.meaning.expsums import vanishing
+from mirage_kernels.generator.meaning.quotients import (
+    Call,
+    Cut,
+    Extents,
+    Fraction,
+    add,
+    at_one,
+    called,
+    cross,
+    div,
+    exp,
+    mask,
+    maximum,
+    mul,
+    number,
+    rescaled,
+    stored,
+    tile,
+    total,
+    variable,
+    where,
+)
 from mirage_kernels.generator.meaning.walk import Reading, Rule, results
 
-Dims = frozenset[str]
-
-
-@dataclass(frozen=True)
-class Degree:
-    """Degrees of numerator and denominator, and what random functions add to the bound."""
-
-    top: int
-    bottom: int
-    dims: Dims = frozenset()  # of the value
-    varies: Dims = frozenset()  # dims that the denominator varies along
-    calls: int = 0  # random functions applied
-    collisions: int = 0
-
-
-def _join(a: Degree, b: Degree, top: int, bottom: int) -> Degree:
-    pairs = a.calls * b.calls * max(a.top + b.bottom, b.top + a.bottom, 1)
-    return Degree(
-        top,
-        bottom,
-        a.dims | b.dims,
-        a.varies | b.varies,
-        a.calls + b.calls,
-        a.collisions + b.collisions + pairs,
-    )
-
-
-def _add(a: Degree, b: Degree) -> Degree:
-    return _join(a, b, max(a.top + b.bottom, b.top + a.bottom), a.bottom + b.bottom)
-
-
-def _mul(a: Degree, b: Degree) -> Degree:
-    return _join(a, b, a.top + b.top, a.bottom + b.bottom)
-
-
-def _div(a: Degree, b: Degree) -> Degree:
-    joined = _join(a, b, a.top + b.bottom, a.bottom + b.top)
-    return replace(joined, varies=joined.varies | b.dims)
-
-
-def _function(a: Degree) -> Degree:
-    return Degree(1, 0, a.dims, frozenset(), a.calls + 1, a.collisions + max(a.top, a.bottom, 1))
-
-
-def _no_law(*args: Degree) -> Degree:
-    raise VerifyError(
-        "no failure bound is derived for programs with exp yet",
-        "see docs/verification.md for what the field test covers",
-    )
-
-
-def _mask(*args: Degree) -> Degree:
-    return Degree(0, 0, frozenset(d for a in args for d in a.dims))
-
-
-_ELEMENTWISE: dict[str, Callable[..., Degree]] = {
+_LAWFUL: dict[str, Callable[..., Fraction]] = {
     "neg": lambda a: a,
-    "square": lambda a: _mul(a, a),
-    "exp": _no_law,
-    "add": _add,
-    "sub": _add,
-    "mul": _mul,
-    "div": _div,
-    "less": _mask,
-    "both": _mask,
-    "where": lambda condition, a, b: _add(a, b),
-}
-_ELEMENTWISE |= {
-    name: _function for name in ops_of_kind(Kind.ELEMENTWISE) if name not in _ELEMENTWISE
+    "square": lambda a: mul(a, a),
+    "exp": exp,
+    "add": add,
+    "sub": add,
+    "mul": mul,
+    "div": div,
+    "less": mask,
+    "both": mask,
+    "where": where,
 }
 
 
-def degree_reading(sizes: Mapping[str, int]) -> Reading[Degree]:
-    """Return the reading into degrees at the given extents."""
+def _elementwise(node: Node, args: Sequence[Fraction]) -> list[Fraction]:
+    if node.op in _LAWFUL:
+        return [_LAWFUL[node.op](*args)]
+    if node.op == "max":
+        return [maximum(args[0], args[1], node.name)]
+    if node.op == "rsqrt":
+        return [div(number(1), called("sqrt", args[0], node.name))]
+    return [called(node.op, args[0], node.name)]
 
-    def total(node: Node, args: Sequence[Degree]) -> list[Degree]:
-        (a,) = args
-        lengths = sizes[node.over] if node.over in a.varies else 1
-        summed = replace(a, top=a.top + (lengths - 1) * a.bottom, bottom=lengths * a.bottom)
-        return [replace(summed, dims=a.dims - {node.over}, varies=a.varies - {node.over})]
 
-    def contract(node: Node, args: Sequence[Degree]) -> list[Degree]:
-        return total(node, [_mul(*args)])
+def degree_reading(sizes: Extents) -> Reading[Fraction]:
+    """Return the reading at the given extents, of a graph outside of blocks."""
 
-    def nested(node: Node, args: Sequence[Degree]) -> list[Degree]:
-        assert node.body is not None  # a sum in a loop and its accumulation count as one sum
-        return results(node.body, args, degree_reading(sizes))
+    def source(node: Node, args: Sequence[Fraction]) -> list[Fraction]:
+        if node.op == "const" and not (isfinite(node.value) and node.value == round(node.value)):
+            return [variable({})]  # a random element, one per constant
+        size = abs(round(node.value)) if node.op == "const" else sizes[node.over]
+        along = {d: sizes[d] for d in node.out.type.names}
+        return [number(size, along, exact=node.op != "iota")]
 
-    def source(node: Node, args: Sequence[Degree]) -> list[Degree]:
-        return [Degree(0, 0, frozenset(node.out.type.names))]
+    def reduce(node: Node, args: Sequence[Fraction]) -> list[Fraction]:
+        return [total(args[0], node.over, args[0].along.get(node.over, 1))]
 
-    rules: dict[str, Rule[Degree]] = {
-        name: lambda node, args: [_ELEMENTWISE[node.op](*args)] for name in _ELEMENTWISE
-    }
+    def contract(node: Node, args: Sequence[Fraction]) -> list[Fraction]:
+        return reduce(node, [mul(*args)])
+
+    def peak(node: Node, args: Sequence[Fraction]) -> list[Fraction]:
+        return [variable({c: n for c, n in args[0].along.items() if c != node.over})]
+
+    def block(node: Node, args: Sequence[Fraction]) -> list[Fraction]:
+        whole = {d: n for a in args for d, n in a.along.items()}
+        return _Block(node, reading, {**sizes, **whole}).run(args)
+
+    def thread(node: Node, args: Sequence[Fraction]) -> list[Fraction]:
+        assert node.body is not None
+        return results(node.body, args, reading)
+
+    def inside(node: Node, args: Sequence[Fraction]) -> list[Fraction]:
+        raise AssertionError(f"{node.op} outside of a block graph")
+
+    rules: dict[str, Rule[Fraction]] = dict.fromkeys(ops_of_kind(Kind.ELEMENTWISE), _elementwise)
+    rules |= dict.fromkeys(ops_of_kind(Kind.CARRY, Kind.OUTPUT), inside)
     rules |= dict.fromkeys(("const", "size", "iota"), source)
-    rules |= {"sum": total, "contract": contract, "block": nested, "thread": nested}
-    rules |= dict.fromkeys(("accum", "output"), lambda node, args: list(args))
-    return Reading("degree", rules)
+    rules |= {"sum": reduce, "contract": contract, "peak": peak, "block": block, "thread": thread}
+    reading = Reading("degree", rules)
+    return reading
 
 
-def failure_probability(spec: Graph, candidate: Graph, sizes: Mapping[str, int], p: int) -> float:
-    """Return how likely one draw accepts a candidate that differs from its spec, at most."""
+class _Block:
+    """The reading of one block graph."""
+
+    def __init__(self, kernel: Node, outside: Reading[Fraction], sizes: Extents) -> None:
+        assert kernel.body is not None
+        assert kernel.body.space is not None
+        self.kernel, self.body, self.outside = kernel.name, kernel.body, outside
+        self.space, self.sizes = kernel.body.space, sizes
+        self.counts = {a.name: self.tiles(a) for a in self.space.axes}
+
+    def tiles(self, axis: Axis) -> int:
+        """Return into how many tiles an axis cuts its dim; a split's part, for the loop."""
+        span = self.sizes[axis.dim]
+        if axis is self.space.loop:
+            span = min([span, *(a.tile for a in self.space.reduced if a.dim == axis.dim)])
+        return count(axis, span)
+
+    def run(self, args: Sequence[Fraction]) -> list[Fraction]:
+        """Return the block graph's results as whole tensors."""
+        rules: dict[str, Rule[Fraction]] = {
+            "output": self.output,
+            "peak": self.peak,
+            "accum": self.accum,
+            "accum_rescaled": self.accum,
+            "last": self.last,
+            "combine": self.combine,
+            "combine_rescaled": self.combine,
+        }
+        inside = Reading(self.outside.name, {**self.outside.rules, **rules})
+        inputs = [self.input(n, a) for n, a in zip(self.body.inputs, args, strict=True)]
+        return results(self.body, inputs, inside)
+
+    def input(self, node: Node, whole: Fraction) -> Fraction:
+        """Return the tile of a tensor that an imap and fmap give a block in one step."""
+        cuts: dict[str, Cut] = {}
+        for axis, dim in zip(self.space.axes, (*node.cuts, node.loop_cut), strict=False):
+            if dim is not None:
+                old = cuts.get(dim, Cut(dim, whole.along.get(dim, 1), {}))
+                share = -(-old.within // self.counts[axis.name])
+                within = min(axis.tile, old.within) if dim == axis.dim else share
+                axes = {**old.axes, _at(axis): self.counts[axis.name]}
+                cuts[dim] = Cut(dim, within, axes)
+        return tile(whole, cuts, f"{self.kernel}.{node.name}")
+
+    def output(self, node: Node, args: Sequence[Fraction]) -> list[Fraction]:
+        parts = {parts_of(a.dim): self.counts[a.name] for a in self.space.reduced}
+        sizes = {**self.sizes, **parts}
+        cuts = {
+            d: frozenset(
+                _at(a) for a, cut in zip(self.space.grid, node.cuts, strict=True) if cut == d
+            )
+            for d in node.out.type.names
+        }
+        return [stored(args[0], {d: sizes[d] for d in node.out.type.names}, cuts)]
+
+    def peak(self, node: Node, args: Sequence[Fraction]) -> list[Fraction]:
+        rows = {c: n for c, n in args[0].along.items() if c != node.over}
+        return [variable(rows | {_at(a): self.counts[a.name] for a in self.space.grid})]
+
+    def accum(self, node: Node, args: Sequence[Fraction]) -> list[Fraction]:
+        assert self.space.loop is not None
+        value = rescaled(*args) if node.op == "accum_rescaled" else args[0]
+        loop = self.space.loop
+        return [total(value, _at(loop), self.counts[loop.name])]
+
+    def last(self, node: Node, args: Sequence[Fraction]) -> list[Fraction]:
+        assert self.space.loop is not None
+        return [at_one(args[0], _at(self.space.loop))]
+
+    def combine(self, node: Node, args: Sequence[Fraction]) -> list[Fraction]:
+        value = rescaled(*args) if node.op == "combine_rescaled" else args[0]
+        for axis in self.space.reduced:
+            if axis.dim == node.over:
+                value = total(value, _at(axis), self.counts[axis.name])
+        return [value]
+
+
+def _at(axis: Axis) -> str:
+    return f"@{axis.name}"
+
+
+def failure_probability(spec: Graph, candidate: Graph, sizes: Extents, p: int) -> float:
+    """Return how likely one draw accepts a candidate that differs from its spec, at most.
+
+    With exp, terms are counted for each monomial in one input's variables; the input for which
+    there are fewest gives the bound.
+    """
+    chosen: list[int | None] = [None]
+    same = [n.name for n in spec.inputs] == [n.name for n in candidate.inputs]
+    if same and spec.of("exp"):
+        chosen += [i for i, n in enumerate(spec.inputs) if n.out.type.dtype.is_real]
+    return min(_probability((spec, candidate), sizes, p, i) for i in chosen)
+
+
+def _probability(graphs: tuple[Graph, Graph], sizes: Extents, p: int, chosen: int | None) -> float:
     reading = degree_reading(sizes)
     found = []
-    for graph in (spec, candidate):
-        inputs = [Degree(1, 0, frozenset(n.out.type.names)) for n in graph.inputs]
-        found.append(results(graph, inputs, reading)[0])
-    joined = _add(*found)
-    return min(1.0, (joined.top + joined.bottom + joined.collisions) / p)
+    for graph in graphs:
+        inputs = [_input(n, sizes, tied=i == chosen) for i, n in enumerate(graph.inputs)]
+        found.append(results(graph, inputs, reading))
+    return max(_differing(a, b, p) for a, b in zip(*found, strict=True))
+
+
+def _input(node: Node, sizes: Extents, *, tied: bool) -> Fraction:
+    along = {d: sizes[d] for d in node.out.type.names}
+    if node.out.type.dtype in (DType.INT32, DType.BOOL):
+        return number(max(sizes.values(), default=1), along)
+    return variable(along, tied=tied)
+
+
+def _differing(a: Fraction, b: Fraction, p: int) -> float:
+    """Return how likely two elements agree that differ, or calls that they depend on collide."""
+    calls = [*a.calls.values(), *b.calls.values()]
+    collisions = sum(_colliding(x, y, p) for x, y in combinations_with_replacement(calls, 2))
+    return min(1.0, vanishing(cross(a, b), p) + collisions)
+
+
+def _colliding(a: Call, b: Call, p: int) -> float:
+    pairs = a.number * (a.number - 1) // 2 if a is b else a.number * b.number
+    if a.function != b.function or not pairs:
+        return 0.0
+    return pairs * vanishing(cross(a.argument, b.argument), p)

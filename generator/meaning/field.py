@@ -3,8 +3,10 @@
 p is a prime just below 2^31 and q = (p - 1) / 2 is prime too, so Z_p has elements of order q.
 A number is a pair: its part mod p, and its part mod q, which is what `exp` turns into an exponent
 of an element of order q. What has been through exp has no part mod q (at most one exp on a path).
+A `peak` is an arbitrary element, drawn anew for every row, block and step, whatever it bounds: what
+does not depend on it is right for the maximum too.
 Functions without a law in the field (sqrt, silu, ...) are random functions: a keyed hash of their
-argument, the same on both sides of a comparison.
+argument, the same on both sides of a comparison. Dividing by zero has no result: it is refused.
 Source: section 5 of the Mirage paper (arXiv 2405.05751); larger primes than its p = 227.
 """
 
@@ -12,12 +14,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 
 import numpy as np
 import numpy.typing as npt
 
-from mirage_kernels.generator.errors import GraphError
+from mirage_kernels.generator.errors import GraphError, UndefinedError
 from mirage_kernels.generator.ir import Kind, ops_of_kind
 from mirage_kernels.generator.meaning.arrays import Arithmetic, Part, Parts
 
@@ -26,7 +28,13 @@ Int = npt.NDArray[np.int64]
 # The largest safe primes below 2^31: p and (p - 1) / 2 are prime (tests/meaning checks it).
 SAFE_PRIMES = (2147483579, 2147483123, 2147482763, 2147481563)
 
-_LAWLESS = ("log", "sqrt", "rsqrt", "sigmoid", "silu", "gelu", "tanh", "relu")
+LAWLESS = ("log", "sqrt", "sigmoid", "silu", "gelu", "tanh", "relu")
+
+_WINDOW = 10  # bits of an exponent that one table of powers covers
+_FEW = 8  # elements up to which Python inverts as fast as NumPy multiplies
+_SMALL = 2000  # products up to which a matrix product is made by broadcasting
+_LIMB = 11  # bits of one operand's pieces in a large matrix product
+_DEPTH = 2**11  # products of 31 by 11 bits whose sum is exact in float64
 
 
 @dataclass(frozen=True)
@@ -37,6 +45,7 @@ class Field:
     root: int
     key: int
     exponents: bool  # whether parts mod q are carried (only programs with exp need them)
+    total: bool = False  # whether 1 / 0 is 0; else dividing by zero is refused
 
     @property
     def q(self) -> int:
@@ -62,26 +71,66 @@ def _ints(part: Part) -> Int:
     return np.asarray(part, np.int64)
 
 
-def power(base: Int, exponent: Int | int, modulus: int) -> Int:
-    """Return base ** exponent mod modulus, elementwise."""
-    base, left = np.broadcast_arrays(base % modulus, np.asarray(exponent, np.int64))
-    result = np.ones_like(base)
-    left = left.copy()
-    while left.any():
-        result = np.where(left & 1, result * base % modulus, result)
-        base = base * base % modulus
-        left >>= 1
-    return result
+@cache
+def _powers(root: int, p: int) -> list[Int]:
+    """Return tables of root ** i, root ** (i * 2^10), root ** (i * 2^20) mod p."""
+    tables = []
+    for _ in range(3):
+        table = np.ones(1, np.int64)
+        for _ in range(_WINDOW):
+            table = np.concatenate([table, table * root % p])
+            root = root * root % p
+        tables.append(table)
+    return tables
+
+
+def root_to_the(exponent: Int, field: Field) -> Int:
+    """Return the field's element of order q to the power of `exponent` < 2^30, elementwise."""
+    low, middle, high = _powers(field.root, field.p)
+    mask = 2**_WINDOW - 1
+    result = low[exponent & mask] * middle[exponent >> _WINDOW & mask] % field.p
+    return np.asarray(result * high[exponent >> 2 * _WINDOW] % field.p)
+
+
+def inverse(x: Int, modulus: int) -> Int:
+    """Return 1 / x mod modulus, elementwise; raise UndefinedError where x is 0.
+
+    1 / a = b / (a b): half as many numbers are left to invert.
+    """
+    flat = x.reshape(-1)
+    if not flat.all():
+        raise UndefinedError("a value is divided by 0")
+    if flat.size <= _FEW:
+        return np.asarray([pow(v, -1, modulus) for v in flat.tolist()], np.int64).reshape(x.shape)
+    half = flat.size // 2
+    left, right, rest = flat[:half], flat[half : 2 * half], flat[2 * half :]
+    both = inverse(left * right % modulus, modulus)
+    made = [both * right % modulus, both * left % modulus, inverse(rest, modulus)]
+    return np.concatenate(made).reshape(x.shape)
 
 
 def matmul_mod(a: Int, b: Int, modulus: int) -> Int:
-    """Return a @ b mod modulus exactly, in float64: 16-bit limbs, sums below 2^53."""
-    a1, a0 = (a >> 16).astype(np.float64), (a & 0xFFFF).astype(np.float64)
-    b1, b0 = (b >> 16).astype(np.float64), (b & 0xFFFF).astype(np.float64)
-    high = (a1 @ b1).astype(np.int64) % modulus
-    middle = (a1 @ b0 + a0 @ b1).astype(np.int64) % modulus
-    low = (a0 @ b0).astype(np.int64) % modulus
-    return (high * (2**32 % modulus) % modulus + middle * 2**16 + low) % modulus
+    """Return a @ b mod modulus exactly; both are residues below 2^31."""
+    products = a.size * b.shape[-1]
+    if products <= max(_SMALL, 4 * (a.size + b.size)):  # each element is used a few times at most
+        products = a[..., :, :, None] * b[..., None, :, :] % modulus
+        return np.asarray(products.sum(-2) % modulus)
+    if a.size > b.size:
+        turned = matmul_mod(b.swapaxes(-1, -2), a.swapaxes(-1, -2), modulus)
+        return np.asarray(turned.swapaxes(-1, -2))
+    depth = a.shape[-1]
+    pieces = (slice(i, i + _DEPTH) for i in range(0, depth, _DEPTH))
+    total = sum(_matmul_exact(a[..., i], b[..., i, :], modulus) for i in pieces)
+    return np.asarray(total % modulus)
+
+
+def _matmul_exact(a: Int, b: Int, modulus: int) -> Int:
+    """Return a @ b mod modulus in float64: `a` in limbs of 11 bits, so that sums stay exact."""
+    mask = 2**_LIMB - 1
+    limbs = (a >> 2 * _LIMB, a >> _LIMB & mask, a & mask)
+    product = np.concatenate(limbs, -2).astype(np.float64) @ b.astype(np.float64)
+    high, middle, low = np.split(product.astype(np.int64) % modulus, 3, -2)
+    return np.asarray((((high << _LIMB) + middle) % modulus << _LIMB) + low)
 
 
 def scramble(x: Int, key: int) -> Int:
@@ -105,36 +154,74 @@ def _each(field: Field, function: Callable[..., Int], *operands: Parts) -> Parts
     )
 
 
-def _divide(field: Field, a: Parts, b: Parts) -> Parts:
+def _inverse(field: Field, x: Parts) -> Parts:
     return tuple(
-        _ints(x) * power(_ints(y), m - 2, m) % m
-        for x, y, m in zip(a, b, _moduli(field), strict=False)
+        _total_inverse(_ints(y), m) if field.total else inverse(_ints(y), m)
+        for y, m in zip(x, _moduli(field), strict=False)
     )
+
+
+def _total_inverse(x: Int, modulus: int) -> Int:
+    return np.where(x == 0, 0, inverse(np.where(x == 0, 1, x), modulus))
+
+
+def _divide(field: Field, a: Parts, b: Parts) -> Parts:
+    return _each(field, np.multiply, a, _inverse(field, b))
 
 
 def _exp(field: Field, x: Parts) -> Parts:
     if len(x) < 2:
         raise GraphError("exp of a value that depends on another exp has no law in the field")
-    return (power(np.asarray(field.root, np.int64), _ints(x[1]), field.p),)
+    return (root_to_the(_ints(x[1]), field),)
 
 
 def _random_function(field: Field, name: str, x: Parts) -> Parts:
-    key = int.from_bytes(name.encode()[:6], "little") ^ field.key
+    key = _key_of(name) ^ field.key
     mixed = scramble(_ints(x[0]), key)
     if len(x) == 2:
         mixed = scramble(mixed ^ _ints(x[1]), key)
+    return _residues(field, mixed, key)
+
+
+@cache
+def _key_of(name: str) -> int:
+    """Return a key for each function, such that none is another one at a shifted argument."""
+    return int(scramble(np.asarray(int.from_bytes(name.encode()[:6], "little")), 0))
+
+
+def _residues(field: Field, mixed: Int, key: int) -> Parts:
     wide = (mixed, scramble(mixed, key)) if field.exponents else (mixed,)
     return tuple(part % m for part, m in zip(wide, _moduli(field), strict=False))
+
+
+def _random_maximum(field: Field, a: Parts, b: Parts) -> Parts:
+    """Return a random function of two numbers in any order."""
+    first, second = _random_function(field, "max", a), _random_function(field, "max", b)
+    return _random_function(field, "max", _each(field, np.add, first, second))
+
+
+def _inverse_root(field: Field, x: Parts) -> Parts:
+    return _inverse(field, _random_function(field, "sqrt", x))
+
+
+def _arbitrary(field: Field, x: Parts, axis: int, seed: int) -> Parts:
+    """Return random elements in the shape that reducing `x` along an axis has."""
+    shape = np.delete(np.asarray(x[0].shape), axis)
+    places = np.arange(int(np.prod(shape, dtype=np.int64)), dtype=np.int64).reshape(shape)
+    key = (seed << 20) ^ field.key
+    return _residues(field, scramble(places, key), key)
 
 
 def _number(field: Field, data: Part) -> Parts:
     """Embed numbers: integers as themselves, other constants as a random element each."""
     values = np.asarray(data, np.float64)
-    whole = np.where(values == np.round(values), values, 0).astype(np.int64)
+    is_whole = np.isfinite(values) & (values == np.round(values))
+    whole = np.where(is_whole, values, 0).astype(np.int64)
     hashed = scramble(values.view(np.int64).reshape(values.shape), field.key)
-    chosen = np.where(values == np.round(values), whole, hashed)
-    moduli = _moduli(field) if field.exponents else _moduli(field)[:1]
-    return tuple(chosen % m for m in moduli)
+    random = _residues(field, hashed, field.key)
+    return tuple(
+        np.where(is_whole, whole % m, r) for r, m in zip(random, _moduli(field), strict=False)
+    )
 
 
 def field_arithmetic(field: Field) -> Arithmetic:
@@ -149,7 +236,11 @@ def field_arithmetic(field: Field) -> Arithmetic:
         "div": partial(_divide, field),
         "exp": partial(_exp, field),
     }
-    elementwise |= {name: partial(_random_function, field, name) for name in _LAWLESS}
+    elementwise |= {name: partial(_random_function, field, name) for name in LAWLESS}
+    elementwise |= {
+        "rsqrt": partial(_inverse_root, field),
+        "max": partial(_random_maximum, field),
+    }
     assert set(elementwise) | {"less", "both", "where"} == set(ops_of_kind(Kind.ELEMENTWISE))
 
     def total(x: Parts, axis: int) -> Parts:
@@ -160,4 +251,16 @@ def field_arithmetic(field: Field) -> Arithmetic:
             matmul_mod(_ints(x), _ints(y), m) for x, y, m in zip(a, b, _moduli(field), strict=False)
         )
 
-    return Arithmetic("field", elementwise, total, matmul, partial(_number, field))
+    def decay(old: Parts, new: Parts) -> Parts:
+        return _exp(field, each(np.subtract, old, new))
+
+    return Arithmetic(
+        "field",
+        elementwise,
+        total,
+        matmul,
+        number=partial(_number, field),
+        peak=partial(_arbitrary, field),
+        higher=lambda before, now: now,
+        decay=decay,
+    )

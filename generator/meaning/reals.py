@@ -43,6 +43,21 @@ def _sum(x: Parts, axis: int) -> Parts:
         return (np.sum(x[0], axis=axis),)
 
 
+def _peak(x: Parts, axis: int, seed: int) -> Parts:
+    return (np.max(x[0], axis=axis, initial=-np.inf),)
+
+
+def _higher(a: Parts, b: Parts) -> Parts:
+    return (np.maximum(a[0], b[0]),)
+
+
+def _decay(old: Parts, new: Parts) -> Parts:
+    """Return exp(old - new); where nothing has been seen yet both are -inf, and nothing changes."""
+    with np.errstate(all="ignore"):
+        factor = np.exp(np.subtract(old[0], new[0]))
+        return (np.where(old[0] == new[0], np.ones_like(factor), factor),)
+
+
 ELEMENTWISE: dict[str, Callable[..., Parts]] = {
     "neg": _one(np.negative),
     "exp": _one(np.exp),
@@ -55,6 +70,7 @@ ELEMENTWISE: dict[str, Callable[..., Parts]] = {
     "gelu": _one(lambda x: x * (1 + _erf(x / np.sqrt(np.asarray(2.0, x.dtype)))) / 2),
     "tanh": _one(np.tanh),
     "relu": _one(lambda x: np.maximum(x, 0)),
+    "max": _one(np.maximum),
     "add": _one(np.add),
     "sub": _one(np.subtract),
     "mul": _one(np.multiply),
@@ -67,6 +83,9 @@ FLOAT64 = Arithmetic(
     total=_sum,
     matmul=_matmul,
     number=lambda data: (np.asarray(data, np.float64),),
+    peak=_peak,
+    higher=_higher,
+    decay=_decay,
 )
 
 
@@ -100,5 +119,8 @@ STORAGE = Arithmetic(
     total=lambda x, axis: _sum(_wide(x), axis),
     matmul=lambda a, b: _matmul(_wide(a), _wide(b)),
     number=lambda data: (np.asarray(data, np.float32),),
+    peak=_peak,
+    higher=_higher,
+    decay=_decay,
     finish=_finish_stored,
 )

@@ -16,10 +16,12 @@ from mirage_kernels.generator.ir import (
     number_text,
     phases_of,
 )
+from mirage_kernels.generator.plan.blocks import without_threads
 from mirage_kernels.generator.plan.program import Do, Layout, Operand, Roles, Statement, TileProgram
+from mirage_kernels.generator.plan.tiles import PLANNED, Planning, planned
 
 
-def tile_program(recipe: str, graph: Graph) -> TileProgram:
+def tile_program(recipe: str, graph: Graph, planning: Planning = PLANNED) -> TileProgram:
     """Return the tile program of a muGraph with one weight-streaming kernel.
 
     Raises PlanError for other muGraphs: several kernels, no loop, a value with no place in the
@@ -28,8 +30,14 @@ def tile_program(recipe: str, graph: Graph) -> TileProgram:
     if len(graph.blocks) != 1 or graph.of("contract"):
         raise PlanError(f"{recipe}: the muGraph has several kernels, this plan takes one")
     (node,) = graph.blocks
+    if len(node.outs) != 1:
+        raise PlanError(f"{recipe}: the kernel stores several results, this plan takes one")
     assert node.body is not None
-    return _Lowering(recipe, graph, node, node.body).run()
+    return planned(_Lowering(recipe, graph, node, node.body).run(), graph, planning)
+
+
+# Carries that join warps or blocks in ways of their own.
+_UNPLANNED = ("accum_rescaled", "last", "combine", "combine_rescaled")
 
 
 def roles_of(body: Graph) -> Roles:
@@ -55,7 +63,8 @@ class _Lowering:
     """One muGraph on its way to a tile program."""
 
     def __init__(self, recipe: str, graph: Graph, node: Node, body: Graph) -> None:
-        self.recipe, self.graph, self.node, self.body = recipe, graph, node, body
+        self.recipe, self.graph, self.node = recipe, graph, node
+        self.body = body = without_threads(body)
         self.roles = roles_of(body)
         self.phases = phases_of(body)
         self.types = {name: value.type for name, value in body.values.items()}
@@ -71,10 +80,12 @@ class _Lowering:
             Kind.REDUCE: self.reduce,
             Kind.CARRY: self.carry,
             Kind.OUTPUT: self.output,
-            Kind.GRAPH: self.thread,
         }
         for node in self.body.nodes:
-            rules[OPS[node.op].kind](node)
+            kind = OPS[node.op].kind
+            if kind not in rules or node.op in _UNPLANNED:
+                raise PlanError(f"{self.recipe}: {node.op} is not planned yet ({node.name})")
+            rules[kind](node)
         return TileProgram(
             recipe=self.recipe,
             roles=self.roles,
@@ -139,20 +150,6 @@ class _Lowering:
         if not OPS[node.op].commutative:
             raise PlanError(f"{self.recipe}: {node.name} broadcasts its first operand")
         return node.args[::-1]
-
-    def thread(self, node: Node) -> None:
-        """Open a thread graph: its ops run in registers, one after the other."""
-        assert node.body is not None
-        names = dict(zip((n.name for n in node.body.inputs), node.args, strict=True))
-        for inner in node.body.nodes:
-            if inner.op != "input":
-                last = inner.name == node.body.outputs[0]
-                names[inner.name] = node.name if last else inner.name
-                outs = (replace(inner.outs[0], name=names[inner.name]),)
-                args = tuple(names[a] for a in inner.args)
-                self.phases.setdefault(names[inner.name], self.phases[node.name])
-                self.types.setdefault(names[inner.name], inner.out.type)
-                self.elementwise(replace(inner, outs=outs, args=args))
 
     def contract(self, node: Node) -> None:
         layouts = {self.layout(a, self.body.values[a].type) for a in node.args}

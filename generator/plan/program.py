@@ -5,6 +5,8 @@ weight streaming: the operand with the most bytes (`rows`) takes the M side of t
 instruction and streams through a ring of steps, the one with few lines (`tokens`) takes the N
 side, the loop over the contracted dim (`depth`) is dealt out to the warps of the block, and their
 partial sums meet in shared memory after the loop. The epilogue then runs once per result element.
+Which operand takes which side and how the ring is swizzled is the layouts' choice (`layouts.py`),
+where barriers stand the schedule's (`schedule.py`), and what shares bytes `memory.py`'s.
 """
 
 from __future__ import annotations
@@ -77,6 +79,7 @@ class Statement:
     type: TensorType  # of `out`, whole tile
     layout: Layout
     op: str = ""  # of a map
+    barrier: bool = False  # of the block, before the statement
 
     @property
     def dtype(self) -> DType:
@@ -106,6 +109,9 @@ class TileProgram:
     loop: tuple[Statement, ...]
     meetings: tuple[Statement, ...]
     epilogue: tuple[Statement, ...]
+    tokens_on_m: bool = False  # which side of the tensor cores the tokens take: N, or M
+    swizzled: bool = True  # the ring, so that reads of it meet no bank twice
+    sharing: bool = True  # of bytes between values that are not needed at the same time
 
     @property
     def loads(self) -> tuple[Statement, ...]:

@@ -14,9 +14,11 @@ sweep on an H200 (docs/measurements.md):
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from itertools import accumulate
 
 from mirage_kernels.generator.errors import PlanError
 from mirage_kernels.generator.ir import Json
+from mirage_kernels.generator.plan.memory import Arrangement, Buffer, arrange, side_by_side
 from mirage_kernels.generator.plan.program import Layout, TileProgram
 from mirage_kernels.generator.target import Target
 
@@ -24,6 +26,7 @@ ROW_TILE = 16  # rows of one tensor-core instruction
 CHUNK_DEPTH = 32  # contracted elements that a warp takes from a line at once: 4 lanes x 16 bytes
 LINE_TILE = 8  # lines (rows or tokens) per octet of a lane
 WARP_LANES = 32
+RING = "steps"  # the ring's name among the buffers
 ALIGNED_ELEMENTS = 8  # of two bytes, in 16
 BUCKETS = (8, 16, 32, 64)
 MOST_ROWS_OF_ONE = 64  # rows of a lone block per multiprocessor when tokens are few
@@ -61,28 +64,51 @@ class Variant:
 
 
 @dataclass(frozen=True)
+class Meeting:
+    """Partial sums of all warps, side by side in shared memory."""
+
+    name: str
+    layout: Layout
+    barrier: bool  # before it
+
+    def bytes(self, knobs: Knobs) -> int:
+        """Return their size (csrc/tile/meeting.cuh)."""
+        elements = {
+            Layout.ACCUM: knobs.tokens * (knobs.rows + 4),
+            Layout.TOKEN_SUMS: knobs.tokens,
+            Layout.ROW_SUMS: knobs.rows,
+        }
+        return elements[self.layout] * knobs.warps * 4
+
+
+@dataclass(frozen=True)
 class Footprint:
     """What a tile program keeps per step and block, in units that follow from its knobs."""
 
     row_loads: int  # fragments of the streamed operands
     token_loads: int
     depth_loads: int
-    products: int  # accumulators over rows x tokens
-    sums: int  # partial sums per token or per row
+    meetings: tuple[Meeting, ...]
+    sharing: bool  # of bytes between the ring and what meets after the loop
+    tokens_on_m: bool
 
     @staticmethod
     def of(program: TileProgram) -> Footprint:
-        """Count a tile program's fragments and accumulators by layout."""
+        """Return a tile program's fragments by layout, and what meets."""
         loads = [s.layout for s in program.loads]
-        carried = [s.layout for s in program.accumulators]
-        products = carried.count(Layout.ACCUM)
         return Footprint(
             loads.count(Layout.ROWS),
             loads.count(Layout.TOKENS),
             loads.count(Layout.DEPTH),
-            products,
-            len(carried) - products,
+            tuple(Meeting(s.out, s.layout, s.barrier) for s in program.meetings),
+            program.sharing,
+            program.tokens_on_m,
         )
+
+    @property
+    def products(self) -> int:
+        """Accumulators over rows x tokens."""
+        return [m.layout for m in self.meetings].count(Layout.ACCUM)
 
     def octets(self, knobs: Knobs) -> int:
         """Return how many 16-byte octets a lane holds of one step."""
@@ -91,15 +117,31 @@ class Footprint:
 
     def registers(self, knobs: Knobs) -> int:
         """Return how many registers a thread needs for one step and its accumulators."""
-        products = self.products * (knobs.rows // ROW_TILE) * (knobs.tokens // LINE_TILE) * 4
+        tokens = -(-knobs.tokens // ROW_TILE) * ROW_TILE if self.tokens_on_m else knobs.tokens
+        products = self.products * (knobs.rows // ROW_TILE) * (tokens // LINE_TILE) * 4
         return products + self.octets(knobs) * 4
 
     def shared_bytes(self, knobs: Knobs) -> int:
-        """Return the shared memory of one block: the ring, or the sums that meet after it."""
+        """Return the shared memory of one block."""
+        return self.arrangement(knobs).peak
+
+    def arrangement(self, knobs: Knobs) -> Arrangement:
+        """Return where the ring and what meets after the loop lie in shared memory."""
+        place = arrange if self.sharing else side_by_side
+        return place(self.buffers(knobs))
+
+    def buffers(self, knobs: Knobs) -> list[Buffer]:
+        """Return the ring and what meets, with the epochs in which they are live.
+
+        All that meets is read in the last epoch, by the epilogue.
+        """
         ring = knobs.warps * knobs.stages * self.octets(knobs) * 16 * WARP_LANES
-        lines = max(knobs.rows, knobs.tokens)
-        meeting = self.products * knobs.tokens * (knobs.rows + 4) + self.sums * lines
-        return max(ring, meeting * knobs.warps * 4)
+        buffers = [Buffer(RING, ring, frozenset({0}))]
+        epochs = list(accumulate(int(m.barrier) for m in self.meetings))
+        for meeting, epoch in zip(self.meetings, epochs, strict=True):
+            live = frozenset(range(epoch, epochs[-1] + 2))
+            buffers.append(Buffer(meeting.name, meeting.bytes(knobs), live))
+        return buffers
 
 
 def variants(program: TileProgram, on: Target) -> tuple[Variant, ...]:

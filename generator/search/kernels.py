@@ -1,258 +1,350 @@
-"""Enumeration of whole programs: one block graph, or two kernels with a tensor between them.
+"""Enumeration of whole programs: one block graph, or two kernels with tensors between them.
 
-Each kernel is a block graph found by search or the library's matrix product. The space is cut
-into tasks, one per setting of the last kernel, that run in any order in any number of processes;
-results are merged in task order, so the outcome does not depend on `jobs`.
+Each kernel is a block graph found by search or the library's matrix product. The space is cut into
+tasks, one per setting of the last kernel and tensor that a first kernel can make, that run in any
+order in any process; results are merged in task order, so the outcome does not depend on `jobs`.
+A first kernel has one result, unless its blocks split a sum: then the last kernel combines what
+they store, and may need several of their partial sums.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
-from mirage_kernels.generator.ir import OPS, Graph, Kind
-from mirage_kernels.generator.meaning.abstract import source, summed, target_term
-from mirage_kernels.generator.meaning.terms import Terms
-from mirage_kernels.generator.search.blocks import (
-    BlockSearch,
+from mirage_kernels.generator.ir import OPS, Kind, Phase, parts_of
+from mirage_kernels.generator.meaning.arrays import Array
+from mirage_kernels.generator.search.costs import tensor_us
+from mirage_kernels.generator.search.extract import Extraction, Program
+from mirage_kernels.generator.search.meanings import digest, stored
+from mirage_kernels.generator.search.problem import Problem
+from mirage_kernels.generator.search.refine import Leaf, Refined, refine
+from mirage_kernels.generator.search.settings import GRID, PART, Setting, TensorInfo, View
+from mirage_kernels.generator.search.sketch import (
     BlockSketch,
-    Goal,
-    Vocabulary,
+    Kernel,
+    LibrarySketch,
+    ProgramSketch,
+    middle_name,
 )
-from mirage_kernels.generator.search.settings import DimRoles, Setting, TensorInfo, settings
+from mirage_kernels.generator.search.values import LOAD, Counts, Saturation, Step
 
-MIDDLE = "middle"  # the tensor between two kernels
-
-
-@dataclass(frozen=True)
-class LibrarySketch:
-    """A library operator as a kernel: the matrix product of two tensors over a dim."""
-
-    args: tuple[str, str]
-    over: str
-    dims: tuple[str, ...]
-
-
-Kernel = BlockSketch | LibrarySketch
+MOST_PARTIAL = 2  # results of a first kernel whose blocks split a sum
 
 
 @dataclass(frozen=True)
-class ProgramSketch:
-    """A kernel graph without tile sizes: kernels in order, each but the last making `middle`."""
+class First:
+    """What a first kernel makes: a result by its number, or all partial sums of a split."""
 
-    kernels: tuple[Kernel, ...]
-
-
-@dataclass(frozen=True)
-class Limits:
-    """Bounds of the search and whether to prune by abstract expression."""
-
-    block_ops: int = 11  # of all kernels together
-    first_ops: int = 7  # of the first of two kernels
-    kernels: int = 2
-    states: int = 200_000  # prefixes kept before the search gives up; a task may use an eighth
-    prune_abstract: bool = True
+    setting: Setting | None  # None: a library product
+    result: int | None
 
 
 @dataclass(frozen=True)
-class Counts:
-    """What a search did: prefixes kept, prefixes pruned by reason, graphs that reach the goal."""
+class Task:
+    """One piece of the search: the last kernel's setting (None: a library product)."""
 
-    states: int = 0
-    pruned: Counter[str] = field(default_factory=Counter)
-    candidates: int = 0
+    setting: Setting | None
+    first: First | None = None
 
-    def plus(self, other: Counts) -> Counts:
-        """Return the counts of both searches."""
-        return Counts(
-            self.states + other.states,
-            self.pruned + other.pruned,
-            self.candidates + other.candidates,
-        )
+
+@dataclass
+class Found:
+    """What one task found, and its counts."""
+
+    programs: list[ProgramSketch] = field(default_factory=list)
+    counts: Counts = field(default_factory=Counts)
 
 
 @dataclass(frozen=True)
-class _Program:
-    """A spec as the search sees it; terms are interned anew in each process."""
+class Search:
+    """The search of one problem: its tasks, and what each of them finds."""
 
-    terms: Terms
-    target: int
-    tensors: tuple[TensorInfo, ...]
-    vocabulary: Vocabulary
-    roles: DimRoles
-    dims: frozenset[str]
+    problem: Problem
+
+    def tasks(self) -> list[Task]:
+        """Cut the search space: first every program of one kernel, then those of two."""
+        alone = [Task(setting) for setting in self.problem.settings()]
+        if self.problem.limits.kernels < 2:
+            return alone
+        after = [s for s in self.problem.settings() if s.split is None]
+        return alone + [
+            Task(setting, first)
+            for first in (*self.firsts(), *self.splits())
+            for setting in (*((None,) if first.result is not None else ()), *after)
+        ]
+
+    def firsts(self) -> list[First]:
+        """Return what first kernels can make: every tensor once, from the setting that is cheapest.
+
+        A tensor that costs more to write and read than all the program's own is left out; of those
+        with the same dims only the ones that are furthest on the way are taken.
+        """
+        problem = self.problem
+        cheapest: dict[tuple[int, tuple[str, ...]], tuple[float, int, First]] = {}
+        own = sum(tensor_us(t.dims, problem.sizes, problem.on) for t in problem.tensors)
+        for number, product in enumerate(problem.products(problem.tensors)):
+            term = problem.product_term(product, problem.tensors)
+            cheapest[term, product.dims] = (0.0, 1, First(None, number))
+        for setting in problem.first_settings():
+            found = problem.saturated(setting)
+            costs = problem.extraction(found)
+            for number, value in enumerate(self.worth_storing(found)):
+                dims = problem.dims_of(found, value)
+                key, cost = (found.values[value].term, dims), costs.least((value, False))
+                dear = 2 * tensor_us(dims, problem.sizes, problem.on) > own
+                if not dear and (key not in cheapest or cost < cheapest[key][0]):
+                    cheapest[key] = (cost, found.depths[value], First(setting, number))
+        alike: dict[frozenset[str], list[tuple[int, First]]] = {}
+        for (_, dims), (_, depth, first) in cheapest.items():
+            alike.setdefault(frozenset(dims), []).append((-depth, first))
+        most = problem.limits.firsts
+        return [
+            first
+            for group in alike.values()
+            for _, first in sorted(group, key=lambda item: item[0])[:most]
+        ]
+
+    def splits(self) -> list[First]:
+        """Return the settings of first kernels whose blocks store partial sums."""
+        found = (self.problem.saturated(s) for s in self.problem.settings() if s.split is not None)
+        return [First(f.setting, None) for f in found if self.partial(f)]
+
+    def worth_storing(self, found: Saturation) -> list[int]:
+        """Return the values that a kernel of its own may pay for.
+
+        Such a value sums something: what follows elementwise from the inputs is made again for
+        less than it is stored. And no constant takes it further: its kernel would go on.
+        """
+        problem = self.problem
+        summing = _summing(found)
+        going_on = {
+            _beside_constants(found, step)
+            for ways in found.derivations
+            for step in ways
+            if step.op != LOAD and OPS[step.op].kind is Kind.ELEMENTWISE
+        }
+        return [
+            value
+            for value in problem.storable(found)
+            if summing[value]
+            and value not in going_on
+            and found.values[value].term != problem.target
+        ]
+
+    def partial(self, found: Saturation) -> list[int]:
+        """Return the partial sums that the blocks of a split can store side by side."""
+        split = found.setting.split
+        assert split is not None
+        phase = Phase.AFTER if found.setting.loop else Phase.BEFORE
+        grid = set(found.setting.grid) - {split}
+        going_on = {_beside_constants(found, s) for ways in found.derivations for s in ways}
+        return [
+            i
+            for i, value in enumerate(found.values)
+            if i not in found.leaves
+            and i not in going_on
+            and (parts_of(split), PART) in value.dims
+            and value.phase is phase
+            and {d for d, how in value.dims if how == GRID} == grid
+        ]
+
+    def run(self, task: Task) -> Found:
+        """Return the programs of one task, cheapest first."""
+        if task.first is not None:
+            return _TwoKernels(self, task.first).run(task.setting)
+        assert task.setting is not None
+        problem, found = self.problem, self.problem.saturated(task.setting)
+        refined = refine(found, problem.goals(found), problem.meanings, problem.sources)
+        extraction = problem.extraction(refined)
+        if task.setting.loop is not None:
+            extraction.through = _loop_cut(refined)
+            if not extraction.through:
+                return Found([], _counted(found.counts, refined))
+        programs = reaching(problem, refined, extraction, problem.limits.kept)
+        launch = problem.on.launch_us
+        sketches = [ProgramSketch((problem.sketch(refined, p),), p.cost + launch) for p in programs]
+        return Found(sketches, _counted(found.counts, refined))
 
 
-def _read(spec: Graph) -> _Program:
-    terms = Terms()
-    target = target_term(terms, spec)
-    tensors = tuple(
-        TensorInfo(n.name, n.out.type.names, terms.leaf("input", n.name)) for n in spec.inputs
-    )
-    sources = spec.of("const", "size", "iota")
-    reduced = tuple(dict.fromkeys(n.over for n in spec.of("sum", "contract")))
-    used = {n.op for n in spec.nodes}
-    vocabulary = Vocabulary(
-        tuple(op for op in OPS if op in used and OPS[op].kind is Kind.ELEMENTWISE),
-        tuple(dict.fromkeys(n.over for n in spec.of("sum"))),
-        tuple(dict.fromkeys(n.over for n in spec.of("contract"))),
-        tuple((n.name, source(terms, n)) for n in sources if not n.out.type.dims),
-    )
-    tensors += tuple(
-        TensorInfo(n.name, n.out.type.names, source(terms, n)) for n in sources if n.out.type.dims
-    )
-    dims = spec.values[spec.outputs[0]].type.names
-    return _Program(terms, target, tensors, vocabulary, DimRoles(reduced, dims), frozenset(dims))
+def _loop_cut(refined: Refined) -> frozenset[int]:
+    """Return the inputs that the loop cuts, of which a program must read one.
 
-
-def search(
-    spec: Graph, limits: Limits, *, jobs: int, progress: Callable[[int, int, Counts], None]
-) -> tuple[list[ProgramSketch], Counts]:
-    """Return every program within the limits whose term is the spec's, in canonical order.
-
-    `progress(done, tasks, counts)` is called as tasks finish; before the tasks are known, with
-    none. What the budget of states cut off is counted in `pruned["budget"]`; the outcome is the
-    same for any `jobs` even then, because tasks are counted in order.
+    Blocks that combine partial sums may make them without the loop: another setting's program.
     """
-    total = Counts()
-    tasks = _tasks(spec, limits, lambda counts: progress(0, 0, counts))
-    found: list[ProgramSketch] = []
-    for done, (sketches, counts) in enumerate(_run_all(spec, limits, tasks, jobs), start=1):
-        found += sketches
-        total = total.plus(counts)
-        progress(done, len(tasks), total)
-        if total.states >= limits.states and done < len(tasks):
-            total = total.plus(Counts(pruned=Counter(budget=len(tasks) - done)))
-            break
-    return list(dict.fromkeys(found)), total
-
-
-Task = tuple[Kernel | None, Setting | None]  # first kernel (if two), setting of the last one
-
-
-def _run_all(
-    spec: Graph, limits: Limits, tasks: Sequence[Task], jobs: int
-) -> Iterator[tuple[list[ProgramSketch], Counts]]:
-    if jobs == 1:
-        program = _read(spec)
-        yield from (_run(program, limits, task) for task in tasks)
-        return
-    with ProcessPoolExecutor(jobs, initializer=_start_worker, initargs=(spec, limits)) as pool:
-        yield from pool.map(_work, tasks, chunksize=4)
-
-
-_worker: list[tuple[_Program, Limits]] = []
-
-
-def _start_worker(spec: Graph, limits: Limits) -> None:
-    _worker[:] = [(_read(spec), limits)]
-
-
-def _work(task: Task) -> tuple[list[ProgramSketch], Counts]:
-    program, limits = _worker[0]
-    return _run(program, limits, task)
-
-
-def _tasks(spec: Graph, limits: Limits, progress: Callable[[Counts], None]) -> list[Task]:
-    """Cut the search space: first every program of one kernel, then those of two."""
-    program = _read(spec)
-    needed = frozenset(t.name for t in program.tensors)
-    tasks: list[Task] = [(None, s) for s in settings(program.tensors, program.roles, needed)]
-    if limits.kernels < 2:
-        return tasks
-    for first in _first_kernels(program, limits, progress):
-        middle = _middle(program, first)
-        tensors = (*program.tensors, middle)
-        tasks.append((first, None))
-        left = _still_needed(program, first)
-        tasks += [(first, s) for s in settings(tensors, program.roles, left | {MIDDLE})]
-    return tasks
-
-
-def _first_kernels(
-    program: _Program, limits: Limits, progress: Callable[[Counts], None]
-) -> list[Kernel]:
-    """Return one kernel for every distinct tensor that a first kernel can make."""
-    shortest: dict[tuple[int, tuple[str, ...]], Kernel] = {}
-    found: list[Kernel] = []
-    found += _library_products(program, program.tensors, program.target, exact=False)
-    block_search = BlockSearch(
-        program.terms, program.vocabulary, program.tensors, most_states=limits.states // 2
+    return frozenset(
+        number
+        for number, leaf in refined.leaves.items()
+        if isinstance(leaf, View) and leaf.loop_cut is not None
     )
-    goal = Goal(program.target, frozenset(), exact=False, max_steps=limits.first_ops)
-    for setting in settings(program.tensors, program.roles, frozenset()):
-        found += block_search.run(setting, goal)
-        progress(Counts(block_search.states, block_search.pruned, len(found)))
-    for kernel in sorted(found, key=_length):
-        middle = _middle(program, kernel)
-        shortest.setdefault((middle.term, middle.dims), kernel)
-    return list(shortest.values())
 
 
-def _length(kernel: Kernel) -> int:
-    return len(kernel.steps) if isinstance(kernel, BlockSketch) else 1
+def _counted(counts: Counts, refined: Refined) -> Counts:
+    """Return the counts of a saturation and of its refinement together."""
+    meanings = len(refined.values) - sum(map(bool, refined.meanings.values()))
+    more = Counter(budget=refined.dropped) if refined.dropped else Counter[str]()
+    return Counts(counts.states + meanings, counts.pruned + more)
 
 
-def _library_products(
-    program: _Program, tensors: Sequence[TensorInfo], target: int, *, exact: bool
-) -> Iterator[LibrarySketch]:
-    """Yield the matrix products the library can do on two tensors (row-major, one shared dim)."""
-    for a in tensors:
-        for b in tensors:
-            for over in program.vocabulary.contractions:
-                if a.name >= b.name or {over} != set(a.dims) & set(b.dims):
-                    continue
-                if len(a.dims) != 2 or len(b.dims) != 2:
-                    continue
-                term = _product_term(program, a, b, over)
-                dims = tuple(d for d in (*a.dims, *b.dims) if d != over)
-                good = term == target if exact else program.terms.contains(target, term)
-                if good and (not exact or set(dims) == program.dims):
-                    yield LibrarySketch((a.name, b.name), over, dims)
+def reaching(
+    problem: Problem, refined: Refined, extraction: Extraction, kept: int | None
+) -> list[Program]:
+    """Return the programs whose result is the spec's."""
+    right = [
+        value
+        for value in problem.goals(refined)
+        if digest(refined.arrays[value]) == problem.meanings.wanted
+    ]
+    return [p for root in right for p in extraction.programs([root], kept)]
 
 
-def _product_term(program: _Program, a: TensorInfo, b: TensorInfo, over: str) -> int:
-    return summed(program.terms, program.terms.mul(a.term, b.term), over)
+def _summing(found: Saturation) -> list[bool]:
+    """Return for each value whether making it from the kernel's inputs sums anything."""
+    known: dict[int, bool] = {}
+
+    def sums(value: int) -> bool:
+        if value not in known:
+            known[value] = any(
+                step.op != LOAD
+                and (OPS[step.op].kind is not Kind.ELEMENTWISE or any(map(sums, step.args)))
+                for step in found.derivations[value]
+            )
+        return known[value]
+
+    return [sums(value) for value in range(len(found.values))]
 
 
-def _middle(program: _Program, kernel: Kernel) -> TensorInfo:
-    """Return the tensor a first kernel makes: its dims in the program's order and its term."""
-    by_name = {t.name: t for t in program.tensors}
-    if isinstance(kernel, LibrarySketch):
-        a, b = (by_name[n] for n in kernel.args)
-        return TensorInfo(MIDDLE, kernel.dims, _product_term(program, a, b, kernel.over))
-    order = list(dict.fromkeys(d for t in program.tensors for d in t.dims))
-    dims = tuple(sorted(kernel.dims, key=order.index))
-    block_search = BlockSearch(program.terms, program.vocabulary, program.tensors)
-    return TensorInfo(MIDDLE, dims, block_search.term_of(kernel, program.target))
+def _beside_constants(found: Saturation, step: Step) -> int | None:
+    """Return the only operand of an elementwise step that is no constant or scalar input."""
+    if step.op == LOAD or OPS[step.op].kind is not Kind.ELEMENTWISE:
+        return None
+    others = {a for a in step.args if a not in found.leaves or found.values[a].dims}
+    return others.pop() if len(others) == 1 and len(set(step.args)) > 1 else None
 
 
-def _still_needed(program: _Program, first: Kernel) -> frozenset[str]:
-    """Return the inputs the last kernel must read: those the first did not."""
-    if isinstance(first, LibrarySketch):
-        read = set(first.args)
-    else:
-        read = {v.tensor for v in first.setting.views}
-    return frozenset(t.name for t in program.tensors) - read
+class _TwoKernels:
+    """Programs whose last kernel reads what a first one made.
+
+    What a first kernel could store goes by its term until the last kernel shows what it must mean.
+    """
+
+    def __init__(self, search: Search, first: First) -> None:
+        self.problem = problem = search.problem
+        self.library: LibrarySketch | None = None
+        if first.setting is None:
+            self.library = product = problem.products(problem.tensors)[first.result or 0]
+            term = problem.product_term(product, problem.tensors)
+            self.middles = [TensorInfo(middle_name(0), product.dims, term)]
+            factors = [problem.meanings.tensors[name] for name in product.args]
+            self.stored = [problem.meanings.result("contract", factors, product.over)]
+            self.owners = [middle_name(0)]
+            return
+        found = problem.saturated(first.setting)
+        if first.result is None:
+            values = search.partial(found)
+        else:
+            values = [search.worth_storing(found)[first.result]]
+        self.middles = [
+            TensorInfo(middle_name(i), problem.dims_of(found, v), found.values[v].term)
+            for i, v in enumerate(values)
+        ]
+        self.refined = refined = refine(found, values, problem.meanings, problem.sources)
+        meant = [(i, v) for i, value in enumerate(values) for v in refined.variants(value)]
+        self.results = [v for _, v in meant]
+        self.owners = [middle_name(i) for i, _ in meant]
+        self.stored = [stored(refined.arrays[v], first.setting.split) for v in self.results]
+
+    def sources(self, leaf: Leaf) -> Sequence[tuple[Leaf, Array]]:
+        """Return what a leaf of the last kernel may be: every meaning of a stored tensor."""
+        if isinstance(leaf, View) and leaf.tensor in self.owners:
+            return [
+                (replace(leaf, tensor=_meaning_name(i)), self.stored[i])
+                for i, owner in enumerate(self.owners)
+                if owner == leaf.tensor
+            ]
+        return self.problem.sources(leaf)
+
+    def run(self, setting: Setting | None) -> Found:
+        """Return the programs whose last kernel has a setting, or is a library product."""
+        problem = self.problem
+        if setting is None:
+            return Found(self.then_product((*problem.tensors, *self.middles)), Counts())
+        found = problem.saturated(setting).extended(self.middles, problem.roles)
+        refined = refine(found, problem.goals(found), problem.meanings, self.sources)
+        read = [_meaning_name(i) for i in range(len(self.stored))]
+        extraction = problem.extraction(refined, read)
+        if not extraction.through:
+            return Found([], _counted(found.counts, refined))
+        programs = reaching(problem, refined, extraction, problem.limits.kept_of_two)
+        joined = [self.joined(refined, program) for program in programs]
+        whole = [program for program in joined if program is not None]
+        return Found(whole, _counted(found.counts, refined))
+
+    def then_product(self, tensors: Sequence[TensorInfo]) -> list[ProgramSketch]:
+        """Return the programs that end in a library product with the first kernel's result."""
+        problem = self.problem
+        found = []
+        for product in problem.products(tensors):
+            if self.middles[0].name not in product.args or not self.is_result(product, tensors):
+                continue
+            for i, array in enumerate(self.stored):
+                arrays = {**problem.meanings.tensors, self.owners[i]: array}
+                factors = [arrays[a] for a in product.args]
+                made = problem.meanings.result("contract", factors, product.over)
+                first = self.first_kernel([i], 1)
+                if first is not None and digest(made) == problem.meanings.wanted:
+                    cost = first[1] + self.product_cost(product, tensors)
+                    cost += 2 * problem.on.launch_us
+                    found.append(ProgramSketch((first[0], product), cost))
+        return found
+
+    def is_result(self, product: LibrarySketch, tensors: Sequence[TensorInfo]) -> bool:
+        """Return whether a library product has the spec's term and dims."""
+        problem = self.problem
+        same = problem.product_term(product, tensors) == problem.target
+        return same and set(product.dims) == set(problem.roles.output)
+
+    def product_cost(self, product: LibrarySketch, tensors: Sequence[TensorInfo]) -> float:
+        """Return the nominal time of reading what a library product multiplies."""
+        read = [t.dims for t in tensors if t.name in product.args]
+        return sum(tensor_us(dims, self.problem.sizes, self.problem.on) for dims in read)
+
+    def first_kernel(self, results: Sequence[int], ops: int) -> tuple[Kernel, float] | None:
+        """Return the cheapest first kernel that makes some of its results, and its cost.
+
+        None if there is none within the limit that leaves so many ops to the last kernel.
+        """
+        left = self.problem.limits.block_ops - ops
+        if self.library is not None:
+            cost = self.product_cost(self.library, self.problem.tensors)
+            return (self.library, cost) if left > 0 else None
+        extraction = self.problem.extraction(self.refined)
+        extraction.max_ops = left
+        for program in extraction.programs([self.results[r] for r in results], 1):
+            return self.problem.sketch(self.refined, program), program.cost
+        return None
+
+    def joined(self, refined: Refined, program: Program) -> ProgramSketch | None:
+        """Return both kernels together; None beyond the limits."""
+        read = {a for _, step in program.steps for a in step.args}
+        views = [leaf for a in sorted(read) if isinstance(leaf := refined.leaves.get(a), View)]
+        used = {view.tensor for view in views}
+        results = [i for i in range(len(self.stored)) if _meaning_name(i) in used]
+        if len(results) > MOST_PARTIAL:
+            return None
+        problem, first = self.problem, self.first_kernel(results, len(program.steps))
+        if first is None:
+            return None
+        names = {_meaning_name(r): middle_name(i) for i, r in enumerate(results)}
+        last = _renamed(problem.sketch(refined, program), names)
+        return ProgramSketch((first[0], last), first[1] + program.cost + 2 * problem.on.launch_us)
 
 
-def _run(program: _Program, limits: Limits, task: Task) -> tuple[list[ProgramSketch], Counts]:
-    first, setting = task
-    before = () if first is None else (first,)
-    tensors = program.tensors
-    if first is not None:
-        tensors = (*tensors, _middle(program, first))
-    if setting is None:
-        products = _library_products(program, tensors, program.target, exact=True)
-        whole = [ProgramSketch((*before, p)) for p in products if MIDDLE in p.args]
-        return whole, Counts(candidates=len(whole))
-    block_search = BlockSearch(
-        program.terms, program.vocabulary, tensors, most_states=limits.states // 8
-    )
-    steps_left = limits.block_ops - (0 if first is None else _length(first))
-    goal = Goal(program.target, program.dims, True, steps_left, limits.prune_abstract)
-    blocks = list(block_search.run(setting, goal))
-    counts = Counts(block_search.states, block_search.pruned, len(blocks))
-    return [ProgramSketch((*before, b)) for b in blocks], counts
+def _meaning_name(number: int) -> str:
+    return f"meaning_{number}"
+
+
+def _renamed(kernel: BlockSketch, names: Mapping[str, str]) -> BlockSketch:
+    views = tuple(replace(v, tensor=names.get(v.tensor, v.tensor)) for v in kernel.views)
+    return replace(kernel, views=views)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from mirage_kernels.generator.ir import (
     Axis,
     Builder,
+    Dim,
     DType,
     Graph,
     Level,
@@ -16,15 +17,21 @@ from mirage_kernels.generator.ir import (
     TensorType,
     Value,
     check,
+    count,
+    parts_of,
     result_type,
     tile_type,
     with_precision,
 )
-from mirage_kernels.generator.ir.infer import SCALAR
+from mirage_kernels.generator.ir.infer import SCALAR, extents_of
 from mirage_kernels.generator.naming import name_of
-from mirage_kernels.generator.search.blocks import BlockSketch
-from mirage_kernels.generator.search.kernels import MIDDLE, LibrarySketch, ProgramSketch
-from mirage_kernels.generator.search.settings import GRID_AXES
+from mirage_kernels.generator.search.settings import GRID_AXES, Setting
+from mirage_kernels.generator.search.sketch import (
+    BlockSketch,
+    LibrarySketch,
+    ProgramSketch,
+    middle_name,
+)
 
 
 @dataclass(frozen=True)
@@ -34,7 +41,7 @@ class Goal:
     spec: Graph
     result: TensorType
     storage: DType
-    tiles: Mapping[str, int]  # by dim name
+    tiles: Mapping[str, int]  # by `Axis.tile_key`
 
 
 def lower(program: ProgramSketch, goal: Goal) -> Graph:
@@ -53,13 +60,15 @@ class _Lowering:
         self.bound = {name: name for name in self.builder.types}
 
     def run(self, program: ProgramSketch) -> Graph:
+        made: Sequence[str] = ()
         for kernel in program.kernels:
             result = self.goal.result if kernel is program.kernels[-1] else None
             if isinstance(kernel, LibrarySketch):
-                self.bound[MIDDLE] = self.library(kernel, result)
+                made = [self.library(kernel, result)]
             else:
-                self.bound[MIDDLE] = self.block(kernel, result)
-        return check(_without_idle_sources(self.builder.graph([self.bound[MIDDLE]])))
+                made = self.block(kernel, result)
+            self.bound |= {middle_name(i): name for i, name in enumerate(made)}
+        return check(_without_idle_sources(self.builder.graph(made)))
 
     def library(self, kernel: LibrarySketch, result: TensorType | None) -> str:
         """Add a library product; `result` is the type of the program's result, if this is it."""
@@ -74,57 +83,76 @@ class _Lowering:
         types[name] = made
         return name
 
-    def block(self, kernel: BlockSketch, result: TensorType | None) -> str:
+    def block(self, kernel: BlockSketch, result: TensorType | None) -> list[str]:
         """Add a block graph; `result` is the type of the program's result, if this is it."""
-        args = tuple(self.bound[v.tensor] for v in kernel.setting.views)
-        fulls = [self.builder.types[a] for a in args]
-        body = _body(kernel, args, fulls, self.goal)
-        made = body.nodes[-1].name
-        name = "out" if result else self.builder.free_name(made)
-        stored = result or _stored_type(kernel, fulls, self.goal.storage)
-        cuts = tuple(d if d in stored.names else None for d in kernel.setting.grid)
-        out = Node("output", (made,), (Value(f"{name}_stored", stored),), cuts=cuts)
-        body = replace(body, nodes=(*body.nodes, out), outputs=(out.name,))
+        args = tuple(self.bound[v.tensor] for v in kernel.views)
+        body, made = self.body(kernel, args)
+        outs, nodes = [], []
+        for name, (_, dims) in zip(made, kernel.results, strict=True):
+            stored = result or self.stored_type(kernel, dims)
+            public = "out" if result else self.builder.free_name(name)
+            cuts = _omap(kernel.setting, stored.names)
+            nodes.append(Node("output", (name,), (Value(f"{public}_stored", stored),), cuts=cuts))
+            outs.append(Value(public, stored))
+        outputs = tuple(n.name for n in nodes)
+        body = replace(body, nodes=(*body.nodes, *nodes), outputs=outputs)
         body = with_precision(body, self.goal.storage)
-        return self.builder.add(Node("block", args, (Value(name, stored),), body=body))
+        self.builder.add(Node("block", args, tuple(outs), body=body))
+        return [value.name for value in outs]
+
+    def stored_type(self, kernel: BlockSketch, dims: Sequence[str]) -> TensorType:
+        """Return the type of a tensor between kernels; partial sums and statistics are fp32."""
+        own = {d.name: d for t in self.builder.types.values() for d in t.dims}
+        space = self.space(kernel.setting)
+        for axis in space.reduced:
+            whole = own[axis.dim]
+            own[parts_of(axis.dim)] = Dim(
+                parts_of(axis.dim), count(axis, whole.size), whole.dynamic
+            )
+        partial = any(d.endswith(parts_of("")) for d in dims)
+        narrow = not partial and len(dims) > 1
+        return TensorType(tuple(own[d] for d in dims), self.goal.storage if narrow else DType.FP32)
+
+    def space(self, setting: Setting) -> Space:
+        """Return the grid and loop of a setting; a dim without a tile size stays whole."""
+        extents = extents_of(list(self.builder.types.values()))
+        tiles = self.goal.tiles
+        axes = [
+            Axis(axis, dim, extents[dim], reduced=dim == setting.split)
+            for axis, dim in zip(GRID_AXES, setting.grid, strict=False)
+        ]
+        loop = setting.loop
+        space = Space(tuple(axes), Axis("loop", loop, extents[loop]) if loop else None)
+        return space.with_tiles(tiles)
+
+    def body(self, kernel: BlockSketch, args: Sequence[str]) -> tuple[Graph, list[str]]:
+        """Return the block graph without outputs, and the names of the kernel's results."""
+        fulls = [self.builder.types[a] for a in args]
+        space, extents = self.space(kernel.setting), extents_of(fulls)
+        builder = Builder(Level.BLOCK, space)
+        names: list[str] = []
+        for view, arg, full in zip(kernel.views, args, fulls, strict=True):
+            name = builder.free_name(f"{arg}_tile" if any(view.cuts) or view.loop_cut else arg)
+            node = Node("input", (), (Value(name, full),), cuts=view.cuts, loop_cut=view.loop_cut)
+            tile = tile_type(node, full, space, extents)
+            names.append(builder.add(replace(node, outs=(Value(name, tile),))))
+        for constant in kernel.constants:
+            names.append(builder.add(self.goal.spec.producers[constant]))
+        for step in kernel.steps:
+            operands = tuple(names[i] for i in step.args)
+            name = builder.free_name(name_of(step.op, operands, builder.types))
+            node = Node(step.op, operands, (Value(name, SCALAR),), over=step.over)
+            names.append(builder.add(node))
+        return builder.graph(()), [names[value] for value, _ in kernel.results]
+
+
+def _omap(setting: Setting, stored: Sequence[str]) -> tuple[str | None, ...]:
+    """Return which dim of a stored tensor each grid axis cuts; a split's own is the parts dim."""
+    parts = [parts_of(d) if d == setting.split else d for d in setting.grid]
+    return tuple(d if d in stored else None for d in parts)
 
 
 def _without_idle_sources(graph: Graph) -> Graph:
     """Drop positions that the program cut away; inputs stay."""
     kept = [n for n in graph.nodes if n.op != "iota" or graph.users(n.name)]
     return replace(graph, nodes=tuple(kept))
-
-
-def _stored_type(kernel: BlockSketch, fulls: list[TensorType], storage: DType) -> TensorType:
-    dims = {d.name: d for t in fulls for d in t.dims}
-    kept = tuple(d for name, d in dims.items() if name in kernel.dims)
-    return TensorType(kept, storage if len(kept) > 1 else DType.FP32)
-
-
-def _body(kernel: BlockSketch, args: tuple[str, ...], fulls: list[TensorType], goal: Goal) -> Graph:
-    extents = {d.name: d.size for t in fulls for d in t.dims}
-    loop = kernel.setting.loop
-    axes = [
-        Axis(axis, dim, goal.tiles.get(dim, extents[dim]))
-        for axis, dim in zip(GRID_AXES, kernel.setting.grid, strict=False)
-    ]
-    space = Space(
-        tuple(axes), Axis("loop", loop, goal.tiles.get(loop, extents[loop])) if loop else None
-    )
-    builder = Builder(Level.BLOCK, space)
-    names: list[str] = []
-    for view, arg, full in zip(kernel.setting.views, args, fulls, strict=True):
-        name = f"{arg}_tile" if any(view.cuts) or view.loop_cut else arg
-        node = Node("input", (), (Value(name, full),), cuts=view.cuts, loop_cut=view.loop_cut)
-        tile = tile_type(node, full, space, extents)
-        names.append(builder.add(replace(node, outs=(Value(name, tile),))))
-    used = {i for s in kernel.steps for i in s.args}
-    for constant in kernel.constants:
-        if len(names) in used:
-            builder.add(goal.spec.producers[constant])
-        names.append(constant)
-    for step in kernel.steps:
-        operands = tuple(names[i] for i in step.args)
-        name = builder.free_name(name_of(step.op, operands, builder.types))
-        names.append(builder.add(Node(step.op, operands, (Value(name, SCALAR),), over=step.over)))
-    return builder.graph([names[-1]])

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from mirage_kernels.generator.errors import MirageError, SearchError
 from mirage_kernels.generator.ir import Graph, retile
 from mirage_kernels.generator.meaning.cost import Estimate, estimate
+from mirage_kernels.generator.search.costs import FEW, nominal_sizes
+from mirage_kernels.generator.search.gate import batch_dims
 from mirage_kernels.generator.target import Target
 
-_ROW_TILES = (16, 32, 48, 64, 96)
-_DEPTH_TILES = (256, 512)
-DECODE_TOKENS = 8  # the number of tokens that muGraphs are ranked for
+_ROW_TILES = (16, 32, 64)
+_LOOP_TILES = (64, 256, 512)
+_PART_TILES = (256, 512, 1024)
 
 
 @dataclass(frozen=True)
@@ -39,9 +41,17 @@ def _kernel_words(op: str, body: Graph | None) -> str:
     return f"one kernel ({loop}: {', '.join(ops)})"
 
 
-def rank(graphs: Sequence[Graph], on: Target) -> list[Ranked]:
-    """Return the muGraphs by predicted time, fewest nodes first among equals, then as found."""
-    ranked = [Ranked(g, _best_estimate(g, on), i) for i, g in enumerate(graphs)]
+def rank(graphs: Sequence[Graph], spec: Graph, on: Target) -> list[Ranked]:
+    """Return the muGraphs by predicted time, fewest nodes first among equals, then as found.
+
+    Each comes with the tile sizes that it was predicted for.
+    """
+    sizes, alike = nominal_sizes(spec), batch_dims(spec)
+    ranked = []
+    for position, graph in enumerate(graphs):
+        choices = tile_choices(graph, sizes, alike)
+        best, tiled = min(_estimates(graph, choices, sizes, on), key=lambda e: e[0].microseconds)
+        ranked.append(Ranked(tiled, best, position))
     return sorted(ranked, key=lambda r: (round(r.estimate.microseconds, 3), _nodes(r), r.position))
 
 
@@ -49,32 +59,39 @@ def _nodes(ranked: Ranked) -> int:
     return sum(len(n.body.nodes) if n.body else 1 for n in ranked.graph.nodes)
 
 
-def _best_estimate(graph: Graph, on: Target) -> Estimate:
-    sizes = {
-        d.name: min(d.size, DECODE_TOKENS) if d.dynamic else d.size
-        for n in graph.nodes
-        for v in n.outs
-        for d in v.type.dims
-    }
-    choices = _tile_choices(graph)
-    found = (
-        estimate(retile(graph, dict(zip(choices, tiles, strict=True))), sizes, on)
-        for tiles in itertools.product(*choices.values())
-    )
-    return min(found, key=lambda e: e.microseconds)
+def _estimates(
+    graph: Graph, choices: Mapping[str, tuple[int, ...]], sizes: Mapping[str, int], on: Target
+) -> Iterator[tuple[Estimate, Graph]]:
+    for tiles in itertools.product(*choices.values()):
+        tiled = retile(graph, dict(zip(choices, tiles, strict=True)))
+        yield estimate(tiled, sizes, on), tiled
 
 
-def _tile_choices(graph: Graph) -> dict[str, tuple[int, ...]]:
-    """Return the tile sizes to try per dim that some block graph cuts."""
+def tile_choices(
+    graph: Graph, sizes: Mapping[str, int], alike: frozenset[str]
+) -> dict[str, tuple[int, ...]]:
+    """Return the tile sizes to try, by `Axis.tile_key`; dims in `alike` are cut into single items.
+
+    A dim that is shorter than the smallest choice stays whole.
+    """
     choices: dict[str, tuple[int, ...]] = {}
     dynamic = {d.name for n in graph.nodes for v in n.outs for d in v.type.dims if d.dynamic}
     for node in graph.blocks:
         assert node.body is not None
         assert node.body.space is not None
-        for axis in node.body.space.grid:
-            choices[axis.dim] = (DECODE_TOKENS,) if axis.dim in dynamic else _ROW_TILES
-        if node.body.space.loop is not None:
-            choices[node.body.space.loop.dim] = _DEPTH_TILES
+        space = node.body.space
+        for axis in space.axes:
+            wanted: tuple[int, ...]
+            if axis is space.loop:
+                wanted = _LOOP_TILES
+            elif axis.reduced:
+                wanted = _PART_TILES
+            elif axis.dim in alike:
+                wanted = (1,)
+            else:
+                wanted = (FEW,) if axis.dim in dynamic else _ROW_TILES
+            size = sizes.get(axis.dim, axis.tile)
+            choices[axis.tile_key] = tuple(t for t in wanted if t <= size) or (size,)
     return choices
 
 

@@ -1,4 +1,4 @@
-"""Where a block graph may run: grid axes, loop, and per input the imap and fmap."""
+"""Where a block graph may run: grid axes, loop, and every way a tensor can be cut for them."""
 
 from __future__ import annotations
 
@@ -6,16 +6,23 @@ import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-GRID_AXES = ("x", "y", "z")
+from mirage_kernels.generator.ir import DType, parts_of
+
+GRID_AXES = ("x", "y", "z", "u", "v")
+
+# How a value has a dim: whole, cut by a grid axis, by the loop, by both, or as one block's part of
+# a sum over it (then the name is that of the parts dim).
+FULL, GRID, LOOP, BOTH, PART = "full", "grid", "loop", "grid and loop", "part"
 
 
 @dataclass(frozen=True)
 class TensorInfo:
-    """A kernel-level tensor as the search sees it: its name, dims in order, and abstract term."""
+    """A kernel-level tensor as the search sees it: name, dims in order, term, element type."""
 
     name: str
     dims: tuple[str, ...]
     term: int
+    dtype: DType = DType.FP16
 
 
 @dataclass(frozen=True)
@@ -29,82 +36,102 @@ class View:
 
 @dataclass(frozen=True)
 class Setting:
-    """Grid axes and loop by the dim they cut, and the block's inputs."""
+    """Grid axes by the dim they cut, the dim that the loop cuts, the dim that is split.
+
+    `split` names the dim of the reduced grid axis, the last one; its blocks make partial sums.
+    """
 
     grid: tuple[str, ...]
     loop: str | None
-    views: tuple[View, ...]
+    split: str | None = None
+
+    def how(self, view: View, dims: Sequence[str]) -> frozenset[tuple[str, str]]:
+        """Return how a view has each dim of its tensor."""
+        cut = {d for d in view.cuts if d is not None}
+        ways = {(True, True): BOTH, (True, False): GRID, (False, True): LOOP}
+        return frozenset((d, ways.get((d in cut, d == view.loop_cut), FULL)) for d in dims)
+
+    def views(self, tensor: TensorInfo, roles: DimRoles) -> list[View]:
+        """Return the ways to cut one tensor; none if it has a dim that this kernel's result lacks.
+
+        A dim that is never reduced must be cut alike everywhere or the tiles could not meet, and a
+        split dim is cut wherever it occurs; one that is reduced may also be replicated, unless it
+        is too long for that.
+        """
+        own = {d for d in tensor.dims if d not in roles.reduced and not d.endswith(parts_of(""))}
+        if not own <= set(self.grid):
+            return []
+        per_axis: list[tuple[str | None, ...]] = []
+        for dim in self.grid:
+            if dim not in tensor.dims:
+                per_axis.append((None,))
+            elif dim in roles.reduced and dim != self.split:
+                per_axis.append((dim, None))
+            else:
+                per_axis.append((dim,))
+        loops = (self.loop, None) if self.loop in tensor.dims else (None,)
+        return [
+            View(tensor.name, cuts, loop_cut)
+            for cuts in itertools.product(*per_axis)
+            for loop_cut in loops
+            if (loop_cut is None or loop_cut == self.split or loop_cut not in cuts)
+            and {*cuts, loop_cut} >= {d for d in tensor.dims if d in roles.endless}
+        ]
 
 
 @dataclass(frozen=True)
 class DimRoles:
-    """What the program does with its dims: which are reduced somewhere, which come out."""
+    """What the program does with its dims: which are reduced somewhere, which come out.
+
+    No block can hold even one line of a dim that is `endless`: it is always cut.
+    """
 
     reduced: tuple[str, ...]
     output: tuple[str, ...]
+    endless: frozenset[str] = frozenset()
 
 
 def settings(
-    tensors: Sequence[TensorInfo], roles: DimRoles, must_use: frozenset[str]
+    tensors: Sequence[TensorInfo], roles: DimRoles, long: frozenset[str]
 ) -> Iterator[Setting]:
-    """Yield every setting in canonical order.
+    """Yield every setting of a kernel that has the program's result, in canonical order.
 
-    A grid axis cuts a dim that the block's result keeps. Cutting by a tile as large as the dim is
-    the same as not cutting, so a dim that the program never reduces is always cut where it can be;
-    one that is reduced somewhere may be left whole.
+    A grid axis cuts a dim that the result keeps, or splits one that is summed along. Cutting by a
+    tile as large as the dim is the same as not cutting, so a dim that the program never reduces is
+    always cut; of those that it reduces only `long` ones may be cut, by the grid or by the loop.
     """
-    for used in _subsets(tensors):
-        if not must_use <= {t.name for t in used}:
+    free, reduced = _free(tensors, roles), _reduced(tensors, roles, long)
+    for extra in _subsets_of([d for d in reduced if d in roles.output]):
+        grid = (*free, *extra)[: len(GRID_AXES)]
+        if not grid:
             continue
-        names = tuple(dict.fromkeys(d for t in used for d in t.dims))
-        free = [d for d in names if d not in roles.reduced]
-        optional = [d for d in names if d in roles.reduced and d in roles.output]
-        loops = [None, *(d for d in names if d in roles.reduced)]
-        for extra in _subsets_of(optional):
-            grid = tuple(d for d in (*reversed(free), *extra))[: len(GRID_AXES)]
-            if not grid:
-                continue
-            for loop in loops:
-                if loop not in grid:
-                    yield from _views(used, grid, loop, roles)
+        loops = [d for d in reduced if d not in grid]
+        yield from (Setting(grid, loop) for loop in (None, *loops))
+        for split in loops if len(grid) < len(GRID_AXES) else ():
+            yield Setting((*grid, split), None, split)
+            yield Setting((*grid, split), split, split)
 
 
-def _subsets(tensors: Sequence[TensorInfo]) -> Iterator[tuple[TensorInfo, ...]]:
-    for size in range(len(tensors), 0, -1):
-        yield from itertools.combinations(tensors, size)
+def first_settings(
+    tensors: Sequence[TensorInfo], roles: DimRoles, long: frozenset[str]
+) -> Iterator[Setting]:
+    """Yield the settings of kernels whose result has some of the program's dims."""
+    reduced = _reduced(tensors, roles, long)
+    for grid in _subsets_of(_free(tensors, roles)[: len(GRID_AXES)]):
+        if grid:
+            yield from (Setting(grid, loop) for loop in (None, *reduced))
+
+
+def _free(tensors: Sequence[TensorInfo], roles: DimRoles) -> list[str]:
+    names = reversed(dict.fromkeys(d for t in tensors for d in t.dims))
+    return [d for d in names if d not in roles.reduced]
+
+
+def _reduced(tensors: Sequence[TensorInfo], roles: DimRoles, long: frozenset[str]) -> list[str]:
+    names = dict.fromkeys(d for t in tensors for d in t.dims)
+    return [d for d in names if d in roles.reduced and d in long]
 
 
 def _subsets_of(dims: Sequence[str]) -> Iterator[tuple[str, ...]]:
     for size in range(len(dims) + 1):
         yield from itertools.combinations(dims, size)
-
-
-def _views(
-    tensors: Sequence[TensorInfo], grid: tuple[str, ...], loop: str | None, roles: DimRoles
-) -> Iterator[Setting]:
-    choices = [_views_of(t, grid, loop, roles) for t in tensors]
-    for views in itertools.product(*choices):
-        if loop is None or any(v.loop_cut for v in views):
-            yield Setting(grid, loop, views)
-
-
-def _views_of(
-    tensor: TensorInfo, grid: tuple[str, ...], loop: str | None, roles: DimRoles
-) -> list[View]:
-    """Return the ways to cut one tensor.
-
-    A dim that is never reduced must be cut alike everywhere or the tiles could not meet; one that
-    is reduced may also be replicated, whole in every block.
-    """
-    per_axis: list[tuple[str | None, ...]] = []
-    for dim in grid:
-        if dim not in tensor.dims:
-            per_axis.append((None,))
-        else:
-            per_axis.append((dim, None) if dim in roles.reduced else (dim,))
-    loops: tuple[str | None, ...] = (loop, None) if loop in tensor.dims else (None,)
-    return [
-        View(tensor.name, cuts, loop_cut)
-        for cuts in itertools.product(*per_axis)
-        for loop_cut in loops
-    ]

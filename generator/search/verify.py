@@ -1,20 +1,21 @@
 """Proof by random evaluation: candidate and recipe on the same random elements of a finite field.
 
-A proof record says what was compared: extents, tile sizes, draws, primes, and how likely a wrong
-candidate would have passed (docs/verification.md). A candidate that is not equal is refused with
-the first place where the results differ.
+A proof record says what was compared: extents, tile sizes, draws, and how likely a wrong candidate
+would have passed there (docs/verification.md). A candidate that is not equal is refused with the
+first place where the results differ.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
+import numpy.typing as npt
 
-from mirage_kernels.generator.errors import GraphError, VerifyError
-from mirage_kernels.generator.ir import DType, Graph, Json, retile
+from mirage_kernels.generator.errors import GraphError, UndefinedError, VerifyError
+from mirage_kernels.generator.ir import DType, Graph, Json, parts_of, retile
 from mirage_kernels.generator.meaning.arrays import Array, array_reading
 from mirage_kernels.generator.meaning.degree import failure_probability
 from mirage_kernels.generator.meaning.field import (
@@ -27,33 +28,243 @@ from mirage_kernels.generator.meaning.field import (
 from mirage_kernels.generator.meaning.walk import results
 
 Sizes = Mapping[str, int]
+Ints = npt.NDArray[np.int64]
+RangeOf = Callable[[str, Sizes], tuple[int, int]]
+
+LOG2_WANTED = -40.0  # a bounded case is drawn until a wrong candidate passes no more often
+MOST_DRAWS = 64  # of one case; where more would be needed, one draw is a test like any other
+FEWER = ((3, 1, 2), (2, 1, 1))  # extents, tiles and parts of dims that powers are summed along
+FEW_ELEMENTS = 2**18  # recipe's results up to this size are kept for the next candidate
+RETRIES = 8  # of draws on which the recipe itself divides by zero
+RETRY_STRIDE = 2**32  # between the seeds of such draws; keeps their prime
 
 
 @dataclass(frozen=True)
-class Draw:
-    """One comparison: the seed that fixes everything random, tile sizes, extents, the prime."""
+class Case:
+    """What draws are made for: the muGraph at these tile sizes, tensors of these extents.
 
-    seed: int
+    A `bounded` case is drawn until the failure bound is reached, any other once.
+    """
+
     tiles: dict[str, int]
     sizes: dict[str, int]
-    prime: int
+    bounded: bool = False
+
+
+@dataclass(frozen=True)
+class Compared:
+    """A case with its draws (of consecutive seeds), and how likely all of them fail, at most."""
+
+    tiles: dict[str, int]
+    sizes: dict[str, int]
+    seed: int
+    draws: int
+    log2_failure: float  # at most 2 to this power, should the muGraph be wrong at these sizes
+
+    def to_json(self) -> Json:
+        """Return the entry as JSON data."""
+        data: dict[str, Json] = {"tiles": {**self.tiles}, "sizes": {**self.sizes}}
+        return data | {"seed": self.seed, "draws": self.draws, "log2_failure": self.log2_failure}
 
 
 @dataclass(frozen=True)
 class Proof:
-    """A passed verification: its draws and the probability that a wrong candidate passes."""
+    """A passed verification: what was compared, and the probability that a wrong one passes.
 
-    draws: tuple[Draw, ...]
-    log2_failure: float  # at most 2 to this power, over all draws together; 0 = no bound known
+    `log2_failure` is the weakest bound among those that were reached.
+    """
+
+    cases: tuple[Compared, ...]
+    log2_failure: float
+
+    @classmethod
+    def of(cls, cases: Sequence[Compared]) -> Proof:
+        """Return the proof that some comparisons make."""
+        bounds = [c.log2_failure for c in cases]
+        return cls(tuple(cases), max([b for b in bounds if b <= LOG2_WANTED] or bounds))
+
+    @property
+    def draws(self) -> int:
+        """Number of draws, over all cases."""
+        return sum(c.draws for c in self.cases)
 
     def to_json(self) -> Json:
         """Return the record as JSON data."""
-        draws: list[Json] = [
-            {"seed": d.seed, "tiles": {**d.tiles}, "sizes": {**d.sizes}, "prime": d.prime}
-            for d in self.draws
-        ]
+        cases: list[Json] = [c.to_json() for c in self.cases]
         method = "random field evaluation"
-        return {"method": method, "log2_failure": self.log2_failure, "draws": draws}
+        return {"method": method, "log2_failure": self.log2_failure, "cases": cases}
+
+
+@dataclass(frozen=True)
+class Reference:
+    """The recipe on one draw: its inputs and results, and the field they are elements of."""
+
+    field: Field
+    inputs: list[Array]
+    wanted: list[Array]
+
+
+class Prover:
+    """Proves candidates equal to one recipe, which is evaluated once per draw for all of them."""
+
+    def __init__(self, spec: Graph, *, range_of: RangeOf | None = None) -> None:
+        self.spec, self.range_of = spec, range_of or self.any_length
+        self.has_exp = any(n.op == "exp" for n in spec.nodes)
+        self._references: dict[tuple[int, tuple[tuple[str, int], ...]], Reference] = {}
+
+    def any_length(self, name: str, sizes: Sizes) -> tuple[int, int]:
+        """Return the range of a length or position when the recipe says none."""
+        counted = [sizes[n.over] for n in self.spec.of("iota")]
+        return 1, max(counted or sizes.values())
+
+    def prove(self, candidate: Graph, cases: Iterable[Case], *, seed: int) -> Proof:
+        """Compare on fresh draws for every case; return the record or raise VerifyError."""
+        compared: list[Compared] = []
+        for case in cases:
+            for tried in (case, *self._smaller(case)):
+                compared.append(self._compared(candidate, tried, seed))
+                seed += compared[-1].draws
+                if compared[-1].log2_failure <= LOG2_WANTED:
+                    break
+        return Proof.of(compared)
+
+    def _smaller(self, case: Case) -> Iterator[Case]:
+        """Yield what to draw instead where a sum with exp has too many terms for the bound."""
+        crowded = crowded_dims(self.spec)
+        for size, tile, part in FEWER if case.bounded and crowded else ():
+            sizes, tiles = dict(case.sizes), dict(case.tiles)
+            for dim in crowded:
+                sizes[dim], tiles[dim], tiles[parts_of(dim)] = size, tile, part
+            yield Case(tiles, sizes, bounded=True)
+
+    def _compared(self, candidate: Graph, case: Case, seed: int) -> Compared:
+        tiled = _retiled(candidate, case)
+        self._compare(tiled, case, seed)  # wrong candidates end here, before any bound is computed
+        chance = log2_chance(self.spec, tiled, case.sizes)
+        draws = draws_needed(chance) if case.bounded else 1
+        for more in range(seed + 1, seed + draws):
+            self._compare(tiled, case, more)
+        used = tile_keys(tiled)
+        tiles = {name: size for name, size in case.tiles.items() if name in used}
+        return Compared(tiles, case.sizes, seed, draws, rounded_up(draws * chance))
+
+    def compare(self, candidate: Graph, case: Case, *, seed: int) -> None:
+        """Evaluate on one draw; raise VerifyError where a result is not the recipe's."""
+        self._compare(_retiled(candidate, case), case, seed)
+
+    def _compare(self, candidate: Graph, case: Case, seed: int) -> None:
+        reference = self.reference(case.sizes, seed)
+        reading = array_reading(field_arithmetic(reference.field), case.sizes)
+        try:
+            made = results(candidate, reference.inputs, reading)
+        except GraphError as error:
+            raise VerifyError(f"the candidate cannot be evaluated: {error.sentence}") from error
+        if len(made) != len(reference.wanted):
+            raise VerifyError(f"{len(made)} results instead of {len(reference.wanted)}")
+        for wanted, found in zip(reference.wanted, made, strict=True):
+            difference = _difference(wanted, found)
+            if difference:
+                at = f"extents {_text(case.sizes)}, tiles {_text(case.tiles)}, seed {seed}"
+                raise VerifyError(f"not equal to its recipe: {difference} ({at})")
+
+    def reference(self, sizes: Sizes, seed: int) -> Reference:
+        """Return the recipe on the draw that `seed` chooses, kept for the next candidate."""
+        key = (seed, tuple(sizes.items()))
+        if key in self._references:
+            return self._references[key]
+        made = self._evaluated(sizes, seed)
+        if sum(a.parts[0].size for a in (*made.inputs, *made.wanted)) <= FEW_ELEMENTS:
+            self._references[key] = made
+        return made
+
+    def _evaluated(self, sizes: Sizes, seed: int) -> Reference:
+        for retry in range(RETRIES):
+            field = draw_field(seed + retry * RETRY_STRIDE, exponents=self.has_exp)
+            inputs = self.random_inputs(sizes, field, seed, raised=retry / (RETRIES - 1))
+            reading = array_reading(field_arithmetic(field), sizes)
+            try:
+                return Reference(field, inputs, results(self.spec, inputs, reading))
+            except UndefinedError:
+                continue  # by chance, or by lengths that leave nothing to sum: raise them
+        raise VerifyError(
+            f"the recipe divides by zero on {RETRIES} draws of extents {_text(sizes)}",
+            'its mask may leave nothing to sum: say what lengths may be, ranges={"lens": "1..L"}',
+        )
+
+    def random_inputs(
+        self, sizes: Sizes, field: Field, seed: int, *, raised: float = 0.0
+    ) -> list[Array]:
+        """Return random elements for every input; positions and lengths are whole numbers.
+
+        Their least value is `raised` by a part of their range.
+        """
+        rng = np.random.default_rng((seed, 2, int(RETRIES * raised)))
+        inputs = []
+        for node in self.spec.inputs:
+            names = node.out.type.names
+            shape = tuple(sizes[d] for d in names)
+            if node.out.type.dtype is DType.INT32:
+                least, largest = self.range_of(node.name, sizes)
+                if least > largest:
+                    raise VerifyError(f"{node.name} has no value at extents {_text(sizes)}")
+                least += round((largest - least) * raised)
+                numbers = whole_numbers(range(least, largest + 1), shape, rng)
+                inputs.append(Array(names, (numbers,), real=False))
+            else:
+                inputs.append(Array(names, random_parts(field, shape, rng)))
+        return inputs
+
+
+def whole_numbers(span: range, shape: tuple[int, ...], rng: np.random.Generator) -> Ints:
+    """Return random numbers of a range: all of them, where there are as many places."""
+    places = math.prod(shape)
+    rounds = -(-places // len(span))
+    drawn = np.concatenate([rng.permutation(np.asarray(span, np.int64)) for _ in range(rounds)])
+    return drawn[:places].reshape(shape)
+
+
+def log2_chance(spec: Graph, candidate: Graph, sizes: Sizes) -> float:
+    """Return log2 of how likely one draw accepts a wrong candidate, at most; 0: no bound."""
+    chance = failure_probability(spec, candidate, sizes, min(SAFE_PRIMES))
+    return math.log2(max(chance, 2.0**-1000))
+
+
+def rounded_up(bound: float) -> float:
+    """Return a bound to one digit, never a better one."""
+    return math.ceil(bound * 10) / 10
+
+
+def draws_needed(chance: float) -> int:
+    """Return how many draws of that log2 reach the wanted bound; 1 where too many would."""
+    draws = math.ceil(LOG2_WANTED / min(chance, -1e-9))
+    return draws if draws <= MOST_DRAWS else 1
+
+
+def _retiled(candidate: Graph, case: Case) -> Graph:
+    try:
+        return retile(candidate, case.tiles)
+    except GraphError as error:
+        raise VerifyError(f"the candidate cannot be cut: {error.sentence}") from error
+
+
+def _difference(wanted: Array, found: Array) -> str:
+    """Say where a result is not the wanted one; "" where it is everywhere."""
+    if set(wanted.dims) != set(found.dims):
+        return f"a result has dims {', '.join(found.dims)}, not {', '.join(wanted.dims)}"
+    here, there = wanted.parts[0], found.over(wanted.dims).parts[0]
+    if here.shape != there.shape:
+        return f"a result has the shape {there.shape}, not {here.shape}"
+    same = here == there
+    if same.all():
+        return ""
+    place = np.unravel_index(int(np.argmin(same)), same.shape)
+    where = ", ".join(f"{d}={int(i)}" for d, i in zip(wanted.dims, place, strict=True))
+    return f"{int((~same).sum())} of {same.size} results differ, first at {where}"
+
+
+def prove(spec: Graph, candidate: Graph, cases: Iterable[Case], *, seed: int) -> Proof:
+    """Prove a single candidate; see `Prover.prove`."""
+    return Prover(spec).prove(candidate, cases, seed=seed)
 
 
 def seen_dims(spec: Graph) -> tuple[str, ...]:
@@ -62,92 +273,74 @@ def seen_dims(spec: Graph) -> tuple[str, ...]:
     return tuple(dict.fromkeys(names))
 
 
-def random_inputs(spec: Graph, sizes: Sizes, field: Field, seed: int) -> list[Array]:
-    """Return random field elements for every input; positions and lengths are random integers."""
-    rng = np.random.default_rng((seed, 2))
-    inputs = []
-    for node in spec.inputs:
-        type_ = node.out.type
-        shape = tuple(sizes[d] for d in type_.names)
-        if type_.dtype is DType.INT32:
-            longest = max(sizes.values())
-            lengths = rng.integers(1, longest + 1, shape)
-            inputs.append(Array(type_.names, (lengths,), real=False))
-        else:
-            inputs.append(Array(type_.names, random_parts(field, shape, rng)))
-    return inputs
+def summed_dims(spec: Graph) -> frozenset[str]:
+    """Return the dims that a spec sums along."""
+    return frozenset(n.over for n in spec.of("sum", "contract"))
 
 
-@dataclass(frozen=True)
-class Case:
-    """What one draw is made for: the muGraph at these tile sizes, tensors of these extents."""
-
-    tiles: dict[str, int]
-    sizes: dict[str, int]
-
-
-def compare(spec: Graph, candidate: Graph, case: Case, *, seed: int) -> Draw:
-    """Evaluate both graphs on one draw; raise VerifyError where they differ."""
-    has_exp = any(n.op == "exp" for n in spec.nodes)
-    field = draw_field(seed, exponents=has_exp)
-    inputs = random_inputs(spec, case.sizes, field, seed)
-    reading = array_reading(field_arithmetic(field), case.sizes)
-    try:
-        wanted = results(spec, inputs, reading)[0]
-        found = results(retile(candidate, case.tiles), inputs, reading)[0].over(wanted.dims)
-    except GraphError as error:
-        raise VerifyError(f"the candidate cannot be evaluated: {error.sentence}") from error
-    same = np.broadcast_to(wanted.parts[0], found.parts[0].shape) == found.parts[0]
-    if not same.all():
-        place = np.unravel_index(int(np.argmin(same)), same.shape)
-        where = ", ".join(f"{d}={int(i)}" for d, i in zip(wanted.dims, place, strict=True))
-        raise VerifyError(
-            f"not equal to its recipe: {int((~same).sum())} of {same.size} results differ, "
-            f"first at {where} (extents {_text(case.sizes)}, tiles {_text(case.tiles)}, "
-            f"seed {seed})"
-        )
-    return Draw(seed, case.tiles, case.sizes, field.p)
+def crowded_dims(spec: Graph) -> frozenset[str]:
+    """Return the dims along which a spec sums different powers: each adds terms to the sum."""
+    varies: dict[str, frozenset[str]] = {}
+    crowded: set[str] = set()
+    for node in spec.nodes:
+        dims = frozenset[str]().union(*(varies[a] for a in node.args))
+        if node.op == "exp":
+            dims = frozenset(node.out.type.names)
+        if node.over in dims:
+            crowded.add(node.over)
+        varies.update({v.name: dims - {node.over} for v in node.outs})
+    return frozenset(crowded)
 
 
-def prove(spec: Graph, candidate: Graph, cases: Iterable[Case], *, seed: int) -> Proof:
-    """Compare on one fresh draw per case; return the record or raise VerifyError."""
-    done: list[Case] = []
-    draws: list[Draw] = []
-    for case in cases:
-        draws.append(compare(spec, candidate, case, seed=seed + len(draws)))
-        done.append(case)
-    return Proof(tuple(draws), log2_failure(spec, candidate, done))
-
-
-def log2_failure(spec: Graph, candidate: Graph, cases: Sequence[Case]) -> float:
-    """Return log2 of the bound for the tile sizes that were drawn least often.
-
-    Draws are independent, so for one choice of tile sizes their probabilities multiply. With exp
-    the bound is not derived yet; 0 says so (a probability of at most 1).
-    """
-    if any(n.op == "exp" for n in spec.nodes):
-        return 0.0
-    smallest = min(SAFE_PRIMES)
-    total: dict[tuple[tuple[str, int], ...], float] = {}
-    for case in cases:
-        chance = failure_probability(spec, candidate, case.sizes, smallest)
-        key = tuple(sorted(case.tiles.items()))
-        total[key] = total.get(key, 0.0) + math.log2(chance)
-    return round(max(total.values()), 1)
-
-
-def small_cases(spec: Graph) -> list[Case]:
-    """Return cases for a quick proof at small tiles: uneven, within a single tile, several."""
-    tiles = small_tiles(spec)
-    uneven = {d: 2 * n + 1 for d, n in tiles.items()}
-    least = {d: max(1, n - 1) for d, n in tiles.items()}
-    even = {d: 3 * n for d, n in tiles.items()}
-    return [Case(tiles, sizes) for sizes in (uneven, least, even)]
+def tile_keys(graph: Graph) -> frozenset[str]:
+    """Return the keys of the tile sizes that a muGraph uses."""
+    spaces = [n.body.space for n in graph.blocks if n.body and n.body.space]
+    return frozenset(a.tile_key for s in spaces for a in s.axes)
 
 
 def small_tiles(spec: Graph) -> dict[str, int]:
-    """Return a different small tile size for every dim, so that no two can be confused."""
-    return {d: 2 + i for i, d in enumerate(seen_dims(spec))}
+    """Return a small tile size for every dim, and for the parts of every dim that is summed along.
+
+    No two are the same, so that none can be confused; but sums of powers are short (2).
+    """
+    crowded = crowded_dims(spec)
+    others = [d for d in seen_dims(spec) if d not in crowded]
+    tiles = {d: 2 + i for i, d in enumerate(others)} | dict.fromkeys(sorted(crowded), 2)
+    return tiles | {parts_of(d): tiles[d] + 1 for d in sorted(summed_dims(spec))}
+
+
+def small_cases(spec: Graph) -> list[Case]:
+    """Return cases for a proof at small tiles: within a single tile, uneven, even.
+
+    The first is the quickest to reject what is wrong. The uneven one has two tiles along every
+    dim, three along those that are summed along, two parts of which the first has two tiles. With
+    exp many draws are needed: made where only the dims that are summed along are cut.
+    """
+    tiles, crowded, summed = small_tiles(spec), crowded_dims(spec), summed_dims(spec)
+    of_dims = {d: tiles[d] for d in seen_dims(spec)}
+    single = {d: n if d in crowded else max(1, n - 1) for d, n in of_dims.items()}
+    uneven = {d: 2 * n + 1 if d in summed else n + (n + 1) // 2 for d, n in of_dims.items()}
+    even = {d: 2 * n for d, n in of_dims.items()}
+    cases = [Case(tiles, single), Case(tiles, uneven, bounded=not crowded), Case(tiles, even)]
+    if crowded:
+        rows = dict.fromkeys(_dims_of_lengths(spec), max(uneven[d] for d in crowded))
+        sums = {d: uneven[d] for d in summed}
+        cases[1:1] = [Case(tiles | rows, single | sums | rows, bounded=True)]
+    return [replace(c, sizes=_countable(spec, c.sizes)) for c in cases]
+
+
+def _dims_of_lengths(spec: Graph) -> list[str]:
+    """Return the dims of lengths and positions; long ones let every draw have every length."""
+    ints = [n.out.type for n in spec.inputs if n.out.type.dtype is DType.INT32]
+    return sorted({d for type_ in ints for d in type_.names} - summed_dims(spec))
+
+
+def _countable(spec: Graph, sizes: dict[str, int]) -> dict[str, int]:
+    """Return extents at which masks leave something: no more places to see from than to see."""
+    counted = {n.over for n in spec.of("iota", "size") if n.out.type.dtype is DType.INT32}
+    crowded = crowded_dims(spec)
+    longest = min((sizes[d] for d in crowded & counted), default=max(sizes.values(), default=1))
+    return {d: min(n, longest) if d in counted - crowded else n for d, n in sizes.items()}
 
 
 def _text(sizes: Sizes) -> str:

@@ -12,6 +12,7 @@ from mirage_kernels.generator import pipeline
 from mirage_kernels.generator.cli import main
 from mirage_kernels.generator.commands.arguments import package_kernels
 from mirage_kernels.generator.folder import records
+from mirage_kernels.generator.jobs.store import Store
 from mirage_kernels.generator.pipeline import Event, Progress, Report, Request, Result
 from mirage_kernels.generator.record import KernelRecord
 from mirage_kernels.generator.sources import sources_of
@@ -54,7 +55,7 @@ def record() -> KernelRecord:
 def without_search(record: KernelRecord, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let `generate` return the committed kernel at once, whatever is asked for."""
 
-    def generate(request: Request, *, jobs: int, progress: Progress) -> Result:
+    def generate(request: Request, *, jobs: int, progress: Progress, store: Store) -> Result:
         progress(Event("search", jobs, jobs, "23 states"))
         report = Report(
             states=23_747,

@@ -92,6 +92,30 @@ def test_plain_progress_goes_on_during_a_long_stage(monkeypatch: pytest.MonkeyPa
     assert len(written(terminal)[1].splitlines()) == 3
 
 
+def test_plain_progress_of_stages_abreast_says_when_each_ends() -> None:
+    terminal = in_file()
+    with terminal.watch("searching", abreast=True) as progress:
+        for done in range(1, 4):
+            progress(Event("gqa", done, 4, "search"))
+            progress(Event("lora", done, 3, "verify"))
+        progress(Event("gqa", 4, 4, "done"))
+    assert written(terminal)[1].splitlines() == [
+        "searching",
+        "  lora     3/3  verify",
+        "  gqa      4/4  done",
+    ]
+
+
+def test_bars_of_stages_abreast_go_on_side_by_side(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "100")
+    monkeypatch.setenv("TERM", "xterm")
+    with on_screen().watch("searching", abreast=True) as progress:
+        progress(Event("gqa", 1, 4, "search"))
+        progress(Event("lora", 1, 3, "search"))
+        bars = progress.bars
+        assert [task.finished for task in bars.tasks] == [False, False]
+
+
 def test_bars_show_stage_and_words(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "100")
     monkeypatch.setenv("TERM", "xterm")

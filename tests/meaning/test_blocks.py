@@ -25,7 +25,7 @@ from mirage_kernels.generator.ir import (
 )
 from mirage_kernels.generator.meaning import blocks
 from mirage_kernels.generator.meaning.arrays import Arithmetic, Array, array_reading
-from mirage_kernels.generator.meaning.field import draw_field, field_arithmetic
+from mirage_kernels.generator.meaning.field import draw_field, field_arithmetic, random_parts
 from mirage_kernels.generator.meaning.reals import FLOAT64
 from mirage_kernels.generator.meaning.walk import results
 from mirage_kernels.generator.plan.threads import with_threads
@@ -215,3 +215,147 @@ def test_a_step_of_another_shape_does_not_accumulate() -> None:
 def test_a_wrong_number_of_inputs_is_refused() -> None:
     with pytest.raises(GraphError, match="1 inputs are expected, 0 are given"):
         results(summing(4, 3), [], array_reading(FLOAT64, {}))
+
+
+def summing_parts(part: int, step: int, *carried: tuple[str, str]) -> Builder:
+    """Start a block graph over x [M, K] whose blocks share K, a loop inside each part.
+
+    Lines of `carried` are a node's op and operands, named by their op: ("exp", "lowered").
+    """
+    axes = (Axis("x", "M", 4), Axis("split", "K", part, reduced=True))
+    body = Builder(Level.BLOCK, Space(axes, Axis("loop", "K", step)))
+    tile(body, "x", typed(M, K), "M", "K", loop_cut="K")
+    for op, args in carried:
+        over = "K" if op in ("sum", "peak", "combine", "combine_rescaled") else ""
+        body.add(Node(op, tuple(args.split()), (Value(op, SCALAR),), over=over))
+    return body
+
+
+PLAIN = (("sum", "x"), ("accum", "sum"))
+SAFE = (
+    ("peak", "x"),
+    ("sub", "x peak"),
+    ("exp", "sub"),
+    ("sum", "exp"),
+    ("accum_rescaled", "sum peak"),
+    ("last", "peak"),
+)
+COMBINED = (*SAFE, ("combine_rescaled", "accum_rescaled last"))
+CUTS = list(itertools.product((1, 3, 4, 7, 10, 12), (1, 2, 3, 10)))
+
+
+@pytest.mark.parametrize(("part", "step"), CUTS)
+def test_blocks_that_share_a_sum_combine_it(part: int, step: int) -> None:
+    sizes = {"M": 6, "K": 10}
+    body = summing_parts(part, step, *PLAIN, ("combine", "accum"))
+    store(body, "combine", typed(M), "M", None)
+    whole = some(typed(M, K), sizes, 0).parts[0].sum(axis=1)
+    made = run(block(body, {"x_whole": typed(M, K)}, typed(M)), sizes)
+    np.testing.assert_allclose(made, whole, rtol=1e-14)
+
+
+@pytest.mark.parametrize(("part", "step"), CUTS)
+def test_blocks_that_share_a_sum_store_their_parts(part: int, step: int) -> None:
+    sizes = {"M": 6, "K": 10}
+    body = summing_parts(part, step, *PLAIN)
+    parts = Dim("K_parts", -(-10 // part))
+    store(body, "accum", typed(parts, M), "M", "K_parts")
+    made = run(block(body, {"x_whole": typed(M, K)}, typed(parts, M)), sizes)
+    x = some(typed(M, K), sizes, 0).parts[0]
+    whole = [x[:, i : i + part].sum(axis=1) for i in range(0, 10, part)]
+    np.testing.assert_allclose(made, whole, rtol=1e-14)
+
+
+@pytest.mark.parametrize("step", range(1, 12))
+def test_a_running_peak_ends_as_the_maximum(step: int) -> None:
+    sizes = {"M": 6, "K": 10}
+    body = summing_parts(10, step, *SAFE)
+    store(body, "last", typed(Dim("K_parts", 1), M), "M", "K_parts")
+    made = run(block(body, {"x_whole": typed(M, K)}, typed(Dim("K_parts", 1), M)), sizes)
+    np.testing.assert_array_equal(made[0], some(typed(M, K), sizes, 0).parts[0].max(axis=1))
+
+
+@pytest.mark.parametrize(("part", "step"), CUTS)
+def test_rescaled_sums_are_relative_to_the_last_peak(part: int, step: int) -> None:
+    sizes = {"M": 6, "K": 10}
+    body = summing_parts(part, step, *COMBINED)
+    store(body, "combine_rescaled", typed(M), "M", None)
+    x = some(typed(M, K), sizes, 0).parts[0]
+    whole = np.exp(x - x.max(axis=1, keepdims=True)).sum(axis=1)
+    made = run(block(body, {"x_whole": typed(M, K)}, typed(M)), sizes)
+    np.testing.assert_allclose(made, whole, rtol=1e-14)
+
+
+def ratio(part: int, step: int) -> Graph:
+    """Return sum(exp(x) * y) / sum(exp(x)) over K, in blocks that share K."""
+    axes = (Axis("x", "M", 4), Axis("split", "K", part, reduced=True))
+    body = Builder(Level.BLOCK, Space(axes, Axis("loop", "K", step)))
+    for name in "xy":
+        tile(body, name, typed(M, K), "M", "K", loop_cut="K")
+    for line in (
+        *("m peak x K", "d sub x,m", "e exp d", "s sum e K", "c contract e,y K"),
+        *("s_all accum_rescaled s,m", "c_all accum_rescaled c,m", "last_m last m"),
+        *("below combine_rescaled s_all,last_m K", "above combine_rescaled c_all,last_m K"),
+        "q div above,below",
+    ):
+        name, op, args, over = (*line.split(), "")[:4]
+        body.add(Node(op, tuple(args.split(",")), (Value(name, SCALAR),), over=over))
+    store(body, "q", typed(M), "M", None)
+    return block(body, {"x_whole": typed(M, K), "y_whole": typed(M, K)}, typed(M))
+
+
+@pytest.mark.parametrize(("part", "step"), CUTS)
+def test_arbitrary_peaks_cancel(part: int, step: int) -> None:
+    field = draw_field(3, exponents=True)
+    rng = np.random.default_rng(0)
+    x, y = (random_parts(field, (6, 10), rng) for _ in range(2))
+    reading = array_reading(field_arithmetic(field), {"M": 6, "K": 10})
+    inputs = [Array(("M", "K"), x), Array(("M", "K"), y)]
+    made = results(ratio(part, step), inputs, reading)[0].parts[0]
+    powers = [[pow(field.root, int(e), field.p) for e in row] for row in x[1]]
+    for row, weights, got in zip(y[0], powers, made, strict=True):
+        above = sum(w * int(v) for w, v in zip(weights, row, strict=True))
+        assert above % field.p == int(got) * sum(weights) % field.p
+
+
+def peaks_of_two_kernels() -> Graph:
+    """Return two kernels alike, each storing the peak of x along K."""
+    kernel = Builder(Level.KERNEL)
+    kernel.input("x_whole", typed(M, K))
+    for out in ("one", "other"):
+        body = Builder(Level.BLOCK, Space((Axis("x", "M", 4),)))
+        tile(body, "x", typed(M, K), "M")
+        body.add(Node("peak", ("x",), (Value("m", SCALAR),), over="K"))
+        store(body, "m", typed(M), "M")
+        outs = (Value(out, typed(M)),)
+        kernel.add(Node("block", ("x_whole",), outs, body=body.graph(["stored"])))
+    return kernel.graph(["one", "other"])
+
+
+def test_every_block_of_every_kernel_has_peaks_of_its_own() -> None:
+    field = draw_field(0, exponents=True)
+    x = random_parts(field, (6, 10), np.random.default_rng(0))
+    reading = array_reading(field_arithmetic(field), {"M": 6, "K": 10})
+    made = results(peaks_of_two_kernels(), [Array(("M", "K"), x)], reading)
+    drawn = np.concatenate([a.parts[0] for a in made])
+    assert len({*drawn.tolist()}) == 12
+
+
+def test_a_result_that_only_some_blocks_rescale_has_the_parts_of_those() -> None:
+    field = draw_field(0, exponents=True)
+    body = summing_parts(7, 4, ("peak", "x"), ("sum", "x"), ("accum_rescaled", "sum peak"))
+    parts = Dim("K_parts", 2)
+    store(body, "accum_rescaled", typed(parts, M), "M", "K_parts")
+    graph = block(body, {"x_whole": typed(M, K)}, typed(parts, M))
+    x = random_parts(field, (6, 10), np.random.default_rng(0))
+    reading = array_reading(field_arithmetic(field), {"M": 6, "K": 10})
+    made = results(graph, [Array(("M", "K"), x)], reading)[0]
+    assert [part.shape for part in made.parts] == [(2, 6)]
+
+
+def test_positions_belong_to_their_dim() -> None:
+    builder = Builder(Level.KERNEL)
+    type_ = TensorType((K,), DType.INT32)
+    builder.add(Node("iota", (), (Value("p", type_),), over="M"))
+    with pytest.raises(GraphError, match="p: positions along M are"):
+        results(builder.graph(["p"]), [], array_reading(FLOAT64, {"M": 6, "K": 10}))

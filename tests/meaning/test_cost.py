@@ -8,14 +8,19 @@ from math import inf
 
 import pytest
 
-from mirage_kernels.generator.ir import DType, Graph, retile
+from mirage_kernels.generator.ir import DType, Graph, parts_of, retile
 from mirage_kernels.generator.meaning.cost import Estimate, estimate
 from mirage_kernels.generator.plan.threads import with_threads
 from mirage_kernels.generator.recipe import Recipe, Shape, output_type, trace
-from mirage_kernels.generator.search.blocks import BlockSketch, Step
-from mirage_kernels.generator.search.kernels import MIDDLE, LibrarySketch, ProgramSketch
 from mirage_kernels.generator.search.lower import Goal, lower
 from mirage_kernels.generator.search.settings import Setting, View
+from mirage_kernels.generator.search.sketch import (
+    BlockSketch,
+    LibrarySketch,
+    ProgramSketch,
+    middle_name,
+)
+from mirage_kernels.generator.search.values import Step
 from mirage_kernels.generator.target import target
 
 Fused = Callable[..., Graph]
@@ -37,8 +42,10 @@ def kernel(fused: Fused) -> Graph:
 def two_kernels(recipe: Recipe) -> Graph:
     """Scale the weight in one kernel, multiply in another: no norm, for the cost alone."""
     views = (View("norm_weight", (None,), None), View("weight", ("N",), None))
-    scaling = BlockSketch(Setting(("N",), None, views), (), (Step("mul", (0, 1)),), ("N", "K"))
-    product = LibrarySketch((MIDDLE, "x"), "K", ("N", "M"))
+    scaling = BlockSketch(
+        Setting(("N",), None), views, (), (Step("mul", (0, 1)),), ((2, ("N", "K")),)
+    )
+    product = LibrarySketch((middle_name(0), "x"), "K", ("N", "M"))
     spec = trace(recipe, SHAPE, DType.FP16)
     goal = Goal(spec, output_type(recipe, SHAPE, DType.FP16), DType.FP16, {"N": 16})
     return lower(ProgramSketch((scaling, product)), goal)
@@ -98,3 +105,38 @@ def test_writing_a_tensor_between_kernels_costs_more_than_one_kernel(
     kernel: Graph, rms_norm_linear: Recipe
 ) -> None:
     assert cost(two_kernels(rms_norm_linear)).microseconds > 2 * cost(kernel).microseconds
+
+
+SUM = Step("sum", (0,), "K")
+
+
+def row_sums(recipe: Recipe, *kernels: BlockSketch, tiles: dict[str, int]) -> Graph:
+    spec = trace(recipe, SHAPE, DType.FP16)
+    result = replace(spec.values["x"].type, dims=spec.values["x"].type.dims[:1])
+    return lower(ProgramSketch(kernels), Goal(spec, result, DType.FP16, {"M": 8} | tiles))
+
+
+def test_blocks_that_share_a_sum_fill_the_multiprocessors(rms_norm_linear: Recipe) -> None:
+    whole = BlockSketch(
+        Setting(("M",), None), (View("x", ("M",), None),), (), (SUM,), ((1, ("M",)),)
+    )
+    steps = (SUM, Step("combine", (1,), "K"))
+    shared = BlockSketch(
+        Setting(("M", "K"), None, "K"), (View("x", ("M", "K"), None),), (), steps, ((2, ("M",)),)
+    )
+    one = row_sums(rms_norm_linear, whole, tiles={})
+    many = row_sums(rms_norm_linear, shared, tiles={parts_of("K"): 64})
+    assert cost(many).microseconds < cost(one).microseconds
+
+
+def test_partial_sums_between_kernels_are_written_and_read(rms_norm_linear: Recipe) -> None:
+    stored = ((1, (parts_of("K"), "M")),)
+    views = (View("x", ("M", "K"), None),)
+    first = BlockSketch(Setting(("M", "K"), None, "K"), views, (), (SUM,), stored)
+    read, total = View(middle_name(0), ("M",), None), Step("sum", (0,), parts_of("K"))
+    last = BlockSketch(Setting(("M",), None), (read,), (), (total,), ((1, ("M",)),))
+    few, many = (
+        cost(row_sums(rms_norm_linear, first, last, tiles={parts_of("K"): tile}))
+        for tile in (32, 4)  # 128 blocks, or 1,024
+    )
+    assert many.microseconds > few.microseconds

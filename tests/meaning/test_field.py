@@ -3,27 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import combinations
 
 import numpy as np
 import pytest
 
-from mirage_kernels.generator.errors import GraphError
+from mirage_kernels.generator.errors import GraphError, UndefinedError
 from mirage_kernels.generator.ir import Builder, Dim, DType, Level, Node, TensorType, Value
 from mirage_kernels.generator.meaning.arrays import Array, Parts, array_reading
 from mirage_kernels.generator.meaning.field import (
+    LAWLESS,
     SAFE_PRIMES,
     Field,
     draw_field,
     field_arithmetic,
+    inverse,
     matmul_mod,
-    power,
     random_parts,
+    root_to_the,
     scramble,
 )
 from mirage_kernels.generator.meaning.walk import results
 
 FIELD = draw_field(11, exponents=True)
-LAWLESS = ("log", "sqrt", "rsqrt", "sigmoid", "silu", "gelu", "tanh", "relu")
 WITNESSES = (2, 3, 5, 7, 11, 13, 17, 19, 23, 29, 31, 37)  # decide every number below 2^64
 
 
@@ -125,18 +127,44 @@ def test_products_are_batched() -> None:
     assert [m.tolist() for m in made] == [exactly(x, y, FIELD.p) for x, y in zip(a, b, strict=True)]
 
 
-@pytest.mark.parametrize("exponent", [0, 1, 2, 3, 12345, SAFE_PRIMES[0] - 2])
-def test_a_power_is_pythons(exponent: int) -> None:
-    p = SAFE_PRIMES[0]
-    bases = np.array([0, 1, 2, 65537, p - 1])
-    assert power(bases, exponent, p).tolist() == [pow(int(b), exponent, p) for b in bases]
+@pytest.mark.parametrize("shape", [(9, 300, 7), (200, 130, 90), (1, 5000, 1), (3, 2049, 40)])
+def test_a_product_is_exact_however_it_is_made(shape: tuple[int, int, int]) -> None:
+    rows, depth, columns = shape
+    rng = np.random.default_rng(depth)
+    a = rng.integers(FIELD.p - 1000, FIELD.p, (rows, depth))
+    b = rng.integers(FIELD.p - 1000, FIELD.p, (depth, columns))
+    made = matmul_mod(a, b, FIELD.p)
+    for row, column in ((0, 0), (rows - 1, columns - 1)):
+        assert [[made[row, column]]] == exactly(a[[row]], b[:, [column]], FIELD.p)
 
 
-def test_exponents_may_differ_by_element() -> None:
-    p = SAFE_PRIMES[0]
-    exponents = np.array([0, 1, 5, p - 2])
-    made = power(np.array(3), exponents, p).tolist()
-    assert made == [pow(3, int(e), p) for e in exponents]
+@pytest.mark.parametrize("exponent", [0, 1, 2, 1023, 1024, 2**20, 123456789, FIELD.q - 1])
+def test_a_power_of_the_root_is_pythons(exponent: int) -> None:
+    made = root_to_the(np.array([exponent, 0]), FIELD)
+    assert made.tolist() == [pow(FIELD.root, exponent, FIELD.p), 1]
+
+
+@pytest.mark.parametrize("count", [1, 2, 8, 9, 17, 64, 1001])
+def test_an_inverse_times_its_number_is_one(count: int) -> None:
+    x = np.random.default_rng(count).integers(1, FIELD.p, count)
+    assert (inverse(x, FIELD.p) * x % FIELD.p).tolist() == [1] * count
+
+
+def test_inverses_keep_their_shape() -> None:
+    x = np.arange(1, 25).reshape(2, 3, 4)
+    assert inverse(x, FIELD.p)[1, 2, 3] == pow(24, -1, FIELD.p)
+
+
+def test_dividing_by_zero_is_refused() -> None:
+    a, zero = elements(1, 50), (np.arange(50), np.ones(50, np.int64))
+    with pytest.raises(UndefinedError, match="divided by 0"):
+        apply("div", a, zero)
+
+
+def test_a_total_field_has_a_value_for_one_over_zero() -> None:
+    field = Field(FIELD.p, FIELD.root, FIELD.key, exponents=False, total=True)
+    made = field_arithmetic(field).elementwise["div"]((np.array([6, 6]),), (np.array([0, 2]),))
+    assert made[0].tolist() == [0, 3]
 
 
 def test_division_undoes_multiplication_in_both_parts() -> None:
@@ -201,6 +229,52 @@ def test_scrambling_fills_62_bits() -> None:
     assert 2**61 < mixed.max() < 2**62
 
 
+def test_no_random_function_is_another_one_of_a_shifted_argument() -> None:
+    x = (np.arange(4000), np.zeros(4000, np.int64))
+    values = [set(apply(name, x)[0].tolist()) for name in LAWLESS]
+    assert all(len(a & b) < 4 for a, b in combinations(values, 2))
+
+
+def test_rsqrt_is_one_over_sqrt() -> None:
+    x = elements(6, 20)
+    made = apply("mul", apply("rsqrt", x), apply("sqrt", x))
+    assert [part.tolist() for part in made] == [[1] * 20] * 2
+
+
+def test_a_random_maximum_does_not_mind_the_order() -> None:
+    a, b = elements(7, 20), elements(8, 20)
+    same = zip(apply("max", a, b), apply("max", b, a), strict=True)
+    assert all(np.array_equal(x, y) for x, y in same)
+
+
+def test_a_random_maximum_differs_for_other_numbers_of_the_same_sum() -> None:
+    a, b = (np.array([5]), np.array([5])), (np.array([9]), np.array([9]))
+    c, d = (np.array([6]), np.array([6])), (np.array([8]), np.array([8]))
+    assert apply("max", a, b)[0] != apply("max", c, d)[0]
+
+
+def test_a_peak_is_arbitrary_whatever_it_bounds() -> None:
+    peak = field_arithmetic(FIELD).peak
+    made = [peak(elements(seed, 4, 50), 1, 99) for seed in (1, 2)]
+    assert np.array_equal(made[0][0], made[1][0])
+    assert len({*made[0][0].tolist()}) == 4
+
+
+def test_peaks_of_other_places_are_other_numbers() -> None:
+    peak, x = field_arithmetic(FIELD).peak, elements(0, 300, 2)
+    made = [peak(x, 1, seed)[0].tolist() for seed in range(20)]
+    assert len({n for numbers in made for n in numbers}) == 20 * 300
+
+
+def test_rescaling_takes_a_power_from_one_peak_to_another() -> None:
+    arithmetic = field_arithmetic(FIELD)
+    s, old, new = elements(1, 30), elements(2, 30), elements(3, 30)
+    power = arithmetic.elementwise["exp"](arithmetic.elementwise["sub"](s, old))
+    made = arithmetic.elementwise["mul"](power, arithmetic.decay(old, new))
+    wanted = arithmetic.elementwise["exp"](arithmetic.elementwise["sub"](s, new))
+    assert np.array_equal(made[0], wanted[0])
+
+
 @pytest.mark.parametrize("value", [0.0, 1.0, -1.0, 128.0, -7.0])
 def test_a_whole_number_stands_for_itself(value: float) -> None:
     (first, second) = field_arithmetic(FIELD).number(np.asarray(value))
@@ -215,6 +289,14 @@ def test_a_fraction_is_the_same_random_element_everywhere() -> None:
 def test_different_fractions_are_different_elements() -> None:
     number = field_arithmetic(FIELD).number
     assert len({int(number(np.asarray(v))[0]) for v in (0.5, 0.25, -0.5, 1e-6, 1e-5)}) == 5
+
+
+@pytest.mark.parametrize("value", [0.5, float("inf"), float("-inf")])
+def test_both_parts_of_a_constant_are_random(value: float) -> None:
+    fields = [draw_field(seed, exponents=True) for seed in range(40)]
+    drawn = [field_arithmetic(f).number(np.asarray(value)) for f in fields]
+    assert len({(int(a), int(b)) for a, b in drawn}) == 40
+    assert all(int(a) % f.q != int(b) for (a, b), f in zip(drawn, fields, strict=True))
 
 
 def test_without_exponents_an_element_has_one_part() -> None:

@@ -48,7 +48,8 @@ def test_real_numbers_have_every_elementwise_op(arithmetic: Arithmetic) -> None:
 
 @pytest.mark.parametrize("op", ARITHMETIC)
 def test_the_cuda_writer_has_a_word_for_every_elementwise_op(op: str) -> None:
-    assert cuda._vocabulary(op) == op
+    words = {"max": "maximum"}  # CUDA has a max of its own
+    assert cuda._vocabulary(op) == words.get(op, op)
 
 
 @pytest.mark.parametrize("op", ARITHMETIC)

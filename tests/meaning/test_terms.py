@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import functools
+import itertools
 import random
+from collections import Counter
 from collections.abc import Callable
 
 import pytest
 
-from mirage_kernels.generator.meaning.terms import Terms
+from mirage_kernels.generator.meaning.terms import Fallback, Terms
 
 SEEDS = range(40)
 LEAVES = ("a", "a", "b", "c", "d")
@@ -86,6 +89,36 @@ PARTS: dict[str, Case] = {
         w.add(w.div(w.a, w.c), w.div(w.b, w.c)),
         w.add(w.a, w.b),
     ),
+    "one of three sums below": lambda w: (
+        w.div(w.e, w.mul(w.add(w.a, w.b), w.add(w.c, w.d), w.add(w.a, w.c))),
+        w.div(w.e, w.add(w.a, w.c)),
+    ),
+    "two of three sums below": lambda w: (
+        w.div(w.e, w.mul(w.add(w.a, w.b), w.add(w.c, w.d), w.add(w.a, w.c))),
+        w.div(w.e, w.mul(w.add(w.a, w.b), w.add(w.c, w.d))),
+    ),
+    "a sum with a root below": lambda w: (
+        w.div(w.a, w.mul(w.add(w.fn("sqrt", w.b), w.c), w.add(w.fn("sqrt", w.c), w.d))),
+        w.div(w.a, w.add(w.fn("sqrt", w.c), w.d)),
+    ),
+    "a sum of exponentials below": lambda w: (
+        w.div(w.a, w.mul(w.add(w.fn("exp", w.b), w.c), w.add(w.fn("exp", w.c), w.fn("exp", w.d)))),
+        w.div(w.a, w.add(w.fn("exp", w.d), w.fn("exp", w.c))),
+    ),
+    "a sum of quotients below": lambda w: (
+        w.div(w.a, w.mul(w.add(w.div(w.b, w.c), w.d), w.add(w.e, w.div(w.d, w.b)))),
+        w.div(w.a, w.add(w.div(w.d, w.b), w.e)),
+    ),
+    "the root of one of two sums": lambda w: (
+        w.fn("sqrt", w.mul(w.add(w.a, w.b), w.add(w.c, w.d))),
+        w.fn("sqrt", w.add(w.c, w.d)),
+    ),
+    "the exponential of two of three": lambda w: (
+        w.fn("exp", w.add(w.add(w.a, w.b), w.div(w.c, w.d))),
+        w.fn("exp", w.add(w.div(w.c, w.d), w.a)),
+    ),
+    "an inner quotient below": lambda w: (w.div(w.div(w.a, w.div(w.b, w.c)), w.d), w.div(w.b, w.c)),
+    "a reciprocal": lambda w: (w.div(w.a, w.mul(w.b, w.c)), w.div(w.terms.one, w.b)),
 }
 
 NO_PARTS: dict[str, Case] = {
@@ -109,6 +142,35 @@ NO_PARTS: dict[str, Case] = {
         w.div(w.a, w.add(w.mul(w.k, w.a, w.a), w.d)),
     ),
     "the norm twice": lambda w: (norm(w, w.b), w.mul(norm(w), norm(w))),
+    "a sum that is no factor below": lambda w: (
+        w.div(w.e, w.mul(w.add(w.a, w.b), w.add(w.c, w.d), w.add(w.a, w.c))),
+        w.div(w.e, w.add(w.a, w.d)),
+    ),
+    "a sum that divides with a rest": lambda w: (
+        w.div(w.e, w.add(w.mul(w.add(w.a, w.b), w.c), w.add(w.d, w.e))),
+        w.div(w.e, w.add(w.a, w.b)),
+    ),
+    "a factor that needs subtraction": lambda w: (  # a^3 + b^3 = (a + b) * (a^2 - a*b + b^2)
+        w.div(w.e, w.add(w.add(w.mul(w.a, w.a, w.a), w.mul(w.b, w.b, w.b)), w.add(w.c, w.d))),
+        w.div(w.e, w.add(w.a, w.b)),
+    ),
+    "half a sum": lambda w: (
+        w.div(w.e, w.add(w.add(w.a, w.b), w.add(w.a, w.b))),
+        w.div(w.e, w.add(w.add(w.a, w.a), w.b)),
+    ),
+    "the root of a factor of a summand": lambda w: (
+        w.fn("sqrt", w.add(w.mul(w.a, w.b), w.mul(w.c, w.d))),
+        w.fn("sqrt", w.a),
+    ),
+    "a square of one of two roots": lambda w: (
+        w.mul(w.fn("sqrt", w.a), w.fn("sqrt", w.b)),
+        w.mul(w.fn("sqrt", w.a), w.fn("sqrt", w.a)),
+    ),
+    "an exponential too much": lambda w: (
+        w.fn("exp", w.add(w.a, w.b)),
+        w.mul(w.fn("exp", w.a), w.fn("exp", w.a)),
+    ),
+    "a factor of an exponent": lambda w: (w.fn("exp", w.mul(w.a, w.b)), w.fn("exp", w.a)),
 }
 
 
@@ -190,8 +252,128 @@ def test_equal_terms_are_identical_numbers() -> None:
     )
 
 
-def test_what_cannot_be_decided_is_kept() -> None:
+def test_division_by_a_quotient_twice_is_division_by_a_product() -> None:
     words = Words()
-    four = words.mul(words.add(words.a, words.b), words.add(words.c, words.d))
-    whole = words.div(words.e, words.mul(four, words.add(words.a, words.c)))
-    assert words.terms.contains(whole, words.div(words.e, words.add(words.a, words.c)))
+    inner = words.div(words.a, words.b)
+    twice = words.div(words.div(words.e, inner), words.c)
+    assert twice == words.div(words.e, words.mul(inner, words.c))
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_factor_is_divided_out_exactly(seed: int) -> None:
+    words, rng = Words(), random.Random(seed)
+    first, second = grown(words, rng, 4, []), grown(words, rng, 4, [])
+    assert words.terms.quotient(words.mul(first, second), second) == first
+
+
+def alike(words: Words, rng: random.Random, kind: str) -> list[int]:
+    """Return some exponentials, roots or reciprocals: products that do not differ in atoms."""
+    small = [words.a, words.b, words.add(words.a, words.b), words.mul(words.b, words.c), words.c]
+    chosen = rng.choices(small, k=rng.randint(2, 5))
+    return [words.div(words.terms.one, x) if kind == "div" else words.fn(kind, x) for x in chosen]
+
+
+@pytest.mark.parametrize("kind", ["exp", "sqrt", "div"])
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_sum_of_products_of_equal_atoms_is_divided_out_exactly(seed: int, kind: str) -> None:
+    words, rng = Words(), random.Random(seed)
+    first, second = alike(words, rng, kind), alike(words, rng, kind)
+    pairs = list(itertools.product(first, second))
+    rng.shuffle(pairs)  # numbers of products in no order
+    for x, y in pairs:
+        words.mul(x, y)
+    whole, divisor = functools.reduce(words.add, first), functools.reduce(words.add, second)
+    assert words.terms.quotient(words.mul(whole, divisor), divisor) == whole
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_what_is_called_a_quotient_is_one(seed: int) -> None:
+    words, rng = Words(), random.Random(seed)
+    leaves = (words.a, words.a, words.b, words.c)
+    for _ in range(100):
+        whole, divisor = rng.choice(leaves), rng.choice(leaves)
+        for _ in range(rng.choice((1, 3, 5, 7))):
+            whole = words.add(whole, words.mul(rng.choice(leaves), rng.choice(leaves)))
+        divisor = words.add(divisor, rng.choice((divisor, *leaves)))
+        found = words.terms.quotient(whole, divisor)
+        assert found is None or words.mul(found, divisor) == whole
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_sum_with_a_rest_is_not_divided(seed: int) -> None:
+    words, rng = Words(), random.Random(seed)
+    first, second = grown(words, rng, 3, []), grown(words, rng, 3, [])
+    whole = words.mul(first, second)
+    for _ in words.terms.table[second]:  # as many more products as the divisor has
+        whole = words.add(whole, words.e)
+    assert words.terms.quotient(whole, second) is None
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_summand_is_taken_out_exactly(seed: int) -> None:
+    words, rng = Words(), random.Random(seed)
+    first, second = grown(words, rng, 3, []), grown(words, rng, 3, [])
+    assert words.terms.difference(words.add(first, second), second) == first
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_every_containment_of_random_expressions_is_decided(seed: int) -> None:
+    asked: list[int] = []
+    words, rng, parts = Words(), random.Random(seed), []
+    words.terms.fallback = lambda terms, target, part: bool(asked.append(part))
+    whole = grown(words, rng, 4, parts)
+    for part in parts:
+        words.terms.contains(whole, words.div(part, rng.choice(parts)))
+        words.terms.contains(words.div(words.e, whole), words.div(words.e, part))
+    assert asked == []
+
+
+def undecided(fallback: Fallback | None = None) -> tuple[Terms, int, int]:
+    """Return terms that divide no sums, e / ((a + b) * (c + d)) and e / (a + b)."""
+    terms = Terms(largest=1, fallback=fallback)
+    a, b, c, d, e = (terms.leaf("input", name) for name in "abcde")
+    below = terms.add(a, b)
+    return terms, terms.div(e, terms.mul(below, terms.add(c, d))), terms.div(e, below)
+
+
+def test_what_cannot_be_decided_is_kept() -> None:
+    terms, whole, part = undecided()
+    assert terms.contains(whole, part)
+
+
+@pytest.mark.parametrize("answer", [True, False])
+def test_what_cannot_be_decided_is_asked_elsewhere(answer: bool) -> None:
+    asked: list[tuple[int, int]] = []
+
+    def fallback(terms: Terms, target: int, part: int) -> bool:
+        asked.append((target, part))
+        return answer
+
+    terms, whole, part = undecided(fallback)
+    assert terms.contains(whole, part) is answer
+    assert terms.contains(whole, part) is answer
+    assert asked == [(whole, part)]
+
+
+def test_more_leaves_than_there_are_small_primes_stay_apart() -> None:
+    words = Words()
+    leaves = [words.leaf(f"x{i}") for i in range(500)]
+    whole = words.mul(*leaves[:-1])
+    assert words.terms.contains(whole, words.mul(*leaves[100:400]))
+    assert not words.terms.contains(whole, words.mul(*leaves[100:400], leaves[-1]))
+    assert words.terms.occurrences(whole) == Counter({f"x{i}": 1 for i in range(499)})
+
+
+def test_the_atoms_of_a_term_are_its_leaves_and_functions() -> None:
+    words = Words()
+    term = words.add(words.mul(words.a, words.a, words.fn("silu", words.b)), words.c)
+    silu = ("fn", "silu", (words.b,))
+    assert set(words.terms.atoms_of(term)) == {("input", "a"), silu, ("input", "c")}
+
+
+def test_places_of_parts_are_denominators_radicands_exponents_and_arguments() -> None:
+    words = Words()
+    a, b, c, d = words.fn("exp", words.a), words.fn("sqrt", words.b), words.c, words.d
+    whole = words.div(words.mul(a, b, words.fn("silu", c)), d)
+    places = {whole, words.a, words.b, words.c, words.d, words.terms.one}
+    assert set(words.terms.positions(whole)) == places

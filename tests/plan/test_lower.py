@@ -13,10 +13,15 @@ from mirage_kernels.generator.plan.lower import roles_of, tile_program
 from mirage_kernels.generator.plan.program import Do, Layout, Roles, TileProgram
 from mirage_kernels.generator.plan.threads import with_threads
 from mirage_kernels.generator.recipe import Recipe, Shape, catalog, output_type, trace
-from mirage_kernels.generator.search.blocks import BlockSketch, Step
-from mirage_kernels.generator.search.kernels import MIDDLE, LibrarySketch, ProgramSketch
 from mirage_kernels.generator.search.lower import Goal, lower
 from mirage_kernels.generator.search.settings import Setting, View
+from mirage_kernels.generator.search.sketch import (
+    BlockSketch,
+    LibrarySketch,
+    ProgramSketch,
+    middle_name,
+)
+from mirage_kernels.generator.search.values import Step
 
 Fused = Callable[..., Graph]
 SHAPE = Shape("a test", {"K": 72, "N": 40})
@@ -30,7 +35,8 @@ def lowered(recipe: Recipe, *kernels: BlockSketch | LibrarySketch) -> Graph:
 
 
 def sketch(loop: str | None, views: tuple[View, ...], *steps: Step) -> BlockSketch:
-    return BlockSketch(Setting(("N", "M"), loop, views), (), steps, ("M", "N"))
+    results = ((len(views) + len(steps) - 1, ("M", "N")),)
+    return BlockSketch(Setting(("N", "M"), loop), views, (), steps, results)
 
 
 def looped(*tensors: str) -> tuple[View, ...]:
@@ -155,8 +161,10 @@ def refusal(graph: Graph) -> str:
 
 def test_a_mugraph_of_two_kernels_has_no_plan(rms_norm_linear: Recipe) -> None:
     views = (View("norm_weight", (None,), None), View("weight", ("N",), None))
-    scaling = BlockSketch(Setting(("N",), None, views), (), (Step("mul", (0, 1)),), ("N", "K"))
-    graph = lowered(rms_norm_linear, scaling, LibrarySketch((MIDDLE, "x"), "K", ("N", "M")))
+    scaling = BlockSketch(
+        Setting(("N",), None), views, (), (Step("mul", (0, 1)),), ((2, ("N", "K")),)
+    )
+    graph = lowered(rms_norm_linear, scaling, LibrarySketch((middle_name(0), "x"), "K", ("N", "M")))
     assert refusal(graph) == "mine: the muGraph has several kernels, this plan takes one"
 
 
@@ -173,7 +181,7 @@ def test_a_kernel_without_a_loop_has_no_plan(rms_norm_linear: Recipe) -> None:
 def test_a_loop_without_a_product_has_no_plan(rms_norm_linear: Recipe) -> None:
     views = (View("x", ("M",), "K"),)
     steps = (Step("sum", (0,), "K"), Step("accum", (1,)))
-    summing = BlockSketch(Setting(("M",), "K", views), (), steps, ("M",))
+    summing = BlockSketch(Setting(("M",), "K"), views, (), steps, ((2, ("M",)),))
     graph = lowered(rms_norm_linear, summing, LibrarySketch(("weight", "x"), "K", ("N", "M")))
     body = graph.blocks[0].body
     assert body is not None

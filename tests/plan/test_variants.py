@@ -10,7 +10,7 @@ import pytest
 from mirage_kernels.generator.errors import PlanError
 from mirage_kernels.generator.ir import DType, Graph
 from mirage_kernels.generator.plan.lower import tile_program
-from mirage_kernels.generator.plan.program import Statement, TileProgram
+from mirage_kernels.generator.plan.program import Do, Layout, TileProgram
 from mirage_kernels.generator.plan.variants import (
     BUCKETS,
     REGISTERS_LEFT,
@@ -26,7 +26,12 @@ from mirage_kernels.generator.target import target
 Fused = Callable[..., Graph]
 ON = target("sm_90a")
 SHAPES = sorted(
-    {(s.dims["K"], s.dims["N"]) for r in catalog().values() for s in r.shapes if "N" in s.dims}
+    {
+        (s.dims["K"], s.dims["N"])
+        for r in catalog().values()
+        for s in r.shapes
+        if {"K", "N"} <= set(s.dims)
+    }
     | {(72, 40), (8, 1), (4104, 100), (16384, 53248), (28672, 8192)}
 )
 
@@ -35,10 +40,16 @@ def program(fused: Fused, k: int, n: int) -> TileProgram:
     return tile_program("mine", fused(shape=Shape("a test", {"K": k, "N": n})))
 
 
-def widened(made: TileProgram, do: str, copies: int) -> TileProgram:
-    """Return a program with more loads or accumulators of the kinds it has."""
-    extra: list[Statement] = [s for s in made.loop if s.do.value == do]
-    return replace(made, loop=made.loop + tuple(extra) * copies)
+def widened(made: TileProgram, copies: int) -> TileProgram:
+    """Return a program with more products than it has."""
+    products = [s for s in made.loop if s.do is Do.CONTRACT] * copies
+    meetings = tuple(
+        replace(m, out=f"{m.out}_{i}")
+        for i in range(copies)
+        for m in made.meetings
+        if m.layout is Layout.ACCUM
+    )
+    return replace(made, loop=(*made.loop, *products), meetings=(*made.meetings, *meetings))
 
 
 @pytest.mark.parametrize("rows", [1, 15, 16, 17, 40, 100, 2112, 2113, 4096, 6144, 10240, 53248])
@@ -83,21 +94,22 @@ def test_rows_that_are_not_16_byte_aligned_have_no_variant(fused: Fused, k: int)
 
 
 def test_a_footprint_counts_fragments_and_accumulators(fused: Fused) -> None:
-    assert Footprint.of(program(fused, 4096, 6144)) == Footprint(
-        row_loads=1, token_loads=1, depth_loads=1, products=1, sums=1
-    )
+    made = Footprint.of(program(fused, 4096, 6144))
+    assert (made.row_loads, made.token_loads, made.depth_loads) == (1, 1, 1)
+    assert [m.layout for m in made.meetings] == [Layout.ACCUM, Layout.TOKEN_SUMS]
+    assert made.products == 1
 
 
 @pytest.mark.parametrize("products", [1, 3, 5])
 def test_more_products_still_fit(fused: Fused, products: int) -> None:
-    made = widened(program(fused, 4096, 6144), "contract", products)
+    made = widened(program(fused, 4096, 6144), products)
     for variant in variants(made, ON):
         assert Footprint.of(made).registers(variant.knobs) <= REGISTERS_LEFT
         assert Footprint.of(made).shared_bytes(variant.knobs) <= ON.shared_bytes
 
 
 def test_more_products_than_registers_hold_are_refused(fused: Fused) -> None:
-    made = widened(program(fused, 4096, 6144), "contract", 40)
+    made = widened(program(fused, 4096, 6144), 40)
     with pytest.raises(PlanError, match="need more registers or shared memory"):
         variants(made, ON)
 

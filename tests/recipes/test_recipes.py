@@ -1,26 +1,27 @@
-"""The recipes say what they mean: specs, PyTorch references, shapes, and errors of recipe files."""
+"""The recipes say what they mean: specs, PyTorch references, shapes."""
 
 from __future__ import annotations
 
-import copy
 import inspect
 import re
 from collections.abc import Mapping
-from pathlib import Path
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 
-from mirage_kernels.generator.errors import MirageError, RecipeError
-from mirage_kernels.generator.ir import DType, Graph
+from mirage_kernels.generator.errors import RecipeError
+from mirage_kernels.generator.ir import DType
 from mirage_kernels.generator.meaning.arrays import Array, array_reading
 from mirage_kernels.generator.meaning.reals import FLOAT64
 from mirage_kernels.generator.meaning.walk import results
-from mirage_kernels.generator.recipe import Recipe, Shape, catalog, load_recipe, output_type, trace
+from mirage_kernels.generator.recipe import Recipe, Shape, catalog, output_type, trace
 
 RECIPES = catalog()
-SMALL = {"M": 3, "K": 6, "N": 5, "R": 2, "B": 3, "L": 7, "Hkv": 2, "G": 3, "D": 4}
+SMALL = {"M": 3, "K": 6, "N": 5, "R": 2, "B": 3, "T": 2, "L": 7} | {
+    **{"Hkv": 2, "Hq": 6, "G": 3, "D": 4, "C": 5, "P": 2}
+}
 TORCH_DTYPES = {DType.FP16: torch.float16, DType.BF16: torch.bfloat16}
 TRACED = [
     pytest.param(recipe, shape, dtype, id=f"{name}-{shape.stem}-{dtype.value}")
@@ -29,40 +30,21 @@ TRACED = [
     for dtype in recipe.dtypes
 ]
 
-MY_RECIPE = '''
-from mirage_kernels.generator.language import contract, gelu, mean, sqrt, sum, where, positions
-from mirage_kernels.generator.recipe import recipe, shape
-
-def reference(x, weight):
-    import torch
-    return torch.nn.functional.gelu(torch.nn.functional.linear(x, weight))
-
-@recipe(
-    inputs={"x": "M K", "weight": "N K"},
-    output="M N",
-    dynamic={"M": 64},
-    reference=reference,
-    shapes=(shape("my model", K=32, N=48),),
-)
-def my_recipe(x, weight):
-    """gelu(linear(x, weight))."""
-    return gelu(contract(x, weight, over="K"))
-'''
-
 
 def every_recipe(*, without: str = "") -> pytest.MarkDecorator:
     return pytest.mark.parametrize("name", [n for n in RECIPES if n != without])
 
 
 def drawn(recipe: Recipe, sizes: Mapping[str, int], seed: int = 0) -> dict[str, torch.Tensor]:
-    """Draw every input of a recipe in float64; int32 inputs are lengths of at least 1."""
+    """Draw every input of a recipe in float64, int32 inputs from their range."""
     rng = np.random.default_rng(seed)
     tensors = {}
     for name, text in recipe.inputs.items():
         dims, _, kind = text.partition(":")
         extents = [sizes[d] for d in dims.split()]
         if kind:
-            tensors[name] = torch.from_numpy(rng.integers(1, sizes["L"] + 1, extents, np.int32))
+            least, largest = recipe.range_of(name, sizes)
+            tensors[name] = torch.tensor(rng.integers(least, largest + 1, extents, np.int32))
         elif extents:
             tensors[name] = torch.from_numpy(rng.standard_normal(extents))
         else:
@@ -88,30 +70,12 @@ def reference_result(recipe: Recipe, tensors: Mapping[str, torch.Tensor]) -> tor
     return recipe.reference(*(t if t.dim() else t.item() for t in tensors.values()))
 
 
-def load_and_trace(folder: Path, text: str) -> Graph:
-    path = folder / "bad_recipe.py"
-    path.write_text(text)
-    loaded = load_recipe(str(path))
-    return trace(loaded, loaded.shapes[0], DType.FP16)
-
-
-def refusal(folder: Path, text: str) -> str:
-    """Return sentence and hint of the error that a bad recipe file must raise."""
-    with pytest.raises(RecipeError) as caught:
-        load_and_trace(folder, text)
-    assert caught.value.hint
-    return f"{caught.value.sentence}; {caught.value.hint}"
-
-
-def mine_with(body: str) -> str:
-    """Return the text of a recipe file whose matmul is replaced by `body`."""
-    return MY_RECIPE.replace('contract(x, weight, over="K")', body)
-
-
-def test_the_catalog_holds_the_five_recipes_of_the_library() -> None:
-    assert set(RECIPES) == {
-        *("rms_norm_linear", "lora_linear", "gated_mlp", "gqa", "qk_norm_attention")
-    }
+def test_the_catalog_holds_every_recipe_once() -> None:
+    linear = ("rms_norm_linear", "layer_norm_linear", "group_norm_linear", "lora_linear")
+    mlp = ("gated_mlp", "geglu_mlp", "gelu_mlp", "relu2_mlp", "rms_norm_gated_mlp")
+    attention = ("gqa", "causal_attention", "sliding_window_attention", "soft_cap_attention")
+    normed = ("qk_norm_attention", "qk_layer_norm_attention", "rms_norm_lora", "ntrans")
+    assert sorted(RECIPES) == sorted((*linear, *mlp, *attention, *normed, "mla_decode"))
 
 
 @pytest.mark.parametrize(("recipe", "shape", "dtype"), TRACED)
@@ -140,8 +104,16 @@ def test_shapes_are_distinct_and_name_their_model(name: str) -> None:
 
 @every_recipe()
 def test_every_run_time_scalar_has_a_value_for_tests(name: str) -> None:
-    scalars = {n for n, dims in RECIPES[name].inputs.items() if not dims}
+    scalars = {n for n, text in RECIPES[name].inputs.items() if not text.partition(":")[0]}
     assert set(RECIPES[name].scalars) == scalars
+
+
+@every_recipe()
+def test_every_int32_input_has_a_range_that_is_never_empty(name: str) -> None:
+    recipe = RECIPES[name]
+    assert set(recipe.ranges) == {n for n, text in recipe.inputs.items() if ":" in text}
+    for least, largest in (recipe.range_of(n, SMALL) for n in recipe.ranges):
+        assert 1 <= least < largest
 
 
 @every_recipe()
@@ -150,7 +122,9 @@ def test_every_recipe_says_its_formula(name: str) -> None:
 
 
 @every_recipe()
-@pytest.mark.parametrize("heads", [{}, {"G": 1}, {"Hkv": 1}, {"M": 1, "B": 1}], ids=str)
+@pytest.mark.parametrize(
+    "heads", [{}, {"G": 1}, {"Hkv": 1, "Hq": 1}, {"M": 1, "B": 1, "T": 1}], ids=str
+)
 def test_mathematics_equal_the_reference_in_float64(name: str, heads: dict[str, int]) -> None:
     recipe, sizes = RECIPES[name], SMALL | heads
     tensors = drawn(recipe, sizes)
@@ -182,18 +156,20 @@ def test_a_changed_input_changes_the_result(name: str) -> None:
     before = spec_result(recipe, SMALL, tensors)
     other = drawn(recipe, SMALL, seed=1)
     for changed, tensor in other.items():
-        value = tensor if tensor.dim() else tensor + 0.5
+        drawn_anew = tensor.dim() or not tensor.is_floating_point()
+        value = tensor if drawn_anew else torch.tensor(0.5, dtype=torch.float64)
         after = spec_result(recipe, SMALL, tensors | {changed: value})
         assert not torch.allclose(after, before), changed
 
 
-@pytest.mark.parametrize("name", ["gqa", "qk_norm_attention"])
+@pytest.mark.parametrize("name", [n for n in RECIPES if "seq_lens" in RECIPES[n].inputs])
 def test_keys_behind_the_length_do_not_matter(name: str) -> None:
     recipe = RECIPES[name]
-    tensors = drawn(recipe, SMALL) | {"seq_lens": torch.tensor([1, 4, 7], dtype=torch.int32)}
-    other = {n: tensors[n].clone() for n in ("k", "v")}
+    tensors = drawn(recipe, SMALL) | {"seq_lens": torch.tensor([2, 4, 7], dtype=torch.int32)}
+    cached = [n for n, text in recipe.inputs.items() if text.startswith("B L ")]
+    other = {n: tensors[n].clone() for n in cached}
     for tensor in other.values():
-        tensor[0, 1:] = 3.0
+        tensor[0, 2:] = 3.0
         tensor[1, 4:] = -2.0
     before = spec_result(recipe, SMALL, tensors)
     assert torch.equal(spec_result(recipe, SMALL, tensors | other), before)
@@ -210,103 +186,50 @@ def test_gqa_gives_each_head_group_its_own_keys() -> None:
     assert not torch.allclose(after[:, 1], before[:, 1])
 
 
-def test_a_users_own_recipe_file_loads_and_traces(tmp_path: Path) -> None:
-    path = tmp_path / "my_recipe.py"
-    path.write_text(MY_RECIPE)
-    mine = load_recipe(str(path))
-    assert (mine.name, mine.static_dims, mine.summary) == (
-        "my_recipe",
-        ("K", "N"),
-        "gelu(linear(x, weight))",
-    )
-    tensors = drawn(mine, SMALL)
-    torch.testing.assert_close(spec_result(mine, SMALL, tensors), reference_result(mine, tensors))
+def test_no_query_token_sees_the_keys_of_later_ones() -> None:
+    tensors = drawn(RECIPES["causal_attention"], SMALL)
+    tensors["seq_lens"] = torch.tensor([2, 4, 7], dtype=torch.int32)
+    last = tensors["seq_lens"].long() - 1
+    other = tensors["v"].clone()
+    other[torch.arange(3), last] += 1.0
+    before = spec_result(RECIPES["causal_attention"], SMALL, tensors)
+    after = spec_result(RECIPES["causal_attention"], SMALL, tensors | {"v": other})
+    assert torch.equal(after[:, 0], before[:, 0])
+    assert (after[:, 1] > before[:, 1]).all()
 
 
-def test_a_name_of_the_catalog_loads() -> None:
-    assert load_recipe("gqa").name == "gqa"
+def test_one_query_token_of_causal_attention_is_gqa() -> None:
+    tensors = drawn(RECIPES["gqa"], SMALL)
+    one = tensors | {"q": tensors["q"][:, None]}
+    found = spec_result(RECIPES["causal_attention"], SMALL | {"T": 1}, one)
+    torch.testing.assert_close(found[:, 0], spec_result(RECIPES["gqa"], SMALL, tensors))
 
 
-def test_an_unknown_name_is_answered_with_the_known_ones() -> None:
-    with pytest.raises(RecipeError, match="'gqqa'") as caught:
-        load_recipe("gqqa")
-    assert ", gqa, " in caught.value.hint
+def test_a_window_as_long_as_the_keys_is_causal_attention() -> None:
+    tensors = drawn(RECIPES["causal_attention"], SMALL)
+    q, k, v, seq_lens, scale = tensors.values()
+    window = torch.tensor(SMALL["L"], dtype=torch.int32)
+    windowed = {"q": q, "k": k, "v": v, "seq_lens": seq_lens, "window": window, "scale": scale}
+    found = spec_result(RECIPES["sliding_window_attention"], SMALL, windowed)
+    assert torch.equal(found, spec_result(RECIPES["causal_attention"], SMALL, tensors))
 
 
-def test_a_missing_file_is_named() -> None:
-    with pytest.raises(RecipeError, match=r"nowhere/my_recipe\.py") as caught:
-        load_recipe("nowhere/my_recipe.py")
-    assert caught.value.hint
+def test_a_window_of_one_key_returns_its_value() -> None:
+    tensors = drawn(RECIPES["sliding_window_attention"], SMALL)
+    tensors["seq_lens"] = torch.tensor([2, 4, 7], dtype=torch.int32)
+    tensors["window"] = torch.tensor(1, dtype=torch.int32)
+    found = spec_result(RECIPES["sliding_window_attention"], SMALL, tensors)
+    own = tensors["seq_lens"].long()[:, None] - 2 + torch.arange(2)
+    wanted = tensors["v"][torch.arange(3)[:, None], own]
+    torch.testing.assert_close(found, wanted[:, :, :, None, :].expand_as(found))
 
 
-def test_a_syntax_error_is_named_with_its_line(tmp_path: Path) -> None:
-    bad = MY_RECIPE.replace("def my_recipe(x, weight):", "def my_recipe(x")
-    assert "bad_recipe.py, line 16: SyntaxError" in refusal(tmp_path, bad)
+@pytest.mark.parametrize("text", ["1", "1..Q", "1..2..L", "..L", "-1..L"])
+def test_a_range_that_does_not_read_is_named(text: str) -> None:
+    bad = replace(RECIPES["gqa"], ranges={"seq_lens": text})
+    with pytest.raises(RecipeError, match=re.escape(f"gives seq_lens the range {text!r}")):
+        bad.range_of("seq_lens", SMALL)
 
 
-def test_an_error_while_the_file_runs_is_named_with_its_line(tmp_path: Path) -> None:
-    bad = "size = 1\nhalf = size / 0\n"
-    assert "bad_recipe.py, line 2: ZeroDivisionError" in refusal(tmp_path, bad)
-
-
-def test_a_file_without_a_recipe_is_refused(tmp_path: Path) -> None:
-    assert "defines 0 recipes" in refusal(tmp_path, "x = 1\n")
-
-
-def test_a_file_with_two_recipes_is_refused(tmp_path: Path) -> None:
-    bad = MY_RECIPE + MY_RECIPE.replace("my_recipe", "my_other_recipe")
-    assert "defines 2 recipes" in refusal(tmp_path, bad)
-
-
-def test_an_import_the_language_lacks_is_answered_with_its_operators(tmp_path: Path) -> None:
-    said = refusal(tmp_path, MY_RECIPE.replace("gelu", "softplus"))
-    assert re.search("'softplus'.*operators: .*silu", said)
-
-
-def test_a_method_that_tensors_lack_is_answered_with_the_operators(tmp_path: Path) -> None:
-    said = refusal(tmp_path, MY_RECIPE.replace("return gelu(", "return x.softplus("))
-    assert re.search("'softplus'.*operators: .*silu", said)
-
-
-def test_a_python_operator_that_tensors_lack_is_named_with_its_line(tmp_path: Path) -> None:
-    said = refusal(tmp_path, mine_with("x @ weight"))
-    assert re.search(r"for @: .*bad_recipe\.py:18", said)
-
-
-def test_a_result_with_other_dims_than_declared_is_refused(tmp_path: Path) -> None:
-    bad = MY_RECIPE.replace('output="M N"', 'output="M K"')
-    with pytest.raises(RecipeError, match=r"output is \[M K\], but computes \[M N\]"):
-        load_and_trace(tmp_path, bad)
-
-
-def test_a_result_that_is_no_tensor_is_refused(tmp_path: Path) -> None:
-    bad = MY_RECIPE.replace("return gelu(", "return print(")
-    with pytest.raises(RecipeError, match="returns None, not a tensor"):
-        load_and_trace(tmp_path, bad)
-
-
-@pytest.mark.parametrize("branch", ["x if x < weight else weight", "x and weight"])
-def test_a_branch_on_a_tensor_is_refused(tmp_path: Path, branch: str) -> None:
-    said = refusal(tmp_path, mine_with(f"contract({branch}, weight, over='K')"))
-    assert re.search("one truth value; .*where", said)
-
-
-@pytest.mark.parametrize("asked", ['positions(x, "Q")', 'mean(x, over="Q")', 'sum(x, over="Q")'])
-def test_a_dim_that_a_tensor_lacks_is_named(tmp_path: Path, asked: str) -> None:
-    with pytest.raises(MirageError, match="no dim 'Q'"):
-        load_and_trace(tmp_path, mine_with(asked))
-
-
-def test_constants_that_print_alike_stay_apart(tmp_path: Path) -> None:
-    spec = load_and_trace(
-        tmp_path, mine_with('contract(x * 0.30000001 + x * 0.3, weight, over="K")')
-    )
-    assert sorted(n.value for n in spec.of("const")) == [0.3, 0.30000001]
-
-
-def test_the_language_can_be_inspected_like_any_module() -> None:
-    """What pickles or compiles a program looks for attributes that modules and tensors may lack."""
-    import mirage_kernels.generator.language as language
-
-    assert not hasattr(language, "torch")
-    assert copy.copy(RECIPES["gqa"]).name == "gqa"
+def test_without_a_range_lengths_are_between_one_and_the_largest_extent() -> None:
+    assert replace(RECIPES["gqa"], ranges={}).range_of("seq_lens", SMALL) == (1, 7)

@@ -1,46 +1,117 @@
-"""The search's budget of prefixes: what it cuts off is counted, and does not depend on jobs."""
+"""What bounds a search: budgets are counted, and nothing depends on the number of processes."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+from functools import cache
+
 import pytest
+from programs import PROGRAMS
+from small import proved_programs, search_of
 
 from mirage_kernels.generator import pipeline
 from mirage_kernels.generator.errors import SearchError
 from mirage_kernels.generator.ir import DType
-from mirage_kernels.generator.recipe import Recipe, trace
-from mirage_kernels.generator.search.kernels import Counts, Limits, ProgramSketch, search
+from mirage_kernels.generator.recipe import Recipe, load_recipe, trace
+from mirage_kernels.generator.search.problem import Limits
+from mirage_kernels.generator.superoptimize import Found, shape_class, superoptimize
 
-SMALL = Limits(kernels=1, block_ops=9, states=4000)
-
-
-def searched(recipe: Recipe, jobs: int) -> tuple[list[ProgramSketch], Counts]:
-    spec = trace(recipe, recipe.shapes[0], DType.FP16)
-    return search(spec, SMALL, jobs=jobs, progress=lambda done, tasks, counts: None)
+NORM = PROGRAMS["norm"].small
 
 
-def test_a_spent_budget_is_counted(rms_norm_linear: Recipe) -> None:
-    _, counts = searched(rms_norm_linear, 1)
+@cache
+def found(recipe: str, limits: Limits, jobs: int = 1) -> Found:
+    source = load_recipe(recipe)
+    spec = trace(source, source.shapes[0], DType.FP16)
+    return superoptimize(spec, limits, "sm_90a", jobs=jobs)
+
+
+@pytest.mark.parametrize("recipe", ["rms_norm_linear", "gated_mlp", "gqa"])
+def test_two_processes_find_what_one_finds_with_the_same_counts(recipe: str) -> None:
+    assert found(recipe, Limits(), 1) == found(recipe, Limits(), 2)
+
+
+def test_a_search_made_again_finds_the_same() -> None:
+    spec = NORM.spec()
+    assert superoptimize(spec, Limits(), "sm_90a") == superoptimize(spec, Limits(), "sm_90a")
+
+
+def test_the_order_of_tasks_does_not_matter() -> None:
+    search, again = (search_of(NORM.spec(), Limits()) for _ in range(2))
+    forwards = [search.run(task) for task in search.tasks()]
+    backwards = [again.run(task) for task in reversed(again.tasks())]
+    assert [f.programs for f in forwards] == [f.programs for f in reversed(backwards)]
+    assert [f.counts for f in forwards] == [f.counts for f in reversed(backwards)]
+
+
+FEW_VALUES = Limits(kernels=1, values=40)
+
+
+def test_values_beyond_the_budget_are_counted() -> None:
+    counts = found("rms_norm_linear", FEW_VALUES).counts
     assert counts.pruned["budget"] > 0
-    assert counts.states <= SMALL.states + SMALL.states // 8
+    assert counts.states < found("rms_norm_linear", Limits(kernels=1)).counts.states
 
 
-def test_what_the_budget_leaves_is_the_same_for_any_jobs(rms_norm_linear: Recipe) -> None:
-    assert searched(rms_norm_linear, 1) == searched(rms_norm_linear, 2)
+def test_what_the_budget_leaves_is_the_same_for_any_jobs() -> None:
+    assert found("rms_norm_linear", FEW_VALUES, 1) == found("rms_norm_linear", FEW_VALUES, 2)
 
 
-def test_finding_nothing_within_the_budget_says_so(
+def test_no_more_values_than_the_budget_says_are_computed() -> None:
+    search = search_of(NORM.spec(), replace(FEW_VALUES, values=12))
+    for setting in search.problem.settings():
+        assert len(search.problem.saturated(setting).values) <= 12 + len(NORM.spec().nodes)
+
+
+def test_every_candidate_is_proved_rejected_or_too_slow() -> None:
+    for recipe in ("rms_norm_linear", "gated_mlp", "gqa"):
+        result = found(recipe, Limits())
+        counts = result.counts
+        assert counts.candidates == len(result.programs) + counts.rejected + counts.pruned["time"]
+
+
+def test_only_so_many_programs_are_verified() -> None:
+    result = found("rms_norm_linear", Limits(verified=10))
+    assert len(result.programs) + result.counts.rejected == 10
+    assert result.programs == found("rms_norm_linear", Limits()).programs[:10]
+
+
+def test_a_task_keeps_only_so_many_programs() -> None:
+    search = search_of(NORM.spec(), Limits(kept=3, kept_of_two=2))
+    for task in search.tasks():
+        assert len(search.run(task).programs) <= (3 if task.first is None else 2)
+
+
+def test_keeping_all_finds_what_keeping_some_finds() -> None:
+    spec = PROGRAMS["divided linear"].small.spec()
+    some, every = (
+        {p.kernels for p in proved_programs(spec, Limits(kernels=1, block_ops=6, kept=kept))}
+        for kept in (1, None)
+    )
+    assert some < every
+
+
+def test_finding_nothing_says_how_large_the_search_was(
     rms_norm_linear: Recipe, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pipeline, "LIMITS", Limits(kernels=1, block_ops=9, states=80))
+    monkeypatch.setattr(pipeline, "LIMITS", Limits(kernels=1, block_ops=3))
     request = pipeline.Request(rms_norm_linear, rms_norm_linear.shapes[0], DType.FP16)
-    with pytest.raises(SearchError, match="prefixes of its budget"):
+    with pytest.raises(SearchError, match="at most 3 block operators"):
         pipeline.generate(request, jobs=1, progress=lambda event: None)
 
 
-def test_progress_comes_before_the_tasks_are_known(rms_norm_linear: Recipe) -> None:
-    spec = trace(rms_norm_linear, rms_norm_linear.shapes[0], DType.FP16)
-    seen: list[tuple[int, int]] = []
-    limits = Limits(kernels=2, block_ops=5, first_ops=3)
-    search(spec, limits, jobs=1, progress=lambda done, tasks, counts: seen.append((done, tasks)))
-    assert seen[0] == (0, 0)
-    assert seen[-1][0] == seen[-1][1] > 0
+def test_progress_tells_the_stages_and_reaches_their_tasks() -> None:
+    seen: list[tuple[str, int, int]] = []
+    superoptimize(NORM.spec(), Limits(), "sm_90a", progress=lambda *told: seen.append(told))
+    for stage in ("search", "verify"):
+        told = [(done, tasks) for name, done, tasks in seen if name == stage]
+        assert told == [(i, len(told) - 1) for i in range(len(told))]
+
+
+def test_one_search_serves_all_shapes_of_a_class(rms_norm_linear: Recipe) -> None:
+    classes = {
+        shape_class(trace(rms_norm_linear, shape, dtype))
+        for shape in rms_norm_linear.shapes
+        for dtype in (DType.FP16, DType.BF16)
+    }
+    assert len(classes) == 1

@@ -1,192 +1,326 @@
-"""The search finds the fused muGraph and its alternatives, by structure and not by name."""
+"""What the search must find from the bare mathematics, by structure and not by name."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from functools import cache
 
 import pytest
+from programs import WRITTEN
+from small import block_of, programs_of
 
-from mirage_kernels.generator.errors import VerifyError
 from mirage_kernels.generator.ir import (
     OPS,
-    Builder,
-    Dim,
     DType,
     Graph,
     Kind,
-    Level,
     Node,
     Phase,
-    TensorType,
+    parts_of,
     phases_of,
 )
-from mirage_kernels.generator.language import Tensor, sqrt, sum
-from mirage_kernels.generator.recipe import Recipe, Shape, output_type, trace
-from mirage_kernels.generator.search.kernels import Counts, Limits, search
-from mirage_kernels.generator.search.lower import Goal, lower
-from mirage_kernels.generator.search.verify import prove, small_cases, small_tiles
+from mirage_kernels.generator.recipe import load_recipe, trace
+from mirage_kernels.generator.search.lower import lower
+from mirage_kernels.generator.search.problem import Limits
+from mirage_kernels.generator.search.sketch import BlockSketch
+from mirage_kernels.generator.search.stabilise import stabilise
+from mirage_kernels.generator.superoptimize import Found, goal_of, superoptimize
 
-SHAPE = Shape("a test", {"K": 72, "N": 40})
-ONE_KERNEL = Limits(kernels=1, block_ops=9)
-TWO_KERNELS = Limits(kernels=2, block_ops=7, first_ops=6)
-
-
-def quiet(done: int, tasks: int, counts: Counts) -> None:
-    pass
+ONE_KERNEL = Limits(kernels=1)
 
 
-def proved(recipe: Recipe, limits: Limits, jobs: int) -> list[Graph]:
-    spec = trace(recipe, SHAPE, DType.FP16)
-    goal = Goal(spec, output_type(recipe, SHAPE, DType.FP16), DType.FP16, small_tiles(spec))
-    graphs = [lower(p, goal) for p in search(spec, limits, jobs=jobs, progress=quiet)[0]]
-    return [g for g in graphs if _proves(spec, g)]
+@cache
+def found(recipe: str, limits: Limits = ONE_KERNEL) -> Found:
+    source = load_recipe(recipe)
+    return superoptimize(trace(source, source.shapes[0], DType.FP16), limits, "sm_90a")
 
 
-def _proves(spec: Graph, graph: Graph) -> bool:
-    try:
-        prove(spec, graph, small_cases(spec), seed=1)
-    except VerifyError:
-        return False
-    return True
+@cache
+def graphs(recipe: str, limits: Limits = ONE_KERNEL) -> list[Graph]:
+    """Return the proved muGraphs of a recipe, made safe, the cheapest first."""
+    source = load_recipe(recipe)
+    goal = goal_of(trace(source, source.shapes[0], DType.FP16), DType.FP16)
+    programs = found(recipe, limits).programs
+    return [stabilise(lower(p, goal), DType.FP16) for p in programs]
 
 
-@pytest.fixture(scope="module")
-def one_kernel(rms_norm_linear: Recipe) -> list[Graph]:
-    return proved(rms_norm_linear, ONE_KERNEL, jobs=1)
+def body_of(graph: Graph, kernel: int = 0) -> Graph:
+    body = graph.blocks[kernel].body
+    assert body is not None
+    return body
 
 
-@pytest.fixture(scope="module")
-def two_kernels(rms_norm_linear: Recipe) -> list[Graph]:
-    return proved(rms_norm_linear, TWO_KERNELS, jobs=2)
+def loop_of(body: Graph) -> str | None:
+    assert body.space is not None
+    return body.space.loop.dim if body.space.loop else None
 
 
-def body_of(graph: Graph) -> Graph:
-    (block,) = graph.blocks
-    assert block.body is not None
-    return block.body
+def split_of(body: Graph) -> tuple[str, ...]:
+    assert body.space is not None
+    return tuple(axis.dim for axis in body.space.reduced)
 
 
-def made_of(body: Graph, name: str, inputs: Sequence[str]) -> bool:
-    """Return whether a value is computed from exactly these tensors."""
+def is_custom(graph: Graph, kernels: int = 1) -> bool:
+    """Return whether a muGraph is so many block graphs and nothing else."""
+    return len(graph.blocks) == kernels and not graph.of("contract")
+
+
+def made_of(body: Graph, name: str) -> set[str]:
+    """Return the tensors that a value is computed from."""
     todo, seen = [name], set()
     while todo:
         node = body.producers[todo.pop()]
-        seen |= {node.name.removesuffix("_tile")} if node.op == "input" else set()
+        seen |= {node.name.split("_tile")[0]} if node.op == "input" else set()
         todo += node.args
-    return seen == set(inputs)
+    return seen
 
 
-def products(body: Graph, scaled: str) -> list[Node]:
-    """Return the loop's contractions of x and weight, one of them times the norm weight."""
-    other = "x" if scaled == "weight" else "weight"
-    return [
-        node
-        for node in body.of("contract")
-        if phases_of(body)[node.name] is Phase.LOOP
-        and any(made_of(body, a, [other]) for a in node.args)
-        and any(made_of(body, a, ["norm_weight", scaled]) for a in node.args)
-    ]
+def ready(body: Graph, *ops: str) -> set[Phase | None]:
+    """Return when the nodes with these ops run."""
+    return {phases_of(body)[n.name] for n in body.of(*ops)}
 
 
-def divides_after_the_matmul(body: Graph, scaled: str) -> bool:
-    """Return whether sum(x * weight * norm_weight) is carried by the loop and divided after it."""
-    totals = {
-        a.name for p in products(body, scaled) for a in body.of("accum") if a.args == (p.name,)
-    }
-    return any(
-        node.args[0] in totals and made_of(body, node.args[1], ["x", "eps"])
-        for node in body.of("div")
+def carried(body: Graph) -> list[Node]:
+    return [body.producers[n.args[0]] for n in body.of("accum", "accum_rescaled")]
+
+
+def one_loop(recipe: str, dim: str) -> list[Graph]:
+    """Return the bodies of a recipe's programs that are one kernel with a loop and no split."""
+    bodies = [body_of(g) for g in graphs(recipe) if is_custom(g)]
+    return [b for b in bodies if loop_of(b) == dim and not split_of(b)]
+
+
+# RMSNorm + linear
+
+
+def divides_late(body: Graph, scaled: str) -> bool:
+    """Return whether sum(x * weight * norm_weight) is carried by the loop and divided after it.
+
+    The norm weight multiplies `scaled`, in the loop, and x squared is summed by the same loop.
+    """
+    products = [n for n in carried(body) if made_of(body, n.name) == {"x", "norm_weight", "weight"}]
+    squares = [n for n in carried(body) if made_of(body, n.name) == {"x"}]
+    divided = any(made_of(body, n.args[1]) == {"x", "eps"} for n in body.of("div"))
+    first = [made_of(body, a) for n in products for a in n.args]
+    return (
+        len(carried(body)) == 2
+        and len(products) == len(squares) == 1
+        and {"norm_weight", scaled} in first
+        and divided
     )
 
 
-def carries_squares(body: Graph) -> bool:
-    """Return whether the same loop also carries the sum of x squared and nothing else."""
-    phases = phases_of(body)
-    carried = [n.args[0] for n in body.of("accum")]
-    squares = [c for c in carried if made_of(body, c, ["x"])]
-    return len(carried) == 2 and len(squares) == 1 and phases[squares[0]] is Phase.LOOP
-
-
-def fused(graphs: Sequence[Graph], scaled: str) -> list[Graph]:
-    return [
-        g
-        for g in graphs
-        if len(g.blocks) == 1
-        and not g.of("contract")
-        and divides_after_the_matmul(body_of(g), scaled)
-        and carries_squares(body_of(g))
-    ]
-
-
 @pytest.mark.parametrize("scaled", ["weight", "x"])
-def test_one_kernel_divides_after_the_matmul_and_squares_in_its_loop(
-    one_kernel: list[Graph], scaled: str
-) -> None:
-    assert fused(one_kernel, scaled)
+def test_rms_norm_linear_divides_after_the_matmul_and_squares_in_the_same_loop(scaled: str) -> None:
+    assert any(divides_late(b, scaled) for b in one_loop("rms_norm_linear", "K"))
 
 
-def test_the_fused_kernel_streams_along_the_contracted_dim(one_kernel: list[Graph]) -> None:
-    for graph in fused(one_kernel, "weight"):
-        space = body_of(graph).space
-        assert space is not None
-        assert space.loop is not None
-        assert (space.loop.dim, {a.dim for a in space.grid}) == ("K", {"M", "N"})
+def test_the_fused_kernel_takes_its_root_after_the_loop() -> None:
+    bodies = [b for b in one_loop("rms_norm_linear", "K") if divides_late(b, "weight")]
+    assert {phase for b in bodies for phase in ready(b, "sqrt")} == {Phase.AFTER}
 
 
-def test_the_fused_kernel_takes_its_root_after_the_loop(one_kernel: list[Graph]) -> None:
-    for graph in fused(one_kernel, "weight"):
-        body = body_of(graph)
-        assert {phases_of(body)[n.name] for n in body.of("sqrt")} == {Phase.AFTER}
+def test_a_kernel_without_a_loop_is_found_too() -> None:
+    assert any(loop_of(body_of(g)) is None for g in graphs("rms_norm_linear"))
 
 
-def test_a_kernel_without_a_loop_is_found_too(one_kernel: list[Graph]) -> None:
-    spaces = [body_of(g).space for g in one_kernel]
-    assert any(space is not None and space.loop is None for space in spaces)
+def test_blocks_that_share_a_sum_combine_in_one_kernel() -> None:
+    bodies = [body_of(g) for g in graphs("rms_norm_linear") if split_of(body_of(g)) == ("K",)]
+    assert any(len(b.of("combine")) == 2 and loop_of(b) == "K" for b in bodies)
+    assert any(len(b.of("combine")) == 2 and loop_of(b) is None for b in bodies)
 
 
-def test_two_custom_kernels_are_found(two_kernels: list[Graph]) -> None:
-    assert any(len(g.blocks) == 2 for g in two_kernels)
+def test_the_root_of_a_combined_sum_is_taken_after_the_combine() -> None:
+    bodies = [body_of(g) for g in graphs("rms_norm_linear") if split_of(body_of(g)) == ("K",)]
+    assert {phase for b in bodies for phase in ready(b, "sqrt")} == {Phase.JOINED}
 
 
-def test_a_norm_before_the_library_product_is_found(two_kernels: list[Graph]) -> None:
-    forms = [g for g in two_kernels if len(g.blocks) == 1 and len(g.of("contract")) == 1]
-    assert any(g.of("contract")[0].name == "out" for g in forms)
+TWO = Limits()
 
 
-def test_no_kernel_beyond_the_limit_is_found(two_kernels: list[Graph]) -> None:
-    assert max(len(g.of("block", "contract")) for g in two_kernels) == 2
+def test_a_norm_before_the_library_product_is_found() -> None:
+    forms = [g for g in graphs("rms_norm_linear", TWO) if len(g.blocks) == 1 and g.of("contract")]
+    assert any(g.nodes[-1].op == "contract" for g in forms)
 
 
-def test_every_found_kernel_stays_within_the_limit_of_ops(one_kernel: list[Graph]) -> None:
-    kinds = (Kind.ELEMENTWISE, Kind.REDUCE, Kind.CONTRACT, Kind.CARRY)
-    for graph in one_kernel:
-        assert len([n for n in body_of(graph).nodes if OPS[n.op].kind in kinds]) <= 9
+def test_a_library_product_before_a_kernel_is_found() -> None:
+    forms = [g for g in graphs("lora_linear", TWO) if g.of("contract")]
+    assert any(g.nodes[-1].op == "block" for g in forms)
 
 
-def test_a_chain_of_kernels_ends_in_the_recipes_result(two_kernels: list[Graph]) -> None:
-    for graph in two_kernels:
+def test_blocks_that_share_a_sum_store_it_for_a_second_kernel() -> None:
+    forms = [g for g in graphs("rms_norm_linear", TWO) if is_custom(g, 2)]
+    splits = [g for g in forms if split_of(body_of(g, 0))]
+    assert splits
+    for graph in splits:
+        first, last = graph.blocks
+        assert all(parts_of("K") in value.type.names for value in first.outs)
+        assert any(n.over == parts_of("K") for n in body_of(graph, 1).of("sum"))
+        assert set(last.args) >= {value.name for value in first.outs}
+
+
+@pytest.mark.parametrize("recipe", ["rms_norm_linear", "gqa"])
+def test_no_first_kernel_stores_more_than_two_partial_sums(recipe: str) -> None:
+    firsts = [p.kernels[0] for p in found(recipe, TWO).programs if len(p.kernels) == 2]
+    results = [len(first.results) for first in firsts if isinstance(first, BlockSketch)]
+    assert max(results) == (2 if recipe == "gqa" else 1)
+
+
+def test_no_program_has_more_than_two_kernels() -> None:
+    assert {len(g.of("block", "contract")) for g in graphs("rms_norm_linear", TWO)} == {1, 2}
+
+
+def test_every_program_ends_in_the_recipes_result() -> None:
+    for graph in graphs("rms_norm_linear", TWO):
         assert graph.values[graph.outputs[0]].type.names == ("M", "N")
 
 
-def normed() -> Graph:
-    """x / sqrt(sum(x^2)) * w: small, with many programs of two kernels."""
-    builder = Builder(Level.KERNEL)
-    m, k = Dim("M", 64, dynamic=True), Dim("K", 32)
-    x = Tensor(builder, builder.input("x", TensorType((m, k), DType.FP16)))
-    w = Tensor(builder, builder.input("w", TensorType((k,), DType.FP16)))
-    return builder.graph([(x / sqrt(sum(x * x, "K")) * w).name])
+@pytest.mark.parametrize("most", range(3, 10))
+def test_every_program_stays_within_the_limit_of_ops(most: int) -> None:
+    kinds = (Kind.ELEMENTWISE, Kind.REDUCE, Kind.CONTRACT, Kind.CARRY)
+    for graph in graphs("rms_norm_linear", Limits(block_ops=most)):
+        ops = [n for b in graph.blocks if b.body for n in b.body.nodes if OPS[n.op].kind in kinds]
+        assert len(ops) + len(graph.of("contract")) <= most
 
 
-def test_two_processes_find_what_one_finds_in_the_same_order() -> None:
-    limits = Limits(kernels=2, block_ops=6, first_ops=5)
-    alone, together = (search(normed(), limits, jobs=j, progress=quiet) for j in (1, 2))
-    assert alone == together
-    assert len({len(p.kernels) for p in alone[0]}) == 2
+def test_the_fewest_ops_that_loop_over_both_sums_of_rms_norm_linear_are_nine() -> None:
+    def both_looped(ops: int) -> bool:
+        bodies = map(body_of, graphs("rms_norm_linear", Limits(kernels=1, block_ops=ops)))
+        return any(len(carried(b)) == 2 for b in bodies)
+
+    assert both_looped(9)
+    assert not both_looped(8)
 
 
-def test_progress_reaches_the_number_of_tasks(rms_norm_linear: Recipe) -> None:
-    spec = trace(rms_norm_linear, SHAPE, DType.FP16)
-    seen: list[tuple[int, int]] = []
-    limits = Limits(kernels=1, block_ops=3)
-    search(spec, limits, jobs=1, progress=lambda done, tasks, counts: seen.append((done, tasks)))
-    assert seen == [(i, len(seen)) for i in range(1, len(seen) + 1)]
+# MLPs
+
+
+def test_lora_is_one_kernel_that_reads_x_once() -> None:
+    bodies = one_loop("lora_linear", "K")
+    assert any(
+        len([n for n in b.inputs if n.name.startswith("x")]) == 1 and len(b.of("contract")) == 3
+        for b in bodies
+    )
+
+
+def test_lora_multiplies_by_its_second_matrix_after_the_loop() -> None:
+    assert any(
+        Phase.AFTER in ready(b, "contract") and Phase.LOOP in ready(b, "contract")
+        for b in one_loop("lora_linear", "K")
+    )
+
+
+def products_of(body: Graph, tile: str) -> list[Node]:
+    return [n for n in body.of("contract") if tile in n.args]
+
+
+def test_a_gated_mlp_is_one_kernel_whose_products_share_x() -> None:
+    bodies = one_loop("gated_mlp", "K")
+    assert any(len(products_of(b, "x_tile")) == 2 and len(b.of("silu")) == 1 for b in bodies)
+
+
+def test_a_norm_and_a_gated_mlp_are_one_kernel_with_three_sums_in_its_loop() -> None:
+    bodies = one_loop("rms_norm_gated_mlp", "K")
+    assert any(
+        len(carried(b)) == 3 and ready(b, "silu", "sqrt", "div") == {Phase.AFTER} for b in bodies
+    )
+
+
+# layer norm
+
+
+def test_a_layer_norm_and_a_linear_are_one_kernel_that_divides_late() -> None:
+    def late(body: Graph) -> bool:
+        divided = [n for n in body.of("div") if "weight" in made_of(body, n.args[0])]
+        return bool(divided) and ready(body, "sqrt") == {Phase.AFTER}
+
+    assert any(late(b) for b in one_loop("layer_norm_linear", "K"))
+
+
+# attention
+
+
+def test_attention_is_one_kernel_that_loops_over_the_keys_and_divides_after() -> None:
+    bodies = one_loop("gqa", "L")
+    assert any(len(carried(b)) == 2 and ready(b, "div") == {Phase.AFTER} for b in bodies)
+
+
+def test_looped_attention_carries_rescaled_sums_relative_to_one_running_peak() -> None:
+    bodies = [b for b in one_loop("gqa", "L") if len(carried(b)) == 2]
+    for body in bodies:
+        rescaled = body.of("accum_rescaled")
+        assert len(rescaled) == 2
+        assert len({n.args[1] for n in rescaled}) == 1
+
+
+def test_what_attention_masks_is_not_summed() -> None:
+    for body in one_loop("gqa", "L"):
+        assert body.of("less")
+        assert body.of("where")
+
+
+def test_attention_splits_the_keys_among_blocks_that_combine() -> None:
+    bodies = [body_of(g) for g in graphs("gqa") if is_custom(g)]
+    splits = [b for b in bodies if split_of(b) == ("L",)]
+    assert any(loop_of(b) == "L" and len(b.of("combine_rescaled")) == 2 for b in splits)
+
+
+def test_attention_splits_the_keys_among_blocks_of_a_first_kernel() -> None:
+    forms = [g for g in graphs("gqa", TWO) if is_custom(g, 2) and split_of(body_of(g))]
+    assert any(loop_of(body_of(g)) == "L" for g in forms)
+    assert all(parts_of("L") in v.type.names for g in forms for v in g.blocks[0].outs)
+
+
+def test_partial_attention_is_stored_with_the_peak_it_is_relative_to() -> None:
+    forms = [g for g in graphs("gqa", TWO) if is_custom(g, 2) and split_of(body_of(g))]
+    both = [g for g in forms if len(g.blocks[0].outs) > 1]
+    assert both
+    for graph in both:
+        first, last = body_of(graph, 0), body_of(graph, 1)
+        stored = {first.producers[n.args[0]].op for n in first.of("output")}
+        assert stored & {"peak", "last"}
+        assert any(n.over == parts_of("L") for n in last.of("peak"))
+
+
+def test_both_norms_of_qk_norm_attention_are_inside_its_one_kernel() -> None:
+    body = one_loop("qk_norm_attention", "L")[0]  # the first: no value is made in two ways
+    assert made_of(body, body.outputs[0]) >= {"q", "k", "v", "q_weight", "k_weight"}
+    assert len(body.of("sqrt")) == 2
+
+
+def test_the_queries_are_normed_once_and_the_keys_in_the_loop() -> None:
+    body = one_loop("qk_norm_attention", "L")[0]
+    assert ready(body, "sqrt") == {Phase.BEFORE, Phase.LOOP}
+
+
+# whatever is searched
+
+
+def test_a_tensor_is_read_cut_for_a_sum_and_again_whole_for_the_result() -> None:
+    programs = programs_of(WRITTEN["norm"].small.spec(), Limits(kernels=1))
+    cuts = [{v.loop_cut for v in block_of(p).views if v.tensor == "x"} for p in programs]
+    assert {"K", None} in cuts
+
+
+@pytest.mark.parametrize("recipe", ["rms_norm_linear", "gqa", "gated_mlp"])
+def test_the_programs_come_cheapest_first(recipe: str) -> None:
+    costs = [p.cost for p in found(recipe).programs]
+    assert costs == sorted(costs)
+
+
+def test_every_program_comes_once() -> None:
+    programs = [p.kernels for p in found("rms_norm_linear", TWO).programs]
+    assert len(set(programs)) == len(programs)
+
+
+def test_no_block_holds_a_dim_that_no_shared_memory_holds() -> None:
+    for graph in graphs("gqa", TWO):
+        for block in graph.blocks:
+            assert block.body is not None
+            keys = [n for n in block.body.inputs if "L" in n.out.type.names]
+            assert all("L" in (*n.cuts, n.loop_cut) for n in keys)
+
+
+def test_a_loop_cuts_an_input() -> None:
+    for graph in graphs("rms_norm_linear", TWO):
+        for body in (body_of(graph, i) for i in range(len(graph.blocks))):
+            assert not loop_of(body) or any(n.loop_cut for n in body.inputs)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from mirage_kernels.generator.errors import VerifyError
-from mirage_kernels.generator.ir import DType, Graph, Value, retile
+from mirage_kernels.generator.ir import DType, Graph, Value, parts_of, retile
 from mirage_kernels.generator.recipe import Recipe, Shape, trace
 from mirage_kernels.generator.search.gate import DISTRIBUTIONS, Gate, Measured
 
@@ -112,7 +112,12 @@ def test_the_same_seed_measures_the_same(rms_norm_linear: Recipe, fused: Fused) 
 def test_tiles_of_the_gate_cut_every_dim_unevenly(rms_norm_linear: Recipe) -> None:
     own = gate(rms_norm_linear, DType.FP16)
     sizes = own.sizes()
-    assert all(sizes[d] % tile for d, tile in own.tiles().items())
+    assert all(sizes[d.removesuffix(parts_of(""))] % tile for d, tile in own.tiles().items())
+
+
+def test_the_gate_splits_sums_into_several_parts(rms_norm_linear: Recipe) -> None:
+    own = gate(rms_norm_linear, DType.FP16)
+    assert own.tiles()[parts_of("K")] < own.sizes()["K"] / 2
 
 
 def test_tiles_of_the_mugraph_do_not_change_what_is_measured(

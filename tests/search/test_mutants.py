@@ -1,198 +1,74 @@
-"""A verifier is judged by what it rejects: every mutant of the fused muGraph that is wrong.
+"""A prover is judged by what it rejects: every mutant of every golden muGraph that is wrong.
 
+Golden are the committed kernels, the muGraphs found for the recipes, and attention by hand.
 Whether a mutant is wrong is decided independently of checks and proofs, by running it in float64.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import json
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
 
 import numpy as np
 import pytest
+from differs import differs
+from mutation import MUTATIONS, Mutant, mutants
 
 from mirage_kernels.generator.errors import GraphError, VerifyError
-from mirage_kernels.generator.ir import (
-    OPS,
-    Axis,
-    DType,
-    Graph,
-    Kind,
-    Node,
-    Space,
-    Value,
-    check,
-    ops_of_kind,
-    retile,
-)
+from mirage_kernels.generator.ir import DType, Graph, check, from_json, retile
 from mirage_kernels.generator.meaning.arrays import Array, array_reading
-from mirage_kernels.generator.meaning.reals import FLOAT64
+from mirage_kernels.generator.meaning.field import Field, field_arithmetic
 from mirage_kernels.generator.meaning.walk import results
-from mirage_kernels.generator.recipe import Recipe, Shape, trace
-from mirage_kernels.generator.search.verify import prove, small_cases, small_tiles
+from mirage_kernels.generator.recipe import Shape, catalog, trace
+from mirage_kernels.generator.search.verify import Prover, small_cases
 
-SHAPE = Shape("a test", {"K": 72, "N": 40})
-DIMS = ("M", "K", "N")
-Mutant = tuple[str, str, Graph]  # kind, what was changed, the changed muGraph
+ROOT = Path(__file__).resolve().parents[2]
+MOST_OF_A_KIND = 10  # of one muGraph, spread over all there are
+MIRAGES_PRIME = 227  # its exponents are residues of 113
 
 
 @dataclass(frozen=True)
-class Parts:
-    """The block of a muGraph with one kernel, in pieces that mutation replaces."""
+class Golden:
+    """A muGraph that is right, and its recipe."""
 
+    name: str
+    spec: Graph
     graph: Graph
-    nodes: tuple[Node, ...]
-    space: Space
-    args: tuple[str, ...]
 
-    def with_node(self, old: Node, *new: Node) -> Parts:
-        at = self.nodes.index(old)
-        return replace(self, nodes=(*self.nodes[:at], *new, *self.nodes[at + 1 :]))
+    @property
+    def prover(self) -> Prover:
+        return _prover(self.name)
 
-    def whole(self) -> Graph:
-        block = self.graph.blocks[0]
-        assert block.body is not None
-        body = replace(block.body, nodes=self.nodes, space=self.space)
-        changed = replace(block, args=self.args, body=body)
-        return replace(self.graph, nodes=(*self.graph.nodes[:-1], changed))
+    @property
+    def has_peaks(self) -> bool:
+        return any(n.body is not None and n.body.of("peak") for n in self.graph.nodes)
 
 
-def parts_of(graph: Graph) -> Parts:
-    block = graph.blocks[0]
-    assert block.body is not None
-    assert block.body.space is not None
-    return Parts(graph, block.body.nodes, block.body.space, block.args)
+@cache
+def _prover(name: str) -> Prover:
+    return Prover(golden(name).spec)
 
 
-def operators(parts: Parts) -> Iterator[tuple[str, Parts]]:
-    for node in parts.nodes:
-        if OPS[node.op].kind is Kind.ELEMENTWISE:
-            for op in ops_of_kind(Kind.ELEMENTWISE):
-                if op != node.op and OPS[op].arity == len(node.args):
-                    changed = parts.with_node(node, replace(node, op=op))
-                    yield f"{op} instead of {node.op} for {node.name}", changed
+def files() -> Iterator[Path]:
+    yield from sorted((ROOT / "tests/golden/mugraphs").glob("*.json"))
+    for folder in sorted((ROOT / "kernels").glob("sm_*/*")):
+        distinct = {p.stem.rsplit("_", 1)[-1]: p for p in sorted(folder.glob("*.json"))}
+        yield from distinct.values()  # those of other shapes are the same muGraph
 
 
-def operands(parts: Parts) -> Iterator[tuple[str, Parts]]:
-    for at, node in enumerate(parts.nodes):
-        for i, old in enumerate(node.args):
-            for new in (n.name for n in parts.nodes[:at] if n.name != old):
-                args = (*node.args[:i], new, *node.args[i + 1 :])
-                changed = parts.with_node(node, replace(node, args=args))
-                yield f"{new} instead of {old} in {node.name}", changed
+FILES = {str(p.relative_to(ROOT)): p for p in files()}
 
 
-def orders(parts: Parts) -> Iterator[tuple[str, Parts]]:
-    for node in parts.nodes:
-        if len(node.args) == 2 and node.args[0] != node.args[1]:
-            changed = parts.with_node(node, replace(node, args=node.args[::-1]))
-            yield f"operands of {node.name} swapped", changed
-
-
-def omissions(parts: Parts) -> Iterator[tuple[str, Parts]]:
-    for node in parts.nodes:
-        if node.op != "output":
-            for operand in dict.fromkeys(node.args):
-                kept = tuple(
-                    replace(n, args=tuple(operand if a == node.name else a for a in n.args))
-                    for n in parts.nodes
-                    if n is not node
-                )
-                yield f"{operand} in place of {node.name}", replace(parts, nodes=kept)
-
-
-def doublings(parts: Parts) -> Iterator[tuple[str, Parts]]:
-    for at, node in enumerate(parts.nodes):
-        for op in ("add", "mul", "div"):
-            if node.op != "output":
-                twice = Node(op, (node.name,) * 2, (Value(f"{node.name}_twice", node.out.type),))
-                users = tuple(
-                    replace(n, args=tuple(twice.name if a == node.name else a for a in n.args))
-                    for n in parts.nodes[at + 1 :]
-                )
-                nodes = (*parts.nodes[: at + 1], twice, *users)
-                yield f"{op} of {node.name} with itself", replace(parts, nodes=nodes)
-
-
-def reduced_dims(parts: Parts) -> Iterator[tuple[str, Parts]]:
-    for node in parts.nodes:
-        for dim in DIMS:
-            if node.over and dim != node.over:
-                changed = parts.with_node(node, replace(node, over=dim))
-                yield f"{node.name} over {dim}", changed
-
-
-def imaps(parts: Parts) -> Iterator[tuple[str, Parts]]:
-    for node in parts.nodes:
-        if node.op == "input":
-            for i, old in enumerate(node.cuts):
-                for new in (*DIMS, None):
-                    if new != old:
-                        cuts = (*node.cuts[:i], new, *node.cuts[i + 1 :])
-                        changed = parts.with_node(node, replace(node, cuts=cuts))
-                        yield f"imap {cuts} of {node.name}", changed
-
-
-def fmaps(parts: Parts) -> Iterator[tuple[str, Parts]]:
-    for node in parts.nodes:
-        if node.op == "input":
-            for new in (*DIMS, None):
-                if new != node.loop_cut:
-                    changed = parts.with_node(node, replace(node, loop_cut=new))
-                    yield f"fmap {new} of {node.name}", changed
-
-
-def omaps(parts: Parts) -> Iterator[tuple[str, Parts]]:
-    (stored,) = (n for n in parts.nodes if n.op == "output")
-    for first in (*DIMS, None):
-        for second in (*DIMS, None):
-            cuts = (first, second)
-            if cuts != stored.cuts:
-                changed = parts.with_node(stored, replace(stored, cuts=cuts))
-                yield f"omap {cuts}", changed
-
-
-def spaces(parts: Parts) -> Iterator[tuple[str, Parts]]:
-    loop, (x, y) = parts.space.loop, parts.space.grid
-    assert loop is not None
-    yield "no loop", replace(parts, space=Space((x, y)))
-    yield "no second grid axis", replace(parts, space=Space((x,), loop))
-    for dim in DIMS:
-        if dim != loop.dim:
-            changed = Space((x, y), Axis(loop.name, dim, loop.tile))
-            yield f"a loop along {dim}", replace(parts, space=changed)
-        if dim != x.dim:
-            changed = Space((Axis(x.name, dim, x.tile), y), loop)
-            yield f"the first grid axis along {dim}", replace(parts, space=changed)
-
-
-def bindings(parts: Parts) -> Iterator[tuple[str, Parts]]:
-    for i, old in enumerate(parts.args):
-        for new in (n.name for n in parts.graph.inputs if n.name != old):
-            args = (*parts.args[:i], new, *parts.args[i + 1 :])
-            yield f"{new} for {old}", replace(parts, args=args)
-
-
-MUTATIONS: Mapping[str, Callable[[Parts], Iterator[tuple[str, Parts]]]] = {
-    "another operator": operators,
-    "another operand": operands,
-    "operands swapped": orders,
-    "an op left out": omissions,
-    "a value with itself": doublings,
-    "another reduced dim": reduced_dims,
-    "another imap": imaps,
-    "another fmap": fmaps,
-    "another omap": omaps,
-    "another grid or loop": spaces,
-    "another tensor": bindings,
-}
-
-
-def mutants(graph: Graph) -> Iterator[Mutant]:
-    """Yield every mutant of a muGraph with one kernel."""
-    for kind, mutate in MUTATIONS.items():
-        for what, changed in mutate(parts_of(graph)):
-            yield kind, what, changed.whole()
+@cache
+def golden(name: str) -> Golden:
+    data = json.loads(FILES[name].read_text())
+    graph, recipe = from_json(data["mugraph"]), catalog()[data["recipe"]]
+    dims = {d.name: d.size for n in graph.inputs for d in n.out.type.dims}
+    shape = Shape("a golden muGraph", {name: dims[name] for name in recipe.static_dims})
+    return Golden(name, trace(recipe, shape, DType.FP16), graph)
 
 
 @dataclass(frozen=True)
@@ -205,94 +81,117 @@ class Judged:
     rejected_by: str
 
 
-def judged(spec: Graph, mutant: Mutant) -> Judged:
-    kind, what, graph = mutant
-    return Judged(kind, what, differs(spec, graph), rejection(spec, graph))
+def judged(of: Golden, mutant: Mutant) -> Judged:
+    wrong = differs(of.spec, mutant.graph)
+    return Judged(mutant.kind, mutant.what, wrong, rejection(of, mutant.graph, thorough=wrong))
 
 
-def differs(spec: Graph, graph: Graph) -> bool:
-    """Return whether a muGraph's float64 results are not the spec's, or cannot be computed."""
-    for case in small_cases(spec):
-        rng = np.random.default_rng(0)
-        inputs = []
-        for node in spec.inputs:
-            shape = [case.sizes[d] for d in node.out.type.names]
-            inputs.append(Array(node.out.type.names, (rng.uniform(0.5, 2.0, shape),)))
-        reading = array_reading(FLOAT64, case.sizes)
-        wanted = results(spec, inputs, reading)[0]
-        try:
-            made = results(retile(graph, case.tiles), inputs, reading)[0].over(wanted.dims)
-        except (GraphError, KeyError, ValueError):  # not checked yet: anything may be wrong
-            return True
-        if not np.allclose(made.parts[0], wanted.parts[0], rtol=1e-9, atol=0):
-            return True
-    return False
+def rejection(of: Golden, graph: Graph, *, thorough: bool) -> str:
+    """Return what refuses a muGraph: typing, the check, the proof, or nothing.
 
-
-def rejection(spec: Graph, graph: Graph) -> str:
-    """Return what refuses a muGraph: typing, the check, the proof, or nothing."""
+    Only where a proof must not be found is it worth all its draws.
+    """
+    cases = small_cases(of.spec)
     try:
-        tiled = retile(graph, small_tiles(spec))
-        check(tiled)
+        check(retile(graph, cases[0].tiles))
     except GraphError:
         return "check"
     try:
-        prove(spec, tiled, small_cases(spec), seed=1)
+        of.prover.prove(graph, [replace(c, bounded=False) for c in cases], seed=1)
+        if thorough:
+            of.prover.prove(graph, cases, seed=1)
     except VerifyError:
         return "proof"
     return ""
 
 
-@pytest.fixture(scope="module")
-def spec(rms_norm_linear: Recipe) -> Graph:
-    return trace(rms_norm_linear, SHAPE, DType.FP16)
+@cache
+def verdicts(name: str) -> list[Judged]:
+    of = golden(name)
+    return [judged(of, m) for m in mutants(of.graph, MOST_OF_A_KIND)]
 
 
-@pytest.fixture(scope="module")
-def verdicts(fused: Callable[..., Graph], spec: Graph) -> list[Judged]:
-    return [judged(spec, mutant) for mutant in mutants(fused("w"))]
+def test_at_least_a_thousand_mutants_are_tried() -> None:
+    tried = {name: len(list(mutants(golden(name).graph, MOST_OF_A_KIND))) for name in FILES}
+    assert sum(tried.values()) >= 1000
+    assert min(tried.values()) >= 30
 
 
-@pytest.fixture(scope="module")
-def verdicts_of_x(fused: Callable[..., Graph], spec: Graph) -> list[Judged]:
-    return [judged(spec, mutant) for mutant in mutants(fused("x"))]
+@pytest.mark.parametrize("name", FILES)
+def test_the_golden_mugraph_is_accepted(name: str) -> None:
+    of = golden(name)
+    assert not differs(of.spec, of.graph)
+    assert rejection(of, of.graph, thorough=True) == ""
 
 
-def test_the_golden_mugraph_is_accepted(fused: Callable[..., Graph], spec: Graph) -> None:
-    assert not differs(spec, fused("w"))
-    assert rejection(spec, fused("w")) == ""
+@pytest.mark.parametrize("name", FILES)
+def test_every_wrong_mutant_is_rejected(name: str) -> None:
+    wrong = [v for v in verdicts(name) if v.wrong]
+    assert [f"{v.kind}: {v.what}" for v in wrong if not v.rejected_by] == []
+    assert len(wrong) > len(verdicts(name)) / 2
+    assert sum(v.rejected_by == "proof" for v in wrong) >= 10
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_mutant_that_is_right_is_not_refuted(name: str) -> None:
+    """Peaks excepted: what is right of a maximum only is not right of any number."""
+    right = [v for v in verdicts(name) if not v.wrong]
+    refuted = [f"{v.kind}: {v.what}" for v in right if v.rejected_by == "proof"]
+    assert refuted == [] or golden(name).has_peaks
+
+
+SPLIT = "tests/golden/mugraphs/gqa-split_in_two_by_hand.json"
+JOINED = "tests/golden/mugraphs/gqa-split_by_hand.json"
 
 
 @pytest.mark.parametrize("kind", MUTATIONS)
-def test_every_wrong_mutant_is_rejected(verdicts: list[Judged], kind: str) -> None:
-    wrong = [v for v in verdicts if v.kind == kind and v.wrong]
-    assert [v.what for v in wrong if not v.rejected_by] == []
+def test_every_kind_of_mutation_makes_wrong_mutants(kind: str) -> None:
+    assert any(v.wrong for v in verdicts(SPLIT) if v.kind == kind)
 
 
-@pytest.mark.parametrize("kind", MUTATIONS)
-def test_every_wrong_mutant_of_the_other_form_is_rejected(
-    verdicts_of_x: list[Judged], kind: str
-) -> None:
-    wrong = [v for v in verdicts_of_x if v.kind == kind and v.wrong]
-    assert [v.what for v in wrong if not v.rejected_by] == []
+@pytest.mark.parametrize("op", ["accum", "combine"])
+def test_forgetting_to_rescale_is_well_formed_and_the_proof_rejects_it(op: str) -> None:
+    of = golden(JOINED)
+    forgotten = [
+        judged(of, m)
+        for m in mutants(of.graph, 1000)
+        if f"{op}  instead of {op}_rescaled" in m.what
+    ]
+    assert [(v.wrong, v.rejected_by) for v in forgotten] == [(True, "proof")] * 2
 
 
-@pytest.mark.parametrize("kind", MUTATIONS)
-def test_every_kind_of_mutation_makes_wrong_mutants(verdicts: list[Judged], kind: str) -> None:
-    assert any(v.wrong for v in verdicts if v.kind == kind)
+def ramp_accepts(of: Golden, graph: Graph) -> bool:
+    """Return what a single test on 0, 1, 2, ... in every tensor says, in Mirage's small field."""
+    case = small_cases(of.spec)[-1]
+    field = Field(MIRAGES_PRIME, 4, 1, exponents=bool(of.spec.of("exp")), total=True)
+    inputs = []
+    for node in of.spec.inputs:
+        shape = [case.sizes[d] for d in node.out.type.names]
+        ramp = np.arange(int(np.prod(shape))).reshape(shape)
+        if node.out.type.dtype is DType.INT32:
+            longest = max(case.sizes[n.over] for n in of.spec.of("iota"))
+            inputs.append(Array(node.out.type.names, (0 * ramp + longest,), real=False))
+        else:
+            parts = (ramp % field.p, ramp % field.q)[: 1 + field.exponents]
+            inputs.append(Array(node.out.type.names, parts))
+    reading = array_reading(field_arithmetic(field), case.sizes)
+    (wanted,) = results(of.spec, inputs, reading)
+    (made,) = results(retile(graph, case.tiles), inputs, reading)
+    return np.array_equal(wanted.parts[0], made.over(wanted.dims).parts[0])
 
 
-def test_a_mutant_that_is_right_is_accepted(verdicts: list[Judged]) -> None:
-    assert [v.what for v in verdicts if not v.wrong and v.rejected_by == "proof"] == []
+@pytest.mark.parametrize("recipe", ["gqa", "qk_norm_attention"])
+def test_a_single_test_on_ramps_lets_wrong_mutants_through(recipe: str) -> None:
+    of = golden(f"tests/golden/mugraphs/{recipe}-flash_by_hand.json")
+    every = [(m, judged(of, m)) for m in mutants(of.graph, MOST_OF_A_KIND)]
+    wrong = [m for m, v in every if v.wrong and v.rejected_by == "proof"]
+    through = [m.what for m in wrong if _ramp_accepts(of, m.graph)]
+    assert len(wrong) > 20
+    assert through
 
 
-def test_operands_of_a_commutative_op_may_be_swapped(verdicts: list[Judged]) -> None:
-    accepted = {v.what for v in verdicts if not v.rejected_by}
-    assert "operands of scaled_product swapped" in accepted
-    assert "operands of scaled_weight swapped" in accepted
-
-
-def test_many_mutants_are_well_formed_and_only_the_proof_rejects_them(
-    verdicts: list[Judged],
-) -> None:
-    assert sum(v.rejected_by == "proof" for v in verdicts) >= 50
+def _ramp_accepts(of: Golden, graph: Graph) -> bool:
+    try:
+        return ramp_accepts(of, graph)
+    except GraphError:
+        return False

@@ -1,28 +1,50 @@
-"""Settings: where a block graph may run, and how its inputs may be cut."""
+"""Settings: where block graphs may run, how inputs may be cut; and lowering what is found."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 
 import pytest
 
-from mirage_kernels.generator.ir import DType, Graph, TensorType, check
-from mirage_kernels.generator.recipe import Recipe, Shape, output_type, trace
-from mirage_kernels.generator.search.blocks import BlockSketch, Step
-from mirage_kernels.generator.search.kernels import MIDDLE, LibrarySketch, ProgramSketch
+from mirage_kernels.generator.ir import DType, Graph, TensorType, check, parts_of
+from mirage_kernels.generator.recipe import Recipe, Shape, load_recipe, output_type, trace
 from mirage_kernels.generator.search.lower import Goal, lower
+from mirage_kernels.generator.search.problem import Limits, Problem
 from mirage_kernels.generator.search.settings import (
+    BOTH,
+    FULL,
+    GRID,
     GRID_AXES,
+    LOOP,
     DimRoles,
     Setting,
     TensorInfo,
     View,
+    first_settings,
     settings,
 )
+from mirage_kernels.generator.search.sketch import (
+    BlockSketch,
+    LibrarySketch,
+    ProgramSketch,
+    from_json,
+    middle_name,
+    to_json,
+)
+from mirage_kernels.generator.search.values import Step
+from mirage_kernels.generator.target import target
 
 X, W = TensorInfo("x", ("M", "K"), 0), TensorInfo("w", ("N", "K"), 1)
 ROLES = DimRoles(reduced=("K",), output=("M", "N"))
-LINEAR = list(settings((X, W), ROLES, frozenset({"x", "w"})))
+LONG = frozenset({"M", "N", "K"})
+LINEAR = list(settings((X, W), ROLES, LONG))
+PLAIN = [s for s in LINEAR if s.split is None]
+SPLIT = [s for s in LINEAR if s.split is not None]
+
+
+def cuts_of(setting: Setting, tensor: TensorInfo, roles: DimRoles = ROLES) -> set[View]:
+    return set(setting.views(tensor, roles))
 
 
 def test_no_setting_comes_twice() -> None:
@@ -30,49 +52,119 @@ def test_no_setting_comes_twice() -> None:
 
 
 def test_a_dim_that_is_never_reduced_is_always_cut() -> None:
-    assert {s.grid for s in LINEAR} == {("N", "M")}
+    assert {s.grid for s in PLAIN} == {("N", "M")}
 
 
 def test_a_reduced_dim_is_looped_over_or_not() -> None:
-    assert {s.loop for s in LINEAR} == {None, "K"}
+    assert [s.loop for s in PLAIN] == [None, "K"]
+
+
+def test_a_reduced_dim_is_split_with_and_without_a_loop() -> None:
+    assert [(s.grid, s.split, s.loop) for s in SPLIT] == [
+        (("N", "M", "K"), "K", None),
+        (("N", "M", "K"), "K", "K"),
+    ]
+
+
+def test_a_short_dim_is_neither_looped_over_nor_split() -> None:
+    assert list(settings((X, W), ROLES, LONG - {"K"})) == [Setting(("N", "M"), None)]
+
+
+def test_a_reduced_dim_that_comes_out_may_be_cut_or_left_whole() -> None:
+    roles = DimRoles(reduced=("K",), output=("M", "K"))
+    grids = {s.grid for s in settings((X,), roles, LONG) if s.split is None}
+    assert grids == {("M",), ("M", "K")}
+
+
+def test_a_dim_that_is_cut_by_the_grid_is_not_looped_over_unless_it_is_split() -> None:
+    roles = DimRoles(reduced=("K",), output=("M", "K"))
+    for setting in settings((X,), roles, LONG):
+        assert setting.loop not in setting.grid or setting.loop == setting.split
+
+
+def test_a_grid_has_no_more_axes_than_there_are_names() -> None:
+    wide = TensorInfo("x", tuple("ABCDEFG"), 0)
+    roles = DimRoles(reduced=(), output=wide.dims)
+    assert max(len(s.grid) for s in settings((wide,), roles, LONG)) == len(GRID_AXES)
+
+
+def test_a_first_kernel_may_lack_dims_of_the_result() -> None:
+    grids = {s.grid for s in first_settings((X, W), ROLES, LONG)}
+    assert grids == {("N",), ("M",), ("N", "M")}
+
+
+def test_a_first_kernel_splits_nothing_here() -> None:
+    assert {s.split for s in first_settings((X, W), ROLES, LONG)} == {None}
 
 
 def test_a_dim_that_is_never_reduced_is_cut_in_every_input_that_has_it() -> None:
-    assert {v.cuts for s in LINEAR for v in s.views} == {(None, "M"), ("N", None)}
-
-
-def test_a_loop_cuts_at_least_one_input() -> None:
-    assert all(any(v.loop_cut for v in s.views) for s in LINEAR if s.loop)
+    for setting in PLAIN:
+        assert {v.cuts for v in cuts_of(setting, X)} == {(None, "M")}
+        assert {v.cuts for v in cuts_of(setting, W)} == {("N", None)}
 
 
 def test_an_input_is_cut_by_the_loop_or_replicated() -> None:
-    loops = {tuple(v.loop_cut for v in s.views) for s in LINEAR if s.loop}
-    assert loops == {("K", "K"), ("K", None), (None, "K")}
+    assert cuts_of(Setting(("N", "M"), "K"), X) == {
+        View("x", (None, "M"), "K"),
+        View("x", (None, "M"), None),
+    }
 
 
-def test_inputs_that_must_be_used_are() -> None:
-    assert all({v.tensor for v in s.views} == {"x", "w"} for s in LINEAR)
+def test_an_input_without_the_loops_dim_is_read_in_one_way() -> None:
+    bias = TensorInfo("b", ("N",), 2)
+    assert cuts_of(Setting(("N", "M"), "K"), bias) == {View("b", ("N", None), None)}
 
 
-def test_inputs_that_need_not_be_used_may_be_left_out() -> None:
-    used = {tuple(v.tensor for v in s.views) for s in settings((X, W), ROLES, frozenset())}
-    assert used == {("x", "w"), ("x",), ("w",)}
+def test_a_tensor_with_a_dim_that_the_kernel_does_not_cut_is_not_read() -> None:
+    assert cuts_of(Setting(("M",), "K"), W) == set()
 
 
-def test_a_dim_is_never_cut_by_grid_and_loop() -> None:
+def test_a_dim_that_is_reduced_and_cut_by_the_grid_may_also_be_replicated() -> None:
     roles = DimRoles(reduced=("K",), output=("M", "K"))
-    assert all(s.loop not in s.grid for s in settings((X,), roles, frozenset()))
+    cuts = {v.cuts for v in cuts_of(Setting(("M", "K"), None), X, roles)}
+    assert cuts == {("M", "K"), ("M", None)}
 
 
-def test_a_reduced_dim_that_comes_out_may_be_left_whole() -> None:
-    roles = DimRoles(reduced=("K",), output=("M", "K"))
-    assert {s.grid for s in settings((X,), roles, frozenset())} == {("M",), ("M", "K")}
+def test_a_split_dim_is_cut_wherever_it_occurs() -> None:
+    for setting in SPLIT:
+        assert {v.cuts for v in cuts_of(setting, X)} == {(None, "M", "K")}
+        assert {v.cuts for v in cuts_of(setting, W)} == {("N", None, "K")}
 
 
-def test_a_grid_has_at_most_three_axes() -> None:
-    wide = TensorInfo("x", ("A", "B", "C", "D"), 0)
-    roles = DimRoles(reduced=(), output=wide.dims)
-    assert max(len(s.grid) for s in settings((wide,), roles, frozenset())) == len(GRID_AXES)
+def test_each_blocks_part_of_a_split_may_be_looped_over() -> None:
+    loops = {v.loop_cut for v in cuts_of(Setting(("N", "M", "K"), "K", "K"), X)}
+    assert loops == {"K", None}
+
+
+def test_partial_sums_are_read_whole() -> None:
+    parts = TensorInfo("p", (parts_of("K"), "M", "N"), 2)
+    assert cuts_of(Setting(("N", "M"), None), parts) == {View("p", ("N", "M"), None)}
+
+
+ENDLESS = DimRoles(reduced=("K",), output=("M", "N"), endless=frozenset({"K"}))
+
+
+def test_a_dim_that_no_block_can_hold_is_cut_by_the_loop_or_the_grid() -> None:
+    assert cuts_of(Setting(("N", "M"), "K"), X, ENDLESS) == {View("x", (None, "M"), "K")}
+    assert cuts_of(Setting(("N", "M"), None), X, ENDLESS) == set()
+    assert cuts_of(Setting(("N", "M", "K"), None, "K"), X, ENDLESS) == {
+        View("x", (None, "M", "K"), None)
+    }
+
+
+def test_how_a_view_has_each_dim_follows_from_what_cuts_it() -> None:
+    setting = Setting(("N", "M", "K"), "K", "K")
+    view = View("x", (None, "M", "K"), "K")
+    assert dict(setting.how(view, X.dims)) == {"M": GRID, "K": BOTH}
+    looped, whole = View("x", (None, "M"), "K"), View("x", (None, "M"), None)
+    assert dict(Setting(("N", "M"), "K").how(looped, X.dims)) == {"M": GRID, "K": LOOP}
+    assert dict(Setting(("N", "M"), "K").how(whole, X.dims)) == {"M": GRID, "K": FULL}
+
+
+def test_a_dim_is_endless_when_shared_memory_holds_no_line_of_it() -> None:
+    attention = load_recipe("gqa")
+    spec = trace(attention, attention.shapes[0], DType.FP16)
+    assert Problem(spec, Limits(), target("sm_90a")).roles.endless == {"L"}
 
 
 SHAPE = Shape("a test", {"K": 72, "N": 40})
@@ -85,10 +177,14 @@ def goal(rms_norm_linear: Recipe) -> Goal:
     return Goal(spec, result, DType.FP16, {"M": 8, "N": 16, "K": 32})
 
 
+MIDDLE = middle_name(0)
+TIMES_X = LibrarySketch((MIDDLE, "x"), "K", ("N", "M"))
+
+
 def scaling_then(last: LibrarySketch) -> ProgramSketch:
     views = (View("norm_weight", (None,), None), View("weight", ("N",), None))
-    scaling = BlockSketch(Setting(("N",), None, views), (), (Step("mul", (0, 1)),), ("N", "K"))
-    return ProgramSketch((scaling, last))
+    steps, results = (Step("mul", (0, 1)),), ((2, ("N", "K")),)
+    return ProgramSketch((BlockSketch(Setting(("N",), None), views, (), steps, results), last))
 
 
 def test_a_lowered_program_is_well_formed(fused: Callable[..., Graph]) -> None:
@@ -96,12 +192,12 @@ def test_a_lowered_program_is_well_formed(fused: Callable[..., Graph]) -> None:
 
 
 def test_the_last_kernel_makes_the_recipes_result(goal: Goal) -> None:
-    graph = lower(scaling_then(LibrarySketch((MIDDLE, "x"), "K", ("N", "M"))), goal)
+    graph = lower(scaling_then(TIMES_X), goal)
     assert graph.values[graph.outputs[0]].type == goal.result
 
 
 def test_a_tensor_between_kernels_is_stored_narrow(goal: Goal) -> None:
-    graph = lower(scaling_then(LibrarySketch((MIDDLE, "x"), "K", ("N", "M"))), goal)
+    graph = lower(scaling_then(TIMES_X), goal)
     middle: TensorType = graph.blocks[0].out.type
     assert (middle.dtype, set(middle.names)) == (DType.FP16, {"N", "K"})
 
@@ -114,7 +210,55 @@ def test_a_lowered_kernel_has_the_goals_tiles(fused: Callable[..., Graph]) -> No
 
 
 def test_only_constants_that_are_used_are_lowered(goal: Goal) -> None:
-    graph = lower(scaling_then(LibrarySketch((MIDDLE, "x"), "K", ("N", "M"))), goal)
+    graph = lower(scaling_then(TIMES_X), goal)
     body = graph.blocks[0].body
     assert body is not None
     assert body.of("size") == ()
+
+
+def split_in_two(loop: str | None) -> ProgramSketch:
+    """Blocks sum x along parts of K; a second kernel sums the parts."""
+    cut = (View("x", ("M", "K"), loop),)
+    steps = (Step("sum", (0,), "K"), Step("accum", (1,)))[: 2 if loop else 1]
+    stored = ((len(steps), (parts_of("K"), "M")),)
+    first = BlockSketch(Setting(("M", "K"), loop, "K"), cut, (), steps, stored)
+    views = (View(MIDDLE, ("M",), None),)
+    total = (Step("sum", (0,), parts_of("K")),)
+    return ProgramSketch(
+        (first, BlockSketch(Setting(("M",), None), views, (), total, ((1, ("M",)),)))
+    )
+
+
+def row_sums(goal: Goal, program: ProgramSketch) -> Graph:
+    m = goal.spec.values["x"].type.dim("M")
+    result = TensorType((m,), DType.FP16)
+    tiles = {"M": 8, "K": 8, parts_of("K"): 32}
+    return lower(program, Goal(goal.spec, result, DType.FP16, tiles))
+
+
+@pytest.mark.parametrize("loop", [None, "K"])
+def test_partial_sums_are_stored_in_fp32_side_by_side(goal: Goal, loop: str | None) -> None:
+    graph = row_sums(goal, split_in_two(loop))
+    stored = graph.blocks[0].out.type
+    assert stored.dtype is DType.FP32
+    assert (stored.dims[0].name, stored.dims[0].size) == (parts_of("K"), 3)  # 72 in parts of 32
+
+
+def test_the_parts_of_a_split_and_its_loop_have_tiles_of_their_own(goal: Goal) -> None:
+    body = row_sums(goal, split_in_two("K")).blocks[0].body
+    assert body is not None
+    assert body.space is not None
+    assert {a.tile_key: a.tile for a in body.space.axes} == {"M": 8, parts_of("K"): 32, "K": 8}
+
+
+@pytest.mark.parametrize("program", [scaling_then(TIMES_X), split_in_two(None), split_in_two("K")])
+def test_a_found_program_is_the_same_after_json(program: ProgramSketch) -> None:
+    assert from_json(json.loads(json.dumps(to_json(program)))) == program
+
+
+@pytest.mark.parametrize("word", ["kernels", "cost"])
+def test_malformed_json_is_no_program(word: str) -> None:
+    data = to_json(scaling_then(TIMES_X))
+    assert isinstance(data, dict)
+    with pytest.raises((KeyError, TypeError, ValueError)):
+        from_json({**data, word: "?"})

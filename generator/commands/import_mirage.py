@@ -1,0 +1,163 @@
+"""`import-mirage`: read a checkpoint of the Mirage superoptimizer, prove its graphs."""
+
+from __future__ import annotations
+
+import argparse
+from collections import Counter
+from pathlib import Path
+
+from mirage_kernels.generator.commands import arguments as given
+from mirage_kernels.generator.commands.arguments import Parser, Verb
+from mirage_kernels.generator.errors import MirageError
+from mirage_kernels.generator.ir import to_json, to_text
+from mirage_kernels.generator.ir.text import Json
+from mirage_kernels.generator.mirage.binding import Held
+from mirage_kernels.generator.mirage.imports import read_checkpoint
+from mirage_kernels.generator.mirage.verification import Verdict, Verification, parsed, terms_of
+from mirage_kernels.generator.request import Event
+from mirage_kernels.generator.terminal import Table, Terminal, counted
+
+DETAILS = """\
+examples:
+  mirage-kernels import-mirage gated_mlp.json --verify gated_mlp
+  mirage-kernels import-mirage rmsnorm.json --verify rms_norm_linear --hold norm_weight=1,eps=0
+  mirage-kernels import-mirage gqa.json --verify gqa --hold scale=1,seq_lens=L
+  mirage-kernels import-mirage lora.json --verify my_lora.py --show 0
+
+Tensors are bound to the recipe's inputs by position and extents, whatever order their dims are in.
+Exit code 1 where a graph is not parsed. What a proof covers: docs/mirage.md.
+"""
+
+
+def add_arguments(parser: Parser) -> None:
+    """Add the verb's arguments."""
+    parser.add_argument("file", metavar="FILE.json", help="a list of muGraphs in Mirage's schema")
+    parser.add_argument(
+        "--verify", metavar="RECIPE", help="prove each graph equal to a recipe, or refuse it"
+    )
+    parser.add_argument(
+        "--hold",
+        metavar="eps=0,scale=1",
+        default="",
+        help="values of the recipe's inputs that the graphs lack: numbers, or a dim's extent",
+    )
+    parser.add_argument("--show", type=int, metavar="N", help="print graph number N")
+    given.add_json(parser)
+
+
+def run(arguments: argparse.Namespace, terminal: Terminal) -> int:
+    """Read the file, prove its graphs, print a line for each and the counts."""
+    held = read_held(arguments.hold)
+    if held and not arguments.verify:
+        raise MirageError("--hold needs a recipe", "name it: --verify RECIPE")
+    recipe = given.recipe(arguments.verify) if arguments.verify else None
+    terms = terms_of(recipe, held) if recipe else None
+    path = Path(arguments.file)
+    verdicts = [parsed(imported) for imported in read_checkpoint(path)]
+    shown = _shown(arguments.show, verdicts)
+    if recipe and terms:
+        with terminal.watch(f"proving {counted(len(verdicts), 'graph')} of {path.name}") as watch:
+            verdicts = Verification(recipe, terms).all(
+                verdicts, lambda done, total: watch(Event("prove", done, total, ""))
+            )
+    if shown is not None and shown.program is not None:
+        terminal.line(to_text(shown.program.graph))
+    else:
+        _print(verdicts, recipe is not None, terminal)
+    terminal.document(_document(path, verdicts, shown))
+    return 0 if all(v.program is not None for v in verdicts) else 1
+
+
+def read_held(text: str) -> Held:
+    """Read `eps=0,seq_lens=L`; raise MirageError for what is not of this form."""
+    held: dict[str, float | str] = {}
+    for item in filter(None, text.split(",")):
+        name, equals, value = (word.strip() for word in item.partition("="))
+        if not (name and equals and value) or name in held:
+            raise MirageError(
+                f"{item!r} in --hold {text} is not of the form NAME=VALUE, each name once",
+                "write --hold eps=0,seq_lens=L",
+            )
+        held[name] = value if value.isidentifier() else _number(value, text)
+    return held
+
+
+def _number(value: str, text: str) -> float:
+    try:
+        found = float(value)
+    except ValueError:
+        raise MirageError(
+            f"{value!r} in --hold {text} is no number and no dim", "write --hold eps=0,seq_lens=L"
+        ) from None
+    return found
+
+
+def _shown(number: int | None, verdicts: list[Verdict]) -> Verdict | None:
+    if number is None:
+        return None
+    if not 0 <= number < len(verdicts):
+        raise MirageError(
+            f"there is no graph {number} to show",
+            f"the file holds {counted(len(verdicts), 'graph')}, numbered from 0",
+        )
+    return verdicts[number]
+
+
+def _print(verdicts: list[Verdict], proving: bool, terminal: Terminal) -> None:
+    rows = tuple((str(v.number), _kernels(v), _verdict(v)) for v in verdicts)
+    terminal.table(Table(("graph", "launches", "verdict"), rows, left=3))
+    choices = Counter(str(v.choice) for v in verdicts if v.choice is not None)
+    for choice in choices:
+        terminal.line(f"\nwhere the graphs' tensors are {choice}")
+    terminal.line("\n" + _summary(verdicts, proving))
+
+
+def _kernels(verdict: Verdict) -> str:
+    return counted(verdict.kernels, "kernel") if verdict.program is not None else "-"
+
+
+def _verdict(verdict: Verdict) -> str:
+    if verdict.program is None:
+        return f"not parsed: {verdict.reason}"
+    if verdict.proof is not None:
+        bound = verdict.proof.log2_failure
+        return f"verified, 2^{bound:g}" if bound else "verified"
+    return f"refused: {verdict.reason}" if verdict.reason else "parsed"
+
+
+def _counts(verdicts: list[Verdict]) -> dict[str, int]:
+    read = [v for v in verdicts if v.program is not None]
+    return {
+        "graphs": len(verdicts),
+        "parsed": len(read),
+        "verified": sum(v.proof is not None for v in read),
+        "refused": sum(bool(v.reason) for v in read),
+    }
+
+
+def _summary(verdicts: list[Verdict], proving: bool) -> str:
+    counts = _counts(verdicts)
+    text = f"{counted(counts['graphs'], 'graph')}: {counts['parsed']} parsed"
+    if proving:
+        text += f", {counts['verified']} verified, {counts['refused']} refused"
+    return text
+
+
+def _document(path: Path, verdicts: list[Verdict], shown: Verdict | None) -> Json:
+    rows: list[Json] = [
+        {
+            "number": v.number,
+            "parsed": v.program is not None,
+            "verified": v.proof is not None,
+            "reason": v.reason,
+            "binding": str(v.choice) if v.choice else None,
+            "proof": v.proof.to_json() if v.proof else None,
+            "graph": to_json(v.program.graph) if v.program and shown in (None, v) else None,
+        }
+        for v in verdicts
+        if shown is None or v.number == shown.number
+    ]
+    return {"file": path.name, "counts": {**_counts(verdicts)}, "graphs": rows}
+
+
+VERB = Verb(DETAILS, add_arguments, run)

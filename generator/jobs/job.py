@@ -1,0 +1,71 @@
+"""A search as a job: what it must offer, and the key that its result is kept under."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Protocol
+
+from mirage_kernels.generator.ir.text import Json
+
+Found = dict[str, Json]  # what a task found, and what all of them did
+Task = Callable[[], Found]  # finds the same whenever and wherever it runs
+
+
+def _never(results: Sequence[Found]) -> bool:
+    return False
+
+
+@dataclass(frozen=True)
+class Round:
+    """Tasks that run in any order and in any process, with a word for what they do.
+
+    `enough` is asked about the results of the first tasks, in order: where it says yes the rest is
+    left out. The answer does not depend on which tasks happen to finish first.
+    """
+
+    name: str
+    tasks: Sequence[Task]
+    enough: Callable[[Sequence[Found]], bool] = _never
+
+
+class Problem(Protocol):
+    """A search that can be pickled, and is made in rounds; each may build on those before."""
+
+    def identity(self) -> Found:
+        """Return everything that the outcome depends on, the version of the code included."""
+        ...
+
+    def next_round(self, earlier: Sequence[Sequence[Found]]) -> Round | None:
+        """Return the round after those whose results are known; None after the last."""
+        ...
+
+    def merge(self, rounds: Sequence[Sequence[Found]]) -> Found:
+        """Return the outcome from the results of all rounds, in the order of their tasks."""
+        ...
+
+
+@dataclass(frozen=True)
+class Job:
+    """One search to make or to look up, with the name that a person knows it by."""
+
+    name: str
+    problem: Problem
+
+    @cached_property
+    def key(self) -> str:
+        """The name of the result: a digest of all that it depends on."""
+        return digest(self.problem.identity())
+
+
+def canonical(data: Json | Mapping[str, Json]) -> str:
+    """Return the one text of JSON data; names keep their order, which may mean something."""
+    return json.dumps(data, separators=(",", ":"))
+
+
+def digest(data: Json | Mapping[str, Json]) -> str:
+    """Return the digest of JSON data as 64 hexadecimal digits."""
+    return hashlib.sha256(canonical(data).encode()).hexdigest()

@@ -1,0 +1,184 @@
+"""The work itself: the tasks of one job in one process or several, told as messages.
+
+Every executor runs `work`, here or elsewhere.
+"""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import signal
+import time
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from contextlib import closing
+from dataclasses import dataclass
+from itertools import islice
+
+from mirage_kernels.generator.errors import JobError, MirageError
+from mirage_kernels.generator.jobs.job import Found, Job, Round, Task, canonical
+from mirage_kernels.generator.jobs.journal import TaskDone
+
+# Tasks handed out per process: enough that none idles, few enough that little is done in vain
+# when the results of the first tasks turn out to be enough.
+_AHEAD = 2
+_LOOK_SECONDS = 0.5
+
+
+@dataclass(frozen=True)
+class Assignment:
+    """A job with the tasks that are finished, and how many processes may work on the others."""
+
+    job: Job
+    key: str  # as the one who assigns computes it
+    finished: Sequence[TaskDone]
+    processes: int = 1
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A round begins: the word for it, how many tasks it has, and how many are finished."""
+
+    name: str
+    tasks: int
+    done: int
+
+
+@dataclass(frozen=True)
+class Merged:
+    """The last message: the outcome of the search."""
+
+    found: Found
+
+
+Message = Planned | TaskDone | Merged | MirageError
+
+
+def work(assignment: Assignment) -> Iterator[Message]:
+    """Do what is left of a job, message by message; an error of ours is the last message."""
+    try:
+        _check_version(assignment)
+        yield from _work(assignment)
+    except MirageError as error:
+        yield error
+
+
+def _check_version(assignment: Assignment) -> None:
+    """Refuse to do the work of other sources: a cluster may hold another version of them."""
+    here = Job(assignment.job.name, assignment.job.problem).key
+    if here != assignment.key:
+        raise JobError(
+            "the worker's generator is another version than the one that asks for "
+            f"{assignment.job.name}",
+            "install the same version of mirage-kernels wherever workers run",
+        )
+
+
+def _work(assignment: Assignment) -> Iterator[Message]:
+    problem = assignment.job.problem
+    rounds: list[list[Found]] = []
+    while (this := problem.next_round(rounds)) is not None:
+        number = len(rounds)
+        known = {t.index: t.found for t in assignment.finished if t.round == number}
+        yield Planned(this.name, len(this.tasks), len(known))
+        first = _FirstResults(this)
+        first.take(known)
+        if not first.complete:
+            todo = [i for i in range(len(this.tasks)) if i not in known]
+            with closing(_run_tasks(number, this.tasks, todo, assignment.processes)) as finished:
+                for task in finished:
+                    yield task
+                    known[task.index] = task.found
+                    first.take(known)
+                    if first.complete:
+                        break
+        rounds.append(first.results)
+    yield Merged(problem.merge(rounds))
+
+
+class _FirstResults:
+    """Results of a round in the order of its tasks, up to those that are enough."""
+
+    def __init__(self, this: Round) -> None:
+        self.round = this
+        self.results: list[Found] = []
+        self.complete = not this.tasks
+
+    def take(self, known: Mapping[int, Found]) -> None:
+        """Take over what follows the results so far."""
+        while not self.complete and len(self.results) in known:
+            self.results.append(known[len(self.results)])
+            all_done = len(self.results) == len(self.round.tasks)
+            self.complete = all_done or self.round.enough(self.results)
+
+
+Finished = Generator[TaskDone, None, None]  # closing it ends the tasks that still run
+
+
+def _run_tasks(number: int, tasks: Sequence[Task], todo: Sequence[int], processes: int) -> Finished:
+    """Run some tasks of a round, in any order."""
+    if processes == 1 or len(todo) < 2:
+        yield from (_run_task(number, index, tasks[index]) for index in todo)
+        return
+    others = set(multiprocessing.active_children())
+    # Forked: the children share the tasks, and all that was read to make them.
+    pool = ProcessPoolExecutor(
+        min(processes, len(todo)),
+        mp_context=multiprocessing.get_context("fork"),
+        initializer=_start_child,
+        initargs=(number, tasks, os.getpid()),
+    )
+    ended = False
+    try:
+        yield from _as_finished(pool, todo, _AHEAD * processes)
+        ended = True
+    finally:
+        if not ended:
+            for child in set(multiprocessing.active_children()) - others:
+                child.kill()
+        pool.shutdown(wait=ended, cancel_futures=True)
+
+
+def _as_finished(
+    pool: ProcessPoolExecutor, todo: Sequence[int], at_once: int
+) -> Iterator[TaskDone]:
+    waiting, running = iter(todo), set[Future[TaskDone]]()
+    while True:
+        running |= {pool.submit(_child_task, i) for i in islice(waiting, at_once - len(running))}
+        if not running:
+            return
+        done, running = wait(running, return_when=FIRST_COMPLETED)
+        yield from sorted((f.result() for f in done), key=lambda task: task.index)
+
+
+def _run_task(number: int, index: int, task: Task) -> TaskDone:
+    start = time.perf_counter()
+    # As a journal would return it, so that a resumed search merges what an unbroken one does.
+    found = json.loads(canonical(task()))
+    return TaskDone(number, index, found, time.perf_counter() - start)
+
+
+_round_here: list[tuple[int, Sequence[Task]]] = []
+
+
+def _start_child(number: int, tasks: Sequence[Task], parent: int) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides
+    end_with(parent)
+    _round_here[:] = [(number, tasks)]
+
+
+def _child_task(index: int) -> TaskDone:
+    number, tasks = _round_here[0]
+    return _run_task(number, index, tasks[index])
+
+
+def end_with(parent: int) -> None:
+    """End this process soon after its parent, which may be killed without a word."""
+
+    def look(*_: object) -> None:
+        if os.getppid() != parent:
+            os._exit(1)
+
+    signal.signal(signal.SIGALRM, look)
+    signal.setitimer(signal.ITIMER_REAL, _LOOK_SECONDS, _LOOK_SECONDS)

@@ -1,0 +1,172 @@
+"""A block graph as the planners see it: tile extents, phases, what repeats, whose tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from math import prod
+
+from mirage_kernels.generator.errors import PlanError
+from mirage_kernels.generator.ir import (
+    OPS,
+    Graph,
+    Kind,
+    Node,
+    Phase,
+    TensorType,
+    Value,
+    count,
+    phases_of,
+)
+from mirage_kernels.generator.plan.facts import Facts, facts
+from mirage_kernels.generator.plan.forms import Tile
+from mirage_kernels.generator.target import Target
+
+
+@dataclass(frozen=True)
+class Block:
+    """One kernel: its graph without thread graphs, bound to tensors, at given extents."""
+
+    index: int
+    node: Node
+    body: Graph
+    types: Mapping[str, TensorType]  # of the kernel graph's tensors
+    sizes: Mapping[str, int]  # extents of whole dims
+    warps: int
+    on: Target
+
+    @cached_property
+    def facts(self) -> Facts:
+        """What its multiprocessor does per cycle."""
+        return facts(self.on)
+
+    @cached_property
+    def phases(self) -> Mapping[str, Phase]:
+        """When each value is computed."""
+        return {name: phase for name, phase in phases_of(self.body).items() if phase is not None}
+
+    @cached_property
+    def tile(self) -> Tile:
+        """Extents of the tiles."""
+        extents: dict[str, int] = {}
+        for node in self.body.nodes:
+            if node.op != "output":  # whose type is the whole tensor's
+                for d in (d for v in node.outs for d in v.type.dims):
+                    extents[d.name] = max(extents.get(d.name, 1), d.size)
+        bounded = {d: min(n, self.sizes.get(d, n)) for d, n in extents.items()}
+        return Tile(bounded, self.warps)
+
+    def dims(self, value: str) -> tuple[str, ...]:
+        """Return a value's dims, those of extent 1 left away."""
+        names = self.body.values[value].type.names
+        return tuple(d for d in names if self.tile.extents.get(d, 1) > 1)
+
+    def width(self, value: str) -> int:
+        """Return the size of a value's elements in bytes."""
+        return self.body.values[value].type.dtype.bytes
+
+    def held(self, value: str) -> str:
+        """Return the name of a value among those of all kernels."""
+        return f"{self.index}/{value}"
+
+    @cached_property
+    def steps(self) -> int:
+        """Passes of the loop."""
+        loop = self.body.space.loop if self.body.space else None
+        if loop is None:
+            return 1
+        reduced = [a for a in self.body.space.reduced if a.dim == loop.dim]  # type: ignore[union-attr]
+        extent = reduced[0].tile if reduced else self.sizes[loop.dim]
+        return count(loop, extent)
+
+    def times(self, value: str) -> int:
+        """Return how often a value is computed."""
+        return self.steps if self.phases[value] is Phase.LOOP else 1
+
+    @cached_property
+    def blocks(self) -> int:
+        """Blocks of the grid."""
+        assert self.body.space is not None
+        return prod(count(a, self.sizes[a.dim]) for a in self.body.space.grid)
+
+    @property
+    def rounds(self) -> int:
+        """Blocks that one multiprocessor runs, one after the other or side by side."""
+        return -(-self.blocks // self.on.multiprocessors)
+
+    def tensor(self, value: str) -> str:
+        """Return the kernel graph's tensor that an input or output node is bound to."""
+        inputs = [n.name for n in self.body.inputs]
+        if value in inputs:
+            return self.node.args[inputs.index(value)]
+        return self.node.outs[self.body.outputs.index(value)].name
+
+    def tensor_bytes(self, name: str) -> int:
+        """Return the bytes of a whole tensor at this block's extents."""
+        type_ = self.types[name]
+        return type_.dtype.bytes * prod(self.sizes.get(d.name, d.size) for d in type_.dims)
+
+    @cached_property
+    def own(self) -> Mapping[str, frozenset[str]]:
+        """Return for each value the dims of which it is a bound.
+
+        A bound may differ from warp to warp: each has looked at its own part of the dim.
+        """
+        found: dict[str, frozenset[str]] = {}
+        for node in self.body.nodes:
+            along = frozenset[str]().union(*(found[a] for a in node.args))
+            if node.op == "peak":
+                along |= {node.over}
+            elif node.op not in ("last",) and OPS[node.op].kind is not Kind.ELEMENTWISE:
+                along = frozenset()
+            found |= {v.name: along - set(v.type.names) for v in node.outs}
+        return found
+
+
+def without_threads(body: Graph) -> Graph:
+    """Return a block graph with the nodes of its thread graphs in their place."""
+    nodes: list[Node] = []
+    for node in body.nodes:
+        nodes += _opened(node) if node.op == "thread" else [node]
+    return replace(body, nodes=tuple(nodes))
+
+
+def _opened(node: Node) -> list[Node]:
+    assert node.body is not None
+    names = dict(zip((n.name for n in node.body.inputs), node.args, strict=True))
+    names[node.body.outputs[0]] = node.name
+    opened = []
+    for inner in node.body.nodes:
+        if inner.op != "input":
+            name = names.setdefault(inner.name, inner.name)
+            args = tuple(names[a] for a in inner.args)
+            opened.append(replace(inner, outs=(Value(name, inner.out.type),), args=args))
+    return opened
+
+
+def blocks_of(graph: Graph, sizes: Mapping[str, int], *, warps: int, on: Target) -> list[Block]:
+    """Return the kernels of a muGraph; raises PlanError for one that has none of ours."""
+    types = {name: value.type for name, value in graph.values.items()}
+    blocks = [
+        Block(i, n, without_threads(n.body), types, sizes, warps, on)
+        for i, n in enumerate(graph.nodes)
+        if n.op == "block" and n.body is not None
+    ]
+    if not blocks:
+        raise PlanError("the muGraph has no kernel of its own, there is nothing to plan")
+    return blocks
+
+
+def default_sizes(graph: Graph) -> dict[str, int]:
+    """Return extents to plan for: dims as large as they get, but one tile of dynamic grid dims."""
+    dims = [d for v in graph.values.values() for d in v.type.dims]
+    sizes = {d.name: d.size for d in dims}
+    dynamic = {d.name for d in dims if d.dynamic}
+    for node in graph.blocks:
+        assert node.body is not None
+        assert node.body.space is not None
+        for axis in node.body.space.grid:
+            if axis.dim in dynamic and not axis.reduced:
+                sizes[axis.dim] = min(sizes[axis.dim], axis.tile)
+    return sizes

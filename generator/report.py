@@ -1,0 +1,60 @@
+"""What making one kernel took, for people and for JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from mirage_kernels.generator.ir import Json
+from mirage_kernels.generator.search.select import Ranked, Refusal
+from mirage_kernels.generator.superoptimize import Found
+
+ALTERNATIVES_SHOWN = 5
+
+
+@dataclass(frozen=True)
+class Report:
+    """What making one kernel took: counts of the search, refusals, seconds by stage."""
+
+    states: int
+    pruned: dict[str, int]
+    candidates: int
+    proved: int
+    rejected: int
+    gated: int
+    seconds: dict[str, float]
+    alternatives: tuple[str, ...]
+    refused: tuple[Refusal, ...]
+
+    def to_json(self) -> dict[str, Json]:
+        """Return the report as JSON data."""
+        data: dict[str, Json] = {
+            "states": self.states,
+            "pruned": {**self.pruned},
+            "candidates": self.candidates,
+            "proved": self.proved,
+            "rejected": self.rejected,
+            "gated": self.gated,
+            "seconds": {k: round(v, 2) for k, v in self.seconds.items()},
+            "alternatives": list(self.alternatives),
+        }
+        return data | {"refused": [f"{r.line}: {r.reason}" for r in self.refused]}
+
+
+def report_of(
+    found: Found, ranked: Sequence[Ranked], refused: Sequence[Refusal], seconds: Mapping[str, float]
+) -> Report:
+    """Return the report on a choice: what was found, and what was refused before it."""
+    counts, passed = found.counts, {r.line for r in refused}
+    others = [r.line() for r in ranked if r.line() not in passed][1 : ALTERNATIVES_SHOWN + 1]
+    return Report(
+        states=counts.states,
+        pruned=dict(sorted(counts.pruned.items())),
+        candidates=counts.candidates,
+        proved=len(found.programs),
+        rejected=counts.rejected,
+        gated=sum("error" in r.reason for r in refused),
+        seconds=dict(seconds),
+        alternatives=tuple(others),
+        refused=tuple(refused),
+    )

@@ -1,0 +1,44 @@
+"""Extents and tiles that a chosen muGraph is proved at beside the quick small ones."""
+
+from __future__ import annotations
+
+from mirage_kernels.generator.ir import Graph
+from mirage_kernels.generator.search.verify import Case
+
+_EDGE = 5  # elements of the last, uneven tile
+
+
+def tiles_of(graph: Graph) -> dict[str, int]:
+    """Return the tile sizes of a muGraph by `Axis.tile_key`."""
+    spaces = [n.body.space for n in graph.blocks if n.body is not None and n.body.space is not None]
+    return {a.tile_key: a.tile for space in spaces for a in space.axes}
+
+
+def full_cases(graph: Graph) -> list[Case]:
+    """Return cases at a muGraph's own tiles: full static extents, uneven edges, a single tile.
+
+    Dynamic dims have a tile and an uneven edge, or several of both where they are summed along.
+    """
+    tiles = tiles_of(graph)
+    whole = _largest_tiles(graph)
+    dims = {d.name: d for n in graph.inputs for d in n.out.type.dims}
+    several = {d: min(2 * n + _EDGE, dims[d].size) for d, n in whole.items()}
+    full = {name: several.get(name, 2) if d.dynamic else d.size for name, d in dims.items()}
+    uneven = {name: several.get(name, d.size if not d.dynamic else 2) for name, d in dims.items()}
+    single = {name: min(whole.get(name, 1), full[name]) for name in dims}
+    for name, dim in dims.items():
+        if name not in whole and not dim.dynamic:
+            single[name] = dim.size
+    distinct = {tuple(sizes.items()): sizes for sizes in (full, uneven, single)}
+    return [Case(tiles, sizes) for sizes in distinct.values()]
+
+
+def _largest_tiles(graph: Graph) -> dict[str, int]:
+    """Return the largest tile of each dim that is cut; a split's part where there is one."""
+    largest: dict[str, int] = {}
+    for node in graph.blocks:
+        assert node.body is not None
+        assert node.body.space is not None
+        for axis in node.body.space.axes:
+            largest[axis.dim] = max(largest.get(axis.dim, 1), axis.tile)
+    return largest

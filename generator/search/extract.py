@@ -1,0 +1,158 @@
+"""Programs from the and-or graph of values: cheapest first, each counted once.
+
+A program chooses one derivation for every value that it computes. The cheapest derivation of a
+value follows from those of its operands; any other costs some regret on top. All programs of at
+most so much total regret are enumerated without dead ends, from the result down, and the bound is
+raised until there are as many programs as wanted or no more. What is used twice is computed once.
+
+A last kernel must read what the first one made: such an obligation is passed on from each value to
+one of its operands until an input that meets it, and counts in the costs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from math import inf
+
+from mirage_kernels.generator.search.refine import Refined
+from mirage_kernels.generator.search.values import LOAD, Saturation, Step
+
+Graph = Saturation | Refined
+Want = tuple[int, bool]  # a value, and whether it must be made from what an obligation names
+
+
+@dataclass(frozen=True)
+class Program:
+    """One program: the derivation of every value it computes, operands first, and its cost."""
+
+    steps: tuple[tuple[int, Step], ...]  # loads left out
+    roots: tuple[int, ...]
+    cost: float
+
+
+@dataclass(frozen=True)
+class _Way:
+    """One way to get what is wanted: its regret, the step, and what that wants in turn."""
+
+    regret: float
+    step: Step
+    wants: tuple[Want, ...]
+
+
+@dataclass
+class Extraction:
+    """Enumeration of the programs of one saturation, or of its refinement."""
+
+    graph: Graph
+    cost: Callable[[int, Step], float]  # of a step that makes a value, loads included
+    max_ops: int
+    through: frozenset[int] = frozenset()  # inputs of which a program must read at least one
+    bound: float = 0.0  # on the total regret
+    beyond: float = inf  # the least regret that the bound cut off
+    _least: dict[Want, float] = field(default_factory=dict)
+    _ways: dict[Want, tuple[_Way, ...]] = field(default_factory=dict)
+    _rank: dict[int, int] = field(default_factory=dict)
+
+    def programs(self, roots: Sequence[int], wanted: int | None = None) -> list[Program]:
+        """Return the programs that compute `roots`, cheapest first: all, or about `wanted`."""
+        wants = tuple((root, i == 0 and bool(self.through)) for i, root in enumerate(roots))
+        least = sum(self.least(want) for want in wants)
+        if least == inf:
+            return []
+        self.bound = inf if wanted is None else 0.0
+        while True:
+            self.beyond = inf
+            state = self._expand({}, dict(wants), self.bound)
+            found = dict.fromkeys(islice(state, wanted and 4 * wanted))
+            if wanted is None or len(found) >= wanted or self.beyond == inf:
+                programs = [self._finished(steps, tuple(roots)) for steps in found]
+                return sorted(programs, key=lambda p: (p.cost, len(p.steps), p.steps))[:wanted]
+            self.bound = max(self.beyond, 2 * self.bound, 1e-3 * least)
+
+    def least(self, want: Want) -> float:
+        """Return the cost of the cheapest way to get what is wanted, shared parts counted twice."""
+        if want not in self._least:
+            value, obliged = want
+            best = inf
+            for step in self.graph.derivations[value]:
+                for wants in self._choices(value, step, obliged):
+                    best = min(best, self.cost(value, step) + sum(map(self.least, wants)))
+            self._least[want] = best
+            self._rank.setdefault(value, len(self._rank))
+        return self._least[want]
+
+    def _choices(self, value: int, step: Step, obliged: bool) -> Iterator[tuple[Want, ...]]:
+        """Yield what a step wants: its operands, one of them under the obligation if there is."""
+        operands = tuple(dict.fromkeys(step.args))
+        if not obliged or value in self.through:
+            if not obliged or step.op == LOAD:
+                yield tuple((a, False) for a in operands)
+            return
+        for chosen in operands:
+            yield tuple((a, a == chosen) for a in operands)
+
+    def _expand(
+        self, chosen: dict[int, Step], pending: dict[int, bool], room: float
+    ) -> Iterator[tuple[tuple[int, Step], ...]]:
+        if not pending:
+            yield tuple(sorted(chosen.items(), key=lambda item: self._rank[item[0]]))
+            return
+        value = max(pending, key=self._rank.__getitem__)  # its users have all been chosen
+        rest = {v: obliged for v, obliged in pending.items() if v != value}
+        made = sum(step.op != LOAD for step in chosen.values())
+        for way in self.ways((value, pending[value])):
+            if way.regret > room:
+                self.beyond = min(self.beyond, self.bound - room + way.regret)
+                break
+            left = {**rest}
+            for operand, obliged in way.wants:
+                left[operand] = left.get(operand, False) or obliged
+            computed = sum(self._is_computed(v) for v in left) + (way.step.op != LOAD)
+            if made + computed > self.max_ops:
+                continue
+            chosen[value] = way.step
+            yield from self._expand(chosen, left, room - way.regret)
+            del chosen[value]
+
+    def _is_computed(self, value: int) -> bool:
+        return self.graph.derivations[value][0].op != LOAD
+
+    def ways(self, want: Want) -> tuple[_Way, ...]:
+        """Return the ways to get what is wanted, least regret first."""
+        if want not in self._ways:
+            value, obliged = want
+            least = self.least(want)
+            found = [
+                _Way(
+                    max(self.cost(value, step) + sum(map(self.least, wants)) - least, 0.0),
+                    step,
+                    wants,
+                )
+                for step in self.graph.derivations[value]
+                for wants in self._choices(value, step, obliged)
+            ]
+            finite = [way for way in found if way.regret < inf]
+            self._ways[want] = tuple(sorted(finite, key=lambda way: way.regret))
+        return self._ways[want]
+
+    def _finished(self, steps: tuple[tuple[int, Step], ...], roots: tuple[int, ...]) -> Program:
+        cost = sum(self.cost(value, step) for value, step in steps)
+        return Program(self._light_first([s for s in steps if s[1].op != LOAD]), roots, cost)
+
+    def _light_first(self, steps: Sequence[tuple[int, Step]]) -> tuple[tuple[int, Step], ...]:
+        """Return steps in an order in which operands come first, of those ready the lightest.
+
+        What is light leaves little behind; a heavy product that comes last holds its operands
+        for the shortest time.
+        """
+        waiting = {value for value, _ in steps}
+        left, ordered = list(steps), []
+        while left:
+            ready = [s for s in left if waiting.isdisjoint(s[1].args)]
+            lightest = min(ready, key=lambda s: (self.cost(*s), self._rank[s[0]]))
+            ordered.append(lightest)
+            left.remove(lightest)
+            waiting.discard(lightest[0])
+        return tuple(ordered)

@@ -1,0 +1,43 @@
+"""What the environment says to the generator: nothing else in it reads variables of its own."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from mirage_kernels.generator.errors import FileError
+
+STORE_VARIABLE = "MIRAGE_KERNELS_STORE"
+
+
+def store_folder(given: str | None = None) -> Path:
+    """Return where results of searches are kept: `--store`, MIRAGE_KERNELS_STORE, or the cache.
+
+    The cache is the user's, where the XDG base directory specification puts it: a relative
+    XDG_CACHE_HOME is to be ignored. Raises FileError where there is no home folder either.
+    """
+    chosen = given or os.environ.get(STORE_VARIABLE)
+    if chosen:
+        return Path(chosen)
+    cache = Path(os.environ.get("XDG_CACHE_HOME", ""))
+    return (cache if cache.is_absolute() else _home() / ".cache") / "mirage-kernels"
+
+
+def ray_address(given: str | None = None) -> str | None:
+    """Return the address of a running Ray cluster, or None where one of this machine is meant."""
+    return given or os.environ.get("RAY_ADDRESS") or None
+
+
+def quiet_ray() -> None:
+    """Let a Ray cluster of this machine send no statistics, unless the user wants it to."""
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+
+
+def _home() -> Path:
+    try:
+        return Path.home()
+    except RuntimeError as error:
+        raise FileError(
+            "there is no home folder to keep results of searches in",
+            f"name a folder: --store DIR, or set {STORE_VARIABLE}",
+        ) from error

@@ -1,0 +1,291 @@
+"""The superoptimizer as one call, and as a job: a spec in, proved programs out.
+
+    spec --search--> programs, cheapest first --verify--> those that prove equal at small sizes
+
+The search sees classes of extents, not extents: static dims that are longer than a tile, and those
+that are not. So one search serves every shape of a class and every storage type. Programs with exp
+are made safe (`search/stabilise.py`) before they are proved.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
+
+from mirage_kernels.generator.errors import MirageError, SearchError
+from mirage_kernels.generator.ir import Dim, DType, Graph, Json, TensorType, Value, dumps, parts_of
+from mirage_kernels.generator.ir.dtypes import STORAGE_DTYPES
+from mirage_kernels.generator.ir.text import to_json as graph_json
+from mirage_kernels.generator.jobs.code import code_digest
+from mirage_kernels.generator.jobs.job import Found as JsonFound
+from mirage_kernels.generator.jobs.job import Job, Round
+from mirage_kernels.generator.jobs.job import Problem as JobProblem
+from mirage_kernels.generator.jobs.work import Assignment, Merged, Planned, work
+from mirage_kernels.generator.search import sketch as sketches
+from mirage_kernels.generator.search.gate import batch_dims
+from mirage_kernels.generator.search.kernels import Search, Task
+from mirage_kernels.generator.search.lower import Goal, lower
+from mirage_kernels.generator.search.problem import LARGEST_TILE, Limits, Problem
+from mirage_kernels.generator.search.sketch import ProgramSketch
+from mirage_kernels.generator.search.stabilise import stabilise
+from mirage_kernels.generator.search.verify import Case, Prover, seen_dims
+from mirage_kernels.generator.target import target
+
+LONG, SHORT = 4096, 64  # what static dims of each class count as
+SLOWEST = 2.5  # nominal time of programs that are verified, in units of the fastest one's
+BATCH = 8  # programs that one task verifies
+SEED = 20260
+
+Progress = Callable[[str, int, int], None]
+
+
+@dataclass(frozen=True)
+class Counts:
+    """What a search did: values kept, values pruned by reason, programs found and refused."""
+
+    states: int = 0
+    pruned: Counter[str] = field(default_factory=Counter)
+    candidates: int = 0
+    rejected: int = 0
+
+    def plus(self, other: Counts) -> Counts:
+        """Return the counts of both."""
+        return Counts(
+            self.states + other.states,
+            self.pruned + other.pruned,
+            self.candidates + other.candidates,
+            self.rejected + other.rejected,
+        )
+
+
+@dataclass(frozen=True)
+class Found:
+    """Proved programs, cheapest first, and what finding them took."""
+
+    programs: tuple[ProgramSketch, ...]
+    counts: Counts
+
+
+def shape_class(spec: Graph, long: frozenset[str] = frozenset()) -> Graph:
+    """Return `spec` with every static extent replaced by that of its class, stored as fp16.
+
+    Dims in `long` count as long whatever their extents are here.
+    """
+
+    def class_of(dim: Dim) -> Dim:
+        is_long = dim.name in long or dim.size > LARGEST_TILE
+        return dim if dim.dynamic else replace(dim, size=LONG if is_long else SHORT)
+
+    def classed(value: Value) -> Value:
+        dtype = DType.FP16 if value.type.dtype in STORAGE_DTYPES else value.type.dtype
+        return replace(value, type=TensorType(tuple(map(class_of, value.type.dims)), dtype))
+
+    nodes = tuple(replace(n, outs=tuple(map(classed, n.outs))) for n in spec.nodes)
+    return replace(spec, nodes=nodes)
+
+
+@dataclass(frozen=True)
+class Superoptimization:
+    """One search as a job (`jobs/job.py`): it is cut into tasks, and merged from their results."""
+
+    spec: Graph  # of a shape class
+    limits: Limits
+    arch: str
+
+    def identity(self) -> JsonFound:
+        """Return everything that the outcome depends on, the version of the code included."""
+        return {
+            "spec": graph_json(self.spec),
+            "limits": dict(vars(self.limits)),
+            "arch": self.arch,
+            "seed": SEED,
+            "code": code_digest(__name__),
+        }
+
+    def next_round(self, earlier: Sequence[Sequence[JsonFound]]) -> Round | None:
+        """Return the tasks that search, then the tasks that verify what was found."""
+        if not earlier:
+            search = self._search
+            return Round("search", [partial(_searched, search, t) for t in search.tasks()])
+        if len(earlier) == 1:
+            programs = _worth_verifying(earlier[0], self.limits)[0]
+            verifier = self._verifier
+            batches = [programs[i : i + BATCH] for i in range(0, len(programs), BATCH)]
+            return Round("verify", [partial(_verified, verifier, batch) for batch in batches])
+        return None
+
+    def merge(self, rounds: Sequence[Sequence[JsonFound]]) -> JsonFound:
+        """Return proved programs and counts."""
+        found, slow = _worth_verifying(rounds[0], self.limits)
+        counts = Counts(
+            candidates=len(found) + slow, pruned=Counter(time=slow) if slow else Counter()
+        )
+        for result in rounds[0]:
+            counts = counts.plus(_counts(result))
+        proved: list[Json] = []
+        for result in rounds[1]:
+            proved += _items(result["proved"])
+        counts = counts.plus(Counts(rejected=len(found) - len(proved)))
+        return {"programs": proved, "counts": _counts_json(counts)}
+
+    @property
+    def _search(self) -> Search:
+        return Search(Problem(self.spec, self.limits, target(self.arch)))
+
+    @property
+    def _verifier(self) -> Verifier:
+        return Verifier(self.spec)
+
+
+@dataclass(frozen=True)
+class Verifier:
+    """Quick proofs at small sizes against one spec."""
+
+    spec: Graph
+
+    @cached_property
+    def goal(self) -> Goal:
+        """How programs are lowered for a quick proof."""
+        return goal_of(self.spec, DType.FP16)
+
+    @cached_property
+    def prover(self) -> Prover:
+        """The spec, evaluated once per draw for all programs."""
+        return Prover(self.spec)
+
+    @cached_property
+    def cases(self) -> list[Case]:
+        """Two quick draws: uneven tiles, steps and parts; and everything within one of each.
+
+        The chosen muGraph is proved at length; dims that only number problems have one block.
+        """
+        alike = batch_dims(self.spec)
+        reduced = {n.over for n in self.spec.of("sum", "contract")}
+        names = seen_dims(self.spec)
+        tiles = {d: 2 + i % 2 for i, d in enumerate(names)}
+        uneven = {d: tiles[d] if d in alike else 2 * tiles[d] + 1 for d in names}
+        uneven |= {d: 3 * tiles[d] + 1 for d in reduced}
+        parts = {parts_of(d): 2 * tiles[d] for d in reduced}
+        return [Case(tiles | parts, uneven), Case(tiles | parts, tiles)]
+
+    def reason_against(self, program: ProgramSketch) -> str:
+        """Return why a program is not equal to the spec, nothing if it proves equal."""
+        try:
+            graph = stabilise(lower(program, self.goal), DType.FP16)
+            for number, case in enumerate(self.cases):
+                self.prover.compare(graph, case, seed=SEED + number)
+        except MirageError as error:
+            return error.sentence
+        return ""
+
+
+def goal_of(spec: Graph, storage: DType) -> Goal:
+    """Return how the programs of a spec are lowered, dims whole."""
+    result = spec.values[spec.outputs[0]].type
+    return Goal(spec, replace(result, dtype=storage), storage, {})
+
+
+def _searched(search: Search, task: Task) -> JsonFound:
+    found = search.run(task)
+    return {
+        "programs": [sketches.to_json(p) for p in found.programs],
+        "counts": _counts_json(Counts(found.counts.states, found.counts.pruned)),
+    }
+
+
+def _verified(verifier: Verifier, batch: Sequence[Json]) -> JsonFound:
+    proved = [p for p in batch if not verifier.reason_against(program_of(p))]
+    return {"proved": proved}
+
+
+def program_of(data: Json) -> ProgramSketch:
+    """Read a found program; raises SearchError for anything else."""
+    try:
+        return sketches.from_json(data if isinstance(data, dict) else {})
+    except (KeyError, TypeError, ValueError) as error:
+        raise SearchError(
+            f"a stored program is malformed: {type(error).__name__}: {error}",
+            "search anew with --fresh",
+        ) from error
+
+
+def _worth_verifying(found: Sequence[JsonFound], limits: Limits) -> tuple[list[Json], int]:
+    """Return the programs worth verifying, cheapest first, and how many are too slow or too many.
+
+    The nominal cost of a program bounds its time from below well enough to tell the hopeless ones.
+    """
+    every = {_text(p): p for result in found for p in _items(result["programs"])}
+    ordered = sorted(every.values(), key=_cost)
+    if limits.kept is None or not ordered:
+        return ordered, 0
+    near = [p for p in ordered if _cost(p) <= SLOWEST * _cost(ordered[0])]
+    kept = near[: limits.verified]
+    return kept, len(ordered) - len(kept)
+
+
+def superoptimize(
+    spec: Graph, limits: Limits, arch: str, *, jobs: int = 1, progress: Progress = lambda *_: None
+) -> Found:
+    """Return the programs that are equal to `spec`, cheapest first, without a store.
+
+    `progress(stage, done, tasks)` is called as tasks finish. Raises what the search raises.
+    """
+    return run_search(
+        Superoptimization(shape_class(spec), limits, arch), jobs=jobs, progress=progress
+    )
+
+
+def run_search(problem: JobProblem, *, jobs: int, progress: Progress) -> Found:
+    """Return the outcome of a search that is made here and kept nowhere."""
+    job = Job("superoptimize", problem)
+    stage, done, tasks = "", 0, 0
+    for message in work(Assignment(job, job.key, (), jobs)):
+        if isinstance(message, MirageError):
+            raise message
+        if isinstance(message, Merged):
+            return found_of(message.found)
+        if isinstance(message, Planned):
+            stage, done, tasks = message.name, message.done, message.tasks
+        else:
+            done += 1
+        progress(stage, done, tasks)
+    raise SearchError("the search ended without an outcome")
+
+
+def found_of(data: JsonFound) -> Found:
+    """Read an outcome back."""
+    return Found(tuple(map(program_of, _items(data["programs"]))), _counts(data))
+
+
+def _counts(data: JsonFound) -> Counts:
+    counts = data["counts"]
+    assert isinstance(counts, dict)
+    pruned = counts["pruned"]
+    assert isinstance(pruned, dict)
+    numbers = {name: int(n) for name, n in counts.items() if isinstance(n, int)}
+    return Counts(
+        **numbers, pruned=Counter({k: int(v) for k, v in pruned.items() if isinstance(v, int)})
+    )
+
+
+def _counts_json(counts: Counts) -> Json:
+    pruned: dict[str, Json] = {**dict(sorted(counts.pruned.items()))}
+    return {**vars(counts), "pruned": pruned}
+
+
+def _items(data: Json) -> list[Json]:
+    assert isinstance(data, list)
+    return data
+
+
+def _cost(program: Json) -> float:
+    assert isinstance(program, dict)
+    cost = program["cost"]
+    assert isinstance(cost, int | float)
+    return cost
+
+
+def _text(program: Json) -> str:
+    return dumps(program)

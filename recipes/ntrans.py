@@ -1,0 +1,34 @@
+"""The residual step of nGPT: hidden states move along the unit sphere towards a block's output."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from mirage_kernels.generator.language import Tensor, l2_norm
+from mirage_kernels.generator.recipe import recipe, shape
+
+if TYPE_CHECKING:
+    import torch
+
+
+def reference(h: torch.Tensor, x: torch.Tensor, alpha: torch.Tensor) -> torch.Tensor:
+    """PyTorch's own unfused program: a kernel per norm, quotient, difference, product and sum."""
+    from torch.nn.functional import normalize
+
+    return normalize(h + alpha * (normalize(x, dim=-1) - h), dim=-1)
+
+
+@recipe(
+    inputs={"h": "M K", "x": "M K", "alpha": "K"},
+    output="M K",
+    dynamic={"M": 4096},
+    reference=reference,
+    shapes=(
+        shape("the Mirage paper's nTrans (its alpha is per token too)", K=4096),
+        shape("nGPT-0.5B", K=1024),
+        shape("nGPT-1B", K=1280),
+    ),
+)
+def ntrans(h: Tensor, x: Tensor, alpha: Tensor) -> Tensor:
+    """norm(h + alpha * (norm(x) - h)), where norm(x) = x / sqrt(sum(x^2))."""
+    return l2_norm(h + alpha * (l2_norm(x, over="K") - h), over="K")

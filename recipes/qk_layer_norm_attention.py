@@ -1,0 +1,77 @@
+"""Attention whose queries and keys are layer-normalised first, each head with its own weights.
+
+The cache holds raw keys. A bias of theirs would add the same to all scores of a query, which the
+softmax ignores: only queries have one.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from mirage_kernels.generator.language import Tensor, layer_norm
+from mirage_kernels.generator.recipe import recipe, shape
+from mirage_kernels.recipes.gqa import attention
+from mirage_kernels.recipes.gqa import reference as unfused_attention
+
+if TYPE_CHECKING:
+    import torch
+
+
+def reference(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    q_weight: torch.Tensor,
+    q_bias: torch.Tensor,
+    k_weight: torch.Tensor,
+    seq_lens: torch.Tensor,
+    scale: float,
+    eps: float,
+) -> torch.Tensor:
+    """PyTorch's own unfused program: norms rounded to the input's type, then attention."""
+    from torch.nn.functional import layer_norm as torch_layer_norm
+
+    normed_q = torch_layer_norm(q, (q.shape[-1],), eps=eps) * q_weight + q_bias
+    normed_k = torch_layer_norm(k, (k.shape[-1],), eps=eps) * k_weight
+    return unfused_attention(normed_q, normed_k, v, seq_lens, scale)
+
+
+@recipe(
+    inputs={
+        "q": "B Hkv G D",
+        "k": "B L Hkv D",
+        "v": "B L Hkv D",
+        "q_weight": "Hkv G D",
+        "q_bias": "Hkv G D",
+        "k_weight": "Hkv D",
+        "seq_lens": "B:int32",
+        "scale": "",
+        "eps": "",
+    },
+    output="B Hkv G D",
+    dynamic={"B": 256, "L": 131072},
+    scalars={"scale": 128**-0.5, "eps": 1e-5},
+    ranges={"seq_lens": "1..L"},
+    reference=reference,
+    shapes=(
+        shape("Chameleon-7B, TP 1 (multi-head)", Hkv=32, G=1, D=128),
+        shape("Chameleon-7B, TP 4 (multi-head)", Hkv=8, G=1, D=128),
+        shape("Chameleon-34B, TP 1", Hkv=8, G=8, D=128),
+        shape("Command-R+, TP 1 (q_bias is 0)", Hkv=8, G=12, D=128),
+    ),
+)
+def qk_layer_norm_attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    q_weight: Tensor,
+    q_bias: Tensor,
+    k_weight: Tensor,
+    seq_lens: Tensor,
+    scale: Tensor,
+    eps: Tensor,
+) -> Tensor:
+    """gqa of layer_norm(q) * q_weight + q_bias and layer_norm(k) * k_weight, both over D."""
+    normed_q = layer_norm(q, eps, over="D") * q_weight + q_bias
+    normed_k = layer_norm(k, eps, over="D") * k_weight
+    return attention(normed_q, normed_k, v, seq_lens, scale)

@@ -1,0 +1,99 @@
+"""A search that is fast, always the same, and fails where and how it is told to."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from mirage_kernels.generator.errors import SearchError
+from mirage_kernels.generator.ir.text import Json
+from mirage_kernels.generator.jobs.job import Found, Round
+
+
+@dataclass(frozen=True)
+class FakeSearch:
+    """Task i finds one program that costs i among i + 1 states; the third one is not proved.
+
+    What it ran stands in `<folder>/<name>.ran`, a line per task. `trouble` comes when task `at` is
+    run, the first `times` times: kill, exit, error, ours, hang; `print` is none.
+    """
+
+    name: str
+    folder: str
+    tasks: int = 6
+    seconds: float = 0.0  # that a task takes
+    trouble: str = ""
+    at: int = 3
+    times: int = 1
+    budget: int = 1_000_000  # states
+
+    def identity(self) -> Found:
+        return {"search": "fake", "name": self.name, "tasks": self.tasks, "budget": self.budget}
+
+    def next_round(self, earlier: Sequence[Sequence[Found]]) -> Round | None:
+        if len(earlier) == 2:
+            return None
+        if not earlier:
+            return Round("search", [partial(self.search, i) for i in range(self.tasks)], self.spent)
+        programs = [p for result in earlier[0] for p in result["programs"]]
+        return Round("prove", [partial(self.prove, p) for p in programs])
+
+    def search(self, index: int) -> Found:
+        if index == self.at and self.trouble and len(self._lines("troubles")) < self.times:
+            self._append("troubles", index)
+            self._make_trouble()
+        time.sleep(self.seconds)
+        self._append("ran", index)
+        program = {"cost": float(index), "kernels": []}
+        return {"programs": [program], "states": index + 1, "b": 1, "a": 0.1}
+
+    def prove(self, program: Json) -> Found:
+        return {"proved": program["cost"] != 2.0}
+
+    def spent(self, results: Sequence[Found]) -> bool:
+        return sum(r["states"] for r in results) >= self.budget
+
+    def merge(self, rounds: Sequence[Sequence[Found]]) -> Found:
+        found, proofs = rounds
+        programs = [p for r in found for p in r["programs"]]
+        proved = [p for p, proof in zip(programs, proofs, strict=True) if proof["proved"]]
+        counts = {
+            "states": sum(r["states"] for r in found),
+            "pruned": {"type": 1700, "time": 2},
+            "candidates": len(programs) + 2,
+            "rejected": len(programs) - len(proved),
+        }
+        return {"counts": counts, "programs": proved, "order": [list(r) for r in found]}
+
+    def ran(self) -> list[int]:
+        """Return the tasks that were run, by anyone, in order."""
+        return self._lines("ran")
+
+    def _make_trouble(self) -> None:
+        if self.trouble == "kill":
+            os.kill(os.getpid(), signal.SIGKILL)
+        elif self.trouble == "exit":
+            print("some words, the last ones", file=sys.stderr, flush=True)
+            os._exit(7)
+        elif self.trouble == "error":
+            raise ZeroDivisionError("a bug of the search")
+        elif self.trouble == "ours":
+            raise SearchError("there is no such muGraph", "try another one")
+        elif self.trouble == "print":
+            print("words that are no message", flush=True)
+        elif self.trouble == "hang":
+            time.sleep(600)
+
+    def _lines(self, what: str) -> list[int]:
+        file = Path(self.folder) / f"{self.name}.{what}"
+        return [int(line) for line in file.read_text().split()] if file.exists() else []
+
+    def _append(self, what: str, index: int) -> None:
+        with (Path(self.folder) / f"{self.name}.{what}").open("a") as file:
+            file.write(f"{index}\n")

@@ -1,0 +1,217 @@
+"""Checkpoints: written and read back unchanged, and malformed ones named by place."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from mirage_kernels.generator.errors import FileError, MirageError
+from mirage_kernels.generator.mirage.exports import checkpoint_text
+from mirage_kernels.generator.mirage.graphs import KernelGraph
+from mirage_kernels.generator.mirage.imports import OP_TYPES, read_checkpoint
+from mirage_kernels.generator.mirage.lower import lower
+from mirage_kernels.generator.mirage.rules import RULES
+from mirage_kernels.generator.mirage.shapes import RULES as SHAPES
+from mirage_kernels.generator.mirage.verification import parsed
+
+MUTATIONS = 400
+
+
+def text_of(*graphs: KernelGraph) -> str:
+    return checkpoint_text([graph.program() for graph in graphs])
+
+
+def write(folder: Path, text: str) -> Path:
+    path = folder / "checkpoint.json"
+    path.write_text(text)
+    return path
+
+
+@pytest.fixture(scope="session")
+def data(programs: dict[str, Callable[..., KernelGraph]]) -> list:
+    return json.loads(text_of(*(build() for build in programs.values())))
+
+
+def test_every_operator_has_a_shape_rule_and_a_meaning() -> None:
+    assert set(RULES) == set(SHAPES)
+    assert {step.op for step in OP_TYPES.values()} <= set(RULES)
+
+
+def test_a_written_graph_reads_back_unchanged(
+    named_program: tuple[str, KernelGraph], tmp_path: Path
+) -> None:
+    program = named_program[1].program()
+    (found,) = read_checkpoint(write(tmp_path, checkpoint_text([program])))
+    assert found.program == program
+
+
+def test_writing_what_was_read_makes_the_same_file(data: list, tmp_path: Path) -> None:
+    path = write(tmp_path, json.dumps(data))
+    programs = [found.program for found in read_checkpoint(path) if found.program]
+    assert json.loads(checkpoint_text(programs)) == data
+
+
+def test_the_format_is_as_committed(
+    programs: dict[str, Callable[..., KernelGraph]], golden: Callable[[str, str], None]
+) -> None:
+    golden("mirage_checkpoint.json", text_of(programs["rms_norm"](), programs["gqa"]()))
+
+
+def test_older_names_of_accumulators_mean_the_same(data: list, tmp_path: Path) -> None:
+    older = json.dumps(data).replace("tb_forloop_accum_", "tb_accum_")
+    newer = read_checkpoint(write(tmp_path, json.dumps(data)))
+    assert read_checkpoint(write(tmp_path, older)) == newer
+
+
+def test_an_older_file_holds_its_graphs_in_an_object(data: list, tmp_path: Path) -> None:
+    plain = read_checkpoint(write(tmp_path, json.dumps(data)))
+    wrapped = write(tmp_path, json.dumps({"generated_graphs": data, "callstack": []}))
+    assert read_checkpoint(wrapped) == plain
+
+
+def test_an_unknown_operator_is_a_reason_why_one_graph_is_not_parsed(
+    data: list, tmp_path: Path
+) -> None:
+    changed = json.dumps(data).replace("tb_silu_op", "tb_frobnicate_op")
+    found = read_checkpoint(write(tmp_path, changed))
+    reasons = [f.reason for f in found if f.program is None]
+    assert reasons == ["there is no operator 'tb_frobnicate_op' here"]
+    assert len(found) == len(data)
+
+
+def test_operators_whose_numbers_the_file_leaves_out_are_not_guessed(
+    data: list, tmp_path: Path
+) -> None:
+    changed = json.dumps(data).replace("tb_silu_op", "tb_clamp_op")
+    reasons = [f.reason for f in read_checkpoint(write(tmp_path, changed)) if not f.program]
+    assert reasons == ["the file does not say with which numbers tb_clamp_op computes"]
+
+
+BROKEN = [
+    ("", "is no JSON"),
+    ("{", "is no JSON"),
+    ("[1, 2", "is no JSON"),
+    ("\udcff", "is no JSON"),
+    ("[" * 100_000, "is nested too deeply"),
+    ("3", "a list is expected"),
+    ("{}", "the key 'generated_graphs' is missing"),
+    ("[3]", "graph 0: a list is expected, not 3"),
+    ("[[]]", "graph 0: the graph has no operators"),
+    ("[[3]]", "graph 0, operator 0: an object is expected, not 3"),
+    ("[[{}]]", "graph 0, operator 0: the key 'op_type' is missing"),
+    ('[[{"op_type": 3}]]', "op_type: a string is expected, not 3"),
+    ('[[{"op_type": "kn_input_op"}]]', "the key 'output_tensors' is missing"),
+]
+
+
+@pytest.mark.parametrize(("text", "sentence"), BROKEN, ids=[s for _, s in BROKEN])
+def test_a_file_that_breaks_the_schema_gets_its_place_named(
+    text: str, sentence: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "broken.json"
+    path.write_bytes(text.encode("utf-8", "surrogateescape"))
+    with pytest.raises(FileError, match=sentence):
+        read_checkpoint(path)
+
+
+EDITS = [
+    (("output_tensors", 0, "guid"), 10_000_000, "made twice"),
+    (("input_tensors", 0, "guid"), 5, "no operator before it makes the tensor 5"),
+    (("input_tensors", 0, "dim"), [4, 4, 0, 0], "is declared"),
+    (("output_tensors", 0, "dim"), [1, 1, 0, 0], "is declared"),
+    (("output_tensors", 0, "num_dims"), 9, "num_dims is 9"),
+    (("output_tensors", 0, "num_dims"), True, "a whole number is expected"),
+    (("bgraph", "forloop_range"), "4", "a whole number is expected"),
+    (("bgraph", "grid_dim", "x"), 10**30, "the number has 31 digits"),
+    (("bgraph", "grid_dim"), {}, "the key 'x' is missing"),
+    (("bgraph", "operators", 0, "forloop_dim"), None, "a whole number is expected"),
+    (("bgraph", "operators"), [], "fewer tensors"),
+    (("input_tensors",), [], "more tensors than its operator"),
+]
+
+
+@pytest.mark.parametrize(("keys", "value", "sentence"), EDITS, ids=[e[2] for e in EDITS])
+def test_a_wrong_value_of_a_kernel_gets_a_sentence(
+    keys: tuple, value: object, sentence: str, data: list, tmp_path: Path
+) -> None:
+    changed = copy.deepcopy(data)
+    place = next(op for op in changed[0] if op["op_type"] == "kn_customized_op")
+    for key in keys[:-1]:
+        place = place[key]
+    place[keys[-1]] = value
+    with pytest.raises(FileError, match=sentence):
+        read_checkpoint(write(tmp_path, json.dumps(changed)))
+
+
+HOSTILE = [None, True, -1, 0, 1, 7, 2**31, 10**40, 1.5, 1e308, "", "x", "kn_exp_op", [], {}, [[]]]
+
+
+def places(data: object, at: tuple = ()) -> Iterator[tuple]:
+    """Yield the path of every value in a document."""
+    pairs = (
+        data.items()
+        if isinstance(data, dict)
+        else enumerate(data)
+        if isinstance(data, list)
+        else ()
+    )
+    for key, value in pairs:
+        yield (*at, key)
+        yield from places(value, (*at, key))
+
+
+def mutated(data: list, rng: np.random.Generator, paths: list[tuple]) -> list:
+    """Return a document with one or two values replaced, removed or doubled."""
+    changed = copy.deepcopy(data)
+    for _ in range(int(rng.integers(1, 3))):
+        *path, last = paths[int(rng.integers(len(paths)))]
+        holder: object = changed
+        try:
+            for key in path:
+                holder = holder[key]  # type: ignore[index]
+            kind = int(rng.integers(4))
+            if kind == 0:
+                del holder[last]  # type: ignore[attr-defined]
+            elif kind == 1 and isinstance(holder, list):
+                holder.insert(last, copy.deepcopy(holder[last]))
+            else:
+                holder[last] = HOSTILE[int(rng.integers(len(HOSTILE)))]  # type: ignore[index]
+        except (KeyError, IndexError, TypeError):
+            continue  # the first change took away the place of the second
+    return changed
+
+
+def test_hostile_files_get_a_sentence_and_never_a_traceback(data: list, tmp_path: Path) -> None:
+    rng = np.random.default_rng(3)
+    small = data[1:2]  # two kernels
+    paths = list(places(small))
+    refused = 0
+    for _ in range(MUTATIONS):
+        path = write(tmp_path, json.dumps(mutated(small, rng, paths)))
+        try:
+            found = [parsed(graph) for graph in read_checkpoint(path)]
+            refused += any(verdict.program is None for verdict in found)
+        except MirageError:  # anything else is a traceback
+            refused += 1
+    assert refused > MUTATIONS // 2
+
+
+def test_published_checkpoints_are_parsed(checkpoints: Path) -> None:
+    files = sorted(checkpoints.glob("*.json"))
+    assert files
+    for path in files:
+        for found in read_checkpoint(path):
+            assert found.program is not None, (path.name, found.reason)
+            lower(found.program)
+
+
+def test_published_checkpoints_read_back_unchanged(checkpoints: Path, tmp_path: Path) -> None:
+    for path in sorted(checkpoints.glob("*.json")):
+        programs = [found.program for found in read_checkpoint(path) if found.program]
+        written = write(tmp_path, checkpoint_text(programs))
+        assert [found.program for found in read_checkpoint(written)] == programs

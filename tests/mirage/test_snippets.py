@@ -1,0 +1,304 @@
+"""Programs in the manner of Mirage's README, tutorials and demos: only the import is ours."""
+
+# ruff: noqa: N803, N806  (tensors have the names that they have there)
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import mirage_kernels.generator as mi
+from mirage_kernels.generator.errors import MirageError
+
+torch = pytest.importorskip("torch")
+
+
+def halves(*shapes: tuple[int, ...], scale: float = 0.5) -> list:
+    generator = torch.Generator().manual_seed(1)
+    return [(torch.randn(shape, generator=generator) * scale).to(torch.float16) for shape in shapes]
+
+
+def close(found, wanted) -> bool:
+    return torch.allclose(found.float(), wanted, rtol=2e-2, atol=2e-2)
+
+
+def rms(x):
+    return x / x.square().mean(-1, keepdim=True).sqrt()
+
+
+def test_rms_norm_as_a_hand_written_kernel() -> None:
+    graph = mi.new_kernel_graph()
+    X = graph.new_input(dims=(16, 256), dtype=mi.float16)
+    W = graph.new_input(dims=(256, 512), dtype=mi.float16)
+    tb_graph = mi.new_threadblock_graph(
+        grid_dim=(8, 1, 1), block_dim=(128, 1, 1), forloop_range=4, reduction_dimx=64
+    )
+    tX = tb_graph.new_input(dtensor=X, input_map=(-1, -1, -1), forloop_dim=1)
+    tW = tb_graph.new_input(dtensor=W, input_map=(1, -1, -1), forloop_dim=0)
+    tM = tb_graph.matmul(tX, tW)
+    tAccX = tb_graph.forloop_accum(tX, "rms")
+    tAccM = tb_graph.forloop_accum(tM)
+    tO = tb_graph.div(tAccM, tAccX)
+    tb_graph.new_output(stensor=tO, output_map=(1, -1, -1))
+    made = graph.customized([X, W], tb_graph)
+    graph.mark_output(made[0], (512, 1))
+    x, w = halves((16, 256), (256, 512), scale=0.1)
+    outputs = graph(inputs=[x, w])
+    assert outputs[0].stride() == (512, 1)
+    assert close(outputs[0], rms(x.float()) @ w.float())
+
+
+def attention_kernels(graph, Q, K, V, *, norm: bool = False, splits: int = 4):
+    heads, _, width = Q.dims
+    first = mi.new_threadblock_graph(
+        grid_dim=(heads, splits, 2), block_dim=(128, 1, 1), forloop_range=4, reduction_dimx=width
+    )
+    bQ = first.new_input(dtensor=Q, input_map=(0, -1, 1), forloop_dim=-1)
+    bK = first.new_input(dtensor=K, input_map=(0, 2, -1), forloop_dim=2)
+    bV = first.new_input(dtensor=V, input_map=(0, 1, -1), forloop_dim=1)
+    if norm:
+        bQ = first.rms_norm(bQ)
+    bE = first.exp(first.matmul(bQ, bK))
+    bO1 = first.forloop_accum(first.matmul(bE, bV))
+    bO2 = first.forloop_accum(bE, "sum")
+    first.new_output(stensor=bO1, output_map=(0, 2, 1))
+    first.new_output(stensor=bO2, output_map=(0, 2, 1))
+    made = graph.customized([Q, K, V], first)
+    second = mi.new_threadblock_graph(
+        grid_dim=(heads, 4, 1), block_dim=(128, 1, 1), forloop_range=1, reduction_dimx=width
+    )
+    bA = second.new_input(dtensor=made[0], input_map=(0, 1, -1), forloop_dim=-1)
+    bB = second.new_input(dtensor=made[1], input_map=(0, 1, -1), forloop_dim=-1)
+    bA = second.forloop_accum(bA, "sum_todimx")
+    bB = second.forloop_accum(bB, "sum")
+    second.new_output(stensor=second.div(bA, bB), output_map=(0, 1, -1))
+    return graph.customized(made, second)
+
+
+@pytest.mark.parametrize("norm", [False, True])
+def test_attention_as_two_hand_written_kernels(norm: bool) -> None:
+    graph = mi.new_kernel_graph()
+    Q = graph.new_input(dims=(2, 16, 32), dtype=mi.float16)
+    K = graph.new_input(dims=(2, 32, 128), dtype=mi.float16)
+    V = graph.new_input(dims=(2, 128, 32), dtype=mi.float16)
+    made = attention_kernels(graph, Q, K, V, norm=norm)
+    q, k, v = halves((2, 16, 32), (2, 32, 128), (2, 128, 32), scale=0.3)
+    (output,) = graph(inputs=[q, k, v], outputs=made)
+    queries = rms(q.float()) if norm else q.float()
+    assert close(output, (queries @ k.float()).softmax(-1) @ v.float())
+
+
+def online_attention(graph, Q, K, V, splits: int = 2):
+    """Running maxima, rescaled accumulation, and a second kernel that combines the splits."""
+    heads, _, width = Q.dims
+    t = mi.new_threadblock_graph(
+        grid_dim=(heads, splits, 2), block_dim=(128, 1, 1), forloop_range=4, reduction_dimx=width
+    )
+    bQ = t.new_input(dtensor=Q, input_map=(0, -1, 1), forloop_dim=-1)
+    bK = t.new_input(dtensor=K, input_map=(0, 2, -1), forloop_dim=2)
+    bV = t.new_input(dtensor=V, input_map=(0, 1, -1), forloop_dim=1)
+    bA = t.matmul(bQ, bK)
+    bMax, bDiff = t.reduction_max(bA, dim=2)
+    bE = t.exp(t.sub(bA, bMax))
+    bFactor = t.exp(bDiff)
+    bS = t.matmul(bE, bV)
+    t.new_output(stensor=t.forloop_accum_rescale(bS, bFactor), output_map=(0, 2, 1))
+    t.new_output(stensor=t.forloop_accum_rescale(bE, bFactor, "sum"), output_map=(0, 2, 1))
+    t.new_output(stensor=t.forloop_accum_max(bMax), output_map=(0, 2, 1))
+    made = graph.customized([Q, K, V], t)
+    u = mi.new_threadblock_graph(
+        grid_dim=(heads, 1, 4), block_dim=(128, 1, 1), forloop_range=splits, reduction_dimx=width
+    )
+    bN, bD, bM = (u.new_input(dtensor=o, input_map=(0, -1, 1), forloop_dim=2) for o in made)
+    bMax, bDiff = u.reduction_max(bM, dim=2)
+    bFactor = u.exp(bDiff)
+    bShift = u.exp(u.sub(bM, bMax))
+    bN = u.forloop_accum_rescale(u.mul(bN, bShift), bFactor)
+    bD = u.forloop_accum_rescale(u.mul(bD, bShift), bFactor, "sum")
+    u.new_output(stensor=u.div(bN, bD), output_map=(0, -1, 1))
+    return graph.customized(made, u)
+
+
+def test_attention_with_a_running_maximum_does_not_overflow() -> None:
+    graph = mi.new_kernel_graph()
+    Q = graph.new_input(dims=(2, 16, 32), dtype=mi.float16)
+    K = graph.new_input(dims=(2, 32, 64), dtype=mi.float16)
+    V = graph.new_input(dims=(2, 64, 32), dtype=mi.float16)
+    graph.mark_output(online_attention(graph, Q, K, V)[0])
+    q, k, v = halves((2, 16, 32), (2, 32, 64), (2, 64, 32), scale=1.5)
+    (output,) = graph(inputs=[q, k, v])
+    scores = q.float() @ k.float()
+    assert not torch.isfinite(scores.exp().half()).all()  # what the plain form would store
+    wanted = scores.softmax(-1) @ v.float()
+    assert torch.norm(output.float() - wanted) < 0.02 * torch.norm(wanted)
+
+
+def test_gated_mlp_as_a_hand_written_kernel() -> None:
+    graph = mi.new_kernel_graph()
+    X = graph.new_input(dims=(8, 256), dtype=mi.float16)
+    W1 = graph.new_input(dims=(256, 128), dtype=mi.float16)
+    W2 = graph.new_input(dims=(256, 128), dtype=mi.float16)
+    tb_graph = mi.new_threadblock_graph((4, 1, 1), (128, 1, 1), 8, 64)
+    tX = tb_graph.new_input(X, (-1, -1, -1), 1)
+    tW1 = tb_graph.new_input(W1, (1, -1, -1), 0)
+    tW2 = tb_graph.new_input(W2, (1, -1, -1), 0)
+    tA1 = tb_graph.forloop_accum(tb_graph.matmul(tX, tW1))
+    tA2 = tb_graph.forloop_accum(tb_graph.matmul(tX, tW2))
+    tb_graph.new_output(tb_graph.mul(tb_graph.silu(tA1), tA2), (1, -1, -1))
+    made = graph.customized([X, W1, W2], tb_graph)
+    x, a, b = halves((8, 256), (256, 128), (256, 128), scale=0.2)
+    outputs = graph(inputs=[x, a, b], outputs=made)
+    gate = x.float() @ a.float()
+    assert close(outputs[0], torch.nn.functional.silu(gate) * (x.float() @ b.float()))
+
+
+def test_lora_as_a_kernel_graph() -> None:
+    graph = mi.new_graph()
+    X = graph.new_input(dims=(16, 64), dtype=mi.float16)
+    W = graph.new_input(dims=(64, 96), dtype=mi.float16)
+    A = graph.new_input(dims=(64, 16), dtype=mi.float16)
+    B = graph.new_input(dims=(16, 96), dtype=mi.float16)
+    D = graph.matmul(X, A)
+    E = graph.matmul(D, B)
+    C = graph.matmul(X, W)
+    graph.add(C, E)  # the tutorial marks no output: what nothing takes is the result
+    x, w, a, b = halves((16, 64), (64, 96), (64, 16), (16, 96), scale=0.2)
+    (output,) = graph(inputs=[x, w, a, b])
+    wanted = x.float() @ w.float() + x.float() @ a.float() @ b.float()
+    assert close(output, wanted)
+
+
+def test_attention_with_normalised_queries_and_keys() -> None:
+    graph = mi.new_kernel_graph()
+    Q = graph.new_input(dims=(2, 8, 16), dtype=mi.float16)
+    K = graph.new_input(dims=(2, 16, 32), dtype=mi.float16)
+    V = graph.new_input(dims=(2, 32, 16), dtype=mi.float16)
+    q, k, v = halves((2, 8, 16), (2, 16, 32), (2, 32, 16))
+    A = graph.matmul(graph.rms_norm(Q), graph.rms_norm(K))
+    E = graph.exp(A)
+    S = graph.reduction(E, 2)
+    made = graph.matmul(graph.div(E, S), V)
+    graph.mark_output(made)
+    (output,) = graph([q, k, v])
+    wanted = (rms(q.float()) @ rms(k.float())).softmax(-1) @ v.float()
+    assert close(output, wanted)
+
+
+def test_softmax_is_exp_over_its_sum() -> None:
+    graph = mi.new_kernel_graph()
+    X = graph.new_input(dims=(4, 32), dtype=mi.float16)
+    graph.mark_output(graph.softmax(X, dim=1))
+    (x,) = halves((4, 32))
+    assert close(graph(inputs=[x])[0], x.float().softmax(-1))
+
+
+def test_rms_norm_takes_the_norms_weight_as_the_tutorial_passes_it() -> None:
+    graph = mi.new_kernel_graph()
+    X = graph.new_input(dims=(16, 64), dtype=mi.float16)
+    G = graph.new_input(dims=(1, 64), dtype=mi.float16)
+    W = graph.new_input(dims=(64, 32), dtype=mi.float16)
+    graph.mark_output(graph.matmul(graph.rms_norm(X, G), W))
+    x, g, w = halves((16, 64), (64,), (64, 32))
+    (output,) = graph(inputs=[x, g, w])
+    assert close(output, (rms(x.float()) * g.float()) @ w.float())
+
+
+def test_a_transposed_weight_and_an_extra_leading_dim_are_taken() -> None:
+    graph = mi.new_kernel_graph()
+    X = graph.new_input(dims=(1, 64), dtype=mi.bfloat16)
+    W = graph.new_input(dims=(64, 32), strides=(1, 64), dtype=mi.bfloat16)
+    graph.mark_output(graph.matmul(X, W))
+    x = torch.randn(1, 1, 64, dtype=torch.bfloat16)
+    w = torch.as_strided(torch.randn(64, 32, dtype=torch.bfloat16), (64, 32), (1, 64))
+    (output,) = graph(inputs=[x, w])
+    assert output.dtype == torch.bfloat16
+    assert output.shape == (1, 32)
+    assert torch.allclose(output.float(), x[0].float() @ w.float(), rtol=2e-2, atol=0.1)
+
+
+def test_ntrans_with_two_norms() -> None:
+    graph = mi.new_kernel_graph()
+    H = graph.new_input(dims=(8, 64), dtype=mi.float16)
+    X = graph.new_input(dims=(8, 64), dtype=mi.float16)
+    alpha = graph.new_input(dims=(8, 64), dtype=mi.float16)
+    step = graph.sub(graph.rms_norm(X, normalized_shape=(64,)), H)
+    moved = graph.add(H, graph.mul(alpha, step))
+    graph.mark_output(graph.rms_norm(moved, normalized_shape=(64,)))
+    h, x, a = halves((8, 64), (8, 64), (8, 64))
+    (output,) = graph(inputs=[h, x, a])
+    wanted = rms(h.float() + a.float() * (rms(x.float()) - h.float()))
+    assert close(output, wanted)
+
+
+def test_several_results_are_chosen_when_calling() -> None:
+    graph = mi.new_kernel_graph()
+    first = graph.new_input(dims=(12, 25), dtype=mi.float16)
+    second = graph.new_input(dims=(12, 25), dtype=mi.float16)
+    middle = graph.add(first, second)
+    total = graph.add(first, middle)
+    power = graph.exp(middle)
+    a, b = halves((12, 25), (12, 25))
+    outputs = graph(inputs=[a, b], outputs=[total, power])
+    assert close(outputs[0], 2 * a.float() + b.float())
+    assert close(outputs[1], (a.float() + b.float()).exp())
+
+
+def test_a_graph_tells_its_inputs_extents_and_strides() -> None:
+    graph = mi.new_kernel_graph()
+    X = graph.new_input(dims=(4, 8), dtype=mi.float16)
+    graph.mark_output(graph.exp(X))
+    (tensor,) = graph.cygraph.get_input_dtensors()
+    assert graph.cygraph.get_input_dtensor_shape_and_stride(tensor) == ((4, 8), (8, 1))
+    assert (tensor.num_dims, tensor.dim(1), tensor.dtype) == (2, 8, mi.float16)
+    assert (graph.get_num_inputs(), graph.get_num_outputs()) == (1, 1)
+    assert mi.convert_dtype_to_torch_type(tensor.dtype) is torch.float16
+
+
+def test_a_graph_is_drawn_and_written(tmp_path: Path) -> None:
+    graph = mi.new_kernel_graph()
+    Q, K, V = (graph.new_input(dims=d) for d in ((2, 16, 32), (2, 32, 64), (2, 64, 32)))
+    graph.mark_output(attention_kernels(graph, Q, K, V)[0])
+    graph.visualize(str(tmp_path / "attention"))
+    dot = (tmp_path / "attention.dot").read_text()
+    assert dot.startswith("digraph")
+    assert dot.count("subgraph") == 2
+    assert "imap" in (tmp_path / "attention.txt").read_text()
+
+
+def test_a_graph_is_read_back_from_the_file_it_was_written_to(tmp_path: Path) -> None:
+    graph = mi.new_kernel_graph()
+    Q, K, V = (graph.new_input(dims=d) for d in ((2, 16, 32), (2, 32, 64), (2, 64, 32)))
+    graph.mark_output(attention_kernels(graph, Q, K, V)[0])
+    graph.to_json(str(tmp_path / "graph.json"))
+    again = mi.new_kernel_graph()
+    again.from_json(str(tmp_path / "graph.json"))
+    tensors = halves((2, 16, 32), (2, 32, 64), (2, 64, 32), scale=0.3)
+    assert torch.equal(again(inputs=tensors)[0], graph(inputs=tensors)[0])
+
+
+BAD_CALLS = [
+    ([], "takes 1 tensors, 0 are given"),
+    ([torch.zeros(4, 9, dtype=torch.float16)], r"has the shape \[4, 9\], not \[4, 8\]"),
+    ([torch.zeros(4, 8)], "torch.float32, not torch.float16"),
+    ([3], "int, not a torch tensor"),
+]
+
+
+@pytest.mark.parametrize(("inputs", "sentence"), BAD_CALLS, ids=[b[1] for b in BAD_CALLS])
+def test_tensors_that_do_not_fit_get_a_sentence(inputs: list, sentence: str) -> None:
+    graph = mi.new_kernel_graph()
+    graph.mark_output(graph.exp(graph.new_input(dims=(4, 8), dtype=mi.float16)))
+    with pytest.raises(MirageError, match=sentence):
+        graph(inputs=inputs)
+
+
+@pytest.mark.parametrize("name", ["PersistentKernel", "MPK", "generate_nki_program"])
+def test_what_is_not_made_here_is_named(name: str) -> None:
+    with pytest.raises(MirageError, match=f"has no {name}: .* are not made here"):
+        getattr(mi, name)
+
+
+def test_other_names_are_ordinary_missing_attributes() -> None:
+    assert not hasattr(mi, "frobnicate")
+    assert {"new_kernel_graph", "superoptimize", "float16"} <= set(dir(mi))

@@ -1,0 +1,232 @@
+"""Attention muGraphs written by hand: flash style, split in one kernel, split in two; and mistakes.
+
+The mistakes are edits of the right text: what keeps exp in range is forgotten, done twice or done
+the other way round.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from handmade import handmade
+
+from mirage_kernels.generator.ir import Graph
+
+SCORES = {
+    "gqa": """
+        load q k v seq_lens scale position_L
+        products = contract q k over D
+        scores = mul products scale
+    """,
+    # The weights of both norms scale q, and what the norms divide by divides the scores.
+    "qk_norm_attention": """
+        load q k v q_weight k_weight seq_lens scale eps position_L
+        size_D = size over D
+        q_squares = mul q q
+        q_sum = sum q_squares over D
+        q_mean = div q_sum size_D
+        q_shifted = add q_mean eps
+        q_norm = sqrt q_shifted
+        k_squares = contract k k over D
+        k_mean = div k_squares size_D
+        k_shifted = add k_mean eps
+        k_norm = sqrt k_shifted
+        both_weights = mul q_weight k_weight
+        weighted_q = mul q both_weights
+        products = contract weighted_q k over D
+        by_q = div products q_norm
+        by_both = div by_q k_norm
+        scores = mul by_both scale
+    """,
+}
+IN_LOOP = """
+    zero = const 0
+    hidden = const -inf
+    visible = less position_L seq_lens
+    seen = where visible scores hidden
+    m = peak seen over L
+    lowered = sub scores m
+    power = exp lowered
+    weight = where visible power zero
+    part = contract weight v over L
+    acc = accum_rescaled part m
+    weights = sum weight over L
+    total = accum_rescaled weights m
+"""
+FLASH = """
+    grid Hkv B
+    loop L
+    SCORES
+    IN_LOOP
+    out = div acc total
+    store out as result: B Hkv G D fp16
+"""
+SPLIT = """
+    grid Hkv B
+    split L
+    loop L
+    SCORES
+    IN_LOOP
+    m_last = last m
+    acc_whole = combine_rescaled acc m_last over L
+    total_whole = combine_rescaled total m_last over L
+    out = div acc_whole total_whole
+    store out as result: B Hkv G D fp16
+"""
+SPLIT_IN_TWO = """
+    grid Hkv B
+    split L
+    loop L
+    SCORES
+    IN_LOOP
+    m_last = last m
+    store acc as acc_parts: L_parts B Hkv G D fp32
+    store total as total_parts: L_parts B Hkv G fp32
+    store m_last as m_parts: L_parts B Hkv G fp32
+
+    grid Hkv B
+    load acc_parts total_parts m_parts
+    common = peak m_parts over L_parts
+    below = sub m_parts common
+    decay = exp below
+    acc_whole = contract decay acc_parts over L_parts
+    total_whole = contract decay total_parts over L_parts
+    out = div acc_whole total_whole
+    store out as result: B Hkv G D fp16
+"""
+FORMS = {"flash": FLASH, "split": SPLIT, "split in two": SPLIT_IN_TWO}
+
+Edits = Mapping[str, str]  # a line, what stands in its place
+
+OTHER_PEAK = """
+    m2 = peak seen over L
+    lowered2 = sub scores m2
+    power2 = exp lowered2
+    weight2 = where visible power2 zero
+    weights = sum weight2 over L
+    total = accum_rescaled weights m2
+"""
+PLAIN_WEIGHTS = """
+    plain = exp scores
+    plain_weight = where visible plain zero
+    weights = sum plain_weight over L
+"""
+IN_THE_LOOP: Mapping[str, Edits] = {
+    "the sum of weights is not rescaled": {
+        "total = accum_rescaled weights m": "total = accum weights"
+    },
+    "the weighted sum is not rescaled": {"acc = accum_rescaled part m": "acc = accum part"},
+    "neither sum is rescaled": {
+        "total = accum_rescaled weights m": "total = accum weights",
+        "acc = accum_rescaled part m": "acc = accum part",
+    },
+    "numerator and denominator have peaks of their own": {
+        "weights = sum weight over L": "",
+        "total = accum_rescaled weights m": OTHER_PEAK,
+    },
+    "one sum is rescaled by another peak": {
+        "total = accum_rescaled weights m": "m2 = peak seen over L\n"
+        "total = accum_rescaled weights m2"
+    },
+    "exp(m - s)": {"lowered = sub scores m": "lowered = sub m scores"},
+    "exp(s + m), which falls when the peak rises": {
+        "lowered = sub scores m": "lowered = add scores m"
+    },
+    "exp(s), rescaled nevertheless": {"power = exp lowered": "power = exp scores"},
+    "exp(s) in the sum of weights only": {"weights = sum weight over L": PLAIN_WEIGHTS},
+    "no mask": {
+        "part = contract weight v over L": "part = contract power v over L",
+        "weights = sum weight over L": "weights = sum power over L",
+    },
+    "no mask in the weighted sum": {
+        "part = contract weight v over L": "part = contract power v over L"
+    },
+    "no mask in the sum of weights": {"weights = sum weight over L": "weights = sum power over L"},
+    "the mask turned round": {
+        "weight = where visible power zero": "weight = where visible zero power"
+    },
+    "one key more": {
+        "visible = less position_L seq_lens": "one = int 1\nmore = add seq_lens one\n"
+        "visible = less position_L more"
+    },
+    "one key less": {
+        "visible = less position_L seq_lens": "one = int 1\nnext = add position_L one\n"
+        "visible = less next seq_lens"
+    },
+}
+OF_BLOCKS: Mapping[str, Edits] = {
+    "blocks add their weighted sums as they are": {
+        "acc_whole = combine_rescaled acc m_last over L": "acc_whole = combine acc over L"
+    },
+    "blocks add their sums of weights as they are": {
+        "total_whole = combine_rescaled total m_last over L": "total_whole = combine total over L"
+    },
+    "blocks add both as they are": {
+        "acc_whole = combine_rescaled acc m_last over L": "acc_whole = combine acc over L",
+        "total_whole = combine_rescaled total m_last over L": "total_whole = combine total over L",
+    },
+    "blocks divide, then add": {
+        "acc_whole = combine_rescaled acc m_last over L": "early = div acc total\n"
+        "acc_whole = combine early over L",
+        "out = div acc_whole total_whole": "out = mul acc_whole one",
+        "zero = const 0": "zero = const 0\none = const 1",
+    },
+    "blocks divide, then add rescaled": {
+        "acc_whole = combine_rescaled acc m_last over L": "early = div acc total\n"
+        "acc_whole = combine_rescaled early m_last over L"
+    },
+}
+WHOLE_ACC = "acc_whole = contract decay acc_parts over L_parts"
+WHOLE_TOTAL = "total_whole = contract decay total_parts over L_parts"
+OF_KERNELS: Mapping[str, Edits] = {
+    "parts are added as they are": {
+        WHOLE_ACC: "acc_whole = sum acc_parts over L_parts",
+    },
+    "sums of parts are added as they are": {
+        WHOLE_TOTAL: "total_whole = sum total_parts over L_parts",
+    },
+    "both are added as they are": {
+        WHOLE_ACC: "acc_whole = sum acc_parts over L_parts",
+        WHOLE_TOTAL: "total_whole = sum total_parts over L_parts",
+    },
+    "parts are rescaled the other way": {
+        "below = sub m_parts common": "below = sub common m_parts"
+    },
+    "parts are rescaled twice": {
+        WHOLE_ACC: "twice = mul decay decay\nacc_whole = contract twice acc_parts over L_parts"
+    },
+    "parts have common peaks of their own": {
+        WHOLE_TOTAL: "common2 = peak m_parts over L_parts\n"
+        "below2 = sub m_parts common2\ndecay2 = exp below2\n"
+        "total_whole = contract decay2 total_parts over L_parts"
+    },
+    "peaks are stored in place of sums": {
+        "store total as total_parts: L_parts B Hkv G fp32": "copy = mul m_last one\n"
+        "store copy as total_parts: L_parts B Hkv G fp32",
+        "zero = const 0": "zero = const 0\none = const 1",
+    },
+    "parts that are divided already": {
+        "store acc as acc_parts: L_parts B Hkv G D fp32": "early = div acc total\n"
+        "store early as acc_parts: L_parts B Hkv G D fp32"
+    },
+}
+# A maximum is its own equal: only arbitrary peaks tell two of them from one.
+BEYOND_THE_MAXIMUM = (
+    "numerator and denominator have peaks of their own",
+    "one sum is rescaled by another peak",
+    "parts have common peaks of their own",
+)
+MISTAKES: Mapping[str, Mapping[str, Edits]] = {
+    "flash": IN_THE_LOOP,
+    "split": {**IN_THE_LOOP, **OF_BLOCKS},
+    "split in two": {**IN_THE_LOOP, **OF_KERNELS},
+}
+
+
+def attention(spec: Graph, recipe: str, form: str, mistake: str = "") -> Graph:
+    """Return a form of attention over a recipe's spec, with a mistake if one is named."""
+    text = FORMS[form].replace("SCORES", SCORES[recipe]).replace("IN_LOOP", IN_LOOP)
+    for old, new in (MISTAKES[form][mistake] if mistake else {}).items():
+        assert old in text, f"{old!r} is not in {form}"
+        text = text.replace(old, new)
+    return handmade(spec, text)

@@ -1,0 +1,65 @@
+"""Whether a muGraph differs from its recipe, decided without checks and proofs: in float64."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from functools import cache
+
+import numpy as np
+
+from mirage_kernels.generator.errors import GraphError
+from mirage_kernels.generator.ir import DType, Graph, TensorType, retile
+from mirage_kernels.generator.meaning.arrays import Array, array_reading
+from mirage_kernels.generator.meaning.reals import FLOAT64
+from mirage_kernels.generator.meaning.walk import results
+from mirage_kernels.generator.search.verify import Case, small_cases
+
+CASES = slice(0, 3)
+FAR = 3.0  # stands for infinity: what overflows is the numeric gate's to say
+
+
+def differs(spec: Graph, graph: Graph) -> bool:
+    """Return whether a muGraph's results are not the spec's, or cannot be computed."""
+    return any(_differs(spec, finite(graph), case) for case in small_cases(spec)[CASES])
+
+
+def _differs(spec: Graph, graph: Graph, case: Case) -> bool:
+    reading = array_reading(FLOAT64, case.sizes)
+    longest = max([case.sizes[n.over] for n in spec.of("iota")], default=1)
+    inputs = [
+        _drawn(seed, n.out.type, tuple(case.sizes[d] for d in n.out.type.names), longest)
+        for seed, n in enumerate(spec.inputs)
+    ]
+    wanted = results(spec, inputs, reading)
+    try:
+        with np.errstate(all="ignore"):
+            made = results(retile(graph, case.tiles), inputs, reading)
+        pairs = [(a.parts[0], b.over(a.dims).parts[0]) for a, b in zip(wanted, made, strict=True)]
+        return not all(a.shape == b.shape and np.allclose(a, b, 1e-9, 0) for a, b in pairs)
+    except (GraphError, KeyError, ValueError, IndexError, TypeError):
+        return True  # not checked yet: anything may be wrong
+
+
+@cache
+def _drawn(seed: int, type_: TensorType, shape: tuple[int, ...], longest: int) -> Array:
+    """Return numbers away from 0, of both signs where there are two dims; every length there is."""
+    rng = np.random.default_rng(seed)
+    if type_.dtype is DType.INT32:
+        places = math.prod(shape)
+        lengths = np.concatenate([rng.permutation(longest) + 1 for _ in range(places)])
+        return Array(type_.names, (lengths[:places].reshape(shape),), real=False)
+    signs = rng.choice([-1, 1], shape) if len(shape) > 1 else 1
+    return Array(type_.names, (rng.uniform(0.5, 1.5, shape) * signs,))
+
+
+def finite(graph: Graph) -> Graph:
+    """Return a muGraph with a number in place of infinities, which stand for any far away."""
+    nodes = []
+    for node in graph.nodes:
+        if node.body is not None:
+            node = replace(node, body=finite(node.body))
+        if node.op == "const" and math.isinf(node.value):
+            node = replace(node, value=math.copysign(FAR, node.value))
+        nodes.append(node)
+    return replace(graph, nodes=tuple(nodes))

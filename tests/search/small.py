@@ -1,0 +1,91 @@
+"""Small programs over named dims, and what the search finds for them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from mirage_kernels.generator.ir import OPS, Builder, Dim, DType, Graph, Level, TensorType
+from mirage_kernels.generator.language import Tensor
+from mirage_kernels.generator.search.kernels import Search
+from mirage_kernels.generator.search.problem import Limits, Problem
+from mirage_kernels.generator.search.sketch import BlockSketch, ProgramSketch
+from mirage_kernels.generator.superoptimize import Verifier
+from mirage_kernels.generator.symbolic import spec_of
+from mirage_kernels.generator.target import target
+
+ON = target("sm_90a")
+# Long dims may be cut by loops and splits, the short one (J) is always whole.
+DIMS = {
+    "M": Dim("M", 64, dynamic=True),
+    "N": Dim("N", 4096),
+    "K": Dim("K", 4096),
+    "L": Dim("L", 8192, dynamic=True),
+    "J": Dim("J", 64),
+}
+
+
+@dataclass(frozen=True)
+class Small:
+    """A program: the dims of its inputs, one letter each (":int" holds positions), and itself."""
+
+    inputs: Mapping[str, str]
+    program: Callable[..., Tensor]
+
+    def spec(self) -> Graph:
+        """Return its spec graph."""
+        builder = Builder(Level.KERNEL)
+        made = []
+        for name, text in self.inputs.items():
+            dims, _, kind = text.partition(":")
+            dtype = DType.INT32 if kind else DType.FP16 if dims else DType.FP32
+            type_ = TensorType(tuple(DIMS[d] for d in dims), dtype)
+            made.append(Tensor(builder, builder.input(name, type_)))
+        return spec_of(self.program(*made))
+
+
+def search_of(spec: Graph, limits: Limits) -> Search:
+    """Return the search of a spec."""
+    return Search(Problem(spec, limits, ON))
+
+
+def programs_of(spec: Graph, limits: Limits) -> list[ProgramSketch]:
+    """Return every program that the search finds, none proved yet."""
+    search = search_of(spec, limits)
+    return [p for task in search.tasks() for p in search.run(task).programs]
+
+
+def proved_programs(spec: Graph, limits: Limits) -> list[ProgramSketch]:
+    """Return the programs that the search finds and that prove equal to the spec."""
+    verifier = Verifier(spec)
+    return [p for p in programs_of(spec, limits) if not verifier.reason_against(p)]
+
+
+def expression(block: BlockSketch) -> str:
+    """Return the result of a block graph as one nested expression, however it is numbered.
+
+    Operands of commutative ops are sorted; equal expressions are computed once, so two block graphs
+    of one setting are the same program exactly if their expressions are.
+    """
+    words = [_view_text(v.tensor, v.cuts, v.loop_cut) for v in block.views]
+    words += block.constants
+    for step in block.steps:
+        args = [words[a] for a in step.args]
+        if OPS[step.op].commutative:
+            args.sort()
+        over = f" over {step.over}" if step.over else ""
+        words.append(f"{step.op}({', '.join(args)}{over})")
+    where = f"grid {' '.join(block.setting.grid)} loop {block.setting.loop}"
+    split = f" split {block.setting.split}" if block.setting.split else ""
+    return f"{where}{split}: {', '.join(words[value] for value, _ in block.results)}"
+
+
+def _view_text(tensor: str, cuts: Sequence[str | None], loop_cut: str | None) -> str:
+    return f"{tensor}[{','.join(c or '-' for c in cuts)}|{loop_cut or '-'}]"
+
+
+def block_of(program: ProgramSketch) -> BlockSketch:
+    """Return the only kernel of a program."""
+    (kernel,) = program.kernels
+    assert isinstance(kernel, BlockSketch)
+    return kernel

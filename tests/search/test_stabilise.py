@@ -1,0 +1,244 @@
+"""Safe exponentials: which programs become safe, how, and which stay as they were."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cache
+
+import numpy as np
+import pytest
+from small import Small, proved_programs
+
+from mirage_kernels.generator.errors import VerifyError
+from mirage_kernels.generator.ir import DType, Graph, Node, parts_of, retile
+from mirage_kernels.generator.language import (
+    Tensor,
+    contract,
+    exp,
+    log,
+    positions,
+    softmax,
+    sum,
+    where,
+)
+from mirage_kernels.generator.meaning.arrays import Array, array_reading
+from mirage_kernels.generator.meaning.reals import FLOAT64
+from mirage_kernels.generator.meaning.walk import results
+from mirage_kernels.generator.recipe import catalog, trace
+from mirage_kernels.generator.search.lower import lower
+from mirage_kernels.generator.search.problem import Limits
+from mirage_kernels.generator.search.stabilise import stabilise
+from mirage_kernels.generator.search.verify import prove, small_cases
+from mirage_kernels.generator.superoptimize import goal_of
+
+HUGE = 1e4  # e to this power is beyond float64
+SIZES = {"M": 3, "L": 11, "N": 2, "J": 5}
+TILES = {"M": 2, "N": 2, "L": 2, parts_of("L"): 4}
+
+
+def attention(s: Tensor, v: Tensor) -> Tensor:
+    return contract(exp(s), v, "L") / sum(exp(s), "L")
+
+
+def masked_attention(s: Tensor, v: Tensor, n: Tensor) -> Tensor:
+    weights = where(positions(s, "L") < n, exp(s), 0)
+    return contract(weights, v, "L") / sum(weights, "L")
+
+
+LATE = Small({"s": "ML", "v": "L"}, attention)
+MASKED = Small({"s": "ML", "v": "L", "n": "M:int"}, masked_attention)
+
+
+def safe(graph: Graph) -> Graph:
+    return stabilise(graph, DType.FP16)
+
+
+@cache
+def programs() -> list[Graph]:
+    """Return the programs that the search finds for attention, as they were found."""
+    spec = LATE.spec()
+    goal = goal_of(spec, DType.FP16)
+    return [lower(p, goal) for p in proved_programs(spec, Limits(block_ops=14, kept_of_two=60))]
+
+
+def forms() -> dict[str, Graph]:
+    """Return one program of every form that the search finds for attention."""
+    return {form(g): g for g in reversed(programs())}
+
+
+def form(graph: Graph) -> str:
+    bodies = [n.body for n in graph.blocks if n.body and n.body.space]
+    words = ["library"] if graph.of("contract") else []
+    for body in bodies:
+        assert body.space is not None
+        loop, split = "looped" if body.space.loop else "", "split" if body.space.reduced else ""
+        words.append(" ".join(filter(None, (split, loop))) or "plain")
+    stored = "and stores two" if len(graph.blocks[0].outs) > 1 else ""
+    return " ".join(filter(None, (", ".join(words), stored)))
+
+
+def run(graph: Graph, scores: float, tiles: dict[str, int] = TILES, **fixed: object) -> np.ndarray:
+    """Return a graph's float64 result; a constant is added to all scores."""
+    rng = np.random.default_rng(0)
+    inputs = []
+    for node in graph.inputs:
+        type_ = node.out.type
+        shape = [SIZES[d] for d in type_.names]
+        data = rng.standard_normal(shape) + (scores if node.name == "s" else 0)
+        if type_.dtype is DType.INT32:
+            data = rng.integers(1, SIZES["L"], shape)
+        data = np.asarray(fixed.get(node.name, data))
+        inputs.append(Array(type_.names, (data,), real=type_.dtype is not DType.INT32))
+    with np.errstate(over="ignore", invalid="ignore"):
+        found = results(retile(graph, tiles), inputs, array_reading(FLOAT64, SIZES))[0]
+    return np.asarray(found.over(graph.values[graph.outputs[0]].type.names).parts[0])
+
+
+TWO_KERNELS = "split looped, plain and stores two"
+FORMS = ("plain", "looped", "split", "split looped", TWO_KERNELS)
+
+
+def test_every_form_of_attention_is_found() -> None:
+    assert set(FORMS) <= set(forms())
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_an_unsafe_program_overflows_and_the_safe_one_does_not(name: str) -> None:
+    graph = forms()[name]
+    assert not np.isfinite(run(graph, HUGE)).all()
+    np.testing.assert_allclose(run(safe(graph), HUGE), run(LATE.spec(), 0), rtol=1e-9)
+
+
+def test_every_program_that_is_rewritten_means_what_it_meant() -> None:
+    wanted = run(LATE.spec(), 0)
+    for graph in programs():
+        np.testing.assert_allclose(run(safe(graph), 0), wanted, rtol=1e-9)
+
+
+def nodes(graph: Graph, *ops: str) -> list[Node]:
+    inner = [n for b in graph.blocks if b.body for n in b.body.of(*ops)]
+    return [*graph.of(*ops), *inner]
+
+
+def test_sums_of_a_loop_are_rescaled_by_one_running_peak() -> None:
+    graph = safe(forms()["looped"])
+    assert len(nodes(graph, "accum_rescaled")) == 2
+    assert len(nodes(graph, "accum")) == 0
+    assert len(nodes(graph, "peak")) == 1
+
+
+def test_blocks_combine_relative_to_their_common_peak() -> None:
+    graph = safe(forms()["split looped"])
+    assert len(nodes(graph, "combine_rescaled")) == 2
+    assert len(nodes(graph, "combine")) == 0
+
+
+def test_partial_sums_are_stored_with_their_peak() -> None:
+    before, after = (f(forms()[TWO_KERNELS]) for f in (lambda g: g, safe))
+    assert len(after.blocks[0].outs) == len(before.blocks[0].outs) + 1
+    assert set(after.blocks[1].args) >= {v.name for v in after.blocks[0].outs}
+
+
+def test_the_parts_that_a_second_kernel_sums_are_made_relative_to_one_peak() -> None:
+    graph = safe(forms()[TWO_KERNELS])
+    last = graph.blocks[1].body
+    assert last is not None
+    assert [n.over for n in last.of("peak")] == [parts_of("L")]
+    assert len(last.of("exp")) == 1
+
+
+def test_what_is_masked_does_not_raise_the_peak() -> None:
+    spec = safe(MASKED.spec())
+    scores = np.zeros((3, 11))
+    scores[:, 4:] = HUGE  # beyond every length
+    found = run(spec, 0, s=scores, n=np.full(3, 4))
+    np.testing.assert_allclose(found, run(spec, 0, s=scores * 0, n=np.full(3, 4)), rtol=1e-12)
+
+
+@pytest.mark.parametrize("at", ["first", "last"])
+def test_a_mask_may_be_computed_before_exp_or_after_it(at: str) -> None:
+    spec = MASKED.spec()
+    (mask,) = spec.of("less")
+    (place,) = (
+        i for i, n in enumerate(spec.nodes) if n.op == ("exp" if at == "first" else "where")
+    )
+    others = [n for n in spec.nodes if n is not mask]
+    place -= at == "last"  # the mask itself stands before it
+    moved = replace(spec, nodes=(*others[:place], mask, *others[place:]))
+    np.testing.assert_allclose(run(safe(moved), HUGE), run(safe(spec), HUGE), rtol=1e-12)
+    assert np.isfinite(run(safe(moved), HUGE)).all()
+
+
+def test_a_forgotten_rescale_is_rejected() -> None:
+    graph = safe(forms()["looped"])
+    block = graph.blocks[0]
+    assert block.body is not None
+    spec = LATE.spec()
+    for node in block.body.of("accum_rescaled"):
+        forgetful = tuple(
+            replace(n, op="accum", args=n.args[:1]) if n is node else n for n in block.body.nodes
+        )
+        body = replace(block.body, nodes=forgetful)
+        wrong = replace(graph, nodes=(*graph.nodes[:-1], replace(block, body=body)))
+        with pytest.raises(VerifyError, match="not equal"):
+            prove(spec, wrong, small_cases(spec), seed=1)
+
+
+def of_exp(program: Callable[[Tensor], Tensor]) -> Small:
+    """Return a program of exp(s), computed once."""
+    return Small({"s": "ML"}, lambda s: program(exp(s)))
+
+
+UNCHANGED = {
+    "no exp": Small({"x": "ML"}, lambda x: sum(x, "L")),
+    "a sum that nothing divides": Small({"s": "ML"}, lambda s: sum(exp(s), "L")),
+    "the logarithm of a sum": Small({"s": "ML"}, lambda s: log(sum(exp(s), "L"))),
+    "squares over a sum": of_exp(lambda e: sum(e * e, "L") / sum(e, "L")),
+    "a constant beside the sum": of_exp(lambda e: e / (sum(e, "L") + 1)),
+    "a sum over squares": of_exp(lambda e: sum(e, "L") / e / e),
+}
+
+
+@pytest.mark.parametrize("name", UNCHANGED)
+def test_what_nothing_cancels_stays_as_it_was(name: str) -> None:
+    spec = UNCHANGED[name].spec()
+    assert safe(spec) is spec
+
+
+def test_an_exp_that_is_not_summed_stays_as_it_was() -> None:
+    spec = Small({"s": "ML", "t": "ML"}, lambda s, t: exp(s) * t).spec()
+    assert safe(spec) == spec
+
+
+CANCELLED = {
+    "softmax": Small({"s": "ML"}, lambda s: softmax(s, "L")),
+    "a softmax that is negated": Small({"s": "ML"}, lambda s: -softmax(s, "L")),
+    "a softmax written out": Small({"s": "ML", "v": "NL"}, attention),
+    "two sums of one degree": of_exp(lambda e: (sum(e, "L") - e) / sum(e, "L")),
+    "squares over a square": of_exp(lambda e: e * e / (sum(e, "L") * sum(e, "L"))),
+    "two softmaxes": Small(
+        {"s": "ML", "t": "MJ"}, lambda s, t: sum(softmax(t, "J"), "J") * softmax(s, "L")
+    ),
+    "a softmax upside down": of_exp(lambda e: sum(e, "L") / e),
+}
+
+
+@pytest.mark.parametrize("name", CANCELLED)
+def test_degrees_that_cancel_make_a_program_safe(name: str) -> None:
+    spec = CANCELLED[name].spec()
+    np.testing.assert_allclose(run(safe(spec), HUGE), run(spec, 0), rtol=1e-9)
+
+
+def attentions() -> list[str]:
+    specs = {name: trace(r, r.shapes[0], DType.FP16) for name, r in catalog().items()}
+    return [name for name, spec in specs.items() if spec.of("exp")]
+
+
+@pytest.mark.parametrize("name", attentions())
+def test_every_recipe_with_exp_becomes_safe(name: str) -> None:
+    recipe = catalog()[name]
+    spec = safe(trace(recipe, recipe.shapes[0], DType.FP16))
+    (lowered_argument,) = {n.args[0] for n in spec.of("exp")}
+    assert spec.producers[lowered_argument].op == "sub"
+    assert len(spec.of("peak")) >= 1
