@@ -1,7 +1,7 @@
 """The Ray executor: every job is one Ray task with one CPU, on this machine or on a cluster.
 
 A task streams its messages back, so the driver keeps finished tasks as they come. Ray itself
-retries nothing: a task that is given out again starts from what its lost worker had finished.
+retries nothing: a task that is given out again starts from what has arrived of its lost worker's.
 """
 
 from __future__ import annotations

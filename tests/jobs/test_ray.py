@@ -45,7 +45,9 @@ def test_a_job_whose_ray_worker_is_killed_is_given_out_again(
     outcomes = run_jobs(*jobs, executor=ray_executor)
     assert [o.origin for o in outcomes] == [Origin.NEW] * 3
     assert [o.lost for o in outcomes] == [0, 1, 0]
-    assert [job.problem.ran() for job in jobs] == [list(range(6))] * 3
+    # What a worker sent just before it was killed may be lost on the way: those tasks run again.
+    assert [sorted(set(job.problem.ran())) for job in jobs] == [list(range(6))] * 3
+    assert [job.problem.ran() for job in (jobs[0], jobs[2])] == [list(range(6))] * 2
 
 
 def test_a_job_that_loses_every_ray_worker_fails_alone(
