@@ -6,9 +6,7 @@ what belongs to it (docs/mirage.md). Each name is loaded when it is first used.
 
 from __future__ import annotations
 
-import sys
 from importlib import import_module
-from types import ModuleType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -71,20 +69,6 @@ __all__ = [
     "set_gpu_device_id",
     "superoptimize",
 ]
-
-
-class _Face(ModuleType):
-    """This package as a module in which `superoptimize` is the function.
-
-    Importing the submodule of that name would put the module in the function's place.
-    """
-
-    def __setattr__(self, name: str, value: object) -> None:
-        if not (name == "superoptimize" and isinstance(value, ModuleType)):
-            super().__setattr__(name, value)
-
-
-sys.modules[__name__].__class__ = _Face
 
 
 def __getattr__(name: str) -> object:

@@ -6,8 +6,6 @@ here is either one node of the graph or a plain composition of nodes.
 
 from __future__ import annotations
 
-import math
-
 from mirage_kernels.generator.errors import RecipeError
 from mirage_kernels.generator.ir import Dim, DType, Node, TensorType, Value
 from mirage_kernels.generator.symbolic import Tensor as Tensor
@@ -113,8 +111,7 @@ def gelu(x: Tensor) -> Tensor:
 
 def gelu_tanh(x: Tensor) -> Tensor:
     """x * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 * x^3))) / 2."""
-    slope = 2 * math.sqrt(2 / math.pi)  # (1 + tanh(y)) / 2 = sigmoid(2 y)
-    return x * sigmoid(x * (square(x) * (0.044715 * slope) + slope))
+    return apply("gelu_tanh", x)
 
 
 def tanh(x: Tensor) -> Tensor:

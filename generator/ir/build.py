@@ -39,9 +39,9 @@ class Builder:
         self.types.update({v.name: v.type for v in typed.outs})
         return typed.name
 
-    def input(self, name: str, type_: TensorType) -> str:
+    def input(self, name: str, type_: TensorType, *, optional: bool = False) -> str:
         """Append a kernel-level input."""
-        return self.add(Node("input", (), (Value(name, type_),)))
+        return self.add(Node("input", (), (Value(name, type_),), optional=optional))
 
     def free_name(self, wanted: str) -> str:
         """Return `wanted`, or with the smallest suffix that makes it new."""

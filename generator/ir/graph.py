@@ -128,7 +128,8 @@ class Node:
 
     `over` is the dim that a reduction or contraction removes (or that `size` and `iota` speak of),
     `value` the number of a `const`. In a block graph `cuts` is the imap of an input or the omap of
-    an output (per grid axis the dim it cuts, None = replicated) and `loop_cut` an input's fmap.
+    an output (per grid axis the dim it cuts, None = replicated) and `loop_cut` an input's fmap. A
+    kernel graph's `optional` input may be left out: it counts as zeros then.
     """
 
     op: str
@@ -139,6 +140,7 @@ class Node:
     cuts: tuple[str | None, ...] = ()
     loop_cut: str | None = None
     body: Graph | None = None
+    optional: bool = False
 
     @property
     def out(self) -> Value:

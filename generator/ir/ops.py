@@ -33,7 +33,10 @@ class Op:
     commutative: bool = False
 
 
-_UNARY = ("neg", "exp", "log", "sqrt", "rsqrt", "square", "sigmoid", "silu", "gelu", "tanh", "relu")
+_UNARY = (
+    *("neg", "exp", "log", "sqrt", "rsqrt", "square"),
+    *("sigmoid", "silu", "gelu", "gelu_tanh", "tanh", "relu"),
+)
 
 OPS: dict[str, Op] = {
     op.name: op

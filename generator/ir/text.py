@@ -53,6 +53,8 @@ def _node_json(node: Node) -> Json:
         data["loop_cut"] = node.loop_cut
     if node.body is not None:
         data["body"] = to_json(node.body)
+    if node.optional:
+        data["optional"] = True
     return data
 
 
@@ -140,6 +142,7 @@ def _node(data: dict[str, Json]) -> Node:
         cuts=tuple(None if c is None else str(c) for c in _items(data.get("cuts", []))),
         loop_cut=None if loop_cut is None else str(loop_cut),
         body=_graph(_object(data["body"])) if "body" in data else None,
+        optional=bool(data.get("optional", False)),
     )
 
 
@@ -196,6 +199,8 @@ def expression(node: Node) -> str:
         items.append(f"over={node.over}" if node.args else node.over)
     if node.op == "const":
         items.append(number_text(node.value))
+    if node.optional:
+        items.append("optional")
     return f"{node.op}({', '.join(items)})"
 
 

@@ -196,7 +196,8 @@ def _body_work(body: Graph, tiles: Sequence[Work], steps: int, sizes: Mapping[st
     flops = operations = 0.0
     for node in body.nodes:
         if node.op != "input":
-            times = steps if phases[node.name] is Phase.LOOP or node.op == "accum" else 1
+            looped = phases[node.name] is Phase.LOOP or node.op in ("accum", "accum_rescaled")
+            times = steps if looped else 1
             flops += found[node.name].flops * times
             operations += found[node.name].operations * times
     return Work((), flops, operations)

@@ -28,7 +28,7 @@ Int = npt.NDArray[np.int64]
 # The largest safe primes below 2^31: p and (p - 1) / 2 are prime (tests/meaning checks it).
 SAFE_PRIMES = (2147483579, 2147483123, 2147482763, 2147481563)
 
-LAWLESS = ("log", "sqrt", "sigmoid", "silu", "gelu", "tanh", "relu")
+LAWLESS = ("log", "sqrt", "sigmoid", "silu", "gelu", "gelu_tanh", "tanh", "relu")
 
 _WINDOW = 10  # bits of an exponent that one table of powers covers
 _FEW = 8  # elements up to which Python inverts as fast as NumPy multiplies

@@ -58,6 +58,8 @@ def _decay(old: Parts, new: Parts) -> Parts:
         return (np.where(old[0] == new[0], np.ones_like(factor), factor),)
 
 
+_SLOPE = 2 * math.sqrt(2 / math.pi)  # (1 + tanh(y)) / 2 = sigmoid(2 y)
+
 ELEMENTWISE: dict[str, Callable[..., Parts]] = {
     "neg": _one(np.negative),
     "exp": _one(np.exp),
@@ -68,6 +70,7 @@ ELEMENTWISE: dict[str, Callable[..., Parts]] = {
     "sigmoid": _one(_sigmoid),
     "silu": _one(lambda x: x * _sigmoid(x)),
     "gelu": _one(lambda x: x * (1 + _erf(x / np.sqrt(np.asarray(2.0, x.dtype)))) / 2),
+    "gelu_tanh": _one(lambda x: x * _sigmoid(x * (_SLOPE + _SLOPE * 0.044715 * x * x))),
     "tanh": _one(np.tanh),
     "relu": _one(lambda x: np.maximum(x, 0)),
     "max": _one(np.maximum),

@@ -27,7 +27,7 @@ from mirage_kernels.generator.search.lower import Goal, lower
 from mirage_kernels.generator.search.problem import Limits
 from mirage_kernels.generator.search.stabilise import stabilise
 from mirage_kernels.generator.search.verify import Proof
-from mirage_kernels.generator.superoptimize import superoptimize as find
+from mirage_kernels.generator.superoptimizer import superoptimize as find
 from mirage_kernels.generator.target import target
 
 if TYPE_CHECKING:

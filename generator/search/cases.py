@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+from math import prod
+
 from mirage_kernels.generator.ir import Graph
 from mirage_kernels.generator.search.verify import Case
 
+MOST_ELEMENTS = 100_000_000  # of all inputs together, in a draw at full extents
 _EDGE = 5  # elements of the last, uneven tile
 
 
@@ -24,6 +28,7 @@ def full_cases(graph: Graph) -> list[Case]:
     dims = {d.name: d for n in graph.inputs for d in n.out.type.dims}
     several = {d: min(2 * n + _EDGE, dims[d].size) for d, n in whole.items()}
     full = {name: several.get(name, 2) if d.dynamic else d.size for name, d in dims.items()}
+    full = affordable(graph, full, whole)
     uneven = {name: several.get(name, d.size if not d.dynamic else 2) for name, d in dims.items()}
     single = {name: min(whole.get(name, 1), full[name]) for name in dims}
     for name, dim in dims.items():
@@ -31,6 +36,32 @@ def full_cases(graph: Graph) -> list[Case]:
             single[name] = dim.size
     distinct = {tuple(sizes.items()): sizes for sizes in (full, uneven, single)}
     return [Case(tiles, sizes) for sizes in distinct.values()]
+
+
+def affordable(graph: Graph, sizes: Mapping[str, int], tiles: Mapping[str, int]) -> dict[str, int]:
+    """Return extents for a draw: those given, or fewer rows where inputs would be too large.
+
+    Rows are what a dim numbers that nothing sums along: every block does the same with its own.
+    Two tiles of them and an edge are left; what is summed along keeps its extent.
+    """
+    elements = sum(prod(sizes[d] for d in n.out.type.names) for n in graph.inputs)
+    if elements <= MOST_ELEMENTS:
+        return dict(sizes)
+    kept = set(_spoken_of(graph))
+    return {
+        d: n if d in kept or d not in tiles else min(n, 2 * tiles[d] + _EDGE)
+        for d, n in sizes.items()
+    }
+
+
+def _spoken_of(graph: Graph) -> Iterator[str]:
+    """Yield the dims that are summed along or looped over, and those whose extents count."""
+    for node in graph.nodes:
+        yield node.over
+        if node.body is not None:
+            yield from _spoken_of(node.body)
+    if graph.space is not None and graph.space.loop is not None:
+        yield graph.space.loop.dim
 
 
 def _largest_tiles(graph: Graph) -> dict[str, int]:

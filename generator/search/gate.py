@@ -5,6 +5,8 @@ error against float64 is compared with that of the unfused program: one that rou
 and results of its matrix products, as separate PyTorch kernels do, and computes the rest in fp32.
 The distributions are chosen so that overflow shows: activations with outliers of 3e4 meet norm
 weights of up to 4, which is normal for a network and beyond fp16 if multiplied before normalising.
+Where a recipe masks positions, one more has short lengths and large garbage beyond them
+(`search/stale.py`): a peak that covers what is masked makes all that is seen underflow.
 """
 
 from __future__ import annotations
@@ -31,6 +33,7 @@ from mirage_kernels.generator.meaning.reals import FLOAT64, STORAGE, round_to
 from mirage_kernels.generator.meaning.walk import results
 from mirage_kernels.generator.recipe import Recipe
 from mirage_kernels.generator.search.stabilise import stabilise
+from mirage_kernels.generator.search.stale import hidden_positions, with_garbage
 from mirage_kernels.generator.search.verify import seen_dims
 
 Real = npt.NDArray[np.float64]
@@ -38,12 +41,17 @@ Real = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Distribution:
-    """How activations are drawn: normal, with a share of outliers of fixed magnitude."""
+    """How activations are drawn: normal, with a share of outliers of fixed magnitude.
+
+    Lengths are drawn from the lower `length_share` of their range.
+    """
 
     name: str
     scale: float
     outlier: float = 0.0
     outlier_share: float = 0.0
+    garbage: float = 0.0  # magnitude of elements that masks hide; 0 leaves them as they are drawn
+    length_share: float = 1.0
 
 
 DISTRIBUTIONS = (
@@ -52,6 +60,7 @@ DISTRIBUTIONS = (
     Distribution("outliers", 1.0, outlier=3e4, outlier_share=0.03),
     Distribution("wide", 30.0),
 )
+STALE = Distribution("stale", 1.0, garbage=1e4, length_share=1 / 8)
 
 LONG, LONG_TILE = 256, 96  # of dims that are summed along
 WIDE, WIDE_TILE = 64, 24  # of the others
@@ -121,7 +130,8 @@ class Gate:
             shape = tuple(self.sizes()[d] for d in type_.names)
             if type_.dtype is DType.INT32:
                 least, largest = self.recipe.range_of(node.name, self.sizes())
-                lengths = rng.integers(least, largest + 1, shape)
+                longest = least + int(distribution.length_share * (largest - least))
+                lengths = rng.integers(least, longest + 1, shape)
                 drawn.append(Array(type_.names, (lengths,), real=False))
             else:
                 data = self._draw(node.name, type_, shape, distribution, rng)
@@ -169,12 +179,27 @@ class Gate:
     @cached_property
     def references(self) -> tuple[Reference, ...]:
         """The inputs of every distribution, the exact results and the unfused program's errors."""
-        return tuple(self._reference(d) for d in DISTRIBUTIONS)
+        stale = (STALE,) if self.hidden else ()
+        return tuple(self._reference(d) for d in (*DISTRIBUTIONS, *stale))
+
+    @cached_property
+    def safe(self) -> Graph:
+        """The spec, its exponentials made safe: float64 overflows too."""
+        return stabilise(self.spec, self.dtype)
+
+    @cached_property
+    def hidden(self) -> dict[int, npt.NDArray[np.bool_]]:
+        """The elements of inputs, by number of the input, that masks hide where lengths are short.
+
+        Results do not depend on them.
+        """
+        return hidden_positions(self.safe, self.inputs(STALE), self.sizes(), seed=self.seed)
 
     def _reference(self, distribution: Distribution) -> Reference:
         inputs = self.inputs(distribution)
-        safe = stabilise(self.spec, self.dtype)  # float64 overflows too
-        exact = results(safe, inputs, array_reading(FLOAT64, self.sizes()))[0]
+        exact = results(self.safe, inputs, array_reading(FLOAT64, self.sizes()))[0]
+        if distribution.garbage:
+            inputs = with_garbage(inputs, self.hidden, distribution.garbage, self.dtype)
         narrow = [
             Array(a.dims, (np.asarray(a.parts[0], np.float32),)) if a.real else a for a in inputs
         ]
@@ -185,14 +210,13 @@ class Gate:
     def unfused(self) -> Graph:
         """Return the spec as separate kernels would run it: rounded around matrix products."""
         nodes = []
-        safe = stabilise(self.spec, self.dtype)
-        for node in with_precision(safe, self.dtype).nodes:
+        for node in with_precision(self.safe, self.dtype).nodes:
             rounds = node.op == "contract" or node.name in self.spec.outputs
             if rounds:
                 type_ = replace(node.out.type, dtype=self.dtype)
                 node = replace(node, outs=(Value(node.name, type_),))
             nodes.append(node)
-        return replace(safe, nodes=tuple(nodes))
+        return replace(self.safe, nodes=tuple(nodes))
 
 
 def batch_dims(spec: Graph) -> frozenset[str]:

@@ -18,6 +18,7 @@ from mirage_kernels.generator.meaning.arrays import Array
 from mirage_kernels.generator.search.costs import tensor_us
 from mirage_kernels.generator.search.extract import Extraction, Program
 from mirage_kernels.generator.search.meanings import digest, stored
+from mirage_kernels.generator.search.own import with_own_products
 from mirage_kernels.generator.search.problem import Problem
 from mirage_kernels.generator.search.refine import Leaf, Refined, refine
 from mirage_kernels.generator.search.settings import GRID, PART, Setting, TensorInfo, View
@@ -157,15 +158,27 @@ class Search:
         assert task.setting is not None
         problem, found = self.problem, self.problem.saturated(task.setting)
         refined = refine(found, problem.goals(found), problem.meanings, problem.sources)
-        extraction = problem.extraction(refined)
+        extraction = problem.extraction(refined.without_extra())
         if task.setting.loop is not None:
             extraction.through = _loop_cut(refined)
             if not extraction.through:
                 return Found([], _counted(found.counts, refined))
         programs = reaching(problem, refined, extraction, problem.limits.kept)
+        if task.setting.loop is not None and task.setting.split is None:
+            programs = self.with_own(refined, extraction, programs)
         launch = problem.on.launch_us
         sketches = [ProgramSketch((problem.sketch(refined, p),), p.cost + launch) for p in programs]
         return Found(sketches, _counted(found.counts, refined))
+
+    def with_own(
+        self, refined: Refined, extraction: Extraction, programs: list[Program]
+    ) -> list[Program]:
+        """Return programs with the cheapest of those whose products are all the spec's own."""
+        problem, own = self.problem, with_own_products(refined, self.problem.meanings)
+        cheapest = problem.extraction(own)
+        cheapest.through = extraction.through
+        kept = reaching(problem, own, cheapest, problem.limits.kept_own)
+        return programs + [p for p in kept if p not in programs]
 
 
 def _loop_cut(refined: Refined) -> frozenset[int]:
@@ -273,7 +286,7 @@ class _TwoKernels:
         found = problem.saturated(setting).extended(self.middles, problem.roles)
         refined = refine(found, problem.goals(found), problem.meanings, self.sources)
         read = [_meaning_name(i) for i in range(len(self.stored))]
-        extraction = problem.extraction(refined, read)
+        extraction = problem.extraction(refined.without_extra(), read)
         if not extraction.through:
             return Found([], _counted(found.counts, refined))
         programs = reaching(problem, refined, extraction, problem.limits.kept_of_two)
@@ -292,8 +305,9 @@ class _TwoKernels:
                 arrays = {**problem.meanings.tensors, self.owners[i]: array}
                 factors = [arrays[a] for a in product.args]
                 made = problem.meanings.result("contract", factors, product.over)
-                first = self.first_kernel([i], 1)
-                if first is not None and digest(made) == problem.meanings.wanted:
+                right = digest(made) == problem.meanings.wanted
+                first = self.first_kernel([i], 1) if right else None
+                if first is not None:
                     cost = first[1] + self.product_cost(product, tensors)
                     cost += 2 * problem.on.launch_us
                     found.append(ProgramSketch((first[0], product), cost))
@@ -319,7 +333,7 @@ class _TwoKernels:
         if self.library is not None:
             cost = self.product_cost(self.library, self.problem.tensors)
             return (self.library, cost) if left > 0 else None
-        extraction = self.problem.extraction(self.refined)
+        extraction = self.problem.extraction(self.refined.without_extra())
         extraction.max_ops = left
         for program in extraction.programs([self.results[r] for r in results], 1):
             return self.problem.sketch(self.refined, program), program.cost

@@ -28,7 +28,7 @@ from mirage_kernels.generator.meaning.field import (
     random_parts,
     root_to_the,
 )
-from mirage_kernels.generator.meaning.walk import Reading, results
+from mirage_kernels.generator.meaning.walk import Reading, walk
 from mirage_kernels.generator.search.settings import BOTH, GRID, LOOP
 
 STEP, PART_AXIS = "@step", "@part"
@@ -78,10 +78,35 @@ class Meanings:
         return Array(type_.names, random_parts(self.field, shape, rng))
 
     @cached_property
+    def values(self) -> dict[str, Array]:
+        """Every value of the spec."""
+        inputs = [self.tensors[n.name] for n in self.spec.inputs]
+        return walk(self.spec, inputs, self._reading)
+
+    @cached_property
     def wanted(self) -> bytes:
         """The digest of the spec's result."""
-        inputs = [self.tensors[n.name] for n in self.spec.inputs]
-        return digest(results(self.spec, inputs, self._reading)[0])
+        return digest(self.values[self.spec.outputs[0]])
+
+    def own(
+        self, how: frozenset[tuple[str, str]], split: str | None
+    ) -> dict[bytes, frozenset[str]]:
+        """Return the spec's values that have these dims, cut like this, by their digests."""
+        key = (how, split)
+        if key not in self._own:
+            names = {d for d, _ in how}
+            found: dict[bytes, frozenset[str]] = {}
+            for name, value in self.values.items():
+                if set(value.dims) == names:
+                    seen = digest(self.view(value, how, split))
+                    found[seen] = found.get(seen, frozenset()) | {name}
+            self._own[key] = found
+        return self._own[key]
+
+    @cached_property
+    def _own(self) -> dict[tuple[How, str | None], dict[bytes, frozenset[str]]]:
+        """What `own` has found."""
+        return {}
 
     def view(self, tensor: Array, how: How, split: str | None) -> Array:
         """Return a tensor with the axes of a loop and of a split."""

@@ -40,6 +40,7 @@ class Limits:
     block_ops: int = 32  # of all kernels together
     kernels: int = 2
     kept: int | None = 48  # programs kept of one task, cheapest first; None keeps all
+    kept_own: int | None = 4  # of those with a loop whose products are the spec's own
     kept_of_two: int | None = 6  # the same where there are two kernels
     firsts: int | None = 8  # results of first kernels that are tried, of those with the same dims
     verified: int = 400  # programs of the whole search, cheapest first

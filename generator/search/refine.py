@@ -8,8 +8,8 @@ the refined graph agrees with its spec on that draw, and only such programs are 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import product
 
 from mirage_kernels.generator.meaning.arrays import Array
@@ -17,7 +17,7 @@ from mirage_kernels.generator.search.meanings import Meanings, digest
 from mirage_kernels.generator.search.settings import Setting, View
 from mirage_kernels.generator.search.values import LOAD, Saturation, Step, Value
 
-MOST_MEANINGS = 24  # of one value; more are dropped, the first ones found are kept
+MOST_MEANINGS = 24  # of one value; of more the first ones found are kept, and the spec's own
 
 Leaf = View | str
 Sources = Callable[[Leaf], Sequence[tuple[Leaf, Array]]]  # what a leaf may be, whole
@@ -33,11 +33,19 @@ class Refined:
     derivations: list[list[Step]] = field(default_factory=list)
     leaves: dict[int, Leaf] = field(default_factory=dict)
     meanings: dict[int, dict[bytes, int]] = field(default_factory=dict)  # by number before
+    extra: set[int] = field(default_factory=set)  # the spec's own values beyond the most
     dropped: int = 0  # meanings beyond the most
 
     def variants(self, number: int) -> list[int]:
         """Return the refined values of a saturation's value."""
         return list(self.meanings.get(number, {}).values())
+
+    def without_extra(self) -> Refined:
+        """Return the same values without what is made of extra ones."""
+        if not self.extra:
+            return self
+        kept = [[s for s in w if self.extra.isdisjoint(s.args)] for w in self.derivations]
+        return replace(self, derivations=kept, extra=set())
 
 
 def refine(
@@ -47,6 +55,7 @@ def refine(
     refined = Refined(found.setting)
     for number in _operands_first(found, goals):
         known = refined.meanings.setdefault(number, {})
+        own = meanings.own(found.values[number].dims, found.setting.split)
         for step in found.derivations[number]:
             if step.op == LOAD:
                 _load(refined, found, number, (meanings, sources))
@@ -59,7 +68,7 @@ def refine(
                     continue  # the same operand twice has one meaning
                 array = meanings.result(step.op, [refined.arrays[a] for a in args], step.over)
                 made = Step(step.op, args, step.over)
-                _add(refined, known, (found.values[number], array, made))
+                _add(refined, known, (found.values[number], array, made), own)
     return refined
 
 
@@ -67,18 +76,35 @@ def _pairs(args: Sequence[int]) -> list[tuple[int, int]]:
     return [(i, j) for j in range(len(args)) for i in range(j)]
 
 
-def _add(refined: Refined, known: dict[bytes, int], made: tuple[Value, Array, Step]) -> int | None:
+def _add(
+    refined: Refined,
+    known: dict[bytes, int],
+    made: tuple[Value, Array, Step],
+    own: Collection[bytes] = (),
+) -> int | None:
+    """Add a derivation, of a new meaning too where there is room or it is in `own`.
+
+    A meaning beyond the room is extra, and so is what is made of extra ones alone: it takes no
+    room from others.
+    """
     value, array, step = made
     key = digest(array)
     number = known.get(key)
+    room = refined.extra.isdisjoint(step.args) and (
+        len(known) - len(refined.extra.intersection(known.values())) < MOST_MEANINGS
+    )
     if number is None:
-        if len(known) >= MOST_MEANINGS:
-            refined.dropped += 1
+        if not room and key not in own:
+            refined.dropped += refined.extra.isdisjoint(step.args)
             return None
         number = known[key] = len(refined.values)
         refined.values.append(value)
         refined.arrays.append(array)
         refined.derivations.append([])
+        if not room:
+            refined.extra.add(number)
+    elif room:
+        refined.extra.discard(number)
     refined.derivations[number].append(step)
     return number
 

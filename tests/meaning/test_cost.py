@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import replace
 from math import inf
+from pathlib import Path
 
 import pytest
 
-from mirage_kernels.generator.ir import DType, Graph, parts_of, retile
+from mirage_kernels.generator.ir import DType, Graph, from_json, parts_of, retile
 from mirage_kernels.generator.meaning.cost import Estimate, estimate
 from mirage_kernels.generator.plan.threads import with_threads
 from mirage_kernels.generator.recipe import Recipe, Shape, output_type, trace
@@ -140,3 +142,20 @@ def test_partial_sums_between_kernels_are_written_and_read(rms_norm_linear: Reci
         for tile in (32, 4)  # 128 blocks, or 1,024
     )
     assert many.microseconds > few.microseconds
+
+
+FLASH = Path(__file__).parents[1] / "golden" / "mugraphs" / "gqa-flash_by_hand.json"
+
+
+def test_a_rescaled_sum_is_carried_in_every_step_like_any_other() -> None:
+    flash = from_json(json.loads(FLASH.read_text())["mugraph"])
+    (block,) = flash.blocks
+    assert block.body is not None
+    plain = tuple(
+        replace(n, op="accum", args=n.args[:1]) if n.op == "accum_rescaled" else n
+        for n in block.body.nodes
+    )
+    body = replace(block.body, nodes=plain)
+    other = replace(flash, nodes=(*flash.nodes[:-1], replace(block, body=body)))
+    sizes = {"B": 8, "Hkv": 4, "G": 8, "D": 64, "L": 4096}
+    assert cost(flash, sizes) == cost(other, sizes)

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from types import ModuleType
-
 import pytest
 
-from mirage_kernels.generator.emit import cuda, triton
+from mirage_kernels.generator.emit import after_loop, cuda, triton, words
 from mirage_kernels.generator.ir import OPS, Dim, DType, Kind, TensorType, ops_of_kind
 from mirage_kernels.generator.meaning.abstract import abstract_reading
 from mirage_kernels.generator.meaning.arrays import Arithmetic, array_reading
@@ -48,8 +46,8 @@ def test_real_numbers_have_every_elementwise_op(arithmetic: Arithmetic) -> None:
 
 @pytest.mark.parametrize("op", ARITHMETIC)
 def test_the_cuda_writer_has_a_word_for_every_elementwise_op(op: str) -> None:
-    words = {"max": "maximum"}  # CUDA has a max of its own
-    assert cuda._vocabulary(op) == words.get(op, op)
+    own = {"max": "maximum"}  # CUDA has a max of its own
+    assert words.vocabulary(op) == own.get(op, op)
 
 
 @pytest.mark.parametrize("op", ARITHMETIC)
@@ -57,9 +55,9 @@ def test_the_triton_writer_has_a_line_for_every_elementwise_op(op: str) -> None:
     assert op in triton._ELEMENTWISE
 
 
-@pytest.mark.parametrize("writer", [cuda, triton], ids=lambda m: m.__name__.rpartition(".")[2])
-def test_a_writer_claims_no_op_that_the_table_lacks(writer: ModuleType) -> None:
-    assert set(writer._ELEMENTWISE) <= set(ARITHMETIC)
+@pytest.mark.parametrize("spelt", [words.ELEMENTWISE, triton._ELEMENTWISE], ids=["cuda", "triton"])
+def test_a_writer_claims_no_op_that_the_table_lacks(spelt: dict[str, str]) -> None:
+    assert set(spelt) <= set(ARITHMETIC)
 
 
 @pytest.mark.parametrize("op", ARITHMETIC)
@@ -69,17 +67,22 @@ def test_a_triton_line_names_as_many_operands_as_the_op_takes(op: str) -> None:
     assert all(o in made for o in operands)
 
 
-@pytest.mark.parametrize("do", [d for d in Do if d not in (Do.LOAD, Do.MEET)])
+@pytest.mark.parametrize("do", [d for d in Do if d not in (Do.LOAD, Do.FETCH, Do.MEET)])
 def test_the_cuda_writer_has_a_line_for_every_statement(do: Do) -> None:
-    assert do in cuda._LOOP or do in cuda._EPILOGUE
+    assert do in cuda._LOOP or do in after_loop.LINES
 
 
 def test_every_place_in_the_loop_has_a_fragment_or_an_accumulator() -> None:
-    assert set(cuda._FRAGMENTS) | set(cuda._ACCUMULATORS) | {Layout.SCALAR} == set(Layout)
+    elsewhere = {Layout.SCALAR, Layout.FACTORS}
+    assert set(words.FRAGMENTS) | set(words.ACCUMULATORS) | elsewhere == set(Layout)
+
+
+def test_everything_kept_has_a_place_in_shared_memory() -> None:
+    assert set(words.KEPT) == {Do.FETCH, Do.KEEP, Do.CONTRACT}
 
 
 def test_every_accumulator_meets_the_other_warps_somewhere() -> None:
-    assert set(cuda._MEETINGS) == set(cuda._ACCUMULATORS)
+    assert set(words.MEETINGS) == set(words.ACCUMULATORS)
 
 
 def test_every_place_has_axes_in_triton() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import pytest
 import torch
@@ -70,6 +72,7 @@ TORCH_FUNCTIONS = {
     "sigmoid": torch.sigmoid,
     "silu": torch.nn.functional.silu,
     "gelu": torch.nn.functional.gelu,
+    "gelu_tanh": partial(torch.nn.functional.gelu, approximate="tanh"),
     "tanh": torch.tanh,
     "relu": torch.relu,
 }

@@ -216,6 +216,14 @@ BEYOND_THE_MAXIMUM = (
     "one sum is rescaled by another peak",
     "parts have common peaks of their own",
 )
+# Equal to the recipe, but their peaks cover what nothing looks at.
+COVERS_THE_MASKED: Mapping[str, Edits] = {
+    "the peak of all scores": {"m = peak seen over L": "m = peak scores over L"},
+    "a mask of values in place of scores": {
+        "m = peak seen over L": "m = peak scores over L\nkept_v = where visible v zero",
+        "part = contract weight v over L": "part = contract power kept_v over L",
+    },
+}
 MISTAKES: Mapping[str, Mapping[str, Edits]] = {
     "flash": IN_THE_LOOP,
     "split": {**IN_THE_LOOP, **OF_BLOCKS},
@@ -225,8 +233,13 @@ MISTAKES: Mapping[str, Mapping[str, Edits]] = {
 
 def attention(spec: Graph, recipe: str, form: str, mistake: str = "") -> Graph:
     """Return a form of attention over a recipe's spec, with a mistake if one is named."""
+    return edited(spec, recipe, form, MISTAKES[form][mistake] if mistake else {})
+
+
+def edited(spec: Graph, recipe: str, form: str, edits: Edits) -> Graph:
+    """Return a form of attention over a recipe's spec with some lines exchanged."""
     text = FORMS[form].replace("SCORES", SCORES[recipe]).replace("IN_LOOP", IN_LOOP)
-    for old, new in (MISTAKES[form][mistake] if mistake else {}).items():
+    for old, new in edits.items():
         assert old in text, f"{old!r} is not in {form}"
         text = text.replace(old, new)
     return handmade(spec, text)

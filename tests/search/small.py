@@ -10,7 +10,7 @@ from mirage_kernels.generator.language import Tensor
 from mirage_kernels.generator.search.kernels import Search
 from mirage_kernels.generator.search.problem import Limits, Problem
 from mirage_kernels.generator.search.sketch import BlockSketch, ProgramSketch
-from mirage_kernels.generator.superoptimize import Verifier
+from mirage_kernels.generator.superoptimizer import Verifier
 from mirage_kernels.generator.symbolic import spec_of
 from mirage_kernels.generator.target import target
 

@@ -28,7 +28,7 @@ from mirage_kernels.generator.search.lower import lower
 from mirage_kernels.generator.search.problem import Limits
 from mirage_kernels.generator.search.sketch import ProgramSketch
 from mirage_kernels.generator.search.termspace import Occurrences
-from mirage_kernels.generator.superoptimize import Verifier
+from mirage_kernels.generator.superoptimizer import Verifier
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,40 @@
+"""Programs whose matrix products are the spec's own.
+
+Where a norm meets a product it is cheapest to divide after it, or to scale the weights; whether
+that is accurate depends on the storage type. A program that contracts what the spec contracts is as
+accurate as the spec, and weights go into its products as they are stored. So a task with a loop
+keeps some of these even where enough other programs are cheaper.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from mirage_kernels.generator.search.meanings import Meanings, digest
+from mirage_kernels.generator.search.refine import Refined
+from mirage_kernels.generator.search.values import Step
+
+
+def with_own_products(refined: Refined, meanings: Meanings) -> Refined:
+    """Return the same values without the contractions that the spec does not have."""
+    products = [(node.over, node.args) for node in meanings.spec.of("contract")]
+    meant: dict[int, frozenset[str]] = {}
+
+    def operand(number: int) -> frozenset[str]:
+        """Return which of the spec's values a value is."""
+        if number not in meant:
+            known = meanings.own(refined.values[number].dims, refined.setting.split)
+            meant[number] = known.get(digest(refined.arrays[number]), frozenset())
+        return meant[number]
+
+    def is_own(step: Step) -> bool:
+        if step.op != "contract":
+            return True
+        a, b = map(operand, step.args)
+        return any(
+            over == step.over and ((left in a and right in b) or (left in b and right in a))
+            for over, (left, right) in products
+        )
+
+    kept = [list(filter(is_own, ways)) for ways in refined.derivations]
+    return replace(refined, derivations=kept, extra=set())

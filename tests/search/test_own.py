@@ -1,0 +1,114 @@
+"""Programs whose products are the recipe's own are kept, whatever is cheaper."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import pytest
+from small import search_of
+
+from mirage_kernels.generator.errors import VerifyError
+from mirage_kernels.generator.ir import DType, Graph
+from mirage_kernels.generator.recipe import load_recipe, trace
+from mirage_kernels.generator.search import refine as refining
+from mirage_kernels.generator.search.gate import Gate
+from mirage_kernels.generator.search.lower import lower
+from mirage_kernels.generator.search.own import with_own_products
+from mirage_kernels.generator.search.problem import Limits
+from mirage_kernels.generator.search.refine import Refined, refine
+from mirage_kernels.generator.search.settings import Setting
+from mirage_kernels.generator.superoptimizer import goal_of, shape_class, superoptimize
+
+ONE_KERNEL = Limits(kernels=1)
+OVER_K = Setting(("N", "M"), "K")
+
+
+def spec_of(recipe: str) -> Graph:
+    source = load_recipe(recipe)
+    return shape_class(trace(source, source.shapes[0], DType.FP16))
+
+
+@cache
+def looped(recipe: str) -> list[Graph]:
+    """Return the proved muGraphs of one kernel with a loop over K and no split."""
+    spec = spec_of(recipe)
+    goal = goal_of(spec, DType.FP16)
+    found = superoptimize(spec, ONE_KERNEL, "sm_90a").programs
+    kernels = [(p, p.kernels[0]) for p in found]
+    return [lower(p, goal) for p, k in kernels if getattr(k, "setting", None) == OVER_K]
+
+
+def has_raw_weights(graph: Graph) -> bool:
+    """Return whether every product in the loop is with a weight as it is stored."""
+    body = graph.blocks[0].body
+    assert body is not None
+    weights = {n.name for n in body.inputs if len(n.out.type.dims) == 2}
+    return all(weights & {*node.args} for node in body.of("contract") if node.over == "K")
+
+
+NORMED = ["rms_norm_linear", "rms_norm_gated_mlp", "layer_norm_linear", "rms_norm_linear_full"]
+
+
+@pytest.mark.parametrize("recipe", NORMED)
+def test_a_norm_and_products_have_a_program_with_raw_weights_that_is_accurate_in_fp16(
+    recipe: str,
+) -> None:
+    source = load_recipe(recipe)
+    gate = Gate(spec_of(recipe), source, DType.FP16)
+
+    def is_accurate(graph: Graph) -> bool:
+        try:
+            return bool(gate.measure(graph))
+        except VerifyError:
+            return False
+
+    assert any(is_accurate(g) for g in looped(recipe) if has_raw_weights(g))
+
+
+def refined(recipe: str) -> Refined:
+    problem = search_of(spec_of(recipe), ONE_KERNEL).problem
+    found = problem.saturated(OVER_K)
+    return refine(found, problem.goals(found), problem.meanings, problem.sources)
+
+
+def contractions(values: Refined) -> set[tuple[int, ...]]:
+    return {s.args for ways in values.derivations for s in ways if s.op == "contract"}
+
+
+def test_only_the_contractions_of_the_spec_are_its_own() -> None:
+    problem = search_of(spec_of("rms_norm_linear"), ONE_KERNEL).problem
+    every = refined("rms_norm_linear")
+    own = with_own_products(every, problem.meanings)
+    assert contractions(own) < contractions(every)
+    for args in contractions(own):
+        known = [
+            problem.meanings.own(every.values[a].dims, None)[refining.digest(every.arrays[a])]
+            for a in args
+        ]
+        assert {"weight"} in known
+
+
+def test_a_recipe_without_a_norm_has_no_other_contractions() -> None:
+    problem = search_of(spec_of("relu2_mlp"), ONE_KERNEL).problem
+    every = refined("relu2_mlp")
+    assert contractions(with_own_products(every, problem.meanings)) == contractions(every)
+
+
+def test_meanings_of_the_spec_itself_are_kept_beyond_the_most(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(refining, "MOST_MEANINGS", 1)
+    few = refined("layer_norm_linear")
+    assert few.extra
+    known = search_of(spec_of("layer_norm_linear"), ONE_KERNEL).problem.meanings
+    assert all(
+        refining.digest(few.arrays[i]) in known.own(few.values[i].dims, None) for i in few.extra
+    )
+
+
+def test_what_is_kept_beyond_the_most_changes_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    few = refined("layer_norm_linear").without_extra()
+    monkeypatch.setattr("mirage_kernels.generator.search.meanings.Meanings.own", lambda *_: {})
+    without = refined("layer_norm_linear")
+    kept = {refining.digest(few.arrays[i]) for i, ways in enumerate(few.derivations) if ways}
+    assert kept >= {refining.digest(a) for a in without.arrays}
