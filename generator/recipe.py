@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 
 from mirage_kernels.generator.errors import GraphError, RecipeError, ShapeError
 from mirage_kernels.generator.ir import Builder, Dim, DType, Graph, Level, TensorType, check
+from mirage_kernels.generator.ir.text import expression
 from mirage_kernels.generator.symbolic import Tensor, spec_of, unknown_operator
 
 if TYPE_CHECKING:
@@ -64,7 +65,8 @@ class Recipe:
     `inputs` and `output` give dims as text, `"M K"`; an input with no dims is a run-time scalar
     (fp32), one that ends in `:int32` holds positions or lengths. `dynamic` gives the bound of
     every dim whose extent is known only at run time; all other dims are static. `ranges` gives the
-    least and the largest value of int32 inputs, as numbers or dims: `"1..L"`.
+    least and the largest value of int32 inputs, as numbers or dims: `"1..L"`. A call may leave out
+    what is `optional`: it counts as zeros then, so the program may only add or subtract it.
     """
 
     name: str
@@ -78,6 +80,7 @@ class Recipe:
     tolerance: float = 1.1  # error allowed, as a multiple of the unfused program's
     scalars: Mapping[str, float] = field(default_factory=dict)
     ranges: Mapping[str, str] = field(default_factory=dict)
+    optional: tuple[str, ...] = ()
     summary: str = ""
 
     @property
@@ -138,11 +141,13 @@ def recipe(
     reference: Reference,
     scalars: Mapping[str, float] | None = None,
     ranges: Mapping[str, str] | None = None,
+    optional: tuple[str, ...] = (),
     tolerance: float = 1.1,
 ) -> Callable[[Program], Recipe]:
     """Turn a function over symbolic tensors into a Recipe named like the function.
 
-    `scalars` gives the values that run-time scalars take in tests and measurements.
+    `scalars` gives the values that run-time scalars take in tests and measurements, `optional` the
+    inputs that count as zeros where a call leaves them out.
     """
 
     def decorate(program: Program) -> Recipe:
@@ -157,6 +162,7 @@ def recipe(
             tolerance=tolerance,
             scalars=dict(scalars or {}),
             ranges=dict(ranges or {}),
+            optional=optional,
             summary=(program.__doc__ or "").strip().partition("\n")[0].rstrip("."),
         )
 
@@ -171,7 +177,10 @@ def trace(source: Recipe, chosen: Shape, dtype: DType) -> Graph:
     _check_parameters(source)
     builder = Builder(Level.KERNEL)
     types = source.input_types(chosen, dtype)
-    arguments = [Tensor(builder, builder.input(name, type_)) for name, type_ in types.items()]
+    arguments = [
+        Tensor(builder, builder.input(name, type_, optional=name in source.optional))
+        for name, type_ in types.items()
+    ]
     try:
         result = source.program(*arguments)
     except (RecipeError, GraphError):
@@ -192,7 +201,7 @@ def trace(source: Recipe, chosen: Shape, dtype: DType) -> Graph:
             f"but computes [{' '.join(result.type.names)}]",
             "correct output= in @recipe(...) or the program; dims go by name, in any order",
         )
-    return check(spec_of(result))
+    return _with_neutral_options(source, check(spec_of(result)))
 
 
 def _check_parameters(source: Recipe) -> None:
@@ -203,6 +212,24 @@ def _check_parameters(source: Recipe) -> None:
             f"but declares the inputs {', '.join(source.inputs)}",
             "name the function's parameters like the inputs, in the same order",
         )
+
+
+def _with_neutral_options(source: Recipe, spec: Graph) -> Graph:
+    """Return the spec if zeros in place of an optional input are as if it were not there."""
+    unknown = [name for name in source.optional if name not in source.inputs]
+    if unknown:
+        raise RecipeError(
+            f"recipe {source.name} has no input {unknown[0]}, which it says is optional",
+            f"its inputs: {', '.join(source.inputs)}",
+        )
+    for name in source.optional:
+        for node in spec.users(name):
+            if node.op not in ("add", "sub") or (node.op, node.args[0]) == ("sub", name):
+                raise RecipeError(
+                    f"recipe {source.name} computes {expression(node)} of its optional {name}",
+                    "left out it counts as zeros, so it may only be added or subtracted",
+                )
+    return spec
 
 
 def output_type(source: Recipe, chosen: Shape, dtype: DType) -> TensorType:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import copy
+import json
 import re
 from pathlib import Path
 
 import pytest
 
 from mirage_kernels.generator.errors import MirageError, RecipeError
-from mirage_kernels.generator.ir import DType, Graph
+from mirage_kernels.generator.ir import DType, Graph, dumps, from_json, to_json
 from mirage_kernels.generator.recipe import catalog, load_recipe, trace
 
 MY_RECIPE = '''
@@ -153,3 +154,38 @@ def test_the_language_can_be_inspected_like_any_module() -> None:
 
     assert not hasattr(language, "torch")
     assert copy.copy(catalog()["gqa"]).name == "gqa"
+
+
+OPTIONAL = MY_RECIPE.replace(
+    'inputs={"x": "M K", "weight": "N K"}',
+    'inputs={"x": "M K", "weight": "N K", "bias": "N"}, optional=("bias",)',
+).replace("(x, weight)", "(x, weight, bias)")
+
+
+def optional_with(body: str) -> str:
+    """Return the text of a recipe file with an optional bias that is used as `body` says."""
+    product = 'contract(x, weight, over="K")'
+    return OPTIONAL.replace(f"return gelu({product})", f"return {body.format(product)}")
+
+
+@pytest.mark.parametrize("body", ["gelu({} + bias)", "gelu({} - bias)", "{} + bias + bias"])
+def test_what_is_added_or_subtracted_may_be_left_out(tmp_path: Path, body: str) -> None:
+    spec = load_and_trace(tmp_path, optional_with(body))
+    assert [n.name for n in spec.inputs if n.optional] == ["bias"]
+
+
+@pytest.mark.parametrize("body", ["{} * bias", "bias - {}", "gelu({}) + gelu(bias)", "{} / bias"])
+def test_what_zeros_would_change_is_not_optional(tmp_path: Path, body: str) -> None:
+    said = refusal(tmp_path, optional_with(body))
+    assert re.search("of its optional bias; .*only be added or subtracted", said)
+
+
+def test_an_optional_input_that_is_none_is_refused(tmp_path: Path) -> None:
+    bad = OPTIONAL.replace('optional=("bias",)', 'optional=("basis",)')
+    said = refusal(tmp_path, bad.replace("weight, over", "weight, over"))
+    assert "no input basis" in said
+
+
+def test_an_optional_input_reads_back_from_json(tmp_path: Path) -> None:
+    spec = load_and_trace(tmp_path, optional_with("gelu({} + bias)"))
+    assert from_json(json.loads(dumps(to_json(spec)))) == spec

@@ -72,10 +72,13 @@ def reference_result(recipe: Recipe, tensors: Mapping[str, torch.Tensor]) -> tor
 
 def test_the_catalog_holds_every_recipe_once() -> None:
     linear = ("rms_norm_linear", "layer_norm_linear", "group_norm_linear", "lora_linear")
-    mlp = ("gated_mlp", "geglu_mlp", "gelu_mlp", "relu2_mlp", "rms_norm_gated_mlp")
+    gated = ("gated_mlp", "geglu_mlp", "gated_mlp_gelu", "gated_mlp_relu", "rms_norm_gated_mlp")
+    normed_gated = ("rms_norm_gated_mlp_gelu", "rms_norm_gated_mlp_relu", "rms_norm_geglu_mlp")
+    mlp = (*gated, *normed_gated, "gelu_mlp", "relu2_mlp")
+    full = ("rms_norm_linear_full", "layer_norm_linear_full", "lora_linear_full")
     attention = ("gqa", "causal_attention", "sliding_window_attention", "soft_cap_attention")
     normed = ("qk_norm_attention", "qk_layer_norm_attention", "rms_norm_lora", "ntrans")
-    assert sorted(RECIPES) == sorted((*linear, *mlp, *attention, *normed, "mla_decode"))
+    assert sorted(RECIPES) == sorted((*linear, *full, *mlp, *attention, *normed, "mla_decode"))
 
 
 @pytest.mark.parametrize(("recipe", "shape", "dtype"), TRACED)
@@ -233,3 +236,16 @@ def test_a_range_that_does_not_read_is_named(text: str) -> None:
 
 def test_without_a_range_lengths_are_between_one_and_the_largest_extent() -> None:
     assert replace(RECIPES["gqa"], ranges={}).range_of("seq_lens", SMALL) == (1, 7)
+
+
+@pytest.mark.parametrize("name", [n for n in RECIPES if RECIPES[n].optional])
+def test_an_optional_input_that_is_left_out_counts_as_zeros(name: str) -> None:
+    recipe = RECIPES[name]
+    tensors = drawn(recipe, SMALL)
+    zeros = {n: torch.zeros_like(tensors[n]) for n in recipe.optional}
+    given = [t if t.dim() else t.item() for t in tensors.values()]
+    left_out = dict(zip(tensors, given, strict=True))
+    for option in recipe.optional:
+        left_out[option] = None if tensors[option].dim() else 0.0
+    found = recipe.reference(*left_out.values())
+    torch.testing.assert_close(spec_result(recipe, SMALL, tensors | zeros), found)
