@@ -15,6 +15,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from mirage_kernels.generator.errors import ToolchainError
+from mirage_kernels.generator.target import TARGETS
 from mirage_kernels.generator.toolchain import Toolchain, find_toolchain
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -81,7 +82,7 @@ def plan_jobs(toolchain: Toolchain, arch: str, kernels_dir: Path) -> list[Job]:
     host_sources = [*sorted((ROOT / "csrc/torch").glob("*.cpp")), emitted / "table.cpp"]
     objects = ROOT / "build" / arch
     nvcc = _nvcc_command(toolchain, arch)
-    cxx = _cxx_command(toolchain)
+    cxx = _cxx_command(toolchain, arch)
     return [
         *(_job(source, nvcc, objects) for source in cuda_sources),
         *(_job(source, cxx, objects) for source in host_sources),
@@ -108,12 +109,24 @@ def _host_flags(toolchain: Toolchain) -> list[str]:
     return ["-fPIC", "-fvisibility=hidden", "-fvisibility-inlines-hidden", "-Wall", *maps]
 
 
+def carries_ptx(arch: str) -> bool:
+    """Say whether builds for an architecture also hold PTX, which later GPUs can run."""
+    return arch in TARGETS and TARGETS[arch].carries_ptx
+
+
+def gencode(arch: str) -> str:
+    """Return nvcc's option for the code of an architecture."""
+    virtual = f"compute_{arch.removeprefix('sm_')}"
+    code = f"[{arch},{virtual}]" if carries_ptx(arch) else arch
+    return f"-gencode=arch={virtual},code={code}"
+
+
 def _nvcc_command(toolchain: Toolchain, arch: str) -> list[str]:
     return [
         *toolchain.launcher,
         str(toolchain.nvcc),
         *("-O3", "-std=c++17", "-Icsrc"),
-        f"-gencode=arch=compute_{arch[3:]},code={arch}",
+        gencode(arch),
         "-Xfatbin=-compress-all",
         "--compress-mode=size",
         f"-ccbin={toolchain.cxx}",
@@ -121,7 +134,7 @@ def _nvcc_command(toolchain: Toolchain, arch: str) -> list[str]:
     ]
 
 
-def _cxx_command(toolchain: Toolchain) -> list[str]:
+def _cxx_command(toolchain: Toolchain, arch: str) -> list[str]:
     return [
         *toolchain.launcher,
         str(toolchain.cxx),
@@ -130,6 +143,7 @@ def _cxx_command(toolchain: Toolchain) -> list[str]:
         *("-isystem", f"{toolchain.torch_dir}/include"),
         f"-DTORCH_TARGET_VERSION={TORCH_TARGET_VERSION}",
         "-DTORCH_STABLE_ONLY",
+        *(["-DMIRAGE_CARRIES_PTX"] if carries_ptx(arch) else []),
         *_host_flags(toolchain),
     ]
 

@@ -4,7 +4,14 @@
 // over grids of one block per piece, and bulk copies into a ring of shared memory.
 #include "bench/floor.h"
 
+// Bulk copies begin with sm_90; a block of sm_120 has no shared memory for the largest rings. A
+// build is for one architecture, so that host code may ask for it.
+#define MIRAGE_BULK_COPIES (__CUDA_ARCH_LIST__ >= 900)
+#define MIRAGE_LARGE_RINGS (__CUDA_ARCH_LIST__ < 1200)
+
+#if MIRAGE_BULK_COPIES
 #include "tile/bulk.cuh"
+#endif
 
 namespace mirage::bench {
 namespace {
@@ -42,6 +49,7 @@ __global__ void __launch_bounds__(kThreads)
   keep(sum, sink);
 }
 
+#if MIRAGE_BULK_COPIES
 // One thread per block keeps kStages bulk copies of kPiece bytes in flight.
 template <int kPiece, int kStages>
 __global__ void __launch_bounds__(32)
@@ -77,6 +85,7 @@ __global__ void __launch_bounds__(32)
   }
   keep(sum, sink);
 }
+#endif
 
 struct Request {
   const void* data;
@@ -109,6 +118,7 @@ cudaError_t vectors(const Request& r) {
   return cudaGetLastError();
 }
 
+#if MIRAGE_BULK_COPIES
 template <int kPiece, int kStages, int kBlocksPerSm>
 cudaError_t bulk(const Request& r) {
   int sms = 0;
@@ -125,12 +135,19 @@ cudaError_t bulk(const Request& r) {
       static_cast<const char*>(r.data), r.bytes, r.sink);
   return cudaGetLastError();
 }
+#endif
 
 constexpr Variant kVariants[] = {
-    vectors<256, 4, 0>, vectors<256, 8, 0>, vectors<512, 4, 0>,  vectors<512, 8, 0>,
-    vectors<512, 8, 1>, vectors<512, 8, 2>, vectors<1024, 4, 1>, vectors<1024, 4, 2>,
-    vectors<256, 8, 4>, bulk<8192, 8, 1>,   bulk<8192, 16, 1>,   bulk<16384, 8, 1>,
-    bulk<4096, 16, 2>,  bulk<8192, 12, 2>,  bulk<4096, 8, 4>,
+    vectors<256, 4, 0>,  vectors<256, 8, 0>,  vectors<512, 4, 0>,
+    vectors<512, 8, 0>,  vectors<512, 8, 1>,  vectors<512, 8, 2>,
+    vectors<1024, 4, 1>, vectors<1024, 4, 2>, vectors<256, 8, 4>,
+#if MIRAGE_BULK_COPIES
+    bulk<8192, 8, 1>,
+#if MIRAGE_LARGE_RINGS
+    bulk<8192, 16, 1>,   bulk<16384, 8, 1>,
+#endif
+    bulk<4096, 16, 2>,   bulk<8192, 12, 2>,   bulk<4096, 8, 4>,
+#endif
 };
 
 }  // namespace

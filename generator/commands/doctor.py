@@ -173,7 +173,8 @@ def _kernels(loaded: Loaded) -> Finding:
         return Finding(what, "generate", "missing", f"none in {folder}", hint)
     counts = Counter(f"{record.recipe} for {record.arch}" for record in found)
     words = listed([f"{count} {name}" for name, count in sorted(counts.items())])
-    stale = is_checkout() and loaded.kernels and len(found) != len(loaded.kernels)
+    own = [record for record in found if record.arch == loaded.arch]
+    stale = is_checkout() and loaded.kernels and len(own) != len(loaded.kernels)
     if stale:
         hint = "`make run` compiles what is committed"
         return Finding(what, "generate", "missing", f"{words}; compiled are others", hint)

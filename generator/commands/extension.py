@@ -16,6 +16,7 @@ from pathlib import Path
 from mirage_kernels.generator.commands.arguments import package_kernels
 from mirage_kernels.generator.compile import EXTENSION_NAME
 from mirage_kernels.generator.errors import ToolchainError
+from mirage_kernels.generator.target import TARGETS
 
 PROBE_SECONDS = 300
 _PROBE = "mirage_kernels.generator.commands.probe"
@@ -56,6 +57,16 @@ def compiled_names(names: Iterable[str]) -> set[str]:
     file = extension_file()
     content = file.read_bytes() if file.is_file() else b""
     return {name for name in names if b"\0" + name.encode() + b"\0" in content}
+
+
+def compiled_arch() -> str:
+    """Return the architecture that the extension is for, without loading it; empty if none is.
+
+    The table's `kArch` ends in a NUL byte; no other text in the file names an architecture.
+    """
+    file = extension_file()
+    content = file.read_bytes() if file.is_file() else b""
+    return next((arch for arch in TARGETS if arch.encode() + b"\0" in content), "")
 
 
 def load() -> Loaded:

@@ -12,16 +12,22 @@ from mirage_kernels.generator.commands.arguments import (
     add_kernels,
     kernels_folder,
 )
-from mirage_kernels.generator.commands.extension import compiled_names, extension_file
+from mirage_kernels.generator.commands.extension import (
+    compiled_arch,
+    compiled_names,
+    extension_file,
+)
 from mirage_kernels.generator.folder import records
 from mirage_kernels.generator.ir.text import Json
 from mirage_kernels.generator.recipe import Recipe, Shape, catalog
 from mirage_kernels.generator.record import KernelRecord
+from mirage_kernels.generator.target import TARGETS
 from mirage_kernels.generator.terminal import Table, Terminal
 
 DETAILS = """\
 "compiled" says whether the extension that is built here contains the kernel. A variant serves up
-to the number of tokens (M) that its bucket names.
+to the number of tokens (M) that its bucket names. An architecture's kernels are planned for the GPU
+beside it; "evidence" says whether they have been run on one, or were only compiled.
 """
 
 
@@ -36,14 +42,17 @@ def run(arguments: argparse.Namespace, terminal: Terminal) -> int:
     """Print the recipes with their shapes, then the committed kernels."""
     recipes = catalog().values()
     found = {} if arguments.recipes else records(kernels_folder(arguments.kernels))
-    compiled = compiled_names(kernel_name(r) for r in found.values())
+    compiled = compiled_paths(found)
     rows = tuple((r.name, dims_text(s), s.source) for r in recipes for s in r.shapes)
     terminal.table(Table(("recipe", "static dims", "shape from"), rows, left=3))
     document: dict[str, Json] = {"recipes": [recipe_json(r) for r in recipes]}
     if not arguments.recipes:
         terminal.line()
         print_kernels(found, compiled, terminal)
+        terminal.line()
+        print_architectures(found, terminal)
         document["kernels"] = kernels_json(found, compiled)
+        document["architectures"] = architectures_json(found)
     terminal.document(document)
     return 0
 
@@ -56,12 +65,45 @@ def print_kernels(
         terminal.line("no kernels yet: `mirage-kernels generate rms_norm_linear` makes some")
         return
     rows = tuple(
-        (kernel_name(record), record.arch, buckets(record), _yes(kernel_name(record) in compiled))
-        for record in found.values()
+        (kernel_name(record), record.arch, buckets(record), _yes(path in compiled))
+        for path, record in found.items()
     )
     terminal.table(Table(("kernel", "arch", "variants serve", "compiled"), rows, left=4))
     if not extension_file().is_file():
         terminal.line("the extension is not built: `make run` in a source checkout builds it")
+
+
+def compiled_paths(found: Mapping[str, KernelRecord]) -> set[str]:
+    """Return which committed kernels the extension contains: those of its one architecture."""
+    arch, names = compiled_arch(), compiled_names(kernel_name(r) for r in found.values())
+    return {path for path, r in found.items() if r.arch == arch and kernel_name(r) in names}
+
+
+def print_architectures(found: Mapping[str, KernelRecord], terminal: Terminal) -> None:
+    """Print every architecture with its number of kernels, and whether they have been run."""
+    rows = tuple(
+        (arch, on.gpu, str(kernels), on.evidence.value if kernels else "-")
+        for arch, on in TARGETS.items()
+        for kernels in [_count(found, arch)]
+    )
+    terminal.table(Table(("arch", "planned for", "kernels", "evidence"), rows, left=4))
+
+
+def architectures_json(found: Mapping[str, KernelRecord]) -> Json:
+    """Return the architectures as JSON data."""
+    return [
+        {
+            "arch": arch,
+            "gpu": on.gpu,
+            "kernels": _count(found, arch),
+            "evidence": on.evidence.name.lower(),
+        }
+        for arch, on in TARGETS.items()
+    ]
+
+
+def _count(found: Mapping[str, KernelRecord], arch: str) -> int:
+    return sum(record.arch == arch for record in found.values())
 
 
 def kernels_json(found: Mapping[str, KernelRecord], compiled: set[str]) -> Json:
@@ -75,7 +117,7 @@ def kernels_json(found: Mapping[str, KernelRecord], compiled: set[str]) -> Json:
             "dtype": record.dtype,
             "arch": record.arch,
             "buckets": [variant.bucket for variant in record.variants],
-            "compiled": kernel_name(record) in compiled,
+            "compiled": path in compiled,
         }
         for path, record in found.items()
     ]

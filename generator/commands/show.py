@@ -8,14 +8,15 @@ from pathlib import Path
 
 from mirage_kernels.generator.commands import arguments as given
 from mirage_kernels.generator.commands.arguments import Parser, Verb
-from mirage_kernels.generator.commands.extension import compiled_names
 from mirage_kernels.generator.commands.list import (
+    compiled_paths,
     dims_text,
     kernel_name,
     kernels_json,
     print_kernels,
     recipe_json,
 )
+from mirage_kernels.generator.compile import DEFAULT_ARCH
 from mirage_kernels.generator.errors import RecipeError
 from mirage_kernels.generator.folder import records
 from mirage_kernels.generator.ir import to_text
@@ -69,7 +70,7 @@ def run(arguments: argparse.Namespace, terminal: Terminal) -> int:
             f"there is no recipe, kernel or file called {name!r}",
             f"recipes: {', '.join(catalog())}; kernels: {', '.join(kernels) or 'none yet'}",
         )
-    path, record = next(iter(matching.items()))
+    path, record = min(matching.items(), key=lambda item: item[1].arch != DEFAULT_ARCH)
     _show_kernel(path, record, terminal)
     return 0
 
@@ -82,7 +83,7 @@ def _means(name: str, path: str, record: KernelRecord) -> bool:
 def _show_recipe(recipe: Recipe, found: Mapping[str, KernelRecord], terminal: Terminal) -> None:
     spec = to_text(trace(recipe, recipe.shapes[0], recipe.dtypes[0]))
     own = {path: record for path, record in found.items() if record.recipe == recipe.name}
-    compiled = compiled_names(kernel_name(r) for r in own.values())
+    compiled = compiled_paths(own)
     bounds = ", ".join(f"{name} <= {bound}" for name, bound in recipe.dynamic.items())
     terminal.line(f"{recipe.name}: {recipe.summary}")
     terminal.line(f"static dims {', '.join(recipe.static_dims)}; at run time {bounds}")

@@ -6,7 +6,7 @@ here nor found in a vendor's document: it orders choices, and no claim rests on 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from mirage_kernels.generator.errors import TargetError
 from mirage_kernels.generator.target import Target
@@ -79,7 +79,32 @@ _HOPPER = Facts(
     cluster_blocks=8,  # the portable size, CUDA C++ Programming Guide, thread block clusters
 )
 
-_FACTS = {"sm_90a": _HOPPER}
+# mma.sync elsewhere: the 2048 products of m16n8k16 over those of a cycle, by target.py's rates at
+# boost clocks: 1024 on sm_80, 256 on the GeForce parts. On sm_100 only tcgen05 reaches the
+# datasheet's rate; for mma.sync Hopper's is taken, a lead. Bytes in flight and latencies stand as
+# measured on Hopper: leads for all others. Clusters, and bulk copies, which only layouts for other
+# writers than ours are offered, begin with 9.0.
+_AMPERE = replace(
+    _HOPPER,
+    cycles_per_us=1410.0,
+    mma_cycles=2048 / 1024,
+    simple_cycles=32 / 64,  # fp32 add and multiply: 64 per cycle, the guide's column 8.0
+    exp_cycles=_SPECIAL + 32 / 64,
+    function_cycles=_SPECIAL + 8 * 32 / 64,  # a lead
+    copy_cycles=3 * 32 / 64,
+    cluster_blocks=1,
+)
+_GEFORCE = replace(_HOPPER, mma_cycles=2048 / 256)
+_UNCLUSTERED = replace(_GEFORCE, cluster_blocks=1)
+
+_FACTS = {
+    "sm_80": _AMPERE,
+    "sm_86": replace(_UNCLUSTERED, cycles_per_us=1695.0),
+    "sm_89": replace(_UNCLUSTERED, cycles_per_us=2520.0),
+    "sm_90a": _HOPPER,
+    "sm_100a": replace(_HOPPER, cycles_per_us=1980.0),
+    "sm_120a": replace(_GEFORCE, cycles_per_us=2407.0),
+}
 
 
 def facts(on: Target) -> Facts:

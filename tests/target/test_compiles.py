@@ -1,0 +1,57 @@
+"""Committed kernels through nvcc for their architecture, without a GPU: none may spill."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from mirage_kernels.generator.commands.arguments import package_kernels
+from mirage_kernels.generator.compile import ROOT
+from mirage_kernels.generator.folder import records
+from mirage_kernels.generator.ptxas import assembled, parse
+from mirage_kernels.generator.record import KernelRecord
+from mirage_kernels.generator.toolchain import find_nvcc
+
+needs_nvcc = pytest.mark.skipif(
+    find_nvcc() is None or not (ROOT / "csrc").is_dir(), reason="needs nvcc and the sources"
+)
+
+REPORT = """\
+ptxas info    : 0 bytes gmem
+ptxas info    : Compiling entry function '_Z3oneiPf' for 'sm_86'
+ptxas info    : Function properties for _Z3oneiPf
+    136 bytes stack frame, 128 bytes spill stores, 120 bytes spill loads
+ptxas info    : Used 255 registers, used 1 barriers, 560 bytes cmem[0]
+ptxas info    : Compiling entry function '_Z3twoiPf' for 'sm_86'
+ptxas info    : Function properties for _Z3twoiPf
+    0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads
+ptxas info    : Used 96 registers, used 1 barriers, 560 bytes cmem[0]
+"""
+
+
+def hardest() -> dict[str, KernelRecord]:
+    """Return one kernel per architecture and recipe: bf16 needs most registers, so do long rows."""
+    found = sorted(records(package_kernels()).items(), key=lambda item: sum(item[1].shape.values()))
+    return {f"{r.arch}-{r.recipe}": r for _, r in found if r.dtype == "bf16"}
+
+
+def test_registers_and_spills_are_read_from_the_assemblers_report() -> None:
+    one, two = parse(REPORT)
+    assert (one.symbol, one.arch, one.registers, one.spill_bytes) == (
+        "_Z3oneiPf",
+        "sm_86",
+        255,
+        248,
+    )
+    assert (two.registers, two.spill_bytes) == (96, 0)
+
+
+@needs_nvcc
+@pytest.mark.parametrize("record", hardest().values(), ids=hardest())
+def test_no_variant_of_a_committed_kernel_spills(record: KernelRecord) -> None:
+    source = package_kernels() / Path(record.path).with_suffix(".cu")
+    made = assembled(source, record.arch)
+    assert len(made) >= len(record.variants)
+    assert {k.arch for k in made} == {record.arch}
+    assert [k for k in made if k.spill_bytes] == []

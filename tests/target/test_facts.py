@@ -1,0 +1,85 @@
+"""Facts about architectures: complete, consistent, and honest about what has been run."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from mirage_kernels.generator.commands.arguments import package_kernels
+from mirage_kernels.generator.compile import carries_ptx, gencode
+from mirage_kernels.generator.errors import TargetError
+from mirage_kernels.generator.folder import records
+from mirage_kernels.generator.plan.facts import facts
+from mirage_kernels.generator.target import TARGETS, Evidence, Target, target
+
+each = pytest.mark.parametrize("on", TARGETS.values(), ids=TARGETS)
+EVIDENCE = ("name", "gpu", "arch", "evidence", "carries_ptx", "capability")
+
+
+def test_the_architectures_are_those_of_the_last_five_years() -> None:
+    assert list(TARGETS) == ["sm_80", "sm_86", "sm_89", "sm_90a", "sm_100a", "sm_120a"]
+
+
+@each
+def test_every_number_is_there(on: Target) -> None:
+    numbers = [getattr(on, f.name) for f in dataclasses.fields(on) if f.name not in EVIDENCE]
+    assert min(numbers) > 0
+
+
+@each
+def test_the_capability_is_the_architectures_number(on: Target) -> None:
+    major, minor = on.capability
+    assert on.arch.rstrip("a") == f"sm_{major}{minor}"
+
+
+@each
+def test_a_multiprocessor_has_facts_and_its_clock_makes_the_arithmetic_rate(on: Target) -> None:
+    clock = facts(on).cycles_per_us
+    lanes = on.alu_ops_per_us / on.multiprocessors / clock
+    assert lanes == pytest.approx(32 / facts(on).simple_cycles, rel=0.02)
+
+
+@each
+def test_caches_are_faster_than_memory(on: Target) -> None:
+    assert on.l2_bytes_per_us > on.memory_bytes_per_us
+
+
+def test_only_what_was_measured_is_called_so() -> None:
+    assert [a for a, t in TARGETS.items() if t.evidence is Evidence.MEASURED] == ["sm_90a"]
+
+
+def test_only_what_carries_ptx_is_run_through_it() -> None:
+    through = {a for a, t in TARGETS.items() if t.evidence is Evidence.THROUGH_PTX}
+    assert through <= {a for a in TARGETS if carries_ptx(a)}
+
+
+def test_an_architecture_without_facts_is_refused_with_those_that_have_some() -> None:
+    with pytest.raises(TargetError, match="no facts about architecture 'sm_99'") as caught:
+        target("sm_99")
+    assert all(arch in caught.value.hint for arch in TARGETS)
+
+
+def test_sm_80_holds_ptx_beside_its_code() -> None:
+    assert gencode("sm_80") == "-gencode=arch=compute_80,code=[sm_80,compute_80]"
+
+
+def test_others_hold_nothing_but_their_code() -> None:
+    assert gencode("sm_90a") == "-gencode=arch=compute_90a,code=sm_90a"
+
+
+@each
+def test_every_architecture_has_kernels_in_both_types(on: Target) -> None:
+    found = records(package_kernels(), on.arch).values()
+    made = {(r.recipe, r.dtype) for r in found}
+    assert {("rms_norm_linear", "fp16"), ("rms_norm_linear", "bf16")} <= made
+
+
+@each
+def test_every_kernel_fits_its_architectures_shared_memory(on: Target) -> None:
+    from mirage_kernels.generator.plan.lower import tile_program
+    from mirage_kernels.generator.plan.variants import Footprint
+
+    for record in records(package_kernels(), on.arch).values():
+        footprint = Footprint.of(tile_program(record.recipe, record.graph))
+        assert max(footprint.shared_bytes(v.knobs) for v in record.variants) <= on.shared_bytes

@@ -1,0 +1,48 @@
+"""Variants on every architecture: within the shared memory and registers that it has."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from mirage_kernels.generator.ir import DType, Graph
+from mirage_kernels.generator.plan.lower import tile_program
+from mirage_kernels.generator.plan.program import TileProgram
+from mirage_kernels.generator.plan.tiles import Planning
+from mirage_kernels.generator.plan.variants import REGISTERS_LEFT, Footprint, variants
+from mirage_kernels.generator.recipe import Shape
+from mirage_kernels.generator.target import TARGETS, Target
+
+Fused = Callable[..., Graph]
+SHAPES = [(4096, 6144), (8192, 10240), (4104, 100), (28672, 8192)]
+
+each = pytest.mark.parametrize("on", TARGETS.values(), ids=TARGETS)
+each_shape = pytest.mark.parametrize(("k", "n"), SHAPES)
+
+
+def program(graph: Graph, on: Target) -> TileProgram:
+    return tile_program("mine", graph, Planning(arch=on.arch))
+
+
+@each
+@each_shape
+def test_every_variant_fits_the_architecture(fused: Fused, on: Target, k: int, n: int) -> None:
+    made = program(fused(shape=Shape("a test", {"K": k, "N": n})), on)
+    footprint = Footprint.of(made)
+    for variant in variants(made, on):
+        assert footprint.shared_bytes(variant.knobs) <= on.shared_bytes
+        assert footprint.registers(variant.knobs) <= REGISTERS_LEFT
+
+
+@each
+def test_one_wave_of_blocks_covers_all_rows_of_few_tokens(fused: Fused, on: Target) -> None:
+    made = variants(program(fused(shape=Shape("a test", {"K": 4096, "N": 4096})), on), on)
+    assert -(-4096 // made[1].knobs.rows) <= on.multiprocessors
+
+
+def test_elementwise_work_on_bf16_takes_more_registers(fused: Fused) -> None:
+    on, shape = TARGETS["sm_90a"], Shape("a test", {"K": 4096, "N": 4096})
+    half, brain = (program(fused(shape=shape, dtype=d), on) for d in (DType.FP16, DType.BF16))
+    (knobs, *_) = [v.knobs for v in variants(half, on)]
+    assert Footprint.of(brain).registers(knobs) > Footprint.of(half).registers(knobs)
