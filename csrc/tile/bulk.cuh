@@ -3,6 +3,10 @@
 
 #include <cstdint>
 
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
+#error "bulk copies and their barriers begin with sm_90"
+#endif
+
 namespace mirage::tile {
 
 // An mbarrier with one arriving thread: a phase completes when all bytes announced have landed.

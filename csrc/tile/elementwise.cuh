@@ -137,6 +137,8 @@ MIRAGE_TILE_UNARY(square, Square, (a * a))
 MIRAGE_TILE_UNARY(sigmoid, Sigmoid, 1.0f / (1.0f + expf(-a)))
 MIRAGE_TILE_UNARY(silu, Silu, a / (1.0f + expf(-a)))
 MIRAGE_TILE_UNARY(gelu, Gelu, 0.5f * a * (1.0f + erff(a * 0.70710678f)))
+MIRAGE_TILE_UNARY(gelu_tanh, GeluTanh,
+                  a / (1.0f + expf(-a * (1.59576912f + 0.0713548163f * a * a))))
 MIRAGE_TILE_UNARY(tanh, Tanh, tanhf(a))
 MIRAGE_TILE_UNARY(relu, Relu, a < 0.0f ? 0.0f : a)
 

@@ -41,17 +41,18 @@ __device__ void store(T* out, OutputTile tile, Element e, float value) {
   out[token * tile.rows + tile.first_row + e.row] = cast<T>(value);
 }
 
-// The element of an [M, N] tensor (a residual) with its own row stride.
+// The element of an [M, N] tensor (a residual) with its own row stride; 0 if there is no tensor.
 template <class T>
 __device__ float load_element(const T* tensor, int64_t stride, OutputTile tile, Element e) {
+  if (tensor == nullptr) return 0.0f;
   const int64_t token = tile.first_token + e.token;
   return static_cast<float>(tensor[token * stride + tile.first_row + e.row]);
 }
 
-// The element of an [N] tensor (a bias).
+// The element of an [N] tensor (a bias); 0 if there is no tensor.
 template <class T>
 __device__ float load_row(const T* tensor, OutputTile tile, Element e) {
-  return static_cast<float>(tensor[tile.first_row + e.row]);
+  return tensor == nullptr ? 0.0f : static_cast<float>(tensor[tile.first_row + e.row]);
 }
 
 }  // namespace mirage::tile

@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "launch.h"
+#include "tile/dependent.cuh"
 
 namespace mirage::tile {
 
@@ -24,9 +25,18 @@ inline cudaError_t launch(void (*kernel)(LaunchArgs), Grid grid, const LaunchArg
         kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, grid.shared_bytes);
     if (status != cudaSuccess) return status;
   }
-  const dim3 blocks(static_cast<unsigned>(grid.row_tiles), static_cast<unsigned>(grid.token_tiles));
-  kernel<<<blocks, grid.threads, grid.shared_bytes, stream>>>(args);
-  return cudaGetLastError();
+  cudaLaunchAttribute dependent{};
+  dependent.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  dependent.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config{};
+  config.gridDim =
+      dim3(static_cast<unsigned>(grid.row_tiles), static_cast<unsigned>(grid.token_tiles));
+  config.blockDim = dim3(static_cast<unsigned>(grid.threads));
+  config.dynamicSmemBytes = static_cast<size_t>(grid.shared_bytes);
+  config.stream = stream;
+  config.attrs = &dependent;
+  config.numAttrs = kHasDependentLaunch ? 1 : 0;
+  return cudaLaunchKernelEx(&config, kernel, args);
 }
 
 }  // namespace mirage::tile

@@ -13,6 +13,11 @@ struct Element {
   int row, token;
 };
 
+// Lines in whole row tiles: what products along the loop have of a dim that the grid leaves whole.
+__host__ __device__ constexpr int padded(int lines) {
+  return (lines + kRowTile - 1) / kRowTile * kRowTile;
+}
+
 // [kWarps, kTokens, kRows]; the pitch makes both the lanes' writes and the reads along rows free of
 // bank conflicts (2 * pitch = 8 mod 32).
 template <int kRows, int kTokens, int kWarps>

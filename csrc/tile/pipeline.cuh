@@ -8,6 +8,7 @@
 
 #include <type_traits>
 
+#include "tile/dependent.cuh"
 #include "tile/fragments.cuh"
 
 namespace mirage::tile {
@@ -73,6 +74,7 @@ struct Ring {
 
 struct Steps {
   int first, last, stride;  // k of this warp's first step, end of the depth, k between its steps
+  bool early;               // whether the first weights may be read before the kernel before ends
 };
 
 __device__ inline void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
@@ -82,34 +84,48 @@ __device__ void wait_copies() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
 }
 
-// For k in first, first + stride, ... < last: copy(slot, k), and kStages - 1 steps later
+// For k in first, first + stride, ... < last: both copies(slot, k), and kStages - 1 steps later
 // compute(step). Neighbouring blocks start at different k and come round to the rest, else all
-// would ask for the same tokens at the same time (1 to 6 % slower).
-// `ring`: Ring<Step, kStages, kWarps>::kBytes of shared memory, free again for the block after its
-// next barrier.
-template <int kStages, class Step, class Copy, class Compute>
-__device__ void pipeline(char* ring, Steps steps, Copy copy, Compute compute) {
+// would ask for the same tokens at the same time (1 to 6 % slower). `ring`: Ring<Step, kStages,
+// kWarps>::kBytes of shared memory, free again for the block after its next barrier.
+template <int kStages, class Step, class CopyWeights, class CopyTokens, class Compute>
+__device__ void pipeline(char* ring, Steps steps, CopyWeights copy_weights, CopyTokens copy_tokens,
+                         Compute compute) {
   constexpr int kSlotBytes = Slot<Step>::kBytes, kWarpBytes = kStages * kSlotBytes;
   char* const begin = ring + warp_index() * kWarpBytes;
   char* const end = begin + kWarpBytes;
   const int count = max(0, (steps.last - steps.first + steps.stride - 1) / steps.stride);
   const int turn = blockIdx.x % ((steps.last + steps.stride - 1) / steps.stride);
-  int k = steps.first + turn * steps.stride;
-  if (k >= steps.last) k = steps.first;
-  const auto copy_next = [&](char* slot) {
-    copy(Slot<Step>{slot}, k);
-    k = k + steps.stride < steps.last ? k + steps.stride : steps.first;
+  const int start = steps.first + turn * steps.stride;
+  const auto after = [&](int k) {
+    return k + steps.stride < steps.last ? k + steps.stride : steps.first;
   };
+  const auto copy_first_weights = [&](int k) {
+#pragma unroll
+    for (int s = 0; s < kStages - 1; ++s) {
+      if (s < count) copy_weights(Slot<Step>{begin + s * kSlotBytes}, k);
+      k = after(k);
+    }
+  };
+  int k = start < steps.last ? start : steps.first;
+  if (steps.early) copy_first_weights(k);
+  wait_for_previous();
+  if (!steps.early) copy_first_weights(k);
 #pragma unroll
   for (int s = 0; s < kStages - 1; ++s) {
-    if (s < count) copy_next(begin + s * kSlotBytes);
-    commit_copies();
+    if (s < count) copy_tokens(Slot<Step>{begin + s * kSlotBytes}, k);
+    commit_copies();  // the first group holds the first weights of all these steps, too
+    k = after(k);
   }
   char *full = begin, *empty = begin + (kStages - 1) * kSlotBytes;
 #pragma unroll 1
   for (int s = 0; s < count; ++s) {
     __syncwarp();  // all lanes have read the step before, whose slot is written now
-    if (s + kStages - 1 < count) copy_next(empty);
+    if (s + kStages - 1 < count) {
+      copy_weights(Slot<Step>{empty}, k);
+      copy_tokens(Slot<Step>{empty}, k);
+      k = after(k);
+    }
     commit_copies();  // also when empty: the count of groups is what is waited on
     wait_copies<kStages - 1>();
     __syncwarp();  // the other lanes' copies have landed, too

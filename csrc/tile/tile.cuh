@@ -7,5 +7,6 @@
 #include "tile/epilogue.cuh"
 #include "tile/fragments.cuh"
 #include "tile/grid.cuh"
+#include "tile/kept.cuh"
 #include "tile/meeting.cuh"
 #include "tile/pipeline.cuh"

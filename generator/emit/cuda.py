@@ -9,36 +9,26 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from mirage_kernels.generator.emit.after_loop import after_loop
 from mirage_kernels.generator.emit.header import Header
+from mirage_kernels.generator.emit.shared_map import shared_map
+from mirage_kernels.generator.emit.words import (
+    ACCUMULATORS,
+    BARRIER,
+    FRAGMENTS,
+    TYPES,
+    camel,
+    dims_text,
+    kept_at,
+    typed,
+    vocabulary,
+)
 from mirage_kernels.generator.emit.writer import WIDTH, Writer
-from mirage_kernels.generator.errors import PlanError
 from mirage_kernels.generator.ir import DType
 from mirage_kernels.generator.plan.program import Do, Layout, Operand, Statement, TileProgram
-from mirage_kernels.generator.plan.variants import RING, Footprint, Variant
+from mirage_kernels.generator.plan.variants import Variant
 
-_TYPES = {DType.FP16: "__half", DType.BF16: "__nv_bfloat16", DType.FP32: "float"}
-_FRAGMENTS = {
-    Layout.ROWS: "tile::RowFrag<T, Knobs::kRows, kDepth>",
-    Layout.TOKENS: "tile::TokenFrag<T, Knobs::kTokens, kDepth>",
-    Layout.DEPTH: "tile::DepthFrag<T, kDepth>",
-}
-_ACCUMULATORS = {
-    Layout.ACCUM: "tile::{}<kRows, kTokens>",
-    Layout.TOKEN_SUMS: "tile::TokenPartial<kTokens>",
-    Layout.ROW_SUMS: "tile::RowPartial<kRows>",
-}
-_MEETINGS = {
-    Layout.ACCUM: ("AccumMeeting<Knobs::kRows, Knobs::kTokens, Knobs::kWarps>", "w, m, n"),
-    Layout.TOKEN_SUMS: ("TokenMeeting<Knobs::kTokens, Knobs::kWarps>", "m, w"),
-    Layout.ROW_SUMS: ("RowMeeting<Knobs::kRows, Knobs::kWarps>", "n, w"),
-}
-_ELEMENTWISE = {
-    **{name: name for name in ("neg", "exp", "log", "sqrt", "rsqrt", "square", "sigmoid", "silu")},
-    **{name: name for name in ("gelu", "tanh", "relu", "add", "sub", "mul", "div")},
-    "max": "maximum",  # `max` would meet CUDA's own
-}
-
-_BARRIER = "__syncthreads();"
+__all__ = ["Kernel", "bucket_name", "camel", "dims_text", "emit_cuda"]
 
 
 @dataclass(frozen=True)
@@ -74,7 +64,7 @@ def emit_cuda(kernel: Kernel) -> str:
     writer.line()
     _constants(writer, kernel)
     _step(writer, kernel)
-    _shared_map(writer, kernel)
+    shared_map(writer, kernel.program, kernel.variants)
     _kernel(writer, kernel)
     _launch(writer, kernel)
     writer.line("}  // namespace")
@@ -85,16 +75,6 @@ def emit_cuda(kernel: Kernel) -> str:
     return writer.text()
 
 
-def dims_text(names: Sequence[str]) -> str:
-    """Return dims for a comment: `[M, K]`."""
-    return f"[{', '.join(names)}]"
-
-
-def camel(name: str) -> str:
-    """Return a value's name as a type or constant is written: `sum_sq` -> `SumSq`."""
-    return "".join(word.capitalize() for word in name.split("_"))
-
-
 def bucket_name(variant: Variant, dim: str) -> str:
     """Return the name of a variant's knobs: `UpTo8M`, `AnyM`."""
     return f"UpTo{variant.bucket}{dim}" if variant.bucket else f"Any{dim}"
@@ -102,10 +82,11 @@ def bucket_name(variant: Variant, dim: str) -> str:
 
 def _constants(writer: Writer, kernel: Kernel) -> None:
     program = kernel.program
-    writer.line(f"using T = {_TYPES[kernel.storage]};")
+    writer.line(f"using T = {TYPES[kernel.storage]};")
     extents = {d.name: d for o in program.inputs for d in o.type.dims}
     statics = [d for d in extents.values() if not d.dynamic]
     words = {program.roles.rows: "rows of the weights", program.roles.depth: "contracted"}
+    words |= dict.fromkeys(program.roles.inner, "contracted after the loop")
     writer.table([(f"constexpr int {d.name} = {d.size};", words[d.name]) for d in statics])
     writer.line()
     for variant in kernel.variants:
@@ -126,46 +107,11 @@ def _step(writer: Writer, kernel: Kernel) -> None:
         if not kernel.program.swizzled:
             writer.line("using Arrangement = tile::InOrder;")
         rows = [
-            (f"{_FRAGMENTS[s.layout]} {s.out};", dims_text(s.type.names))
+            (f"{typed(FRAGMENTS, s, kernel.program)} {s.out};", dims_text(s.type.names))
             for s in kernel.program.loads
         ]
         writer.table(rows)
     writer.line()
-
-
-def _shared_map(writer: Writer, kernel: Kernel) -> None:
-    meetings = kernel.program.meetings
-    writer.line(
-        "// Shared memory in bytes: the ring of steps, and after the loop the partial sums."
-    )
-    writer.line("template <class Knobs>")
-    with writer.block("struct SharedMap {", "};"):
-        writer.line("using Steps = tile::Ring<Step<Knobs>, Knobs::kStages, Knobs::kWarps>;")
-        for s in meetings:
-            writer.line(f"using {camel(s.out)} = tile::{_MEETINGS[s.layout][0]};")
-        rows = [("static constexpr int kStepsAt = 0;", "during the loop")]
-        below = _below(kernel)
-        for s in meetings:
-            start = " + ".join(_end(name) for name in below[s.out]) or "0"
-            rows.append((f"static constexpr int k{camel(s.out)}At = {start};", "after the loop"))
-        writer.table(rows)
-        writer.line(f"static constexpr int kMeetingBytes = {_end(list(below)[-1])};")
-        writer.line("static constexpr int kBytes = tile::larger(Steps::kBytes, kMeetingBytes);")
-    writer.line()
-
-
-def _below(kernel: Kernel) -> dict[str, tuple[str, ...]]:
-    """Return what each buffer lies on, bottom first: the same for all variants of a kernel."""
-    footprint = Footprint.of(kernel.program)
-    maps = [dict(footprint.arrangement(v.knobs).below) for v in kernel.variants]
-    if any(m != maps[0] or max(map(len, m.values())) > 1 for m in maps):
-        raise PlanError(f"{kernel.program.recipe}: its variants arrange shared memory differently")
-    return maps[0]
-
-
-def _end(name: str) -> str:
-    """Return where a buffer ends, as the shared-memory map writes it; the ring begins at 0."""
-    return "Steps::kBytes" if name == RING else f"k{camel(name)}At + {camel(name)}::kBytes"
 
 
 def _kernel(writer: Writer, kernel: Kernel) -> None:
@@ -175,8 +121,7 @@ def _kernel(writer: Writer, kernel: Kernel) -> None:
     with writer.block(f"    {program.recipe}(const __grid_constant__ LaunchArgs args) {{"):
         _prologue(writer, program)
         _loop(writer, program)
-        _meetings(writer, program)
-        _epilogue(writer, kernel)
+        after_loop(writer, program)
     writer.line()
 
 
@@ -188,8 +133,10 @@ def _prologue(writer: Writer, program: TileProgram) -> None:
         "constexpr int kDepth = Step::kDepth;",
         f"constexpr bool kEvenRows = {roles.rows} % kRows == 0;",
         f"constexpr bool kEvenDepth = {roles.depth} % kDepth == 0;",
+        *(f"constexpr bool kEven{dim} = {dim} % tile::kRowTile == 0;" for dim in roles.inner),
         "using Shared = SharedMap<Knobs>;",
         "extern __shared__ __align__(16) char shared[];",
+        "tile::let_next_start();",
     ):
         writer.line(line)
     writer.line()
@@ -210,12 +157,23 @@ def _prologue(writer: Writer, program: TileProgram) -> None:
     for s in program.loads:
         writer.assignment(_edge(s, by_name[s.args[0]], program))
     writer.line()
-    product = "TurnedAccum" if program.tokens_on_m else "Accum"
     rows = [
-        (f"{_ACCUMULATORS[s.layout].format(product)} {s.out};", dims_text(s.type.names))
+        (f"{typed(ACCUMULATORS, s, program)} {s.out};", dims_text(s.type.names))
         for s in program.accumulators
     ]
     writer.table(rows)
+    writer.line()
+    if program.fetches:
+        _fetches(writer, program)
+
+
+def _fetches(writer: Writer, program: TileProgram) -> None:
+    """Write the copies of tiles that the loop does not cut; weights, so as early as weights."""
+    writer.line("if (!args.constant_weights) tile::wait_for_previous();")
+    for s in program.fetches:
+        kept_at(writer, s)
+        where = f"{s.out}, {s.args[0]}, first_row, {program.roles.rows}"
+        writer.line(f"tile::fetch<kThreads<Knobs>>({where});")
     writer.line()
 
 
@@ -228,9 +186,13 @@ def _edge(s: Statement, operand: Operand, program: TileProgram) -> str:
     roles, name = program.roles, operand.name
     if s.layout is Layout.DEPTH:
         return f"const auto {name}_edge = tile::depth_edge<kEvenDepth>({name}, {roles.depth});"
-    if s.layout is Layout.ROWS:
+    inner = roles.inner_of(s.type)
+    stride = f"tile::Static<{roles.depth}>{{}}"
+    if inner is not None:
+        extent = f"{{0, {inner.name}, {roles.depth}}}"
+        even = f"kEven{inner.name}"
+    elif s.layout is Layout.ROWS:
         extent = f"{{first_row, {roles.rows}, {roles.depth}}}"
-        stride = f"tile::Static<{roles.depth}>{{}}"
         even = "kEvenRows"
     else:
         extent = f"{{first_token, {roles.tokens}, {roles.depth}}}"
@@ -240,22 +202,29 @@ def _edge(s: Statement, operand: Operand, program: TileProgram) -> str:
 
 
 def _loop(writer: Writer, program: TileProgram) -> None:
-    with writer.block("const auto copy = [&](tile::Slot<Step> slot, int k) {", "};"):
-        for s in program.loads:
-            cache = "kStream" if s.layout is Layout.ROWS else "kKeep"
-            where = f"slot, &Step::{s.out}, {s.args[0]}_edge, k"
-            writer.line(f"tile::copy<tile::Cache::{cache}>({where});")
+    for what in ("weights", "tokens"):
+        head = f"const auto copy_{what} = [&](tile::Slot<Step> slot, int k) {{"
+        with writer.block(head, "};"):
+            for s in program.loads:
+                if (s.layout is Layout.TOKENS) is (what == "tokens"):
+                    cache = "kStream" if s.layout is Layout.ROWS else "kKeep"
+                    where = f"slot, &Step::{s.out}, {s.args[0]}_edge, k"
+                    writer.line(f"tile::copy<tile::Cache::{cache}>({where});")
     with writer.block("const auto compute = [&](const Step& step) {", "};"):
         _compute(writer, program)
     if any(s.barrier for s in program.loop):
         even = f"{program.roles.depth} % (kWarps * kDepth) == 0"
         writer.line(f'static_assert({even}, "all warps come to all barriers");')
     writer.line("const int first_k = tile::warp_index() * kDepth;")
-    steps = f"{{first_k, {program.roles.depth}, kWarps * kDepth}}"
-    writer.line(f"tile::pipeline<Knobs::kStages, Step>(shared + Shared::kStepsAt, {steps},")
-    writer.line("                                     copy, compute);")
+    steps = f"first_k, {program.roles.depth}, kWarps * kDepth, args.constant_weights"
+    writer.line(f"const tile::Steps steps{{{steps}}};")
+    call = "tile::pipeline<Knobs::kStages, Step>(shared + Shared::kStepsAt, steps, "
+    writer.line(f"{call}copy_weights, copy_tokens,")
+    writer.line(f"{' ' * (call.index('(') + 1)}compute);")
+    if program.fetches:
+        writer.line("tile::wait_copies<0>();")
     if program.meetings[0].barrier:
-        writer.line(_BARRIER)
+        writer.line(BARRIER)
     writer.line()
 
 
@@ -266,70 +235,20 @@ def _compute(writer: Writer, program: TileProgram) -> None:
     for s in program.loop:
         if s.do is not Do.LOAD:
             args = [f"step.{a}" if a in loaded else a for a in s.args]
-            rows += [(_BARRIER, "")] if s.barrier else []
+            rows += [(BARRIER, "")] if s.barrier else []
             rows.append((_LOOP[s.do](s, args), dims_text(s.type.names)))
     writer.table(rows)
 
 
 def _map_in_loop(s: Statement, args: Sequence[str]) -> str:
     out = "T" if s.dtype is not DType.FP32 else "float"
-    return f"const auto {s.out} = tile::{_vocabulary(s.op)}<{out}>({', '.join(args)});"
-
-
-def _vocabulary(op: str) -> str:
-    if op not in _ELEMENTWISE:
-        raise PlanError(f"the device vocabulary has no op {op!r} yet", "see csrc/tile/")
-    return _ELEMENTWISE[op]
+    return f"const auto {s.out} = tile::{vocabulary(s.op)}<{out}>({', '.join(args)});"
 
 
 _LOOP: dict[Do, Callable[[Statement, Sequence[str]], str]] = {
     Do.MAP: _map_in_loop,
     Do.CONTRACT: lambda s, args: f"tile::contract({s.out}, {', '.join(args)});",
     Do.SUM: lambda s, args: f"tile::sum_depth({s.out}, {', '.join(args)});",
-}
-
-
-def _meetings(writer: Writer, program: TileProgram) -> None:
-    for i, s in enumerate(program.meetings):
-        if s.barrier and i > 0:
-            writer.line(_BARRIER)
-        place = f"shared + Shared::k{camel(s.out)}At"
-        writer.assignment(f"const auto {s.out}_parts = tile::meet<kWarps>({place}, {s.args[0]});")
-    if program.epilogue[0].barrier:
-        writer.line(_BARRIER)
-    writer.line()
-
-
-def _epilogue(writer: Writer, kernel: Kernel) -> None:
-    program = kernel.program
-    roles = program.roles
-    tile = f"{{first_row, {roles.rows}, first_token, {roles.tokens}}}"
-    writer.line(f"const tile::OutputTile out_tile{tile};")
-    call = "tile::for_each_element<kRows, kTokens, kThreads<Knobs>>"
-    with writer.block(f"{call}(out_tile, [&](tile::Element e) {{", "});"):
-        rows = [
-            (_EPILOGUE[s.do](s, [program.literals.get(a, a) for a in s.args], program), s)
-            for s in program.epilogue
-        ]
-        writer.table([(text, dims_text(s.type.names)) for text, s in rows])
-
-
-def _read(s: Statement, args: Sequence[str], program: TileProgram) -> str:
-    if s.layout is Layout.ROW_SUMS:
-        return f"const float {s.out} = tile::load_row({args[0]}, out_tile, e);"
-    if s.layout is Layout.ACCUM:
-        stride = f"args.row_strides[{[o.name for o in program.inputs].index(args[0])}]"
-        return f"const float {s.out} = tile::load_element({args[0]}, {stride}, out_tile, e);"
-    raise PlanError(f"{s.out}: the epilogue reads no {s.layout.value} values yet")
-
-
-_EPILOGUE: dict[Do, Callable[[Statement, Sequence[str], TileProgram], str]] = {
-    Do.TOTAL: lambda s, args, p: f"const float {s.out} = tile::sum_over_warps({args[0]}_parts, e);",
-    Do.MAP: lambda s, args, p: (
-        f"const float {s.out} = tile::{_vocabulary(s.op)}({', '.join(args)});"
-    ),
-    Do.READ: _read,
-    Do.STORE: lambda s, args, p: f"tile::store({p.output.name}, out_tile, e, {args[0]});",
 }
 
 
@@ -353,10 +272,11 @@ def _host(writer: Writer, kernel: Kernel) -> None:
     with writer.block(signature):
         writer.line(f"const int64_t {roles.tokens} = args.dims[0];")
         writer.line(f"if ({roles.tokens} == 0) return cudaSuccess;")
-        for s in kernel.program.loads:
-            if s.layout is Layout.ROWS:
-                index = [o.name for o in kernel.program.inputs].index(s.args[0])
-                stride = f"args.row_strides[{index}] != {roles.depth}"
+        operands = {o.name: o for o in kernel.program.inputs}
+        for s in (*kernel.program.loads, *kernel.program.fetches):
+            if s.layout in (Layout.ROWS, Layout.INNER, Layout.FACTORS):
+                operand = operands[s.args[0]]
+                stride = f"args.row_strides[{operand.index}] != {operand.type.names[-1]}"
                 writer.line(f"if ({stride}) return cudaErrorInvalidValue;")
         for variant in kernel.variants:
             call = f"return launch<{bucket_name(variant, roles.tokens)}>(args, stream);"

@@ -10,12 +10,18 @@ from mirage_kernels.generator.emit.writer import Writer
 
 @dataclass(frozen=True)
 class Entry:
-    """One kernel: what it serves and the host function that launches it."""
+    """One kernel: what it serves and the host function that launches it.
+
+    Above `max_tokens` the library runs PyTorch's own program (0: never). `options` names the
+    recipe's inputs that a call may leave out.
+    """
 
     recipe: str
     dtype: str
     dims: Mapping[str, int]
     stem: str
+    max_tokens: int = 0
+    options: tuple[str, ...] = ()
 
     @property
     def symbol(self) -> str:
@@ -43,7 +49,8 @@ def emit_table(arch: str, entries: Sequence[Entry]) -> str:
         for entry in ordered:
             dims = ", ".join(f'{{"{name}", {size}}}' for name, size in entry.dims.items())
             writer.line(f'{{"{entry.recipe}", "{entry.dtype}", {{{dims}}}, {len(entry.dims)},')
-            writer.line(f' generated::{entry.symbol}, "{entry.recipe}/{entry.stem}"}},')
+            writer.line(f' generated::{entry.symbol}, "{entry.recipe}/{entry.stem}",')
+            writer.line(f' {entry.max_tokens}, "{" ".join(entry.options)}"}},')
     writer.line(f"const int kKernelCount = {len(ordered)};")
     writer.line(f'const char* const kArch = "{arch}";')
     writer.line()

@@ -6,13 +6,13 @@ them for real. Triton deals work out to warps itself: a statement is one line on
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from mirage_kernels.generator.emit.cuda import Kernel, dims_text
 from mirage_kernels.generator.emit.writer import WIDTH, Writer
 from mirage_kernels.generator.errors import PlanError
 from mirage_kernels.generator.ir import DType
-from mirage_kernels.generator.plan.program import Do, Layout, Operand, Roles, Statement, TileProgram
+from mirage_kernels.generator.plan.program import Do, Layout, Operand, Statement, TileProgram
 
 _LETTERS = {  # the order of a tile's axes
     Layout.ROWS: "rd",
@@ -22,7 +22,11 @@ _LETTERS = {  # the order of a tile's axes
     Layout.TOKEN_SUMS: "t",
     Layout.ROW_SUMS: "r",
     Layout.SCALAR: "",
+    Layout.INNER: "id",
+    Layout.INNER_ACCUM: "it",
+    Layout.FACTORS: "ri",
 }
+Axes = tuple[str, ...]  # dims of a tile, in order
 _ELEMENTWISE = {
     "neg": "-{0}",
     "exp": "tl.exp({0})",
@@ -33,6 +37,7 @@ _ELEMENTWISE = {
     "sigmoid": "tl.sigmoid({0})",
     "silu": "{0} * tl.sigmoid({0})",
     "gelu": "0.5 * {0} * (1 + tl.erf({0} * 0.7071067811865476))",
+    "gelu_tanh": "{0} * tl.sigmoid({0} * (1.5957691216057308 + 0.07135481627260025 * {0} * {0}))",
     "tanh": "2 * tl.sigmoid(2 * {0}) - 1",
     "relu": "tl.maximum({0}, 0)",
     "add": "{0} + {1}",
@@ -46,9 +51,11 @@ LEAST_DOT = 16  # extents of a Triton dot product's operands
 
 def block_sizes(kernel: Kernel) -> dict[str, int]:
     """Return the tile sizes of the Triton program: powers of two, no smaller than a dot needs."""
-    smallest = kernel.variants[0].knobs
-    rows = 1 << (smallest.rows.bit_length() - 1)
-    return {"rows": max(rows, LEAST_DOT), "tokens": LEAST_DOT, "depth": 128}
+    roles, rows = kernel.program.roles, kernel.variants[0].knobs.rows
+    extents = {d.name: d.size for o in kernel.program.inputs for d in o.type.dims}
+    sizes = {roles.rows: 1 << (rows.bit_length() - 1), roles.tokens: LEAST_DOT, roles.depth: 128}
+    sizes |= {dim: 1 << (extents[dim] - 1).bit_length() for dim in roles.inner}
+    return {dim: max(size, LEAST_DOT) for dim, size in sizes.items()}
 
 
 def emit_triton(kernel: Kernel) -> str:
@@ -57,12 +64,11 @@ def emit_triton(kernel: Kernel) -> str:
     kernel.header.write(writer, "#")
     for line in ("", "import torch", "import triton", "import triton.language as tl", ""):
         writer.line(line)
-    roles, sizes = kernel.program.roles, block_sizes(kernel)
     for dim in {d.name: d for o in kernel.program.inputs for d in o.type.dims}.values():
         if not dim.dynamic:
             writer.line(f"{dim.name} = {dim.size}")
-    for name, dim_name in _block_names(roles.rows, roles.tokens, roles.depth).items():
-        writer.line(f"{dim_name} = {sizes[name]}")
+    for name, size in block_sizes(kernel).items():
+        writer.line(f"{_block(name)} = {size}")
     writer.line()
     writer.line()
     _device(writer, kernel)
@@ -72,50 +78,70 @@ def emit_triton(kernel: Kernel) -> str:
     return writer.text()
 
 
-def _block_names(rows: str, tokens: str, depth: str) -> dict[str, str]:
-    return {"rows": f"BLOCK_{rows}", "tokens": f"BLOCK_{tokens}", "depth": f"BLOCK_{depth}"}
+def _block(dim: str) -> str:
+    return f"BLOCK_{dim}"
 
 
-def _index(program: TileProgram, letter: str) -> str:
-    return _word(program.roles, letter).lower()
+def _axes(s: Statement, program: TileProgram) -> Axes:
+    """Return the dims of a statement's tile."""
+    roles, inner = program.roles, program.roles.inner_of(s.type)
+    words = {"r": roles.rows, "t": roles.tokens, "d": roles.depth}
+    words["i"] = inner.name if inner else ""
+    return tuple(words[c] for c in _LETTERS[s.layout])
+
+
+def _constants(program: TileProgram) -> list[str]:
+    """Return the compile-time constants: static extents, then the tile sizes."""
+    roles = program.roles
+    extents = [roles.rows, roles.depth, *roles.inner]
+    return extents + [_block(d) for d in (roles.rows, roles.tokens, roles.depth, *roles.inner)]
 
 
 def _device(writer: Writer, kernel: Kernel) -> None:
-    program, roles = kernel.program, kernel.program.roles
-    blocks = _block_names(roles.rows, roles.tokens, roles.depth)
-    statics = [f"{n}: tl.constexpr" for n in (roles.rows, roles.depth, *blocks.values())]
+    program = kernel.program
+    statics = [f"{n}: tl.constexpr" for n in _constants(program)]
     tensors = [f"{o.name}_ptr" for o in (*program.inputs, program.output)]
     strides = [f"{o.name}_stride" for o in _strided(program)]
     writer.line("@triton.jit")
-    arguments = [*tensors, roles.tokens, *strides, *program.scalars, *statics]
+    arguments = [*tensors, program.roles.tokens, *strides, *program.scalars, *statics]
     writer.call(f"def _{program.recipe}(", arguments, "):")
     writer.depth += 1
-    _body(writer, kernel)
+    _body(writer, program)
     writer.depth -= 1
 
 
-def _body(writer: Writer, kernel: Kernel) -> None:
-    program, roles = kernel.program, kernel.program.roles
-    blocks = _block_names(roles.rows, roles.tokens, roles.depth)
-    for axis, letter in enumerate("rt"):
-        index, block = _index(program, letter), blocks[("rows", "tokens")[axis]]
-        writer.line(f"{index} = tl.program_id({axis}) * {block} + tl.arange(0, {block})")
+def _body(writer: Writer, program: TileProgram) -> None:
+    roles = program.roles
+    for axis, dim in enumerate((roles.rows, roles.tokens)):
+        block = _block(dim)
+        writer.line(f"{dim.lower()} = tl.program_id({axis}) * {block} + tl.arange(0, {block})")
+    for dim in roles.inner:
+        writer.line(f"{dim.lower()} = tl.arange(0, {_block(dim)})")
     for s in program.accumulators:
-        shape = ", ".join(_block_of(program, c) for c in _LETTERS[s.layout])
-        comma = "," if len(_LETTERS[s.layout]) == 1 else ""
+        axes = _axes(s, program)
+        shape = ", ".join(_block(dim) for dim in axes)
+        comma = "," if len(axes) == 1 else ""
         writer.line(f"{s.out} = tl.zeros(({shape}{comma}), tl.float32)")
-    d = _index(program, "d")
-    with writer.block(f"for {d}0 in range(0, {roles.depth}, {blocks['depth']}):", ""):
-        writer.line(f"{d} = {d}0 + tl.arange(0, {blocks['depth']})")
+    d, block = roles.depth.lower(), _block(roles.depth)
+    with writer.block(f"for {d}0 in range(0, {roles.depth}, {block}):", ""):
+        writer.line(f"{d} = {d}0 + tl.arange(0, {block})")
         for s in program.loop:
             _statement(writer, s, program)
-    for s in program.epilogue:
+    for s in _after(program):
         _statement(writer, s, program)
 
 
+def _after(program: TileProgram) -> list[Statement]:
+    """Return what follows the loop, each value once: stages and the epilogue may share some."""
+    staged = [s for stage in program.stages for s in stage.statements]
+    every = [*program.fetches, *staged, *program.products, *program.epilogue]
+    once = {s.out: s for s in every if s.args != (s.out,)}
+    return list(once.values())
+
+
 def _statement(writer: Writer, s: Statement, program: TileProgram) -> None:
-    dims = f"  # {dims_text(_names(s, program))}"
-    if s.do in (Do.LOAD, Do.READ):
+    dims = f"  # {dims_text(_axes(s, program))}"
+    if s.do in (Do.LOAD, Do.READ, Do.FETCH):
         writer.call(f"{s.out} = tl.load(", _load(s, program), f"){dims}")
     elif s.do is Do.STORE:
         writer.call("tl.store(", _store(s, program), f"){dims}")
@@ -123,7 +149,10 @@ def _statement(writer: Writer, s: Statement, program: TileProgram) -> None:
         *before, last = _LINES[s.do](s, program)
         for line in before:
             _assignment(writer, line)
-        writer.line(last + dims)
+        if len(writer.unit) * writer.depth + len(last + dims) <= WIDTH:
+            writer.line(last + dims)
+        else:
+            _assignment(writer, last)
 
 
 def _assignment(writer: Writer, line: str) -> None:
@@ -136,31 +165,21 @@ def _assignment(writer: Writer, line: str) -> None:
         writer.line(right)
 
 
-def _names(s: Statement, program: TileProgram) -> list[str]:
-    return [_word(program.roles, c) for c in _LETTERS[s.layout]]
-
-
-def _block_of(program: TileProgram, letter: str) -> str:
-    roles = program.roles
-    names = _block_names(roles.rows, roles.tokens, roles.depth)
-    return names[{"r": "rows", "t": "tokens", "d": "depth"}[letter]]
-
-
 def _strided(program: TileProgram) -> list[Operand]:
     names = {s.args[0] for s in program.loads if s.layout is Layout.TOKENS}
     return [o for o in program.inputs if o.name in names]
 
 
-def _expanded(name: str, own: str, wanted: str) -> str:
+def _expanded(name: str, own: Sequence[str], wanted: Axes) -> str:
     """Return a value indexed so that it broadcasts to the axes `wanted`: `root[None, :]`."""
-    if own == wanted or not own:
+    if tuple(own) == wanted or not own:
         return name
-    return f"{name}[{', '.join(':' if c in own else 'None' for c in wanted)}]"
+    return f"{name}[{', '.join(':' if dim in own else 'None' for dim in wanted)}]"
 
 
-def _letters_of(name: str, program: TileProgram) -> str:
-    statements = (*program.loop, *program.epilogue)
-    return next((_LETTERS[s.layout] for s in statements if s.out == name), "")
+def _axes_of(name: str, program: TileProgram) -> Axes:
+    statements = (*program.loop, *_after(program))
+    return next((_axes(s, program) for s in statements if s.out == name), ())
 
 
 def _is_stored(name: str, program: TileProgram) -> bool:
@@ -168,16 +187,16 @@ def _is_stored(name: str, program: TileProgram) -> bool:
 
 
 def _load(s: Statement, program: TileProgram) -> list[str]:
-    letters = _LETTERS[s.layout]
+    axes = _axes(s, program)
     operand = s.args[0]
-    stride = f"{operand}_stride" if s.layout is Layout.TOKENS else program.roles.depth
+    stride = f"{operand}_stride" if s.layout is Layout.TOKENS else axes[-1]
     place = [f"{operand}_ptr"]
     limits = []
-    for letter in letters:
-        index = _expanded(_index(program, letter), letter, letters)
-        place.append(f"{index} * {stride}" if letter != letters[-1] else index)
-        limit = f"{index} < {_word(program.roles, letter)}"
-        limits.append(f"({limit})" if len(letters) > 1 else limit)
+    for dim in axes:
+        index = _expanded(dim.lower(), (dim,), axes)
+        place.append(f"{index} * {stride}" if dim != axes[-1] else index)
+        limit = f"{index} < {dim}"
+        limits.append(f"({limit})" if len(axes) > 1 else limit)
     return [" + ".join(place), f"mask={' & '.join(limits)}", "other=0.0"]
 
 
@@ -189,16 +208,25 @@ def _map(s: Statement, program: TileProgram) -> list[str]:
     for name in s.args:
         wide = f"{name}.to(tl.float32)" if _is_stored(name, program) else name
         text = program.literals.get(name, wide)
-        args.append(_expanded(text, _letters_of(name, program), _LETTERS[s.layout]))
+        args.append(_expanded(text, _axes_of(name, program), _axes(s, program)))
     made = _ELEMENTWISE[s.op].format(*args)
     if s.dtype is DType.FP32:
         return [f"{s.out} = {made}"]
-    narrow = f"{program.inputs[0].name}_ptr.dtype.element_ty"
-    return [f"{s.out}_wide = {made}", f"{s.out} = {s.out}_wide.to({narrow})"]
+    return [f"{s.out}_wide = {made}", f"{s.out} = {s.out}_wide.to({_narrow(program)})"]
+
+
+def _narrow(program: TileProgram) -> str:
+    return f"{program.inputs[0].name}_ptr.dtype.element_ty"
 
 
 def _contract(s: Statement, program: TileProgram) -> list[str]:
+    if s in program.products:
+        return [f"{s.out} = tl.dot({s.args[0]}, {s.args[1]})"]
     return [f"{s.out} += tl.dot({s.args[0]}, tl.trans({s.args[1]}))"]
+
+
+def _keep(s: Statement, program: TileProgram) -> list[str]:
+    return [f"{s.out} = {s.args[0]}.to({_narrow(program)})"]
 
 
 def _sum(s: Statement, program: TileProgram) -> list[str]:
@@ -211,7 +239,8 @@ def _total(s: Statement, program: TileProgram) -> list[str]:
 
 def _store(s: Statement, program: TileProgram) -> list[str]:
     roles = program.roles
-    row, token = (_expanded(_index(program, c), c, "rt") for c in "rt")
+    axes = (roles.rows, roles.tokens)
+    row, token = (_expanded(dim.lower(), (dim,), axes) for dim in axes)
     name = program.output.name
     return [
         f"{name}_ptr + {token} * {roles.rows} + {row}",
@@ -225,6 +254,7 @@ _LINES: dict[Do, Callable[[Statement, TileProgram], list[str]]] = {
     Do.CONTRACT: _contract,
     Do.SUM: _sum,
     Do.TOTAL: _total,
+    Do.KEEP: _keep,
 }
 
 
@@ -239,16 +269,11 @@ def _host(writer: Writer, kernel: Kernel) -> None:
     writer.line(f"{roles.tokens} = {first}.shape[0]")
     shape = ", ".join(program.output.type.names)
     writer.line(f"out = torch.empty({shape}, dtype={first}.dtype, device={first}.device)")
-    grid = ", ".join(f"triton.cdiv({_word(roles, c)}, {_block_of(program, c)})" for c in "rt")
+    grid = ", ".join(f"triton.cdiv({d}, {_block(d)})" for d in (roles.rows, roles.tokens))
     writer.line(f"grid = ({grid})")
     passed = [o.name for o in program.inputs] + ["out", roles.tokens]
     passed += [f"{o.name}.stride(0)" for o in _strided(program)] + list(program.scalars)
-    passed += [roles.rows, roles.depth]
-    passed += _block_names(roles.rows, roles.tokens, roles.depth).values()
+    passed += _constants(program)
     writer.call(f"_{program.recipe}[grid](", passed, ")")
     writer.line("return out")
     writer.depth -= 1
-
-
-def _word(roles: Roles, letter: str) -> str:
-    return {"r": roles.rows, "t": roles.tokens, "d": roles.depth}[letter]

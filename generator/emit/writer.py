@@ -47,14 +47,49 @@ class Writer:
                 self.line(f"{argument},")
 
     def table(self, rows: Sequence[tuple[str, str]], mark: str = "//") -> None:
-        """Write code lines with their comments aligned in one column."""
-        column = max((len(code) for code, note in rows if note), default=0)
-        for code, note in rows:
-            self.line(f"{code.ljust(column)}  {mark} {note}" if note else code)
+        """Write code lines with the comments of neighbours in one column, if that fits the page.
+
+        A line that leaves no room for its comment goes without; one too long in itself is broken
+        after its `=`.
+        """
+        room = WIDTH - len(self.unit) * self.depth - len(f"  {mark} ")
+        columns = _columns(rows, room)
+        for (code, note), column in zip(rows, columns, strict=True):
+            if column:
+                self.line(f"{code.ljust(column)}  {mark} {note}")
+            else:
+                self.assignment(code)
 
     def text(self) -> str:
         """Return the file."""
         return "\n".join(self.lines) + "\n"
+
+
+def _columns(rows: Sequence[tuple[str, str]], room: int) -> list[int]:
+    """Return where each line's comment stands, 0 for a line without; `room` = for code and note."""
+    shown = [bool(note) and len(code) + len(note) <= room for code, note in rows]
+    while True:
+        columns = [0] * len(rows)
+        for run in _runs(shown):
+            column = max(len(rows[i][0]) for i in run)
+            if any(column + len(rows[i][1]) > room for i in run):
+                shown[max(run, key=lambda i: len(rows[i][0]))] = False
+                break
+            for i in run:
+                columns[i] = column
+        else:
+            return columns
+
+
+def _runs(shown: Sequence[bool]) -> list[list[int]]:
+    """Return the stretches of lines that are shown."""
+    runs: list[list[int]] = [[]]
+    for i, one in enumerate(shown):
+        if one:
+            runs[-1].append(i)
+        elif runs[-1]:
+            runs.append([])
+    return [run for run in runs if run]
 
 
 def wrapped(text: str, width: int) -> list[str]:

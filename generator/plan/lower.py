@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from mirage_kernels.generator.errors import PlanError
 from mirage_kernels.generator.ir import (
     OPS,
+    DType,
     Graph,
     Kind,
     Node,
@@ -17,7 +18,15 @@ from mirage_kernels.generator.ir import (
     phases_of,
 )
 from mirage_kernels.generator.plan.blocks import without_threads
-from mirage_kernels.generator.plan.program import Do, Layout, Operand, Roles, Statement, TileProgram
+from mirage_kernels.generator.plan.program import (
+    Do,
+    Layout,
+    Operand,
+    Roles,
+    Stage,
+    Statement,
+    TileProgram,
+)
 from mirage_kernels.generator.plan.tiles import PLANNED, Planning, planned
 
 
@@ -38,25 +47,36 @@ def tile_program(recipe: str, graph: Graph, planning: Planning = PLANNED) -> Til
 
 # Carries that join warps or blocks in ways of their own.
 _UNPLANNED = ("accum_rescaled", "last", "combine", "combine_rescaled")
+_READABLE = (Layout.ACCUM, Layout.TOKEN_SUMS, Layout.ROW_SUMS)  # by the epilogue
+_KEPT = "_kept"  # behind the name of a total
 
 
 def roles_of(body: Graph) -> Roles:
     """Return which dim is streamed, which holds the few lines, which is contracted.
 
     The loop's dim is the depth; of the two operands of a contraction over it, the one with static
-    lines streams. Raises PlanError where that does not determine the roles.
+    lines streams. Where several do, the grid cuts the rows; lines that it leaves whole are inner
+    ones. Raises PlanError where that does not determine the roles.
     """
     loop = body.space.loop if body.space is not None else None
     if loop is None:
         raise PlanError("the muGraph's kernel has no loop to stream along")
+    found: list[tuple[str, str]] = []
     for node in body.of("contract"):
         kept = [[d for d in body.values[a].type.dims if d.name != loop.dim] for a in node.args]
         if node.over != loop.dim or [len(k) for k in kept] != [1, 1] or kept[0] == kept[1]:
             continue
         rows, tokens = sorted((k[0] for k in kept), key=lambda d: d.dynamic)
         if not rows.dynamic and tokens.dynamic:
-            return Roles(rows.name, tokens.name, loop.dim)
-    raise PlanError("no contraction along the loop has one static and one dynamic operand")
+            found.append((rows.name, tokens.name))
+    if not found:
+        raise PlanError("no contraction along the loop has one static and one dynamic operand")
+    assert body.space is not None
+    cut = {axis.dim for axis in body.space.grid}
+    streamed, few = next((pair for pair in found if pair[0] in cut), found[0])
+    whole = (lines for lines, other in found if other == few and lines not in cut)
+    inner = tuple(dict.fromkeys(lines for lines in whole if lines != streamed))
+    return Roles(streamed, few, loop.dim, inner)
 
 
 class _Lowering:
@@ -71,6 +91,8 @@ class _Lowering:
         self.loop: list[Statement] = []
         self.meetings: list[Statement] = []
         self.epilogue: list[Statement] = []
+        self.fetches: list[Statement] = []
+        self.products: list[Statement] = []
 
     def run(self) -> TileProgram:
         rules: dict[Kind, Callable[[Node], None]] = {
@@ -86,6 +108,11 @@ class _Lowering:
             if kind not in rules or node.op in _UNPLANNED:
                 raise PlanError(f"{self.recipe}: {node.op} is not planned yet ({node.name})")
             rules[kind](node)
+        return self.program()
+
+    def program(self) -> TileProgram:
+        stored = {s.out for s in self.epilogue if s.do is Do.STORE}
+        stages = map(self.stage, self.roles.inner)
         return TileProgram(
             recipe=self.recipe,
             roles=self.roles,
@@ -95,8 +122,20 @@ class _Lowering:
             literals=self.literals(),
             loop=tuple(self.loop),
             meetings=tuple(self.meetings),
-            epilogue=tuple(self.epilogue),
+            epilogue=_needed(self.epilogue, stored),
+            fetches=tuple(self.fetches),
+            stages=tuple(stage for stage in stages if stage.statements),
+            products=tuple(self.products),
         )
+
+    def stage(self, dim: str) -> Stage:
+        """Return what makes the totals over a dim that products contract."""
+        totals = dict.fromkeys(p.args[1].removesuffix(_KEPT) for p in self.products)
+        mine = [t for t in totals if dim in self.types[t].names]
+        keeps = [
+            Statement(Do.KEEP, t + _KEPT, (t,), self.types[t], Layout.INNER_ACCUM) for t in mine
+        ]
+        return Stage(dim, (*_needed(self.epilogue, set(mine)), *keeps))
 
     def operands(self) -> tuple[Operand, ...]:
         tensors = [n for n in self.graph.inputs if n.out.type.dims]
@@ -128,13 +167,20 @@ class _Lowering:
         if node.loop_cut is not None:
             self.add(Do.LOAD, node, (tensor,))
         elif node.out.type.dims:
-            if self.layout(node.name, node.out.type) in (Layout.ROWS, Layout.TOKENS, Layout.DEPTH):
+            layout = self.layout(node.name, node.out.type)
+            if layout is Layout.FACTORS:
+                fetch = Statement(Do.FETCH, node.name, (tensor,), node.out.type, layout)
+                self.fetches.append(fetch)
+            elif layout in _READABLE:
+                self.add(Do.READ, node, (tensor,))
+            else:
                 raise PlanError(f"{self.recipe}: {node.name} is not cut by the loop")
-            self.add(Do.READ, node, (tensor,))
 
     def elementwise(self, node: Node) -> None:
         if self.phases[node.name] is Phase.BEFORE:
             raise PlanError(f"{self.recipe}: {node.name} is computed before the loop")
+        if self.layout(node.name, node.out.type) is Layout.FACTORS:
+            raise PlanError(f"{self.recipe}: {node.name} is not planned, {Layout.FACTORS.value}")
         self.add(Do.MAP, node, self.widest_first(node), op=node.op)
 
     def widest_first(self, node: Node) -> tuple[str, ...]:
@@ -153,9 +199,11 @@ class _Lowering:
 
     def contract(self, node: Node) -> None:
         layouts = {self.layout(a, self.body.values[a].type) for a in node.args}
-        if node.over != self.roles.depth:
+        if node.over in self.roles.inner and self.phases[node.name] is Phase.AFTER:
+            self.late_product(node)
+        elif node.over != self.roles.depth:
             raise PlanError(f"{self.recipe}: {node.name} contracts {node.over}, not the loop's dim")
-        if layouts == {Layout.ROWS, Layout.TOKENS}:
+        elif layouts in ({Layout.ROWS, Layout.TOKENS}, {Layout.INNER, Layout.TOKENS}):
             rows, tokens = sorted(node.args, key=lambda a: self.is_tokens(a))
             self.add(Do.CONTRACT, node, (rows, tokens))
         elif len(layouts) == 1:  # lines times the same lines: multiplied and summed in registers
@@ -165,6 +213,19 @@ class _Lowering:
 
     def is_tokens(self, name: str) -> bool:
         return self.layout(name, self.body.values[name].type) is Layout.TOKENS
+
+    def late_product(self, node: Node) -> None:
+        """Multiply a fetched tile with totals, which a stage keeps in the storage type."""
+        fetched = {s.out for s in self.fetches}
+        factors, totals = sorted(node.args, key=lambda a: a not in fetched)
+        layouts = [self.layout(a, self.types[a]) for a in (factors, totals)]
+        if factors not in fetched or layouts != [Layout.FACTORS, Layout.INNER_ACCUM]:
+            raise PlanError(f"{self.recipe}: {node.name} contracts {[x.value for x in layouts]}")
+        if self.types[totals].dtype is DType.FP32:
+            raise PlanError(f"{self.recipe}: {node.name} contracts fp32 totals")
+        layout, args = self.layout(node.name, node.out.type), (factors, totals + _KEPT)
+        self.products.append(Statement(Do.CONTRACT, node.name, args, node.out.type, layout))
+        self.add(Do.TOTAL, node, (node.name,))
 
     def squares(self, node: Node) -> None:
         first = self.body.values[node.args[0]]
@@ -196,3 +257,13 @@ class _Lowering:
 
     def output(self, node: Node) -> None:
         self.add(Do.STORE, node, node.args)
+
+
+def _needed(statements: Sequence[Statement], wanted: set[str]) -> tuple[Statement, ...]:
+    """Return the statements that values are made by, in their order."""
+    found, names = [], set(wanted)
+    for s in reversed(statements):
+        if s.out in names:
+            names |= set(s.args)
+            found.append(s)
+    return tuple(reversed(found))

@@ -5,6 +5,11 @@ weight streaming: the operand with the most bytes (`rows`) takes the M side of t
 instruction and streams through a ring of steps, the one with few lines (`tokens`) takes the N
 side, the loop over the contracted dim (`depth`) is dealt out to the warps of the block, and their
 partial sums meet in shared memory after the loop. The epilogue then runs once per result element.
+
+A second static dim may be streamed beside the rows (`inner`: the rank of an adapter) and contracted
+after the loop. Every block has all of it: its sums are totalled in a stage of their own, kept in
+shared memory in the storage type, and multiplied there with a tile that was fetched at the start.
+
 Which operand takes which side and how the ring is swizzled is the layouts' choice (`layouts.py`),
 where barriers stand the schedule's (`schedule.py`), and what shares bytes `memory.py`'s.
 """
@@ -14,7 +19,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-from mirage_kernels.generator.ir import DType, TensorType
+from mirage_kernels.generator.ir import Dim, DType, Json, TensorType
 
 
 class Layout(Enum):
@@ -26,6 +31,9 @@ class Layout(Enum):
     ACCUM = "rows x tokens"  # fp32 accumulators
     TOKEN_SUMS = "tokens"  # fp32 partial sums, one per token
     ROW_SUMS = "rows"  # fp32 partial sums, one per row
+    INNER = "inner x depth"  # fragment of an M-side operand, not cut by the grid
+    INNER_ACCUM = "inner x tokens"  # fp32 accumulators of its product
+    FACTORS = "rows x inner"  # in shared memory, fetched before the loop
     SCALAR = "scalar"
 
 
@@ -36,13 +44,23 @@ class Roles:
     rows: str
     tokens: str
     depth: str
+    inner: tuple[str, ...] = ()  # other static lines with products along the loop
 
     def layout(self, dims: tuple[str, ...]) -> Layout | None:
         """Return the place of a value with these dims, None if the plan has none."""
         letters = {self.rows: "r", self.tokens: "t", self.depth: "d"}
-        if not set(dims) <= set(letters):
-            return None
-        return _LAYOUTS.get(frozenset(letters[d] for d in dims))
+        letters |= dict.fromkeys(self.inner, "i")
+        found = {letters.get(d, "") for d in dims}
+        return _LAYOUTS.get(frozenset(found)) if len(found) == len(dims) else None
+
+    def to_json(self) -> dict[str, Json]:
+        """Return the roles as JSON data."""
+        given: dict[str, Json] = {"rows": self.rows, "tokens": self.tokens, "depth": self.depth}
+        return given | ({"inner": list(self.inner)} if self.inner else {})
+
+    def inner_of(self, type_: TensorType) -> Dim | None:
+        """Return the inner dim of a value, None if it has none."""
+        return next((d for d in type_.dims if d.name in self.inner), None)
 
 
 _LAYOUTS = {
@@ -52,6 +70,9 @@ _LAYOUTS = {
     frozenset("rt"): Layout.ACCUM,
     frozenset("t"): Layout.TOKEN_SUMS,
     frozenset("r"): Layout.ROW_SUMS,
+    frozenset("id"): Layout.INNER,
+    frozenset("it"): Layout.INNER_ACCUM,
+    frozenset("ri"): Layout.FACTORS,
     frozenset(): Layout.SCALAR,
 }
 
@@ -61,11 +82,13 @@ class Do(Enum):
 
     LOAD = "load"  # one step's tile of an input, through the ring
     MAP = "map"  # elementwise, on fragments in the loop or on numbers in the epilogue
+    FETCH = "fetch"  # the block's tile of an input that the loop does not cut, at the start
     CONTRACT = "contract"  # accumulator += rows x tokens on the tensor cores
     SUM = "sum"  # partial += sum of a fragment along depth
     MEET = "meet"  # every warp's partial sums, side by side in shared memory
     TOTAL = "total"  # their sum, in fixed order, for one result element
     READ = "read"  # one element of an input that the loop does not cut
+    KEEP = "keep"  # one element of a total, in the storage type, in shared memory
     STORE = "store"  # one result element
 
 
@@ -97,6 +120,14 @@ class Operand:
 
 
 @dataclass(frozen=True)
+class Stage:
+    """What runs once per element of [dim, tokens] before the epilogue: totals to be multiplied."""
+
+    dim: str
+    statements: tuple[Statement, ...]
+
+
+@dataclass(frozen=True)
 class TileProgram:
     """All a writer needs; statements in order, by part of the block's life."""
 
@@ -109,6 +140,9 @@ class TileProgram:
     loop: tuple[Statement, ...]
     meetings: tuple[Statement, ...]
     epilogue: tuple[Statement, ...]
+    fetches: tuple[Statement, ...] = ()  # before the loop
+    stages: tuple[Stage, ...] = ()  # after the meetings
+    products: tuple[Statement, ...] = ()  # of what stages keep with what was fetched
     tokens_on_m: bool = False  # which side of the tensor cores the tokens take: N, or M
     swizzled: bool = True  # the ring, so that reads of it meet no bank twice
     sharing: bool = True  # of bytes between values that are not needed at the same time
@@ -122,3 +156,8 @@ class TileProgram:
     def accumulators(self) -> tuple[Statement, ...]:
         """The statements that add to a value carried across the loop."""
         return tuple(s for s in self.loop if s.do in (Do.CONTRACT, Do.SUM))
+
+    @property
+    def kept(self) -> tuple[Statement, ...]:
+        """The statements that keep a stage's totals."""
+        return tuple(s for stage in self.stages for s in stage.statements if s.do is Do.KEEP)

@@ -16,7 +16,7 @@ from mirage_kernels.generator.errors import PlanError
 from mirage_kernels.generator.ir import Graph
 from mirage_kernels.generator.plan.forms import Copy, Lanes, Stored, Swizzle
 from mirage_kernels.generator.plan.layouts import Layouts, Setup, layouts
-from mirage_kernels.generator.plan.program import Do, Statement, TileProgram
+from mirage_kernels.generator.plan.program import Do, Layout, Statement, TileProgram
 from mirage_kernels.generator.plan.schedule import (
     Edge,
     Schedule,
@@ -62,13 +62,19 @@ def planned(program: TileProgram, graph: Graph, planning: Planning) -> TileProgr
     loop, after = made.order
     meetings = {s.out: s for s in program.meetings}
     late = [found for epoch in after if (found := [t for t in epoch if t in meetings])]
+    first = {epoch[0] for epoch in after[1:] if epoch}  # behind a barrier
     # A barrier at the end of a pass stands at the beginning of the next.
     goes_round = len(loop) > 1 and not loop[-1]
     return replace(
         program,
         loop=(*program.loads, *_ordered(_computed(program), loop, goes_round)),
         meetings=_ordered(program.meetings, late, made.entry[1]),
-        epilogue=_after_barrier(program.epilogue, made),
+        stages=tuple(
+            replace(s, statements=_after_barrier(s.statements, f"stage {s.dim}" in first))
+            for s in program.stages
+        ),
+        products=tuple(replace(p, barrier=p.out in first) for p in program.products),
+        epilogue=_after_barrier(program.epilogue, made.barriers(1) > 0 or made.entry[1]),
         tokens_on_m=_tokens_on_m(program, chosen),
         swizzled=_swizzled(program, chosen),
         sharing=planning.memory,
@@ -76,11 +82,12 @@ def planned(program: TileProgram, graph: Graph, planning: Planning) -> TileProgr
 
 
 def _tokens_on_m(program: TileProgram, chosen: Layouts) -> bool:
+    """Return which side the tokens take in products with the rows; inner lines follow."""
     (block,) = chosen.blocks
     sides = {
         program.roles.tokens in block.body.values[chosen.m_side(block, s.out)].type.names
         for s in program.loop
-        if s.do is Do.CONTRACT
+        if s.do is Do.CONTRACT and s.layout is Layout.ACCUM
     }
     if len(sides) > 1:
         raise PlanError(f"{program.recipe}: its products want their operands on different sides")
@@ -106,17 +113,23 @@ def _scheduled(program: TileProgram, planning: Planning) -> Schedule:
     the ring was, if bytes are shared; and the epilogue, one task, reads the sums of all warps.
     """
     computed = _computed(program)
-    after = (*(s.out for s in program.meetings), _EPILOGUE)
+    stages = {f"stage {stage.dim}": stage for stage in program.stages}
+    products = [s.out for s in program.products]
+    after = (*(s.out for s in program.meetings), *stages, *products, _EPILOGUE)
     sums = {m.args[0] for m in program.meetings}
     sections = (
         Section(tuple(_task(s) for s in computed), loop=True),
-        Section(after if program.meetings else (_EPILOGUE,)),
+        Section(after),
     )
     if not planning.schedule:
         return barrier_everywhere(sections)
     edges = [Edge(_task(a), _task(b)) for a in computed for b in computed if a.out in b.args]
     edges += [Edge(_task(s), s.out) for s in computed if s.out in sums]
-    edges += [Edge(m.out, _EPILOGUE, barrier=True) for m in program.meetings]
+    edges += [
+        Edge(m.out, task, barrier=True) for m in program.meetings for task in (*stages, _EPILOGUE)
+    ]
+    edges += [Edge(stage, p, barrier=True) for stage in stages for p in products]
+    edges += [Edge(p, _EPILOGUE, barrier=True) for p in products]
     if planning.memory:
         reads = [_task(s) for s in computed if set(s.args) & {x.out for x in program.loads}]
         edges += [Edge(r, m.out, barrier=True) for r in reads for m in program.meetings]
@@ -143,7 +156,6 @@ def _ordered(
     )
 
 
-def _after_barrier(statements: Sequence[Statement], made: Schedule) -> tuple[Statement, ...]:
-    waits = made.barriers(1) > 0 or made.entry[1]
+def _after_barrier(statements: Sequence[Statement], waits: bool) -> tuple[Statement, ...]:
     first, *rest = statements
     return (replace(first, barrier=waits), *rest)

@@ -9,6 +9,8 @@ sweep on an H200 (docs/measurements.md):
 * two chunks per step, which makes 128-byte segments of every row, unless registers would spill;
 * eight warps, or four where two stages of eight do not fit shared memory;
 * as many stages as fit, up to 96 KB of weights in flight per multiprocessor.
+
+Other GPUs get the same rule within limits of their own; on them nothing of it has been measured.
 """
 
 from __future__ import annotations
@@ -17,9 +19,9 @@ from dataclasses import dataclass, replace
 from itertools import accumulate
 
 from mirage_kernels.generator.errors import PlanError
-from mirage_kernels.generator.ir import Json
+from mirage_kernels.generator.ir import DType, Json
 from mirage_kernels.generator.plan.memory import Arrangement, Buffer, arrange, side_by_side
-from mirage_kernels.generator.plan.program import Layout, TileProgram
+from mirage_kernels.generator.plan.program import Do, Layout, Roles, Statement, TileProgram
 from mirage_kernels.generator.target import Target
 
 ROW_TILE = 16  # rows of one tensor-core instruction
@@ -31,6 +33,8 @@ ALIGNED_ELEMENTS = 8  # of two bytes, in 16
 BUCKETS = (8, 16, 32, 64)
 MOST_ROWS_OF_ONE = 64  # rows of a lone block per multiprocessor when tokens are few
 REGISTERS_LEFT = 250  # for a step and its accumulators: 264 spill, 240 do not
+MAPPED_BF16_REGISTERS = 24  # more than fp16: 13 to 38 by ptxas, for six architectures
+KEPT_ALIGNMENT = 128  # bytes: what lies behind begins where banks do
 RESERVED_BYTES = 1024  # of shared memory, per block beyond the first
 MOST_BYTES_IN_FLIGHT = 96 * 1024  # of weights, per multiprocessor: more was slightly worse
 
@@ -70,6 +74,7 @@ class Meeting:
     name: str
     layout: Layout
     barrier: bool  # before it
+    inner: int = 0  # lines along the inner dim, in whole row tiles
 
     def bytes(self, knobs: Knobs) -> int:
         """Return their size (csrc/tile/meeting.cuh)."""
@@ -77,8 +82,48 @@ class Meeting:
             Layout.ACCUM: knobs.tokens * (knobs.rows + 4),
             Layout.TOKEN_SUMS: knobs.tokens,
             Layout.ROW_SUMS: knobs.rows,
+            Layout.INNER_ACCUM: knobs.tokens * (self.inner + 4),
         }
         return elements[self.layout] * knobs.warps * 4
+
+
+@dataclass(frozen=True)
+class Kept:
+    """What products after the loop read or make, in shared memory."""
+
+    name: str
+    layout: Layout
+    inner: int  # extent of the inner dim; 0: it has none
+    since: int  # barriers after the last meeting before it is written; -1: from the start
+
+    def bytes(self, knobs: Knobs) -> int:
+        """Return their size (csrc/tile/kept.cuh)."""
+        if self.layout is Layout.ACCUM:
+            return knobs.tokens * (knobs.rows + 4) * 4
+        lines = knobs.rows if self.layout is Layout.FACTORS else knobs.tokens
+        pitch = (self.inner // ALIGNED_ELEMENTS | 1) * ALIGNED_ELEMENTS
+        return -(-lines * pitch * 2 // KEPT_ALIGNMENT) * KEPT_ALIGNMENT
+
+
+def _kept(program: TileProgram) -> tuple[Kept, ...]:
+    """Return what is kept: fetched tiles, totals of stages, products."""
+    found = [Kept(s.out, s.layout, _inner(program.roles, s), -1) for s in program.fetches]
+    since = 0
+    for s in (*(s for stage in program.stages for s in stage.statements), *program.products):
+        since += s.barrier
+        if s.do is not Do.KEEP and s.do is not Do.CONTRACT:
+            continue
+        found.append(Kept(s.out, s.layout, _inner(program.roles, s), since))
+    return tuple(found)
+
+
+def _inner(roles: Roles, s: Statement) -> int:
+    dim = roles.inner_of(s.type)
+    return dim.size if dim else 0
+
+
+def _padded(lines: int) -> int:
+    return -(-lines // ROW_TILE) * ROW_TILE
 
 
 @dataclass(frozen=True)
@@ -91,6 +136,9 @@ class Footprint:
     meetings: tuple[Meeting, ...]
     sharing: bool  # of bytes between the ring and what meets after the loop
     tokens_on_m: bool
+    maps_bf16: bool  # computes with bf16 elements, not only products
+    inner_lines: int = 0  # of streamed operands that the grid does not cut, in whole row tiles
+    kept: tuple[Kept, ...] = ()
 
     @staticmethod
     def of(program: TileProgram) -> Footprint:
@@ -100,9 +148,15 @@ class Footprint:
             loads.count(Layout.ROWS),
             loads.count(Layout.TOKENS),
             loads.count(Layout.DEPTH),
-            tuple(Meeting(s.out, s.layout, s.barrier) for s in program.meetings),
+            tuple(
+                Meeting(s.out, s.layout, s.barrier, _padded(_inner(program.roles, s)))
+                for s in program.meetings
+            ),
             program.sharing,
             program.tokens_on_m,
+            any(s.do is Do.MAP and s.dtype is DType.BF16 for s in program.loop),
+            sum(_padded(_inner(program.roles, s)) for s in program.loads),
+            _kept(program),
         )
 
     @property
@@ -112,14 +166,16 @@ class Footprint:
 
     def octets(self, knobs: Knobs) -> int:
         """Return how many 16-byte octets a lane holds of one step."""
-        lines = self.row_loads * knobs.rows + self.token_loads * knobs.tokens
+        lines = self.row_loads * knobs.rows + self.token_loads * knobs.tokens + self.inner_lines
         return knobs.chunks * (lines // LINE_TILE + self.depth_loads)
 
     def registers(self, knobs: Knobs) -> int:
         """Return how many registers a thread needs for one step and its accumulators."""
         tokens = -(-knobs.tokens // ROW_TILE) * ROW_TILE if self.tokens_on_m else knobs.tokens
-        products = self.products * (knobs.rows // ROW_TILE) * (tokens // LINE_TILE) * 4
-        return products + self.octets(knobs) * 4
+        rows = self.products * knobs.rows + sum(m.inner for m in self.meetings)
+        products = (rows // ROW_TILE) * (tokens // LINE_TILE) * 4
+        mapped = MAPPED_BF16_REGISTERS if self.maps_bf16 else 0
+        return products + self.octets(knobs) * 4 + mapped
 
     def shared_bytes(self, knobs: Knobs) -> int:
         """Return the shared memory of one block."""
@@ -131,24 +187,29 @@ class Footprint:
         return place(self.buffers(knobs))
 
     def buffers(self, knobs: Knobs) -> list[Buffer]:
-        """Return the ring and what meets, with the epochs in which they are live.
+        """Return the ring, what meets and what is kept, with the epochs in which they are live.
 
-        All that meets is read in the last epoch, by the epilogue.
+        All of it is taken to be read until the last epoch, that of the epilogue.
         """
         ring = knobs.warps * knobs.stages * self.octets(knobs) * 16 * WARP_LANES
-        buffers = [Buffer(RING, ring, frozenset({0}))]
         epochs = list(accumulate(int(m.barrier) for m in self.meetings))
-        for meeting, epoch in zip(self.meetings, epochs, strict=True):
-            live = frozenset(range(epoch, epochs[-1] + 2))
-            buffers.append(Buffer(meeting.name, meeting.bytes(knobs), live))
-        return buffers
+        met = epochs[-1] if epochs else 0
+        end = met + 2 + max((k.since for k in self.kept), default=0)
+        since = {k.name: 0 if k.since < 0 else met + k.since for k in self.kept}
+        since |= {m.name: epoch for m, epoch in zip(self.meetings, epochs, strict=True)}
+        kept = [k for k in self.kept if k.since >= 0]
+        areas: list[Meeting | Kept] = [*self.meetings, *kept]
+        late = [Buffer(a.name, a.bytes(knobs), frozenset(range(since[a.name], end))) for a in areas]
+        whole = frozenset(range(end))
+        early = [Buffer(k.name, k.bytes(knobs), whole) for k in self.kept if k.since < 0]
+        return [*early, Buffer(RING, ring, frozenset({0})), *late]
 
 
 def variants(program: TileProgram, on: Target) -> tuple[Variant, ...]:
-    """Return one variant per bucket for a planned program on a target.
+    """Return one variant per bucket for a planned program on a target; the last takes any number.
 
-    Raises PlanError for extents that its loads cannot take, and for a program that keeps more
-    than a block can hold.
+    Buckets of more tokens than a block can hold are left away. Raises PlanError for extents that
+    its loads cannot take, and for a program that keeps more than a block can hold in any case.
     """
     extents = {d.name: d.size for o in program.inputs for d in o.type.dims}
     rows, depth = extents[program.roles.rows], extents[program.roles.depth]
@@ -157,12 +218,19 @@ def variants(program: TileProgram, on: Target) -> tuple[Variant, ...]:
             f"{program.recipe}: rows of {depth} elements are not 16-byte aligned",
             f"choose {program.roles.depth} as a multiple of {ALIGNED_ELEMENTS}",
         )
+    for dim in program.roles.inner:
+        if extents[dim] % ALIGNED_ELEMENTS:
+            raise PlanError(f"{program.recipe}: {dim} = {extents[dim]} is no multiple of 8")
     footprint = Footprint.of(program)
-    chosen = []
+    chosen: list[Variant] = []
     for tokens in BUCKETS:
-        bucket = 0 if tokens == BUCKETS[-1] else tokens
-        chosen.append(Variant(bucket, _knobs(footprint, tokens, (rows, depth), on)))
-    return tuple(chosen)
+        try:
+            chosen.append(Variant(tokens, _knobs(footprint, tokens, (rows, depth), on)))
+        except PlanError:
+            if not chosen:
+                raise
+            break
+    return (*chosen[:-1], replace(chosen[-1], bucket=0))
 
 
 def rows_for(rows: int, blocks: int) -> int:

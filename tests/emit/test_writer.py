@@ -108,3 +108,9 @@ def test_the_table_declares_what_it_lists() -> None:
     assert '{"a", "fp16", {{"K", 8}, {"N", 40}}, 2,' in text
     assert "const int kKernelCount = 1;" in text
     assert 'const char* const kArch = "sm_90a";' in text
+
+
+def test_a_line_without_room_for_its_comment_parts_the_columns() -> None:
+    writer = Writer()
+    writer.table([("a;", "1"), ("longer;", "2"), ("b" * 98 + ";", "3"), ("c;", "4")])
+    assert writer.lines == ["a;       // 1", "longer;  // 2", "b" * 98 + ";", "c;  // 4"]

@@ -245,6 +245,98 @@ def test_a_constant_is_a_literal_with_every_digit(fused: Fused, value: float) ->
     assert float(tile_program("mine", graph).literals["size_K"]) == value
 
 
+@pytest.fixture(scope="module")
+def adapter(adapted: Fused) -> TileProgram:
+    return tile_program("lora_linear", with_threads(adapted()))
+
+
+def test_static_lines_that_the_grid_leaves_whole_are_inner_ones(adapted: Fused) -> None:
+    body = adapted().blocks[0].body
+    assert body is not None
+    assert roles_of(body) == Roles(rows="N", tokens="M", depth="K", inner=("R",))
+
+
+def test_inner_lines_stream_beside_the_rows(adapter: TileProgram) -> None:
+    assert [(s.args[0], s.layout) for s in adapter.loads] == [
+        ("x", Layout.TOKENS),
+        ("weight", Layout.ROWS),
+        ("lora_a", Layout.INNER),
+    ]
+    assert words(adapter) == [
+        "lora_a_product = contract lora_a_tile x_tile @ inner x tokens",
+        "weight_product = contract weight_tile x_tile @ rows x tokens",
+    ]
+
+
+def test_a_factor_of_a_late_product_is_fetched(adapter: TileProgram) -> None:
+    assert [(s.do, s.args, s.layout) for s in adapter.fetches] == [
+        (Do.FETCH, ("lora_b",), Layout.FACTORS)
+    ]
+
+
+def test_totals_along_inner_lines_are_kept_in_a_stage(adapter: TileProgram) -> None:
+    (stage,) = adapter.stages
+    assert stage.dim == "R"
+    assert [(s.do, s.args) for s in stage.statements] == [
+        (Do.TOTAL, ("lora_a_product",)),
+        (Do.KEEP, ("lora_a_product_total",)),
+    ]
+
+
+def test_a_late_product_multiplies_what_was_fetched_with_what_was_kept(
+    adapter: TileProgram,
+) -> None:
+    (product,) = adapter.products
+    assert (product.do, product.args) == (
+        Do.CONTRACT,
+        ("lora_b_tile", "lora_a_product_total_kept"),
+    )
+    assert product.layout is Layout.ACCUM
+
+
+def test_a_stage_makes_anew_what_the_epilogue_needs_too(normed_adapted: Fused) -> None:
+    made = tile_program("mine", with_threads(normed_adapted()))
+    (stage,) = made.stages
+    roots = [[s.op for s in part].count("sqrt") for part in (stage.statements, made.epilogue)]
+    assert roots == [1, 1]
+    assert stage.statements[-1].do is Do.KEEP
+    assert {s.layout for s in made.loop if s.op == "mul"} >= {Layout.ROWS, Layout.INNER}
+
+
+def test_the_epilogue_leaves_to_a_stage_what_only_the_stage_needs(adapter: TileProgram) -> None:
+    assert {s.layout for s in adapter.epilogue} == {Layout.ACCUM}
+    assert [s.op or s.do.value for s in adapter.epilogue] == [
+        *("total", "total", "mul", "add", "store")
+    ]
+
+
+def test_a_factor_that_is_computed_is_not_planned(adapted: Fused) -> None:
+    body = adapted().blocks[0].body
+    assert body is not None
+    made = replace(body.values["lora_b_tile"], name="scaled_b")
+    named = Node("mul", ("scale", "lora_b_tile"), (made,))
+
+    def change(node: Node) -> tuple[Node, ...]:
+        if node.op == "contract" and "lora_b_tile" in node.args:
+            args = tuple("scaled_b" if a == "lora_b_tile" else a for a in node.args)
+            return (named, replace(node, args=args))
+        return (node,)
+
+    assert refusal(edited(adapted(), change)) == "mine: scaled_b is computed before the loop"
+
+
+def test_totals_of_four_bytes_are_not_planned(adapted: Fused) -> None:
+    def change(node: Node) -> tuple[Node, ...]:
+        if node.op != "accum" or "R" not in node.out.type.names:
+            return (node,)
+        wide = replace(node.out, type=replace(node.out.type, dtype=DType.FP32))
+        return (replace(node, outs=(wide,)),)
+
+    assert refusal(edited(adapted(), change)) == (
+        "mine: lora_a_product_product contracts fp32 totals"
+    )
+
+
 LAYOUTS = {
     ("N", "K"): Layout.ROWS,
     ("K", "M"): Layout.TOKENS,
@@ -253,12 +345,22 @@ LAYOUTS = {
     ("M",): Layout.TOKEN_SUMS,
     ("N",): Layout.ROW_SUMS,
     (): Layout.SCALAR,
+    ("R", "K"): Layout.INNER,
+    ("M", "R"): Layout.INNER_ACCUM,
+    ("N", "R"): Layout.FACTORS,
 }
 
 
 @pytest.mark.parametrize("dims", LAYOUTS, ids=str)
 def test_a_values_dims_say_where_it_lives(dims: tuple[str, ...]) -> None:
-    assert Roles(rows="N", tokens="M", depth="K").layout(dims) is LAYOUTS[dims]
+    assert Roles(rows="N", tokens="M", depth="K", inner=("R",)).layout(dims) is LAYOUTS[dims]
+
+
+@pytest.mark.parametrize("dims", [("R",), ("R", "S"), ("N", "R", "M"), ("R", "S", "K")], ids=str)
+def test_a_value_with_more_or_less_beside_an_inner_dim_lives_nowhere(
+    dims: tuple[str, ...],
+) -> None:
+    assert Roles(rows="N", tokens="M", depth="K", inner=("R", "S")).layout(dims) is None
 
 
 def test_a_value_with_all_three_dims_lives_nowhere() -> None:

@@ -15,6 +15,7 @@ from mirage_kernels.generator.plan.variants import (
     BUCKETS,
     REGISTERS_LEFT,
     Footprint,
+    Kept,
     Knobs,
     Variant,
     rows_for,
@@ -109,13 +110,13 @@ def test_more_products_still_fit(fused: Fused, products: int) -> None:
 
 
 def test_more_products_than_registers_hold_are_refused(fused: Fused) -> None:
-    made = widened(program(fused, 4096, 6144), 40)
+    made = widened(program(fused, 4096, 6144), 80)
     with pytest.raises(PlanError, match="need more registers or shared memory"):
         variants(made, ON)
 
 
 def test_more_loads_than_shared_memory_holds_are_refused(fused: Fused) -> None:
-    small = replace(ON, shared_bytes=16 * 1024)
+    small = replace(ON, shared_bytes=8 * 1024)
     with pytest.raises(PlanError, match="need more registers or shared memory"):
         variants(program(fused, 4096, 6144), small)
 
@@ -141,3 +142,50 @@ def test_element_types_of_one_size_have_the_same_variants(fused: Fused) -> None:
         tile_program("mine", fused(shape=shape, dtype=d)) for d in (DType.FP16, DType.BF16)
     )
     assert variants(half, ON) == variants(brain, ON)
+
+
+def adapter(adapted: Fused, r: int, k: int = 4096) -> TileProgram:
+    return tile_program("mine", adapted(shape=Shape("a test", {"K": k, "N": 4096, "R": r})))
+
+
+@pytest.mark.parametrize("r", [8, 16, 24, 64, 128])
+def test_variants_with_an_adapter_fit(adapted: Fused, r: int) -> None:
+    made = adapter(adapted, r)
+    for variant in variants(made, ON):
+        assert Footprint.of(made).registers(variant.knobs) <= REGISTERS_LEFT
+        assert Footprint.of(made).shared_bytes(variant.knobs) <= ON.shared_bytes
+
+
+def test_tokens_that_a_block_cannot_hold_get_no_bucket(adapted: Fused) -> None:
+    made = variants(adapter(adapted, 128), ON)
+    assert [(v.bucket, v.knobs.tokens) for v in made] == [(8, 8), (16, 16), (0, 32)]
+
+
+def test_inner_lines_take_registers_in_whole_row_tiles(adapted: Fused) -> None:
+    knobs = Knobs(tokens=8, rows=32, warps=8, chunks=2, stages=2)
+    needed = {r: Footprint.of(adapter(adapted, r)).registers(knobs) for r in (8, 16, 24, 32)}
+    one_tile = 4 + 2 * 2 * 4  # an accumulator's, and two octets of two chunks
+    assert needed[8] == needed[16]
+    assert needed[24] == needed[32] == needed[16] + one_tile
+
+
+def test_what_is_fetched_shares_no_bytes_with_the_ring(adapted: Fused) -> None:
+    made = Footprint.of(adapter(adapted, 16))
+    knobs = Knobs(tokens=8, rows=32, warps=8, chunks=2, stages=2)
+    place = made.arrangement(knobs)
+    (fetched, *late) = made.kept
+    assert [k.since for k in made.kept] == [-1, 1, 2]
+    assert place.offsets["steps"] == fetched.bytes(knobs) == 32 * 24 * 2
+    assert min(place.offsets[k.name] for k in late) > fetched.bytes(knobs)
+
+
+def test_kept_lines_are_an_odd_number_of_octets_apart() -> None:
+    knobs = Knobs(tokens=8, rows=32, warps=8, chunks=2, stages=2)
+    sizes = {r: Kept("b", Layout.FACTORS, r, -1).bytes(knobs) for r in (8, 16, 24, 64)}
+    assert sizes == {8: 32 * 8 * 2, 16: 32 * 24 * 2, 24: 32 * 24 * 2, 64: 32 * 72 * 2}
+
+
+def test_an_adapter_of_a_rank_that_is_not_16_byte_aligned_has_no_variant(adapted: Fused) -> None:
+    with pytest.raises(PlanError) as caught:
+        variants(adapter(adapted, 12), ON)
+    assert caught.value.sentence == "mine: R = 12 is no multiple of 8"

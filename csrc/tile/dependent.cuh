@@ -1,0 +1,32 @@
+// Programmatic dependent launch: a kernel starts while the one before it in the stream still runs.
+//
+// Before wait_for_previous() a kernel reads nothing but weights, and those only where the caller
+// has promised that the kernel before does not write them; it writes nothing. (Bringing weights
+// into L2 early, which needs no promise, made kernels slower: they are gone again when they are
+// needed.)
+#pragma once
+
+namespace mirage::tile {
+
+// Host code may ask: a build is for one architecture.
+#if defined(__CUDA_ARCH_LIST__) && __CUDA_ARCH_LIST__ >= 900
+constexpr bool kHasDependentLaunch = true;
+#else
+constexpr bool kHasDependentLaunch = false;
+#endif
+
+// Lets the next kernel of the stream start as soon as there is room for its blocks.
+__device__ inline void let_next_start() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;");
+#endif
+}
+
+// Returns when the kernels before have ended and all that they wrote can be seen.
+__device__ inline void wait_for_previous() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
+}  // namespace mirage::tile

@@ -1,0 +1,86 @@
+// Tiles that lie whole in shared memory, and their products after the loop.
+//
+// A second product, of a weight with totals of the first, is made by each block for its own rows:
+// the weight's tile is fetched when the kernel starts, the totals are kept once they are known.
+#pragma once
+
+#include "tile/contract.cuh"
+#include "tile/edges.cuh"
+#include "tile/elementwise.cuh"
+#include "tile/meeting.cuh"
+
+namespace mirage::tile {
+
+constexpr int kMmaDepth = 16;  // k of one mma
+
+// [kLines, kDepth]; lines are an odd number of octets apart, so that neighbours begin in different
+// banks.
+template <class T, int kLines, int kDepth>
+struct Kept {
+  static constexpr int kPitch = (kDepth / kLaneDepth | 1) * kLaneDepth;
+  static constexpr int kBytes = (kLines * kPitch * static_cast<int>(sizeof(T)) + 127) / 128 * 128;
+  char* shared;
+
+  __device__ T* at(int line, int k) const {
+    return reinterpret_cast<T*>(shared) + line * kPitch + k;
+  }
+};
+
+// kept[line, :] = tensor[first_line + line, :], asynchronously, by all threads together; lines past
+// the tensor's last read as zero. Visible to a thread's own wait_copies, to others a barrier later.
+template <int kThreads, class T, int kLines, int kDepth>
+__device__ void fetch(Kept<T, kLines, kDepth> kept, const T* tensor, int first_line, int lines) {
+  constexpr int kOctets = kDepth / kLaneDepth;
+  const T* first = tensor + static_cast<int64_t>(first_line) * kDepth;
+#pragma unroll 1
+  for (int i = threadIdx.x; i < kLines * kOctets; i += kThreads) {
+    const int line = i / kOctets, k = i % kOctets * kLaneDepth;
+    copy_octet<Through::kL2Stream>(reinterpret_cast<char*>(kept.at(line, k)),
+                                   first + line * kDepth + k, first_line + line < lines);
+  }
+}
+
+// kept[token, row] = value, converted once
+template <class T, int kTokens, int kDepth>
+__device__ void keep(Kept<T, kTokens, kDepth> kept, Element e, float value) {
+  *kept.at(e.token, e.row) = cast<T>(value);
+}
+
+// A lane's four k of one line, as the first half of an octet; which four does not matter as long as
+// both operands agree.
+template <class T, int kLines, int kDepth>
+__device__ Octet<T> quartet(Kept<T, kLines, kDepth> kept, int line, int first_k) {
+  Octet<T> found{};
+  const int k = first_k + lane_quarter() * 4;
+  if (kDepth % kMmaDepth == 0 || k < kDepth) {
+    reinterpret_cast<uint2&>(found) = *reinterpret_cast<const uint2*>(kept.at(line, k));
+  }
+  return found;
+}
+
+// products[n, m] = sum over k of rows[n, k] * tokens[m, k]: every warp takes some of the mmas.
+template <int kWarps, class T, int kRows, int kTokens, int kDepth>
+__device__ AccumMeeting<kRows, kTokens, 1> contract_kept(char* shared, Kept<T, kRows, kDepth> rows,
+                                                         Kept<T, kTokens, kDepth> tokens) {
+  constexpr int kPitch = AccumMeeting<kRows, kTokens, 1>::kPitch;
+  constexpr int kRowTiles = kRows / kRowTile, kTiles = kRowTiles * (kTokens / kTokenTile);
+  float* products = reinterpret_cast<float*>(shared);
+#pragma unroll 1
+  for (int i = warp_index(); i < kTiles; i += kWarps) {
+    const int row = i % kRowTiles * kRowTile + lane_line(), token = i / kRowTiles * kTokenTile;
+    float sum[4] = {};
+#pragma unroll
+    for (int k = 0; k < kDepth; k += kMmaDepth) {
+      const Octet<T> pair[2] = {quartet(rows, row, k), quartet(rows, row + kLineTile, k)};
+      mma<T>(sum, pair, quartet(tokens, token + lane_line(), k), 0);
+    }
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      const int to_token = token + lane_quarter() * 2 + j % 2;
+      products[to_token * kPitch + row + j / 2 * kLineTile] = sum[j];
+    }
+  }
+  return {products};
+}
+
+}  // namespace mirage::tile

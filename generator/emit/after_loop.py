@@ -1,0 +1,121 @@
+"""What emitted kernels do after the loop: sums meet, stages, late products, the epilogue."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from mirage_kernels.generator.emit.words import (
+    BARRIER,
+    broken,
+    dims_text,
+    kept_at,
+    shared_at,
+    vocabulary,
+)
+from mirage_kernels.generator.emit.writer import WIDTH, Writer, wrapped
+from mirage_kernels.generator.errors import PlanError
+from mirage_kernels.generator.plan.program import Do, Layout, Stage, Statement, TileProgram
+
+
+def after_loop(writer: Writer, program: TileProgram) -> None:
+    """Write all that follows the loop."""
+    _meetings(writer, program)
+    for stage in program.stages:
+        _stage(writer, stage, program)
+    _products(writer, program)
+    _epilogue(writer, program)
+
+
+def _meetings(writer: Writer, program: TileProgram) -> None:
+    for i, s in enumerate(program.meetings):
+        if s.barrier and i > 0:
+            writer.line(BARRIER)
+        met = f"tile::meet<kWarps>({shared_at(s)}, {s.args[0]})"
+        writer.assignment(f"const auto {s.out}_parts = {met};")
+    if not program.stages:
+        _wait(writer, program.epilogue[0])
+
+
+def _wait(writer: Writer, then: Statement) -> None:
+    """Write the barrier before a statement that begins a part of the block's life."""
+    if then.barrier:
+        writer.line(BARRIER)
+    writer.line()
+
+
+def _stage(writer: Writer, stage: Stage, program: TileProgram) -> None:
+    """Write what runs once per element of [inner, tokens]: totals, kept for products."""
+    roles, tile = program.roles, f"{stage.dim.lower()}_tile"
+    _wait(writer, stage.statements[0])
+    for s in stage.statements:
+        if s.do is Do.KEEP:
+            kept_at(writer, s)
+    extent = f"{{0, {stage.dim}, first_token, {roles.tokens}}}"
+    writer.line(f"const tile::OutputTile {tile}{extent};")
+    call = f"tile::for_each_element<tile::padded({stage.dim}), kTokens, kThreads<Knobs>>"
+    with writer.block(f"{call}({tile}, [&](tile::Element e) {{", "});"):
+        _per_element(writer, stage.statements, program)
+
+
+def _products(writer: Writer, program: TileProgram) -> None:
+    """Write the products of fetched tiles with what stages kept."""
+    for s in program.products:
+        if s.barrier:
+            writer.line(BARRIER)
+            writer.line()
+        call = ("tile::contract_kept<kWarps>(", f"{shared_at(s)}, {', '.join(s.args)});")
+        _call(writer, f"const auto {s.out}_parts =", call)
+    if program.products:
+        _wait(writer, program.epilogue[0])
+
+
+def _call(writer: Writer, left: str, call: tuple[str, str]) -> None:
+    """Write a call, its name and the rest, broken where clang-format breaks it."""
+    name, arguments = call
+    room = WIDTH - len(writer.unit) * (writer.depth + 2)
+    if len(name + arguments) <= room:
+        writer.assignment(f"{left} {name}{arguments}")
+    elif len(arguments) <= room:
+        broken(writer, f"{left} {name}", arguments)
+    else:
+        first, *rest = wrapped(arguments, room - len(name))
+        broken(writer, left, name + first)
+        for line in rest:
+            writer.line(f"{writer.unit * 2}{' ' * len(name)}{line}")
+
+
+def _epilogue(writer: Writer, program: TileProgram) -> None:
+    roles = program.roles
+    tile = f"{{first_row, {roles.rows}, first_token, {roles.tokens}}}"
+    writer.line(f"const tile::OutputTile out_tile{tile};")
+    call = "tile::for_each_element<kRows, kTokens, kThreads<Knobs>>"
+    with writer.block(f"{call}(out_tile, [&](tile::Element e) {{", "});"):
+        _per_element(writer, program.epilogue, program)
+
+
+def _per_element(writer: Writer, statements: Sequence[Statement], program: TileProgram) -> None:
+    rows = [
+        (LINES[s.do](s, [program.literals.get(a, a) for a in s.args], program), s)
+        for s in statements
+    ]
+    writer.table([(text, dims_text(s.type.names)) for text, s in rows])
+
+
+def _read(s: Statement, args: Sequence[str], program: TileProgram) -> str:
+    if s.layout is Layout.ROW_SUMS:
+        return f"const float {s.out} = tile::load_row({args[0]}, out_tile, e);"
+    if s.layout is Layout.ACCUM:
+        stride = f"args.row_strides[{[o.name for o in program.inputs].index(args[0])}]"
+        return f"const float {s.out} = tile::load_element({args[0]}, {stride}, out_tile, e);"
+    raise PlanError(f"{s.out}: the epilogue reads no {s.layout.value} values yet")
+
+
+LINES: dict[Do, Callable[[Statement, Sequence[str], TileProgram], str]] = {
+    Do.TOTAL: lambda s, args, p: f"const float {s.out} = tile::sum_over_warps({args[0]}_parts, e);",
+    Do.MAP: lambda s, args, p: (
+        f"const float {s.out} = tile::{vocabulary(s.op)}({', '.join(args)});"
+    ),
+    Do.READ: _read,
+    Do.KEEP: lambda s, args, p: f"tile::keep({s.out}, e, {args[0]});",
+    Do.STORE: lambda s, args, p: f"tile::store({p.output.name}, out_tile, e, {args[0]});",
+}

@@ -1,0 +1,86 @@
+"""How the CUDA writer spells types, functions and places; the tables are all there is to know."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from mirage_kernels.generator.emit.writer import WIDTH, Writer
+from mirage_kernels.generator.errors import PlanError
+from mirage_kernels.generator.ir import DType
+from mirage_kernels.generator.plan.program import Do, Layout, Statement, TileProgram
+
+TYPES = {DType.FP16: "__half", DType.BF16: "__nv_bfloat16", DType.FP32: "float"}
+FRAGMENTS = {
+    Layout.ROWS: "tile::RowFrag<T, Knobs::kRows, kDepth>",
+    Layout.TOKENS: "tile::TokenFrag<T, Knobs::kTokens, kDepth>",
+    Layout.DEPTH: "tile::DepthFrag<T, kDepth>",
+    Layout.INNER: "tile::RowFrag<T, tile::padded({inner}), kDepth>",
+}
+ACCUMULATORS = {
+    Layout.ACCUM: "tile::{product}<kRows, kTokens>",
+    Layout.INNER_ACCUM: "tile::{product}<tile::padded({inner}), kTokens>",
+    Layout.TOKEN_SUMS: "tile::TokenPartial<kTokens>",
+    Layout.ROW_SUMS: "tile::RowPartial<kRows>",
+}
+MEETINGS = {
+    Layout.ACCUM: "AccumMeeting<Knobs::kRows, Knobs::kTokens, Knobs::kWarps>",
+    Layout.INNER_ACCUM: "AccumMeeting<tile::padded({inner}), Knobs::kTokens, Knobs::kWarps>",
+    Layout.TOKEN_SUMS: "TokenMeeting<Knobs::kTokens, Knobs::kWarps>",
+    Layout.ROW_SUMS: "RowMeeting<Knobs::kRows, Knobs::kWarps>",
+}
+KEPT = {
+    Do.FETCH: "Kept<T, Knobs::kRows, {inner}>",
+    Do.KEEP: "Kept<T, Knobs::kTokens, {inner}>",
+    Do.CONTRACT: "AccumMeeting<Knobs::kRows, Knobs::kTokens, 1>",
+}
+ELEMENTWISE = {
+    **{name: name for name in ("neg", "exp", "log", "sqrt", "rsqrt", "square", "sigmoid", "silu")},
+    **{name: name for name in ("gelu", "gelu_tanh", "tanh", "relu", "add", "sub", "mul", "div")},
+    "max": "maximum",  # `max` would meet CUDA's own
+}
+
+BARRIER = "__syncthreads();"
+
+
+def dims_text(names: Sequence[str]) -> str:
+    """Return dims for a comment: `[M, K]`."""
+    return f"[{', '.join(names)}]"
+
+
+def camel(name: str) -> str:
+    """Return a value's name as a type or constant is written: `sum_sq` -> `SumSq`."""
+    return "".join(word.capitalize() for word in name.split("_"))
+
+
+def typed(texts: Mapping[Layout, str], s: Statement, program: TileProgram) -> str:
+    """Return the type of a statement's result; `inner` and `product` are filled in."""
+    dim = program.roles.inner_of(s.type)
+    product = "TurnedAccum" if program.tokens_on_m else "Accum"
+    return texts[s.layout].format(inner=dim.name if dim else "", product=product)
+
+
+def vocabulary(op: str) -> str:
+    """Return an elementwise op's name in csrc/tile/elementwise.cuh."""
+    if op not in ELEMENTWISE:
+        raise PlanError(f"the device vocabulary has no op {op!r} yet", "see csrc/tile/")
+    return ELEMENTWISE[op]
+
+
+def shared_at(s: Statement) -> str:
+    """Return where a value begins in shared memory."""
+    return f"shared + Shared::k{camel(s.out)}At"
+
+
+def kept_at(writer: Writer, s: Statement) -> None:
+    """Write the line that says where a kept tile lies."""
+    left, right = f"const typename Shared::{camel(s.out)} {s.out}{{", f"{shared_at(s)}}};"
+    if len(writer.unit) * writer.depth + len(left + right) <= WIDTH:
+        writer.line(left + right)
+    else:
+        broken(writer, left, right)
+
+
+def broken(writer: Writer, left: str, right: str) -> None:
+    """Write a line in two, the second indented as a continuation."""
+    writer.line(left)
+    writer.line(f"{writer.unit * 2}{right}")

@@ -1,0 +1,197 @@
+"""Kernels with a second product after the loop: emitted, compiled, and run as Triton programs."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from mirage_kernels.generator.demonstrate import run_triton
+from mirage_kernels.generator.emit.cuda import Kernel, emit_cuda
+from mirage_kernels.generator.emit.header import Header
+from mirage_kernels.generator.ir import DType, Graph
+from mirage_kernels.generator.meaning.arrays import Array, array_reading
+from mirage_kernels.generator.meaning.reals import FLOAT64, STORAGE, round_to
+from mirage_kernels.generator.meaning.walk import results
+from mirage_kernels.generator.pipeline import planned
+from mirage_kernels.generator.plan.lower import tile_program
+from mirage_kernels.generator.plan.threads import with_threads
+from mirage_kernels.generator.plan.variants import Footprint, variants
+from mirage_kernels.generator.ptxas import assembled
+from mirage_kernels.generator.recipe import Recipe, Shape, load_recipe, trace
+from mirage_kernels.generator.record import About, KernelRecord, load_record
+from mirage_kernels.generator.search.gate import Gate
+from mirage_kernels.generator.sources import sources_of
+from mirage_kernels.generator.target import target
+
+Adapted = Callable[..., Graph]
+GoldenRecord = Callable[[DType], KernelRecord]
+ROOT = Path(__file__).parents[2]
+DTYPES = [DType.FP16, DType.BF16]
+DIMS = {"K": 72, "N": 40, "R": 8}
+each_dtype = pytest.mark.parametrize("dtype", DTYPES, ids=lambda d: d.value)
+each_rank = pytest.mark.parametrize("rank", [8, 16, 24, 64])
+
+
+@pytest.fixture(scope="session")
+def recorded(
+    adapted: Adapted, golden_record: GoldenRecord
+) -> Callable[[dict[str, int], DType], KernelRecord]:
+    """The record of a kernel with an adapter, not proved."""
+
+    def make(dims: dict[str, int], dtype: DType = DType.FP16) -> KernelRecord:
+        fields = vars(golden_record(dtype))
+        about = About(**{name: fields[name] for name in About.__dataclass_fields__})
+        mine = replace(about, recipe="lora_linear", shape=dims)
+        return planned(mine, with_threads(adapted(Shape("a test", dims), dtype)))
+
+    return make
+
+
+Recorded = Callable[..., KernelRecord]
+
+
+def source(record: KernelRecord, ending: str) -> str:
+    return sources_of(record)[record.path.removesuffix("json") + ending]
+
+
+def test_a_record_keeps_its_inner_dims(recorded: Recorded, tmp_path: Path) -> None:
+    record = recorded(DIMS)
+    path = tmp_path / "record.json"
+    path.write_text(record.text())
+    assert record.roles.inner == ("R",)
+    assert load_record(path) == record
+
+
+def test_weights_are_fetched_before_the_loop(recorded: Recorded) -> None:
+    text = source(recorded(DIMS), "cu")
+    fetch, loop = text.index("tile::fetch"), text.index("tile::pipeline")
+    assert fetch < loop < text.index("tile::wait_copies<0>();")
+
+
+def test_contiguous_weights_are_asked_for(recorded: Recorded) -> None:
+    text = source(recorded(DIMS), "cu")
+    checked = [f"if (args.row_strides[{i}] != {d})" for i, d in ((1, "K"), (2, "K"), (3, "R"))]
+    assert all(line in text for line in checked)
+
+
+def clang_format() -> str:
+    beside = Path(sys.executable).parent / "clang-format"
+    found = str(beside) if beside.is_file() else shutil.which("clang-format")
+    return found or pytest.skip("clang-format is not installed")
+
+
+@pytest.mark.parametrize("name", ["adapted", "normed_adapted"])
+def test_a_kernel_is_formatted_as_clang_format_would(
+    request: pytest.FixtureRequest, name: str
+) -> None:
+    shape = Shape("a test", {"K": 4096, "N": 4096, "R": 64})
+    program = tile_program("mine", with_threads(request.getfixturevalue(name)(shape)))
+    header = Header("a test", "K4096_N4096_R64_fp16", [("Plan", "a test")])
+    kernel = Kernel(program, variants(program, target("sm_90a")), DType.FP16, header)
+    text = emit_cuda(kernel)
+    command = [clang_format(), f"--style=file:{ROOT / '.clang-format'}"]
+    command.append("--assume-filename=kernel.cu")
+    made = subprocess.run(command, input=text, capture_output=True, text=True, check=True)
+    assert text == made.stdout
+
+
+def nvcc() -> str:
+    beside = Path(os.environ.get("CUDA_HOME", "/usr/local/cuda")) / "bin" / "nvcc"
+    found = shutil.which("nvcc") or (str(beside) if beside.is_file() else None)
+    return found or pytest.skip("nvcc is not installed")
+
+
+@each_dtype
+@pytest.mark.parametrize("rank", [16, 24])
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
+def test_a_kernel_spills_no_registers(
+    recorded: Recorded, tmp_path: Path, arch: str, rank: int, dtype: DType
+) -> None:
+    nvcc()
+    path = tmp_path / "kernel.cu"
+    path.write_text(source(recorded({"K": 4096, "N": 4096, "R": rank}, dtype), "cu"))
+    made = assembled(path, arch)
+    assert len(made) == 4
+    assert [kernel.spill_bytes for kernel in made] == [0] * 4
+
+
+@each_rank
+def test_shared_memory_is_as_large_as_planned(
+    recorded: Recorded, tmp_path: Path, rank: int
+) -> None:
+    record = recorded({"K": 4096, "N": 4096, "R": rank})
+    footprint = Footprint.of(tile_program("lora_linear", record.graph))
+    sizes = [footprint.shared_bytes(v.knobs) for v in record.variants]
+    names = ("UpTo8M", "UpTo16M", "UpTo32M", "AnyM")
+    lines = [
+        f"static_assert(SharedMap<{name}>::kBytes == {size});"
+        for name, size in zip(names, sizes, strict=True)
+    ]
+    path = tmp_path / "kernel.cu"
+    checks = "\n".join(["namespace mirage::generated {", *lines, "}", ""])
+    path.write_text(source(record, "cu") + checks)
+    command = [nvcc(), "-std=c++17", "-I", str(ROOT / "csrc"), "-ptx", "-arch=sm_90a"]
+    made = subprocess.run(
+        [*command, "-o", str(tmp_path / "kernel.ptx"), str(path)], capture_output=True, text=True
+    )
+    assert made.returncode == 0, made.stderr
+
+
+@pytest.fixture(scope="module")
+def lora_linear() -> Recipe:
+    return load_recipe("lora_linear")
+
+
+def drawn(sizes: dict[str, int], dtype: DType) -> list[Array]:
+    """Return x, weight, lora_a, lora_b and the scale: numbers that the storage type holds."""
+    rng = np.random.default_rng(sizes["M"])
+    names = (("M", "K"), ("N", "K"), ("R", "K"), ("N", "R"))
+    arrays = [
+        rng.standard_normal([sizes[d] for d in dims]) / np.sqrt(sizes[dims[1]]) for dims in names
+    ]
+    held = [np.asarray(round_to(a, dtype), np.float64) for a in arrays]
+    tensors = [Array(d, (a,)) for d, a in zip(names, held, strict=True)]
+    return [*tensors, Array((), (np.asarray(2.0),))]
+
+
+def error(made: np.ndarray, exact: np.ndarray) -> float:
+    return float(np.linalg.norm(made - exact) / np.linalg.norm(exact))
+
+
+@each_dtype
+@pytest.mark.parametrize("rank", [8, 24])
+def test_a_triton_program_is_as_accurate_as_the_unfused_program(
+    recorded: Recorded, lora_linear: Recipe, rank: int, dtype: DType
+) -> None:
+    dims = DIMS | {"R": rank}
+    sizes = dims | {"M": 19}
+    inputs = drawn(sizes, dtype)
+    spec = trace(lora_linear, Shape("a test", dims), dtype)
+    exact = np.asarray(results(spec, inputs, array_reading(FLOAT64, sizes))[0].parts[0])
+    unfused = Gate(spec, lora_linear, dtype).unfused()
+    theirs = results(unfused, inputs, array_reading(STORAGE, sizes))[0].parts[0]
+    mine = run_triton(recorded(dims, dtype), inputs)
+    assert mine.shape == (19, 40)
+    assert error(mine, exact) <= 1.1 * error(np.asarray(theirs, np.float64), exact)
+
+
+def test_small_integers_come_out_bit_for_bit(recorded: Recorded) -> None:
+    rng = np.random.default_rng(0)
+    names = (("M", "K"), ("N", "K"), ("R", "K"), ("N", "R"))
+    sizes = DIMS | {"M": 5}
+    x, weight, lora_a, lora_b = (
+        rng.integers(-1, 2, [sizes[d] for d in dims]).astype(np.float64) for dims in names
+    )
+    tensors = (x, weight, lora_a, lora_b)
+    inputs = [Array(d, (a,)) for d, a in zip(names, tensors, strict=True)]
+    inputs.append(Array((), (np.asarray(2.0),)))
+    exact = x @ weight.T + 2.0 * (x @ lora_a.T) @ lora_b.T
+    np.testing.assert_array_equal(run_triton(recorded(DIMS), inputs), exact)
