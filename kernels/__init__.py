@@ -11,15 +11,37 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from mirage_kernels.dispatch import KernelEntry, kernel_table, supports
-    from mirage_kernels.ops import rms_norm_linear
+    from mirage_kernels.ops import (
+        gated_mlp,
+        layer_norm_linear,
+        lora_linear,
+        rms_norm_gated_mlp,
+        rms_norm_linear,
+    )
+    from mirage_kernels.promises import constant_weights
 
 __version__ = "0.1.0"
-__all__ = ["KernelEntry", "kernel_table", "rms_norm_linear", "supports"]
+__all__ = [
+    "KernelEntry",
+    "constant_weights",
+    "gated_mlp",
+    "kernel_table",
+    "layer_norm_linear",
+    "lora_linear",
+    "rms_norm_gated_mlp",
+    "rms_norm_linear",
+    "supports",
+]
 
 _HOME = {
     "KernelEntry": "mirage_kernels.dispatch",
+    "constant_weights": "mirage_kernels.promises",
     "kernel_table": "mirage_kernels.dispatch",
     "supports": "mirage_kernels.dispatch",
+    "gated_mlp": "mirage_kernels.ops",
+    "layer_norm_linear": "mirage_kernels.ops",
+    "lora_linear": "mirage_kernels.ops",
+    "rms_norm_gated_mlp": "mirage_kernels.ops",
     "rms_norm_linear": "mirage_kernels.ops",
 }
 

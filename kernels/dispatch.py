@@ -9,25 +9,26 @@ from functools import cache
 
 import torch
 
-from mirage_kernels.loading import load_extension
-
-load_extension()
+from mirage_kernels.signatures import TOKENS, signatures
 
 _DTYPE_NAMES = {torch.float16: "fp16", torch.bfloat16: "bf16"}
-
-# Dims of each op whose size is a run-time value: kernels serve any.
-_DYNAMIC_DIMS: Mapping[str, frozenset[str]] = {"rms_norm_linear": frozenset({"M"})}
 
 
 @dataclass(frozen=True)
 class KernelEntry:
-    """One row of the dispatch table: what a compiled kernel computes, and for which static dims."""
+    """One row of the dispatch table: what a compiled kernel computes, and for which static dims.
+
+    Above `max_tokens` (0: never) the op runs PyTorch's own program. `options` names the optional
+    inputs that the kernel takes; others the op adds before or after it.
+    """
 
     name: str
     arch: str
     recipe: str
     dtype: str
     dims: Mapping[str, int]
+    max_tokens: int
+    options: str
 
 
 @cache
@@ -42,23 +43,30 @@ def supports(
     *,
     dtype: torch.dtype | str | None = None,
     device: torch.device | str | int | None = None,
+    activation: str = "silu",
     **dims: int,
 ) -> bool:
-    """Say whether a kernel serves a call, without raising.
+    """Say whether a call is served, without raising.
 
     `supports("rms_norm_linear", K=4096, N=6144, dtype=torch.float16, device="cuda")`. What is left
-    out is not asked. CPU tensors run the recipe's reference, which serves every size. Without
+    out is not asked. Any number of tokens M is served: above a kernel's `max_tokens` by PyTorch's
+    own program. So is any size on the CPU. `activation` counts for the ops that take one. Without
     `device` the question is whether this build contains the kernel, whatever GPU is here.
     """
-    dynamic = _DYNAMIC_DIMS.get(op)
+    known = {
+        letter for s in signatures() if s.op == op and not s.overload for letter in s.static_dims
+    }
     dtype_name = _DTYPE_NAMES.get(dtype) if isinstance(dtype, torch.dtype) else dtype
-    if dynamic is None or (dtype is not None and dtype_name not in _DTYPE_NAMES.values()):
+    recipe: str = torch.ops.mirage_kernels._recipe_of(op, activation)
+    if not (known and recipe and known | {TOKENS} >= dims.keys()):
+        return False
+    if dtype is not None and dtype_name not in _DTYPE_NAMES.values():
         return False
     if device is not None and torch.device(device).type == "cpu":
         return True
-    wanted = {name: size for name, size in dims.items() if name not in dynamic}
+    wanted = {name: size for name, size in dims.items() if name != TOKENS}
     covered = any(
-        entry.recipe == op
+        entry.recipe in (recipe, f"{recipe}_full")  # the sibling has the options as inputs
         and dtype_name in (None, entry.dtype)
         and wanted.items() <= entry.dims.items()
         for entry in kernel_table()

@@ -1,8 +1,26 @@
-"""The public ops: typed functions that go straight to the compiled ones."""
+"""The public ops: typed functions that go straight to the compiled ones.
+
+What holds for all of them. Tensors are fp16 or bf16, all alike; accumulation is fp32. x is
+`[..., K]` with any leading dims (none and empty ones too), M tokens together; its rows may be
+strided if they start at multiples of 16 bytes, any other x is copied first. Weights are `[N, K]` as
+in torch.nn.Linear and must be contiguous. Results are `[..., N]`; with `out` (of that shape,
+contiguous, sharing no memory with the inputs) the result is written there and `out` is returned.
+
+On a GPU a call launches one kernel on the current stream: no synchronisation, no memory but the
+result, so it can be captured in a CUDA graph and traced by torch.compile. Above the kernel's
+`max_tokens` (see `mirage_kernels.kernel_table`) PyTorch's own program is faster and runs instead.
+An option that the kernel does not take is a small PyTorch call before or after it. CPU tensors run
+PyTorch's program at any size.
+
+All raise RuntimeError, in one sentence, for a wrong argument, for static dims (K, N, ...) that no
+compiled kernel covers (ask `mirage_kernels.supports` first), and for a GPU of another architecture
+than this build's; InferenceOnlyError for inputs that require grad.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import overload
 
 import torch
 from torch import Tensor
@@ -10,45 +28,218 @@ from torch import Tensor
 from mirage_kernels import registration as registration  # registers all that the ops need
 from mirage_kernels.errors import InferenceOnlyError, requires_grad_sentence
 
-_rms_norm_linear: Callable[[Tensor, Tensor, Tensor, float], Tensor]
-_rms_norm_linear = torch.ops.mirage_kernels.rms_norm_linear.default
-_rms_norm_linear_out: Callable[..., None] = torch.ops.mirage_kernels.rms_norm_linear.out
+_OPS = torch.ops.mirage_kernels
+_Made = Callable[..., Tensor]
+_Into = Callable[..., None]
+_rms_norm_linear: _Made = _OPS.rms_norm_linear.default
+_rms_norm_linear_out: _Into = _OPS.rms_norm_linear.out
+_layer_norm_linear: _Made = _OPS.layer_norm_linear.default
+_layer_norm_linear_out: _Into = _OPS.layer_norm_linear.out
+_lora_linear: _Made = _OPS.lora_linear.default
+_lora_linear_out: _Into = _OPS.lora_linear.out
+_lora_linear_batched: _Made = _OPS.lora_linear.batched
+_lora_linear_batched_out: _Into = _OPS.lora_linear.batched_out
+_gated_mlp: _Made = _OPS.gated_mlp.default
+_gated_mlp_out: _Into = _OPS.gated_mlp.out
+_gated_mlp_packed: _Made = _OPS.gated_mlp.packed
+_gated_mlp_packed_out: _Into = _OPS.gated_mlp.packed_out
+_rms_norm_gated_mlp: _Made = _OPS.rms_norm_gated_mlp.default
+_rms_norm_gated_mlp_out: _Into = _OPS.rms_norm_gated_mlp.out
+_rms_norm_gated_mlp_packed: _Made = _OPS.rms_norm_gated_mlp.packed
+_rms_norm_gated_mlp_packed_out: _Into = _OPS.rms_norm_gated_mlp.packed_out
 
 
+@overload
 def rms_norm_linear(
-    x: Tensor, norm_weight: Tensor, weight: Tensor, eps: float = 1e-6, *, out: Tensor | None = None
-) -> Tensor:
+    x: Tensor,
+    norm_weight: Tensor,
+    weight: Tensor,
+    eps: float = 1e-6,
+    *,
+    bias: Tensor | None = None,
+    residual: None = None,
+    weight_offset: float = 0.0,
+    out: Tensor | None = None,
+) -> Tensor: ...
+@overload
+def rms_norm_linear(
+    x: Tensor,
+    norm_weight: Tensor,
+    weight: Tensor,
+    eps: float = 1e-6,
+    *,
+    bias: Tensor | None = None,
+    residual: Tensor,
+    weight_offset: float = 0.0,
+    out: tuple[Tensor, Tensor] | None = None,
+) -> tuple[Tensor, Tensor]: ...
+def rms_norm_linear(
+    x: Tensor,
+    norm_weight: Tensor,
+    weight: Tensor,
+    eps: float = 1e-6,
+    *,
+    bias: Tensor | None = None,
+    residual: Tensor | None = None,
+    weight_offset: float = 0.0,
+    out: Tensor | tuple[Tensor, Tensor] | None = None,
+) -> Tensor | tuple[Tensor, Tensor]:
     """Compute linear(rms_norm(x) * norm_weight, weight) in one kernel that reads the weights once.
 
         y[m, n] = sum_k weight[n, k] * norm_weight[k] * x[m, k] / sqrt(mean_k(x[m, k]^2) + eps)
 
-    Shapes: x `[..., K]` with any leading dims (none and empty ones too), norm_weight `[K]`, weight
-    `[N, K]` as in torch.nn.Linear; returns `[..., N]`. fp16 or bf16, all tensors alike;
-    accumulation is fp32. Rows of x may be strided if they start at multiples of 16 bytes; any
-    other x is copied first. The weights must be contiguous.
+    Shapes: x `[..., K]`, norm_weight `[K]`, weight `[N, K]`, bias `[N]`, residual like x.
 
-    On a GPU the call launches one kernel on the current stream: no synchronisation, no memory but
-    the result, so it can be captured in a CUDA graph and traced by torch.compile. CPU tensors run
-    the recipe's PyTorch reference, at any size.
-
-    With `out` (shape of the result, contiguous, sharing no memory with the inputs) the result is
-    written there and `out` is returned.
-
-    Raises RuntimeError, in one sentence, for a wrong argument, for static dims (K, N) that no
-    compiled kernel covers (ask `mirage_kernels.supports` first), and for a GPU of another
-    architecture than this build's; InferenceOnlyError for inputs that require grad.
+    `weight_offset` is added to norm_weight: 1 for Gemma, whose checkpoints hold w of 1 + w. With
+    `residual` the op works on `total = x + residual`, rounded to the tensors' type, and returns the
+    pair `(y, total)`: total is the next residual. Nothing is changed in place; `out` is then a pair
+    too.
 
     Source: the fused RMSNorm muGraph that the Mirage superoptimizer paper reports.
     """
     if torch.is_grad_enabled():
-        _refuse_grad("rms_norm_linear", x=x, norm_weight=norm_weight, weight=weight)
+        _refuse_grad("rms_norm_linear", x, norm_weight=norm_weight, weight=weight, bias=bias)
+        _refuse_grad("rms_norm_linear", x, residual=residual)
+    if residual is not None or isinstance(out, tuple):
+        return _with_residual((x, norm_weight, weight, eps, bias, residual, weight_offset), out)
     if out is None:
-        return _rms_norm_linear(x, norm_weight, weight, eps)
-    _rms_norm_linear_out(x, norm_weight, weight, eps, out=out)
+        return _rms_norm_linear(x, norm_weight, weight, eps, bias, weight_offset)
+    _rms_norm_linear_out(x, norm_weight, weight, eps, bias, weight_offset, out=out)
     return out
 
 
-def _refuse_grad(op: str, **inputs: Tensor) -> None:
-    for name, tensor in inputs.items():
+def layer_norm_linear(
+    x: Tensor,
+    norm_weight: Tensor,
+    norm_bias: Tensor | None,
+    weight: Tensor,
+    eps: float = 1e-5,
+    *,
+    bias: Tensor | None = None,
+    out: Tensor | None = None,
+) -> Tensor:
+    """Compute linear(layer_norm(x) * norm_weight + norm_bias, weight) + bias in one kernel.
+
+    Shapes: x `[..., K]`, norm_weight and norm_bias `[K]`, weight `[N, K]`, bias `[N]`. The norm is
+    PyTorch's: `(x - mean(x)) / sqrt(var(x) + eps)` with the variance over K, not K - 1.
+    """
+    if torch.is_grad_enabled():
+        _refuse_grad("layer_norm_linear", x, norm_weight=norm_weight, norm_bias=norm_bias)
+        _refuse_grad("layer_norm_linear", x, weight=weight, bias=bias)
+    if out is None:
+        return _layer_norm_linear(x, norm_weight, norm_bias, weight, eps, bias)
+    _layer_norm_linear_out(x, norm_weight, norm_bias, weight, eps, bias, out=out)
+    return out
+
+
+def lora_linear(
+    x: Tensor,
+    weight: Tensor,
+    lora_a: Tensor,
+    lora_b: Tensor,
+    scale: float,
+    *,
+    bias: Tensor | None = None,
+    adapter_ids: Tensor | None = None,
+    out: Tensor | None = None,
+) -> Tensor:
+    """Compute linear(x, weight) + scale * linear(linear(x, lora_a), lora_b) + bias.
+
+    Shapes: x `[..., K]`, weight `[N, K]`, lora_a `[R, K]`, lora_b `[N, R]`, bias `[N]`. R is the
+    adapter's rank; PEFT's `scaling` is alpha / R, or alpha / sqrt(R) for rsLoRA.
+
+    Batched: with `adapter_ids` (int32 or int64, on x's device, shaped like x without its last dim)
+    each token has its own adapter from the stacks lora_a `[adapters, R, K]` and lora_b
+    `[adapters, N, R]`; -1, like any other number that is no adapter's, means none. Fill unused
+    places of the stacks and ranks below R with zeros: with many tokens all adapters are multiplied,
+    and what is not a token's own is taken times 0. This form runs PyTorch's program at any size.
+    """
+    if torch.is_grad_enabled():
+        _refuse_grad("lora_linear", x, weight=weight, bias=bias)
+        _refuse_grad("lora_linear", x, lora_a=lora_a, lora_b=lora_b)
+    if adapter_ids is not None:
+        args = (x, weight, lora_a, lora_b, adapter_ids, scale, bias)
+        if out is None:
+            return _lora_linear_batched(*args)
+        _lora_linear_batched_out(*args, out=out)
+        return out
+    if out is None:
+        return _lora_linear(x, weight, lora_a, lora_b, scale, bias)
+    _lora_linear_out(x, weight, lora_a, lora_b, scale, bias, out=out)
+    return out
+
+
+def gated_mlp(
+    x: Tensor,
+    gate_weight: Tensor,
+    up_weight: Tensor | None = None,
+    *,
+    activation: str = "silu",
+    out: Tensor | None = None,
+) -> Tensor:
+    """Compute activation(linear(x, gate_weight)) * linear(x, up_weight) in one kernel.
+
+    Shapes: x `[..., K]`, gate_weight and up_weight `[N, K]`; or one packed weight `[2 N, K]`, all
+    rows of the gate first, as serving stacks keep it: `gated_mlp(x, gate_up_weight)`. Activations:
+    "silu" (Llama), "gelu", "gelu_tanh" (Gemma), "relu".
+    """
+    if torch.is_grad_enabled():
+        _refuse_grad("gated_mlp", x, gate_weight=gate_weight, up_weight=up_weight)
+    if up_weight is None:
+        if out is None:
+            return _gated_mlp_packed(x, gate_weight, activation)
+        _gated_mlp_packed_out(x, gate_weight, activation, out=out)
+        return out
+    if out is None:
+        return _gated_mlp(x, gate_weight, up_weight, activation)
+    _gated_mlp_out(x, gate_weight, up_weight, activation, out=out)
+    return out
+
+
+def rms_norm_gated_mlp(
+    x: Tensor,
+    norm_weight: Tensor,
+    gate_weight: Tensor,
+    up_weight: Tensor | None = None,
+    eps: float = 1e-6,
+    *,
+    activation: str = "silu",
+    weight_offset: float = 0.0,
+    out: Tensor | None = None,
+) -> Tensor:
+    """Compute gated_mlp(rms_norm(x) * (norm_weight + weight_offset), ...) in one kernel.
+
+    Shapes and activations are those of `gated_mlp`, the norm is that of `rms_norm_linear`;
+    `rms_norm_gated_mlp(x, norm_weight, gate_up_weight)` takes a packed weight `[2 N, K]`.
+    """
+    if torch.is_grad_enabled():
+        _refuse_grad("rms_norm_gated_mlp", x, norm_weight=norm_weight)
+        _refuse_grad("rms_norm_gated_mlp", x, gate_weight=gate_weight, up_weight=up_weight)
+    if up_weight is None:
+        packed = (x, norm_weight, gate_weight, eps, activation, weight_offset)
+        if out is None:
+            return _rms_norm_gated_mlp_packed(*packed)
+        _rms_norm_gated_mlp_packed_out(*packed, out=out)
+        return out
+    args = (x, norm_weight, gate_weight, up_weight, eps, activation, weight_offset)
+    if out is None:
+        return _rms_norm_gated_mlp(*args)
+    _rms_norm_gated_mlp_out(*args, out=out)
+    return out
+
+
+def _with_residual(
+    args: tuple[object, ...], out: Tensor | tuple[Tensor, Tensor] | None
+) -> tuple[Tensor, Tensor]:
+    if out is None:
+        made: tuple[Tensor, Tensor] = _OPS.rms_norm_linear.residual(*args)
+        return made
+    y, total = out
+    _OPS.rms_norm_linear.residual_out(*args, out=y, total=total)
+    return y, total
+
+
+def _refuse_grad(op: str, x: Tensor, **inputs: Tensor | None) -> None:
+    for name, tensor in {"x": x, **inputs}.items():
         if isinstance(tensor, Tensor) and tensor.requires_grad:
             raise InferenceOnlyError(requires_grad_sentence(op, name))

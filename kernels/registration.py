@@ -1,81 +1,51 @@
-"""What PyTorch must know of an op beside its compiled code: shapes for tracing, CPU reference."""
+"""What PyTorch must know of the ops beside their compiled code: shapes, and PyTorch's programs."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
+import threading
+from collections.abc import Callable, Mapping
+from functools import wraps
 
 import torch
-from torch import Tensor
 
-from mirage_kernels.loading import load_extension
+from mirage_kernels import around, fakes, library
+from mirage_kernels.signatures import signatures
 
-# Unlike an `if`, it also serves sizes that are not known while tracing.
-_check: Callable[[bool, Callable[[], str]], None] = torch._check
-
-
-def _rms_norm_linear_fake(x: Tensor, norm_weight: Tensor, weight: Tensor, eps: float) -> Tensor:
-    _check_rms_norm_linear(x, norm_weight, weight)
-    return x.new_empty((*x.shape[:-1], weight.shape[0]))
+Program = Callable[..., None]
 
 
-def _rms_norm_linear_out_fake(
-    x: Tensor, norm_weight: Tensor, weight: Tensor, eps: float, *, out: Tensor
-) -> None:
-    _check_rms_norm_linear(x, norm_weight, weight)
-    _check_shape("rms_norm_linear", "out", out, (*x.shape[:-1], weight.shape[0]))
-    _check_dtypes("rms_norm_linear", x, out=out)
+class _Failure(threading.local):
+    """What a program said when it failed last, for the compiled op to repeat."""
+
+    text = ""
 
 
-def _rms_norm_linear_reference(
-    x: Tensor, norm_weight: Tensor, weight: Tensor, eps: float
-) -> Tensor:
-    # Here, not above: a GPU process never needs the recipe and what it imports.
-    from mirage_kernels.recipes.rms_norm_linear import reference
-
-    with torch.no_grad():
-        return reference(x, norm_weight, weight, eps)
+_failure = _Failure()
 
 
-def _check_rms_norm_linear(x: Tensor, norm_weight: Tensor, weight: Tensor) -> None:
-    op = "rms_norm_linear"
-    _check(x.dim() >= 1, lambda: f"mirage_kernels::{op}: x has no dims; [..., K] works")
-    _check(
-        weight.dim() == 2,
-        lambda: f"mirage_kernels::{op}: weight has {weight.dim()} dims; [N, K] works",
-    )
-    _check_shape(op, "norm_weight", norm_weight, (x.shape[-1],))
-    _check_shape(op, "weight", weight, (weight.shape[0], x.shape[-1]))
-    _check_dtypes(op, x, norm_weight=norm_weight, weight=weight)
+def _registered(program: Program) -> Program:
+    @wraps(program)
+    def run(*args: object, **kwargs: object) -> None:
+        try:
+            with torch.no_grad():
+                program(*args, **kwargs)
+        except Exception as error:  # whatever PyTorch raises: memory may be short
+            _failure.text = str(error)
+            raise
+
+    return run
 
 
-def _check_shape(op: str, name: str, tensor: Tensor, shape: tuple[int, ...]) -> None:
-    def sentence() -> str:
-        given = list(tensor.shape)
-        return f"mirage_kernels::{op}: {name} has shape {given}, but {list(shape)} is needed"
-
-    _check(tensor.dim() == len(shape), sentence)
-    for given, wanted in zip(tensor.shape, shape, strict=True):
-        _check(given == wanted, sentence)
+def _register(suffix: str, programs: Mapping[str, Program]) -> None:
+    for name, program in programs.items():
+        op, dot, overload = name.partition(".")
+        full = f"mirage_kernels::_{op}_{suffix}{dot}{overload}"
+        torch.library.impl(full, "default", _registered(program))
 
 
-def _check_dtypes(op: str, x: Tensor, **others: Tensor) -> None:
-    _check(
-        x.dtype in (torch.float16, torch.bfloat16),
-        lambda: f"mirage_kernels::{op}: x has dtype {x.dtype}; float16 and bfloat16 work",
-    )
-    for name, tensor in others.items():
-        _check(tensor.dtype == x.dtype, partial(_dtypes_differ, op, name, tensor, x))
-
-
-def _dtypes_differ(op: str, name: str, tensor: Tensor, x: Tensor) -> str:
-    return (
-        f"mirage_kernels::{op}: {name} has dtype {tensor.dtype}, but x has {x.dtype}; "
-        "give both the same dtype"
-    )
-
-
-load_extension()
-torch.library.register_fake("mirage_kernels::rms_norm_linear", _rms_norm_linear_fake)
-torch.library.register_fake("mirage_kernels::rms_norm_linear.out", _rms_norm_linear_out_fake)
-torch.library.impl("mirage_kernels::_rms_norm_linear_reference", "CPU", _rms_norm_linear_reference)
+for _signature in signatures():
+    torch.library.register_fake(_signature.name(), fakes.functional(_signature))
+    torch.library.register_fake(_signature.name("out"), fakes.into(_signature))
+_register("library", library.PROGRAMS)
+_register("around", around.AROUND)
+torch.library.impl("mirage_kernels::_failure", "default", lambda: _failure.text)

@@ -40,7 +40,15 @@ std::string dtype_of(const Tensor& tensor) {
   if (dtype == ScalarType::BFloat16) return "bfloat16";
   if (dtype == ScalarType::Float) return "float32";
   if (dtype == ScalarType::Double) return "float64";
+  if (dtype == ScalarType::Int) return "int32";
+  if (dtype == ScalarType::Long) return "int64";
   return torch::headeronly::toString(dtype);
+}
+
+void check_device_like(const Argument& argument, const Argument& model) {
+  if (same_device(argument.tensor, model.tensor)) return;
+  fail(place(argument), " is on ", device_of(argument.tensor), ", but ", model.name, " is on ",
+       device_of(model.tensor), "; move both to one device");
 }
 
 uintptr_t address(const Tensor& tensor) {
@@ -98,10 +106,15 @@ void check_like(const Argument& argument, const Argument& model) {
     fail(place(argument), " has dtype ", dtype_of(argument.tensor), ", but ", model.name, " has ",
          dtype_of(model.tensor), "; give both the same dtype");
   }
-  if (!same_device(argument.tensor, model.tensor)) {
-    fail(place(argument), " is on ", device_of(argument.tensor), ", but ", model.name, " is on ",
-         device_of(model.tensor), "; move both to one device");
+  check_device_like(argument, model);
+}
+
+void check_indices(const Argument& argument, const Argument& model) {
+  const ScalarType dtype = argument.tensor.scalar_type();
+  if (dtype != ScalarType::Int && dtype != ScalarType::Long) {
+    fail(place(argument), " has dtype ", dtype_of(argument.tensor), "; int32 and int64 work");
   }
+  check_device_like(argument, model);
 }
 
 void check_has_rows(const Argument& argument) {
@@ -109,21 +122,10 @@ void check_has_rows(const Argument& argument) {
   fail(place(argument), " has no dims; a tensor [..., K] with at least one works");
 }
 
-void check_shape(const Argument& argument, const Expected& expected) {
-  const Tensor& tensor = argument.tensor;
-  const Shape& shape = expected.shape;
-  bool matches = tensor.dim() == static_cast<int64_t>(shape.size());
-  for (size_t i = 0; matches && i < shape.size(); ++i) {
-    matches = shape[i] == -1 || tensor.size(static_cast<int64_t>(i)) == shape[i];
-  }
-  if (matches) return;
-  std::ostringstream wanted;
-  for (size_t i = 0; i < shape.size(); ++i) {
-    wanted << (i ? ", " : "");
-    shape[i] == -1 ? wanted << "any" : wanted << shape[i];
-  }
-  fail(place(argument), " has shape ", text_of(tensor), ", but ", expected.model.name, " of shape ",
-       text_of(expected.model.tensor), " needs ", expected.dims, " = [", wanted.str(), "]");
+void fail_shape(const Argument& argument, const Expected& expected) {
+  fail(place(argument), " has shape ", text_of(argument.tensor), ", but ", expected.model.name,
+       " of shape ", text_of(expected.model.tensor), " needs ", expected.dims, " = ",
+       expected.sizes);
 }
 
 void check_in_place(const Argument& weight) {

@@ -19,8 +19,6 @@ struct Argument {
   const Tensor& tensor;
 };
 
-using Shape = std::vector<int64_t>;
-
 // Emitted kernels load 16 bytes at a time.
 constexpr int64_t kAlignmentBytes = 16;
 
@@ -33,13 +31,16 @@ void check_like(const Argument& argument, const Argument& model);
 // A tensor [..., K] has at least one dim.
 void check_has_rows(const Argument& argument);
 
-// The shape that follows from `model`: sizes, -1 where any will do, and the dims' names ("[N, K]").
+// Throws: `argument` has not the shape that follows from `model`.
 struct Expected {
-  Shape shape;
-  const char* dims;
+  std::string dims;   // "[N, K]"
+  std::string sizes;  // "[any, 4096]"
   Argument model;
 };
-void check_shape(const Argument& argument, const Expected& expected);
+[[noreturn]] void fail_shape(const Argument& argument, const Expected& expected);
+
+// An integer dtype, on the device of `model`.
+void check_indices(const Argument& argument, const Argument& model);
 
 // A weight is read where it lies: contiguous, from a multiple of 16 bytes on.
 void check_in_place(const Argument& weight);

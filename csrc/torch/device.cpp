@@ -26,6 +26,20 @@ void check_driver() {
        "; update the NVIDIA driver");
 }
 
+// Builds that hold PTX run on later architectures, compiled by the driver when they are loaded.
+#ifdef MIRAGE_CARRIES_PTX
+constexpr bool kCarriesPtx = true;
+#else
+constexpr bool kCarriesPtx = false;
+#endif
+
+// Most shared memory of a block, in KB, from 8.0 on: CUDA programming guide, compute capabilities.
+// Kernels are planned for all of it, so they don't fit a GPU with less.
+int shared_kilobytes(int major, int minor) {
+  if (major == 8) return minor == 0 || minor == 7 ? 163 : 99;
+  return major < 12 ? 227 : 99;
+}
+
 }  // namespace
 
 std::string architecture_complaint(const std::string& arch, int major, int minor,
@@ -36,11 +50,14 @@ std::string architecture_complaint(const std::string& arch, int major, int minor
   const std::string numbers = arch.substr(3, arch.size() - 3 - (exact ? 1 : 0));
   const int built_major = std::stoi(numbers.substr(0, numbers.size() - 1));
   const int built_minor = numbers.back() - '0';
-  const bool runs = major == built_major && (exact ? minor == built_minor : minor >= built_minor);
+  const bool fits = shared_kilobytes(major, minor) >= shared_kilobytes(built_major, built_minor);
+  const bool code = major == built_major && (exact ? minor == built_minor : minor >= built_minor);
+  const bool runs = fits && (code || (kCarriesPtx && major > built_major));
   if (runs) return "";
+  const std::string wanted = here + (major >= 9 ? "a" : "");
   return "mirage_kernels: this build contains kernels for " + arch + " only, but the GPU (" + gpu +
-         ") is " + here + "; install the wheel for " + here +
-         ", or build it with `make wheel ARCH=" + here + (major >= 9 ? "a" : "") + "`";
+         ") is " + here + "; install the wheel for " + wanted +
+         ", or build it with `make wheel ARCH=" + wanted + "`";
 }
 
 void check_device(int32_t device_index) {
@@ -53,6 +70,8 @@ void check_device(int32_t device_index) {
   if (!complaint.empty()) fail(complaint);
   if (remembered) architecture_is_right[device_index].store(true, std::memory_order_relaxed);
 }
+
+bool is_on_gpu(const torch::stable::Tensor& tensor) { return tensor.is_cuda(); }
 
 cudaStream_t current_stream(int32_t device_index) {
   if (aoti_torch_get_current_cuda_stream == nullptr) {
@@ -70,12 +89,9 @@ void check_cuda(cudaError_t status, const char* what) {
        cudaGetErrorString(status));
 }
 
-void launch(const KernelQuery& query, const LaunchArgs& args, int32_t device_index) {
-  check_device(device_index);
-  const Kernel* kernel = find_kernel(query);
-  if (kernel == nullptr) fail(not_covered_sentence(query));
+void launch(const Kernel& kernel, const LaunchArgs& args, int32_t device_index) {
   torch::stable::accelerator::DeviceGuard guard(device_index);
-  check_cuda(kernel->launch(args, current_stream(device_index)), kernel->name);
+  check_cuda(kernel.launch(args, current_stream(device_index)), kernel.name);
 }
 
 }  // namespace mirage

@@ -4,9 +4,9 @@
 #include <string>
 
 #include <cuda_runtime.h>
+#include <torch/csrc/stable/tensor.h>
 
 #include "launch.h"
-#include "registry.h"
 
 namespace mirage {
 
@@ -14,6 +14,9 @@ namespace mirage {
 // otherwise the sentence that says what is here, what the GPU is, and what to install.
 std::string architecture_complaint(const std::string& arch, int major, int minor,
                                    const std::string& gpu);
+
+// Whether kernels run where a tensor lies.
+bool is_on_gpu(const torch::stable::Tensor& tensor);
 
 // PyTorch's current stream of a CUDA device.
 cudaStream_t current_stream(int32_t device_index);
@@ -24,8 +27,7 @@ void check_cuda(cudaError_t status, const char* what);
 // Throws where the device's driver or architecture can't run this build; asks once per device.
 void check_device(int32_t device_index);
 
-// Finds the kernel of `query` and launches it on the device's current stream; allocates nothing,
-// waits for nothing.
-void launch(const KernelQuery& query, const LaunchArgs& args, int32_t device_index);
+// Launches a kernel on the device's current stream; allocates nothing, waits for nothing.
+void launch(const Kernel& kernel, const LaunchArgs& args, int32_t device_index);
 
 }  // namespace mirage

@@ -7,6 +7,7 @@
 #include "device.h"
 #include "errors.h"
 #include "registry.h"
+#include "signature.h"
 
 namespace mirage {
 namespace {
@@ -17,13 +18,19 @@ std::string complaint(int64_t major, int64_t minor, std::string gpu) {
   return architecture_complaint(kArch, static_cast<int>(major), static_cast<int>(minor), gpu);
 }
 
-std::string not_covered(std::string recipe, std::string dtype, std::vector<std::string> names,
-                        std::vector<int64_t> sizes) {
-  KernelQuery query{recipe.c_str(), dtype.c_str(), {}, 0};
+std::string not_covered(std::string op, std::string recipe, std::string dtype,
+                        std::vector<std::string> names, std::vector<int64_t> sizes) {
+  KernelQuery query{op.c_str(), recipe.c_str(), dtype.c_str(), {}, 0};
   for (size_t i = 0; i < names.size() && i < sizes.size() && i < 4; ++i) {
     query.dims[query.dim_count++] = {names[i].c_str(), sizes[i]};
   }
   return not_covered_sentence(query);
+}
+
+// "" for an activation that no recipe has.
+std::string recipe(std::string op, std::string activation) {
+  const char* found = recipe_of(op.c_str(), activation);
+  return found == nullptr ? "" : found;
 }
 
 }  // namespace
@@ -32,11 +39,13 @@ std::string not_covered(std::string recipe, std::string dtype, std::vector<std::
 STABLE_TORCH_LIBRARY_FRAGMENT(mirage_kernels, m) {
   m.def("_kernel_table() -> str");
   m.def("_architecture_complaint(int major, int minor, str gpu) -> str");
-  m.def("_not_covered(str recipe, str dtype, str[] names, int[] sizes) -> str");
+  m.def("_recipe_of(str op, str activation) -> str");
+  m.def("_not_covered(str op, str recipe, str dtype, str[] names, int[] sizes) -> str");
 }
 
 STABLE_TORCH_LIBRARY_IMPL(mirage_kernels, CompositeExplicitAutograd, m) {
   m.impl("_kernel_table", TORCH_BOX(&mirage::table));
   m.impl("_architecture_complaint", TORCH_BOX(&mirage::complaint));
+  m.impl("_recipe_of", TORCH_BOX(&mirage::recipe));
   m.impl("_not_covered", TORCH_BOX(&mirage::not_covered));
 }

@@ -69,9 +69,21 @@ const Kernel* find_kernel(const KernelQuery& query) {
   return nullptr;
 }
 
+bool takes(const Kernel& kernel, const char* option) {
+  const size_t length = std::strlen(option);
+  for (const char* at = kernel.options; at != nullptr && *at != '\0';) {
+    const size_t word = std::strcspn(at, " ");
+    if (word == length && std::strncmp(at, option, word) == 0) return true;
+    at += word + (at[word] == ' ' ? 1 : 0);
+  }
+  return false;
+}
+
 std::string not_covered_sentence(const KernelQuery& query) {
   std::ostringstream text;
-  text << "mirage_kernels::" << query.recipe << ": no kernel covers ";
+  text << "mirage_kernels::" << query.op << ": no kernel ";
+  if (!same(query.op, query.recipe)) text << "of " << query.recipe << " ";
+  text << "covers ";
   write_dims(text, query.dims, query.dim_count);
   text << " in " << query.dtype << "; ";
   const std::vector<const Kernel*> kernels = kernels_by_distance(query);
@@ -100,7 +112,8 @@ std::string kernel_table_json() {
     for (int d = 0; d < kernel.dim_count; ++d) {
       json << (d ? ", " : "") << "\"" << kernel.dims[d].name << "\": " << kernel.dims[d].size;
     }
-    json << "}}";
+    json << "}, \"max_tokens\": " << kernel.max_tokens << ", \"options\": \""
+         << (kernel.options ? kernel.options : "") << "\"}";
   }
   json << "]";
   return json.str();

@@ -9,6 +9,7 @@ namespace mirage {
 
 // What a call needs. `dims` are the static dims of the recipe, in recipe order.
 struct KernelQuery {
+  const char* op;
   const char* recipe;
   const char* dtype;
   StaticDim dims[4];
@@ -18,11 +19,15 @@ struct KernelQuery {
 // Returns nullptr where no kernel of the table serves the query.
 const Kernel* find_kernel(const KernelQuery& query);
 
+// Says whether a kernel takes one of its recipe's optional inputs.
+bool takes(const Kernel& kernel, const char* option);
+
 // Says what is missing, names the nearest covered shapes and the command that generates the
 // query's.
 std::string not_covered_sentence(const KernelQuery& query);
 
-// The table as JSON: [{"name", "arch", "recipe", "dtype", "dims": {"K": 4096, ...}}, ...].
+// The table as JSON:
+// [{"name", "arch", "recipe", "dtype", "dims": {"K": 4096, ...}, "max_tokens", "options"}, ...].
 std::string kernel_table_json();
 
 }  // namespace mirage

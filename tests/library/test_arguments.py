@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
+import mirage_kernels
 from mirage_kernels import rms_norm_linear
 from mirage_kernels.errors import InferenceOnlyError
 
@@ -99,6 +100,76 @@ def test_wrong_out_gets_a_sentence(out: str) -> None:
     with pytest.raises(RuntimeError) as raised:
         rms_norm_linear(X, NORM_WEIGHT, WEIGHT, out=tensor)
     assert str(raised.value) == PREFIX + sentence
+
+
+A, R = 3, 8
+BIAS = torch.ones(N).half()
+LORA_A, LORA_B = torch.ones(R, K).half(), torch.ones(N, R).half()
+STACK_A, STACK_B = LORA_A.expand(A, R, K).contiguous(), LORA_B.expand(A, N, R).contiguous()
+IDS = torch.zeros(2, 3, dtype=torch.int32)
+
+WRONG_OPTIONS = {
+    "bias of another length": (
+        ("rms_norm_linear", (X, NORM_WEIGHT, WEIGHT), {"bias": BIAS[1:]}),
+        "bias has shape [95], but weight of shape [96, 64] needs [N] = [96]",
+    ),
+    "residual of another shape": (
+        ("rms_norm_linear", (X, NORM_WEIGHT, WEIGHT), {"residual": X[0]}),
+        "residual has shape [3, 64], but x of shape [2, 3, 64] needs [..., K] = [2, 3, 64]",
+    ),
+    "norm_bias of another dtype": (
+        ("layer_norm_linear", (X, NORM_WEIGHT, NORM_WEIGHT.float(), WEIGHT), {}),
+        "norm_bias has dtype float32, but x has float16; give both the same dtype",
+    ),
+    "adapters of two ranks": (
+        ("lora_linear", (X, WEIGHT, LORA_A, LORA_B[:, 1:].contiguous(), 1.0), {}),
+        "lora_b has shape [96, 7], but lora_a of shape [8, 64] needs [N, R] = [96, 8]",
+    ),
+    "ids of another shape": (
+        ("lora_linear", (X, WEIGHT, STACK_A, STACK_B, 1.0), {"adapter_ids": IDS[0]}),
+        "adapter_ids has shape [3], but x of shape [2, 3, 64] needs [...] = [2, 3]",
+    ),
+    "ids of another dtype": (
+        ("lora_linear", (X, WEIGHT, STACK_A, STACK_B, 1.0), {"adapter_ids": IDS.float()}),
+        "adapter_ids has dtype float32; int32 and int64 work",
+    ),
+    "packed weight with an odd number of rows": (
+        ("gated_mlp", (X, WEIGHT[1:].clone()), {}),
+        "gate_up_weight has shape [95, 64], but x of shape [2, 3, 64] needs [2 N, K] = "
+        "[any even, 64]",
+    ),
+    "gate and up of two sizes": (
+        ("gated_mlp", (X, WEIGHT, WEIGHT[8:]), {}),
+        "up_weight has shape [88, 64], but gate_weight of shape [96, 64] needs [N, K] = [96, 64]",
+    ),
+    "unknown activation": (
+        ("rms_norm_gated_mlp", (X, NORM_WEIGHT, WEIGHT), {"activation": "swish"}),
+        "activation is 'swish'; 'silu', 'gelu', 'gelu_tanh' and 'relu' work",
+    ),
+}
+
+
+@pytest.mark.parametrize("call", WRONG_OPTIONS)
+def test_wrong_option_gets_a_sentence(call: str) -> None:
+    (op, args, options), sentence = WRONG_OPTIONS[call]
+    with pytest.raises(RuntimeError) as raised:
+        getattr(mirage_kernels, op)(*args, **options)
+    assert str(raised.value) == f"mirage_kernels::{op}: {sentence}"
+
+
+def test_results_of_a_pair_do_not_share_memory() -> None:
+    weight = torch.eye(K).half()
+    both = torch.empty(2, 3, K).half()
+    with pytest.raises(RuntimeError, match="total shares memory with out; give it memory of its"):
+        rms_norm_linear(X, NORM_WEIGHT, weight, residual=X, out=(both, both))
+
+
+def test_every_input_that_requires_grad_is_refused(case) -> None:
+    arguments = case.arguments(2)
+    for name in set(case.tensors) - {"adapter_ids"}:
+        given = arguments | {name: arguments[name].clone().requires_grad_()}
+        with pytest.raises(InferenceOnlyError, match=f"{name} requires grad.*inference_mode"):
+            case.call(**given)
 
 
 @pytest.mark.parametrize("name", ["x", "norm_weight", "weight"])

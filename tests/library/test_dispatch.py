@@ -24,7 +24,8 @@ def test_no_kernel_is_listed_twice() -> None:
 
 
 def test_uncovered_shape_names_the_nearest_and_the_command() -> None:
-    sentence = OPS._not_covered("rms_norm_linear", "fp16", ["K", "N"], [4096, 6000])
+    op = "rms_norm_linear"
+    sentence = OPS._not_covered(op, op, "fp16", ["K", "N"], [4096, 6000])
     assert sentence.startswith("mirage_kernels::rms_norm_linear: no kernel covers K=4096,N=6000 in")
     assert "the nearest covered are K=4096,N=6144 fp16, K=4096,N=6144 bf16" in sentence
     assert (
@@ -33,7 +34,8 @@ def test_uncovered_shape_names_the_nearest_and_the_command() -> None:
 
 
 def test_recipe_without_kernels_is_named() -> None:
-    sentence = OPS._not_covered("no_such_recipe", "bf16", ["K"], [8])
+    sentence = OPS._not_covered("gated_mlp", "no_such_recipe", "bf16", ["K"], [8])
+    assert "mirage_kernels::gated_mlp: no kernel of no_such_recipe covers K=8 in bf16" in sentence
     assert "this build contains none of that recipe" in sentence
 
 
@@ -71,6 +73,34 @@ def test_supports_says_no_to_an_unknown_op_and_to_an_absent_gpu() -> None:
     assert not supports("no_such_op", K=4096)
     if not torch.cuda.is_available():
         assert not supports("rms_norm_linear", K=4096, N=6144, device="cuda")
+
+
+@pytest.mark.parametrize(
+    ("op", "dims"),
+    [
+        ("layer_norm_linear", {"K": 1, "N": 1}),
+        ("lora_linear", {"K": 1, "N": 1, "R": 1}),
+        ("gated_mlp", {"K": 1, "N": 1}),
+        ("rms_norm_gated_mlp", {"K": 1, "N": 1}),
+    ],
+)
+def test_supports_knows_every_op(op: str, dims: dict[str, int]) -> None:
+    assert supports(op, **dims, M=3, device="cpu")
+    assert not supports(op, **dims)
+    assert not supports(op, Q=1, device="cpu")
+
+
+def test_supports_asks_for_the_recipe_of_the_activation() -> None:
+    assert supports("gated_mlp", activation="relu", device="cpu")
+    assert not supports("gated_mlp", activation="swish", device="cpu")
+    assert OPS._recipe_of("gated_mlp", "silu") == "gated_mlp"
+    assert OPS._recipe_of("gated_mlp", "gelu_tanh") == "geglu_mlp"
+    assert OPS._recipe_of("rms_norm_linear", "silu") == "rms_norm_linear"
+
+
+def test_the_table_says_up_to_how_many_tokens_kernels_serve() -> None:
+    assert all(entry.max_tokens >= 0 for entry in kernel_table())
+    assert all(isinstance(entry.options, str) for entry in kernel_table())
 
 
 @pytest.mark.gpu

@@ -1,0 +1,32 @@
+// The flags behind promises.h, and the private ops that set them.
+#include "promises.h"
+
+#include <atomic>
+
+#include <torch/csrc/stable/library.h>
+
+namespace mirage {
+namespace {
+
+std::atomic<bool> promised{false};
+thread_local bool just_computed = false;
+
+}  // namespace
+
+void set_constant_weights(bool constant) { promised.store(constant, std::memory_order_relaxed); }
+void set_fresh_weights(bool fresh) { just_computed = fresh; }
+bool constant_weights() { return promised.load(std::memory_order_relaxed) && !just_computed; }
+
+}  // namespace mirage
+
+STABLE_TORCH_LIBRARY_FRAGMENT(mirage_kernels, m) {
+  m.def("_set_constant_weights(bool constant) -> ()");
+  m.def("_set_fresh_weights(bool fresh) -> ()");
+  m.def("_constant_weights() -> bool");
+}
+
+STABLE_TORCH_LIBRARY_IMPL(mirage_kernels, CompositeExplicitAutograd, m) {
+  m.impl("_set_constant_weights", TORCH_BOX(&mirage::set_constant_weights));
+  m.impl("_set_fresh_weights", TORCH_BOX(&mirage::set_fresh_weights));
+  m.impl("_constant_weights", TORCH_BOX(&mirage::constant_weights));
+}

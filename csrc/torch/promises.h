@@ -1,0 +1,16 @@
+// What callers have promised about their calls.
+#pragma once
+
+namespace mirage {
+
+// Weights are not written by the kernel just before an op in its stream. Holds for the process,
+// false at first; see mirage_kernels.constant_weights.
+void set_constant_weights(bool constant);
+
+// Around calls of this thread with weights that were just computed.
+void set_fresh_weights(bool fresh);
+
+// Whether a call of this thread may rely on the promise.
+bool constant_weights();
+
+}  // namespace mirage

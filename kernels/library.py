@@ -1,0 +1,190 @@
+"""The ops as PyTorch's own programs: what runs for CPU tensors and above a kernel's `max_tokens`.
+
+They are what a good user of PyTorch would write: one product where weights are packed, fused norms,
+sums inside of products. Each writes into the tensors that come last, whose shapes the compiled op
+has checked. Nothing here waits for the GPU or depends on values, so that all of it can be captured
+in a CUDA graph.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = {
+    "silu": functional.silu,
+    "gelu": functional.gelu,
+    "gelu_tanh": lambda x: functional.gelu(x, approximate="tanh"),
+    "relu": functional.relu,
+}
+
+
+def _rows(x: Tensor) -> Tensor:
+    return x.reshape(-1, x.shape[-1])
+
+
+def _rms_norm(x: Tensor, norm_weight: Tensor, eps: float, weight_offset: float) -> Tensor:
+    if weight_offset == 0:
+        return functional.rms_norm(x, x.shape[-1:], norm_weight, eps)
+    # In fp32: rounded to the tensors' type, 1 + w would lose digits of w that Gemma's models use.
+    weight = norm_weight.float() + weight_offset
+    return functional.rms_norm(x.float(), x.shape[-1:], weight, eps).to(x.dtype)
+
+
+def _linear(x: Tensor, weight: Tensor, bias: Tensor | None, out: Tensor) -> None:
+    if bias is None:
+        torch.mm(_rows(x), weight.t(), out=_rows(out))
+    else:
+        torch.addmm(bias, _rows(x), weight.t(), out=_rows(out))
+
+
+def _gated(gate: Tensor, up: Tensor, activation: str, out: Tensor) -> None:
+    torch.mul(ACTIVATIONS[activation](gate), up, out=_rows(out))
+
+
+def rms_norm_linear(
+    x: Tensor,
+    norm_weight: Tensor,
+    weight: Tensor,
+    eps: float,
+    bias: Tensor | None = None,
+    weight_offset: float = 0.0,
+    *,
+    out: Tensor,
+) -> None:
+    _linear(_rms_norm(x, norm_weight, eps, weight_offset), weight, bias, out)
+
+
+def rms_norm_linear_residual(
+    x: Tensor,
+    norm_weight: Tensor,
+    weight: Tensor,
+    eps: float,
+    bias: Tensor | None,
+    residual: Tensor,
+    weight_offset: float = 0.0,
+    *,
+    out: Tensor,
+    total: Tensor,
+) -> None:
+    torch.add(x, residual, out=total)
+    rms_norm_linear(total, norm_weight, weight, eps, bias, weight_offset, out=out)
+
+
+def layer_norm_linear(
+    x: Tensor,
+    norm_weight: Tensor,
+    norm_bias: Tensor | None,
+    weight: Tensor,
+    eps: float,
+    bias: Tensor | None = None,
+    *,
+    out: Tensor,
+) -> None:
+    _linear(functional.layer_norm(x, x.shape[-1:], norm_weight, norm_bias, eps), weight, bias, out)
+
+
+def lora_linear(
+    x: Tensor,
+    weight: Tensor,
+    lora_a: Tensor,
+    lora_b: Tensor,
+    scale: float,
+    bias: Tensor | None = None,
+    *,
+    out: Tensor,
+) -> None:
+    _linear(x, weight, bias, out)
+    low = _rows(x) @ lora_a.t()  # [M, R]
+    _rows(out).addmm_(low, lora_b.t(), alpha=scale)
+
+
+# Up to this many tokens per adapter it is cheaper to gather the tokens' adapters, which are then
+# read three times, than to multiply with every adapter of the stack.
+_TOKENS_PER_ADAPTER = 1 / 3
+
+
+def lora_linear_batched(
+    x: Tensor,
+    weight: Tensor,
+    lora_a: Tensor,
+    lora_b: Tensor,
+    adapter_ids: Tensor,
+    scale: float,
+    bias: Tensor | None = None,
+    *,
+    out: Tensor,
+) -> None:
+    _linear(x, weight, bias, out)
+    ids = adapter_ids.reshape(-1, 1)  # [M, 1]
+    tokens, adapters = ids.shape[0], lora_a.shape[0]
+    if adapters == 0:
+        return
+    if tokens <= _TOKENS_PER_ADAPTER * adapters:
+        chosen = ids[:, 0].clamp(0, adapters - 1)
+        low = torch.bmm(lora_a[chosen], _rows(x)[..., None])  # [M, R, 1]
+        adapted = torch.bmm(lora_b[chosen], low)[..., 0]  # [M, N]
+        has_adapter = (ids >= 0) & (ids < adapters)
+        _rows(out).add_(torch.where(has_adapter, adapted, 0), alpha=scale)
+        return
+    low = (_rows(x) @ lora_a.flatten(0, 1).t()).view(tokens, *lora_a.shape[:2])  # [M, A, R]
+    own = ids == torch.arange(adapters, device=ids.device)  # [M, A]
+    low = torch.where(own[..., None], low, 0).flatten(1)  # [M, A R]
+    _rows(out).addmm_(low, lora_b.transpose(1, 2).flatten(0, 1), alpha=scale)
+
+
+def gated_mlp(
+    x: Tensor, gate_weight: Tensor, up_weight: Tensor, activation: str, *, out: Tensor
+) -> None:
+    rows = _rows(x)
+    _gated(rows @ gate_weight.t(), rows @ up_weight.t(), activation, out)
+
+
+def gated_mlp_packed(x: Tensor, gate_up_weight: Tensor, activation: str, *, out: Tensor) -> None:
+    gate, up = (_rows(x) @ gate_up_weight.t()).chunk(2, dim=-1)
+    _gated(gate, up, activation, out)
+
+
+def rms_norm_gated_mlp(
+    x: Tensor,
+    norm_weight: Tensor,
+    gate_weight: Tensor,
+    up_weight: Tensor,
+    eps: float,
+    activation: str,
+    weight_offset: float = 0.0,
+    *,
+    out: Tensor,
+) -> None:
+    normed = _rms_norm(x, norm_weight, eps, weight_offset)
+    gated_mlp(normed, gate_weight, up_weight, activation, out=out)
+
+
+def rms_norm_gated_mlp_packed(
+    x: Tensor,
+    norm_weight: Tensor,
+    gate_up_weight: Tensor,
+    eps: float,
+    activation: str,
+    weight_offset: float = 0.0,
+    *,
+    out: Tensor,
+) -> None:
+    normed = _rms_norm(x, norm_weight, eps, weight_offset)
+    gated_mlp_packed(normed, gate_up_weight, activation, out=out)
+
+
+PROGRAMS: Mapping[str, Callable[..., None]] = {
+    "rms_norm_linear": rms_norm_linear,
+    "rms_norm_linear.residual": rms_norm_linear_residual,
+    "layer_norm_linear": layer_norm_linear,
+    "lora_linear": lora_linear,
+    "lora_linear.batched": lora_linear_batched,
+    "gated_mlp": gated_mlp,
+    "gated_mlp.packed": gated_mlp_packed,
+    "rms_norm_gated_mlp": rms_norm_gated_mlp,
+    "rms_norm_gated_mlp.packed": rms_norm_gated_mlp_packed,
+}

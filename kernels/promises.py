@@ -1,0 +1,37 @@
+"""A promise that callers may give, for speed: weights stay as they are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+
+from mirage_kernels.loading import load_extension
+
+load_extension()
+_OPS = torch.ops.mirage_kernels
+
+
+def constant_weights(promised: bool = True) -> None:
+    """Promise that no weight is written by the kernel just before an op in the same stream.
+
+    Weights are the tensors without a dim of tokens: norm weights, `[N, K]` matrices, adapters. On
+    GPUs of compute capability 9.0 and later an op then reads its first weights while the kernel
+    before it still runs, which saves about a microsecond per call. Serving stacks that load weights
+    once can promise it at start-up; `weight.copy_(new)` directly before an op, or an op on weights
+    that were just computed (`1 + w`, a dequantised matrix), breaks it, and the op may read old
+    values. CUDA graphs keep what held when they were captured. Holds for the process;
+    `constant_weights(False)` takes it back.
+    """
+    _OPS._set_constant_weights(promised)
+
+
+@contextmanager
+def fresh_weights() -> Iterator[None]:
+    """Suspend the promise for calls of this thread with weights that were just computed."""
+    _OPS._set_fresh_weights(True)
+    try:
+        yield
+    finally:
+        _OPS._set_fresh_weights(False)

@@ -1,0 +1,343 @@
+"""The ops as cases: each way to call one, inputs for it at any size, and its value in float64.
+
+A test that takes `case` runs for every case at a small size on the CPU; one that takes
+`kernel_case` for every kernel of the compiled table that serves a case, one that takes `gpu_case`
+for one kernel per case and dtype.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from mirage_kernels import KernelEntry, kernel_table
+
+Arguments = dict[str, object]
+Exact = Callable[..., "Tensor | tuple[Tensor, Tensor]"]
+
+SMALL = {"K": 64, "N": 96, "R": 8, "A": 5}
+DTYPES = {"fp16": torch.float16, "bf16": torch.bfloat16}
+
+
+@dataclass(frozen=True)
+class Case:
+    """One way to call an op. `tensors` gives each tensor's dims after those of the tokens, "M"."""
+
+    name: str
+    op: str
+    tensors: Mapping[str, str]
+    exact: Exact
+    scalars: Mapping[str, object] = field(default_factory=dict)
+    integers: Mapping[str, object] | None = None  # scalars with which small integers stay exact
+    sizes: Mapping[str, int] = field(default_factory=lambda: SMALL)
+    dtype: torch.dtype = torch.float16
+    device: str = "cpu"
+    kernel: KernelEntry | None = None
+
+    @property
+    def call(self) -> Callable[..., object]:
+        import mirage_kernels
+
+        function: Callable[..., object] = getattr(mirage_kernels, self.op)
+        return function
+
+    def arguments(self, *leading: int, seed: int = 0) -> Arguments:
+        """Draw arguments of usual magnitudes, for tokens in any leading dims."""
+        draw = torch.Generator(self.device).manual_seed(seed)
+        return {n: self._drawn(n, leading, draw) for n in self.tensors} | dict(self.scalars)
+
+    def _drawn(self, name: str, leading: tuple[int, ...], draw: torch.Generator) -> Tensor:
+        shape = self.shape(name, leading)
+        if name == "adapter_ids":
+            high = self.sizes["A"]
+            return torch.randint(-1, high, shape, generator=draw, device=self.device)
+        data = torch.randn(shape, generator=draw, device=self.device)
+        if name.startswith(("norm", "bias")):
+            data = (name == "norm_weight") + 0.1 * data
+        elif name not in ("x", "residual"):
+            data = data / shape[-1] ** 0.5
+        return data.to(self.dtype)
+
+    def integer_arguments(self, tokens: int, seed: int = 0) -> Arguments:
+        """Draw small integers with which every product, sum and norm is an integer below 256.
+
+        x is +1 and -1, so that its root mean square is 1; weights are mostly 0.
+        """
+        draw = torch.Generator(self.device).manual_seed(seed)
+
+        def integers(name: str) -> Tensor:
+            shape = self.shape(name, (tokens,))
+            drawn = torch.randint(0, 2, shape, generator=draw, device=self.device)
+            if name == "adapter_ids":
+                return drawn - 1
+            if name == "x":  # as many +1 as -1: the mean is 0
+                signs = torch.rand(shape, generator=draw, device=self.device).argsort(-1)
+                return (2 * (signs % 2) - 1).to(self.dtype)
+            if name.startswith(("norm", "bias")):
+                return (drawn + (name == "norm_weight")).to(self.dtype)
+            if name == "residual":
+                return drawn.mul(0).to(self.dtype)
+            kept = torch.rand(shape, generator=draw, device=self.device) < 24 / shape[-1]
+            return ((2 * drawn - 1) * kept).to(self.dtype)
+
+        scalars = dict(self.integers or {})
+        return {name: integers(name) for name in self.tensors} | scalars
+
+    def shape(self, name: str, leading: tuple[int, ...]) -> tuple[int, ...]:
+        shape: list[int] = []
+        for word in self.tensors[name].split():
+            if word == "M":
+                shape += leading
+            else:
+                shape.append(self.sizes[word[-1]] * int(word[:-1] or 1))
+        return tuple(shape)
+
+    def oracle(self, arguments: Arguments) -> tuple[Tensor, ...]:
+        """Return the results in float64."""
+        wide = {
+            name: value.double()
+            if isinstance(value, Tensor) and value.is_floating_point()
+            else value
+            for name, value in arguments.items()
+        }
+        return results(self.exact(**wide))
+
+    def has_kernel(self, tokens: int) -> bool:
+        """Say whether a kernel serves that many tokens, and not PyTorch's program."""
+        if self.kernel is None or self.overload == "batched":
+            return False
+        return self.kernel.max_tokens == 0 or tokens <= self.kernel.max_tokens
+
+    @property
+    def overload(self) -> str:
+        """The signature that serves the case."""
+        if self.tensors.get("gate_weight") == "2N K":
+            return "packed"
+        if "adapter_ids" in self.tensors:
+            return "batched"
+        return "residual" if "residual" in self.tensors else "default"
+
+    @property
+    def options(self) -> set[str]:
+        """What the case uses, or leaves out, that a kernel need not have."""
+        optional = {"bias", "residual", "weight_offset"} & {*self.tensors, *self.scalars}
+        return optional | ({"norm_bias"} & {*self.scalars})
+
+    def program(self, kind: str, arguments: Arguments) -> tuple[Tensor, ...]:
+        """Return what one of PyTorch's programs computes: `kind` is "library" or "around"."""
+        outs = self.poisoned(*arguments["x"].shape[:-1])  # type: ignore[attr-defined]
+        given = {"activation": "silu"} if "gate_weight" in self.tensors else {}
+        given |= {"eps": 1e-6} if "norm_weight" in self.tensors else {}
+        given |= {"bias": None} if self.overload == "residual" else {}
+        given |= arguments
+        if self.overload == "packed":
+            given["gate_up_weight"] = given.pop("gate_weight")
+        op = getattr(torch.ops.mirage_kernels, f"_{self.op}_{kind}")
+        getattr(op, self.overload)(**given, **dict(zip(("out", "total"), outs, strict=False)))
+        return outs
+
+    def poisoned(self, *leading: int) -> tuple[Tensor, ...]:
+        """Return tensors for the results, full of NaN."""
+        last = ["N", "K"] if "residual" in self.tensors else ["N"]
+        shapes = [(*leading, self.sizes[name]) for name in last]
+        return tuple(torch.full(s, torch.nan, dtype=self.dtype, device=self.device) for s in shapes)
+
+    def into(self, outs: tuple[Tensor, ...], arguments: Arguments) -> tuple[Tensor, ...]:
+        """Call the op with `out` and return what it returns."""
+        return results(self.call(**arguments, out=outs if len(outs) > 1 else outs[0]))
+
+
+def results(value: object) -> tuple[Tensor, ...]:
+    """Return one result or several as a tuple."""
+    return value if isinstance(value, tuple) else (value,)  # type: ignore[return-value]
+
+
+def exact_rms_norm(x: Tensor, norm_weight: Tensor, eps: float, weight_offset: float) -> Tensor:
+    root = torch.sqrt(x.square().mean(-1, keepdim=True) + eps)
+    return x / root * (norm_weight + weight_offset)
+
+
+def exact_rms_norm_linear(
+    x: Tensor,
+    norm_weight: Tensor,
+    weight: Tensor,
+    eps: float = 1e-6,
+    *,
+    bias: Tensor | float = 0.0,
+    residual: Tensor | None = None,
+    weight_offset: float = 0.0,
+) -> Tensor | tuple[Tensor, Tensor]:
+    total = x if residual is None else x + residual
+    y = exact_rms_norm(total, norm_weight, eps, weight_offset) @ weight.t() + bias
+    return y if residual is None else (y, total)
+
+
+def exact_layer_norm_linear(
+    x: Tensor,
+    norm_weight: Tensor,
+    norm_bias: Tensor | None,
+    weight: Tensor,
+    eps: float = 1e-5,
+    *,
+    bias: Tensor | float = 0.0,
+) -> Tensor:
+    centred = x - x.mean(-1, keepdim=True)
+    normed = centred / torch.sqrt(centred.square().mean(-1, keepdim=True) + eps) * norm_weight
+    return (normed if norm_bias is None else normed + norm_bias) @ weight.t() + bias
+
+
+def exact_lora_linear(
+    x: Tensor,
+    weight: Tensor,
+    lora_a: Tensor,
+    lora_b: Tensor,
+    scale: float,
+    *,
+    bias: Tensor | float = 0.0,
+    adapter_ids: Tensor | None = None,
+) -> Tensor:
+    y = x @ weight.t() + bias
+    if adapter_ids is None:
+        return y + scale * (x @ lora_a.t()) @ lora_b.t()
+    adapted = torch.zeros_like(y)
+    for i in range(lora_a.shape[0]):
+        mine = adapter_ids == i
+        adapted[mine] = x[mine] @ lora_a[i].t() @ lora_b[i].t()
+    return y + scale * adapted
+
+
+ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = {
+    "silu": lambda x: x * torch.sigmoid(x),
+    "gelu": lambda x: x / 2 * (1 + torch.erf(x / 2**0.5)),
+    "gelu_tanh": lambda x: functional.gelu(x, approximate="tanh"),
+    "relu": lambda x: x.clamp(min=0),
+}
+
+
+def exact_gated_mlp(
+    x: Tensor, gate_weight: Tensor, up_weight: Tensor | None = None, *, activation: str = "silu"
+) -> Tensor:
+    gate, up = gate_weight.chunk(2) if up_weight is None else (gate_weight, up_weight)
+    return ACTIVATIONS[activation](x @ gate.t()) * (x @ up.t())
+
+
+def exact_rms_norm_gated_mlp(
+    x: Tensor,
+    norm_weight: Tensor,
+    gate_weight: Tensor,
+    up_weight: Tensor | None = None,
+    eps: float = 1e-6,
+    *,
+    activation: str = "silu",
+    weight_offset: float = 0.0,
+) -> Tensor:
+    normed = exact_rms_norm(x, norm_weight, eps, weight_offset)
+    return exact_gated_mlp(normed, gate_weight, up_weight, activation=activation)
+
+
+X = {"x": "M K"}
+NORMED = {**X, "norm_weight": "K", "weight": "N K"}
+LAYERED = {**X, "norm_weight": "K", "norm_bias": "K", "weight": "N K"}
+LORA = {**X, "weight": "N K", "lora_a": "R K", "lora_b": "N R"}
+STACKED = {**X, "weight": "N K", "lora_a": "A R K", "lora_b": "A N R", "adapter_ids": "M"}
+GATED = {**X, "gate_weight": "N K", "up_weight": "N K"}
+PACKED = {**X, "gate_weight": "2N K"}
+NORMED_GATED = {**X, "norm_weight": "K", "gate_weight": "N K", "up_weight": "N K"}
+NORMED_PACKED = {**X, "norm_weight": "K", "gate_weight": "2N K"}
+BIAS = {"bias": "N"}
+
+
+def _made(name: str, tensors: Mapping[str, str], exact: Exact, **scalars: object) -> Case:
+    op = exact.__name__.removeprefix("exact_")
+    activation = scalars.get("activation", "silu" if "gate_weight" in tensors else "relu")
+    integers = {**scalars}
+    if "norm_weight" in tensors:
+        integers["eps"] = 0.0
+    exactly = integers if activation == "relu" else None
+    return Case(f"{op} {name}".strip(), op, tensors, exact, scalars, exactly)
+
+
+CASES = (
+    _made("", NORMED, exact_rms_norm_linear, eps=1e-6),
+    _made("bias", NORMED | BIAS, exact_rms_norm_linear),
+    _made("offset", NORMED, exact_rms_norm_linear, weight_offset=1.0),
+    _made("residual", NORMED | {"residual": "M K"}, exact_rms_norm_linear),
+    _made(
+        "all options",
+        NORMED | BIAS | {"residual": "M K"},
+        exact_rms_norm_linear,
+        weight_offset=1.0,
+    ),
+    _made("", LAYERED, exact_layer_norm_linear, eps=1e-5),
+    _made("without norm_bias", NORMED, exact_layer_norm_linear, norm_bias=None),
+    _made("bias", LAYERED | BIAS, exact_layer_norm_linear),
+    _made("", LORA, exact_lora_linear, scale=2.0),
+    _made("bias", LORA | BIAS, exact_lora_linear, scale=-0.5),
+    _made("batched", STACKED, exact_lora_linear, scale=2.0),
+    _made("batched bias", STACKED | BIAS, exact_lora_linear, scale=0.5),
+    _made("", GATED, exact_gated_mlp),
+    _made("gelu", GATED, exact_gated_mlp, activation="gelu"),
+    _made("gelu_tanh", GATED, exact_gated_mlp, activation="gelu_tanh"),
+    _made("relu", GATED, exact_gated_mlp, activation="relu"),
+    _made("packed", PACKED, exact_gated_mlp),
+    _made("packed relu", PACKED, exact_gated_mlp, activation="relu"),
+    _made("", NORMED_GATED, exact_rms_norm_gated_mlp, eps=1e-6),
+    _made("relu", NORMED_GATED, exact_rms_norm_gated_mlp, activation="relu"),
+    _made("packed", NORMED_PACKED, exact_rms_norm_gated_mlp),
+    _made(
+        "packed offset",
+        NORMED_PACKED,
+        exact_rms_norm_gated_mlp,
+        activation="gelu_tanh",
+        weight_offset=1.0,
+    ),
+)
+
+
+def kernel_cases() -> list[Case]:
+    """Return the cases at the sizes of the compiled kernels, each with its kernel."""
+    return [_with_kernel(c, k) for c in CASES for k in kernel_table() if k.recipe in _recipes(c)]
+
+
+def gpu_cases() -> list[Case]:
+    """Return for each case and dtype the one with the first kernel."""
+    firsts: dict[tuple[str, torch.dtype], Case] = {}
+    for case in kernel_cases():
+        firsts.setdefault((case.name.rpartition(" ")[0], case.dtype), case)
+    return list(firsts.values())
+
+
+def _recipes(case: Case) -> tuple[str, ...]:
+    if case.overload == "batched":  # PyTorch's program serves it, at any size
+        return ("rms_norm_linear",)
+    activation = str(case.scalars.get("activation", "silu"))
+    recipe = str(torch.ops.mirage_kernels._recipe_of(case.op, activation))
+    return recipe, f"{recipe}_full"
+
+
+def _with_kernel(case: Case, kernel: KernelEntry) -> Case:
+    name = f"{case.name} {kernel.name.partition('/')[2]}"
+    sizes = {"R": 16, "A": 5, **kernel.dims}
+    there = replace(case, device="cuda", kernel=kernel)
+    return replace(there, name=name, sizes=sizes, dtype=DTYPES[kernel.dtype])
+
+
+PARAMETERS = {"case": lambda: CASES, "kernel_case": kernel_cases, "gpu_case": gpu_cases}
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Run a test for every case that its parameter stands for."""
+    for name in {*PARAMETERS} & {*metafunc.fixturenames}:
+        ids = [case.name.replace(" ", "-") for case in PARAMETERS[name]()]
+        metafunc.parametrize(name, PARAMETERS[name](), ids=ids)
+
+
+@pytest.fixture(scope="session")
+def cases() -> Mapping[str, Case]:
+    """The cases by name, on the CPU."""
+    return {case.name: case for case in CASES}

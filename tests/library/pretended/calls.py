@@ -1,0 +1,66 @@
+"""Calls every op with kernels that print what they get; each call's name comes before it."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import torch
+from torch import Tensor
+
+import mirage_kernels as mk
+
+K, N, R = 64, 96, 8
+
+
+def filled(value: int, *shape: int) -> Tensor:
+    return torch.full(shape, float(value)).half()
+
+
+x, residual, wide = filled(1, 3, K), filled(5, 3, K), filled(1, 3, K + 16)
+norm_weight, norm_bias, bias = filled(2, K), filled(6, K), filled(4, N)
+weight, gate, up = filled(3, N, K), filled(7, N, K), filled(8, N, K)
+lora_a, lora_b = filled(9, R, K), filled(10, N, R)
+packed = torch.cat([gate, up])
+ids = torch.tensor([0, -1, 0])
+bf16 = {name: value.bfloat16() for name, value in globals().copy().items() if type(value) is Tensor}
+
+rms = partial(mk.rms_norm_linear, x, norm_weight, weight)
+rms_all = partial(mk.rms_norm_linear, bf16["x"], bf16["norm_weight"], bf16["weight"])
+layer = partial(mk.layer_norm_linear, x, norm_weight)
+lora = partial(mk.lora_linear, x, weight, lora_a, lora_b, 0.5)
+geglu = partial(mk.rms_norm_gated_mlp, x, norm_weight, activation="gelu_tanh")
+
+CALLS = {
+    "plain": rms,
+    "strided": partial(mk.rms_norm_linear, wide[:, :K], norm_weight, weight),
+    "bias": partial(rms, bias=bias),
+    "offset": partial(rms, weight_offset=1.0),
+    "residual": partial(rms, residual=residual),
+    "residual and bias": partial(rms, residual=residual, bias=bias),
+    "all options": partial(
+        rms_all, bias=bf16["bias"], residual=bf16["residual"], weight_offset=1.0
+    ),
+    "options left out": rms_all,
+    "many tokens": partial(mk.rms_norm_linear, filled(1, 5, K), norm_weight, weight),
+    "no tokens": partial(mk.rms_norm_linear, x[:0], norm_weight, weight),
+    "norm_bias": partial(layer, norm_bias, weight),
+    "no norm_bias": partial(layer, None, weight),
+    "zeros for norm_bias": partial(
+        mk.layer_norm_linear, bf16["x"], bf16["norm_weight"], None, bf16["weight"]
+    ),
+    "lora": lora,
+    "lora and bias": partial(lora, bias=bias),
+    "batched": partial(mk.lora_linear, x, weight, lora_a[None], lora_b[None], 0.5, adapter_ids=ids),
+    "gate and up": partial(mk.gated_mlp, x, gate, up),
+    "packed": partial(mk.gated_mlp, x, packed),
+    "packed and offset": partial(geglu, packed, weight_offset=1.0),
+    "no such activation": partial(mk.gated_mlp, x, packed, activation="relu"),
+    "uncovered": partial(mk.rms_norm_linear, x, norm_weight, weight[:88]),
+}
+
+for name, call in CALLS.items():
+    print(f"# {name}", flush=True)
+    try:
+        call()
+    except RuntimeError as error:
+        print(error, flush=True)
