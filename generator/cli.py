@@ -25,6 +25,7 @@ VERBS = {
     "list": "what there is: recipes, committed kernels, compiled kernels",
     "show": "a recipe, or a kernel's muGraph as text with what was proved",
     "bench": "measure compiled ops against PyTorch and the memory floor (GPU)",
+    "tune": "compile and measure variants of kernels, keep the fastest in the catalog (GPU)",
     "import-mirage": "read a checkpoint of Mirage, prove its muGraphs equal to a recipe",
     "doctor": "what was found on this machine, what is missing, how to get it",
 }

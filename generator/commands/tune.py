@@ -1,0 +1,301 @@
+"""`tune`: compile variants of kernels, measure them on a GPU, keep the fastest in the catalog."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import shlex
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from mirage_kernels.generator import pipeline
+from mirage_kernels.generator.commands.arguments import (
+    Parser,
+    Verb,
+    add_effort,
+    add_json,
+    add_store,
+    add_workload,
+    check_writable,
+    is_checkout,
+    known_arch,
+    package_kernels,
+    positive,
+    recipe,
+)
+from mirage_kernels.generator.errors import FileError, MirageError, ToolchainError
+from mirage_kernels.generator.folder import records
+from mirage_kernels.generator.jobs.store import Store
+from mirage_kernels.generator.record import KernelRecord
+from mirage_kernels.generator.request import Progress, Request, parse_shape, requests
+from mirage_kernels.generator.settings import store_folder
+from mirage_kernels.generator.terminal import PROGRAM, Table, Terminal, counted
+from mirage_kernels.generator.tuning.catalog import (
+    Section,
+    Tried,
+    Tuned,
+    committed_path,
+    load_catalog,
+    write_catalog,
+)
+from mirage_kernels.generator.tuning.libraries import Shop, compiled_kernel, prune
+from mirage_kernels.generator.tuning.manifest import Manifest, load_manifest, path_in
+from mirage_kernels.generator.tuning.process import worker_process
+from mirage_kernels.generator.tuning.results import load_results
+from mirage_kernels.generator.tuning.session import Tuning
+
+TOP = 8
+DETAILS = f"""\
+For every bucket of tokens the rule's choice and the --top best of the others, as a small model of
+the GPU predicts, are compiled and measured; the fastest is written to kernels/catalog.json, which
+`generate` takes its variants from. Without RECIPE: the kernels that are committed. A crash, a
+hang, a spill or a wrong result costs one candidate. What was compiled or measured before is not
+done again, so an interrupted tuning goes on where it was.
+
+With --compile DIR no GPU is needed, with --measure DIR no compiler: the two may be two machines.
+--measure takes everything in DIR, and only writes the catalog where all of it has been measured.
+
+examples:
+  {PROGRAM} tune rms_norm_linear --shape K=4096,N=6144 --dtype fp16
+  {PROGRAM} tune gated_mlp --compile build/tune
+  {PROGRAM} tune --measure build/tune
+"""
+
+
+def add_arguments(parser: Parser) -> None:
+    """Add the verb's arguments."""
+    parser.add_argument(
+        "recipes", nargs="*", metavar="RECIPE", help="default: every committed kernel"
+    )
+    add_workload(parser)
+    add_effort(parser)
+    add_store(parser)
+    parser.add_argument(
+        "--top", type=positive, default=TOP, metavar="N", help=f"beside the rule's (default: {TOP})"
+    )
+    phase = parser.add_mutually_exclusive_group()
+    phase.add_argument("--compile", metavar="DIR", help="only compile, into DIR")
+    phase.add_argument("--measure", metavar="DIR", help="only measure what DIR holds")
+    parser.add_argument(
+        "--results", metavar="FILE", help="measurements made so far (default: DIR/measured.json)"
+    )
+    parser.add_argument(
+        "--catalog", metavar="FILE", help="what to write (default: kernels/catalog.json)"
+    )
+    add_json(parser)
+
+
+def run(arguments: argparse.Namespace, terminal: Terminal) -> int:
+    """Do one phase or both."""
+    if arguments.measure is not None:
+        return _measure_only(arguments, terminal)
+    if not is_checkout():
+        raise FileError(
+            "this is an installed package, not a source checkout: it has no sources to compile",
+            f"`{PROGRAM} tune --measure DIR` measures what a checkout compiled",
+        )
+    if arguments.compile is not None:
+        folder = Path(arguments.compile)
+        made = _compiled(arguments, folder, terminal)
+        _report_compiled(made, folder, terminal)
+        return 0
+    _require_gpu()
+    catalog = _catalog_path(arguments)
+    folder = store_folder(arguments.store) / "tuning" / known_arch(arguments.arch)
+    return _measured(_compiled(arguments, folder, terminal), folder, (arguments, catalog), terminal)
+
+
+def _measure_only(arguments: argparse.Namespace, terminal: Terminal) -> int:
+    if arguments.recipes or arguments.shape or arguments.dtype:
+        raise MirageError(
+            "--measure takes all that its folder holds, not some kernels",
+            "choose with --compile DIR, which takes RECIPE, --shape and --dtype",
+        )
+    catalog, folder = _catalog_path(arguments), Path(arguments.measure)
+    return _measured(load_manifest(folder), folder, (arguments, catalog), terminal)
+
+
+def _catalog_path(arguments: argparse.Namespace) -> Path:
+    """Return the catalog's file; raises FileError now if it can't be written, not in the end."""
+    if arguments.catalog is None and not is_checkout():
+        raise FileError(
+            "this is an installed package, not a source checkout: its catalog is not to be changed",
+            "name a file to write: --catalog FILE",
+        )
+    file = committed_path() if arguments.catalog is None else Path(arguments.catalog)
+    if file.is_dir():
+        raise FileError(f"{file} is a folder", "--catalog takes the name of a file to write")
+    check_writable(file if file.exists() else file.parent, what=str(file))
+    load_catalog(file)
+    return file
+
+
+def _require_gpu() -> None:
+    if importlib.util.find_spec("torch") is not None:
+        import torch
+
+        if torch.cuda.is_available():
+            return
+    raise ToolchainError(
+        "tuning measures on an NVIDIA GPU, and torch sees none",
+        f"`{PROGRAM} tune --compile DIR` here, `{PROGRAM} tune --measure DIR` where there is one",
+    )
+
+
+# -- compile ---------------------------------------------------------------------------------------
+
+
+def _compiled(arguments: argparse.Namespace, folder: Path, terminal: Terminal) -> Manifest:
+    """Compile the chosen kernels; the folder's manifest keeps what else it holds."""
+    chosen, arch = _chosen(arguments), known_arch(arguments.arch)
+    shop = Shop.at(folder, arguments.jobs)
+    store = Store(store_folder(arguments.store))
+    made = Manifest(arch, _command(), ())
+    before = load_manifest(folder) if path_in(folder).is_file() else made
+    if before.arch != arch:
+        raise FileError(
+            f"{folder} holds candidates for {before.arch}, not {arch}", "name another folder"
+        )
+    with terminal.watch(f"compiling candidates of {counted(len(chosen), 'kernel')}") as progress:
+        for one in chosen:
+            record = _record(one, arguments, (store, progress))
+            built = compiled_kernel(record, shop, top=arguments.top, progress=progress)
+            made = replace(made, kernels=(*made.kernels, built))
+            _merged(before, made).write(folder)
+    prune(shop, load_manifest(folder))
+    return made
+
+
+def _merged(before: Manifest, made: Manifest) -> Manifest:
+    names = {k.key.name for k in made.kernels}
+    kept = tuple(k for k in before.kernels if k.key.name not in names)
+    return replace(made, kernels=(*kept, *made.kernels))
+
+
+def _chosen(arguments: argparse.Namespace) -> Sequence[KernelRecord | Request]:
+    """Return what to tune: committed records, or requests for what was named."""
+    arch = known_arch(arguments.arch)
+    committed = records(package_kernels(), arch)
+    if not arguments.recipes:
+        if arguments.shape:
+            raise MirageError("--shape needs a recipe", f"`{PROGRAM} tune RECIPE --shape ...`")
+        found = [
+            r for r in committed.values() if not arguments.dtype or r.storage in arguments.dtype
+        ]
+        if not found:
+            raise FileError(
+                f"no kernels are committed for {arch}", f"name a recipe: `{PROGRAM} tune RECIPE`"
+            )
+        return found
+    wanted: list[Request] = []
+    for source in [recipe(name) for name in arguments.recipes]:
+        shapes = [parse_shape(text, source) for text in arguments.shape or ()]
+        wanted += requests(source, arch, arguments.dtype or None, shapes or None)
+    return wanted
+
+
+def _record(
+    one: KernelRecord | Request, arguments: argparse.Namespace, by: tuple[Store, Progress]
+) -> KernelRecord:
+    """Return a kernel's record, generated where it was asked for by name.
+
+    Raises MirageError for a recipe without a plan.
+    """
+    if isinstance(one, KernelRecord):
+        return one
+    store, progress = by
+    made = pipeline.generate(one, jobs=arguments.jobs, progress=progress, store=store).record
+    if isinstance(made, KernelRecord):
+        return made
+    raise MirageError(
+        f"{made.recipe} {made.stem} has no kernel to tune: {made.no_plan}",
+        "leave it out; everything compiled before it is kept",
+    )
+
+
+def _report_compiled(made: Manifest, folder: Path, terminal: Terminal) -> None:
+    built = [b for k in made.kernels for found in k.buckets.values() for b in found]
+    failed = [b for b in built if b.failed]
+    terminal.line(
+        f"{counted(len(made.kernels), 'kernel')}, {counted(len(built), 'candidate')}, of which "
+        f"{len(failed)} cannot be measured, in {folder}"
+    )
+    for one in failed:
+        terminal.line(f"  {_knobs(Tried(one.knobs, 0.0))}: {one.failed}")
+    terminal.document({"folder": str(folder), "kernels": [k.to_json() for k in made.kernels]})
+
+
+# -- measure ---------------------------------------------------------------------------------------
+
+
+def _measured(
+    manifest: Manifest,
+    folder: Path,
+    where: tuple[argparse.Namespace, Path],
+    terminal: Terminal,
+) -> int:
+    """Measure, choose, write the catalog, report; `where` = the arguments, the catalog's file."""
+    arguments, catalog = where
+    given = arguments.results
+    results = load_results(folder / "measured.json" if given is None else Path(given))
+    process = worker_process(folder)
+    tuning = Tuning(manifest, results, process, _command())
+    try:
+        with terminal.watch(f"measuring {counted(len(manifest.kernels), 'kernel')}") as progress:
+            tuning.measure(progress)
+    finally:
+        process.close()
+    section = tuning.section()
+    write_catalog(catalog, load_catalog(catalog).with_section(section))
+    _report(section, terminal)
+    terminal.line(f"wrote {catalog}")
+    terminal.document(section.to_json())
+    return 0
+
+
+def _report(section: Section, terminal: Terminal) -> None:
+    words = "kernel|knobs|M|us|floor|ratio|rule us|default us|PyTorch us|rank corr."
+    rows = tuple(row for kernel in section.kernels for row in _rows(kernel))
+    terminal.table(Table(tuple(words.split("|")), rows, left=2))
+    terminal.line("knobs: rows/warps/chunks/stages; us: with weights promised to be constant")
+    terminal.line("rank corr.: Spearman's, of the candidates' predicted and measured times")
+    terminal.line(f"over all buckets, relative to each one's best: {_number(section.correlation)}")
+    for kernel in section.kernels:
+        for bucket in kernel.buckets:
+            for tried in (t for t in bucket.tried if t.failed):
+                name = f"{kernel.key.name}, {bucket.tokens} tokens, {_knobs(tried)}"
+                terminal.line(f"{name}: {tried.failed}")
+
+
+def _rows(kernel: Tuned) -> list[tuple[str, ...]]:
+    rows: list[tuple[str, ...]] = []
+    for b in kernel.buckets:
+        times = (f"{b.us:.2f}", f"{b.floor_us:.2f}", f"{b.us / b.floor_us:.2f}")
+        peers = (_number(b.tried[0].us), _number(b.default_us), f"{b.eager_us:.2f}")
+        knobs = _knobs(Tried(b.knobs, 0.0))
+        rows.append((kernel.key.name, knobs, str(b.tokens), *times, *peers, _number(b.correlation)))
+    for beyond in kernel.beyond:
+        serves = f"serves up to {kernel.max_tokens}"
+        cells = ("", "", "", "", _number(beyond.default_us), f"{beyond.eager_us:.2f}", "")
+        rows.append((kernel.key.name, serves, str(beyond.tokens), *cells))
+    return rows
+
+
+def _knobs(tried: Tried) -> str:
+    k = tried.knobs
+    return f"{k.rows}/{k.warps}/{k.chunks}/{k.stages}"
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.2f}"
+
+
+def _command() -> str:
+    """Return this command without the folders of this machine."""
+    words = [Path(word).name if word.startswith("/") else word for word in sys.argv[1:]]
+    return shlex.join([PROGRAM, *words])
+
+
+VERB = Verb(DETAILS, add_arguments, run)

@@ -1,0 +1,292 @@
+"""kernels/catalog.json: which variant was measured to be fastest, for every kernel and bucket.
+
+Only `generate` reads it: a kernel's record then holds the variants and the largest number of tokens
+that it serves, and everything else follows from the record.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from mirage_kernels.generator.compile import ROOT
+from mirage_kernels.generator.errors import PlanError
+from mirage_kernels.generator.files import write_whole
+from mirage_kernels.generator.ir.text import Json, dumps
+from mirage_kernels.generator.plan.program import TileProgram
+from mirage_kernels.generator.plan.variants import (
+    BUCKETS,
+    REGISTERS_LEFT,
+    Footprint,
+    Knobs,
+    Variant,
+    variants,
+)
+from mirage_kernels.generator.target import Target
+from mirage_kernels.generator.tuning.fields import (
+    entries,
+    entry,
+    integer,
+    integers,
+    loaded,
+    maybe,
+    number,
+    text,
+    texts,
+)
+
+MAX_TOKENS = 64  # of kernels never measured: above it the library's program runs
+HINT = "measure again: mirage-kernels tune"
+
+
+@dataclass(frozen=True)
+class Key:
+    """What names a kernel: recipe, static extents, element type."""
+
+    recipe: str
+    dtype: str
+    shape: Mapping[str, int]
+
+    @property
+    def name(self) -> str:
+        """`rms_norm_linear/K4096_N6144_fp16`."""
+        dims = "_".join(f"{name}{size}" for name, size in self.shape.items())
+        return f"{self.recipe}/{dims}_{self.dtype}"
+
+    def to_json(self) -> dict[str, Json]:
+        """Return the key as JSON data."""
+        return {"recipe": self.recipe, "dtype": self.dtype, "shape": dict(self.shape)}
+
+    @staticmethod
+    def read(data: Mapping[str, Json]) -> Key:
+        """Read what `to_json` makes."""
+        return Key(text(data, "recipe"), text(data, "dtype"), integers(data, "shape"))
+
+
+@dataclass(frozen=True)
+class Tried:
+    """One candidate: predicted, and measured or, in `failed`, why it was not."""
+
+    knobs: Knobs
+    predicted_us: float
+    us: float | None = None
+    failed: str = ""
+
+    def to_json(self) -> dict[str, Json]:
+        """Return the candidate as JSON data."""
+        outcome: dict[str, Json] = {"failed": self.failed} if self.failed else {"us": self.us}
+        return self.knobs.to_json() | {"predicted_us": self.predicted_us} | outcome
+
+    @staticmethod
+    def read(data: Mapping[str, Json]) -> Tried:
+        """Read what `to_json` makes."""
+        failed = text(data, "failed") if "failed" in data else ""
+        return Tried(knobs_of(data), number(data, "predicted_us"), maybe(data, "us"), failed)
+
+
+@dataclass(frozen=True)
+class Bucket:
+    """A bucket of tokens: the chosen knobs with their time, the floor, PyTorch, all candidates.
+
+    `default_us` is the time of calls that promise nothing about weights, None where it failed.
+    """
+
+    tokens: int
+    knobs: Knobs
+    us: float
+    default_us: float | None
+    floor_us: float
+    eager_us: float
+    correlation: float | None  # Spearman's, of predictions and measurements
+    tried: tuple[Tried, ...]
+
+    def to_json(self) -> dict[str, Json]:
+        """Return the bucket as JSON data."""
+        numbers: dict[str, Json] = {
+            "us": self.us,
+            "default_us": self.default_us,
+            "floor_us": self.floor_us,
+            "ratio": round(self.us / self.floor_us, 3),
+            "eager_us": self.eager_us,
+            "correlation": self.correlation,
+        }
+        chosen: dict[str, Json] = {"tokens": self.tokens, "knobs": self.knobs.to_json()}
+        return chosen | numbers | {"candidates": [t.to_json() for t in self.tried]}
+
+    @staticmethod
+    def read(data: Mapping[str, Json]) -> Bucket:
+        """Read what `to_json` makes."""
+        return Bucket(
+            integer(data, "tokens"),
+            knobs_of(entry(data["knobs"])),
+            number(data, "us"),
+            maybe(data, "default_us"),
+            number(data, "floor_us"),
+            number(data, "eager_us"),
+            maybe(data, "correlation"),
+            tuple(Tried.read(t) for t in entries(data, "candidates")),
+        )
+
+
+@dataclass(frozen=True)
+class Beyond:
+    """Ours, by default, and PyTorch above the last bucket."""
+
+    tokens: int
+    default_us: float | None
+    eager_us: float
+
+    def to_json(self) -> dict[str, Json]:
+        """Return it as JSON data."""
+        return dict(vars(self))
+
+    @staticmethod
+    def read(data: Mapping[str, Json]) -> Beyond:
+        """Read what `to_json` makes."""
+        ours = maybe(data, "default_us")
+        return Beyond(integer(data, "tokens"), ours, number(data, "eager_us"))
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """One kernel's buckets, and up to how many tokens it serves calls."""
+
+    key: Key
+    max_tokens: int
+    buckets: tuple[Bucket, ...]
+    beyond: tuple[Beyond, ...]
+
+    def to_json(self) -> dict[str, Json]:
+        """Return the kernel as JSON data."""
+        return self.key.to_json() | {
+            "max_tokens": self.max_tokens,
+            "buckets": [b.to_json() for b in self.buckets],
+            "beyond": [b.to_json() for b in self.beyond],
+        }
+
+    @staticmethod
+    def read(data: Mapping[str, Json]) -> Tuned:
+        """Read what `to_json` makes."""
+        return Tuned(
+            Key.read(data),
+            integer(data, "max_tokens"),
+            tuple(Bucket.read(b) for b in entries(data, "buckets")),
+            tuple(Beyond.read(b) for b in entries(data, "beyond")),
+        )
+
+
+@dataclass(frozen=True)
+class Section:
+    """Kernels measured in one tuning: for which architecture, where, when, by which command."""
+
+    arch: str
+    measured: Mapping[str, str]
+    correlation: float | None
+    kernels: tuple[Tuned, ...]
+
+    def to_json(self) -> dict[str, Json]:
+        """Return the section as JSON data."""
+        return {
+            "arch": self.arch,
+            "measured": dict(self.measured),
+            "correlation": self.correlation,
+            "kernels": [k.to_json() for k in self.kernels],
+        }
+
+    @staticmethod
+    def read(data: Mapping[str, Json]) -> Section:
+        """Read what `to_json` makes."""
+        return Section(
+            text(data, "arch"),
+            texts(data, "measured"),
+            maybe(data, "correlation"),
+            tuple(Tuned.read(k) for k in entries(data, "kernels")),
+        )
+
+
+@dataclass(frozen=True)
+class Catalog:
+    """Everything measured, a section per tuning; a kernel stands in one section of its arch."""
+
+    sections: tuple[Section, ...] = ()
+
+    def find(self, arch: str, key: Key) -> Tuned | None:
+        """Return a kernel's entry."""
+        own = (k for s in self.sections if s.arch == arch for k in s.kernels)
+        return next((k for k in own if k.key == key), None)
+
+    def with_section(self, new: Section) -> Catalog:
+        """Return the catalog with a tuning's kernels in place of what was known of them."""
+        names = {k.key.name for k in new.kernels}
+
+        def left(section: Section) -> Section:
+            if section.arch != new.arch:
+                return section
+            kept = tuple(k for k in section.kernels if k.key.name not in names)
+            return replace(section, kernels=kept)
+
+        sections = (*map(left, self.sections), new)
+        return Catalog(tuple(s for s in sections if s.kernels))
+
+    def text(self) -> str:
+        """Return the file's text."""
+        return dumps({"sections": [s.to_json() for s in self.sections]})
+
+
+def committed_path() -> Path:
+    """Return where the package's catalog stands, in a checkout or installed."""
+    return (
+        ROOT / "kernels" / "catalog.json" if (ROOT / "kernels").is_dir() else catalog_beside(ROOT)
+    )
+
+
+def catalog_beside(folder: Path) -> Path:
+    """Return where the catalog stands in a folder of kernels."""
+    return folder / "catalog.json"
+
+
+def load_catalog(path: Path) -> Catalog:
+    """Read a catalog, an empty one where there is no file; raises FileError for another file."""
+    if not path.is_file():
+        return Catalog()
+
+    def read(data: Json) -> Catalog:
+        return Catalog(tuple(Section.read(s) for s in entries(entry(data), "sections")))
+
+    return loaded(path, read, what="a catalog", hint=HINT)
+
+
+def write_catalog(path: Path, catalog: Catalog) -> None:
+    """Write a catalog whole."""
+    write_whole(path, catalog.text(), hint="choose another file: --catalog FILE")
+
+
+def knobs_of(data: Mapping[str, Json]) -> Knobs:
+    """Read knobs among an object's fields."""
+    return Knobs(**{name: integer(data, name) for name in Knobs.__dataclass_fields__})
+
+
+def chosen_variants(program: TileProgram, on: Target, tuned: Tuned | None) -> tuple[Variant, ...]:
+    """Return one variant per bucket: the measured one where there is one, else the rule's.
+
+    Raises PlanError for measured knobs that no longer fit the kernel.
+    """
+    measured = {} if tuned is None else {b.tokens: b.knobs for b in tuned.buckets}
+    by_rule = zip(BUCKETS, variants(program, on), strict=True)
+    chosen = tuple(replace(v, knobs=measured.get(m, v.knobs)) for m, v in by_rule)
+    footprint = Footprint.of(program)
+    for knobs in (v.knobs for v in chosen if v.knobs in measured.values()):
+        shared, registers = footprint.shared_bytes(knobs), footprint.registers(knobs)
+        if shared > on.shared_bytes or registers > REGISTERS_LEFT:
+            raise PlanError(
+                f"{program.recipe}: the knobs that the catalog has for {knobs.tokens} tokens "
+                f"do not fit the kernel of today: {shared} bytes, {registers} registers",
+                HINT,
+            )
+    return chosen
+
+
+def tuned_kernel(arch: str, key: Key, *, path: Path | None = None) -> Tuned | None:
+    """Return what the package's catalog says of a kernel."""
+    return load_catalog(path or committed_path()).find(arch, key)

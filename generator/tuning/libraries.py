@@ -1,0 +1,207 @@
+"""Compiling candidates: a source with one variant each, a small library each, without a GPU.
+
+A library holds the kernel and one C function; it names no CUDA runtime, the process that loads it
+brings PyTorch's. What fails to compile, or spills, costs that candidate only.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import subprocess
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from mirage_kernels.generator.compile import ROOT, gencode
+from mirage_kernels.generator.emit.cuda import Kernel, emit_cuda
+from mirage_kernels.generator.emit.header import Header
+from mirage_kernels.generator.emit.writer import Writer
+from mirage_kernels.generator.errors import FileError, PlanError, ToolchainError
+from mirage_kernels.generator.files import write_whole
+from mirage_kernels.generator.ir.text import Json
+from mirage_kernels.generator.plan.candidates import Candidate, candidates
+from mirage_kernels.generator.plan.lower import tile_program
+from mirage_kernels.generator.plan.program import TileProgram
+from mirage_kernels.generator.plan.tiles import Planning
+from mirage_kernels.generator.plan.variants import BUCKETS, Variant
+from mirage_kernels.generator.ptxas import parse
+from mirage_kernels.generator.record import KernelRecord
+from mirage_kernels.generator.request import Event, Progress
+from mirage_kernels.generator.target import target
+from mirage_kernels.generator.toolchain import Toolchain, find_toolchain
+from mirage_kernels.generator.tuning.catalog import Key
+from mirage_kernels.generator.tuning.fields import entry, integer, loaded, text
+from mirage_kernels.generator.tuning.manifest import FOLDER_HINT, Built, Compiled, Manifest
+
+LAUNCH, ARGS_BYTES = "mirage_candidate_launch", "mirage_candidate_args_bytes"
+DIGEST_LETTERS = 20
+_OWN = re.compile(rf"[0-9a-f]{{{DIGEST_LETTERS}}}\.(cu|so|json|o|unfinished)")
+ERROR_LINES = 3
+COMMAND = "mirage-kernels tune"
+
+
+@dataclass(frozen=True)
+class Shop:
+    """Where libraries are made: the folder, the compilers, how many at once."""
+
+    folder: Path
+    toolchain: Toolchain
+    jobs: int
+
+    @staticmethod
+    def at(folder: Path, jobs: int) -> Shop:
+        """Return the shop of a folder; raises ToolchainError, or FileError for a file."""
+        if folder.exists() and not folder.is_dir():
+            raise FileError(f"{folder} is a file, not a folder", FOLDER_HINT)
+        folder.mkdir(parents=True, exist_ok=True)
+        return Shop(folder, find_toolchain(), jobs)
+
+
+@dataclass(frozen=True)
+class Source:
+    """A candidate's source, or in `failed` why there is none."""
+
+    candidate: Candidate
+    text: str
+    failed: str = ""
+
+
+def compiled_kernel(record: KernelRecord, shop: Shop, *, top: int, progress: Progress) -> Compiled:
+    """Compile every candidate of a kernel; what the folder has already is not compiled again."""
+    program = tile_program(record.recipe, record.graph, Planning(arch=record.arch))
+    on = target(record.arch)
+    by_bucket = {m: candidates(program, m, on, top=top) for m in BUCKETS}
+    sources = [source_of(record, program, c) for found in by_bucket.values() for c in found]
+    built = iter(_all_built(sources, shop, record, progress))
+    key = Key(record.recipe, record.dtype, dict(record.shape))
+    buckets = {m: tuple(next(built) for _ in found) for m, found in by_bucket.items()}
+    return Compiled(key, record.roles.tokens, buckets)
+
+
+def prune(shop: Shop, manifest: Manifest) -> None:
+    """Remove libraries that no kernel of the manifest has any more: their sources have changed."""
+    named = {b.digest for k in manifest.kernels for found in k.buckets.values() for b in found}
+    for file in shop.folder.iterdir():
+        if _OWN.fullmatch(file.name) and file.stem not in named:
+            file.unlink()
+
+
+def source_of(record: KernelRecord, program: TileProgram, candidate: Candidate) -> Source:
+    """Return a candidate's source: the kernel as it is emitted, with one variant and C entries."""
+    header = Header(f"{COMMAND} {record.recipe}", record.stem, [("Knobs", str(candidate.knobs))])
+    kernel = Kernel(program, (Variant(0, candidate.knobs),), record.storage, header)
+    try:
+        return Source(candidate, emit_cuda(kernel) + _entries(kernel.symbol))
+    except PlanError as error:
+        return Source(candidate, "", error.sentence)
+
+
+def _entries(symbol: str) -> str:
+    writer = Writer()
+    writer.line()
+    writer.line('#define VISIBLE __attribute__((visibility("default")))')
+    signature = f'extern "C" VISIBLE int {LAUNCH}(const mirage::LaunchArgs* args, void* stream) {{'
+    with writer.block(signature):
+        writer.line(
+            f"return mirage::generated::{symbol}(*args, static_cast<cudaStream_t>(stream));"
+        )
+    with writer.block(f'extern "C" VISIBLE int {ARGS_BYTES}() {{'):
+        writer.line("return static_cast<int>(sizeof(mirage::LaunchArgs));")
+    return writer.text()
+
+
+def _all_built(
+    sources: Sequence[Source], shop: Shop, record: KernelRecord, progress: Progress
+) -> list[Built]:
+    name, built = f"{record.recipe} {record.stem}", []
+    pool = ThreadPoolExecutor(shop.jobs)
+    try:
+        for done, one in enumerate(pool.map(lambda s: _built(s, shop, record.arch), sources), 1):
+            progress(Event("compile", done, len(sources), name))
+            built.append(one)
+    finally:  # an interrupt too: what has not started must not
+        pool.shutdown(cancel_futures=True)
+    return built
+
+
+def _built(source: Source, shop: Shop, arch: str) -> Built:
+    candidate = source.candidate
+    digest = digest_of(source.text, shop.toolchain, arch)
+    predicted = round(candidate.predicted_us, 3)
+    if source.failed:
+        return Built(digest, candidate.knobs, predicted, 0, source.failed)
+    report = shop.folder / f"{digest}.json"
+    if not (report.is_file() and (shop.folder / f"{digest}.so").is_file()):
+        said = json.dumps(_compiled(source.text, digest, shop, arch))
+        write_whole(report, said + "\n", hint=FOLDER_HINT)
+
+    def read(data: Json) -> Built:
+        said = entry(data)
+        failed = text(said, "failed") if "failed" in said else ""
+        return Built(digest, candidate.knobs, predicted, integer(said, "registers"), failed)
+
+    return loaded(report, read, what="a compiler's report", hint="remove it, compile again")
+
+
+def _compiled(source: str, digest: str, shop: Shop, arch: str) -> dict[str, Json]:
+    """Compile and link one library; return its registers, or why it is not to be measured."""
+    file, library = (shop.folder / f"{digest}{ending}" for ending in (".cu", ".so"))
+    write_whole(file, source, hint=FOLDER_HINT)
+    object_file, unfinished = file.with_suffix(".o"), file.with_suffix(".unfinished")
+    compile_command = [*compiler(shop.toolchain, arch), "-c", str(file), "-o", str(object_file)]
+    link = [str(shop.toolchain.cxx), "-shared", "-s", str(object_file), "-o", str(unfinished)]
+    try:
+        report = _ran(compile_command)
+        _ran(link)
+        unfinished.replace(library)
+    except ToolchainError as error:
+        library.write_bytes(b"")  # so that it is not tried again
+        return {"registers": 0, "failed": error.sentence}
+    finally:
+        object_file.unlink(missing_ok=True)
+        unfinished.unlink(missing_ok=True)
+    kernels = parse(report)
+    registers: dict[str, Json] = {"registers": max(k.registers for k in kernels)}
+    spilled = sum(k.spill_bytes for k in kernels)
+    return registers | ({"failed": f"spills {spilled} bytes"} if spilled else {})
+
+
+def compiler(toolchain: Toolchain, arch: str) -> list[str]:
+    """Return the command that compiles a source as the library's are, and says what it took."""
+    host = ("-fPIC", "-fvisibility=hidden", "-fno-gnu-unique")
+    return [
+        *(*toolchain.launcher, str(toolchain.nvcc), f"-ccbin={toolchain.cxx}"),
+        *("-O3", "-std=c++17", f"-I{ROOT / 'csrc'}", gencode(arch), "-Xptxas=-v"),
+        *("-Xfatbin=-compress-all", "--compress-mode=size"),
+        *(f"-Xcompiler={flag}" for flag in host),
+    ]
+
+
+def _ran(command: Sequence[str]) -> str:
+    ran = subprocess.run(command, capture_output=True, text=True, check=False)
+    said = ran.stdout + ran.stderr
+    if ran.returncode:
+        errors = [line for line in said.splitlines() if "error" in line] or said.splitlines()
+        raise ToolchainError("does not compile: " + " / ".join(errors[:ERROR_LINES]))
+    return said
+
+
+def digest_of(source: str, toolchain: Toolchain, arch: str) -> str:
+    """Return a name for a source with all that it includes and how it is compiled."""
+    # The toolchain's folders are no part of it: another machine makes the same library.
+    flags = [word for word in compiler(toolchain, arch) if "/" not in word]
+    contents = "\0".join([source, _vocabulary(), *flags])
+    return hashlib.sha256(contents.encode()).hexdigest()[:DIGEST_LETTERS]
+
+
+@cache
+def _vocabulary() -> str:
+    """Return a digest of all that emitted sources include."""
+    csrc = ROOT / "csrc"
+    files = [csrc / "launch.h", *sorted(csrc.glob("tile/**/*.cuh")), *sorted(csrc.glob("bench/*h"))]
+    digests = [hashlib.sha256(file.read_bytes()).hexdigest() for file in files]
+    return "\0".join(digests)

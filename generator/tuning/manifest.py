@@ -1,0 +1,120 @@
+"""manifest.json: the candidates of a tuning, as they were compiled; the name of each library."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from mirage_kernels.generator.files import write_whole
+from mirage_kernels.generator.ir.text import Json, dumps
+from mirage_kernels.generator.plan.variants import Knobs
+from mirage_kernels.generator.tuning.catalog import Key, knobs_of
+from mirage_kernels.generator.tuning.fields import (
+    entries,
+    entry,
+    integer,
+    loaded,
+    number,
+    text,
+)
+
+FOLDER_HINT = "choose a folder that can be written"
+
+
+@dataclass(frozen=True)
+class Built:
+    """A compiled candidate; `digest` names its files and stands for its whole source."""
+
+    digest: str
+    knobs: Knobs
+    predicted_us: float
+    registers: int
+    failed: str = ""  # why it is not to be measured
+
+    @property
+    def library(self) -> str:
+        """Its library's file name."""
+        return f"{self.digest}.so"
+
+    def to_json(self) -> dict[str, Json]:
+        """Return it as JSON data."""
+        reason: dict[str, Json] = {"failed": self.failed} if self.failed else {}
+        made: dict[str, Json] = {
+            "digest": self.digest,
+            "predicted_us": self.predicted_us,
+            "registers": self.registers,
+        }
+        return self.knobs.to_json() | made | reason
+
+    @staticmethod
+    def read(data: Mapping[str, Json]) -> Built:
+        """Read what `to_json` makes."""
+        return Built(
+            text(data, "digest"),
+            knobs_of(data),
+            number(data, "predicted_us"),
+            integer(data, "registers"),
+            text(data, "failed") if "failed" in data else "",
+        )
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """A kernel's candidates by bucket, in predicted order; `tokens` names its dynamic dim."""
+
+    key: Key
+    tokens: str
+    buckets: Mapping[int, tuple[Built, ...]]
+
+    def to_json(self) -> dict[str, Json]:
+        """Return it as JSON data."""
+        buckets: list[Json] = [
+            {"tokens": m, "candidates": [b.to_json() for b in built]}
+            for m, built in self.buckets.items()
+        ]
+        return self.key.to_json() | {"dim": self.tokens, "buckets": buckets}
+
+    @staticmethod
+    def read(data: Mapping[str, Json]) -> Compiled:
+        """Read what `to_json` makes."""
+        buckets = {
+            integer(b, "tokens"): tuple(Built.read(c) for c in entries(b, "candidates"))
+            for b in entries(data, "buckets")
+        }
+        return Compiled(Key.read(data), text(data, "dim"), buckets)
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """What a folder holds: kernels of one architecture and the command that compiled them."""
+
+    arch: str
+    command: str
+    kernels: tuple[Compiled, ...]
+
+    def text(self) -> str:
+        """Return the file's text."""
+        kernels: list[Json] = [k.to_json() for k in self.kernels]
+        return dumps({"arch": self.arch, "command": self.command, "kernels": kernels})
+
+    def write(self, folder: Path) -> None:
+        """Write the manifest whole into its folder."""
+        write_whole(path_in(folder), self.text(), hint=FOLDER_HINT)
+
+
+def path_in(folder: Path) -> Path:
+    """Return where a folder's manifest stands."""
+    return folder / "manifest.json"
+
+
+def load_manifest(folder: Path) -> Manifest:
+    """Read a folder's manifest; raises FileError where there is none."""
+
+    def read(data: Json) -> Manifest:
+        whole = entry(data)
+        kernels = tuple(Compiled.read(k) for k in entries(whole, "kernels"))
+        return Manifest(text(whole, "arch"), text(whole, "command"), kernels)
+
+    hint = f"`mirage-kernels tune --compile {folder}` writes it"
+    return loaded(path_in(folder), read, what="a tuning's manifest", hint=hint)

@@ -1,0 +1,277 @@
+"""The process that measures: reads a question per line, answers on a line; needs PyTorch and a GPU.
+
+    {"environment": COMMAND}                            -> {"environment": {...}}
+    {"kernel": NAME, "tokens": M}                       -> {"floor_us": ..., "eager_us": ...}
+    {"kernel": NAME, "tokens": M, "library": FILE, "promised": BOOL} -> {"us": ..., "error": ...}
+
+or {"failed": REASON}. What is promised: that no kernel before a launch writes its weights. With
+"leaving" the process says that the GPU's state cannot be trusted any more, and ends.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
+from functools import cached_property
+from pathlib import Path
+
+import torch
+
+from mirage_kernels.generator.commands.workload import Workload
+from mirage_kernels.generator.ir.dtypes import DType
+from mirage_kernels.generator.ir.text import Json
+from mirage_kernels.generator.measure import (
+    FloorReader,
+    Inputs,
+    cold_microseconds,
+    environment,
+    floor_microseconds,
+    graph_microseconds,
+    library_floor,
+    relative_error,
+    rotation_count,
+    total_bytes,
+)
+from mirage_kernels.generator.recipe import load_recipe
+from mirage_kernels.generator.target import target
+from mirage_kernels.generator.tuning.fields import entry, integer, text
+from mirage_kernels.generator.tuning.manifest import Compiled, Manifest, load_manifest
+
+MOST_TOKENS = 128  # that any question is about
+LAUNCH, ARGS_BYTES = "mirage_candidate_launch", "mirage_candidate_args_bytes"
+SEED = 20260
+
+
+class LaunchArgs(ctypes.Structure):
+    """`mirage::LaunchArgs` of csrc/launch.h."""
+
+    _fields_ = (
+        ("inputs", ctypes.c_void_p * 8),
+        ("outputs", ctypes.c_void_p * 4),
+        ("row_strides", ctypes.c_int64 * 8),
+        ("dims", ctypes.c_int64 * 4),
+        ("scalars", ctypes.c_float * 4),
+        ("constant_weights", ctypes.c_bool),
+    )
+
+
+class RefusedError(Exception):
+    """A library that cannot be loaded, or a launch that was refused."""
+
+
+@dataclass(frozen=True)
+class Library:
+    """One candidate's library."""
+
+    launch: Callable[[ctypes.Structure, int | None], int]
+
+    @staticmethod
+    def load(path: Path) -> Library:
+        """Load a library; its CUDA runtime is the one that PyTorch has loaded."""
+        try:
+            loaded = ctypes.CDLL(str(path))
+        except OSError as error:
+            raise RefusedError(f"the library does not load: {error}") from error
+        expected, own = ctypes.sizeof(LaunchArgs), int(getattr(loaded, ARGS_BYTES)())
+        if own != expected:
+            raise RefusedError(f"its LaunchArgs have {own} bytes, the worker's {expected}")
+        function = getattr(loaded, LAUNCH)
+        function.argtypes = (ctypes.POINTER(LaunchArgs), ctypes.c_void_p)
+        return Library(lambda args, stream: int(function(ctypes.byref(args), stream)))
+
+    def call(self, out: torch.Tensor, tensors: Inputs, how: How) -> Callable[[], None]:
+        """Return a launch on fixed buffers."""
+        args = LaunchArgs(constant_weights=how.promised)
+        for i, tensor in enumerate(tensors):
+            args.inputs[i] = tensor.data_ptr()
+            args.row_strides[i] = tensor.stride(0) if tensor.dim() > 1 else tensor.shape[-1]
+        for i, scalar in enumerate(how.scalars):
+            args.scalars[i] = scalar
+        args.outputs[0], args.dims[0] = out.data_ptr(), how.tokens
+
+        def launch() -> None:
+            status = self.launch(args, _stream(out))
+            if status:
+                raise RefusedError(f"the launch failed with CUDA error {status}")
+
+        return launch
+
+
+@dataclass(frozen=True)
+class How:
+    """What a launch needs beside its buffers."""
+
+    tokens: int
+    scalars: tuple[float, ...]
+    promised: bool = True  # the weights are constant
+
+
+def _stream(out: torch.Tensor) -> int | None:
+    return int(torch.cuda.current_stream().cuda_stream) if out.is_cuda else None
+
+
+@dataclass
+class Bench:
+    """One kernel's buffers, shared by all its candidates, and what they are compared with."""
+
+    kernel: Compiled
+    device: str = "cuda"
+
+    @cached_property
+    def workload(self) -> Workload:
+        """The recipe at the kernel's shape, with as many tokens as any question."""
+        key = self.kernel.key
+        sizes = {**key.shape, self.kernel.tokens: MOST_TOKENS}
+        return Workload(load_recipe(key.recipe), DType(key.dtype), sizes, self.device)
+
+    @cached_property
+    def sets(self) -> list[Inputs]:
+        """Input sets that together exceed the cache often enough, even cut to few tokens."""
+        first = self.workload.inputs(SEED)
+        count = rotation_count(total_bytes(self._cut(first, 1)))
+        return [first, *(self.workload.inputs(SEED + n) for n in range(1, count))]
+
+    @cached_property
+    def oracle(self) -> torch.Tensor:
+        """The first set's result in float64, all tokens."""
+        return self.workload.reference(
+            *(t.double() if t.is_floating_point() else t for t in self.sets[0])
+        )
+
+    def inputs(self, tokens: int) -> list[Inputs]:
+        """Return the input sets cut to so many tokens; nothing is copied."""
+        return [self._cut(tensors, tokens) for tensors in self.sets]
+
+    def _cut(self, tensors: Inputs, tokens: int) -> Inputs:
+        recipe = self.workload.recipe
+        dims = [text.partition(":")[0].split() for text in recipe.inputs.values()]
+        kept = zip((d for d in dims if d), tensors, strict=True)
+        axis = self.kernel.tokens
+        return tuple(t.narrow(d.index(axis), 0, tokens) if axis in d else t for d, t in kept)
+
+    def new_out(self, tokens: int) -> torch.Tensor:
+        """Return an output full of NaN: elements that nobody writes show."""
+        sizes = {**self.workload.sizes, self.kernel.tokens: tokens}
+        shape = [sizes[name] for name in self.workload.recipe.output.split()]
+        return torch.full(shape, float("nan"), dtype=self.sets[0][0].dtype, device=self.device)
+
+    def peers(self, tokens: int, reader: FloorReader) -> dict[str, Json]:
+        """Measure the floor and PyTorch eager."""
+        inputs = self.inputs(tokens)
+        return {
+            "floor_us": floor_microseconds(reader, total_bytes(inputs[0])),
+            "eager_us": cold_microseconds(self.workload.reference, inputs),
+        }
+
+    def candidate(self, tokens: int, library: Library, *, promised: bool = True) -> dict[str, Json]:
+        """Compare a candidate's result with float64; where it is right, measure its time."""
+        recipe = self.workload.recipe
+        names = [name for name, dims in recipe.inputs.items() if not dims.partition(":")[0]]
+        how = How(tokens, tuple(recipe.scalars[name] for name in names), promised)
+        inputs = self.inputs(tokens)
+        out = self.new_out(tokens)
+        library.call(out, inputs[0], how)()
+        error, eager = self.errors(out, inputs[0])
+        if not error <= recipe.tolerance * eager:
+            return {"failed": f"its error is {error:.2e}, PyTorch's {eager:.2e}"}
+        outs = [out, *(torch.empty_like(out) for _ in inputs[1:])]
+        pairs = zip(outs, inputs, strict=True)
+        return {"us": self.time([library.call(o, i, how) for o, i in pairs]), "error": error}
+
+    def time(self, calls: Sequence[Callable[[], None]]) -> float:
+        """Return the time of a call, rotating over them."""
+        return graph_microseconds(calls)
+
+    def errors(self, out: torch.Tensor, inputs: Inputs) -> tuple[float, float]:
+        """Return the relative errors of a result and of eager's."""
+        oracle = self.oracle[: out.shape[0]]
+        eager = self.workload.reference(*inputs)
+        return relative_error(out, oracle), relative_error(eager, oracle)
+
+
+@dataclass
+class Worker:
+    """Answers questions about a folder's libraries; one kernel's buffers are kept at a time."""
+
+    folder: Path
+    manifest: Manifest
+    reader: FloorReader
+    benches: dict[str, Bench] = field(default_factory=dict)
+
+    def answer(self, question: dict[str, Json]) -> dict[str, Json]:
+        """Answer one question."""
+        if "environment" in question:
+            here = asdict(environment(command=text(question, "environment"), commit=""))
+            return {"environment": {name: value for name, value in here.items() if value}}
+        bench, tokens = self.bench(text(question, "kernel")), integer(question, "tokens")
+        if "library" not in question:
+            return bench.peers(tokens, self.reader)
+        library = Library.load(self.folder / text(question, "library"))
+        return bench.candidate(tokens, library, promised=bool(question["promised"]))
+
+    def bench(self, name: str) -> Bench:
+        """Return a kernel's buffers, giving back those of the kernel before."""
+        if name not in self.benches:
+            self.benches.clear()
+            torch.cuda.empty_cache()
+            kernel = next(k for k in self.manifest.kernels if k.key.name == name)
+            self.benches[name] = Bench(kernel)
+        return self.benches[name]
+
+
+def refusal(manifest: Manifest) -> dict[str, Json]:
+    """Return why nothing can be measured here; nothing where it can."""
+    wanted = target(manifest.arch)
+    doctor = "`mirage-kernels doctor` says what was found"
+    if not torch.cuda.is_available():
+        return {"refused": "tuning needs an NVIDIA GPU, and torch sees none", "hint": doctor}
+    found = torch.cuda.get_device_capability()
+    if found != wanted.capability:
+        name = torch.cuda.get_device_name()
+        sentence = f"the candidates are for {manifest.arch}, this {name} has capability {found}"
+        return {"refused": sentence, "hint": "`mirage-kernels tune --arch` names another"}
+    try:
+        import mirage_kernels.ops  # noqa: F401  (registers the floor's kernels)
+    except ImportError as failure:
+        return {"refused": str(failure), "hint": doctor}
+    return {}
+
+
+def serve(folder: Path) -> None:
+    """Answer the questions of stdin until it ends; what others print goes to stderr."""
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+
+    def say(answer: dict[str, Json]) -> None:
+        print(json.dumps(answer), file=answers, flush=True)
+
+    manifest = load_manifest(folder)
+    refused = refusal(manifest)
+    if refused:
+        return say(refused)
+    _publish_runtime()
+    worker = Worker(folder, manifest, library_floor())
+    say({"ready": True})
+    for line in sys.stdin:
+        try:
+            say(worker.answer(entry(json.loads(line))))
+        except (RefusedError, RuntimeError) as error:  # CUDA's errors are RuntimeErrors
+            first = str(error).strip().partition("\n")[0]
+            return say({"failed": first or type(error).__name__, "leaving": True})
+    return None
+
+
+def _publish_runtime() -> None:
+    """Let candidates find the CUDA runtime that PyTorch has loaded, whatever its file's name."""
+    mapped = (line.split()[-1] for line in Path("/proc/self/maps").read_text().splitlines())
+    runtime = next((f for f in mapped if Path(f).name.startswith("libcudart")), None)
+    major = str(torch.version.cuda).partition(".")[0]
+    ctypes.CDLL(runtime or f"libcudart.so.{major}", mode=ctypes.RTLD_GLOBAL)
+
+
+if __name__ == "__main__":
+    serve(Path(sys.argv[1]))

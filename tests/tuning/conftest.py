@@ -1,0 +1,28 @@
+"""Lets the tests of tuning import the module that only they share; makes tunings."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+from pretended_tuning import MakeTuning, Pretended, compiled
+
+from mirage_kernels.generator.tuning.manifest import Compiled, Manifest
+from mirage_kernels.generator.tuning.results import load_results
+from mirage_kernels.generator.tuning.session import Tuning
+
+
+@pytest.fixture
+def tuning(tmp_path: Path) -> MakeTuning:
+    """Make a tuning in this test's folder; made again, it finds what was measured before."""
+
+    def make(measurer: Pretended, kernel: Compiled | None = None) -> Tuning:
+        manifest = Manifest("sm_90a", "mirage-kernels tune", (kernel or compiled(),))
+        results = load_results(tmp_path / "measured.json")
+        return Tuning(manifest, results, measurer, "mirage-kernels tune")
+
+    return make

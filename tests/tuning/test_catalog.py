@@ -1,0 +1,160 @@
+"""The catalog: it round-trips, a new tuning replaces what it measured, `generate` takes from it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from mirage_kernels.generator import pipeline
+from mirage_kernels.generator.errors import FileError, PlanError
+from mirage_kernels.generator.ir import DType, Graph
+from mirage_kernels.generator.plan.lower import tile_program
+from mirage_kernels.generator.plan.program import TileProgram
+from mirage_kernels.generator.plan.variants import Knobs, variants
+from mirage_kernels.generator.record import KernelRecord
+from mirage_kernels.generator.sources import table_of
+from mirage_kernels.generator.target import target
+from mirage_kernels.generator.tuning import catalog as catalog_module
+from mirage_kernels.generator.tuning.catalog import (
+    Beyond,
+    Bucket,
+    Catalog,
+    Key,
+    Section,
+    Tried,
+    Tuned,
+    chosen_variants,
+    load_catalog,
+    tuned_kernel,
+    write_catalog,
+)
+
+KEY = Key("rms_norm_linear", "fp16", {"K": 72, "N": 40})
+OTHER = replace(KEY, dtype="bf16")
+KNOBS = Knobs(16, 16, 8, 1, 2)
+ON = target("sm_90a")
+
+
+def tuned(key: Key = KEY, knobs: Knobs = KNOBS) -> Tuned:
+    tries = (Tried(knobs, 11.5, 10.25), Tried(knobs, 12.0, failed="the process died: SIGSEGV"))
+    bucket = Bucket(knobs.tokens, knobs, 10.25, 11.5, 9.0, 20.0, None, tries)
+    return Tuned(key, 128, (bucket,), (Beyond(128, 15.0, 20.0),))
+
+
+def section(*kernels: Tuned, arch: str = "sm_90a", gpu: str = "NVIDIA H200") -> Section:
+    return Section(arch, {"gpu": gpu, "date": "2026-11-21"}, 0.75, kernels or (tuned(),))
+
+
+def test_a_catalog_is_read_as_it_was_written(tmp_path: Path) -> None:
+    file = tmp_path / "catalog.json"
+    made = Catalog((section(),))
+    write_catalog(file, made)
+    assert load_catalog(file) == made
+
+
+def test_writing_what_was_read_changes_no_byte(tmp_path: Path) -> None:
+    file = tmp_path / "catalog.json"
+    write_catalog(file, Catalog((section(),)))
+    before = file.read_bytes()
+    write_catalog(file, load_catalog(file))
+    assert file.read_bytes() == before
+
+
+def test_without_a_file_the_catalog_is_empty(tmp_path: Path) -> None:
+    assert load_catalog(tmp_path / "catalog.json") == Catalog()
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"sections": [{}]}', '{"sections": 3}'])
+def test_another_file_is_no_catalog(tmp_path: Path, text: str) -> None:
+    file = tmp_path / "catalog.json"
+    file.write_text(text)
+    with pytest.raises(FileError, match="is not a catalog"):
+        load_catalog(file)
+
+
+def test_a_new_tuning_replaces_what_it_measured() -> None:
+    old = Catalog((section(tuned(KEY), tuned(OTHER)),))
+    made = old.with_section(section(tuned(KEY, replace(KNOBS, stages=3)), gpu="another"))
+    found = made.find("sm_90a", KEY)
+    assert found is not None
+    assert found.buckets[0].knobs.stages == 3
+
+
+def test_a_new_tuning_keeps_what_it_did_not_measure() -> None:
+    made = Catalog((section(tuned(KEY), tuned(OTHER)),)).with_section(section(tuned(KEY)))
+    assert [[k.key for k in s.kernels] for s in made.sections] == [[OTHER], [KEY]]
+
+
+def test_a_section_that_is_all_replaced_goes() -> None:
+    made = Catalog((section(),)).with_section(section(gpu="another"))
+    assert [s.measured["gpu"] for s in made.sections] == ["another"]
+
+
+def test_a_tuning_for_another_architecture_replaces_nothing() -> None:
+    made = Catalog((section(),)).with_section(section(arch="sm_80"))
+    assert [s.arch for s in made.sections] == ["sm_90a", "sm_80"]
+
+
+@pytest.fixture
+def program(fused: Callable[..., Graph]) -> TileProgram:
+    return tile_program("rms_norm_linear", fused())
+
+
+def test_a_kernel_never_tuned_has_the_variants_of_the_rule(program: TileProgram) -> None:
+    assert chosen_variants(program, ON, None) == variants(program, ON)
+
+
+def test_a_tuned_bucket_has_the_measured_knobs(program: TileProgram) -> None:
+    chosen = {v.bucket: v.knobs for v in chosen_variants(program, ON, tuned())}
+    assert chosen[16] == KNOBS
+
+
+def test_the_buckets_that_were_not_measured_keep_the_rule(program: TileProgram) -> None:
+    chosen = {v.bucket: v.knobs for v in chosen_variants(program, ON, tuned())}
+    rule = {v.bucket: v.knobs for v in variants(program, ON)}
+    assert {b: k for b, k in chosen.items() if b != 16} == {
+        b: k for b, k in rule.items() if b != 16
+    }
+
+
+def test_measured_knobs_that_no_longer_fit_are_an_error(program: TileProgram) -> None:
+    with pytest.raises(PlanError, match="do not fit the kernel of today") as raised:
+        chosen_variants(program, ON, tuned(knobs=replace(KNOBS, rows=512)))
+    assert "mirage-kernels tune" in raised.value.hint
+
+
+@pytest.fixture
+def committed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A catalog in place of the package's."""
+    file = tmp_path / "catalog.json"
+    monkeypatch.setattr(catalog_module, "committed_path", lambda: file)
+    return file
+
+
+def test_generate_takes_variants_and_most_tokens_from_the_catalog(
+    committed: Path, golden_record: Callable[[DType], KernelRecord]
+) -> None:
+    write_catalog(committed, Catalog((section(),)))
+    record = golden_record(DType.FP16)
+    about = {n: getattr(record, n) for n in pipeline.About.__dataclass_fields__}
+    made = pipeline.planned(pipeline.About(**about), record.graph)
+    assert {v.bucket: v.knobs for v in made.variants}[16] == KNOBS
+    assert made.max_tokens == 128
+
+
+def test_a_committed_record_does_not_depend_on_the_catalog(
+    committed: Path, golden_record: Callable[[DType], KernelRecord]
+) -> None:
+    record = golden_record(DType.FP16)
+    before = table_of("sm_90a", [record])
+    write_catalog(committed, Catalog((section(),)))
+    assert table_of("sm_90a", [record]) == before
+
+
+def test_a_kernel_is_found_by_its_architecture(committed: Path) -> None:
+    write_catalog(committed, Catalog((section(),)))
+    assert tuned_kernel("sm_90a", KEY) == tuned()
+    assert tuned_kernel("sm_80", KEY) is None

@@ -1,0 +1,170 @@
+"""Compiling candidates: one variant per source, each once; a failure costs one candidate."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+
+from mirage_kernels.generator.compile import ROOT
+from mirage_kernels.generator.errors import FileError, ToolchainError
+from mirage_kernels.generator.ir import DType
+from mirage_kernels.generator.plan.variants import BUCKETS
+from mirage_kernels.generator.record import KernelRecord
+from mirage_kernels.generator.request import Event
+from mirage_kernels.generator.toolchain import Toolchain, find_nvcc
+from mirage_kernels.generator.tuning import libraries
+from mirage_kernels.generator.tuning.libraries import Shop, compiled_kernel, digest_of, prune
+from mirage_kernels.generator.tuning.manifest import (
+    Built,
+    Compiled,
+    Manifest,
+    load_manifest,
+)
+
+REPORT = """ptxas info    : Compiling entry function '_Z1k' for 'sm_90a'
+    0 bytes stack frame, {spilled} bytes spill stores, {spilled} bytes spill loads
+ptxas info    : Used 96 registers, used 1 barriers
+"""
+NOWHERE = Path("nowhere")
+TOOLS = Toolchain(NOWHERE / "nvcc", NOWHERE / "g++", NOWHERE, NOWHERE, NOWHERE, ())
+Compile = Callable[..., Compiled]
+
+
+class Compiler:
+    """In place of nvcc and the linker; `answers` by the order of the sources."""
+
+    def __init__(self, *answers: str | ToolchainError) -> None:
+        self.answers = list(answers)
+        self.sources: list[str] = []
+
+    def __call__(self, command: Sequence[str]) -> str:
+        if "-shared" in command:
+            Path(command[-1]).write_bytes(b"a library")
+            return ""
+        self.sources.append(Path(command[command.index("-c") + 1]).read_text())
+        answer = self.answers.pop(0) if self.answers else REPORT.format(spilled=0)
+        if isinstance(answer, ToolchainError):
+            raise answer
+        return answer
+
+
+@pytest.fixture
+def record(golden_record: Callable[[DType], KernelRecord]) -> KernelRecord:
+    return golden_record(DType.FP16)
+
+
+@pytest.fixture
+def compile_with(tmp_path: Path, record: KernelRecord, monkeypatch: pytest.MonkeyPatch) -> Compile:
+    def run(compiler: Compiler) -> Compiled:
+        monkeypatch.setattr(libraries, "_ran", compiler)
+        return compiled_kernel(record, Shop(tmp_path, TOOLS, 1), top=1, progress=silent)
+
+    return run
+
+
+def silent(event: Event) -> None:
+    """Show no progress."""
+
+
+def all_built(kernel: Compiled) -> list[Built]:
+    return [b for built in kernel.buckets.values() for b in built]
+
+
+def test_every_bucket_has_candidates(compile_with: Compile) -> None:
+    assert tuple(compile_with(Compiler()).buckets) == BUCKETS
+
+
+def test_every_source_has_one_variant(compile_with: Compile) -> None:
+    compiler = Compiler()
+    compile_with(compiler)
+    assert {len(re.findall(r"constexpr int kTokens =", s)) for s in compiler.sources} == {1}
+
+
+def test_every_candidate_has_its_own_library(compile_with: Compile, tmp_path: Path) -> None:
+    built = all_built(compile_with(Compiler()))
+    assert len({b.library for b in built}) == len(built)
+    assert all((tmp_path / b.library).is_file() for b in built)
+
+
+def test_a_compile_error_costs_one_candidate(compile_with: Compile) -> None:
+    built = all_built(compile_with(Compiler(ToolchainError("does not compile: error"))))
+    assert [b.failed for b in built if b.failed] == ["does not compile: error"]
+
+
+def test_a_spill_costs_one_candidate(compile_with: Compile) -> None:
+    built = all_built(compile_with(Compiler(REPORT.format(spilled=4))))
+    assert [b.failed for b in built if b.failed] == ["spills 8 bytes"]
+
+
+def test_nothing_is_compiled_twice(compile_with: Compile) -> None:
+    first = compile_with(Compiler(ToolchainError("does not compile: error")))
+    again = Compiler()
+    assert compile_with(again) == first
+    assert again.sources == []
+
+
+def test_registers_are_what_the_assembler_says(compile_with: Compile) -> None:
+    assert {b.registers for b in all_built(compile_with(Compiler()))} == {96}
+
+
+def test_a_change_of_the_device_vocabulary_makes_other_libraries(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    before = digest_of("source", TOOLS, "sm_90a")
+    monkeypatch.setattr(libraries, "_vocabulary", lambda: "changed")
+    assert digest_of("source", TOOLS, "sm_90a") != before
+
+
+def test_the_compilers_folder_makes_no_other_libraries() -> None:
+    elsewhere = Toolchain(*[Path("else") / p for p in "abcde"], ())
+    assert digest_of("source", TOOLS, "sm_90a") == digest_of("source", elsewhere, "sm_90a")
+
+
+def test_a_file_in_place_of_the_folder_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(FileError, match="is a file, not a folder"):
+        Shop.at(tmp_path / "file", 1)
+
+
+def test_libraries_of_changed_sources_are_removed(compile_with: Compile, tmp_path: Path) -> None:
+    kernel = compile_with(Compiler())
+    (tmp_path / f"{'0' * 20}.so").write_bytes(b"old")
+    prune(Shop(tmp_path, TOOLS, 1), Manifest("sm_90a", "", (kernel,)))
+    left = {f.stem for f in tmp_path.glob("*.so")}
+    assert left == {b.digest for b in all_built(kernel)}
+
+
+def test_nothing_but_libraries_is_removed(compile_with: Compile, tmp_path: Path) -> None:
+    kept = [tmp_path / "measured.json", tmp_path / "mine.so", tmp_path / "notes.txt"]
+    for file in kept:
+        file.write_text("mine")
+    prune(Shop(tmp_path, TOOLS, 1), Manifest("sm_90a", "", ()))
+    assert all(file.is_file() for file in kept)
+
+
+def test_a_manifest_is_read_as_it_was_written(compile_with: Compile, tmp_path: Path) -> None:
+    compiler = Compiler(ToolchainError("does not compile: error"))
+    made = Manifest("sm_90a", "mirage-kernels tune", (compile_with(compiler),))
+    made.write(tmp_path)
+    assert load_manifest(tmp_path) == made
+
+
+def test_a_folder_without_a_manifest_is_an_error_with_the_command(tmp_path: Path) -> None:
+    with pytest.raises(FileError) as raised:
+        load_manifest(tmp_path)
+    assert "tune --compile" in raised.value.hint
+
+
+@pytest.mark.skipif(
+    find_nvcc() is None or not (ROOT / "csrc").is_dir(), reason="needs nvcc and the sources"
+)
+def test_a_candidate_compiles_with_nvcc(record: KernelRecord, tmp_path: Path) -> None:
+    shop = Shop.at(tmp_path, 1)
+    program = libraries.tile_program(record.recipe, record.graph)
+    first = libraries.candidates(program, 8, libraries.target("sm_90a"), top=1)[0]
+    built = libraries._built(libraries.source_of(record, program, first), shop, "sm_90a")
+    assert built.failed == ""
+    assert (tmp_path / built.library).stat().st_size > 1000

@@ -1,0 +1,99 @@
+"""The worker process from outside: crashes, hangs and refusals are answers or sentences."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from mirage_kernels.generator.errors import ToolchainError
+from mirage_kernels.generator.tuning.process import Process
+
+# Does what the question says; counts the questions that this process had.
+OBEDIENT = """
+import json, os, signal, sys, time
+print(json.dumps({"ready": True}), flush=True)
+for count, line in enumerate(sys.stdin, 1):
+    do = json.loads(line)["do"]
+    if do == "crash":
+        os.kill(os.getpid(), signal.SIGSEGV)
+    if do == "hang":
+        time.sleep(600)
+    if do == "leave":
+        print("first words", file=sys.stderr)
+        sys.exit("last words")
+    print(json.dumps({"count": count} | ({"leaving": True} if do == "say goodbye" else {})),
+          flush=True)
+"""
+Make = Callable[[str], Process]
+
+
+@pytest.fixture
+def make() -> Iterator[Make]:
+    made: list[Process] = []
+
+    def process(program: str) -> Process:
+        made.append(Process((sys.executable, "-c", program)))
+        return made[-1]
+
+    yield process
+    for one in made:
+        one.close()
+
+
+def asked(process: Process, *orders: str, seconds: float = 30) -> list[object]:
+    return [process.ask({"do": order}, seconds=seconds) for order in orders]
+
+
+def test_one_process_serves_many_questions(make: Make) -> None:
+    assert asked(make(OBEDIENT), "work", "work") == [{"count": 1}, {"count": 2}]
+
+
+def test_a_crash_is_the_answer_to_its_question(make: Make) -> None:
+    assert asked(make(OBEDIENT), "crash") == [{"failed": "the process died: SIGSEGV"}]
+
+
+def test_after_a_crash_another_process_goes_on(make: Make) -> None:
+    assert asked(make(OBEDIENT), "work", "crash", "work")[-1] == {"count": 1}
+
+
+def test_a_hang_is_the_answer_to_its_question(make: Make) -> None:
+    process = make(OBEDIENT)
+    assert asked(process, "work")
+    assert asked(process, "hang", seconds=0.2) == [{"failed": "no answer within 0.2 s"}]
+
+
+def test_after_a_hang_another_process_goes_on(make: Make) -> None:
+    process = make(OBEDIENT)
+    asked(process, "work")
+    asked(process, "hang", seconds=0.2)
+    assert asked(process, "work") == [{"count": 1}]
+
+
+def test_a_process_that_leaves_says_its_last_words(make: Make) -> None:
+    (answer,) = asked(make(OBEDIENT), "leave")
+    assert answer == {"failed": "the process died: exit code 1 / first words / last words"}
+
+
+def test_a_process_that_says_goodbye_is_not_asked_again(make: Make) -> None:
+    answers = asked(make(OBEDIENT), "say goodbye", "work")
+    assert answers == [{"count": 1, "leaving": True}, {"count": 1}]
+
+
+def test_a_worker_that_refuses_is_an_error_with_its_hint(make: Make) -> None:
+    process = make("""print('{"refused": "no GPU", "hint": "get one"}')""")
+    with pytest.raises(ToolchainError, match="no GPU") as raised:
+        asked(process, "work")
+    assert raised.value.hint == "get one"
+
+
+def test_a_worker_that_does_not_start_is_an_error(make: Make) -> None:
+    with pytest.raises(ToolchainError, match=r"did not start: .*exit code 1 / no torch"):
+        asked(make("raise SystemExit('no torch')"), "work")
+
+
+def test_nothing_is_started_before_there_is_a_question(make: Make) -> None:
+    process = make(OBEDIENT)
+    process.close()
+    assert process.running is None

@@ -1,0 +1,162 @@
+"""A tuning's measurements: each once, whatever crashes or interrupts; then the same choice."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from pretended_tuning import HERE, MakeTuning, Pretended, compiled, knobs
+
+from mirage_kernels.generator.errors import FileError, MirageError, ToolchainError
+from mirage_kernels.generator.plan.variants import Knobs
+from mirage_kernels.generator.request import Event
+from mirage_kernels.generator.tuning.catalog import Tuned
+from mirage_kernels.generator.tuning.session import BEYOND, Tuning
+
+# Per bucket the peers, three candidates, the choice by default; beyond, peers and the choice.
+QUESTIONS = 2 * (1 + 3 + 1) + 2 * len(BEYOND)
+
+
+def silent(event: Event) -> None:
+    """Show no progress."""
+
+
+def measured(tuning: Tuning) -> Tuned:
+    tuning.measure(silent)
+    return tuning.section().kernels[0]
+
+
+def choices(kernel: Tuned) -> dict[int, Knobs]:
+    return {b.tokens: b.knobs for b in kernel.buckets}
+
+
+def test_everything_is_asked_once(tuning: MakeTuning) -> None:
+    measurer = Pretended()
+    tuning(measurer).measure(silent)
+    asked = [json.dumps(q) for q in measurer.asked]
+    assert len(asked) == len(set(asked)) == QUESTIONS
+
+
+def test_the_fastest_of_every_bucket_is_chosen(tuning: MakeTuning) -> None:
+    measurer = Pretended(times={"b8.so@8": 12.0, "c64.so@64": 15.0})
+    assert choices(measured(tuning(measurer))) == {8: knobs(8, 32), 64: knobs(64, 48)}
+
+
+def test_the_last_bucket_s_choice_is_measured_above_it(tuning: MakeTuning) -> None:
+    measurer = Pretended(times={"c64.so@64": 15.0})
+    tuning(measurer).measure(silent)
+    beyond = [q["library"] for q in measurer.asked if q["tokens"] == 128 and "library" in q]
+    assert beyond == ["c64.so"]
+
+
+def test_the_choice_is_measured_without_promises_too(tuning: MakeTuning) -> None:
+    measurer = Pretended(times={"b8.so@8": 12.0, "b8.so@8 by default": 14.0})
+    bucket = measured(tuning(measurer)).buckets[0]
+    assert (bucket.us, bucket.default_us) == (12.0, 14.0)
+
+
+def test_an_interrupted_tuning_asks_only_for_the_rest(tuning: MakeTuning) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        tuning(Pretended(stops_after=3)).measure(silent)
+    again = Pretended()
+    tuning(again).measure(silent)
+    assert len(again.asked) == QUESTIONS - 3
+
+
+def test_an_interrupted_tuning_ends_with_the_same_choice(tuning: MakeTuning) -> None:
+    times = {"b8.so@8": 12.0, "c64.so@64": 15.0}
+    with pytest.raises(KeyboardInterrupt):
+        tuning(Pretended(times=times, stops_after=3)).measure(silent)
+    assert choices(measured(tuning(Pretended(times=times)))) == {
+        8: knobs(8, 32),
+        64: knobs(64, 48),
+    }
+
+
+def test_where_all_was_measured_nobody_is_asked(tuning: MakeTuning) -> None:
+    tuning(Pretended()).measure(silent)
+    again = Pretended(stops_after=0)
+    assert choices(measured(tuning(again))) == {8: knobs(8, 16), 64: knobs(64, 16)}
+
+
+def test_the_results_are_whole_after_every_answer(tuning: MakeTuning, tmp_path: Path) -> None:
+    for stops_after in range(1, 4):
+        (tmp_path / "measured.json").unlink(missing_ok=True)
+        with pytest.raises(KeyboardInterrupt):
+            tuning(Pretended(stops_after=stops_after)).measure(silent)
+        kept = json.loads((tmp_path / "measured.json").read_text())
+        assert len(kept["outcomes"]) + len(kept["peers"]) == stops_after
+
+
+def test_a_crash_costs_one_candidate(tuning: MakeTuning) -> None:
+    measurer = Pretended(fails={"a8.so@8": "the process died: SIGSEGV"})
+    kernel = measured(tuning(measurer))
+    tried = kernel.buckets[0].tried
+    assert [t.failed for t in tried] == ["the process died: SIGSEGV", "", ""]
+    assert choices(kernel)[8] == knobs(8, 32)
+
+
+def test_a_candidate_that_failed_is_not_tried_again(tuning: MakeTuning) -> None:
+    tuning(Pretended(fails={"a8.so@8": "no answer within 60 s"})).measure(silent)
+    again = Pretended()
+    tuning(again).measure(silent)
+    assert again.asked == []
+
+
+def test_a_candidate_that_did_not_compile_is_not_measured(tuning: MakeTuning) -> None:
+    measurer = Pretended()
+    kernel = measured(tuning(measurer, compiled("a")))
+    assert "a8.so" not in {q.get("library") for q in measurer.asked}
+    assert kernel.buckets[0].tried[0].failed == "spills 8 bytes"
+
+
+def test_where_nothing_could_be_measured_there_is_no_section(tuning: MakeTuning) -> None:
+    made = tuning(Pretended(), compiled("a", "b", "c"))
+    made.measure(silent)
+    with pytest.raises(ToolchainError, match="no candidate could be measured"):
+        made.section()
+
+
+def test_a_kernel_behind_pytorch_above_the_buckets_leaves_that_to_the_library(
+    tuning: MakeTuning,
+) -> None:
+    measurer = Pretended(times={"a64.so@128 by default": 40.0})
+    assert measured(tuning(measurer)).max_tokens == 64
+
+
+def test_a_kernel_ahead_of_pytorch_above_the_buckets_serves_that_too(tuning: MakeTuning) -> None:
+    assert measured(tuning(Pretended())).max_tokens == 128
+
+
+def test_measurements_of_two_gpus_do_not_mix(tuning: MakeTuning) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        tuning(Pretended(stops_after=3)).measure(silent)
+    with pytest.raises(FileError, match="begun with gpu pretended, this is another"):
+        tuning(Pretended(here=HERE | {"gpu": "another"})).measure(silent)
+
+
+def test_pytorch_s_own_failure_ends_the_tuning_with_a_sentence(tuning: MakeTuning) -> None:
+    class Broken(Pretended):
+        def ask(self, question, *, seconds):  # type: ignore[no-untyped-def]
+            answer = super().ask(question, seconds=seconds)
+            return answer if "environment" in answer else {"failed": "out of memory"}
+
+    with pytest.raises(MirageError, match="at 8 tokens: out of memory"):
+        tuning(Broken()).measure(silent)
+
+
+def test_the_section_says_where_it_was_measured(tuning: MakeTuning) -> None:
+    made = tuning(Pretended())
+    made.measure(silent)
+    assert made.section().measured == HERE
+
+
+def test_the_overall_correlation_compares_within_buckets(tuning: MakeTuning) -> None:
+    times = {f"{c}{m}.so@{m}": m + i for m in (8, 64) for i, c in enumerate("abc")}
+    made = tuning(Pretended(times=times))
+    made.measure(silent)
+    section = made.section()
+    assert section.kernels[0].buckets[0].correlation == 1.0
+    assert section.correlation is not None
+    assert section.correlation > 0.8  # the buckets spread differently

@@ -1,0 +1,201 @@
+"""`tune` on the command line: both phases with a pretended compiler and GPU, and bad input."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from pretended_tuning import Pretended
+
+from mirage_kernels.generator import pipeline
+from mirage_kernels.generator.cli import main
+from mirage_kernels.generator.commands import tune
+from mirage_kernels.generator.ir import DType
+from mirage_kernels.generator.record import KernelRecord
+from mirage_kernels.generator.report import Report
+from mirage_kernels.generator.tuning import libraries
+from mirage_kernels.generator.tuning.catalog import load_catalog
+
+REPORT = """ptxas info    : Compiling entry function '_Z1k' for 'sm_90a'
+    0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads
+ptxas info    : Used 96 registers, used 1 barriers
+"""
+COMPILE = ("tune", "rms_norm_linear", "--shape", "K=72,N=40", "--dtype", "fp16", "--compile")
+Run = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def run(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    golden_record: Callable[[DType], KernelRecord],
+) -> Run:
+    """Run the command in an empty folder; kernels come without a search, libraries at once."""
+    monkeypatch.chdir(tmp_path)
+    record = golden_record(DType.FP16)
+    report = Report(1, {}, 1, 1, 0, 0, {}, (), ())
+
+    def generate(request: pipeline.Request, **_: object) -> pipeline.Result:
+        return pipeline.Result(request, record, report, {})
+
+    def compiler(command: list[str]) -> str:
+        Path(command[-1]).write_bytes(b"made")
+        return REPORT
+
+    monkeypatch.setattr(pipeline, "generate", generate)
+    monkeypatch.setattr(libraries, "_ran", compiler)
+
+    def call(*words: str) -> tuple[int, str, str]:
+        capsys.readouterr()
+        code = main(words)
+        printed = capsys.readouterr()
+        return code, printed.out, printed.err
+
+    return call
+
+
+@pytest.fixture
+def measurer(monkeypatch: pytest.MonkeyPatch) -> Pretended:
+    made = Pretended()
+    monkeypatch.setattr(tune, "worker_process", lambda folder: made)
+    return made
+
+
+def measured(run: Run, *more: str) -> tuple[int, str, str]:
+    run(*COMPILE, "folder", "--top", "2")
+    return run("tune", "--measure", "folder", "--catalog", "catalog.json", *more)
+
+
+def test_compiling_says_how_many_candidates_there_are(run: Run) -> None:
+    code, out, _ = run(*COMPILE, "folder", "--top", "1")
+    assert code == 0
+    assert out.startswith("1 kernel, 4 candidates, of which 0 cannot be measured, in folder")
+
+
+def test_measuring_writes_the_catalog(run: Run, measurer: Pretended) -> None:
+    code, out, _ = measured(run)
+    assert code == 0
+    assert "wrote catalog.json" in out
+    (section,) = load_catalog(Path("catalog.json")).sections
+    assert [b.tokens for b in section.kernels[0].buckets] == [8, 16, 32, 64]
+
+
+def test_measuring_reports_the_rank_correlation(run: Run, measurer: Pretended) -> None:
+    out = measured(run)[1]
+    assert "rank corr." in out
+    assert "over all buckets" in out
+
+
+def test_measuring_ends_its_process(run: Run, measurer: Pretended) -> None:
+    measured(run)
+    assert measurer.closed
+
+
+def test_an_interrupt_leaves_the_catalog_alone_and_ends_the_process(
+    run: Run, measurer: Pretended
+) -> None:
+    measurer.stops_after = 5
+    code, _, err = measured(run)
+    assert code == 130
+    assert "interrupted" in err
+    assert not Path("catalog.json").exists()
+    assert measurer.closed
+
+
+def test_after_an_interrupt_the_same_command_goes_on(run: Run, measurer: Pretended) -> None:
+    measurer.stops_after = 5
+    measured(run)
+    measurer.stops_after = 10_000
+    asked = len(measurer.asked)
+    assert measured(run)[0] == 0
+    questions = [json.dumps(q) for q in measurer.asked]
+    assert len(questions) == len(set(questions)) > asked
+
+
+def test_results_may_be_kept_elsewhere(run: Run, measurer: Pretended) -> None:
+    measured(run, "--results", "elsewhere.json")
+    assert Path("elsewhere.json").is_file()
+    assert not Path("folder/measured.json").exists()
+
+
+def test_json_is_one_document(run: Run, measurer: Pretended) -> None:
+    _, out, _ = measured(run, "--json")
+    assert json.loads(out)["arch"] == "sm_90a"
+
+
+def test_the_same_measurements_make_the_same_catalog(run: Run, measurer: Pretended) -> None:
+    measured(run)
+    before = Path("catalog.json").read_bytes()
+    Path("catalog.json").unlink()
+    measured(run)
+    assert Path("catalog.json").read_bytes() == before
+
+
+def test_a_second_compile_keeps_what_the_folder_has(
+    run: Run, golden_record: Callable[[DType], KernelRecord], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run(*COMPILE, "folder", "--top", "1")
+    other = golden_record(DType.BF16)
+    report = Report(1, {}, 1, 1, 0, 0, {}, (), ())
+    monkeypatch.setattr(
+        pipeline, "generate", lambda request, **_: pipeline.Result(request, other, report, {})
+    )
+    run(*COMPILE, "folder", "--top", "1")
+    kernels = json.loads(Path("folder/manifest.json").read_text())["kernels"]
+    assert [k["dtype"] for k in kernels] == ["fp16", "bf16"]
+
+
+BAD = [
+    (("tune", "--top", "0"), "whole number of at least 1"),
+    (("tune", "layer_norm", "--compile", "x"), "no recipe called 'layer_norm'"),
+    (("tune", "--arch", "sm_50", "--compile", "x"), "no facts about architecture 'sm_50'"),
+    (("tune", "--shape", "K=1,N=1", "--compile", "x"), "--shape needs a recipe"),
+    (("tune", "rms_norm_linear", "--shape", "K", "--compile", "x"), "NAME=NUMBER"),
+    (("tune", "--dtype", "fp64", "--compile", "x"), "kernels have no dtype 'fp64'"),
+    (("tune", "--compile", "x", "--measure", "y"), "not allowed with"),
+    (("tune", "--measure", "nowhere"), "nowhere/manifest.json cannot be read"),
+    (("tune", "--measure", "broken"), "is not a tuning's manifest"),
+    (("tune", "rms_norm_linear", "--measure", "broken"), "takes all that its folder holds"),
+    (("tune", "--measure", "broken", "--catalog", "broken"), "broken is a folder"),
+    (("tune", "--measure", "broken", "--catalog", "no/where/c.json"), "does not exist"),
+    (("tune", "--measure", "broken", "--catalog", "broken/manifest.json"), "is not a catalog"),
+    ((*COMPILE, "broken/manifest.json"), "is a file, not a folder"),
+]
+
+
+@pytest.mark.parametrize(("words", "sentence"), BAD, ids=[" ".join(w) for w, _ in BAD])
+def test_bad_input_is_a_sentence_and_code_2(
+    run: Run, words: tuple[str, ...], sentence: str
+) -> None:
+    Path("broken").mkdir()
+    Path("broken/manifest.json").write_text("{")
+    code, _, err = run(*words)
+    assert code == 2
+    assert sentence in err
+    assert "Traceback" not in err
+
+
+def test_without_a_gpu_the_two_phases_are_named(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    torch = pytest.importorskip("torch")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    code, _, err = run("tune", "rms_norm_linear")
+    assert code == 2
+    assert "torch sees none" in err
+    assert "tune --compile DIR" in err
+
+
+def test_a_folder_for_another_architecture_is_an_error(run: Run) -> None:
+    run(*COMPILE, "folder", "--top", "1")
+    code, _, err = run(*COMPILE, "folder", "--arch", "sm_80")
+    assert code == 2
+    assert "holds candidates for sm_90a, not sm_80" in err
+
+
+def test_an_installed_package_compiles_nothing(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tune, "is_checkout", lambda: False)
+    code, _, err = run(*COMPILE, "folder")
+    assert code == 2
+    assert "installed package" in err
