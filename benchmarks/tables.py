@@ -1,19 +1,23 @@
-"""Makes the README's tables from the measured results.
+"""Makes the measured tables of the README and of docs/performance.md from the result files.
 
-python benchmarks/tables.py            # rewrite the README between its markers
-python benchmarks/tables.py --check    # exit 1 if the README is not what the results say
+python benchmarks/tables.py            # rewrite both pages between their markers
+python benchmarks/tables.py --check    # exit 1 if a page is not what the results say
 """
 
 from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TypedDict
 
 HERE = Path(__file__).resolve().parent
 README = HERE.parent / "README.md"
+PERFORMANCE = HERE.parent / "docs" / "performance.md"
 BEGIN, END = "<!-- measured: python benchmarks/tables.py -->", "<!-- end of measured -->"
+SHOWN = (1, 8, 16, 32, 64)  # tokens, in the README
+Group = tuple[str, str, str]  # recipe, static dims, type
 
 
 class Row(TypedDict):
@@ -28,54 +32,97 @@ class Row(TypedDict):
     compile_us: float | None
     warm_us: float
     ratio: float
+    promised_us: float
+    promised_ratio: float
     error_ours: float
     error_eager: float
 
 
 def main(arguments: list[str]) -> int:
-    """Rewrite or check the README's measured part."""
-    text = README.read_text()
-    before, _, rest = text.partition(BEGIN)
-    _, _, after = rest.partition(END)
-    made = f"{before}{BEGIN}\n\n{measured()}\n{END}{after}"
+    """Rewrite or check the measured parts of both pages."""
+    made = {README: short(), PERFORMANCE: long()}
+    pages = {page: _filled(page.read_text(), part) for page, part in made.items()}
     if "--check" in arguments:
-        return int(made != text)
-    README.write_text(made)
+        return int(any(page.read_text() != text for page, text in pages.items()))
+    for page, text in pages.items():
+        page.write_text(text)
     return 0
 
 
-def measured() -> str:
-    """Return the measured part: one table per result file, each with where it comes from."""
-    paths = sorted(p for p in (HERE / "results").glob("*.json") if not _has_a_page(p.name))
-    return "\n".join(_section(path) for path in paths)
+def _filled(text: str, part: str) -> str:
+    before, _, rest = text.partition(BEGIN)
+    _, _, after = rest.partition(END)
+    return f"{before}{BEGIN}\n\n{part}\n{END}{after}"
 
 
-def _has_a_page(name: str) -> bool:
-    """Return whether other scripts make tables of a result file elsewhere."""
-    return name.startswith(("ablation", "search"))
+def short() -> str:
+    """Return the README's table: ours / floor by tokens, and PyTorch eager's."""
+    heads = ["op", "shape", "type", *(f"M = {m}" for m in SHOWN)]
+    lines = [_line(heads), _line(["---"] * len(heads))]
+    for path in results():
+        for (recipe, shape, dtype), rows in groups(rows_of(path)).items():
+            by_tokens = {row["dims"]["M"]: row for row in rows}
+            cells = [_short(by_tokens.get(m)) for m in SHOWN]
+            lines.append(_line([recipe, shape, dtype, *cells]))
+    return "\n".join([*lines, ""])
+
+
+def _short(row: Row | None) -> str:
+    if row is None:
+        return ""
+    eager = row["eager_us"] / row["floor_us"]
+    return f"{row['ratio']:.2f}, {row['promised_ratio']:.2f} ({eager:.2f})"
+
+
+def long() -> str:
+    """Return all rows: a table per result file and kernel, each file with where it comes from."""
+    return "\n".join(_section(path) for path in results())
+
+
+def results() -> list[Path]:
+    """Return the result files of `mirage-kernels bench`."""
+    return sorted((HERE / "results").glob("bench_*.json"))
+
+
+def rows_of(path: Path) -> list[Row]:
+    """Return a result file's rows."""
+    rows: list[Row] = json.loads(path.read_text())["rows"]
+    return rows
+
+
+def groups(rows: list[Row]) -> dict[Group, list[Row]]:
+    """Return rows by kernel."""
+    found: dict[Group, list[Row]] = {}
+    for row in rows:
+        shape = ", ".join(f"{n} {size}" for n, size in row["dims"].items() if n != "M")
+        found.setdefault((row["workload"], shape, row["dtype"]), []).append(row)
+    return found
 
 
 def _section(path: Path) -> str:
-    data = json.loads(path.read_text())
-    rows: list[Row] = data["rows"]
-    e = data["environment"]
-    with_compile = any(row["compile_us"] is not None for row in rows)
-    heads = ["K -> N", "type", "M", "floor", "ours", "ours / floor", "warm", "PyTorch eager"]
-    heads += ["torch.compile"] if with_compile else []
-    heads += ["error (eager's)"]
-    lines = [_line(heads), _line(["---"] * len(heads))]
-    lines += [_line(_cells(row, with_compile)) for row in rows]
+    e = json.loads(path.read_text())["environment"]
     source = (
         f"`benchmarks/results/{path.name}`: {e['gpu']}, driver {e['driver']}, CUDA {e['cuda']}, "
         f"torch {e['torch']}, {e['date']}, commit {e['commit']}, `{e['command']}`"
     )
-    return "\n".join([*lines, "", source, ""])
+    return "\n".join([*_tables(rows_of(path)), source, ""])
+
+
+def _tables(rows: list[Row]) -> Iterator[str]:
+    for (recipe, shape, dtype), own in groups(rows).items():
+        with_compile = any(row["compile_us"] is not None for row in own)
+        heads = ["M", "floor", "ours", "/ floor", "promised", "/ floor", "warm", "PyTorch eager"]
+        heads += ["torch.compile"] if with_compile else []
+        heads += ["error (eager's)"]
+        yield f"**{recipe}**, {shape}, {dtype}\n"
+        yield from (_line(heads), _line(["---"] * len(heads)))
+        yield from (_line(_cells(row, with_compile)) for row in own)
+        yield ""
 
 
 def _cells(row: Row, with_compile: bool) -> list[str]:
-    dims = row["dims"]
-    cells = [f"{dims['K']} -> {dims['N']}", row["dtype"], str(dims["M"])]
-    cells += [f"{row['floor_us']:.1f}", f"{row['ours_us']:.1f}", f"{row['ratio']:.2f}"]
+    cells = [str(row["dims"]["M"]), f"{row['floor_us']:.1f}", f"{row['ours_us']:.1f}"]
+    cells += [f"{row['ratio']:.2f}", f"{row['promised_us']:.1f}", f"{row['promised_ratio']:.2f}"]
     cells += [f"{row['warm_us']:.1f}", f"{row['eager_us']:.1f}"]
     if with_compile:
         cells.append("" if row["compile_us"] is None else f"{row['compile_us']:.1f}")

@@ -6,13 +6,15 @@ import difflib
 import os
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from mirage_kernels.generator.errors import FileError, MirageError
 from mirage_kernels.generator.files import write_whole
-from mirage_kernels.generator.pipeline import Result, prove_record
-from mirage_kernels.generator.recipe import Shape, catalog, trace
+from mirage_kernels.generator.ir import DType, Graph, dumps, to_json
+from mirage_kernels.generator.ir import check as check_graph
+from mirage_kernels.generator.pipeline import Result, proof_cases, prove_record
+from mirage_kernels.generator.recipe import Recipe, Shape, catalog, trace
 from mirage_kernels.generator.record import MUGRAPH_ENDING, KernelRecord, load_record
 from mirage_kernels.generator.request import Event, Progress
 from mirage_kernels.generator.search.gate import Gate
@@ -77,17 +79,40 @@ def check(kernels_dir: Path, *, progress: Progress, jobs: int | None = None) -> 
 def _remade_by_path(
     found: dict[str, KernelRecord], jobs: int | None
 ) -> Iterator[tuple[str, dict[str, str] | MirageError]]:
-    """Yield what `_remade` says of every record, in order; an interrupt waits for nothing."""
+    """Yield what `_remade` says of every record; an interrupt waits for nothing."""
+    alike: dict[str, list[str]] = {}
+    for path, record in found.items():
+        alike.setdefault(_what_is_proved(record), []).append(path)
+    groups = [[found[path] for path in paths] for paths in alike.values()]
     pool = ProcessPoolExecutor(jobs or os.cpu_count())
     try:
-        yield from zip(found, pool.map(_remade, found.values()), strict=True)
+        for paths, outcomes in zip(alike.values(), pool.map(_remade, groups), strict=True):
+            yield from zip(paths, outcomes, strict=True)
     finally:
         pool.shutdown(wait=False, cancel_futures=True)
 
 
-def _remade(record: KernelRecord) -> dict[str, str] | MirageError:
+def _what_is_proved(record: KernelRecord) -> str:
+    """Return all that a proof depends on: finite fields know neither storage type nor GPU."""
+    graph = dumps(to_json(record.graph)).replace(DType.BF16.value, DType.FP16.value)
+    return repr((record.recipe, sorted(record.shape.items()), proof_cases(record), graph))
+
+
+def _remade(alike: Sequence[KernelRecord]) -> list[dict[str, str] | MirageError]:
+    """Return the files of records of which one proof holds for all, or why there are none."""
     try:
-        return sources_of(proved_again(record))
+        proof = proved_again(alike[0]).proof
+    except MirageError as error:
+        return [error for _ in alike]
+    return [_emitted(replace(record, proof=proof)) for record in alike]
+
+
+def _emitted(proved: KernelRecord) -> dict[str, str] | MirageError:
+    try:
+        recipe, spec = _spec_of(proved)
+        check_graph(proved.graph)
+        Gate(spec, recipe, proved.storage).measure(proved.graph)
+        return sources_of(proved)
     except MirageError as error:
         return error
 
@@ -95,15 +120,17 @@ def _remade(record: KernelRecord) -> dict[str, str] | MirageError:
 def proved_again(record: KernelRecord) -> KernelRecord:
     """Return the record with its proof made anew from the recipe as it is now.
 
-    Raises VerifyError when the muGraph does not prove, or fails the numeric gate.
+    Raises VerifyError when the muGraph does not prove.
     """
+    return prove_record(record, _spec_of(record)[1], lambda event: None)
+
+
+def _spec_of(record: KernelRecord) -> tuple[Recipe, Graph]:
     known = catalog()
     if record.recipe not in known:
         raise FileError(f"recipe {record.recipe} is not in the catalog any more")
-    spec = trace(known[record.recipe], Shape(record.source, record.shape), record.storage)
-    proved = prove_record(record, spec, lambda event: None)
-    Gate(spec, known[record.recipe], record.storage).measure(record.graph)
-    return proved
+    recipe = known[record.recipe]
+    return recipe, trace(recipe, Shape(record.source, record.shape), record.storage)
 
 
 def _as_they_are(kernels_dir: Path, record_path: str) -> dict[str, str]:

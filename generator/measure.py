@@ -52,7 +52,8 @@ class Subject:
     `oracle` is the recipe's reference; it is called on float64 copies of the inputs.
     `make_inputs(seed)` returns tensors on the GPU, in the order that all callables take them.
     `ours_into(out, *inputs)` writes into a given tensor: with it, the checked run starts from an
-    output full of NaN, so that elements which nobody wrote show.
+    output full of NaN, so that elements which nobody wrote show. `promise(True)` tells the library
+    that weights are constant, `promise(False)` takes that back.
     """
 
     workload: str
@@ -63,11 +64,15 @@ class Subject:
     oracle: Op
     make_inputs: Callable[[int], Inputs]
     ours_into: Callable[..., object] | None = None
+    promise: Callable[[bool], None] | None = None
 
 
 @dataclass(frozen=True)
 class Row:
-    """One line of the benchmark table; times in microseconds per launch, cold unless named warm."""
+    """One line of the benchmark table; times in microseconds per launch, cold unless named warm.
+
+    `promised_us` and `promised_ratio` are ours where weights were promised to be constant.
+    """
 
     workload: str
     dtype: str
@@ -79,6 +84,8 @@ class Row:
     compile_us: float | None
     warm_us: float
     ratio: float
+    promised_us: float
+    promised_ratio: float
     error_ours: float
     error_eager: float
 
@@ -247,6 +254,7 @@ def measure(
     error_ours, error_eager = errors(subject, first)
     floor_us = floor_microseconds(reader, byte_count, method=method)
     ours_us = cold_microseconds(subject.ours, sets, method=method)
+    promised_us = _promised_microseconds(subject, sets, method)
     compile_us = None
     if with_compile:
         compile_us = cold_microseconds(compiled(subject.eager, first), sets, method=method)
@@ -261,6 +269,18 @@ def measure(
         compile_us=compile_us,
         warm_us=warm_microseconds(subject.ours, first, method=method),
         ratio=ours_us / floor_us,
+        promised_us=promised_us,
+        promised_ratio=promised_us / floor_us,
         error_ours=error_ours,
         error_eager=error_eager,
     )
+
+
+def _promised_microseconds(subject: Subject, sets: Sequence[Inputs], method: Method) -> float:
+    if subject.promise is None:
+        return cold_microseconds(subject.ours, sets, method=method)
+    subject.promise(True)
+    try:
+        return cold_microseconds(subject.ours, sets, method=method)
+    finally:
+        subject.promise(False)

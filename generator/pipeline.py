@@ -25,6 +25,7 @@ from mirage_kernels.generator.jobs.run import Workshop, complete
 from mirage_kernels.generator.jobs.store import Store
 from mirage_kernels.generator.plan.lower import roles_of, tile_program
 from mirage_kernels.generator.plan.threads import with_threads
+from mirage_kernels.generator.plan.tiles import Planning
 from mirage_kernels.generator.plan.variants import variants
 from mirage_kernels.generator.recipe import output_type, trace
 from mirage_kernels.generator.record import (
@@ -36,7 +37,7 @@ from mirage_kernels.generator.record import (
 )
 from mirage_kernels.generator.report import Report, report_of
 from mirage_kernels.generator.request import Event, Progress, Request
-from mirage_kernels.generator.search.cases import full_cases
+from mirage_kernels.generator.search.cases import affordable, full_cases
 from mirage_kernels.generator.search.gate import Gate, Measured
 from mirage_kernels.generator.search.lower import Goal, lower
 from mirage_kernels.generator.search.problem import Limits
@@ -44,8 +45,14 @@ from mirage_kernels.generator.search.select import Ranked, Refusal, choose, rank
 from mirage_kernels.generator.search.stabilise import stabilise
 from mirage_kernels.generator.search.verify import Case, Proof, prove, small_cases
 from mirage_kernels.generator.sources import files_of
-from mirage_kernels.generator.superoptimize import Found, found_of, run_search
+from mirage_kernels.generator.superoptimizer import Found, found_of, run_search
 from mirage_kernels.generator.target import target
+from mirage_kernels.generator.tuning.catalog import (
+    MAX_TOKENS,
+    Key,
+    chosen_variants,
+    tuned_kernel,
+)
 
 SEED = 20260
 LIMITS = Limits()
@@ -106,10 +113,14 @@ def _require_some(found: Found, recipe: str) -> None:
         + (
             f"among the {found.counts.states:,} values of its budget"
             if cut
-            else f"with at most {LIMITS.block_ops} block operators in {LIMITS.kernels} kernels"
+            else f"with at most {LIMITS.block_ops} block operators in {_kernels(LIMITS.kernels)}"
         ),
         "see docs/search.md for what is enumerated; a shorter program may do",
     )
+
+
+def _kernels(number: int) -> str:
+    return "1 kernel" if number == 1 else f"{number} kernels"
 
 
 class Clock:
@@ -180,7 +191,9 @@ def _choose(request: Request, spec: Graph, ranked: Sequence[Ranked]) -> Choice:
             measured[id(graph)] = gate.measure(graph)
 
     def plannable(graph: Graph) -> None:
-        variants(tile_program(request.recipe.name, with_threads(graph)), target(request.arch))
+        planning = Planning(arch=request.arch)
+        program = tile_program(request.recipe.name, with_threads(graph), planning)
+        variants(program, target(request.arch))
 
     try:
         chosen, refused = choose(ranked, [plannable, accurate])
@@ -215,13 +228,18 @@ def _recorded(request: Request, spec: Graph, choice: Choice, found: Found) -> Re
 
 
 def planned(about: About, graph: Graph) -> KernelRecord:
-    """Return the record of a kernel with its variants."""
+    """Return the record of a kernel with its variants: measured ones where it was tuned."""
     body = graph.blocks[0].body
     assert body is not None
     roles = roles_of(body)
-    chosen = variants(tile_program(about.recipe, graph), target(about.arch))
+    program = tile_program(about.recipe, graph, Planning(arch=about.arch))
+    tuned = tuned_kernel(about.arch, Key(about.recipe, about.dtype, about.shape))
+    chosen = chosen_variants(program, target(about.arch), tuned)
+    most_tokens = tuned.max_tokens if tuned else MAX_TOKENS
     tiled = retile(graph, chosen[0].tiles(roles.rows, roles.tokens, roles.depth))
-    return KernelRecord(**vars(about), roles=roles, variants=chosen, graph=tiled)
+    return KernelRecord(
+        **vars(about), roles=roles, variants=chosen, max_tokens=most_tokens, graph=tiled
+    )
 
 
 def proof_cases(record: Record) -> list[Case]:
@@ -236,7 +254,7 @@ def proof_cases(record: Record) -> list[Case]:
     for variant in record.variants:
         tiles, tokens = record.tiles(variant), variant.knobs.tokens + 3
         rows, depth = tiles[roles.rows], tiles[roles.depth]
-        full = {roles.tokens: tokens, **record.shape}
+        full = affordable(record.graph, {roles.tokens: tokens, **record.shape}, tiles)
         uneven = full | {roles.rows: 2 * rows + 5, roles.depth: 2 * depth + 8}
         single = full | {roles.tokens: 1, roles.rows: rows - 1, roles.depth: depth}
         cases += [Case(tiles, full), Case(tiles, uneven, bounded=True), Case(tiles, single)]

@@ -99,6 +99,7 @@ class KernelRecord(About):
 
     roles: Roles
     variants: tuple[Variant, ...]
+    max_tokens: int  # above it the library runs PyTorch's own program; 0: never
     graph: Graph
 
     @property
@@ -113,8 +114,9 @@ class KernelRecord(About):
     def to_json(self) -> dict[str, Json]:
         """Return the record as JSON data."""
         plan: dict[str, Json] = {
-            "roles": dict(vars(self.roles)),
+            "roles": self.roles.to_json(),
             "variants": [{"bucket": v.bucket, **v.knobs.to_json()} for v in self.variants],
+            "max_tokens": self.max_tokens,
         }
         return self.about_json() | plan | self.evidence_json() | {"mugraph": to_json(self.graph)}
 
@@ -176,13 +178,18 @@ def _loaded(path: Path, read: Callable[[dict[str, Json]], R]) -> R:
 
 def _record(data: dict[str, Json]) -> KernelRecord:
     fields = _Fields(data)
-    roles = _Fields(fields.object("roles"))
     return KernelRecord(
         **vars(_about(fields)),
-        roles=Roles(roles.text("rows"), roles.text("tokens"), roles.text("depth")),
+        roles=_roles(_Fields(fields.object("roles"))),
         variants=tuple(_variant(_Fields(v)) for v in fields.objects("variants")),
+        max_tokens=fields.integer("max_tokens"),
         graph=from_json(fields.object("mugraph")),
     )
+
+
+def _roles(fields: _Fields) -> Roles:
+    named = {name: fields.text(name) for name in ("rows", "tokens", "depth")}
+    return Roles(**named, inner=fields.texts("inner"))
 
 
 def _mugraph(data: dict[str, Json]) -> MuGraphRecord:
@@ -255,6 +262,13 @@ class _Fields:
 
     def integers(self) -> dict[str, int]:
         return {name: self.integer(name) for name in self.data}
+
+    def texts(self, name: str) -> tuple[str, ...]:
+        """Return a list of texts that may be absent."""
+        value = self.data.get(name, [])
+        if not isinstance(value, list) or not all(isinstance(v, str) for v in value):
+            raise TypeError(f"{name} must be a list of texts, not {value!r}")
+        return tuple(str(v) for v in value)
 
     def object(self, name: str) -> dict[str, Json]:
         value = self.data[name]

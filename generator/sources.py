@@ -11,6 +11,7 @@ from mirage_kernels.generator.emit.triton import emit_triton
 from mirage_kernels.generator.ir import Graph, Phase, phases_of
 from mirage_kernels.generator.plan.lower import tile_program
 from mirage_kernels.generator.plan.program import Layout, TileProgram
+from mirage_kernels.generator.plan.tiles import Planning
 from mirage_kernels.generator.record import KernelRecord, MuGraphRecord, Record
 
 
@@ -23,7 +24,7 @@ def files_of(record: Record) -> dict[str, str]:
 
 def sources_of(record: KernelRecord) -> dict[str, str]:
     """Return the kernel's files by path below the kernels folder: record, CUDA, Triton."""
-    program = tile_program(record.recipe, record.graph)
+    program = tile_program(record.recipe, record.graph, Planning(arch=record.arch))
     kernel = Kernel(program, record.variants, record.storage, _header(record, program))
     base = record.path.removesuffix(".json")
     return {
@@ -35,7 +36,13 @@ def sources_of(record: KernelRecord) -> dict[str, str]:
 
 def table_of(arch: str, records: Sequence[KernelRecord]) -> str:
     """Return the dispatch table of an architecture."""
-    return emit_table(arch, [Entry(r.recipe, r.dtype, r.shape, r.stem) for r in records])
+    return emit_table(arch, [_entry(r) for r in records])
+
+
+def _entry(record: KernelRecord) -> Entry:
+    options = tuple(n.name for n in record.graph.of("input") if n.optional)
+    most = record.max_tokens
+    return Entry(record.recipe, record.dtype, record.shape, record.stem, most, options)
 
 
 def _header(record: KernelRecord, program: TileProgram) -> Header:

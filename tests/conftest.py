@@ -152,3 +152,87 @@ def _fused_block(scales: str) -> BlockSketch:
     )
     results = ((len(views) + len(steps), ("M", "N")),)  # the last step's, after one constant
     return BlockSketch(Setting(("N", "M"), "K"), views, ("size_K",), steps, results)
+
+
+@pytest.fixture(scope="session")
+def adapted() -> Fused:
+    """A linear layer with an adapter as one kernel, written by hand."""
+    recipe = load_recipe("lora_linear")
+    tiny = Shape("a test", {"K": 72, "N": 40, "R": 8})
+
+    def make(shape: Shape = tiny, dtype: DType = DType.FP16) -> Graph:
+        spec = trace(recipe, shape, dtype)
+        tiles = {"M": 8, "K": 32, "N": 16}
+        goal = Goal(spec, output_type(recipe, shape, dtype), dtype, tiles)
+        return lower(ProgramSketch((_adapted_block(),)), goal)
+
+    return make
+
+
+def _adapted_block() -> BlockSketch:
+    views = (
+        View("x", (None, "M"), "K"),
+        View("weight", ("N", None), "K"),
+        View("lora_a", (None, None), "K"),
+        View("lora_b", ("N", None), None),
+        View("scale", (None, None), None),
+    )
+    steps = (
+        Step("contract", (0, 2), "K"),  # 5: the adapter's first product
+        Step("contract", (0, 1), "K"),
+        Step("accum", (6,)),
+        Step("accum", (5,)),
+        Step("contract", (3, 8), "R"),
+        Step("mul", (4, 9)),
+        Step("add", (7, 10)),
+    )
+    results = ((len(views) + len(steps) - 1, ("M", "N")),)
+    return BlockSketch(Setting(("N", "M"), "K"), views, (), steps, results)
+
+
+@pytest.fixture(scope="session")
+def normed_adapted() -> Fused:
+    """The same behind a norm, whose weight scales both weights and whose root divides both sums."""
+    recipe = load_recipe("rms_norm_lora")
+    tiny = Shape("a test", {"K": 72, "N": 40, "R": 8})
+
+    def make(shape: Shape = tiny, dtype: DType = DType.FP16) -> Graph:
+        spec = trace(recipe, shape, dtype)
+        tiles = {"M": 8, "K": 32, "N": 16}
+        goal = Goal(spec, output_type(recipe, shape, dtype), dtype, tiles)
+        return lower(ProgramSketch((_normed_adapted_block(),)), goal)
+
+    return make
+
+
+def _normed_adapted_block() -> BlockSketch:
+    views = (
+        View("x", (None, "M"), "K"),
+        View("norm_weight", (None, None), "K"),
+        View("weight", ("N", None), "K"),
+        View("lora_a", (None, None), "K"),
+        View("lora_b", ("N", None), None),
+        View("scale", (None, None), None),
+        View("eps", (None, None), None),
+    )
+    x, norm_weight, weight, lora_a, lora_b, scale, eps, size = range(8)
+    steps = (
+        Step("contract", (x, x), "K"),  # 8
+        Step("accum", (8,)),
+        Step("div", (9, size)),
+        Step("add", (eps, 10)),
+        Step("sqrt", (11,)),  # 12: the root
+        Step("mul", (norm_weight, weight)),
+        Step("contract", (x, 13), "K"),
+        Step("accum", (14,)),
+        Step("div", (15, 12)),  # 16: the linear layer
+        Step("mul", (norm_weight, lora_a)),
+        Step("contract", (x, 17), "K"),
+        Step("accum", (18,)),
+        Step("div", (19, 12)),
+        Step("contract", (lora_b, 20), "R"),
+        Step("mul", (scale, 21)),
+        Step("add", (16, 22)),
+    )
+    results = ((len(views) + len(steps), ("M", "N")),)
+    return BlockSketch(Setting(("N", "M"), "K"), views, ("size_K",), steps, results)

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
-import mirage_kernels
 from mirage_kernels.generator.compile import DEFAULT_ARCH, ROOT
 from mirage_kernels.generator.errors import FileError, MirageError, RecipeError, TargetError
 from mirage_kernels.generator.ir.dtypes import STORAGE_DTYPES, DType
+from mirage_kernels.generator.op_calls import op_call
 from mirage_kernels.generator.recipe import Recipe, load_recipe
 from mirage_kernels.generator.settings import STORE_VARIABLE
 from mirage_kernels.generator.target import target
@@ -182,7 +182,7 @@ def _own_folder(recipe_name: str) -> Path:
     file = Path(recipe_name)
     if recipe_name.endswith(".py") and file.resolve().parent != ROOT / "recipes":
         return file.parent / "kernels"
-    if file.stem not in mirage_kernels.__all__:
+    if op_call(file.stem) is None:
         return Path("generated")
     if not is_checkout():
         raise FileError(

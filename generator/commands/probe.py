@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import time
+from typing import cast
 
 from mirage_kernels.generator.errors import MirageError
 from mirage_kernels.generator.ir.text import Json
@@ -32,16 +33,17 @@ def describe() -> Json:
 
 def call(name: str, dtype: str, sizes: dict[str, int]) -> Json:
     """Call the recipe's op on CPU tensors; return its error and the reference's against float64."""
-    import mirage_kernels
-    from mirage_kernels.generator.commands.workload import Workload
+    from mirage_kernels.generator.commands.workload import Op, Workload
     from mirage_kernels.generator.ir.dtypes import DType
     from mirage_kernels.generator.measure import relative_error
+    from mirage_kernels.generator.op_calls import function_of
     from mirage_kernels.generator.recipe import load_recipe
 
     work = Workload(load_recipe(name), DType(dtype), sizes, "cpu")
-    op = getattr(mirage_kernels, work.recipe.name, None)
-    if op is None:
-        raise MirageError(f"the extension has no op {work.recipe.name}")
+    try:
+        op = cast(Op, function_of(work.recipe))
+    except LookupError as missing:
+        raise MirageError(str(missing)) from missing
     inputs = work.inputs(seed=0)
     exact = work.reference(*(t.double() if t.is_floating_point() else t for t in inputs))
     started = time.monotonic()

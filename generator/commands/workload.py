@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
+from typing import cast
 
 import torch
 
 from mirage_kernels.generator.ir.dtypes import DType
 from mirage_kernels.generator.measure import Subject
+from mirage_kernels.generator.op_calls import function_of
 from mirage_kernels.generator.recipe import Recipe
 
 Op = Callable[..., torch.Tensor]
@@ -66,9 +68,9 @@ class Workload:
 
     def subject(self) -> Subject:
         """Return what `measure` takes: the compiled op, PyTorch's program, the maker of inputs."""
-        import mirage_kernels
+        from mirage_kernels import constant_weights
 
-        op: Op = getattr(mirage_kernels, self.recipe.name)
+        op = cast(Op, function_of(self.recipe))
 
         def ours_into(out: torch.Tensor, *tensors: torch.Tensor) -> torch.Tensor:
             return self.with_scalars(partial(op, out=out))(*tensors)
@@ -82,6 +84,7 @@ class Workload:
             oracle=self.reference,
             make_inputs=self.inputs,
             ours_into=ours_into,
+            promise=constant_weights,
         )
 
     @property

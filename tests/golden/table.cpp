@@ -12,9 +12,11 @@ cudaError_t rms_norm_linear_K72_N40_fp16(const LaunchArgs&, cudaStream_t);
 
 const Kernel kKernels[] = {
   {"rms_norm_linear", "bf16", {{"K", 72}, {"N", 40}}, 2,
-   generated::rms_norm_linear_K72_N40_bf16, "rms_norm_linear/K72_N40_bf16"},
+   generated::rms_norm_linear_K72_N40_bf16, "rms_norm_linear/K72_N40_bf16",
+   64, ""},
   {"rms_norm_linear", "fp16", {{"K", 72}, {"N", 40}}, 2,
-   generated::rms_norm_linear_K72_N40_fp16, "rms_norm_linear/K72_N40_fp16"},
+   generated::rms_norm_linear_K72_N40_fp16, "rms_norm_linear/K72_N40_fp16",
+   64, ""},
 };
 const int kKernelCount = 2;
 const char* const kArch = "sm_90a";

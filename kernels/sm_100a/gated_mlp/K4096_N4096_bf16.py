@@ -1,0 +1,100 @@
+# mirage-kernels generate gated_mlp --arch sm_100a --dtype bf16 --shape K=4096,N=4096
+#
+# Formula   [M, N] = silu(linear(x, gate_weight)) * linear(x, up_weight)
+# Shape     the Mirage paper's gated MLP
+# muGraph   one kernel; grid.x cuts N, grid.y cuts M, the loop cuts K. In the loop: up_product,
+#           gate_product; carried: up_product_total, gate_product_total; the rest after it.
+# Found     the first by predicted time of 40 proved muGraphs that passes the numeric gate and has a
+#           plan (63 states, 40 candidates).
+# Proved    equal to the recipe on 16 random draws over finite fields, for the tiles of all 4
+#           variants, at full extents and uneven edges; a wrong muGraph passes with probability at
+#           most 2^-57.3.
+# Accuracy  emulated error against float64 (unfused program's): unit 1.7e-03 (3.2e-03), tiny 1.7e-03
+#           (2.7e-03), outliers 1.6e-03 (2.7e-03), wide 1.7e-03 (2.8e-03).
+# Expects   x [M, K] rows 16-byte aligned, any row stride, gate_weight [N, K] contiguous, up_weight
+#           [N, K] contiguous, out [M, N] contiguous; any M >= 0.
+# Launch    up to 8 tokens 128 blocks of 8 warps; up to 16 tokens 128 blocks of 8 warps; up to 32
+#           tokens 128 blocks of 8 warps; any number of tokens 128 blocks of 8 warps per 64.
+
+import torch
+import triton
+import triton.language as tl
+
+K = 4096
+N = 4096
+BLOCK_N = 32
+BLOCK_M = 16
+BLOCK_K = 128
+
+
+@triton.jit
+def _gated_mlp(
+    x_ptr,
+    gate_weight_ptr,
+    up_weight_ptr,
+    out_ptr,
+    M,
+    x_stride,
+    N: tl.constexpr,
+    K: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+):
+    n = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
+    m = tl.program_id(1) * BLOCK_M + tl.arange(0, BLOCK_M)
+    up_product = tl.zeros((BLOCK_N, BLOCK_M), tl.float32)
+    gate_product = tl.zeros((BLOCK_N, BLOCK_M), tl.float32)
+    for k0 in range(0, K, BLOCK_K):
+        k = k0 + tl.arange(0, BLOCK_K)
+        x_tile = tl.load(
+            x_ptr + m[:, None] * x_stride + k[None, :],
+            mask=(m[:, None] < M) & (k[None, :] < K),
+            other=0.0,
+        )  # [M, K]
+        gate_weight_tile = tl.load(
+            gate_weight_ptr + n[:, None] * K + k[None, :],
+            mask=(n[:, None] < N) & (k[None, :] < K),
+            other=0.0,
+        )  # [N, K]
+        up_weight_tile = tl.load(
+            up_weight_ptr + n[:, None] * K + k[None, :],
+            mask=(n[:, None] < N) & (k[None, :] < K),
+            other=0.0,
+        )  # [N, K]
+        up_product += tl.dot(up_weight_tile, tl.trans(x_tile))  # [N, M]
+        gate_product += tl.dot(gate_weight_tile, tl.trans(x_tile))  # [N, M]
+    up_product_total = up_product  # [N, M]
+    gate_product_total = gate_product  # [N, M]
+    silu_gate_product = gate_product_total * tl.sigmoid(gate_product_total)  # [N, M]
+    up_product_times_silu_gate_product = up_product_total * silu_gate_product  # [N, M]
+    tl.store(
+        out_ptr + m[None, :] * N + n[:, None],
+        up_product_times_silu_gate_product.to(out_ptr.dtype.element_ty),
+        mask=(n[:, None] < N) & (m[None, :] < M),
+    )  # [N, M]
+
+
+def gated_mlp(
+    x: torch.Tensor,
+    gate_weight: torch.Tensor,
+    up_weight: torch.Tensor,
+) -> torch.Tensor:
+    """Return out [M, N]."""
+    M = x.shape[0]
+    out = torch.empty(M, N, dtype=x.dtype, device=x.device)
+    grid = (triton.cdiv(N, BLOCK_N), triton.cdiv(M, BLOCK_M))
+    _gated_mlp[grid](
+        x,
+        gate_weight,
+        up_weight,
+        out,
+        M,
+        x.stride(0),
+        N,
+        K,
+        BLOCK_N,
+        BLOCK_M,
+        BLOCK_K,
+    )
+    return out
