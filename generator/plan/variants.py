@@ -4,9 +4,9 @@ Buckets of the dynamic dim are 8, 16, 32 and 64 tokens (the N side of the tensor
 comes in eights); above 64 the grid's second axis covers the rest. The rule below was read off a
 sweep on an H200 (docs/measurements.md):
 
-* rows per block so that one wave of blocks covers all rows, one block per multiprocessor; for
-  8 tokens and more than 64 rows, half of them and two blocks per multiprocessor;
-* two chunks per step, which makes 128-byte segments of every row, unless registers would spill;
+* rows per block so that one wave of blocks covers all rows, one block per multiprocessor;
+* two chunks per step, which makes 128-byte segments of every row: up to 32 tokens they are worth more
+  than a single wave, above they give way to it;
 * eight warps, or four where two stages of eight do not fit shared memory;
 * as many stages as fit, up to 96 KB of weights in flight per multiprocessor.
 
@@ -31,11 +31,12 @@ WARP_LANES = 32
 RING = "steps"  # the ring's name among the buffers
 ALIGNED_ELEMENTS = 8  # of two bytes, in 16
 BUCKETS = (8, 16, 32, 64)
-MOST_ROWS_OF_ONE = 64  # rows of a lone block per multiprocessor when tokens are few
+FEW_TOKENS = 32  # up to so many, two chunks per step are worth more than one wave
+RESERVED_BYTES = 1024  # of shared memory, per block, by the system
 REGISTERS_LEFT = 250  # for a step and its accumulators: 264 spill, 240 do not
+MAPPED_DEPTH_REGISTERS = 16  # of fp32 vectors along the depth that the loop computes (ptxas)
 MAPPED_BF16_REGISTERS = 24  # more than fp16: 13 to 38 by ptxas, for six architectures
 KEPT_ALIGNMENT = 128  # bytes: what lies behind begins where banks do
-RESERVED_BYTES = 1024  # of shared memory, per block beyond the first
 MOST_BYTES_IN_FLIGHT = 96 * 1024  # of weights, per multiprocessor: more was slightly worse
 
 
@@ -137,6 +138,7 @@ class Footprint:
     sharing: bool  # of bytes between the ring and what meets after the loop
     tokens_on_m: bool
     maps_bf16: bool  # computes with bf16 elements, not only products
+    maps_depth: bool  # computes vectors along the depth in fp32
     inner_lines: int = 0  # of streamed operands that the grid does not cut, in whole row tiles
     kept: tuple[Kept, ...] = ()
 
@@ -155,6 +157,10 @@ class Footprint:
             program.sharing,
             program.tokens_on_m,
             any(s.do is Do.MAP and s.dtype is DType.BF16 for s in program.loop),
+            any(
+                s.do is Do.MAP and s.layout is Layout.DEPTH and s.dtype is DType.FP32
+                for s in program.loop
+            ),
             sum(_padded(_inner(program.roles, s)) for s in program.loads),
             _kept(program),
         )
@@ -174,7 +180,8 @@ class Footprint:
         tokens = -(-knobs.tokens // ROW_TILE) * ROW_TILE if self.tokens_on_m else knobs.tokens
         rows = self.products * knobs.rows + sum(m.inner for m in self.meetings)
         products = (rows // ROW_TILE) * (tokens // LINE_TILE) * 4
-        mapped = MAPPED_BF16_REGISTERS if self.maps_bf16 else 0
+        mapped = MAPPED_BF16_REGISTERS * self.maps_bf16
+        mapped += MAPPED_DEPTH_REGISTERS * self.maps_depth
         return products + self.octets(knobs) * 4 + mapped
 
     def shared_bytes(self, knobs: Knobs) -> int:
@@ -240,35 +247,34 @@ def rows_for(rows: int, blocks: int) -> int:
 
 def _knobs(footprint: Footprint, tokens: int, extents: tuple[int, int], on: Target) -> Knobs:
     rows, depth = extents
-    one_wave = rows_for(rows, on.multiprocessors)
-    resident = 2 if tokens == LINE_TILE and one_wave > MOST_ROWS_OF_ONE else 1
-    limit = on.shared_bytes // resident - (resident - 1) * RESERVED_BYTES
-    waves = 1
-    while True:
-        block_rows = rows_for(rows, on.multiprocessors * resident * waves)
-        for chunks in (2, 1):
-            knobs = Knobs(tokens, block_rows, warps=8, chunks=chunks, stages=2)
-            smallest = footprint.shared_bytes(replace(knobs, warps=4))
-            if footprint.registers(knobs) <= REGISTERS_LEFT and smallest <= limit:
-                return _with_ring(footprint, knobs, depth, (resident, limit))
-        if block_rows == ROW_TILE:
-            raise PlanError(
-                f"{tokens} tokens and {ROW_TILE} rows need more registers or shared memory "
-                "than a block has"
-            )
-        waves += 1
+    for block_rows, chunks in _sizes(tokens, rows, on):
+        knobs = Knobs(tokens, block_rows, warps=8, chunks=chunks, stages=2)
+        smallest = footprint.shared_bytes(replace(knobs, warps=4))
+        if footprint.registers(knobs) <= REGISTERS_LEFT and smallest <= on.shared_bytes:
+            return _with_ring(footprint, knobs, depth, on.shared_bytes)
+    raise PlanError(
+        f"{tokens} tokens and {ROW_TILE} rows need more registers or shared memory than a block has"
+    )
 
 
-def _with_ring(footprint: Footprint, knobs: Knobs, depth: int, room: tuple[int, int]) -> Knobs:
-    """Return the knobs with warps and stages; `room` = blocks per multiprocessor, bytes of each."""
-    resident, limit = room
-    if resident > 1 or footprint.shared_bytes(knobs) > limit:
+def _sizes(tokens: int, rows: int, on: Target) -> list[tuple[int, int]]:
+    """Return rows of a block and chunks of a step, best first."""
+    per_wave = [rows_for(rows, on.multiprocessors * waves) for waves in range(1, rows + 1)]
+    most = list(dict.fromkeys(per_wave[: per_wave.index(ROW_TILE) + 1]))
+    if tokens <= FEW_TOKENS:
+        return [(block_rows, chunks) for chunks in (2, 1) for block_rows in most]
+    return [(block_rows, chunks) for block_rows in most for chunks in (2, 1)]
+
+
+def _with_ring(footprint: Footprint, knobs: Knobs, depth: int, limit: int) -> Knobs:
+    """Return the knobs with warps and stages that fit `limit` bytes."""
+    if footprint.shared_bytes(knobs) > limit:
         knobs = replace(knobs, warps=4)
     per_warp = -(-depth // (knobs.warps * knobs.chunks * CHUNK_DEPTH))
     row_bytes = knobs.chunks * CHUNK_DEPTH * 2 * knobs.rows * footprint.row_loads
     while True:
         deeper = replace(knobs, stages=knobs.stages + 1)
-        in_flight = resident * deeper.warps * (deeper.stages - 1) * row_bytes
+        in_flight = deeper.warps * (deeper.stages - 1) * row_bytes
         fits = footprint.shared_bytes(deeper) <= limit and in_flight <= MOST_BYTES_IN_FLIGHT
         if not fits or deeper.stages - 1 > per_warp:
             return knobs

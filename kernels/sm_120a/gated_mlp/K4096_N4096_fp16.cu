@@ -74,6 +74,7 @@ __global__ void __launch_bounds__(kThreads<Knobs>, 1)
   constexpr bool kEvenDepth = K % kDepth == 0;
   using Shared = SharedMap<Knobs>;
   extern __shared__ __align__(16) char shared[];
+  tile::let_next_start();
 
   const T* x = static_cast<const T*>(args.inputs[0]);            // [M, K]
   const T* gate_weight = static_cast<const T*>(args.inputs[1]);  // [N, K]
@@ -91,18 +92,21 @@ __global__ void __launch_bounds__(kThreads<Knobs>, 1)
   tile::Accum<kRows, kTokens> up_product;    // [M, N]
   tile::Accum<kRows, kTokens> gate_product;  // [M, N]
 
-  const auto copy = [&](tile::Slot<Step> slot, int k) {
-    tile::copy<tile::Cache::kKeep>(slot, &Step::x_tile, x_edge, k);
+  const auto copy_weights = [&](tile::Slot<Step> slot, int k) {
     tile::copy<tile::Cache::kStream>(slot, &Step::gate_weight_tile, gate_weight_edge, k);
     tile::copy<tile::Cache::kStream>(slot, &Step::up_weight_tile, up_weight_edge, k);
+  };
+  const auto copy_tokens = [&](tile::Slot<Step> slot, int k) {
+    tile::copy<tile::Cache::kKeep>(slot, &Step::x_tile, x_edge, k);
   };
   const auto compute = [&](const Step& step) {
     tile::contract(up_product, step.up_weight_tile, step.x_tile);      // [M, N]
     tile::contract(gate_product, step.gate_weight_tile, step.x_tile);  // [M, N]
   };
   const int first_k = tile::warp_index() * kDepth;
-  tile::pipeline<Knobs::kStages, Step>(shared + Shared::kStepsAt, {first_k, K, kWarps * kDepth},
-                                       copy, compute);
+  const tile::Steps steps{first_k, K, kWarps * kDepth, args.constant_weights};
+  tile::pipeline<Knobs::kStages, Step>(shared + Shared::kStepsAt, steps, copy_weights, copy_tokens,
+                                       compute);
   __syncthreads();
 
   const auto up_product_parts = tile::meet<kWarps>(shared + Shared::kUpProductAt, up_product);
@@ -114,8 +118,7 @@ __global__ void __launch_bounds__(kThreads<Knobs>, 1)
     const float up_product_total = tile::sum_over_warps(up_product_parts, e);      // [M, N]
     const float gate_product_total = tile::sum_over_warps(gate_product_parts, e);  // [M, N]
     const float silu_gate_product = tile::silu(gate_product_total);                // [M, N]
-    const float up_product_times_silu_gate_product =
-        tile::mul(up_product_total, silu_gate_product);                 // [M, N]
+    const float up_product_times_silu_gate_product = tile::mul(up_product_total, silu_gate_product);
     tile::store(out, out_tile, e, up_product_times_silu_gate_product);  // [M, N]
   });
 }

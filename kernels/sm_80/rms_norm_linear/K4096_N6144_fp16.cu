@@ -75,6 +75,7 @@ __global__ void __launch_bounds__(kThreads<Knobs>, 1)
   constexpr bool kEvenDepth = K % kDepth == 0;
   using Shared = SharedMap<Knobs>;
   extern __shared__ __align__(16) char shared[];
+  tile::let_next_start();
 
   const T* x = static_cast<const T*>(args.inputs[0]);            // [M, K]
   const T* norm_weight = static_cast<const T*>(args.inputs[1]);  // [K]
@@ -92,10 +93,12 @@ __global__ void __launch_bounds__(kThreads<Knobs>, 1)
   tile::TokenPartial<kTokens> x_squared;       // [M]
   tile::Accum<kRows, kTokens> scaled_product;  // [M, N]
 
-  const auto copy = [&](tile::Slot<Step> slot, int k) {
-    tile::copy<tile::Cache::kKeep>(slot, &Step::x_tile, x_edge, k);
+  const auto copy_weights = [&](tile::Slot<Step> slot, int k) {
     tile::copy<tile::Cache::kKeep>(slot, &Step::norm_weight_tile, norm_weight_edge, k);
     tile::copy<tile::Cache::kStream>(slot, &Step::weight_tile, weight_edge, k);
+  };
+  const auto copy_tokens = [&](tile::Slot<Step> slot, int k) {
+    tile::copy<tile::Cache::kKeep>(slot, &Step::x_tile, x_edge, k);
   };
   const auto compute = [&](const Step& step) {
     const auto x_squared_terms = tile::mul<float>(step.x_tile, step.x_tile);           // [M, K]
@@ -104,8 +107,9 @@ __global__ void __launch_bounds__(kThreads<Knobs>, 1)
     tile::contract(scaled_product, scaled_weight, step.x_tile);                        // [M, N]
   };
   const int first_k = tile::warp_index() * kDepth;
-  tile::pipeline<Knobs::kStages, Step>(shared + Shared::kStepsAt, {first_k, K, kWarps * kDepth},
-                                       copy, compute);
+  const tile::Steps steps{first_k, K, kWarps * kDepth, args.constant_weights};
+  tile::pipeline<Knobs::kStages, Step>(shared + Shared::kStepsAt, steps, copy_weights, copy_tokens,
+                                       compute);
   __syncthreads();
 
   const auto x_squared_parts = tile::meet<kWarps>(shared + Shared::kXSquaredAt, x_squared);

@@ -14,8 +14,8 @@
 //           2.3e-03 (2.3e-03), outliers 2.3e-03 (2.4e-03), wide 2.3e-03 (2.3e-03).
 // Expects   x [M, K] rows 16-byte aligned, any row stride, norm_weight [K] contiguous, weight [N,
 //           K] contiguous, out [M, N] contiguous; any M >= 0.
-// Launch    up to 8 tokens 128 blocks of 4 warps; up to 16 tokens 77 blocks of 4 warps; up to 32
-//           tokens 77 blocks of 4 warps; any number of tokens 128 blocks of 4 warps per 64.
+// Launch    up to 8 tokens 77 blocks of 4 warps; up to 16 tokens 128 blocks of 4 warps; up to 32
+//           tokens 128 blocks of 4 warps; any number of tokens 128 blocks of 4 warps per 64.
 
 #include "launch.h"
 #include "tile/tile.cuh"
@@ -28,13 +28,13 @@ constexpr int K = 4096;  // contracted
 constexpr int N = 6144;  // rows of the weights
 
 struct UpTo8M {
-  static constexpr int kTokens = 8, kRows = 48, kWarps = 4, kChunks = 1, kStages = 3;
+  static constexpr int kTokens = 8, kRows = 80, kWarps = 4, kChunks = 2, kStages = 2;
 };
 struct UpTo16M {
-  static constexpr int kTokens = 16, kRows = 80, kWarps = 4, kChunks = 1, kStages = 3;
+  static constexpr int kTokens = 16, kRows = 48, kWarps = 4, kChunks = 2, kStages = 2;
 };
 struct UpTo32M {
-  static constexpr int kTokens = 32, kRows = 80, kWarps = 4, kChunks = 1, kStages = 3;
+  static constexpr int kTokens = 32, kRows = 48, kWarps = 4, kChunks = 2, kStages = 2;
 };
 struct AnyM {
   static constexpr int kTokens = 64, kRows = 48, kWarps = 4, kChunks = 1, kStages = 3;
@@ -75,6 +75,7 @@ __global__ void __launch_bounds__(kThreads<Knobs>, 1)
   constexpr bool kEvenDepth = K % kDepth == 0;
   using Shared = SharedMap<Knobs>;
   extern __shared__ __align__(16) char shared[];
+  tile::let_next_start();
 
   const T* x = static_cast<const T*>(args.inputs[0]);            // [M, K]
   const T* norm_weight = static_cast<const T*>(args.inputs[1]);  // [K]
@@ -92,10 +93,12 @@ __global__ void __launch_bounds__(kThreads<Knobs>, 1)
   tile::TokenPartial<kTokens> x_squared;         // [M]
   tile::Accum<kRows, kTokens> scaled_x_product;  // [N, M]
 
-  const auto copy = [&](tile::Slot<Step> slot, int k) {
-    tile::copy<tile::Cache::kKeep>(slot, &Step::x_tile, x_edge, k);
+  const auto copy_weights = [&](tile::Slot<Step> slot, int k) {
     tile::copy<tile::Cache::kKeep>(slot, &Step::norm_weight_tile, norm_weight_edge, k);
     tile::copy<tile::Cache::kStream>(slot, &Step::weight_tile, weight_edge, k);
+  };
+  const auto copy_tokens = [&](tile::Slot<Step> slot, int k) {
+    tile::copy<tile::Cache::kKeep>(slot, &Step::x_tile, x_edge, k);
   };
   const auto compute = [&](const Step& step) {
     const auto x_squared_terms = tile::mul<float>(step.x_tile, step.x_tile);  // [M, K]
@@ -104,8 +107,9 @@ __global__ void __launch_bounds__(kThreads<Knobs>, 1)
     tile::contract(scaled_x_product, step.weight_tile, scaled_x);             // [N, M]
   };
   const int first_k = tile::warp_index() * kDepth;
-  tile::pipeline<Knobs::kStages, Step>(shared + Shared::kStepsAt, {first_k, K, kWarps * kDepth},
-                                       copy, compute);
+  const tile::Steps steps{first_k, K, kWarps * kDepth, args.constant_weights};
+  tile::pipeline<Knobs::kStages, Step>(shared + Shared::kStepsAt, steps, copy_weights, copy_tokens,
+                                       compute);
   __syncthreads();
 
   const auto x_squared_parts = tile::meet<kWarps>(shared + Shared::kXSquaredAt, x_squared);

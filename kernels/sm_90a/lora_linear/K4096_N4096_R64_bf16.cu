@@ -13,7 +13,7 @@
 //           2.6e-03 (2.8e-03), outliers 2.5e-03 (2.8e-03), wide 2.6e-03 (2.9e-03).
 // Expects   x [M, K] rows 16-byte aligned, any row stride, weight [N, K] contiguous, lora_a [R, K]
 //           contiguous, lora_b [N, R] contiguous, out [M, N] contiguous; any M >= 0.
-// Launch    up to 8 tokens 128 blocks of 8 warps; up to 16 tokens 128 blocks of 4 warps; up to 32
+// Launch    up to 8 tokens 64 blocks of 4 warps; up to 16 tokens 128 blocks of 4 warps; up to 32
 //           tokens 128 blocks of 4 warps; any number of tokens 256 blocks of 8 warps per 64.
 
 #include "launch.h"
@@ -28,7 +28,7 @@ constexpr int N = 4096;  // rows of the weights
 constexpr int R = 64;    // contracted after the loop
 
 struct UpTo8M {
-  static constexpr int kTokens = 8, kRows = 32, kWarps = 8, kChunks = 2, kStages = 2;
+  static constexpr int kTokens = 8, kRows = 64, kWarps = 4, kChunks = 2, kStages = 3;
 };
 struct UpTo16M {
   static constexpr int kTokens = 16, kRows = 32, kWarps = 4, kChunks = 2, kStages = 3;
@@ -37,7 +37,7 @@ struct UpTo32M {
   static constexpr int kTokens = 32, kRows = 32, kWarps = 4, kChunks = 2, kStages = 3;
 };
 struct AnyM {
-  static constexpr int kTokens = 64, kRows = 16, kWarps = 8, kChunks = 1, kStages = 3;
+  static constexpr int kTokens = 64, kRows = 16, kWarps = 8, kChunks = 1, kStages = 2;
 };
 
 template <class Knobs>

@@ -15,7 +15,7 @@
 // Expects   x [M, K] rows 16-byte aligned, any row stride, norm_weight [K] contiguous, gate_weight
 //           [N, K] contiguous, up_weight [N, K] contiguous, out [M, N] contiguous; any M >= 0.
 // Launch    up to 8 tokens 224 blocks of 4 warps; up to 16 tokens 224 blocks of 4 warps; up to 32
-//           tokens 224 blocks of 8 warps; any number of tokens 448 blocks of 8 warps per 64.
+//           tokens 448 blocks of 4 warps; any number of tokens 448 blocks of 4 warps per 64.
 
 #include "launch.h"
 #include "tile/tile.cuh"
@@ -28,16 +28,16 @@ constexpr int K = 4096;   // contracted
 constexpr int N = 14336;  // rows of the weights
 
 struct UpTo8M {
-  static constexpr int kTokens = 8, kRows = 64, kWarps = 4, kChunks = 1, kStages = 2;
+  static constexpr int kTokens = 8, kRows = 64, kWarps = 4, kChunks = 2, kStages = 2;
 };
 struct UpTo16M {
   static constexpr int kTokens = 16, kRows = 64, kWarps = 4, kChunks = 2, kStages = 2;
 };
 struct UpTo32M {
-  static constexpr int kTokens = 32, kRows = 64, kWarps = 8, kChunks = 1, kStages = 2;
+  static constexpr int kTokens = 32, kRows = 32, kWarps = 4, kChunks = 2, kStages = 2;
 };
 struct AnyM {
-  static constexpr int kTokens = 64, kRows = 32, kWarps = 8, kChunks = 1, kStages = 3;
+  static constexpr int kTokens = 64, kRows = 32, kWarps = 4, kChunks = 1, kStages = 3;
 };
 
 template <class Knobs>

@@ -14,8 +14,8 @@
 #           (4.8e-04), outliers 3.9e-04 (5.2e-04), wide 3.8e-04 (4.7e-04).
 # Expects   x [M, K] rows 16-byte aligned, any row stride, norm_weight [K] contiguous, gate_weight
 #           [N, K] contiguous, up_weight [N, K] contiguous, out [M, N] contiguous; any M >= 0.
-# Launch    up to 8 tokens 224 blocks of 4 warps; up to 16 tokens 128 blocks of 4 warps; up to 32
-#           tokens 224 blocks of 8 warps; any number of tokens 448 blocks of 8 warps per 64.
+# Launch    up to 8 tokens 224 blocks of 4 warps; up to 16 tokens 224 blocks of 4 warps; up to 32
+#           tokens 448 blocks of 4 warps; any number of tokens 448 blocks of 8 warps per 64.
 
 import torch
 import triton

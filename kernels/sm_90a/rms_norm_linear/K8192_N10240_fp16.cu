@@ -14,7 +14,7 @@
 //           2.9e-04 (2.9e-04), outliers 2.9e-04 (3.0e-04), wide 3.0e-04 (2.9e-04).
 // Expects   x [M, K] rows 16-byte aligned, any row stride, norm_weight [K] contiguous, weight [N,
 //           K] contiguous, out [M, N] contiguous; any M >= 0.
-// Launch    up to 8 tokens 214 blocks of 4 warps; up to 16 tokens 128 blocks of 8 warps; up to 32
+// Launch    up to 8 tokens 128 blocks of 4 warps; up to 16 tokens 128 blocks of 4 warps; up to 32
 //           tokens 128 blocks of 4 warps; any number of tokens 128 blocks of 8 warps per 64.
 
 #include "launch.h"
@@ -28,10 +28,10 @@ constexpr int K = 8192;   // contracted
 constexpr int N = 10240;  // rows of the weights
 
 struct UpTo8M {
-  static constexpr int kTokens = 8, kRows = 48, kWarps = 4, kChunks = 2, kStages = 3;
+  static constexpr int kTokens = 8, kRows = 80, kWarps = 4, kChunks = 2, kStages = 4;
 };
 struct UpTo16M {
-  static constexpr int kTokens = 16, kRows = 80, kWarps = 8, kChunks = 2, kStages = 2;
+  static constexpr int kTokens = 16, kRows = 80, kWarps = 4, kChunks = 2, kStages = 4;
 };
 struct UpTo32M {
   static constexpr int kTokens = 32, kRows = 80, kWarps = 4, kChunks = 2, kStages = 3;
