@@ -33,6 +33,7 @@ class LaunchArgs(ctypes.Structure):
         ("row_strides", ctypes.c_int64 * 8),
         ("dims", ctypes.c_int64 * 4),
         ("scalars", ctypes.c_float * 4),
+        ("constant_weights", ctypes.c_bool),
     )
 
 
