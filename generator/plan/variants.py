@@ -5,8 +5,8 @@ comes in eights); above 64 the grid's second axis covers the rest. The rule belo
 sweep on an H200 (docs/measurements.md):
 
 * rows per block so that one wave of blocks covers all rows, one block per multiprocessor;
-* two chunks per step, which makes 128-byte segments of every row: up to 32 tokens they are worth more
-  than a single wave, above they give way to it;
+* two chunks per step, which makes 128-byte segments of every row: up to 32 tokens they are worth
+  more than a single wave, above they give way to it;
 * eight warps, or four where two stages of eight do not fit shared memory;
 * as many stages as fit, up to 96 KB of weights in flight per multiprocessor.
 
