@@ -3,9 +3,9 @@
     PYTORCH_NO_CUDA_MEMORY_CACHING=1 compute-sanitizer --tool memcheck python benchmarks/sanitize.py
 
 `--kernel-name kernel_substring=mirage` keeps racecheck from watching PyTorch's own kernels. Tokens
-fill every bucket unevenly, up to what a kernel serves; x ends where its allocation ends, so that reading past it shows.
-`initcheck` watches for reads of memory that nothing wrote, `racecheck` and `synccheck` the ring and
-the sums that meet in shared memory. `--largest N` leaves out kernels with weights of more elements.
+fill every bucket unevenly, up to what a kernel serves; x ends where its allocation ends, so that
+reading past it shows. `initcheck` watches for reads of memory that nothing wrote, `racecheck` and
+`synccheck` the ring and the sums that meet in shared memory. `--largest N` leaves out kernels with weights of more elements.
 """
 
 from __future__ import annotations

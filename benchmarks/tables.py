@@ -60,6 +60,8 @@ def short() -> str:
     heads = ["op", "shape", "type", *(f"M = {m}" for m in SHOWN)]
     lines = [_line(heads), _line(["---"] * len(heads))]
     for path in results():
+        if "compile" in path.name:
+            continue  # the same kernels again, beside torch.compile
         for (recipe, shape, dtype), rows in groups(rows_of(path)).items():
             by_tokens = {row["dims"]["M"]: row for row in rows}
             cells = [_short(by_tokens.get(m)) for m in SHOWN]

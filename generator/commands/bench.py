@@ -198,7 +198,8 @@ def _cells(row: Row, with_compile: bool) -> tuple[str, ...]:
 def _environment(commit: str) -> Environment:
     from mirage_kernels.generator.measure import environment
 
-    return environment(command=shlex.join([PROGRAM, *sys.argv[1:]]), commit=commit)
+    words = [Path(word).name if word.startswith("/") else word for word in sys.argv[1:]]
+    return environment(command=shlex.join([PROGRAM, *words]), commit=commit)
 
 
 def _commit() -> str:
