@@ -5,7 +5,8 @@
 `--kernel-name kernel_substring=mirage` keeps racecheck from watching PyTorch's own kernels. Tokens
 fill every bucket unevenly, up to what a kernel serves; x ends where its allocation ends, so that
 reading past it shows. `initcheck` watches for reads of memory that nothing wrote, `racecheck` and
-`synccheck` the ring and the sums that meet in shared memory. `--largest N` leaves out kernels with weights of more elements.
+`synccheck` the ring and the sums that meet in shared memory. `--largest N` leaves out kernels with
+weights of more elements.
 """
 
 from __future__ import annotations
