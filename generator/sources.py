@@ -79,9 +79,24 @@ def _proof_words(record: KernelRecord) -> str:
     proof = record.proof
     return (
         f"equal to the recipe on {proof.draws} random draws over finite fields, for the tiles of "
-        f"all {len(record.variants)} variants, at full extents and uneven edges; a wrong muGraph "
-        f"passes with probability at most 2^{proof.log2_failure:g}."
+        f"all {len(record.variants)} variants, at {_extents_words(record)} and uneven edges; a wrong "
+        f"muGraph passes with probability at most 2^{proof.log2_failure:g}."
     )
+
+
+def _extents_words(record: KernelRecord) -> str:
+    """Say what was proved whole: rows are independent, and of very many only a few tiles are run."""
+    whole = [d for d in record.shape if all(record.shape[d] in c for c in _sizes(record, d))]
+    return "full extents" if len(whole) == len(record.shape) else f"full {', '.join(whole)}"
+
+
+def _sizes(record: KernelRecord, dim: str) -> list[set[int]]:
+    """Return, per tile shape, the sizes of a dim that the proof covers."""
+    by_tiles: dict[tuple[tuple[str, int], ...], set[int]] = {}
+    for case in record.proof.cases:
+        tiles = tuple(sorted(case.tiles.items()))
+        by_tiles.setdefault(tiles, set()).add(case.sizes.get(dim, 0))
+    return list(by_tiles.values())
 
 
 def _accuracy_words(record: KernelRecord) -> str:

@@ -43,6 +43,14 @@ def test_an_emitted_file_is_golden(
     golden(f"K72_N40_{dtype.value}.{ending}", source(golden_record(dtype), ending))
 
 
+def test_the_header_says_which_extents_were_proved_whole(golden_record: GoldenRecord) -> None:
+    record = golden_record(DType.FP16)
+    cut = tuple(replace(c, sizes={**c.sizes, "N": 7}) for c in record.proof.cases)
+    fewer_rows = replace(record, proof=replace(record.proof, cases=cut))
+    assert "at full extents and uneven edges" in source(record, "cu")
+    assert "at full K and uneven edges" in source(fewer_rows, "cu")
+
+
 def test_the_table_is_golden(
     golden_record: GoldenRecord, golden: Callable[[str, str], None]
 ) -> None:

@@ -7,8 +7,8 @@
 # Found     the first by predicted time of 40 proved muGraphs that passes the numeric gate and has a
 #           plan (63 states, 40 candidates).
 # Proved    equal to the recipe on 16 random draws over finite fields, for the tiles of all 4
-#           variants, at full extents and uneven edges; a wrong muGraph passes with probability at
-#           most 2^-57.3.
+#           variants, at full K and uneven edges; a wrong muGraph passes with probability at most
+#           2^-57.3.
 # Accuracy  emulated error against float64 (unfused program's): unit 1.7e-03 (3.2e-03), tiny 1.7e-03
 #           (2.7e-03), outliers 1.6e-03 (2.7e-03), wide 1.7e-03 (2.8e-03).
 # Expects   x [M, K] rows 16-byte aligned, any row stride, gate_weight [N, K] contiguous, up_weight

@@ -8,8 +8,8 @@
 # Found     the first by predicted time of 274 proved muGraphs that passes the numeric gate and has
 #           a plan (1644 states, 274 candidates).
 # Proved    equal to the recipe on 16 random draws over finite fields, for the tiles of all 4
-#           variants, at full extents and uneven edges; a wrong muGraph passes with probability at
-#           most 2^-55.
+#           variants, at full K and uneven edges; a wrong muGraph passes with probability at most
+#           2^-55.
 # Accuracy  emulated error against float64 (unfused program's): unit 3.0e-03 (3.5e-03), tiny 3.0e-03
 #           (4.0e-03), outliers 2.9e-03 (4.4e-03), wide 2.9e-03 (3.9e-03).
 # Expects   x [M, K] rows 16-byte aligned, any row stride, norm_weight [K] contiguous, gate_weight
