@@ -79,13 +79,13 @@ def _proof_words(record: KernelRecord) -> str:
     proof = record.proof
     return (
         f"equal to the recipe on {proof.draws} random draws over finite fields, for the tiles of "
-        f"all {len(record.variants)} variants, at {_extents_words(record)} and uneven edges; a wrong "
-        f"muGraph passes with probability at most 2^{proof.log2_failure:g}."
+        f"all {len(record.variants)} variants, at {_extents_words(record)} and uneven edges; a "
+        f"wrong muGraph passes with probability at most 2^{proof.log2_failure:g}."
     )
 
 
 def _extents_words(record: KernelRecord) -> str:
-    """Say what was proved whole: rows are independent, and of very many only a few tiles are run."""
+    """Say what was proved whole: rows are independent, and of very many a few tiles are run."""
     whole = [d for d in record.shape if all(record.shape[d] in c for c in _sizes(record, d))]
     return "full extents" if len(whole) == len(record.shape) else f"full {', '.join(whole)}"
 
