@@ -120,9 +120,11 @@ def committed() -> Iterator[Case]:
         record = json.loads(path.read_text())
         for data in record.get("variants", []):
             knobs = Knobs(**{k: v for k, v in data.items() if k != "bucket"})
-            tiles = Variant(data["bucket"], knobs).tiles(**record["roles"])
+            roles = record["roles"]
+            places = (roles["rows"], roles["tokens"], roles["depth"])
+            tiles = Variant(data["bucket"], knobs).tiles(*places)
             graph = retile(from_json(record["mugraph"]), tiles)
-            sizes = default_sizes(graph) | {record["roles"]["tokens"]: knobs.tokens}
+            sizes = default_sizes(graph) | {roles["tokens"]: knobs.tokens}
             setup = Setup(target(ARCH), sizes, knobs.warps, WRITTEN)
             name = f"{record['recipe']} {path.stem}, {knobs.tokens} tokens"
             yield Case(name, "kernels/", graph, setup, WRITTEN_UNPLANNED)
