@@ -179,7 +179,7 @@ def candidates(program: TileProgram, tokens: int, on: Target, *, top: int) -> li
     can stand in one emitted file. Raises PlanError for a program that nothing fits.
     """
     work = Streaming.of(program, on)
-    rule = variants(program, on)[_place_of(tokens)].knobs
+    rule = _rule(program, tokens, on)
     below = work.footprint.arrangement(rule).below
     alike = (k for k in _all(work, tokens) if work.footprint.arrangement(k).below == below)
     ranked = sorted((_ranked(work, k) for k in alike if k != rule), key=_order)
@@ -187,10 +187,14 @@ def candidates(program: TileProgram, tokens: int, on: Target, *, top: int) -> li
     return [first, *sorted(_varied(ranked), key=_order)[:top]]
 
 
-def _place_of(tokens: int) -> int:
+def _rule(program: TileProgram, tokens: int, on: Target) -> Knobs:
+    """Return the rule's choice for a bucket."""
     if tokens not in BUCKETS:
         raise PlanError(f"there is no bucket of {tokens} tokens", f"buckets: {BUCKETS}")
-    return BUCKETS.index(tokens)
+    for variant in variants(program, on):
+        if variant.knobs.tokens == tokens:
+            return variant.knobs
+    raise PlanError(f"{program.recipe}: a block cannot hold {tokens} tokens of this kernel")
 
 
 def _all(work: Streaming, tokens: int) -> Iterator[Knobs]:

@@ -16,7 +16,6 @@ from mirage_kernels.generator.files import write_whole
 from mirage_kernels.generator.ir.text import Json, dumps
 from mirage_kernels.generator.plan.program import TileProgram
 from mirage_kernels.generator.plan.variants import (
-    BUCKETS,
     REGISTERS_LEFT,
     Footprint,
     Knobs,
@@ -273,8 +272,8 @@ def chosen_variants(program: TileProgram, on: Target, tuned: Tuned | None) -> tu
     Raises PlanError for measured knobs that no longer fit the kernel.
     """
     measured = {} if tuned is None else {b.tokens: b.knobs for b in tuned.buckets}
-    by_rule = zip(BUCKETS, variants(program, on), strict=True)
-    chosen = tuple(replace(v, knobs=measured.get(m, v.knobs)) for m, v in by_rule)
+    by_rule = variants(program, on)
+    chosen = tuple(replace(v, knobs=measured.get(v.knobs.tokens, v.knobs)) for v in by_rule)
     footprint = Footprint.of(program)
     for knobs in (v.knobs for v in chosen if v.knobs in measured.values()):
         shared, registers = footprint.shared_bytes(knobs), footprint.registers(knobs)

@@ -27,7 +27,7 @@ from mirage_kernels.generator.plan.candidates import Candidate, candidates
 from mirage_kernels.generator.plan.lower import tile_program
 from mirage_kernels.generator.plan.program import TileProgram
 from mirage_kernels.generator.plan.tiles import Planning
-from mirage_kernels.generator.plan.variants import BUCKETS, Variant
+from mirage_kernels.generator.plan.variants import Variant, variants
 from mirage_kernels.generator.ptxas import parse
 from mirage_kernels.generator.record import KernelRecord
 from mirage_kernels.generator.request import Event, Progress
@@ -74,7 +74,8 @@ def compiled_kernel(record: KernelRecord, shop: Shop, *, top: int, progress: Pro
     """Compile every candidate of a kernel; what the folder has already is not compiled again."""
     program = tile_program(record.recipe, record.graph, Planning(arch=record.arch))
     on = target(record.arch)
-    by_bucket = {m: candidates(program, m, on, top=top) for m in BUCKETS}
+    held = [v.knobs.tokens for v in variants(program, on)]  # buckets that fit a block
+    by_bucket = {m: candidates(program, m, on, top=top) for m in held}
     sources = [source_of(record, program, c) for found in by_bucket.values() for c in found]
     built = iter(_all_built(sources, shop, record, progress))
     key = Key(record.recipe, record.dtype, dict(record.shape))

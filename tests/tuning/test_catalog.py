@@ -120,6 +120,15 @@ def test_the_buckets_that_were_not_measured_keep_the_rule(program: TileProgram) 
     }
 
 
+def test_a_kernel_that_holds_fewer_buckets_has_variants_for_those(
+    program: TileProgram, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    few = (*variants(program, ON)[:1], replace(variants(program, ON)[1], bucket=0))
+    monkeypatch.setattr(catalog_module, "variants", lambda *_: few)
+    chosen = chosen_variants(program, ON, tuned())
+    assert [(v.bucket, v.knobs) for v in chosen] == [(8, few[0].knobs), (0, KNOBS)]
+
+
 def test_measured_knobs_that_no_longer_fit_are_an_error(program: TileProgram) -> None:
     with pytest.raises(PlanError, match="do not fit the kernel of today") as raised:
         chosen_variants(program, ON, tuned(knobs=replace(KNOBS, rows=512)))
