@@ -60,6 +60,16 @@ EXHIBITS = (
         "blocks split L, loop over L, combine",
         "the same, split and combined in one kernel",
     ),
+    Exhibit(
+        "sliding_window_attention",
+        "blocks split L, loop over L, combine",
+        "two masks that meet, several query tokens",
+    ),
+    Exhibit(
+        "qk_layer_norm_attention",
+        "blocks split L, loop over L, combine",
+        "the norms as they are written, queries before the loop, keys in it",
+    ),
 )
 
 

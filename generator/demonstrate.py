@@ -88,8 +88,8 @@ def _inputs(spec: Graph, recipe: Recipe, sizes: dict[str, int], dtype: DType) ->
             data = np.asarray(recipe.scalars.get(node.name, 1.0))
         else:
             scale = 1.0 if len(names) == 1 else sizes[names[-1]] ** -0.5
-            dynamic = any(d.dynamic for d in node.out.type.dims)
-            data = rng.standard_normal([sizes[d] for d in names]) * (1.0 if dynamic else scale)
+            scale = scale if recipe.is_weight(node.name) else 1.0
+            data = rng.standard_normal([sizes[d] for d in names]) * scale
             data = np.asarray(round_to(data, dtype), np.float64)
         inputs.append(Array(names, (data,), real))
     return inputs

@@ -64,9 +64,10 @@ class Recipe:
 
     `inputs` and `output` give dims as text, `"M K"`; an input with no dims is a run-time scalar
     (fp32), one that ends in `:int32` holds positions or lengths. `dynamic` gives the bound of
-    every dim whose extent is known only at run time; all other dims are static. `ranges` gives the
-    least and the largest value of int32 inputs, as numbers or dims: `"1..L"`. A call may leave out
-    what is `optional`: it counts as zeros then, so the program may only add or subtract it.
+    every dim whose extent is known only at run time; all other dims are static. The first of them
+    numbers what a call brings, tokens or sequences: an input without it is a weight. `ranges` gives
+    the least and the largest value of int32 inputs, as numbers or dims: `"1..L"`. A call may leave
+    out what is `optional`: it counts as zeros then, so the program may only add or subtract it.
     """
 
     name: str
@@ -88,6 +89,11 @@ class Recipe:
         """Names of the static dims, in order of appearance."""
         names = " ".join(text.partition(":")[0] for text in self.inputs.values()).split()
         return tuple(dict.fromkeys(n for n in names if n not in self.dynamic))
+
+    def is_weight(self, name: str) -> bool:
+        """Return whether an input is a weight: a tensor that has none of a call's tokens."""
+        dims = self.inputs[name].partition(":")[0].split()
+        return bool(dims) and next(iter(self.dynamic), "") not in dims
 
     def dims(self, chosen: Shape) -> dict[str, Dim]:
         """Return every dim of the recipe with its extent at a shape.

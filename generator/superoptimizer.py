@@ -24,6 +24,7 @@ from mirage_kernels.generator.jobs.job import Job, Round
 from mirage_kernels.generator.jobs.job import Problem as JobProblem
 from mirage_kernels.generator.jobs.work import Assignment, Merged, Planned, work
 from mirage_kernels.generator.search import sketch as sketches
+from mirage_kernels.generator.search.fold import unfolded
 from mirage_kernels.generator.search.gate import batch_dims
 from mirage_kernels.generator.search.kernels import Search, Task
 from mirage_kernels.generator.search.lower import Goal, lower
@@ -132,7 +133,7 @@ class Superoptimization:
 
     @property
     def _search(self) -> Search:
-        return Search(Problem(self.spec, self.limits, target(self.arch)))
+        return Search(Problem(self.spec, self.limits, target(self.arch)).shortened())
 
     @property
     def _verifier(self) -> Verifier:
@@ -188,9 +189,13 @@ def goal_of(spec: Graph, storage: DType) -> Goal:
 
 
 def _searched(search: Search, task: Task) -> JsonFound:
-    found = search.run(task)
+    found, parts = search.run(task), search.problem.parts
+    programs = found.programs
+    if parts is not None:
+        whole = (unfolded(program, parts) for program in programs)
+        programs = [program for program in whole if program is not None]
     return {
-        "programs": [sketches.to_json(p) for p in found.programs],
+        "programs": [sketches.to_json(p) for p in programs],
         "counts": _counts_json(Counts(found.counts.states, found.counts.pruned)),
     }
 

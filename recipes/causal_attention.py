@@ -55,16 +55,16 @@ def token_positions(q: Tensor, seq_lens: Tensor) -> Tensor:
         "scale": "",
     },
     output="B T Hkv G D",
-    dynamic={"B": 256, "T": 4096, "L": 131072},
+    dynamic={"B": 256, "T": 4096, "Hkv": 256, "G": 1024, "L": 131072},
     scalars={"scale": 128**-0.5},
     ranges={"seq_lens": "T..L"},
     reference=reference,
     shapes=(
-        shape("Llama-3-8B and Qwen3-8B, TP 1", Hkv=8, G=4, D=128),
-        shape("Llama-3-8B and Qwen3-8B, TP 4", Hkv=2, G=4, D=128),
-        shape("Llama-3-70B and Qwen3-32B, TP 1", Hkv=8, G=8, D=128),
-        shape("Llama-3-70B and Qwen3-32B, TP 8 (multi-query)", Hkv=1, G=8, D=128),
-        shape("Llama-2-7B, TP 1 (multi-head)", Hkv=32, G=1, D=128),
+        shape("Llama-3-8B and Qwen3-8B; Llama-3-70B and Qwen3-32B; Llama-2-7B (multi-head)", D=128),
+        shape("Llama-3.2-1B", D=64),
+        shape("Phi-3-mini (multi-head)", D=96),
+        shape("Nemotron-4-340B", D=192),
+        shape("Gemma-7B (multi-head); Gemma-2B (multi-query)", D=256),
     ),
 )
 def causal_attention(q: Tensor, k: Tensor, v: Tensor, seq_lens: Tensor, scale: Tensor) -> Tensor:

@@ -44,23 +44,20 @@ def attention(q: Tensor, k: Tensor, v: Tensor, seq_lens: Tensor, scale: Tensor) 
         "scale": "",
     },
     output="B Hkv G D",
-    dynamic={"B": 256, "L": 131072},
+    dynamic={"B": 256, "Hkv": 256, "G": 1024, "L": 131072},
     scalars={"scale": 128**-0.5},
     ranges={"seq_lens": "1..L"},
     reference=reference,
     shapes=(
-        shape("Llama-3-8B and Qwen3-8B, TP 1", Hkv=8, G=4, D=128),
-        shape("Llama-3-8B and Qwen3-8B, TP 4", Hkv=2, G=4, D=128),
-        shape("Llama-3-8B and Qwen3-8B, TP 8 (multi-query)", Hkv=1, G=4, D=128),
-        shape("Llama-3-70B and Qwen3-32B, TP 1", Hkv=8, G=8, D=128),
-        shape("Llama-3-70B and Qwen3-32B, TP 4", Hkv=2, G=8, D=128),
-        shape("Llama-3-70B and Qwen3-32B, TP 8 (multi-query)", Hkv=1, G=8, D=128),
-        shape("Llama-2-7B and Chameleon-7B, TP 1 (multi-head)", Hkv=32, G=1, D=128),
-        shape("Gemma-7B, TP 1 (multi-head)", Hkv=16, G=1, D=256),
-        shape("Gemma-2B, TP 1 (multi-query)", Hkv=1, G=8, D=256),
-        shape("the Mirage paper's GQA, L 4096, scale 1", Hkv=2, G=256, D=64),
-        shape("the Mirage paper's MHA, L 4096, scale 1", Hkv=32, G=16, D=64),
-        shape("the Mirage paper's MQA, L 4096, scale 1", Hkv=1, G=1024, D=64),
+        shape(
+            "Llama-3-8B and Qwen3-8B; Llama-3-70B and Qwen3-32B; "
+            "Llama-2-7B and Chameleon-7B (multi-head)",
+            D=128,
+        ),
+        shape("the Mirage paper's GQA, MHA and MQA, L 4096, scale 1; Llama-3.2-1B", D=64),
+        shape("Phi-3-mini (multi-head)", D=96),
+        shape("Nemotron-4-340B", D=192),
+        shape("Gemma-7B (multi-head); Gemma-2B (multi-query)", D=256),
     ),
 )
 def gqa(q: Tensor, k: Tensor, v: Tensor, seq_lens: Tensor, scale: Tensor) -> Tensor:

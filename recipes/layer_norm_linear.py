@@ -36,6 +36,8 @@ def reference(
         shape("Falcon-7B qkv_proj, TP 1", K=4544, N=4672),
         shape("Falcon-40B qkv_proj, TP 1", K=8192, N=9216),
         shape("Falcon-40B qkv_proj, TP 4", K=8192, N=2304),
+        shape("GPT-J-6B q_proj, TP 1", K=4096, N=4096),
+        shape("Command R7B qkv_proj, TP 1 (norm_bias is 0)", K=4096, N=6144),
     ),
 )
 def layer_norm_linear(

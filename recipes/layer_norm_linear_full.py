@@ -45,6 +45,8 @@ def reference(
         shape("OPT-6.7B qkv_proj, TP 1; MPT-7B's has no biases", K=4096, N=12288),
         shape("GPT-2 XL c_attn, TP 1", K=1600, N=4800),
         shape("Falcon-7B qkv_proj, TP 1 (no bias)", K=4544, N=4672),
+        shape("GPT-J-6B q_proj, TP 1 (no bias)", K=4096, N=4096),
+        shape("Command R7B qkv_proj, TP 1 (no biases)", K=4096, N=6144),
     ),
 )
 def layer_norm_linear_full(

@@ -43,15 +43,11 @@ def reference(
         "scale": "",
     },
     output="B Hq C",
-    dynamic={"B": 256, "L": 131072},
+    dynamic={"B": 256, "Hq": 1024, "L": 131072},
     scalars={"scale": 192**-0.5},
     ranges={"seq_lens": "1..L"},
     reference=reference,
-    shapes=(
-        shape("DeepSeek-V3 and R1, TP 1", Hq=128, C=512, P=64),
-        shape("DeepSeek-V3 and R1, TP 8; DeepSeek-V2-Lite, TP 1", Hq=16, C=512, P=64),
-        shape("Kimi-K2, TP 1", Hq=64, C=512, P=64),
-    ),
+    shapes=(shape("DeepSeek-V3 and R1, DeepSeek-V2-Lite, Kimi-K2", C=512, P=64),),
 )
 def mla_decode(
     q_latent: Tensor,

@@ -49,16 +49,11 @@ def reference(
         "eps": "",
     },
     output="B Hkv G D",
-    dynamic={"B": 256, "L": 131072},
+    dynamic={"B": 256, "Hkv": 256, "G": 1024, "L": 131072},
     scalars={"scale": 128**-0.5, "eps": 1e-5},
     ranges={"seq_lens": "1..L"},
     reference=reference,
-    shapes=(
-        shape("Chameleon-7B, TP 1 (multi-head)", Hkv=32, G=1, D=128),
-        shape("Chameleon-7B, TP 4 (multi-head)", Hkv=8, G=1, D=128),
-        shape("Chameleon-34B, TP 1", Hkv=8, G=8, D=128),
-        shape("Command-R+, TP 1 (q_bias is 0)", Hkv=8, G=12, D=128),
-    ),
+    shapes=(shape("Chameleon-7B (multi-head) and Chameleon-34B; Command-R+ (q_bias is 0)", D=128),),
 )
 def qk_layer_norm_attention(
     q: Tensor,

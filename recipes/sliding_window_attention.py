@@ -35,15 +35,16 @@ def reference(
         "scale": "",
     },
     output="B T Hkv G D",
-    dynamic={"B": 256, "T": 4096, "L": 131072},
+    dynamic={"B": 256, "T": 4096, "Hkv": 256, "G": 1024, "L": 131072},
     scalars={"window": 4096, "scale": 128**-0.5},
     ranges={"seq_lens": "T..L", "window": "1..L"},
     reference=reference,
     shapes=(
-        shape("Mistral-7B-v0.1, TP 1", Hkv=8, G=4, D=128),
-        shape("Mistral-7B-v0.1, TP 4", Hkv=2, G=4, D=128),
-        shape("Gemma-3-12B, TP 1 (window is 1024)", Hkv=8, G=2, D=256),
-        shape("Gemma-3-27B, TP 1 (window is 1024)", Hkv=16, G=2, D=128),
+        shape("Mistral-7B-v0.1; Gemma-3-27B (window is 1024)", D=128),
+        shape("gpt-oss-20b and 120b (window is 128)", D=64),
+        shape("Phi-3-mini (window is 2047)", D=96),
+        shape("Nemotron-4-340B (window is all keys)", D=192),
+        shape("Gemma-3-12B (window is 1024)", D=256),
     ),
 )
 def sliding_window_attention(

@@ -38,15 +38,13 @@ def reference(
         "cap": "",
     },
     output="B Hkv G D",
-    dynamic={"B": 256, "L": 131072},
+    dynamic={"B": 256, "Hkv": 256, "G": 1024, "L": 131072},
     scalars={"scale": 256**-0.5, "cap": 50.0},
     ranges={"seq_lens": "1..L"},
     reference=reference,
     shapes=(
-        shape("Gemma-2-9B, TP 1", Hkv=8, G=2, D=256),
-        shape("Gemma-2-2B, TP 1", Hkv=4, G=2, D=256),
-        shape("Gemma-2-27B, TP 1 (scale is 144^-0.5)", Hkv=16, G=2, D=128),
-        shape("Grok-1, TP 1 (cap is 30)", Hkv=8, G=6, D=128),
+        shape("Gemma-2-9B and Gemma-2-2B", D=256),
+        shape("Gemma-2-27B (scale is 144^-0.5); Grok-1 (cap is 30)", D=128),
     ),
 )
 def soft_cap_attention(

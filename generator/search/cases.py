@@ -21,12 +21,18 @@ def tiles_of(graph: Graph) -> dict[str, int]:
 def full_cases(graph: Graph) -> list[Case]:
     """Return cases at a muGraph's own tiles: full static extents, uneven edges, a single tile.
 
-    Dynamic dims have a tile and an uneven edge, or several of both where they are summed along.
+    Dynamic dims have a tile and an uneven edge, or two where they are summed along: what only
+    numbers rows or problems is the same in every tile.
     """
     tiles = tiles_of(graph)
     whole = _largest_tiles(graph)
     dims = {d.name: d for n in graph.inputs for d in n.out.type.dims}
-    several = {d: min(2 * n + _EDGE, dims[d].size) for d, n in whole.items()}
+    kept = set(_spoken_of(graph))
+    rows = {d for d in whole if dims[d].dynamic and d not in kept}
+    several = {
+        d: min(n + min(_EDGE, max(n - 1, 1)) if d in rows else 2 * n + _EDGE, dims[d].size)
+        for d, n in whole.items()
+    }
     full = {name: several.get(name, 2) if d.dynamic else d.size for name, d in dims.items()}
     full = affordable(graph, full, whole)
     uneven = {name: several.get(name, d.size if not d.dynamic else 2) for name, d in dims.items()}

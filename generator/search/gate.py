@@ -5,6 +5,8 @@ error against float64 is compared with that of the unfused program: one that rou
 and results of its matrix products, as separate PyTorch kernels do, and computes the rest in fp32.
 The distributions are chosen so that overflow shows: activations with outliers of 3e4 meet norm
 weights of up to 4, which is normal for a network and beyond fp16 if multiplied before normalising.
+The error must also be of the size of a few roundings of the result: an unfused program may be no
+measure at all.
 Where a recipe masks positions, one more has short lengths and large garbage beyond them
 (`search/stale.py`): a peak that covers what is masked makes all that is seen underflow.
 """
@@ -62,8 +64,14 @@ DISTRIBUTIONS = (
 )
 STALE = Distribution("stale", 1.0, garbage=1e4, length_share=1 / 8)
 
+# However bad the unfused program is (it may overflow), an error must look like rounding: it may be
+# so many times that of the exact result, rounded once, or of a number of usual size.
+ROUNDINGS = 8
+EPSILON = {DType.FP16: 2.0**-11, DType.BF16: 2.0**-8}
+
 LONG, LONG_TILE = 256, 96  # of dims that are summed along
 WIDE, WIDE_TILE = 64, 24  # of the others
+NARROW, NARROW_TILE = 8, 3  # of the others where an input has several of them
 FEW, FEW_TILE = 2, 1  # of those that only number independent problems
 
 
@@ -86,11 +94,12 @@ class Measured:
 
 @dataclass(frozen=True)
 class Reference:
-    """One distribution's inputs, the exact result, and the unfused program's error."""
+    """One distribution's inputs, the exact result, and the errors of a rounding and of unfused."""
 
     distribution: Distribution
     inputs: list[Array]
     exact: Array
+    rounded: float
     unfused: float
 
 
@@ -109,14 +118,16 @@ class Gate:
         At these the ratio of two equally accurate programs' errors stayed within 6 % over 12 seeds.
         """
         reduced = {n.over for n in self.spec.of("sum", "contract")}
-        alike = batch_dims(self.spec)
-        return {
-            d: LONG if d in reduced else FEW if d in alike else WIDE for d in seen_dims(self.spec)
-        }
+        sizes = dict.fromkeys(seen_dims(self.spec), WIDE)
+        sizes |= dict.fromkeys(reduced, LONG) | dict.fromkeys(batch_dims(self.spec), FEW)
+        for node in self.spec.inputs:
+            wide = [d for d in node.out.type.names if sizes[d] in (WIDE, NARROW)]
+            sizes |= dict.fromkeys(wide, NARROW) if len(wide) > 1 else {}
+        return sizes
 
     def tiles(self) -> dict[str, int]:
         """Return tile sizes that cut every dim unevenly, and sums into three uneven parts."""
-        cut = {LONG: LONG_TILE, WIDE: WIDE_TILE, FEW: FEW_TILE}
+        cut = {LONG: LONG_TILE, WIDE: WIDE_TILE, NARROW: NARROW_TILE, FEW: FEW_TILE}
         tiles = {d: cut[n] for d, n in self.sizes().items()}
         parts = {parts_of(d): LONG_TILE for d, n in self.sizes().items() if n == LONG}
         return tiles | parts
@@ -148,7 +159,7 @@ class Gate:
     ) -> Real:
         if not type_.dims:
             return np.asarray(self.recipe.scalars.get(name, 1.0), np.float64)
-        if any(d.dynamic for d in type_.dims):
+        if not self.recipe.is_weight(name):
             data = rng.standard_normal(shape) * distribution.scale
             hit = rng.random(shape) < distribution.outlier_share
             data = np.where(hit, np.sign(data) * distribution.outlier, data)
@@ -162,11 +173,16 @@ class Gate:
         """Return the candidate's errors; raise VerifyError when one is beyond the tolerance."""
         cut = retile(candidate, self.tiles())
         found = tuple(self._measure(cut, reference) for reference in self.references)
-        for m in found:
+        for m, reference in zip(found, self.references, strict=True):
             if not m.error <= self.recipe.tolerance * m.unfused:
                 raise VerifyError(
                     f"error {m.error:.2e} on the distribution {m.distribution!r} is more than "
                     f"{self.recipe.tolerance:g} times the unfused program's {m.unfused:.2e}"
+                )
+            if np.isfinite(m.error) and m.error > ROUNDINGS * reference.rounded:
+                raise VerifyError(
+                    f"error {m.error:.2e} on the distribution {m.distribution!r} is more than "
+                    f"{ROUNDINGS} times that of a rounding, {reference.rounded:.2e}"
                 )
         return found
 
@@ -205,7 +221,13 @@ class Gate:
         ]
         storage = array_reading(STORAGE, self.sizes())
         theirs = results(self.unfused(), narrow, storage)[0]
-        return Reference(distribution, narrow, exact, relative_error(theirs, exact))
+        return Reference(
+            distribution,
+            narrow,
+            exact,
+            max(EPSILON[self.dtype], relative_error(rounded(exact, self.dtype), exact)),
+            relative_error(theirs, exact),
+        )
 
     def unfused(self) -> Graph:
         """Return the spec as separate kernels would run it: rounded around matrix products."""
@@ -226,6 +248,11 @@ def batch_dims(spec: Graph) -> frozenset[str]:
         found &= {*spec.values[node.args[0]].type.names} & {*spec.values[node.args[1]].type.names}
     reduced = {n.over for n in spec.of("sum", "contract")}
     return frozenset(found - reduced) if spec.of("contract") else frozenset()
+
+
+def rounded(exact: Array, dtype: DType) -> Array:
+    """Return an exact result as it can be stored."""
+    return Array(exact.dims, (np.asarray(round_to(np.asarray(exact.parts[0]), dtype)),))
 
 
 def relative_error(found: Array, exact: Array) -> float:

@@ -29,6 +29,7 @@ from mirage_kernels.generator.search.sketch import (
     ProgramSketch,
     middle_name,
 )
+from mirage_kernels.generator.search.streamed import streamed
 from mirage_kernels.generator.search.values import LOAD, Counts, Saturation, Step
 
 MOST_PARTIAL = 2  # results of a first kernel whose blocks split a sum
@@ -164,21 +165,36 @@ class Search:
             if not extraction.through:
                 return Found([], _counted(found.counts, refined))
         programs = reaching(problem, refined, extraction, problem.limits.kept)
-        if task.setting.loop is not None and task.setting.split is None:
-            programs = self.with_own(refined, extraction, programs)
+        if task.setting.loop is not None:
+            programs += self.beside(refined, extraction, programs)
         launch = problem.on.launch_us
         sketches = [ProgramSketch((problem.sketch(refined, p),), p.cost + launch) for p in programs]
         return Found(sketches, _counted(found.counts, refined))
 
-    def with_own(
-        self, refined: Refined, extraction: Extraction, programs: list[Program]
+    def beside(
+        self, refined: Refined, extraction: Extraction, programs: Sequence[Program]
     ) -> list[Program]:
-        """Return programs with the cheapest of those whose products are all the spec's own."""
-        problem, own = self.problem, with_own_products(refined, self.problem.meanings)
-        cheapest = problem.extraction(own)
-        cheapest.through = extraction.through
-        kept = reaching(problem, own, cheapest, problem.limits.kept_own)
-        return programs + [p for p in kept if p not in programs]
+        """Return what a task with a loop keeps whatever else is cheaper.
+
+        The cheapest programs whose products are all the spec's own, those that read in the loop
+        all that it cuts, and those that do both.
+        """
+        problem, limits = self.problem, self.problem.limits
+        own = with_own_products(refined, problem.meanings)
+        kinds = [(streamed(refined.without_extra()), limits.kept_streamed)]
+        if refined.setting.split is None:
+            kinds.insert(0, (own, limits.kept_own))
+        else:
+            kinds.append((streamed(own), limits.kept_own))
+        known = {frozenset(p.steps) for p in programs}
+        more: list[Program] = []
+        for kind, most in kinds:
+            cheapest = problem.extraction(kind)
+            cheapest.through = extraction.through
+            found = reaching(problem, kind, cheapest, most)
+            more += [p for p in found if frozenset(p.steps) not in known]
+            known |= {frozenset(p.steps) for p in found}
+        return more
 
 
 def _loop_cut(refined: Refined) -> frozenset[int]:

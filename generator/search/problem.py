@@ -13,6 +13,7 @@ from mirage_kernels.generator.meaning.oracle import keeps
 from mirage_kernels.generator.meaning.terms import Terms
 from mirage_kernels.generator.search.costs import Costs, nominal_sizes
 from mirage_kernels.generator.search.extract import Extraction, Program
+from mirage_kernels.generator.search.fold import Parts, folded
 from mirage_kernels.generator.search.meanings import Meanings
 from mirage_kernels.generator.search.refine import Leaf, Refined
 from mirage_kernels.generator.search.settings import (
@@ -31,6 +32,10 @@ from mirage_kernels.generator.search.values import Saturation, Vocabulary
 from mirage_kernels.generator.target import Target
 
 LARGEST_TILE = 256  # elements of one dim that a block holds whole
+LONGEST_SUMS = 100  # products of a term's sums, squared, that a search gets through
+# Values of a setting where the spec contracts nothing: nearly any two of them might be needed
+# together then, and testing whether they are takes the time (nine products in the square of three).
+VALUES_OF_SUMS = 250
 
 
 @dataclass(frozen=True)
@@ -41,6 +46,7 @@ class Limits:
     kernels: int = 2
     kept: int | None = 48  # programs kept of one task, cheapest first; None keeps all
     kept_own: int | None = 4  # of those with a loop whose products are the spec's own
+    kept_streamed: int | None = 8  # of those with a loop that read in it all that it cuts
     kept_of_two: int | None = 6  # the same where there are two kernels
     firsts: int | None = 8  # results of first kernels that are tried, of those with the same dims
     verified: int = 400  # programs of the whole search, cheapest first
@@ -55,7 +61,19 @@ class Problem:
     spec: Graph
     limits: Limits
     on: Target
+    parts: Parts | None = None  # of a longer spec, inputs here
     _saturations: dict[Setting, Saturation] = field(default_factory=dict)
+
+    def shortened(self) -> Problem:
+        """Return the problem; of a spec whose sums are too long to search, one without its parts.
+
+        What is found then reads parts, which `fold.unfolded` puts back.
+        """
+        places = self.terms.positions(self.target)
+        if sum(len(self.terms.table[place]) ** 2 for place in places) <= LONGEST_SUMS:
+            return self
+        spec, parts = folded(self.spec, self.long)
+        return Problem(spec, self.limits, self.on, parts) if parts else self
 
     @cached_property
     def terms(self) -> Terms:
@@ -66,6 +84,12 @@ class Problem:
     def target(self) -> int:
         """The spec's term."""
         return target_term(self.terms, self.spec)
+
+    @cached_property
+    def most_values(self) -> int:
+        """How many values a setting may have: fewer where the spec has sums and no products."""
+        slow = self.limits.prune_abstract and not self.spec.of("contract")
+        return min(self.limits.values, VALUES_OF_SUMS) if slow else self.limits.values
 
     @cached_property
     def space(self) -> TermSpace:
@@ -149,7 +173,7 @@ class Problem:
                 self.vocabulary,
                 setting,
                 max_depth=self.limits.block_ops,
-                most_values=self.limits.values,
+                most_values=self.most_values,
             )
             found.add_constants()
             found.add_inputs(self.tensors, self.roles)

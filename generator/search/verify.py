@@ -129,8 +129,15 @@ class Prover:
         return Proof.of(compared)
 
     def _smaller(self, case: Case) -> Iterator[Case]:
-        """Yield what to draw instead where a sum with exp has too many terms for the bound."""
+        """Yield what to draw instead where sums are too long for a bound, or those with exp are.
+
+        A tile and one element are as many passes of a loop as two tiles are, and sums half as long.
+        """
         crowded = crowded_dims(self.spec)
+        if case.bounded and not crowded:
+            cut = {d: case.tiles[d] + 1 for d in summed_dims(self.spec) if d in case.tiles}
+            if cut:
+                yield Case(case.tiles, {**case.sizes, **cut}, bounded=True)
         for size, tile, part in FEWER if case.bounded and crowded else ():
             sizes, tiles = dict(case.sizes), dict(case.tiles)
             for dim in crowded:

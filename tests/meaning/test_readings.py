@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from mirage_kernels.generator.emit import after_loop, cuda, triton, words
+from mirage_kernels.generator.emit import after_loop, attention, cuda, triton, words
+from mirage_kernels.generator.errors import PlanError
 from mirage_kernels.generator.ir import OPS, Dim, DType, Kind, TensorType, ops_of_kind
 from mirage_kernels.generator.meaning.abstract import abstract_reading
 from mirage_kernels.generator.meaning.arrays import Arithmetic, array_reading
@@ -24,7 +25,7 @@ READINGS = {
     "cost": cost_reading({}),
     "degree": degree_reading({}),
 }
-POSITIONS = ("less", "both", "where")  # masks are not emitted yet
+POSITIONS = ("less", "both", "where")  # masks: attention alone has them
 ARITHMETIC = [op for op in ops_of_kind(Kind.ELEMENTWISE) if op not in POSITIONS]
 TILE = TensorType((Dim("N", 16), Dim("K", 32)), DType.FP32)
 
@@ -50,6 +51,18 @@ def test_the_cuda_writer_has_a_word_for_every_elementwise_op(op: str) -> None:
     assert words.vocabulary(op) == own.get(op, op)
 
 
+@pytest.mark.parametrize("op", POSITIONS)
+def test_only_the_attention_writer_has_a_word_for_masks(op: str) -> None:
+    assert attention.word_of(op) == op
+    with pytest.raises(PlanError, match=f"no op '{op}' yet"):
+        words.vocabulary(op)
+
+
+@pytest.mark.parametrize("op", ARITHMETIC)
+def test_the_attention_writer_says_arithmetic_as_others_do(op: str) -> None:
+    assert attention.word_of(op) == words.vocabulary(op)
+
+
 @pytest.mark.parametrize("op", ARITHMETIC)
 def test_the_triton_writer_has_a_line_for_every_elementwise_op(op: str) -> None:
     assert op in triton._ELEMENTWISE
@@ -73,7 +86,7 @@ def test_the_cuda_writer_has_a_line_for_every_statement(do: Do) -> None:
 
 
 def test_every_place_in_the_loop_has_a_fragment_or_an_accumulator() -> None:
-    elsewhere = {Layout.SCALAR, Layout.FACTORS}
+    elsewhere = {Layout.SCALAR, Layout.FACTORS, Layout.LINE, Layout.LINE_VECTOR}
     assert set(words.FRAGMENTS) | set(words.ACCUMULATORS) | elsewhere == set(Layout)
 
 

@@ -76,7 +76,8 @@ def test_the_catalog_holds_every_recipe_once() -> None:
     normed_gated = ("rms_norm_gated_mlp_gelu", "rms_norm_gated_mlp_relu", "rms_norm_geglu_mlp")
     mlp = (*gated, *normed_gated, "gelu_mlp", "relu2_mlp")
     full = ("rms_norm_linear_full", "layer_norm_linear_full", "lora_linear_full")
-    attention = ("gqa", "causal_attention", "sliding_window_attention", "soft_cap_attention")
+    masked = ("causal_attention", "sliding_window_attention", "gqa_full")
+    attention = ("gqa", *masked, "soft_cap_attention")
     normed = ("qk_norm_attention", "qk_layer_norm_attention", "rms_norm_lora", "ntrans")
     assert sorted(RECIPES) == sorted((*linear, *full, *mlp, *attention, *normed, "mla_decode"))
 
@@ -215,6 +216,39 @@ def test_a_window_as_long_as_the_keys_is_causal_attention() -> None:
     windowed = {"q": q, "k": k, "v": v, "seq_lens": seq_lens, "window": window, "scale": scale}
     found = spec_result(RECIPES["sliding_window_attention"], SMALL, windowed)
     assert torch.equal(found, spec_result(RECIPES["causal_attention"], SMALL, tensors))
+
+
+def test_a_cap_far_above_the_scores_leaves_the_window_alone() -> None:
+    tensors = drawn(RECIPES["sliding_window_attention"], SMALL)
+    capped = tensors | {"cap": torch.tensor(1e6, dtype=torch.float64)}
+    found = spec_result(RECIPES["gqa_full"], SMALL, capped)
+    wanted = spec_result(RECIPES["sliding_window_attention"], SMALL, tensors)
+    torch.testing.assert_close(found, wanted, rtol=1e-9, atol=1e-9)
+
+
+def test_one_query_token_that_sees_all_keys_is_soft_cap_attention() -> None:
+    tensors = drawn(RECIPES["soft_cap_attention"], SMALL)
+    q, k, v, seq_lens, scale, cap = tensors.values()
+    window = torch.tensor(SMALL["L"], dtype=torch.int32)
+    one = {"q": q[:, None], "k": k, "v": v, "seq_lens": seq_lens, "window": window}
+    found = spec_result(RECIPES["gqa_full"], SMALL | {"T": 1}, one | {"scale": scale, "cap": cap})
+    wanted = spec_result(RECIPES["soft_cap_attention"], SMALL, tensors)
+    torch.testing.assert_close(found[:, 0], wanted)
+
+
+@pytest.mark.parametrize(
+    "name", [n for n, r in RECIPES.items() if "Hkv" in " ".join(r.inputs.values())]
+)
+def test_attention_is_generic_in_heads(name: str) -> None:
+    assert RECIPES[name].static_dims == ("D",)
+
+
+@every_recipe()
+def test_what_has_a_calls_tokens_is_no_weight(name: str) -> None:
+    recipe = RECIPES[name]
+    weights = {n for n in recipe.inputs if recipe.is_weight(n)}
+    matrices = {n for n in recipe.inputs if re.search("weight|bias|lora|alpha", n)}
+    assert weights == {n for n in matrices if recipe.inputs[n]}
 
 
 def test_a_window_of_one_key_returns_its_value() -> None:

@@ -13,24 +13,28 @@ from mirage_kernels.generator.ir import DType, Graph, TensorType, retile
 from mirage_kernels.generator.meaning.arrays import Array, array_reading
 from mirage_kernels.generator.meaning.reals import FLOAT64
 from mirage_kernels.generator.meaning.walk import results
-from mirage_kernels.generator.search.verify import Case, small_cases
+from mirage_kernels.generator.search.verify import Case, Prover, RangeOf, small_cases
 
 CASES = slice(0, 3)
 FAR = 3.0  # stands for infinity: what overflows is the numeric gate's to say
 
 
-def differs(spec: Graph, graph: Graph) -> bool:
-    """Return whether a muGraph's results are not the spec's, or cannot be computed."""
-    return any(_differs(spec, finite(graph), case) for case in small_cases(spec)[CASES])
+def differs(spec: Graph, graph: Graph, range_of: RangeOf | None = None) -> bool:
+    """Return whether a muGraph's results are not the spec's, or cannot be computed.
+
+    Lengths are between 1 and the number of positions where no range is given.
+    """
+    span_of = range_of or Prover(spec).any_length
+    return any(_differs(spec, finite(graph), case, span_of) for case in small_cases(spec)[CASES])
 
 
-def _differs(spec: Graph, graph: Graph, case: Case) -> bool:
+def _differs(spec: Graph, graph: Graph, case: Case, span_of: RangeOf) -> bool:
     reading = array_reading(FLOAT64, case.sizes)
-    longest = max([case.sizes[n.over] for n in spec.of("iota")], default=1)
-    inputs = [
-        _drawn(seed, n.out.type, tuple(case.sizes[d] for d in n.out.type.names), longest)
-        for seed, n in enumerate(spec.inputs)
-    ]
+    inputs = []
+    for seed, node in enumerate(spec.inputs):
+        type_ = node.out.type
+        span = span_of(node.name, case.sizes) if type_.dtype is DType.INT32 else (0, 0)
+        inputs.append(_drawn(seed, type_, tuple(case.sizes[d] for d in type_.names), span))
     wanted = results(spec, inputs, reading)
     try:
         with np.errstate(all="ignore"):
@@ -42,12 +46,14 @@ def _differs(spec: Graph, graph: Graph, case: Case) -> bool:
 
 
 @cache
-def _drawn(seed: int, type_: TensorType, shape: tuple[int, ...], longest: int) -> Array:
+def _drawn(seed: int, type_: TensorType, shape: tuple[int, ...], span: tuple[int, int]) -> Array:
     """Return numbers away from 0, of both signs where there are two dims; every length there is."""
     rng = np.random.default_rng(seed)
     if type_.dtype is DType.INT32:
         places = math.prod(shape)
-        lengths = np.concatenate([rng.permutation(longest) + 1 for _ in range(places)])
+        least, largest = span
+        several = [rng.permutation(largest + 1 - least) + least for _ in range(places)]
+        lengths = np.concatenate(several)
         return Array(type_.names, (lengths[:places].reshape(shape),), real=False)
     signs = rng.choice([-1, 1], shape) if len(shape) > 1 else 1
     return Array(type_.names, (rng.uniform(0.5, 1.5, shape) * signs,))

@@ -18,7 +18,7 @@ from mirage_kernels.generator.meaning.walk import results
 from mirage_kernels.generator.recipe import Shape, catalog, trace
 from mirage_kernels.generator.search.verify import LOG2_WANTED, Case, Prover, small_cases
 
-SHAPE = Shape("a test", {"Hkv": 4, "G": 8, "D": 64})
+SHAPE = Shape("a test", {"D": 64})
 RIGHT = [(recipe, form) for recipe in SCORES for form in FORMS]
 WRONG = [(recipe, form, m) for recipe, form in RIGHT for m in MISTAKES[form]]
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from mirage_kernels.generator.ir import DType, Graph
+from attention import attention
+
+from mirage_kernels.generator.ir import DType, Graph, retile
 from mirage_kernels.generator.recipe import Shape, load_recipe, trace
-from mirage_kernels.generator.search.cases import MOST_ELEMENTS, affordable
+from mirage_kernels.generator.search.cases import MOST_ELEMENTS, affordable, full_cases
 
 TILES = {"N": 64, "M": 8, "K": 512}
 
@@ -35,3 +37,10 @@ def test_what_is_summed_along_is_never_cut() -> None:
 def test_few_rows_are_not_made_more() -> None:
     sizes = {"M": 3, "K": 2_000_000, "N": 100}
     assert affordable(spec("relu2_mlp", K=2_000_000, N=100), sizes, TILES) == sizes
+
+
+def test_dims_that_number_rows_or_problems_are_few_in_draws() -> None:
+    tiles = {"B": 1, "Hkv": 1, "L": 256, "L_parts": 1024}
+    graph = retile(attention(spec("gqa", D=128), "gqa", "split"), tiles)
+    full = full_cases(graph)[0].sizes
+    assert full == {"B": 2, "Hkv": 2, "G": 2, "D": 128, "L": 2 * 1024 + 5}

@@ -10,7 +10,8 @@ import pytest
 
 from mirage_kernels.generator.errors import VerifyError
 from mirage_kernels.generator.ir import DType, Graph, Value, parts_of, retile
-from mirage_kernels.generator.recipe import Recipe, Shape, trace
+from mirage_kernels.generator.meaning.arrays import Array
+from mirage_kernels.generator.recipe import Recipe, Shape, load_recipe, trace
 from mirage_kernels.generator.search.gate import DISTRIBUTIONS, Gate, Measured
 
 Fused = Callable[..., Graph]
@@ -134,3 +135,22 @@ def test_a_measurement_keeps_the_digits_that_every_machine_agrees_on() -> None:
         "error": 0.00012,
         "unfused": 0.5,
     }
+
+
+def test_rows_are_few_where_an_input_has_several_dims_of_them() -> None:
+    source = load_recipe("causal_attention")
+    sizes = Gate(trace(source, source.shapes[0], DType.FP16), source, DType.FP16).sizes()
+    assert (sizes["T"], sizes["G"], sizes["Hkv"], sizes["B"]) == (8, 8, 2, 2)
+
+
+def test_weights_per_head_are_no_activations_though_heads_are_dynamic() -> None:
+    source = load_recipe("qk_layer_norm_attention")
+    own = Gate(trace(source, source.shapes[0], DType.FP16), source, DType.FP16)
+    (outliers,) = [d for d in DISTRIBUTIONS if d.outlier]
+    largest = dict(zip(source.inputs, map(_largest, own.inputs(outliers)), strict=True))
+    assert largest["q"] == pytest.approx(outliers.outlier, rel=1e-3)
+    assert max(largest["q_weight"], largest["k_weight"]) < 10
+
+
+def _largest(array: Array) -> float:
+    return float(np.abs(array.parts[0]).max())

@@ -24,7 +24,7 @@ from mirage_kernels.generator.meaning.arrays import Array, array_reading
 from mirage_kernels.generator.meaning.field import Field, field_arithmetic
 from mirage_kernels.generator.meaning.walk import results
 from mirage_kernels.generator.recipe import Shape, catalog, trace
-from mirage_kernels.generator.search.verify import Prover, small_cases
+from mirage_kernels.generator.search.verify import Prover, RangeOf, small_cases
 
 ROOT = Path(__file__).resolve().parents[2]
 MOST_OF_A_KIND = 10  # of one muGraph, spread over all there are
@@ -38,6 +38,7 @@ class Golden:
     name: str
     spec: Graph
     graph: Graph
+    range_of: RangeOf
 
     @property
     def prover(self) -> Prover:
@@ -50,7 +51,7 @@ class Golden:
 
 @cache
 def _prover(name: str) -> Prover:
-    return Prover(golden(name).spec)
+    return Prover(golden(name).spec, range_of=golden(name).range_of)
 
 
 def files() -> Iterator[Path]:
@@ -74,7 +75,7 @@ def golden(name: str) -> Golden:
     graph, recipe = from_json(data["mugraph"]), catalog()[data["recipe"]]
     dims = {d.name: d.size for n in graph.inputs for d in n.out.type.dims}
     shape = Shape("a golden muGraph", {name: dims[name] for name in recipe.static_dims})
-    return Golden(name, trace(recipe, shape, DType.FP16), graph)
+    return Golden(name, trace(recipe, shape, DType.FP16), graph, recipe.range_of)
 
 
 @dataclass(frozen=True)
@@ -88,7 +89,7 @@ class Judged:
 
 
 def judged(of: Golden, mutant: Mutant) -> Judged:
-    wrong = differs(of.spec, mutant.graph)
+    wrong = differs(of.spec, mutant.graph, of.range_of)
     return Judged(mutant.kind, mutant.what, wrong, rejection(of, mutant.graph, thorough=wrong))
 
 
@@ -126,7 +127,7 @@ def test_at_least_a_thousand_mutants_are_tried() -> None:
 @pytest.mark.parametrize("name", FILES)
 def test_the_golden_mugraph_is_accepted(name: str) -> None:
     of = golden(name)
-    assert not differs(of.spec, of.graph)
+    assert not differs(of.spec, of.graph, of.range_of)
     assert rejection(of, of.graph, thorough=True) == ""
 
 

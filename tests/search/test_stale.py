@@ -18,7 +18,7 @@ from mirage_kernels.generator.search.gate import DISTRIBUTIONS, STALE, Gate
 from mirage_kernels.generator.search.stale import hidden_positions, with_garbage
 from mirage_kernels.generator.search.verify import Prover, small_cases
 
-SHAPE = Shape("a test", {"Hkv": 4, "G": 8, "D": 64})
+SHAPE = Shape("a test", {"D": 64})
 
 
 @cache
