@@ -38,9 +38,67 @@ struct Kernel {
   const char* options;  // inputs of the recipe that a call may leave out, by name: "bias residual"
 };
 
+// Where the lines [.., D] of a tensor lie, in elements from one token and one head to the next; D
+// is contiguous.
+struct Lines {
+  const void* at;
+  int64_t token, head;
+};
+
+// The same of a cache: token i of page p lies, for head h, at p * page + i * token + h * head.
+struct Cache {
+  const void* at;
+  int64_t page, token, head;
+};
+
+// One call of an emitted attention kernel. G query heads share one of the Hkv heads of the cache:
+// query head = kv head * G + g. "Keys" counts the tokens of a sequence in the cache.
+struct AttentionArgs {
+  Lines q;  // [tokens, Hkv * G, D]
+  Cache k, v;
+  const int32_t* block_table;   // [B, ..] page numbers; null: sequence b is page b, of any length
+  int64_t table_row;            // elements between the rows of block_table
+  int32_t page_size;            // tokens per page
+  const int32_t* seq_lens;      // [B] keys of each sequence; null: all have max_len
+  const int32_t* first_tokens;  // [B + 1] (cu_seqlens_q); null: every sequence has q_len tokens
+  const void* vectors[4];       // inputs of dims [D] in recipe order; null where absent: zeros
+  float scalars[8];             // fp32 inputs in recipe order
+  int32_t integers[2];          // int32 inputs in recipe order
+  const void* sinks;            // [Hkv * G] in the storage type; null: none
+  void* out;                    // [tokens, Hkv * G, D], D contiguous
+  int64_t out_token, out_head;  // elements from one token and one head of out to the next
+  float* lse;                   // [tokens, Hkv * G], contiguous, natural log; null: not wanted
+  int32_t B, Hkv, G;
+  int32_t q_len;    // most query tokens of a sequence
+  int32_t max_len;  // most keys of a sequence
+  // How far back a query token may look; units that are further from every token are skipped. It
+  // only saves work: the mask of the muGraph decides. -1: no limit.
+  int32_t first_window;
+  int32_t multiprocessors;
+  void* workspace;        // as many bytes as the kernel's WorkspaceFn says
+  uint64_t nonce;         // another one in every call
+  bool constant_weights;  // see LaunchArgs
+};
+
+using AttentionFn = cudaError_t (*)(const AttentionArgs&, cudaStream_t);
+using WorkspaceFn = int64_t (*)(const AttentionArgs&);  // bytes; reads sizes only
+
+// One row of the dispatch table of attention.
+struct AttentionKernel {
+  const char* recipe;
+  const char* dtype;  // "fp16" or "bf16"
+  int64_t D;          // of a head
+  AttentionFn launch;
+  WorkspaceFn workspace;
+  const char* name;
+  const char* options;  // as in Kernel
+};
+
 // Defined in the emitted table.cpp of the one architecture that a library is built for.
 extern const Kernel kKernels[];
 extern const int kKernelCount;
+extern const AttentionKernel kAttentionKernels[];
+extern const int kAttentionKernelCount;
 extern const char* const kArch;
 
 }  // namespace mirage

@@ -12,24 +12,30 @@ __device__ const uint32_t& bits(const P& pair) {
   return reinterpret_cast<const uint32_t&>(pair);
 }
 
-// d[16 rows, 8 tokens] += rows[16, k] * tokens[8, k], the 16 k of half h; rows[0] and rows[1] are
-// the octets of rows g and g + 8. PTX, because including CuTe's atoms costs each file 2.4 s.
+// d[16 rows, 8 tokens] += rows[16, 16 k] * tokens[8, 16 k], fragments as the instruction has them.
+// PTX, because including CuTe's atoms costs each file 2.4 s.
 template <class T>
-__device__ void mma(float (&d)[4], const Octet<T> (&rows)[2], const Octet<T>& tokens, int h) {
-  const uint32_t a0 = bits(rows[0].pairs[2 * h]), a1 = bits(rows[1].pairs[2 * h]);
-  const uint32_t a2 = bits(rows[0].pairs[2 * h + 1]), a3 = bits(rows[1].pairs[2 * h + 1]);
-  const uint32_t b0 = bits(tokens.pairs[2 * h]), b1 = bits(tokens.pairs[2 * h + 1]);
+__device__ void mma(float (&d)[4], const uint32_t (&rows)[4], const uint32_t (&tokens)[2]) {
   if constexpr (std::is_same_v<T, __half>) {
     asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 "
         "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
         : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-        : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+        : "r"(rows[0]), "r"(rows[1]), "r"(rows[2]), "r"(rows[3]), "r"(tokens[0]), "r"(tokens[1]));
   } else {
     asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
         "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
         : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-        : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+        : "r"(rows[0]), "r"(rows[1]), "r"(rows[2]), "r"(rows[3]), "r"(tokens[0]), "r"(tokens[1]));
   }
+}
+
+// The same of the 16 k of half h of a chunk; rows[0] and rows[1] are octets of rows g and g + 8.
+template <class T>
+__device__ void mma(float (&d)[4], const Octet<T> (&rows)[2], const Octet<T>& tokens, int h) {
+  mma<T>(d,
+         {bits(rows[0].pairs[2 * h]), bits(rows[1].pairs[2 * h]), bits(rows[0].pairs[2 * h + 1]),
+          bits(rows[1].pairs[2 * h + 1])},
+         {bits(tokens.pairs[2 * h]), bits(tokens.pairs[2 * h + 1])});
 }
 
 // accum[n, m] += sum over k of rows[n, k] * tokens[m, k]

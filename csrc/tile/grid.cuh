@@ -18,8 +18,8 @@ struct Grid {
 
 constexpr int kSharedBytesByDefault = 48 * 1024;  // more has to be asked for, per device
 
-inline cudaError_t launch(void (*kernel)(LaunchArgs), Grid grid, const LaunchArgs& args,
-                          cudaStream_t stream) {
+template <class... Args>
+cudaError_t launch(void (*kernel)(Args...), Grid grid, cudaStream_t stream, const Args&... args) {
   if (grid.shared_bytes > kSharedBytesByDefault) {
     const cudaError_t status = cudaFuncSetAttribute(
         kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, grid.shared_bytes);
@@ -36,7 +36,12 @@ inline cudaError_t launch(void (*kernel)(LaunchArgs), Grid grid, const LaunchArg
   config.stream = stream;
   config.attrs = &dependent;
   config.numAttrs = kHasDependentLaunch ? 1 : 0;
-  return cudaLaunchKernelEx(&config, kernel, args);
+  return cudaLaunchKernelEx(&config, kernel, args...);
+}
+
+template <class Args>
+cudaError_t launch(void (*kernel)(Args), Grid grid, const Args& args, cudaStream_t stream) {
+  return launch(kernel, grid, stream, args);
 }
 
 }  // namespace mirage::tile

@@ -1,0 +1,255 @@
+// Which keys a block takes: its stretch of all units of all segments, part by part.
+//
+// A segment is one sequence, one head of the cache and one tile of query rows; its keys come in
+// units of kUnitKeys. All units stand in one row, sequence by sequence, head by head, tile by tile,
+// and every block takes an equal stretch of it: blocks are busy alike however lengths differ, and
+// nothing about them need be known on the host. A part is what a stretch has of one segment.
+#pragma once
+
+#include "launch.h"
+#include "tile/fragments.cuh"
+#include "tile/grid.cuh"
+
+namespace mirage::tile {
+
+constexpr int kUnitKeys = 16;
+constexpr int kFinishUnits = 4;  // what finishing a segment is worth, where blocks have several
+
+// One sequence as the kernel sees it.
+struct Sequence {
+  int keys, tokens;    // in the cache; query tokens, the last of them
+  int first_token;     // of the query tensor
+  int lowest;          // key that a query token looks back to
+  int skipped, units;  // units before it, and the others; at least one
+  int tiles;           // of query rows
+  int length;  // of a segment in the row of all units: its units and what finishing is worth
+
+  __device__ int cost(const AttentionArgs& args) const { return length * tiles * args.Hkv; }
+};
+
+template <int kRows>
+__host__ __device__ unsigned segments_of(const AttentionArgs& args) {
+  return (static_cast<unsigned>(args.q_len) * args.G + kRows - 1) / kRows * args.Hkv * args.B;
+}
+
+template <int kRows>
+__device__ Sequence sequence(const AttentionArgs& args, int b) {
+  Sequence found{};
+  found.keys = args.max_len;
+  if (args.seq_lens != nullptr) found.keys = max(0, min(args.seq_lens[b], args.max_len));
+  found.tokens = args.q_len;
+  found.first_token = b * args.q_len;
+  if (args.first_tokens != nullptr) {
+    found.first_token = args.first_tokens[b];
+    found.tokens = args.first_tokens[b + 1] - found.first_token;
+  }
+  if (args.first_window >= 0) {
+    found.lowest = max(0, found.keys - found.tokens - args.first_window);
+    found.skipped = found.lowest / kUnitKeys;
+  }
+  const unsigned through = (found.keys + kUnitKeys - 1u) / kUnitKeys;
+  found.units = max(1, static_cast<int>(through) - found.skipped);
+  found.length = found.units + (segments_of<kRows>(args) >= gridDim.x ? kFinishUnits : 0);
+  found.tiles = (static_cast<unsigned>(found.tokens * args.G) + kRows - 1) / kRows;
+  return found;
+}
+
+// Lane i has sequence first + i; past the last one that has no units.
+template <int kRows>
+__device__ Sequence lanes_sequence(const AttentionArgs& args, int first) {
+  const int b = first + lane();
+  return b < args.B ? sequence<kRows>(args, b) : Sequence{};
+}
+
+__device__ inline int over_lanes(int mine) {
+#pragma unroll
+  for (int mask = 16; mask > 0; mask /= 2) mine += __shfl_xor_sync(~0u, mine, mask);
+  return mine;
+}
+
+// A query row in the tensors of queries and results.
+struct QueryPlace {
+  int64_t token, head;
+};
+
+// One sequence, head of the cache and tile of query rows.
+struct Segment {
+  Sequence sequence;
+  int b, head, tile;
+
+  template <int kRows>
+  __device__ int rows(const AttentionArgs& args) const {
+    return min(kRows, sequence.tokens * args.G - tile * kRows);
+  }
+
+  template <int kRows>
+  __device__ QueryPlace place(const AttentionArgs& args, int row) const {
+    const unsigned at = tile * kRows + row, token = at / static_cast<unsigned>(args.G);
+    return {sequence.first_token + static_cast<int>(token),
+            static_cast<int>(head * args.G + at - token * args.G)};
+  }
+};
+
+struct Part : Segment {
+  int first, last;  // units of the segment, skipped ones not counted
+  int position;     // of the first in the row of all units
+};
+
+// How all units are dealt out to the blocks, in equal shares.
+struct Shares {
+  int share = 0, longer = 0;  // units of a block; so many blocks have one more
+
+  Shares() = default;
+  __device__ Shares(int total, unsigned blocks)
+      : share(static_cast<unsigned>(total) / blocks), longer(total - share * blocks) {}
+
+  __device__ int first(int block) const { return block * share + min(block, longer); }
+
+  // The block that has a unit.
+  __device__ int block_of(int unit) const {
+    const int split = longer * (share + 1);
+    const bool among = unit < split;
+    const unsigned after = unit - (among ? 0 : split);
+    return (among ? 0 : longer) + after / static_cast<unsigned>(share + among);
+  }
+};
+
+// The parts of a stretch, one after the other. Warps find them each for themselves.
+template <int kRows>
+class Parts {
+ public:
+  Parts() = default;
+  // All lanes together. Each block takes an equal share; if there are too few units, one or none.
+  __device__ explicit Parts(const AttentionArgs& args) : args_(&args) {
+    Sequence mine{};  // of up to 32 sequences, one to a lane
+    int total = 0;
+    for (int first = 0; first < args.B; first += kWarpLanes) {
+      mine = lanes_sequence<kRows>(*args_, first);
+      total += over_lanes(mine.cost(args));
+    }
+    shares_ = Shares(total, gridDim.x);
+    position_ = shares_.first(blockIdx.x);
+    end_ = shares_.first(blockIdx.x + 1);
+    if (position_ < end_) find(mine);
+  }
+
+  // The block that has the unit before a position.
+  __device__ int block_before(int position) const { return shares_.block_of(position - 1); }
+
+  __device__ bool next(Part& part) {
+    while (position_ < end_) {
+      while (position_ >= start_ + current_.cost(*args_)) {
+        start_ += current_.cost(*args_);
+        current_ = sequence<kRows>(*args_, ++b_);
+      }
+      const int offset = position_ - start_;
+      const unsigned segment = offset / static_cast<unsigned>(current_.length);
+      part.first = offset - segment * current_.length;
+      part.last = min(current_.units, part.first + end_ - position_);
+      part.position = position_;
+      position_ += current_.length - part.first;
+      if (part.first >= part.last) continue;  // only what stands for finishing it
+      part.sequence = current_;
+      part.b = b_;
+      part.head = segment / static_cast<unsigned>(current_.tiles);
+      part.tile = segment - part.head * current_.tiles;
+      return true;
+    }
+    return false;
+  }
+
+ private:
+  // The sequence that holds position_, 32 at a time; `mine` is the lane's of the last 32.
+  __device__ void find(Sequence mine) {
+    for (int first = 0; first < args_->B; first += kWarpLanes) {
+      if (args_->B > kWarpLanes) mine = lanes_sequence<kRows>(*args_, first);
+      const int cost = mine.cost(*args_);
+      int through = cost;
+#pragma unroll
+      for (int n = 1; n < kWarpLanes; n *= 2) {
+        const int left = __shfl_up_sync(~0u, through, n);
+        if (lane() >= n) through += left;
+      }
+      const unsigned reached = __ballot_sync(~0u, start_ + through > position_);
+      if (reached != 0) {
+        const int at = __ffs(static_cast<int>(reached)) - 1;
+        b_ = first + at;
+        start_ += __shfl_sync(~0u, through - cost, at);
+        current_ = from_lane(mine, at);
+        return;
+      }
+      start_ += __shfl_sync(~0u, through, kWarpLanes - 1);
+    }
+  }
+
+  __device__ static Sequence from_lane(Sequence mine, int at) {
+    Sequence theirs;
+    theirs.keys = __shfl_sync(~0u, mine.keys, at);
+    theirs.tokens = __shfl_sync(~0u, mine.tokens, at);
+    theirs.first_token = __shfl_sync(~0u, mine.first_token, at);
+    theirs.lowest = __shfl_sync(~0u, mine.lowest, at);
+    theirs.skipped = __shfl_sync(~0u, mine.skipped, at);
+    theirs.units = __shfl_sync(~0u, mine.units, at);
+    theirs.length = __shfl_sync(~0u, mine.length, at);
+    theirs.tiles = __shfl_sync(~0u, mine.tiles, at);
+    return theirs;
+  }
+
+  const AttentionArgs* args_ = nullptr;
+  Shares shares_;
+  int position_ = 0, end_ = 0;
+  int start_ = 0;  // of sequence b_
+  int b_ = 0;
+  Sequence current_{};
+};
+
+__device__ inline void prefetch(const void* at) {
+  asm volatile("prefetch.global.L2 [%0];" ::"l"(at));
+}
+
+// Brings lengths and pages into L2 while the kernel before still runs, as a hint: a block's pages
+// are those that it would need if every sequence were as long as the host knows.
+template <int kRows>
+__device__ void prefetch_places(const AttentionArgs& args) {
+  const int line = threadIdx.x * 32;  // numbers of 128 bytes
+  if (args.seq_lens != nullptr && line < args.B) prefetch(args.seq_lens + line);
+  if (args.block_table == nullptr || threadIdx.x != kWarpLanes) return;
+  const float share = static_cast<float>(blockIdx.x) / gridDim.x * args.B;
+  const int b = min(static_cast<int>(share), args.B - 1);
+  const float heads = (share - b) * args.Hkv;
+  const int page = (heads - floorf(heads)) * args.max_len / args.page_size;
+  prefetch(args.block_table + b * args.table_row + page);
+}
+
+// Parts of one segment: with more, adding them up takes longer than reading the keys.
+constexpr int kMostParts = 16;
+// Positions are ints; so many units take seconds.
+constexpr int64_t kMostUnits = (int64_t{1} << 31) - (1 << 24);
+
+// Units, if every sequence is as long as the host knows.
+template <int kRows>
+int64_t most_units(const AttentionArgs& args) {
+  return ceil_div(larger(args.max_len, 1), kUnitKeys) *
+         static_cast<int64_t>(segments_of<kRows>(args));
+}
+
+// As many blocks as run at once, or as there is work for. Segments that are equally long are cut
+// evenly: a block then has one part, or whole segments.
+template <class Work>
+int blocks_of(const AttentionArgs& args) {
+  const int64_t segments = segments_of<Work::kRows>(args);
+  if (segments == 0) return 0;
+  const int64_t most = static_cast<int64_t>(args.multiprocessors) * Work::kBlocks;
+  if (segments >= most) {
+    const int64_t whole = ceil_div(segments, most);  // segments of a block
+    const int64_t even = ceil_div(segments, whole);
+    return static_cast<int>(10 * even >= 9 * most ? even : most);
+  }
+  const int64_t units = ceil_div(larger(args.max_len, 1), kUnitKeys);
+  const int64_t long_enough = ceil_div(units, Work::kWarps);  // a unit for every warp
+  int64_t parts = most / segments;
+  if (parts > kMostParts) parts = kMostParts;
+  return static_cast<int>(segments * (parts < long_enough ? parts : long_enough));
+}
+
+}  // namespace mirage::tile
