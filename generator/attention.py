@@ -1,0 +1,42 @@
+"""Attention kernels in the flow: the record of a chosen muGraph, and what it is proved on."""
+
+from __future__ import annotations
+
+from mirage_kernels.generator.ir import Graph, parts_of, retile
+from mirage_kernels.generator.plan.attention_lower import attention_program
+from mirage_kernels.generator.plan.attention_variants import AttentionVariant, attention_variants
+from mirage_kernels.generator.record import About, AttentionRecord
+from mirage_kernels.generator.search.verify import Case
+from mirage_kernels.generator.target import target
+
+EDGE = 5  # keys of an uneven pass
+
+
+def planned_attention(about: About, graph: Graph) -> AttentionRecord:
+    """Return the record of an attention kernel with its variants."""
+    program = attention_program(about.recipe, graph)
+    chosen = attention_variants(program, target(about.arch))
+    tiled = retile(graph, chosen[0].tiles(program.roles))
+    return AttentionRecord(**vars(about), roles=program.roles, variants=chosen, graph=tiled)
+
+
+def attention_cases(record: AttentionRecord) -> list[Case]:
+    """Return what an attention kernel is proved on: the tiles of each of its variants."""
+    return [case for variant in record.variants for case in _cases(record, variant)]
+
+
+def _cases(record: AttentionRecord, variant: AttentionVariant) -> list[Case]:
+    """Return the cases of a variant: two sequences and heads, then one of each.
+
+    Keys of several parts, of which the last has an uneven number of passes and keys; of one part
+    and some; and of less than a pass. Rows of one tile and some, and a single one.
+    """
+    roles, tiles = record.roles, record.tiles(variant)
+    unit, part = tiles[roles.keys], tiles[parts_of(roles.keys)]
+    several = {roles.sequences: 2, roles.heads: 2} | {d: tiles[d] + 1 for d in roles.rows}
+    single = dict.fromkeys(several, 1)
+    return [
+        Case(tiles, {**several, **record.shape, roles.keys: 2 * part + unit + EDGE}),
+        Case(tiles, {**several, **record.shape, roles.keys: part + EDGE}, bounded=True),
+        Case(tiles, {**single, **record.shape, roles.keys: unit - 1}),
+    ]

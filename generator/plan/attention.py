@@ -1,0 +1,150 @@
+"""The attention program: what one block does with its share of keys, statement by statement.
+
+It is the second plan beside that of weight streaming (`program.py`), for muGraphs of the form
+"blocks split L, loop over L, combine" with a running peak. Keys take the M side of the tensor-core
+instruction, query rows the N side, so that few rows waste nothing. The grid is as large as the GPU:
+all units of keys of all sequences and heads are dealt out to its blocks in equal, contiguous
+ranges, and a block's keys to its warps. What a block has of one sequence and head is a part; the
+parts of several blocks combine in the same kernel, each relative to its own peak (csrc/tile).
+
+The writer (`emit/attention.py`) reads nothing else. Which dim plays which part follows from the
+graph alone: no recipe is named here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+
+from mirage_kernels.generator.ir import DType, Json, TensorType
+
+
+class Held(Enum):
+    """What a value is to the block: the dims that it varies along, of those the plan knows."""
+
+    QUERIES = "rows x depth"  # the tile of queries, once per part
+    KEYS = "keys x depth"  # one step's lines of the cache
+    SCORES = "keys x rows"  # accumulators of their product, and what is computed of them
+    KEY_VECTOR = "keys"
+    ROW_VECTOR = "rows"
+    DEPTH_VECTOR = "depth"
+    SCALAR = "scalar"  # one number; of each sequence, perhaps
+
+
+@dataclass(frozen=True)
+class AttentionRoles:
+    """Which dim of the program plays which part."""
+
+    keys: str  # looped over, and split between blocks
+    depth: str  # contracted for the scores; the values have it too
+    rows: tuple[str, ...]  # of queries only: tokens of a sequence if it has any, heads of a group
+    heads: str  # of keys and values
+    sequences: str
+
+    @property
+    def tokens(self) -> str:
+        """The dim of several query tokens per sequence; "" if there is one."""
+        return self.rows[0] if len(self.rows) > 1 else ""
+
+    @property
+    def group(self) -> str:
+        """The dim of the query heads that share a head of keys."""
+        return self.rows[-1]
+
+    def held(self, type_: TensorType) -> Held | None:
+        """Return what a value with these dims is; None if the plan has no place for it."""
+        letters = {self.keys: "k", self.depth: "d", self.heads: "", self.sequences: ""}
+        letters |= dict.fromkeys(self.rows, "r")
+        return _HELD.get(frozenset("".join(letters.get(d, "?") for d in type_.names)))
+
+    def own(self, type_: TensorType) -> tuple[str, ...]:
+        """Return a value's dims without those of which a part has one; all, if none were left."""
+        shown = tuple(d for d in type_.names if d not in (self.heads, self.sequences))
+        return shown or type_.names
+
+    def to_json(self) -> dict[str, Json]:
+        """Return the roles as JSON data."""
+        one = {"keys": self.keys, "depth": self.depth}
+        return {**one, "rows": [*self.rows], "heads": self.heads, "sequences": self.sequences}
+
+
+_HELD = {
+    frozenset("rd"): Held.QUERIES,
+    frozenset("kd"): Held.KEYS,
+    frozenset("kr"): Held.SCORES,
+    frozenset("k"): Held.KEY_VECTOR,
+    frozenset("r"): Held.ROW_VECTOR,
+    frozenset("d"): Held.DEPTH_VECTOR,
+    frozenset(): Held.SCALAR,
+}
+
+
+Literal = float | int | str  # an fp32 constant, an int32 one, a dim's extent by its name
+
+
+class Do(Enum):
+    """What a statement does; the sources first."""
+
+    QUERIES = "queries"  # the part's tile of queries
+    KEYS = "keys"  # the step's lines of the keys
+    LENGTH = "length"  # of the part's sequence, in keys
+    VECTOR = "vector"  # an input along the depth only
+    KEY_POSITIONS = "key positions"  # 0, 1, .. along the keys
+    ROW_TOKENS = "row tokens"  # 0, 1, .. along the query tokens
+    TOKEN_COUNT = "token count"  # how many query tokens the part's sequence has
+    MAP = "map"  # elementwise, broadcast by kind
+    LINE_SUM = "line sum"  # of the products of two tiles, or of one tile, along the depth
+    SCORES = "scores"  # the step's keys times the kept queries
+    RAISE = "raise"  # the running peak; all that is carried is rescaled to it
+    SUM = "sum"  # the carried sum += sum over the step's keys
+    PRODUCT = "product"  # the carried product += values times weights
+    STORE = "store"  # one element of the result
+
+
+@dataclass(frozen=True)
+class Step:
+    """One statement of an attention program."""
+
+    do: Do
+    out: str
+    args: tuple[str, ...]
+    type: TensorType  # of `out`
+    op: str = ""  # of a map
+
+    @property
+    def dtype(self) -> DType:
+        """Element type of the result."""
+        return self.type.dtype
+
+
+@dataclass(frozen=True)
+class Carried:
+    """A sum that is carried: its name in the loop, after it, and once the blocks have combined."""
+
+    name: str
+    total: str
+    whole: str
+    type: TensorType
+
+
+@dataclass(frozen=True)
+class AttentionProgram:
+    """All that the writer needs; statements in order, by part of the block's life."""
+
+    recipe: str
+    roles: AttentionRoles
+    tensors: Mapping[str, str]  # role -> input: queries, keys, values
+    scalars: tuple[str, ...]  # fp32 inputs without dims, in recipe order
+    integers: tuple[str, ...]  # the same of int32
+    vectors: tuple[str, ...]  # inputs along the depth only, in recipe order
+    output: str
+    depth: int  # extent of the contracted dim
+    literals: Mapping[str, Literal]  # of constants and extents, by name
+    before: tuple[Step, ...]  # once per part
+    kept: str  # the operand that all steps multiply their keys with
+    peak: str
+    sum: Carried
+    product: Carried
+    loop: tuple[Step, ...]  # once per step of keys
+    after: tuple[Step, ...]  # once per element of the result

@@ -1,0 +1,131 @@
+"""Committed attention kernels are checked like all others: one rescale less, and they fail."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from mirage_kernels.generator.attention import attention_cases
+from mirage_kernels.generator.cli import main
+from mirage_kernels.generator.errors import FileError, VerifyError
+from mirage_kernels.generator.folder import check, emitted, proved_again, records
+from mirage_kernels.generator.ir import Graph, Node
+from mirage_kernels.generator.record import AttentionRecord, load_emitted, load_record
+from mirage_kernels.generator.sources import sources_of, table_of
+
+GOLDEN = Path(__file__).parents[1] / "golden"
+PATH = "sm_90a/gqa/D128_fp16.json"
+
+
+@pytest.fixture(scope="module")
+def record() -> AttentionRecord:
+    found = load_emitted(GOLDEN / "attention_gqa.json")
+    assert isinstance(found, AttentionRecord)
+    return replace(found, variants=found.variants[-1:])
+
+
+@pytest.fixture
+def kernels(record: AttentionRecord, tmp_path: Path) -> Path:
+    """A kernels folder with one attention kernel, of one variant, proved for that."""
+    proved = proved_again(record)
+    for name, text in sources_of(proved).items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    (tmp_path / "sm_90a" / "table.cpp").write_text(table_of("sm_90a", [proved]))
+    return tmp_path
+
+
+def quiet(event: object) -> None:
+    pass
+
+
+def without_rescale(graph: Graph, name: str) -> Graph:
+    """Return a muGraph in which one value is carried as a plain sum."""
+    plain = {"accum_rescaled": "accum", "combine_rescaled": "combine"}
+
+    def other(node: Node) -> Node:
+        if node.name != name:
+            return node
+        return replace(node, op=plain[node.op], args=node.args[:1])
+
+    (block,) = graph.blocks
+    assert block.body is not None
+    body = replace(block.body, nodes=tuple(map(other, block.body.nodes)))
+    assert body != block.body
+    return replace(graph, nodes=(*graph.nodes[:-1], replace(block, body=body)))
+
+
+RESCALED = (
+    *("sum_masked_total", "masked_product_total"),
+    *("combine_sum_masked", "combine_masked_product"),
+)
+
+
+@pytest.mark.parametrize("name", RESCALED)
+def test_one_rescale_less_does_not_prove(record: AttentionRecord, name: str) -> None:
+    mutant = replace(record, graph=without_rescale(record.graph, name))
+    with pytest.raises(VerifyError, match="not equal to its recipe"):
+        proved_again(mutant)
+
+
+def test_a_committed_kernel_checks(kernels: Path) -> None:
+    assert check(kernels, progress=quiet, jobs=1) == []
+
+
+def test_one_rescale_less_fails_the_check(kernels: Path) -> None:
+    committed = load_emitted(kernels / PATH)
+    mutant = replace(committed, graph=without_rescale(committed.graph, "sum_masked_total"))
+    (kernels / PATH).write_text(mutant.text())
+    (found,) = check(kernels, progress=quiet, jobs=1)
+    assert found.path == PATH
+    assert "not equal to its recipe" in found.reason
+
+
+def test_another_source_fails_the_check(kernels: Path) -> None:
+    file = kernels / PATH.replace(".json", ".cu")
+    file.write_text(file.read_text().replace("tile::raise", "tile::lower"))
+    assert [d.path for d in check(kernels, progress=quiet, jobs=1)] == [PATH.replace("json", "cu")]
+
+
+def test_a_kernel_is_proved_for_each_variant_with_uneven_edges() -> None:
+    whole = load_emitted(GOLDEN / "attention_gqa.json")
+    assert isinstance(whole, AttentionRecord)
+    cases = attention_cases(whole)
+    for tiles in whole.all_tiles:
+        mine = [c.sizes for c in cases if c.tiles == tiles]
+        assert all(c["D"] == 128 for c in mine)
+        assert any(c["L"] > 2 * tiles["L_parts"] and c["L"] % tiles["L"] for c in mine)
+        assert any(c["G"] % tiles["G"] for c in mine)
+
+
+def test_what_streams_weights_is_listed_without_attention(kernels: Path) -> None:
+    assert list(emitted(kernels)) == [PATH]
+    assert records(kernels) == {}
+
+
+def test_an_unknown_plan_is_refused(kernels: Path) -> None:
+    data = json.loads((kernels / PATH).read_text())
+    (kernels / PATH).write_text(json.dumps(data | {"plan": "magic"}))
+    with pytest.raises(FileError, match="there is no plan called magic"):
+        load_emitted(kernels / PATH)
+
+
+def test_an_attention_record_does_not_stream_weights() -> None:
+    with pytest.raises(FileError, match="is not a kernel record"):
+        load_record(GOLDEN / "attention_gqa.json")
+
+
+def printed(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    assert main(words) == 0
+    return capsys.readouterr().out
+
+
+def test_list_and_show_count_query_rows(kernels: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = ("--kernels", str(kernels))
+    assert "gqa/D128_fp16" in printed(capsys, "list", *folder)
+    shown = printed(capsys, "show", "gqa/D128_fp16", *folder)
+    assert "any G" in shown
+    assert "L_parts by" in shown

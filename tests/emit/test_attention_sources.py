@@ -1,0 +1,159 @@
+"""Emitted attention: golden, formatted, named like its muGraph, and it compiles."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from compilers import compiled, formatted
+
+from mirage_kernels.generator.emit.table import AttentionEntry, emit_table
+from mirage_kernels.generator.errors import PlanError
+from mirage_kernels.generator.plan.attention_lower import attention_program
+from mirage_kernels.generator.plan.attention_variants import shared_bytes
+from mirage_kernels.generator.plan.blocks import without_threads
+from mirage_kernels.generator.record import AttentionRecord, load_emitted
+from mirage_kernels.generator.sources import sources_of, table_of
+from mirage_kernels.generator.target import TARGETS
+
+ROOT = Path(__file__).parents[2]
+GOLDEN = ROOT / "tests" / "golden"
+RECIPES = ("gqa", "qk_norm_attention", "sliding_window_attention", "gqa_full")
+each_recipe = pytest.mark.parametrize("recipe", RECIPES)
+
+
+def record(recipe: str) -> AttentionRecord:
+    found = load_emitted(GOLDEN / f"attention_{recipe}.json")
+    assert isinstance(found, AttentionRecord)
+    return found
+
+
+def source(of: AttentionRecord) -> str:
+    return sources_of(of)[of.path.removesuffix("json") + "cu"]
+
+
+@each_recipe
+def test_an_emitted_file_is_golden(golden: Callable[[str, str], None], recipe: str) -> None:
+    golden(f"attention_{recipe}.cu", source(record(recipe)))
+
+
+@each_recipe
+def test_a_record_is_read_as_it_is_written(recipe: str) -> None:
+    assert record(recipe).text() == (GOLDEN / f"attention_{recipe}.json").read_text()
+
+
+def test_a_kernel_has_two_files() -> None:
+    base = "sm_90a/gqa/D128_fp16"
+    assert list(sources_of(record("gqa"))) == [f"{base}.json", f"{base}.cu"]
+
+
+def test_line_1_is_the_command_that_makes_the_file() -> None:
+    first = source(record("gqa")).splitlines()[0]
+    assert first == "// mirage-kernels generate gqa --arch sm_90a --dtype fp16 --shape D=128"
+
+
+@each_recipe
+def test_no_line_is_longer_than_100_columns_or_ends_in_a_blank(recipe: str) -> None:
+    lines = source(record(recipe)).splitlines()
+    assert [line for line in lines if len(line) > 100 or line != line.rstrip()] == []
+
+
+@each_recipe
+def test_a_file_has_about_150_lines_at_most(recipe: str) -> None:
+    assert len(source(record(recipe)).splitlines()) <= 170
+
+
+def test_the_header_says_what_was_proved_whole() -> None:
+    assert "at full D and uneven edges" in " ".join(source(record("gqa")).split("\n//          "))
+
+
+@each_recipe
+def test_every_value_of_the_mugraph_is_named_in_the_kernel(recipe: str) -> None:
+    (block,) = record(recipe).graph.blocks
+    assert block.body is not None
+    carried = ("accum_rescaled", "last", "output", "size", "const", "input")
+    names = {n.name for n in without_threads(block.body).nodes if n.op not in carried}
+    text = source(record(recipe)).partition("namespace {")[2]
+    assert {n for n in names if not re.search(rf"\b{n}\b", text)} == set()
+
+
+def test_the_element_type_is_one_line_of_the_kernel() -> None:
+    half = record("gqa")
+    brain = replace(half, dtype="bf16")
+    lines = [source(r).replace(r.dtype, "").splitlines() for r in (half, brain)]
+    assert [pair for pair in zip(*lines, strict=True) if pair[0] != pair[1]] == [
+        ("using T = __half;", "using T = __nv_bfloat16;")
+    ]
+
+
+@each_recipe
+def test_every_variant_is_chosen_once(recipe: str) -> None:
+    text = source(record(recipe))
+    for variant in record(recipe).variants:
+        assert text.count(f"return call({variant.name}{{}});") == 1
+
+
+def test_an_op_that_the_vocabulary_lacks_is_refused() -> None:
+    made = record("gqa")
+    (block,) = made.graph.blocks
+    assert block.body is not None
+    body = without_threads(block.body)
+    nodes = tuple(replace(n, op="iota") if n.op == "exp" else n for n in body.nodes)
+    other = replace(block, body=replace(body, nodes=nodes))
+    graph = replace(made.graph, nodes=(*made.graph.nodes[:-1], other))
+    with pytest.raises(PlanError, match="exp_scaled_k_product = iota"):
+        source(replace(made, graph=graph))
+
+
+@each_recipe
+def test_a_kernel_is_formatted_as_clang_format_would(recipe: str) -> None:
+    text = source(record(recipe))
+    assert text == formatted(text)
+
+
+def with_sizes(made: AttentionRecord) -> str:
+    """Return a kernel's source that also says what shared memory the planner counts on."""
+    depth = attention_program(made.recipe, made.graph).depth
+    planned = {v.name: shared_bytes(v.knobs, depth) for v in made.variants}
+    asserts = (
+        f"static_assert(Work<{name}>::kBytes <= {most} && {most} < Work<{name}>::kBytes + 1024);\n"
+        for name, most in planned.items()
+    )
+    return source(made).replace("}  // namespace\n", f"{''.join(asserts)}}}  // namespace\n")
+
+
+@each_recipe
+def test_a_kernel_compiles_and_takes_the_shared_memory_that_was_planned(
+    recipe: str, tmp_path: Path
+) -> None:
+    options = ("-cubin", "-arch=sm_90a", "-o", "kernel.cubin")
+    made = compiled(with_sizes(record(recipe)), tmp_path, *options)
+    assert made.returncode == 0, made.stderr
+
+
+def test_the_table_lists_attention_by_symbols() -> None:
+    entries = [AttentionEntry("b", "fp16", 64, "D64_fp16"), AttentionEntry("a", "bf16", 8, "D8")]
+    text = emit_table("sm_90a", [], entries)
+    assert text == emit_table("sm_90a", [], entries[::-1])
+    assert "cudaError_t a_D8(const AttentionArgs&, cudaStream_t);" in text
+    assert "int64_t a_D8_workspace(const AttentionArgs&);" in text
+    assert '{"a", "bf16", 8,\n   generated::a_D8,\n   generated::a_D8_workspace,' in text
+    assert "const int kAttentionKernelCount = 2;" in text
+
+
+@pytest.mark.parametrize("recipes", [(), ("gqa", "qk_norm_attention")])
+def test_a_table_compiles_with_and_without_attention(
+    recipes: tuple[str, ...], tmp_path: Path
+) -> None:
+    text = table_of("sm_90a", [record(r) for r in recipes])
+    made = compiled(text, tmp_path, "-c", "-o", "table.o")
+    assert made.returncode == 0, made.stderr
+    assert max(map(len, text.splitlines())) <= 100
+
+
+@pytest.mark.parametrize("arch", sorted(TARGETS))
+def test_a_table_names_its_architecture(arch: str) -> None:
+    assert f'const char* const kArch = "{arch}";' in emit_table(arch, [])

@@ -1,0 +1,109 @@
+"""Variants of attention kernels: buckets of rows, rings that fit, the tiles that are proved."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from mirage_kernels.generator.errors import PlanError
+from mirage_kernels.generator.plan.attention import AttentionProgram
+from mirage_kernels.generator.plan.attention_lower import attention_program
+from mirage_kernels.generator.plan.attention_variants import (
+    CROWDS,
+    FEWEST_STAGES,
+    MOST_STAGES,
+    AttentionKnobs,
+    AttentionVariant,
+    attention_variants,
+    shared_bytes,
+)
+from mirage_kernels.generator.plan.variants import RESERVED_BYTES
+from mirage_kernels.generator.record import load_emitted
+from mirage_kernels.generator.target import TARGETS, target
+
+GOLDEN = Path(__file__).parents[1] / "golden"
+DEPTHS = (64, 96, 128, 192, 256)
+each_depth = pytest.mark.parametrize("depth", DEPTHS)
+
+
+def program(recipe: str = "gqa") -> AttentionProgram:
+    return attention_program(recipe, load_emitted(GOLDEN / f"attention_{recipe}.json").graph)
+
+
+def of_depth(depth: int, arch: str = "sm_90a") -> tuple[AttentionVariant, ...]:
+    return attention_variants(replace(program(), depth=depth), target(arch))
+
+
+@pytest.mark.parametrize(("depth", "rows"), [(64, [8, 16, 32]), (128, [8, 16]), (256, [8])])
+def test_longer_lines_leave_room_for_fewer_rows(depth: int, rows: list[int]) -> None:
+    assert [v.knobs.rows for v in of_depth(depth)] == rows
+
+
+@each_depth
+def test_the_last_variant_takes_any_number_of_rows(depth: int) -> None:
+    found = of_depth(depth)
+    limited = [v.knobs.rows for v in found[:-1]]
+    assert [v.bucket for v in found] == [*limited, 0]
+    assert [v.name for v in found] == [*(f"UpTo{rows}Rows" for rows in limited), "AnyRows"]
+
+
+@pytest.mark.parametrize("arch", sorted(TARGETS))
+@each_depth
+def test_every_variant_fits_its_gpu(arch: str, depth: int) -> None:
+    limit = TARGETS[arch].shared_bytes
+    assert max(shared_bytes(v.knobs, depth) for v in of_depth(depth, arch)) <= limit
+
+
+@pytest.mark.parametrize("depth", [64, 96, 128])
+def test_a_ring_is_as_deep_as_fits(depth: int) -> None:
+    for variant in of_depth(depth):
+        knobs = variant.knobs
+        assert (knobs.blocks, knobs.warps) in CROWDS
+        share = (target("sm_90a").shared_bytes + RESERVED_BYTES) // knobs.blocks - RESERVED_BYTES
+        deeper = replace(knobs, stages=knobs.stages + 1)
+        assert knobs.stages == MOST_STAGES or shared_bytes(deeper, depth) > share
+
+
+def test_two_blocks_share_a_multiprocessor_where_their_rings_fit() -> None:
+    for depth in (64, 128):
+        knobs = of_depth(depth)[0].knobs
+        assert (knobs.blocks, knobs.warps) == (2, 4)
+        both = 2 * (shared_bytes(knobs, depth) + RESERVED_BYTES)
+        assert both <= target("sm_90a").shared_bytes + RESERVED_BYTES
+
+
+def test_a_block_stays_alone_where_two_rings_do_not_fit() -> None:
+    (only,) = of_depth(256)
+    both = 2 * (shared_bytes(replace(only.knobs, stages=FEWEST_STAGES), 256) + RESERVED_BYTES)
+    assert only.knobs.blocks == 1
+    assert both > target("sm_90a").shared_bytes + RESERVED_BYTES
+
+
+def test_a_ring_counts_padded_lines() -> None:
+    knobs = AttentionKnobs(rows=8, keys=16, warps=8, stages=2, blocks=1)
+    padded = shared_bytes(knobs, 128) - shared_bytes(knobs, 96)
+    assert padded < shared_bytes(replace(knobs, stages=3), 96) - shared_bytes(knobs, 96)
+
+
+def test_unaligned_lines_are_refused() -> None:
+    with pytest.raises(PlanError, match="lines of 100 elements are not 16-byte aligned"):
+        of_depth(100)
+
+
+def test_a_ring_that_never_fits_is_refused() -> None:
+    with pytest.raises(PlanError, match="2 stages of 1024 elements need more shared memory"):
+        of_depth(1024)
+
+
+def test_a_pass_of_the_loop_is_a_step_of_every_warp() -> None:
+    gqa = program()
+    tiles = AttentionVariant(8, AttentionKnobs(8, 16, 8, 2, 1)).tiles(gqa.roles)
+    assert tiles == {"B": 1, "Hkv": 1, "G": 8, "L": 128, "L_parts": 384}
+
+
+def test_rows_of_several_tokens_share_a_tile() -> None:
+    roles = program("sliding_window_attention").roles
+    tiles = AttentionVariant(8, AttentionKnobs(8, 16, 4, 2, 2)).tiles(roles)
+    assert (tiles["T"], tiles["G"], tiles["L"]) == (2, 4, 64)
