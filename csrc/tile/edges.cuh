@@ -45,6 +45,12 @@ __device__ Edge<T, Static<0>, true, kEvenDepth> depth_edge(const T* tensor, int 
   return {tensor, {}, 1, depth};
 }
 
+// The same of a tensor that may be absent: it reads as zeros then.
+template <class T>
+__device__ Edge<T, Static<0>, true, false> optional_edge(const T* tensor, int depth) {
+  return {tensor, {}, 1, tensor == nullptr ? 0 : depth};
+}
+
 enum class Through { kL1, kL2, kL2Stream };
 
 // 16 bytes from device into shared memory, asynchronously; 16 zeros if not `inside`.

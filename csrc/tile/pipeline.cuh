@@ -77,6 +77,12 @@ struct Steps {
   bool early;               // whether the first weights may be read before the kernel before ends
 };
 
+// What a block does before the loop has two parts; the weights' copies start in between.
+struct Nothing {
+  __device__ void ask() const {}
+  __device__ void compute() const {}
+};
+
 __device__ inline void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 
 template <int kPending>
@@ -87,10 +93,11 @@ __device__ void wait_copies() {
 // For k in first, first + stride, ... < last: both copies(slot, k), and kStages - 1 steps later
 // compute(step). Neighbouring blocks start at different k and come round to the rest, else all
 // would ask for the same tokens at the same time (1 to 6 % slower). `ring`: Ring<Step, kStages,
-// kWarps>::kBytes of shared memory, free again for the block after its next barrier.
-template <int kStages, class Step, class CopyWeights, class CopyTokens, class Compute>
+// kWarps>::kBytes of shared memory, free again for the block after its next barrier. `before`: what
+// asks for more than the steps and what computes with it, once the first copies are on their way.
+template <int kStages, class Step, class CopyWeights, class CopyTokens, class Before, class Compute>
 __device__ void pipeline(char* ring, Steps steps, CopyWeights copy_weights, CopyTokens copy_tokens,
-                         Compute compute) {
+                         Before before, Compute compute) {
   constexpr int kSlotBytes = Slot<Step>::kBytes, kWarpBytes = kStages * kSlotBytes;
   char* const begin = ring + warp_index() * kWarpBytes;
   char* const end = begin + kWarpBytes;
@@ -110,6 +117,7 @@ __device__ void pipeline(char* ring, Steps steps, CopyWeights copy_weights, Copy
   int k = start < steps.last ? start : steps.first;
   if (steps.early) copy_first_weights(k);
   wait_for_previous();
+  before.ask();
   if (!steps.early) copy_first_weights(k);
 #pragma unroll
   for (int s = 0; s < kStages - 1; ++s) {
@@ -117,6 +125,7 @@ __device__ void pipeline(char* ring, Steps steps, CopyWeights copy_weights, Copy
     commit_copies();  // the first group holds the first weights of all these steps, too
     k = after(k);
   }
+  before.compute();
   char *full = begin, *empty = begin + (kStages - 1) * kSlotBytes;
 #pragma unroll 1
   for (int s = 0; s < count; ++s) {
@@ -133,6 +142,12 @@ __device__ void pipeline(char* ring, Steps steps, CopyWeights copy_weights, Copy
     empty = full;
     full = full + kSlotBytes == end ? begin : full + kSlotBytes;
   }
+}
+
+template <int kStages, class Step, class CopyWeights, class CopyTokens, class Compute>
+__device__ void pipeline(char* ring, Steps steps, CopyWeights copy_weights, CopyTokens copy_tokens,
+                         Compute compute) {
+  pipeline<kStages, Step>(ring, steps, copy_weights, copy_tokens, Nothing{}, compute);
 }
 
 }  // namespace mirage::tile

@@ -8,5 +8,7 @@
 #include "tile/fragments.cuh"
 #include "tile/grid.cuh"
 #include "tile/kept.cuh"
+#include "tile/lines.cuh"
 #include "tile/meeting.cuh"
 #include "tile/pipeline.cuh"
+#include "tile/token_values.cuh"

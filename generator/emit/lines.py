@@ -1,0 +1,120 @@
+"""How emitted kernels spell lines, before a loop or instead of one, and the kernels without one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from mirage_kernels.generator.emit.words import camel, dims_text, shared_at, vocabulary
+from mirage_kernels.generator.emit.writer import Writer
+from mirage_kernels.generator.ir import DType
+from mirage_kernels.generator.plan.program import Do, Layout, Statement, TileProgram
+
+_WHOLE = (Layout.LINE, Layout.LINE_VECTOR)
+
+
+@dataclass(frozen=True)
+class Lines:
+    """Where lines are written: whose they are, and where their sums meet."""
+
+    program: TileProgram
+    token: str  # the line's number
+    summed: bool  # in a block, through shared memory
+
+    def operand(self, name: str) -> str:
+        """Return how an operand is written: constants by value or by their dim's name."""
+        return self.program.literals.get(name, name)
+
+    def sums(self) -> dict[str, int]:
+        """Return the number of each sum of lines."""
+        summed = [s.out for s in self.program.lines if s.do is Do.SUM]
+        return {name: i for i, name in enumerate(summed)}
+
+
+def line_rows(statements: Sequence[Statement], lines: Lines) -> list[tuple[str, str]]:
+    """Return each statement as code and comment."""
+    return [(_TEXTS[s.do](s, lines), dims_text(s.type.names)) for s in statements]
+
+
+def _load(s: Statement, lines: Lines) -> str:
+    program, (name,) = lines.program, s.args
+    if s.layout is not Layout.LINE:
+        return f"const auto {s.out} = tile::load_line<Lines>({name});"
+    index = next(o.index for o in program.inputs if o.name == name)
+    place = f"{name}, args.row_strides[{index}], {lines.token}, {program.roles.tokens}"
+    return f"const auto {s.out} = tile::load_line<Lines>(tile::line_of({place}));"
+
+
+def _map(s: Statement, lines: Lines) -> str:
+    args = ", ".join(map(lines.operand, s.args))
+    if s.layout not in _WHOLE:
+        return f"const float {s.out} = tile::{vocabulary(s.op)}({args});"
+    made = "float" if s.dtype is DType.FP32 else "T"
+    return f"const auto {s.out} = tile::{vocabulary(s.op)}<{made}>({args});"
+
+
+def _sum(s: Statement, lines: Lines) -> str:
+    parts = f", sums[{lines.sums()[s.out]}]" if lines.summed else ""
+    return f"const float {s.out} = tile::sum_line<Lines>({s.args[0]}{parts});"
+
+
+def _store(s: Statement, lines: Lines) -> str:
+    roles, out = lines.program.roles, lines.program.output.name
+    return f"tile::store_line<Lines>({out} + {lines.token} * {roles.depth}, {s.args[0]});"
+
+
+_TEXTS: dict[Do, Callable[[Statement, Lines], str]] = {
+    Do.LOAD: _load,
+    Do.MAP: _map,
+    Do.SUM: _sum,
+    Do.STORE: _store,
+    Do.KEEP: lambda s, lines: f"tile::keep({s.out}, token, {s.args[0]});",
+}
+
+
+def statistics(writer: Writer, program: TileProgram) -> None:
+    """Write what a block computes of its tokens before the loop, in two functions of a token."""
+    lines = Lines(program, "first_token + token", summed=False)
+    loads = [s for s in program.lines if s.do is Do.LOAD]
+    rest = [s for s in program.lines if s.do is not Do.LOAD]
+    writer.line(f"using Lines = tile::Lines<{program.roles.depth}, tile::kWarpLanes>;")
+    for s in program.statistics:
+        writer.assignment(f"const auto {s.out} = Shared::{camel(s.out)}::at_bytes({shared_at(s)});")
+    rows = [(f"tile::Line<Lines, T> {s.out};", dims_text(s.type.names)) for s in loads]
+    writer.table(rows)
+    with writer.block("const auto load_lines = [&](int token) {", "};"):
+        for s in loads:
+            writer.assignment(_load(s, lines).removeprefix("const auto "))
+    with writer.block("const auto compute_statistics = [&](int token) {", "};"):
+        writer.table(line_rows(rest, lines))
+    call = "tile::token_pass<kTokens, kWarps>(load_lines, compute_statistics)"
+    writer.assignment(f"const auto statistics = {call};")
+
+
+def line_kernel(writer: Writer, program: TileProgram) -> None:
+    """Write the body of a kernel without a loop: one token per block."""
+    depth, tokens = program.roles.depth, program.roles.tokens
+    lines = Lines(program, "token", summed=True)
+    shared = [s for s in program.lines if s.do is Do.LOAD and s.layout is Layout.LINE_VECTOR]
+    own = [s for s in program.lines if s.do is Do.LOAD and s.layout is Layout.LINE]
+    rest = [s for s in program.lines if s.do is not Do.LOAD]
+    writer.line(f"using Lines = tile::Lines<{depth}, kThreads<Knobs>>;")
+    writer.line(f"__shared__ float sums[{max(1, len(lines.sums()))}][Lines::kWarps];")
+    writer.line("tile::let_next_start();")
+    writer.line()
+    operands = [
+        (f"const T* {o.name} = static_cast<const T*>(args.inputs[{o.index}]);", o.type.names)
+        for o in program.inputs
+    ]
+    out = program.output
+    operands.append((f"T* {out.name} = static_cast<T*>(args.outputs[0]);", out.type.names))
+    writer.table([(text, dims_text(names)) for text, names in operands])
+    writer.line(f"const int64_t {tokens} = args.dims[0], token = blockIdx.x;")
+    for i, scalar in enumerate(program.scalars):
+        writer.line(f"const float {scalar} = args.scalars[{i}];")
+    writer.line()
+    if shared:
+        writer.line("if (!args.constant_weights) tile::wait_for_previous();")
+        writer.table(line_rows(shared, lines))
+    writer.line("tile::wait_for_previous();")
+    writer.table(line_rows([*own, *rest], lines))

@@ -1,0 +1,113 @@
+"""Emitted kernels with lines: golden, formatted, and their Triton programs run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from compilers import formatted
+from handmade_lines import K, N, record
+
+from mirage_kernels.generator.demonstrate import run_triton
+from mirage_kernels.generator.ir import DType
+from mirage_kernels.generator.meaning.arrays import Array
+from mirage_kernels.generator.meaning.reals import round_to
+from mirage_kernels.generator.record import KernelRecord
+from mirage_kernels.generator.sources import sources_of
+
+ROOT = Path(__file__).parents[2]
+NAMES = ("ntrans", "layer_norm_linear")
+FILES = [(name, ending) for name in NAMES for ending in ("cu", "py")]
+each_name = pytest.mark.parametrize("name", NAMES)
+each_file = pytest.mark.parametrize(("name", "ending"), FILES)
+
+
+@pytest.fixture(scope="module")
+def records() -> dict[str, KernelRecord]:
+    return {name: record(name) for name in NAMES}
+
+
+def source(made: KernelRecord, ending: str) -> str:
+    return sources_of(made)[made.path.removesuffix("json") + ending]
+
+
+@each_file
+def test_an_emitted_file_is_golden(
+    records: dict[str, KernelRecord], golden: Callable[[str, str], None], name: str, ending: str
+) -> None:
+    golden(f"{name}_{records[name].stem}.{ending}", source(records[name], ending))
+
+
+@each_file
+def test_no_line_is_longer_than_100_columns(
+    records: dict[str, KernelRecord], name: str, ending: str
+) -> None:
+    assert [li for li in source(records[name], ending).splitlines() if len(li) > 100] == []
+
+
+@each_name
+def test_the_cuda_file_is_formatted_as_clang_format_would(
+    records: dict[str, KernelRecord], name: str
+) -> None:
+    text = source(records[name], "cu")
+    assert text == formatted(text)
+
+
+def test_the_header_names_what_comes_before_the_loop(records: dict[str, KernelRecord]) -> None:
+    text = " ".join(source(records["layer_norm_linear"], "cu").replace("//", "").split())
+    assert "Before the loop: sum_x, mean_x," in text
+    assert "for the tiles of all 3 variants" in text
+
+
+def test_the_header_of_lines_says_who_holds_them(records: dict[str, KernelRecord]) -> None:
+    text = " ".join(source(records["ntrans"], "cu").replace("//", "").split())
+    assert "one kernel; grid.x cuts M, no loop: the other dims are whole in a block." in text
+    assert "a block of 1 warp per token" in text
+    assert "alpha [K] contiguous" in text
+    assert "for the tiles of its one variant" in text
+
+
+def test_a_vector_that_may_be_absent_reads_as_zeros(records: dict[str, KernelRecord]) -> None:
+    made = records["layer_norm_linear"]
+    assert "tile::depth_edge<kEvenDepth>(norm_bias, K)" in source(made, "cu")
+    nodes = tuple(replace(n, optional=n.name == "norm_bias") for n in made.graph.nodes)
+    optional = replace(made, graph=replace(made.graph, nodes=nodes))
+    assert "tile::optional_edge(norm_bias, K)" in source(optional, "cu")
+
+
+def drawn(*shape: int) -> np.ndarray:
+    rng = np.random.default_rng(sum(shape))
+    return np.asarray(round_to(rng.standard_normal(shape), DType.FP16), np.float64)
+
+
+def error(made: np.ndarray, exact: np.ndarray) -> float:
+    return float(np.linalg.norm(made - exact) / np.linalg.norm(exact))
+
+
+def test_the_triton_program_of_ntrans_is_close_to_float64(
+    records: dict[str, KernelRecord],
+) -> None:
+    h, x, alpha = drawn(5, K), drawn(5, K) + 1, drawn(K)
+    inputs = [Array(("M", "K"), (h,)), Array(("M", "K"), (x,)), Array(("K",), (alpha,))]
+    moved = h + alpha * (x / np.linalg.norm(x, axis=1, keepdims=True) - h)
+    exact = moved / np.linalg.norm(moved, axis=1, keepdims=True)
+    assert error(run_triton(records["ntrans"], inputs), exact) < 5e-4
+
+
+def test_the_triton_program_of_layer_norm_is_close_to_float64(
+    records: dict[str, KernelRecord],
+) -> None:
+    x, weight, eps = drawn(19, K) + 3, drawn(N, K), 1e-5
+    norm_weight, norm_bias = drawn(K) + 1, drawn(K) * 0.5
+    held = [np.asarray(round_to(a, DType.FP16), np.float64) for a in (x, norm_weight, norm_bias)]
+    x, norm_weight, norm_bias = held
+    dims = (("M", "K"), ("K",), ("K",), ("N", "K"), ())
+    values = (x, norm_weight, norm_bias, weight, np.asarray(eps))
+    inputs = [Array(d, (v,)) for d, v in zip(dims, values, strict=True)]
+    centred = x - x.mean(1, keepdims=True)
+    root = np.sqrt((centred**2).mean(1, keepdims=True) + eps)
+    exact = (centred / root * norm_weight + norm_bias) @ weight.T
+    assert error(run_triton(records["layer_norm_linear"], inputs), exact) < 1e-3

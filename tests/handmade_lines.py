@@ -1,0 +1,101 @@
+"""muGraphs with lines, written down: nTrans without a loop, LayerNorm's statistics before one."""
+
+from __future__ import annotations
+
+from mirage_kernels.generator.ir import DType, Graph
+from mirage_kernels.generator.pipeline import planned, prove_record
+from mirage_kernels.generator.plan.threads import with_threads
+from mirage_kernels.generator.recipe import Recipe, Shape, load_recipe, output_type, trace
+from mirage_kernels.generator.record import About, KernelRecord, SearchSummary
+from mirage_kernels.generator.search.lower import Goal, lower
+from mirage_kernels.generator.search.settings import Setting, View
+from mirage_kernels.generator.search.sketch import BlockSketch, ProgramSketch
+from mirage_kernels.generator.search.values import Step
+from mirage_kernels.generator.search.verify import Proof
+
+K, N = 72, 40  # no multiples of a tile
+TILES = {"M": 8, "K": 32, "N": 16}
+
+NTRANS = BlockSketch(
+    Setting(("M",), None),
+    (View("h", ("M",), None), View("x", ("M",), None), View("alpha", (None,), None)),
+    (),
+    (
+        Step("mul", (1, 1)),  # 3
+        Step("sum", (3,), "K"),
+        Step("sqrt", (4,)),
+        Step("div", (1, 5)),  # 6: x on the sphere
+        Step("sub", (6, 0)),
+        Step("mul", (2, 7)),
+        Step("add", (0, 8)),  # 9: h has moved
+        Step("mul", (9, 9)),
+        Step("sum", (10,), "K"),
+        Step("sqrt", (11,)),
+        Step("div", (9, 12)),
+    ),
+    ((13, ("M", "K")),),
+)
+LAYER_NORM_LINEAR = BlockSketch(
+    Setting(("N", "M"), "K"),
+    (
+        View("x", (None, "M"), None),
+        View("x", (None, "M"), "K"),
+        View("norm_weight", (None, None), "K"),
+        View("norm_bias", (None, None), "K"),
+        View("weight", ("N", None), "K"),
+        View("eps", (None, None), None),
+    ),
+    ("size_K",),  # 6
+    (
+        Step("sum", (0,), "K"),
+        Step("div", (7, 6)),  # 8: the mean
+        Step("sub", (0, 8)),
+        Step("mul", (9, 9)),
+        Step("sum", (10,), "K"),
+        Step("div", (11, 6)),
+        Step("add", (5, 12)),
+        Step("sqrt", (13,)),  # 14: the deviation
+        Step("sub", (1, 8)),
+        Step("div", (15, 14)),
+        Step("mul", (2, 16)),
+        Step("add", (3, 17)),
+        Step("contract", (4, 18), "K"),
+        Step("accum", (19,)),
+    ),
+    ((20, ("M", "N")),),
+)
+SKETCHES = {"ntrans": NTRANS, "layer_norm_linear": LAYER_NORM_LINEAR}
+
+
+def shape_of(recipe: Recipe, depth: int = K) -> Shape:
+    """Return a small shape of a recipe."""
+    sizes = {"K": depth, "N": N}
+    return Shape("a test", {name: sizes[name] for name in recipe.static_dims})
+
+
+def mugraph(name: str, sketch: BlockSketch | None = None, depth: int = K) -> Graph:
+    """Return the muGraph of a recipe here, or another one over its tensors."""
+    recipe = load_recipe(name)
+    shape = shape_of(recipe, depth)
+    spec = trace(recipe, shape, DType.FP16)
+    goal = Goal(spec, output_type(recipe, shape, DType.FP16), DType.FP16, TILES)
+    return lower(ProgramSketch((sketch or SKETCHES[name],)), goal)
+
+
+def record(name: str, depth: int = K) -> KernelRecord:
+    """Return the record of such a kernel, proved."""
+    recipe = load_recipe(name)
+    shape = shape_of(recipe, depth)
+    about = About(
+        recipe=name,
+        summary=recipe.summary,
+        shape=shape.dims,
+        source=shape.source,
+        dtype="fp16",
+        arch="sm_90a",
+        search=SearchSummary(1, 1, 1),
+        proof=Proof((), 0.0),
+        accuracy=(),
+    )
+    made = planned(about, with_threads(mugraph(name, depth=depth)))
+    return prove_record(made, trace(recipe, shape, DType.FP16), lambda event: None)

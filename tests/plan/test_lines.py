@@ -1,0 +1,163 @@
+"""Tokens taken whole: kernels without a loop, and statistics before one."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from handmade_lines import LAYER_NORM_LINEAR, NTRANS, mugraph, record
+
+from mirage_kernels.generator.errors import PlanError
+from mirage_kernels.generator.ir import Graph
+from mirage_kernels.generator.plan.lower import roles_of, tile_program
+from mirage_kernels.generator.plan.program import Do, Layout, Roles, Statement, TileProgram
+from mirage_kernels.generator.plan.variants import (
+    BUCKETS_WITH_STATISTICS,
+    RING,
+    Footprint,
+    line_knobs,
+    variants,
+)
+from mirage_kernels.generator.record import load_record
+from mirage_kernels.generator.search.settings import Setting, View
+from mirage_kernels.generator.search.values import Step
+from mirage_kernels.generator.target import target
+
+
+def planned(name: str) -> TileProgram:
+    return tile_program(name, mugraph(name))
+
+
+def words(statements: tuple[Statement, ...]) -> list[str]:
+    """Return statements as "do args @ layout"."""
+    return [f"{s.op or s.do.value} {' '.join(s.args)} @ {s.layout.value}" for s in statements]
+
+
+def refusal(graph: Graph) -> str:
+    with pytest.raises(PlanError) as caught:
+        tile_program("mine", graph)
+    return caught.value.sentence
+
+
+def test_without_a_loop_there_are_tokens_and_a_depth_and_no_rows() -> None:
+    body = mugraph("ntrans").blocks[0].body
+    assert body is not None
+    assert roles_of(body) == Roles(rows="", tokens="M", depth="K")
+
+
+def test_a_kernel_without_a_loop_is_lines_loads_first_and_stores_last() -> None:
+    program = planned("ntrans")
+    assert (program.loop, program.meetings, program.epilogue) == ((), (), ())
+    assert [s.do for s in program.lines[:3]] == [Do.LOAD] * 3
+    assert words(program.lines)[3:6] == [
+        "mul x_tile x_tile @ tokens x whole depth",
+        "sum x_squared @ tokens",
+        "sqrt sum_x_squared @ tokens",
+    ]
+    assert program.lines[-1].do is Do.STORE
+
+
+def test_a_vector_of_all_tokens_gets_a_name_beside_its_tensors() -> None:
+    loads = {s.args[0]: s for s in planned("ntrans").lines if s.do is Do.LOAD}
+    assert loads["alpha"].out == "alpha_line"
+    assert loads["alpha"].layout is Layout.LINE_VECTOR
+
+
+def test_a_block_holds_a_token_and_the_tile_follows() -> None:
+    made = record("ntrans")
+    (variant,) = made.variants
+    assert (variant.bucket, made.max_tokens) == (0, 0)
+    assert made.tiles(variant) == {"M": 1}
+    body = made.graph.blocks[0].body
+    assert body is not None
+    assert body.space is not None
+    assert [a.tile for a in body.space.grid] == [1]
+
+
+@pytest.mark.parametrize(
+    ("depth", "warps", "chunks"),
+    [(8, 1, 1), (1024, 1, 4), (1280, 2, 3), (4096, 4, 4), (8192, 8, 4), (32768, 16, 8)],
+)
+def test_threads_hold_up_to_four_pieces_of_a_line_while_there_are_warps(
+    depth: int, warps: int, chunks: int
+) -> None:
+    knobs = line_knobs(depth)
+    assert (knobs.warps, knobs.chunks) == (warps, chunks)
+    assert knobs.warps * 32 * knobs.chunks * 8 >= depth
+
+
+def test_a_record_without_rows_is_read_back(tmp_path) -> None:
+    made = record("ntrans")
+    path = tmp_path / "record.json"
+    path.write_text(made.text())
+    assert load_record(path) == made
+    assert '"rows": 0' in made.text()
+    assert '"rows": ""' not in made.text()
+
+
+def test_statistics_are_lines_that_keep_a_number_per_token() -> None:
+    program = planned("layer_norm_linear")
+    assert [s.args[0] for s in program.statistics] == ["mean_x", "root"]
+    assert next(s.do for s in program.lines if s.layout is Layout.LINE) is Do.LOAD
+    assert program.epilogue[0].do is Do.TOTAL
+
+
+def test_the_loop_reads_every_statistic_once() -> None:
+    reads = [s for s in planned("layer_norm_linear").loop if s.do is Do.READ]
+    assert [(s.out, s.args) for s in reads] == [
+        ("mean_x", ("mean_x_kept",)),
+        ("root", ("root_kept",)),
+    ]
+
+
+def test_kernels_with_statistics_serve_up_to_32_tokens() -> None:
+    made = record("layer_norm_linear")
+    knobs = [v.knobs.tokens for v in variants(planned("layer_norm_linear"), target("sm_90a"))]
+    assert tuple(knobs) == BUCKETS_WITH_STATISTICS
+    assert made.max_tokens == 32
+
+
+def test_statistics_lie_below_the_ring_from_the_start() -> None:
+    program = planned("layer_norm_linear")
+    (variant, *_) = variants(program, target("sm_90a"))
+    places = Footprint.of(program).arrangement(variant.knobs)
+    assert places.offsets["mean_x_kept"] < places.offsets[RING]
+    assert places.offsets["root_kept"] < places.offsets[RING]
+
+
+def test_a_sum_of_what_need_not_vanish_past_the_depth_has_no_plan() -> None:
+    steps = list(LAYER_NORM_LINEAR.steps)
+    squares = (
+        *steps[:9],  # the mean, the deviation, x - mean in the loop
+        Step("contract", (15, 15), "K"),
+        Step("accum", (16,)),
+        Step("contract", (4, 15), "K"),
+        Step("accum", (18,)),
+        Step("div", (19, 17)),
+    )
+    graph = mugraph(
+        "layer_norm_linear",
+        replace(LAYER_NORM_LINEAR, steps=squares, results=((20, ("M", "N")),)),
+    )
+    assert refusal(graph).endswith("sums what need not end with the depth")
+
+
+def test_a_number_in_front_of_a_line_has_no_plan() -> None:
+    steps = (*NTRANS.steps[:3], Step("sub", (5, 1)))
+    graph = mugraph("ntrans", replace(NTRANS, steps=steps, results=((6, ("M", "K")),)))
+    assert refusal(graph).endswith("broadcasts its first operand")
+
+
+def test_a_product_of_rows_without_a_loop_has_no_plan() -> None:
+    views = (View("x", (None, "M"), None), View("weight", ("N", None), None))
+    steps = (Step("contract", (1, 0), "K"),)
+    whole = replace(
+        LAYER_NORM_LINEAR,
+        setting=Setting(("N", "M"), None),
+        views=views,
+        constants=(),
+        steps=steps,
+        results=((2, ("M", "N")),),
+    )
+    refused = refusal(mugraph("layer_norm_linear", whole))
+    assert refused == "without a loop the plan cuts one dim and keeps one whole"
