@@ -107,6 +107,8 @@ def _read(s: Statement, args: Sequence[str], program: TileProgram) -> str:
     if s.layout is Layout.ACCUM:
         stride = f"args.row_strides[{[o.name for o in program.inputs].index(args[0])}]"
         return f"const float {s.out} = tile::load_element({args[0]}, {stride}, out_tile, e);"
+    if s.layout is Layout.TOKEN_SUMS and args[0] in {k.out for k in program.statistics}:
+        return f"const float {s.out} = tile::token_value({args[0]}, e);"
     raise PlanError(f"{s.out}: the epilogue reads no {s.layout.value} values yet")
 
 

@@ -11,7 +11,9 @@ from dataclasses import dataclass
 
 from mirage_kernels.generator.emit.after_loop import after_loop
 from mirage_kernels.generator.emit.header import Header
+from mirage_kernels.generator.emit.lines import line_kernel, statistics
 from mirage_kernels.generator.emit.shared_map import shared_map
+from mirage_kernels.generator.emit.split import INCLUDES, split_kernel, turns
 from mirage_kernels.generator.emit.words import (
     ACCUMULATORS,
     BARRIER,
@@ -45,6 +47,16 @@ class Kernel:
         """Name of the host function: recipe and file stem."""
         return f"{self.program.recipe}_{self.header.stem}"
 
+    @property
+    def alone(self) -> list[Variant]:
+        """The variants whose blocks have all of the depth."""
+        return [v for v in self.variants if v.knobs.blocks == 1]
+
+    @property
+    def splits(self) -> bool:
+        """Whether a variant has blocks that split the depth."""
+        return len(self.alone) < len(self.variants)
+
 
 def emit_cuda(kernel: Kernel) -> str:
     """Return the .cu file of a planned kernel.
@@ -55,6 +67,8 @@ def emit_cuda(kernel: Kernel) -> str:
     kernel.header.write(writer, "//")
     writer.line()
     writer.line('#include "launch.h"')
+    for include in INCLUDES if kernel.splits else ():
+        writer.line(f'#include "{include}"')
     writer.line('#include "tile/tile.cuh"')
     if kernel.program.tokens_on_m:
         writer.line('#include "bench/turned.cuh"')
@@ -63,10 +77,13 @@ def emit_cuda(kernel: Kernel) -> str:
     writer.line("namespace {")
     writer.line()
     _constants(writer, kernel)
-    _step(writer, kernel)
-    shared_map(writer, kernel.program, kernel.variants)
+    if kernel.program.loop:
+        _step(writer, kernel)
+        shared_map(writer, kernel.program, kernel.alone)
     _kernel(writer, kernel)
     _launch(writer, kernel)
+    if kernel.splits:
+        split_kernel(writer, kernel.program)
     writer.line("}  // namespace")
     writer.line()
     _host(writer, kernel)
@@ -85,14 +102,20 @@ def _constants(writer: Writer, kernel: Kernel) -> None:
     writer.line(f"using T = {TYPES[kernel.storage]};")
     extents = {d.name: d for o in program.inputs for d in o.type.dims}
     statics = [d for d in extents.values() if not d.dynamic]
-    words = {program.roles.rows: "rows of the weights", program.roles.depth: "contracted"}
+    depth = "contracted" if program.loop else "whole in a block"
+    words = {program.roles.rows: "rows of the weights", program.roles.depth: depth}
     words |= dict.fromkeys(program.roles.inner, "contracted after the loop")
     writer.table([(f"constexpr int {d.name} = {d.size};", words[d.name]) for d in statics])
     writer.line()
     for variant in kernel.variants:
-        knobs = ", ".join(f"k{camel(k)} = {v}" for k, v in variant.knobs.to_json().items())
+        given = variant.knobs.to_json() if program.loop else {"warps": variant.knobs.warps}
+        if variant.knobs.blocks > 1:
+            given = {k: given[k] for k in ("tokens", "rows", "stages")}
+        knobs = ", ".join(f"k{camel(k)} = {v}" for k, v in given.items())
         with writer.block(f"struct {bucket_name(variant, program.roles.tokens)} {{", "};"):
             writer.line(f"static constexpr int {knobs};")
+            if variant.knobs.blocks > 1:
+                writer.line(turns(program, variant.knobs))
     writer.line()
     writer.line("template <class Knobs>")
     writer.line("constexpr int kThreads = Knobs::kWarps * tile::kWarpLanes;")
@@ -119,9 +142,12 @@ def _kernel(writer: Writer, kernel: Kernel) -> None:
     writer.line("template <class Knobs>")
     writer.line("__global__ void __launch_bounds__(kThreads<Knobs>, 1)")
     with writer.block(f"    {program.recipe}(const __grid_constant__ LaunchArgs args) {{"):
-        _prologue(writer, program)
-        _loop(writer, program)
-        after_loop(writer, program)
+        if program.loop:
+            _prologue(writer, program)
+            _loop(writer, program)
+            after_loop(writer, program)
+        else:
+            line_kernel(writer, program)
     writer.line()
 
 
@@ -184,6 +210,8 @@ def _dims_of(operand: Operand) -> str:
 def _edge(s: Statement, operand: Operand, program: TileProgram) -> str:
     """Return the line that says where a load's tile begins and where its tensor ends."""
     roles, name = program.roles, operand.name
+    if s.layout is Layout.DEPTH and operand.optional:
+        return f"const auto {name}_edge = tile::optional_edge({name}, {roles.depth});"
     if s.layout is Layout.DEPTH:
         return f"const auto {name}_edge = tile::depth_edge<kEvenDepth>({name}, {roles.depth});"
     inner = roles.inner_of(s.type)
@@ -210,6 +238,8 @@ def _loop(writer: Writer, program: TileProgram) -> None:
                     cache = "kStream" if s.layout is Layout.ROWS else "kKeep"
                     where = f"slot, &Step::{s.out}, {s.args[0]}_edge, k"
                     writer.line(f"tile::copy<tile::Cache::{cache}>({where});")
+    if program.lines:
+        statistics(writer, program)
     with writer.block("const auto compute = [&](const Step& step) {", "};"):
         _compute(writer, program)
     if any(s.barrier for s in program.loop):
@@ -220,7 +250,8 @@ def _loop(writer: Writer, program: TileProgram) -> None:
     writer.line(f"const tile::Steps steps{{{steps}}};")
     call = "tile::pipeline<Knobs::kStages, Step>(shared + Shared::kStepsAt, steps, "
     writer.line(f"{call}copy_weights, copy_tokens,")
-    writer.line(f"{' ' * (call.index('(') + 1)}compute);")
+    last = "statistics, compute" if program.lines else "compute"
+    writer.line(f"{' ' * (call.index('(') + 1)}{last});")
     if program.fetches:
         writer.line("tile::wait_copies<0>();")
     if program.meetings[0].barrier:
@@ -249,6 +280,7 @@ _LOOP: dict[Do, Callable[[Statement, Sequence[str]], str]] = {
     Do.MAP: _map_in_loop,
     Do.CONTRACT: lambda s, args: f"tile::contract({s.out}, {', '.join(args)});",
     Do.SUM: lambda s, args: f"tile::sum_depth({s.out}, {', '.join(args)});",
+    Do.READ: lambda s, args: f"const auto {s.out} = tile::token_values({', '.join(args)});",
 }
 
 
@@ -256,10 +288,14 @@ def _launch(writer: Writer, kernel: Kernel) -> None:
     roles = kernel.program.roles
     writer.line("template <class Knobs>")
     with writer.block("cudaError_t launch(const LaunchArgs& args, cudaStream_t stream) {"):
-        writer.line(f"const int64_t row_tiles = tile::ceil_div({roles.rows}, Knobs::kRows);")
-        writer.line("const int64_t token_tiles = tile::ceil_div(args.dims[0], Knobs::kTokens);")
-        writer.line("constexpr int kSharedBytes = SharedMap<Knobs>::kBytes;")
-        writer.line("const tile::Grid grid{row_tiles, token_tiles, kThreads<Knobs>, kSharedBytes};")
+        if kernel.program.loop:
+            tokens = "tile::ceil_div(args.dims[0], Knobs::kTokens)"
+            writer.line(f"const int64_t row_tiles = tile::ceil_div({roles.rows}, Knobs::kRows);")
+            writer.line(f"const int64_t token_tiles = {tokens};")
+            writer.line("constexpr int kSharedBytes = SharedMap<Knobs>::kBytes;")
+        grid = "row_tiles, token_tiles, kThreads<Knobs>, kSharedBytes"
+        grid = grid if kernel.program.loop else "args.dims[0], 1, kThreads<Knobs>, 0"
+        writer.line(f"const tile::Grid grid{{{grid}}};")
         writer.line(f"return tile::launch({kernel.program.recipe}<Knobs>, grid, args, stream);")
     writer.line()
 
@@ -279,6 +315,7 @@ def _host(writer: Writer, kernel: Kernel) -> None:
                 stride = f"args.row_strides[{operand.index}] != {operand.type.names[-1]}"
                 writer.line(f"if ({stride}) return cudaErrorInvalidValue;")
         for variant in kernel.variants:
-            call = f"return launch<{bucket_name(variant, roles.tokens)}>(args, stream);"
+            how = "launch_split" if variant.knobs.blocks > 1 else "launch"
+            call = f"return {how}<{bucket_name(variant, roles.tokens)}>(args, stream);"
             guard = f"if ({roles.tokens} <= {variant.bucket}) " if variant.bucket else ""
             writer.line(guard + call)

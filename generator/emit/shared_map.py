@@ -13,6 +13,7 @@ from mirage_kernels.generator.plan.variants import RING, Footprint, Variant
 
 def shared_map(writer: Writer, program: TileProgram, variants: Sequence[Variant]) -> None:
     """Write the map of a program: the same for all variants."""
+    early = (*program.fetches, *program.statistics)
     late = (*program.meetings, *program.kept, *program.products)
     writer.line(
         "// Shared memory in bytes: the ring of steps, and after the loop the partial sums."
@@ -21,14 +22,16 @@ def shared_map(writer: Writer, program: TileProgram, variants: Sequence[Variant]
     with writer.block("struct SharedMap {", "};"):
         writer.line("using Steps = tile::Ring<Step<Knobs>, Knobs::kStages, Knobs::kWarps>;")
         for s in program.meetings:
-            writer.line(f"using {camel(s.out)} = tile::{typed(MEETINGS, s, program)};")
+            writer.assignment(f"using {camel(s.out)} = tile::{typed(MEETINGS, s, program)};")
         for s in (*program.fetches, *program.kept, *program.products):
             inner = program.roles.inner_of(s.type)
             text = KEPT[s.do].format(inner=inner.name if inner else "")
             writer.line(f"using {camel(s.out)} = tile::{text};")
+        for s in program.statistics:
+            writer.line(f"using {camel(s.out)} = tile::TokenTable<Knobs::kTokens>;")
         below = _below(program, variants)
         rows = [
-            *((_offset(s.out, below), "from the start") for s in program.fetches),
+            *((_offset(s.out, below), "from the start") for s in early),
             (_offset(RING, below), "during the loop"),
             *((_offset(s.out, below), "after the loop") for s in late),
         ]

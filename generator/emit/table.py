@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from mirage_kernels.generator.emit.writer import Writer
@@ -29,9 +30,28 @@ class Entry:
         return f"{self.recipe}_{self.stem}"
 
 
-def emit_table(arch: str, entries: Sequence[Entry]) -> str:
+@dataclass(frozen=True)
+class AttentionEntry:
+    """One attention kernel; `depth` is its only static extent."""
+
+    recipe: str
+    dtype: str
+    depth: int
+    stem: str
+    options: tuple[str, ...] = ()
+
+    @property
+    def symbol(self) -> str:
+        """Name of the host function; that of the workspace has an ending of its own."""
+        return f"{self.recipe}_{self.stem}"
+
+
+def emit_table(
+    arch: str, entries: Sequence[Entry], attention: Sequence[AttentionEntry] = ()
+) -> str:
     """Return table.cpp; entries are listed in the order of their symbols."""
     ordered = sorted(entries, key=lambda e: e.symbol)
+    attending = sorted(attention, key=lambda e: e.symbol)
     writer = Writer()
     writer.line(f"// mirage-kernels generate RECIPE --arch {arch}")
     writer.line("//")
@@ -43,16 +63,45 @@ def emit_table(arch: str, entries: Sequence[Entry]) -> str:
     writer.line("namespace generated {")
     for entry in ordered:
         writer.line(f"cudaError_t {entry.symbol}(const LaunchArgs&, cudaStream_t);")
+    for one in attending:
+        writer.line(f"cudaError_t {one.symbol}(const AttentionArgs&, cudaStream_t);")
+        writer.line(f"int64_t {one.symbol}_workspace(const AttentionArgs&);")
     writer.line("}  // namespace generated")
     writer.line()
-    with writer.block("const Kernel kKernels[] = {", "};"):
+    with _array(writer, "Kernel kKernels", len(ordered)):
         for entry in ordered:
             dims = ", ".join(f'{{"{name}", {size}}}' for name, size in entry.dims.items())
             writer.line(f'{{"{entry.recipe}", "{entry.dtype}", {{{dims}}}, {len(entry.dims)},')
             writer.line(f' generated::{entry.symbol}, "{entry.recipe}/{entry.stem}",')
             writer.line(f' {entry.max_tokens}, "{" ".join(entry.options)}"}},')
     writer.line(f"const int kKernelCount = {len(ordered)};")
+    writer.line()
+    _attention(writer, attending)
     writer.line(f'const char* const kArch = "{arch}";')
     writer.line()
     writer.line("}  // namespace mirage")
     return writer.text()
+
+
+def _attention(writer: Writer, entries: Sequence[AttentionEntry]) -> None:
+    """Write the table of attention."""
+    with _array(writer, "AttentionKernel kAttentionKernels", len(entries)):
+        for entry in entries:
+            call = f"generated::{entry.symbol}"
+            writer.line(f'{{"{entry.recipe}", "{entry.dtype}", {entry.depth},')
+            writer.line(f" {call},")
+            writer.line(f" {call}_workspace,")
+            writer.line(f' "{entry.recipe}/{entry.stem}", "{" ".join(entry.options)}"}},')
+    writer.line(f"const int kAttentionKernelCount = {len(entries)};")
+    writer.line()
+
+
+@contextmanager
+def _array(writer: Writer, declared: str, entries: int) -> Iterator[None]:
+    """Write an array around its entries; it has an element even where there is none."""
+    if not entries:
+        writer.line(f"const {declared}[] = {{{{}}}};  // none")
+        yield
+        return
+    with writer.block(f"const {declared}[] = {{", "};"):
+        yield

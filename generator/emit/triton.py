@@ -25,6 +25,8 @@ _LETTERS = {  # the order of a tile's axes
     Layout.INNER: "id",
     Layout.INNER_ACCUM: "it",
     Layout.FACTORS: "ri",
+    Layout.LINE: "tw",
+    Layout.LINE_VECTOR: "w",
 }
 Axes = tuple[str, ...]  # dims of a tile, in order
 _ELEMENTWISE = {
@@ -47,15 +49,22 @@ _ELEMENTWISE = {
     "max": "tl.maximum({0}, {1}, propagate_nan=tl.PropagateNan.ALL)",
 }
 LEAST_DOT = 16  # extents of a Triton dot product's operands
+WHOLE = "_whole"  # behind the name of a dim that lines have whole
 
 
 def block_sizes(kernel: Kernel) -> dict[str, int]:
     """Return the tile sizes of the Triton program: powers of two, no smaller than a dot needs."""
-    roles, rows = kernel.program.roles, kernel.variants[0].knobs.rows
-    extents = {d.name: d.size for o in kernel.program.inputs for d in o.type.dims}
-    sizes = {roles.rows: 1 << (rows.bit_length() - 1), roles.tokens: LEAST_DOT, roles.depth: 128}
+    program, rows = kernel.program, kernel.variants[0].knobs.rows
+    roles = program.roles
+    extents = {d.name: d.size for o in program.inputs for d in o.type.dims}
+    sizes = {}
+    if program.loop:
+        sizes = {roles.rows: 1 << (rows.bit_length() - 1), roles.tokens: LEAST_DOT}
+        sizes |= {roles.depth: 128}
     sizes |= {dim: 1 << (extents[dim] - 1).bit_length() for dim in roles.inner}
-    return {dim: max(size, LEAST_DOT) for dim, size in sizes.items()}
+    sizes = {dim: max(size, LEAST_DOT) for dim, size in sizes.items()}
+    whole = 1 << (extents[roles.depth] - 1).bit_length()
+    return sizes if not program.lines else {roles.tokens: 1} | sizes | {roles.depth + WHOLE: whole}
 
 
 def emit_triton(kernel: Kernel) -> str:
@@ -86,15 +95,19 @@ def _axes(s: Statement, program: TileProgram) -> Axes:
     """Return the dims of a statement's tile."""
     roles, inner = program.roles, program.roles.inner_of(s.type)
     words = {"r": roles.rows, "t": roles.tokens, "d": roles.depth}
-    words["i"] = inner.name if inner else ""
+    words |= {"i": inner.name if inner else "", "w": roles.depth + WHOLE}
     return tuple(words[c] for c in _LETTERS[s.layout])
 
 
 def _constants(program: TileProgram) -> list[str]:
     """Return the compile-time constants: static extents, then the tile sizes."""
     roles = program.roles
+    whole = [roles.depth + WHOLE] if program.lines else []
+    if not program.loop:
+        return [roles.depth, *(_block(d) for d in (roles.tokens, *whole))]
     extents = [roles.rows, roles.depth, *roles.inner]
-    return extents + [_block(d) for d in (roles.rows, roles.tokens, roles.depth, *roles.inner)]
+    cut = (roles.rows, roles.tokens, roles.depth, *roles.inner, *whole)
+    return extents + [_block(d) for d in cut]
 
 
 def _device(writer: Writer, kernel: Kernel) -> None:
@@ -112,11 +125,16 @@ def _device(writer: Writer, kernel: Kernel) -> None:
 
 def _body(writer: Writer, program: TileProgram) -> None:
     roles = program.roles
-    for axis, dim in enumerate((roles.rows, roles.tokens)):
+    for axis, dim in enumerate((roles.rows, roles.tokens) if roles.rows else (roles.tokens,)):
         block = _block(dim)
         writer.line(f"{dim.lower()} = tl.program_id({axis}) * {block} + tl.arange(0, {block})")
-    for dim in roles.inner:
+    whole = (roles.depth + WHOLE,) if program.lines else ()
+    for dim in (*roles.inner, *whole):
         writer.line(f"{dim.lower()} = tl.arange(0, {_block(dim)})")
+    for s in program.lines:
+        _statement(writer, s, program)
+    if not program.loop:
+        return
     for s in program.accumulators:
         axes = _axes(s, program)
         shape = ", ".join(_block(dim) for dim in axes)
@@ -135,12 +153,20 @@ def _after(program: TileProgram) -> list[Statement]:
     """Return what follows the loop, each value once: stages and the epilogue may share some."""
     staged = [s for stage in program.stages for s in stage.statements]
     every = [*program.fetches, *staged, *program.products, *program.epilogue]
-    once = {s.out: s for s in every if s.args != (s.out,)}
+    once = {s.out: s for s in every if s.args != (s.out,) and not _is_kept(s, program)}
     return list(once.values())
 
 
+def _is_kept(s: Statement, program: TileProgram) -> bool:
+    """Say whether a statement keeps or reads a token's number, which is at hand here."""
+    kept = {k.out for k in program.statistics}
+    return s.out in kept or (s.do is Do.READ and s.args[0] in kept)
+
+
 def _statement(writer: Writer, s: Statement, program: TileProgram) -> None:
-    dims = f"  # {dims_text(_axes(s, program))}"
+    if _is_kept(s, program):
+        return
+    dims = f"  # {dims_text(s.type.names if s in program.lines else _axes(s, program))}"
     if s.do in (Do.LOAD, Do.READ, Do.FETCH):
         writer.call(f"{s.out} = tl.load(", _load(s, program), f"){dims}")
     elif s.do is Do.STORE:
@@ -156,17 +182,34 @@ def _statement(writer: Writer, s: Statement, program: TileProgram) -> None:
 
 
 def _assignment(writer: Writer, line: str) -> None:
-    """Write an assignment, in parentheses on a line of its own if it is too long."""
+    """Write an assignment; if it is too long, as ruff breaks it: in the call, or in parentheses."""
     if len(writer.unit) * writer.depth + len(line) <= WIDTH:
         writer.line(line)
         return
-    left, _, right = line.partition(" = ")
-    with writer.block(f"{left} = (", ")"):
-        writer.line(right)
+    left, _, right = line.partition("= ")
+    name, arguments = _call(right)
+    inside = arguments if name else right
+    if len(writer.unit) * (writer.depth + 1) + len(inside) <= WIDTH:
+        with writer.block(f"{left}= {name}(", ")"):
+            writer.line(inside)
+    else:
+        writer.call(f"{left}= {name}(", inside.split(", "), ")")
+
+
+def _call(text: str) -> tuple[str, str]:
+    """Return the function and the arguments of a text that is one call, else nothing."""
+    name, opened, rest = text.partition("(")
+    depth, ends = 1, []
+    for i, letter in enumerate(rest):
+        depth += (letter == "(") - (letter == ")")
+        ends += [i] if depth == 0 else []
+    is_call = bool(opened) and name.replace(".", "").isidentifier() and ends[:1] == [len(rest) - 1]
+    return (name, rest[:-1]) if is_call else ("", "")
 
 
 def _strided(program: TileProgram) -> list[Operand]:
-    names = {s.args[0] for s in program.loads if s.layout is Layout.TOKENS}
+    given = [s for s in (*program.loads, *program.lines) if s.do is Do.LOAD]
+    names = {s.args[0] for s in given if s.layout in (Layout.TOKENS, Layout.LINE)}
     return [o for o in program.inputs if o.name in names]
 
 
@@ -178,24 +221,26 @@ def _expanded(name: str, own: Sequence[str], wanted: Axes) -> str:
 
 
 def _axes_of(name: str, program: TileProgram) -> Axes:
-    statements = (*program.loop, *_after(program))
+    statements = (*program.lines, *program.loop, *_after(program))
     return next((_axes(s, program) for s in statements if s.out == name), ())
 
 
 def _is_stored(name: str, program: TileProgram) -> bool:
-    return any(s.out == name and s.dtype is not DType.FP32 for s in program.loop)
+    statements = (*program.lines, *program.loop)
+    return any(s.out == name and s.dtype is not DType.FP32 for s in statements)
 
 
 def _load(s: Statement, program: TileProgram) -> list[str]:
     axes = _axes(s, program)
     operand = s.args[0]
-    stride = f"{operand}_stride" if s.layout is Layout.TOKENS else axes[-1]
+    by_token = s.layout in (Layout.TOKENS, Layout.LINE)
+    stride = f"{operand}_stride" if by_token else axes[-1]
     place = [f"{operand}_ptr"]
     limits = []
     for dim in axes:
         index = _expanded(dim.lower(), (dim,), axes)
         place.append(f"{index} * {stride}" if dim != axes[-1] else index)
-        limit = f"{index} < {dim}"
+        limit = f"{index} < {dim.removesuffix(WHOLE)}"
         limits.append(f"({limit})" if len(axes) > 1 else limit)
     return [" + ".join(place), f"mask={' & '.join(limits)}", "other=0.0"]
 
@@ -230,7 +275,13 @@ def _keep(s: Statement, program: TileProgram) -> list[str]:
 
 
 def _sum(s: Statement, program: TileProgram) -> list[str]:
-    return [f"{s.out} += tl.sum({s.args[0]}, axis=1)"]
+    if s not in program.lines:
+        return [f"{s.out} += tl.sum({s.args[0]}, axis=1)"]
+    depth = program.roles.depth
+    inside = _expanded((depth + WHOLE).lower(), (depth + WHOLE,), _axes_of(s.args[0], program))
+    wide = f"{s.args[0]}.to(tl.float32)" if _is_stored(s.args[0], program) else s.args[0]
+    terms = f"tl.where({inside} < {depth}, {wide}, 0.0)"
+    return [f"{s.out} = tl.sum({terms}, axis={len(_axes_of(s.args[0], program)) - 1})"]
 
 
 def _total(s: Statement, program: TileProgram) -> list[str]:
@@ -238,14 +289,15 @@ def _total(s: Statement, program: TileProgram) -> list[str]:
 
 
 def _store(s: Statement, program: TileProgram) -> list[str]:
-    roles = program.roles
-    axes = (roles.rows, roles.tokens)
-    row, token = (_expanded(dim.lower(), (dim,), axes) for dim in axes)
+    roles, lines = program.roles, s in program.lines
+    axes = (roles.tokens, roles.depth + WHOLE) if lines else (roles.rows, roles.tokens)
+    fast, size = (axes[1], roles.depth) if lines else (roles.rows, roles.rows)
+    row, token = (_expanded(dim.lower(), (dim,), axes) for dim in (fast, roles.tokens))
     name = program.output.name
     return [
-        f"{name}_ptr + {token} * {roles.rows} + {row}",
+        f"{name}_ptr + {token} * {size} + {row}",
         f"{s.args[0]}.to({name}_ptr.dtype.element_ty)",
-        f"mask=({row} < {roles.rows}) & ({token} < {roles.tokens})",
+        f"mask=({row} < {size}) & ({token} < {roles.tokens})",
     ]
 
 
@@ -260,7 +312,7 @@ _LINES: dict[Do, Callable[[Statement, TileProgram], list[str]]] = {
 
 def _host(writer: Writer, kernel: Kernel) -> None:
     program, roles = kernel.program, kernel.program.roles
-    (first,) = (s.args[0] for s in program.loads if s.layout is Layout.TOKENS)
+    first = _strided(program)[0].name
     typed = [f"{o.name}: torch.Tensor" for o in program.inputs]
     arguments = [*typed, *(f"{s}: float" for s in program.scalars)]
     writer.call(f"def {program.recipe}(", arguments, ") -> torch.Tensor:")
@@ -269,8 +321,9 @@ def _host(writer: Writer, kernel: Kernel) -> None:
     writer.line(f"{roles.tokens} = {first}.shape[0]")
     shape = ", ".join(program.output.type.names)
     writer.line(f"out = torch.empty({shape}, dtype={first}.dtype, device={first}.device)")
-    grid = ", ".join(f"triton.cdiv({d}, {_block(d)})" for d in (roles.rows, roles.tokens))
-    writer.line(f"grid = ({grid})")
+    cut = (roles.rows, roles.tokens) if program.loop else (roles.tokens,)
+    grid = ", ".join(f"triton.cdiv({d}, {_block(d)})" for d in cut)
+    writer.line(f"grid = ({grid}{',' if len(cut) == 1 else ''})")
     passed = [o.name for o in program.inputs] + ["out", roles.tokens]
     passed += [f"{o.name}.stride(0)" for o in _strided(program)] + list(program.scalars)
     passed += _constants(program)

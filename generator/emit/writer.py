@@ -32,13 +32,37 @@ class Writer:
             self.line(closing)
 
     def assignment(self, text: str) -> None:
-        """Write an assignment, its right-hand side on a line of its own if it is too long."""
+        """Write an assignment, its right-hand side on a line of its own if it is too long.
+
+        A call that nothing is assigned from, or an initialiser, is broken between its arguments.
+        """
         if len(self.unit) * self.depth + len(text) <= WIDTH:
             self.line(text)
             return
-        left, _, right = text.partition(" = ")
+        left, assigned, right = text.partition(" = ")
+        if not assigned:
+            self.arguments(text)
+            return
         self.line(f"{left} =")
-        self.line(f"{self.unit * 2}{right}")
+        self.depth += 2
+        if len(self.unit) * self.depth + len(right) <= WIDTH or "(" not in right:
+            self.line(right)
+        else:
+            self.arguments(right)
+        self.depth -= 2
+
+    def arguments(self, text: str) -> None:
+        """Write a call over several lines, its arguments below one another, or all on the next."""
+        indent = len(self.unit) * self.depth
+        opening = min(i for i in (text.find("("), text.find("{")) if i >= 0) + 1
+        first, *rest = wrapped(text[opening:], WIDTH - indent - opening)
+        if max(map(len, (first, *rest))) > WIDTH - indent - opening:
+            self.line(text[:opening])
+            self.line(f"{self.unit * 2}{text[opening:]}")
+            return
+        self.line(text[:opening] + first)
+        for line in rest:
+            self.line(f"{' ' * opening}{line}")
 
     def call(self, opening: str, arguments: Sequence[str], closing: str) -> None:
         """Write a call with one argument per line, each with a comma behind."""

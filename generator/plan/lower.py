@@ -14,10 +14,19 @@ from mirage_kernels.generator.ir import (
     Node,
     Phase,
     TensorType,
-    number_text,
     phases_of,
 )
 from mirage_kernels.generator.plan.blocks import without_threads
+from mirage_kernels.generator.plan.lines import (
+    KEPT,
+    Lines,
+    line_program,
+    line_roles,
+    literals,
+    operands,
+    scalars,
+)
+from mirage_kernels.generator.plan.needed import needed
 from mirage_kernels.generator.plan.program import (
     Do,
     Layout,
@@ -31,10 +40,10 @@ from mirage_kernels.generator.plan.tiles import PLANNED, Planning, planned
 
 
 def tile_program(recipe: str, graph: Graph, planning: Planning = PLANNED) -> TileProgram:
-    """Return the tile program of a muGraph with one weight-streaming kernel.
+    """Return the tile program of a muGraph with one kernel: weights streamed in a loop, or lines.
 
-    Raises PlanError for other muGraphs: several kernels, no loop, a value with no place in the
-    plan, an accumulator over something else than a sum along the loop.
+    Raises PlanError for other muGraphs: several kernels, a value with no place in the plan, an
+    accumulator over something else than a sum along the loop.
     """
     if len(graph.blocks) != 1 or graph.of("contract"):
         raise PlanError(f"{recipe}: the muGraph has several kernels, this plan takes one")
@@ -42,13 +51,15 @@ def tile_program(recipe: str, graph: Graph, planning: Planning = PLANNED) -> Til
     if len(node.outs) != 1:
         raise PlanError(f"{recipe}: the kernel stores several results, this plan takes one")
     assert node.body is not None
+    if node.body.space is not None and node.body.space.loop is None:
+        return line_program(recipe, graph, node, without_threads(node.body))
     return planned(_Lowering(recipe, graph, node, node.body).run(), graph, planning)
 
 
 # Carries that join warps or blocks in ways of their own.
 _UNPLANNED = ("accum_rescaled", "last", "combine", "combine_rescaled")
+_COMPUTED = (Kind.ELEMENTWISE, Kind.REDUCE, Kind.CONTRACT)
 _READABLE = (Layout.ACCUM, Layout.TOKEN_SUMS, Layout.ROW_SUMS)  # by the epilogue
-_KEPT = "_kept"  # behind the name of a total
 
 
 def roles_of(body: Graph) -> Roles:
@@ -56,11 +67,12 @@ def roles_of(body: Graph) -> Roles:
 
     The loop's dim is the depth; of the two operands of a contraction over it, the one with static
     lines streams. Where several do, the grid cuts the rows; lines that it leaves whole are inner
-    ones. Raises PlanError where that does not determine the roles.
+    ones. Without a loop there are lines (`lines.py`). Raises PlanError where that does not
+    determine the roles.
     """
     loop = body.space.loop if body.space is not None else None
     if loop is None:
-        raise PlanError("the muGraph's kernel has no loop to stream along")
+        return line_roles(body)
     found: list[tuple[str, str]] = []
     for node in body.of("contract"):
         kept = [[d for d in body.values[a].type.dims if d.name != loop.dim] for a in node.args]
@@ -93,6 +105,7 @@ class _Lowering:
         self.epilogue: list[Statement] = []
         self.fetches: list[Statement] = []
         self.products: list[Statement] = []
+        self.lines = Lines(recipe, self.roles, self.types)
 
     def run(self) -> TileProgram:
         rules: dict[Kind, Callable[[Node], None]] = {
@@ -107,7 +120,10 @@ class _Lowering:
             kind = OPS[node.op].kind
             if kind not in rules or node.op in _UNPLANNED:
                 raise PlanError(f"{self.recipe}: {node.op} is not planned yet ({node.name})")
-            rules[kind](node)
+            if kind in _COMPUTED and self.phases[node.name] is Phase.BEFORE:
+                self.lines.compute(node)
+            else:
+                rules[kind](node)
         return self.program()
 
     def program(self) -> TileProgram:
@@ -116,34 +132,27 @@ class _Lowering:
         return TileProgram(
             recipe=self.recipe,
             roles=self.roles,
-            inputs=self.operands(),
-            scalars=tuple(n.name for n in self.graph.inputs if not n.out.type.dims),
+            inputs=operands(self.graph),
+            scalars=scalars(self.graph),
             output=Operand(self.graph.outputs[0], 0, self.graph.values[self.graph.outputs[0]].type),
-            literals=self.literals(),
+            literals=literals(self.body),
             loop=tuple(self.loop),
             meetings=tuple(self.meetings),
-            epilogue=_needed(self.epilogue, stored),
+            epilogue=needed(self.epilogue, stored),
             fetches=tuple(self.fetches),
             stages=tuple(stage for stage in stages if stage.statements),
             products=tuple(self.products),
+            lines=tuple(self.lines.statements),
         )
 
     def stage(self, dim: str) -> Stage:
         """Return what makes the totals over a dim that products contract."""
-        totals = dict.fromkeys(p.args[1].removesuffix(_KEPT) for p in self.products)
+        totals = dict.fromkeys(p.args[1].removesuffix(KEPT) for p in self.products)
         mine = [t for t in totals if dim in self.types[t].names]
         keeps = [
-            Statement(Do.KEEP, t + _KEPT, (t,), self.types[t], Layout.INNER_ACCUM) for t in mine
+            Statement(Do.KEEP, t + KEPT, (t,), self.types[t], Layout.INNER_ACCUM) for t in mine
         ]
-        return Stage(dim, (*_needed(self.epilogue, set(mine)), *keeps))
-
-    def operands(self) -> tuple[Operand, ...]:
-        tensors = [n for n in self.graph.inputs if n.out.type.dims]
-        return tuple(Operand(n.name, i, n.out.type) for i, n in enumerate(tensors))
-
-    def literals(self) -> dict[str, str]:
-        found = {n.name: n.over for n in self.body.of("size")}
-        return found | {n.name: number_text(n.value) for n in self.body.of("const")}
+        return Stage(dim, (*needed(self.epilogue, set(mine)), *keeps))
 
     def layout(self, name: str, type_: TensorType) -> Layout:
         layout = self.roles.layout(type_.names)
@@ -155,8 +164,38 @@ class _Lowering:
         """Append a statement to the part of the block's life that the node belongs to."""
         layout = self.layout(node.name, node.out.type)
         statement = Statement(do, node.name, args, node.out.type, layout, more.get("op", ""))
-        in_loop = self.phases[node.name] is Phase.LOOP
-        (self.loop if in_loop else self.epilogue).append(statement)
+        here = self.loop if self.phases[node.name] is Phase.LOOP else self.epilogue
+        self.read(args, here)
+        here.append(statement)
+
+    def read(self, names: Sequence[str], here: list[Statement]) -> None:
+        """Read the statistics among operands, each once; raises PlanError for a whole line."""
+        for name in names:
+            if any(s.do is Do.LOAD and s.out == name for s in self.lines.statements):
+                raise PlanError(f"{self.recipe}: {name} is not cut by the loop")
+            if self.is_statistic(name) and all(s.out != name for s in here):
+                self.lines.keep(name)
+                kept, type_ = name + KEPT, self.types[name]
+                here.append(Statement(Do.READ, name, (kept,), type_, self.layout(name, type_)))
+
+    def is_statistic(self, name: str) -> bool:
+        """Say whether lines compute a value, before the loop."""
+        made = self.body.producers.get(name)
+        return (
+            made is not None
+            and OPS[made.op].kind in _COMPUTED
+            and self.phases[name] is Phase.BEFORE
+        )
+
+    def has_statistics(self, name: str) -> bool:
+        """Say whether a value of the loop depends on what lines compute.
+
+        Past the end of the depth it need not vanish: products with weights do, sums do not.
+        """
+        found = self.body.producers.get(name)
+        return found is not None and (
+            self.is_statistic(name) or any(self.has_statistics(a) for a in found.args)
+        )
 
     def source(self, node: Node) -> None:
         if node.op == "iota":
@@ -174,11 +213,9 @@ class _Lowering:
             elif layout in _READABLE:
                 self.add(Do.READ, node, (tensor,))
             else:
-                raise PlanError(f"{self.recipe}: {node.name} is not cut by the loop")
+                self.lines.load(node, tensor)
 
     def elementwise(self, node: Node) -> None:
-        if self.phases[node.name] is Phase.BEFORE:
-            raise PlanError(f"{self.recipe}: {node.name} is computed before the loop")
         if self.layout(node.name, node.out.type) is Layout.FACTORS:
             raise PlanError(f"{self.recipe}: {node.name} is not planned, {Layout.FACTORS.value}")
         self.add(Do.MAP, node, self.widest_first(node), op=node.op)
@@ -223,13 +260,14 @@ class _Lowering:
             raise PlanError(f"{self.recipe}: {node.name} contracts {[x.value for x in layouts]}")
         if self.types[totals].dtype is DType.FP32:
             raise PlanError(f"{self.recipe}: {node.name} contracts fp32 totals")
-        layout, args = self.layout(node.name, node.out.type), (factors, totals + _KEPT)
+        layout, args = self.layout(node.name, node.out.type), (factors, totals + KEPT)
         self.products.append(Statement(Do.CONTRACT, node.name, args, node.out.type, layout))
         self.add(Do.TOTAL, node, (node.name,))
 
     def squares(self, node: Node) -> None:
         first = self.body.values[node.args[0]]
         name = f"{node.name}_terms"
+        self.read(node.args, self.loop)
         self.loop.append(
             Statement(
                 Do.MAP,
@@ -240,12 +278,17 @@ class _Lowering:
                 "mul",
             )
         )
-        self.add(Do.SUM, node, (name,))
+        self.sum_up(node, name)
+
+    def sum_up(self, node: Node, terms: str) -> None:
+        if any(self.has_statistics(a) for a in node.args):
+            raise PlanError(f"{self.recipe}: {node.name} sums what need not end with the depth")
+        self.add(Do.SUM, node, (terms,))
 
     def reduce(self, node: Node) -> None:
         if node.over != self.roles.depth or self.phases[node.name] is not Phase.LOOP:
             raise PlanError(f"{self.recipe}: {node.name} sums {node.over} outside the loop")
-        self.add(Do.SUM, node, node.args)
+        self.sum_up(node, node.args[0])
 
     def carry(self, node: Node) -> None:
         (summed,) = node.args
@@ -257,13 +300,3 @@ class _Lowering:
 
     def output(self, node: Node) -> None:
         self.add(Do.STORE, node, node.args)
-
-
-def _needed(statements: Sequence[Statement], wanted: set[str]) -> tuple[Statement, ...]:
-    """Return the statements that values are made by, in their order."""
-    found, names = [], set(wanted)
-    for s in reversed(statements):
-        if s.out in names:
-            names |= set(s.args)
-            found.append(s)
-    return tuple(reversed(found))

@@ -10,6 +10,10 @@ A second static dim may be streamed beside the rows (`inner`: the rank of an ada
 after the loop. Every block has all of it: its sums are totalled in a stage of their own, kept in
 shared memory in the storage type, and multiplied there with a tile that was fetched at the start.
 
+What needs a token's whole depth before the loop, a norm's statistics, is computed by lines: a warp
+takes a token whole in registers and leaves its numbers in shared memory. A program without a loop
+has nothing but lines, each held by a block (`lines.py`).
+
 Which operand takes which side and how the ring is swizzled is the layouts' choice (`layouts.py`),
 where barriers stand the schedule's (`schedule.py`), and what shares bytes `memory.py`'s.
 """
@@ -34,12 +38,14 @@ class Layout(Enum):
     INNER = "inner x depth"  # fragment of an M-side operand, not cut by the grid
     INNER_ACCUM = "inner x tokens"  # fp32 accumulators of its product
     FACTORS = "rows x inner"  # in shared memory, fetched before the loop
+    LINE = "tokens x whole depth"  # one token at a time, in registers
+    LINE_VECTOR = "whole depth"  # what all lines share, held like one
     SCALAR = "scalar"
 
 
 @dataclass(frozen=True)
 class Roles:
-    """Which dim of the program plays which part."""
+    """Which dim of the program plays which part; without a loop there are no rows."""
 
     rows: str
     tokens: str
@@ -55,7 +61,8 @@ class Roles:
 
     def to_json(self) -> dict[str, Json]:
         """Return the roles as JSON data."""
-        given: dict[str, Json] = {"rows": self.rows, "tokens": self.tokens, "depth": self.depth}
+        given: dict[str, Json] = {"rows": self.rows} if self.rows else {}
+        given |= {"tokens": self.tokens, "depth": self.depth}
         return given | ({"inner": list(self.inner)} if self.inner else {})
 
     def inner_of(self, type_: TensorType) -> Dim | None:
@@ -117,6 +124,7 @@ class Operand:
     name: str
     index: int
     type: TensorType
+    optional: bool = False  # a call may leave it out: zeros
 
 
 @dataclass(frozen=True)
@@ -143,6 +151,7 @@ class TileProgram:
     fetches: tuple[Statement, ...] = ()  # before the loop
     stages: tuple[Stage, ...] = ()  # after the meetings
     products: tuple[Statement, ...] = ()  # of what stages keep with what was fetched
+    lines: tuple[Statement, ...] = ()  # once per token, before the loop
     tokens_on_m: bool = False  # which side of the tensor cores the tokens take: N, or M
     swizzled: bool = True  # the ring, so that reads of it meet no bank twice
     sharing: bool = True  # of bytes between values that are not needed at the same time
@@ -156,6 +165,11 @@ class TileProgram:
     def accumulators(self) -> tuple[Statement, ...]:
         """The statements that add to a value carried across the loop."""
         return tuple(s for s in self.loop if s.do in (Do.CONTRACT, Do.SUM))
+
+    @property
+    def statistics(self) -> tuple[Statement, ...]:
+        """The statements that keep a number of each token for the loop and what follows."""
+        return tuple(s for s in self.lines if s.do is Do.KEEP)
 
     @property
     def kept(self) -> tuple[Statement, ...]:

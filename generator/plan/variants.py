@@ -8,7 +8,8 @@ sweep on an H200 (docs/measurements.md):
 * two chunks per step, which makes 128-byte segments of every row: up to 32 tokens they are worth
   more than a single wave, above they give way to it;
 * eight warps, or four where two stages of eight do not fit shared memory;
-* as many stages as fit, up to 96 KB of weights in flight per multiprocessor.
+* as many stages as fit, up to 96 KB of weights in flight per multiprocessor;
+* above 32 tokens two blocks that split the depth, where the target can (`split.py`).
 
 Other GPUs get the same rule within limits of their own; on them nothing of it has been measured.
 """
@@ -22,6 +23,7 @@ from mirage_kernels.generator.errors import PlanError
 from mirage_kernels.generator.ir import DType, Json
 from mirage_kernels.generator.plan.memory import Arrangement, Buffer, arrange, side_by_side
 from mirage_kernels.generator.plan.program import Do, Layout, Roles, Statement, TileProgram
+from mirage_kernels.generator.plan.split import BLOCKS, BOX_DEPTH, SplitBlock, split_stages
 from mirage_kernels.generator.target import Target
 
 ROW_TILE = 16  # rows of one tensor-core instruction
@@ -32,11 +34,15 @@ RING = "steps"  # the ring's name among the buffers
 ALIGNED_ELEMENTS = 8  # of two bytes, in 16
 BUCKETS = (8, 16, 32, 64)
 FEW_TOKENS = 32  # up to so many, two chunks per step are worth more than one wave
+# Statistics of a norm read every token once more, in every block: 20 us against 11 at 32 tokens, 40
+# against 14 at 64 (K = N = 4096), where PyTorch takes 20.
+BUCKETS_WITH_STATISTICS = (8, 16, 32)
 RESERVED_BYTES = 1024  # of shared memory, per block, by the system
 REGISTERS_LEFT = 250  # for a step and its accumulators: 264 spill, 240 do not
 MAPPED_DEPTH_REGISTERS = 16  # of fp32 vectors along the depth that the loop computes (ptxas)
 MAPPED_BF16_REGISTERS = 24  # more than fp16: 13 to 38 by ptxas, for six architectures
 KEPT_ALIGNMENT = 128  # bytes: what lies behind begins where banks do
+LINE_WARPS, LINE_CHUNKS = (1, 2, 4, 8, 16), 4  # of a block that holds a line; of its threads
 MOST_BYTES_IN_FLIGHT = 96 * 1024  # of weights, per multiprocessor: more was slightly worse
 
 
@@ -47,12 +53,13 @@ class Knobs:
     tokens: int  # tokens of one block
     rows: int  # rows of one block
     warps: int  # the loop is dealt out to so many
-    chunks: int  # of 32 contracted elements, per step of one warp
-    stages: int  # steps in flight
+    chunks: int  # 16-byte pieces that a lane takes of a line per step: 32 elements of four lanes
+    stages: int  # steps in flight; 1: lines are whole
+    blocks: int = 1  # the loop is dealt out to so many, of a cluster (split.py)
 
     def to_json(self) -> dict[str, Json]:
         """Return the knobs as JSON data."""
-        return dict(vars(self))
+        return {k: v for k, v in vars(self).items() if k != "blocks" or v > 1}
 
 
 @dataclass(frozen=True)
@@ -63,8 +70,12 @@ class Variant:
     knobs: Knobs
 
     def tiles(self, rows: str, tokens: str, depth: str) -> dict[str, int]:
-        """Return the tile sizes of the muGraph that this variant runs, by dim."""
+        """Return the tile sizes of the muGraph that this variant runs, by dim; `rows` may be ""."""
+        if not rows:
+            return {tokens: self.knobs.tokens}
         step = self.knobs.chunks * CHUNK_DEPTH * self.knobs.warps
+        if self.knobs.blocks > 1:
+            step = self.knobs.blocks * BOX_DEPTH
         return {rows: self.knobs.rows, tokens: self.knobs.tokens, depth: step}
 
 
@@ -90,7 +101,7 @@ class Meeting:
 
 @dataclass(frozen=True)
 class Kept:
-    """What products after the loop read or make, in shared memory."""
+    """What is kept in shared memory: what products after the loop read or make, statistics."""
 
     name: str
     layout: Layout
@@ -101,6 +112,8 @@ class Kept:
         """Return their size (csrc/tile/kept.cuh)."""
         if self.layout is Layout.ACCUM:
             return knobs.tokens * (knobs.rows + 4) * 4
+        if self.layout is Layout.TOKEN_SUMS:
+            return knobs.tokens * 4
         lines = knobs.rows if self.layout is Layout.FACTORS else knobs.tokens
         pitch = (self.inner // ALIGNED_ELEMENTS | 1) * ALIGNED_ELEMENTS
         return -(-lines * pitch * 2 // KEPT_ALIGNMENT) * KEPT_ALIGNMENT
@@ -108,7 +121,8 @@ class Kept:
 
 def _kept(program: TileProgram) -> tuple[Kept, ...]:
     """Return what is kept: fetched tiles, totals of stages, products."""
-    found = [Kept(s.out, s.layout, _inner(program.roles, s), -1) for s in program.fetches]
+    early = (*program.fetches, *program.statistics)
+    found = [Kept(s.out, s.layout, _inner(program.roles, s), -1) for s in early]
     since = 0
     for s in (*(s for stage in program.stages for s in stage.statements), *program.products):
         since += s.barrier
@@ -139,8 +153,10 @@ class Footprint:
     tokens_on_m: bool
     maps_bf16: bool  # computes with bf16 elements, not only products
     maps_depth: bool  # computes vectors along the depth in fp32
+    maps_tokens: bool  # computes tokens in fp32, with statistics known before the loop
     inner_lines: int = 0  # of streamed operands that the grid does not cut, in whole row tiles
     kept: tuple[Kept, ...] = ()
+    split: SplitBlock | None = None  # of no rows and tokens yet
 
     @staticmethod
     def of(program: TileProgram) -> Footprint:
@@ -161,8 +177,10 @@ class Footprint:
                 s.do is Do.MAP and s.layout is Layout.DEPTH and s.dtype is DType.FP32
                 for s in program.loop
             ),
+            bool(program.statistics),
             sum(_padded(_inner(program.roles, s)) for s in program.loads),
             _kept(program),
+            SplitBlock.of(program),
         )
 
     @property
@@ -177,15 +195,20 @@ class Footprint:
 
     def registers(self, knobs: Knobs) -> int:
         """Return how many registers a thread needs for one step and its accumulators."""
+        if self.split is not None and knobs.blocks > 1:
+            return self.split.sized(knobs.rows, knobs.tokens).registers
         tokens = -(-knobs.tokens // ROW_TILE) * ROW_TILE if self.tokens_on_m else knobs.tokens
         rows = self.products * knobs.rows + sum(m.inner for m in self.meetings)
         products = (rows // ROW_TILE) * (tokens // LINE_TILE) * 4
         mapped = MAPPED_BF16_REGISTERS * self.maps_bf16
         mapped += MAPPED_DEPTH_REGISTERS * self.maps_depth
+        mapped += knobs.tokens * knobs.chunks * self.maps_tokens
         return products + self.octets(knobs) * 4 + mapped
 
     def shared_bytes(self, knobs: Knobs) -> int:
         """Return the shared memory of one block."""
+        if self.split is not None and knobs.blocks > 1:
+            return self.split.sized(knobs.rows, knobs.tokens).shared_bytes(knobs.stages)
         return self.arrangement(knobs).peak
 
     def arrangement(self, knobs: Knobs) -> Arrangement:
@@ -219,20 +242,25 @@ def variants(program: TileProgram, on: Target) -> tuple[Variant, ...]:
     its loads cannot take, and for a program that keeps more than a block can hold in any case.
     """
     extents = {d.name: d.size for o in program.inputs for d in o.type.dims}
-    rows, depth = extents[program.roles.rows], extents[program.roles.depth]
+    depth = extents[program.roles.depth]
     if depth % ALIGNED_ELEMENTS:
         raise PlanError(
             f"{program.recipe}: rows of {depth} elements are not 16-byte aligned",
             f"choose {program.roles.depth} as a multiple of {ALIGNED_ELEMENTS}",
         )
+    if not program.loop:
+        return (Variant(0, line_knobs(depth)),)
+    rows = extents[program.roles.rows]
     for dim in program.roles.inner:
         if extents[dim] % ALIGNED_ELEMENTS:
             raise PlanError(f"{program.recipe}: {dim} = {extents[dim]} is no multiple of 8")
     footprint = Footprint.of(program)
     chosen: list[Variant] = []
-    for tokens in BUCKETS:
+    for tokens in BUCKETS_WITH_STATISTICS if program.statistics else BUCKETS:
         try:
-            chosen.append(Variant(tokens, _knobs(footprint, tokens, (rows, depth), on)))
+            together = _split_knobs(program, tokens, on) if tokens > FEW_TOKENS else None
+            alone = _knobs(footprint, tokens, (rows, depth), on)
+            chosen.append(Variant(tokens, together or alone))
         except PlanError:
             if not chosen:
                 raise
@@ -240,9 +268,25 @@ def variants(program: TileProgram, on: Target) -> tuple[Variant, ...]:
     return (*chosen[:-1], replace(chosen[-1], bucket=0))
 
 
+def line_knobs(depth: int) -> Knobs:
+    """Return the knobs of a kernel of lines: a block per token, few elements per thread."""
+    octets = -(-depth // ALIGNED_ELEMENTS)
+    warps = next(w for w in (*LINE_WARPS, octets) if octets <= w * WARP_LANES * LINE_CHUNKS)
+    warps = min(warps, max(LINE_WARPS))
+    return Knobs(1, 0, warps, -(-octets // (warps * WARP_LANES)), 1)
+
+
 def rows_for(rows: int, blocks: int) -> int:
     """Return the fewest rows per block, in whole row tiles, of which `blocks` cover all rows."""
     return -(-rows // (ROW_TILE * blocks)) * ROW_TILE
+
+
+def _split_knobs(program: TileProgram, tokens: int, on: Target) -> Knobs | None:
+    """Return the knobs of two blocks that split the depth, None where they cannot."""
+    extents = {d.name: d.size for o in program.inputs for d in o.type.dims}
+    rows = rows_for(extents[program.roles.rows], on.multiprocessors // BLOCKS)
+    stages = split_stages(program, SplitBlock.of(program).sized(rows, tokens), on)
+    return Knobs(tokens, rows, 8, 2, stages, BLOCKS) if stages else None
 
 
 def _knobs(footprint: Footprint, tokens: int, extents: tuple[int, int], on: Target) -> Knobs:

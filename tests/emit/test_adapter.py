@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from compilers import formatted, nvcc
 
 from mirage_kernels.generator.demonstrate import run_triton
 from mirage_kernels.generator.emit.cuda import Kernel, emit_cuda
@@ -82,12 +80,6 @@ def test_contiguous_weights_are_asked_for(recorded: Recorded) -> None:
     assert all(line in text for line in checked)
 
 
-def clang_format() -> str:
-    beside = Path(sys.executable).parent / "clang-format"
-    found = str(beside) if beside.is_file() else shutil.which("clang-format")
-    return found or pytest.skip("clang-format is not installed")
-
-
 @pytest.mark.parametrize("name", ["adapted", "normed_adapted"])
 def test_a_kernel_is_formatted_as_clang_format_would(
     request: pytest.FixtureRequest, name: str
@@ -97,16 +89,7 @@ def test_a_kernel_is_formatted_as_clang_format_would(
     header = Header("a test", "K4096_N4096_R64_fp16", [("Plan", "a test")])
     kernel = Kernel(program, variants(program, target("sm_90a")), DType.FP16, header)
     text = emit_cuda(kernel)
-    command = [clang_format(), f"--style=file:{ROOT / '.clang-format'}"]
-    command.append("--assume-filename=kernel.cu")
-    made = subprocess.run(command, input=text, capture_output=True, text=True, check=True)
-    assert text == made.stdout
-
-
-def nvcc() -> str:
-    beside = Path(os.environ.get("CUDA_HOME", "/usr/local/cuda")) / "bin" / "nvcc"
-    found = shutil.which("nvcc") or (str(beside) if beside.is_file() else None)
-    return found or pytest.skip("nvcc is not installed")
+    assert text == formatted(text)
 
 
 @each_dtype

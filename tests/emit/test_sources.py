@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -12,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from compilers import compiled, formatted
 
 from mirage_kernels.generator.emit.cuda import bucket_name, camel, dims_text
 from mirage_kernels.generator.emit.table import Entry, emit_table
@@ -188,38 +188,12 @@ def test_the_form_that_scales_x_is_emitted_too(
     assert "tile::contract(scaled_x_product, step.weight_tile, scaled_x)" in text
 
 
-def clang_format() -> str:
-    beside = Path(sys.executable).parent / "clang-format"
-    found = str(beside) if beside.is_file() else shutil.which("clang-format")
-    return found or pytest.skip("clang-format is not installed")
-
-
 @each_dtype
 def test_a_kernel_is_formatted_as_clang_format_would(
     golden_record: GoldenRecord, dtype: DType
 ) -> None:
     text = source(golden_record(dtype), "cu")
-    made = subprocess.run(
-        [clang_format(), f"--style=file:{ROOT / '.clang-format'}", "--assume-filename=kernel.cu"],
-        input=text,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert text == made.stdout
-
-
-def nvcc() -> str:
-    beside = Path(os.environ.get("CUDA_HOME", "/usr/local/cuda")) / "bin" / "nvcc"
-    found = shutil.which("nvcc") or (str(beside) if beside.is_file() else None)
-    return found or pytest.skip("nvcc is not installed")
-
-
-def compiled(text: str, folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
-    path = folder / "kernel.cu"
-    path.write_text(text)
-    command = [nvcc(), "-std=c++17", "-I", str(ROOT / "csrc"), *options, str(path)]
-    return subprocess.run(command, capture_output=True, text=True, cwd=folder)
+    assert text == formatted(text)
 
 
 @each_dtype

@@ -19,6 +19,10 @@ const Kernel kKernels[] = {
    64, ""},
 };
 const int kKernelCount = 2;
+
+const AttentionKernel kAttentionKernels[] = {{}};  // none
+const int kAttentionKernelCount = 0;
+
 const char* const kArch = "sm_90a";
 
 }  // namespace mirage

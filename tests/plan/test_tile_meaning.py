@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pytest
+from handmade_lines import mugraph
 
 from mirage_kernels.generator.ir import Graph
 from mirage_kernels.generator.meaning.arrays import Array, array_reading
@@ -43,6 +44,7 @@ class Machine:
         program = self.program
         for s in program.fetches:
             self.share(s.out, self.cut(s.args[0], self.at))
+        self.lined()
         warps = [self.looped(warp) for warp in range(WARPS)]
         for s in program.meetings:
             self.enter(s)
@@ -68,6 +70,18 @@ class Machine:
         index = tuple(at.get(d, slice(None)) for d in array.dims)
         return Array(array.dims, (array.parts[0][index],))
 
+    def lined(self) -> None:
+        """Compute what lines do of all of the block's tokens, their depth whole."""
+        for s in self.program.lines:
+            if s.do is Do.LOAD:
+                self.values[s.out] = self.cut(s.args[0], self.at)
+            elif s.do is Do.SUM:
+                self.values[s.out] = contracted(s, [self.values[a] for a in s.args])
+            elif s.do is Do.MAP:
+                self.values[s.out] = mapped(s, [self.operand(a) for a in s.args])
+            else:
+                self.values["out" if s.do is Do.STORE else s.out] = self.values[s.args[0]]
+
     def looped(self, warp: int) -> dict[str, Array]:
         """Return one warp's sums over its part of the depth."""
         depth = self.program.roles.depth
@@ -78,6 +92,8 @@ class Machine:
             for s in self.program.loop:
                 if s.do is Do.LOAD:
                     found[s.out] = self.cut(s.args[0], step)
+                elif s.do is Do.READ:
+                    found[s.out] = self.values[s.args[0]]
                 elif s.do is Do.MAP:
                     found[s.out] = mapped(s, [found[a] for a in s.args])
                 else:
@@ -147,6 +163,9 @@ def added(a: Array, b: Array) -> Array:
 
 def tiles_of(program: TileProgram, sizes: Mapping[str, int]) -> Iterator[dict[str, slice]]:
     roles = program.roles
+    if not roles.rows:
+        yield from ({roles.tokens: slice(m, m + 1)} for m in range(sizes[roles.tokens]))
+        return
     for row in range(0, sizes[roles.rows], ROWS):
         for token in range(0, sizes[roles.tokens], TOKENS):
             rows = slice(row, min(row + ROWS, sizes[roles.rows]))
@@ -159,7 +178,7 @@ def run(program: TileProgram, inputs: Mapping[str, Array], sizes: Mapping[str, i
     made = np.full([sizes[d] for d in out], np.nan)
     for at in tiles_of(program, sizes):
         block = Machine(program, inputs, at, sizes).run()
-        made[tuple(at[d] for d in out)] = ordered(block, out)
+        made[tuple(at.get(d, slice(None)) for d in out)] = ordered(block, out)
     return made
 
 
@@ -185,6 +204,19 @@ def test_a_tile_program_computes_its_mugraph(
     named = dict(zip((n.name for n in graph.inputs), inputs, strict=True))
     made = run(tile_program("mine", graph, planning), named, sizes)
     np.testing.assert_allclose(made, ordered(exact, ("M", "N")), rtol=1e-12)
+
+
+@pytest.mark.parametrize("tokens", [1, 19])
+@pytest.mark.parametrize("name", ["ntrans", "layer_norm_linear"])
+def test_a_program_with_lines_computes_its_mugraph(name: str, tokens: int) -> None:
+    graph = with_threads(mugraph(name))
+    sizes = {"K": 72, "N": 40, "M": tokens}
+    inputs = drawn(graph, sizes)
+    exact = results(graph, inputs, array_reading(FLOAT64, sizes))[0]
+    named = dict(zip((n.name for n in graph.inputs), inputs, strict=True))
+    program = tile_program("mine", graph)
+    made = run(program, named, sizes)
+    np.testing.assert_allclose(made, ordered(exact, program.output.type.names), rtol=1e-9)
 
 
 @pytest.mark.parametrize("part", ["stages", "products", "epilogue"])

@@ -1,0 +1,209 @@
+// The split plan: two blocks of a cluster share rows of the weights and split the depth.
+//
+// So each block reads half as much of the tokens from L2 as a block with all of the depth, which
+// is what many tokens wait for. One warp copies: boxes of weights and tokens, into a ring of steps.
+// Two warpgroups multiply with all tokens: they take turns at steps, so that one reads while the
+// other has the tensor cores, or each has half of the rows. One warpgroup prepares, if there is
+// anything to compute of tokens alone: their sums, or scaled tokens in place of the tokens. After
+// the loop the blocks exchange halves (split_meeting.cuh).
+#pragma once
+
+#include "tile/dependent.cuh"
+#include "tile/wgmma.cuh"
+
+namespace mirage::tile {
+
+constexpr int kSplitBlocks = 2;    // of a cluster
+constexpr int kProductGroups = 2;  // warpgroups that multiply
+constexpr int kProductWarps = kProductGroups * kGroupWarps;
+
+__device__ inline int cluster_rank() {
+  int rank;
+  asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+  return rank;
+}
+
+// All threads of both blocks come to both, in turns. Relaxed: a released arrival waits for all that
+// the block has in flight, and nothing but finished reads has to be known (1.0 us a launch).
+__device__ inline void arrive_cluster() {
+  asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
+}
+__device__ inline void wait_cluster() {
+  asm volatile("barrier.cluster.wait.aligned;" ::: "memory");
+}
+
+template <int kBarrier, int kThreads>
+__device__ void sync_threads() {
+  asm volatile("barrier.cta.sync.aligned %0, %1;" ::"n"(kBarrier), "n"(kThreads) : "memory");
+}
+
+__device__ inline void init(CopyBarrier& barrier, int arrivals) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(&barrier)),
+               "r"(arrivals));
+}
+
+__device__ inline void arrive(CopyBarrier& barrier) {
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(&barrier))
+               : "memory");
+}
+
+// One arrival, and so many bytes to land before the phase completes.
+__device__ inline void expect(CopyBarrier& barrier, uint32_t bytes) {
+  asm volatile(
+      "mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(&barrier)),
+      "r"(bytes)
+      : "memory");
+}
+
+// `Plan` says what of the program and of its knobs decides how a block is built: Element, kRows,
+// kTokens, kStages, kDepth (the whole), kRowTensors (streamed weights), kVectors (along the depth),
+// kPrepares (whether tokens are computed with), kRewrites (whether that replaces them),
+// kTakesTurns.
+template <class Plan>
+struct SplitBlock {
+  using T = typename Plan::Element;
+  static constexpr bool kRewrites = Plan::kRewrites;
+  static constexpr int kRows = Plan::kRows, kTokens = Plan::kTokens, kStages = Plan::kStages;
+  static constexpr int kPart = Plan::kDepth / kSplitBlocks, kSteps = kPart / kBoxDepth;
+  static_assert(Plan::kDepth % (kSplitBlocks * kBoxDepth) == 0, "whole boxes");
+
+  static constexpr bool kTakesTurns = Plan::kTakesTurns;
+  static_assert(!kTakesTurns || (kStages % kProductGroups == 0 && kSteps % kProductGroups == 0));
+  static constexpr int kTurns = kTakesTurns ? kProductGroups : 1;
+  static constexpr int kOwnRows = kTakesTurns ? kRows : kRows / kProductGroups;  // of a warpgroup
+  static constexpr int kTiles = (kOwnRows + kGroupRows - 1) / kGroupRows;
+  static_assert(kOwnRows % kLineTile == 0 && kTokens % (kLineTile * kGroupWarps) == 0);
+
+  static constexpr int kPreparers = Plan::kPrepares ? kGroupWarps : 0;
+  static constexpr int kCopier = kProductWarps + kPreparers;  // its warp
+  static constexpr int kWorkers = kCopier * kWarpLanes, kThreads = kWorkers + kWarpLanes;
+
+  static constexpr int kRowBytes = kRows * kBoxLineBytes, kTokenBytes = kTokens * kBoxLineBytes;
+  static constexpr int kStageBytes = Plan::kRowTensors * kRowBytes + kTokenBytes;
+  // A product takes whole tiles of rows; what it reads behind a box's last is never used.
+  static constexpr int kOverrun = (kTiles * kGroupRows - kOwnRows) * kBoxLineBytes;
+  static constexpr int kVectorBytes = kPart * static_cast<int>(sizeof(T));
+  static constexpr int kRingBytes = kStages * kStageBytes;
+  static constexpr int kVectorsAt = kRingBytes + (kOverrun + kBoxAtom - 1) / kBoxAtom * kBoxAtom;
+  static constexpr int kBarriersAt = kVectorsAt + Plan::kVectors * kVectorBytes;
+  static constexpr int kBarrierCount = 3 * kStages + 2;
+  static constexpr int kUsedBytes =
+      kBarriersAt + kBarrierCount * static_cast<int>(sizeof(CopyBarrier));
+  // More than half of a multiprocessor's: of two blocks that shared one, others would do nothing.
+  static constexpr int kAloneBytes = 116 * 1024;
+  static constexpr int kBytes = kUsedBytes > kAloneBytes ? kUsedBytes : kAloneBytes;
+
+  char* shared;
+  int rank;
+
+  __device__ CopyBarrier* barriers() const {
+    return reinterpret_cast<CopyBarrier*>(shared + kBarriersAt);
+  }
+  __device__ CopyBarrier& full(int stage) const { return barriers()[stage]; }
+  __device__ CopyBarrier& empty(int stage) const { return barriers()[kStages + stage]; }
+  __device__ CopyBarrier& prepared(int stage) const { return barriers()[2 * kStages + stage]; }
+  __device__ CopyBarrier& ready(int stage) const {
+    return kRewrites ? prepared(stage) : full(stage);
+  }
+  __device__ CopyBarrier& vectors_full() const { return barriers()[3 * kStages]; }
+  __device__ CopyBarrier& met() const { return barriers()[3 * kStages + 1]; }
+
+  __device__ static int product_group() { return warp_index() / kGroupWarps; }
+  __device__ static int own_row() { return kTakesTurns ? 0 : product_group() * kOwnRows; }
+  __device__ bool copies() const { return warp_index() == kCopier; }
+  __device__ bool prepares() const { return Plan::kPrepares && warp_index() >= kProductWarps; }
+
+  // One step of the ring, as the copier sees it.
+  struct Slot {
+    char* at;
+    CopyBarrier& full;
+    __device__ char* rows(int i) const { return at + i * kRowBytes; }
+    __device__ char* tokens() const { return at + Plan::kRowTensors * kRowBytes; }
+  };
+  __device__ Slot slot(int stage) const { return {shared + stage * kStageBytes, full(stage)}; }
+
+  // The vector's part of this block, by the copier.
+  __device__ void copy_vector(int i, const T* vector, int k) const {
+    copy_bulk(shared + kVectorsAt + i * kVectorBytes, vector + k, kVectorBytes, vectors_full());
+  }
+
+  // The k of a step: neighbouring clusters begin at different ones and come round to the rest.
+  __device__ int part_k(int step) const {
+    return (step + static_cast<int>(blockIdx.x) / kSplitBlocks) % kSteps * kBoxDepth;
+  }
+
+  // A place in the ring, and the parity of its barriers' phase.
+  struct Place {
+    int stage = 0;
+    uint32_t parity = 0;
+    __device__ void advance(int steps = 1) {
+      stage += steps;
+      if (stage >= kStages) {
+        stage -= kStages;
+        parity ^= 1;
+      }
+    }
+  };
+
+  // Makes the barriers; `incoming`: bytes that the other block will send. The copier makes its own
+  // and does not wait for the others, nor they for it before it has begun (start_together).
+  __device__ void begin(uint32_t incoming) const {
+    if (copies() && lane() == 0) {
+      for (int s = 0; s < kStages; ++s) init(full(s), 1);
+      init(vectors_full(), Plan::kVectors > 0 ? Plan::kVectors : 1);
+      fence_init();
+    } else if (threadIdx.x == 0) {
+      for (int s = 0; s < kStages; ++s) {
+        init(empty(s), kProductWarps / kTurns + kPreparers);
+        if (kRewrites) init(prepared(s), kGroupWarps);
+      }
+      init(met(), 1);
+      fence_init();
+      expect(met(), incoming);
+    }
+    if (!copies()) start_together();
+  }
+  __device__ static void start_together() { sync_threads<1, kThreads>(); }
+
+  // By the copier: vectors whole, then step after step. Weights of the first steps may be read
+  // `early`, while the kernel before still runs.
+  template <class CopyVectors, class CopyWeights, class CopyTokens>
+  __device__ void copy(bool early, CopyVectors copy_vectors, CopyWeights copy_weights,
+                       CopyTokens copy_tokens) const {
+    constexpr int kFirst = kStages < kSteps ? kStages : kSteps;
+    const int first = rank * kPart;
+    const bool runs = lane() == 0;
+    const auto weights = [&](int step, int stage) {
+      expect(full(stage), kStageBytes);
+      copy_weights(slot(stage), first + part_k(step));
+    };
+    if (!early) wait_for_previous();
+    for (int s = 0; runs && s < kFirst; ++s) {
+      weights(s, s);
+      if (s == 0) copy_vectors(first);
+      if (!early) copy_tokens(slot(s), first + part_k(s));
+    }
+    if (early) {
+      wait_for_previous();
+      for (int s = 0; runs && s < kFirst; ++s) copy_tokens(slot(s), first + part_k(s));
+    }
+    __syncwarp();
+    start_together();
+    Place place;
+#pragma unroll 1
+    for (int step = kStages; runs && step < kSteps; ++step) {
+      wait(empty(place.stage), place.parity);
+      weights(step, place.stage);
+      copy_tokens(slot(place.stage), first + part_k(step));
+      place.advance();
+    }
+  }
+
+  // By all lanes of a warp: what it read of a step may be overwritten.
+  __device__ void release(int stage) const {
+    __syncwarp();
+    if (lane() == 0) arrive(empty(stage));
+  }
+};
+
+}  // namespace mirage::tile

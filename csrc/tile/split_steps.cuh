@@ -1,0 +1,149 @@
+// What the warps of a split block do with a step: tokens prepared, rows multiplied.
+#pragma once
+
+#include "tile/elementwise.cuh"
+#include "tile/split.cuh"
+
+namespace mirage::tile {
+
+// A step as a preparing warp sees it: a quarter of the tokens. Lane 8 q + l has octet q of every
+// chunk of line l, so that eight lanes read eight lines and meet no bank twice.
+template <class Block>
+struct PreparedStep {
+  using T = typename Block::T;
+  static constexpr int kOwnTokens = Block::kTokens / kGroupWarps;
+  using Tokens = TokenFrag<T, kOwnTokens, kBoxDepth>;
+  Block block;
+  int stage, k;
+
+  __device__ char* octet(int i, int c) const {
+    const int line = warp_index() % kGroupWarps * kOwnTokens + i * kLineTile + lane() % kLineTile;
+    return block.slot(stage).tokens() + box_offset(line, c * kChunkOctets + lane() / kLineTile);
+  }
+
+  __device__ Tokens tokens() const {
+    Tokens tokens;
+#pragma unroll
+    for (int i = 0; i < kOwnTokens / kLineTile; ++i) {
+#pragma unroll
+      for (int c = 0; c < kBoxDepth / kChunkDepth; ++c) {
+        reinterpret_cast<uint4&>(tokens.at[i][c]) = *reinterpret_cast<const uint4*>(octet(i, c));
+      }
+    }
+    return tokens;
+  }
+
+  __device__ DepthFrag<T, kBoxDepth> vector(int i) const {
+    DepthFrag<T, kBoxDepth> vector;
+    const char* from = block.shared + Block::kVectorsAt + i * Block::kVectorBytes;
+#pragma unroll
+    for (int c = 0; c < kBoxDepth / kChunkDepth; ++c) {
+      const int at = k + c * kChunkDepth + lane() / kLineTile * kLaneDepth;
+      reinterpret_cast<uint4&>(vector.at[0][c]) =
+          *reinterpret_cast<const uint4*>(from + at * sizeof(T));
+    }
+    return vector;
+  }
+
+  // The products see these tokens instead of those that were copied.
+  __device__ void rewrite(const Tokens& tokens) const {
+#pragma unroll
+    for (int i = 0; i < kOwnTokens / kLineTile; ++i) {
+#pragma unroll
+      for (int c = 0; c < kBoxDepth / kChunkDepth; ++c) {
+        *reinterpret_cast<uint4*>(octet(i, c)) = reinterpret_cast<const uint4&>(tokens.at[i][c]);
+      }
+    }
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+  }
+};
+
+// A step as a multiplying warpgroup sees it: its rows, all tokens. In registers a lane
+// has what the tensor cores take: of every 16 k the pairs 2t, 2t + 1 and 2t + 8, 2t + 9.
+template <class Block>
+struct MultipliedStep {
+  using T = typename Block::T;
+  using Rows = RowFrag<T, Block::kTiles * kRowTile, kBoxDepth>;
+  Block block;
+  int stage, k;
+
+  __device__ RowBox<T> row_box(int i) const {
+    return {block.slot(stage).rows(i) + Block::own_row() * kBoxLineBytes};
+  }
+
+  __device__ TokenBox<T> token_box() const { return {block.slot(stage).tokens()}; }
+
+  __device__ Rows rows(int i) const {
+    Rows rows;
+    const uint32_t box = shared_address(row_box(i).at);
+    const int line = warp_index() % kGroupWarps * kRowTile + lane() % kRowTile;
+#pragma unroll
+    for (int r = 0; r < Block::kTiles; ++r) {
+#pragma unroll
+      for (int m = 0; m < kMmas; ++m) {
+        auto& low = rows.at[2 * r][m / 2].pairs;
+        auto& high = rows.at[2 * r + 1][m / 2].pairs;
+        const int p = m % 2 * 2;
+        const uint32_t from =
+            box + r * kGroupRows * kBoxLineBytes + box_offset(line, 2 * m + lane() / kRowTile);
+        asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                     : "=r"(reinterpret_cast<uint32_t&>(low[p])),
+                       "=r"(reinterpret_cast<uint32_t&>(high[p])),
+                       "=r"(reinterpret_cast<uint32_t&>(low[p + 1])),
+                       "=r"(reinterpret_cast<uint32_t&>(high[p + 1]))
+                     : "r"(from)
+                     : "memory");
+      }
+    }
+    return rows;
+  }
+
+  __device__ DepthFrag<T, kBoxDepth> vector(int i) const {
+    DepthFrag<T, kBoxDepth> vector;
+    const char* from = block.shared + Block::kVectorsAt + i * Block::kVectorBytes +
+                       (k + lane_quarter() * 2) * sizeof(T);
+#pragma unroll
+    for (int m = 0; m < kMmas; ++m) {
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        vector.at[0][m / 2].pairs[m % 2 * 2 + h] =
+            *reinterpret_cast<const Pair<T>*>(from + (m * kMmaDepth + h * kLineTile) * sizeof(T));
+      }
+    }
+    return vector;
+  }
+};
+
+// body(step) for all steps of this block's part of the depth.
+template <class Block, class Body>
+__device__ void prepare(Block block, bool reads_vectors, Body body) {
+  if (reads_vectors) wait(block.vectors_full(), 0);
+  typename Block::Place place;
+#pragma unroll 1
+  for (int step = 0; step < Block::kSteps; ++step) {
+    wait(block.full(place.stage), place.parity);
+    body(PreparedStep<Block>{block, place.stage, block.part_k(step)});
+    __syncwarp();
+    if (Block::kRewrites && lane() == 0) arrive(block.prepared(place.stage));
+    block.release(place.stage);
+    place.advance();
+  }
+}
+
+// The same by warpgroups, which take turns or share rows.
+template <class Block, class Body>
+__device__ void multiply(Block block, bool reads_vectors, Body body) {
+  if (reads_vectors) wait(block.vectors_full(), 0);
+  const int first = Block::kTakesTurns ? Block::product_group() : 0;
+  typename Block::Place place{first};
+#pragma unroll 1
+  for (int step = first; step < Block::kSteps; step += Block::kTurns) {
+    wait(block.ready(place.stage), place.parity);
+    body(MultipliedStep<Block>{block, place.stage, block.part_k(step)});
+    end_products();
+    block.release(place.stage);
+    place.advance(Block::kTurns);
+  }
+}
+
+}  // namespace mirage::tile

@@ -1,0 +1,277 @@
+"""The split plan as CUDA: a second kernel of an emitted file, over `csrc/tile/split*.cuh`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from mirage_kernels.generator.emit.after_loop import LINES
+from mirage_kernels.generator.emit.words import camel, dims_text, shared_at, vocabulary
+from mirage_kernels.generator.emit.writer import WIDTH, Writer
+from mirage_kernels.generator.ir import DType
+from mirage_kernels.generator.plan.program import Do, Layout, Operand, Statement, TileProgram
+from mirage_kernels.generator.plan.split import Split, SplitBlock, split
+from mirage_kernels.generator.plan.variants import Knobs
+
+INCLUDES = ("tile/split_meeting.cuh", "tile/split_steps.cuh")
+_MEETINGS = {
+    Layout.ACCUM: "SplitAccumMeeting<SplitBlock<Knobs>>",
+    Layout.TOKEN_SUMS: "SplitTokenMeeting<SplitBlock<Knobs>>",
+}
+_SUMS = {
+    Layout.ACCUM: "tile::WideAccum<Block::kTiles, Block::kTokens>",
+    Layout.TOKEN_SUMS: "tile::TokenPartial<Block::kTokens / tile::kGroupWarps>",
+}
+
+
+def turns(program: TileProgram, knobs: Knobs) -> str:
+    """Return the knob that says whether the warpgroups of a block take turns at steps."""
+    block = SplitBlock.of(program).sized(knobs.rows, knobs.tokens)
+    return f"static constexpr bool kTakesTurns = {_word(block.turns > 1)};"
+
+
+def split_kernel(writer: Writer, program: TileProgram) -> None:
+    """Write the plan's constants, its map of shared memory, the kernel and its launch."""
+    made = split(program)
+    assert made is not None
+    _plan(writer, program, made)
+    _map(writer, program)
+    writer.line("struct SplitArgs {")
+    writer.line("  LaunchArgs call;")
+    names = ", ".join(s.args[0] for s in _boxes(program))
+    writer.line(f"  CUtensorMap maps[{len(_boxes(program))}];  // {names}")
+    writer.line("};")
+    writer.line()
+    _kernel(writer, program, made)
+    _launch(writer, program)
+
+
+def _boxes(program: TileProgram) -> list[Statement]:
+    """Return the loads that come as boxes: the tokens first, then the rows."""
+    loads = sorted(program.loads, key=lambda s: s.layout is not Layout.TOKENS)
+    return [s for s in loads if s.layout in (Layout.TOKENS, Layout.ROWS)]
+
+
+def _vectors(program: TileProgram) -> list[Statement]:
+    return [s for s in program.loads if s.layout is Layout.DEPTH]
+
+
+def _plan(writer: Writer, program: TileProgram, made: Split) -> None:
+    writer.line("// Where tokens are many, two blocks of a cluster share rows and split the depth.")
+    writer.line("template <class Knobs>")
+    rows = len(_boxes(program)) - 1
+    counts = f"kRowTensors = {rows}, kVectors = {len(_vectors(program))}"
+    flags = f"kPrepares = {_word(made.prepared)}, kRewrites = {_word(made.rewritten)}"
+    with writer.block("struct SplitPlan : Knobs {", "};"):
+        writer.line("using Element = T;")
+        writer.line(f"static constexpr int kDepth = {program.roles.depth}, {counts};")
+        writer.line(f"static constexpr bool {flags};")
+    writer.line("template <class Knobs>")
+    writer.line("using SplitBlock = tile::SplitBlock<SplitPlan<Knobs>>;")
+    writer.line()
+
+
+def _word(value: object) -> str:
+    return "true" if value else "false"
+
+
+def _map(writer: Writer, program: TileProgram) -> None:
+    writer.line("// Where sums meet after the loop, in the ring's shared memory.")
+    writer.line("template <class Knobs>")
+    with writer.block("struct SplitMap {", "};"):
+        at, incoming = "0", []
+        for s in program.meetings:
+            writer.line(f"using {camel(s.out)} = tile::{_MEETINGS[s.layout]};")
+        for s in program.meetings:
+            writer.line(f"static constexpr int k{camel(s.out)}At = {at};")
+            at = f"k{camel(s.out)}At + {camel(s.out)}::kBytes"
+            incoming.append(f"{camel(s.out)}::kSentBytes")
+        writer.assignment(f"static constexpr int kIncomingBytes = {' + '.join(incoming)};")
+        writer.line(f"static_assert({at} <= SplitBlock<Knobs>::kRingBytes);")
+    writer.line()
+
+
+def _kernel(writer: Writer, program: TileProgram, made: Split) -> None:
+    writer.line("template <class Knobs>")
+    writer.line("__global__ void __cluster_dims__(tile::kSplitBlocks, 1, 1)")
+    writer.line("    __launch_bounds__(SplitBlock<Knobs>::kThreads, 1)")
+    with writer.block(
+        f"        {program.recipe}_split(const __grid_constant__ SplitArgs given) {{"
+    ):
+        _prologue(writer, program)
+        with writer.block("if (block.copies()) {"):
+            _copies(writer, program)
+        if made.prepared:
+            with writer.block("if (block.prepares()) {", ""):
+                _role(writer, program, (made.prepared, "prepare", made.rewritten))
+            with writer.block("} else {"):
+                _role(writer, program, (made.multiplied, "multiply", made.rewritten))
+        else:
+            _role(writer, program, (made.multiplied, "multiply", made.rewritten))
+        _after(writer, program)
+    writer.line()
+
+
+def _prologue(writer: Writer, program: TileProgram) -> None:
+    roles = program.roles
+    for line in (
+        "using Block = SplitBlock<Knobs>;",
+        "using Shared = SplitMap<Knobs>;",
+        "extern __shared__ __align__(tile::kBoxAtom) char boxes[];",
+        "char* const shared = boxes;",
+        "tile::let_next_start();",
+        "const Block block{shared, tile::cluster_rank()};",
+        "block.begin(Shared::kIncomingBytes);",
+    ):
+        writer.line(line)
+    writer.line()
+    writer.line("const LaunchArgs& args = given.call;")
+    boxed = {s.args[0] for s in _boxes(program)}
+    rows = [
+        (f"const T* {o.name} = static_cast<const T*>(args.inputs[{o.index}]);", _dims(o))
+        for o in program.inputs
+        if o.name not in boxed
+    ]
+    out = program.output
+    rows.append((f"T* {out.name} = static_cast<T*>(args.outputs[0]);", _dims(out)))
+    writer.table(rows)
+    writer.line(f"const int {roles.tokens} = static_cast<int>(args.dims[0]);")
+    for i, scalar in enumerate(program.scalars):
+        writer.line(f"const float {scalar} = args.scalars[{i}];")
+    writer.line("const int first_row = blockIdx.x / tile::kSplitBlocks * Block::kRows;")
+    writer.line("const int first_token = blockIdx.y * Block::kTokens;")
+    writer.line()
+    sums = [(f"{_SUMS[s.layout]} {s.out};", dims_text(s.type.names)) for s in program.accumulators]
+    writer.table(sums)
+    writer.line()
+
+
+def _dims(operand: Operand) -> str:
+    return dims_text(operand.type.names)
+
+
+def _copies(writer: Writer, program: TileProgram) -> None:
+    copies = [f"block.copy_vector({i}, {s.args[0]}, k);" for i, s in enumerate(_vectors(program))]
+    head = f"const auto copy_vectors = [{'&' if copies else ''}](int{' k' if copies else ''}) {{"
+    whole = f"{head} {copies[0]} }};" if copies else f"{head}}};"
+    if len(copies) <= 1 and len(whole) <= WIDTH - 2 * len(writer.unit):
+        writer.line(whole)
+    else:
+        with writer.block(head, "};"):
+            for line in copies:
+                writer.line(line)
+    rows = _boxes(program)[1:]
+    with writer.block("const auto copy_weights = [&](const auto& slot, int k) {", "};"):
+        for i, _ in enumerate(rows):
+            where = f"slot.rows({i}), given.maps[{i + 1}], first_row, k, slot.full"
+            writer.line(f"tile::copy_box({where});")
+    with writer.block("const auto copy_tokens = [&](const auto& slot, int k) {", "};"):
+        writer.line("tile::copy_box(slot.tokens(), given.maps[0], first_token, k, slot.full);")
+    writer.line("block.copy(args.constant_weights, copy_vectors, copy_weights, copy_tokens);")
+    writer.line("tile::stand_by();")
+    writer.line("return;")
+
+
+def _role(writer: Writer, program: TileProgram, role: tuple[Sequence[Statement], str, str]) -> None:
+    """Write what warps of one role do with a step."""
+    statements, name, rewritten = role
+    read = _read(program, statements, name)
+    computes = {s.out for s in statements}
+    vectors = any(s.layout is Layout.DEPTH and s.out in read for s in program.loads)
+    head = f"tile::{name}(block, {_word(vectors)}, [&](const auto& step) {{"
+    with writer.block(head, "});"):
+        rows = [
+            (f"const auto {s.out} = step.{read[s.out]};", dims_text(s.type.names))
+            for s in program.loads
+            if s.out in read
+        ]
+        for s in statements:
+            args = [
+                "step.token_box()" if a == rewritten and a not in computes else a for a in s.args
+            ]
+            rows.append((_LOOP[s.do](s, args), dims_text(s.type.names)))
+            if s.out == rewritten:
+                rows.append((f"step.rewrite({s.out});", ""))
+        writer.table(rows)
+
+
+def _read(program: TileProgram, statements: Sequence[Statement], role: str) -> dict[str, str]:
+    """Return how a role reads what is loaded: as fragments, or as boxes that are multiplied."""
+    products = {a for s in statements if s.do is Do.CONTRACT for a in s.args}
+    mapped = {a for s in statements if s.do is not Do.CONTRACT for a in s.args}
+    boxes = [s.out for s in _boxes(program) if s.layout is Layout.ROWS]
+    found: dict[str, str] = {}
+    for s in program.loads:
+        if s.layout is Layout.DEPTH and s.out in mapped:
+            found[s.out] = f"vector({_vectors(program).index(s)})"
+        elif s.layout is Layout.TOKENS and role == "prepare":
+            found[s.out] = "tokens()"
+        elif s.layout is Layout.TOKENS and s.out in products:
+            found[s.out] = "token_box()"
+        elif s.layout is Layout.ROWS and s.out in products and s.out not in mapped:
+            found[s.out] = f"row_box({boxes.index(s.out)})"
+        elif s.layout is Layout.ROWS and role == "multiply":
+            found[s.out] = f"rows({boxes.index(s.out)})"
+    return found
+
+
+def _map_in_step(s: Statement, args: Sequence[str]) -> str:
+    out = "T" if s.dtype is not DType.FP32 else "float"
+    return f"const auto {s.out} = tile::{vocabulary(s.op)}<{out}>({', '.join(args)});"
+
+
+_LOOP: dict[Do, Callable[[Statement, Sequence[str]], str]] = {
+    Do.MAP: _map_in_step,
+    Do.CONTRACT: lambda s, args: f"tile::contract({s.out}, {', '.join(args)});",
+    Do.SUM: lambda s, args: f"tile::sum_depth({s.out}, {', '.join(args)});",
+}
+
+
+def _after(writer: Writer, program: TileProgram) -> None:
+    writer.line("tile::end_loop(block);")
+    writer.line()
+    for s in program.meetings:
+        met = f"tile::meet(block, {shared_at(s)}, {s.args[0]})"
+        writer.assignment(f"const auto {s.out}_parts = {met};")
+    with writer.block("tile::exchange(block, [&] {", "});"):
+        for s in program.meetings:
+            where = f"block, {shared_at(s)}"
+            writer.line(f"tile::send<typename Shared::{camel(s.out)}>({where});")
+    writer.line()
+    writer.line("constexpr int kOwnTokens = Block::kTokens / tile::kSplitBlocks;")
+    roles = program.roles
+    tile = f"{{first_row, {roles.rows}, first_token + block.rank * kOwnTokens, {roles.tokens}}}"
+    writer.line(f"const tile::OutputTile out_tile{tile};")
+    with writer.block("tile::for_each_own<Block>(out_tile, [&](tile::Element e) {", "});"):
+        rows = [
+            (LINES[s.do](s, [program.literals.get(a, a) for a in s.args], program), s)
+            for s in program.epilogue
+        ]
+        writer.table([(text, dims_text(s.type.names)) for text, s in rows])
+    writer.line("tile::wait_cluster();")
+
+
+def _launch(writer: Writer, program: TileProgram) -> None:
+    roles = program.roles
+    operands = {o.name: o for o in program.inputs}
+    writer.line("template <class Knobs>")
+    with writer.block("cudaError_t launch_split(const LaunchArgs& args, cudaStream_t stream) {"):
+        writer.line("using Block = SplitBlock<Knobs>;")
+        writer.line("SplitArgs given{args};")
+        for i, s in enumerate(_boxes(program)):
+            index, few = operands[s.args[0]].index, s.layout is Layout.TOKENS
+            lines = "args.dims[0]" if few else roles.rows
+            stride = f"args.row_strides[{index}]" if few else roles.depth
+            tensor = f"{{args.inputs[{index}], {lines}, {roles.depth}, {stride}}}"
+            size = "kTokens" if few else "kRows"
+            writer.line(f"const tile::Tensor {s.args[0]}{tensor};")
+            call = f"tile::encode<T>(&given.maps[{i}], {s.args[0]}, Block::{size});"
+            writer.line(f"{'' if i else 'cudaError_t '}status = {call}")
+            writer.line("if (status != cudaSuccess) return status;")
+        rows = f"tile::ceil_div({roles.rows}, Block::kRows)"
+        writer.line(f"const int64_t row_tiles = {rows} * tile::kSplitBlocks;")
+        tokens = "tile::ceil_div(args.dims[0], Block::kTokens)"
+        writer.line(f"const int64_t token_tiles = {tokens};")
+        size = "Block::kThreads, Block::kBytes"
+        writer.line(f"const tile::Grid grid{{row_tiles, token_tiles, {size}}};")
+        writer.line(f"return tile::launch({program.recipe}_split<Knobs>, grid, given, stream);")
+    writer.line()

@@ -1,0 +1,186 @@
+"""The split plan: two blocks of a cluster share rows and split the depth, for many tokens.
+
+Every block of the plan in `variants.py` reads all of its tokens from L2; from some 64 tokens on
+that takes longer than the weights take from memory. Where two blocks split the depth, each reads
+half as much. A block then has roles instead of equal warps (csrc/tile/split.cuh): one warp copies
+boxes, two warpgroups multiply, and one computes what concerns tokens alone. The muGraph stays as it
+is: its loop is dealt out to blocks as it is to warps, and the sums meet in a fixed order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from mirage_kernels.generator.ir import DType
+from mirage_kernels.generator.plan.program import Do, Layout, Statement, TileProgram
+from mirage_kernels.generator.target import Target
+
+BLOCKS = 2  # of a cluster: all SMs hold pairs, not all larger clusters (docs/measurements.md)
+BOX_DEPTH = 64  # contracted elements of one box: 128 bytes, which the swizzle covers
+GROUPS, GROUP_ROWS = 2, 64  # warpgroups that multiply; rows of one instruction
+MOST_BOX_LINES = 256  # of the copy engine
+MOST_BYTES_IN_FLIGHT = 80 * 1024  # of weights: more was slower
+FEWEST_STAGES = 3
+ALONE_BYTES = 116 * 1024  # a block asks for so many, to be alone on its multiprocessor
+WITH_WARPGROUPS = ("sm_90a",)  # architectures that have the vocabulary's wgmma
+REGISTERS = 65536  # of a multiprocessor
+REGISTERS_BESIDE = 40  # sums and operands: addresses, vectors along the depth (ptxas)
+WARP_LANES = 32
+
+
+@dataclass(frozen=True)
+class Split:
+    """The statements of a loop by the warps that run them."""
+
+    prepared: tuple[Statement, ...]  # of tokens alone
+    multiplied: tuple[Statement, ...]
+    rewritten: str  # computed tokens that products take instead of the loaded ones; "": none
+
+    @property
+    def threads(self) -> int:
+        """Threads of a block: eight warps multiply, four prepare, one copies."""
+        return WARP_LANES * (8 + 4 * bool(self.prepared) + 1)
+
+    @property
+    def registers(self) -> int:
+        """Registers that a thread may have."""
+        return REGISTERS // self.threads // 8 * 8
+
+
+def split(program: TileProgram) -> Split | None:
+    """Return a program's loop by roles, None if this plan cannot carry it."""
+    later = (program.fetches, program.stages, program.products, program.lines)
+    if any(later) or program.roles.inner or not program.loop:
+        return None
+    if program.tokens_on_m or not program.swizzled or not program.sharing:
+        return None
+    computed = [s for s in program.loop if s.do is not Do.LOAD]
+    loaded = {s.out: s for s in program.loads}
+    layouts = [s.layout for s in program.loads]
+    if layouts.count(Layout.TOKENS) != 1 or not layouts.count(Layout.ROWS):
+        return None
+    if any(s.barrier or s.layout is Layout.ROW_SUMS for s in computed):
+        return None
+    products = [s for s in computed if s.do is Do.CONTRACT]
+    if any(a not in loaded and _type(computed, a) is DType.FP32 for p in products for a in p.args):
+        return None
+    tokens = {p.args[1] for p in products}
+    if len(tokens) > 1:
+        return None
+    (operand,) = tokens
+    alone = [s for s in computed if s.layout in (Layout.TOKENS, Layout.TOKEN_SUMS)]
+    rows = [s for s in computed if s.layout in (Layout.ROWS, Layout.ACCUM)]
+    return Split(
+        _with_vectors(computed, alone),
+        _with_vectors(computed, rows),
+        "" if operand in loaded else operand,
+    )
+
+
+def _type(statements: Iterable[Statement], name: str) -> DType:
+    return next(s.dtype for s in statements if s.out == name)
+
+
+def _with_vectors(
+    computed: Sequence[Statement], role: Sequence[Statement]
+) -> tuple[Statement, ...]:
+    """Return a role's statements with the computed vectors that they need, in the loop's order."""
+    needed = {a for s in role for a in s.args}
+    vectors: list[Statement] = []
+    for s in reversed(computed):
+        if s.layout is Layout.DEPTH and s.out in needed:
+            vectors.append(s)
+            needed |= set(s.args)
+    return tuple(s for s in computed if s in vectors or s in role)
+
+
+@dataclass(frozen=True)
+class SplitBlock:
+    """The size of one block, in what it keeps (csrc/tile/split.cuh)."""
+
+    depth: int
+    row_tensors: int
+    computed_rows: int  # that are multiplied from registers, not as they lie
+    vectors: int
+    accumulators: int
+    token_sums: int
+    rows: int = 0
+    tokens: int = 0
+    turns: int = 1  # warpgroups that take turns at steps, each with all rows
+
+    @staticmethod
+    def of(program: TileProgram) -> SplitBlock:
+        """Return what blocks of a program keep, without a size yet."""
+        extents = {d.name: d.size for o in program.inputs for d in o.type.dims}
+        loads, loaded = [s.layout for s in program.loads], {s.out for s in program.loads}
+        sums = [m.layout for m in program.meetings]
+        return SplitBlock(
+            extents[program.roles.depth],
+            loads.count(Layout.ROWS),
+            len({a for s in program.loop if s.do is Do.CONTRACT for a in s.args[:1]} - loaded),
+            loads.count(Layout.DEPTH),
+            sums.count(Layout.ACCUM),
+            sums.count(Layout.TOKEN_SUMS),
+        )
+
+    def sized(self, rows: int, tokens: int) -> SplitBlock:
+        """Return the block with a number of rows and tokens.
+
+        Its warpgroups take turns at steps, so that one reads while the other has the tensor cores,
+        if all rows are one tile; with more of them half of the rows each is faster (96: measured).
+        """
+        even = self.depth % (BLOCKS * BOX_DEPTH * GROUPS) == 0
+        turns = GROUPS if rows <= GROUP_ROWS and even else 1
+        return replace(self, rows=rows, tokens=tokens, turns=turns)
+
+    @property
+    def own_rows(self) -> int:
+        """Rows that one warpgroup multiplies: all in turns, else half."""
+        return self.rows * self.turns // GROUPS
+
+    @property
+    def tiles(self) -> int:
+        """The same in whole tiles."""
+        return -(-self.own_rows // GROUP_ROWS)
+
+    @property
+    def registers(self) -> int:
+        """Registers of a thread that multiplies: its sums, rows in registers, the rest."""
+        operands = self.computed_rows * self.tiles * BOX_DEPTH // 4
+        return self.accumulators * self.tiles * self.tokens // 2 + operands + REGISTERS_BESIDE
+
+    @property
+    def meeting_bytes(self) -> int:
+        """What both blocks' sums take after the loop, where the ring was."""
+        half = self.tokens // BLOCKS
+        sums = self.accumulators * self.turns * half * (self.rows + 4) + self.token_sums * half
+        return (BLOCKS + 1) * sums * 4
+
+    def ring_bytes(self, stages: int) -> int:
+        """Return what boxes of so many steps take."""
+        return stages * (self.row_tensors * self.rows + self.tokens) * BOX_DEPTH * 2
+
+    def shared_bytes(self, stages: int) -> int:
+        """Return the shared memory of one block."""
+        overrun = (self.tiles * GROUP_ROWS - self.own_rows) * BOX_DEPTH * 2
+        rest = -(-overrun // 1024) * 1024 + self.vectors * self.depth // BLOCKS * 2
+        return max(ALONE_BYTES, self.ring_bytes(stages) + rest + (3 * stages + 2) * 8)
+
+    def fits(self, stages: int, limit: int) -> bool:
+        """Say whether a ring of so many stages fits, and what meets in its place."""
+        return self.shared_bytes(stages) <= limit and self.meeting_bytes <= self.ring_bytes(stages)
+
+
+def split_stages(program: TileProgram, block: SplitBlock, on: Target) -> int:
+    """Return how many steps a block's ring holds; 0 where this plan cannot serve."""
+    made = split(program)
+    if made is None or on.arch not in WITH_WARPGROUPS or block.depth % (BLOCKS * BOX_DEPTH):
+        return 0
+    if block.registers > made.registers or block.rows > MOST_BOX_LINES:
+        return 0
+    step = block.row_tensors * block.rows * BOX_DEPTH * 2
+    deepest = max(FEWEST_STAGES * block.turns, MOST_BYTES_IN_FLIGHT // step)
+    stages = range(FEWEST_STAGES, deepest + 1)
+    fitting = [s for s in stages if block.fits(s, on.shared_bytes) and s % block.turns == 0]
+    return max(fitting, default=0)
