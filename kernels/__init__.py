@@ -10,11 +10,14 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from mirage_kernels.append import qk_norm_rope_append
+    from mirage_kernels.attention import block_table_from_csr, gqa, gqa_csr, qk_norm_attention
     from mirage_kernels.dispatch import KernelEntry, kernel_table, supports
     from mirage_kernels.ops import (
         gated_mlp,
         layer_norm_linear,
         lora_linear,
+        ntrans,
         rms_norm_gated_mlp,
         rms_norm_linear,
     )
@@ -23,11 +26,17 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 __all__ = [
     "KernelEntry",
+    "block_table_from_csr",
     "constant_weights",
     "gated_mlp",
+    "gqa",
+    "gqa_csr",
     "kernel_table",
     "layer_norm_linear",
     "lora_linear",
+    "ntrans",
+    "qk_norm_attention",
+    "qk_norm_rope_append",
     "rms_norm_gated_mlp",
     "rms_norm_linear",
     "supports",
@@ -38,9 +47,15 @@ _HOME = {
     "constant_weights": "mirage_kernels.promises",
     "kernel_table": "mirage_kernels.dispatch",
     "supports": "mirage_kernels.dispatch",
+    "block_table_from_csr": "mirage_kernels.attention",
+    "gqa": "mirage_kernels.attention",
+    "gqa_csr": "mirage_kernels.attention",
+    "qk_norm_attention": "mirage_kernels.attention",
+    "qk_norm_rope_append": "mirage_kernels.append",
     "gated_mlp": "mirage_kernels.ops",
     "layer_norm_linear": "mirage_kernels.ops",
     "lora_linear": "mirage_kernels.ops",
+    "ntrans": "mirage_kernels.ops",
     "rms_norm_gated_mlp": "mirage_kernels.ops",
     "rms_norm_linear": "mirage_kernels.ops",
 }

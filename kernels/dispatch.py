@@ -11,6 +11,10 @@ import torch
 
 from mirage_kernels.signatures import TOKENS, signatures
 
+# Attention: kernels are compiled for D, and serve any number of sequences, tokens, keys and heads.
+_ATTENTION = ("gqa", "qk_norm_attention")
+_ATTENTION_DYNAMIC = frozenset({"B", "T", "L", "Hkv", "G"})
+
 _DTYPE_NAMES = {torch.float16: "fp16", torch.bfloat16: "bf16"}
 
 
@@ -52,19 +56,21 @@ def supports(
     out is not asked. Any number of tokens M is served: above a kernel's `max_tokens` by PyTorch's
     own program. So is any size on the CPU. `activation` counts for the ops that take one. Without
     `device` the question is whether this build contains the kernel, whatever GPU is here.
+
+    `supports("gqa", D=128, dtype=torch.bfloat16)`: of attention the question is whether a kernel
+    serves it without options; where none does, a PyTorch program computes the call.
     """
-    known = {
-        letter for s in signatures() if s.op == op and not s.overload for letter in s.static_dims
-    }
+    known = _static_dims(op)
+    dynamic = _ATTENTION_DYNAMIC if op in _ATTENTION else {TOKENS}
     dtype_name = _DTYPE_NAMES.get(dtype) if isinstance(dtype, torch.dtype) else dtype
     recipe: str = torch.ops.mirage_kernels._recipe_of(op, activation)
-    if not (known and recipe and known | {TOKENS} >= dims.keys()):
+    if not (known and recipe and known | dynamic >= dims.keys()):
         return False
     if dtype is not None and dtype_name not in _DTYPE_NAMES.values():
         return False
     if device is not None and torch.device(device).type == "cpu":
         return True
-    wanted = {name: size for name, size in dims.items() if name != TOKENS}
+    wanted = {name: size for name, size in dims.items() if name in known}
     covered = any(
         entry.recipe in (recipe, f"{recipe}_full")  # the sibling has the options as inputs
         and dtype_name in (None, entry.dtype)
@@ -72,6 +78,13 @@ def supports(
         for entry in kernel_table()
     )
     return covered and (device is None or _runs_on(torch.device(device)))
+
+
+def _static_dims(op: str) -> frozenset[str]:
+    if op in _ATTENTION:
+        return frozenset("D")
+    plain = (s.static_dims for s in signatures() if s.op == op and not s.overload)
+    return next(plain, frozenset())
 
 
 def _runs_on(device: torch.device) -> bool:

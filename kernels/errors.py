@@ -33,3 +33,16 @@ def requires_grad_sentence(op: str, argument: str) -> str:
         f"mirage_kernels::{op}: {argument} requires grad, but the op has no backward; call it "
         f"under torch.inference_mode() or torch.no_grad(), or pass {argument}.detach()"
     )
+
+
+def cache_layout_sentence(op: str, kv_layout: str) -> str:
+    """Say which layouts of a cache there are."""
+    return f"mirage_kernels::{op}: kv_layout is {kv_layout!r}; 'NHD' and 'HND' work"
+
+
+def result_layout_sentence(op: str, argument: str) -> str:
+    """Say that a result's first two dims must be one."""
+    return (
+        f"mirage_kernels::{op}: {argument} is no tensor [B, T, ...] whose sequences follow each "
+        "other without gaps; one from torch.empty is"
+    )

@@ -177,6 +177,11 @@ def rms_norm_gated_mlp_packed(
     gated_mlp_packed(normed, gate_up_weight, activation, out=out)
 
 
+def ntrans(h: Tensor, x: Tensor, alpha: Tensor, *, out: Tensor) -> None:
+    moved = torch.lerp(h, functional.normalize(x, dim=-1), alpha)
+    functional.normalize(moved, dim=-1, out=out)
+
+
 PROGRAMS: Mapping[str, Callable[..., None]] = {
     "rms_norm_linear": rms_norm_linear,
     "rms_norm_linear.residual": rms_norm_linear_residual,
@@ -187,4 +192,5 @@ PROGRAMS: Mapping[str, Callable[..., None]] = {
     "gated_mlp.packed": gated_mlp_packed,
     "rms_norm_gated_mlp": rms_norm_gated_mlp,
     "rms_norm_gated_mlp.packed": rms_norm_gated_mlp_packed,
+    "ntrans": ntrans,
 }

@@ -47,6 +47,8 @@ _rms_norm_gated_mlp: _Made = _OPS.rms_norm_gated_mlp.default
 _rms_norm_gated_mlp_out: _Into = _OPS.rms_norm_gated_mlp.out
 _rms_norm_gated_mlp_packed: _Made = _OPS.rms_norm_gated_mlp.packed
 _rms_norm_gated_mlp_packed_out: _Into = _OPS.rms_norm_gated_mlp.packed_out
+_ntrans: _Made = _OPS.ntrans.default
+_ntrans_out: _Into = _OPS.ntrans.out
 
 
 @overload
@@ -225,6 +227,22 @@ def rms_norm_gated_mlp(
     if out is None:
         return _rms_norm_gated_mlp(*args)
     _rms_norm_gated_mlp_out(*args, out=out)
+    return out
+
+
+def ntrans(h: Tensor, x: Tensor, alpha: Tensor, *, out: Tensor | None = None) -> Tensor:
+    """Compute normalize(h + alpha * (normalize(x) - h)), the residual step of nGPT, in one kernel.
+
+    normalize(x) = x / sqrt(sum_k x[m, k]^2). Shapes: h and x `[..., K]`, alpha `[K]`; the result is
+    like h. Hidden states h move along the unit sphere towards a block's output x.
+
+    Source: nTrans of the Mirage paper; Loshchilov et al., nGPT (2024).
+    """
+    if torch.is_grad_enabled():
+        _refuse_grad("ntrans", x, h=h, alpha=alpha)
+    if out is None:
+        return _ntrans(h, x, alpha)
+    _ntrans_out(h, x, alpha, out=out)
     return out
 
 

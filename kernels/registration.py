@@ -8,7 +8,14 @@ from functools import wraps
 
 import torch
 
-from mirage_kernels import around, fakes, library
+from mirage_kernels import (
+    append_library,
+    around,
+    attention_fakes,
+    attention_library,
+    fakes,
+    library,
+)
 from mirage_kernels.signatures import signatures
 
 Program = Callable[..., None]
@@ -46,6 +53,9 @@ def _register(suffix: str, programs: Mapping[str, Program]) -> None:
 for _signature in signatures():
     torch.library.register_fake(_signature.name(), fakes.functional(_signature))
     torch.library.register_fake(_signature.name("out"), fakes.into(_signature))
-_register("library", library.PROGRAMS)
-_register("around", around.AROUND)
+attention_fakes.register()
+for _programs in (library.PROGRAMS, attention_library.PROGRAMS, append_library.PROGRAMS):
+    _register("library", _programs)
+for _programs in (around.AROUND, attention_library.AROUND):
+    _register("around", _programs)
 torch.library.impl("mirage_kernels::_failure", "default", lambda: _failure.text)

@@ -45,12 +45,6 @@ std::string dtype_of(const Tensor& tensor) {
   return torch::headeronly::toString(dtype);
 }
 
-void check_device_like(const Argument& argument, const Argument& model) {
-  if (same_device(argument.tensor, model.tensor)) return;
-  fail(place(argument), " is on ", device_of(argument.tensor), ", but ", model.name, " is on ",
-       device_of(model.tensor), "; move both to one device");
-}
-
 uintptr_t address(const Tensor& tensor) {
   return reinterpret_cast<uintptr_t>(tensor.const_data_ptr());
 }
@@ -101,6 +95,12 @@ const char* half_dtype(const Argument& argument) {
   fail(place(argument), " has dtype ", dtype_of(argument.tensor), "; float16 and bfloat16 work");
 }
 
+void check_device_like(const Argument& argument, const Argument& model) {
+  if (same_device(argument.tensor, model.tensor)) return;
+  fail(place(argument), " is on ", device_of(argument.tensor), ", but ", model.name, " is on ",
+       device_of(model.tensor), "; move both to one device");
+}
+
 void check_like(const Argument& argument, const Argument& model) {
   if (argument.tensor.scalar_type() != model.tensor.scalar_type()) {
     fail(place(argument), " has dtype ", dtype_of(argument.tensor), ", but ", model.name, " has ",
@@ -144,10 +144,59 @@ void check_out(const Argument& out, const std::vector<Argument>& inputs) {
     fail(place(out), " of shape ", text_of(out.tensor), " is not contiguous from a multiple of ",
          kAlignmentBytes, " bytes on; a tensor from torch.empty is");
   }
+  check_apart(out, inputs);
+}
+
+void check_apart(const Argument& out, const std::vector<Argument>& inputs) {
   for (const Argument& input : inputs) {
     if (are_disjoint(out.tensor, input.tensor)) continue;
     fail(place(out), " shares memory with ", input.name, "; give it memory of its own");
   }
+}
+
+void check_int32(const Argument& argument, const Argument& model) {
+  if (argument.tensor.scalar_type() != ScalarType::Int) {
+    fail(place(argument), " has dtype ", dtype_of(argument.tensor), "; int32 works");
+  }
+  check_device_like(argument, model);
+  const int64_t last = argument.tensor.dim() - 1;
+  if (last < 0 || argument.tensor.size(last) <= 1 || argument.tensor.stride(last) == 1) return;
+  fail(place(argument), " has stride ", argument.tensor.stride(last),
+       " in its last dim; a tensor works whose last dim is contiguous (stride 1)");
+}
+
+void check_lines(const Argument& argument) {
+  const Tensor& tensor = argument.tensor;
+  const int64_t last = tensor.dim() - 1;
+  const int64_t step = kAlignmentBytes / static_cast<int64_t>(tensor.element_size());
+  if (tensor.size(last) > 1 && tensor.stride(last) != 1) {
+    fail(place(argument), " has stride ", tensor.stride(last),
+         " in its last dim; a view works whose last dim is contiguous (stride 1)");
+  }
+  for (int64_t i = 0; i < last; ++i) {
+    if (tensor.size(i) <= 1 || tensor.stride(i) % step == 0) continue;
+    fail(place(argument), " has stride ", tensor.stride(i), " in dim ", i, "; multiples of ", step,
+         " elements (", kAlignmentBytes, " bytes) work");
+  }
+  if (tensor.numel() == 0 || address(tensor) % kAlignmentBytes == 0) return;
+  fail(place(argument), " does not start at a multiple of ", kAlignmentBytes,
+       " bytes; a tensor from torch.empty does, and so do its slices at multiples of ", step,
+       " elements");
+}
+
+bool has_aligned_lines(const Tensor& tensor) {
+  const int64_t last = tensor.dim() - 1;
+  const int64_t step = kAlignmentBytes / static_cast<int64_t>(tensor.element_size());
+  if (tensor.size(last) > 1 && tensor.stride(last) != 1) return false;
+  for (int64_t i = 0; i < last; ++i) {
+    if (tensor.size(i) > 1 && tensor.stride(i) % step != 0) return false;
+  }
+  return address(tensor) % kAlignmentBytes == 0;
+}
+
+void check_finite(const char* op, const char* name, double value) {
+  if (std::isfinite(value)) return;
+  fail("mirage_kernels::", op, ": ", name, " is ", value, "; a finite number works");
 }
 
 void check_not_negative(const char* op, const char* name, double value) {

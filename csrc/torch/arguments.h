@@ -25,6 +25,9 @@ constexpr int64_t kAlignmentBytes = 16;
 // "fp16" or "bf16", the only dtypes that kernels exist for; anything else throws.
 const char* half_dtype(const Argument& argument);
 
+// Same device as `model`.
+void check_device_like(const Argument& argument, const Argument& model);
+
 // Same dtype and device as `model`.
 void check_like(const Argument& argument, const Argument& model);
 
@@ -42,11 +45,27 @@ struct Expected {
 // An integer dtype, on the device of `model`.
 void check_indices(const Argument& argument, const Argument& model);
 
+// int32, its last dim contiguous, on the device of `model`: read by kernels where it lies.
+void check_int32(const Argument& argument, const Argument& model);
+
+// A tensor [.., D] whose lines [D] kernels read or write where they lie: D contiguous, the address
+// and the steps between lines multiples of 16 bytes.
+void check_lines(const Argument& argument);
+
+// Whether check_lines would let it pass.
+bool has_aligned_lines(const Tensor& tensor);
+
+// An op writes `out` while it still reads its inputs: no byte may be shared.
+void check_apart(const Argument& out, const std::vector<Argument>& inputs);
+
 // A weight is read where it lies: contiguous, from a multiple of 16 bytes on.
 void check_in_place(const Argument& weight);
 
 // An op writes `out` where it lies, while it still reads its inputs: no byte may be shared.
 void check_out(const Argument& out, const std::vector<Argument>& inputs);
+
+// A scalar that must be finite.
+void check_finite(const char* op, const char* name, double value);
 
 // A scalar that must be finite and not negative.
 void check_not_negative(const char* op, const char* name, double value);

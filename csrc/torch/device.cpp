@@ -16,6 +16,7 @@ namespace {
 
 constexpr int kMaxDevices = 64;
 std::atomic<bool> architecture_is_right[kMaxDevices];
+std::atomic<int32_t> multiprocessor_counts[kMaxDevices];
 
 void check_driver() {
   int driver = 0;
@@ -71,6 +72,19 @@ void check_device(int32_t device_index) {
   if (remembered) architecture_is_right[device_index].store(true, std::memory_order_relaxed);
 }
 
+int32_t multiprocessors(int32_t device_index) {
+  const bool remembered = device_index >= 0 && device_index < kMaxDevices;
+  if (remembered) {
+    const int32_t count = multiprocessor_counts[device_index].load(std::memory_order_relaxed);
+    if (count > 0) return count;
+  }
+  int count = 0;
+  check_cuda(cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device_index),
+             "asking for the GPU's multiprocessors");
+  if (remembered) multiprocessor_counts[device_index].store(count, std::memory_order_relaxed);
+  return count;
+}
+
 bool is_on_gpu(const torch::stable::Tensor& tensor) { return tensor.is_cuda(); }
 
 cudaStream_t current_stream(int32_t device_index) {
@@ -90,6 +104,11 @@ void check_cuda(cudaError_t status, const char* what) {
 }
 
 void launch(const Kernel& kernel, const LaunchArgs& args, int32_t device_index) {
+  torch::stable::accelerator::DeviceGuard guard(device_index);
+  check_cuda(kernel.launch(args, current_stream(device_index)), kernel.name);
+}
+
+void launch(const AttentionKernel& kernel, const AttentionArgs& args, int32_t device_index) {
   torch::stable::accelerator::DeviceGuard guard(device_index);
   check_cuda(kernel.launch(args, current_stream(device_index)), kernel.name);
 }

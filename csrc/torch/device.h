@@ -27,7 +27,11 @@ void check_cuda(cudaError_t status, const char* what);
 // Throws where the device's driver or architecture can't run this build; asks once per device.
 void check_device(int32_t device_index);
 
+// How many multiprocessors a device has; asks once per device.
+int32_t multiprocessors(int32_t device_index);
+
 // Launches a kernel on the device's current stream; allocates nothing, waits for nothing.
 void launch(const Kernel& kernel, const LaunchArgs& args, int32_t device_index);
+void launch(const AttentionKernel& kernel, const AttentionArgs& args, int32_t device_index);
 
 }  // namespace mirage

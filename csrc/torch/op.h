@@ -23,14 +23,17 @@ inline Value value_of(const std::optional<Tensor>& tensor) {
 inline Value value_of(const double& number) { return {nullptr, number, nullptr}; }
 inline Value value_of(const std::string& text) { return {nullptr, 0, &text}; }
 
-// Throws with what PyTorch's program said, which the dispatcher's C interface does not hand on.
-[[noreturn]] void fail_program(const char* op);
+// Throws with what PyTorch's program said, which the dispatcher's C interface does not hand on;
+// `hint` says what else could be done.
+[[noreturn]] void fail_program(const char* op, const std::string& hint = "");
 
 template <class T>
 constexpr const char* schema_type() {
   if constexpr (std::is_same_v<T, Tensor>) return "Tensor";
   if constexpr (std::is_same_v<T, std::optional<Tensor>>) return "Tensor?";
   if constexpr (std::is_same_v<T, double>) return "float";
+  if constexpr (std::is_same_v<T, int64_t>) return "int";
+  if constexpr (std::is_same_v<T, bool>) return "bool";
   if constexpr (std::is_same_v<T, std::string>) return "str";
 }
 

@@ -102,6 +102,13 @@ const Signature kRmsNormGatedMlpPacked{"rms_norm_gated_mlp",
 using RmsNormGatedMlpPacked =
     Op<kRmsNormGatedMlpPacked, List<Tensor, Tensor, Tensor, double, Text, double>>;
 
+// y = normalize(h + alpha * (normalize(x) - h)), where normalize(x) = x / sqrt(sum(x^2))
+const Signature kNtrans{"ntrans",
+                        "",
+                        {{"h", Kind::kRows, "M K"}, kX, {"alpha", Kind::kWeight, "K"}},
+                        {{"out", Kind::kRows, "M K"}}};
+using Ntrans = Op<kNtrans, List<Tensor, Tensor, Tensor>>;
+
 // Both devices enter by the same door: the call itself knows where its tensors are.
 template <class... Ops>
 struct Every {
@@ -113,16 +120,16 @@ struct Every {
 };
 using Library =
     Every<RmsNormLinear, RmsNormLinearResidual, LayerNormLinear, LoraLinear, LoraLinearBatched,
-          GatedMlp, GatedMlpPacked, RmsNormGatedMlp, RmsNormGatedMlpPacked>;
+          GatedMlp, GatedMlpPacked, RmsNormGatedMlp, RmsNormGatedMlpPacked, Ntrans>;
 
 }  // namespace
 
-void fail_program(const char* op) {
+void fail_program(const char* op, const std::string& hint) {
   StableIValue said = 0;
   TORCH_ERROR_CODE_CHECK(
       torch_call_dispatcher("mirage_kernels::_failure", "", &said, TORCH_ABI_VERSION));
   fail("mirage_kernels::", op,
-       ": PyTorch's own program failed: ", torch::stable::detail::to<std::string>(said));
+       ": PyTorch's own program failed: ", torch::stable::detail::to<std::string>(said), hint);
 }
 
 }  // namespace mirage

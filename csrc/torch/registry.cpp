@@ -40,18 +40,34 @@ void write_dims(std::ostream& text, const StaticDim* dims, int count) {
   }
 }
 
-std::vector<const Kernel*> kernels_by_distance(const KernelQuery& query) {
-  std::vector<std::pair<double, const Kernel*>> ranked;
-  for (int i = 0; i < kKernelCount; ++i) {
-    const Kernel& kernel = kKernels[i];
+// The rows of both tables, to be told and not to be launched.
+std::vector<Kernel> every_kernel() {
+  std::vector<Kernel> kernels(kKernels, kKernels + kKernelCount);
+  for (int i = 0; i < kAttentionKernelCount; ++i) {
+    const AttentionKernel& kernel = kAttentionKernels[i];
+    kernels.push_back({kernel.recipe,
+                       kernel.dtype,
+                       {{"D", kernel.D}},
+                       1,
+                       nullptr,
+                       kernel.name,
+                       0,
+                       kernel.options});
+  }
+  return kernels;
+}
+
+std::vector<Kernel> kernels_by_distance(const KernelQuery& query) {
+  std::vector<std::pair<double, Kernel>> ranked;
+  for (const Kernel& kernel : every_kernel()) {
     if (!same(kernel.recipe, query.recipe)) continue;
     // Another dtype of the same shape comes before another shape of the same dtype.
     const double dtype_cost = same(kernel.dtype, query.dtype) ? 0.0 : 1e-3;
-    ranked.emplace_back(distance(kernel, query) + dtype_cost, &kernel);
+    ranked.emplace_back(distance(kernel, query) + dtype_cost, kernel);
   }
   std::stable_sort(ranked.begin(), ranked.end(),
                    [](const auto& a, const auto& b) { return a.first < b.first; });
-  std::vector<const Kernel*> kernels;
+  std::vector<Kernel> kernels;
   for (const auto& entry : ranked) kernels.push_back(entry.second);
   return kernels;
 }
@@ -62,6 +78,17 @@ const Kernel* find_kernel(const KernelQuery& query) {
   for (int i = 0; i < kKernelCount; ++i) {
     const Kernel& kernel = kKernels[i];
     if (same_dims(kernel, query) && same(kernel.dtype, query.dtype) &&
+        same(kernel.recipe, query.recipe)) {
+      return &kernel;
+    }
+  }
+  return nullptr;
+}
+
+const AttentionKernel* find_attention_kernel(const KernelQuery& query) {
+  for (int i = 0; i < kAttentionKernelCount; ++i) {
+    const AttentionKernel& kernel = kAttentionKernels[i];
+    if (kernel.D == query.dims[0].size && same(kernel.dtype, query.dtype) &&
         same(kernel.recipe, query.recipe)) {
       return &kernel;
     }
@@ -86,12 +113,12 @@ std::string not_covered_sentence(const KernelQuery& query) {
   text << "covers ";
   write_dims(text, query.dims, query.dim_count);
   text << " in " << query.dtype << "; ";
-  const std::vector<const Kernel*> kernels = kernels_by_distance(query);
+  const std::vector<Kernel> kernels = kernels_by_distance(query);
   const int shown = std::min<int>(kNearestShown, static_cast<int>(kernels.size()));
   for (int i = 0; i < shown; ++i) {
     text << (i ? ", " : "the nearest covered are ");
-    write_dims(text, kernels[i]->dims, kernels[i]->dim_count);
-    text << " " << kernels[i]->dtype;
+    write_dims(text, kernels[i].dims, kernels[i].dim_count);
+    text << " " << kernels[i].dtype;
   }
   if (shown == 0) text << "this build contains none of that recipe";
   text << "; `mirage-kernels generate " << query.recipe << " --dtype " << query.dtype
@@ -104,10 +131,10 @@ std::string not_covered_sentence(const KernelQuery& query) {
 std::string kernel_table_json() {
   std::ostringstream json;
   json << "[";
-  for (int i = 0; i < kKernelCount; ++i) {
-    const Kernel& kernel = kKernels[i];
-    json << (i ? ", " : "") << "{\"name\": \"" << kernel.name << "\", \"arch\": \"" << kArch
-         << "\", \"recipe\": \"" << kernel.recipe << "\", \"dtype\": \"" << kernel.dtype
+  const char* comma = "";
+  for (const Kernel& kernel : every_kernel()) {
+    json << std::exchange(comma, ", ") << "{\"name\": \"" << kernel.name << "\", \"arch\": \""
+         << kArch << "\", \"recipe\": \"" << kernel.recipe << "\", \"dtype\": \"" << kernel.dtype
          << "\", \"dims\": {";
     for (int d = 0; d < kernel.dim_count; ++d) {
       json << (d ? ", " : "") << "\"" << kernel.dims[d].name << "\": " << kernel.dims[d].size;

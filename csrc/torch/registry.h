@@ -19,6 +19,9 @@ struct KernelQuery {
 // Returns nullptr where no kernel of the table serves the query.
 const Kernel* find_kernel(const KernelQuery& query);
 
+// The same in the table of attention, whose one static dim is D.
+const AttentionKernel* find_attention_kernel(const KernelQuery& query);
+
 // Says whether a kernel takes one of its recipe's optional inputs.
 bool takes(const Kernel& kernel, const char* option);
 
@@ -26,7 +29,7 @@ bool takes(const Kernel& kernel, const char* option);
 // query's.
 std::string not_covered_sentence(const KernelQuery& query);
 
-// The table as JSON:
+// Both tables as JSON:
 // [{"name", "arch", "recipe", "dtype", "dims": {"K": 4096, ...}, "max_tokens", "options"}, ...].
 std::string kernel_table_json();
 

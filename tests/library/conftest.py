@@ -7,8 +7,10 @@ for one kernel per case and dtype.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -16,6 +18,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from mirage_kernels import KernelEntry, kernel_table
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))  # for attention_cases, pretend
 
 Arguments = dict[str, object]
 Exact = Callable[..., "Tensor | tuple[Tensor, Tensor]"]
@@ -143,7 +147,7 @@ class Case:
 
     def poisoned(self, *leading: int) -> tuple[Tensor, ...]:
         """Return tensors for the results, full of NaN."""
-        last = ["N", "K"] if "residual" in self.tensors else ["N"]
+        last = ["N", "K"] if "residual" in self.tensors else ["K" if "h" in self.tensors else "N"]
         shapes = [(*leading, self.sizes[name]) for name in last]
         return tuple(torch.full(s, torch.nan, dtype=self.dtype, device=self.device) for s in shapes)
 
@@ -240,6 +244,11 @@ def exact_rms_norm_gated_mlp(
     return exact_gated_mlp(normed, gate_weight, up_weight, activation=activation)
 
 
+def exact_ntrans(h: Tensor, x: Tensor, alpha: Tensor) -> Tensor:
+    moved = h + alpha * (x / x.norm(dim=-1, keepdim=True) - h)
+    return moved / moved.norm(dim=-1, keepdim=True)
+
+
 X = {"x": "M K"}
 NORMED = {**X, "norm_weight": "K", "weight": "N K"}
 LAYERED = {**X, "norm_weight": "K", "norm_bias": "K", "weight": "N K"}
@@ -296,6 +305,7 @@ CASES = (
         activation="gelu_tanh",
         weight_offset=1.0,
     ),
+    Case("ntrans", "ntrans", {"h": "M K", **X, "alpha": "K"}, exact_ntrans),
 )
 
 
@@ -341,3 +351,13 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 def cases() -> Mapping[str, Case]:
     """The cases by name, on the CPU."""
     return {case.name: case for case in CASES}
+
+
+@pytest.fixture(scope="session")
+def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """What each call of pretended/calls.py prints, with kernels that print what they get."""
+    import pretend
+
+    if not pretend.has_sources():
+        pytest.skip("an installed wheel holds no sources")
+    return pretend.what_calls_print(tmp_path_factory.mktemp("pretended") / "mirage_kernels")

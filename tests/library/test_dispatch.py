@@ -82,6 +82,7 @@ def test_supports_says_no_to_an_unknown_op_and_to_an_absent_gpu() -> None:
         ("lora_linear", {"K": 1, "N": 1, "R": 1}),
         ("gated_mlp", {"K": 1, "N": 1}),
         ("rms_norm_gated_mlp", {"K": 1, "N": 1}),
+        ("ntrans", {"K": 1}),
     ],
 )
 def test_supports_knows_every_op(op: str, dims: dict[str, int]) -> None:

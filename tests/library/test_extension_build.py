@@ -22,6 +22,8 @@ TABLE = """
 namespace mirage {
 const Kernel kKernels[1] = {};
 const int kKernelCount = 0;
+const AttentionKernel kAttentionKernels[1] = {};
+const int kAttentionKernelCount = 0;
 const char* const kArch = "sm_90a";
 }  // namespace mirage
 """

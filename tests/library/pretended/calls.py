@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 import torch
+from attention_calls import ATTENTION
 from torch import Tensor
 
 import mirage_kernels as mk
@@ -54,9 +55,13 @@ CALLS = {
     "gate and up": partial(mk.gated_mlp, x, gate, up),
     "packed": partial(mk.gated_mlp, x, packed),
     "packed and offset": partial(geglu, packed, weight_offset=1.0),
+    "ntrans": partial(mk.ntrans, residual, wide[:, :K], norm_weight),
+    "ntrans of many tokens": partial(mk.ntrans, filled(5, 99, K), filled(1, 99, K), norm_weight),
     "no such activation": partial(mk.gated_mlp, x, packed, activation="relu"),
     "uncovered": partial(mk.rms_norm_linear, x, norm_weight, weight[:88]),
 }
+
+CALLS |= ATTENTION
 
 for name, call in CALLS.items():
     print(f"# {name}", flush=True)

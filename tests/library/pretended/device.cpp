@@ -9,6 +9,12 @@ bool is_on_gpu(const torch::stable::Tensor&) { return true; }
 
 void check_device(int32_t) {}
 
+int32_t multiprocessors(int32_t) { return 132; }
+
 void launch(const Kernel& kernel, const LaunchArgs& args, int32_t) { kernel.launch(args, nullptr); }
+
+void launch(const AttentionKernel& kernel, const AttentionArgs& args, int32_t) {
+  kernel.launch(args, nullptr);
+}
 
 }  // namespace mirage

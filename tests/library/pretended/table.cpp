@@ -27,6 +27,38 @@ cudaError_t tell(const LaunchArgs& args, cudaStream_t) {
   return cudaSuccess;
 }
 
+template <int kIndex>
+cudaError_t tell_attention(const AttentionArgs& args, cudaStream_t) {
+  const auto n = [](int64_t number) { return static_cast<long long>(number); };
+  const auto bits = [](const void* at) {
+    return at == nullptr ? 0 : *static_cast<const unsigned short*>(at);
+  };
+  const auto first = [](const int32_t* at) { return at == nullptr ? -1 : *at; };
+  std::printf("%s B=%d Hkv=%d G=%d q_len=%d max_len=%d", kAttentionKernels[kIndex].name, args.B,
+              args.Hkv, args.G, args.q_len, args.max_len);
+  std::printf(" | q %04x %lld %lld", bits(args.q.at), n(args.q.token), n(args.q.head));
+  std::printf(" | k %04x %lld %lld %lld", bits(args.k.at), n(args.k.page), n(args.k.token),
+              n(args.k.head));
+  std::printf(" | v %04x %lld %lld %lld", bits(args.v.at), n(args.v.page), n(args.v.token),
+              n(args.v.head));
+  std::printf(" | table %d/%lld of %d, lens %d, first %d", first(args.block_table),
+              n(args.table_row), args.page_size, first(args.seq_lens), first(args.first_tokens));
+  std::printf(" | scalars %g %g, window %d skip %d", args.scalars[0], args.scalars[1],
+              args.integers[0], args.first_window);
+  std::printf(" | vectors %04x %04x, sinks %04x", bits(args.vectors[0]), bits(args.vectors[1]),
+              bits(args.sinks));
+  std::printf(" | out %d %lld %lld, lse %d", args.out != nullptr, n(args.out_token),
+              n(args.out_head), args.lse != nullptr);
+  std::printf(" | %d SMs, space %d, nonce %llx\n", args.multiprocessors, args.workspace != nullptr,
+              static_cast<unsigned long long>(args.nonce));
+  std::fflush(stdout);
+  return cudaSuccess;
+}
+
+int64_t workspace(const AttentionArgs& args) {
+  return int64_t{256} * args.B * args.Hkv * args.multiprocessors;
+}
+
 #define MIRAGE_DIMS {{"K", 64}, {"N", 96}}, 2
 
 }  // namespace
@@ -40,8 +72,17 @@ const Kernel kKernels[] = {
     {"gated_mlp", "fp16", MIRAGE_DIMS, tell<5>, "gated", 0, nullptr},
     {"rms_norm_geglu_mlp", "fp16", MIRAGE_DIMS, tell<6>, "rms_geglu", 0, ""},
     {"rms_norm_linear", "bf16", MIRAGE_DIMS, tell<7>, "rms_all", 0, "bias residual weight_offset"},
+    {"ntrans", "fp16", {{"K", 64}}, 1, tell<8>, "ntrans", 0, ""},
 };
-const int kKernelCount = 8;
+const int kKernelCount = 9;
+const AttentionKernel kAttentionKernels[] = {
+    {"gqa", "fp16", 64, tell_attention<0>, workspace, "gqa", ""},
+    {"sliding_window_attention", "fp16", 64, tell_attention<1>, workspace, "sliding", ""},
+    {"gqa_full", "fp16", 64, tell_attention<2>, workspace, "full", ""},
+    {"qk_norm_attention", "fp16", 64, tell_attention<3>, workspace, "normed", ""},
+    {"gqa", "bf16", 128, tell_attention<4>, workspace, "wide", ""},
+};
+const int kAttentionKernelCount = 5;
 const char* const kArch = "sm_90a";
 
 }  // namespace mirage

@@ -1,0 +1,62 @@
+"""The op in front of gqa: norms, rotates, and writes the cache."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from mirage_kernels.attention_call import nhd, refuse_grad
+
+_OPS = torch.ops.mirage_kernels
+
+
+def qk_norm_rope_append(
+    qkv: Tensor,
+    q_weight: Tensor,
+    k_weight: Tensor,
+    cos_sin_cache: Tensor,
+    positions: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    slot_mapping: Tensor,
+    *,
+    num_heads: int,
+    num_kv_heads: int,
+    eps: float = 1e-6,
+    weight_offset: float = 0.0,
+    norm: str = "rms",
+    q_bias: Tensor | None = None,
+    k_bias: Tensor | None = None,
+    rope: str = "neox",
+    kv_layout: str = "NHD",
+) -> Tensor:
+    """Norm and rotate queries and keys, write keys and values to the caches, return the queries.
+
+    Shapes: qkv `[tokens, (num_heads + 2 num_kv_heads) * D]`, heads of q, then k, then v;
+    cos_sin_cache `[positions, R]`, fp32 or in the type of qkv, R <= D elements rotated, R/2 cosines
+    and then R/2 sines; positions and slot_mapping `[tokens]`, int32 or int64; caches as in `gqa`,
+    written in place. The result is `[tokens, num_heads, D]`.
+
+    A slot is page * page size + offset; negative or past the last page: the token is not written,
+    but its queries are returned. No two tokens may share a slot. `rope` pairs element i with
+    R/2 + i ("neox": Llama, Qwen, Gemma) or 2 i with 2 i + 1 ("interleaved": GPT-J, Command-R).
+    Norm, weights and biases as in `qk_norm_attention`; between norm and rotation nothing is
+    rounded.
+
+    On a GPU it is one kernel for D 64, 96, 128, 192 and 256 and R a multiple of 16 ("interleaved":
+    of 8), with rows of qkv and cos_sin_cache at multiples of 16 bytes; a position outside the table
+    makes it NaN. Otherwise a PyTorch program computes it.
+
+    Source: Su et al., "RoFormer", 2021; the order of norm, rotation and write is Qwen3's.
+    """
+    op = "qk_norm_rope_append"
+    if torch.is_grad_enabled():
+        refuse_grad(op, qkv=qkv, cos_sin_cache=cos_sin_cache, k_cache=k_cache, v_cache=v_cache)
+        refuse_grad(op, q_weight=q_weight, k_weight=k_weight, q_bias=q_bias, k_bias=k_bias)
+    weights = (q_weight, k_weight, q_bias, k_bias)
+    caches = (nhd(op, k_cache, kv_layout), nhd(op, v_cache, kv_layout))
+    sizes = (num_heads, num_kv_heads, eps, weight_offset, norm, rope)
+    q: Tensor = _OPS.qk_norm_rope_append(
+        qkv, *weights, cos_sin_cache, positions, *caches, slot_mapping, *sizes
+    )
+    return q

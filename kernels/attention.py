@@ -1,0 +1,362 @@
+"""Attention over a cache or dense tensors: typed functions that go straight to the compiled ops.
+
+What holds for all of them. q, k and v are fp16 or bf16, all alike; scores, sums and the log-sum-exp
+are fp32. Hq query heads share Hkv heads of the cache in order: head h of q goes with head
+h // (Hq // Hkv). A softmax never overflows, whatever the scores are.
+
+*Paged*, with `block_table` (int32 `[B, most pages]`) and `seq_lens` (int32 `[B]`, keys of each
+sequence, 0 allowed): the caches are `[pages, page size, Hkv, D]` ("NHD") or `[pages, Hkv, page
+size, D]` ("HND"), any strided views with D contiguous and steps of 16 bytes, so also the halves of
+one tensor. q is `[B, Hq, D]`, `[B, T, Hq, D]`, or `[tokens, Hq, D]` with `cu_seqlens_q` (int32
+`[B + 1]`, the first token of each sequence and the end). The tokens are the last ones of their
+sequence: `causal`, by default on here, lets each see the keys up to its own (bottom-right aligned).
+
+*Dense*, without `block_table`: k and v `[B, L, Hkv, D]` or, HND, `[B, Hkv, L, D]`, q
+`[B, T, Hq, D]` or `[B, Hq, D]`, `seq_lens` optional, `causal` off by default.
+
+`scale` is 1 / sqrt(D) by default. `window_left` is how many keys before its own a token sees (-1:
+all); `logits_soft_cap` c makes scores c * tanh(score / c) (0: off); `sinks` `[Hq]`, in the type of
+q, join each head's sum as one more score without a value. `max_seq_len` and `max_q_len` bound the
+lengths, for which the shapes give weaker bounds; they must hold. Nothing else depends on lengths
+but their values on the device, so CUDA graphs may be replayed with others.
+
+Results have the shape of q. A token that sees no key gets 0, and -inf (or its sink) for its
+log-sum-exp. `out` (shape of q, D contiguous) and `lse` (fp32, the shape of q without D, contiguous)
+are written where given. With `return_lse` the result is the pair `(out, lse)`; lse is the natural
+logarithm of the sum (FlashInfer's is base 2: multiply by log2(e)).
+
+On a GPU a call launches one kernel on the current stream, and takes its workspace from PyTorch's
+allocator. Dense calls with many query tokens and no option that it lacks run PyTorch's
+scaled_dot_product_attention. Where no kernel serves a call (ask `mirage_kernels.supports(op, D=,
+dtype=)`), and on the CPU, a PyTorch program computes the same, slowly and with memory for scores.
+
+All raise RuntimeError, in one sentence, for a wrong argument, and for a GPU of another architecture
+than this build's; InferenceOnlyError for inputs that require grad.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, overload
+
+import torch
+from torch import Tensor
+
+from mirage_kernels.attention_call import (
+    Call,
+    Pair,
+    Wanted,
+    attend,
+    forms,
+    is_prefill,
+    nhd,
+    prefill,
+    refuse_grad,
+)
+from mirage_kernels.attention_library import Norm
+
+_GQA = forms("gqa")
+_QK_NORM = forms("qk_norm_attention")
+
+
+@overload
+def gqa(
+    q: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    block_table: Tensor | None = None,
+    seq_lens: Tensor | None = None,
+    *,
+    cu_seqlens_q: Tensor | None = None,
+    max_q_len: int | None = None,
+    scale: float | None = None,
+    causal: bool | None = None,
+    window_left: int = -1,
+    logits_soft_cap: float = 0.0,
+    sinks: Tensor | None = None,
+    kv_layout: str = "NHD",
+    max_seq_len: int | None = None,
+    out: Tensor | None = None,
+    lse: Tensor | None = None,
+    return_lse: Literal[False] = False,
+) -> Tensor: ...
+@overload
+def gqa(
+    q: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    block_table: Tensor | None = None,
+    seq_lens: Tensor | None = None,
+    *,
+    cu_seqlens_q: Tensor | None = None,
+    max_q_len: int | None = None,
+    scale: float | None = None,
+    causal: bool | None = None,
+    window_left: int = -1,
+    logits_soft_cap: float = 0.0,
+    sinks: Tensor | None = None,
+    kv_layout: str = "NHD",
+    max_seq_len: int | None = None,
+    out: Tensor | None = None,
+    lse: Tensor | None = None,
+    return_lse: Literal[True],
+) -> Pair: ...
+def gqa(
+    q: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    block_table: Tensor | None = None,
+    seq_lens: Tensor | None = None,
+    *,
+    cu_seqlens_q: Tensor | None = None,
+    max_q_len: int | None = None,
+    scale: float | None = None,
+    causal: bool | None = None,
+    window_left: int = -1,
+    logits_soft_cap: float = 0.0,
+    sinks: Tensor | None = None,
+    kv_layout: str = "NHD",
+    max_seq_len: int | None = None,
+    out: Tensor | None = None,
+    lse: Tensor | None = None,
+    return_lse: bool = False,
+) -> Tensor | Pair:
+    """Compute softmax(scale * q k^T) v for grouped query heads, in one kernel.
+
+        out[t, h] = sum_l softmax_l(scale * dot(q[t, h], k[l, h // G])) * v[l, h // G]
+
+    Multi-head attention is G = Hq / Hkv = 1, multi-query attention Hkv = 1. Paged: `gqa(q, k_cache,
+    v_cache, block_table, seq_lens)`; dense: `gqa(q, k, v)`. Shapes, options and errors stand at
+    the head of `mirage_kernels.attention`.
+
+    Give `max_q_len` with `cu_seqlens_q`: 1 where each sequence has one token.
+
+    Source: Ainslie et al., "GQA", 2023; the split of the keys over blocks is the muGraph that the
+    Mirage superoptimizer paper reports.
+    """
+    k, v = nhd("gqa", k_cache, kv_layout), nhd("gqa", v_cache, kv_layout)
+    lengths = (block_table, seq_lens, cu_seqlens_q, sinks, max_q_len, max_seq_len)
+    call = Call(q, k, v, *lengths, scale, causal, window_left, logits_soft_cap)
+    wanted = Wanted(out, lse, return_lse)
+    if torch.is_grad_enabled():
+        refuse_grad("gqa", q=q, k_cache=k_cache, v_cache=v_cache, sinks=sinks)
+    if is_prefill(call, wanted):
+        return prefill(call, out)
+    return attend(_GQA, call, wanted)
+
+
+@overload
+def qk_norm_attention(
+    q: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    q_weight: Tensor,
+    k_weight: Tensor,
+    block_table: Tensor | None = None,
+    seq_lens: Tensor | None = None,
+    *,
+    eps: float = 1e-6,
+    weight_offset: float = 0.0,
+    norm: str = "rms",
+    q_bias: Tensor | None = None,
+    k_bias: Tensor | None = None,
+    cu_seqlens_q: Tensor | None = None,
+    max_q_len: int | None = None,
+    scale: float | None = None,
+    causal: bool | None = None,
+    window_left: int = -1,
+    logits_soft_cap: float = 0.0,
+    sinks: Tensor | None = None,
+    kv_layout: str = "NHD",
+    max_seq_len: int | None = None,
+    out: Tensor | None = None,
+    lse: Tensor | None = None,
+    return_lse: Literal[False] = False,
+) -> Tensor: ...
+@overload
+def qk_norm_attention(
+    q: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    q_weight: Tensor,
+    k_weight: Tensor,
+    block_table: Tensor | None = None,
+    seq_lens: Tensor | None = None,
+    *,
+    eps: float = 1e-6,
+    weight_offset: float = 0.0,
+    norm: str = "rms",
+    q_bias: Tensor | None = None,
+    k_bias: Tensor | None = None,
+    cu_seqlens_q: Tensor | None = None,
+    max_q_len: int | None = None,
+    scale: float | None = None,
+    causal: bool | None = None,
+    window_left: int = -1,
+    logits_soft_cap: float = 0.0,
+    sinks: Tensor | None = None,
+    kv_layout: str = "NHD",
+    max_seq_len: int | None = None,
+    out: Tensor | None = None,
+    lse: Tensor | None = None,
+    return_lse: Literal[True],
+) -> Pair: ...
+def qk_norm_attention(
+    q: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    q_weight: Tensor,
+    k_weight: Tensor,
+    block_table: Tensor | None = None,
+    seq_lens: Tensor | None = None,
+    *,
+    eps: float = 1e-6,
+    weight_offset: float = 0.0,
+    norm: str = "rms",
+    q_bias: Tensor | None = None,
+    k_bias: Tensor | None = None,
+    cu_seqlens_q: Tensor | None = None,
+    max_q_len: int | None = None,
+    scale: float | None = None,
+    causal: bool | None = None,
+    window_left: int = -1,
+    logits_soft_cap: float = 0.0,
+    sinks: Tensor | None = None,
+    kv_layout: str = "NHD",
+    max_seq_len: int | None = None,
+    out: Tensor | None = None,
+    lse: Tensor | None = None,
+    return_lse: bool = False,
+) -> Tensor | Pair:
+    """Compute gqa of norm(q) and norm(k), both over D of each head; the cache holds raw keys.
+
+    `norm` is "rms": x / sqrt(mean(x^2) + eps) * (weight + weight_offset), with weight_offset 1 for
+    Gemma; or "layer": (x - mean(x)) / sqrt(var(x) + eps) * (weight + weight_offset) + bias
+    (Chameleon). Weights and biases are `[D]`, or `[Hq, D]` and `[Hkv, D]`, contiguous. All else is
+    as in `gqa`. Where keys are rotated too, norm them once: `qk_norm_rope_append`, then `gqa`.
+
+    Kernels serve "rms" with weights `[D]` and neither window nor soft cap, for one query token or
+    several that see all keys.
+
+    Source: Henry et al., "Query-Key Normalization for Transformers", 2020.
+    """
+    op = "qk_norm_attention"
+    k, v = nhd(op, k_cache, kv_layout), nhd(op, v_cache, kv_layout)
+    lengths = (block_table, seq_lens, cu_seqlens_q, sinks, max_q_len, max_seq_len)
+    call = Call(q, k, v, *lengths, scale, causal, window_left, logits_soft_cap)
+    norms = (q_weight, k_weight, q_bias, k_bias, eps, weight_offset, norm)
+    if torch.is_grad_enabled():
+        refuse_grad(op, q=q, k_cache=k_cache, v_cache=v_cache, sinks=sinks)
+        refuse_grad(op, q_weight=q_weight, k_weight=k_weight, q_bias=q_bias, k_bias=k_bias)
+    wanted = Wanted(out, lse, return_lse)
+    if is_prefill(call, wanted):
+        normed_q = Norm(norm, q_weight, q_bias, eps, weight_offset)(q).to(q.dtype)
+        normed_k = Norm(norm, k_weight, k_bias, eps, weight_offset)(k).to(k.dtype)
+        return prefill(call._replace(q=normed_q, k=normed_k), out)
+    return attend(_QK_NORM, call, wanted, norms)
+
+
+def block_table_from_csr(
+    indptr: Tensor,
+    indices: Tensor,
+    last_page_len: Tensor,
+    *,
+    page_size: int,
+    max_seq_len: int | None = None,
+) -> Pair:
+    """Return `(block_table, seq_lens)` of FlashInfer's page lists, without a look at their values.
+
+    indptr `[B + 1]`, indices `[pages in use]` and last_page_len `[B]` are int32, on the device;
+    sequence b has the pages indices[indptr[b] : indptr[b + 1]], of which the last holds
+    last_page_len[b] keys. `max_seq_len` bounds how wide the table becomes; without it the table has
+    room for all pages in every row. Make it once per step, for all layers.
+    """
+    pages = indptr.diff()
+    most = indices.shape[0]
+    if max_seq_len is not None:
+        most = -(-max_seq_len // page_size)
+    seq_lens = ((pages - 1) * page_size + last_page_len).where(pages > 0, 0)
+    if indices.shape[0] == 0:
+        return indices.new_zeros(pages.shape[0], most), seq_lens.to(torch.int32)
+    places = indptr[:-1, None] + torch.arange(most, device=indices.device)
+    table = indices[places.clamp(max=indices.shape[0] - 1)]
+    return table.to(torch.int32), seq_lens.to(torch.int32)
+
+
+@overload
+def gqa_csr(
+    q: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    indptr: Tensor,
+    indices: Tensor,
+    last_page_len: Tensor,
+    *,
+    cu_seqlens_q: Tensor | None = None,
+    max_q_len: int | None = None,
+    scale: float | None = None,
+    causal: bool | None = None,
+    window_left: int = -1,
+    logits_soft_cap: float = 0.0,
+    sinks: Tensor | None = None,
+    kv_layout: str = "NHD",
+    max_seq_len: int | None = None,
+    out: Tensor | None = None,
+    lse: Tensor | None = None,
+    return_lse: Literal[False] = False,
+) -> Tensor: ...
+@overload
+def gqa_csr(
+    q: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    indptr: Tensor,
+    indices: Tensor,
+    last_page_len: Tensor,
+    *,
+    cu_seqlens_q: Tensor | None = None,
+    max_q_len: int | None = None,
+    scale: float | None = None,
+    causal: bool | None = None,
+    window_left: int = -1,
+    logits_soft_cap: float = 0.0,
+    sinks: Tensor | None = None,
+    kv_layout: str = "NHD",
+    max_seq_len: int | None = None,
+    out: Tensor | None = None,
+    lse: Tensor | None = None,
+    return_lse: Literal[True],
+) -> Pair: ...
+def gqa_csr(
+    q: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    indptr: Tensor,
+    indices: Tensor,
+    last_page_len: Tensor,
+    *,
+    cu_seqlens_q: Tensor | None = None,
+    max_q_len: int | None = None,
+    scale: float | None = None,
+    causal: bool | None = None,
+    window_left: int = -1,
+    logits_soft_cap: float = 0.0,
+    sinks: Tensor | None = None,
+    kv_layout: str = "NHD",
+    max_seq_len: int | None = None,
+    out: Tensor | None = None,
+    lse: Tensor | None = None,
+    return_lse: bool = False,
+) -> Tensor | Pair:
+    """Compute gqa over FlashInfer's page lists: `block_table_from_csr`, then `gqa`.
+
+    Give `max_seq_len`, which bounds the table that is made.
+    """
+    k, v = nhd("gqa", k_cache, kv_layout), nhd("gqa", v_cache, kv_layout)
+    table, seq_lens = block_table_from_csr(
+        indptr, indices, last_page_len, page_size=k.shape[1], max_seq_len=max_seq_len
+    )
+    lengths = (table, seq_lens, cu_seqlens_q, sinks, max_q_len, max_seq_len)
+    call = Call(q, k, v, *lengths, scale, causal, window_left, logits_soft_cap)
+    if torch.is_grad_enabled():
+        refuse_grad("gqa", q=q, k_cache=k_cache, v_cache=v_cache, sinks=sinks)
+    return attend(_GQA, call, Wanted(out, lse, return_lse))

@@ -1,0 +1,171 @@
+"""One call of an attention op from Python: arguments as the compiled op takes them, or prefill."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn.attention.bias import causal_lower_right
+from torch.nn.functional import scaled_dot_product_attention
+
+from mirage_kernels import registration as registration  # registers all that the ops need
+from mirage_kernels.errors import (
+    InferenceOnlyError,
+    cache_layout_sentence,
+    requires_grad_sentence,
+    result_layout_sentence,
+)
+
+_OPS = torch.ops.mirage_kernels
+
+# Dense calls of so many query tokens per sequence are compute-bound: PyTorch's kernels are made for
+# those.
+PREFILL_TOKENS = 128
+
+Pair = tuple[Tensor, Tensor]
+
+
+class Forms(NamedTuple):
+    """The overloads of one op: with and without lse, and those that write given tensors."""
+
+    name: str
+    plain: Callable[..., Tensor]
+    with_lse: Callable[..., Pair]
+    out: Callable[..., None]
+    lse_out: Callable[..., None]
+
+
+def forms(name: str) -> Forms:
+    """Return the overloads of the op `name`."""
+    op = getattr(_OPS, name)
+    return Forms(name, op.default, op.lse, op.out, op.lse_out)
+
+
+class Wanted(NamedTuple):
+    """Where the results go, and which of them the caller wants back."""
+
+    out: Tensor | None
+    lse: Tensor | None
+    return_lse: bool
+
+
+class Call(NamedTuple):
+    """The arguments that all ops share; k and v are `[.., .., Hkv, D]`."""
+
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    block_table: Tensor | None
+    seq_lens: Tensor | None
+    cu_seqlens_q: Tensor | None
+    sinks: Tensor | None
+    max_q_len: int | None
+    max_seq_len: int | None
+    scale: float | None
+    causal: bool | None
+    window_left: int
+    logits_soft_cap: float
+
+    @property
+    def is_causal(self) -> bool:
+        """Say whether tokens see no later keys; by default those of paged calls do not."""
+        return self.block_table is not None if self.causal is None else self.causal
+
+    def arguments(self, q: Tensor) -> tuple[object, ...]:
+        """Return them as the ops take them, for q as `[tokens, Hq, D]`."""
+        lengths = (self.block_table, self.seq_lens, self.cu_seqlens_q, self.sinks)
+        most, tokens = self.max_seq_len, self.max_q_len
+        if tokens is None and self.q.dim() == 4:
+            tokens = self.q.shape[1]
+        bounds = (-1 if tokens is None else tokens, -1 if most is None else most)
+        scale = q.shape[-1] ** -0.5 if self.scale is None else self.scale
+        options = (scale, self.is_causal, self.window_left, self.logits_soft_cap)
+        return (q, self.k, self.v, *lengths, *bounds, *options)
+
+
+def is_prefill(call: Call, wanted: Wanted) -> bool:
+    """Say whether PyTorch's own attention computes the call, and is made for it."""
+    if call.block_table is not None or call.q.dim() != 4:  # at once for most calls
+        return False
+    options = (call.seq_lens, call.cu_seqlens_q, call.sinks, wanted.lse)
+    if any(option is not None for option in options) or wanted.return_lse:
+        return False
+    if call.window_left >= 0 or call.logits_soft_cap:
+        return False
+    tokens, keys = call.q.shape[1], call.k.shape[1]
+    if call.is_causal and tokens != keys:
+        # A token that sees no key is NaN there, and torch.compile does not trace the bias.
+        return PREFILL_TOKENS <= tokens < keys and not torch.compiler.is_compiling()
+    return tokens >= PREFILL_TOKENS and keys > 0
+
+
+def prefill(call: Call, out: Tensor | None) -> Tensor:
+    """Compute it with PyTorch's attention, which prefers cuDNN's kernels on GPUs 9.0 and later."""
+    q, k, v = (tensor.transpose(1, 2) for tensor in (call.q, call.k, call.v))
+    square = q.shape[2] == k.shape[2]
+    bias = None
+    if call.is_causal and not square:
+        bias = causal_lower_right(q.shape[2], k.shape[2])
+    y = scaled_dot_product_attention(
+        q,
+        k,
+        v,
+        attn_mask=bias,
+        is_causal=call.is_causal and square,
+        scale=call.scale,
+        enable_gqa=q.shape[1] != k.shape[1],
+    ).transpose(1, 2)
+    return y if out is None else out.copy_(y)
+
+
+def attend(op: Forms, call: Call, wanted: Wanted, norms: tuple[object, ...] = ()) -> Tensor | Pair:
+    """Call the op; `norms` are its arguments beyond those of gqa."""
+    shape = call.q.shape
+    is_flat = call.q.dim() <= 3
+    arguments = call.arguments(call.q if is_flat else call.q.reshape(-1, *shape[-2:])) + norms
+    needs_lse = wanted.return_lse or wanted.lse is not None
+    if wanted.out is None and wanted.lse is None:
+        if not needs_lse:
+            made = op.plain(*arguments)
+            return made if is_flat else made.view(shape)
+        made, sums = op.with_lse(*arguments)
+        return made.view(shape), sums.view(shape[:-1])
+    out = call.q.new_empty(shape) if wanted.out is None else wanted.out
+    if not needs_lse:
+        op.out(*arguments, out=_flat(op, "out", out, 3))
+        return out
+    lse = wanted.lse
+    if lse is None:
+        lse = call.q.new_empty(shape[:-1], dtype=torch.float32)
+    op.lse_out(*arguments, out=_flat(op, "out", out, 3), lse=_flat(op, "lse", lse, 2))
+    return (out, lse) if wanted.return_lse else out
+
+
+def _flat(op: Forms, name: str, result: Tensor, dims: int) -> Tensor:
+    """View `[B, T, ..]` as `[tokens, ..]`."""
+    if result.dim() == dims:
+        return result
+    collapses = result.dim() == dims + 1 and (
+        result.shape[0] == 1 or result.stride(0) == result.shape[1] * result.stride(1)
+    )
+    if not collapses:
+        raise RuntimeError(result_layout_sentence(op.name, name))
+    return result.flatten(0, 1)
+
+
+def nhd(op: str, cache: Tensor, kv_layout: str) -> Tensor:
+    """View a cache of either layout as `[pages, page size, Hkv, D]`."""
+    if kv_layout == "NHD":
+        return cache
+    if kv_layout != "HND":
+        raise RuntimeError(cache_layout_sentence(op, kv_layout))
+    return cache.transpose(1, 2)
+
+
+def refuse_grad(op: str, **inputs: Tensor | None) -> None:
+    """Refuse inputs that require grad, while gradients are recorded."""
+    for name, tensor in inputs.items():
+        if isinstance(tensor, Tensor) and tensor.requires_grad:
+            raise InferenceOnlyError(requires_grad_sentence(op, name))
