@@ -27,6 +27,10 @@ const Kernel kKernels[] = {
    64, ""},
 };
 const int kKernelCount = 4;
+
+const AttentionKernel kAttentionKernels[] = {{}};  // none
+const int kAttentionKernelCount = 0;
+
 const char* const kArch = "sm_80";
 
 }  // namespace mirage

@@ -10,12 +10,22 @@ cudaError_t gated_mlp_K4096_N14336_bf16(const LaunchArgs&, cudaStream_t);
 cudaError_t gated_mlp_K4096_N14336_fp16(const LaunchArgs&, cudaStream_t);
 cudaError_t gated_mlp_K4096_N4096_bf16(const LaunchArgs&, cudaStream_t);
 cudaError_t gated_mlp_K4096_N4096_fp16(const LaunchArgs&, cudaStream_t);
+cudaError_t layer_norm_linear_K4096_N4096_bf16(const LaunchArgs&, cudaStream_t);
+cudaError_t layer_norm_linear_K4096_N4096_fp16(const LaunchArgs&, cudaStream_t);
+cudaError_t layer_norm_linear_K4096_N6144_bf16(const LaunchArgs&, cudaStream_t);
+cudaError_t layer_norm_linear_K4096_N6144_fp16(const LaunchArgs&, cudaStream_t);
+cudaError_t layer_norm_linear_full_K4096_N4096_bf16(const LaunchArgs&, cudaStream_t);
+cudaError_t layer_norm_linear_full_K4096_N4096_fp16(const LaunchArgs&, cudaStream_t);
+cudaError_t layer_norm_linear_full_K4096_N6144_bf16(const LaunchArgs&, cudaStream_t);
+cudaError_t layer_norm_linear_full_K4096_N6144_fp16(const LaunchArgs&, cudaStream_t);
 cudaError_t lora_linear_K256_N4096_R16_bf16(const LaunchArgs&, cudaStream_t);
 cudaError_t lora_linear_K256_N4096_R16_fp16(const LaunchArgs&, cudaStream_t);
 cudaError_t lora_linear_K4096_N4096_R16_bf16(const LaunchArgs&, cudaStream_t);
 cudaError_t lora_linear_K4096_N4096_R16_fp16(const LaunchArgs&, cudaStream_t);
 cudaError_t lora_linear_K4096_N4096_R64_bf16(const LaunchArgs&, cudaStream_t);
 cudaError_t lora_linear_K4096_N4096_R64_fp16(const LaunchArgs&, cudaStream_t);
+cudaError_t ntrans_K4096_bf16(const LaunchArgs&, cudaStream_t);
+cudaError_t ntrans_K4096_fp16(const LaunchArgs&, cudaStream_t);
 cudaError_t rms_norm_gated_mlp_K4096_N14336_bf16(const LaunchArgs&, cudaStream_t);
 cudaError_t rms_norm_gated_mlp_K4096_N14336_fp16(const LaunchArgs&, cudaStream_t);
 cudaError_t rms_norm_linear_K4096_N4096_bf16(const LaunchArgs&, cudaStream_t);
@@ -28,6 +38,54 @@ cudaError_t rms_norm_linear_full_K3584_N4608_bf16(const LaunchArgs&, cudaStream_
 cudaError_t rms_norm_linear_full_K3584_N4608_fp16(const LaunchArgs&, cudaStream_t);
 cudaError_t rms_norm_linear_full_K4096_N6144_bf16(const LaunchArgs&, cudaStream_t);
 cudaError_t rms_norm_linear_full_K4096_N6144_fp16(const LaunchArgs&, cudaStream_t);
+cudaError_t gqa_D128_bf16(const AttentionArgs&, cudaStream_t);
+int64_t gqa_D128_bf16_workspace(const AttentionArgs&);
+cudaError_t gqa_D128_fp16(const AttentionArgs&, cudaStream_t);
+int64_t gqa_D128_fp16_workspace(const AttentionArgs&);
+cudaError_t gqa_D192_bf16(const AttentionArgs&, cudaStream_t);
+int64_t gqa_D192_bf16_workspace(const AttentionArgs&);
+cudaError_t gqa_D192_fp16(const AttentionArgs&, cudaStream_t);
+int64_t gqa_D192_fp16_workspace(const AttentionArgs&);
+cudaError_t gqa_D256_bf16(const AttentionArgs&, cudaStream_t);
+int64_t gqa_D256_bf16_workspace(const AttentionArgs&);
+cudaError_t gqa_D256_fp16(const AttentionArgs&, cudaStream_t);
+int64_t gqa_D256_fp16_workspace(const AttentionArgs&);
+cudaError_t gqa_D64_bf16(const AttentionArgs&, cudaStream_t);
+int64_t gqa_D64_bf16_workspace(const AttentionArgs&);
+cudaError_t gqa_D64_fp16(const AttentionArgs&, cudaStream_t);
+int64_t gqa_D64_fp16_workspace(const AttentionArgs&);
+cudaError_t gqa_D96_bf16(const AttentionArgs&, cudaStream_t);
+int64_t gqa_D96_bf16_workspace(const AttentionArgs&);
+cudaError_t gqa_D96_fp16(const AttentionArgs&, cudaStream_t);
+int64_t gqa_D96_fp16_workspace(const AttentionArgs&);
+cudaError_t gqa_full_D128_bf16(const AttentionArgs&, cudaStream_t);
+int64_t gqa_full_D128_bf16_workspace(const AttentionArgs&);
+cudaError_t gqa_full_D128_fp16(const AttentionArgs&, cudaStream_t);
+int64_t gqa_full_D128_fp16_workspace(const AttentionArgs&);
+cudaError_t gqa_full_D256_bf16(const AttentionArgs&, cudaStream_t);
+int64_t gqa_full_D256_bf16_workspace(const AttentionArgs&);
+cudaError_t gqa_full_D256_fp16(const AttentionArgs&, cudaStream_t);
+int64_t gqa_full_D256_fp16_workspace(const AttentionArgs&);
+cudaError_t qk_norm_attention_D128_bf16(const AttentionArgs&, cudaStream_t);
+int64_t qk_norm_attention_D128_bf16_workspace(const AttentionArgs&);
+cudaError_t qk_norm_attention_D128_fp16(const AttentionArgs&, cudaStream_t);
+int64_t qk_norm_attention_D128_fp16_workspace(const AttentionArgs&);
+cudaError_t qk_norm_attention_D64_bf16(const AttentionArgs&, cudaStream_t);
+int64_t qk_norm_attention_D64_bf16_workspace(const AttentionArgs&);
+cudaError_t qk_norm_attention_D64_fp16(const AttentionArgs&, cudaStream_t);
+int64_t qk_norm_attention_D64_fp16_workspace(const AttentionArgs&);
+cudaError_t sliding_window_attention_D128_bf16(const AttentionArgs&, cudaStream_t);
+int64_t sliding_window_attention_D128_bf16_workspace(const AttentionArgs&);
+cudaError_t sliding_window_attention_D128_fp16(const AttentionArgs&, cudaStream_t);
+int64_t sliding_window_attention_D128_fp16_workspace(const AttentionArgs&);
+cudaError_t sliding_window_attention_D256_bf16(const AttentionArgs&, cudaStream_t);
+int64_t sliding_window_attention_D256_bf16_workspace(const AttentionArgs&);
+cudaError_t sliding_window_attention_D256_fp16(const AttentionArgs&, cudaStream_t);
+int64_t sliding_window_attention_D256_fp16_workspace(const AttentionArgs&);
+cudaError_t sliding_window_attention_D64_bf16(const AttentionArgs&, cudaStream_t);
+int64_t sliding_window_attention_D64_bf16_workspace(const AttentionArgs&);
+cudaError_t sliding_window_attention_D64_fp16(const AttentionArgs&, cudaStream_t);
+int64_t sliding_window_attention_D64_fp16_workspace(const AttentionArgs&);
 }  // namespace generated
 
 const Kernel kKernels[] = {
@@ -43,6 +101,30 @@ const Kernel kKernels[] = {
   {"gated_mlp", "fp16", {{"K", 4096}, {"N", 4096}}, 2,
    generated::gated_mlp_K4096_N4096_fp16, "gated_mlp/K4096_N4096_fp16",
    64, ""},
+  {"layer_norm_linear", "bf16", {{"K", 4096}, {"N", 4096}}, 2,
+   generated::layer_norm_linear_K4096_N4096_bf16, "layer_norm_linear/K4096_N4096_bf16",
+   32, ""},
+  {"layer_norm_linear", "fp16", {{"K", 4096}, {"N", 4096}}, 2,
+   generated::layer_norm_linear_K4096_N4096_fp16, "layer_norm_linear/K4096_N4096_fp16",
+   32, ""},
+  {"layer_norm_linear", "bf16", {{"K", 4096}, {"N", 6144}}, 2,
+   generated::layer_norm_linear_K4096_N6144_bf16, "layer_norm_linear/K4096_N6144_bf16",
+   32, ""},
+  {"layer_norm_linear", "fp16", {{"K", 4096}, {"N", 6144}}, 2,
+   generated::layer_norm_linear_K4096_N6144_fp16, "layer_norm_linear/K4096_N6144_fp16",
+   32, ""},
+  {"layer_norm_linear_full", "bf16", {{"K", 4096}, {"N", 4096}}, 2,
+   generated::layer_norm_linear_full_K4096_N4096_bf16, "layer_norm_linear_full/K4096_N4096_bf16",
+   32, "norm_bias bias"},
+  {"layer_norm_linear_full", "fp16", {{"K", 4096}, {"N", 4096}}, 2,
+   generated::layer_norm_linear_full_K4096_N4096_fp16, "layer_norm_linear_full/K4096_N4096_fp16",
+   32, "norm_bias bias"},
+  {"layer_norm_linear_full", "bf16", {{"K", 4096}, {"N", 6144}}, 2,
+   generated::layer_norm_linear_full_K4096_N6144_bf16, "layer_norm_linear_full/K4096_N6144_bf16",
+   32, "norm_bias bias"},
+  {"layer_norm_linear_full", "fp16", {{"K", 4096}, {"N", 6144}}, 2,
+   generated::layer_norm_linear_full_K4096_N6144_fp16, "layer_norm_linear_full/K4096_N6144_fp16",
+   32, "norm_bias bias"},
   {"lora_linear", "bf16", {{"K", 256}, {"N", 4096}, {"R", 16}}, 3,
    generated::lora_linear_K256_N4096_R16_bf16, "lora_linear/K256_N4096_R16_bf16",
    128, ""},
@@ -61,6 +143,12 @@ const Kernel kKernels[] = {
   {"lora_linear", "fp16", {{"K", 4096}, {"N", 4096}, {"R", 64}}, 3,
    generated::lora_linear_K4096_N4096_R64_fp16, "lora_linear/K4096_N4096_R64_fp16",
    32, ""},
+  {"ntrans", "bf16", {{"K", 4096}}, 1,
+   generated::ntrans_K4096_bf16, "ntrans/K4096_bf16",
+   0, ""},
+  {"ntrans", "fp16", {{"K", 4096}}, 1,
+   generated::ntrans_K4096_fp16, "ntrans/K4096_fp16",
+   0, ""},
   {"rms_norm_gated_mlp", "bf16", {{"K", 4096}, {"N", 14336}}, 2,
    generated::rms_norm_gated_mlp_K4096_N14336_bf16, "rms_norm_gated_mlp/K4096_N14336_bf16",
    32, ""},
@@ -98,7 +186,108 @@ const Kernel kKernels[] = {
    generated::rms_norm_linear_full_K4096_N6144_fp16, "rms_norm_linear_full/K4096_N6144_fp16",
    64, "bias weight_offset"},
 };
-const int kKernelCount = 22;
+const int kKernelCount = 32;
+
+const AttentionKernel kAttentionKernels[] = {
+  {"gqa", "bf16", 128,
+   generated::gqa_D128_bf16,
+   generated::gqa_D128_bf16_workspace,
+   "gqa/D128_bf16", ""},
+  {"gqa", "fp16", 128,
+   generated::gqa_D128_fp16,
+   generated::gqa_D128_fp16_workspace,
+   "gqa/D128_fp16", ""},
+  {"gqa", "bf16", 192,
+   generated::gqa_D192_bf16,
+   generated::gqa_D192_bf16_workspace,
+   "gqa/D192_bf16", ""},
+  {"gqa", "fp16", 192,
+   generated::gqa_D192_fp16,
+   generated::gqa_D192_fp16_workspace,
+   "gqa/D192_fp16", ""},
+  {"gqa", "bf16", 256,
+   generated::gqa_D256_bf16,
+   generated::gqa_D256_bf16_workspace,
+   "gqa/D256_bf16", ""},
+  {"gqa", "fp16", 256,
+   generated::gqa_D256_fp16,
+   generated::gqa_D256_fp16_workspace,
+   "gqa/D256_fp16", ""},
+  {"gqa", "bf16", 64,
+   generated::gqa_D64_bf16,
+   generated::gqa_D64_bf16_workspace,
+   "gqa/D64_bf16", ""},
+  {"gqa", "fp16", 64,
+   generated::gqa_D64_fp16,
+   generated::gqa_D64_fp16_workspace,
+   "gqa/D64_fp16", ""},
+  {"gqa", "bf16", 96,
+   generated::gqa_D96_bf16,
+   generated::gqa_D96_bf16_workspace,
+   "gqa/D96_bf16", ""},
+  {"gqa", "fp16", 96,
+   generated::gqa_D96_fp16,
+   generated::gqa_D96_fp16_workspace,
+   "gqa/D96_fp16", ""},
+  {"gqa_full", "bf16", 128,
+   generated::gqa_full_D128_bf16,
+   generated::gqa_full_D128_bf16_workspace,
+   "gqa_full/D128_bf16", ""},
+  {"gqa_full", "fp16", 128,
+   generated::gqa_full_D128_fp16,
+   generated::gqa_full_D128_fp16_workspace,
+   "gqa_full/D128_fp16", ""},
+  {"gqa_full", "bf16", 256,
+   generated::gqa_full_D256_bf16,
+   generated::gqa_full_D256_bf16_workspace,
+   "gqa_full/D256_bf16", ""},
+  {"gqa_full", "fp16", 256,
+   generated::gqa_full_D256_fp16,
+   generated::gqa_full_D256_fp16_workspace,
+   "gqa_full/D256_fp16", ""},
+  {"qk_norm_attention", "bf16", 128,
+   generated::qk_norm_attention_D128_bf16,
+   generated::qk_norm_attention_D128_bf16_workspace,
+   "qk_norm_attention/D128_bf16", ""},
+  {"qk_norm_attention", "fp16", 128,
+   generated::qk_norm_attention_D128_fp16,
+   generated::qk_norm_attention_D128_fp16_workspace,
+   "qk_norm_attention/D128_fp16", ""},
+  {"qk_norm_attention", "bf16", 64,
+   generated::qk_norm_attention_D64_bf16,
+   generated::qk_norm_attention_D64_bf16_workspace,
+   "qk_norm_attention/D64_bf16", ""},
+  {"qk_norm_attention", "fp16", 64,
+   generated::qk_norm_attention_D64_fp16,
+   generated::qk_norm_attention_D64_fp16_workspace,
+   "qk_norm_attention/D64_fp16", ""},
+  {"sliding_window_attention", "bf16", 128,
+   generated::sliding_window_attention_D128_bf16,
+   generated::sliding_window_attention_D128_bf16_workspace,
+   "sliding_window_attention/D128_bf16", ""},
+  {"sliding_window_attention", "fp16", 128,
+   generated::sliding_window_attention_D128_fp16,
+   generated::sliding_window_attention_D128_fp16_workspace,
+   "sliding_window_attention/D128_fp16", ""},
+  {"sliding_window_attention", "bf16", 256,
+   generated::sliding_window_attention_D256_bf16,
+   generated::sliding_window_attention_D256_bf16_workspace,
+   "sliding_window_attention/D256_bf16", ""},
+  {"sliding_window_attention", "fp16", 256,
+   generated::sliding_window_attention_D256_fp16,
+   generated::sliding_window_attention_D256_fp16_workspace,
+   "sliding_window_attention/D256_fp16", ""},
+  {"sliding_window_attention", "bf16", 64,
+   generated::sliding_window_attention_D64_bf16,
+   generated::sliding_window_attention_D64_bf16_workspace,
+   "sliding_window_attention/D64_bf16", ""},
+  {"sliding_window_attention", "fp16", 64,
+   generated::sliding_window_attention_D64_fp16,
+   generated::sliding_window_attention_D64_fp16_workspace,
+   "sliding_window_attention/D64_fp16", ""},
+};
+const int kAttentionKernelCount = 24;
+
 const char* const kArch = "sm_90a";
 
 }  // namespace mirage

@@ -1,0 +1,155 @@
+# mirage-kernels generate layer_norm_linear_full --arch sm_90a --dtype bf16 --shape K=4096,N=4096
+#
+# Formula   [M, N] = linear(layer_norm(x, eps) * norm_weight + norm_bias, weight) + bias
+# Shape     GPT-J-6B q_proj, TP 1 (no bias)
+# muGraph   one kernel; grid.x cuts N, grid.y cuts M, the loop cuts K. Before the loop: sum_x,
+#           mean_x, x_minus_mean_x_squared, sum_x_minus_mean_x_squared, root. In the loop:
+#           scaled_normed_x_tile_2_minus_mean_x_plus,
+#           scaled_normed_x_tile_2_minus_mean_x_plus_product; carried:
+#           scaled_normed_x_tile_2_minus_mean_x_plus_product_total; the rest after it.
+# Found     the first by predicted time of 173 proved muGraphs that passes the numeric gate and has
+#           a plan (61769 states, 173 candidates).
+# Proved    equal to the recipe on 15 random draws over finite fields, for the tiles of all 3
+#           variants, at full extents and uneven edges; a wrong muGraph passes with probability at
+#           most 2^-56.8.
+# Accuracy  emulated error against float64 (unfused program's): unit 2.2e-03 (2.6e-03), tiny 2.1e-03
+#           (2.6e-03), outliers 2.1e-03 (2.7e-03), wide 2.2e-03 (2.6e-03).
+# Expects   x [M, K] rows 16-byte aligned, any row stride, norm_weight [K] contiguous, norm_bias [K]
+#           contiguous, weight [N, K] contiguous, bias [N] contiguous, out [M, N] contiguous; any M
+#           >= 0.
+# Launch    up to 8 tokens 128 blocks of 8 warps; up to 16 tokens 128 blocks of 8 warps; any number
+#           of tokens 128 blocks of 8 warps per 32.
+
+import torch
+import triton
+import triton.language as tl
+
+K = 4096
+N = 4096
+BLOCK_M = 16
+BLOCK_N = 32
+BLOCK_K = 128
+BLOCK_K_whole = 4096
+
+
+@triton.jit
+def _layer_norm_linear_full(
+    x_ptr,
+    norm_weight_ptr,
+    norm_bias_ptr,
+    weight_ptr,
+    bias_ptr,
+    out_ptr,
+    M,
+    x_stride,
+    eps,
+    N: tl.constexpr,
+    K: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+    BLOCK_K_whole: tl.constexpr,
+):
+    n = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
+    m = tl.program_id(1) * BLOCK_M + tl.arange(0, BLOCK_M)
+    k_whole = tl.arange(0, BLOCK_K_whole)
+    x_tile = tl.load(
+        x_ptr + m[:, None] * x_stride + k_whole[None, :],
+        mask=(m[:, None] < M) & (k_whole[None, :] < K),
+        other=0.0,
+    )  # [M, K]
+    sum_x = tl.sum(tl.where(k_whole[None, :] < K, x_tile.to(tl.float32), 0.0), axis=1)  # [M]
+    mean_x = sum_x / K  # [M]
+    x_minus_mean_x = x_tile.to(tl.float32) - mean_x[:, None]  # [M, K]
+    x_minus_mean_x_squared = x_minus_mean_x * x_minus_mean_x  # [M, K]
+    sum_x_minus_mean_x_squared = tl.sum(
+        tl.where(k_whole[None, :] < K, x_minus_mean_x_squared, 0.0), axis=1
+    )
+    mean_x_minus_mean_x_squared = sum_x_minus_mean_x_squared / K  # [M]
+    mean_x_minus_mean_x_squared_plus = eps + mean_x_minus_mean_x_squared  # [M]
+    root = tl.sqrt(mean_x_minus_mean_x_squared_plus)  # [M]
+    scaled_normed_x_tile_2_minus_mean_x_plus_product = tl.zeros((BLOCK_N, BLOCK_M), tl.float32)
+    for k0 in range(0, K, BLOCK_K):
+        k = k0 + tl.arange(0, BLOCK_K)
+        x_tile_2 = tl.load(
+            x_ptr + m[:, None] * x_stride + k[None, :],
+            mask=(m[:, None] < M) & (k[None, :] < K),
+            other=0.0,
+        )  # [M, K]
+        norm_weight_tile = tl.load(
+            norm_weight_ptr + k,
+            mask=k < K,
+            other=0.0,
+        )  # [K]
+        norm_bias_tile = tl.load(
+            norm_bias_ptr + k,
+            mask=k < K,
+            other=0.0,
+        )  # [K]
+        weight_tile = tl.load(
+            weight_ptr + n[:, None] * K + k[None, :],
+            mask=(n[:, None] < N) & (k[None, :] < K),
+            other=0.0,
+        )  # [N, K]
+        x_tile_2_minus_mean_x = x_tile_2.to(tl.float32) - mean_x[:, None]  # [M, K]
+        normed_x_tile_2_minus_mean_x = x_tile_2_minus_mean_x / root[:, None]  # [M, K]
+        scaled_normed_x_tile_2_minus_mean_x = (
+            normed_x_tile_2_minus_mean_x * norm_weight_tile.to(tl.float32)[None, :]
+        )
+        scaled_normed_x_tile_2_minus_mean_x_plus_wide = (
+            scaled_normed_x_tile_2_minus_mean_x + norm_bias_tile.to(tl.float32)[None, :]
+        )
+        scaled_normed_x_tile_2_minus_mean_x_plus = scaled_normed_x_tile_2_minus_mean_x_plus_wide.to(
+            x_ptr.dtype.element_ty
+        )
+        scaled_normed_x_tile_2_minus_mean_x_plus_product += tl.dot(
+            weight_tile, tl.trans(scaled_normed_x_tile_2_minus_mean_x_plus)
+        )
+    bias_tile = tl.load(
+        bias_ptr + n,
+        mask=n < N,
+        other=0.0,
+    )  # [N]
+    scaled_normed_x_tile_2_minus_mean_x_plus_product_total = (
+        scaled_normed_x_tile_2_minus_mean_x_plus_product
+    )
+    scaled_normed_x_tile_2_minus_mean_x_plus_product_plus = (
+        bias_tile[:, None] + scaled_normed_x_tile_2_minus_mean_x_plus_product_total
+    )
+    tl.store(
+        out_ptr + m[None, :] * N + n[:, None],
+        scaled_normed_x_tile_2_minus_mean_x_plus_product_plus.to(out_ptr.dtype.element_ty),
+        mask=(n[:, None] < N) & (m[None, :] < M),
+    )  # [N, M]
+
+
+def layer_norm_linear_full(
+    x: torch.Tensor,
+    norm_weight: torch.Tensor,
+    norm_bias: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor,
+    eps: float,
+) -> torch.Tensor:
+    """Return out [M, N]."""
+    M = x.shape[0]
+    out = torch.empty(M, N, dtype=x.dtype, device=x.device)
+    grid = (triton.cdiv(N, BLOCK_N), triton.cdiv(M, BLOCK_M))
+    _layer_norm_linear_full[grid](
+        x,
+        norm_weight,
+        norm_bias,
+        weight,
+        bias,
+        out,
+        M,
+        x.stride(0),
+        eps,
+        N,
+        K,
+        BLOCK_N,
+        BLOCK_M,
+        BLOCK_K,
+        BLOCK_K_whole,
+    )
+    return out
