@@ -6,18 +6,22 @@
 fill every bucket unevenly, up to what a kernel serves; x ends where its allocation ends, so that
 reading past it shows. `initcheck` watches for reads of memory that nothing wrote, `racecheck` and
 `synccheck` the ring and the sums that meet in shared memory. `--largest N` leaves out kernels with
-weights of more elements.
+weights of more elements, `--only TEXT` those without TEXT in their names. Attention
+kernels get calls of their own, small ones: `sanitize_attention.py`.
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Iterator
 from math import prod
 
+import sanitize_attention
 import torch
 
 from mirage_kernels import KernelEntry, constant_weights, kernel_table
+from mirage_kernels.generator.attention_workloads import ATTENTION
 from mirage_kernels.generator.commands.workload import Workload
 from mirage_kernels.generator.ir.dtypes import DType
 from mirage_kernels.generator.recipe import catalog
@@ -29,21 +33,26 @@ def main() -> int:
     """Run every variant of every kernel; return 1 if a result is not finite."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--largest", type=int, default=1 << 40, metavar="N")
+    parser.add_argument("--only", default="", metavar="TEXT")
     arguments = parser.parse_args()
-    chosen = [k for k in kernel_table() if prod(k.dims.values()) <= arguments.largest]
+    small = [k for k in kernel_table() if prod(k.dims.values()) <= arguments.largest]
+    chosen = [k for k in small if arguments.only in k.name]
     constant_weights()
-    calls = [(k, m) for k in chosen for m in TOKENS if m <= (k.max_tokens or m)]
-    bad = sum(not finite(kernel, tokens) for kernel, tokens in calls)
-    print(f"{len(chosen)} kernels, {len(calls)} calls, {bad} not finite")
+    finite = [bool(torch.isfinite(y).all()) for kernel in chosen for y in results(kernel)]
+    bad = finite.count(False)
+    print(f"{len(chosen)} kernels, {len(finite)} calls, {bad} not finite")
     return int(bad > 0)
 
 
-def finite(kernel: KernelEntry, tokens: int) -> bool:
-    """Run a kernel and say whether its result is finite."""
-    work = Workload(
-        catalog()[kernel.recipe], DType(kernel.dtype), {**kernel.dims, "M": tokens}, "cuda"
-    )
-    return bool(torch.isfinite(work.subject().ours(*work.inputs(0))).all())
+def results(kernel: KernelEntry) -> Iterator[torch.Tensor]:
+    """Run all variants of a kernel and yield what they compute."""
+    if kernel.recipe in ATTENTION:
+        yield from sanitize_attention.results(kernel)
+        return
+    source, dtype = catalog()[kernel.recipe], DType(kernel.dtype)
+    for tokens in (m for m in TOKENS if m <= (kernel.max_tokens or m)):
+        work = Workload(source, dtype, {**kernel.dims, "M": tokens}, "cuda")
+        yield work.subject().ours(*work.inputs(0))
 
 
 if __name__ == "__main__":

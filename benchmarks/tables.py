@@ -8,14 +8,19 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TypedDict
+
+import attention_tables
+from attention_tables import line
 
 HERE = Path(__file__).resolve().parent
 README = HERE.parent / "README.md"
 PERFORMANCE = HERE.parent / "docs" / "performance.md"
-BEGIN, END = "<!-- measured: python benchmarks/tables.py -->", "<!-- end of measured -->"
+Marks = tuple[str, str]
+MEASURED: Marks = ("<!-- measured: python benchmarks/tables.py -->", "<!-- end of measured -->")
+ATTENTION: Marks = ("<!-- attention: python benchmarks/tables.py -->", "<!-- end of attention -->")
 SHOWN = (1, 8, 16, 32, 64)  # tokens, in the README
 Group = tuple[str, str, str]  # recipe, static dims, type
 
@@ -40,8 +45,11 @@ class Row(TypedDict):
 
 def main(arguments: list[str]) -> int:
     """Rewrite or check the measured parts of both pages."""
-    made = {README: short(), PERFORMANCE: long()}
-    pages = {page: _filled(page.read_text(), part) for page, part in made.items()}
+    made: dict[Path, Mapping[Marks, str]] = {
+        README: {MEASURED: short(), ATTENTION: attention_tables.short()},
+        PERFORMANCE: {MEASURED: long(), ATTENTION: attention_tables.long()},
+    }
+    pages = {page: _filled(page.read_text(), parts) for page, parts in made.items()}
     if "--check" in arguments:
         return int(any(page.read_text() != text for page, text in pages.items()))
     for page, text in pages.items():
@@ -49,23 +57,25 @@ def main(arguments: list[str]) -> int:
     return 0
 
 
-def _filled(text: str, part: str) -> str:
-    before, _, rest = text.partition(BEGIN)
-    _, _, after = rest.partition(END)
-    return f"{before}{BEGIN}\n\n{part}\n{END}{after}"
+def _filled(text: str, parts: Mapping[Marks, str]) -> str:
+    for (begin, end), part in parts.items():
+        before, _, rest = text.partition(begin)
+        _, _, after = rest.partition(end)
+        text = f"{before}{begin}\n\n{part}\n{end}{after}"
+    return text
 
 
 def short() -> str:
     """Return the README's table: ours / floor by tokens, and PyTorch eager's."""
     heads = ["op", "shape", "type", *(f"M = {m}" for m in SHOWN)]
-    lines = [_line(heads), _line(["---"] * len(heads))]
+    lines = [line(heads), line(["---"] * len(heads))]
     for path in results():
         if "compile" in path.name:
             continue  # the same kernels again, beside torch.compile
         for (recipe, shape, dtype), rows in groups(rows_of(path)).items():
             by_tokens = {row["dims"]["M"]: row for row in rows}
             cells = [_short(by_tokens.get(m)) for m in SHOWN]
-            lines.append(_line([recipe, shape, dtype, *cells]))
+            lines.append(line([recipe, shape, dtype, *cells]))
     return "\n".join([*lines, ""])
 
 
@@ -82,8 +92,9 @@ def long() -> str:
 
 
 def results() -> list[Path]:
-    """Return the result files of `mirage-kernels bench`."""
-    return sorted((HERE / "results").glob("bench_*.json"))
+    """Return the result files of `mirage-kernels bench`, but for those of attention."""
+    found = set((HERE / "results").glob("bench_*.json"))
+    return sorted(found - set(attention_tables.attention_results()))
 
 
 def rows_of(path: Path) -> list[Row]:
@@ -117,8 +128,8 @@ def _tables(rows: list[Row]) -> Iterator[str]:
         heads += ["torch.compile"] if with_compile else []
         heads += ["error (eager's)"]
         yield f"**{recipe}**, {shape}, {dtype}\n"
-        yield from (_line(heads), _line(["---"] * len(heads)))
-        yield from (_line(_cells(row, with_compile)) for row in own)
+        yield from (line(heads), line(["---"] * len(heads)))
+        yield from (line(_cells(row, with_compile)) for row in own)
         yield ""
 
 
@@ -129,10 +140,6 @@ def _cells(row: Row, with_compile: bool) -> list[str]:
     if with_compile:
         cells.append("" if row["compile_us"] is None else f"{row['compile_us']:.1f}")
     return [*cells, f"{row['error_ours']:.1e} ({row['error_eager']:.1e})"]
-
-
-def _line(cells: list[str]) -> str:
-    return f"| {' | '.join(cells)} |"
 
 
 if __name__ == "__main__":

@@ -78,7 +78,11 @@ def plan_jobs(toolchain: Toolchain, arch: str, kernels_dir: Path) -> list[Job]:
             f"{kernels_dir}/{arch} holds no emitted kernels",
             f"`mirage-kernels generate rms_norm_linear --arch {arch}` makes some",
         )
-    cuda_sources = [*sorted(emitted.rglob("*.cu")), *sorted((ROOT / "csrc/bench").glob("*.cu"))]
+    by_hand = [
+        *sorted((ROOT / "csrc/append").glob("*.cu")),
+        *sorted((ROOT / "csrc/bench").glob("*.cu")),
+    ]
+    cuda_sources = [*sorted(emitted.rglob("*.cu")), *by_hand]
     host_sources = [*sorted((ROOT / "csrc/torch").glob("*.cpp")), emitted / "table.cpp"]
     objects = ROOT / "build" / arch
     nvcc = _nvcc_command(toolchain, arch)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import difflib
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TypeVar
 
 from mirage_kernels.generator.errors import FileError, MirageError
 from mirage_kernels.generator.files import write_whole
@@ -15,11 +16,13 @@ from mirage_kernels.generator.ir import DType, Graph, dumps, to_json
 from mirage_kernels.generator.ir import check as check_graph
 from mirage_kernels.generator.pipeline import Result, proof_cases, prove_record
 from mirage_kernels.generator.recipe import Recipe, Shape, catalog, trace
-from mirage_kernels.generator.record import MUGRAPH_ENDING, KernelRecord, load_record
+from mirage_kernels.generator.record import MUGRAPH_ENDING, Emitted, KernelRecord, load_emitted
 from mirage_kernels.generator.request import Event, Progress
 from mirage_kernels.generator.search.gate import Gate
 from mirage_kernels.generator.sources import sources_of, table_of
 from mirage_kernels.generator.target import TARGETS
+
+E = TypeVar("E", bound=Emitted)
 
 
 @dataclass(frozen=True)
@@ -42,16 +45,22 @@ def write(results: Sequence[Result], kernels_dir: Path) -> list[Path]:
         for name, text in result.files.items():
             written.append(write_whole(kernels_dir / name, text))
     for arch in sorted({r.request.arch for r in results}):
-        table = table_of(arch, list(records(kernels_dir, arch).values()))
+        table = table_of(arch, list(emitted(kernels_dir, arch).values()))
         written.append(write_whole(kernels_dir / arch / "table.cpp", table))
     return written
 
 
-def records(kernels_dir: Path, arch: str = "*") -> dict[str, KernelRecord]:
+def emitted(kernels_dir: Path, arch: str = "*") -> dict[str, Emitted]:
     """Return every committed kernel by the path of its record below the folder."""
     paths = sorted(kernels_dir.glob(f"{arch}/*/*.json"))
     paths = [p for p in paths if not p.name.endswith(MUGRAPH_ENDING)]
-    return {str(p.relative_to(kernels_dir)): load_record(p) for p in paths}
+    return {str(p.relative_to(kernels_dir)): load_emitted(p) for p in paths}
+
+
+def records(kernels_dir: Path, arch: str = "*") -> dict[str, KernelRecord]:
+    """Return the committed kernels that stream weights, which are tuned and measured alike."""
+    found = emitted(kernels_dir, arch).items()
+    return {path: record for path, record in found if isinstance(record, KernelRecord)}
 
 
 def check(kernels_dir: Path, *, progress: Progress, jobs: int | None = None) -> list[Difference]:
@@ -60,7 +69,7 @@ def check(kernels_dir: Path, *, progress: Progress, jobs: int | None = None) -> 
     Returns what differs: a recipe that is gone, a muGraph that does not prove, a proof record or a
     source that is not byte for byte what the generator makes, a file that nothing makes.
     """
-    found = records(kernels_dir)
+    found = emitted(kernels_dir)
     differences = []
     expected: dict[str, str] = {}
     for done, (path, outcome) in enumerate(_remade_by_path(found, jobs), start=1):
@@ -77,7 +86,7 @@ def check(kernels_dir: Path, *, progress: Progress, jobs: int | None = None) -> 
 
 
 def _remade_by_path(
-    found: dict[str, KernelRecord], jobs: int | None
+    found: Mapping[str, Emitted], jobs: int | None
 ) -> Iterator[tuple[str, dict[str, str] | MirageError]]:
     """Yield what `_remade` says of every record; an interrupt waits for nothing."""
     alike: dict[str, list[str]] = {}
@@ -92,13 +101,13 @@ def _remade_by_path(
         pool.shutdown(wait=False, cancel_futures=True)
 
 
-def _what_is_proved(record: KernelRecord) -> str:
+def _what_is_proved(record: Emitted) -> str:
     """Return all that a proof depends on: finite fields know neither storage type nor GPU."""
     graph = dumps(to_json(record.graph)).replace(DType.BF16.value, DType.FP16.value)
     return repr((record.recipe, sorted(record.shape.items()), proof_cases(record), graph))
 
 
-def _remade(alike: Sequence[KernelRecord]) -> list[dict[str, str] | MirageError]:
+def _remade(alike: Sequence[Emitted]) -> list[dict[str, str] | MirageError]:
     """Return the files of records of which one proof holds for all, or why there are none."""
     try:
         proof = proved_again(alike[0]).proof
@@ -107,7 +116,7 @@ def _remade(alike: Sequence[KernelRecord]) -> list[dict[str, str] | MirageError]
     return [_emitted(replace(record, proof=proof)) for record in alike]
 
 
-def _emitted(proved: KernelRecord) -> dict[str, str] | MirageError:
+def _emitted(proved: Emitted) -> dict[str, str] | MirageError:
     try:
         recipe, spec = _spec_of(proved)
         check_graph(proved.graph)
@@ -117,7 +126,7 @@ def _emitted(proved: KernelRecord) -> dict[str, str] | MirageError:
         return error
 
 
-def proved_again(record: KernelRecord) -> KernelRecord:
+def proved_again(record: E) -> E:
     """Return the record with its proof made anew from the recipe as it is now.
 
     Raises VerifyError when the muGraph does not prove.
@@ -125,7 +134,7 @@ def proved_again(record: KernelRecord) -> KernelRecord:
     return prove_record(record, _spec_of(record)[1], lambda event: None)
 
 
-def _spec_of(record: KernelRecord) -> tuple[Recipe, Graph]:
+def _spec_of(record: Emitted) -> tuple[Recipe, Graph]:
     known = catalog()
     if record.recipe not in known:
         raise FileError(f"recipe {record.recipe} is not in the catalog any more")

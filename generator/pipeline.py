@@ -13,8 +13,10 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from enum import Enum
 from typing import TypeVar
 
+from mirage_kernels.generator.attention import attention_cases, planned_attention
 from mirage_kernels.generator.errors import PlanError, SearchError
 from mirage_kernels.generator.ir import Graph, retile
 from mirage_kernels.generator.ir import check as check_graph
@@ -23,13 +25,17 @@ from mirage_kernels.generator.jobs.executors import Local
 from mirage_kernels.generator.jobs.job import Job
 from mirage_kernels.generator.jobs.run import Workshop, complete
 from mirage_kernels.generator.jobs.store import Store
+from mirage_kernels.generator.plan.attention_lower import attention_program
+from mirage_kernels.generator.plan.attention_variants import attention_variants
 from mirage_kernels.generator.plan.lower import roles_of, tile_program
+from mirage_kernels.generator.plan.program import TileProgram
 from mirage_kernels.generator.plan.threads import with_threads
 from mirage_kernels.generator.plan.tiles import Planning
-from mirage_kernels.generator.plan.variants import variants
+from mirage_kernels.generator.plan.variants import ALIGNED_ELEMENTS, Variant, variants
 from mirage_kernels.generator.recipe import output_type, trace
 from mirage_kernels.generator.record import (
     About,
+    AttentionRecord,
     KernelRecord,
     MuGraphRecord,
     Record,
@@ -191,9 +197,7 @@ def _choose(request: Request, spec: Graph, ranked: Sequence[Ranked]) -> Choice:
             measured[id(graph)] = gate.measure(graph)
 
     def plannable(graph: Graph) -> None:
-        planning = Planning(arch=request.arch)
-        program = tile_program(request.recipe.name, with_threads(graph), planning)
-        variants(program, target(request.arch))
+        plan_for(request.recipe.name, with_threads(graph), request.arch)
 
     try:
         chosen, refused = choose(ranked, [plannable, accurate])
@@ -205,6 +209,32 @@ def _choose(request: Request, spec: Graph, ranked: Sequence[Ranked]) -> Choice:
     except PlanError as error:
         return Choice(chosen, measured[id(chosen.graph)], refused, error.sentence)
     raise AssertionError("a muGraph that is accurate and has a plan was passed over")
+
+
+class Plan(Enum):
+    """How a muGraph becomes a kernel."""
+
+    STREAM = "weights are streamed"
+    ATTENTION = "keys are dealt out to the warps"
+
+
+def plan_for(recipe: str, graph: Graph, arch: str) -> Plan:
+    """Return the plan that carries a muGraph.
+
+    Raises PlanError where none does, with what the plan for its kind of muGraph lacks.
+    """
+    on = target(arch)
+    try:
+        variants(tile_program(recipe, graph, Planning(arch=arch)), on)
+        return Plan.STREAM
+    except PlanError as error:
+        streaming = error
+    try:
+        attention_variants(attention_program(recipe, graph), on)
+        return Plan.ATTENTION
+    except PlanError as error:
+        peaks = any(n.body is not None and n.body.of("peak") for n in graph.blocks)
+        raise (error if peaks else streaming) from None
 
 
 def _recorded(request: Request, spec: Graph, choice: Choice, found: Found) -> Record:
@@ -224,7 +254,9 @@ def _recorded(request: Request, spec: Graph, choice: Choice, found: Found) -> Re
     graph = choice.ranked.graph
     if choice.no_plan:
         return MuGraphRecord(**vars(about), graph=graph, no_plan=choice.no_plan)
-    return planned(about, with_threads(graph))
+    graph = with_threads(graph)
+    attends = plan_for(recipe.name, graph, request.arch) is Plan.ATTENTION
+    return planned_attention(about, graph) if attends else planned(about, graph)
 
 
 def planned(about: About, graph: Graph) -> KernelRecord:
@@ -235,11 +267,18 @@ def planned(about: About, graph: Graph) -> KernelRecord:
     program = tile_program(about.recipe, graph, Planning(arch=about.arch))
     tuned = tuned_kernel(about.arch, Key(about.recipe, about.dtype, about.shape))
     chosen = chosen_variants(program, target(about.arch), tuned)
-    most_tokens = tuned.max_tokens if tuned else MAX_TOKENS
+    most_tokens = tuned.max_tokens if tuned else _most_tokens(program, chosen)
     tiled = retile(graph, chosen[0].tiles(roles.rows, roles.tokens, roles.depth))
     return KernelRecord(
         **vars(about), roles=roles, variants=chosen, max_tokens=most_tokens, graph=tiled
     )
+
+
+def _most_tokens(program: TileProgram, chosen: Sequence[Variant]) -> int:
+    """Return up to how many tokens a kernel serves that was never measured (0: any number)."""
+    if not program.loop:
+        return 0
+    return chosen[-1].knobs.tokens if program.statistics else MAX_TOKENS
 
 
 def proof_cases(record: Record) -> list[Case]:
@@ -250,6 +289,10 @@ def proof_cases(record: Record) -> list[Case]:
     """
     if isinstance(record, MuGraphRecord):
         return full_cases(record.graph)
+    if isinstance(record, AttentionRecord):
+        return attention_cases(record)
+    if not record.roles.rows:
+        return [case for variant in record.variants for case in line_cases(record, variant)]
     roles, cases = record.roles, []
     for variant in record.variants:
         tiles, tokens = record.tiles(variant), variant.knobs.tokens + 3
@@ -261,6 +304,18 @@ def proof_cases(record: Record) -> list[Case]:
     return cases
 
 
+def line_cases(record: KernelRecord, variant: Variant) -> list[Case]:
+    """Return what a kernel of lines is proved on: full lines, short ones, and a single token."""
+    roles, tiles = record.roles, record.tiles(variant)
+    full = {roles.tokens: tiles[roles.tokens] + 2, **record.shape}
+    few = {roles.tokens: 2, roles.depth: ALIGNED_ELEMENTS}
+    return [
+        Case(tiles, full),
+        Case(tiles, full | few, bounded=True),
+        Case(tiles, full | {roles.tokens: 1}),
+    ]
+
+
 def prove_record(record: R, spec: Graph, progress: Progress) -> R:
     """Return the record with the proof of its muGraph at its real tile sizes and extents."""
     check_graph(record.graph)
@@ -270,7 +325,7 @@ def prove_record(record: R, spec: Graph, progress: Progress) -> R:
 
 def _quick(record: Record, spec: Graph) -> list[Case]:
     """Return the small cases too where a muGraph has none: with exp only they have a bound."""
-    return small_cases(spec) if isinstance(record, MuGraphRecord) else []
+    return [] if isinstance(record, KernelRecord) else small_cases(spec)
 
 
 def _announced(cases: Sequence[Case], record: Record, progress: Progress) -> Iterator[Case]:

@@ -14,6 +14,8 @@ from typing import TypeVar
 
 from mirage_kernels.generator.errors import FileError, GraphError
 from mirage_kernels.generator.ir import DType, Graph, Json, dumps, from_json, to_json
+from mirage_kernels.generator.plan.attention import AttentionRoles
+from mirage_kernels.generator.plan.attention_variants import AttentionKnobs, AttentionVariant
 from mirage_kernels.generator.plan.program import Roles
 from mirage_kernels.generator.plan.variants import Knobs, Variant
 from mirage_kernels.generator.search.gate import Measured
@@ -111,6 +113,11 @@ class KernelRecord(About):
         """Return the tile sizes of the muGraph that a variant runs."""
         return variant.tiles(self.roles.rows, self.roles.tokens, self.roles.depth)
 
+    @property
+    def all_tiles(self) -> list[dict[str, int]]:
+        """The same, variant by variant."""
+        return [self.tiles(variant) for variant in self.variants]
+
     def to_json(self) -> dict[str, Json]:
         """Return the record as JSON data."""
         plan: dict[str, Json] = {
@@ -123,6 +130,45 @@ class KernelRecord(About):
     def text(self) -> str:
         """Return the committed file's text."""
         return dumps(self.to_json())
+
+
+@dataclass(frozen=True)
+class AttentionRecord(About):
+    """One attention kernel of the library, in `kernels/<arch>/<recipe>/<stem>.json`."""
+
+    roles: AttentionRoles
+    variants: tuple[AttentionVariant, ...]
+    graph: Graph
+
+    @property
+    def path(self) -> str:
+        """Path of the JSON below the kernels folder."""
+        return f"{self.arch}/{self.recipe}/{self.stem}.json"
+
+    def tiles(self, variant: AttentionVariant) -> dict[str, int]:
+        """Return the tile sizes of the muGraph that a variant runs."""
+        return variant.tiles(self.roles)
+
+    @property
+    def all_tiles(self) -> list[dict[str, int]]:
+        """The same, variant by variant."""
+        return [self.tiles(variant) for variant in self.variants]
+
+    def to_json(self) -> dict[str, Json]:
+        """Return the record as JSON data."""
+        plan: dict[str, Json] = {
+            "plan": ATTENTION,
+            "roles": self.roles.to_json(),
+            "variants": [{"bucket": v.bucket, **v.knobs.to_json()} for v in self.variants],
+        }
+        return self.about_json() | plan | self.evidence_json() | {"mugraph": to_json(self.graph)}
+
+    def text(self) -> str:
+        """Return the committed file's text."""
+        return dumps(self.to_json())
+
+
+ATTENTION = "attention"  # the plan of such a record; the others stream weights
 
 
 @dataclass(frozen=True)
@@ -149,12 +195,18 @@ class MuGraphRecord(About):
 
 
 MUGRAPH_ENDING = ".mugraph.json"
-Record = KernelRecord | MuGraphRecord
+Emitted = KernelRecord | AttentionRecord
+Record = Emitted | MuGraphRecord
 
 
 def load_record(path: Path) -> KernelRecord:
-    """Read a committed record; raises FileError naming the file and what is wrong with it."""
+    """Read the record of a kernel that streams weights; raises FileError saying what is wrong."""
     return _loaded(path, _record)
+
+
+def load_emitted(path: Path) -> Emitted:
+    """Read a committed record; raises FileError naming the file and what is wrong with it."""
+    return _loaded(path, lambda data: (_attention if "plan" in data else _record)(data))
 
 
 def load_mugraph(path: Path) -> MuGraphRecord:
@@ -188,8 +240,28 @@ def _record(data: dict[str, Json]) -> KernelRecord:
 
 
 def _roles(fields: _Fields) -> Roles:
-    named = {name: fields.text(name) for name in ("rows", "tokens", "depth")}
-    return Roles(**named, inner=fields.texts("inner"))
+    rows = fields.text("rows") if "rows" in fields.data else ""
+    return Roles(rows, fields.text("tokens"), fields.text("depth"), fields.texts("inner"))
+
+
+def _attention(data: dict[str, Json]) -> AttentionRecord:
+    fields = _Fields(data)
+    if fields.text("plan") != ATTENTION:
+        raise ValueError(f"there is no plan called {fields.text('plan')}")
+    roles = _Fields(fields.object("roles"))
+    named = {name: roles.text(name) for name in ("keys", "depth", "heads", "sequences")}
+    return AttentionRecord(
+        **vars(_about(fields)),
+        roles=AttentionRoles(**named, rows=roles.texts("rows")),
+        variants=tuple(_attention_variant(_Fields(v)) for v in fields.objects("variants")),
+        graph=from_json(fields.object("mugraph")),
+    )
+
+
+def _attention_variant(fields: _Fields) -> AttentionVariant:
+    numbers = fields.integers()
+    bucket = numbers.pop("bucket")
+    return AttentionVariant(bucket, AttentionKnobs(**numbers))
 
 
 def _mugraph(data: dict[str, Json]) -> MuGraphRecord:

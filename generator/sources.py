@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
+from mirage_kernels.generator.emit.attention import AttentionSource, emit_attention
 from mirage_kernels.generator.emit.cuda import Kernel, dims_text, emit_cuda
 from mirage_kernels.generator.emit.header import Header
-from mirage_kernels.generator.emit.table import Entry, emit_table
+from mirage_kernels.generator.emit.table import AttentionEntry, Entry, emit_table
 from mirage_kernels.generator.emit.triton import emit_triton
 from mirage_kernels.generator.ir import Graph, Phase, phases_of
+from mirage_kernels.generator.plan.attention import AttentionProgram
+from mirage_kernels.generator.plan.attention_lower import attention_program
+from mirage_kernels.generator.plan.attention_variants import shared_bytes
+from mirage_kernels.generator.plan.blocks import without_threads
 from mirage_kernels.generator.plan.lower import tile_program
-from mirage_kernels.generator.plan.program import Layout, TileProgram
+from mirage_kernels.generator.plan.program import Do, Layout, TileProgram
 from mirage_kernels.generator.plan.tiles import Planning
-from mirage_kernels.generator.record import KernelRecord, MuGraphRecord, Record
+from mirage_kernels.generator.record import (
+    AttentionRecord,
+    Emitted,
+    KernelRecord,
+    MuGraphRecord,
+    Record,
+)
 
 
 def files_of(record: Record) -> dict[str, str]:
@@ -22,8 +33,10 @@ def files_of(record: Record) -> dict[str, str]:
     return sources_of(record)
 
 
-def sources_of(record: KernelRecord) -> dict[str, str]:
-    """Return the kernel's files by path below the kernels folder: record, CUDA, Triton."""
+def sources_of(record: Emitted) -> dict[str, str]:
+    """Return the kernel's files by path below the kernels folder: record, CUDA, perhaps Triton."""
+    if isinstance(record, AttentionRecord):
+        return _attention_sources(record)
     program = tile_program(record.recipe, record.graph, Planning(arch=record.arch))
     kernel = Kernel(program, record.variants, record.storage, _header(record, program))
     base = record.path.removesuffix(".json")
@@ -34,29 +47,104 @@ def sources_of(record: KernelRecord) -> dict[str, str]:
     }
 
 
-def table_of(arch: str, records: Sequence[KernelRecord]) -> str:
+def _attention_sources(record: AttentionRecord) -> dict[str, str]:
+    program = attention_program(record.recipe, record.graph)
+    header = _attention_header(record, program)
+    source = AttentionSource(program, record.variants, record.storage, header)
+    return {
+        record.path: record.text(),
+        f"{record.path.removesuffix('.json')}.cu": emit_attention(source),
+    }
+
+
+def table_of(arch: str, records: Sequence[Emitted]) -> str:
     """Return the dispatch table of an architecture."""
-    return emit_table(arch, [_entry(r) for r in records])
+    kernels = [_entry(r) for r in records if isinstance(r, KernelRecord)]
+    attention = [_attention_entry(r) for r in records if isinstance(r, AttentionRecord)]
+    return emit_table(arch, kernels, attention)
 
 
 def _entry(record: KernelRecord) -> Entry:
-    options = tuple(n.name for n in record.graph.of("input") if n.optional)
     most = record.max_tokens
-    return Entry(record.recipe, record.dtype, record.shape, record.stem, most, options)
+    return Entry(record.recipe, record.dtype, record.shape, record.stem, most, _options(record))
+
+
+def _attention_entry(record: AttentionRecord) -> AttentionEntry:
+    depth = record.shape[record.roles.depth]
+    return AttentionEntry(record.recipe, record.dtype, depth, record.stem, _options(record))
+
+
+def _options(record: Emitted) -> tuple[str, ...]:
+    return tuple(n.name for n in record.graph.of("input") if n.optional)
 
 
 def _header(record: KernelRecord, program: TileProgram) -> Header:
+    own = (_mugraph_words(record.graph), _expectations(program), _launch_words(record))
+    return _paragraphs(record, program.output.type.names, own)
+
+
+def _paragraphs(record: Emitted, out: Sequence[str], own: tuple[str, str, str]) -> Header:
+    """Return a header: what all kernels say, and in words of their own muGraph, needs, launch."""
+    mugraph, expects, launch = own
     paragraphs = [
-        ("Formula", f"{dims_text(program.output.type.names)} = {record.summary}"),
+        ("Formula", f"{dims_text(out)} = {record.summary}"),
         ("Shape", record.source),
-        ("muGraph", _mugraph_words(record.graph)),
+        ("muGraph", mugraph),
         ("Found", f"{record.search.text()}."),
         ("Proved", _proof_words(record)),
         ("Accuracy", _accuracy_words(record)),
-        ("Expects", _expectations(program)),
-        ("Launch", _launch_words(record)),
+        ("Expects", expects),
+        ("Launch", launch),
     ]
     return Header(record.command, record.stem, paragraphs)
+
+
+def _attention_header(record: AttentionRecord, program: AttentionProgram) -> Header:
+    out = record.graph.values[program.output].type.names
+    own = (
+        _attention_mugraph(record.graph, program),
+        _attention_expects(record.graph, program),
+        _attention_launch(record, program),
+    )
+    return _paragraphs(record, out, own)
+
+
+def _attention_mugraph(graph: Graph, program: AttentionProgram) -> str:
+    (node,) = graph.blocks
+    assert node.body is not None
+    assert node.body.space is not None
+    body, space = without_threads(node.body), node.body.space
+    phases = phases_of(body)
+    looped = [n.name for n in body.nodes if phases[n.name] is Phase.LOOP and n.op != "input"]
+    axes = (f"grid.{a.name} {'splits' if a.reduced else 'cuts'} {a.dim}" for a in space.grid)
+    carried = f"{program.sum.name}, {program.product.name}"
+    return (
+        f"one kernel; {', '.join(axes)}, the loop cuts {program.roles.keys}. In the loop: "
+        f"{', '.join(looped)}; carried relative to {program.peak}: {carried}; the blocks that "
+        f"split {program.roles.keys} combine, the rest after it."
+    )
+
+
+def _attention_expects(graph: Graph, program: AttentionProgram) -> str:
+    tensors = (program.tensors[what] for what in ("queries", "keys", "values"))
+    named = ", ".join(f"{name} {dims_text(graph.values[name].type.names)}" for name in tensors)
+    roles = program.roles
+    dims = ", ".join((roles.sequences, roles.heads, *roles.rows, roles.keys))
+    return (
+        f"{named}: lines along {roles.depth} contiguous and 16-byte aligned, any other strides, "
+        f"keys and values in pages or dense; {dims} at run time, {roles.keys} by sequence, 0 too."
+    )
+
+
+def _attention_launch(record: AttentionRecord, program: AttentionProgram) -> str:
+    parts = []
+    for variant in record.variants:
+        limit = f"up to {variant.bucket}" if variant.bucket else "any number of"
+        knobs = variant.knobs
+        kib = -(-shared_bytes(knobs, program.depth) // 1024)
+        parts.append(f"{limit} rows tiles of {knobs.rows}, {knobs.warps} warps, {kib} KiB shared")
+    rows = " times ".join(program.roles.rows)
+    return f"as many blocks as run at once; of {rows} query rows {'; '.join(parts)}."
 
 
 def _mugraph_words(graph: Graph) -> str:
@@ -64,48 +152,60 @@ def _mugraph_words(graph: Graph) -> str:
     body = node.body
     assert body is not None
     assert body.space is not None
-    assert body.space.loop is not None
     phases = phases_of(body)
     looped = [n.name for n in body.nodes if phases[n.name] is Phase.LOOP and n.op != "input"]
     grid = ", ".join(f"grid.{a.name} cuts {a.dim}" for a in body.space.grid)
+    if body.space.loop is None:
+        return f"one kernel; {grid}, no loop: the other dims are whole in a block."
+    before = _before_words(body, phases)
     return (
-        f"one kernel; {grid}, the loop cuts {body.space.loop.dim}. In the loop: "
+        f"one kernel; {grid}, the loop cuts {body.space.loop.dim}. {before}In the loop: "
         f"{', '.join(looped)}; carried: {', '.join(n.name for n in body.of('accum'))}; "
         "the rest after it."
     )
 
 
-def _proof_words(record: KernelRecord) -> str:
-    proof = record.proof
+def _before_words(body: Graph, phases: Mapping[str, Phase | None]) -> str:
+    """Say what is computed before the loop, if anything is."""
+    early = [n.name for n in body.nodes if phases[n.name] is Phase.BEFORE and n.args]
+    return f"Before the loop: {', '.join(early)}. " if early else ""
+
+
+def _proof_words(record: Emitted) -> str:
+    proof, count = record.proof, len(record.variants)
+    variants = f"all {count} variants" if count > 1 else "its one variant"
     return (
         f"equal to the recipe on {proof.draws} random draws over finite fields, for the tiles of "
-        f"all {len(record.variants)} variants, at {_extents_words(record)} and uneven edges; a "
-        f"wrong muGraph passes with probability at most 2^{proof.log2_failure:g}."
+        f"{variants}, at {_extents_words(record)} and uneven edges; a wrong muGraph passes with "
+        f"probability at most 2^{proof.log2_failure:g}."
     )
 
 
-def _extents_words(record: KernelRecord) -> str:
+def _extents_words(record: Emitted) -> str:
     """Say what was proved whole: rows are independent, and of very many a few tiles are run."""
     whole = [d for d in record.shape if all(record.shape[d] in c for c in _sizes(record, d))]
-    return "full extents" if len(whole) == len(record.shape) else f"full {', '.join(whole)}"
+    everything = len(whole) == len(record.shape) and isinstance(record, KernelRecord)
+    return "full extents" if everything else f"full {', '.join(whole)}"
 
 
-def _sizes(record: KernelRecord, dim: str) -> list[set[int]]:
-    """Return, per tile shape, the sizes of a dim that the proof covers."""
+def _sizes(record: Emitted, dim: str) -> list[set[int]]:
+    """Return, per tile shape of a variant, the sizes of a dim that the proof covers."""
     by_tiles: dict[tuple[tuple[str, int], ...], set[int]] = {}
-    for case in record.proof.cases:
+    for case in (c for c in record.proof.cases if c.tiles in record.all_tiles):
         tiles = tuple(sorted(case.tiles.items()))
         by_tiles.setdefault(tiles, set()).add(case.sizes.get(dim, 0))
     return list(by_tiles.values())
 
 
-def _accuracy_words(record: KernelRecord) -> str:
+def _accuracy_words(record: Emitted) -> str:
     parts = [f"{m.distribution} {m.error:.1e} ({m.unfused:.1e})" for m in record.accuracy]
     return f"emulated error against float64 (unfused program's): {', '.join(parts)}."
 
 
 def _expectations(program: TileProgram) -> str:
-    tokens = {s.args[0] for s in program.loads if s.layout is Layout.TOKENS}
+    statements = (*program.loads, *program.lines)
+    given = [s for s in statements if s.do is Do.LOAD]
+    tokens = {s.args[0] for s in given if s.layout in (Layout.TOKENS, Layout.LINE)}
     parts = []
     for operand in program.inputs:
         how = "rows 16-byte aligned, any row stride" if operand.name in tokens else "contiguous"
@@ -118,7 +218,13 @@ def _launch_words(record: KernelRecord) -> str:
     parts = []
     for variant in record.variants:
         knobs = variant.knobs
+        if not record.roles.rows:
+            warps = f"{knobs.warps} warp{'s' if knobs.warps > 1 else ''}"
+            return f"a block of {warps} per token, which it holds whole in registers."
         blocks = -(-record.shape[record.roles.rows] // knobs.rows)
         limit = f"up to {variant.bucket}" if variant.bucket else "any number of"
-        parts.append(f"{limit} tokens {blocks} blocks of {knobs.warps} warps")
+        each = f"{blocks} blocks of {knobs.warps} warps"
+        if knobs.blocks > 1:
+            each = f"{blocks} clusters of {knobs.blocks} blocks that split the loop"
+        parts.append(f"{limit} tokens {each}")
     return f"{'; '.join(parts)} per {record.variants[-1].knobs.tokens}."

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
@@ -21,6 +22,8 @@ from mirage_kernels.generator.settings import STORE_VARIABLE
 
 if TYPE_CHECKING:
     from mirage_kernels.generator.pipeline import Result
+
+sys.path.insert(0, str(Path(__file__).parent))  # for compilers, handmade_lines
 
 GOLDEN = Path(__file__).parent / "golden"
 TINY = Shape("a test", {"K": 72, "N": 40})

@@ -12,6 +12,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from mirage_kernels.generator.commands import attention_rows
 from mirage_kernels.generator.commands.arguments import (
     Parser,
     Verb,
@@ -25,6 +26,7 @@ from mirage_kernels.generator.compile import ROOT
 from mirage_kernels.generator.errors import FileError, MirageError, ToolchainError
 from mirage_kernels.generator.files import write_whole
 from mirage_kernels.generator.ir.dtypes import DType
+from mirage_kernels.generator.ir.text import Json
 from mirage_kernels.generator.recipe import Recipe, Shape, catalog
 from mirage_kernels.generator.request import Event, parse_shape
 from mirage_kernels.generator.terminal import PROGRAM, Table, Terminal
@@ -39,20 +41,47 @@ rotate over buffers that together exceed four times the L2 cache. "floor" is the
 that reads the same bytes once; "ratio" is ours / floor. "promised" is ours where weights were
 promised to be constant (mirage_kernels.constant_weights). Errors are relative, against float64.
 
+Attention (--attention, or one of its recipes by name) is measured at the calls of serving: decode
+over pages of 16 and 64 tokens, mixed lengths, with norms, RoPE and the write to the cache, prefill,
+and the Mirage paper's dense calls. There "floor" is the time to read the keys and values, "compute"
+that of both products at the rate of a large matrix product, "ratio" ours over the larger. "peer" is
+the best of PyTorch's scaled_dot_product_attention on dense copies (cuDNN, flash, efficient;
+"grouped": with the heads of a group as tokens of one head), and of FlashInfer and FlashAttention-3
+where they are installed. "PyTorch" is its unfused program.
+
 examples:
   mirage-kernels bench rms_norm_linear --shape K=4096,N=6144 --m 1,8
   mirage-kernels bench --compile --json rows.json
+  mirage-kernels bench --attention --dtype fp16 --json attention.json
+  mirage-kernels bench gqa --m 1,8 --only decode --only page=16
 """
 
 
 def add_arguments(parser: Parser) -> None:
     """Add the verb's arguments."""
     parser.add_argument(
-        "recipe", nargs="?", metavar="RECIPE", help="default: every recipe with compiled kernels"
+        "recipe",
+        nargs="?",
+        metavar="RECIPE",
+        help="default: every recipe with compiled kernels, but for attention's",
+    )
+    parser.add_argument(
+        "--attention", action="store_true", help="measure attention: all its recipes, or RECIPE"
+    )
+    parser.add_argument(
+        "--only",
+        action="append",
+        metavar="TEXT",
+        help="attention workloads with TEXT in their names, as 'B=8 L=4096' or 'mixed'; may be"
+        " given several times, all must be there",
     )
     add_workload(parser)
     parser.add_argument(
-        "--m", type=positives, default=(1, 8, 16, 64), metavar="1,8,16,64", help="tokens"
+        "--m",
+        type=positives,
+        default=(1, 8, 16, 64),
+        metavar="1,8,16,64",
+        help="tokens; for attention, sequences",
     )
     parser.add_argument(
         "--compile", action="store_true", help="torch.compile(max-autotune) as well (minutes)"
@@ -72,15 +101,18 @@ def run(arguments: argparse.Namespace, terminal: Terminal) -> int:
         _check_target(target_file)
     chosen = None if arguments.recipe is None else recipe(arguments.recipe)
     shapes = _shapes(arguments, chosen)
+    attention = attention_rows.is_attention(arguments, chosen)
     _require_gpu()
-    work = list(_workloads(arguments, chosen, shapes))
-    rows = _measured(work, arguments.compile, terminal)
+    if attention:
+        calls = attention_rows.chosen_workloads(arguments, chosen, shapes)
+        table, rows = attention_rows.measured(calls, terminal)
+    else:
+        work = list(_workloads(arguments, chosen, shapes))
+        table, rows = _measured(work, arguments.compile, terminal)
     environment = _environment(arguments.commit or _commit())
-    terminal.table(_table(rows, arguments.compile))
+    terminal.table(table)
     terminal.line(_described(environment))
-    document = json.dumps(
-        {"environment": asdict(environment), "rows": [asdict(r) for r in rows]}, indent=2
-    )
+    document = json.dumps({"environment": asdict(environment), "rows": rows}, indent=2)
     terminal.document(json.loads(document))
     if target_file is not None:
         write_whole(target_file, document + "\n")
@@ -129,7 +161,9 @@ def _workloads(
     """Yield what is compiled among what was asked for; asking for what isn't is an error."""
     from mirage_kernels.generator.commands.workload import Workload
 
-    recipes = [chosen] if chosen else list(catalog().values())
+    recipes = [r for r in catalog().values() if "M" in r.dynamic]  # those over tokens
+    if chosen is not None:
+        recipes = [chosen]
     dtypes: list[DType] = arguments.dtype or [DType.FP16]
     found = False
     for source in recipes:
@@ -158,7 +192,10 @@ def _is_compiled(source: Recipe, shape: Shape, dtype: DType) -> bool:
     return any((k.recipe, k.dtype, dict(k.dims)) == wanted for k in kernel_table())
 
 
-def _measured(work: Sequence[Workload], with_compile: bool, terminal: Terminal) -> list[Row]:
+def _measured(
+    work: Sequence[Workload], with_compile: bool, terminal: Terminal
+) -> tuple[Table, list[Json]]:
+    """Measure the workloads; return them as a table and as JSON data."""
     from mirage_kernels.generator.measure import library_floor, measure
 
     reader = library_floor()
@@ -168,7 +205,7 @@ def _measured(work: Sequence[Workload], with_compile: bool, terminal: Terminal) 
             progress(Event("measure", done, len(work), _name(workload)))
             rows.append(measure(workload.subject(), reader, with_compile=with_compile))
         progress(Event("measure", len(work), len(work), "done"))
-    return rows
+    return _table(rows, with_compile), [asdict(row) for row in rows]
 
 
 def _name(workload: Workload) -> str:

@@ -14,7 +14,7 @@ from mirage_kernels.generator.commands.arguments import (
     kernels_folder,
 )
 from mirage_kernels.generator.errors import FileError
-from mirage_kernels.generator.folder import check, records
+from mirage_kernels.generator.folder import check, emitted
 from mirage_kernels.generator.terminal import Terminal, counted
 
 DETAILS = """\
@@ -38,7 +38,7 @@ def run(arguments: argparse.Namespace, terminal: Terminal) -> int:
             "check a source checkout, or give its folder: --kernels DIR",
         )
     folder = kernels_folder(arguments.kernels)
-    count = len(records(folder))
+    count = len(emitted(folder))
     if not count:
         raise FileError(
             f"{folder} holds no kernels to check",

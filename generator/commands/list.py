@@ -17,17 +17,18 @@ from mirage_kernels.generator.commands.extension import (
     compiled_names,
     extension_file,
 )
-from mirage_kernels.generator.folder import records
+from mirage_kernels.generator.folder import emitted
 from mirage_kernels.generator.ir.text import Json
 from mirage_kernels.generator.recipe import Recipe, Shape, catalog
-from mirage_kernels.generator.record import KernelRecord
+from mirage_kernels.generator.record import AttentionRecord, Emitted
 from mirage_kernels.generator.target import TARGETS
 from mirage_kernels.generator.terminal import Table, Terminal
 
 DETAILS = """\
 "compiled" says whether the extension that is built here contains the kernel. A variant serves up
-to the number of tokens (M) that its bucket names. An architecture's kernels are planned for the GPU
-beside it; "evidence" says whether they have been run on one, or were only compiled.
+to the number of tokens (M) that its bucket names, or of query rows (T*G) in attention. An
+architecture's kernels are planned for the GPU beside it; "evidence" says whether they have been run
+on one, or were only compiled.
 """
 
 
@@ -41,7 +42,7 @@ def add_arguments(parser: Parser) -> None:
 def run(arguments: argparse.Namespace, terminal: Terminal) -> int:
     """Print the recipes with their shapes, then the committed kernels."""
     recipes = catalog().values()
-    found = {} if arguments.recipes else records(kernels_folder(arguments.kernels))
+    found = {} if arguments.recipes else emitted(kernels_folder(arguments.kernels))
     compiled = compiled_paths(found)
     rows = tuple((r.name, dims_text(s), s.source) for r in recipes for s in r.shapes)
     terminal.table(Table(("recipe", "static dims", "shape from"), rows, left=3))
@@ -57,9 +58,7 @@ def run(arguments: argparse.Namespace, terminal: Terminal) -> int:
     return 0
 
 
-def print_kernels(
-    found: Mapping[str, KernelRecord], compiled: set[str], terminal: Terminal
-) -> None:
+def print_kernels(found: Mapping[str, Emitted], compiled: set[str], terminal: Terminal) -> None:
     """Print the table of committed kernels and how many of them the extension contains."""
     if not found:
         terminal.line("no kernels yet: `mirage-kernels generate rms_norm_linear` makes some")
@@ -73,13 +72,13 @@ def print_kernels(
         terminal.line("the extension is not built: `make run` in a source checkout builds it")
 
 
-def compiled_paths(found: Mapping[str, KernelRecord]) -> set[str]:
+def compiled_paths(found: Mapping[str, Emitted]) -> set[str]:
     """Return which committed kernels the extension contains: those of its one architecture."""
     arch, names = compiled_arch(), compiled_names(kernel_name(r) for r in found.values())
     return {path for path, r in found.items() if r.arch == arch and kernel_name(r) in names}
 
 
-def print_architectures(found: Mapping[str, KernelRecord], terminal: Terminal) -> None:
+def print_architectures(found: Mapping[str, Emitted], terminal: Terminal) -> None:
     """Print every architecture with its number of kernels, and whether they have been run."""
     rows = tuple(
         (arch, on.gpu, str(kernels), on.evidence.value if kernels else "-")
@@ -89,7 +88,7 @@ def print_architectures(found: Mapping[str, KernelRecord], terminal: Terminal) -
     terminal.table(Table(("arch", "planned for", "kernels", "evidence"), rows, left=4))
 
 
-def architectures_json(found: Mapping[str, KernelRecord]) -> Json:
+def architectures_json(found: Mapping[str, Emitted]) -> Json:
     """Return the architectures as JSON data."""
     return [
         {
@@ -102,11 +101,11 @@ def architectures_json(found: Mapping[str, KernelRecord]) -> Json:
     ]
 
 
-def _count(found: Mapping[str, KernelRecord], arch: str) -> int:
+def _count(found: Mapping[str, Emitted], arch: str) -> int:
     return sum(record.arch == arch for record in found.values())
 
 
-def kernels_json(found: Mapping[str, KernelRecord], compiled: set[str]) -> Json:
+def kernels_json(found: Mapping[str, Emitted], compiled: set[str]) -> Json:
     """Return the committed kernels as JSON data."""
     return [
         {
@@ -141,15 +140,22 @@ def dims_text(shape: Shape) -> str:
     return ",".join(f"{name}={size}" for name, size in shape.dims.items())
 
 
-def kernel_name(record: KernelRecord) -> str:
+def kernel_name(record: Emitted) -> str:
     """Return the kernel's name here and in the dispatch table: `rms_norm_linear/K64_N48_fp16`."""
     return f"{record.recipe}/{record.stem}"
 
 
-def buckets(record: KernelRecord) -> str:
-    """Say which numbers of tokens the variants serve: `M <= 8, 16, 32, any`."""
+def buckets(record: Emitted) -> str:
+    """Say which numbers of tokens or rows the variants serve: `M <= 8, 16, 32, any`."""
     tops = [str(variant.bucket) if variant.bucket else "any" for variant in record.variants]
-    return f"{record.roles.tokens} <= {', '.join(tops)}"
+    return f"{bucketed(record)} <= {', '.join(tops)}"
+
+
+def bucketed(record: Emitted) -> str:
+    """Return what buckets count: tokens; of attention query rows, `T*G`."""
+    if isinstance(record, AttentionRecord):
+        return "*".join(record.roles.rows)
+    return record.roles.tokens
 
 
 def _yes(answer: bool) -> str:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from mirage_kernels.generator.commands import arguments as given
 from mirage_kernels.generator.commands.arguments import Parser, Verb
 from mirage_kernels.generator.commands.list import (
+    bucketed,
     compiled_paths,
     dims_text,
     kernel_name,
@@ -18,16 +19,18 @@ from mirage_kernels.generator.commands.list import (
 )
 from mirage_kernels.generator.compile import DEFAULT_ARCH
 from mirage_kernels.generator.errors import RecipeError
-from mirage_kernels.generator.folder import records
+from mirage_kernels.generator.folder import emitted
 from mirage_kernels.generator.ir import to_text
+from mirage_kernels.generator.plan.attention_variants import AttentionVariant
 from mirage_kernels.generator.plan.variants import Variant
 from mirage_kernels.generator.recipe import Recipe, catalog, trace
 from mirage_kernels.generator.record import (
     MUGRAPH_ENDING,
-    KernelRecord,
+    Emitted,
+    MuGraphRecord,
     Record,
+    load_emitted,
     load_mugraph,
-    load_record,
 )
 from mirage_kernels.generator.terminal import Table, Terminal
 
@@ -56,13 +59,13 @@ def run(arguments: argparse.Namespace, terminal: Terminal) -> int:
         _show_kernel(name, load_mugraph(Path(name)), terminal)
         return 0
     if name.endswith(".json"):
-        _show_kernel(name, load_record(Path(name)), terminal)
+        _show_kernel(name, load_emitted(Path(name)), terminal)
         return 0
     if name.endswith(".py") or name in catalog():
-        found = records(given.kernels_folder(arguments.kernels))
+        found = emitted(given.kernels_folder(arguments.kernels))
         _show_recipe(given.recipe(name), found, terminal)
         return 0
-    found = records(given.kernels_folder(arguments.kernels))
+    found = emitted(given.kernels_folder(arguments.kernels))
     matching = {path: r for path, r in found.items() if _means(name, path, r)}
     if not matching:
         kernels = sorted({kernel_name(record) for record in found.values()})
@@ -75,12 +78,12 @@ def run(arguments: argparse.Namespace, terminal: Terminal) -> int:
     return 0
 
 
-def _means(name: str, path: str, record: KernelRecord) -> bool:
+def _means(name: str, path: str, record: Emitted) -> bool:
     """Say whether a name, with or without the architecture, means this kernel."""
     return name in (path.removesuffix(".json"), kernel_name(record))
 
 
-def _show_recipe(recipe: Recipe, found: Mapping[str, KernelRecord], terminal: Terminal) -> None:
+def _show_recipe(recipe: Recipe, found: Mapping[str, Emitted], terminal: Terminal) -> None:
     spec = to_text(trace(recipe, recipe.shapes[0], recipe.dtypes[0]))
     own = {path: record for path, record in found.items() if record.recipe == recipe.name}
     compiled = compiled_paths(own)
@@ -106,20 +109,23 @@ def _show_kernel(path: str, record: Record, terminal: Terminal) -> None:
     terminal.line(f"{path}\n")
     terminal.line(_indented(text))
     terminal.line(f"\n{proof_sentence(record)}")
-    if isinstance(record, KernelRecord):
-        terminal.line("`mirage-kernels check` proves it again.\n")
-        rows = tuple(_variant_row(record, v) for v in record.variants)
-        terminal.table(Table(("variant serves", "cuts", "knobs"), rows, left=3))
-    else:
+    if isinstance(record, MuGraphRecord):
         terminal.line(f"Not emitted: {record.no_plan}.")
+    else:
+        terminal.line("`mirage-kernels check` proves it again.\n")
+        table = Table(("variant serves", "cuts", "knobs"), tuple(_variant_rows(record)), left=3)
+        terminal.table(table)
     terminal.document({"path": path, "text": text, "record": record.to_json()})
 
 
-def _variant_row(record: KernelRecord, variant: Variant) -> tuple[str, ...]:
-    tokens = record.roles.tokens
-    tiles = ", ".join(f"{name} by {size}" for name, size in record.tiles(variant).items())
-    knobs = ", ".join(f"{name} {value}" for name, value in vars(variant.knobs).items())
-    return (f"{tokens} <= {variant.bucket}" if variant.bucket else f"any {tokens}", tiles, knobs)
+def _variant_rows(record: Emitted) -> Iterator[tuple[str, ...]]:
+    counted = bucketed(record)
+    variants: Sequence[Variant | AttentionVariant] = record.variants
+    for variant, cut in zip(variants, record.all_tiles, strict=True):
+        tiles = ", ".join(f"{name} by {size}" for name, size in cut.items())
+        knobs = ", ".join(f"{name} {value}" for name, value in vars(variant.knobs).items())
+        served = f"{counted} <= {variant.bucket}" if variant.bucket else f"any {counted}"
+        yield served, tiles, knobs
 
 
 def proof_sentence(record: Record) -> str:

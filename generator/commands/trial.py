@@ -14,7 +14,7 @@ from mirage_kernels.generator.demonstrate import demonstrate
 from mirage_kernels.generator.errors import PlanError, ToolchainError, VerifyError
 from mirage_kernels.generator.pipeline import Result
 from mirage_kernels.generator.recipe import Recipe
-from mirage_kernels.generator.record import KernelRecord, MuGraphRecord
+from mirage_kernels.generator.record import AttentionRecord, KernelRecord, MuGraphRecord
 from mirage_kernels.generator.terminal import Table, Terminal, counted
 
 TOKENS = (1, 8, 16, 64)
@@ -66,10 +66,16 @@ def on_gpu(name: str, result: Result, terminal: Terminal) -> list[Trial]:
 
 
 def kernel_of(result: Result) -> KernelRecord:
-    """Return the record of a made kernel; raise PlanError where there is only a muGraph."""
-    if isinstance(result.record, MuGraphRecord):
-        raise PlanError(f"{result.record.recipe} has no kernel to run: {result.record.no_plan}")
-    return result.record
+    """Return the record of a made kernel; raise PlanError where there is none that this runs."""
+    record = result.record
+    if isinstance(record, MuGraphRecord):
+        raise PlanError(f"{record.recipe} has no kernel to run: {record.no_plan}")
+    if isinstance(record, AttentionRecord):
+        raise PlanError(
+            f"{record.recipe} is attention, which this verb does not run",
+            "benchmarks and tests of the library do, on a GPU",
+        )
+    return record
 
 
 def on_cpu(result: Result, terminal: Terminal) -> list[Trial]:

@@ -28,7 +28,7 @@ from mirage_kernels.generator.commands.arguments import (
 from mirage_kernels.generator.errors import FileError, MirageError, ToolchainError
 from mirage_kernels.generator.folder import records
 from mirage_kernels.generator.jobs.store import Store
-from mirage_kernels.generator.record import KernelRecord
+from mirage_kernels.generator.record import KernelRecord, MuGraphRecord
 from mirage_kernels.generator.request import Progress, Request, parse_shape, requests
 from mirage_kernels.generator.settings import store_folder
 from mirage_kernels.generator.terminal import PROGRAM, Table, Terminal, counted
@@ -182,7 +182,9 @@ def _chosen(arguments: argparse.Namespace) -> Sequence[KernelRecord | Request]:
         if arguments.shape:
             raise MirageError("--shape needs a recipe", f"`{PROGRAM} tune RECIPE --shape ...`")
         found = [
-            r for r in committed.values() if not arguments.dtype or r.storage in arguments.dtype
+            r
+            for r in committed.values()
+            if r.roles.rows and (not arguments.dtype or r.storage in arguments.dtype)
         ]
         if not found:
             raise FileError(
@@ -209,8 +211,9 @@ def _record(
     made = pipeline.generate(one, jobs=arguments.jobs, progress=progress, store=store).record
     if isinstance(made, KernelRecord):
         return made
+    reason = made.no_plan if isinstance(made, MuGraphRecord) else "attention is not tuned this way"
     raise MirageError(
-        f"{made.recipe} {made.stem} has no kernel to tune: {made.no_plan}",
+        f"{made.recipe} {made.stem} has no kernel to tune: {reason}",
         "leave it out; everything compiled before it is kept",
     )
 

@@ -36,18 +36,20 @@ class Workload:
         """
         draw = torch.Generator(self.device).manual_seed(seed)
         return tuple(
-            self._draw(text, draw) for text in self.recipe.inputs.values() if text.partition(":")[0]
+            self._draw(name, draw)
+            for name, text in self.recipe.inputs.items()
+            if text.partition(":")[0]
         )
 
-    def _draw(self, text: str, draw: torch.Generator) -> torch.Tensor:
-        names, _, kind = text.partition(":")
+    def _draw(self, name: str, draw: torch.Generator) -> torch.Tensor:
+        names, _, kind = self.recipe.inputs[name].partition(":")
         dims = names.split()
-        shape = [self.sizes[name] for name in dims]
+        shape = [self.sizes[dim] for dim in dims]
         if kind:
-            longest = max(self.sizes[name] for name in self.recipe.dynamic if name not in dims)
+            _, longest = self.recipe.range_of(name, self.sizes)
             return torch.full(shape, longest, dtype=torch.int32, device=self.device)
         data = torch.randn(shape, generator=draw, device=self.device)
-        if not set(dims) & set(self.recipe.dynamic):
+        if self.recipe.is_weight(name):
             data = data / shape[-1] ** 0.5 if len(dims) > 1 else 1 + 0.1 * data
         return data.to(TORCH_DTYPES[self.dtype])
 

@@ -263,7 +263,8 @@ def write_catalog(path: Path, catalog: Catalog) -> None:
 
 def knobs_of(data: Mapping[str, Json]) -> Knobs:
     """Read knobs among an object's fields."""
-    return Knobs(**{name: integer(data, name) for name in Knobs.__dataclass_fields__})
+    names = (name for name in Knobs.__dataclass_fields__ if name != "blocks" or name in data)
+    return Knobs(**{name: integer(data, name) for name in names})
 
 
 def chosen_variants(program: TileProgram, on: Target, tuned: Tuned | None) -> tuple[Variant, ...]:
@@ -273,7 +274,12 @@ def chosen_variants(program: TileProgram, on: Target, tuned: Tuned | None) -> tu
     """
     measured = {} if tuned is None else {b.tokens: b.knobs for b in tuned.buckets}
     by_rule = variants(program, on)
-    chosen = tuple(replace(v, knobs=measured.get(v.knobs.tokens, v.knobs)) for v in by_rule)
+    chosen = tuple(
+        replace(v, knobs=known)
+        if (known := measured.get(v.knobs.tokens)) and known.blocks == v.knobs.blocks
+        else v  # measured was another plan than the rule takes
+        for v in by_rule
+    )
     footprint = Footprint.of(program)
     for knobs in (v.knobs for v in chosen if v.knobs in measured.values()):
         shared, registers = footprint.shared_bytes(knobs), footprint.registers(knobs)

@@ -1,0 +1,123 @@
+"""Makes the tables of attention, of results that `mirage-kernels bench --attention` wrote."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TypedDict
+
+RESULTS = Path(__file__).resolve().parent / "results"
+SHOWN = (1, 8, 16, 64)  # sequences, in the README
+Group = tuple[str, str, str, str]  # recipe, setting, shape, type
+
+
+class AttentionRow(TypedDict):
+    """One line of a result file; times in microseconds, cold unless named warm."""
+
+    workload: str
+    setting: str
+    dtype: str
+    dims: dict[str, int]
+    floor_us: float
+    compute_us: float
+    ours_us: float
+    warm_us: float
+    ratio: float
+    eager_us: float
+    peers: dict[str, float]
+    best_peer: str
+    best_peer_us: float | None
+    error_ours: float
+    error_eager: float
+
+
+def attention_results(folder: Path = RESULTS) -> list[Path]:
+    """Return the result files of attention."""
+    return sorted(folder.glob("bench_attention_*.json"))
+
+
+def attention_rows(path: Path) -> list[AttentionRow]:
+    """Return a result file's rows."""
+    rows: list[AttentionRow] = json.loads(path.read_text())["rows"]
+    return rows
+
+
+def short(folder: Path = RESULTS) -> str:
+    """Return the README's table: ours, over the floor, and in brackets the best peer's."""
+    heads = ["op", "call", "type", *(f"B = {b}" for b in SHOWN)]
+    if not attention_results(folder):
+        return ""
+    lines = [line(heads), line(["---"] * len(heads))]
+    for path in attention_results(folder):
+        for (recipe, setting, shape, dtype), rows in groups(attention_rows(path)).items():
+            by_batch = {row["dims"]["B"]: row for row in rows}
+            cells = [_short(by_batch.get(b)) for b in SHOWN]
+            lines.append(line([recipe, f"{setting}, {shape}", dtype, *cells]))
+    return "\n".join([*lines, ""])
+
+
+def _short(row: AttentionRow | None) -> str:
+    if row is None:
+        return ""
+    bound = max(row["floor_us"], row["compute_us"])
+    peer = row["best_peer_us"]
+    beside = "" if peer is None else f" ({peer / bound:.2f})"
+    return f"{row['ours_us']:.1f} us, {row['ratio']:.2f}{beside}"
+
+
+def long(folder: Path = RESULTS) -> str:
+    """Return all rows: a table per result file, with where it comes from."""
+    return "\n".join(_section(path) for path in attention_results(folder))
+
+
+def groups(rows: list[AttentionRow]) -> dict[Group, list[AttentionRow]]:
+    """Return rows that differ in the number of sequences alone, together."""
+    found: dict[Group, list[AttentionRow]] = {}
+    for row in rows:
+        kind = (row["workload"], row["setting"], shape_of(row), row["dtype"])
+        found.setdefault(kind, []).append(row)
+    return found
+
+
+def shape_of(row: AttentionRow) -> str:
+    """Return heads, keys and pages in words: `32/8 heads of 128, L 4096, pages of 16`."""
+    dims = row["dims"]
+    keys = f"L {dims['L']}" if "mixed" not in row["setting"] else f"L 1 to {dims['L']}"
+    place = f"pages of {dims['page']}" if dims["page"] else "dense"
+    return f"{dims['Hq']}/{dims['Hkv']} heads of {dims['D']}, {keys}, {place}"
+
+
+def _section(path: Path) -> str:
+    document = json.loads(path.read_text())
+    e, rows = document["environment"], attention_rows(path)
+    heads = ["call", "B", "floor", "compute", "ours", "ratio", "warm", "best peer", ""]
+    heads += ["PyTorch unfused", "error (unfused's)"]
+    lines = [line(heads), line(["---"] * len(heads))]
+    lines += [line(_cells(row)) for row in rows]
+    source = (
+        f"`benchmarks/results/{path.name}`: {e['gpu']}, driver {e['driver']}, CUDA {e['cuda']}, "
+        f"torch {e['torch']}, {e['date']}, commit {e['commit']}, `{e['command']}`"
+    )
+    return "\n".join([*lines, "", source, ""])
+
+
+def _cells(row: AttentionRow) -> list[str]:
+    call = f"{row['workload']}, {row['setting']}, {shape_of(row)}, {row['dtype']}"
+    peer = row["best_peer_us"]
+    times = [row["floor_us"], row["compute_us"], row["ours_us"]]
+    return [
+        call,
+        str(row["dims"]["B"]),
+        *(f"{t:.1f}" for t in times),
+        f"{row['ratio']:.2f}",
+        f"{row['warm_us']:.1f}",
+        "" if peer is None else f"{peer:.1f}",
+        row["best_peer"],
+        f"{row['eager_us']:.1f}",
+        f"{row['error_ours']:.1e} ({row['error_eager']:.1e})",
+    ]
+
+
+def line(cells: list[str]) -> str:
+    """Return a line of a table."""
+    return f"| {' | '.join(cells)} |"

@@ -1,0 +1,69 @@
+"""Small calls of an attention kernel that together run each of its variants and ways of work."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import cycle
+
+import torch
+from torch import Tensor
+
+from mirage_kernels import KernelEntry
+from mirage_kernels.generator.attention_calls import Tensors, drawn, ours
+from mirage_kernels.generator.attention_workloads import AttentionWorkload
+from mirage_kernels.generator.ir.dtypes import DType
+
+# Query tokens and heads of a group: their product fills every bucket of rows unevenly.
+ROWS = ((1, 7), (3, 4), (5, 5), (9, 5), (20, 5))
+SHORT = (0, 1, 37, 130)  # less than a step, sequences cut over blocks
+LONG = (0, 6000, 1, 2100)  # rings that go round
+PAGE_SIZES = (16, 1, 0)
+WINDOWS = (5, -1, 12, 0, 100)
+STARTS = (0, 1, 1, 5, 7)  # of the query tokens of four sequences
+
+
+def workloads(kernel: KernelEntry) -> Iterator[AttentionWorkload]:
+    """Yield calls that the kernel serves: short and long, paged and dense, with each window."""
+    places = cycle(PAGE_SIZES)
+    by_place = kernel.recipe in ("sliding_window_attention", "gqa_full")
+    for (tokens, group), window in zip(ROWS, WINDOWS, strict=True):
+        for lengths, kv_heads in ((SHORT, 2), (LONG, 4)):
+            rows = group if by_place else tokens * group
+            yield AttentionWorkload(
+                kernel.recipe,
+                "sanitizer",
+                lengths,
+                (rows * kv_heads, kv_heads),
+                kernel.dims["D"],
+                page_size=next(places),
+                tokens=tokens if by_place else 1,
+                window_left=window if by_place else -1,
+                logits_soft_cap=20.0 if kernel.recipe == "gqa_full" else 0.0,
+                dtype=DType(kernel.dtype),
+            )
+
+
+def results(kernel: KernelEntry, device: str = "cuda") -> Iterator[Tensor]:
+    """Call the kernel and yield what it computes: alone, with lse and sinks, with uneven tokens."""
+    for place, workload in enumerate(workloads(kernel)):
+        given = drawn(workload, place, device)
+        if place % 2:
+            yield ours(workload, given)
+            continue
+        shape = (
+            given.q.shape[:-1] if workload.tokens > 1 else given.q.shape[:1] + given.q.shape[2:3]
+        )
+        lse = torch.empty(shape, dtype=torch.float32, device=device)
+        yield ours(workload, given, lse=lse, sinks=given.q[0, 0, :, 0].contiguous())
+    yield _uneven(workload, device)
+
+
+def _uneven(workload: AttentionWorkload, device: str) -> Tensor:
+    """Call it with as many query tokens per sequence as STARTS says."""
+    paged = replace(workload, lengths=SHORT, page_size=16)
+    given = drawn(paged, 0, device)
+    q = given.q.new_empty(STARTS[-1], *given.q.shape[2:]).normal_()
+    flat: Tensors = replace(given, q=q[None] if workload.tokens > 1 else q[:, None])
+    starts = torch.tensor(STARTS, dtype=torch.int32, device=device)
+    return ours(paged, flat, cu_seqlens_q=starts)

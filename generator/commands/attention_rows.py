@@ -1,0 +1,129 @@
+"""The part of `bench` that measures attention: which workloads, and their table."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+from mirage_kernels.generator.attention_workloads import (
+    ATTENTION,
+    AttentionWorkload,
+    usual,
+    workloads,
+)
+from mirage_kernels.generator.errors import MirageError
+from mirage_kernels.generator.ir.dtypes import DType
+from mirage_kernels.generator.ir.text import Json
+from mirage_kernels.generator.recipe import Recipe, Shape
+from mirage_kernels.generator.request import Event
+from mirage_kernels.generator.terminal import PROGRAM, Table, Terminal
+
+if TYPE_CHECKING:
+    from mirage_kernels.generator.attention_bench import AttentionRow
+
+DEPTH = "D"
+
+
+def is_attention(arguments: argparse.Namespace, chosen: Recipe | None) -> bool:
+    """Say whether attention is to be measured: it is asked for, or the recipe is one of it."""
+    named = chosen is not None and chosen.name in ATTENTION
+    if chosen is not None and arguments.attention and not named:
+        raise MirageError(
+            f"{chosen.name} is no attention that the library has an op for",
+            f"leave --attention away; it takes {', '.join(ATTENTION)}",
+        )
+    wanted = bool(arguments.attention or named)
+    if wanted and arguments.compile:
+        raise MirageError(
+            "--compile is not for attention, whose peers are fused kernels",
+            f"`{PROGRAM} bench --attention`",
+        )
+    if arguments.only and not wanted:
+        raise MirageError(
+            "--only chooses among workloads of attention", f"`{PROGRAM} bench --attention`"
+        )
+    return wanted
+
+
+def chosen_workloads(
+    arguments: argparse.Namespace, chosen: Recipe | None, shapes: Sequence[Shape]
+) -> list[AttentionWorkload]:
+    """Return what is compiled among what was asked for; asking for what isn't is an error."""
+    asked = _asked(arguments, chosen, shapes)
+    found = [w for w in asked if not w.needs_kernel or _is_compiled(w)]
+    if shapes and not found:
+        raise MirageError(
+            f"no compiled kernel for {asked[0].recipe} {shapes[0].stem} {asked[0].dtype.value}",
+            f"`{PROGRAM} list` shows what there is; `generate`, then `make run`",
+        )
+    kept = [w for w in found if all(text in w.name for text in arguments.only or ())]
+    if any(w.needs_kernel for w in found) and kept:
+        return kept
+    named = f" for {chosen.name}" if chosen else ""
+    where = f" named {' and '.join(arguments.only)}" if arguments.only else ""
+    raise MirageError(
+        f"nothing compiled to measure{named}{where}", f"`{PROGRAM} list` shows what there is"
+    )
+
+
+def _asked(
+    arguments: argparse.Namespace, chosen: Recipe | None, shapes: Sequence[Shape]
+) -> list[AttentionWorkload]:
+    """Return the listed workloads of the recipe and shapes; usual ones where none is listed."""
+    dtypes: list[DType] = arguments.dtype or [DType.FP16]
+    listed = [w for w in workloads(dtypes) if w.sequences in arguments.m]
+    if chosen is None:
+        return listed
+    own = [w for w in listed if w.recipe == chosen.name]
+    depths = [s.dims[DEPTH] for s in shapes] or sorted({w.depth for w in own})
+    found = [w for w in own if w.depth in depths]
+    missing = [d for d in depths if d not in {w.depth for w in own}]
+    if not depths:
+        missing = [shape.dims[DEPTH] for shape in chosen.shapes]
+    for depth in missing:
+        found += usual(chosen.name, depth, arguments.m, dtypes)
+    return found
+
+
+def _is_compiled(workload: AttentionWorkload) -> bool:
+    from mirage_kernels import kernel_table
+
+    wanted = (workload.recipe, workload.dtype.value, {DEPTH: workload.depth})
+    return any((k.recipe, k.dtype, dict(k.dims)) == wanted for k in kernel_table())
+
+
+def measured(work: Sequence[AttentionWorkload], terminal: Terminal) -> tuple[Table, list[Json]]:
+    """Measure the workloads one after the other; return them as a table and as JSON data."""
+    from mirage_kernels.generator import attention_bench, measure
+
+    clock = attention_bench.gpu_clock(measure.library_floor())
+    rows: list[AttentionRow] = []
+    with terminal.watch(f"measuring {len(work)} workloads") as progress:
+        progress(Event("measure", 0, len(work), work[0].name))
+        for row in attention_bench.rows(work, clock):
+            rows.append(row)
+            coming = work[len(rows)].name if len(rows) < len(work) else "done"
+            progress(Event("measure", len(rows), len(work), coming))
+    return table(rows), [asdict(row) for row in rows]
+
+
+def table(rows: Sequence[AttentionRow]) -> Table:
+    """Lay the rows out."""
+    words = ("recipe", "setting", "dtype", "heads", "best peer")
+    sizes = ("D", "B", "L", "page")
+    times = ("floor us", "compute us", "ours us", "ratio", "warm us", "peer us", "PyTorch us")
+    columns = (*words, *sizes, *times, "error", "PyTorch's error")
+    return Table(columns, tuple(_cells(row) for row in rows), left=len(words))
+
+
+def _cells(row: AttentionRow) -> tuple[str, ...]:
+    dims = row.dims
+    heads = f"{dims['Hq']}/{dims['Hkv']}"
+    words = (row.workload, row.setting, row.dtype, heads, row.best_peer or "-")
+    sizes = tuple(str(dims[name]) for name in ("D", "B", "L", "page"))
+    times = (row.floor_us, row.compute_us, row.ours_us, row.ratio, row.warm_us)
+    peer = "-" if row.best_peer_us is None else f"{row.best_peer_us:.2f}"
+    errors = (f"{row.error_ours:.2e}", f"{row.error_eager:.2e}")
+    return (*words, *sizes, *(f"{t:.2f}" for t in times), peer, f"{row.eager_us:.2f}", *errors)

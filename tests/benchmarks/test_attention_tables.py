@@ -1,0 +1,106 @@
+"""Tables of attention from a small result file, and the calls that the sanitizer watches."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import torch
+
+from mirage_kernels import KernelEntry
+
+ROOT = Path(__file__).parents[2]
+pytestmark = pytest.mark.skipif(not (ROOT / "docs").is_dir(), reason="not a checkout")
+ENVIRONMENT = {
+    "gpu": "NVIDIA H200",
+    "driver": "580.1",
+    "cuda": "13.0",
+    "torch": "2.11.0",
+    "date": "2026-01-01",
+    "commit": "abc",
+    "command": "mirage-kernels bench --attention",
+}
+SIZES = {"Hq": 32, "Hkv": 8, "D": 128, "T": 1, "L": 4096, "page": 16}
+
+
+def row(sequences: int, **more: object) -> dict[str, object]:
+    return {
+        "workload": "gqa",
+        "setting": "decode",
+        "dtype": "fp16",
+        "dims": {"B": sequences, **SIZES},
+        "bytes_read": 1,
+        "floor_us": 5.0,
+        "compute_us": 0.1,
+        "ours_us": 6.0,
+        "warm_us": 4.0,
+        "ratio": 1.2,
+        "eager_us": 80.0,
+        "peers": {"SDPA cuDNN": 11.5},
+        "best_peer": "SDPA cuDNN",
+        "best_peer_us": 11.5,
+        "error_ours": 1.5e-4,
+        "error_eager": 3e-4,
+        **more,
+    }
+
+
+def script(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, ROOT / "benchmarks" / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture
+def results(tmp_path: Path) -> Path:
+    alone = row(1, dtype="bf16", best_peer="", best_peer_us=None, peers={})
+    rows = [row(1), row(8, ours_us=30.0, ratio=6.0), alone]
+    document = {"environment": ENVIRONMENT, "rows": rows}
+    (tmp_path / "bench_attention_fp16.json").write_text(json.dumps(document))
+    (tmp_path / "bench_fp16.json").write_text("no attention")
+    return tmp_path
+
+
+def test_the_short_table_has_a_line_per_call_and_a_column_per_batch(results: Path) -> None:
+    both, alone = script("attention_tables").short(results).splitlines()[2:]
+    shape = "decode, 32/8 heads of 128, L 4096, pages of 16"
+    assert both == f"| gqa | {shape} | fp16 | 6.0 us, 1.20 (2.30) | 30.0 us, 6.00 (2.30) |  |  |"
+    assert alone == f"| gqa | {shape} | bf16 | 6.0 us, 1.20 |  |  |  |"
+
+
+def test_the_long_table_names_the_best_peer_and_the_command(results: Path) -> None:
+    text = script("attention_tables").long(results)
+    cells = "| 1 | 5.0 | 0.1 | 6.0 | 1.20 | 4.0 | 11.5 | SDPA cuDNN | 80.0 | 1.5e-04 (3.0e-04) |"
+    assert cells in text
+    assert "`mirage-kernels bench --attention`" in text
+    assert "NVIDIA H200" in text
+
+
+def test_without_results_there_are_no_tables(tmp_path: Path) -> None:
+    assert script("attention_tables").short(tmp_path) == ""
+    assert script("attention_tables").long(tmp_path) == ""
+
+
+@pytest.mark.parametrize(
+    "recipe", ["gqa", "sliding_window_attention", "gqa_full", "qk_norm_attention"]
+)
+def test_the_sanitizer_fills_every_bucket_of_rows(
+    recipe: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sanitize = script("sanitize_attention")
+    monkeypatch.setattr(sanitize, "LONG", (0, 60, 1, 21))
+    kernel = KernelEntry(f"{recipe}/D64_fp16", "sm_90a", recipe, "fp16", {"D": 64}, 0, "")
+    calls = list(sanitize.workloads(kernel))
+    assert sorted({w.tokens * w.group for w in calls}) == [7, 12, 25, 45, 100]
+    assert {w.page_size for w in calls} == {0, 1, 16}
+    computed = list(sanitize.results(kernel, "cpu"))
+    assert len(computed) == len(calls) + 1
+    assert all(bool(torch.isfinite(y).all()) for y in computed)

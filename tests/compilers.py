@@ -1,0 +1,46 @@
+"""What the tests of emitted CUDA run: clang-format and nvcc; where there are none, they skip."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+
+
+def formatted(text: str) -> str:
+    """Return a kernel's source as clang-format would write it."""
+    beside = Path(sys.executable).parent / "clang-format"
+    found = str(beside) if beside.is_file() else shutil.which("clang-format")
+    made = subprocess.run(
+        [
+            found or pytest.skip("clang-format is not installed"),
+            f"--style=file:{ROOT / '.clang-format'}",
+            "--assume-filename=kernel.cu",
+        ],
+        input=text,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return made.stdout
+
+
+def nvcc() -> str:
+    """Return the compiler's path."""
+    beside = Path(os.environ.get("CUDA_HOME", "/usr/local/cuda")) / "bin" / "nvcc"
+    found = shutil.which("nvcc") or (str(beside) if beside.is_file() else None)
+    return found or pytest.skip("nvcc is not installed")
+
+
+def compiled(text: str, folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
+    """Compile a source in a folder of its own."""
+    path = folder / "kernel.cu"
+    path.write_text(text)
+    command = [nvcc(), "-std=c++17", "-I", str(ROOT / "csrc"), *options, str(path)]
+    return subprocess.run(command, capture_output=True, text=True, cwd=folder)
