@@ -23,7 +23,7 @@ from mirage_kernels.generator.settings import STORE_VARIABLE
 if TYPE_CHECKING:
     from mirage_kernels.generator.pipeline import Result
 
-sys.path.insert(0, str(Path(__file__).parent))  # for compilers, handmade_lines
+sys.path.insert(0, str(Path(__file__).parent))  # for compilers, handmade_lines, scripts
 
 GOLDEN = Path(__file__).parent / "golden"
 TINY = Shape("a test", {"K": 72, "N": 40})

@@ -20,7 +20,7 @@ from mirage_kernels.generator.commands.arguments import (
 )
 from mirage_kernels.generator.commands.extension import Loaded, extension_file, load
 from mirage_kernels.generator.errors import MirageError
-from mirage_kernels.generator.folder import records
+from mirage_kernels.generator.folder import emitted
 from mirage_kernels.generator.target import TARGETS
 from mirage_kernels.generator.terminal import Table, Terminal, counted, listed
 from mirage_kernels.generator.toolchain import find_nvcc, nvcc_release
@@ -165,7 +165,7 @@ def _package(name: str, needed_by: str, hint: str) -> Finding:
 def _kernels(loaded: Loaded) -> Finding:
     what, folder = "kernels", package_kernels()
     try:
-        found = records(folder).values()
+        found = emitted(folder).values()
     except MirageError as error:
         return Finding(what, "generate", "broken", error.sentence, error.hint)
     if not found:

@@ -3,28 +3,17 @@
 from __future__ import annotations
 
 import ctypes
-import importlib.util
 import re
 import subprocess
 import sys
 from pathlib import Path
-from types import ModuleType
 
 import pytest
+from scripts import script
 
 ROOT = Path(__file__).parents[2]
 SCRIPTS = ROOT / "benchmarks"
 pytestmark = pytest.mark.skipif(not (ROOT / "docs").is_dir(), reason="not a checkout")
-
-
-def script(name: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(name, SCRIPTS / f"{name}.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    spec.loader.exec_module(module)
-    return module
 
 
 def test_the_page_shows_what_was_predicted_and_measured() -> None:

@@ -11,7 +11,7 @@ import pytest
 from mirage_kernels.generator.commands import extension
 from mirage_kernels.generator.commands.arguments import package_kernels
 from mirage_kernels.generator.commands.list import compiled_paths
-from mirage_kernels.generator.folder import records
+from mirage_kernels.generator.folder import emitted
 from mirage_kernels.generator.target import TARGETS
 
 
@@ -19,7 +19,7 @@ from mirage_kernels.generator.target import TARGETS
 def test_list_says_of_every_architecture_whether_its_kernels_have_been_run(
     mirage_kernels, arch: str
 ) -> None:
-    on, count = TARGETS[arch], len(records(package_kernels(), arch))
+    on, count = TARGETS[arch], len(emitted(package_kernels(), arch))
     printed = mirage_kernels("list").out
     assert re.search(rf"{arch} +{on.gpu} +{count} +{re.escape(on.evidence.value)}\n", printed)
 
@@ -43,7 +43,7 @@ def test_only_kernels_of_the_extensions_architecture_are_compiled(
     file = tmp_path / "_C.abi3.so"
     file.write_bytes(b"\0sm_80\0rms_norm_linear/K4096_N6144_fp16\0")
     monkeypatch.setattr(extension, "extension_file", lambda: file)
-    paths = compiled_paths(records(package_kernels()))
+    paths = compiled_paths(emitted(package_kernels()))
     assert paths == {"sm_80/rms_norm_linear/K4096_N6144_fp16.json"}
 
 

@@ -10,7 +10,11 @@ import pytest
 
 from mirage_kernels.generator.cli import VERBS
 from mirage_kernels.generator.commands import check as check_verb
-from mirage_kernels.generator.folder import Difference, records
+from mirage_kernels.generator.commands import doctor
+from mirage_kernels.generator.commands.arguments import package_kernels
+from mirage_kernels.generator.commands.extension import Loaded
+from mirage_kernels.generator.commands.list import kernel_name
+from mirage_kernels.generator.folder import Difference, emitted, records
 from mirage_kernels.generator.record import KernelRecord
 
 KERNEL = "rms_norm_linear/K4096_N6144_fp16"
@@ -201,6 +205,19 @@ def test_doctor_finds_what_is_here(mirage_kernels) -> None:
     assert {"Python", "torch", "extension", "GPU", "nvcc", "triton", "kernels"} <= set(found)
     assert torch.__version__ in found["torch"]["found"]
     assert all(f["status"] == "ok" or f["hint"] for f in found.values())
+
+
+def test_doctor_counts_every_committed_kernel_of_the_extension(
+    mirage_kernels, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    of_arch = emitted(package_kernels(), "sm_90a").values()
+    names = tuple(kernel_name(record) for record in of_arch)
+    assert any(name.startswith("gqa/") for name in names)
+    loaded = Loaded("2.13.0", "", "", None, names, "sm_90a", problem="")
+    monkeypatch.setattr(doctor, "load", lambda: loaded)
+    document = _json(mirage_kernels("doctor", "--json"), code=None)
+    (finding,) = (f for f in document["findings"] if f["what"] == "kernels")
+    assert (finding["status"], finding["hint"]) == ("ok", "")
 
 
 def _json(outcome, code: int | None = 0):

@@ -1,0 +1,21 @@
+"""Imports the scripts of `benchmarks/`, which are no package."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+from types import ModuleType
+
+BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
+
+
+def script(name: str) -> ModuleType:
+    """Return `benchmarks/<name>.py` as a module."""
+    spec = importlib.util.spec_from_file_location(name, BENCHMARKS / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module
