@@ -195,27 +195,12 @@ AppendArgs args_of(const AppendInputs& in, const Tensor& q) {
   return args;
 }
 
-struct AppendLaunch {
-  AppendFn kernel;
-  AppendArgs args;
-};
-
-// The launch path of emitted kernels, which hands its arguments on: here the first input is all.
-cudaError_t launch_append(const LaunchArgs& handed_on, cudaStream_t stream) {
-  const auto& launch = *static_cast<const AppendLaunch*>(handed_on.inputs[0]);
-  return launch.kernel(launch.args, stream);
-}
-
 // The one place that decides who computes.
 template <class... Arguments>
 void compute(const AppendInputs& in, const Tensor& q, const Arguments&... arguments) {
   if (q.numel() == 0) return;
   if (const AppendFn kernel = kernel_for(in)) {
-    const AppendLaunch call{kernel, args_of(in, q)};
-    const Kernel row{kOp, "", {}, 0, launch_append, kOp, 0, nullptr};
-    LaunchArgs handed_on{};
-    handed_on.inputs[0] = &call;
-    return launch(row, handed_on, in.qkv.get_device_index());
+    return launch(kernel, args_of(in, q), in.qkv.get_device_index());
   }
   StableIValue stack[] = {torch::stable::detail::from(arguments)...,
                           torch::stable::detail::from(q)};

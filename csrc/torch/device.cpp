@@ -113,4 +113,9 @@ void launch(const AttentionKernel& kernel, const AttentionArgs& args, int32_t de
   check_cuda(kernel.launch(args, current_stream(device_index)), kernel.name);
 }
 
+void launch(AppendFn kernel, const AppendArgs& args, int32_t device_index) {
+  torch::stable::accelerator::DeviceGuard guard(device_index);
+  check_cuda(kernel(args, current_stream(device_index)), "qk_norm_rope_append");
+}
+
 }  // namespace mirage

@@ -6,6 +6,7 @@
 #include <cuda_runtime.h>
 #include <torch/csrc/stable/tensor.h>
 
+#include "append/append.h"
 #include "launch.h"
 
 namespace mirage {
@@ -33,5 +34,6 @@ int32_t multiprocessors(int32_t device_index);
 // Launches a kernel on the device's current stream; allocates nothing, waits for nothing.
 void launch(const Kernel& kernel, const LaunchArgs& args, int32_t device_index);
 void launch(const AttentionKernel& kernel, const AttentionArgs& args, int32_t device_index);
+void launch(AppendFn kernel, const AppendArgs& args, int32_t device_index);
 
 }  // namespace mirage

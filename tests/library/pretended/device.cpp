@@ -17,4 +17,6 @@ void launch(const AttentionKernel& kernel, const AttentionArgs& args, int32_t) {
   kernel.launch(args, nullptr);
 }
 
+void launch(AppendFn kernel, const AppendArgs& args, int32_t) { kernel(args, nullptr); }
+
 }  // namespace mirage
