@@ -147,8 +147,11 @@ def kernel_name(record: Emitted) -> str:
 
 def buckets(record: Emitted) -> str:
     """Say which numbers of tokens or rows the variants serve: `M <= 8, 16, 32, any`."""
-    tops = [str(variant.bucket) if variant.bucket else "any" for variant in record.variants]
-    return f"{bucketed(record)} <= {', '.join(tops)}"
+    tops = [str(variant.bucket) for variant in record.variants if variant.bucket]
+    if not tops:
+        return f"any {bucketed(record)}"
+    rest = ["any"] if len(tops) < len(record.variants) else []
+    return f"{bucketed(record)} <= {', '.join(tops + rest)}"
 
 
 def bucketed(record: Emitted) -> str:
