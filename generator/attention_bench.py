@@ -71,11 +71,6 @@ class AttentionRow:
     error_ours: float
     error_eager: float
 
-    @property
-    def bound_us(self) -> float:
-        """The yardstick of `ratio`."""
-        return max(self.floor_us, self.compute_us)
-
 
 @dataclass(frozen=True)
 class Others:

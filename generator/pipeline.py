@@ -177,13 +177,21 @@ def mugraphs(found: Found, request: Request, spec: Graph) -> list[Graph]:
     return [stabilise(lower(program, goal), request.dtype) for program in found.programs]
 
 
+class Plan(Enum):
+    """How a muGraph becomes a kernel."""
+
+    STREAM = "weights are streamed"
+    ATTENTION = "keys are dealt out to the warps"
+
+
 @dataclass(frozen=True)
 class Choice:
-    """The muGraph to take: its errors, those refused before it, why there is no plan if none is."""
+    """The muGraph to take: its errors, those refused before it, its plan or why there is none."""
 
     ranked: Ranked
     accuracy: tuple[Measured, ...]
     refused: list[Refusal]
+    plan: Plan | None
     no_plan: str = ""
 
 
@@ -191,31 +199,25 @@ def _choose(request: Request, spec: Graph, ranked: Sequence[Ranked]) -> Choice:
     """Return the fastest muGraph that is accurate and has a plan; without any plan, the fastest."""
     gate = Gate(spec, request.recipe, request.dtype)
     measured: dict[int, tuple[Measured, ...]] = {}
+    plans: dict[int, Plan] = {}
 
     def accurate(graph: Graph) -> None:
         if id(graph) not in measured:
             measured[id(graph)] = gate.measure(graph)
 
     def plannable(graph: Graph) -> None:
-        plan_for(request.recipe.name, with_threads(graph), request.arch)
+        plans[id(graph)] = plan_for(request.recipe.name, with_threads(graph), request.arch)
 
     try:
         chosen, refused = choose(ranked, [plannable, accurate])
-        return Choice(chosen, measured[id(chosen.graph)], refused)
+        return Choice(chosen, measured[id(chosen.graph)], refused, plans[id(chosen.graph)])
     except SearchError:
         chosen, refused = choose(ranked, [accurate])
     try:
         plannable(chosen.graph)
     except PlanError as error:
-        return Choice(chosen, measured[id(chosen.graph)], refused, error.sentence)
+        return Choice(chosen, measured[id(chosen.graph)], refused, None, error.sentence)
     raise AssertionError("a muGraph that is accurate and has a plan was passed over")
-
-
-class Plan(Enum):
-    """How a muGraph becomes a kernel."""
-
-    STREAM = "weights are streamed"
-    ATTENTION = "keys are dealt out to the warps"
 
 
 def plan_for(recipe: str, graph: Graph, arch: str) -> Plan:
@@ -252,11 +254,11 @@ def _recorded(request: Request, spec: Graph, choice: Choice, found: Found) -> Re
         accuracy=choice.accuracy,
     )
     graph = choice.ranked.graph
-    if choice.no_plan:
+    if choice.plan is None:
         return MuGraphRecord(**vars(about), graph=graph, no_plan=choice.no_plan)
     graph = with_threads(graph)
-    attends = plan_for(recipe.name, graph, request.arch) is Plan.ATTENTION
-    return planned_attention(about, graph) if attends else planned(about, graph)
+    make = planned_attention if choice.plan is Plan.ATTENTION else planned
+    return make(about, graph)
 
 
 def planned(about: About, graph: Graph) -> KernelRecord:

@@ -10,7 +10,7 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import ClassVar, TypeVar
 
 from mirage_kernels.generator.errors import FileError, GraphError
 from mirage_kernels.generator.ir import DType, Graph, Json, dumps, from_json, to_json
@@ -95,19 +95,43 @@ class About:
         }
 
 
-@dataclass(frozen=True)
-class KernelRecord(About):
-    """One kernel of the library, as it is committed in `kernels/<arch>/<recipe>/<stem>.json`."""
+MUGRAPH_ENDING = ".mugraph.json"
 
-    roles: Roles
-    variants: tuple[Variant, ...]
-    max_tokens: int  # above it the library runs PyTorch's own program; 0: never
+
+@dataclass(frozen=True)
+class Written(About):
+    """A record with its muGraph, in a file below the kernels folder."""
+
+    ending: ClassVar[str] = ".json"
+
     graph: Graph
 
     @property
     def path(self) -> str:
         """Path of the JSON below the kernels folder."""
-        return f"{self.arch}/{self.recipe}/{self.stem}.json"
+        return f"{self.arch}/{self.recipe}/{self.stem}{self.ending}"
+
+    def plan_json(self) -> dict[str, Json]:
+        """Return how the muGraph becomes a kernel, or why it does not."""
+        raise NotImplementedError
+
+    def to_json(self) -> dict[str, Json]:
+        """Return the record as JSON data."""
+        graph: dict[str, Json] = {"mugraph": to_json(self.graph)}
+        return self.about_json() | self.plan_json() | self.evidence_json() | graph
+
+    def text(self) -> str:
+        """Return the committed file's text."""
+        return dumps(self.to_json())
+
+
+@dataclass(frozen=True)
+class KernelRecord(Written):
+    """One kernel of the library, as it is committed in `kernels/<arch>/<recipe>/<stem>.json`."""
+
+    roles: Roles
+    variants: tuple[Variant, ...]
+    max_tokens: int  # above it the library runs PyTorch's own program; 0: never
 
     def tiles(self, variant: Variant) -> dict[str, int]:
         """Return the tile sizes of the muGraph that a variant runs."""
@@ -118,32 +142,21 @@ class KernelRecord(About):
         """The same, variant by variant."""
         return [self.tiles(variant) for variant in self.variants]
 
-    def to_json(self) -> dict[str, Json]:
-        """Return the record as JSON data."""
-        plan: dict[str, Json] = {
+    def plan_json(self) -> dict[str, Json]:
+        """Return roles, variants and up to how many tokens they serve."""
+        return {
             "roles": self.roles.to_json(),
             "variants": [{"bucket": v.bucket, **v.knobs.to_json()} for v in self.variants],
             "max_tokens": self.max_tokens,
         }
-        return self.about_json() | plan | self.evidence_json() | {"mugraph": to_json(self.graph)}
-
-    def text(self) -> str:
-        """Return the committed file's text."""
-        return dumps(self.to_json())
 
 
 @dataclass(frozen=True)
-class AttentionRecord(About):
+class AttentionRecord(Written):
     """One attention kernel of the library, in `kernels/<arch>/<recipe>/<stem>.json`."""
 
     roles: AttentionRoles
     variants: tuple[AttentionVariant, ...]
-    graph: Graph
-
-    @property
-    def path(self) -> str:
-        """Path of the JSON below the kernels folder."""
-        return f"{self.arch}/{self.recipe}/{self.stem}.json"
 
     def tiles(self, variant: AttentionVariant) -> dict[str, int]:
         """Return the tile sizes of the muGraph that a variant runs."""
@@ -154,47 +167,32 @@ class AttentionRecord(About):
         """The same, variant by variant."""
         return [self.tiles(variant) for variant in self.variants]
 
-    def to_json(self) -> dict[str, Json]:
-        """Return the record as JSON data."""
-        plan: dict[str, Json] = {
+    def plan_json(self) -> dict[str, Json]:
+        """Return the plan's name, roles and variants."""
+        return {
             "plan": ATTENTION,
             "roles": self.roles.to_json(),
             "variants": [{"bucket": v.bucket, **v.knobs.to_json()} for v in self.variants],
         }
-        return self.about_json() | plan | self.evidence_json() | {"mugraph": to_json(self.graph)}
-
-    def text(self) -> str:
-        """Return the committed file's text."""
-        return dumps(self.to_json())
 
 
 ATTENTION = "attention"  # the plan of such a record; the others stream weights
 
 
 @dataclass(frozen=True)
-class MuGraphRecord(About):
+class MuGraphRecord(Written):
     """A muGraph that was found, proved and gated, and that this version has no plan for."""
 
-    graph: Graph
+    ending: ClassVar[str] = MUGRAPH_ENDING
+
     no_plan: str  # the reason
     variants: tuple[Variant, ...] = ()
 
-    @property
-    def path(self) -> str:
-        """Path of the JSON below the kernels folder."""
-        return f"{self.arch}/{self.recipe}/{self.stem}{MUGRAPH_ENDING}"
-
-    def to_json(self) -> dict[str, Json]:
-        """Return the record as JSON data."""
-        reason: dict[str, Json] = {"no_plan": self.no_plan}
-        return self.about_json() | reason | self.evidence_json() | {"mugraph": to_json(self.graph)}
-
-    def text(self) -> str:
-        """Return the file's text."""
-        return dumps(self.to_json())
+    def plan_json(self) -> dict[str, Json]:
+        """Return why there is none."""
+        return {"no_plan": self.no_plan}
 
 
-MUGRAPH_ENDING = ".mugraph.json"
 Emitted = KernelRecord | AttentionRecord
 Record = Emitted | MuGraphRecord
 

@@ -18,8 +18,8 @@ struct Grid {
 
 constexpr int kSharedBytesByDefault = 48 * 1024;  // more has to be asked for, per device
 
-template <class... Args>
-cudaError_t launch(void (*kernel)(Args...), Grid grid, cudaStream_t stream, const Args&... args) {
+template <class Args>
+cudaError_t launch(void (*kernel)(Args), Grid grid, const Args& args, cudaStream_t stream) {
   if (grid.shared_bytes > kSharedBytesByDefault) {
     const cudaError_t status = cudaFuncSetAttribute(
         kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, grid.shared_bytes);
@@ -36,12 +36,7 @@ cudaError_t launch(void (*kernel)(Args...), Grid grid, cudaStream_t stream, cons
   config.stream = stream;
   config.attrs = &dependent;
   config.numAttrs = kHasDependentLaunch ? 1 : 0;
-  return cudaLaunchKernelEx(&config, kernel, args...);
-}
-
-template <class Args>
-cudaError_t launch(void (*kernel)(Args), Grid grid, const Args& args, cudaStream_t stream) {
-  return launch(kernel, grid, stream, args);
+  return cudaLaunchKernelEx(&config, kernel, args);
 }
 
 }  // namespace mirage::tile
