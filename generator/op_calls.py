@@ -1,25 +1,28 @@
 """Which op of the library serves a recipe, and how it is called with the recipe's inputs.
 
 Most recipes have the name of their op. Others are an op with an activation (`geglu_mlp` is
-`gated_mlp(..., activation="gelu_tanh")`) or with its options as inputs (`rms_norm_linear_full`).
+`gated_mlp(..., activation="gelu_tanh")`) or a norm, or with its options as inputs
+(`rms_norm_linear_full`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from inspect import signature
 
 import mirage_kernels
 from mirage_kernels.generator.recipe import Recipe
 
 _FULL = "_full"
-_ACTIVATED = {
-    "gated_mlp_gelu": ("gated_mlp", "gelu"),
-    "geglu_mlp": ("gated_mlp", "gelu_tanh"),
-    "gated_mlp_relu": ("gated_mlp", "relu"),
-    "rms_norm_gated_mlp_gelu": ("rms_norm_gated_mlp", "gelu"),
-    "rms_norm_geglu_mlp": ("rms_norm_gated_mlp", "gelu_tanh"),
-    "rms_norm_gated_mlp_relu": ("rms_norm_gated_mlp", "relu"),
+_VARIANTS = {
+    "gated_mlp_gelu": ("gated_mlp", {"activation": "gelu"}),
+    "geglu_mlp": ("gated_mlp", {"activation": "gelu_tanh"}),
+    "gated_mlp_relu": ("gated_mlp", {"activation": "relu"}),
+    "rms_norm_gated_mlp_gelu": ("rms_norm_gated_mlp", {"activation": "gelu"}),
+    "rms_norm_geglu_mlp": ("rms_norm_gated_mlp", {"activation": "gelu_tanh"}),
+    "rms_norm_gated_mlp_relu": ("rms_norm_gated_mlp", {"activation": "relu"}),
+    "qk_layer_norm_attention": ("qk_norm_attention", {"norm": "layer"}),
 }
 
 
@@ -33,10 +36,8 @@ class OpCall:
 
 def op_call(recipe_name: str) -> OpCall | None:
     """Return the op that serves a recipe, None if the library has none."""
-    op, keywords = recipe_name.removesuffix(_FULL), {}
-    if op in _ACTIVATED:
-        op, activation = _ACTIVATED[op]
-        keywords = {"activation": activation}
+    name = recipe_name.removesuffix(_FULL)
+    op, keywords = _VARIANTS.get(name, (name, {}))
     return OpCall(op, keywords) if op in mirage_kernels.__all__ else None
 
 
@@ -51,13 +52,12 @@ def function_of(recipe: Recipe) -> Callable[..., object]:
     op: Callable[..., object] = getattr(mirage_kernels, call.op)
     fixed: dict[str, object] = dict(call.keywords)
 
+    by_name = {p.name for p in signature(op).parameters.values() if p.kind is p.KEYWORD_ONLY}
+
     def run(*inputs: object, **more: object) -> object:
         named = list(zip(recipe.inputs, inputs, strict=True))
-        options = {n: v for n, v in named if n in recipe.optional}
-        return op(*_given(named, recipe), **options, **fixed, **more)
+        options = {name: value for name, value in named if name in by_name}
+        given = (value for name, value in named if name not in by_name)
+        return op(*given, **options, **fixed, **more)
 
     return run
-
-
-def _given(named: list[tuple[str, object]], recipe: Recipe) -> Iterator[object]:
-    return (value for name, value in named if name not in recipe.optional)

@@ -70,8 +70,7 @@ def _entry(record: KernelRecord) -> Entry:
 
 
 def _attention_entry(record: AttentionRecord) -> AttentionEntry:
-    depth = record.shape[record.roles.depth]
-    return AttentionEntry(record.recipe, record.dtype, depth, record.stem, _options(record))
+    return AttentionEntry(record.recipe, record.dtype, record.shape, record.stem, _options(record))
 
 
 def _options(record: Emitted) -> tuple[str, ...]:
@@ -126,12 +125,14 @@ def _attention_mugraph(graph: Graph, program: AttentionProgram) -> str:
 
 
 def _attention_expects(graph: Graph, program: AttentionProgram) -> str:
-    tensors = (program.tensors[what] for what in ("queries", "keys", "values"))
+    order = ("queries", "more queries", "keys", "more keys", "values")
+    tensors = dict.fromkeys(program.tensors[w] for w in order if w in program.tensors)
     named = ", ".join(f"{name} {dims_text(graph.values[name].type.names)}" for name in tensors)
     roles = program.roles
-    dims = ", ".join((roles.sequences, roles.heads, *roles.rows, roles.keys))
+    dims = ", ".join(d for d in (roles.sequences, roles.heads, *roles.rows, roles.keys) if d)
+    along = f"{roles.depth} and {roles.more}" if roles.more else roles.depth
     return (
-        f"{named}: lines along {roles.depth} contiguous and 16-byte aligned, any other strides, "
+        f"{named}: lines along {along} contiguous and 16-byte aligned, any other strides, "
         f"keys and values in pages or dense; {dims} at run time, {roles.keys} by sequence, 0 too."
     )
 
@@ -141,8 +142,10 @@ def _attention_launch(record: AttentionRecord, program: AttentionProgram) -> str
     for variant in record.variants:
         limit = f"up to {variant.bucket}" if variant.bucket else "any number of"
         knobs = variant.knobs
-        kib = -(-shared_bytes(knobs, program.depth) // 1024)
-        parts.append(f"{limit} rows tiles of {knobs.rows}, {knobs.warps} warps, {kib} KiB shared")
+        kib = -(-shared_bytes(knobs, program.depth, program.more_depth) // 1024)
+        few = " of few segments" if variant.few_segments else ""
+        size = f"{knobs.warps} warps, {kib} KiB shared"
+        parts.append(f"{limit} rows{few} tiles of {knobs.rows}, {size}")
     rows = " times ".join(program.roles.rows)
     return f"as many blocks as run at once; of {rows} query rows {'; '.join(parts)}."
 
@@ -226,5 +229,7 @@ def _launch_words(record: KernelRecord) -> str:
         each = f"{blocks} blocks of {knobs.warps} warps"
         if knobs.blocks > 1:
             each = f"{blocks} clusters of {knobs.blocks} blocks that split the loop"
+        if knobs.held:
+            each += ", which hold tokens in registers"
         parts.append(f"{limit} tokens {each}")
     return f"{'; '.join(parts)} per {record.variants[-1].knobs.tokens}."

@@ -14,29 +14,86 @@ constexpr int larger(int a, int b) { return a > b ? a : b; }
 struct Grid {
   int64_t row_tiles, token_tiles;
   int threads, shared_bytes;
+  int cluster = 1;  // blocks of a cluster, along the row tiles
 };
 
 constexpr int kSharedBytesByDefault = 48 * 1024;  // more has to be asked for, per device
+constexpr int kAnswers = 64;                      // about kernels that a thread remembers
+constexpr int kPortableCluster = 8;               // larger ones, too
+
+// What a launch asks for beside its grid.
+template <class Args>
+class Launch {
+ public:
+  Launch(void (*kernel)(Args), Grid grid, cudaStream_t stream) : kernel_(kernel), grid_(grid) {
+    config_.gridDim =
+        dim3(static_cast<unsigned>(grid.row_tiles), static_cast<unsigned>(grid.token_tiles));
+    config_.blockDim = dim3(static_cast<unsigned>(grid.threads));
+    config_.dynamicSmemBytes = static_cast<size_t>(grid.shared_bytes);
+    config_.stream = stream;
+    config_.attrs = attributes_;
+    if (kHasDependentLaunch) {
+      attributes_[config_.numAttrs].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+      attributes_[config_.numAttrs++].val.programmaticStreamSerializationAllowed = 1;
+    }
+    if (grid.cluster == 1) return;
+    attributes_[config_.numAttrs].id = cudaLaunchAttributeClusterDimension;
+    attributes_[config_.numAttrs++].val.clusterDim = {static_cast<unsigned>(grid.cluster), 1, 1};
+  }
+
+  // What the kernel has to be allowed, per device.
+  cudaError_t allow() const {
+    if (grid_.shared_bytes > kSharedBytesByDefault) {
+      const cudaError_t status = cudaFuncSetAttribute(
+          kernel_, cudaFuncAttributeMaxDynamicSharedMemorySize, grid_.shared_bytes);
+      if (status != cudaSuccess) return status;
+    }
+    if (grid_.cluster <= kPortableCluster) return cudaSuccess;
+    return cudaFuncSetAttribute(kernel_, cudaFuncAttributeNonPortableClusterSizeAllowed, 1);
+  }
+
+  // Clusters that run at once; after allow(). What a thread asked last it remembers: the answer
+  // takes microseconds.
+  cudaError_t resident(int& clusters) const {
+    struct Answer {
+      void (*kernel)(Args);
+      int device, cluster, shared_bytes, clusters;
+    };
+    static thread_local Answer answers[kAnswers];
+    const size_t place =
+        reinterpret_cast<size_t>(kernel_) / 16 + static_cast<size_t>(grid_.cluster);
+    Answer& known = answers[place % kAnswers];
+    int device = 0;
+    cudaError_t status = cudaGetDevice(&device);
+    if (status != cudaSuccess) return status;
+    if (known.kernel != kernel_ || known.device != device || known.cluster != grid_.cluster ||
+        known.shared_bytes != grid_.shared_bytes) {
+      Answer asked{kernel_, device, grid_.cluster, grid_.shared_bytes, 0};
+      status = cudaOccupancyMaxActiveClusters(&asked.clusters, kernel_, &config_);
+      if (status != cudaSuccess) return status;
+      known = asked;
+    }
+    clusters = known.clusters;
+    return cudaSuccess;
+  }
+
+  cudaError_t start(const Args& args) const { return cudaLaunchKernelEx(&config_, kernel_, args); }
+
+  Launch(const Launch&) = delete;
+  Launch& operator=(const Launch&) = delete;
+
+ private:
+  void (*kernel_)(Args);
+  Grid grid_;
+  cudaLaunchAttribute attributes_[2]{};
+  cudaLaunchConfig_t config_{};
+};
 
 template <class Args>
 cudaError_t launch(void (*kernel)(Args), Grid grid, const Args& args, cudaStream_t stream) {
-  if (grid.shared_bytes > kSharedBytesByDefault) {
-    const cudaError_t status = cudaFuncSetAttribute(
-        kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, grid.shared_bytes);
-    if (status != cudaSuccess) return status;
-  }
-  cudaLaunchAttribute dependent{};
-  dependent.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  dependent.val.programmaticStreamSerializationAllowed = 1;
-  cudaLaunchConfig_t config{};
-  config.gridDim =
-      dim3(static_cast<unsigned>(grid.row_tiles), static_cast<unsigned>(grid.token_tiles));
-  config.blockDim = dim3(static_cast<unsigned>(grid.threads));
-  config.dynamicSmemBytes = static_cast<size_t>(grid.shared_bytes);
-  config.stream = stream;
-  config.attrs = &dependent;
-  config.numAttrs = kHasDependentLaunch ? 1 : 0;
-  return cudaLaunchKernelEx(&config, kernel, args);
+  const Launch<Args> call(kernel, grid, stream);
+  const cudaError_t status = call.allow();
+  return status == cudaSuccess ? call.start(args) : status;
 }
 
 }  // namespace mirage::tile

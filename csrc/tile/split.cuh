@@ -8,6 +8,7 @@
 // the loop the blocks exchange halves (split_meeting.cuh).
 #pragma once
 
+#include "tile/cluster.cuh"
 #include "tile/dependent.cuh"
 #include "tile/wgmma.cuh"
 
@@ -16,21 +17,6 @@ namespace mirage::tile {
 constexpr int kSplitBlocks = 2;    // of a cluster
 constexpr int kProductGroups = 2;  // warpgroups that multiply
 constexpr int kProductWarps = kProductGroups * kGroupWarps;
-
-__device__ inline int cluster_rank() {
-  int rank;
-  asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
-  return rank;
-}
-
-// All threads of both blocks come to both, in turns. Relaxed: a released arrival waits for all that
-// the block has in flight, and nothing but finished reads has to be known (1.0 us a launch).
-__device__ inline void arrive_cluster() {
-  asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
-}
-__device__ inline void wait_cluster() {
-  asm volatile("barrier.cluster.wait.aligned;" ::: "memory");
-}
 
 template <int kBarrier, int kThreads>
 __device__ void sync_threads() {
@@ -47,25 +33,44 @@ __device__ inline void arrive(CopyBarrier& barrier) {
                : "memory");
 }
 
-// One arrival, and so many bytes to land before the phase completes.
-__device__ inline void expect(CopyBarrier& barrier, uint32_t bytes) {
-  asm volatile(
-      "mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(&barrier)),
-      "r"(bytes)
-      : "memory");
+// A place in a ring, and the parity of its barriers' phase.
+template <int kStages>
+struct RingPlace {
+  int stage = 0;
+  uint32_t parity = 0;
+  __device__ void advance(int steps = 1) {
+    stage += steps;
+    if (stage >= kStages) {
+      stage -= kStages;
+      parity ^= 1;
+    }
+  }
+};
+
+// A block that asks for more than half of a multiprocessor's shared memory is alone there: of two
+// that shared one, others would do nothing.
+constexpr int kAloneBytes = 116 * 1024;
+
+// Lines of a box of tokens. A box that reaches beyond the tensor takes longer than one that is
+// smaller (4096 -> 4096, 40 tokens: 14.0 us against 11.8 with 64 of them), so a single tile has
+// only the lines that exist; what else lies there is multiplied, and not used.
+template <class Block>
+__host__ __device__ int token_lines(int64_t tokens) {
+  return tokens < Block::kTokens ? static_cast<int>(tokens) : Block::kTokens;
 }
 
 // `Plan` says what of the program and of its knobs decides how a block is built: Element, kRows,
 // kTokens, kStages, kDepth (the whole), kRowTensors (streamed weights), kVectors (along the depth),
 // kPrepares (whether tokens are computed with), kRewrites (whether that replaces them),
-// kTakesTurns.
+// kTakesTurns, kBoxes (of a step).
 template <class Plan>
 struct SplitBlock {
   using T = typename Plan::Element;
   static constexpr bool kRewrites = Plan::kRewrites;
   static constexpr int kRows = Plan::kRows, kTokens = Plan::kTokens, kStages = Plan::kStages;
-  static constexpr int kPart = Plan::kDepth / kSplitBlocks, kSteps = kPart / kBoxDepth;
-  static_assert(Plan::kDepth % (kSplitBlocks * kBoxDepth) == 0, "whole boxes");
+  static constexpr int kBoxes = Plan::kBoxes, kStepDepth = kBoxes * kBoxDepth;
+  static constexpr int kPart = Plan::kDepth / kSplitBlocks, kSteps = kPart / kStepDepth;
+  static_assert(Plan::kDepth % (kSplitBlocks * kStepDepth) == 0, "whole steps");
 
   static constexpr bool kTakesTurns = Plan::kTakesTurns;
   static_assert(!kTakesTurns || (kStages % kProductGroups == 0 && kSteps % kProductGroups == 0));
@@ -79,7 +84,8 @@ struct SplitBlock {
   static constexpr int kWorkers = kCopier * kWarpLanes, kThreads = kWorkers + kWarpLanes;
 
   static constexpr int kRowBytes = kRows * kBoxLineBytes, kTokenBytes = kTokens * kBoxLineBytes;
-  static constexpr int kStageBytes = Plan::kRowTensors * kRowBytes + kTokenBytes;
+  static constexpr int kBoxBytes = Plan::kRowTensors * kRowBytes + kTokenBytes;
+  static constexpr int kStageBytes = kBoxes * kBoxBytes;
   // A product takes whole tiles of rows; what it reads behind a box's last is never used.
   static constexpr int kOverrun = (kTiles * kGroupRows - kOwnRows) * kBoxLineBytes;
   static constexpr int kVectorBytes = kPart * static_cast<int>(sizeof(T));
@@ -89,12 +95,11 @@ struct SplitBlock {
   static constexpr int kBarrierCount = 3 * kStages + 2;
   static constexpr int kUsedBytes =
       kBarriersAt + kBarrierCount * static_cast<int>(sizeof(CopyBarrier));
-  // More than half of a multiprocessor's: of two blocks that shared one, others would do nothing.
-  static constexpr int kAloneBytes = 116 * 1024;
   static constexpr int kBytes = kUsedBytes > kAloneBytes ? kUsedBytes : kAloneBytes;
 
   char* shared;
   int rank;
+  int token_lines;  // of a box of tokens: all that there are, if they are less than a tile
 
   __device__ CopyBarrier* barriers() const {
     return reinterpret_cast<CopyBarrier*>(shared + kBarriersAt);
@@ -113,14 +118,16 @@ struct SplitBlock {
   __device__ bool copies() const { return warp_index() == kCopier; }
   __device__ bool prepares() const { return Plan::kPrepares && warp_index() >= kProductWarps; }
 
-  // One step of the ring, as the copier sees it.
+  // One box of a step, as the copier sees it.
   struct Slot {
     char* at;
     CopyBarrier& full;
     __device__ char* rows(int i) const { return at + i * kRowBytes; }
     __device__ char* tokens() const { return at + Plan::kRowTensors * kRowBytes; }
   };
-  __device__ Slot slot(int stage) const { return {shared + stage * kStageBytes, full(stage)}; }
+  __device__ Slot slot(int stage, int box) const {
+    return {shared + stage * kStageBytes + box * kBoxBytes, full(stage)};
+  }
 
   // The vector's part of this block, by the copier.
   __device__ void copy_vector(int i, const T* vector, int k) const {
@@ -129,21 +136,10 @@ struct SplitBlock {
 
   // The k of a step: neighbouring clusters begin at different ones and come round to the rest.
   __device__ int part_k(int step) const {
-    return (step + static_cast<int>(blockIdx.x) / kSplitBlocks) % kSteps * kBoxDepth;
+    return (step + static_cast<int>(blockIdx.x) / kSplitBlocks) % kSteps * kStepDepth;
   }
 
-  // A place in the ring, and the parity of its barriers' phase.
-  struct Place {
-    int stage = 0;
-    uint32_t parity = 0;
-    __device__ void advance(int steps = 1) {
-      stage += steps;
-      if (stage >= kStages) {
-        stage -= kStages;
-        parity ^= 1;
-      }
-    }
-  };
+  using Place = RingPlace<kStages>;
 
   // Makes the barriers; `incoming`: bytes that the other block will send. The copier makes its own
   // and does not wait for the others, nor they for it before it has begun (start_together).
@@ -174,18 +170,25 @@ struct SplitBlock {
     const int first = rank * kPart;
     const bool runs = lane() == 0;
     const auto weights = [&](int step, int stage) {
-      expect(full(stage), kStageBytes);
-      copy_weights(slot(stage), first + part_k(step));
+      expect(full(stage), kStageBytes - kBoxes * (kTokens - token_lines) * kBoxLineBytes);
+      for (int b = 0; b < kBoxes; ++b) {
+        copy_weights(slot(stage, b), first + part_k(step) + b * kBoxDepth);
+      }
+    };
+    const auto tokens = [&](int step, int stage) {
+      for (int b = 0; b < kBoxes; ++b) {
+        copy_tokens(slot(stage, b), first + part_k(step) + b * kBoxDepth);
+      }
     };
     if (!early) wait_for_previous();
     for (int s = 0; runs && s < kFirst; ++s) {
       weights(s, s);
       if (s == 0) copy_vectors(first);
-      if (!early) copy_tokens(slot(s), first + part_k(s));
+      if (!early) tokens(s, s);
     }
     if (early) {
       wait_for_previous();
-      for (int s = 0; runs && s < kFirst; ++s) copy_tokens(slot(s), first + part_k(s));
+      for (int s = 0; runs && s < kFirst; ++s) tokens(s, s);
     }
     __syncwarp();
     start_together();
@@ -194,7 +197,7 @@ struct SplitBlock {
     for (int step = kStages; runs && step < kSteps; ++step) {
       wait(empty(place.stage), place.parity);
       weights(step, place.stage);
-      copy_tokens(slot(place.stage), first + part_k(step));
+      tokens(step, place.stage);
       place.advance();
     }
   }

@@ -14,11 +14,12 @@ struct PreparedStep {
   static constexpr int kOwnTokens = Block::kTokens / kGroupWarps;
   using Tokens = TokenFrag<T, kOwnTokens, kBoxDepth>;
   Block block;
-  int stage, k;
+  int stage, box, k;
 
   __device__ char* octet(int i, int c) const {
     const int line = warp_index() % kGroupWarps * kOwnTokens + i * kLineTile + lane() % kLineTile;
-    return block.slot(stage).tokens() + box_offset(line, c * kChunkOctets + lane() / kLineTile);
+    return block.slot(stage, box).tokens() +
+           box_offset(line, c * kChunkOctets + lane() / kLineTile);
   }
 
   __device__ Tokens tokens() const {
@@ -65,13 +66,13 @@ struct MultipliedStep {
   using T = typename Block::T;
   using Rows = RowFrag<T, Block::kTiles * kRowTile, kBoxDepth>;
   Block block;
-  int stage, k;
+  int stage, box, k;
 
   __device__ RowBox<T> row_box(int i) const {
-    return {block.slot(stage).rows(i) + Block::own_row() * kBoxLineBytes};
+    return {block.slot(stage, box).rows(i) + Block::own_row() * kBoxLineBytes};
   }
 
-  __device__ TokenBox<T> token_box() const { return {block.slot(stage).tokens()}; }
+  __device__ TokenBox<T> token_box() const { return {block.slot(stage, box).tokens()}; }
 
   __device__ Rows rows(int i) const {
     Rows rows;
@@ -122,7 +123,10 @@ __device__ void prepare(Block block, bool reads_vectors, Body body) {
 #pragma unroll 1
   for (int step = 0; step < Block::kSteps; ++step) {
     wait(block.full(place.stage), place.parity);
-    body(PreparedStep<Block>{block, place.stage, block.part_k(step)});
+#pragma unroll
+    for (int b = 0; b < Block::kBoxes; ++b) {
+      body(PreparedStep<Block>{block, place.stage, b, block.part_k(step) + b * kBoxDepth});
+    }
     __syncwarp();
     if (Block::kRewrites && lane() == 0) arrive(block.prepared(place.stage));
     block.release(place.stage);
@@ -139,7 +143,10 @@ __device__ void multiply(Block block, bool reads_vectors, Body body) {
 #pragma unroll 1
   for (int step = first; step < Block::kSteps; step += Block::kTurns) {
     wait(block.ready(place.stage), place.parity);
-    body(MultipliedStep<Block>{block, place.stage, block.part_k(step)});
+#pragma unroll
+    for (int b = 0; b < Block::kBoxes; ++b) {
+      body(MultipliedStep<Block>{block, place.stage, b, block.part_k(step) + b * kBoxDepth});
+    }
     end_products();
     block.release(place.stage);
     place.advance(Block::kTurns);

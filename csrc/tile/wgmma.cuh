@@ -56,6 +56,34 @@ __device__ inline void end_products() {
 #define MIRAGE_TILE_A_64 "{%32, %33, %34, %35}, %36"
 #define MIRAGE_TILE_B_64 "%32, %33"
 
+#define MIRAGE_TILE_SUMS_48 MIRAGE_TILE_SUMS_32, MIRAGE_TILE_FOUR(4), MIRAGE_TILE_FOUR(5)
+#define MIRAGE_TILE_LIST_48                                                                     \
+  "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, " \
+  "%20, %21, %22, %23}"
+#define MIRAGE_TILE_A_48 "{%24, %25, %26, %27}, %28"
+#define MIRAGE_TILE_B_48 "%24, %25"
+#define MIRAGE_TILE_SUMS_80 MIRAGE_TILE_SUMS_64, MIRAGE_TILE_FOUR(8), MIRAGE_TILE_FOUR(9)
+#define MIRAGE_TILE_LIST_80                                                                     \
+  "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, " \
+  "%20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, "  \
+  "%38, %39}"
+#define MIRAGE_TILE_A_80 "{%40, %41, %42, %43}, %44"
+#define MIRAGE_TILE_B_80 "%40, %41"
+#define MIRAGE_TILE_SUMS_96 MIRAGE_TILE_SUMS_80, MIRAGE_TILE_FOUR(10), MIRAGE_TILE_FOUR(11)
+#define MIRAGE_TILE_LIST_96                                                                     \
+  "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, " \
+  "%20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, "  \
+  "%38, %39, %40, %41, %42, %43, %44, %45, %46, %47}"
+#define MIRAGE_TILE_A_96 "{%48, %49, %50, %51}, %52"
+#define MIRAGE_TILE_B_96 "%48, %49"
+#define MIRAGE_TILE_SUMS_112 MIRAGE_TILE_SUMS_96, MIRAGE_TILE_FOUR(12), MIRAGE_TILE_FOUR(13)
+#define MIRAGE_TILE_LIST_112                                                                    \
+  "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, " \
+  "%20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, "  \
+  "%38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, %54, %55}"
+#define MIRAGE_TILE_A_112 "{%56, %57, %58, %59}, %60"
+#define MIRAGE_TILE_B_112 "%56, %57"
+
 // One instruction, by tokens and element: rows from registers, or both operands from boxes.
 template <class T, int kTokens>
 struct Wgmma;
@@ -78,10 +106,18 @@ struct Wgmma;
   };
 MIRAGE_TILE_WGMMA(__half, "f16", 16)
 MIRAGE_TILE_WGMMA(__half, "f16", 32)
+MIRAGE_TILE_WGMMA(__half, "f16", 48)
 MIRAGE_TILE_WGMMA(__half, "f16", 64)
+MIRAGE_TILE_WGMMA(__half, "f16", 80)
+MIRAGE_TILE_WGMMA(__half, "f16", 96)
+MIRAGE_TILE_WGMMA(__half, "f16", 112)
 MIRAGE_TILE_WGMMA(__nv_bfloat16, "bf16", 16)
 MIRAGE_TILE_WGMMA(__nv_bfloat16, "bf16", 32)
+MIRAGE_TILE_WGMMA(__nv_bfloat16, "bf16", 48)
 MIRAGE_TILE_WGMMA(__nv_bfloat16, "bf16", 64)
+MIRAGE_TILE_WGMMA(__nv_bfloat16, "bf16", 80)
+MIRAGE_TILE_WGMMA(__nv_bfloat16, "bf16", 96)
+MIRAGE_TILE_WGMMA(__nv_bfloat16, "bf16", 112)
 
 // A box of rows, or of tokens, to be multiplied as it lies: `at` its first line for this warpgroup.
 template <class T>

@@ -9,6 +9,7 @@ from mirage_kernels.generator.emit.words import (
     broken,
     dims_text,
     kept_at,
+    own_lines,
     shared_at,
     vocabulary,
 )
@@ -47,14 +48,21 @@ def _stage(writer: Writer, stage: Stage, program: TileProgram) -> None:
     """Write what runs once per element of [inner, tokens]: totals, kept for products."""
     roles, tile = program.roles, f"{stage.dim.lower()}_tile"
     _wait(writer, stage.statements[0])
-    for s in stage.statements:
-        if s.do is Do.KEEP:
-            kept_at(writer, s)
-    extent = f"{{0, {stage.dim}, first_token, {roles.tokens}}}"
+    kept = [s for s in stage.statements if s.do is Do.KEEP]
+    shared = program.shared_by > 1
+    for s in kept if not shared else ():
+        kept_at(writer, s)
+    first = f"first_{stage.dim.lower()}" if shared else "0"
+    extent = f"{{{first}, {stage.dim}, first_token, {roles.tokens}}}"
     writer.line(f"const tile::OutputTile {tile}{extent};")
-    call = f"tile::for_each_element<tile::padded({stage.dim}), kTokens, kThreads<Knobs>>"
+    lines = own_lines(stage.dim, program)
+    call = f"tile::for_each_element<{lines}, kTokens, kThreads<Knobs>>"
     with writer.block(f"{call}({tile}, [&](tile::Element e) {{", "});"):
-        _per_element(writer, stage.statements, program)
+        per_element(writer, stage.statements, program)
+    if shared:
+        writer.line(BARRIER)
+    for s in kept if shared else ():
+        writer.line(f"tile::exchange<kSharing, kThreads<Knobs>>({s.out});")
 
 
 def _products(writer: Writer, program: TileProgram) -> None:
@@ -64,12 +72,12 @@ def _products(writer: Writer, program: TileProgram) -> None:
             writer.line(BARRIER)
             writer.line()
         call = ("tile::contract_kept<kWarps>(", f"{shared_at(s)}, {', '.join(s.args)});")
-        _call(writer, f"const auto {s.out}_parts =", call)
+        write_call(writer, f"const auto {s.out}_parts =", call)
     if program.products:
         _wait(writer, program.epilogue[0])
 
 
-def _call(writer: Writer, left: str, call: tuple[str, str]) -> None:
+def write_call(writer: Writer, left: str, call: tuple[str, str]) -> None:
     """Write a call, its name and the rest, broken where clang-format breaks it."""
     name, arguments = call
     room = WIDTH - len(writer.unit) * (writer.depth + 2)
@@ -90,10 +98,11 @@ def _epilogue(writer: Writer, program: TileProgram) -> None:
     writer.line(f"const tile::OutputTile out_tile{tile};")
     call = "tile::for_each_element<kRows, kTokens, kThreads<Knobs>>"
     with writer.block(f"{call}(out_tile, [&](tile::Element e) {{", "});"):
-        _per_element(writer, program.epilogue, program)
+        per_element(writer, program.epilogue, program)
 
 
-def _per_element(writer: Writer, statements: Sequence[Statement], program: TileProgram) -> None:
+def per_element(writer: Writer, statements: Sequence[Statement], program: TileProgram) -> None:
+    """Write what is computed per element, a line per statement."""
     rows = [
         (LINES[s.do](s, [program.literals.get(a, a) for a in s.args], program), s)
         for s in statements
@@ -112,12 +121,20 @@ def _read(s: Statement, args: Sequence[str], program: TileProgram) -> str:
     raise PlanError(f"{s.out}: the epilogue reads no {s.layout.value} values yet")
 
 
+def _kept_place(s: Statement, program: TileProgram) -> str:
+    """Return what is kept and where; shared rows begin with the block's own."""
+    inner = program.roles.inner_of(s.type)
+    if program.shared_by > 1 and inner is not None:
+        return f"{s.out}, {inner.name.lower()}_tile, e"
+    return f"{s.out}, e"
+
+
 LINES: dict[Do, Callable[[Statement, Sequence[str], TileProgram], str]] = {
     Do.TOTAL: lambda s, args, p: f"const float {s.out} = tile::sum_over_warps({args[0]}_parts, e);",
     Do.MAP: lambda s, args, p: (
         f"const float {s.out} = tile::{vocabulary(s.op)}({', '.join(args)});"
     ),
     Do.READ: _read,
-    Do.KEEP: lambda s, args, p: f"tile::keep({s.out}, e, {args[0]});",
+    Do.KEEP: lambda s, args, p: f"tile::keep({_kept_place(s, p)}, {args[0]});",
     Do.STORE: lambda s, args, p: f"tile::store({p.output.name}, out_tile, e, {args[0]});",
 }

@@ -11,9 +11,12 @@ from dataclasses import dataclass
 
 from mirage_kernels.generator.emit.after_loop import after_loop
 from mirage_kernels.generator.emit.header import Header
+from mirage_kernels.generator.emit.held import INCLUDES as HELD_INCLUDES
+from mirage_kernels.generator.emit.held import held_kernel
 from mirage_kernels.generator.emit.lines import line_kernel, statistics
 from mirage_kernels.generator.emit.shared_map import shared_map
-from mirage_kernels.generator.emit.split import INCLUDES, split_kernel, turns
+from mirage_kernels.generator.emit.split import INCLUDES as SPLIT_INCLUDES
+from mirage_kernels.generator.emit.split import split_kernel, turns
 from mirage_kernels.generator.emit.words import (
     ACCUMULATORS,
     BARRIER,
@@ -22,6 +25,7 @@ from mirage_kernels.generator.emit.words import (
     camel,
     dims_text,
     kept_at,
+    sharing,
     typed,
     vocabulary,
 )
@@ -49,13 +53,17 @@ class Kernel:
 
     @property
     def alone(self) -> list[Variant]:
-        """The variants whose blocks have all of the depth."""
-        return [v for v in self.variants if v.knobs.blocks == 1]
+        """The variants of the plan of slices."""
+        return [v for v in self.variants if not v.knobs.plan]
 
     @property
-    def splits(self) -> bool:
-        """Whether a variant has blocks that split the depth."""
-        return len(self.alone) < len(self.variants)
+    def plans(self) -> set[str]:
+        """The other plans that variants have."""
+        return {v.knobs.plan for v in self.variants} - {""}
+
+
+# What the other plans bring: the vocabulary that they include, and their kernels.
+_PLANS = {"held": (HELD_INCLUDES, held_kernel), "split": (SPLIT_INCLUDES, split_kernel)}
 
 
 def emit_cuda(kernel: Kernel) -> str:
@@ -67,9 +75,11 @@ def emit_cuda(kernel: Kernel) -> str:
     kernel.header.write(writer, "//")
     writer.line()
     writer.line('#include "launch.h"')
-    for include in INCLUDES if kernel.splits else ():
+    others = [_PLANS[plan] for plan in sorted(kernel.plans)]
+    shared = {"tile/sharing.cuh"} if kernel.program.shared_by > 1 else set()
+    included = shared.union({"tile/tile.cuh"}, *(includes for includes, _ in others))
+    for include in sorted(included):
         writer.line(f'#include "{include}"')
-    writer.line('#include "tile/tile.cuh"')
     if kernel.program.tokens_on_m:
         writer.line('#include "bench/turned.cuh"')
     writer.line()
@@ -82,8 +92,8 @@ def emit_cuda(kernel: Kernel) -> str:
         shared_map(writer, kernel.program, kernel.alone)
     _kernel(writer, kernel)
     _launch(writer, kernel)
-    if kernel.splits:
-        split_kernel(writer, kernel.program)
+    for _, write in others:
+        write(writer, kernel.program)
     writer.line("}  // namespace")
     writer.line()
     _host(writer, kernel)
@@ -105,17 +115,23 @@ def _constants(writer: Writer, kernel: Kernel) -> None:
     depth = "contracted" if program.loop else "whole in a block"
     words = {program.roles.rows: "rows of the weights", program.roles.depth: depth}
     words |= dict.fromkeys(program.roles.inner, "contracted after the loop")
-    writer.table([(f"constexpr int {d.name} = {d.size};", words[d.name]) for d in statics])
+    rows = [(f"constexpr int {d.name} = {d.size};", words[d.name]) for d in statics]
+    if program.shared_by > 1:
+        rows.append((f"constexpr int kSharing = {program.shared_by};", "blocks of a cluster"))
+    writer.table(rows)
     writer.line()
     for variant in kernel.variants:
         given = variant.knobs.to_json() if program.loop else {"warps": variant.knobs.warps}
-        if variant.knobs.blocks > 1:
+        if variant.knobs.plan:
             given = {k: given[k] for k in ("tokens", "rows", "stages")}
+        if variant.knobs.held:
+            given["groups"] = variant.knobs.held
         knobs = ", ".join(f"k{camel(k)} = {v}" for k, v in given.items())
         with writer.block(f"struct {bucket_name(variant, program.roles.tokens)} {{", "};"):
             writer.line(f"static constexpr int {knobs};")
             if variant.knobs.blocks > 1:
-                writer.line(turns(program, variant.knobs))
+                for line in turns(program, variant.knobs):
+                    writer.line(line)
     writer.line()
     writer.line("template <class Knobs>")
     writer.line("constexpr int kThreads = Knobs::kWarps * tile::kWarpLanes;")
@@ -140,7 +156,8 @@ def _step(writer: Writer, kernel: Kernel) -> None:
 def _kernel(writer: Writer, kernel: Kernel) -> None:
     program = kernel.program
     writer.line("template <class Knobs>")
-    writer.line("__global__ void __launch_bounds__(kThreads<Knobs>, 1)")
+    cluster = "__cluster_dims__(kSharing, 1, 1) " if program.shared_by > 1 else ""
+    writer.line(f"__global__ void {cluster}__launch_bounds__(kThreads<Knobs>, 1)")
     with writer.block(f"    {program.recipe}(const __grid_constant__ LaunchArgs args) {{"):
         if program.loop:
             _prologue(writer, program)
@@ -157,7 +174,7 @@ def _prologue(writer: Writer, program: TileProgram) -> None:
         "constexpr int kRows = Knobs::kRows, kTokens = Knobs::kTokens, kWarps = Knobs::kWarps;",
         "using Step = generated::Step<Knobs>;",
         "constexpr int kDepth = Step::kDepth;",
-        f"constexpr bool kEvenRows = {roles.rows} % kRows == 0;",
+        f"constexpr bool kEvenRows = {roles.rows} % {_whole_tiles(program, 'kRows')} == 0;",
         f"constexpr bool kEvenDepth = {roles.depth} % kDepth == 0;",
         *(f"constexpr bool kEven{dim} = {dim} % tile::kRowTile == 0;" for dim in roles.inner),
         "using Shared = SharedMap<Knobs>;",
@@ -178,6 +195,8 @@ def _prologue(writer: Writer, program: TileProgram) -> None:
     for i, scalar in enumerate(program.scalars):
         writer.line(f"const float {scalar} = args.scalars[{i}];")
     writer.line("const int first_row = blockIdx.x * kRows, first_token = blockIdx.y * kTokens;")
+    if program.shared_by > 1:
+        sharing(writer, program)
     writer.line()
     by_name = {o.name: o for o in program.inputs}
     for s in program.loads:
@@ -191,6 +210,11 @@ def _prologue(writer: Writer, program: TileProgram) -> None:
     writer.line()
     if program.fetches:
         _fetches(writer, program)
+
+
+def _whole_tiles(program: TileProgram, rows: str) -> str:
+    """Return the rows of a block, or of the blocks of a cluster."""
+    return f"({rows} * kSharing)" if program.shared_by > 1 else rows
 
 
 def _fetches(writer: Writer, program: TileProgram) -> None:
@@ -217,7 +241,8 @@ def _edge(s: Statement, operand: Operand, program: TileProgram) -> str:
     inner = roles.inner_of(s.type)
     stride = f"tile::Static<{roles.depth}>{{}}"
     if inner is not None:
-        extent = f"{{0, {inner.name}, {roles.depth}}}"
+        first = f"first_{inner.name.lower()}" if program.shared_by > 1 else "0"
+        extent = f"{{{first}, {inner.name}, {roles.depth}}}"
         even = f"kEven{inner.name}"
     elif s.layout is Layout.ROWS:
         extent = f"{{first_row, {roles.rows}, {roles.depth}}}"
@@ -290,7 +315,9 @@ def _launch(writer: Writer, kernel: Kernel) -> None:
     with writer.block("cudaError_t launch(const LaunchArgs& args, cudaStream_t stream) {"):
         if kernel.program.loop:
             tokens = "tile::ceil_div(args.dims[0], Knobs::kTokens)"
-            writer.line(f"const int64_t row_tiles = tile::ceil_div({roles.rows}, Knobs::kRows);")
+            shared = " * kSharing" if kernel.program.shared_by > 1 else ""
+            tiles = f"tile::ceil_div({roles.rows}, Knobs::kRows{shared}){shared}"
+            writer.line(f"const int64_t row_tiles = {tiles};")
             writer.line(f"const int64_t token_tiles = {tokens};")
             writer.line("constexpr int kSharedBytes = SharedMap<Knobs>::kBytes;")
         grid = "row_tiles, token_tiles, kThreads<Knobs>, kSharedBytes"
@@ -315,7 +342,8 @@ def _host(writer: Writer, kernel: Kernel) -> None:
                 stride = f"args.row_strides[{operand.index}] != {operand.type.names[-1]}"
                 writer.line(f"if ({stride}) return cudaErrorInvalidValue;")
         for variant in kernel.variants:
-            how = "launch_split" if variant.knobs.blocks > 1 else "launch"
+            plan = variant.knobs.plan
+            how = f"launch_{plan}" if plan else "launch"
             call = f"return {how}<{bucket_name(variant, roles.tokens)}>(args, stream);"
             guard = f"if ({roles.tokens} <= {variant.bucket}) " if variant.bucket else ""
             writer.line(guard + call)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from mirage_kernels.generator.emit.words import KEPT, MEETINGS, camel, typed
+from mirage_kernels.generator.emit.words import MEETINGS, camel, kept_type, typed
 from mirage_kernels.generator.emit.writer import Writer
 from mirage_kernels.generator.errors import PlanError
 from mirage_kernels.generator.plan.program import TileProgram
@@ -15,6 +15,8 @@ def shared_map(writer: Writer, program: TileProgram, variants: Sequence[Variant]
     """Write the map of a program: the same for all variants."""
     early = (*program.fetches, *program.statistics)
     late = (*program.meetings, *program.kept, *program.products)
+    if program.shared_by > 1:
+        early, late = (*early, *program.kept), (*program.meetings, *program.products)
     writer.line(
         "// Shared memory in bytes: the ring of steps, and after the loop the partial sums."
     )
@@ -24,9 +26,7 @@ def shared_map(writer: Writer, program: TileProgram, variants: Sequence[Variant]
         for s in program.meetings:
             writer.assignment(f"using {camel(s.out)} = tile::{typed(MEETINGS, s, program)};")
         for s in (*program.fetches, *program.kept, *program.products):
-            inner = program.roles.inner_of(s.type)
-            text = KEPT[s.do].format(inner=inner.name if inner else "")
-            writer.line(f"using {camel(s.out)} = tile::{text};")
+            writer.line(f"using {camel(s.out)} = tile::{kept_type(s, program)};")
         for s in program.statistics:
             writer.line(f"using {camel(s.out)} = tile::TokenTable<Knobs::kTokens>;")
         below = _below(program, variants)

@@ -5,14 +5,24 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from mirage_kernels.generator.emit.after_loop import LINES
+from mirage_kernels.generator.emit.boxes import (
+    TOKEN_LINES,
+    BoxPlan,
+    boxes,
+    write_args,
+    write_copies,
+    write_launch,
+    write_operands,
+)
 from mirage_kernels.generator.emit.words import camel, dims_text, shared_at, vocabulary
 from mirage_kernels.generator.emit.writer import WIDTH, Writer
 from mirage_kernels.generator.ir import DType
-from mirage_kernels.generator.plan.program import Do, Layout, Operand, Statement, TileProgram
+from mirage_kernels.generator.plan.program import Do, Layout, Statement, TileProgram
 from mirage_kernels.generator.plan.split import Split, SplitBlock, split
 from mirage_kernels.generator.plan.variants import Knobs
 
 INCLUDES = ("tile/split_meeting.cuh", "tile/split_steps.cuh")
+SPLIT = BoxPlan("split", "tile::kSplitBlocks")
 _MEETINGS = {
     Layout.ACCUM: "SplitAccumMeeting<SplitBlock<Knobs>>",
     Layout.TOKEN_SUMS: "SplitTokenMeeting<SplitBlock<Knobs>>",
@@ -23,10 +33,13 @@ _SUMS = {
 }
 
 
-def turns(program: TileProgram, knobs: Knobs) -> str:
-    """Return the knob that says whether the warpgroups of a block take turns at steps."""
+def turns(program: TileProgram, knobs: Knobs) -> list[str]:
+    """Return the knobs of steps: whether warpgroups take turns at them, how many boxes they are."""
     block = SplitBlock.of(program).sized(knobs.rows, knobs.tokens)
-    return f"static constexpr bool kTakesTurns = {_word(block.turns > 1)};"
+    return [
+        f"static constexpr bool kTakesTurns = {_word(block.turns > 1)};",
+        f"static constexpr int kBoxes = {block.boxes};",
+    ]
 
 
 def split_kernel(writer: Writer, program: TileProgram) -> None:
@@ -35,20 +48,9 @@ def split_kernel(writer: Writer, program: TileProgram) -> None:
     assert made is not None
     _plan(writer, program, made)
     _map(writer, program)
-    writer.line("struct SplitArgs {")
-    writer.line("  LaunchArgs call;")
-    names = ", ".join(s.args[0] for s in _boxes(program))
-    writer.line(f"  CUtensorMap maps[{len(_boxes(program))}];  // {names}")
-    writer.line("};")
-    writer.line()
+    write_args(writer, program, SPLIT)
     _kernel(writer, program, made)
-    _launch(writer, program)
-
-
-def _boxes(program: TileProgram) -> list[Statement]:
-    """Return the loads that come as boxes: the tokens first, then the rows."""
-    loads = sorted(program.loads, key=lambda s: s.layout is not Layout.TOKENS)
-    return [s for s in loads if s.layout in (Layout.TOKENS, Layout.ROWS)]
+    write_launch(writer, program, SPLIT)
 
 
 def _vectors(program: TileProgram) -> list[Statement]:
@@ -58,7 +60,7 @@ def _vectors(program: TileProgram) -> list[Statement]:
 def _plan(writer: Writer, program: TileProgram, made: Split) -> None:
     writer.line("// Where tokens are many, two blocks of a cluster share rows and split the depth.")
     writer.line("template <class Knobs>")
-    rows = len(_boxes(program)) - 1
+    rows = len(boxes(program)) - 1
     counts = f"kRowTensors = {rows}, kVectors = {len(_vectors(program))}"
     flags = f"kPrepares = {_word(made.prepared)}, kRewrites = {_word(made.rewritten)}"
     with writer.block("struct SplitPlan : Knobs {", "};"):
@@ -112,41 +114,21 @@ def _kernel(writer: Writer, program: TileProgram, made: Split) -> None:
 
 
 def _prologue(writer: Writer, program: TileProgram) -> None:
-    roles = program.roles
     for line in (
         "using Block = SplitBlock<Knobs>;",
         "using Shared = SplitMap<Knobs>;",
         "extern __shared__ __align__(tile::kBoxAtom) char boxes[];",
         "char* const shared = boxes;",
         "tile::let_next_start();",
-        "const Block block{shared, tile::cluster_rank()};",
+        f"const Block block{{shared, tile::cluster_rank(), {TOKEN_LINES}}};",
         "block.begin(Shared::kIncomingBytes);",
     ):
         writer.line(line)
     writer.line()
-    writer.line("const LaunchArgs& args = given.call;")
-    boxed = {s.args[0] for s in _boxes(program)}
-    rows = [
-        (f"const T* {o.name} = static_cast<const T*>(args.inputs[{o.index}]);", _dims(o))
-        for o in program.inputs
-        if o.name not in boxed
-    ]
-    out = program.output
-    rows.append((f"T* {out.name} = static_cast<T*>(args.outputs[0]);", _dims(out)))
-    writer.table(rows)
-    writer.line(f"const int {roles.tokens} = static_cast<int>(args.dims[0]);")
-    for i, scalar in enumerate(program.scalars):
-        writer.line(f"const float {scalar} = args.scalars[{i}];")
-    writer.line("const int first_row = blockIdx.x / tile::kSplitBlocks * Block::kRows;")
-    writer.line("const int first_token = blockIdx.y * Block::kTokens;")
-    writer.line()
+    write_operands(writer, program, SPLIT)
     sums = [(f"{_SUMS[s.layout]} {s.out};", dims_text(s.type.names)) for s in program.accumulators]
     writer.table(sums)
     writer.line()
-
-
-def _dims(operand: Operand) -> str:
-    return dims_text(operand.type.names)
 
 
 def _copies(writer: Writer, program: TileProgram) -> None:
@@ -159,14 +141,7 @@ def _copies(writer: Writer, program: TileProgram) -> None:
         with writer.block(head, "};"):
             for line in copies:
                 writer.line(line)
-    rows = _boxes(program)[1:]
-    with writer.block("const auto copy_weights = [&](const auto& slot, int k) {", "};"):
-        for i, _ in enumerate(rows):
-            where = f"slot.rows({i}), given.maps[{i + 1}], first_row, k, slot.full"
-            writer.line(f"tile::copy_box({where});")
-    with writer.block("const auto copy_tokens = [&](const auto& slot, int k) {", "};"):
-        writer.line("tile::copy_box(slot.tokens(), given.maps[0], first_token, k, slot.full);")
-    writer.line("block.copy(args.constant_weights, copy_vectors, copy_weights, copy_tokens);")
+    write_copies(writer, program, ("copy_vectors",))
     writer.line("tile::stand_by();")
     writer.line("return;")
 
@@ -198,7 +173,7 @@ def _read(program: TileProgram, statements: Sequence[Statement], role: str) -> d
     """Return how a role reads what is loaded: as fragments, or as boxes that are multiplied."""
     products = {a for s in statements if s.do is Do.CONTRACT for a in s.args}
     mapped = {a for s in statements if s.do is not Do.CONTRACT for a in s.args}
-    boxes = [s.out for s in _boxes(program) if s.layout is Layout.ROWS]
+    rows = [s.out for s in boxes(program) if s.layout is Layout.ROWS]
     found: dict[str, str] = {}
     for s in program.loads:
         if s.layout is Layout.DEPTH and s.out in mapped:
@@ -208,9 +183,9 @@ def _read(program: TileProgram, statements: Sequence[Statement], role: str) -> d
         elif s.layout is Layout.TOKENS and s.out in products:
             found[s.out] = "token_box()"
         elif s.layout is Layout.ROWS and s.out in products and s.out not in mapped:
-            found[s.out] = f"row_box({boxes.index(s.out)})"
+            found[s.out] = f"row_box({rows.index(s.out)})"
         elif s.layout is Layout.ROWS and role == "multiply":
-            found[s.out] = f"rows({boxes.index(s.out)})"
+            found[s.out] = f"rows({rows.index(s.out)})"
     return found
 
 
@@ -248,30 +223,3 @@ def _after(writer: Writer, program: TileProgram) -> None:
         ]
         writer.table([(text, dims_text(s.type.names)) for text, s in rows])
     writer.line("tile::wait_cluster();")
-
-
-def _launch(writer: Writer, program: TileProgram) -> None:
-    roles = program.roles
-    operands = {o.name: o for o in program.inputs}
-    writer.line("template <class Knobs>")
-    with writer.block("cudaError_t launch_split(const LaunchArgs& args, cudaStream_t stream) {"):
-        writer.line("using Block = SplitBlock<Knobs>;")
-        writer.line("SplitArgs given{args};")
-        for i, s in enumerate(_boxes(program)):
-            index, few = operands[s.args[0]].index, s.layout is Layout.TOKENS
-            lines = "args.dims[0]" if few else roles.rows
-            stride = f"args.row_strides[{index}]" if few else roles.depth
-            tensor = f"{{args.inputs[{index}], {lines}, {roles.depth}, {stride}}}"
-            size = "kTokens" if few else "kRows"
-            writer.line(f"const tile::Tensor {s.args[0]}{tensor};")
-            call = f"tile::encode<T>(&given.maps[{i}], {s.args[0]}, Block::{size});"
-            writer.line(f"{'' if i else 'cudaError_t '}status = {call}")
-            writer.line("if (status != cudaSuccess) return status;")
-        rows = f"tile::ceil_div({roles.rows}, Block::kRows)"
-        writer.line(f"const int64_t row_tiles = {rows} * tile::kSplitBlocks;")
-        tokens = "tile::ceil_div(args.dims[0], Block::kTokens)"
-        writer.line(f"const int64_t token_tiles = {tokens};")
-        size = "Block::kThreads, Block::kBytes"
-        writer.line(f"const tile::Grid grid{{row_tiles, token_tiles, {size}}};")
-        writer.line(f"return tile::launch({program.recipe}_split<Knobs>, grid, given, stream);")
-    writer.line()

@@ -14,17 +14,17 @@ FRAGMENTS = {
     Layout.ROWS: "tile::RowFrag<T, Knobs::kRows, kDepth>",
     Layout.TOKENS: "tile::TokenFrag<T, Knobs::kTokens, kDepth>",
     Layout.DEPTH: "tile::DepthFrag<T, kDepth>",
-    Layout.INNER: "tile::RowFrag<T, tile::padded({inner}), kDepth>",
+    Layout.INNER: "tile::RowFrag<T, {lines}, kDepth>",
 }
 ACCUMULATORS = {
     Layout.ACCUM: "tile::{product}<kRows, kTokens>",
-    Layout.INNER_ACCUM: "tile::{product}<tile::padded({inner}), kTokens>",
+    Layout.INNER_ACCUM: "tile::{product}<{lines}, kTokens>",
     Layout.TOKEN_SUMS: "tile::TokenPartial<kTokens>",
     Layout.ROW_SUMS: "tile::RowPartial<kRows>",
 }
 MEETINGS = {
     Layout.ACCUM: "AccumMeeting<Knobs::kRows, Knobs::kTokens, Knobs::kWarps>",
-    Layout.INNER_ACCUM: "AccumMeeting<tile::padded({inner}), Knobs::kTokens, Knobs::kWarps>",
+    Layout.INNER_ACCUM: "AccumMeeting<{lines}, Knobs::kTokens, Knobs::kWarps>",
     Layout.TOKEN_SUMS: "TokenMeeting<Knobs::kTokens, Knobs::kWarps>",
     Layout.ROW_SUMS: "RowMeeting<Knobs::kRows, Knobs::kWarps>",
 }
@@ -53,10 +53,23 @@ def camel(name: str) -> str:
 
 
 def typed(texts: Mapping[Layout, str], s: Statement, program: TileProgram) -> str:
-    """Return the type of a statement's result; `inner` and `product` are filled in."""
+    """Return the type of a statement's result; `lines` and `product` are filled in."""
     dim = program.roles.inner_of(s.type)
     product = "TurnedAccum" if program.tokens_on_m else "Accum"
-    return texts[s.layout].format(inner=dim.name if dim else "", product=product)
+    lines = own_lines(dim.name, program) if dim else ""
+    return texts[s.layout].format(lines=lines, product=product)
+
+
+def own_lines(inner: str, program: TileProgram) -> str:
+    """Return how many lines along an inner dim a block has."""
+    return f"{inner} / kSharing" if program.shared_by > 1 else f"tile::padded({inner})"
+
+
+def kept_type(s: Statement, program: TileProgram) -> str:
+    """Return the type of what a statement keeps."""
+    dim = program.roles.inner_of(s.type)
+    text = KEPT[s.do].format(inner=dim.name if dim else "")
+    return f"Shared{text}" if s.do is Do.KEEP and program.shared_by > 1 else text
 
 
 def vocabulary(op: str) -> str:
@@ -84,3 +97,12 @@ def broken(writer: Writer, left: str, right: str) -> None:
     """Write a line in two, the second indented as a continuation."""
     writer.line(left)
     writer.line(f"{writer.unit * 2}{right}")
+
+
+def sharing(writer: Writer, program: TileProgram) -> None:
+    """Write where the blocks of a cluster meet, and which inner rows are this block's."""
+    (dim,) = program.roles.inner
+    writer.line(f"const int first_{dim.lower()} = tile::cluster_rank() * ({dim} / kSharing);")
+    for s in program.kept:
+        kept_at(writer, s)
+        writer.line(f"tile::begin_sharing<kSharing>({s.out});")

@@ -155,6 +155,7 @@ class TileProgram:
     tokens_on_m: bool = False  # which side of the tensor cores the tokens take: N, or M
     swizzled: bool = True  # the ring, so that reads of it meet no bank twice
     sharing: bool = True  # of bytes between values that are not needed at the same time
+    shared_by: int = 1  # blocks of a cluster that share rows which the grid does not cut
 
     @property
     def loads(self) -> tuple[Statement, ...]:

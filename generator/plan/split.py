@@ -18,7 +18,8 @@ from mirage_kernels.generator.target import Target
 
 BLOCKS = 2  # of a cluster: all SMs hold pairs, not all larger clusters (docs/measurements.md)
 BOX_DEPTH = 64  # contracted elements of one box: 128 bytes, which the swizzle covers
-GROUPS, GROUP_ROWS = 2, 64  # warpgroups that multiply; rows of one instruction
+GROUPS, GROUP_WARPS = 2, 4  # warpgroups that multiply, warps of one
+GROUP_ROWS, ROW_TILE = 64, 16  # rows of one instruction, of one warp in it
 MOST_BOX_LINES = 256  # of the copy engine
 MOST_BYTES_IN_FLIGHT = 80 * 1024  # of weights: more was slower
 FEWEST_STAGES = 3
@@ -108,6 +109,7 @@ class SplitBlock:
     rows: int = 0
     tokens: int = 0
     turns: int = 1  # warpgroups that take turns at steps, each with all rows
+    boxes: int = 1  # of a step
 
     @staticmethod
     def of(program: TileProgram) -> SplitBlock:
@@ -129,10 +131,12 @@ class SplitBlock:
 
         Its warpgroups take turns at steps, so that one reads while the other has the tensor cores,
         if all rows are one tile; with more of them half of the rows each is faster (96: measured).
+        Turns are of two boxes, 12.0 us against 12.6 (64 rows); shared steps are faster with one.
         """
-        even = self.depth % (BLOCKS * BOX_DEPTH * GROUPS) == 0
-        turns = GROUPS if rows <= GROUP_ROWS and even else 1
-        return replace(self, rows=rows, tokens=tokens, turns=turns)
+        step = BLOCKS * BOX_DEPTH * GROUPS
+        turns = GROUPS if rows <= GROUP_ROWS and self.depth % step == 0 else 1
+        boxes = 2 if turns > 1 and self.depth % (2 * step) == 0 else 1
+        return replace(self, rows=rows, tokens=tokens, turns=turns, boxes=boxes)
 
     @property
     def own_rows(self) -> int:
@@ -159,7 +163,8 @@ class SplitBlock:
 
     def ring_bytes(self, stages: int) -> int:
         """Return what boxes of so many steps take."""
-        return stages * (self.row_tensors * self.rows + self.tokens) * BOX_DEPTH * 2
+        lines = self.row_tensors * self.rows + self.tokens
+        return stages * self.boxes * lines * BOX_DEPTH * 2
 
     def shared_bytes(self, stages: int) -> int:
         """Return the shared memory of one block."""
@@ -179,8 +184,8 @@ def split_stages(program: TileProgram, block: SplitBlock, on: Target) -> int:
         return 0
     if block.registers > made.registers or block.rows > MOST_BOX_LINES:
         return 0
-    step = block.row_tensors * block.rows * BOX_DEPTH * 2
-    deepest = max(FEWEST_STAGES * block.turns, MOST_BYTES_IN_FLIGHT // step)
+    step = block.boxes * block.row_tensors * block.rows * BOX_DEPTH * 2
+    deepest = max(FEWEST_STAGES * block.turns // block.boxes, MOST_BYTES_IN_FLIGHT // step)
     stages = range(FEWEST_STAGES, deepest + 1)
     fitting = [s for s in stages if block.fits(s, on.shared_bytes) and s % block.turns == 0]
     return max(fitting, default=0)

@@ -27,6 +27,10 @@ from mirage_kernels.generator.plan.schedule import (
 from mirage_kernels.generator.plan.ways import Offered
 from mirage_kernels.generator.target import target
 
+WITH_CLUSTERS = ("sm_90a",)  # architectures whose kernels make use of them
+SHARING, FEWEST_SHARED = 2, 32  # blocks; rows
+MMA_ROWS = 16  # of one product of a warp
+
 # What csrc/tile can write down: cp.async into slices of warps, octets, the depth dealt out.
 WRITTEN = Offered(
     copies=(Copy.CP_ASYNC, Copy.PLAIN),
@@ -78,7 +82,20 @@ def planned(program: TileProgram, graph: Graph, planning: Planning) -> TileProgr
         tokens_on_m=_tokens_on_m(program, chosen),
         swizzled=_swizzled(program, chosen),
         sharing=planning.memory,
+        shared_by=_shared_by(program, planning),
     )
+
+
+def _shared_by(program: TileProgram, planning: Planning) -> int:
+    """Return how many blocks share rows that the grid does not cut.
+
+    Two, where there are many: all multiprocessors hold pairs, not all larger clusters.
+    """
+    extents = {d.name: d.size for o in program.inputs for d in o.type.dims}
+    rows = [extents[dim] for dim in program.roles.inner]
+    if planning.arch not in WITH_CLUSTERS or len(rows) != 1:
+        return 1
+    return SHARING if rows[0] >= FEWEST_SHARED and rows[0] % (SHARING * MMA_ROWS) == 0 else 1
 
 
 def _tokens_on_m(program: TileProgram, chosen: Layouts) -> bool:

@@ -9,7 +9,9 @@ sweep on an H200 (docs/measurements.md):
   more than a single wave, above they give way to it;
 * eight warps, or four where two stages of eight do not fit shared memory;
 * as many stages as fit, up to 96 KB of weights in flight per multiprocessor;
-* above 32 tokens two blocks that split the depth, where the target can (`split.py`).
+* above 16 tokens products with tokens held in registers, where weights are multiplied as they are
+  loaded and the target can (`held.py`);
+* else above 32 tokens two blocks that split the depth (`split.py`).
 
 Other GPUs get the same rule within limits of their own; on them nothing of it has been measured.
 """
@@ -21,6 +23,7 @@ from itertools import accumulate
 
 from mirage_kernels.generator.errors import PlanError
 from mirage_kernels.generator.ir import DType, Json
+from mirage_kernels.generator.plan.held import BOXES, MOST_ROWS, HeldBlock, can_hold, held_stages
 from mirage_kernels.generator.plan.memory import Arrangement, Buffer, arrange, side_by_side
 from mirage_kernels.generator.plan.program import Do, Layout, Roles, Statement, TileProgram
 from mirage_kernels.generator.plan.split import BLOCKS, BOX_DEPTH, SplitBlock, split_stages
@@ -33,6 +36,7 @@ WARP_LANES = 32
 RING = "steps"  # the ring's name among the buffers
 ALIGNED_ELEMENTS = 8  # of two bytes, in 16
 BUCKETS = (8, 16, 32, 64)
+FEW_TO_HOLD = 16  # tokens; up to so many the plan of slices is as fast
 FEW_TOKENS = 32  # up to so many, two chunks per step are worth more than one wave
 # Statistics of a norm read every token once more, in every block: 20 us against 11 at 32 tokens, 40
 # against 14 at 64 (K = N = 4096), where PyTorch takes 20.
@@ -56,10 +60,17 @@ class Knobs:
     chunks: int  # 16-byte pieces that a lane takes of a line per step: 32 elements of four lanes
     stages: int  # steps in flight; 1: lines are whole
     blocks: int = 1  # the loop is dealt out to so many, of a cluster (split.py)
+    held: int = 0  # warpgroups that hold tokens in registers (held.py)
+
+    @property
+    def plan(self) -> str:
+        """Name the plan: what else the emitted kernel is called, "" for that of slices."""
+        return "held" if self.held else "split" if self.blocks > 1 else ""
 
     def to_json(self) -> dict[str, Json]:
         """Return the knobs as JSON data."""
-        return {k: v for k, v in vars(self).items() if k != "blocks" or v > 1}
+        usual = {"blocks": 1, "held": 0}
+        return {k: v for k, v in vars(self).items() if v != usual.get(k)}
 
 
 @dataclass(frozen=True)
@@ -74,7 +85,9 @@ class Variant:
         if not rows:
             return {tokens: self.knobs.tokens}
         step = self.knobs.chunks * CHUNK_DEPTH * self.knobs.warps
-        if self.knobs.blocks > 1:
+        if self.knobs.held:
+            step = self.knobs.held * BOXES * BOX_DEPTH
+        elif self.knobs.blocks > 1:
             step = self.knobs.blocks * BOX_DEPTH
         return {rows: self.knobs.rows, tokens: self.knobs.tokens, depth: step}
 
@@ -86,7 +99,7 @@ class Meeting:
     name: str
     layout: Layout
     barrier: bool  # before it
-    inner: int = 0  # lines along the inner dim, in whole row tiles
+    inner: int = 0  # lines along the inner dim that a block has, in whole row tiles
 
     def bytes(self, knobs: Knobs) -> int:
         """Return their size (csrc/tile/meeting.cuh)."""
@@ -107,6 +120,7 @@ class Kept:
     layout: Layout
     inner: int  # extent of the inner dim; 0: it has none
     since: int  # barriers after the last meeting before it is written; -1: from the start
+    shared: bool = False  # by the blocks of a cluster (csrc/tile/sharing.cuh)
 
     def bytes(self, knobs: Knobs) -> int:
         """Return their size (csrc/tile/kept.cuh)."""
@@ -116,7 +130,8 @@ class Kept:
             return knobs.tokens * 4
         lines = knobs.rows if self.layout is Layout.FACTORS else knobs.tokens
         pitch = (self.inner // ALIGNED_ELEMENTS | 1) * ALIGNED_ELEMENTS
-        return -(-lines * pitch * 2 // KEPT_ALIGNMENT) * KEPT_ALIGNMENT
+        whole = -(-lines * pitch * 2 // KEPT_ALIGNMENT) * KEPT_ALIGNMENT
+        return whole + KEPT_ALIGNMENT * self.shared
 
 
 def _kept(program: TileProgram) -> tuple[Kept, ...]:
@@ -128,13 +143,20 @@ def _kept(program: TileProgram) -> tuple[Kept, ...]:
         since += s.barrier
         if s.do is not Do.KEEP and s.do is not Do.CONTRACT:
             continue
-        found.append(Kept(s.out, s.layout, _inner(program.roles, s), since))
+        shared = s.do is Do.KEEP and program.shared_by > 1
+        when = -1 if shared else since
+        found.append(Kept(s.out, s.layout, _inner(program.roles, s), when, shared))
     return tuple(found)
 
 
 def _inner(roles: Roles, s: Statement) -> int:
     dim = roles.inner_of(s.type)
     return dim.size if dim else 0
+
+
+def _own_inner(program: TileProgram, s: Statement) -> int:
+    """Return the lines along the inner dim that a block has, in whole row tiles."""
+    return _padded(_inner(program.roles, s) // program.shared_by)
 
 
 def _padded(lines: int) -> int:
@@ -157,6 +179,7 @@ class Footprint:
     inner_lines: int = 0  # of streamed operands that the grid does not cut, in whole row tiles
     kept: tuple[Kept, ...] = ()
     split: SplitBlock | None = None  # of no rows and tokens yet
+    held: HeldBlock | None = None
 
     @staticmethod
     def of(program: TileProgram) -> Footprint:
@@ -167,7 +190,7 @@ class Footprint:
             loads.count(Layout.TOKENS),
             loads.count(Layout.DEPTH),
             tuple(
-                Meeting(s.out, s.layout, s.barrier, _padded(_inner(program.roles, s)))
+                Meeting(s.out, s.layout, s.barrier, _own_inner(program, s))
                 for s in program.meetings
             ),
             program.sharing,
@@ -178,9 +201,10 @@ class Footprint:
                 for s in program.loop
             ),
             bool(program.statistics),
-            sum(_padded(_inner(program.roles, s)) for s in program.loads),
+            sum(_own_inner(program, s) for s in program.loads),
             _kept(program),
             SplitBlock.of(program),
+            HeldBlock.of(program),
         )
 
     @property
@@ -195,6 +219,8 @@ class Footprint:
 
     def registers(self, knobs: Knobs) -> int:
         """Return how many registers a thread needs for one step and its accumulators."""
+        if self.held is not None and knobs.held:
+            return self.held.sized(knobs.rows, knobs.tokens).registers
         if self.split is not None and knobs.blocks > 1:
             return self.split.sized(knobs.rows, knobs.tokens).registers
         tokens = -(-knobs.tokens // ROW_TILE) * ROW_TILE if self.tokens_on_m else knobs.tokens
@@ -207,6 +233,8 @@ class Footprint:
 
     def shared_bytes(self, knobs: Knobs) -> int:
         """Return the shared memory of one block."""
+        if self.held is not None and knobs.held:
+            return self.held.sized(knobs.rows, knobs.tokens).shared_bytes(knobs.stages)
         if self.split is not None and knobs.blocks > 1:
             return self.split.sized(knobs.rows, knobs.tokens).shared_bytes(knobs.stages)
         return self.arrangement(knobs).peak
@@ -258,7 +286,7 @@ def variants(program: TileProgram, on: Target) -> tuple[Variant, ...]:
     chosen: list[Variant] = []
     for tokens in BUCKETS_WITH_STATISTICS if program.statistics else BUCKETS:
         try:
-            together = _split_knobs(program, tokens, on) if tokens > FEW_TOKENS else None
+            together = _held_knobs(program, tokens, on) or _split_knobs(program, tokens, on)
             alone = _knobs(footprint, tokens, (rows, depth), on)
             chosen.append(Variant(tokens, together or alone))
         except PlanError:
@@ -281,8 +309,25 @@ def rows_for(rows: int, blocks: int) -> int:
     return -(-rows // (ROW_TILE * blocks)) * ROW_TILE
 
 
+def _held_knobs(program: TileProgram, tokens: int, on: Target) -> Knobs | None:
+    """Return the knobs of blocks that hold tokens in registers, None where they cannot."""
+    block = HeldBlock.of(program)
+    few = FEW_TOKENS if block.inner else FEW_TO_HOLD
+    if tokens <= few or not can_hold(program):
+        return None
+    extents = {d.name: d.size for o in program.inputs for d in o.type.dims}
+    all_rows, waves = extents[program.roles.rows], 1
+    while (rows := rows_for(all_rows, waves * on.multiprocessors)) > MOST_ROWS:
+        waves += 1
+    block = block.sized(rows, tokens)
+    stages, warps = held_stages(block, on), 4 * block.groups
+    return Knobs(tokens, rows, warps, 2 * BOXES, stages, held=block.groups) if stages else None
+
+
 def _split_knobs(program: TileProgram, tokens: int, on: Target) -> Knobs | None:
     """Return the knobs of two blocks that split the depth, None where they cannot."""
+    if tokens <= FEW_TOKENS:
+        return None
     extents = {d.name: d.size for o in program.inputs for d in o.type.dims}
     rows = rows_for(extents[program.roles.rows], on.multiprocessors // BLOCKS)
     stages = split_stages(program, SplitBlock.of(program).sized(rows, tokens), on)

@@ -92,7 +92,11 @@ BAD_COMMANDS = [
     (("list", "surplus"), "surplus", "`mirage-kernels list --help`"),
     (("run", "layer_norm"), "no recipe called 'layer_norm'", "rms_norm_linear"),
     (("run", "rms_norm_linear", "--shape", "K=1"), "static dims K, N", "--shape"),
-    (("run", "mla_decode"), "the library's op, and it has none for mla_decode", "--out DIR"),
+    (
+        ("run", "group_norm_linear"),
+        "the library's op, and it has none for group_norm_linear",
+        "--out DIR",
+    ),
     (("bench", "layer_norm"), "no recipe called 'layer_norm'", "rms_norm_linear"),
     (("bench", "--m", "1,x"), "'x' is not a whole number", "--help"),
     (("bench", "--shape", "K=1,N=1"), "--shape needs a recipe", "bench RECIPE"),

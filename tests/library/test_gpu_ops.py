@@ -89,7 +89,7 @@ def test_is_the_same_from_run_to_run(kernel_case, tokens: int) -> None:
 def test_takes_any_leading_dims(gpu_case, leading: tuple[int, ...]) -> None:
     arguments = gpu_case.arguments(*leading)
     flat = dict(arguments)
-    for name in {"x", "residual"} & {*arguments}:
+    for name in {"x", "h", "residual"} & {*arguments}:
         flat[name] = arguments[name].reshape(-1, gpu_case.sizes["K"])
     if "adapter_ids" in flat:
         flat["adapter_ids"] = flat["adapter_ids"].reshape(-1)

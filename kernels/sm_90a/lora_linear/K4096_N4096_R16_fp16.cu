@@ -14,9 +14,11 @@
 // Expects   x [M, K] rows 16-byte aligned, any row stride, weight [N, K] contiguous, lora_a [R, K]
 //           contiguous, lora_b [N, R] contiguous, out [M, N] contiguous; any M >= 0.
 // Launch    up to 8 tokens 128 blocks of 8 warps; up to 16 tokens 128 blocks of 8 warps; up to 32
-//           tokens 128 blocks of 8 warps; any number of tokens 128 blocks of 8 warps per 64.
+//           tokens 128 blocks of 8 warps; any number of tokens 128 blocks of 8 warps, which hold
+//           tokens in registers per 64.
 
 #include "launch.h"
+#include "tile/held.cuh"
 #include "tile/tile.cuh"
 
 namespace mirage::generated {
@@ -37,7 +39,7 @@ struct UpTo32M {
   static constexpr int kTokens = 32, kRows = 32, kWarps = 8, kChunks = 2, kStages = 2;
 };
 struct AnyM {
-  static constexpr int kTokens = 64, kRows = 32, kWarps = 8, kChunks = 2, kStages = 2;
+  static constexpr int kTokens = 64, kRows = 32, kStages = 8, kGroups = 2;
 };
 
 template <class Knobs>
@@ -163,6 +165,141 @@ cudaError_t launch(const LaunchArgs& args, cudaStream_t stream) {
   return tile::launch(lora_linear<Knobs>, grid, args, stream);
 }
 
+// Where tokens are many, they are held in registers, on the M side of products.
+template <class Knobs>
+struct HeldPlan : Knobs {
+  using Element = T;
+  static constexpr int kDepth = K, kRowTensors = 1;
+  static constexpr int kInner = tile::padded(R);
+  static constexpr int kBesideBytes = tile::Kept<T, Knobs::kRows, R>::kBytes;
+};
+template <class Knobs>
+using HeldBlock = tile::HeldBlock<HeldPlan<Knobs>>;
+
+// Shared memory beside the ring, and in its place after the loop.
+template <class Knobs>
+struct HeldMap {
+  using Block = HeldBlock<Knobs>;
+  using WeightProduct = tile::HeldMeeting<Block>;
+  using LoraAProduct = tile::AccumMeeting<tile::padded(R), Block::kTokens, Block::kGroups>;
+  using LoraBTile = tile::Kept<T, Knobs::kRows, R>;
+  using LoraAProductTotalKept = tile::Kept<T, Knobs::kTokens, R>;
+  using LoraAProductProduct = tile::AccumMeeting<Knobs::kRows, Knobs::kTokens, 1>;
+  using Staging = tile::HeldStaging<Block>;
+  static constexpr int kLoraBTileAt = Block::kRingBytes;
+  static constexpr int kWeightProductAt = 0;
+  static constexpr int kLoraAProductAt = kWeightProductAt + WeightProduct::kBytes;
+  static constexpr int kLoraAProductTotalKeptAt = kLoraAProductAt + LoraAProduct::kBytes;
+  static constexpr int kLoraAProductProductAt =
+      kLoraAProductTotalKeptAt + LoraAProductTotalKept::kBytes;
+  static constexpr int kStagingAt = kLoraAProductProductAt + LoraAProductProduct::kBytes;
+  static_assert(kStagingAt + Staging::kBytes <= Block::kRingBytes);
+};
+
+struct HeldArgs {
+  LaunchArgs call;
+  CUtensorMap maps[3];  // x, weight, lora_a
+};
+
+template <class Knobs>
+__global__ void __launch_bounds__(HeldBlock<Knobs>::kThreads, 1)
+    lora_linear_held(const __grid_constant__ HeldArgs given) {
+  using Block = HeldBlock<Knobs>;
+  using Shared = HeldMap<Knobs>;
+  extern __shared__ __align__(tile::kBoxAtom) char boxes[];
+  char* const shared = boxes;
+  tile::let_next_start();
+  const Block block{shared, tile::token_lines<Block>(given.call.dims[0])};
+  block.begin();
+
+  const LaunchArgs& args = given.call;
+  const T* lora_b = static_cast<const T*>(args.inputs[3]);  // [N, R]
+  T* out = static_cast<T*>(args.outputs[0]);                // [M, N]
+  const int M = static_cast<int>(args.dims[0]);
+  const float scale = args.scalars[0];
+  const int first_row = blockIdx.x * Block::kRows;
+  const int first_token = blockIdx.y * Block::kTokens;
+
+  tile::HeldAccum<Block::kRows> weight_product;     // [M, N]
+  tile::HeldAccum<tile::padded(R)> lora_a_product;  // [M, R]
+
+  if (block.copies()) {
+    const auto copy_weights = [&](const auto& slot, int k) {
+      tile::copy_box(slot.rows(0), given.maps[1], first_row, k, slot.full);
+      tile::copy_box(slot.inner(), given.maps[2], 0, k, slot.full);
+    };
+    const auto copy_tokens = [&](const auto& slot, int k) {
+      tile::copy_box(slot.tokens(), given.maps[0], first_token, k, slot.full);
+    };
+    block.copy(args.constant_weights, copy_weights, copy_tokens);
+    return;
+  }
+  if (!args.constant_weights) tile::wait_for_previous();
+  const typename Shared::LoraBTile lora_b_tile{shared + Shared::kLoraBTileAt};
+  tile::fetch<Block::kWorkers>(lora_b_tile, lora_b, first_row, N);
+  tile::commit_copies();
+  tile::multiply_held(block, [&](const auto& step) {
+    const auto x_tile = step.tokens();                    // [M, K]
+    const auto weight_tile = step.rows(0);                // [N, K]
+    const auto lora_a_tile = step.inner();                // [R, K]
+    tile::contract(weight_product, weight_tile, x_tile);  // [M, N]
+    tile::contract(lora_a_product, lora_a_tile, x_tile);  // [M, R]
+  });
+  tile::wait_for_previous();
+  tile::wait_copies<0>();
+  tile::sync_workers(block);
+
+  auto weight_product_parts = tile::meet(block, shared + Shared::kWeightProductAt, weight_product);
+  const auto lora_a_product_parts =
+      tile::meet_whole(block, shared + Shared::kLoraAProductAt, lora_a_product);
+  tile::sync_workers(block);
+  tile::collect(block, shared + Shared::kWeightProductAt, weight_product_parts);
+
+  const typename Shared::LoraAProductTotalKept lora_a_product_total_kept{
+      shared + Shared::kLoraAProductTotalKeptAt};
+  const tile::OutputTile r_tile{0, R, first_token, M};
+  const auto keep_r_tile = [&](tile::Element e) {
+    const float lora_a_product_total = tile::sum_over_warps(lora_a_product_parts, e);  // [M, R]
+    tile::keep(lora_a_product_total_kept, e, lora_a_product_total);                    // [M, R]
+  };
+  tile::for_each_element<tile::padded(R), Block::kTokens, Block::kWorkers>(r_tile, keep_r_tile);
+  tile::sync_workers(block);
+
+  const auto lora_a_product_product_parts = tile::contract_kept<Block::kWarps>(
+      shared + Shared::kLoraAProductProductAt, lora_b_tile, lora_a_product_total_kept);
+  tile::sync_workers(block);
+
+  const tile::OutputTile out_tile{first_row, N, first_token, M};
+  const auto finish = [&](tile::HeldElement e) {
+    const float weight_product_total = tile::sum_over_warps(weight_product_parts, e);  // [M, N]
+    const float lora_a_product_product = tile::sum_over_warps(lora_a_product_product_parts, e);
+    const float scaled_lora_a_product_product = tile::mul(scale, lora_a_product_product);  // [N, M]
+    const float scaled_lora_a_product_product_plus =
+        tile::add(weight_product_total, scaled_lora_a_product_product);
+    tile::store(out, out_tile, e, scaled_lora_a_product_product_plus);  // [M, N]
+  };
+  tile::for_each_held(block, shared + Shared::kStagingAt, out_tile, out, finish);
+}
+
+template <class Knobs>
+cudaError_t launch_held(const LaunchArgs& args, cudaStream_t stream) {
+  using Block = HeldBlock<Knobs>;
+  HeldArgs given{args};
+  const tile::Tensor x{args.inputs[0], args.dims[0], K, args.row_strides[0]};
+  cudaError_t status = tile::encode<T>(&given.maps[0], x, tile::token_lines<Block>(args.dims[0]));
+  if (status != cudaSuccess) return status;
+  const tile::Tensor weight{args.inputs[1], N, K, K};
+  status = tile::encode<T>(&given.maps[1], weight, Block::kRows);
+  if (status != cudaSuccess) return status;
+  const tile::Tensor lora_a{args.inputs[2], R, K, K};
+  status = tile::encode<T>(&given.maps[2], lora_a, tile::padded(R));
+  if (status != cudaSuccess) return status;
+  const int64_t row_tiles = tile::ceil_div(N, Block::kRows);
+  const int64_t token_tiles = tile::ceil_div(args.dims[0], Block::kTokens);
+  const tile::Grid grid{row_tiles, token_tiles, Block::kThreads, Block::kBytes};
+  return tile::launch(lora_linear_held<Knobs>, grid, given, stream);
+}
+
 }  // namespace
 
 cudaError_t lora_linear_K4096_N4096_R16_fp16(const LaunchArgs& args, cudaStream_t stream) {
@@ -174,7 +311,7 @@ cudaError_t lora_linear_K4096_N4096_R16_fp16(const LaunchArgs& args, cudaStream_
   if (M <= 8) return launch<UpTo8M>(args, stream);
   if (M <= 16) return launch<UpTo16M>(args, stream);
   if (M <= 32) return launch<UpTo32M>(args, stream);
-  return launch<AnyM>(args, stream);
+  return launch_held<AnyM>(args, stream);
 }
 
 }  // namespace mirage::generated

@@ -13,31 +13,35 @@
 //           2.6e-03 (2.8e-03), outliers 2.5e-03 (2.8e-03), wide 2.6e-03 (2.9e-03).
 // Expects   x [M, K] rows 16-byte aligned, any row stride, weight [N, K] contiguous, lora_a [R, K]
 //           contiguous, lora_b [N, R] contiguous, out [M, N] contiguous; any M >= 0.
-// Launch    up to 8 tokens 64 blocks of 4 warps; up to 16 tokens 128 blocks of 4 warps; up to 32
-//           tokens 128 blocks of 4 warps; any number of tokens 256 blocks of 8 warps per 64.
+// Launch    up to 8 tokens 128 blocks of 8 warps; up to 16 tokens 128 blocks of 8 warps; up to 32
+//           tokens 128 blocks of 8 warps; any number of tokens 128 blocks of 8 warps, which hold
+//           tokens in registers per 64.
 
 #include "launch.h"
+#include "tile/held.cuh"
+#include "tile/sharing.cuh"
 #include "tile/tile.cuh"
 
 namespace mirage::generated {
 namespace {
 
 using T = __nv_bfloat16;
-constexpr int K = 4096;  // contracted
-constexpr int N = 4096;  // rows of the weights
-constexpr int R = 64;    // contracted after the loop
+constexpr int K = 4096;      // contracted
+constexpr int N = 4096;      // rows of the weights
+constexpr int R = 64;        // contracted after the loop
+constexpr int kSharing = 2;  // blocks of a cluster
 
 struct UpTo8M {
-  static constexpr int kTokens = 8, kRows = 64, kWarps = 4, kChunks = 2, kStages = 3;
+  static constexpr int kTokens = 8, kRows = 32, kWarps = 8, kChunks = 2, kStages = 3;
 };
 struct UpTo16M {
-  static constexpr int kTokens = 16, kRows = 32, kWarps = 4, kChunks = 2, kStages = 3;
+  static constexpr int kTokens = 16, kRows = 32, kWarps = 8, kChunks = 2, kStages = 2;
 };
 struct UpTo32M {
-  static constexpr int kTokens = 32, kRows = 32, kWarps = 4, kChunks = 2, kStages = 3;
+  static constexpr int kTokens = 32, kRows = 32, kWarps = 8, kChunks = 2, kStages = 2;
 };
 struct AnyM {
-  static constexpr int kTokens = 64, kRows = 16, kWarps = 8, kChunks = 1, kStages = 2;
+  static constexpr int kTokens = 64, kRows = 32, kStages = 6, kGroups = 2;
 };
 
 template <class Knobs>
@@ -47,9 +51,9 @@ constexpr int kThreads = Knobs::kWarps * tile::kWarpLanes;
 template <class Knobs>
 struct Step {
   static constexpr int kDepth = Knobs::kChunks * tile::kChunkDepth;
-  tile::TokenFrag<T, Knobs::kTokens, kDepth> x_tile;      // [M, K]
-  tile::RowFrag<T, Knobs::kRows, kDepth> weight_tile;     // [N, K]
-  tile::RowFrag<T, tile::padded(R), kDepth> lora_a_tile;  // [R, K]
+  tile::TokenFrag<T, Knobs::kTokens, kDepth> x_tile;   // [M, K]
+  tile::RowFrag<T, Knobs::kRows, kDepth> weight_tile;  // [N, K]
+  tile::RowFrag<T, R / kSharing, kDepth> lora_a_tile;  // [R, K]
 };
 
 // Shared memory in bytes: the ring of steps, and after the loop the partial sums.
@@ -57,28 +61,27 @@ template <class Knobs>
 struct SharedMap {
   using Steps = tile::Ring<Step<Knobs>, Knobs::kStages, Knobs::kWarps>;
   using WeightProduct = tile::AccumMeeting<Knobs::kRows, Knobs::kTokens, Knobs::kWarps>;
-  using LoraAProduct = tile::AccumMeeting<tile::padded(R), Knobs::kTokens, Knobs::kWarps>;
+  using LoraAProduct = tile::AccumMeeting<R / kSharing, Knobs::kTokens, Knobs::kWarps>;
   using LoraBTile = tile::Kept<T, Knobs::kRows, R>;
-  using LoraAProductTotalKept = tile::Kept<T, Knobs::kTokens, R>;
+  using LoraAProductTotalKept = tile::SharedKept<T, Knobs::kTokens, R>;
   using LoraAProductProduct = tile::AccumMeeting<Knobs::kRows, Knobs::kTokens, 1>;
-  static constexpr int kLoraBTileAt = 0;                                     // from the start
-  static constexpr int kStepsAt = kLoraBTileAt + LoraBTile::kBytes;          // during the loop
-  static constexpr int kWeightProductAt = kLoraBTileAt + LoraBTile::kBytes;  // after the loop
+  static constexpr int kLoraBTileAt = 0;  // from the start
+  static constexpr int kLoraAProductTotalKeptAt = kLoraBTileAt + LoraBTile::kBytes;
+  static constexpr int kStepsAt = kLoraAProductTotalKeptAt + LoraAProductTotalKept::kBytes;
+  static constexpr int kWeightProductAt = kLoraAProductTotalKeptAt + LoraAProductTotalKept::kBytes;
   static constexpr int kLoraAProductAt = kWeightProductAt + WeightProduct::kBytes;
-  static constexpr int kLoraAProductTotalKeptAt = kLoraAProductAt + LoraAProduct::kBytes;
-  static constexpr int kLoraAProductProductAt =
-      kLoraAProductTotalKeptAt + LoraAProductTotalKept::kBytes;
+  static constexpr int kLoraAProductProductAt = kLoraAProductAt + LoraAProduct::kBytes;
   static constexpr int kMeetingBytes = kLoraAProductProductAt + LoraAProductProduct::kBytes;
   static constexpr int kBytes = tile::larger(kStepsAt + Steps::kBytes, kMeetingBytes);
 };
 
 template <class Knobs>
-__global__ void __launch_bounds__(kThreads<Knobs>, 1)
+__global__ void __cluster_dims__(kSharing, 1, 1) __launch_bounds__(kThreads<Knobs>, 1)
     lora_linear(const __grid_constant__ LaunchArgs args) {
   constexpr int kRows = Knobs::kRows, kTokens = Knobs::kTokens, kWarps = Knobs::kWarps;
   using Step = generated::Step<Knobs>;
   constexpr int kDepth = Step::kDepth;
-  constexpr bool kEvenRows = N % kRows == 0;
+  constexpr bool kEvenRows = N % (kRows * kSharing) == 0;
   constexpr bool kEvenDepth = K % kDepth == 0;
   constexpr bool kEvenR = R % tile::kRowTile == 0;
   using Shared = SharedMap<Knobs>;
@@ -93,14 +96,19 @@ __global__ void __launch_bounds__(kThreads<Knobs>, 1)
   const int M = static_cast<int>(args.dims[0]);
   const float scale = args.scalars[0];
   const int first_row = blockIdx.x * kRows, first_token = blockIdx.y * kTokens;
+  const int first_r = tile::cluster_rank() * (R / kSharing);
+  const typename Shared::LoraAProductTotalKept lora_a_product_total_kept{
+      shared + Shared::kLoraAProductTotalKeptAt};
+  tile::begin_sharing<kSharing>(lora_a_product_total_kept);
 
   const auto x_edge = tile::edge<false, kEvenDepth>(x, args.row_strides[0], {first_token, M, K});
   const auto weight_edge =
       tile::edge<kEvenRows, kEvenDepth>(weight, tile::Static<K>{}, {first_row, N, K});
-  const auto lora_a_edge = tile::edge<kEvenR, kEvenDepth>(lora_a, tile::Static<K>{}, {0, R, K});
+  const auto lora_a_edge =
+      tile::edge<kEvenR, kEvenDepth>(lora_a, tile::Static<K>{}, {first_r, R, K});
 
-  tile::Accum<kRows, kTokens> weight_product;            // [M, N]
-  tile::Accum<tile::padded(R), kTokens> lora_a_product;  // [M, R]
+  tile::Accum<kRows, kTokens> weight_product;         // [M, N]
+  tile::Accum<R / kSharing, kTokens> lora_a_product;  // [M, R]
 
   if (!args.constant_weights) tile::wait_for_previous();
   const typename Shared::LoraBTile lora_b_tile{shared + Shared::kLoraBTileAt};
@@ -130,13 +138,13 @@ __global__ void __launch_bounds__(kThreads<Knobs>, 1)
       tile::meet<kWarps>(shared + Shared::kLoraAProductAt, lora_a_product);
   __syncthreads();
 
-  const typename Shared::LoraAProductTotalKept lora_a_product_total_kept{
-      shared + Shared::kLoraAProductTotalKeptAt};
-  const tile::OutputTile r_tile{0, R, first_token, M};
-  tile::for_each_element<tile::padded(R), kTokens, kThreads<Knobs>>(r_tile, [&](tile::Element e) {
+  const tile::OutputTile r_tile{first_r, R, first_token, M};
+  tile::for_each_element<R / kSharing, kTokens, kThreads<Knobs>>(r_tile, [&](tile::Element e) {
     const float lora_a_product_total = tile::sum_over_warps(lora_a_product_parts, e);  // [M, R]
-    tile::keep(lora_a_product_total_kept, e, lora_a_product_total);                    // [M, R]
+    tile::keep(lora_a_product_total_kept, r_tile, e, lora_a_product_total);            // [M, R]
   });
+  __syncthreads();
+  tile::exchange<kSharing, kThreads<Knobs>>(lora_a_product_total_kept);
   __syncthreads();
 
   const auto lora_a_product_product_parts = tile::contract_kept<kWarps>(
@@ -156,11 +164,151 @@ __global__ void __launch_bounds__(kThreads<Knobs>, 1)
 
 template <class Knobs>
 cudaError_t launch(const LaunchArgs& args, cudaStream_t stream) {
-  const int64_t row_tiles = tile::ceil_div(N, Knobs::kRows);
+  const int64_t row_tiles = tile::ceil_div(N, Knobs::kRows * kSharing) * kSharing;
   const int64_t token_tiles = tile::ceil_div(args.dims[0], Knobs::kTokens);
   constexpr int kSharedBytes = SharedMap<Knobs>::kBytes;
   const tile::Grid grid{row_tiles, token_tiles, kThreads<Knobs>, kSharedBytes};
   return tile::launch(lora_linear<Knobs>, grid, args, stream);
+}
+
+// Where tokens are many, they are held in registers, on the M side of products.
+template <class Knobs>
+struct HeldPlan : Knobs {
+  using Element = T;
+  static constexpr int kDepth = K, kRowTensors = 1;
+  static constexpr int kInner = R / kSharing;
+  static constexpr int kBesideBytes =
+      tile::Kept<T, Knobs::kRows, R>::kBytes + tile::SharedKept<T, Knobs::kTokens, R>::kBytes;
+};
+template <class Knobs>
+using HeldBlock = tile::HeldBlock<HeldPlan<Knobs>>;
+
+// Shared memory beside the ring, and in its place after the loop.
+template <class Knobs>
+struct HeldMap {
+  using Block = HeldBlock<Knobs>;
+  using WeightProduct = tile::HeldMeeting<Block>;
+  using LoraAProduct = tile::AccumMeeting<R / kSharing, Block::kTokens, Block::kGroups>;
+  using LoraBTile = tile::Kept<T, Knobs::kRows, R>;
+  using LoraAProductTotalKept = tile::SharedKept<T, Knobs::kTokens, R>;
+  using LoraAProductProduct = tile::AccumMeeting<Knobs::kRows, Knobs::kTokens, 1>;
+  using Staging = tile::HeldStaging<Block>;
+  static constexpr int kLoraBTileAt = Block::kRingBytes;
+  static constexpr int kLoraAProductTotalKeptAt = kLoraBTileAt + LoraBTile::kBytes;
+  static constexpr int kWeightProductAt = 0;
+  static constexpr int kLoraAProductAt = kWeightProductAt + WeightProduct::kBytes;
+  static constexpr int kLoraAProductProductAt = kLoraAProductAt + LoraAProduct::kBytes;
+  static constexpr int kStagingAt = kLoraAProductProductAt + LoraAProductProduct::kBytes;
+  static_assert(kStagingAt + Staging::kBytes <= Block::kRingBytes);
+};
+
+struct HeldArgs {
+  LaunchArgs call;
+  CUtensorMap maps[3];  // x, weight, lora_a
+};
+
+template <class Knobs>
+__global__ void __cluster_dims__(kSharing, 1, 1) __launch_bounds__(HeldBlock<Knobs>::kThreads, 1)
+    lora_linear_held(const __grid_constant__ HeldArgs given) {
+  using Block = HeldBlock<Knobs>;
+  using Shared = HeldMap<Knobs>;
+  extern __shared__ __align__(tile::kBoxAtom) char boxes[];
+  char* const shared = boxes;
+  tile::let_next_start();
+  const Block block{shared, tile::token_lines<Block>(given.call.dims[0])};
+  block.begin();
+
+  const LaunchArgs& args = given.call;
+  const T* lora_b = static_cast<const T*>(args.inputs[3]);  // [N, R]
+  T* out = static_cast<T*>(args.outputs[0]);                // [M, N]
+  const int M = static_cast<int>(args.dims[0]);
+  const float scale = args.scalars[0];
+  const int first_row = blockIdx.x * Block::kRows;
+  const int first_token = blockIdx.y * Block::kTokens;
+
+  const int first_r = tile::cluster_rank() * (R / kSharing);
+  const typename Shared::LoraAProductTotalKept lora_a_product_total_kept{
+      shared + Shared::kLoraAProductTotalKeptAt};
+  tile::begin_sharing<kSharing>(lora_a_product_total_kept);
+
+  tile::HeldAccum<Block::kRows> weight_product;  // [M, N]
+  tile::HeldAccum<R / kSharing> lora_a_product;  // [M, R]
+
+  if (block.copies()) {
+    const auto copy_weights = [&](const auto& slot, int k) {
+      tile::copy_box(slot.rows(0), given.maps[1], first_row, k, slot.full);
+      tile::copy_box(slot.inner(), given.maps[2], first_r, k, slot.full);
+    };
+    const auto copy_tokens = [&](const auto& slot, int k) {
+      tile::copy_box(slot.tokens(), given.maps[0], first_token, k, slot.full);
+    };
+    block.copy(args.constant_weights, copy_weights, copy_tokens);
+    return;
+  }
+  if (!args.constant_weights) tile::wait_for_previous();
+  const typename Shared::LoraBTile lora_b_tile{shared + Shared::kLoraBTileAt};
+  tile::fetch<Block::kWorkers>(lora_b_tile, lora_b, first_row, N);
+  tile::commit_copies();
+  tile::multiply_held(block, [&](const auto& step) {
+    const auto x_tile = step.tokens();                    // [M, K]
+    const auto weight_tile = step.rows(0);                // [N, K]
+    const auto lora_a_tile = step.inner();                // [R, K]
+    tile::contract(weight_product, weight_tile, x_tile);  // [M, N]
+    tile::contract(lora_a_product, lora_a_tile, x_tile);  // [M, R]
+  });
+  tile::wait_for_previous();
+  tile::wait_copies<0>();
+  tile::sync_workers(block);
+
+  auto weight_product_parts = tile::meet(block, shared + Shared::kWeightProductAt, weight_product);
+  const auto lora_a_product_parts =
+      tile::meet_whole(block, shared + Shared::kLoraAProductAt, lora_a_product);
+  tile::sync_workers(block);
+  tile::collect(block, shared + Shared::kWeightProductAt, weight_product_parts);
+
+  const tile::OutputTile r_tile{first_r, R, first_token, M};
+  const auto keep_r_tile = [&](tile::Element e) {
+    const float lora_a_product_total = tile::sum_over_warps(lora_a_product_parts, e);  // [M, R]
+    tile::keep(lora_a_product_total_kept, r_tile, e, lora_a_product_total);            // [M, R]
+  };
+  tile::for_each_element<R / kSharing, Block::kTokens, Block::kWorkers>(r_tile, keep_r_tile);
+  tile::sync_workers(block);
+  tile::exchange<kSharing, Block::kWorkers>(lora_a_product_total_kept);
+  tile::sync_workers(block);
+
+  const auto lora_a_product_product_parts = tile::contract_kept<Block::kWarps>(
+      shared + Shared::kLoraAProductProductAt, lora_b_tile, lora_a_product_total_kept);
+  tile::sync_workers(block);
+
+  const tile::OutputTile out_tile{first_row, N, first_token, M};
+  const auto finish = [&](tile::HeldElement e) {
+    const float weight_product_total = tile::sum_over_warps(weight_product_parts, e);  // [M, N]
+    const float lora_a_product_product = tile::sum_over_warps(lora_a_product_product_parts, e);
+    const float scaled_lora_a_product_product = tile::mul(scale, lora_a_product_product);  // [N, M]
+    const float scaled_lora_a_product_product_plus =
+        tile::add(weight_product_total, scaled_lora_a_product_product);
+    tile::store(out, out_tile, e, scaled_lora_a_product_product_plus);  // [M, N]
+  };
+  tile::for_each_held(block, shared + Shared::kStagingAt, out_tile, out, finish);
+}
+
+template <class Knobs>
+cudaError_t launch_held(const LaunchArgs& args, cudaStream_t stream) {
+  using Block = HeldBlock<Knobs>;
+  HeldArgs given{args};
+  const tile::Tensor x{args.inputs[0], args.dims[0], K, args.row_strides[0]};
+  cudaError_t status = tile::encode<T>(&given.maps[0], x, tile::token_lines<Block>(args.dims[0]));
+  if (status != cudaSuccess) return status;
+  const tile::Tensor weight{args.inputs[1], N, K, K};
+  status = tile::encode<T>(&given.maps[1], weight, Block::kRows);
+  if (status != cudaSuccess) return status;
+  const tile::Tensor lora_a{args.inputs[2], R, K, K};
+  status = tile::encode<T>(&given.maps[2], lora_a, R / kSharing);
+  if (status != cudaSuccess) return status;
+  const int64_t row_tiles = tile::ceil_div(N, Block::kRows * kSharing) * kSharing;
+  const int64_t token_tiles = tile::ceil_div(args.dims[0], Block::kTokens);
+  const tile::Grid grid{row_tiles, token_tiles, Block::kThreads, Block::kBytes};
+  return tile::launch(lora_linear_held<Knobs>, grid, given, stream);
 }
 
 }  // namespace
@@ -174,7 +322,7 @@ cudaError_t lora_linear_K4096_N4096_R64_bf16(const LaunchArgs& args, cudaStream_
   if (M <= 8) return launch<UpTo8M>(args, stream);
   if (M <= 16) return launch<UpTo16M>(args, stream);
   if (M <= 32) return launch<UpTo32M>(args, stream);
-  return launch<AnyM>(args, stream);
+  return launch_held<AnyM>(args, stream);
 }
 
 }  // namespace mirage::generated

@@ -13,8 +13,9 @@
 #           (2.8e-03), outliers 2.5e-03 (2.8e-03), wide 2.6e-03 (2.9e-03).
 # Expects   x [M, K] rows 16-byte aligned, any row stride, weight [N, K] contiguous, lora_a [R, K]
 #           contiguous, lora_b [N, R] contiguous, out [M, N] contiguous; any M >= 0.
-# Launch    up to 8 tokens 64 blocks of 4 warps; up to 16 tokens 128 blocks of 4 warps; up to 32
-#           tokens 128 blocks of 4 warps; any number of tokens 256 blocks of 8 warps per 64.
+# Launch    up to 8 tokens 128 blocks of 8 warps; up to 16 tokens 128 blocks of 8 warps; up to 32
+#           tokens 128 blocks of 8 warps; any number of tokens 128 blocks of 8 warps, which hold
+#           tokens in registers per 64.
 
 import torch
 import triton
@@ -23,7 +24,7 @@ import triton.language as tl
 K = 4096
 N = 4096
 R = 64
-BLOCK_N = 64
+BLOCK_N = 32
 BLOCK_M = 16
 BLOCK_K = 128
 BLOCK_R = 64

@@ -1,0 +1,137 @@
+"""What the plans of boxes have in common: tensors that the copy engine brings, and the launch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from mirage_kernels.generator.emit.words import dims_text, own_lines
+from mirage_kernels.generator.emit.writer import Writer
+from mirage_kernels.generator.plan.program import Layout, Operand, Statement, TileProgram
+
+
+@dataclass(frozen=True)
+class BoxPlan:
+    """A plan's name in emitted text, and how many blocks share rows."""
+
+    name: str
+    blocks: str = ""  # a constant of csrc/tile; "": one
+
+    @property
+    def block(self) -> str:
+        """Return the type of its blocks."""
+        return f"{self.name.capitalize()}Block"
+
+    @property
+    def args(self) -> str:
+        """Return the type of its kernels' arguments."""
+        return f"{self.name.capitalize()}Args"
+
+
+TOKEN_LINES = "tile::token_lines<Block>(given.call.dims[0])"
+
+
+def boxes(program: TileProgram) -> list[Statement]:
+    """Return the loads that come as boxes: tokens first, rows, then what the grid leaves whole."""
+    order = (Layout.TOKENS, Layout.ROWS, Layout.INNER)
+    return [s for layout in order for s in program.loads if s.layout is layout]
+
+
+def write_args(writer: Writer, program: TileProgram, plan: BoxPlan) -> None:
+    """Write the kernel's arguments: the call, and a map per tensor."""
+    names = ", ".join(s.args[0] for s in boxes(program))
+    with writer.block(f"struct {plan.args} {{", "};"):
+        writer.line("LaunchArgs call;")
+        writer.line(f"CUtensorMap maps[{len(boxes(program))}];  // {names}")
+    writer.line()
+
+
+def write_operands(writer: Writer, program: TileProgram, plan: BoxPlan) -> None:
+    """Write the tensors that do not come as boxes, run-time numbers, where the tile begins."""
+    roles = program.roles
+    writer.line("const LaunchArgs& args = given.call;")
+    boxed = {s.args[0] for s in boxes(program)}
+    rows = [
+        (f"const T* {o.name} = static_cast<const T*>(args.inputs[{o.index}]);", _dims(o))
+        for o in program.inputs
+        if o.name not in boxed
+    ]
+    out = program.output
+    rows.append((f"T* {out.name} = static_cast<T*>(args.outputs[0]);", _dims(out)))
+    writer.table(rows)
+    writer.line(f"const int {roles.tokens} = static_cast<int>(args.dims[0]);")
+    for i, scalar in enumerate(program.scalars):
+        writer.line(f"const float {scalar} = args.scalars[{i}];")
+    shared = f" / {plan.blocks}" if plan.blocks else ""
+    writer.line(f"const int first_row = blockIdx.x{shared} * Block::kRows;")
+    writer.line("const int first_token = blockIdx.y * Block::kTokens;")
+    writer.line()
+
+
+def _dims(operand: Operand) -> str:
+    return dims_text(operand.type.names)
+
+
+def write_copies(writer: Writer, program: TileProgram, vectors: Sequence[str] = ()) -> None:
+    """Write what the copier does, and that it does nothing else; `vectors`: a callback before."""
+    with writer.block("const auto copy_weights = [&](const auto& slot, int k) {", "};"):
+        for i, s in enumerate(boxes(program)[1:]):
+            place = "slot.inner()" if s.layout is Layout.INNER else f"slot.rows({i})"
+            line = _first(s, program)
+            where = f"{place}, given.maps[{i + 1}], {line}, k, slot.full"
+            writer.line(f"tile::copy_box({where});")
+    with writer.block("const auto copy_tokens = [&](const auto& slot, int k) {", "};"):
+        writer.line("tile::copy_box(slot.tokens(), given.maps[0], first_token, k, slot.full);")
+    callbacks = ", ".join((*vectors, "copy_weights", "copy_tokens"))
+    writer.line(f"block.copy(args.constant_weights, {callbacks});")
+
+
+def write_launch(writer: Writer, program: TileProgram, plan: BoxPlan) -> None:
+    """Write the function that makes the maps and launches the kernel."""
+    roles = program.roles
+    operands = {o.name: o for o in program.inputs}
+    writer.line("template <class Knobs>")
+    head = f"cudaError_t launch_{plan.name}(const LaunchArgs& args, cudaStream_t stream) {{"
+    with writer.block(head):
+        writer.line(f"using Block = {plan.block}<Knobs>;")
+        writer.line(f"{plan.args} given{{args}};")
+        for i, s in enumerate(boxes(program)):
+            index = operands[s.args[0]].index
+            lines, stride, size = _extent(s, program, index)
+            tensor = f"{{args.inputs[{index}], {lines}, {roles.depth}, {stride}}}"
+            writer.line(f"const tile::Tensor {s.args[0]}{tensor};")
+            call = f"tile::encode<T>(&given.maps[{i}], {s.args[0]}, {size});"
+            writer.line(f"{'' if i else 'cudaError_t '}status = {call}")
+            writer.line("if (status != cudaSuccess) return status;")
+        shared = f" * {plan.blocks}" if plan.blocks else ""
+        rows = f"tile::ceil_div({roles.rows}, Block::kRows){shared}"
+        if program.shared_by > 1:
+            rows = f"tile::ceil_div({roles.rows}, Block::kRows * kSharing) * kSharing"
+        writer.line(f"const int64_t row_tiles = {rows};")
+        tokens = "tile::ceil_div(args.dims[0], Block::kTokens)"
+        writer.line(f"const int64_t token_tiles = {tokens};")
+        size = "Block::kThreads, Block::kBytes"
+        writer.line(f"const tile::Grid grid{{row_tiles, token_tiles, {size}}};")
+        kernel = f"{program.recipe}_{plan.name}<Knobs>"
+        writer.line(f"return tile::launch({kernel}, grid, given, stream);")
+    writer.line()
+
+
+def _first(s: Statement, program: TileProgram) -> str:
+    """Return the first line of a weight's box."""
+    inner = program.roles.inner_of(s.type)
+    if inner is None:
+        return "first_row"
+    return f"first_{inner.name.lower()}" if program.shared_by > 1 else "0"
+
+
+def _extent(s: Statement, program: TileProgram, index: int) -> tuple[str, str, str]:
+    """Return a tensor's lines, their stride, and the lines of a box."""
+    roles = program.roles
+    if s.layout is Layout.TOKENS:
+        lines = "tile::token_lines<Block>(args.dims[0])"
+        return "args.dims[0]", f"args.row_strides[{index}]", lines
+    inner = roles.inner_of(s.type)
+    if inner is not None:
+        return inner.name, roles.depth, own_lines(inner.name, program)
+    return roles.rows, roles.depth, "Block::kRows"

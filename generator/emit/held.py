@@ -1,0 +1,216 @@
+"""The plan of held tokens as CUDA: one more kernel of an emitted file, over csrc/tile/held.cuh."""
+
+from __future__ import annotations
+
+from mirage_kernels.generator.emit.after_loop import per_element, write_call
+from mirage_kernels.generator.emit.boxes import (
+    TOKEN_LINES,
+    BoxPlan,
+    boxes,
+    write_args,
+    write_copies,
+    write_launch,
+    write_operands,
+)
+from mirage_kernels.generator.emit.words import (
+    camel,
+    dims_text,
+    kept_at,
+    kept_type,
+    own_lines,
+    shared_at,
+    sharing,
+)
+from mirage_kernels.generator.emit.writer import Writer
+from mirage_kernels.generator.plan.program import Do, Layout, Stage, Statement, TileProgram
+
+INCLUDES = ("tile/held.cuh",)
+HELD = BoxPlan("held")
+_SYNC = "tile::sync_workers(block);"
+
+
+def held_kernel(writer: Writer, program: TileProgram) -> None:
+    """Write the plan's constants, its map of shared memory, the kernel and its launch."""
+    _plan(writer, program)
+    write_args(writer, program, HELD)
+    _kernel(writer, program)
+    write_launch(writer, program, HELD)
+
+
+def _plan(writer: Writer, program: TileProgram) -> None:
+    writer.line("// Where tokens are many, they are held in registers, on the M side of products.")
+    writer.line("template <class Knobs>")
+    with writer.block("struct HeldPlan : Knobs {", "};"):
+        writer.line("using Element = T;")
+        layouts = [s.layout for s in program.loads]
+        rows = layouts.count(Layout.ROWS)
+        writer.line(f"static constexpr int kDepth = {program.roles.depth}, kRowTensors = {rows};")
+        inner = " + ".join(own_lines(dim, program) for dim in program.roles.inner)
+        writer.line(f"static constexpr int kInner = {inner or '0'};")
+        beside = " + ".join(f"tile::{kept_type(s, program)}::kBytes" for s in _beside(program))
+        writer.assignment(f"static constexpr int kBesideBytes = {beside or '0'};")
+    writer.line("template <class Knobs>")
+    writer.line("using HeldBlock = tile::HeldBlock<HeldPlan<Knobs>>;")
+    writer.line()
+    _map(writer, program)
+
+
+def _beside(program: TileProgram) -> tuple[Statement, ...]:
+    """Return what is kept beside the ring: tiles of weights, and what other blocks send."""
+    return (*program.fetches, *(program.kept if program.shared_by > 1 else ()))
+
+
+def _map(writer: Writer, program: TileProgram) -> None:
+    writer.line("// Shared memory beside the ring, and in its place after the loop.")
+    writer.line("template <class Knobs>")
+    with writer.block("struct HeldMap {", "};"):
+        writer.line("using Block = HeldBlock<Knobs>;")
+        for s in program.meetings:
+            writer.assignment(f"using {camel(s.out)} = tile::{_meeting(s, program)};")
+        for s in (*program.fetches, *program.kept, *program.products):
+            writer.line(f"using {camel(s.out)} = tile::{kept_type(s, program)};")
+        writer.line("using Staging = tile::HeldStaging<Block>;")
+        at = "Block::kRingBytes"
+        for s in _beside(program):
+            writer.assignment(f"static constexpr int k{camel(s.out)}At = {at};")
+            at = f"k{camel(s.out)}At + {camel(s.out)}::kBytes"
+        kept = () if program.shared_by > 1 else program.kept
+        late = [camel(s.out) for s in (*program.meetings, *kept, *program.products)]
+        at = "0"
+        for name in (*late, "Staging"):
+            writer.assignment(f"static constexpr int k{name}At = {at};")
+            at = f"k{name}At + {name}::kBytes"
+        writer.line(f"static_assert({at} <= Block::kRingBytes);")
+    writer.line()
+
+
+def _meeting(s: Statement, program: TileProgram) -> str:
+    if s.layout is not Layout.INNER_ACCUM:
+        return "HeldMeeting<Block>"
+    inner = program.roles.inner_of(s.type)
+    assert inner is not None
+    return f"AccumMeeting<{own_lines(inner.name, program)}, Block::kTokens, Block::kGroups>"
+
+
+def _kernel(writer: Writer, program: TileProgram) -> None:
+    writer.line("template <class Knobs>")
+    cluster = "__cluster_dims__(kSharing, 1, 1) " if program.shared_by > 1 else ""
+    writer.line(f"__global__ void {cluster}__launch_bounds__(HeldBlock<Knobs>::kThreads, 1)")
+    with writer.block(f"    {program.recipe}_held(const __grid_constant__ HeldArgs given) {{"):
+        for line in (
+            "using Block = HeldBlock<Knobs>;",
+            "using Shared = HeldMap<Knobs>;",
+            "extern __shared__ __align__(tile::kBoxAtom) char boxes[];",
+            "char* const shared = boxes;",
+            "tile::let_next_start();",
+            f"const Block block{{shared, {TOKEN_LINES}}};",
+            "block.begin();",
+        ):
+            writer.line(line)
+        writer.line()
+        write_operands(writer, program, HELD)
+        if program.shared_by > 1:
+            sharing(writer, program)
+            writer.line()
+        sums = [
+            (f"tile::HeldAccum<{_lines(s, program)}> {s.out};", dims_text(s.type.names))
+            for s in program.accumulators
+        ]
+        writer.table(sums)
+        writer.line()
+        with writer.block("if (block.copies()) {"):
+            write_copies(writer, program)
+            writer.line("return;")
+        if program.fetches:
+            _fetches(writer, program)
+        _loop(writer, program)
+        _after(writer, program)
+    writer.line()
+
+
+def _lines(s: Statement, program: TileProgram) -> str:
+    inner = program.roles.inner_of(s.type)
+    return own_lines(inner.name, program) if inner else "Block::kRows"
+
+
+def _fetches(writer: Writer, program: TileProgram) -> None:
+    """Write the copies of tiles that the loop does not cut; weights, so as early as weights."""
+    writer.line("if (!args.constant_weights) tile::wait_for_previous();")
+    for s in program.fetches:
+        kept_at(writer, s)
+        where = f"{s.out}, {s.args[0]}, first_row, {program.roles.rows}"
+        writer.line(f"tile::fetch<Block::kWorkers>({where});")
+    writer.line("tile::commit_copies();")
+
+
+def _loop(writer: Writer, program: TileProgram) -> None:
+    with writer.block("tile::multiply_held(block, [&](const auto& step) {", "});"):
+        rows = [s for s in boxes(program) if s.layout is Layout.ROWS]
+        lines = [(f"const auto {s.out} = {_read(s, rows)};", s) for s in program.loads]
+        for s in program.loop:
+            if s.do is Do.CONTRACT:
+                lines.append((f"tile::contract({s.out}, {', '.join(s.args)});", s))
+        writer.table([(text, dims_text(s.type.names)) for text, s in lines])
+
+
+def _read(s: Statement, rows: list[Statement]) -> str:
+    if s.layout is Layout.INNER:
+        return "step.inner()"
+    return f"step.rows({rows.index(s)})" if s in rows else "step.tokens()"
+
+
+def _after(writer: Writer, program: TileProgram) -> None:
+    writer.line("tile::wait_for_previous();")
+    if program.fetches:
+        writer.line("tile::wait_copies<0>();")
+    writer.line(_SYNC)
+    writer.line()
+    for s in program.meetings:
+        whole = s.layout is Layout.INNER_ACCUM
+        met = f"tile::{'meet_whole' if whole else 'meet'}(block, {shared_at(s)}, {s.args[0]})"
+        writer.assignment(f"{'const auto' if whole else 'auto'} {s.out}_parts = {met};")
+    writer.line(_SYNC)
+    for s in program.meetings:
+        if s.layout is Layout.ACCUM:
+            writer.line(f"tile::collect(block, {shared_at(s)}, {s.out}_parts);")
+    writer.line()
+    for stage in program.stages:
+        _stage(writer, stage, program)
+    for s in program.products:
+        arguments = f"{shared_at(s)}, {', '.join(s.args)});"
+        call = ("tile::contract_kept<Block::kWarps>(", arguments)
+        write_call(writer, f"const auto {s.out}_parts =", call)
+    if program.products:
+        writer.line(_SYNC)
+        writer.line()
+    _finish(writer, program)
+
+
+def _stage(writer: Writer, stage: Stage, program: TileProgram) -> None:
+    """Write what runs once per element of [inner, tokens]: totals, kept for products."""
+    tile, shared = f"{stage.dim.lower()}_tile", program.shared_by > 1
+    kept = [s for s in stage.statements if s.do is Do.KEEP]
+    for s in kept if not shared else ():
+        kept_at(writer, s)
+    first = f"first_{stage.dim.lower()}" if shared else "0"
+    extent = f"{{{first}, {stage.dim}, first_token, {program.roles.tokens}}}"
+    writer.line(f"const tile::OutputTile {tile}{extent};")
+    sizes = f"{own_lines(stage.dim, program)}, Block::kTokens, Block::kWorkers"
+    with writer.block(f"const auto keep_{tile} = [&](tile::Element e) {{", "};"):
+        per_element(writer, stage.statements, program)
+    writer.line(f"tile::for_each_element<{sizes}>({tile}, keep_{tile});")
+    writer.line(_SYNC)
+    for s in kept if shared else ():
+        writer.line(f"tile::exchange<kSharing, Block::kWorkers>({s.out});")
+        writer.line(_SYNC)
+    writer.line()
+
+
+def _finish(writer: Writer, program: TileProgram) -> None:
+    roles, out = program.roles, program.output.name
+    tile = f"{{first_row, {roles.rows}, first_token, {roles.tokens}}}"
+    writer.line(f"const tile::OutputTile out_tile{tile};")
+    with writer.block("const auto finish = [&](tile::HeldElement e) {", "};"):
+        per_element(writer, program.epilogue, program)
+    places = f"block, shared + Shared::kStagingAt, out_tile, {out}"
+    writer.line(f"tile::for_each_held({places}, finish);")

@@ -1,0 +1,60 @@
+"""Emitted kernels of the plan of held tokens: formatted, and as large as planned."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from compilers import compiled, formatted
+
+from mirage_kernels.generator.emit.cuda import Kernel, emit_cuda
+from mirage_kernels.generator.emit.header import Header
+from mirage_kernels.generator.plan.lower import tile_program
+from mirage_kernels.generator.plan.variants import Footprint, variants
+from mirage_kernels.generator.record import load_record
+from mirage_kernels.generator.target import target
+
+KERNELS = Path(__file__).resolve().parents[2] / "kernels" / "sm_90a"
+NAMES = [
+    "gated_mlp/K4096_N4096_fp16",
+    "gated_mlp/K4096_N14336_bf16",
+    "lora_linear/K4096_N4096_R64_fp16",
+]
+each_kernel = pytest.mark.parametrize("name", NAMES)
+
+
+def kernel(name: str) -> Kernel:
+    record = load_record(KERNELS / f"{name}.json")
+    made = tile_program(record.recipe, record.graph)
+    header = Header("command", "stem", [("Formula", "none")])
+    return Kernel(made, variants(made, target("sm_90a")), record.storage, header)
+
+
+@each_kernel
+def test_it_is_formatted_as_clang_format_would(name: str) -> None:
+    text = emit_cuda(kernel(name))
+    assert formatted(text) == text
+
+
+@pytest.mark.parametrize("name", NAMES[:2])
+def test_many_tokens_are_launched_as_held(name: str) -> None:
+    launches = [
+        line.strip()
+        for line in emit_cuda(kernel(name)).splitlines()
+        if line.strip().endswith("(args, stream);")
+    ]
+    assert launches == [
+        *(f"if (M <= {m}) return launch<UpTo{m}M>(args, stream);" for m in (8, 16)),
+        "if (M <= 32) return launch_held<UpTo32M>(args, stream);",
+        "return launch_held<AnyM>(args, stream);",
+    ]
+
+
+@each_kernel
+def test_it_takes_the_shared_memory_that_was_planned(name: str, tmp_path: Path) -> None:
+    made = kernel(name)
+    planned = Footprint.of(made.program).shared_bytes(made.variants[-1].knobs)
+    block = "mirage::generated::HeldBlock<mirage::generated::AnyM>"
+    text = f"{emit_cuda(made)}static_assert({block}::kBytes == {planned});\n"
+    ran = compiled(text, tmp_path, "-ptx", "-arch=sm_90a")
+    assert ran.returncode == 0, ran.stderr

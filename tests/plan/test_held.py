@@ -1,0 +1,88 @@
+"""The plan of held tokens: which programs it carries, and what fits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from mirage_kernels.generator.ir import Graph
+from mirage_kernels.generator.plan.held import MOST_ROWS, HeldBlock, can_hold, held_stages
+from mirage_kernels.generator.plan.lower import tile_program
+from mirage_kernels.generator.plan.program import TileProgram
+from mirage_kernels.generator.plan.variants import Footprint, variants
+from mirage_kernels.generator.record import load_record
+from mirage_kernels.generator.target import target
+
+Fused = Callable[..., Graph]
+ON = target("sm_90a")
+KERNELS = Path(__file__).resolve().parents[2] / "kernels" / "sm_90a"
+GATED = ["gated_mlp/K4096_N4096_fp16", "gated_mlp/K4096_N14336_bf16"]
+LORA = ["lora_linear/K4096_N4096_R16_fp16", "lora_linear/K4096_N4096_R64_bf16"]
+
+
+def program(name: str) -> TileProgram:
+    record = load_record(KERNELS / f"{name}.json")
+    return tile_program(record.recipe, record.graph)
+
+
+@pytest.mark.parametrize("name", GATED)
+def test_more_than_16_tokens_are_held_where_weights_are_taken_as_they_lie(name: str) -> None:
+    found = {v.knobs.tokens: v.knobs.plan for v in variants(program(name), ON)}
+    assert found == {8: "", 16: "", 32: "held", 64: "held"}
+
+
+@pytest.mark.parametrize("name", LORA)
+def test_with_rows_that_the_grid_does_not_cut_more_than_32_are_held(name: str) -> None:
+    found = {v.knobs.tokens: v.knobs.plan for v in variants(program(name), ON)}
+    assert found == {8: "", 16: "", 32: "", 64: "held"}
+
+
+def test_weights_that_are_computed_with_are_not_for_this_plan(fused: Fused) -> None:
+    assert not can_hold(tile_program("mine", fused("w")))
+    assert not can_hold(tile_program("mine", fused("x")))
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "sm_86", "sm_89", "sm_100a", "sm_120a"])
+def test_what_has_no_warpgroup_products_does_not_hold(arch: str) -> None:
+    assert {v.knobs.held for v in variants(program(GATED[0]), target(arch))} == {0}
+
+
+def test_a_short_depth_is_not_held() -> None:
+    short = program("lora_linear/K256_N4096_R16_fp16")
+    assert {v.knobs.held for v in variants(short, ON)} == {0}
+
+
+@pytest.mark.parametrize("name", [*GATED, *LORA])
+@pytest.mark.parametrize("tokens", [16, 32, 64])
+def test_what_meets_fits_where_the_ring_was(name: str, tokens: int) -> None:
+    for rows in range(16, 2 * MOST_ROWS, 16):
+        block = HeldBlock.of(program(name)).sized(rows, tokens)
+        stages = held_stages(block, ON)
+        assert stages % block.groups == 0
+        assert stages == 0 or block.meeting_bytes <= block.ring_bytes(stages)
+        assert stages == 0 or block.shared_bytes(stages) <= ON.shared_bytes
+        assert stages == 0 or rows <= MOST_ROWS
+
+
+@pytest.mark.parametrize("name", GATED)
+def test_the_blocks_fill_one_wave(name: str) -> None:
+    record = load_record(KERNELS / f"{name}.json")
+    knobs = variants(program(name), ON)[-1].knobs
+    assert -(-record.shape["N"] // knobs.rows) <= ON.multiprocessors
+
+
+def test_long_steps_have_one_warpgroup_short_ones_two() -> None:
+    block = HeldBlock.of(program(GATED[0]))
+    assert [block.sized(rows, 64).groups for rows in (32, 64, 80, 112)] == [2, 2, 1, 1]
+    assert replace(block, depth=4096 + 128).sized(32, 64).groups == 1
+
+
+def test_a_footprint_knows_the_plan() -> None:
+    made = program(GATED[0])
+    knobs = variants(made, ON)[-1].knobs
+    footprint, block = Footprint.of(made), HeldBlock.of(made).sized(knobs.rows, knobs.tokens)
+    assert footprint.shared_bytes(knobs) == block.shared_bytes(knobs.stages)
+    assert footprint.registers(knobs) == block.registers
