@@ -30,12 +30,15 @@ def workloads(kernel: KernelEntry) -> Iterator[AttentionWorkload]:
     for (tokens, group), window in zip(ROWS, WINDOWS, strict=True):
         for lengths, kv_heads in ((SHORT, 2), (LONG, 4)):
             rows = group if by_place else tokens * group
+            more = kernel.dims.get("P", 0)
             yield AttentionWorkload(
                 kernel.recipe,
                 "sanitizer",
                 lengths,
-                (rows * kv_heads, kv_heads),
-                kernel.dims["D"],
+                (rows, 1) if more else (rows * kv_heads, kv_heads),
+                kernel.dims["C"] if more else kernel.dims["D"],
+                more,
+                scale=0.1 if more else None,
                 page_size=next(places),
                 tokens=tokens if by_place else 1,
                 window_left=window if by_place else -1,
@@ -54,8 +57,10 @@ def results(kernel: KernelEntry, device: str = "cuda") -> Iterator[Tensor]:
         shape = (
             given.q.shape[:-1] if workload.tokens > 1 else given.q.shape[:1] + given.q.shape[2:3]
         )
-        lse = torch.empty(shape, dtype=torch.float32, device=device)
-        yield ours(workload, given, lse=lse, sinks=given.q[0, 0, :, 0].contiguous())
+        extra = {"lse": torch.empty(shape, dtype=torch.float32, device=device)}
+        if not workload.more:
+            extra["sinks"] = given.q[0, 0, :, 0].contiguous()
+        yield ours(workload, given, **extra)
     yield _uneven(workload, device)
 
 

@@ -51,17 +51,25 @@ struct Cache {
   int64_t page, token, head;
 };
 
+// A number to divide by, and what spares the device the division: tile/division.cuh.
+struct HostDivisor {
+  uint32_t value, multiplier, shift;
+};
+
 // One call of an emitted attention kernel. G query heads share one of the Hkv heads of the cache:
 // query head = kv head * G + g. "Keys" counts the tokens of a sequence in the cache.
 struct AttentionArgs {
-  Lines q;  // [tokens, Hkv * G, D]
-  Cache k, v;
+  Lines q;       // [tokens, Hkv * G, D]
+  Lines more_q;  // of latent attention: what else queries have, to go with v
+  Cache k, v;    // of latent attention: what are keys and values; what else the keys have
   const int32_t* block_table;   // [B, ..] page numbers; null: sequence b is page b, of any length
   int64_t table_row;            // elements between the rows of block_table
   int32_t page_size;            // tokens per page
   const int32_t* seq_lens;      // [B] keys of each sequence; null: all have max_len
   const int32_t* first_tokens;  // [B + 1] (cu_seqlens_q); null: every sequence has q_len tokens
-  const void* vectors[4];       // inputs of dims [D] in recipe order; null where absent: zeros
+  // Inputs of dims [D], by head or for all alike, in recipe order; null where absent: zeros.
+  const void* vectors[4];
+  int64_t vector_heads[4];      // elements from one head's line to the next; 0: all share one
   float scalars[8];             // fp32 inputs in recipe order
   int32_t integers[2];          // int32 inputs in recipe order
   const void* sinks;            // [Hkv * G] in the storage type; null: none
@@ -78,6 +86,9 @@ struct AttentionArgs {
   void* workspace;        // as many bytes as the kernel's WorkspaceFn says
   uint64_t nonce;         // another one in every call
   bool constant_weights;  // see LaunchArgs
+  // Filled in by the launch: heads of a group; tokens of a page; groups of blocks that work on the
+  // same keys; segments of a sequence, if it has as many tokens as any.
+  HostDivisor group, page, crews, sequence_segments;
 };
 
 using AttentionFn = cudaError_t (*)(const AttentionArgs&, cudaStream_t);
@@ -87,7 +98,8 @@ using WorkspaceFn = int64_t (*)(const AttentionArgs&);  // bytes; reads sizes on
 struct AttentionKernel {
   const char* recipe;
   const char* dtype;  // "fp16" or "bf16"
-  int64_t D;          // of a head
+  StaticDim dims[4];
+  int dim_count;
   AttentionFn launch;
   WorkspaceFn workspace;
   const char* name;

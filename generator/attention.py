@@ -33,7 +33,8 @@ def _cases(record: AttentionRecord, variant: AttentionVariant) -> list[Case]:
     """
     roles, tiles = record.roles, record.tiles(variant)
     unit, part = tiles[roles.keys], tiles[parts_of(roles.keys)]
-    several = {roles.sequences: 2, roles.heads: 2} | {d: tiles[d] + 1 for d in roles.rows}
+    alone = (roles.sequences, *([roles.heads] if roles.heads else []))
+    several = dict.fromkeys(alone, 2) | {d: tiles[d] + 1 for d in roles.rows}
     single = dict.fromkeys(several, 1)
     return [
         Case(tiles, {**several, **record.shape, roles.keys: 2 * part + unit + EDGE}),

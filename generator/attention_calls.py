@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from mirage_kernels.generator.attention_workloads import AttentionWorkload
+from mirage_kernels.generator.attention_workloads import LATENT, LAYER_NORM, AttentionWorkload
 from mirage_kernels.generator.ir.dtypes import DType
 from mirage_kernels.generator.recipe import load_recipe
 
@@ -39,8 +39,9 @@ class Tensors:
     v: Tensor
     table: Tensor | None  # [B, most pages]
     seq_lens: Tensor | None  # [B]
-    norms: tuple[Tensor, Tensor] | None  # weights [D] of queries and keys
+    norms: tuple[Tensor, Tensor] | None  # weights of queries and keys, [D] or by head
     append: Append | None
+    biases: tuple[Tensor, Tensor] | None = None  # of LayerNorms
     seen: Tensor | None = None  # [B, 1, 1, L], of dense sequences
 
 
@@ -63,23 +64,30 @@ def drawn(workload: AttentionWorkload, seed: int, device: str) -> Tensors:
     """
     draw = _Draw(TORCH_DTYPES[workload.dtype], torch.Generator(device).manual_seed(seed))
     query_heads, kv_heads = workload.heads
+    width = workload.depth + workload.more
     table = seq_lens = None
     if workload.page_size:
         pages, rows = _pages(workload)
         table = rows.to(device)
-        shape = (pages, workload.page_size, kv_heads, workload.depth)
+        shape = (pages, workload.page_size, kv_heads, width)
     else:
-        shape = (workload.sequences, kv_heads, workload.longest, workload.depth)
+        shape = (workload.sequences, kv_heads, workload.longest, width)
     if table is not None or not workload.is_even:
         seq_lens = torch.tensor(workload.lengths, dtype=torch.int32, device=device)
-    q = draw(workload.sequences, workload.tokens, query_heads, workload.depth)
-    norms = append = None
-    if workload.norms or workload.appends:
+    q = draw(workload.sequences, workload.tokens, query_heads, width)
+    norms = append = biases = None
+    if workload.recipe == LAYER_NORM:
+        lines = [(heads, workload.depth) for heads in workload.heads]
+        norms = (1 + 0.1 * draw(*lines[0]), 1 + 0.1 * draw(*lines[1]))
+        biases = (0.1 * draw(*lines[0]), 0.1 * draw(*lines[1]))
+    elif workload.norms or workload.appends:
         norms = (1 + 0.1 * draw(workload.depth), 1 + 0.1 * draw(workload.depth))
     if workload.appends:
         assert table is not None
         append = _append(workload, draw, table)
-    return Tensors(q, draw(*shape), draw(*shape), table, seq_lens, norms, append)
+    k = draw(*shape)
+    v = k[..., : workload.depth] if workload.more else draw(*shape)
+    return Tensors(q, k, v, table, seq_lens, norms, append, biases)
 
 
 def _pages(workload: AttentionWorkload) -> tuple[int, Tensor]:
@@ -131,13 +139,14 @@ def dense(workload: AttentionWorkload, given: Tensors) -> Tensors:
         keys = torch.arange(workload.longest, device=table.device)
         seen = (keys < given.seq_lens[:, None])[:, None, None]
     seq_lens = None if workload.is_even else given.seq_lens
-    k, v = lines(given.k), lines(given.v)
+    k = lines(given.k)
+    v = k[..., : workload.depth] if workload.more else lines(given.v)
     return replace(given, k=k, v=v, table=None, seq_lens=seq_lens, append=append, seen=seen)
 
 
 def ours(workload: AttentionWorkload, given: Tensors, **more: Tensor) -> Tensor:
     """Call the library; `more` may be out, of the shape of the result."""
-    from mirage_kernels import gqa, qk_norm_attention, qk_norm_rope_append
+    from mirage_kernels import gqa, mla_decode, qk_norm_attention, qk_norm_rope_append
 
     q = given.q if workload.tokens > 1 else given.q[:, 0]
     kv_layout = "HND" if given.table is None else "NHD"
@@ -150,9 +159,16 @@ def ours(workload: AttentionWorkload, given: Tensors, **more: Tensor) -> Tensor:
         "max_seq_len": workload.longest,
     }
     places = (given.table, given.seq_lens)
+    if workload.more:
+        assert workload.scale is not None
+        cache = given.k if given.table is not None else given.k[:, 0]
+        sizes = {"latent_dim": workload.depth, "max_seq_len": workload.longest}
+        return cast(Call, mla_decode)(q, cache, *places, scale=workload.scale, **sizes, **more)
     if workload.norms:
         call = cast(Call, qk_norm_attention)
         assert given.norms is not None
+        if given.biases is not None:
+            options |= {"norm": "layer", "q_bias": given.biases[0], "k_bias": given.biases[1]}
         return call(q, given.k, given.v, *given.norms, *places, eps=EPS, **options, **more)
     if workload.appends:
         assert given.norms is not None
@@ -177,13 +193,16 @@ def ours(workload: AttentionWorkload, given: Tensors, **more: Tensor) -> Tensor:
 def poisoned_run(workload: AttentionWorkload, given: Tensors) -> Tensor:
     """Call the library on an output full of NaN, so that elements which nobody wrote show."""
     shape = given.q.shape if workload.tokens > 1 else given.q[:, 0].shape
-    return ours(workload, given, out=given.q.new_full(shape, torch.nan))
+    whole = (*shape[:-1], workload.depth)
+    return ours(workload, given, out=given.q.new_full(whole, torch.nan))
 
 
 def prepared(workload: AttentionWorkload, given: Tensors) -> tuple[Tensor, Tensor, Tensor]:
     """Return q, k and v of dense inputs as attention takes them: normed, or with the new token."""
     if given.norms is None:
         return given.q, given.k, given.v
+    if given.biases is not None:
+        return *_layer_normed(given, given.norms, given.biases), given.v
     if given.append is None:
         q, k = (
             functional.rms_norm(x, x.shape[-1:], weight, EPS)
@@ -206,6 +225,15 @@ def prepared(workload: AttentionWorkload, given: Tensors) -> tuple[Tensor, Tenso
     return q, given.k, given.v
 
 
+def _layer_normed(
+    given: Tensors, weights: tuple[Tensor, Tensor], biases: tuple[Tensor, Tensor]
+) -> tuple[Tensor, Tensor]:
+    """Return dense q and k after their LayerNorms, by weights and biases of each head."""
+    q, k = (functional.layer_norm(x, x.shape[-1:], eps=EPS) for x in (given.q, given.k))
+    by_head = [x[:, None] for x in (weights[1], biases[1])]  # k is [B, Hkv, L, D]
+    return q * weights[0] + biases[0], k * by_head[0] + by_head[1]
+
+
 def eager(workload: AttentionWorkload, given: Tensors) -> Tensor:
     """Compute it as PyTorch's own unfused program on dense inputs."""
     lengths = given.seq_lens
@@ -220,6 +248,11 @@ def unfused(
     """Run the reference of the recipe that has the workload's mask and cap, `[B, T, Hq, D]`."""
     q, k, v = qkv
     recipe = _reference(_scoring(workload))
+    if workload.more:
+        latent, rope = slice(workload.depth), slice(workload.depth, None)
+        queries, keys = q[:, 0], k[:, 0]
+        parts = (queries[..., latent], queries[..., rope], keys[..., latent], keys[..., rope])
+        return recipe.reference(*parts, seq_lens, workload.scale)[:, None]
     grouped = q.reshape(*q.shape[:2], k.shape[1], -1, q.shape[3])  # [B, T, Hkv, G, D]
     has_tokens = "T" in recipe.inputs["q"].split()
     named = {
@@ -240,6 +273,8 @@ _reference = cache(load_recipe)
 
 def _scoring(workload: AttentionWorkload) -> str:
     """Return the name of the plain recipe with the workload's mask and cap."""
+    if workload.more:
+        return LATENT
     if workload.logits_soft_cap:
         return "gqa_full"
     if workload.window_left >= 0:
@@ -254,7 +289,7 @@ def exact(workload: AttentionWorkload, given: Tensors) -> Tensor:
     q, k, v = prepared(workload, given)
     heads = k.shape[1]
     at_once = heads if workload.tokens == 1 else 1
-    out = torch.zeros_like(q, dtype=torch.float64)
+    out = q.new_zeros(*q.shape[:-1], v.shape[-1], dtype=torch.float64)
     for b, length in enumerate(workload.lengths):
         lengths = torch.tensor([length], device=q.device)
         for head in range(0, heads, at_once) if length else ():
@@ -267,10 +302,12 @@ def exact(workload: AttentionWorkload, given: Tensors) -> Tensor:
 
 def _in_float64(given: Tensors) -> Tensors:
     """Return copies; rotation angles stay as they are."""
-    norms, append = given.norms, given.append
+    norms, append, biases = given.norms, given.append, given.biases
+    if biases is not None:
+        biases = (biases[0].double(), biases[1].double())
     if norms is not None:
         norms = (norms[0].double(), norms[1].double())
     if append is not None:
         append = replace(append, qkv=append.qkv.double())
     q, k, v = given.q.double(), given.k.double(), given.v.double()
-    return replace(given, q=q, k=k, v=v, norms=norms, append=append)
+    return replace(given, q=q, k=k, v=v, norms=norms, append=append, biases=biases)

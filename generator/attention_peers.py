@@ -55,7 +55,7 @@ def peers(workload: AttentionWorkload) -> Iterator[Peer]:
     if not workload.is_even:
         yield Peer("PyTorch varlen, grouped", _varlen(workload))
     is_paged_decode = workload.page_size > 0 and workload.tokens == 1 and not workload.appends
-    if workload.norms or not is_paged_decode:
+    if workload.norms or workload.more or not is_paged_decode:
         return
     if _is_installed("flashinfer"):
         yield Peer("FlashInfer", _flashinfer(workload), paged=True)

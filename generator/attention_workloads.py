@@ -7,7 +7,11 @@ from dataclasses import dataclass, replace
 
 from mirage_kernels.generator.ir.dtypes import DType
 
-ATTENTION = ("gqa", "sliding_window_attention", "gqa_full", "qk_norm_attention")
+LAYER_NORM, LATENT = "qk_layer_norm_attention", "mla_decode"
+ATTENTION = (
+    *("gqa", "sliding_window_attention", "gqa_full"),
+    *("qk_norm_attention", LAYER_NORM, LATENT),
+)
 DECODE, MIXED, PREFILL = "decode", "mixed lengths", "prefill"
 PAPER = "the Mirage paper's"
 APPEND = "norm, RoPE, append, decode"
@@ -30,7 +34,7 @@ class AttentionWorkload:
     """One call: `lengths` are keys of each sequence, `tokens` the query tokens of each.
 
     Without pages (`page_size` 0) the keys are dense, `[B, Hkv, L, D]`. Several tokens see the keys
-    up to their own.
+    up to their own. Keys have `more` elements beside those that are values, if any: latents.
     """
 
     recipe: str
@@ -38,6 +42,7 @@ class AttentionWorkload:
     lengths: tuple[int, ...]
     heads: tuple[int, int] = (32, 8)  # of queries, of keys
     depth: int = 128
+    more: int = 0
     page_size: int = 16
     tokens: int = 1
     scale: float | None = None
@@ -73,7 +78,12 @@ class AttentionWorkload:
     @property
     def norms(self) -> bool:
         """Say whether queries and keys are normed in the attention kernel."""
-        return self.recipe == "qk_norm_attention"
+        return self.recipe in ("qk_norm_attention", LAYER_NORM)
+
+    @property
+    def kernel_dims(self) -> dict[str, int]:
+        """The static extents of the kernel that serves it."""
+        return {"C": self.depth, "P": self.more} if self.more else {"D": self.depth}
 
     @property
     def needs_kernel(self) -> bool:
@@ -100,19 +110,21 @@ class AttentionWorkload:
         """Bytes of the keys and values that are seen; queries and results are few beside them."""
         reach = self.longest if self.window_left < 0 else self.window_left + self.tokens
         keys = sum(min(length, reach) for length in self.lengths)
-        return 2 * keys * self.heads[1] * self.depth * ELEMENT_BYTES
+        line = self.depth + (self.more or self.depth)  # latents are keys and values
+        return keys * self.heads[1] * line * ELEMENT_BYTES
 
     @property
     def operations(self) -> int:
         """Floating-point operations of both products, over the keys that each token sees."""
         hidden = self.tokens * (self.tokens - 1) // 2
         pairs = sum(length * self.tokens - hidden for length in self.lengths)
-        return 4 * pairs * self.heads[0] * self.depth
+        return 2 * pairs * self.heads[0] * (2 * self.depth + self.more)
 
 
 def workloads(dtypes: Sequence[DType]) -> list[AttentionWorkload]:
     """Return every workload that is measured, in each type."""
     found = [*_decodes(), *_mixed(), *_papers(), *_normed(), *_appended(), *_prefills()]
+    found += _latents()
     return [replace(workload, dtype=dtype) for dtype in dtypes for workload in found]
 
 
@@ -182,11 +194,29 @@ def _papers() -> Iterator[AttentionWorkload]:
 def _normed() -> Iterator[AttentionWorkload]:
     for sequences in (1, 8, 16):
         yield AttentionWorkload("qk_norm_attention", DECODE, (_USUAL_KEYS,) * sequences)
+    for sequences in (1, 8):  # Chameleon-34B
+        yield AttentionWorkload(LAYER_NORM, DECODE, (_USUAL_KEYS,) * sequences, (64, 8))
 
 
 def _appended() -> Iterator[AttentionWorkload]:
     for sequences in (1, 8):
         yield AttentionWorkload("gqa", APPEND, (_USUAL_KEYS,) * sequences)
+
+
+def _latents() -> Iterator[AttentionWorkload]:
+    """Yield DeepSeek-V3's decode, TP 1 and 8."""
+    for heads in (128, 16):
+        for sequences in (1, 8, 32):
+            yield AttentionWorkload(
+                LATENT,
+                DECODE,
+                (_USUAL_KEYS,) * sequences,
+                (heads, 1),
+                depth=512,
+                more=64,
+                page_size=64,
+                scale=192**-0.5,
+            )
 
 
 def _prefills() -> Iterator[AttentionWorkload]:

@@ -172,7 +172,7 @@ class AttentionRecord(Written):
         return {
             "plan": ATTENTION,
             "roles": self.roles.to_json(),
-            "variants": [{"bucket": v.bucket, **v.knobs.to_json()} for v in self.variants],
+            "variants": [v.to_json() for v in self.variants],
         }
 
 
@@ -248,9 +248,10 @@ def _attention(data: dict[str, Json]) -> AttentionRecord:
         raise ValueError(f"there is no plan called {fields.text('plan')}")
     roles = _Fields(fields.object("roles"))
     named = {name: roles.text(name) for name in ("keys", "depth", "heads", "sequences")}
+    more = roles.text("more") if "more" in roles.data else ""
     return AttentionRecord(
         **vars(_about(fields)),
-        roles=AttentionRoles(**named, rows=roles.texts("rows")),
+        roles=AttentionRoles(**named, rows=roles.texts("rows"), more=more),
         variants=tuple(_attention_variant(_Fields(v)) for v in fields.objects("variants")),
         graph=from_json(fields.object("mugraph")),
     )
@@ -258,8 +259,8 @@ def _attention(data: dict[str, Json]) -> AttentionRecord:
 
 def _attention_variant(fields: _Fields) -> AttentionVariant:
     numbers = fields.integers()
-    bucket = numbers.pop("bucket")
-    return AttentionVariant(bucket, AttentionKnobs(**numbers))
+    bucket, few = numbers.pop("bucket"), numbers.pop("few_segments", 0)
+    return AttentionVariant(bucket, AttentionKnobs(**numbers), few_segments=bool(few))
 
 
 def _mugraph(data: dict[str, Json]) -> MuGraphRecord:

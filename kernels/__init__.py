@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from mirage_kernels.append import qk_norm_rope_append
     from mirage_kernels.attention import block_table_from_csr, gqa, gqa_csr, qk_norm_attention
     from mirage_kernels.dispatch import KernelEntry, kernel_table, supports
+    from mirage_kernels.latent import mla_decode
     from mirage_kernels.ops import (
         gated_mlp,
         layer_norm_linear,
@@ -34,6 +35,7 @@ __all__ = [
     "kernel_table",
     "layer_norm_linear",
     "lora_linear",
+    "mla_decode",
     "ntrans",
     "qk_norm_attention",
     "qk_norm_rope_append",
@@ -51,6 +53,7 @@ _HOME = {
     "gqa": "mirage_kernels.attention",
     "gqa_csr": "mirage_kernels.attention",
     "qk_norm_attention": "mirage_kernels.attention",
+    "mla_decode": "mirage_kernels.latent",
     "qk_norm_rope_append": "mirage_kernels.append",
     "gated_mlp": "mirage_kernels.ops",
     "layer_norm_linear": "mirage_kernels.ops",

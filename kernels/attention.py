@@ -234,8 +234,8 @@ def qk_norm_attention(
     (Chameleon). Weights and biases are `[D]`, or `[Hq, D]` and `[Hkv, D]`, contiguous. All else is
     as in `gqa`. Where keys are rotated too, norm them once: `qk_norm_rope_append`, then `gqa`.
 
-    Kernels serve "rms" with weights `[D]` and neither window nor soft cap, for one query token or
-    several that see all keys.
+    Kernels serve "rms" with weights `[D]`, and "layer" without weight_offset, both with neither
+    window nor soft cap, for one query token or several that see all keys.
 
     Source: Henry et al., "Query-Key Normalization for Transformers", 2020.
     """

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -120,8 +120,21 @@ def prefill(call: Call, out: Tensor | None) -> Tensor:
     return y if out is None else out.copy_(y)
 
 
-def attend(op: Forms, call: Call, wanted: Wanted, norms: tuple[object, ...] = ()) -> Tensor | Pair:
-    """Call the op; `norms` are its arguments beyond those of gqa."""
+class AnyCall(Protocol):
+    """The arguments of one op."""
+
+    @property
+    def q(self) -> Tensor:
+        """`[.., Hq, D]`: D is that of the result."""
+
+    def arguments(self, q: Tensor) -> tuple[object, ...]:
+        """Return them as the op takes them, for q as `[tokens, Hq, D]`."""
+
+
+def attend(
+    op: Forms, call: AnyCall, wanted: Wanted, norms: tuple[object, ...] = ()
+) -> Tensor | Pair:
+    """Call the op; `norms` are its arguments beyond those of the call."""
     shape = call.q.shape
     is_flat = call.q.dim() <= 3
     arguments = call.arguments(call.q if is_flat else call.q.reshape(-1, *shape[-2:])) + norms

@@ -11,7 +11,7 @@ from torch import Tensor
 _torch_check: Callable[[bool, Callable[[], str]], None] = torch._check
 
 _HALVES = (torch.float16, torch.bfloat16)
-ATTENTION = ("gqa", "qk_norm_attention")
+ATTENTION = ("gqa", "qk_norm_attention", "mla_decode")
 
 
 def _check(holds: bool, sentence: str) -> None:
@@ -20,6 +20,13 @@ def _check(holds: bool, sentence: str) -> None:
 
 def _checked(op: str, q: Tensor, k: Tensor, v: Tensor) -> None:
     said = f"mirage_kernels::{op}: "
+    if op == "mla_decode":
+        rope, cache = k, v
+        _check(
+            rope.dtype == q.dtype, f"{said}the rope part of q has dtype {rope.dtype}, q {q.dtype}"
+        )
+        _check(rope.dim() == 3, f"{said}the rope part of q has {rope.dim()} dims, but 3 are needed")
+        k = v = cache
     _check(q.dtype in _HALVES, f"{said}q has dtype {q.dtype}; float16 and bfloat16 work")
     _check(q.dim() == 3, f"{said}q has {q.dim()} dims; [tokens, Hq, D] works")
     for name, tensor in {"k_cache": k, "v_cache": v}.items():

@@ -14,10 +14,6 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from mirage_kernels.promises import fresh_weights
-
-OPS = torch.ops.mirage_kernels
-
 # Scores are computed for as many sequences at once as need no more memory than this.
 _SCORE_BYTES = 1 << 30
 
@@ -42,14 +38,14 @@ class Norm:
 
 @dataclass(frozen=True)
 class Scoring:
-    """What a query token sees, and how it is weighed."""
+    """What a query token sees, and how it is weighed; `lines` are keys and values of two caches."""
 
     scale: float
     causal: bool
     window_left: int
     cap: float
     sinks: Tensor | None
-    normed_keys: Callable[[Tensor], Tensor] = Tensor.float
+    lines: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 
 
 @dataclass(frozen=True)
@@ -99,9 +95,9 @@ def _attention(batch: Batch, caches: tuple[Tensor, Tensor], scoring: Scoring) ->
     """Yield the results `[B, T, Hq, D]` and their log-sum-exp `[B, T, Hq]`, both fp32."""
     sequences, tokens, _, depth = batch.queries.shape
     visible = _visible(batch, scoring)
-    k, v = (_gathered(cache, batch.tables, visible.any(1)) for cache in caches)
+    k, v = scoring.lines(*(_gathered(cache, batch.tables, visible.any(1)) for cache in caches))
     grouped = batch.queries.reshape(sequences, tokens, k.shape[2], -1, depth)
-    scores = torch.einsum("bthgd,blhd->bhgtl", grouped, scoring.normed_keys(k)) * scoring.scale
+    scores = torch.einsum("bthgd,blhd->bhgtl", grouped, k) * scoring.scale
     if scoring.cap:
         scores = scoring.cap * torch.tanh(scores / scoring.cap)
     scores = scores.masked_fill(~visible[:, None, None], -torch.inf)
@@ -116,7 +112,7 @@ def _attention(batch: Batch, caches: tuple[Tensor, Tensor], scoring: Scoring) ->
     if sink is not None:
         total = total + torch.exp(sink - peak)
     divisor = torch.where(total > 0, total, 1).permute(0, 3, 1, 2, 4)  # [B, T, Hkv, G, 1]
-    product = torch.einsum("bhgtl,blhd->bthgd", weights, v.float())
+    product = torch.einsum("bhgtl,blhd->bthgd", weights, v)
     yield (product / divisor).flatten(2, 3)
     yield (peak + torch.log(total))[..., 0].permute(0, 3, 1, 2).flatten(2, 3)
 
@@ -163,6 +159,10 @@ def _packing(q: Tensor, batch: int, cu_seqlens_q: Tensor | None, max_q_len: int)
     return Packing(torch.arange(batch + 1, device=q.device) * each, tokens, each)
 
 
+def _as_they_are(k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+    return k.float(), v.float()
+
+
 def gqa(
     q: Tensor,
     k: Tensor,
@@ -180,10 +180,7 @@ def gqa(
     *,
     out: Tensor,
     lse: Tensor | None,
-    norms: tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]] = (
-        Tensor.float,
-        Tensor.float,
-    ),
+    lines: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]] = _as_they_are,
 ) -> None:
     tables = torch.arange(k.shape[0], device=q.device)[:, None]
     if block_table is not None:
@@ -197,9 +194,9 @@ def gqa(
     packing = _packing(q, tables.shape[0], cu_seqlens_q, max_q_len)
     if packing.most == 0 or tables.shape[0] == 0:
         return
-    queries = packing.padded(norms[0](q))
+    queries = packing.padded(q.float())
     batch = Batch(queries, packing.starts.diff(), lengths, tables, keys)
-    scoring = Scoring(scale, causal, window_left, logits_soft_cap, sinks, norms[1])
+    scoring = Scoring(scale, causal, window_left, logits_soft_cap, sinks, lines)
     results, sums = _in_parts(batch, (k, v), scoring)
     packing.write(results, out)
     if lse is not None:
@@ -231,35 +228,46 @@ def qk_norm_attention(
     out: Tensor,
     lse: Tensor | None,
 ) -> None:
-    norms = (
-        Norm(norm, q_weight, q_bias, eps, weight_offset),
-        Norm(norm, k_weight, k_bias, eps, weight_offset),
-    )
+    normed_q = Norm(norm, q_weight, q_bias, eps, weight_offset)(q)
+    normed = Norm(norm, k_weight, k_bias, eps, weight_offset)
     lengths = (block_table, seq_lens, cu_seqlens_q, sinks, max_q_len, max_seq_len)
     options = (scale, causal, window_left, logits_soft_cap)
-    gqa(q, k, v, *lengths, *options, out=out, lse=lse, norms=norms)
+    gqa(
+        *(normed_q, k, v, *lengths, *options),
+        out=out,
+        lse=lse,
+        lines=lambda keys, values: (normed(keys), values.float()),
+    )
 
 
-# Places of q_weight, k_weight and weight_offset among the arguments of qk_norm_attention.
-_WEIGHTS = (13, 14)
-_WEIGHT_OFFSET = 18
+def mla_decode(
+    q: Tensor,
+    q_rope: Tensor,
+    k: Tensor,
+    k_rope: Tensor,
+    block_table: Tensor | None,
+    seq_lens: Tensor | None,
+    cu_seqlens_q: Tensor | None,
+    max_q_len: int,
+    max_seq_len: int,
+    scale: float,
+    causal: bool,
+    *,
+    out: Tensor,
+    lse: Tensor | None,
+) -> None:
+    lengths = (block_table, seq_lens, cu_seqlens_q, None, max_q_len, max_seq_len)
+    whole = torch.cat([q.float(), q_rope.float()], -1)
+    gqa(*(whole, k, k_rope, *lengths, scale, causal, -1, 0.0), out=out, lse=lse, lines=_latent)
 
 
-def qk_norm_attention_around(*arguments: object, out: Tensor, lse: Tensor | None) -> None:
-    """Add weight_offset to the weights in front of a kernel that does not."""
-    shifted = list(arguments)
-    for place in _WEIGHTS:
-        shifted[place] = arguments[place] + arguments[_WEIGHT_OFFSET]  # type: ignore[operator]
-    shifted[_WEIGHT_OFFSET] = 0.0
-    with fresh_weights():
-        if lse is None:
-            OPS.qk_norm_attention.out(*shifted, out=out)
-        else:
-            OPS.qk_norm_attention.lse_out(*shifted, out=out, lse=lse)
+def _latent(latent: Tensor, rope: Tensor) -> tuple[Tensor, Tensor]:
+    values = latent.float()
+    return torch.cat([values, rope.float()], -1), values
 
 
 PROGRAMS: Mapping[str, Callable[..., None]] = {
     "gqa": gqa,
+    "mla_decode": mla_decode,
     "qk_norm_attention": qk_norm_attention,
 }
-AROUND: Mapping[str, Callable[..., None]] = {"qk_norm_attention": qk_norm_attention_around}

@@ -11,9 +11,14 @@ import torch
 
 from mirage_kernels.signatures import TOKENS, signatures
 
-# Attention: kernels are compiled for D, and serve any number of sequences, tokens, keys and heads.
-_ATTENTION = ("gqa", "qk_norm_attention")
-_ATTENTION_DYNAMIC = frozenset({"B", "T", "L", "Hkv", "G"})
+# Attention: kernels are compiled for the sizes of lines, and serve any number of sequences, tokens,
+# keys and heads.
+_ATTENTION = {
+    "gqa": frozenset({"D"}),
+    "qk_norm_attention": frozenset({"D"}),
+    "mla_decode": frozenset({"C", "P"}),
+}
+_ATTENTION_DYNAMIC = frozenset({"B", "T", "L", "Hkv", "G", "Hq"})
 
 _DTYPE_NAMES = {torch.float16: "fp16", torch.bfloat16: "bf16"}
 
@@ -48,14 +53,15 @@ def supports(
     dtype: torch.dtype | str | None = None,
     device: torch.device | str | int | None = None,
     activation: str = "silu",
+    norm: str = "rms",
     **dims: int,
 ) -> bool:
     """Say whether a call is served, without raising.
 
     `supports("rms_norm_linear", K=4096, N=6144, dtype=torch.float16, device="cuda")`. What is left
     out is not asked. Any number of tokens M is served: above a kernel's `max_tokens` by PyTorch's
-    own program. So is any size on the CPU. `activation` counts for the ops that take one. Without
-    `device` the question is whether this build contains the kernel, whatever GPU is here.
+    own program. So is any size on the CPU. `activation` and `norm` count for the ops that take one.
+    Without `device` the question is whether this build contains the kernel, whatever GPU is here.
 
     `supports("gqa", D=128, dtype=torch.bfloat16)`: of attention the question is whether a kernel
     serves it without options; where none does, a PyTorch program computes the call.
@@ -64,6 +70,8 @@ def supports(
     dynamic = _ATTENTION_DYNAMIC if op in _ATTENTION else {TOKENS}
     dtype_name = _DTYPE_NAMES.get(dtype) if isinstance(dtype, torch.dtype) else dtype
     recipe: str = torch.ops.mirage_kernels._recipe_of(op, activation)
+    if op == "qk_norm_attention" and norm != "rms":
+        recipe = "qk_layer_norm_attention" if norm == "layer" else ""
     if not (known and recipe and known | dynamic >= dims.keys()):
         return False
     if dtype is not None and dtype_name not in _DTYPE_NAMES.values():
@@ -82,7 +90,7 @@ def supports(
 
 def _static_dims(op: str) -> frozenset[str]:
     if op in _ATTENTION:
-        return frozenset("D")
+        return _ATTENTION[op]
     plain = (s.static_dims for s in signatures() if s.op == op and not s.overload)
     return next(plain, frozenset())
 

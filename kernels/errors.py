@@ -46,3 +46,11 @@ def result_layout_sentence(op: str, argument: str) -> str:
         f"mirage_kernels::{op}: {argument} is no tensor [B, T, ...] whose sequences follow each "
         "other without gaps; one from torch.empty is"
     )
+
+
+def latent_sizes_sentence(argument: str, size: int, latent: int) -> str:
+    """Say that a line must be longer than the latent in it."""
+    return (
+        f"mirage_kernels::mla_decode: {argument} has lines of {size} elements, of which latent_dim "
+        f"is {latent}; longer ones work, or the pair of its parts"
+    )

@@ -56,6 +56,5 @@ for _signature in signatures():
 attention_fakes.register()
 for _programs in (library.PROGRAMS, attention_library.PROGRAMS, append_library.PROGRAMS):
     _register("library", _programs)
-for _programs in (around.AROUND, attention_library.AROUND):
-    _register("around", _programs)
+_register("around", around.AROUND)
 torch.library.impl("mirage_kernels::_failure", "default", lambda: _failure.text)

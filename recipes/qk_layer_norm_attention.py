@@ -1,7 +1,7 @@
 """Attention whose queries and keys are layer-normalised first, each head with its own weights.
 
-The cache holds raw keys. A bias of theirs would add the same to all scores of a query, which the
-softmax ignores: only queries have one.
+The cache holds raw keys. Their bias adds the same to all scores of a query, which the softmax
+ignores; a sink, or the logarithm of its sum, does not.
 """
 
 from __future__ import annotations
@@ -22,8 +22,9 @@ def reference(
     k: torch.Tensor,
     v: torch.Tensor,
     q_weight: torch.Tensor,
-    q_bias: torch.Tensor,
+    q_bias: torch.Tensor | None,
     k_weight: torch.Tensor,
+    k_bias: torch.Tensor | None,
     seq_lens: torch.Tensor,
     scale: float,
     eps: float,
@@ -31,8 +32,12 @@ def reference(
     """PyTorch's own unfused program: norms rounded to the input's type, then attention."""
     from torch.nn.functional import layer_norm as torch_layer_norm
 
-    normed_q = torch_layer_norm(q, (q.shape[-1],), eps=eps) * q_weight + q_bias
+    normed_q = torch_layer_norm(q, (q.shape[-1],), eps=eps) * q_weight
     normed_k = torch_layer_norm(k, (k.shape[-1],), eps=eps) * k_weight
+    if q_bias is not None:
+        normed_q = normed_q + q_bias
+    if k_bias is not None:
+        normed_k = normed_k + k_bias
     return unfused_attention(normed_q, normed_k, v, seq_lens, scale)
 
 
@@ -44,6 +49,7 @@ def reference(
         "q_weight": "Hkv G D",
         "q_bias": "Hkv G D",
         "k_weight": "Hkv D",
+        "k_bias": "Hkv D",
         "seq_lens": "B:int32",
         "scale": "",
         "eps": "",
@@ -52,8 +58,12 @@ def reference(
     dynamic={"B": 256, "Hkv": 256, "G": 1024, "L": 131072},
     scalars={"scale": 128**-0.5, "eps": 1e-5},
     ranges={"seq_lens": "1..L"},
+    optional=("q_bias", "k_bias"),
     reference=reference,
-    shapes=(shape("Chameleon-7B (multi-head) and Chameleon-34B; Command-R+ (q_bias is 0)", D=128),),
+    shapes=(
+        shape("Chameleon-7B (multi-head) and Chameleon-34B; Command-R+ (no biases)", D=128),
+        shape("Persimmon-8B (multi-head, one weight and bias for all heads)", D=64),
+    ),
 )
 def qk_layer_norm_attention(
     q: Tensor,
@@ -62,11 +72,12 @@ def qk_layer_norm_attention(
     q_weight: Tensor,
     q_bias: Tensor,
     k_weight: Tensor,
+    k_bias: Tensor,
     seq_lens: Tensor,
     scale: Tensor,
     eps: Tensor,
 ) -> Tensor:
-    """gqa of layer_norm(q) * q_weight + q_bias and layer_norm(k) * k_weight, both over D."""
+    """gqa of layer_norm(q) * q_weight + q_bias and layer_norm(k) * k_weight + k_bias, over D."""
     normed_q = layer_norm(q, eps, over="D") * q_weight + q_bias
-    normed_k = layer_norm(k, eps, over="D") * k_weight
+    normed_k = layer_norm(k, eps, over="D") * k_weight + k_bias
     return attention(normed_q, normed_k, v, seq_lens, scale)

@@ -7,13 +7,15 @@
 #pragma once
 
 #include "launch.h"
+#include "tile/cluster.cuh"
+#include "tile/division.cuh"
 #include "tile/fragments.cuh"
 #include "tile/grid.cuh"
 
 namespace mirage::tile {
 
 constexpr int kUnitKeys = 16;
-constexpr int kFinishUnits = 4;  // what finishing a segment is worth, where blocks have several
+constexpr int kFinishUnits = 12;  // what finishing a segment is worth, where crews have several
 
 // One sequence as the kernel sees it.
 struct Sequence {
@@ -27,9 +29,14 @@ struct Sequence {
   __device__ int cost(const AttentionArgs& args) const { return length * tiles * args.Hkv; }
 };
 
+// Of a sequence with as many tokens as any has.
 template <int kRows>
-__host__ __device__ unsigned segments_of(const AttentionArgs& args) {
-  return (static_cast<unsigned>(args.q_len) * args.G + kRows - 1) / kRows * args.Hkv * args.B;
+int64_t sequence_segments(const AttentionArgs& args) {
+  return ceil_div(static_cast<int64_t>(args.q_len) * args.G, kRows) * args.Hkv;
+}
+
+__device__ inline int segments_of(const AttentionArgs& args) {
+  return args.sequence_segments.value * args.B;
 }
 
 template <int kRows>
@@ -49,7 +56,7 @@ __device__ Sequence sequence(const AttentionArgs& args, int b) {
   }
   const unsigned through = (found.keys + kUnitKeys - 1u) / kUnitKeys;
   found.units = max(1, static_cast<int>(through) - found.skipped);
-  found.length = found.units + (segments_of<kRows>(args) >= gridDim.x ? kFinishUnits : 0);
+  found.length = found.units + (segments_of(args) > cluster_count() ? kFinishUnits : 0);
   found.tiles = (static_cast<unsigned>(found.tokens * args.G) + kRows - 1) / kRows;
   return found;
 }
@@ -64,6 +71,16 @@ __device__ Sequence lanes_sequence(const AttentionArgs& args, int first) {
 __device__ inline int over_lanes(int mine) {
 #pragma unroll
   for (int mask = 16; mask > 0; mask /= 2) mine += __shfl_xor_sync(~0u, mine, mask);
+  return mine;
+}
+
+// The sum of the lanes' numbers up to each one's own.
+__device__ inline int up_to_lane(int mine) {
+#pragma unroll
+  for (int n = 1; n < kWarpLanes; n *= 2) {
+    const int left = __shfl_up_sync(~0u, mine, n);
+    if (lane() >= n) mine += left;
+  }
   return mine;
 }
 
@@ -84,7 +101,8 @@ struct Segment {
 
   template <int kRows>
   __device__ QueryPlace place(const AttentionArgs& args, int row) const {
-    const unsigned at = tile * kRows + row, token = at / static_cast<unsigned>(args.G);
+    const unsigned at = tile * kRows + row;
+    const unsigned token = sequence.tokens == 1 ? 0 : quotient(at, args.group);
     return {sequence.first_token + static_cast<int>(token),
             static_cast<int>(head * args.G + at - token * args.G)};
   }
@@ -100,8 +118,8 @@ struct Shares {
   int share = 0, longer = 0;  // units of a block; so many blocks have one more
 
   Shares() = default;
-  __device__ Shares(int total, unsigned blocks)
-      : share(static_cast<unsigned>(total) / blocks), longer(total - share * blocks) {}
+  __device__ Shares(int total, const HostDivisor& blocks)
+      : share(quotient(total, blocks)), longer(total - share * blocks.value) {}
 
   __device__ int first(int block) const { return block * share + min(block, longer); }
 
@@ -119,22 +137,46 @@ template <int kRows>
 class Parts {
  public:
   Parts() = default;
-  // All lanes together. Each block takes an equal share; if there are too few units, one or none.
+  // All lanes together. Each crew takes an equal share; if there are too few units, one or none.
   __device__ explicit Parts(const AttentionArgs& args) : args_(&args) {
-    Sequence mine{};  // of up to 32 sequences, one to a lane
-    int total = 0;
-    for (int first = 0; first < args.B; first += kWarpLanes) {
-      mine = lanes_sequence<kRows>(*args_, first);
-      total += over_lanes(mine.cost(args));
+    if (args.B == 1) {
+      current_ = sequence<kRows>(args, 0);
+      deal(current_.cost(args));
+    } else if (args.B <= kWarpLanes) {
+      const Sequence mine = lanes_sequence<kRows>(args, 0);
+      const int cost = mine.cost(args), through = up_to_lane(cost);
+      deal(__shfl_sync(~0u, through, kWarpLanes - 1));
+      if (position_ < end_) find(0, mine, through - cost, through);
+    } else {
+      int total = 0;
+      for (int first = 0; first < args.B; first += kWarpLanes) {
+        total += over_lanes(lanes_sequence<kRows>(args, first).cost(args));
+      }
+      deal(total);
+      if (position_ < end_) find_far();
     }
-    shares_ = Shares(total, gridDim.x);
-    position_ = shares_.first(blockIdx.x);
-    end_ = shares_.first(blockIdx.x + 1);
-    if (position_ < end_) find(mine);
   }
 
-  // The block that has the unit before a position.
-  __device__ int block_before(int position) const { return shares_.block_of(position - 1); }
+  // The first part of this crew if all sequences are as long as the host knows; reads nothing.
+  __device__ static Part of_longest(const AttentionArgs& args) {
+    Part part{};
+    const unsigned units = max(1u, (args.max_len + kUnitKeys - 1u) / kUnitKeys);
+    const unsigned segments = args.sequence_segments.value * args.B, crews = cluster_count();
+    if (segments == crews) {
+      part.b = quotient(cluster_index(), args.sequence_segments);
+    } else {
+      const unsigned length = units + (segments > crews ? kFinishUnits : 0);
+      const unsigned position = Shares(length * segments, args.crews).first(cluster_index());
+      const unsigned segment = position / length;
+      part.b = quotient(segment, args.sequence_segments);
+      part.first = position - segment * length;
+    }
+    part.last = part.b < args.B ? units : 0;
+    return part;
+  }
+
+  // The crew that has the unit before a position.
+  __device__ int crew_before(int position) const { return shares_.block_of(position - 1); }
 
   __device__ bool next(Part& part) {
     while (position_ < end_) {
@@ -143,7 +185,8 @@ class Parts {
         current_ = sequence<kRows>(*args_, ++b_);
       }
       const int offset = position_ - start_;
-      const unsigned segment = offset / static_cast<unsigned>(current_.length);
+      unsigned segment = 0;
+      if (offset >= current_.length) segment = offset / static_cast<unsigned>(current_.length);
       part.first = offset - segment * current_.length;
       part.last = min(current_.units, part.first + end_ - position_);
       part.position = position_;
@@ -151,7 +194,8 @@ class Parts {
       if (part.first >= part.last) continue;  // only what stands for finishing it
       part.sequence = current_;
       part.b = b_;
-      part.head = segment / static_cast<unsigned>(current_.tiles);
+      part.head = segment;
+      if (current_.tiles > 1) part.head = segment / static_cast<unsigned>(current_.tiles);
       part.tile = segment - part.head * current_.tiles;
       return true;
     }
@@ -159,26 +203,32 @@ class Parts {
   }
 
  private:
-  // The sequence that holds position_, 32 at a time; `mine` is the lane's of the last 32.
-  __device__ void find(Sequence mine) {
+  __device__ void deal(int total) {
+    const int crew = cluster_index();
+    shares_ = Shares(total, args_->crews);
+    position_ = shares_.first(crew);
+    end_ = shares_.first(crew + 1);
+  }
+
+  // Takes the sequence that holds position_ of those of the lanes, if it is one of them.
+  __device__ bool find(int first, const Sequence& mine, int before, int through) {
+    const unsigned reached = __ballot_sync(~0u, through > position_);
+    if (reached == 0) return false;
+    const int at = __ffs(static_cast<int>(reached)) - 1;
+    b_ = first + at;
+    start_ = __shfl_sync(~0u, before, at);
+    current_ = from_lane(mine, at);
+    return true;
+  }
+
+  // The same among many, 32 at a time.
+  __device__ void find_far() {
+    int start = 0;
     for (int first = 0; first < args_->B; first += kWarpLanes) {
-      if (args_->B > kWarpLanes) mine = lanes_sequence<kRows>(*args_, first);
-      const int cost = mine.cost(*args_);
-      int through = cost;
-#pragma unroll
-      for (int n = 1; n < kWarpLanes; n *= 2) {
-        const int left = __shfl_up_sync(~0u, through, n);
-        if (lane() >= n) through += left;
-      }
-      const unsigned reached = __ballot_sync(~0u, start_ + through > position_);
-      if (reached != 0) {
-        const int at = __ffs(static_cast<int>(reached)) - 1;
-        b_ = first + at;
-        start_ += __shfl_sync(~0u, through - cost, at);
-        current_ = from_lane(mine, at);
-        return;
-      }
-      start_ += __shfl_sync(~0u, through, kWarpLanes - 1);
+      const Sequence mine = lanes_sequence<kRows>(*args_, first);
+      const int cost = mine.cost(*args_), through = start + up_to_lane(cost);
+      if (find(first, mine, through - cost, through)) return;
+      start = __shfl_sync(~0u, through, kWarpLanes - 1);
     }
   }
 
@@ -207,49 +257,62 @@ __device__ inline void prefetch(const void* at) {
   asm volatile("prefetch.global.L2 [%0];" ::"l"(at));
 }
 
-// Brings lengths and pages into L2 while the kernel before still runs, as a hint: a block's pages
-// are those that it would need if every sequence were as long as the host knows.
-template <int kRows>
-__device__ void prefetch_places(const AttentionArgs& args) {
-  const int line = threadIdx.x * 32;  // numbers of 128 bytes
-  if (args.seq_lens != nullptr && line < args.B) prefetch(args.seq_lens + line);
-  if (args.block_table == nullptr || threadIdx.x != kWarpLanes) return;
-  const float share = static_cast<float>(blockIdx.x) / gridDim.x * args.B;
-  const int b = min(static_cast<int>(share), args.B - 1);
-  const float heads = (share - b) * args.Hkv;
-  const int page = (heads - floorf(heads)) * args.max_len / args.page_size;
-  prefetch(args.block_table + b * args.table_row + page);
-}
-
-// Parts of one segment: with more, adding them up takes longer than reading the keys.
-constexpr int kMostParts = 16;
+constexpr int kMostCrew = 16;  // blocks; a power of two, as all sizes of crews are
+// What crews push needs room, which longer heads have not.
+template <int kDepth>
+constexpr bool kHasCrews = kDepth <= 128;
 // Positions are ints; so many units take seconds.
 constexpr int64_t kMostUnits = (int64_t{1} << 31) - (1 << 24);
 
 // Units, if every sequence is as long as the host knows.
 template <int kRows>
 int64_t most_units(const AttentionArgs& args) {
-  return ceil_div(larger(args.max_len, 1), kUnitKeys) *
-         static_cast<int64_t>(segments_of<kRows>(args));
+  return ceil_div(larger(args.max_len, 1), kUnitKeys) * sequence_segments<kRows>(args) * args.B;
 }
 
+constexpr int kShortUnits = 2;  // of a warp
+constexpr int kManyUnits = 24;  // of a multiprocessor
+
+// Blocks of a launch, and how many of them work on the same keys.
+struct Crowd {
+  int blocks, crew;
+};
+
 // As many blocks as run at once, or as there is work for. Segments that are equally long are cut
-// evenly: a block then has one part, or whole segments.
+// evenly: a crew then has one part, or whole segments.
 template <class Work>
-int blocks_of(const AttentionArgs& args) {
-  const int64_t segments = segments_of<Work::kRows>(args);
-  if (segments == 0) return 0;
+Crowd crowd_of(const AttentionArgs& args) {
+  const int64_t segments = sequence_segments<Work::kRows>(args) * args.B;
+  if (segments == 0) return {0, 1};
   const int64_t most = static_cast<int64_t>(args.multiprocessors) * Work::kBlocks;
   if (segments >= most) {
     const int64_t whole = ceil_div(segments, most);  // segments of a block
     const int64_t even = ceil_div(segments, whole);
-    return static_cast<int>(10 * even >= 9 * most ? even : most);
+    return {static_cast<int>(10 * even >= 9 * most ? even : most), 1};
   }
   const int64_t units = ceil_div(larger(args.max_len, 1), kUnitKeys);
   const int64_t long_enough = ceil_div(units, Work::kWarps);  // a unit for every warp
   int64_t parts = most / segments;
-  if (parts > kMostParts) parts = kMostParts;
-  return static_cast<int>(segments * (parts < long_enough ? parts : long_enough));
+  if (parts > kMostCrew) parts = kMostCrew;
+  if (parts > long_enough) parts = long_enough;
+  int crew = 1;
+  while (kHasCrews<Work::kDepth> && 2 * crew <= parts) crew *= 2;
+  // Clusters lie unevenly on multiprocessors that have room for two blocks each: where they take
+  // more than half of the multiprocessors, that is felt when they have much to read.
+  const bool spread = Work::kBlocks == 1 || 2 * segments * crew <= args.multiprocessors;
+  if (crew > 1 && (spread || units <= kShortUnits * crew * Work::kWarps)) {
+    return {static_cast<int>(segments) * crew, crew};
+  }
+  return {static_cast<int>(segments * parts), 1};
+}
+
+// Whether a call is better off with one large block on each multiprocessor than with several: few
+// segments, much to read for each.
+template <int kRows>
+bool has_few_segments(const AttentionArgs& args) {
+  const int64_t segments = sequence_segments<kRows>(args) * args.B;
+  return segments <= args.multiprocessors &&
+         most_units<kRows>(args) >= kManyUnits * args.multiprocessors;
 }
 
 }  // namespace mirage::tile

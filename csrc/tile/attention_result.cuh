@@ -18,24 +18,29 @@ class ResultRows {
         cast<T>(value);
   }
 
-  // After::of(rows, element, sum, product) for four elements of a row, whose sum takes its sink
-  // first and leaves its log.
+  // After::of(rows, element, sum, product) for a quad from `first` on, whose rows' sums take their
+  // sinks first and leave their logs.
   template <class After>
-  __device__ void take(RowElement e, Total& total) const {
-    if (args_.sinks != nullptr) {
-      const auto* sinks = static_cast<const T*>(args_.sinks);
-      const float sink = static_cast<float>(sinks[place(e.row).head]);
-      total.lower_to(fmaxf(total.peak, sink));
-      total.sum += fast_exp(sink - total.peak);
-    }
-    if (e.d == 0 && args_.lse != nullptr) {
-      const QueryPlace at = place(e.row);
-      args_.lse[at.token * args_.Hkv * args_.G + at.head] =
-          total.sum > 0.0f ? total.peak + logf(total.sum) : -INFINITY;
-    }
-    const Divisor sum{total.sum > 0.0f ? __frcp_rn(total.sum) : 1.0f};  // of nothing: 0 comes out
+  __device__ void take(RowElement first, Total& total, int rows) const {
 #pragma unroll
-    for (int i = 0; i < 4; ++i) After::of(*this, {e.row, e.d + i}, sum, total.values[i]);
+    for (int j = 0; j < 2; ++j) {
+      if (first.row + j >= rows) continue;
+      const RowElement e{first.row + j, first.d};
+      if (args_.sinks != nullptr) {
+        const auto* sinks = static_cast<const T*>(args_.sinks);
+        const float sink = static_cast<float>(sinks[place(e.row).head]);
+        total.lower_to(j, fmaxf(total.peak[j], sink));
+        total.sum[j] += fast_exp(sink - total.peak[j]);
+      }
+      if (e.d == 0 && args_.lse != nullptr) {
+        const QueryPlace at = place(e.row);
+        args_.lse[at.token * args_.Hkv * args_.G + at.head] =
+            total.sum[j] > 0.0f ? total.peak[j] + fast_log(total.sum[j]) : -INFINITY;
+      }
+      const Divisor sum{total.sum[j] > 0.0f ? reciprocal(total.sum[j]) : 1.0f};  // of nothing: 0
+      After::of(*this, e, sum, total.of[j]);
+      After::of(*this, {e.row, e.d + kLineTile}, sum, total.of[2 + j]);
+    }
   }
 
  private:

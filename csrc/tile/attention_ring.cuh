@@ -1,7 +1,8 @@
 // Keys and values on their way: every warp copies its own units, kStages - 1 steps ahead.
 //
 // As in pipeline.cuh no barrier of the block is needed. Copies run on across the borders of parts,
-// so memory stays busy while the warps of a block meet. Pages are looked up one step before a copy.
+// so memory stays busy while the warps of a block meet. A lane looks up the page of one unit, or of
+// one line where units lie in several pages, a step before the first copy that needs it.
 #pragma once
 
 #include "tile/attention_parts.cuh"
@@ -11,21 +12,40 @@
 
 namespace mirage::tile {
 
-template <class T, int kDepth, class Knobs>
+// A slot holds a step's keys and values; of latent attention (kMore > 0) what are both, and kMore
+// further elements of each key, from a cache of their own.
+template <class T, int kDepth, class Knobs, int kMore = 0>
 class KeyRing {
  public:
   static constexpr int kKeys = Knobs::kKeys, kWarps = Knobs::kWarps, kStages = Knobs::kStages;
   static_assert(kKeys == kUnitKeys, "a step is a unit");
+  static_assert((kWarps & (kWarps - 1)) == 0, "warps take turns");
   using Line = SharedLines<T, kDepth>;
   static constexpr int kTileBytes = kKeys * Line::kPitch;
-  static constexpr int kSlotBytes = 2 * kTileBytes;  // keys, then values
+  static constexpr int kSecondDepth = kMore > 0 ? kMore : kDepth;
+  static constexpr int kSlotBytes = kTileBytes + kKeys * SharedLines<T, kSecondDepth>::kPitch;
   static constexpr int kWarpBytes = kStages * kSlotBytes;
   static constexpr int kBytes = kWarps * kWarpBytes;
 
   __device__ KeyRing(const AttentionArgs& args, char* shared)
-      : args_(args),
-        begin_(shared + warp_index() * kWarpBytes),
-        page_size_(args.block_table == nullptr ? kKeys : args.page_size) {}
+      : args_(args), begin_(shared + warp_index() * kWarpBytes) {}
+
+  // What the first part would be if all sequences were as long as the host knows: brings its page
+  // numbers to come into L2, and reads nothing yet.
+  __device__ void guess() {
+    if (args_.block_table == nullptr || !pages_hold_units() || args_.first_window >= 0) return;
+    guessed_ = Parts<Knobs::kRows>::of_longest(args_);
+    const unsigned key = (first_unit(guessed_) + lane() * stride()) * kUnitKeys;
+    const unsigned place = quotient(key, args_.page);
+    if (guessed_.last == 0 || place >= args_.table_row) return;
+    guessed_page_ = args_.block_table + guessed_.b * args_.table_row + place;
+    prefetch(guessed_page_);
+  }
+
+  // Looks these up: lengths and pages then come at the same time.
+  __device__ void look_up_guess() {
+    if (guessed_page_ != nullptr) page_ = *guessed_page_;
+  }
 
   // Begins with a part and goes on with those after it; `more`: whether there is one.
   __device__ void start(const Parts<Knobs::kRows>& parts, const Part& part, bool more) {
@@ -33,6 +53,8 @@ class KeyRing {
     part_ = part;
     more_ = more;
     unit_ = first_unit(part_);
+    const bool right = guessed_.b == part_.b && guessed_.first == part_.first;
+    turn_ = right && guessed_.last > 0 ? 0 : kWarpLanes;
     settle();
     empty_ = begin_;
 #pragma unroll 1
@@ -40,11 +62,20 @@ class KeyRing {
     full_ = begin_ + (kStages - 1) * kSlotBytes;  // `advance` goes on from here
   }
 
+  // Units of a warp lie so many apart: a crew's blocks take turns, then their warps.
+  __device__ static int stride() {
+    if constexpr (!kHasCrews<kDepth>) return kWarps;
+    return kWarps * cluster_size();
+  }
+
   // The first of a part's units that is this warp's.
   __device__ static int first_unit(const Part& part) {
-    const unsigned turn = static_cast<unsigned>(part.position) % kWarps;
-    return part.first + (warp_index() + kWarps - turn) % kWarps;
+    if constexpr (!kHasCrews<kDepth>) return part.first + warp_index();
+    return part.first + warp_index() * cluster_size() + cluster_rank();
   }
+
+  // A slot that holds nothing until the next advance().
+  __device__ char* free_slot() const { return empty_; }
 
   // Waits for the next step of this warp, whose slot it becomes.
   __device__ const char* advance() {
@@ -63,28 +94,44 @@ class KeyRing {
   static constexpr int kLinesAtOnce = kWarpLanes / kLineLanes;
   static constexpr int kCopies = kKeys / kLinesAtOnce;
 
+  __device__ bool pages_hold_units() const {
+    return args_.block_table == nullptr || args_.page.value % kKeys == 0;
+  }
+
   // Starts the copies of the upcoming unit, if there is one, and looks up the page of the next.
   __device__ void issue() {
     if (more_) {
-      page_size_ % kKeys == 0 ? copy_within_page() : copy_by_lines();
-      unit_ += kWarps;
+      if constexpr (kMore > 0) {
+        copy_apart<kDepth>(empty_, args_.k);
+        copy_apart<kMore>(empty_ + kTileBytes, args_.v);
+      } else {
+        pages_hold_units() ? copy_within_page() : copy_by_lines();
+      }
+      unit_ += stride();
+      ++turn_;
       settle();
     }
     commit_copies();
     empty_ = empty_ + kSlotBytes == begin_ + kWarpBytes ? begin_ : empty_ + kSlotBytes;
   }
 
-  // Goes on to the part that has a unit for this warp, and asks for the page where the unit begins.
+  // Goes on to the part that has a unit for this warp, and looks up pages where none are known.
   __device__ void settle() {
     while (more_ && unit_ >= part_.last) {
       more_ = parts_.next(part_);
       if (!more_) return;
       unit_ = first_unit(part_);
+      turn_ = kWarpLanes;
       if (warp_index() == 0) prefetch_queries();
     }
     if (!more_) return;
     key_ = (part_.sequence.skipped + unit_) * kUnitKeys;
-    page_ = page_of(key_);
+    if (!pages_hold_units()) {
+      page_ = page_of(key_ + lane() % kKeys, 1);
+    } else if (turn_ >= kWarpLanes) {
+      turn_ = 0;
+      page_ = page_of(key_ + lane() * stride() * kUnitKeys, kKeys);
+    }
   }
 
   // Brings the queries of a part to come into L2.
@@ -99,16 +146,16 @@ class KeyRing {
     }
   }
 
-  // The page of a key; one that nobody sees has none.
-  __device__ int page_of(int key) const {
+  // The page of the next `keys` keys; of those that nobody sees there is none.
+  __device__ int page_of(int key, int keys) const {
     if (args_.block_table == nullptr) return part_.b;
-    const bool seen = key < part_.sequence.keys && key + kKeys > part_.sequence.lowest;
-    const unsigned place = static_cast<unsigned>(key) / page_size_;
+    const bool seen = key < part_.sequence.keys && key + keys > part_.sequence.lowest;
+    const unsigned place = quotient(key, args_.page);
     return seen ? args_.block_table[part_.b * args_.table_row + place] : 0;
   }
 
   __device__ int token_of(int key) const {
-    return args_.block_table == nullptr ? key : static_cast<unsigned>(key) % page_size_;
+    return args_.block_table == nullptr ? key : remainder(key, args_.page);
   }
 
   __device__ int64_t line_at(const mirage::Cache& cache, int page, int token) const {
@@ -128,11 +175,12 @@ class KeyRing {
   }
 
   __device__ void copy_within_page() const {
+    const int page = __shfl_sync(~0u, page_, turn_);
     const int token = token_of(key_) + lane() / kLineLanes, octet = lane() % kLineLanes;
     const T* key =
-        static_cast<const T*>(args_.k.at) + line_at(args_.k, page_, token) + octet * kLaneDepth;
+        static_cast<const T*>(args_.k.at) + line_at(args_.k, page, token) + octet * kLaneDepth;
     const T* value =
-        static_cast<const T*>(args_.v.at) + line_at(args_.v, page_, token) + octet * kLaneDepth;
+        static_cast<const T*>(args_.v.at) + line_at(args_.v, page, token) + octet * kLaneDepth;
 #pragma unroll
     for (int i = 0; i < kCopies; ++i) {
       copy_line(i, key, value);
@@ -143,14 +191,57 @@ class KeyRing {
 
   // Where a unit may lie in several pages.
   __device__ void copy_by_lines() const {
-    const int first = key_ + lane() / kLineLanes, octet = lane() % kLineLanes;
+    const int first = lane() / kLineLanes, octet = lane() % kLineLanes;
 #pragma unroll 2
     for (int i = 0; i < kCopies; ++i) {
-      const int at = first + i * kLinesAtOnce;
-      const int page = page_of(at), token = token_of(at);
+      const int line = first + i * kLinesAtOnce;
+      const int page = __shfl_sync(~0u, page_, line), token = token_of(key_ + line);
       copy_line(
           i, static_cast<const T*>(args_.k.at) + line_at(args_.k, page, token) + octet * kLaneDepth,
           static_cast<const T*>(args_.v.at) + line_at(args_.v, page, token) + octet * kLaneDepth);
+    }
+  }
+
+  // Lines of any length, of one cache: lanes stay at their octets.
+  template <int kLong>
+  struct Apart {
+    static constexpr int kLineOctets = kLong / kLaneDepth;
+    static constexpr int kLanes = kLineOctets < kWarpLanes ? kLineOctets : kWarpLanes;  // to a line
+    static constexpr int kAtOnce = kWarpLanes / kLanes;
+    static_assert(kLineOctets % kLanes == 0 && kWarpLanes % kLanes == 0);
+  };
+
+  template <int kLong>
+  __device__ void copy_line_apart(char* to, int line, const T* from) const {
+    const int k = key_ + line;
+    const bool inside = k >= part_.sequence.lowest && k < part_.sequence.keys;
+#pragma unroll
+    for (int octet = 0; octet < Apart<kLong>::kLineOctets; octet += Apart<kLong>::kLanes) {
+      const int at = octet + lane() % Apart<kLong>::kLanes;
+      copy_octet<Through::kL2Stream>(to + SharedLines<T, kLong>::offset(line, at),
+                                     from + at * kLaneDepth, inside);
+    }
+  }
+
+  template <int kLong>
+  __device__ void copy_apart(char* to, const mirage::Cache& cache) const {
+    constexpr int kAtOnce = Apart<kLong>::kAtOnce;
+    const int first = lane() / Apart<kLong>::kLanes;
+    const T* const start = static_cast<const T*>(cache.at);
+    if (pages_hold_units()) {
+      const int page = __shfl_sync(~0u, page_, turn_);
+      const T* from = start + line_at(cache, page, token_of(key_) + first);
+#pragma unroll 4
+      for (int i = 0; i < kKeys; i += kAtOnce) {
+        copy_line_apart<kLong>(to, first + i, from);
+        from += kAtOnce * cache.token;
+      }
+      return;
+    }
+#pragma unroll 1
+    for (int i = first; i < kKeys; i += kAtOnce) {
+      const int page = __shfl_sync(~0u, page_, i);
+      copy_line_apart<kLong>(to, i, start + line_at(cache, page, token_of(key_ + i)));
     }
   }
 
@@ -160,8 +251,10 @@ class KeyRing {
   char* const begin_;
   char *full_ = nullptr, *empty_ = nullptr;
   bool more_ = false;
-  int unit_ = 0, key_ = 0, page_ = 0;
-  const unsigned page_size_;
+  Part guessed_{};
+  const int32_t* guessed_page_ = nullptr;
+  int unit_ = 0, key_ = 0;
+  int page_ = 0, turn_ = 0;  // a lane's, of unit or line `lane`; the unit that is next
 };
 
 }  // namespace mirage::tile

@@ -27,6 +27,17 @@ struct ValueTile {
 template <class T, int kRows, int kDepth>
 struct KeptRows {  // an N-side operand that all warps read, in shared memory
   const char* at;
+
+  __device__ TokenFrag<T, kRows, kChunkDepth> chunk(int c) const {
+    TokenFrag<T, kRows, kChunkDepth> found;
+#pragma unroll
+    for (int i = 0; i < kRows / kLineTile; ++i) {
+      const int offset = SharedLines<T, kDepth>::offset(i * kLineTile + lane_line(),
+                                                        c * kChunkOctets + lane_quarter());
+      found.at[i][0] = *reinterpret_cast<const Octet<T>*>(at + offset);
+    }
+    return found;
+  }
 };
 
 template <int kRows>
@@ -62,9 +73,20 @@ template <class T, int kKeyLines, int kRowLines, int kChunks>
 __device__ auto scores_of(const Fragment<Dims::kRowsDepth, T, kKeyLines, kChunks>& keys,
                           const Fragment<Dims::kTokensDepth, T, kRowLines, kChunks>& rows) {
   constexpr int kKeys = kKeyLines * kLineTile, kRows = kRowLines * kLineTile;
-  Accum<kKeys, kRows> sums;
-  contract(sums, keys, rows);
-  return reinterpret_cast<const Scores<float, kKeys, kRows>&>(sums);
+  Scores<float, kKeys, kRows> scores{}, others{};  // two chains of products are half as long
+#pragma unroll
+  for (int c = 0; c < kChunks; ++c) {
+#pragma unroll
+    for (int k = 0; k < kKeys / kRowTile; ++k) {
+      const Octet<T> pair[2] = {keys.at[2 * k][c], keys.at[2 * k + 1][c]};
+#pragma unroll
+      for (int r = 0; r < kRows / kTokenTile; ++r) {
+        mma<T>(scores.at[k][r], pair, rows.at[r][c], 0);
+        mma<T>(others.at[k][r], pair, rows.at[r][c], 1);
+      }
+    }
+  }
+  return add<float>(scores, others);
 }
 
 template <class T, int kKeyLines, int kChunks, int kRows, int kDepth>
@@ -113,22 +135,25 @@ __device__ Partial<kDims, kLines * kLineTile> partial_sums(
   return sums;
 }
 
-// [.., D] -> [..], summed in fp32.
-template <class T, int kLines, int kChunks>
-__device__ auto line_sum(const Fragment<Dims::kRowsDepth, T, kLines, kChunks>& tile) {
-  const Partial<Dims::kRowsDepth, kLines * kLineTile> sums = partial_sums(tile);
-  KeyVector<float, kLines * kLineTile> result;
+template <int kKeys>
+__device__ auto line_totals(const Partial<Dims::kRowsDepth, kKeys>& sums) {
+  KeyVector<float, kKeys> result;
 #pragma unroll
-  for (int i = 0; i < kLines; ++i) result.at[i / 2][i % 2] = line_total(sums.at[i]);
+  for (int i = 0; i < kKeys / kLineTile; ++i) result.at[i / 2][i % 2] = line_total(sums.at[i]);
   return result;
 }
-template <class T, int kLines, int kChunks>
-__device__ auto line_sum(const Fragment<Dims::kTokensDepth, T, kLines, kChunks>& tile) {
-  const Partial<Dims::kTokensDepth, kLines * kLineTile> sums = partial_sums(tile);
-  RowLines<float, kLines * kLineTile> result;
+template <int kRows>
+__device__ auto line_totals(const Partial<Dims::kTokensDepth, kRows>& sums) {
+  RowLines<float, kRows> result;
 #pragma unroll
-  for (int i = 0; i < kLines; ++i) result.at[i] = line_total(sums.at[i]);
+  for (int i = 0; i < kRows / kLineTile; ++i) result.at[i] = line_total(sums.at[i]);
   return result;
+}
+
+// [.., D] -> [..], summed in fp32.
+template <Dims kDims, class T, int kLines, int kChunks>
+__device__ auto line_sum(const Fragment<kDims, T, kLines, kChunks>& tile) {
+  return line_totals(partial_sums(tile));
 }
 // The same of products, with another tile or with a vector along D.
 template <Dims kDims, class T, int kLines, int kChunks, class B>

@@ -182,6 +182,19 @@ __device__ inline float fast_exp(float a) {
   return result;
 }
 
+// Of numbers from 1 on: absolute error below 2^-22 up to 2, relative beyond.
+__device__ inline float fast_log(float a) {
+  float result;
+  asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(a));
+  return result * 0.693147181f;
+}
+
+__device__ inline float reciprocal(float a) {  // relative error below 2^-22
+  float result;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(a));
+  return result;
+}
+
 // What an op of the table does to numbers here.
 template <class Op>
 struct OnNumbers {

@@ -54,6 +54,13 @@ const void* start_of(const MaybeTensor& tensor) {
   return tensor ? tensor->const_data_ptr() : nullptr;
 }
 
+// Queries are small: where their lines don't lie well, they are copied.
+Tensor in_aligned_lines(const Tensor& tensor) {
+  if (has_aligned_lines(tensor)) return tensor;
+  const Tensor copy = torch::stable::clone(tensor);
+  return has_aligned_lines(copy) ? copy : torch::stable::contiguous(copy);
+}
+
 const int32_t* indices_of(const MaybeTensor& tensor) {
   return static_cast<const int32_t*>(start_of(tensor));
 }
@@ -62,8 +69,9 @@ const int32_t* indices_of(const MaybeTensor& tensor) {
 
 AttentionCall::AttentionCall(AttentionInputs inputs) : in_(std::move(inputs)) {
   check_queries();
-  check_cache("k_cache", in_.k);
+  check_cache(keys_name(), in_.k);
   check_cache("v_cache", in_.v);
+  if (in_.q_rope) check_latent();
   check_batch();
   check_numbers();
   if (in_.sinks) {
@@ -105,14 +113,37 @@ void AttentionCall::check_cache(const char* name, const Tensor& tensor) const {
       is_k ? std::vector<int64_t>{-1, -1, -1, head_size()}
            : std::vector<int64_t>{in_.k.size(0), in_.k.size(1), kv_heads(), head_size()};
   if (!has_shape(tensor, sizes)) {
-    const char* dims = in_.block_table ? "[pages, page size, Hkv, D]" : "[B, L, Hkv, D]";
-    fail_shape(given, {dims, list_of(sizes), is_k ? q : argument("k_cache", in_.k)});
+    const std::string dims = std::string(in_.block_table ? "[pages, page size, " : "[B, L, ") +
+                             (in_.k_rope ? "1, C]" : "Hkv, D]");
+    fail_shape(given, {dims, list_of(sizes), is_k ? q : argument(keys_name(), in_.k)});
   }
   if (kv_heads() == 0 || query_heads() % kv_heads() != 0) {
-    fail("mirage_kernels::", in_.op, ": k_cache has ", kv_heads(), " heads, but q has ",
+    fail("mirage_kernels::", in_.op, ": ", keys_name(), " has ", kv_heads(), " heads, but q has ",
          query_heads(), "; a divisor of that works");
   }
   check_lines(given);
+}
+
+// What queries and keys have beside the latent: alike in all dims but the last.
+void AttentionCall::check_latent() const {
+  const Argument q = argument("rope part of q", *in_.q_rope);
+  const Argument k = argument("rope part of the cache", *in_.k_rope);
+  check_like(q, argument("q", in_.q));
+  check_like(k, argument("q", in_.q));
+  if (!has_shape(*in_.q_rope, {tokens(), query_heads(), -1})) {
+    fail_shape(q,
+               {"[tokens, Hq, P]", list_of({tokens(), query_heads(), -1}), argument("q", in_.q)});
+  }
+  const int64_t depth = in_.q_rope->size(2);
+  if (depth == 0 || depth % kHeadSizeStep != 0) {
+    fail("mirage_kernels::", in_.op, ": the rope part of q has size ", depth, "; multiples of ",
+         kHeadSizeStep, " work");
+  }
+  const std::vector<int64_t> sizes{in_.k.size(0), in_.k.size(1), kv_heads(), depth};
+  if (!has_shape(*in_.k_rope, sizes))
+    fail_shape(k,
+               {in_.block_table ? "[pages, page size, 1, P]" : "[B, L, 1, P]", list_of(sizes), q});
+  check_lines(k);
 }
 
 void AttentionCall::check_indices_of(const char* name, const Tensor& tensor, int64_t size) const {
@@ -121,7 +152,7 @@ void AttentionCall::check_indices_of(const char* name, const Tensor& tensor, int
   if (has_shape(tensor, {size})) return;
   const bool by_table = in_.block_table.has_value();
   const Argument model =
-      by_table ? argument("block_table", *in_.block_table) : argument("k_cache", in_.k);
+      by_table ? argument("block_table", *in_.block_table) : argument(keys_name(), in_.k);
   fail_shape(given, {size == batch_ ? "[B]" : "[B + 1]", list_of({size}), model});
 }
 
@@ -198,7 +229,7 @@ Tensor AttentionCall::new_lse() const {
 }
 
 std::vector<Argument> AttentionCall::tensors() const {
-  std::vector<Argument> given{argument("q", in_.q), argument("k_cache", in_.k),
+  std::vector<Argument> given{argument("q", in_.q), argument(keys_name(), in_.k),
                               argument("v_cache", in_.v)};
   const std::pair<const char*, const MaybeTensor*> optional[] = {
       {"block_table", &in_.block_table},
@@ -209,6 +240,8 @@ std::vector<Argument> AttentionCall::tensors() const {
       {"k_weight", &in_.k_weight},
       {"q_bias", &in_.q_bias},
       {"k_bias", &in_.k_bias},
+      {"rope part of q", &in_.q_rope},
+      {"rope part of the cache", &in_.k_rope},
   };
   for (const auto& [name, tensor] : optional) {
     if (*tensor) given.push_back(argument(name, **tensor));
@@ -236,8 +269,11 @@ void AttentionCall::check_results(const Tensor& out, const MaybeTensor& lse) con
   check_apart(statistics, others);
 }
 
-bool AttentionCall::has_vectors_only() const {
-  return in_.q_weight->dim() == 1 && in_.k_weight->dim() == 1;
+// Whether a kernel norms queries and keys as the call wants; RMS kernels take weights [D] only.
+const char* AttentionCall::norm_recipe() const {
+  const bool shared = in_.q_weight->dim() == 1 && in_.k_weight->dim() == 1;
+  if (in_.norm == "rms") return shared ? "qk_norm_attention" : nullptr;
+  return in_.weight_offset == 0 ? "qk_layer_norm_attention" : nullptr;
 }
 
 // nullptr where no recipe says what the call computes. Recipes that know windows are causal; for a
@@ -246,9 +282,9 @@ const char* AttentionCall::recipe() const {
   const bool one_token = q_len_ <= 1;
   const bool by_place = in_.window_left >= 0 || (in_.causal && !one_token);
   const bool capped = in_.logits_soft_cap != 0;
+  if (in_.q_rope) return by_place ? nullptr : "mla_decode";
   if (!in_.norm.empty()) {
-    const bool plain = in_.norm == "rms" && has_vectors_only() && !by_place && !capped;
-    return plain ? "qk_norm_attention" : nullptr;
+    return by_place || capped ? nullptr : norm_recipe();
   }
   if (!by_place && !capped) return "gqa";
   if (!in_.causal && !one_token) return nullptr;
@@ -256,7 +292,9 @@ const char* AttentionCall::recipe() const {
 }
 
 KernelQuery AttentionCall::query(const char* recipe) const {
-  return {in_.op, recipe, half_dtype(argument("q", in_.q)), {{"D", head_size()}}, 1};
+  const char* dtype = half_dtype(argument("q", in_.q));
+  if (!in_.q_rope) return {in_.op, recipe, dtype, {{"D", head_size()}}, 1};
+  return {in_.op, recipe, dtype, {{"C", head_size()}, {"P", in_.q_rope->size(2)}}, 2};
 }
 
 Way AttentionCall::way() {
@@ -267,8 +305,7 @@ Way AttentionCall::way() {
   const char* wanted = recipe();
   if (wanted == nullptr || max_len_ == 0 || q_len_ == 0 || !countable) return Way::kLibrary;
   kernel_ = find_attention_kernel(query(wanted));
-  if (kernel_ == nullptr) return Way::kLibrary;
-  return in_.weight_offset == 0 ? Way::kKernel : Way::kAround;
+  return kernel_ == nullptr ? Way::kLibrary : Way::kKernel;
 }
 
 std::string AttentionCall::hint() const {
@@ -279,17 +316,23 @@ std::string AttentionCall::hint() const {
 AttentionArgs AttentionCall::args() const {
   AttentionArgs args{};
   args.k = cache_of(in_.k);
-  args.v = cache_of(in_.v);
+  args.v = cache_of(in_.k_rope ? *in_.k_rope : in_.v);
   args.block_table = indices_of(in_.block_table);
   args.table_row = in_.block_table ? in_.block_table->stride(0) : 0;
   args.page_size = static_cast<int32_t>(in_.k.size(1));
   args.seq_lens = indices_of(in_.seq_lens);
   args.first_tokens = indices_of(in_.cu_seqlens_q);
-  args.vectors[0] = start_of(in_.q_weight);
-  args.vectors[1] = start_of(in_.k_weight);
-  const bool normed = !in_.norm.empty();
+  // By recipe: weights; with LayerNorm each has a bias.
+  const bool normed = !in_.norm.empty(), biased = in_.norm == "layer";
+  int count = 0;
+  for (const auto* vector : {&in_.q_weight, &in_.q_bias, &in_.k_weight, &in_.k_bias}) {
+    if (vector != &in_.q_weight && vector != &in_.k_weight && !biased) continue;
+    args.vectors[count] = start_of(*vector);
+    args.vector_heads[count++] = *vector && (*vector)->dim() == 2 ? head_size() : 0;
+  }
   args.scalars[0] = static_cast<float>(in_.scale);
   args.scalars[1] = static_cast<float>(normed ? in_.eps : in_.logits_soft_cap);
+  args.scalars[2] = static_cast<float>(in_.weight_offset);
   const bool windowed = in_.window_left >= 0 && in_.window_left < kNoWindow;
   args.integers[0] = windowed ? static_cast<int32_t>(in_.window_left) + 1 : kNoWindow;
   args.first_window = windowed ? static_cast<int32_t>(in_.window_left) : -1;
@@ -304,12 +347,11 @@ AttentionArgs AttentionCall::args() const {
 }
 
 void AttentionCall::launch(const Tensor& out, const MaybeTensor& lse) const {
-  // A query is small: where its lines don't lie well, it is copied.
-  const Tensor q = has_aligned_lines(in_.q) ? in_.q : torch::stable::clone(in_.q);
-  const Tensor lines = has_aligned_lines(q) ? q : torch::stable::contiguous(q);
+  const Tensor q = in_aligned_lines(in_.q), more = in_aligned_lines(in_.q_rope.value_or(in_.q));
   const int32_t device_index = in_.q.get_device_index();
   AttentionArgs args = this->args();
-  args.q = {lines.const_data_ptr(), lines.stride(0), lines.stride(1)};
+  args.q = {q.const_data_ptr(), q.stride(0), q.stride(1)};
+  args.more_q = {more.const_data_ptr(), more.stride(0), more.stride(1)};
   args.out = out.mutable_data_ptr();
   args.out_token = out.stride(0);
   args.out_head = out.stride(1);

@@ -32,6 +32,9 @@ struct AttentionInputs {
   MaybeTensor q_weight{}, k_weight{}, q_bias{}, k_bias{};
   double eps = 0, weight_offset = 0;
   std::string norm{};  // "rms" or "layer"; empty: q and k are used as they are
+  // Of mla_decode, whose values are k: what else queries and keys have, [tokens, Hq, P] and
+  // [pages, page size, 1, P].
+  MaybeTensor q_rope{}, k_rope{};
 };
 
 class AttentionCall {
@@ -60,13 +63,15 @@ class AttentionCall {
   void check_cache(const char* name, const Tensor& tensor) const;
   void check_batch();
   void check_indices_of(const char* name, const Tensor& tensor, int64_t size) const;
+  void check_latent() const;
   void check_per_head(const char* name, const MaybeTensor& tensor, int64_t heads) const;
   void check_numbers() const;
   std::vector<Argument> tensors() const;
   const char* recipe() const;
   KernelQuery query(const char* recipe) const;
   AttentionArgs args() const;
-  bool has_vectors_only() const;
+  const char* norm_recipe() const;
+  const char* keys_name() const { return in_.k_rope ? "latent cache" : "k_cache"; }
 
   int64_t tokens() const { return in_.q.size(0); }
   int64_t query_heads() const { return in_.q.size(1); }

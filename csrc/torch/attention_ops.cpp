@@ -1,5 +1,6 @@
-// The ops of attention: gqa, and qk_norm_attention, which norms queries and keys first. Each comes
-// with and without the log-sum-exp of the scores, and in forms that write given tensors.
+// The ops of attention: gqa; qk_norm_attention, which norms queries and keys first; mla_decode,
+// over a cache of latents. Each comes with and without the log-sum-exp of the scores, and in forms
+// that write given tensors.
 #include <utility>
 
 #include "attention.h"
@@ -16,6 +17,10 @@ const std::string kCommon =
 struct Gqa {
   static constexpr const char* kName = "gqa";
   static std::string parameters() { return kCommon; }
+  template <class... Arguments>
+  static AttentionInputs inputs(const Arguments&... arguments) {
+    return {kName, arguments...};
+  }
 };
 
 struct QkNormAttention {
@@ -25,6 +30,29 @@ struct QkNormAttention {
            ", Tensor q_weight, Tensor k_weight, Tensor? q_bias, Tensor? k_bias, float eps, float "
            "weight_offset, str norm";
   }
+  template <class... Arguments>
+  static AttentionInputs inputs(const Arguments&... arguments) {
+    return {kName, arguments...};
+  }
+};
+
+struct MlaDecode {
+  static constexpr const char* kName = "mla_decode";
+  static std::string parameters() {
+    return "Tensor q, Tensor q_rope, Tensor k, Tensor k_rope, Tensor? block_table, Tensor? "
+           "seq_lens, Tensor? cu_seqlens_q, int max_q_len, int max_seq_len, float scale, bool "
+           "causal";
+  }
+  static AttentionInputs inputs(const Tensor& q, const Tensor& q_rope, const Tensor& k,
+                                const Tensor& k_rope, const MaybeTensor& block_table,
+                                const MaybeTensor& seq_lens, const MaybeTensor& cu_seqlens_q,
+                                int64_t max_q_len, int64_t max_seq_len, double scale, bool causal) {
+    AttentionInputs in{kName, q,         k,           k,     block_table, seq_lens, cu_seqlens_q,
+                       {},    max_q_len, max_seq_len, scale, causal,      -1,       0};
+    in.q_rope = q_rope;
+    in.k_rope = k_rope;
+    return in;
+  }
 };
 
 template <class Which, class Arguments>
@@ -33,14 +61,14 @@ struct AttentionOp;
 template <class Which, class... Arguments>
 struct AttentionOp<Which, List<Arguments...>> {
   static Tensor plain(Arguments... arguments) {
-    AttentionCall call({Which::kName, arguments...});
+    AttentionCall call(Which::inputs(arguments...));
     Tensor out = call.new_out();
     run(call, arguments..., out, MaybeTensor());
     return out;
   }
 
   static std::tuple<Tensor, Tensor> with_lse(Arguments... arguments) {
-    AttentionCall call({Which::kName, arguments...});
+    AttentionCall call(Which::inputs(arguments...));
     Tensor out = call.new_out(), lse = call.new_lse();
     run(call, arguments..., out, MaybeTensor(lse));
     return {out, lse};
@@ -51,7 +79,7 @@ struct AttentionOp<Which, List<Arguments...>> {
   }
 
   static void into_with_lse(Arguments... arguments, Tensor out, MaybeTensor lse) {
-    AttentionCall call({Which::kName, arguments...});
+    AttentionCall call(Which::inputs(arguments...));
     call.check_results(out, lse);
     run(call, arguments..., out, lse);
   }
@@ -65,7 +93,6 @@ struct AttentionOp<Which, List<Arguments...>> {
     library.def((op + ".out" + given + written + ") -> ()").c_str());
     library.def((op + ".lse_out" + given + written + ", Tensor(b!) lse) -> ()").c_str());
     library.def(("_" + op + "_library" + given + program).c_str());
-    library.def(("_" + op + "_around" + given + program).c_str());
   }
 
   static void implement(torch::stable::detail::StableLibrary& library) {
@@ -86,8 +113,7 @@ struct AttentionOp<Which, List<Arguments...>> {
     const Way way = call.way();
     if (way == Way::kNobody) return;
     if (way == Way::kKernel) return call.launch(out, lse);
-    const std::string kind = way == Way::kLibrary ? "_library" : "_around";
-    const std::string op = std::string("mirage_kernels::_") + Which::kName + kind;
+    const std::string op = std::string("mirage_kernels::_") + Which::kName + "_library";
     StableIValue stack[] = {torch::stable::detail::from(arguments)...,
                             torch::stable::detail::from(out), torch::stable::detail::from(lse)};
     const auto status = torch_call_dispatcher(op.c_str(), "", stack, TORCH_ABI_VERSION);
@@ -98,6 +124,10 @@ struct AttentionOp<Which, List<Arguments...>> {
 using GqaOp = AttentionOp<Gqa, List<Tensor, Tensor, Tensor, MaybeTensor, MaybeTensor, MaybeTensor,
                                     MaybeTensor, int64_t, int64_t, double, bool, int64_t, double>>;
 
+using MlaDecodeOp =
+    AttentionOp<MlaDecode, List<Tensor, Tensor, Tensor, Tensor, MaybeTensor, MaybeTensor,
+                                MaybeTensor, int64_t, int64_t, double, bool>>;
+
 using QkNormAttentionOp =
     AttentionOp<QkNormAttention,
                 List<Tensor, Tensor, Tensor, MaybeTensor, MaybeTensor, MaybeTensor, MaybeTensor,
@@ -107,6 +137,7 @@ using QkNormAttentionOp =
 void implement(torch::stable::detail::StableLibrary& library) {
   GqaOp::implement(library);
   QkNormAttentionOp::implement(library);
+  MlaDecodeOp::implement(library);
 }
 
 }  // namespace
@@ -115,6 +146,7 @@ void implement(torch::stable::detail::StableLibrary& library) {
 STABLE_TORCH_LIBRARY_FRAGMENT(mirage_kernels, m) {
   mirage::GqaOp::define(m);
   mirage::QkNormAttentionOp::define(m);
+  mirage::MlaDecodeOp::define(m);
 }
 
 STABLE_TORCH_LIBRARY_IMPL(mirage_kernels, CUDA, m) { mirage::implement(m); }

@@ -15,7 +15,8 @@ constexpr int kNearestShown = 3;
 
 bool same(const char* a, const char* b) { return std::strcmp(a, b) == 0; }
 
-bool same_dims(const Kernel& kernel, const KernelQuery& query) {
+template <class Row>
+bool same_dims(const Row& kernel, const KernelQuery& query) {
   if (kernel.dim_count != query.dim_count) return false;
   for (int i = 0; i < query.dim_count; ++i) {
     if (kernel.dims[i].size != query.dims[i].size) return false;
@@ -44,15 +45,10 @@ void write_dims(std::ostream& text, const StaticDim* dims, int count) {
 std::vector<Kernel> every_kernel() {
   std::vector<Kernel> kernels(kKernels, kKernels + kKernelCount);
   for (int i = 0; i < kAttentionKernelCount; ++i) {
-    const AttentionKernel& kernel = kAttentionKernels[i];
-    kernels.push_back({kernel.recipe,
-                       kernel.dtype,
-                       {{"D", kernel.D}},
-                       1,
-                       nullptr,
-                       kernel.name,
-                       0,
-                       kernel.options});
+    const AttentionKernel& row = kAttentionKernels[i];
+    Kernel kernel{row.recipe, row.dtype, {}, row.dim_count, nullptr, row.name, 0, row.options};
+    std::copy_n(row.dims, row.dim_count, kernel.dims);
+    kernels.push_back(kernel);
   }
   return kernels;
 }
@@ -88,7 +84,7 @@ const Kernel* find_kernel(const KernelQuery& query) {
 const AttentionKernel* find_attention_kernel(const KernelQuery& query) {
   for (int i = 0; i < kAttentionKernelCount; ++i) {
     const AttentionKernel& kernel = kAttentionKernels[i];
-    if (kernel.D == query.dims[0].size && same(kernel.dtype, query.dtype) &&
+    if (same_dims(kernel, query) && same(kernel.dtype, query.dtype) &&
         same(kernel.recipe, query.recipe)) {
       return &kernel;
     }

@@ -23,7 +23,7 @@ from mirage_kernels.generator.terminal import PROGRAM, Table, Terminal
 if TYPE_CHECKING:
     from mirage_kernels.generator.attention_bench import AttentionRow
 
-DEPTH = "D"
+DEPTH, LATENT_DEPTH = "D", "C"
 
 
 def is_attention(arguments: argparse.Namespace, chosen: Recipe | None) -> bool:
@@ -77,20 +77,25 @@ def _asked(
     if chosen is None:
         return listed
     own = [w for w in listed if w.recipe == chosen.name]
-    depths = [s.dims[DEPTH] for s in shapes] or sorted({w.depth for w in own})
+    depths = [_depth(s) for s in shapes] or sorted({w.depth for w in own})
     found = [w for w in own if w.depth in depths]
     missing = [d for d in depths if d not in {w.depth for w in own}]
     if not depths:
-        missing = [shape.dims[DEPTH] for shape in chosen.shapes]
+        missing = [_depth(shape) for shape in chosen.shapes]
     for depth in missing:
         found += usual(chosen.name, depth, arguments.m, dtypes)
     return found
 
 
+def _depth(shape: Shape) -> int:
+    """Return the elements of a head that are values."""
+    return shape.dims[DEPTH] if DEPTH in shape.dims else shape.dims[LATENT_DEPTH]
+
+
 def _is_compiled(workload: AttentionWorkload) -> bool:
     from mirage_kernels import kernel_table
 
-    wanted = (workload.recipe, workload.dtype.value, {DEPTH: workload.depth})
+    wanted = (workload.recipe, workload.dtype.value, workload.kernel_dims)
     return any((k.recipe, k.dtype, dict(k.dims)) == wanted for k in kernel_table())
 
 

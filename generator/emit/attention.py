@@ -32,6 +32,11 @@ class AttentionSource:
     header: Header
 
     @property
+    def is_wide(self) -> bool:
+        """Say whether a variant has tiles of many rows; types differ by variant then."""
+        return any(v.knobs.copiers for v in self.variants)
+
+    @property
     def symbol(self) -> str:
         """Name of the host function: recipe and file stem."""
         return f"{self.program.recipe}_{self.header.stem}"
@@ -47,7 +52,7 @@ def emit_attention(source: AttentionSource) -> str:
     writer.line()
     for line in (
         '#include "launch.h"',
-        '#include "tile/attention.cuh"',
+        f'#include "tile/attention{"_wide" if source.is_wide else ""}.cuh"',
         "",
         "namespace mirage::generated {",
         "namespace {",
@@ -56,7 +61,7 @@ def emit_attention(source: AttentionSource) -> str:
         writer.line(line)
     _constants(writer, source)
     _after(writer, source.program)
-    _kernel(writer, source.program)
+    _kernel(writer, source)
     _dispatch(writer, source)
     writer.line("}  // namespace")
     writer.line()
@@ -69,7 +74,11 @@ def emit_attention(source: AttentionSource) -> str:
 def _constants(writer: Writer, source: AttentionSource) -> None:
     program = source.program
     writer.line(f"using T = {TYPES[source.storage]};")
-    writer.line(f"constexpr int {program.roles.depth} = {program.depth};  // of a head")
+    rows = [(f"constexpr int {program.roles.depth} = {program.depth};", "of a head")]
+    if program.roles.more:
+        more = f"constexpr int {program.roles.more} = {program.more_depth};"
+        rows.append((more, "of keys, beside what are values too"))
+    writer.table(rows)
     writer.line()
     for variant in source.variants:
         knobs = ", ".join(f"k{camel(k)} = {v}" for k, v in variant.knobs.to_json().items())
@@ -77,24 +86,29 @@ def _constants(writer: Writer, source: AttentionSource) -> None:
             writer.line(f"static constexpr int {knobs};")
     writer.line()
     writer.line("template <class Knobs>")
-    writer.line(f"using Work = tile::AttentionWork<T, {program.roles.depth}, Knobs>;")
+    depths = [program.roles.depth, "Knobs", *([program.roles.more] if program.roles.more else [])]
+    work = "AttentionWorkOf" if source.is_wide else "AttentionWork"
+    writer.line(f"using Work = tile::{work}<T, {', '.join(depths)}>;")
     writer.line()
 
 
-def _kernel(writer: Writer, program: AttentionProgram) -> None:
+def _kernel(writer: Writer, source: AttentionSource) -> None:
+    program = source.program
     writer.line("template <class Knobs>")
     bounds = "Work<Knobs>::kThreads, Work<Knobs>::kBlocks"
     writer.line(f"__global__ void __launch_bounds__({bounds})")
     with writer.block(f"    {program.recipe}(const __grid_constant__ AttentionArgs args) {{"):
-        _prologue(writer, program)
+        _prologue(writer, source)
         with writer.block("while (work.next_part()) {"):
-            _part(writer, program)
+            _part(writer, source)
     writer.line()
 
 
-def _prologue(writer: Writer, program: AttentionProgram) -> None:
-    writer.line("constexpr int kRows = Knobs::kRows;")
-    writer.line("extern __shared__ __align__(128) char shared[];")
+def _prologue(writer: Writer, source: AttentionSource) -> None:
+    program = source.program
+    if not source.is_wide:
+        writer.line("constexpr int kRows = Knobs::kRows;")
+    writer.line(f"extern __shared__ __align__({1024 if source.is_wide else 128}) char shared[];")
     scalars = ((n, f"const float {n} = args.scalars[{i}];") for i, n in enumerate(program.scalars))
     numbers = ((n, f"const int {n} = args.integers[{i}];") for i, n in enumerate(program.integers))
     used = {a for s in (*program.before, *program.loop, *program.after) for a in s.args}
@@ -105,18 +119,28 @@ def _prologue(writer: Writer, program: AttentionProgram) -> None:
     writer.line("Work<Knobs> work(args, shared);")
 
 
-def _part(writer: Writer, program: AttentionProgram) -> None:
+def _carried(source: AttentionSource) -> tuple[str, str, str]:
+    """Return the types of peaks, sums and products."""
+    if source.is_wide:
+        work = "typename Work<Knobs>::"
+        return f"{work}Peaks", f"{work}Sums", f"{work}Product"
+    product = f"tile::ValueProduct<{source.program.roles.depth}, kRows>"
+    return "tile::RowPeaks<kRows>", "tile::RowSums<kRows>", product
+
+
+def _part(writer: Writer, source: AttentionSource) -> None:
     """Write what runs once per part, and its loop over steps of keys."""
+    program = source.program
+    peaks, sums, products = _carried(source)
     carried = [
-        (f"tile::RowPeaks<kRows> {program.peak};", program.sum.type),
-        (f"tile::RowSums<kRows> {program.sum.name};", program.sum.type),
-        (
-            f"tile::ValueProduct<{program.roles.depth}, kRows> {program.product.name};",
-            program.product.type,
-        ),
+        (f"{peaks} {program.peak};", program.sum.type),
+        (f"{sums} {program.sum.name};", program.sum.type),
+        (f"{products} {program.product.name};", program.product.type),
     ]
     rows = [_row(s, program) for s in program.before]
     rows.append((f"work.keep({program.kept});", "for all steps of the part"))
+    if program.more_kept:
+        rows.append((f"work.keep_more({program.more_kept});", ""))
     writer.table([*rows, *((code, _dims(program, type_)) for code, type_ in carried)])
     with writer.block("while (work.next_step()) {"):
         writer.table([_row(s, program) for s in program.loop])
@@ -210,17 +234,29 @@ def _raise(s: Step, args: Sequence[str], program: AttentionProgram) -> str:
     return f"tile::raise({s.out}, {args[0]}, {', '.join(c.name for c in carried)});"
 
 
+def _late(late: bool) -> str:
+    return "unread_" if late else ""
+
+
 LINES: dict[Do, Callable[[Step, Sequence[str], AttentionProgram], str]] = {
-    Do.QUERIES: lambda s, args, p: f"const auto {s.out} = work.queries();",
-    Do.KEYS: lambda s, args, p: f"const auto {s.out} = work.keys();",
+    Do.QUERIES: lambda s, args, p: (
+        f"const auto {s.out} = work.{_late(p.reads_queries_late)}queries();"
+    ),
+    Do.KEYS: lambda s, args, p: f"const auto {s.out} = work.{_late(p.reads_late)}keys();",
+    Do.MORE_QUERIES: lambda s, args, p: f"const auto {s.out} = work.more_queries();",
+    Do.MORE_KEYS: lambda s, args, p: f"const auto {s.out} = work.more_keys();",
     Do.LENGTH: lambda s, args, p: f"const int {s.out} = work.seq_len();",
     Do.VECTOR: lambda s, args, p: f"const auto {s.out} = work.vector({p.vectors.index(args[0])});",
+    Do.ROW_VECTORS: lambda s, args, p: (
+        f"const auto {s.out} = work.row_vectors({p.vectors.index(args[0])});"
+    ),
     Do.KEY_POSITIONS: lambda s, args, p: f"const auto {s.out} = work.key_positions();",
     Do.ROW_TOKENS: lambda s, args, p: f"const auto {s.out} = work.row_tokens();",
     Do.TOKEN_COUNT: lambda s, args, p: f"const int {s.out} = work.token_count();",
     Do.MAP: _map,
     Do.LINE_SUM: lambda s, args, p: f"const auto {s.out} = tile::line_sum({', '.join(args)});",
     Do.SCORES: lambda s, args, p: f"const auto {s.out} = work.scores({args[0]});",
+    Do.MORE_SCORES: lambda s, args, p: f"const auto {s.out} = work.more_scores({args[0]});",
     Do.RAISE: _raise,
     Do.SUM: lambda s, args, p: f"tile::sum_over_keys({s.out}, {args[0]});",
     Do.PRODUCT: lambda s, args, p: f"tile::contract_values({s.out}, work.values(), {args[1]});",
@@ -232,22 +268,27 @@ def _dispatch(writer: Writer, source: AttentionSource) -> None:
     """Write which variant serves a call: its launch and its workspace ask the same question."""
     writer.line("template <class Call>")
     with writer.block("auto with_knobs(const AttentionArgs& args, Call call) {"):
-        writer.line("const int64_t rows = static_cast<int64_t>(args.q_len) * args.G;")
+        if any(v.bucket for v in source.variants):
+            writer.line("const int64_t rows = static_cast<int64_t>(args.q_len) * args.G;")
         for variant in source.variants:
-            guard = f"if (rows <= {variant.bucket}) " if variant.bucket else ""
+            conditions = [f"rows <= {variant.bucket}"] if variant.bucket else []
+            if variant.few_segments:
+                conditions.append(f"tile::has_few_segments<{variant.knobs.rows}>(args)")
+            guard = f"if ({' && '.join(conditions)}) " if conditions else ""
             writer.line(f"{guard}return call({variant.name}{{}});")
     writer.line()
 
 
 def _host(writer: Writer, source: AttentionSource) -> None:
     """Write the functions that the dispatch table names: launch, and bytes of the workspace."""
-    launch = f"tile::launch_attention<Work<Knobs>>({source.program.recipe}<Knobs>, args, stream)"
+    of = "_of" if source.is_wide else ""
+    call = f"launch_attention{of}<Work<Knobs>>({source.program.recipe}<Knobs>, args, stream)"
     parameters = "(const AttentionArgs& args, cudaStream_t stream)"
     with _function(writer, f"cudaError_t {source.symbol}{parameters}"):
-        writer.line(f"return {launch};")
+        writer.line(f"return tile::{call};")
     writer.line()
     with _function(writer, f"int64_t {source.symbol}_workspace(const AttentionArgs& args)"):
-        writer.line("return tile::attention_workspace<Work<Knobs>>(args);")
+        writer.line(f"return tile::attention_workspace{of}<Work<Knobs>>(args);")
 
 
 @contextmanager

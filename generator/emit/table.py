@@ -32,11 +32,11 @@ class Entry:
 
 @dataclass(frozen=True)
 class AttentionEntry:
-    """One attention kernel; `depth` is its only static extent."""
+    """One attention kernel."""
 
     recipe: str
     dtype: str
-    depth: int
+    dims: Mapping[str, int]
     stem: str
     options: tuple[str, ...] = ()
 
@@ -70,8 +70,7 @@ def emit_table(
     writer.line()
     with _array(writer, "Kernel kKernels", len(ordered)):
         for entry in ordered:
-            dims = ", ".join(f'{{"{name}", {size}}}' for name, size in entry.dims.items())
-            writer.line(f'{{"{entry.recipe}", "{entry.dtype}", {{{dims}}}, {len(entry.dims)},')
+            writer.line(f'{{"{entry.recipe}", "{entry.dtype}", {_dims(entry.dims)},')
             writer.line(f' generated::{entry.symbol}, "{entry.recipe}/{entry.stem}",')
             writer.line(f' {entry.max_tokens}, "{" ".join(entry.options)}"}},')
     writer.line(f"const int kKernelCount = {len(ordered)};")
@@ -83,12 +82,18 @@ def emit_table(
     return writer.text()
 
 
+def _dims(dims: Mapping[str, int]) -> str:
+    """Return static extents and how many there are."""
+    sizes = ", ".join(f'{{"{name}", {size}}}' for name, size in dims.items())
+    return f"{{{sizes}}}, {len(dims)}"
+
+
 def _attention(writer: Writer, entries: Sequence[AttentionEntry]) -> None:
     """Write the table of attention."""
     with _array(writer, "AttentionKernel kAttentionKernels", len(entries)):
         for entry in entries:
             call = f"generated::{entry.symbol}"
-            writer.line(f'{{"{entry.recipe}", "{entry.dtype}", {entry.depth},')
+            writer.line(f'{{"{entry.recipe}", "{entry.dtype}", {_dims(entry.dims)},')
             writer.line(f" {call},")
             writer.line(f" {call}_workspace,")
             writer.line(f' "{entry.recipe}/{entry.stem}", "{" ".join(entry.options)}"}},')

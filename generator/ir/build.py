@@ -129,17 +129,19 @@ def _retype(body: Graph, inputs: Sequence[TensorType]) -> Graph:
 _COMPUTED = (Kind.ELEMENTWISE, Kind.CONTRACT, Kind.REDUCE, Kind.STABILISER, Kind.CARRY)
 
 
-def with_precision(block: Graph, storage: DType) -> Graph:
+def with_precision(block: Graph, storage: DType, *, squares: bool = True) -> Graph:
     """Return `block` with the element type of every intermediate chosen.
 
     Operands of a contraction are in `storage`, as the tensor cores take them; every other real
-    intermediate is fp32: accumulators always, and elementwise values until they are stored.
+    intermediate is fp32: accumulators always, and elementwise values until they are stored. Without
+    `squares`, products of a value with itself are not taken by tensor cores, and it is fp32 too.
     """
     nodes = []
     for node in block.nodes:
         kind = OPS[node.op].kind
         if kind in _COMPUTED:
-            feeds_contraction = any(u.op == "contract" for u in block.users(node.name))
+            users = [u for u in block.users(node.name) if u.op == "contract"]
+            feeds_contraction = any(squares or len({*u.args}) > 1 for u in users)
             old = node.out.type.dtype
             new = storage if feeds_contraction else DType.FP32
             type_ = replace(node.out.type, dtype=new if old.is_real else old)

@@ -39,8 +39,9 @@ class AttentionRoles:
     keys: str  # looped over, and split between blocks
     depth: str  # contracted for the scores; the values have it too
     rows: tuple[str, ...]  # of queries only: tokens of a sequence if it has any, heads of a group
-    heads: str  # of keys and values
+    heads: str  # of keys and values; "" if there is one, without a dim
     sequences: str
+    more: str = ""  # contracted for the scores too, where the values are not as long as the keys
 
     @property
     def tokens(self) -> str:
@@ -55,6 +56,7 @@ class AttentionRoles:
     def held(self, type_: TensorType) -> Held | None:
         """Return what a value with these dims is; None if the plan has no place for it."""
         letters = {self.keys: "k", self.depth: "d", self.heads: "", self.sequences: ""}
+        letters |= {self.more: "d"} if self.more else {}
         letters |= dict.fromkeys(self.rows, "r")
         return _HELD.get(frozenset("".join(letters.get(d, "?") for d in type_.names)))
 
@@ -65,8 +67,9 @@ class AttentionRoles:
 
     def to_json(self) -> dict[str, Json]:
         """Return the roles as JSON data."""
-        one = {"keys": self.keys, "depth": self.depth}
-        return {**one, "rows": [*self.rows], "heads": self.heads, "sequences": self.sequences}
+        one: dict[str, Json] = {"keys": self.keys, "depth": self.depth, "rows": [*self.rows]}
+        one |= {"heads": self.heads, "sequences": self.sequences}
+        return one | ({"more": self.more} if self.more else {})
 
 
 _HELD = {
@@ -80,6 +83,10 @@ _HELD = {
 }
 
 
+# Elements of a head up to which a warp holds lines that it sums and multiplies both.
+WIDEST_SUMMED = 192
+WIDEST_QUERIES = 128
+
 Literal = float | int | str  # an fp32 constant, an int32 one, a dim's extent by its name
 
 
@@ -89,13 +96,17 @@ class Do(Enum):
     QUERIES = "queries"  # the part's tile of queries
     KEYS = "keys"  # the step's lines of the keys
     LENGTH = "length"  # of the part's sequence, in keys
-    VECTOR = "vector"  # an input along the depth only
+    VECTOR = "vector"  # an input along the depth only; the part's line if heads have their own
+    ROW_VECTORS = "row vectors"  # the lines of an input by query heads, one per query row
     KEY_POSITIONS = "key positions"  # 0, 1, .. along the keys
     ROW_TOKENS = "row tokens"  # 0, 1, .. along the query tokens
     TOKEN_COUNT = "token count"  # how many query tokens the part's sequence has
     MAP = "map"  # elementwise, broadcast by kind
     LINE_SUM = "line sum"  # of the products of two tiles, or of one tile, along the depth
     SCORES = "scores"  # the step's keys times the kept queries
+    MORE_QUERIES = "more queries"  # what the queries have along a dim that the values lack
+    MORE_KEYS = "more keys"  # the same of the step's keys
+    MORE_SCORES = "more scores"  # their product
     RAISE = "raise"  # the running peak; all that is carried is rescaled to it
     SUM = "sum"  # the carried sum += sum over the step's keys
     PRODUCT = "product"  # the carried product += values times weights
@@ -137,14 +148,33 @@ class AttentionProgram:
     tensors: Mapping[str, str]  # role -> input: queries, keys, values
     scalars: tuple[str, ...]  # fp32 inputs without dims, in recipe order
     integers: tuple[str, ...]  # the same of int32
-    vectors: tuple[str, ...]  # inputs along the depth only, in recipe order
+    vectors: tuple[str, ...]  # inputs along the depth, by head or for all, in recipe order
     output: str
     depth: int  # extent of the contracted dim
     literals: Mapping[str, Literal]  # of constants and extents, by name
     before: tuple[Step, ...]  # once per part
     kept: str  # the operand that all steps multiply their keys with
+    more_kept: str  # the same along the dim that the values lack; "" if there is none
+    more_depth: int  # extent of that dim
     peak: str
     sum: Carried
     product: Carried
     loop: tuple[Step, ...]  # once per step of keys
     after: tuple[Step, ...]  # once per element of the result
+
+    @property
+    def reads_late(self) -> bool:
+        """Say whether lines stay where they lie until each use, chunk by chunk.
+
+        A warp has no registers for keys that it computes with, for long ones that it sums too, or
+        for latents.
+        """
+        made = [s for s in self.loop if s.do is Do.MAP]
+        computed = any(self.roles.held(s.type) is Held.KEYS for s in made)
+        summed = any(s.do is Do.LINE_SUM for s in self.loop)
+        return bool(self.roles.more) or computed or (summed and self.depth > WIDEST_SUMMED)
+
+    @property
+    def reads_queries_late(self) -> bool:
+        """Say the same of queries alone, which a warp would hold while the first copies start."""
+        return self.reads_late or self.depth > WIDEST_QUERIES

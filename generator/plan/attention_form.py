@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from mirage_kernels.generator.errors import PlanError
 from mirage_kernels.generator.ir import DType, Graph, Node, Phase, phases_of
 from mirage_kernels.generator.plan.attention import AttentionRoles, Carried, Held
-from mirage_kernels.generator.plan.attention_roles import attention_roles, scores_of
+from mirage_kernels.generator.plan.attention_latent import score_products
+from mirage_kernels.generator.plan.attention_roles import attention_roles
 
 
 @dataclass(frozen=True)
@@ -18,6 +19,9 @@ class Form:
     scores: Node  # the product of keys and queries
     scored: str  # its side of the keys
     kept: str  # its side of the queries, the same for all steps of a part
+    more: Node | None  # the product along a dim that the values lack
+    more_scored: str  # its sides
+    more_kept: str
     peak: Node
     sum: Carried
     product: Carried
@@ -40,7 +44,7 @@ class _Reader:
     def __init__(self, node: Node, body: Graph) -> None:
         self.body, self.phases = body, phases_of(body)
         self.roles = attention_roles(node, body)
-        self.scores = scores_of(body, self.roles.keys)
+        self.scores, self.more = score_products(body, self.roles.keys)
 
     def form(self) -> Form:
         peak = self.only("peak", "running peak")
@@ -49,7 +53,8 @@ class _Reader:
             self.only("contract", "product over keys"),
         )
         values, weights = self.operands_of_product(product)
-        scored, kept = self.operands_of_scores()
+        scored, kept = self.operands_of_scores(self.scores)
+        more_scored, more_kept = self.operands_of_scores(self.more) if self.more else ("", "")
         for name, looker in ((peak.args[0], peak), (summed.args[0], summed)):
             if self.held(name) is not Held.SCORES:
                 raise PlanError(f"{looker.name} looks along keys of {name}, which are no scores")
@@ -59,6 +64,9 @@ class _Reader:
             scores=self.scores,
             scored=scored,
             kept=kept,
+            more=self.more,
+            more_scored=more_scored,
+            more_kept=more_kept,
             peak=peak,
             sum=carried[0],
             product=carried[1],
@@ -81,21 +89,24 @@ class _Reader:
         return found[0]
 
     def operands_of_product(self, node: Node) -> tuple[str, str]:
-        """Return the values, an input that is used for nothing else, and their weights."""
+        """Return the values and their weights.
+
+        They are an input that is used for nothing else, or the keys as they are.
+        """
         values, weights = sorted(node.args, key=lambda a: self.held(a) is not Held.KEYS)
         if [self.held(values), self.held(weights)] != [Held.KEYS, Held.SCORES]:
             raise PlanError(f"{node.name} is no product of values and weights")
         made = self.body.producers[values]
-        others = [n.name for n in self.body.users(values) if n is not node]
+        lookers = [node, self.scores] if self.more else [node]
+        others = [n.name for n in self.body.users(values) if n not in lookers]
         if made.op != "input" or made.loop_cut != self.roles.keys or others:
             words = f"used by {others[0]}" if others else "computed"
             raise PlanError(f"{values}, which {node.name} multiplies, is {words}")
         self.require_storage(weights, node)
         return values, weights
 
-    def operands_of_scores(self) -> tuple[str, str]:
+    def operands_of_scores(self, node: Node) -> tuple[str, str]:
         """Return the keys' side, and the queries', which stays for all steps of a part."""
-        node = self.scores
         if self.phases[node.name] is not Phase.LOOP:
             raise PlanError(f"{node.name}, the product with queries, is not in the loop")
         scored, kept = sorted(node.args, key=lambda a: self.held(a) is not Held.KEYS)

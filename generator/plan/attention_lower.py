@@ -92,10 +92,12 @@ class _Lowering:
             integers=self.inputs_without_dims(DType.INT32),
             vectors=self.vectors(),
             output=self.graph.outputs[0],
-            depth=self.body.values[form.kept].type.dim(depth).size,
+            depth=self.depth_of(form.kept, depth),
             literals=self.literals,
-            before=needed(self.steps[Phase.BEFORE], {form.kept, *self.used_later()}),
+            before=needed(self.steps[Phase.BEFORE], {*self.kept(), *self.used_later()}),
             kept=form.kept,
+            more_kept=form.more_kept,
+            more_depth=self.depth_of(form.more_kept, self.roles.more) if form.more else 0,
             peak=form.peak.name,
             sum=form.sum,
             product=form.product,
@@ -103,13 +105,19 @@ class _Lowering:
             after=needed(self.steps[Phase.JOINED], stored),
         )
 
+    def kept(self) -> set[str]:
+        return {self.form.kept, self.form.more_kept} - {""}
+
+    def depth_of(self, name: str, dim: str) -> int:
+        return self.body.values[name].type.dim(dim).size
+
     # The kernel's arguments.
 
     def tensors(self) -> dict[str, str]:
         found = {"values": self.tensor[self.form.values]}
         for phase in (Phase.BEFORE, Phase.LOOP):
             for s in self.steps[phase]:
-                if s.do in (Do.QUERIES, Do.KEYS):
+                if s.do in (Do.QUERIES, Do.KEYS, Do.MORE_QUERIES, Do.MORE_KEYS):
                     found[s.do.value] = self.tensor[s.out]
         return found
 
@@ -118,8 +126,13 @@ class _Lowering:
         return tuple(n for n, type_ in types.items() if not type_.dims and type_.dtype is dtype)
 
     def vectors(self) -> tuple[str, ...]:
-        depth = (self.roles.depth,)
-        return tuple(n.name for n in self.graph.inputs if n.out.type.names == depth)
+        wanted = {*self.vector_dims().values()}
+        return tuple(n.name for n in self.graph.inputs if n.out.type.names in wanted)
+
+    def vector_dims(self) -> dict[str, tuple[str, ...]]:
+        """Return the dims of inputs along the depth: of all heads, of the cache's, of the rows'."""
+        heads, depth = self.roles.heads, self.roles.depth
+        return {"all": (depth,), "heads": (heads, depth), "rows": (heads, self.roles.group, depth)}
 
     # Node by node.
 
@@ -156,12 +169,13 @@ class _Lowering:
         elif made.op == "iota":
             self.positions(node, made)
         elif held is Held.KEYS and looped:
-            if node.name != self.form.values:
-                self.add(Do.KEYS, node)
-        elif held is Held.QUERIES and set(node.out.type.names) == set(self.query_dims()):
-            self.add(Do.QUERIES, node)
-        elif held is Held.DEPTH_VECTOR and len(node.out.type.dims) == 1:
-            self.add(Do.VECTOR, node, (made.name,))
+            if node.name != self.form.values or self.form.more:
+                self.add(Do.MORE_KEYS if self.is_more(node) else Do.KEYS, node)
+        elif held is Held.QUERIES and set(node.out.type.names) == self.query_dims(node):
+            self.add(Do.MORE_QUERIES if self.is_more(node) else Do.QUERIES, node)
+        elif node.out.type.names in self.vector_dims().values():
+            rows = node.out.type.names == self.vector_dims()["rows"]
+            self.add(Do.ROW_VECTORS if rows else Do.VECTOR, node, (made.name,))
         elif dtype is DType.INT32 and node.out.type.names == (self.roles.sequences,):
             self.add(Do.LENGTH, node)
         elif node.out.type.dims:
@@ -175,8 +189,13 @@ class _Lowering:
         else:
             raise PlanError(f"{node.name}: positions along {made.over} are not planned")
 
-    def query_dims(self) -> tuple[str, ...]:
-        return (self.roles.sequences, *self.roles.rows, self.roles.heads, self.roles.depth)
+    def is_more(self, node: Node) -> bool:
+        return self.roles.more in node.out.type.names
+
+    def query_dims(self, node: Node) -> set[str]:
+        roles = self.roles
+        depth = roles.more if self.is_more(node) else roles.depth
+        return {roles.sequences, *roles.rows, roles.heads, depth} - {""}
 
     def elementwise(self, node: Node) -> None:
         if self.phases[node.name] is not Phase.JOINED:
@@ -206,6 +225,8 @@ class _Lowering:
             self.add(Do.PRODUCT, node, (form.values, form.weights))
         elif node is form.scores:
             self.add(Do.SCORES, node, (form.scored,))
+        elif node is form.more:
+            self.add(Do.MORE_SCORES, node, (form.more_scored,))
         else:
             self.line_sum(node)
 

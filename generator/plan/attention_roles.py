@@ -7,38 +7,41 @@ from collections.abc import Iterator
 from mirage_kernels.generator.errors import PlanError
 from mirage_kernels.generator.ir import OPS, Dim, Graph, Kind, Node
 from mirage_kernels.generator.plan.attention import AttentionRoles
+from mirage_kernels.generator.plan.attention_latent import score_products
 
 
 def attention_roles(node: Node, body: Graph) -> AttentionRoles:
     """Return the roles of the dims of one kernel; `body` is its graph without thread graphs.
 
     The loop's dim is that of the keys, and the blocks split it. What a product contracts besides is
-    the depth. Keys are stored by sequence, position, head and depth; queries by sequence, perhaps
-    token, head, head of the group, and depth. Raises PlanError where a muGraph is not of this form.
+    the depth. Keys are stored by sequence, position, perhaps head, and depth; queries by sequence,
+    perhaps token, head, head of the group, and depth. Raises PlanError where a muGraph is not of
+    this form.
     """
     keys = _keys(node, body)
-    scores = scores_of(body, keys)
+    scores, more = score_products(body, keys)
     depth = scores.over
     of_keys, of_queries = _lines(scores, body, keys)
-    if len(of_keys) != 4 or (of_keys[1].name, of_keys[3].name) != (keys, depth):
+    if len(of_keys) not in (3, 4) or (of_keys[1].name, of_keys[-1].name) != (keys, depth):
         names = ", ".join(d.name for d in of_keys)
         raise PlanError(f"keys are stored as [{names}], not by sequence, {keys}, head and {depth}")
-    sequences, _, heads, _ = of_keys
+    sequences, heads = of_keys[0], of_keys[2:-1]
     rows = tuple(d for d in of_queries if d not in of_keys)
-    wanted = [sequences, *rows[:-1], heads, *rows[-1:], of_keys[3]]
+    wanted = [sequences, *rows[:-1], *heads, *rows[-1:], of_keys[-1]]
     if not 1 <= len(rows) <= 2 or list(of_queries) != wanted:
         names = ", ".join(d.name for d in of_queries)
         raise PlanError(f"queries are stored as [{names}], not by sequence, token, head and group")
-    for dim in (*of_keys[:3], *rows):
+    for dim in (*of_keys[:-1], *rows):
         if not dim.dynamic:
             raise PlanError(
                 f"{dim.name} is static, this plan takes all dims but {depth} at run time",
                 f'name it in the recipe: dynamic={{"{dim.name}": ...}}',
             )
-    if of_keys[3].dynamic:
+    if of_keys[-1].dynamic:
         raise PlanError(f"{depth} is dynamic, this plan takes its extent when it is compiled")
     row_names = tuple(d.name for d in rows)
-    return AttentionRoles(keys, depth, row_names, heads.name, sequences.name)
+    head = heads[0].name if heads else ""
+    return AttentionRoles(keys, depth, row_names, head, sequences.name, more.over if more else "")
 
 
 def _keys(node: Node, body: Graph) -> str:
@@ -52,21 +55,6 @@ def _keys(node: Node, body: Graph) -> str:
         words = f"split {', '.join(split)}" if split else "split nothing"
         raise PlanError(f"{node.name}: its blocks {words}, this plan splits {loop.dim}")
     return loop.dim
-
-
-def scores_of(body: Graph, keys: str) -> Node:
-    """Return the product of keys and queries: of one operand along the keys and one that is not."""
-    found = [
-        node
-        for node in body.of("contract")
-        if node.over != keys
-        and [keys in body.values[a].type.names for a in node.args].count(True) == 1
-        and len({d for a in node.args for d in body.values[a].type.names}) > 3
-    ]
-    if len(found) != 1:
-        names = " and ".join(n.name for n in found) or "none"
-        raise PlanError(f"this plan has one product of keys and queries, the muGraph {names}")
-    return found[0]
 
 
 def _lines(scores: Node, body: Graph, keys: str) -> tuple[tuple[Dim, ...], tuple[Dim, ...]]:

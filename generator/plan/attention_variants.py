@@ -7,24 +7,31 @@ place to be tuned.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from mirage_kernels.generator.errors import PlanError
 from mirage_kernels.generator.ir import Json, parts_of
 from mirage_kernels.generator.plan.attention import AttentionProgram, AttentionRoles
-from mirage_kernels.generator.plan.variants import RESERVED_BYTES, ROW_TILE
+from mirage_kernels.generator.plan.attention_wide import groups, wide_bytes, wide_knobs
+from mirage_kernels.generator.plan.variants import RESERVED_BYTES
 from mirage_kernels.generator.target import Target
 
-ROW_BUCKETS = (8, 16, 32)  # the N side of the tensor-core instruction comes in eights
-WIDEST_DEPTH = {16: 128, 32: 64}  # up to which a warp can hold the products of so many rows
+ROW_BUCKETS = (8, 16)  # the N side of the tensor-core instruction comes in eights
+WIDEST_DEPTH = {16: 128}  # up to which a warp can hold the products of so many rows
 KEYS = 16  # of one step of a warp: the M side of the instruction
 # Blocks of one multiprocessor and warps of each, in order of preference.
 CROWDS = ((2, 4), (1, 8), (1, 4), (1, 2))
+FEW_SEGMENTS = (1, 8)  # the same for calls of few segments with much to read for each
+FEW_SEGMENTS_ROWS = 8  # up to which: with more, such a block's registers do not suffice
 FEWEST_STAGES, MOST_STAGES = 2, 5  # of a warp's ring
 PADDED_DEPTH = 64  # lines of the ring are multiples of so many elements: 128 bytes
-ELEMENT_BYTES = 2
+ELEMENT_BYTES, FLOAT_BYTES, BARRIER_BYTES = 2, 4, 16
 REGISTER_QUERIES = 1024  # elements of queries that stay in registers, more lie in shared memory
-MOST_MEETING_BYTES = 17 * 1024  # of products that meet; larger ones meet in slices
+LONGEST_OF_CREWS = 128  # elements of a head up to which blocks push sums to one another
+MOST_CREW = 16  # blocks that do
+QUAD_BYTES = 32  # of four products, and of their rows' peaks and sums
+WARP_BYTES = 16  # where the place of a warp's products is noted
 ALIGNMENT = 128  # bytes
 UNITS_OF_A_PART = 3  # in proofs: passes of the loop that a block makes
 
@@ -38,10 +45,16 @@ class AttentionKnobs:
     warps: int  # a block's keys are dealt out to so many
     stages: int  # steps in flight per warp
     blocks: int  # of a multiprocessor
+    copiers: int = 0  # warps that only copy, where tiles have many rows
+
+    @property
+    def pass_keys(self) -> int:
+        """Return how many keys a block takes in one pass of its loop."""
+        return self.keys * (groups(vars(self)) if self.copiers else self.warps)
 
     def to_json(self) -> dict[str, Json]:
         """Return the knobs as JSON data."""
-        return dict(vars(self))
+        return {k: v for k, v in vars(self).items() if k != "copiers" or v}
 
 
 @dataclass(frozen=True)
@@ -50,11 +63,18 @@ class AttentionVariant:
 
     bucket: int
     knobs: AttentionKnobs
+    few_segments: bool = False  # for calls of few segments only, with much to read for each
 
     @property
     def name(self) -> str:
-        """The name of its knobs: `UpTo8Rows`, `AnyRows`."""
-        return f"UpTo{self.bucket}Rows" if self.bucket else "AnyRows"
+        """The name of its knobs: `UpTo8Rows`, `AnyRows`, `AnyRowsOfFewSegments`."""
+        rows = f"UpTo{self.bucket}Rows" if self.bucket else "AnyRows"
+        return f"{rows}OfFewSegments" if self.few_segments else rows
+
+    def to_json(self) -> dict[str, Json]:
+        """Return bucket and knobs as JSON data."""
+        few = int(self.few_segments)
+        return {"bucket": self.bucket, "few_segments": few, **self.knobs.to_json()}
 
     def tiles(self, roles: AttentionRoles) -> dict[str, int]:
         """Return the tile sizes of the muGraph that this variant runs, by `Axis.tile_key`.
@@ -62,64 +82,92 @@ class AttentionVariant:
         A pass of the loop is a step of every warp; blocks split the keys into whole passes. With
         several tokens a tile's rows are those of two tokens here: rows do not know of each other.
         """
-        unit = self.knobs.keys * self.knobs.warps
+        unit = self.knobs.pass_keys
         tokens = min(2, self.knobs.rows) if roles.tokens else 1
-        tiles = {roles.sequences: 1, roles.heads: 1, roles.group: self.knobs.rows // tokens}
+        tiles = {roles.sequences: 1, roles.group: self.knobs.rows // tokens}
+        if roles.heads:
+            tiles[roles.heads] = 1
         if roles.tokens:
             tiles[roles.tokens] = tokens
         return tiles | {roles.keys: unit, parts_of(roles.keys): UNITS_OF_A_PART * unit}
 
 
 def attention_variants(program: AttentionProgram, on: Target) -> tuple[AttentionVariant, ...]:
-    """Return one variant per bucket of rows; the last takes any number.
+    """Return one or two variants per bucket of rows; the last takes any number.
+
+    Where blocks share a multiprocessor, one with a single large block serves few long segments.
 
     Buckets of more rows than a block can hold are left away. Raises PlanError for a depth whose
     lines are not 16-byte aligned, and where the shortest ring does not fit in any case.
     """
-    if program.depth % 8:
-        raise PlanError(
-            f"{program.recipe}: lines of {program.depth} elements are not 16-byte aligned",
-            f"choose {program.roles.depth} as a multiple of 8",
-        )
+    for dim, depth in (
+        (program.roles.depth, program.depth),
+        (program.roles.more, program.more_depth),
+    ):
+        if depth % 8:
+            raise PlanError(
+                f"{program.recipe}: lines of {depth} elements are not 16-byte aligned",
+                f"choose {dim} as a multiple of 8",
+            )
     found: list[AttentionVariant] = []
     for rows in (r for r in ROW_BUCKETS if program.depth <= WIDEST_DEPTH.get(r, program.depth)):
-        knobs = _knobs(rows, program.depth, on.shared_bytes)
+        depths = (program.depth, program.more_depth)
+        knobs = _knobs(rows, depths, CROWDS, on.shared_bytes)
         if knobs is None:
             break
+        large = _knobs(rows, depths, (FEW_SEGMENTS,), on.shared_bytes)
+        if large and knobs.blocks > large.blocks and rows <= FEW_SEGMENTS_ROWS:
+            found.append(AttentionVariant(rows, large, few_segments=True))
         found.append(AttentionVariant(rows, knobs))
     if not found:
         raise PlanError(
             f"{program.recipe}: {FEWEST_STAGES} stages of {program.depth} elements need more "
             f"shared memory than the {on.shared_bytes} bytes of a block"
         )
-    return (*found[:-1], replace(found[-1], bucket=0))
+    wide = wide_knobs(program, on)
+    if wide:
+        return (*found, AttentionVariant(0, AttentionKnobs(**wide)))
+    widest = max(v.bucket for v in found)
+    return tuple(replace(v, bucket=0) if v.bucket == widest else v for v in found)
 
 
-def shared_bytes(knobs: AttentionKnobs, depth: int) -> int:
+def shared_bytes(knobs: AttentionKnobs, depth: int, more: int = 0) -> int:
     """Return the shared memory of one block: rings, what meets, kept queries.
 
+    `more` is what keys have beside the lines that are keys and values alike, 0 where they are not.
     `AttentionWork::kBytes` is the same number.
     """
-    pitch = -(-depth // PADDED_DEPTH) * PADDED_DEPTH * ELEMENT_BYTES
-    ring = knobs.warps * knobs.stages * knobs.keys * 2 * pitch  # keys and values
-    met = -(-(ring + _meeting_bytes(knobs, depth)) // ALIGNMENT) * ALIGNMENT
-    return met + (knobs.rows * pitch if knobs.rows * depth > REGISTER_QUERIES else 0)
+    if knobs.copiers:
+        return wide_bytes(vars(knobs), depth)
+    pitch = _pitch(depth)
+    ring = knobs.warps * knobs.stages * knobs.keys * (pitch + _pitch(more or depth))
+    met = ring + knobs.warps * (WARP_BYTES + knobs.rows * 2 * FLOAT_BYTES)
+    pushed = met + _crew_bytes(knobs.rows, depth)
+    kept = knobs.rows * (pitch + _pitch(more))
+    if knobs.rows * depth <= REGISTER_QUERIES:
+        kept = 0
+    return -(-pushed // ALIGNMENT) * ALIGNMENT + kept
 
 
-def _meeting_bytes(knobs: AttentionKnobs, depth: int) -> int:
-    """Return the bytes of warps' products, peaks and sums side by side, in fp32."""
-    lines, piece = knobs.warps * knobs.rows, depth
-    while lines * (piece + 4) * 4 > MOST_MEETING_BYTES and piece % (2 * ROW_TILE) == 0:
-        piece //= 2
-    return (lines * (piece + 4) + 2 * lines) * 4
+def _crew_bytes(rows: int, depth: int) -> int:
+    """Return the bytes of what blocks push to one another, and of the barrier that counts it."""
+    quads = rows * depth // 4 + MOST_CREW if depth <= LONGEST_OF_CREWS else 0
+    return quads * QUAD_BYTES + BARRIER_BYTES
 
 
-def _knobs(rows: int, depth: int, limit: int) -> AttentionKnobs | None:
+def _pitch(depth: int) -> int:
+    """Return the bytes of a line in shared memory."""
+    return -(-depth // PADDED_DEPTH) * PADDED_DEPTH * ELEMENT_BYTES
+
+
+def _knobs(
+    rows: int, depths: tuple[int, int], crowds: Sequence[tuple[int, int]], limit: int
+) -> AttentionKnobs | None:
     """Return the first crowd that has room for a ring, with the most stages; None: no room."""
-    for blocks, warps in CROWDS:
+    for blocks, warps in crowds:
         share = (limit + RESERVED_BYTES) // blocks - RESERVED_BYTES
         for stages in range(MOST_STAGES, FEWEST_STAGES - 1, -1):
             knobs = AttentionKnobs(rows, KEYS, warps, stages, blocks)
-            if shared_bytes(knobs, depth) <= share:
+            if shared_bytes(knobs, *depths) <= share:
                 return knobs
     return None

@@ -5,11 +5,14 @@ of them are too many to search through. What such a part sums along dims that ar
 within a tile, wherever the tile is: the parts are left out of the search, which then finds programs
 of a smaller spec, and put back into what it finds. A part has no product of two tensors and no exp:
 there the order of evaluation matters.
+
+Sums of inputs that are never cut, such as weights stored less 1, are parts of any spec: multiplying
+them out is what makes sums long.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from mirage_kernels.generator.ir import OPS, Graph, Kind, Node
@@ -47,7 +50,31 @@ def folded(spec: Graph, long: Collection[str]) -> tuple[Graph, Parts | None]:
         and n.out.type.dims
         and any(user.name not in inside for user in spec.users(n.name))
     ]
-    if not roots or spec.outputs[0] in inside:
+    return _without(spec, roots) if spec.outputs[0] not in inside else (spec, None)
+
+
+def shifted(spec: Graph, long: Collection[str]) -> tuple[Graph, Parts | None]:
+    """Return the spec with its sums of inputs as inputs, and these parts."""
+    inside: set[str] = set()
+    for node in spec.nodes:
+        whole = node.out.type.dtype.is_real and not {*node.out.type.names} & {*long}
+        within = node.op in ("add", "sub") and all(a in inside for a in node.args)
+        if whole and (node.op in ("input", "const") or within):
+            inside.add(node.name)
+    roots = [
+        n.name
+        for n in spec.nodes
+        if n.name in inside
+        and n.args
+        and n.out.type.dims
+        and any(user.name not in inside for user in spec.users(n.name))
+    ]
+    return _without(spec, roots)
+
+
+def _without(spec: Graph, roots: Sequence[str]) -> tuple[Graph, Parts | None]:
+    """Return the spec with some values as inputs, and the parts that make them."""
+    if not roots:
         return spec, None
     inputs = [Node("input", (), (spec.values[root],)) for root in roots]
     kept = _leading_to(spec, spec.outputs, stop=roots)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -13,7 +13,7 @@ from mirage_kernels.generator.meaning.oracle import keeps
 from mirage_kernels.generator.meaning.terms import Terms
 from mirage_kernels.generator.search.costs import Costs, nominal_sizes
 from mirage_kernels.generator.search.extract import Extraction, Program
-from mirage_kernels.generator.search.fold import Parts, folded
+from mirage_kernels.generator.search.fold import Parts, folded, shifted
 from mirage_kernels.generator.search.meanings import Meanings
 from mirage_kernels.generator.search.refine import Leaf, Refined
 from mirage_kernels.generator.search.settings import (
@@ -65,15 +65,23 @@ class Problem:
     _saturations: dict[Setting, Saturation] = field(default_factory=dict)
 
     def shortened(self) -> Problem:
-        """Return the problem; of a spec whose sums are too long to search, one without its parts.
+        """Return the problem without the sums of inputs; and, if it is long still, without parts.
 
         What is found then reads parts, which `fold.unfolded` puts back.
         """
-        places = self.terms.positions(self.target)
-        if sum(len(self.terms.table[place]) ** 2 for place in places) <= LONGEST_SUMS:
-            return self
-        spec, parts = folded(self.spec, self.long)
+        shorter = self.without(shifted)
+        return self.without(folded) if shorter.is_long else shorter
+
+    def without(self, fold: Callable[..., tuple[Graph, Parts | None]]) -> Problem:
+        """Return the problem without what a fold makes parts of; itself where there is none."""
+        spec, parts = fold(self.spec, self.long)
         return Problem(spec, self.limits, self.on, parts) if parts else self
+
+    @property
+    def is_long(self) -> bool:
+        """Say whether the spec's sums are too long to search."""
+        places = self.terms.positions(self.target)
+        return sum(len(self.terms.table[place]) ** 2 for place in places) > LONGEST_SUMS
 
     @cached_property
     def terms(self) -> Terms:

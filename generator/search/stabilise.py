@@ -249,7 +249,7 @@ class _Kernels(_Rewrite):
         """Rebuild a block graph; partial sums are stored with their peaks."""
         assert node.body is not None
         rewrite = _Block(node.body, self)
-        body = with_precision(rewrite.run(node.args), self.storage)
+        body = with_precision(rewrite.run(node.args), self.storage, squares=False)
         outs = list(node.outs)
         names = [self.builder.free_name(f"{peak}_stored") for peak in rewrite.peaks]
         for name, inner in zip(names, body.outputs[len(outs) :], strict=True):

@@ -78,14 +78,19 @@ def test_without_results_there_are_no_tables(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "recipe", ["gqa", "sliding_window_attention", "gqa_full", "qk_norm_attention"]
+    "recipe",
+    [
+        *("gqa", "sliding_window_attention", "gqa_full"),
+        *("qk_norm_attention", "qk_layer_norm_attention", "mla_decode"),
+    ],
 )
 def test_the_sanitizer_fills_every_bucket_of_rows(
     recipe: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sanitize = script("sanitize_attention")
     monkeypatch.setattr(sanitize, "LONG", (0, 60, 1, 21))
-    kernel = KernelEntry(f"{recipe}/D64_fp16", "sm_90a", recipe, "fp16", {"D": 64}, 0, "")
+    dims = {"C": 64, "P": 16} if recipe == "mla_decode" else {"D": 64}
+    kernel = KernelEntry(f"{recipe}/D64_fp16", "sm_90a", recipe, "fp16", dims, 0, "")
     calls = list(sanitize.workloads(kernel))
     assert sorted({w.tokens * w.group for w in calls}) == [7, 12, 25, 45, 100]
     assert {w.page_size for w in calls} == {0, 1, 16}

@@ -44,14 +44,17 @@ def small(workload: AttentionWorkload) -> AttentionWorkload:
     """Return it with few keys and heads."""
     lengths = tuple(1 + length // 64 for length in workload.lengths[:5])
     tokens = max(1, workload.tokens // 64)
-    return replace(workload, lengths=lengths, heads=(8, 2), depth=32, tokens=tokens)
+    heads = (8, 1) if workload.more else (8, 2)
+    return replace(workload, lengths=lengths, heads=heads, depth=32, tokens=tokens)
 
 
 @pytest.fixture
 def pretended(monkeypatch: pytest.MonkeyPatch, workplace: Path) -> None:
     """The CPU as the GPU, kernels for D 32, and small sizes."""
-    recipes = ("gqa", "qk_norm_attention", "gqa_full")
+    recipes = ("gqa", "qk_norm_attention", "qk_layer_norm_attention", "gqa_full")
     table = [KernelEntry(f"{r}/D32", "sm_90a", r, "fp16", {"D": 32}, 0, "") for r in recipes]
+    latent = {"C": 32, "P": 64}
+    table.append(KernelEntry("mla_decode/C32_P64", "sm_90a", "mla_decode", "fp16", latent, 0, ""))
     monkeypatch.setattr(library, "kernel_table", lambda: tuple(table))
     monkeypatch.setattr(bench, "_require_gpu", lambda: None)
     monkeypatch.setattr(measure, "library_floor", lambda: None)

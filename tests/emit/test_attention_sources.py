@@ -21,7 +21,10 @@ from mirage_kernels.generator.target import TARGETS
 
 ROOT = Path(__file__).parents[2]
 GOLDEN = ROOT / "tests" / "golden"
-RECIPES = ("gqa", "qk_norm_attention", "sliding_window_attention", "gqa_full")
+RECIPES = (
+    *("gqa", "qk_norm_attention", "sliding_window_attention", "gqa_full"),
+    *("qk_layer_norm_attention", "mla_decode"),
+)
 each_recipe = pytest.mark.parametrize("recipe", RECIPES)
 
 
@@ -116,8 +119,9 @@ def test_a_kernel_is_formatted_as_clang_format_would(recipe: str) -> None:
 
 def with_sizes(made: AttentionRecord) -> str:
     """Return a kernel's source that also says what shared memory the planner counts on."""
-    depth = attention_program(made.recipe, made.graph).depth
-    planned = {v.name: shared_bytes(v.knobs, depth) for v in made.variants}
+    program = attention_program(made.recipe, made.graph)
+    depths = (program.depth, program.more_depth)
+    planned = {v.name: shared_bytes(v.knobs, *depths) for v in made.variants}
     asserts = (
         f"static_assert(Work<{name}>::kBytes <= {most} && {most} < Work<{name}>::kBytes + 1024);\n"
         for name, most in planned.items()
@@ -135,12 +139,16 @@ def test_a_kernel_compiles_and_takes_the_shared_memory_that_was_planned(
 
 
 def test_the_table_lists_attention_by_symbols() -> None:
-    entries = [AttentionEntry("b", "fp16", 64, "D64_fp16"), AttentionEntry("a", "bf16", 8, "D8")]
+    entries = [
+        AttentionEntry("b", "fp16", {"D": 64}, "D64_fp16"),
+        AttentionEntry("a", "bf16", {"C": 8, "P": 16}, "D8"),
+    ]
     text = emit_table("sm_90a", [], entries)
     assert text == emit_table("sm_90a", [], entries[::-1])
     assert "cudaError_t a_D8(const AttentionArgs&, cudaStream_t);" in text
     assert "int64_t a_D8_workspace(const AttentionArgs&);" in text
-    assert '{"a", "bf16", 8,\n   generated::a_D8,\n   generated::a_D8_workspace,' in text
+    row = '{"a", "bf16", {{"C", 8}, {"P", 16}}, 2,\n   generated::a_D8,'
+    assert f"{row}\n   generated::a_D8_workspace," in text
     assert "const int kAttentionKernelCount = 2;" in text
 
 

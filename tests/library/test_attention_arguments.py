@@ -236,6 +236,13 @@ def test_supports_asks_the_table_of_attention(op: str) -> None:
     assert not supports(op, D=64, dtype=torch.float32, device="cpu")
 
 
+def test_supports_asks_for_the_norm() -> None:
+    compiled = {e.dims["D"] for e in kernel_table() if e.recipe == "qk_layer_norm_attention"}
+    for depth in (64, 128, 72):
+        assert supports("qk_norm_attention", D=depth, norm="layer") is (depth in compiled)
+    assert not supports("qk_norm_attention", D=64, norm="l2", device="cpu")
+
+
 def test_signatures_take_the_cache_by_the_names_of_the_docs() -> None:
-    for op in ("gqa", "gqa_csr", "qk_norm_attention", "qk_norm_rope_append"):
+    for op in ("gqa", "gqa_csr", "qk_norm_attention", "mla_decode", "qk_norm_rope_append"):
         assert getattr(mirage_kernels, op).__doc__

@@ -11,8 +11,8 @@ PLAIN = {
     "k": "k 4000 2048 128 64",
     "v": "v 4200 2048 128 64",
     "cache": "table 5/4 of 16, lens 7, first -1",
-    "numbers": "scalars 0.125 0, window 1073741824 skip -1",
-    "vectors": "vectors 0000 0000, sinks 0000",
+    "numbers": "scalars 0.125 0 0, window 1073741824 skip -1",
+    "vectors": "vectors 0000/0 0000/0 0000/0 0000/0, sinks 0000",
     "out": "out 1 512 64, lse 0",
 }
 CAUSAL = {"kernel": "sliding B=3 Hkv=2 G=4 q_len=2 max_len=64"}
@@ -24,8 +24,20 @@ DENSE = {
 }
 NORMED = {
     "kernel": "normed B=3 Hkv=2 G=4 q_len=1 max_len=64",
-    "numbers": "scalars 0.125 1e-06, window 1073741824 skip -1",
-    "vectors": "vectors 4500 4600, sinks 0000",
+    "numbers": "scalars 0.125 1e-06 0, window 1073741824 skip -1",
+    "vectors": "vectors 4500/0 4600/0 0000/0 0000/0, sinks 0000",
+}
+LAYERED = {
+    **NORMED,
+    "kernel": "layered B=3 Hkv=2 G=4 q_len=1 max_len=64",
+    "vectors": "vectors 4500/0 0000/0 4600/0 0000/0, sinks 0000",
+}
+LATENT = {
+    "kernel": "latent B=3 Hkv=1 G=8 q_len=1 max_len=64",
+    "q": "q 3c00 640 80, more 4880 640 80",
+    "k": "k 4000 1280 80 64",
+    "v": "v 4200 1280 80 16",
+    "numbers": "scalars 2 0 0, window 1073741824 skip -1",
 }
 
 LAUNCHES = {
@@ -35,8 +47,8 @@ LAUNCHES = {
     "attention lse": {"out": "out 1 512 64, lse 1"},
     "attention out": {"out": "out 1 1024 128, lse 0"},
     "attention scale and sinks": {
-        "numbers": "scalars 0.5 0, window 1073741824 skip -1",
-        "vectors": "vectors 0000 0000, sinks 4400",
+        "numbers": "scalars 0.5 0 0, window 1073741824 skip -1",
+        "vectors": "vectors 0000/0 0000/0 0000/0 0000/0, sinks 4400",
     },
     "attention varlen of one": {"cache": "table 5/4 of 16, lens 7, first 0"},
     "attention varlen": {
@@ -49,16 +61,16 @@ LAUNCHES = {
     "attention unaligned q": {},
     "attention window": {
         "kernel": "sliding B=3 Hkv=2 G=4 q_len=1 max_len=64",
-        "numbers": "scalars 0.125 0, window 6 skip 5",
+        "numbers": "scalars 0.125 0 0, window 6 skip 5",
     },
     "attention window of all": {"kernel": "sliding B=3 Hkv=2 G=4 q_len=1 max_len=64"},
     "attention cap": {
         "kernel": "full B=3 Hkv=2 G=4 q_len=1 max_len=64",
-        "numbers": "scalars 0.125 30, window 1073741824 skip -1",
+        "numbers": "scalars 0.125 30 0, window 1073741824 skip -1",
     },
     "attention cap and window": {
         "kernel": "full B=3 Hkv=2 G=4 q_len=2 max_len=64",
-        "numbers": "scalars 0.125 30, window 1 skip 0",
+        "numbers": "scalars 0.125 30 0, window 1 skip 0",
     },
     "attention several": CAUSAL,
     "attention several see all": {"kernel": "gqa B=3 Hkv=2 G=4 q_len=2 max_len=64"},
@@ -68,16 +80,33 @@ LAUNCHES = {
     "attention normed": NORMED,
     "attention normed offset": {
         **NORMED,
-        "numbers": "scalars 0.125 0.001, window 1073741824 skip -1",
-        "vectors": "vectors 4600 4700, sinks 0000",
+        "numbers": "scalars 0.125 0.001 1, window 1073741824 skip -1",
         "out": "out 1 512 64, lse 1",
+    },
+    "attention normed by layer": LAYERED,
+    "attention normed by layer and head": {
+        **LAYERED,
+        "vectors": "vectors 4500/64 4700/0 4600/64 4800/64, sinks 0000",
+    },
+    "attention latent": LATENT,
+    "attention latent, heads of one": {**LATENT, "out": "out 1 512 64, lse 1"},
+    "attention latent several see all": {
+        **LATENT,
+        "kernel": "latent B=3 Hkv=1 G=8 q_len=2 max_len=64",
+        "q": "q 3c00 512 64, more 4880 128 16",
+    },
+    "attention latent apart": {
+        **LATENT,
+        "q": "q 3c00 512 64, more 4880 128 16",
+        "k": "k 4000 1024 64 64",
+        "v": "v 4200 256 16 16",
     },
     "attention wide": {
         "kernel": "wide B=3 Hkv=1 G=4 q_len=1 max_len=64",
         "q": "q 3f80 512 128",
         "k": "k 3f80 2048 128 128",
         "v": "v 3f80 2048 128 128",
-        "numbers": "scalars 0.0883883 0, window 1073741824 skip -1",
+        "numbers": "scalars 0.0883883 0 0, window 1073741824 skip -1",
         "out": "out 1 512 128, lse 0",
     },
 }
@@ -87,9 +116,10 @@ SILENT = [
     "attention several see all capped",
     "attention no tokens",
     "attention no keys",
-    "attention normed by layer",
+    "attention normed by layer, offset",
     "attention normed window",
     "attention normed by head",
+    "attention latent several",
 ]
 
 

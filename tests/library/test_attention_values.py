@@ -69,6 +69,8 @@ CASES = {
     "rms norm, 1 + w": replace(NORMED, options={"weight_offset": 1.0, "eps": 1e-3}),
     "rms norm, large": replace(NORMED, spread=30.0),
     "layer norm": replace(NORMED, norm="layer"),
+    "layer norm by head": replace(NORMED, norm="layer", per_head=True),
+    "rms norm by head": replace(NORMED, per_head=True, heads=(8, 2)),
     "layer norm, varlen": replace(VARLEN, norm="layer", options={"weight_offset": 1.0}),
     "rms norm, all options": replace(
         VARLEN, norm="rms", sinks=True, options={"window_left": 6, "logits_soft_cap": 3.0}

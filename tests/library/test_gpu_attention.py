@@ -30,8 +30,12 @@ def memory_given_back() -> Iterator[None]:
 DTYPES = {"fp16": torch.float16, "bf16": torch.bfloat16}
 COMPILED = {
     recipe: sorted({(e.dims["D"], e.dtype) for e in kernel_table() if e.recipe == recipe})
-    for recipe in ("gqa", "sliding_window_attention", "gqa_full", "qk_norm_attention")
+    for recipe in (
+        *("gqa", "sliding_window_attention", "gqa_full"),
+        *("qk_norm_attention", "qk_layer_norm_attention"),
+    )
 }
+NORMS = {"qk_norm_attention": "rms", "qk_layer_norm_attention": "layer"}
 GROUPS = [1, 2, 4, 7, 8, 16, 32]
 PAGE_SIZES = [0, 1, 16, 64, 256]
 SEEDS = range(40)
@@ -77,7 +81,8 @@ def some_case(recipe: str, seed: int) -> Case:
         packed=page > 0 and draw.random() < 0.3,
         sinks=draw.random() < 0.3,
         spread=draw.choice([1.0, 1.0, 30.0]),
-        norm="rms" if recipe == "qk_norm_attention" else "",
+        norm=NORMS.get(recipe, ""),
+        per_head=recipe == "qk_layer_norm_attention" and draw.random() < 0.5,
         seed=seed,
     )
     return with_options(recipe, case, draw)
@@ -88,7 +93,9 @@ def with_options(recipe: str, case: Case, draw: random.Random) -> Case:
     options: dict[str, object] = {}
     if draw.random() < 0.3:
         options["scale"] = 0.7 * case.depth**-0.5
-    if recipe in ("gqa", "qk_norm_attention"):
+    if recipe == "qk_norm_attention" and draw.random() < 0.5:
+        options["weight_offset"] = draw.choice([1.0, -0.25])
+    if recipe == "gqa" or recipe in NORMS:
         tokens = draw.choice([1, 1, 1, 2, 5])
         several = {"causal": False} if tokens > 1 else {}
         return replace(case, tokens=(tokens,), options=options | several)
@@ -171,6 +178,7 @@ SPECIAL = {
     "dense": {"page_size": 0, "lengths": (100, 100), "tokens": (3,)},
     "prefill": {"page_size": 0, "lengths": (256, 256), "tokens": (256,)},
     "normed": {"norm": "rms"},
+    "normed by layer": {"norm": "layer", "per_head": True},
     "sinks": {"sinks": True},
 }
 
@@ -311,7 +319,8 @@ def test_compiles_in_one_graph(name: str) -> None:
 UNSERVED = {
     "a head size without a kernel": {"depth": 72},
     "all options": {"depth": 72, "tokens": (3, 1, 0), "sinks": True, "page_size": 64},
-    "layer norm": {"norm": "layer"},
+    "layer norm with an offset": {"norm": "layer", "options": {"weight_offset": 1.0}},
+    "rms norm by head": {"norm": "rms", "per_head": True},
     "a normed window": {"norm": "rms", "options": {"window_left": 9}},
     "a window without causality": {
         "tokens": (3,),

@@ -20,7 +20,10 @@ from mirage_kernels.generator.plan.threads import with_threads
 from mirage_kernels.generator.record import load_emitted
 
 GOLDEN = Path(__file__).parents[1] / "golden"
-RECIPES = ("gqa", "qk_norm_attention", "sliding_window_attention", "gqa_full")
+RECIPES = (
+    *("gqa", "qk_norm_attention", "sliding_window_attention", "gqa_full"),
+    *("qk_layer_norm_attention", "mla_decode"),
+)
 each_recipe = pytest.mark.parametrize("recipe", RECIPES)
 
 
@@ -121,7 +124,44 @@ def test_both_norms_sum_lines_in_their_phase() -> None:
     assert [s.out for s in normed.before if s.do is Do.LINE_SUM] == ["q_squared"]
     assert [s.out for s in normed.loop if s.do is Do.LINE_SUM] == ["k_squared"]
     assert normed.vectors == ("q_weight", "k_weight")
-    assert normed.scalars == ("scale", "eps")
+    assert normed.scalars == ("scale", "eps", "weight_offset")
+
+
+def test_weights_per_head_are_read_by_rows_and_by_heads() -> None:
+    normed = program("qk_layer_norm_attention")
+    assert normed.vectors == ("q_weight", "q_bias", "k_weight", "k_bias")
+    by_row = [s.args[0] for s in normed.before if s.do is Do.ROW_VECTORS]
+    by_head = [s.args[0] for s in normed.before if s.do is Do.VECTOR]
+    assert (by_row, by_head) == (["q_weight", "q_bias"], ["k_weight", "k_bias"])
+
+
+def test_lines_that_are_computed_with_are_read_late() -> None:
+    assert program("qk_layer_norm_attention").reads_late
+    normed = program("qk_norm_attention")
+    assert not normed.reads_late
+    assert replace(normed, depth=256).reads_late
+    assert not replace(program("gqa"), depth=256).reads_late
+
+
+def test_latents_are_keys_and_values_without_a_dim_of_heads() -> None:
+    latent = program("mla_decode")
+    wanted = AttentionRoles(keys="L", depth="C", rows=("Hq",), heads="", sequences="B", more="P")
+    assert latent.roles == wanted
+    assert latent.tensors == {
+        "queries": "q_latent",
+        "more queries": "q_rope",
+        "keys": "latent",
+        "more keys": "k_rope",
+        "values": "latent",
+    }
+    assert (latent.depth, latent.more_depth) == (512, 64)
+    assert (latent.kept, latent.more_kept) == ("q_latent_tile", "q_rope_tile")
+
+
+def test_two_products_of_scores_are_planned_for_latents_only() -> None:
+    text = ("masked_product", {"args": ("k_rope_tile", "masked")})
+    with pytest.raises(PlanError):
+        attention_program("mla_decode", changed("mla_decode", *text))
 
 
 def test_a_window_is_an_integer_and_query_tokens_are_counted() -> None:
@@ -273,15 +313,15 @@ def test_values_in_another_order_than_keys_are_refused() -> None:
 
 
 def test_keys_by_head_first_are_refused() -> None:
-    dims, turned = "B<=1, L<=64, Hkv<=1", "B<=1, Hkv<=1, L<=64"
+    dims, turned = "B<=1, L<=128, Hkv<=1", "B<=1, Hkv<=1, L<=128"
     text = (f'"k_tile": "fp16[{dims}', f'"k_tile": "fp16[{turned}')
     with pytest.raises(PlanError, match=r"keys are stored as .B, Hkv, L, D., not by sequence, L"):
         attention_program("gqa", edited("gqa", text))
 
 
-def test_a_weight_per_head_is_refused() -> None:
-    text = ('"k_weight": "fp16[D=128]"', '"k_weight": "fp16[Hkv<=256, D=128]"')
-    with pytest.raises(PlanError, match=r"k_weight fp16.*Hkv.* is an input that"):
+def test_a_weight_per_sequence_is_refused() -> None:
+    text = ('"k_weight": "fp16[D=128]"', '"k_weight": "fp16[B<=256, D=128]"')
+    with pytest.raises(PlanError, match=r"k_weight fp16.*B.* is an input that"):
         attention_program("qk_norm_attention", edited("qk_norm_attention", text))
 
 

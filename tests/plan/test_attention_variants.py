@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 
 from mirage_kernels.generator.errors import PlanError
-from mirage_kernels.generator.plan.attention import AttentionProgram
+from mirage_kernels.generator.plan.attention import AttentionProgram, Do
 from mirage_kernels.generator.plan.attention_lower import attention_program
 from mirage_kernels.generator.plan.attention_variants import (
     CROWDS,
+    FEW_SEGMENTS,
     FEWEST_STAGES,
     MOST_STAGES,
     AttentionKnobs,
@@ -19,6 +20,7 @@ from mirage_kernels.generator.plan.attention_variants import (
     attention_variants,
     shared_bytes,
 )
+from mirage_kernels.generator.plan.attention_wide import takes_many_rows
 from mirage_kernels.generator.plan.variants import RESERVED_BYTES
 from mirage_kernels.generator.record import load_emitted
 from mirage_kernels.generator.target import TARGETS, target
@@ -36,17 +38,52 @@ def of_depth(depth: int, arch: str = "sm_90a") -> tuple[AttentionVariant, ...]:
     return attention_variants(replace(program(), depth=depth), target(arch))
 
 
-@pytest.mark.parametrize(("depth", "rows"), [(64, [8, 16, 32]), (128, [8, 16]), (256, [8])])
-def test_longer_lines_leave_room_for_fewer_rows(depth: int, rows: list[int]) -> None:
-    assert [v.knobs.rows for v in of_depth(depth)] == rows
+def of_few_rows(depth: int) -> list[AttentionVariant]:
+    return [v for v in of_depth(depth) if not v.knobs.copiers]
+
+
+def crowded(depth: int) -> AttentionKnobs:
+    """Return the knobs of the first variant that is not for few segments."""
+    return next(v.knobs for v in of_depth(depth) if not v.few_segments)
+
+
+@pytest.mark.parametrize(("depth", "rows"), [(64, {8, 16}), (96, {8, 16}), (256, {8})])
+def test_longer_lines_leave_room_for_fewer_rows(depth: int, rows: set[int]) -> None:
+    assert {v.knobs.rows for v in of_few_rows(depth)} == rows
+
+
+@pytest.mark.parametrize(("depth", "rows"), [(64, 64), (128, 128)])
+def test_many_rows_have_a_variant_of_their_own(depth: int, rows: int) -> None:
+    last = of_depth(depth)[-1]
+    assert (last.name, last.knobs.rows, last.knobs.copiers) == ("AnyRows", rows, 4)
+    assert {v.bucket for v in of_few_rows(depth)} == {8, 16}
+
+
+def test_many_rows_need_the_warpgroup_instruction_and_a_length_that_is_planned() -> None:
+    assert [v for v in of_depth(64, "sm_80") if v.knobs.copiers] == []
+    assert [v for v in of_depth(96) if v.knobs.copiers] == []
+
+
+def test_keys_that_are_computed_with_have_no_tiles_of_many_rows() -> None:
+    gqa = program()
+    assert takes_many_rows(gqa)
+    (keys,) = (s for s in gqa.loop if s.do is Do.KEYS)
+    scaled = replace(keys, do=Do.MAP, out="scaled", args=(keys.out,), op="neg")
+    assert not takes_many_rows(replace(gqa, loop=(*gqa.loop, scaled)))
+
+
+def test_weights_that_are_summed_are_those_that_are_multiplied() -> None:
+    gqa = program()
+    steps = tuple(replace(s, args=("other",)) if s.do is Do.SUM else s for s in gqa.loop)
+    assert not takes_many_rows(replace(gqa, loop=steps))
 
 
 @each_depth
 def test_the_last_variant_takes_any_number_of_rows(depth: int) -> None:
     found = of_depth(depth)
-    limited = [v.knobs.rows for v in found[:-1]]
-    assert [v.bucket for v in found] == [*limited, 0]
-    assert [v.name for v in found] == [*(f"UpTo{rows}Rows" for rows in limited), "AnyRows"]
+    assert (found[-1].bucket, found[-1].name) == (0, "AnyRows")
+    limited = [v for v in found if v.bucket]
+    assert [v.bucket for v in limited] == [v.knobs.rows for v in limited]
 
 
 @pytest.mark.parametrize("arch", sorted(TARGETS))
@@ -58,9 +95,9 @@ def test_every_variant_fits_its_gpu(arch: str, depth: int) -> None:
 
 @pytest.mark.parametrize("depth", [64, 96, 128])
 def test_a_ring_is_as_deep_as_fits(depth: int) -> None:
-    for variant in of_depth(depth):
+    for variant in of_few_rows(depth):
         knobs = variant.knobs
-        assert (knobs.blocks, knobs.warps) in CROWDS
+        assert (knobs.blocks, knobs.warps) in (*CROWDS, FEW_SEGMENTS)
         share = (target("sm_90a").shared_bytes + RESERVED_BYTES) // knobs.blocks - RESERVED_BYTES
         deeper = replace(knobs, stages=knobs.stages + 1)
         assert knobs.stages == MOST_STAGES or shared_bytes(deeper, depth) > share
@@ -68,7 +105,7 @@ def test_a_ring_is_as_deep_as_fits(depth: int) -> None:
 
 def test_two_blocks_share_a_multiprocessor_where_their_rings_fit() -> None:
     for depth in (64, 128):
-        knobs = of_depth(depth)[0].knobs
+        knobs = crowded(depth)
         assert (knobs.blocks, knobs.warps) == (2, 4)
         both = 2 * (shared_bytes(knobs, depth) + RESERVED_BYTES)
         assert both <= target("sm_90a").shared_bytes + RESERVED_BYTES
@@ -101,6 +138,12 @@ def test_a_pass_of_the_loop_is_a_step_of_every_warp() -> None:
     gqa = program()
     tiles = AttentionVariant(8, AttentionKnobs(8, 16, 8, 2, 1)).tiles(gqa.roles)
     assert tiles == {"B": 1, "Hkv": 1, "G": 8, "L": 128, "L_parts": 384}
+
+
+def test_a_pass_of_many_rows_is_a_step_of_every_group_of_warpgroups() -> None:
+    gqa = program()
+    tiles = [of_depth(depth)[-1].tiles(gqa.roles) for depth in (64, 128)]
+    assert [(t["G"], t["L"]) for t in tiles] == [(64, 256), (128, 64)]
 
 
 def test_rows_of_several_tokens_share_a_tile() -> None:

@@ -160,6 +160,8 @@ def test_a_changed_input_changes_the_result(name: str) -> None:
     before = spec_result(recipe, SMALL, tensors)
     other = drawn(recipe, SMALL, seed=1)
     for changed, tensor in other.items():
+        if (name, changed) == ("qk_layer_norm_attention", "k_bias"):
+            continue  # the softmax ignores it
         drawn_anew = tensor.dim() or not tensor.is_floating_point()
         value = tensor if drawn_anew else torch.tensor(0.5, dtype=torch.float64)
         after = spec_result(recipe, SMALL, tensors | {changed: value})

@@ -20,7 +20,7 @@ SCORES = {
     """,
     # The weights of both norms scale q, and what the norms divide by divides the scores.
     "qk_norm_attention": """
-        load q k v q_weight k_weight seq_lens scale eps position_L
+        load q k v q_weight k_weight seq_lens scale eps weight_offset position_L
         size_D = size over D
         q_squares = mul q q
         q_sum = sum q_squares over D
@@ -31,7 +31,9 @@ SCORES = {
         k_mean = div k_squares size_D
         k_shifted = add k_mean eps
         k_norm = sqrt k_shifted
-        both_weights = mul q_weight k_weight
+        q_scale = add q_weight weight_offset
+        k_scale = add k_weight weight_offset
+        both_weights = mul q_scale k_scale
         weighted_q = mul q both_weights
         products = contract weighted_q k over D
         by_q = div products q_norm

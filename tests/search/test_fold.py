@@ -14,7 +14,7 @@ from mirage_kernels.generator.meaning.arrays import Array, array_reading
 from mirage_kernels.generator.meaning.reals import FLOAT64
 from mirage_kernels.generator.meaning.walk import results
 from mirage_kernels.generator.recipe import load_recipe, trace
-from mirage_kernels.generator.search.fold import Parts, folded, unfolded
+from mirage_kernels.generator.search.fold import Parts, folded, shifted, unfolded
 from mirage_kernels.generator.search.problem import Limits
 from mirage_kernels.generator.search.sketch import LibrarySketch, ProgramSketch
 from mirage_kernels.generator.superoptimizer import Found, goal_of, shape_class, superoptimize
@@ -93,11 +93,20 @@ def test_a_part_ends_before_exp() -> None:
     assert [n.op for nodes in parts.nodes.values() for n in nodes] == ["input", "sum"]
 
 
-def test_only_specs_with_long_sums_are_made_shorter() -> None:
-    for recipe in ("gqa", "qk_norm_attention", "gqa_full"):
+def test_only_specs_with_long_sums_or_sums_of_inputs_are_made_shorter() -> None:
+    for recipe in ("gqa", "gqa_full", "rms_norm_linear_full"):
         problem = search_of(spec_of(recipe), Limits()).problem
         assert problem.shortened() is problem
     assert search_of(spec_of(LAYER_NORM), Limits()).problem.shortened().parts is not None
+
+
+def test_sums_of_inputs_that_are_never_cut_are_parts() -> None:
+    parts = search_of(spec_of("qk_norm_attention"), Limits()).problem.shortened().parts
+    assert parts is not None
+    made = [[n.op for n in nodes] for nodes in parts.nodes.values()]
+    assert made == [["input", "input", "add"]] * 2
+    _, none = shifted(spec_of("qk_norm_attention"), {"D"})
+    assert none is None
 
 
 def test_programs_with_parts_prove_equal_to_the_whole_spec() -> None:

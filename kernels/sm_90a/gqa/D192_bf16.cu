@@ -9,8 +9,8 @@
 //           the rest after it.
 // Found     the first by predicted time of 70 proved muGraphs that passes the numeric gate and has
 //           a plan (756 states, 70 candidates).
-// Proved    equal to the recipe on 44 random draws over finite fields, for the tiles of its one
-//           variant, at full D and uneven edges; a wrong muGraph passes with probability at most
+// Proved    equal to the recipe on 58 random draws over finite fields, for the tiles of all 2
+//           variants, at full D and uneven edges; a wrong muGraph passes with probability at most
 //           2^-40.4.
 // Accuracy  emulated error against float64 (unfused program's): unit 2.0e-03 (5.5e-03), tiny
 //           1.6e-03 (2.0e-03), outliers 2.9e-05 (7.4e-01), wide 1.4e-04 (8.3e-02), stale 1.9e-03
@@ -18,8 +18,8 @@
 // Expects   q [B, Hkv, G, D], k [B, L, Hkv, D], v [B, L, Hkv, D]: lines along D contiguous and
 //           16-byte aligned, any other strides, keys and values in pages or dense; B, Hkv, G, L at
 //           run time, L by sequence, 0 too.
-// Launch    as many blocks as run at once; of G query rows any number of rows tiles of 8, 4 warps,
-//           112 KiB shared.
+// Launch    as many blocks as run at once; of G query rows any number of rows of few segments tiles
+//           of 8, 8 warps, 196 KiB shared; any number of rows tiles of 8, 4 warps, 100 KiB shared.
 
 #include "launch.h"
 #include "tile/attention.cuh"
@@ -30,6 +30,9 @@ namespace {
 using T = __nv_bfloat16;
 constexpr int D = 192;  // of a head
 
+struct AnyRowsOfFewSegments {
+  static constexpr int kRows = 8, kKeys = 16, kWarps = 8, kStages = 2, kBlocks = 1;
+};
 struct AnyRows {
   static constexpr int kRows = 8, kKeys = 16, kWarps = 4, kStages = 2, kBlocks = 2;
 };
@@ -57,7 +60,7 @@ __global__ void __launch_bounds__(Work<Knobs>::kThreads, Work<Knobs>::kBlocks)
 
   Work<Knobs> work(args, shared);
   while (work.next_part()) {
-    const auto q_tile = work.queries();           // [G, D]
+    const auto q_tile = work.unread_queries();    // [G, D]
     const int seq_lens_tile = work.seq_len();     // [B]
     work.keep(q_tile);                            // for all steps of the part
     tile::RowPeaks<kRows> peak;                   // [G]
@@ -83,7 +86,7 @@ __global__ void __launch_bounds__(Work<Knobs>::kThreads, Work<Knobs>::kBlocks)
 
 template <class Call>
 auto with_knobs(const AttentionArgs& args, Call call) {
-  const int64_t rows = static_cast<int64_t>(args.q_len) * args.G;
+  if (tile::has_few_segments<8>(args)) return call(AnyRowsOfFewSegments{});
   return call(AnyRows{});
 }
 

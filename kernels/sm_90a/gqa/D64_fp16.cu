@@ -9,7 +9,7 @@
 //           the rest after it.
 // Found     the first by predicted time of 70 proved muGraphs that passes the numeric gate and has
 //           a plan (756 states, 70 candidates).
-// Proved    equal to the recipe on 72 random draws over finite fields, for the tiles of all 3
+// Proved    equal to the recipe on 86 random draws over finite fields, for the tiles of all 4
 //           variants, at full D and uneven edges; a wrong muGraph passes with probability at most
 //           2^-40.4.
 // Accuracy  emulated error against float64 (unfused program's): unit 2.4e-04 (6.9e-04), tiny
@@ -17,12 +17,13 @@
 // Expects   q [B, Hkv, G, D], k [B, L, Hkv, D], v [B, L, Hkv, D]: lines along D contiguous and
 //           16-byte aligned, any other strides, keys and values in pages or dense; B, Hkv, G, L at
 //           run time, L by sequence, 0 too.
-// Launch    as many blocks as run at once; of G query rows up to 8 rows tiles of 8, 4 warps, 89 KiB
-//           shared; up to 16 rows tiles of 16, 4 warps, 98 KiB shared; any number of rows tiles of
-//           32, 4 warps, 95 KiB shared.
+// Launch    as many blocks as run at once; of G query rows up to 8 rows of few segments tiles of 8,
+//           8 warps, 166 KiB shared; up to 8 rows tiles of 8, 4 warps, 85 KiB shared; up to 16 rows
+//           tiles of 16, 4 warps, 90 KiB shared; any number of rows tiles of 64, 12 warps, 208 KiB
+//           shared.
 
 #include "launch.h"
-#include "tile/attention.cuh"
+#include "tile/attention_wide.cuh"
 
 namespace mirage::generated {
 namespace {
@@ -30,6 +31,9 @@ namespace {
 using T = __half;
 constexpr int D = 64;  // of a head
 
+struct UpTo8RowsOfFewSegments {
+  static constexpr int kRows = 8, kKeys = 16, kWarps = 8, kStages = 5, kBlocks = 1;
+};
 struct UpTo8Rows {
   static constexpr int kRows = 8, kKeys = 16, kWarps = 4, kStages = 5, kBlocks = 2;
 };
@@ -37,11 +41,11 @@ struct UpTo16Rows {
   static constexpr int kRows = 16, kKeys = 16, kWarps = 4, kStages = 5, kBlocks = 2;
 };
 struct AnyRows {
-  static constexpr int kRows = 32, kKeys = 16, kWarps = 4, kStages = 5, kBlocks = 2;
+  static constexpr int kRows = 64, kKeys = 128, kWarps = 12, kStages = 5, kBlocks = 1, kCopiers = 4;
 };
 
 template <class Knobs>
-using Work = tile::AttentionWork<T, D, Knobs>;
+using Work = tile::AttentionWorkOf<T, D, Knobs>;
 
 // With each element of the result, once the sums of all keys are known.
 struct AfterCombine {
@@ -57,18 +61,17 @@ struct AfterCombine {
 template <class Knobs>
 __global__ void __launch_bounds__(Work<Knobs>::kThreads, Work<Knobs>::kBlocks)
     gqa(const __grid_constant__ AttentionArgs args) {
-  constexpr int kRows = Knobs::kRows;
-  extern __shared__ __align__(128) char shared[];
+  extern __shared__ __align__(1024) char shared[];
   const float scale = args.scalars[0];
 
   Work<Knobs> work(args, shared);
   while (work.next_part()) {
-    const auto q_tile = work.queries();           // [G, D]
-    const int seq_lens_tile = work.seq_len();     // [B]
-    work.keep(q_tile);                            // for all steps of the part
-    tile::RowPeaks<kRows> peak;                   // [G]
-    tile::RowSums<kRows> sum_masked;              // [G]
-    tile::ValueProduct<D, kRows> masked_product;  // [D, G]
+    const auto q_tile = work.queries();            // [G, D]
+    const int seq_lens_tile = work.seq_len();      // [B]
+    work.keep(q_tile);                             // for all steps of the part
+    typename Work<Knobs>::Peaks peak;              // [G]
+    typename Work<Knobs>::Sums sum_masked;         // [G]
+    typename Work<Knobs>::Product masked_product;  // [D, G]
     while (work.next_step()) {
       const auto k_tile = work.keys();                                   // [L, D]
       const auto position_L_tile = work.key_positions();                 // [L]
@@ -90,6 +93,7 @@ __global__ void __launch_bounds__(Work<Knobs>::kThreads, Work<Knobs>::kBlocks)
 template <class Call>
 auto with_knobs(const AttentionArgs& args, Call call) {
   const int64_t rows = static_cast<int64_t>(args.q_len) * args.G;
+  if (rows <= 8 && tile::has_few_segments<8>(args)) return call(UpTo8RowsOfFewSegments{});
   if (rows <= 8) return call(UpTo8Rows{});
   if (rows <= 16) return call(UpTo16Rows{});
   return call(AnyRows{});
@@ -100,14 +104,14 @@ auto with_knobs(const AttentionArgs& args, Call call) {
 cudaError_t gqa_D64_fp16(const AttentionArgs& args, cudaStream_t stream) {
   return with_knobs(args, [&](auto knobs) {
     using Knobs = decltype(knobs);
-    return tile::launch_attention<Work<Knobs>>(gqa<Knobs>, args, stream);
+    return tile::launch_attention_of<Work<Knobs>>(gqa<Knobs>, args, stream);
   });
 }
 
 int64_t gqa_D64_fp16_workspace(const AttentionArgs& args) {
   return with_knobs(args, [&](auto knobs) {
     using Knobs = decltype(knobs);
-    return tile::attention_workspace<Work<Knobs>>(args);
+    return tile::attention_workspace_of<Work<Knobs>>(args);
   });
 }
 

@@ -9,7 +9,7 @@
 //           the rest after it.
 // Found     the first by predicted time of 70 proved muGraphs that passes the numeric gate and has
 //           a plan (756 states, 70 candidates).
-// Proved    equal to the recipe on 58 random draws over finite fields, for the tiles of all 2
+// Proved    equal to the recipe on 72 random draws over finite fields, for the tiles of all 3
 //           variants, at full D and uneven edges; a wrong muGraph passes with probability at most
 //           2^-40.4.
 // Accuracy  emulated error against float64 (unfused program's): unit 2.0e-03 (5.5e-03), tiny
@@ -18,8 +18,9 @@
 // Expects   q [B, Hkv, G, D], k [B, L, Hkv, D], v [B, L, Hkv, D]: lines along D contiguous and
 //           16-byte aligned, any other strides, keys and values in pages or dense; B, Hkv, G, L at
 //           run time, L by sequence, 0 too.
-// Launch    as many blocks as run at once; of G query rows up to 8 rows tiles of 8, 4 warps, 109
-//           KiB shared; any number of rows tiles of 16, 4 warps, 82 KiB shared.
+// Launch    as many blocks as run at once; of G query rows up to 8 rows of few segments tiles of 8,
+//           8 warps, 200 KiB shared; up to 8 rows tiles of 8, 4 warps, 103 KiB shared; any number
+//           of rows tiles of 16, 4 warps, 82 KiB shared.
 
 #include "launch.h"
 #include "tile/attention.cuh"
@@ -30,6 +31,9 @@ namespace {
 using T = __nv_bfloat16;
 constexpr int D = 96;  // of a head
 
+struct UpTo8RowsOfFewSegments {
+  static constexpr int kRows = 8, kKeys = 16, kWarps = 8, kStages = 3, kBlocks = 1;
+};
 struct UpTo8Rows {
   static constexpr int kRows = 8, kKeys = 16, kWarps = 4, kStages = 3, kBlocks = 2;
 };
@@ -87,6 +91,7 @@ __global__ void __launch_bounds__(Work<Knobs>::kThreads, Work<Knobs>::kBlocks)
 template <class Call>
 auto with_knobs(const AttentionArgs& args, Call call) {
   const int64_t rows = static_cast<int64_t>(args.q_len) * args.G;
+  if (rows <= 8 && tile::has_few_segments<8>(args)) return call(UpTo8RowsOfFewSegments{});
   if (rows <= 8) return call(UpTo8Rows{});
   return call(AnyRows{});
 }

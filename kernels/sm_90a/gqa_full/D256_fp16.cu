@@ -21,7 +21,7 @@
 //           16-byte aligned, any other strides, keys and values in pages or dense; B, Hkv, T, G, L
 //           at run time, L by sequence, 0 too.
 // Launch    as many blocks as run at once; of T times G query rows any number of rows tiles of 8, 4
-//           warps, 213 KiB shared.
+//           warps, 197 KiB shared.
 
 #include "launch.h"
 #include "tile/attention.cuh"
@@ -61,7 +61,7 @@ __global__ void __launch_bounds__(Work<Knobs>::kThreads, Work<Knobs>::kBlocks)
 
   Work<Knobs> work(args, shared);
   while (work.next_part()) {
-    const auto q_tile = work.queries();              // [T, G, D]
+    const auto q_tile = work.unread_queries();       // [T, G, D]
     const int seq_lens_tile = work.seq_len();        // [B]
     const auto position_T_tile = work.row_tokens();  // [T]
     const int int_size_T = work.token_count();
@@ -104,7 +104,6 @@ __global__ void __launch_bounds__(Work<Knobs>::kThreads, Work<Knobs>::kBlocks)
 
 template <class Call>
 auto with_knobs(const AttentionArgs& args, Call call) {
-  const int64_t rows = static_cast<int64_t>(args.q_len) * args.G;
   return call(AnyRows{});
 }
 

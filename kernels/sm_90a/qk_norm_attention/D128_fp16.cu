@@ -1,7 +1,8 @@
 // mirage-kernels generate qk_norm_attention --arch sm_90a --dtype fp16 --shape D=128
 //
-// Formula   [B, Hkv, G, D] = gqa of rms_norm(q, q_weight) and rms_norm(k, k_weight), both over D
-// Shape     Qwen3-8B and Qwen3-32B; Gemma-3-27B (weights are 1 + w)
+// Formula   [B, Hkv, G, D] = gqa of q and k after rms_norm over D, by their weights plus
+//           weight_offset
+// Shape     Qwen3-8B and Qwen3-32B; Gemma-3-27B (weight_offset is 1)
 // muGraph   one kernel; grid.x cuts G, grid.y cuts Hkv, grid.z cuts B, grid.u splits L, the loop
 //           cuts L. In the loop: mask, k_squared, normed_scaled_q_product, mean_k_squared,
 //           mean_k_squared_plus_eps, root_2, normed_root_2, scaled_normed_scaled_q_product,
@@ -10,20 +11,22 @@
 //           masked_product; the blocks that split L combine, the rest after it.
 // Found     the first by predicted time of 164 proved muGraphs that passes the numeric gate and has
 //           a plan (5293 states, 164 candidates).
-// Proved    equal to the recipe on 58 random draws over finite fields, for the tiles of all 2
+// Proved    equal to the recipe on 86 random draws over finite fields, for the tiles of all 4
 //           variants, at full D and uneven edges; a wrong muGraph passes with probability at most
 //           2^-40.4.
-// Accuracy  emulated error against float64 (unfused program's): unit 6.5e-04 (1.6e-03), tiny
-//           5.0e-04 (1.2e-03), outliers 9.3e-04 (1.8e-03), wide 6.6e-04 (1.5e-03), stale 4.8e-04
-//           (9.5e-04).
+// Accuracy  emulated error against float64 (unfused program's): unit 8.6e-04 (2.1e-03), tiny
+//           6.2e-04 (1.3e-03), outliers 1.3e-03 (2.8e-03), wide 6.7e-04 (2.1e-03), stale 6.7e-04
+//           (1.3e-03).
 // Expects   q [B, Hkv, G, D], k [B, L, Hkv, D], v [B, L, Hkv, D]: lines along D contiguous and
 //           16-byte aligned, any other strides, keys and values in pages or dense; B, Hkv, G, L at
 //           run time, L by sequence, 0 too.
-// Launch    as many blocks as run at once; of G query rows up to 8 rows tiles of 8, 4 warps, 113
-//           KiB shared; any number of rows tiles of 16, 4 warps, 86 KiB shared.
+// Launch    as many blocks as run at once; of G query rows up to 8 rows of few segments tiles of 8,
+//           8 warps, 202 KiB shared; up to 8 rows tiles of 8, 4 warps, 105 KiB shared; up to 16
+//           rows tiles of 16, 4 warps, 86 KiB shared; any number of rows tiles of 128, 12 warps,
+//           199 KiB shared.
 
 #include "launch.h"
-#include "tile/attention.cuh"
+#include "tile/attention_wide.cuh"
 
 namespace mirage::generated {
 namespace {
@@ -31,15 +34,21 @@ namespace {
 using T = __half;
 constexpr int D = 128;  // of a head
 
+struct UpTo8RowsOfFewSegments {
+  static constexpr int kRows = 8, kKeys = 16, kWarps = 8, kStages = 3, kBlocks = 1;
+};
 struct UpTo8Rows {
   static constexpr int kRows = 8, kKeys = 16, kWarps = 4, kStages = 3, kBlocks = 2;
 };
-struct AnyRows {
+struct UpTo16Rows {
   static constexpr int kRows = 16, kKeys = 16, kWarps = 4, kStages = 2, kBlocks = 2;
+};
+struct AnyRows {
+  static constexpr int kRows = 128, kKeys = 64, kWarps = 12, kStages = 3, kBlocks = 1, kCopiers = 4;
 };
 
 template <class Knobs>
-using Work = tile::AttentionWork<T, D, Knobs>;
+using Work = tile::AttentionWorkOf<T, D, Knobs>;
 
 // With each element of the result, once the sums of all keys are known.
 struct AfterCombine {
@@ -55,28 +64,32 @@ struct AfterCombine {
 template <class Knobs>
 __global__ void __launch_bounds__(Work<Knobs>::kThreads, Work<Knobs>::kBlocks)
     qk_norm_attention(const __grid_constant__ AttentionArgs args) {
-  constexpr int kRows = Knobs::kRows;
-  extern __shared__ __align__(128) char shared[];
+  extern __shared__ __align__(1024) char shared[];
   const float scale = args.scalars[0];
   const float eps = args.scalars[1];
+  const float weight_offset = args.scalars[2];
 
   Work<Knobs> work(args, shared);
   while (work.next_part()) {
-    const auto q_tile = work.queries();                                         // [G, D]
-    const auto q_weight = work.vector(0);                                       // [D]
-    const auto k_weight = work.vector(1);                                       // [D]
-    const int seq_lens_tile = work.seq_len();                                   // [B]
-    const auto q_squared = tile::line_sum(q_tile, q_tile);                      // [G]
-    const auto q_weight_times_k_weight = tile::mul<float>(q_weight, k_weight);  // [D]
-    const auto mean_q_squared = tile::div<float>(q_squared, float{D});          // [G]
-    const auto mean_q_squared_plus_eps = tile::add<float>(eps, mean_q_squared);
-    const auto root = tile::sqrt<float>(mean_q_squared_plus_eps);  // [G]
-    const auto scaled_q = tile::mul<float>(q_tile, q_weight_times_k_weight);
+    const auto q_tile = work.queries();                                                  // [G, D]
+    const auto q_weight = work.vector(0);                                                // [D]
+    const auto k_weight = work.vector(1);                                                // [D]
+    const int seq_lens_tile = work.seq_len();                                            // [B]
+    const auto q_squared = tile::line_sum(q_tile, q_tile);                               // [G]
+    const auto weight_offset_plus_q_weight = tile::add<float>(q_weight, weight_offset);  // [D]
+    const auto weight_offset_plus_k_weight = tile::add<float>(k_weight, weight_offset);  // [D]
+    const auto weight_offset_plus_q_weight_times_weight_offset_plus_k_weight =
+        tile::mul<float>(weight_offset_plus_q_weight, weight_offset_plus_k_weight);
+    const auto mean_q_squared = tile::div<float>(q_squared, float{D});           // [G]
+    const auto mean_q_squared_plus_eps = tile::add<float>(eps, mean_q_squared);  // [G]
+    const auto root = tile::sqrt<float>(mean_q_squared_plus_eps);                // [G]
+    const auto scaled_q =
+        tile::mul<float>(q_tile, weight_offset_plus_q_weight_times_weight_offset_plus_k_weight);
     const auto normed_scaled_q = tile::div<T>(scaled_q, root);  // [G, D]
     work.keep(normed_scaled_q);                                 // for all steps of the part
-    tile::RowPeaks<kRows> peak;                                 // [G]
-    tile::RowSums<kRows> sum_masked;                            // [G]
-    tile::ValueProduct<D, kRows> masked_product;                // [D, G]
+    typename Work<Knobs>::Peaks peak;                           // [G]
+    typename Work<Knobs>::Sums sum_masked;                      // [G]
+    typename Work<Knobs>::Product masked_product;               // [D, G]
     while (work.next_step()) {
       const auto k_tile = work.keys();                                             // [L, D]
       const auto position_L_tile = work.key_positions();                           // [L]
@@ -106,7 +119,9 @@ __global__ void __launch_bounds__(Work<Knobs>::kThreads, Work<Knobs>::kBlocks)
 template <class Call>
 auto with_knobs(const AttentionArgs& args, Call call) {
   const int64_t rows = static_cast<int64_t>(args.q_len) * args.G;
+  if (rows <= 8 && tile::has_few_segments<8>(args)) return call(UpTo8RowsOfFewSegments{});
   if (rows <= 8) return call(UpTo8Rows{});
+  if (rows <= 16) return call(UpTo16Rows{});
   return call(AnyRows{});
 }
 
@@ -115,14 +130,14 @@ auto with_knobs(const AttentionArgs& args, Call call) {
 cudaError_t qk_norm_attention_D128_fp16(const AttentionArgs& args, cudaStream_t stream) {
   return with_knobs(args, [&](auto knobs) {
     using Knobs = decltype(knobs);
-    return tile::launch_attention<Work<Knobs>>(qk_norm_attention<Knobs>, args, stream);
+    return tile::launch_attention_of<Work<Knobs>>(qk_norm_attention<Knobs>, args, stream);
   });
 }
 
 int64_t qk_norm_attention_D128_fp16_workspace(const AttentionArgs& args) {
   return with_knobs(args, [&](auto knobs) {
     using Knobs = decltype(knobs);
-    return tile::attention_workspace<Work<Knobs>>(args);
+    return tile::attention_workspace_of<Work<Knobs>>(args);
   });
 }
 

@@ -62,6 +62,11 @@ unaligned = filled(1, B * HQ * D + 1)[1:].view(B, HQ, D)
 paged = partial(mk.gqa, q, k, v, table, lens)
 several = partial(mk.gqa, filled(1, B, 2, HQ, D), k, v, table, lens)
 normed = partial(mk.qk_norm_attention, q, k, v, q_weight, k_weight, table, lens)
+latent_q = torch.cat([filled(1, B, HQ, D), filled(9, B, HQ, 16)], -1)
+latent_cache = torch.cat([filled(2, PAGES, PAGE, D), filled(3, PAGES, PAGE, 16)], -1)
+LATENT_PARTS = (filled(1, B, HQ, D), filled(9, B, HQ, 16))
+CACHE_PARTS = (filled(2, PAGES, PAGE, 1, D), filled(3, PAGES, PAGE, 1, 16))
+latent = partial(mk.mla_decode, latent_q, latent_cache, table, lens, scale=2.0, latent_dim=64)
 
 ATTENTION = {
     "attention": paged,
@@ -96,6 +101,13 @@ ATTENTION = {
     "attention normed": normed,
     "attention normed offset": partial(normed, weight_offset=1.0, eps=1e-3, return_lse=True),
     "attention normed by layer": partial(normed, norm="layer"),
+    "attention normed by layer, offset": partial(normed, norm="layer", weight_offset=1.0),
+    "attention normed by layer and head": partial(
+        *(mk.qk_norm_attention, q, k, v, filled(5, HQ, D), filled(6, HKV, D), table, lens),
+        norm="layer",
+        q_bias=filled(7, D),
+        k_bias=filled(8, HKV, D),
+    ),
     "attention normed window": partial(normed, window_left=3),
     "attention normed by head": partial(
         mk.qk_norm_attention, q, k, v, q_weight.expand(HQ, D).contiguous(), k_weight, table, lens
@@ -107,6 +119,28 @@ ATTENTION = {
         torch.ones(PAGES, PAGE, 1, 128).bfloat16(),
         table,
         lens,
+    ),
+    "attention latent": latent,
+    "attention latent apart": partial(
+        mk.mla_decode, LATENT_PARTS, CACHE_PARTS, table, lens, scale=2.0, latent_dim=64
+    ),
+    "attention latent, heads of one": partial(latent, causal=False, return_lse=True),
+    "attention latent several see all": partial(
+        mk.mla_decode,
+        latent_q.unsqueeze(1).expand(B, 2, HQ, 80),
+        latent_cache,
+        *(table, lens),
+        scale=2.0,
+        latent_dim=64,
+        causal=False,
+    ),
+    "attention latent several": partial(
+        mk.mla_decode,
+        latent_q.unsqueeze(1).expand(B, 2, HQ, 80),
+        latent_cache,
+        *(table, lens),
+        scale=2.0,
+        latent_dim=64,
     ),
     "attention uncovered": uncovered,
     "attention out of memory": out_of_memory,

@@ -37,16 +37,23 @@ cudaError_t tell_attention(const AttentionArgs& args, cudaStream_t) {
   std::printf("%s B=%d Hkv=%d G=%d q_len=%d max_len=%d", kAttentionKernels[kIndex].name, args.B,
               args.Hkv, args.G, args.q_len, args.max_len);
   std::printf(" | q %04x %lld %lld", bits(args.q.at), n(args.q.token), n(args.q.head));
+  if (kAttentionKernels[kIndex].dim_count > 1) {
+    std::printf(", more %04x %lld %lld", bits(args.more_q.at), n(args.more_q.token),
+                n(args.more_q.head));
+  }
   std::printf(" | k %04x %lld %lld %lld", bits(args.k.at), n(args.k.page), n(args.k.token),
               n(args.k.head));
   std::printf(" | v %04x %lld %lld %lld", bits(args.v.at), n(args.v.page), n(args.v.token),
               n(args.v.head));
   std::printf(" | table %d/%lld of %d, lens %d, first %d", first(args.block_table),
               n(args.table_row), args.page_size, first(args.seq_lens), first(args.first_tokens));
-  std::printf(" | scalars %g %g, window %d skip %d", args.scalars[0], args.scalars[1],
-              args.integers[0], args.first_window);
-  std::printf(" | vectors %04x %04x, sinks %04x", bits(args.vectors[0]), bits(args.vectors[1]),
-              bits(args.sinks));
+  std::printf(" | scalars %g %g %g, window %d skip %d", args.scalars[0], args.scalars[1],
+              args.scalars[2], args.integers[0], args.first_window);
+  std::printf(" | vectors");
+  for (int i = 0; i < 4; ++i) {
+    std::printf(" %04x/%lld", bits(args.vectors[i]), n(args.vector_heads[i]));
+  }
+  std::printf(", sinks %04x", bits(args.sinks));
   std::printf(" | out %d %lld %lld, lse %d", args.out != nullptr, n(args.out_token),
               n(args.out_head), args.lse != nullptr);
   std::printf(" | %d SMs, space %d, nonce %llx\n", args.multiprocessors, args.workspace != nullptr,
@@ -60,6 +67,7 @@ int64_t workspace(const AttentionArgs& args) {
 }
 
 #define MIRAGE_DIMS {{"K", 64}, {"N", 96}}, 2
+#define MIRAGE_HEADS(size) {{"D", size}}, 1
 
 }  // namespace
 
@@ -76,13 +84,17 @@ const Kernel kKernels[] = {
 };
 const int kKernelCount = 9;
 const AttentionKernel kAttentionKernels[] = {
-    {"gqa", "fp16", 64, tell_attention<0>, workspace, "gqa", ""},
-    {"sliding_window_attention", "fp16", 64, tell_attention<1>, workspace, "sliding", ""},
-    {"gqa_full", "fp16", 64, tell_attention<2>, workspace, "full", ""},
-    {"qk_norm_attention", "fp16", 64, tell_attention<3>, workspace, "normed", ""},
-    {"gqa", "bf16", 128, tell_attention<4>, workspace, "wide", ""},
+    {"gqa", "fp16", MIRAGE_HEADS(64), tell_attention<0>, workspace, "gqa", ""},
+    {"sliding_window_attention", "fp16", MIRAGE_HEADS(64), tell_attention<1>, workspace, "sliding",
+     ""},
+    {"gqa_full", "fp16", MIRAGE_HEADS(64), tell_attention<2>, workspace, "full", ""},
+    {"qk_norm_attention", "fp16", MIRAGE_HEADS(64), tell_attention<3>, workspace, "normed", ""},
+    {"gqa", "bf16", MIRAGE_HEADS(128), tell_attention<4>, workspace, "wide", ""},
+    {"qk_layer_norm_attention", "fp16", MIRAGE_HEADS(64), tell_attention<5>, workspace, "layered",
+     ""},
+    {"mla_decode", "fp16", {{"C", 64}, {"P", 16}}, 2, tell_attention<6>, workspace, "latent", ""},
 };
-const int kAttentionKernelCount = 5;
+const int kAttentionKernelCount = 7;
 const char* const kArch = "sm_90a";
 
 }  // namespace mirage

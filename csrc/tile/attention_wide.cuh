@@ -1,0 +1,93 @@
+// Attention of many query rows: the host side of a launch, and both kinds of work by their knobs.
+#pragma once
+
+#include "tile/attention.cuh"
+#include "tile/attention_wide_work.cuh"
+
+namespace mirage::tile {
+
+// Segments that are equally long for certain are shared by crews that run at once.
+template <class Work>
+Crowd wide_crowd(const AttentionArgs& args, int largest_crew) {
+  const int64_t segments = sequence_segments<Work::kRows>(args) * args.B;
+  if (segments == 0) return {0, 1};
+  const int64_t most = static_cast<int64_t>(args.multiprocessors) * Work::kBlocks;
+  const int64_t steps = ceil_div(larger(args.max_len, 1), Work::kKeys * Work::kGroups);
+  const bool even = args.first_tokens == nullptr && (args.B == 1 || args.seq_lens == nullptr);
+  for (int crew = even ? largest_crew : 1; crew > 1; crew /= 2) {
+    if (crew * segments <= most && crew <= steps) return {static_cast<int>(segments) * crew, crew};
+  }
+  if (segments >= most) {
+    const int64_t even_share = ceil_div(segments, ceil_div(segments, most));
+    return {static_cast<int>(10 * even_share >= 9 * most ? even_share : most), 1};
+  }
+  const int64_t parts = most / segments;
+  return {static_cast<int>(segments * (parts < steps ? parts : steps)), 1};
+}
+
+template <class Work>
+int64_t wide_workspace(const AttentionArgs& args) {
+  return wide_crowd<Work>(args, 1).blocks * Work::Space::kBlockBytes;
+}
+
+template <class Work>
+cudaError_t launch_wide(void (*kernel)(AttentionArgs), const AttentionArgs& args,
+                        cudaStream_t stream) {
+  if (most_units<Work::kRows>(args) > kMostUnits) return cudaErrorInvalidValue;
+  AttentionArgs given = args;
+  given.group = divisor(args.G);
+  given.page = divisor(args.block_table == nullptr ? kUnitKeys : args.page_size);
+  given.sequence_segments = divisor(sequence_segments<Work::kRows>(args));
+  for (int largest = kMostCrew;; largest /= 2) {
+    const Crowd crowd = wide_crowd<Work>(args, largest);
+    if (crowd.blocks == 0) return cudaSuccess;
+    given.crews = divisor(crowd.blocks / crowd.crew);
+    const Launch<AttentionArgs> call(
+        kernel, {crowd.blocks, 1, Work::kThreads, Work::kBytes, crowd.crew}, stream);
+    cudaError_t status = call.allow();
+    int resident = 0;
+    if (status == cudaSuccess && crowd.crew > 1) status = call.resident(resident);
+    if (status != cudaSuccess) return status;
+    if (crowd.crew == 1 || resident >= static_cast<int>(given.crews.value))
+      return call.start(given);
+    largest = crowd.crew;
+  }
+}
+
+// The same work of few query rows, with its types.
+template <class T, int kDepth, class Knobs>
+class FewRowsWork : public AttentionWork<T, kDepth, Knobs> {
+ public:
+  using AttentionWork<T, kDepth, Knobs>::AttentionWork;
+  using Peaks = RowPeaks<Knobs::kRows>;
+  using Sums = RowSums<Knobs::kRows>;
+  using Product = ValueProduct<kDepth, Knobs::kRows>;
+};
+
+// What a block does, by how many rows its tiles have.
+template <class Knobs>
+constexpr bool kIsWide = Knobs::kRows >= kGroupRows;
+template <class T, int kDepth, class Knobs>
+using AttentionWorkOf = std::conditional_t<kIsWide<Knobs>, WideAttentionWork<T, kDepth, Knobs>,
+                                           FewRowsWork<T, kDepth, Knobs>>;
+
+template <class Work>
+int64_t attention_workspace_of(const AttentionArgs& args) {
+  if constexpr (kIsWide<Work>) {
+    return wide_workspace<Work>(args);
+  } else {
+    return attention_workspace<Work>(args);
+  }
+}
+
+template <class Work>
+cudaError_t launch_attention_of(void (*kernel)(AttentionArgs), const AttentionArgs& args,
+                                cudaStream_t stream) {
+  if constexpr (kIsWide<Work>) {
+    return launch_wide<Work>(kernel, args, stream);
+  } else {
+    return launch_attention<Work>(kernel, args, stream);
+  }
+}
+
+}  // namespace mirage::tile

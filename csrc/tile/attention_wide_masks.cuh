@@ -1,0 +1,130 @@
+// Masks of a step of keys, not computed where a whole step is seen.
+//
+// Positions of a step are consecutive, so that most comparisons hold for all of its keys or need
+// only be looked at in a sequence's first and last steps. Operands that have no such form are
+// compared one by one, as everywhere.
+#pragma once
+
+#include "tile/attention_wide_scores.cuh"
+
+namespace mirage::tile {
+
+// The positions of a step's keys. Those that are another part's count as keys behind the length.
+template <int kKeys>
+struct StepPositions {
+  int first;      // of the step
+  int end;        // of the part
+  int behind;     // added from there on
+  int added = 0;  // to all
+};
+
+// a < b, or both a and b, element by element when they are asked for.
+struct IsLess {
+  template <class V>
+  __device__ static bool of(V a, V b) {
+    return a < b;
+  }
+};
+struct AreBoth {
+  __device__ static bool of(bool a, bool b) { return a && b; }
+};
+template <class Op, class A, class B>
+struct LazyMask {
+  const A& a;
+  const B& b;
+  bool all;  // holds for all that this lane has
+};
+
+// Scores, perhaps scaled, where a mask holds, and another number elsewhere.
+template <class Mask, class S>
+struct LazyScores {
+  const Mask& mask;
+  const S& scores;
+  float other;
+};
+
+template <int kKeys>
+struct Spans<StepPositions<kKeys>> : Spans<RowVector<int, kKeys>> {};
+template <class Op, class A, class B>
+struct Spans<LazyMask<Op, A, B>> {
+  static constexpr int kKeys = largest(Spans<A>::kKeys, Spans<B>::kKeys);
+  static constexpr int kRows = largest(Spans<A>::kRows, Spans<B>::kRows);
+  static constexpr bool kLines = false;
+};
+template <class Mask, class S>
+struct Spans<LazyScores<Mask, S>> : Spans<S> {};
+
+template <int kKeys>
+__device__ int element(const StepPositions<kKeys>& p, int, int n, int i) {
+  const int at = p.first + n * kTokenTile + lane_quarter() * 2 + i % 2;
+  return (at < p.end ? at : at + p.behind) + p.added;
+}
+template <class Op, class A, class B>
+__device__ bool element(const LazyMask<Op, A, B>& m, int k, int n, int i) {
+  return Op::of(element(m.a, k, n, i), element(m.b, k, n, i));
+}
+template <class Mask, class S>
+__device__ float element(const LazyScores<Mask, S>& s, int k, int n, int i) {
+  return element(s.mask, k, n, i) ? element(s.scores, k, n, i) : s.other;
+}
+
+// The smallest and the largest of what a lane has.
+struct Bounds {
+  int least, most;
+};
+__device__ inline Bounds bounds(int a) { return {a, a}; }
+__device__ inline Bounds bounds(const KeyVector<int, kWarpRows>& rows) {
+  return {min(rows.at[0][0], rows.at[0][1]), max(rows.at[0][0], rows.at[0][1])};
+}
+template <int kKeys>
+__device__ Bounds bounds(const StepPositions<kKeys>& p) {
+  const int last = p.first + kKeys - 1;
+  return {p.first + p.added, (last < p.end ? last : last + p.behind) + p.added};
+}
+
+template <class Out, class Op, int kKeys>
+__device__ auto map(const int& a, const StepPositions<kKeys>& b) {
+  static_assert(std::is_same_v<Op, Add> && std::is_same_v<Out, int>, "positions are only shifted");
+  StepPositions<kKeys> moved = b;
+  moved.added += a;
+  return moved;
+}
+template <int kKeys, class B>
+__device__ auto less(const StepPositions<kKeys>& a, const B& b) {
+  return LazyMask<IsLess, StepPositions<kKeys>, B>{a, b, bounds(a).most < bounds(b).least};
+}
+template <int kKeys, class A>
+__device__ auto less(const A& a, const StepPositions<kKeys>& b) {
+  return LazyMask<IsLess, A, StepPositions<kKeys>>{a, b, bounds(a).most < bounds(b).least};
+}
+template <class OpA, class A, class B, class OpC, class C, class D>
+__device__ auto both(const LazyMask<OpA, A, B>& a, const LazyMask<OpC, C, D>& b) {
+  return LazyMask<AreBoth, LazyMask<OpA, A, B>, LazyMask<OpC, C, D>>{a, b, a.all && b.all};
+}
+
+template <class Out, class Op, class A, class B, class S>
+__device__ auto where(const LazyMask<Op, A, B>& condition, const S& scores, const float& other) {
+  if constexpr (std::is_same_v<Out, float>) {
+    return LazyScores<LazyMask<Op, A, B>, S>{condition, scores, other};
+  } else {
+    static_assert(std::is_same_v<decltype(unscaled(scores)), const S&>, "weights are computed");
+    wait_products<0>();  // the weights before them have been multiplied
+    if (__all_sync(~0u, condition.all)) return packed<Out>(scores);
+    return packed<Out>(each<float>([](float s) { return s; },
+                                   LazyScores<LazyMask<Op, A, B>, S>{condition, scores, other}));
+  }
+}
+
+template <class Mask, class S, int kDepth>
+__device__ void raise(WidePeaks& peak, const LazyScores<Mask, S>& scores, WideSums&,
+                      WideProduct<kDepth>& product) {
+  float most[2];
+  if (__all_sync(~0u, scores.mask.all)) {
+    line_peaks(most, scores.scores);
+  } else {
+    line_peaks(most, each<float>([](float s) { return s; }, scores));
+  }
+  raise_to(most, peak, product);
+}
+
+}  // namespace mirage::tile
