@@ -19,7 +19,9 @@ __device__ inline int warp_in_group() { return warp_index() % kGroupWarps; }
 
 // A barrier of a warpgroup; 0 and 1 are the block's.
 __device__ inline void meet_warpgroup() {
-  asm volatile("barrier.sync %0, %1;" ::"r"(2 + warp_index() / kGroupWarps), "n"(kGroupThreads)
+  __syncwarp();
+  asm volatile("barrier.cta.sync.aligned %0, %1;" ::"r"(2 + warp_index() / kGroupWarps),
+               "n"(kGroupThreads)
                : "memory");
 }
 

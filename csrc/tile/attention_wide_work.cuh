@@ -238,7 +238,10 @@ class WideAttentionWork {
     return {reader_.at(slot), reinterpret_cast<float*>(room) + warp_index() / kGroupWarps * kKeys};
   }
   // A barrier of the threads that do not copy.
-  __device__ static void meet() { asm volatile("barrier.sync 1, %0;" ::"n"(kReaders) : "memory"); }
+  __device__ static void meet() {
+    __syncwarp();
+    asm volatile("barrier.cta.sync.aligned 1, %0;" ::"n"(kReaders) : "memory");
+  }
   // Row of the tile of this lane's line i.
   __device__ static int row_of(int i) {
     return warp_index() * kWarpRows % kRows + i * kLineTile + lane_line();
