@@ -20,6 +20,9 @@ class AttentionWork {
   using Crew = CrewMeeting<kRows, kDepth>;
   using Space = Workspace<kRows, kDepth>;
   using Queries = TokenFrag<T, kRows, kDepth>;
+  using Peaks = RowPeaks<kRows>;
+  using Sums = RowSums<kRows>;
+  using Product = ValueProduct<kDepth, kRows>;
   using Line = SharedLines<T, kDepth>;
   using MoreLine = SharedLines<T, kMore>;
 
@@ -353,12 +356,8 @@ cudaError_t launch_attention(void (*kernel)(AttentionArgs), const AttentionArgs&
   if (most_units<Work::kRows>(args) > kMostUnits) return cudaErrorInvalidValue;
   const Crowd crowd = crowd_of<Work>(args);
   if (crowd.blocks == 0) return cudaSuccess;
-  AttentionArgs given = args;
-  given.group = divisor(args.G);
-  given.page = divisor(args.block_table == nullptr ? kUnitKeys : args.page_size);
-  given.sequence_segments = divisor(sequence_segments<Work::kRows>(args));
-  return launch_crews(kernel, {crowd.blocks, 1, Work::kThreads, Work::kBytes, crowd.crew}, given,
-                      stream);
+  return launch_crews(kernel, {crowd.blocks, 1, Work::kThreads, Work::kBytes, crowd.crew},
+                      with_divisors<Work::kRows>(args), stream);
 }
 
 }  // namespace mirage::tile

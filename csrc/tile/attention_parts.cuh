@@ -264,6 +264,15 @@ constexpr bool kHasCrews = kDepth <= 128;
 // Positions are ints; so many units take seconds.
 constexpr int64_t kMostUnits = (int64_t{1} << 31) - (1 << 24);
 
+// The arguments of a call, and what the device divides by but for the number of crews.
+template <int kRows>
+AttentionArgs with_divisors(AttentionArgs args) {
+  args.group = divisor(args.G);
+  args.page = divisor(args.block_table == nullptr ? kUnitKeys : args.page_size);
+  args.sequence_segments = divisor(sequence_segments<kRows>(args));
+  return args;
+}
+
 // Units, if every sequence is as long as the host knows.
 template <int kRows>
 int64_t most_units(const AttentionArgs& args) {

@@ -34,10 +34,7 @@ template <class Work>
 cudaError_t launch_wide(void (*kernel)(AttentionArgs), const AttentionArgs& args,
                         cudaStream_t stream) {
   if (most_units<Work::kRows>(args) > kMostUnits) return cudaErrorInvalidValue;
-  AttentionArgs given = args;
-  given.group = divisor(args.G);
-  given.page = divisor(args.block_table == nullptr ? kUnitKeys : args.page_size);
-  given.sequence_segments = divisor(sequence_segments<Work::kRows>(args));
+  AttentionArgs given = with_divisors<Work::kRows>(args);
   for (int largest = kMostCrew;; largest /= 2) {
     const Crowd crowd = wide_crowd<Work>(args, largest);
     if (crowd.blocks == 0) return cudaSuccess;
@@ -54,22 +51,12 @@ cudaError_t launch_wide(void (*kernel)(AttentionArgs), const AttentionArgs& args
   }
 }
 
-// The same work of few query rows, with its types.
-template <class T, int kDepth, class Knobs>
-class FewRowsWork : public AttentionWork<T, kDepth, Knobs> {
- public:
-  using AttentionWork<T, kDepth, Knobs>::AttentionWork;
-  using Peaks = RowPeaks<Knobs::kRows>;
-  using Sums = RowSums<Knobs::kRows>;
-  using Product = ValueProduct<kDepth, Knobs::kRows>;
-};
-
 // What a block does, by how many rows its tiles have.
 template <class Knobs>
 constexpr bool kIsWide = Knobs::kRows >= kGroupRows;
 template <class T, int kDepth, class Knobs>
 using AttentionWorkOf = std::conditional_t<kIsWide<Knobs>, WideAttentionWork<T, kDepth, Knobs>,
-                                           FewRowsWork<T, kDepth, Knobs>>;
+                                           AttentionWork<T, kDepth, Knobs>>;
 
 template <class Work>
 int64_t attention_workspace_of(const AttentionArgs& args) {

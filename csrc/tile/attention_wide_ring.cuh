@@ -12,14 +12,6 @@
 
 namespace mirage::tile {
 
-__device__ inline void init(CopyBarrier& barrier, int count) {
-  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(&barrier)),
-               "r"(count));
-}
-__device__ inline void arrive(CopyBarrier& barrier) {
-  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(&barrier))
-               : "memory");
-}
 // The thread arrives once all its copies so far have landed.
 __device__ inline void arrive_with_copies(CopyBarrier& barrier) {
   asm volatile(

@@ -9,7 +9,8 @@
 
 namespace mirage::tile {
 
-// An mbarrier with one arriving thread: a phase completes when all bytes announced have landed.
+// An mbarrier, of one arriving thread or of several: a phase completes when all have arrived and
+// all bytes announced have landed.
 struct CopyBarrier {
   uint64_t state;
 };
@@ -18,8 +19,14 @@ __device__ inline uint32_t shared_address(const void* at) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(at));
 }
 
-__device__ inline void init(CopyBarrier& barrier) {
-  asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(shared_address(&barrier)));
+__device__ inline void init(CopyBarrier& barrier, int arrivals = 1) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(&barrier)),
+               "r"(arrivals));
+}
+
+__device__ inline void arrive(CopyBarrier& barrier) {
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(&barrier))
+               : "memory");
 }
 
 // After init, before the copy engine may see the barriers.

@@ -23,16 +23,6 @@ __device__ void sync_threads() {
   asm volatile("barrier.cta.sync.aligned %0, %1;" ::"n"(kBarrier), "n"(kThreads) : "memory");
 }
 
-__device__ inline void init(CopyBarrier& barrier, int arrivals) {
-  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(&barrier)),
-               "r"(arrivals));
-}
-
-__device__ inline void arrive(CopyBarrier& barrier) {
-  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(&barrier))
-               : "memory");
-}
-
 // A place in a ring, and the parity of its barriers' phase.
 template <int kStages>
 struct RingPlace {
