@@ -17,9 +17,12 @@ struct LaunchArgs {
   // Whether the kernel may read its weights (inputs without a dynamic dim) while the kernel before
   // it in the stream still runs: true where that one is known not to write them.
   bool constant_weights;
+  void* workspace;  // as many bytes as the kernel's LaunchSpaceFn says
+  uint64_t nonce;   // another one in every call that has a workspace
 };
 
 using LaunchFn = cudaError_t (*)(const LaunchArgs&, cudaStream_t);
+using LaunchSpaceFn = int64_t (*)(const LaunchArgs&);  // bytes; reads dims only
 
 struct StaticDim {
   const char* name;
@@ -36,6 +39,7 @@ struct Kernel {
   const char* name;
   int64_t max_tokens;   // above it PyTorch's own program is faster and runs instead; 0: never
   const char* options;  // inputs of the recipe that a call may leave out, by name: "bias residual"
+  LaunchSpaceFn workspace = nullptr;  // null: it needs none
 };
 
 // Where the lines [.., D] of a tensor lie, in elements from one token and one head to the next; D
@@ -65,6 +69,7 @@ struct AttentionArgs {
   const int32_t* block_table;   // [B, ..] page numbers; null: sequence b is page b, of any length
   int64_t table_row;            // elements between the rows of block_table
   int32_t page_size;            // tokens per page
+  uint32_t pages;               // of a cache
   const int32_t* seq_lens;      // [B] keys of each sequence; null: all have max_len
   const int32_t* first_tokens;  // [B + 1] (cu_seqlens_q); null: every sequence has q_len tokens
   // Inputs of dims [D], by head or for all alike, in recipe order; null where absent: zeros.
@@ -86,6 +91,9 @@ struct AttentionArgs {
   void* workspace;        // as many bytes as the kernel's WorkspaceFn says
   uint64_t nonce;         // another one in every call
   bool constant_weights;  // see LaunchArgs
+  // Whether pages, lengths and all keys and values but each sequence's newest q_len ones may be
+  // read while the kernel before still runs: true where that one is known not to write them.
+  bool constant_history;
   // Filled in by the launch: heads of a group; tokens of a page; groups of blocks that work on the
   // same keys; segments of a sequence, if it has as many tokens as any.
   HostDivisor group, page, crews, sequence_segments;

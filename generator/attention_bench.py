@@ -50,7 +50,8 @@ class AttentionRow:
     """One line of the table; times in microseconds per call, cold unless named warm.
 
     `floor_us` is the time to read the keys and values, `compute_us` that of both products at the
-    rate of a large matrix product; `ratio` is ours over the larger. `peers` are all that gave the
+    rate of a large matrix product; `ratio` is ours over the larger. `promised_us` is ours with
+    `mirage_kernels.constant_history()` and constant weights promised. `peers` are all that gave the
     right result; the best of them is named.
     """
 
@@ -64,6 +65,7 @@ class AttentionRow:
     ours_us: float
     warm_us: float
     ratio: float
+    promised_us: float
     eager_us: float
     peers: Mapping[str, float]
     best_peer: str
@@ -128,6 +130,7 @@ def _row(
     error_ours = _error(calls.poisoned_run(workload, sets[0]), exact)
     timed = [partial(calls.ours, workload, given) for given in sets]
     ours_us = clock.per_call(timed)
+    promised_us = calls.promised(lambda: clock.per_call(timed))
     twin = dense_twin(workload)
     if twin not in known:
         known[twin] = _others(workload, sets, exact, clock)
@@ -147,6 +150,7 @@ def _row(
         ours_us=ours_us,
         warm_us=clock.per_call(timed[:1]),
         ratio=ours_us / max(floor_us, compute_us),
+        promised_us=promised_us,
         eager_us=others.eager_us,
         peers=found,
         best_peer=best,

@@ -22,12 +22,13 @@ if TYPE_CHECKING:
         rms_norm_gated_mlp,
         rms_norm_linear,
     )
-    from mirage_kernels.promises import constant_weights
+    from mirage_kernels.promises import constant_history, constant_weights
 
 __version__ = "0.1.0"
 __all__ = [
     "KernelEntry",
     "block_table_from_csr",
+    "constant_history",
     "constant_weights",
     "gated_mlp",
     "gqa",
@@ -46,6 +47,7 @@ __all__ = [
 
 _HOME = {
     "KernelEntry": "mirage_kernels.dispatch",
+    "constant_history": "mirage_kernels.promises",
     "constant_weights": "mirage_kernels.promises",
     "kernel_table": "mirage_kernels.dispatch",
     "supports": "mirage_kernels.dispatch",

@@ -1,4 +1,4 @@
-"""A promise that callers may give, for speed: weights stay as they are."""
+"""Promises that callers may give, for speed: weights stay as they are, and so do old tokens."""
 
 from __future__ import annotations
 
@@ -25,6 +25,21 @@ def constant_weights(promised: bool = True) -> None:
     `constant_weights(False)` takes it back.
     """
     _OPS._set_constant_weights(promised)
+
+
+def constant_history(promised: bool = True) -> None:
+    """Promise that what attention reads of earlier tokens is not written by the kernel just before.
+
+    That is, of calls with a `block_table`: the tables, `seq_lens` and `cu_seqlens_q`, and the keys
+    and values of all tokens but each sequence's newest `q_len` ones. The newest may be written by
+    the kernel just before (`qk_norm_rope_append`, another way of writing the cache), and so may
+    queries. On GPUs of compute capability 9.0 and later attention then begins to read the cache
+    while the kernel before it still runs, which saves one to two microseconds per call. A serving
+    step that sets up tables and lengths once, before its first layer, keeps the promise; calls
+    without `block_table` assume nothing. CUDA graphs keep what held when they were captured. Holds
+    for the process; `constant_history(False)` takes it back.
+    """
+    _OPS._set_constant_history(promised)
 
 
 @contextmanager

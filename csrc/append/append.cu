@@ -263,7 +263,6 @@ template <class T, int kDepth, bool kCentered>
 __global__ void __launch_bounds__(kBlockThreads) append(const __grid_constant__ AppendArgs args) {
   constexpr int kThreads = kLineThreads<kDepth>;
   constexpr int kLines = kBlockThreads / kThreads;
-  tile::let_next_start();
   const int token = blockIdx.x;
   const int line = blockIdx.y * kLines + static_cast<int>(threadIdx.x) / kThreads;
   const int keys = args.Hq, values = args.Hq + args.Hkv, lines = args.Hq + 2 * args.Hkv;
@@ -273,6 +272,7 @@ __global__ void __launch_bounds__(kBlockThreads) append(const __grid_constant__ 
   if (!args.constant_weights) tile::wait_for_previous();
   const Affine<T> affine = load_affine<T, kCentered>(args, line, share);
   tile::wait_for_previous();
+  tile::let_next_start();  // now: what came before is there for it, which may read the cache early
 
   const T* from = static_cast<const T*>(args.qkv) + token * args.qkv_token + line * kDepth;
   const Raw<T> raw = load<T>(from, share);

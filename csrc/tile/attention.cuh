@@ -26,6 +26,8 @@ class AttentionWork {
   using Line = SharedLines<T, kDepth>;
   using MoreLine = SharedLines<T, kMore>;
 
+  static constexpr bool kFewRows = kRows == kLineTile;
+  static constexpr bool kBeginsEarly = kFewRows && kMore == 0;  // others lack the registers
   // Few rows stay in registers, more lie in shared memory for all warps.
   static constexpr bool kKeepsInShared = kRows * kDepth > 1024;
   static constexpr int kMeetingAt = Ring::kBytes;
@@ -36,22 +38,25 @@ class AttentionWork {
   static constexpr int kBlocks = Knobs::kBlocks;  // per multiprocessor
   // Crews whose sums are read at once.
   static constexpr int kTogether = kDepth > 128 && kMore == 0 ? 2 : 8;
+  // Lanes that share the warps' sums of a quad.
+  static constexpr int kMostLanes = kWarps / Meeting::kTogether;
 
   __device__ AttentionWork(const AttentionArgs& args, char* shared)
       : args_(args),
         shared_(shared),
         crew_(shared + kCrewAt),
         ring_(args, shared),
-        parts_((begin(), args)),
         meeting_(shared + kMeetingAt) {
-    find_part();  // its queries are asked for before copies fill the memory system's queues
-    ring_.start(parts_, part_, more_);
+    find_first();
+    let_next_start();
   }
 
   // The next part of the block's stretch, for all its warps.
   __device__ bool next_part() {
     if (started_) {
-      find_part();
+      more_ = parts_.next(part_);
+      take_part();
+      ask_for_queries();
       if (more_) crew_.go_on();
     }
     started_ = true;
@@ -180,61 +185,70 @@ class AttentionWork {
   __device__ void combine(const RowPeaks<kRows>& peak, const RowSums<kRows>& sum,
                           ValueProduct<kDepth, kRows>& product) {
     const Places places(rows_);
-    const int quads = places.count();
+    int count = places.count(), lanes = lanes_of(count);
     meeting_.leave(peak, sum, product, ring_.free_slot());
-    if (!crew_.alone()) crew_.begin(quads);
+    if (!crew_.alone()) crew_.begin(count);
     __syncthreads();
-    const bool finishes = part_.first == 0;
-    const int own = cluster_index(), last = finishes ? last_crew() : own;
-    if (crew_.alone()) {
-      if (last > own) await_crews(last);
-      for (int quad = threadIdx.x; quad < quads; quad += kThreads) {
-        Total total = meeting_.total(places, quad);
-        settle<After>(places, quad, total, last);
-      }
-    } else {
-      for (int quad = threadIdx.x; quad < quads; quad += kThreads) {
-        crew_.push(quad, meeting_.total(places, quad));
-      }
-      if (last > own) await_crews(last);
-      crew_.end();
-      const int count = crew_.count(quads);
-      for (int place = threadIdx.x; place < count; place += kThreads) {
-        Total total;
-        total.peak[0] = total.peak[1] = RowPeaks<kRows>::kLowest;
-        add_left<kTogether>(total, crew_.sent(place), 0, crew_.size() - 1);
-        settle<After>(places, crew_.quad(place), total, last);
-      }
+    if (!crew_.alone()) {
+      push_totals(places, lanes);
+      count = crew_.count(count);
+      lanes = crew_.size();
     }
+    finish<After>(places, count, lanes);
     __syncthreads();  // the next part meets in the same memory
-    if (!finishes && threadIdx.x == 0) announce(space().nonce(own), args_.nonce);
+    if (part_.first > 0 && threadIdx.x == 0) announce(space().nonce(cluster_index()), args_.nonce);
   }
 
  private:
-  // What needs not wait for the kernel before comes before it.
-  __device__ void begin() {
-    if (args_.seq_lens != nullptr) prefetch_lengths();
-    ring_.guess();
-    wait_for_previous();
-    let_next_start();
-    ring_.look_up_guess();
+  // Finds the first part while the kernel before still runs, from lengths and pages that it may
+  // write: they are read again when it has ended. With new pages the first copies start; lengths
+  // are compared meanwhile, and if one has changed, all begins anew.
+  __device__ void find_first() {
+    bool waits = kBeginsEarly && !args_.constant_history && args_.first_tokens == nullptr;
+    if (!waits && !args_.constant_history) {
+      if (args_.seq_lens != nullptr) prefetch(args_.seq_lens + min(lane(), args_.B - 1));
+      wait_for_previous();
+    }
+#pragma unroll 1
+    while (true) {
+      const Lengths lengths(args_);
+      parts_ = Parts<kRows>(args_, lengths);
+      more_ = parts_.next(part_);
+      ring_.aim(parts_, part_, more_);
+      take_part();
+      if (waits) {
+        if (more_ && warp_index() == 0) ring_.prefetch_queries();
+        ring_.prefetch_keys();
+        wait_for_previous();
+        ring_.look_again();
+      }
+      // Behind copies these would wait in the memory system's queues.
+      if (!args_.constant_history) ask_for_queries();
+      const Lengths now(args_);
+      ring_.fill();
+      if (args_.constant_history) {
+        wait_for_previous();
+        ask_for_queries();
+      }
+      if (!waits || now.are(lengths, args_)) return;
+      waits = false;
+      ring_.drop();
+    }
   }
 
-  __device__ void prefetch_lengths() const {
-    constexpr int kLineNumbers = 32;  // 128 bytes
-    const int first = threadIdx.x * kLineNumbers;
-    if (first < args_.B) prefetch(args_.seq_lens + first);
-  }
-
-  __device__ void find_part() {
-    more_ = parts_.next(part_);
+  // Where the part begins.
+  __device__ void take_part() {
     if (!more_) return;
     unit_ = Ring::first_unit(part_) - Ring::stride();
     rows_ = part_.template rows<kRows>(args_);
+    if constexpr (kFewRows) query_lines_ = query_line(args_.q, lane_line());
+  }
+
+  __device__ void ask_for_queries() {
+    if (!more_) return;
 #pragma unroll
     for (int i = 0; i < kRows / kLineTile; ++i) {
-      const int row = i * kLineTile + lane_line();
-      const T* line = query_line(args_.q, row);
+      const T* line = kFewRows ? query_lines_ : query_line(args_.q, i * kLineTile + lane_line());
 #pragma unroll
       for (int c = 0; c < kDepth / kChunkDepth; ++c) {
         reinterpret_cast<uint4&>(queries_.at[i][c]) =
@@ -286,19 +300,80 @@ class AttentionWork {
             crew_.size()};
   }
 
-  // With all that this crew has of a quad.
-  template <class After>
-  __device__ void settle(Places places, int quad, Total& total, int last) const {
-    const int own = cluster_index(), place = crew_.place(quad);
-    if (part_.first == 0) {
-      if (last > own) add_left<kTogether>(total, LeftByCrews<Space>{space(), place}, own + 1, last);
-      const ResultRows<T, kRows> results(args_, part_);
-      results.template take<After>(places.element(quad), total, rows_);
-    } else {
-      float4* const left = space().quad(own, place);
-      left[0] = total.values();
-      left[1] = total.rows();
+  // Lanes that are neighbours share a quad, as far as there are threads.
+  __device__ static int lanes_of(int quads) {
+    int lanes = 1;
+    while (2 * lanes * quads <= kThreads && 2 * lanes <= kMostLanes) lanes *= 2;
+    return lanes;
+  }
+
+  // What this lane's share of the warps has of a quad.
+  __device__ Total warps_total(Places places, int quad, int lanes) const {
+    const int warps = kWarps / lanes, first = (threadIdx.x & (lanes - 1)) * warps;
+    return meeting_.total(places, quad, first, first + warps - 1);
+  }
+
+  // Every block's totals to the blocks of the crew that finish them.
+  __device__ void push_totals(Places places, int lanes) {
+    for (int i = threadIdx.x; i < places.count() * lanes; i += kThreads) {
+      const int quad = i / lanes, own = i & (lanes - 1);
+      Total total = warps_total(places, quad, lanes);
+      add_over_lanes(total, lanes);
+      crew_.push(quad, total, own == 0, own == lanes / 2);
     }
+  }
+
+  // With all that this crew has: `count` quads of this block, each on so many lanes.
+  template <class After>
+  __device__ void finish(Places places, int count, int lanes) {
+    const int shift = __ffs(lanes) - 1, own = threadIdx.x & (lanes - 1);
+    const int crew = cluster_index(), last = part_.first == 0 ? last_crew() : crew;
+    // A thread has elements of one row, or of two where it shares quads with nobody.
+    const int pair = places.pair(crew_.quad(threadIdx.x >> shift));
+    const int first_row = 2 * pair + (lanes > 1 ? own & 1 : 0);
+    const ResultRow<T> row = result_row(first_row);
+    ResultRow<T> next;
+    if (lanes == 1) next = result_row(first_row + 1);
+    if (!crew_.alone()) crew_.end();
+    for (int first = 0; first < count << shift; first += kThreads) {
+      const int turn = (first + static_cast<int>(threadIdx.x)) >> shift;
+      const int place = min(turn, count - 1), quad = crew_.quad(place);
+      Total total = crew_.alone() ? warps_total(places, quad, lanes) : crew_.sent(place, own);
+      if (last > crew) {
+        if (first == 0) await_crews(last);
+        add_crews(total, place, own, lanes, last);
+      }
+      add_over_lanes(total, lanes);
+      if (turn >= count) continue;
+      if (part_.first > 0) {
+        leave(total, place, own == 0, own == lanes / 2);
+      } else if (own < 2) {
+        const RowElement e{first_row, places.element(quad).d};
+        if (e.row < rows_) row.template take<After>(e, total, e.row & 1);
+        if (lanes == 1 && e.row + 1 < rows_) {
+          next.template take<After>({e.row + 1, e.d}, total, 1);
+        }
+      }
+    }
+  }
+
+  __device__ ResultRow<T> result_row(int row) const {
+    return {args_, part_.template place<kRows>(args_, row)};
+  }
+
+  // For the crew that finishes the segment: by two lanes each a half, or by one both.
+  __device__ void leave(const Total& total, int place, bool values, bool rows) const {
+    float4* const left = space().quad(cluster_index(), place);
+    if (values) left[0] = total.values();
+    if (rows) left[1] = total.rows();
+  }
+
+  // Adds what the crews after this one up to `last` left, a lane its share of them.
+  __device__ void add_crews(Total& total, int place, int own, int lanes, int last) const {
+    const int share = (last - cluster_index() + lanes - 1) / lanes;
+    const int first = cluster_index() + 1 + own * share;
+    add_left<kTogether, false>(total, LeftByCrews<Space>{space(), place}, first,
+                               min(first + share - 1, last));
   }
 
   // The last of the crews that have the rest of the segment.
@@ -326,6 +401,7 @@ class AttentionWork {
   bool more_ = false, started_ = false;
   const char* slot_ = nullptr;
   Queries queries_, kept_;
+  const T* query_lines_ = nullptr;
 };
 
 template <class Work>

@@ -47,12 +47,13 @@ class CrewMeeting {
     wait_cluster();
   }
 
-  __device__ void push(int quad, const Total& total) const {
+  // To the block that finishes a quad: by two lanes each a half, or by one both.
+  __device__ void push(int quad, const Total& total, bool values, bool rows) const {
     const int to = quad & (size_ - 1);
     const uint32_t place = in_block(at(rank_, this->place(quad)), to);
     const uint32_t done = in_block(shared_ + kBarrierAt, to);
-    tile::push(place, total.values(), done);
-    tile::push(place + sizeof(float4), total.rows(), done);
+    if (values) tile::push(place, total.values(), done);
+    if (rows) tile::push(place + sizeof(float4), total.rows(), done);
   }
 
   // Returns when all of the part has arrived.
@@ -67,12 +68,10 @@ class CrewMeeting {
   }
 
   // What a block sent of the quad at a place.
-  struct Sent {
-    const float4* first;  // block 0
-    __device__ float4 values(int block) const { return first[block * 2]; }
-    __device__ float4 rows(int block) const { return first[block * 2 + 1]; }
-  };
-  __device__ Sent sent(int place) const { return {at(0, place)}; }
+  __device__ Total sent(int place, int block) const {
+    const float4* const quad = at(block, place);
+    return {quad[0], quad[1]};
+  }
 
  private:
   __device__ int shift() const { return __ffs(size_) - 1; }

@@ -66,6 +66,7 @@ class AttentionMeeting {
  public:
   using Places = Quads<kRows, kDepth>;
   static constexpr int kTiles = kRows / kTokenTile;
+  static constexpr int kTogether = kDepth > 128 ? 2 : kWarps < 4 ? kWarps : 4;  // of warps
   static constexpr int kRowsAt = kWarps * 16;  // after the slots' addresses
   static constexpr int kBytes = kRowsAt + kWarps * kRows * static_cast<int>(sizeof(float2));
   static_assert(kDepth * kRows * sizeof(float) <= kRoom, "a product fits into a slot");
@@ -100,12 +101,11 @@ class AttentionMeeting {
     if (lane() == 0) *slot_of(warp_index()) = reinterpret_cast<const float4*>(slot);
   }
 
-  // What the warps have of a quad; after a barrier.
-  __device__ Total total(Places places, int quad) const {
+  // What the warps first to last have of a quad; after a barrier.
+  __device__ Total total(Places places, int quad, int first, int last) const {
     Total total;
-    total.peak[0] = total.peak[1] = RowPeaks<kRows>::kLowest;
-    constexpr int kTogether = kDepth > 128 ? 2 : 8;  // more would be spilled
-    add_left<kTogether>(total, Left{*this, places.pair(quad), places.place(quad)}, 0, kWarps - 1);
+    add_left<kTogether, true>(total, Left{*this, places.pair(quad), places.place(quad)}, first,
+                              last);
     return total;
   }
 

@@ -39,11 +39,15 @@ __device__ inline int segments_of(const AttentionArgs& args) {
   return args.sequence_segments.value * args.B;
 }
 
+__device__ inline int length_of(const AttentionArgs& args, int b) {
+  if (args.seq_lens == nullptr) return args.max_len;
+  return max(0, min(args.seq_lens[b], args.max_len));
+}
+
 template <int kRows>
-__device__ Sequence sequence(const AttentionArgs& args, int b) {
+__device__ Sequence sequence(const AttentionArgs& args, int b, int keys) {
   Sequence found{};
-  found.keys = args.max_len;
-  if (args.seq_lens != nullptr) found.keys = max(0, min(args.seq_lens[b], args.max_len));
+  found.keys = keys;
   found.tokens = args.q_len;
   found.first_token = b * args.q_len;
   if (args.first_tokens != nullptr) {
@@ -61,11 +65,50 @@ __device__ Sequence sequence(const AttentionArgs& args, int b) {
   return found;
 }
 
+template <int kRows>
+__device__ Sequence sequence(const AttentionArgs& args, int b) {
+  return sequence<kRows>(args, b, length_of(args, b));
+}
+
+// The first lengths as they were read once: lane i has those of sequences i, i + 32, ...
+struct Lengths {
+  static constexpr int kHeld = 4, kMost = kHeld * kWarpLanes;
+  int held[kHeld];
+
+  __device__ explicit Lengths(const AttentionArgs& args) {
+#pragma unroll
+    for (int i = 0; i < kHeld; ++i) {
+      held[i] = i * kWarpLanes < args.B ? of(args, i * kWarpLanes) : 0;
+    }
+  }
+
+  // Lane i has the length of sequence first + i; past the last one that one's.
+  __device__ int from(const AttentionArgs& args, int first) const {
+    if (first >= kMost) return of(args, first);
+    const int low = first == 0 ? held[0] : held[1];
+    const int high = first == 2 * kWarpLanes ? held[2] : held[3];
+    return first < 2 * kWarpLanes ? low : high;
+  }
+
+  // Whether all lengths of the call are known to be the same.
+  __device__ bool are(const Lengths& others, const AttentionArgs& args) const {
+    bool same = args.B <= kMost;
+#pragma unroll
+    for (int i = 0; i < kHeld; ++i) same = same && held[i] == others.held[i];
+    return __all_sync(~0u, same);
+  }
+
+ private:
+  __device__ static int of(const AttentionArgs& args, int first) {
+    return length_of(args, min(first + lane(), args.B - 1));
+  }
+};
+
 // Lane i has sequence first + i; past the last one that has no units.
 template <int kRows>
-__device__ Sequence lanes_sequence(const AttentionArgs& args, int first) {
-  const int b = first + lane();
-  return b < args.B ? sequence<kRows>(args, b) : Sequence{};
+__device__ Sequence lanes_sequence(const AttentionArgs& args, int first, const Lengths& lengths) {
+  const int b = first + lane(), keys = lengths.from(args, first);
+  return b < args.B ? sequence<kRows>(args, b, keys) : Sequence{};
 }
 
 __device__ inline int over_lanes(int mine) {
@@ -137,42 +180,26 @@ template <int kRows>
 class Parts {
  public:
   Parts() = default;
+  __device__ explicit Parts(const AttentionArgs& args) : Parts(args, Lengths(args)) {}
+
   // All lanes together. Each crew takes an equal share; if there are too few units, one or none.
-  __device__ explicit Parts(const AttentionArgs& args) : args_(&args) {
+  __device__ Parts(const AttentionArgs& args, const Lengths& lengths) : args_(&args) {
     if (args.B == 1) {
-      current_ = sequence<kRows>(args, 0);
+      current_ = sequence<kRows>(args, 0, lengths.held[0]);
       deal(current_.cost(args));
     } else if (args.B <= kWarpLanes) {
-      const Sequence mine = lanes_sequence<kRows>(args, 0);
+      const Sequence mine = lanes_sequence<kRows>(args, 0, lengths);
       const int cost = mine.cost(args), through = up_to_lane(cost);
       deal(__shfl_sync(~0u, through, kWarpLanes - 1));
       if (position_ < end_) find(0, mine, through - cost, through);
     } else {
       int total = 0;
       for (int first = 0; first < args.B; first += kWarpLanes) {
-        total += over_lanes(lanes_sequence<kRows>(args, first).cost(args));
+        total += over_lanes(lanes_sequence<kRows>(args, first, lengths).cost(args));
       }
       deal(total);
-      if (position_ < end_) find_far();
+      if (position_ < end_) find_far(lengths);
     }
-  }
-
-  // The first part of this crew if all sequences are as long as the host knows; reads nothing.
-  __device__ static Part of_longest(const AttentionArgs& args) {
-    Part part{};
-    const unsigned units = max(1u, (args.max_len + kUnitKeys - 1u) / kUnitKeys);
-    const unsigned segments = args.sequence_segments.value * args.B, crews = cluster_count();
-    if (segments == crews) {
-      part.b = quotient(cluster_index(), args.sequence_segments);
-    } else {
-      const unsigned length = units + (segments > crews ? kFinishUnits : 0);
-      const unsigned position = Shares(length * segments, args.crews).first(cluster_index());
-      const unsigned segment = position / length;
-      part.b = quotient(segment, args.sequence_segments);
-      part.first = position - segment * length;
-    }
-    part.last = part.b < args.B ? units : 0;
-    return part;
   }
 
   // The crew that has the unit before a position.
@@ -182,7 +209,8 @@ class Parts {
     while (position_ < end_) {
       while (position_ >= start_ + current_.cost(*args_)) {
         start_ += current_.cost(*args_);
-        current_ = sequence<kRows>(*args_, ++b_);
+        if (++b_ >= args_->B) return false;  // only where lengths were written meanwhile
+        current_ = sequence<kRows>(*args_, b_);
       }
       const int offset = position_ - start_;
       unsigned segment = 0;
@@ -222,10 +250,10 @@ class Parts {
   }
 
   // The same among many, 32 at a time.
-  __device__ void find_far() {
+  __device__ void find_far(const Lengths& lengths) {
     int start = 0;
     for (int first = 0; first < args_->B; first += kWarpLanes) {
-      const Sequence mine = lanes_sequence<kRows>(*args_, first);
+      const Sequence mine = lanes_sequence<kRows>(*args_, first, lengths);
       const int cost = mine.cost(*args_), through = start + up_to_lane(cost);
       if (find(first, mine, through - cost, through)) return;
       start = __shfl_sync(~0u, through, kWarpLanes - 1);
@@ -279,8 +307,9 @@ int64_t most_units(const AttentionArgs& args) {
   return ceil_div(larger(args.max_len, 1), kUnitKeys) * sequence_segments<kRows>(args) * args.B;
 }
 
-constexpr int kShortUnits = 2;  // of a warp
-constexpr int kManyUnits = 24;  // of a multiprocessor
+constexpr int kShortUnits = 2;                  // of a warp
+constexpr int kManyUnits = 24;                  // of a multiprocessor
+constexpr int kLargeCrewUnits = 8 * kMostCrew;  // a unit for each of eight warps of sixteen blocks
 
 // Blocks of a launch, and how many of them work on the same keys.
 struct Crowd {
@@ -307,7 +336,10 @@ Crowd crowd_of(const AttentionArgs& args) {
   int crew = 1;
   while (kHasCrews<Work::kDepth> && 2 * crew <= parts) crew *= 2;
   // Clusters lie unevenly on multiprocessors that have room for two blocks each: where they take
-  // more than half of the multiprocessors, that is felt when they have much to read.
+  // more than half of the multiprocessors, that is felt when they have much to read. Eight blocks
+  // on half of the multiprocessors are faster than sixteen on all.
+  if (Work::kBlocks > 1 && crew == kMostCrew && 2 * segments * crew > args.multiprocessors)
+    crew /= 2;
   const bool spread = Work::kBlocks == 1 || 2 * segments * crew <= args.multiprocessors;
   if (crew > 1 && (spread || units <= kShortUnits * crew * Work::kWarps)) {
     return {static_cast<int>(segments) * crew, crew};
@@ -316,12 +348,15 @@ Crowd crowd_of(const AttentionArgs& args) {
 }
 
 // Whether a call is better off with one large block on each multiprocessor than with several: few
-// segments, much to read for each.
+// segments with much to read for each, or so few that crews leave most multiprocessors idle.
 template <int kRows>
 bool has_few_segments(const AttentionArgs& args) {
   const int64_t segments = sequence_segments<kRows>(args) * args.B;
-  return segments <= args.multiprocessors &&
-         most_units<kRows>(args) >= kManyUnits * args.multiprocessors;
+  const int64_t units = most_units<kRows>(args);
+  if (4 * segments * kMostCrew <= args.multiprocessors) {
+    return units >= kLargeCrewUnits * segments;
+  }
+  return segments <= args.multiprocessors && units >= kManyUnits * args.multiprocessors;
 }
 
 }  // namespace mirage::tile

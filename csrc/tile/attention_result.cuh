@@ -5,49 +5,40 @@
 
 namespace mirage::tile {
 
-// The rows of a segment as what comes after the combination sees them.
-template <class T, int kRows>
-class ResultRows {
- public:
-  __device__ ResultRows(const AttentionArgs& args, const Segment& segment)
-      : args_(args), segment_(segment) {}
+// A row of a segment as what comes after the combination sees it.
+template <class T>
+struct ResultRow {
+  T* out;
+  float* lse;  // null: not wanted
+  const T* sink;
 
-  __device__ void store(RowElement e, float value) const {
-    const QueryPlace at = place(e.row);
-    static_cast<T*>(args_.out)[at.token * args_.out_token + at.head * args_.out_head + e.d] =
-        cast<T>(value);
-  }
+  ResultRow() = default;
+  __device__ ResultRow(const AttentionArgs& args, const QueryPlace& at)
+      : out(static_cast<T*>(args.out) + at.token * args.out_token + at.head * args.out_head),
+        lse(args.lse == nullptr ? nullptr : args.lse + at.token * args.Hkv * args.G + at.head),
+        sink(args.sinks == nullptr ? nullptr : static_cast<const T*>(args.sinks) + at.head) {}
 
-  // After::of(rows, element, sum, product) for a quad from `first` on, whose rows' sums take their
-  // sinks first and leave their logs.
+  __device__ void store(RowElement e, float value) const { out[e.d] = cast<T>(value); }
+
+  // After::of(row, element, sum, product) for two elements of row j of a quad, d and d + 8. The
+  // row's sum takes its sink first and leaves its log.
   template <class After>
-  __device__ void take(RowElement first, Total& total, int rows) const {
-#pragma unroll
-    for (int j = 0; j < 2; ++j) {
-      if (first.row + j >= rows) continue;
-      const RowElement e{first.row + j, first.d};
-      if (args_.sinks != nullptr) {
-        const auto* sinks = static_cast<const T*>(args_.sinks);
-        const float sink = static_cast<float>(sinks[place(e.row).head]);
-        total.lower_to(j, fmaxf(total.peak[j], sink));
-        total.sum[j] += fast_exp(sink - total.peak[j]);
-      }
-      if (e.d == 0 && args_.lse != nullptr) {
-        const QueryPlace at = place(e.row);
-        args_.lse[at.token * args_.Hkv * args_.G + at.head] =
-            total.sum[j] > 0.0f ? total.peak[j] + fast_log(total.sum[j]) : -INFINITY;
-      }
-      const Divisor sum{total.sum[j] > 0.0f ? reciprocal(total.sum[j]) : 1.0f};  // of nothing: 0
-      After::of(*this, e, sum, total.of[j]);
-      After::of(*this, {e.row, e.d + kLineTile}, sum, total.of[2 + j]);
+  __device__ void take(RowElement e, const Total& total, int j) const {
+    float peak = j == 0 ? total.peak[0] : total.peak[1];
+    float sum = j == 0 ? total.sum[0] : total.sum[1];
+    float factor = 1.0f;
+    if (sink != nullptr) {
+      const float more = static_cast<float>(*sink), higher = fmaxf(peak, more);
+      factor = fast_exp(peak - higher);
+      peak = higher;
+      sum = sum * factor + fast_exp(more - higher);
     }
+    if (e.d == 0 && lse != nullptr) *lse = sum > 0.0f ? peak + fast_log(sum) : -INFINITY;
+    const Divisor divisor{sum > 0.0f ? reciprocal(sum) : 1.0f};  // of nothing comes 0
+    After::of(*this, e, divisor, (j == 0 ? total.of[0] : total.of[1]) * factor);
+    After::of(*this, {e.row, e.d + kLineTile}, divisor,
+              (j == 0 ? total.of[2] : total.of[3]) * factor);
   }
-
- private:
-  __device__ QueryPlace place(int row) const { return segment_.template place<kRows>(args_, row); }
-
-  const AttentionArgs& args_;
-  const Segment& segment_;
 };
 
 }  // namespace mirage::tile

@@ -7,6 +7,7 @@
 
 #include "tile/attention_parts.cuh"
 #include "tile/attention_sums.cuh"
+#include "tile/dependent.cuh"
 #include "tile/edges.cuh"
 #include "tile/pipeline.cuh"
 
@@ -30,35 +31,48 @@ class KeyRing {
   __device__ KeyRing(const AttentionArgs& args, char* shared)
       : args_(args), begin_(shared + warp_index() * kWarpBytes) {}
 
-  // What the first part would be if all sequences were as long as the host knows: brings its page
-  // numbers to come into L2, and reads nothing yet.
-  __device__ void guess() {
-    if (args_.block_table == nullptr || !pages_hold_units() || args_.first_window >= 0) return;
-    guessed_ = Parts<Knobs::kRows>::of_longest(args_);
-    const unsigned key = (first_unit(guessed_) + lane() * stride()) * kUnitKeys;
-    const unsigned place = quotient(key, args_.page);
-    if (guessed_.last == 0 || place >= args_.table_row) return;
-    guessed_page_ = args_.block_table + guessed_.b * args_.table_row + place;
-    prefetch(guessed_page_);
-  }
-
-  // Looks these up: lengths and pages then come at the same time.
-  __device__ void look_up_guess() {
-    if (guessed_page_ != nullptr) page_ = *guessed_page_;
-  }
-
-  // Begins with a part and goes on with those after it; `more`: whether there is one.
-  __device__ void start(const Parts<Knobs::kRows>& parts, const Part& part, bool more) {
+  // Makes a part the first one (`more`: there is one), and looks up its pages.
+  __device__ void aim(const Parts<Knobs::kRows>& parts, const Part& part, bool more) {
     parts_ = parts;
     part_ = part;
     more_ = more;
     unit_ = first_unit(part_);
-    const bool right = guessed_.b == part_.b && guessed_.first == part_.first;
-    turn_ = right && guessed_.last > 0 ? 0 : kWarpLanes;
+    turn_ = kWarpLanes;
     settle();
+  }
+
+  // Looks up the same pages again: the kernel before may have written them meanwhile.
+  __device__ void look_again() {
+    if (looked_up_ != nullptr) page_ = looked_up();
+  }
+
+  // Forgets what was asked for.
+  __device__ static void drop() { wait_copies<0>(); }
+
+  // Brings the first unit to come into L2: nothing is read, so it may be one that still changes.
+  __device__ void prefetch_keys() const {
+    constexpr int kLineElements = 128 / sizeof(T);
+    constexpr int kPieces = (kDepth + kLineElements - 1) / kLineElements;  // of a key's line
+    const int page = __shfl_sync(~0u, page_, 0);
+    if (!more_ || !pages_hold_units()) return;
+#pragma unroll
+    for (int i = lane(); i < kKeys * kPieces; i += kWarpLanes) {
+      if (key_ + i / kPieces >= part_.sequence.keys) return;
+      const int token = token_of(key_) + i / kPieces, element = i % kPieces * kLineElements;
+      prefetch(static_cast<const T*>(args_.k.at) + line_at(args_.k, page, token) + element);
+      if constexpr (kMore > 0) continue;
+      prefetch(static_cast<const T*>(args_.v.at) + line_at(args_.v, page, token) + element);
+    }
+  }
+
+  // Asks for the first steps; those with new keys when the kernel before has ended.
+  __device__ void fill() {
     empty_ = begin_;
 #pragma unroll 1
-    for (int s = 0; s < kStages - 1; ++s) issue();
+    for (int s = 0; s < kStages - 1; ++s) {
+      if (key_ + kKeys > part_.sequence.keys - part_.sequence.tokens) wait_for_previous();
+      issue();
+    }
     full_ = begin_ + (kStages - 1) * kSlotBytes;  // `advance` goes on from here
   }
 
@@ -87,12 +101,27 @@ class KeyRing {
     return full_;
   }
 
+  // Brings the queries of a part to come into L2.
+  __device__ void prefetch_queries() const {
+    constexpr int kLineElements = 128 / sizeof(T);
+    constexpr int kLines = (kDepth + kLineElements - 1) / kLineElements;
+    const int rows = part_.template rows<Knobs::kRows>(args_);
+#pragma unroll 1
+    for (int i = lane(); i < rows * kLines; i += kWarpLanes) {
+      const QueryPlace at = part_.template place<Knobs::kRows>(args_, i / kLines);
+      prefetch(static_cast<const T*>(args_.q.at) + at.token * args_.q.token +
+               at.head * args_.q.head + i % kLines * kLineElements);
+    }
+  }
+
  private:
   static constexpr int kOctets = kDepth / kLaneDepth;
   // Lanes to a line, a power of two; the last of them may have nothing to copy.
   static constexpr int kLineLanes = kOctets <= 8 ? 8 : kOctets <= 16 ? 16 : 32;
   static constexpr int kLinesAtOnce = kWarpLanes / kLineLanes;
   static constexpr int kCopies = kKeys / kLinesAtOnce;
+  // Addresses are computed a step ahead where registers are left.
+  static constexpr bool kAimsAhead = Knobs::kRows == kLineTile && kMore == 0;
 
   __device__ bool pages_hold_units() const {
     return args_.block_table == nullptr || args_.page.value % kKeys == 0;
@@ -128,38 +157,50 @@ class KeyRing {
     key_ = (part_.sequence.skipped + unit_) * kUnitKeys;
     if (!pages_hold_units()) {
       page_ = page_of(key_ + lane() % kKeys, 1);
-    } else if (turn_ >= kWarpLanes) {
+      return;
+    }
+    if (turn_ >= kWarpLanes) {
       turn_ = 0;
       page_ = page_of(key_ + lane() * stride() * kUnitKeys, kKeys);
     }
-  }
-
-  // Brings the queries of a part to come into L2.
-  __device__ void prefetch_queries() const {
-    constexpr int kLineElements = 128 / sizeof(T);
-    constexpr int kLines = (kDepth + kLineElements - 1) / kLineElements;
-    const int rows = part_.template rows<Knobs::kRows>(args_);
-    for (int i = lane(); i < rows * kLines; i += kWarpLanes) {
-      const QueryPlace at = part_.template place<Knobs::kRows>(args_, i / kLines);
-      prefetch(static_cast<const T*>(args_.q.at) + at.token * args_.q.token +
-               at.head * args_.q.head + i % kLines * kLineElements);
+    if constexpr (kAimsAhead) {
+      key_from_ = lane_from(args_.k);
+      value_from_ = lane_from(args_.v);
     }
   }
 
+  // Where this lane's copies of the unit begin, but for the page.
+  __device__ const T* lane_from(const mirage::Cache& cache) const {
+    const int token = token_of(key_) + lane() / kLineLanes;
+    const int element = lane() % kLineLanes * kLaneDepth;
+    return static_cast<const T*>(cache.at) + line_at(cache, token) + element;
+  }
+
   // The page of the next `keys` keys; of those that nobody sees there is none.
-  __device__ int page_of(int key, int keys) const {
+  __device__ int page_of(int key, int keys) {
     if (args_.block_table == nullptr) return part_.b;
     const bool seen = key < part_.sequence.keys && key + keys > part_.sequence.lowest;
     const unsigned place = quotient(key, args_.page);
-    return seen ? args_.block_table[part_.b * args_.table_row + place] : 0;
+    looked_up_ = seen ? args_.block_table + part_.b * args_.table_row + place : nullptr;
+    return looked_up();
+  }
+
+  // With lengths that are not checked yet it may be the number of no page.
+  __device__ int looked_up() const {
+    if (looked_up_ == nullptr) return 0;
+    return min(static_cast<unsigned>(*looked_up_), args_.pages - 1);
   }
 
   __device__ int token_of(int key) const {
     return args_.block_table == nullptr ? key : remainder(key, args_.page);
   }
 
+  // In a page.
+  __device__ int64_t line_at(const mirage::Cache& cache, int token) const {
+    return token * cache.token + part_.head * cache.head;
+  }
   __device__ int64_t line_at(const mirage::Cache& cache, int page, int token) const {
-    return page * cache.page + token * cache.token + part_.head * cache.head;
+    return page * cache.page + line_at(cache, token);
   }
 
   // One copy of keys and values each: a lane's octet of line i * kLinesAtOnce + its own.
@@ -176,11 +217,8 @@ class KeyRing {
 
   __device__ void copy_within_page() const {
     const int page = __shfl_sync(~0u, page_, turn_);
-    const int token = token_of(key_) + lane() / kLineLanes, octet = lane() % kLineLanes;
-    const T* key =
-        static_cast<const T*>(args_.k.at) + line_at(args_.k, page, token) + octet * kLaneDepth;
-    const T* value =
-        static_cast<const T*>(args_.v.at) + line_at(args_.v, page, token) + octet * kLaneDepth;
+    const T* key = (kAimsAhead ? key_from_ : lane_from(args_.k)) + page * args_.k.page;
+    const T* value = (kAimsAhead ? value_from_ : lane_from(args_.v)) + page * args_.v.page;
 #pragma unroll
     for (int i = 0; i < kCopies; ++i) {
       copy_line(i, key, value);
@@ -251,9 +289,9 @@ class KeyRing {
   char* const begin_;
   char *full_ = nullptr, *empty_ = nullptr;
   bool more_ = false;
-  Part guessed_{};
-  const int32_t* guessed_page_ = nullptr;
+  const int32_t* looked_up_ = nullptr;
   int unit_ = 0, key_ = 0;
+  const T *key_from_ = nullptr, *value_from_ = nullptr;  // see lane_from
   int page_ = 0, turn_ = 0;  // a lane's, of unit or line `lane`; the unit that is next
 };
 

@@ -39,7 +39,11 @@ struct Quads {
 // A quad of a product, and the peaks and sums of its two rows.
 struct Total {
   float of[4] = {};  // [2 * i + j] = row j, element d + 8 i
-  float peak[2], sum[2] = {};
+  float peak[2] = {RowPeaks<kTokenTile>::kLowest, RowPeaks<kTokenTile>::kLowest}, sum[2] = {};
+
+  Total() = default;
+  __device__ Total(float4 values, float4 rows)
+      : of{values.x, values.y, values.z, values.w}, peak{rows.x, rows.z}, sum{rows.y, rows.w} {}
 
   __device__ float4 values() const { return make_float4(of[0], of[1], of[2], of[3]); }
   __device__ float4 rows() const { return make_float4(peak[0], sum[0], peak[1], sum[1]); }
@@ -54,16 +58,16 @@ struct Total {
   }
 };
 
-// Adds what is there of first to last, kAtOnce of them read at once. Each has values() of a quad,
-// and rows(): peak and sum of the one, peak and sum of the other.
-template <int kAtOnce, class Left>
+// Adds what is there of first to last, kAtOnce of them read at once; kWhole: a multiple of that.
+// Each has values() of a quad, and rows(): peak and sum of the one, peak and sum of the other.
+template <int kAtOnce, bool kWhole, class Left>
 __device__ void add_left(Total& total, const Left& left, int first, int last) {
 #pragma unroll 1
   for (; first <= last; first += kAtOnce) {
     float4 rows[kAtOnce], values[kAtOnce];
 #pragma unroll
     for (int i = 0; i < kAtOnce; ++i) {
-      const int from = min(first + i, last);
+      const int from = kWhole ? first + i : min(first + i, last);
       rows[i] = left.rows(from);
       values[i] = left.values(from);
     }
@@ -77,7 +81,7 @@ __device__ void add_left(Total& total, const Left& left, int first, int last) {
     total.lower_to(1, peak[1]);
 #pragma unroll
     for (int i = 0; i < kAtOnce; ++i) {
-      const bool there = first + i <= last;
+      const bool there = kWhole || first + i <= last;
       const float low = there ? fast_exp(rows[i].x - peak[0]) : 0.0f;
       const float high = there ? fast_exp(rows[i].z - peak[1]) : 0.0f;
       total.sum[0] += rows[i].y * low;
@@ -87,6 +91,27 @@ __device__ void add_left(Total& total, const Left& left, int first, int last) {
       total.of[2] += values[i].z * low;
       total.of[3] += values[i].w * high;
     }
+  }
+}
+
+// Adds what `lanes` neighbours have, a power of two of them: all have the same afterwards.
+__device__ inline void add_over_lanes(Total& total, int lanes) {
+  float peak[2] = {total.peak[0], total.peak[1]};
+#pragma unroll 1
+  for (int mask = 1; mask < lanes; mask *= 2) {
+#pragma unroll
+    for (int j = 0; j < 2; ++j) {
+      peak[j] = fmaxf(peak[j], __shfl_xor_sync(~0u, peak[j], mask));
+    }
+  }
+  total.lower_to(0, peak[0]);
+  total.lower_to(1, peak[1]);
+#pragma unroll 1
+  for (int mask = 1; mask < lanes; mask *= 2) {
+#pragma unroll
+    for (float& value : total.of) value += __shfl_xor_sync(~0u, value, mask);
+#pragma unroll
+    for (float& sum : total.sum) sum += __shfl_xor_sync(~0u, sum, mask);
   }
 }
 

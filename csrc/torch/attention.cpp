@@ -1,14 +1,13 @@
 // Checks, the choice of recipe and the launch of attention.
 #include "attention.h"
 
-#include <atomic>
-#include <chrono>
 #include <utility>
 
 #include <torch/csrc/stable/ops.h>
 
 #include "device.h"
 #include "errors.h"
+#include "nonce.h"
 #include "promises.h"
 
 namespace mirage {
@@ -17,18 +16,6 @@ namespace {
 constexpr int64_t kHeadSizeStep = 8;      // elements of 16 bytes
 constexpr int32_t kNoWindow = 1 << 30;    // further than any key
 constexpr int64_t kMaxCount = 1LL << 31;  // sizes that kernels take are int32
-
-// Kernels of one stream may share memory for their workspaces, and may find there what an earlier
-// one left: the nonce tells its own flags from those. Mixing: splitmix64.
-uint64_t next_nonce() {
-  static const auto started = std::chrono::steady_clock::now().time_since_epoch().count() ^
-                              std::chrono::system_clock::now().time_since_epoch().count();
-  static std::atomic<uint64_t> counter{static_cast<uint64_t>(started)};
-  uint64_t x = counter.fetch_add(0x9e3779b97f4a7c15, std::memory_order_relaxed);
-  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9;
-  x = (x ^ (x >> 27)) * 0x94d049bb133111eb;
-  return x ^ (x >> 31);
-}
 
 std::string list_of(const std::vector<int64_t>& sizes) {
   std::string text = "[";
@@ -320,6 +307,7 @@ AttentionArgs AttentionCall::args() const {
   args.block_table = indices_of(in_.block_table);
   args.table_row = in_.block_table ? in_.block_table->stride(0) : 0;
   args.page_size = static_cast<int32_t>(in_.k.size(1));
+  args.pages = static_cast<uint32_t>(in_.k.size(0));
   args.seq_lens = indices_of(in_.seq_lens);
   args.first_tokens = indices_of(in_.cu_seqlens_q);
   // By recipe: weights; with LayerNorm each has a bias.
@@ -343,6 +331,7 @@ AttentionArgs AttentionCall::args() const {
   args.q_len = static_cast<int32_t>(q_len_);
   args.max_len = static_cast<int32_t>(max_len_);
   args.constant_weights = constant_weights();
+  args.constant_history = in_.block_table && constant_history();
   return args;
 }
 

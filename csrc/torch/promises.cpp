@@ -8,12 +8,17 @@
 namespace mirage {
 namespace {
 
-std::atomic<bool> promised{false};
+std::atomic<bool> promised{false}, history_promised{false};
 thread_local bool just_computed = false;
 
 }  // namespace
 
 void set_constant_weights(bool constant) { promised.store(constant, std::memory_order_relaxed); }
+void set_constant_history(bool constant) {
+  history_promised.store(constant, std::memory_order_relaxed);
+}
+bool constant_history() { return history_promised.load(std::memory_order_relaxed); }
+
 void set_fresh_weights(bool fresh) { just_computed = fresh; }
 bool constant_weights() { return promised.load(std::memory_order_relaxed) && !just_computed; }
 
@@ -23,10 +28,12 @@ STABLE_TORCH_LIBRARY_FRAGMENT(mirage_kernels, m) {
   m.def("_set_constant_weights(bool constant) -> ()");
   m.def("_set_fresh_weights(bool fresh) -> ()");
   m.def("_constant_weights() -> bool");
+  m.def("_set_constant_history(bool constant) -> ()");
 }
 
 STABLE_TORCH_LIBRARY_IMPL(mirage_kernels, CompositeExplicitAutograd, m) {
   m.impl("_set_constant_weights", TORCH_BOX(&mirage::set_constant_weights));
   m.impl("_set_fresh_weights", TORCH_BOX(&mirage::set_fresh_weights));
   m.impl("_constant_weights", TORCH_BOX(&mirage::constant_weights));
+  m.impl("_set_constant_history", TORCH_BOX(&mirage::set_constant_history));
 }

@@ -7,6 +7,11 @@ namespace mirage {
 // false at first; see mirage_kernels.constant_weights.
 void set_constant_weights(bool constant);
 
+// Nor are keys and values of earlier tokens, page tables and lengths; see
+// mirage_kernels.constant_history.
+void set_constant_history(bool constant);
+bool constant_history();
+
 // Around calls of this thread with weights that were just computed.
 void set_fresh_weights(bool fresh);
 

@@ -118,8 +118,8 @@ def table(rows: Sequence[AttentionRow]) -> Table:
     """Lay the rows out."""
     words = ("recipe", "setting", "dtype", "heads", "best peer")
     sizes = ("D", "B", "L", "page")
-    times = ("floor us", "compute us", "ours us", "ratio", "warm us", "peer us", "PyTorch us")
-    columns = (*words, *sizes, *times, "error", "PyTorch's error")
+    times = ("floor us", "compute us", "ours us", "ratio", "promised us", "warm us", "peer us")
+    columns = (*words, *sizes, *times, "PyTorch us", "error", "PyTorch's error")
     return Table(columns, tuple(_cells(row) for row in rows), left=len(words))
 
 
@@ -128,7 +128,7 @@ def _cells(row: AttentionRow) -> tuple[str, ...]:
     heads = f"{dims['Hq']}/{dims['Hkv']}"
     words = (row.workload, row.setting, row.dtype, heads, row.best_peer or "-")
     sizes = tuple(str(dims[name]) for name in ("D", "B", "L", "page"))
-    times = (row.floor_us, row.compute_us, row.ours_us, row.ratio, row.warm_us)
+    times = (row.floor_us, row.compute_us, row.ours_us, row.ratio, row.promised_us, row.warm_us)
     peer = "-" if row.best_peer_us is None else f"{row.best_peer_us:.2f}"
     errors = (f"{row.error_ours:.2e}", f"{row.error_eager:.2e}")
     return (*words, *sizes, *(f"{t:.2f}" for t in times), peer, f"{row.eager_us:.2f}", *errors)

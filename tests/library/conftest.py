@@ -132,6 +132,17 @@ class Case:
         optional = {"bias", "residual", "weight_offset"} & {*self.tensors, *self.scalars}
         return optional | ({"norm_bias"} & {*self.scalars})
 
+    @property
+    def kernel_is_own(self) -> bool:
+        """Say whether the kernel is of the overload's own recipe, with a place for everything."""
+        return self.kernel is not None and self.kernel.recipe.endswith(f"_{self.overload}")
+
+    @property
+    def kernel_takes_options(self) -> bool:
+        """Say whether the kernel takes what the case uses or leaves out."""
+        assert self.kernel is not None
+        return self.kernel_is_own or self.options <= {*self.kernel.options.split()}
+
     def program(self, kind: str, arguments: Arguments) -> tuple[Tensor, ...]:
         """Return what one of PyTorch's programs computes: `kind` is "library" or "around"."""
         outs = self.poisoned(*arguments["x"].shape[:-1])  # type: ignore[attr-defined]
@@ -315,9 +326,9 @@ def kernel_cases() -> list[Case]:
 
 
 def gpu_cases() -> list[Case]:
-    """Return for each case and dtype the one with the first kernel."""
+    """Return for each case and dtype the one with its own kernel, else with the first."""
     firsts: dict[tuple[str, torch.dtype], Case] = {}
-    for case in kernel_cases():
+    for case in sorted(kernel_cases(), key=lambda case: not case.kernel_is_own):
         firsts.setdefault((case.name.rpartition(" ")[0], case.dtype), case)
     return list(firsts.values())
 
@@ -327,7 +338,8 @@ def _recipes(case: Case) -> tuple[str, ...]:
         return ("rms_norm_linear",)
     activation = str(case.scalars.get("activation", "silu"))
     recipe = str(torch.ops.mirage_kernels._recipe_of(case.op, activation))
-    return recipe, f"{recipe}_full"
+    own = (f"{recipe}_{case.overload}",) if case.overload == "residual" else ()
+    return recipe, f"{recipe}_full", *own
 
 
 def _with_kernel(case: Case, kernel: KernelEntry) -> Case:

@@ -14,6 +14,7 @@ PLAIN = {
     "numbers": "scalars 0.125 0 0, window 1073741824 skip -1",
     "vectors": "vectors 0000/0 0000/0 0000/0 0000/0, sinks 0000",
     "out": "out 1 512 64, lse 0",
+    "history": "9 pages, history 0",
 }
 CAUSAL = {"kernel": "sliding B=3 Hkv=2 G=4 q_len=2 max_len=64"}
 DENSE = {
@@ -21,6 +22,7 @@ DENSE = {
     "k": "k 4000 6400 128 64",
     "v": "v 4200 6400 128 64",
     "cache": "table -1/0 of 50, lens -1, first -1",
+    "history": "3 pages, history 0",
 }
 NORMED = {
     "kernel": "normed B=3 Hkv=2 G=4 q_len=1 max_len=64",
@@ -42,6 +44,8 @@ LATENT = {
 
 LAUNCHES = {
     "attention": {},
+    "attention promised": {"history": "9 pages, history 1"},
+    "attention dense promised": DENSE,
     "attention bound": {"kernel": "gqa B=3 Hkv=2 G=4 q_len=1 max_len=20"},
     "attention bound beyond the table": {},
     "attention lse": {"out": "out 1 512 64, lse 1"},

@@ -15,7 +15,7 @@ import torch
 from attention_cases import Call, Case, error, exact_at_once, made, same_lse
 from torch import Tensor
 
-from mirage_kernels import gqa, kernel_table, qk_norm_rope_append
+from mirage_kernels import constant_history, gqa, kernel_table, qk_norm_rope_append
 
 pytestmark = pytest.mark.gpu
 
@@ -131,6 +131,10 @@ def check(case: Case) -> None:
         assert torch.equal(again, out)
         assert torch.equal(lse_again, lse)
     assert torch.equal(call.run(), out)
+    constant_history()
+    promised = call.run()
+    constant_history(False)
+    assert torch.equal(promised, out)
 
 
 @pytest.mark.parametrize("seed", SEEDS)

@@ -60,8 +60,7 @@ def test_errs_no_more_than_pytorch_unfused(kernel_case, tokens: int) -> None:
     arguments = kernel_case.arguments(tokens)
     ours = kernel_case.into(kernel_case.poisoned(tokens), arguments)
     unfused = kernel_case.program("library", arguments)
-    taken = set(kernel_case.kernel.options.split())
-    allowed = ERROR_ALLOWED if kernel_case.options <= taken else ERROR_ALLOWED_AROUND
+    allowed = ERROR_ALLOWED if kernel_case.kernel_takes_options else ERROR_ALLOWED_AROUND
     for y, other, exact in zip(ours, unfused, kernel_case.oracle(arguments), strict=True):
         assert relative_error(y, exact) <= allowed * relative_error(other, exact)
 
@@ -191,7 +190,7 @@ def test_replays_in_a_cuda_graph(gpu_case, tokens: int) -> None:
 
 
 def test_allocates_nothing_but_the_result(gpu_case) -> None:
-    if not gpu_case.options <= set(gpu_case.kernel.options.split()):
+    if not gpu_case.kernel_takes_options:
         pytest.skip("the kernel does not take the option")
     if gpu_case.overload == "batched":
         pytest.skip("PyTorch's program serves it")

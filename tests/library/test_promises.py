@@ -1,4 +1,8 @@
-"""The promise of constant weights: off at first, process-wide, suspended for computed weights."""
+"""The promise of constant weights: off at first, process-wide, suspended for computed weights.
+
+That of a constant history is tested by what calls launch (test_attention_launches.py), and on a GPU
+(test_gpu_history.py).
+"""
 
 from __future__ import annotations
 

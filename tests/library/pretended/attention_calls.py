@@ -68,8 +68,16 @@ LATENT_PARTS = (filled(1, B, HQ, D), filled(9, B, HQ, 16))
 CACHE_PARTS = (filled(2, PAGES, PAGE, 1, D), filled(3, PAGES, PAGE, 1, 16))
 latent = partial(mk.mla_decode, latent_q, latent_cache, table, lens, scale=2.0, latent_dim=64)
 
+def promised(call: Callable[[], object]) -> None:
+    mk.constant_history()
+    call()
+    mk.constant_history(False)
+
+
 ATTENTION = {
     "attention": paged,
+    "attention promised": partial(promised, paged),
+    "attention dense promised": partial(promised, partial(mk.gqa, dense_q, dense_k, dense_v)),
     "attention bound": partial(paged, max_seq_len=20),
     "attention bound beyond the table": partial(paged, max_seq_len=1000),
     "attention lse": partial(paged, return_lse=True),

@@ -37,6 +37,15 @@ CALLS = {
     "bias": partial(rms, bias=bias),
     "offset": partial(rms, weight_offset=1.0),
     "residual": partial(rms, residual=residual),
+    "residual of few tokens": partial(
+        mk.rms_norm_linear, x[:2], norm_weight, weight, residual=residual[:2]
+    ),
+    "few tokens and options": partial(
+        *(mk.rms_norm_linear, wide[:2, :K], norm_weight, weight),
+        residual=residual[::2],
+        bias=bias,
+        weight_offset=1.0,
+    ),
     "residual and bias": partial(rms, residual=residual, bias=bias),
     "all options": partial(
         rms_all, bias=bf16["bias"], residual=bf16["residual"], weight_offset=1.0

@@ -21,8 +21,12 @@ cudaError_t tell(const LaunchArgs& args, cudaStream_t) {
       std::printf(" %04x/%d", *bits, static_cast<int>(args.row_strides[i]));
     }
   }
-  std::printf(" | %g %g | %d\n", args.scalars[0], args.scalars[1],
+  std::printf(" | %g %g | %d", args.scalars[0], args.scalars[1],
               (args.outputs[0] != nullptr) + (args.outputs[1] != nullptr));
+  if (kKernels[kIndex].workspace != nullptr) {
+    std::printf(" | space %d, nonce %d", args.workspace != nullptr, args.nonce != 0);
+  }
+  std::printf("\n");
   std::fflush(stdout);
   return cudaSuccess;
 }
@@ -56,6 +60,7 @@ cudaError_t tell_attention(const AttentionArgs& args, cudaStream_t) {
   std::printf(", sinks %04x", bits(args.sinks));
   std::printf(" | out %d %lld %lld, lse %d", args.out != nullptr, n(args.out_token),
               n(args.out_head), args.lse != nullptr);
+  std::printf(" | %u pages, history %d", args.pages, args.constant_history);
   std::printf(" | %d SMs, space %d, nonce %llx\n", args.multiprocessors, args.workspace != nullptr,
               static_cast<unsigned long long>(args.nonce));
   std::fflush(stdout);
@@ -65,6 +70,8 @@ cudaError_t tell_attention(const AttentionArgs& args, cudaStream_t) {
 int64_t workspace(const AttentionArgs& args) {
   return int64_t{256} * args.B * args.Hkv * args.multiprocessors;
 }
+
+int64_t space(const LaunchArgs& args) { return int64_t{64} * args.dims[0]; }
 
 #define MIRAGE_DIMS {{"K", 64}, {"N", 96}}, 2
 #define MIRAGE_HEADS(size) {{"D", size}}, 1
@@ -76,13 +83,14 @@ const Kernel kKernels[] = {
     {"rms_norm_linear_full", "fp16", MIRAGE_DIMS, tell<1>, "rms_full", 4, "bias weight_offset"},
     {"layer_norm_linear", "bf16", MIRAGE_DIMS, tell<2>, "layer", 0, ""},
     {"layer_norm_linear_full", "fp16", MIRAGE_DIMS, tell<3>, "layer_full", 0, "norm_bias bias"},
-    {"lora_linear", "fp16", {{"K", 64}, {"N", 96}, {"R", 8}}, 3, tell<4>, "lora", 0, ""},
+    {"lora_linear", "fp16", {{"K", 64}, {"N", 96}, {"R", 8}}, 3, tell<4>, "lora", 0, "", space},
     {"gated_mlp", "fp16", MIRAGE_DIMS, tell<5>, "gated", 0, nullptr},
     {"rms_norm_geglu_mlp", "fp16", MIRAGE_DIMS, tell<6>, "rms_geglu", 0, ""},
     {"rms_norm_linear", "bf16", MIRAGE_DIMS, tell<7>, "rms_all", 0, "bias residual weight_offset"},
     {"ntrans", "fp16", {{"K", 64}}, 1, tell<8>, "ntrans", 0, ""},
+    {"rms_norm_linear_residual", "fp16", MIRAGE_DIMS, tell<9>, "sum", 2, "bias weight_offset"},
 };
-const int kKernelCount = 9;
+const int kKernelCount = 10;
 const AttentionKernel kAttentionKernels[] = {
     {"gqa", "fp16", MIRAGE_HEADS(64), tell_attention<0>, workspace, "gqa", ""},
     {"sliding_window_attention", "fp16", MIRAGE_HEADS(64), tell_attention<1>, workspace, "sliding",
