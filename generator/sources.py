@@ -9,7 +9,7 @@ from mirage_kernels.generator.emit.cuda import Kernel, dims_text, emit_cuda
 from mirage_kernels.generator.emit.header import Header
 from mirage_kernels.generator.emit.table import AttentionEntry, Entry, emit_table
 from mirage_kernels.generator.emit.triton import emit_triton
-from mirage_kernels.generator.ir import Graph, Phase, phases_of
+from mirage_kernels.generator.ir import Graph, Node, Phase, phases_of
 from mirage_kernels.generator.plan.attention import AttentionProgram
 from mirage_kernels.generator.plan.attention_lower import attention_program
 from mirage_kernels.generator.plan.attention_variants import shared_bytes
@@ -17,6 +17,7 @@ from mirage_kernels.generator.plan.blocks import without_threads
 from mirage_kernels.generator.plan.lower import tile_program
 from mirage_kernels.generator.plan.program import Do, Layout, TileProgram
 from mirage_kernels.generator.plan.tiles import Planning
+from mirage_kernels.generator.plan.variants import Knobs
 from mirage_kernels.generator.record import (
     AttentionRecord,
     Emitted,
@@ -66,7 +67,9 @@ def table_of(arch: str, records: Sequence[Emitted]) -> str:
 
 def _entry(record: KernelRecord) -> Entry:
     most = record.max_tokens
-    return Entry(record.recipe, record.dtype, record.shape, record.stem, most, _options(record))
+    space = any(v.knobs.apart for v in record.variants)
+    about = (record.recipe, record.dtype, record.shape, record.stem)
+    return Entry(*about, most, _options(record), space)
 
 
 def _attention_entry(record: AttentionRecord) -> AttentionEntry:
@@ -157,6 +160,7 @@ def _mugraph_words(graph: Graph) -> str:
     assert body.space is not None
     phases = phases_of(body)
     looped = [n.name for n in body.nodes if phases[n.name] is Phase.LOOP and n.op != "input"]
+    looped = [name for name in looped if body.producers[name].op != "output"]
     grid = ", ".join(f"grid.{a.name} cuts {a.dim}" for a in body.space.grid)
     if body.space.loop is None:
         return f"one kernel; {grid}, no loop: the other dims are whole in a block."
@@ -164,8 +168,15 @@ def _mugraph_words(graph: Graph) -> str:
     return (
         f"one kernel; {grid}, the loop cuts {body.space.loop.dim}. {before}In the loop: "
         f"{', '.join(looped)}; carried: {', '.join(n.name for n in body.of('accum'))}; "
-        "the rest after it."
+        f"{_stored_words(node, body)}the rest after it."
     )
+
+
+def _stored_words(node: Node, body: Graph) -> str:
+    """Say what is stored step by step, if anything is."""
+    pairs = zip(node.outs, body.outputs, strict=True)
+    stored = [value.name for value, name in pairs if body.producers[name].loop_cut is not None]
+    return f"stored in the loop: {', '.join(stored)}; " if stored else ""
 
 
 def _before_words(body: Graph, phases: Mapping[str, Phase | None]) -> str:
@@ -213,8 +224,18 @@ def _expectations(program: TileProgram) -> str:
     for operand in program.inputs:
         how = "rows 16-byte aligned, any row stride" if operand.name in tokens else "contiguous"
         parts.append(f"{operand.name} {dims_text(operand.type.names)} {how}")
-    out = f"{program.output.name} {dims_text(program.output.type.names)} contiguous"
+    results = (f"{o.name} {dims_text(o.type.names)} contiguous" for o in program.results)
+    out = ", ".join(results)
     return f"{', '.join(parts)}, {out}; any {program.roles.tokens} >= 0."
+
+
+def _makers_words(record: KernelRecord, knobs: Knobs) -> str:
+    """Say which blocks compute totals for all others, if any do."""
+    if not knobs.apart:
+        return ""
+    (dim,) = record.roles.inner
+    count = -(-record.shape[dim] // knobs.maker_rows) * (knobs.tokens // knobs.maker_tokens)
+    return f"{count} block{'s' if count > 1 else ''} for the inner product and "
 
 
 def _launch_words(record: KernelRecord) -> str:
@@ -226,7 +247,7 @@ def _launch_words(record: KernelRecord) -> str:
             return f"a block of {warps} per token, which it holds whole in registers."
         blocks = -(-record.shape[record.roles.rows] // knobs.rows)
         limit = f"up to {variant.bucket}" if variant.bucket else "any number of"
-        each = f"{blocks} blocks of {knobs.warps} warps"
+        each = f"{_makers_words(record, knobs)}{blocks} blocks of {knobs.warps} warps"
         if knobs.blocks > 1:
             each = f"{blocks} clusters of {knobs.blocks} blocks that split the loop"
         if knobs.held:

@@ -26,14 +26,14 @@ struct Kept {
   }
 };
 
-// kept[line, :] = tensor[first_line + line, :], asynchronously, by all threads together; lines past
+// kept[line, :] = tensor[first_line + line, :], asynchronously, by kThreads threads; lines past
 // the tensor's last read as zero. Visible to a thread's own wait_copies, to others a barrier later.
 template <int kThreads, class T, int kLines, int kDepth>
 __device__ void fetch(Kept<T, kLines, kDepth> kept, const T* tensor, int first_line, int lines) {
   constexpr int kOctets = kDepth / kLaneDepth;
   const T* first = tensor + static_cast<int64_t>(first_line) * kDepth;
 #pragma unroll 1
-  for (int i = threadIdx.x; i < kLines * kOctets; i += kThreads) {
+  for (int i = threadIdx.x % kThreads; i < kLines * kOctets; i += kThreads) {
     const int line = i / kOctets, k = i % kOctets * kLaneDepth;
     copy_octet<Through::kL2Stream>(reinterpret_cast<char*>(kept.at(line, k)),
                                    first + line * kDepth + k, first_line + line < lines);
@@ -56,6 +56,24 @@ __device__ Octet<T> quartet(Kept<T, kLines, kDepth> kept, int line, int first_k)
     reinterpret_cast<uint2&>(found) = *reinterpret_cast<const uint2*>(kept.at(line, k));
   }
   return found;
+}
+
+// products[n, m] = sums, as mmas leave them.
+template <int kRows, int kTiles, int kRowTiles>
+__device__ void leave_products(float* products, const float (&sums)[kTiles][kRowTiles][4]) {
+  constexpr int kPitch = AccumMeeting<kRows, kTiles * kTokenTile, 1>::kPitch;
+#pragma unroll
+  for (int m = 0; m < kTiles; ++m) {
+#pragma unroll
+    for (int r = 0; r < kRowTiles; ++r) {
+#pragma unroll
+      for (int j = 0; j < 4; ++j) {
+        const int token = m * kTokenTile + lane_quarter() * 2 + j % 2;
+        const int row = r * kRowTile + lane_line() + j / 2 * kLineTile;
+        products[token * kPitch + row] = sums[m][r][j];
+      }
+    }
+  }
 }
 
 // products[n, m] = sum over k of rows[n, k] * tokens[m, k]: every warp takes some of the mmas.
@@ -81,6 +99,38 @@ __device__ AccumMeeting<kRows, kTokens, 1> contract_kept(char* shared, Kept<T, k
     }
   }
   return {products};
+}
+
+// The same by one warp, which has several sums at a time: one after the other they took 2 us.
+template <class T, int kRows, int kTokens, int kDepth>
+__device__ void contract_alone(char* shared, Kept<T, kRows, kDepth> rows,
+                               Kept<T, kTokens, kDepth> tokens) {
+  constexpr int kRowTiles = kRows / kRowTile, kTokenTiles = kTokens / kTokenTile;
+  constexpr int kTogether = kRowTiles <= 2 && kTokenTiles % 4 == 0   ? 4
+                            : kRowTiles <= 4 && kTokenTiles % 2 == 0 ? 2
+                                                                     : 1;
+  constexpr int kPitch = AccumMeeting<kRows, kTokens, 1>::kPitch;
+  float* products = reinterpret_cast<float*>(shared);
+#pragma unroll 1
+  for (int first = 0; first < kTokenTiles; first += kTogether) {
+    float sums[kTogether][kRowTiles][4] = {};
+#pragma unroll
+    for (int k = 0; k < kDepth; k += kMmaDepth) {
+      Octet<T> few[kTogether];
+#pragma unroll
+      for (int m = 0; m < kTogether; ++m) {
+        few[m] = quartet(tokens, (first + m) * kTokenTile + lane_line(), k);
+      }
+#pragma unroll
+      for (int r = 0; r < kRowTiles; ++r) {
+        const int row = r * kRowTile + lane_line();
+        const Octet<T> pair[2] = {quartet(rows, row, k), quartet(rows, row + kLineTile, k)};
+#pragma unroll
+        for (int m = 0; m < kTogether; ++m) mma<T>(sums[m][r], pair, few[m], 0);
+      }
+    }
+    leave_products<kRows>(products + first * kTokenTile * kPitch, sums);
+  }
 }
 
 }  // namespace mirage::tile

@@ -8,6 +8,12 @@
 
 namespace mirage::tile {
 
+// A barrier of some of the block's warps, which may come to it at different places.
+template <int kBarrier, int kThreads>
+__device__ void sync_threads() {
+  asm volatile("barrier.cta.sync %0, %1;" ::"n"(kBarrier), "n"(kThreads) : "memory");
+}
+
 // One element of the block's output tile.
 struct Element {
   int row, token;
@@ -25,6 +31,11 @@ struct AccumMeeting {
   static constexpr int kPitch = kRows + 4;
   static constexpr int kBytes = kWarps * kTokens * kPitch * sizeof(float);
   const float* at;
+
+  // What lies there.
+  __device__ static AccumMeeting in(const char* shared) {
+    return {reinterpret_cast<const float*>(shared)};
+  }
 };
 
 // [kTokens or kRows, kWarps]

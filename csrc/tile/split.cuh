@@ -18,11 +18,6 @@ constexpr int kSplitBlocks = 2;    // of a cluster
 constexpr int kProductGroups = 2;  // warpgroups that multiply
 constexpr int kProductWarps = kProductGroups * kGroupWarps;
 
-template <int kBarrier, int kThreads>
-__device__ void sync_threads() {
-  asm volatile("barrier.cta.sync.aligned %0, %1;" ::"n"(kBarrier), "n"(kThreads) : "memory");
-}
-
 // A place in a ring, and the parity of its barriers' phase.
 template <int kStages>
 struct RingPlace {

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from mirage_kernels.generator.emit.words import (
-    BARRIER,
+    barrier,
     broken,
+    camel,
     dims_text,
     kept_at,
     own_lines,
@@ -23,31 +24,40 @@ def after_loop(writer: Writer, program: TileProgram) -> None:
     _meetings(writer, program)
     for stage in program.stages:
         _stage(writer, stage, program)
-    _products(writer, program)
-    _epilogue(writer, program)
+    if program.received:
+        received_products(writer, program)
+    else:
+        _products(writer, program)
+    if program.leaves:
+        _left(writer, program)
+    else:
+        _epilogue(writer, program)
 
 
 def _meetings(writer: Writer, program: TileProgram) -> None:
     for i, s in enumerate(program.meetings):
         if s.barrier and i > 0:
-            writer.line(BARRIER)
+            writer.line(barrier(program))
         met = f"tile::meet<kWarps>({shared_at(s)}, {s.args[0]})"
         writer.assignment(f"const auto {s.out}_parts = {met};")
-    if not program.stages:
-        _wait(writer, program.epilogue[0])
+    if program.received:
+        writer.line("tile::sync_received<kWarps>();")
+        writer.line()
+    elif not program.stages:
+        _wait(writer, program.epilogue[0], program)
 
 
-def _wait(writer: Writer, then: Statement) -> None:
+def _wait(writer: Writer, then: Statement, program: TileProgram) -> None:
     """Write the barrier before a statement that begins a part of the block's life."""
     if then.barrier:
-        writer.line(BARRIER)
+        writer.line(barrier(program))
     writer.line()
 
 
 def _stage(writer: Writer, stage: Stage, program: TileProgram) -> None:
     """Write what runs once per element of [inner, tokens]: totals, kept for products."""
     roles, tile = program.roles, f"{stage.dim.lower()}_tile"
-    _wait(writer, stage.statements[0])
+    _wait(writer, stage.statements[0], program)
     kept = [s for s in stage.statements if s.do is Do.KEEP]
     shared = program.shared_by > 1
     for s in kept if not shared else ():
@@ -60,7 +70,7 @@ def _stage(writer: Writer, stage: Stage, program: TileProgram) -> None:
     with writer.block(f"{call}({tile}, [&](tile::Element e) {{", "});"):
         per_element(writer, stage.statements, program)
     if shared:
-        writer.line(BARRIER)
+        writer.line(barrier(program))
     for s in kept if shared else ():
         writer.line(f"tile::exchange<kSharing, kThreads<Knobs>>({s.out});")
 
@@ -69,12 +79,19 @@ def _products(writer: Writer, program: TileProgram) -> None:
     """Write the products of fetched tiles with what stages kept."""
     for s in program.products:
         if s.barrier:
-            writer.line(BARRIER)
+            writer.line(barrier(program))
             writer.line()
         call = ("tile::contract_kept<kWarps>(", f"{shared_at(s)}, {', '.join(s.args)});")
         write_call(writer, f"const auto {s.out}_parts =", call)
     if program.products:
-        _wait(writer, program.epilogue[0])
+        _wait(writer, program.epilogue[0], program)
+
+
+def received_products(writer: Writer, program: TileProgram) -> None:
+    """Write where the products lie that one warp made of what other blocks left."""
+    for s in program.products:
+        place = f"Shared::{camel(s.out)}::in({shared_at(s)});"
+        writer.assignment(f"const auto {s.out}_parts = {place}")
 
 
 def write_call(writer: Writer, left: str, call: tuple[str, str]) -> None:
@@ -101,6 +118,17 @@ def _epilogue(writer: Writer, program: TileProgram) -> None:
         per_element(writer, program.epilogue, program)
 
 
+def _left(writer: Writer, program: TileProgram) -> None:
+    """Write what is computed per element for other blocks."""
+    roles, (*computed, stored) = program.roles, program.epilogue
+    tile = f"{{first_row, {roles.rows}, first_token, {roles.tokens}}}"
+    writer.line(f"const tile::OutputTile out_tile{tile};")
+    call = "apart.template make<kThreads<Knobs>>(out_tile, stamp"
+    with writer.block(f"{call}, [&](tile::Element e) {{", "});"):
+        per_element(writer, computed, program)
+        writer.line(f"return {stored.args[0]};")
+
+
 def per_element(writer: Writer, statements: Sequence[Statement], program: TileProgram) -> None:
     """Write what is computed per element, a line per statement."""
     rows = [
@@ -114,7 +142,8 @@ def _read(s: Statement, args: Sequence[str], program: TileProgram) -> str:
     if s.layout is Layout.ROW_SUMS:
         return f"const float {s.out} = tile::load_row({args[0]}, out_tile, e);"
     if s.layout is Layout.ACCUM:
-        stride = f"args.row_strides[{[o.name for o in program.inputs].index(args[0])}]"
+        index = next(o.index for o in program.inputs if o.name == args[0])
+        stride = f"args.row_strides[{index}]"
         return f"const float {s.out} = tile::load_element({args[0]}, {stride}, out_tile, e);"
     if s.layout is Layout.TOKEN_SUMS and args[0] in {k.out for k in program.statistics}:
         return f"const float {s.out} = tile::token_value({args[0]}, e);"

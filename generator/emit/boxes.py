@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from mirage_kernels.generator.emit import apart
 from mirage_kernels.generator.emit.words import dims_text, own_lines
 from mirage_kernels.generator.emit.writer import Writer
 from mirage_kernels.generator.plan.program import Layout, Operand, Statement, TileProgram
@@ -63,7 +64,8 @@ def write_operands(writer: Writer, program: TileProgram, plan: BoxPlan) -> None:
     for i, scalar in enumerate(program.scalars):
         writer.line(f"const float {scalar} = args.scalars[{i}];")
     shared = f" / {plan.blocks}" if plan.blocks else ""
-    writer.line(f"const int first_row = blockIdx.x{shared} * Block::kRows;")
+    block = "apart.user()" if program.received else f"blockIdx.x{shared}"
+    writer.line(f"const int first_row = {block} * Block::kRows;")
     writer.line("const int first_token = blockIdx.y * Block::kTokens;")
     writer.line()
 
@@ -107,10 +109,15 @@ def write_launch(writer: Writer, program: TileProgram, plan: BoxPlan) -> None:
         rows = f"tile::ceil_div({roles.rows}, Block::kRows){shared}"
         if program.shared_by > 1:
             rows = f"tile::ceil_div({roles.rows}, Block::kRows * kSharing) * kSharing"
+        rows = f"Apart<Knobs>::kMakers + {rows}" if program.received else rows
         writer.line(f"const int64_t row_tiles = {rows};")
         tokens = "tile::ceil_div(args.dims[0], Block::kTokens)"
         writer.line(f"const int64_t token_tiles = {tokens};")
         size = "Block::kThreads, Block::kBytes"
+        if program.received:
+            bytes_ = apart.shared_bytes(program, "Block::kBytes")
+            writer.assignment(f"constexpr int kSharedBytes = {bytes_};")
+            size = "Block::kThreads + tile::kWarpLanes, kSharedBytes"
         writer.line(f"const tile::Grid grid{{row_tiles, token_tiles, {size}}};")
         kernel = f"{program.recipe}_{plan.name}<Knobs>"
         writer.line(f"return tile::launch({kernel}, grid, given, stream);")

@@ -7,21 +7,23 @@ step, shared-memory map, kernel, host function. The text is a pure function of i
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from mirage_kernels.generator.emit import apart
 from mirage_kernels.generator.emit.after_loop import after_loop
 from mirage_kernels.generator.emit.header import Header
 from mirage_kernels.generator.emit.held import INCLUDES as HELD_INCLUDES
 from mirage_kernels.generator.emit.held import held_kernel
+from mirage_kernels.generator.emit.host import bucket_name, threads, write_host, write_slices
 from mirage_kernels.generator.emit.lines import line_kernel, statistics
 from mirage_kernels.generator.emit.shared_map import shared_map
 from mirage_kernels.generator.emit.split import INCLUDES as SPLIT_INCLUDES
 from mirage_kernels.generator.emit.split import split_kernel, turns
 from mirage_kernels.generator.emit.words import (
     ACCUMULATORS,
-    BARRIER,
     FRAGMENTS,
     TYPES,
+    barrier,
     camel,
     dims_text,
     kept_at,
@@ -29,8 +31,9 @@ from mirage_kernels.generator.emit.words import (
     typed,
     vocabulary,
 )
-from mirage_kernels.generator.emit.writer import WIDTH, Writer
+from mirage_kernels.generator.emit.writer import Writer
 from mirage_kernels.generator.ir import DType
+from mirage_kernels.generator.plan.apart import makers_of, users_of
 from mirage_kernels.generator.plan.program import Do, Layout, Operand, Statement, TileProgram
 from mirage_kernels.generator.plan.variants import Variant
 
@@ -76,7 +79,10 @@ def emit_cuda(kernel: Kernel) -> str:
     writer.line()
     writer.line('#include "launch.h"')
     others = [_PLANS[plan] for plan in sorted(kernel.plans)]
-    shared = {"tile/sharing.cuh"} if kernel.program.shared_by > 1 else set()
+    users = users_of(kernel.program)
+    shared = {"tile/sharing.cuh"} if users.shared_by > 1 else set()
+    shared |= set(apart.INCLUDES if users.received else ())
+    shared |= {"tile/shares.cuh"} if users.also else set()
     included = shared.union({"tile/tile.cuh"}, *(includes for includes, _ in others))
     for include in sorted(included):
         writer.line(f'#include "{include}"')
@@ -87,24 +93,24 @@ def emit_cuda(kernel: Kernel) -> str:
     writer.line("namespace {")
     writer.line()
     _constants(writer, kernel)
-    if kernel.program.loop:
-        _step(writer, kernel)
-        shared_map(writer, kernel.program, kernel.alone)
-    _kernel(writer, kernel)
-    _launch(writer, kernel)
+    if users.received:
+        apart.write_plan(writer, users)
+        _makers(writer, kernel)
+    if users.loop:
+        _step(writer, users)
+        shared_map(writer, users, kernel.alone)
+    _kernel(writer, users)
+    write_slices(writer, users)
     for _, write in others:
-        write(writer, kernel.program)
+        write(writer, users)
+    if users.received:
+        apart.write_workspace(writer, users)
     writer.line("}  // namespace")
     writer.line()
-    _host(writer, kernel)
+    write_host(writer, kernel)
     writer.line()
     writer.line("}  // namespace mirage::generated")
     return writer.text()
-
-
-def bucket_name(variant: Variant, dim: str) -> str:
-    """Return the name of a variant's knobs: `UpTo8M`, `AnyM`."""
-    return f"UpTo{variant.bucket}{dim}" if variant.bucket else f"Any{dim}"
 
 
 def _constants(writer: Writer, kernel: Kernel) -> None:
@@ -126,9 +132,11 @@ def _constants(writer: Writer, kernel: Kernel) -> None:
             given = {k: given[k] for k in ("tokens", "rows", "stages")}
         if variant.knobs.held:
             given["groups"] = variant.knobs.held
-        knobs = ", ".join(f"k{camel(k)} = {v}" for k, v in given.items())
+        knobs = ", ".join(f"k{camel(k)} = {v}" for k, v in given.items() if "maker" not in k)
         with writer.block(f"struct {bucket_name(variant, program.roles.tokens)} {{", "};"):
             writer.line(f"static constexpr int {knobs};")
+            if variant.knobs.apart:
+                writer.line(apart.knobs_text(variant.knobs))
             if variant.knobs.blocks > 1:
                 for line in turns(program, variant.knobs):
                     writer.line(line)
@@ -138,26 +146,48 @@ def _constants(writer: Writer, kernel: Kernel) -> None:
     writer.line()
 
 
-def _step(writer: Writer, kernel: Kernel) -> None:
+def _makers(writer: Writer, kernel: Kernel) -> None:
+    """Write what the blocks run that compute totals for all others."""
+    makers = makers_of(kernel.program)
+    writer.line(f"namespace {apart.NAMESPACE} {{")
+    writer.line()
+    _step(writer, makers)
+    shared_map(writer, makers, [replace(v, knobs=v.knobs.makers) for v in kernel.variants])
+    writer.line("template <class Users>")
+    head = f"__device__ void {makers.recipe}(const LaunchArgs& args, char* shared) {{"
+    with writer.block(head):
+        writer.line("using Knobs = Makers<Users>;")
+        _prologue(writer, makers)
+        _loop(writer, makers)
+        after_loop(writer, makers)
+    writer.line()
+    writer.line(f"}}  // namespace {apart.NAMESPACE}")
+    writer.line()
+    writer.line("template <class Knobs>")
+    size = f"{apart.NAMESPACE}::SharedMap<Makers<Knobs>>::kBytes + Apart<Knobs>::kStampBytes"
+    writer.assignment(f"constexpr int kMakerBytes = {size};")
+    writer.line()
+
+
+def _step(writer: Writer, program: TileProgram) -> None:
     writer.line("// What a warp copies per step of the loop.")
     writer.line("template <class Knobs>")
     with writer.block("struct Step {", "};"):
         writer.line("static constexpr int kDepth = Knobs::kChunks * tile::kChunkDepth;")
-        if not kernel.program.swizzled:
+        if not program.swizzled:
             writer.line("using Arrangement = tile::InOrder;")
         rows = [
-            (f"{typed(FRAGMENTS, s, kernel.program)} {s.out};", dims_text(s.type.names))
-            for s in kernel.program.loads
+            (f"{typed(FRAGMENTS, s, program)} {s.out};", dims_text(s.type.names))
+            for s in program.loads
         ]
         writer.table(rows)
     writer.line()
 
 
-def _kernel(writer: Writer, kernel: Kernel) -> None:
-    program = kernel.program
+def _kernel(writer: Writer, program: TileProgram) -> None:
     writer.line("template <class Knobs>")
     cluster = "__cluster_dims__(kSharing, 1, 1) " if program.shared_by > 1 else ""
-    writer.line(f"__global__ void {cluster}__launch_bounds__(kThreads<Knobs>, 1)")
+    writer.line(f"__global__ void {cluster}__launch_bounds__({threads(program)}, 1)")
     with writer.block(f"    {program.recipe}(const __grid_constant__ LaunchArgs args) {{"):
         if program.loop:
             _prologue(writer, program)
@@ -170,34 +200,29 @@ def _kernel(writer: Writer, kernel: Kernel) -> None:
 
 def _prologue(writer: Writer, program: TileProgram) -> None:
     roles = program.roles
+    where = apart.NAMESPACE if program.leaves else "generated"
+    inner = roles.inner if any(s.layout is Layout.INNER for s in program.loads) else ()
     for line in (
         "constexpr int kRows = Knobs::kRows, kTokens = Knobs::kTokens, kWarps = Knobs::kWarps;",
-        "using Step = generated::Step<Knobs>;",
+        f"using Step = {where}::Step<Knobs>;",
         "constexpr int kDepth = Step::kDepth;",
         f"constexpr bool kEvenRows = {roles.rows} % {_whole_tiles(program, 'kRows')} == 0;",
         f"constexpr bool kEvenDepth = {roles.depth} % kDepth == 0;",
-        *(f"constexpr bool kEven{dim} = {dim} % tile::kRowTile == 0;" for dim in roles.inner),
+        *(f"constexpr bool kEven{dim} = {dim} % tile::kRowTile == 0;" for dim in inner),
         "using Shared = SharedMap<Knobs>;",
-        "extern __shared__ __align__(16) char shared[];",
-        "tile::let_next_start();",
     ):
         writer.line(line)
+    if not program.leaves:
+        writer.line("extern __shared__ __align__(16) char shared[];")
+        writer.line("tile::let_next_start();")
+    if program.received:
+        apart.write_fork(writer, program, "args")
     writer.line()
-    rows = [
-        (f"const T* {o.name} = static_cast<const T*>(args.inputs[{o.index}]);", _dims_of(o))
-        for o in program.inputs
-    ]
-    rows.append(
-        (f"T* {program.output.name} = static_cast<T*>(args.outputs[0]);", _dims_of(program.output))
-    )
-    writer.table(rows)
-    writer.line(f"const int {roles.tokens} = static_cast<int>(args.dims[0]);")
-    for i, scalar in enumerate(program.scalars):
-        writer.line(f"const float {scalar} = args.scalars[{i}];")
-    writer.line("const int first_row = blockIdx.x * kRows, first_token = blockIdx.y * kTokens;")
-    if program.shared_by > 1:
-        sharing(writer, program)
+    _arguments(writer, program)
     writer.line()
+    if program.received:
+        with writer.block("if (tile::warp_index() == kWarps) {"):
+            apart.write_received(writer, program, "kWarps")
     by_name = {o.name: o for o in program.inputs}
     for s in program.loads:
         writer.assignment(_edge(s, by_name[s.args[0]], program))
@@ -208,8 +233,35 @@ def _prologue(writer: Writer, program: TileProgram) -> None:
     ]
     writer.table(rows)
     writer.line()
-    if program.fetches:
+    if program.fetches and not program.received:
         _fetches(writer, program)
+
+
+def _arguments(writer: Writer, program: TileProgram) -> None:
+    """Write tensors, run-time numbers, and where the block's tile begins."""
+    roles = program.roles
+    rows = [
+        (f"const T* {o.name} = static_cast<const T*>(args.inputs[{o.index}]);", _dims_of(o))
+        for o in program.inputs
+    ]
+    if not program.leaves:
+        rows += [
+            (f"T* {o.name} = static_cast<T*>(args.outputs[{o.index}]);", _dims_of(o))
+            for o in program.results
+        ]
+    writer.table(rows)
+    writer.line(f"const int {roles.tokens} = static_cast<int>(args.dims[0]);")
+    used = {a for s in (*program.loop, *program.epilogue) for a in s.args}
+    for i, scalar in enumerate(program.scalars):
+        if scalar in used or not program.leaves:
+            writer.line(f"const float {scalar} = args.scalars[{i}];")
+    if program.leaves:
+        return apart.write_makers_tile(writer)
+    block = "apart.user()" if program.received else "blockIdx.x"
+    writer.line(f"const int first_row = {block} * kRows, first_token = blockIdx.y * kTokens;")
+    if program.shared_by > 1:
+        sharing(writer, program)
+    return None
 
 
 def _whole_tiles(program: TileProgram, rows: str) -> str:
@@ -265,7 +317,8 @@ def _loop(writer: Writer, program: TileProgram) -> None:
                     writer.line(f"tile::copy<tile::Cache::{cache}>({where});")
     if program.lines:
         statistics(writer, program)
-    with writer.block("const auto compute = [&](const Step& step) {", "};"):
+    given = "const Step& step, int k" if program.also else "const Step& step"
+    with writer.block(f"const auto compute = [&]({given}) {{", "};"):
         _compute(writer, program)
     if any(s.barrier for s in program.loop):
         even = f"{program.roles.depth} % (kWarps * kDepth) == 0"
@@ -277,10 +330,10 @@ def _loop(writer: Writer, program: TileProgram) -> None:
     writer.line(f"{call}copy_weights, copy_tokens,")
     last = "statistics, compute" if program.lines else "compute"
     writer.line(f"{' ' * (call.index('(') + 1)}{last});")
-    if program.fetches:
+    if program.fetches and not program.received:
         writer.line("tile::wait_copies<0>();")
     if program.meetings[0].barrier:
-        writer.line(BARRIER)
+        writer.line(barrier(program))
     writer.line()
 
 
@@ -291,8 +344,9 @@ def _compute(writer: Writer, program: TileProgram) -> None:
     for s in program.loop:
         if s.do is not Do.LOAD:
             args = [f"step.{a}" if a in loaded else a for a in s.args]
-            rows += [(BARRIER, "")] if s.barrier else []
-            rows.append((_LOOP[s.do](s, args), dims_text(s.type.names)))
+            rows += [(barrier(program), "")] if s.barrier else []
+            text = _LOOP[s.do](s, args) if s.do is not Do.STORE else _store_share(s, program)
+            rows.append((text, dims_text(s.type.names)))
     writer.table(rows)
 
 
@@ -301,49 +355,16 @@ def _map_in_loop(s: Statement, args: Sequence[str]) -> str:
     return f"const auto {s.out} = tile::{vocabulary(s.op)}<{out}>({', '.join(args)});"
 
 
+def _store_share(s: Statement, program: TileProgram) -> str:
+    """Return the line that stores what all blocks of these tokens compute, by one of them."""
+    value, tensor = s.args
+    extent = f"{{first_token, {program.roles.tokens}, {program.roles.depth}}}"
+    return f"tile::store_share<kEvenDepth>({tensor}, {extent}, {value}, k);"
+
+
 _LOOP: dict[Do, Callable[[Statement, Sequence[str]], str]] = {
     Do.MAP: _map_in_loop,
     Do.CONTRACT: lambda s, args: f"tile::contract({s.out}, {', '.join(args)});",
     Do.SUM: lambda s, args: f"tile::sum_depth({s.out}, {', '.join(args)});",
     Do.READ: lambda s, args: f"const auto {s.out} = tile::token_values({', '.join(args)});",
 }
-
-
-def _launch(writer: Writer, kernel: Kernel) -> None:
-    roles = kernel.program.roles
-    writer.line("template <class Knobs>")
-    with writer.block("cudaError_t launch(const LaunchArgs& args, cudaStream_t stream) {"):
-        if kernel.program.loop:
-            tokens = "tile::ceil_div(args.dims[0], Knobs::kTokens)"
-            shared = " * kSharing" if kernel.program.shared_by > 1 else ""
-            tiles = f"tile::ceil_div({roles.rows}, Knobs::kRows{shared}){shared}"
-            writer.line(f"const int64_t row_tiles = {tiles};")
-            writer.line(f"const int64_t token_tiles = {tokens};")
-            writer.line("constexpr int kSharedBytes = SharedMap<Knobs>::kBytes;")
-        grid = "row_tiles, token_tiles, kThreads<Knobs>, kSharedBytes"
-        grid = grid if kernel.program.loop else "args.dims[0], 1, kThreads<Knobs>, 0"
-        writer.line(f"const tile::Grid grid{{{grid}}};")
-        writer.line(f"return tile::launch({kernel.program.recipe}<Knobs>, grid, args, stream);")
-    writer.line()
-
-
-def _host(writer: Writer, kernel: Kernel) -> None:
-    roles = kernel.program.roles
-    signature = f"cudaError_t {kernel.symbol}(const LaunchArgs& args, cudaStream_t stream) {{"
-    if len(signature) > WIDTH:
-        signature = signature.replace("(const", "(\n    const")
-    with writer.block(signature):
-        writer.line(f"const int64_t {roles.tokens} = args.dims[0];")
-        writer.line(f"if ({roles.tokens} == 0) return cudaSuccess;")
-        operands = {o.name: o for o in kernel.program.inputs}
-        for s in (*kernel.program.loads, *kernel.program.fetches):
-            if s.layout in (Layout.ROWS, Layout.INNER, Layout.FACTORS):
-                operand = operands[s.args[0]]
-                stride = f"args.row_strides[{operand.index}] != {operand.type.names[-1]}"
-                writer.line(f"if ({stride}) return cudaErrorInvalidValue;")
-        for variant in kernel.variants:
-            plan = variant.knobs.plan
-            how = f"launch_{plan}" if plan else "launch"
-            call = f"return {how}<{bucket_name(variant, roles.tokens)}>(args, stream);"
-            guard = f"if ({roles.tokens} <= {variant.bucket}) " if variant.bucket else ""
-            writer.line(guard + call)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from mirage_kernels.generator.emit.after_loop import per_element, write_call
+from collections.abc import Sequence
+
+from mirage_kernels.generator.emit import apart
+from mirage_kernels.generator.emit.after_loop import per_element, received_products, write_call
 from mirage_kernels.generator.emit.boxes import (
     TOKEN_LINES,
     BoxPlan,
@@ -26,6 +29,7 @@ from mirage_kernels.generator.plan.program import Do, Layout, Stage, Statement, 
 
 INCLUDES = ("tile/held.cuh",)
 HELD = BoxPlan("held")
+LONG_SUM = 3  # terms that no line has room for
 _SYNC = "tile::sync_workers(block);"
 
 
@@ -45,18 +49,32 @@ def _plan(writer: Writer, program: TileProgram) -> None:
         layouts = [s.layout for s in program.loads]
         rows = layouts.count(Layout.ROWS)
         writer.line(f"static constexpr int kDepth = {program.roles.depth}, kRowTensors = {rows};")
-        inner = " + ".join(own_lines(dim, program) for dim in program.roles.inner)
+        whole = () if program.received else program.roles.inner
+        inner = " + ".join(own_lines(dim, program) for dim in whole)
         writer.line(f"static constexpr int kInner = {inner or '0'};")
-        beside = " + ".join(f"tile::{kept_type(s, program)}::kBytes" for s in _beside(program))
-        writer.assignment(f"static constexpr int kBesideBytes = {beside or '0'};")
+        beside = [f"tile::{kept_type(s, program)}::kBytes" for s in _beside(program)]
+        _sum(writer, "static constexpr int kBesideBytes = ", beside or ["0"])
     writer.line("template <class Knobs>")
     writer.line("using HeldBlock = tile::HeldBlock<HeldPlan<Knobs>>;")
     writer.line()
     _map(writer, program)
 
 
+def _sum(writer: Writer, left: str, terms: Sequence[str]) -> None:
+    """Write a sum, its terms below one another if they are more than a line takes."""
+    whole = f"{left}{' + '.join(terms)};"
+    if len(terms) < LONG_SUM:
+        return writer.assignment(whole)
+    for i, term in enumerate(terms):
+        start = left if i == 0 else " " * len(left)
+        writer.line(f"{start}{term}{';' if i == len(terms) - 1 else ' +'}")
+    return None
+
+
 def _beside(program: TileProgram) -> tuple[Statement, ...]:
     """Return what is kept beside the ring: tiles of weights, and what other blocks send."""
+    if program.received:
+        return (*program.fetches, *program.received, *program.products)
     return (*program.fetches, *(program.kept if program.shared_by > 1 else ()))
 
 
@@ -67,7 +85,7 @@ def _map(writer: Writer, program: TileProgram) -> None:
         writer.line("using Block = HeldBlock<Knobs>;")
         for s in program.meetings:
             writer.assignment(f"using {camel(s.out)} = tile::{_meeting(s, program)};")
-        for s in (*program.fetches, *program.kept, *program.products):
+        for s in (*program.fetches, *program.kept, *program.received, *program.products):
             writer.line(f"using {camel(s.out)} = tile::{kept_type(s, program)};")
         writer.line("using Staging = tile::HeldStaging<Block>;")
         at = "Block::kRingBytes"
@@ -75,7 +93,8 @@ def _map(writer: Writer, program: TileProgram) -> None:
             writer.assignment(f"static constexpr int k{camel(s.out)}At = {at};")
             at = f"k{camel(s.out)}At + {camel(s.out)}::kBytes"
         kept = () if program.shared_by > 1 else program.kept
-        late = [camel(s.out) for s in (*program.meetings, *kept, *program.products)]
+        products = () if program.received else program.products
+        late = [camel(s.out) for s in (*program.meetings, *kept, *products)]
         at = "0"
         for name in (*late, "Staging"):
             writer.assignment(f"static constexpr int k{name}At = {at};")
@@ -95,7 +114,9 @@ def _meeting(s: Statement, program: TileProgram) -> str:
 def _kernel(writer: Writer, program: TileProgram) -> None:
     writer.line("template <class Knobs>")
     cluster = "__cluster_dims__(kSharing, 1, 1) " if program.shared_by > 1 else ""
-    writer.line(f"__global__ void {cluster}__launch_bounds__(HeldBlock<Knobs>::kThreads, 1)")
+    threads = "HeldBlock<Knobs>::kThreads"
+    threads += " + tile::kWarpLanes" if program.received else ""
+    writer.line(f"__global__ void {cluster}__launch_bounds__({threads}, 1)")
     with writer.block(f"    {program.recipe}_held(const __grid_constant__ HeldArgs given) {{"):
         for line in (
             "using Block = HeldBlock<Knobs>;",
@@ -103,12 +124,18 @@ def _kernel(writer: Writer, program: TileProgram) -> None:
             "extern __shared__ __align__(tile::kBoxAtom) char boxes[];",
             "char* const shared = boxes;",
             "tile::let_next_start();",
-            f"const Block block{{shared, {TOKEN_LINES}}};",
-            "block.begin();",
         ):
             writer.line(line)
-        writer.line()
+        if program.received:
+            apart.write_fork(writer, program, "given.call")
+            writer.line()
+        else:
+            _begin(writer)
         write_operands(writer, program, HELD)
+        if program.received:
+            with writer.block("if (tile::warp_index() == Block::kWarps + 1) {"):
+                apart.write_received(writer, program, "Block::kWarps")
+            _begin(writer)
         if program.shared_by > 1:
             sharing(writer, program)
             writer.line()
@@ -121,10 +148,16 @@ def _kernel(writer: Writer, program: TileProgram) -> None:
         with writer.block("if (block.copies()) {"):
             write_copies(writer, program)
             writer.line("return;")
-        if program.fetches:
+        if program.fetches and not program.received:
             _fetches(writer, program)
         _loop(writer, program)
         _after(writer, program)
+    writer.line()
+
+
+def _begin(writer: Writer) -> None:
+    writer.line(f"const Block block{{shared, {TOKEN_LINES}}};")
+    writer.line("block.begin();")
     writer.line()
 
 
@@ -161,7 +194,7 @@ def _read(s: Statement, rows: list[Statement]) -> str:
 
 def _after(writer: Writer, program: TileProgram) -> None:
     writer.line("tile::wait_for_previous();")
-    if program.fetches:
+    if program.fetches and not program.received:
         writer.line("tile::wait_copies<0>();")
     writer.line(_SYNC)
     writer.line()
@@ -169,13 +202,16 @@ def _after(writer: Writer, program: TileProgram) -> None:
         whole = s.layout is Layout.INNER_ACCUM
         met = f"tile::{'meet_whole' if whole else 'meet'}(block, {shared_at(s)}, {s.args[0]})"
         writer.assignment(f"{'const auto' if whole else 'auto'} {s.out}_parts = {met};")
-    writer.line(_SYNC)
+    writer.line("tile::sync_received<Block::kWarps>();" if program.received else _SYNC)
     for s in program.meetings:
         if s.layout is Layout.ACCUM:
             writer.line(f"tile::collect(block, {shared_at(s)}, {s.out}_parts);")
     writer.line()
     for stage in program.stages:
         _stage(writer, stage, program)
+    if program.received:
+        received_products(writer, program)
+        return _finish(writer, program)
     for s in program.products:
         arguments = f"{shared_at(s)}, {', '.join(s.args)});"
         call = ("tile::contract_kept<Block::kWarps>(", arguments)
@@ -183,7 +219,7 @@ def _after(writer: Writer, program: TileProgram) -> None:
     if program.products:
         writer.line(_SYNC)
         writer.line()
-    _finish(writer, program)
+    return _finish(writer, program)
 
 
 def _stage(writer: Writer, stage: Stage, program: TileProgram) -> None:

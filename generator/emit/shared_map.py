@@ -15,6 +15,9 @@ def shared_map(writer: Writer, program: TileProgram, variants: Sequence[Variant]
     """Write the map of a program: the same for all variants."""
     early = (*program.fetches, *program.statistics)
     late = (*program.meetings, *program.kept, *program.products)
+    if program.received:
+        early = (*program.fetches, *program.received, *program.products)
+        late = program.meetings
     if program.shared_by > 1:
         early, late = (*early, *program.kept), (*program.meetings, *program.products)
     writer.line(
@@ -25,7 +28,7 @@ def shared_map(writer: Writer, program: TileProgram, variants: Sequence[Variant]
         writer.line("using Steps = tile::Ring<Step<Knobs>, Knobs::kStages, Knobs::kWarps>;")
         for s in program.meetings:
             writer.assignment(f"using {camel(s.out)} = tile::{typed(MEETINGS, s, program)};")
-        for s in (*program.fetches, *program.kept, *program.products):
+        for s in (*program.fetches, *program.kept, *program.received, *program.products):
             writer.line(f"using {camel(s.out)} = tile::{kept_type(s, program)};")
         for s in program.statistics:
             writer.line(f"using {camel(s.out)} = tile::TokenTable<Knobs::kTokens>;")

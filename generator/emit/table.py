@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from mirage_kernels.generator.emit.writer import Writer
+from mirage_kernels.generator.emit.writer import WIDTH, Writer
 
 
 @dataclass(frozen=True)
@@ -23,10 +23,11 @@ class Entry:
     stem: str
     max_tokens: int = 0
     options: tuple[str, ...] = ()
+    workspace: bool = False  # whether a launch needs one
 
     @property
     def symbol(self) -> str:
-        """Name of the host function."""
+        """Name of the host function; that of the workspace has an ending of its own."""
         return f"{self.recipe}_{self.stem}"
 
 
@@ -63,6 +64,8 @@ def emit_table(
     writer.line("namespace generated {")
     for entry in ordered:
         writer.line(f"cudaError_t {entry.symbol}(const LaunchArgs&, cudaStream_t);")
+        if entry.workspace:
+            writer.line(f"int64_t {entry.symbol}_workspace(const LaunchArgs&);")
     for one in attending:
         writer.line(f"cudaError_t {one.symbol}(const AttentionArgs&, cudaStream_t);")
         writer.line(f"int64_t {one.symbol}_workspace(const AttentionArgs&);")
@@ -71,8 +74,12 @@ def emit_table(
     with _array(writer, "Kernel kKernels", len(ordered)):
         for entry in ordered:
             writer.line(f'{{"{entry.recipe}", "{entry.dtype}", {_dims(entry.dims)},')
-            writer.line(f' generated::{entry.symbol}, "{entry.recipe}/{entry.stem}",')
-            writer.line(f' {entry.max_tokens}, "{" ".join(entry.options)}"}},')
+            call, name = f" generated::{entry.symbol},", f' "{entry.recipe}/{entry.stem}",'
+            fits = len(writer.unit) * writer.depth + len(call + name) <= WIDTH
+            for text in [call + name] if fits else [call, name]:
+                writer.line(text)
+            space = f", generated::{entry.symbol}_workspace" if entry.workspace else ""
+            writer.line(f' {entry.max_tokens}, "{" ".join(entry.options)}"{space}}},')
     writer.line(f"const int kKernelCount = {len(ordered)};")
     writer.line()
     _attention(writer, attending)

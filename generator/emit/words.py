@@ -42,6 +42,12 @@ ELEMENTWISE = {
 BARRIER = "__syncthreads();"
 
 
+def barrier(program: TileProgram) -> str:
+    """Return a barrier of the warps that stream."""
+    alone = program.received or program.leaves
+    return "tile::sync_streams<kWarps>();" if alone else BARRIER
+
+
 def dims_text(names: Sequence[str]) -> str:
     """Return dims for a comment: `[M, K]`."""
     return f"[{', '.join(names)}]"

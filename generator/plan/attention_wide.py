@@ -29,6 +29,7 @@ WARP_ROWS = 16
 FEWEST_STAGES, MOST_STAGES = 3, 6
 LEFT_FLOATS = 8  # of a row that is left for others, beside its product
 ONES_BYTES, STATE_BYTES = 2048, 512
+ROOMS, ROOM_FLOATS = 2, 16  # of a warpgroup; of a room, beside a number per key
 ELEMENT_BYTES, FLOAT_BYTES = 2, 4
 GROUP_WARPS = 4
 
@@ -51,6 +52,7 @@ def wide_knobs(program: AttentionProgram, on: Target) -> dict[str, int] | None:
     if shape is None or on.arch not in ARCHS or not takes_many_rows(program):
         return None
     fixed = {**vars(shape), "warps": READERS + COPIERS, "blocks": 1, "copiers": COPIERS}
+    fixed["key_sums"] = int(any(s.do is Do.LINE_SUM for s in program.loop))
     for stages in range(MOST_STAGES, FEWEST_STAGES - 1, -1):
         knobs = {**fixed, "stages": stages}
         if wide_bytes(knobs, program.depth) <= on.shared_bytes:
@@ -66,11 +68,13 @@ def groups(knobs: Mapping[str, int]) -> int:
 def wide_bytes(knobs: Mapping[str, int], depth: int) -> int:
     """Return the shared memory of one block.
 
-    The ring, ones, queries, barriers, rows that are left for others, and a number per key.
+    The ring, ones, queries, barriers, rows that are left for others, and for every warpgroup two
+    rooms of a number per key.
     `WideAttentionWork::kBytes` is the same number.
     """
     ring = knobs["stages"] * 2 * knobs["keys"] * depth * ELEMENT_BYTES  # keys and values
     queries = knobs["rows"] * depth * ELEMENT_BYTES
     left = groups(knobs) * knobs["rows"] * (depth + LEFT_FLOATS) * FLOAT_BYTES
-    numbers = (knobs["warps"] - knobs["copiers"]) // GROUP_WARPS * knobs["keys"] * FLOAT_BYTES
+    rooms = (knobs["warps"] - knobs["copiers"]) // GROUP_WARPS * ROOMS
+    numbers = rooms * (knobs["keys"] + ROOM_FLOATS) * FLOAT_BYTES
     return ring + ONES_BYTES + queries + STATE_BYTES + left + numbers

@@ -20,6 +20,7 @@ from itertools import groupby, product
 from math import ceil
 
 from mirage_kernels.generator.errors import PlanError
+from mirage_kernels.generator.plan.apart import ROW_TILE
 from mirage_kernels.generator.plan.choose import OVERLAPPED
 from mirage_kernels.generator.plan.facts import facts
 from mirage_kernels.generator.plan.program import Do, Layout, TileProgram
@@ -29,11 +30,11 @@ from mirage_kernels.generator.plan.variants import (
     LINE_TILE,
     REGISTERS_LEFT,
     RESERVED_BYTES,
-    ROW_TILE,
     WARP_LANES,
     Footprint,
     Knobs,
     variants,
+    with_makers,
 )
 from mirage_kernels.generator.target import Target
 
@@ -205,7 +206,7 @@ def _all(work: Streaming, tokens: int) -> Iterator[Knobs]:
         for warps, chunks, stages in product(WARPS, CHUNKS, STAGES):
             knobs = Knobs(tokens, rows, warps, chunks, stages)
             if work.fits(knobs):
-                yield knobs
+                yield with_makers(work.program, knobs, work.on)
 
 
 def _ranked(work: Streaming, knobs: Knobs) -> Candidate:

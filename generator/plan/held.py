@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from mirage_kernels.generator.plan.apart import users_of
 from mirage_kernels.generator.plan.program import Do, Layout, Statement, TileProgram
 from mirage_kernels.generator.plan.split import (
     ALONE_BYTES,
@@ -29,6 +30,7 @@ BOXES = 2  # of a step: 128 contracted elements; one box was 5 % slower, four no
 MOST_ROWS = 112  # the N side of the vocabulary's largest product
 MOST_ROWS_IN_TURNS = 128  # of all weights; with more, steps are long enough for one warpgroup
 MOST_BYTES_IN_FLIGHT = 96 * 1024  # of weights
+MOST_STAGES_RECEIVING = 6  # while other blocks compute totals (variants.py)
 FEWEST_STAGES = 2
 FEWEST_STEPS = 8  # with fewer there is no loop to speak of, and ptxas orders its products
 OCTET = 8  # rows of which a lane has sums
@@ -68,16 +70,19 @@ class HeldBlock:
     tokens: int = 0
     groups: int = 1  # warpgroups that take turns at steps
     shared_by: int = 1  # blocks that share the inner rows
+    received: int = 0  # inner rows of which other blocks compute the totals
 
     @staticmethod
     def of(program: TileProgram) -> HeldBlock:
         """Return what blocks of a program keep, without a size yet."""
         extents = {d.name: d.size for o in program.inputs for d in o.type.dims}
         loads = [s.layout for s in program.loads]
-        inner = sum(extents[dim] for dim in program.roles.inner)
+        program = users_of(program)
+        whole = sum(extents[dim] for dim in program.roles.inner)
+        inner, received = (0, whole) if program.received else (whole, 0)
         products = [s.layout for s in program.meetings].count(Layout.ACCUM)
         block = HeldBlock(extents[program.roles.depth], loads.count(Layout.ROWS), products, inner)
-        return replace(block, shared_by=program.shared_by)
+        return replace(block, shared_by=program.shared_by, received=received)
 
     def sized(self, rows: int, tokens: int) -> HeldBlock:
         """Return the block with a number of rows and tokens."""
@@ -92,8 +97,8 @@ class HeldBlock:
 
     @property
     def threads(self) -> int:
-        """Threads: those who multiply, and a warp that copies."""
-        return (self.groups * GROUP_WARPS + 1) * WARP_LANES
+        """Threads: those who multiply, a warp that copies, perhaps one that receives."""
+        return (self.groups * GROUP_WARPS + 1 + bool(self.received)) * WARP_LANES
 
     @property
     def registers(self) -> int:
@@ -115,7 +120,8 @@ class HeldBlock:
 
     def _kept(self, lines: int) -> int:
         """Return what lines of the inner dim take, kept for a product (csrc/tile/kept.cuh)."""
-        return -(-lines * (self.inner // OCTET | 1) * OCTET * 2 // 128) * 128
+        inner = self.inner or self.received
+        return -(-lines * (inner // OCTET | 1) * OCTET * 2 // 128) * 128
 
     def ring_bytes(self, stages: int) -> int:
         """Return what boxes of so many steps take."""
@@ -124,7 +130,9 @@ class HeldBlock:
 
     def shared_bytes(self, stages: int) -> int:
         """Return the shared memory of one block."""
-        beside = self._kept(self.rows) if self.inner else 0
+        beside = self._kept(self.rows) if self.inner or self.received else 0
+        if self.received:
+            beside += self._kept(self.tokens) + self.tokens * (self.rows + 4) * 4
         if self.shared_by > 1:
             beside += self._kept(self.tokens) + 128  # and a barrier
         return max(ALONE_BYTES, self.ring_bytes(stages) + beside + 2 * stages * 8)
@@ -147,5 +155,7 @@ def held_stages(block: HeldBlock, on: Target) -> int:
         return 0
     step = BOXES * block.row_tensors * block.rows * BOX_DEPTH * 2
     deepest = max(FEWEST_STAGES, MOST_BYTES_IN_FLIGHT // step)
+    if block.received:
+        deepest = min(deepest, MOST_STAGES_RECEIVING)
     stages = range(block.groups, deepest + 1, block.groups)
     return max((s for s in stages if block.fits(s, on.shared_bytes)), default=0)

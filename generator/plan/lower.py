@@ -48,9 +48,10 @@ def tile_program(recipe: str, graph: Graph, planning: Planning = PLANNED) -> Til
     if len(graph.blocks) != 1 or graph.of("contract"):
         raise PlanError(f"{recipe}: the muGraph has several kernels, this plan takes one")
     (node,) = graph.blocks
-    if len(node.outs) != 1:
-        raise PlanError(f"{recipe}: the kernel stores several results, this plan takes one")
     assert node.body is not None
+    late = [n.name for n in node.body.of("output") if n.loop_cut is None]
+    if late != [node.body.outputs[0]]:
+        raise PlanError(f"{recipe}: the kernel stores several results outside of its loop")
     if node.body.space is not None and node.body.space.loop is None:
         return line_program(recipe, graph, node, without_threads(node.body))
     return planned(_Lowering(recipe, graph, node, node.body).run(), graph, planning)
@@ -134,7 +135,7 @@ class _Lowering:
             roles=self.roles,
             inputs=operands(self.graph),
             scalars=scalars(self.graph),
-            output=Operand(self.graph.outputs[0], 0, self.graph.values[self.graph.outputs[0]].type),
+            output=self.result(0),
             literals=literals(self.body),
             loop=tuple(self.loop),
             meetings=tuple(self.meetings),
@@ -143,7 +144,12 @@ class _Lowering:
             stages=tuple(stage for stage in stages if stage.statements),
             products=tuple(self.products),
             lines=tuple(self.lines.statements),
+            also=tuple(map(self.result, range(1, len(self.graph.outputs)))),
         )
+
+    def result(self, index: int) -> Operand:
+        name = self.graph.outputs[index]
+        return Operand(name, index, self.graph.values[name].type)
 
     def stage(self, dim: str) -> Stage:
         """Return what makes the totals over a dim that products contract."""
@@ -299,4 +305,15 @@ class _Lowering:
         self.epilogue.append(Statement(Do.TOTAL, node.name, (summed,), node.out.type, layout))
 
     def output(self, node: Node) -> None:
-        self.add(Do.STORE, node, node.args)
+        if node.loop_cut is None:
+            self.add(Do.STORE, node, node.args)
+            return
+        layout = self.layout(node.name, node.out.type)
+        tensor = self.node.outs[self.body.outputs.index(node.name)].name
+        last = self.graph.values[tensor].type.names[-1]
+        loaded = self.body.producers[node.args[0]].op == "input"
+        if self.roles.inner:
+            raise PlanError(f"{self.recipe}: {tensor} beside inner dims is not planned yet")
+        if layout is not Layout.TOKENS or last != self.roles.depth or loaded:
+            raise PlanError(f"{self.recipe}: the loop computes no lines of tokens for {tensor}")
+        self.add(Do.STORE, node, (*node.args, tensor))

@@ -14,6 +14,9 @@ What needs a token's whole depth before the loop, a norm's statistics, is comput
 takes a token whole in registers and leaves its numbers in shared memory. A program without a loop
 has nothing but lines, each held by a block (`lines.py`).
 
+A result beside the output that the loop computes from tokens is stored there, step by step, dealt
+out to the blocks that all compute it.
+
 Which operand takes which side and how the ring is swizzled is the layouts' choice (`layouts.py`),
 where barriers stand the schedule's (`schedule.py`), and what shares bytes `memory.py`'s.
 """
@@ -96,7 +99,7 @@ class Do(Enum):
     TOTAL = "total"  # their sum, in fixed order, for one result element
     READ = "read"  # one element of an input that the loop does not cut
     KEEP = "keep"  # one element of a total, in the storage type, in shared memory
-    STORE = "store"  # one result element
+    STORE = "store"  # one result element; in the loop a step's tile of tokens, by one of its blocks
 
 
 @dataclass(frozen=True)
@@ -156,6 +159,15 @@ class TileProgram:
     swizzled: bool = True  # the ring, so that reads of it meet no bank twice
     sharing: bool = True  # of bytes between values that are not needed at the same time
     shared_by: int = 1  # blocks of a cluster that share rows which the grid does not cut
+    apart: int = 0  # or so many blocks that may compute their totals for all others (apart.py)
+    leaves: bool = False  # it is what such blocks run: results are left for the others
+    received: tuple[Statement, ...] = ()  # what they left, kept by a block of the others
+    also: tuple[Operand, ...] = ()  # results beside the output, stored in the loop
+
+    @property
+    def results(self) -> tuple[Operand, ...]:
+        """Every result, the output first."""
+        return (self.output, *self.also)
 
     @property
     def loads(self) -> tuple[Statement, ...]:

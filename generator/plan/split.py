@@ -51,7 +51,7 @@ class Split:
 
 def split(program: TileProgram) -> Split | None:
     """Return a program's loop by roles, None if this plan cannot carry it."""
-    later = (program.fetches, program.stages, program.products, program.lines)
+    later = (program.fetches, program.stages, program.products, program.lines, program.also)
     if any(later) or program.roles.inner or not program.loop:
         return None
     if program.tokens_on_m or not program.swizzled or not program.sharing:

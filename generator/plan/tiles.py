@@ -14,6 +14,7 @@ from functools import lru_cache
 
 from mirage_kernels.generator.errors import PlanError
 from mirage_kernels.generator.ir import Graph
+from mirage_kernels.generator.plan.apart import spare_blocks
 from mirage_kernels.generator.plan.forms import Copy, Lanes, Stored, Swizzle
 from mirage_kernels.generator.plan.layouts import Layouts, Setup, layouts
 from mirage_kernels.generator.plan.program import Do, Layout, Statement, TileProgram
@@ -49,6 +50,7 @@ class Planning:
     schedule: bool = True  # else a barrier after every statement
     memory: bool = True  # else nothing shares bytes
     arch: str = "sm_90a"
+    apart: bool = True  # else every block computes all totals that it needs
 
 
 PLANNED = Planning()
@@ -62,6 +64,11 @@ def _layouts(graph: Graph, planning: Planning) -> Layouts:
 def planned(program: TileProgram, graph: Graph, planning: Planning) -> TileProgram:
     """Return the program with what the planners choose for it."""
     chosen = _layouts(graph, planning)
+    tokens_on_m, swizzled = _tokens_on_m(program, chosen), _swizzled(program, chosen)
+    as_shipped = swizzled and not tokens_on_m and planning.memory and planning.schedule
+    apart = 0
+    if planning.apart and as_shipped:
+        apart = spare_blocks(program, target(planning.arch))
     made = _scheduled(program, planning)
     loop, after = made.order
     meetings = {s.out: s for s in program.meetings}
@@ -79,10 +86,11 @@ def planned(program: TileProgram, graph: Graph, planning: Planning) -> TileProgr
         ),
         products=tuple(replace(p, barrier=p.out in first) for p in program.products),
         epilogue=_after_barrier(program.epilogue, made.barriers(1) > 0 or made.entry[1]),
-        tokens_on_m=_tokens_on_m(program, chosen),
-        swizzled=_swizzled(program, chosen),
+        tokens_on_m=tokens_on_m,
+        swizzled=swizzled,
         sharing=planning.memory,
-        shared_by=_shared_by(program, planning),
+        shared_by=1 if apart else _shared_by(program, planning),
+        apart=apart,
     )
 
 

@@ -11,7 +11,9 @@ sweep on an H200 (docs/measurements.md):
 * as many stages as fit, up to 96 KB of weights in flight per multiprocessor;
 * above 16 tokens products with tokens held in registers, where weights are multiplied as they are
   loaded and the target can (`held.py`);
-* else above 32 tokens two blocks that split the depth (`split.py`).
+* else above 32 tokens two blocks that split the depth (`split.py`);
+* where some blocks compute totals for all others (`apart.py`), fewer bytes in flight, so that these
+  are not kept waiting: 9.6 us against 9.8 (16 tokens).
 
 Other GPUs get the same rule within limits of their own; on them nothing of it has been measured.
 """
@@ -23,13 +25,20 @@ from itertools import accumulate
 
 from mirage_kernels.generator.errors import PlanError
 from mirage_kernels.generator.ir import DType, Json
+from mirage_kernels.generator.plan.apart import (
+    ROW_TILE,
+    maker_tile,
+    makers_of,
+    rows_for,
+    users_of,
+)
+from mirage_kernels.generator.plan.areas import Kept, Meeting, kept_areas, own_inner
 from mirage_kernels.generator.plan.held import BOXES, MOST_ROWS, HeldBlock, can_hold, held_stages
 from mirage_kernels.generator.plan.memory import Arrangement, Buffer, arrange, side_by_side
-from mirage_kernels.generator.plan.program import Do, Layout, Roles, Statement, TileProgram
+from mirage_kernels.generator.plan.program import Do, Layout, TileProgram
 from mirage_kernels.generator.plan.split import BLOCKS, BOX_DEPTH, SplitBlock, split_stages
 from mirage_kernels.generator.target import Target
 
-ROW_TILE = 16  # rows of one tensor-core instruction
 CHUNK_DEPTH = 32  # contracted elements that a warp takes from a line at once: 4 lanes x 16 bytes
 LINE_TILE = 8  # lines (rows or tokens) per octet of a lane
 WARP_LANES = 32
@@ -41,13 +50,19 @@ FEW_TOKENS = 32  # up to so many, two chunks per step are worth more than one wa
 # Statistics of a norm read every token once more, in every block: 20 us against 11 at 32 tokens, 40
 # against 14 at 64 (K = N = 4096), where PyTorch takes 20.
 BUCKETS_WITH_STATISTICS = (8, 16, 32)
+# A result beside the output that the loop computes, x + residual: every block reads both. Up to 16
+# tokens that costs 0.1 to 1.1 us, a kernel for the sum in front 1.1 to 3.7; at 32 tokens it costs 3
+# to 6 (docs/planning.md).
+BUCKETS_WITH_RESULTS = (8, 16)
 RESERVED_BYTES = 1024  # of shared memory, per block, by the system
 REGISTERS_LEFT = 250  # for a step and its accumulators: 264 spill, 240 do not
+REGISTERS_RECEIVING = 210  # the same beside one warp more
 MAPPED_DEPTH_REGISTERS = 16  # of fp32 vectors along the depth that the loop computes (ptxas)
 MAPPED_BF16_REGISTERS = 24  # more than fp16: 13 to 38 by ptxas, for six architectures
-KEPT_ALIGNMENT = 128  # bytes: what lies behind begins where banks do
 LINE_WARPS, LINE_CHUNKS = (1, 2, 4, 8, 16), 4  # of a block that holds a line; of its threads
 MOST_BYTES_IN_FLIGHT = 96 * 1024  # of weights, per multiprocessor: more was slightly worse
+STAMP_BYTES = 16  # of a maker, behind its ring (csrc/tile/apart.cuh)
+MOST_BYTES_RECEIVING = 32 * 1024  # the same while totals are computed apart
 
 
 @dataclass(frozen=True)
@@ -61,15 +76,28 @@ class Knobs:
     stages: int  # steps in flight; 1: lines are whole
     blocks: int = 1  # the loop is dealt out to so many, of a cluster (split.py)
     held: int = 0  # warpgroups that hold tokens in registers (held.py)
+    maker_rows: int = 0  # of blocks that compute totals for all others (apart.py); 0: none do
+    maker_tokens: int = 0
+    maker_stages: int = 0
 
     @property
     def plan(self) -> str:
         """Name the plan: what else the emitted kernel is called, "" for that of slices."""
         return "held" if self.held else "split" if self.blocks > 1 else ""
 
+    @property
+    def apart(self) -> bool:
+        """Say whether some blocks compute totals for all others."""
+        return self.maker_rows > 0
+
+    @property
+    def makers(self) -> Knobs:
+        """Return the knobs of those blocks."""
+        return Knobs(self.maker_tokens, self.maker_rows, self.warps, 2, self.maker_stages)
+
     def to_json(self) -> dict[str, Json]:
         """Return the knobs as JSON data."""
-        usual = {"blocks": 1, "held": 0}
+        usual = {"blocks": 1, "held": 0, "maker_rows": 0, "maker_tokens": 0, "maker_stages": 0}
         return {k: v for k, v in vars(self).items() if v != usual.get(k)}
 
 
@@ -93,77 +121,6 @@ class Variant:
 
 
 @dataclass(frozen=True)
-class Meeting:
-    """Partial sums of all warps, side by side in shared memory."""
-
-    name: str
-    layout: Layout
-    barrier: bool  # before it
-    inner: int = 0  # lines along the inner dim that a block has, in whole row tiles
-
-    def bytes(self, knobs: Knobs) -> int:
-        """Return their size (csrc/tile/meeting.cuh)."""
-        elements = {
-            Layout.ACCUM: knobs.tokens * (knobs.rows + 4),
-            Layout.TOKEN_SUMS: knobs.tokens,
-            Layout.ROW_SUMS: knobs.rows,
-            Layout.INNER_ACCUM: knobs.tokens * (self.inner + 4),
-        }
-        return elements[self.layout] * knobs.warps * 4
-
-
-@dataclass(frozen=True)
-class Kept:
-    """What is kept in shared memory: what products after the loop read or make, statistics."""
-
-    name: str
-    layout: Layout
-    inner: int  # extent of the inner dim; 0: it has none
-    since: int  # barriers after the last meeting before it is written; -1: from the start
-    shared: bool = False  # by the blocks of a cluster (csrc/tile/sharing.cuh)
-
-    def bytes(self, knobs: Knobs) -> int:
-        """Return their size (csrc/tile/kept.cuh)."""
-        if self.layout is Layout.ACCUM:
-            return knobs.tokens * (knobs.rows + 4) * 4
-        if self.layout is Layout.TOKEN_SUMS:
-            return knobs.tokens * 4
-        lines = knobs.rows if self.layout is Layout.FACTORS else knobs.tokens
-        pitch = (self.inner // ALIGNED_ELEMENTS | 1) * ALIGNED_ELEMENTS
-        whole = -(-lines * pitch * 2 // KEPT_ALIGNMENT) * KEPT_ALIGNMENT
-        return whole + KEPT_ALIGNMENT * self.shared
-
-
-def _kept(program: TileProgram) -> tuple[Kept, ...]:
-    """Return what is kept: fetched tiles, totals of stages, products."""
-    early = (*program.fetches, *program.statistics)
-    found = [Kept(s.out, s.layout, _inner(program.roles, s), -1) for s in early]
-    since = 0
-    for s in (*(s for stage in program.stages for s in stage.statements), *program.products):
-        since += s.barrier
-        if s.do is not Do.KEEP and s.do is not Do.CONTRACT:
-            continue
-        shared = s.do is Do.KEEP and program.shared_by > 1
-        when = -1 if shared else since
-        found.append(Kept(s.out, s.layout, _inner(program.roles, s), when, shared))
-    return tuple(found)
-
-
-def _inner(roles: Roles, s: Statement) -> int:
-    dim = roles.inner_of(s.type)
-    return dim.size if dim else 0
-
-
-def _own_inner(program: TileProgram, s: Statement) -> int:
-    """Return the lines along the inner dim that a block has, in whole row tiles."""
-    return _padded(_inner(program.roles, s) // program.shared_by)
-
-
-def _padded(lines: int) -> int:
-    return -(-lines // ROW_TILE) * ROW_TILE
-
-
-@dataclass(frozen=True)
 class Footprint:
     """What a tile program keeps per step and block, in units that follow from its knobs."""
 
@@ -178,20 +135,21 @@ class Footprint:
     maps_tokens: bool  # computes tokens in fp32, with statistics known before the loop
     inner_lines: int = 0  # of streamed operands that the grid does not cut, in whole row tiles
     kept: tuple[Kept, ...] = ()
+    receives: bool = False  # totals that other blocks compute
     split: SplitBlock | None = None  # of no rows and tokens yet
     held: HeldBlock | None = None
 
     @staticmethod
     def of(program: TileProgram) -> Footprint:
         """Return a tile program's fragments by layout, and what meets."""
+        program = users_of(program)
         loads = [s.layout for s in program.loads]
         return Footprint(
             loads.count(Layout.ROWS),
             loads.count(Layout.TOKENS),
             loads.count(Layout.DEPTH),
             tuple(
-                Meeting(s.out, s.layout, s.barrier, _own_inner(program, s))
-                for s in program.meetings
+                Meeting(s.out, s.layout, s.barrier, own_inner(program, s)) for s in program.meetings
             ),
             program.sharing,
             program.tokens_on_m,
@@ -201,8 +159,9 @@ class Footprint:
                 for s in program.loop
             ),
             bool(program.statistics),
-            sum(_own_inner(program, s) for s in program.loads),
-            _kept(program),
+            sum(own_inner(program, s) for s in program.loads),
+            kept_areas(program),
+            bool(program.received),
             SplitBlock.of(program),
             HeldBlock.of(program),
         )
@@ -278,22 +237,30 @@ def variants(program: TileProgram, on: Target) -> tuple[Variant, ...]:
         )
     if not program.loop:
         return (Variant(0, line_knobs(depth)),)
+    whole, program = program, users_of(program)
     rows = extents[program.roles.rows]
     for dim in program.roles.inner:
         if extents[dim] % ALIGNED_ELEMENTS:
             raise PlanError(f"{program.recipe}: {dim} = {extents[dim]} is no multiple of 8")
     footprint = Footprint.of(program)
     chosen: list[Variant] = []
-    for tokens in BUCKETS_WITH_STATISTICS if program.statistics else BUCKETS:
+    for tokens in buckets(program):
         try:
             together = _held_knobs(program, tokens, on) or _split_knobs(program, tokens, on)
             alone = _knobs(footprint, tokens, (rows, depth), on)
-            chosen.append(Variant(tokens, together or alone))
+            chosen.append(Variant(tokens, with_makers(whole, together or alone, on)))
         except PlanError:
             if not chosen:
                 raise
             break
     return (*chosen[:-1], replace(chosen[-1], bucket=0))
+
+
+def buckets(program: TileProgram) -> tuple[int, ...]:
+    """Return the numbers of tokens that a program with a loop has variants for."""
+    if program.also:
+        return BUCKETS_WITH_RESULTS
+    return BUCKETS_WITH_STATISTICS if program.statistics else BUCKETS
 
 
 def line_knobs(depth: int) -> Knobs:
@@ -304,15 +271,31 @@ def line_knobs(depth: int) -> Knobs:
     return Knobs(1, 0, warps, -(-octets // (warps * WARP_LANES)), 1)
 
 
-def rows_for(rows: int, blocks: int) -> int:
-    """Return the fewest rows per block, in whole row tiles, of which `blocks` cover all rows."""
-    return -(-rows // (ROW_TILE * blocks)) * ROW_TILE
+def with_makers(program: TileProgram, knobs: Knobs, on: Target) -> Knobs:
+    """Return the knobs with those of blocks that compute totals for all others, if any do.
+
+    As many stages as fit: a maker should not wait for memory more often than it must.
+    """
+    if not program.apart:
+        return knobs
+    made = makers_of(program)
+    extents = {d.name: d.size for o in made.inputs for d in o.type.dims}
+    rows, tokens = maker_tile(extents[made.roles.rows], knobs.tokens, program.apart)
+    few = replace(knobs, maker_rows=rows, maker_tokens=tokens, maker_stages=2)
+    steps = -(-extents[made.roles.depth] // (few.makers.warps * few.makers.chunks * CHUNK_DEPTH))
+    footprint = Footprint.of(made)
+    fitting = [
+        deep
+        for deep in (replace(few, maker_stages=n) for n in range(2, steps + 2))
+        if footprint.shared_bytes(deep.makers) + STAMP_BYTES <= on.shared_bytes
+    ]
+    return fitting[-1]
 
 
 def _held_knobs(program: TileProgram, tokens: int, on: Target) -> Knobs | None:
     """Return the knobs of blocks that hold tokens in registers, None where they cannot."""
     block = HeldBlock.of(program)
-    few = FEW_TOKENS if block.inner else FEW_TO_HOLD
+    few = FEW_TOKENS if program.roles.inner else FEW_TO_HOLD
     if tokens <= few or not can_hold(program):
         return None
     extents = {d.name: d.size for o in program.inputs for d in o.type.dims}
@@ -339,7 +322,8 @@ def _knobs(footprint: Footprint, tokens: int, extents: tuple[int, int], on: Targ
     for block_rows, chunks in _sizes(tokens, rows, on):
         knobs = Knobs(tokens, block_rows, warps=8, chunks=chunks, stages=2)
         smallest = footprint.shared_bytes(replace(knobs, warps=4))
-        if footprint.registers(knobs) <= REGISTERS_LEFT and smallest <= on.shared_bytes:
+        left = REGISTERS_RECEIVING if footprint.receives else REGISTERS_LEFT
+        if footprint.registers(knobs) <= left and smallest <= on.shared_bytes:
             return _with_ring(footprint, knobs, depth, on.shared_bytes)
     raise PlanError(
         f"{tokens} tokens and {ROW_TILE} rows need more registers or shared memory than a block has"
@@ -360,11 +344,12 @@ def _with_ring(footprint: Footprint, knobs: Knobs, depth: int, limit: int) -> Kn
     if footprint.shared_bytes(knobs) > limit:
         knobs = replace(knobs, warps=4)
     per_warp = -(-depth // (knobs.warps * knobs.chunks * CHUNK_DEPTH))
+    most = MOST_BYTES_RECEIVING if footprint.receives else MOST_BYTES_IN_FLIGHT
     row_bytes = knobs.chunks * CHUNK_DEPTH * 2 * knobs.rows * footprint.row_loads
     while True:
         deeper = replace(knobs, stages=knobs.stages + 1)
         in_flight = deeper.warps * (deeper.stages - 1) * row_bytes
-        fits = footprint.shared_bytes(deeper) <= limit and in_flight <= MOST_BYTES_IN_FLIGHT
+        fits = footprint.shared_bytes(deeper) <= limit and in_flight <= most
         if not fits or deeper.stages - 1 > per_warp:
             return knobs
         knobs = deeper

@@ -263,7 +263,7 @@ def write_catalog(path: Path, catalog: Catalog) -> None:
 
 def knobs_of(data: Mapping[str, Json]) -> Knobs:
     """Read knobs among an object's fields."""
-    usual = ("blocks", "held")
+    usual = ("blocks", "held", "maker_rows", "maker_tokens", "maker_stages")
     names = (name for name in Knobs.__dataclass_fields__ if name not in usual or name in data)
     return Knobs(**{name: integer(data, name) for name in names})
 
@@ -277,7 +277,8 @@ def chosen_variants(program: TileProgram, on: Target, tuned: Tuned | None) -> tu
     by_rule = variants(program, on)
     chosen = tuple(
         replace(v, knobs=known)
-        if (known := measured.get(v.knobs.tokens)) and known.plan == v.knobs.plan
+        if (known := measured.get(v.knobs.tokens))
+        and (known.plan, known.apart) == (v.knobs.plan, v.knobs.apart)
         else v  # measured was another plan than the rule takes
         for v in by_rule
     )

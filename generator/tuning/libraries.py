@@ -38,6 +38,7 @@ from mirage_kernels.generator.tuning.fields import entry, integer, loaded, text
 from mirage_kernels.generator.tuning.manifest import FOLDER_HINT, Built, Compiled, Manifest
 
 LAUNCH, ARGS_BYTES = "mirage_candidate_launch", "mirage_candidate_args_bytes"
+WORKSPACE = "mirage_candidate_workspace"
 DIGEST_LETTERS = 20
 _OWN = re.compile(rf"[0-9a-f]{{{DIGEST_LETTERS}}}\.(cu|so|json|o|unfinished)")
 ERROR_LINES = 3
@@ -95,13 +96,14 @@ def source_of(record: KernelRecord, program: TileProgram, candidate: Candidate) 
     """Return a candidate's source: the kernel as it is emitted, with one variant and C entries."""
     header = Header(f"{COMMAND} {record.recipe}", record.stem, [("Knobs", str(candidate.knobs))])
     kernel = Kernel(program, (Variant(0, candidate.knobs),), record.storage, header)
+    entries = _entries(kernel.symbol, workspace=candidate.knobs.apart)
     try:
-        return Source(candidate, emit_cuda(kernel) + _entries(kernel.symbol))
+        return Source(candidate, emit_cuda(kernel) + entries)
     except PlanError as error:
         return Source(candidate, "", error.sentence)
 
 
-def _entries(symbol: str) -> str:
+def _entries(symbol: str, *, workspace: bool) -> str:
     writer = Writer()
     writer.line()
     writer.line('#define VISIBLE __attribute__((visibility("default")))')
@@ -110,6 +112,10 @@ def _entries(symbol: str) -> str:
         writer.line(
             f"return mirage::generated::{symbol}(*args, static_cast<cudaStream_t>(stream));"
         )
+    taken = "const mirage::LaunchArgs* args" if workspace else "const mirage::LaunchArgs*"
+    with writer.block(f'extern "C" VISIBLE int64_t {WORKSPACE}({taken}) {{'):
+        needed = f"mirage::generated::{symbol}_workspace(*args)" if workspace else "0"
+        writer.line(f"return {needed};")
     with writer.block(f'extern "C" VISIBLE int {ARGS_BYTES}() {{'):
         writer.line("return static_cast<int>(sizeof(mirage::LaunchArgs));")
     return writer.text()

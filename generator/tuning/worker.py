@@ -13,6 +13,7 @@ from __future__ import annotations
 import ctypes
 import json
 import os
+import secrets
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
@@ -27,12 +28,13 @@ from mirage_kernels.generator.ir.text import Json
 from mirage_kernels.generator.measure import (
     FloorReader,
     Inputs,
+    as_tuple,
     cold_microseconds,
     environment,
     floor_microseconds,
     graph_microseconds,
+    largest_error,
     library_floor,
-    relative_error,
     rotation_count,
     total_bytes,
 )
@@ -43,6 +45,7 @@ from mirage_kernels.generator.tuning.manifest import Compiled, Manifest, load_ma
 
 MOST_TOKENS = 128  # that any question is about
 LAUNCH, ARGS_BYTES = "mirage_candidate_launch", "mirage_candidate_args_bytes"
+WORKSPACE = "mirage_candidate_workspace"
 SEED = 20260
 
 
@@ -56,6 +59,8 @@ class LaunchArgs(ctypes.Structure):
         ("dims", ctypes.c_int64 * 4),
         ("scalars", ctypes.c_float * 4),
         ("constant_weights", ctypes.c_bool),
+        ("workspace", ctypes.c_void_p),
+        ("nonce", ctypes.c_uint64),
     )
 
 
@@ -68,6 +73,7 @@ class Library:
     """One candidate's library."""
 
     launch: Callable[[ctypes.Structure, int | None], int]
+    workspace: Callable[[ctypes.Structure], int]  # its bytes
 
     @staticmethod
     def load(path: Path) -> Library:
@@ -81,9 +87,14 @@ class Library:
             raise RefusedError(f"its LaunchArgs have {own} bytes, the worker's {expected}")
         function = getattr(loaded, LAUNCH)
         function.argtypes = (ctypes.POINTER(LaunchArgs), ctypes.c_void_p)
-        return Library(lambda args, stream: int(function(ctypes.byref(args), stream)))
+        workspace = getattr(loaded, WORKSPACE)
+        workspace.argtypes, workspace.restype = (ctypes.POINTER(LaunchArgs),), ctypes.c_int64
+        return Library(
+            lambda args, stream: int(function(ctypes.byref(args), stream)),
+            lambda args: int(workspace(ctypes.byref(args))),
+        )
 
-    def call(self, out: torch.Tensor, tensors: Inputs, how: How) -> Callable[[], None]:
+    def call(self, outs: Inputs, tensors: Inputs, how: How) -> Callable[[], None]:
         """Return a launch on fixed buffers."""
         args = LaunchArgs(constant_weights=how.promised)
         for i, tensor in enumerate(tensors):
@@ -91,10 +102,15 @@ class Library:
             args.row_strides[i] = tensor.stride(0) if tensor.dim() > 1 else tensor.shape[-1]
         for i, scalar in enumerate(how.scalars):
             args.scalars[i] = scalar
-        args.outputs[0], args.dims[0] = out.data_ptr(), how.tokens
+        for i, out in enumerate(outs):
+            args.outputs[i] = out.data_ptr()
+        args.dims[0] = how.tokens
+        space = outs[0].new_empty(self.workspace(args), dtype=torch.uint8)
+        args.nonce = secrets.randbits(64)
 
         def launch() -> None:
-            status = self.launch(args, _stream(out))
+            args.workspace = space.data_ptr()
+            status = self.launch(args, _stream(outs[0]))
             if status:
                 raise RefusedError(f"the launch failed with CUDA error {status}")
 
@@ -136,11 +152,10 @@ class Bench:
         return [first, *(self.workload.inputs(SEED + n) for n in range(1, count))]
 
     @cached_property
-    def oracle(self) -> torch.Tensor:
-        """The first set's result in float64, all tokens."""
-        return self.workload.reference(
-            *(t.double() if t.is_floating_point() else t for t in self.sets[0])
-        )
+    def oracle(self) -> Inputs:
+        """The first set's results in float64, all tokens."""
+        wide = (t.double() if t.is_floating_point() else t for t in self.sets[0])
+        return as_tuple(self.workload.reference(*wide))
 
     def inputs(self, tokens: int) -> list[Inputs]:
         """Return the input sets cut to so many tokens; nothing is copied."""
@@ -153,11 +168,12 @@ class Bench:
         axis = self.kernel.tokens
         return tuple(t.narrow(d.index(axis), 0, tokens) if axis in d else t for d, t in kept)
 
-    def new_out(self, tokens: int) -> torch.Tensor:
-        """Return an output full of NaN: elements that nobody writes show."""
+    def new_outs(self, tokens: int) -> Inputs:
+        """Return results full of NaN: elements that nobody writes show."""
         sizes = {**self.workload.sizes, self.kernel.tokens: tokens}
-        shape = [sizes[name] for name in self.workload.recipe.output.split()]
-        return torch.full(shape, float("nan"), dtype=self.sets[0][0].dtype, device=self.device)
+        like = self.sets[0][0]
+        shapes = [[sizes[d] for d in dims.split()] for dims in self.workload.recipe.results]
+        return tuple(like.new_full(shape, float("nan")) for shape in shapes)
 
     def peers(self, tokens: int, reader: FloorReader) -> dict[str, Json]:
         """Measure the floor and PyTorch eager."""
@@ -173,12 +189,12 @@ class Bench:
         names = [name for name, dims in recipe.inputs.items() if not dims.partition(":")[0]]
         how = How(tokens, tuple(recipe.scalars[name] for name in names), promised)
         inputs = self.inputs(tokens)
-        out = self.new_out(tokens)
-        library.call(out, inputs[0], how)()
-        error, eager = self.errors(out, inputs[0])
+        made = self.new_outs(tokens)
+        library.call(made, inputs[0], how)()
+        error, eager = self.errors(made, inputs[0])
         if not error <= recipe.tolerance * eager:
             return {"failed": f"its error is {error:.2e}, PyTorch's {eager:.2e}"}
-        outs = [out, *(torch.empty_like(out) for _ in inputs[1:])]
+        outs = [made, *(tuple(map(torch.empty_like, made)) for _ in inputs[1:])]
         pairs = zip(outs, inputs, strict=True)
         return {"us": self.time([library.call(o, i, how) for o, i in pairs]), "error": error}
 
@@ -186,11 +202,11 @@ class Bench:
         """Return the time of a call, rotating over them."""
         return graph_microseconds(calls)
 
-    def errors(self, out: torch.Tensor, inputs: Inputs) -> tuple[float, float]:
-        """Return the relative errors of a result and of eager's."""
-        oracle = self.oracle[: out.shape[0]]
+    def errors(self, made: Inputs, inputs: Inputs) -> tuple[float, float]:
+        """Return the largest relative errors of results and of eager's."""
+        oracle = tuple(o[: m.shape[0]] for o, m in zip(self.oracle, made, strict=True))
         eager = self.workload.reference(*inputs)
-        return relative_error(out, oracle), relative_error(eager, oracle)
+        return largest_error(made, oracle), largest_error(eager, oracle)
 
 
 @dataclass

@@ -21,9 +21,21 @@ cudaError_t layer_norm_linear_full_K4096_N6144_fp16(const LaunchArgs&, cudaStrea
 cudaError_t lora_linear_K256_N4096_R16_bf16(const LaunchArgs&, cudaStream_t);
 cudaError_t lora_linear_K256_N4096_R16_fp16(const LaunchArgs&, cudaStream_t);
 cudaError_t lora_linear_K4096_N4096_R16_bf16(const LaunchArgs&, cudaStream_t);
+int64_t lora_linear_K4096_N4096_R16_bf16_workspace(const LaunchArgs&);
 cudaError_t lora_linear_K4096_N4096_R16_fp16(const LaunchArgs&, cudaStream_t);
+int64_t lora_linear_K4096_N4096_R16_fp16_workspace(const LaunchArgs&);
 cudaError_t lora_linear_K4096_N4096_R64_bf16(const LaunchArgs&, cudaStream_t);
+int64_t lora_linear_K4096_N4096_R64_bf16_workspace(const LaunchArgs&);
 cudaError_t lora_linear_K4096_N4096_R64_fp16(const LaunchArgs&, cudaStream_t);
+int64_t lora_linear_K4096_N4096_R64_fp16_workspace(const LaunchArgs&);
+cudaError_t lora_linear_full_K4096_N4096_R16_bf16(const LaunchArgs&, cudaStream_t);
+int64_t lora_linear_full_K4096_N4096_R16_bf16_workspace(const LaunchArgs&);
+cudaError_t lora_linear_full_K4096_N4096_R16_fp16(const LaunchArgs&, cudaStream_t);
+int64_t lora_linear_full_K4096_N4096_R16_fp16_workspace(const LaunchArgs&);
+cudaError_t lora_linear_full_K4096_N4096_R64_bf16(const LaunchArgs&, cudaStream_t);
+int64_t lora_linear_full_K4096_N4096_R64_bf16_workspace(const LaunchArgs&);
+cudaError_t lora_linear_full_K4096_N4096_R64_fp16(const LaunchArgs&, cudaStream_t);
+int64_t lora_linear_full_K4096_N4096_R64_fp16_workspace(const LaunchArgs&);
 cudaError_t ntrans_K4096_bf16(const LaunchArgs&, cudaStream_t);
 cudaError_t ntrans_K4096_fp16(const LaunchArgs&, cudaStream_t);
 cudaError_t rms_norm_gated_mlp_K4096_N14336_bf16(const LaunchArgs&, cudaStream_t);
@@ -38,6 +50,10 @@ cudaError_t rms_norm_linear_full_K3584_N4608_bf16(const LaunchArgs&, cudaStream_
 cudaError_t rms_norm_linear_full_K3584_N4608_fp16(const LaunchArgs&, cudaStream_t);
 cudaError_t rms_norm_linear_full_K4096_N6144_bf16(const LaunchArgs&, cudaStream_t);
 cudaError_t rms_norm_linear_full_K4096_N6144_fp16(const LaunchArgs&, cudaStream_t);
+cudaError_t rms_norm_linear_residual_K3584_N4608_bf16(const LaunchArgs&, cudaStream_t);
+cudaError_t rms_norm_linear_residual_K3584_N4608_fp16(const LaunchArgs&, cudaStream_t);
+cudaError_t rms_norm_linear_residual_K4096_N6144_bf16(const LaunchArgs&, cudaStream_t);
+cudaError_t rms_norm_linear_residual_K4096_N6144_fp16(const LaunchArgs&, cudaStream_t);
 cudaError_t gqa_D128_bf16(const AttentionArgs&, cudaStream_t);
 int64_t gqa_D128_bf16_workspace(const AttentionArgs&);
 cudaError_t gqa_D128_fp16(const AttentionArgs&, cudaStream_t);
@@ -153,16 +169,28 @@ const Kernel kKernels[] = {
    128, ""},
   {"lora_linear", "bf16", {{"K", 4096}, {"N", 4096}, {"R", 16}}, 3,
    generated::lora_linear_K4096_N4096_R16_bf16, "lora_linear/K4096_N4096_R16_bf16",
-   64, ""},
+   64, "", generated::lora_linear_K4096_N4096_R16_bf16_workspace},
   {"lora_linear", "fp16", {{"K", 4096}, {"N", 4096}, {"R", 16}}, 3,
    generated::lora_linear_K4096_N4096_R16_fp16, "lora_linear/K4096_N4096_R16_fp16",
-   64, ""},
+   64, "", generated::lora_linear_K4096_N4096_R16_fp16_workspace},
   {"lora_linear", "bf16", {{"K", 4096}, {"N", 4096}, {"R", 64}}, 3,
    generated::lora_linear_K4096_N4096_R64_bf16, "lora_linear/K4096_N4096_R64_bf16",
-   64, ""},
+   64, "", generated::lora_linear_K4096_N4096_R64_bf16_workspace},
   {"lora_linear", "fp16", {{"K", 4096}, {"N", 4096}, {"R", 64}}, 3,
    generated::lora_linear_K4096_N4096_R64_fp16, "lora_linear/K4096_N4096_R64_fp16",
-   64, ""},
+   64, "", generated::lora_linear_K4096_N4096_R64_fp16_workspace},
+  {"lora_linear_full", "bf16", {{"K", 4096}, {"N", 4096}, {"R", 16}}, 3,
+   generated::lora_linear_full_K4096_N4096_R16_bf16, "lora_linear_full/K4096_N4096_R16_bf16",
+   64, "bias", generated::lora_linear_full_K4096_N4096_R16_bf16_workspace},
+  {"lora_linear_full", "fp16", {{"K", 4096}, {"N", 4096}, {"R", 16}}, 3,
+   generated::lora_linear_full_K4096_N4096_R16_fp16, "lora_linear_full/K4096_N4096_R16_fp16",
+   64, "bias", generated::lora_linear_full_K4096_N4096_R16_fp16_workspace},
+  {"lora_linear_full", "bf16", {{"K", 4096}, {"N", 4096}, {"R", 64}}, 3,
+   generated::lora_linear_full_K4096_N4096_R64_bf16, "lora_linear_full/K4096_N4096_R64_bf16",
+   64, "bias", generated::lora_linear_full_K4096_N4096_R64_bf16_workspace},
+  {"lora_linear_full", "fp16", {{"K", 4096}, {"N", 4096}, {"R", 64}}, 3,
+   generated::lora_linear_full_K4096_N4096_R64_fp16, "lora_linear_full/K4096_N4096_R64_fp16",
+   64, "bias", generated::lora_linear_full_K4096_N4096_R64_fp16_workspace},
   {"ntrans", "bf16", {{"K", 4096}}, 1,
    generated::ntrans_K4096_bf16, "ntrans/K4096_bf16",
    0, ""},
@@ -205,8 +233,24 @@ const Kernel kKernels[] = {
   {"rms_norm_linear_full", "fp16", {{"K", 4096}, {"N", 6144}}, 2,
    generated::rms_norm_linear_full_K4096_N6144_fp16, "rms_norm_linear_full/K4096_N6144_fp16",
    64, "bias weight_offset"},
+  {"rms_norm_linear_residual", "bf16", {{"K", 3584}, {"N", 4608}}, 2,
+   generated::rms_norm_linear_residual_K3584_N4608_bf16,
+   "rms_norm_linear_residual/K3584_N4608_bf16",
+   16, "bias weight_offset"},
+  {"rms_norm_linear_residual", "fp16", {{"K", 3584}, {"N", 4608}}, 2,
+   generated::rms_norm_linear_residual_K3584_N4608_fp16,
+   "rms_norm_linear_residual/K3584_N4608_fp16",
+   16, "bias weight_offset"},
+  {"rms_norm_linear_residual", "bf16", {{"K", 4096}, {"N", 6144}}, 2,
+   generated::rms_norm_linear_residual_K4096_N6144_bf16,
+   "rms_norm_linear_residual/K4096_N6144_bf16",
+   16, "bias weight_offset"},
+  {"rms_norm_linear_residual", "fp16", {{"K", 4096}, {"N", 6144}}, 2,
+   generated::rms_norm_linear_residual_K4096_N6144_fp16,
+   "rms_norm_linear_residual/K4096_N6144_fp16",
+   16, "bias weight_offset"},
 };
-const int kKernelCount = 32;
+const int kKernelCount = 40;
 
 const AttentionKernel kAttentionKernels[] = {
   {"gqa", "bf16", {{"D", 128}}, 1,

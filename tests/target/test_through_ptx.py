@@ -34,6 +34,8 @@ class LaunchArgs(ctypes.Structure):
         ("dims", ctypes.c_int64 * 4),
         ("scalars", ctypes.c_float * 4),
         ("constant_weights", ctypes.c_bool),
+        ("workspace", ctypes.c_void_p),
+        ("nonce", ctypes.c_uint64),
     )
 
 

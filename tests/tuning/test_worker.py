@@ -35,9 +35,10 @@ PROGRAM = """
 #include <stdint.h>
 struct Args {
   const void* inputs[8]; void* outputs[4]; int64_t row_strides[8]; int64_t dims[4];
-  float scalars[4]; bool constant_weights;
+  float scalars[4]; bool constant_weights; void* workspace; uint64_t nonce;
 };
 int (*back)(const struct Args*) = 0;
+int64_t mirage_candidate_workspace(const struct Args* args) { return 16; }
 int mirage_candidate_launch(const struct Args* args, void* stream) { return back(args); }
 int mirage_candidate_args_bytes(void) { return sizeof(struct Args) EXTRA; }
 """

@@ -1,0 +1,104 @@
+"""Totals computed apart: what emitted kernels say of makers and users, over csrc/tile/apart.cuh."""
+
+from __future__ import annotations
+
+from mirage_kernels.generator.emit.words import kept_at, shared_at
+from mirage_kernels.generator.emit.writer import Writer
+from mirage_kernels.generator.plan.program import TileProgram
+from mirage_kernels.generator.plan.variants import Knobs
+
+INCLUDES = ("tile/apart.cuh",)
+NAMESPACE = "making"  # of what the makers run
+
+
+def write_plan(writer: Writer, program: TileProgram) -> None:
+    """Write who makes what, and the knobs of the makers."""
+    (dim,) = program.roles.inner
+    (kept,) = program.received
+    writer.line(f"// The first blocks of the grid make {kept.args[0]} for all others.")
+    writer.line("template <class Knobs>")
+    with writer.block("struct ApartPlan : Knobs {", "};"):
+        writer.line("using Element = T;")
+        writer.line(f"static constexpr int kInner = {dim};")
+    writer.line("template <class Knobs>")
+    writer.line("using Apart = tile::Apart<ApartPlan<Knobs>>;")
+    writer.line()
+    writer.line("template <class Users>")
+    with writer.block("struct Makers : Users {", "};"):
+        writer.line(
+            "static constexpr int kRows = Users::kMakerRows, kTokens = Users::kMakerTokens;"
+        )
+        writer.line("static constexpr int kWarps = Users::kMakerWarps, kChunks = 2;")
+        writer.line("static constexpr int kStages = Users::kMakerStages;")
+    writer.line()
+
+
+def write_makers_tile(writer: Writer) -> None:
+    """Write where a maker's tile begins, and its stamp."""
+    for line in (
+        "const Apart<Users> apart(args);",
+        "const int first_row = apart.first_row(), first_token = apart.first_token();",
+        "if (tile::warp_index() >= kWarps) return;",
+        "uint64_t& stamp = apart.stamp(shared + Shared::kBytes);",
+        "if (threadIdx.x == 0) stamp = tile::new_stamp();",
+    ):
+        writer.line(line)
+
+
+def write_received(writer: Writer, users: TileProgram, warps: str) -> None:
+    """Write what a user's last warp does: it receives totals and multiplies them.
+
+    The tile that it multiplies with is a weight, fetched as early as weights are.
+    """
+    writer.line("if (!args.constant_weights) tile::wait_for_previous();")
+    for s in users.fetches:
+        kept_at(writer, s)
+        where = f"{s.out}, {s.args[0]}, first_row, {users.roles.rows}"
+        writer.line(f"tile::fetch<tile::kWarpLanes>({where});")
+    writer.line("tile::commit_copies();")
+    writer.line("tile::wait_for_previous();")
+    for s in users.received:
+        kept_at(writer, s)
+        writer.line(f"apart.receive({s.out});")
+    writer.line("tile::wait_copies<0>();")
+    writer.line("__syncwarp();")
+    for s in users.products:
+        writer.assignment(f"tile::contract_alone({shared_at(s)}, {', '.join(s.args)});")
+    writer.line(f"tile::sync_received<{warps}>();")
+    writer.line("return;")
+
+
+def write_workspace(writer: Writer, users: TileProgram) -> None:
+    """Write the size of a variant's workspace."""
+    roles = users.roles
+    writer.line("template <class Knobs>")
+    with writer.block("int64_t workspace(const LaunchArgs& args) {"):
+        blocks = f"tile::ceil_div({roles.rows}, Knobs::kRows)"
+        writer.line(f"return Apart<Knobs>::bytes(args.dims[0], {blocks});")
+    writer.line()
+
+
+def write_fork(writer: Writer, users: TileProgram, args: str) -> None:
+    """Write that makers go their own way."""
+    writer.line(f"const Apart<Knobs> apart({args});")
+    call = f"{NAMESPACE}::{users.recipe}<Knobs>({args}, shared)"
+    writer.line(f"if (apart.makes()) return {call};")
+
+
+def knobs_text(knobs: Knobs) -> str:
+    """Return the constants of a variant's makers."""
+    values = {
+        "Rows": knobs.maker_rows,
+        "Tokens": knobs.maker_tokens,
+        "Warps": knobs.makers.warps,
+        "Stages": knobs.maker_stages,
+    }
+    text = ", ".join(f"kMaker{name} = {value}" for name, value in values.items())
+    return f"static constexpr int {text};"
+
+
+def shared_bytes(program: TileProgram, users: str) -> str:
+    """Return the shared memory of a block: as much as users take, or makers."""
+    if not program.received:
+        return users
+    return f"tile::larger({users}, kMakerBytes<Knobs>)"

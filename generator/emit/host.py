@@ -1,0 +1,78 @@
+"""The host side of an emitted file: which variant serves a call, its grid, its workspace."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from mirage_kernels.generator.emit import apart
+from mirage_kernels.generator.emit.writer import WIDTH, Writer
+from mirage_kernels.generator.plan.program import Layout, TileProgram
+from mirage_kernels.generator.plan.variants import Variant
+
+if TYPE_CHECKING:
+    from mirage_kernels.generator.emit.cuda import Kernel
+
+
+def bucket_name(variant: Variant, dim: str) -> str:
+    """Return the name of a variant's knobs: `UpTo8M`, `AnyM`."""
+    return f"UpTo{variant.bucket}{dim}" if variant.bucket else f"Any{dim}"
+
+
+def threads(program: TileProgram) -> str:
+    """Return the threads of a block: those that stream, perhaps a warp that receives."""
+    return "kThreads<Knobs> + tile::kWarpLanes" if program.received else "kThreads<Knobs>"
+
+
+def write_slices(writer: Writer, program: TileProgram) -> None:
+    """Write the function that launches the plan of slices, or of lines."""
+    roles = program.roles
+    writer.line("template <class Knobs>")
+    with writer.block("cudaError_t launch(const LaunchArgs& args, cudaStream_t stream) {"):
+        if program.loop:
+            tokens = "tile::ceil_div(args.dims[0], Knobs::kTokens)"
+            shared = " * kSharing" if program.shared_by > 1 else ""
+            tiles = f"tile::ceil_div({roles.rows}, Knobs::kRows{shared}){shared}"
+            makers = "Apart<Knobs>::kMakers + " if program.received else ""
+            writer.line(f"const int64_t row_tiles = {makers}{tiles};")
+            writer.line(f"const int64_t token_tiles = {tokens};")
+            size = apart.shared_bytes(program, "SharedMap<Knobs>::kBytes")
+            writer.assignment(f"constexpr int kSharedBytes = {size};")
+        grid = f"row_tiles, token_tiles, {threads(program)}, kSharedBytes"
+        grid = grid if program.loop else "args.dims[0], 1, kThreads<Knobs>, 0"
+        writer.line(f"const tile::Grid grid{{{grid}}};")
+        writer.line(f"return tile::launch({program.recipe}<Knobs>, grid, args, stream);")
+    writer.line()
+
+
+def write_host(writer: Writer, kernel: Kernel) -> None:
+    """Write what callers see: the launch, and the size of the workspace if there is one."""
+    roles = kernel.program.roles
+    signature = f"cudaError_t {kernel.symbol}(const LaunchArgs& args, cudaStream_t stream) {{"
+    if len(signature) > WIDTH:
+        signature = signature.replace("(const", "(\n    const")
+    with writer.block(signature):
+        writer.line(f"const int64_t {roles.tokens} = args.dims[0];")
+        writer.line(f"if ({roles.tokens} == 0) return cudaSuccess;")
+        operands = {o.name: o for o in kernel.program.inputs}
+        for s in (*kernel.program.loads, *kernel.program.fetches):
+            if s.layout in (Layout.ROWS, Layout.INNER, Layout.FACTORS):
+                operand = operands[s.args[0]]
+                stride = f"args.row_strides[{operand.index}] != {operand.type.names[-1]}"
+                writer.line(f"if ({stride}) return cudaErrorInvalidValue;")
+        for variant in kernel.variants:
+            plan = variant.knobs.plan
+            how = f"launch_{plan}" if plan else "launch"
+            call = f"return {how}<{bucket_name(variant, roles.tokens)}>(args, stream);"
+            writer.line(_guard(variant, roles.tokens) + call)
+    if not kernel.program.apart:
+        return
+    writer.line()
+    with writer.block(f"int64_t {kernel.symbol}_workspace(const LaunchArgs& args) {{"):
+        writer.line(f"const int64_t {roles.tokens} = args.dims[0];")
+        for variant in kernel.variants:
+            call = f"return workspace<{bucket_name(variant, roles.tokens)}>(args);"
+            writer.line(_guard(variant, roles.tokens) + call)
+
+
+def _guard(variant: Variant, tokens: str) -> str:
+    return f"if ({tokens} <= {variant.bucket}) " if variant.bucket else ""

@@ -1,0 +1,123 @@
+"""Totals that every block needs, computed apart: once, by a few blocks of the same launch.
+
+Rows that the grid does not cut (`Roles.inner`: the rank of an adapter) would be multiplied by every
+block with its tokens, and all of them be read from L2. Where the grid leaves multiprocessors free,
+its first blocks, the makers, share these rows and the tokens among them (csrc/tile/apart.cuh). The
+program falls into two then: the makers', whose rows are the inner ones, and the users', which
+receives what the makers leave and is a plain one otherwise. The muGraph stays as it is.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import product
+
+from mirage_kernels.generator.plan.needed import needed
+from mirage_kernels.generator.plan.program import (
+    Do,
+    Operand,
+    Roles,
+    Statement,
+    TileProgram,
+)
+from mirage_kernels.generator.target import Target
+
+WHERE_MEASURED = ("sm_90a",)
+ROW_TILE, TOKEN_TILE = 16, 8  # of one tensor-core instruction
+# Totals have to be there before a user needs them: with a loop of 256 elements users waited (3.6 us
+# against 2.3), with as many rows as a maker has they would, too.
+FEWEST_DEPTH, FEWEST_ROWS = 2048, 2 * ROW_TILE
+MOST_MAKERS = 32  # of a tile of tokens: a lane waits for each
+
+
+def spare_blocks(program: TileProgram, on: Target) -> int:
+    """Return how many blocks may compute totals for all others; 0: every block has its own."""
+    if on.arch not in WHERE_MEASURED or program.lines or len(program.kept) != 1:
+        return 0
+    extents = {d.name: d.size for o in program.inputs for d in o.type.dims}
+    (inner,) = (extents[dim] for dim in program.roles.inner)
+    rows = rows_for(extents[program.roles.rows], on.multiprocessors)
+    spare = on.multiprocessors - -(-extents[program.roles.rows] // rows)
+    if rows < FEWEST_ROWS or extents[program.roles.depth] < FEWEST_DEPTH or inner % TOKEN_TILE:
+        return 0
+    return min(spare, MOST_MAKERS) if -(-inner // ROW_TILE) <= spare else 0
+
+
+def rows_for(rows: int, blocks: int) -> int:
+    """Return the fewest rows per block, in whole row tiles, of which `blocks` cover all rows."""
+    return -(-rows // (ROW_TILE * blocks)) * ROW_TILE
+
+
+def maker_tile(inner: int, tokens: int, spare: int) -> tuple[int, int]:
+    """Return the inner rows and the tokens of a maker: the fewest lines that so many blocks cover.
+
+    Of tiles with as many lines the first by rows.
+    """
+    rows = range(ROW_TILE, inner + ROW_TILE, ROW_TILE)
+    halves = [t for t in (tokens >> i for i in range(tokens.bit_length())) if t % TOKEN_TILE == 0]
+    fitting = [(r, t) for r, t in product(rows, halves) if -(-inner // r) * (tokens // t) <= spare]
+    return min(fitting, key=lambda tile: (sum(tile), tile))
+
+
+def makers_of(program: TileProgram) -> TileProgram:
+    """Return the program of the blocks that compute the totals: a plain one, of the inner rows."""
+    (stage,) = program.stages
+    (kept,) = program.kept
+    (total,) = kept.args
+    roles = Roles(stage.dim, program.roles.tokens, program.roles.depth)
+
+    def placed(s: Statement) -> Statement:
+        layout = roles.layout(s.type.names)
+        assert layout is not None
+        return replace(s, layout=layout)
+
+    store = Statement(Do.STORE, kept.out, (total,), kept.type, kept.layout)
+    epilogue = (*(s for s in stage.statements if s.do is not Do.KEEP), store)
+    loop, meetings = _summed(program, epilogue)
+    return replace(
+        program,
+        roles=roles,
+        inputs=_read(program, (*loop, *epilogue)),
+        output=Operand(kept.out, 0, kept.type),
+        loop=tuple(map(placed, loop)),
+        meetings=tuple(map(placed, meetings)),
+        epilogue=tuple(map(placed, epilogue)),
+        fetches=(),
+        stages=(),
+        products=(),
+        apart=0,
+        leaves=True,
+    )
+
+
+def users_of(program: TileProgram) -> TileProgram:
+    """Return the program of the other blocks; the same where nothing is computed apart."""
+    if not program.apart or program.received:
+        return program
+    loop, meetings = _summed(program, program.epilogue)
+    return replace(
+        program,
+        inputs=_read(program, (*loop, *program.fetches, *program.epilogue)),
+        loop=loop,
+        meetings=meetings,
+        stages=(),
+        products=tuple(replace(p, barrier=False) for p in program.products),
+        received=program.kept,
+    )
+
+
+def _summed(
+    program: TileProgram, epilogue: tuple[Statement, ...]
+) -> tuple[tuple[Statement, ...], tuple[Statement, ...]]:
+    """Return what of the loop an epilogue has totals of, and where these sums meet."""
+    wanted = {s.args[0] for s in epilogue if s.do is Do.TOTAL}
+    meetings = [m for m in program.meetings if m.out in wanted]
+    barrier = any(m.barrier for m in program.meetings)
+    met = tuple(replace(m, barrier=barrier and m is meetings[0]) for m in meetings)
+    return needed(program.loop, wanted), met
+
+
+def _read(program: TileProgram, statements: tuple[Statement, ...]) -> tuple[Operand, ...]:
+    """Return the inputs that statements read."""
+    names = {a for s in statements for a in s.args}
+    return tuple(o for o in program.inputs if o.name in names)

@@ -1,0 +1,74 @@
+"""Emitted kernels whose first blocks compute totals for all others."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from compilers import compiled, formatted
+
+from mirage_kernels.generator.emit.cuda import Kernel, emit_cuda
+from mirage_kernels.generator.emit.header import Header
+from mirage_kernels.generator.emit.table import Entry, emit_table
+from mirage_kernels.generator.plan.apart import makers_of
+from mirage_kernels.generator.plan.lower import tile_program
+from mirage_kernels.generator.plan.variants import Footprint, variants
+from mirage_kernels.generator.record import load_record
+from mirage_kernels.generator.sources import table_of
+from mirage_kernels.generator.target import target
+
+KERNELS = Path(__file__).resolve().parents[2] / "kernels" / "sm_90a"
+NAMES = ["lora_linear/K4096_N4096_R16_bf16", "lora_linear/K4096_N4096_R64_fp16"]
+each_kernel = pytest.mark.parametrize("name", NAMES)
+SPACE = "mirage::generated::"
+
+
+def kernel(name: str) -> Kernel:
+    record = load_record(KERNELS / f"{name}.json")
+    made = tile_program(record.recipe, record.graph)
+    header = Header("command", "stem", [("Formula", "none")])
+    return Kernel(made, variants(made, target("sm_90a")), record.storage, header)
+
+
+@each_kernel
+def test_it_is_formatted_as_clang_format_would(name: str) -> None:
+    text = emit_cuda(kernel(name))
+    assert formatted(text) == text
+
+
+@each_kernel
+def test_its_blocks_are_as_large_as_planned(name: str, tmp_path: Path) -> None:
+    made = kernel(name)
+    users, makers = Footprint.of(made.program), Footprint.of(makers_of(made.program))
+    checks = []
+    for variant, knobs in zip(made.variants, ("UpTo8M", "UpTo16M", "UpTo32M", "AnyM"), strict=True):
+        block = f"SharedMap<{SPACE}{knobs}>"
+        if variant.knobs.held:
+            block = f"HeldBlock<{SPACE}{knobs}>"
+        planned = users.shared_bytes(variant.knobs)
+        checks.append(f"static_assert({SPACE}{block}::kBytes == {planned});\n")
+        block = f"making::SharedMap<{SPACE}Makers<{SPACE}{knobs}>>"
+        planned = makers.shared_bytes(variant.knobs.makers)
+        checks.append(f"static_assert({SPACE}{block}::kBytes == {planned});\n")
+    ran = compiled(emit_cuda(made) + "".join(checks), tmp_path, "-ptx", "-arch=sm_90a")
+    assert ran.returncode == 0, ran.stderr
+
+
+@each_kernel
+def test_every_bucket_has_its_workspace(name: str) -> None:
+    made = kernel(name)
+    lines = [line.strip() for line in emit_cuda(made).splitlines()]
+    start = lines.index(f"int64_t {made.symbol}_workspace(const LaunchArgs& args) {{")
+    assert lines[start + 2 : start + 6] == [
+        *(f"if (M <= {m}) return workspace<UpTo{m}M>(args);" for m in (8, 16, 32)),
+        "return workspace<AnyM>(args);",
+    ]
+
+
+def test_the_table_names_workspaces_where_there_are_some() -> None:
+    entries = [Entry("a", "fp16", {"K": 8}, "K8_fp16"), Entry("b", "fp16", {"K": 8}, "K8_fp16")]
+    text = emit_table("sm_90a", [entries[0], Entry(**vars(entries[1]) | {"workspace": True})])
+    assert text.count("_workspace") == 2
+    assert 'generated::b_K8_fp16, "b/K8_fp16",\n   0, "", generated::b_K8_fp16_workspace},' in text
+    records = [load_record(KERNELS / f"{name}.json") for name in NAMES]
+    assert table_of("sm_90a", records).count("_workspace(const LaunchArgs&);") == 2

@@ -1,0 +1,151 @@
+"""Totals computed apart: when, by which blocks, and the two programs that this makes of one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import product
+
+import pytest
+
+from mirage_kernels.generator.ir import Graph
+from mirage_kernels.generator.plan.apart import maker_tile, makers_of, spare_blocks, users_of
+from mirage_kernels.generator.plan.lower import tile_program
+from mirage_kernels.generator.plan.program import Do, Layout, TileProgram
+from mirage_kernels.generator.plan.tiles import Planning
+from mirage_kernels.generator.plan.variants import Footprint, Knobs, variants
+from mirage_kernels.generator.recipe import Shape
+from mirage_kernels.generator.target import TARGETS, target
+
+Fused = Callable[..., Graph]
+ON = target("sm_90a")
+
+
+def program(
+    adapted: Fused, sizes: tuple[int, int, int] = (4096, 4096, 64), planning: Planning | None = None
+) -> TileProgram:
+    shape = Shape("a test", dict(zip("KNR", sizes, strict=True)))
+    return tile_program("mine", adapted(shape=shape), planning or Planning())
+
+
+@pytest.mark.parametrize(
+    ("sizes", "spare"),
+    [
+        ((4096, 4096, 16), 4),
+        ((4096, 4096, 64), 4),
+        ((8192, 8192, 16), 4),
+        ((4096, 5120, 16), 25),
+        ((4096, 4224, 16), 0),  # rows take all multiprocessors
+        ((4096, 4096, 128), 0),  # more row tiles than multiprocessors are left
+        ((256, 4096, 16), 0),  # a loop too short to wait in
+        ((4096, 1024, 16), 0),  # as few rows as a maker has
+    ],
+)
+def test_some_blocks_compute_for_all_where_multiprocessors_are_left(
+    adapted: Fused, sizes: tuple[int, int, int], spare: int
+) -> None:
+    assert program(adapted, sizes).apart == spare
+
+
+@pytest.mark.parametrize("arch", sorted(set(TARGETS) - {"sm_90a"}))
+def test_elsewhere_nothing_is_computed_apart(adapted: Fused, arch: str) -> None:
+    assert program(adapted, planning=Planning(arch=arch)).apart == 0
+
+
+@pytest.mark.parametrize("left", [{"apart": False}, {"memory": False}, {"schedule": False}])
+def test_a_planning_without_it_has_none(adapted: Fused, left: dict[str, bool]) -> None:
+    made = program(adapted, planning=Planning(**left))
+    assert made.apart == 0
+    assert users_of(made) is made
+
+
+def test_without_inner_rows_there_is_nothing_to_compute(fused: Fused) -> None:
+    made = tile_program("mine", fused("w"))
+    assert made.apart == spare_blocks(made, ON) == 0
+
+
+def test_makers_have_a_plain_program_of_the_inner_rows(adapted: Fused) -> None:
+    made = makers_of(program(adapted))
+    assert (made.roles.rows, made.roles.inner, made.leaves) == ("R", (), True)
+    assert [o.name for o in made.inputs] == ["x", "lora_a"]
+    assert [o.index for o in made.inputs] == [0, 2]
+    assert {s.layout for s in made.loop} == {Layout.TOKENS, Layout.ROWS, Layout.ACCUM}
+    assert [s.do for s in made.epilogue] == [Do.TOTAL, Do.STORE]
+    assert (made.fetches, made.stages, made.products) == ((), (), ())
+
+
+def test_users_have_no_inner_rows_in_their_loop(adapted: Fused) -> None:
+    whole = program(adapted)
+    made = users_of(whole)
+    assert [o.name for o in made.inputs] == ["x", "weight", "lora_b"]
+    assert all(s.layout is not Layout.INNER for s in made.loads)
+    assert [m.layout for m in made.meetings] == [Layout.ACCUM]
+    assert made.meetings[0].barrier
+    assert made.received == whole.kept
+    assert made.products[0].args[1] == whole.kept[0].out
+    assert made.epilogue == whole.epilogue
+    assert users_of(made) is made
+
+
+def test_both_together_compute_what_the_whole_does(adapted: Fused) -> None:
+    whole = program(adapted)
+    parts = (makers_of(whole), users_of(whole))
+    assert {s.out for p in parts for s in p.loop} == {s.out for s in whole.loop}
+    assert {m.out for p in parts for m in p.meetings} == {m.out for m in whole.meetings}
+
+
+@pytest.mark.parametrize(
+    ("inner", "tokens", "tile"),
+    [
+        (16, 8, (16, 8)),
+        (16, 32, (16, 8)),
+        (16, 64, (16, 16)),
+        (64, 8, (16, 8)),
+        (64, 16, (16, 16)),
+        (64, 32, (16, 32)),
+        (64, 64, (32, 32)),
+        (24, 8, (16, 8)),
+    ],
+)
+def test_makers_share_rows_and_tokens(inner: int, tokens: int, tile: tuple[int, int]) -> None:
+    assert maker_tile(inner, tokens, 4) == tile
+
+
+@pytest.mark.parametrize(("inner", "tokens"), list(product((16, 32, 48, 64), (8, 16, 32, 64))))
+def test_no_cover_by_as_few_blocks_reads_fewer_lines(inner: int, tokens: int) -> None:
+    rows, few = maker_tile(inner, tokens, 4)
+    assert -(-inner // rows) * (tokens // few) <= 4
+    others = [
+        r + t
+        for r, t in product(range(16, 80, 16), (8, 16, 32, 64))
+        if tokens % t == 0 and -(-inner // r) * (tokens // t) <= 4
+    ]
+    assert rows + few == min(others)
+
+
+@pytest.mark.parametrize("r", [8, 16, 24, 64])
+def test_makers_and_users_fit_a_block(adapted: Fused, r: int) -> None:
+    whole = program(adapted, (4096, 4096, r))
+    users, makers = Footprint.of(whole), Footprint.of(makers_of(whole))
+    for knobs in (v.knobs for v in variants(whole, ON)):
+        assert knobs.apart
+        assert users.shared_bytes(knobs) <= ON.shared_bytes
+        assert makers.shared_bytes(knobs.makers) + 16 <= ON.shared_bytes
+        assert max(users.registers(knobs), makers.registers(knobs.makers)) <= 210
+
+
+def test_what_is_received_and_its_product_lie_beside_the_ring(adapted: Fused) -> None:
+    made = Footprint.of(program(adapted))
+    assert made.receives
+    assert [k.since for k in made.kept] == [-1, -1, -1]
+    knobs = Knobs(tokens=8, rows=32, warps=8, chunks=2, stages=2)
+    beside = sum(k.bytes(knobs) for k in made.kept)
+    assert made.arrangement(knobs).offsets["steps"] == beside
+
+
+def test_knobs_tell_of_makers_only_where_there_are_some() -> None:
+    knobs = Knobs(tokens=8, rows=32, warps=8, chunks=2, stages=2)
+    assert not any(name.startswith("maker") for name in knobs.to_json())
+    apart = replace(knobs, maker_rows=16, maker_tokens=8, maker_stages=9)
+    assert apart.makers == Knobs(tokens=8, rows=16, warps=8, chunks=2, stages=9)
+    assert apart.to_json()["maker_stages"] == 9
