@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include <cuda.h>
 #include <cuda_runtime.h>
 
 namespace mirage {
@@ -97,6 +98,9 @@ struct AttentionArgs {
   // Filled in by the launch: heads of a group; tokens of a page; groups of blocks that work on the
   // same keys; segments of a sequence, if it has as many tokens as any.
   HostDivisor group, page, crews, sequence_segments;
+  // Also by the launch: whether k and v have maps, by units of keys, and these.
+  bool boxed;
+  CUtensorMap k_boxes, v_boxes;
 };
 
 using AttentionFn = cudaError_t (*)(const AttentionArgs&, cudaStream_t);

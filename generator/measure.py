@@ -15,7 +15,7 @@ import statistics
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Union
 
 from mirage_kernels.generator.peers import compiled
 
@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     import torch
 
 Inputs = tuple["torch.Tensor", ...]
-Op = Callable[..., "torch.Tensor"]
+Results = Union["torch.Tensor", tuple["torch.Tensor", ...]]  # one, or several
+Op = Callable[..., Results]
 
 
 @dataclass(frozen=True)
@@ -51,9 +52,9 @@ class Subject:
 
     `oracle` is the recipe's reference; it is called on float64 copies of the inputs.
     `make_inputs(seed)` returns tensors on the GPU, in the order that all callables take them.
-    `ours_into(out, *inputs)` writes into a given tensor: with it, the checked run starts from an
-    output full of NaN, so that elements which nobody wrote show. `promise(True)` tells the library
-    that weights are constant, `promise(False)` takes that back.
+    `ours_into(out, *inputs)` writes into a given tensor, or into a tuple of them: with it, the
+    checked run starts from outputs full of NaN, so that elements which nobody wrote show.
+    `promise(True)` tells the library that weights are constant, `promise(False)` takes that back.
     """
 
     workload: str
@@ -225,6 +226,17 @@ def relative_error(value: torch.Tensor, oracle: torch.Tensor) -> float:
     return float(difference.norm() / oracle.double().norm())
 
 
+def as_tuple(made: Results) -> tuple[torch.Tensor, ...]:
+    """Return one result or several as a tuple."""
+    return made if isinstance(made, tuple) else (made,)
+
+
+def largest_error(made: Results, oracle: Results) -> float:
+    """Return the largest relative error of several results; NaN if one has it."""
+    pairs = zip(as_tuple(made), as_tuple(oracle), strict=True)
+    return max((relative_error(a, b) for a, b in pairs), key=lambda e: (e != e, e))
+
+
 def errors(subject: Subject, inputs: Inputs) -> tuple[float, float]:
     """Return the relative errors of ours and of eager against the float64 oracle."""
     import torch
@@ -234,9 +246,10 @@ def errors(subject: Subject, inputs: Inputs) -> tuple[float, float]:
     if subject.ours_into is None:
         ours = subject.ours(*inputs)
     else:
-        ours = torch.full_like(eager, float("nan"))
+        poisoned = tuple(torch.full_like(e, float("nan")) for e in as_tuple(eager))
+        ours = poisoned if isinstance(eager, tuple) else poisoned[0]
         subject.ours_into(ours, *inputs)
-    return relative_error(ours, oracle), relative_error(eager, oracle)
+    return largest_error(ours, oracle), largest_error(eager, oracle)
 
 
 def measure(

@@ -2,7 +2,7 @@
 
 Most recipes have the name of their op. Others are an op with an activation (`geglu_mlp` is
 `gated_mlp(..., activation="gelu_tanh")`) or a norm, or with its options as inputs
-(`rms_norm_linear_full`).
+(`rms_norm_linear_full`), or an overload of it (`rms_norm_linear_residual`).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from inspect import signature
 import mirage_kernels
 from mirage_kernels.generator.recipe import Recipe
 
-_FULL = "_full"
+_ENDINGS = ("_full", "_residual")
 _VARIANTS = {
     "gated_mlp_gelu": ("gated_mlp", {"activation": "gelu"}),
     "geglu_mlp": ("gated_mlp", {"activation": "gelu_tanh"}),
@@ -36,7 +36,9 @@ class OpCall:
 
 def op_call(recipe_name: str) -> OpCall | None:
     """Return the op that serves a recipe, None if the library has none."""
-    name = recipe_name.removesuffix(_FULL)
+    name = recipe_name
+    for ending in _ENDINGS:
+        name = name.removesuffix(ending)
     op, keywords = _VARIANTS.get(name, (name, {}))
     return OpCall(op, keywords) if op in mirage_kernels.__all__ else None
 

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
     import torch
 
+R = TypeVar("R")  # a tensor or several
 
-def compiled(
-    eager: Callable[..., torch.Tensor], inputs: tuple[torch.Tensor, ...]
-) -> Callable[..., torch.Tensor]:
+
+def compiled(eager: Callable[..., R], inputs: tuple[torch.Tensor, ...]) -> Callable[..., R]:
     """Return torch.compile(max-autotune) of `eager`, tuned on these inputs (takes minutes).
 
     Without its own CUDA graphs: the measurement puts every peer under one graph alike.
@@ -19,8 +19,6 @@ def compiled(
     import torch
 
     torch.compiler.reset()
-    tuned: Callable[..., torch.Tensor] = torch.compile(
-        eager, mode="max-autotune-no-cudagraphs", dynamic=False
-    )
+    tuned: Callable[..., R] = torch.compile(eager, mode="max-autotune-no-cudagraphs", dynamic=False)
     tuned(*inputs)
     return tuned

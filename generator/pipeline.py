@@ -280,7 +280,7 @@ def _most_tokens(program: TileProgram, chosen: Sequence[Variant]) -> int:
     """Return up to how many tokens a kernel serves that was never measured (0: any number)."""
     if not program.loop:
         return 0
-    return chosen[-1].knobs.tokens if program.statistics else MAX_TOKENS
+    return chosen[-1].knobs.tokens if program.statistics or program.also else MAX_TOKENS
 
 
 def proof_cases(record: Record) -> list[Case]:

@@ -20,13 +20,14 @@ from typing import TYPE_CHECKING
 from mirage_kernels.generator.errors import GraphError, RecipeError, ShapeError
 from mirage_kernels.generator.ir import Builder, Dim, DType, Graph, Level, TensorType, check
 from mirage_kernels.generator.ir.text import expression
-from mirage_kernels.generator.symbolic import Tensor, spec_of, unknown_operator
+from mirage_kernels.generator.results import spec_of_results
+from mirage_kernels.generator.symbolic import Tensor, unknown_operator
 
 if TYPE_CHECKING:
     import torch
 
-Program = Callable[..., Tensor]
-Reference = Callable[..., "torch.Tensor"]
+Program = Callable[..., Tensor | tuple[Tensor, ...]]
+Reference = Callable[..., "torch.Tensor | tuple[torch.Tensor, ...]"]
 
 
 @dataclass(frozen=True)
@@ -68,6 +69,8 @@ class Recipe:
     numbers what a call brings, tokens or sequences: an input without it is a weight. `ranges` gives
     the least and the largest value of int32 inputs, as numbers or dims: `"1..L"`. A call may leave
     out what is `optional`: it counts as zeros then, so the program may only add or subtract it.
+    `also` names results beside the output, which the program returns behind it and computes it
+    from: elementwise functions of the inputs, stored as they are computed.
     """
 
     name: str
@@ -82,13 +85,24 @@ class Recipe:
     scalars: Mapping[str, float] = field(default_factory=dict)
     ranges: Mapping[str, str] = field(default_factory=dict)
     optional: tuple[str, ...] = ()
+    also: Mapping[str, str] = field(default_factory=dict)
     summary: str = ""
+
+    @property
+    def results(self) -> tuple[str, ...]:
+        """Dims of every result, the output's first."""
+        return (self.output, *self.also.values())
 
     @property
     def static_dims(self) -> tuple[str, ...]:
         """Names of the static dims, in order of appearance."""
         names = " ".join(text.partition(":")[0] for text in self.inputs.values()).split()
         return tuple(dict.fromkeys(n for n in names if n not in self.dynamic))
+
+    def reference_results(self, *inputs: object) -> tuple[torch.Tensor, ...]:
+        """Return what the reference computes, one result or several."""
+        made = self.reference(*inputs)
+        return made if isinstance(made, tuple) else (made,)
 
     def is_weight(self, name: str) -> bool:
         """Return whether an input is a weight: a tensor that has none of a call's tokens."""
@@ -148,12 +162,13 @@ def recipe(
     scalars: Mapping[str, float] | None = None,
     ranges: Mapping[str, str] | None = None,
     optional: tuple[str, ...] = (),
+    also: Mapping[str, str] | None = None,
     tolerance: float = 1.1,
 ) -> Callable[[Program], Recipe]:
     """Turn a function over symbolic tensors into a Recipe named like the function.
 
     `scalars` gives the values that run-time scalars take in tests and measurements, `optional` the
-    inputs that count as zeros where a call leaves them out.
+    inputs that count as zeros where a call leaves them out, `also` results beside the output.
     """
 
     def decorate(program: Program) -> Recipe:
@@ -169,6 +184,7 @@ def recipe(
             scalars=dict(scalars or {}),
             ranges=dict(ranges or {}),
             optional=optional,
+            also=dict(also or {}),
             summary=(program.__doc__ or "").strip().partition("\n")[0].rstrip("."),
         )
 
@@ -188,7 +204,7 @@ def trace(source: Recipe, chosen: Shape, dtype: DType) -> Graph:
         for name, type_ in types.items()
     ]
     try:
-        result = source.program(*arguments)
+        made = source.program(*arguments)
     except (RecipeError, GraphError):
         raise
     except Exception as error:  # the recipe's own code may raise anything
@@ -197,17 +213,8 @@ def trace(source: Recipe, chosen: Shape, dtype: DType) -> Graph:
             f"recipe {source.name} fails: {type(error).__name__}: {error}",
             f"look at {Path(line.filename).name}:{line.lineno}: {line.line}",
         ) from error
-    if not isinstance(result, Tensor):
-        raise RecipeError(
-            f"recipe {source.name} returns {result!r}, not a tensor", "return its one result"
-        )
-    if set(result.type.names) != set(source.output.split()):
-        raise RecipeError(
-            f"recipe {source.name} says its output is [{source.output}], "
-            f"but computes [{' '.join(result.type.names)}]",
-            "correct output= in @recipe(...) or the program; dims go by name, in any order",
-        )
-    return _with_neutral_options(source, check(spec_of(result)))
+    dims = {"output": source.output, **source.also}
+    return _with_neutral_options(source, check(spec_of_results(source.name, made, dims)))
 
 
 def _check_parameters(source: Recipe) -> None:

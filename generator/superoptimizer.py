@@ -189,10 +189,10 @@ def goal_of(spec: Graph, storage: DType) -> Goal:
 
 
 def _searched(search: Search, task: Task) -> JsonFound:
-    found, parts = search.run(task), search.problem.parts
+    found = search.run(task)
     programs = found.programs
-    if parts is not None:
-        whole = (unfolded(program, parts) for program in programs)
+    for parts in reversed(search.problem.parts):
+        whole = [unfolded(program, parts) for program in programs]
         programs = [program for program in whole if program is not None]
     return {
         "programs": [sketches.to_json(p) for p in programs],

@@ -112,14 +112,15 @@ def unknown_operator(operator: str) -> UnknownOperatorError:
     )
 
 
-def spec_of(result: Tensor) -> Graph:
-    """Return the spec graph that computes `result`: all inputs, else only what it is made of."""
-    needed = {result.name}
+def spec_of(result: Tensor, *also: Tensor) -> Graph:
+    """Return the spec graph that computes results: all inputs, else only what they are made of."""
+    outputs = (result.name, *(r.name for r in also))
+    needed = {*outputs}
     for node in reversed(result.builder.nodes):
         if node.name in needed:
             needed.update(node.args)
     kept = [n for n in result.builder.nodes if n.op == "input" or n.name in needed]
-    return Graph(result.builder.level, tuple(kept), (result.name,))
+    return Graph(result.builder.level, tuple(kept), outputs)
 
 
 def apply(op: str, *operands: Tensor | float, over: str = "") -> Tensor:

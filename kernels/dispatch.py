@@ -27,8 +27,9 @@ _DTYPE_NAMES = {torch.float16: "fp16", torch.bfloat16: "bf16"}
 class KernelEntry:
     """One row of the dispatch table: what a compiled kernel computes, and for which static dims.
 
-    Above `max_tokens` (0: never) the op runs PyTorch's own program. `options` names the optional
-    inputs that the kernel takes; others the op adds before or after it.
+    Above `max_tokens` (0: never) the op runs PyTorch's own program; of `rms_norm_linear_residual`
+    what it would run without this kernel. `options` names the optional inputs that the kernel
+    takes; others the op adds before or after it.
     """
 
     name: str

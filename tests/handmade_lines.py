@@ -1,4 +1,4 @@
-"""muGraphs with lines, written down: nTrans without a loop, LayerNorm's statistics before one."""
+"""muGraphs written down: nTrans without a loop, LayerNorm's statistics before one, two results."""
 
 from __future__ import annotations
 
@@ -64,7 +64,39 @@ LAYER_NORM_LINEAR = BlockSketch(
     ),
     ((20, ("M", "N")),),
 )
-SKETCHES = {"ntrans": NTRANS, "layer_norm_linear": LAYER_NORM_LINEAR}
+RESIDUAL = BlockSketch(
+    Setting(("N", "M"), "K"),
+    (
+        View("x", (None, "M"), "K"),
+        View("norm_weight", (None, None), "K"),
+        View("weight", ("N", None), "K"),
+        View("eps", (None, None), None),
+        View("bias", ("N", None), None),
+        View("residual", (None, "M"), "K"),
+        View("weight_offset", (None, None), None),
+    ),
+    ("size_K",),  # 7
+    (
+        Step("add", (0, 5)),  # 8: the result beside the output
+        Step("contract", (8, 8), "K"),
+        Step("accum", (9,)),
+        Step("add", (1, 6)),
+        Step("mul", (2, 11)),
+        Step("contract", (8, 12), "K"),
+        Step("accum", (13,)),
+        Step("div", (10, 7)),
+        Step("add", (3, 15)),
+        Step("sqrt", (16,)),
+        Step("div", (14, 17)),
+        Step("add", (4, 18)),
+    ),
+    ((19, ("M", "N")),),
+)
+SKETCHES = {
+    "ntrans": NTRANS,
+    "layer_norm_linear": LAYER_NORM_LINEAR,
+    "rms_norm_linear_residual": RESIDUAL,
+}
 
 
 def shape_of(recipe: Recipe, depth: int = K) -> Shape:

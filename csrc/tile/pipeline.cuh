@@ -91,10 +91,11 @@ __device__ void wait_copies() {
 }
 
 // For k in first, first + stride, ... < last: both copies(slot, k), and kStages - 1 steps later
-// compute(step). Neighbouring blocks start at different k and come round to the rest, else all
-// would ask for the same tokens at the same time (1 to 6 % slower). `ring`: Ring<Step, kStages,
-// kWarps>::kBytes of shared memory, free again for the block after its next barrier. `before`: what
-// asks for more than the steps and what computes with it, once the first copies are on their way.
+// compute(step), or compute(step, k) if it takes k. Neighbouring blocks start at different k and
+// come round to the rest, else all would ask for the same tokens at the same time (1 to 6 %
+// slower). `ring`: Ring<Step, kStages, kWarps>::kBytes of shared memory, free again for the block
+// after its next barrier. `before`: what asks for more than the steps and what computes with it,
+// once the first copies are on their way.
 template <int kStages, class Step, class CopyWeights, class CopyTokens, class Before, class Compute>
 __device__ void pipeline(char* ring, Steps steps, CopyWeights copy_weights, CopyTokens copy_tokens,
                          Before before, Compute compute) {
@@ -115,6 +116,7 @@ __device__ void pipeline(char* ring, Steps steps, CopyWeights copy_weights, Copy
     }
   };
   int k = start < steps.last ? start : steps.first;
+  int computed = k;  // of the step that is next to be computed
   if (steps.early) copy_first_weights(k);
   wait_for_previous();
   before.ask();
@@ -138,7 +140,12 @@ __device__ void pipeline(char* ring, Steps steps, CopyWeights copy_weights, Copy
     commit_copies();  // also when empty: the count of groups is what is waited on
     wait_copies<kStages - 1>();
     __syncwarp();  // the other lanes' copies have landed, too
-    compute(Slot<Step>{full}.read());
+    if constexpr (std::is_invocable_v<Compute, const Step&, int>) {
+      compute(Slot<Step>{full}.read(), computed);
+      computed = after(computed);
+    } else {
+      compute(Slot<Step>{full}.read());
+    }
     empty = full;
     full = full + kSlotBytes == end ? begin : full + kSlotBytes;
   }

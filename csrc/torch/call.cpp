@@ -7,6 +7,7 @@
 
 #include "device.h"
 #include "errors.h"
+#include "nonce.h"
 #include "promises.h"
 
 namespace mirage {
@@ -189,13 +190,20 @@ KernelQuery Call::query(const char* recipe) const {
   return query;
 }
 
-// A kernel of the recipe, or of its sibling that has the options as inputs.
+// A kernel of the overload's own recipe, as long as tokens are few enough for it; of the recipe; or
+// of its sibling that has the options as inputs.
 void Call::find_kernel() {
+  const std::string own_recipe = std::string(recipe_) + "_" + signature_.overload;
+  const Kernel* own = mirage::find_kernel(query(own_recipe.c_str()));
+  kernel_ = own;
+  is_own_ = own != nullptr && !has_many_tokens();
+  if (is_own_) return;
   kernel_ = mirage::find_kernel(query(recipe_));
   if (kernel_ != nullptr && kernel_takes_options()) return;
   const std::string full = std::string(recipe_) + "_full";
   const Kernel* with_options = mirage::find_kernel(query(full.c_str()));
   if (with_options != nullptr) kernel_ = with_options;
+  if (kernel_ == nullptr) kernel_ = own;
   if (kernel_ == nullptr) fail(not_covered_sentence(query(recipe_)));
 }
 
@@ -205,9 +213,13 @@ Way Call::way() {
   if (!is_on_gpu(x()) || !signature_.has_kernels) return Way::kLibrary;
   check_device(x().get_device_index());
   find_kernel();
-  const bool many = kernel_->max_tokens > 0 && count > kernel_->max_tokens;
-  if (many || !kernel_reads_halves()) return Way::kLibrary;
+  if (has_many_tokens() || !kernel_reads_halves()) return Way::kLibrary;
   return kernel_takes_options() ? Way::kKernel : Way::kAround;
+}
+
+// More than those for which the kernel is meant.
+bool Call::has_many_tokens() const {
+  return kernel_->max_tokens > 0 && tokens() > kernel_->max_tokens;
 }
 
 bool Call::kernel_reads_halves() const {
@@ -226,9 +238,14 @@ bool Call::kernel_takes_options() const {
     const bool given = value.tensor != nullptr || value.number != 0;
     // An option counts where it is given, any other tensor where it is not.
     const bool counts = parameter.option ? given : is_tensor(parameter) && !given;
-    if (counts && !takes(*kernel_, parameter.name)) return false;
+    if (counts && !kernel_has_place(parameter)) return false;
   }
   return true;
+}
+
+// A kernel of the overload's own recipe has a place for every parameter that its calls give.
+bool Call::kernel_has_place(const Parameter& parameter) const {
+  return (is_own_ && parameter.option) || takes(*kernel_, parameter.name);
 }
 
 void Call::launch(const Results& results) const {
@@ -237,7 +254,7 @@ void Call::launch(const Results& results) const {
   int inputs = 0, scalars = 0;
   for (size_t i = 0; i < signature_.parameters.size(); ++i) {
     const Parameter& parameter = signature_.parameters[i];
-    if (parameter.option && !takes(*kernel_, parameter.name)) continue;
+    if (parameter.option && !kernel_has_place(parameter)) continue;
     const Tensor* tensor = values_[i].tensor;
     if (!is_tensor(parameter)) {
       if (parameter.kind == Kind::kActivation) continue;
@@ -262,6 +279,13 @@ void Call::launch(const Results& results) const {
   }
   args.dims[0] = tokens();
   args.constant_weights = constant_weights();
+  std::optional<Tensor> workspace;  // is written and read until the kernel ends
+  if (kernel_->workspace != nullptr) {
+    const std::vector<int64_t> bytes{kernel_->workspace(args)};
+    workspace = torch::stable::new_empty(x(), bytes, torch::headeronly::ScalarType::Byte);
+    args.workspace = workspace->mutable_data_ptr();
+    args.nonce = next_nonce();
+  }
   mirage::launch(*kernel_, args, x().get_device_index());
 }
 

@@ -72,6 +72,8 @@ class Call {
   void find_kernel();
   bool kernel_reads_halves() const;
   bool kernel_takes_options() const;
+  bool kernel_has_place(const Parameter& parameter) const;
+  bool has_many_tokens() const;
 
   const Signature& signature_;
   const Value* values_;
@@ -79,6 +81,7 @@ class Call {
   size_t dim_count_ = 0;
   const char* recipe_;
   const Kernel* kernel_ = nullptr;
+  bool is_own_ = false;  // whether the kernel is of the overload's own recipe
 };
 
 }  // namespace mirage

@@ -20,8 +20,9 @@ struct Parameter {
   const char* name;
   Kind kind;
   const char* dims = "";  // none: not a tensor
-  // Kernels take an option only where their table row names it. For any other parameter that a
-  // call may leave out, kernels have a place, and the row's `options` say that it may stay empty.
+  // Kernels take an option only where their table row names it, or where their recipe is the
+  // overload's own ("rms_norm_linear_residual"). For any other parameter that a call may leave out,
+  // kernels have a place, and the row's `options` say that it may stay empty.
   bool option = false;
 };
 

@@ -129,6 +129,7 @@ def recipe_json(recipe: Recipe) -> Json:
         "summary": recipe.summary,
         "inputs": dict(recipe.inputs),
         "output": recipe.output,
+        "also": dict(recipe.also),
         "dynamic": dict(recipe.dynamic),
         "dtypes": [d.value for d in recipe.dtypes],
         "shapes": [{"source": s.source, "dims": dict(s.dims)} for s in recipe.shapes],

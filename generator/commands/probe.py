@@ -33,9 +33,9 @@ def describe() -> Json:
 
 def call(name: str, dtype: str, sizes: dict[str, int]) -> Json:
     """Call the recipe's op on CPU tensors; return its error and the reference's against float64."""
-    from mirage_kernels.generator.commands.workload import Op, Workload
+    from mirage_kernels.generator.commands.workload import Workload
     from mirage_kernels.generator.ir.dtypes import DType
-    from mirage_kernels.generator.measure import relative_error
+    from mirage_kernels.generator.measure import Op, largest_error
     from mirage_kernels.generator.op_calls import function_of
     from mirage_kernels.generator.recipe import load_recipe
 
@@ -50,8 +50,8 @@ def call(name: str, dtype: str, sizes: dict[str, int]) -> Json:
     result = work.with_scalars(op)(*inputs)
     seconds = time.monotonic() - started
     return {
-        "error": relative_error(result, exact),
-        "error_eager": relative_error(work.reference(*inputs), exact),
+        "error": largest_error(result, exact),
+        "error_eager": largest_error(work.reference(*inputs), exact),
         "seconds": seconds,
     }
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import cast
@@ -10,11 +10,9 @@ from typing import cast
 import torch
 
 from mirage_kernels.generator.ir.dtypes import DType
-from mirage_kernels.generator.measure import Subject
+from mirage_kernels.generator.measure import Op, Results, Subject
 from mirage_kernels.generator.op_calls import function_of
 from mirage_kernels.generator.recipe import Recipe
-
-Op = Callable[..., torch.Tensor]
 
 TORCH_DTYPES = {DType.FP16: torch.float16, DType.BF16: torch.bfloat16}
 
@@ -57,7 +55,7 @@ class Workload:
         """Return `function` over the tensors alone: run-time scalars take the recipe's values."""
         recipe = self.recipe
 
-        def call(*tensors: torch.Tensor) -> torch.Tensor:
+        def call(*tensors: torch.Tensor) -> Results:
             rest = iter(tensors)
             return function(
                 *(
@@ -74,7 +72,7 @@ class Workload:
 
         op = cast(Op, function_of(self.recipe))
 
-        def ours_into(out: torch.Tensor, *tensors: torch.Tensor) -> torch.Tensor:
+        def ours_into(out: Results, *tensors: torch.Tensor) -> Results:
             return self.with_scalars(partial(op, out=out))(*tensors)
 
         return Subject(

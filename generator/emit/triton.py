@@ -113,7 +113,7 @@ def _constants(program: TileProgram) -> list[str]:
 def _device(writer: Writer, kernel: Kernel) -> None:
     program = kernel.program
     statics = [f"{n}: tl.constexpr" for n in _constants(program)]
-    tensors = [f"{o.name}_ptr" for o in (*program.inputs, program.output)]
+    tensors = [f"{o.name}_ptr" for o in (*program.inputs, *program.results)]
     strides = [f"{o.name}_stride" for o in _strided(program)]
     writer.line("@triton.jit")
     arguments = [*tensors, program.roles.tokens, *strides, *program.scalars, *statics]
@@ -170,6 +170,9 @@ def _statement(writer: Writer, s: Statement, program: TileProgram) -> None:
     if s.do in (Do.LOAD, Do.READ, Do.FETCH):
         writer.call(f"{s.out} = tl.load(", _load(s, program), f"){dims}")
     elif s.do is Do.STORE:
+        if s in program.loop:  # all programs of these tokens compute it: one stores it
+            step = f"{program.roles.depth.lower()} // {_block(program.roles.depth)}"
+            writer.line(f"mine = {step} % tl.num_programs(0) == tl.program_id(0)")
         writer.call("tl.store(", _store(s, program), f"){dims}")
     else:
         *before, last = _LINES[s.do](s, program)
@@ -289,6 +292,8 @@ def _total(s: Statement, program: TileProgram) -> list[str]:
 
 
 def _store(s: Statement, program: TileProgram) -> list[str]:
+    if s in program.loop:
+        return _store_share(s, program)
     roles, lines = program.roles, s in program.lines
     axes = (roles.tokens, roles.depth + WHOLE) if lines else (roles.rows, roles.tokens)
     fast, size = (axes[1], roles.depth) if lines else (roles.rows, roles.rows)
@@ -299,6 +304,16 @@ def _store(s: Statement, program: TileProgram) -> list[str]:
         f"{s.args[0]}.to({name}_ptr.dtype.element_ty)",
         f"mask=({row} < {size}) & ({token} < {roles.tokens})",
     ]
+
+
+def _store_share(s: Statement, program: TileProgram) -> list[str]:
+    """Return where a step's tile of a result goes, and the mask."""
+    (value, tensor), axes = s.args, _axes(s, program)
+    token, k = (_expanded(dim.lower(), (dim,), axes) for dim in axes)
+    depth, tokens = program.roles.depth, program.roles.tokens
+    inside = f"({token} < {tokens}) & ({k} < {depth})"
+    mine = _expanded("mine", (depth,), axes)
+    return [f"{tensor}_ptr + {token} * {depth} + {k}", value, f"mask={inside} & {mine}"]
 
 
 _LINES: dict[Do, Callable[[Statement, TileProgram], list[str]]] = {
@@ -315,18 +330,23 @@ def _host(writer: Writer, kernel: Kernel) -> None:
     first = _strided(program)[0].name
     typed = [f"{o.name}: torch.Tensor" for o in program.inputs]
     arguments = [*typed, *(f"{s}: float" for s in program.scalars)]
-    writer.call(f"def {program.recipe}(", arguments, ") -> torch.Tensor:")
+    returned = ", ".join(["torch.Tensor"] * len(program.results))
+    returned = f"tuple[{returned}]" if program.also else returned
+    writer.call(f"def {program.recipe}(", arguments, f") -> {returned}:")
     writer.depth += 1
-    writer.line(f'"""Return {program.output.name} {dims_text(program.output.type.names)}."""')
+    made = " and ".join(f"{o.name} {dims_text(o.type.names)}" for o in program.results)
+    writer.line(f'"""Return {made}."""')
     writer.line(f"{roles.tokens} = {first}.shape[0]")
-    shape = ", ".join(program.output.type.names)
-    writer.line(f"out = torch.empty({shape}, dtype={first}.dtype, device={first}.device)")
+    for o in program.results:
+        shape = ", ".join(o.type.names)
+        writer.line(f"{o.name} = torch.empty({shape}, dtype={first}.dtype, device={first}.device)")
     cut = (roles.rows, roles.tokens) if program.loop else (roles.tokens,)
     grid = ", ".join(f"triton.cdiv({d}, {_block(d)})" for d in cut)
     writer.line(f"grid = ({grid}{',' if len(cut) == 1 else ''})")
-    passed = [o.name for o in program.inputs] + ["out", roles.tokens]
+    results = [o.name for o in program.results]
+    passed = [*(o.name for o in program.inputs), *results, roles.tokens]
     passed += [f"{o.name}.stride(0)" for o in _strided(program)] + list(program.scalars)
     passed += _constants(program)
     writer.call(f"_{program.recipe}[grid](", passed, ")")
-    writer.line("return out")
+    writer.line(f"return {', '.join(results)}")
     writer.depth -= 1

@@ -133,17 +133,20 @@ def with_precision(block: Graph, storage: DType, *, squares: bool = True) -> Gra
     """Return `block` with the element type of every intermediate chosen.
 
     Operands of a contraction are in `storage`, as the tensor cores take them; every other real
-    intermediate is fp32: accumulators always, and elementwise values until they are stored. Without
-    `squares`, products of a value with itself are not taken by tensor cores, and it is fp32 too.
+    intermediate is fp32: accumulators always, and elementwise values until they are stored. What is
+    stored in every step of a loop is rounded for all its users. Without `squares`, products of a
+    value with itself are not taken by tensor cores, and it is fp32 too.
     """
     nodes = []
     for node in block.nodes:
         kind = OPS[node.op].kind
         if kind in _COMPUTED:
-            users = [u for u in block.users(node.name) if u.op == "contract"]
-            feeds_contraction = any(squares or len({*u.args}) > 1 for u in users)
+            users = block.users(node.name)
+            products = [u for u in users if u.op == "contract"]
+            narrow = any(squares or len({*u.args}) > 1 for u in products)
+            narrow |= any(u.op == "output" and u.loop_cut is not None for u in users)
             old = node.out.type.dtype
-            new = storage if feeds_contraction else DType.FP32
+            new = storage if narrow else DType.FP32
             type_ = replace(node.out.type, dtype=new if old.is_real else old)
             node = replace(node, outs=(Value(node.name, type_),))
         nodes.append(node)

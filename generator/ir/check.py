@@ -120,6 +120,8 @@ def _check_output(node: Node, graph: Graph, tile: TensorType) -> None:
     for axis, cut in zip(graph.space.grid, node.cuts, strict=True):
         if cut is not None and cut not in tile.names and cut not in parts:
             raise GraphError(f"{node.name}: its omap cuts {cut!r} by {axis.name}, a dim it lacks")
+    if node.loop_cut is not None and node.loop_cut not in tile.names:
+        raise GraphError(f"{node.name}: its fmap cuts {node.loop_cut!r}, a dim it lacks")
 
 
 def _check_phases(graph: Graph) -> None:
@@ -132,8 +134,11 @@ def _check_phases(graph: Graph) -> None:
                 "carry values out of the loop with accum",
             )
     for name in graph.outputs:
-        if phases[name] is Phase.LOOP:
+        stepwise = graph.producers[name].op == "output" and graph.producers[name].loop_cut
+        if phases[name] is Phase.LOOP and not stepwise:
             raise GraphError(f"output {name} is a value of one loop iteration", "use accum")
+        if stepwise and phases[name] is not Phase.LOOP:
+            raise GraphError(f"output {name} has an fmap, but is no value of the loop")
 
 
 def _check_carried(graph: Graph) -> None:

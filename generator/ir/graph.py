@@ -128,8 +128,9 @@ class Node:
 
     `over` is the dim that a reduction or contraction removes (or that `size` and `iota` speak of),
     `value` the number of a `const`. In a block graph `cuts` is the imap of an input or the omap of
-    an output (per grid axis the dim it cuts, None = replicated) and `loop_cut` an input's fmap. A
-    kernel graph's `optional` input may be left out: it counts as zeros then.
+    an output (per grid axis the dim it cuts, None = replicated) and `loop_cut` the fmap: of an
+    output that is stored step by step, the dim along which its tiles lie. A kernel graph's
+    `optional` input may be left out: it counts as zeros then.
     """
 
     op: str

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from zlib import crc32
 
 import numpy as np
+import numpy.typing as npt
 
 from mirage_kernels.generator.errors import GraphError
 from mirage_kernels.generator.ir import Axis, Graph, Node, Phase, count, parts_of, phases_of
@@ -67,6 +68,7 @@ class _Launch:
         self.phases = _by_phase(self.body)
         self.looped = [n for n in self.body.inputs if n.loop_cut]
         self.carried = self.body.of("accum", "accum_rescaled", "last")
+        self.stepwise = [n for n in self.body.of("output") if n.loop_cut]
         self.stored: Found = {}
         for axis in self.space.axes:
             if axis.dim not in sizes:
@@ -107,6 +109,11 @@ class _Launch:
                     )
                 earlier = dict(found) if step else {}
                 self.run_phase(Phase.LOOP, found, (point, step), earlier)
+                for node in self.stepwise:
+                    place = self.cut(self.whole(node, found[node.name]), node.cuts, point)
+                    place = self.tile(place, node.loop_cut, (loop, span), step)
+                    self.require_alike(node.name, place, found[node.name])
+                    self.write(node.name, place, found[node.name])
                 self.accumulate(found, earlier)
         self.run_phase(Phase.AFTER, found, (point, 0))
         return found
@@ -242,19 +249,36 @@ class _Launch:
         """Write a block's results to their places; raise GraphError when one does not fit."""
         for name in self.body.outputs:
             tile, node = found[name], self.body.producers[name]
-            if name not in self.stored:
-                self.stored[name] = self.poisoned(node, tile)
-            stored = self.stored[name]
-            if len(tile.parts) < len(stored.parts):  # some blocks rescale, others had no need to
-                stored = type(tile)(stored.dims, stored.parts[: len(tile.parts)], stored.real)
-                self.stored[name] = stored
-            place = self.cut(stored, node.cuts, point)
-            for target, source in zip(place.parts, tile.parts, strict=False):
-                if target.shape != source.shape:
-                    raise GraphError(
-                        f"{name}: a tile of shape {source.shape} does not fit {target.shape}"
-                    )
-                target[...] = source
+            if node not in self.stepwise:
+                self.write(name, self.cut(self.whole(node, tile), node.cuts, point), tile)
+
+    def whole(self, node: Node, tile: Array) -> Array:
+        """Return a result as it is stored so far, with as many parts as its tile has."""
+        if node.name not in self.stored:
+            self.stored[node.name] = self.poisoned(node, tile)
+        stored = self.stored[node.name]
+        if len(tile.parts) < len(stored.parts):  # some blocks rescale, others had no need to
+            stored = type(tile)(stored.dims, stored.parts[: len(tile.parts)], stored.real)
+            self.stored[node.name] = stored
+        return stored
+
+    def require_alike(self, name: str, place: Array, tile: Array) -> None:
+        """Raise GraphError where a block before has stored something else: any may be the last."""
+        for old, new in zip(place.parts, tile.parts, strict=False):
+            if old.shape != new.shape:
+                continue  # which `write` refuses
+            alike = _is_poison(old) | (old == new)
+            if not alike.all():
+                raise GraphError(f"{name}: blocks store different values in one place")
+
+    def write(self, name: str, place: Array, tile: Array) -> None:
+        """Write a tile to its place."""
+        for target, source in zip(place.parts, tile.parts, strict=False):
+            if target.shape != source.shape:
+                raise GraphError(
+                    f"{name}: a tile of shape {source.shape} does not fit {target.shape}"
+                )
+            target[...] = source
 
     def poisoned(self, node: Node, tile: Array) -> Array:
         """Return the unwritten result that an output's tiles are parts of."""
@@ -282,3 +306,7 @@ def _label(point: Point) -> str:
 def _poison(shape: Sequence[int], dtype: np.dtype[np.generic]) -> Part:
     """Return an array of what no computation yields: nan, or -1 where numbers are residues."""
     return np.full(shape, np.nan if dtype.kind == "f" else -1, dtype)
+
+
+def _is_poison(part: Part) -> npt.NDArray[np.bool_]:
+    return np.isnan(part) if part.dtype.kind == "f" else np.asarray(part == -1)

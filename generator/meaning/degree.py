@@ -156,12 +156,9 @@ class _Block:
     def output(self, node: Node, args: Sequence[Fraction]) -> list[Fraction]:
         parts = {parts_of(a.dim): self.counts[a.name] for a in self.space.reduced}
         sizes = {**self.sizes, **parts}
-        cuts = {
-            d: frozenset(
-                _at(a) for a, cut in zip(self.space.grid, node.cuts, strict=True) if cut == d
-            )
-            for d in node.out.type.names
-        }
+        axes = list(zip(self.space.axes, (*node.cuts, node.loop_cut), strict=False))
+        names = node.out.type.names
+        cuts = {d: frozenset(_at(a) for a, cut in axes if cut == d) for d in names}
         return [stored(args[0], {d: sizes[d] for d in node.out.type.names}, cuts)]
 
     def peak(self, node: Node, args: Sequence[Fraction]) -> list[Fraction]:

@@ -7,7 +7,8 @@ of a smaller spec, and put back into what it finds. A part has no product of two
 there the order of evaluation matters.
 
 Sums of inputs that are never cut, such as weights stored less 1, are parts of any spec: multiplying
-them out is what makes sums long.
+them out is what makes sums long. So are the results beside the output: they are stored and computed
+anyway, elementwise, so that any tile of one follows from tiles of inputs.
 """
 
 from __future__ import annotations
@@ -51,6 +52,12 @@ def folded(spec: Graph, long: Collection[str]) -> tuple[Graph, Parts | None]:
         and any(user.name not in inside for user in spec.users(n.name))
     ]
     return _without(spec, roots) if spec.outputs[0] not in inside else (spec, None)
+
+
+def beside(spec: Graph, long: Collection[str]) -> tuple[Graph, Parts | None]:
+    """Return the spec with its results beside the output as inputs, and these parts."""
+    made, parts = _without(replace(spec, outputs=spec.outputs[:1]), spec.outputs[1:])
+    return made, parts and replace(parts, spec=spec)
 
 
 def shifted(spec: Graph, long: Collection[str]) -> tuple[Graph, Parts | None]:

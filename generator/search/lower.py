@@ -5,20 +5,25 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from mirage_kernels.generator.errors import SearchError
 from mirage_kernels.generator.ir import (
+    OPS,
     Axis,
     Builder,
     Dim,
     DType,
     Graph,
+    Kind,
     Level,
     Node,
+    Phase,
     Space,
     TensorType,
     Value,
     check,
     count,
     parts_of,
+    phases_of,
     result_type,
     tile_type,
     with_precision,
@@ -32,6 +37,7 @@ from mirage_kernels.generator.search.sketch import (
     ProgramSketch,
     middle_name,
 )
+from mirage_kernels.generator.search.values import Step
 
 
 @dataclass(frozen=True)
@@ -58,6 +64,8 @@ class _Lowering:
         for node in (*goal.spec.inputs, *goal.spec.of("iota")):
             self.builder.add(node)
         self.bound = {name: name for name in self.builder.types}
+        self.inputs = frozenset(self.bound)
+        self.also: dict[str, str] = {}  # results beside the output: by name, who stores them
 
     def run(self, program: ProgramSketch) -> Graph:
         made: Sequence[str] = ()
@@ -68,7 +76,11 @@ class _Lowering:
             else:
                 made = self.block(kernel, result)
             self.bound |= {middle_name(i): name for i, name in enumerate(made)}
-        return check(_without_idle_sources(self.builder.graph(made)))
+        missing = [name for name in self.goal.spec.outputs[1:] if name not in self.builder.types]
+        if missing:
+            raise SearchError(f"the program does not compute {missing[0]}, which is a result too")
+        outputs = (*made, *self.goal.spec.outputs[1:])
+        return check(_without_idle_sources(self.builder.graph(outputs)))
 
     def library(self, kernel: LibrarySketch, result: TensorType | None) -> str:
         """Add a library product; `result` is the type of the program's result, if this is it."""
@@ -86,7 +98,7 @@ class _Lowering:
     def block(self, kernel: BlockSketch, result: TensorType | None) -> list[str]:
         """Add a block graph; `result` is the type of the program's result, if this is it."""
         args = tuple(self.bound[v.tensor] for v in kernel.views)
-        body, made = self.body(kernel, args)
+        body, made, also = self.body(kernel, args)
         outs, nodes = [], []
         for name, (_, dims) in zip(made, kernel.results, strict=True):
             stored = result or self.stored_type(kernel, dims)
@@ -94,11 +106,30 @@ class _Lowering:
             cuts = _omap(kernel.setting, stored.names)
             nodes.append(Node("output", (name,), (Value(f"{public}_stored", stored),), cuts=cuts))
             outs.append(Value(public, stored))
+        for name, tiles in also.items():
+            nodes.append(self.beside(name, tiles, body, kernel.setting))
+            outs.append(Value(name, nodes[-1].out.type))
         outputs = tuple(n.name for n in nodes)
         body = replace(body, nodes=(*body.nodes, *nodes), outputs=outputs)
         body = with_precision(body, self.goal.storage)
         self.builder.add(Node("block", args, tuple(outs), body=body))
-        return [value.name for value in outs]
+        return [value.name for value in outs[: len(made)]]
+
+    def beside(self, name: str, tiles: Sequence[str], body: Graph, setting: Setting) -> Node:
+        """Return the node that stores a result beside the output, step by step if the loop has it.
+
+        A block may have several tiles of it: one whole, one cut by the loop.
+        """
+        type_ = replace(self.goal.spec.values[name].type, dtype=self.goal.storage)
+        phases = phases_of(body)
+        looped = [tile for tile in tiles if phases[tile] is Phase.LOOP]
+        return Node(
+            "output",
+            ((*looped, *tiles)[0],),
+            (Value(f"{name}_stored", type_),),
+            cuts=tuple(d if d in type_.names else None for d in setting.grid),
+            loop_cut=setting.loop if looped else None,
+        )
 
     def stored_type(self, kernel: BlockSketch, dims: Sequence[str]) -> TensorType:
         """Return the type of a tensor between kernels; partial sums and statistics are fp32."""
@@ -125,25 +156,46 @@ class _Lowering:
         space = Space(tuple(axes), Axis("loop", loop, extents[loop]) if loop else None)
         return space.with_tiles(tiles)
 
-    def body(self, kernel: BlockSketch, args: Sequence[str]) -> tuple[Graph, list[str]]:
-        """Return the block graph without outputs, and the names of the kernel's results."""
+    def body(
+        self, kernel: BlockSketch, args: Sequence[str]
+    ) -> tuple[Graph, list[str], dict[str, list[str]]]:
+        """Return the block graph without outputs, and the names of the kernel's results.
+
+        Last the tiles of results beside the output that no kernel has stored yet, by their names.
+        """
         fulls = [self.builder.types[a] for a in args]
         space, extents = self.space(kernel.setting), extents_of(fulls)
         builder = Builder(Level.BLOCK, space)
         names: list[str] = []
+        whole: dict[str, str] = {}  # the spec's values that tiles are of
         for view, arg, full in zip(kernel.views, args, fulls, strict=True):
             name = builder.free_name(f"{arg}_tile" if any(view.cuts) or view.loop_cut else arg)
             node = Node("input", (), (Value(name, full),), cuts=view.cuts, loop_cut=view.loop_cut)
             tile = tile_type(node, full, space, extents)
             names.append(builder.add(replace(node, outs=(Value(name, tile),))))
+            whole |= {name: arg} if arg in self.inputs else {}
         for constant in kernel.constants:
             names.append(builder.add(self.goal.spec.producers[constant]))
+            whole[names[-1]] = constant
+        also: dict[str, list[str]] = {}
         for step in kernel.steps:
             operands = tuple(names[i] for i in step.args)
-            name = builder.free_name(name_of(step.op, operands, builder.types))
+            of = self.spec_value(step, [whole.get(o, "") for o in operands])
+            is_result = of in self.goal.spec.outputs[1:] and of not in self.builder.types
+            own = f"{of}_tile" if is_result else name_of(step.op, operands, builder.types)
+            name = builder.free_name(own)
             node = Node(step.op, operands, (Value(name, SCALAR),), over=step.over)
             names.append(builder.add(node))
-        return builder.graph(()), [names[value] for value, _ in kernel.results]
+            whole |= {name: of} if of else {}
+            also |= {of: [*also.get(of, []), name]} if is_result else {}
+        return builder.graph(()), [names[value] for value, _ in kernel.results], also
+
+    def spec_value(self, step: Step, args: Sequence[str]) -> str:
+        """Return the spec's value that an elementwise step makes a tile of, "" if it has none."""
+        if OPS[step.op].kind is not Kind.ELEMENTWISE:
+            return ""
+        nodes = self.goal.spec.of(step.op)
+        return next((n.name for n in nodes if n.args == tuple(args)), "")
 
 
 def _omap(setting: Setting, stored: Sequence[str]) -> tuple[str | None, ...]:

@@ -13,7 +13,7 @@ from mirage_kernels.generator.meaning.oracle import keeps
 from mirage_kernels.generator.meaning.terms import Terms
 from mirage_kernels.generator.search.costs import Costs, nominal_sizes
 from mirage_kernels.generator.search.extract import Extraction, Program
-from mirage_kernels.generator.search.fold import Parts, folded, shifted
+from mirage_kernels.generator.search.fold import Parts, beside, folded, shifted
 from mirage_kernels.generator.search.meanings import Meanings
 from mirage_kernels.generator.search.refine import Leaf, Refined
 from mirage_kernels.generator.search.settings import (
@@ -61,21 +61,22 @@ class Problem:
     spec: Graph
     limits: Limits
     on: Target
-    parts: Parts | None = None  # of a longer spec, inputs here
+    parts: tuple[Parts, ...] = ()  # of longer specs, inputs here; the longest spec's first
     _saturations: dict[Setting, Saturation] = field(default_factory=dict)
 
     def shortened(self) -> Problem:
-        """Return the problem without the sums of inputs; and, if it is long still, without parts.
+        """Return the problem without results beside the output, without sums of inputs, and, if it
+        is long still, without parts.
 
         What is found then reads parts, which `fold.unfolded` puts back.
         """
-        shorter = self.without(shifted)
+        shorter = self.without(beside).without(shifted)
         return self.without(folded) if shorter.is_long else shorter
 
     def without(self, fold: Callable[..., tuple[Graph, Parts | None]]) -> Problem:
         """Return the problem without what a fold makes parts of; itself where there is none."""
         spec, parts = fold(self.spec, self.long)
-        return Problem(spec, self.limits, self.on, parts) if parts else self
+        return Problem(spec, self.limits, self.on, (*self.parts, parts)) if parts else self
 
     @property
     def is_long(self) -> bool:

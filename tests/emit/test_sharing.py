@@ -23,7 +23,7 @@ MANY, FEW = "lora_linear/K4096_N4096_R64_fp16", "lora_linear/K4096_N4096_R16_fp1
 
 def program(name: str, arch: str = "sm_90a") -> TileProgram:
     record = load_record(KERNELS / f"{name}.json")
-    return tile_program(record.recipe, record.graph, Planning(arch=arch))
+    return tile_program(record.recipe, record.graph, Planning(arch=arch, apart=False))
 
 
 def test_many_rows_are_shared_by_two_blocks() -> None:

@@ -64,7 +64,7 @@ template <class Knobs>
 __global__ void __launch_bounds__(Work<Knobs>::kThreads, Work<Knobs>::kBlocks)
     qk_layer_norm_attention(const __grid_constant__ AttentionArgs args) {
   constexpr int kRows = Knobs::kRows;
-  extern __shared__ __align__(128) char shared[];
+  extern __shared__ __align__(1024) char shared[];
   const float scale = args.scalars[0];
   const float eps = args.scalars[1];
 

@@ -1,7 +1,8 @@
 """What attention reads before the kernel in front of it has ended, on a GPU.
 
-Lengths, page tables and keys are written by an op of the library that lets the next one start early:
-attention over a single key copies its value, bit for bit. So the next call sees old numbers first.
+Lengths, page tables and keys are written by an op of the library that lets the next one start
+early: attention over a single key copies its value, bit for bit. So the next call sees old numbers
+first.
 """
 
 from __future__ import annotations

@@ -124,6 +124,12 @@ def test_a_ring_counts_padded_lines() -> None:
     assert padded < shared_bytes(replace(knobs, stages=3), 96) - shared_bytes(knobs, 96)
 
 
+def test_every_slot_of_a_ring_has_a_barrier() -> None:
+    knobs = AttentionKnobs(rows=8, keys=16, warps=16, stages=2, blocks=1)
+    slots = shared_bytes(replace(knobs, stages=3), 128) - shared_bytes(knobs, 128)
+    assert slots == 16 * (16 * 2 * 128 * 2 + 8)
+
+
 def test_unaligned_lines_are_refused() -> None:
     with pytest.raises(PlanError, match="lines of 100 elements are not 16-byte aligned"):
         of_depth(100)
@@ -144,6 +150,18 @@ def test_a_pass_of_many_rows_is_a_step_of_every_group_of_warpgroups() -> None:
     gqa = program()
     tiles = [of_depth(depth)[-1].tiles(gqa.roles) for depth in (64, 128)]
     assert [(t["G"], t["L"]) for t in tiles] == [(64, 256), (128, 64)]
+
+
+@pytest.mark.parametrize(("recipe", "sums"), [("gqa", 0), ("qk_norm_attention", 1)])
+def test_many_rows_wait_late_where_lines_of_keys_are_summed(recipe: str, sums: int) -> None:
+    knobs = attention_variants(program(recipe), target("sm_90a"))[-1].knobs
+    assert knobs.key_sums == sums
+    assert ("key_sums" in knobs.to_json()) == bool(sums)
+
+
+@pytest.mark.parametrize(("depth", "most"), [(64, 213760), (128, 204544)])
+def test_shared_memory_of_many_rows(depth: int, most: int) -> None:
+    assert shared_bytes(of_depth(depth)[-1].knobs, depth) == most
 
 
 def test_rows_of_several_tokens_share_a_tile() -> None:

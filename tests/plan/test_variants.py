@@ -11,6 +11,7 @@ from mirage_kernels.generator.errors import PlanError
 from mirage_kernels.generator.ir import DType, Graph
 from mirage_kernels.generator.plan.lower import tile_program
 from mirage_kernels.generator.plan.program import Do, Layout, TileProgram
+from mirage_kernels.generator.plan.tiles import PLANNED, Planning
 from mirage_kernels.generator.plan.variants import (
     BUCKETS,
     REGISTERS_LEFT,
@@ -26,6 +27,7 @@ from mirage_kernels.generator.target import target
 
 Fused = Callable[..., Graph]
 ON = target("sm_90a")
+TOGETHER = Planning(apart=False)  # every block computes all totals that it needs
 SHAPES = sorted(
     {
         (s.dims["K"], s.dims["N"])
@@ -144,8 +146,9 @@ def test_element_types_of_one_size_have_the_same_variants(fused: Fused) -> None:
     assert variants(half, ON) == variants(brain, ON)
 
 
-def adapter(adapted: Fused, r: int, k: int = 4096) -> TileProgram:
-    return tile_program("mine", adapted(shape=Shape("a test", {"K": k, "N": 4096, "R": r})))
+def adapter(adapted: Fused, r: int, planning: Planning = PLANNED) -> TileProgram:
+    graph = adapted(shape=Shape("a test", {"K": 4096, "N": 4096, "R": r}))
+    return tile_program("mine", graph, planning)
 
 
 @pytest.mark.parametrize("r", [8, 16, 24, 64, 128])
@@ -163,7 +166,8 @@ def test_tokens_that_a_block_cannot_hold_get_no_bucket(adapted: Fused) -> None:
 
 def test_inner_lines_take_registers_in_whole_row_tiles(adapted: Fused) -> None:
     knobs = Knobs(tokens=8, rows=32, warps=8, chunks=2, stages=2)
-    needed = {r: Footprint.of(adapter(adapted, r)).registers(knobs) for r in (8, 16, 24, 48)}
+    programs = {r: adapter(adapted, r, TOGETHER) for r in (8, 16, 24, 48)}
+    needed = {r: Footprint.of(made).registers(knobs) for r, made in programs.items()}
     one_tile = 4 + 2 * 2 * 4  # an accumulator's, and two octets of two chunks
     assert needed[8] == needed[16]
     assert needed[24] == needed[16] + one_tile
@@ -171,7 +175,7 @@ def test_inner_lines_take_registers_in_whole_row_tiles(adapted: Fused) -> None:
 
 
 def test_what_is_fetched_shares_no_bytes_with_the_ring(adapted: Fused) -> None:
-    made = Footprint.of(adapter(adapted, 16))
+    made = Footprint.of(adapter(adapted, 16, TOGETHER))
     knobs = Knobs(tokens=8, rows=32, warps=8, chunks=2, stages=2)
     place = made.arrangement(knobs)
     (fetched, *late) = made.kept

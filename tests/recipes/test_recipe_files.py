@@ -67,6 +67,42 @@ def test_a_users_own_recipe_file_loads_and_traces(tmp_path: Path) -> None:
     assert [n.op for n in spec.nodes] == ["input", "input", "contract", "gelu"]
 
 
+MY_SUM = (
+    MY_RECIPE.replace('"x": "M K"', '"x": "M K", "y": "M K"')
+    .replace("(x, weight)", "(x, y, weight)")
+    .replace('output="M N",', 'output="M N", also={"total": "M K"},')
+    .replace('return gelu(contract(x, weight, over="K"))', "total = x + y\n    RETURN")
+)
+
+
+def test_a_result_beside_the_output_is_named_and_comes_behind_it(tmp_path: Path) -> None:
+    text = MY_SUM.replace("RETURN", 'return contract(total, weight, over="K"), total')
+    spec = load_and_trace(tmp_path, text)
+    assert spec.outputs == ("weight_product", "total")
+    assert spec.producers["total"].args == ("x", "y")
+    assert [n.args for n in spec.of("contract")] == [("total", "weight")]
+
+
+@pytest.mark.parametrize(
+    "returned",
+    [
+        'contract(total, weight, over="K"), sum(total, over="K") + x',  # no function of elements
+        'contract(x, weight, over="K"), total',  # the output does not need it
+        'contract(total, weight, over="K"), x',  # an input
+    ],
+)
+def test_a_result_beside_the_output_that_is_no_part_of_it_is_refused(
+    tmp_path: Path, returned: str
+) -> None:
+    said = refusal(tmp_path, MY_SUM.replace("RETURN", f"return {returned}"))
+    assert "as total beside its output; it must be an elementwise function of inputs" in said
+
+
+def test_a_result_that_is_left_out_is_missed(tmp_path: Path) -> None:
+    text = MY_SUM.replace("RETURN", 'return contract(total, weight, over="K")')
+    assert "not 2 tensors; return (output, total)" in refusal(tmp_path, text)
+
+
 def test_a_name_of_the_catalog_loads() -> None:
     assert load_recipe("gqa").name == "gqa"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -61,13 +61,20 @@ def spec_result(
         Array(node.out.type.names, (tensors[node.name].numpy(),), node.out.type.dtype.is_real)
         for node in spec.inputs
     ]
-    (result,) = results(spec, arguments, array_reading(FLOAT64, sizes))
-    return torch.from_numpy(np.array(result.over(recipe.output.split()).parts[0]))
+    found = results(spec, arguments, array_reading(FLOAT64, sizes))
+    pairs = zip(found, recipe.results, strict=True)
+    return joined([torch.from_numpy(np.array(a.over(d.split()).parts[0])) for a, d in pairs])
+
+
+def joined(made: Sequence[torch.Tensor]) -> torch.Tensor:
+    """Return a result as it is, several as one."""
+    return made[0] if len(made) == 1 else torch.cat([tensor.flatten() for tensor in made])
 
 
 def reference_result(recipe: Recipe, tensors: Mapping[str, torch.Tensor]) -> torch.Tensor:
     """Call the PyTorch reference the way the library does: tensors, scalars as floats."""
-    return recipe.reference(*(t if t.dim() else t.item() for t in tensors.values()))
+    given = (t if t.dim() else t.item() for t in tensors.values())
+    return joined(recipe.reference_results(*given))
 
 
 def test_the_catalog_holds_every_recipe_once() -> None:
@@ -79,15 +86,16 @@ def test_the_catalog_holds_every_recipe_once() -> None:
     masked = ("causal_attention", "sliding_window_attention", "gqa_full")
     attention = ("gqa", *masked, "soft_cap_attention")
     normed = ("qk_norm_attention", "qk_layer_norm_attention", "rms_norm_lora", "ntrans")
-    assert sorted(RECIPES) == sorted((*linear, *full, *mlp, *attention, *normed, "mla_decode"))
+    several = ("mla_decode", "rms_norm_linear_residual")
+    assert sorted(RECIPES) == sorted((*linear, *full, *mlp, *attention, *normed, *several))
 
 
 @pytest.mark.parametrize(("recipe", "shape", "dtype"), TRACED)
 def test_recipe_traces_at_every_shape_and_dtype(recipe: Recipe, shape: Shape, dtype: DType) -> None:
     spec = trace(recipe, shape, dtype)
-    (result,) = spec.outputs
     declared = output_type(recipe, shape, dtype)
-    assert set(spec.values[result].type.dims) == set(declared.dims)
+    assert set(spec.values[spec.outputs[0]].type.dims) == set(declared.dims)
+    assert spec.outputs[1:] == tuple(recipe.also)
     assert [n.name for n in spec.inputs] == list(recipe.inputs)
 
 
@@ -283,5 +291,5 @@ def test_an_optional_input_that_is_left_out_counts_as_zeros(name: str) -> None:
     left_out = dict(zip(tensors, given, strict=True))
     for option in recipe.optional:
         left_out[option] = None if tensors[option].dim() else 0.0
-    found = recipe.reference(*left_out.values())
+    found = joined(recipe.reference_results(*left_out.values()))
     torch.testing.assert_close(spec_result(recipe, SMALL, tensors | zeros), found)

@@ -54,7 +54,7 @@ template <class Knobs>
 __global__ void __launch_bounds__(Work<Knobs>::kThreads, Work<Knobs>::kBlocks)
     gqa_full(const __grid_constant__ AttentionArgs args) {
   constexpr int kRows = Knobs::kRows;
-  extern __shared__ __align__(128) char shared[];
+  extern __shared__ __align__(1024) char shared[];
   const float scale = args.scalars[0];
   const float cap = args.scalars[1];
   const int window = args.integers[0];

@@ -1,0 +1,97 @@
+"""A result beside the output: stored in the loop, dealt out to blocks, for few tokens."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from handmade_lines import RESIDUAL, mugraph, record
+
+from mirage_kernels.generator.errors import PlanError
+from mirage_kernels.generator.ir import Graph, Node
+from mirage_kernels.generator.plan.lower import tile_program
+from mirage_kernels.generator.plan.program import Do, Layout, TileProgram
+from mirage_kernels.generator.plan.split import split
+from mirage_kernels.generator.plan.variants import BUCKETS_WITH_RESULTS, Footprint, variants
+from mirage_kernels.generator.search.settings import Setting
+from mirage_kernels.generator.search.sketch import BlockSketch
+from mirage_kernels.generator.target import target
+
+NAME = "rms_norm_linear_residual"
+
+
+@pytest.fixture(scope="module")
+def program() -> TileProgram:
+    return tile_program(NAME, mugraph(NAME))
+
+
+def refusal(graph: Graph) -> str:
+    with pytest.raises(PlanError) as caught:
+        tile_program("mine", graph)
+    return caught.value.sentence
+
+
+def changed(**stored: object) -> Graph:
+    """Return the muGraph with another node that stores the result beside the output."""
+    graph = mugraph(NAME)
+    (block,) = graph.blocks
+    assert block.body is not None
+
+    def node(n: Node) -> Node:
+        return replace(n, **stored) if n.name == "total_stored" else n  # type: ignore[arg-type]
+
+    body = replace(block.body, nodes=tuple(map(node, block.body.nodes)))
+    inner = replace(block, body=body)
+    return replace(graph, nodes=tuple(inner if n is block else n for n in graph.nodes))
+
+
+def test_the_loop_stores_it_beside_what_it_computes_of_it(program: TileProgram) -> None:
+    assert [(o.name, o.index) for o in program.results] == [("out", 0), ("total", 1)]
+    (stored,) = (s for s in program.loop if s.do is Do.STORE)
+    assert (stored.args, stored.layout) == (("total_tile", "total"), Layout.TOKENS)
+    (made,) = (s for s in program.loop if s.out == "total_tile")
+    assert (made.op, made.args, made.dtype.value) == ("add", ("x_tile", "residual_tile"), "fp16")
+    assert not any(s.barrier for s in program.loop)
+
+
+def test_both_tensors_of_tokens_stream(program: TileProgram) -> None:
+    assert Footprint.of(program).token_loads == 2
+
+
+def test_there_are_variants_for_few_tokens(program: TileProgram) -> None:
+    found = variants(program, target("sm_90a"))
+    assert [v.knobs.tokens for v in found] == [*BUCKETS_WITH_RESULTS]
+    assert [v.bucket for v in found] == [*BUCKETS_WITH_RESULTS[:-1], 0]
+    assert not any(v.knobs.plan for v in found)
+    assert record(NAME).max_tokens == BUCKETS_WITH_RESULTS[-1]
+
+
+def test_blocks_that_split_the_depth_do_not_serve_it(program: TileProgram) -> None:
+    assert split(program) is None
+
+
+def test_what_is_only_loaded_is_not_stored() -> None:
+    said = refusal(changed(args=("x_tile",)))
+    assert said == "mine: the loop computes no lines of tokens for total"
+
+
+def without_loop() -> BlockSketch:
+    """Return the kernel with the depth whole in a block: values count on without the sums'."""
+    number = {old: new for new, old in enumerate(n for n in range(20) if n not in (10, 14))}
+    number |= {10: number[9], 14: number[13]}
+    return BlockSketch(
+        Setting(("N", "M"), None),
+        tuple(replace(v, loop_cut=None) for v in RESIDUAL.views),
+        RESIDUAL.constants,
+        tuple(
+            replace(s, args=tuple(number[a] for a in s.args))
+            for s in RESIDUAL.steps
+            if s.op != "accum"
+        ),
+        ((number[19], ("M", "N")),),
+    )
+
+
+def test_several_results_after_the_loop_are_refused() -> None:
+    said = refusal(mugraph(NAME, without_loop()))
+    assert said == "mine: the kernel stores several results outside of its loop"
