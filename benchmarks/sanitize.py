@@ -52,7 +52,8 @@ def results(kernel: KernelEntry) -> Iterator[torch.Tensor]:
     source, dtype = catalog()[kernel.recipe], DType(kernel.dtype)
     for tokens in (m for m in TOKENS if m <= (kernel.max_tokens or m)):
         work = Workload(source, dtype, {**kernel.dims, "M": tokens}, "cuda")
-        yield work.subject().ours(*work.inputs(0))
+        found = work.subject().ours(*work.inputs(0))
+        yield from found if isinstance(found, tuple) else (found,)
 
 
 if __name__ == "__main__":

@@ -72,8 +72,8 @@ struct SharedSource {
     RowFrag<T, kKeys, kChunkDepth> found;
 #pragma unroll
     for (int i = 0; i < kKeys / kLineTile; ++i) {
-      const int offset = SharedLines<T, kDepth>::offset(i * kLineTile + lane_line(),
-                                                        c * kChunkOctets + lane_quarter());
+      const int offset = UnitLines<T, kDepth>::offset(i * kLineTile + lane_line(),
+                                                      c * kChunkOctets + lane_quarter());
       found.at[i][0] = read_shared<T>(at + offset);
     }
     return found;

@@ -30,6 +30,13 @@ struct Workspace {
     const int64_t before = static_cast<int64_t>(of * crew + rank) * Quads<kRows, kDepth>::kMost;
     return reinterpret_cast<float4*>(first + (before + place) * kQuadBytes);
   }
+
+  // For the crew that finishes the segment: by two lanes each a half, or by one both.
+  __device__ void leave(int of, int place, const Total& total, bool values, bool rows) const {
+    float4* const left = quad(of, place);
+    if (values) left[0] = total.values();
+    if (rows) left[1] = total.rows();
+  }
 };
 
 // Of one quad, what crews left in the workspace.
@@ -101,8 +108,17 @@ class AttentionMeeting {
     if (lane() == 0) *slot_of(warp_index()) = reinterpret_cast<const float4*>(slot);
   }
 
-  // What the warps first to last have of a quad; after a barrier.
-  __device__ Total total(Places places, int quad, int first, int last) const {
+  // Lanes that are neighbours share the warps' sums of a quad, as far as there are threads.
+  __device__ static int lanes_of(int quads) {
+    int lanes = 1;
+    while (2 * lanes * quads <= kWarps * kWarpLanes && 2 * lanes <= kWarps / kTogether) lanes *= 2;
+    return lanes;
+  }
+
+  // What this lane's share of the warps has of a quad; after a barrier.
+  __device__ Total total(Places places, int quad, int lanes) const {
+    const int warps = kWarps / lanes, first = (threadIdx.x & (lanes - 1)) * warps;
+    const int last = first + warps - 1;
     Total total;
     add_left<kTogether, true>(total, Left{*this, places.pair(quad), places.place(quad)}, first,
                               last);

@@ -1,15 +1,14 @@
 // Keys and values on their way: every warp copies its own units, kStages - 1 steps ahead.
 //
-// As in pipeline.cuh no barrier of the block is needed. Copies run on across the borders of parts,
-// so memory stays busy while the warps of a block meet. A lane looks up the page of one unit, or of
-// one line where units lie in several pages, a step before the first copy that needs it.
+// As in pipeline.cuh no barrier of the block is needed; one of the warp's own for each slot tells
+// of a step's arrival. Copies run on across the borders of parts, so memory stays busy while the
+// warps of a block meet. A lane looks up the page of one unit, or of one line where units lie in
+// several pages, a step before the first copy that needs it.
 #pragma once
 
-#include "tile/attention_parts.cuh"
-#include "tile/attention_sums.cuh"
+#include "tile/attention_boxes.cuh"
 #include "tile/dependent.cuh"
 #include "tile/edges.cuh"
-#include "tile/pipeline.cuh"
 
 namespace mirage::tile {
 
@@ -21,15 +20,34 @@ class KeyRing {
   static constexpr int kKeys = Knobs::kKeys, kWarps = Knobs::kWarps, kStages = Knobs::kStages;
   static_assert(kKeys == kUnitKeys, "a step is a unit");
   static_assert((kWarps & (kWarps - 1)) == 0, "warps take turns");
-  using Line = SharedLines<T, kDepth>;
-  static constexpr int kTileBytes = kKeys * Line::kPitch;
   static constexpr int kSecondDepth = kMore > 0 ? kMore : kDepth;
-  static constexpr int kSlotBytes = kTileBytes + kKeys * SharedLines<T, kSecondDepth>::kPitch;
+  static constexpr int kTileBytes = UnitLines<T, kDepth>::kBytes;
+  static constexpr int kSlotBytes = kTileBytes + UnitLines<T, kSecondDepth>::kBytes;
   static constexpr int kWarpBytes = kStages * kSlotBytes;
-  static constexpr int kBytes = kWarps * kWarpBytes;
+  static constexpr int kBarriersAt = kWarps * kWarpBytes;
+  static constexpr int kBarrierBytes = kWarps * kStages * static_cast<int>(sizeof(CopyBarrier));
+  static constexpr int kBytes = (kBarriersAt + kBarrierBytes + 15) / 16 * 16;
 
-  __device__ KeyRing(const AttentionArgs& args, char* shared)
-      : args_(args), begin_(shared + warp_index() * kWarpBytes) {}
+  // `shared`: a multiple of kBoxAtom.
+  __device__ KeyRing(const AttentionArgs& args, char* shared) : args_(args), shared_(shared) {
+    if (elected()) {
+      for (int s = 0; s < kStages; ++s) init(landed(s), args.boxed ? 1 : kWarpLanes);
+      fence_init();
+      if (args.boxed && warp_index() == 0) {
+        prefetch(args.k_boxes);
+        prefetch(args.v_boxes);
+      }
+    }
+    __syncwarp();
+  }
+
+  // A call with boxes of units, if units lie in one page each.
+  static AttentionArgs with_boxes(AttentionArgs args) {
+    args.boxed = args.page.value % kKeys == 0 &&
+                 encode_units<T, kDepth>(&args.k_boxes, args, args.k) &&
+                 encode_units<T, kSecondDepth>(&args.v_boxes, args, args.v);
+    return args;
+  }
 
   // Makes a part the first one (`more`: there is one), and looks up its pages.
   __device__ void aim(const Parts<Knobs::kRows>& parts, const Part& part, bool more) {
@@ -47,18 +65,25 @@ class KeyRing {
   }
 
   // Forgets what was asked for.
-  __device__ static void drop() { wait_copies<0>(); }
+  __device__ void drop() {
+#pragma unroll 1
+    for (int slot = 0; slot < kStages; ++slot) {
+      if (slot >= asked_ && (!args_.boxed || elected())) arrive(landed(slot));
+      wait(landed(slot), turns_);
+    }
+    turns_ ^= 1;
+  }
 
   // Brings the first unit to come into L2: nothing is read, so it may be one that still changes.
   __device__ void prefetch_keys() const {
     constexpr int kLineElements = 128 / sizeof(T);
     constexpr int kPieces = (kDepth + kLineElements - 1) / kLineElements;  // of a key's line
     const int page = __shfl_sync(~0u, page_, 0);
-    if (!more_ || !pages_hold_units()) return;
+    if (!more_ || !args_.boxed) return;
 #pragma unroll
     for (int i = lane(); i < kKeys * kPieces; i += kWarpLanes) {
-      if (key_ + i / kPieces >= part_.sequence.keys) return;
-      const int token = token_of(key_) + i / kPieces, element = i % kPieces * kLineElements;
+      if (key() + i / kPieces >= part_.sequence.keys) return;
+      const int token = token_of(key()) + i / kPieces, element = i % kPieces * kLineElements;
       prefetch(static_cast<const T*>(args_.k.at) + line_at(args_.k, page, token) + element);
       if constexpr (kMore > 0) continue;
       prefetch(static_cast<const T*>(args_.v.at) + line_at(args_.v, page, token) + element);
@@ -67,13 +92,13 @@ class KeyRing {
 
   // Asks for the first steps; those with new keys when the kernel before has ended.
   __device__ void fill() {
-    empty_ = begin_;
+    asked_ = 0;
 #pragma unroll 1
-    for (int s = 0; s < kStages - 1; ++s) {
-      if (key_ + kKeys > part_.sequence.keys - part_.sequence.tokens) wait_for_previous();
-      issue();
+    for (int slot = 0; slot < kStages - 1; ++slot) {
+      if (key() + kKeys > part_.sequence.keys - part_.sequence.tokens) wait_for_previous();
+      asked_ += more_;
+      issue(slot);
     }
-    full_ = begin_ + (kStages - 1) * kSlotBytes;  // `advance` goes on from here
   }
 
   // Units of a warp lie so many apart: a crew's blocks take turns, then their warps.
@@ -89,16 +114,21 @@ class KeyRing {
   }
 
   // A slot that holds nothing until the next advance().
-  __device__ char* free_slot() const { return empty_; }
+  __device__ char* free_slot() const { return begin() + before(full_) * kSlotBytes; }
 
-  // Waits for the next step of this warp, whose slot it becomes.
-  __device__ const char* advance() {
+  // Waits for the next step of this warp, a unit of a part, whose slot it becomes.
+  __device__ const char* advance(const Part& part, int unit) {
     __syncwarp();  // all lanes have read the step before, whose slot is written now
-    issue();
-    wait_copies<kStages - 1>();
-    __syncwarp();  // the other lanes' copies have landed, too
-    full_ = full_ + kSlotBytes == begin_ + kWarpBytes ? begin_ : full_ + kSlotBytes;
-    return full_;
+    issue(before(full_));
+    wait(landed(full_), turns_);
+    char* const slot = begin() + full_ * kSlotBytes;
+    if (++full_ == kStages) {
+      full_ = 0;
+      turns_ ^= 1;
+    }
+    const int key = (part.sequence.skipped + unit) * kUnitKeys;
+    if (key < part.sequence.lowest || key + kKeys > part.sequence.keys) clear(slot, part, key);
+    return slot;
   }
 
   // Brings the queries of a part to come into L2.
@@ -115,33 +145,34 @@ class KeyRing {
   }
 
  private:
-  static constexpr int kOctets = kDepth / kLaneDepth;
-  // Lanes to a line, a power of two; the last of them may have nothing to copy.
-  static constexpr int kLineLanes = kOctets <= 8 ? 8 : kOctets <= 16 ? 16 : 32;
-  static constexpr int kLinesAtOnce = kWarpLanes / kLineLanes;
-  static constexpr int kCopies = kKeys / kLinesAtOnce;
-  // Addresses are computed a step ahead where registers are left.
-  static constexpr bool kAimsAhead = Knobs::kRows == kLineTile && kMore == 0;
-
-  __device__ bool pages_hold_units() const {
-    return args_.block_table == nullptr || args_.page.value % kKeys == 0;
+  __device__ CopyBarrier& landed(int slot) const {
+    return reinterpret_cast<CopyBarrier*>(shared_ + kBarriersAt)[warp_index() * kStages + slot];
   }
+  __device__ char* begin() const { return shared_ + warp_index() * kWarpBytes; }
+  // The first key of the unit that is next.
+  __device__ int key() const { return (part_.sequence.skipped + unit_) * kUnitKeys; }
+  __device__ static int before(int slot) { return (slot == 0 ? kStages : slot) - 1; }
 
   // Starts the copies of the upcoming unit, if there is one, and looks up the page of the next.
-  __device__ void issue() {
-    if (more_) {
-      if constexpr (kMore > 0) {
-        copy_apart<kDepth>(empty_, args_.k);
-        copy_apart<kMore>(empty_ + kTileBytes, args_.v);
-      } else {
-        pages_hold_units() ? copy_within_page() : copy_by_lines();
-      }
-      unit_ += stride();
-      ++turn_;
-      settle();
+  __device__ void issue(int slot) {
+    if (!more_) return;
+    args_.boxed ? copy_boxes(slot) : copy_lines(slot);
+    unit_ += stride();
+    ++turn_;
+    settle();
+  }
+
+  // Zeros in place of lines that nobody sees: pages may hold anything there.
+  __device__ void clear(char* slot, const Part& part, int first) const {
+    constexpr int kLineOctets = kBoxLineBytes / kOctetBytes;
+#pragma unroll 1
+    for (int i = lane(); i < kSlotBytes / kOctetBytes; i += kWarpLanes) {
+      const int key = first + i / kLineOctets % kKeys;
+      const bool seen = key >= part.sequence.lowest && key < part.sequence.keys;
+      if (!seen) *reinterpret_cast<uint4*>(slot + i * kOctetBytes) = uint4{};
     }
-    commit_copies();
-    empty_ = empty_ + kSlotBytes == begin_ + kWarpBytes ? begin_ : empty_ + kSlotBytes;
+    fence_proxies();
+    __syncwarp();
   }
 
   // Goes on to the part that has a unit for this warp, and looks up pages where none are known.
@@ -154,26 +185,12 @@ class KeyRing {
       if (warp_index() == 0) prefetch_queries();
     }
     if (!more_) return;
-    key_ = (part_.sequence.skipped + unit_) * kUnitKeys;
-    if (!pages_hold_units()) {
-      page_ = page_of(key_ + lane() % kKeys, 1);
-      return;
-    }
-    if (turn_ >= kWarpLanes) {
+    if (!args_.boxed) {
+      page_ = page_of(key() + lane() % kKeys, 1);
+    } else if (turn_ >= kWarpLanes) {
       turn_ = 0;
-      page_ = page_of(key_ + lane() * stride() * kUnitKeys, kKeys);
+      page_ = page_of(key() + lane() * stride() * kUnitKeys, kKeys);
     }
-    if constexpr (kAimsAhead) {
-      key_from_ = lane_from(args_.k);
-      value_from_ = lane_from(args_.v);
-    }
-  }
-
-  // Where this lane's copies of the unit begin, but for the page.
-  __device__ const T* lane_from(const mirage::Cache& cache) const {
-    const int token = token_of(key_) + lane() / kLineLanes;
-    const int element = lane() % kLineLanes * kLaneDepth;
-    return static_cast<const T*>(cache.at) + line_at(cache, token) + element;
   }
 
   // The page of the next `keys` keys; of those that nobody sees there is none.
@@ -203,95 +220,57 @@ class KeyRing {
     return page * cache.page + line_at(cache, token);
   }
 
-  // One copy of keys and values each: a lane's octet of line i * kLinesAtOnce + its own.
-  __device__ void copy_line(int i, const T* key, const T* value) const {
-    const int line = i * kLinesAtOnce + lane() / kLineLanes, octet = lane() % kLineLanes;
-    const int k = key_ + line;  // lines that nobody sees read as zero
-    const bool inside = k >= part_.sequence.lowest && k < part_.sequence.keys;
-    char* const to = empty_ + Line::offset(line, octet);
-    if (kOctets == kLineLanes || octet < kOctets) {
-      copy_octet<Through::kL2Stream>(to, key, inside);
-      copy_octet<Through::kL2Stream>(to + kTileBytes, value, inside);
-    }
-  }
-
-  __device__ void copy_within_page() const {
+  __device__ void copy_boxes(int slot) const {
     const int page = __shfl_sync(~0u, page_, turn_);
-    const T* key = (kAimsAhead ? key_from_ : lane_from(args_.k)) + page * args_.k.page;
-    const T* value = (kAimsAhead ? value_from_ : lane_from(args_.v)) + page * args_.v.page;
-#pragma unroll
-    for (int i = 0; i < kCopies; ++i) {
-      copy_line(i, key, value);
-      key += kLinesAtOnce * args_.k.token;
-      value += kLinesAtOnce * args_.v.token;
-    }
+    if (!elected()) return;
+    const UnitPlace from{token_of(key()), part_.head, page};
+    char* const to = begin() + slot * kSlotBytes;
+    expect(landed(slot), kSlotBytes);
+    copy_unit<T, kDepth>(to, args_.k_boxes, from, landed(slot));
+    copy_unit<T, kSecondDepth>(to + kTileBytes, args_.v_boxes, from, landed(slot));
   }
 
-  // Where a unit may lie in several pages.
-  __device__ void copy_by_lines() const {
-    const int first = lane() / kLineLanes, octet = lane() % kLineLanes;
-#pragma unroll 2
-    for (int i = 0; i < kCopies; ++i) {
-      const int line = first + i * kLinesAtOnce;
-      const int page = __shfl_sync(~0u, page_, line), token = token_of(key_ + line);
-      copy_line(
-          i, static_cast<const T*>(args_.k.at) + line_at(args_.k, page, token) + octet * kLaneDepth,
-          static_cast<const T*>(args_.v.at) + line_at(args_.v, page, token) + octet * kLaneDepth);
-    }
+  // Octet by octet, where units may lie in several pages. A lane knows where a line begins: the
+  // first sixteen keys, the others values.
+  __device__ void copy_lines(int slot) const {
+    const mirage::Cache& cache = lane() < kKeys ? args_.k : args_.v;
+    const int64_t token = token_of(key() + lane() % kKeys);
+    const T* const line = static_cast<const T*>(cache.at) + page_ * cache.page +
+                          token * cache.token + part_.head * cache.head;
+    copy_tile<kDepth>(begin() + slot * kSlotBytes, line, 0);
+    copy_tile<kSecondDepth>(begin() + slot * kSlotBytes + kTileBytes, line, kKeys);
+    arrive_with_copies(landed(slot));
   }
 
-  // Lines of any length, of one cache: lanes stay at their octets.
+  // The lines that lanes from `first` on know of; those that nobody sees read as zero.
   template <int kLong>
-  struct Apart {
-    static constexpr int kLineOctets = kLong / kLaneDepth;
-    static constexpr int kLanes = kLineOctets < kWarpLanes ? kLineOctets : kWarpLanes;  // to a line
-    static constexpr int kAtOnce = kWarpLanes / kLanes;
-    static_assert(kLineOctets % kLanes == 0 && kWarpLanes % kLanes == 0);
-  };
-
-  template <int kLong>
-  __device__ void copy_line_apart(char* to, int line, const T* from) const {
-    const int k = key_ + line;
-    const bool inside = k >= part_.sequence.lowest && k < part_.sequence.keys;
-#pragma unroll
-    for (int octet = 0; octet < Apart<kLong>::kLineOctets; octet += Apart<kLong>::kLanes) {
-      const int at = octet + lane() % Apart<kLong>::kLanes;
-      copy_octet<Through::kL2Stream>(to + SharedLines<T, kLong>::offset(line, at),
-                                     from + at * kLaneDepth, inside);
-    }
-  }
-
-  template <int kLong>
-  __device__ void copy_apart(char* to, const mirage::Cache& cache) const {
-    constexpr int kAtOnce = Apart<kLong>::kAtOnce;
-    const int first = lane() / Apart<kLong>::kLanes;
-    const T* const start = static_cast<const T*>(cache.at);
-    if (pages_hold_units()) {
-      const int page = __shfl_sync(~0u, page_, turn_);
-      const T* from = start + line_at(cache, page, token_of(key_) + first);
+  __device__ void copy_tile(char* to, const T* known, int first) const {
+    constexpr int kOctets = kLong / kLaneDepth;
+    // Lanes to a line, a power of two; the last of them may have nothing to copy.
+    constexpr int kLanes = kOctets <= 8 ? 8 : kOctets <= 16 ? 16 : 32;
 #pragma unroll 4
-      for (int i = 0; i < kKeys; i += kAtOnce) {
-        copy_line_apart<kLong>(to, first + i, from);
-        from += kAtOnce * cache.token;
+    for (int i = lane() / kLanes; i < kKeys; i += kWarpLanes / kLanes) {
+      const auto at = __shfl_sync(~0u, reinterpret_cast<unsigned long long>(known), first + i);
+      const T* const line = reinterpret_cast<const T*>(at);
+      const bool seen = key() + i >= part_.sequence.lowest && key() + i < part_.sequence.keys;
+#pragma unroll
+      for (int octet = lane() % kLanes; octet < kOctets; octet += kLanes) {
+        copy_octet<Through::kL2Stream>(to + UnitLines<T, kLong>::place(i, octet),
+                                       line + octet * kLaneDepth, seen);
       }
-      return;
-    }
-#pragma unroll 1
-    for (int i = first; i < kKeys; i += kAtOnce) {
-      const int page = __shfl_sync(~0u, page_, i);
-      copy_line_apart<kLong>(to, i, start + line_at(cache, page, token_of(key_ + i)));
     }
   }
 
   const AttentionArgs& args_;
   Parts<Knobs::kRows> parts_;
   Part part_{};
-  char* const begin_;
-  char *full_ = nullptr, *empty_ = nullptr;
+  char* const shared_;
+  int asked_ = 0;       // steps at the start
+  int full_ = 0;        // the slot of the next step
+  uint32_t turns_ = 0;  // of the ring, modulo two
   bool more_ = false;
   const int32_t* looked_up_ = nullptr;
-  int unit_ = 0, key_ = 0;
-  const T *key_from_ = nullptr, *value_from_ = nullptr;  // see lane_from
+  int unit_ = 0;
   int page_ = 0, turn_ = 0;  // a lane's, of unit or line `lane`; the unit that is next
 };
 

@@ -1,6 +1,7 @@
 // Attention's products and sums: scores, the running peak, what is carried relative to it.
 #pragma once
 
+#include "tile/attention_boxes.cuh"
 #include "tile/attention_values.cuh"
 #include "tile/contract.cuh"
 
@@ -263,7 +264,7 @@ __device__ void contract_values(ValueProduct<kDepth, kRows>& product,
 #pragma unroll
     for (int d = 0; d < kDepth / kRowTile; ++d) {
       uint32_t tiles[4];
-      load_turned(tiles, values.at + SharedLines<T, kDepth>::offset(line, d * 2 + lane() / 8 % 2));
+      load_turned(tiles, values.at + UnitLines<T, kDepth>::offset(line, d * 2 + lane() / 8 % 2));
 #pragma unroll
       for (int r = 0; r < kRows / kTokenTile; ++r) mma<T>(product.at[d][r], tiles, rows[r]);
     }

@@ -8,22 +8,18 @@
 
 namespace mirage::tile {
 
-// Values of a step's keys: at[k][i] is that of line g + 8 i of this warp's 16 among 64.
+// Values of a step's keys, one in each lane: that of line g + 8 i of this warp's 16 among the k-th
+// 64 in the lane of quarter 2 k + i. If there are fewer, they are in several lanes.
 template <class V, int kKeys>
 struct WideLines {
-  V at[kKeys / kProductKeys][2];
-  V* room;  // of the warpgroup, kKeys values
+  static constexpr int kOfLine = kKeys / kProductKeys * 2;  // values of the lanes of a line
+  static constexpr int kPitch = kKeys / 4 + 4;              // of a quarter's, in a room
+  static constexpr int kRoom = 4 * kPitch;
+  V at;
+  KeyRooms* rooms;
 };
 
 __device__ inline int warp_in_group() { return warp_index() % kGroupWarps; }
-
-// A barrier of a warpgroup; 0 and 1 are the block's.
-__device__ inline void meet_warpgroup() {
-  __syncwarp();
-  asm volatile("barrier.cta.sync.aligned %0, %1;" ::"r"(2 + warp_index() / kGroupWarps),
-               "n"(kGroupThreads)
-               : "memory");
-}
 
 // The lines of this warp, of the k-th 64 keys.
 template <class T, int kKeys, int kDepth>
@@ -46,83 +42,102 @@ __device__ const B& lines_of(const B& other, int) {
   return other;
 }
 
+// What a lane has of each line's sum.
+template <class Lines>
+__device__ auto lane_sums(const Lines& lines) {
+  return partial_sums(lines);
+}
+template <class Lines, class B>
+__device__ auto lane_sums(const Lines& lines, const B& factor) {
+  return partial_sums(map<float, Mul>(lines, factor));
+}
+
+// The sums over the lanes of each line of what they have of it, one to each lane.
+template <int kKeys>
+__device__ float own_total(const float (&mine)[kKeys / kProductKeys][2]) {
+  const int quarter = lane_quarter();
+  float half[kKeys / kProductKeys];  // of line 2 k + quarter % 2
+#pragma unroll
+  for (int k = 0; k < kKeys / kProductKeys; ++k) {
+    const float kept = quarter % 2 == 0 ? mine[k][0] : mine[k][1];
+    const float given = quarter % 2 == 0 ? mine[k][1] : mine[k][0];
+    half[k] = kept + __shfl_xor_sync(~0u, given, 1);
+  }
+  if constexpr (kKeys == kProductKeys) return half[0] + __shfl_xor_sync(~0u, half[0], 2);
+  const float kept = quarter / 2 == 0 ? half[0] : half[1];
+  const float given = quarter / 2 == 0 ? half[1] : half[0];
+  return kept + __shfl_xor_sync(~0u, given, 2);
+}
+
 // [L, D] -> [L], as for fragments: of the keys, or of their products with something.
 template <class T, int kKeys, int kDepth, class... B>
 __device__ auto line_sum(const WideKeys<T, kKeys, kDepth>& keys, const B&... factor) {
-  WideLines<float, kKeys> result;
-  result.room = keys.room;
+  static_assert(kKeys <= 2 * kProductKeys, "a line for each lane");
+  float sums[kKeys / kProductKeys][2];
 #pragma unroll
   for (int k = 0; k < kKeys / kProductKeys; ++k) {
-    const auto lines = lines_of(keys, k);
-    const auto sums = line_sum(lines, lines_of(factor, k)...);
-    result.at[k][0] = sums.at[0][0];
-    result.at[k][1] = sums.at[0][1];
+    const auto partial = lane_sums(lines_of(keys, k), lines_of(factor, k)...);
+    sums[k][0] = partial.at[0];
+    sums[k][1] = partial.at[1];
   }
-  return result;
+  return WideLines<float, kKeys>{own_total<kKeys>(sums), keys.rooms};
 }
 
 // Elementwise with numbers and with each other they stay lines.
 template <class V>
 constexpr bool kIsNumber = std::is_arithmetic_v<V>;
 template <class V, int kKeys>
-__device__ V wide_line(const WideLines<V, kKeys>& lines, int k, int i) {
-  return lines.at[k][i];
+__device__ V wide_line(const WideLines<V, kKeys>& lines) {
+  return lines.at;
 }
 template <class V, std::enable_if_t<kIsNumber<V>, int> = 0>
-__device__ V wide_line(const V& number, int, int) {
+__device__ V wide_line(const V& number) {
   return number;
 }
-template <class Out, int kKeys, class Room, class F, class... Operands>
-__device__ auto each_wide_line(Room* room, F f, const Operands&... operands) {
-  WideLines<Out, kKeys> result;
-  result.room = reinterpret_cast<Out*>(room);
-#pragma unroll
-  for (int k = 0; k < kKeys / kProductKeys; ++k) {
-#pragma unroll
-    for (int i = 0; i < 2; ++i) result.at[k][i] = f(wide_line(operands, k, i)...);
-  }
-  return result;
+template <class Out, int kKeys, class F, class... Operands>
+__device__ auto each_wide_line(KeyRooms* rooms, F f, const Operands&... operands) {
+  return WideLines<Out, kKeys>{static_cast<Out>(f(wide_line(operands)...)), rooms};
 }
 template <class Out, class Op, class V, int kKeys>
 __device__ auto map(const WideLines<V, kKeys>& a) {
-  return each_wide_line<Out, kKeys>(a.room, [](auto x) { return OnNumbers<Op>::of(x); }, a);
+  return each_wide_line<Out, kKeys>(a.rooms, [](auto x) { return OnNumbers<Op>::of(x); }, a);
 }
 template <class Out, class Op, class V, int kKeys, class B, std::enable_if_t<kIsNumber<B>, int> = 0>
 __device__ auto map(const WideLines<V, kKeys>& a, const B& b) {
   return each_wide_line<Out, kKeys>(
-      a.room, [](auto x, auto y) { return OnNumbers<Op>::of(x, y); }, a, b);
+      a.rooms, [](auto x, auto y) { return OnNumbers<Op>::of(x, y); }, a, b);
 }
 template <class Out, class Op, class A, class V, int kKeys, std::enable_if_t<kIsNumber<A>, int> = 0>
 __device__ auto map(const A& a, const WideLines<V, kKeys>& b) {
   return each_wide_line<Out, kKeys>(
-      b.room, [](auto x, auto y) { return OnNumbers<Op>::of(x, y); }, a, b);
+      b.rooms, [](auto x, auto y) { return OnNumbers<Op>::of(x, y); }, a, b);
 }
 template <class Out, class Op, class V, class W, int kKeys>
 __device__ auto map(const WideLines<V, kKeys>& a, const WideLines<W, kKeys>& b) {
   return each_wide_line<Out, kKeys>(
-      a.room, [](auto x, auto y) { return OnNumbers<Op>::of(x, y); }, a, b);
+      a.rooms, [](auto x, auto y) { return OnNumbers<Op>::of(x, y); }, a, b);
 }
 
-// The values of all keys, as scores have them.
-template <class V, int kKeys>
-__device__ RowVector<V, kKeys> spread(const WideLines<V, kKeys>& lines) {
-  meet_warpgroup();  // values that were spread before have been read
-#pragma unroll
-  for (int k = 0; k < kKeys / kProductKeys; ++k) {
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      const int at = k * kProductKeys + warp_in_group() * kWarpRows + i * kLineTile + lane_line();
-      if (lane_quarter() == 0) lines.room[at] = lines.at[k][i];
-    }
-  }
+// The values of all keys, as scores have them. The room was read before the barrier of the turn
+// between, if it was.
+template <int kKeys>
+__device__ RowVector<float, kKeys> spread(const WideLines<float, kKeys>& lines) {
+  using Lines = WideLines<float, kKeys>;
+  float* const room = lines.rooms->at + lines.rooms->turn % 2 * Lines::kRoom;
+  ++lines.rooms->turn;
+  const int own = lane_quarter() % Lines::kOfLine;
+  const int tile = own / 2 * (kProductKeys / kTokenTile) + warp_in_group() * 2 + own % 2;
+  room[lane_line() / 2 * Lines::kPitch + tile * 2 + lane_line() % 2] = lines.at;
   meet_warpgroup();
-  RowVector<V, kKeys> found;
+  RowVector<float, kKeys> found;
 #pragma unroll
-  for (int n = 0; n < kKeys / kTokenTile; ++n) {
-    const float2 pair =
-        *reinterpret_cast<const float2*>(lines.room + n * kTokenTile + lane_quarter() * 2);
-    found.at[n][0] = pair.x;
-    found.at[n][1] = pair.y;
+  for (int n = 0; n < kKeys / kTokenTile; n += 2) {
+    const float4 four =
+        *reinterpret_cast<const float4*>(room + lane_quarter() * Lines::kPitch + n * 2);
+    found.at[n][0] = four.x;
+    found.at[n][1] = four.y;
+    found.at[n + 1][0] = four.z;
+    found.at[n + 1][1] = four.w;
   }
   return found;
 }

@@ -104,27 +104,47 @@ __device__ auto both(const LazyMask<OpA, A, B>& a, const LazyMask<OpC, C, D>& b)
 
 template <class Out, class Op, class A, class B, class S>
 __device__ auto where(const LazyMask<Op, A, B>& condition, const S& scores, const float& other) {
-  if constexpr (std::is_same_v<Out, float>) {
-    return LazyScores<LazyMask<Op, A, B>, S>{condition, scores, other};
-  } else {
-    static_assert(std::is_same_v<decltype(unscaled(scores)), const S&>, "weights are computed");
-    wait_products<0>();  // the weights before them have been multiplied
-    if (__all_sync(~0u, condition.all)) return packed<Out>(scores);
-    return packed<Out>(each<float>([](float s) { return s; },
-                                   LazyScores<LazyMask<Op, A, B>, S>{condition, scores, other}));
-  }
+  static_assert(std::is_same_v<Out, float>, "weights are another where()");
+  return LazyScores<LazyMask<Op, A, B>, S>{condition, scores, other};
 }
 
+// The peak rises when weights are computed, if one of them is too large: few steps need to know
+// their largest score.
 template <class Mask, class S, int kDepth>
-__device__ void raise(WidePeaks& peak, const LazyScores<Mask, S>& scores, WideSums&,
+__device__ void raise(WidePeaks<kDepth>& peak, const LazyScores<Mask, S>&, WideSums&,
                       WideProduct<kDepth>& product) {
-  float most[2];
-  if (__all_sync(~0u, scores.mask.all)) {
-    line_peaks(most, scores.scores);
-  } else {
-    line_peaks(most, each<float>([](float s) { return s; }, scores));
+  peak.product = &product;
+}
+
+// Weights under a mask, zeros elsewhere: that is all that is asked for. They are computed at most
+// twice: of scores so large that rounding keeps them above the limit, they stay there.
+template <class T, class Op, class A, class B, class S, int kDepth>
+__device__ auto where(const LazyMask<Op, A, B>& condition, const Weights<S, kDepth>& weights,
+                      const float&) {
+  constexpr int kKeys = Spans<S>::kRows;
+  const auto& lowered = weights.lowered;
+  auto& peaks = const_cast<WidePeaks<kDepth>&>(lowered.peaks);  // raise() had it as such
+  auto scores = unscaled(lowered.scores);
+  float scale = scale_of(lowered.scores);
+  if (!__all_sync(~0u, condition.all)) {
+    scores = each<float>([](float s) { return s; },
+                         LazyScores<LazyMask<Op, A, B>, S>{condition, lowered.scores, -INFINITY});
+    scale = 1.0f;
   }
-  raise_to(most, peak, product);
+  const ScaledScores<kKeys> scaled{scores, scale};
+  PackedScores<T, kWarpRows, kKeys> found;
+  bool rises = peaks.is_unset();
+#pragma unroll 1
+  for (int pass = 0;; ++pass) {
+    if (rises) {
+      float most[2];
+      line_peaks(most, scaled);
+      raise_to(most, peaks, *peaks.product);
+    }
+    pack_weights(found, scaled, peaks);
+    rises = __any_sync(~0u, largest_weight(found) > kLargestWeight);
+    if (pass > 0 || !rises) return found;
+  }
 }
 
 }  // namespace mirage::tile

@@ -56,30 +56,42 @@ struct WideTotal {
   }
 };
 
-// Adds what the blocks first to last left of four elements, kBlocks of them read at once.
-template <int kBlocks, class Space>
-__device__ void add_left(WideTotal& total, Space space, int first, int last, RowElement e) {
+// Adds four elements that the parts first to last left, kAtOnce of them read at once. `left` has
+// peak and sum, and values, by part.
+template <int kAtOnce, class Left>
+__device__ void add_left(WideTotal& total, const Left& left, int first, int last) {
 #pragma unroll 1
-  for (; first <= last; first += kBlocks) {
-    float2 rows[kBlocks];
-    float4 theirs[kBlocks];
+  for (; first <= last; first += kAtOnce) {
+    float2 rows[kAtOnce];
+    float4 theirs[kAtOnce];
 #pragma unroll
-    for (int i = 0; i < kBlocks; ++i) {
-      const int block = min(first + i, last);
-      rows[i] = __ldcg(reinterpret_cast<const float2*>(space.sums(block, e.row)));
-      theirs[i] = __ldcg(space.values(block, e));
+    for (int i = 0; i < kAtOnce; ++i) {
+      const int part = min(first + i, last);
+      rows[i] = left.sums(part);
+      theirs[i] = left.values(part);
     }
     float peak = total.peak;
 #pragma unroll
-    for (int i = 0; i < kBlocks; ++i) peak = fmaxf(peak, rows[i].x);
+    for (int i = 0; i < kAtOnce; ++i) peak = fmaxf(peak, rows[i].x);
     total.lower_to(peak);
 #pragma unroll
-    for (int i = 0; i < kBlocks; ++i) {
+    for (int i = 0; i < kAtOnce; ++i) {
       const float factor = first + i <= last ? fast_exp(rows[i].x - peak) : 0.0f;
       total.add(rows[i], theirs[i], factor);
     }
   }
 }
+
+// Of one row and four of its elements, what blocks left in the workspace.
+template <class Space>
+struct LeftByBlocks {
+  Space space;
+  RowElement e;
+  __device__ float2 sums(int block) const {
+    return __ldcg(reinterpret_cast<const float2*>(space.sums(block, e.row)));
+  }
+  __device__ float4 values(int block) const { return __ldcg(space.values(block, e)); }
+};
 
 // Rows in shared memory: of some parts, `rows` each; product, then peak and sum.
 template <int kDepth>
@@ -90,20 +102,17 @@ struct LeftRows {
 
   __device__ float* row(int part, int row) const { return at + (part * rows + row) * kPitch; }
 
-  // Four elements of all parts.
-  __device__ WideTotal total(int parts, RowElement e) const {
-    WideTotal total;
-#pragma unroll 4
-    for (int i = 0; i < parts; ++i) total.peak = fmaxf(total.peak, row(i, e.row)[kDepth]);
-#pragma unroll 4
-    for (int i = 0; i < parts; ++i) {
-      const float* const from = row(i, e.row);
-      const float2 peak_sum = *reinterpret_cast<const float2*>(from + kDepth);
-      total.add(peak_sum, *reinterpret_cast<const float4*>(from + e.d),
-                fast_exp(peak_sum.x - total.peak));
+  // Four elements of the row of all parts.
+  struct Four {
+    LeftRows left;
+    RowElement e;
+    __device__ float2 sums(int part) const {
+      return *reinterpret_cast<const float2*>(left.row(part, e.row) + kDepth);
     }
-    return total;
-  }
+    __device__ float4 values(int part) const {
+      return *reinterpret_cast<const float4*>(left.row(part, e.row) + e.d);
+    }
+  };
 };
 
 // The rows of a segment as what comes after the combination sees them.
@@ -111,35 +120,59 @@ template <class T, int kRows>
 class WideResults {
  public:
   __device__ WideResults(const AttentionArgs& args, const Segment& segment)
-      : args_(args), segment_(segment) {}
+      : args_(args),
+        segment_(segment),
+        pairs_(
+            ((reinterpret_cast<uintptr_t>(args.out) / sizeof(T) | args.out_token | args.out_head) &
+             1) == 0) {}
 
-  __device__ void store(RowElement e, float value) const { at_[e.d % 4] = cast<T>(value); }
+  // Elements come in pairs.
+  __device__ void store(RowElement e, float value) const {
+    if (e.d % 2 == 0) {
+      even_ = value;
+    } else if (pairs_) {
+      *reinterpret_cast<Pair<T>*>(at_ + e.d - 1) = from_floats<T>(make_float2(even_, value));
+    } else {
+      at_[e.d - 1] = cast<T>(even_);
+      at_[e.d] = cast<T>(value);
+    }
+  }
 
-  // After::of(rows, element, sum, product) for four elements of a row, whose sum takes its sink
-  // first and leaves its log.
-  template <class After>
-  __device__ void take(RowElement e, WideTotal& total) {
-    const QueryPlace place = segment_.template place<kRows>(args_, e.row);
+  // Turns to a row, whose sum takes its sink and leaves its log. Its products are to be multiplied
+  // by the factor then.
+  __device__ Divisor begin(int row, float peak, float sum, bool leads, float& factor) {
+    const QueryPlace place = segment_.template place<kRows>(args_, row);
+    at_ = static_cast<T*>(args_.out) + place.token * args_.out_token + place.head * args_.out_head;
+    factor = 1.0f;
     if (args_.sinks != nullptr) {
       const float sink = static_cast<float>(static_cast<const T*>(args_.sinks)[place.head]);
-      total.lower_to(fmaxf(total.peak, sink));
-      total.sum += fast_exp(sink - total.peak);
+      const float higher = fmaxf(peak, sink);
+      factor = fast_exp(peak - higher);
+      sum = sum * factor + fast_exp(sink - higher);
+      peak = higher;
     }
-    if (e.d == 0 && args_.lse != nullptr) {
+    if (leads && args_.lse != nullptr) {
       args_.lse[place.token * args_.Hkv * args_.G + place.head] =
-          total.sum > 0.0f ? total.peak + logf(total.sum) : -INFINITY;
+          sum > 0.0f ? peak + fast_log(sum) : -INFINITY;
     }
-    const Divisor sum{total.sum > 0.0f ? __frcp_rn(total.sum) : 1.0f};  // of nothing: 0 comes out
-    at_ = static_cast<T*>(args_.out) + place.token * args_.out_token + place.head * args_.out_head +
-          e.d;
+    return {sum > 0.0f ? reciprocal(sum) : 1.0f};  // of nothing: 0 comes out
+  }
+
+  // After::of(rows, element, sum, product) for four elements of a row.
+  template <class After>
+  __device__ void take(RowElement e, const WideTotal& total) {
+    float factor;
+    const Divisor sum = begin(e.row, total.peak, total.sum, e.d == 0, factor);
 #pragma unroll
-    for (int i = 0; i < 4; ++i) After::of(*this, {e.row, e.d + i}, sum, total.values[i]);
+    for (int i = 0; i < 4; ++i) After::of(*this, {e.row, e.d + i}, sum, total.values[i] * factor);
   }
 
  private:
   const AttentionArgs& args_;
   const Segment& segment_;
+  bool pairs_;  // of elements lie as such in memory
   T* at_ = nullptr;
+  mutable float even_ = 0.0f;
 };
 
 }  // namespace mirage::tile

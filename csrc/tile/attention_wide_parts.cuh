@@ -62,12 +62,12 @@ __device__ Segment crew_segment(const AttentionArgs& args) {
 // Brings a crew's queries, and what its first steps read of dense keys, into L2 while the kernel
 // before still runs, as a hint.
 template <class T, int kDepth, int kRows>
-__device__ void prefetch_segment(const AttentionArgs& args, int most_keys) {
+__device__ void prefetch_segment(const AttentionArgs& args, int most_keys, int threads) {
   if (args.first_tokens != nullptr) return;
   constexpr int kLineElements = 128 / sizeof(T), kLines = kDepth / kLineElements;
   const Segment segment = crew_segment<kRows>(args);
   const int rows = segment.rows<kRows>(args);
-  for (int i = threadIdx.x; i < rows * kLines; i += blockDim.x) {
+  for (int i = threadIdx.x; i < rows * kLines; i += threads) {
     const QueryPlace at = segment.place<kRows>(args, i / kLines);
     prefetch(static_cast<const T*>(args.q.at) + at.token * args.q.token + at.head * args.q.head +
              i % kLines * kLineElements);
@@ -76,7 +76,7 @@ __device__ void prefetch_segment(const AttentionArgs& args, int most_keys) {
   const CrewShare mine = crew_share((args.max_len + kUnitKeys - 1) / kUnitKeys);
   const int first = mine.first * kUnitKeys;
   const int keys = min(min(mine.last * kUnitKeys, args.max_len) - first, most_keys);
-  for (int i = threadIdx.x; i < keys * kLines; i += blockDim.x) {
+  for (int i = threadIdx.x; i < keys * kLines; i += threads) {
     const int key = first + i / kLines, at = i % kLines * kLineElements;
     prefetch(static_cast<const T*>(args.k.at) + segment.b * args.k.page + key * args.k.token +
              segment.head * args.k.head + at);

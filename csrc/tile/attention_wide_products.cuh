@@ -14,9 +14,12 @@ constexpr int kWarpRows = kGroupRows / kGroupWarps;
 constexpr int kGroupThreads = kGroupWarps * kWarpLanes;
 constexpr int kProductKeys = 64;  // keys, or elements of a head, of one instruction
 
-// The values that shared memory got from copies become visible to the tensor core.
-__device__ inline void fence_operands() {
-  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+// A barrier of a warpgroup; 0 and 1 are the block's.
+__device__ inline void meet_warpgroup() {
+  __syncwarp();
+  asm volatile("barrier.cta.sync.aligned %0, %1;" ::"r"(2 + warp_index() / kGroupWarps),
+               "n"(kGroupThreads)
+               : "memory");
 }
 
 __device__ inline void commit_products() {
@@ -103,26 +106,24 @@ MIRAGE_TILE_SCORES_MMA(__nv_bfloat16, "bf16", 128, MIRAGE_TILE_LIST_128, "%64, %
 MIRAGE_TILE_VALUES_MMA(__half, "f16")
 MIRAGE_TILE_VALUES_MMA(__nv_bfloat16, "bf16")
 
+// Where values of a step's keys are exchanged by a warpgroup: two rooms, used in turns.
+struct KeyRooms {
+  float* at;
+  int turn;
+};
+
 // A step's lines of keys, or of values, in shared memory: boxes side by side along the depth.
 template <class T, int kKeys, int kDepth>
 struct WideKeys {
   const char* at;
-  float* room;  // for values of all keys, of this warpgroup
+  KeyRooms* rooms;
 };
-template <class T, int kKeys, int kDepth>
+// kWaits: for the next scores, once the product has begun; somebody else waits otherwise.
+template <class T, int kKeys, int kDepth, bool kWaits>
 struct WideValues {
   const char* at;
   const char* ones;  // sixteen lines of them, behind all values
 };
-
-struct WidePeaks : KeyVector<float, kWarpRows> {
-  __device__ WidePeaks() { at[0][0] = at[0][1] = RowPeaks<8>::kLowest; }
-};
-template <>
-struct Spans<WidePeaks> : Spans<KeyVector<float, kWarpRows>> {};
-__device__ inline const KeyVector<float, kWarpRows>& aligned(const WidePeaks& peaks) {
-  return peaks;
-}
 
 // Weights are summed with their product: ones lie beside the values as eight elements more.
 struct WideSums {};
@@ -134,6 +135,24 @@ struct WideProduct {
   float at[kDepth / kProductKeys][8][4] = {};
   float sums[4] = {};
 };
+
+// Products and sums of weights are relative to it.
+template <int kDepth>
+struct WidePeaks : KeyVector<float, kWarpRows> {
+  WideProduct<kDepth>* product = nullptr;  // what changes with it
+
+  __device__ WidePeaks() { at[0][0] = at[0][1] = RowPeaks<8>::kLowest; }
+  // Whether a row of the warp has seen no key.
+  __device__ bool is_unset() const {
+    return __any_sync(~0u, fminf(at[0][0], at[0][1]) == RowPeaks<8>::kLowest);
+  }
+};
+template <int kDepth>
+struct Spans<WidePeaks<kDepth>> : Spans<KeyVector<float, kWarpRows>> {};
+template <int kDepth>
+__device__ const KeyVector<float, kWarpRows>& aligned(const WidePeaks<kDepth>& peaks) {
+  return peaks;
+}
 
 // A box as an operand, which all lanes know to be the same; and one that begins so much later.
 __device__ inline uint64_t uniform_descriptor(const char* box) {
@@ -174,8 +193,9 @@ __device__ void begin_scores(Scores<float, kWarpRows, kKeys>& scores, const char
 }
 
 // product[row, d] += sum over the step's keys of weights[row, key] * values[key, d], begun here.
-template <class T, int kKeys, int kDepth>
-__device__ void contract_values(WideProduct<kDepth>& product, WideValues<T, kKeys, kDepth> values,
+template <class T, int kKeys, int kDepth, bool kWaits>
+__device__ void contract_values(WideProduct<kDepth>& product,
+                                WideValues<T, kKeys, kDepth, kWaits> values,
                                 const PackedScores<T, kWarpRows, kKeys>& weights) {
   constexpr int kLast = kDepth / kProductKeys - 1, kStep = kMmaDepth * kBoxLineBytes;
   constexpr int kBoxBytes = kKeys * kBoxLineBytes;
@@ -200,7 +220,7 @@ __device__ void contract_values(WideProduct<kDepth>& product, WideValues<T, kKey
                       moved(with_ones, k * kStep) - k * kNearer);
   }
   commit_products();
-  wait_products<1>();  // all but these: the next scores are there
+  if constexpr (kWaits) wait_products<1>();  // all but these: the next scores are there
 }
 
 // Part of the product of the same weights.
@@ -215,25 +235,32 @@ __device__ void write_ones(char* at) {
   }
 }
 
-// The largest score of a lane's two rows, of those that the lane has.
-template <int kKeys>
+struct Larger {
+  __device__ static float of(float a, float b) { return fmaxf(a, b); }
+};
+struct Smaller {
+  __device__ static float of(float a, float b) { return fminf(a, b); }
+};
+
+// The largest, or smallest, score of a lane's two rows, of those that the lane has.
+template <class Choice, int kKeys>
 __device__ void line_peaks(float (&most)[2], const Scores<float, kWarpRows, kKeys>& scores) {
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
-    most[i] = fmaxf(scores.at[0][0][2 * i], scores.at[0][0][2 * i + 1]);
+    most[i] = scores.at[0][0][2 * i];
 #pragma unroll
-    for (int n = 1; n < kKeys / kTokenTile; ++n) {
-      most[i] = fmaxf(most[i], fmaxf(scores.at[0][n][2 * i], scores.at[0][n][2 * i + 1]));
+    for (int n = 0; n < kKeys / kTokenTile; ++n) {
+      most[i] = Choice::of(most[i], Choice::of(scores.at[0][n][2 * i], scores.at[0][n][2 * i + 1]));
     }
   }
 }
 
 // How far scores may be above what is called their peak: a weight is below 3000 then, no sum
 // overflows, and few steps have to rescale. Any number is right as a peak.
-constexpr float kMostAbove = 8.0f;
+constexpr float kMostAbove = 8.0f, kLargestWeight = 3000.0f;
 
 template <int kDepth>
-__device__ void raise_to(float (&most)[2], WidePeaks& peak, WideProduct<kDepth>& product) {
+__device__ void raise_to(float (&most)[2], WidePeaks<kDepth>& peak, WideProduct<kDepth>& product) {
   float factor[2];
   bool rises = false;
 #pragma unroll
@@ -263,10 +290,11 @@ __device__ void raise_to(float (&most)[2], WidePeaks& peak, WideProduct<kDepth>&
 
 // peak[row] = the largest of itself and the row's scores; sums so far become relative to it.
 template <int kKeys, int kDepth>
-__device__ void raise(WidePeaks& peak, const Scores<float, kWarpRows, kKeys>& scores, WideSums&,
-                      WideProduct<kDepth>& product) {
+__device__ void raise(WidePeaks<kDepth>& peak, const Scores<float, kWarpRows, kKeys>& scores,
+                      WideSums&, WideProduct<kDepth>& product) {
   float most[2];
-  line_peaks(most, scores);
+  peak.product = &product;
+  line_peaks<Larger>(most, scores);
   raise_to(most, peak, product);
 }
 

@@ -8,16 +8,10 @@
 
 #include "tile/attention_wide_parts.cuh"
 #include "tile/attention_wide_products.cuh"
+#include "tile/dependent.cuh"
 #include "tile/edges.cuh"
 
 namespace mirage::tile {
-
-// The thread arrives once all its copies so far have landed.
-__device__ inline void arrive_with_copies(CopyBarrier& barrier) {
-  asm volatile(
-      "cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(shared_address(&barrier))
-      : "memory");
-}
 
 // A part as readers see it.
 struct PartEntry {
@@ -46,6 +40,18 @@ struct WideRing {
   static constexpr int kSlotsBytes = kStages * kSlotBytes, kStateBytes = 512;
   static_assert(sizeof(State) <= kStateBytes, "barriers and parts");
 
+  // Which steps a reader's warp takes.
+  __device__ static int group() { return kGroups == 1 ? 0 : warp_index() / kGroupWarpCount; }
+  // Row of the tile of a reader's line i.
+  __device__ static int row_of(int i) {
+    return warp_index() * kWarpRows % Knobs::kRows + i * kLineTile + lane_line();
+  }
+  // A barrier of all readers.
+  __device__ static void meet() {
+    __syncwarp();
+    asm volatile("barrier.cta.sync.aligned 1, %0;" ::"n"(kReaders * kWarpLanes) : "memory");
+  }
+
   // One thread; a barrier of the block follows.
   __device__ static void start(State& state) {
     for (int s = 0; s < kStages; ++s) {
@@ -71,8 +77,11 @@ class WideCopier {
   __device__ WideCopier(const AttentionArgs& args, char* slots, typename Ring::State& state)
       : args_(args), slots_(slots), state_(state) {}
 
-  // All parts of the block.
+  // All parts of the block. What is known without reading, or promised to stay as it is, needs not
+  // wait for the kernel before.
   __device__ void run() {
+    const bool reads = args_.seq_lens != nullptr || args_.first_tokens != nullptr;
+    if (reads && !args_.constant_history) wait_once();
     WideParts<Knobs::kRows> parts(args_);
     Part part{};
     for (int number = 0;; ++number) {
@@ -103,6 +112,15 @@ class WideCopier {
 
   __device__ static int copier() { return warp_index() - Ring::kReaders; }
 
+  // Whether the caller promised that the keys up to this one are not being written.
+  __device__ bool is_history(const Part& part, int through) const {
+    return args_.constant_history && through <= part.sequence.keys - args_.q_len;
+  }
+  __device__ void wait_once() {
+    wait_for_previous();
+    waited_ = true;
+  }
+
   __device__ void copy(const Part& part) {
     const int skipped = part.sequence.skipped;
     lowest_ = part.sequence.lowest;
@@ -117,6 +135,7 @@ class WideCopier {
     }
     const int last = (skipped + part.last) * kUnitKeys;
     for (int key = (skipped + part.first) * kUnitKeys; key < last; key += kKeys) {
+      if (!waited_ && !is_history(part, key + kKeys)) wait_once();
       if (reused_) wait(state_.empty[stage_], turn_ ^ 1);
       const int first = key + copier() * kLines;
       dense ? copy_dense(first) : copy_pages(first, part.b);
@@ -179,7 +198,7 @@ class WideCopier {
   typename Ring::State& state_;
   int stage_ = 0, lowest_ = 0, end_ = 0;
   uint32_t turn_ = 0;
-  bool reused_ = false;
+  bool reused_ = false, waited_ = false;
   const T *keys_ = nullptr, *values_ = nullptr;
 };
 
@@ -199,7 +218,7 @@ class WideReader {
     const int e = number_ % Ring::kEntries;
     wait(state_.known[e], number_ / Ring::kEntries % 2);
     const PartEntry& entry = state_.entries[e];
-    step_ = before_ + group() - Ring::kGroups;
+    step_ = before_ + Ring::group() - Ring::kGroups;
     if (entry.more) {
       before_ += (entry.part.last - entry.part.first + Ring::kStepUnits - 1) / Ring::kStepUnits;
     }
@@ -212,7 +231,7 @@ class WideReader {
     const unsigned turn = static_cast<unsigned>(step_) / Ring::kStages;
     const int slot = step_ - turn * Ring::kStages;
     wait(state_.full[slot], turn % 2);
-    fence_operands();
+    fence_proxies();
     return slot;
   }
   __device__ const char* at(int slot) const { return slots_ + slot * Ring::kSlotBytes; }
@@ -221,10 +240,6 @@ class WideReader {
   __device__ void release(int slot) {
     __syncwarp();
     if (lane() == 0) arrive(state_.empty[slot]);
-  }
-
-  __device__ static int group() {
-    return Ring::kGroups == 1 ? 0 : warp_index() / Ring::kGroupWarpCount;
   }
 
  private:

@@ -12,22 +12,27 @@ struct ScaledScores {
   float scale;
 };
 // Scores, or scaled ones, minus each row's peak.
-template <class S>
+template <class S, int kDepth>
 struct LoweredScores {
   const S& scores;
-  const WidePeaks& peaks;
+  const WidePeaks<kDepth>& peaks;
+};
+// Their exponentials, to be computed.
+template <class S, int kDepth>
+struct Weights {
+  const LoweredScores<S, kDepth>& lowered;
 };
 
 template <int kKeys>
 struct Spans<ScaledScores<kKeys>> : Spans<Scores<float, kWarpRows, kKeys>> {};
-template <class S>
-struct Spans<LoweredScores<S>> : Spans<S> {};
+template <class S, int kDepth>
+struct Spans<LoweredScores<S, kDepth>> : Spans<S> {};
 template <int kKeys>
 __device__ float element(const ScaledScores<kKeys>& s, int k, int n, int i) {
   return s.scores.at[k][n][i] * s.scale;
 }
-template <class S>
-__device__ float element(const LoweredScores<S>& s, int k, int n, int i) {
+template <class S, int kDepth>
+__device__ float element(const LoweredScores<S, kDepth>& s, int k, int n, int i) {
   return element(s.scores, k, n, i) - s.peaks.at[0][i / 2];
 }
 
@@ -40,15 +45,22 @@ __device__ ScaledScores<kKeys> map(const float& scale,
                                    const Scores<float, kWarpRows, kKeys>& scores) {
   return {scores, scale};
 }
-template <class Out, class Op, int kKeys, std::enable_if_t<std::is_same_v<Op, Sub>, int> = 0>
-__device__ LoweredScores<Scores<float, kWarpRows, kKeys>> map(
-    const Scores<float, kWarpRows, kKeys>& scores, const WidePeaks& peaks) {
+template <class Out, class Op, int kKeys, int kDepth,
+          std::enable_if_t<std::is_same_v<Op, Sub>, int> = 0>
+__device__ LoweredScores<Scores<float, kWarpRows, kKeys>, kDepth> map(
+    const Scores<float, kWarpRows, kKeys>& scores, const WidePeaks<kDepth>& peaks) {
   return {scores, peaks};
 }
-template <class Out, class Op, int kKeys, std::enable_if_t<std::is_same_v<Op, Sub>, int> = 0>
-__device__ LoweredScores<ScaledScores<kKeys>> map(const ScaledScores<kKeys>& scores,
-                                                  const WidePeaks& peaks) {
+template <class Out, class Op, int kKeys, int kDepth,
+          std::enable_if_t<std::is_same_v<Op, Sub>, int> = 0>
+__device__ LoweredScores<ScaledScores<kKeys>, kDepth> map(const ScaledScores<kKeys>& scores,
+                                                          const WidePeaks<kDepth>& peaks) {
   return {scores, peaks};
+}
+template <class Out, class Op, class S, int kDepth,
+          std::enable_if_t<std::is_same_v<Op, Exp>, int> = 0>
+__device__ Weights<S, kDepth> map(const LoweredScores<S, kDepth>& lowered) {
+  return {lowered};
 }
 
 template <int kKeys>
@@ -71,37 +83,67 @@ __device__ float scale_of(const ScaledScores<kKeys>& scores) {
 
 __device__ inline float fast_exp2(float a) {
   float result;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(a));
+  asm volatile("ex2.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(a));
   return result;
 }
 
-// A row's peak is rounded once and for all of its keys alike, so that it divides out.
-template <class Out, class Op, class S, std::enable_if_t<std::is_same_v<Op, Exp>, int> = 0>
-__device__ auto map(const LoweredScores<S>& lowered) {
+// Weights in the storage type. The first are computed while the products of those before go on,
+// whose registers the result gets. A row's peak is rounded once and for all of its keys alike, so
+// that it divides out.
+template <class T, int kKeys, int kDepth>
+__device__ void pack_weights(PackedScores<T, kWarpRows, kKeys>& found,
+                             const ScaledScores<kKeys>& scaled, const WidePeaks<kDepth>& peaks) {
   constexpr float kLog2E = 1.44269504f;
-  auto result = unscaled(lowered.scores);
-  const float scale = scale_of(lowered.scores) * kLog2E;
-  constexpr int kTiles = sizeof(result.at[0]) / sizeof(result.at[0][0]);
+  constexpr int kTiles = kKeys / kTokenTile, kEarly = kTiles / 2;
+  const float scale = scaled.scale * kLog2E;
+  const float offsets[2] = {-peaks.at[0][0] * kLog2E, -peaks.at[0][1] * kLog2E};
+  const auto weight = [&](int n, int i) {
+    return fast_exp2(__fmaf_rn(scaled.scores.at[0][n][i], scale, offsets[i / 2]));
+  };
+  float early[kEarly][4];
 #pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    const float offset = -lowered.peaks.at[0][i / 2] * kLog2E;
+  for (int n = 0; n < kEarly; ++n) {
 #pragma unroll
-    for (int n = 0; n < kTiles; ++n) {
-      result.at[0][n][i] = fast_exp2(__fmaf_rn(result.at[0][n][i], scale, offset));
+    for (int i = 0; i < 4; ++i) early[n][i] = weight(n, i);
+  }
+  wait_products<0>();
+#pragma unroll
+  for (int n = 0; n < kTiles; ++n) {
+#pragma unroll
+    for (int i = 0; i < 4; i += 2) {
+      const float2 pair = n < kEarly ? make_float2(early[n % kEarly][i], early[n % kEarly][i + 1])
+                                     : make_float2(weight(n, i), weight(n, i + 1));
+      found.at[0][n][i / 2] = from_floats<T>(pair);
     }
   }
-  return result;
+}
+
+// The largest of a lane's weights.
+template <class T, int kKeys>
+__device__ float largest_weight(const PackedScores<T, kWarpRows, kKeys>& weights) {
+  Pair<T> most[4] = {weights.at[0][0][0], weights.at[0][0][1], weights.at[0][1][0],
+                     weights.at[0][1][1]};
+#pragma unroll
+  for (int n = 2; n < kKeys / kTokenTile; ++n) {
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      auto& to = most[n % 2 * 2 + i];
+      to = __hmax2(to, weights.at[0][n][i]);
+    }
+  }
+  const float2 pair = to_floats(__hmax2(__hmax2(most[0], most[1]), __hmax2(most[2], most[3])));
+  return fmaxf(pair.x, pair.y);
 }
 
 template <int kKeys>
 __device__ void line_peaks(float (&most)[2], const ScaledScores<kKeys>& scaled) {
   if (scaled.scale >= 0.0f) {
-    line_peaks(most, scaled.scores);
-    most[0] *= scaled.scale;
-    most[1] *= scaled.scale;
+    line_peaks<Larger>(most, scaled.scores);
   } else {
-    line_peaks(most, each<float>([](float s) { return s; }, scaled));
+    line_peaks<Smaller>(most, scaled.scores);
   }
+  most[0] *= scaled.scale;
+  most[1] *= scaled.scale;
 }
 
 }  // namespace mirage::tile

@@ -4,9 +4,9 @@
 // values' products of this one, which go on while the next weights are computed.
 #pragma once
 
+#include "tile/attention_wide_end.cuh"
 #include "tile/attention_wide_keys.cuh"
 #include "tile/attention_wide_masks.cuh"
-#include "tile/attention_wide_meet.cuh"
 #include "tile/attention_wide_ring.cuh"
 #include "tile/dependent.cuh"
 
@@ -14,14 +14,11 @@ namespace mirage::tile {
 
 constexpr int least(int a, int b) { return a < b ? a : b; }
 
-// Copies into the shared memory of a block of the crew, and counts what has landed there.
-__device__ inline void copy_to_block(uint32_t to, const void* from, int bytes, uint32_t barrier) {
-  asm volatile(
-      "cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes [%0], [%1], %2, "
-      "[%3];" ::"r"(to),
-      "r"(shared_address(from)), "r"(bytes), "r"(barrier)
-      : "memory");
-}
+// Whether a kernel sums lines of its keys, which its knobs say.
+template <class Knobs, class = void>
+constexpr bool kSumsKeys = false;
+template <class Knobs>
+constexpr bool kSumsKeys<Knobs, std::void_t<decltype(Knobs::kKeySums)>> = Knobs::kKeySums > 0;
 
 template <class T, int kDepth_, class Knobs>
 class WideAttentionWork {
@@ -30,14 +27,15 @@ class WideAttentionWork {
                        kStages = Knobs::kStages;
   static constexpr int kWarps = Knobs::kWarps, kThreads = kWarps * kWarpLanes;
   static constexpr int kBlocks = Knobs::kBlocks;
-  static constexpr int kTogether = 4;
   using Ring = WideRing<T, kDepth, Knobs>;
-  using Space = WideSpace<kRows, kDepth>;
-  using Left = LeftRows<kDepth>;
+  using Space = WideSpace<kRows, kDepth>;  // of a block in the workspace
+  using End = WideEnd<T, kDepth, Knobs>;
   using Queries = RowFrag<T, kWarpRows, kDepth>;
-  using Peaks = WidePeaks;
+  using Peaks = WidePeaks<kDepth>;
   using Sums = WideSums;
   using Product = WideProduct<kDepth>;
+  // Where something is computed of the keys, scores are waited for after that.
+  static constexpr bool kWaitsLate = kSumsKeys<Knobs>;
 
   static constexpr int kGroups = Ring::kGroups;  // of warpgroups that each take some of the keys
   static constexpr int kReaders = Ring::kReaders * kWarpLanes;  // threads
@@ -52,25 +50,23 @@ class WideAttentionWork {
   static constexpr int kQueriesAt = kOnesAt + kOnesBytes;
   static constexpr int kStateAt = kQueriesAt + kRows * kDepth * 2;
   static constexpr int kLeftAt = kStateAt + Ring::kStateBytes;
-  static constexpr int kLeftBytes = kGroups * kRows * Left::kPitch * 4;
-  static constexpr int kRoomAt = kLeftAt + kLeftBytes;  // a float per key and warpgroup
-  static constexpr int kBytes = kRoomAt + Ring::kReaders / kGroupWarps * kKeys * 4;
+  static constexpr int kRoomAt = kLeftAt + End::kBytes;
+  static constexpr int kRooms = 2 * WideLines<float, kKeys>::kRoom;  // floats, of a warpgroup
+  static constexpr int kBytes = kRoomAt + Ring::kReaders / kGroupWarps * kRooms * 4;
 
   __device__ WideAttentionWork(const AttentionArgs& args, char* shared)
       : args_(args),
         shared_(shared),
-        left_(reinterpret_cast<float*>(shared + kLeftAt)),
-        reader_(shared, state()) {
+        reader_(shared, state()),
+        rooms_{reinterpret_cast<float*>(shared + kRoomAt) + warp_index() / kGroupWarps * kRooms,
+               0} {
     write_ones<T>(shared + kOnesAt);
-    fence_operands();
+    fence_proxies();
     if (threadIdx.x == 0) {
       Ring::start(state());
-      expect(state().sums, kLeftBytes);
+      expect(state().sums, End::kPushedBytes);
     }
-    if (cluster_size() > 1) prefetch_segment<T, kDepth, kRows>(args, kStages * kKeys);
     __syncthreads();
-    wait_for_previous();
-    let_next_start();
     if (warp_index() >= Ring::kReaders) {
       if constexpr (kMovesRegisters) shrink_registers<kCopierRegisters>();
       WideCopier<T, kDepth, Knobs>(args, shared, state()).run();
@@ -78,24 +74,24 @@ class WideAttentionWork {
     }
     if constexpr (kMovesRegisters) grow_registers<kReaderRegisters>();
     if (warp_index() >= kGroupWarps) pass_turn();
+    if (cluster_size() > 1) prefetch_segment<T, kDepth, kRows>(args, kStages * kKeys, kReaders);
   }
 
   // The next part of the block's stretch; none for the warps that have copied.
   __device__ bool next_part() {
     entry_ = &reader_.next_part();
-    if (!entry_->more) return false;
-    part_ = &entry_->part;
-    rows_ = part_->template rows<kRows>(args_);
-    unit_ = part_->first + (Reader::group() - kGroups) * Ring::kStepUnits;
-    last_ = part_->last;
-    const int steps = (last_ - part_->first + Ring::kStepUnits - 1) / Ring::kStepUnits;
-    lacks_step_ = kGroups > 1 && Reader::group() > 0 && steps % kGroups > 0;
-    return true;
+    if (entry_->more) begin_part();
+    if (!waited_) {
+      wait_for_previous();
+      let_next_start();
+      waited_ = true;
+    }
+    return entry_->more;
   }
 
   __device__ bool next_step() {
-    if (!is_first_) pass_turn();
     unit_ += kGroups * Ring::kStepUnits;
+    if (!kWaitsLate || unit_ >= last_) pass_turn_once();
     if (unit_ >= last_) return false;
     before_ = slot_;
     slot_ = ahead_;
@@ -109,7 +105,7 @@ class WideAttentionWork {
     KeyVector<int, kWarpRows> tokens;
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
-      tokens.at[0][i] = quotient(part_->tile * kRows + row_of(i), args_.group);
+      tokens.at[0][i] = quotient(part_->tile * kRows + Ring::row_of(i), args_.group);
     }
     return tokens;
   }
@@ -119,14 +115,10 @@ class WideAttentionWork {
     Queries found;
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
-      const QueryPlace at = part_->template place<kRows>(args_, min(row_of(i), rows_ - 1));
-      const T* line =
-          static_cast<const T*>(args_.q.at) + at.token * args_.q.token + at.head * args_.q.head;
 #pragma unroll
       for (int c = 0; c < kDepth / kChunkDepth; ++c) {
-        const auto octet =
-            reinterpret_cast<const Octet<T>*>(line)[c * kChunkOctets + lane_quarter()];
-        found.at[i][c] = row_of(i) < rows_ ? octet : Octet<T>{};
+        const auto octet = query_lines_[i][c * kChunkOctets + lane_quarter()];
+        found.at[i][c] = Ring::row_of(i) < rows_ ? octet : Octet<T>{};
       }
     }
     return found;
@@ -153,12 +145,13 @@ class WideAttentionWork {
 #pragma unroll
       for (int c = 0; c < kDepth / kChunkDepth; ++c) {
         const int octet = c * kChunkOctets + lane_quarter();
-        const int at = octet / 8 * (kRows * kBoxLineBytes) + box_offset(row_of(i), octet % 8);
-        if (group() == 0) *reinterpret_cast<Octet<T>*>(shared_ + kQueriesAt + at) = rows.at[i][c];
+        const int at = octet / 8 * (kRows * kBoxLineBytes) + box_offset(Ring::row_of(i), octet % 8);
+        if (Ring::group() == 0)
+          *reinterpret_cast<Octet<T>*>(shared_ + kQueriesAt + at) = rows.at[i][c];
       }
     }
-    fence_operands();
-    meet();
+    fence_proxies();
+    Ring::meet();
     if (cluster_size() > 1) arrive_cluster();  // others may leave their sums here
     ask_for_scores(unit_ + kGroups * Ring::kStepUnits < last_);
     wait_products<0>();
@@ -168,17 +161,22 @@ class WideAttentionWork {
   __device__ WideKeys<T, kKeys, kDepth> unread_keys() const { return keys(); }
 
   // The step's products; they were computed a step before.
-  __device__ Scores<float, kWarpRows, kKeys> scores(WideKeys<T, kKeys, kDepth>) const {
+  __device__ const Scores<float, kWarpRows, kKeys>& scores(WideKeys<T, kKeys, kDepth>) {
+    if constexpr (kWaitsLate) {
+      wait_products<0>();
+      pass_turn_once();
+    }
     return next_;
   }
 
   // Before they are multiplied: what was multiplied before is done. The next step's scores come
   // first, so that the values' products go on while weights are computed of them.
-  __device__ WideValues<T, kKeys, kDepth> values() {
+  __device__ WideValues<T, kKeys, kDepth, !kWaitsLate> values() {
     wait_products<0>();
     if (!is_first_) reader_.release(before_);
     is_first_ = false;
     take_turn();
+    has_turn_ = true;
     ask_for_scores(unit_ + kGroups * Ring::kStepUnits < last_);
     return {reader_.at(slot_) + Ring::kTileBytes, shared_ + kOnesAt};
   }
@@ -191,7 +189,7 @@ class WideAttentionWork {
 
   // Leaves the part's sums, or finishes its segment with what other blocks left.
   template <class After>
-  __device__ void combine(const Peaks& peak, const Sums&, const Product& product) {
+  __device__ void combine(Peaks& peak, const Sums&, Product& product) {
     wait_products<0>();
     if (!is_first_) reader_.release(slot_);
     is_first_ = true;
@@ -199,18 +197,28 @@ class WideAttentionWork {
       take_turn();
       pass_turn();
     }
-    if (cluster_size() > 1) {
-      share<After>(peak, product);
-      return;
-    }
-    leave(left_, peak, product);
-    meet();
-    part_->first > 0 ? contribute() : finish<After>();
-    meet();
+    auto* const left = reinterpret_cast<float*>(shared_ + kLeftAt);
+    End(args_, *entry_, shared_, left).template finish<After>(peak, product, state().sums);
   }
 
  private:
   using Reader = WideReader<Ring>;
+
+  __device__ void begin_part() {
+    part_ = &entry_->part;
+    rows_ = part_->template rows<kRows>(args_);
+    unit_ = part_->first + (Ring::group() - kGroups) * Ring::kStepUnits;
+    last_ = part_->last;
+    const int steps = (last_ - part_->first + Ring::kStepUnits - 1) / Ring::kStepUnits;
+    lacks_step_ = kGroups > 1 && Ring::group() > 0 && steps % kGroups > 0;
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const QueryPlace at = part_->template place<kRows>(args_, min(Ring::row_of(i), rows_ - 1));
+      query_lines_[i] = reinterpret_cast<const Octet<T>*>(
+          static_cast<const T*>(args_.q.at) + at.token * args_.q.token + at.head * args_.q.head);
+    }
+  }
+
   // Two warpgroups ask for scores in turns: one computes weights while the other multiplies.
   static constexpr bool kTakesTurns = kReaders == 2 * kGroupThreads;
   __device__ static void take_turn() {
@@ -219,13 +227,16 @@ class WideAttentionWork {
                    : "memory");
     }
   }
+  __device__ void pass_turn_once() {
+    if (has_turn_) pass_turn();
+    has_turn_ = false;
+  }
   __device__ static void pass_turn() {
     if constexpr (kTakesTurns) {
       asm volatile("barrier.arrive %0, %1;" ::"r"(9 - warp_index() / kGroupWarps), "n"(kReaders)
                    : "memory");
     }
   }
-  __device__ static int group() { return Reader::group(); }
   // Begins the products of the upcoming step. After the last one they are of any keys, for nothing.
   __device__ void ask_for_scores(bool has_step) {
     if (has_step) ahead_ = reader_.advance();
@@ -234,124 +245,25 @@ class WideAttentionWork {
   }
 
   __device__ WideKeys<T, kKeys, kDepth> keys_in(int slot) const {
-    auto* const room = reinterpret_cast<char*>(left_) + kLeftBytes;
-    return {reader_.at(slot), reinterpret_cast<float*>(room) + warp_index() / kGroupWarps * kKeys};
-  }
-  // A barrier of the threads that do not copy.
-  __device__ static void meet() {
-    __syncwarp();
-    asm volatile("barrier.cta.sync.aligned 1, %0;" ::"n"(kReaders) : "memory");
-  }
-  // Row of the tile of this lane's line i.
-  __device__ static int row_of(int i) {
-    return warp_index() * kWarpRows % kRows + i * kLineTile + lane_line();
+    return {reader_.at(slot), &rooms_};
   }
   __device__ typename Ring::State& state() const {
     return *reinterpret_cast<typename Ring::State*>(shared_ + kStateAt);
   }
 
-  __device__ Space space() const {
-    return {static_cast<char*>(args_.workspace), static_cast<int>(gridDim.x)};
-  }
-
-  // Leaves what this warp has among its block's rows.
-  __device__ void leave(float* at, const Peaks& peak, const Product& product) {
-    const Left left{at, kRows};
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      float* const to = left.row(group(), row_of(i));
-#pragma unroll
-      for (int d = 0; d < kDepth / kTokenTile; ++d) {
-        const float* pair = &product.at[d / 8][d % 8][2 * i];
-        *reinterpret_cast<float2*>(to + d * kTokenTile + lane_quarter() * 2) =
-            make_float2(pair[0], pair[1]);
-      }
-      if (lane_quarter() == 0) {
-        *reinterpret_cast<float2*>(to + kDepth) = make_float2(peak.at[0][i], product.sums[2 * i]);
-      }
-    }
-  }
-
-  template <class Take>
-  __device__ static void for_each(int rows, Take take) {
-#pragma unroll 1
-    for (int i = threadIdx.x * 4; i < rows * kDepth; i += kReaders * 4) {
-      const int row = static_cast<unsigned>(i) / kDepth;
-      take(RowElement{row, i - row * kDepth});
-    }
-  }
-
-  __device__ void contribute() {
-    const int block = blockIdx.x;
-    const Left left{left_, kRows};
-    for_each(rows_, [&](RowElement e) {
-      const WideTotal total = left.total(kGroups, e);
-      const auto& v = total.values;
-      *space().values(block, e) = make_float4(v[0], v[1], v[2], v[3]);
-      if (e.d == 0) *space().sums(block, e.row) = make_float4(total.peak, total.sum, 0.0f, 0.0f);
-    });
-    meet();
-    if (threadIdx.x == 0) announce(space().nonce(block), args_.nonce);
-  }
-
-  template <class After>
-  __device__ void finish() {
-    const int first = blockIdx.x + 1, last = entry_->last_block;
-    if (last >= first) {
-      for (int i = first + threadIdx.x; i <= last; i += kReaders) {
-        await(space().nonce(i), args_.nonce);
-      }
-      meet();
-    }
-    const Left left{left_, kRows};
-    WideResults<T, kRows> results(args_, *part_);
-    for_each(rows_, [&](RowElement e) {
-      WideTotal total = left.total(kGroups, e);
-      add_left<kTogether>(total, space(), first, last, e);
-      results.template take<After>(e, total);
-    });
-  }
-
-  // Every block of a crew finishes some of the rows. The ring is free by now: what goes to the
-  // others is left there.
-  template <class After>
-  __device__ void share(const Peaks& peak, const Product& product) {
-    const int crew = cluster_size(), rows = kRows / crew, rank = cluster_rank();
-    float* const out = reinterpret_cast<float*>(shared_);
-    CopyBarrier& arrived = state().sums;
-    meet();
-    leave(out, peak, product);
-    fence_operands();
-    meet();
-    wait_cluster();
-    if (threadIdx.x < crew * kGroups) {
-      const int owner = threadIdx.x / kGroups, g = threadIdx.x % kGroups;
-      copy_to_block(in_block(Left{left_, rows}.row(rank * kGroups + g, 0), owner),
-                    Left{out, kRows}.row(g, owner * rows), rows * Left::kPitch * 4,
-                    in_block(&arrived, owner));
-    }
-    wait_for_pushes(arrived, 0);
-    arrive_cluster();
-    const int first = rank * rows;
-    const Left left{left_, rows};
-    WideResults<T, kRows> results(args_, *part_);
-    for_each(min(rows, rows_ - first), [&](RowElement e) {
-      WideTotal total = left.total(crew * kGroups, e);
-      results.template take<After>({first + e.row, e.d}, total);
-    });
-    wait_cluster();  // others may still read what was left here
-  }
-
   const AttentionArgs& args_;
   char* const shared_;
-  float* const left_;
   Reader reader_;
+  mutable KeyRooms rooms_;
   const PartEntry* entry_ = nullptr;
   const Part* part_ = nullptr;
   int unit_ = 0, last_ = 0, rows_ = 0;
   int slot_ = 0, before_ = 0, ahead_ = 0;  // of this step, the one before, the next
-  bool is_first_ = true;                   // step of its part
-  bool lacks_step_ = false;                // that the other group has: turns go on
+  const Octet<T>* query_lines_[2];
+  bool waited_ = false;      // for the kernel before
+  bool has_turn_ = false;    // and not passed on
+  bool is_first_ = true;     // step of its part
+  bool lacks_step_ = false;  // that the other group has: turns go on
   Scores<float, kWarpRows, kKeys> next_;
 };
 

@@ -34,6 +34,29 @@ __device__ inline void fence_init() {
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 }
 
+// What threads wrote to shared memory comes before what copies or products find there later.
+__device__ inline void fence_proxies() {
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+
+// The thread arrives once all that it copied by cp.async so far has landed.
+__device__ inline void arrive_with_copies(CopyBarrier& barrier) {
+  asm volatile(
+      "cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(shared_address(&barrier))
+      : "memory");
+}
+
+// One lane of a warp whose lanes all come here.
+__device__ inline bool elected() {
+  uint32_t chosen;
+  asm volatile(
+      "{ .reg .pred me;\n"
+      "elect.sync _|me, 0xffffffff;\n"
+      "selp.u32 %0, 1, 0, me; }"
+      : "=r"(chosen));
+  return chosen != 0;
+}
+
 // Starts a copy of `bytes` (a multiple of 16, both addresses aligned to 16) in the current phase.
 __device__ inline void copy_bulk(void* shared, const void* global, uint32_t bytes,
                                  CopyBarrier& barrier) {

@@ -108,7 +108,7 @@ def _prologue(writer: Writer, source: AttentionSource) -> None:
     program = source.program
     if not source.is_wide:
         writer.line("constexpr int kRows = Knobs::kRows;")
-    writer.line(f"extern __shared__ __align__({1024 if source.is_wide else 128}) char shared[];")
+    writer.line("extern __shared__ __align__(1024) char shared[];")
     scalars = ((n, f"const float {n} = args.scalars[{i}];") for i, n in enumerate(program.scalars))
     numbers = ((n, f"const int {n} = args.integers[{i}];") for i, n in enumerate(program.integers))
     used = {a for s in (*program.before, *program.loop, *program.after) for a in s.args}

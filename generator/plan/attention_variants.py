@@ -27,6 +27,7 @@ FEW_SEGMENTS_ROWS = 8  # up to which: with more, such a block's registers do not
 FEWEST_STAGES, MOST_STAGES = 2, 5  # of a warp's ring
 PADDED_DEPTH = 64  # lines of the ring are multiples of so many elements: 128 bytes
 ELEMENT_BYTES, FLOAT_BYTES, BARRIER_BYTES = 2, 4, 16
+SLOT_BARRIER_BYTES = 8  # tells of the arrival of a warp's step
 REGISTER_QUERIES = 1024  # elements of queries that stay in registers, more lie in shared memory
 LONGEST_OF_CREWS = 128  # elements of a head up to which blocks push sums to one another
 MOST_CREW = 16  # blocks that do
@@ -46,6 +47,7 @@ class AttentionKnobs:
     stages: int  # steps in flight per warp
     blocks: int  # of a multiprocessor
     copiers: int = 0  # warps that only copy, where tiles have many rows
+    key_sums: int = 0  # 1 where such tiles sum lines of keys, while their products go on
 
     @property
     def pass_keys(self) -> int:
@@ -54,7 +56,7 @@ class AttentionKnobs:
 
     def to_json(self) -> dict[str, Json]:
         """Return the knobs as JSON data."""
-        return {k: v for k, v in vars(self).items() if k != "copiers" or v}
+        return {k: v for k, v in vars(self).items() if k not in ("copiers", "key_sums") or v}
 
 
 @dataclass(frozen=True)
@@ -140,7 +142,8 @@ def shared_bytes(knobs: AttentionKnobs, depth: int, more: int = 0) -> int:
     if knobs.copiers:
         return wide_bytes(vars(knobs), depth)
     pitch = _pitch(depth)
-    ring = knobs.warps * knobs.stages * knobs.keys * (pitch + _pitch(more or depth))
+    slot = knobs.keys * (pitch + _pitch(more or depth)) + SLOT_BARRIER_BYTES
+    ring = knobs.warps * knobs.stages * slot
     met = ring + knobs.warps * (WARP_BYTES + knobs.rows * 2 * FLOAT_BYTES)
     pushed = met + _crew_bytes(knobs.rows, depth)
     kept = knobs.rows * (pitch + _pitch(more))

@@ -21,7 +21,7 @@
 // Launch    as many blocks as run at once; of G query rows up to 8 rows of few segments tiles of 8,
 //           8 warps, 202 KiB shared; up to 8 rows tiles of 8, 4 warps, 105 KiB shared; up to 16
 //           rows tiles of 16, 4 warps, 86 KiB shared; any number of rows tiles of 128, 12 warps,
-//           199 KiB shared.
+//           200 KiB shared.
 
 #include "launch.h"
 #include "tile/attention_wide.cuh"

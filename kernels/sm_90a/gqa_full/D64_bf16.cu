@@ -23,7 +23,7 @@
 // Launch    as many blocks as run at once; of T times G query rows up to 8 rows of few segments
 //           tiles of 8, 8 warps, 166 KiB shared; up to 8 rows tiles of 8, 4 warps, 85 KiB shared;
 //           up to 16 rows tiles of 16, 4 warps, 90 KiB shared; any number of rows tiles of 64, 12
-//           warps, 208 KiB shared.
+//           warps, 209 KiB shared.
 
 #include "launch.h"
 #include "tile/attention_wide.cuh"

@@ -23,7 +23,7 @@
 // Launch    as many blocks as run at once; of G query rows up to 8 rows of few segments tiles of 8,
 //           8 warps, 202 KiB shared; up to 8 rows tiles of 8, 4 warps, 105 KiB shared; up to 16
 //           rows tiles of 16, 4 warps, 86 KiB shared; any number of rows tiles of 128, 12 warps,
-//           199 KiB shared.
+//           200 KiB shared.
 
 #include "launch.h"
 #include "tile/attention_wide.cuh"
@@ -44,7 +44,7 @@ struct UpTo16Rows {
   static constexpr int kRows = 16, kKeys = 16, kWarps = 4, kStages = 2, kBlocks = 2;
 };
 struct AnyRows {
-  static constexpr int kRows = 128, kKeys = 64, kWarps = 12, kStages = 3, kBlocks = 1, kCopiers = 4;
+  static constexpr int kRows = 128, kKeys = 64, kWarps = 12, kStages = 3, kBlocks = 1, kCopiers = 4, kKeySums = 1;
 };
 
 template <class Knobs>

@@ -22,7 +22,7 @@
 //           run time, L by sequence, 0 too.
 // Launch    as many blocks as run at once; of G query rows up to 8 rows of few segments tiles of 8,
 //           8 warps, 166 KiB shared; up to 8 rows tiles of 8, 4 warps, 85 KiB shared; up to 16 rows
-//           tiles of 16, 4 warps, 90 KiB shared; any number of rows tiles of 64, 12 warps, 208 KiB
+//           tiles of 16, 4 warps, 90 KiB shared; any number of rows tiles of 64, 12 warps, 209 KiB
 //           shared.
 
 #include "launch.h"
@@ -44,7 +44,7 @@ struct UpTo16Rows {
   static constexpr int kRows = 16, kKeys = 16, kWarps = 4, kStages = 5, kBlocks = 2;
 };
 struct AnyRows {
-  static constexpr int kRows = 64, kKeys = 128, kWarps = 12, kStages = 5, kBlocks = 1, kCopiers = 4;
+  static constexpr int kRows = 64, kKeys = 128, kWarps = 12, kStages = 5, kBlocks = 1, kCopiers = 4, kKeySums = 1;
 };
 
 template <class Knobs>

@@ -1,0 +1,391 @@
+// Attention: what one block does, as emitted kernels ask for it.
+#pragma once
+
+#include "tile/attention_lines.cuh"
+#include "tile/attention_result.cuh"
+#include "tile/attention_ring.cuh"
+#include "tile/dependent.cuh"
+
+namespace mirage::tile {
+
+// Of latent attention, keys have kMore elements beside those that are values, too.
+template <class T, int kDepth_, class Knobs, int kMore = 0>
+class AttentionWork {
+ public:
+  static constexpr int kDepth = kDepth_, kRows = Knobs::kRows, kKeys = Knobs::kKeys;
+  static constexpr int kWarps = Knobs::kWarps, kThreads = kWarps * kWarpLanes;
+  using Ring = KeyRing<T, kDepth, Knobs, kMore>;
+  using Meeting = AttentionMeeting<kRows, kDepth, kWarps, Ring::kSlotBytes>;
+  using Places = Quads<kRows, kDepth>;
+  using Crew = CrewMeeting<kRows, kDepth>;
+  using Space = Workspace<kRows, kDepth>;
+  using Queries = TokenFrag<T, kRows, kDepth>;
+  using Peaks = RowPeaks<kRows>;
+  using Sums = RowSums<kRows>;
+  using Product = ValueProduct<kDepth, kRows>;
+  using Line = SharedLines<T, kDepth>;
+  using MoreLine = SharedLines<T, kMore>;
+
+  static constexpr bool kFewRows = kRows == kLineTile;
+  static constexpr bool kBeginsEarly = kFewRows && kMore == 0;  // others lack the registers
+  // Few rows stay in registers, more lie in shared memory for all warps.
+  static constexpr bool kKeepsInShared = kRows * kDepth > 1024;
+  static constexpr int kMeetingAt = Ring::kBytes;
+  static constexpr int kCrewAt = (kMeetingAt + Meeting::kBytes + 15) / 16 * 16;
+  static constexpr int kKeptAt = (kCrewAt + Crew::kBytes + 127) / 128 * 128;
+  static constexpr int kMoreKeptAt = kKeptAt + kRows * Line::kPitch;
+  static constexpr int kBytes = kKeepsInShared ? kMoreKeptAt + kRows * MoreLine::kPitch : kKeptAt;
+  static constexpr int kBlocks = Knobs::kBlocks;  // per multiprocessor
+  // Crews whose sums are read at once.
+  static constexpr int kTogether = kDepth > 128 && kMore == 0 ? 2 : 8;
+
+  __device__ AttentionWork(const AttentionArgs& args, char* shared)
+      : args_(args),
+        shared_(shared),
+        crew_(shared + kCrewAt),
+        ring_(args, shared),
+        meeting_(shared + kMeetingAt) {
+    find_first();
+    let_next_start();
+  }
+
+  // The next part of the block's stretch, for all its warps.
+  __device__ bool next_part() {
+    if (started_) {
+      more_ = parts_.next(part_);
+      take_part();
+      ask_for_queries();
+      if (more_) {
+        crew_.go_on();
+        fence_proxies();  // sums lay in slots that copies fill again
+      }
+    }
+    started_ = true;
+    return more_;
+  }
+
+  // The next step of keys of this warp.
+  __device__ bool next_step() {
+    unit_ += Ring::stride();
+    if (unit_ >= part_.last) return false;
+    slot_ = ring_.advance(part_, unit_);
+    return true;
+  }
+
+  __device__ int seq_len() const { return part_.sequence.keys; }
+  __device__ int token_count() const { return part_.sequence.tokens; }
+
+  // Numbers of the query tokens, by row.
+  __device__ RowVector<int, kRows> row_tokens() const {
+    RowVector<int, kRows> tokens;
+#pragma unroll
+    for (int r = 0; r < kRows / kTokenTile; ++r) {
+#pragma unroll
+      for (int j = 0; j < 2; ++j) {
+        const int row = r * kTokenTile + lane_quarter() * 2 + j;
+        tokens.at[r][j] = static_cast<unsigned>(part_.tile * kRows + row) / args_.G;
+      }
+    }
+    return tokens;
+  }
+
+  // The part's query rows; the last again in place of rows past it, which nobody asks for.
+  __device__ const Queries& queries() const { return queries_; }
+
+  // An input of dims [D], or the part's line of one by heads of the cache; zeros if it is absent.
+  __device__ Unread<LineSource<T, kDepth>> vector(int index) const {
+    return {{head_line(index, part_.head)}};
+  }
+
+  // The lines of an input by query heads, one for each query row; zeros if it is absent.
+  __device__ Unread<RowLinesSource<T, kRows, kDepth>> row_vectors(int index) const {
+    Unread<RowLinesSource<T, kRows, kDepth>> found;
+#pragma unroll
+    for (int i = 0; i < kRows / kLineTile; ++i) {
+      const int row = min(i * kLineTile + lane_line(), rows_ - 1);
+      found.source.at[i] = head_line(index, part_.template place<kRows>(args_, row).head);
+    }
+    return found;
+  }
+
+  // The part's query rows again, read at each use.
+  __device__ auto unread_queries() const { return query_lines<kDepth>(args_.q); }
+
+  // What else the query rows have.
+  __device__ auto more_queries() const { return query_lines<kMore>(args_.more_q); }
+
+  // Keeps the N-side operand of all scores of the part.
+  template <class Lines>
+  __device__ void keep(const Lines& rows) {
+    if constexpr (kKeepsInShared) {
+      keep_lines<Line>(shared_ + kKeptAt, rows);
+    } else {
+      kept_ = read(rows);
+    }
+  }
+
+  __device__ RowFrag<T, kKeys, kDepth> keys() const {
+    RowFrag<T, kKeys, kDepth> tile;
+#pragma unroll
+    for (int i = 0; i < kKeys / kLineTile; ++i) {
+#pragma unroll
+      for (int c = 0; c < kDepth / kChunkDepth; ++c) {
+        const int at = UnitLines<T, kDepth>::offset(i * kLineTile + lane_line(),
+                                                    c * kChunkOctets + lane_quarter());
+        tile.at[i][c] = *reinterpret_cast<const Octet<T>*>(slot_ + at);
+      }
+    }
+    return tile;
+  }
+
+  // The same, read from shared memory at each use.
+  __device__ Unread<SharedSource<T, kKeys, kDepth>> unread_keys() const { return {{slot_}}; }
+
+  // What else the step's keys have.
+  __device__ Unread<SharedSource<T, kKeys, kMore>> more_keys() const {
+    return {{slot_ + Ring::kTileBytes}};
+  }
+
+  __device__ ValueTile<T, kKeys, kDepth> values() const {
+    return {kMore > 0 ? slot_ : slot_ + Ring::kTileBytes};
+  }
+
+  __device__ KeyVector<int, kKeys> key_positions() const {
+    KeyVector<int, kKeys> positions;
+    const int first =
+        (part_.sequence.skipped + unit_) * kUnitKeys + UnitLines<T, kDepth>::token(lane_line());
+#pragma unroll
+    for (int k = 0; k < kKeys / kRowTile; ++k) {
+#pragma unroll
+      for (int i = 0; i < 2; ++i) positions.at[k][i] = first + k * kRowTile + i * kLineTile;
+    }
+    return positions;
+  }
+
+  template <class Lines>
+  __device__ auto scores(const Lines& keys) const {
+    if constexpr (kKeepsInShared) {
+      return scores_of(keys, KeptRows<T, kRows, kDepth>{shared_ + kKeptAt});
+    } else {
+      return scores_of(keys, kept_);
+    }
+  }
+
+  // Of what queries and keys have beside.
+  template <class Lines>
+  __device__ void keep_more(const Lines& rows) {
+    keep_lines<MoreLine>(shared_ + kMoreKeptAt, rows);
+  }
+
+  template <class Lines>
+  __device__ auto more_scores(const Lines& keys) const {
+    return scores_of(keys, KeptRows<T, kRows, kMore>{shared_ + kMoreKeptAt});
+  }
+
+  // After::of(rows, element, sum, product) for every element of the part's segment, once, by the
+  // crew that finishes it.
+  template <class After>
+  __device__ void combine(const RowPeaks<kRows>& peak, const RowSums<kRows>& sum,
+                          ValueProduct<kDepth, kRows>& product) {
+    const Places places(rows_);
+    int count = places.count(), lanes = Meeting::lanes_of(count);
+    meeting_.leave(peak, sum, product, ring_.free_slot());
+    if (!crew_.alone()) crew_.begin(count);
+    __syncthreads();
+    if (!crew_.alone()) {
+      push_totals(places, lanes);
+      count = crew_.count(count);
+      lanes = crew_.size();
+    }
+    finish<After>(places, count, lanes);
+    __syncthreads();  // the next part meets in the same memory
+    if (part_.first > 0 && threadIdx.x == 0) announce(space().nonce(cluster_index()), args_.nonce);
+  }
+
+ private:
+  // Finds the first part while the kernel before still runs, from lengths and pages that it may
+  // write: they are read again when it has ended. With new pages the first copies start; lengths
+  // are compared meanwhile, and if one has changed, all begins anew.
+  __device__ void find_first() {
+    bool waits = kBeginsEarly && !args_.constant_history && args_.first_tokens == nullptr;
+    if (!waits && !args_.constant_history) {
+      if (args_.seq_lens != nullptr) prefetch(args_.seq_lens + min(lane(), args_.B - 1));
+      wait_for_previous();
+    }
+#pragma unroll 1
+    while (true) {
+      const Lengths lengths(args_);
+      parts_ = Parts<kRows>(args_, lengths);
+      more_ = parts_.next(part_);
+      ring_.aim(parts_, part_, more_);
+      take_part();
+      if (waits) {
+        if (more_ && warp_index() == 0) ring_.prefetch_queries();
+        ring_.prefetch_keys();
+        wait_for_previous();
+        ring_.look_again();
+      }
+      // Behind copies these would wait in the memory system's queues.
+      if (!args_.constant_history) ask_for_queries();
+      const Lengths now(args_);
+      ring_.fill();
+      if (args_.constant_history) {
+        wait_for_previous();
+        ask_for_queries();
+      }
+      if (!waits || now.are(lengths, args_)) return;
+      waits = false;
+      ring_.drop();
+    }
+  }
+
+  // Where the part begins.
+  __device__ void take_part() {
+    if (!more_) return;
+    unit_ = Ring::first_unit(part_) - Ring::stride();
+    rows_ = part_.template rows<kRows>(args_);
+    if constexpr (kFewRows) query_lines_ = query_line(args_.q, lane_line());
+  }
+
+  __device__ void ask_for_queries() {
+    if (!more_) return;
+#pragma unroll
+    for (int i = 0; i < kRows / kLineTile; ++i) {
+      const T* line = kFewRows ? query_lines_ : query_line(args_.q, i * kLineTile + lane_line());
+#pragma unroll
+      for (int c = 0; c < kDepth / kChunkDepth; ++c) {
+        reinterpret_cast<uint4&>(queries_.at[i][c]) =
+            reinterpret_cast<const uint4*>(line)[c * kChunkOctets + lane_quarter()];
+      }
+    }
+  }
+
+  __device__ const T* query_line(const mirage::Lines& lines, int row) const {
+    const QueryPlace at = part_.template place<kRows>(args_, min(row, rows_ - 1));
+    return static_cast<const T*>(lines.at) + at.token * lines.token + at.head * lines.head;
+  }
+
+  template <int kLong>
+  __device__ auto query_lines(const mirage::Lines& lines) const {
+    Unread<RowLinesSource<T, kRows, kLong>> found;
+#pragma unroll
+    for (int i = 0; i < kRows / kLineTile; ++i) {
+      const int row = i * kLineTile + lane_line();
+      const auto* line = reinterpret_cast<const Octet<T>*>(query_line(lines, row));
+      found.source.at[i] = row < rows_ ? line : nullptr;
+    }
+    return found;
+  }
+
+  // Rows to shared memory, dealt out to the warps.
+  template <class SharedLine, class Lines>
+  __device__ void keep_lines(char* to, const Lines& rows) {
+#pragma unroll
+    for (int i = 0; i < kRows / kLineTile; ++i) {
+      if (i % kWarps != warp_index()) continue;
+      for_each_chunk(rows, [&](int c, const auto& chunk) {
+        const int at =
+            SharedLine::offset(i * kLineTile + lane_line(), c * kChunkOctets + lane_quarter());
+        *reinterpret_cast<Octet<T>*>(to + at) = chunk.at[i][0];
+      });
+    }
+    __syncthreads();
+  }
+
+  __device__ const Octet<T>* head_line(int index, int64_t head) const {
+    const auto* first = static_cast<const T*>(args_.vectors[index]);
+    if (first == nullptr) return nullptr;
+    return reinterpret_cast<const Octet<T>*>(first + head * args_.vector_heads[index]);
+  }
+
+  __device__ Space space() const {
+    return {static_cast<char*>(args_.workspace), static_cast<int>(gridDim.x), crew_.rank(),
+            crew_.size()};
+  }
+
+  // Every block's totals to the blocks of the crew that finish them.
+  __device__ void push_totals(Places places, int lanes) {
+    for (int i = threadIdx.x; i < places.count() * lanes; i += kThreads) {
+      const int quad = i / lanes, own = i & (lanes - 1);
+      Total total = meeting_.total(places, quad, lanes);
+      add_over_lanes(total, lanes);
+      crew_.push(quad, total, own == 0, own == lanes / 2);
+    }
+  }
+
+  // With all that this crew has: `count` quads of this block, each on so many lanes.
+  template <class After>
+  __device__ void finish(Places places, int count, int lanes) {
+    const int shift = __ffs(lanes) - 1, own = threadIdx.x & (lanes - 1);
+    const int crew = cluster_index(), last = part_.first == 0 ? last_crew() : crew;
+    // A thread has elements of one row, or of two where it shares quads with nobody.
+    const int pair = places.pair(crew_.quad(threadIdx.x >> shift));
+    const int first_row = 2 * pair + (lanes > 1 ? own & 1 : 0);
+    const ResultRow<T> row(args_, part_.template place<kRows>(args_, first_row));
+    int next_token = 0, next_head = 0;  // of the other one; its addresses would take registers
+    if (lanes == 1) {
+      const QueryPlace at = part_.template place<kRows>(args_, min(first_row + 1, rows_ - 1));
+      next_token = static_cast<int>(at.token);
+      next_head = static_cast<int>(at.head);
+    }
+    if (!crew_.alone()) crew_.end();
+    for (int first = 0; first < count << shift; first += kThreads) {
+      const int turn = (first + static_cast<int>(threadIdx.x)) >> shift;
+      const int place = min(turn, count - 1), quad = crew_.quad(place);
+      Total total = crew_.alone() ? meeting_.total(places, quad, lanes) : crew_.sent(place, own);
+      if (last > crew) {
+        if (first == 0) await_crews(last);
+        add_crews(total, place, own, lanes, last);
+      }
+      add_over_lanes(total, lanes);
+      if (turn >= count) continue;
+      if (part_.first > 0) {
+        space().leave(crew, place, total, own == 0, own == lanes / 2);
+      } else if (own < 2) {
+        const RowElement e{first_row, places.element(quad).d};
+        if (e.row < rows_) row.template take<After>(e, total, e.row & 1);
+        if (lanes == 1 && e.row + 1 < rows_) {
+          const ResultRow<T> next(args_, {next_token, next_head});
+          next.template take<After>({e.row + 1, e.d}, total, 1);
+        }
+      }
+    }
+  }
+
+  // Adds what the crews after this one up to `last` left, a lane its share of them.
+  __device__ void add_crews(Total& total, int place, int own, int lanes, int last) const {
+    const int share = (last - cluster_index() + lanes - 1) / lanes;
+    const int first = cluster_index() + 1 + own * share;
+    add_left<kTogether, false>(total, LeftByCrews<Space>{space(), place}, first,
+                               min(first + share - 1, last));
+  }
+
+  // The last of the crews that have the rest of the segment.
+  __device__ int last_crew() const {
+    if (part_.last >= part_.sequence.units) return cluster_index();
+    return parts_.crew_before(part_.position + part_.sequence.units);
+  }
+
+  // Returns when all up to `last` have left what they have.
+  __device__ void await_crews(int last) const {
+    for (int i = cluster_index() + 1 + threadIdx.x; i <= last; i += kThreads) {
+      await(space().nonce(i), args_.nonce);
+    }
+    __syncthreads();
+  }
+
+  const AttentionArgs& args_;
+  char* shared_;
+  Crew crew_;
+  Ring ring_;
+  Parts<kRows> parts_;
+  Meeting meeting_;
+  Part part_{};
+  int unit_ = 0, rows_ = 0;
+  bool more_ = false, started_ = false;
+  const char* slot_ = nullptr;
+  Queries queries_, kept_;
+  const T* query_lines_ = nullptr;
+};
+
+}  // namespace mirage::tile
