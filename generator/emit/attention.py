@@ -81,9 +81,9 @@ def _constants(writer: Writer, source: AttentionSource) -> None:
     writer.table(rows)
     writer.line()
     for variant in source.variants:
-        knobs = ", ".join(f"k{camel(k)} = {v}" for k, v in variant.knobs.to_json().items())
+        knobs = [f"k{camel(k)} = {v}" for k, v in variant.knobs.to_json().items()]
         with writer.block(f"struct {variant.name} {{", "};"):
-            writer.line(f"static constexpr int {knobs};")
+            writer.declaration("static constexpr int ", knobs)
     writer.line()
     writer.line("template <class Knobs>")
     depths = [program.roles.depth, "Knobs", *([program.roles.more] if program.roles.more else [])]

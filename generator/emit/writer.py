@@ -31,6 +31,18 @@ class Writer:
         if closing:
             self.line(closing)
 
+    def declaration(self, opening: str, names: Sequence[str]) -> None:
+        """Write a declaration of several names, on lines that begin below the first of them."""
+        text = opening
+        for place, name in enumerate(names):
+            mark = ";" if place == len(names) - 1 else ","
+            longer = f"{text} {name}{mark}" if place else f"{text}{name}{mark}"
+            if len(self.unit) * self.depth + len(longer) > WIDTH:
+                self.line(text)
+                longer = f"{' ' * len(opening)}{name}{mark}"
+            text = longer
+        self.line(text)
+
     def assignment(self, text: str) -> None:
         """Write an assignment, its right-hand side on a line of its own if it is too long.
 

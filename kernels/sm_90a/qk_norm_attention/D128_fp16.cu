@@ -44,7 +44,8 @@ struct UpTo16Rows {
   static constexpr int kRows = 16, kKeys = 16, kWarps = 4, kStages = 2, kBlocks = 2;
 };
 struct AnyRows {
-  static constexpr int kRows = 128, kKeys = 64, kWarps = 12, kStages = 3, kBlocks = 1, kCopiers = 4, kKeySums = 1;
+  static constexpr int kRows = 128, kKeys = 64, kWarps = 12, kStages = 3, kBlocks = 1, kCopiers = 4,
+                       kKeySums = 1;
 };
 
 template <class Knobs>
