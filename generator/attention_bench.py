@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
-from time import sleep
 
 import torch
 from torch import Tensor
@@ -31,7 +30,6 @@ from mirage_kernels.generator.measure import (
 
 LARGEST_PEER_ERROR = 0.1  # of a result that is right but for rounding; a wrong one is at 1
 _SLOW_MICROSECONDS = 400
-_REST_SECONDS = 0.2
 _SLOW = replace(METHOD, launches=6, replays=5, warmup_replays=1)
 _MATRIX_SIZE = 8192
 
@@ -92,14 +90,8 @@ def gpu_clock(reader: FloorReader) -> Clock:
 
 
 def paced_microseconds(timed: Sequence[Callable[[], object]]) -> float:
-    """Time one call in a graph, with fewer repetitions of what takes long anyway.
-
-    It begins with a rest: float64 references leave the GPU with lower clocks for a while, and what
-    was timed right behind one took up to 1.6 times as long.
-    """
+    """Time one call in a graph, with fewer repetitions of what takes long anyway."""
     timed[0]()  # what only the first call does
-    torch.cuda.synchronize()
-    sleep(_REST_SECONDS)
     marks = [torch.cuda.Event(enable_timing=True) for _ in range(2)]  # type: ignore[no-untyped-call]
     marks[0].record()
     timed[0]()

@@ -255,9 +255,10 @@ __device__ void line_peaks(float (&most)[2], const Scores<float, kWarpRows, kKey
   }
 }
 
-// How far scores may be above what is called their peak: a weight is below 3000 then, no sum
-// overflows, and few steps have to rescale. Any number is right as a peak.
-constexpr float kMostAbove = 8.0f, kLargestWeight = 3000.0f;
+// How far scores may be above what is called their peak: weights are below 22000 then, within the
+// range of every storage type. A peak that rises takes a little more than it must. So few steps
+// have to rescale, even with scores that are far apart. Any number is right as a peak.
+constexpr float kMostAbove = 10.0f, kLargestWeight = 22000.0f, kHeadroom = 3.0f;
 
 template <int kDepth>
 __device__ void raise_to(float (&most)[2], WidePeaks<kDepth>& peak, WideProduct<kDepth>& product) {
@@ -274,7 +275,7 @@ __device__ void raise_to(float (&most)[2], WidePeaks<kDepth>& peak, WideProduct<
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
     const float old = peak.at[0][i];
-    peak.at[0][i] = fmaxf(old, most[i]);
+    peak.at[0][i] = fmaxf(old, most[i] + kHeadroom);
     factor[i] = fast_exp(old - peak.at[0][i]);
   }
 #pragma unroll
