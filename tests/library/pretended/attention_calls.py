@@ -69,6 +69,7 @@ LATENT_PARTS = (filled(1, B, HQ, D), filled(9, B, HQ, 16))
 CACHE_PARTS = (filled(2, PAGES, PAGE, 1, D), filled(3, PAGES, PAGE, 1, 16))
 latent = partial(mk.mla_decode, latent_q, latent_cache, table, lens, scale=2.0, latent_dim=64)
 
+
 def promised(call: Callable[[], object]) -> None:
     mk.constant_history()
     call()
