@@ -20,7 +20,7 @@ from math import prod
 import sanitize_attention
 import torch
 
-from mirage_kernels import KernelEntry, constant_weights, kernel_table
+from mirage_kernels import KernelEntry, constant_weights, kernel_table, lora_linear
 from mirage_kernels.generator.attention_workloads import ATTENTION
 from mirage_kernels.generator.commands.workload import Workload
 from mirage_kernels.generator.ir.dtypes import DType
@@ -49,11 +49,26 @@ def results(kernel: KernelEntry) -> Iterator[torch.Tensor]:
     if kernel.recipe in ATTENTION:
         yield from sanitize_attention.results(kernel)
         return
+    if kernel.recipe not in catalog():
+        yield from of_stacks(kernel)
+        return
     source, dtype = catalog()[kernel.recipe], DType(kernel.dtype)
     for tokens in (m for m in TOKENS if m <= (kernel.max_tokens or m)):
         work = Workload(source, dtype, {**kernel.dims, "M": tokens}, "cuda")
         found = work.subject().ours(*work.inputs(0))
         yield from found if isinstance(found, tuple) else (found,)
+
+
+def of_stacks(kernel: KernelEntry) -> Iterator[torch.Tensor]:
+    """Run all variants of a kernel for stacked adapters, some tokens without one."""
+    rows, depth, rank = (kernel.dims[name] for name in "NKR")
+    dtype = {"fp16": torch.float16, "bf16": torch.bfloat16}[kernel.dtype]
+    for tokens in (*TOKENS, 67):
+        x, weight = (torch.randn(n, depth, device="cuda").to(dtype) for n in (tokens, rows))
+        lora_a = torch.randn(3, rank, depth, device="cuda").to(dtype)
+        lora_b = torch.randn(3, rows, rank, device="cuda").to(dtype)
+        ids = torch.arange(tokens, device="cuda") % 4 - 1
+        yield lora_linear(x, weight, lora_a, lora_b, 0.01, adapter_ids=ids)
 
 
 if __name__ == "__main__":

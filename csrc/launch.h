@@ -20,6 +20,11 @@ struct LaunchArgs {
   bool constant_weights;
   void* workspace;  // as many bytes as the kernel's LaunchSpaceFn says
   uint64_t nonce;   // another one in every call that has a workspace
+  // Where inputs are stacks of so many slices: which of them each token has; any other number:
+  // none.
+  const void* slice_ids;  // int64_t[dims[0]] or int32_t
+  bool wide_ids;
+  int64_t slices;
 };
 
 using LaunchFn = cudaError_t (*)(const LaunchArgs&, cudaStream_t);

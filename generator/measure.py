@@ -13,6 +13,7 @@ import datetime
 import itertools
 import statistics
 import subprocess
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Union
@@ -32,12 +33,15 @@ class Method:
     """How often things are repeated.
 
     A graph holds at least `launches` launches, so that the gap between replays stays under 1 % of
-    what is timed; the median of `replays` is taken after `warmup_replays` that are not counted.
+    what is timed; the median of `replays` is taken after `warmup_replays` that are not counted, and
+    before them as many as `settle_ms` milliseconds take: what ran before (a float64 reference, say)
+    leaves the GPU with clocks of its own for a while.
     """
 
     launches: int = 40
     replays: int = 15
     warmup_replays: int = 3
+    settle_ms: float = 0.0
     rotation_l2_multiple: int = 4
     rotation_bytes_at_least: int = 256 * 1024 * 1024
     input_sets_at_least: int = 3
@@ -150,6 +154,10 @@ def graph_microseconds(calls: Sequence[Callable[[], object]], *, method: Method 
         torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
         for _ in range(method.replays + 1)
     ]
+    started = time.perf_counter()
+    while 1e3 * (time.perf_counter() - started) < method.settle_ms:
+        graph.replay()
+        torch.cuda.synchronize()
     for _ in range(method.warmup_replays):
         graph.replay()
     marks[0].record()

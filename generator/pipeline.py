@@ -27,6 +27,7 @@ from mirage_kernels.generator.jobs.run import Workshop, complete
 from mirage_kernels.generator.jobs.store import Store
 from mirage_kernels.generator.plan.attention_lower import attention_program
 from mirage_kernels.generator.plan.attention_variants import attention_variants
+from mirage_kernels.generator.plan.families import families
 from mirage_kernels.generator.plan.lower import roles_of, tile_program
 from mirage_kernels.generator.plan.program import TileProgram
 from mirage_kernels.generator.plan.threads import with_threads
@@ -257,8 +258,9 @@ def _recorded(request: Request, spec: Graph, choice: Choice, found: Found) -> Re
     if choice.plan is None:
         return MuGraphRecord(**vars(about), graph=graph, no_plan=choice.no_plan)
     graph = with_threads(graph)
-    make = planned_attention if choice.plan is Plan.ATTENTION else planned
-    return make(about, graph)
+    if choice.plan is Plan.ATTENTION:
+        return planned_attention(about, graph)
+    return replace(planned(about, graph), stacked=recipe.stacked)
 
 
 def planned(about: About, graph: Graph) -> KernelRecord:
@@ -266,10 +268,10 @@ def planned(about: About, graph: Graph) -> KernelRecord:
     body = graph.blocks[0].body
     assert body is not None
     roles = roles_of(body)
-    program = tile_program(about.recipe, graph, Planning(arch=about.arch))
+    programs = families(about.recipe, graph, about.arch)
     tuned = tuned_kernel(about.arch, Key(about.recipe, about.dtype, about.shape))
-    chosen = chosen_variants(program, target(about.arch), tuned)
-    most_tokens = tuned.max_tokens if tuned else _most_tokens(program, chosen)
+    chosen = chosen_variants(programs, target(about.arch), tuned)
+    most_tokens = tuned.max_tokens if tuned else _most_tokens(programs[0], chosen)
     tiled = retile(graph, chosen[0].tiles(roles.rows, roles.tokens, roles.depth))
     return KernelRecord(
         **vars(about), roles=roles, variants=chosen, max_tokens=most_tokens, graph=tiled

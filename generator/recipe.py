@@ -70,7 +70,8 @@ class Recipe:
     the least and the largest value of int32 inputs, as numbers or dims: `"1..L"`. A call may leave
     out what is `optional`: it counts as zeros then, so the program may only add or subtract it.
     `also` names results beside the output, which the program returns behind it and computes it
-    from: elementwise functions of the inputs, stored as they are computed.
+    from: elementwise functions of the inputs, stored as they are computed. Weights that are
+    `stacked` may also come as slices of stacks, of which every token has its own.
     """
 
     name: str
@@ -86,6 +87,7 @@ class Recipe:
     ranges: Mapping[str, str] = field(default_factory=dict)
     optional: tuple[str, ...] = ()
     also: Mapping[str, str] = field(default_factory=dict)
+    stacked: tuple[str, ...] = ()
     summary: str = ""
 
     @property
@@ -106,7 +108,7 @@ class Recipe:
 
     def is_weight(self, name: str) -> bool:
         """Return whether an input is a weight: a tensor that has none of a call's tokens."""
-        dims = self.inputs[name].partition(":")[0].split()
+        dims = self.inputs.get(name, "").partition(":")[0].split()
         return bool(dims) and next(iter(self.dynamic), "") not in dims
 
     def dims(self, chosen: Shape) -> dict[str, Dim]:
@@ -163,12 +165,14 @@ def recipe(
     ranges: Mapping[str, str] | None = None,
     optional: tuple[str, ...] = (),
     also: Mapping[str, str] | None = None,
+    stacked: tuple[str, ...] = (),
     tolerance: float = 1.1,
 ) -> Callable[[Program], Recipe]:
     """Turn a function over symbolic tensors into a Recipe named like the function.
 
     `scalars` gives the values that run-time scalars take in tests and measurements, `optional` the
-    inputs that count as zeros where a call leaves them out, `also` results beside the output.
+    inputs that count as zeros where a call leaves them out, `also` results beside the output,
+    `stacked` the weights of which every token may have its own.
     """
 
     def decorate(program: Program) -> Recipe:
@@ -185,6 +189,7 @@ def recipe(
             ranges=dict(ranges or {}),
             optional=optional,
             also=dict(also or {}),
+            stacked=stacked,
             summary=(program.__doc__ or "").strip().partition("\n")[0].rstrip("."),
         )
 
@@ -224,6 +229,12 @@ def _check_parameters(source: Recipe) -> None:
             f"recipe {source.name} takes ({', '.join(parameters)}), "
             f"but declares the inputs {', '.join(source.inputs)}",
             "name the function's parameters like the inputs, in the same order",
+        )
+    unstacked = [name for name in source.stacked if not source.is_weight(name)]
+    if unstacked:
+        raise RecipeError(
+            f"recipe {source.name} stacks {unstacked[0]}, which is no weight",
+            "weights are the tensors without the first of the dynamic dims",
         )
 
 

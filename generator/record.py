@@ -132,6 +132,7 @@ class KernelRecord(Written):
     roles: Roles
     variants: tuple[Variant, ...]
     max_tokens: int  # above it the library runs PyTorch's own program; 0: never
+    stacked: tuple[str, ...] = ()  # weights that may be slices of stacks, by token
 
     def tiles(self, variant: Variant) -> dict[str, int]:
         """Return the tile sizes of the muGraph that a variant runs."""
@@ -143,12 +144,13 @@ class KernelRecord(Written):
         return [self.tiles(variant) for variant in self.variants]
 
     def plan_json(self) -> dict[str, Json]:
-        """Return roles, variants and up to how many tokens they serve."""
-        return {
+        """Return roles, variants and up to how many tokens they serve; what may be stacked."""
+        given: dict[str, Json] = {
             "roles": self.roles.to_json(),
             "variants": [{"bucket": v.bucket, **v.knobs.to_json()} for v in self.variants],
             "max_tokens": self.max_tokens,
         }
+        return given | ({"stacked": list(self.stacked)} if self.stacked else {})
 
 
 @dataclass(frozen=True)
@@ -233,6 +235,7 @@ def _record(data: dict[str, Json]) -> KernelRecord:
         roles=_roles(_Fields(fields.object("roles"))),
         variants=tuple(_variant(_Fields(v)) for v in fields.objects("variants")),
         max_tokens=fields.integer("max_tokens"),
+        stacked=fields.texts("stacked"),
         graph=from_json(fields.object("mugraph")),
     )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from mirage_kernels.generator.emit.attention import AttentionSource, emit_attention
 from mirage_kernels.generator.emit.cuda import Kernel, dims_text, emit_cuda
@@ -10,6 +11,12 @@ from mirage_kernels.generator.emit.header import Header
 from mirage_kernels.generator.emit.table import AttentionEntry, Entry, emit_table
 from mirage_kernels.generator.emit.triton import emit_triton
 from mirage_kernels.generator.ir import Graph, Node, Phase, phases_of
+from mirage_kernels.generator.plan.adapters import (
+    MOST_STACKED_TOKENS,
+    makers_for,
+    stacked_program,
+    stacked_variants,
+)
 from mirage_kernels.generator.plan.attention import AttentionProgram
 from mirage_kernels.generator.plan.attention_lower import attention_program
 from mirage_kernels.generator.plan.attention_variants import shared_bytes
@@ -17,7 +24,7 @@ from mirage_kernels.generator.plan.blocks import without_threads
 from mirage_kernels.generator.plan.lower import tile_program
 from mirage_kernels.generator.plan.program import Do, Layout, TileProgram
 from mirage_kernels.generator.plan.tiles import Planning
-from mirage_kernels.generator.plan.variants import Knobs
+from mirage_kernels.generator.plan.variants import Knobs, Variant
 from mirage_kernels.generator.record import (
     AttentionRecord,
     Emitted,
@@ -25,6 +32,7 @@ from mirage_kernels.generator.record import (
     MuGraphRecord,
     Record,
 )
+from mirage_kernels.generator.target import target
 
 
 def files_of(record: Record) -> dict[str, str]:
@@ -38,14 +46,32 @@ def sources_of(record: Emitted) -> dict[str, str]:
     """Return the kernel's files by path below the kernels folder: record, CUDA, perhaps Triton."""
     if isinstance(record, AttentionRecord):
         return _attention_sources(record)
-    program = tile_program(record.recipe, record.graph, Planning(arch=record.arch))
+    apart = any(v.knobs.apart for v in record.variants)
+    program = tile_program(record.recipe, record.graph, Planning(arch=record.arch, apart=apart))
     kernel = Kernel(program, record.variants, record.storage, _header(record, program))
     base = record.path.removesuffix(".json")
-    return {
+    files = {
         record.path: record.text(),
         f"{base}.cu": emit_cuda(kernel),
         f"{base}.py": emit_triton(kernel),
     }
+    stacked = stacked_kernel(record)
+    if stacked is not None:
+        files[f"{record.arch}/{stacked.program.recipe}/{record.stem}.cu"] = emit_cuda(stacked)
+    return files
+
+
+def stacked_kernel(record: KernelRecord) -> Kernel | None:
+    """Return the kernel of the same muGraph whose tokens have slices of stacks, if there is one."""
+    if not record.stacked:
+        return None
+    on = target(record.arch)
+    plain = tile_program(record.recipe, record.graph, Planning(arch=record.arch))
+    program = stacked_program(plain, record.stacked, on)
+    variants = () if program is None else stacked_variants(program, record.variants, on)
+    if program is None or not variants:
+        return None
+    return Kernel(program, variants, record.storage, _stacked_header(record, program, variants))
 
 
 def _attention_sources(record: AttentionRecord) -> dict[str, str]:
@@ -60,16 +86,21 @@ def _attention_sources(record: AttentionRecord) -> dict[str, str]:
 
 def table_of(arch: str, records: Sequence[Emitted]) -> str:
     """Return the dispatch table of an architecture."""
-    kernels = [_entry(r) for r in records if isinstance(r, KernelRecord)]
+    kernels = [e for r in records if isinstance(r, KernelRecord) for e in _entries(r)]
     attention = [_attention_entry(r) for r in records if isinstance(r, AttentionRecord)]
     return emit_table(arch, kernels, attention)
 
 
-def _entry(record: KernelRecord) -> Entry:
-    most = record.max_tokens
+def _entries(record: KernelRecord) -> list[Entry]:
+    """Return the rows of a record: its kernel, and the one for slices of stacks."""
+    options, about = _options(record), (record.dtype, record.shape, record.stem)
     space = any(v.knobs.apart for v in record.variants)
-    about = (record.recipe, record.dtype, record.shape, record.stem)
-    return Entry(*about, most, _options(record), space)
+    entries = [Entry(record.recipe, *about, record.max_tokens, options, space)]
+    stacked = stacked_kernel(record)
+    if stacked is not None:
+        most = max(MOST_STACKED_TOKENS, record.max_tokens) if record.max_tokens else 0
+        entries.append(Entry(stacked.program.recipe, *about, most, options, workspace=True))
+    return entries
 
 
 def _attention_entry(record: AttentionRecord) -> AttentionEntry:
@@ -78,6 +109,28 @@ def _attention_entry(record: AttentionRecord) -> AttentionEntry:
 
 def _options(record: Emitted) -> tuple[str, ...]:
     return tuple(n.name for n in record.graph.of("input") if n.optional)
+
+
+def _stacked_header(
+    record: KernelRecord, program: TileProgram, variants: Sequence[Variant]
+) -> Header:
+    """Return the header of a kernel for slices of stacks: whose muGraph it is, and what differs."""
+    named = " and ".join(program.stacked)
+    expects = _expectations(program)
+    for name in program.stacked:
+        expects = expects.replace(f"{name} [", f"{name} [slices, ")
+    makers = makers_for(program)
+    launch = (
+        f"clusters of {makers.blocks} blocks for the inner products of up to 8 tokens of a slice; "
+        f"then {_launch_words(replace(record, variants=tuple(variants)))}"
+    )
+    own = (
+        f"that of {record.recipe}, for every token with its own slices of {named}; which those are "
+        f"is addressing. {_mugraph_words(record.graph)}",
+        f"{expects} A number of a slice per token, int32 or int64; any that is none's: no slice.",
+        launch,
+    )
+    return _paragraphs(record, program.output.type.names, own)
 
 
 def _header(record: KernelRecord, program: TileProgram) -> Header:
@@ -247,9 +300,10 @@ def _launch_words(record: KernelRecord) -> str:
             return f"a block of {warps} per token, which it holds whole in registers."
         blocks = -(-record.shape[record.roles.rows] // knobs.rows)
         limit = f"up to {variant.bucket}" if variant.bucket else "any number of"
-        each = f"{_makers_words(record, knobs)}{blocks} blocks of {knobs.warps} warps"
+        each = f"{blocks} blocks of {knobs.warps} warps"
         if knobs.blocks > 1:
             each = f"{blocks} clusters of {knobs.blocks} blocks that split the loop"
+        each = f"{_makers_words(record, knobs)}{each}"
         if knobs.held:
             each += ", which hold tokens in registers"
         parts.append(f"{limit} tokens {each}")

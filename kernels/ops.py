@@ -152,9 +152,12 @@ def lora_linear(
 
     Batched: with `adapter_ids` (int32 or int64, on x's device, shaped like x without its last dim)
     each token has its own adapter from the stacks lora_a `[adapters, R, K]` and lora_b
-    `[adapters, N, R]`; -1, like any other number that is no adapter's, means none. Fill unused
-    places of the stacks and ranks below R with zeros: with many tokens all adapters are multiplied,
-    and what is not a token's own is taken times 0. This form runs PyTorch's program at any size.
+    `[adapters, N, R]`; -1, like any other number that is no adapter's, means none. Ids may be in
+    any order and are read on the device. This form takes any size. Where a kernel serves it
+    (`lora_linear_batched` in `kernel_table()`, up to its `max_tokens`) a call is two launches and a
+    workspace of `[M, R]`. PyTorch's program, which runs otherwise, multiplies many tokens by all
+    adapters and takes times 0 what is not their own: fill unused places of the stacks and ranks
+    below R with zeros.
     """
     if torch.is_grad_enabled():
         _refuse_grad("lora_linear", x, weight=weight, bias=bias)

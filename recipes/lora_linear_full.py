@@ -38,6 +38,7 @@ def reference(
     dynamic={"M": 4096},
     scalars={"scale": 2.0},
     optional=("bias",),
+    stacked=("lora_a", "lora_b"),
     reference=reference,
     shapes=(
         shape("the Mirage paper's LoRA (no bias)", K=256, N=4096, R=16),

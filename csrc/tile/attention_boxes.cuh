@@ -92,6 +92,20 @@ __device__ void copy_unit(char* shared, const CUtensorMap& map, UnitPlace from,
   }
 }
 
+// Brings the lines of a unit into L2.
+template <class T, int kDepth>
+__device__ void prefetch_unit(const CUtensorMap& map, UnitPlace from) {
+  using Lines = UnitLines<T, kDepth>;
+#pragma unroll
+  for (int group = 0; group < Lines::kGroups; group += Lines::kWhole ? Lines::kGroups : 1) {
+    const int depth = group == Lines::kGroups - 1 ? Lines::kLastDepth : group * kBoxDepth;
+    asm volatile(
+        "cp.async.bulk.prefetch.tensor.5d.L2.global.tile [%0, {%1, %2, %3, %4, %5}];" ::"l"(&map),
+        "r"(depth), "r"(from.token), "r"(0), "r"(from.head), "r"(from.page)
+        : "memory");
+  }
+}
+
 __device__ inline void prefetch(const CUtensorMap& map) {
   asm volatile("prefetch.tensormap [%0];" ::"l"(&map));
 }

@@ -24,6 +24,7 @@ class CrewMeeting {
         rank_(kHasCrews<kDepth> ? cluster_rank() : 0),
         size_(kHasCrews<kDepth> ? cluster_size() : 1) {
     if (alone()) return;
+    inverse_ = reciprocal(static_cast<float>(size_));
     if (threadIdx.x == 0) {
       init(barrier());
       fence_init();
@@ -37,9 +38,14 @@ class CrewMeeting {
   __device__ int size() const { return size_; }
 
   // Quads are dealt out in turns: quad i is number i / size of block i % size.
-  __device__ int count(int quads) const { return (quads - rank_ + size_ - 1) >> shift(); }
+  __device__ int count(int quads) const { return place(quads - rank_ + size_ - 1); }
   __device__ int quad(int place) const { return place * size_ + rank_; }
-  __device__ int place(int quad) const { return quad >> shift(); }
+  // A quotient of small numbers, for which a rounded inverse is exact enough.
+  __device__ int place(int quad) const {
+    return static_cast<int>((static_cast<float>(quad) + 0.5f) * inverse_);
+  }
+  // That can share what blocks sent of a quad: a power of two, not fewer than blocks.
+  __device__ int lanes() const { return 1 << (kWarpLanes - __clz(size_ - 1)); }
 
   // Before the pushes of a part: what these overwrite has been read.
   __device__ void begin(int quads) {
@@ -49,8 +55,8 @@ class CrewMeeting {
 
   // To the block that finishes a quad: by two lanes each a half, or by one both.
   __device__ void push(int quad, const Total& total, bool values, bool rows) const {
-    const int to = quad & (size_ - 1);
-    const uint32_t place = in_block(at(rank_, this->place(quad)), to);
+    const int turn = this->place(quad), to = quad - turn * size_;
+    const uint32_t place = in_block(at(rank_, turn), to);
     const uint32_t done = in_block(shared_ + kBarrierAt, to);
     if (values) tile::push(place, total.values(), done);
     if (rows) tile::push(place + sizeof(float4), total.rows(), done);
@@ -67,14 +73,14 @@ class CrewMeeting {
     if (!alone()) arrive_cluster();
   }
 
-  // What a block sent of the quad at a place.
+  // What a block sent of the quad at a place; nothing, if there is no such block.
   __device__ Total sent(int place, int block) const {
+    if (block >= size_) return {};
     const float4* const quad = at(block, place);
     return {quad[0], quad[1]};
   }
 
  private:
-  __device__ int shift() const { return __ffs(size_) - 1; }
   __device__ CopyBarrier& barrier() const {
     return *reinterpret_cast<CopyBarrier*>(shared_ + kBarrierAt);
   }
@@ -84,6 +90,7 @@ class CrewMeeting {
 
   char* shared_;
   int rank_, size_;
+  float inverse_ = 1.0f;
   uint32_t parity_ = 0;
 };
 

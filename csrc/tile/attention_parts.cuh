@@ -285,78 +285,17 @@ __device__ inline void prefetch(const void* at) {
   asm volatile("prefetch.global.L2 [%0];" ::"l"(at));
 }
 
-constexpr int kMostCrew = 16;  // blocks; a power of two, as all sizes of crews are
+// Whether there is room for the crews of another call, where `blocks` run on a multiprocessor.
+__device__ inline bool leaves_room(const AttentionArgs& args, int blocks) {
+  return cluster_size() > 1 &&
+         2 * gridDim.x <= static_cast<unsigned>(args.multiprocessors) * blocks;
+}
+
+constexpr int kMostCrew = 16;  // blocks
 // What crews push needs room, which longer heads have not.
 template <int kDepth>
 constexpr bool kHasCrews = kDepth <= 128;
 // Positions are ints; so many units take seconds.
 constexpr int64_t kMostUnits = (int64_t{1} << 31) - (1 << 24);
-
-// The arguments of a call, and what the device divides by but for the number of crews.
-template <int kRows>
-AttentionArgs with_divisors(AttentionArgs args) {
-  args.group = divisor(args.G);
-  args.page = divisor(args.block_table == nullptr ? kUnitKeys : args.page_size);
-  args.sequence_segments = divisor(sequence_segments<kRows>(args));
-  return args;
-}
-
-// Units, if every sequence is as long as the host knows.
-template <int kRows>
-int64_t most_units(const AttentionArgs& args) {
-  return ceil_div(larger(args.max_len, 1), kUnitKeys) * sequence_segments<kRows>(args) * args.B;
-}
-
-constexpr int kShortUnits = 2;                  // of a warp
-constexpr int kManyUnits = 24;                  // of a multiprocessor
-constexpr int kLargeCrewUnits = 8 * kMostCrew;  // a unit for each of eight warps of sixteen blocks
-
-// Blocks of a launch, and how many of them work on the same keys.
-struct Crowd {
-  int blocks, crew;
-};
-
-// As many blocks as run at once, or as there is work for. Segments that are equally long are cut
-// evenly: a crew then has one part, or whole segments.
-template <class Work>
-Crowd crowd_of(const AttentionArgs& args) {
-  const int64_t segments = sequence_segments<Work::kRows>(args) * args.B;
-  if (segments == 0) return {0, 1};
-  const int64_t most = static_cast<int64_t>(args.multiprocessors) * Work::kBlocks;
-  if (segments >= most) {
-    const int64_t whole = ceil_div(segments, most);  // segments of a block
-    const int64_t even = ceil_div(segments, whole);
-    return {static_cast<int>(10 * even >= 9 * most ? even : most), 1};
-  }
-  const int64_t units = ceil_div(larger(args.max_len, 1), kUnitKeys);
-  const int64_t long_enough = ceil_div(units, Work::kWarps);  // a unit for every warp
-  int64_t parts = most / segments;
-  if (parts > kMostCrew) parts = kMostCrew;
-  if (parts > long_enough) parts = long_enough;
-  int crew = 1;
-  while (kHasCrews<Work::kDepth> && 2 * crew <= parts) crew *= 2;
-  // Clusters lie unevenly on multiprocessors that have room for two blocks each: where they take
-  // more than half of the multiprocessors, that is felt when they have much to read. Eight blocks
-  // on half of the multiprocessors are faster than sixteen on all.
-  if (Work::kBlocks > 1 && crew == kMostCrew && 2 * segments * crew > args.multiprocessors)
-    crew /= 2;
-  const bool spread = Work::kBlocks == 1 || 2 * segments * crew <= args.multiprocessors;
-  if (crew > 1 && (spread || units <= kShortUnits * crew * Work::kWarps)) {
-    return {static_cast<int>(segments) * crew, crew};
-  }
-  return {static_cast<int>(segments * parts), 1};
-}
-
-// Whether a call is better off with one large block on each multiprocessor than with several: few
-// segments with much to read for each, or so few that crews leave most multiprocessors idle.
-template <int kRows>
-bool has_few_segments(const AttentionArgs& args) {
-  const int64_t segments = sequence_segments<kRows>(args) * args.B;
-  const int64_t units = most_units<kRows>(args);
-  if (4 * segments * kMostCrew <= args.multiprocessors) {
-    return units >= kLargeCrewUnits * segments;
-  }
-  return segments <= args.multiprocessors && units >= kManyUnits * args.multiprocessors;
-}
 
 }  // namespace mirage::tile

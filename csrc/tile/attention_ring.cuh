@@ -1,4 +1,4 @@
-// Keys and values on their way: every warp copies its own units, kStages - 1 steps ahead.
+// Keys and values on their way: every warp copies its own units, a few steps ahead.
 //
 // As in pipeline.cuh no barrier of the block is needed; one of the warp's own for each slot tells
 // of a step's arrival. Copies run on across the borders of parts, so memory stays busy while the
@@ -28,10 +28,20 @@ class KeyRing {
   static constexpr int kBarrierBytes = kWarps * kStages * static_cast<int>(sizeof(CopyBarrier));
   static constexpr int kBytes = (kBarriersAt + kBarrierBytes + 15) / 16 * 16;
 
+  // Where all multiprocessors copy and none began early, few copies ahead are better, if they are
+  // large: slots of a call that promises nothing and leaves no room for another.
+  static constexpr int kStepBytes = kWarps * Knobs::kBlocks * kSlotBytes;  // of a multiprocessor
+  static constexpr bool kCopiesMuch =
+      Knobs::kRows == kLineTile && kMore == 0 && kStepBytes >= 64 * 1024;
+  static constexpr int kFewStages = kCopiesMuch ? 2 : kStages;
+
   // `shared`: a multiple of kBoxAtom.
-  __device__ KeyRing(const AttentionArgs& args, char* shared) : args_(args), shared_(shared) {
+  __device__ KeyRing(const AttentionArgs& args, char* shared)
+      : args_(args),
+        shared_(shared),
+        stages_(args.constant_history || leaves_room(args, Knobs::kBlocks) ? kStages : kFewStages) {
     if (elected()) {
-      for (int s = 0; s < kStages; ++s) init(landed(s), args.boxed ? 1 : kWarpLanes);
+      for (int s = 0; s < stages_; ++s) init(landed(s), args.boxed ? 1 : kWarpLanes);
       fence_init();
       if (args.boxed && warp_index() == 0) {
         prefetch(args.k_boxes);
@@ -59,46 +69,55 @@ class KeyRing {
     settle();
   }
 
-  // Looks up the same pages again: the kernel before may have written them meanwhile.
-  __device__ void look_again() {
-    if (looked_up_ != nullptr) page_ = looked_up();
+  // The pages that are known, and what they are now: the kernel before may write them meanwhile.
+  __device__ int pages() const { return page_; }
+  __device__ int look_again() const { return looked_up_ == nullptr ? page_ : looked_up(); }
+
+  // Lets the next kernel start when this warp has asked for all its steps.
+  __device__ void let_next_start_then() {
+    tells_ = more_;
+    if (!more_) let_next_start();
   }
 
   // Forgets what was asked for.
   __device__ void drop() {
 #pragma unroll 1
-    for (int slot = 0; slot < kStages; ++slot) {
+    for (int slot = 0; slot < stages_; ++slot) {
       if (slot >= asked_ && (!args_.boxed || elected())) arrive(landed(slot));
       wait(landed(slot), turns_);
     }
     turns_ ^= 1;
   }
 
-  // Brings the first unit to come into L2: nothing is read, so it may be one that still changes.
-  __device__ void prefetch_keys() const {
-    constexpr int kLineElements = 128 / sizeof(T);
-    constexpr int kPieces = (kDepth + kLineElements - 1) / kLineElements;  // of a key's line
-    const int page = __shfl_sync(~0u, page_, 0);
+  // Prepares the copies of the first steps, so that few instructions start them, and brings what
+  // the first one reads into L2: nothing is read yet, so it may still change.
+  __device__ void arm() {
     if (!more_ || !args_.boxed) return;
 #pragma unroll
-    for (int i = lane(); i < kKeys * kPieces; i += kWarpLanes) {
-      if (key() + i / kPieces >= part_.sequence.keys) return;
-      const int token = token_of(key()) + i / kPieces, element = i % kPieces * kLineElements;
-      prefetch(static_cast<const T*>(args_.k.at) + line_at(args_.k, page, token) + element);
-      if constexpr (kMore > 0) continue;
-      prefetch(static_cast<const T*>(args_.v.at) + line_at(args_.v, page, token) + element);
+    for (int i = 0; i < kArmed; ++i) {
+      const int page = __shfl_sync(~0u, page_, i);
+      if (i >= stages_ - 1 || unit_ + i * stride() >= part_.last) continue;
+      places_[i] = {token_of(key() + i * stride() * kUnitKeys), part_.head, page};
+      armed_ = i + 1;
+      if (!elected()) continue;
+      expect(landed(i), kSlotBytes);
+      if (i > 0) continue;
+      prefetch_unit<T, kDepth>(args_.k_boxes, places_[i]);
+      prefetch_unit<T, kSecondDepth>(args_.v_boxes, places_[i]);
     }
   }
 
   // Asks for the first steps; those with new keys when the kernel before has ended.
   __device__ void fill() {
-    asked_ = 0;
+    asked_ = armed_;
+    if (armed_ > 0) fire();
 #pragma unroll 1
-    for (int slot = 0; slot < kStages - 1; ++slot) {
+    for (int slot = armed_; slot < stages_ - 1; ++slot) {
       if (key() + kKeys > part_.sequence.keys - part_.sequence.tokens) wait_for_previous();
       asked_ += more_;
       issue(slot);
     }
+    armed_ = 0;
   }
 
   // Units of a warp lie so many apart: a crew's blocks take turns, then their warps.
@@ -122,7 +141,7 @@ class KeyRing {
     issue(before(full_));
     wait(landed(full_), turns_);
     char* const slot = begin() + full_ * kSlotBytes;
-    if (++full_ == kStages) {
+    if (++full_ == stages_) {
       full_ = 0;
       turns_ ^= 1;
     }
@@ -151,7 +170,7 @@ class KeyRing {
   __device__ char* begin() const { return shared_ + warp_index() * kWarpBytes; }
   // The first key of the unit that is next.
   __device__ int key() const { return (part_.sequence.skipped + unit_) * kUnitKeys; }
-  __device__ static int before(int slot) { return (slot == 0 ? kStages : slot) - 1; }
+  __device__ int before(int slot) const { return (slot == 0 ? stages_ : slot) - 1; }
 
   // Starts the copies of the upcoming unit, if there is one, and looks up the page of the next.
   __device__ void issue(int slot) {
@@ -159,6 +178,17 @@ class KeyRing {
     args_.boxed ? copy_boxes(slot) : copy_lines(slot);
     unit_ += stride();
     ++turn_;
+    settle();
+  }
+
+  // Starts the copies that are prepared.
+  __device__ void fire() {
+#pragma unroll
+    for (int i = 0; i < kArmed; ++i) {
+      if (i < armed_ && elected()) copy_boxes(i, places_[i]);
+    }
+    unit_ += armed_ * stride();
+    turn_ += armed_;
     settle();
   }
 
@@ -179,6 +209,7 @@ class KeyRing {
   __device__ void settle() {
     while (more_ && unit_ >= part_.last) {
       more_ = parts_.next(part_);
+      if (!more_ && tells_) let_next_start();
       if (!more_) return;
       unit_ = first_unit(part_);
       turn_ = kWarpLanes;
@@ -212,20 +243,14 @@ class KeyRing {
     return args_.block_table == nullptr ? key : remainder(key, args_.page);
   }
 
-  // In a page.
-  __device__ int64_t line_at(const mirage::Cache& cache, int token) const {
-    return token * cache.token + part_.head * cache.head;
-  }
-  __device__ int64_t line_at(const mirage::Cache& cache, int page, int token) const {
-    return page * cache.page + line_at(cache, token);
-  }
-
   __device__ void copy_boxes(int slot) const {
     const int page = __shfl_sync(~0u, page_, turn_);
     if (!elected()) return;
-    const UnitPlace from{token_of(key()), part_.head, page};
-    char* const to = begin() + slot * kSlotBytes;
     expect(landed(slot), kSlotBytes);
+    copy_boxes(slot, {token_of(key()), part_.head, page});
+  }
+  __device__ void copy_boxes(int slot, UnitPlace from) const {
+    char* const to = begin() + slot * kSlotBytes;
     copy_unit<T, kDepth>(to, args_.k_boxes, from, landed(slot));
     copy_unit<T, kSecondDepth>(to + kTileBytes, args_.v_boxes, from, landed(slot));
   }
@@ -265,10 +290,15 @@ class KeyRing {
   Parts<Knobs::kRows> parts_;
   Part part_{};
   char* const shared_;
+  const int stages_;  // of the ring
+  static constexpr int kArmed = kStages > 2 ? 2 : 1;
+  UnitPlace places_[kArmed];
+  int armed_ = 0;       // copies that are prepared
   int asked_ = 0;       // steps at the start
   int full_ = 0;        // the slot of the next step
   uint32_t turns_ = 0;  // of the ring, modulo two
   bool more_ = false;
+  bool tells_ = false;  // the next kernel
   const int32_t* looked_up_ = nullptr;
   int unit_ = 0;
   int page_ = 0, turn_ = 0;  // a lane's, of unit or line `lane`; the unit that is next

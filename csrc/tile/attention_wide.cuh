@@ -34,7 +34,8 @@ template <class Work>
 cudaError_t launch_wide(void (*kernel)(AttentionArgs), const AttentionArgs& args,
                         cudaStream_t stream) {
   if (most_units<Work::kRows>(args) > kMostUnits) return cudaErrorInvalidValue;
-  AttentionArgs given = with_divisors<Work::kRows>(args);
+  AttentionArgs given = with_step_boxes<typename Work::Element, Work::kKeys, Work::kDepth>(
+      with_divisors<Work::kRows>(args));
   for (int largest = kMostCrew;; largest /= 2) {
     const Crowd crowd = wide_crowd<Work>(args, largest);
     if (crowd.blocks == 0) return cudaSuccess;

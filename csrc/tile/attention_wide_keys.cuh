@@ -4,7 +4,7 @@
 // values meet scores, all warps need all of them, and they go through shared memory.
 #pragma once
 
-#include "tile/attention_wide_products.cuh"
+#include "tile/attention_wide_scores.cuh"
 
 namespace mirage::tile {
 
@@ -83,6 +83,37 @@ __device__ auto line_sum(const WideKeys<T, kKeys, kDepth>& keys, const B&... fac
   return WideLines<float, kKeys>{own_total<kKeys>(sums), keys.rooms};
 }
 
+// The squares of eight of a warp's lines, in lanes (g, g / 2): the diagonal of the lines' products
+// with themselves. kHalf: which eight.
+template <int kHalf, class T, int kChunks>
+__device__ float line_squares(const Fragment<Dims::kRowsDepth, T, 2, kChunks>& lines) {
+  float products[4] = {};
+#pragma unroll
+  for (int c = 0; c < kChunks; ++c) {
+    const Octet<T> pair[2] = {lines.at[0][c], lines.at[1][c]};
+#pragma unroll
+    for (int h = 0; h < 2; ++h) mma<T>(products, pair, pair[kHalf], h);
+  }
+  return lane_line() % 2 == 0 ? products[2 * kHalf] : products[2 * kHalf + 1];
+}
+
+// Sums of squares of long lines: by tensor cores, which take fewer instructions.
+template <class T, int kKeys, int kDepth, std::enable_if_t<(kDepth > kProductKeys), int> = 0>
+__device__ auto line_sum(const WideKeys<T, kKeys, kDepth>& keys,
+                         const WideKeys<T, kKeys, kDepth>&) {
+  const int from = lane_line() * 4 + lane_line() / 2;
+  float own = 0.0f;
+#pragma unroll
+  for (int k = 0; k < kKeys / kProductKeys; ++k) {
+    const auto lines = lines_of(keys, k);
+    const float first = __shfl_sync(~0u, line_squares<0>(lines), from);
+    const float second = __shfl_sync(~0u, line_squares<1>(lines), from);
+    const bool has = kKeys == kProductKeys || lane_quarter() / 2 == k;
+    if (has) own = lane_quarter() % 2 == 0 ? first : second;
+  }
+  return WideLines<float, kKeys>{own, keys.rooms};
+}
+
 // Elementwise with numbers and with each other they stay lines.
 template <class V>
 constexpr bool kIsNumber = std::is_arithmetic_v<V>;
@@ -142,13 +173,24 @@ __device__ RowVector<float, kKeys> spread(const WideLines<float, kKeys>& lines) 
   return found;
 }
 
-template <class Out, class Op, class S, class V, int kKeys>
-__device__ auto map(const Scores<S, kWarpRows, kKeys>& a, const WideLines<V, kKeys>& b) {
-  return map<Out, Op>(a, spread(b));
+template <class Out, class Op>
+constexpr bool kIsFactor = std::is_same_v<Op, Mul> && std::is_same_v<Out, float>;
+template <class Out, class Op, class V, int kKeys>
+__device__ auto map(const Scores<float, kWarpRows, kKeys>& a, const WideLines<V, kKeys>& b) {
+  if constexpr (kIsFactor<Out, Op>) {
+    const float log2_e = kLog2E;
+    return KeyedScores<kKeys>{a, spread(map<float, Mul>(b, log2_e))};
+  } else {
+    return map<Out, Op>(a, spread(b));
+  }
 }
-template <class Out, class Op, class S, class V, int kKeys>
-__device__ auto map(const WideLines<V, kKeys>& a, const Scores<S, kWarpRows, kKeys>& b) {
-  return map<Out, Op>(spread(a), b);
+template <class Out, class Op, class V, int kKeys>
+__device__ auto map(const WideLines<V, kKeys>& a, const Scores<float, kWarpRows, kKeys>& b) {
+  if constexpr (kIsFactor<Out, Op>) {
+    return map<Out, Op>(b, a);
+  } else {
+    return map<Out, Op>(spread(a), b);
+  }
 }
 
 }  // namespace mirage::tile

@@ -116,8 +116,20 @@ __device__ void raise(WidePeaks<kDepth>& peak, const LazyScores<Mask, S>&, WideS
   peak.product = &product;
 }
 
+// The first peaks of a warp: all sums are zeros, so that none has to become relative to them.
+template <class S, int kDepth>
+__device__ void set_peaks(WidePeaks<kDepth>& peaks, const S& scaled) {
+  float most[2];
+  line_peaks(most, scaled);
+  share_most(most);
+#pragma unroll
+  for (int i = 0; i < 2; ++i) peaks.at[0][i] = raised(peaks.at[0][i], most[i]);
+}
+
 // Weights under a mask, zeros elsewhere: that is all that is asked for. They are computed at most
-// twice: of scores so large that rounding keeps them above the limit, they stay there.
+// twice: of scores so large that rounding keeps them above the limit, they stay there. By the
+// peak of a row that has seen no key weights are infinite. Products are waited for once, by all
+// warps.
 template <class T, class Op, class A, class B, class S, int kDepth>
 __device__ auto where(const LazyMask<Op, A, B>& condition, const Weights<S, kDepth>& weights,
                       const float&) {
@@ -125,26 +137,24 @@ __device__ auto where(const LazyMask<Op, A, B>& condition, const Weights<S, kDep
   const auto& lowered = weights.lowered;
   auto& peaks = const_cast<WidePeaks<kDepth>&>(lowered.peaks);  // raise() had it as such
   auto scores = unscaled(lowered.scores);
-  float scale = scale_of(lowered.scores);
-  if (!__all_sync(~0u, condition.all)) {
+  auto scale = scale_of(lowered.scores);
+  const bool is_plain = __all_sync(~0u, condition.all && peaks.lane_is_set());  // as most steps
+  if (!is_plain && !__all_sync(~0u, condition.all)) {
     scores = each<float>([](float s) { return s; },
                          LazyScores<LazyMask<Op, A, B>, S>{condition, lowered.scores, -INFINITY});
-    scale = 1.0f;
+    set_ones(scale);
   }
-  const ScaledScores<kKeys> scaled{scores, scale};
+  const auto scaled = times(scores, scale);
   PackedScores<T, kWarpRows, kKeys> found;
-  bool rises = peaks.is_unset();
-#pragma unroll 1
-  for (int pass = 0;; ++pass) {
-    if (rises) {
-      float most[2];
-      line_peaks(most, scaled);
-      raise_to(most, peaks, *peaks.product);
-    }
-    pack_weights(found, scaled, peaks);
-    rises = __any_sync(~0u, largest_weight(found) > kLargestWeight);
-    if (pass > 0 || !rises) return found;
-  }
+  if (!is_plain && peaks.is_unset()) set_peaks(peaks, scaled);
+  pack_weights<true>(found, scaled, peaks);
+  if (!__any_sync(~0u, largest_weight(found) > kLargestWeight)) return found;
+  float most[2];
+  line_peaks(most, scaled);
+  share_most(most);
+  raise_to(most, peaks, *peaks.product);
+  pack_weights<false>(found, scaled, peaks);
+  return found;
 }
 
 }  // namespace mirage::tile

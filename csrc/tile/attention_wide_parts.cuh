@@ -40,7 +40,19 @@ class WideParts {
     return parts_.crew_before(part.position - part.first + part.sequence.units);
   }
 
+  // The units of a part, up to whole steps of some units: what lies in a box is not cut then.
+  __device__ CrewShare share(const Part& part, int step) const {
+    return {rounded(part, part.first, step), rounded(part, part.last, step)};
+  }
+
  private:
+  __device__ static int rounded(const Part& part, int unit, int step) {
+    const int units = part.sequence.units, skipped = part.sequence.skipped;
+    if (unit == 0 || unit >= units) return unit;
+    const int near = static_cast<unsigned>(skipped + unit + step / 2) / step * step - skipped;
+    return min(max(near, 0), units);
+  }
+
   Parts<kRows> parts_;
 };
 

@@ -142,10 +142,9 @@ struct WidePeaks : KeyVector<float, kWarpRows> {
   WideProduct<kDepth>* product = nullptr;  // what changes with it
 
   __device__ WidePeaks() { at[0][0] = at[0][1] = RowPeaks<8>::kLowest; }
-  // Whether a row of the warp has seen no key.
-  __device__ bool is_unset() const {
-    return __any_sync(~0u, fminf(at[0][0], at[0][1]) == RowPeaks<8>::kLowest);
-  }
+  // Whether no row of the warp has seen a key: all sums are zeros then.
+  __device__ bool is_unset() const { return __all_sync(~0u, !lane_is_set()); }
+  __device__ bool lane_is_set() const { return fmaxf(at[0][0], at[0][1]) != RowPeaks<8>::kLowest; }
 };
 template <int kDepth>
 struct Spans<WidePeaks<kDepth>> : Spans<KeyVector<float, kWarpRows>> {};
@@ -255,27 +254,36 @@ __device__ void line_peaks(float (&most)[2], const Scores<float, kWarpRows, kKey
   }
 }
 
-// How far scores may be above what is called their peak: weights are below 22000 then, within the
-// range of every storage type. A peak that rises takes a little more than it must. So few steps
-// have to rescale, even with scores that are far apart. Any number is right as a peak.
-constexpr float kMostAbove = 10.0f, kLargestWeight = 22000.0f, kHeadroom = 3.0f;
+// How far scores may be above what is called their peak: weights are below 60000 then, within the
+// range of every storage type. Any number is right as a peak. The first one is a little more than
+// it must be: few weights are so small then that they lose digits. Those that rise take more, as
+// such scores are far apart, and what is far below the largest matters little. So few steps have
+// to rescale.
+constexpr float kMostAbove = 11.0f, kLargestWeight = 59000.0f;
+constexpr float kHeadroom = 5.0f, kMoreHeadroom = 8.0f;
+__device__ inline float raised(float peak, float most) {
+  return fmaxf(peak, most + (peak == RowPeaks<8>::kLowest ? kHeadroom : kMoreHeadroom));
+}
 
-template <int kDepth>
-__device__ void raise_to(float (&most)[2], WidePeaks<kDepth>& peak, WideProduct<kDepth>& product) {
-  float factor[2];
-  bool rises = false;
+// Of what the lanes of a row have, the largest.
+__device__ inline void share_most(float (&most)[2]) {
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
     most[i] = fmaxf(most[i], __shfl_xor_sync(~0u, most[i], 1));
     most[i] = fmaxf(most[i], __shfl_xor_sync(~0u, most[i], 2));
-    rises |= most[i] > peak.at[0][i] + kMostAbove;
   }
-  if (!__any_sync(~0u, rises)) return;
-  wait_products<0>();
+}
+
+// Warps come here on their own. A wait for products is one of all warps of a warpgroup, so it was
+// before.
+template <int kDepth>
+__device__ void raise_to(const float (&most)[2], WidePeaks<kDepth>& peak,
+                         WideProduct<kDepth>& product) {
+  float factor[2];
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
     const float old = peak.at[0][i];
-    peak.at[0][i] = fmaxf(old, most[i] + kHeadroom);
+    peak.at[0][i] = raised(old, most[i]);
     factor[i] = fast_exp(old - peak.at[0][i]);
   }
 #pragma unroll
@@ -296,7 +304,10 @@ __device__ void raise(WidePeaks<kDepth>& peak, const Scores<float, kWarpRows, kK
   float most[2];
   peak.product = &product;
   line_peaks<Larger>(most, scores);
-  raise_to(most, peak, product);
+  share_most(most);
+  wait_products<0>();
+  const bool rises = most[0] > peak.at[0][0] + kMostAbove || most[1] > peak.at[0][1] + kMostAbove;
+  if (__any_sync(~0u, rises)) raise_to(most, peak, product);
 }
 
 }  // namespace mirage::tile

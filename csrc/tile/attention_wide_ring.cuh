@@ -1,11 +1,15 @@
 // Keys and values on their way to the warpgroups of a block, copied by warps that do nothing else.
 //
-// Steps come in the order of the keys and are dealt out to the groups of warpgroups. A barrier per
-// slot tells of a step's arrival, another one that its readers are done. Copies run ahead across
-// the borders of parts; what readers have to know of a part comes the same way. (Readers that
-// copied, too, would wait for their own copies: a fence for the tensor core waits for them all.)
+// Steps come in the order of the keys and are dealt out to the groups of warpgroups. A slot has a
+// step's keys and its values, which come and go on their own: a barrier for each tells of their
+// arrival, another one that their readers are done. Half of the copying warps copy keys, the others
+// values. Copies run ahead across the borders of parts; what readers have to know of a part comes
+// the same way. Where caches have boxes, those of a step that is seen as a whole are asked for by a
+// lane each; all others are copied line by line. (Readers that copied, too, would wait for their
+// own copies: a fence for the tensor core waits for them all.)
 #pragma once
 
+#include "tile/attention_wide_boxes.cuh"
 #include "tile/attention_wide_parts.cuh"
 #include "tile/attention_wide_products.cuh"
 #include "tile/dependent.cuh"
@@ -16,8 +20,9 @@ namespace mirage::tile {
 // A part as readers see it.
 struct PartEntry {
   Part part;
-  int last_block;  // that has some of its segment
-  bool more;       // whether there is such a part
+  CrewShare units;  // that are its block's
+  int last_block;   // that has some of its segment
+  bool more;        // whether there is such a part
 };
 
 template <class T, int kDepth, class Knobs>
@@ -30,10 +35,12 @@ struct WideRing {
   static constexpr int kTileBytes = kKeys * kDepth * 2;
   static constexpr int kSlotBytes = 2 * kTileBytes;  // keys, then values
   static constexpr int kEntries = 2;                 // parts that are known at once
+  static constexpr int kShares = kCopiers / 2;       // of a tile, for the warps that copy it
   static_assert(kStages > 2 * kGroups && kDepth % kBoxDepth == 0, "a slot to spare, whole boxes");
 
   struct State {
-    CopyBarrier full[kStages], empty[kStages], known[kEntries], done[kEntries];
+    CopyBarrier full[2][kStages], empty[2][kStages];  // keys, values
+    CopyBarrier known[kEntries], done[kEntries];
     CopyBarrier sums;  // tells of what the blocks of a crew leave for this one
     PartEntry entries[kEntries];
   };
@@ -54,9 +61,9 @@ struct WideRing {
 
   // One thread; a barrier of the block follows.
   __device__ static void start(State& state) {
-    for (int s = 0; s < kStages; ++s) {
-      init(state.full[s], kCopiers * kWarpLanes);
-      init(state.empty[s], kGroupWarpCount);
+    for (int s = 0; s < 2 * kStages; ++s) {
+      init(state.full[s / kStages][s % kStages], kShares * kWarpLanes);
+      init(state.empty[s / kStages][s % kStages], kGroupWarpCount);
     }
     for (int e = 0; e < kEntries; ++e) {
       init(state.known[e], 1);
@@ -67,7 +74,7 @@ struct WideRing {
   }
 };
 
-// What the copying warps do, each with some lines of every step.
+// What the copying warps do, each with some lines of the keys, or of the values, of every step.
 template <class T, int kDepth, class Knobs>
 class WideCopier {
  public:
@@ -75,7 +82,16 @@ class WideCopier {
   static constexpr int kKeys = Ring::kKeys, kStages = Ring::kStages;
 
   __device__ WideCopier(const AttentionArgs& args, char* slots, typename Ring::State& state)
-      : args_(args), slots_(slots), state_(state) {}
+      : args_(args),
+        cache_(side() == 0 ? args.k : args.v),
+        map_(side() == 0 ? args.k_boxes : args.v_boxes),
+        slots_(slots + side() * Ring::kTileBytes),
+        full_(state.full[side()]),
+        empty_(state.empty[side()]),
+        state_(state),
+        boxes_(args) {
+    if (args.boxed && share() == 0 && lane() == 0) prefetch(map_);
+  }
 
   // All parts of the block. What is known without reading, or promised to stay as it is, needs not
   // wait for the kernel before.
@@ -88,16 +104,20 @@ class WideCopier {
       const bool more = parts.next(part);
       const int e = number % Ring::kEntries;
       if (number >= Ring::kEntries) wait(state_.done[e], number / Ring::kEntries % 2 ^ 1);
+      // Without pages boxes may begin anywhere.
+      const bool rounds = args_.boxed && args_.block_table != nullptr;
+      const CrewShare units = more ? parts.share(part, rounds ? Ring::kStepUnits : 1) : CrewShare{};
       if (copier() == 0 && lane() == 0) {
         state_.entries[e].more = more;
         if (more) {
           state_.entries[e].part = part;
+          state_.entries[e].units = units;
           state_.entries[e].last_block = parts.last_block(part);
         }
         arrive(state_.known[e]);
       }
       if (!more) break;
-      copy(part);
+      copy(part, units);
     }
     asm volatile("cp.async.wait_all;" ::: "memory");
   }
@@ -105,12 +125,13 @@ class WideCopier {
  private:
   static constexpr int kOctets = kDepth / kLaneDepth;
   static constexpr int kLinesAtOnce = kWarpLanes / kOctets;
-  static constexpr int kLines = kKeys / Knobs::kCopiers;  // of a step, this warp's
+  static constexpr int kLines = kKeys / Ring::kShares;  // of a step, this warp's
   static constexpr int kRounds = kLines / kLinesAtOnce;
-  static constexpr int kLookups = (kLines + kWarpLanes - 1) / kWarpLanes;
-  static_assert(kRounds * kLinesAtOnce * Knobs::kCopiers == kKeys, "whole rounds");
+  static_assert(kRounds * kLinesAtOnce * Ring::kShares == kKeys, "whole rounds");
 
   __device__ static int copier() { return warp_index() - Ring::kReaders; }
+  __device__ static int side() { return copier() % 2; }  // keys, values
+  __device__ static int share() { return copier() / 2; }
 
   // Whether the caller promised that the keys up to this one are not being written.
   __device__ bool is_history(const Part& part, int through) const {
@@ -121,25 +142,28 @@ class WideCopier {
     waited_ = true;
   }
 
-  __device__ void copy(const Part& part) {
+  __device__ void copy(const Part& part, CrewShare units) {
     const int skipped = part.sequence.skipped;
     lowest_ = part.sequence.lowest;
-    end_ = min(part.sequence.keys, (skipped + part.last) * kUnitKeys);
-    const int64_t octet = lane() % kOctets * kLaneDepth;
-    keys_ = static_cast<const T*>(args_.k.at) + part.head * args_.k.head + octet;
-    values_ = static_cast<const T*>(args_.v.at) + part.head * args_.v.head + octet;
+    end_ = min(part.sequence.keys, (skipped + units.last) * kUnitKeys);
+    lines_ =
+        static_cast<const T*>(cache_.at) + part.head * cache_.head + lane() % kOctets * kLaneDepth;
     const bool dense = args_.block_table == nullptr;
-    if (dense) {
-      keys_ += part.b * args_.k.page;
-      values_ += part.b * args_.v.page;
-    }
-    const int last = (skipped + part.last) * kUnitKeys;
-    for (int key = (skipped + part.first) * kUnitKeys; key < last; key += kKeys) {
+    if (dense) lines_ += part.b * cache_.page;
+    const int begin = (skipped + units.first) * kUnitKeys;
+    const int last = (skipped + units.last) * kUnitKeys;
+    for (int key = begin; key < last; key += kKeys) {
       if (!waited_ && !is_history(part, key + kKeys)) wait_once();
-      if (reused_) wait(state_.empty[stage_], turn_ ^ 1);
-      const int first = key + copier() * kLines;
-      dense ? copy_dense(first) : copy_pages(first, part.b);
-      arrive_with_copies(state_.full[stage_]);
+      if (key == begin) look_up(key, part.b);
+      if (reused_) wait(empty_[stage_], turn_ ^ 1);
+      if (args_.boxed && key >= lowest_ && key + kKeys <= end_ && boxes_.may_begin(args_, key)) {
+        copy_boxes(key, part);
+      } else {
+        const int first = key + share() * kLines;
+        dense ? copy_dense(first) : copy_pages(first, part.b);
+        arrive_after_lines();
+      }
+      look_up(key + kKeys, part.b);
       if (++stage_ == kStages) {
         stage_ = 0;
         turn_ ^= 1;
@@ -148,65 +172,106 @@ class WideCopier {
     }
   }
 
-  // Round i of a step: a lane's octets of keys and values.
-  __device__ void copy_octets(int i, int key, const T* from_keys, const T* from_values) const {
-    const int line = copier() * kLines + i * kLinesAtOnce + lane() / kOctets;
+  // Of many small boxes every warp asks for some, as one takes long to.
+  __device__ int own_box() const {
+    if (boxes_.tokens() < kKeys) return lane() * Ring::kShares + share();
+    return share() == 0 ? lane() : kWarpLanes;
+  }
+  // The page of this lane's box of the step at `key`, before there is room for it.
+  __device__ void look_up(int key, int b) {
+    page_ = b;
+    if (args_.block_table == nullptr || !args_.boxed) return;
+    key += boxes_.token(own_box());
+    if (key < lowest_ || key >= end_) return;
+    page_ = args_.block_table[b * args_.table_row + quotient(key, args_.page)];
+  }
+  __device__ void copy_boxes(int key, const Part& part) const {
+    if (share() == 0 && lane() == 0) {
+      await_bytes(full_[stage_], Ring::kTileBytes);
+      arrive_for(full_[stage_], Ring::kShares * kWarpLanes);
+    }
+    __syncwarp();
+    const int box = own_box();
+    if (!boxes_.has(box)) return;
+    int token = key + boxes_.token(box);
+    if (args_.block_table != nullptr) token = remainder(token, args_.page);
+    const UnitPlace from{token, part.head, page_};
+    copy_box(slots_ + stage_ * Ring::kSlotBytes + boxes_.place(box), map_, boxes_.depth(box), from,
+             full_[stage_]);
+  }
+  // In a call with boxes readers do not make lines seen to the tensor cores, so it is done here.
+  __device__ void arrive_after_lines() const {
+    if (!args_.boxed) {
+      arrive_with_copies(full_[stage_]);
+      return;
+    }
+    asm volatile("cp.async.wait_all;" ::: "memory");
+    fence_proxies();
+    arrive(full_[stage_]);
+  }
+
+  // Round i of a step: a lane's octet.
+  __device__ void copy_own(int i, int key, const T* from) const {
+    const int line = share() * kLines + i * kLinesAtOnce + lane() / kOctets;
     const int octet = lane() % kOctets;
     char* const to = slots_ + stage_ * Ring::kSlotBytes + octet / 8 * (kKeys * kBoxLineBytes) +
                      box_offset(line, octet % 8);
-    const bool inside = key >= lowest_ && key < end_;
-    copy_octet<Through::kL2Stream>(to, from_keys, inside);
-    copy_octet<Through::kL2Stream>(to + Ring::kTileBytes, from_values, inside);
+    copy_octet<Through::kL2Stream>(to, from, key >= lowest_ && key < end_);
   }
 
   __device__ void copy_dense(int first) const {
     const int key = first + lane() / kOctets;
-    const T* from_keys = keys_ + key * args_.k.token;
-    const T* from_values = values_ + key * args_.v.token;
+    const T* from = lines_ + key * cache_.token;
 #pragma unroll 4
     for (int i = 0; i < kRounds; ++i) {
-      copy_octets(i, key + i * kLinesAtOnce, from_keys, from_values);
-      from_keys += kLinesAtOnce * args_.k.token;
-      from_values += kLinesAtOnce * args_.v.token;
+      copy_own(i, key + i * kLinesAtOnce, from);
+      from += kLinesAtOnce * cache_.token;
     }
   }
 
   // Every lane looks up the places of some lines.
   __device__ void copy_pages(int first, int b) const {
-    int64_t at_keys[kLookups], at_values[kLookups];
+    constexpr int kKnown = kLines < kWarpLanes ? kLines : kWarpLanes;  // at once
+    int64_t at[kLines / kKnown];
 #pragma unroll
-    for (int n = 0; n < kLookups; ++n) {
-      const int key = first + n * kWarpLanes + lane();
+    for (int n = 0; n < kLines / kKnown; ++n) {
+      const int key = first + n * kKnown + lane();
       const int place = quotient(key, args_.page);
       int page = 0;
       if (key >= lowest_ && key < end_) page = args_.block_table[b * args_.table_row + place];
       const int token = key - place * args_.page_size;
-      at_keys[n] = page * args_.k.page + token * args_.k.token;
-      at_values[n] = page * args_.v.page + token * args_.v.token;
+      at[n] = page * cache_.page + token * cache_.token;
     }
+#pragma unroll
+    for (int n = 0; n < kLines / kKnown; ++n) {
 #pragma unroll 4
-    for (int i = 0; i < kRounds; ++i) {
-      const int line = i * kLinesAtOnce + lane() / kOctets;
-      const int64_t key_at = __shfl_sync(~0u, at_keys[i * kLinesAtOnce / kWarpLanes], line);
-      const int64_t value_at = __shfl_sync(~0u, at_values[i * kLinesAtOnce / kWarpLanes], line);
-      copy_octets(i, first + line, keys_ + key_at, values_ + value_at);
+      for (int i = 0; i < kKnown / kLinesAtOnce; ++i) {
+        const int line = i * kLinesAtOnce + lane() / kOctets;
+        const int64_t own = __shfl_sync(~0u, at[n], line);
+        copy_own(n * (kKnown / kLinesAtOnce) + i, first + n * kKnown + line, lines_ + own);
+      }
     }
   }
 
   const AttentionArgs& args_;
-  char* const slots_;
+  const mirage::Cache& cache_;
+  const CUtensorMap& map_;
+  char* const slots_;  // the first one's tile
+  CopyBarrier *const full_, *const empty_;
   typename Ring::State& state_;
-  int stage_ = 0, lowest_ = 0, end_ = 0;
+  const StepBoxes<kKeys, kDepth> boxes_;
+  int stage_ = 0, lowest_ = 0, end_ = 0, page_ = 0;
   uint32_t turn_ = 0;
   bool reused_ = false, waited_ = false;
-  const T *keys_ = nullptr, *values_ = nullptr;
+  const T* lines_ = nullptr;
 };
 
 // A group's place in the ring.
 template <class Ring>
 class WideReader {
  public:
-  __device__ WideReader(char* slots, typename Ring::State& state) : slots_(slots), state_(state) {}
+  __device__ WideReader(char* slots, typename Ring::State& state, bool boxed)
+      : slots_(slots), state_(state), boxed_(boxed) {}
 
   // The next part; its first step for this group is the group's in the order of all steps.
   __device__ const PartEntry& next_part() {
@@ -220,32 +285,46 @@ class WideReader {
     const PartEntry& entry = state_.entries[e];
     step_ = before_ + Ring::group() - Ring::kGroups;
     if (entry.more) {
-      before_ += (entry.part.last - entry.part.first + Ring::kStepUnits - 1) / Ring::kStepUnits;
+      before_ += (entry.units.last - entry.units.first + Ring::kStepUnits - 1) / Ring::kStepUnits;
     }
     return entry;
   }
 
-  // Waits for the next step and returns its slot.
+  // Waits for the next step's keys and returns their slot.
   __device__ int advance() {
     step_ += Ring::kGroups;
     const unsigned turn = static_cast<unsigned>(step_) / Ring::kStages;
     const int slot = step_ - turn * Ring::kStages;
-    wait(state_.full[slot], turn % 2);
-    fence_proxies();
+    turn_ = turn % 2;
+    arrived(state_.full[0][slot], turn_);
     return slot;
+  }
+  // How often the ring went round before that slot, modulo two.
+  __device__ unsigned turn() const { return turn_; }
+  __device__ void wait_for_values(int slot, unsigned turn) const {
+    arrived(state_.full[1][slot], turn);
   }
   __device__ const char* at(int slot) const { return slots_ + slot * Ring::kSlotBytes; }
 
-  // Nothing of a slot is needed any more.
-  __device__ void release(int slot) {
-    __syncwarp();
-    if (lane() == 0) arrive(state_.empty[slot]);
-  }
+  // Nothing of a slot's keys, or of its values, is needed any more.
+  __device__ void release_keys(int slot) const { release(state_.empty[0][slot]); }
+  __device__ void release_values(int slot) const { release(state_.empty[1][slot]); }
 
  private:
+  __device__ void arrived(CopyBarrier& full, unsigned turn) const {
+    wait(full, turn);
+    if (!boxed_) fence_proxies();
+  }
+  __device__ static void release(CopyBarrier& empty) {
+    __syncwarp();
+    if (lane() == 0) arrive(empty);
+  }
+
   char* const slots_;
   typename Ring::State& state_;
+  const bool boxed_;
   int number_ = -1, before_ = 0, step_ = 0;
+  unsigned turn_ = 0;
 };
 
 }  // namespace mirage::tile

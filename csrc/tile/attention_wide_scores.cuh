@@ -1,5 +1,6 @@
 // Scores of a step that are scaled, and lowered by a peak, as their exponentials are taken: one
-// multiply-add for each. Where anything else is done with them they are what they stand for.
+// multiply-add for each, whether all have one factor or each key has its own. Where anything else
+// is done with them they are what they stand for.
 #pragma once
 
 #include "tile/attention_wide_products.cuh"
@@ -10,6 +11,13 @@ template <int kKeys>
 struct ScaledScores {
   const Scores<float, kWarpRows, kKeys>& scores;
   float scale;
+};
+// Scores that are each multiplied by a number of its key; `factors` are log2(e) times these.
+constexpr float kLog2E = 1.44269504f;
+template <int kKeys>
+struct KeyedScores {
+  const Scores<float, kWarpRows, kKeys>& scores;
+  RowVector<float, kKeys> factors;
 };
 // Scores, or scaled ones, minus each row's peak.
 template <class S, int kDepth>
@@ -25,11 +33,17 @@ struct Weights {
 
 template <int kKeys>
 struct Spans<ScaledScores<kKeys>> : Spans<Scores<float, kWarpRows, kKeys>> {};
+template <int kKeys>
+struct Spans<KeyedScores<kKeys>> : Spans<Scores<float, kWarpRows, kKeys>> {};
 template <class S, int kDepth>
 struct Spans<LoweredScores<S, kDepth>> : Spans<S> {};
 template <int kKeys>
 __device__ float element(const ScaledScores<kKeys>& s, int k, int n, int i) {
   return s.scores.at[k][n][i] * s.scale;
+}
+template <int kKeys>
+__device__ float element(const KeyedScores<kKeys>& s, int k, int n, int i) {
+  return s.scores.at[k][n][i] * s.factors.at[n][i % 2] * (1.0f / kLog2E);
 }
 template <class S, int kDepth>
 __device__ float element(const LoweredScores<S, kDepth>& s, int k, int n, int i) {
@@ -57,6 +71,12 @@ __device__ LoweredScores<ScaledScores<kKeys>, kDepth> map(const ScaledScores<kKe
                                                           const WidePeaks<kDepth>& peaks) {
   return {scores, peaks};
 }
+template <class Out, class Op, int kKeys, int kDepth,
+          std::enable_if_t<std::is_same_v<Op, Sub>, int> = 0>
+__device__ LoweredScores<KeyedScores<kKeys>, kDepth> map(const KeyedScores<kKeys>& scores,
+                                                         const WidePeaks<kDepth>& peaks) {
+  return {scores, peaks};
+}
 template <class Out, class Op, class S, int kDepth,
           std::enable_if_t<std::is_same_v<Op, Exp>, int> = 0>
 __device__ Weights<S, kDepth> map(const LoweredScores<S, kDepth>& lowered) {
@@ -73,12 +93,45 @@ __device__ const Scores<float, kWarpRows, kKeys>& unscaled(const ScaledScores<kK
   return scores.scores;
 }
 template <int kKeys>
+__device__ const Scores<float, kWarpRows, kKeys>& unscaled(const KeyedScores<kKeys>& scores) {
+  return scores.scores;
+}
+// What scores are multiplied by; the same of scores that are multiplied already; both together.
+template <int kKeys>
 __device__ float scale_of(const Scores<float, kWarpRows, kKeys>&) {
   return 1.0f;
 }
 template <int kKeys>
 __device__ float scale_of(const ScaledScores<kKeys>& scores) {
   return scores.scale;
+}
+template <int kKeys>
+__device__ const RowVector<float, kKeys>& scale_of(const KeyedScores<kKeys>& scores) {
+  return scores.factors;
+}
+__device__ inline void set_ones(float& scale) { scale = 1.0f; }
+template <int kKeys>
+__device__ void set_ones(RowVector<float, kKeys>& factors) {
+#pragma unroll
+  for (int n = 0; n < kKeys / kTokenTile; ++n) factors.at[n][0] = factors.at[n][1] = kLog2E;
+}
+template <int kKeys>
+__device__ ScaledScores<kKeys> times(const Scores<float, kWarpRows, kKeys>& scores, float scale) {
+  return {scores, scale};
+}
+template <int kKeys>
+__device__ KeyedScores<kKeys> times(const Scores<float, kWarpRows, kKeys>& scores,
+                                    const RowVector<float, kKeys>& factors) {
+  return {scores, factors};
+}
+// log2(e) times what a score is multiplied by.
+template <int kKeys>
+__device__ float exponent_scale(const ScaledScores<kKeys>& scaled, int, int) {
+  return scaled.scale * kLog2E;
+}
+template <int kKeys>
+__device__ float exponent_scale(const KeyedScores<kKeys>& keyed, int n, int i) {
+  return keyed.factors.at[n][i % 2];
 }
 
 __device__ inline float fast_exp2(float a) {
@@ -89,15 +142,14 @@ __device__ inline float fast_exp2(float a) {
 
 // Weights in the storage type. The first are computed while the products of those before go on,
 // whose registers the result gets. A row's peak is rounded once and for all of its keys alike, so
-// that it divides out.
-template <class T, int kKeys, int kDepth>
-__device__ void pack_weights(PackedScores<T, kWarpRows, kKeys>& found,
-                             const ScaledScores<kKeys>& scaled, const WidePeaks<kDepth>& peaks) {
-  constexpr float kLog2E = 1.44269504f;
+// that it divides out. kWaits: for those products, which all warps of a warpgroup do then.
+template <bool kWaits, class T, int kKeys, class S, int kDepth>
+__device__ void pack_weights(PackedScores<T, kWarpRows, kKeys>& found, const S& scaled,
+                             const WidePeaks<kDepth>& peaks) {
   constexpr int kTiles = kKeys / kTokenTile, kEarly = kTiles / 2;
-  const float scale = scaled.scale * kLog2E;
   const float offsets[2] = {-peaks.at[0][0] * kLog2E, -peaks.at[0][1] * kLog2E};
   const auto weight = [&](int n, int i) {
+    const float scale = exponent_scale(scaled, n, i);
     return fast_exp2(__fmaf_rn(scaled.scores.at[0][n][i], scale, offsets[i / 2]));
   };
   float early[kEarly][4];
@@ -106,7 +158,7 @@ __device__ void pack_weights(PackedScores<T, kWarpRows, kKeys>& found,
 #pragma unroll
     for (int i = 0; i < 4; ++i) early[n][i] = weight(n, i);
   }
-  wait_products<0>();
+  if constexpr (kWaits) wait_products<0>();
 #pragma unroll
   for (int n = 0; n < kTiles; ++n) {
 #pragma unroll
@@ -144,6 +196,21 @@ __device__ void line_peaks(float (&most)[2], const ScaledScores<kKeys>& scaled) 
   }
   most[0] *= scaled.scale;
   most[1] *= scaled.scale;
+}
+template <int kKeys>
+__device__ void line_peaks(float (&most)[2], const KeyedScores<kKeys>& keyed) {
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    most[i] = -INFINITY;
+#pragma unroll
+    for (int n = 0; n < kKeys / kTokenTile; ++n) {
+#pragma unroll
+      for (int j = 0; j < 2; ++j) {
+        most[i] = fmaxf(most[i], keyed.scores.at[0][n][2 * i + j] * keyed.factors.at[n][j]);
+      }
+    }
+    most[i] *= 1.0f / kLog2E;
+  }
 }
 
 }  // namespace mirage::tile

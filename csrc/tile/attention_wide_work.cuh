@@ -23,6 +23,7 @@ constexpr bool kSumsKeys<Knobs, std::void_t<decltype(Knobs::kKeySums)>> = Knobs:
 template <class T, int kDepth_, class Knobs>
 class WideAttentionWork {
  public:
+  using Element = T;
   static constexpr int kDepth = kDepth_, kRows = Knobs::kRows, kKeys = Knobs::kKeys,
                        kStages = Knobs::kStages;
   static constexpr int kWarps = Knobs::kWarps, kThreads = kWarps * kWarpLanes;
@@ -57,7 +58,7 @@ class WideAttentionWork {
   __device__ WideAttentionWork(const AttentionArgs& args, char* shared)
       : args_(args),
         shared_(shared),
-        reader_(shared, state()),
+        reader_(shared, state(), args.boxed),
         rooms_{reinterpret_cast<float*>(shared + kRoomAt) + warp_index() / kGroupWarps * kRooms,
                0} {
     write_ones<T>(shared + kOnesAt);
@@ -95,6 +96,8 @@ class WideAttentionWork {
     if (unit_ >= last_) return false;
     before_ = slot_;
     slot_ = ahead_;
+    turn_ = reader_.turn();
+    if (!kWaitsLate) reader_.release_keys(slot_);  // their scores are there
     return true;
   }
 
@@ -153,7 +156,8 @@ class WideAttentionWork {
     fence_proxies();
     Ring::meet();
     if (cluster_size() > 1) arrive_cluster();  // others may leave their sums here
-    ask_for_scores(unit_ + kGroups * Ring::kStepUnits < last_);
+    find_ahead();
+    ask_for_scores();
     wait_products<0>();
   }
 
@@ -163,6 +167,7 @@ class WideAttentionWork {
   // The step's products; they were computed a step before.
   __device__ const Scores<float, kWarpRows, kKeys>& scores(WideKeys<T, kKeys, kDepth>) {
     if constexpr (kWaitsLate) {
+      reader_.wait_for_values(slot_, turn_);
       wait_products<0>();
       pass_turn_once();
     }
@@ -173,25 +178,26 @@ class WideAttentionWork {
   // first, so that the values' products go on while weights are computed of them.
   __device__ WideValues<T, kKeys, kDepth, !kWaitsLate> values() {
     wait_products<0>();
-    if (!is_first_) reader_.release(before_);
+    if (!is_first_) reader_.release_values(before_);
+    if (kWaitsLate) reader_.release_keys(slot_);
     is_first_ = false;
+    find_ahead();
     take_turn();
     has_turn_ = true;
-    ask_for_scores(unit_ + kGroups * Ring::kStepUnits < last_);
+    ask_for_scores();
+    if (!kWaitsLate) reader_.wait_for_values(slot_, turn_);
     return {reader_.at(slot_) + Ring::kTileBytes, shared_ + kOnesAt};
   }
 
   __device__ StepPositions<kKeys> key_positions() const {
-    const int skipped = part_->sequence.skipped, keys = part_->sequence.keys;
-    const int end = (skipped + last_) * kUnitKeys;
-    return {(skipped + unit_) * kUnitKeys, end, end < keys ? keys : 0};
+    return {first_key_ + unit_ * kUnitKeys, first_key_ + last_ * kUnitKeys, behind_};
   }
 
   // Leaves the part's sums, or finishes its segment with what other blocks left.
   template <class After>
   __device__ void combine(Peaks& peak, const Sums&, Product& product) {
     wait_products<0>();
-    if (!is_first_) reader_.release(slot_);
+    if (!is_first_) reader_.release_values(slot_);
     is_first_ = true;
     if (lacks_step_) {
       take_turn();
@@ -207,9 +213,12 @@ class WideAttentionWork {
   __device__ void begin_part() {
     part_ = &entry_->part;
     rows_ = part_->template rows<kRows>(args_);
-    unit_ = part_->first + (Ring::group() - kGroups) * Ring::kStepUnits;
-    last_ = part_->last;
-    const int steps = (last_ - part_->first + Ring::kStepUnits - 1) / Ring::kStepUnits;
+    unit_ = entry_->units.first + (Ring::group() - kGroups) * Ring::kStepUnits;
+    last_ = entry_->units.last;
+    const int steps = (last_ - entry_->units.first + Ring::kStepUnits - 1) / Ring::kStepUnits;
+    first_key_ = part_->sequence.skipped * kUnitKeys;
+    const int keys = part_->sequence.keys;
+    behind_ = first_key_ + last_ * kUnitKeys < keys ? keys : 0;
     lacks_step_ = kGroups > 1 && Ring::group() > 0 && steps % kGroups > 0;
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
@@ -237,9 +246,12 @@ class WideAttentionWork {
                    : "memory");
     }
   }
-  // Begins the products of the upcoming step. After the last one they are of any keys, for nothing.
-  __device__ void ask_for_scores(bool has_step) {
-    if (has_step) ahead_ = reader_.advance();
+  // Waits for the keys of the upcoming step, if there is one.
+  __device__ void find_ahead() {
+    if (unit_ + kGroups * Ring::kStepUnits < last_) ahead_ = reader_.advance();
+  }
+  // Begins their products. After the last step they are of any keys, for nothing.
+  __device__ void ask_for_scores() {
     const int first = warp_index() * kWarpRows % kRows / kGroupRows * kGroupRows;
     begin_scores<kRows>(next_, shared_ + kQueriesAt + first * kBoxLineBytes, keys_in(ahead_));
   }
@@ -258,7 +270,9 @@ class WideAttentionWork {
   const PartEntry* entry_ = nullptr;
   const Part* part_ = nullptr;
   int unit_ = 0, last_ = 0, rows_ = 0;
+  int first_key_ = 0, behind_ = 0;  // of the part; added to positions that are another part's
   int slot_ = 0, before_ = 0, ahead_ = 0;  // of this step, the one before, the next
+  unsigned turn_ = 0;                      // of the ring, at this step
   const Octet<T>* query_lines_[2];
   bool waited_ = false;      // for the kernel before
   bool has_turn_ = false;    // and not passed on

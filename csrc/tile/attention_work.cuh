@@ -46,7 +46,9 @@ class AttentionWork {
         ring_(args, shared),
         meeting_(shared + kMeetingAt) {
     find_first();
-    let_next_start();
+    // Where crews leave room for the next kernel it copies at once, and this one comes first.
+    const bool waits = kBeginsEarly && leaves_room(args, kBlocks);
+    waits ? ring_.let_next_start_then() : let_next_start();
   }
 
   // The next part of the block's stretch, for all its warps.
@@ -195,7 +197,7 @@ class AttentionWork {
     if (!crew_.alone()) {
       push_totals(places, lanes);
       count = crew_.count(count);
-      lanes = crew_.size();
+      lanes = crew_.lanes();
     }
     finish<After>(places, count, lanes);
     __syncthreads();  // the next part meets in the same memory
@@ -204,8 +206,8 @@ class AttentionWork {
 
  private:
   // Finds the first part while the kernel before still runs, from lengths and pages that it may
-  // write: they are read again when it has ended. With new pages the first copies start; lengths
-  // are compared meanwhile, and if one has changed, all begins anew.
+  // write: they are read again when it has ended. What was looked up then says what is copied
+  // first; meanwhile both are compared, and if one has changed, all begins anew.
   __device__ void find_first() {
     bool waits = kBeginsEarly && !args_.constant_history && args_.first_tokens == nullptr;
     if (!waits && !args_.constant_history) {
@@ -221,19 +223,19 @@ class AttentionWork {
       take_part();
       if (waits) {
         if (more_ && warp_index() == 0) ring_.prefetch_queries();
-        ring_.prefetch_keys();
+        ring_.arm();
         wait_for_previous();
-        ring_.look_again();
       }
       // Behind copies these would wait in the memory system's queues.
       if (!args_.constant_history) ask_for_queries();
       const Lengths now(args_);
+      const int pages = ring_.pages(), pages_now = waits ? ring_.look_again() : pages;
       ring_.fill();
       if (args_.constant_history) {
         wait_for_previous();
         ask_for_queries();
       }
-      if (!waits || now.are(lengths, args_)) return;
+      if (!waits || (now.are(lengths, args_) && __all_sync(~0u, pages == pages_now))) return;
       waits = false;
       ring_.drop();
     }

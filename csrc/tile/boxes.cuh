@@ -68,6 +68,13 @@ __device__ inline void copy_box(char* shared, const CUtensorMap& map, int line, 
       : "memory");
 }
 
+// The same into L2 only.
+__device__ inline void find_box(const CUtensorMap& map, int line, int k) {
+  asm volatile("cp.async.bulk.prefetch.tensor.2d.L2.global.tile [%0, {%1, %2}];" ::"l"(&map),
+               "r"(k), "r"(line)
+               : "memory");
+}
+
 // Where octet `octet` of a line lies in a box: eight lines use all banks.
 __device__ constexpr int box_offset(int line, int octet) {
   return line * kBoxLineBytes + (octet ^ line % 8) * 16;

@@ -55,6 +55,12 @@ __device__ inline uint32_t in_block(const void* own, int rank) {
 }
 
 // Stores that the barrier beside them, of the same block, counts when they have landed.
+__device__ inline void push(uint32_t to, float value, uint32_t barrier) {
+  asm volatile(
+      "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.f32 [%0], %1, [%2];" ::"r"(to),
+      "f"(value), "r"(barrier)
+      : "memory");
+}
 __device__ inline void push(uint32_t to, float2 value, uint32_t barrier) {
   asm volatile(
       "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v2.f32 [%0], {%1, %2}, [%3];" ::

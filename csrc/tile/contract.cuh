@@ -48,8 +48,9 @@ __device__ void contract(Accum<kRows, kTokens>& accum,
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
 #pragma unroll
-      for (int r = 0; r < kRows / kRowTile; ++r) {
-        const Octet<T> pair[2] = {rows.at[2 * r][c], rows.at[2 * r + 1][c]};
+      for (int r = 0; r < Accum<kRows, kTokens>::kTiles; ++r) {
+        Octet<T> pair[2] = {rows.at[2 * r][c], {}};
+        if (2 * r + 1 < kRowLines) pair[1] = rows.at[(2 * r + 1) % kRowLines][c];
 #pragma unroll
         for (int m = 0; m < kTokens / kTokenTile; ++m) {
           mma<T>(accum.at[r][m], pair, tokens.at[m][c], h);

@@ -11,12 +11,18 @@ struct OutputTile {
   int first_row, rows, first_token, tokens;  // rows, tokens: the whole tensor's
 };
 
+// The largest divisor of kRows that is at most `most`.
+template <int kRows>
+__host__ __device__ constexpr int own_rows(int most) {
+  return most <= 1 ? 1 : kRows % most == 0 ? most : own_rows<kRows>(most - 1);
+}
+
 // body(element) for all elements inside the tensor; neighbouring threads have neighbouring rows, so
 // that accesses along N are coalesced. A thread takes several rows of one token if that leaves work
 // for all threads: what depends on the token alone is then computed once.
 template <int kRows, int kTokens, int kThreads, class Body>
 __device__ void for_each_element(OutputTile tile, Body body) {
-  constexpr int kOwn = kRowTile * kTokens < kThreads ? 1 : kRows / kRowTile;
+  constexpr int kOwn = kRowTile * kTokens < kThreads ? 1 : own_rows<kRows>(kRows / kRowTile);
   constexpr int kStride = kRows / kOwn;
   const int tokens = min(kTokens, tile.tokens - tile.first_token);
   const bool whole = tile.first_row + kRows <= tile.rows;

@@ -66,10 +66,12 @@ using DepthFrag = Fragment<Dims::kDepth, T, 1, kDepth / kChunkDepth>;
 
 // [N, M] fp32: what mma.m16n8k16 leaves in a lane. Of tile (r, m):
 // at[0], at[1] = row 16r + g, tokens 8m + 2t + 0..1; at[2], at[3] = the same of row 16r + g + 8.
+// Where rows are an odd number of eights, the last tile's second half is of no rows.
 template <int kRows_, int kTokens_>
 struct Accum {
   static constexpr int kRows = kRows_, kTokens = kTokens_;
-  float at[kRows / kRowTile][kTokens / kTokenTile][4] = {};
+  static constexpr int kTiles = (kRows + kRowTile - 1) / kRowTile;
+  float at[kTiles][kTokens / kTokenTile][4] = {};
 };
 
 // [M] or [N] fp32: sums over the k that this lane has seen, of the lines 8 * i + g.

@@ -57,14 +57,14 @@ __device__ AccumMeeting<kRows, kTokens, kWarps> meet(char* shared,
   constexpr int kPitch = AccumMeeting<kRows, kTokens, kWarps>::kPitch;
   float* mine = reinterpret_cast<float*>(shared) + warp_index() * kTokens * kPitch;
 #pragma unroll
-  for (int r = 0; r < kRows / kRowTile; ++r) {
+  for (int r = 0; r < Accum<kRows, kTokens>::kTiles; ++r) {
 #pragma unroll
     for (int m = 0; m < kTokens / kTokenTile; ++m) {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         const int row = r * kRowTile + lane_line() + i / 2 * 8;
         const int token = m * kTokenTile + lane_quarter() * 2 + i % 2;
-        mine[token * kPitch + row] = accum.at[r][m][i];
+        if (r * kRowTile + i / 2 * 8 < kRows) mine[token * kPitch + row] = accum.at[r][m][i];
       }
     }
   }

@@ -72,9 +72,20 @@ struct Ring {
   static constexpr int kBytes = kWarps * kWarpBytes;
 };
 
+struct Start {
+  bool early;          // whether the first weights may be read before the kernel before ends
+  bool ready = false;  // whether all that is read was there before this kernel started
+  __device__ constexpr Start(bool weights) : early(weights) {}
+  __device__ static constexpr Start at_once() {
+    Start start{true};
+    start.ready = true;
+    return start;
+  }
+};
+
 struct Steps {
   int first, last, stride;  // k of this warp's first step, end of the depth, k between its steps
-  bool early;               // whether the first weights may be read before the kernel before ends
+  Start start;
 };
 
 // What a block does before the loop has two parts; the weights' copies start in between.
@@ -117,10 +128,10 @@ __device__ void pipeline(char* ring, Steps steps, CopyWeights copy_weights, Copy
   };
   int k = start < steps.last ? start : steps.first;
   int computed = k;  // of the step that is next to be computed
-  if (steps.early) copy_first_weights(k);
-  wait_for_previous();
+  if (steps.start.early) copy_first_weights(k);
+  if (!steps.start.ready) wait_for_previous();
   before.ask();
-  if (!steps.early) copy_first_weights(k);
+  if (!steps.start.early) copy_first_weights(k);
 #pragma unroll
   for (int s = 0; s < kStages - 1; ++s) {
     if (s < count) copy_tokens(Slot<Step>{begin + s * kSlotBytes}, k);

@@ -6,6 +6,7 @@
 #pragma once
 
 #include "tile/cluster.cuh"
+#include "tile/epilogue.cuh"
 #include "tile/kept.cuh"
 
 namespace mirage::tile {

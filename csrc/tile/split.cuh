@@ -5,12 +5,11 @@
 // Two warpgroups multiply with all tokens: they take turns at steps, so that one reads while the
 // other has the tensor cores, or each has half of the rows. One warpgroup prepares, if there is
 // anything to compute of tokens alone: their sums, or scaled tokens in place of the tokens. After
-// the loop the blocks exchange halves (split_meeting.cuh).
+// the loop each block finishes half of the tokens (split_meeting.cuh).
 #pragma once
 
-#include "tile/cluster.cuh"
+#include "tile/dealt.cuh"
 #include "tile/dependent.cuh"
-#include "tile/wgmma.cuh"
 
 namespace mirage::tile {
 
@@ -32,10 +31,6 @@ struct RingPlace {
   }
 };
 
-// A block that asks for more than half of a multiprocessor's shared memory is alone there: of two
-// that shared one, others would do nothing.
-constexpr int kAloneBytes = 116 * 1024;
-
 // Lines of a box of tokens. A box that reaches beyond the tensor takes longer than one that is
 // smaller (4096 -> 4096, 40 tokens: 14.0 us against 11.8 with 64 of them), so a single tile has
 // only the lines that exist; what else lies there is multiplied, and not used.
@@ -47,7 +42,7 @@ __host__ __device__ int token_lines(int64_t tokens) {
 // `Plan` says what of the program and of its knobs decides how a block is built: Element, kRows,
 // kTokens, kStages, kDepth (the whole), kRowTensors (streamed weights), kVectors (along the depth),
 // kPrepares (whether tokens are computed with), kRewrites (whether that replaces them),
-// kTakesTurns, kBoxes (of a step).
+// kProducts and kTokenSums (that meet after the loop), kTakesTurns, kBoxes (of a step).
 template <class Plan>
 struct SplitBlock {
   using T = typename Plan::Element;
@@ -76,7 +71,16 @@ struct SplitBlock {
   static constexpr int kVectorBytes = kPart * static_cast<int>(sizeof(T));
   static constexpr int kRingBytes = kStages * kStageBytes;
   static constexpr int kVectorsAt = kRingBytes + (kOverrun + kBoxAtom - 1) / kBoxAtom * kBoxAtom;
-  static constexpr int kBarriersAt = kVectorsAt + Plan::kVectors * kVectorBytes;
+  // Where sums meet: beside the ring, in which the other block may not have finished.
+  using Sums = Dealt<kSplitBlocks, kProductGroups, kTurns, kTiles, kTokens / kTokenTile>;
+  static constexpr int kHalf = kTokens / kSplitBlocks;  // of the tokens
+  static constexpr int kHalfBytes = kHalf * static_cast<int>(sizeof(float));
+  static constexpr int kSumsBytes = Sums::kIncomingBytes + Sums::kLocalBytes;
+  static constexpr int kSumsAt = kVectorsAt + Plan::kVectors * kVectorBytes;
+  static constexpr int kTokenSumsAt = kSumsAt + Plan::kProducts * kSumsBytes;
+  static constexpr int kBarriersAt = kTokenSumsAt + Plan::kTokenSums * kSplitBlocks * kHalfBytes;
+  static constexpr int kIncomingBytes =
+      Plan::kProducts * Sums::kIncomingBytes + Plan::kTokenSums * kHalfBytes;
   static constexpr int kBarrierCount = 3 * kStages + 2;
   static constexpr int kUsedBytes =
       kBarriersAt + kBarrierCount * static_cast<int>(sizeof(CopyBarrier));
@@ -97,6 +101,14 @@ struct SplitBlock {
   }
   __device__ CopyBarrier& vectors_full() const { return barriers()[3 * kStages]; }
   __device__ CopyBarrier& met() const { return barriers()[3 * kStages + 1]; }
+
+  __device__ Places sums(int product) const {
+    char* const at = shared + kSumsAt + product * kSumsBytes;
+    return {at, at + Sums::kIncomingBytes};
+  }
+  __device__ float* token_sums(int i) const {  // [both blocks, half of the tokens]
+    return reinterpret_cast<float*>(shared + kTokenSumsAt + i * kSplitBlocks * kHalfBytes);
+  }
 
   __device__ static int product_group() { return warp_index() / kGroupWarps; }
   __device__ static int own_row() { return kTakesTurns ? 0 : product_group() * kOwnRows; }
@@ -126,9 +138,9 @@ struct SplitBlock {
 
   using Place = RingPlace<kStages>;
 
-  // Makes the barriers; `incoming`: bytes that the other block will send. The copier makes its own
-  // and does not wait for the others, nor they for it before it has begun (start_together).
-  __device__ void begin(uint32_t incoming) const {
+  // Makes the barriers, and tells the other block so. The copier makes its own and does not wait
+  // for the others, nor they for it before it has begun (start_together).
+  __device__ void begin() const {
     if (copies() && lane() == 0) {
       for (int s = 0; s < kStages; ++s) init(full(s), 1);
       init(vectors_full(), Plan::kVectors > 0 ? Plan::kVectors : 1);
@@ -140,18 +152,21 @@ struct SplitBlock {
       }
       init(met(), 1);
       fence_init();
-      expect(met(), incoming);
+      expect(met(), kIncomingBytes);
     }
+    __syncwarp();
+    arrive_cluster();
     if (!copies()) start_together();
   }
   __device__ static void start_together() { sync_threads<1, kThreads>(); }
 
   // By the copier: vectors whole, then step after step. Weights of the first steps may be read
-  // `early`, while the kernel before still runs.
-  template <class CopyVectors, class CopyWeights, class CopyTokens>
-  __device__ void copy(bool early, CopyVectors copy_vectors, CopyWeights copy_weights,
-                       CopyTokens copy_tokens) const {
+  // `early`, while the kernel before still runs; else they come into L2 meanwhile.
+  template <class FindWeights, class CopyVectors, class CopyWeights, class CopyTokens>
+  __device__ void copy(bool early, FindWeights find_weights, CopyVectors copy_vectors,
+                       CopyWeights copy_weights, CopyTokens copy_tokens) const {
     constexpr int kFirst = kStages < kSteps ? kStages : kSteps;
+    constexpr int kAhead = steps_ahead(kBoxes * Plan::kRowTensors * kRowBytes, kFirst);
     const int first = rank * kPart;
     const bool runs = lane() == 0;
     const auto weights = [&](int step, int stage) {
@@ -165,15 +180,19 @@ struct SplitBlock {
         copy_tokens(slot(stage, b), first + part_k(step) + b * kBoxDepth);
       }
     };
-    if (!early) wait_for_previous();
-    for (int s = 0; runs && s < kFirst; ++s) {
-      weights(s, s);
-      if (s == 0) copy_vectors(first);
-      if (!early) tokens(s, s);
+    for (int s = 0; runs && s < kAhead; ++s) {
+      if (early) {
+        weights(s, s);
+      } else {
+        for (int b = 0; b < kBoxes; ++b) find_weights(first + part_k(s) + b * kBoxDepth);
+      }
     }
-    if (early) {
-      wait_for_previous();
-      for (int s = 0; runs && s < kFirst; ++s) tokens(s, s);
+    if (runs && early) copy_vectors(first);
+    wait_for_previous();
+    for (int s = 0; runs && s < kFirst; ++s) {
+      if (!early || s >= kAhead) weights(s, s);
+      if (!early && s == 0) copy_vectors(first);
+      tokens(s, s);
     }
     __syncwarp();
     start_together();

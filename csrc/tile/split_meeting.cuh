@@ -1,31 +1,11 @@
 // Where the two blocks of a split meet: each finishes half of the tokens.
 //
-// A block leaves its sums of its own tokens in shared memory, sends those of the others' tokens to
-// the other block, and adds what that one sends: first block first, the same on every run.
+// A warpgroup finishes eights of them, of its rows; sums of tokens alone meet beside.
 #pragma once
 
-#include "tile/epilogue.cuh"
-#include "tile/meeting.cuh"
 #include "tile/split.cuh"
 
 namespace mirage::tile {
-
-// [both blocks, kParts, half of the tokens, kRows], and what is sent.
-template <class Block>
-struct SplitAccumMeeting {
-  static constexpr int kParts = Block::kTurns;  // warpgroups with sums of the same elements
-  static constexpr int kHalf = Block::kTokens / kSplitBlocks, kPitch = Block::kRows + 4;
-  static constexpr int kSentBytes = kParts * kHalf * kPitch * static_cast<int>(sizeof(float));
-  static constexpr int kBytes = (kSplitBlocks + 1) * kSentBytes;
-};
-
-// [both blocks, half of the tokens], and what is sent.
-template <class Block>
-struct SplitTokenMeeting {
-  static constexpr int kHalf = Block::kTokens / kSplitBlocks;
-  static constexpr int kSentBytes = kHalf * static_cast<int>(sizeof(float));
-  static constexpr int kBytes = (kSplitBlocks + 1) * kSentBytes;
-};
 
 template <int kHalf>
 struct SplitTokenParts {
@@ -37,125 +17,108 @@ __device__ float sum_over_warps(SplitTokenParts<kHalf> parts, Element e) {
   return parts.at[e.token] + parts.at[kHalf + e.token];
 }
 
-// Where this block leaves its sums of the tokens of one half.
-template <class Meeting>
-__device__ float* half_at(char* area, int rank, int half) {
-  const int part = half == rank ? rank : kSplitBlocks;
-  return reinterpret_cast<float*>(area + part * Meeting::kSentBytes);
+// After the loop, before meet(): the other block's barrier is there.
+template <class Block>
+__device__ void end_loop(Block) {
+  wait_for_previous();
+  wait_cluster();
 }
 
 template <class Block, int kTiles, int kTokens>
-__device__ AccumMeeting<Block::kRows, kTokens / kSplitBlocks, kSplitBlocks * Block::kTurns> meet(
-    Block block, char* area, const WideAccum<kTiles, kTokens>& accum) {
-  using Meeting = SplitAccumMeeting<Block>;
-  constexpr int kHalfTiles = Meeting::kHalf / kTokenTile;
-  const int in_group = warp_index() % kGroupWarps * kRowTile + lane_line();
-  const int first = Block::own_row();
-  const int part = Block::kTakesTurns ? Block::product_group() : 0;
-  if (warp_index() < kProductWarps) {
-#pragma unroll
-    for (int m = 0; m < kTokens / kTokenTile; ++m) {
-      float* to = half_at<Meeting>(area, block.rank, m / kHalfTiles) +
-                  (part * Meeting::kHalf + m % kHalfTiles * kTokenTile) * Meeting::kPitch;
-#pragma unroll
-      for (int r = 0; r < kTiles; ++r) {
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          const int row = r * kGroupRows + in_group + i / 2 * kLineTile;
-          const int token = lane_quarter() * 2 + i % 2;
-          if (row < Block::kOwnRows) to[token * Meeting::kPitch + first + row] = accum.at[r][m][i];
-        }
-      }
-    }
-  }
-  return {reinterpret_cast<const float*>(area)};
+__device__ Own<typename Block::Sums> meet(Block block, int product,
+                                          const WideAccum<kTiles, kTokens>& accum) {
+  if (warp_index() >= kProductWarps) return {};
+  return deal<typename Block::Sums>(accum.at, block.sums(product), block.rank, block.met());
 }
 
 // Sums of a preparing warp's tokens: four lanes have parts of a line (PreparedStep).
 template <class Block, int kLines>
-__device__ SplitTokenParts<Block::kTokens / kSplitBlocks> meet(
-    Block block, char* area, const Partial<Dims::kTokensDepth, kLines>& partial) {
-  using Meeting = SplitTokenMeeting<Block>;
-  if (block.prepares() && !block.copies()) {
+__device__ SplitTokenParts<Block::kHalf> meet(Block block, int i,
+                                              const Partial<Dims::kTokensDepth, kLines>& partial) {
+  float* const sums = block.token_sums(i);
+  if (block.prepares()) {
 #pragma unroll
-    for (int i = 0; i < kLines / kLineTile; ++i) {
-      float sum = partial.at[i];
+    for (int line = 0; line < kLines / kLineTile; ++line) {
+      float sum = partial.at[line];
       sum += __shfl_xor_sync(~0u, sum, 8);
       sum += __shfl_xor_sync(~0u, sum, 16);
-      const int token = warp_index() % kGroupWarps * kLines + i * kLineTile + lane();
-      float* to = half_at<Meeting>(area, block.rank, token / Meeting::kHalf);
-      if (lane() < kLineTile) to[token % Meeting::kHalf] = sum;
+      const int token = warp_index() % kGroupWarps * kLines + line * kLineTile + lane();
+      const int owner = token / Block::kHalf;
+      float* const at = sums + block.rank * Block::kHalf + token % Block::kHalf;
+      if (lane() >= kLineTile) continue;
+      if (owner == block.rank) {
+        *at = sum;
+      } else {
+        push(in_block(at, owner), sum, in_block(&block.met(), owner));
+      }
     }
   }
-  return {reinterpret_cast<const float*>(area)};
+  return {sums};
 }
 
-// The copier's part in what follows the loop.
-__device__ inline void stand_by() {
-  __syncwarp();
-  for (int meeting = 0; meeting < 2; ++meeting) {
-    arrive_cluster();
-    wait_cluster();
-  }
-}
-
-// After the loop, before meet(): the ring's bytes are free in this block, and soon in the other.
+// After meet(): returns when all sums of this block's tokens are here.
 template <class Block>
-__device__ void end_loop(Block) {
-  wait_for_previous();
+__device__ void exchange(Block block) {
   sync_threads<2, Block::kWorkers>();
-  arrive_cluster();
+  wait_for_pushes(block.met(), 0);
 }
 
-// Sends one meeting's outgoing part to its place in the other block.
-template <class Meeting, class Block>
-__device__ void send(Block block, char* area) {
-  const uint32_t from = shared_address(area + kSplitBlocks * Meeting::kSentBytes);
-  const uint32_t to = shared_address(area + block.rank * Meeting::kSentBytes);
-  uint32_t there, barrier;
-  const int other = kSplitBlocks - 1 - block.rank;
-  asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(to), "r"(other));
-  asm("mapa.shared::cluster.u32 %0, %1, %2;"
-      : "=r"(barrier)
-      : "r"(shared_address(&block.met())), "r"(other));
-  asm volatile(
-      "cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes "
-      "[%0], [%1], %2, [%3];" ::"r"(there),
-      "r"(from), "r"(Meeting::kSentBytes), "r"(barrier)
-      : "memory");
+template <class Block>
+__device__ void collect(Block block, int product, Own<typename Block::Sums>& own) {
+  if (warp_index() < kProductWarps) add_dealt<typename Block::Sums>(own, block.sums(product));
 }
 
-// After meet(): sends what is for the other block and returns when what it sends is here. `sends`
-// is run by one thread.
-template <class Block, class Sends>
-__device__ void exchange(Block block, Sends sends) {
-  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-  wait_cluster();
-  sync_threads<2, Block::kWorkers>();
-  if (threadIdx.x == 0) sends();
-  wait(block.met(), 0);
-  arrive_cluster();  // what this block waited for has left the other one
-}
+// Of a warp, on the way out: lines of 16 rows.
+template <class Block>
+struct SplitStaging {
+  static constexpr int kTokens = Block::Sums::kOwn * kLineTile;
+  static constexpr int kLineBytes = kRowTile * 2, kTileBytes = kTokens * kLineBytes;
+  static constexpr int kWarpBytes = Block::kTiles * kTileBytes;
+  static_assert(kProductWarps * kWarpBytes <= Block::kRingBytes);
+};
 
-// body(element) for all elements of this block's half: a thread has rows of one token, so that what
-// depends on the token alone is computed once, and tests none where the tile is whole: elements
-// behind tests wait for one another.
-template <class Block, class Body>
-__device__ void for_each_own(OutputTile tile, Body body) {
-  constexpr int kHalf = Block::kTokens / kSplitBlocks;
-  constexpr int kEach = (Block::kRows * kHalf + Block::kWorkers - 1) / Block::kWorkers;
-  constexpr int kOwn = (kEach + 3) / 4 * 4, kStride = (Block::kRows + kOwn - 1) / kOwn;
-  const int tokens = min(kHalf, tile.tokens - tile.first_token);
-  const int rows = min(Block::kRows, tile.rows - tile.first_row);
-#pragma unroll 1
-  for (int i = threadIdx.x; i < kStride * tokens; i += Block::kWorkers) {
-    const int first = i % kStride, token = i / kStride;
-    if (rows == kStride * kOwn) {
-#pragma unroll 8
-      for (int r = 0; r < kOwn; ++r) body(Element{first + r * kStride, token});
-    } else {
-#pragma unroll 1
-      for (int row = first; row < rows; row += kStride) body(Element{row, token});
+// body(element) for all elements that this thread finishes, then stores what it gave to store().
+// Elements outside the tensor are computed like those at its edge, and not stored.
+template <class Block, class T, class Body>
+__device__ void for_each_own(Block block, OutputTile tile, T* out, Body body) {
+  using Sums = typename Block::Sums;
+  using Staging = SplitStaging<Block>;
+  const int rows = tile.rows - tile.first_row;
+  const int tokens = min(Block::kHalf, tile.tokens - tile.first_token);
+  if (warp_index() >= kProductWarps || tokens <= 0) return;
+  const int first_token = Sums::turn() * Staging::kTokens;
+  const int in_tile = warp_index() % kGroupWarps * kRowTile, first_row = block.own_row() + in_tile;
+  char* const lines = block.shared + warp_index() * Staging::kWarpBytes;
+#pragma unroll
+  for (int r = 0; r < Block::kTiles; ++r) {
+#pragma unroll
+    for (int m = 0; m < Sums::kOwn; ++m) {
+      float results[4];
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const int row = first_row + r * kGroupRows + lane_line() + i / 2 * kLineTile;
+        const int token = first_token + m * kLineTile + lane_quarter() * 2 + i % 2;
+        body(DealtElement{{min(row, rows - 1), min(token, tokens - 1)}, r, m, i, &results[i]});
+      }
+      const auto low = from_floats<T>(make_float2(results[0], results[1]));
+      const auto high = from_floats<T>(make_float2(results[2], results[3]));
+      const char* to = lines + r * Staging::kTileBytes +
+                       (m * kLineTile + lane() % kLineTile) * Staging::kLineBytes +
+                       lane() / kLineTile % 2 * kOctetBytes;
+      asm volatile("stmatrix.sync.aligned.m8n8.x2.trans.shared.b16 [%0], {%1, %2};" ::"r"(
+                       shared_address(to)),
+                   "r"(bits(low)), "r"(bits(high))
+                   : "memory");
+    }
+  }
+  __syncwarp();
+#pragma unroll
+  for (int i = lane(); i < Staging::kWarpBytes / kOctetBytes; i += kWarpLanes) {
+    const int r = i / (2 * Staging::kTokens), line = i / 2 % Staging::kTokens;
+    const int own = in_tile + r * kGroupRows + i % 2 * kLineTile;
+    const Element e{block.own_row() + own, first_token + line};
+    if (own < Block::kOwnRows && e.token < tokens) {
+      store_octet(out, tile, e, lines + i * kOctetBytes);
     }
   }
 }

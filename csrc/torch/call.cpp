@@ -14,6 +14,7 @@ namespace mirage {
 namespace {
 
 constexpr char kTokens = 'M';  // all leading dims of x
+constexpr char kSlices = 'A';  // of stacks, as many as a call brings
 
 struct Axis {
   char letter;
@@ -185,6 +186,7 @@ int64_t Call::tokens() const {
 KernelQuery Call::query(const char* recipe) const {
   KernelQuery query{signature_.op, recipe, half_dtype(argument(0)), {}, 0};
   for (size_t i = 0; i < dim_count_; ++i) {
+    if (dims_[i].letter == kSlices) continue;
     query.dims[query.dim_count++] = {text_of(dims_[i].letter), dims_[i].size};
   }
   return query;
@@ -197,7 +199,7 @@ void Call::find_kernel() {
   const Kernel* own = mirage::find_kernel(query(own_recipe.c_str()));
   kernel_ = own;
   is_own_ = own != nullptr && !has_many_tokens();
-  if (is_own_) return;
+  if (is_own_ || signature_.only_own) return;
   kernel_ = mirage::find_kernel(query(recipe_));
   if (kernel_ != nullptr && kernel_takes_options()) return;
   const std::string full = std::string(recipe_) + "_full";
@@ -210,9 +212,10 @@ void Call::find_kernel() {
 Way Call::way() {
   const int64_t count = tokens();
   if (count == 0) return Way::kNobody;
-  if (!is_on_gpu(x()) || !signature_.has_kernels) return Way::kLibrary;
+  if (!is_on_gpu(x())) return Way::kLibrary;
   check_device(x().get_device_index());
   find_kernel();
+  if (kernel_ == nullptr) return Way::kLibrary;
   if (has_many_tokens() || !kernel_reads_halves()) return Way::kLibrary;
   return kernel_takes_options() ? Way::kKernel : Way::kAround;
 }
@@ -259,6 +262,12 @@ void Call::launch(const Results& results) const {
     if (!is_tensor(parameter)) {
       if (parameter.kind == Kind::kActivation) continue;
       args.scalars[scalars++] = static_cast<float>(values_[i].number);
+    } else if (parameter.kind == Kind::kIndices) {
+      const bool moved = !tensor->is_contiguous();
+      kept.push_back({moved ? torch::stable::contiguous(*tensor) : *tensor, tokens(), 1});
+      args.slice_ids = kept.back().tensor.const_data_ptr();
+      args.wide_ids = tensor->element_size() == sizeof(int64_t);
+      args.slices = find(kSlices)->size;
     } else if (tensor == nullptr) {
       ++inputs;
     } else if (parameter.kind == Kind::kRows) {

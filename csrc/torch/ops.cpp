@@ -76,7 +76,7 @@ const Signature kLoraLinearBatched{"lora_linear",
                                     kScale,
                                     kBias},
                                    {kOut},
-                                   /*has_kernels=*/false};
+                                   /*only_own=*/true};
 using LoraLinearBatched =
     Op<kLoraLinearBatched, List<Tensor, Tensor, Tensor, Tensor, Tensor, double, MaybeTensor>>;
 

@@ -9,7 +9,7 @@ namespace mirage {
 enum class Kind {
   kRows,         // [..., K]: rows may be strided; what a kernel can't read is copied first
   kWeight,       // read where it lies
-  kIndices,      // int32 or int64
+  kIndices,      // int32 or int64: which slice of stacks, dims "A ..", a token has
   kNumber,       // run-time scalar
   kNotNegative,  // run-time scalar that is finite and not negative
   kActivation,   // chooses the recipe
@@ -31,7 +31,9 @@ struct Signature {
   const char* overload;  // "" or what makes it another signature: "residual"
   std::vector<Parameter> parameters;
   std::vector<Parameter> results;
-  bool has_kernels = true;  // otherwise PyTorch's own program serves every call
+  // Whether kernels of the overload's own recipe alone serve it, and where there is none PyTorch's
+  // own program.
+  bool only_own = false;
 };
 
 // What a schema stands for. Programs are written in Python (kernels/library.py):

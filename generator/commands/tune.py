@@ -28,13 +28,13 @@ from mirage_kernels.generator.commands.arguments import (
 from mirage_kernels.generator.errors import FileError, MirageError, ToolchainError
 from mirage_kernels.generator.folder import records
 from mirage_kernels.generator.jobs.store import Store
+from mirage_kernels.generator.plan.variants import Knobs
 from mirage_kernels.generator.record import KernelRecord, MuGraphRecord
 from mirage_kernels.generator.request import Progress, Request, parse_shape, requests
 from mirage_kernels.generator.settings import store_folder
 from mirage_kernels.generator.terminal import PROGRAM, Table, Terminal, counted
 from mirage_kernels.generator.tuning.catalog import (
     Section,
-    Tried,
     Tuned,
     committed_path,
     load_catalog,
@@ -46,16 +46,18 @@ from mirage_kernels.generator.tuning.process import worker_process
 from mirage_kernels.generator.tuning.results import load_results
 from mirage_kernels.generator.tuning.session import Tuning
 
-TOP = 8
+TOP = 4
 DETAILS = f"""\
-For every bucket of tokens the rule's choice and the --top best of the others, as a small model of
-the GPU predicts, are compiled and measured; the fastest is written to kernels/catalog.json, which
-`generate` takes its variants from. Without RECIPE: the kernels that are committed. A crash, a
+For every bucket of tokens the rule's choice, what the catalog has, and the --top best of the
+others, as a small model of the GPU predicts, are compiled and measured: of every plan that can
+serve, the best first. The fastest is written to kernels/catalog.json, which `generate` takes its
+variants from. Without RECIPE: the kernels that are committed. A crash, a
 hang, a spill or a wrong result costs one candidate. What was compiled or measured before is not
 done again, so an interrupted tuning goes on where it was.
 
 With --compile DIR no GPU is needed, with --measure DIR no compiler: the two may be two machines.
 --measure takes everything in DIR, and only writes the catalog where all of it has been measured.
+With --as-is it needs no GPU: it writes what a measuring elsewhere has finished.
 
 examples:
   {PROGRAM} tune rms_norm_linear --shape K=4096,N=6144 --dtype fp16
@@ -84,6 +86,11 @@ def add_arguments(parser: Parser) -> None:
     parser.add_argument(
         "--catalog", metavar="FILE", help="what to write (default: kernels/catalog.json)"
     )
+    parser.add_argument(
+        "--as-is",
+        action="store_true",
+        help="with --measure: measure nothing, take the kernels that have been measured whole",
+    )
     add_json(parser)
 
 
@@ -91,6 +98,8 @@ def run(arguments: argparse.Namespace, terminal: Terminal) -> int:
     """Do one phase or both."""
     if arguments.measure is not None:
         return _measure_only(arguments, terminal)
+    if arguments.as_is:
+        raise MirageError("--as-is goes with --measure DIR", "which holds what was measured")
     if not is_checkout():
         raise FileError(
             "this is an installed package, not a source checkout: it has no sources to compile",
@@ -182,9 +191,7 @@ def _chosen(arguments: argparse.Namespace) -> Sequence[KernelRecord | Request]:
         if arguments.shape:
             raise MirageError("--shape needs a recipe", f"`{PROGRAM} tune RECIPE --shape ...`")
         found = [
-            r
-            for r in committed.values()
-            if r.roles.rows and (not arguments.dtype or r.storage in arguments.dtype)
+            r for r in committed.values() if not arguments.dtype or r.storage in arguments.dtype
         ]
         if not found:
             raise FileError(
@@ -226,7 +233,7 @@ def _report_compiled(made: Manifest, folder: Path, terminal: Terminal) -> None:
         f"{len(failed)} cannot be measured, in {folder}"
     )
     for one in failed:
-        terminal.line(f"  {_knobs(Tried(one.knobs, 0.0))}: {one.failed}")
+        terminal.line(f"  {_knobs(one.knobs)}: {one.failed}")
     terminal.document({"folder": str(folder), "kernels": [k.to_json() for k in made.kernels]})
 
 
@@ -243,13 +250,13 @@ def _measured(
     arguments, catalog = where
     given = arguments.results
     results = load_results(folder / "measured.json" if given is None else Path(given))
-    process = worker_process(folder)
-    tuning = Tuning(manifest, results, process, _command())
-    try:
-        with terminal.watch(f"measuring {counted(len(manifest.kernels), 'kernel')}") as progress:
-            tuning.measure(progress)
-    finally:
-        process.close()
+    tuning = Tuning(manifest, results, worker_process(folder), _command())
+    if arguments.as_is:
+        tuning = tuning.whole()
+        left = len(manifest.kernels) - len(tuning.manifest.kernels)
+        terminal.line(f"{counted(left, 'kernel')} not measured whole, left as they are")
+    else:
+        _measure(tuning, terminal)
     section = tuning.section()
     write_catalog(catalog, load_catalog(catalog).with_section(section))
     _report(section, terminal)
@@ -258,17 +265,27 @@ def _measured(
     return 0
 
 
+def _measure(tuning: Tuning, terminal: Terminal) -> None:
+    kernels = counted(len(tuning.manifest.kernels), "kernel")
+    try:
+        with terminal.watch(f"measuring {kernels}") as progress:
+            tuning.measure(progress)
+    finally:
+        tuning.measurer.close()
+
+
 def _report(section: Section, terminal: Terminal) -> None:
-    words = "kernel|knobs|M|us|floor|ratio|rule us|default us|PyTorch us|rank corr."
+    words = "kernel|knobs|M|us|floor|ratio|rule us|default us|PyTorch us|rank corr.|plans"
     rows = tuple(row for kernel in section.kernels for row in _rows(kernel))
     terminal.table(Table(tuple(words.split("|")), rows, left=2))
     terminal.line("knobs: rows/warps/chunks/stages; us: with weights promised to be constant")
+    terminal.line("plans: the fastest of each, as predicted one is measured at least")
     terminal.line("rank corr.: Spearman's, of the candidates' predicted and measured times")
     terminal.line(f"over all buckets, relative to each one's best: {_number(section.correlation)}")
     for kernel in section.kernels:
         for bucket in kernel.buckets:
             for tried in (t for t in bucket.tried if t.failed):
-                name = f"{kernel.key.name}, {bucket.tokens} tokens, {_knobs(tried)}"
+                name = f"{kernel.key.name}, {bucket.tokens} tokens, {_knobs(tried.knobs)}"
                 terminal.line(f"{name}: {tried.failed}")
 
 
@@ -277,18 +294,19 @@ def _rows(kernel: Tuned) -> list[tuple[str, ...]]:
     for b in kernel.buckets:
         times = (f"{b.us:.2f}", f"{b.floor_us:.2f}", f"{b.us / b.floor_us:.2f}")
         peers = (_number(b.tried[0].us), _number(b.default_us), f"{b.eager_us:.2f}")
-        knobs = _knobs(Tried(b.knobs, 0.0))
-        rows.append((kernel.key.name, knobs, str(b.tokens), *times, *peers, _number(b.correlation)))
+        plans = ", ".join(f"{plan} {us:.2f}" for plan, us in b.plans.items())
+        last = (_number(b.correlation), plans)
+        rows.append((kernel.key.name, _knobs(b.knobs), str(b.tokens), *times, *peers, *last))
     for beyond in kernel.beyond:
-        serves = f"serves up to {kernel.max_tokens}"
-        cells = ("", "", "", "", _number(beyond.default_us), f"{beyond.eager_us:.2f}", "")
+        serves = f"serves up to {kernel.max_tokens}" if kernel.max_tokens else "serves all"
+        cells = ("", "", "", "", _number(beyond.default_us), f"{beyond.eager_us:.2f}", "", "")
         rows.append((kernel.key.name, serves, str(beyond.tokens), *cells))
     return rows
 
 
-def _knobs(tried: Tried) -> str:
-    k = tried.knobs
-    return f"{k.rows}/{k.warps}/{k.chunks}/{k.stages}"
+def _knobs(k: Knobs) -> str:
+    makers = f", makers {k.maker_rows} x {k.maker_tokens} x {k.maker_stages}" if k.apart else ""
+    return f"{k.plan_name.partition(',')[0]} {k.rows}/{k.warps}/{k.chunks}/{k.stages}{makers}"
 
 
 def _number(value: float | None) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from mirage_kernels.generator.emit import adapters
 from mirage_kernels.generator.emit.words import (
     barrier,
     broken,
@@ -39,7 +40,8 @@ def _meetings(writer: Writer, program: TileProgram) -> None:
         if s.barrier and i > 0:
             writer.line(barrier(program))
         met = f"tile::meet<kWarps>({shared_at(s)}, {s.args[0]})"
-        writer.assignment(f"const auto {s.out}_parts = {met};")
+        own = "own" if program.stacked and program.leaves else "parts"
+        writer.assignment(f"const auto {s.out}_{own} = {met};")
     if program.received:
         writer.line("tile::sync_received<kWarps>();")
         writer.line()
@@ -124,6 +126,8 @@ def _left(writer: Writer, program: TileProgram) -> None:
     tile = f"{{first_row, {roles.rows}, first_token, {roles.tokens}}}"
     writer.line(f"const tile::OutputTile out_tile{tile};")
     call = "apart.template make<kThreads<Knobs>>(out_tile, stamp"
+    if program.stacked:
+        call = adapters.write_left(writer, program)
     with writer.block(f"{call}, [&](tile::Element e) {{", "});"):
         per_element(writer, computed, program)
         writer.line(f"return {stored.args[0]};")

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+from mirage_kernels.generator.emit import adapters
 from mirage_kernels.generator.emit.words import kept_at, shared_at
 from mirage_kernels.generator.emit.writer import Writer
+from mirage_kernels.generator.plan.held import PAIR
 from mirage_kernels.generator.plan.program import TileProgram
 from mirage_kernels.generator.plan.variants import Knobs
 
-INCLUDES = ("tile/apart.cuh",)
 NAMESPACE = "making"  # of what the makers run
+
+
+def includes(users: TileProgram) -> tuple[str, ...]:
+    """Return the vocabulary that totals computed apart need."""
+    if not users.received:
+        return ()
+    return adapters.INCLUDES if users.stacked else ("tile/apart.cuh",)
 
 
 def write_plan(writer: Writer, program: TileProgram) -> None:
@@ -33,8 +41,44 @@ def write_plan(writer: Writer, program: TileProgram) -> None:
     writer.line()
 
 
-def write_makers_tile(writer: Writer) -> None:
+def write_makers_head(writer: Writer, makers: TileProgram) -> str:
+    """Write what stands before the function that the makers run; return its head."""
+    if makers.stacked:
+        return adapters.write_makers_head(writer, makers)
+    writer.line("template <class Users>")
+    return f"__device__ void {makers.recipe}(const LaunchArgs& args, char* shared) {{"
+
+
+def write_start(writer: Writer, program: TileProgram) -> None:
+    """Write how a kernel starts; makers inside of one have started."""
+    if not program.leaves:
+        writer.line("extern __shared__ __align__(16) char shared[];")
+        writer.line("tile::let_next_start();")
+
+
+def user(program: TileProgram, otherwise: str) -> str:
+    """Return the number of a block among those that have rows."""
+    return "apart.user()" if program.received and not program.stacked else otherwise
+
+
+def makers_before(program: TileProgram) -> str:
+    """Return how many blocks of a grid come before those that have rows, as a term of a sum."""
+    return "Apart<Knobs>::kMakers + " if program.received and not program.stacked else ""
+
+
+def dealt_out(program: TileProgram) -> tuple[str, str, str]:
+    """Return a warp's number, the number of warps that share the depth, and what may be early."""
+    if not program.stacked:
+        return "tile::warp_index()", "kWarps", "args.constant_weights"
+    if program.leaves:
+        return "Clusters::warp()", "Knobs::kBlocks * kWarps", adapters.READY
+    return "tile::warp_index()", "kWarps", adapters.READY
+
+
+def write_makers_tile(writer: Writer, program: TileProgram) -> None:
     """Write where a maker's tile begins, and its stamp."""
+    if program.stacked:
+        return adapters.write_makers_tile(writer, program)
     for line in (
         "const Apart<Users> apart(args);",
         "const int first_row = apart.first_row(), first_token = apart.first_token();",
@@ -43,6 +87,7 @@ def write_makers_tile(writer: Writer) -> None:
         "if (threadIdx.x == 0) stamp = tile::new_stamp();",
     ):
         writer.line(line)
+    return None
 
 
 def write_received(writer: Writer, users: TileProgram, warps: str) -> None:
@@ -50,6 +95,8 @@ def write_received(writer: Writer, users: TileProgram, warps: str) -> None:
 
     The tile that it multiplies with is a weight, fetched as early as weights are.
     """
+    if users.stacked:
+        return adapters.write_received(writer, users, warps)
     writer.line("if (!args.constant_weights) tile::wait_for_previous();")
     for s in users.fetches:
         kept_at(writer, s)
@@ -66,20 +113,27 @@ def write_received(writer: Writer, users: TileProgram, warps: str) -> None:
         writer.assignment(f"tile::contract_alone({shared_at(s)}, {', '.join(s.args)});")
     writer.line(f"tile::sync_received<{warps}>();")
     writer.line("return;")
+    return None
 
 
 def write_workspace(writer: Writer, users: TileProgram) -> None:
     """Write the size of a variant's workspace."""
+    if users.stacked:
+        return adapters.write_workspace(writer, users)
     roles = users.roles
     writer.line("template <class Knobs>")
     with writer.block("int64_t workspace(const LaunchArgs& args) {"):
-        blocks = f"tile::ceil_div({roles.rows}, Knobs::kRows)"
+        # Blocks in pairs share their rows, and each is told: room for that does others no harm.
+        blocks = f"{PAIR} * tile::ceil_div({roles.rows}, Knobs::kRows)"
         writer.line(f"return Apart<Knobs>::bytes(args.dims[0], {blocks});")
     writer.line()
+    return None
 
 
 def write_fork(writer: Writer, users: TileProgram, args: str) -> None:
-    """Write that makers go their own way."""
+    """Write that makers go their own way, if they are blocks of the same grid."""
+    if users.stacked:
+        return
     writer.line(f"const Apart<Knobs> apart({args});")
     call = f"{NAMESPACE}::{users.recipe}<Knobs>({args}, shared)"
     writer.line(f"if (apart.makes()) return {call};")
@@ -101,4 +155,6 @@ def shared_bytes(program: TileProgram, users: str) -> str:
     """Return the shared memory of a block: as much as users take, or makers."""
     if not program.received:
         return users
+    if program.stacked:
+        return adapters.shared_bytes(users)
     return f"tile::larger({users}, kMakerBytes<Knobs>)"

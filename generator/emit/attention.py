@@ -273,7 +273,8 @@ def _dispatch(writer: Writer, source: AttentionSource) -> None:
         for variant in source.variants:
             conditions = [f"rows <= {variant.bucket}"] if variant.bucket else []
             if variant.few_segments:
-                conditions.append(f"tile::has_few_segments<{variant.knobs.rows}>(args)")
+                sizes = f"{variant.knobs.rows}, {source.program.depth}"
+                conditions.append(f"tile::has_few_segments<{sizes}>(args)")
             guard = f"if ({' && '.join(conditions)}) " if conditions else ""
             writer.line(f"{guard}return call({variant.name}{{}});")
     writer.line()

@@ -16,7 +16,15 @@ class BoxPlan:
     """A plan's name in emitted text, and how many blocks share rows."""
 
     name: str
-    blocks: str = ""  # a constant of csrc/tile; "": one
+    blocks: str = ""  # a constant that the plan has; "": one
+
+    finished: str = ""  # where a block's own rows begin, of those that it shares; "": it has all
+    cluster: str = ""  # blocks of a cluster, where the launch has to say so
+
+    @property
+    def box_row(self) -> str:
+        """Name the first row of the boxes."""
+        return "box_row" if self.finished else "first_row"
 
     @property
     def block(self) -> str:
@@ -64,8 +72,10 @@ def write_operands(writer: Writer, program: TileProgram, plan: BoxPlan) -> None:
     for i, scalar in enumerate(program.scalars):
         writer.line(f"const float {scalar} = args.scalars[{i}];")
     shared = f" / {plan.blocks}" if plan.blocks else ""
-    block = "apart.user()" if program.received else f"blockIdx.x{shared}"
-    writer.line(f"const int first_row = {block} * Block::kRows;")
+    block = apart.user(program, "blockIdx.x")
+    writer.line(f"const int {plan.box_row} = {block}{shared} * Block::kRows;")
+    if plan.finished:
+        writer.line(f"const int first_row = {plan.box_row} + {plan.finished};")
     writer.line("const int first_token = blockIdx.y * Block::kTokens;")
     writer.line()
 
@@ -74,18 +84,41 @@ def _dims(operand: Operand) -> str:
     return dims_text(operand.type.names)
 
 
-def write_copies(writer: Writer, program: TileProgram, vectors: Sequence[str] = ()) -> None:
+def write_copies(
+    writer: Writer, program: TileProgram, plan: BoxPlan, vectors: Sequence[str] = ()
+) -> None:
     """Write what the copier does, and that it does nothing else; `vectors`: a callback before."""
+    if not program.stacked:
+        _find(writer, program, plan)
     with writer.block("const auto copy_weights = [&](const auto& slot, int k) {", "};"):
         for i, s in enumerate(boxes(program)[1:]):
             place = "slot.inner()" if s.layout is Layout.INNER else f"slot.rows({i})"
-            line = _first(s, program)
+            line = _first(s, program, plan)
             where = f"{place}, given.maps[{i + 1}], {line}, k, slot.full"
             writer.line(f"tile::copy_box({where});")
     with writer.block("const auto copy_tokens = [&](const auto& slot, int k) {", "};"):
         writer.line("tile::copy_box(slot.tokens(), given.maps[0], first_token, k, slot.full);")
     callbacks = ", ".join((*vectors, "copy_weights", "copy_tokens"))
-    writer.line(f"block.copy(args.constant_weights, {callbacks});")
+    if program.stacked:
+        writer.line(f"tile::copy_ready(block, {callbacks});")
+    else:
+        writer.line(f"block.copy(args.constant_weights, find_weights, {callbacks});")
+
+
+def _find(writer: Writer, program: TileProgram, plan: BoxPlan) -> None:
+    """Write how weights that may not be read yet come into L2."""
+    found = [
+        f"tile::find_box(given.maps[{i + 1}], {plan.box_row}, k);"
+        for i, s in enumerate(boxes(program)[1:])
+        if s.layout is Layout.ROWS
+    ]
+    head = "const auto find_weights = [&](int k) {"
+    if len(found) == 1:
+        return writer.line(f"{head} {found[0]} }};")
+    with writer.block(head, "};"):
+        for line in found:
+            writer.line(line)
+    return None
 
 
 def write_launch(writer: Writer, program: TileProgram, plan: BoxPlan) -> None:
@@ -109,8 +142,7 @@ def write_launch(writer: Writer, program: TileProgram, plan: BoxPlan) -> None:
         rows = f"tile::ceil_div({roles.rows}, Block::kRows){shared}"
         if program.shared_by > 1:
             rows = f"tile::ceil_div({roles.rows}, Block::kRows * kSharing) * kSharing"
-        rows = f"Apart<Knobs>::kMakers + {rows}" if program.received else rows
-        writer.line(f"const int64_t row_tiles = {rows};")
+        writer.assignment(f"const int64_t row_tiles = {apart.makers_before(program)}{rows};")
         tokens = "tile::ceil_div(args.dims[0], Block::kTokens)"
         writer.line(f"const int64_t token_tiles = {tokens};")
         size = "Block::kThreads, Block::kBytes"
@@ -118,17 +150,18 @@ def write_launch(writer: Writer, program: TileProgram, plan: BoxPlan) -> None:
             bytes_ = apart.shared_bytes(program, "Block::kBytes")
             writer.assignment(f"constexpr int kSharedBytes = {bytes_};")
             size = "Block::kThreads + tile::kWarpLanes, kSharedBytes"
-        writer.line(f"const tile::Grid grid{{row_tiles, token_tiles, {size}}};")
+        size = f"{size}, {plan.cluster}" if plan.cluster and not program.shared_by > 1 else size
+        writer.assignment(f"const tile::Grid grid{{row_tiles, token_tiles, {size}}};")
         kernel = f"{program.recipe}_{plan.name}<Knobs>"
         writer.line(f"return tile::launch({kernel}, grid, given, stream);")
     writer.line()
 
 
-def _first(s: Statement, program: TileProgram) -> str:
+def _first(s: Statement, program: TileProgram, plan: BoxPlan) -> str:
     """Return the first line of a weight's box."""
     inner = program.roles.inner_of(s.type)
     if inner is None:
-        return "first_row"
+        return plan.box_row
     return f"first_{inner.name.lower()}" if program.shared_by > 1 else "0"
 
 

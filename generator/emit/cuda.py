@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from mirage_kernels.generator.emit import apart
+from mirage_kernels.generator.emit import adapters, apart
 from mirage_kernels.generator.emit.after_loop import after_loop
 from mirage_kernels.generator.emit.header import Header
 from mirage_kernels.generator.emit.held import INCLUDES as HELD_INCLUDES
@@ -81,7 +81,7 @@ def emit_cuda(kernel: Kernel) -> str:
     others = [_PLANS[plan] for plan in sorted(kernel.plans)]
     users = users_of(kernel.program)
     shared = {"tile/sharing.cuh"} if users.shared_by > 1 else set()
-    shared |= set(apart.INCLUDES if users.received else ())
+    shared |= set(apart.includes(users))
     shared |= {"tile/shares.cuh"} if users.also else set()
     included = shared.union({"tile/tile.cuh"}, *(includes for includes, _ in others))
     for include in sorted(included):
@@ -94,13 +94,13 @@ def emit_cuda(kernel: Kernel) -> str:
     writer.line()
     _constants(writer, kernel)
     if users.received:
-        apart.write_plan(writer, users)
         _makers(writer, kernel)
-    if users.loop:
-        _step(writer, users)
-        shared_map(writer, users, kernel.alone)
-    _kernel(writer, users)
-    write_slices(writer, users)
+    if kernel.alone:
+        if users.loop:
+            _step(writer, users)
+            shared_map(writer, users, kernel.alone)
+        _kernel(writer, users)
+        write_slices(writer, users)
     for _, write in others:
         write(writer, users)
     if users.received:
@@ -131,13 +131,15 @@ def _constants(writer: Writer, kernel: Kernel) -> None:
         if variant.knobs.plan:
             given = {k: given[k] for k in ("tokens", "rows", "stages")}
         if variant.knobs.held:
-            given["groups"] = variant.knobs.held
+            given |= {"groups": variant.knobs.held, "blocks": variant.knobs.blocks}
         knobs = ", ".join(f"k{camel(k)} = {v}" for k, v in given.items() if "maker" not in k)
         with writer.block(f"struct {bucket_name(variant, program.roles.tokens)} {{", "};"):
             writer.line(f"static constexpr int {knobs};")
             if variant.knobs.apart:
                 writer.line(apart.knobs_text(variant.knobs))
-            if variant.knobs.blocks > 1:
+            if program.stacked:
+                writer.line(adapters.knobs_text(program, variant.knobs))
+            if variant.knobs.plan == "split":
                 for line in turns(program, variant.knobs):
                     writer.line(line)
     writer.line()
@@ -148,25 +150,36 @@ def _constants(writer: Writer, kernel: Kernel) -> None:
 
 def _makers(writer: Writer, kernel: Kernel) -> None:
     """Write what the blocks run that compute totals for all others."""
-    makers = makers_of(kernel.program)
+    makers, users = makers_of(kernel.program), users_of(kernel.program)
+    if makers.stacked:
+        adapters.write_plan(writer, users, kernel.program)
+    else:
+        apart.write_plan(writer, users)
     writer.line(f"namespace {apart.NAMESPACE} {{")
     writer.line()
     _step(writer, makers)
-    shared_map(writer, makers, [replace(v, knobs=v.knobs.makers) for v in kernel.variants])
-    writer.line("template <class Users>")
-    head = f"__device__ void {makers.recipe}(const LaunchArgs& args, char* shared) {{"
-    with writer.block(head):
-        writer.line("using Knobs = Makers<Users>;")
+    if makers.stacked:
+        adapters.write_map(writer, makers)
+    else:
+        shared_map(writer, makers, [replace(v, knobs=v.knobs.makers) for v in kernel.variants])
+    with writer.block(apart.write_makers_head(writer, makers)):
+        if not makers.stacked:
+            writer.line("using Knobs = Makers<Users>;")
         _prologue(writer, makers)
         _loop(writer, makers)
         after_loop(writer, makers)
     writer.line()
+    if makers.stacked:
+        adapters.write_makers_kernel(writer, makers)
     writer.line(f"}}  // namespace {apart.NAMESPACE}")
     writer.line()
+    if makers.stacked:
+        return adapters.write_makers_launch(writer, makers)
     writer.line("template <class Knobs>")
     size = f"{apart.NAMESPACE}::SharedMap<Makers<Knobs>>::kBytes + Apart<Knobs>::kStampBytes"
     writer.assignment(f"constexpr int kMakerBytes = {size};")
     writer.line()
+    return None
 
 
 def _step(writer: Writer, program: TileProgram) -> None:
@@ -212,9 +225,7 @@ def _prologue(writer: Writer, program: TileProgram) -> None:
         "using Shared = SharedMap<Knobs>;",
     ):
         writer.line(line)
-    if not program.leaves:
-        writer.line("extern __shared__ __align__(16) char shared[];")
-        writer.line("tile::let_next_start();")
+    apart.write_start(writer, program)
     if program.received:
         apart.write_fork(writer, program, "args")
     writer.line()
@@ -256,8 +267,8 @@ def _arguments(writer: Writer, program: TileProgram) -> None:
         if scalar in used or not program.leaves:
             writer.line(f"const float {scalar} = args.scalars[{i}];")
     if program.leaves:
-        return apart.write_makers_tile(writer)
-    block = "apart.user()" if program.received else "blockIdx.x"
+        return apart.write_makers_tile(writer, program)
+    block = apart.user(program, "blockIdx.x")
     writer.line(f"const int first_row = {block} * kRows, first_token = blockIdx.y * kTokens;")
     if program.shared_by > 1:
         sharing(writer, program)
@@ -299,6 +310,9 @@ def _edge(s: Statement, operand: Operand, program: TileProgram) -> str:
     elif s.layout is Layout.ROWS:
         extent = f"{{first_row, {roles.rows}, {roles.depth}}}"
         even = "kEvenRows"
+    elif program.leaves and program.stacked:
+        where = f"args.row_strides[{operand.index}], task, first_token, {roles.depth}"
+        return f"const auto {name}_edge = tile::gathered_line<kEvenDepth>({name}, {where});"
     else:
         extent = f"{{first_token, {roles.tokens}, {roles.depth}}}"
         stride = f"args.row_strides[{operand.index}]"
@@ -307,7 +321,10 @@ def _edge(s: Statement, operand: Operand, program: TileProgram) -> str:
 
 
 def _loop(writer: Writer, program: TileProgram) -> None:
-    for what in ("weights", "tokens"):
+    in_registers = program.leaves and program.stacked
+    if in_registers:
+        adapters.write_loads(writer, program)
+    for what in () if in_registers else ("weights", "tokens"):
         head = f"const auto copy_{what} = [&](tile::Slot<Step> slot, int k) {{"
         with writer.block(head, "};"):
             for s in program.loads:
@@ -323,18 +340,26 @@ def _loop(writer: Writer, program: TileProgram) -> None:
     if any(s.barrier for s in program.loop):
         even = f"{program.roles.depth} % (kWarps * kDepth) == 0"
         writer.line(f'static_assert({even}, "all warps come to all barriers");')
-    writer.line("const int first_k = tile::warp_index() * kDepth;")
-    steps = f"first_k, {program.roles.depth}, kWarps * kDepth, args.constant_weights"
+    warp, warps, early = apart.dealt_out(program)
+    writer.line(f"const int first_k = {warp} * kDepth;")
+    steps = f"first_k, {program.roles.depth}, {warps} * kDepth, {early}"
     writer.line(f"const tile::Steps steps{{{steps}}};")
-    call = "tile::pipeline<Knobs::kStages, Step>(shared + Shared::kStepsAt, steps, "
-    writer.line(f"{call}copy_weights, copy_tokens,")
-    last = "statistics, compute" if program.lines else "compute"
-    writer.line(f"{' ' * (call.index('(') + 1)}{last});")
+    if in_registers:
+        writer.line(adapters.CALL)
+    else:
+        _pipeline(writer, program)
     if program.fetches and not program.received:
         writer.line("tile::wait_copies<0>();")
     if program.meetings[0].barrier:
         writer.line(barrier(program))
     writer.line()
+
+
+def _pipeline(writer: Writer, program: TileProgram) -> None:
+    call = "tile::pipeline<Knobs::kStages, Step>(shared + Shared::kStepsAt, steps, "
+    writer.line(f"{call}copy_weights, copy_tokens,")
+    last = "statistics, compute" if program.lines else "compute"
+    writer.line(f"{' ' * (call.index('(') + 1)}{last});")
 
 
 def _compute(writer: Writer, program: TileProgram) -> None:

@@ -27,8 +27,10 @@ from mirage_kernels.generator.emit.words import (
 from mirage_kernels.generator.emit.writer import Writer
 from mirage_kernels.generator.plan.program import Do, Layout, Stage, Statement, TileProgram
 
-INCLUDES = ("tile/held.cuh",)
-HELD = BoxPlan("held")
+INCLUDES = ("tile/held_meeting.cuh",)
+HELD = BoxPlan(
+    "held", "Block::kBlocks", "Block::rank() * Block::kOwnRows", cluster="Block::kBlocks"
+)
 LONG_SUM = 3  # terms that no line has room for
 _SYNC = "tile::sync_workers(block);"
 
@@ -42,6 +44,11 @@ def held_kernel(writer: Writer, program: TileProgram) -> None:
 
 
 def _plan(writer: Writer, program: TileProgram) -> None:
+    if _beside(program) or program.kept or program.products:
+        writer.line("template <class Knobs>")
+        own = "constexpr int kOwn = Knobs::kRows / Knobs::kBlocks;"
+        writer.line(f"{own}  // rows that a block finishes")
+        writer.line()
     writer.line("// Where tokens are many, they are held in registers, on the M side of products.")
     writer.line("template <class Knobs>")
     with writer.block("struct HeldPlan : Knobs {", "};"):
@@ -49,10 +56,11 @@ def _plan(writer: Writer, program: TileProgram) -> None:
         layouts = [s.layout for s in program.loads]
         rows = layouts.count(Layout.ROWS)
         writer.line(f"static constexpr int kDepth = {program.roles.depth}, kRowTensors = {rows};")
+        writer.line(f"static constexpr int kProducts = {len(_products(program))};")
         whole = () if program.received else program.roles.inner
         inner = " + ".join(own_lines(dim, program) for dim in whole)
         writer.line(f"static constexpr int kInner = {inner or '0'};")
-        beside = [f"tile::{kept_type(s, program)}::kBytes" for s in _beside(program)]
+        beside = [f"tile::{_kept_type(s, program)}::kBytes" for s in _beside(program)]
         _sum(writer, "static constexpr int kBesideBytes = ", beside or ["0"])
     writer.line("template <class Knobs>")
     writer.line("using HeldBlock = tile::HeldBlock<HeldPlan<Knobs>>;")
@@ -86,7 +94,7 @@ def _map(writer: Writer, program: TileProgram) -> None:
         for s in program.meetings:
             writer.assignment(f"using {camel(s.out)} = tile::{_meeting(s, program)};")
         for s in (*program.fetches, *program.kept, *program.received, *program.products):
-            writer.line(f"using {camel(s.out)} = tile::{kept_type(s, program)};")
+            writer.assignment(f"using {camel(s.out)} = tile::{_kept_type(s, program)};")
         writer.line("using Staging = tile::HeldStaging<Block>;")
         at = "Block::kRingBytes"
         for s in _beside(program):
@@ -101,6 +109,16 @@ def _map(writer: Writer, program: TileProgram) -> None:
             at = f"k{name}At + {name}::kBytes"
         writer.line(f"static_assert({at} <= Block::kRingBytes);")
     writer.line()
+
+
+def _products(program: TileProgram) -> list[Statement]:
+    """Return the meetings of sums that are dealt out."""
+    return [s for s in program.meetings if s.layout is Layout.ACCUM]
+
+
+def _kept_type(s: Statement, program: TileProgram) -> str:
+    """Return the type of what is kept for the rows that a block finishes."""
+    return kept_type(s, program).replace("Knobs::kRows", "kOwn<Knobs>")
 
 
 def _meeting(s: Statement, program: TileProgram) -> str:
@@ -134,6 +152,7 @@ def _kernel(writer: Writer, program: TileProgram) -> None:
         write_operands(writer, program, HELD)
         if program.received:
             with writer.block("if (tile::warp_index() == Block::kWarps + 1) {"):
+                writer.line("Block::tell_cluster();")
                 apart.write_received(writer, program, "Block::kWarps")
             _begin(writer)
         if program.shared_by > 1:
@@ -146,7 +165,7 @@ def _kernel(writer: Writer, program: TileProgram) -> None:
         writer.table(sums)
         writer.line()
         with writer.block("if (block.copies()) {"):
-            write_copies(writer, program)
+            write_copies(writer, program, HELD)
             writer.line("return;")
         if program.fetches and not program.received:
             _fetches(writer, program)
@@ -193,19 +212,20 @@ def _read(s: Statement, rows: list[Statement]) -> str:
 
 
 def _after(writer: Writer, program: TileProgram) -> None:
-    writer.line("tile::wait_for_previous();")
     if program.fetches and not program.received:
         writer.line("tile::wait_copies<0>();")
-    writer.line(_SYNC)
+    writer.line("tile::end_loop(block);")
     writer.line()
+    products = _products(program)
     for s in program.meetings:
         whole = s.layout is Layout.INNER_ACCUM
-        met = f"tile::{'meet_whole' if whole else 'meet'}(block, {shared_at(s)}, {s.args[0]})"
+        met = f"tile::meet_whole(block, {shared_at(s)}, {s.args[0]})"
+        if not whole:
+            met = f"tile::meet(block, {shared_at(s)}, {products.index(s)}, {s.args[0]})"
         writer.assignment(f"{'const auto' if whole else 'auto'} {s.out}_parts = {met};")
     writer.line("tile::sync_received<Block::kWarps>();" if program.received else _SYNC)
-    for s in program.meetings:
-        if s.layout is Layout.ACCUM:
-            writer.line(f"tile::collect(block, {shared_at(s)}, {s.out}_parts);")
+    for i, s in enumerate(products):
+        writer.line(f"tile::collect(block, {shared_at(s)}, {i}, {s.out}_parts);")
     writer.line()
     for stage in program.stages:
         _stage(writer, stage, program)
@@ -246,7 +266,7 @@ def _finish(writer: Writer, program: TileProgram) -> None:
     roles, out = program.roles, program.output.name
     tile = f"{{first_row, {roles.rows}, first_token, {roles.tokens}}}"
     writer.line(f"const tile::OutputTile out_tile{tile};")
-    with writer.block("const auto finish = [&](tile::HeldElement e) {", "};"):
+    with writer.block("const auto finish = [&](tile::DealtElement e) {", "};"):
         per_element(writer, program.epilogue, program)
     places = f"block, shared + Shared::kStagingAt, out_tile, {out}"
     writer.line(f"tile::for_each_held({places}, finish);")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from mirage_kernels.generator.emit import apart
+from mirage_kernels.generator.emit import adapters, apart
 from mirage_kernels.generator.emit.writer import WIDTH, Writer
 from mirage_kernels.generator.plan.program import Layout, TileProgram
 from mirage_kernels.generator.plan.variants import Variant
@@ -32,7 +32,7 @@ def write_slices(writer: Writer, program: TileProgram) -> None:
             tokens = "tile::ceil_div(args.dims[0], Knobs::kTokens)"
             shared = " * kSharing" if program.shared_by > 1 else ""
             tiles = f"tile::ceil_div({roles.rows}, Knobs::kRows{shared}){shared}"
-            makers = "Apart<Knobs>::kMakers + " if program.received else ""
+            makers = apart.makers_before(program)
             writer.line(f"const int64_t row_tiles = {makers}{tiles};")
             writer.line(f"const int64_t token_tiles = {tokens};")
             size = apart.shared_bytes(program, "SharedMap<Knobs>::kBytes")
@@ -59,6 +59,8 @@ def write_host(writer: Writer, kernel: Kernel) -> None:
                 operand = operands[s.args[0]]
                 stride = f"args.row_strides[{operand.index}] != {operand.type.names[-1]}"
                 writer.line(f"if ({stride}) return cudaErrorInvalidValue;")
+        if kernel.program.stacked:
+            adapters.write_first_launch(writer)
         for variant in kernel.variants:
             plan = variant.knobs.plan
             how = f"launch_{plan}" if plan else "launch"

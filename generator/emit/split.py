@@ -14,7 +14,7 @@ from mirage_kernels.generator.emit.boxes import (
     write_launch,
     write_operands,
 )
-from mirage_kernels.generator.emit.words import camel, dims_text, shared_at, vocabulary
+from mirage_kernels.generator.emit.words import dims_text, vocabulary
 from mirage_kernels.generator.emit.writer import WIDTH, Writer
 from mirage_kernels.generator.ir import DType
 from mirage_kernels.generator.plan.program import Do, Layout, Statement, TileProgram
@@ -23,10 +23,6 @@ from mirage_kernels.generator.plan.variants import Knobs
 
 INCLUDES = ("tile/split_meeting.cuh", "tile/split_steps.cuh")
 SPLIT = BoxPlan("split", "tile::kSplitBlocks")
-_MEETINGS = {
-    Layout.ACCUM: "SplitAccumMeeting<SplitBlock<Knobs>>",
-    Layout.TOKEN_SUMS: "SplitTokenMeeting<SplitBlock<Knobs>>",
-}
 _SUMS = {
     Layout.ACCUM: "tile::WideAccum<Block::kTiles, Block::kTokens>",
     Layout.TOKEN_SUMS: "tile::TokenPartial<Block::kTokens / tile::kGroupWarps>",
@@ -47,7 +43,6 @@ def split_kernel(writer: Writer, program: TileProgram) -> None:
     made = split(program)
     assert made is not None
     _plan(writer, program, made)
-    _map(writer, program)
     write_args(writer, program, SPLIT)
     _kernel(writer, program, made)
     write_launch(writer, program, SPLIT)
@@ -67,6 +62,8 @@ def _plan(writer: Writer, program: TileProgram, made: Split) -> None:
         writer.line("using Element = T;")
         writer.line(f"static constexpr int kDepth = {program.roles.depth}, {counts};")
         writer.line(f"static constexpr bool {flags};")
+        met = [len(_met(program, layout)) for layout in _SUMS]
+        writer.line(f"static constexpr int kProducts = {met[0]}, kTokenSums = {met[1]};")
     writer.line("template <class Knobs>")
     writer.line("using SplitBlock = tile::SplitBlock<SplitPlan<Knobs>>;")
     writer.line()
@@ -76,20 +73,9 @@ def _word(value: object) -> str:
     return "true" if value else "false"
 
 
-def _map(writer: Writer, program: TileProgram) -> None:
-    writer.line("// Where sums meet after the loop, in the ring's shared memory.")
-    writer.line("template <class Knobs>")
-    with writer.block("struct SplitMap {", "};"):
-        at, incoming = "0", []
-        for s in program.meetings:
-            writer.line(f"using {camel(s.out)} = tile::{_MEETINGS[s.layout]};")
-        for s in program.meetings:
-            writer.line(f"static constexpr int k{camel(s.out)}At = {at};")
-            at = f"k{camel(s.out)}At + {camel(s.out)}::kBytes"
-            incoming.append(f"{camel(s.out)}::kSentBytes")
-        writer.assignment(f"static constexpr int kIncomingBytes = {' + '.join(incoming)};")
-        writer.line(f"static_assert({at} <= SplitBlock<Knobs>::kRingBytes);")
-    writer.line()
+def _met(program: TileProgram, layout: Layout) -> list[Statement]:
+    """Return what meets after the loop, of one kind."""
+    return [s for s in program.meetings if s.layout is layout]
 
 
 def _kernel(writer: Writer, program: TileProgram, made: Split) -> None:
@@ -116,12 +102,11 @@ def _kernel(writer: Writer, program: TileProgram, made: Split) -> None:
 def _prologue(writer: Writer, program: TileProgram) -> None:
     for line in (
         "using Block = SplitBlock<Knobs>;",
-        "using Shared = SplitMap<Knobs>;",
         "extern __shared__ __align__(tile::kBoxAtom) char boxes[];",
         "char* const shared = boxes;",
         "tile::let_next_start();",
         f"const Block block{{shared, tile::cluster_rank(), {TOKEN_LINES}}};",
-        "block.begin(Shared::kIncomingBytes);",
+        "block.begin();",
     ):
         writer.line(line)
     writer.line()
@@ -141,8 +126,7 @@ def _copies(writer: Writer, program: TileProgram) -> None:
         with writer.block(head, "};"):
             for line in copies:
                 writer.line(line)
-    write_copies(writer, program, ("copy_vectors",))
-    writer.line("tile::stand_by();")
+    write_copies(writer, program, SPLIT, ("copy_vectors",))
     writer.line("return;")
 
 
@@ -204,22 +188,22 @@ _LOOP: dict[Do, Callable[[Statement, Sequence[str]], str]] = {
 def _after(writer: Writer, program: TileProgram) -> None:
     writer.line("tile::end_loop(block);")
     writer.line()
+    products = _met(program, Layout.ACCUM)
     for s in program.meetings:
-        met = f"tile::meet(block, {shared_at(s)}, {s.args[0]})"
-        writer.assignment(f"const auto {s.out}_parts = {met};")
-    with writer.block("tile::exchange(block, [&] {", "});"):
-        for s in program.meetings:
-            where = f"block, {shared_at(s)}"
-            writer.line(f"tile::send<typename Shared::{camel(s.out)}>({where});")
+        left = f"{'auto' if s in products else 'const auto'} {s.out}_parts"
+        place = _met(program, s.layout).index(s)
+        writer.assignment(f"{left} = tile::meet(block, {place}, {s.args[0]});")
+    writer.line("tile::exchange(block);")
+    for i, s in enumerate(products):
+        writer.line(f"tile::collect(block, {i}, {s.out}_parts);")
     writer.line()
-    writer.line("constexpr int kOwnTokens = Block::kTokens / tile::kSplitBlocks;")
     roles = program.roles
-    tile = f"{{first_row, {roles.rows}, first_token + block.rank * kOwnTokens, {roles.tokens}}}"
+    tile = f"{{first_row, {roles.rows}, first_token + block.rank * Block::kHalf, {roles.tokens}}}"
     writer.line(f"const tile::OutputTile out_tile{tile};")
-    with writer.block("tile::for_each_own<Block>(out_tile, [&](tile::Element e) {", "});"):
+    with writer.block("const auto finish = [&](tile::DealtElement e) {", "};"):
         rows = [
             (LINES[s.do](s, [program.literals.get(a, a) for a in s.args], program), s)
             for s in program.epilogue
         ]
         writer.table([(text, dims_text(s.type.names)) for text, s in rows])
-    writer.line("tile::wait_cluster();")
+    writer.line(f"tile::for_each_own(block, out_tile, {program.output.name}, finish);")

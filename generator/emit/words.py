@@ -74,6 +74,8 @@ def own_lines(inner: str, program: TileProgram) -> str:
 def kept_type(s: Statement, program: TileProgram) -> str:
     """Return the type of what a statement keeps."""
     dim = program.roles.inner_of(s.type)
+    if program.stacked and s.do is Do.FETCH and dim:
+        return f"SliceRing<T, Knobs::kRows, {dim.name}, Knobs::kSlices>"
     text = KEPT[s.do].format(inner=dim.name if dim else "")
     return f"Shared{text}" if s.do is Do.KEEP and program.shared_by > 1 else text
 

@@ -43,9 +43,9 @@ def spare_blocks(program: TileProgram, on: Target) -> int:
     return min(spare, MOST_MAKERS) if -(-inner // ROW_TILE) <= spare else 0
 
 
-def rows_for(rows: int, blocks: int) -> int:
+def rows_for(rows: int, blocks: int, tile: int = ROW_TILE) -> int:
     """Return the fewest rows per block, in whole row tiles, of which `blocks` cover all rows."""
-    return -(-rows // (ROW_TILE * blocks)) * ROW_TILE
+    return -(-rows // (tile * blocks)) * tile
 
 
 def maker_tile(inner: int, tokens: int, spare: int) -> tuple[int, int]:

@@ -52,9 +52,13 @@ class Kept:
         if self.layout is Layout.TOKEN_SUMS:
             return knobs.tokens * 4
         lines = knobs.rows if self.layout is Layout.FACTORS else knobs.tokens
-        pitch = (self.inner // OCTET | 1) * OCTET
-        whole = -(-lines * pitch * 2 // KEPT_ALIGNMENT) * KEPT_ALIGNMENT
-        return whole + KEPT_ALIGNMENT * self.shared
+        return kept_bytes(lines, self.inner) + KEPT_ALIGNMENT * self.shared
+
+
+def kept_bytes(lines: int, inner: int) -> int:
+    """Return what lines of the inner dim take (csrc/tile/kept.cuh)."""
+    pitch = (inner // OCTET | 1) * OCTET
+    return -(-lines * pitch * 2 // KEPT_ALIGNMENT) * KEPT_ALIGNMENT
 
 
 def kept_areas(program: TileProgram) -> tuple[Kept, ...]:

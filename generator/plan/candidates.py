@@ -1,38 +1,46 @@
-"""Candidates of a kernel's knobs for one bucket of tokens, and the time predicted for each.
+"""Candidates of a kernel's knobs for one bucket of tokens, of every plan that can serve it.
 
-The model is one page on purpose: it ranks what tuning compiles and measures, no claim rests on it.
-A kernel takes its launch, then the time of its busiest resource and a tenth of the others', then
-what nothing hides: the first bytes' way and the meeting of the warps' sums, once per wave of blocks
-(blocks that share a multiprocessor hide one another's). Resources:
-
-* device memory reads every weight once, no faster than the bytes in flight allow, and the
-  multiprocessor with the most blocks has to take them all;
-* L2 hands out the weights and, to every block anew, the tokens and all else not cut by rows;
-* shared memory takes every byte of a step once and gives it once;
-* the tensor cores multiply whole tiles, the other units what is mapped and summed in the loop.
+Each plan has knobs of its own; the times that `times.py` predicts for them are comparable. What is
+measured is the rule's choice, the best of every other plan, and then whatever is predicted to be
+fastest.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby, product
 from math import ceil
 
 from mirage_kernels.generator.errors import PlanError
-from mirage_kernels.generator.plan.apart import ROW_TILE
-from mirage_kernels.generator.plan.choose import OVERLAPPED
-from mirage_kernels.generator.plan.facts import facts
-from mirage_kernels.generator.plan.program import Do, Layout, TileProgram
+from mirage_kernels.generator.plan.apart import (
+    ROW_TILE,
+    TOKEN_TILE,
+    WHERE_MEASURED,
+    makers_of,
+)
+from mirage_kernels.generator.plan.families import member
+from mirage_kernels.generator.plan.held import (
+    BOXES,
+    FEWEST_STAGES,
+    MOST_ROWS,
+    PAIR,
+    HeldBlock,
+    can_hold,
+    held_stages,
+)
+from mirage_kernels.generator.plan.program import TileProgram
+from mirage_kernels.generator.plan.split import BLOCKS, SplitBlock, split, split_stages
+from mirage_kernels.generator.plan.split import FEWEST_STAGES as FEWEST_SPLIT_STAGES
+from mirage_kernels.generator.plan.times import Streaming, predicted_us
 from mirage_kernels.generator.plan.variants import (
-    BUCKETS,
-    CHUNK_DEPTH,
-    LINE_TILE,
+    ALIGNED_ELEMENTS,
+    LINE_WARPS,
     REGISTERS_LEFT,
-    RESERVED_BYTES,
     WARP_LANES,
-    Footprint,
     Knobs,
+    Variant,
+    buckets,
     variants,
     with_makers,
 )
@@ -40,11 +48,14 @@ from mirage_kernels.generator.target import Target
 
 WARPS, CHUNKS, STAGES = (4, 8), (1, 2), (2, 3, 4, 5, 6)
 STAGES_OF_EACH = 2  # numbers of stages tried of knobs that are alike otherwise
-ELEMENT_BYTES = 2
-FILL_US = 0.8  # a lead: from a block's first copy to its first product, and its last store
-HALF_SEGMENTS = 1.065  # rows copied 64 bytes at a time, not 128: 14.8 us against 13.9
-PORT_BYTES = 48.0  # per cycle, from L2 to one multiprocessor: a lead, of 64 at best
-ADDRESS_REGISTERS = 28  # beside a step and its accumulators: 24 and 30 by ptxas
+AFTER = 1.02  # times slower: what another number of stages counts as, so that others come first
+# Of 138 buckets measured the choice was so 0.7 % slower than the best (geometric mean), at most
+# 15 %; the rule's was 1.2 %, and at most 58 %.
+MUCH = 1.15  # times faster
+MAKER_TILES = 2  # tiles of makers tried, those with the fewest lines
+HELD_TOKENS, SPLIT_TOKENS = 16, 32  # what csrc/tile wants a block's tokens to be multiples of
+MOST_LINE_CHUNKS = 8  # 16-byte pieces of a line that a thread holds
+LINES_AT = 64  # tokens at which kernels of lines are compared: one variant serves any number
 
 
 @dataclass(frozen=True)
@@ -56,175 +67,199 @@ class Candidate:
     rule: bool = False
 
 
-@dataclass(frozen=True)
-class Streaming:
-    """A planned program on a target: all that its predicted time depends on beside the knobs."""
+def measured_buckets(program: TileProgram, on: Target) -> tuple[int, ...]:
+    """Return the numbers of tokens at which candidates are compared: the buckets that fit a block.
 
-    program: TileProgram
-    footprint: Footprint
-    on: Target
-
-    @staticmethod
-    def of(program: TileProgram, on: Target) -> Streaming:
-        """Return what the predictions for a program need."""
-        return Streaming(program, Footprint.of(program), on)
-
-    @property
-    def extents(self) -> dict[str, int]:
-        """Extents of the static dims."""
-        dims = (d for o in self.program.inputs for d in o.type.dims)
-        return {d.name: d.size for d in dims if not d.dynamic}
-
-    @property
-    def rows(self) -> int:
-        """Rows of the streamed weights."""
-        return self.extents[self.program.roles.rows]
-
-    @property
-    def depth(self) -> int:
-        """The contracted extent."""
-        return self.extents[self.program.roles.depth]
-
-    def elements(self, names: tuple[str, ...], knobs: Knobs) -> int:
-        """Return the elements that a block has of a value in the whole loop."""
-        roles, count = self.program.roles, 1
-        own = self.extents | {roles.rows: knobs.rows, roles.tokens: knobs.tokens}
-        for name in names:
-            count *= own[name]
-        return count
-
-    def read_bytes(self, knobs: Knobs, *, rows: bool) -> int:
-        """Return the bytes that a block loads: of the weights that it shares with no other block
-        (`rows`), or of all else.
-        """
-        loads = [s for s in self.program.loads if (s.layout is Layout.ROWS) is rows]
-        return ELEMENT_BYTES * sum(self.elements(s.type.names, knobs) for s in loads)
-
-    def fits(self, knobs: Knobs) -> bool:
-        """Say whether a block has the registers and the shared memory, and all its warps work."""
-        step = knobs.warps * knobs.chunks * CHUNK_DEPTH
-        together = any(s.barrier for s in self.program.loop)  # all warps come to all barriers
-        return (
-            (self.depth % step == 0 if together else step <= max(self.depth, WARP_LANES))
-            and knobs.stages - 1 <= ceil(self.depth / step)
-            and self.footprint.registers(knobs) <= REGISTERS_LEFT
-            and self.footprint.shared_bytes(knobs) <= self.on.shared_bytes
-        )
-
-    def resident(self, knobs: Knobs) -> int:
-        """Return how many blocks a multiprocessor holds at once."""
-        shared = self.footprint.shared_bytes(knobs) + RESERVED_BYTES
-        registers = (self.footprint.registers(knobs) + ADDRESS_REGISTERS) * knobs.warps * WARP_LANES
-        fitting = (self.on.shared_bytes + RESERVED_BYTES) // shared
-        return max(1, min(fitting, self.on.registers // registers))
-
-
-def predicted_us(work: Streaming, knobs: Knobs) -> float:
-    """Return the time predicted for a full bucket of tokens."""
-    tiles = ceil(work.rows / knobs.rows)
-    most = ceil(tiles / work.on.multiprocessors)  # blocks of the busiest multiprocessor
-    at_once = min(work.resident(knobs), most)
-    busy = _busy_us(work, knobs, (tiles, most, at_once))
-    loop = (1 - OVERLAPPED) * max(busy) + OVERLAPPED * sum(busy)
-    waves = ceil(most / at_once) if at_once == 1 else 1
-    return work.on.launch_us + loop + waves * FILL_US + waves * at_once * _meeting_us(work, knobs)
-
-
-def _busy_us(work: Streaming, knobs: Knobs, blocks: tuple[int, int, int]) -> list[float]:
-    """Return the time of every resource; blocks = all, of the busiest multiprocessor, at once."""
-    tiles, most, at_once = blocks
-    f, on = facts(work.on), work.on
-    own, again = work.read_bytes(knobs, rows=True), work.read_bytes(knobs, rows=False)
-    step = knobs.warps * knobs.chunks * CHUNK_DEPTH
-    passes = ceil(work.depth / step)
-    stretch = passes * step / work.depth  # warps without work in the last pass
-    in_flight = at_once * min(knobs.stages - 1, passes) * own * step / work.depth
-    share = on.memory_bytes_per_us / on.multiprocessors
-    alone = share * in_flight / f.bytes_in_flight
-    weights = own * work.rows / knobs.rows  # of all blocks: the last may be partly empty
-    port = PORT_BYTES * f.cycles_per_us
-    segments = HALF_SEGMENTS if knobs.chunks == 1 else 1.0
-    return [
-        max(segments * weights / on.memory_bytes_per_us, most * own * stretch / alone),
-        max((weights + tiles * again) / on.l2_bytes_per_us, most * (own + again) / port),
-        most * stretch * 2 * (own + again) / f.wavefront_bytes / f.cycles_per_us,
-        most * stretch * _tensor_cycles(work, knobs) * f.mma_cycles / f.cycles_per_us,
-        most * stretch * _mapped(work, knobs) / WARP_LANES * f.simple_cycles / f.cycles_per_us,
-    ]
-
-
-def _tensor_cycles(work: Streaming, knobs: Knobs) -> float:
-    """Return how many m16n8k16 a block issues."""
-    products = sum(s.do is Do.CONTRACT for s in work.program.loop)
-    tiles = (knobs.rows // ROW_TILE) * ceil(knobs.tokens / LINE_TILE)
-    return products * tiles * work.depth / ROW_TILE
-
-
-def _mapped(work: Streaming, knobs: Knobs) -> int:
-    """Return the elements that a block maps or sums in the loop."""
-    units = [s for s in work.program.loop if s.do is Do.MAP]
-    return sum(work.elements(s.type.names, knobs) for s in units)
-
-
-def _meeting_us(work: Streaming, knobs: Knobs) -> float:
-    """Return the time in which a block's partial sums go to shared memory and are added up."""
-    f = facts(work.on)
-    moved = sum(m.bytes(knobs) for m in work.footprint.meetings)
-    return 2 * moved / f.wavefront_bytes / f.cycles_per_us
-
-
-def candidates(program: TileProgram, tokens: int, on: Target, *, top: int) -> list[Candidate]:
-    """Return what to measure for a bucket: the rule's choice, then `top` others as predicted.
-
-    All fit a block, and all arrange shared memory as the rule's choice does, so that any of them
-    can stand in one emitted file. Raises PlanError for a program that nothing fits.
+    Raises PlanError for a program that no block can hold.
     """
+    fitting = [v.knobs.tokens for v in variants(program, on)]
+    return tuple(fitting) if program.loop else (LINES_AT,)
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """How many candidates there are beside the rule's choice, and what was chosen before."""
+
+    top: int
+    known: Knobs | None = None
+
+
+def candidates(
+    programs: tuple[TileProgram, ...], tokens: int, on: Target, wanted: Wanted
+) -> list[Candidate]:
+    """Return what to measure for a bucket: the rule's choice, then others as predicted.
+
+    Others are what was chosen before, and so many as wanted: the best of every other plan before
+    more of one. All fit a block, and all slices arrange
+    shared memory as the rule's do, so that any of them can stand in one emitted file. Raises
+    PlanError for a bucket that nothing fits.
+    """
+    rule = _rule(programs[0], tokens, on)
+    ranked: list[Candidate] = []
+    for program in programs:
+        work = Streaming.of(program, on)
+        found = (k for k in _all(work, tokens) if k != rule)
+        made = [Candidate(k, round(predicted_us(work, k, tokens), 3)) for k in found]
+        ranked += _varied(made, wanted.known)
+    ranked.sort(key=_order)
+    own = Streaming.of(member(programs, apart=rule.apart), on)
+    first = Candidate(rule, round(predicted_us(own, rule, tokens), 3), rule=True)
+    return [first, *sorted(_mixed(ranked, rule, wanted), key=_order)]
+
+
+def untuned(program: TileProgram, on: Target) -> tuple[Variant, ...]:
+    """Return one variant per bucket of a kernel that was never tuned.
+
+    The rule's choice; the model's where that is predicted to be much faster and its numbers were
+    measured.
+    """
+    chosen = variants(program, on)
+    if on.arch not in WHERE_MEASURED or not program.loop:
+        return chosen
     work = Streaming.of(program, on)
-    rule = _rule(program, tokens, on)
-    below = work.footprint.arrangement(rule).below
-    alike = (k for k in _all(work, tokens) if work.footprint.arrangement(k).below == below)
-    ranked = sorted((_ranked(work, k) for k in alike if k != rule), key=_order)
-    first = Candidate(rule, predicted_us(work, rule), rule=True)
-    return [first, *sorted(_varied(ranked), key=_order)[:top]]
+
+    def better(variant: Variant) -> Variant:
+        found = (Candidate(k, predicted_us(work, k)) for k in _all(work, variant.knobs.tokens))
+        best = min(found, key=_order, default=None)
+        if best is None or best.predicted_us * MUCH > predicted_us(work, variant.knobs):
+            return variant
+        return replace(variant, knobs=best.knobs)
+
+    return tuple(map(better, chosen))
 
 
 def _rule(program: TileProgram, tokens: int, on: Target) -> Knobs:
     """Return the rule's choice for a bucket."""
-    if tokens not in BUCKETS:
-        raise PlanError(f"there is no bucket of {tokens} tokens", f"buckets: {BUCKETS}")
+    named = buckets(program) if program.loop else (LINES_AT,)
+    if tokens not in named:
+        raise PlanError(f"there is no bucket of {tokens} tokens", f"buckets: {named}")
     for variant in variants(program, on):
-        if variant.knobs.tokens == tokens:
+        if not program.loop or variant.knobs.tokens == tokens:
             return variant.knobs
     raise PlanError(f"{program.recipe}: a block cannot hold {tokens} tokens of this kernel")
 
 
 def _all(work: Streaming, tokens: int) -> Iterator[Knobs]:
-    """Yield every choice of knobs that fits a block."""
-    for rows in range(ROW_TILE, ceil(work.rows / ROW_TILE) * ROW_TILE + 1, ROW_TILE):
+    """Yield every choice of knobs of every plan that fits a block."""
+    if not work.program.loop:
+        yield from _lines(work)
+        return
+    for plan in _PLANS:
+        for knobs in plan(work, tokens):
+            yield from _made(work, knobs)
+
+
+def _lines(work: Streaming) -> Iterator[Knobs]:
+    """Yield blocks that hold a line each."""
+    octets = ceil(work.depth / ALIGNED_ELEMENTS)
+    for warps in LINE_WARPS:
+        chunks = ceil(octets / (warps * WARP_LANES))
+        idle = warps > 1 and (warps - 1) * WARP_LANES * chunks >= octets
+        if chunks <= MOST_LINE_CHUNKS and not idle:
+            yield Knobs(1, 0, warps, chunks, 1)
+
+
+def _slices(work: Streaming, tokens: int) -> Iterator[Knobs]:
+    """Yield blocks whose warps take slices of steps, arranged as the rule's are."""
+    first = next(v.knobs for v in variants(work.program, work.on))
+    below = work.footprint.arrangement(first).below
+    tile = work.footprint.row_tile
+    for rows in range(tile, ceil(work.rows / tile) * tile + 1, tile):
         if work.footprint.registers(Knobs(tokens, rows, 4, 1, 2)) > REGISTERS_LEFT:
             return
         for warps, chunks, stages in product(WARPS, CHUNKS, STAGES):
             knobs = Knobs(tokens, rows, warps, chunks, stages)
-            if work.fits(knobs):
-                yield with_makers(work.program, knobs, work.on)
+            if work.fits(knobs) and work.footprint.arrangement(knobs).below == below:
+                yield knobs
 
 
-def _ranked(work: Streaming, knobs: Knobs) -> Candidate:
-    return Candidate(knobs, predicted_us(work, knobs))
+def _held(work: Streaming, tokens: int) -> Iterator[Knobs]:
+    """Yield blocks that hold tokens in registers, alone or in pairs that split the depth."""
+    if tokens % HELD_TOKENS or not can_hold(work.users):
+        return
+    for blocks, rows in product((1, PAIR), range(ROW_TILE, MOST_ROWS + 1, ROW_TILE)):
+        block = HeldBlock.of(work.program).sized(rows, tokens, blocks)
+        uneven = block.inner or work.program.stacked or work.rows % rows
+        if blocks > 1 and uneven:
+            continue
+        deepest, groups = held_stages(block, work.on), block.groups
+        fewest = max(FEWEST_STAGES, groups * blocks)
+        for stages in range(deepest, fewest - 1, -groups):
+            if block.fits(stages, work.on.shared_bytes):
+                yield Knobs(tokens, rows, 4 * groups, 2 * BOXES, stages, blocks, groups)
+
+
+def _split(work: Streaming, tokens: int) -> Iterator[Knobs]:
+    """Yield clusters of two blocks that split the depth."""
+    if tokens % SPLIT_TOKENS or split(work.program) is None:
+        return
+    for rows in range(ROW_TILE, work.rows + ROW_TILE, ROW_TILE):
+        block = SplitBlock.of(work.program).sized(rows, tokens)
+        deepest = split_stages(work.program, block, work.on)
+        for stages in range(deepest, FEWEST_SPLIT_STAGES - 1, -block.turns):
+            yield Knobs(tokens, rows, 8, 2, stages, BLOCKS)
+
+
+_PLANS: tuple[Callable[[Streaming, int], Iterator[Knobs]], ...] = (_slices, _held, _split)
+
+
+def _made(work: Streaming, knobs: Knobs) -> Iterator[Knobs]:
+    """Yield knobs with those of blocks that compute totals for all others, if any do."""
+    if not work.program.apart:
+        yield knobs
+        return
+    made = makers_of(work.program)
+    inner = work.extents[made.roles.rows]
+    halves = [knobs.tokens >> i for i in range(knobs.tokens.bit_length())]
+    tiles = [
+        (rows, tokens)
+        for rows in range(ROW_TILE, inner + ROW_TILE, ROW_TILE)
+        for tokens in halves
+        if tokens % TOKEN_TILE == 0
+        and (makers := ceil(inner / rows) * (knobs.tokens // tokens)) <= work.program.apart
+        and makers % knobs.blocks == 0
+    ]
+    for tile in sorted(tiles, key=lambda t: (sum(t), t))[:MAKER_TILES]:
+        yield with_makers(work.program, knobs, work.on, tile)
 
 
 def _order(candidate: Candidate) -> tuple[float, tuple[int, ...]]:
-    """Order by predicted time; of equals the one with more stages, more warps, fewer rows."""
+    """Order by predicted time; of equals the one with more warps, fewer rows, more stages."""
     k = candidate.knobs
-    return round(candidate.predicted_us, 3), (-k.stages, -k.warps, -k.chunks, k.rows)
+    less = (k.blocks, k.held, k.maker_rows, k.maker_tokens)
+    return candidate.predicted_us, (-k.warps, -k.chunks, k.rows, *less, -k.stages)
 
 
-def _varied(ranked: list[Candidate]) -> Iterator[Candidate]:
-    """Yield the first few of candidates that differ in their stages only."""
+def _varied(made: list[Candidate], known: Knobs | None) -> Iterator[Candidate]:
+    """Yield the first few of candidates that differ in their stages only, and what is known."""
 
     def alike(candidate: Candidate) -> tuple[int, ...]:
-        k = replace(candidate.knobs, stages=0)
-        return (k.rows, k.warps, k.chunks)
+        return _alike(candidate.knobs)
 
-    for _, group in groupby(sorted(ranked, key=lambda c: (alike(c), _order(c))), key=alike):
-        yield from list(group)[:STAGES_OF_EACH]
+    for _, group in groupby(sorted(made, key=lambda c: (alike(c), _order(c))), key=alike):
+        for i, candidate in enumerate(group):
+            if i < STAGES_OF_EACH or candidate.knobs == known:
+                yield candidate
+
+
+def _alike(knobs: Knobs) -> tuple[int, ...]:
+    """Return the knobs without their stages."""
+    return tuple(vars(replace(knobs, stages=0, maker_stages=0)).values())
+
+
+def _mixed(ranked: Sequence[Candidate], rule: Knobs, wanted: Wanted) -> list[Candidate]:
+    """Return so many of the ranked, in which the best of every other plan comes first.
+
+    What differs in its stages only from one before it, or from the rule's, comes later.
+    """
+    best = {c.knobs.plan_name: c for c in reversed(ranked)}
+    best.pop(rule.plan_name, None)
+    known = [c for c in ranked if c.knobs == wanted.known]
+    others = sorted((c for c in best.values() if c not in known), key=_order)
+    seen, later = {_alike(rule)}, []
+    for candidate in (c for c in ranked if c not in (*known, *others)):
+        again = _alike(candidate.knobs) in seen
+        later.append((candidate.predicted_us * (AFTER if again else 1.0), candidate))
+        seen.add(_alike(candidate.knobs))
+    later.sort(key=lambda pair: (pair[0], _order(pair[1])))
+    return [*known, *[*others, *(c for _, c in later)][: wanted.top]]

@@ -162,6 +162,7 @@ class TileProgram:
     apart: int = 0  # or so many blocks that may compute their totals for all others (apart.py)
     leaves: bool = False  # it is what such blocks run: results are left for the others
     received: tuple[Statement, ...] = ()  # what they left, kept by a block of the others
+    stacked: tuple[str, ...] = ()  # inputs that are slices of stacks, by token (adapters.py)
     also: tuple[Operand, ...] = ()  # results beside the output, stored in the loop
 
     @property

@@ -28,6 +28,7 @@ WITH_WARPGROUPS = ("sm_90a",)  # architectures that have the vocabulary's wgmma
 REGISTERS = 65536  # of a multiprocessor
 REGISTERS_BESIDE = 40  # sums and operands: addresses, vectors along the depth (ptxas)
 WARP_LANES = 32
+TOKEN_TILE = 8  # of which a lane has sums
 
 
 @dataclass(frozen=True)
@@ -156,10 +157,11 @@ class SplitBlock:
 
     @property
     def meeting_bytes(self) -> int:
-        """What both blocks' sums take after the loop, where the ring was."""
-        half = self.tokens // BLOCKS
-        sums = self.accumulators * self.turns * half * (self.rows + 4) + self.token_sums * half
-        return (BLOCKS + 1) * sums * 4
+        """What sums take that come from the other block, and from the other warpgroup."""
+        octets = self.tokens // TOKEN_TILE // BLOCKS * GROUPS * self.tiles
+        octets += octets // self.turns * (self.turns - 1)
+        sums = self.accumulators * octets * GROUP_WARPS * WARP_LANES * 16
+        return sums + self.token_sums * self.tokens * 4
 
     def ring_bytes(self, stages: int) -> int:
         """Return what boxes of so many steps take."""
@@ -170,11 +172,8 @@ class SplitBlock:
         """Return the shared memory of one block."""
         overrun = (self.tiles * GROUP_ROWS - self.own_rows) * BOX_DEPTH * 2
         rest = -(-overrun // 1024) * 1024 + self.vectors * self.depth // BLOCKS * 2
-        return max(ALONE_BYTES, self.ring_bytes(stages) + rest + (3 * stages + 2) * 8)
-
-    def fits(self, stages: int, limit: int) -> bool:
-        """Say whether a ring of so many stages fits, and what meets in its place."""
-        return self.shared_bytes(stages) <= limit and self.meeting_bytes <= self.ring_bytes(stages)
+        rest += self.meeting_bytes + (3 * stages + 2) * 8
+        return max(ALONE_BYTES, self.ring_bytes(stages) + rest)
 
 
 def split_stages(program: TileProgram, block: SplitBlock, on: Target) -> int:
@@ -187,5 +186,5 @@ def split_stages(program: TileProgram, block: SplitBlock, on: Target) -> int:
     step = block.boxes * block.row_tensors * block.rows * BOX_DEPTH * 2
     deepest = max(FEWEST_STAGES * block.turns // block.boxes, MOST_BYTES_IN_FLIGHT // step)
     stages = range(FEWEST_STAGES, deepest + 1)
-    fitting = [s for s in stages if block.fits(s, on.shared_bytes) and s % block.turns == 0]
-    return max(fitting, default=0)
+    whole = [s for s in stages if s % block.turns == 0]
+    return max((s for s in whole if block.shared_bytes(s) <= on.shared_bytes), default=0)

@@ -4,14 +4,18 @@ Buckets of the dynamic dim are 8, 16, 32 and 64 tokens (the N side of the tensor
 comes in eights); above 64 the grid's second axis covers the rest. The rule below was read off a
 sweep on an H200 (docs/measurements.md):
 
-* rows per block so that one wave of blocks covers all rows, one block per multiprocessor;
+* rows per block so that one wave of blocks covers all rows, one block per multiprocessor, in
+  eights where half of an instruction's rows may stay empty: 4608 rows in blocks of 40 instead of
+  48 take 10.3 us instead of 11.7 (K = 3584, one token);
 * two chunks per step, which makes 128-byte segments of every row: up to 32 tokens they are worth
   more than a single wave, above they give way to it;
 * eight warps, or four where two stages of eight do not fit shared memory;
 * as many stages as fit, up to 96 KB of weights in flight per multiprocessor;
 * above 16 tokens products with tokens held in registers, where weights are multiplied as they are
   loaded and the target can (`held.py`);
-* else above 32 tokens two blocks that split the depth (`split.py`);
+* there two blocks split the depth where their rows fit;
+* else above 32 tokens two blocks that split the depth (`split.py`), above 16 where their warpgroups
+  take turns;
 * where some blocks compute totals for all others (`apart.py`), fewer bytes in flight, so that these
   are not kept waiting: 9.6 us against 9.8 (16 tokens).
 
@@ -33,7 +37,14 @@ from mirage_kernels.generator.plan.apart import (
     users_of,
 )
 from mirage_kernels.generator.plan.areas import Kept, Meeting, kept_areas, own_inner
-from mirage_kernels.generator.plan.held import BOXES, MOST_ROWS, HeldBlock, can_hold, held_stages
+from mirage_kernels.generator.plan.held import (
+    BOXES,
+    MOST_ROWS,
+    HeldBlock,
+    can_hold,
+    held_stages,
+    in_pairs,
+)
 from mirage_kernels.generator.plan.memory import Arrangement, Buffer, arrange, side_by_side
 from mirage_kernels.generator.plan.program import Do, Layout, TileProgram
 from mirage_kernels.generator.plan.split import BLOCKS, BOX_DEPTH, SplitBlock, split_stages
@@ -86,6 +97,13 @@ class Knobs:
         return "held" if self.held else "split" if self.blocks > 1 else ""
 
     @property
+    def plan_name(self) -> str:
+        """Name all that a plan is: what becomes of the loop, and whether totals are made apart."""
+        name = self.plan or ("slices" if self.rows else "lines")
+        name += " in pairs" if self.held and self.blocks > 1 else ""
+        return f"{name}, apart" if self.apart else name
+
+    @property
     def apart(self) -> bool:
         """Say whether some blocks compute totals for all others."""
         return self.maker_rows > 0
@@ -114,7 +132,7 @@ class Variant:
             return {tokens: self.knobs.tokens}
         step = self.knobs.chunks * CHUNK_DEPTH * self.knobs.warps
         if self.knobs.held:
-            step = self.knobs.held * BOXES * BOX_DEPTH
+            step = self.knobs.blocks * self.knobs.held * BOXES * BOX_DEPTH
         elif self.knobs.blocks > 1:
             step = self.knobs.blocks * BOX_DEPTH
         return {rows: self.knobs.rows, tokens: self.knobs.tokens, depth: step}
@@ -138,6 +156,7 @@ class Footprint:
     receives: bool = False  # totals that other blocks compute
     split: SplitBlock | None = None  # of no rows and tokens yet
     held: HeldBlock | None = None
+    row_tile: int = ROW_TILE  # a block's rows are a multiple of it
 
     @staticmethod
     def of(program: TileProgram) -> Footprint:
@@ -164,6 +183,7 @@ class Footprint:
             bool(program.received),
             SplitBlock.of(program),
             HeldBlock.of(program),
+            ROW_TILE if program.roles.inner else LINE_TILE,
         )
 
     @property
@@ -179,12 +199,13 @@ class Footprint:
     def registers(self, knobs: Knobs) -> int:
         """Return how many registers a thread needs for one step and its accumulators."""
         if self.held is not None and knobs.held:
-            return self.held.sized(knobs.rows, knobs.tokens).registers
+            return self.held.sized(knobs.rows, knobs.tokens, knobs.blocks).registers
         if self.split is not None and knobs.blocks > 1:
             return self.split.sized(knobs.rows, knobs.tokens).registers
         tokens = -(-knobs.tokens // ROW_TILE) * ROW_TILE if self.tokens_on_m else knobs.tokens
-        rows = self.products * knobs.rows + sum(m.inner for m in self.meetings)
-        products = (rows // ROW_TILE) * (tokens // LINE_TILE) * 4
+        inner = sum(m.inner for m in self.meetings) // ROW_TILE
+        tiles = self.products * -(-knobs.rows // ROW_TILE) + inner
+        products = tiles * (tokens // LINE_TILE) * 4
         mapped = MAPPED_BF16_REGISTERS * self.maps_bf16
         mapped += MAPPED_DEPTH_REGISTERS * self.maps_depth
         mapped += knobs.tokens * knobs.chunks * self.maps_tokens
@@ -193,7 +214,8 @@ class Footprint:
     def shared_bytes(self, knobs: Knobs) -> int:
         """Return the shared memory of one block."""
         if self.held is not None and knobs.held:
-            return self.held.sized(knobs.rows, knobs.tokens).shared_bytes(knobs.stages)
+            block = self.held.sized(knobs.rows, knobs.tokens, knobs.blocks)
+            return block.shared_bytes(knobs.stages)
         if self.split is not None and knobs.blocks > 1:
             return self.split.sized(knobs.rows, knobs.tokens).shared_bytes(knobs.stages)
         return self.arrangement(knobs).peak
@@ -271,16 +293,20 @@ def line_knobs(depth: int) -> Knobs:
     return Knobs(1, 0, warps, -(-octets // (warps * WARP_LANES)), 1)
 
 
-def with_makers(program: TileProgram, knobs: Knobs, on: Target) -> Knobs:
+def with_makers(
+    program: TileProgram, knobs: Knobs, on: Target, tile: tuple[int, int] | None = None
+) -> Knobs:
     """Return the knobs with those of blocks that compute totals for all others, if any do.
 
-    As many stages as fit: a maker should not wait for memory more often than it must.
+    Makers have the rows and tokens of `tile`, else the fewest lines. As many stages as fit: a maker
+    should not wait for memory more often than it must.
     """
     if not program.apart:
         return knobs
     made = makers_of(program)
     extents = {d.name: d.size for o in made.inputs for d in o.type.dims}
-    rows, tokens = maker_tile(extents[made.roles.rows], knobs.tokens, program.apart)
+    inner = extents[made.roles.rows]
+    rows, tokens = tile or maker_tile(inner, knobs.tokens, program.apart)
     few = replace(knobs, maker_rows=rows, maker_tokens=tokens, maker_stages=2)
     steps = -(-extents[made.roles.depth] // (few.makers.warps * few.makers.chunks * CHUNK_DEPTH))
     footprint = Footprint.of(made)
@@ -296,7 +322,12 @@ def _held_knobs(program: TileProgram, tokens: int, on: Target) -> Knobs | None:
     """Return the knobs of blocks that hold tokens in registers, None where they cannot."""
     block = HeldBlock.of(program)
     few = FEW_TOKENS if program.roles.inner else FEW_TO_HOLD
-    if tokens <= few or not can_hold(program):
+    if tokens <= FEW_TO_HOLD or not can_hold(program):
+        return None
+    if (pair := in_pairs(program, tokens, on)) is not None:
+        stages, groups = held_stages(pair, on), pair.groups
+        return Knobs(tokens, pair.rows, 4 * groups, 2 * BOXES, stages, pair.blocks, groups)
+    if tokens <= few:
         return None
     extents = {d.name: d.size for o in program.inputs for d in o.type.dims}
     all_rows, waves = extents[program.roles.rows], 1
@@ -309,31 +340,37 @@ def _held_knobs(program: TileProgram, tokens: int, on: Target) -> Knobs | None:
 
 def _split_knobs(program: TileProgram, tokens: int, on: Target) -> Knobs | None:
     """Return the knobs of two blocks that split the depth, None where they cannot."""
-    if tokens <= FEW_TOKENS:
-        return None
     extents = {d.name: d.size for o in program.inputs for d in o.type.dims}
     rows = rows_for(extents[program.roles.rows], on.multiprocessors // BLOCKS)
-    stages = split_stages(program, SplitBlock.of(program).sized(rows, tokens), on)
+    block = SplitBlock.of(program).sized(rows, tokens)
+    if tokens <= (FEW_TO_HOLD if block.turns > 1 else FEW_TOKENS):
+        return None
+    stages = split_stages(program, block, on)
     return Knobs(tokens, rows, 8, 2, stages, BLOCKS) if stages else None
 
 
 def _knobs(footprint: Footprint, tokens: int, extents: tuple[int, int], on: Target) -> Knobs:
     rows, depth = extents
-    for block_rows, chunks in _sizes(tokens, rows, on):
+    for block_rows, chunks in _sizes(tokens, rows_by_wave(rows, footprint.row_tile, on)):
         knobs = Knobs(tokens, block_rows, warps=8, chunks=chunks, stages=2)
         smallest = footprint.shared_bytes(replace(knobs, warps=4))
         left = REGISTERS_RECEIVING if footprint.receives else REGISTERS_LEFT
         if footprint.registers(knobs) <= left and smallest <= on.shared_bytes:
             return _with_ring(footprint, knobs, depth, on.shared_bytes)
+    few = footprint.row_tile
     raise PlanError(
-        f"{tokens} tokens and {ROW_TILE} rows need more registers or shared memory than a block has"
+        f"{tokens} tokens and {few} rows need more registers or shared memory than a block has"
     )
 
 
-def _sizes(tokens: int, rows: int, on: Target) -> list[tuple[int, int]]:
+def rows_by_wave(rows: int, tile: int, on: Target) -> list[int]:
+    """Return the rows of a block, in whole tiles, that need one wave of blocks, two and so on."""
+    waves = range(1, -(-rows // on.multiprocessors) + 1)
+    return list(dict.fromkeys(rows_for(rows, on.multiprocessors * n, tile) for n in waves))
+
+
+def _sizes(tokens: int, most: list[int]) -> list[tuple[int, int]]:
     """Return rows of a block and chunks of a step, best first."""
-    per_wave = [rows_for(rows, on.multiprocessors * waves) for waves in range(1, rows + 1)]
-    most = list(dict.fromkeys(per_wave[: per_wave.index(ROW_TILE) + 1]))
     if tokens <= FEW_TOKENS:
         return [(block_rows, chunks) for chunks in (2, 1) for block_rows in most]
     return [(block_rows, chunks) for block_rows in most for chunks in (2, 1)]

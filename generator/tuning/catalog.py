@@ -14,6 +14,8 @@ from mirage_kernels.generator.compile import ROOT
 from mirage_kernels.generator.errors import PlanError
 from mirage_kernels.generator.files import write_whole
 from mirage_kernels.generator.ir.text import Json, dumps
+from mirage_kernels.generator.plan.candidates import LINES_AT, untuned
+from mirage_kernels.generator.plan.families import member
 from mirage_kernels.generator.plan.program import TileProgram
 from mirage_kernels.generator.plan.variants import (
     REGISTERS_LEFT,
@@ -65,23 +67,30 @@ class Key:
 
 @dataclass(frozen=True)
 class Tried:
-    """One candidate: predicted, and measured or, in `failed`, why it was not."""
+    """One candidate: predicted, and measured or, in `failed`, why it was not.
+
+    `default_us` is its time in calls that promise nothing, if that was measured.
+    """
 
     knobs: Knobs
     predicted_us: float
     us: float | None = None
     failed: str = ""
+    default_us: float | None = None
 
     def to_json(self) -> dict[str, Json]:
         """Return the candidate as JSON data."""
         outcome: dict[str, Json] = {"failed": self.failed} if self.failed else {"us": self.us}
-        return self.knobs.to_json() | {"predicted_us": self.predicted_us} | outcome
+        made: dict[str, Json] = {"plan": self.knobs.plan_name, **self.knobs.to_json()}
+        default: dict[str, Json] = {"default_us": self.default_us} if self.default_us else {}
+        return made | {"predicted_us": self.predicted_us} | outcome | default
 
     @staticmethod
     def read(data: Mapping[str, Json]) -> Tried:
         """Read what `to_json` makes."""
         failed = text(data, "failed") if "failed" in data else ""
-        return Tried(knobs_of(data), number(data, "predicted_us"), maybe(data, "us"), failed)
+        times = (number(data, "predicted_us"), maybe(data, "us"))
+        return Tried(knobs_of(data), *times, failed, maybe(data, "default_us"))
 
 
 @dataclass(frozen=True)
@@ -100,6 +109,16 @@ class Bucket:
     correlation: float | None  # Spearman's, of predictions and measurements
     tried: tuple[Tried, ...]
 
+    @property
+    def plans(self) -> dict[str, float]:
+        """The least time of every plan, the fastest first."""
+        times: dict[str, float] = {}
+        for t in self.tried:
+            if t.us is not None:
+                name = t.knobs.plan_name
+                times[name] = min(t.us, times.get(name, t.us))
+        return dict(sorted(times.items(), key=lambda plan: plan[1]))
+
     def to_json(self) -> dict[str, Json]:
         """Return the bucket as JSON data."""
         numbers: dict[str, Json] = {
@@ -110,8 +129,10 @@ class Bucket:
             "eager_us": self.eager_us,
             "correlation": self.correlation,
         }
-        chosen: dict[str, Json] = {"tokens": self.tokens, "knobs": self.knobs.to_json()}
-        return chosen | numbers | {"candidates": [t.to_json() for t in self.tried]}
+        chosen: dict[str, Json] = {"tokens": self.tokens, "plan": self.knobs.plan_name}
+        chosen["knobs"] = self.knobs.to_json()
+        by_plan: dict[str, Json] = {"plans": dict(self.plans)}
+        return chosen | numbers | by_plan | {"candidates": [t.to_json() for t in self.tried]}
 
     @staticmethod
     def read(data: Mapping[str, Json]) -> Bucket:
@@ -130,7 +151,7 @@ class Bucket:
 
 @dataclass(frozen=True)
 class Beyond:
-    """Ours, by default, and PyTorch above the last bucket."""
+    """Ours, by default, and PyTorch where the last bucket's choice serves another number."""
 
     tokens: int
     default_us: float | None
@@ -268,22 +289,43 @@ def knobs_of(data: Mapping[str, Json]) -> Knobs:
     return Knobs(**{name: integer(data, name) for name in names})
 
 
-def chosen_variants(program: TileProgram, on: Target, tuned: Tuned | None) -> tuple[Variant, ...]:
+def chosen_variants(
+    programs: tuple[TileProgram, ...], on: Target, tuned: Tuned | None
+) -> tuple[Variant, ...]:
     """Return one variant per bucket: the measured one where there is one, else the rule's.
 
-    Raises PlanError for measured knobs that no longer fit the kernel.
+    A kernel never tuned has what `untuned` returns. What was measured without the plan that the
+    rule takes says nothing against it, and is left. Raises PlanError for measured knobs that no
+    longer fit the kernel.
     """
-    measured = {} if tuned is None else {b.tokens: b.knobs for b in tuned.buckets}
-    by_rule = variants(program, on)
-    chosen = tuple(
-        replace(v, knobs=known)
-        if (known := measured.get(v.knobs.tokens))
-        and (known.plan, known.apart) == (v.knobs.plan, v.knobs.apart)
-        else v  # measured was another plan than the rule takes
-        for v in by_rule
+    if tuned is None:
+        return untuned(programs[0], on)
+    rule = {_at(programs[0], v): v.knobs for v in variants(programs[0], on)}
+    found = {b.tokens: b for b in tuned.buckets}
+    known = {
+        m: found[m].knobs
+        for m, knobs in rule.items()
+        if m in found and knobs.plan_name in {t.knobs.plan_name for t in found[m].tried}
+    }
+    apart = next((k.apart for k in known.values()), bool(programs[0].apart))
+    program = member(programs, apart=apart)
+    known = {m: k for m, k in known.items() if k.apart == apart}
+    _check_fit(program, on, tuple(known.values()))
+    return tuple(
+        replace(v, knobs=known.get(_at(program, v), v.knobs)) for v in variants(program, on)
     )
+
+
+def _at(program: TileProgram, variant: Variant) -> int:
+    """Return the number of tokens at which a variant's candidates are compared."""
+    return variant.knobs.tokens if program.loop else LINES_AT
+
+
+def _check_fit(program: TileProgram, on: Target, measured: tuple[Knobs, ...]) -> None:
+    if not program.loop:
+        return
     footprint = Footprint.of(program)
-    for knobs in (v.knobs for v in chosen if v.knobs in measured.values()):
+    for knobs in measured:
         shared, registers = footprint.shared_bytes(knobs), footprint.registers(knobs)
         if shared > on.shared_bytes or registers > REGISTERS_LEFT:
             raise PlanError(
@@ -291,7 +333,6 @@ def chosen_variants(program: TileProgram, on: Target, tuned: Tuned | None) -> tu
                 f"do not fit the kernel of today: {shared} bytes, {registers} registers",
                 HINT,
             )
-    return chosen
 
 
 def tuned_kernel(arch: str, key: Key, *, path: Path | None = None) -> Tuned | None:

@@ -5,34 +5,87 @@ All rules are functions of the numbers alone: the same measurements give the sam
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from math import log
 
 from mirage_kernels.generator.tuning.catalog import Beyond, Bucket, Tried
 
 EQUAL = 1.01  # times that are closer than 1 % count as equal
+FAR = 1.15  # times slower than another plan: no promise would make up for it
 NOISE = 1.03  # between two runs of anything, by what `bench` shows
 
 
 def fastest(tried: Sequence[Tried]) -> Tried | None:
     """Return the first, in the order of prediction, within 1 % of the fastest; None: all failed."""
-    times = [t.us for t in tried if t.us is not None]
-    if not times:
-        return None
-    return next(t for t in tried if t.us is not None and t.us <= EQUAL * min(times))
+    return _least([(t, t.us) for t in tried])
 
 
-def most_tokens(buckets: Sequence[Bucket], beyond: Sequence[Beyond]) -> int:
+def finalists(tried: Sequence[Tried]) -> list[Tried]:
+    """Return the fastest of every plan, those that are not far behind, in the order of prediction.
+
+    They are measured once more, as calls are that promise nothing: plans gain differently from a
+    promise, variants of one plan alike.
+    """
+    plans = dict.fromkeys(t.knobs.plan_name for t in tried)
+    best = [fastest([t for t in tried if t.knobs.plan_name == plan]) for plan in plans]
+    found = [t for t in best if t is not None]
+    least = min((t.us for t in found if t.us is not None), default=0.0)
+    return [t for t in tried if t in found and t.us is not None and t.us <= FAR * least]
+
+
+def chosen(tried: Sequence[Tried]) -> Tried | None:
+    """Return the finalist with the least mean of both times, the first of equal ones."""
+    found = finalists(tried)
+    means = [(t, (t.us + t.default_us) / 2) for t in found if t.us and t.default_us is not None]
+    return _least(means) or fastest(tried)
+
+
+def _least(times: Sequence[tuple[Tried, float | None]]) -> Tried | None:
+    least = min((us for _, us in times if us is not None), default=0.0)
+    return next((t for t, us in times if us is not None and us <= EQUAL * least), None)
+
+
+def apart_or_not(tried: Mapping[int, Sequence[Tried]]) -> bool:
+    """Return whether a kernel computes something apart: of all its variants, or of none.
+
+    The faster, by the mean over the buckets of the fastest times' logarithms; the rule's where they
+    are equal, and where the other has a bucket without a time.
+    """
+    rule = next(iter(tried.values()))[0].knobs.apart
+    means: dict[bool, float] = {}
+    for apart in (rule, not rule):
+        found = (fastest([t for t in b if t.knobs.apart is apart]) for b in tried.values())
+        times = [t.us for t in found if t is not None and t.us is not None]
+        if len(times) == len(tried):
+            means[apart] = sum(map(log, times)) / len(times)
+    other = means.get(not rule)
+    if other is None:
+        return rule
+    return rule is (rule in means and means[rule] <= other + log(EQUAL))
+
+
+def behind(row: Bucket | Beyond) -> bool:
+    """Say whether calls that promise nothing are slower than PyTorch's, or failed.
+
+    Of a bucket, by more than noise; elsewhere at all, for the library runs PyTorch's program there.
+    """
+    noise = NOISE if isinstance(row, Bucket) else 1.0
+    return row.default_us is None or row.default_us > noise * row.eager_us
+
+
+def most_tokens(buckets: Sequence[Bucket], beyond: Sequence[Beyond], *, any_number: bool) -> int:
     """Return the largest measured number of tokens up to which ours is not behind PyTorch.
 
-    Ours are calls that promise nothing. At least 1, the fewest that the table can say.
+    At least 1, the fewest that the table can say. A kernel that is nowhere behind and measured at
+    numbers that stand for all (`any_number`) serves all: 0.
     """
     most = 1
-    rows: list[Bucket | Beyond] = [*buckets, *beyond]
+    rows: list[Bucket | Beyond] = sorted([*buckets, *beyond], key=lambda row: row.tokens)
     for row in rows:
-        if row.default_us is None or row.default_us > NOISE * row.eager_us:
-            break
+        if behind(row):
+            return most
         most = row.tokens
-    return most
+    return 0 if any_number else most
 
 
 def rank_correlation(pairs: Sequence[tuple[float, float]]) -> float | None:

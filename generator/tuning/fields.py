@@ -53,6 +53,14 @@ def maybe(data: Mapping[str, Json], name: str) -> float | None:
     return None if data.get(name) is None else number(data, name)
 
 
+def numbers(data: Mapping[str, Json], name: str) -> tuple[int, ...]:
+    """Return a list of whole numbers of an object."""
+    value = data[name]
+    if not isinstance(value, list):
+        raise TypeError(f"{name} must be a list, not {value!r}")
+    return tuple(integer({name: item}, name) for item in value)
+
+
 def entry(data: Json) -> dict[str, Json]:
     """Return an object."""
     if not isinstance(data, dict):

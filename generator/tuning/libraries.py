@@ -23,17 +23,21 @@ from mirage_kernels.generator.emit.writer import Writer
 from mirage_kernels.generator.errors import FileError, PlanError, ToolchainError
 from mirage_kernels.generator.files import write_whole
 from mirage_kernels.generator.ir.text import Json
-from mirage_kernels.generator.plan.candidates import Candidate, candidates
-from mirage_kernels.generator.plan.lower import tile_program
+from mirage_kernels.generator.plan.candidates import (
+    Candidate,
+    Wanted,
+    candidates,
+    measured_buckets,
+)
+from mirage_kernels.generator.plan.families import families, member
 from mirage_kernels.generator.plan.program import TileProgram
-from mirage_kernels.generator.plan.tiles import Planning
-from mirage_kernels.generator.plan.variants import Variant, variants
+from mirage_kernels.generator.plan.variants import BUCKETS, Variant
 from mirage_kernels.generator.ptxas import parse
 from mirage_kernels.generator.record import KernelRecord
 from mirage_kernels.generator.request import Event, Progress
 from mirage_kernels.generator.target import target
 from mirage_kernels.generator.toolchain import Toolchain, find_toolchain
-from mirage_kernels.generator.tuning.catalog import Key
+from mirage_kernels.generator.tuning.catalog import Key, tuned_kernel
 from mirage_kernels.generator.tuning.fields import entry, integer, loaded, text
 from mirage_kernels.generator.tuning.manifest import FOLDER_HINT, Built, Compiled, Manifest
 
@@ -41,6 +45,8 @@ LAUNCH, ARGS_BYTES = "mirage_candidate_launch", "mirage_candidate_args_bytes"
 WORKSPACE = "mirage_candidate_workspace"
 DIGEST_LETTERS = 20
 _OWN = re.compile(rf"[0-9a-f]{{{DIGEST_LETTERS}}}\.(cu|so|json|o|unfinished)")
+_INCLUDED = re.compile(r'^#include "([^"]+)"', re.MULTILINE)
+BEYOND, BEYOND_LINES = 128, (8, 128, 1024, 4096)  # tokens
 ERROR_LINES = 3
 COMMAND = "mirage-kernels tune"
 
@@ -73,15 +79,33 @@ class Source:
 
 def compiled_kernel(record: KernelRecord, shop: Shop, *, top: int, progress: Progress) -> Compiled:
     """Compile every candidate of a kernel; what the folder has already is not compiled again."""
-    program = tile_program(record.recipe, record.graph, Planning(arch=record.arch))
-    on = target(record.arch)
-    held = [v.knobs.tokens for v in variants(program, on)]  # buckets that fit a block
-    by_bucket = {m: candidates(program, m, on, top=top) for m in held}
-    sources = [source_of(record, program, c) for found in by_bucket.values() for c in found]
+    programs = families(record.recipe, record.graph, record.arch)
+    on, key = target(record.arch), Key(record.recipe, record.dtype, dict(record.shape))
+    tuned = tuned_kernel(record.arch, key)
+    known = {b.tokens: b.knobs for b in tuned.buckets} if tuned else {}
+    by_bucket = {
+        m: candidates(programs, m, on, Wanted(top, known.get(m)))
+        for m in measured_buckets(programs[0], on)
+    }
+    sources = [
+        source_of(record, member(programs, apart=c.knobs.apart), c)
+        for found in by_bucket.values()
+        for c in found
+    ]
     built = iter(_all_built(sources, shop, record, progress))
-    key = Key(record.recipe, record.dtype, dict(record.shape))
     buckets = {m: tuple(next(built) for _ in found) for m, found in by_bucket.items()}
-    return Compiled(key, record.roles.tokens, buckets)
+    return Compiled(key, record.roles.tokens, buckets, _beyond(programs[0], max(by_bucket)))
+
+
+def _beyond(program: TileProgram, last: int) -> tuple[int, ...]:
+    """Return where else the last bucket's choice is compared with PyTorch.
+
+    Above the buckets of a kernel with results beside its output the library takes another kernel,
+    not PyTorch, so nothing is compared there.
+    """
+    if not program.loop:
+        return BEYOND_LINES
+    return () if program.also else tuple(m for m in (*BUCKETS, BEYOND) if m > last)
 
 
 def prune(shop: Shop, manifest: Manifest) -> None:
@@ -201,14 +225,25 @@ def digest_of(source: str, toolchain: Toolchain, arch: str) -> str:
     """Return a name for a source with all that it includes and how it is compiled."""
     # The toolchain's folders are no part of it: another machine makes the same library.
     flags = [word for word in compiler(toolchain, arch) if "/" not in word]
-    contents = "\0".join([source, _vocabulary(), *flags])
+    contents = "\0".join([source, *map(_file_digest, _included(source)), *flags])
     return hashlib.sha256(contents.encode()).hexdigest()[:DIGEST_LETTERS]
 
 
+def _included(source: str) -> list[str]:
+    """Return the files of csrc that a source includes, and they in turn."""
+    found, left = set[str](), _INCLUDED.findall(source)
+    while left:
+        name = left.pop()
+        if name not in found:
+            found.add(name)
+            left += _INCLUDED.findall(_text(name))
+    return sorted(found)
+
+
 @cache
-def _vocabulary() -> str:
-    """Return a digest of all that emitted sources include."""
-    csrc = ROOT / "csrc"
-    files = [csrc / "launch.h", *sorted(csrc.glob("tile/**/*.cuh")), *sorted(csrc.glob("bench/*h"))]
-    digests = [hashlib.sha256(file.read_bytes()).hexdigest() for file in files]
-    return "\0".join(digests)
+def _text(name: str) -> str:
+    return (ROOT / "csrc" / name).read_text()
+
+
+def _file_digest(name: str) -> str:
+    return hashlib.sha256(_text(name).encode()).hexdigest()

@@ -16,6 +16,7 @@ from mirage_kernels.generator.tuning.fields import (
     integer,
     loaded,
     number,
+    numbers,
     text,
 )
 
@@ -61,11 +62,30 @@ class Built:
 
 @dataclass(frozen=True)
 class Compiled:
-    """A kernel's candidates by bucket, in predicted order; `tokens` names its dynamic dim."""
+    """A kernel's candidates by bucket, in predicted order; `tokens` names its dynamic dim.
+
+    `beyond`: other numbers of tokens, at which the last bucket's choice is compared with PyTorch.
+    """
 
     key: Key
     tokens: str
     buckets: Mapping[int, tuple[Built, ...]]
+    beyond: tuple[int, ...] = ()
+
+    @property
+    def of_lines(self) -> bool:
+        """Say whether blocks hold a token each: one variant serves any number of tokens."""
+        return not next(iter(self.buckets.values()))[0].knobs.rows
+
+    @property
+    def most_tokens(self) -> int:
+        """The most tokens that anything of it is measured with."""
+        return max((*self.buckets, *self.beyond))
+
+    @property
+    def fewest_tokens(self) -> int:
+        """The fewest."""
+        return min((*self.buckets, *self.beyond))
 
     def to_json(self) -> dict[str, Json]:
         """Return it as JSON data."""
@@ -73,7 +93,8 @@ class Compiled:
             {"tokens": m, "candidates": [b.to_json() for b in built]}
             for m, built in self.buckets.items()
         ]
-        return self.key.to_json() | {"dim": self.tokens, "buckets": buckets}
+        about: dict[str, Json] = {"dim": self.tokens, "beyond": list(self.beyond)}
+        return self.key.to_json() | about | {"buckets": buckets}
 
     @staticmethod
     def read(data: Mapping[str, Json]) -> Compiled:
@@ -82,7 +103,8 @@ class Compiled:
             integer(b, "tokens"): tuple(Built.read(c) for c in entries(b, "candidates"))
             for b in entries(data, "buckets")
         }
-        return Compiled(Key.read(data), text(data, "dim"), buckets)
+        beyond = numbers(data, "beyond")
+        return Compiled(Key.read(data), text(data, "dim"), buckets, beyond)
 
 
 @dataclass(frozen=True)

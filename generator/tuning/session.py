@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from mirage_kernels.generator.errors import MirageError, ToolchainError
@@ -10,18 +10,35 @@ from mirage_kernels.generator.ir.text import Json
 from mirage_kernels.generator.request import Event, Progress
 from mirage_kernels.generator.tuning.catalog import Beyond, Bucket, Section, Tried, Tuned
 from mirage_kernels.generator.tuning.choice import (
-    fastest,
+    apart_or_not,
+    behind,
+    chosen,
+    finalists,
     most_tokens,
     predicted_and_measured,
     rank_correlation,
 )
 from mirage_kernels.generator.tuning.fields import text, texts
 from mirage_kernels.generator.tuning.manifest import Built, Compiled, Manifest
-from mirage_kernels.generator.tuning.process import Measurer
+from mirage_kernels.generator.tuning.process import Measurer, Question
 from mirage_kernels.generator.tuning.results import Outcome, Peers, Results, at
 
-BEYOND = (128,)  # tokens above the last bucket at which ours and PyTorch are compared
-CANDIDATE_SECONDS, PEERS_SECONDS = 60.0, 180.0
+CANDIDATE_SECONDS, PEERS_SECONDS = 30.0, 180.0
+
+
+class UnansweredError(Exception):
+    """Something has not been measured."""
+
+
+class Nobody:
+    """In place of a measurer: answers nothing."""
+
+    def ask(self, question: Question, *, seconds: float) -> dict[str, Json]:
+        """Raise UnansweredError."""
+        raise UnansweredError
+
+    def close(self) -> None:
+        """Do nothing."""
 
 
 @dataclass
@@ -44,9 +61,28 @@ class Tuning:
                     self._peers(kernel, tokens)
                 for one in built:
                     self._candidate(kernel, one, tokens)
-                self._by_default(kernel, tokens, (tokens,))
-            self._by_default(kernel, max(kernel.buckets), BEYOND)
+                self._finalists(kernel, tokens)
+            for tokens in kernel.buckets:
+                self._by_default(kernel, tokens, tokens)
+            for tokens in kernel.beyond:
+                if any(behind(row) for row in self._beyond_rows(kernel)):
+                    break
+                self._by_default(kernel, max(kernel.buckets), tokens)
         progress(Event("measure", len(kernels), len(kernels), "done"))
+
+    def whole(self) -> Tuning:
+        """Return the tuning of those kernels of which everything has been measured."""
+
+        def has_all(kernel: Compiled) -> bool:
+            alone = replace(self, manifest=replace(self.manifest, kernels=(kernel,)))
+            try:
+                replace(alone, measurer=Nobody()).measure(lambda event: None)
+            except UnansweredError:
+                return False
+            return True
+
+        kernels = tuple(k for k in self.manifest.kernels if has_all(k))
+        return replace(self, manifest=replace(self.manifest, kernels=kernels))
 
     def section(self) -> Section:
         """Return the catalog's section of what was measured.
@@ -99,18 +135,25 @@ class Tuning:
         self.results.outcomes[name] = Outcome.read(answer)
         self.results.write()
 
-    def _by_default(self, kernel: Compiled, bucket: int, at_tokens: Sequence[int]) -> None:
-        """Measure a bucket's choice as calls are that promise nothing about the weights."""
+    def _finalists(self, kernel: Compiled, tokens: int) -> None:
+        """Measure the best of every plan as calls are that promise nothing about the weights."""
+        tried = self._tried(kernel, tokens)
+        for one in finalists(tried):
+            built = kernel.buckets[tokens][tried.index(one)]
+            self._candidate(kernel, built, tokens, promised=False)
+
+    def _by_default(self, kernel: Compiled, bucket: int, tokens: int) -> None:
+        """Measure a bucket's choice as calls are that promise nothing, and PyTorch."""
         best = self._best(kernel, bucket)
-        if best is None:
-            return
-        for tokens in at_tokens:
+        if best is not None:
             self._peers(kernel, tokens)
             self._candidate(kernel, best, tokens, promised=False)
 
     def _best(self, kernel: Compiled, tokens: int) -> Built | None:
+        """Return the choice of a bucket, one that may stand in a file with the others'."""
+        apart = apart_or_not({m: self._tried(kernel, m) for m in kernel.buckets})
         tried = self._tried(kernel, tokens)
-        found = fastest(tried)
+        found = chosen([t for t in tried if t.knobs.apart is apart])
         return None if found is None else kernel.buckets[tokens][tried.index(found)]
 
     def _tried(self, kernel: Compiled, tokens: int) -> tuple[Tried, ...]:
@@ -121,42 +164,44 @@ class Tuning:
         outcome = self.results.outcomes.get(at(built.digest, tokens))
         if built.failed or outcome is None:
             return unmeasured
-        return replace(unmeasured, us=outcome.us, failed=outcome.failed)
+        default = self.results.outcomes.get(at(built.digest, tokens, promised=False))
+        default_us = default.us if default else None
+        return replace(unmeasured, us=outcome.us, failed=outcome.failed, default_us=default_us)
 
     def _tuned(self, kernel: Compiled) -> Tuned:
         buckets = tuple(filter(None, (self._bucket(kernel, m) for m in kernel.buckets)))
         beyond = tuple(self._beyond_rows(kernel))
-        return Tuned(kernel.key, most_tokens(buckets, beyond), buckets, beyond)
+        most = most_tokens(buckets, beyond, any_number=kernel.of_lines)
+        return Tuned(kernel.key, most, buckets, beyond)
 
     def _bucket(self, kernel: Compiled, tokens: int) -> Bucket | None:
         tried = self._tried(kernel, tokens)
-        best = fastest(tried)
-        if best is None or best.us is None:
+        built = self._best(kernel, tokens)
+        if built is None:
             return None
+        best = self._outcome(built, tokens)
+        assert best.us is not None
         peers = self.results.peers[at(kernel.key.name, tokens)]
         return Bucket(
             tokens=tokens,
             knobs=best.knobs,
             us=best.us,
-            default_us=self._default_us(kernel, tokens, tokens),
+            default_us=best.default_us,
             floor_us=peers.floor_us,
             eager_us=peers.eager_us,
             correlation=rank_correlation(predicted_and_measured(tried)),
             tried=tried,
         )
 
-    def _default_us(self, kernel: Compiled, bucket: int, tokens: int) -> float | None:
-        best = self._best(kernel, bucket)
-        name = best and at(best.digest, tokens, promised=False)
-        outcome = self.results.outcomes.get(name or "")
-        return outcome.us if outcome else None
-
     def _beyond_rows(self, kernel: Compiled) -> Iterator[Beyond]:
-        last = max(kernel.buckets)
-        for tokens in BEYOND:
+        best = self._best(kernel, max(kernel.buckets))
+        if best is None:
+            return
+        for tokens in kernel.beyond:
             peers = self.results.peers.get(at(kernel.key.name, tokens))
-            if peers is not None:
-                yield Beyond(tokens, self._default_us(kernel, last, tokens), peers.eager_us)
+            outcome = self.results.outcomes.get(at(best.digest, tokens, promised=False))
+            if peers is not None and outcome is not None:
+                yield Beyond(tokens, outcome.us, peers.eager_us)
 
 
 def _relative(bucket: Bucket) -> list[tuple[float, float]]:

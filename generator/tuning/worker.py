@@ -38,19 +38,19 @@ from mirage_kernels.generator.measure import (
     rotation_count,
     total_bytes,
 )
-from mirage_kernels.generator.recipe import load_recipe
+from mirage_kernels.generator.recipe import Recipe, load_recipe
 from mirage_kernels.generator.target import target
 from mirage_kernels.generator.tuning.fields import entry, integer, text
 from mirage_kernels.generator.tuning.manifest import Compiled, Manifest, load_manifest
 
-MOST_TOKENS = 128  # that any question is about
+SHARED_BYTES = 16 << 30  # of input sets that serve all numbers of tokens
 LAUNCH, ARGS_BYTES = "mirage_candidate_launch", "mirage_candidate_args_bytes"
 WORKSPACE = "mirage_candidate_workspace"
 SEED = 20260
 
 
 class LaunchArgs(ctypes.Structure):
-    """`mirage::LaunchArgs` of csrc/launch.h."""
+    """`mirage::LaunchArgs` of csrc/launch.h, as far as candidates need it: zeros may follow."""
 
     _fields_ = (
         ("inputs", ctypes.c_void_p * 8),
@@ -74,6 +74,7 @@ class Library:
 
     launch: Callable[[ctypes.Structure, int | None], int]
     workspace: Callable[[ctypes.Structure], int]  # its bytes
+    args_bytes: int
 
     @staticmethod
     def load(path: Path) -> Library:
@@ -83,7 +84,7 @@ class Library:
         except OSError as error:
             raise RefusedError(f"the library does not load: {error}") from error
         expected, own = ctypes.sizeof(LaunchArgs), int(getattr(loaded, ARGS_BYTES)())
-        if own != expected:
+        if own < expected:
             raise RefusedError(f"its LaunchArgs have {own} bytes, the worker's {expected}")
         function = getattr(loaded, LAUNCH)
         function.argtypes = (ctypes.POINTER(LaunchArgs), ctypes.c_void_p)
@@ -92,11 +93,13 @@ class Library:
         return Library(
             lambda args, stream: int(function(ctypes.byref(args), stream)),
             lambda args: int(workspace(ctypes.byref(args))),
+            own,
         )
 
     def call(self, outs: Inputs, tensors: Inputs, how: How) -> Callable[[], None]:
         """Return a launch on fixed buffers."""
-        args = LaunchArgs(constant_weights=how.promised)
+        args = LaunchArgs.from_buffer(bytearray(self.args_bytes))
+        args.constant_weights = how.promised
         for i, tensor in enumerate(tensors):
             args.inputs[i] = tensor.data_ptr()
             args.row_strides[i] = tensor.stride(0) if tensor.dim() > 1 else tensor.shape[-1]
@@ -130,6 +133,14 @@ def _stream(out: torch.Tensor) -> int | None:
     return int(torch.cuda.current_stream().cuda_stream) if out.is_cuda else None
 
 
+@dataclass(frozen=True)
+class Sets:
+    """Input sets that together exceed the cache often enough; the first's results in float64."""
+
+    inputs: list[Inputs]
+    oracle: Inputs
+
+
 @dataclass
 class Bench:
     """One kernel's buffers, shared by all its candidates, and what they are compared with."""
@@ -137,61 +148,81 @@ class Bench:
     kernel: Compiled
     device: str = "cuda"
 
-    @cached_property
-    def workload(self) -> Workload:
-        """The recipe at the kernel's shape, with as many tokens as any question."""
+    made: dict[int, Sets] = field(default_factory=dict)
+
+    def workload(self, tokens: int) -> Workload:
+        """Return the recipe at the kernel's shape with so many tokens."""
         key = self.kernel.key
-        sizes = {**key.shape, self.kernel.tokens: MOST_TOKENS}
+        sizes = {**key.shape, self.kernel.tokens: tokens}
         return Workload(load_recipe(key.recipe), DType(key.dtype), sizes, self.device)
 
     @cached_property
-    def sets(self) -> list[Inputs]:
-        """Input sets that together exceed the cache often enough, even cut to few tokens."""
-        first = self.workload.inputs(SEED)
-        count = rotation_count(total_bytes(self._cut(first, 1)))
-        return [first, *(self.workload.inputs(SEED + n) for n in range(1, count))]
+    def recipe(self) -> Recipe:
+        """The kernel's recipe."""
+        return self.workload(1).recipe
 
     @cached_property
-    def oracle(self) -> Inputs:
-        """The first set's results in float64, all tokens."""
-        wide = (t.double() if t.is_floating_point() else t for t in self.sets[0])
-        return as_tuple(self.workload.reference(*wide))
+    def shared(self) -> bool:
+        """Say whether one lot of input sets serves all numbers of tokens, cut.
+
+        It does where weights are what there is to read. Else enough sets for few tokens would be
+        too large for many.
+        """
+        first = self.workload(self.kernel.most_tokens).inputs(SEED)
+        count = rotation_count(total_bytes(self._cut(first, self.kernel.fewest_tokens)))
+        return count * total_bytes(first) <= SHARED_BYTES
+
+    def sets(self, tokens: int) -> Sets:
+        """Return input sets with at least so many tokens; those of the last question are kept."""
+        drawn = self.kernel.most_tokens if self.shared else tokens
+        if drawn not in self.made:
+            self.made.clear()
+            first = self.workload(drawn).inputs(SEED)
+            fewest = self.kernel.fewest_tokens if self.shared else tokens
+            count = rotation_count(total_bytes(self._cut(first, fewest)))
+            self.made[drawn] = self._made(drawn, first, count)
+        return self.made[drawn]
+
+    def _made(self, tokens: int, first: Inputs, count: int) -> Sets:
+        workload = self.workload(tokens)
+        wide = (t.double() if t.is_floating_point() else t for t in first)
+        oracle = as_tuple(workload.reference(*wide))
+        return Sets([first, *(workload.inputs(SEED + n) for n in range(1, count))], oracle)
 
     def inputs(self, tokens: int) -> list[Inputs]:
         """Return the input sets cut to so many tokens; nothing is copied."""
-        return [self._cut(tensors, tokens) for tensors in self.sets]
+        return [self._cut(tensors, tokens) for tensors in self.sets(tokens).inputs]
 
     def _cut(self, tensors: Inputs, tokens: int) -> Inputs:
-        recipe = self.workload.recipe
-        dims = [text.partition(":")[0].split() for text in recipe.inputs.values()]
+        dims = [text.partition(":")[0].split() for text in self.recipe.inputs.values()]
         kept = zip((d for d in dims if d), tensors, strict=True)
         axis = self.kernel.tokens
         return tuple(t.narrow(d.index(axis), 0, tokens) if axis in d else t for d, t in kept)
 
     def new_outs(self, tokens: int) -> Inputs:
         """Return results full of NaN: elements that nobody writes show."""
-        sizes = {**self.workload.sizes, self.kernel.tokens: tokens}
-        like = self.sets[0][0]
-        shapes = [[sizes[d] for d in dims.split()] for dims in self.workload.recipe.results]
+        sizes = self.workload(tokens).sizes
+        like = self.sets(tokens).inputs[0][0]
+        shapes = [[sizes[d] for d in dims.split()] for dims in self.recipe.results]
         return tuple(like.new_full(shape, float("nan")) for shape in shapes)
 
-    def peers(self, tokens: int, reader: FloorReader) -> dict[str, Json]:
-        """Measure the floor and PyTorch eager."""
-        inputs = self.inputs(tokens)
-        return {
-            "floor_us": floor_microseconds(reader, total_bytes(inputs[0])),
-            "eager_us": cold_microseconds(self.workload.reference, inputs),
-        }
+    def bytes(self, tokens: int) -> int:
+        """Return the bytes of the inputs: what the floor reads."""
+        return total_bytes(self.inputs(tokens)[0])
+
+    def eager_us(self, tokens: int) -> float:
+        """Measure PyTorch eager."""
+        return cold_microseconds(self.workload(tokens).reference, self.inputs(tokens))
 
     def candidate(self, tokens: int, library: Library, *, promised: bool = True) -> dict[str, Json]:
         """Compare a candidate's result with float64; where it is right, measure its time."""
-        recipe = self.workload.recipe
+        recipe = self.recipe
         names = [name for name, dims in recipe.inputs.items() if not dims.partition(":")[0]]
         how = How(tokens, tuple(recipe.scalars[name] for name in names), promised)
         inputs = self.inputs(tokens)
         made = self.new_outs(tokens)
         library.call(made, inputs[0], how)()
-        error, eager = self.errors(made, inputs[0])
+        error, eager = self.errors(made, inputs[0], tokens)
         if not error <= recipe.tolerance * eager:
             return {"failed": f"its error is {error:.2e}, PyTorch's {eager:.2e}"}
         outs = [made, *(tuple(map(torch.empty_like, made)) for _ in inputs[1:])]
@@ -202,10 +233,11 @@ class Bench:
         """Return the time of a call, rotating over them."""
         return graph_microseconds(calls)
 
-    def errors(self, made: Inputs, inputs: Inputs) -> tuple[float, float]:
+    def errors(self, made: Inputs, inputs: Inputs, tokens: int) -> tuple[float, float]:
         """Return the largest relative errors of results and of eager's."""
-        oracle = tuple(o[: m.shape[0]] for o, m in zip(self.oracle, made, strict=True))
-        eager = self.workload.reference(*inputs)
+        whole = self.sets(tokens).oracle
+        oracle = tuple(o[: m.shape[0]] for o, m in zip(whole, made, strict=True))
+        eager = self.workload(tokens).reference(*inputs)
         return largest_error(made, oracle), largest_error(eager, oracle)
 
 
@@ -217,6 +249,7 @@ class Worker:
     manifest: Manifest
     reader: FloorReader
     benches: dict[str, Bench] = field(default_factory=dict)
+    floors: dict[int, float] = field(default_factory=dict)
 
     def answer(self, question: dict[str, Json]) -> dict[str, Json]:
         """Answer one question."""
@@ -225,9 +258,16 @@ class Worker:
             return {"environment": {name: value for name, value in here.items() if value}}
         bench, tokens = self.bench(text(question, "kernel")), integer(question, "tokens")
         if "library" not in question:
-            return bench.peers(tokens, self.reader)
+            return {"floor_us": self.floor_us(bench, tokens), "eager_us": bench.eager_us(tokens)}
         library = Library.load(self.folder / text(question, "library"))
         return bench.candidate(tokens, library, promised=bool(question["promised"]))
+
+    def floor_us(self, bench: Bench, tokens: int) -> float:
+        """Measure the floor; as many bytes of another kernel have the same."""
+        size = bench.bytes(tokens)
+        if size not in self.floors:
+            self.floors[size] = floor_microseconds(self.reader, size)
+        return self.floors[size]
 
     def bench(self, name: str) -> Bench:
         """Return a kernel's buffers, giving back those of the kernel before."""
@@ -276,9 +316,20 @@ def serve(folder: Path) -> None:
         try:
             say(worker.answer(entry(json.loads(line))))
         except (RefusedError, RuntimeError) as error:  # CUDA's errors are RuntimeErrors
-            first = str(error).strip().partition("\n")[0]
-            return say({"failed": first or type(error).__name__, "leaving": True})
+            first = str(error).strip().partition("\n")[0] or type(error).__name__
+            if not (isinstance(error, RefusedError) and _is_well()):
+                return say({"failed": first, "leaving": True})
+            say({"failed": first})
     return None
+
+
+def _is_well() -> bool:
+    """Say whether the GPU goes on after a launch that it refused."""
+    try:
+        torch.cuda.synchronize()
+        return bool(torch.ones(1, device="cuda").sum().item() == 1)
+    except RuntimeError:
+        return False
 
 
 def _publish_runtime() -> None:

@@ -28,6 +28,14 @@ cudaError_t lora_linear_K4096_N4096_R64_bf16(const LaunchArgs&, cudaStream_t);
 int64_t lora_linear_K4096_N4096_R64_bf16_workspace(const LaunchArgs&);
 cudaError_t lora_linear_K4096_N4096_R64_fp16(const LaunchArgs&, cudaStream_t);
 int64_t lora_linear_K4096_N4096_R64_fp16_workspace(const LaunchArgs&);
+cudaError_t lora_linear_batched_K4096_N4096_R16_bf16(const LaunchArgs&, cudaStream_t);
+int64_t lora_linear_batched_K4096_N4096_R16_bf16_workspace(const LaunchArgs&);
+cudaError_t lora_linear_batched_K4096_N4096_R16_fp16(const LaunchArgs&, cudaStream_t);
+int64_t lora_linear_batched_K4096_N4096_R16_fp16_workspace(const LaunchArgs&);
+cudaError_t lora_linear_batched_K4096_N4096_R64_bf16(const LaunchArgs&, cudaStream_t);
+int64_t lora_linear_batched_K4096_N4096_R64_bf16_workspace(const LaunchArgs&);
+cudaError_t lora_linear_batched_K4096_N4096_R64_fp16(const LaunchArgs&, cudaStream_t);
+int64_t lora_linear_batched_K4096_N4096_R64_fp16_workspace(const LaunchArgs&);
 cudaError_t lora_linear_full_K4096_N4096_R16_bf16(const LaunchArgs&, cudaStream_t);
 int64_t lora_linear_full_K4096_N4096_R16_bf16_workspace(const LaunchArgs&);
 cudaError_t lora_linear_full_K4096_N4096_R16_fp16(const LaunchArgs&, cudaStream_t);
@@ -169,28 +177,40 @@ const Kernel kKernels[] = {
    128, ""},
   {"lora_linear", "bf16", {{"K", 4096}, {"N", 4096}, {"R", 16}}, 3,
    generated::lora_linear_K4096_N4096_R16_bf16, "lora_linear/K4096_N4096_R16_bf16",
-   64, "", generated::lora_linear_K4096_N4096_R16_bf16_workspace},
+   128, "", generated::lora_linear_K4096_N4096_R16_bf16_workspace},
   {"lora_linear", "fp16", {{"K", 4096}, {"N", 4096}, {"R", 16}}, 3,
    generated::lora_linear_K4096_N4096_R16_fp16, "lora_linear/K4096_N4096_R16_fp16",
-   64, "", generated::lora_linear_K4096_N4096_R16_fp16_workspace},
+   128, "", generated::lora_linear_K4096_N4096_R16_fp16_workspace},
   {"lora_linear", "bf16", {{"K", 4096}, {"N", 4096}, {"R", 64}}, 3,
    generated::lora_linear_K4096_N4096_R64_bf16, "lora_linear/K4096_N4096_R64_bf16",
-   64, "", generated::lora_linear_K4096_N4096_R64_bf16_workspace},
+   128, "", generated::lora_linear_K4096_N4096_R64_bf16_workspace},
   {"lora_linear", "fp16", {{"K", 4096}, {"N", 4096}, {"R", 64}}, 3,
    generated::lora_linear_K4096_N4096_R64_fp16, "lora_linear/K4096_N4096_R64_fp16",
-   64, "", generated::lora_linear_K4096_N4096_R64_fp16_workspace},
+   128, "", generated::lora_linear_K4096_N4096_R64_fp16_workspace},
+  {"lora_linear_batched", "bf16", {{"K", 4096}, {"N", 4096}, {"R", 16}}, 3,
+   generated::lora_linear_batched_K4096_N4096_R16_bf16, "lora_linear_batched/K4096_N4096_R16_bf16",
+   128, "bias", generated::lora_linear_batched_K4096_N4096_R16_bf16_workspace},
+  {"lora_linear_batched", "fp16", {{"K", 4096}, {"N", 4096}, {"R", 16}}, 3,
+   generated::lora_linear_batched_K4096_N4096_R16_fp16, "lora_linear_batched/K4096_N4096_R16_fp16",
+   128, "bias", generated::lora_linear_batched_K4096_N4096_R16_fp16_workspace},
+  {"lora_linear_batched", "bf16", {{"K", 4096}, {"N", 4096}, {"R", 64}}, 3,
+   generated::lora_linear_batched_K4096_N4096_R64_bf16, "lora_linear_batched/K4096_N4096_R64_bf16",
+   128, "bias", generated::lora_linear_batched_K4096_N4096_R64_bf16_workspace},
+  {"lora_linear_batched", "fp16", {{"K", 4096}, {"N", 4096}, {"R", 64}}, 3,
+   generated::lora_linear_batched_K4096_N4096_R64_fp16, "lora_linear_batched/K4096_N4096_R64_fp16",
+   128, "bias", generated::lora_linear_batched_K4096_N4096_R64_fp16_workspace},
   {"lora_linear_full", "bf16", {{"K", 4096}, {"N", 4096}, {"R", 16}}, 3,
    generated::lora_linear_full_K4096_N4096_R16_bf16, "lora_linear_full/K4096_N4096_R16_bf16",
-   64, "bias", generated::lora_linear_full_K4096_N4096_R16_bf16_workspace},
+   128, "bias", generated::lora_linear_full_K4096_N4096_R16_bf16_workspace},
   {"lora_linear_full", "fp16", {{"K", 4096}, {"N", 4096}, {"R", 16}}, 3,
    generated::lora_linear_full_K4096_N4096_R16_fp16, "lora_linear_full/K4096_N4096_R16_fp16",
-   64, "bias", generated::lora_linear_full_K4096_N4096_R16_fp16_workspace},
+   128, "bias", generated::lora_linear_full_K4096_N4096_R16_fp16_workspace},
   {"lora_linear_full", "bf16", {{"K", 4096}, {"N", 4096}, {"R", 64}}, 3,
    generated::lora_linear_full_K4096_N4096_R64_bf16, "lora_linear_full/K4096_N4096_R64_bf16",
-   64, "bias", generated::lora_linear_full_K4096_N4096_R64_bf16_workspace},
+   128, "bias", generated::lora_linear_full_K4096_N4096_R64_bf16_workspace},
   {"lora_linear_full", "fp16", {{"K", 4096}, {"N", 4096}, {"R", 64}}, 3,
    generated::lora_linear_full_K4096_N4096_R64_fp16, "lora_linear_full/K4096_N4096_R64_fp16",
-   64, "bias", generated::lora_linear_full_K4096_N4096_R64_fp16_workspace},
+   128, "bias", generated::lora_linear_full_K4096_N4096_R64_fp16_workspace},
   {"ntrans", "bf16", {{"K", 4096}}, 1,
    generated::ntrans_K4096_bf16, "ntrans/K4096_bf16",
    0, ""},
@@ -199,16 +219,16 @@ const Kernel kKernels[] = {
    0, ""},
   {"rms_norm_gated_mlp", "bf16", {{"K", 4096}, {"N", 14336}}, 2,
    generated::rms_norm_gated_mlp_K4096_N14336_bf16, "rms_norm_gated_mlp/K4096_N14336_bf16",
-   32, ""},
+   64, ""},
   {"rms_norm_gated_mlp", "fp16", {{"K", 4096}, {"N", 14336}}, 2,
    generated::rms_norm_gated_mlp_K4096_N14336_fp16, "rms_norm_gated_mlp/K4096_N14336_fp16",
-   32, ""},
+   64, ""},
   {"rms_norm_linear", "bf16", {{"K", 4096}, {"N", 4096}}, 2,
    generated::rms_norm_linear_K4096_N4096_bf16, "rms_norm_linear/K4096_N4096_bf16",
    64, ""},
   {"rms_norm_linear", "fp16", {{"K", 4096}, {"N", 4096}}, 2,
    generated::rms_norm_linear_K4096_N4096_fp16, "rms_norm_linear/K4096_N4096_fp16",
-   64, ""},
+   128, ""},
   {"rms_norm_linear", "bf16", {{"K", 4096}, {"N", 6144}}, 2,
    generated::rms_norm_linear_K4096_N6144_bf16, "rms_norm_linear/K4096_N6144_bf16",
    64, ""},
@@ -250,7 +270,7 @@ const Kernel kKernels[] = {
    "rms_norm_linear_residual/K4096_N6144_fp16",
    16, "bias weight_offset"},
 };
-const int kKernelCount = 40;
+const int kKernelCount = 44;
 
 const AttentionKernel kAttentionKernels[] = {
   {"gqa", "bf16", {{"D", 128}}, 1,

@@ -113,10 +113,12 @@ def test_shared_memory_is_as_large_as_planned(
     record = recorded({"K": 4096, "N": 4096, "R": rank})
     footprint = Footprint.of(tile_program("lora_linear", record.graph))
     sizes = [footprint.shared_bytes(v.knobs) for v in record.variants]
-    names = (f"SharedMap<{name}>" for name in ("UpTo8M", "UpTo16M", "UpTo32M"))
+    names = [
+        f"{'HeldBlock' if v.knobs.held else 'SharedMap'}<{name}>"
+        for v, name in zip(record.variants, ("UpTo8M", "UpTo16M", "UpTo32M", "AnyM"), strict=True)
+    ]
     lines = [
-        f"static_assert({name}::kBytes == {size});"
-        for name, size in zip((*names, "HeldBlock<AnyM>"), sizes, strict=True)
+        f"static_assert({name}::kBytes == {size});" for name, size in zip(names, sizes, strict=True)
     ]
     path = tmp_path / "kernel.cu"
     checks = "\n".join(["namespace mirage::generated {", *lines, "}", ""])

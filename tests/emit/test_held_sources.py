@@ -58,3 +58,19 @@ def test_it_takes_the_shared_memory_that_was_planned(name: str, tmp_path: Path) 
     text = f"{emit_cuda(made)}static_assert({block}::kBytes == {planned});\n"
     ran = compiled(text, tmp_path, "-ptx", "-arch=sm_90a")
     assert ran.returncode == 0, ran.stderr
+
+
+def test_blocks_of_a_pair_copy_the_same_rows_and_finish_half_of_them() -> None:
+    lines = [line.strip() for line in emit_cuda(kernel(NAMES[2])).splitlines()]
+    copied = "const int box_row = apart.user() / Block::kBlocks * Block::kRows;"
+    assert copied in lines
+    assert "const int first_row = box_row + Block::rank() * Block::kOwnRows;" in lines
+    assert "tile::copy_box(slot.rows(0), given.maps[1], box_row, k, slot.full);" in lines
+    assert "const tile::OutputTile out_tile{first_row, N, first_token, M};" in lines
+
+
+def test_every_warp_of_a_user_tells_the_cluster_once() -> None:
+    text = emit_cuda(kernel(NAMES[2]))
+    user = text[text.index("lora_linear_held(const __grid_constant__") :]
+    assert user.count("Block::tell_cluster();") == 1  # the warp that receives
+    assert user.count("block.begin();") == 1  # all others

@@ -108,7 +108,7 @@ __global__ void __launch_bounds__(Work<Knobs>::kThreads, Work<Knobs>::kBlocks)
 template <class Call>
 auto with_knobs(const AttentionArgs& args, Call call) {
   const int64_t rows = static_cast<int64_t>(args.q_len) * args.G;
-  if (rows <= 8 && tile::has_few_segments<8>(args)) return call(UpTo8RowsOfFewSegments{});
+  if (rows <= 8 && tile::has_few_segments<8, 128>(args)) return call(UpTo8RowsOfFewSegments{});
   if (rows <= 8) return call(UpTo8Rows{});
   if (rows <= 16) return call(UpTo16Rows{});
   return call(AnyRows{});

@@ -113,7 +113,7 @@ class Case:
 
     def has_kernel(self, tokens: int) -> bool:
         """Say whether a kernel serves that many tokens, and not PyTorch's program."""
-        if self.kernel is None or self.overload == "batched":
+        if self.kernel is None or (self.overload == "batched" and not self.kernel_is_own):
             return False
         return self.kernel.max_tokens == 0 or tokens <= self.kernel.max_tokens
 
@@ -334,8 +334,9 @@ def gpu_cases() -> list[Case]:
 
 
 def _recipes(case: Case) -> tuple[str, ...]:
-    if case.overload == "batched":  # PyTorch's program serves it, at any size
-        return ("rms_norm_linear",)
+    if case.overload == "batched":  # where no kernel serves it PyTorch's program does, at any size
+        own = "lora_linear_batched"
+        return (own if any(k.recipe == own for k in kernel_table()) else "rms_norm_linear",)
     activation = str(case.scalars.get("activation", "silu"))
     recipe = str(torch.ops.mirage_kernels._recipe_of(case.op, activation))
     own = (f"{recipe}_{case.overload}",) if case.overload == "residual" else ()

@@ -165,6 +165,16 @@ def test_long_sequences_are_cut_over_blocks(page_size: int) -> None:
     check(first(lengths=(16384, 0, 5, 16383), heads=(8, 1), page_size=page_size))
 
 
+@pytest.mark.parametrize("page_size", [16, 32, 48, 64, 128, 256])
+@pytest.mark.parametrize(("depth", "dtype"), [k for k in COMPILED["gqa"] if k[0] in (64, 128)])
+def test_many_rows_are_cut_over_blocks(depth: int, dtype: str, page_size: int) -> None:
+    """Boxes of many tokens begin at multiples of them, wherever blocks' parts do."""
+    case = first(depth=depth, dtype=DTYPES[dtype], page_size=page_size, tokens=(20,))
+    for lengths in ((1555, 2700), (4096,), (40, 3000, 21, 999)):
+        check(replace(case, lengths=lengths))
+        check(replace(case, lengths=lengths, options={"window_left": 700}))
+
+
 def first(**changes: object) -> Case:
     """Return a call of the first kernel there is, or skip."""
     if not COMPILED["gqa"]:

@@ -146,8 +146,8 @@ def test_writes_nothing_outside_its_result(gpu_case) -> None:
 def test_what_is_not_finite_spreads_as_in_pytorch(kernel_case, tokens: int, value: float) -> None:
     """One element of one token, then one of each weight."""
     for name, shape in kernel_case.tensors.items():
-        if name == "adapter_ids":
-            continue
+        if name == "adapter_ids" or (name, kernel_case.overload) == ("lora_b", "batched"):
+            continue  # many tokens are multiplied by all adapters in PyTorch's program
         arguments = kernel_case.arguments(tokens)
         arguments[name][(1,) * len(shape.split())] = value
         unfused = kernel_case.program("library", arguments)
@@ -193,7 +193,7 @@ def test_allocates_nothing_but_the_result(gpu_case) -> None:
     if not gpu_case.kernel_takes_options:
         pytest.skip("the kernel does not take the option")
     if gpu_case.overload == "batched":
-        pytest.skip("PyTorch's program serves it")
+        pytest.skip("its kernels need a workspace")
 
     def allocated() -> int:
         return int(torch.cuda.memory_stats()["allocation.all.allocated"])

@@ -7,6 +7,9 @@ from __future__ import annotations
 
 import pytest
 
+STACKED = "stacked M=3 | 3c00/64 4200/64 4880/64 4900/8"
+SPACE = "space 1, nonce 1"
+
 # kernel and tokens | inputs: first element and row stride | scalars | how many outputs
 LAUNCHES = {
     "plain": "rms M=3 | 3c00/64 4000/64 4200/64 - - | 1e-06 0 | 1",
@@ -26,7 +29,11 @@ LAUNCHES = {
     "zeros for norm_bias": "layer M=3 | 3f80/64 4000/64 0000/64 4040/64 - | 1e-05 0 | 1",
     "lora": "lora M=3 | 3c00/64 4200/64 4880/64 4900/8 - | 0.5 0 | 1 | space 1, nonce 1",
     "lora and bias": "lora M=3 | 3c00/64 4200/64 4880/64 4900/8 - | 0.5 0 | 1 | space 1, nonce 1",
-    "batched": "",
+    "batched": f"{STACKED} - | 0.5 0 | 1 | slices 0 -1 of 1, wide 1 | {SPACE}",
+    "batched and bias": f"{STACKED} 4400/96 | 0.5 0 | 1 | slices 0 -1 of 1, wide 0 | {SPACE}",
+    "batched with ids apart": f"{STACKED} - | 0.5 0 | 1 | slices 0 -1 of 1, wide 1 | {SPACE}",
+    "batched, many tokens": "",
+    "batched of another rank": "",
     "gate and up": "gated M=3 | 3c00/64 4700/64 4800/64 - - | 0 0 | 1",
     "packed": "gated M=3 | 3c00/64 4700/64 4800/64 - - | 0 0 | 1",
     "packed and offset": "rms_geglu M=3 | 3c00/64 4200/64 4700/64 4800/64 - | 1e-06 0 | 1",

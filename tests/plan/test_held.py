@@ -9,7 +9,13 @@ from pathlib import Path
 import pytest
 
 from mirage_kernels.generator.ir import Graph
-from mirage_kernels.generator.plan.held import MOST_ROWS, HeldBlock, can_hold, held_stages
+from mirage_kernels.generator.plan.held import (
+    MOST_ROWS,
+    HeldBlock,
+    can_hold,
+    held_stages,
+    in_pairs,
+)
 from mirage_kernels.generator.plan.lower import tile_program
 from mirage_kernels.generator.plan.program import TileProgram
 from mirage_kernels.generator.plan.variants import Footprint, variants
@@ -35,9 +41,35 @@ def test_more_than_16_tokens_are_held_where_weights_are_taken_as_they_lie(name: 
 
 
 @pytest.mark.parametrize("name", LORA)
-def test_with_rows_that_the_grid_does_not_cut_more_than_32_are_held(name: str) -> None:
-    found = {v.knobs.tokens: v.knobs.plan for v in variants(program(name), ON)}
-    assert found == {8: "", 16: "", 32: "", 64: "held"}
+def test_where_other_blocks_compute_totals_pairs_hold_tokens(name: str) -> None:
+    found = {v.knobs.tokens: (v.knobs.plan, v.knobs.blocks) for v in variants(program(name), ON)}
+    assert found == {8: ("", 1), 16: ("", 1), 32: ("held", 2), 64: ("held", 2)}
+
+
+@pytest.mark.parametrize(("name", "rows"), [(LORA[0], 64), (LORA[1], 64), (GATED[0], 0)])
+def test_two_blocks_split_the_depth_where_their_rows_fit(name: str, rows: int) -> None:
+    pair = in_pairs(program(name), 64, ON)
+    assert (pair.rows if pair else 0) == rows
+    knobs = variants(program(name), ON)[-1].knobs
+    assert knobs.blocks == (2 if rows else 1)
+
+
+def test_an_odd_number_of_makers_leaves_no_pairs() -> None:
+    made = program(LORA[0])
+    assert in_pairs(made, 64, ON) is not None
+    assert in_pairs(replace(made, apart=1), 64, ON) is None
+
+
+def test_a_pair_has_two_turns_in_its_ring() -> None:
+    block = HeldBlock.of(program(GATED[0])).sized(64, 64, 2)
+    assert held_stages(block, ON) == 2 * block.groups
+    assert held_stages(block, replace(ON, shared_bytes=ON.shared_bytes // 2)) == 0
+
+
+def test_sums_from_the_other_block_lie_beside_the_ring() -> None:
+    alone, pair = (HeldBlock.of(program(GATED[0])).sized(64, 64, n) for n in (1, 2))
+    sums = 2 * 32 * 64 * 4 * 2  # products, rows of a block, tokens, fp32, warpgroups that send
+    assert pair.shared_bytes(4) - alone.shared_bytes(4) == sums + 8
 
 
 def test_weights_that_are_computed_with_are_not_for_this_plan(fused: Fused) -> None:
@@ -83,6 +115,7 @@ def test_long_steps_have_one_warpgroup_short_ones_two() -> None:
 def test_a_footprint_knows_the_plan() -> None:
     made = program(GATED[0])
     knobs = variants(made, ON)[-1].knobs
-    footprint, block = Footprint.of(made), HeldBlock.of(made).sized(knobs.rows, knobs.tokens)
+    footprint = Footprint.of(made)
+    block = HeldBlock.of(made).sized(knobs.rows, knobs.tokens, knobs.blocks)
     assert footprint.shared_bytes(knobs) == block.shared_bytes(knobs.stages)
     assert footprint.registers(knobs) == block.registers

@@ -26,7 +26,8 @@ def program(fused: Fused, *, k: int = 4096, n: int = 6144, scales: str = "w") ->
 @pytest.mark.parametrize(("k", "n"), [(4096, 6144), (4096, 4096), (8192, 10240), (3584, 4608)])
 def test_only_many_tokens_are_split(fused: Fused, k: int, n: int) -> None:
     found = {v.knobs.tokens: v.knobs.blocks for v in variants(program(fused, k=k, n=n), ON)}
-    assert found == {8: 1, 16: 1, 32: 1, 64: 2}
+    takes_turns = n == 4096
+    assert found == {8: 1, 16: 1, 32: 2 if takes_turns else 1, 64: 2}
 
 
 @pytest.mark.parametrize("arch", ["sm_80", "sm_86", "sm_89", "sm_100a", "sm_120a"])
@@ -77,14 +78,15 @@ def test_what_planners_chose_otherwise_is_not_split(fused: Fused, planned: dict[
     assert split(replace(program(fused), **planned)) is None
 
 
-def test_what_meets_fits_where_the_ring_was(fused: Fused) -> None:
+def test_what_meets_fits_beside_the_ring(fused: Fused) -> None:
     whole = program(fused)
     for rows in range(16, 272, 16):
         block = SplitBlock.of(whole).sized(rows, 64)
         stages = split_stages(whole, block, ON)
         assert stages % block.turns == 0
-        assert stages == 0 or block.meeting_bytes <= block.ring_bytes(stages)
         assert block.shared_bytes(stages) <= ON.shared_bytes
+        more = block.shared_bytes(8) - block.ring_bytes(8)
+        assert more >= block.meeting_bytes
 
 
 def test_more_rows_than_the_copy_engine_takes_are_not_split(fused: Fused) -> None:

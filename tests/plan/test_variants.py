@@ -57,9 +57,15 @@ def widened(made: TileProgram, copies: int) -> TileProgram:
 
 @pytest.mark.parametrize("rows", [1, 15, 16, 17, 40, 100, 2112, 2113, 4096, 6144, 10240, 53248])
 @pytest.mark.parametrize("blocks", [1, 132, 264])
-def test_rows_per_block_are_the_fewest_that_cover_all(rows: int, blocks: int) -> None:
-    fewest = min(r for r in range(16, rows + 32, 16) if r * blocks >= rows)
-    assert rows_for(rows, blocks) == fewest
+@pytest.mark.parametrize("tile", [8, 16])
+def test_rows_per_block_are_the_fewest_that_cover_all(rows: int, blocks: int, tile: int) -> None:
+    fewest = min(r for r in range(tile, rows + 32, tile) if r * blocks >= rows)
+    assert rows_for(rows, blocks, tile) == fewest
+
+
+def test_blocks_without_inner_products_take_rows_in_eights(fused: Fused) -> None:
+    rows = {v.knobs.rows for v in variants(program(fused, 3584, 4608), ON) if v.bucket}
+    assert rows == {40}
 
 
 @pytest.mark.parametrize(("k", "n"), SHAPES)
@@ -112,7 +118,7 @@ def test_more_products_still_fit(fused: Fused, products: int) -> None:
 
 
 def test_more_products_than_registers_hold_are_refused(fused: Fused) -> None:
-    made = widened(program(fused, 4096, 6144), 80)
+    made = widened(program(fused, 4096, 6144), 160)
     with pytest.raises(PlanError, match="need more registers or shared memory"):
         variants(made, ON)
 

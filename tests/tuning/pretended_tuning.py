@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from mirage_kernels.generator.ir.text import Json
 from mirage_kernels.generator.plan.variants import Knobs
@@ -68,7 +68,27 @@ def bucket(tokens: int, *failed: str) -> tuple[Built, ...]:
 
 def compiled(*failed: str) -> Compiled:
     """Return a kernel with three candidates in each of two buckets."""
-    return Compiled(KEY, "M", {8: bucket(8, *failed), 64: bucket(64, *failed)})
+    return Compiled(KEY, "M", {8: bucket(8, *failed), 64: bucket(64, *failed)}, (128,))
+
+
+def of_plans(beyond: tuple[int, ...] = (128,)) -> Compiled:
+    """Return a kernel with slices, a8 and a64, held tokens, b8 and b64, and both made apart."""
+
+    def built(tokens: int) -> tuple[Built, ...]:
+        slices = knobs(tokens)
+        held = replace(slices, held=1)
+        apart = {"maker_rows": 16, "maker_tokens": 8, "maker_stages": 4}
+        made = (slices, held, replace(slices, **apart), replace(held, **apart))
+        return tuple(Built(f"{c}{tokens}", k, 10.0, 100) for c, k in zip("abcd", made, strict=True))
+
+    return Compiled(KEY, "M", {8: built(8), 64: built(64)}, beyond)
+
+
+def of_lines() -> Compiled:
+    """Return a kernel whose blocks hold a line each: a64, b64."""
+    made = tuple(Knobs(1, 0, warps, 16 // warps, 1) for warps in (4, 8))
+    built = tuple(Built(f"{c}64", k, 2.0, 40) for c, k in zip("ab", made, strict=True))
+    return Compiled(KEY, "M", {64: built}, (8, 128, 4096))
 
 
 MakeTuning = Callable[..., Tuning]

@@ -6,17 +6,23 @@ from collections.abc import Callable
 
 import pytest
 
+from mirage_kernels.generator.compile import ROOT
 from mirage_kernels.generator.errors import PlanError
 from mirage_kernels.generator.ir import DType, Graph
 from mirage_kernels.generator.plan.candidates import (
+    LINES_AT,
+    MUCH,
     STAGES_OF_EACH,
     Candidate,
-    Streaming,
+    Wanted,
     candidates,
-    predicted_us,
+    measured_buckets,
+    untuned,
 )
+from mirage_kernels.generator.plan.families import families, member
 from mirage_kernels.generator.plan.lower import tile_program
 from mirage_kernels.generator.plan.program import TileProgram
+from mirage_kernels.generator.plan.times import OVERLAP, Streaming, predicted_us
 from mirage_kernels.generator.plan.variants import (
     BUCKETS,
     REGISTERS_LEFT,
@@ -25,11 +31,12 @@ from mirage_kernels.generator.plan.variants import (
     variants,
 )
 from mirage_kernels.generator.recipe import Shape
+from mirage_kernels.generator.record import load_record
 from mirage_kernels.generator.target import TARGETS, target
 
 Fused = Callable[..., Graph]
 ON = target("sm_90a")
-MANY = 10_000
+MANY = Wanted(10_000)
 
 
 @pytest.fixture(params=[(72, 40), (4096, 6144), (8192, 10240), (256, 4096)])
@@ -38,9 +45,17 @@ def program(request: pytest.FixtureRequest, fused: Fused) -> TileProgram:
     return tile_program("test", fused("w", Shape("a test", {"K": k, "N": n}), DType.FP16))
 
 
+def found(program: TileProgram, tokens: int, wanted: Wanted = MANY) -> list[Candidate]:
+    return candidates((program,), tokens, ON, wanted)
+
+
+def slices(made: list[Candidate]) -> list[Candidate]:
+    return [c for c in made if c.knobs.plan_name == "slices"]
+
+
 @pytest.mark.parametrize("tokens", BUCKETS)
 def test_the_choice_of_the_rule_is_measured_first(program: TileProgram, tokens: int) -> None:
-    first, *rest = candidates(program, tokens, ON, top=8)
+    first, *rest = found(program, tokens, Wanted(8))
     by_rule = variants(program, ON)[BUCKETS.index(tokens)].knobs
     assert first.rule
     assert first.knobs == by_rule
@@ -51,49 +66,49 @@ def test_the_choice_of_the_rule_is_measured_first(program: TileProgram, tokens: 
 def test_every_candidate_fits_a_block(program: TileProgram, arch: str) -> None:
     on, footprint = target(arch), Footprint.of(program)
     for tokens in BUCKETS:
-        for made in candidates(program, tokens, on, top=MANY):
+        for made in candidates((program,), tokens, on, MANY):
             assert footprint.registers(made.knobs) <= REGISTERS_LEFT
             assert footprint.shared_bytes(made.knobs) <= on.shared_bytes
 
 
 def test_candidates_come_in_the_order_of_their_predicted_times(program: TileProgram) -> None:
-    _, *rest = candidates(program, 16, ON, top=MANY)
+    _, *rest = found(program, 16)
     times = [round(c.predicted_us, 3) for c in rest]
     assert times == sorted(times)
 
 
 def test_there_are_no_more_than_asked_for(program: TileProgram) -> None:
-    assert len(candidates(program, 8, ON, top=3)) <= 4
+    assert len(found(program, 8, Wanted(3))) <= 4
 
 
 def test_no_candidate_comes_twice(program: TileProgram) -> None:
-    made = [c.knobs for c in candidates(program, 8, ON, top=MANY)]
+    made = [c.knobs for c in found(program, 8)]
     assert len(made) == len(set(made))
 
 
 def test_few_candidates_differ_in_their_stages_only(program: TileProgram) -> None:
-    _, *rest = candidates(program, 8, ON, top=MANY)
+    _, *rest = found(program, 8)
     alike = [(c.knobs.rows, c.knobs.warps, c.knobs.chunks) for c in rest]
     assert max(map(alike.count, alike), default=0) <= STAGES_OF_EACH
 
 
-def test_all_candidates_of_all_buckets_arrange_shared_memory_alike(program: TileProgram) -> None:
+def test_all_slices_of_all_buckets_arrange_shared_memory_alike(program: TileProgram) -> None:
     footprint = Footprint.of(program)
-    made = [c.knobs for m in BUCKETS for c in candidates(program, m, ON, top=MANY)]
+    made = [c.knobs for m in BUCKETS for c in slices(found(program, m))]
     below = [dict(footprint.arrangement(k).below) for k in made]
     assert all(b == below[0] for b in below)
 
 
 def test_the_same_program_has_the_same_candidates(program: TileProgram) -> None:
     def made() -> list[Candidate]:
-        return candidates(program, 32, ON, top=8)
+        return found(program, 32, Wanted(8))
 
     assert made() == made()
 
 
 def test_a_bucket_that_there_is_none_of_is_named(program: TileProgram) -> None:
     with pytest.raises(PlanError, match="no bucket of 7 tokens"):
-        candidates(program, 7, ON, top=8)
+        found(program, 7)
 
 
 def large(fused: Fused, n: int = 6144) -> Streaming:
@@ -119,5 +134,141 @@ def test_too_few_bytes_in_flight_are_predicted_to_take_longer(fused: Fused) -> N
 
 def test_no_prediction_is_faster_than_device_memory(program: TileProgram) -> None:
     work = Streaming.of(program, ON)
-    floor = 2 * work.rows * work.depth / ON.memory_bytes_per_us
-    assert all(c.predicted_us > floor for c in candidates(program, 8, ON, top=MANY))
+    floor = 2 * work.rows * work.depth / ON.memory_bytes_per_us / OVERLAP
+    assert all(c.predicted_us > floor for c in found(program, 8))
+
+
+# -- of every plan ---------------------------------------------------------------------------------
+
+Programs = tuple[TileProgram, ...]
+
+
+def committed(name: str) -> Programs:
+    """Return the programs of a committed kernel."""
+    record = load_record(ROOT / "kernels" / "sm_90a" / f"{name}_fp16.json")
+    return families(record.recipe, record.graph, "sm_90a")
+
+
+PLANS = {
+    "rms_norm_linear/K4096_N6144": {"slices", "split"},
+    "gated_mlp/K4096_N4096": {"slices", "split", "held", "held in pairs"},
+    "rms_norm_gated_mlp/K4096_N14336": {"slices", "split"},
+    "layer_norm_linear/K4096_N4096": {"slices"},
+    "lora_linear/K4096_N4096_R64": {
+        *("slices", "held"),
+        *("slices, apart", "held, apart", "held in pairs, apart"),
+    },
+    "lora_linear/K256_N4096_R16": {"slices"},
+    "ntrans/K4096": {"lines"},
+}
+
+
+@pytest.fixture(params=PLANS)
+def kernel(request: pytest.FixtureRequest) -> tuple[str, Programs]:
+    return request.param, committed(request.param)
+
+
+def test_every_plan_that_can_serve_has_candidates(kernel: tuple[str, Programs]) -> None:
+    name, programs = kernel
+    last = measured_buckets(programs[0], ON)[-1]
+    made = candidates(programs, last, ON, Wanted(len(PLANS[name]) - 1))
+    assert {c.knobs.plan_name for c in candidates(programs, last, ON, MANY)} == PLANS[name]
+    few = {c.knobs.plan_name for c in made}
+    assert few == (PLANS[name] if len(PLANS[name]) > 1 else {made[0].knobs.plan_name})
+
+
+def test_every_bucket_begins_with_the_rule_s_choice(kernel: tuple[str, Programs]) -> None:
+    _, programs = kernel
+    by_rule = variants(programs[0], ON)
+    first = [candidates(programs, m, ON, Wanted(1))[0] for m in measured_buckets(programs[0], ON)]
+    assert [c.knobs for c in first] == [v.knobs for v in by_rule]
+    assert all(c.rule for c in first)
+
+
+def test_candidates_of_every_plan_fit_a_block(kernel: tuple[str, Programs]) -> None:
+    _, programs = kernel
+    for tokens in measured_buckets(programs[0], ON) if programs[0].loop else ():
+        for made in candidates(programs, tokens, ON, MANY):
+            footprint = Footprint.of(member(programs, apart=made.knobs.apart))
+            assert footprint.registers(made.knobs) <= REGISTERS_LEFT
+            assert footprint.shared_bytes(made.knobs) <= ON.shared_bytes
+
+
+def test_no_prediction_of_any_plan_is_out_of_the_world(kernel: tuple[str, Programs]) -> None:
+    name, programs = kernel
+    for tokens in measured_buckets(programs[0], ON):
+        times = [c.predicted_us for c in candidates(programs, tokens, ON, Wanted(4))]
+        assert max(times) < 3 * min(times), name
+
+
+def test_many_tokens_are_predicted_faster_where_they_are_held() -> None:
+    made = candidates(committed("gated_mlp/K4096_N4096"), 64, ON, MANY)
+    least = {c.knobs.plan_name: c.predicted_us for c in reversed(made)}
+    assert least["held"] < least["split"] < least["slices"] * 1.05
+
+
+def test_few_tokens_are_predicted_faster_by_slices() -> None:
+    made = candidates(committed("gated_mlp/K4096_N4096"), 16, ON, MANY)
+    least = {c.knobs.plan_name: c.predicted_us for c in reversed(made)}
+    assert least["slices"] < least["held"]
+
+
+def test_totals_made_apart_are_predicted_faster() -> None:
+    for tokens in BUCKETS:
+        made = candidates(committed("lora_linear/K4096_N4096_R64"), tokens, ON, MANY)
+        times = {a: min(c.predicted_us for c in made if c.knobs.apart is a) for a in (True, False)}
+        assert times[True] < times[False]
+
+
+def test_what_was_chosen_before_is_measured_again(fused: Fused) -> None:
+    program = large(fused).program
+    last = max(slices(found(program, 8))[1:], key=lambda c: c.predicted_us)
+    made = found(program, 8, Wanted(1, last.knobs))
+    assert last.knobs in [c.knobs for c in made]
+    assert len(made) == 3
+
+
+def test_what_was_chosen_before_and_cannot_be_is_left(fused: Fused) -> None:
+    made = found(large(fused).program, 8, Wanted(1, Knobs(8, 8000, 8, 2, 2)))
+    assert len(made) == 2
+
+
+def test_lines_are_compared_at_one_number_of_tokens() -> None:
+    programs = committed("ntrans/K4096")
+    assert measured_buckets(programs[0], ON) == (LINES_AT,)
+    warps = {c.knobs.warps for c in candidates(programs, LINES_AT, ON, MANY)}
+    assert warps == {2, 4, 8, 16}
+    with pytest.raises(PlanError, match="no bucket of 8 tokens"):
+        candidates(programs, 8, ON, MANY)
+
+
+@pytest.mark.parametrize("arch", TARGETS)
+def test_there_are_candidates_for_every_architecture(arch: str) -> None:
+    record = load_record(ROOT / "kernels" / arch / "gated_mlp" / "K4096_N4096_fp16.json")
+    programs = families(record.recipe, record.graph, arch)
+    for tokens in measured_buckets(programs[0], target(arch)):
+        assert candidates(programs, tokens, target(arch), Wanted(4))
+
+
+# -- never tuned -----------------------------------------------------------------------------------
+
+
+def test_without_a_tuning_the_model_helps_where_it_expects_much() -> None:
+    (program,) = committed("rms_norm_gated_mlp/K4096_N14336")
+    rule, chosen = (f(program, ON)[-1].knobs for f in (variants, untuned))
+    assert (rule.plan_name, chosen.plan_name) == ("slices", "split")
+    work = Streaming.of(program, ON)
+    assert predicted_us(work, chosen) * MUCH < predicted_us(work, rule)
+
+
+@pytest.mark.parametrize("name", ["rms_norm_linear/K4096_N6144", "gated_mlp/K4096_N4096"])
+def test_without_a_tuning_the_rule_decides_otherwise(name: str) -> None:
+    (program,) = committed(name)
+    assert untuned(program, ON) == variants(program, ON)
+
+
+@pytest.mark.parametrize("arch", sorted(set(TARGETS) - {"sm_90a"}))
+def test_the_model_decides_nothing_where_nothing_was_measured(arch: str) -> None:
+    record = load_record(ROOT / "kernels" / arch / "gated_mlp" / "K4096_N4096_fp16.json")
+    (program,) = families(record.recipe, record.graph, arch)
+    assert untuned(program, target(arch)) == variants(program, target(arch))

@@ -9,13 +9,16 @@ from pathlib import Path
 import pytest
 
 from mirage_kernels.generator import pipeline
+from mirage_kernels.generator.compile import ROOT
 from mirage_kernels.generator.errors import FileError, PlanError
 from mirage_kernels.generator.ir import DType, Graph
+from mirage_kernels.generator.plan.candidates import LINES_AT
+from mirage_kernels.generator.plan.families import families
 from mirage_kernels.generator.plan.lower import tile_program
 from mirage_kernels.generator.plan.program import TileProgram
 from mirage_kernels.generator.plan.variants import Knobs, variants
-from mirage_kernels.generator.record import KernelRecord
-from mirage_kernels.generator.sources import table_of
+from mirage_kernels.generator.record import KernelRecord, load_record
+from mirage_kernels.generator.sources import sources_of, table_of
 from mirage_kernels.generator.target import target
 from mirage_kernels.generator.tuning import catalog as catalog_module
 from mirage_kernels.generator.tuning.catalog import (
@@ -32,6 +35,7 @@ from mirage_kernels.generator.tuning.catalog import (
     write_catalog,
 )
 
+Programs = tuple[TileProgram, ...]
 KEY = Key("rms_norm_linear", "fp16", {"K": 72, "N": 40})
 OTHER = replace(KEY, dtype="bf16")
 KNOBS = Knobs(16, 16, 8, 1, 2)
@@ -99,40 +103,128 @@ def test_a_tuning_for_another_architecture_replaces_nothing() -> None:
 
 
 @pytest.fixture
-def program(fused: Callable[..., Graph]) -> TileProgram:
-    return tile_program("rms_norm_linear", fused())
+def program(fused: Callable[..., Graph]) -> Programs:
+    return (tile_program("rms_norm_linear", fused()),)
 
 
-def test_a_kernel_never_tuned_has_the_variants_of_the_rule(program: TileProgram) -> None:
-    assert chosen_variants(program, ON, None) == variants(program, ON)
+def test_a_kernel_never_tuned_has_the_variants_of_the_rule(program: Programs) -> None:
+    assert chosen_variants(program, ON, None) == variants(program[0], ON)
 
 
-def test_a_tuned_bucket_has_the_measured_knobs(program: TileProgram) -> None:
+def test_a_tuned_bucket_has_the_measured_knobs(program: Programs) -> None:
     chosen = {v.bucket: v.knobs for v in chosen_variants(program, ON, tuned())}
     assert chosen[16] == KNOBS
 
 
-def test_the_buckets_that_were_not_measured_keep_the_rule(program: TileProgram) -> None:
+def test_the_buckets_that_were_not_measured_keep_the_rule(program: Programs) -> None:
     chosen = {v.bucket: v.knobs for v in chosen_variants(program, ON, tuned())}
-    rule = {v.bucket: v.knobs for v in variants(program, ON)}
+    rule = {v.bucket: v.knobs for v in variants(program[0], ON)}
     assert {b: k for b, k in chosen.items() if b != 16} == {
         b: k for b, k in rule.items() if b != 16
     }
 
 
 def test_a_kernel_that_holds_fewer_buckets_has_variants_for_those(
-    program: TileProgram, monkeypatch: pytest.MonkeyPatch
+    program: Programs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    few = (*variants(program, ON)[:1], replace(variants(program, ON)[1], bucket=0))
+    few = (*variants(program[0], ON)[:1], replace(variants(program[0], ON)[1], bucket=0))
     monkeypatch.setattr(catalog_module, "variants", lambda *_: few)
     chosen = chosen_variants(program, ON, tuned())
     assert [(v.bucket, v.knobs) for v in chosen] == [(8, few[0].knobs), (0, KNOBS)]
 
 
-def test_measured_knobs_that_no_longer_fit_are_an_error(program: TileProgram) -> None:
+def test_measured_knobs_that_no_longer_fit_are_an_error(program: Programs) -> None:
     with pytest.raises(PlanError, match="do not fit the kernel of today") as raised:
         chosen_variants(program, ON, tuned(knobs=replace(KNOBS, rows=512)))
     assert "mirage-kernels tune" in raised.value.hint
+
+
+# -- plans -----------------------------------------------------------------------------------------
+
+LORA = Key("lora_linear", "fp16", {"K": 4096, "N": 4096, "R": 64})
+
+
+def kernel(name: str) -> KernelRecord:
+    """Return the record of a committed kernel."""
+    return load_record(ROOT / "kernels" / "sm_90a" / f"{name}_fp16.json")
+
+
+def of_kernel(name: str) -> tuple[Programs, list[Knobs]]:
+    """Return the programs of a committed kernel, and the rule's choice for every bucket."""
+    record = kernel(name)
+    programs = families(record.recipe, record.graph, "sm_90a")
+    return programs, [v.knobs for v in variants(programs[0], ON)]
+
+
+def measured(chosen: dict[int, Knobs], *others: Knobs) -> Tuned:
+    """Return a kernel with a choice for buckets, after others were tried too."""
+    tries = tuple(Tried(k, 10.0, 9.0) for k in others)
+    buckets = tuple(
+        Bucket(m, k, 8.0, 9.0, 7.0, 20.0, None, (Tried(k, 9.0, 8.0), *tries))
+        for m, k in chosen.items()
+    )
+    return Tuned(LORA, 64, buckets, ())
+
+
+def test_a_measured_plan_takes_the_place_of_the_rule_s() -> None:
+    programs, rule = of_kernel("gated_mlp/K4096_N4096")
+    slices = Knobs(64, 32, 8, 1, 3)
+    chosen = chosen_variants(programs, ON, measured({64: slices}, rule[-1]))
+    assert rule[-1].plan_name == "held"
+    assert chosen[-1].knobs == slices
+
+
+def test_what_was_measured_without_the_rule_s_plan_does_not() -> None:
+    programs, rule = of_kernel("gated_mlp/K4096_N4096")
+    chosen = chosen_variants(programs, ON, measured({64: Knobs(64, 32, 8, 1, 3)}))
+    assert chosen[-1].knobs == rule[-1]
+
+
+def without_makers(knobs: Knobs) -> Knobs:
+    return replace(knobs, maker_rows=0, maker_tokens=0, maker_stages=0)
+
+
+def test_all_variants_follow_a_choice_with_nothing_apart() -> None:
+    programs, rule = of_kernel("lora_linear/K4096_N4096_R64")
+    own = without_makers(rule[0])
+    chosen = chosen_variants(programs, ON, measured({8: own}, rule[0]))
+    assert [v.knobs for v in chosen] == [own, *(v.knobs for v in variants(programs[1], ON)[1:])]
+    assert not any(v.knobs.apart for v in chosen)
+
+
+def test_a_bucket_whose_choice_does_not_go_with_the_others_keeps_the_rule() -> None:
+    programs, rule = of_kernel("lora_linear/K4096_N4096_R64")
+    chosen = {8: replace(rule[0], stages=3), 16: without_makers(rule[1])}
+    made = chosen_variants(programs, ON, measured(chosen, *rule[:2]))
+    assert [v.knobs for v in made] == [chosen[8], *rule[1:]]
+
+
+def test_a_record_with_nothing_apart_is_emitted_so() -> None:
+    record = kernel("lora_linear/K4096_N4096_R16")
+    programs, _ = of_kernel("lora_linear/K4096_N4096_R16")
+    own = tuple(replace(v, knobs=without_makers(v.knobs)) for v in variants(programs[1], ON))
+    texts = sources_of(replace(record, variants=own))
+    (text,) = (
+        t for path, t in texts.items() if path.endswith("lora_linear/" + record.stem + ".cu")
+    )
+    assert "Makers" not in text
+    assert "_workspace" not in text
+
+
+def test_lines_have_the_choice_of_their_one_bucket() -> None:
+    programs, rule = of_kernel("ntrans/K4096")
+    other = Knobs(1, 0, 8, 2, 1)
+    chosen = chosen_variants(programs, ON, measured({LINES_AT: other}, rule[0]))
+    assert [(v.bucket, v.knobs) for v in chosen] == [(0, other)]
+
+
+def test_a_bucket_says_what_every_plan_takes() -> None:
+    held = Knobs(64, 32, 8, 4, 6, held=2)
+    made = measured({64: held}, Knobs(64, 32, 8, 1, 3), Knobs(64, 32, 8, 1, 2)).buckets[0]
+    assert made.plans == {"held": 8.0, "slices": 9.0}
+    data = made.to_json()
+    assert (data["plan"], data["plans"]) == ("held", {"held": 8.0, "slices": 9.0})
+    assert Bucket.read(data) == made
 
 
 @pytest.fixture

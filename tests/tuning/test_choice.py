@@ -4,12 +4,20 @@ from __future__ import annotations
 
 import statistics
 import sys
+from dataclasses import replace
 
 import pytest
 
 from mirage_kernels.generator.plan.variants import Knobs
 from mirage_kernels.generator.tuning.catalog import Beyond, Bucket, Tried
-from mirage_kernels.generator.tuning.choice import fastest, most_tokens, rank_correlation
+from mirage_kernels.generator.tuning.choice import (
+    apart_or_not,
+    chosen,
+    fastest,
+    finalists,
+    most_tokens,
+    rank_correlation,
+)
 
 KNOBS = Knobs(8, 16, 4, 1, 2)
 
@@ -41,16 +49,51 @@ def test_where_everything_failed_nothing_is_chosen() -> None:
     assert fastest(tried(None, None)) is None
 
 
+HELD = replace(KNOBS, held=1)
+
+
+def test_the_fastest_of_every_plan_is_measured_without_promises() -> None:
+    made = [Tried(HELD, 9, 10.0), Tried(KNOBS, 9, 12), Tried(KNOBS, 10, 10.2), Tried(HELD, 11, 9)]
+    assert finalists(made) == [made[2], made[3]]
+
+
+def test_a_plan_that_is_far_behind_is_not() -> None:
+    made = [Tried(HELD, 9, 10.0), Tried(KNOBS, 9, 11.6)]
+    assert finalists(made) == made[:1]
+
+
+def test_plans_are_chosen_by_both_times() -> None:
+    made = [Tried(HELD, 9, 10.2, default_us=10.4), Tried(KNOBS, 9, 10.0, default_us=11.2)]
+    assert chosen(made) == made[0]
+    assert chosen(made[::-1]) == made[0]
+
+
+def test_plans_that_are_equal_come_in_predicted_order() -> None:
+    made = [Tried(HELD, 9, 10.2, default_us=10.4), Tried(KNOBS, 9, 10.0, default_us=10.5)]
+    assert chosen(made) == made[0]
+    assert chosen(made[::-1]) == made[1]
+
+
+def test_without_the_time_without_promises_the_other_decides() -> None:
+    made = [Tried(HELD, 9, 10.2), Tried(KNOBS, 9, 10.0)]
+    assert chosen(made) == made[1]
+    assert chosen([Tried(HELD, 9, failed="crashed")]) is None
+
+
 def bucket(tokens: int, us: float | None, eager_us: float) -> Bucket:
     return Bucket(tokens, KNOBS, 1.0, us, 1.0, eager_us, None, ())
+
+
+def served(buckets: list[Bucket], beyond: list[Beyond]) -> int:
+    return most_tokens(buckets, beyond, any_number=False)
 
 
 @pytest.mark.parametrize(
     ("ours", "most"),
     [
         ((10, 10, 10), 128),
-        ((10, 10, 10.3), 128),
-        ((10, 10, 10.4), 64),
+        ((10, 10.3, 10), 128),
+        ((10, 10, 10.1), 64),
         ((10, 10.4, 10), 8),
         ((10.4, 10, 10), 1),
     ],
@@ -60,15 +103,47 @@ def test_a_kernel_serves_up_to_where_pytorch_is_faster(
 ) -> None:
     few, many, beyond = ours
     rows = [bucket(8, few, 10), bucket(64, many, 10)]
-    assert most_tokens(rows, [Beyond(128, beyond, 10)]) == most
+    assert served(rows, [Beyond(128, beyond, 10)]) == most
 
 
 def test_a_kernel_does_not_serve_what_was_not_measured_by_default() -> None:
-    assert most_tokens([bucket(8, 9, 10), bucket(64, None, 10)], [Beyond(128, 9, 10)]) == 8
+    assert served([bucket(8, 9, 10), bucket(64, None, 10)], [Beyond(128, 9, 10)]) == 8
 
 
 def test_without_a_measurement_above_the_buckets_it_serves_the_buckets() -> None:
-    assert most_tokens([bucket(8, 9, 10), bucket(64, 9, 10)], []) == 64
+    assert served([bucket(8, 9, 10), bucket(64, 9, 10)], []) == 64
+
+
+def test_what_is_measured_at_numbers_that_stand_for_all_serves_all() -> None:
+    rows, beyond = [bucket(64, 9, 10)], [Beyond(8, 9, 10), Beyond(4096, 9, 10)]
+    assert most_tokens(rows, beyond, any_number=True) == 0
+    behind = [*beyond, Beyond(1024, 11, 10)]
+    assert most_tokens(rows, behind, any_number=True) == 64
+
+
+APART = replace(KNOBS, maker_rows=16, maker_tokens=8, maker_stages=4)
+
+
+def both(own: float | None, apart: float | None) -> list[Tried]:
+    """Return the rule's choice, apart, and one with nothing apart."""
+    return [Tried(APART, 10, apart), Tried(KNOBS, 10, own)]
+
+
+@pytest.mark.parametrize(
+    ("few", "many", "apart"),
+    [
+        (both(10, 9), both(10, 9), True),
+        (both(9, 10), both(9, 10), False),
+        (both(9, 10), both(20, 15), True),
+        (both(9.95, 10), both(10, 10), True),  # equal: as the rule has it
+        (both(9, None), both(9, 10), False),
+        (both(None, 10), both(9, 10), True),
+    ],
+)
+def test_a_kernel_computes_something_apart_where_that_is_faster(
+    few: list[Tried], many: list[Tried], apart: bool
+) -> None:
+    assert apart_or_not({8: few, 64: many}) is apart
 
 
 @pytest.mark.parametrize(

@@ -113,9 +113,20 @@ def test_registers_are_what_the_assembler_says(compile_with: Compile) -> None:
 def test_a_change_of_the_device_vocabulary_makes_other_libraries(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    before = digest_of("source", TOOLS, "sm_90a")
-    monkeypatch.setattr(libraries, "_vocabulary", lambda: "changed")
-    assert digest_of("source", TOOLS, "sm_90a") != before
+    source = '#include "tile/held.cuh"\n'
+    before, other = (digest_of(text, TOOLS, "sm_90a") for text in (source, "source"))
+    monkeypatch.setattr(libraries, "_text", changed("tile/wgmma.cuh"))
+    assert digest_of(source, TOOLS, "sm_90a") != before
+    assert digest_of("source", TOOLS, "sm_90a") == other  # it does not include that
+
+
+def changed(file: str) -> Callable[[str], str]:
+    """Return a reader of csrc in which one file is another."""
+
+    def text(name: str) -> str:
+        return (ROOT / "csrc" / name).read_text() + ("// changed" if name == file else "")
+
+    return text
 
 
 def test_the_compilers_folder_makes_no_other_libraries() -> None:
@@ -163,8 +174,9 @@ def test_a_folder_without_a_manifest_is_an_error_with_the_command(tmp_path: Path
 )
 def test_a_candidate_compiles_with_nvcc(record: KernelRecord, tmp_path: Path) -> None:
     shop = Shop.at(tmp_path, 1)
-    program = libraries.tile_program(record.recipe, record.graph)
-    first = libraries.candidates(program, 8, libraries.target("sm_90a"), top=1)[0]
-    built = libraries._built(libraries.source_of(record, program, first), shop, "sm_90a")
+    programs = libraries.families(record.recipe, record.graph, "sm_90a")
+    on, wanted = libraries.target("sm_90a"), libraries.Wanted(1)
+    first = libraries.candidates(programs, 8, on, wanted)[0]
+    built = libraries._built(libraries.source_of(record, programs[0], first), shop, "sm_90a")
     assert built.failed == ""
     assert (tmp_path / built.library).stat().st_size > 1000

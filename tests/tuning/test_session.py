@@ -6,16 +6,17 @@ import json
 from pathlib import Path
 
 import pytest
-from pretended_tuning import HERE, MakeTuning, Pretended, compiled, knobs
+from pretended_tuning import HERE, MakeTuning, Pretended, compiled, knobs, of_lines, of_plans
 
 from mirage_kernels.generator.errors import FileError, MirageError, ToolchainError
 from mirage_kernels.generator.plan.variants import Knobs
 from mirage_kernels.generator.request import Event
 from mirage_kernels.generator.tuning.catalog import Tuned
-from mirage_kernels.generator.tuning.session import BEYOND, Tuning
+from mirage_kernels.generator.tuning.manifest import Built
+from mirage_kernels.generator.tuning.session import Tuning
 
 # Per bucket the peers, three candidates, the choice by default; beyond, peers and the choice.
-QUESTIONS = 2 * (1 + 3 + 1) + 2 * len(BEYOND)
+QUESTIONS = 2 * (1 + 3 + 1) + 2
 
 
 def silent(event: Event) -> None:
@@ -160,3 +161,52 @@ def test_the_overall_correlation_compares_within_buckets(tuning: MakeTuning) -> 
     assert section.kernels[0].buckets[0].correlation == 1.0
     assert section.correlation is not None
     assert section.correlation > 0.8  # the buckets spread differently
+
+
+def test_the_fastest_plan_is_chosen(tuning: MakeTuning) -> None:
+    kernel = measured(tuning(Pretended(times={"b64.so@64": 15.0}), of_plans()))
+    assert [b.knobs.plan_name for b in kernel.buckets] == ["slices", "held"]
+
+
+def test_the_times_of_every_plan_are_kept(tuning: MakeTuning) -> None:
+    bucket = measured(tuning(Pretended(times={"b64.so@64": 15.0}), of_plans())).buckets[1]
+    assert bucket.plans == {"held": 15.0, "slices": 20.0, "slices, apart": 20.0, "held, apart": 20}
+
+
+def test_all_variants_of_a_kernel_compute_something_apart_or_none(tuning: MakeTuning) -> None:
+    times = {"c8.so@8": 10.0, "d64.so@64": 18.0, "b64.so@64": 15.0}
+    kernel = measured(tuning(Pretended(times=times), of_plans()))
+    assert choices(kernel) == {
+        m: k.knobs for m, k in zip((8, 64), picked("c8", "d64"), strict=True)
+    }
+
+
+def picked(*names: str) -> list[Built]:
+    found = {b.digest: b for built in of_plans().buckets.values() for b in built}
+    return [found[name] for name in names]
+
+
+def test_what_has_no_time_in_some_bucket_is_not_chosen_for_a_kernel(tuning: MakeTuning) -> None:
+    times = {"c8.so@8": 2.0, "d8.so@8": 2.0}
+    fails = {f"{name}64.so@64": "the launch failed" for name in "cd"}
+    kernel = measured(tuning(Pretended(times=times, fails=fails), of_plans()))
+    assert {b.knobs.apart for b in kernel.buckets} == {False}
+
+
+def test_nothing_is_measured_above_where_pytorch_is_faster(tuning: MakeTuning) -> None:
+    measurer = Pretended(times={"a64.so@128 by default": 40.0})
+    kernel = measured(tuning(measurer, of_plans((128, 256))))
+    assert {q["tokens"] for q in measurer.asked} == {8, 64, 128}
+    assert kernel.max_tokens == 64
+
+
+def test_lines_that_are_nowhere_behind_serve_any_number_of_tokens(tuning: MakeTuning) -> None:
+    kernel = measured(tuning(Pretended(times={"b64.so@64": 15.0}), of_lines()))
+    assert kernel.max_tokens == 0
+    assert kernel.buckets[0].knobs.warps == 8
+    assert [b.tokens for b in kernel.beyond] == [8, 128, 4096]
+
+
+def test_lines_that_are_behind_somewhere_serve_what_is_below(tuning: MakeTuning) -> None:
+    measurer = Pretended(times={"a64.so@4096 by default": 40.0})
+    assert measured(tuning(measurer, of_lines())).max_tokens == 128

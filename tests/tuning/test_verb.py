@@ -199,3 +199,30 @@ def test_an_installed_package_compiles_nothing(run: Run, monkeypatch: pytest.Mon
     code, _, err = run(*COMPILE, "folder")
     assert code == 2
     assert "installed package" in err
+
+
+def test_what_was_measured_elsewhere_becomes_the_catalog_as_it_is(
+    run: Run, measurer: Pretended
+) -> None:
+    measured(run)
+    Path("catalog.json").unlink()
+    measurer.stops_after = 0
+    code, out, _ = run("tune", "--measure", "folder", "--as-is", "--catalog", "catalog.json")
+    assert code == 0
+    assert "0 kernels not measured whole" in out
+    assert len(load_catalog(Path("catalog.json")).sections[0].kernels) == 1
+
+
+def test_as_it_is_a_kernel_measured_in_part_is_left(run: Run, measurer: Pretended) -> None:
+    measurer.stops_after = 5
+    measured(run)
+    code, _, err = run("tune", "--measure", "folder", "--as-is", "--catalog", "catalog.json")
+    assert code != 0
+    assert "no candidate could be measured" in err
+    assert not Path("catalog.json").exists()
+
+
+def test_as_is_without_a_folder_is_refused(run: Run) -> None:
+    code, _, err = run("tune", "rms_norm_linear", "--as-is")
+    assert code != 0
+    assert "--as-is goes with --measure" in err

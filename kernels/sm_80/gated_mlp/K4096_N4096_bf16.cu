@@ -13,8 +13,8 @@
 //           1.7e-03 (2.7e-03), outliers 1.6e-03 (2.7e-03), wide 1.7e-03 (2.8e-03).
 // Expects   x [M, K] rows 16-byte aligned, any row stride, gate_weight [N, K] contiguous, up_weight
 //           [N, K] contiguous, out [M, N] contiguous; any M >= 0.
-// Launch    up to 8 tokens 86 blocks of 4 warps; up to 16 tokens 86 blocks of 4 warps; up to 32
-//           tokens 86 blocks of 4 warps; any number of tokens 128 blocks of 8 warps per 64.
+// Launch    up to 8 tokens 103 blocks of 4 warps; up to 16 tokens 103 blocks of 4 warps; up to 32
+//           tokens 103 blocks of 4 warps; any number of tokens 171 blocks of 4 warps per 64.
 
 #include "launch.h"
 #include "tile/tile.cuh"
@@ -27,16 +27,16 @@ constexpr int K = 4096;  // contracted
 constexpr int N = 4096;  // rows of the weights
 
 struct UpTo8M {
-  static constexpr int kTokens = 8, kRows = 48, kWarps = 4, kChunks = 2, kStages = 3;
+  static constexpr int kTokens = 8, kRows = 40, kWarps = 4, kChunks = 2, kStages = 3;
 };
 struct UpTo16M {
-  static constexpr int kTokens = 16, kRows = 48, kWarps = 4, kChunks = 2, kStages = 2;
+  static constexpr int kTokens = 16, kRows = 40, kWarps = 4, kChunks = 2, kStages = 3;
 };
 struct UpTo32M {
-  static constexpr int kTokens = 32, kRows = 48, kWarps = 4, kChunks = 2, kStages = 2;
+  static constexpr int kTokens = 32, kRows = 40, kWarps = 4, kChunks = 2, kStages = 2;
 };
 struct AnyM {
-  static constexpr int kTokens = 64, kRows = 32, kWarps = 8, kChunks = 1, kStages = 2;
+  static constexpr int kTokens = 64, kRows = 24, kWarps = 4, kChunks = 2, kStages = 2;
 };
 
 template <class Knobs>

@@ -14,8 +14,8 @@
 //           2.9e-04 (2.9e-04), outliers 2.9e-04 (3.0e-04), wide 3.0e-04 (2.9e-04).
 // Expects   x [M, K] rows 16-byte aligned, any row stride, norm_weight [K] contiguous, weight [N,
 //           K] contiguous, out [M, N] contiguous; any M >= 0.
-// Launch    up to 8 tokens 77 blocks of 4 warps; up to 16 tokens 128 blocks of 4 warps; up to 32
-//           tokens 128 blocks of 4 warps; any number of tokens 77 blocks of 4 warps per 64.
+// Launch    up to 8 tokens 77 blocks of 4 warps; up to 16 tokens 154 blocks of 4 warps; up to 32
+//           tokens 154 blocks of 4 warps; any number of tokens 77 blocks of 4 warps per 64.
 
 #include "launch.h"
 #include "tile/tile.cuh"
@@ -31,10 +31,10 @@ struct UpTo8M {
   static constexpr int kTokens = 8, kRows = 80, kWarps = 4, kChunks = 2, kStages = 2;
 };
 struct UpTo16M {
-  static constexpr int kTokens = 16, kRows = 48, kWarps = 4, kChunks = 2, kStages = 2;
+  static constexpr int kTokens = 16, kRows = 40, kWarps = 4, kChunks = 2, kStages = 3;
 };
 struct UpTo32M {
-  static constexpr int kTokens = 32, kRows = 48, kWarps = 4, kChunks = 2, kStages = 2;
+  static constexpr int kTokens = 32, kRows = 40, kWarps = 4, kChunks = 2, kStages = 2;
 };
 struct AnyM {
   static constexpr int kTokens = 64, kRows = 80, kWarps = 4, kChunks = 1, kStages = 2;

@@ -13,12 +13,12 @@
 //           3.4e-02 (3.4e-02), outliers inf (inf), wide 2.0e-04 (3.4e-04).
 // Expects   x [M, K] rows 16-byte aligned, any row stride, gate_weight [N, K] contiguous, up_weight
 //           [N, K] contiguous, out [M, N] contiguous; any M >= 0.
-// Launch    up to 8 tokens 448 blocks of 4 warps; up to 16 tokens 448 blocks of 4 warps; up to 32
+// Launch    up to 8 tokens 256 blocks of 4 warps; up to 16 tokens 256 blocks of 4 warps; up to 32
 //           tokens 128 blocks of 4 warps, which hold tokens in registers; any number of tokens 128
 //           blocks of 4 warps, which hold tokens in registers per 64.
 
 #include "launch.h"
-#include "tile/held.cuh"
+#include "tile/held_meeting.cuh"
 #include "tile/tile.cuh"
 
 namespace mirage::generated {
@@ -29,16 +29,16 @@ constexpr int K = 4096;   // contracted
 constexpr int N = 14336;  // rows of the weights
 
 struct UpTo8M {
-  static constexpr int kTokens = 8, kRows = 32, kWarps = 4, kChunks = 2, kStages = 3;
+  static constexpr int kTokens = 8, kRows = 56, kWarps = 4, kChunks = 2, kStages = 2;
 };
 struct UpTo16M {
-  static constexpr int kTokens = 16, kRows = 32, kWarps = 4, kChunks = 2, kStages = 2;
+  static constexpr int kTokens = 16, kRows = 56, kWarps = 4, kChunks = 2, kStages = 2;
 };
 struct UpTo32M {
-  static constexpr int kTokens = 32, kRows = 112, kStages = 2, kGroups = 1;
+  static constexpr int kTokens = 32, kRows = 112, kStages = 2, kGroups = 1, kBlocks = 1;
 };
 struct AnyM {
-  static constexpr int kTokens = 64, kRows = 112, kStages = 2, kGroups = 1;
+  static constexpr int kTokens = 64, kRows = 112, kStages = 2, kGroups = 1, kBlocks = 1;
 };
 
 template <class Knobs>
@@ -139,6 +139,7 @@ template <class Knobs>
 struct HeldPlan : Knobs {
   using Element = T;
   static constexpr int kDepth = K, kRowTensors = 2;
+  static constexpr int kProducts = 2;
   static constexpr int kInner = 0;
   static constexpr int kBesideBytes = 0;
 };
@@ -177,21 +178,26 @@ __global__ void __launch_bounds__(HeldBlock<Knobs>::kThreads, 1)
   const LaunchArgs& args = given.call;
   T* out = static_cast<T*>(args.outputs[0]);  // [M, N]
   const int M = static_cast<int>(args.dims[0]);
-  const int first_row = blockIdx.x * Block::kRows;
+  const int box_row = blockIdx.x / Block::kBlocks * Block::kRows;
+  const int first_row = box_row + Block::rank() * Block::kOwnRows;
   const int first_token = blockIdx.y * Block::kTokens;
 
   tile::HeldAccum<Block::kRows> up_product;    // [M, N]
   tile::HeldAccum<Block::kRows> gate_product;  // [M, N]
 
   if (block.copies()) {
+    const auto find_weights = [&](int k) {
+      tile::find_box(given.maps[1], box_row, k);
+      tile::find_box(given.maps[2], box_row, k);
+    };
     const auto copy_weights = [&](const auto& slot, int k) {
-      tile::copy_box(slot.rows(0), given.maps[1], first_row, k, slot.full);
-      tile::copy_box(slot.rows(1), given.maps[2], first_row, k, slot.full);
+      tile::copy_box(slot.rows(0), given.maps[1], box_row, k, slot.full);
+      tile::copy_box(slot.rows(1), given.maps[2], box_row, k, slot.full);
     };
     const auto copy_tokens = [&](const auto& slot, int k) {
       tile::copy_box(slot.tokens(), given.maps[0], first_token, k, slot.full);
     };
-    block.copy(args.constant_weights, copy_weights, copy_tokens);
+    block.copy(args.constant_weights, find_weights, copy_weights, copy_tokens);
     return;
   }
   tile::multiply_held(block, [&](const auto& step) {
@@ -201,17 +207,16 @@ __global__ void __launch_bounds__(HeldBlock<Knobs>::kThreads, 1)
     tile::contract(up_product, up_weight_tile, x_tile);      // [M, N]
     tile::contract(gate_product, gate_weight_tile, x_tile);  // [M, N]
   });
-  tile::wait_for_previous();
-  tile::sync_workers(block);
+  tile::end_loop(block);
 
-  auto up_product_parts = tile::meet(block, shared + Shared::kUpProductAt, up_product);
-  auto gate_product_parts = tile::meet(block, shared + Shared::kGateProductAt, gate_product);
+  auto up_product_parts = tile::meet(block, shared + Shared::kUpProductAt, 0, up_product);
+  auto gate_product_parts = tile::meet(block, shared + Shared::kGateProductAt, 1, gate_product);
   tile::sync_workers(block);
-  tile::collect(block, shared + Shared::kUpProductAt, up_product_parts);
-  tile::collect(block, shared + Shared::kGateProductAt, gate_product_parts);
+  tile::collect(block, shared + Shared::kUpProductAt, 0, up_product_parts);
+  tile::collect(block, shared + Shared::kGateProductAt, 1, gate_product_parts);
 
   const tile::OutputTile out_tile{first_row, N, first_token, M};
-  const auto finish = [&](tile::HeldElement e) {
+  const auto finish = [&](tile::DealtElement e) {
     const float up_product_total = tile::sum_over_warps(up_product_parts, e);      // [M, N]
     const float gate_product_total = tile::sum_over_warps(gate_product_parts, e);  // [M, N]
     const float silu_gate_product = tile::silu(gate_product_total);                // [M, N]
@@ -234,9 +239,9 @@ cudaError_t launch_held(const LaunchArgs& args, cudaStream_t stream) {
   const tile::Tensor up_weight{args.inputs[2], N, K, K};
   status = tile::encode<T>(&given.maps[2], up_weight, Block::kRows);
   if (status != cudaSuccess) return status;
-  const int64_t row_tiles = tile::ceil_div(N, Block::kRows);
+  const int64_t row_tiles = tile::ceil_div(N, Block::kRows) * Block::kBlocks;
   const int64_t token_tiles = tile::ceil_div(args.dims[0], Block::kTokens);
-  const tile::Grid grid{row_tiles, token_tiles, Block::kThreads, Block::kBytes};
+  const tile::Grid grid{row_tiles, token_tiles, Block::kThreads, Block::kBytes, Block::kBlocks};
   return tile::launch(gated_mlp_held<Knobs>, grid, given, stream);
 }
 

@@ -85,7 +85,7 @@ __global__ void __launch_bounds__(Work<Knobs>::kThreads, Work<Knobs>::kBlocks)
 
 template <class Call>
 auto with_knobs(const AttentionArgs& args, Call call) {
-  if (tile::has_few_segments<8>(args)) return call(AnyRowsOfFewSegments{});
+  if (tile::has_few_segments<8, 192>(args)) return call(AnyRowsOfFewSegments{});
   return call(AnyRows{});
 }
 

@@ -31,10 +31,10 @@ constexpr int K = 4096;  // contracted
 constexpr int N = 4096;  // rows of the weights
 
 struct UpTo8M {
-  static constexpr int kTokens = 8, kRows = 32, kWarps = 8, kChunks = 2, kStages = 4;
+  static constexpr int kTokens = 8, kRows = 32, kWarps = 8, kChunks = 2, kStages = 3;
 };
 struct UpTo16M {
-  static constexpr int kTokens = 16, kRows = 32, kWarps = 8, kChunks = 2, kStages = 3;
+  static constexpr int kTokens = 16, kRows = 32, kWarps = 8, kChunks = 2, kStages = 2;
 };
 struct AnyM {
   static constexpr int kTokens = 32, kRows = 32, kWarps = 8, kChunks = 2, kStages = 2;

@@ -14,7 +14,7 @@
 # Expects   x [M, K] rows 16-byte aligned, any row stride, weight [N, K] contiguous, lora_a [R, K]
 #           contiguous, lora_b [N, R] contiguous, out [M, N] contiguous; any M >= 0.
 # Launch    up to 8 tokens 128 blocks of 8 warps; up to 16 tokens 128 blocks of 8 warps; up to 32
-#           tokens 128 blocks of 8 warps; any number of tokens 128 blocks of 4 warps per 64.
+#           tokens 128 blocks of 8 warps; any number of tokens 256 blocks of 4 warps per 64.
 
 import torch
 import triton

@@ -14,7 +14,7 @@
 // Expects   x [M, K] rows 16-byte aligned, any row stride, weight [N, K] contiguous, lora_a [R, K]
 //           contiguous, lora_b [N, R] contiguous, out [M, N] contiguous; any M >= 0.
 // Launch    up to 8 tokens 128 blocks of 8 warps; up to 16 tokens 128 blocks of 8 warps; up to 32
-//           tokens 128 blocks of 8 warps; any number of tokens 128 blocks of 4 warps per 64.
+//           tokens 128 blocks of 8 warps; any number of tokens 256 blocks of 4 warps per 64.
 
 #include "launch.h"
 #include "tile/tile.cuh"
@@ -37,7 +37,7 @@ struct UpTo32M {
   static constexpr int kTokens = 32, kRows = 32, kWarps = 8, kChunks = 2, kStages = 2;
 };
 struct AnyM {
-  static constexpr int kTokens = 64, kRows = 32, kWarps = 4, kChunks = 2, kStages = 2;
+  static constexpr int kTokens = 64, kRows = 16, kWarps = 4, kChunks = 2, kStages = 2;
 };
 
 template <class Knobs>

@@ -16,12 +16,13 @@
 //           >= 0.
 // Launch    up to 8 tokens 4 blocks for the inner product and 128 blocks of 8 warps; up to 16
 //           tokens 4 blocks for the inner product and 128 blocks of 8 warps; up to 32 tokens 4
-//           blocks for the inner product and 128 blocks of 8 warps; any number of tokens 4 blocks
-//           for the inner product and 128 blocks of 8 warps, which hold tokens in registers per 64.
+//           blocks for the inner product and 64 clusters of 2 blocks that split the loop, which
+//           hold tokens in registers; any number of tokens 4 blocks for the inner product and 64
+//           clusters of 2 blocks that split the loop, which hold tokens in registers per 64.
 
 #include "launch.h"
 #include "tile/apart.cuh"
-#include "tile/held.cuh"
+#include "tile/held_meeting.cuh"
 #include "tile/tile.cuh"
 
 namespace mirage::generated {
@@ -41,11 +42,11 @@ struct UpTo16M {
   static constexpr int kMakerRows = 16, kMakerTokens = 16, kMakerWarps = 8, kMakerStages = 7;
 };
 struct UpTo32M {
-  static constexpr int kTokens = 32, kRows = 32, kWarps = 8, kChunks = 2, kStages = 2;
+  static constexpr int kTokens = 32, kRows = 64, kStages = 4, kGroups = 2, kBlocks = 2;
   static constexpr int kMakerRows = 16, kMakerTokens = 32, kMakerWarps = 8, kMakerStages = 4;
 };
 struct AnyM {
-  static constexpr int kTokens = 64, kRows = 32, kStages = 6, kGroups = 2;
+  static constexpr int kTokens = 64, kRows = 64, kStages = 4, kGroups = 2, kBlocks = 2;
   static constexpr int kMakerRows = 32, kMakerTokens = 32, kMakerWarps = 8, kMakerStages = 3;
 };
 
@@ -259,15 +260,19 @@ cudaError_t launch(const LaunchArgs& args, cudaStream_t stream) {
   return tile::launch(lora_linear_full<Knobs>, grid, args, stream);
 }
 
+template <class Knobs>
+constexpr int kOwn = Knobs::kRows / Knobs::kBlocks;  // rows that a block finishes
+
 // Where tokens are many, they are held in registers, on the M side of products.
 template <class Knobs>
 struct HeldPlan : Knobs {
   using Element = T;
   static constexpr int kDepth = K, kRowTensors = 1;
+  static constexpr int kProducts = 1;
   static constexpr int kInner = 0;
-  static constexpr int kBesideBytes = tile::Kept<T, Knobs::kRows, R>::kBytes +
+  static constexpr int kBesideBytes = tile::Kept<T, kOwn<Knobs>, R>::kBytes +
                                       tile::Kept<T, Knobs::kTokens, R>::kBytes +
-                                      tile::AccumMeeting<Knobs::kRows, Knobs::kTokens, 1>::kBytes;
+                                      tile::AccumMeeting<kOwn<Knobs>, Knobs::kTokens, 1>::kBytes;
 };
 template <class Knobs>
 using HeldBlock = tile::HeldBlock<HeldPlan<Knobs>>;
@@ -277,9 +282,9 @@ template <class Knobs>
 struct HeldMap {
   using Block = HeldBlock<Knobs>;
   using WeightProduct = tile::HeldMeeting<Block>;
-  using LoraBTile = tile::Kept<T, Knobs::kRows, R>;
+  using LoraBTile = tile::Kept<T, kOwn<Knobs>, R>;
   using LoraAProductTotalKept = tile::Kept<T, Knobs::kTokens, R>;
-  using LoraAProductProduct = tile::AccumMeeting<Knobs::kRows, Knobs::kTokens, 1>;
+  using LoraAProductProduct = tile::AccumMeeting<kOwn<Knobs>, Knobs::kTokens, 1>;
   using Staging = tile::HeldStaging<Block>;
   static constexpr int kLoraBTileAt = Block::kRingBytes;
   static constexpr int kLoraAProductTotalKeptAt = kLoraBTileAt + LoraBTile::kBytes;
@@ -312,10 +317,12 @@ __global__ void __launch_bounds__(HeldBlock<Knobs>::kThreads + tile::kWarpLanes,
   T* out = static_cast<T*>(args.outputs[0]);                // [M, N]
   const int M = static_cast<int>(args.dims[0]);
   const float scale = args.scalars[0];
-  const int first_row = apart.user() * Block::kRows;
+  const int box_row = apart.user() / Block::kBlocks * Block::kRows;
+  const int first_row = box_row + Block::rank() * Block::kOwnRows;
   const int first_token = blockIdx.y * Block::kTokens;
 
   if (tile::warp_index() == Block::kWarps + 1) {
+    Block::tell_cluster();
     if (!args.constant_weights) tile::wait_for_previous();
     const typename Shared::LoraBTile lora_b_tile{shared + Shared::kLoraBTileAt};
     tile::fetch<tile::kWarpLanes>(lora_b_tile, lora_b, first_row, N);
@@ -337,13 +344,14 @@ __global__ void __launch_bounds__(HeldBlock<Knobs>::kThreads + tile::kWarpLanes,
   tile::HeldAccum<Block::kRows> weight_product;  // [M, N]
 
   if (block.copies()) {
+    const auto find_weights = [&](int k) { tile::find_box(given.maps[1], box_row, k); };
     const auto copy_weights = [&](const auto& slot, int k) {
-      tile::copy_box(slot.rows(0), given.maps[1], first_row, k, slot.full);
+      tile::copy_box(slot.rows(0), given.maps[1], box_row, k, slot.full);
     };
     const auto copy_tokens = [&](const auto& slot, int k) {
       tile::copy_box(slot.tokens(), given.maps[0], first_token, k, slot.full);
     };
-    block.copy(args.constant_weights, copy_weights, copy_tokens);
+    block.copy(args.constant_weights, find_weights, copy_weights, copy_tokens);
     return;
   }
   tile::multiply_held(block, [&](const auto& step) {
@@ -351,17 +359,17 @@ __global__ void __launch_bounds__(HeldBlock<Knobs>::kThreads + tile::kWarpLanes,
     const auto weight_tile = step.rows(0);                // [N, K]
     tile::contract(weight_product, weight_tile, x_tile);  // [M, N]
   });
-  tile::wait_for_previous();
-  tile::sync_workers(block);
+  tile::end_loop(block);
 
-  auto weight_product_parts = tile::meet(block, shared + Shared::kWeightProductAt, weight_product);
+  auto weight_product_parts =
+      tile::meet(block, shared + Shared::kWeightProductAt, 0, weight_product);
   tile::sync_received<Block::kWarps>();
-  tile::collect(block, shared + Shared::kWeightProductAt, weight_product_parts);
+  tile::collect(block, shared + Shared::kWeightProductAt, 0, weight_product_parts);
 
   const auto lora_a_product_product_parts =
       Shared::LoraAProductProduct::in(shared + Shared::kLoraAProductProductAt);
   const tile::OutputTile out_tile{first_row, N, first_token, M};
-  const auto finish = [&](tile::HeldElement e) {
+  const auto finish = [&](tile::DealtElement e) {
     const float bias_tile = tile::load_row(bias, out_tile, e);                         // [N]
     const float weight_product_total = tile::sum_over_warps(weight_product_parts, e);  // [M, N]
     const float lora_a_product_product = tile::sum_over_warps(lora_a_product_product_parts, e);
@@ -384,16 +392,18 @@ cudaError_t launch_held(const LaunchArgs& args, cudaStream_t stream) {
   const tile::Tensor weight{args.inputs[1], N, K, K};
   status = tile::encode<T>(&given.maps[1], weight, Block::kRows);
   if (status != cudaSuccess) return status;
-  const int64_t row_tiles = Apart<Knobs>::kMakers + tile::ceil_div(N, Block::kRows);
+  const int64_t row_tiles =
+      Apart<Knobs>::kMakers + tile::ceil_div(N, Block::kRows) * Block::kBlocks;
   const int64_t token_tiles = tile::ceil_div(args.dims[0], Block::kTokens);
   constexpr int kSharedBytes = tile::larger(Block::kBytes, kMakerBytes<Knobs>);
-  const tile::Grid grid{row_tiles, token_tiles, Block::kThreads + tile::kWarpLanes, kSharedBytes};
+  const tile::Grid grid{row_tiles, token_tiles, Block::kThreads + tile::kWarpLanes, kSharedBytes,
+                        Block::kBlocks};
   return tile::launch(lora_linear_full_held<Knobs>, grid, given, stream);
 }
 
 template <class Knobs>
 int64_t workspace(const LaunchArgs& args) {
-  return Apart<Knobs>::bytes(args.dims[0], tile::ceil_div(N, Knobs::kRows));
+  return Apart<Knobs>::bytes(args.dims[0], 2 * tile::ceil_div(N, Knobs::kRows));
 }
 
 }  // namespace
@@ -406,7 +416,7 @@ cudaError_t lora_linear_full_K4096_N4096_R64_fp16(const LaunchArgs& args, cudaSt
   if (args.row_strides[3] != R) return cudaErrorInvalidValue;
   if (M <= 8) return launch<UpTo8M>(args, stream);
   if (M <= 16) return launch<UpTo16M>(args, stream);
-  if (M <= 32) return launch<UpTo32M>(args, stream);
+  if (M <= 32) return launch_held<UpTo32M>(args, stream);
   return launch_held<AnyM>(args, stream);
 }
 

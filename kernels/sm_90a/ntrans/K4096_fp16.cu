@@ -12,7 +12,7 @@
 //           2.1e-04 (2.1e-04), outliers 2.0e-04 (2.0e-04), wide 2.1e-04 (2.1e-04).
 // Expects   h [M, K] rows 16-byte aligned, any row stride, x [M, K] rows 16-byte aligned, any row
 //           stride, alpha [K] contiguous, out [M, K] contiguous; any M >= 0.
-// Launch    a block of 4 warps per token, which it holds whole in registers.
+// Launch    a block of 8 warps per token, which it holds whole in registers.
 
 #include "launch.h"
 #include "tile/tile.cuh"
@@ -24,7 +24,7 @@ using T = __half;
 constexpr int K = 4096;  // whole in a block
 
 struct AnyM {
-  static constexpr int kWarps = 4;
+  static constexpr int kWarps = 8;
 };
 
 template <class Knobs>

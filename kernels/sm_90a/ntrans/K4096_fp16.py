@@ -12,7 +12,7 @@
 #           (2.1e-04), outliers 2.0e-04 (2.0e-04), wide 2.1e-04 (2.1e-04).
 # Expects   h [M, K] rows 16-byte aligned, any row stride, x [M, K] rows 16-byte aligned, any row
 #           stride, alpha [K] contiguous, out [M, K] contiguous; any M >= 0.
-# Launch    a block of 4 warps per token, which it holds whole in registers.
+# Launch    a block of 8 warps per token, which it holds whole in registers.
 
 import torch
 import triton

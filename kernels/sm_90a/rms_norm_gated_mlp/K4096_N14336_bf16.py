@@ -14,8 +14,9 @@
 #           (4.0e-03), outliers 2.9e-03 (4.4e-03), wide 2.9e-03 (3.9e-03).
 # Expects   x [M, K] rows 16-byte aligned, any row stride, norm_weight [K] contiguous, gate_weight
 #           [N, K] contiguous, up_weight [N, K] contiguous, out [M, N] contiguous; any M >= 0.
-# Launch    up to 8 tokens 224 blocks of 4 warps; up to 16 tokens 224 blocks of 4 warps; up to 32
-#           tokens 448 blocks of 4 warps; any number of tokens 448 blocks of 4 warps per 64.
+# Launch    up to 8 tokens 256 blocks of 4 warps; up to 16 tokens 256 blocks of 4 warps; up to 32
+#           tokens 64 clusters of 2 blocks that split the loop; any number of tokens 128 clusters of
+#           2 blocks that split the loop per 64.
 
 import torch
 import triton
@@ -23,7 +24,7 @@ import triton.language as tl
 
 K = 4096
 N = 14336
-BLOCK_N = 64
+BLOCK_N = 32
 BLOCK_M = 16
 BLOCK_K = 128
 

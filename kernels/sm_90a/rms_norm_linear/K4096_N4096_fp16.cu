@@ -15,8 +15,8 @@
 // Expects   x [M, K] rows 16-byte aligned, any row stride, norm_weight [K] contiguous, weight [N,
 //           K] contiguous, out [M, N] contiguous; any M >= 0.
 // Launch    up to 8 tokens 128 blocks of 8 warps; up to 16 tokens 128 blocks of 8 warps; up to 32
-//           tokens 128 blocks of 8 warps; any number of tokens 64 clusters of 2 blocks that split
-//           the loop per 64.
+//           tokens 64 clusters of 2 blocks that split the loop; any number of tokens 64 clusters of
+//           2 blocks that split the loop per 64.
 
 #include "launch.h"
 #include "tile/split_meeting.cuh"
@@ -37,7 +37,9 @@ struct UpTo16M {
   static constexpr int kTokens = 16, kRows = 32, kWarps = 8, kChunks = 2, kStages = 4;
 };
 struct UpTo32M {
-  static constexpr int kTokens = 32, kRows = 32, kWarps = 8, kChunks = 2, kStages = 3;
+  static constexpr int kTokens = 32, kRows = 64, kStages = 4;
+  static constexpr bool kTakesTurns = true;
+  static constexpr int kBoxes = 2;
 };
 struct AnyM {
   static constexpr int kTokens = 64, kRows = 64, kStages = 4;
@@ -149,20 +151,10 @@ struct SplitPlan : Knobs {
   using Element = T;
   static constexpr int kDepth = K, kRowTensors = 1, kVectors = 1;
   static constexpr bool kPrepares = true, kRewrites = false;
+  static constexpr int kProducts = 1, kTokenSums = 1;
 };
 template <class Knobs>
 using SplitBlock = tile::SplitBlock<SplitPlan<Knobs>>;
-
-// Where sums meet after the loop, in the ring's shared memory.
-template <class Knobs>
-struct SplitMap {
-  using XSquared = tile::SplitTokenMeeting<SplitBlock<Knobs>>;
-  using ScaledProduct = tile::SplitAccumMeeting<SplitBlock<Knobs>>;
-  static constexpr int kXSquaredAt = 0;
-  static constexpr int kScaledProductAt = kXSquaredAt + XSquared::kBytes;
-  static constexpr int kIncomingBytes = XSquared::kSentBytes + ScaledProduct::kSentBytes;
-  static_assert(kScaledProductAt + ScaledProduct::kBytes <= SplitBlock<Knobs>::kRingBytes);
-};
 
 struct SplitArgs {
   LaunchArgs call;
@@ -174,12 +166,11 @@ __global__ void __cluster_dims__(tile::kSplitBlocks, 1, 1)
     __launch_bounds__(SplitBlock<Knobs>::kThreads, 1)
         rms_norm_linear_split(const __grid_constant__ SplitArgs given) {
   using Block = SplitBlock<Knobs>;
-  using Shared = SplitMap<Knobs>;
   extern __shared__ __align__(tile::kBoxAtom) char boxes[];
   char* const shared = boxes;
   tile::let_next_start();
   const Block block{shared, tile::cluster_rank(), tile::token_lines<Block>(given.call.dims[0])};
-  block.begin(Shared::kIncomingBytes);
+  block.begin();
 
   const LaunchArgs& args = given.call;
   const T* norm_weight = static_cast<const T*>(args.inputs[1]);  // [K]
@@ -194,14 +185,14 @@ __global__ void __cluster_dims__(tile::kSplitBlocks, 1, 1)
 
   if (block.copies()) {
     const auto copy_vectors = [&](int k) { block.copy_vector(0, norm_weight, k); };
+    const auto find_weights = [&](int k) { tile::find_box(given.maps[1], first_row, k); };
     const auto copy_weights = [&](const auto& slot, int k) {
       tile::copy_box(slot.rows(0), given.maps[1], first_row, k, slot.full);
     };
     const auto copy_tokens = [&](const auto& slot, int k) {
       tile::copy_box(slot.tokens(), given.maps[0], first_token, k, slot.full);
     };
-    block.copy(args.constant_weights, copy_vectors, copy_weights, copy_tokens);
-    tile::stand_by();
+    block.copy(args.constant_weights, find_weights, copy_vectors, copy_weights, copy_tokens);
     return;
   }
   if (block.prepares()) {
@@ -221,17 +212,13 @@ __global__ void __cluster_dims__(tile::kSplitBlocks, 1, 1)
   }
   tile::end_loop(block);
 
-  const auto x_squared_parts = tile::meet(block, shared + Shared::kXSquaredAt, x_squared);
-  const auto scaled_product_parts =
-      tile::meet(block, shared + Shared::kScaledProductAt, scaled_product);
-  tile::exchange(block, [&] {
-    tile::send<typename Shared::XSquared>(block, shared + Shared::kXSquaredAt);
-    tile::send<typename Shared::ScaledProduct>(block, shared + Shared::kScaledProductAt);
-  });
+  const auto x_squared_parts = tile::meet(block, 0, x_squared);
+  auto scaled_product_parts = tile::meet(block, 0, scaled_product);
+  tile::exchange(block);
+  tile::collect(block, 0, scaled_product_parts);
 
-  constexpr int kOwnTokens = Block::kTokens / tile::kSplitBlocks;
-  const tile::OutputTile out_tile{first_row, N, first_token + block.rank * kOwnTokens, M};
-  tile::for_each_own<Block>(out_tile, [&](tile::Element e) {
+  const tile::OutputTile out_tile{first_row, N, first_token + block.rank * Block::kHalf, M};
+  const auto finish = [&](tile::DealtElement e) {
     const float x_squared_total = tile::sum_over_warps(x_squared_parts, e);            // [M]
     const float scaled_product_total = tile::sum_over_warps(scaled_product_parts, e);  // [M, N]
     const float mean_x_squared = tile::div(x_squared_total, K);                        // [M]
@@ -239,8 +226,8 @@ __global__ void __cluster_dims__(tile::kSplitBlocks, 1, 1)
     const float root = tile::sqrt(mean_x_squared_plus_eps);                            // [M]
     const float normed_scaled_product = tile::div(scaled_product_total, root);         // [M, N]
     tile::store(out, out_tile, e, normed_scaled_product);                              // [M, N]
-  });
-  tile::wait_cluster();
+  };
+  tile::for_each_own(block, out_tile, out, finish);
 }
 
 template <class Knobs>
@@ -267,7 +254,7 @@ cudaError_t rms_norm_linear_K4096_N4096_fp16(const LaunchArgs& args, cudaStream_
   if (args.row_strides[2] != K) return cudaErrorInvalidValue;
   if (M <= 8) return launch<UpTo8M>(args, stream);
   if (M <= 16) return launch<UpTo16M>(args, stream);
-  if (M <= 32) return launch<UpTo32M>(args, stream);
+  if (M <= 32) return launch_split<UpTo32M>(args, stream);
   return launch_split<AnyM>(args, stream);
 }
 

@@ -14,7 +14,7 @@
 //           2.3e-03 (2.3e-03), outliers 2.3e-03 (2.4e-03), wide 2.3e-03 (2.3e-03).
 // Expects   x [M, K] rows 16-byte aligned, any row stride, norm_weight [K] contiguous, weight [N,
 //           K] contiguous, out [M, N] contiguous; any M >= 0.
-// Launch    up to 8 tokens 128 blocks of 4 warps; up to 16 tokens 128 blocks of 4 warps; up to 32
+// Launch    up to 8 tokens 256 blocks of 4 warps; up to 16 tokens 128 blocks of 4 warps; up to 32
 //           tokens 128 blocks of 4 warps; any number of tokens 64 clusters of 2 blocks that split
 //           the loop per 64.
 
@@ -31,7 +31,7 @@ constexpr int K = 8192;   // contracted
 constexpr int N = 10240;  // rows of the weights
 
 struct UpTo8M {
-  static constexpr int kTokens = 8, kRows = 80, kWarps = 4, kChunks = 2, kStages = 4;
+  static constexpr int kTokens = 8, kRows = 40, kWarps = 4, kChunks = 2, kStages = 4;
 };
 struct UpTo16M {
   static constexpr int kTokens = 16, kRows = 80, kWarps = 4, kChunks = 2, kStages = 4;
@@ -149,20 +149,10 @@ struct SplitPlan : Knobs {
   using Element = T;
   static constexpr int kDepth = K, kRowTensors = 1, kVectors = 1;
   static constexpr bool kPrepares = true, kRewrites = true;
+  static constexpr int kProducts = 1, kTokenSums = 1;
 };
 template <class Knobs>
 using SplitBlock = tile::SplitBlock<SplitPlan<Knobs>>;
-
-// Where sums meet after the loop, in the ring's shared memory.
-template <class Knobs>
-struct SplitMap {
-  using XSquared = tile::SplitTokenMeeting<SplitBlock<Knobs>>;
-  using ScaledXProduct = tile::SplitAccumMeeting<SplitBlock<Knobs>>;
-  static constexpr int kXSquaredAt = 0;
-  static constexpr int kScaledXProductAt = kXSquaredAt + XSquared::kBytes;
-  static constexpr int kIncomingBytes = XSquared::kSentBytes + ScaledXProduct::kSentBytes;
-  static_assert(kScaledXProductAt + ScaledXProduct::kBytes <= SplitBlock<Knobs>::kRingBytes);
-};
 
 struct SplitArgs {
   LaunchArgs call;
@@ -174,12 +164,11 @@ __global__ void __cluster_dims__(tile::kSplitBlocks, 1, 1)
     __launch_bounds__(SplitBlock<Knobs>::kThreads, 1)
         rms_norm_linear_split(const __grid_constant__ SplitArgs given) {
   using Block = SplitBlock<Knobs>;
-  using Shared = SplitMap<Knobs>;
   extern __shared__ __align__(tile::kBoxAtom) char boxes[];
   char* const shared = boxes;
   tile::let_next_start();
   const Block block{shared, tile::cluster_rank(), tile::token_lines<Block>(given.call.dims[0])};
-  block.begin(Shared::kIncomingBytes);
+  block.begin();
 
   const LaunchArgs& args = given.call;
   const T* norm_weight = static_cast<const T*>(args.inputs[1]);  // [K]
@@ -194,14 +183,14 @@ __global__ void __cluster_dims__(tile::kSplitBlocks, 1, 1)
 
   if (block.copies()) {
     const auto copy_vectors = [&](int k) { block.copy_vector(0, norm_weight, k); };
+    const auto find_weights = [&](int k) { tile::find_box(given.maps[1], first_row, k); };
     const auto copy_weights = [&](const auto& slot, int k) {
       tile::copy_box(slot.rows(0), given.maps[1], first_row, k, slot.full);
     };
     const auto copy_tokens = [&](const auto& slot, int k) {
       tile::copy_box(slot.tokens(), given.maps[0], first_token, k, slot.full);
     };
-    block.copy(args.constant_weights, copy_vectors, copy_weights, copy_tokens);
-    tile::stand_by();
+    block.copy(args.constant_weights, find_weights, copy_vectors, copy_weights, copy_tokens);
     return;
   }
   if (block.prepares()) {
@@ -221,17 +210,13 @@ __global__ void __cluster_dims__(tile::kSplitBlocks, 1, 1)
   }
   tile::end_loop(block);
 
-  const auto x_squared_parts = tile::meet(block, shared + Shared::kXSquaredAt, x_squared);
-  const auto scaled_x_product_parts =
-      tile::meet(block, shared + Shared::kScaledXProductAt, scaled_x_product);
-  tile::exchange(block, [&] {
-    tile::send<typename Shared::XSquared>(block, shared + Shared::kXSquaredAt);
-    tile::send<typename Shared::ScaledXProduct>(block, shared + Shared::kScaledXProductAt);
-  });
+  const auto x_squared_parts = tile::meet(block, 0, x_squared);
+  auto scaled_x_product_parts = tile::meet(block, 0, scaled_x_product);
+  tile::exchange(block);
+  tile::collect(block, 0, scaled_x_product_parts);
 
-  constexpr int kOwnTokens = Block::kTokens / tile::kSplitBlocks;
-  const tile::OutputTile out_tile{first_row, N, first_token + block.rank * kOwnTokens, M};
-  tile::for_each_own<Block>(out_tile, [&](tile::Element e) {
+  const tile::OutputTile out_tile{first_row, N, first_token + block.rank * Block::kHalf, M};
+  const auto finish = [&](tile::DealtElement e) {
     const float x_squared_total = tile::sum_over_warps(x_squared_parts, e);                // [M]
     const float scaled_x_product_total = tile::sum_over_warps(scaled_x_product_parts, e);  // [N, M]
     const float mean_x_squared = tile::div(x_squared_total, K);                            // [M]
@@ -239,8 +224,8 @@ __global__ void __cluster_dims__(tile::kSplitBlocks, 1, 1)
     const float root = tile::sqrt(mean_x_squared_plus_eps);                                // [M]
     const float normed_scaled_x_product = tile::div(scaled_x_product_total, root);         // [N, M]
     tile::store(out, out_tile, e, normed_scaled_x_product);                                // [M, N]
-  });
-  tile::wait_cluster();
+  };
+  tile::for_each_own(block, out_tile, out, finish);
 }
 
 template <class Knobs>

@@ -14,9 +14,9 @@
 #           (2.9e-04), outliers 2.6e-04 (3.1e-04), wide 2.7e-04 (3.2e-04).
 # Expects   x [M, K] rows 16-byte aligned, any row stride, norm_weight [K] contiguous, weight [N, K]
 #           contiguous, bias [N] contiguous, out [M, N] contiguous; any M >= 0.
-# Launch    up to 8 tokens 96 blocks of 8 warps; up to 16 tokens 96 blocks of 8 warps; up to 32
-#           tokens 96 blocks of 8 warps; any number of tokens 58 clusters of 2 blocks that split the
-#           loop per 64.
+# Launch    up to 8 tokens 116 blocks of 8 warps; up to 16 tokens 116 blocks of 8 warps; up to 32
+#           tokens 116 blocks of 8 warps; any number of tokens 58 clusters of 2 blocks that split
+#           the loop per 64.
 
 import torch
 import triton

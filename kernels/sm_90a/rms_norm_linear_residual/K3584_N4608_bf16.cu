@@ -16,7 +16,8 @@
 // Expects   x [M, K] rows 16-byte aligned, any row stride, norm_weight [K] contiguous, weight [N,
 //           K] contiguous, bias [N] contiguous, residual [M, K] rows 16-byte aligned, any row
 //           stride, out [M, N] contiguous, total [M, K] contiguous; any M >= 0.
-// Launch    up to 8 tokens 96 blocks of 8 warps; any number of tokens 96 blocks of 8 warps per 16.
+// Launch    up to 8 tokens 116 blocks of 8 warps; any number of tokens 116 blocks of 8 warps per
+//           16.
 
 #include "launch.h"
 #include "tile/shares.cuh"
@@ -30,10 +31,10 @@ constexpr int K = 3584;  // contracted
 constexpr int N = 4608;  // rows of the weights
 
 struct UpTo8M {
-  static constexpr int kTokens = 8, kRows = 48, kWarps = 8, kChunks = 2, kStages = 3;
+  static constexpr int kTokens = 8, kRows = 40, kWarps = 8, kChunks = 2, kStages = 3;
 };
 struct AnyM {
-  static constexpr int kTokens = 16, kRows = 48, kWarps = 8, kChunks = 2, kStages = 2;
+  static constexpr int kTokens = 16, kRows = 40, kWarps = 8, kChunks = 2, kStages = 2;
 };
 
 template <class Knobs>

@@ -29,6 +29,7 @@ rms = partial(mk.rms_norm_linear, x, norm_weight, weight)
 rms_all = partial(mk.rms_norm_linear, bf16["x"], bf16["norm_weight"], bf16["weight"])
 layer = partial(mk.layer_norm_linear, x, norm_weight)
 lora = partial(mk.lora_linear, x, weight, lora_a, lora_b, 0.5)
+stacked = partial(mk.lora_linear, x, weight, lora_a[None], lora_b[None], 0.5)
 geglu = partial(mk.rms_norm_gated_mlp, x, norm_weight, activation="gelu_tanh")
 
 CALLS = {
@@ -60,7 +61,17 @@ CALLS = {
     ),
     "lora": lora,
     "lora and bias": partial(lora, bias=bias),
-    "batched": partial(mk.lora_linear, x, weight, lora_a[None], lora_b[None], 0.5, adapter_ids=ids),
+    "batched": partial(stacked, adapter_ids=ids),
+    "batched and bias": partial(stacked, adapter_ids=ids.int(), bias=bias),
+    "batched with ids apart": partial(stacked, adapter_ids=ids.repeat(2, 1).t()[:, 0]),
+    "batched, many tokens": partial(
+        *(mk.lora_linear, filled(1, 5, K), weight, lora_a[None], lora_b[None], 0.5),
+        adapter_ids=torch.zeros(5, dtype=torch.int32),
+    ),
+    "batched of another rank": partial(
+        *(mk.lora_linear, x, weight, lora_a[None, :4], lora_b[None, :, :4].contiguous(), 0.5),
+        adapter_ids=ids,
+    ),
     "gate and up": partial(mk.gated_mlp, x, gate, up),
     "packed": partial(mk.gated_mlp, x, packed),
     "packed and offset": partial(geglu, packed, weight_offset=1.0),

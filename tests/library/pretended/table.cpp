@@ -23,6 +23,11 @@ cudaError_t tell(const LaunchArgs& args, cudaStream_t) {
   }
   std::printf(" | %g %g | %d", args.scalars[0], args.scalars[1],
               (args.outputs[0] != nullptr) + (args.outputs[1] != nullptr));
+  if (args.slice_ids != nullptr) {
+    const auto* ids = static_cast<const int*>(args.slice_ids);
+    std::printf(" | slices %d %d of %d, wide %d", ids[0], ids[1 + args.wide_ids],
+                static_cast<int>(args.slices), args.wide_ids);
+  }
   if (kKernels[kIndex].workspace != nullptr) {
     std::printf(" | space %d, nonce %d", args.workspace != nullptr, args.nonce != 0);
   }
@@ -74,6 +79,7 @@ int64_t workspace(const AttentionArgs& args) {
 int64_t space(const LaunchArgs& args) { return int64_t{64} * args.dims[0]; }
 
 #define MIRAGE_DIMS {{"K", 64}, {"N", 96}}, 2
+#define MIRAGE_ADAPTER {{"K", 64}, {"N", 96}, {"R", 8}}, 3
 #define MIRAGE_HEADS(size) {{"D", size}}, 1
 
 }  // namespace
@@ -89,8 +95,9 @@ const Kernel kKernels[] = {
     {"rms_norm_linear", "bf16", MIRAGE_DIMS, tell<7>, "rms_all", 0, "bias residual weight_offset"},
     {"ntrans", "fp16", {{"K", 64}}, 1, tell<8>, "ntrans", 0, ""},
     {"rms_norm_linear_residual", "fp16", MIRAGE_DIMS, tell<9>, "sum", 2, "bias weight_offset"},
+    {"lora_linear_batched", "fp16", MIRAGE_ADAPTER, tell<10>, "stacked", 4, "bias", space},
 };
-const int kKernelCount = 10;
+const int kKernelCount = 11;
 const AttentionKernel kAttentionKernels[] = {
     {"gqa", "fp16", MIRAGE_HEADS(64), tell_attention<0>, workspace, "gqa", ""},
     {"sliding_window_attention", "fp16", MIRAGE_HEADS(64), tell_attention<1>, workspace, "sliding",

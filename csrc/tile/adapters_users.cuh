@@ -1,0 +1,148 @@
+// The second launch for stacked weights: what the first left, multiplied with the second slices.
+#pragma once
+
+#include "tile/adapters_tasks.cuh"
+#include "tile/apart.cuh"
+#include "tile/dependent.cuh"
+#include "tile/held.cuh"
+#include "tile/kept.cuh"
+#include "tile/pipeline.cuh"
+
+namespace mirage::tile {
+
+// Second slices on their way, a tile of rows each, and the tasks that they are for.
+template <class T, int kRows, int kDepth, int kStages>
+struct SliceRing {
+  using Tile = Kept<T, kRows, kDepth>;
+  static constexpr int kBytes = kTasksBytes + kStages * Tile::kBytes;
+  char* shared;
+
+  __device__ AdapterTask* tasks() const { return reinterpret_cast<AdapterTask*>(shared); }
+  __device__ Tile tile(int stage) const { return {shared + kTasksBytes + stage * Tile::kBytes}; }
+  // tile(stage) = rows of a slice, asynchronously, by one warp.
+  __device__ void fetch(int stage, const T* slice, OutputTile rows) const {
+    constexpr int kOctets = kDepth / kLaneDepth;
+    const Tile to = tile(stage);
+    const T* const first = slice + static_cast<int64_t>(rows.first_row) * kDepth;
+#pragma unroll
+    for (int n = 0; n < kRows * kOctets; n += kWarpLanes) {
+      const int i = n + lane(), line = i / kOctets, k = i % kOctets * kLaneDepth;
+      if (kRows * kOctets % kWarpLanes != 0 && line >= kRows) break;
+      copy_octet<Through::kL2Stream>(reinterpret_cast<char*>(to.at(line, k)),
+                                     first + line * kDepth + k, rows.first_row + line < rows.rows);
+    }
+  }
+};
+
+// HeldBlock::copy() where all that it copies was there before the kernel started.
+template <class Block, class CopyWeights, class CopyTokens>
+__device__ void copy_ready(const Block& block, CopyWeights copy_weights, CopyTokens copy_tokens) {
+  const int token_bytes = Block::kBoxes * (Block::kTokens - block.token_lines) * kBoxLineBytes;
+  const bool runs = lane() == 0;
+  const auto copy = [&](int step, int stage) {
+    expect(block.full(stage), Block::kStageBytes - token_bytes);
+    for (int b = 0; b < Block::kBoxes; ++b) {
+      const auto slot = block.slot(stage, b);
+      const int k = Block::step_k(step) + b * kBoxDepth;
+      copy_weights(slot, k);
+      copy_tokens(slot, k);
+    }
+  };
+  for (int s = 0; runs && s < min(Block::kStages, Block::kSteps); ++s) copy(s, s);
+  __syncwarp();
+  Block::start_together();
+  RingPlace<Block::kStages> place;
+#pragma unroll 1
+  for (int step = Block::kStages; runs && step < Block::kSteps; ++step) {
+    wait(block.empty(place.stage), place.parity);
+    copy(step, place.stage);
+    place.advance();
+  }
+}
+
+// products[n, m] of a task's tokens = sum over k of rows[n, k] * kept[m, k].
+template <class T, int kRows, int kTokens, int kDepth>
+__device__ void contract_task(float* products, Kept<T, kRows, kDepth> rows,
+                              Kept<T, kTokens, kDepth> kept, AdapterTask task) {
+  constexpr int kPitch = AccumMeeting<kRows, kTokens, 1>::kPitch, kRowTiles = kRows / kRowTile;
+  static_assert(kRows % kRowTile == 0);
+  const int line = task.token(lane_line());
+  float sums[kRowTiles][4] = {};
+#pragma unroll
+  for (int k = 0; k < kDepth; k += kMmaDepth) {
+    const Octet<T> few = quartet(kept, line, k);
+#pragma unroll
+    for (int r = 0; r < kRowTiles; ++r) {
+      const int row = r * kRowTile + lane_line();
+      const Octet<T> pair[2] = {quartet(rows, row, k), quartet(rows, row + kLineTile, k)};
+      mma<T>(sums[r], pair, few, 0);
+    }
+  }
+#pragma unroll
+  for (int j = 0; j < 2; ++j) {
+    const int place = lane_quarter() * 2 + j;
+    if (place >= task.count) continue;
+    float* const to = products + task.token(place) * kPitch + lane_line();
+#pragma unroll
+    for (int r = 0; r < kRowTiles; ++r) {
+      to[r * kRowTile] = sums[r][j];
+      to[r * kRowTile + kLineTile] = sums[r][2 + j];
+    }
+  }
+}
+
+// kept[token, :] = inner[token, :] of tokens that have an adapter, asynchronously, by one warp;
+// nobody has written the others.
+template <class T, int kTokens, int kDepth>
+__device__ void fetch_chosen(Kept<T, kTokens, kDepth> kept, const T* inner,
+                             const Adapters& adapters, OutputTile tile) {
+  constexpr int kOctets = kDepth / kLaneDepth;
+  const int tokens = min(kTokens, tile.tokens - tile.first_token);
+  const T* const first = inner + static_cast<int64_t>(tile.first_token) * kDepth;
+#pragma unroll 1
+  for (int i = lane(); i < tokens * kOctets; i += kWarpLanes) {
+    const int token = i / kOctets, k = i % kOctets * kLaneDepth;
+    if (!adapters.has(token)) continue;
+    copy_octet<Through::kL2>(reinterpret_cast<char*>(kept.at(token, k)), first + token * kDepth + k,
+                             true);
+  }
+}
+
+// By one warp of a block: products[n, m] = sum over k of stack[adapter of m][n, k] * inner[m, k],
+// zeros for tokens without an adapter. `tile`: the block's part of [M, N].
+template <class T, int kRows, int kTokens, int kDepth, int kStages>
+__device__ void contract_adapters(char* shared, SliceRing<T, kRows, kDepth, kStages> ring,
+                                  Kept<T, kTokens, kDepth> kept, const LaunchArgs& args,
+                                  const T* stack, OutputTile tile) {
+  constexpr int kPitch = AccumMeeting<kRows, kTokens, 1>::kPitch, kAhead = kStages - 1;
+  static_assert(kTokens <= kMostAdapted);
+  float* const products = reinterpret_cast<float*>(shared);
+  const Adapters adapters(args, tile.first_token, kTokens);
+  adapters.list(ring.tasks());
+  const int count = adapters.count();
+  const int64_t slice = static_cast<int64_t>(tile.rows) * kDepth;
+  const auto fetch_task = [&](int number, int stage) {
+    if (number < count) ring.fetch(stage, stack + ring.tasks()[number].adapter * slice, tile);
+    commit_copies();
+  };
+#pragma unroll
+  for (int s = 0; s < kAhead; ++s) fetch_task(s, s);
+#pragma unroll 1
+  for (int i = lane(); i < kTokens * kPitch; i += kWarpLanes) products[i] = 0.0f;
+  wait_for_previous();
+  fetch_chosen(kept, static_cast<const T*>(args.workspace), adapters, tile);
+  commit_copies();
+  wait_copies<0>();
+  int stage = 0, next = kAhead;
+#pragma unroll 1
+  for (int number = 0; number < count; ++number) {
+    wait_copies<kAhead - 1>();
+    __syncwarp();  // all lanes' copies are here, and the tile before has been read
+    fetch_task(number + kAhead, next);
+    contract_task(products, ring.tile(stage), kept, ring.tasks()[number]);
+    next = stage;
+    stage = stage + 1 == kStages ? 0 : stage + 1;
+  }
+}
+
+}  // namespace mirage::tile

@@ -1,0 +1,116 @@
+// How many blocks a call of attention is launched with, and how many of them are a crew.
+//
+// The host knows the number of segments and the longest length; what it decides by is measured.
+#pragma once
+
+#include "tile/attention_parts.cuh"
+
+namespace mirage::tile {
+
+// The arguments of a call, and what the device divides by but for the number of crews.
+template <int kRows>
+AttentionArgs with_divisors(AttentionArgs args) {
+  args.group = divisor(args.G);
+  args.page = divisor(args.block_table == nullptr ? kUnitKeys : args.page_size);
+  args.sequence_segments = divisor(sequence_segments<kRows>(args));
+  return args;
+}
+
+// Units of a segment and of all, if every sequence is as long as the host knows.
+inline int64_t longest_units(const AttentionArgs& args) {
+  return ceil_div(larger(args.max_len, 1), kUnitKeys);
+}
+template <int kRows>
+int64_t most_units(const AttentionArgs& args) {
+  return longest_units(args) * sequence_segments<kRows>(args) * args.B;
+}
+
+constexpr int kShortUnits = 2;                  // of a warp
+constexpr int kMostShortSteps = 16;             // of a warp whose lines are short
+constexpr int kFewPairUnits = 64;               // of a pair of small blocks
+constexpr int kManyUnits = 24;                  // of a multiprocessor
+constexpr int kManyUnitsOfCrews = 15;           // the same, where crews leave room for another call
+constexpr int kLargeCrewUnits = 8 * kMostCrew;  // a unit for each of eight warps of sixteen blocks
+
+// Blocks of a launch, and how many of them work on the same keys.
+struct Crowd {
+  int blocks, crew;
+};
+
+// Whether crews may leave room for another call's: they then have half of the multiprocessors or
+// less, and those must keep up with memory. Keys that come line by line, or that are normed, by
+// vectors then, take too much time for that.
+inline bool may_leave_room(const AttentionArgs& args) {
+  const bool whole = args.block_table == nullptr || args.page_size % kUnitKeys == 0;
+  const auto& given = args.vectors;
+  return whole && given[0] == nullptr && given[1] == nullptr && given[2] == nullptr;
+}
+
+// Blocks that run at once.
+template <class Work>
+int64_t most_blocks(const AttentionArgs& args) {
+  return static_cast<int64_t>(args.multiprocessors) * Work::kBlocks;
+}
+
+// Blocks of a crew, `most` or fewer: no more than spare its warps a step, if lengths are the most.
+template <class Work>
+int even_crew(const AttentionArgs& args, int64_t most) {
+  const int64_t steps = ceil_div(longest_units(args), Work::kWarps);  // of a crew of one block
+  if (most > kMostCrew) most = kMostCrew;
+  if (most > steps) most = steps;
+  return static_cast<int>(most < 1 ? 1 : ceil_div(steps, ceil_div(steps, most)));
+}
+
+// As many blocks as run at once, or as there is work for. Segments that are equally long are cut
+// evenly: a crew then has one part, or whole segments.
+template <class Work>
+Crowd crowd_of(const AttentionArgs& args) {
+  const int64_t segments = sequence_segments<Work::kRows>(args) * args.B;
+  if (segments == 0) return {0, 1};
+  const int64_t most = most_blocks<Work>(args);
+  if (segments >= most) {
+    const int64_t whole = ceil_div(segments, most);  // segments of a block
+    const int64_t even = ceil_div(segments, whole);
+    return {static_cast<int>(10 * even >= 9 * most ? even : most), 1};
+  }
+  const int64_t units = longest_units(args);
+  const int64_t long_enough = ceil_div(units, Work::kWarps);  // a unit for every warp
+  int64_t parts = most / segments;
+  if (parts > kMostCrew) parts = kMostCrew;
+  if (parts > long_enough) parts = long_enough;
+  int crew = 1;
+  while (kHasCrews<Work::kDepth> && 2 * crew <= parts) crew *= 2;
+  // Clusters lie unevenly on multiprocessors that have room for two blocks each: where they take
+  // more than half of the multiprocessors, that is felt when they have much to read. Eight blocks
+  // on half of the multiprocessors are faster than sixteen on all.
+  if (Work::kBlocks > 1 && crew == kMostCrew && 2 * segments * crew > args.multiprocessors)
+    crew /= 2;
+  const bool spread = Work::kBlocks == 1 || 2 * segments * crew <= args.multiprocessors;
+  if (crew > 1 && (spread || units <= kShortUnits * crew * Work::kWarps)) {
+    return {static_cast<int>(segments) * crew, crew};
+  }
+  return {static_cast<int>(segments * parts), 1};
+}
+
+// Whether a call is better off with one large block on each multiprocessor than with several: few
+// segments with much to read for each, or so few that crews leave most multiprocessors idle.
+template <int kRows, int kDepth = 128>
+bool has_few_segments(const AttentionArgs& args) {
+  const int64_t segments = sequence_segments<kRows>(args) * args.B;
+  const int64_t units = most_units<kRows>(args);
+  if (4 * segments * kMostCrew <= args.multiprocessors) {
+    return units >= kLargeCrewUnits * segments;
+  }
+  if (kHasCrews<kDepth> && may_leave_room(args)) {
+    if (4 * segments <= args.multiprocessors) {
+      return units >= kManyUnitsOfCrews * args.multiprocessors;
+    }
+    // Of so many, two small blocks to a crew leave room for another call's. With short lines they
+    // have too little on its way, if there is much to read.
+    const bool enough = kDepth == 128 || units <= kFewPairUnits * segments;
+    if (2 * segments <= args.multiprocessors && enough) return false;
+  }
+  return segments <= args.multiprocessors && units >= kManyUnits * args.multiprocessors;
+}
+
+}  // namespace mirage::tile

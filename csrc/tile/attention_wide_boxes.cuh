@@ -1,0 +1,92 @@
+// Steps of keys and values as boxes of a cache, copied whole by the copy engine.
+//
+// A box has 64 elements of as many tokens as lie in one page, if its first one is a multiple of
+// them: as it lands it is an operand of the tensor cores.
+#pragma once
+
+#include "tile/attention_boxes.cuh"
+#include "tile/grid.cuh"
+
+namespace mirage::tile {
+
+// A barrier's phase completes after so many bytes more.
+__device__ inline void await_bytes(CopyBarrier& barrier, uint32_t bytes) {
+  asm volatile(
+      "mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [%0], %1;" ::"r"(shared_address(&barrier)),
+      "r"(bytes)
+      : "memory");
+}
+// For as many threads.
+__device__ inline void arrive_for(CopyBarrier& barrier, uint32_t threads) {
+  asm volatile(
+      "mbarrier.arrive.release.cta.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(&barrier)),
+      "r"(threads)
+      : "memory");
+}
+
+// The boxes of a step's keys, or of its values, each a lane's to ask for: all elements of the first
+// tokens, then of the next.
+template <int kKeys, int kDepth>
+class StepBoxes {
+ public:
+  static constexpr int kGroups = kDepth / kBoxDepth;
+  static_assert(kGroups * kKeys / kUnitKeys <= kWarpLanes, "a lane for every box");
+  static constexpr int kFewest = kUnitKeys;  // tokens of a box
+
+  __host__ __device__ explicit StepBoxes(const AttentionArgs& args) : tokens_(kKeys) {
+    if (args.block_table == nullptr) return;
+    const auto page = static_cast<int>(args.page.value), most = page & -page;
+    if (most < kKeys) tokens_ = most;
+  }
+
+  __host__ __device__ int tokens() const { return tokens_; }
+  __device__ bool may_begin(const AttentionArgs& args, int token) const {
+    return args.block_table == nullptr || token % tokens_ == 0;
+  }
+  __device__ bool has(int box) const { return box < kGroups * kKeys / tokens_; }
+  __device__ int token(int box) const { return box / kGroups * tokens_; }
+  __device__ int depth(int box) const { return box % kGroups * kBoxDepth; }
+  // Where it lands.
+  __device__ int place(int box) const {
+    return (box % kGroups * kKeys + token(box)) * kBoxLineBytes;
+  }
+
+ private:
+  int tokens_;
+};
+
+// Says whether there can be such boxes.
+template <class T, int kDepth>
+bool encode_step(CUtensorMap* map, const AttentionArgs& args, const mirage::Cache& cache,
+                 int box_tokens) {
+  decltype(&cuTensorMapEncodeTiled) encoder = nullptr;
+  if (find_encoder(&encoder) != cudaSuccess) return false;
+  constexpr auto kType = std::is_same_v<T, __half> ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16
+                                                   : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
+  const bool paged = args.block_table != nullptr;
+  const auto tokens = static_cast<cuuint64_t>(larger(paged ? args.page_size : args.max_len, 1));
+  const auto heads = static_cast<cuuint64_t>(args.Hkv);
+  const auto pages = static_cast<cuuint64_t>(larger(paged ? args.pages : args.B, 1));
+  const auto bytes = [](int64_t elements) { return static_cast<cuuint64_t>(elements) * sizeof(T); };
+  const cuuint64_t sizes[] = {kDepth, tokens, 1, heads, pages};
+  const cuuint64_t strides[] = {bytes(cache.token), kBoxLineBytes, bytes(cache.head),
+                                bytes(cache.page)};
+  const cuuint32_t box[] = {kBoxDepth, static_cast<cuuint32_t>(box_tokens), 1, 1, 1};
+  const cuuint32_t steps[] = {1, 1, 1, 1, 1};
+  return encoder(map, kType, 5, const_cast<void*>(cache.at), sizes, strides, box, steps,
+                 CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+                 CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
+                 CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
+}
+
+// A call with boxes of steps, where caches allow it.
+template <class T, int kKeys, int kDepth>
+AttentionArgs with_step_boxes(AttentionArgs args) {
+  const int tokens = StepBoxes<kKeys, kDepth>(args).tokens();
+  args.boxed = tokens >= StepBoxes<kKeys, kDepth>::kFewest &&
+               encode_step<T, kDepth>(&args.k_boxes, args, args.k, tokens) &&
+               encode_step<T, kDepth>(&args.v_boxes, args, args.v, tokens);
+  return args;
+}
+
+}  // namespace mirage::tile

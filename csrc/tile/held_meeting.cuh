@@ -1,0 +1,118 @@
+// Where sums of held tokens meet: of two warpgroups, and of the two blocks that split the depth.
+#pragma once
+
+#include "tile/held.cuh"
+
+namespace mirage::tile {
+
+// Where sums of the two warpgroups meet, in place of the ring.
+template <class Block>
+struct HeldMeeting {
+  static constexpr int kBytes = Block::Sums::kLocalBytes;
+};
+
+// What a warp finished, on its way out: lines of 16 tokens.
+template <class Block>
+struct HeldStaging {
+  static constexpr int kLineBytes = Block::Sums::kOwn * kOctetBytes;
+  static constexpr int kWarpBytes = kRowTile * kLineBytes, kBytes = Block::kWarps * kWarpBytes;
+};
+
+template <class Block>
+__device__ void sync_workers(Block) {
+  sync_threads<2, Block::kWorkers>();
+}
+
+// After the loop: all have read their last step, and the other block's barrier is there.
+template <class Block>
+__device__ void end_loop(Block block) {
+  wait_for_previous();
+  if (Block::kBlocks > 1) wait_cluster();
+  sync_workers(block);
+}
+
+// Where the sums of a product meet; `area`: its place where the ring was.
+template <class Block>
+__device__ Places sums_at(Block block, char* area, int product) {
+  return {block.shared + Block::kSumsAt + product * Block::Sums::kIncomingBytes, area};
+}
+
+// Leaves the sums of others' rows for them, returns those of its own.
+template <class Block, int kRows>
+__device__ Own<typename Block::Sums> meet(Block block, char* area, int product,
+                                          const HeldAccum<kRows>& accum) {
+  using Sums = typename Block::Sums;
+  using AllSums = const float (&)[1][Sums::kOctets][4];
+  return deal<Sums>(reinterpret_cast<AllSums>(accum.at), sums_at(block, area, product),
+                    Block::rank(), block.met());
+}
+
+// Leaves all sums in shared memory, for what begins with the totals of all tokens.
+template <class Block, int kRows>
+__device__ AccumMeeting<kRows, Block::kTokens, Block::kGroups> meet_whole(
+    Block, char* area, const HeldAccum<kRows>& accum) {
+  using Meeting = AccumMeeting<kRows, Block::kTokens, Block::kGroups>;
+  float* const mine =
+      reinterpret_cast<float*>(area) + Block::group() * Block::kTokens * Meeting::kPitch;
+  if (Block::first_token() < Block::kTokens) {
+#pragma unroll
+    for (int octet = 0; octet < kRows / kLineTile; ++octet) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const int token = Block::first_token() + lane_line() + half * kLineTile;
+        const int row = octet * kLineTile + lane_quarter() * 2;
+        *reinterpret_cast<float2*>(mine + token * Meeting::kPitch + row) =
+            make_float2(accum.at[octet][2 * half], accum.at[octet][2 * half + 1]);
+      }
+    }
+  }
+  return {reinterpret_cast<const float*>(area)};
+}
+
+// Behind a barrier: adds what others have of the same elements.
+template <class Block>
+__device__ void collect(Block block, char* area, int product, Own<typename Block::Sums>& own) {
+  if (Block::kBlocks > 1) wait_for_pushes(block.met(), 0);
+  add_dealt<typename Block::Sums>(own, sums_at(block, area, product));
+}
+
+// body(element) for all elements that this thread finishes, then stores what it gave to store().
+// Elements outside the tensor are computed like those at its edge, and not stored.
+template <class Block, class T, class Body>
+__device__ void for_each_held(Block, char* staging, OutputTile tile, T* out, Body body) {
+  constexpr int kOctets = Block::Sums::kOwn;
+  using Staging = HeldStaging<Block>;
+  if (Block::first_token() >= Block::kTokens) return;
+  const int rows = tile.rows - tile.first_row, tokens = tile.tokens - tile.first_token;
+  const int first_row = Block::group() * kOctets * kLineTile;
+  char* const lines = staging + warp_index() * Staging::kWarpBytes;
+  // Lines begin at different octets: eight of them use all banks.
+  const auto place = [&](int line, int octet) {
+    return lines + line * Staging::kLineBytes + (octet + line) % kOctets * kOctetBytes;
+  };
+#pragma unroll
+  for (int m = 0; m < kOctets; ++m) {
+    float results[4];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const int row = first_row + m * kLineTile + lane_quarter() * 2 + i % 2;
+      const int token = Block::first_token() + lane_line() + i / 2 * kLineTile;
+      body(DealtElement{{min(row, rows - 1), min(token, tokens - 1)}, 0, m, i, &results[i]});
+    }
+    const auto low = from_floats<T>(make_float2(results[0], results[1]));
+    const auto high = from_floats<T>(make_float2(results[2], results[3]));
+    asm volatile("stmatrix.sync.aligned.m8n8.x2.shared.b16 [%0], {%1, %2};" ::"r"(
+                     shared_address(place(lane() % kRowTile, m))),
+                 "r"(bits(low)), "r"(bits(high))
+                 : "memory");
+  }
+  __syncwarp();
+#pragma unroll
+  for (int i = lane(); i < kRowTile * kOctets; i += kWarpLanes) {
+    const int line = i / kOctets, octet = i % kOctets;
+    const Element e{first_row + octet * kLineTile, Block::first_token() + line};
+    if (e.token < tokens) store_octet(out, tile, e, place(line, octet));
+  }
+}
+
+}  // namespace mirage::tile

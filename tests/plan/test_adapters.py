@@ -1,0 +1,94 @@
+"""Stacked weights: which programs have a form for slices by token, and how large its blocks are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from mirage_kernels.generator.ir import Graph
+from mirage_kernels.generator.plan.adapters import (
+    makers_for,
+    slices_ahead,
+    stacked_program,
+    stacked_variants,
+)
+from mirage_kernels.generator.plan.apart import makers_of, users_of
+from mirage_kernels.generator.plan.lower import tile_program
+from mirage_kernels.generator.plan.program import TileProgram
+from mirage_kernels.generator.plan.tiles import Planning
+from mirage_kernels.generator.plan.variants import Knobs, Variant, variants
+from mirage_kernels.generator.recipe import Shape
+from mirage_kernels.generator.target import TARGETS, target
+
+Fused = Callable[..., Graph]
+ON = target("sm_90a")
+STACKED = ("lora_a", "lora_b")
+RECIPE = "mine_full"
+
+
+def plain(adapted: Fused, k: int = 4096, n: int = 4096, r: int = 64) -> TileProgram:
+    shape = Shape("a test", {"K": k, "N": n, "R": r})
+    return tile_program(RECIPE, adapted(shape=shape), Planning())
+
+
+def stacked(adapted: Fused, k: int = 4096, n: int = 4096, r: int = 64) -> TileProgram:
+    made = stacked_program(plain(adapted, k, n, r), STACKED, ON)
+    assert made is not None
+    return made
+
+
+def test_it_is_named_after_the_overload_that_it_serves(adapted: Fused) -> None:
+    assert stacked(adapted).recipe == "mine_batched"
+
+
+@pytest.mark.parametrize("sizes", [(4096, 4224, 16), (256, 4096, 16), (4096, 1024, 16)])
+def test_no_multiprocessor_has_to_be_left(adapted: Fused, sizes: tuple[int, int, int]) -> None:
+    assert plain(adapted, *sizes).apart == 0
+    made = stacked(adapted, *sizes)
+    assert stacked_variants(made, variants(plain(adapted, *sizes), ON), ON)
+
+
+@pytest.mark.parametrize("arch", sorted(set(TARGETS) - {"sm_90a"}))
+def test_elsewhere_there_is_no_such_program(adapted: Fused, arch: str) -> None:
+    assert stacked_program(plain(adapted), STACKED, target(arch)) is None
+
+
+@pytest.mark.parametrize("names", [(), ("lora_a",), ("weight", "lora_b"), (*STACKED, "weight")])
+def test_the_slices_are_the_factors_of_what_is_computed_apart(
+    adapted: Fused, names: tuple[str, ...]
+) -> None:
+    assert stacked_program(plain(adapted), names, ON) is None
+
+
+def test_without_inner_rows_there_is_nothing_to_stack(fused: Fused) -> None:
+    assert stacked_program(tile_program("mine", fused("w")), ("weight",), ON) is None
+
+
+def test_makers_and_users_know_what_is_stacked(adapted: Fused) -> None:
+    made = stacked(adapted)
+    assert makers_of(made).stacked == users_of(made).stacked == STACKED
+    assert [s.args[0] for s in users_of(made).fetches] == ["lora_b"]
+
+
+@pytest.mark.parametrize(("depth", "stages"), [(4096, 2), (16384, 2), (2048, 1), (256, 1)])
+def test_a_maker_has_no_more_steps_on_their_way_than_there_are(
+    adapted: Fused, depth: int, stages: int
+) -> None:
+    assert makers_for(stacked(adapted, k=depth)).stages == stages
+
+
+def test_variants_have_the_records_tiles_and_no_makers(adapted: Fused) -> None:
+    chosen = variants(plain(adapted), ON)
+    made = stacked_variants(stacked(adapted), chosen, ON)
+    assert [v.tiles("N", "M", "K") for v in made] == [v.tiles("N", "M", "K") for v in chosen]
+    assert not any(v.knobs.apart for v in made)
+    assert all(slices_ahead(stacked(adapted), v.knobs, ON) >= 2 for v in made)
+
+
+def test_plans_without_a_place_for_slices_are_left_away(adapted: Fused) -> None:
+    few = variants(plain(adapted), ON)[0]
+    split = Variant(0, Knobs(64, 64, 8, 2, 4, blocks=2))
+    (only,) = stacked_variants(stacked(adapted), (few, split), ON)
+    assert only == replace(few, bucket=0, knobs=only.knobs)

@@ -1,0 +1,33 @@
+"""The programs of a kernel: what computes something apart, and the same with nothing apart."""
+
+from __future__ import annotations
+
+import pytest
+
+from mirage_kernels.generator.compile import ROOT
+from mirage_kernels.generator.plan.families import families, member
+from mirage_kernels.generator.plan.program import TileProgram
+from mirage_kernels.generator.record import load_record
+
+
+def programs(name: str) -> tuple[TileProgram, ...]:
+    record = load_record(ROOT / "kernels" / "sm_90a" / f"{name}_fp16.json")
+    return families(record.recipe, record.graph, "sm_90a")
+
+
+def test_where_nothing_can_be_apart_there_is_one_program() -> None:
+    (alone,) = programs("rms_norm_linear/K4096_N6144")
+    assert not alone.apart
+    assert member((alone,), apart=True) is alone
+
+
+@pytest.mark.parametrize("rank", [16, 64])
+def test_what_can_be_apart_need_not_be(rank: int) -> None:
+    apart, own = made = programs(f"lora_linear/K4096_N4096_R{rank}")
+    assert apart.apart
+    assert not own.apart
+    assert (member(made, apart=True), member(made, apart=False)) == (apart, own)
+
+
+def test_of_many_rows_blocks_share_what_nobody_computes_for_them() -> None:
+    assert [p.shared_by for p in programs("lora_linear/K4096_N4096_R64")] == [1, 2]
