@@ -12,7 +12,8 @@ using AttentionKernelFn = void (*)(AttentionArgs);
 template <class Work>
 int crew_beside_another(const AttentionArgs& args, int64_t most) {
   const int64_t segments = sequence_segments<Work::kRows>(args) * args.B;
-  if (!Work::kBeginsEarly || !kHasCrews<Work::kDepth> || !may_leave_room(args)) return 1;
+  if (!Work::kBeginsEarly || !kHasCrews<Work::kDepth> || !may_leave_room<Work::kRows>(args))
+    return 1;
   const int64_t room = segments == 0 ? 1 : most_blocks<Work>(args) / 2 / segments;
   const int crew = even_crew<Work>(args, room < most ? room : most);
   if (20 * segments * crew < 6 * most_blocks<Work>(args)) return 1;

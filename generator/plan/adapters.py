@@ -69,7 +69,7 @@ def slices_ahead(program: TileProgram, knobs: Knobs, on: Target) -> int:
     (fetched,) = program.fetches
     inner = program.roles.inner_of(fetched.type)
     assert inner is not None
-    one = kept_bytes(knobs.rows, inner.size)
+    one = kept_bytes(knobs.rows // knobs.blocks, inner.size)
     left = on.shared_bytes - TASKS_BYTES - Footprint.of(program).shared_bytes(knobs)
     ahead = min(MOST_SLICES_AHEAD, 1 + left // one)
     return ahead if ahead >= FEWEST_SLICES_AHEAD else 0

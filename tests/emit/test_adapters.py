@@ -49,7 +49,7 @@ def test_its_blocks_are_as_large_as_planned(name: str, tmp_path: Path) -> None:
         block = "HeldBlock" if variant.knobs.held else "SharedMap"
         more = slices_ahead(program, variant.knobs, ON) - 1
         planned = users.shared_bytes(variant.knobs) + TASKS_BYTES
-        planned += more * kept_bytes(variant.knobs.rows, rank)
+        planned += more * kept_bytes(variant.knobs.rows // variant.knobs.blocks, rank)
         checks.append(f"static_assert({SPACE}{block}<{SPACE}{knobs}>::kBytes == {planned});\n")
         assert planned <= ON.shared_bytes
     ran = compiled(emit_cuda(made) + "".join(checks), tmp_path, "-ptx", "-arch=sm_90a")

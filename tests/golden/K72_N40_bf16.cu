@@ -14,8 +14,8 @@
 //           2.3e-03 (2.3e-03), outliers 2.3e-03 (2.4e-03), wide 2.3e-03 (2.3e-03).
 // Expects   x [M, K] rows 16-byte aligned, any row stride, norm_weight [K] contiguous, weight [N,
 //           K] contiguous, out [M, N] contiguous; any M >= 0.
-// Launch    up to 8 tokens 3 blocks of 8 warps; up to 16 tokens 3 blocks of 8 warps; up to 32
-//           tokens 3 blocks of 8 warps; any number of tokens 3 blocks of 8 warps per 64.
+// Launch    up to 8 tokens 5 blocks of 8 warps; up to 16 tokens 5 blocks of 8 warps; up to 32
+//           tokens 5 blocks of 8 warps; any number of tokens 5 blocks of 8 warps per 64.
 
 #include "launch.h"
 #include "tile/tile.cuh"
@@ -28,16 +28,16 @@ constexpr int K = 72;  // contracted
 constexpr int N = 40;  // rows of the weights
 
 struct UpTo8M {
-  static constexpr int kTokens = 8, kRows = 16, kWarps = 8, kChunks = 2, kStages = 2;
+  static constexpr int kTokens = 8, kRows = 8, kWarps = 8, kChunks = 2, kStages = 2;
 };
 struct UpTo16M {
-  static constexpr int kTokens = 16, kRows = 16, kWarps = 8, kChunks = 2, kStages = 2;
+  static constexpr int kTokens = 16, kRows = 8, kWarps = 8, kChunks = 2, kStages = 2;
 };
 struct UpTo32M {
-  static constexpr int kTokens = 32, kRows = 16, kWarps = 8, kChunks = 2, kStages = 2;
+  static constexpr int kTokens = 32, kRows = 8, kWarps = 8, kChunks = 2, kStages = 2;
 };
 struct AnyM {
-  static constexpr int kTokens = 64, kRows = 16, kWarps = 8, kChunks = 2, kStages = 2;
+  static constexpr int kTokens = 64, kRows = 8, kWarps = 8, kChunks = 2, kStages = 2;
 };
 
 template <class Knobs>

@@ -15,8 +15,8 @@
 # Accuracy  emulated error against float64 (unfused program's): .
 # Expects   x [M, K] rows 16-byte aligned, any row stride, norm_weight [K] contiguous, norm_bias [K]
 #           contiguous, weight [N, K] contiguous, out [M, N] contiguous; any M >= 0.
-# Launch    up to 8 tokens 3 blocks of 8 warps; up to 16 tokens 3 blocks of 8 warps; any number of
-#           tokens 3 blocks of 8 warps per 32.
+# Launch    up to 8 tokens 5 blocks of 8 warps; up to 16 tokens 5 blocks of 8 warps; any number of
+#           tokens 5 blocks of 8 warps per 32.
 
 import torch
 import triton

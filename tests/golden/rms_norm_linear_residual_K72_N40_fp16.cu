@@ -15,7 +15,7 @@
 // Expects   x [M, K] rows 16-byte aligned, any row stride, norm_weight [K] contiguous, weight [N,
 //           K] contiguous, bias [N] contiguous, residual [M, K] rows 16-byte aligned, any row
 //           stride, out [M, N] contiguous, total [M, K] contiguous; any M >= 0.
-// Launch    up to 8 tokens 3 blocks of 8 warps; any number of tokens 3 blocks of 8 warps per 16.
+// Launch    up to 8 tokens 5 blocks of 8 warps; any number of tokens 5 blocks of 8 warps per 16.
 
 #include "launch.h"
 #include "tile/shares.cuh"
@@ -29,10 +29,10 @@ constexpr int K = 72;  // contracted
 constexpr int N = 40;  // rows of the weights
 
 struct UpTo8M {
-  static constexpr int kTokens = 8, kRows = 16, kWarps = 8, kChunks = 2, kStages = 2;
+  static constexpr int kTokens = 8, kRows = 8, kWarps = 8, kChunks = 2, kStages = 2;
 };
 struct AnyM {
-  static constexpr int kTokens = 16, kRows = 16, kWarps = 8, kChunks = 2, kStages = 2;
+  static constexpr int kTokens = 16, kRows = 8, kWarps = 8, kChunks = 2, kStages = 2;
 };
 
 template <class Knobs>

@@ -15,7 +15,7 @@
 # Expects   x [M, K] rows 16-byte aligned, any row stride, norm_weight [K] contiguous, weight [N, K]
 #           contiguous, bias [N] contiguous, residual [M, K] rows 16-byte aligned, any row stride,
 #           out [M, N] contiguous, total [M, K] contiguous; any M >= 0.
-# Launch    up to 8 tokens 3 blocks of 8 warps; any number of tokens 3 blocks of 8 warps per 16.
+# Launch    up to 8 tokens 5 blocks of 8 warps; any number of tokens 5 blocks of 8 warps per 16.
 
 import torch
 import triton

@@ -50,7 +50,7 @@ struct UpTo32M {
 };
 struct AnyM {
   static constexpr int kTokens = 64, kRows = 64, kStages = 4, kGroups = 2, kBlocks = 2;
-  static constexpr int kSlices = 7;
+  static constexpr int kSlices = 8;
 };
 
 template <class Knobs>
