@@ -20,7 +20,7 @@ from mirage_kernels.generator.commands.extension import (
 from mirage_kernels.generator.folder import emitted
 from mirage_kernels.generator.ir.text import Json
 from mirage_kernels.generator.recipe import Recipe, Shape, catalog
-from mirage_kernels.generator.record import AttentionRecord, Emitted
+from mirage_kernels.generator.record import AttentionRecord, Emitted, KernelRecord
 from mirage_kernels.generator.target import TARGETS
 from mirage_kernels.generator.terminal import Table, Terminal
 
@@ -64,7 +64,7 @@ def print_kernels(found: Mapping[str, Emitted], compiled: set[str], terminal: Te
         terminal.line("no kernels yet: `mirage-kernels generate rms_norm_linear` makes some")
         return
     rows = tuple(
-        (kernel_name(record), record.arch, buckets(record), _yes(path in compiled))
+        (kernel_name(record), record.arch, buckets(record) + beside(record), _yes(path in compiled))
         for path, record in found.items()
     )
     terminal.table(Table(("kernel", "arch", "variants serve", "compiled"), rows, left=4))
@@ -116,6 +116,7 @@ def kernels_json(found: Mapping[str, Emitted], compiled: set[str]) -> Json:
             "dtype": record.dtype,
             "arch": record.arch,
             "buckets": [variant.bucket for variant in record.variants],
+            "stacked": list(stacked(record)),
             "compiled": path in compiled,
         }
         for path, record in found.items()
@@ -153,6 +154,16 @@ def buckets(record: Emitted) -> str:
         return f"any {bucketed(record)}"
     rest = ["any"] if len(tops) < len(record.variants) else []
     return f"{bucketed(record)} <= {', '.join(tops + rest)}"
+
+
+def stacked(record: Emitted) -> tuple[str, ...]:
+    """Return the weights of which a second kernel takes one slice per token."""
+    return record.stacked if isinstance(record, KernelRecord) else ()
+
+
+def beside(record: Emitted) -> str:
+    """Say what a second kernel of the same muGraph takes: `, and stacks of lora_a, lora_b`."""
+    return f", and stacks of {', '.join(stacked(record))}" if stacked(record) else ""
 
 
 def bucketed(record: Emitted) -> str:
