@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -63,6 +64,14 @@ def test_every_bucket_has_its_workspace(name: str) -> None:
         *(f"if (M <= {m}) return workspace<UpTo{m}M>(args);" for m in (8, 16, 32)),
         "return workspace<AnyM>(args);",
     ]
+
+
+@each_kernel
+def test_a_workspace_has_room_for_blocks_that_share_rows(name: str) -> None:
+    made = kernel(name)
+    room = r"Apart<Knobs>::bytes\(args\.dims\[0\], (\d+) \* tile::ceil_div\(N, Knobs::kRows\)\)"
+    (users_of_rows,) = re.findall(room, emit_cuda(made))
+    assert max(v.knobs.blocks for v in made.variants) == int(users_of_rows)
 
 
 def test_the_table_names_workspaces_where_there_are_some() -> None:
