@@ -36,8 +36,10 @@ def constant_history(promised: bool = True) -> None:
     queries. On GPUs of compute capability 9.0 and later attention then begins to read the cache
     while the kernel before it still runs, which saves one to two microseconds per call. A serving
     step that sets up tables and lengths once, before its first layer, keeps the promise; calls
-    without `block_table` assume nothing. CUDA graphs keep what held when they were captured. Holds
-    for the process; `constant_history(False)` takes it back.
+    without `block_table` assume nothing. Where it is broken, results are undefined, and if lengths
+    change a kernel may never end, as its blocks then disagree about who does what. CUDA graphs keep
+    what held when they were captured. Holds for the process; `constant_history(False)` takes it
+    back.
     """
     _OPS._set_constant_history(promised)
 
