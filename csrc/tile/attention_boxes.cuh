@@ -33,28 +33,42 @@ struct UnitLines {
   __device__ static int offset(int line, int octet) { return place(token(line), octet); }
 };
 
+// A box: so many tokens, of each so many pieces of kBoxDepth elements.
+struct BoxShape {
+  int tokens, groups;
+};
+
 // Boxes of lines of kDepth elements; what lies outside of lines and pages reads as zero. Says
 // whether there can be such boxes.
 template <class T, int kDepth>
-bool encode_units(CUtensorMap* map, const AttentionArgs& args, const mirage::Cache& cache) {
+bool encode_boxes(CUtensorMap* map, const AttentionArgs& args, const mirage::Cache& cache,
+                  BoxShape shape) {
   decltype(&cuTensorMapEncodeTiled) encoder = nullptr;
   if (find_encoder(&encoder) != cudaSuccess) return false;
   constexpr auto kType = std::is_same_v<T, __half> ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16
                                                    : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
-  constexpr cuuint32_t kGroups = UnitLines<T, kDepth>::kWhole ? UnitLines<T, kDepth>::kGroups : 1;
   const bool paged = args.block_table != nullptr;
   const auto tokens = static_cast<cuuint64_t>(larger(paged ? args.page_size : args.max_len, 1));
   const auto heads = static_cast<cuuint64_t>(args.Hkv);
   const auto pages = static_cast<cuuint64_t>(larger(paged ? args.pages : args.B, 1));
+  const auto groups = static_cast<cuuint32_t>(shape.groups);
   const auto bytes = [](int64_t elements) { return static_cast<cuuint64_t>(elements) * sizeof(T); };
-  const cuuint64_t sizes[] = {kDepth / kGroups, tokens, kGroups, heads, pages};
+  const cuuint64_t sizes[] = {kDepth / groups, tokens, groups, heads, pages};
   const cuuint64_t strides[] = {bytes(cache.token), kBoxLineBytes, bytes(cache.head),
                                 bytes(cache.page)};
-  const cuuint32_t box[] = {kBoxDepth, kUnitKeys, kGroups, 1, 1}, steps[] = {1, 1, 1, 1, 1};
+  const cuuint32_t box[] = {kBoxDepth, static_cast<cuuint32_t>(shape.tokens), groups, 1, 1};
+  const cuuint32_t steps[] = {1, 1, 1, 1, 1};
   return encoder(map, kType, 5, const_cast<void*>(cache.at), sizes, strides, box, steps,
                  CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
                  CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
                  CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
+}
+
+// The boxes of a unit.
+template <class T, int kDepth>
+bool encode_units(CUtensorMap* map, const AttentionArgs& args, const mirage::Cache& cache) {
+  constexpr int kGroups = UnitLines<T, kDepth>::kWhole ? UnitLines<T, kDepth>::kGroups : 1;
+  return encode_boxes<T, kDepth>(map, args, cache, {kUnitKeys, kGroups});
 }
 
 struct UnitPlace {

@@ -55,37 +55,13 @@ class StepBoxes {
   int tokens_;
 };
 
-// Says whether there can be such boxes.
-template <class T, int kDepth>
-bool encode_step(CUtensorMap* map, const AttentionArgs& args, const mirage::Cache& cache,
-                 int box_tokens) {
-  decltype(&cuTensorMapEncodeTiled) encoder = nullptr;
-  if (find_encoder(&encoder) != cudaSuccess) return false;
-  constexpr auto kType = std::is_same_v<T, __half> ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16
-                                                   : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
-  const bool paged = args.block_table != nullptr;
-  const auto tokens = static_cast<cuuint64_t>(larger(paged ? args.page_size : args.max_len, 1));
-  const auto heads = static_cast<cuuint64_t>(args.Hkv);
-  const auto pages = static_cast<cuuint64_t>(larger(paged ? args.pages : args.B, 1));
-  const auto bytes = [](int64_t elements) { return static_cast<cuuint64_t>(elements) * sizeof(T); };
-  const cuuint64_t sizes[] = {kDepth, tokens, 1, heads, pages};
-  const cuuint64_t strides[] = {bytes(cache.token), kBoxLineBytes, bytes(cache.head),
-                                bytes(cache.page)};
-  const cuuint32_t box[] = {kBoxDepth, static_cast<cuuint32_t>(box_tokens), 1, 1, 1};
-  const cuuint32_t steps[] = {1, 1, 1, 1, 1};
-  return encoder(map, kType, 5, const_cast<void*>(cache.at), sizes, strides, box, steps,
-                 CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
-                 CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
-                 CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
-}
-
 // A call with boxes of steps, where caches allow it.
 template <class T, int kKeys, int kDepth>
 AttentionArgs with_step_boxes(AttentionArgs args) {
-  const int tokens = StepBoxes<kKeys, kDepth>(args).tokens();
-  args.boxed = tokens >= StepBoxes<kKeys, kDepth>::kFewest &&
-               encode_step<T, kDepth>(&args.k_boxes, args, args.k, tokens) &&
-               encode_step<T, kDepth>(&args.v_boxes, args, args.v, tokens);
+  const BoxShape box{StepBoxes<kKeys, kDepth>(args).tokens(), 1};
+  args.boxed = box.tokens >= StepBoxes<kKeys, kDepth>::kFewest &&
+               encode_boxes<T, kDepth>(&args.k_boxes, args, args.k, box) &&
+               encode_boxes<T, kDepth>(&args.v_boxes, args, args.v, box);
   return args;
 }
 
