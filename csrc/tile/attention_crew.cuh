@@ -9,14 +9,15 @@
 
 namespace mirage::tile {
 
-// What arrives in a block: of every block of the crew, quads of this block's share. One phase of
+// What arrives in a block: of every block of the crew, pairs of this block's share. One phase of
 // the barrier is one part.
 template <int kRows, int kDepth>
 class CrewMeeting {
  public:
-  using Places = Quads<kRows, kDepth>;
-  static constexpr int kRoom = kHasCrews<kDepth> ? Places::kMost + kMostCrew : 0;
-  static constexpr int kBarrierAt = kRoom * 2 * static_cast<int>(sizeof(float4));
+  using Places = Pairs<kRows, kDepth>;
+  // Shares round up.
+  static constexpr int kRoom = kHasCrews<kDepth> ? Places::kMost + 2 * kMostCrew : 0;
+  static constexpr int kBarrierAt = kRoom * static_cast<int>(sizeof(float4));
   static constexpr int kBytes = kBarrierAt + 16;
 
   __device__ explicit CrewMeeting(char* shared)
@@ -37,29 +38,24 @@ class CrewMeeting {
   __device__ int rank() const { return rank_; }
   __device__ int size() const { return size_; }
 
-  // Quads are dealt out in turns: quad i is number i / size of block i % size.
-  __device__ int count(int quads) const { return place(quads - rank_ + size_ - 1); }
-  __device__ int quad(int place) const { return place * size_ + rank_; }
+  // Pairs are dealt out in turns: pair i is number i / size of block i % size.
+  __device__ int count(int pairs) const { return place(pairs - rank_ + size_ - 1); }
+  __device__ int pair(int place) const { return place * size_ + rank_; }
   // A quotient of small numbers, for which a rounded inverse is exact enough.
-  __device__ int place(int quad) const {
-    return static_cast<int>((static_cast<float>(quad) + 0.5f) * inverse_);
+  __device__ int place(int pair) const {
+    return static_cast<int>((static_cast<float>(pair) + 0.5f) * inverse_);
   }
-  // That can share what blocks sent of a quad: a power of two, not fewer than blocks.
-  __device__ int lanes() const { return 1 << (kWarpLanes - __clz(size_ - 1)); }
 
   // Before the pushes of a part: what these overwrite has been read.
-  __device__ void begin(int quads) {
-    if (threadIdx.x == 0) expect(barrier(), size_ * count(quads) * 2 * sizeof(float4));
+  __device__ void begin(int pairs) {
+    if (threadIdx.x == 0) expect(barrier(), size_ * count(pairs) * sizeof(float4));
     wait_cluster();
   }
 
-  // To the block that finishes a quad: by two lanes each a half, or by one both.
-  __device__ void push(int quad, const Total& total, bool values, bool rows) const {
-    const int turn = this->place(quad), to = quad - turn * size_;
-    const uint32_t place = in_block(at(rank_, turn), to);
-    const uint32_t done = in_block(shared_ + kBarrierAt, to);
-    if (values) tile::push(place, total.values(), done);
-    if (rows) tile::push(place + sizeof(float4), total.rows(), done);
+  // To the block that finishes a pair.
+  __device__ void push(int pair, const Total& total) const {
+    const int turn = place(pair), to = pair - turn * size_;
+    tile::push(in_block(at(rank_, turn), to), total.all(), in_block(shared_ + kBarrierAt, to));
   }
 
   // Returns when all of the part has arrived.
@@ -73,19 +69,25 @@ class CrewMeeting {
     if (!alone()) arrive_cluster();
   }
 
-  // What a block sent of the quad at a place; nothing, if there is no such block.
-  __device__ Total sent(int place, int block) const {
-    if (block >= size_) return {};
-    const float4* const quad = at(block, place);
-    return {quad[0], quad[1]};
+  // What all blocks sent of the pair at a place.
+  __device__ Total total(int place) const {
+    Total total;
+    add_left<kTogether, false>(total, Sent{*this, place}, 0, size_ - 1);
+    return total;
   }
 
  private:
+  static constexpr int kTogether = 4;  // blocks whose sums are read at once
+  struct Sent {
+    const CrewMeeting& crew;
+    int place;
+    __device__ Total of(int block) const { return Total(*crew.at(block, place)); }
+  };
   __device__ CopyBarrier& barrier() const {
     return *reinterpret_cast<CopyBarrier*>(shared_ + kBarrierAt);
   }
   __device__ float4* at(int block, int place) const {
-    return reinterpret_cast<float4*>(shared_) + (place * size_ + block) * 2;
+    return reinterpret_cast<float4*>(shared_) + place * size_ + block;
   }
 
   char* shared_;

@@ -7,13 +7,17 @@
 namespace mirage::tile {
 
 // Octets that are read anew each time: the compiler would keep in registers what it knows to be the
-// same.
+// same. Zeros where there is no line, without a branch: what is multiplied by one line and added to
+// another is one instruction then.
 template <class T>
-__device__ Octet<T> read_global(const Octet<T>* at) {
-  uint4 found;
-  asm volatile("ld.global.v4.u32 {%0, %1, %2, %3}, [%4];"
-               : "=r"(found.x), "=r"(found.y), "=r"(found.z), "=r"(found.w)
-               : "l"(at));
+__device__ Octet<T> read_global(const Octet<T>* line, int octet) {
+  uint4 found{};
+  asm volatile(
+      "{ .reg .pred there;\n"
+      "setp.ne.u64 there, %5, 0;\n"
+      "@there ld.global.v4.u32 {%0, %1, %2, %3}, [%4]; }"
+      : "+r"(found.x), "+r"(found.y), "+r"(found.z), "+r"(found.w)
+      : "l"(line + octet), "l"(line));
   return reinterpret_cast<const Octet<T>&>(found);
 }
 template <class T>
@@ -40,7 +44,7 @@ struct LineSource {
   const Octet<T>* at;
 
   __device__ DepthFrag<T, kChunkDepth> chunk(int c) const {
-    return {at == nullptr ? Octet<T>{} : read_global(at + c * kChunkOctets + lane_quarter())};
+    return {read_global(at, c * kChunkOctets + lane_quarter())};
   }
 };
 
@@ -51,12 +55,10 @@ struct RowLinesSource {
   const Octet<T>* at[kRows / kLineTile];
 
   __device__ TokenFrag<T, kRows, kChunkDepth> chunk(int c) const {
-    TokenFrag<T, kRows, kChunkDepth> found{};
+    TokenFrag<T, kRows, kChunkDepth> found;
 #pragma unroll
     for (int i = 0; i < kRows / kLineTile; ++i) {
-      if (at[i] != nullptr) {
-        found.at[i][0] = read_global(at[i] + c * kChunkOctets + lane_quarter());
-      }
+      found.at[i][0] = read_global(at[i], c * kChunkOctets + lane_quarter());
     }
     return found;
   }
@@ -174,6 +176,34 @@ __device__ auto div(const Unread<A>& a, const KeyVector<float, kKeys>& b) {
 template <class Out, class A, int kRows>
 __device__ auto div(const Unread<A>& a, const RowLines<float, kRows>& b) {
   return mul<Out>(a, over<float>([](float x) { return __frcp_rn(x); }, b));
+}
+
+// Of lines as they lie in shared memory: by tensor cores, which take fewer instructions.
+template <class T, int kKeys, int kDepth>
+__device__ auto line_sum(const Unread<SharedSource<T, kKeys, kDepth>>& lines) {
+  Octet<T> ones;
+#pragma unroll
+  for (auto& pair : ones.pairs) pair = from_floats<T>(make_float2(1.0f, 1.0f));
+  KeyVector<float, kKeys> sums;
+  Scores<float, kKeys, kTokenTile> parts[2] = {};  // two chains of products are half as long
+#pragma unroll
+  for (int c = 0; c < kDepth / kChunkDepth; ++c) {
+    const auto chunk = lines.source.chunk(c);
+#pragma unroll
+    for (int k = 0; k < kKeys / kRowTile; ++k) {
+      const Octet<T> pair[2] = {chunk.at[2 * k][0], chunk.at[2 * k + 1][0]};
+#pragma unroll
+      for (int h = 0; h < 2; ++h) mma<T>(parts[h].at[k][0], pair, ones, h);
+    }
+  }
+#pragma unroll
+  for (int k = 0; k < kKeys / kRowTile; ++k) {
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      sums.at[k][i] = parts[0].at[k][0][2 * i] + parts[1].at[k][0][2 * i];
+    }
+  }
+  return sums;
 }
 
 template <class Source>

@@ -12,11 +12,11 @@
 
 namespace mirage::tile {
 
-// What a block leaves: its nonce; its share of the quads, each with its rows' peaks and sums.
+// What a block leaves: its nonce; its share of the pairs, each with its row's peak and sum.
 template <int kRows, int kDepth>
 struct Workspace {
-  static constexpr int64_t kQuadBytes = 2 * sizeof(float4);
-  static constexpr int64_t kBlockBytes = sizeof(float4) + Quads<kRows, kDepth>::kMost * kQuadBytes;
+  static constexpr int64_t kMost = Pairs<kRows, kDepth>::kMost;
+  static constexpr int64_t kBlockBytes = (1 + kMost) * sizeof(float4);
   char* at;
   int blocks;
   int rank, crew;  // this block's
@@ -25,27 +25,17 @@ struct Workspace {
   __device__ uint64_t* nonce(int of) const {
     return reinterpret_cast<uint64_t*>(at + (of * crew + rank) * sizeof(float4));
   }
-  __device__ float4* quad(int of, int place) const {
-    char* const first = at + blocks * sizeof(float4);
-    const int64_t before = static_cast<int64_t>(of * crew + rank) * Quads<kRows, kDepth>::kMost;
-    return reinterpret_cast<float4*>(first + (before + place) * kQuadBytes);
-  }
-
-  // For the crew that finishes the segment: by two lanes each a half, or by one both.
-  __device__ void leave(int of, int place, const Total& total, bool values, bool rows) const {
-    float4* const left = quad(of, place);
-    if (values) left[0] = total.values();
-    if (rows) left[1] = total.rows();
+  __device__ float4* pair(int of, int place) const {
+    return reinterpret_cast<float4*>(at) + blocks + (of * crew + rank) * kMost + place;
   }
 };
 
-// Of one quad, what crews left in the workspace.
+// Of one pair, what crews left in the workspace.
 template <class Space>
 struct LeftByCrews {
   Space space;
   int place;
-  __device__ float4 values(int crew) const { return __ldcg(space.quad(crew, place)); }
-  __device__ float4 rows(int crew) const { return __ldcg(space.quad(crew, place) + 1); }
+  __device__ Total of(int crew) const { return Total(__ldcg(space.pair(crew, place))); }
 };
 
 // Tells the crew that finishes the segment; the other threads' writes were before a barrier.
@@ -71,10 +61,12 @@ __device__ inline float div(float a, Divisor b) { return a * b.inverse; }
 template <int kRows, int kDepth, int kWarps, int kRoom>
 class AttentionMeeting {
  public:
-  using Places = Quads<kRows, kDepth>;
+  using Places = Pairs<kRows, kDepth>;
   static constexpr int kTiles = kRows / kTokenTile;
-  static constexpr int kTogether = kDepth > 128 ? 2 : kWarps < 4 ? kWarps : 4;  // of warps
-  static constexpr int kRowsAt = kWarps * 16;  // after the slots' addresses
+  // Warps whose sums are read at once. A loop of few is faster than straight code for all: code
+  // that runs once is slow, and so is what does not fit into registers.
+  static constexpr int kTogether = kRows > kLineTile || kDepth > 128 || kWarps < 4 ? 2 : 4;
+  static constexpr int kRowsAt = kWarps * 16;  // after the slots' places
   static constexpr int kBytes = kRowsAt + kWarps * kRows * static_cast<int>(sizeof(float2));
   static_assert(kDepth * kRows * sizeof(float) <= kRoom, "a product fits into a slot");
 
@@ -90,7 +82,7 @@ class AttentionMeeting {
 #pragma unroll
       for (int r = 0; r < kTiles; ++r) {
         const float (&four)[4] = product.at[d][r];
-        quads[(d * kTiles + r) * kWarpLanes] = make_float4(four[0], four[1], four[2], four[3]);
+        quads[(d * kTiles + r) * kWarpLanes] = make_float4(four[0], four[2], four[1], four[3]);
       }
     }
 #pragma unroll
@@ -101,42 +93,33 @@ class AttentionMeeting {
         total[j] = over_lines(sum.at[r][j], [](float a, float b) { return a + b; });
       }
       if (lane_line() == 0) {
-        *rows_of(warp_index(), r * 4 + lane_quarter()) =
+        *reinterpret_cast<float4*>(row_of(warp_index(), r * kTokenTile + lane_quarter() * 2)) =
             make_float4(peak.at[r][0], total[0], peak.at[r][1], total[1]);
       }
     }
-    if (lane() == 0) *slot_of(warp_index()) = reinterpret_cast<const float4*>(slot);
+    if (lane() == 0) slot_of(warp_index()) = static_cast<int>(slot - shared_);
   }
 
-  // Lanes that are neighbours share the warps' sums of a quad, as far as there are threads.
-  __device__ static int lanes_of(int quads) {
-    int lanes = 1;
-    while (2 * lanes * quads <= kWarps * kWarpLanes && 2 * lanes <= kWarps / kTogether) lanes *= 2;
-    return lanes;
-  }
-
-  // What this lane's share of the warps has of a quad; after a barrier.
-  __device__ Total total(Places places, int quad, int lanes) const {
-    const int warps = kWarps / lanes, first = (threadIdx.x & (lanes - 1)) * warps;
-    const int last = first + warps - 1;
+  // What the warps have of a pair; after a barrier.
+  __device__ Total total(Places places, int pair) const {
     Total total;
-    add_left<kTogether, true>(total, Left{*this, places.pair(quad), places.place(quad)}, first,
-                              last);
+    add_left<kTogether, true>(total, Left{*this, places.row(pair), places.place(pair)}, 0,
+                              kWarps - 1);
     return total;
   }
 
  private:
   struct Left {
     const AttentionMeeting& meeting;
-    int pair, place;
-    __device__ float4 values(int warp) const { return (*meeting.slot_of(warp))[place]; }
-    __device__ float4 rows(int warp) const { return *meeting.rows_of(warp, pair); }
+    int row, place;
+    __device__ Total of(int warp) const {
+      const char* const slot = meeting.shared_ + meeting.slot_of(warp);
+      return {reinterpret_cast<const float2*>(slot)[place], *meeting.row_of(warp, row)};
+    }
   };
-  __device__ const float4** slot_of(int warp) const {
-    return reinterpret_cast<const float4**>(shared_ + warp * 16);
-  }
-  __device__ float4* rows_of(int warp, int pair) const {
-    return reinterpret_cast<float4*>(shared_ + kRowsAt) + warp * (kRows / 2) + pair;
+  __device__ int& slot_of(int warp) const { return reinterpret_cast<int*>(shared_)[warp]; }
+  __device__ float2* row_of(int warp, int row) const {
+    return reinterpret_cast<float2*>(shared_ + kRowsAt) + warp * kRows + row;
   }
 
   char* shared_;

@@ -20,12 +20,11 @@ struct ResultRow {
 
   __device__ void store(RowElement e, float value) const { out[e.d] = cast<T>(value); }
 
-  // After::of(row, element, sum, product) for two elements of row j of a quad, d and d + 8. The
-  // row's sum takes its sink first and leaves its log.
+  // After::of(row, element, sum, product) for the elements of a pair. The row's sum takes its sink
+  // first and leaves its log.
   template <class After>
-  __device__ void take(RowElement e, const Total& total, int j) const {
-    float peak = j == 0 ? total.peak[0] : total.peak[1];
-    float sum = j == 0 ? total.sum[0] : total.sum[1];
+  __device__ void take(RowElement e, const Total& total) const {
+    float peak = total.peak, sum = total.sum;
     float factor = 1.0f;
     if (sink != nullptr) {
       const float more = static_cast<float>(*sink), higher = fmaxf(peak, more);
@@ -35,9 +34,8 @@ struct ResultRow {
     }
     if (e.d == 0 && lse != nullptr) *lse = sum > 0.0f ? peak + fast_log(sum) : -INFINITY;
     const Divisor divisor{sum > 0.0f ? reciprocal(sum) : 1.0f};  // of nothing comes 0
-    After::of(*this, e, divisor, (j == 0 ? total.of[0] : total.of[1]) * factor);
-    After::of(*this, {e.row, e.d + kLineTile}, divisor,
-              (j == 0 ? total.of[2] : total.of[3]) * factor);
+    After::of(*this, e, divisor, total.of[0] * factor);
+    After::of(*this, {e.row, e.d + kLineTile}, divisor, total.of[1] * factor);
   }
 };
 

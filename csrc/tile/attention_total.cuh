@@ -1,4 +1,4 @@
-// Sums of some keys, by quads of elements, and how those of different keys are added.
+// Sums of some keys, by pairs of elements, and how those of different keys are added.
 #pragma once
 
 #include "tile/attention_parts.cuh"
@@ -10,108 +10,72 @@ struct RowElement {
   int row, d;
 };
 
-// A product's elements by fours, as lanes have them: of rows 2 p and 2 p + 1, elements d and d + 8.
-// Quads of rows that a part does not have are not counted, but for less than half of all.
+// A product's elements by twos: of a row, d and d + 8, which a lane has beside those of another
+// row. Neighbouring pairs are of different rows: of as many as a part has, or the next power of
+// two.
 template <int kRows, int kDepth>
-struct Quads {
-  static constexpr int kOfTwoRows = kDepth / 2;
-  static constexpr int kMost = kRows / 2 * kOfTwoRows;
-  int shift;  // 2^shift pairs of rows
+struct Pairs {
+  static constexpr int kOfRow = kDepth / 2;
+  static constexpr int kMost = kRows * kOfRow;
+  int shift;  // 2^shift rows
 
-  __device__ explicit Quads(int rows) : shift((rows > 2) + (rows > 4) + (rows > 8)) {}
-  __device__ int count() const { return kOfTwoRows << shift; }
+  __device__ explicit Pairs(int rows) : shift((rows > 1) + (rows > 2) + (rows > 4) + (rows > 8)) {}
+  __device__ int count() const { return kOfRow << shift; }
 
-  // Of the first row.
-  __device__ RowElement element(int quad) const {
-    const int line = quad >> shift;
-    return {2 * pair(quad), line / kLineTile * kRowTile + line % kLineTile};
+  __device__ int row(int pair) const { return pair & ((1 << shift) - 1); }
+  // The first element.
+  __device__ int depth(int pair) const {
+    const unsigned line = pair >> shift;
+    return line / kLineTile * kRowTile + line % kLineTile;
   }
-  __device__ int pair(int quad) const { return quad & ((1 << shift) - 1); }
 
-  // Where a warp leaves it: tile by tile of its product, lane by lane.
-  __device__ int place(int quad) const {
-    const int line = quad >> shift, p = pair(quad);
-    const int tile = line / kLineTile * (kRows / kTokenTile) + p / 4;
-    return tile * kWarpLanes + line % kLineTile * 4 + p % 4;
+  // Where a warp leaves it: tile by tile of its product, lane by lane, row by row.
+  __device__ int place(int pair) const {
+    const unsigned line = pair >> shift, r = row(pair);
+    const int tile = line / kLineTile * (kRows / kTokenTile) + r / kTokenTile;
+    return tile * kWarpLanes * 2 + line % kLineTile * kTokenTile + r % kTokenTile;
   }
 };
 
-// A quad of a product, and the peaks and sums of its two rows.
+// A pair of a product, and the peak and the sum of its row.
 struct Total {
-  float of[4] = {};  // [2 * i + j] = row j, element d + 8 i
-  float peak[2] = {RowPeaks<kTokenTile>::kLowest, RowPeaks<kTokenTile>::kLowest}, sum[2] = {};
+  float of[2] = {};
+  float peak = RowPeaks<kTokenTile>::kLowest, sum = 0.0f;
 
   Total() = default;
-  __device__ Total(float4 values, float4 rows)
-      : of{values.x, values.y, values.z, values.w}, peak{rows.x, rows.z}, sum{rows.y, rows.w} {}
+  __device__ explicit Total(float4 all) : of{all.x, all.y}, peak(all.z), sum(all.w) {}
+  __device__ Total(float2 pair, float2 row) : of{pair.x, pair.y}, peak(row.x), sum(row.y) {}
 
-  __device__ float4 values() const { return make_float4(of[0], of[1], of[2], of[3]); }
-  __device__ float4 rows() const { return make_float4(peak[0], sum[0], peak[1], sum[1]); }
+  __device__ float4 all() const { return make_float4(of[0], of[1], peak, sum); }
 
-  // Relative to peaks that are not lower.
-  __device__ void lower_to(int j, float higher) {
-    const float factor = fast_exp(peak[j] - higher);
-    of[j] *= factor;
-    of[2 + j] *= factor;
-    sum[j] *= factor;
-    peak[j] = higher;
+  __device__ void scale(float factor) {
+    of[0] *= factor;
+    of[1] *= factor;
+    sum *= factor;
   }
 };
 
 // Adds what is there of first to last, kAtOnce of them read at once; kWhole: a multiple of that.
-// Each has values() of a quad, and rows(): peak and sum of the one, peak and sum of the other.
 template <int kAtOnce, bool kWhole, class Left>
 __device__ void add_left(Total& total, const Left& left, int first, int last) {
 #pragma unroll 1
   for (; first <= last; first += kAtOnce) {
-    float4 rows[kAtOnce], values[kAtOnce];
+    Total parts[kAtOnce];
+    float peak = total.peak;
 #pragma unroll
-    for (int i = 0; i < kAtOnce; ++i) {
-      const int from = kWhole ? first + i : min(first + i, last);
-      rows[i] = left.rows(from);
-      values[i] = left.values(from);
-    }
-    float peak[2] = {total.peak[0], total.peak[1]};
+    for (int i = 0; i < kAtOnce; ++i) parts[i] = left.of(kWhole ? first + i : min(first + i, last));
 #pragma unroll
-    for (int i = 0; i < kAtOnce; ++i) {
-      peak[0] = fmaxf(peak[0], rows[i].x);
-      peak[1] = fmaxf(peak[1], rows[i].z);
-    }
-    total.lower_to(0, peak[0]);
-    total.lower_to(1, peak[1]);
+    for (int i = 0; i < kAtOnce; ++i) peak = fmaxf(peak, parts[i].peak);
+    total.scale(fast_exp(total.peak - peak));
+    total.peak = peak;
 #pragma unroll
     for (int i = 0; i < kAtOnce; ++i) {
       const bool there = kWhole || first + i <= last;
-      const float low = there ? fast_exp(rows[i].x - peak[0]) : 0.0f;
-      const float high = there ? fast_exp(rows[i].z - peak[1]) : 0.0f;
-      total.sum[0] += rows[i].y * low;
-      total.sum[1] += rows[i].w * high;
-      total.of[0] += values[i].x * low;
-      total.of[1] += values[i].y * high;
-      total.of[2] += values[i].z * low;
-      total.of[3] += values[i].w * high;
+      const float factor = there ? fast_exp(parts[i].peak - peak) : 0.0f;
+      total.sum += parts[i].sum * factor;
+      total.of[0] += parts[i].of[0] * factor;
+      total.of[1] += parts[i].of[1] * factor;
     }
-  }
-}
-
-// Adds what `lanes` neighbours have, a power of two of them: all have the same afterwards.
-__device__ inline void add_over_lanes(Total& total, int lanes) {
-  float peak[2] = {total.peak[0], total.peak[1]};
-#pragma unroll 1
-  for (int mask = 1; mask < lanes; mask *= 2) {
-#pragma unroll
-    for (int j = 0; j < 2; ++j) {
-      peak[j] = fmaxf(peak[j], __shfl_xor_sync(~0u, peak[j], mask));
-    }
-  }
-  total.lower_to(0, peak[0]);
-  total.lower_to(1, peak[1]);
-#pragma unroll 1
-  for (int mask = 1; mask < lanes; mask *= 2) {
-#pragma unroll
-    for (float& value : total.of) value += __shfl_xor_sync(~0u, value, mask);
-#pragma unroll
-    for (float& sum : total.sum) sum += __shfl_xor_sync(~0u, sum, mask);
   }
 }
 

@@ -19,6 +19,7 @@ struct WideLines {
   KeyRooms* rooms;
 };
 
+constexpr int kLineLanes = kWarpLanes / kLineTile;  // that share a line
 __device__ inline int warp_in_group() { return warp_index() % kGroupWarps; }
 
 // The lines of this warp, of the k-th 64 keys.
@@ -40,6 +41,13 @@ __device__ RowFrag<T, kWarpRows, kDepth> lines_of(WideKeys<T, kKeys, kDepth> key
 template <class B>
 __device__ const B& lines_of(const B& other, int) {
   return other;
+}
+
+// The line whose value a lane has.
+template <int kKeys>
+__device__ int own_line() {
+  const int own = lane_quarter() % WideLines<float, kKeys>::kOfLine;
+  return own / 2 * kProductKeys + warp_in_group() * kWarpRows + own % 2 * kLineTile + lane_line();
 }
 
 // What a lane has of each line's sum.
@@ -83,35 +91,36 @@ __device__ auto line_sum(const WideKeys<T, kKeys, kDepth>& keys, const B&... fac
   return WideLines<float, kKeys>{own_total<kKeys>(sums), keys.rooms};
 }
 
-// The squares of eight of a warp's lines, in lanes (g, g / 2): the diagonal of the lines' products
-// with themselves. kHalf: which eight.
-template <int kHalf, class T, int kChunks>
-__device__ float line_squares(const Fragment<Dims::kRowsDepth, T, 2, kChunks>& lines) {
-  float products[4] = {};
+// The sum of squares of the line whose value this lane has, which it reads itself, or half of it
+// where two lanes have the same: no register holds more than an octet, and hardly anything is left
+// to exchange. Lanes begin at different octets, so that eight of them meet every bank once.
+template <class T, int kKeys, int kDepth>
+__device__ float own_squares(const WideKeys<T, kKeys, kDepth>& keys) {
+  constexpr int kOfLine = WideLines<float, kKeys>::kOfLine, kSharers = kLineLanes / kOfLine;
+  constexpr int kOwn = kDepth / kLaneDepth / kSharers, kBoxBytes = kKeys * kBoxLineBytes;
+  const int first = lane_quarter() / kOfLine * kOwn, turn = lane_quarter() * 2 % kOwn;
+  const char* const at = keys.at + first / 8 * kBoxBytes;
+  float sums[2] = {};
 #pragma unroll
-  for (int c = 0; c < kChunks; ++c) {
-    const Octet<T> pair[2] = {lines.at[0][c], lines.at[1][c]};
+  for (int i = 0; i < kOwn; ++i) {
+    const int place = box_offset(own_line<kKeys>(), (first % 8 + i % 8) ^ turn);
+    const auto octet = *reinterpret_cast<const Octet<T>*>(at + i / 8 * kBoxBytes + place);
 #pragma unroll
-    for (int h = 0; h < 2; ++h) mma<T>(products, pair, pair[kHalf], h);
+    for (const auto& two : octet.pairs) {
+      const float2 pair = to_floats(two);
+      sums[0] += pair.x * pair.x;
+      sums[1] += pair.y * pair.y;
+    }
   }
-  return lane_line() % 2 == 0 ? products[2 * kHalf] : products[2 * kHalf + 1];
+  const float own = sums[0] + sums[1];
+  return kSharers == 1 ? own : own + __shfl_xor_sync(~0u, own, 2);
 }
 
-// Sums of squares of long lines: by tensor cores, which take fewer instructions.
-template <class T, int kKeys, int kDepth, std::enable_if_t<(kDepth > kProductKeys), int> = 0>
+// Sums of squares.
+template <class T, int kKeys, int kDepth>
 __device__ auto line_sum(const WideKeys<T, kKeys, kDepth>& keys,
                          const WideKeys<T, kKeys, kDepth>&) {
-  const int from = lane_line() * 4 + lane_line() / 2;
-  float own = 0.0f;
-#pragma unroll
-  for (int k = 0; k < kKeys / kProductKeys; ++k) {
-    const auto lines = lines_of(keys, k);
-    const float first = __shfl_sync(~0u, line_squares<0>(lines), from);
-    const float second = __shfl_sync(~0u, line_squares<1>(lines), from);
-    const bool has = kKeys == kProductKeys || lane_quarter() / 2 == k;
-    if (has) own = lane_quarter() % 2 == 0 ? first : second;
-  }
-  return WideLines<float, kKeys>{own, keys.rooms};
+  return WideLines<float, kKeys>{own_squares(keys), keys.rooms};
 }
 
 // Elementwise with numbers and with each other they stay lines.

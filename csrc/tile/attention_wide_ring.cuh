@@ -67,7 +67,7 @@ struct WideRing {
     }
     for (int e = 0; e < kEntries; ++e) {
       init(state.known[e], 1);
-      init(state.done[e], kReaders);
+      init(state.done[e], kReaders * kWarpLanes);
     }
     init(state.sums, 1);
     fence_init();
@@ -275,10 +275,7 @@ class WideReader {
 
   // The next part; its first step for this group is the group's in the order of all steps.
   __device__ const PartEntry& next_part() {
-    if (number_ >= 0) {
-      __syncwarp();
-      if (lane() == 0) arrive(state_.done[number_ % Ring::kEntries]);
-    }
+    if (number_ >= 0) arrive(state_.done[number_ % Ring::kEntries]);
     ++number_;
     const int e = number_ % Ring::kEntries;
     wait(state_.known[e], number_ / Ring::kEntries % 2);

@@ -4,6 +4,7 @@
 // values' products of this one, which go on while the next weights are computed.
 #pragma once
 
+#include "tile/attention_lines.cuh"
 #include "tile/attention_wide_end.cuh"
 #include "tile/attention_wide_keys.cuh"
 #include "tile/attention_wide_masks.cuh"
@@ -120,8 +121,8 @@ class WideAttentionWork {
     for (int i = 0; i < 2; ++i) {
 #pragma unroll
       for (int c = 0; c < kDepth / kChunkDepth; ++c) {
-        const auto octet = query_lines_[i][c * kChunkOctets + lane_quarter()];
-        found.at[i][c] = Ring::row_of(i) < rows_ ? octet : Octet<T>{};
+        const Octet<T>* const line = Ring::row_of(i) < rows_ ? query_lines_[i] : nullptr;
+        found.at[i][c] = read_global(line, c * kChunkOctets + lane_quarter());
       }
     }
     return found;
@@ -130,13 +131,13 @@ class WideAttentionWork {
 
   // An input of dims [D], or the part's line of one by heads of the cache; zeros if it is absent.
   __device__ DepthFrag<T, kDepth> vector(int index) const {
-    DepthFrag<T, kDepth> found{};
-    const auto* first = static_cast<const T*>(args_.vectors[index]);
-    if (first == nullptr) return found;
-    first += part_->head * args_.vector_heads[index];
+    DepthFrag<T, kDepth> found;
+    const auto* line = static_cast<const T*>(args_.vectors[index]);
+    if (line != nullptr) line += part_->head * args_.vector_heads[index];
 #pragma unroll
     for (int c = 0; c < kDepth / kChunkDepth; ++c) {
-      found.at[0][c] = reinterpret_cast<const Octet<T>*>(first)[c * kChunkOctets + lane_quarter()];
+      found.at[0][c] =
+          read_global(reinterpret_cast<const Octet<T>*>(line), c * kChunkOctets + lane_quarter());
     }
     return found;
   }
@@ -202,6 +203,7 @@ class WideAttentionWork {
     if (lacks_step_) {
       take_turn();
       pass_turn();
+      if (kWaitsLate) meet_warpgroup();  // as a step does: racecheck counts a thread's barriers
     }
     auto* const left = reinterpret_cast<float*>(shared_ + kLeftAt);
     End(args_, *entry_, shared_, left).template finish<After>(peak, product, state().sums);

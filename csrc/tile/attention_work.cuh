@@ -16,7 +16,7 @@ class AttentionWork {
   static constexpr int kWarps = Knobs::kWarps, kThreads = kWarps * kWarpLanes;
   using Ring = KeyRing<T, kDepth, Knobs, kMore>;
   using Meeting = AttentionMeeting<kRows, kDepth, kWarps, Ring::kSlotBytes>;
-  using Places = Quads<kRows, kDepth>;
+  using Places = Pairs<kRows, kDepth>;
   using Crew = CrewMeeting<kRows, kDepth>;
   using Space = Workspace<kRows, kDepth>;
   using Queries = TokenFrag<T, kRows, kDepth>;
@@ -37,7 +37,7 @@ class AttentionWork {
   static constexpr int kBytes = kKeepsInShared ? kMoreKeptAt + kRows * MoreLine::kPitch : kKeptAt;
   static constexpr int kBlocks = Knobs::kBlocks;  // per multiprocessor
   // Crews whose sums are read at once.
-  static constexpr int kTogether = kDepth > 128 && kMore == 0 ? 2 : 8;
+  static constexpr int kTogether = kDepth > 128 && kMore == 0 ? 4 : kFewRows ? 16 : 8;
 
   __device__ AttentionWork(const AttentionArgs& args, char* shared)
       : args_(args),
@@ -190,16 +190,15 @@ class AttentionWork {
   __device__ void combine(const RowPeaks<kRows>& peak, const RowSums<kRows>& sum,
                           ValueProduct<kDepth, kRows>& product) {
     const Places places(rows_);
-    int count = places.count(), lanes = Meeting::lanes_of(count);
+    int count = places.count();
     meeting_.leave(peak, sum, product, ring_.free_slot());
     if (!crew_.alone()) crew_.begin(count);
     __syncthreads();
     if (!crew_.alone()) {
-      push_totals(places, lanes);
+      push_totals(places);
       count = crew_.count(count);
-      lanes = crew_.lanes();
     }
-    finish<After>(places, count, lanes);
+    finish<After>(places, count);
     __syncthreads();  // the next part meets in the same memory
     if (part_.first > 0 && threadIdx.x == 0) announce(space().nonce(cluster_index()), args_.nonce);
   }
@@ -306,60 +305,35 @@ class AttentionWork {
   }
 
   // Every block's totals to the blocks of the crew that finish them.
-  __device__ void push_totals(Places places, int lanes) {
-    for (int i = threadIdx.x; i < places.count() * lanes; i += kThreads) {
-      const int quad = i / lanes, own = i & (lanes - 1);
-      Total total = meeting_.total(places, quad, lanes);
-      add_over_lanes(total, lanes);
-      crew_.push(quad, total, own == 0, own == lanes / 2);
+  __device__ void push_totals(Places places) {
+#pragma unroll 1
+    for (int pair = threadIdx.x; pair < places.count(); pair += kThreads) {
+      crew_.push(pair, meeting_.total(places, pair));
     }
   }
 
-  // With all that this crew has: `count` quads of this block, each on so many lanes.
+  // With all that this crew has: `count` pairs of this block, each by one thread.
   template <class After>
-  __device__ void finish(Places places, int count, int lanes) {
-    const int shift = __ffs(lanes) - 1, own = threadIdx.x & (lanes - 1);
+  __device__ void finish(Places places, int count) {
     const int crew = cluster_index(), last = part_.first == 0 ? last_crew() : crew;
-    // A thread has elements of one row, or of two where it shares quads with nobody.
-    const int pair = places.pair(crew_.quad(threadIdx.x >> shift));
-    const int first_row = 2 * pair + (lanes > 1 ? own & 1 : 0);
-    const ResultRow<T> row(args_, part_.template place<kRows>(args_, first_row));
-    int next_token = 0, next_head = 0;  // of the other one; its addresses would take registers
-    if (lanes == 1) {
-      const QueryPlace at = part_.template place<kRows>(args_, min(first_row + 1, rows_ - 1));
-      next_token = static_cast<int>(at.token);
-      next_head = static_cast<int>(at.head);
-    }
+    const int row = places.row(crew_.pair(threadIdx.x));  // of all pairs of a thread
+    const ResultRow<T> result(args_, part_.template place<kRows>(args_, min(row, rows_ - 1)));
     if (!crew_.alone()) crew_.end();
-    for (int first = 0; first < count << shift; first += kThreads) {
-      const int turn = (first + static_cast<int>(threadIdx.x)) >> shift;
-      const int place = min(turn, count - 1), quad = crew_.quad(place);
-      Total total = crew_.alone() ? meeting_.total(places, quad, lanes) : crew_.sent(place, own);
+    if (last > crew) await_crews(last);
+    for (int first = 0; first < count; first += kThreads) {
+      const int place = first + static_cast<int>(threadIdx.x);
+      if (place >= count) continue;
+      const int pair = crew_.pair(place);
+      Total total = crew_.alone() ? meeting_.total(places, pair) : crew_.total(place);
       if (last > crew) {
-        if (first == 0) await_crews(last);
-        add_crews(total, place, own, lanes, last);
+        add_left<kTogether, false>(total, LeftByCrews<Space>{space(), place}, crew + 1, last);
       }
-      add_over_lanes(total, lanes);
-      if (turn >= count) continue;
       if (part_.first > 0) {
-        space().leave(crew, place, total, own == 0, own == lanes / 2);
-      } else if (own < 2) {
-        const RowElement e{first_row, places.element(quad).d};
-        if (e.row < rows_) row.template take<After>(e, total, e.row & 1);
-        if (lanes == 1 && e.row + 1 < rows_) {
-          const ResultRow<T> next(args_, {next_token, next_head});
-          next.template take<After>({e.row + 1, e.d}, total, 1);
-        }
+        *space().pair(crew, place) = total.all();
+      } else if (row < rows_) {
+        result.template take<After>({row, places.depth(pair)}, total);
       }
     }
-  }
-
-  // Adds what the crews after this one up to `last` left, a lane its share of them.
-  __device__ void add_crews(Total& total, int place, int own, int lanes, int last) const {
-    const int share = (last - cluster_index() + lanes - 1) / lanes;
-    const int first = cluster_index() + 1 + own * share;
-    add_left<kTogether, false>(total, LeftByCrews<Space>{space(), place}, first,
-                               min(first + share - 1, last));
   }
 
   // The last of the crews that have the rest of the segment.
