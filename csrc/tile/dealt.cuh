@@ -21,9 +21,9 @@ constexpr int kAloneBytes = 116 * 1024;
 // us, 64 KB 11.8, promised (4096 -> 4096, 64 tokens); into L2 11.0, and 11.3 with 48 KB or none.
 constexpr int kAheadBytes = 32 * 1024;
 
-// Steps that this makes: at least one, at most all that the ring has places for.
+// Steps that this makes, rounded: at least one, at most all that the ring has places for.
 __host__ __device__ constexpr int steps_ahead(int step_bytes, int stages) {
-  const int steps = kAheadBytes / step_bytes;
+  const int steps = (kAheadBytes + step_bytes / 2) / step_bytes;
   return steps < 1 ? 1 : steps < stages ? steps : stages;
 }
 

@@ -8,6 +8,9 @@
 //
 // A block has all of the depth, or the two blocks of a cluster share rows and split it: then each
 // reads half as much of the tokens from L2.
+//
+// What the loop computes of tokens alone, sums of their squares or scaled tokens, it computes in
+// those registers; vectors along the depth lie beside the ring, whole.
 #pragma once
 
 #include "tile/kept.cuh"
@@ -15,15 +18,29 @@
 
 namespace mirage::tile {
 
+constexpr int kMostSide = 112;  // rows of one instruction, of those that the vocabulary has
+
+template <class Plan, class = void>
+struct OfTokens {
+  static constexpr int kVectors = 0, kTokenSums = 0;
+};
+template <class Plan>
+struct OfTokens<Plan, std::void_t<decltype(Plan::kVectors)>> {
+  static constexpr int kVectors = Plan::kVectors, kTokenSums = Plan::kTokenSums;
+};
+
 // `Plan` says what decides how a block is built: Element, kRows, kTokens, kStages, kGroups (one or
 // two warpgroups), kBlocks (that split the depth, one or two), kDepth, kRowTensors (streamed
 // weights), kProducts (sums), kInner (rows of a weight that the grid does not cut), kBesideBytes
-// (kept beside the ring).
+// (kept beside the ring); where the loop computes of tokens alone, kVectors (along the depth) and
+// kTokenSums (that meet after it).
 template <class Plan>
 struct HeldBlock {
   using T = typename Plan::Element;
   static constexpr int kRows = Plan::kRows, kTokens = Plan::kTokens, kStages = Plan::kStages;
   static constexpr int kGroups = Plan::kGroups, kBoxes = 2;  // of a step: a barrier for both
+  static constexpr int kVectors = OfTokens<Plan>::kVectors;
+  static constexpr int kTokenSums = OfTokens<Plan>::kTokenSums;
   static constexpr int kBlocks = Plan::kBlocks, kOwnRows = kRows / kBlocks;  // that it finishes
   static constexpr int kPart = Plan::kDepth / kBlocks, kStepDepth = kBoxes * kBoxDepth;
   static constexpr int kSteps = kPart / kStepDepth;
@@ -42,9 +59,16 @@ struct HeldBlock {
   // Sums from the other block come beside the ring, in which this one may not have finished.
   using Sums = Dealt<kBlocks, kGroups, kGroups, 1, kRows / kLineTile>;
   static constexpr int kSumsAt = kRingBytes + Plan::kBesideBytes;
-  static constexpr int kBarriersAt = kSumsAt + Plan::kProducts * Sums::kIncomingBytes;
+  static constexpr int kVectorsAt = kSumsAt + Plan::kProducts * Sums::kIncomingBytes;
+  static constexpr int kVectorBytes = kPart * static_cast<int>(sizeof(T));
+  static constexpr int kTokenSumsAt = kVectorsAt + kVectors * kVectorBytes;
+  static constexpr int kParts = kBlocks * kGroups;  // of a token's sum
+  static constexpr int kTokenSumBytes = kTokens * static_cast<int>(sizeof(float));  // of a part
+  static constexpr int kBarriersAt = kTokenSumsAt + kTokenSums * kParts * kTokenSumBytes;
+  static constexpr int kIncomingBytes =
+      Plan::kProducts * Sums::kIncomingBytes + kTokenSums * kGroups * kTokenSumBytes;
   static constexpr int kUsedBytes =
-      kBarriersAt + (2 * kStages + kBlocks - 1) * static_cast<int>(sizeof(CopyBarrier));
+      kBarriersAt + (2 * kStages + 2) * static_cast<int>(sizeof(CopyBarrier));
   static constexpr int kBytes = kUsedBytes > kAloneBytes ? kUsedBytes : kAloneBytes;
 
   char* shared;
@@ -55,6 +79,10 @@ struct HeldBlock {
   }
   __device__ CopyBarrier& empty(int stage) const { return full(kStages + stage); }
   __device__ CopyBarrier& met() const { return full(2 * kStages); }
+  __device__ CopyBarrier& vectors_full() const { return full(2 * kStages + 1); }
+  __device__ float* token_sums(int i) const {  // [all parts, tokens]
+    return reinterpret_cast<float*>(shared + kTokenSumsAt + i * kParts * kTokenSumBytes);
+  }
   __device__ static int rank() { return kBlocks > 1 ? cluster_rank() : 0; }
   __device__ bool copies() const { return warp_index() == kWarps; }
   __device__ static int group() { return warp_index() / kGroupWarps; }
@@ -72,21 +100,30 @@ struct HeldBlock {
     return {shared + stage * kStageBytes + box * kBoxBytes, full(stage)};
   }
 
-  // The k of a step: neighbouring clusters begin at different ones and come round to the rest.
-  __device__ static int step_k(int step) {
-    return rank() * kPart + (step + static_cast<int>(blockIdx.x) / kBlocks) % kSteps * kStepDepth;
+  // The k of a step in the block's part of the depth: neighbouring clusters begin at different ones
+  // and come round to the rest.
+  __device__ static int part_k(int step) {
+    return (step + static_cast<int>(blockIdx.x) / kBlocks) % kSteps * kStepDepth;
+  }
+  __device__ static int step_k(int step) { return rank() * kPart + part_k(step); }
+
+  // The vector's part of this block, by the copier.
+  __device__ void copy_vector(int i, const T* vector) const {
+    const T* const from = vector + rank() * kPart;
+    copy_bulk(shared + kVectorsAt + i * kVectorBytes, from, kVectorBytes, vectors_full());
   }
 
   // Makes the barriers. The copier makes its own and begins before the others are there.
   __device__ void begin() const {
     if (copies() && lane() == 0) {
       for (int s = 0; s < kStages; ++s) init(full(s), 1);
+      if (kVectors > 0) init(vectors_full(), kVectors);
       fence_init();
     } else if (threadIdx.x == 0) {
       for (int s = 0; s < kStages; ++s) init(empty(s), kGroupWarps);
       if (kBlocks > 1) init(met());
       fence_init();
-      if (kBlocks > 1) expect(met(), Plan::kProducts * Sums::kIncomingBytes);
+      if (kBlocks > 1) expect(met(), kIncomingBytes);
     }
     __syncwarp();
     tell_cluster();
@@ -98,11 +135,16 @@ struct HeldBlock {
   }
   __device__ static void start_together() { sync_threads<1, kThreads>(); }
 
-  // By the copier: step after step. Weights of the first steps may be read `early`, while the
-  // kernel before still runs; else they come into L2 meanwhile.
+  // By the copier: vectors whole, then step after step. Weights of the first steps may be read
+  // `early`, while the kernel before still runs; else they come into L2 meanwhile.
   template <class FindWeights, class CopyWeights, class CopyTokens>
   __device__ void copy(bool early, FindWeights find_weights, CopyWeights copy_weights,
                        CopyTokens copy_tokens) const {
+    copy(early, find_weights, [] {}, copy_weights, copy_tokens);
+  }
+  template <class FindWeights, class CopyVectors, class CopyWeights, class CopyTokens>
+  __device__ void copy(bool early, FindWeights find_weights, CopyVectors copy_vectors,
+                       CopyWeights copy_weights, CopyTokens copy_tokens) const {
     constexpr int kFirst = kStages < kSteps ? kStages : kSteps;
     constexpr int kAhead = steps_ahead(kBoxes * Plan::kRowTensors * kRowBytes, kFirst);
     const bool runs = lane() == 0;
@@ -122,9 +164,11 @@ struct HeldBlock {
         for (int b = 0; b < kBoxes; ++b) find_weights(step_k(s) + b * kBoxDepth);
       }
     }
+    if (runs && early) copy_vectors();
     wait_for_previous();
     for (int s = 0; runs && s < kFirst; ++s) {
       if (!early || s >= kAhead) weights(s, s);
+      if (!early && s == 0) copy_vectors();
       tokens(s, s);
     }
     __syncwarp();
@@ -165,7 +209,7 @@ struct HeldStep {
   using T = typename Block::T;
   using Tokens = TokenFrag<T, kRowTile, Block::kStepDepth>;
   Block block;
-  int stage;
+  int stage, k;
 
   __device__ HeldRows<Block> rows(int i) const { return {block.slot(stage, 0).rows(i)}; }
   __device__ HeldRows<Block> inner() const { return {block.slot(stage, 0).inner()}; }
@@ -193,13 +237,36 @@ struct HeldStep {
     }
     return tokens;
   }
+
+  __device__ DepthFrag<T, Block::kStepDepth> vector(int i) const {
+    DepthFrag<T, Block::kStepDepth> vector;
+    const char* from = block.shared + Block::kVectorsAt + i * Block::kVectorBytes +
+                       (k + lane_quarter() * 2) * sizeof(T);
+#pragma unroll
+    for (int m = 0; m < Block::kBoxes * kMmas; ++m) {
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        vector.at[0][m / 2].pairs[m % 2 * 2 + h] =
+            *reinterpret_cast<const Pair<T>*>(from + (m * kMmaDepth + h * kLineTile) * sizeof(T));
+      }
+    }
+    return vector;
+  }
 };
+
+// What one instruction takes of so many rows: all, or equal parts of them.
+__host__ __device__ constexpr int held_side(int rows) {
+  int parts = 1;
+  while (rows / parts > kMostSide || rows % (parts * kRowTile) != 0) ++parts;
+  return rows / parts;
+}
 
 // accum[m, n] += sum over k of tokens[m, k] * rows[n, k], begun here, done after end_products().
 template <int kRows, class T, int kChunks, class Block>
 __device__ void contract(HeldAccum<kRows>& accum, HeldRows<Block> rows,
                          const Fragment<Dims::kTokensDepth, T, 2, kChunks>& tokens) {
   static_assert(kChunks * 2 == Block::kBoxes * kMmas, "a whole step");
+  constexpr int kSide = held_side(kRows);
   begin_products();
 #pragma unroll
   for (int m = 0; m < Block::kBoxes * kMmas; ++m) {
@@ -207,19 +274,26 @@ __device__ void contract(HeldAccum<kRows>& accum, HeldRows<Block> rows,
     const auto& high = tokens.at[1][m / 2].pairs;
     const int p = m % 2 * 2;
     const uint32_t operand[4] = {bits(low[p]), bits(high[p]), bits(low[p + 1]), bits(high[p + 1])};
-    const char* box = rows.at + m / kMmas * Block::kBoxBytes;
-    Wgmma<T, kRows>::add(accum.at, operand, descriptor(box + m % kMmas * kMmaBytes));
+    const char* box = rows.at + m / kMmas * Block::kBoxBytes + m % kMmas * kMmaBytes;
+#pragma unroll
+    for (int n = 0; n < kRows; n += kSide) {
+      auto& sums = reinterpret_cast<float (&)[kSide / kLineTile][4]>(accum.at[n / kLineTile]);
+      Wgmma<T, kSide>::add(sums, operand, descriptor(box + n * kBoxLineBytes));
+    }
   }
 }
 
 // body(step) for all steps, by warpgroups in turns.
 template <class Block, class Body>
 __device__ void multiply_held(Block block, Body body) {
+  wait_for_previous();
+  if (Block::kBlocks > 1) wait_cluster();
+  if (Block::kVectors > 0) wait(block.vectors_full(), 0);
   RingPlace<Block::kStages> place{Block::group()};
 #pragma unroll 1
   for (int step = Block::group(); step < Block::kSteps; step += Block::kGroups) {
     wait(block.full(place.stage), place.parity);
-    body(HeldStep<Block>{block, place.stage});
+    body(HeldStep<Block>{block, place.stage, Block::part_k(step)});
     end_products();
     block.release(place.stage);
     place.advance(Block::kGroups);

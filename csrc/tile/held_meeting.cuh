@@ -23,11 +23,9 @@ __device__ void sync_workers(Block) {
   sync_threads<2, Block::kWorkers>();
 }
 
-// After the loop: all have read their last step, and the other block's barrier is there.
+// After the loop: all have read their last step.
 template <class Block>
 __device__ void end_loop(Block block) {
-  wait_for_previous();
-  if (Block::kBlocks > 1) wait_cluster();
   sync_workers(block);
 }
 
@@ -67,6 +65,41 @@ __device__ AccumMeeting<kRows, Block::kTokens, Block::kGroups> meet_whole(
     }
   }
   return {reinterpret_cast<const float*>(area)};
+}
+
+// Of tokens alone: sums of all parts of the depth.
+template <int kParts, int kTokens>
+struct HeldTokenParts {
+  const float* at;
+};
+
+template <int kParts, int kTokens>
+__device__ float sum_over_warps(HeldTokenParts<kParts, kTokens> parts, Element e) {
+  float sum = parts.at[e.token];
+#pragma unroll
+  for (int p = 1; p < kParts; ++p) sum += parts.at[p * kTokens + e.token];
+  return sum;
+}
+
+// Leaves sums of a warp's tokens in this block and in the other: four lanes have parts of a line.
+template <class Block>
+__device__ HeldTokenParts<Block::kParts, Block::kTokens> meet(
+    Block block, int i, const Partial<Dims::kTokensDepth, kRowTile>& partial) {
+  float* const sums = block.token_sums(i);
+#pragma unroll
+  for (int line = 0; line < kRowTile / kLineTile; ++line) {
+    float sum = partial.at[line];
+    sum += __shfl_xor_sync(~0u, sum, 1);
+    sum += __shfl_xor_sync(~0u, sum, 2);
+    const int token = Block::first_token() + line * kLineTile + lane_line();
+    if (lane_quarter() != 0 || token >= Block::kTokens) continue;
+    const int part = Block::rank() * Block::kGroups + Block::group();
+    float* const at = sums + part * Block::kTokens + token;
+    *at = sum;
+    const int other = 1 - Block::rank();
+    if (Block::kBlocks > 1) push(in_block(at, other), sum, in_block(&block.met(), other));
+  }
+  return {sums};
 }
 
 // Behind a barrier: adds what others have of the same elements.

@@ -2,10 +2,10 @@
 //
 // So each block reads half as much of the tokens from L2 as a block with all of the depth, which
 // is what many tokens wait for. One warp copies: boxes of weights and tokens, into a ring of steps.
-// Two warpgroups multiply with all tokens: they take turns at steps, so that one reads while the
-// other has the tensor cores, or each has half of the rows. One warpgroup prepares, if there is
-// anything to compute of tokens alone: their sums, or scaled tokens in place of the tokens. After
-// the loop each block finishes half of the tokens (split_meeting.cuh).
+// Two or three warpgroups multiply with all tokens: they take turns at steps, so that one reads
+// while the other has the tensor cores, or each has tiles of the rows. One warpgroup prepares, if
+// there is anything to compute of tokens alone: their sums, or scaled tokens in place of the
+// tokens. After the loop each block finishes half of the tokens (split_meeting.cuh).
 #pragma once
 
 #include "tile/dealt.cuh"
@@ -13,9 +13,7 @@
 
 namespace mirage::tile {
 
-constexpr int kSplitBlocks = 2;    // of a cluster
-constexpr int kProductGroups = 2;  // warpgroups that multiply
-constexpr int kProductWarps = kProductGroups * kGroupWarps;
+constexpr int kSplitBlocks = 2;  // of a cluster
 
 // A place in a ring, and the parity of its barriers' phase.
 template <int kStages>
@@ -42,7 +40,9 @@ __host__ __device__ int token_lines(int64_t tokens) {
 // `Plan` says what of the program and of its knobs decides how a block is built: Element, kRows,
 // kTokens, kStages, kDepth (the whole), kRowTensors (streamed weights), kVectors (along the depth),
 // kPrepares (whether tokens are computed with), kRewrites (whether that replaces them),
-// kProducts and kTokenSums (that meet after the loop), kTakesTurns, kBoxes (of a step).
+// kProducts and kTokenSums (that meet after the loop), kGroups (warpgroups that multiply), kTurns
+// (so many of them have the same rows, and take turns), kBoxes (of a step), kSets (steps that have
+// registers of their own).
 template <class Plan>
 struct SplitBlock {
   using T = typename Plan::Element;
@@ -52,12 +52,13 @@ struct SplitBlock {
   static constexpr int kPart = Plan::kDepth / kSplitBlocks, kSteps = kPart / kStepDepth;
   static_assert(Plan::kDepth % (kSplitBlocks * kStepDepth) == 0, "whole steps");
 
-  static constexpr bool kTakesTurns = Plan::kTakesTurns;
-  static_assert(!kTakesTurns || (kStages % kProductGroups == 0 && kSteps % kProductGroups == 0));
-  static constexpr int kTurns = kTakesTurns ? kProductGroups : 1;
-  static constexpr int kOwnRows = kTakesTurns ? kRows : kRows / kProductGroups;  // of a warpgroup
+  static constexpr int kGroups = Plan::kGroups, kTurns = Plan::kTurns, kSets = Plan::kSets;
+  static constexpr int kColumns = kGroups / kTurns, kProductWarps = kGroups * kGroupWarps;
+  static_assert(kGroups % kTurns == 0 && kStages % kTurns == 0 && kSteps % kTurns == 0);
+  // Rows of a warpgroup, in whole octets; the last one may have fewer.
+  static constexpr int kOwnRows = (kRows / kLineTile + kColumns - 1) / kColumns * kLineTile;
   static constexpr int kTiles = (kOwnRows + kGroupRows - 1) / kGroupRows;
-  static_assert(kOwnRows % kLineTile == 0 && kTokens % (kLineTile * kGroupWarps) == 0);
+  static_assert(kRows % kLineTile == 0 && kTokens % (kLineTile * kGroupWarps) == 0);
 
   static constexpr int kPreparers = Plan::kPrepares ? kGroupWarps : 0;
   static constexpr int kCopier = kProductWarps + kPreparers;  // its warp
@@ -67,12 +68,13 @@ struct SplitBlock {
   static constexpr int kBoxBytes = Plan::kRowTensors * kRowBytes + kTokenBytes;
   static constexpr int kStageBytes = kBoxes * kBoxBytes;
   // A product takes whole tiles of rows; what it reads behind a box's last is never used.
-  static constexpr int kOverrun = (kTiles * kGroupRows - kOwnRows) * kBoxLineBytes;
+  static constexpr int kOverrun =
+      ((kColumns - 1) * kOwnRows + kTiles * kGroupRows - kRows) * kBoxLineBytes;
   static constexpr int kVectorBytes = kPart * static_cast<int>(sizeof(T));
   static constexpr int kRingBytes = kStages * kStageBytes;
   static constexpr int kVectorsAt = kRingBytes + (kOverrun + kBoxAtom - 1) / kBoxAtom * kBoxAtom;
   // Where sums meet: beside the ring, in which the other block may not have finished.
-  using Sums = Dealt<kSplitBlocks, kProductGroups, kTurns, kTiles, kTokens / kTokenTile>;
+  using Sums = Dealt<kSplitBlocks, kGroups, kTurns, kTiles, kTokens / kTokenTile>;
   static constexpr int kHalf = kTokens / kSplitBlocks;  // of the tokens
   static constexpr int kHalfBytes = kHalf * static_cast<int>(sizeof(float));
   static constexpr int kSumsBytes = Sums::kIncomingBytes + Sums::kLocalBytes;
@@ -89,6 +91,9 @@ struct SplitBlock {
   char* shared;
   int rank;
   int token_lines;  // of a box of tokens: all that there are, if they are less than a tile
+  // The same for all lanes, and the compiler knows: where warps might part, it lets no product run
+  // while the next one's operands are computed.
+  int warp = __shfl_sync(~0u, warp_index(), 0);
 
   __device__ CopyBarrier* barriers() const {
     return reinterpret_cast<CopyBarrier*>(shared + kBarriersAt);
@@ -110,10 +115,10 @@ struct SplitBlock {
     return reinterpret_cast<float*>(shared + kTokenSumsAt + i * kSplitBlocks * kHalfBytes);
   }
 
-  __device__ static int product_group() { return warp_index() / kGroupWarps; }
-  __device__ static int own_row() { return kTakesTurns ? 0 : product_group() * kOwnRows; }
-  __device__ bool copies() const { return warp_index() == kCopier; }
-  __device__ bool prepares() const { return Plan::kPrepares && warp_index() >= kProductWarps; }
+  __device__ int product_group() const { return warp / kGroupWarps; }
+  __device__ int own_row() const { return product_group() / kTurns * kOwnRows; }
+  __device__ bool copies() const { return warp == kCopier; }
+  __device__ bool prepares() const { return Plan::kPrepares && warp >= kProductWarps; }
 
   // One box of a step, as the copier sees it.
   struct Slot {

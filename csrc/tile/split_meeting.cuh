@@ -17,17 +17,10 @@ __device__ float sum_over_warps(SplitTokenParts<kHalf> parts, Element e) {
   return parts.at[e.token] + parts.at[kHalf + e.token];
 }
 
-// After the loop, before meet(): the other block's barrier is there.
-template <class Block>
-__device__ void end_loop(Block) {
-  wait_for_previous();
-  wait_cluster();
-}
-
 template <class Block, int kTiles, int kTokens>
 __device__ Own<typename Block::Sums> meet(Block block, int product,
                                           const WideAccum<kTiles, kTokens>& accum) {
-  if (warp_index() >= kProductWarps) return {};
+  if (warp_index() >= Block::kProductWarps) return {};
   return deal<typename Block::Sums>(accum.at, block.sums(product), block.rank, block.met());
 }
 
@@ -65,7 +58,8 @@ __device__ void exchange(Block block) {
 
 template <class Block>
 __device__ void collect(Block block, int product, Own<typename Block::Sums>& own) {
-  if (warp_index() < kProductWarps) add_dealt<typename Block::Sums>(own, block.sums(product));
+  if (warp_index() >= Block::kProductWarps) return;
+  add_dealt<typename Block::Sums>(own, block.sums(product));
 }
 
 // Of a warp, on the way out: lines of 16 rows.
@@ -74,7 +68,7 @@ struct SplitStaging {
   static constexpr int kTokens = Block::Sums::kOwn * kLineTile;
   static constexpr int kLineBytes = kRowTile * 2, kTileBytes = kTokens * kLineBytes;
   static constexpr int kWarpBytes = Block::kTiles * kTileBytes;
-  static_assert(kProductWarps * kWarpBytes <= Block::kRingBytes);
+  static_assert(Block::kProductWarps * kWarpBytes <= Block::kRingBytes);
 };
 
 // body(element) for all elements that this thread finishes, then stores what it gave to store().
@@ -85,23 +79,33 @@ __device__ void for_each_own(Block block, OutputTile tile, T* out, Body body) {
   using Staging = SplitStaging<Block>;
   const int rows = tile.rows - tile.first_row;
   const int tokens = min(Block::kHalf, tile.tokens - tile.first_token);
-  if (warp_index() >= kProductWarps || tokens <= 0) return;
+  if (warp_index() >= Block::kProductWarps || tokens <= 0) return;
   const int first_token = Sums::turn() * Staging::kTokens;
-  const int in_tile = warp_index() % kGroupWarps * kRowTile, first_row = block.own_row() + in_tile;
+  const int in_tile = warp_index() % kGroupWarps * kRowTile, own_row = block.own_row();
+  const int first_row = own_row + in_tile;
   char* const lines = block.shared + warp_index() * Staging::kWarpBytes;
+  // All are computed before the first is stored: elements do not wait for one another.
+  float results[Block::kTiles][Sums::kOwn][4];
 #pragma unroll
   for (int r = 0; r < Block::kTiles; ++r) {
 #pragma unroll
     for (int m = 0; m < Sums::kOwn; ++m) {
-      float results[4];
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         const int row = first_row + r * kGroupRows + lane_line() + i / 2 * kLineTile;
         const int token = first_token + m * kLineTile + lane_quarter() * 2 + i % 2;
-        body(DealtElement{{min(row, rows - 1), min(token, tokens - 1)}, r, m, i, &results[i]});
+        body(
+            DealtElement{{min(row, rows - 1), min(token, tokens - 1)}, r, m, i, &results[r][m][i]});
       }
-      const auto low = from_floats<T>(make_float2(results[0], results[1]));
-      const auto high = from_floats<T>(make_float2(results[2], results[3]));
+    }
+  }
+#pragma unroll
+  for (int r = 0; r < Block::kTiles; ++r) {
+#pragma unroll
+    for (int m = 0; m < Sums::kOwn; ++m) {
+      const float (&part)[4] = results[r][m];
+      const auto low = from_floats<T>(make_float2(part[0], part[1]));
+      const auto high = from_floats<T>(make_float2(part[2], part[3]));
       const char* to = lines + r * Staging::kTileBytes +
                        (m * kLineTile + lane() % kLineTile) * Staging::kLineBytes +
                        lane() / kLineTile % 2 * kOctetBytes;
@@ -116,8 +120,8 @@ __device__ void for_each_own(Block block, OutputTile tile, T* out, Body body) {
   for (int i = lane(); i < Staging::kWarpBytes / kOctetBytes; i += kWarpLanes) {
     const int r = i / (2 * Staging::kTokens), line = i / 2 % Staging::kTokens;
     const int own = in_tile + r * kGroupRows + i % 2 * kLineTile;
-    const Element e{block.own_row() + own, first_token + line};
-    if (own < Block::kOwnRows && e.token < tokens) {
+    const Element e{own_row + own, first_token + line};
+    if (own < Block::kOwnRows && e.row < Block::kRows && e.token < tokens) {
       store_octet(out, tile, e, lines + i * kOctetBytes);
     }
   }

@@ -69,7 +69,7 @@ struct MultipliedStep {
   int stage, box, k;
 
   __device__ RowBox<T> row_box(int i) const {
-    return {block.slot(stage, box).rows(i) + Block::own_row() * kBoxLineBytes};
+    return {block.slot(stage, box).rows(i) + block.own_row() * kBoxLineBytes};
   }
 
   __device__ TokenBox<T> token_box() const { return {block.slot(stage, box).tokens()}; }
@@ -115,9 +115,18 @@ struct MultipliedStep {
   }
 };
 
+// Before the loop, which has to wait anyway: the kernel before has ended, the other block's
+// barriers are there.
+template <class Block>
+__device__ void await_others(Block) {
+  wait_for_previous();
+  wait_cluster();
+}
+
 // body(step) for all steps of this block's part of the depth.
 template <class Block, class Body>
 __device__ void prepare(Block block, bool reads_vectors, Body body) {
+  await_others(block);
   if (reads_vectors) wait(block.vectors_full(), 0);
   typename Block::Place place;
 #pragma unroll 1
@@ -134,23 +143,39 @@ __device__ void prepare(Block block, bool reads_vectors, Body body) {
   }
 }
 
-// The same by warpgroups, which take turns or share rows.
+// The same by warpgroups, which take turns or share rows. Where two steps have registers of their
+// own, one is read and computed with while the other's products run.
 template <class Block, class Body>
 __device__ void multiply(Block block, bool reads_vectors, Body body) {
+  constexpr int kTurns = Block::kTurns, kSets = Block::kSets;
+  await_others(block);
   if (reads_vectors) wait(block.vectors_full(), 0);
-  const int first = Block::kTakesTurns ? Block::product_group() : 0;
-  typename Block::Place place{first};
-#pragma unroll 1
-  for (int step = first; step < Block::kSteps; step += Block::kTurns) {
+  const int first = kTurns > 1 ? block.product_group() % kTurns : 0;
+  typename Block::Place place{first}, multiplied{first};
+  const auto release_multiplied = [&] {
+    block.release(multiplied.stage);
+    multiplied.advance(kTurns);
+  };
+  const auto multiply_one = [&](int step) {
     wait(block.ready(place.stage), place.parity);
 #pragma unroll
     for (int b = 0; b < Block::kBoxes; ++b) {
       body(MultipliedStep<Block>{block, place.stage, b, block.part_k(step) + b * kBoxDepth});
     }
-    end_products();
-    block.release(place.stage);
-    place.advance(Block::kTurns);
+    end_products_but<kSets - 1>();
+    if (step >= (kSets - 1) * kTurns) release_multiplied();
+    place.advance(kTurns);
+  };
+  constexpr int kRound = kSets * kTurns, kWhole = Block::kSteps / kRound * kRound;
+#pragma unroll 1
+  for (int step = first; step < kWhole; step += kRound) {
+#pragma unroll
+    for (int s = 0; s < kSets; ++s) multiply_one(step + s * kTurns);
   }
+  if (kWhole < Block::kSteps) multiply_one(kWhole + first);
+  if (kSets == 1) return;
+  end_products();
+  release_multiplied();
 }
 
 }  // namespace mirage::tile

@@ -37,6 +37,13 @@ __device__ inline void end_products() {
   asm volatile("wgmma.commit_group.sync.aligned;\nwgmma.wait_group.sync.aligned 0;" ::: "memory");
 }
 
+// Returns when all products are done but those begun since the last `kBut` calls of this.
+template <int kBut>
+__device__ void end_products_but() {
+  asm volatile("wgmma.commit_group.sync.aligned;\nwgmma.wait_group.sync.aligned %0;" ::"n"(kBut)
+               : "memory");
+}
+
 #define MIRAGE_TILE_FOUR(m) "+f"(d[m][0]), "+f"(d[m][1]), "+f"(d[m][2]), "+f"(d[m][3])
 #define MIRAGE_TILE_SUMS_16 MIRAGE_TILE_FOUR(0), MIRAGE_TILE_FOUR(1)
 #define MIRAGE_TILE_LIST_16 "{%0, %1, %2, %3, %4, %5, %6, %7}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from mirage_kernels.generator.emit import apart
+from mirage_kernels.generator.emit import apart, apart_held
 from mirage_kernels.generator.emit.after_loop import per_element, received_products, write_call
 from mirage_kernels.generator.emit.boxes import (
     TOKEN_LINES,
@@ -15,6 +15,7 @@ from mirage_kernels.generator.emit.boxes import (
     write_launch,
     write_operands,
 )
+from mirage_kernels.generator.emit.split import IN_LOOP
 from mirage_kernels.generator.emit.words import (
     camel,
     dims_text,
@@ -39,6 +40,8 @@ def held_kernel(writer: Writer, program: TileProgram) -> None:
     """Write the plan's constants, its map of shared memory, the kernel and its launch."""
     _plan(writer, program)
     write_args(writer, program, HELD)
+    if program.paired and program.makers:
+        apart_held.write_makers(writer, program.makers)
     _kernel(writer, program)
     write_launch(writer, program, HELD)
 
@@ -56,7 +59,10 @@ def _plan(writer: Writer, program: TileProgram) -> None:
         layouts = [s.layout for s in program.loads]
         rows = layouts.count(Layout.ROWS)
         writer.line(f"static constexpr int kDepth = {program.roles.depth}, kRowTensors = {rows};")
-        writer.line(f"static constexpr int kProducts = {len(_products(program))};")
+        writer.line(f"static constexpr int kProducts = {len(_met(program, Layout.ACCUM))};")
+        vectors, token_sums = len(_vectors(program)), len(_met(program, Layout.TOKEN_SUMS))
+        if vectors or token_sums:
+            writer.line(f"static constexpr int kVectors = {vectors}, kTokenSums = {token_sums};")
         whole = () if program.received else program.roles.inner
         inner = " + ".join(own_lines(dim, program) for dim in whole)
         writer.line(f"static constexpr int kInner = {inner or '0'};")
@@ -64,6 +70,10 @@ def _plan(writer: Writer, program: TileProgram) -> None:
         _sum(writer, "static constexpr int kBesideBytes = ", beside or ["0"])
     writer.line("template <class Knobs>")
     writer.line("using HeldBlock = tile::HeldBlock<HeldPlan<Knobs>>;")
+    if program.received:
+        writer.line("template <class Knobs>")
+        threads = f"HeldBlock<Knobs>::kThreads{apart.more_threads(program, 'held')}"
+        writer.line(f"constexpr int kHeldThreads = {threads};")
     writer.line()
     _map(writer, program)
 
@@ -91,7 +101,7 @@ def _map(writer: Writer, program: TileProgram) -> None:
     writer.line("template <class Knobs>")
     with writer.block("struct HeldMap {", "};"):
         writer.line("using Block = HeldBlock<Knobs>;")
-        for s in program.meetings:
+        for s in _in_place(program):
             writer.assignment(f"using {camel(s.out)} = tile::{_meeting(s, program)};")
         for s in (*program.fetches, *program.kept, *program.received, *program.products):
             writer.assignment(f"using {camel(s.out)} = tile::{_kept_type(s, program)};")
@@ -102,7 +112,7 @@ def _map(writer: Writer, program: TileProgram) -> None:
             at = f"k{camel(s.out)}At + {camel(s.out)}::kBytes"
         kept = () if program.shared_by > 1 else program.kept
         products = () if program.received else program.products
-        late = [camel(s.out) for s in (*program.meetings, *kept, *products)]
+        late = [camel(s.out) for s in (*_in_place(program), *kept, *products)]
         at = "0"
         for name in (*late, "Staging"):
             writer.assignment(f"static constexpr int k{name}At = {at};")
@@ -111,9 +121,18 @@ def _map(writer: Writer, program: TileProgram) -> None:
     writer.line()
 
 
-def _products(program: TileProgram) -> list[Statement]:
-    """Return the meetings of sums that are dealt out."""
-    return [s for s in program.meetings if s.layout is Layout.ACCUM]
+def _met(program: TileProgram, layout: Layout) -> list[Statement]:
+    """Return what meets after the loop, of one kind."""
+    return [s for s in program.meetings if s.layout is layout]
+
+
+def _in_place(program: TileProgram) -> list[Statement]:
+    """Return what meets where the ring was: all but sums of tokens alone, which lie beside it."""
+    return [s for s in program.meetings if s.layout is not Layout.TOKEN_SUMS]
+
+
+def _vectors(program: TileProgram) -> list[Statement]:
+    return [s for s in program.loads if s.layout is Layout.DEPTH]
 
 
 def _kept_type(s: Statement, program: TileProgram) -> str:
@@ -132,8 +151,7 @@ def _meeting(s: Statement, program: TileProgram) -> str:
 def _kernel(writer: Writer, program: TileProgram) -> None:
     writer.line("template <class Knobs>")
     cluster = "__cluster_dims__(kSharing, 1, 1) " if program.shared_by > 1 else ""
-    threads = "HeldBlock<Knobs>::kThreads"
-    threads += " + tile::kWarpLanes" if program.received else ""
+    threads = "kHeldThreads<Knobs>" if program.received else "HeldBlock<Knobs>::kThreads"
     writer.line(f"__global__ void {cluster}__launch_bounds__({threads}, 1)")
     with writer.block(f"    {program.recipe}_held(const __grid_constant__ HeldArgs given) {{"):
         for line in (
@@ -151,21 +169,21 @@ def _kernel(writer: Writer, program: TileProgram) -> None:
             _begin(writer)
         write_operands(writer, program, HELD)
         if program.received:
-            with writer.block("if (tile::warp_index() == Block::kWarps + 1) {"):
+            with writer.block("if (tile::warp_index() > Block::kWarps) {"):
                 writer.line("Block::tell_cluster();")
-                apart.write_received(writer, program, "Block::kWarps")
+                apart.write_received(writer, program, "Block::kWarps", "held")
             _begin(writer)
         if program.shared_by > 1:
             sharing(writer, program)
             writer.line()
         sums = [
-            (f"tile::HeldAccum<{_lines(s, program)}> {s.out};", dims_text(s.type.names))
+            (f"tile::{_sums(s, program)} {s.out};", dims_text(s.type.names))
             for s in program.accumulators
         ]
         writer.table(sums)
         writer.line()
         with writer.block("if (block.copies()) {"):
-            write_copies(writer, program, HELD)
+            _copies(writer, program)
             writer.line("return;")
         if program.fetches and not program.received:
             _fetches(writer, program)
@@ -180,9 +198,27 @@ def _begin(writer: Writer) -> None:
     writer.line()
 
 
-def _lines(s: Statement, program: TileProgram) -> str:
+def _sums(s: Statement, program: TileProgram) -> str:
+    """Return the type of what a lane adds up in the loop."""
+    if s.layout is Layout.TOKEN_SUMS:
+        return "TokenPartial<tile::kRowTile>"
     inner = program.roles.inner_of(s.type)
-    return own_lines(inner.name, program) if inner else "Block::kRows"
+    return f"HeldAccum<{own_lines(inner.name, program) if inner else 'Block::kRows'}>"
+
+
+def _copies(writer: Writer, program: TileProgram) -> None:
+    """Write what the copier does."""
+    copies = [f"block.copy_vector({i}, {s.args[0]});" for i, s in enumerate(_vectors(program))]
+    if not copies:
+        return write_copies(writer, program, HELD)
+    head = "const auto copy_vectors = [&] {"
+    if len(copies) == 1:
+        writer.line(f"{head} {copies[0]} }};")
+    else:
+        with writer.block(head, "};"):
+            for line in copies:
+                writer.line(line)
+    return write_copies(writer, program, HELD, ("copy_vectors",))
 
 
 def _fetches(writer: Writer, program: TileProgram) -> None:
@@ -198,14 +234,15 @@ def _fetches(writer: Writer, program: TileProgram) -> None:
 def _loop(writer: Writer, program: TileProgram) -> None:
     with writer.block("tile::multiply_held(block, [&](const auto& step) {", "});"):
         rows = [s for s in boxes(program) if s.layout is Layout.ROWS]
-        lines = [(f"const auto {s.out} = {_read(s, rows)};", s) for s in program.loads]
-        for s in program.loop:
-            if s.do is Do.CONTRACT:
-                lines.append((f"tile::contract({s.out}, {', '.join(s.args)});", s))
+        lines = [(f"const auto {s.out} = {_read(s, rows, program)};", s) for s in program.loads]
+        computed = [s for s in program.loop if s.do is not Do.LOAD]
+        lines += [(IN_LOOP[s.do](s, s.args), s) for s in computed]
         writer.table([(text, dims_text(s.type.names)) for text, s in lines])
 
 
-def _read(s: Statement, rows: list[Statement]) -> str:
+def _read(s: Statement, rows: list[Statement], program: TileProgram) -> str:
+    if s.layout is Layout.DEPTH:
+        return f"step.vector({_vectors(program).index(s)})"
     if s.layout is Layout.INNER:
         return "step.inner()"
     return f"step.rows({rows.index(s)})" if s in rows else "step.tokens()"
@@ -216,16 +253,18 @@ def _after(writer: Writer, program: TileProgram) -> None:
         writer.line("tile::wait_copies<0>();")
     writer.line("tile::end_loop(block);")
     writer.line()
-    products = _products(program)
-    for s in program.meetings:
+    products = _met(program, Layout.ACCUM)
+    for i, s in enumerate(_met(program, Layout.TOKEN_SUMS)):
+        writer.assignment(f"const auto {s.out}_parts = tile::meet(block, {i}, {s.args[0]});")
+    for s in _in_place(program):
         whole = s.layout is Layout.INNER_ACCUM
         met = f"tile::meet_whole(block, {shared_at(s)}, {s.args[0]})"
         if not whole:
             met = f"tile::meet(block, {shared_at(s)}, {products.index(s)}, {s.args[0]})"
         writer.assignment(f"{'const auto' if whole else 'auto'} {s.out}_parts = {met};")
-    writer.line("tile::sync_received<Block::kWarps>();" if program.received else _SYNC)
+    writer.line(apart.received(program, "Block::kWarps", "held") if program.received else _SYNC)
     for i, s in enumerate(products):
-        writer.line(f"tile::collect(block, {shared_at(s)}, {i}, {s.out}_parts);")
+        writer.assignment(f"tile::collect(block, {shared_at(s)}, {i}, {s.out}_parts);")
     writer.line()
     for stage in program.stages:
         _stage(writer, stage, program)

@@ -30,12 +30,11 @@ _SUMS = {
 
 
 def turns(program: TileProgram, knobs: Knobs) -> list[str]:
-    """Return the knobs of steps: whether warpgroups take turns at them, how many boxes they are."""
+    """Return the knobs of steps: warpgroups, turns, boxes of a step, steps in registers."""
     block = SplitBlock.of(program).sized(knobs.rows, knobs.tokens)
-    return [
-        f"static constexpr bool kTakesTurns = {_word(block.turns > 1)};",
-        f"static constexpr int kBoxes = {block.boxes};",
-    ]
+    groups = f"kGroups = {block.groups}, kTurns = {block.turns}"
+    sets = block.sets(knobs.stages)
+    return [f"static constexpr int {groups}, kBoxes = {block.boxes}, kSets = {sets};"]
 
 
 def split_kernel(writer: Writer, program: TileProgram) -> None:
@@ -147,7 +146,7 @@ def _role(writer: Writer, program: TileProgram, role: tuple[Sequence[Statement],
             args = [
                 "step.token_box()" if a == rewritten and a not in computes else a for a in s.args
             ]
-            rows.append((_LOOP[s.do](s, args), dims_text(s.type.names)))
+            rows.append((IN_LOOP[s.do](s, args), dims_text(s.type.names)))
             if s.out == rewritten:
                 rows.append((f"step.rewrite({s.out});", ""))
         writer.table(rows)
@@ -178,7 +177,7 @@ def _map_in_step(s: Statement, args: Sequence[str]) -> str:
     return f"const auto {s.out} = tile::{vocabulary(s.op)}<{out}>({', '.join(args)});"
 
 
-_LOOP: dict[Do, Callable[[Statement, Sequence[str]], str]] = {
+IN_LOOP: dict[Do, Callable[[Statement, Sequence[str]], str]] = {
     Do.MAP: _map_in_step,
     Do.CONTRACT: lambda s, args: f"tile::contract({s.out}, {', '.join(args)});",
     Do.SUM: lambda s, args: f"tile::sum_depth({s.out}, {', '.join(args)});",
@@ -186,7 +185,6 @@ _LOOP: dict[Do, Callable[[Statement, Sequence[str]], str]] = {
 
 
 def _after(writer: Writer, program: TileProgram) -> None:
-    writer.line("tile::end_loop(block);")
     writer.line()
     products = _met(program, Layout.ACCUM)
     for s in program.meetings:

@@ -2,8 +2,9 @@
 
 Where weights are multiplied as they are loaded, tokens can take the M side of a warpgroup's
 product, from registers, and weights the N side, as they lie in shared memory: each byte is read
-from there once (csrc/tile/held.cuh). Weights that the loop computes with would have to be written
-back there, so they stay with the plans of `variants.py` and `split.py`.
+from there once (csrc/tile/held.cuh). What the loop computes of tokens alone it computes in those
+registers. Weights that the loop computes with would have to be written back to shared memory, so
+they stay with the plans of `variants.py` and `split.py`.
 """
 
 from __future__ import annotations
@@ -11,7 +12,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from mirage_kernels.generator.plan.apart import maker_tile, rows_for, users_of
+from mirage_kernels.generator.ir import DType
+from mirage_kernels.generator.plan.apart import (
+    PAIR,
+    RECEIVERS,
+    makers_of,
+    paired_tile,
+    rows_for,
+    users_of,
+)
 from mirage_kernels.generator.plan.program import Do, Layout, Statement, TileProgram
 from mirage_kernels.generator.plan.split import (
     ALONE_BYTES,
@@ -27,39 +36,49 @@ from mirage_kernels.generator.plan.split import (
 from mirage_kernels.generator.target import Target
 
 BOXES = 2  # of a step: 128 contracted elements; one box was 5 % slower, four no faster
-MOST_ROWS = 112  # the N side of the vocabulary's largest product
+MOST_ROWS = 112  # that a block finishes; the N side of the vocabulary's largest product
+FEWEST_OF_SEVERAL = 48  # rows of one of several products: smaller ones read tokens too often
 MOST_ROWS_IN_TURNS = 128  # of all weights; with more, steps are long enough for one warpgroup
 MOST_BYTES_IN_FLIGHT = 96 * 1024  # of weights
 MOST_STAGES_RECEIVING = 6  # while other blocks compute totals (variants.py)
 MOST_RING_BYTES = 144 * 1024  # 64 tokens: 18.9 us with 128 KB, 19.0 with 192
 MOST_BYTES_IN_PAIRS = 64 * 1024  # the same where two blocks split the depth: 10.6 us, 10.8 with 96
 FEWEST_STAGES = 2
+STAMP_BYTES = 16  # of a maker, behind its ring (csrc/tile/apart.cuh)
 FEWEST_STEPS = 8  # with fewer there is no loop to speak of, and ptxas orders its products
-PAIR = 2  # blocks that split the depth
 OCTET = 8  # rows of which a lane has sums
+STORED = (DType.FP16, DType.BF16)  # what products take
 SUMS_BYTES = GROUP_WARPS * WARP_LANES * 16  # of a warpgroup, of an octet
 
 
 def can_hold(program: TileProgram) -> bool:
-    """Say whether a program's loop does nothing but multiply what it loads."""
+    """Say whether a program's loop multiplies weights as it loads them."""
     if program.lines or not program.loop or len(program.roles.inner) > 1:
         return False
     if program.tokens_on_m or not program.swizzled or not program.sharing:
         return False
-    layouts = {s.out: s.layout for s in program.loads}
-    held = list(layouts.values())
+    loaded = {s.out: s.layout for s in program.loads}
+    held = list(loaded.values())
     if held.count(Layout.TOKENS) != 1 or held.count(Layout.INNER) > 1:
         return False
     computed = [s for s in program.loop if s.do is not Do.LOAD]
-    return all(_multiplies(s, layouts) for s in computed)
+    if any(s.do is not Do.CONTRACT for s in computed) and Layout.INNER in held:
+        return False
+    tokens = {s.out for s in program.loop if s.layout is Layout.TOKENS and s.dtype in STORED}
+    return all(_of_tokens(s) or _multiplies(s, loaded, tokens) for s in computed)
 
 
-def _multiplies(s: Statement, layouts: Mapping[str, Layout]) -> bool:
-    """Say whether a statement of the loop is a product of loaded rows with loaded tokens."""
+def _of_tokens(s: Statement) -> bool:
+    """Say whether a statement of the loop computes something of tokens, or of the depth, alone."""
+    alone = (Layout.TOKENS, Layout.TOKEN_SUMS, Layout.DEPTH)
+    return s.do in (Do.MAP, Do.SUM) and s.layout in alone and not s.barrier
+
+
+def _multiplies(s: Statement, loaded: Mapping[str, Layout], tokens: set[str]) -> bool:
+    """Say whether a statement of the loop is a product of loaded rows with tokens."""
     if s.do is not Do.CONTRACT or s.barrier:
         return False
-    rows, tokens = (layouts.get(a) for a in s.args)
-    return rows in (Layout.ROWS, Layout.INNER) and tokens is Layout.TOKENS
+    return loaded.get(s.args[0]) in (Layout.ROWS, Layout.INNER) and s.args[1] in tokens
 
 
 @dataclass(frozen=True)
@@ -76,6 +95,9 @@ class HeldBlock:
     blocks: int = 1  # of a cluster, which share rows and split the depth
     shared_by: int = 1  # blocks that share the inner rows
     received: int = 0  # inner rows of which other blocks compute the totals
+    vectors: int = 0  # along the depth
+    token_sums: int = 0
+    mapped: int = 0  # values of tokens, or of the depth, that the loop computes
 
     @staticmethod
     def of(program: TileProgram) -> HeldBlock:
@@ -85,16 +107,34 @@ class HeldBlock:
         program = users_of(program)
         whole = sum(extents[dim] for dim in program.roles.inner)
         inner, received = (0, whole) if program.received else (whole, 0)
-        products = [s.layout for s in program.meetings].count(Layout.ACCUM)
+        met = [s.layout for s in program.meetings]
+        products = met.count(Layout.ACCUM)
         block = HeldBlock(extents[program.roles.depth], loads.count(Layout.ROWS), products, inner)
-        return replace(block, shared_by=program.shared_by, received=received)
+        return replace(
+            block,
+            shared_by=program.shared_by,
+            received=received,
+            vectors=loads.count(Layout.DEPTH),
+            token_sums=met.count(Layout.TOKEN_SUMS),
+            mapped=sum(s.do is Do.MAP and s.dtype in STORED for s in program.loop),
+        )
 
     def sized(self, rows: int, tokens: int, blocks: int = 1) -> HeldBlock:
         """Return the block with a number of rows and tokens, one of those that split the depth."""
         turns = rows * self.row_tensors + self.inner_lines <= MOST_ROWS_IN_TURNS
         even = self.depth % (2 * blocks * BOXES * BOX_DEPTH) == 0
+        even = even and rows % (2 * blocks * OCTET) == 0
         groups = 2 if turns and even else 1
         return replace(self, rows=rows, tokens=tokens, blocks=blocks, groups=groups)
+
+    @property
+    def side(self) -> int:
+        """Rows of one product: all, or equal parts of more than one takes; 0 if there are none."""
+        if self.rows <= MOST_ROWS:
+            return self.rows
+        parts = range(2, self.rows // ROW_TILE + 1)
+        sides = (self.rows // n for n in parts if self.rows % (n * ROW_TILE) == 0)
+        return next((side for side in sides if side <= MOST_ROWS), 0)
 
     @property
     def inner_lines(self) -> int:
@@ -103,14 +143,16 @@ class HeldBlock:
 
     @property
     def threads(self) -> int:
-        """Threads: those who multiply, a warp that copies, perhaps one that receives."""
-        return (self.groups * GROUP_WARPS + 1 + bool(self.received)) * WARP_LANES
+        """Threads: those who multiply, a warp that copies, perhaps some that receive."""
+        receivers = RECEIVERS if self.received else 0
+        return (self.groups * GROUP_WARPS + 1 + receivers) * WARP_LANES
 
     @property
     def registers(self) -> int:
         """Registers of a thread that multiplies: its sums, tokens, the rest."""
         sums = (self.accumulators * self.rows + self.inner_lines) // 2
-        return sums + BOXES * BOX_DEPTH // 4 + REGISTERS_BESIDE
+        operands = (1 + self.mapped) * BOXES * BOX_DEPTH // 4
+        return sums + operands + self.vectors * BOXES * BOX_DEPTH // 8 + REGISTERS_BESIDE
 
     @property
     def meeting_bytes(self) -> int:
@@ -143,8 +185,10 @@ class HeldBlock:
         if self.shared_by > 1:
             beside += self._kept(self.tokens) + 128  # and a barrier
         octets = rows // OCTET * self.groups  # from all warpgroups of the other block
-        beside += (self.blocks - 1) * (self.accumulators * octets * SUMS_BYTES + 8)
-        return max(ALONE_BYTES, self.ring_bytes(stages) + beside + 2 * stages * 8)
+        beside += (self.blocks - 1) * self.accumulators * octets * SUMS_BYTES
+        beside += self.vectors * self.depth // self.blocks * 2
+        beside += self.token_sums * self.blocks * self.groups * self.tokens * 4
+        return max(ALONE_BYTES, self.ring_bytes(stages) + beside + (2 * stages + 2) * 8)
 
     def fits(self, stages: int, limit: int) -> bool:
         """Say whether a ring of so many stages fits, and what meets in its place."""
@@ -159,7 +203,9 @@ def held_stages(block: HeldBlock, on: Target) -> int:
     steps = block.depth // (block.blocks * BOXES * BOX_DEPTH)
     if on.arch not in WITH_WARPGROUPS or not whole or not tiles or steps < FEWEST_STEPS:
         return 0
-    if max(block.rows, block.inner_lines) > MOST_ROWS or block.rows % (turn * OCTET):
+    own = max(block.rows // block.blocks, block.inner_lines)
+    small = block.side < min(block.rows, FEWEST_OF_SEVERAL)
+    if own > MOST_ROWS or small or block.rows % (turn * OCTET):
         return 0
     if block.registers > min(255, REGISTERS // block.threads // 8 * 8):
         return 0
@@ -167,13 +213,22 @@ def held_stages(block: HeldBlock, on: Target) -> int:
     in_flight = min(MOST_BYTES_IN_FLIGHT // step, MOST_RING_BYTES // block.ring_bytes(1))
     deepest = max(FEWEST_STAGES, in_flight)
     if block.blocks > 1:
-        deepest = max(2 * block.groups, MOST_BYTES_IN_PAIRS // step)
+        deepest = max(_fewest_in_pairs(block), MOST_BYTES_IN_PAIRS // step)
     elif block.received:
         deepest = min(deepest, MOST_STAGES_RECEIVING)
     stages = range(block.groups, deepest + 1, block.groups)
-    fewest = 2 * block.groups if block.blocks > 1 else 1  # in pairs: 13.9 us with two stages
+    fewest = _fewest_in_pairs(block) if block.blocks > 1 else 1
     fitting = (s for s in stages if s >= fewest and block.fits(s, on.shared_bytes))
     return max(fitting, default=0)
+
+
+def _fewest_in_pairs(block: HeldBlock) -> int:
+    """Return the steps that a ring needs.
+
+    13.9 us with two, 11.2 with four (4096 -> 4096); of 160 rows 45.0 with two, 43.9 with three
+    (8192 -> 10240).
+    """
+    return max(3, 2 * block.groups)
 
 
 def in_pairs(program: TileProgram, tokens: int, on: Target) -> HeldBlock | None:
@@ -186,10 +241,31 @@ def in_pairs(program: TileProgram, tokens: int, on: Target) -> HeldBlock | None:
     extents = {d.name: d.size for o in program.inputs for d in o.type.dims}
     rows = rows_for(extents[program.roles.rows], on.multiprocessors // PAIR)
     block = block.sized(rows, tokens, PAIR)
-    uneven = block.inner or program.stacked or extents[program.roles.rows] % rows
+    last = extents[program.roles.rows] % rows  # rows of the last cluster: each block has some
+    uneven = block.inner or program.stacked or 0 < last <= rows // PAIR
     uneven = uneven or block.row_tensors > 1
-    if block.received:
-        maker_rows, maker_tokens = maker_tile(block.received, tokens, program.apart)
-        makers = -(-block.received // maker_rows) * (tokens // maker_tokens)
-        uneven = uneven or makers % PAIR
+    if block.received and not uneven:
+        uneven = paired_makers(program, tokens, on) is None
     return None if uneven or not held_stages(block, on) else block
+
+
+def paired_makers(program: TileProgram, tokens: int, on: Target) -> tuple[HeldBlock, int] | None:
+    """Return the blocks that compute totals for users in pairs, and the steps of their rings.
+
+    They are in pairs themselves, and their rings as deep as fits: a ring of four steps took 12.2
+    us, of six 11.8 (R 64, 64 tokens).
+    """
+    made = makers_of(program)
+    extents = {d.name: d.size for o in made.inputs for d in o.type.dims}
+    tile = paired_tile(extents[made.roles.rows], tokens, program.apart)
+    if tile is None or not can_hold(made):
+        return None
+    block = HeldBlock.of(made).sized(*tile, PAIR)
+    if block.rows % (PAIR * block.groups * OCTET):
+        block = replace(block, groups=1)
+    steps = block.depth // (PAIR * BOXES * BOX_DEPTH)
+    whole = block.depth % (PAIR * block.groups * BOXES * BOX_DEPTH) == 0
+    limit = on.shared_bytes - STAMP_BYTES
+    stages = range(2 * block.groups, steps + 1, block.groups)
+    deepest = max((s for s in stages if block.fits(s, limit)), default=0)
+    return (block, deepest) if whole and deepest and steps >= FEWEST_STEPS else None

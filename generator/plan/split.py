@@ -3,8 +3,9 @@
 Every block of the plan in `variants.py` reads all of its tokens from L2; from some 64 tokens on
 that takes longer than the weights take from memory. Where two blocks split the depth, each reads
 half as much. A block then has roles instead of equal warps (csrc/tile/split.cuh): one warp copies
-boxes, two warpgroups multiply, and one computes what concerns tokens alone. The muGraph stays as it
-is: its loop is dealt out to blocks as it is to warps, and the sums meet in a fixed order.
+boxes, two or three warpgroups multiply, and one computes what concerns tokens alone. The muGraph
+stays as it is: its loop is dealt out to blocks as it is to warps, and the sums meet in a fixed
+order.
 """
 
 from __future__ import annotations
@@ -18,7 +19,9 @@ from mirage_kernels.generator.target import Target
 
 BLOCKS = 2  # of a cluster: all SMs hold pairs, not all larger clusters (docs/measurements.md)
 BOX_DEPTH = 64  # contracted elements of one box: 128 bytes, which the swizzle covers
-GROUPS, GROUP_WARPS = 2, 4  # warpgroups that multiply, warps of one
+GROUPS, MOST_GROUPS = 2, 3  # warpgroups that multiply
+GROUP_WARPS = 4
+SETS, FEWEST_STAGES_OF_SETS = 2, 6  # steps that have registers of their own; of a ring of so many
 GROUP_ROWS, ROW_TILE = 64, 16  # rows of one instruction, of one warp in it
 MOST_BOX_LINES = 256  # of the copy engine
 MOST_BYTES_IN_FLIGHT = 80 * 1024  # of weights: more was slower
@@ -38,16 +41,6 @@ class Split:
     prepared: tuple[Statement, ...]  # of tokens alone
     multiplied: tuple[Statement, ...]
     rewritten: str  # computed tokens that products take instead of the loaded ones; "": none
-
-    @property
-    def threads(self) -> int:
-        """Threads of a block: eight warps multiply, four prepare, one copies."""
-        return WARP_LANES * (8 + 4 * bool(self.prepared) + 1)
-
-    @property
-    def registers(self) -> int:
-        """Registers that a thread may have."""
-        return REGISTERS // self.threads // 8 * 8
 
 
 def split(program: TileProgram) -> Split | None:
@@ -107,9 +100,11 @@ class SplitBlock:
     vectors: int
     accumulators: int
     token_sums: int
+    prepares: bool = False  # whether a warpgroup computes what concerns tokens alone
     rows: int = 0
     tokens: int = 0
-    turns: int = 1  # warpgroups that take turns at steps, each with all rows
+    groups: int = GROUPS  # warpgroups that multiply
+    turns: int = 1  # of them take turns at steps, each with all rows
     boxes: int = 1  # of a step
 
     @staticmethod
@@ -117,7 +112,7 @@ class SplitBlock:
         """Return what blocks of a program keep, without a size yet."""
         extents = {d.name: d.size for o in program.inputs for d in o.type.dims}
         loads, loaded = [s.layout for s in program.loads], {s.out for s in program.loads}
-        sums = [m.layout for m in program.meetings]
+        sums, made = [m.layout for m in program.meetings], split(program)
         return SplitBlock(
             extents[program.roles.depth],
             loads.count(Layout.ROWS),
@@ -125,24 +120,33 @@ class SplitBlock:
             loads.count(Layout.DEPTH),
             sums.count(Layout.ACCUM),
             sums.count(Layout.TOKEN_SUMS),
+            made is not None and bool(made.prepared),
         )
 
     def sized(self, rows: int, tokens: int) -> SplitBlock:
         """Return the block with a number of rows and tokens.
 
         Its warpgroups take turns at steps, so that one reads while the other has the tensor cores,
-        if all rows are one tile; with more of them half of the rows each is faster (96: measured).
+        if all rows are one tile; with more of them a tile each is faster (96: measured), so three
+        warpgroups have 160 rows, 44.9 us against 48.9 with two tiles each of two (8192 -> 10240).
         Turns are of two boxes, 12.0 us against 12.6 (64 rows); shared steps are faster with one.
         """
         step = BLOCKS * BOX_DEPTH * GROUPS
         turns = GROUPS if rows <= GROUP_ROWS and self.depth % step == 0 else 1
         boxes = 2 if turns > 1 and self.depth % (2 * step) == 0 else 1
-        return replace(self, rows=rows, tokens=tokens, turns=turns, boxes=boxes)
+        groups = MOST_GROUPS if GROUPS < -(-rows // GROUP_ROWS) <= MOST_GROUPS else GROUPS
+        sized = replace(self, rows=rows, tokens=tokens, groups=groups)
+        return replace(sized, turns=turns, boxes=boxes)
+
+    @property
+    def columns(self) -> int:
+        """Warpgroups that have rows of their own."""
+        return self.groups // self.turns
 
     @property
     def own_rows(self) -> int:
-        """Rows that one warpgroup multiplies: all in turns, else half."""
-        return self.rows * self.turns // GROUPS
+        """Rows that one warpgroup multiplies, in whole octets; the last one may have fewer."""
+        return -(-self.rows // TOKEN_TILE // self.columns) * TOKEN_TILE
 
     @property
     def tiles(self) -> int:
@@ -150,15 +154,35 @@ class SplitBlock:
         return -(-self.own_rows // GROUP_ROWS)
 
     @property
+    def most_registers(self) -> int:
+        """Registers that a thread may have: warpgroups multiply, one prepares, one warp copies."""
+        threads = WARP_LANES * (GROUP_WARPS * (self.groups + self.prepares) + 1)
+        return REGISTERS // threads // 8 * 8
+
+    @property
+    def operands(self) -> int:
+        """Registers of a step's rows that are computed with."""
+        return self.computed_rows * self.tiles * BOX_DEPTH // 4
+
+    @property
     def registers(self) -> int:
         """Registers of a thread that multiplies: its sums, rows in registers, the rest."""
-        operands = self.computed_rows * self.tiles * BOX_DEPTH // 4
-        return self.accumulators * self.tiles * self.tokens // 2 + operands + REGISTERS_BESIDE
+        return self.accumulators * self.tiles * self.tokens // 2 + self.operands + REGISTERS_BESIDE
+
+    def sets(self, stages: int) -> int:
+        """Return how many steps have registers of their own.
+
+        With two, one step is read and computed with while the other's products run, and two of the
+        ring's are not overwritten: 15.2 us against 15.7 (3584 -> 4608, with bias), 15.8 against
+        16.0 (4096 -> 6144); of a ring of four 48 against 46.5 (8192 -> 10240).
+        """
+        fits = self.registers + (SETS - 1) * self.operands <= self.most_registers
+        return SETS if fits and self.turns == 1 and stages >= FEWEST_STAGES_OF_SETS else 1
 
     @property
     def meeting_bytes(self) -> int:
         """What sums take that come from the other block, and from the other warpgroup."""
-        octets = self.tokens // TOKEN_TILE // BLOCKS * GROUPS * self.tiles
+        octets = self.tokens // TOKEN_TILE // BLOCKS * self.groups * self.tiles
         octets += octets // self.turns * (self.turns - 1)
         sums = self.accumulators * octets * GROUP_WARPS * WARP_LANES * 16
         return sums + self.token_sums * self.tokens * 4
@@ -170,7 +194,8 @@ class SplitBlock:
 
     def shared_bytes(self, stages: int) -> int:
         """Return the shared memory of one block."""
-        overrun = (self.tiles * GROUP_ROWS - self.own_rows) * BOX_DEPTH * 2
+        lines = (self.columns - 1) * self.own_rows + self.tiles * GROUP_ROWS
+        overrun = (lines - self.rows) * BOX_DEPTH * 2
         rest = -(-overrun // 1024) * 1024 + self.vectors * self.depth // BLOCKS * 2
         rest += self.meeting_bytes + (3 * stages + 2) * 8
         return max(ALONE_BYTES, self.ring_bytes(stages) + rest)
@@ -181,7 +206,7 @@ def split_stages(program: TileProgram, block: SplitBlock, on: Target) -> int:
     made = split(program)
     if made is None or on.arch not in WITH_WARPGROUPS or block.depth % (BLOCKS * BOX_DEPTH):
         return 0
-    if block.registers > made.registers or block.rows > MOST_BOX_LINES:
+    if block.registers > block.most_registers or block.rows > MOST_BOX_LINES:
         return 0
     step = block.boxes * block.row_tensors * block.rows * BOX_DEPTH * 2
     deepest = max(FEWEST_STAGES * block.turns // block.boxes, MOST_BYTES_IN_FLIGHT // step)

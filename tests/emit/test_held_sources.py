@@ -19,6 +19,8 @@ NAMES = [
     "gated_mlp/K4096_N4096_fp16",
     "gated_mlp/K4096_N14336_bf16",
     "lora_linear/K4096_N4096_R64_fp16",
+    "rms_norm_linear/K8192_N10240_bf16",
+    "rms_norm_gated_mlp/K4096_N14336_bf16",
 ]
 each_kernel = pytest.mark.parametrize("name", NAMES)
 
@@ -58,6 +60,18 @@ def test_it_takes_the_shared_memory_that_was_planned(name: str, tmp_path: Path) 
     text = f"{emit_cuda(made)}static_assert({block}::kBytes == {planned});\n"
     ran = compiled(text, tmp_path, "-ptx", "-arch=sm_90a")
     assert ran.returncode == 0, ran.stderr
+
+
+def test_what_is_computed_of_tokens_stands_in_the_loop_and_beside_the_ring() -> None:
+    lines = [line.strip() for line in emit_cuda(kernel(NAMES[3])).splitlines()]
+    for line in (
+        "static constexpr int kVectors = 1, kTokenSums = 1;",
+        "tile::TokenPartial<tile::kRowTile> x_squared;    // [M]",
+        "const auto copy_vectors = [&] { block.copy_vector(0, norm_weight); };",
+        "const auto x_squared_parts = tile::meet(block, 0, x_squared);",
+    ):
+        assert line in lines
+    assert any(line.startswith("tile::contract(scaled_x_product, weight_tile, ") for line in lines)
 
 
 def test_blocks_of_a_pair_copy_the_same_rows_and_finish_half_of_them() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from mirage_kernels.generator.ir import Graph
+from mirage_kernels.generator.ir import Dim, Graph
 from mirage_kernels.generator.plan.held import (
     MOST_ROWS,
     HeldBlock,
@@ -19,6 +19,7 @@ from mirage_kernels.generator.plan.held import (
 from mirage_kernels.generator.plan.lower import tile_program
 from mirage_kernels.generator.plan.program import TileProgram
 from mirage_kernels.generator.plan.variants import Footprint, variants
+from mirage_kernels.generator.recipe import Shape
 from mirage_kernels.generator.record import load_record
 from mirage_kernels.generator.target import target
 
@@ -69,12 +70,59 @@ def test_a_pair_has_two_turns_in_its_ring() -> None:
 def test_sums_from_the_other_block_lie_beside_the_ring() -> None:
     alone, pair = (HeldBlock.of(program(GATED[0])).sized(64, 64, n) for n in (1, 2))
     sums = 2 * 32 * 64 * 4 * 2  # products, rows of a block, tokens, fp32, warpgroups that send
-    assert pair.shared_bytes(4) - alone.shared_bytes(4) == sums + 8
+    assert pair.shared_bytes(4) - alone.shared_bytes(4) == sums
 
 
 def test_weights_that_are_computed_with_are_not_for_this_plan(fused: Fused) -> None:
     assert not can_hold(tile_program("mine", fused("w")))
-    assert not can_hold(tile_program("mine", fused("x")))
+    assert can_hold(tile_program("mine", fused("x")))
+
+
+def scaled(fused: Fused, k: int, n: int) -> TileProgram:
+    return tile_program("mine", fused("x", shape=Shape("a test", {"K": k, "N": n})))
+
+
+def test_scaled_tokens_are_held_with_their_vectors_and_sums(fused: Fused) -> None:
+    block = HeldBlock.of(scaled(fused, 4096, 4096))
+    assert (block.vectors, block.token_sums, block.mapped) == (1, 1, 1)
+    plain = replace(block, vectors=0, token_sums=0).sized(64, 64, 2)
+    beside = 2048 * 2 + 4 * 64 * 4  # half of the vector; two warpgroups of two blocks
+    assert block.sized(64, 64, 2).shared_bytes(4) - plain.shared_bytes(4) == beside
+
+
+@pytest.mark.parametrize(
+    ("k", "n", "rows", "stages"), [(4096, 6144, 96, 4), (8192, 10240, 160, 3), (3584, 4608, 80, 3)]
+)
+def test_pairs_hold_scaled_tokens_where_there_are_many(
+    fused: Fused, k: int, n: int, rows: int, stages: int
+) -> None:
+    knobs = {v.knobs.tokens: v.knobs for v in variants(scaled(fused, k, n), ON)}
+    assert (knobs[64].held > 0, knobs[64].rows, knobs[64].stages) == (True, rows, stages)
+    assert knobs[64].blocks == 1 or not knobs[32].held
+
+
+def test_more_rows_than_one_product_takes_are_equal_parts() -> None:
+    block = HeldBlock.of(program(LORA[0]))
+    sides = {rows: block.sized(rows, 64, 2).side for rows in (64, 112, 128, 160, 192, 208)}
+    assert sides == {64: 64, 112: 112, 128: 64, 160: 80, 192: 96, 208: 16}
+    assert held_stages(block.sized(208, 64, 2), ON) == 0
+
+
+def test_the_last_pair_has_rows_for_both_blocks() -> None:
+    made = program(LORA[0])
+    assert in_pairs(made, 64, ON) is not None
+    for rows, pair in ((4096, 64), (4096 - 16, 64), (4096 - 40, 0)):
+        assert (found.rows if (found := in_pairs(_with_rows(made, rows), 64, ON)) else 0) == pair
+
+
+def _with_rows(made: TileProgram, rows: int) -> TileProgram:
+    def cut(dim: Dim) -> Dim:
+        return replace(dim, size=rows) if dim.name == made.roles.rows else dim
+
+    inputs = tuple(
+        replace(o, type=replace(o.type, dims=tuple(map(cut, o.type.dims)))) for o in made.inputs
+    )
+    return replace(made, inputs=inputs)
 
 
 @pytest.mark.parametrize("arch", ["sm_80", "sm_86", "sm_89", "sm_100a", "sm_120a"])

@@ -78,6 +78,25 @@ def test_what_planners_chose_otherwise_is_not_split(fused: Fused, planned: dict[
     assert split(replace(program(fused), **planned)) is None
 
 
+def test_three_warpgroups_have_a_tile_each_of_more_than_128_rows(fused: Fused) -> None:
+    block = SplitBlock.of(program(fused))
+    sized = {rows: block.sized(rows, 64) for rows in (64, 96, 128, 144, 160, 192, 208)}
+    groups = {rows: (b.groups, b.turns, b.tiles) for rows, b in sized.items()}
+    three = dict.fromkeys((144, 160, 192), (3, 1, 1))
+    assert groups == {64: (2, 2, 1), 96: (2, 1, 1), 128: (2, 1, 1), **three, 208: (2, 1, 2)}
+    assert sized[160].own_rows == 56  # and the last one 48
+    knobs = variants(program(fused, k=8192, n=10240), ON)[-1].knobs
+    assert (knobs.rows, knobs.warps) == (160, 12)
+
+
+def test_two_steps_are_in_registers_where_they_and_the_ring_have_room(fused: Fused) -> None:
+    block = SplitBlock.of(program(fused))
+    assert block.sized(96, 64).sets(6) == 2
+    assert block.sized(96, 64).sets(4) == 1
+    assert block.sized(64, 64).sets(8) == 1  # in turns
+    assert block.sized(208, 64).sets(6) == 1  # two tiles
+
+
 def test_what_meets_fits_beside_the_ring(fused: Fused) -> None:
     whole = program(fused)
     for rows in range(16, 272, 16):
