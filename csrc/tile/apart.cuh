@@ -3,7 +3,8 @@
 // Every block would multiply rows that the grid does not cut, and read all of them from L2. Where
 // multiprocessors are left, the first blocks of the grid, the makers, share these rows and the
 // tokens among them, with all of the depth; they wait for nobody. The other blocks, the users, have
-// none of it. While their warps stream, one warp more receives the totals and multiplies them.
+// none of it. While their warps stream, one warp more, or four, receives the totals and multiplies
+// them.
 //
 // Four totals lie in the workspace beside a stamp that no launch before has used, 16 bytes that are
 // written and read as one: whoever finds the stamp has the totals. A maker tells its stamp to every
@@ -17,6 +18,8 @@
 #include "tile/kept.cuh"
 
 namespace mirage::tile {
+
+constexpr int kReceivers = 4;  // warps of a user that receive many tokens' totals
 
 struct alignas(16) Stamped {
   uint64_t stamp, value;
@@ -41,6 +44,16 @@ __device__ inline Stamped look(const Stamped* at) {
       : "l"(at)
       : "memory");
   return found;
+}
+
+// A barrier of a user's warps that receive.
+template <int kWarps>
+__device__ void sync_receivers() {
+  if constexpr (kWarps > 1) {
+    sync_threads<4, kWarps * kWarpLanes>();
+  } else {
+    __syncwarp();
+  }
 }
 
 // Another one whenever a multiprocessor is asked.
@@ -100,22 +113,35 @@ class Apart {
       alignas(uint64_t) T totals[kQuad];
 #pragma unroll
       for (int j = 0; j < kQuad; ++j) totals[j] = cast<T>(body(Element{row + j, token}));
-      const int64_t line = tile.first_token + token;
-      Stamped* const at = totals_ + line * kQuads + (tile.first_row + row) / kQuad;
-      leave(at, {stamp, reinterpret_cast<const uint64_t&>(totals)});
+      leave_quad(tile.first_token + token, tile.first_row + row,
+                 {stamp, reinterpret_cast<const uint64_t&>(totals)});
     }
+    tell<kThreads>(stamp);
+  }
+
+  // Four totals of a token, from a row on, beside the stamp.
+  __device__ void leave_quad(int token, int row, Stamped quad) const {
+    leave(totals_ + static_cast<int64_t>(token) * kQuads + row / kQuad, quad);
+  }
+
+  // By all threads of a maker: every user is told its stamp.
+  template <int kThreads>
+  __device__ void tell(uint64_t stamp) const {
     for (int i = threadIdx.x; i < users(); i += kThreads) {
       leave(told_ + i * kMakers + blockIdx.x, {nonce_, stamp});
     }
   }
 
-  // By one warp of a user: kept[token, row] = the totals, as soon as they are there.
-  __device__ void receive(Kept<T, Plan::kTokens, Plan::kInner> kept) const {
-    constexpr int kMost = (Plan::kTokens * kQuads + kWarpLanes - 1) / kWarpLanes;
+  // By `warp` of kWarps of a user, each for its own tokens: kept[token, row] = the totals, as soon
+  // as they are there.
+  template <int kWarps = 1>
+  __device__ void receive(Kept<T, Plan::kTokens, Plan::kInner> kept, int warp = 0) const {
+    constexpr int kOwn = Plan::kTokens / kWarps, kAll = kOwn * kQuads;
+    constexpr int kMost = (kAll + kWarpLanes - 1) / kWarpLanes;
     constexpr int kAtOnce = kMost < 16 ? kMost : 16;
-    const uint64_t stamp = await_makers();
-    const int first_token = static_cast<int>(blockIdx.y) * Plan::kTokens;
-    const int count = min(Plan::kTokens, tokens_ - first_token) * kQuads;
+    const uint64_t stamp = await_makers<kWarps>(warp);
+    const int first_token = static_cast<int>(blockIdx.y) * Plan::kTokens + warp * kOwn;
+    const int count = min(kOwn, tokens_ - first_token) * kQuads;
     const Stamped* const first = totals_ + static_cast<int64_t>(first_token) * kQuads;
     // All looks come before the first comparison: && keeps them apart. Without branches,
     // comparisons stood between looks and waited for them, one by one (14.9 us against 13.1).
@@ -126,7 +152,7 @@ class Apart {
       uint64_t wanted[kAtOnce];
 #pragma unroll
       for (int j = 0; j < kAtOnce; ++j) {
-        wanted[j] = __shfl_sync(~0u, stamp, maker_of(mine + j * kWarpLanes));
+        wanted[j] = __shfl_sync(~0u, stamp, maker_of(warp * kAll + mine + j * kWarpLanes));
       }
       bool complete;
       do {
@@ -144,8 +170,8 @@ class Apart {
       for (int j = 0; j < kAtOnce; ++j) {
         const int i = mine + j * kWarpLanes;
         if (i >= count) continue;
-        auto* const to = reinterpret_cast<uint64_t*>(kept.at(i / kQuads, i % kQuads * kQuad));
-        *to = found[j].value;
+        T* const to = kept.at(warp * kOwn + i / kQuads, i % kQuads * kQuad);
+        *reinterpret_cast<uint64_t*>(to) = found[j].value;
       }
     }
   }
@@ -161,13 +187,16 @@ class Apart {
   // Lane i returns with the stamp of maker i. Looking without a pause slowed all down (10.1 us
   // against 9.95, 16 tokens), looking twice as often the more (10.4).
   static constexpr unsigned kPause = 250;  // nanoseconds
-  __device__ uint64_t await_makers() const {
+  template <int kWarps>
+  __device__ uint64_t await_makers(int warp) const {
     Stamped told{};
+    Stamped* const at = told_ + user() * kMakers + lane();
     if (lane() < kMakers) {
-      Stamped* const at = told_ + user() * kMakers + lane();
       for (told = look(at); told.stamp != nonce_; told = look(at)) __nanosleep(kPause);
-      leave(at, {});
     }
+    __syncwarp();
+    sync_receivers<kWarps>();  // all have seen it
+    if (warp == 0 && lane() < kMakers) leave(at, {});
     __syncwarp();
     return told.value;
   }
@@ -177,14 +206,14 @@ class Apart {
   uint64_t nonce_;
 };
 
-// A barrier of the warps that stream; one that the warp beside them comes to, too.
+// A barrier of the warps that stream; one that the warps beside them come to, too.
 template <int kWarps>
 __device__ void sync_streams() {
   sync_threads<2, kWarps * kWarpLanes>();
 }
-template <int kWarps>
+template <int kWarps, int kReceivers = 1>
 __device__ void sync_received() {
-  sync_threads<3, (kWarps + 1) * kWarpLanes>();
+  sync_threads<3, (kWarps + kReceivers) * kWarpLanes>();
 }
 
 }  // namespace mirage::tile

@@ -101,18 +101,21 @@ __device__ AccumMeeting<kRows, kTokens, 1> contract_kept(char* shared, Kept<T, k
   return {products};
 }
 
-// The same by one warp, which has several sums at a time: one after the other they took 2 us.
-template <class T, int kRows, int kTokens, int kDepth>
+// The same by `warp` of kWarps, of some of the tokens. It has several sums at a time: one after the
+// other they took one warp 2 us.
+template <int kWarps = 1, class T, int kRows, int kTokens, int kDepth>
 __device__ void contract_alone(char* shared, Kept<T, kRows, kDepth> rows,
-                               Kept<T, kTokens, kDepth> tokens) {
-  constexpr int kRowTiles = kRows / kRowTile, kTokenTiles = kTokens / kTokenTile;
+                               Kept<T, kTokens, kDepth> tokens, int warp = 0) {
+  constexpr int kRowTiles = kRows / kRowTile, kTokenTiles = kTokens / kTokenTile / kWarps;
+  static_assert(kTokens % (kTokenTile * kWarps) == 0);
   constexpr int kTogether = kRowTiles <= 2 && kTokenTiles % 4 == 0   ? 4
                             : kRowTiles <= 4 && kTokenTiles % 2 == 0 ? 2
                                                                      : 1;
   constexpr int kPitch = AccumMeeting<kRows, kTokens, 1>::kPitch;
   float* products = reinterpret_cast<float*>(shared);
 #pragma unroll 1
-  for (int first = 0; first < kTokenTiles; first += kTogether) {
+  for (int i = 0; i < kTokenTiles; i += kTogether) {
+    const int first = warp * kTokenTiles + i;
     float sums[kTogether][kRowTiles][4] = {};
 #pragma unroll
     for (int k = 0; k < kDepth; k += kMmaDepth) {

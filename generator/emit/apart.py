@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from mirage_kernels.generator.emit import adapters
+from mirage_kernels.generator.emit import adapters, apart_held
 from mirage_kernels.generator.emit.words import kept_at, shared_at
 from mirage_kernels.generator.emit.writer import Writer
-from mirage_kernels.generator.plan.held import PAIR
+from mirage_kernels.generator.plan.apart import PAIR
 from mirage_kernels.generator.plan.program import TileProgram
 from mirage_kernels.generator.plan.variants import Knobs
 
@@ -16,7 +16,8 @@ def includes(users: TileProgram) -> tuple[str, ...]:
     """Return the vocabulary that totals computed apart need."""
     if not users.received:
         return ()
-    return adapters.INCLUDES if users.stacked else ("tile/apart.cuh",)
+    held = apart_held.INCLUDES if users.paired else ()
+    return adapters.INCLUDES if users.stacked else ("tile/apart.cuh", *held)
 
 
 def write_plan(writer: Writer, program: TileProgram) -> None:
@@ -90,28 +91,51 @@ def write_makers_tile(writer: Writer, program: TileProgram) -> None:
     return None
 
 
-def write_received(writer: Writer, users: TileProgram, warps: str) -> None:
-    """Write what a user's last warp does: it receives totals and multiplies them.
+def receivers(users: TileProgram, plan: str) -> str:
+    """Return how many warps of a user receive totals."""
+    return "tile::kReceivers" if plan and not users.stacked else ""
 
-    The tile that it multiplies with is a weight, fetched as early as weights are.
+
+def more_threads(users: TileProgram, plan: str) -> str:
+    """Return the threads of a user that do not stream, as a term of a sum."""
+    many = receivers(users, plan)
+    count = f"{many} * " if many else ""
+    return f" + {count}tile::kWarpLanes" if users.received else ""
+
+
+def received(users: TileProgram, warps: str, plan: str = "") -> str:
+    """Return a barrier of all of a user: what is received has been multiplied."""
+    return f"tile::sync_received<{', '.join(filter(None, (warps, receivers(users, plan))))}>();"
+
+
+def write_received(writer: Writer, users: TileProgram, warps: str, plan: str = "") -> None:
+    """Write what a user's last warps do: they receive totals and multiply them.
+
+    The tile that they multiply with is a weight, fetched as early as weights are.
     """
     if users.stacked:
         return adapters.write_received(writer, users, warps)
+    many = receivers(users, plan)
+    count, mine = (f"<{many}>", ", receiver") if many else ("", "")
+    if many:
+        writer.line(f"const int receiver = tile::warp_index() - {warps} - 1;")
     writer.line("if (!args.constant_weights) tile::wait_for_previous();")
     for s in users.fetches:
         kept_at(writer, s)
         where = f"{s.out}, {s.args[0]}, first_row, {users.roles.rows}"
-        writer.line(f"tile::fetch<tile::kWarpLanes>({where});")
+        writer.line(f"tile::fetch<{f'{many} * ' if many else ''}tile::kWarpLanes>({where});")
     writer.line("tile::commit_copies();")
     writer.line("tile::wait_for_previous();")
     for s in users.received:
         kept_at(writer, s)
-        writer.line(f"apart.receive({s.out});")
+        receive = f"template receive{count}" if many else "receive"
+        writer.line(f"apart.{receive}({s.out}{mine});")
     writer.line("tile::wait_copies<0>();")
-    writer.line("__syncwarp();")
+    writer.line(f"tile::sync_receivers{count}();" if many else "__syncwarp();")
     for s in users.products:
-        writer.assignment(f"tile::contract_alone({shared_at(s)}, {', '.join(s.args)});")
-    writer.line(f"tile::sync_received<{warps}>();")
+        arguments = f"{shared_at(s)}, {', '.join(s.args)}{mine}"
+        writer.assignment(f"tile::contract_alone{count}({arguments});")
+    writer.line(received(users, warps, plan))
     writer.line("return;")
     return None
 
@@ -136,17 +160,22 @@ def write_fork(writer: Writer, users: TileProgram, args: str) -> None:
         return
     writer.line(f"const Apart<Knobs> apart({args});")
     call = f"{NAMESPACE}::{users.recipe}<Knobs>({args}, shared)"
-    writer.line(f"if (apart.makes()) return {call};")
+    if users.makers is None or not users.paired or args == "args":
+        writer.line(f"if (apart.makes()) return {call};")
+        return
+    with writer.block("if (apart.makes()) {"):
+        with writer.block("if constexpr (Knobs::kMakerGroups > 0) {", ""):
+            writer.line(f"return {apart_held.name(users.makers)}<Knobs>(given, shared);")
+        with writer.block("} else {"):
+            writer.line(f"return {call};")
 
 
 def knobs_text(knobs: Knobs) -> str:
     """Return the constants of a variant's makers."""
-    values = {
-        "Rows": knobs.maker_rows,
-        "Tokens": knobs.maker_tokens,
-        "Warps": knobs.makers.warps,
-        "Stages": knobs.maker_stages,
-    }
+    values = {"Rows": knobs.maker_rows, "Tokens": knobs.maker_tokens}
+    values |= {} if knobs.maker_groups else {"Warps": knobs.makers.warps}
+    values |= {"Stages": knobs.maker_stages}
+    values |= {"Groups": knobs.maker_groups} if knobs.held else {}
     text = ", ".join(f"kMaker{name} = {value}" for name, value in values.items())
     return f"static constexpr int {text};"
 
@@ -157,4 +186,6 @@ def shared_bytes(program: TileProgram, users: str) -> str:
         return users
     if program.stacked:
         return adapters.shared_bytes(users)
-    return f"tile::larger({users}, kMakerBytes<Knobs>)"
+    paired = program.paired and users.startswith("Block")
+    makers = "maker_bytes<Knobs>()" if paired else "kMakerBytes<Knobs>"
+    return f"tile::larger({users}, {makers})"

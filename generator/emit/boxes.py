@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from mirage_kernels.generator.emit import apart
+from mirage_kernels.generator.emit import apart, apart_held
 from mirage_kernels.generator.emit.words import dims_text, own_lines
 from mirage_kernels.generator.emit.writer import Writer
 from mirage_kernels.generator.plan.program import Layout, Operand, Statement, TileProgram
@@ -52,6 +52,8 @@ def write_args(writer: Writer, program: TileProgram, plan: BoxPlan) -> None:
     with writer.block(f"struct {plan.args} {{", "};"):
         writer.line("LaunchArgs call;")
         writer.line(f"CUtensorMap maps[{len(boxes(program))}];  // {names}")
+        if program.paired:
+            writer.line(f"{apart_held.MAPS}  // of what makers read: tokens, rows")
     writer.line()
 
 
@@ -69,8 +71,10 @@ def write_operands(writer: Writer, program: TileProgram, plan: BoxPlan) -> None:
     rows.append((f"T* {out.name} = static_cast<T*>(args.outputs[0]);", _dims(out)))
     writer.table(rows)
     writer.line(f"const int {roles.tokens} = static_cast<int>(args.dims[0]);")
+    used = {a for s in program.epilogue for a in s.args}
     for i, scalar in enumerate(program.scalars):
-        writer.line(f"const float {scalar} = args.scalars[{i}];")
+        if scalar in used or not program.front:
+            writer.line(f"const float {scalar} = args.scalars[{i}];")
     shared = f" / {plan.blocks}" if plan.blocks else ""
     block = apart.user(program, "blockIdx.x")
     writer.line(f"const int {plan.box_row} = {block}{shared} * Block::kRows;")
@@ -136,8 +140,10 @@ def write_launch(writer: Writer, program: TileProgram, plan: BoxPlan) -> None:
             tensor = f"{{args.inputs[{index}], {lines}, {roles.depth}, {stride}}}"
             writer.line(f"const tile::Tensor {s.args[0]}{tensor};")
             call = f"tile::encode<T>(&given.maps[{i}], {s.args[0]}, {size});"
-            writer.line(f"{'' if i else 'cudaError_t '}status = {call}")
+            writer.assignment(f"{'' if i else 'cudaError_t '}status = {call}")
             writer.line("if (status != cudaSuccess) return status;")
+        if program.paired and program.makers:
+            apart_held.write_maps(writer, program.makers)
         shared = f" * {plan.blocks}" if plan.blocks else ""
         rows = f"tile::ceil_div({roles.rows}, Block::kRows){shared}"
         if program.shared_by > 1:
@@ -149,7 +155,7 @@ def write_launch(writer: Writer, program: TileProgram, plan: BoxPlan) -> None:
         if program.received:
             bytes_ = apart.shared_bytes(program, "Block::kBytes")
             writer.assignment(f"constexpr int kSharedBytes = {bytes_};")
-            size = "Block::kThreads + tile::kWarpLanes, kSharedBytes"
+            size = f"k{plan.name.capitalize()}Threads<Knobs>, kSharedBytes"
         size = f"{size}, {plan.cluster}" if plan.cluster and not program.shared_by > 1 else size
         writer.assignment(f"const tile::Grid grid{{row_tiles, token_tiles, {size}}};")
         kernel = f"{program.recipe}_{plan.name}<Knobs>"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from mirage_kernels.generator.emit.cuda import Kernel, emit_cuda
 from mirage_kernels.generator.emit.header import Header
 from mirage_kernels.generator.emit.table import Entry, emit_table
 from mirage_kernels.generator.plan.apart import makers_of
+from mirage_kernels.generator.plan.held import paired_makers
 from mirage_kernels.generator.plan.lower import tile_program
 from mirage_kernels.generator.plan.variants import Footprint, variants
 from mirage_kernels.generator.record import load_record
@@ -50,8 +52,31 @@ def test_its_blocks_are_as_large_as_planned(name: str, tmp_path: Path) -> None:
         checks.append(f"static_assert({SPACE}{block}::kBytes == {planned});\n")
         block = f"making::SharedMap<{SPACE}Makers<{SPACE}{knobs}>>"
         planned = makers.shared_bytes(variant.knobs.makers)
+        if variant.knobs.maker_groups:
+            found = paired_makers(made.program, variant.knobs.tokens, target("sm_90a"))
+            assert found is not None
+            block, planned = f"MakersBlock<{SPACE}{knobs}>", found[0].shared_bytes(found[1])
         checks.append(f"static_assert({SPACE}{block}::kBytes == {planned});\n")
     ran = compiled(emit_cuda(made) + "".join(checks), tmp_path, "-ptx", "-arch=sm_90a")
+    assert ran.returncode == 0, ran.stderr
+
+
+@each_kernel
+def test_users_in_pairs_are_served_by_pairs_others_by_slices(name: str) -> None:
+    text = emit_cuda(kernel(name))
+    held = text[text.index("lora_linear_held(const") :]
+    paired = held.index("return lora_linear_make<Knobs>(given, shared);")
+    assert paired < held.index("return making::lora_linear<Knobs>(given.call, shared);")
+    assert "apart.template receive<tile::kReceivers>(" in held
+    slices = text[: text.index("struct HeldPlan")]
+    assert "lora_linear_make" not in slices
+    assert "apart.receive(" in slices
+
+
+def test_a_file_of_one_variant_in_pairs_compiles(tmp_path: Path) -> None:
+    made = kernel(NAMES[1])
+    alone = Kernel(made.program, [replace(made.variants[-1], bucket=0)], made.storage, made.header)
+    ran = compiled(emit_cuda(alone), tmp_path, "-ptx", "-arch=sm_90a")
     assert ran.returncode == 0, ran.stderr
 
 

@@ -9,7 +9,14 @@ from itertools import product
 import pytest
 
 from mirage_kernels.generator.ir import Graph
-from mirage_kernels.generator.plan.apart import maker_tile, makers_of, spare_blocks, users_of
+from mirage_kernels.generator.plan.apart import (
+    maker_tile,
+    makers_of,
+    paired_tile,
+    spare_blocks,
+    users_of,
+)
+from mirage_kernels.generator.plan.held import paired_makers
 from mirage_kernels.generator.plan.lower import tile_program
 from mirage_kernels.generator.plan.program import Do, Layout, TileProgram
 from mirage_kernels.generator.plan.tiles import Planning
@@ -130,8 +137,53 @@ def test_makers_and_users_fit_a_block(adapted: Fused, r: int) -> None:
     for knobs in (v.knobs for v in variants(whole, ON)):
         assert knobs.apart
         assert users.shared_bytes(knobs) <= ON.shared_bytes
+        if knobs.maker_groups:
+            continue
         assert makers.shared_bytes(knobs.makers) + 16 <= ON.shared_bytes
         assert max(users.registers(knobs), makers.registers(knobs.makers)) <= 210
+
+
+@pytest.mark.parametrize(
+    ("inner", "tokens", "spare", "tile"),
+    [
+        (64, 64, 4, (64, 32)),  # as many lines as 32 x 64
+        (64, 32, 4, (32, 32)),
+        (16, 64, 4, (16, 32)),
+        (16, 64, 3, (16, 64)),  # one pair
+        (128, 64, 4, (64, 64)),
+        (64, 64, 1, None),
+        (24, 64, 4, None),  # no whole row tiles
+        (8, 64, 4, None),
+    ],
+)
+def test_makers_in_pairs_share_the_fewest_lines(
+    inner: int, tokens: int, spare: int, tile: tuple[int, int] | None
+) -> None:
+    assert paired_tile(inner, tokens, spare) == tile
+
+
+@pytest.mark.parametrize("r", [16, 32, 48, 64])
+def test_users_in_pairs_have_makers_in_pairs(adapted: Fused, r: int) -> None:
+    whole = program(adapted, (4096, 4096, r))
+    for knobs in (v.knobs for v in variants(whole, ON)):
+        assert bool(knobs.maker_groups) is (knobs.plan_name == "held in pairs, apart in pairs")
+        assert bool(knobs.maker_groups) is (knobs.tokens > 16)
+        if not knobs.maker_groups:
+            continue
+        found = paired_makers(whole, knobs.tokens, ON)
+        assert found is not None
+        block, stages = found
+        assert (block.rows, block.tokens) == (2 * knobs.maker_rows, knobs.maker_tokens)
+        assert stages == knobs.maker_stages
+        assert block.shared_bytes(stages) + 16 <= ON.shared_bytes
+        tiles = r // block.rows * (knobs.tokens // block.tokens)
+        assert 2 * tiles <= whole.apart
+
+
+def test_a_rank_of_no_whole_row_tiles_leaves_slices_to_makers(adapted: Fused) -> None:
+    found = {v.knobs.plan_name for v in variants(program(adapted, (4096, 4096, 24)), ON)}
+    assert "slices, apart" in found
+    assert not any("in pairs" in name for name in found)
 
 
 def test_what_is_received_and_its_product_lie_beside_the_ring(adapted: Fused) -> None:

@@ -1,0 +1,142 @@
+"""Totals computed apart by blocks that hold tokens, in pairs, over csrc/tile/apart_held.cuh."""
+
+from __future__ import annotations
+
+from mirage_kernels.generator.emit.after_loop import per_element
+from mirage_kernels.generator.emit.words import dims_text
+from mirage_kernels.generator.emit.writer import Writer
+from mirage_kernels.generator.plan.apart import PAIR
+from mirage_kernels.generator.plan.program import Do, Layout, Statement, TileProgram
+
+INCLUDES = ("tile/apart_held.cuh",)
+MAPS = "CUtensorMap made[2];"
+
+
+def write_makers(writer: Writer, makers: TileProgram) -> None:
+    """Write what the makers run that share a tile in pairs, blocks of the plan of held tokens."""
+    _plan(writer, makers)
+    roles = makers.roles
+    writer.line("template <class Knobs>")
+    with writer.block(f"__device__ void {name(makers)}(const HeldArgs& given, char* shared) {{"):
+        _start(writer, makers)
+        (met,) = makers.meetings
+        accumulator = f"tile::HeldAccum<Block::kRows> {met.out};"
+        writer.table([(accumulator, dims_text(met.type.names))])
+        writer.line()
+        with writer.block("if (block.copies()) {"):
+            _copies(writer)
+        _loop(writer, makers)
+        writer.line("tile::end_loop(block);")
+        writer.line()
+        writer.assignment(f"auto {met.out}_parts = tile::meet(block, shared, 0, {met.out});")
+        writer.line("tile::sync_workers(block);")
+        writer.assignment(f"tile::collect(block, shared, 0, {met.out}_parts);")
+        writer.line()
+        tile = f"{{first_row, {roles.rows}, first_token, {roles.tokens}}}"
+        writer.line(f"const tile::OutputTile out_tile{tile};")
+        writer.line("char* const lines = shared + tile::HeldMeeting<Block>::kBytes;")
+        call = "tile::make_held(block, apart, lines, out_tile"
+        (*computed, stored) = makers.epilogue
+        with writer.block(f"{call}, [&](tile::DealtElement e) {{", "});"):
+            per_element(writer, computed, makers)
+            writer.line(f"return {stored.args[0]};")
+    writer.line()
+
+
+def name(makers: TileProgram) -> str:
+    """Return the name of the function that such makers run."""
+    return f"{makers.recipe}_make"
+
+
+def write_maps(writer: Writer, makers: TileProgram) -> None:
+    """Write the maps of what such makers read, boxes of their own size; tokens have a tensor."""
+    tokens, rows = _boxes(makers)
+    operands = {o.name: o for o in makers.inputs}
+    index, roles = operands[rows.args[0]].index, makers.roles
+    with writer.block("if constexpr (Knobs::kMakerGroups > 0) {"):
+        writer.line("using Makers = MakersBlock<Knobs>;")
+        lines = "tile::token_lines<Makers>(args.dims[0])"
+        writer.assignment(f"status = tile::encode<T>(&given.made[0], {tokens.args[0]}, {lines});")
+        writer.line("if (status != cudaSuccess) return status;")
+        tensor = f"{{args.inputs[{index}], {roles.rows}, {roles.depth}, {roles.depth}}}"
+        writer.line(f"const tile::Tensor {rows.args[0]}{tensor};")
+        call = f"tile::encode<T>(&given.made[1], {rows.args[0]}, Makers::kRows);"
+        writer.assignment(f"status = {call}")
+        writer.line("if (status != cudaSuccess) return status;")
+
+
+def _boxes(makers: TileProgram) -> tuple[Statement, Statement]:
+    (tokens,) = (s for s in makers.loads if s.layout is Layout.TOKENS)
+    (rows,) = (s for s in makers.loads if s.layout is Layout.ROWS)
+    return tokens, rows
+
+
+def _plan(writer: Writer, makers: TileProgram) -> None:
+    writer.line("// Makers share a tile in pairs, too, and split the depth.")
+    writer.line("template <class Users>")
+    with writer.block("struct MakersPlan {", "};"):
+        writer.line("using Element = T;")
+        rows = f"kRows = {PAIR} * Users::kMakerRows, kTokens = Users::kMakerTokens"
+        writer.line(f"static constexpr int {rows};")
+        ring = "kStages = Users::kMakerStages, kGroups = Users::kMakerGroups"
+        writer.line(f"static constexpr int {ring}, kBlocks = {PAIR};")
+        writer.line(f"static constexpr int kDepth = {makers.roles.depth}, kRowTensors = 1;")
+        writer.line("static constexpr int kProducts = 1, kInner = 0, kBesideBytes = 0;")
+    writer.line("template <class Users>")
+    writer.line("using MakersBlock = tile::HeldBlock<MakersPlan<Users>>;")
+    writer.line()
+    writer.line("template <class Knobs>")
+    with writer.block("constexpr int maker_bytes() {"):
+        with writer.block("if constexpr (Knobs::kMakerGroups > 0) {", ""):
+            writer.line("return MakersBlock<Knobs>::kBytes + Apart<Knobs>::kStampBytes;")
+        with writer.block("} else {"):
+            writer.line("return kMakerBytes<Knobs>;")
+    writer.line()
+
+
+def _start(writer: Writer, makers: TileProgram) -> None:
+    used = {a for s in makers.epilogue for a in s.args}
+    writer.line("using Block = MakersBlock<Knobs>;")
+    writer.line("const LaunchArgs& args = given.call;")
+    writer.line(f"const int {makers.roles.tokens} = static_cast<int>(args.dims[0]);")
+    for i, scalar in enumerate(makers.scalars):
+        if scalar in used:
+            writer.line(f"const float {scalar} = args.scalars[{i}];")
+    for line in (
+        "const Apart<Knobs> apart(args);",
+        "const int first_row = apart.first_row(), first_token = apart.first_token();",
+        "const int box_row = first_row / Block::kRows * Block::kRows;",
+        "if (tile::warp_index() > Block::kWarps) return;",
+        f"const Block block{{shared, tile::token_lines<Block>({makers.roles.tokens})}};",
+        "if (threadIdx.x == 0) apart.stamp(shared + Block::kBytes) = tile::new_stamp();",
+        "block.begin();",
+        "",
+    ):
+        writer.line(line)
+
+
+def _copies(writer: Writer) -> None:
+    for line in (
+        "const auto find_weights = [&](int k) { tile::find_box(given.made[1], box_row, k); };",
+        "const auto copy_weights = [&](const auto& slot, int k) {",
+        "  tile::copy_box(slot.rows(0), given.made[1], box_row, k, slot.full);",
+        "};",
+        "const auto copy_tokens = [&](const auto& slot, int k) {",
+        "  tile::copy_box(slot.tokens(), given.made[0], first_token, k, slot.full);",
+        "};",
+        "block.copy(args.constant_weights, find_weights, copy_weights, copy_tokens);",
+        "return;",
+    ):
+        writer.line(line)
+
+
+def _loop(writer: Writer, makers: TileProgram) -> None:
+    with writer.block("tile::multiply_held(block, [&](const auto& step) {", "});"):
+        lines = []
+        for s in makers.loop:
+            read = "step.rows(0)" if s.layout is Layout.ROWS else "step.tokens()"
+            text = f"const auto {s.out} = {read};"
+            if s.do is Do.CONTRACT:
+                text = f"tile::contract({s.out}, {', '.join(s.args)});"
+            lines.append((text, dims_text(s.type.names)))
+        writer.table(lines)

@@ -1,0 +1,81 @@
+"""Tokens made in front: what emitted kernels say of the launch that makes them, over front.cuh."""
+
+from __future__ import annotations
+
+from mirage_kernels.generator.emit.lines import Lines, line_rows
+from mirage_kernels.generator.emit.words import dims_text
+from mirage_kernels.generator.emit.writer import Writer
+from mirage_kernels.generator.plan.front import front_of
+from mirage_kernels.generator.plan.program import Do, Layout, Statement, TileProgram
+from mirage_kernels.generator.plan.variants import Knobs
+
+INCLUDES = ("tile/front.cuh",)
+
+
+def knobs_text(knobs: Knobs) -> str:
+    """Return the constant of a variant: the warps of a token's block in front."""
+    return f"static constexpr int kFrontWarps = {knobs.front};"
+
+
+def write_front(writer: Writer, program: TileProgram, plan: str) -> None:
+    """Write the kernel in front of a plan's, and the function that launches both."""
+    made, index = front_of(program), front_of(program).output.index
+    name, depth, tokens = f"{program.recipe}_front", program.roles.depth, program.roles.tokens
+    writer.line(f"// Where tokens are many, a launch in front makes {made.output.name}, once.")
+    writer.line("template <class Knobs>")
+    writer.line("constexpr int kFrontThreads = Knobs::kFrontWarps * tile::kWarpLanes;")
+    writer.line()
+    writer.line("template <class Knobs>")
+    writer.line("__global__ void __launch_bounds__(kFrontThreads<Knobs>)")
+    with writer.block(f"    {name}(const __grid_constant__ LaunchArgs args) {{"):
+        _kernel(writer, made)
+    writer.line()
+    writer.line("template <class Knobs>")
+    with writer.block("cudaError_t launch_front(const LaunchArgs& args, cudaStream_t stream) {"):
+        writer.line("const tile::Grid grid{args.dims[0], 1, kFrontThreads<Knobs>, 0};")
+        call = f"tile::launch({name}<Knobs>, grid, args, stream);"
+        writer.line(f"const cudaError_t status = {call}")
+        writer.line("if (status != cudaSuccess) return status;")
+        given = f"tile::behind(args, {index}, {depth})"
+        writer.line(f"return launch_{plan}<Knobs>({given}, stream);")
+    writer.line()
+    writer.line("template <class Knobs>")
+    with writer.block("int64_t workspace(const LaunchArgs& args) {"):
+        writer.line(f"const int64_t {tokens} = args.dims[0];")
+        writer.line(f"return {tokens} * {depth} * static_cast<int64_t>(sizeof(T));")
+    writer.line()
+
+
+def _kernel(writer: Writer, program: TileProgram) -> None:
+    lines, roles, out = Lines(program, "token", summed=True), program.roles, program.output
+    writer.line(f"using Lines = tile::Lines<{roles.depth}, kFrontThreads<Knobs>>;")
+    if lines.sums():
+        writer.line(f"__shared__ float sums[{len(lines.sums())}][Lines::kWarps];")
+    writer.line()
+    operands = [
+        (f"const T* {o.name} = static_cast<const T*>(args.inputs[{o.index}]);", o.type.names)
+        for o in program.inputs
+    ]
+    operands.append((f"T* {out.name} = static_cast<T*>(args.workspace);", out.type.names))
+    writer.table([(text, dims_text(names)) for text, names in operands])
+    writer.line("const int64_t token = blockIdx.x;")
+    used = {a for s in program.lines for a in s.args}
+    for i, scalar in enumerate(program.scalars):
+        if scalar in used:
+            writer.line(f"const float {scalar} = args.scalars[{i}];")
+    writer.line()
+    writer.line("tile::start_in_front();")
+    loads = [s for s in program.lines if s.do is Do.LOAD]
+    absent = {o.name for o in program.inputs if o.optional}
+    loads.sort(key=lambda s: s.args[0] in absent)
+    rest = [s for s in program.lines if s.do is not Do.LOAD]
+    rows = [(_load(s, program), dims_text(s.type.names)) for s in loads]
+    writer.table([*rows, *line_rows(rest, lines)])
+
+
+def _load(s: Statement, program: TileProgram) -> str:
+    operand = next(o for o in program.inputs if o.name == s.args[0])
+    line, how = operand.name, "load_line" if operand.optional else "load_present"
+    if s.layout is Layout.LINE:
+        line += f" + token * args.row_strides[{operand.index}]"
+    return f"const auto {s.out} = tile::{how}<Lines>({line});"

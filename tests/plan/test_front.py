@@ -1,0 +1,156 @@
+"""Tokens made in front: when, by which program, and what is left to follow."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from handmade_lines import mugraph
+
+from mirage_kernels.generator import pipeline
+from mirage_kernels.generator.plan.candidates import Wanted, candidates
+from mirage_kernels.generator.plan.front import behind, front_of, made_in_front
+from mirage_kernels.generator.plan.held import can_hold
+from mirage_kernels.generator.plan.lower import tile_program
+from mirage_kernels.generator.plan.program import Do, Layout, TileProgram
+from mirage_kernels.generator.plan.tiles import Planning
+from mirage_kernels.generator.plan.times import Streaming, predicted_us
+from mirage_kernels.generator.plan.variants import BUCKETS_WITH_STATISTICS, variants
+from mirage_kernels.generator.record import KernelRecord, load_record
+from mirage_kernels.generator.target import TARGETS, target
+from mirage_kernels.generator.tuning.catalog import Key, tuned_kernel
+
+KERNELS = Path(__file__).resolve().parents[2] / "kernels" / "sm_90a"
+ON = target("sm_90a")
+WIDE = "layer_norm_linear/K4096_N4096_fp16"
+
+
+def recorded(name: str) -> TileProgram:
+    record = load_record(KERNELS / f"{name}.json")
+    assert isinstance(record, KernelRecord)
+    return tile_program(record.recipe, record.graph)
+
+
+@pytest.fixture(scope="module")
+def program() -> TileProgram:
+    return tile_program("layer_norm_linear", mugraph("layer_norm_linear"))
+
+
+def test_what_a_loop_makes_of_tokens_alone_may_be_made_in_front(program: TileProgram) -> None:
+    made = made_in_front(program)
+    assert made is not None
+    (product,) = (s for s in program.loop if s.do is Do.CONTRACT)
+    assert product.args[1] == made.out
+    assert program.front
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "rms_norm_linear/K4096_N4096_fp16",  # weights are scaled, sums of tokens meet
+        "rms_norm_linear/K4096_N4096_bf16",
+        "rms_norm_linear_residual/K3584_N4608_fp16",
+        "gated_mlp/K4096_N4096_fp16",  # nothing is made of tokens
+        "lora_linear/K4096_N4096_R16_fp16",
+        "ntrans/K4096_fp16",
+    ],
+)
+def test_other_loops_keep_their_tokens(name: str) -> None:
+    program = recorded(name)
+    assert made_in_front(program) is None
+    assert not program.front
+    assert behind(program) is program
+
+
+def test_a_statistic_that_the_epilogue_needs_stays(program: TileProgram) -> None:
+    (first, *rest) = program.epilogue
+    reads = replace(first, args=(*first.args, "root_kept"))
+    assert made_in_front(replace(program, epilogue=(reads, *rest))) is None
+
+
+@pytest.mark.parametrize("arch", sorted(set(TARGETS) - {"sm_90a"}))
+def test_elsewhere_nothing_is_made_in_front(arch: str) -> None:
+    graph = mugraph("layer_norm_linear")
+    program = tile_program("layer_norm_linear", graph, Planning(arch=arch))
+    assert not program.front
+    assert all(v.knobs.front == 0 for v in variants(program, target(arch)))
+
+
+def test_the_launch_in_front_has_lines_alone(program: TileProgram) -> None:
+    front = front_of(program)
+    assert front.loop == front.meetings == front.epilogue == ()
+    assert (front.roles.rows, front.roles.tokens, front.roles.depth) == ("", "M", "K")
+    assert [o.name for o in front.inputs] == ["x", "norm_weight", "norm_bias"]
+    assert (front.output.name, front.output.index) == ("x_made", 0)
+    held = {s.layout for s in front.lines}
+    assert held <= {Layout.LINE, Layout.LINE_VECTOR, Layout.TOKEN_SUMS, Layout.SCALAR}
+    assert {s.do for s in front.lines} == {Do.LOAD, Do.MAP, Do.SUM, Do.STORE}
+
+
+def test_it_computes_every_value_from_values_that_it_has(program: TileProgram) -> None:
+    front = front_of(program)
+    known = {o.name for o in front.inputs} | {*front.scalars, *front.literals, front.output.name}
+    for s in front.lines:
+        assert set(s.args) <= known, s
+        assert s.out not in known or s.do is Do.STORE
+        known.add(s.out)
+    loaded = [s.args[0] for s in front.lines if s.do is Do.LOAD]
+    assert sorted(loaded) == ["norm_bias", "norm_weight", "x"]  # each once
+
+
+def test_what_follows_only_multiplies(program: TileProgram) -> None:
+    rest = behind(program)
+    assert can_hold(rest)
+    assert not can_hold(program)
+    assert [o.name for o in rest.inputs] == ["x_made", "weight"]
+    assert rest.inputs[0].index == next(o.index for o in program.inputs if o.name == "x")
+    assert rest.lines == ()
+    assert rest.epilogue == program.epilogue
+
+
+def test_from_9_tokens_on_they_are_made_in_front() -> None:
+    program = recorded(WIDE)
+    found = {v.knobs.tokens: v.knobs.plan_name for v in variants(program, ON)}
+    assert found == {
+        8: "slices",
+        16: "held in pairs, tokens in front",
+        32: "held in pairs, tokens in front",
+        64: "held in pairs, tokens in front",
+    }
+
+
+def test_a_depth_too_short_for_boxes_has_slices_for_few_tokens(program: TileProgram) -> None:
+    found = {v.knobs.tokens: v.knobs.plan_name for v in variants(program, ON)}
+    assert found == dict.fromkeys(BUCKETS_WITH_STATISTICS, "slices")
+
+
+def test_the_tuner_tries_them_beside_slices() -> None:
+    programs = (recorded(WIDE),)
+    found = {c.knobs.plan_name for c in candidates(programs, 64, ON, Wanted(8))}
+    assert {"slices", "held in pairs, tokens in front", "held, tokens in front"} <= found
+    few = {c.knobs.plan_name for c in candidates(programs, 8, ON, Wanted(8))}
+    assert few == {"slices"}
+
+
+def test_they_are_predicted_to_pay_for_the_launch_in_front() -> None:
+    program = recorded(WIDE)
+    (knobs,) = (v.knobs for v in variants(program, ON) if v.knobs.tokens == 64)
+    work = Streaming.of(program, ON)
+    alone = predicted_us(work.behind, replace(knobs, front=0))
+    assert alone < predicted_us(work, knobs) < alone + 3
+
+
+def test_what_was_measured_without_them_does_not_limit_the_tokens_served(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    record = load_record(KERNELS / f"{WIDE}.json")
+    assert isinstance(record, KernelRecord)
+    key = Key(record.recipe, record.dtype, record.shape)
+    tuned = tuned_kernel(record.arch, key)
+    assert tuned is not None
+    few = tuple(b for b in tuned.buckets if b.tokens <= max(BUCKETS_WITH_STATISTICS))
+    before = replace(tuned, buckets=few, max_tokens=32)
+    monkeypatch.setattr(pipeline, "tuned_kernel", lambda arch, key: before)
+    about = {n: getattr(record, n) for n in pipeline.About.__dataclass_fields__}
+    assert pipeline.planned(pipeline.About(**about), record.graph).max_tokens == 64
