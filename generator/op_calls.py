@@ -22,6 +22,10 @@ _VARIANTS = {
     "rms_norm_gated_mlp_gelu": ("rms_norm_gated_mlp", {"activation": "gelu"}),
     "rms_norm_geglu_mlp": ("rms_norm_gated_mlp", {"activation": "gelu_tanh"}),
     "rms_norm_gated_mlp_relu": ("rms_norm_gated_mlp", {"activation": "relu"}),
+    "silu_and_mul": ("act_and_mul", {"activation": "silu"}),
+    "gelu_and_mul": ("act_and_mul", {"activation": "gelu"}),
+    "gelu_tanh_and_mul": ("act_and_mul", {"activation": "gelu_tanh"}),
+    "relu_and_mul": ("act_and_mul", {"activation": "relu"}),
     "qk_layer_norm_attention": ("qk_norm_attention", {"norm": "layer"}),
 }
 

@@ -94,7 +94,7 @@ def table_of(arch: str, records: Sequence[Emitted]) -> str:
 def _entries(record: KernelRecord) -> list[Entry]:
     """Return the rows of a record: its kernel, and the one for slices of stacks."""
     options, about = _options(record), (record.dtype, record.shape, record.stem)
-    space = any(v.knobs.apart for v in record.variants)
+    space = any(v.knobs.leaves_something for v in record.variants)
     entries = [Entry(record.recipe, *about, record.max_tokens, options, space)]
     stacked = stacked_kernel(record)
     if stacked is not None:
@@ -216,7 +216,10 @@ def _mugraph_words(graph: Graph) -> str:
     looped = [name for name in looped if body.producers[name].op != "output"]
     grid = ", ".join(f"grid.{a.name} cuts {a.dim}" for a in body.space.grid)
     if body.space.loop is None:
-        return f"one kernel; {grid}, no loop: the other dims are whole in a block."
+        cut = {axis.dim for axis in body.space.grid}
+        dims = {d.name for v in body.values.values() for d in v.type.dims}
+        rest = ": the other dims are whole in a block" if dims - cut else ""
+        return f"one kernel; {grid}, no loop{rest}."
     before = _before_words(body, phases)
     return (
         f"one kernel; {grid}, the loop cuts {body.space.loop.dim}. {before}In the loop: "
@@ -291,13 +294,21 @@ def _makers_words(record: KernelRecord, knobs: Knobs) -> str:
     return f"{count} block{'s' if count > 1 else ''} for the inner product and "
 
 
+def _line_words(record: KernelRecord, knobs: Knobs) -> str:
+    warps = f"{knobs.warps} warp{'s' if knobs.warps > 1 else ''}"
+    if not knobs.line:
+        return f"a block of {warps} per token, which it holds whole in registers."
+    count = record.shape[record.roles.depth] // knobs.line
+    blocks = f"{count} blocks" if count > 1 else "a block"
+    return f"{blocks} of {warps} per token, {knobs.line} elements each."
+
+
 def _launch_words(record: KernelRecord) -> str:
     parts = []
     for variant in record.variants:
         knobs = variant.knobs
         if not record.roles.rows:
-            warps = f"{knobs.warps} warp{'s' if knobs.warps > 1 else ''}"
-            return f"a block of {warps} per token, which it holds whole in registers."
+            return _line_words(record, knobs)
         blocks = -(-record.shape[record.roles.rows] // knobs.rows)
         limit = f"up to {variant.bucket}" if variant.bucket else "any number of"
         each = f"{blocks} blocks of {knobs.warps} warps"
@@ -306,5 +317,7 @@ def _launch_words(record: KernelRecord) -> str:
         each = f"{_makers_words(record, knobs)}{each}"
         if knobs.held:
             each += ", which hold tokens in registers"
+        if knobs.front:
+            each = f"a block of {knobs.front} warps each in front, then {each}"
         parts.append(f"{limit} tokens {each}")
     return f"{'; '.join(parts)} per {record.variants[-1].knobs.tokens}."

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from mirage_kernels.attention import block_table_from_csr, gqa, gqa_csr, qk_norm_attention
     from mirage_kernels.dispatch import KernelEntry, kernel_table, supports
     from mirage_kernels.latent import mla_decode
+    from mirage_kernels.norm_ops import act_and_mul, layer_norm, rms_norm
     from mirage_kernels.ops import (
         gated_mlp,
         layer_norm_linear,
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 __all__ = [
     "KernelEntry",
+    "act_and_mul",
     "block_table_from_csr",
     "constant_history",
     "constant_weights",
@@ -34,12 +36,14 @@ __all__ = [
     "gqa",
     "gqa_csr",
     "kernel_table",
+    "layer_norm",
     "layer_norm_linear",
     "lora_linear",
     "mla_decode",
     "ntrans",
     "qk_norm_attention",
     "qk_norm_rope_append",
+    "rms_norm",
     "rms_norm_gated_mlp",
     "rms_norm_linear",
     "supports",
@@ -57,6 +61,9 @@ _HOME = {
     "qk_norm_attention": "mirage_kernels.attention",
     "mla_decode": "mirage_kernels.latent",
     "qk_norm_rope_append": "mirage_kernels.append",
+    "act_and_mul": "mirage_kernels.norm_ops",
+    "layer_norm": "mirage_kernels.norm_ops",
+    "rms_norm": "mirage_kernels.norm_ops",
     "gated_mlp": "mirage_kernels.ops",
     "layer_norm_linear": "mirage_kernels.ops",
     "lora_linear": "mirage_kernels.ops",

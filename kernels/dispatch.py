@@ -27,9 +27,9 @@ _DTYPE_NAMES = {torch.float16: "fp16", torch.bfloat16: "bf16"}
 class KernelEntry:
     """One row of the dispatch table: what a compiled kernel computes, and for which static dims.
 
-    Above `max_tokens` (0: never) the op runs PyTorch's own program; of `rms_norm_linear_residual`
-    what it would run without this kernel. `options` names the optional inputs that the kernel
-    takes; others the op adds before or after it.
+    Above `max_tokens` (0: never) the op's matrix product is PyTorch's; above that of
+    `rms_norm_linear_residual` it runs what it would run without this kernel. `options` names the
+    optional inputs that the kernel takes; others the op adds before or after it.
     """
 
     name: str
@@ -46,6 +46,14 @@ def kernel_table() -> tuple[KernelEntry, ...]:
     """Return every kernel compiled into this build."""
     rows = json.loads(torch.ops.mirage_kernels._kernel_table())
     return tuple(KernelEntry(**row) for row in rows)
+
+
+@cache
+def most_tokens(recipe: str, dtype: torch.dtype, **dims: int) -> int | None:
+    """Return a recipe's `max_tokens` (0: any number), None where no kernel has these dims."""
+    name = _DTYPE_NAMES.get(dtype)
+    rows = (k for k in kernel_table() if (k.recipe, k.dtype, k.dims) == (recipe, name, dims))
+    return next((row.max_tokens for row in rows), None)
 
 
 def supports(

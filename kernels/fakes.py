@@ -22,10 +22,11 @@ class Call:
 
     def __init__(self, signature: Signature, tensors: Mapping[str, Tensor]) -> None:
         self.signature = signature
-        self.x = tensors["x"]
+        first = signature.parameters[0]
+        self.x = tensors[first.name]
         self.sizes: dict[str, int] = {}
         dims = self.x.dim()
-        _check(dims >= 1, lambda: self.said("x has no dims; a tensor [..., K] works"))
+        _check(dims >= 1, lambda: self.said(f"{first.name} has no dims; a tensor [..., K] works"))
         for parameter in signature.parameters:
             if parameter.name in tensors:
                 self.check(parameter, tensors[parameter.name])

@@ -1,9 +1,10 @@
 """The ops as PyTorch's own programs: what runs for CPU tensors and above a kernel's `max_tokens`.
 
 They are what a good user of PyTorch would write: one product where weights are packed, fused norms,
-sums inside of products. Each writes into the tensors that come last, whose shapes the compiled op
-has checked. Nothing here waits for the GPU or depends on values, so that all of it can be captured
-in a CUDA graph.
+sums inside of products. Where this build has kernels for what surrounds a product (`rms_norm`,
+`layer_norm`, `act_and_mul`) they take the place of PyTorch's. Each program writes into the tensors
+that come last, whose shapes the compiled op has checked. Nothing here waits for the GPU or depends
+on values, so that all of it can be captured in a CUDA graph.
 """
 
 from __future__ import annotations
@@ -13,6 +14,10 @@ from collections.abc import Callable, Mapping
 import torch
 from torch import Tensor
 from torch.nn import functional
+
+from mirage_kernels.dispatch import most_tokens
+
+OPS = torch.ops.mirage_kernels
 
 ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = {
     "silu": functional.silu,
@@ -26,12 +31,34 @@ def _rows(x: Tensor) -> Tensor:
     return x.reshape(-1, x.shape[-1])
 
 
+def _has_kernel(recipe: str, x: Tensor, **dims: int) -> bool:
+    """Say whether a kernel serves as many tokens as x has."""
+    if not x.is_cuda:
+        return False
+    most = most_tokens(recipe, x.dtype, **dims)
+    return most is not None and (most == 0 or x.numel() <= most * x.shape[-1])
+
+
 def _rms_norm(x: Tensor, norm_weight: Tensor, eps: float, weight_offset: float) -> Tensor:
+    if _has_kernel("rms_norm", x, K=x.shape[-1]):
+        made: Tensor = OPS.rms_norm(x, norm_weight, eps, weight_offset)
+        return made
+    return _torch_rms_norm(x, norm_weight, eps, weight_offset)
+
+
+def _torch_rms_norm(x: Tensor, norm_weight: Tensor, eps: float, weight_offset: float) -> Tensor:
     if weight_offset == 0:
         return functional.rms_norm(x, x.shape[-1:], norm_weight, eps)
     # In fp32: rounded to the tensors' type, 1 + w would lose digits of w that Gemma's models use.
     weight = norm_weight.float() + weight_offset
     return functional.rms_norm(x.float(), x.shape[-1:], weight, eps).to(x.dtype)
+
+
+def _layer_norm(x: Tensor, norm_weight: Tensor, norm_bias: Tensor | None, eps: float) -> Tensor:
+    if _has_kernel("layer_norm", x, K=x.shape[-1]):
+        made: Tensor = OPS.layer_norm(x, norm_weight, norm_bias, eps)
+        return made
+    return functional.layer_norm(x, x.shape[-1:], norm_weight, norm_bias, eps)
 
 
 def _linear(x: Tensor, weight: Tensor, bias: Tensor | None, out: Tensor) -> None:
@@ -42,7 +69,11 @@ def _linear(x: Tensor, weight: Tensor, bias: Tensor | None, out: Tensor) -> None
 
 
 def _gated(gate: Tensor, up: Tensor, activation: str, out: Tensor) -> None:
-    torch.mul(ACTIVATIONS[activation](gate), up, out=_rows(out))
+    recipe: str = OPS._recipe_of("act_and_mul", activation)
+    if _has_kernel(recipe, gate, N=gate.shape[-1]):
+        OPS.act_and_mul.out(gate, up, activation, out=out)
+    else:
+        act_and_mul(gate, up, activation, out=out)
 
 
 def rms_norm_linear(
@@ -70,6 +101,12 @@ def rms_norm_linear_residual(
     out: Tensor,
     total: Tensor,
 ) -> None:
+    if _has_kernel("rms_norm_residual", x, K=x.shape[-1]):
+        normed = torch.empty_like(total)
+        given = (x, norm_weight, eps, residual, weight_offset)
+        OPS.rms_norm.residual_out(*given, out=normed, total=total)
+        _linear(normed, weight, bias, out)
+        return
     torch.add(x, residual, out=total)
     rms_norm_linear(total, norm_weight, weight, eps, bias, weight_offset, out=out)
 
@@ -84,7 +121,7 @@ def layer_norm_linear(
     *,
     out: Tensor,
 ) -> None:
-    _linear(functional.layer_norm(x, x.shape[-1:], norm_weight, norm_bias, eps), weight, bias, out)
+    _linear(_layer_norm(x, norm_weight, norm_bias, eps), weight, bias, out)
 
 
 def lora_linear(
@@ -141,12 +178,12 @@ def gated_mlp(
     x: Tensor, gate_weight: Tensor, up_weight: Tensor, activation: str, *, out: Tensor
 ) -> None:
     rows = _rows(x)
-    _gated(rows @ gate_weight.t(), rows @ up_weight.t(), activation, out)
+    _gated(rows @ gate_weight.t(), rows @ up_weight.t(), activation, _rows(out))
 
 
 def gated_mlp_packed(x: Tensor, gate_up_weight: Tensor, activation: str, *, out: Tensor) -> None:
     gate, up = (_rows(x) @ gate_up_weight.t()).chunk(2, dim=-1)
-    _gated(gate, up, activation, out)
+    _gated(gate, up, activation, _rows(out))
 
 
 def rms_norm_gated_mlp(
@@ -183,6 +220,36 @@ def ntrans(h: Tensor, x: Tensor, alpha: Tensor, *, out: Tensor) -> None:
     functional.normalize(moved, dim=-1, out=out)
 
 
+def rms_norm(
+    x: Tensor, norm_weight: Tensor, eps: float, weight_offset: float = 0.0, *, out: Tensor
+) -> None:
+    out.copy_(_torch_rms_norm(x, norm_weight, eps, weight_offset))
+
+
+def rms_norm_residual(
+    x: Tensor,
+    norm_weight: Tensor,
+    eps: float,
+    residual: Tensor,
+    weight_offset: float = 0.0,
+    *,
+    out: Tensor,
+    total: Tensor,
+) -> None:
+    torch.add(x, residual, out=total)
+    out.copy_(_torch_rms_norm(total, norm_weight, eps, weight_offset))
+
+
+def layer_norm(
+    x: Tensor, norm_weight: Tensor, norm_bias: Tensor | None, eps: float, *, out: Tensor
+) -> None:
+    out.copy_(functional.layer_norm(x, x.shape[-1:], norm_weight, norm_bias, eps))
+
+
+def act_and_mul(gate: Tensor, up: Tensor, activation: str, *, out: Tensor) -> None:
+    torch.mul(ACTIVATIONS[activation](gate), up, out=out)
+
+
 PROGRAMS: Mapping[str, Callable[..., None]] = {
     "rms_norm_linear": rms_norm_linear,
     "rms_norm_linear.residual": rms_norm_linear_residual,
@@ -194,4 +261,8 @@ PROGRAMS: Mapping[str, Callable[..., None]] = {
     "rms_norm_gated_mlp": rms_norm_gated_mlp,
     "rms_norm_gated_mlp.packed": rms_norm_gated_mlp_packed,
     "ntrans": ntrans,
+    "rms_norm": rms_norm,
+    "rms_norm.residual": rms_norm_residual,
+    "layer_norm": layer_norm,
+    "act_and_mul": act_and_mul,
 }

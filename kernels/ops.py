@@ -8,7 +8,8 @@ contiguous, sharing no memory with the inputs) the result is written there and `
 
 On a GPU a call launches one kernel on the current stream: no synchronisation, no memory but the
 result, so it can be captured in a CUDA graph and traced by torch.compile. Above the kernel's
-`max_tokens` (see `mirage_kernels.kernel_table`) PyTorch's own program is faster and runs instead.
+`max_tokens` (see `mirage_kernels.kernel_table`) PyTorch's matrix product is faster and runs
+instead, with our norm in front of it or our activation behind it (`mirage_kernels.norm_ops`).
 An option that the kernel does not take is a small PyTorch call before or after it. CPU tensors run
 PyTorch's program at any size.
 
@@ -100,8 +101,8 @@ def rms_norm_linear(
     Source: the fused RMSNorm muGraph that the Mirage superoptimizer paper reports.
     """
     if torch.is_grad_enabled():
-        _refuse_grad("rms_norm_linear", x, norm_weight=norm_weight, weight=weight, bias=bias)
-        _refuse_grad("rms_norm_linear", x, residual=residual)
+        refuse_grad("rms_norm_linear", x, norm_weight=norm_weight, weight=weight, bias=bias)
+        refuse_grad("rms_norm_linear", x, residual=residual)
     if residual is not None or isinstance(out, tuple):
         return _with_residual((x, norm_weight, weight, eps, bias, residual, weight_offset), out)
     if out is None:
@@ -126,8 +127,8 @@ def layer_norm_linear(
     PyTorch's: `(x - mean(x)) / sqrt(var(x) + eps)` with the variance over K, not K - 1.
     """
     if torch.is_grad_enabled():
-        _refuse_grad("layer_norm_linear", x, norm_weight=norm_weight, norm_bias=norm_bias)
-        _refuse_grad("layer_norm_linear", x, weight=weight, bias=bias)
+        refuse_grad("layer_norm_linear", x, norm_weight=norm_weight, norm_bias=norm_bias)
+        refuse_grad("layer_norm_linear", x, weight=weight, bias=bias)
     if out is None:
         return _layer_norm_linear(x, norm_weight, norm_bias, weight, eps, bias)
     _layer_norm_linear_out(x, norm_weight, norm_bias, weight, eps, bias, out=out)
@@ -160,8 +161,8 @@ def lora_linear(
     below R with zeros.
     """
     if torch.is_grad_enabled():
-        _refuse_grad("lora_linear", x, weight=weight, bias=bias)
-        _refuse_grad("lora_linear", x, lora_a=lora_a, lora_b=lora_b)
+        refuse_grad("lora_linear", x, weight=weight, bias=bias)
+        refuse_grad("lora_linear", x, lora_a=lora_a, lora_b=lora_b)
     if adapter_ids is not None:
         args = (x, weight, lora_a, lora_b, adapter_ids, scale, bias)
         if out is None:
@@ -189,7 +190,7 @@ def gated_mlp(
     "silu" (Llama), "gelu", "gelu_tanh" (Gemma), "relu".
     """
     if torch.is_grad_enabled():
-        _refuse_grad("gated_mlp", x, gate_weight=gate_weight, up_weight=up_weight)
+        refuse_grad("gated_mlp", x, gate_weight=gate_weight, up_weight=up_weight)
     if up_weight is None:
         if out is None:
             return _gated_mlp_packed(x, gate_weight, activation)
@@ -218,8 +219,8 @@ def rms_norm_gated_mlp(
     `rms_norm_gated_mlp(x, norm_weight, gate_up_weight)` takes a packed weight `[2 N, K]`.
     """
     if torch.is_grad_enabled():
-        _refuse_grad("rms_norm_gated_mlp", x, norm_weight=norm_weight)
-        _refuse_grad("rms_norm_gated_mlp", x, gate_weight=gate_weight, up_weight=up_weight)
+        refuse_grad("rms_norm_gated_mlp", x, norm_weight=norm_weight)
+        refuse_grad("rms_norm_gated_mlp", x, gate_weight=gate_weight, up_weight=up_weight)
     if up_weight is None:
         packed = (x, norm_weight, gate_weight, eps, activation, weight_offset)
         if out is None:
@@ -242,7 +243,7 @@ def ntrans(h: Tensor, x: Tensor, alpha: Tensor, *, out: Tensor | None = None) ->
     Source: nTrans of the Mirage paper; Loshchilov et al., nGPT (2024).
     """
     if torch.is_grad_enabled():
-        _refuse_grad("ntrans", x, h=h, alpha=alpha)
+        refuse_grad("ntrans", x, h=h, alpha=alpha)
     if out is None:
         return _ntrans(h, x, alpha)
     _ntrans_out(h, x, alpha, out=out)
@@ -260,7 +261,8 @@ def _with_residual(
     return y, total
 
 
-def _refuse_grad(op: str, x: Tensor, **inputs: Tensor | None) -> None:
+def refuse_grad(op: str, x: Tensor | None = None, **inputs: Tensor | None) -> None:
+    """Raise InferenceOnlyError, naming the op and the input, where one requires grad."""
     for name, tensor in {"x": x, **inputs}.items():
         if isinstance(tensor, Tensor) and tensor.requires_grad:
             raise InferenceOnlyError(requires_grad_sentence(op, name))

@@ -1,4 +1,4 @@
-"""muGraphs written down: nTrans without a loop, LayerNorm's statistics before one, two results."""
+"""muGraphs written down: lines without a loop, LayerNorm's statistics before one, two results."""
 
 from __future__ import annotations
 
@@ -92,10 +92,42 @@ RESIDUAL = BlockSketch(
     ),
     ((19, ("M", "N")),),
 )
+NORM_RESIDUAL = BlockSketch(
+    Setting(("M",), None),
+    (
+        View("x", ("M",), None),
+        View("norm_weight", (None,), None),
+        View("eps", (None,), None),
+        View("residual", ("M",), None),
+        View("weight_offset", (None,), None),
+    ),
+    ("size_K",),  # 5
+    (
+        Step("add", (0, 3)),  # 6: the result beside the output
+        Step("mul", (6, 6)),
+        Step("sum", (7,), "K"),
+        Step("div", (8, 5)),
+        Step("add", (2, 9)),
+        Step("sqrt", (10,)),
+        Step("add", (1, 4)),
+        Step("div", (6, 11)),
+        Step("mul", (12, 13)),
+    ),
+    ((14, ("M", "K")),),
+)
+SILU_AND_MUL = BlockSketch(
+    Setting(("N", "M"), None),
+    (View("gate", ("N", "M"), None), View("up", ("N", "M"), None)),
+    (),
+    (Step("silu", (0,)), Step("mul", (1, 2))),
+    ((3, ("M", "N")),),
+)
 SKETCHES = {
     "ntrans": NTRANS,
     "layer_norm_linear": LAYER_NORM_LINEAR,
     "rms_norm_linear_residual": RESIDUAL,
+    "rms_norm_residual": NORM_RESIDUAL,
+    "silu_and_mul": SILU_AND_MUL,
 }
 
 

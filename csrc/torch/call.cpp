@@ -195,11 +195,14 @@ KernelQuery Call::query(const char* recipe) const {
 // A kernel of the overload's own recipe, as long as tokens are few enough for it; of the recipe; or
 // of its sibling that has the options as inputs.
 void Call::find_kernel() {
-  const std::string own_recipe = std::string(recipe_) + "_" + signature_.overload;
-  const Kernel* own = mirage::find_kernel(query(own_recipe.c_str()));
-  kernel_ = own;
-  is_own_ = own != nullptr && !has_many_tokens();
-  if (is_own_ || signature_.only_own) return;
+  const bool has_overload = signature_.overload[0] != '\0';
+  if (has_overload || signature_.only_own) {
+    const std::string ending = has_overload ? std::string("_") + signature_.overload : "";
+    kernel_ = mirage::find_kernel(query((recipe_ + ending).c_str()));
+    is_own_ = kernel_ != nullptr && !has_many_tokens();
+    if (is_own_ || signature_.only_own) return;
+  }
+  const Kernel* own = kernel_;
   kernel_ = mirage::find_kernel(query(recipe_));
   if (kernel_ != nullptr && kernel_takes_options()) return;
   const std::string full = std::string(recipe_) + "_full";

@@ -10,6 +10,7 @@ using MaybeTensor = std::optional<Tensor>;
 using Text = std::string;
 
 constexpr bool kOption = true;
+constexpr bool kOnlyOwn = true;
 
 const Parameter kX{"x", Kind::kRows, "M K"};
 const Parameter kNormWeight{"norm_weight", Kind::kWeight, "K"};
@@ -22,7 +23,11 @@ const Parameter kScale{"scale", Kind::kNumber};
 const Parameter kActivation{"activation", Kind::kActivation};
 const Parameter kBias{"bias", Kind::kWeight, "N", kOption};
 const Parameter kWeightOffset{"weight_offset", Kind::kNumber, "", kOption};
+const Parameter kNormBias{"norm_bias", Kind::kWeight, "K"};
+const Parameter kResidual{"residual", Kind::kRows, "M K", kOption};
 const Parameter kOut{"out", Kind::kRows, "M N"};
+const Parameter kNormed{"out", Kind::kRows, "M K"};
+const Parameter kTotal{"total", Kind::kRows, "M K"};
 
 // y = linear(x / rms(x) * (norm_weight + weight_offset), weight) + bias
 const Signature kRmsNormLinear{
@@ -30,26 +35,18 @@ const Signature kRmsNormLinear{
 using RmsNormLinear = Op<kRmsNormLinear, List<Tensor, Tensor, Tensor, double, MaybeTensor, double>>;
 
 // total = x + residual, and the same of total
-const Signature kRmsNormLinearResidual{"rms_norm_linear",
-                                       "residual",
-                                       {kX,
-                                        kNormWeight,
-                                        kWeight,
-                                        kEps,
-                                        kBias,
-                                        {"residual", Kind::kRows, "M K", kOption},
-                                        kWeightOffset},
-                                       {kOut, {"total", Kind::kRows, "M K"}}};
+const Signature kRmsNormLinearResidual{
+    "rms_norm_linear",
+    "residual",
+    {kX, kNormWeight, kWeight, kEps, kBias, kResidual, kWeightOffset},
+    {kOut, kTotal}};
 using RmsNormLinearResidual =
     Op<kRmsNormLinearResidual, List<Tensor, Tensor, Tensor, double, MaybeTensor, Tensor, double>,
        List<Tensor, Tensor>>;
 
 // y = linear((x - mean(x)) / std(x) * norm_weight + norm_bias, weight) + bias
 const Signature kLayerNormLinear{
-    "layer_norm_linear",
-    "",
-    {kX, kNormWeight, {"norm_bias", Kind::kWeight, "K"}, kWeight, kEps, kBias},
-    {kOut}};
+    "layer_norm_linear", "", {kX, kNormWeight, kNormBias, kWeight, kEps, kBias}, {kOut}};
 using LayerNormLinear =
     Op<kLayerNormLinear, List<Tensor, Tensor, MaybeTensor, Tensor, double, MaybeTensor>>;
 
@@ -76,7 +73,7 @@ const Signature kLoraLinearBatched{"lora_linear",
                                     kScale,
                                     kBias},
                                    {kOut},
-                                   /*only_own=*/true};
+                                   kOnlyOwn};
 using LoraLinearBatched =
     Op<kLoraLinearBatched, List<Tensor, Tensor, Tensor, Tensor, Tensor, double, MaybeTensor>>;
 
@@ -109,6 +106,35 @@ const Signature kNtrans{"ntrans",
                         {{"out", Kind::kRows, "M K"}}};
 using Ntrans = Op<kNtrans, List<Tensor, Tensor, Tensor>>;
 
+// What surrounds a library's matrix product, at any size.
+
+// y = x / rms(x) * (norm_weight + weight_offset)
+const Signature kRmsNorm{
+    "rms_norm", "", {kX, kNormWeight, kEps, kWeightOffset}, {kNormed}, kOnlyOwn};
+using RmsNorm = Op<kRmsNorm, List<Tensor, Tensor, double, double>>;
+
+// total = x + residual, and the same of total
+const Signature kRmsNormResidual{"rms_norm",
+                                 "residual",
+                                 {kX, kNormWeight, kEps, kResidual, kWeightOffset},
+                                 {kNormed, kTotal},
+                                 kOnlyOwn};
+using RmsNormResidual =
+    Op<kRmsNormResidual, List<Tensor, Tensor, double, Tensor, double>, List<Tensor, Tensor>>;
+
+// y = (x - mean(x)) / std(x) * norm_weight + norm_bias
+const Signature kLayerNorm{
+    "layer_norm", "", {kX, kNormWeight, kNormBias, kEps}, {kNormed}, kOnlyOwn};
+using LayerNorm = Op<kLayerNorm, List<Tensor, Tensor, MaybeTensor, double>>;
+
+// y = activation(gate) * up
+const Signature kActAndMul{"act_and_mul",
+                           "",
+                           {{"gate", Kind::kRows, "M N"}, {"up", Kind::kRows, "M N"}, kActivation},
+                           {kOut},
+                           kOnlyOwn};
+using ActAndMul = Op<kActAndMul, List<Tensor, Tensor, Text>>;
+
 // Both devices enter by the same door: the call itself knows where its tensors are.
 template <class... Ops>
 struct Every {
@@ -120,7 +146,8 @@ struct Every {
 };
 using Library =
     Every<RmsNormLinear, RmsNormLinearResidual, LayerNormLinear, LoraLinear, LoraLinearBatched,
-          GatedMlp, GatedMlpPacked, RmsNormGatedMlp, RmsNormGatedMlpPacked, Ntrans>;
+          GatedMlp, GatedMlpPacked, RmsNormGatedMlp, RmsNormGatedMlpPacked, Ntrans, RmsNorm,
+          RmsNormResidual, LayerNorm, ActAndMul>;
 
 }  // namespace
 

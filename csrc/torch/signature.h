@@ -31,8 +31,8 @@ struct Signature {
   const char* overload;  // "" or what makes it another signature: "residual"
   std::vector<Parameter> parameters;
   std::vector<Parameter> results;
-  // Whether kernels of the overload's own recipe alone serve it, and where there is none PyTorch's
-  // own program.
+  // Whether kernels of one recipe alone serve it, the overload's own, with a place for all options;
+  // where there is none PyTorch's own program does.
   bool only_own = false;
 };
 

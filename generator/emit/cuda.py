@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from mirage_kernels.generator.emit import adapters, apart
+from mirage_kernels.generator.emit import adapters, apart, front
 from mirage_kernels.generator.emit.after_loop import after_loop
+from mirage_kernels.generator.emit.edges import edge_text
 from mirage_kernels.generator.emit.header import Header
 from mirage_kernels.generator.emit.held import INCLUDES as HELD_INCLUDES
 from mirage_kernels.generator.emit.held import held_kernel
@@ -34,6 +35,7 @@ from mirage_kernels.generator.emit.words import (
 from mirage_kernels.generator.emit.writer import Writer
 from mirage_kernels.generator.ir import DType
 from mirage_kernels.generator.plan.apart import makers_of, users_of
+from mirage_kernels.generator.plan.front import behind
 from mirage_kernels.generator.plan.program import Do, Layout, Operand, Statement, TileProgram
 from mirage_kernels.generator.plan.variants import Variant
 
@@ -60,6 +62,16 @@ class Kernel:
         return [v for v in self.variants if not v.knobs.plan]
 
     @property
+    def fronted(self) -> bool:
+        """Say whether variants have tokens made in front."""
+        return any(v.knobs.front for v in self.variants)
+
+    @property
+    def paired(self) -> bool:
+        """Say whether variants have makers that hold tokens, in pairs."""
+        return any(v.knobs.maker_groups for v in self.variants)
+
+    @property
     def plans(self) -> set[str]:
         """The other plans that variants have."""
         return {v.knobs.plan for v in self.variants} - {""}
@@ -79,10 +91,11 @@ def emit_cuda(kernel: Kernel) -> str:
     writer.line()
     writer.line('#include "launch.h"')
     others = [_PLANS[plan] for plan in sorted(kernel.plans)]
-    users = users_of(kernel.program)
+    users = replace(users_of(kernel.program), paired=kernel.paired)
     shared = {"tile/sharing.cuh"} if users.shared_by > 1 else set()
     shared |= set(apart.includes(users))
-    shared |= {"tile/shares.cuh"} if users.also else set()
+    shared |= {"tile/shares.cuh"} if users.also and users.loop else set()
+    shared |= set(front.INCLUDES) if kernel.fronted else set()
     included = shared.union({"tile/tile.cuh"}, *(includes for includes, _ in others))
     for include in sorted(included):
         writer.line(f'#include "{include}"')
@@ -102,7 +115,9 @@ def emit_cuda(kernel: Kernel) -> str:
         _kernel(writer, users)
         write_slices(writer, users)
     for _, write in others:
-        write(writer, users)
+        write(writer, behind(users) if kernel.fronted else users)
+    if kernel.fronted:
+        front.write_front(writer, users, *kernel.plans)
     if users.received:
         apart.write_workspace(writer, users)
     writer.line("}  // namespace")
@@ -118,7 +133,8 @@ def _constants(writer: Writer, kernel: Kernel) -> None:
     writer.line(f"using T = {TYPES[kernel.storage]};")
     extents = {d.name: d for o in program.inputs for d in o.type.dims}
     statics = [d for d in extents.values() if not d.dynamic]
-    depth = "contracted" if program.loop else "whole in a block"
+    whole = "cut into parts" if program.parted else "whole in a block"
+    depth = "contracted" if program.loop else whole
     words = {program.roles.rows: "rows of the weights", program.roles.depth: depth}
     words |= dict.fromkeys(program.roles.inner, "contracted after the loop")
     rows = [(f"constexpr int {d.name} = {d.size};", words[d.name]) for d in statics]
@@ -127,25 +143,33 @@ def _constants(writer: Writer, kernel: Kernel) -> None:
     writer.table(rows)
     writer.line()
     for variant in kernel.variants:
-        given = variant.knobs.to_json() if program.loop else {"warps": variant.knobs.warps}
-        if variant.knobs.plan:
-            given = {k: given[k] for k in ("tokens", "rows", "stages")}
-        if variant.knobs.held:
-            given |= {"groups": variant.knobs.held, "blocks": variant.knobs.blocks}
-        knobs = ", ".join(f"k{camel(k)} = {v}" for k, v in given.items() if "maker" not in k)
-        with writer.block(f"struct {bucket_name(variant, program.roles.tokens)} {{", "};"):
-            writer.line(f"static constexpr int {knobs};")
-            if variant.knobs.apart:
-                writer.line(apart.knobs_text(variant.knobs))
-            if program.stacked:
-                writer.line(adapters.knobs_text(program, variant.knobs))
-            if variant.knobs.plan == "split":
-                for line in turns(program, variant.knobs):
-                    writer.line(line)
+        _knobs(writer, program, variant)
     writer.line()
     writer.line("template <class Knobs>")
     writer.line("constexpr int kThreads = Knobs::kWarps * tile::kWarpLanes;")
     writer.line()
+
+
+def _knobs(writer: Writer, program: TileProgram, variant: Variant) -> None:
+    given = variant.knobs.to_json()
+    if not program.loop:
+        given = {k: given[k] for k in ("warps", "line") if k in given}
+    if variant.knobs.plan:
+        given = {k: given[k] for k in ("tokens", "rows", "stages")}
+    if variant.knobs.held:
+        given |= {"groups": variant.knobs.held, "blocks": variant.knobs.blocks}
+    knobs = ", ".join(f"k{camel(k)} = {v}" for k, v in given.items() if "maker" not in k)
+    with writer.block(f"struct {bucket_name(variant, program.roles.tokens)} {{", "};"):
+        writer.line(f"static constexpr int {knobs};")
+        if variant.knobs.front:
+            writer.line(front.knobs_text(variant.knobs))
+        if variant.knobs.apart:
+            writer.line(apart.knobs_text(variant.knobs))
+        if program.stacked:
+            writer.line(adapters.knobs_text(program, variant.knobs))
+        if variant.knobs.plan == "split":
+            for line in turns(program, variant.knobs):
+                writer.line(line)
 
 
 def _makers(writer: Writer, kernel: Kernel) -> None:
@@ -161,7 +185,8 @@ def _makers(writer: Writer, kernel: Kernel) -> None:
     if makers.stacked:
         adapters.write_map(writer, makers)
     else:
-        shared_map(writer, makers, [replace(v, knobs=v.knobs.makers) for v in kernel.variants])
+        alone = [v for v in kernel.variants if not v.knobs.maker_groups] or kernel.variants
+        shared_map(writer, makers, [replace(v, knobs=v.knobs.makers) for v in alone])
     with writer.block(apart.write_makers_head(writer, makers)):
         if not makers.stacked:
             writer.line("using Knobs = Makers<Users>;")
@@ -236,7 +261,7 @@ def _prologue(writer: Writer, program: TileProgram) -> None:
             apart.write_received(writer, program, "kWarps")
     by_name = {o.name: o for o in program.inputs}
     for s in program.loads:
-        writer.assignment(_edge(s, by_name[s.args[0]], program))
+        writer.assignment(edge_text(s, by_name[s.args[0]], program))
     writer.line()
     rows = [
         (f"{typed(ACCUMULATORS, s, program)} {s.out};", dims_text(s.type.names))
@@ -292,32 +317,6 @@ def _fetches(writer: Writer, program: TileProgram) -> None:
 
 def _dims_of(operand: Operand) -> str:
     return dims_text(operand.type.names)
-
-
-def _edge(s: Statement, operand: Operand, program: TileProgram) -> str:
-    """Return the line that says where a load's tile begins and where its tensor ends."""
-    roles, name = program.roles, operand.name
-    if s.layout is Layout.DEPTH and operand.optional:
-        return f"const auto {name}_edge = tile::optional_edge({name}, {roles.depth});"
-    if s.layout is Layout.DEPTH:
-        return f"const auto {name}_edge = tile::depth_edge<kEvenDepth>({name}, {roles.depth});"
-    inner = roles.inner_of(s.type)
-    stride = f"tile::Static<{roles.depth}>{{}}"
-    if inner is not None:
-        first = f"first_{inner.name.lower()}" if program.shared_by > 1 else "0"
-        extent = f"{{{first}, {inner.name}, {roles.depth}}}"
-        even = f"kEven{inner.name}"
-    elif s.layout is Layout.ROWS:
-        extent = f"{{first_row, {roles.rows}, {roles.depth}}}"
-        even = "kEvenRows"
-    elif program.leaves and program.stacked:
-        where = f"args.row_strides[{operand.index}], task, first_token, {roles.depth}"
-        return f"const auto {name}_edge = tile::gathered_line<kEvenDepth>({name}, {where});"
-    else:
-        extent = f"{{first_token, {roles.tokens}, {roles.depth}}}"
-        stride = f"args.row_strides[{operand.index}]"
-        even = "false"
-    return f"const auto {name}_edge = tile::edge<{even}, kEvenDepth>({name}, {stride}, {extent});"
 
 
 def _loop(writer: Writer, program: TileProgram) -> None:

@@ -38,7 +38,8 @@ def write_slices(writer: Writer, program: TileProgram) -> None:
             size = apart.shared_bytes(program, "SharedMap<Knobs>::kBytes")
             writer.assignment(f"constexpr int kSharedBytes = {size};")
         grid = f"row_tiles, token_tiles, {threads(program)}, kSharedBytes"
-        grid = grid if program.loop else "args.dims[0], 1, kThreads<Knobs>, 0"
+        parts = f"{roles.depth} / Knobs::kLine" if program.parted else "1"
+        grid = grid if program.loop else f"args.dims[0], {parts}, kThreads<Knobs>, 0"
         writer.line(f"const tile::Grid grid{{{grid}}};")
         writer.line(f"return tile::launch({program.recipe}<Knobs>, grid, args, stream);")
     writer.line()
@@ -63,16 +64,19 @@ def write_host(writer: Writer, kernel: Kernel) -> None:
             adapters.write_first_launch(writer)
         for variant in kernel.variants:
             plan = variant.knobs.plan
+            plan = "front" if variant.knobs.front else plan
             how = f"launch_{plan}" if plan else "launch"
             call = f"return {how}<{bucket_name(variant, roles.tokens)}>(args, stream);"
             writer.line(_guard(variant, roles.tokens) + call)
-    if not kernel.program.apart:
+    if not any(v.knobs.leaves_something for v in kernel.variants) and not kernel.program.stacked:
         return
     writer.line()
     with writer.block(f"int64_t {kernel.symbol}_workspace(const LaunchArgs& args) {{"):
         writer.line(f"const int64_t {roles.tokens} = args.dims[0];")
         for variant in kernel.variants:
             call = f"return workspace<{bucket_name(variant, roles.tokens)}>(args);"
+            if not variant.knobs.leaves_something and not kernel.program.stacked:
+                call = "return 0;"
             writer.line(_guard(variant, roles.tokens) + call)
 
 

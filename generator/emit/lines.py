@@ -20,6 +20,7 @@ class Lines:
     program: TileProgram
     token: str  # the line's number
     summed: bool  # in a block, through shared memory
+    first: str = ""  # where the block's part of a line begins
 
     def operand(self, name: str) -> str:
         """Return how an operand is written: constants by value or by their dim's name."""
@@ -39,10 +40,10 @@ def line_rows(statements: Sequence[Statement], lines: Lines) -> list[tuple[str, 
 def _load(s: Statement, lines: Lines) -> str:
     program, (name,) = lines.program, s.args
     if s.layout is not Layout.LINE:
-        return f"const auto {s.out} = tile::load_line<Lines>({name});"
+        return f"const auto {s.out} = tile::load_line<Lines>({name}{lines.first});"
     index = next(o.index for o in program.inputs if o.name == name)
     place = f"{name}, args.row_strides[{index}], {lines.token}, {program.roles.tokens}"
-    return f"const auto {s.out} = tile::load_line<Lines>(tile::line_of({place}));"
+    return f"const auto {s.out} = tile::load_line<Lines>(tile::line_of({place}){lines.first});"
 
 
 def _map(s: Statement, lines: Lines) -> str:
@@ -59,8 +60,9 @@ def _sum(s: Statement, lines: Lines) -> str:
 
 
 def _store(s: Statement, lines: Lines) -> str:
-    roles, out = lines.program.roles, lines.program.output.name
-    return f"tile::store_line<Lines>({out} + {lines.token} * {roles.depth}, {s.args[0]});"
+    value, out = s.args
+    place = f"{out} + {lines.token} * {lines.program.roles.depth}{lines.first}"
+    return f"tile::store_line<Lines>({place}, {value});"
 
 
 _TEXTS: dict[Do, Callable[[Statement, Lines], str]] = {
@@ -92,24 +94,30 @@ def statistics(writer: Writer, program: TileProgram) -> None:
 
 
 def line_kernel(writer: Writer, program: TileProgram) -> None:
-    """Write the body of a kernel without a loop: one token per block."""
-    depth, tokens = program.roles.depth, program.roles.tokens
-    lines = Lines(program, "token", summed=True)
+    """Write the body of a kernel without a loop: one token per block, or a part of one."""
+    tokens = program.roles.tokens
+    depth = "Knobs::kLine" if program.parted else program.roles.depth
+    lines = Lines(program, "token", summed=True, first=" + first" if program.parted else "")
     shared = [s for s in program.lines if s.do is Do.LOAD and s.layout is Layout.LINE_VECTOR]
     own = [s for s in program.lines if s.do is Do.LOAD and s.layout is Layout.LINE]
     rest = [s for s in program.lines if s.do is not Do.LOAD]
     writer.line(f"using Lines = tile::Lines<{depth}, kThreads<Knobs>>;")
-    writer.line(f"__shared__ float sums[{max(1, len(lines.sums()))}][Lines::kWarps];")
+    if lines.sums():
+        writer.line(f"__shared__ float sums[{len(lines.sums())}][Lines::kWarps];")
     writer.line("tile::let_next_start();")
     writer.line()
     operands = [
         (f"const T* {o.name} = static_cast<const T*>(args.inputs[{o.index}]);", o.type.names)
         for o in program.inputs
     ]
-    out = program.output
-    operands.append((f"T* {out.name} = static_cast<T*>(args.outputs[0]);", out.type.names))
+    operands += [
+        (f"T* {o.name} = static_cast<T*>(args.outputs[{o.index}]);", o.type.names)
+        for o in program.results
+    ]
     writer.table([(text, dims_text(names)) for text, names in operands])
     writer.line(f"const int64_t {tokens} = args.dims[0], token = blockIdx.x;")
+    if program.parted:
+        writer.line(f"const int first = blockIdx.y * {depth};")
     for i, scalar in enumerate(program.scalars):
         writer.line(f"const float {scalar} = args.scalars[{i}];")
     writer.line()

@@ -63,7 +63,8 @@ def block_sizes(kernel: Kernel) -> dict[str, int]:
         sizes |= {roles.depth: 128}
     sizes |= {dim: 1 << (extents[dim] - 1).bit_length() for dim in roles.inner}
     sizes = {dim: max(size, LEAST_DOT) for dim, size in sizes.items()}
-    whole = 1 << (extents[roles.depth] - 1).bit_length()
+    depth = kernel.variants[0].knobs.line or extents[roles.depth]
+    whole = 1 << (depth - 1).bit_length()
     return sizes if not program.lines else {roles.tokens: 1} | sizes | {roles.depth + WHOLE: whole}
 
 
@@ -125,10 +126,12 @@ def _device(writer: Writer, kernel: Kernel) -> None:
 
 def _body(writer: Writer, program: TileProgram) -> None:
     roles = program.roles
-    for axis, dim in enumerate((roles.rows, roles.tokens) if roles.rows else (roles.tokens,)):
+    cut = (roles.rows, roles.tokens) if roles.rows else (roles.tokens,)
+    whole = (roles.depth + WHOLE,) if program.lines else ()
+    cut, whole = ((*cut, *whole), ()) if program.parted else (cut, whole)
+    for axis, dim in enumerate(cut):
         block = _block(dim)
         writer.line(f"{dim.lower()} = tl.program_id({axis}) * {block} + tl.arange(0, {block})")
-    whole = (roles.depth + WHOLE,) if program.lines else ()
     for dim in (*roles.inner, *whole):
         writer.line(f"{dim.lower()} = tl.arange(0, {_block(dim)})")
     for s in program.lines:
@@ -298,7 +301,7 @@ def _store(s: Statement, program: TileProgram) -> list[str]:
     axes = (roles.tokens, roles.depth + WHOLE) if lines else (roles.rows, roles.tokens)
     fast, size = (axes[1], roles.depth) if lines else (roles.rows, roles.rows)
     row, token = (_expanded(dim.lower(), (dim,), axes) for dim in (fast, roles.tokens))
-    name = program.output.name
+    name = s.args[1] if lines else program.output.name
     return [
         f"{name}_ptr + {token} * {size} + {row}",
         f"{s.args[0]}.to({name}_ptr.dtype.element_ty)",
@@ -340,8 +343,9 @@ def _host(writer: Writer, kernel: Kernel) -> None:
     for o in program.results:
         shape = ", ".join(o.type.names)
         writer.line(f"{o.name} = torch.empty({shape}, dtype={first}.dtype, device={first}.device)")
-    cut = (roles.rows, roles.tokens) if program.loop else (roles.tokens,)
-    grid = ", ".join(f"triton.cdiv({d}, {_block(d)})" for d in cut)
+    cut = [(d, _block(d)) for d in (roles.rows, roles.tokens) if d]
+    cut += [(roles.depth, _block(roles.depth + WHOLE))] if program.parted else []
+    grid = ", ".join(f"triton.cdiv({dim}, {block})" for dim, block in cut)
     writer.line(f"grid = ({grid}{',' if len(cut) == 1 else ''})")
     results = [o.name for o in program.results]
     passed = [*(o.name for o in program.inputs), *results, roles.tokens]

@@ -1,7 +1,8 @@
 """Lines: tokens taken whole, in registers, by a warp before a loop, or by a block without one.
 
 Elementwise operators and sums along the depth need nothing else: every thread holds some elements
-of the line, and sums meet in a warp by shuffles, in a block through shared memory.
+of the line, and sums meet in a warp by shuffles, in a block through shared memory. Where nothing is
+summed the grid cuts the lines as well, and a block holds a part of one.
 """
 
 from __future__ import annotations
@@ -31,18 +32,22 @@ _WHOLE = (Layout.LINE, Layout.LINE_VECTOR)
 
 
 def line_roles(body: Graph) -> Roles:
-    """Return the roles of a block graph without a loop: what its grid cuts, and what is whole.
+    """Return the roles of a block graph without a loop: tokens are cut, lines are whole or cut.
 
-    Raises PlanError where more than one dim is cut, or is not.
+    Raises PlanError for other dims than a dynamic one and a static one.
     """
-    cut = [axis.dim for axis in body.space.grid] if body.space is not None else []
     dims = {d.name: d for v in body.values.values() for d in v.type.dims}
-    whole = [name for name in dims if name not in cut]
-    if len(cut) != 1 or len(whole) != 1:
-        raise PlanError("without a loop the plan cuts one dim and keeps one whole")
-    if not dims[cut[0]].dynamic or dims[whole[0]].dynamic:
-        raise PlanError(f"without a loop {cut[0]} must be dynamic, and {whole[0]} must not")
-    return Roles("", cut[0], whole[0])
+    tokens = [name for name, dim in dims.items() if dim.dynamic]
+    lines = [name for name, dim in dims.items() if not dim.dynamic]
+    if len(tokens) != 1 or len(lines) != 1:
+        raise PlanError("without a loop the plan takes a dynamic dim and a static one")
+    if tokens[0] not in _cut(body):
+        raise PlanError(f"without a loop the plan cuts {tokens[0]}")
+    return Roles("", tokens[0], lines[0])
+
+
+def _cut(body: Graph) -> list[str]:
+    return [axis.dim for axis in body.space.grid] if body.space is not None else []
 
 
 class Lines:
@@ -122,34 +127,49 @@ def line_program(recipe: str, graph: Graph, node: Node, body: Graph) -> TileProg
     Raises PlanError for what has no place in a line.
     """
     roles = line_roles(body)
+    parted = roles.depth in _cut(body)
     lines = Lines(recipe, roles, {name: v.type for name, v in body.values.items()})
     tensors = dict(zip((n.name for n in body.inputs), node.args, strict=True))
+    stored = dict(zip(body.outputs, (v.name for v in node.outs), strict=True))
     for inner in body.nodes:
         if inner.op == "input" and inner.out.type.dims:
             lines.load(inner, tensors[inner.name])
         elif inner.op == "output":
-            lines.add(Do.STORE, inner, inner.args)
+            lines.add(Do.STORE, inner, (*inner.args, stored[inner.name]))
         elif OPS[inner.op].kind is not Kind.SOURCE:
             lines.compute(inner)
         elif inner.op == "iota":
             raise PlanError(f"{recipe}: positions are not planned yet ({inner.name})")
-    stored = next(s for s in lines.statements if s.do is Do.STORE)
-    out = graph.values[graph.outputs[0]].type
-    if stored.layout is not Layout.LINE or out.names != (roles.tokens, roles.depth):
-        raise PlanError(f"{recipe}: the result {out} is no line per token")
+    results = [result(graph, i) for i in range(len(graph.outputs))]
+    for made in results:
+        if made.type.names != (roles.tokens, roles.depth):
+            raise PlanError(f"{recipe}: the result {made.type} is no line per token")
+    inputs = operands(graph)
+    if parted and any(s.do is Do.SUM for s in lines.statements):
+        raise PlanError(f"{recipe}: sums of lines that the grid cuts are not planned")
+    if parted and any(o.optional and o.type.dims for o in inputs):
+        raise PlanError(f"{recipe}: parts of a vector that may be missing are not planned yet")
     statements = sorted(lines.statements, key=lambda s: s.do is not Do.LOAD)
     return TileProgram(
         recipe=recipe,
         roles=roles,
-        inputs=operands(graph),
+        inputs=inputs,
         scalars=scalars(graph),
-        output=Operand(graph.outputs[0], 0, out),
+        output=results[0],
         literals=literals(body),
         loop=(),
         meetings=(),
         epilogue=(),
         lines=tuple(statements),
+        also=tuple(results[1:]),
+        parted=parted,
     )
+
+
+def result(graph: Graph, index: int) -> Operand:
+    """Return a kernel's result, numbered as its recipe has it."""
+    name = graph.outputs[index]
+    return Operand(name, index, graph.values[name].type)
 
 
 def operands(graph: Graph) -> tuple[Operand, ...]:

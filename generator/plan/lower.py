@@ -24,13 +24,13 @@ from mirage_kernels.generator.plan.lines import (
     line_roles,
     literals,
     operands,
+    result,
     scalars,
 )
 from mirage_kernels.generator.plan.needed import needed
 from mirage_kernels.generator.plan.program import (
     Do,
     Layout,
-    Operand,
     Roles,
     Stage,
     Statement,
@@ -49,11 +49,11 @@ def tile_program(recipe: str, graph: Graph, planning: Planning = PLANNED) -> Til
         raise PlanError(f"{recipe}: the muGraph has several kernels, this plan takes one")
     (node,) = graph.blocks
     assert node.body is not None
+    if node.body.space is not None and node.body.space.loop is None:
+        return line_program(recipe, graph, node, without_threads(node.body))
     late = [n.name for n in node.body.of("output") if n.loop_cut is None]
     if late != [node.body.outputs[0]]:
         raise PlanError(f"{recipe}: the kernel stores several results outside of its loop")
-    if node.body.space is not None and node.body.space.loop is None:
-        return line_program(recipe, graph, node, without_threads(node.body))
     return planned(_Lowering(recipe, graph, node, node.body).run(), graph, planning)
 
 
@@ -135,7 +135,7 @@ class _Lowering:
             roles=self.roles,
             inputs=operands(self.graph),
             scalars=scalars(self.graph),
-            output=self.result(0),
+            output=result(self.graph, 0),
             literals=literals(self.body),
             loop=tuple(self.loop),
             meetings=tuple(self.meetings),
@@ -144,12 +144,8 @@ class _Lowering:
             stages=tuple(stage for stage in stages if stage.statements),
             products=tuple(self.products),
             lines=tuple(self.lines.statements),
-            also=tuple(map(self.result, range(1, len(self.graph.outputs)))),
+            also=tuple(result(self.graph, i) for i in range(1, len(self.graph.outputs))),
         )
-
-    def result(self, index: int) -> Operand:
-        name = self.graph.outputs[index]
-        return Operand(name, index, self.graph.values[name].type)
 
     def stage(self, dim: str) -> Stage:
         """Return what makes the totals over a dim that products contract."""

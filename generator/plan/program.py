@@ -12,10 +12,10 @@ shared memory in the storage type, and multiplied there with a tile that was fet
 
 What needs a token's whole depth before the loop, a norm's statistics, is computed by lines: a warp
 takes a token whole in registers and leaves its numbers in shared memory. A program without a loop
-has nothing but lines, each held by a block (`lines.py`).
+has nothing but lines, each held by a block, or cut into parts where nothing is summed (`lines.py`).
 
 A result beside the output that the loop computes from tokens is stored there, step by step, dealt
-out to the blocks that all compute it.
+out to the blocks that all compute it; a block that holds a line stores what it likes of it.
 
 Which operand takes which side and how the ring is swizzled is the layouts' choice (`layouts.py`),
 where barriers stand the schedule's (`schedule.py`), and what shares bytes `memory.py`'s.
@@ -160,10 +160,14 @@ class TileProgram:
     sharing: bool = True  # of bytes between values that are not needed at the same time
     shared_by: int = 1  # blocks of a cluster that share rows which the grid does not cut
     apart: int = 0  # or so many blocks that may compute their totals for all others (apart.py)
+    front: bool = False  # tokens may be made by a launch in front (front.py)
     leaves: bool = False  # it is what such blocks run: results are left for the others
     received: tuple[Statement, ...] = ()  # what they left, kept by a block of the others
+    makers: TileProgram | None = None  # what such blocks run, of the program of the others
+    paired: bool = False  # some of them hold tokens, in pairs (variants)
     stacked: tuple[str, ...] = ()  # inputs that are slices of stacks, by token (adapters.py)
-    also: tuple[Operand, ...] = ()  # results beside the output, stored in the loop
+    also: tuple[Operand, ...] = ()  # results beside the output, stored in the loop or by lines
+    parted: bool = False  # lines are cut by the grid as well
 
     @property
     def results(self) -> tuple[Operand, ...]:

@@ -16,6 +16,7 @@ from mirage_kernels.generator.errors import PlanError
 from mirage_kernels.generator.ir import Graph
 from mirage_kernels.generator.plan.apart import spare_blocks
 from mirage_kernels.generator.plan.forms import Copy, Lanes, Stored, Swizzle
+from mirage_kernels.generator.plan.front import may_be_made_in_front
 from mirage_kernels.generator.plan.layouts import Layouts, Setup, layouts
 from mirage_kernels.generator.plan.program import Do, Layout, Statement, TileProgram
 from mirage_kernels.generator.plan.schedule import (
@@ -91,6 +92,7 @@ def planned(program: TileProgram, graph: Graph, planning: Planning) -> TileProgr
         sharing=planning.memory,
         shared_by=1 if apart else _shared_by(program, planning),
         apart=apart,
+        front=as_shipped and may_be_made_in_front(program, planning.arch),
     )
 
 

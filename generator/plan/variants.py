@@ -28,7 +28,7 @@ from dataclasses import dataclass, replace
 from itertools import accumulate
 
 from mirage_kernels.generator.errors import PlanError
-from mirage_kernels.generator.ir import DType, Json
+from mirage_kernels.generator.ir import DType
 from mirage_kernels.generator.plan.apart import (
     ROW_TILE,
     maker_tile,
@@ -37,26 +37,32 @@ from mirage_kernels.generator.plan.apart import (
     users_of,
 )
 from mirage_kernels.generator.plan.areas import Kept, Meeting, kept_areas, own_inner
+from mirage_kernels.generator.plan.front import behind
 from mirage_kernels.generator.plan.held import (
     BOXES,
     MOST_ROWS,
+    STAMP_BYTES,
     HeldBlock,
     can_hold,
     held_stages,
     in_pairs,
+    paired_makers,
 )
+from mirage_kernels.generator.plan.knobs import CHUNK_DEPTH, Knobs, Variant
 from mirage_kernels.generator.plan.memory import Arrangement, Buffer, arrange, side_by_side
 from mirage_kernels.generator.plan.program import Do, Layout, TileProgram
-from mirage_kernels.generator.plan.split import BLOCKS, BOX_DEPTH, SplitBlock, split_stages
+from mirage_kernels.generator.plan.split import BLOCKS, SplitBlock, split_stages
 from mirage_kernels.generator.target import Target
 
-CHUNK_DEPTH = 32  # contracted elements that a warp takes from a line at once: 4 lanes x 16 bytes
+__all__ = ["CHUNK_DEPTH", "Knobs", "Variant", "variants"]
+
 LINE_TILE = 8  # lines (rows or tokens) per octet of a lane
 WARP_LANES = 32
 RING = "steps"  # the ring's name among the buffers
 ALIGNED_ELEMENTS = 8  # of two bytes, in 16
 BUCKETS = (8, 16, 32, 64)
 FEW_TO_HOLD = 16  # tokens; up to so many the plan of slices is as fast
+FEW_IN_EVERY_BLOCK = 8  # the same of tokens that are made (16 in front 11.8 us, else 12.9)
 FEW_TOKENS = 32  # up to so many, two chunks per step are worth more than one wave
 # Statistics of a norm read every token once more, in every block: 20 us against 11 at 32 tokens, 40
 # against 14 at 64 (K = N = 4096), where PyTorch takes 20.
@@ -71,71 +77,9 @@ REGISTERS_RECEIVING = 210  # the same beside one warp more
 MAPPED_DEPTH_REGISTERS = 16  # of fp32 vectors along the depth that the loop computes (ptxas)
 MAPPED_BF16_REGISTERS = 24  # more than fp16: 13 to 38 by ptxas, for six architectures
 LINE_WARPS, LINE_CHUNKS = (1, 2, 4, 8, 16), 4  # of a block that holds a line; of its threads
+PART_WARPS, PART_CHUNKS = 4, 2  # the same of a block that holds a part of one
 MOST_BYTES_IN_FLIGHT = 96 * 1024  # of weights, per multiprocessor: more was slightly worse
-STAMP_BYTES = 16  # of a maker, behind its ring (csrc/tile/apart.cuh)
 MOST_BYTES_RECEIVING = 32 * 1024  # the same while totals are computed apart
-
-
-@dataclass(frozen=True)
-class Knobs:
-    """Template constants of the emitted kernel."""
-
-    tokens: int  # tokens of one block
-    rows: int  # rows of one block
-    warps: int  # the loop is dealt out to so many
-    chunks: int  # 16-byte pieces that a lane takes of a line per step: 32 elements of four lanes
-    stages: int  # steps in flight; 1: lines are whole
-    blocks: int = 1  # the loop is dealt out to so many, of a cluster (split.py)
-    held: int = 0  # warpgroups that hold tokens in registers (held.py)
-    maker_rows: int = 0  # of blocks that compute totals for all others (apart.py); 0: none do
-    maker_tokens: int = 0
-    maker_stages: int = 0
-
-    @property
-    def plan(self) -> str:
-        """Name the plan: what else the emitted kernel is called, "" for that of slices."""
-        return "held" if self.held else "split" if self.blocks > 1 else ""
-
-    @property
-    def plan_name(self) -> str:
-        """Name all that a plan is: what becomes of the loop, and whether totals are made apart."""
-        name = self.plan or ("slices" if self.rows else "lines")
-        name += " in pairs" if self.held and self.blocks > 1 else ""
-        return f"{name}, apart" if self.apart else name
-
-    @property
-    def apart(self) -> bool:
-        """Say whether some blocks compute totals for all others."""
-        return self.maker_rows > 0
-
-    @property
-    def makers(self) -> Knobs:
-        """Return the knobs of those blocks."""
-        return Knobs(self.maker_tokens, self.maker_rows, self.warps, 2, self.maker_stages)
-
-    def to_json(self) -> dict[str, Json]:
-        """Return the knobs as JSON data."""
-        usual = {"blocks": 1, "held": 0, "maker_rows": 0, "maker_tokens": 0, "maker_stages": 0}
-        return {k: v for k, v in vars(self).items() if v != usual.get(k)}
-
-
-@dataclass(frozen=True)
-class Variant:
-    """A kernel with fixed knobs, and the largest number of tokens it is chosen for (0 = any)."""
-
-    bucket: int
-    knobs: Knobs
-
-    def tiles(self, rows: str, tokens: str, depth: str) -> dict[str, int]:
-        """Return the tile sizes of the muGraph that this variant runs, by dim; `rows` may be ""."""
-        if not rows:
-            return {tokens: self.knobs.tokens}
-        step = self.knobs.chunks * CHUNK_DEPTH * self.knobs.warps
-        if self.knobs.held:
-            step = self.knobs.blocks * self.knobs.held * BOXES * BOX_DEPTH
-        elif self.knobs.blocks > 1:
-            step = self.knobs.blocks * BOX_DEPTH
-        return {rows: self.knobs.rows, tokens: self.knobs.tokens, depth: step}
 
 
 @dataclass(frozen=True)
@@ -182,7 +126,7 @@ class Footprint:
             kept_areas(program),
             bool(program.received),
             SplitBlock.of(program),
-            HeldBlock.of(program),
+            HeldBlock.of(behind(program) if program.front else program),
             ROW_TILE if program.roles.inner else LINE_TILE,
         )
 
@@ -258,17 +202,22 @@ def variants(program: TileProgram, on: Target) -> tuple[Variant, ...]:
             f"choose {program.roles.depth} as a multiple of {ALIGNED_ELEMENTS}",
         )
     if not program.loop:
-        return (Variant(0, line_knobs(depth)),)
+        return (Variant(0, part_knobs(depth) if program.parted else line_knobs(depth)),)
     whole, program = program, users_of(program)
     rows = extents[program.roles.rows]
     for dim in program.roles.inner:
         if extents[dim] % ALIGNED_ELEMENTS:
             raise PlanError(f"{program.recipe}: {dim} = {extents[dim]} is no multiple of 8")
     footprint = Footprint.of(program)
+    most = max(BUCKETS_WITH_STATISTICS if program.statistics else BUCKETS)  # of slices
     chosen: list[Variant] = []
     for tokens in buckets(program):
         try:
-            together = _held_knobs(program, tokens, on) or _split_knobs(program, tokens, on)
+            together = _front_knobs(program, tokens, on)
+            together = together or _held_knobs(whole, tokens, on, FEW_TO_HOLD)
+            together = together or _split_knobs(program, tokens, on)
+            if not together and tokens > most:
+                break
             alone = _knobs(footprint, tokens, (rows, depth), on)
             chosen.append(Variant(tokens, with_makers(whole, together or alone, on)))
         except PlanError:
@@ -282,7 +231,8 @@ def buckets(program: TileProgram) -> tuple[int, ...]:
     """Return the numbers of tokens that a program with a loop has variants for."""
     if program.also:
         return BUCKETS_WITH_RESULTS
-    return BUCKETS_WITH_STATISTICS if program.statistics else BUCKETS
+    again = program.statistics and not program.front
+    return BUCKETS_WITH_STATISTICS if again else BUCKETS
 
 
 def line_knobs(depth: int) -> Knobs:
@@ -291,6 +241,18 @@ def line_knobs(depth: int) -> Knobs:
     warps = next(w for w in (*LINE_WARPS, octets) if octets <= w * WARP_LANES * LINE_CHUNKS)
     warps = min(warps, max(LINE_WARPS))
     return Knobs(1, 0, warps, -(-octets // (warps * WARP_LANES)), 1)
+
+
+def part_knobs(depth: int) -> Knobs:
+    """Return the knobs of a kernel of parts: the longest that divides a line evenly.
+
+    A few elements per thread; the depth is a multiple of 8.
+    """
+    octets, most = depth // ALIGNED_ELEMENTS, PART_WARPS * WARP_LANES * PART_CHUNKS
+    part = max(n for n in range(1, min(octets, most) + 1) if octets % n == 0)
+    warps = min(PART_WARPS, -(-part // WARP_LANES))
+    chunks = -(-part // (warps * WARP_LANES))
+    return Knobs(1, 0, warps, chunks, 1, line=part * ALIGNED_ELEMENTS)
 
 
 def with_makers(
@@ -303,6 +265,8 @@ def with_makers(
     """
     if not program.apart:
         return knobs
+    if knobs.held and knobs.blocks > 1:
+        return _with_pairs(program, knobs, on)
     made = makers_of(program)
     extents = {d.name: d.size for o in made.inputs for d in o.type.dims}
     inner = extents[made.roles.rows]
@@ -318,12 +282,23 @@ def with_makers(
     return fitting[-1]
 
 
-def _held_knobs(program: TileProgram, tokens: int, on: Target) -> Knobs | None:
-    """Return the knobs of blocks that hold tokens in registers, None where they cannot."""
+def _with_pairs(program: TileProgram, knobs: Knobs, on: Target) -> Knobs:
+    """Return the knobs with those of makers in pairs, as users in pairs have them."""
+    found = paired_makers(program, knobs.tokens, on)
+    assert found is not None  # in_pairs has asked
+    block, stages = found
+    tile = {"maker_rows": block.rows // block.blocks, "maker_tokens": block.tokens}
+    return replace(knobs, **tile, maker_stages=stages, maker_groups=block.groups)
+
+
+def _held_knobs(program: TileProgram, tokens: int, on: Target, most: int) -> Knobs | None:
+    """Return the knobs of blocks that hold more than `most` tokens, None where they cannot."""
     block = HeldBlock.of(program)
-    few = FEW_TOKENS if program.roles.inner else FEW_TO_HOLD
-    if tokens <= FEW_TO_HOLD or not can_hold(program):
+    few = FEW_TOKENS if program.roles.inner else most
+    if tokens <= most or not can_hold(users_of(program)):
         return None
+    if tokens <= FEW_TOKENS and block.mapped and block.row_tensors == 1:
+        return None  # 10.5 us against 10.2 split (4096 -> 4096), 14.4 against 12.1 (3584 -> 4608)
     if (pair := in_pairs(program, tokens, on)) is not None:
         stages, groups = held_stages(pair, on), pair.groups
         return Knobs(tokens, pair.rows, 4 * groups, 2 * BOXES, stages, pair.blocks, groups)
@@ -338,6 +313,15 @@ def _held_knobs(program: TileProgram, tokens: int, on: Target) -> Knobs | None:
     return Knobs(tokens, rows, warps, 2 * BOXES, stages, held=block.groups) if stages else None
 
 
+def _front_knobs(program: TileProgram, tokens: int, on: Target) -> Knobs | None:
+    """Return the knobs of blocks that hold tokens made in front, None where none are."""
+    if not program.front:
+        return None
+    depth = program.inputs[0].type.dim(program.roles.depth).size
+    knobs = _held_knobs(behind(program), tokens, on, FEW_IN_EVERY_BLOCK)
+    return replace(knobs, front=line_knobs(depth).warps) if knobs else None
+
+
 def _split_knobs(program: TileProgram, tokens: int, on: Target) -> Knobs | None:
     """Return the knobs of two blocks that split the depth, None where they cannot."""
     extents = {d.name: d.size for o in program.inputs for d in o.type.dims}
@@ -346,7 +330,7 @@ def _split_knobs(program: TileProgram, tokens: int, on: Target) -> Knobs | None:
     if tokens <= (FEW_TO_HOLD if block.turns > 1 else FEW_TOKENS):
         return None
     stages = split_stages(program, block, on)
-    return Knobs(tokens, rows, 8, 2, stages, BLOCKS) if stages else None
+    return Knobs(tokens, rows, 4 * block.groups, 2, stages, BLOCKS) if stages else None
 
 
 def _knobs(footprint: Footprint, tokens: int, extents: tuple[int, int], on: Target) -> Knobs:

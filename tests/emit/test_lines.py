@@ -19,7 +19,7 @@ from mirage_kernels.generator.record import KernelRecord
 from mirage_kernels.generator.sources import sources_of
 
 ROOT = Path(__file__).parents[2]
-NAMES = ("ntrans", "layer_norm_linear")
+NAMES = ("ntrans", "layer_norm_linear", "rms_norm_residual", "silu_and_mul")
 FILES = [(name, ending) for name in NAMES for ending in ("cu", "py")]
 each_name = pytest.mark.parametrize("name", NAMES)
 each_file = pytest.mark.parametrize(("name", "ending"), FILES)
@@ -95,6 +95,34 @@ def test_the_triton_program_of_ntrans_is_close_to_float64(
     moved = h + alpha * (x / np.linalg.norm(x, axis=1, keepdims=True) - h)
     exact = moved / np.linalg.norm(moved, axis=1, keepdims=True)
     assert error(run_triton(records["ntrans"], inputs), exact) < 5e-4
+
+
+def test_the_triton_program_of_a_norm_returns_the_sum_as_well(
+    records: dict[str, KernelRecord],
+) -> None:
+    x, norm_weight, residual = drawn(5, K), drawn(K), drawn(3, K)[:1].repeat(5, 0)
+    dims = (("M", "K"), ("K",), (), ("M", "K"), ())
+    values = (x, norm_weight, np.asarray(1e-6), residual, np.asarray(1.0))
+    inputs = [Array(d, (v,)) for d, v in zip(dims, values, strict=True)]
+    total = x + residual
+    root = np.sqrt((total**2).mean(1, keepdims=True) + 1e-6)
+    made = run_triton(records["rms_norm_residual"], inputs)
+    assert error(made, total / root * (norm_weight + 1)) < 5e-4
+
+
+def test_the_triton_program_of_parts_is_close_to_float64(
+    records: dict[str, KernelRecord],
+) -> None:
+    gate, up = drawn(5, N), drawn(6, N)[1:]
+    inputs = [Array(("M", "N"), (v,)) for v in (gate, up)]
+    exact = gate / (1 + np.exp(-gate)) * up
+    assert error(run_triton(records["silu_and_mul"], inputs), exact) < 5e-4
+
+
+def test_the_header_of_parts_says_how_many_a_token_has(records: dict[str, KernelRecord]) -> None:
+    text = " ".join(source(records["silu_and_mul"], "cu").replace("//", "").split())
+    assert "one kernel; grid.x cuts N, grid.y cuts M, no loop." in text
+    assert "a block of 1 warp per token, 40 elements each." in text
 
 
 def test_the_triton_program_of_layer_norm_is_close_to_float64(

@@ -63,7 +63,7 @@ class Case:
         data = torch.randn(shape, generator=draw, device=self.device)
         if name.startswith(("norm", "bias")):
             data = (name == "norm_weight") + 0.1 * data
-        elif name not in ("x", "residual"):
+        elif name not in ("x", "residual", "gate", "up"):
             data = data / shape[-1] ** 0.5
         return data.to(self.dtype)
 
@@ -118,6 +118,16 @@ class Case:
         return self.kernel.max_tokens == 0 or tokens <= self.kernel.max_tokens
 
     @property
+    def first(self) -> str:
+        """The tensor that brings the tokens."""
+        return next(iter(self.tensors))
+
+    @property
+    def takes_any_size(self) -> bool:
+        """Say whether the op has kernels of one recipe alone, and else PyTorch's program."""
+        return self.op in ANY_SIZE or self.overload == "batched"
+
+    @property
     def overload(self) -> str:
         """The signature that serves the case."""
         if self.tensors.get("gate_weight") == "2N K":
@@ -145,10 +155,10 @@ class Case:
 
     def program(self, kind: str, arguments: Arguments) -> tuple[Tensor, ...]:
         """Return what one of PyTorch's programs computes: `kind` is "library" or "around"."""
-        outs = self.poisoned(*arguments["x"].shape[:-1])  # type: ignore[attr-defined]
-        given = {"activation": "silu"} if "gate_weight" in self.tensors else {}
+        outs = self.poisoned(*arguments[self.first].shape[:-1])  # type: ignore[attr-defined]
+        given = {"activation": "silu"} if {"gate", "gate_weight"} & {*self.tensors} else {}
         given |= {"eps": 1e-6} if "norm_weight" in self.tensors else {}
-        given |= {"bias": None} if self.overload == "residual" else {}
+        given |= {"bias": None} if self.overload == "residual" and "weight" in self.tensors else {}
         given |= arguments
         if self.overload == "packed":
             given["gate_up_weight"] = given.pop("gate_weight")
@@ -158,7 +168,8 @@ class Case:
 
     def poisoned(self, *leading: int) -> tuple[Tensor, ...]:
         """Return tensors for the results, full of NaN."""
-        last = ["N", "K"] if "residual" in self.tensors else ["K" if "h" in self.tensors else "N"]
+        letters = {letter for dims in self.tensors.values() for letter in dims}
+        last = ["N" if "N" in letters else "K"] + ["K"] * ("residual" in self.tensors)
         shapes = [(*leading, self.sizes[name]) for name in last]
         return tuple(torch.full(s, torch.nan, dtype=self.dtype, device=self.device) for s in shapes)
 
@@ -172,9 +183,30 @@ def results(value: object) -> tuple[Tensor, ...]:
     return value if isinstance(value, tuple) else (value,)  # type: ignore[return-value]
 
 
-def exact_rms_norm(x: Tensor, norm_weight: Tensor, eps: float, weight_offset: float) -> Tensor:
+def _rms_normed(x: Tensor, norm_weight: Tensor, eps: float, weight_offset: float) -> Tensor:
     root = torch.sqrt(x.square().mean(-1, keepdim=True) + eps)
     return x / root * (norm_weight + weight_offset)
+
+
+def exact_rms_norm(
+    x: Tensor,
+    norm_weight: Tensor,
+    eps: float = 1e-6,
+    *,
+    residual: Tensor | None = None,
+    weight_offset: float = 0.0,
+) -> Tensor | tuple[Tensor, Tensor]:
+    total = x if residual is None else x + residual
+    y = _rms_normed(total, norm_weight, eps, weight_offset)
+    return y if residual is None else (y, total)
+
+
+def exact_layer_norm(
+    x: Tensor, norm_weight: Tensor, norm_bias: Tensor | None, eps: float = 1e-5
+) -> Tensor:
+    centred = x - x.mean(-1, keepdim=True)
+    normed = centred / torch.sqrt(centred.square().mean(-1, keepdim=True) + eps) * norm_weight
+    return normed if norm_bias is None else normed + norm_bias
 
 
 def exact_rms_norm_linear(
@@ -188,7 +220,7 @@ def exact_rms_norm_linear(
     weight_offset: float = 0.0,
 ) -> Tensor | tuple[Tensor, Tensor]:
     total = x if residual is None else x + residual
-    y = exact_rms_norm(total, norm_weight, eps, weight_offset) @ weight.t() + bias
+    y = _rms_normed(total, norm_weight, eps, weight_offset) @ weight.t() + bias
     return y if residual is None else (y, total)
 
 
@@ -201,9 +233,7 @@ def exact_layer_norm_linear(
     *,
     bias: Tensor | float = 0.0,
 ) -> Tensor:
-    centred = x - x.mean(-1, keepdim=True)
-    normed = centred / torch.sqrt(centred.square().mean(-1, keepdim=True) + eps) * norm_weight
-    return (normed if norm_bias is None else normed + norm_bias) @ weight.t() + bias
+    return exact_layer_norm(x, norm_weight, norm_bias, eps) @ weight.t() + bias
 
 
 def exact_lora_linear(
@@ -251,13 +281,17 @@ def exact_rms_norm_gated_mlp(
     activation: str = "silu",
     weight_offset: float = 0.0,
 ) -> Tensor:
-    normed = exact_rms_norm(x, norm_weight, eps, weight_offset)
+    normed = _rms_normed(x, norm_weight, eps, weight_offset)
     return exact_gated_mlp(normed, gate_weight, up_weight, activation=activation)
 
 
 def exact_ntrans(h: Tensor, x: Tensor, alpha: Tensor) -> Tensor:
     moved = h + alpha * (x / x.norm(dim=-1, keepdim=True) - h)
     return moved / moved.norm(dim=-1, keepdim=True)
+
+
+def exact_act_and_mul(gate: Tensor, up: Tensor, *, activation: str = "silu") -> Tensor:
+    return ACTIVATIONS[activation](gate) * up
 
 
 X = {"x": "M K"}
@@ -269,12 +303,16 @@ GATED = {**X, "gate_weight": "N K", "up_weight": "N K"}
 PACKED = {**X, "gate_weight": "2N K"}
 NORMED_GATED = {**X, "norm_weight": "K", "gate_weight": "N K", "up_weight": "N K"}
 NORMED_PACKED = {**X, "norm_weight": "K", "gate_weight": "2N K"}
+NORM = {**X, "norm_weight": "K"}
+HALVES = {"gate": "M N", "up": "M N"}
 BIAS = {"bias": "N"}
+ANY_SIZE = ("rms_norm", "layer_norm", "act_and_mul")  # where no kernel serves, PyTorch
 
 
 def _made(name: str, tensors: Mapping[str, str], exact: Exact, **scalars: object) -> Case:
     op = exact.__name__.removeprefix("exact_")
-    activation = scalars.get("activation", "silu" if "gate_weight" in tensors else "relu")
+    gated = {"gate", "gate_weight"} & {*tensors}
+    activation = scalars.get("activation", "silu" if gated else "relu")
     integers = {**scalars}
     if "norm_weight" in tensors:
         integers["eps"] = 0.0
@@ -316,6 +354,16 @@ CASES = (
         activation="gelu_tanh",
         weight_offset=1.0,
     ),
+    _made("", NORM, exact_rms_norm, eps=1e-6),
+    _made("offset", NORM, exact_rms_norm, weight_offset=1.0),
+    _made("residual", NORM | {"residual": "M K"}, exact_rms_norm),
+    _made("residual offset", NORM | {"residual": "M K"}, exact_rms_norm, weight_offset=1.0),
+    _made("", NORM | {"norm_bias": "K"}, exact_layer_norm, eps=1e-5),
+    _made("without norm_bias", NORM, exact_layer_norm, norm_bias=None),
+    _made("", HALVES, exact_act_and_mul),
+    _made("gelu", HALVES, exact_act_and_mul, activation="gelu"),
+    _made("gelu_tanh", HALVES, exact_act_and_mul, activation="gelu_tanh"),
+    _made("relu", HALVES, exact_act_and_mul, activation="relu"),
     Case("ntrans", "ntrans", {"h": "M K", **X, "alpha": "K"}, exact_ntrans),
 )
 
@@ -339,6 +387,8 @@ def _recipes(case: Case) -> tuple[str, ...]:
         return (own if any(k.recipe == own for k in kernel_table()) else "rms_norm_linear",)
     activation = str(case.scalars.get("activation", "silu"))
     recipe = str(torch.ops.mirage_kernels._recipe_of(case.op, activation))
+    if case.op in ANY_SIZE:
+        return (recipe if case.overload == "default" else f"{recipe}_{case.overload}",)
     own = (f"{recipe}_{case.overload}",) if case.overload == "residual" else ()
     return recipe, f"{recipe}_full", *own
 

@@ -88,7 +88,7 @@ def test_is_the_same_from_run_to_run(kernel_case, tokens: int) -> None:
 def test_takes_any_leading_dims(gpu_case, leading: tuple[int, ...]) -> None:
     arguments = gpu_case.arguments(*leading)
     flat = dict(arguments)
-    for name in {"x", "h", "residual"} & {*arguments}:
+    for name in {"x", "h", "residual", "gate", "up"} & {*arguments}:
         flat[name] = arguments[name].reshape(-1, gpu_case.sizes["K"])
     if "adapter_ids" in flat:
         flat["adapter_ids"] = flat["adapter_ids"].reshape(-1)
@@ -102,7 +102,7 @@ def test_takes_any_leading_dims(gpu_case, leading: tuple[int, ...]) -> None:
 def test_takes_strided_rows_aligned_or_not(gpu_case, extra: int) -> None:
     arguments = gpu_case.arguments(7)
     strided = dict(arguments)
-    for name in {"x", "residual"} & {*arguments}:
+    for name in {"x", "residual", "gate", "up"} & {*arguments}:
         x = arguments[name]
         wide = x.new_full((7, x.shape[1] + extra), torch.nan)
         wide[:, : x.shape[1]] = x
@@ -112,11 +112,11 @@ def test_takes_strided_rows_aligned_or_not(gpu_case, extra: int) -> None:
 
 def test_takes_a_transposed_x_and_one_at_an_odd_address(gpu_case) -> None:
     arguments = gpu_case.arguments(6)
-    x, expected = arguments["x"], gpu_case.call(**arguments)
+    x, expected = arguments[gpu_case.first], gpu_case.call(**arguments)
     transposed = x.t().contiguous().t()
     odd = torch.cat([x.new_zeros(1), x.flatten()])[1:].view(x.shape)
-    assert alike(gpu_case, gpu_case.call(**arguments | {"x": transposed}), expected)
-    assert alike(gpu_case, gpu_case.call(**arguments | {"x": odd}), expected)
+    assert alike(gpu_case, gpu_case.call(**arguments | {gpu_case.first: transposed}), expected)
+    assert alike(gpu_case, gpu_case.call(**arguments | {gpu_case.first: odd}), expected)
 
 
 @pytest.mark.parametrize("place", [between_nans, at_the_end])
@@ -159,13 +159,13 @@ def test_what_is_not_finite_spreads_as_in_pytorch(kernel_case, tokens: int, valu
 def test_runs_on_the_current_stream(gpu_case) -> None:
     arguments = gpu_case.arguments(8)
     expected = gpu_case.call(**arguments)
-    late = torch.zeros_like(arguments["x"])
+    late = torch.zeros_like(arguments[gpu_case.first])
     torch.cuda.synchronize()
     stream = torch.cuda.Stream()
     with torch.cuda.stream(stream):
         torch.cuda._sleep(50_000_000)  # a kernel on any other stream would overtake the copy
-        late.copy_(arguments["x"])
-        y = gpu_case.call(**arguments | {"x": late})
+        late.copy_(arguments[gpu_case.first])
+        y = gpu_case.call(**arguments | {gpu_case.first: late})
     stream.synchronize()
     assert same(y, expected)
 

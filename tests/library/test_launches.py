@@ -39,6 +39,14 @@ LAUNCHES = {
     "packed and offset": "rms_geglu M=3 | 3c00/64 4200/64 4700/64 4800/64 - | 1e-06 0 | 1",
     "ntrans": "ntrans M=3 | 4500/64 3c00/80 4000/64 - - | 0 0 | 1",
     "ntrans of many tokens": "ntrans M=99 | 4500/64 3c00/64 4000/64 - - | 0 0 | 1",
+    "norm": "norm M=3 | 3c00/64 4000/64 - - - | 1e-06 0 | 1",
+    "norm of another size": "",
+    "norm and residual": "norm_sum M=3 | 3c00/80 4000/64 4500/64 - - | 1e-06 1 | 2",
+    "layer norm": "norm_of_layers M=3 | 3c00/64 4000/64 4600/64 - - | 1e-05 0 | 1",
+    "layer norm without bias": "norm_of_layers M=3 | 3c00/64 4000/64 - - - | 1e-05 0 | 1",
+    "two halves": "silu M=3 | 4700/96 4800/96 - - - | 0 0 | 1",
+    "packed halves": "silu M=6 | 4700/192 4700/192 - - - | 0 0 | 1",
+    "halves of another activation": "",
 }
 
 

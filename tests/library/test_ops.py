@@ -57,10 +57,10 @@ def test_takes_any_leading_dims(case, leading: tuple[int, ...]) -> None:
 
 def test_takes_strided_rows(case) -> None:
     arguments = case.arguments(5)
-    x = arguments["x"]
+    x = arguments[case.first]
     wide = torch.full((5, x.shape[1] + 8), torch.nan, dtype=x.dtype)
     wide[:, : x.shape[1]] = x
-    strided = arguments | {"x": wide[:, : x.shape[1]]}
+    strided = arguments | {case.first: wide[:, : x.shape[1]]}
     assert same(case.call(**strided), case.call(**arguments))
 
 
@@ -99,7 +99,7 @@ def test_equals_the_recipes_reference_bit_for_bit(cases, op: str) -> None:
 
 def test_the_program_around_a_kernel_adds_what_the_options_add(case) -> None:
     """On the CPU, where the op inside of it runs PyTorch's program."""
-    if not case.options or case.overload == "batched":
+    if not case.options or case.takes_any_size:
         pytest.skip("nothing goes around a kernel")
     arguments = case.arguments(5) | ({"eps": 1e-6} if "norm_weight" in case.tensors else {})
     for y, exact in zip(case.program("around", arguments), case.oracle(arguments), strict=True):

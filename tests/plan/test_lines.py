@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from handmade_lines import LAYER_NORM_LINEAR, NTRANS, mugraph, record
+from handmade_lines import LAYER_NORM_LINEAR, NORM_RESIDUAL, NTRANS, mugraph, record
 
 from mirage_kernels.generator.errors import PlanError
 from mirage_kernels.generator.ir import Graph
@@ -16,6 +16,7 @@ from mirage_kernels.generator.plan.variants import (
     RING,
     Footprint,
     line_knobs,
+    part_knobs,
     variants,
 )
 from mirage_kernels.generator.record import load_record
@@ -160,4 +161,56 @@ def test_a_product_of_rows_without_a_loop_has_no_plan() -> None:
         results=((2, ("M", "N")),),
     )
     refused = refusal(mugraph("layer_norm_linear", whole))
-    assert refused == "without a loop the plan cuts one dim and keeps one whole"
+    assert refused == "without a loop the plan takes a dynamic dim and a static one"
+
+
+def test_elementwise_lines_are_cut_into_parts() -> None:
+    program = planned("silu_and_mul")
+    assert program.parted
+    assert program.roles == Roles(rows="", tokens="M", depth="N")
+    (variant,) = variants(program, target("sm_90a"))
+    made = record("silu_and_mul")
+    assert made.tiles(variant) == {"M": 1, "N": variant.knobs.line}
+    assert [case.tiles["N"] for case in made.proof.cases[-3:]] == [variant.knobs.line] * 3
+
+
+@pytest.mark.parametrize(
+    ("depth", "line", "warps", "chunks"),
+    [
+        (14336, 2048, 4, 2),
+        (11008, 1376, 4, 2),
+        (4096, 2048, 4, 2),
+        (1024, 1024, 4, 1),
+        (40, 40, 1, 1),
+    ],
+)
+def test_parts_are_the_longest_that_divide_a_line(
+    depth: int, line: int, warps: int, chunks: int
+) -> None:
+    knobs = part_knobs(depth)
+    assert (knobs.line, knobs.warps, knobs.chunks) == (line, warps, chunks)
+    assert depth % knobs.line == 0
+    assert knobs.warps * 32 * knobs.chunks * 8 >= knobs.line
+
+
+def test_sums_of_lines_that_the_grid_cuts_have_no_plan() -> None:
+    cut = replace(
+        NORM_RESIDUAL,
+        setting=Setting(("M", "K"), None),
+        views=(
+            View("x", ("M", "K"), None),
+            View("norm_weight", (None, "K"), None),
+            View("eps", (None, None), None),
+            View("residual", ("M", "K"), None),
+            View("weight_offset", (None, None), None),
+        ),
+    )
+    assert refusal(mugraph("rms_norm_residual", cut)).endswith("the grid cuts are not planned")
+
+
+def test_lines_store_a_result_beside_the_output() -> None:
+    program = planned("rms_norm_residual")
+    stores = [s.args for s in program.lines if s.do is Do.STORE]
+    assert [o.name for o in program.results] == ["out", "total"]
+    assert {tensor for _, tensor in stores} == {"out", "total"}
+    assert record("rms_norm_residual").max_tokens == 0

@@ -175,7 +175,7 @@ def test_a_library_product_alone_has_no_plan(rms_norm_linear: Recipe) -> None:
 
 def test_a_product_without_a_loop_has_no_plan(rms_norm_linear: Recipe) -> None:
     graph = lowered(rms_norm_linear, linear_sketch(None, Step("contract", (0, 1), "K")))
-    assert refusal(graph) == "without a loop the plan cuts one dim and keeps one whole"
+    assert refusal(graph) == "without a loop the plan takes a dynamic dim and a static one"
 
 
 def test_a_loop_without_a_product_has_no_plan(rms_norm_linear: Recipe) -> None:

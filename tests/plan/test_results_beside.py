@@ -92,6 +92,6 @@ def without_loop() -> BlockSketch:
     )
 
 
-def test_several_results_after_the_loop_are_refused() -> None:
+def test_a_product_and_a_result_without_a_loop_are_refused() -> None:
     said = refusal(mugraph(NAME, without_loop()))
-    assert said == "mine: the kernel stores several results outside of its loop"
+    assert said == "without a loop the plan takes a dynamic dim and a static one"

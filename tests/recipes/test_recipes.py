@@ -86,8 +86,10 @@ def test_the_catalog_holds_every_recipe_once() -> None:
     masked = ("causal_attention", "sliding_window_attention", "gqa_full")
     attention = ("gqa", *masked, "soft_cap_attention")
     normed = ("qk_norm_attention", "qk_layer_norm_attention", "rms_norm_lora", "ntrans")
-    several = ("mla_decode", "rms_norm_linear_residual")
-    assert sorted(RECIPES) == sorted((*linear, *full, *mlp, *attention, *normed, *several))
+    several = ("mla_decode", "rms_norm_linear_residual", "rms_norm_residual")
+    around = ("rms_norm", "layer_norm", "silu_and_mul", "gelu_and_mul", "gelu_tanh_and_mul")
+    others = (*normed, *several, *around, "relu_and_mul")
+    assert sorted(RECIPES) == sorted((*linear, *full, *mlp, *attention, *others))
 
 
 @pytest.mark.parametrize(("recipe", "shape", "dtype"), TRACED)

@@ -77,6 +77,16 @@ CALLS = {
     "packed and offset": partial(geglu, packed, weight_offset=1.0),
     "ntrans": partial(mk.ntrans, residual, wide[:, :K], norm_weight),
     "ntrans of many tokens": partial(mk.ntrans, filled(5, 99, K), filled(1, 99, K), norm_weight),
+    "norm": partial(mk.rms_norm, x, norm_weight),
+    "norm of another size": partial(mk.rms_norm, x[:, :32], norm_weight[:32]),
+    "norm and residual": partial(
+        *(mk.rms_norm, wide[:, :K], norm_weight), residual=residual, weight_offset=1.0
+    ),
+    "layer norm": partial(mk.layer_norm, x, norm_weight, norm_bias),
+    "layer norm without bias": partial(mk.layer_norm, x, norm_weight),
+    "two halves": partial(mk.act_and_mul, filled(7, 3, N), filled(8, 3, N)),
+    "packed halves": partial(mk.act_and_mul, filled(7, 2, 3, 2 * N)),
+    "halves of another activation": partial(mk.act_and_mul, filled(7, 3, 2 * N), activation="relu"),
     "no such activation": partial(mk.gated_mlp, x, packed, activation="relu"),
     "uncovered": partial(mk.rms_norm_linear, x, norm_weight, weight[:88]),
 }

@@ -96,8 +96,12 @@ const Kernel kKernels[] = {
     {"ntrans", "fp16", {{"K", 64}}, 1, tell<8>, "ntrans", 0, ""},
     {"rms_norm_linear_residual", "fp16", MIRAGE_DIMS, tell<9>, "sum", 2, "bias weight_offset"},
     {"lora_linear_batched", "fp16", MIRAGE_ADAPTER, tell<10>, "stacked", 4, "bias", space},
+    {"rms_norm", "fp16", {{"K", 64}}, 1, tell<11>, "norm", 0, "weight_offset"},
+    {"rms_norm_residual", "fp16", {{"K", 64}}, 1, tell<12>, "norm_sum", 0, "weight_offset"},
+    {"layer_norm", "fp16", {{"K", 64}}, 1, tell<13>, "norm_of_layers", 0, "norm_bias"},
+    {"silu_and_mul", "fp16", {{"N", 96}}, 1, tell<14>, "silu", 0, ""},
 };
-const int kKernelCount = 11;
+const int kKernelCount = 15;
 const AttentionKernel kAttentionKernels[] = {
     {"gqa", "fp16", MIRAGE_HEADS(64), tell_attention<0>, workspace, "gqa", ""},
     {"sliding_window_attention", "fp16", MIRAGE_HEADS(64), tell_attention<1>, workspace, "sliding",

@@ -1,0 +1,71 @@
+"""From where on dense calls run PyTorch's attention: by what was measured where a kernel is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import cast
+
+import pytest
+
+torch = pytest.importorskip("torch")
+from mirage_kernels import prefill  # noqa: E402
+from mirage_kernels.prefill import MEASURED, TOKENS, is_long  # noqa: E402
+
+
+@dataclass(frozen=True)
+class Queries:
+    """As much of a tensor as is asked for."""
+
+    shape: tuple[int, int, int, int]
+    is_cuda: bool = True
+    dtype: torch.dtype = torch.float16
+
+    def get_device(self) -> int:
+        """Return a GPU's number."""
+        return 0
+
+
+def long(
+    sequences: int, tokens: int, depth: int = 128, *, kernels: bool = True, gpu: bool = True
+) -> bool:
+    q = cast(torch.Tensor, Queries((sequences, tokens, 32, depth), gpu))
+    return is_long(q, 4096, causal=False, kernels=kernels)
+
+
+@pytest.fixture
+def kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(prefill, "_has_kernel", lambda *which: True)
+
+
+def test_a_measured_length_has_its_own_rule(kernel: None) -> None:
+    tokens, lines = MEASURED["all", 128]
+    sequences = -(-lines // (32 * tokens))
+    assert long(sequences, tokens)
+    assert not long(sequences, tokens - 1)
+    assert not long(1, lines // 32 - 1)
+
+
+@pytest.mark.parametrize(("kind", "keys"), [("square", 300), ("most", 599), ("part", 600)])
+def test_causal_calls_have_rules_of_their_own(
+    kernel: None, monkeypatch: pytest.MonkeyPatch, kind: str, keys: int
+) -> None:
+    monkeypatch.setattr(prefill, "MEASURED", {(kind, 128): (300, 0)})
+    q = cast(torch.Tensor, Queries((1, 300, 32, 128)))
+    assert is_long(q, keys, causal=True, kernels=True)
+    shorter = cast(torch.Tensor, Queries((1, 299, 32, 128)))
+    assert is_long(shorter, keys, causal=True, kernels=True) is (kind != "part")
+
+
+def test_other_lengths_go_by_tokens_alone(kernel: None) -> None:
+    assert not long(64, TOKENS - 1, depth=72)
+    assert long(1, TOKENS, depth=72)
+
+
+def test_calls_that_no_kernel_serves_go_by_tokens_alone(
+    kernel: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert long(1, TOKENS, kernels=False)
+    assert long(1, TOKENS, gpu=False)
+    monkeypatch.setattr(prefill, "_has_kernel", lambda *which: False)
+    assert long(1, TOKENS)
+    assert not long(64, TOKENS - 1)
