@@ -2,22 +2,51 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from mirage_kernels.generator.errors import PlanError
 from mirage_kernels.generator.ir import Graph, parts_of, retile
+from mirage_kernels.generator.plan.attention import form_name
 from mirage_kernels.generator.plan.attention_lower import attention_program
-from mirage_kernels.generator.plan.attention_variants import AttentionVariant, attention_variants
+from mirage_kernels.generator.plan.attention_variants import AttentionVariant
+from mirage_kernels.generator.plan.threads import with_threads
 from mirage_kernels.generator.record import About, AttentionRecord
+from mirage_kernels.generator.search.select import Ranked
 from mirage_kernels.generator.search.verify import Case
 from mirage_kernels.generator.target import target
+from mirage_kernels.generator.tuning.attention_choice import attention_variants_by
+from mirage_kernels.generator.tuning.catalog import tuned_attention
+from mirage_kernels.generator.tuning.keys import Key
 
 EDGE = 5  # keys of an uneven pass
 
 
 def planned_attention(about: About, graph: Graph) -> AttentionRecord:
-    """Return the record of an attention kernel with its variants."""
+    """Return the record of an attention kernel with its variants: measured ones where it was tuned.
+
+    Raises PlanError for measured knobs that do not fit any more.
+    """
     program = attention_program(about.recipe, graph)
-    chosen = attention_variants(program, target(about.arch))
+    tuned = tuned_attention(about.arch, Key(about.recipe, about.dtype, about.shape))
+    chosen = attention_variants_by(program, target(about.arch), tuned)
     tiled = retile(graph, chosen[0].tiles(program.roles))
     return AttentionRecord(**vars(about), roles=program.roles, variants=chosen, graph=tiled)
+
+
+def preferred(ranked: Sequence[Ranked], key: Key, arch: str) -> list[Ranked]:
+    """Return muGraphs with the one first that was measured to be the fastest, if one was."""
+    tuned = tuned_attention(arch, key)
+    if tuned is None or len(tuned.forms) < 2:
+        return list(ranked)
+
+    def is_other(one: Ranked) -> bool:
+        try:
+            program = attention_program(key.recipe, with_threads(one.graph))
+        except PlanError:
+            return True
+        return form_name(program) != tuned.form
+
+    return sorted(ranked, key=is_other)
 
 
 def attention_cases(record: AttentionRecord) -> list[Case]:

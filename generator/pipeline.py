@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import TypeVar
 
-from mirage_kernels.generator.attention import attention_cases, planned_attention
+from mirage_kernels.generator.attention import attention_cases, planned_attention, preferred
 from mirage_kernels.generator.errors import PlanError, SearchError
 from mirage_kernels.generator.ir import Graph, retile
 from mirage_kernels.generator.ir import check as check_graph
@@ -99,7 +99,7 @@ def generate(
         progress(Event("rank", 0, 0, f"{len(found.programs)} proved muGraphs"))
         ranked = rank(mugraphs(found, request, spec), spec, on)
     with clock.stage("choose"):
-        choice = _choose(request, spec, ranked)
+        choice = _choose(request, spec, preferred(ranked, _key(request), request.arch))
         line = choice.ranked.line().strip()
         progress(Event("choose", len(choice.refused) + 1, len(ranked), line))
     with clock.stage("plan"):
@@ -240,13 +240,20 @@ def plan_for(recipe: str, graph: Graph, arch: str) -> Plan:
         raise (error if peaks else streaming) from None
 
 
+def _key(request: Request) -> Key:
+    """Return under which name the catalog has a kernel."""
+    recipe, extents = request.recipe, request.shape.dims
+    shape = {name: extents[name] for name in recipe.static_dims}
+    return Key(recipe.name, request.dtype.value, shape)
+
+
 def _recorded(request: Request, spec: Graph, choice: Choice, found: Found) -> Record:
     """Return the record of a chosen muGraph, not yet proved at its tiles."""
-    extents, recipe = request.shape.dims, request.recipe
+    recipe, key = request.recipe, _key(request)
     about = About(
         recipe=recipe.name,
         summary=recipe.summary,
-        shape={name: extents[name] for name in recipe.static_dims},
+        shape=key.shape,
         source=request.shape.source,
         dtype=request.dtype.value,
         arch=request.arch,
@@ -271,7 +278,10 @@ def planned(about: About, graph: Graph) -> KernelRecord:
     programs = families(about.recipe, graph, about.arch)
     tuned = tuned_kernel(about.arch, Key(about.recipe, about.dtype, about.shape))
     chosen = chosen_variants(programs, target(about.arch), tuned)
-    most_tokens = tuned.max_tokens if tuned else _most_tokens(programs[0], chosen)
+    most_tokens = _most_tokens(programs[0], chosen)
+    measured = {b.tokens for b in tuned.buckets} if tuned else set()
+    if tuned and (not programs[0].front or chosen[-1].knobs.tokens in measured):
+        most_tokens = tuned.max_tokens  # else it was measured before the plan for so many was there
     tiled = retile(graph, chosen[0].tiles(roles.rows, roles.tokens, roles.depth))
     return KernelRecord(
         **vars(about), roles=roles, variants=chosen, max_tokens=most_tokens, graph=tiled

@@ -27,8 +27,9 @@ logarithm of the sum (FlashInfer's is base 2: multiply by log2(e)).
 
 On a GPU a call launches one kernel on the current stream, and takes its workspace from PyTorch's
 allocator. Dense calls with many query tokens and no option that it lacks run PyTorch's
-scaled_dot_product_attention. Where no kernel serves a call (ask `mirage_kernels.supports(op, D=,
-dtype=)`), and on the CPU, a PyTorch program computes the same, slowly and with memory for scores.
+scaled_dot_product_attention, from where on it was measured to be faster. Where no kernel serves a
+call (ask `mirage_kernels.supports(op, D=, dtype=)`), and on the CPU, a PyTorch program computes the
+same, slowly and with memory for scores.
 
 All raise RuntimeError, in one sentence, for a wrong argument, and for a GPU of another architecture
 than this build's; InferenceOnlyError for inputs that require grad.
@@ -139,7 +140,7 @@ def gqa(
     wanted = Wanted(out, lse, return_lse)
     if torch.is_grad_enabled():
         refuse_grad("gqa", q=q, k_cache=k_cache, v_cache=v_cache, sinks=sinks)
-    if is_prefill(call, wanted):
+    if is_prefill(call, wanted, kernels=True):
         return prefill(call, out)
     return attend(_GQA, call, wanted)
 

@@ -17,12 +17,9 @@ from mirage_kernels.errors import (
     requires_grad_sentence,
     result_layout_sentence,
 )
+from mirage_kernels.prefill import is_long
 
 _OPS = torch.ops.mirage_kernels
-
-# Dense calls of so many query tokens per sequence are compute-bound: PyTorch's kernels are made for
-# those.
-PREFILL_TOKENS = 128
 
 Pair = tuple[Tensor, Tensor]
 
@@ -85,8 +82,11 @@ class Call(NamedTuple):
         return (q, self.k, self.v, *lengths, *bounds, *options)
 
 
-def is_prefill(call: Call, wanted: Wanted) -> bool:
-    """Say whether PyTorch's own attention computes the call, and is made for it."""
+def is_prefill(call: Call, wanted: Wanted, *, kernels: bool = False) -> bool:
+    """Say whether PyTorch's own attention computes the call, and is made for it.
+
+    `kernels`: whether ours serve dense calls of many query tokens, too, causal ones or not.
+    """
     if call.block_table is not None or call.q.dim() != 4:  # at once for most calls
         return False
     options = (call.seq_lens, call.cu_seqlens_q, call.sinks, wanted.lse)
@@ -95,10 +95,11 @@ def is_prefill(call: Call, wanted: Wanted) -> bool:
     if call.window_left >= 0 or call.logits_soft_cap:
         return False
     tokens, keys = call.q.shape[1], call.k.shape[1]
-    if call.is_causal and tokens != keys:
+    causal = call.is_causal
+    if causal and tokens != keys and (tokens > keys or torch.compiler.is_compiling()):
         # A token that sees no key is NaN there, and torch.compile does not trace the bias.
-        return PREFILL_TOKENS <= tokens < keys and not torch.compiler.is_compiling()
-    return tokens >= PREFILL_TOKENS and keys > 0
+        return False
+    return keys > 0 and is_long(call.q, keys, causal=causal, kernels=kernels)
 
 
 def prefill(call: Call, out: Tensor | None) -> Tensor:

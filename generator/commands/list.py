@@ -23,10 +23,12 @@ from mirage_kernels.generator.recipe import Recipe, Shape, catalog
 from mirage_kernels.generator.record import AttentionRecord, Emitted, KernelRecord
 from mirage_kernels.generator.target import TARGETS
 from mirage_kernels.generator.terminal import Table, Terminal
+from mirage_kernels.generator.tuning.catalog import committed_path, load_catalog
 
 DETAILS = """\
 "compiled" says whether the extension that is built here contains the kernel. A variant serves up
-to the number of tokens (M) that its bucket names, or of query rows (T*G) in attention. An
+to the number of tokens (M) that its bucket names, or of query rows (T*G) in attention. "tuned" is
+the day when variants were measured, as kernels/catalog.json has it; others are the rule's. An
 architecture's kernels are planned for the GPU beside it; "evidence" says whether they have been run
 on one, or were only compiled.
 """
@@ -63,13 +65,27 @@ def print_kernels(found: Mapping[str, Emitted], compiled: set[str], terminal: Te
     if not found:
         terminal.line("no kernels yet: `mirage-kernels generate rms_norm_linear` makes some")
         return
+    days = tuned_days()
     rows = tuple(
-        (kernel_name(record), record.arch, buckets(record) + beside(record), _yes(path in compiled))
+        (
+            *(kernel_name(record), record.arch, buckets(record) + beside(record)),
+            *(days.get((record.arch, kernel_name(record)), "-"), _yes(path in compiled)),
+        )
         for path, record in found.items()
     )
-    terminal.table(Table(("kernel", "arch", "variants serve", "compiled"), rows, left=4))
+    columns = ("kernel", "arch", "variants serve", "tuned", "compiled")
+    terminal.table(Table(columns, rows, left=5))
     if not extension_file().is_file():
         terminal.line("the extension is not built: `make run` in a source checkout builds it")
+
+
+def tuned_days() -> dict[tuple[str, str], str]:
+    """Return when each kernel of the catalog was measured, by architecture and name."""
+    return {
+        (section.arch, name): section.measured.get("date", "yes").partition(" ")[0]
+        for section in load_catalog(committed_path()).sections
+        for name in section.names
+    }
 
 
 def compiled_paths(found: Mapping[str, Emitted]) -> set[str]:
@@ -107,6 +123,7 @@ def _count(found: Mapping[str, Emitted], arch: str) -> int:
 
 def kernels_json(found: Mapping[str, Emitted], compiled: set[str]) -> Json:
     """Return the committed kernels as JSON data."""
+    days = tuned_days()
     return [
         {
             "name": kernel_name(record),
@@ -117,6 +134,7 @@ def kernels_json(found: Mapping[str, Emitted], compiled: set[str]) -> Json:
             "arch": record.arch,
             "buckets": [variant.bucket for variant in record.variants],
             "stacked": list(stacked(record)),
+            "tuned": days.get((record.arch, kernel_name(record))),
             "compiled": path in compiled,
         }
         for path, record in found.items()

@@ -11,6 +11,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from mirage_kernels.generator import pipeline
+from mirage_kernels.generator.attention_forms import attention_forms
+from mirage_kernels.generator.attention_workloads import ATTENTION
 from mirage_kernels.generator.commands.arguments import (
     Parser,
     Verb,
@@ -25,14 +27,21 @@ from mirage_kernels.generator.commands.arguments import (
     positive,
     recipe,
 )
+from mirage_kernels.generator.commands.attention_tuned import (
+    report_attention,
+    report_compiled_attention,
+)
 from mirage_kernels.generator.errors import FileError, MirageError, ToolchainError
-from mirage_kernels.generator.folder import records
+from mirage_kernels.generator.folder import emitted
+from mirage_kernels.generator.ir import Graph
+from mirage_kernels.generator.ir.text import Json
 from mirage_kernels.generator.jobs.store import Store
 from mirage_kernels.generator.plan.variants import Knobs
-from mirage_kernels.generator.record import KernelRecord, MuGraphRecord
+from mirage_kernels.generator.record import AttentionRecord, Emitted, MuGraphRecord
 from mirage_kernels.generator.request import Progress, Request, parse_shape, requests
 from mirage_kernels.generator.settings import store_folder
 from mirage_kernels.generator.terminal import PROGRAM, Table, Terminal, counted
+from mirage_kernels.generator.tuning.attention_libraries import compiled_attention
 from mirage_kernels.generator.tuning.catalog import (
     Section,
     Tuned,
@@ -170,23 +179,34 @@ def _compiled(arguments: argparse.Namespace, folder: Path, terminal: Terminal) -
     with terminal.watch(f"compiling candidates of {counted(len(chosen), 'kernel')}") as progress:
         for one in chosen:
             record = _record(one, arguments, (store, progress))
-            built = compiled_kernel(record, shop, top=arguments.top, progress=progress)
-            made = replace(made, kernels=(*made.kernels, built))
+            forms = _forms(one, arguments, (store, progress))
+            made = _with_kernel(made, (record, forms), (shop, arguments.top, progress))
             _merged(before, made).write(folder)
     prune(shop, load_manifest(folder))
     return made
 
 
+def _with_kernel(
+    made: Manifest, what: tuple[Emitted, Sequence[Graph]], by: tuple[Shop, int, Progress]
+) -> Manifest:
+    (record, forms), (shop, top, progress) = what, by
+    if isinstance(record, AttentionRecord):
+        attention = compiled_attention(record, shop, top=top, progress=progress, forms=forms)
+        return replace(made, attention=(*made.attention, attention))
+    built = compiled_kernel(record, shop, top=top, progress=progress)
+    return replace(made, kernels=(*made.kernels, built))
+
+
 def _merged(before: Manifest, made: Manifest) -> Manifest:
-    names = {k.key.name for k in made.kernels}
-    kept = tuple(k for k in before.kernels if k.key.name not in names)
-    return replace(made, kernels=(*kept, *made.kernels))
+    kept = before.without(made.names)
+    kernels, attention = (*kept.kernels, *made.kernels), (*kept.attention, *made.attention)
+    return replace(made, kernels=kernels, attention=attention)
 
 
-def _chosen(arguments: argparse.Namespace) -> Sequence[KernelRecord | Request]:
+def _chosen(arguments: argparse.Namespace) -> Sequence[Emitted | Request]:
     """Return what to tune: committed records, or requests for what was named."""
     arch = known_arch(arguments.arch)
-    committed = records(package_kernels(), arch)
+    committed = {path: r for path, r in emitted(package_kernels()).items() if r.arch == arch}
     if not arguments.recipes:
         if arguments.shape:
             raise MirageError("--shape needs a recipe", f"`{PROGRAM} tune RECIPE --shape ...`")
@@ -206,35 +226,47 @@ def _chosen(arguments: argparse.Namespace) -> Sequence[KernelRecord | Request]:
 
 
 def _record(
-    one: KernelRecord | Request, arguments: argparse.Namespace, by: tuple[Store, Progress]
-) -> KernelRecord:
+    one: Emitted | Request, arguments: argparse.Namespace, by: tuple[Store, Progress]
+) -> Emitted:
     """Return a kernel's record, generated where it was asked for by name.
 
     Raises MirageError for a recipe without a plan.
     """
-    if isinstance(one, KernelRecord):
+    if not isinstance(one, Request):
         return one
     store, progress = by
     made = pipeline.generate(one, jobs=arguments.jobs, progress=progress, store=store).record
-    if isinstance(made, KernelRecord):
+    if not isinstance(made, MuGraphRecord):
         return made
-    reason = made.no_plan if isinstance(made, MuGraphRecord) else "attention is not tuned this way"
     raise MirageError(
-        f"{made.recipe} {made.stem} has no kernel to tune: {reason}",
+        f"{made.recipe} {made.stem} has no kernel to tune: {made.no_plan}",
         "leave it out; everything compiled before it is kept",
     )
+
+
+def _forms(
+    one: Emitted | Request, arguments: argparse.Namespace, by: tuple[Store, Progress]
+) -> Sequence[Graph]:
+    """Return other muGraphs of an attention recipe that was asked for by name, as it has them."""
+    if not isinstance(one, Request) or one.recipe.name not in ATTENTION:
+        return ()
+    store, progress = by
+    return attention_forms(one, jobs=arguments.jobs, progress=progress, store=store)
 
 
 def _report_compiled(made: Manifest, folder: Path, terminal: Terminal) -> None:
     built = [b for k in made.kernels for found in k.buckets.values() for b in found]
     failed = [b for b in built if b.failed]
     terminal.line(
-        f"{counted(len(made.kernels), 'kernel')}, {counted(len(built), 'candidate')}, of which "
+        f"{counted(_kernels(made), 'kernel')}, {counted(len(built), 'candidate')}, of which "
         f"{len(failed)} cannot be measured, in {folder}"
     )
     for one in failed:
         terminal.line(f"  {_knobs(one.knobs)}: {one.failed}")
-    terminal.document({"folder": str(folder), "kernels": [k.to_json() for k in made.kernels]})
+    report_compiled_attention(made.attention, terminal)
+    kernels: list[Json] = [k.to_json() for k in made.kernels]
+    kernels += [k.to_json() for k in made.attention]
+    terminal.document({"folder": str(folder), "kernels": kernels})
 
 
 # -- measure ---------------------------------------------------------------------------------------
@@ -253,20 +285,26 @@ def _measured(
     tuning = Tuning(manifest, results, worker_process(folder), _command())
     if arguments.as_is:
         tuning = tuning.whole()
-        left = len(manifest.kernels) - len(tuning.manifest.kernels)
+        left = _kernels(manifest) - _kernels(tuning.manifest)
         terminal.line(f"{counted(left, 'kernel')} not measured whole, left as they are")
     else:
         _measure(tuning, terminal)
     section = tuning.section()
     write_catalog(catalog, load_catalog(catalog).with_section(section))
-    _report(section, terminal)
+    if section.kernels:
+        _report(section, terminal)
+    report_attention(section, terminal)
     terminal.line(f"wrote {catalog}")
     terminal.document(section.to_json())
     return 0
 
 
+def _kernels(manifest: Manifest) -> int:
+    return len(manifest.kernels) + len(manifest.attention)
+
+
 def _measure(tuning: Tuning, terminal: Terminal) -> None:
-    kernels = counted(len(tuning.manifest.kernels), "kernel")
+    kernels = counted(_kernels(tuning.manifest), "kernel")
     try:
         with terminal.watch(f"measuring {kernels}") as progress:
             tuning.measure(progress)

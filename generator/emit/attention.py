@@ -16,7 +16,7 @@ from mirage_kernels.generator.emit.writer import WIDTH, Writer
 from mirage_kernels.generator.errors import PlanError
 from mirage_kernels.generator.ir import DType, TensorType, number_text
 from mirage_kernels.generator.plan.attention import AttentionProgram, Carried, Do, Held, Step
-from mirage_kernels.generator.plan.attention_variants import AttentionVariant
+from mirage_kernels.generator.plan.attention_variants import AttentionKnobs, AttentionVariant
 
 MASKS = ("less", "both", "where")  # beyond what other kernels' vocabulary has
 Row = tuple[str, str]  # code, and the dims of its result
@@ -80,7 +80,12 @@ def _constants(writer: Writer, source: AttentionSource) -> None:
         rows.append((more, "of keys, beside what are values too"))
     writer.table(rows)
     writer.line()
+    known: dict[AttentionKnobs, str] = {}
     for variant in source.variants:
+        if variant.knobs in known:  # one kernel serves both
+            writer.line(f"using {variant.name} = {known[variant.knobs]};")
+            continue
+        known[variant.knobs] = variant.name
         knobs = [f"k{camel(k)} = {v}" for k, v in variant.knobs.to_json().items()]
         with writer.block(f"struct {variant.name} {{", "};"):
             writer.declaration("static constexpr int ", knobs)

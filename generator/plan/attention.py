@@ -13,6 +13,7 @@ graph alone: no recipe is named here.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
@@ -178,3 +179,13 @@ class AttentionProgram:
     def reads_queries_late(self) -> bool:
         """Say the same of queries alone, which a warp would hold while the first copies start."""
         return self.reads_late or self.depth > WIDEST_QUERIES
+
+
+FORM_LETTERS = 12
+
+
+def form_name(program: AttentionProgram) -> str:
+    """Return a name for what a program computes and how; extents and tiles are no part of it."""
+    steps = (*program.before, *program.loop, *program.after)
+    text = "\n".join(f"{s.do.value} {s.op} {s.out} {' '.join(s.args)}" for s in steps)
+    return hashlib.sha256(text.encode()).hexdigest()[:FORM_LETTERS]

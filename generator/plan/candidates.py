@@ -14,6 +14,7 @@ from math import ceil
 
 from mirage_kernels.generator.errors import PlanError
 from mirage_kernels.generator.plan.apart import (
+    PAIR,
     ROW_TILE,
     TOKEN_TILE,
     WHERE_MEASURED,
@@ -24,10 +25,10 @@ from mirage_kernels.generator.plan.held import (
     BOXES,
     FEWEST_STAGES,
     MOST_ROWS,
-    PAIR,
     HeldBlock,
     can_hold,
     held_stages,
+    paired_makers,
 )
 from mirage_kernels.generator.plan.program import TileProgram
 from mirage_kernels.generator.plan.split import BLOCKS, SplitBlock, split, split_stages
@@ -35,12 +36,14 @@ from mirage_kernels.generator.plan.split import FEWEST_STAGES as FEWEST_SPLIT_ST
 from mirage_kernels.generator.plan.times import Streaming, predicted_us
 from mirage_kernels.generator.plan.variants import (
     ALIGNED_ELEMENTS,
+    FEW_IN_EVERY_BLOCK,
     LINE_WARPS,
     REGISTERS_LEFT,
     WARP_LANES,
     Knobs,
     Variant,
     buckets,
+    line_knobs,
     variants,
     with_makers,
 )
@@ -150,7 +153,10 @@ def _all(work: Streaming, tokens: int) -> Iterator[Knobs]:
 
 
 def _lines(work: Streaming) -> Iterator[Knobs]:
-    """Yield blocks that hold a line each."""
+    """Yield blocks that hold a line each; a part of one as the rule has it."""
+    if work.program.parted:
+        yield from (v.knobs for v in variants(work.program, work.on))
+        return
     octets = ceil(work.depth / ALIGNED_ELEMENTS)
     for warps in LINE_WARPS:
         chunks = ceil(octets / (warps * WARP_LANES))
@@ -177,7 +183,7 @@ def _held(work: Streaming, tokens: int) -> Iterator[Knobs]:
     """Yield blocks that hold tokens in registers, alone or in pairs that split the depth."""
     if tokens % HELD_TOKENS or not can_hold(work.users):
         return
-    for blocks, rows in product((1, PAIR), range(ROW_TILE, MOST_ROWS + 1, ROW_TILE)):
+    for blocks, rows in product((1, PAIR), range(ROW_TILE, PAIR * MOST_ROWS + 1, ROW_TILE)):
         block = HeldBlock.of(work.program).sized(rows, tokens, blocks)
         uneven = block.inner or work.program.stacked or work.rows % rows
         if blocks > 1 and uneven:
@@ -197,16 +203,32 @@ def _split(work: Streaming, tokens: int) -> Iterator[Knobs]:
         block = SplitBlock.of(work.program).sized(rows, tokens)
         deepest = split_stages(work.program, block, work.on)
         for stages in range(deepest, FEWEST_SPLIT_STAGES - 1, -block.turns):
-            yield Knobs(tokens, rows, 8, 2, stages, BLOCKS)
+            yield Knobs(tokens, rows, 4 * block.groups, 2, stages, BLOCKS)
 
 
-_PLANS: tuple[Callable[[Streaming, int], Iterator[Knobs]], ...] = (_slices, _held, _split)
+def _in_front(work: Streaming, tokens: int) -> Iterator[Knobs]:
+    """Yield blocks that hold tokens which a launch in front makes."""
+    if work.program.front and tokens > FEW_IN_EVERY_BLOCK:
+        warps = line_knobs(work.depth).warps
+        yield from (replace(k, front=warps) for k in _held(work.behind, tokens))
+
+
+_PLANS: tuple[Callable[[Streaming, int], Iterator[Knobs]], ...] = (
+    _slices,
+    _held,
+    _split,
+    _in_front,
+)
 
 
 def _made(work: Streaming, knobs: Knobs) -> Iterator[Knobs]:
     """Yield knobs with those of blocks that compute totals for all others, if any do."""
     if not work.program.apart:
         yield knobs
+        return
+    if knobs.held and knobs.blocks > 1:
+        if paired_makers(work.program, knobs.tokens, work.on):
+            yield with_makers(work.program, knobs, work.on)
         return
     made = makers_of(work.program)
     inner = work.extents[made.roles.rows]

@@ -15,12 +15,13 @@ leads for all other GPUs.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil
 
 from mirage_kernels.generator.ir import DType
-from mirage_kernels.generator.plan.apart import ROW_TILE, users_of
+from mirage_kernels.generator.plan.apart import PAIR, ROW_TILE, users_of
 from mirage_kernels.generator.plan.facts import facts
+from mirage_kernels.generator.plan.front import behind
 from mirage_kernels.generator.plan.held import BOXES
 from mirage_kernels.generator.plan.program import Do, Layout, TileProgram
 from mirage_kernels.generator.plan.split import BOX_DEPTH, SplitBlock
@@ -60,6 +61,7 @@ START_US = {"lines": 1.9, "slices": 0.3, "held": 1.5, "split": 2.0}  # and end
 INNER_US, INNER_CYCLES = 1.0, 2.4  # what held tokens pay for totals of inner lines, per element
 WAVE_US = 0.8  # a block that follows another, from its first copy to its first product
 MAKER_US = 2.0  # from a maker's start to its first product, and until its totals are received
+FRONT_US = 1.4  # what a launch in front adds
 LINE_WARP_US = 0.012  # warps of a line's block, by multiprocessor
 
 
@@ -76,6 +78,11 @@ class Streaming:
     def of(program: TileProgram, on: Target) -> Streaming:
         """Return what the predictions for a program need."""
         return Streaming(program, users_of(program), Footprint.of(program), on)
+
+    @property
+    def behind(self) -> Streaming:
+        """What follows where tokens are made in front."""
+        return Streaming.of(behind(self.program), self.on)
 
     @property
     def extents(self) -> dict[str, int]:
@@ -145,6 +152,8 @@ def predicted_us(work: Streaming, knobs: Knobs, tokens: int = 0) -> float:
     """Return the time predicted for a full bucket of tokens; lines have to be told how many."""
     if not knobs.rows:
         return _lines_us(work, knobs, tokens)
+    if knobs.front:
+        return FRONT_US + predicted_us(work.behind, replace(knobs, front=0))
     blocks = ceil(work.rows / knobs.rows) * knobs.blocks
     most = ceil(blocks / work.on.multiprocessors)  # of the busiest multiprocessor
     at_once = min(work.resident(knobs), most)
@@ -237,7 +246,9 @@ def _beside_makers_us(work: Streaming, knobs: Knobs, streamed: float) -> float:
     """Return the time of a launch in which some blocks compute totals for all others."""
     if not knobs.apart:
         return streamed
-    read = ELEMENT_BYTES * (knobs.maker_rows + knobs.maker_tokens) * work.depth
+    few = PAIR if knobs.maker_groups else 1  # half of the depth, of twice as many rows
+    lines = knobs.maker_rows + knobs.maker_tokens // few
+    read = ELEMENT_BYTES * lines * work.depth
     crowded = WAVE_US * (ceil(work.rows / knobs.rows) * knobs.blocks > work.on.multiprocessors)
     made = MAKER_US + read / (TOKEN_BYTES * facts(work.on).cycles_per_us)
     return max(streamed, made + MAKER_US) + SHOWN * made + 2 * crowded

@@ -25,44 +25,22 @@ from mirage_kernels.generator.plan.variants import (
     variants,
 )
 from mirage_kernels.generator.target import Target
+from mirage_kernels.generator.tuning.attention_catalog import TunedAttention
 from mirage_kernels.generator.tuning.fields import (
     entries,
     entry,
     integer,
-    integers,
     loaded,
     maybe,
     number,
     text,
     texts,
 )
+from mirage_kernels.generator.tuning.keys import Key as Key
 
 MAX_TOKENS = 64  # of kernels never measured: above it the library's program runs
+ATTENTION_TYPES = ("fp16", "bf16")
 HINT = "measure again: mirage-kernels tune"
-
-
-@dataclass(frozen=True)
-class Key:
-    """What names a kernel: recipe, static extents, element type."""
-
-    recipe: str
-    dtype: str
-    shape: Mapping[str, int]
-
-    @property
-    def name(self) -> str:
-        """`rms_norm_linear/K4096_N6144_fp16`."""
-        dims = "_".join(f"{name}{size}" for name, size in self.shape.items())
-        return f"{self.recipe}/{dims}_{self.dtype}"
-
-    def to_json(self) -> dict[str, Json]:
-        """Return the key as JSON data."""
-        return {"recipe": self.recipe, "dtype": self.dtype, "shape": dict(self.shape)}
-
-    @staticmethod
-    def read(data: Mapping[str, Json]) -> Key:
-        """Read what `to_json` makes."""
-        return Key(text(data, "recipe"), text(data, "dtype"), integers(data, "shape"))
 
 
 @dataclass(frozen=True)
@@ -204,15 +182,29 @@ class Section:
     measured: Mapping[str, str]
     correlation: float | None
     kernels: tuple[Tuned, ...]
+    attention: tuple[TunedAttention, ...] = ()
+
+    @property
+    def names(self) -> set[str]:
+        """Names of all its kernels."""
+        return {k.key.name for k in self.kernels} | {k.key.name for k in self.attention}
+
+    def without(self, names: set[str]) -> Section:
+        """Return the section without some kernels."""
+        kernels = tuple(k for k in self.kernels if k.key.name not in names)
+        attention = tuple(k for k in self.attention if k.key.name not in names)
+        return replace(self, kernels=kernels, attention=attention)
 
     def to_json(self) -> dict[str, Json]:
         """Return the section as JSON data."""
-        return {
+        made: dict[str, Json] = {
             "arch": self.arch,
             "measured": dict(self.measured),
             "correlation": self.correlation,
             "kernels": [k.to_json() for k in self.kernels],
         }
+        attention: dict[str, Json] = {"attention": [k.to_json() for k in self.attention]}
+        return made | (attention if self.attention else {})
 
     @staticmethod
     def read(data: Mapping[str, Json]) -> Section:
@@ -222,6 +214,9 @@ class Section:
             texts(data, "measured"),
             maybe(data, "correlation"),
             tuple(Tuned.read(k) for k in entries(data, "kernels")),
+            tuple(TunedAttention.read(k) for k in entries(data, "attention"))
+            if "attention" in data
+            else (),
         )
 
 
@@ -236,18 +231,15 @@ class Catalog:
         own = (k for s in self.sections if s.arch == arch for k in s.kernels)
         return next((k for k in own if k.key == key), None)
 
+    def find_attention(self, arch: str, key: Key) -> TunedAttention | None:
+        """Return an attention kernel's entry."""
+        own = (k for s in self.sections if s.arch == arch for k in s.attention)
+        return next((k for k in own if k.key == key), None)
+
     def with_section(self, new: Section) -> Catalog:
         """Return the catalog with a tuning's kernels in place of what was known of them."""
-        names = {k.key.name for k in new.kernels}
-
-        def left(section: Section) -> Section:
-            if section.arch != new.arch:
-                return section
-            kept = tuple(k for k in section.kernels if k.key.name not in names)
-            return replace(section, kernels=kept)
-
-        sections = (*map(left, self.sections), new)
-        return Catalog(tuple(s for s in sections if s.kernels))
+        left = (s.without(new.names) if s.arch == new.arch else s for s in self.sections)
+        return Catalog(tuple(s for s in (*left, new) if s.names))
 
     def text(self) -> str:
         """Return the file's text."""
@@ -284,7 +276,7 @@ def write_catalog(path: Path, catalog: Catalog) -> None:
 
 def knobs_of(data: Mapping[str, Json]) -> Knobs:
     """Read knobs among an object's fields."""
-    usual = ("blocks", "held", "maker_rows", "maker_tokens", "maker_stages")
+    usual = Knobs.usual()
     names = (name for name in Knobs.__dataclass_fields__ if name not in usual or name in data)
     return Knobs(**{name: integer(data, name) for name in names})
 
@@ -333,6 +325,23 @@ def _check_fit(program: TileProgram, on: Target, measured: tuple[Knobs, ...]) ->
                 f"do not fit the kernel of today: {shared} bytes, {registers} registers",
                 HINT,
             )
+
+
+def tuned_attention(arch: str, key: Key, *, path: Path | None = None) -> TunedAttention | None:
+    """Return what the package's catalog says of an attention kernel.
+
+    Buckets never tuned have what the same kernel of the other element type has: both take as many
+    bytes and instructions, and where both were measured the same knobs were the fastest.
+    """
+    catalog = load_catalog(path or committed_path())
+    types = (key.dtype, *(t for t in ATTENTION_TYPES if t != key.dtype))
+    entries = (catalog.find_attention(arch, replace(key, dtype=t)) for t in types)
+    found = [tuned for tuned in entries if tuned is not None]
+    if not found:
+        return None
+    own = {b.rows for b in found[0].buckets}
+    more = (b for tuned in found[1:] for b in tuned.buckets if b.rows not in own)
+    return replace(found[0], buckets=(*found[0].buckets, *more))
 
 
 def tuned_kernel(arch: str, key: Key, *, path: Path | None = None) -> Tuned | None:

@@ -61,6 +61,14 @@ def numbers(data: Mapping[str, Json], name: str) -> tuple[int, ...]:
     return tuple(integer({name: item}, name) for item in value)
 
 
+def floats(data: Mapping[str, Json], name: str) -> tuple[float, ...]:
+    """Return a list of numbers of an object."""
+    value = data[name]
+    if not isinstance(value, list):
+        raise TypeError(f"{name} must be a list, not {value!r}")
+    return tuple(number({name: item}, name) for item in value)
+
+
 def entry(data: Json) -> dict[str, Json]:
     """Return an object."""
     if not isinstance(data, dict):

@@ -10,11 +10,12 @@ import hashlib
 import json
 import re
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import TypeVar
 
 from mirage_kernels.generator.compile import ROOT, gencode
 from mirage_kernels.generator.emit.cuda import Kernel, emit_cuda
@@ -37,18 +38,21 @@ from mirage_kernels.generator.record import KernelRecord
 from mirage_kernels.generator.request import Event, Progress
 from mirage_kernels.generator.target import target
 from mirage_kernels.generator.toolchain import Toolchain, find_toolchain
-from mirage_kernels.generator.tuning.catalog import Key, tuned_kernel
+from mirage_kernels.generator.tuning.catalog import tuned_kernel
+from mirage_kernels.generator.tuning.entries import ARGS_BYTES, LAUNCH, WORKSPACE
 from mirage_kernels.generator.tuning.fields import entry, integer, loaded, text
+from mirage_kernels.generator.tuning.keys import Key
 from mirage_kernels.generator.tuning.manifest import FOLDER_HINT, Built, Compiled, Manifest
 
-LAUNCH, ARGS_BYTES = "mirage_candidate_launch", "mirage_candidate_args_bytes"
-WORKSPACE = "mirage_candidate_workspace"
 DIGEST_LETTERS = 20
 _OWN = re.compile(rf"[0-9a-f]{{{DIGEST_LETTERS}}}\.(cu|so|json|o|unfinished)")
 _INCLUDED = re.compile(r'^#include "([^"]+)"', re.MULTILINE)
 BEYOND, BEYOND_LINES = 128, (8, 128, 1024, 4096)  # tokens
 ERROR_LINES = 3
 COMMAND = "mirage-kernels tune"
+
+R = TypeVar("R")
+S = TypeVar("S")
 
 
 @dataclass(frozen=True)
@@ -66,6 +70,15 @@ class Shop:
             raise FileError(f"{folder} is a file, not a folder", FOLDER_HINT)
         folder.mkdir(parents=True, exist_ok=True)
         return Shop(folder, find_toolchain(), jobs)
+
+
+@dataclass(frozen=True)
+class Made:
+    """A compiled library: the name of its files, registers, or in `failed` why there is none."""
+
+    digest: str
+    registers: int
+    failed: str = ""
 
 
 @dataclass(frozen=True)
@@ -111,6 +124,7 @@ def _beyond(program: TileProgram, last: int) -> tuple[int, ...]:
 def prune(shop: Shop, manifest: Manifest) -> None:
     """Remove libraries that no kernel of the manifest has any more: their sources have changed."""
     named = {b.digest for k in manifest.kernels for found in k.buckets.values() for b in found}
+    named = named.union(*(k.digests for k in manifest.attention))
     for file in shop.folder.iterdir():
         if _OWN.fullmatch(file.name) and file.stem not in named:
             file.unlink()
@@ -120,7 +134,7 @@ def source_of(record: KernelRecord, program: TileProgram, candidate: Candidate) 
     """Return a candidate's source: the kernel as it is emitted, with one variant and C entries."""
     header = Header(f"{COMMAND} {record.recipe}", record.stem, [("Knobs", str(candidate.knobs))])
     kernel = Kernel(program, (Variant(0, candidate.knobs),), record.storage, header)
-    entries = _entries(kernel.symbol, workspace=candidate.knobs.apart)
+    entries = _entries(kernel.symbol, workspace=candidate.knobs.leaves_something)
     try:
         return Source(candidate, emit_cuda(kernel) + entries)
     except PlanError as error:
@@ -148,32 +162,52 @@ def _entries(symbol: str, *, workspace: bool) -> str:
 def _all_built(
     sources: Sequence[Source], shop: Shop, record: KernelRecord, progress: Progress
 ) -> list[Built]:
-    name, built = f"{record.recipe} {record.stem}", []
+    def tell(done: int) -> None:
+        progress(Event("compile", done, len(sources), f"{record.recipe} {record.stem}"))
+
+    return each(lambda s: _built(s, shop, record.arch), sources, shop, tell)
+
+
+def each(
+    work: Callable[[S], R], items: Sequence[S], shop: Shop, tell: Callable[[int], None]
+) -> list[R]:
+    """Do the work of all items, so many at once as the shop does; `tell` hears how many are done.
+
+    An interrupt keeps what has not started from starting.
+    """
+    made: list[R] = []
     pool = ThreadPoolExecutor(shop.jobs)
     try:
-        for done, one in enumerate(pool.map(lambda s: _built(s, shop, record.arch), sources), 1):
-            progress(Event("compile", done, len(sources), name))
-            built.append(one)
-    finally:  # an interrupt too: what has not started must not
+        for done, one in enumerate(pool.map(work, items), 1):
+            tell(done)
+            made.append(one)
+    finally:
         pool.shutdown(cancel_futures=True)
-    return built
+    return made
 
 
 def _built(source: Source, shop: Shop, arch: str) -> Built:
     candidate = source.candidate
-    digest = digest_of(source.text, shop.toolchain, arch)
     predicted = round(candidate.predicted_us, 3)
     if source.failed:
+        digest = digest_of(source.text, shop.toolchain, arch)
         return Built(digest, candidate.knobs, predicted, 0, source.failed)
+    made = library_of(source.text, shop, arch)
+    return Built(made.digest, candidate.knobs, predicted, made.registers, made.failed)
+
+
+def library_of(source: str, shop: Shop, arch: str) -> Made:
+    """Compile a source, or find what the folder has of it."""
+    digest = digest_of(source, shop.toolchain, arch)
     report = shop.folder / f"{digest}.json"
     if not (report.is_file() and (shop.folder / f"{digest}.so").is_file()):
-        said = json.dumps(_compiled(source.text, digest, shop, arch))
+        said = json.dumps(_compiled(source, digest, shop, arch))
         write_whole(report, said + "\n", hint=FOLDER_HINT)
 
-    def read(data: Json) -> Built:
+    def read(data: Json) -> Made:
         said = entry(data)
         failed = text(said, "failed") if "failed" in said else ""
-        return Built(digest, candidate.knobs, predicted, integer(said, "registers"), failed)
+        return Made(digest, integer(said, "registers"), failed)
 
     return loaded(report, read, what="a compiler's report", hint="remove it, compile again")
 
@@ -217,7 +251,8 @@ def _ran(command: Sequence[str]) -> str:
     said = ran.stdout + ran.stderr
     if ran.returncode:
         errors = [line for line in said.splitlines() if "error" in line] or said.splitlines()
-        raise ToolchainError("does not compile: " + " / ".join(errors[:ERROR_LINES]))
+        first = " / ".join(errors[:ERROR_LINES]).replace(f"{ROOT}/", "")
+        raise ToolchainError(f"does not compile: {first}")
     return said
 
 

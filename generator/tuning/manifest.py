@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from mirage_kernels.generator.files import write_whole
 from mirage_kernels.generator.ir.text import Json, dumps
 from mirage_kernels.generator.plan.variants import Knobs
-from mirage_kernels.generator.tuning.catalog import Key, knobs_of
+from mirage_kernels.generator.tuning.attention_manifest import CompiledAttention
+from mirage_kernels.generator.tuning.catalog import knobs_of
 from mirage_kernels.generator.tuning.fields import (
     entries,
     entry,
@@ -19,6 +20,7 @@ from mirage_kernels.generator.tuning.fields import (
     numbers,
     text,
 )
+from mirage_kernels.generator.tuning.keys import Key
 
 FOLDER_HINT = "choose a folder that can be written"
 
@@ -114,11 +116,25 @@ class Manifest:
     arch: str
     command: str
     kernels: tuple[Compiled, ...]
+    attention: tuple[CompiledAttention, ...] = ()
+
+    @property
+    def names(self) -> set[str]:
+        """Names of all its kernels."""
+        return {k.key.name for k in self.kernels} | {k.key.name for k in self.attention}
+
+    def without(self, names: set[str]) -> Manifest:
+        """Return the manifest without some kernels."""
+        kernels = tuple(k for k in self.kernels if k.key.name not in names)
+        attention = tuple(k for k in self.attention if k.key.name not in names)
+        return replace(self, kernels=kernels, attention=attention)
 
     def text(self) -> str:
         """Return the file's text."""
         kernels: list[Json] = [k.to_json() for k in self.kernels]
-        return dumps({"arch": self.arch, "command": self.command, "kernels": kernels})
+        attention: list[Json] = [k.to_json() for k in self.attention]
+        made: dict[str, Json] = {"arch": self.arch, "command": self.command, "kernels": kernels}
+        return dumps(made | ({"attention": attention} if attention else {}))
 
     def write(self, folder: Path) -> None:
         """Write the manifest whole into its folder."""
@@ -136,7 +152,9 @@ def load_manifest(folder: Path) -> Manifest:
     def read(data: Json) -> Manifest:
         whole = entry(data)
         kernels = tuple(Compiled.read(k) for k in entries(whole, "kernels"))
-        return Manifest(text(whole, "arch"), text(whole, "command"), kernels)
+        attention = entries(whole, "attention") if "attention" in whole else []
+        named = (text(whole, "arch"), text(whole, "command"))
+        return Manifest(*named, kernels, tuple(CompiledAttention.read(k) for k in attention))
 
     hint = f"`mirage-kernels tune --compile {folder}` writes it"
     return loaded(path_in(folder), read, what="a tuning's manifest", hint=hint)

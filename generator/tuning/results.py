@@ -9,10 +9,12 @@ from pathlib import Path
 from mirage_kernels.generator.errors import FileError
 from mirage_kernels.generator.files import write_whole
 from mirage_kernels.generator.ir.text import Json, dumps
+from mirage_kernels.generator.tuning.attention_results import AttentionResults
 from mirage_kernels.generator.tuning.fields import entry, loaded, maybe, number, text, texts
 
 SAME = ("gpu", "driver", "cuda", "torch")  # what one file's measurements must agree in
 DIGITS = 3
+NOTHING: Json = AttentionResults().to_json()
 
 
 @dataclass(frozen=True)
@@ -64,6 +66,7 @@ class Results:
     environment: dict[str, str] = field(default_factory=dict)
     outcomes: dict[str, Outcome] = field(default_factory=dict)
     peers: dict[str, Peers] = field(default_factory=dict)
+    attention: AttentionResults = field(default_factory=AttentionResults)
 
     def write(self) -> None:
         """Write the file whole."""
@@ -72,6 +75,8 @@ class Results:
             "outcomes": {name: o.to_json() for name, o in self.outcomes.items()},
             "peers": {name: p.to_json() for name, p in self.peers.items()},
         }
+        if self.attention.floors:
+            document["attention"] = self.attention.to_json()
         write_whole(self.path, dumps(document), hint="choose another file: --results FILE")
 
     def begin(self, here: Mapping[str, str]) -> None:
@@ -105,6 +110,7 @@ def load_results(path: Path) -> Results:
             texts(whole, "environment"),
             {name: Outcome.read(entry(o)) for name, o in outcomes.items()},
             {name: Peers.read(entry(p)) for name, p in peers.items()},
+            AttentionResults.read(entry(whole.get("attention", NOTHING))),
         )
 
     return loaded(path, read, what="a file of measurements", hint="remove it and measure again")

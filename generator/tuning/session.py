@@ -8,6 +8,8 @@ from dataclasses import dataclass, replace
 from mirage_kernels.generator.errors import MirageError, ToolchainError
 from mirage_kernels.generator.ir.text import Json
 from mirage_kernels.generator.request import Event, Progress
+from mirage_kernels.generator.tuning.attention_manifest import CompiledAttention
+from mirage_kernels.generator.tuning.attention_session import AttentionTuning
 from mirage_kernels.generator.tuning.catalog import Beyond, Bucket, Section, Tried, Tuned
 from mirage_kernels.generator.tuning.choice import (
     apart_or_not,
@@ -53,9 +55,10 @@ class Tuning:
 
     def measure(self, progress: Progress) -> None:
         """Measure all that has not been; needs no GPU when everything has."""
-        kernels = self.manifest.kernels
+        kernels, attention = self.manifest.kernels, self.manifest.attention
+        all_ = len(kernels) + len(attention)
         for done, kernel in enumerate(kernels):
-            progress(Event("measure", done, len(kernels), kernel.key.name))
+            progress(Event("measure", done, all_, kernel.key.name))
             for tokens, built in kernel.buckets.items():
                 if any(not b.failed for b in built):
                     self._peers(kernel, tokens)
@@ -68,21 +71,32 @@ class Tuning:
                 if any(behind(row) for row in self._beyond_rows(kernel)):
                     break
                 self._by_default(kernel, max(kernel.buckets), tokens)
-        progress(Event("measure", len(kernels), len(kernels), "done"))
+        for done, other in enumerate(attention, len(kernels)):
+            progress(Event("measure", done, all_, other.key.name))
+            self._attention(other).measure()
+        progress(Event("measure", all_, all_, "done"))
+
+    def _attention(self, kernel: CompiledAttention) -> AttentionTuning:
+        return AttentionTuning(kernel, self.results, self._ask)
 
     def whole(self) -> Tuning:
-        """Return the tuning of those kernels of which everything has been measured."""
+        """Return the tuning of those kernels of which everything has been measured.
 
-        def has_all(kernel: Compiled) -> bool:
-            alone = replace(self, manifest=replace(self.manifest, kernels=(kernel,)))
+        Of attention a bucket of query rows suffices: the others are left out of the catalog.
+        """
+
+        def has_all(alone: Manifest) -> bool:
             try:
-                replace(alone, measurer=Nobody()).measure(lambda event: None)
+                replace(self, manifest=alone, measurer=Nobody()).measure(lambda event: None)
             except UnansweredError:
                 return False
             return True
 
-        kernels = tuple(k for k in self.manifest.kernels if has_all(k))
-        return replace(self, manifest=replace(self.manifest, kernels=kernels))
+        none = replace(self.manifest, kernels=(), attention=())
+        kernels = tuple(k for k in self.manifest.kernels if has_all(replace(none, kernels=(k,))))
+        made = ((k, self._attention(k).tuned()) for k in self.manifest.attention)
+        attention = tuple(k for k, tuned in made if tuned.buckets)
+        return replace(self, manifest=replace(none, kernels=kernels, attention=attention))
 
     def section(self) -> Section:
         """Return the catalog's section of what was measured.
@@ -90,13 +104,16 @@ class Tuning:
         Raises ToolchainError where no candidate of any kernel could be measured.
         """
         kernels = tuple(t for t in map(self._tuned, self.manifest.kernels) if t.buckets)
-        if not kernels:
+        made = (self._attention(k).tuned() for k in self.manifest.attention)
+        attention = tuple(t for t in made if t.buckets)
+        if not (kernels or attention):
             raise ToolchainError(
                 "no candidate could be measured", "measured.json and manifest.json say why of each"
             )
         buckets = [b for k in kernels for b in k.buckets]
         correlation = rank_correlation([p for b in buckets for p in _relative(b)])
-        return Section(self.manifest.arch, self.results.environment, correlation, kernels)
+        here = (self.manifest.arch, self.results.environment)
+        return Section(*here, correlation, kernels, attention)
 
     def _ask(self, question: dict[str, Json], seconds: float) -> dict[str, Json]:
         """Ask the worker; the first question of a tuning is where it runs."""

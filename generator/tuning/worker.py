@@ -4,8 +4,9 @@
     {"kernel": NAME, "tokens": M}                       -> {"floor_us": ..., "eager_us": ...}
     {"kernel": NAME, "tokens": M, "library": FILE, "promised": BOOL} -> {"us": ..., "error": ...}
 
-or {"failed": REASON}. What is promised: that no kernel before a launch writes its weights. With
-"leaving" the process says that the GPU's state cannot be trusted any more, and ends.
+and those of attention_worker.py, or {"failed": REASON}. What is promised: that no kernel before a
+launch writes its weights. With "leaving" the process says that the GPU's state cannot be trusted
+any more, and ends.
 """
 
 from __future__ import annotations
@@ -40,12 +41,17 @@ from mirage_kernels.generator.measure import (
 )
 from mirage_kernels.generator.recipe import Recipe, load_recipe
 from mirage_kernels.generator.target import target
+from mirage_kernels.generator.tuning.attention_worker import AttentionWorker
+from mirage_kernels.generator.tuning.entries import (
+    LAUNCH,
+    WORKSPACE,
+    RefusedError,
+    opened,
+)
 from mirage_kernels.generator.tuning.fields import entry, integer, text
 from mirage_kernels.generator.tuning.manifest import Compiled, Manifest, load_manifest
 
 SHARED_BYTES = 16 << 30  # of input sets that serve all numbers of tokens
-LAUNCH, ARGS_BYTES = "mirage_candidate_launch", "mirage_candidate_args_bytes"
-WORKSPACE = "mirage_candidate_workspace"
 SEED = 20260
 
 
@@ -64,10 +70,6 @@ class LaunchArgs(ctypes.Structure):
     )
 
 
-class RefusedError(Exception):
-    """A library that cannot be loaded, or a launch that was refused."""
-
-
 @dataclass(frozen=True)
 class Library:
     """One candidate's library."""
@@ -79,17 +81,8 @@ class Library:
     @staticmethod
     def load(path: Path) -> Library:
         """Load a library; its CUDA runtime is the one that PyTorch has loaded."""
-        try:
-            loaded = ctypes.CDLL(str(path))
-        except OSError as error:
-            raise RefusedError(f"the library does not load: {error}") from error
-        expected, own = ctypes.sizeof(LaunchArgs), int(getattr(loaded, ARGS_BYTES)())
-        if own < expected:
-            raise RefusedError(f"its LaunchArgs have {own} bytes, the worker's {expected}")
-        function = getattr(loaded, LAUNCH)
-        function.argtypes = (ctypes.POINTER(LaunchArgs), ctypes.c_void_p)
-        workspace = getattr(loaded, WORKSPACE)
-        workspace.argtypes, workspace.restype = (ctypes.POINTER(LaunchArgs),), ctypes.c_int64
+        loaded, own = opened(path, LaunchArgs)
+        function, workspace = getattr(loaded, LAUNCH), getattr(loaded, WORKSPACE)
         return Library(
             lambda args, stream: int(function(ctypes.byref(args), stream)),
             lambda args: int(workspace(ctypes.byref(args))),
@@ -251,11 +244,20 @@ class Worker:
     benches: dict[str, Bench] = field(default_factory=dict)
     floors: dict[int, float] = field(default_factory=dict)
 
+    @cached_property
+    def attention(self) -> AttentionWorker:
+        """What answers questions about attention."""
+        kernels = [kernel.key for kernel in self.manifest.attention]
+        return AttentionWorker(self.folder, kernels, self.floor_of)
+
     def answer(self, question: dict[str, Json]) -> dict[str, Json]:
         """Answer one question."""
         if "environment" in question:
             here = asdict(environment(command=text(question, "environment"), commit=""))
             return {"environment": {name: value for name, value in here.items() if value}}
+        if "attention" in question:
+            self.benches.clear()
+            return self.attention.answer(question)
         bench, tokens = self.bench(text(question, "kernel")), integer(question, "tokens")
         if "library" not in question:
             return {"floor_us": self.floor_us(bench, tokens), "eager_us": bench.eager_us(tokens)}
@@ -264,7 +266,10 @@ class Worker:
 
     def floor_us(self, bench: Bench, tokens: int) -> float:
         """Measure the floor; as many bytes of another kernel have the same."""
-        size = bench.bytes(tokens)
+        return self.floor_of(bench.bytes(tokens))
+
+    def floor_of(self, size: int) -> float:
+        """Measure the floor of so many bytes once."""
         if size not in self.floors:
             self.floors[size] = floor_microseconds(self.reader, size)
         return self.floors[size]

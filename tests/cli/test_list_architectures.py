@@ -37,6 +37,16 @@ def test_list_json_holds_the_architectures(mirage_kernels) -> None:
     assert by_arch["sm_120a"]["evidence"] == "compiled"
 
 
+def test_list_says_when_a_kernel_was_tuned(mirage_kernels) -> None:
+    printed = mirage_kernels("list").out
+    assert re.search(r"rms_norm_linear/K4096_N6144_fp16 +sm_90a .* 20\d\d-\d\d-\d\d +", printed)
+    assert re.search(r"rms_norm_linear/K4096_N6144_fp16 +sm_80 .* - +", printed)
+    kernels = json.loads(mirage_kernels("list", "--json").out)["kernels"]
+    tuned = {(k["name"], k["arch"]): k["tuned"] for k in kernels}
+    assert tuned["rms_norm_linear/K4096_N6144_fp16", "sm_80"] is None
+    assert tuned["rms_norm_linear/K4096_N6144_fp16", "sm_90a"].startswith("20")
+
+
 def test_only_kernels_of_the_extensions_architecture_are_compiled(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

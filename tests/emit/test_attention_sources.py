@@ -99,6 +99,16 @@ def test_every_variant_is_chosen_once(recipe: str) -> None:
         assert text.count(f"return call({variant.name}{{}});") == 1
 
 
+def test_variants_with_the_same_knobs_are_one_kernel() -> None:
+    made = record("gqa")
+    few, usual, last = (made.variants[i] for i in (0, 1, -1))
+    more = replace(usual, bucket=32)
+    text = source(replace(made, variants=(few, usual, more, last)))
+    assert f"using {more.name} = {usual.name};" in text
+    assert f"struct {more.name}" not in text
+    assert f"if (rows <= 32) return call({more.name}{{}});" in text
+
+
 def test_an_op_that_the_vocabulary_lacks_is_refused() -> None:
     made = record("gqa")
     (block,) = made.graph.blocks

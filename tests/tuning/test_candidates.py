@@ -153,10 +153,12 @@ PLANS = {
     "rms_norm_linear/K4096_N6144": {"slices", "split"},
     "gated_mlp/K4096_N4096": {"slices", "split", "held", "held in pairs"},
     "rms_norm_gated_mlp/K4096_N14336": {"slices", "split"},
-    "layer_norm_linear/K4096_N4096": {"slices"},
+    "layer_norm_linear/K4096_N4096": {
+        *("slices", "held, tokens in front", "held in pairs, tokens in front"),
+    },
     "lora_linear/K4096_N4096_R64": {
         *("slices", "held"),
-        *("slices, apart", "held, apart", "held in pairs, apart"),
+        *("slices, apart", "held, apart", "held in pairs, apart in pairs"),
     },
     "lora_linear/K256_N4096_R16": {"slices"},
     "ntrans/K4096": {"lines"},

@@ -13,17 +13,15 @@ import pytest
 from pretended_tuning import compiled
 
 from mirage_kernels.generator.compile import ROOT
+from mirage_kernels.generator.tuning.entries import RefusedError
 from mirage_kernels.generator.tuning.manifest import Compiled
 
 torch = pytest.importorskip("torch")
 from mirage_kernels.generator.tuning import worker as worker_module  # noqa: E402  (needs torch)
 from mirage_kernels.generator.tuning.worker import (  # noqa: E402
-    ARGS_BYTES,
-    LAUNCH,
     Bench,
     LaunchArgs,
     Library,
-    RefusedError,
     refusal,
 )
 
@@ -197,12 +195,6 @@ def test_as_many_bytes_have_the_same_floor(bench: Bench, monkeypatch: pytest.Mon
     assert worker.floor_us(bench, 8) == worker.floor_us(bench, 8) == 1.0
     worker.floor_us(bench, 64)
     assert asked == [bench.bytes(8), bench.bytes(64)]
-
-
-def test_sources_and_worker_agree_on_names() -> None:
-    from mirage_kernels.generator.tuning import libraries
-
-    assert (LAUNCH, ARGS_BYTES) == (libraries.LAUNCH, libraries.ARGS_BYTES)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")

@@ -1,0 +1,64 @@
+"""Who serves dense calls of many query tokens: our kernel, or PyTorch's attention.
+
+The numbers are what the measurements in catalog.json give, by `prefill_rules` in
+generator/tuning/attention_prefill.py; a test compares them.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+
+import torch
+from torch import Tensor
+
+from mirage_kernels.dispatch import kernel_table, supports
+
+# PyTorch's attention serves calls of so many query tokens of each sequence, and of so many query
+# lines (tokens of all sequences times heads), by what tokens see and by length of a head.
+MEASURED: dict[tuple[str, int], tuple[int, int]] = {
+    ("all", 64): (128, 16384),
+    ("all", 128): (128, 16384),
+    ("most", 128): (4032, 129024),
+    ("part", 64): (256, 65536),
+    ("part", 128): (2048, 131072),
+    ("square", 64): (64, 16384),
+    ("square", 128): (128, 4096),
+}
+# The same where nothing was measured: with so many the products take longer than the reading.
+TOKENS = 128
+_CAUSAL = "sliding_window_attention"  # the recipe of several causal query tokens
+
+
+def is_long(q: Tensor, keys: int, *, causal: bool, kernels: bool) -> bool:
+    """Say whether q `[B, T, Hq, D]` is long enough for PyTorch's attention to serve the call.
+
+    `kernels`: whether ours serve such calls, where there is one for D and the GPU.
+    """
+    sequences, tokens, heads, depth = q.shape
+    rule = MEASURED.get((kind_of(tokens, keys, causal=causal), depth))
+    if rule is None or not (kernels and q.is_cuda) or torch.compiler.is_compiling():
+        return tokens >= TOKENS
+    if not _has_kernel(causal, depth, q.dtype, q.get_device()):
+        return tokens >= TOKENS
+    return tokens >= rule[0] and sequences * tokens * heads >= rule[1]
+
+
+def kind_of(tokens: int, keys: int, *, causal: bool) -> str:
+    """Return what query tokens see: "all" keys, or those up to their own.
+
+    Causal tokens are as many as the keys ("square"), "most" of them, or a "part", up to half.
+    """
+    if not causal:
+        return "all"
+    if tokens == keys:
+        return "square"
+    return "most" if 2 * tokens > keys else "part"
+
+
+@cache
+def _has_kernel(causal: bool, depth: int, dtype: torch.dtype, device: int) -> bool:
+    if not supports("gqa", D=depth, dtype=dtype, device=device):
+        return False
+    return not causal or any(
+        row.recipe == _CAUSAL and row.dims == {"D": depth} for row in kernel_table()
+    )

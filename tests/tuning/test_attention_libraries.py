@@ -1,0 +1,82 @@
+"""Compiling attention's candidates: each once, whatever buckets it stands in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from test_libraries import REPORT, TOOLS, Compiler
+
+from mirage_kernels.generator.record import AttentionRecord, load_emitted
+from mirage_kernels.generator.request import Event
+from mirage_kernels.generator.tuning import attention_libraries, libraries
+from mirage_kernels.generator.tuning.attention_libraries import compiled_attention
+from mirage_kernels.generator.tuning.attention_manifest import CompiledAttention
+from mirage_kernels.generator.tuning.libraries import Shop, prune
+from mirage_kernels.generator.tuning.manifest import Manifest
+
+GOLDEN = Path(__file__).parents[1] / "golden"
+Compile = Callable[..., CompiledAttention]
+
+
+def silent(event: Event) -> None:
+    """Show no progress."""
+
+
+@pytest.fixture
+def compile_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Compile:
+    monkeypatch.setattr(attention_libraries, "tuned_attention", lambda arch, key: None)
+
+    def run(compiler: Compiler, recipe: str = "gqa") -> CompiledAttention:
+        monkeypatch.setattr(libraries, "_ran", compiler)
+        record = load_emitted(GOLDEN / f"attention_{recipe}.json")
+        assert isinstance(record, AttentionRecord)
+        return compiled_attention(record, Shop(tmp_path, TOOLS, 1), top=3, progress=silent)
+
+    return run
+
+
+def test_every_source_has_one_variant_that_serves_any_number_of_rows(
+    compile_with: Compile,
+) -> None:
+    compiler = Compiler()
+    kernel = compile_with(compiler)
+    for source in compiler.sources:
+        assert source.count("struct AnyRows {") == 1
+        assert "UpTo" not in source
+        assert "return tile::has_few_segments" not in source
+        assert "mirage::tile::has_few_segments<8, 128>(*args)" in source
+    distinct = {b.digest for bucket in kernel.buckets for b in bucket.built}
+    assert len(compiler.sources) == len(distinct)
+    assert sum(len(bucket.built) for bucket in kernel.buckets) > len(distinct)
+
+
+def test_a_kernel_without_a_variant_for_few_segments_says_no(compile_with: Compile) -> None:
+    compiler = Compiler()
+    compile_with(compiler, "mla_decode")
+    assert all("has_few_segments" not in source for source in compiler.sources)
+    assert all("int mirage_candidate_few_segments" in source for source in compiler.sources)
+
+
+def test_a_spill_costs_one_candidate(compile_with: Compile) -> None:
+    kernel = compile_with(Compiler(REPORT.format(spilled=8)))
+    failed = [b for bucket in kernel.buckets for b in bucket.built if b.failed]
+    assert {b.failed for b in failed} == {"spills 16 bytes"}
+    assert {b.knobs for b in failed} == {kernel.buckets[0].built[0].knobs}
+
+
+def test_what_is_there_is_not_compiled_again(compile_with: Compile) -> None:
+    first = compile_with(Compiler())
+    again = Compiler()
+    assert compile_with(again) == first
+    assert again.sources == []
+
+
+def test_libraries_of_the_manifest_are_kept(compile_with: Compile, tmp_path: Path) -> None:
+    kernel = compile_with(Compiler())
+    shop = Shop(tmp_path, TOOLS, 1)
+    prune(shop, Manifest("sm_90a", "", (), (kernel,)))
+    assert len(list(tmp_path.glob("*.so"))) > 5
+    prune(shop, Manifest("sm_90a", "", ()))
+    assert list(tmp_path.glob("*.so")) == []
