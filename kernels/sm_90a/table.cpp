@@ -10,14 +10,26 @@ cudaError_t gated_mlp_K4096_N14336_bf16(const LaunchArgs&, cudaStream_t);
 cudaError_t gated_mlp_K4096_N14336_fp16(const LaunchArgs&, cudaStream_t);
 cudaError_t gated_mlp_K4096_N4096_bf16(const LaunchArgs&, cudaStream_t);
 cudaError_t gated_mlp_K4096_N4096_fp16(const LaunchArgs&, cudaStream_t);
+cudaError_t gelu_tanh_and_mul_N14336_bf16(const LaunchArgs&, cudaStream_t);
+cudaError_t gelu_tanh_and_mul_N14336_fp16(const LaunchArgs&, cudaStream_t);
+cudaError_t layer_norm_K4096_bf16(const LaunchArgs&, cudaStream_t);
+cudaError_t layer_norm_K4096_fp16(const LaunchArgs&, cudaStream_t);
 cudaError_t layer_norm_linear_K4096_N4096_bf16(const LaunchArgs&, cudaStream_t);
+int64_t layer_norm_linear_K4096_N4096_bf16_workspace(const LaunchArgs&);
 cudaError_t layer_norm_linear_K4096_N4096_fp16(const LaunchArgs&, cudaStream_t);
+int64_t layer_norm_linear_K4096_N4096_fp16_workspace(const LaunchArgs&);
 cudaError_t layer_norm_linear_K4096_N6144_bf16(const LaunchArgs&, cudaStream_t);
+int64_t layer_norm_linear_K4096_N6144_bf16_workspace(const LaunchArgs&);
 cudaError_t layer_norm_linear_K4096_N6144_fp16(const LaunchArgs&, cudaStream_t);
+int64_t layer_norm_linear_K4096_N6144_fp16_workspace(const LaunchArgs&);
 cudaError_t layer_norm_linear_full_K4096_N4096_bf16(const LaunchArgs&, cudaStream_t);
+int64_t layer_norm_linear_full_K4096_N4096_bf16_workspace(const LaunchArgs&);
 cudaError_t layer_norm_linear_full_K4096_N4096_fp16(const LaunchArgs&, cudaStream_t);
+int64_t layer_norm_linear_full_K4096_N4096_fp16_workspace(const LaunchArgs&);
 cudaError_t layer_norm_linear_full_K4096_N6144_bf16(const LaunchArgs&, cudaStream_t);
+int64_t layer_norm_linear_full_K4096_N6144_bf16_workspace(const LaunchArgs&);
 cudaError_t layer_norm_linear_full_K4096_N6144_fp16(const LaunchArgs&, cudaStream_t);
+int64_t layer_norm_linear_full_K4096_N6144_fp16_workspace(const LaunchArgs&);
 cudaError_t lora_linear_K256_N4096_R16_bf16(const LaunchArgs&, cudaStream_t);
 cudaError_t lora_linear_K256_N4096_R16_fp16(const LaunchArgs&, cudaStream_t);
 cudaError_t lora_linear_K4096_N4096_R16_bf16(const LaunchArgs&, cudaStream_t);
@@ -46,6 +58,12 @@ cudaError_t lora_linear_full_K4096_N4096_R64_fp16(const LaunchArgs&, cudaStream_
 int64_t lora_linear_full_K4096_N4096_R64_fp16_workspace(const LaunchArgs&);
 cudaError_t ntrans_K4096_bf16(const LaunchArgs&, cudaStream_t);
 cudaError_t ntrans_K4096_fp16(const LaunchArgs&, cudaStream_t);
+cudaError_t rms_norm_K3584_bf16(const LaunchArgs&, cudaStream_t);
+cudaError_t rms_norm_K3584_fp16(const LaunchArgs&, cudaStream_t);
+cudaError_t rms_norm_K4096_bf16(const LaunchArgs&, cudaStream_t);
+cudaError_t rms_norm_K4096_fp16(const LaunchArgs&, cudaStream_t);
+cudaError_t rms_norm_K8192_bf16(const LaunchArgs&, cudaStream_t);
+cudaError_t rms_norm_K8192_fp16(const LaunchArgs&, cudaStream_t);
 cudaError_t rms_norm_gated_mlp_K4096_N14336_bf16(const LaunchArgs&, cudaStream_t);
 cudaError_t rms_norm_gated_mlp_K4096_N14336_fp16(const LaunchArgs&, cudaStream_t);
 cudaError_t rms_norm_linear_K4096_N4096_bf16(const LaunchArgs&, cudaStream_t);
@@ -62,6 +80,16 @@ cudaError_t rms_norm_linear_residual_K3584_N4608_bf16(const LaunchArgs&, cudaStr
 cudaError_t rms_norm_linear_residual_K3584_N4608_fp16(const LaunchArgs&, cudaStream_t);
 cudaError_t rms_norm_linear_residual_K4096_N6144_bf16(const LaunchArgs&, cudaStream_t);
 cudaError_t rms_norm_linear_residual_K4096_N6144_fp16(const LaunchArgs&, cudaStream_t);
+cudaError_t rms_norm_residual_K3584_bf16(const LaunchArgs&, cudaStream_t);
+cudaError_t rms_norm_residual_K3584_fp16(const LaunchArgs&, cudaStream_t);
+cudaError_t rms_norm_residual_K4096_bf16(const LaunchArgs&, cudaStream_t);
+cudaError_t rms_norm_residual_K4096_fp16(const LaunchArgs&, cudaStream_t);
+cudaError_t rms_norm_residual_K8192_bf16(const LaunchArgs&, cudaStream_t);
+cudaError_t rms_norm_residual_K8192_fp16(const LaunchArgs&, cudaStream_t);
+cudaError_t silu_and_mul_N14336_bf16(const LaunchArgs&, cudaStream_t);
+cudaError_t silu_and_mul_N14336_fp16(const LaunchArgs&, cudaStream_t);
+cudaError_t silu_and_mul_N4096_bf16(const LaunchArgs&, cudaStream_t);
+cudaError_t silu_and_mul_N4096_fp16(const LaunchArgs&, cudaStream_t);
 cudaError_t gqa_D128_bf16(const AttentionArgs&, cudaStream_t);
 int64_t gqa_D128_bf16_workspace(const AttentionArgs&);
 cudaError_t gqa_D128_fp16(const AttentionArgs&, cudaStream_t);
@@ -145,30 +173,42 @@ const Kernel kKernels[] = {
   {"gated_mlp", "fp16", {{"K", 4096}, {"N", 4096}}, 2,
    generated::gated_mlp_K4096_N4096_fp16, "gated_mlp/K4096_N4096_fp16",
    64, ""},
+  {"gelu_tanh_and_mul", "bf16", {{"N", 14336}}, 1,
+   generated::gelu_tanh_and_mul_N14336_bf16, "gelu_tanh_and_mul/N14336_bf16",
+   0, ""},
+  {"gelu_tanh_and_mul", "fp16", {{"N", 14336}}, 1,
+   generated::gelu_tanh_and_mul_N14336_fp16, "gelu_tanh_and_mul/N14336_fp16",
+   0, ""},
+  {"layer_norm", "bf16", {{"K", 4096}}, 1,
+   generated::layer_norm_K4096_bf16, "layer_norm/K4096_bf16",
+   0, "norm_bias"},
+  {"layer_norm", "fp16", {{"K", 4096}}, 1,
+   generated::layer_norm_K4096_fp16, "layer_norm/K4096_fp16",
+   0, "norm_bias"},
   {"layer_norm_linear", "bf16", {{"K", 4096}, {"N", 4096}}, 2,
    generated::layer_norm_linear_K4096_N4096_bf16, "layer_norm_linear/K4096_N4096_bf16",
-   32, ""},
+   64, "", generated::layer_norm_linear_K4096_N4096_bf16_workspace},
   {"layer_norm_linear", "fp16", {{"K", 4096}, {"N", 4096}}, 2,
    generated::layer_norm_linear_K4096_N4096_fp16, "layer_norm_linear/K4096_N4096_fp16",
-   32, ""},
+   64, "", generated::layer_norm_linear_K4096_N4096_fp16_workspace},
   {"layer_norm_linear", "bf16", {{"K", 4096}, {"N", 6144}}, 2,
    generated::layer_norm_linear_K4096_N6144_bf16, "layer_norm_linear/K4096_N6144_bf16",
-   32, ""},
+   64, "", generated::layer_norm_linear_K4096_N6144_bf16_workspace},
   {"layer_norm_linear", "fp16", {{"K", 4096}, {"N", 6144}}, 2,
    generated::layer_norm_linear_K4096_N6144_fp16, "layer_norm_linear/K4096_N6144_fp16",
-   32, ""},
+   64, "", generated::layer_norm_linear_K4096_N6144_fp16_workspace},
   {"layer_norm_linear_full", "bf16", {{"K", 4096}, {"N", 4096}}, 2,
    generated::layer_norm_linear_full_K4096_N4096_bf16, "layer_norm_linear_full/K4096_N4096_bf16",
-   32, "norm_bias bias"},
+   64, "norm_bias bias", generated::layer_norm_linear_full_K4096_N4096_bf16_workspace},
   {"layer_norm_linear_full", "fp16", {{"K", 4096}, {"N", 4096}}, 2,
    generated::layer_norm_linear_full_K4096_N4096_fp16, "layer_norm_linear_full/K4096_N4096_fp16",
-   32, "norm_bias bias"},
+   64, "norm_bias bias", generated::layer_norm_linear_full_K4096_N4096_fp16_workspace},
   {"layer_norm_linear_full", "bf16", {{"K", 4096}, {"N", 6144}}, 2,
    generated::layer_norm_linear_full_K4096_N6144_bf16, "layer_norm_linear_full/K4096_N6144_bf16",
-   32, "norm_bias bias"},
+   64, "norm_bias bias", generated::layer_norm_linear_full_K4096_N6144_bf16_workspace},
   {"layer_norm_linear_full", "fp16", {{"K", 4096}, {"N", 6144}}, 2,
    generated::layer_norm_linear_full_K4096_N6144_fp16, "layer_norm_linear_full/K4096_N6144_fp16",
-   32, "norm_bias bias"},
+   64, "norm_bias bias", generated::layer_norm_linear_full_K4096_N6144_fp16_workspace},
   {"lora_linear", "bf16", {{"K", 256}, {"N", 4096}, {"R", 16}}, 3,
    generated::lora_linear_K256_N4096_R16_bf16, "lora_linear/K256_N4096_R16_bf16",
    128, ""},
@@ -217,6 +257,24 @@ const Kernel kKernels[] = {
   {"ntrans", "fp16", {{"K", 4096}}, 1,
    generated::ntrans_K4096_fp16, "ntrans/K4096_fp16",
    0, ""},
+  {"rms_norm", "bf16", {{"K", 3584}}, 1,
+   generated::rms_norm_K3584_bf16, "rms_norm/K3584_bf16",
+   0, "weight_offset"},
+  {"rms_norm", "fp16", {{"K", 3584}}, 1,
+   generated::rms_norm_K3584_fp16, "rms_norm/K3584_fp16",
+   0, "weight_offset"},
+  {"rms_norm", "bf16", {{"K", 4096}}, 1,
+   generated::rms_norm_K4096_bf16, "rms_norm/K4096_bf16",
+   0, "weight_offset"},
+  {"rms_norm", "fp16", {{"K", 4096}}, 1,
+   generated::rms_norm_K4096_fp16, "rms_norm/K4096_fp16",
+   0, "weight_offset"},
+  {"rms_norm", "bf16", {{"K", 8192}}, 1,
+   generated::rms_norm_K8192_bf16, "rms_norm/K8192_bf16",
+   0, "weight_offset"},
+  {"rms_norm", "fp16", {{"K", 8192}}, 1,
+   generated::rms_norm_K8192_fp16, "rms_norm/K8192_fp16",
+   0, "weight_offset"},
   {"rms_norm_gated_mlp", "bf16", {{"K", 4096}, {"N", 14336}}, 2,
    generated::rms_norm_gated_mlp_K4096_N14336_bf16, "rms_norm_gated_mlp/K4096_N14336_bf16",
    64, ""},
@@ -269,8 +327,38 @@ const Kernel kKernels[] = {
    generated::rms_norm_linear_residual_K4096_N6144_fp16,
    "rms_norm_linear_residual/K4096_N6144_fp16",
    16, "bias weight_offset"},
+  {"rms_norm_residual", "bf16", {{"K", 3584}}, 1,
+   generated::rms_norm_residual_K3584_bf16, "rms_norm_residual/K3584_bf16",
+   0, "weight_offset"},
+  {"rms_norm_residual", "fp16", {{"K", 3584}}, 1,
+   generated::rms_norm_residual_K3584_fp16, "rms_norm_residual/K3584_fp16",
+   0, "weight_offset"},
+  {"rms_norm_residual", "bf16", {{"K", 4096}}, 1,
+   generated::rms_norm_residual_K4096_bf16, "rms_norm_residual/K4096_bf16",
+   0, "weight_offset"},
+  {"rms_norm_residual", "fp16", {{"K", 4096}}, 1,
+   generated::rms_norm_residual_K4096_fp16, "rms_norm_residual/K4096_fp16",
+   0, "weight_offset"},
+  {"rms_norm_residual", "bf16", {{"K", 8192}}, 1,
+   generated::rms_norm_residual_K8192_bf16, "rms_norm_residual/K8192_bf16",
+   0, "weight_offset"},
+  {"rms_norm_residual", "fp16", {{"K", 8192}}, 1,
+   generated::rms_norm_residual_K8192_fp16, "rms_norm_residual/K8192_fp16",
+   0, "weight_offset"},
+  {"silu_and_mul", "bf16", {{"N", 14336}}, 1,
+   generated::silu_and_mul_N14336_bf16, "silu_and_mul/N14336_bf16",
+   0, ""},
+  {"silu_and_mul", "fp16", {{"N", 14336}}, 1,
+   generated::silu_and_mul_N14336_fp16, "silu_and_mul/N14336_fp16",
+   0, ""},
+  {"silu_and_mul", "bf16", {{"N", 4096}}, 1,
+   generated::silu_and_mul_N4096_bf16, "silu_and_mul/N4096_bf16",
+   0, ""},
+  {"silu_and_mul", "fp16", {{"N", 4096}}, 1,
+   generated::silu_and_mul_N4096_fp16, "silu_and_mul/N4096_fp16",
+   0, ""},
 };
-const int kKernelCount = 44;
+const int kKernelCount = 64;
 
 const AttentionKernel kAttentionKernels[] = {
   {"gqa", "bf16", {{"D", 128}}, 1,

@@ -9,7 +9,7 @@
 //           the rest after it.
 // Found     the first by predicted time of 70 proved muGraphs that passes the numeric gate and has
 //           a plan (756 states, 70 candidates).
-// Proved    equal to the recipe on 86 random draws over finite fields, for the tiles of all 4
+// Proved    equal to the recipe on 100 random draws over finite fields, for the tiles of all 5
 //           variants, at full D and uneven edges; a wrong muGraph passes with probability at most
 //           2^-40.4.
 // Accuracy  emulated error against float64 (unfused program's): unit 2.0e-03 (5.5e-03), tiny
@@ -20,8 +20,8 @@
 //           run time, L by sequence, 0 too.
 // Launch    as many blocks as run at once; of G query rows up to 8 rows of few segments tiles of 8,
 //           8 warps, 166 KiB shared; up to 8 rows tiles of 8, 4 warps, 85 KiB shared; up to 16 rows
-//           tiles of 16, 4 warps, 90 KiB shared; any number of rows tiles of 64, 12 warps, 209 KiB
-//           shared.
+//           of few segments tiles of 8, 8 warps, 166 KiB shared; up to 16 rows tiles of 16, 8
+//           warps, 170 KiB shared; any number of rows tiles of 64, 12 warps, 209 KiB shared.
 
 #include "launch.h"
 #include "tile/attention_wide.cuh"
@@ -38,8 +38,9 @@ struct UpTo8RowsOfFewSegments {
 struct UpTo8Rows {
   static constexpr int kRows = 8, kKeys = 16, kWarps = 4, kStages = 5, kBlocks = 2;
 };
+using UpTo16RowsOfFewSegments = UpTo8RowsOfFewSegments;
 struct UpTo16Rows {
-  static constexpr int kRows = 16, kKeys = 16, kWarps = 4, kStages = 5, kBlocks = 2;
+  static constexpr int kRows = 16, kKeys = 16, kWarps = 8, kStages = 5, kBlocks = 1;
 };
 struct AnyRows {
   static constexpr int kRows = 64, kKeys = 128, kWarps = 12, kStages = 5, kBlocks = 1, kCopiers = 4;
@@ -96,6 +97,7 @@ auto with_knobs(const AttentionArgs& args, Call call) {
   const int64_t rows = static_cast<int64_t>(args.q_len) * args.G;
   if (rows <= 8 && tile::has_few_segments<8, 64>(args)) return call(UpTo8RowsOfFewSegments{});
   if (rows <= 8) return call(UpTo8Rows{});
+  if (rows <= 16 && tile::has_few_segments<8, 64>(args)) return call(UpTo16RowsOfFewSegments{});
   if (rows <= 16) return call(UpTo16Rows{});
   return call(AnyRows{});
 }

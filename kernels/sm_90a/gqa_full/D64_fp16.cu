@@ -11,7 +11,7 @@
 //           masked_product; the blocks that split L combine, the rest after it.
 // Found     the first by predicted time of 164 proved muGraphs that passes the numeric gate and has
 //           a plan (854 states, 164 candidates).
-// Proved    equal to the recipe on 86 random draws over finite fields, for the tiles of all 4
+// Proved    equal to the recipe on 100 random draws over finite fields, for the tiles of all 5
 //           variants, at full D and uneven edges; a wrong muGraph passes with probability at most
 //           2^-40.4.
 // Accuracy  emulated error against float64 (unfused program's): unit 2.7e-04 (5.1e-04), tiny
@@ -22,8 +22,9 @@
 //           at run time, L by sequence, 0 too.
 // Launch    as many blocks as run at once; of T times G query rows up to 8 rows of few segments
 //           tiles of 8, 8 warps, 166 KiB shared; up to 8 rows tiles of 8, 4 warps, 85 KiB shared;
-//           up to 16 rows tiles of 16, 4 warps, 90 KiB shared; any number of rows tiles of 64, 12
-//           warps, 209 KiB shared.
+//           up to 16 rows of few segments tiles of 8, 8 warps, 166 KiB shared; up to 16 rows tiles
+//           of 16, 4 warps, 90 KiB shared; any number of rows tiles of 64, 12 warps, 209 KiB
+//           shared.
 
 #include "launch.h"
 #include "tile/attention_wide.cuh"
@@ -40,6 +41,7 @@ struct UpTo8RowsOfFewSegments {
 struct UpTo8Rows {
   static constexpr int kRows = 8, kKeys = 16, kWarps = 4, kStages = 5, kBlocks = 2;
 };
+using UpTo16RowsOfFewSegments = UpTo8RowsOfFewSegments;
 struct UpTo16Rows {
   static constexpr int kRows = 16, kKeys = 16, kWarps = 4, kStages = 5, kBlocks = 2;
 };
@@ -117,6 +119,7 @@ auto with_knobs(const AttentionArgs& args, Call call) {
   const int64_t rows = static_cast<int64_t>(args.q_len) * args.G;
   if (rows <= 8 && tile::has_few_segments<8, 64>(args)) return call(UpTo8RowsOfFewSegments{});
   if (rows <= 8) return call(UpTo8Rows{});
+  if (rows <= 16 && tile::has_few_segments<8, 64>(args)) return call(UpTo16RowsOfFewSegments{});
   if (rows <= 16) return call(UpTo16Rows{});
   return call(AnyRows{});
 }

@@ -15,9 +15,9 @@
 #           contiguous, lora_b [N, R] contiguous, out [M, N] contiguous; any M >= 0.
 # Launch    up to 8 tokens 1 block for the inner product and 128 blocks of 8 warps; up to 16 tokens
 #           1 block for the inner product and 128 blocks of 8 warps; up to 32 tokens 4 blocks for
-#           the inner product and 128 blocks of 8 warps; any number of tokens 4 blocks for the inner
-#           product and 64 clusters of 2 blocks that split the loop, which hold tokens in registers
-#           per 64.
+#           the inner product and 64 clusters of 2 blocks that split the loop, which hold tokens in
+#           registers; any number of tokens 4 blocks for the inner product and 64 clusters of 2
+#           blocks that split the loop, which hold tokens in registers per 64.
 
 import torch
 import triton

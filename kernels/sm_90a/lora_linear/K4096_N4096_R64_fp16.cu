@@ -21,6 +21,7 @@
 
 #include "launch.h"
 #include "tile/apart.cuh"
+#include "tile/apart_held.cuh"
 #include "tile/held_meeting.cuh"
 #include "tile/tile.cuh"
 
@@ -42,11 +43,11 @@ struct UpTo16M {
 };
 struct UpTo32M {
   static constexpr int kTokens = 32, kRows = 64, kStages = 4, kGroups = 2, kBlocks = 2;
-  static constexpr int kMakerRows = 16, kMakerTokens = 32, kMakerWarps = 8, kMakerStages = 4;
+  static constexpr int kMakerRows = 16, kMakerTokens = 32, kMakerStages = 12, kMakerGroups = 2;
 };
 struct AnyM {
   static constexpr int kTokens = 64, kRows = 64, kStages = 4, kGroups = 2, kBlocks = 2;
-  static constexpr int kMakerRows = 32, kMakerTokens = 32, kMakerWarps = 8, kMakerStages = 3;
+  static constexpr int kMakerRows = 32, kMakerTokens = 32, kMakerStages = 8, kMakerGroups = 2;
 };
 
 template <class Knobs>
@@ -272,6 +273,8 @@ struct HeldPlan : Knobs {
 };
 template <class Knobs>
 using HeldBlock = tile::HeldBlock<HeldPlan<Knobs>>;
+template <class Knobs>
+constexpr int kHeldThreads = HeldBlock<Knobs>::kThreads + tile::kReceivers * tile::kWarpLanes;
 
 // Shared memory beside the ring, and in its place after the loop.
 template <class Knobs>
@@ -294,10 +297,77 @@ struct HeldMap {
 struct HeldArgs {
   LaunchArgs call;
   CUtensorMap maps[2];  // x, weight
+  CUtensorMap made[2];  // of what makers read: tokens, rows
 };
 
+// Makers share a tile in pairs, too, and split the depth.
+template <class Users>
+struct MakersPlan {
+  using Element = T;
+  static constexpr int kRows = 2 * Users::kMakerRows, kTokens = Users::kMakerTokens;
+  static constexpr int kStages = Users::kMakerStages, kGroups = Users::kMakerGroups, kBlocks = 2;
+  static constexpr int kDepth = K, kRowTensors = 1;
+  static constexpr int kProducts = 1, kInner = 0, kBesideBytes = 0;
+};
+template <class Users>
+using MakersBlock = tile::HeldBlock<MakersPlan<Users>>;
+
 template <class Knobs>
-__global__ void __launch_bounds__(HeldBlock<Knobs>::kThreads + tile::kWarpLanes, 1)
+constexpr int maker_bytes() {
+  if constexpr (Knobs::kMakerGroups > 0) {
+    return MakersBlock<Knobs>::kBytes + Apart<Knobs>::kStampBytes;
+  } else {
+    return kMakerBytes<Knobs>;
+  }
+}
+
+template <class Knobs>
+__device__ void lora_linear_make(const HeldArgs& given, char* shared) {
+  using Block = MakersBlock<Knobs>;
+  const LaunchArgs& args = given.call;
+  const int M = static_cast<int>(args.dims[0]);
+  const Apart<Knobs> apart(args);
+  const int first_row = apart.first_row(), first_token = apart.first_token();
+  const int box_row = first_row / Block::kRows * Block::kRows;
+  if (tile::warp_index() > Block::kWarps) return;
+  const Block block{shared, tile::token_lines<Block>(M)};
+  if (threadIdx.x == 0) apart.stamp(shared + Block::kBytes) = tile::new_stamp();
+  block.begin();
+
+  tile::HeldAccum<Block::kRows> lora_a_product;  // [M, R]
+
+  if (block.copies()) {
+    const auto find_weights = [&](int k) { tile::find_box(given.made[1], box_row, k); };
+    const auto copy_weights = [&](const auto& slot, int k) {
+      tile::copy_box(slot.rows(0), given.made[1], box_row, k, slot.full);
+    };
+    const auto copy_tokens = [&](const auto& slot, int k) {
+      tile::copy_box(slot.tokens(), given.made[0], first_token, k, slot.full);
+    };
+    block.copy(args.constant_weights, find_weights, copy_weights, copy_tokens);
+    return;
+  }
+  tile::multiply_held(block, [&](const auto& step) {
+    const auto x_tile = step.tokens();                    // [M, K]
+    const auto lora_a_tile = step.rows(0);                // [R, K]
+    tile::contract(lora_a_product, lora_a_tile, x_tile);  // [M, R]
+  });
+  tile::end_loop(block);
+
+  auto lora_a_product_parts = tile::meet(block, shared, 0, lora_a_product);
+  tile::sync_workers(block);
+  tile::collect(block, shared, 0, lora_a_product_parts);
+
+  const tile::OutputTile out_tile{first_row, R, first_token, M};
+  char* const lines = shared + tile::HeldMeeting<Block>::kBytes;
+  tile::make_held(block, apart, lines, out_tile, [&](tile::DealtElement e) {
+    const float lora_a_product_total = tile::sum_over_warps(lora_a_product_parts, e);  // [M, R]
+    return lora_a_product_total;
+  });
+}
+
+template <class Knobs>
+__global__ void __launch_bounds__(kHeldThreads<Knobs>, 1)
     lora_linear_held(const __grid_constant__ HeldArgs given) {
   using Block = HeldBlock<Knobs>;
   using Shared = HeldMap<Knobs>;
@@ -305,7 +375,13 @@ __global__ void __launch_bounds__(HeldBlock<Knobs>::kThreads + tile::kWarpLanes,
   char* const shared = boxes;
   tile::let_next_start();
   const Apart<Knobs> apart(given.call);
-  if (apart.makes()) return making::lora_linear<Knobs>(given.call, shared);
+  if (apart.makes()) {
+    if constexpr (Knobs::kMakerGroups > 0) {
+      return lora_linear_make<Knobs>(given, shared);
+    } else {
+      return making::lora_linear<Knobs>(given.call, shared);
+    }
+  }
 
   const LaunchArgs& args = given.call;
   const T* lora_b = static_cast<const T*>(args.inputs[3]);  // [N, R]
@@ -316,21 +392,22 @@ __global__ void __launch_bounds__(HeldBlock<Knobs>::kThreads + tile::kWarpLanes,
   const int first_row = box_row + Block::rank() * Block::kOwnRows;
   const int first_token = blockIdx.y * Block::kTokens;
 
-  if (tile::warp_index() == Block::kWarps + 1) {
+  if (tile::warp_index() > Block::kWarps) {
     Block::tell_cluster();
+    const int receiver = tile::warp_index() - Block::kWarps - 1;
     if (!args.constant_weights) tile::wait_for_previous();
     const typename Shared::LoraBTile lora_b_tile{shared + Shared::kLoraBTileAt};
-    tile::fetch<tile::kWarpLanes>(lora_b_tile, lora_b, first_row, N);
+    tile::fetch<tile::kReceivers * tile::kWarpLanes>(lora_b_tile, lora_b, first_row, N);
     tile::commit_copies();
     tile::wait_for_previous();
     const typename Shared::LoraAProductTotalKept lora_a_product_total_kept{
         shared + Shared::kLoraAProductTotalKeptAt};
-    apart.receive(lora_a_product_total_kept);
+    apart.template receive<tile::kReceivers>(lora_a_product_total_kept, receiver);
     tile::wait_copies<0>();
-    __syncwarp();
-    tile::contract_alone(shared + Shared::kLoraAProductProductAt, lora_b_tile,
-                         lora_a_product_total_kept);
-    tile::sync_received<Block::kWarps>();
+    tile::sync_receivers<tile::kReceivers>();
+    tile::contract_alone<tile::kReceivers>(shared + Shared::kLoraAProductProductAt, lora_b_tile,
+                                           lora_a_product_total_kept, receiver);
+    tile::sync_received<Block::kWarps, tile::kReceivers>();
     return;
   }
   const Block block{shared, tile::token_lines<Block>(given.call.dims[0])};
@@ -358,7 +435,7 @@ __global__ void __launch_bounds__(HeldBlock<Knobs>::kThreads + tile::kWarpLanes,
 
   auto weight_product_parts =
       tile::meet(block, shared + Shared::kWeightProductAt, 0, weight_product);
-  tile::sync_received<Block::kWarps>();
+  tile::sync_received<Block::kWarps, tile::kReceivers>();
   tile::collect(block, shared + Shared::kWeightProductAt, 0, weight_product_parts);
 
   const auto lora_a_product_product_parts =
@@ -385,12 +462,19 @@ cudaError_t launch_held(const LaunchArgs& args, cudaStream_t stream) {
   const tile::Tensor weight{args.inputs[1], N, K, K};
   status = tile::encode<T>(&given.maps[1], weight, Block::kRows);
   if (status != cudaSuccess) return status;
+  if constexpr (Knobs::kMakerGroups > 0) {
+    using Makers = MakersBlock<Knobs>;
+    status = tile::encode<T>(&given.made[0], x, tile::token_lines<Makers>(args.dims[0]));
+    if (status != cudaSuccess) return status;
+    const tile::Tensor lora_a{args.inputs[2], R, K, K};
+    status = tile::encode<T>(&given.made[1], lora_a, Makers::kRows);
+    if (status != cudaSuccess) return status;
+  }
   const int64_t row_tiles =
       Apart<Knobs>::kMakers + tile::ceil_div(N, Block::kRows) * Block::kBlocks;
   const int64_t token_tiles = tile::ceil_div(args.dims[0], Block::kTokens);
-  constexpr int kSharedBytes = tile::larger(Block::kBytes, kMakerBytes<Knobs>);
-  const tile::Grid grid{row_tiles, token_tiles, Block::kThreads + tile::kWarpLanes, kSharedBytes,
-                        Block::kBlocks};
+  constexpr int kSharedBytes = tile::larger(Block::kBytes, maker_bytes<Knobs>());
+  const tile::Grid grid{row_tiles, token_tiles, kHeldThreads<Knobs>, kSharedBytes, Block::kBlocks};
   return tile::launch(lora_linear_held<Knobs>, grid, given, stream);
 }
 

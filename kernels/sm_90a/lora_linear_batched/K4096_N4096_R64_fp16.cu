@@ -273,6 +273,8 @@ struct HeldPlan : Knobs {
 };
 template <class Knobs>
 using HeldBlock = tile::HeldBlock<HeldPlan<Knobs>>;
+template <class Knobs>
+constexpr int kHeldThreads = HeldBlock<Knobs>::kThreads + tile::kWarpLanes;
 
 // Shared memory beside the ring, and in its place after the loop.
 template <class Knobs>
@@ -298,7 +300,7 @@ struct HeldArgs {
 };
 
 template <class Knobs>
-__global__ void __launch_bounds__(HeldBlock<Knobs>::kThreads + tile::kWarpLanes, 1)
+__global__ void __launch_bounds__(kHeldThreads<Knobs>, 1)
     lora_linear_batched_held(const __grid_constant__ HeldArgs given) {
   using Block = HeldBlock<Knobs>;
   using Shared = HeldMap<Knobs>;
@@ -316,7 +318,7 @@ __global__ void __launch_bounds__(HeldBlock<Knobs>::kThreads + tile::kWarpLanes,
   const int first_row = box_row + Block::rank() * Block::kOwnRows;
   const int first_token = blockIdx.y * Block::kTokens;
 
-  if (tile::warp_index() == Block::kWarps + 1) {
+  if (tile::warp_index() > Block::kWarps) {
     Block::tell_cluster();
     const typename Shared::LoraBTile lora_b_tile{shared + Shared::kLoraBTileAt};
     const typename Shared::LoraAProductTotalKept lora_a_product_total_kept{
@@ -383,8 +385,7 @@ cudaError_t launch_held(const LaunchArgs& args, cudaStream_t stream) {
   const int64_t row_tiles = tile::ceil_div(N, Block::kRows) * Block::kBlocks;
   const int64_t token_tiles = tile::ceil_div(args.dims[0], Block::kTokens);
   constexpr int kSharedBytes = tile::larger(Block::kBytes, tile::kAloneBytes);
-  const tile::Grid grid{row_tiles, token_tiles, Block::kThreads + tile::kWarpLanes, kSharedBytes,
-                        Block::kBlocks};
+  const tile::Grid grid{row_tiles, token_tiles, kHeldThreads<Knobs>, kSharedBytes, Block::kBlocks};
   return tile::launch(lora_linear_batched_held<Knobs>, grid, given, stream);
 }
 

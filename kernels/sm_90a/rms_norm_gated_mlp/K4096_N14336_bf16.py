@@ -15,8 +15,8 @@
 # Expects   x [M, K] rows 16-byte aligned, any row stride, norm_weight [K] contiguous, gate_weight
 #           [N, K] contiguous, up_weight [N, K] contiguous, out [M, N] contiguous; any M >= 0.
 # Launch    up to 8 tokens 256 blocks of 4 warps; up to 16 tokens 256 blocks of 4 warps; up to 32
-#           tokens 64 clusters of 2 blocks that split the loop; any number of tokens 128 clusters of
-#           2 blocks that split the loop per 64.
+#           tokens 128 blocks of 4 warps, which hold tokens in registers; any number of tokens 128
+#           blocks of 4 warps, which hold tokens in registers per 64.
 
 import torch
 import triton

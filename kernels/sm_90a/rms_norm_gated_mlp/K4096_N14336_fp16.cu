@@ -38,13 +38,11 @@ struct UpTo16M {
 };
 struct UpTo32M {
   static constexpr int kTokens = 32, kRows = 112, kStages = 3;
-  static constexpr bool kTakesTurns = false;
-  static constexpr int kBoxes = 1;
+  static constexpr int kGroups = 2, kTurns = 1, kBoxes = 1, kSets = 1;
 };
 struct AnyM {
   static constexpr int kTokens = 64, kRows = 112, kStages = 3;
-  static constexpr bool kTakesTurns = false;
-  static constexpr int kBoxes = 1;
+  static constexpr int kGroups = 2, kTurns = 1, kBoxes = 1, kSets = 1;
 };
 
 template <class Knobs>
@@ -234,7 +232,6 @@ __global__ void __cluster_dims__(tile::kSplitBlocks, 1, 1)
       tile::contract(scaled_gate_product, scaled_gate_weight, x_tile);                   // [M, N]
     });
   }
-  tile::end_loop(block);
 
   const auto x_squared_parts = tile::meet(block, 0, x_squared);
   auto scaled_up_product_parts = tile::meet(block, 0, scaled_up_product);

@@ -38,13 +38,11 @@ struct UpTo16M {
 };
 struct UpTo32M {
   static constexpr int kTokens = 32, kRows = 64, kStages = 4;
-  static constexpr bool kTakesTurns = true;
-  static constexpr int kBoxes = 2;
+  static constexpr int kGroups = 2, kTurns = 2, kBoxes = 2, kSets = 1;
 };
 struct AnyM {
   static constexpr int kTokens = 64, kRows = 64, kStages = 4;
-  static constexpr bool kTakesTurns = true;
-  static constexpr int kBoxes = 2;
+  static constexpr int kGroups = 2, kTurns = 2, kBoxes = 2, kSets = 1;
 };
 
 template <class Knobs>
@@ -210,7 +208,6 @@ __global__ void __cluster_dims__(tile::kSplitBlocks, 1, 1)
       tile::contract(scaled_product, scaled_weight, x_tile);                   // [M, N]
     });
   }
-  tile::end_loop(block);
 
   const auto x_squared_parts = tile::meet(block, 0, x_squared);
   auto scaled_product_parts = tile::meet(block, 0, scaled_product);

@@ -41,8 +41,7 @@ struct UpTo32M {
 };
 struct AnyM {
   static constexpr int kTokens = 64, kRows = 80, kStages = 8;
-  static constexpr bool kTakesTurns = false;
-  static constexpr int kBoxes = 1;
+  static constexpr int kGroups = 2, kTurns = 1, kBoxes = 1, kSets = 2;
 };
 
 template <class Knobs>
@@ -217,7 +216,6 @@ __global__ void __cluster_dims__(tile::kSplitBlocks, 1, 1)
       tile::contract(scaled_product, scaled_weight, x_tile);  // [M, N]
     });
   }
-  tile::end_loop(block);
 
   const auto x_squared_parts = tile::meet(block, 0, x_squared);
   auto scaled_product_parts = tile::meet(block, 0, scaled_product);

@@ -16,7 +16,7 @@
 #           contiguous, bias [N] contiguous, out [M, N] contiguous; any M >= 0.
 # Launch    up to 8 tokens 128 blocks of 8 warps; up to 16 tokens 128 blocks of 8 warps; up to 32
 #           tokens 64 clusters of 2 blocks that split the loop; any number of tokens 64 clusters of
-#           2 blocks that split the loop per 64.
+#           2 blocks that split the loop, which hold tokens in registers per 64.
 
 import torch
 import triton
