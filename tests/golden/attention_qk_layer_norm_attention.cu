@@ -24,8 +24,8 @@
 //           16-byte aligned, any other strides, keys and values in pages or dense; B, Hkv, G, L at
 //           run time, L by sequence, 0 too.
 // Launch    as many blocks as run at once; of G query rows up to 8 rows of few segments tiles of 8,
-//           8 warps, 202 KiB shared; up to 8 rows tiles of 8, 4 warps, 105 KiB shared; any number
-//           of rows tiles of 16, 4 warps, 86 KiB shared.
+//           8 warps, 138 KiB shared; up to 8 rows tiles of 8, 4 warps, 105 KiB shared; any number
+//           of rows tiles of 16, 8 warps, 150 KiB shared.
 
 #include "launch.h"
 #include "tile/attention.cuh"
@@ -37,13 +37,13 @@ using T = __half;
 constexpr int D = 128;  // of a head
 
 struct UpTo8RowsOfFewSegments {
-  static constexpr int kRows = 8, kKeys = 16, kWarps = 8, kStages = 3, kBlocks = 1;
+  static constexpr int kRows = 8, kKeys = 16, kWarps = 8, kStages = 2, kBlocks = 1;
 };
 struct UpTo8Rows {
   static constexpr int kRows = 8, kKeys = 16, kWarps = 4, kStages = 3, kBlocks = 2;
 };
 struct AnyRows {
-  static constexpr int kRows = 16, kKeys = 16, kWarps = 4, kStages = 2, kBlocks = 2;
+  static constexpr int kRows = 16, kKeys = 16, kWarps = 8, kStages = 2, kBlocks = 1;
 };
 
 template <class Knobs>

@@ -11,7 +11,7 @@
 //           masked_product; the blocks that split L combine, the rest after it.
 // Found     the first by predicted time of 164 proved muGraphs that passes the numeric gate and has
 //           a plan (5293 states, 164 candidates).
-// Proved    equal to the recipe on 86 random draws over finite fields, for the tiles of all 4
+// Proved    equal to the recipe on 114 random draws over finite fields, for the tiles of all 6
 //           variants, at full D and uneven edges; a wrong muGraph passes with probability at most
 //           2^-40.4.
 // Accuracy  emulated error against float64 (unfused program's): unit 8.6e-04 (2.1e-03), tiny
@@ -22,8 +22,9 @@
 //           run time, L by sequence, 0 too.
 // Launch    as many blocks as run at once; of G query rows up to 8 rows of few segments tiles of 8,
 //           8 warps, 202 KiB shared; up to 8 rows tiles of 8, 4 warps, 105 KiB shared; up to 16
-//           rows tiles of 16, 4 warps, 86 KiB shared; any number of rows tiles of 128, 12 warps,
-//           200 KiB shared.
+//           rows tiles of 16, 8 warps, 150 KiB shared; up to 32 rows of few segments tiles of 8, 8
+//           warps, 202 KiB shared; up to 32 rows tiles of 8, 4 warps, 105 KiB shared; any number of
+//           rows tiles of 128, 12 warps, 200 KiB shared.
 
 #include "launch.h"
 #include "tile/attention_wide.cuh"
@@ -41,8 +42,10 @@ struct UpTo8Rows {
   static constexpr int kRows = 8, kKeys = 16, kWarps = 4, kStages = 3, kBlocks = 2;
 };
 struct UpTo16Rows {
-  static constexpr int kRows = 16, kKeys = 16, kWarps = 4, kStages = 2, kBlocks = 2;
+  static constexpr int kRows = 16, kKeys = 16, kWarps = 8, kStages = 2, kBlocks = 1;
 };
+using UpTo32RowsOfFewSegments = UpTo8RowsOfFewSegments;
+using UpTo32Rows = UpTo8Rows;
 struct AnyRows {
   static constexpr int kRows = 128, kKeys = 64, kWarps = 12, kStages = 3, kBlocks = 1, kCopiers = 4,
                        kKeySums = 1;
@@ -123,6 +126,8 @@ auto with_knobs(const AttentionArgs& args, Call call) {
   if (rows <= 8 && tile::has_few_segments<8, 128>(args)) return call(UpTo8RowsOfFewSegments{});
   if (rows <= 8) return call(UpTo8Rows{});
   if (rows <= 16) return call(UpTo16Rows{});
+  if (rows <= 32 && tile::has_few_segments<8, 128>(args)) return call(UpTo32RowsOfFewSegments{});
+  if (rows <= 32) return call(UpTo32Rows{});
   return call(AnyRows{});
 }
 

@@ -10,7 +10,7 @@
 //           sum_masked, masked_product; the blocks that split L combine, the rest after it.
 // Found     the first by predicted time of 182 proved muGraphs that passes the numeric gate and has
 //           a plan (816 states, 182 candidates).
-// Proved    equal to the recipe on 86 random draws over finite fields, for the tiles of all 4
+// Proved    equal to the recipe on 128 random draws over finite fields, for the tiles of all 7
 //           variants, at full D and uneven edges; a wrong muGraph passes with probability at most
 //           2^-40.4.
 // Accuracy  emulated error against float64 (unfused program's): unit 2.5e-04 (7.2e-04), tiny
@@ -21,8 +21,10 @@
 //           at run time, L by sequence, 0 too.
 // Launch    as many blocks as run at once; of T times G query rows up to 8 rows of few segments
 //           tiles of 8, 8 warps, 202 KiB shared; up to 8 rows tiles of 8, 4 warps, 105 KiB shared;
-//           up to 16 rows tiles of 16, 4 warps, 86 KiB shared; any number of rows tiles of 128, 12
-//           warps, 200 KiB shared.
+//           up to 16 rows of few segments tiles of 8, 8 warps, 202 KiB shared; up to 16 rows tiles
+//           of 16, 4 warps, 86 KiB shared; up to 32 rows of few segments tiles of 8, 8 warps, 202
+//           KiB shared; up to 32 rows tiles of 128, 12 warps, 200 KiB shared; any number of rows
+//           tiles of 128, 12 warps, 200 KiB shared.
 
 #include "launch.h"
 #include "tile/attention_wide.cuh"
@@ -39,12 +41,15 @@ struct UpTo8RowsOfFewSegments {
 struct UpTo8Rows {
   static constexpr int kRows = 8, kKeys = 16, kWarps = 4, kStages = 3, kBlocks = 2;
 };
+using UpTo16RowsOfFewSegments = UpTo8RowsOfFewSegments;
 struct UpTo16Rows {
   static constexpr int kRows = 16, kKeys = 16, kWarps = 4, kStages = 2, kBlocks = 2;
 };
-struct AnyRows {
+using UpTo32RowsOfFewSegments = UpTo8RowsOfFewSegments;
+struct UpTo32Rows {
   static constexpr int kRows = 128, kKeys = 64, kWarps = 12, kStages = 3, kBlocks = 1, kCopiers = 4;
 };
+using AnyRows = UpTo32Rows;
 
 template <class Knobs>
 using Work = tile::AttentionWorkOf<T, D, Knobs>;
@@ -110,7 +115,10 @@ auto with_knobs(const AttentionArgs& args, Call call) {
   const int64_t rows = static_cast<int64_t>(args.q_len) * args.G;
   if (rows <= 8 && tile::has_few_segments<8, 128>(args)) return call(UpTo8RowsOfFewSegments{});
   if (rows <= 8) return call(UpTo8Rows{});
+  if (rows <= 16 && tile::has_few_segments<8, 128>(args)) return call(UpTo16RowsOfFewSegments{});
   if (rows <= 16) return call(UpTo16Rows{});
+  if (rows <= 32 && tile::has_few_segments<8, 128>(args)) return call(UpTo32RowsOfFewSegments{});
+  if (rows <= 32) return call(UpTo32Rows{});
   return call(AnyRows{});
 }
 

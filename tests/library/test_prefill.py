@@ -9,7 +9,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 from mirage_kernels import prefill  # noqa: E402
-from mirage_kernels.prefill import MEASURED, TOKENS, is_long  # noqa: E402
+from mirage_kernels.prefill import MEASURED, NARROW, TOKENS, is_long  # noqa: E402
 
 
 @dataclass(frozen=True)
@@ -56,8 +56,11 @@ def test_causal_calls_have_rules_of_their_own(
     assert is_long(shorter, keys, causal=True, kernels=True) is (kind != "part")
 
 
-def test_other_lengths_go_by_tokens_alone(kernel: None) -> None:
-    assert not long(64, TOKENS - 1, depth=72)
+def test_other_lengths_have_a_rule_of_their_own(kernel: None) -> None:
+    tokens, lines = NARROW
+    assert not long(64, tokens - 1, depth=72)
+    assert not long(1, TOKENS - 1, depth=72)
+    assert long(lines // (32 * tokens), tokens, depth=72)
     assert long(1, TOKENS, depth=72)
 
 

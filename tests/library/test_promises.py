@@ -70,17 +70,17 @@ def test_without_a_promise_weights_written_just_before_are_read(gpu_case) -> Non
 @pytest.mark.usefixtures("promised")
 def test_with_a_promise_a_chain_of_ops_still_sees_its_activations(gpu_case) -> None:
     arguments = kernel_arguments(gpu_case, 3)
-    x = arguments.pop("x")
+    x = arguments.pop(gpu_case.first)
     inputs = [x * (1 + i / 64) for i in range(64)]
     mirage_kernels.constant_weights(False)
-    expected = [gpu_case.call(x=each, **arguments) for each in inputs]
+    expected = [gpu_case.call(**{gpu_case.first: each}, **arguments) for each in inputs]
     torch.cuda.synchronize()
     mirage_kernels.constant_weights()
     written = torch.empty_like(x)
     wrong = 0
     for each, wanted in zip(inputs, expected, strict=True):
         written.copy_(each)  # the kernel just before writes x, which no promise covers
-        y = gpu_case.call(x=written, **arguments)
+        y = gpu_case.call(**{gpu_case.first: written}, **arguments)
         pairs = zip(y, wanted, strict=True) if isinstance(y, tuple) else [(y, wanted)]
         wrong += any(not torch.equal(a, b) for a, b in pairs)
     assert wrong == 0
