@@ -13,7 +13,8 @@ namespace mirage::tile {
 // By all that multiply: body(element) for all elements that this thread finishes, left with the
 // stamp, which lies behind all else. `lines` is shared memory for what warps finish.
 template <class Block, class Apart, class Body>
-__device__ void make_held(Block block, const Apart& apart, char* lines, OutputTile tile, Body body) {
+__device__ void make_held(Block block, const Apart& apart, char* lines, OutputTile tile,
+                          Body body) {
   using T = typename Block::T;
   constexpr int kOctets = Block::Sums::kOwn, kQuads = kOctets * kLaneDepth / Apart::kQuad;
   constexpr int kLineBytes = HeldStaging<Block>::kLineBytes;
