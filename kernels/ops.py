@@ -94,9 +94,10 @@ def rms_norm_linear(
     Shapes: x `[..., K]`, norm_weight `[K]`, weight `[N, K]`, bias `[N]`, residual like x.
 
     `weight_offset` is added to norm_weight: 1 for Gemma, whose checkpoints hold w of 1 + w. With
-    `residual` the op works on `total = x + residual`, rounded to the tensors' type, and returns the
-    pair `(y, total)`: total is the next residual. Nothing is changed in place; `out` is then a pair
-    too. For few tokens one kernel makes both (`rms_norm_linear_residual` in `kernel_table()`).
+    `residual` the op works on x + residual and returns the pair `(y, total)`: total is that sum,
+    rounded to the tensors' type, the next residual (the norm may take it before it is rounded).
+    Nothing is changed in place; `out` is then a pair too. For few tokens one kernel makes both
+    (`rms_norm_linear_residual` in `kernel_table()`).
 
     Source: the fused RMSNorm muGraph that the Mirage superoptimizer paper reports.
     """
