@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from mirage_kernels.generator.ir import DType, Graph
 from mirage_kernels.generator.pipeline import planned, prove_record
 from mirage_kernels.generator.plan.threads import with_threads
@@ -122,12 +124,14 @@ SILU_AND_MUL = BlockSketch(
     (Step("silu", (0,)), Step("mul", (1, 2))),
     ((3, ("M", "N")),),
 )
+GELU_TANH_AND_MUL = replace(SILU_AND_MUL, steps=(Step("gelu_tanh", (0,)), Step("mul", (1, 2))))
 SKETCHES = {
     "ntrans": NTRANS,
     "layer_norm_linear": LAYER_NORM_LINEAR,
     "rms_norm_linear_residual": RESIDUAL,
     "rms_norm_residual": NORM_RESIDUAL,
     "silu_and_mul": SILU_AND_MUL,
+    "gelu_tanh_and_mul": GELU_TANH_AND_MUL,
 }
 
 

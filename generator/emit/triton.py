@@ -39,7 +39,7 @@ _ELEMENTWISE = {
     "sigmoid": "tl.sigmoid({0})",
     "silu": "{0} * tl.sigmoid({0})",
     "gelu": "0.5 * {0} * (1 + tl.erf({0} * 0.7071067811865476))",
-    "gelu_tanh": "{0} * tl.sigmoid({0} * (1.5957691216057308 + 0.07135481627260025 * {0} * {0}))",
+    "gelu_tanh": "{0} * tl.sigmoid({0} * (1.59576912 + 0.0713548163 * {0} * {0}))",
     "tanh": "2 * tl.sigmoid(2 * {0}) - 1",
     "relu": "tl.maximum({0}, 0)",
     "add": "{0} + {1}",
@@ -49,6 +49,7 @@ _ELEMENTWISE = {
     "max": "tl.maximum({0}, {1}, propagate_nan=tl.PropagateNan.ALL)",
 }
 LEAST_DOT = 16  # extents of a Triton dot product's operands
+_INDENT = 8  # of a formula that has lines of its own
 WHOLE = "_whole"  # behind the name of a dim that lines have whole
 
 
@@ -260,10 +261,13 @@ def _map(s: Statement, program: TileProgram) -> list[str]:
         wide = f"{name}.to(tl.float32)" if _is_stored(name, program) else name
         text = program.literals.get(name, wide)
         args.append(_expanded(text, _axes_of(name, program), _axes(s, program)))
-    made = _ELEMENTWISE[s.op].format(*args)
+    made, before = _ELEMENTWISE[s.op].format(*args), []
+    if len(s.args) == 1 and _is_stored(s.args[0], program) and len(made) > WIDTH - _INDENT:
+        # Converted once, under a short name, so that the formula fits a line.
+        before, made = [f"wide = {args[0]}"], _ELEMENTWISE[s.op].format("wide")
     if s.dtype is DType.FP32:
-        return [f"{s.out} = {made}"]
-    return [f"{s.out}_wide = {made}", f"{s.out} = {s.out}_wide.to({_narrow(program)})"]
+        return [*before, f"{s.out} = {made}"]
+    return [*before, f"{s.out}_wide = {made}", f"{s.out} = {s.out}_wide.to({_narrow(program)})"]
 
 
 def _narrow(program: TileProgram) -> str:

@@ -119,6 +119,17 @@ def test_the_triton_program_of_parts_is_close_to_float64(
     assert error(run_triton(records["silu_and_mul"], inputs), exact) < 5e-4
 
 
+def test_a_formula_too_long_for_a_line_takes_a_name_for_what_it_is_of() -> None:
+    made = record("gelu_tanh_and_mul")
+    text = source(made, "py")
+    assert "wide = gate_tile.to(tl.float32)" in text
+    assert max(map(len, text.splitlines())) <= 100
+    gate, up = drawn(5, N), drawn(6, N)[1:]
+    inputs = [Array(("M", "N"), (v,)) for v in (gate, up)]
+    inner = 0.7978845608028654 * (gate + 0.044715 * gate**3)
+    assert error(run_triton(made, inputs), gate / 2 * (1 + np.tanh(inner)) * up) < 5e-4
+
+
 def test_the_header_of_parts_says_how_many_a_token_has(records: dict[str, KernelRecord]) -> None:
     text = " ".join(source(records["silu_and_mul"], "cu").replace("//", "").split())
     assert "one kernel; grid.x cuts N, grid.y cuts M, no loop." in text
