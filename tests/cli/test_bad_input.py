@@ -51,7 +51,7 @@ BAD_COMMANDS = [
     (("--frob",), "--frob", "--help"),
     (("generate",), "required: RECIPE", "`mirage-kernels generate --help`"),
     ((*GENERATE, "--frob"), "--frob", "`mirage-kernels generate --help`"),
-    (("generate", "layer_norm"), "no recipe called 'layer_norm'", "rms_norm_linear"),
+    (("generate", "batch_norm"), "no recipe called 'batch_norm'", "rms_norm_linear"),
     ((*GENERATE, "--shape", "K4096"), "'K4096'", "--shape K=...,N=..."),
     ((*GENERATE, "--shape", ""), "''", "--shape K=...,N=..."),
     ((*GENERATE, "--shape", "K=4096,N=many"), "many", "--shape K=...,N=..."),
@@ -79,7 +79,7 @@ BAD_COMMANDS = [
     (("generate", "no_dim.py"), "Q", ""),
     (("generate", "branches.py"), "cannot branch on a tensor", "where"),
     (("show",), "required: NAME", "`mirage-kernels show --help`"),
-    (("show", "layer_norm"), "called 'layer_norm'", "recipes: "),
+    (("show", "batch_norm"), "called 'batch_norm'", "recipes: "),
     (("show", "absent.json"), "absent.json", ""),
     (("show", "broken.json"), "broken.json", ""),
     (("show", "list.json"), "list.json", ""),
@@ -90,14 +90,14 @@ BAD_COMMANDS = [
     (("check", "--kernels", "folder"), "folder holds no kernels", "--kernels"),
     (("list", "--kernels", "nowhere"), "nowhere does not exist", "--kernels"),
     (("list", "surplus"), "surplus", "`mirage-kernels list --help`"),
-    (("run", "layer_norm"), "no recipe called 'layer_norm'", "rms_norm_linear"),
+    (("run", "batch_norm"), "no recipe called 'batch_norm'", "rms_norm_linear"),
     (("run", "rms_norm_linear", "--shape", "K=1"), "static dims K, N", "--shape"),
     (
         ("run", "group_norm_linear"),
         "the library's op, and it has none for group_norm_linear",
         "--out DIR",
     ),
-    (("bench", "layer_norm"), "no recipe called 'layer_norm'", "rms_norm_linear"),
+    (("bench", "batch_norm"), "no recipe called 'batch_norm'", "rms_norm_linear"),
     (("bench", "--m", "1,x"), "'x' is not a whole number", "--help"),
     (("bench", "--shape", "K=1,N=1"), "--shape needs a recipe", "bench RECIPE"),
     (("bench", "--json", "nowhere/rows.json"), "nowhere does not exist", "mkdir"),
@@ -141,10 +141,10 @@ def test_bad_input_gets_a_sentence_and_leaves_files_alone(
 def test_bad_input_with_json_is_a_document(mirage_kernels) -> None:
     import json
 
-    outcome = mirage_kernels("generate", "layer_norm", "--json")
+    outcome = mirage_kernels("generate", "batch_norm", "--json")
     assert outcome.code == 2
     document = json.loads(outcome.out)
-    assert document["error"] == "there is no recipe called 'layer_norm'"
+    assert document["error"] == "there is no recipe called 'batch_norm'"
     assert "rms_norm_linear" in document["hint"]
 
 

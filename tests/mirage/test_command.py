@@ -87,7 +87,7 @@ BAD = [
     (("some.json", "--show", "-1"), "there is no graph -1 to show"),
     (("some.json", "--show", "x"), "'x'"),
     (("some.json", "--hold", "eps=0"), "--hold needs a recipe"),
-    (("some.json", "--verify", "layer_norm"), "no recipe called 'layer_norm'"),
+    (("some.json", "--verify", "batch_norm"), "no recipe called 'batch_norm'"),
     (("some.json", "--verify", "rms_norm_linear", "--hold", "eps"), "NAME=VALUE"),
     (("some.json", "--verify", "rms_norm_linear", "--hold", "eps=0,eps=1"), "NAME=VALUE"),
     (("some.json", "--verify", "rms_norm_linear", "--hold", "eps=1.2.3"), "no number"),
