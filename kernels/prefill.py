@@ -26,9 +26,16 @@ MEASURED: dict[tuple[str, int], tuple[int, int]] = {
 }
 # The same where nothing was measured: with so many the products take longer than the reading.
 TOKENS = 128
-# Kernels of other D have tiles of 16 rows, each of which reads all keys: 8 sequences of 64 tokens
-# and 4096 keys took 1217 us (D 192, H200), PyTorch's 176.
-NARROW = (64, 16384)
+# The same, by whether calls are causal and by D, where tiles have 16 rows and each of them reads
+# all keys: benchmarks/dense.py, 4096 keys, one sequence and eight.
+NARROW: dict[tuple[bool, int], tuple[int, int]] = {
+    (False, 96): (32, 8192),
+    (False, 192): (16, 4096),
+    (False, 256): (16, 2048),
+    (True, 96): (32, 1024),
+    (True, 192): (32, 1024),
+    (True, 256): (16, 1024),
+}
 _CAUSAL = "sliding_window_attention"  # the recipe of several causal query tokens
 
 
@@ -38,14 +45,13 @@ def is_long(q: Tensor, keys: int, *, causal: bool, kernels: bool) -> bool:
     `kernels`: whether ours serve such calls, where there is one for D and the GPU.
     """
     sequences, tokens, heads, depth = q.shape
-    rule = MEASURED.get((kind_of(tokens, keys, causal=causal), depth))
-    least, lines = rule or NARROW
-    enough = tokens >= least and sequences * tokens * heads >= lines
     if not (kernels and q.is_cuda) or torch.compiler.is_compiling():
         return tokens >= TOKENS
     if not _has_kernel(causal, depth, q.dtype, q.get_device()):
-        return tokens >= TOKENS
-    return enough if rule else enough or tokens >= TOKENS
+        return q.numel() > 0  # a tenth of what PyTorch's plain operations take
+    rule = MEASURED.get((kind_of(tokens, keys, causal=causal), depth))
+    least, lines = rule or NARROW.get((causal, depth), (TOKENS, 0))
+    return tokens >= least and sequences * tokens * heads >= lines
 
 
 def kind_of(tokens: int, keys: int, *, causal: bool) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import prod
 from typing import cast
 
 import pytest
@@ -23,6 +24,10 @@ class Queries:
     def get_device(self) -> int:
         """Return a GPU's number."""
         return 0
+
+    def numel(self) -> int:
+        """Return how many elements there are."""
+        return prod(self.shape)
 
 
 def long(
@@ -56,19 +61,33 @@ def test_causal_calls_have_rules_of_their_own(
     assert is_long(shorter, keys, causal=True, kernels=True) is (kind != "part")
 
 
-def test_other_lengths_have_a_rule_of_their_own(kernel: None) -> None:
-    tokens, lines = NARROW
-    assert not long(64, tokens - 1, depth=72)
-    assert not long(1, TOKENS - 1, depth=72)
-    assert long(lines // (32 * tokens), tokens, depth=72)
+@pytest.mark.parametrize(("causal", "depth"), NARROW)
+def test_narrow_tiles_have_rules_of_their_own(kernel: None, causal: bool, depth: int) -> None:
+    tokens, lines = NARROW[causal, depth]
+
+    def served(sequences: int, tokens: int) -> bool:
+        q = cast(torch.Tensor, Queries((sequences, tokens, 32, depth)))
+        return is_long(q, 4096, causal=causal, kernels=True)
+
+    assert served(-(-lines // (32 * tokens)), tokens)
+    assert not served(64, tokens - 1)
+    assert not served(1, lines // 32 - 1)
+
+
+def test_what_was_not_measured_goes_by_tokens_alone(kernel: None) -> None:
+    assert not long(64, TOKENS - 1, depth=72)
     assert long(1, TOKENS, depth=72)
 
 
-def test_calls_that_no_kernel_serves_go_by_tokens_alone(
+def test_off_gpus_and_inside_other_ops_calls_go_by_tokens_alone(kernel: None) -> None:
+    for where in ({"kernels": False}, {"gpu": False}):
+        assert long(1, TOKENS, **where)
+        assert not long(64, TOKENS - 1, **where)
+
+
+def test_pytorch_serves_all_that_no_kernel_does(
     kernel: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert long(1, TOKENS, kernels=False)
-    assert long(1, TOKENS, gpu=False)
     monkeypatch.setattr(prefill, "_has_kernel", lambda *which: False)
-    assert long(1, TOKENS)
-    assert not long(64, TOKENS - 1)
+    assert long(1, 1)
+    assert not long(0, 1)
