@@ -69,10 +69,19 @@ class CrewMeeting {
     if (!alone()) arrive_cluster();
   }
 
+  // Neighbouring lanes that share what blocks sent of a pair: 2^shift, each a few of them.
+  __device__ int shift() const {
+    if (!kHasCrews<kDepth>) return 0;
+    return (size_ > kTogether) + (size_ > 2 * kTogether);
+  }
+
   // What all blocks sent of the pair at a place.
   __device__ Total total(int place) const {
     Total total;
-    add_left<kTogether, false>(total, Sent{*this, place}, 0, size_ - 1);
+    const int own = lane() & ((1 << shift()) - 1);
+    add_left<kTogether, false>(total, Sent{*this, place}, own * kTogether,
+                               min((own + 1) * kTogether, size_) - 1);
+    add_over_lanes(total, 1 << shift());
     return total;
   }
 

@@ -27,9 +27,12 @@ int64_t most_units(const AttentionArgs& args) {
 
 constexpr int kShortUnits = 2;                  // of a warp
 constexpr int kMostShortSteps = 16;             // of a warp whose lines are short
+constexpr int kMostSummedUnits = 56;            // of a multiprocessor with small blocks
+constexpr int kMostSummingSteps = 16;           // of a warp that sums lines of keys
+constexpr int kMostComputingSteps = 6;          // of a warp that computes keys
 constexpr int kFewPairUnits = 64;               // of a pair of small blocks
-constexpr int kManyUnits = 24;                  // of a multiprocessor
-constexpr int kManyUnitsOfCrews = 15;           // the same, where crews leave room for another call
+constexpr int kManyUnits = 15;                  // of a multiprocessor
+constexpr int kManyUnitsOfCrews = 9;            // the same, where crews leave room for another call
 constexpr int kMostUnitsOfCrews = 64;           // so many at most: see may_leave_room
 constexpr int kLargeCrewUnits = 8 * kMostCrew;  // a unit for each of eight warps of sixteen blocks
 
@@ -39,15 +42,13 @@ struct Crowd {
 };
 
 // Whether crews may leave room for another call's: they then have half of the multiprocessors or
-// less, and those must keep up with memory. Keys that come line by line, or that are normed, by
-// vectors then, take too much time for that; so do more keys than these where nothing runs beside:
-// eight sequences of 4096 took 39.7 us with a write to the cache in front instead of 35.7.
+// less, and those must keep up with memory. Keys that come line by line take too much time for
+// that; so do more keys than these where nothing runs beside: eight sequences of 4096 took 39.7 us
+// with a write to the cache in front instead of 35.7.
 template <int kRows>
 bool may_leave_room(const AttentionArgs& args) {
   if (most_units<kRows>(args) > kMostUnitsOfCrews * args.multiprocessors) return false;
-  const bool whole = args.block_table == nullptr || args.page_size % kUnitKeys == 0;
-  const auto& given = args.vectors;
-  return whole && given[0] == nullptr && given[1] == nullptr && given[2] == nullptr;
+  return args.block_table == nullptr || args.page_size % kUnitKeys == 0;
 }
 
 // Blocks that run at once.
@@ -84,6 +85,11 @@ Crowd crowd_of(const AttentionArgs& args) {
   if (parts > long_enough) parts = long_enough;
   int crew = 1;
   while (kHasCrews<Work::kDepth> && 2 * crew <= parts) crew *= 2;
+  // Powers of two lie best, if they do not leave a third of the multiprocessors without work: 34
+  // sequences of 4096 keys and one head take 29.5 us by crews of two, 20.0 by crews of three. Short
+  // lines gain nothing.
+  const bool many = Work::kBlocks == 1 && Work::kDepth == 128 && 10 * crew < 7 * parts;
+  if (crew > 1 && many) crew = static_cast<int>(parts);
   // Clusters lie unevenly on multiprocessors that have room for two blocks each: where they take
   // more than half of the multiprocessors, that is felt when they have much to read. Eight blocks
   // on half of the multiprocessors are faster than sixteen on all.
@@ -98,23 +104,30 @@ Crowd crowd_of(const AttentionArgs& args) {
 
 // Whether a call is better off with one large block on each multiprocessor than with several: few
 // segments with much to read for each, or so few that crews leave most multiprocessors idle.
-template <int kRows, int kDepth = 128>
+template <int kRows, int kDepth = 128, int kKeyWork = 0>
 bool has_few_segments(const AttentionArgs& args) {
   const int64_t segments = sequence_segments<kRows>(args) * args.B;
   const int64_t units = most_units<kRows>(args);
-  if (4 * segments * kMostCrew <= args.multiprocessors) {
-    return units >= kLargeCrewUnits * segments;
-  }
+  const int64_t all = args.multiprocessors;
+  if (4 * segments * kMostCrew <= all) return units >= kLargeCrewUnits * segments;
   if (kHasCrews<kDepth> && may_leave_room<kRows>(args)) {
-    if (4 * segments <= args.multiprocessors) {
-      return units >= kManyUnitsOfCrews * args.multiprocessors;
+    constexpr bool kLong = kDepth == 128;                    // lines
+    const bool one = int64_t{args.q_len} * args.G <= kRows;  // tile; other kernels have larger ones
+    // Two calls' crews of sixteen small blocks, where not all of as many large ones find room.
+    const int64_t both = 2 * segments * kMostCrew;
+    if (one && kLong && both <= all && 8 * both > 7 * all) return false;
+    if ((!one || kKeyWork == 2 ? 4 : kLong ? 8 : 12) * segments <= all) {
+      return units >= (one ? kManyUnitsOfCrews : kManyUnits) * all;
     }
-    // Of so many, two small blocks to a crew leave room for another call's. With short lines they
-    // have too little on its way, if there is much to read.
-    const bool enough = kDepth == 128 || units <= kFewPairUnits * segments;
-    if (2 * segments <= args.multiprocessors && enough) return false;
+    // Of more, small blocks lie more evenly, down to two for a crew. (On parts of the chip with an
+    // odd number of multiprocessors one is left.) With short lines these have too little on its
+    // way, if there is much to read.
+    const bool even = kLong || (one && 9 * segments <= 2 * all);
+    const bool enough = 4 * segments > all && units <= kFewPairUnits * segments;
+    const bool slow = kKeyWork == 2 || (kKeyWork == 1 && units > kMostSummedUnits * all);
+    if (!slow && 2 * (segments + 1) < all && (even || enough)) return false;
   }
-  return segments <= args.multiprocessors && units >= kManyUnits * args.multiprocessors;
+  return segments <= all && units >= kManyUnits * all;
 }
 
 }  // namespace mirage::tile

@@ -64,10 +64,11 @@ struct RowLinesSource {
   }
 };
 
-// The lines of one step in shared memory, [L, D].
-template <class T, int kKeys, int kDepth>
+// The lines of one step in shared memory, [L, D]. What is computed of them and summed is straight
+// code for so many chunks, as registers allow.
+template <class T, int kKeys, int kDepth, int kStraight_ = kDepth / kChunkDepth>
 struct SharedSource {
-  static constexpr int kChunks = kDepth / kChunkDepth;
+  static constexpr int kChunks = kDepth / kChunkDepth, kStraight = kStraight_;
   const char* at;
 
   __device__ RowFrag<T, kKeys, kChunkDepth> chunk(int c) const {
@@ -132,17 +133,22 @@ __device__ void for_each_chunk(const Unread<Source>& tile, Take take) {
   for (int c = 0; c < Source::kChunks; ++c) take(c, tile.source.chunk(c));
 }
 
+template <class Source, class = void>
+constexpr int kStraightOf = Source::kChunks;
+template <class Source>
+constexpr int kStraightOf<Source, std::void_t<decltype(Source::kStraight)>> = Source::kStraight;
+
 template <class Out, class Op, class... Operands>
 struct ComputedSource;
 template <class Out, class Op, class A>
 struct ComputedSource<Out, Op, A> {
-  static constexpr int kChunks = A::kChunks;
+  static constexpr int kChunks = A::kChunks, kStraight = kStraightOf<A>;
   Unread<A> a;
   __device__ auto chunk(int c) const { return map<Out, Op>(chunk_of(a, c)); }
 };
 template <class Out, class Op, class A, class B>
 struct ComputedSource<Out, Op, A, B> {
-  static constexpr int kChunks = A::kChunks;
+  static constexpr int kChunks = A::kChunks, kStraight = kStraightOf<A>;
   Unread<A> a;
   B b;
   __device__ auto chunk(int c) const { return map<Out, Op>(chunk_of(a, c), chunk_of(b, c)); }
@@ -171,16 +177,16 @@ __device__ auto map(const Fragment<kDims, T, kLines, kChunks>& a, const Unread<B
 // By a number per line: one division for all its elements, to three units in the last place.
 template <class Out, class A, int kKeys>
 __device__ auto div(const Unread<A>& a, const KeyVector<float, kKeys>& b) {
-  return mul<Out>(a, over<float>([](float x) { return __frcp_rn(x); }, b));
+  return mul<Out>(a, over<float>([](float x) { return reciprocal(x); }, b));
 }
 template <class Out, class A, int kRows>
 __device__ auto div(const Unread<A>& a, const RowLines<float, kRows>& b) {
-  return mul<Out>(a, over<float>([](float x) { return __frcp_rn(x); }, b));
+  return mul<Out>(a, over<float>([](float x) { return reciprocal(x); }, b));
 }
 
 // Of lines as they lie in shared memory: by tensor cores, which take fewer instructions.
-template <class T, int kKeys, int kDepth>
-__device__ auto line_sum(const Unread<SharedSource<T, kKeys, kDepth>>& lines) {
+template <class T, int kKeys, int kDepth, int kStraight>
+__device__ auto line_sum(const Unread<SharedSource<T, kKeys, kDepth, kStraight>>& lines) {
   Octet<T> ones;
 #pragma unroll
   for (auto& pair : ones.pairs) pair = from_floats<T>(make_float2(1.0f, 1.0f));
@@ -209,7 +215,7 @@ __device__ auto line_sum(const Unread<SharedSource<T, kKeys, kDepth>>& lines) {
 template <class Source>
 __device__ auto line_sum(const Unread<Source>& tile) {
   auto sums = partial_sums(chunk_of(tile, 0));
-#pragma unroll
+#pragma unroll kStraightOf < Source>
   for (int c = 1; c < Source::kChunks; ++c) {
     const auto more = partial_sums(chunk_of(tile, c));
 #pragma unroll

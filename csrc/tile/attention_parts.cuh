@@ -17,6 +17,13 @@ namespace mirage::tile {
 constexpr int kUnitKeys = 16;
 constexpr int kFinishUnits = 12;  // what finishing a segment is worth, where crews have several
 
+// What a step does with its keys beside products, as knobs say it: 0 nothing, 1 sums over their
+// lines, 2 new lines computed of them.
+template <class Knobs, class = void>
+constexpr int kKeyWorkOf = 0;
+template <class Knobs>
+constexpr int kKeyWorkOf<Knobs, std::void_t<decltype(Knobs::kKeyWork)>> = Knobs::kKeyWork;
+
 // One sequence as the kernel sees it.
 struct Sequence {
   int keys, tokens;    // in the cache; query tokens, the last of them
@@ -39,9 +46,12 @@ __device__ inline int segments_of(const AttentionArgs& args) {
   return args.sequence_segments.value * args.B;
 }
 
+// A length that was read, within what the host knows.
+__device__ inline int bounded_length(const AttentionArgs& args, int length) {
+  return max(0, min(length, args.max_len));
+}
 __device__ inline int length_of(const AttentionArgs& args, int b) {
-  if (args.seq_lens == nullptr) return args.max_len;
-  return max(0, min(args.seq_lens[b], args.max_len));
+  return bounded_length(args, args.seq_lens == nullptr ? args.max_len : args.seq_lens[b]);
 }
 
 template <int kRows>
@@ -70,6 +80,18 @@ __device__ Sequence sequence(const AttentionArgs& args, int b) {
   return sequence<kRows>(args, b, length_of(args, b));
 }
 
+// Reads a number where `there`, by one instruction: nothing waits for it before it is used. (Behind
+// a branch it would be copied at once.)
+__device__ inline void load_if(bool there, const int* at, int& number) {
+  asm volatile(
+      "{ .reg .pred there;\n"
+      "setp.ne.s32 there, %2, 0;\n"
+      "@there ld.global.s32 %0, [%1]; }"
+      : "+r"(number)
+      : "l"(at), "r"(static_cast<int>(there))
+      : "memory");
+}
+
 // The first lengths as they were read once: lane i has those of sequences i, i + 32, ...
 struct Lengths {
   static constexpr int kHeld = 4, kMost = kHeld * kWarpLanes;
@@ -84,10 +106,22 @@ struct Lengths {
 
   // Lane i has the length of sequence first + i; past the last one that one's.
   __device__ int from(const AttentionArgs& args, int first) const {
-    if (first >= kMost) return of(args, first);
     const int low = first == 0 ? held[0] : held[1];
     const int high = first == 2 * kWarpLanes ? held[2] : held[3];
-    return first < 2 * kWarpLanes ? low : high;
+    const int mine = first < 2 * kWarpLanes ? low : high;
+    return bounded_length(args, first >= kMost ? of(args, first) : mine);
+  }
+
+  // The same, read again if that is wanted.
+  __device__ Lengths again(const AttentionArgs& args, bool wanted) const {
+    Lengths now(*this);
+    wanted = wanted && args.seq_lens != nullptr;
+#pragma unroll
+    for (int i = 0; i < kHeld; ++i) {
+      const int b = min(i * kWarpLanes + lane(), args.B - 1);
+      load_if(wanted && i * kWarpLanes < args.B, args.seq_lens + b, now.held[i]);
+    }
+    return now;
   }
 
   // Whether all lengths of the call are known to be the same.
@@ -100,7 +134,7 @@ struct Lengths {
 
  private:
   __device__ static int of(const AttentionArgs& args, int first) {
-    return length_of(args, min(first + lane(), args.B - 1));
+    return args.seq_lens == nullptr ? args.max_len : args.seq_lens[min(first + lane(), args.B - 1)];
   }
 };
 
@@ -185,7 +219,7 @@ class Parts {
   // All lanes together. Each crew takes an equal share; if there are too few units, one or none.
   __device__ Parts(const AttentionArgs& args, const Lengths& lengths) : args_(&args) {
     if (args.B == 1) {
-      current_ = sequence<kRows>(args, 0, lengths.held[0]);
+      current_ = sequence<kRows>(args, 0, lengths.from(args, 0));
       deal(current_.cost(args));
     } else if (args.B <= kWarpLanes) {
       const Sequence mine = lanes_sequence<kRows>(args, 0, lengths);

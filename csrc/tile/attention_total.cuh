@@ -79,4 +79,17 @@ __device__ void add_left(Total& total, const Left& left, int first, int last) {
   }
 }
 
+// Adds what `lanes` neighbours have, a power of two of them; all come here.
+__device__ inline void add_over_lanes(Total& total, int lanes) {
+#pragma unroll 1
+  for (int mask = 1; mask < lanes; mask *= 2) {
+    const float peak = fmaxf(total.peak, __shfl_xor_sync(~0u, total.peak, mask));
+    total.scale(fast_exp(total.peak - peak));
+    total.peak = peak;
+    total.sum += __shfl_xor_sync(~0u, total.sum, mask);
+    total.of[0] += __shfl_xor_sync(~0u, total.of[0], mask);
+    total.of[1] += __shfl_xor_sync(~0u, total.of[1], mask);
+  }
+}
+
 }  // namespace mirage::tile

@@ -208,6 +208,18 @@ struct OnNumbers<Exp> {
   __device__ static float of(float a) { return fast_exp(a); }
 };
 template <>
+struct OnNumbers<Div> {  // relative error below 2^-21
+  __device__ static float of(float a, float b) { return a * reciprocal(b); }
+};
+template <>
+struct OnNumbers<Sqrt> {  // relative error below 2^-22
+  __device__ static float of(float a) {
+    float result;
+    asm("sqrt.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(a));
+    return result;
+  }
+};
+template <>
 struct OnNumbers<Tanh> {  // absolute error below 2^-22, which is what soft caps need
   __device__ static float of(float a) { return 1.0f - __fdividef(2.0f, 1.0f + fast_exp(2.0f * a)); }
 };
@@ -256,6 +268,12 @@ __device__ float2 pair_at(const RowLines<float, kRows>& lines, int i, int, int) 
 template <int kKeys>
 __device__ float2 pair_at(const KeyVector<float, kKeys>& keys, int i, int, int) {
   return make_float2(keys.at[i / 2][i % 2], keys.at[i / 2][i % 2]);
+}
+
+// By a number per line: one division for all elements of it.
+template <class Out, Dims kDims, class T, int kLines, int kChunks, int kRows>
+__device__ auto div(const Fragment<kDims, T, kLines, kChunks>& a, const RowLines<float, kRows>& b) {
+  return mul<Out>(a, over<float>([](float x) { return reciprocal(x); }, b));
 }
 
 template <class A, class B>

@@ -128,6 +128,7 @@ class WideAttentionWork {
     return found;
   }
   __device__ Queries unread_queries() const { return queries(); }
+  __device__ Queries dealt_queries() const { return queries(); }
 
   // An input of dims [D], or the part's line of one by heads of the cache; zeros if it is absent.
   __device__ DepthFrag<T, kDepth> vector(int index) const {
@@ -141,6 +142,8 @@ class WideAttentionWork {
     }
     return found;
   }
+
+  __device__ DepthFrag<T, kDepth> dealt_vector(int index) const { return vector(index); }
 
   // Keeps the operand of all scores of the part, and asks for the first.
   __device__ void keep(const Queries& rows) {

@@ -1,7 +1,7 @@
 // Attention: what one block does, as emitted kernels ask for it.
 #pragma once
 
-#include "tile/attention_lines.cuh"
+#include "tile/attention_dealt.cuh"
 #include "tile/attention_result.cuh"
 #include "tile/attention_ring.cuh"
 #include "tile/dependent.cuh"
@@ -25,6 +25,9 @@ class AttentionWork {
   using Product = ValueProduct<kDepth, kRows>;
   using Line = SharedLines<T, kDepth>;
   using MoreLine = SharedLines<T, kMore>;
+  static constexpr int kKeyWork = kKeyWorkOf<Knobs>;
+  static constexpr bool kAsksEarly = kRows == kLineTile && kKeyWork < 2;
+  using Inputs = DealtInputs<T, kRows, kDepth, kThreads, kAsksEarly>;
 
   static constexpr bool kFewRows = kRows == kLineTile;
   static constexpr bool kBeginsEarly = kFewRows && kMore == 0;  // others lack the registers
@@ -34,7 +37,8 @@ class AttentionWork {
   static constexpr int kCrewAt = (kMeetingAt + Meeting::kBytes + 15) / 16 * 16;
   static constexpr int kKeptAt = (kCrewAt + Crew::kBytes + 127) / 128 * 128;
   static constexpr int kMoreKeptAt = kKeptAt + kRows * Line::kPitch;
-  static constexpr int kBytes = kKeepsInShared ? kMoreKeptAt + kRows * MoreLine::kPitch : kKeptAt;
+  static constexpr bool kKeepsSome = kKeepsInShared || kKeyWork > 0;  // dealt rows pass there
+  static constexpr int kBytes = kKeepsSome ? kMoreKeptAt + kRows * MoreLine::kPitch : kKeptAt;
   static constexpr int kBlocks = Knobs::kBlocks;  // per multiprocessor
   // Crews whose sums are read at once.
   static constexpr int kTogether = kDepth > 128 && kMore == 0 ? 4 : kFewRows ? 16 : 8;
@@ -55,12 +59,12 @@ class AttentionWork {
   __device__ bool next_part() {
     if (started_) {
       more_ = parts_.next(part_);
+      if (!more_) return false;
       take_part();
+      inputs_.ask_for_vectors(args_);
       ask_for_queries();
-      if (more_) {
-        crew_.go_on();
-        fence_proxies();  // sums lay in slots that copies fill again
-      }
+      crew_.go_on();
+      fence_proxies();  // sums lay in slots that copies fill again
     }
     started_ = true;
     return more_;
@@ -96,7 +100,7 @@ class AttentionWork {
 
   // An input of dims [D], or the part's line of one by heads of the cache; zeros if it is absent.
   __device__ Unread<LineSource<T, kDepth>> vector(int index) const {
-    return {{head_line(index, part_.head)}};
+    return {{vector_line<T>(args_, index, part_.head)}};
   }
 
   // The lines of an input by query heads, one for each query row; zeros if it is absent.
@@ -105,13 +109,19 @@ class AttentionWork {
 #pragma unroll
     for (int i = 0; i < kRows / kLineTile; ++i) {
       const int row = min(i * kLineTile + lane_line(), rows_ - 1);
-      found.source.at[i] = head_line(index, part_.template place<kRows>(args_, row).head);
+      const QueryPlace at = part_.template place<kRows>(args_, row);
+      found.source.at[i] = vector_line<T>(args_, index, at.head);
     }
     return found;
   }
 
   // The part's query rows again, read at each use.
   __device__ auto unread_queries() const { return query_lines<kDepth>(args_.q); }
+
+  // Rows, and what goes with them, dealt out to the block's threads.
+  __device__ auto dealt_queries() const { return inputs_.queries(); }
+  __device__ auto dealt_vector(int index) const { return inputs_.vector(args_, index); }
+  __device__ auto dealt_row_vectors(int index) const { return inputs_.row_vectors(args_, index); }
 
   // What else the query rows have.
   __device__ auto more_queries() const { return query_lines<kMore>(args_.more_q); }
@@ -123,6 +133,14 @@ class AttentionWork {
       keep_lines<Line>(shared_ + kKeptAt, rows);
     } else {
       kept_ = read(rows);
+    }
+  }
+
+  __device__ void keep(const typename Inputs::Tile& rows) {
+    Inputs::template leave<Line>(shared_ + kKeptAt, rows);
+    __syncthreads();
+    if constexpr (!kKeepsInShared) {
+      kept_ = KeptRows<T, kRows, kDepth>{shared_ + kKeptAt}.all();
     }
   }
 
@@ -141,7 +159,10 @@ class AttentionWork {
   }
 
   // The same, read from shared memory at each use.
-  __device__ Unread<SharedSource<T, kKeys, kDepth>> unread_keys() const { return {{slot_}}; }
+  __device__ auto unread_keys() const {
+    constexpr int kStraight = kFewRows ? kDepth / kChunkDepth : 2;
+    return Unread<SharedSource<T, kKeys, kDepth, kStraight>>{{slot_}};
+  }
 
   // What else the step's keys have.
   __device__ Unread<SharedSource<T, kKeys, kMore>> more_keys() const {
@@ -220,21 +241,26 @@ class AttentionWork {
       more_ = parts_.next(part_);
       ring_.aim(parts_, part_, more_);
       take_part();
+      const bool asks_late = !args_.constant_weights;
+      if (!asks_late && more_) inputs_.ask_for_vectors(args_);
       if (waits) {
         if (more_ && warp_index() == 0) ring_.prefetch_queries();
+        if (kKeyWork > 0 && more_ && warp_index() == 1) inputs_.prefetch_vectors(args_);
         ring_.arm();
         wait_for_previous();
       }
       // Behind copies these would wait in the memory system's queues.
-      if (!args_.constant_history) ask_for_queries();
-      const Lengths now(args_);
-      const int pages = ring_.pages(), pages_now = waits ? ring_.look_again() : pages;
-      ring_.fill();
+      if (!args_.constant_history) ask_for_inputs(asks_late);
+      // Asked for before the copies, looked at after them.
+      const Lengths now = lengths.again(args_, waits);
+      const int pages = ring_.pages(), found = ring_.look_again(waits);
+      ring_.fill(more_ && unit_ + Ring::stride() < part_.last);
       if (args_.constant_history) {
         wait_for_previous();
-        ask_for_queries();
+        ask_for_inputs(asks_late);
       }
-      if (!waits || (now.are(lengths, args_) && __all_sync(~0u, pages == pages_now))) return;
+      if (!waits || (now.are(lengths, args_) && __all_sync(~0u, pages == ring_.bounded(found))))
+        return;
       waits = false;
       ring_.drop();
     }
@@ -246,10 +272,17 @@ class AttentionWork {
     unit_ = Ring::first_unit(part_) - Ring::stride();
     rows_ = part_.template rows<kRows>(args_);
     if constexpr (kFewRows) query_lines_ = query_line(args_.q, lane_line());
+    inputs_.aim(args_, part_, rows_);
+  }
+
+  __device__ void ask_for_inputs(bool vectors) {
+    if (!more_) return;
+    if (vectors) inputs_.ask_for_vectors(args_);
+    ask_for_queries();
   }
 
   __device__ void ask_for_queries() {
-    if (!more_) return;
+    inputs_.ask_for_queries();
 #pragma unroll
     for (int i = 0; i < kRows / kLineTile; ++i) {
       const T* line = kFewRows ? query_lines_ : query_line(args_.q, i * kLineTile + lane_line());
@@ -293,12 +326,6 @@ class AttentionWork {
     __syncthreads();
   }
 
-  __device__ const Octet<T>* head_line(int index, int64_t head) const {
-    const auto* first = static_cast<const T*>(args_.vectors[index]);
-    if (first == nullptr) return nullptr;
-    return reinterpret_cast<const Octet<T>*>(first + head * args_.vector_heads[index]);
-  }
-
   __device__ Space space() const {
     return {static_cast<char*>(args_.workspace), static_cast<int>(gridDim.x), crew_.rank(),
             crew_.size()};
@@ -316,18 +343,21 @@ class AttentionWork {
   template <class After>
   __device__ void finish(Places places, int count) {
     const int crew = cluster_index(), last = part_.first == 0 ? last_crew() : crew;
-    const int row = places.row(crew_.pair(threadIdx.x));  // of all pairs of a thread
+    const int shift = crew_.shift();
+    const int row = places.row(crew_.pair(threadIdx.x >> shift));  // of all pairs of a thread
     const ResultRow<T> result(args_, part_.template place<kRows>(args_, min(row, rows_ - 1)));
     if (!crew_.alone()) crew_.end();
     if (last > crew) await_crews(last);
-    for (int first = 0; first < count; first += kThreads) {
-      const int place = first + static_cast<int>(threadIdx.x);
-      if (place >= count) continue;
+    for (int first = 0; first < count << shift; first += kThreads) {
+      if (first + warp_index() * kWarpLanes >= count << shift) continue;
+      const int turn = (first + static_cast<int>(threadIdx.x)) >> shift;
+      const int place = min(turn, count - 1);
       const int pair = crew_.pair(place);
       Total total = crew_.alone() ? meeting_.total(places, pair) : crew_.total(place);
       if (last > crew) {
         add_left<kTogether, false>(total, LeftByCrews<Space>{space(), place}, crew + 1, last);
       }
+      if (turn >= count) continue;
       if (part_.first > 0) {
         *space().pair(crew, place) = total.all();
       } else if (row < rows_) {
@@ -361,6 +391,7 @@ class AttentionWork {
   bool more_ = false, started_ = false;
   const char* slot_ = nullptr;
   Queries queries_, kept_;
+  Inputs inputs_;
   const T* query_lines_ = nullptr;
 };
 

@@ -87,6 +87,8 @@ def _constants(writer: Writer, source: AttentionSource) -> None:
             continue
         known[variant.knobs] = variant.name
         knobs = [f"k{camel(k)} = {v}" for k, v in variant.knobs.to_json().items()]
+        if program.key_work and not variant.knobs.copiers:
+            knobs.append(f"kKeyWork = {program.key_work}")
         with writer.block(f"struct {variant.name} {{", "};"):
             writer.declaration("static constexpr int ", knobs)
     writer.line()
@@ -239,21 +241,28 @@ def _raise(s: Step, args: Sequence[str], program: AttentionProgram) -> str:
     return f"tile::raise({s.out}, {args[0]}, {', '.join(c.name for c in carried)});"
 
 
-def _late(late: bool) -> str:
+def _way(name: str, program: AttentionProgram, *, late: bool = False) -> str:
+    """Return how a block has an input: dealt out to threads, where it lies, or as warps need it."""
+    if name in program.dealt:
+        return "dealt_"
     return "unread_" if late else ""
 
 
 LINES: dict[Do, Callable[[Step, Sequence[str], AttentionProgram], str]] = {
     Do.QUERIES: lambda s, args, p: (
-        f"const auto {s.out} = work.{_late(p.reads_queries_late)}queries();"
+        f"const auto {s.out} = work.{_way(s.out, p, late=p.reads_queries_late)}queries();"
     ),
-    Do.KEYS: lambda s, args, p: f"const auto {s.out} = work.{_late(p.reads_late)}keys();",
+    Do.KEYS: lambda s, args, p: (
+        f"const auto {s.out} = work.{_way(s.out, p, late=p.reads_late)}keys();"
+    ),
     Do.MORE_QUERIES: lambda s, args, p: f"const auto {s.out} = work.more_queries();",
     Do.MORE_KEYS: lambda s, args, p: f"const auto {s.out} = work.more_keys();",
     Do.LENGTH: lambda s, args, p: f"const int {s.out} = work.seq_len();",
-    Do.VECTOR: lambda s, args, p: f"const auto {s.out} = work.vector({p.vectors.index(args[0])});",
+    Do.VECTOR: lambda s, args, p: (
+        f"const auto {s.out} = work.{_way(s.out, p)}vector({p.vectors.index(args[0])});"
+    ),
     Do.ROW_VECTORS: lambda s, args, p: (
-        f"const auto {s.out} = work.row_vectors({p.vectors.index(args[0])});"
+        f"const auto {s.out} = work.{_way(s.out, p)}row_vectors({p.vectors.index(args[0])});"
     ),
     Do.KEY_POSITIONS: lambda s, args, p: f"const auto {s.out} = work.key_positions();",
     Do.ROW_TOKENS: lambda s, args, p: f"const auto {s.out} = work.row_tokens();",
@@ -278,11 +287,16 @@ def _dispatch(writer: Writer, source: AttentionSource) -> None:
         for variant in source.variants:
             conditions = [f"rows <= {variant.bucket}"] if variant.bucket else []
             if variant.few_segments:
-                sizes = f"{variant.knobs.rows}, {source.program.depth}"
-                conditions.append(f"tile::has_few_segments<{sizes}>(args)")
+                conditions.append(f"tile::{few_segments(source.program, variant.knobs)}(args)")
             guard = f"if ({' && '.join(conditions)}) " if conditions else ""
             writer.line(f"{guard}return call({variant.name}{{}});")
     writer.line()
+
+
+def few_segments(program: AttentionProgram, knobs: AttentionKnobs) -> str:
+    """Return the function that says whether a call has few segments with much to read for each."""
+    numbers = [knobs.rows, program.depth, *([program.key_work] if program.key_work else [])]
+    return f"has_few_segments<{', '.join(map(str, numbers))}>"
 
 
 def _host(writer: Writer, source: AttentionSource) -> None:

@@ -87,6 +87,7 @@ _HELD = {
 # Elements of a head up to which a warp holds lines that it sums and multiplies both.
 WIDEST_SUMMED = 192
 WIDEST_QUERIES = 128
+WIDEST_DEALT = 256  # elements that a warp has at once, an octet to a lane
 
 Literal = float | int | str  # an fp32 constant, an int32 one, a dim's extent by its name
 
@@ -164,16 +165,45 @@ class AttentionProgram:
     after: tuple[Step, ...]  # once per element of the result
 
     @property
+    def key_work(self) -> int:
+        """Return what steps do with keys: 0 products, 1 sums of lines too, 2 new lines of them."""
+        if any(s.do is Do.MAP and self.roles.held(s.type) is Held.KEYS for s in self.loop):
+            return 2
+        return int(any(s.do is Do.LINE_SUM for s in self.loop))
+
+    @property
+    def sizes(self) -> tuple[int, int, int]:
+        """Return what the shared memory of a block depends on, beside knobs."""
+        return self.depth, self.more_depth, self.key_work
+
+    @property
+    def dealt(self) -> frozenset[str]:
+        """Return the values of the queries' side that threads share, an octet of a line to each.
+
+        These are all that the kept tile is computed from. None, if nothing is computed, or if
+        something else needs one of them: then lanes hold them as the products want them.
+        """
+        made = {s.out: s for s in self.before}
+        wanted = {self.kept} & {*made}
+        while more := {a for n in wanted for a in made[n].args if a in made} - wanted:
+            wanted |= more
+        held = {n for n in wanted if self.roles.held(made[n].type) is not Held.SCALAR}
+        others = (s for s in (*self.before, *self.loop, *self.after) if s.out not in wanted)
+        used = {a for s in others for a in s.args}
+        computed = any(made[n].do is Do.MAP for n in held)
+        tokens = any(made[n].do is Do.ROW_TOKENS for n in held)
+        fits = self.key_work > 0 and not self.roles.more and self.depth <= WIDEST_DEALT
+        return frozenset(held) if computed and fits and not (tokens or used & held) else frozenset()
+
+    @property
     def reads_late(self) -> bool:
         """Say whether lines stay where they lie until each use, chunk by chunk.
 
         A warp has no registers for keys that it computes with, for long ones that it sums too, or
         for latents.
         """
-        made = [s for s in self.loop if s.do is Do.MAP]
-        computed = any(self.roles.held(s.type) is Held.KEYS for s in made)
-        summed = any(s.do is Do.LINE_SUM for s in self.loop)
-        return bool(self.roles.more) or computed or (summed and self.depth > WIDEST_SUMMED)
+        summed = self.key_work == 1 and self.depth > WIDEST_SUMMED
+        return bool(self.roles.more) or self.key_work == 2 or summed
 
     @property
     def reads_queries_late(self) -> bool:

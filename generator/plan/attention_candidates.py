@@ -111,7 +111,7 @@ def _fitting(
     share = (on.shared_bytes + RESERVED_BYTES) // knobs.blocks - RESERVED_BYTES
     for stages in range(knobs.stages, 1, -1):
         shorter = replace(knobs, stages=stages)
-        if shared_bytes(shorter, program.depth, program.more_depth) <= share:
+        if shared_bytes(shorter, *program.sizes) <= share:
             yield shorter
             return
 

@@ -113,7 +113,7 @@ def attention_variants(program: AttentionProgram, on: Target) -> tuple[Attention
             )
     found: list[AttentionVariant] = []
     for rows in (r for r in ROW_BUCKETS if program.depth <= WIDEST_DEPTH.get(r, program.depth)):
-        depths = (program.depth, program.more_depth)
+        depths = program.sizes
         knobs = _knobs(rows, depths, CROWDS, on.shared_bytes)
         if knobs is None:
             break
@@ -133,10 +133,11 @@ def attention_variants(program: AttentionProgram, on: Target) -> tuple[Attention
     return tuple(replace(v, bucket=0) if v.bucket == widest else v for v in found)
 
 
-def shared_bytes(knobs: AttentionKnobs, depth: int, more: int = 0) -> int:
+def shared_bytes(knobs: AttentionKnobs, depth: int, more: int = 0, key_work: int = 0) -> int:
     """Return the shared memory of one block: rings, what meets, kept queries.
 
-    `more` is what keys have beside the lines that are keys and values alike, 0 where they are not.
+    `more` is what keys have beside the lines that are keys and values alike, 0 where they are not;
+    `key_work` as in `AttentionProgram`: where there is some, queries pass through shared memory.
     `AttentionWork::kBytes` is the same number.
     """
     if knobs.copiers:
@@ -147,7 +148,7 @@ def shared_bytes(knobs: AttentionKnobs, depth: int, more: int = 0) -> int:
     met = ring + knobs.warps * (WARP_BYTES + knobs.rows * 2 * FLOAT_BYTES)
     pushed = met + _crew_bytes(knobs.rows, depth)
     kept = knobs.rows * (pitch + _pitch(more))
-    if knobs.rows * depth <= REGISTER_QUERIES:
+    if knobs.rows * depth <= REGISTER_QUERIES and not key_work:
         kept = 0
     return -(-pushed // ALIGNMENT) * ALIGNMENT + kept
 
@@ -164,9 +165,12 @@ def _pitch(depth: int) -> int:
 
 
 def _knobs(
-    rows: int, depths: tuple[int, int], crowds: Sequence[tuple[int, int]], limit: int
+    rows: int, depths: tuple[int, int, int], crowds: Sequence[tuple[int, int]], limit: int
 ) -> AttentionKnobs | None:
-    """Return the first crowd that has room for a ring, with the most stages; None: no room."""
+    """Return the first crowd that has room for a ring, with the most stages; None: no room.
+
+    `depths` is what `shared_bytes` wants to know of the program.
+    """
     for blocks, warps in crowds:
         share = (limit + RESERVED_BYTES) // blocks - RESERVED_BYTES
         for stages in range(MOST_STAGES, FEWEST_STAGES - 1, -1):

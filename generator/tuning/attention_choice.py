@@ -129,7 +129,7 @@ def _measured(own: list[AttentionVariant], found: TunedRows | None) -> Iterator[
 
 def _check_fit(program: AttentionProgram, on: Target, variants: Iterable[AttentionVariant]) -> None:
     for v in variants:
-        bytes_ = shared_bytes(v.knobs, program.depth, program.more_depth)
+        bytes_ = shared_bytes(v.knobs, *program.sizes)
         if bytes_ > on.shared_bytes:
             raise PlanError(
                 f"{program.recipe}: the knobs that the catalog has for {v.name} need {bytes_} "

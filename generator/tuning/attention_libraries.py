@@ -9,7 +9,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from mirage_kernels.generator.emit.attention import AttentionSource, emit_attention
+from mirage_kernels.generator.emit.attention import (
+    AttentionSource,
+    emit_attention,
+    few_segments,
+)
 from mirage_kernels.generator.emit.header import Header
 from mirage_kernels.generator.emit.writer import Writer
 from mirage_kernels.generator.ir import Graph
@@ -105,7 +109,7 @@ def _entries(source: AttentionSource, few: AttentionKnobs | None) -> str:
     with writer.block(f'extern "C" VISIBLE int {FEW_SEGMENTS}({args}) {{'):
         said = "0"
         if few is not None:
-            said = f"mirage::tile::has_few_segments<{few.rows}, {source.program.depth}>(*args)"
+            said = f"mirage::tile::{few_segments(source.program, few)}(*args)"
         writer.line(f"return {said};")
     with writer.block(f'extern "C" VISIBLE int {ARGS_BYTES}() {{'):
         writer.line("return static_cast<int>(sizeof(mirage::AttentionArgs));")

@@ -130,8 +130,7 @@ def test_a_kernel_is_formatted_as_clang_format_would(recipe: str) -> None:
 def with_sizes(made: AttentionRecord) -> str:
     """Return a kernel's source that also says what shared memory the planner counts on."""
     program = attention_program(made.recipe, made.graph)
-    depths = (program.depth, program.more_depth)
-    planned = {v.name: shared_bytes(v.knobs, *depths) for v in made.variants}
+    planned = {v.name: shared_bytes(v.knobs, *program.sizes) for v in made.variants}
     asserts = (
         f"static_assert(Work<{name}>::kBytes <= {most} && {most} < Work<{name}>::kBytes + 1024);\n"
         for name, most in planned.items()
