@@ -57,7 +57,7 @@ struct HeldBlock {
   static constexpr int kBoxBytes = kTokensAt + kTokenBytes;
   static constexpr int kStageBytes = kBoxes * kBoxBytes, kRingBytes = kStages * kStageBytes;
   // Sums from the other block come beside the ring, in which this one may not have finished.
-  using Sums = Dealt<kBlocks, kGroups, kGroups, 1, kRows / kLineTile>;
+  using Sums = Dealt<kBlocks, kGroups, kGroups, 1, kRows / kLineTile, kTokens>;
   static constexpr int kSumsAt = kRingBytes + Plan::kBesideBytes;
   static constexpr int kVectorsAt = kSumsAt + Plan::kProducts * Sums::kIncomingBytes;
   static constexpr int kVectorBytes = kPart * static_cast<int>(sizeof(T));
@@ -66,7 +66,7 @@ struct HeldBlock {
   static constexpr int kTokenSumBytes = kTokens * static_cast<int>(sizeof(float));  // of a part
   static constexpr int kBarriersAt = kTokenSumsAt + kTokenSums * kParts * kTokenSumBytes;
   static constexpr int kIncomingBytes =
-      Plan::kProducts * Sums::kIncomingBytes + kTokenSums * kGroups * kTokenSumBytes;
+      Plan::kProducts * Sums::kSentBytes + kTokenSums * kGroups * kTokenSumBytes;
   static constexpr int kUsedBytes =
       kBarriersAt + (2 * kStages + 2) * static_cast<int>(sizeof(CopyBarrier));
   static constexpr int kBytes = kUsedBytes > kAloneBytes ? kUsedBytes : kAloneBytes;

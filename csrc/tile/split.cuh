@@ -74,7 +74,7 @@ struct SplitBlock {
   static constexpr int kRingBytes = kStages * kStageBytes;
   static constexpr int kVectorsAt = kRingBytes + (kOverrun + kBoxAtom - 1) / kBoxAtom * kBoxAtom;
   // Where sums meet: beside the ring, in which the other block may not have finished.
-  using Sums = Dealt<kSplitBlocks, kGroups, kTurns, kTiles, kTokens / kTokenTile>;
+  using Sums = Dealt<kSplitBlocks, kGroups, kTurns, kTiles, kTokens / kTokenTile, kOwnRows>;
   static constexpr int kHalf = kTokens / kSplitBlocks;  // of the tokens
   static constexpr int kHalfBytes = kHalf * static_cast<int>(sizeof(float));
   static constexpr int kSumsBytes = Sums::kIncomingBytes + Sums::kLocalBytes;
@@ -82,7 +82,7 @@ struct SplitBlock {
   static constexpr int kTokenSumsAt = kSumsAt + Plan::kProducts * kSumsBytes;
   static constexpr int kBarriersAt = kTokenSumsAt + Plan::kTokenSums * kSplitBlocks * kHalfBytes;
   static constexpr int kIncomingBytes =
-      Plan::kProducts * Sums::kIncomingBytes + Plan::kTokenSums * kHalfBytes;
+      Plan::kProducts * Sums::kSentBytes + Plan::kTokenSums * kHalfBytes;
   static constexpr int kBarrierCount = 3 * kStages + 2;
   static constexpr int kUsedBytes =
       kBarriersAt + kBarrierCount * static_cast<int>(sizeof(CopyBarrier));
@@ -119,6 +119,11 @@ struct SplitBlock {
   __device__ int own_row() const { return product_group() / kTurns * kOwnRows; }
   __device__ bool copies() const { return warp == kCopier; }
   __device__ bool prepares() const { return Plan::kPrepares && warp >= kProductWarps; }
+  // Whether a thread finishes anything, of so many tokens that are left. Asked once, before sums
+  // are added: without branches in between, all loads come first (10.84 us against 10.93).
+  __device__ bool finishes(int tokens) const {
+    return warp < kProductWarps && tokens > rank * kHalf;
+  }
 
   // One box of a step, as the copier sees it.
   struct Slot {

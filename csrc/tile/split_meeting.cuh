@@ -56,9 +56,9 @@ __device__ void exchange(Block block) {
   wait_for_pushes(block.met(), 0);
 }
 
+// By threads that finish something (SplitBlock::finishes), as what follows.
 template <class Block>
 __device__ void collect(Block block, int product, Own<typename Block::Sums>& own) {
-  if (warp_index() >= Block::kProductWarps) return;
   add_dealt<typename Block::Sums>(own, block.sums(product));
 }
 
@@ -79,7 +79,6 @@ __device__ void for_each_own(Block block, OutputTile tile, T* out, Body body) {
   using Staging = SplitStaging<Block>;
   const int rows = tile.rows - tile.first_row;
   const int tokens = min(Block::kHalf, tile.tokens - tile.first_token);
-  if (warp_index() >= Block::kProductWarps || tokens <= 0) return;
   const int first_token = Sums::turn() * Staging::kTokens;
   const int in_tile = warp_index() % kGroupWarps * kRowTile, own_row = block.own_row();
   const int first_row = own_row + in_tile;

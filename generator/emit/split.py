@@ -192,6 +192,7 @@ def _after(writer: Writer, program: TileProgram) -> None:
         place = _met(program, s.layout).index(s)
         writer.assignment(f"{left} = tile::meet(block, {place}, {s.args[0]});")
     writer.line("tile::exchange(block);")
+    writer.line(f"if (!block.finishes({program.roles.tokens} - first_token)) return;")
     for i, s in enumerate(products):
         writer.line(f"tile::collect(block, {i}, {s.out}_parts);")
     writer.line()

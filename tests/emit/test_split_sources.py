@@ -58,6 +58,16 @@ def test_many_tokens_are_launched_as_a_split(
 
 
 @each_form
+def test_who_finishes_nothing_leaves_before_sums_are_added(
+    fused: Fused, scales: str, dtype: DType, n: int
+) -> None:
+    text = emit_cuda(kernel(fused, scales, dtype, n))
+    parts = ("exchange(block);", "if (!block.finishes(M - first_token)) return;", "collect(block")
+    places = [text.index(part) for part in parts]
+    assert places == sorted(places)
+
+
+@each_form
 def test_a_split_takes_the_shared_memory_that_was_planned(
     fused: Fused, tmp_path: Path, scales: str, dtype: DType, n: int
 ) -> None:
