@@ -60,9 +60,8 @@ DETAILS = f"""\
 For every bucket of tokens the rule's choice, what the catalog has, and the --top best of the
 others, as a small model of the GPU predicts, are compiled and measured: of every plan that can
 serve, the best first. The fastest is written to kernels/catalog.json, which `generate` takes its
-variants from. Without RECIPE: the kernels that are committed. A crash, a
-hang, a spill or a wrong result costs one candidate. What was compiled or measured before is not
-done again, so an interrupted tuning goes on where it was.
+variants from. A crash, a hang, a spill or a wrong result costs one candidate. What was compiled or
+measured before is not done again, so an interrupted tuning goes on where it was.
 
 With --compile DIR no GPU is needed, with --measure DIR no compiler: the two may be two machines.
 --measure takes everything in DIR, and only writes the catalog where all of it has been measured.
@@ -313,10 +312,12 @@ def _measure(tuning: Tuning, terminal: Terminal) -> None:
 
 
 def _report(section: Section, terminal: Terminal) -> None:
-    words = "kernel|knobs|M|us|floor|ratio|rule us|default us|PyTorch us|rank corr.|plans"
+    times = ("us", "floor", "ratio", "rule us", "default us", "PyTorch us", "library us")
+    words = ("kernel", "knobs", "M", *times, "rank corr.", "plans")
     rows = tuple(row for kernel in section.kernels for row in _rows(kernel))
-    terminal.table(Table(tuple(words.split("|")), rows, left=2))
+    terminal.table(Table(words, rows, left=2))
     terminal.line("knobs: rows/warps/chunks/stages; us: with weights promised to be constant")
+    terminal.line("library us: what the op runs above the tokens that a kernel serves")
     terminal.line("plans: the fastest of each, as predicted one is measured at least")
     terminal.line("rank corr.: Spearman's, of the candidates' predicted and measured times")
     terminal.line(f"over all buckets, relative to each one's best: {_number(section.correlation)}")
@@ -331,13 +332,15 @@ def _rows(kernel: Tuned) -> list[tuple[str, ...]]:
     rows: list[tuple[str, ...]] = []
     for b in kernel.buckets:
         times = (f"{b.us:.2f}", f"{b.floor_us:.2f}", f"{b.us / b.floor_us:.2f}")
-        peers = (_number(b.tried[0].us), _number(b.default_us), f"{b.eager_us:.2f}")
+        ours = (_number(b.tried[0].us), _number(b.default_us))
+        peers = (*ours, f"{b.eager_us:.2f}", _number(b.library_us))
         plans = ", ".join(f"{plan} {us:.2f}" for plan, us in b.plans.items())
         last = (_number(b.correlation), plans)
         rows.append((kernel.key.name, _knobs(b.knobs), str(b.tokens), *times, *peers, *last))
     for beyond in kernel.beyond:
         serves = f"serves up to {kernel.max_tokens}" if kernel.max_tokens else "serves all"
-        cells = ("", "", "", "", _number(beyond.default_us), f"{beyond.eager_us:.2f}", "", "")
+        others = (f"{beyond.eager_us:.2f}", _number(beyond.library_us))
+        cells = ("", "", "", "", _number(beyond.default_us), *others, "", "")
         rows.append((kernel.key.name, serves, str(beyond.tokens), *cells))
     return rows
 

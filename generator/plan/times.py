@@ -26,6 +26,7 @@ from mirage_kernels.generator.plan.held import BOXES
 from mirage_kernels.generator.plan.program import Do, Layout, TileProgram
 from mirage_kernels.generator.plan.split import BOX_DEPTH, SplitBlock
 from mirage_kernels.generator.plan.variants import (
+    ALIGNED_ELEMENTS,
     CHUNK_DEPTH,
     LINE_TILE,
     REGISTERS_LEFT,
@@ -58,10 +59,11 @@ VECTOR_CYCLES = 0.5  # per element of the depth, where vectors along it are comp
 SPLIT_VECTOR_CYCLES = 1.8  # the same by the plan that splits the depth
 STATISTICS_US = 1.4  # of a token that a warp takes whole before the loop
 START_US = {"lines": 1.9, "slices": 0.3, "held": 1.5, "split": 2.0}  # and end
+PAIRED_ROW_US = 0.012  # of blocks that hold tokens in pairs: sums cross, beside no makers
 INNER_US, INNER_CYCLES = 1.0, 2.4  # what held tokens pay for totals of inner lines, per element
 WAVE_US = 0.8  # a block that follows another, from its first copy to its first product
 MAKER_US = 2.0  # from a maker's start to its first product, and until its totals are received
-FRONT_US = 1.4  # what a launch in front adds
+FRONT_US = 1.3  # what a launch in front adds, beside its warps
 LINE_WARP_US = 0.012  # warps of a line's block, by multiprocessor
 
 
@@ -153,7 +155,7 @@ def predicted_us(work: Streaming, knobs: Knobs, tokens: int = 0) -> float:
     if not knobs.rows:
         return _lines_us(work, knobs, tokens)
     if knobs.front:
-        return FRONT_US + predicted_us(work.behind, replace(knobs, front=0))
+        return _front_us(work, knobs) + predicted_us(work.behind, replace(knobs, front=0))
     blocks = ceil(work.rows / knobs.rows) * knobs.blocks
     most = ceil(blocks / work.on.multiprocessors)  # of the busiest multiprocessor
     at_once = min(work.resident(knobs), most)
@@ -165,6 +167,8 @@ def predicted_us(work: Streaming, knobs: Knobs, tokens: int = 0) -> float:
     if not knobs.plan:
         streamed += FEW_WARPS_US * (knobs.warps * at_once <= SCHEDULERS)
         streamed += _meeting_us(work, knobs, most)
+    if knobs.held and knobs.blocks > 1 and not knobs.apart:
+        streamed += PAIRED_ROW_US * knobs.rows
     if knobs.held and work.footprint.inner_lines:
         kept = INNER_CYCLES * work.footprint.inner_lines * knobs.tokens
         streamed += INNER_US + kept / facts(work.on).cycles_per_us
@@ -252,6 +256,12 @@ def _beside_makers_us(work: Streaming, knobs: Knobs, streamed: float) -> float:
     crowded = WAVE_US * (ceil(work.rows / knobs.rows) * knobs.blocks > work.on.multiprocessors)
     made = MAKER_US + read / (TOKEN_BYTES * facts(work.on).cycles_per_us)
     return max(streamed, made + MAKER_US) + SHOWN * made + 2 * crowded
+
+
+def _front_us(work: Streaming, knobs: Knobs) -> float:
+    """Return the time of a launch in front, whose blocks hold a token each."""
+    chunks = ceil(work.depth / (knobs.front * WARP_LANES * ALIGNED_ELEMENTS))
+    return FRONT_US + LINE_WARP_US * (knobs.front + chunks)
 
 
 def _lines_us(work: Streaming, knobs: Knobs, tokens: int) -> float:

@@ -6,7 +6,7 @@ that it serves, and everything else follows from the record.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -26,6 +26,7 @@ from mirage_kernels.generator.plan.variants import (
 )
 from mirage_kernels.generator.target import Target
 from mirage_kernels.generator.tuning.attention_catalog import TunedAttention
+from mirage_kernels.generator.tuning.correlation import rank_correlation, relative
 from mirage_kernels.generator.tuning.fields import (
     entries,
     entry,
@@ -75,7 +76,8 @@ class Tried:
 class Bucket:
     """A bucket of tokens: the chosen knobs with their time, the floor, PyTorch, all candidates.
 
-    `default_us` is the time of calls that promise nothing about weights, None where it failed.
+    `default_us` is the time of calls that promise nothing about weights, None where it failed;
+    `library_us` that of what the op runs where no kernel serves, if that was measured.
     """
 
     tokens: int
@@ -86,6 +88,17 @@ class Bucket:
     eager_us: float
     correlation: float | None  # Spearman's, of predictions and measurements
     tried: tuple[Tried, ...]
+    library_us: float | None = None
+
+    @property
+    def other_us(self) -> float:
+        """What would run in its place."""
+        return self.library_us or self.eager_us
+
+    @property
+    def pairs(self) -> list[tuple[float, float]]:
+        """Prediction and measurement of every candidate that was measured."""
+        return [(t.predicted_us, t.us) for t in self.tried if t.us is not None]
 
     @property
     def plans(self) -> dict[str, float]:
@@ -105,8 +118,9 @@ class Bucket:
             "floor_us": self.floor_us,
             "ratio": round(self.us / self.floor_us, 3),
             "eager_us": self.eager_us,
-            "correlation": self.correlation,
         }
+        numbers |= {"library_us": self.library_us} if self.library_us else {}
+        numbers |= {"correlation": self.correlation}
         chosen: dict[str, Json] = {"tokens": self.tokens, "plan": self.knobs.plan_name}
         chosen["knobs"] = self.knobs.to_json()
         by_plan: dict[str, Json] = {"plans": dict(self.plans)}
@@ -124,6 +138,7 @@ class Bucket:
             number(data, "eager_us"),
             maybe(data, "correlation"),
             tuple(Tried.read(t) for t in entries(data, "candidates")),
+            maybe(data, "library_us"),
         )
 
 
@@ -134,16 +149,23 @@ class Beyond:
     tokens: int
     default_us: float | None
     eager_us: float
+    library_us: float | None = None
+
+    @property
+    def other_us(self) -> float:
+        """What would run in its place."""
+        return self.library_us or self.eager_us
 
     def to_json(self) -> dict[str, Json]:
         """Return it as JSON data."""
-        return dict(vars(self))
+        return {n: v for n, v in vars(self).items() if n != "library_us" or v is not None}
 
     @staticmethod
     def read(data: Mapping[str, Json]) -> Beyond:
         """Read what `to_json` makes."""
         ours = maybe(data, "default_us")
-        return Beyond(integer(data, "tokens"), ours, number(data, "eager_us"))
+        times = (number(data, "eager_us"), maybe(data, "library_us"))
+        return Beyond(integer(data, "tokens"), ours, *times)
 
 
 @dataclass(frozen=True)
@@ -174,6 +196,11 @@ class Tuned:
         )
 
 
+def overall_correlation(kernels: Sequence[Tuned]) -> float | None:
+    """Return the rank correlation over all buckets, times relative to the least of each."""
+    return rank_correlation([p for k in kernels for b in k.buckets for p in relative(b.pairs)])
+
+
 @dataclass(frozen=True)
 class Section:
     """Kernels measured in one tuning: for which architecture, where, when, by which command."""
@@ -190,10 +217,12 @@ class Section:
         return {k.key.name for k in self.kernels} | {k.key.name for k in self.attention}
 
     def without(self, names: set[str]) -> Section:
-        """Return the section without some kernels."""
+        """Return the section without some kernels; its correlation is that of the others."""
         kernels = tuple(k for k in self.kernels if k.key.name not in names)
         attention = tuple(k for k in self.attention if k.key.name not in names)
-        return replace(self, kernels=kernels, attention=attention)
+        same = len(kernels) == len(self.kernels)
+        correlation = self.correlation if same else overall_correlation(kernels)
+        return replace(self, correlation=correlation, kernels=kernels, attention=attention)
 
     def to_json(self) -> dict[str, Json]:
         """Return the section as JSON data."""

@@ -41,21 +41,22 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Peers:
-    """What a kernel is compared with: the floor, and PyTorch eager."""
+    """What a kernel is compared with: the floor, PyTorch eager, the library's own program."""
 
     floor_us: float
     eager_us: float
+    library_us: float | None = None
 
     def to_json(self) -> dict[str, Json]:
         """Return it as JSON data."""
-        return dict(vars(self))
+        return {name: us for name, us in vars(self).items() if us is not None}
 
     @staticmethod
     def read(data: Mapping[str, Json]) -> Peers:
         """Read what `to_json` makes, and what the worker answers."""
-        return Peers(
-            round(number(data, "floor_us"), DIGITS), round(number(data, "eager_us"), DIGITS)
-        )
+        floor, eager = (round(number(data, name), DIGITS) for name in ("floor_us", "eager_us"))
+        library = maybe(data, "library_us")
+        return Peers(floor, eager, None if library is None else round(library, DIGITS))
 
 
 @dataclass

@@ -10,16 +10,22 @@ from mirage_kernels.generator.ir.text import Json
 from mirage_kernels.generator.request import Event, Progress
 from mirage_kernels.generator.tuning.attention_manifest import CompiledAttention
 from mirage_kernels.generator.tuning.attention_session import AttentionTuning
-from mirage_kernels.generator.tuning.catalog import Beyond, Bucket, Section, Tried, Tuned
+from mirage_kernels.generator.tuning.catalog import (
+    Beyond,
+    Bucket,
+    Section,
+    Tried,
+    Tuned,
+    overall_correlation,
+)
 from mirage_kernels.generator.tuning.choice import (
     apart_or_not,
     behind,
     chosen,
     finalists,
     most_tokens,
-    predicted_and_measured,
-    rank_correlation,
 )
+from mirage_kernels.generator.tuning.correlation import rank_correlation
 from mirage_kernels.generator.tuning.fields import text, texts
 from mirage_kernels.generator.tuning.manifest import Built, Compiled, Manifest
 from mirage_kernels.generator.tuning.process import Measurer, Question
@@ -110,10 +116,8 @@ class Tuning:
             raise ToolchainError(
                 "no candidate could be measured", "measured.json and manifest.json say why of each"
             )
-        buckets = [b for k in kernels for b in k.buckets]
-        correlation = rank_correlation([p for b in buckets for p in _relative(b)])
         here = (self.manifest.arch, self.results.environment)
-        return Section(*here, correlation, kernels, attention)
+        return Section(*here, overall_correlation(kernels), kernels, attention)
 
     def _ask(self, question: dict[str, Json], seconds: float) -> dict[str, Json]:
         """Ask the worker; the first question of a tuning is where it runs."""
@@ -199,16 +203,18 @@ class Tuning:
         best = self._outcome(built, tokens)
         assert best.us is not None
         peers = self.results.peers[at(kernel.key.name, tokens)]
-        return Bucket(
+        made = Bucket(
             tokens=tokens,
             knobs=best.knobs,
             us=best.us,
             default_us=best.default_us,
             floor_us=peers.floor_us,
             eager_us=peers.eager_us,
-            correlation=rank_correlation(predicted_and_measured(tried)),
+            correlation=None,
             tried=tried,
+            library_us=peers.library_us,
         )
+        return replace(made, correlation=rank_correlation(made.pairs))
 
     def _beyond_rows(self, kernel: Compiled) -> Iterator[Beyond]:
         best = self._best(kernel, max(kernel.buckets))
@@ -218,11 +224,4 @@ class Tuning:
             peers = self.results.peers.get(at(kernel.key.name, tokens))
             outcome = self.results.outcomes.get(at(best.digest, tokens, promised=False))
             if peers is not None and outcome is not None:
-                yield Beyond(tokens, outcome.us, peers.eager_us)
-
-
-def _relative(bucket: Bucket) -> list[tuple[float, float]]:
-    """Return predictions and measurements over the bucket's least: comparable across buckets."""
-    pairs = predicted_and_measured(bucket.tried)
-    least = [min(p[side] for p in pairs) for side in (0, 1)]
-    return [(p / least[0], us / least[1]) for p, us in pairs]
+                yield Beyond(tokens, outcome.us, peers.eager_us, peers.library_us)

@@ -1,7 +1,7 @@
 """The process that measures: reads a question per line, answers on a line; needs PyTorch and a GPU.
 
     {"environment": COMMAND}                            -> {"environment": {...}}
-    {"kernel": NAME, "tokens": M}                       -> {"floor_us": ..., "eager_us": ...}
+    {"kernel": NAME, "tokens": M}       -> {"floor_us": ..., "eager_us": ..., "library_us": ...}
     {"kernel": NAME, "tokens": M, "library": FILE, "promised": BOOL} -> {"us": ..., "error": ...}
 
 and those of attention_worker.py, or {"failed": REASON}. What is promised: that no kernel before a
@@ -49,6 +49,7 @@ from mirage_kernels.generator.tuning.entries import (
     opened,
 )
 from mirage_kernels.generator.tuning.fields import entry, integer, text
+from mirage_kernels.generator.tuning.library_program import calls_of, library_program
 from mirage_kernels.generator.tuning.manifest import Compiled, Manifest, load_manifest
 
 SHARED_BYTES = 16 << 30  # of input sets that serve all numbers of tokens
@@ -207,6 +208,15 @@ class Bench:
         """Measure PyTorch eager."""
         return cold_microseconds(self.workload(tokens).reference, self.inputs(tokens))
 
+    def library_us(self, tokens: int) -> dict[str, Json]:
+        """Measure what the library runs where no kernel serves; nothing where it has no program."""
+        program = library_program(self.recipe)
+        if program is None:
+            return {}
+        inputs = self.inputs(tokens)
+        outs = [self.new_outs(tokens)[0] for _ in inputs]
+        return {"library_us": self.time(calls_of(program, inputs, outs))}
+
     def candidate(self, tokens: int, library: Library, *, promised: bool = True) -> dict[str, Json]:
         """Compare a candidate's result with float64; where it is right, measure its time."""
         recipe = self.recipe
@@ -260,7 +270,8 @@ class Worker:
             return self.attention.answer(question)
         bench, tokens = self.bench(text(question, "kernel")), integer(question, "tokens")
         if "library" not in question:
-            return {"floor_us": self.floor_us(bench, tokens), "eager_us": bench.eager_us(tokens)}
+            floor, eager = self.floor_us(bench, tokens), bench.eager_us(tokens)
+            return {"floor_us": floor, "eager_us": eager} | bench.library_us(tokens)
         library = Library.load(self.folder / text(question, "library"))
         return bench.candidate(tokens, library, promised=bool(question["promised"]))
 

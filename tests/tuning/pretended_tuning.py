@@ -22,6 +22,7 @@ class Pretended:
     times: dict[str, float] = field(default_factory=dict)
     fails: dict[str, str] = field(default_factory=dict)
     eager_us: float = 30.0
+    library_us: float | None = None
     here: dict[str, Json] = field(default_factory=lambda: dict(HERE))
     stops_after: int = 10_000
     asked: list[dict[str, Json]] = field(default_factory=list)
@@ -35,7 +36,8 @@ class Pretended:
             raise KeyboardInterrupt
         self.asked.append(question)
         if "library" not in question:
-            return {"floor_us": 10.0, "eager_us": self.eager_us}
+            known = {} if self.library_us is None else {"library_us": self.library_us}
+            return {"floor_us": 10.0, "eager_us": self.eager_us, **known}
         name = f"{question['library']}@{question['tokens']}"
         name += "" if question["promised"] else " by default"
         if name in self.fails:

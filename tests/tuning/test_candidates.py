@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
@@ -203,6 +204,12 @@ def test_no_prediction_of_any_plan_is_out_of_the_world(kernel: tuple[str, Progra
         assert max(times) < 3 * min(times), name
 
 
+def test_few_tokens_are_predicted_slower_where_pairs_of_blocks_hold_them() -> None:
+    made = candidates(committed("layer_norm_linear/K4096_N6144"), 32, ON, MANY)
+    least = {c.knobs.plan_name: c.predicted_us for c in reversed(made)}
+    assert least["held, tokens in front"] < least["held in pairs, tokens in front"]
+
+
 def test_many_tokens_are_predicted_faster_where_they_are_held() -> None:
     made = candidates(committed("gated_mlp/K4096_N4096"), 64, ON, MANY)
     least = {c.knobs.plan_name: c.predicted_us for c in reversed(made)}
@@ -220,6 +227,28 @@ def test_totals_made_apart_are_predicted_faster() -> None:
         made = candidates(committed("lora_linear/K4096_N4096_R64"), tokens, ON, MANY)
         times = {a: min(c.predicted_us for c in made if c.knobs.apart is a) for a in (True, False)}
         assert times[True] < times[False]
+
+
+def test_a_launch_in_front_is_tried_with_several_numbers_of_warps() -> None:
+    programs = committed("layer_norm_linear/K4096_N4096")
+    for tokens in (16, 32, 64):
+        made = candidates(programs, tokens, ON, MANY)
+        assert {c.knobs.front for c in made} == {0, 2, 4, 8, 16}
+        others = [c for c in made if replace(c.knobs, front=made[0].knobs.front) == made[0].knobs]
+        assert others[0].knobs.front == 4  # fewest warps and pieces together
+        assert max(c.predicted_us for c in others) < others[0].predicted_us + 0.2
+    assert not any(c.knobs.front for c in candidates(programs, 8, ON, MANY))
+
+
+@pytest.mark.parametrize("name", ["lora_linear/K4096_N4096_R16", "lora_linear/K4096_N4096_R64"])
+def test_blocks_that_receive_have_tokens_for_every_warp_that_does(name: str) -> None:
+    plans = {
+        m: {c.knobs.plan_name for c in candidates(committed(name), m, ON, MANY) if c.knobs.apart}
+        for m in BUCKETS
+    }
+    assert plans[8] == plans[16] == {"slices, apart"}
+    for tokens in (32, 64):
+        assert plans[tokens] == {*("slices, apart", "held, apart", "held in pairs, apart in pairs")}
 
 
 def test_what_was_chosen_before_is_measured_again(fused: Fused) -> None:

@@ -92,6 +92,20 @@ def test_a_new_tuning_keeps_what_it_did_not_measure() -> None:
     assert [[k.key for k in s.kernels] for s in made.sections] == [[OTHER], [KEY]]
 
 
+def with_times(key: Key, *times: float) -> Tuned:
+    """Return a kernel whose candidates were predicted to take 1, 2, ... microseconds."""
+    tries = tuple(Tried(KNOBS, i, us) for i, us in enumerate(times, 1))
+    bucket = Bucket(KNOBS.tokens, KNOBS, min(times), None, 1.0, 9.0, None, tries)
+    return Tuned(key, 64, (bucket,), ())
+
+
+def test_what_is_left_of_a_tuning_has_a_correlation_of_its_own() -> None:
+    kernels = (with_times(KEY, 1.0, 2.0, 3.0), with_times(OTHER, 3.0, 2.0, 1.0))
+    old = Catalog((replace(section(*kernels), correlation=0.0),))
+    left, new = old.with_section(section(tuned(KEY))).sections
+    assert (left.correlation, new.correlation) == (-1.0, 0.75)
+
+
 def test_a_section_that_is_all_replaced_goes() -> None:
     made = Catalog((section(),)).with_section(section(gpu="another"))
     assert [s.measured["gpu"] for s in made.sections] == ["another"]

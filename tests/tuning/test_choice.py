@@ -16,8 +16,8 @@ from mirage_kernels.generator.tuning.choice import (
     fastest,
     finalists,
     most_tokens,
-    rank_correlation,
 )
+from mirage_kernels.generator.tuning.correlation import rank_correlation
 
 KNOBS = Knobs(8, 16, 4, 1, 2)
 
@@ -53,8 +53,16 @@ HELD = replace(KNOBS, held=1)
 
 
 def test_the_fastest_of_every_plan_is_measured_without_promises() -> None:
-    made = [Tried(HELD, 9, 10.0), Tried(KNOBS, 9, 12), Tried(KNOBS, 10, 10.2), Tried(HELD, 11, 9)]
-    assert finalists(made) == [made[2], made[3]]
+    made = [Tried(HELD, 8, 11.0), Tried(HELD, 9, 10.0), Tried(KNOBS, 9, 12), Tried(KNOBS, 10, 10.2)]
+    made.append(Tried(HELD, 11, 9))
+    assert finalists(made) == [made[3], made[4]]
+
+
+def test_the_rule_s_choice_is_measured_without_promises_too() -> None:
+    made = [Tried(HELD, 9, 10.0), Tried(HELD, 10, 10.0), Tried(HELD, 11, 9)]
+    assert finalists(made) == [made[0], made[2]]
+    made = [replace(made[0], default_us=10.2), made[1], replace(made[2], default_us=11.2)]
+    assert chosen(made) == made[0]
 
 
 def test_a_plan_that_is_far_behind_is_not() -> None:
@@ -104,6 +112,14 @@ def test_a_kernel_serves_up_to_where_pytorch_is_faster(
     few, many, beyond = ours
     rows = [bucket(8, few, 10), bucket(64, many, 10)]
     assert served(rows, [Beyond(128, beyond, 10)]) == most
+
+
+@pytest.mark.parametrize(("library_us", "most"), [(11.0, 128), (9.9, 64), (9.0, 8)])
+def test_what_the_library_runs_counts_for_more_than_pytorch_eager(
+    library_us: float, most: int
+) -> None:
+    rows = [bucket(8, 5, 20), replace(bucket(64, 10, 20), library_us=library_us)]
+    assert served(rows, [Beyond(128, 10, 20, library_us)]) == most
 
 
 def test_a_kernel_does_not_serve_what_was_not_measured_by_default() -> None:

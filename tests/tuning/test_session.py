@@ -130,6 +130,13 @@ def test_a_kernel_ahead_of_pytorch_above_the_buckets_serves_that_too(tuning: Mak
     assert measured(tuning(Pretended())).max_tokens == 128
 
 
+def test_a_kernel_is_compared_with_what_would_run_in_its_place(tuning: MakeTuning) -> None:
+    kernel = measured(tuning(Pretended(library_us=19.9)))
+    assert kernel.max_tokens == 64  # 20 us: at a bucket that is noise, above it is not
+    assert [b.library_us for b in (*kernel.buckets, *kernel.beyond)] == [19.9, 19.9, 19.9]
+    assert Tuned.read(kernel.to_json()) == kernel
+
+
 def test_measurements_of_two_gpus_do_not_mix(tuning: MakeTuning) -> None:
     with pytest.raises(KeyboardInterrupt):
         tuning(Pretended(stops_after=3)).measure(silent)

@@ -150,6 +150,11 @@ def test_fields_that_the_worker_does_not_know_are_zeros(bench: Bench, library: M
     assert set(said) == {bytes(16)}
 
 
+def test_what_the_library_would_run_has_a_time(bench: Bench) -> None:
+    pytest.importorskip("mirage_kernels.ops", reason="needs the compiled extension")
+    assert bench.library_us(64) == {"library_us": 5.0}
+
+
 def test_what_is_no_library_is_refused(tmp_path: Path) -> None:
     (tmp_path / "a.so").write_bytes(b"")
     with pytest.raises(RefusedError, match="does not load"):
