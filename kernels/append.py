@@ -54,7 +54,10 @@ def qk_norm_rope_append(
         refuse_grad(op, qkv=qkv, cos_sin_cache=cos_sin_cache, k_cache=k_cache, v_cache=v_cache)
         refuse_grad(op, q_weight=q_weight, k_weight=k_weight, q_bias=q_bias, k_bias=k_bias)
     weights = (q_weight, k_weight, q_bias, k_bias)
-    caches = (nhd(op, k_cache, kv_layout), nhd(op, v_cache, kv_layout))
+    caches = (
+        nhd(op, "k_cache", k_cache, kv_layout),
+        nhd(op, "v_cache", v_cache, kv_layout),
+    )
     sizes = (num_heads, num_kv_heads, eps, weight_offset, norm, rope)
     q: Tensor = _OPS.qk_norm_rope_append(
         qkv, *weights, cos_sin_cache, positions, *caches, slot_mapping, *sizes

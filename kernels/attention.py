@@ -47,13 +47,16 @@ from mirage_kernels.attention_call import (
     Pair,
     Wanted,
     attend,
+    check,
     forms,
+    given_tensor,
     is_prefill,
     nhd,
     prefill,
     refuse_grad,
 )
 from mirage_kernels.attention_library import Norm
+from mirage_kernels.errors import number_sentence, page_list_sentence
 
 _GQA = forms("gqa")
 _QK_NORM = forms("qk_norm_attention")
@@ -134,13 +137,15 @@ def gqa(
     Source: Ainslie et al., "GQA", 2023; the split of the keys over blocks is the muGraph that the
     Mirage superoptimizer paper reports.
     """
-    k, v = nhd("gqa", k_cache, kv_layout), nhd("gqa", v_cache, kv_layout)
+    q = given_tensor("gqa", "q", q)
+    k, v = nhd("gqa", "k_cache", k_cache, kv_layout), nhd("gqa", "v_cache", v_cache, kv_layout)
     lengths = (block_table, seq_lens, cu_seqlens_q, sinks, max_q_len, max_seq_len)
     call = Call(q, k, v, *lengths, scale, causal, window_left, logits_soft_cap)
     wanted = Wanted(out, lse, return_lse)
     if torch.is_grad_enabled():
         refuse_grad("gqa", q=q, k_cache=k_cache, v_cache=v_cache, sinks=sinks)
     if is_prefill(call, wanted, kernels=True):
+        check(_GQA, call, out)
         return prefill(call, out)
     return attend(_GQA, call, wanted)
 
@@ -241,7 +246,8 @@ def qk_norm_attention(
     Source: Henry et al., "Query-Key Normalization for Transformers", 2020.
     """
     op = "qk_norm_attention"
-    k, v = nhd(op, k_cache, kv_layout), nhd(op, v_cache, kv_layout)
+    q = given_tensor(op, "q", q)
+    k, v = nhd(op, "k_cache", k_cache, kv_layout), nhd(op, "v_cache", v_cache, kv_layout)
     lengths = (block_table, seq_lens, cu_seqlens_q, sinks, max_q_len, max_seq_len)
     call = Call(q, k, v, *lengths, scale, causal, window_left, logits_soft_cap)
     norms = (q_weight, k_weight, q_bias, k_bias, eps, weight_offset, norm)
@@ -250,6 +256,7 @@ def qk_norm_attention(
         refuse_grad(op, q_weight=q_weight, k_weight=k_weight, q_bias=q_bias, k_bias=k_bias)
     wanted = Wanted(out, lse, return_lse)
     if is_prefill(call, wanted):
+        check(_QK_NORM, call, out, norms)
         normed_q = Norm(norm, q_weight, q_bias, eps, weight_offset)(q).to(q.dtype)
         normed_k = Norm(norm, k_weight, k_bias, eps, weight_offset)(k).to(k.dtype)
         return prefill(call._replace(q=normed_q, k=normed_k), out)
@@ -271,6 +278,12 @@ def block_table_from_csr(
     last_page_len[b] keys. `max_seq_len` bounds how wide the table becomes; without it the table has
     room for all pages in every row. Make it once per step, for all layers.
     """
+    _check_page_lists(indptr, indices, last_page_len)
+    for name, number, least in (("page_size", page_size, 1), ("max_seq_len", max_seq_len, 0)):
+        if number is not None and number < least:
+            raise RuntimeError(
+                number_sentence("block_table_from_csr", name, number, f"{least} or more")
+            )
     pages = indptr.diff()
     most = indices.shape[0]
     if max_seq_len is not None:
@@ -281,6 +294,18 @@ def block_table_from_csr(
     places = indptr[:-1, None] + torch.arange(most, device=indices.device)
     table = indices[places.clamp(max=indices.shape[0] - 1)]
     return table.to(torch.int32), seq_lens.to(torch.int32)
+
+
+def _check_page_lists(indptr: Tensor, indices: Tensor, last_page_len: Tensor) -> None:
+    lists = {"indptr": indptr, "indices": indices, "last_page_len": last_page_len}
+    for name, given in lists.items():
+        given_tensor("block_table_from_csr", name, given)
+        if given.dim() != 1 or given.dtype not in (torch.int32, torch.int64):
+            raise RuntimeError(page_list_sentence(name, given, "one dim"))
+    sequences = last_page_len.shape[0]
+    if indptr.shape[0] != sequences + 1:
+        works = f"[B + 1] = [{sequences + 1}] beside last_page_len [B]"
+        raise RuntimeError(page_list_sentence("indptr", indptr, works))
 
 
 @overload
@@ -352,7 +377,8 @@ def gqa_csr(
 
     Give `max_seq_len`, which bounds the table that is made.
     """
-    k, v = nhd("gqa", k_cache, kv_layout), nhd("gqa", v_cache, kv_layout)
+    q = given_tensor("gqa", "q", q)
+    k, v = nhd("gqa", "k_cache", k_cache, kv_layout), nhd("gqa", "v_cache", v_cache, kv_layout)
     table, seq_lens = block_table_from_csr(
         indptr, indices, last_page_len, page_size=k.shape[1], max_seq_len=max_seq_len
     )

@@ -14,6 +14,8 @@ from mirage_kernels import registration as registration  # registers all that th
 from mirage_kernels.errors import (
     InferenceOnlyError,
     cache_layout_sentence,
+    dims_sentence,
+    no_tensor_sentence,
     requires_grad_sentence,
     result_layout_sentence,
 )
@@ -25,19 +27,21 @@ Pair = tuple[Tensor, Tensor]
 
 
 class Forms(NamedTuple):
-    """The overloads of one op: with and without lse, and those that write given tensors."""
+    """The overloads of one op: with and without lse, those that write given tensors, its checks."""
 
     name: str
     plain: Callable[..., Tensor]
     with_lse: Callable[..., Pair]
     out: Callable[..., None]
     lse_out: Callable[..., None]
+    check: Callable[..., None]
 
 
 def forms(name: str) -> Forms:
     """Return the overloads of the op `name`."""
     op = getattr(_OPS, name)
-    return Forms(name, op.default, op.lse, op.out, op.lse_out)
+    check = getattr(_OPS, f"_{name}_check").default
+    return Forms(name, op.default, op.lse, op.out, op.lse_out, check)
 
 
 class Wanted(NamedTuple):
@@ -77,7 +81,7 @@ class Call(NamedTuple):
         if tokens is None and self.q.dim() == 4:
             tokens = self.q.shape[1]
         bounds = (-1 if tokens is None else tokens, -1 if most is None else most)
-        scale = q.shape[-1] ** -0.5 if self.scale is None else self.scale
+        scale = max(q.shape[-1], 1) ** -0.5 if self.scale is None else self.scale
         options = (scale, self.is_causal, self.window_left, self.logits_soft_cap)
         return (q, self.k, self.v, *lengths, *bounds, *options)
 
@@ -100,6 +104,15 @@ def is_prefill(call: Call, wanted: Wanted, *, kernels: bool = False) -> bool:
         # A token that sees no key is NaN there, and torch.compile does not trace the bias.
         return False
     return keys > 0 and is_long(call.q, keys, causal=causal, kernels=kernels)
+
+
+def check(op: Forms, call: Call, out: Tensor | None, norms: tuple[object, ...] = ()) -> None:
+    """Refuse what the op refuses, before PyTorch's attention computes the call."""
+    q, flat_out = call.q, None if out is None else _flat(op, "out", out, 3)
+    tokens = q.shape[0] * q.shape[1]
+    # Never a copy: where its dims don't collapse, the first token stands for all.
+    flat = q.flatten(0, 1) if _collapses(q) else q[0, :1].expand(tokens, -1, -1)
+    op.check(*call.arguments(flat), *norms, out=flat_out)
 
 
 def prefill(call: Call, out: Tensor | None) -> Tensor:
@@ -138,7 +151,7 @@ def attend(
     """Call the op; `norms` are its arguments beyond those of the call."""
     shape = call.q.shape
     is_flat = call.q.dim() <= 3
-    arguments = call.arguments(call.q if is_flat else call.q.reshape(-1, *shape[-2:])) + norms
+    arguments = call.arguments(_tokens(op, call.q)) + norms
     needs_lse = wanted.return_lse or wanted.lse is not None
     if wanted.out is None and wanted.lse is None:
         if not needs_lse:
@@ -157,25 +170,48 @@ def attend(
     return (out, lse) if wanted.return_lse else out
 
 
-def _flat(op: Forms, name: str, result: Tensor, dims: int) -> Tensor:
+def _tokens(op: Forms, q: Tensor) -> Tensor:
+    """Return q as `[tokens, Hq, D]`."""
+    if q.dim() <= 3:
+        return q
+    if q.dim() > 4:
+        raise RuntimeError(dims_sentence(op.name, "q", q.dim(), "[B, T, Hq, D]"))
+    return q.reshape(-1, *q.shape[-2:])
+
+
+def _flat(op: Forms, name: str, result: object, dims: int) -> Tensor:
     """View `[B, T, ..]` as `[tokens, ..]`."""
+    result = given_tensor(op.name, name, result)
     if result.dim() == dims:
         return result
-    collapses = result.dim() == dims + 1 and (
-        result.shape[0] == 1 or result.stride(0) == result.shape[1] * result.stride(1)
-    )
-    if not collapses:
+    if result.dim() != dims + 1 or not _collapses(result):
         raise RuntimeError(result_layout_sentence(op.name, name))
     return result.flatten(0, 1)
 
 
-def nhd(op: str, cache: Tensor, kv_layout: str) -> Tensor:
+def _collapses(tensor: Tensor) -> bool:
+    """Say whether `[B, T, ..]` can be viewed as `[tokens, ..]`."""
+    return tensor.shape[0] <= 1 or tensor.stride(0) == tensor.shape[1] * tensor.stride(1)
+
+
+_LAYOUTS = {"NHD": "[pages, page size, Hkv, D]", "HND": "[pages, Hkv, page size, D]"}
+
+
+def nhd(op: str, name: str, cache: object, kv_layout: str) -> Tensor:
     """View a cache of either layout as `[pages, page size, Hkv, D]`."""
-    if kv_layout == "NHD":
-        return cache
-    if kv_layout != "HND":
+    cache = given_tensor(op, name, cache)
+    if kv_layout not in _LAYOUTS:
         raise RuntimeError(cache_layout_sentence(op, kv_layout))
-    return cache.transpose(1, 2)
+    if cache.dim() != 4:
+        raise RuntimeError(dims_sentence(op, name, cache.dim(), _LAYOUTS[kv_layout]))
+    return cache if kv_layout == "NHD" else cache.transpose(1, 2)
+
+
+def given_tensor(op: str, name: str, given: object) -> Tensor:
+    """Return a tensor that Python looks at, before the compiled op can say that it is none."""
+    if isinstance(given, Tensor):
+        return given
+    raise RuntimeError(no_tensor_sentence(op, name, given))
 
 
 def refuse_grad(op: str, **inputs: Tensor | None) -> None:

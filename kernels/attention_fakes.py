@@ -18,8 +18,11 @@ def _check(holds: bool, sentence: str) -> None:
     _torch_check(holds, lambda: sentence)
 
 
-def _checked(op: str, q: Tensor, k: Tensor, v: Tensor) -> None:
+def _checked(op: str, q: Tensor, k: Tensor, v: Tensor, *others: object) -> None:
     said = f"mirage_kernels::{op}: "
+    for tensor in (k, v, *others):
+        same = not isinstance(tensor, Tensor) or tensor.device == q.device
+        _check(same, f"{said}q is on {q.device}, another tensor is not; one device works")
     if op == "mla_decode":
         rope, cache = k, v
         _check(
@@ -38,16 +41,19 @@ def _checked(op: str, q: Tensor, k: Tensor, v: Tensor) -> None:
 def _register(op: str) -> None:
     name = f"mirage_kernels::{op}"
 
-    def plain(q: Tensor, k: Tensor, v: Tensor, *_: object) -> Tensor:
-        _checked(op, q, k, v)
+    def plain(q: Tensor, k: Tensor, v: Tensor, *others: object) -> Tensor:
+        _checked(op, q, k, v, *others)
         return q.new_empty(q.shape)
 
-    def with_lse(q: Tensor, k: Tensor, v: Tensor, *_: object) -> tuple[Tensor, Tensor]:
-        out = plain(q, k, v)
+    def with_lse(q: Tensor, k: Tensor, v: Tensor, *others: object) -> tuple[Tensor, Tensor]:
+        out = plain(q, k, v, *others)
         return out, q.new_empty(q.shape[:-1], dtype=torch.float32)
 
-    def into(q: Tensor, k: Tensor, v: Tensor, *_: object, **outs: Tensor) -> None:
-        _checked(op, q, k, v)
+    def check(q: Tensor, k: Tensor, v: Tensor, *others: object, **_: object) -> None:
+        _checked(op, q, k, v, *others)
+
+    def into(q: Tensor, k: Tensor, v: Tensor, *others: object, **outs: Tensor) -> None:
+        _checked(op, q, k, v, *others, *outs.values())
         sentence = f"mirage_kernels::{op}: out needs the shape of q"
         _check(outs["out"].dim() == 3, sentence)
         for size, needed in zip(outs["out"].shape, q.shape, strict=True):
@@ -57,9 +63,14 @@ def _register(op: str) -> None:
     torch.library.register_fake(f"{name}.lse", with_lse)
     torch.library.register_fake(f"{name}.out", into)
     torch.library.register_fake(f"{name}.lse_out", into)
+    torch.library.register_fake(f"mirage_kernels::_{op}_check", check)
 
 
 def _append(qkv: Tensor, *arguments: object) -> Tensor:
+    for tensor in arguments:
+        same = not isinstance(tensor, Tensor) or tensor.device == qkv.device
+        sentence = f"qkv is on {qkv.device}, another tensor is not; one device works"
+        _check(same, f"mirage_kernels::qk_norm_rope_append: {sentence}")
     k_cache, num_heads = arguments[6], arguments[9]
     assert isinstance(k_cache, Tensor)
     assert isinstance(num_heads, int | torch.SymInt)

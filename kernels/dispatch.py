@@ -20,7 +20,10 @@ _ATTENTION = {
 }
 _ATTENTION_DYNAMIC = frozenset({"B", "T", "L", "Hkv", "G", "Hq"})
 
-_DTYPE_NAMES = {torch.float16: "fp16", torch.bfloat16: "bf16"}
+_DTYPE_NAMES: Mapping[object, str] = {
+    **dict.fromkeys((torch.float16, "float16", "fp16"), "fp16"),
+    **dict.fromkeys((torch.bfloat16, "bfloat16", "bf16"), "bf16"),
+}
 
 
 @dataclass(frozen=True)
@@ -73,17 +76,19 @@ def supports(
     Without `device` the question is whether this build contains the kernel, whatever GPU is here.
 
     `supports("gqa", D=128, dtype=torch.bfloat16)`: of attention the question is whether a kernel
-    serves it without options; where none does, a PyTorch program computes the call.
+    serves it without options; where none does, a PyTorch program computes the call. So it is of
+    `rms_norm`, `layer_norm` and `act_and_mul`, which take any size.
     """
+    op = "gqa" if op == "gqa_csr" else op
     known = _static_dims(op)
     dynamic = _ATTENTION_DYNAMIC if op in _ATTENTION else {TOKENS}
-    dtype_name = _DTYPE_NAMES.get(dtype) if isinstance(dtype, torch.dtype) else dtype
+    dtype_name = _DTYPE_NAMES.get(dtype)
     recipe: str = torch.ops.mirage_kernels._recipe_of(op, activation)
     if op == "qk_norm_attention" and norm != "rms":
         recipe = "qk_layer_norm_attention" if norm == "layer" else ""
     if not (known and recipe and known | dynamic >= dims.keys()):
         return False
-    if dtype is not None and dtype_name not in _DTYPE_NAMES.values():
+    if dtype is not None and dtype_name is None:
         return False
     if device is not None and torch.device(device).type == "cpu":
         return True
@@ -105,7 +110,7 @@ def _static_dims(op: str) -> frozenset[str]:
 
 
 def _runs_on(device: torch.device) -> bool:
-    if device.type != "cuda" or not torch.cuda.is_available():
+    if device.type != "cuda" or (device.index or 0) >= torch.cuda.device_count():
         return False
     major, minor = torch.cuda.get_device_capability(device)
     complaint: str = torch.ops.mirage_kernels._architecture_complaint(major, minor, "")

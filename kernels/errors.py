@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
 
 class TorchTooOldError(ImportError):
     """The installed PyTorch is older than the extension serves."""
@@ -35,6 +41,49 @@ def requires_grad_sentence(op: str, argument: str) -> str:
     )
 
 
+def no_tensor_sentence(op: str, argument: str, given: object) -> str:
+    """Say that an argument must be a tensor."""
+    what = "None" if given is None else f"of type {type(given).__name__}"
+    return f"mirage_kernels::{op}: {argument} is {what}; a tensor works"
+
+
+def pair_sentence(op: str, residual: object) -> str:
+    """Say that results are a pair where there is a residual, and only there."""
+    if residual is None:
+        return (
+            f"mirage_kernels::{op}: out is a pair, but residual is not given; one tensor works, or "
+            "residual beside the pair"
+        )
+    return f"mirage_kernels::{op}: with residual, out is a pair (y, total); two tensors work"
+
+
+def packed_sentence(op: str, shape: Sequence[int]) -> str:
+    """Say that a tensor without halves holds no gate and up."""
+    return (
+        f"mirage_kernels::{op}: gate has shape {list(shape)}, but without up it holds both, "
+        "[..., 2 N]; an even last dim works"
+    )
+
+
+def dims_sentence(op: str, argument: str, dims: int, works: str) -> str:
+    """Say how many dims there are, and which work."""
+    return f"mirage_kernels::{op}: {argument} has {dims} dims; {works} works"
+
+
+def page_list_sentence(argument: str, given: Tensor, works: str) -> str:
+    """Say what a tensor of FlashInfer's page lists must be."""
+    dtype = str(given.dtype).removeprefix("torch.")
+    return (
+        f"mirage_kernels::block_table_from_csr: {argument} has shape {list(given.shape)} and dtype "
+        f"{dtype}; {works} works, int32 or int64"
+    )
+
+
+def number_sentence(op: str, argument: str, given: object, works: str) -> str:
+    """Say which numbers work."""
+    return f"mirage_kernels::{op}: {argument} is {given}; {works} works"
+
+
 def cache_layout_sentence(op: str, kv_layout: str) -> str:
     """Say which layouts of a cache there are."""
     return f"mirage_kernels::{op}: kv_layout is {kv_layout!r}; 'NHD' and 'HND' work"
@@ -51,6 +100,6 @@ def result_layout_sentence(op: str, argument: str) -> str:
 def latent_sizes_sentence(argument: str, size: int, latent: int) -> str:
     """Say that a line must be longer than the latent in it."""
     return (
-        f"mirage_kernels::mla_decode: {argument} has lines of {size} elements, of which latent_dim "
-        f"is {latent}; longer ones work, or the pair of its parts"
+        f"mirage_kernels::mla_decode: {argument} has lines of {size} elements and latent_dim is "
+        f"{latent}; a positive one that is shorter works, or the pair of its parts"
     )

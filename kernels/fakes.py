@@ -40,6 +40,8 @@ class Call:
         words = " and ".join(str(dtype).removeprefix("torch.") for dtype in allowed)
         sentence = f"{name} has dtype {tensor.dtype}; {words} work{'s' * (len(allowed) == 1)}"
         _check(tensor.dtype in allowed, partial(self.said, sentence))
+        sentence = f"{name} is on {tensor.device}, another on {x.device}; one device works"
+        _check(tensor.device == x.device, partial(self.said, sentence))
         rank = sum(x.dim() - 1 if axis.letter == TOKENS else 1 for axis in parameter.axes)
         sentence = f"{name} has {tensor.dim()} dims, but {rank} are needed"
         _check(tensor.dim() == rank, partial(self.said, sentence))

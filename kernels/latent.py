@@ -7,7 +7,7 @@ from typing import Literal, NamedTuple, overload
 import torch
 from torch import Tensor
 
-from mirage_kernels.attention_call import Pair, Wanted, attend, forms, refuse_grad
+from mirage_kernels.attention_call import Pair, Wanted, attend, forms, given_tensor, refuse_grad
 from mirage_kernels.errors import latent_sizes_sentence
 
 _MLA = forms("mla_decode")
@@ -49,11 +49,13 @@ def _with_head(cache: Tensor) -> Tensor:
     return cache.unsqueeze(2) if cache.dim() == 3 else cache
 
 
-def _parts(name: str, given: Tensor | Pair, latent_dim: int) -> Pair:
+def _parts(name: str, given: object, latent_dim: int) -> Pair:
     """Return the latent part and the rest of what is given whole, or as two tensors."""
-    if not isinstance(given, Tensor):
-        return given
-    if given.shape[-1] <= latent_dim:
+    if isinstance(given, tuple | list) and len(given) == 2:
+        latent, rest = given
+        return given_tensor("mla_decode", name, latent), given_tensor("mla_decode", name, rest)
+    given = given_tensor("mla_decode", name, given)
+    if not 0 < latent_dim < given.shape[-1]:
         raise RuntimeError(latent_sizes_sentence(name, given.shape[-1], latent_dim))
     return given[..., :latent_dim], given[..., latent_dim:]
 

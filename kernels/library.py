@@ -28,7 +28,7 @@ ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = {
 
 
 def _rows(x: Tensor) -> Tensor:
-    return x.reshape(-1, x.shape[-1])
+    return x.reshape(x.shape[:-1].numel(), x.shape[-1])  # also where the last dim is 0
 
 
 def _has_kernel(recipe: str, x: Tensor, **dims: int) -> bool:

@@ -12,7 +12,9 @@ from typing import overload
 import torch
 from torch import Tensor
 
-from mirage_kernels.ops import refuse_grad
+from mirage_kernels.attention_call import given_tensor
+from mirage_kernels.errors import packed_sentence
+from mirage_kernels.ops import refuse_grad, result_pair
 
 _OPS = torch.ops.mirage_kernels
 
@@ -57,11 +59,11 @@ def rms_norm(
     if torch.is_grad_enabled():
         refuse_grad("rms_norm", x, norm_weight=norm_weight, residual=residual)
     args = (x, norm_weight, eps)
-    if residual is not None or isinstance(out, tuple):
+    if residual is not None or isinstance(out, tuple | list):
         if out is None:
             made: tuple[Tensor, Tensor] = _OPS.rms_norm.residual(*args, residual, weight_offset)
             return made
-        y, total = out
+        y, total = result_pair("rms_norm", residual, out)
         _OPS.rms_norm.residual_out(*args, residual, weight_offset, out=y, total=total)
         return y, total
     if out is None:
@@ -107,7 +109,7 @@ def act_and_mul(
     Activations: "silu", "gelu", "gelu_tanh", "relu".
     """
     if up is None:
-        gate, up = gate.chunk(2, dim=-1)
+        gate, up = _halves(gate)
     if torch.is_grad_enabled():
         refuse_grad("act_and_mul", gate=gate, up=up)
     if out is None:
@@ -115,3 +117,11 @@ def act_and_mul(
         return made
     _OPS.act_and_mul.out(gate, up, activation, out=out)
     return out
+
+
+def _halves(packed: object) -> tuple[Tensor, Tensor]:
+    packed = given_tensor("act_and_mul", "gate", packed)
+    if packed.dim() == 0 or packed.shape[-1] % 2 != 0:
+        raise RuntimeError(packed_sentence("act_and_mul", packed.shape))
+    gate, up = packed.chunk(2, dim=-1)
+    return gate, up

@@ -27,7 +27,7 @@ import torch
 from torch import Tensor
 
 from mirage_kernels import registration as registration  # registers all that the ops need
-from mirage_kernels.errors import InferenceOnlyError, requires_grad_sentence
+from mirage_kernels.errors import InferenceOnlyError, pair_sentence, requires_grad_sentence
 
 _OPS = torch.ops.mirage_kernels
 _Made = Callable[..., Tensor]
@@ -104,7 +104,7 @@ def rms_norm_linear(
     if torch.is_grad_enabled():
         refuse_grad("rms_norm_linear", x, norm_weight=norm_weight, weight=weight, bias=bias)
         refuse_grad("rms_norm_linear", x, residual=residual)
-    if residual is not None or isinstance(out, tuple):
+    if residual is not None or isinstance(out, tuple | list):
         return _with_residual((x, norm_weight, weight, eps, bias, residual, weight_offset), out)
     if out is None:
         return _rms_norm_linear(x, norm_weight, weight, eps, bias, weight_offset)
@@ -257,8 +257,16 @@ def _with_residual(
     if out is None:
         made: tuple[Tensor, Tensor] = _OPS.rms_norm_linear.residual(*args)
         return made
-    y, total = out
+    y, total = result_pair("rms_norm_linear", args[5], out)
     _OPS.rms_norm_linear.residual_out(*args, out=y, total=total)
+    return y, total
+
+
+def result_pair(op: str, residual: object, out: object) -> tuple[Tensor, Tensor]:
+    """Return the two tensors that a call with a residual writes."""
+    if not isinstance(out, tuple | list) or len(out) != 2 or residual is None:
+        raise RuntimeError(pair_sentence(op, residual))
+    y, total = out
     return y, total
 
 

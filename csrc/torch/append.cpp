@@ -73,7 +73,10 @@ void check_caches(const AppendInputs& in) {
 }
 
 void check_qkv(const AppendInputs& in) {
-  if (in.qkv.dim() != 2) fail_append("qkv has not two dims; [tokens, (Hq + 2 Hkv) * D] works");
+  if (in.qkv.dim() != 2) {
+    fail_append("qkv has " + std::to_string(in.qkv.dim()) +
+                " dims; [tokens, (Hq + 2 Hkv) * D] works");
+  }
   const int64_t width = (in.num_heads + 2 * in.num_kv_heads) * in.head_size();
   if (in.qkv.size(1) == width) return;
   fail_shape(argument("qkv", in.qkv),
@@ -110,8 +113,8 @@ void check_norm(const AppendInputs& in) {
 void check_rope(const AppendInputs& in) {
   const Argument qkv = argument("qkv", in.qkv), table = argument("cos_sin_cache", in.cos_sin_cache);
   check_word("rope", in.rope, {"neox", "interleaved"});
-  if (in.cos_sin_cache.scalar_type() != ScalarType::Float) check_like(table, qkv);
   check_device_like(table, qkv);
+  if (in.cos_sin_cache.scalar_type() != ScalarType::Float) check_like(table, qkv);
   if (in.cos_sin_cache.dim() != 2 || in.cos_sin_cache.size(1) > in.head_size() ||
       in.cos_sin_cache.size(1) % 2 != 0) {
     const std::string size = std::to_string(in.head_size());

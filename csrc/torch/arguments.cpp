@@ -3,6 +3,7 @@
 
 #include <cmath>
 #include <sstream>
+#include <utility>
 
 #include <torch/csrc/stable/ops.h>
 
@@ -23,26 +24,44 @@ std::string text_of(const Tensor& tensor) {
 
 std::string device_of(const Tensor& tensor) {
   if (tensor.is_cpu()) return "cpu";
-  return (tensor.is_cuda() ? "cuda:" : "device ") + std::to_string(tensor.get_device_index());
+  if (tensor.is_cuda()) return "cuda:" + std::to_string(tensor.get_device_index());
+  return "a device other than cpu and cuda";
 }
 
 bool same_device(const Tensor& a, const Tensor& b) {
-  return a.is_cuda() == b.is_cuda() && a.get_device_index() == b.get_device_index();
+  return a.is_cuda() == b.is_cuda() && a.is_cpu() == b.is_cpu() &&
+         a.get_device_index() == b.get_device_index();
 }
 
 std::string place(const Argument& argument) {
   return std::string("mirage_kernels::") + argument.op + ": " + argument.name;
 }
 
+// The dtype as Python writes it.
 std::string dtype_of(const Tensor& tensor) {
-  const ScalarType dtype = tensor.scalar_type();
-  if (dtype == ScalarType::Half) return "float16";
-  if (dtype == ScalarType::BFloat16) return "bfloat16";
-  if (dtype == ScalarType::Float) return "float32";
-  if (dtype == ScalarType::Double) return "float64";
-  if (dtype == ScalarType::Int) return "int32";
-  if (dtype == ScalarType::Long) return "int64";
-  return torch::headeronly::toString(dtype);
+  static constexpr std::pair<ScalarType, const char*> kNames[] = {
+      {ScalarType::Half, "float16"},
+      {ScalarType::BFloat16, "bfloat16"},
+      {ScalarType::Float, "float32"},
+      {ScalarType::Double, "float64"},
+      {ScalarType::Char, "int8"},
+      {ScalarType::Short, "int16"},
+      {ScalarType::Int, "int32"},
+      {ScalarType::Long, "int64"},
+      {ScalarType::Byte, "uint8"},
+      {ScalarType::Bool, "bool"},
+      {ScalarType::Float8_e4m3fn, "float8_e4m3fn"},
+      {ScalarType::Float8_e5m2, "float8_e5m2"},
+  };
+  for (const auto& [dtype, name] : kNames) {
+    if (tensor.scalar_type() == dtype) return name;
+  }
+  return torch::headeronly::toString(tensor.scalar_type());
+}
+
+// None from Python arrives as a tensor that is not defined.
+void check_given(const Argument& argument) {
+  if (!argument.tensor.defined()) fail(place(argument), " is None; a tensor works");
 }
 
 uintptr_t address(const Tensor& tensor) {
@@ -89,6 +108,7 @@ bool is_aligned(const Tensor& x, int64_t row_stride) {
 }  // namespace
 
 const char* half_dtype(const Argument& argument) {
+  check_given(argument);
   const ScalarType dtype = argument.tensor.scalar_type();
   if (dtype == ScalarType::Half) return "fp16";
   if (dtype == ScalarType::BFloat16) return "bf16";
@@ -96,12 +116,14 @@ const char* half_dtype(const Argument& argument) {
 }
 
 void check_device_like(const Argument& argument, const Argument& model) {
+  check_given(argument);
   if (same_device(argument.tensor, model.tensor)) return;
   fail(place(argument), " is on ", device_of(argument.tensor), ", but ", model.name, " is on ",
        device_of(model.tensor), "; move both to one device");
 }
 
 void check_like(const Argument& argument, const Argument& model) {
+  check_given(argument);
   if (argument.tensor.scalar_type() != model.tensor.scalar_type()) {
     fail(place(argument), " has dtype ", dtype_of(argument.tensor), ", but ", model.name, " has ",
          dtype_of(model.tensor), "; give both the same dtype");
@@ -110,6 +132,7 @@ void check_like(const Argument& argument, const Argument& model) {
 }
 
 void check_indices(const Argument& argument, const Argument& model) {
+  check_given(argument);
   const ScalarType dtype = argument.tensor.scalar_type();
   if (dtype != ScalarType::Int && dtype != ScalarType::Long) {
     fail(place(argument), " has dtype ", dtype_of(argument.tensor), "; int32 and int64 work");

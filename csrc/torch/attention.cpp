@@ -106,7 +106,8 @@ void AttentionCall::check_cache(const char* name, const Tensor& tensor) const {
   }
   if (kv_heads() == 0 || query_heads() % kv_heads() != 0) {
     fail("mirage_kernels::", in_.op, ": ", keys_name(), " has ", kv_heads(), " heads, but q has ",
-         query_heads(), "; a divisor of that works");
+         query_heads(),
+         "; a divisor of that works (which dim holds the heads follows from kv_layout)");
   }
   check_lines(given);
 }
@@ -188,6 +189,11 @@ void AttentionCall::check_per_head(const char* name, const MaybeTensor& tensor,
   check_in_place(given);
 }
 
+void AttentionCall::check_bound(const char* name, int64_t bound) const {
+  if (bound >= -1) return;
+  fail("mirage_kernels::", in_.op, ": ", name, " is ", bound, "; 0 or more works, or None");
+}
+
 void AttentionCall::check_numbers() const {
   check_finite(in_.op, "scale", in_.scale);
   check_not_negative(in_.op, "logits_soft_cap", in_.logits_soft_cap);
@@ -197,6 +203,8 @@ void AttentionCall::check_numbers() const {
     fail("mirage_kernels::", in_.op, ": window_left is ", in_.window_left,
          "; the number of keys before its own that a token sees works, or -1 for all");
   }
+  check_bound("max_q_len", in_.max_q_len);
+  check_bound("max_seq_len", in_.max_seq_len);
   if (in_.norm.empty() || in_.norm == "layer") return;
   if (in_.norm != "rms") {
     fail("mirage_kernels::", in_.op, ": norm is '", in_.norm, "'; 'rms' and 'layer' work");

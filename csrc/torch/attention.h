@@ -65,6 +65,7 @@ class AttentionCall {
   void check_indices_of(const char* name, const Tensor& tensor, int64_t size) const;
   void check_latent() const;
   void check_per_head(const char* name, const MaybeTensor& tensor, int64_t heads) const;
+  void check_bound(const char* name, int64_t bound) const;
   void check_numbers() const;
   std::vector<Argument> tensors() const;
   const char* recipe() const;

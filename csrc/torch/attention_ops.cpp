@@ -1,6 +1,6 @@
 // The ops of attention: gqa; qk_norm_attention, which norms queries and keys first; mla_decode,
-// over a cache of latents. Each comes with and without the log-sum-exp of the scores, and in forms
-// that write given tensors.
+// over a cache of latents. Each comes with and without the log-sum-exp of the scores, in forms that
+// write given tensors, and as its checks alone.
 #include <utility>
 
 #include "attention.h"
@@ -84,6 +84,12 @@ struct AttentionOp<Which, List<Arguments...>> {
     run(call, arguments..., out, lse);
   }
 
+  // For calls that PyTorch's attention computes: they are refused as all others are.
+  static void check(Arguments... arguments, MaybeTensor out) {
+    AttentionCall call(Which::inputs(arguments...));
+    if (out) call.check_results(*out, {});
+  }
+
   static void define(torch::stable::detail::StableLibrary& library) {
     const std::string op = Which::kName, given = "(" + Which::parameters();
     const std::string written = ", *, Tensor(a!) out",
@@ -93,6 +99,7 @@ struct AttentionOp<Which, List<Arguments...>> {
     library.def((op + ".out" + given + written + ") -> ()").c_str());
     library.def((op + ".lse_out" + given + written + ", Tensor(b!) lse) -> ()").c_str());
     library.def(("_" + op + "_library" + given + program).c_str());
+    library.def(("_" + op + "_check" + given + ", *, Tensor? out) -> ()").c_str());
   }
 
   static void implement(torch::stable::detail::StableLibrary& library) {
@@ -101,6 +108,7 @@ struct AttentionOp<Which, List<Arguments...>> {
     library.impl((op + ".lse").c_str(), TORCH_BOX(&with_lse));
     library.impl((op + ".out").c_str(), TORCH_BOX(&into));
     library.impl((op + ".lse_out").c_str(), TORCH_BOX(&into_given));
+    library.impl(("_" + op + "_check").c_str(), TORCH_BOX(&check));
   }
 
  private:

@@ -81,6 +81,9 @@ void Call::check_scalar(size_t index) {
   if (parameter.kind == Kind::kNotNegative) {
     check_not_negative(signature_.op, parameter.name, values_[index].number);
   }
+  if (parameter.kind == Kind::kNumber) {
+    check_finite(signature_.op, parameter.name, values_[index].number);
+  }
   if (parameter.kind != Kind::kActivation) return;
   recipe_ = recipe_of(signature_.op, *values_[index].text);
   if (recipe_ != nullptr) return;

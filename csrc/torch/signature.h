@@ -10,7 +10,7 @@ enum class Kind {
   kRows,         // [..., K]: rows may be strided; what a kernel can't read is copied first
   kWeight,       // read where it lies
   kIndices,      // int32 or int64: which slice of stacks, dims "A ..", a token has
-  kNumber,       // run-time scalar
+  kNumber,       // run-time scalar that is finite
   kNotNegative,  // run-time scalar that is finite and not negative
   kActivation,   // chooses the recipe
 };

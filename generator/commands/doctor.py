@@ -19,6 +19,7 @@ from mirage_kernels.generator.commands.arguments import (
     package_kernels,
 )
 from mirage_kernels.generator.commands.extension import Loaded, extension_file, load
+from mirage_kernels.generator.commands.list import kernel_name
 from mirage_kernels.generator.errors import MirageError
 from mirage_kernels.generator.folder import emitted
 from mirage_kernels.generator.target import TARGETS
@@ -171,13 +172,14 @@ def _kernels(loaded: Loaded) -> Finding:
     if not found:
         hint = "`mirage-kernels generate rms_norm_linear` makes some"
         return Finding(what, "generate", "missing", f"none in {folder}", hint)
-    counts = Counter(f"{record.recipe} for {record.arch}" for record in found)
-    words = listed([f"{count} {name}" for name, count in sorted(counts.items())])
-    own = [record for record in found if record.arch == loaded.arch]
-    stale = is_checkout() and loaded.kernels and len(own) != len(loaded.kernels)
-    if stale:
+    counts = Counter(record.arch for record in found)
+    words = listed([f"{counts[arch]} for {arch}" for arch in TARGETS if arch in counts])
+    own = {kernel_name(record) for record in found if record.arch == loaded.arch}
+    absent = own - set(loaded.kernels)
+    if is_checkout() and loaded.kernels and absent:
         hint = "`make run` compiles what is committed"
-        return Finding(what, "generate", "missing", f"{words}; compiled are others", hint)
+        words += f"; {len(absent)} are not compiled, {min(absent)} for one"
+        return Finding(what, "generate", "missing", words, hint)
     return Finding(what, "generate", "ok", words)
 
 

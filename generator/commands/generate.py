@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import time
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -138,7 +139,7 @@ def made_json(made: Made) -> dict[str, Json]:
 
 
 def search_lines(result: Result) -> list[str]:
-    """Say what the search did, what it cut away and why, and what else was proved."""
+    """Say what the search did, what it cut away and why."""
     report = result.report
     cut = sorted(report.pruned.items(), key=lambda item: -item[1])
     reasons = [f"{reason} {count:,}" for reason, count in cut if count]
@@ -160,8 +161,9 @@ def _report(made: Sequence[Made], terminal: Terminal) -> None:
     for line in search_lines(made[0].result):
         terminal.line(line)
     if len(made) == 1:
-        for line in made[0].result.report.alternatives:
-            terminal.line(f"  also proved: {line.strip()}")
+        others = Counter(line.strip() for line in made[0].result.report.alternatives)
+        for line, count in others.items():
+            terminal.line(f"  also proved: {line}" + (f"; {count} of these" if count > 1 else ""))
     columns = ("kernel", "gated", "proof draws", "wrong passes", "variants", "seconds")
     terminal.table(Table(columns, tuple(_row(m) for m in made), left=1))
     terminal.line("gated: faster by prediction, but refused by the numeric gate")

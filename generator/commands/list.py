@@ -27,10 +27,11 @@ from mirage_kernels.generator.tuning.catalog import committed_path, load_catalog
 
 DETAILS = """\
 "compiled" says whether the extension that is built here contains the kernel. A variant serves up
-to the number of tokens (M) that its bucket names, or of query rows (T*G) in attention. "tuned" is
-the day when variants were measured, as kernels/catalog.json has it; others are the rule's. An
-architecture's kernels are planned for the GPU beside it; "evidence" says whether they have been run
-on one, or were only compiled.
+to the number of tokens (M) that its bucket names; in attention of query rows: heads of a group (G),
+times tokens (T*G) where they see keys up to their own. "tuned" is the day when variants were
+measured, as kernels/catalog.json has it; others are the rule's. An architecture's kernels are
+planned for the GPU beside it; "evidence" says whether they have been run on one, or were only
+compiled.
 """
 
 
@@ -167,11 +168,10 @@ def kernel_name(record: Emitted) -> str:
 
 def buckets(record: Emitted) -> str:
     """Say which numbers of tokens or rows the variants serve: `M <= 8, 16, 32, any`."""
-    tops = [str(variant.bucket) for variant in record.variants if variant.bucket]
-    if not tops:
+    served = dict.fromkeys(str(variant.bucket or "any") for variant in record.variants)
+    if list(served) == ["any"]:
         return f"any {bucketed(record)}"
-    rest = ["any"] if len(tops) < len(record.variants) else []
-    return f"{bucketed(record)} <= {', '.join(tops + rest)}"
+    return f"{bucketed(record)} <= {', '.join(served)}"
 
 
 def stacked(record: Emitted) -> tuple[str, ...]:

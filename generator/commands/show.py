@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator, Mapping, Sequence
+from difflib import get_close_matches
 from pathlib import Path
 
 from mirage_kernels.generator.commands import arguments as given
@@ -34,6 +35,7 @@ from mirage_kernels.generator.record import (
 )
 from mirage_kernels.generator.terminal import Table, Terminal
 
+_NEAREST = 5  # kernels that are named where there is none of a name
 DETAILS = """\
 examples:
   mirage-kernels show rms_norm_linear                        the recipe: spec, shapes, kernels
@@ -69,9 +71,11 @@ def run(arguments: argparse.Namespace, terminal: Terminal) -> int:
     matching = {path: r for path, r in found.items() if _means(name, path, r)}
     if not matching:
         kernels = sorted({kernel_name(record) for record in found.values()})
+        like = get_close_matches(name, kernels, n=_NEAREST, cutoff=0) or ["none yet"]
         raise RecipeError(
             f"there is no recipe, kernel or file called {name!r}",
-            f"recipes: {', '.join(catalog())}; kernels: {', '.join(kernels) or 'none yet'}",
+            f"recipes: {', '.join(catalog())}; kernels: {', '.join(like)}; "
+            "`mirage-kernels list` names all",
         )
     path, record = min(matching.items(), key=lambda item: item[1].arch != DEFAULT_ARCH)
     _show_kernel(path, record, terminal)
@@ -125,7 +129,8 @@ def _variant_rows(record: Emitted) -> Iterator[tuple[str, ...]]:
         tiles = ", ".join(f"{name} by {size}" for name, size in cut.items())
         knobs = ", ".join(f"{name} {value}" for name, value in vars(variant.knobs).items())
         served = f"{counted} <= {variant.bucket}" if variant.bucket else f"any {counted}"
-        yield served, tiles, knobs
+        few = isinstance(variant, AttentionVariant) and variant.few_segments
+        yield served + (", few segments" if few else ""), tiles, knobs
 
 
 def proof_sentence(record: Record) -> str:

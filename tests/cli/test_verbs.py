@@ -88,6 +88,7 @@ def test_generate_reports_the_search(mirage_kernels, without_search, workplace) 
     assert "searched 23,747 states" in outcome.out
     assert "55 candidates: 7 proved, 3 rejected" in outcome.out
     assert "also proved: 14.80 us  one kernel" in outcome.out
+    assert outcome.out.count("19.20") == outcome.out.count("19.20 us  two kernels; 2 of these") == 1
     assert "4 files in ." in outcome.out
     assert "search" in outcome.err
     assert "\x1b" not in outcome.out + outcome.err
@@ -213,11 +214,29 @@ def test_doctor_counts_every_committed_kernel_of_the_extension(
     of_arch = emitted(package_kernels(), "sm_90a").values()
     names = tuple(kernel_name(record) for record in of_arch)
     assert any(name.startswith("gqa/") for name in names)
+    names += ("lora_linear_batched/K4096_N4096_R16_fp16",)  # has no record of its own
     loaded = Loaded("2.13.0", "", "", None, names, "sm_90a", problem="")
     monkeypatch.setattr(doctor, "load", lambda: loaded)
     document = _json(mirage_kernels("doctor", "--json"), code=None)
     (finding,) = (f for f in document["findings"] if f["what"] == "kernels")
     assert (finding["status"], finding["hint"]) == ("ok", "")
+
+
+def test_doctor_names_a_committed_kernel_that_is_not_compiled(
+    mirage_kernels, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, *others = sorted(kernel_name(r) for r in emitted(package_kernels(), "sm_90a").values())
+    loaded = Loaded("2.13.0", "", "", None, tuple(others), "sm_90a", problem="")
+    monkeypatch.setattr(doctor, "load", lambda: loaded)
+    document = _json(mirage_kernels("doctor", "--json"), code=None)
+    (finding,) = (f for f in document["findings"] if f["what"] == "kernels")
+    assert finding["status"] == "missing"
+    assert finding["found"].endswith(f"1 are not compiled, {first} for one")
+
+
+def test_show_names_the_nearest_kernels(mirage_kernels) -> None:
+    said = mirage_kernels("show", "rms_norm_linear/K4096_N6145_fp16").err
+    assert "kernels: rms_norm_linear/K4096_N6144_fp16, " in said
 
 
 def _json(outcome, code: int | None = 0):

@@ -58,6 +58,15 @@ WRONG_CALLS = {
         (X, NORM_WEIGHT, one_element_in(WEIGHT)),
         "weight does not start at a multiple of 16 bytes; pass weight.clone(), made once and kept",
     ),
+    "no weight": ((X, NORM_WEIGHT, None), "weight is None; a tensor works"),
+    "x of integers": (
+        (X.short(), NORM_WEIGHT, WEIGHT),
+        "x has dtype int16; float16 and bfloat16 work",
+    ),
+    "weight without data": (
+        (X, NORM_WEIGHT, WEIGHT.to("meta")),
+        "weight is on meta, another on cpu; one device works",
+    ),
     "negative eps": (
         (X, NORM_WEIGHT, WEIGHT, -1.0),
         "eps is -1; a finite number that is not negative works, such as 1e-6",
@@ -146,6 +155,43 @@ WRONG_OPTIONS = {
         ("rms_norm_gated_mlp", (X, NORM_WEIGHT, WEIGHT), {"activation": "swish"}),
         "activation is 'swish'; 'silu', 'gelu', 'gelu_tanh' and 'relu' work",
     ),
+    "scale that is not finite": (
+        ("lora_linear", (X, WEIGHT, LORA_A, LORA_B, torch.inf), {}),
+        "scale is inf; a finite number works",
+    ),
+    "offset that is no number": (
+        ("rms_norm", (X, NORM_WEIGHT), {"weight_offset": torch.nan}),
+        "weight_offset is nan; a finite number works",
+    ),
+    "pair without residual": (
+        ("rms_norm", (X, NORM_WEIGHT), {"out": (X, X)}),
+        "out is a pair, but residual is not given; one tensor works, or residual beside the pair",
+    ),
+    "one result for two": (
+        ("rms_norm_linear", (X, NORM_WEIGHT, WEIGHT), {"residual": X, "out": torch.ones(2, 2, 3)}),
+        "with residual, out is a pair (y, total); two tensors work",
+    ),
+    "gate and up in an odd size": (
+        ("act_and_mul", (torch.ones(3, 5).half(),), {}),
+        "gate has shape [3, 5], but without up it holds both, [..., 2 N]; an even last dim works",
+    ),
+    "gate that is no tensor": (
+        ("act_and_mul", (None,), {}),
+        "gate is None; a tensor works",
+    ),
+    "latents without rope": (
+        (
+            "mla_decode",
+            (torch.ones(2, 4, 512).half(), torch.ones(2, 9, 576).half()),
+            {"scale": 1.0},
+        ),
+        "q has lines of 512 elements and latent_dim is 512; a positive one that is shorter works, "
+        "or the pair of its parts",
+    ),
+    "half a pair of latents": (
+        ("mla_decode", ((X,), X), {"scale": 1.0}),
+        "q is of type tuple; a tensor works",
+    ),
 }
 
 
@@ -155,6 +201,16 @@ def test_wrong_option_gets_a_sentence(call: str) -> None:
     with pytest.raises(RuntimeError) as raised:
         getattr(mirage_kernels, op)(*args, **options)
     assert str(raised.value) == f"mirage_kernels::{op}: {sentence}"
+
+
+@pytest.mark.parametrize("op", ["rms_norm_linear", "gated_mlp"])
+def test_dims_without_elements_are_fine_on_the_cpu(op: str) -> None:
+    weights = (NORM_WEIGHT,) if op == "rms_norm_linear" else ()
+    assert getattr(mirage_kernels, op)(X, *weights, WEIGHT[:0]).shape == (2, 3, 0)
+    empty = tuple(weight[:0] for weight in weights)
+    y = getattr(mirage_kernels, op)(X[..., :0], *empty, torch.ones(8, 0).half())
+    assert y.shape == (2, 3, 8 if weights else 4)
+    assert not y.any()
 
 
 def test_results_of_a_pair_do_not_share_memory() -> None:

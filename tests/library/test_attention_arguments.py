@@ -8,7 +8,7 @@ from attention_cases import Case, made
 from torch import Tensor
 
 import mirage_kernels
-from mirage_kernels import gqa, kernel_table, qk_norm_attention, supports
+from mirage_kernels import gqa, gqa_csr, kernel_table, qk_norm_attention, supports
 from mirage_kernels.errors import InferenceOnlyError
 
 Q = torch.ones(2, 4, 64).half()
@@ -51,7 +51,8 @@ WRONG = {
     ),
     "heads that do not divide": (
         {"k_cache": torch.ones(9, 16, 3, 64).half(), "v_cache": torch.ones(9, 16, 3, 64).half()},
-        "k_cache has 3 heads, but q has 4; a divisor of that works",
+        "k_cache has 3 heads, but q has 4; a divisor of that works (which dim holds the heads "
+        "follows from kv_layout)",
     ),
     "cache with strided lines": (
         {"k_cache": torch.ones(9, 16, 2, 128).half()[..., ::2]},
@@ -123,6 +124,38 @@ WRONG = {
         "window_left is -2; the number of keys before its own that a token sees works, or -1 for "
         "all",
     ),
+    "no queries": ({"q": None}, "q is None; a tensor works"),
+    "queries of too many dims": ({"q": Q[:, None, None]}, "q has 5 dims; [B, T, Hq, D] works"),
+    "queries without elements": (
+        {"q": Q[..., :0]},
+        "q has heads of size 0; multiples of 8 work",
+    ),
+    "no keys": ({"k_cache": None}, "k_cache is None; a tensor works"),
+    "cache of three dims": (
+        {"k_cache": K[0]},
+        "k_cache has 3 dims; [pages, page size, Hkv, D] works",
+    ),
+    "cache of three dims, heads first": (
+        {"v_cache": K[0], "kv_layout": "HND"},
+        "v_cache has 3 dims; [pages, Hkv, page size, D] works",
+    ),
+    "cache without data": (
+        {"k_cache": K.to("meta")},
+        "q is on cpu, another tensor is not; one device works",
+    ),
+    "table without data": (
+        {"block_table": TABLE.to("meta")},
+        "q is on cpu, another tensor is not; one device works",
+    ),
+    "negative bound of queries": (
+        {"max_q_len": -3},
+        "max_q_len is -3; 0 or more works, or None",
+    ),
+    "negative bound of keys": (
+        {"max_seq_len": -2},
+        "max_seq_len is -2; 0 or more works, or None",
+    ),
+    "out that is a pair": ({"out": (Q, Q)}, "out is of type tuple; a tensor works"),
     "unknown layout": ({"kv_layout": "DNH"}, "kv_layout is 'DNH'; 'NHD' and 'HND' work"),
     "out of another shape": (
         {"out": Q[:1].clone()},
@@ -164,6 +197,50 @@ def test_results_of_sequences_with_gaps_are_refused() -> None:
         gqa(q, K[:2], K[:2], out=gaps)
 
 
+LONG = torch.ones(1, 256, 4, 64).half()
+LONG_K = LONG[:, :, :2].contiguous()
+WRONG_LONG = {
+    "float32": (
+        {"q": LONG.float(), "k_cache": LONG_K.float(), "v_cache": LONG_K.float()},
+        "q has dtype float32; float16 and bfloat16 work",
+    ),
+    "another window": (
+        {"window_left": -7},
+        "window_left is -7; the number of keys before its own that a token sees works, or -1 for "
+        "all",
+    ),
+    "nan scale": ({"scale": torch.nan}, "scale is nan; a finite number works"),
+    "another number of tokens": (
+        {"max_q_len": 3},
+        "q has 256 tokens, which is not 3 for each of 1 sequences; without cu_seqlens_q it must be",
+    ),
+    "out of another dtype": (
+        {"out": LONG.float()},
+        "out has dtype float32, but q has float16; give both the same dtype",
+    ),
+    "out in the memory of q": (
+        {"out": LONG},
+        "out shares memory with q; give it memory of its own",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", WRONG_LONG)
+def test_what_pytorchs_attention_computes_is_refused_alike(name: str) -> None:
+    wrong, sentence = WRONG_LONG[name]
+    with pytest.raises(RuntimeError) as raised:
+        gqa(**{"q": LONG, "k_cache": LONG_K, "v_cache": LONG_K} | wrong)  # type: ignore[arg-type]
+    assert str(raised.value) == PREFIX + sentence
+
+
+def test_queries_of_other_strides_are_checked_without_a_copy() -> None:
+    q = torch.ones(2, 4, 256, 64).half().transpose(1, 2)
+    k = LONG_K.expand(2, 256, 2, 64).contiguous()
+    assert torch.equal(gqa(q, k, k), torch.ones(2, 256, 4, 64).half())
+    with pytest.raises(RuntimeError, match="q has 512 tokens, which is not 256 for each of 1"):
+        gqa(q, LONG_K, LONG_K)
+
+
 WEIGHT = torch.ones(64).half()
 NORMED = {**GOOD, "q_weight": WEIGHT, "k_weight": WEIGHT}
 WRONG_NORMS = {
@@ -181,6 +258,7 @@ WRONG_NORMS = {
         {"q_weight": torch.ones(128).half()[::2]},
         "q_weight of shape [64] is not contiguous; pass q_weight.contiguous(), made once and kept",
     ),
+    "no k_weight": ({"k_weight": None}, "k_weight is None; a tensor works"),
     "unknown norm": ({"norm": "l2"}, "norm is 'l2'; 'rms' and 'layer' work"),
     "bias of an rms norm": (
         {"q_bias": WEIGHT},
@@ -199,6 +277,50 @@ def test_wrong_norm_gets_a_sentence(name: str) -> None:
     with pytest.raises(RuntimeError) as raised:
         qk_norm_attention(**NORMED | wrong)  # type: ignore[arg-type]
     assert str(raised.value) == "mirage_kernels::qk_norm_attention: " + sentence
+
+
+@pytest.mark.parametrize("name", WRONG_NORMS)
+def test_norms_in_front_of_pytorchs_attention_are_refused_alike(name: str) -> None:
+    wrong, sentence = WRONG_NORMS[name]
+    given = {"q": LONG, "k_cache": LONG_K, "v_cache": LONG_K} | {
+        name: NORMED[name] for name in ("q_weight", "k_weight")
+    }
+    with pytest.raises(RuntimeError) as raised:
+        qk_norm_attention(**given | wrong)  # type: ignore[arg-type]
+    said = sentence.replace("[2, 4, 64] needs", "[256, 4, 64] needs")
+    assert str(raised.value) == "mirage_kernels::qk_norm_attention: " + said
+
+
+LISTS = {
+    "indptr": torch.tensor([0, 1, 2]).int(),
+    "indices": torch.zeros(2).int(),
+    "last_page_len": torch.ones(2).int(),
+}
+WRONG_LISTS = {
+    "no list": ({"indices": None}, "indices is None; a tensor works"),
+    "list of floats": (
+        {"indices": torch.zeros(2)},
+        "indices has shape [2] and dtype float32; one dim works, int32 or int64",
+    ),
+    "list of two dims": (
+        {"last_page_len": torch.ones(1, 2).int()},
+        "last_page_len has shape [1, 2] and dtype int32; one dim works, int32 or int64",
+    ),
+    "too short": (
+        {"indptr": torch.tensor([0, 2]).int()},
+        "indptr has shape [2] and dtype int32; [B + 1] = [3] beside last_page_len [B] works, int32 "
+        "or int64",
+    ),
+    "negative length": ({"max_seq_len": -1}, "max_seq_len is -1; 0 or more works"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG_LISTS)
+def test_wrong_page_lists_get_a_sentence(name: str) -> None:
+    wrong, sentence = WRONG_LISTS[name]
+    with pytest.raises(RuntimeError) as raised:
+        gqa_csr(Q, K, K, **LISTS | wrong)  # type: ignore[arg-type]
+    assert str(raised.value) == "mirage_kernels::block_table_from_csr: " + sentence
 
 
 @pytest.mark.parametrize("name", ["q", "k_cache", "v_cache", "q_weight", "k_weight"])

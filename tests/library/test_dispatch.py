@@ -57,6 +57,8 @@ def test_other_gpu_is_told_what_to_install(capability: tuple[int, int], here: st
         ({"K": 4096, "N": 6144}, True),
         ({"K": 4096, "N": 6144, "M": 3, "dtype": torch.bfloat16}, True),
         ({"K": 4096, "N": 6144, "dtype": "fp16"}, True),
+        ({"K": 4096, "N": 6144, "dtype": "bfloat16"}, True),
+        ({"K": 4096, "N": 6144, "dtype": "float32"}, False),
         ({"N": 6144}, True),
         ({"K": 4096, "N": 6145}, False),
         ({"K": 4096, "n": 6144}, False),

@@ -62,8 +62,8 @@ GOOD = {
 WRONG = {
     "q that is all latent": (
         {"q": Q[..., :32]},
-        "q has lines of 32 elements, of which latent_dim is 32; longer ones work, or the pair of "
-        "its parts",
+        "q has lines of 32 elements and latent_dim is 32; a positive one that is shorter works, or "
+        "the pair of its parts",
     ),
     "kv_cache of another type": (
         {"kv_cache": CACHE.bfloat16()},

@@ -1,0 +1,120 @@
+"""The ops in plain PyTorch, for any type: what the cases compute in float64."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+
+def _rms_normed(x: Tensor, norm_weight: Tensor, eps: float, weight_offset: float) -> Tensor:
+    root = torch.sqrt(x.square().mean(-1, keepdim=True) + eps)
+    return x / root * (norm_weight + weight_offset)
+
+
+def exact_rms_norm(
+    x: Tensor,
+    norm_weight: Tensor,
+    eps: float = 1e-6,
+    *,
+    residual: Tensor | None = None,
+    weight_offset: float = 0.0,
+) -> Tensor | tuple[Tensor, Tensor]:
+    total = x if residual is None else x + residual
+    y = _rms_normed(total, norm_weight, eps, weight_offset)
+    return y if residual is None else (y, total)
+
+
+def exact_layer_norm(
+    x: Tensor, norm_weight: Tensor, norm_bias: Tensor | None, eps: float = 1e-5
+) -> Tensor:
+    centred = x - x.mean(-1, keepdim=True)
+    normed = centred / torch.sqrt(centred.square().mean(-1, keepdim=True) + eps) * norm_weight
+    return normed if norm_bias is None else normed + norm_bias
+
+
+def exact_rms_norm_linear(
+    x: Tensor,
+    norm_weight: Tensor,
+    weight: Tensor,
+    eps: float = 1e-6,
+    *,
+    bias: Tensor | float = 0.0,
+    residual: Tensor | None = None,
+    weight_offset: float = 0.0,
+) -> Tensor | tuple[Tensor, Tensor]:
+    total = x if residual is None else x + residual
+    y = _rms_normed(total, norm_weight, eps, weight_offset) @ weight.t() + bias
+    return y if residual is None else (y, total)
+
+
+def exact_layer_norm_linear(
+    x: Tensor,
+    norm_weight: Tensor,
+    norm_bias: Tensor | None,
+    weight: Tensor,
+    eps: float = 1e-5,
+    *,
+    bias: Tensor | float = 0.0,
+) -> Tensor:
+    return exact_layer_norm(x, norm_weight, norm_bias, eps) @ weight.t() + bias
+
+
+def exact_lora_linear(
+    x: Tensor,
+    weight: Tensor,
+    lora_a: Tensor,
+    lora_b: Tensor,
+    scale: float,
+    *,
+    bias: Tensor | float = 0.0,
+    adapter_ids: Tensor | None = None,
+) -> Tensor:
+    y = x @ weight.t() + bias
+    if adapter_ids is None:
+        return y + scale * (x @ lora_a.t()) @ lora_b.t()
+    adapted = torch.zeros_like(y)
+    for i in range(lora_a.shape[0]):
+        mine = adapter_ids == i
+        adapted[mine] = x[mine] @ lora_a[i].t() @ lora_b[i].t()
+    return y + scale * adapted
+
+
+ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = {
+    "silu": lambda x: x * torch.sigmoid(x),
+    "gelu": lambda x: x / 2 * (1 + torch.erf(x / 2**0.5)),
+    "gelu_tanh": lambda x: functional.gelu(x, approximate="tanh"),
+    "relu": lambda x: x.clamp(min=0),
+}
+
+
+def exact_gated_mlp(
+    x: Tensor, gate_weight: Tensor, up_weight: Tensor | None = None, *, activation: str = "silu"
+) -> Tensor:
+    gate, up = gate_weight.chunk(2) if up_weight is None else (gate_weight, up_weight)
+    return ACTIVATIONS[activation](x @ gate.t()) * (x @ up.t())
+
+
+def exact_rms_norm_gated_mlp(
+    x: Tensor,
+    norm_weight: Tensor,
+    gate_weight: Tensor,
+    up_weight: Tensor | None = None,
+    eps: float = 1e-6,
+    *,
+    activation: str = "silu",
+    weight_offset: float = 0.0,
+) -> Tensor:
+    normed = _rms_normed(x, norm_weight, eps, weight_offset)
+    return exact_gated_mlp(normed, gate_weight, up_weight, activation=activation)
+
+
+def exact_ntrans(h: Tensor, x: Tensor, alpha: Tensor) -> Tensor:
+    moved = h + alpha * (x / x.norm(dim=-1, keepdim=True) - h)
+    return moved / moved.norm(dim=-1, keepdim=True)
+
+
+def exact_act_and_mul(gate: Tensor, up: Tensor, *, activation: str = "silu") -> Tensor:
+    return ACTIVATIONS[activation](gate) * up
