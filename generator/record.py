@@ -34,9 +34,12 @@ class SearchSummary:
 
     def text(self) -> str:
         """Return the summary as one sentence."""
+        counts = f"({self.states} states, {self.candidates} candidates)"
+        if self.proved == 1:
+            return f"the one proved muGraph; it passes the numeric gate and has a plan {counts}"
         return (
             f"the first by predicted time of {self.proved} proved muGraphs that passes the "
-            f"numeric gate and has a plan ({self.states} states, {self.candidates} candidates)"
+            f"numeric gate and has a plan {counts}"
         )
 
 

@@ -196,14 +196,14 @@ def _attention_expects(graph: Graph, program: AttentionProgram) -> str:
 def _attention_launch(record: AttentionRecord, program: AttentionProgram) -> str:
     parts = []
     for variant in record.variants:
-        limit = f"up to {variant.bucket}" if variant.bucket else "any number of"
+        limit = f"up to {variant.bucket}" if variant.bucket else "any number"
         knobs = variant.knobs
-        kib = -(-shared_bytes(knobs, program.depth, program.more_depth) // 1024)
+        kib = -(-shared_bytes(knobs, *program.sizes) // 1024)
         few = " of few segments" if variant.few_segments else ""
         size = f"{knobs.warps} warps, {kib} KiB shared"
-        parts.append(f"{limit} rows{few} tiles of {knobs.rows}, {size}")
+        parts.append(f"{limit}{few}: tiles of {knobs.rows}, {size}")
     rows = " times ".join(program.roles.rows)
-    return f"as many blocks as run at once; of {rows} query rows {'; '.join(parts)}."
+    return f"as many blocks as run at once. By query rows, {rows}: {'; '.join(parts)}."
 
 
 def _mugraph_words(graph: Graph) -> str:
@@ -243,7 +243,7 @@ def _before_words(body: Graph, phases: Mapping[str, Phase | None]) -> str:
 
 def _proof_words(record: Emitted) -> str:
     proof, count = record.proof, len(record.variants)
-    variants = f"all {count} variants" if count > 1 else "its one variant"
+    variants = {1: "its one variant", 2: "both variants"}.get(count, f"all {count} variants")
     return (
         f"equal to the recipe on {proof.draws} random draws over finite fields, for the tiles of "
         f"{variants}, at {_extents_words(record)} and uneven edges; a wrong muGraph passes with "
@@ -319,5 +319,7 @@ def _launch_words(record: KernelRecord) -> str:
             each += ", which hold tokens in registers"
         if knobs.front:
             each = f"a block of {knobs.front} warps each in front, then {each}"
-        parts.append(f"{limit} tokens {each}")
-    return f"{'; '.join(parts)} per {record.variants[-1].knobs.tokens}."
+        if not variant.bucket:
+            each = f"for each {knobs.tokens} of them {each}"
+        parts.append(f"{limit} tokens: {each}")
+    return f"{'; '.join(parts)}."

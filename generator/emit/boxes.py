@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from mirage_kernels.generator.emit import apart, apart_held
-from mirage_kernels.generator.emit.words import dims_text, own_lines
+from mirage_kernels.generator.emit.words import operand_dims, own_lines, pointer, result_pointer
 from mirage_kernels.generator.emit.writer import Writer
-from mirage_kernels.generator.plan.program import Layout, Operand, Statement, TileProgram
+from mirage_kernels.generator.plan.program import Layout, Statement, TileProgram
 
 
 @dataclass(frozen=True)
@@ -62,13 +62,9 @@ def write_operands(writer: Writer, program: TileProgram, plan: BoxPlan) -> None:
     roles = program.roles
     writer.line("const LaunchArgs& args = given.call;")
     boxed = {s.args[0] for s in boxes(program)}
-    rows = [
-        (f"const T* {o.name} = static_cast<const T*>(args.inputs[{o.index}]);", _dims(o))
-        for o in program.inputs
-        if o.name not in boxed
-    ]
+    rows = [(pointer(o), operand_dims(o, program)) for o in program.inputs if o.name not in boxed]
     out = program.output
-    rows.append((f"T* {out.name} = static_cast<T*>(args.outputs[0]);", _dims(out)))
+    rows.append((result_pointer(out), operand_dims(out, program)))
     writer.table(rows)
     writer.line(f"const int {roles.tokens} = static_cast<int>(args.dims[0]);")
     used = {a for s in program.epilogue for a in s.args}
@@ -82,10 +78,6 @@ def write_operands(writer: Writer, program: TileProgram, plan: BoxPlan) -> None:
         writer.line(f"const int first_row = {plan.box_row} + {plan.finished};")
     writer.line("const int first_token = blockIdx.y * Block::kTokens;")
     writer.line()
-
-
-def _dims(operand: Operand) -> str:
-    return dims_text(operand.type.names)
 
 
 def write_copies(

@@ -28,6 +28,9 @@ from mirage_kernels.generator.emit.words import (
     camel,
     dims_text,
     kept_at,
+    operand_dims,
+    pointer,
+    result_pointer,
     sharing,
     typed,
     vocabulary,
@@ -36,7 +39,7 @@ from mirage_kernels.generator.emit.writer import Writer
 from mirage_kernels.generator.ir import DType
 from mirage_kernels.generator.plan.apart import makers_of, users_of
 from mirage_kernels.generator.plan.front import behind
-from mirage_kernels.generator.plan.program import Do, Layout, Operand, Statement, TileProgram
+from mirage_kernels.generator.plan.program import Do, Layout, Statement, TileProgram
 from mirage_kernels.generator.plan.variants import Variant
 
 __all__ = ["Kernel", "bucket_name", "camel", "dims_text", "emit_cuda"]
@@ -276,15 +279,9 @@ def _prologue(writer: Writer, program: TileProgram) -> None:
 def _arguments(writer: Writer, program: TileProgram) -> None:
     """Write tensors, run-time numbers, and where the block's tile begins."""
     roles = program.roles
-    rows = [
-        (f"const T* {o.name} = static_cast<const T*>(args.inputs[{o.index}]);", _dims_of(o))
-        for o in program.inputs
-    ]
+    rows = [(pointer(o), operand_dims(o, program)) for o in program.inputs]
     if not program.leaves:
-        rows += [
-            (f"T* {o.name} = static_cast<T*>(args.outputs[{o.index}]);", _dims_of(o))
-            for o in program.results
-        ]
+        rows += [(result_pointer(o), operand_dims(o, program)) for o in program.results]
     writer.table(rows)
     writer.line(f"const int {roles.tokens} = static_cast<int>(args.dims[0]);")
     used = {a for s in (*program.loop, *program.epilogue) for a in s.args}
@@ -313,10 +310,6 @@ def _fetches(writer: Writer, program: TileProgram) -> None:
         where = f"{s.out}, {s.args[0]}, first_row, {program.roles.rows}"
         writer.line(f"tile::fetch<kThreads<Knobs>>({where});")
     writer.line()
-
-
-def _dims_of(operand: Operand) -> str:
-    return dims_text(operand.type.names)
 
 
 def _loop(writer: Writer, program: TileProgram) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from mirage_kernels.generator.emit.lines import Lines, line_rows
-from mirage_kernels.generator.emit.words import dims_text
+from mirage_kernels.generator.emit.words import dims_text, operand_dims, pointer
 from mirage_kernels.generator.emit.writer import Writer
 from mirage_kernels.generator.plan.front import front_of
 from mirage_kernels.generator.plan.program import Do, Layout, Statement, TileProgram
@@ -52,12 +52,9 @@ def _kernel(writer: Writer, program: TileProgram) -> None:
     if lines.sums():
         writer.line(f"__shared__ float sums[{len(lines.sums())}][Lines::kWarps];")
     writer.line()
-    operands = [
-        (f"const T* {o.name} = static_cast<const T*>(args.inputs[{o.index}]);", o.type.names)
-        for o in program.inputs
-    ]
-    operands.append((f"T* {out.name} = static_cast<T*>(args.workspace);", out.type.names))
-    writer.table([(text, dims_text(names)) for text, names in operands])
+    operands = [(pointer(o), operand_dims(o, program)) for o in program.inputs]
+    made = f"T* {out.name} = static_cast<T*>(args.workspace);"
+    writer.table([*operands, (made, operand_dims(out, program))])
     writer.line("const int64_t token = blockIdx.x;")
     used = {a for s in program.lines for a in s.args}
     for i, scalar in enumerate(program.scalars):

@@ -5,7 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from mirage_kernels.generator.emit.words import camel, dims_text, shared_at, vocabulary
+from mirage_kernels.generator.emit.words import (
+    camel,
+    dims_text,
+    operand_dims,
+    pointer,
+    result_pointer,
+    shared_at,
+    vocabulary,
+)
 from mirage_kernels.generator.emit.writer import Writer
 from mirage_kernels.generator.ir import DType
 from mirage_kernels.generator.plan.program import Do, Layout, Statement, TileProgram
@@ -106,15 +114,9 @@ def line_kernel(writer: Writer, program: TileProgram) -> None:
         writer.line(f"__shared__ float sums[{len(lines.sums())}][Lines::kWarps];")
     writer.line("tile::let_next_start();")
     writer.line()
-    operands = [
-        (f"const T* {o.name} = static_cast<const T*>(args.inputs[{o.index}]);", o.type.names)
-        for o in program.inputs
-    ]
-    operands += [
-        (f"T* {o.name} = static_cast<T*>(args.outputs[{o.index}]);", o.type.names)
-        for o in program.results
-    ]
-    writer.table([(text, dims_text(names)) for text, names in operands])
+    operands = [(pointer(o), operand_dims(o, program)) for o in program.inputs]
+    operands += [(result_pointer(o), operand_dims(o, program)) for o in program.results]
+    writer.table(operands)
     writer.line(f"const int64_t {tokens} = args.dims[0], token = blockIdx.x;")
     if program.parted:
         writer.line(f"const int first = blockIdx.y * {depth};")

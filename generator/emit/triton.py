@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from mirage_kernels.generator.emit.cuda import Kernel, dims_text
+from mirage_kernels.generator.emit.header import Header
 from mirage_kernels.generator.emit.writer import WIDTH, Writer
 from mirage_kernels.generator.errors import PlanError
 from mirage_kernels.generator.ir import DType
@@ -72,7 +73,7 @@ def block_sizes(kernel: Kernel) -> dict[str, int]:
 def emit_triton(kernel: Kernel) -> str:
     """Return the Triton program of a planned kernel, a Python module with one function to call."""
     writer = Writer(unit="    ")
-    kernel.header.write(writer, "#")
+    _header(kernel).write(writer, "#")
     for line in ("", "import torch", "import triton", "import triton.language as tl", ""):
         writer.line(line)
     for dim in {d.name: d for o in kernel.program.inputs for d in o.type.dims}.values():
@@ -87,6 +88,15 @@ def emit_triton(kernel: Kernel) -> str:
     writer.line()
     _host(writer, kernel)
     return writer.text()
+
+
+def _header(kernel: Kernel) -> Header:
+    """Return the kernel's header with a launch of its own: other tiles than those of CUDA."""
+    sizes = ", ".join(f"{_block(name)} {size}" for name, size in block_sizes(kernel).items())
+    launch = f"a program per block of the grid, {sizes}; what was proved are the tiles of CUDA's."
+    given = kernel.header
+    paragraphs = [(word, launch if word == "Launch" else text) for word, text in given.paragraphs]
+    return Header(given.command, given.stem, paragraphs)
 
 
 def _block(dim: str) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from mirage_kernels.generator.emit.writer import WIDTH, Writer
 from mirage_kernels.generator.errors import PlanError
 from mirage_kernels.generator.ir import DType
-from mirage_kernels.generator.plan.program import Do, Layout, Statement, TileProgram
+from mirage_kernels.generator.plan.program import Do, Layout, Operand, Statement, TileProgram
 
 TYPES = {DType.FP16: "__half", DType.BF16: "__nv_bfloat16", DType.FP32: "float"}
 FRAGMENTS = {
@@ -51,6 +51,22 @@ def barrier(program: TileProgram) -> str:
 def dims_text(names: Sequence[str]) -> str:
     """Return dims for a comment: `[M, K]`."""
     return f"[{', '.join(names)}]"
+
+
+def operand_dims(operand: Operand, program: TileProgram) -> str:
+    """Return an operand's dims for a comment; of stacks as `[slices, R, K]`."""
+    slices = ("slices",) if operand.name in program.stacked else ()
+    return dims_text((*slices, *operand.type.names))
+
+
+def pointer(operand: Operand) -> str:
+    """Return the line that names an input where it lies."""
+    return f"const T* {operand.name} = static_cast<const T*>(args.inputs[{operand.index}]);"
+
+
+def result_pointer(result: Operand) -> str:
+    """Return the line that names a result where it lies."""
+    return f"T* {result.name} = static_cast<T*>(args.outputs[{result.index}]);"
 
 
 def camel(name: str) -> str:

@@ -3,15 +3,16 @@
 # Formula   [M, K] = norm(h + alpha * (norm(x) - h)), where norm(x) = x / sqrt(sum(x^2))
 # Shape     a test
 # muGraph   one kernel; grid.x cuts M, no loop: the other dims are whole in a block.
-# Found     the first by predicted time of 1 proved muGraphs that passes the numeric gate and has a
-#           plan (1 states, 1 candidates).
+# Found     the one proved muGraph; it passes the numeric gate and has a plan (1 states, 1
+#           candidates).
 # Proved    equal to the recipe on 4 random draws over finite fields, for the tiles of its one
 #           variant, at full extents and uneven edges; a wrong muGraph passes with probability at
 #           most 2^-51.4.
 # Accuracy  emulated error against float64 (unfused program's): .
 # Expects   h [M, K] rows 16-byte aligned, any row stride, x [M, K] rows 16-byte aligned, any row
 #           stride, alpha [K] contiguous, out [M, K] contiguous; any M >= 0.
-# Launch    a block of 1 warp per token, which it holds whole in registers.
+# Launch    a program per block of the grid, BLOCK_M 1, BLOCK_K_whole 128; what was proved are the
+#           tiles of CUDA's.
 
 import torch
 import triton

@@ -6,16 +6,17 @@
 # muGraph   one kernel; grid.x cuts N, grid.y cuts M, the loop cuts K. In the loop: total_tile,
 #           total_squared, scaled_weight, scaled_product; carried: total_squared_total,
 #           scaled_product_total; stored in the loop: total; the rest after it.
-# Found     the first by predicted time of 1 proved muGraphs that passes the numeric gate and has a
-#           plan (1 states, 1 candidates).
-# Proved    equal to the recipe on 8 random draws over finite fields, for the tiles of all 2
+# Found     the one proved muGraph; it passes the numeric gate and has a plan (1 states, 1
+#           candidates).
+# Proved    equal to the recipe on 8 random draws over finite fields, for the tiles of both
 #           variants, at full extents and uneven edges; a wrong muGraph passes with probability at
 #           most 2^-56.8.
 # Accuracy  emulated error against float64 (unfused program's): .
 # Expects   x [M, K] rows 16-byte aligned, any row stride, norm_weight [K] contiguous, weight [N, K]
 #           contiguous, bias [N] contiguous, residual [M, K] rows 16-byte aligned, any row stride,
 #           out [M, N] contiguous, total [M, K] contiguous; any M >= 0.
-# Launch    up to 8 tokens 5 blocks of 8 warps; any number of tokens 5 blocks of 8 warps per 16.
+# Launch    a program per block of the grid, BLOCK_N 16, BLOCK_M 16, BLOCK_K 128; what was proved
+#           are the tiles of CUDA's.
 
 import torch
 import triton

@@ -3,8 +3,8 @@
 // Formula   [M, K] = rms_norm(total) * (norm_weight + weight_offset); total = x + residual
 // Shape     a test
 // muGraph   one kernel; grid.x cuts M, no loop: the other dims are whole in a block.
-// Found     the first by predicted time of 1 proved muGraphs that passes the numeric gate and has a
-//           plan (1 states, 1 candidates).
+// Found     the one proved muGraph; it passes the numeric gate and has a plan (1 states, 1
+//           candidates).
 // Proved    equal to the recipe on 4 random draws over finite fields, for the tiles of its one
 //           variant, at full extents and uneven edges; a wrong muGraph passes with probability at
 //           most 2^-57.3.
