@@ -114,6 +114,10 @@ cudaError_t gqa_full_D128_bf16(const AttentionArgs&, cudaStream_t);
 int64_t gqa_full_D128_bf16_workspace(const AttentionArgs&);
 cudaError_t gqa_full_D128_fp16(const AttentionArgs&, cudaStream_t);
 int64_t gqa_full_D128_fp16_workspace(const AttentionArgs&);
+cudaError_t gqa_full_D192_bf16(const AttentionArgs&, cudaStream_t);
+int64_t gqa_full_D192_bf16_workspace(const AttentionArgs&);
+cudaError_t gqa_full_D192_fp16(const AttentionArgs&, cudaStream_t);
+int64_t gqa_full_D192_fp16_workspace(const AttentionArgs&);
 cudaError_t gqa_full_D256_bf16(const AttentionArgs&, cudaStream_t);
 int64_t gqa_full_D256_bf16_workspace(const AttentionArgs&);
 cudaError_t gqa_full_D256_fp16(const AttentionArgs&, cudaStream_t);
@@ -122,6 +126,10 @@ cudaError_t gqa_full_D64_bf16(const AttentionArgs&, cudaStream_t);
 int64_t gqa_full_D64_bf16_workspace(const AttentionArgs&);
 cudaError_t gqa_full_D64_fp16(const AttentionArgs&, cudaStream_t);
 int64_t gqa_full_D64_fp16_workspace(const AttentionArgs&);
+cudaError_t gqa_full_D96_bf16(const AttentionArgs&, cudaStream_t);
+int64_t gqa_full_D96_bf16_workspace(const AttentionArgs&);
+cudaError_t gqa_full_D96_fp16(const AttentionArgs&, cudaStream_t);
+int64_t gqa_full_D96_fp16_workspace(const AttentionArgs&);
 cudaError_t mla_decode_C512_P64_bf16(const AttentionArgs&, cudaStream_t);
 int64_t mla_decode_C512_P64_bf16_workspace(const AttentionArgs&);
 cudaError_t mla_decode_C512_P64_fp16(const AttentionArgs&, cudaStream_t);
@@ -150,6 +158,10 @@ cudaError_t sliding_window_attention_D128_bf16(const AttentionArgs&, cudaStream_
 int64_t sliding_window_attention_D128_bf16_workspace(const AttentionArgs&);
 cudaError_t sliding_window_attention_D128_fp16(const AttentionArgs&, cudaStream_t);
 int64_t sliding_window_attention_D128_fp16_workspace(const AttentionArgs&);
+cudaError_t sliding_window_attention_D192_bf16(const AttentionArgs&, cudaStream_t);
+int64_t sliding_window_attention_D192_bf16_workspace(const AttentionArgs&);
+cudaError_t sliding_window_attention_D192_fp16(const AttentionArgs&, cudaStream_t);
+int64_t sliding_window_attention_D192_fp16_workspace(const AttentionArgs&);
 cudaError_t sliding_window_attention_D256_bf16(const AttentionArgs&, cudaStream_t);
 int64_t sliding_window_attention_D256_bf16_workspace(const AttentionArgs&);
 cudaError_t sliding_window_attention_D256_fp16(const AttentionArgs&, cudaStream_t);
@@ -158,6 +170,10 @@ cudaError_t sliding_window_attention_D64_bf16(const AttentionArgs&, cudaStream_t
 int64_t sliding_window_attention_D64_bf16_workspace(const AttentionArgs&);
 cudaError_t sliding_window_attention_D64_fp16(const AttentionArgs&, cudaStream_t);
 int64_t sliding_window_attention_D64_fp16_workspace(const AttentionArgs&);
+cudaError_t sliding_window_attention_D96_bf16(const AttentionArgs&, cudaStream_t);
+int64_t sliding_window_attention_D96_bf16_workspace(const AttentionArgs&);
+cudaError_t sliding_window_attention_D96_fp16(const AttentionArgs&, cudaStream_t);
+int64_t sliding_window_attention_D96_fp16_workspace(const AttentionArgs&);
 }  // namespace generated
 
 const Kernel kKernels[] = {
@@ -286,7 +302,7 @@ const Kernel kKernels[] = {
    64, ""},
   {"rms_norm_linear", "fp16", {{"K", 4096}, {"N", 4096}}, 2,
    generated::rms_norm_linear_K4096_N4096_fp16, "rms_norm_linear/K4096_N4096_fp16",
-   128, ""},
+   64, ""},
   {"rms_norm_linear", "bf16", {{"K", 4096}, {"N", 6144}}, 2,
    generated::rms_norm_linear_K4096_N6144_bf16, "rms_norm_linear/K4096_N6144_bf16",
    64, ""},
@@ -304,7 +320,7 @@ const Kernel kKernels[] = {
    64, "bias weight_offset"},
   {"rms_norm_linear_full", "fp16", {{"K", 3584}, {"N", 4608}}, 2,
    generated::rms_norm_linear_full_K3584_N4608_fp16, "rms_norm_linear_full/K3584_N4608_fp16",
-   64, "bias weight_offset"},
+   32, "bias weight_offset"},
   {"rms_norm_linear_full", "bf16", {{"K", 4096}, {"N", 6144}}, 2,
    generated::rms_norm_linear_full_K4096_N6144_bf16, "rms_norm_linear_full/K4096_N6144_bf16",
    64, "bias weight_offset"},
@@ -409,6 +425,14 @@ const AttentionKernel kAttentionKernels[] = {
    generated::gqa_full_D128_fp16,
    generated::gqa_full_D128_fp16_workspace,
    "gqa_full/D128_fp16", ""},
+  {"gqa_full", "bf16", {{"D", 192}}, 1,
+   generated::gqa_full_D192_bf16,
+   generated::gqa_full_D192_bf16_workspace,
+   "gqa_full/D192_bf16", ""},
+  {"gqa_full", "fp16", {{"D", 192}}, 1,
+   generated::gqa_full_D192_fp16,
+   generated::gqa_full_D192_fp16_workspace,
+   "gqa_full/D192_fp16", ""},
   {"gqa_full", "bf16", {{"D", 256}}, 1,
    generated::gqa_full_D256_bf16,
    generated::gqa_full_D256_bf16_workspace,
@@ -425,6 +449,14 @@ const AttentionKernel kAttentionKernels[] = {
    generated::gqa_full_D64_fp16,
    generated::gqa_full_D64_fp16_workspace,
    "gqa_full/D64_fp16", ""},
+  {"gqa_full", "bf16", {{"D", 96}}, 1,
+   generated::gqa_full_D96_bf16,
+   generated::gqa_full_D96_bf16_workspace,
+   "gqa_full/D96_bf16", ""},
+  {"gqa_full", "fp16", {{"D", 96}}, 1,
+   generated::gqa_full_D96_fp16,
+   generated::gqa_full_D96_fp16_workspace,
+   "gqa_full/D96_fp16", ""},
   {"mla_decode", "bf16", {{"C", 512}, {"P", 64}}, 2,
    generated::mla_decode_C512_P64_bf16,
    generated::mla_decode_C512_P64_bf16_workspace,
@@ -481,6 +513,14 @@ const AttentionKernel kAttentionKernels[] = {
    generated::sliding_window_attention_D128_fp16,
    generated::sliding_window_attention_D128_fp16_workspace,
    "sliding_window_attention/D128_fp16", ""},
+  {"sliding_window_attention", "bf16", {{"D", 192}}, 1,
+   generated::sliding_window_attention_D192_bf16,
+   generated::sliding_window_attention_D192_bf16_workspace,
+   "sliding_window_attention/D192_bf16", ""},
+  {"sliding_window_attention", "fp16", {{"D", 192}}, 1,
+   generated::sliding_window_attention_D192_fp16,
+   generated::sliding_window_attention_D192_fp16_workspace,
+   "sliding_window_attention/D192_fp16", ""},
   {"sliding_window_attention", "bf16", {{"D", 256}}, 1,
    generated::sliding_window_attention_D256_bf16,
    generated::sliding_window_attention_D256_bf16_workspace,
@@ -497,8 +537,16 @@ const AttentionKernel kAttentionKernels[] = {
    generated::sliding_window_attention_D64_fp16,
    generated::sliding_window_attention_D64_fp16_workspace,
    "sliding_window_attention/D64_fp16", ""},
+  {"sliding_window_attention", "bf16", {{"D", 96}}, 1,
+   generated::sliding_window_attention_D96_bf16,
+   generated::sliding_window_attention_D96_bf16_workspace,
+   "sliding_window_attention/D96_bf16", ""},
+  {"sliding_window_attention", "fp16", {{"D", 96}}, 1,
+   generated::sliding_window_attention_D96_fp16,
+   generated::sliding_window_attention_D96_fp16_workspace,
+   "sliding_window_attention/D96_fp16", ""},
 };
-const int kAttentionKernelCount = 34;
+const int kAttentionKernelCount = 42;
 
 const char* const kArch = "sm_90a";
 

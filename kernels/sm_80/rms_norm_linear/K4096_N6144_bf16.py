@@ -14,8 +14,8 @@
 #           (2.3e-03), outliers 2.3e-03 (2.4e-03), wide 2.3e-03 (2.3e-03).
 # Expects   x [M, K] rows 16-byte aligned, any row stride, norm_weight [K] contiguous, weight [N, K]
 #           contiguous, out [M, N] contiguous; any M >= 0.
-# Launch    up to 8 tokens 96 blocks of 8 warps; up to 16 tokens 96 blocks of 4 warps; up to 32
-#           tokens 96 blocks of 4 warps; any number of tokens 96 blocks of 8 warps per 64.
+# Launch    a program per block of the grid, BLOCK_N 64, BLOCK_M 16, BLOCK_K 128; what was proved
+#           are the tiles of CUDA's.
 
 import torch
 import triton

@@ -13,8 +13,8 @@
 #           (3.4e-02), outliers inf (inf), wide 2.0e-04 (3.4e-04).
 # Expects   x [M, K] rows 16-byte aligned, any row stride, gate_weight [N, K] contiguous, up_weight
 #           [N, K] contiguous, out [M, N] contiguous; any M >= 0.
-# Launch    up to 8 tokens 128 blocks of 4 warps; up to 16 tokens 128 blocks of 4 warps; up to 32
-#           tokens 128 blocks of 4 warps; any number of tokens 128 blocks of 4 warps per 64.
+# Launch    a program per block of the grid, BLOCK_N 32, BLOCK_M 16, BLOCK_K 128; what was proved
+#           are the tiles of CUDA's.
 
 import torch
 import triton

@@ -9,7 +9,7 @@
 //           the rest after it.
 // Found     the first by predicted time of 70 proved muGraphs that passes the numeric gate and has
 //           a plan (756 states, 70 candidates).
-// Proved    equal to the recipe on 58 random draws over finite fields, for the tiles of all 2
+// Proved    equal to the recipe on 58 random draws over finite fields, for the tiles of both
 //           variants, at full D and uneven edges; a wrong muGraph passes with probability at most
 //           2^-40.4.
 // Accuracy  emulated error against float64 (unfused program's): unit 2.4e-04 (6.9e-04), tiny
@@ -17,8 +17,8 @@
 // Expects   q [B, Hkv, G, D], k [B, L, Hkv, D], v [B, L, Hkv, D]: lines along D contiguous and
 //           16-byte aligned, any other strides, keys and values in pages or dense; B, Hkv, G, L at
 //           run time, L by sequence, 0 too.
-// Launch    as many blocks as run at once; of G query rows any number of rows of few segments tiles
-//           of 8, 8 warps, 196 KiB shared; any number of rows tiles of 8, 4 warps, 100 KiB shared.
+// Launch    as many blocks as run at once. By query rows, G: any number of few segments: tiles of
+//           8, 8 warps, 196 KiB shared; any number: tiles of 8, 4 warps, 100 KiB shared.
 
 #include "launch.h"
 #include "tile/attention.cuh"

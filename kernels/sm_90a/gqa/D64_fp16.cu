@@ -17,10 +17,10 @@
 // Expects   q [B, Hkv, G, D], k [B, L, Hkv, D], v [B, L, Hkv, D]: lines along D contiguous and
 //           16-byte aligned, any other strides, keys and values in pages or dense; B, Hkv, G, L at
 //           run time, L by sequence, 0 too.
-// Launch    as many blocks as run at once; of G query rows up to 8 rows of few segments tiles of 8,
-//           8 warps, 166 KiB shared; up to 8 rows tiles of 8, 4 warps, 85 KiB shared; up to 16 rows
-//           of few segments tiles of 8, 8 warps, 166 KiB shared; up to 16 rows tiles of 16, 8
-//           warps, 170 KiB shared; any number of rows tiles of 64, 12 warps, 209 KiB shared.
+// Launch    as many blocks as run at once. By query rows, G: up to 8 of few segments: tiles of 8, 8
+//           warps, 166 KiB shared; up to 8: tiles of 8, 4 warps, 85 KiB shared; up to 16 of few
+//           segments: tiles of 8, 8 warps, 166 KiB shared; up to 16: tiles of 16, 8 warps, 170 KiB
+//           shared; any number: tiles of 64, 12 warps, 209 KiB shared.
 
 #include "launch.h"
 #include "tile/attention_wide.cuh"

@@ -20,12 +20,12 @@
 // Expects   q [B, T, Hkv, G, D], k [B, L, Hkv, D], v [B, L, Hkv, D]: lines along D contiguous and
 //           16-byte aligned, any other strides, keys and values in pages or dense; B, Hkv, T, G, L
 //           at run time, L by sequence, 0 too.
-// Launch    as many blocks as run at once; of T times G query rows up to 8 rows of few segments
-//           tiles of 8, 8 warps, 202 KiB shared; up to 8 rows tiles of 8, 4 warps, 105 KiB shared;
-//           up to 16 rows of few segments tiles of 8, 8 warps, 202 KiB shared; up to 16 rows tiles
-//           of 16, 4 warps, 86 KiB shared; up to 32 rows of few segments tiles of 8, 8 warps, 202
-//           KiB shared; up to 32 rows tiles of 128, 12 warps, 200 KiB shared; any number of rows
-//           tiles of 128, 12 warps, 200 KiB shared.
+// Launch    as many blocks as run at once. By query rows, T times G: up to 8 of few segments: tiles
+//           of 8, 8 warps, 202 KiB shared; up to 8: tiles of 8, 4 warps, 105 KiB shared; up to 16
+//           of few segments: tiles of 8, 8 warps, 202 KiB shared; up to 16: tiles of 16, 4 warps,
+//           86 KiB shared; up to 32 of few segments: tiles of 8, 8 warps, 202 KiB shared; up to 32:
+//           tiles of 128, 12 warps, 200 KiB shared; any number: tiles of 128, 12 warps, 200 KiB
+//           shared.
 
 #include "launch.h"
 #include "tile/attention_wide.cuh"

@@ -20,7 +20,7 @@
 // Expects   q [B, T, Hkv, G, D], k [B, L, Hkv, D], v [B, L, Hkv, D]: lines along D contiguous and
 //           16-byte aligned, any other strides, keys and values in pages or dense; B, Hkv, T, G, L
 //           at run time, L by sequence, 0 too.
-// Launch    as many blocks as run at once; of T times G query rows any number of rows tiles of 8, 4
+// Launch    as many blocks as run at once. By query rows, T times G: any number: tiles of 8, 4
 //           warps, 197 KiB shared.
 
 #include "launch.h"

@@ -9,19 +9,18 @@
 //           scaled_normed_x_tile_2_minus_mean_x_plus_product_total; the rest after it.
 // Found     the first by predicted time of 151 proved muGraphs that passes the numeric gate and has
 //           a plan (52875 states, 151 candidates).
-// Proved    equal to the recipe on 20 random draws over finite fields, for the tiles of all 4
+// Proved    equal to the recipe on 18 random draws over finite fields, for the tiles of all 4
 //           variants, at full extents and uneven edges; a wrong muGraph passes with probability at
 //           most 2^-56.8.
 // Accuracy  emulated error against float64 (unfused program's): unit 3.0e-04 (3.0e-04), tiny
 //           3.1e-04 (3.1e-04), outliers 2.9e-04 (2.9e-04), wide 2.9e-04 (2.9e-04).
 // Expects   x [M, K] rows 16-byte aligned, any row stride, norm_weight [K] contiguous, norm_bias
 //           [K] contiguous, weight [N, K] contiguous, out [M, N] contiguous; any M >= 0.
-// Launch    up to 8 tokens 128 blocks of 8 warps; up to 16 tokens a block of 4 warps each in front,
-//           then 64 clusters of 2 blocks that split the loop, which hold tokens in registers; up to
-//           32 tokens a block of 4 warps each in front, then 64 clusters of 2 blocks that split the
-//           loop, which hold tokens in registers; any number of tokens a block of 4 warps each in
-//           front, then 64 clusters of 2 blocks that split the loop, which hold tokens in registers
-//           per 64.
+// Launch    up to 8 tokens: 128 blocks of 8 warps; up to 16 tokens: a block of 4 warps each in
+//           front, then 128 blocks of 8 warps, which hold tokens in registers; up to 32 tokens: a
+//           block of 4 warps each in front, then 128 blocks of 8 warps, which hold tokens in
+//           registers; any number of tokens: for each 64 of them a block of 4 warps each in front,
+//           then 64 clusters of 2 blocks that split the loop, which hold tokens in registers.
 
 #include "launch.h"
 #include "tile/front.cuh"
@@ -39,11 +38,11 @@ struct UpTo8M {
   static constexpr int kTokens = 8, kRows = 32, kWarps = 8, kChunks = 2, kStages = 3;
 };
 struct UpTo16M {
-  static constexpr int kTokens = 16, kRows = 64, kStages = 4, kGroups = 2, kBlocks = 2;
+  static constexpr int kTokens = 16, kRows = 32, kStages = 12, kGroups = 2, kBlocks = 1;
   static constexpr int kFrontWarps = 4;
 };
 struct UpTo32M {
-  static constexpr int kTokens = 32, kRows = 64, kStages = 4, kGroups = 2, kBlocks = 2;
+  static constexpr int kTokens = 32, kRows = 32, kStages = 8, kGroups = 2, kBlocks = 1;
   static constexpr int kFrontWarps = 4;
 };
 struct AnyM {

@@ -13,8 +13,9 @@
 //           2.6e-03 (2.8e-03), outliers 2.5e-03 (2.8e-03), wide 2.6e-03 (2.9e-03).
 // Expects   x [M, K] rows 16-byte aligned, any row stride, weight [N, K] contiguous, lora_a [R, K]
 //           contiguous, lora_b [N, R] contiguous, out [M, N] contiguous; any M >= 0.
-// Launch    up to 8 tokens 128 blocks of 8 warps; up to 16 tokens 128 blocks of 8 warps; up to 32
-//           tokens 128 blocks of 8 warps; any number of tokens 256 blocks of 4 warps per 64.
+// Launch    up to 8 tokens: 128 blocks of 8 warps; up to 16 tokens: 128 blocks of 8 warps; up to 32
+//           tokens: 128 blocks of 8 warps; any number of tokens: for each 64 of them 256 blocks of
+//           4 warps.
 
 #include "launch.h"
 #include "tile/tile.cuh"

@@ -13,8 +13,8 @@
 #           (3.6e-04), outliers 3.1e-04 (3.5e-04), wide 3.3e-04 (3.7e-04).
 # Expects   x [M, K] rows 16-byte aligned, any row stride, weight [N, K] contiguous, lora_a [R, K]
 #           contiguous, lora_b [N, R] contiguous, out [M, N] contiguous; any M >= 0.
-# Launch    up to 8 tokens 128 blocks of 8 warps; up to 16 tokens 128 blocks of 8 warps; up to 32
-#           tokens 128 blocks of 8 warps; any number of tokens 256 blocks of 4 warps per 64.
+# Launch    a program per block of the grid, BLOCK_N 32, BLOCK_M 16, BLOCK_K 128, BLOCK_R 16; what
+#           was proved are the tiles of CUDA's.
 
 import torch
 import triton

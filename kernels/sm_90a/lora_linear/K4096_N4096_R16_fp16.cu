@@ -13,11 +13,12 @@
 //           3.3e-04 (3.6e-04), outliers 3.1e-04 (3.5e-04), wide 3.3e-04 (3.7e-04).
 // Expects   x [M, K] rows 16-byte aligned, any row stride, weight [N, K] contiguous, lora_a [R, K]
 //           contiguous, lora_b [N, R] contiguous, out [M, N] contiguous; any M >= 0.
-// Launch    up to 8 tokens 1 block for the inner product and 128 blocks of 8 warps; up to 16 tokens
-//           1 block for the inner product and 128 blocks of 8 warps; up to 32 tokens 4 blocks for
-//           the inner product and 64 clusters of 2 blocks that split the loop, which hold tokens in
-//           registers; any number of tokens 4 blocks for the inner product and 64 clusters of 2
-//           blocks that split the loop, which hold tokens in registers per 64.
+// Launch    up to 8 tokens: 1 block for the inner product and 128 blocks of 8 warps; up to 16
+//           tokens: 2 blocks for the inner product and 128 blocks of 8 warps; up to 32 tokens: 4
+//           blocks for the inner product and 64 clusters of 2 blocks that split the loop, which
+//           hold tokens in registers; any number of tokens: for each 64 of them 4 blocks for the
+//           inner product and 64 clusters of 2 blocks that split the loop, which hold tokens in
+//           registers.
 
 #include "launch.h"
 #include "tile/apart.cuh"
@@ -34,12 +35,12 @@ constexpr int N = 4096;  // rows of the weights
 constexpr int R = 16;    // contracted after the loop
 
 struct UpTo8M {
-  static constexpr int kTokens = 8, kRows = 32, kWarps = 8, kChunks = 2, kStages = 5;
+  static constexpr int kTokens = 8, kRows = 32, kWarps = 8, kChunks = 2, kStages = 2;
   static constexpr int kMakerRows = 16, kMakerTokens = 8, kMakerWarps = 8, kMakerStages = 9;
 };
 struct UpTo16M {
-  static constexpr int kTokens = 16, kRows = 32, kWarps = 8, kChunks = 2, kStages = 4;
-  static constexpr int kMakerRows = 16, kMakerTokens = 16, kMakerWarps = 8, kMakerStages = 7;
+  static constexpr int kTokens = 16, kRows = 32, kWarps = 8, kChunks = 2, kStages = 2;
+  static constexpr int kMakerRows = 16, kMakerTokens = 8, kMakerWarps = 8, kMakerStages = 9;
 };
 struct UpTo32M {
   static constexpr int kTokens = 32, kRows = 64, kStages = 4, kGroups = 2, kBlocks = 2;

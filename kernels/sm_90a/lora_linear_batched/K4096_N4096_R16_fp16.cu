@@ -18,10 +18,10 @@
 //           [M, N] contiguous; any M >= 0. A number of a slice per token, int32 or int64; any that
 //           is none's: no slice.
 // Launch    clusters of 8 blocks for the inner products of up to 8 tokens of a slice; then up to 8
-//           tokens 128 blocks of 8 warps; up to 16 tokens 128 blocks of 8 warps; up to 32 tokens 64
-//           clusters of 2 blocks that split the loop, which hold tokens in registers; any number of
-//           tokens 64 clusters of 2 blocks that split the loop, which hold tokens in registers per
-//           64.
+//           tokens: 128 blocks of 8 warps; up to 16 tokens: 128 blocks of 8 warps; up to 32 tokens:
+//           64 clusters of 2 blocks that split the loop, which hold tokens in registers; any number
+//           of tokens: for each 64 of them 64 clusters of 2 blocks that split the loop, which hold
+//           tokens in registers.
 
 #include "launch.h"
 #include "tile/adapters.cuh"
@@ -94,7 +94,7 @@ __device__ void lora_linear_batched(const LaunchArgs& args, char* shared,
   using Shared = SharedMap<Knobs>;
 
   const T* x = static_cast<const T*>(args.inputs[0]);       // [M, K]
-  const T* lora_a = static_cast<const T*>(args.inputs[2]);  // [R, K]
+  const T* lora_a = static_cast<const T*>(args.inputs[2]);  // [slices, R, K]
   const int M = static_cast<int>(args.dims[0]);
   const int first_row = own.first_row, first_token = own.first_token;
   const tile::AdapterTask task = own.task;
@@ -191,7 +191,7 @@ __global__ void __launch_bounds__(kThreads<Knobs> + tile::kWarpLanes, 1)
 
   const T* x = static_cast<const T*>(args.inputs[0]);       // [M, K]
   const T* weight = static_cast<const T*>(args.inputs[1]);  // [N, K]
-  const T* lora_b = static_cast<const T*>(args.inputs[3]);  // [N, R]
+  const T* lora_b = static_cast<const T*>(args.inputs[3]);  // [slices, N, R]
   const T* bias = static_cast<const T*>(args.inputs[4]);    // [N]
   T* out = static_cast<T*>(args.outputs[0]);                // [M, N]
   const int M = static_cast<int>(args.dims[0]);
@@ -309,7 +309,7 @@ __global__ void __launch_bounds__(kHeldThreads<Knobs>, 1)
   tile::let_next_start();
 
   const LaunchArgs& args = given.call;
-  const T* lora_b = static_cast<const T*>(args.inputs[3]);  // [N, R]
+  const T* lora_b = static_cast<const T*>(args.inputs[3]);  // [slices, N, R]
   const T* bias = static_cast<const T*>(args.inputs[4]);    // [N]
   T* out = static_cast<T*>(args.outputs[0]);                // [M, N]
   const int M = static_cast<int>(args.dims[0]);

@@ -14,11 +14,12 @@
 // Expects   x [M, K] rows 16-byte aligned, any row stride, weight [N, K] contiguous, lora_a [R, K]
 //           contiguous, lora_b [N, R] contiguous, bias [N] contiguous, out [M, N] contiguous; any M
 //           >= 0.
-// Launch    up to 8 tokens 1 block for the inner product and 128 blocks of 8 warps; up to 16 tokens
-//           2 blocks for the inner product and 128 blocks of 8 warps; up to 32 tokens 4 blocks for
-//           the inner product and 64 clusters of 2 blocks that split the loop, which hold tokens in
-//           registers; any number of tokens 4 blocks for the inner product and 64 clusters of 2
-//           blocks that split the loop, which hold tokens in registers per 64.
+// Launch    up to 8 tokens: 1 block for the inner product and 128 blocks of 8 warps; up to 16
+//           tokens: 2 blocks for the inner product and 128 blocks of 8 warps; up to 32 tokens: 4
+//           blocks for the inner product and 64 clusters of 2 blocks that split the loop, which
+//           hold tokens in registers; any number of tokens: for each 64 of them 4 blocks for the
+//           inner product and 64 clusters of 2 blocks that split the loop, which hold tokens in
+//           registers.
 
 #include "launch.h"
 #include "tile/apart.cuh"

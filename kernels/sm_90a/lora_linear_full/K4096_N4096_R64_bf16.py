@@ -14,11 +14,8 @@
 # Expects   x [M, K] rows 16-byte aligned, any row stride, weight [N, K] contiguous, lora_a [R, K]
 #           contiguous, lora_b [N, R] contiguous, bias [N] contiguous, out [M, N] contiguous; any M
 #           >= 0.
-# Launch    up to 8 tokens 4 blocks for the inner product and 128 blocks of 8 warps; up to 16 tokens
-#           4 blocks for the inner product and 128 blocks of 8 warps; up to 32 tokens 4 blocks for
-#           the inner product and 64 clusters of 2 blocks that split the loop, which hold tokens in
-#           registers; any number of tokens 4 blocks for the inner product and 64 clusters of 2
-#           blocks that split the loop, which hold tokens in registers per 64.
+# Launch    a program per block of the grid, BLOCK_N 32, BLOCK_M 16, BLOCK_K 128, BLOCK_R 64; what
+#           was proved are the tiles of CUDA's.
 
 import torch
 import triton

@@ -21,8 +21,8 @@
 // Expects   q_latent [B, Hq, C], q_rope [B, Hq, P], latent [B, L, C], k_rope [B, L, P]: lines along
 //           C and P contiguous and 16-byte aligned, any other strides, keys and values in pages or
 //           dense; B, Hq, L at run time, L by sequence, 0 too.
-// Launch    as many blocks as run at once; of Hq query rows any number of rows tiles of 8, 4 warps,
-//           226 KiB shared.
+// Launch    as many blocks as run at once. By query rows, Hq: any number: tiles of 8, 4 warps, 226
+//           KiB shared.
 
 #include "launch.h"
 #include "tile/attention.cuh"

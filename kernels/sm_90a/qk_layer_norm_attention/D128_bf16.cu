@@ -23,9 +23,9 @@
 // Expects   q [B, Hkv, G, D], k [B, L, Hkv, D], v [B, L, Hkv, D]: lines along D contiguous and
 //           16-byte aligned, any other strides, keys and values in pages or dense; B, Hkv, G, L at
 //           run time, L by sequence, 0 too.
-// Launch    as many blocks as run at once; of G query rows up to 8 rows of few segments tiles of 8,
-//           8 warps, 138 KiB shared; up to 8 rows tiles of 8, 4 warps, 105 KiB shared; any number
-//           of rows tiles of 16, 8 warps, 150 KiB shared.
+// Launch    as many blocks as run at once. By query rows, G: up to 8 of few segments: tiles of 8, 8
+//           warps, 140 KiB shared; up to 8: tiles of 8, 4 warps, 107 KiB shared; any number: tiles
+//           of 16, 8 warps, 150 KiB shared.
 
 #include "launch.h"
 #include "tile/attention.cuh"
@@ -37,13 +37,13 @@ using T = __nv_bfloat16;
 constexpr int D = 128;  // of a head
 
 struct UpTo8RowsOfFewSegments {
-  static constexpr int kRows = 8, kKeys = 16, kWarps = 8, kStages = 2, kBlocks = 1;
+  static constexpr int kRows = 8, kKeys = 16, kWarps = 8, kStages = 2, kBlocks = 1, kKeyWork = 2;
 };
 struct UpTo8Rows {
-  static constexpr int kRows = 8, kKeys = 16, kWarps = 4, kStages = 3, kBlocks = 2;
+  static constexpr int kRows = 8, kKeys = 16, kWarps = 4, kStages = 3, kBlocks = 2, kKeyWork = 2;
 };
 struct AnyRows {
-  static constexpr int kRows = 16, kKeys = 16, kWarps = 8, kStages = 2, kBlocks = 1;
+  static constexpr int kRows = 16, kKeys = 16, kWarps = 8, kStages = 2, kBlocks = 1, kKeyWork = 2;
 };
 
 template <class Knobs>
@@ -70,9 +70,9 @@ __global__ void __launch_bounds__(Work<Knobs>::kThreads, Work<Knobs>::kBlocks)
 
   Work<Knobs> work(args, shared);
   while (work.next_part()) {
-    const auto q_tile = work.unread_queries();                                           // [G, D]
-    const auto q_weight_tile = work.row_vectors(0);                                      // [G, D]
-    const auto q_bias_tile = work.row_vectors(1);                                        // [G, D]
+    const auto q_tile = work.dealt_queries();                                            // [G, D]
+    const auto q_weight_tile = work.dealt_row_vectors(0);                                // [G, D]
+    const auto q_bias_tile = work.dealt_row_vectors(1);                                  // [G, D]
     const auto k_weight_tile = work.vector(2);                                           // [D]
     const auto k_bias_tile = work.vector(3);                                             // [D]
     const int seq_lens_tile = work.seq_len();                                            // [B]
@@ -132,7 +132,7 @@ __global__ void __launch_bounds__(Work<Knobs>::kThreads, Work<Knobs>::kBlocks)
 template <class Call>
 auto with_knobs(const AttentionArgs& args, Call call) {
   const int64_t rows = static_cast<int64_t>(args.q_len) * args.G;
-  if (rows <= 8 && tile::has_few_segments<8, 128>(args)) return call(UpTo8RowsOfFewSegments{});
+  if (rows <= 8 && tile::has_few_segments<8, 128, 2>(args)) return call(UpTo8RowsOfFewSegments{});
   if (rows <= 8) return call(UpTo8Rows{});
   return call(AnyRows{});
 }

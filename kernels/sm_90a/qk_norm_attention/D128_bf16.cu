@@ -20,11 +20,11 @@
 // Expects   q [B, Hkv, G, D], k [B, L, Hkv, D], v [B, L, Hkv, D]: lines along D contiguous and
 //           16-byte aligned, any other strides, keys and values in pages or dense; B, Hkv, G, L at
 //           run time, L by sequence, 0 too.
-// Launch    as many blocks as run at once; of G query rows up to 8 rows of few segments tiles of 8,
-//           8 warps, 202 KiB shared; up to 8 rows tiles of 8, 4 warps, 105 KiB shared; up to 16
-//           rows tiles of 16, 8 warps, 150 KiB shared; up to 32 rows of few segments tiles of 8, 8
-//           warps, 202 KiB shared; up to 32 rows tiles of 8, 4 warps, 105 KiB shared; any number of
-//           rows tiles of 128, 12 warps, 200 KiB shared.
+// Launch    as many blocks as run at once. By query rows, G: up to 8 of few segments: tiles of 8, 8
+//           warps, 204 KiB shared; up to 8: tiles of 8, 4 warps, 107 KiB shared; up to 16: tiles of
+//           16, 8 warps, 150 KiB shared; up to 32 of few segments: tiles of 8, 8 warps, 204 KiB
+//           shared; up to 32: tiles of 8, 4 warps, 107 KiB shared; any number: tiles of 128, 12
+//           warps, 200 KiB shared.
 
 #include "launch.h"
 #include "tile/attention_wide.cuh"
@@ -36,13 +36,13 @@ using T = __nv_bfloat16;
 constexpr int D = 128;  // of a head
 
 struct UpTo8RowsOfFewSegments {
-  static constexpr int kRows = 8, kKeys = 16, kWarps = 8, kStages = 3, kBlocks = 1;
+  static constexpr int kRows = 8, kKeys = 16, kWarps = 8, kStages = 3, kBlocks = 1, kKeyWork = 1;
 };
 struct UpTo8Rows {
-  static constexpr int kRows = 8, kKeys = 16, kWarps = 4, kStages = 3, kBlocks = 2;
+  static constexpr int kRows = 8, kKeys = 16, kWarps = 4, kStages = 3, kBlocks = 2, kKeyWork = 1;
 };
 struct UpTo16Rows {
-  static constexpr int kRows = 16, kKeys = 16, kWarps = 8, kStages = 2, kBlocks = 1;
+  static constexpr int kRows = 16, kKeys = 16, kWarps = 8, kStages = 2, kBlocks = 1, kKeyWork = 1;
 };
 using UpTo32RowsOfFewSegments = UpTo8RowsOfFewSegments;
 using UpTo32Rows = UpTo8Rows;
@@ -75,9 +75,9 @@ __global__ void __launch_bounds__(Work<Knobs>::kThreads, Work<Knobs>::kBlocks)
 
   Work<Knobs> work(args, shared);
   while (work.next_part()) {
-    const auto q_tile = work.queries();                                                  // [G, D]
-    const auto q_weight = work.vector(0);                                                // [D]
-    const auto k_weight = work.vector(1);                                                // [D]
+    const auto q_tile = work.dealt_queries();                                            // [G, D]
+    const auto q_weight = work.dealt_vector(0);                                          // [D]
+    const auto k_weight = work.dealt_vector(1);                                          // [D]
     const int seq_lens_tile = work.seq_len();                                            // [B]
     const auto q_squared = tile::line_sum(q_tile, q_tile);                               // [G]
     const auto weight_offset_plus_q_weight = tile::add<float>(q_weight, weight_offset);  // [D]
@@ -123,10 +123,10 @@ __global__ void __launch_bounds__(Work<Knobs>::kThreads, Work<Knobs>::kBlocks)
 template <class Call>
 auto with_knobs(const AttentionArgs& args, Call call) {
   const int64_t rows = static_cast<int64_t>(args.q_len) * args.G;
-  if (rows <= 8 && tile::has_few_segments<8, 128>(args)) return call(UpTo8RowsOfFewSegments{});
+  if (rows <= 8 && tile::has_few_segments<8, 128, 1>(args)) return call(UpTo8RowsOfFewSegments{});
   if (rows <= 8) return call(UpTo8Rows{});
   if (rows <= 16) return call(UpTo16Rows{});
-  if (rows <= 32 && tile::has_few_segments<8, 128>(args)) return call(UpTo32RowsOfFewSegments{});
+  if (rows <= 32 && tile::has_few_segments<8, 128, 1>(args)) return call(UpTo32RowsOfFewSegments{});
   if (rows <= 32) return call(UpTo32Rows{});
   return call(AnyRows{});
 }

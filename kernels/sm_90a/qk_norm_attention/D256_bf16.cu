@@ -20,8 +20,8 @@
 // Expects   q [B, Hkv, G, D], k [B, L, Hkv, D], v [B, L, Hkv, D]: lines along D contiguous and
 //           16-byte aligned, any other strides, keys and values in pages or dense; B, Hkv, G, L at
 //           run time, L by sequence, 0 too.
-// Launch    as many blocks as run at once; of G query rows any number of rows tiles of 8, 4 warps,
-//           197 KiB shared.
+// Launch    as many blocks as run at once. By query rows, G: any number: tiles of 8, 4 warps, 197
+//           KiB shared.
 
 #include "launch.h"
 #include "tile/attention.cuh"
@@ -33,7 +33,7 @@ using T = __nv_bfloat16;
 constexpr int D = 256;  // of a head
 
 struct AnyRows {
-  static constexpr int kRows = 8, kKeys = 16, kWarps = 4, kStages = 3, kBlocks = 1;
+  static constexpr int kRows = 8, kKeys = 16, kWarps = 4, kStages = 3, kBlocks = 1, kKeyWork = 1;
 };
 
 template <class Knobs>
@@ -61,9 +61,9 @@ __global__ void __launch_bounds__(Work<Knobs>::kThreads, Work<Knobs>::kBlocks)
 
   Work<Knobs> work(args, shared);
   while (work.next_part()) {
-    const auto q_tile = work.unread_queries();                                           // [G, D]
-    const auto q_weight = work.vector(0);                                                // [D]
-    const auto k_weight = work.vector(1);                                                // [D]
+    const auto q_tile = work.dealt_queries();                                            // [G, D]
+    const auto q_weight = work.dealt_vector(0);                                          // [D]
+    const auto k_weight = work.dealt_vector(1);                                          // [D]
     const int seq_lens_tile = work.seq_len();                                            // [B]
     const auto q_squared = tile::line_sum(q_tile, q_tile);                               // [G]
     const auto weight_offset_plus_q_weight = tile::add<float>(q_weight, weight_offset);  // [D]

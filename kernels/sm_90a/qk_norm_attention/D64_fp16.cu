@@ -20,10 +20,10 @@
 // Expects   q [B, Hkv, G, D], k [B, L, Hkv, D], v [B, L, Hkv, D]: lines along D contiguous and
 //           16-byte aligned, any other strides, keys and values in pages or dense; B, Hkv, G, L at
 //           run time, L by sequence, 0 too.
-// Launch    as many blocks as run at once; of G query rows up to 8 rows of few segments tiles of 8,
-//           8 warps, 102 KiB shared; up to 8 rows tiles of 8, 4 warps, 85 KiB shared; up to 16 rows
-//           of few segments tiles of 8, 4 warps, 85 KiB shared; up to 16 rows tiles of 16, 4 warps,
-//           90 KiB shared; any number of rows tiles of 64, 12 warps, 209 KiB shared.
+// Launch    as many blocks as run at once. By query rows, G: up to 8 of few segments: tiles of 8, 8
+//           warps, 103 KiB shared; up to 8: tiles of 8, 4 warps, 86 KiB shared; up to 16 of few
+//           segments: tiles of 8, 4 warps, 86 KiB shared; up to 16: tiles of 16, 4 warps, 92 KiB
+//           shared; any number: tiles of 64, 12 warps, 209 KiB shared.
 
 #include "launch.h"
 #include "tile/attention_wide.cuh"
@@ -35,14 +35,14 @@ using T = __half;
 constexpr int D = 64;  // of a head
 
 struct UpTo8RowsOfFewSegments {
-  static constexpr int kRows = 8, kKeys = 16, kWarps = 8, kStages = 3, kBlocks = 1;
+  static constexpr int kRows = 8, kKeys = 16, kWarps = 8, kStages = 3, kBlocks = 1, kKeyWork = 1;
 };
 struct UpTo8Rows {
-  static constexpr int kRows = 8, kKeys = 16, kWarps = 4, kStages = 5, kBlocks = 2;
+  static constexpr int kRows = 8, kKeys = 16, kWarps = 4, kStages = 5, kBlocks = 2, kKeyWork = 1;
 };
 using UpTo16RowsOfFewSegments = UpTo8Rows;
 struct UpTo16Rows {
-  static constexpr int kRows = 16, kKeys = 16, kWarps = 4, kStages = 5, kBlocks = 2;
+  static constexpr int kRows = 16, kKeys = 16, kWarps = 4, kStages = 5, kBlocks = 2, kKeyWork = 1;
 };
 struct AnyRows {
   static constexpr int kRows = 64, kKeys = 128, kWarps = 12, kStages = 5, kBlocks = 1, kCopiers = 4,
@@ -73,9 +73,9 @@ __global__ void __launch_bounds__(Work<Knobs>::kThreads, Work<Knobs>::kBlocks)
 
   Work<Knobs> work(args, shared);
   while (work.next_part()) {
-    const auto q_tile = work.queries();                                                  // [G, D]
-    const auto q_weight = work.vector(0);                                                // [D]
-    const auto k_weight = work.vector(1);                                                // [D]
+    const auto q_tile = work.dealt_queries();                                            // [G, D]
+    const auto q_weight = work.dealt_vector(0);                                          // [D]
+    const auto k_weight = work.dealt_vector(1);                                          // [D]
     const int seq_lens_tile = work.seq_len();                                            // [B]
     const auto q_squared = tile::line_sum(q_tile, q_tile);                               // [G]
     const auto weight_offset_plus_q_weight = tile::add<float>(q_weight, weight_offset);  // [D]
@@ -121,9 +121,9 @@ __global__ void __launch_bounds__(Work<Knobs>::kThreads, Work<Knobs>::kBlocks)
 template <class Call>
 auto with_knobs(const AttentionArgs& args, Call call) {
   const int64_t rows = static_cast<int64_t>(args.q_len) * args.G;
-  if (rows <= 8 && tile::has_few_segments<8, 64>(args)) return call(UpTo8RowsOfFewSegments{});
+  if (rows <= 8 && tile::has_few_segments<8, 64, 1>(args)) return call(UpTo8RowsOfFewSegments{});
   if (rows <= 8) return call(UpTo8Rows{});
-  if (rows <= 16 && tile::has_few_segments<8, 64>(args)) return call(UpTo16RowsOfFewSegments{});
+  if (rows <= 16 && tile::has_few_segments<8, 64, 1>(args)) return call(UpTo16RowsOfFewSegments{});
   if (rows <= 16) return call(UpTo16Rows{});
   return call(AnyRows{});
 }

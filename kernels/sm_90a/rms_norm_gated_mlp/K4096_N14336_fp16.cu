@@ -14,9 +14,9 @@
 //           3.7e-04 (4.8e-04), outliers 3.9e-04 (5.2e-04), wide 3.8e-04 (4.7e-04).
 // Expects   x [M, K] rows 16-byte aligned, any row stride, norm_weight [K] contiguous, gate_weight
 //           [N, K] contiguous, up_weight [N, K] contiguous, out [M, N] contiguous; any M >= 0.
-// Launch    up to 8 tokens 256 blocks of 4 warps; up to 16 tokens 256 blocks of 4 warps; up to 32
-//           tokens 128 clusters of 2 blocks that split the loop; any number of tokens 128 clusters
-//           of 2 blocks that split the loop per 64.
+// Launch    up to 8 tokens: 256 blocks of 4 warps; up to 16 tokens: 256 blocks of 4 warps; up to 32
+//           tokens: 128 clusters of 2 blocks that split the loop; any number of tokens: for each 64
+//           of them 128 clusters of 2 blocks that split the loop.
 
 #include "launch.h"
 #include "tile/split_meeting.cuh"
@@ -237,6 +237,7 @@ __global__ void __cluster_dims__(tile::kSplitBlocks, 1, 1)
   auto scaled_up_product_parts = tile::meet(block, 0, scaled_up_product);
   auto scaled_gate_product_parts = tile::meet(block, 1, scaled_gate_product);
   tile::exchange(block);
+  if (!block.finishes(M - first_token)) return;
   tile::collect(block, 0, scaled_up_product_parts);
   tile::collect(block, 1, scaled_gate_product_parts);
 

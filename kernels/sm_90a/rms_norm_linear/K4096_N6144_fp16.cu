@@ -14,9 +14,9 @@
 //           2.9e-04 (2.9e-04), outliers 2.9e-04 (3.0e-04), wide 3.0e-04 (2.9e-04).
 // Expects   x [M, K] rows 16-byte aligned, any row stride, norm_weight [K] contiguous, weight [N,
 //           K] contiguous, out [M, N] contiguous; any M >= 0.
-// Launch    up to 8 tokens 128 blocks of 8 warps; up to 16 tokens 128 blocks of 8 warps; up to 32
-//           tokens 128 blocks of 4 warps; any number of tokens 64 clusters of 2 blocks that split
-//           the loop per 64.
+// Launch    up to 8 tokens: 128 blocks of 8 warps; up to 16 tokens: 128 blocks of 8 warps; up to 32
+//           tokens: 128 blocks of 4 warps; any number of tokens: for each 64 of them 64 clusters of
+//           2 blocks that split the loop.
 
 #include "launch.h"
 #include "tile/split_meeting.cuh"
@@ -211,6 +211,7 @@ __global__ void __cluster_dims__(tile::kSplitBlocks, 1, 1)
   const auto x_squared_parts = tile::meet(block, 0, x_squared);
   auto scaled_product_parts = tile::meet(block, 0, scaled_product);
   tile::exchange(block);
+  if (!block.finishes(M - first_token)) return;
   tile::collect(block, 0, scaled_product_parts);
 
   const tile::OutputTile out_tile{first_row, N, first_token + block.rank * Block::kHalf, M};

@@ -14,9 +14,9 @@
 //           2.3e-03 (2.3e-03), outliers 2.3e-03 (2.4e-03), wide 2.3e-03 (2.3e-03).
 // Expects   x [M, K] rows 16-byte aligned, any row stride, norm_weight [K] contiguous, weight [N,
 //           K] contiguous, out [M, N] contiguous; any M >= 0.
-// Launch    up to 8 tokens 256 blocks of 4 warps; up to 16 tokens 128 blocks of 4 warps; up to 32
-//           tokens 128 blocks of 4 warps; any number of tokens 64 clusters of 2 blocks that split
-//           the loop, which hold tokens in registers per 64.
+// Launch    up to 8 tokens: 128 blocks of 8 warps; up to 16 tokens: 128 blocks of 8 warps; up to 32
+//           tokens: 128 blocks of 4 warps; any number of tokens: for each 64 of them 128 blocks of
+//           8 warps, which hold tokens in registers.
 
 #include "launch.h"
 #include "tile/held_meeting.cuh"
@@ -30,16 +30,16 @@ constexpr int K = 8192;   // contracted
 constexpr int N = 10240;  // rows of the weights
 
 struct UpTo8M {
-  static constexpr int kTokens = 8, kRows = 40, kWarps = 4, kChunks = 2, kStages = 4;
+  static constexpr int kTokens = 8, kRows = 80, kWarps = 8, kChunks = 2, kStages = 2;
 };
 struct UpTo16M {
-  static constexpr int kTokens = 16, kRows = 80, kWarps = 4, kChunks = 2, kStages = 4;
+  static constexpr int kTokens = 16, kRows = 80, kWarps = 8, kChunks = 2, kStages = 2;
 };
 struct UpTo32M {
   static constexpr int kTokens = 32, kRows = 80, kWarps = 4, kChunks = 2, kStages = 3;
 };
 struct AnyM {
-  static constexpr int kTokens = 64, kRows = 160, kStages = 3, kGroups = 1, kBlocks = 2;
+  static constexpr int kTokens = 64, kRows = 80, kStages = 4, kGroups = 2, kBlocks = 1;
 };
 
 template <class Knobs>

@@ -14,9 +14,9 @@
 //           2.9e-04 (2.9e-04), outliers 2.9e-04 (3.0e-04), wide 3.0e-04 (2.9e-04).
 // Expects   x [M, K] rows 16-byte aligned, any row stride, norm_weight [K] contiguous, weight [N,
 //           K] contiguous, out [M, N] contiguous; any M >= 0.
-// Launch    up to 8 tokens 256 blocks of 4 warps; up to 16 tokens 128 blocks of 4 warps; up to 32
-//           tokens 128 blocks of 4 warps; any number of tokens 64 clusters of 2 blocks that split
-//           the loop per 64.
+// Launch    up to 8 tokens: 128 blocks of 8 warps; up to 16 tokens: 128 blocks of 8 warps; up to 32
+//           tokens: 64 clusters of 2 blocks that split the loop; any number of tokens: for each 64
+//           of them 64 clusters of 2 blocks that split the loop.
 
 #include "launch.h"
 #include "tile/split_meeting.cuh"
@@ -31,13 +31,14 @@ constexpr int K = 8192;   // contracted
 constexpr int N = 10240;  // rows of the weights
 
 struct UpTo8M {
-  static constexpr int kTokens = 8, kRows = 40, kWarps = 4, kChunks = 2, kStages = 4;
+  static constexpr int kTokens = 8, kRows = 80, kWarps = 8, kChunks = 2, kStages = 2;
 };
 struct UpTo16M {
-  static constexpr int kTokens = 16, kRows = 80, kWarps = 4, kChunks = 2, kStages = 4;
+  static constexpr int kTokens = 16, kRows = 80, kWarps = 8, kChunks = 2, kStages = 2;
 };
 struct UpTo32M {
-  static constexpr int kTokens = 32, kRows = 80, kWarps = 4, kChunks = 2, kStages = 3;
+  static constexpr int kTokens = 32, kRows = 160, kStages = 4;
+  static constexpr int kGroups = 3, kTurns = 1, kBoxes = 1, kSets = 1;
 };
 struct AnyM {
   static constexpr int kTokens = 64, kRows = 160, kStages = 4;
@@ -211,6 +212,7 @@ __global__ void __cluster_dims__(tile::kSplitBlocks, 1, 1)
   const auto x_squared_parts = tile::meet(block, 0, x_squared);
   auto scaled_product_parts = tile::meet(block, 0, scaled_product);
   tile::exchange(block);
+  if (!block.finishes(M - first_token)) return;
   tile::collect(block, 0, scaled_product_parts);
 
   const tile::OutputTile out_tile{first_row, N, first_token + block.rank * Block::kHalf, M};
@@ -250,7 +252,7 @@ cudaError_t rms_norm_linear_K8192_N10240_fp16(const LaunchArgs& args, cudaStream
   if (args.row_strides[2] != K) return cudaErrorInvalidValue;
   if (M <= 8) return launch<UpTo8M>(args, stream);
   if (M <= 16) return launch<UpTo16M>(args, stream);
-  if (M <= 32) return launch<UpTo32M>(args, stream);
+  if (M <= 32) return launch_split<UpTo32M>(args, stream);
   return launch_split<AnyM>(args, stream);
 }
 

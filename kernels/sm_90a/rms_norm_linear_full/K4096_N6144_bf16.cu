@@ -14,9 +14,9 @@
 //           2.0e-03 (2.4e-03), outliers 2.0e-03 (2.5e-03), wide 2.1e-03 (2.5e-03).
 // Expects   x [M, K] rows 16-byte aligned, any row stride, norm_weight [K] contiguous, weight [N,
 //           K] contiguous, bias [N] contiguous, out [M, N] contiguous; any M >= 0.
-// Launch    up to 8 tokens 128 blocks of 8 warps; up to 16 tokens 128 blocks of 8 warps; up to 32
-//           tokens 64 clusters of 2 blocks that split the loop; any number of tokens 64 clusters of
-//           2 blocks that split the loop, which hold tokens in registers per 64.
+// Launch    up to 8 tokens: 128 blocks of 8 warps; up to 16 tokens: 128 blocks of 8 warps; up to 32
+//           tokens: 64 clusters of 2 blocks that split the loop; any number of tokens: for each 64
+//           of them 64 clusters of 2 blocks that split the loop, which hold tokens in registers.
 
 #include "launch.h"
 #include "tile/held_meeting.cuh"
@@ -336,6 +336,7 @@ __global__ void __cluster_dims__(tile::kSplitBlocks, 1, 1)
   const auto x_squared_parts = tile::meet(block, 0, x_squared);
   auto scaled_x_product_parts = tile::meet(block, 0, scaled_x_product);
   tile::exchange(block);
+  if (!block.finishes(M - first_token)) return;
   tile::collect(block, 0, scaled_x_product_parts);
 
   const tile::OutputTile out_tile{first_row, N, first_token + block.rank * Block::kHalf, M};

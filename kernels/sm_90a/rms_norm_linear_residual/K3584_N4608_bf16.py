@@ -8,7 +8,7 @@
 #           scaled_product_total; stored in the loop: total; the rest after it.
 # Found     the first by predicted time of 316 proved muGraphs that passes the numeric gate and has
 #           a plan (2234 states, 316 candidates).
-# Proved    equal to the recipe on 8 random draws over finite fields, for the tiles of all 2
+# Proved    equal to the recipe on 8 random draws over finite fields, for the tiles of both
 #           variants, at full extents and uneven edges; a wrong muGraph passes with probability at
 #           most 2^-56.8.
 # Accuracy  emulated error against float64 (unfused program's): unit 2.5e-03 (3.0e-03), tiny 2.4e-03
@@ -16,7 +16,8 @@
 # Expects   x [M, K] rows 16-byte aligned, any row stride, norm_weight [K] contiguous, weight [N, K]
 #           contiguous, bias [N] contiguous, residual [M, K] rows 16-byte aligned, any row stride,
 #           out [M, N] contiguous, total [M, K] contiguous; any M >= 0.
-# Launch    up to 8 tokens 116 blocks of 8 warps; any number of tokens 116 blocks of 8 warps per 16.
+# Launch    a program per block of the grid, BLOCK_N 32, BLOCK_M 16, BLOCK_K 128; what was proved
+#           are the tiles of CUDA's.
 
 import torch
 import triton

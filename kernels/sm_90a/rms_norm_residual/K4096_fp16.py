@@ -13,7 +13,8 @@
 # Expects   x [M, K] rows 16-byte aligned, any row stride, norm_weight [K] contiguous, residual [M,
 #           K] rows 16-byte aligned, any row stride, out [M, K] contiguous, total [M, K] contiguous;
 #           any M >= 0.
-# Launch    a block of 4 warps per token, which it holds whole in registers.
+# Launch    a program per block of the grid, BLOCK_M 1, BLOCK_K_whole 4096; what was proved are the
+#           tiles of CUDA's.
 
 import torch
 import triton
