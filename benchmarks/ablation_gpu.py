@@ -128,18 +128,6 @@ def compiled(folder: Path) -> list[str]:
 # -- measure -------------------------------------------------------------------------------------
 
 
-class LaunchArgs(ctypes.Structure):
-    """`mirage::LaunchArgs` of csrc/launch.h."""
-
-    _fields_ = (
-        ("inputs", ctypes.c_void_p * 8),
-        ("outputs", ctypes.c_void_p * 4),
-        ("row_strides", ctypes.c_int64 * 8),
-        ("dims", ctypes.c_int64 * 4),
-        ("scalars", ctypes.c_float * 4),
-    )
-
-
 @dataclass(frozen=True)
 class Plan:
     """A library that holds the kernel as one plan has it."""
@@ -151,7 +139,9 @@ class Plan:
         """Launch the kernel on the current stream."""
         import torch
 
-        args = LaunchArgs()
+        from mirage_kernels.generator.tuning.worker import LaunchArgs
+
+        args = LaunchArgs.from_buffer(bytearray(self.library.mirage_launch_bytes()))
         for i, tensor in enumerate(tensors):
             args.inputs[i] = tensor.data_ptr()
             args.row_strides[i] = tensor.stride(0)

@@ -3,7 +3,7 @@
     python benchmarks/discoveries.py
 
 Every form of muGraph that the search proved equal to a recipe is listed with its predicted time;
-those named below are drawn, and kept under tests/golden/mugraphs for the tests of the verifier.
+the exhibits below are drawn, and kept under tests/golden/mugraphs for the tests of the verifier.
 """
 
 from __future__ import annotations
@@ -70,6 +70,12 @@ EXHIBITS = (
         "blocks split L, loop over L, combine",
         "the norms as they are written, queries before the loop, keys in it",
     ),
+    Exhibit("rms_norm", "no loop", "whole tokens in a block; nothing is split or carried"),
+)
+# What surrounds a library's product: short programs, whose forms are listed only.
+LISTED = (
+    *("rms_norm_residual", "layer_norm"),
+    *("silu_and_mul", "gelu_and_mul", "gelu_tanh_and_mul", "relu_and_mul"),
 )
 
 
@@ -123,9 +129,9 @@ not measurements.\
 
 
 def main(names: Sequence[str]) -> None:
-    """Search every recipe that has an exhibit, and write the page and the golden files."""
+    """Search every recipe of the page, and write the page and the golden files."""
     lines = [HEAD]
-    for recipe in dict.fromkeys(e.recipe for e in EXHIBITS):
+    for recipe in (*dict.fromkeys(e.recipe for e in EXHIBITS), *LISTED):
         if names and recipe not in names:
             continue
         sentence, forms = found(recipe)

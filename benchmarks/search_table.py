@@ -3,6 +3,7 @@
 python benchmarks/search_table.py               # measure, write results/search.json and the page
 python benchmarks/search_table.py --cutoff 60   # seconds that one search may take, instead of 600
 python benchmarks/search_table.py --recipe-cutoff 60    # those of the second table only
+python benchmarks/search_table.py --added       # only recipes that the second table lacks
 python benchmarks/search_table.py --tables      # only the page's tables, from the results
 python benchmarks/search_table.py --check       # exit 1 if the page is not what the results say
 
@@ -75,12 +76,20 @@ class Row(TypedDict):
     unpruned: Searched
 
 
+class Added(TypedDict):
+    """Recipes that were measured after the others."""
+
+    environment: dict[str, str]
+    recipes: list[str]
+
+
 class Results(TypedDict):
     """What benchmarks/results/search.json holds."""
 
     environment: dict[str, str]
     by_operators: list[Row]
     recipes: dict[str, Searched]
+    added: list[Added]
 
 
 class Asked(TypedDict):
@@ -112,6 +121,7 @@ def main() -> int:
     )
     parser.add_argument("--cutoff", type=float, default=600.0, metavar="SECONDS")
     parser.add_argument("--recipe-cutoff", type=float, metavar="SECONDS")
+    parser.add_argument("--added", action="store_true")
     parser.add_argument("--tables", action="store_true")
     parser.add_argument("--check", action="store_true")
     parser.add_argument("--one", metavar="JSON", help="make one search here and print it")
@@ -120,8 +130,9 @@ def main() -> int:
         print(json.dumps(searched(json.loads(arguments.one))))
         return 0
     if not (arguments.tables or arguments.check):
-        made = everything(arguments.cutoff, arguments.recipe_cutoff or arguments.cutoff)
-        RESULTS.write_text(json.dumps(made, indent=1) + "\n")
+        made = more if arguments.added else everything
+        results = made(arguments.cutoff, arguments.recipe_cutoff or arguments.cutoff)
+        RESULTS.write_text(json.dumps(results, indent=1) + "\n")
     before, _, rest = PAGE.read_text().partition(BEGIN)
     page = f"{before}{BEGIN}\n\n{tables()}\n{END}{rest.partition(END)[2]}"
     if arguments.check:
@@ -136,6 +147,22 @@ def everything(cutoff: float, recipe_cutoff: float) -> Results:
         "environment": environment(cutoff, recipe_cutoff),
         "by_operators": list(by_operators(cutoff)),
         "recipes": {name: whole(name, recipe_cutoff) for name in (*MAIN, *others())},
+        "added": [],
+    }
+
+
+def more(cutoff: float, recipe_cutoff: float) -> Results:
+    """Measure the recipes that the results lack; they are named beside where that was."""
+    data: Results = json.loads(RESULTS.read_text())
+    new = [name for name in others() if name not in data["recipes"]]
+    where = environment(cutoff, recipe_cutoff)
+    where["command"] += " --added"
+    rows = data["recipes"] | {name: whole(name, recipe_cutoff) for name in new}
+    recipes = {name: rows[name] for name in (*MAIN, *others())}
+    return {
+        **data,
+        "recipes": recipes,
+        "added": [*data["added"], Added(environment=where, recipes=new)],
     }
 
 
@@ -225,11 +252,7 @@ def tables() -> str:
     if not RESULTS.is_file():
         return "Not measured yet.\n"
     data: Results = json.loads(RESULTS.read_text())
-    e = data["environment"]
-    source = (
-        f"`benchmarks/results/search.json`: {e['cpu']}, {e['cores']} cores, Python {e['python']}, "
-        f"{e['date']}, commit {e['commit']}, `{e['command']}`"
-    )
+    added = (f"{', '.join(a['recipes'])}: {_place(a['environment'])}" for a in data["added"])
     return "\n".join(
         [
             "RMSNorm+Linear (4096 -> 6144), search and quick proofs, seconds; in brackets what the",
@@ -241,9 +264,17 @@ def tables() -> str:
             "",
             *_recipes_table(data["recipes"]),
             "",
-            source,
+            f"`benchmarks/results/search.json`: {_place(data['environment'])}",
+            *(line for words in added for line in ("", words)),
             "",
         ]
+    )
+
+
+def _place(e: dict[str, str]) -> str:
+    return (
+        f"{e['cpu']}, {e['cores']} cores, Python {e['python']}, {e['date']}, commit {e['commit']}, "
+        f"`{e['command']}`"
     )
 
 

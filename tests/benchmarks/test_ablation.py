@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import ctypes
-import re
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from scripts import script
@@ -21,12 +22,27 @@ def test_the_page_shows_what_was_predicted_and_measured() -> None:
     assert ran.returncode == 0, "python benchmarks/ablation.py --tables rewrites the page's tables"
 
 
-def test_launch_arguments_are_those_of_the_header() -> None:
-    header = (ROOT / "csrc" / "launch.h").read_text()
-    (struct,) = re.findall(r"struct LaunchArgs \{(.*?)\};", header, re.DOTALL)
-    sizes = {"void*": 8, "int64_t": 8, "float": 4}
-    fields = re.findall(r"^\s*(?:const )?(\S+) (\w+)\[(\d+)\];", struct, re.MULTILINE)
-    declared = {name: sizes[type_] * int(count) for type_, name, count in fields}
-    args = script("ablation_gpu").LaunchArgs
-    assert {n: ctypes.sizeof(t) for n, t in args._fields_} == declared
-    assert ctypes.sizeof(args) == sum(declared.values())
+def test_a_launch_gives_as_many_bytes_as_the_library_reads(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    torch = pytest.importorskip("torch")
+    from mirage_kernels.generator.tuning.worker import LaunchArgs
+
+    beyond = 24  # fields that the structure of Python does not name
+    seen: list[bytes] = []
+
+    def launch(index: int, args: Any, stream: object) -> int:
+        end = ctypes.addressof(args._obj) + ctypes.sizeof(LaunchArgs)
+        seen.append(ctypes.string_at(end, beyond))
+        return 0
+
+    size = ctypes.sizeof(LaunchArgs) + beyond
+    library = SimpleNamespace(mirage_launch=launch, mirage_launch_bytes=lambda: size)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda: SimpleNamespace(cuda_stream=0))
+    x = torch.ones(2, 8)
+    script("ablation_gpu").Plan("one", library).run(torch.empty(2, 4), x)
+    assert seen == [bytes(beyond)]
+    header = (ROOT / "csrc" / "bench" / "calls.cpp").read_text()
+    assert (
+        "mirage_launch_bytes() { return static_cast<int>(sizeof(mirage::LaunchArgs)); }" in header
+    )
