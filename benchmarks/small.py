@@ -25,7 +25,7 @@ from mirage_kernels.generator.recipe import Recipe, catalog
 from mirage_kernels.generator.toolchain import find_nvcc
 
 ARCH = "sm_90a"
-SMALLER = {"K": 8, "N": 16}
+DEPTH, NARROWER = 512, 16
 SLICES = 3  # of stacked weights, as in benchmarks/small.cu
 UNLIMITED = 1 << 20
 
@@ -34,7 +34,7 @@ def small(kernel: KernelEntry) -> dict[str, int]:
     """Return a copy's dims; without a K, N is that of whole lines, which stay as they are."""
     if "N" not in kernel.dims or "K" not in kernel.dims:
         return dict(kernel.dims)
-    return {name: size // SMALLER.get(name, 1) for name, size in kernel.dims.items()}
+    return kernel.dims | {"K": min(DEPTH, kernel.dims["K"]), "N": kernel.dims["N"] // NARROWER}
 
 
 def text_of(kernel: KernelEntry) -> str:
@@ -47,8 +47,10 @@ def text_of(kernel: KernelEntry) -> str:
 
 
 def recipe_of(kernel: KernelEntry) -> Recipe:
-    """Return a kernel's recipe; one for stacks has that of its single slices."""
-    return catalog().get(kernel.recipe) or catalog()[kernel.recipe.removesuffix("_batched")]
+    """Return a kernel's recipe; one for stacks has that of its single slices, with all options."""
+    return (
+        catalog().get(kernel.recipe) or catalog()[f"{kernel.recipe.removesuffix('_batched')}_full"]
+    )
 
 
 def inputs_of(recipe: Recipe, dims: Mapping[str, int], stacked: bool) -> Iterator[str]:

@@ -13,6 +13,7 @@ from mirage_kernels.generator.attention_workloads import (
     usual,
     workloads,
 )
+from mirage_kernels.generator.commands.measuring import rows_kept
 from mirage_kernels.generator.errors import MirageError
 from mirage_kernels.generator.ir.dtypes import DType
 from mirage_kernels.generator.ir.text import Json
@@ -105,7 +106,8 @@ def measured(work: Sequence[AttentionWorkload], terminal: Terminal) -> tuple[Tab
 
     clock = attention_bench.gpu_clock(measure.library_floor())
     rows: list[AttentionRow] = []
-    with terminal.watch(f"measuring {len(work)} workloads") as progress:
+    stoppable = rows_kept(rows, len(work), terminal)
+    with stoppable, terminal.watch(f"measuring {len(work)} workloads") as progress:
         progress(Event("measure", 0, len(work), work[0].name))
         for row in attention_bench.rows(work, clock):
             rows.append(row)

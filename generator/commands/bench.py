@@ -22,6 +22,7 @@ from mirage_kernels.generator.commands.arguments import (
     positives,
     recipe,
 )
+from mirage_kernels.generator.commands.measuring import rows_kept
 from mirage_kernels.generator.compile import ROOT
 from mirage_kernels.generator.errors import FileError, MirageError, ToolchainError
 from mirage_kernels.generator.files import write_whole
@@ -48,6 +49,8 @@ that of both products at the rate of a large matrix product, "ratio" ours over t
 the best of PyTorch's scaled_dot_product_attention on dense copies (cuDNN, flash, efficient;
 "grouped": with the heads of a group as tokens of one head), and of FlashInfer and FlashAttention-3
 where they are installed. "PyTorch" is its unfused program.
+
+Ctrl-C ends the measuring: the rows so far are printed and written.
 
 examples:
   mirage-kernels bench rms_norm_linear --shape K=4096,N=6144 --m 1,8
@@ -199,8 +202,9 @@ def _measured(
     from mirage_kernels.generator.measure import library_floor, measure
 
     reader = library_floor()
-    rows = []
-    with terminal.watch(f"measuring {len(work)} workloads") as progress:
+    rows: list[Row] = []
+    stoppable = rows_kept(rows, len(work), terminal)
+    with stoppable, terminal.watch(f"measuring {len(work)} workloads") as progress:
         for done, workload in enumerate(work):
             progress(Event("measure", done, len(work), _name(workload)))
             rows.append(measure(workload.subject(), reader, with_compile=with_compile))

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -111,6 +113,27 @@ def test_a_recipe_without_listed_calls_gets_usual_ones(
     assert row["dims"] | {"D": 32, "B": 2, "L": 70} == row["dims"]
     assert row["best_peer"] == ""
     assert row["best_peer_us"] is None
+
+
+@pytest.mark.parametrize("measured", [0, 2])
+def test_ctrl_c_keeps_what_was_measured(
+    mirage_kernels, pretended, monkeypatch: pytest.MonkeyPatch, workplace: Path, measured: int
+) -> None:
+    rows = attention_bench.rows
+
+    def stopped(*asked: Any) -> Iterator[object]:
+        yield from islice(rows(*asked), measured)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(attention_bench, "rows", stopped)
+    outcome = mirage_kernels(*ALL)
+    if not measured:
+        assert outcome.code == 130
+        assert not (workplace / "rows.json").exists()
+        return
+    assert outcome.code == 0
+    assert f"stopped: {measured} of" in outcome.out
+    assert len(json.loads((workplace / "rows.json").read_text())["rows"]) == measured
 
 
 @pytest.mark.parametrize(
