@@ -34,7 +34,8 @@ class SearchSummary:
 
     def text(self) -> str:
         """Return the summary as one sentence."""
-        counts = f"({self.states} states, {self.candidates} candidates)"
+        plural = "s" if self.candidates > 1 else ""
+        counts = f"({self.states} states, {self.candidates} candidate{plural})"
         if self.proved == 1:
             return f"the one proved muGraph; it passes the numeric gate and has a plan {counts}"
         return (

@@ -147,7 +147,7 @@ def write_workspace(writer: Writer, users: TileProgram) -> None:
     roles = users.roles
     writer.line("template <class Knobs>")
     with writer.block("int64_t workspace(const LaunchArgs& args) {"):
-        # Blocks in pairs share their rows, and each is told: room for that does others no harm.
+        writer.line("// Two blocks may share rows, and each is told.")
         blocks = f"{PAIR} * tile::ceil_div({roles.rows}, Knobs::kRows)"
         writer.line(f"return Apart<Knobs>::bytes(args.dims[0], {blocks});")
     writer.line()
@@ -163,9 +163,13 @@ def write_fork(writer: Writer, users: TileProgram, args: str) -> None:
     if users.makers is None or not users.paired or args == "args":
         writer.line(f"if (apart.makes()) return {call};")
         return
+    paired = f"{apart_held.name(users.makers)}<Knobs>(given, shared)"
+    if users.all_paired:
+        writer.line(f"if (apart.makes()) return {paired};")
+        return
     with writer.block("if (apart.makes()) {"):
         with writer.block("if constexpr (Knobs::kMakerGroups > 0) {", ""):
-            writer.line(f"return {apart_held.name(users.makers)}<Knobs>(given, shared);")
+            writer.line(f"return {paired};")
         with writer.block("} else {"):
             writer.line(f"return {call};")
 
@@ -187,5 +191,5 @@ def shared_bytes(program: TileProgram, users: str) -> str:
     if program.stacked:
         return adapters.shared_bytes(users)
     paired = program.paired and users.startswith("Block")
-    makers = "maker_bytes<Knobs>()" if paired else "kMakerBytes<Knobs>"
+    makers = apart_held.makers_bytes(program) if paired else "kMakerBytes<Knobs>"
     return f"tile::larger({users}, {makers})"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 from mirage_kernels.generator.emit.after_loop import per_element
 from mirage_kernels.generator.emit.words import dims_text
 from mirage_kernels.generator.emit.writer import Writer
@@ -10,11 +12,12 @@ from mirage_kernels.generator.plan.program import Do, Layout, Statement, TilePro
 
 INCLUDES = ("tile/apart_held.cuh",)
 MAPS = "CUtensorMap made[2];"
+_IF_PAIRED = "if constexpr (Knobs::kMakerGroups > 0) {"
 
 
-def write_makers(writer: Writer, makers: TileProgram) -> None:
+def write_makers(writer: Writer, users: TileProgram, makers: TileProgram) -> None:
     """Write what the makers run that share a tile in pairs, blocks of the plan of held tokens."""
-    _plan(writer, makers)
+    _plan(writer, users, makers)
     roles = makers.roles
     writer.line("template <class Knobs>")
     with writer.block(f"__device__ void {name(makers)}(const HeldArgs& given, char* shared) {{"):
@@ -48,12 +51,18 @@ def name(makers: TileProgram) -> str:
     return f"{makers.recipe}_make"
 
 
-def write_maps(writer: Writer, makers: TileProgram) -> None:
+def makers_bytes(users: TileProgram) -> str:
+    """Return the shared memory that makers take beside users that hold tokens."""
+    return "kPairBytes<Knobs>" if users.all_paired else "maker_bytes<Knobs>()"
+
+
+def write_maps(writer: Writer, users: TileProgram, makers: TileProgram) -> None:
     """Write the maps of what such makers read, boxes of their own size; tokens have a tensor."""
     tokens, rows = _boxes(makers)
     operands = {o.name: o for o in makers.inputs}
     index, roles = operands[rows.args[0]].index, makers.roles
-    with writer.block("if constexpr (Knobs::kMakerGroups > 0) {"):
+    only = nullcontext() if users.all_paired else writer.block(_IF_PAIRED)
+    with only:
         writer.line("using Makers = MakersBlock<Knobs>;")
         lines = "tile::token_lines<Makers>(args.dims[0])"
         writer.assignment(f"status = tile::encode<T>(&given.made[0], {tokens.args[0]}, {lines});")
@@ -71,7 +80,7 @@ def _boxes(makers: TileProgram) -> tuple[Statement, Statement]:
     return tokens, rows
 
 
-def _plan(writer: Writer, makers: TileProgram) -> None:
+def _plan(writer: Writer, users: TileProgram, makers: TileProgram) -> None:
     writer.line("// Makers share a tile in pairs, too, and split the depth.")
     writer.line("template <class Users>")
     with writer.block("struct MakersPlan {", "};"):
@@ -86,9 +95,14 @@ def _plan(writer: Writer, makers: TileProgram) -> None:
     writer.line("using MakersBlock = tile::HeldBlock<MakersPlan<Users>>;")
     writer.line()
     writer.line("template <class Knobs>")
+    size = "MakersBlock<Knobs>::kBytes + Apart<Knobs>::kStampBytes"
+    if users.all_paired:
+        writer.line(f"constexpr int kPairBytes = {size};")
+        writer.line()
+        return
     with writer.block("constexpr int maker_bytes() {"):
-        with writer.block("if constexpr (Knobs::kMakerGroups > 0) {", ""):
-            writer.line("return MakersBlock<Knobs>::kBytes + Apart<Knobs>::kStampBytes;")
+        with writer.block(_IF_PAIRED, ""):
+            writer.line(f"return {size};")
         with writer.block("} else {"):
             writer.line("return kMakerBytes<Knobs>;")
     writer.line()

@@ -135,7 +135,7 @@ def write_launch(writer: Writer, program: TileProgram, plan: BoxPlan) -> None:
             writer.assignment(f"{'' if i else 'cudaError_t '}status = {call}")
             writer.line("if (status != cudaSuccess) return status;")
         if program.paired and program.makers:
-            apart_held.write_maps(writer, program.makers)
+            apart_held.write_maps(writer, program, program.makers)
         shared = f" * {plan.blocks}" if plan.blocks else ""
         rows = f"tile::ceil_div({roles.rows}, Block::kRows){shared}"
         if program.shared_by > 1:

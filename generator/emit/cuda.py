@@ -75,6 +75,11 @@ class Kernel:
         return any(v.knobs.maker_groups for v in self.variants)
 
     @property
+    def all_paired(self) -> bool:
+        """Say whether all have them whose users hold tokens."""
+        return all(v.knobs.maker_groups for v in self.variants if v.knobs.held)
+
+    @property
     def plans(self) -> set[str]:
         """The other plans that variants have."""
         return {v.knobs.plan for v in self.variants} - {""}
@@ -94,7 +99,8 @@ def emit_cuda(kernel: Kernel) -> str:
     writer.line()
     writer.line('#include "launch.h"')
     others = [_PLANS[plan] for plan in sorted(kernel.plans)]
-    users = replace(users_of(kernel.program), paired=kernel.paired)
+    users = users_of(kernel.program)
+    users = replace(users, paired=kernel.paired, all_paired=kernel.all_paired)
     shared = {"tile/sharing.cuh"} if users.shared_by > 1 else set()
     shared |= set(apart.includes(users))
     shared |= {"tile/shares.cuh"} if users.also and users.loop else set()

@@ -41,7 +41,7 @@ def held_kernel(writer: Writer, program: TileProgram) -> None:
     _plan(writer, program)
     write_args(writer, program, HELD)
     if program.paired and program.makers:
-        apart_held.write_makers(writer, program.makers)
+        apart_held.write_makers(writer, program, program.makers)
     _kernel(writer, program)
     write_launch(writer, program, HELD)
 

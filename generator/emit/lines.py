@@ -41,8 +41,14 @@ class Lines:
 
 
 def line_rows(statements: Sequence[Statement], lines: Lines) -> list[tuple[str, str]]:
-    """Return each statement as code and comment."""
-    return [(_TEXTS[s.do](s, lines), dims_text(s.type.names)) for s in statements]
+    """Return each statement as code and comment; what is stored has the tensor's dims."""
+    program = lines.program
+    stored = {o.name: operand_dims(o, program) for o in (*program.results, program.output)}
+
+    def dims(s: Statement) -> str:
+        return stored[s.args[1]] if s.do is Do.STORE else dims_text(s.type.names)
+
+    return [(_TEXTS[s.do](s, lines), dims(s)) for s in statements]
 
 
 def _load(s: Statement, lines: Lines) -> str:

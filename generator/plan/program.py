@@ -165,6 +165,7 @@ class TileProgram:
     received: tuple[Statement, ...] = ()  # what they left, kept by a block of the others
     makers: TileProgram | None = None  # what such blocks run, of the program of the others
     paired: bool = False  # some of them hold tokens, in pairs (variants)
+    all_paired: bool = False  # as do all whose users hold tokens
     stacked: tuple[str, ...] = ()  # inputs that are slices of stacks, by token (adapters.py)
     also: tuple[Operand, ...] = ()  # results beside the output, stored in the loop or by lines
     parted: bool = False  # lines are cut by the grid as well

@@ -8,7 +8,7 @@
 #           scaled_normed_x_tile_2_minus_mean_x_plus_product; carried:
 #           scaled_normed_x_tile_2_minus_mean_x_plus_product_total; the rest after it.
 # Found     the one proved muGraph; it passes the numeric gate and has a plan (1 states, 1
-#           candidates).
+#           candidate).
 # Proved    equal to the recipe on 15 random draws over finite fields, for the tiles of all 3
 #           variants, at full extents and uneven edges; a wrong muGraph passes with probability at
 #           most 2^-56.8.

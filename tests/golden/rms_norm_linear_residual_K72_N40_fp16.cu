@@ -7,7 +7,7 @@
 //           total_squared, scaled_weight, scaled_product; carried: total_squared_total,
 //           scaled_product_total; stored in the loop: total; the rest after it.
 // Found     the one proved muGraph; it passes the numeric gate and has a plan (1 states, 1
-//           candidates).
+//           candidate).
 // Proved    equal to the recipe on 8 random draws over finite fields, for the tiles of both
 //           variants, at full extents and uneven edges; a wrong muGraph passes with probability at
 //           most 2^-56.8.

@@ -4,7 +4,7 @@
 // Shape     a test
 // muGraph   one kernel; grid.x cuts M, no loop: the other dims are whole in a block.
 // Found     the one proved muGraph; it passes the numeric gate and has a plan (1 states, 1
-//           candidates).
+//           candidate).
 // Proved    equal to the recipe on 4 random draws over finite fields, for the tiles of its one
 //           variant, at full extents and uneven edges; a wrong muGraph passes with probability at
 //           most 2^-57.3.

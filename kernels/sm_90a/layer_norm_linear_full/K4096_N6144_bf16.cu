@@ -322,7 +322,7 @@ __global__ void __launch_bounds__(kFrontThreads<Knobs>)
       tile::mul<float>(normed_x_tile_2_minus_mean_x, norm_weight_tile);
   const auto scaled_normed_x_tile_2_minus_mean_x_plus =
       tile::add<T>(scaled_normed_x_tile_2_minus_mean_x, norm_bias_tile);
-  tile::store_line<Lines>(x_made + token * K, scaled_normed_x_tile_2_minus_mean_x_plus);  // [K, M]
+  tile::store_line<Lines>(x_made + token * K, scaled_normed_x_tile_2_minus_mean_x_plus);  // [M, K]
 }
 
 template <class Knobs>

@@ -318,13 +318,7 @@ template <class Users>
 using MakersBlock = tile::HeldBlock<MakersPlan<Users>>;
 
 template <class Knobs>
-constexpr int maker_bytes() {
-  if constexpr (Knobs::kMakerGroups > 0) {
-    return MakersBlock<Knobs>::kBytes + Apart<Knobs>::kStampBytes;
-  } else {
-    return kMakerBytes<Knobs>;
-  }
-}
+constexpr int kPairBytes = MakersBlock<Knobs>::kBytes + Apart<Knobs>::kStampBytes;
 
 template <class Knobs>
 __device__ void lora_linear_full_make(const HeldArgs& given, char* shared) {
@@ -380,13 +374,7 @@ __global__ void __launch_bounds__(kHeldThreads<Knobs>, 1)
   char* const shared = boxes;
   tile::let_next_start();
   const Apart<Knobs> apart(given.call);
-  if (apart.makes()) {
-    if constexpr (Knobs::kMakerGroups > 0) {
-      return lora_linear_full_make<Knobs>(given, shared);
-    } else {
-      return making::lora_linear_full<Knobs>(given.call, shared);
-    }
-  }
+  if (apart.makes()) return lora_linear_full_make<Knobs>(given, shared);
 
   const LaunchArgs& args = given.call;
   const T* lora_b = static_cast<const T*>(args.inputs[3]);  // [N, R]
@@ -470,24 +458,23 @@ cudaError_t launch_held(const LaunchArgs& args, cudaStream_t stream) {
   const tile::Tensor weight{args.inputs[1], N, K, K};
   status = tile::encode<T>(&given.maps[1], weight, Block::kRows);
   if (status != cudaSuccess) return status;
-  if constexpr (Knobs::kMakerGroups > 0) {
-    using Makers = MakersBlock<Knobs>;
-    status = tile::encode<T>(&given.made[0], x, tile::token_lines<Makers>(args.dims[0]));
-    if (status != cudaSuccess) return status;
-    const tile::Tensor lora_a{args.inputs[2], R, K, K};
-    status = tile::encode<T>(&given.made[1], lora_a, Makers::kRows);
-    if (status != cudaSuccess) return status;
-  }
+  using Makers = MakersBlock<Knobs>;
+  status = tile::encode<T>(&given.made[0], x, tile::token_lines<Makers>(args.dims[0]));
+  if (status != cudaSuccess) return status;
+  const tile::Tensor lora_a{args.inputs[2], R, K, K};
+  status = tile::encode<T>(&given.made[1], lora_a, Makers::kRows);
+  if (status != cudaSuccess) return status;
   const int64_t row_tiles =
       Apart<Knobs>::kMakers + tile::ceil_div(N, Block::kRows) * Block::kBlocks;
   const int64_t token_tiles = tile::ceil_div(args.dims[0], Block::kTokens);
-  constexpr int kSharedBytes = tile::larger(Block::kBytes, maker_bytes<Knobs>());
+  constexpr int kSharedBytes = tile::larger(Block::kBytes, kPairBytes<Knobs>);
   const tile::Grid grid{row_tiles, token_tiles, kHeldThreads<Knobs>, kSharedBytes, Block::kBlocks};
   return tile::launch(lora_linear_full_held<Knobs>, grid, given, stream);
 }
 
 template <class Knobs>
 int64_t workspace(const LaunchArgs& args) {
+  // Two blocks may share rows, and each is told.
   return Apart<Knobs>::bytes(args.dims[0], 2 * tile::ceil_div(N, Knobs::kRows));
 }
 

@@ -4,7 +4,7 @@
 # Shape     Llama-3-8B, TP 1
 # muGraph   one kernel; grid.x cuts N, grid.y cuts M, no loop.
 # Found     the one proved muGraph; it passes the numeric gate and has a plan (4 states, 1
-#           candidates).
+#           candidate).
 # Proved    equal to the recipe on 4 random draws over finite fields, for the tiles of its one
 #           variant, at full extents and uneven edges; a wrong muGraph passes with probability at
 #           most 2^-58.8.
