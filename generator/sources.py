@@ -21,10 +21,11 @@ from mirage_kernels.generator.plan.attention import AttentionProgram
 from mirage_kernels.generator.plan.attention_lower import attention_program
 from mirage_kernels.generator.plan.attention_variants import shared_bytes
 from mirage_kernels.generator.plan.blocks import without_threads
+from mirage_kernels.generator.plan.front import behind
 from mirage_kernels.generator.plan.lower import tile_program
 from mirage_kernels.generator.plan.program import Do, Layout, TileProgram
 from mirage_kernels.generator.plan.tiles import Planning
-from mirage_kernels.generator.plan.variants import Knobs, Variant
+from mirage_kernels.generator.plan.variants import Footprint, Knobs, Variant
 from mirage_kernels.generator.record import (
     AttentionRecord,
     Emitted,
@@ -122,7 +123,7 @@ def _stacked_header(
     makers = makers_for(program)
     launch = (
         f"clusters of {makers.blocks} blocks for the inner products of up to 8 tokens of a slice; "
-        f"then {_launch_words(replace(record, variants=tuple(variants)))}"
+        f"then {_launch_words(replace(record, variants=tuple(variants)), program)}"
     )
     own = (
         f"that of {record.recipe}, for every token with its own slices of {named}; which those are "
@@ -134,7 +135,7 @@ def _stacked_header(
 
 
 def _header(record: KernelRecord, program: TileProgram) -> Header:
-    own = (_mugraph_words(record.graph), _expectations(program), _launch_words(record))
+    own = (_mugraph_words(record.graph), _expectations(program), _launch_words(record, program))
     return _paragraphs(record, program.output.type.names, own)
 
 
@@ -303,7 +304,15 @@ def _line_words(record: KernelRecord, knobs: Knobs) -> str:
     return f"{blocks} of {warps} per token, {knobs.line} elements each."
 
 
-def _launch_words(record: KernelRecord) -> str:
+def _shared_words(program: TileProgram, knobs: Knobs) -> str:
+    """Say how much shared memory a block takes, where all blocks take the same."""
+    if knobs.apart:
+        return ""
+    own = behind(program) if knobs.front else program
+    return f", {-(-Footprint.of(own).shared_bytes(knobs) // 1024)} KiB shared"
+
+
+def _launch_words(record: KernelRecord, program: TileProgram) -> str:
     parts = []
     for variant in record.variants:
         knobs = variant.knobs
@@ -317,6 +326,7 @@ def _launch_words(record: KernelRecord) -> str:
         each = f"{_makers_words(record, knobs)}{each}"
         if knobs.held:
             each += ", which hold tokens in registers"
+        each += _shared_words(program, knobs)
         if knobs.front:
             each = f"a block of {knobs.front} warps each in front, then {each}"
         if not variant.bucket:

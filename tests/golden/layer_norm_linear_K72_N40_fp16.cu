@@ -15,8 +15,9 @@
 // Accuracy  emulated error against float64 (unfused program's): .
 // Expects   x [M, K] rows 16-byte aligned, any row stride, norm_weight [K] contiguous, norm_bias
 //           [K] contiguous, weight [N, K] contiguous, out [M, N] contiguous; any M >= 0.
-// Launch    up to 8 tokens: 5 blocks of 8 warps; up to 16 tokens: 5 blocks of 8 warps; any number
-//           of tokens: for each 32 of them 5 blocks of 8 warps.
+// Launch    up to 8 tokens: 5 blocks of 8 warps, 65 KiB shared; up to 16 tokens: 5 blocks of 8
+//           warps, 81 KiB shared; any number of tokens: for each 32 of them 5 blocks of 8 warps,
+//           113 KiB shared.
 
 #include "launch.h"
 #include "tile/tile.cuh"

@@ -15,8 +15,8 @@
 // Expects   x [M, K] rows 16-byte aligned, any row stride, norm_weight [K] contiguous, weight [N,
 //           K] contiguous, bias [N] contiguous, residual [M, K] rows 16-byte aligned, any row
 //           stride, out [M, N] contiguous, total [M, K] contiguous; any M >= 0.
-// Launch    up to 8 tokens: 5 blocks of 8 warps; any number of tokens: for each 16 of them 5 blocks
-//           of 8 warps.
+// Launch    up to 8 tokens: 5 blocks of 8 warps, 64 KiB shared; any number of tokens: for each 16
+//           of them 5 blocks of 8 warps, 96 KiB shared.
 
 #include "launch.h"
 #include "tile/shares.cuh"

@@ -14,9 +14,9 @@
 //           2.9e-04 (2.9e-04), outliers 2.9e-04 (3.0e-04), wide 3.0e-04 (2.9e-04).
 // Expects   x [M, K] rows 16-byte aligned, any row stride, norm_weight [K] contiguous, weight [N,
 //           K] contiguous, out [M, N] contiguous; any M >= 0.
-// Launch    up to 8 tokens: 128 blocks of 4 warps; up to 16 tokens: 128 blocks of 4 warps; up to 32
-//           tokens: 128 blocks of 4 warps; any number of tokens: for each 64 of them 128 blocks of
-//           4 warps.
+// Launch    up to 8 tokens: 128 blocks of 4 warps, 96 KiB shared; up to 16 tokens: 128 blocks of 4
+//           warps, 72 KiB shared; up to 32 tokens: 128 blocks of 4 warps, 88 KiB shared; any number
+//           of tokens: for each 64 of them 128 blocks of 4 warps, 90 KiB shared.
 
 #include "launch.h"
 #include "tile/tile.cuh"

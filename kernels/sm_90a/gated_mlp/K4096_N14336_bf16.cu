@@ -13,9 +13,10 @@
 //           1.7e-03 (2.7e-03), outliers 1.6e-03 (2.7e-03), wide 1.7e-03 (2.8e-03).
 // Expects   x [M, K] rows 16-byte aligned, any row stride, gate_weight [N, K] contiguous, up_weight
 //           [N, K] contiguous, out [M, N] contiguous; any M >= 0.
-// Launch    up to 8 tokens: 256 blocks of 4 warps; up to 16 tokens: 256 blocks of 4 warps; up to 32
-//           tokens: 128 blocks of 4 warps, which hold tokens in registers; any number of tokens:
-//           for each 64 of them 128 blocks of 4 warps, which hold tokens in registers.
+// Launch    up to 8 tokens: 256 blocks of 4 warps, 120 KiB shared; up to 16 tokens: 256 blocks of 4
+//           warps, 128 KiB shared; up to 32 tokens: 128 blocks of 4 warps, which hold tokens in
+//           registers, 129 KiB shared; any number of tokens: for each 64 of them 128 blocks of 4
+//           warps, which hold tokens in registers, 145 KiB shared.
 
 #include "launch.h"
 #include "tile/held_meeting.cuh"

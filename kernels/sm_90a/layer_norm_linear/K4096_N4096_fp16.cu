@@ -16,11 +16,12 @@
 //           3.1e-04 (3.1e-04), outliers 2.9e-04 (2.9e-04), wide 2.9e-04 (2.9e-04).
 // Expects   x [M, K] rows 16-byte aligned, any row stride, norm_weight [K] contiguous, norm_bias
 //           [K] contiguous, weight [N, K] contiguous, out [M, N] contiguous; any M >= 0.
-// Launch    up to 8 tokens: 128 blocks of 8 warps; up to 16 tokens: a block of 4 warps each in
-//           front, then 128 blocks of 8 warps, which hold tokens in registers; up to 32 tokens: a
-//           block of 4 warps each in front, then 128 blocks of 8 warps, which hold tokens in
-//           registers; any number of tokens: for each 64 of them a block of 4 warps each in front,
-//           then 64 clusters of 2 blocks that split the loop, which hold tokens in registers.
+// Launch    up to 8 tokens: 128 blocks of 8 warps, 169 KiB shared; up to 16 tokens: a block of 4
+//           warps each in front, then 128 blocks of 8 warps, which hold tokens in registers, 145
+//           KiB shared; up to 32 tokens: a block of 4 warps each in front, then 128 blocks of 8
+//           warps, which hold tokens in registers, 129 KiB shared; any number of tokens: for each
+//           64 of them a block of 4 warps each in front, then 64 clusters of 2 blocks that split
+//           the loop, which hold tokens in registers, 145 KiB shared.
 
 #include "launch.h"
 #include "tile/front.cuh"

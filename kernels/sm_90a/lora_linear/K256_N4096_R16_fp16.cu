@@ -13,9 +13,9 @@
 //           3.3e-04 (3.6e-04), outliers 3.1e-04 (3.5e-04), wide 3.3e-04 (3.7e-04).
 // Expects   x [M, K] rows 16-byte aligned, any row stride, weight [N, K] contiguous, lora_a [R, K]
 //           contiguous, lora_b [N, R] contiguous, out [M, N] contiguous; any M >= 0.
-// Launch    up to 8 tokens: 128 blocks of 8 warps; up to 16 tokens: 128 blocks of 8 warps; up to 32
-//           tokens: 128 blocks of 8 warps; any number of tokens: for each 64 of them 256 blocks of
-//           4 warps.
+// Launch    up to 8 tokens: 128 blocks of 8 warps, 114 KiB shared; up to 16 tokens: 128 blocks of 8
+//           warps, 130 KiB shared; up to 32 tokens: 128 blocks of 8 warps, 162 KiB shared; any
+//           number of tokens: for each 64 of them 256 blocks of 4 warps, 97 KiB shared.
 
 #include "launch.h"
 #include "tile/tile.cuh"

@@ -18,10 +18,11 @@
 //           [M, N] contiguous; any M >= 0. A number of a slice per token, int32 or int64; any that
 //           is none's: no slice.
 // Launch    clusters of 8 blocks for the inner products of up to 8 tokens of a slice; then up to 8
-//           tokens: 128 blocks of 8 warps; up to 16 tokens: 128 blocks of 8 warps; up to 32 tokens:
-//           64 clusters of 2 blocks that split the loop, which hold tokens in registers; any number
-//           of tokens: for each 64 of them 64 clusters of 2 blocks that split the loop, which hold
-//           tokens in registers.
+//           tokens: 128 blocks of 8 warps, 83 KiB shared; up to 16 tokens: 128 blocks of 8 warps,
+//           101 KiB shared; up to 32 tokens: 64 clusters of 2 blocks that split the loop, which
+//           hold tokens in registers, 120 KiB shared; any number of tokens: for each 64 of them 64
+//           clusters of 2 blocks that split the loop, which hold tokens in registers, 158 KiB
+//           shared.
 
 #include "launch.h"
 #include "tile/adapters.cuh"

@@ -14,9 +14,10 @@
 //           3.7e-04 (4.8e-04), outliers 3.9e-04 (5.2e-04), wide 3.8e-04 (4.7e-04).
 // Expects   x [M, K] rows 16-byte aligned, any row stride, norm_weight [K] contiguous, gate_weight
 //           [N, K] contiguous, up_weight [N, K] contiguous, out [M, N] contiguous; any M >= 0.
-// Launch    up to 8 tokens: 256 blocks of 4 warps; up to 16 tokens: 256 blocks of 4 warps; up to 32
-//           tokens: 128 clusters of 2 blocks that split the loop; any number of tokens: for each 64
-//           of them 128 clusters of 2 blocks that split the loop.
+// Launch    up to 8 tokens: 256 blocks of 4 warps, 128 KiB shared; up to 16 tokens: 256 blocks of 4
+//           warps, 136 KiB shared; up to 32 tokens: 128 clusters of 2 blocks that split the loop,
+//           118 KiB shared; any number of tokens: for each 64 of them 128 clusters of 2 blocks that
+//           split the loop, 146 KiB shared.
 
 #include "launch.h"
 #include "tile/split_meeting.cuh"

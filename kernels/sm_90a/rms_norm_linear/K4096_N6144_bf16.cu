@@ -14,10 +14,10 @@
 //           2.3e-03 (2.3e-03), outliers 2.3e-03 (2.4e-03), wide 2.3e-03 (2.3e-03).
 // Expects   x [M, K] rows 16-byte aligned, any row stride, norm_weight [K] contiguous, weight [N,
 //           K] contiguous, out [M, N] contiguous; any M >= 0.
-// Launch    up to 8 tokens: 128 blocks of 8 warps; up to 16 tokens: 128 blocks of 8 warps; up to 32
-//           tokens: 128 blocks of 8 warps, which hold tokens in registers; any number of tokens:
-//           for each 64 of them 64 clusters of 2 blocks that split the loop, which hold tokens in
-//           registers.
+// Launch    up to 8 tokens: 128 blocks of 8 warps, 192 KiB shared; up to 16 tokens: 128 blocks of 8
+//           warps, 216 KiB shared; up to 32 tokens: 128 blocks of 8 warps, which hold tokens in
+//           registers, 129 KiB shared; any number of tokens: for each 64 of them 64 clusters of 2
+//           blocks that split the loop, which hold tokens in registers, 190 KiB shared.
 
 #include "launch.h"
 #include "tile/held_meeting.cuh"

@@ -14,9 +14,10 @@
 //           2.9e-04 (2.9e-04), outliers 2.9e-04 (3.0e-04), wide 3.0e-04 (2.9e-04).
 // Expects   x [M, K] rows 16-byte aligned, any row stride, norm_weight [K] contiguous, weight [N,
 //           K] contiguous, out [M, N] contiguous; any M >= 0.
-// Launch    up to 8 tokens: 128 blocks of 8 warps; up to 16 tokens: 128 blocks of 8 warps; up to 32
-//           tokens: 128 blocks of 4 warps; any number of tokens: for each 64 of them 64 clusters of
-//           2 blocks that split the loop.
+// Launch    up to 8 tokens: 128 blocks of 8 warps, 192 KiB shared; up to 16 tokens: 128 blocks of 8
+//           warps, 216 KiB shared; up to 32 tokens: 128 blocks of 4 warps, 220 KiB shared; any
+//           number of tokens: for each 64 of them 64 clusters of 2 blocks that split the loop, 143
+//           KiB shared.
 
 #include "launch.h"
 #include "tile/split_meeting.cuh"

@@ -14,9 +14,10 @@
 //           2.4e-04 (2.9e-04), outliers 2.6e-04 (3.1e-04), wide 2.7e-04 (3.2e-04).
 // Expects   x [M, K] rows 16-byte aligned, any row stride, norm_weight [K] contiguous, weight [N,
 //           K] contiguous, bias [N] contiguous, out [M, N] contiguous; any M >= 0.
-// Launch    up to 8 tokens: 116 blocks of 8 warps; up to 16 tokens: 116 blocks of 8 warps; up to 32
-//           tokens: 116 blocks of 8 warps; any number of tokens: for each 64 of them 58 clusters of
-//           2 blocks that split the loop.
+// Launch    up to 8 tokens: 116 blocks of 8 warps, 168 KiB shared; up to 16 tokens: 116 blocks of 8
+//           warps, 192 KiB shared; up to 32 tokens: 116 blocks of 8 warps, 160 KiB shared; any
+//           number of tokens: for each 64 of them 58 clusters of 2 blocks that split the loop, 167
+//           KiB shared.
 
 #include "launch.h"
 #include "tile/split_meeting.cuh"

@@ -16,8 +16,8 @@
 // Expects   x [M, K] rows 16-byte aligned, any row stride, norm_weight [K] contiguous, weight [N,
 //           K] contiguous, bias [N] contiguous, residual [M, K] rows 16-byte aligned, any row
 //           stride, out [M, N] contiguous, total [M, K] contiguous; any M >= 0.
-// Launch    up to 8 tokens: 116 blocks of 8 warps; any number of tokens: for each 16 of them 116
-//           blocks of 8 warps.
+// Launch    up to 8 tokens: 116 blocks of 8 warps, 192 KiB shared; any number of tokens: for each
+//           16 of them 116 blocks of 8 warps, 160 KiB shared.
 
 #include "launch.h"
 #include "tile/shares.cuh"
