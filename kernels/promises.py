@@ -34,7 +34,7 @@ def constant_history(promised: bool = True) -> None:
     and values of all tokens but each sequence's newest `q_len` ones. The newest may be written by
     the kernel just before (`qk_norm_rope_append`, another way of writing the cache), and so may
     queries. On GPUs of compute capability 9.0 and later attention then begins to read the cache
-    while the kernel before it still runs, which saves one to two microseconds per call. A serving
+    while the kernel before it still runs, which saves up to one microsecond per call. A serving
     step that sets up tables and lengths once, before its first layer, keeps the promise; calls
     without `block_table` assume nothing. Where it is broken, results are undefined, and if lengths
     change a kernel may never end, as its blocks then disagree about who does what. CUDA graphs keep
