@@ -10,8 +10,6 @@ where no kernel serves a call, and a loop over the adapters in use, which the ho
 from __future__ import annotations
 
 import argparse
-import json
-import shlex
 import sys
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
@@ -20,12 +18,12 @@ from pathlib import Path
 import torch
 
 from mirage_kernels import constant_weights, lora_linear
-from mirage_kernels.generator.commands.bench import _commit
+from mirage_kernels.generator.commands.bench import document_of, measured_here
+from mirage_kernels.generator.files import write_whole
 from mirage_kernels.generator.measure import (
     FloorReader,
     Inputs,
     cold_microseconds,
-    environment,
     floor_microseconds,
     library_floor,
     relative_error,
@@ -146,10 +144,8 @@ def main() -> int:
         words = (f"{k} {v:.4g}" if isinstance(v, float) else f"{k} {v}" for k, v in row.items())
         print(", ".join(words), flush=True)
     if arguments.json is not None:
-        words = [Path(word).name if word.startswith("/") else word for word in sys.argv[1:]]
-        command = shlex.join(["python", "benchmarks/adapters.py", *words])
-        about = asdict(environment(command=command, commit=_commit()))
-        arguments.json.write_text(json.dumps({"environment": about, "rows": rows}, indent=2) + "\n")
+        here = measured_here("python benchmarks/adapters.py")
+        write_whole(arguments.json, document_of(here, rows))
     return 0
 
 

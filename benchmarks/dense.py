@@ -10,18 +10,16 @@ compares them.
 from __future__ import annotations
 
 import argparse
-import json
-import shlex
 import sys
-from dataclasses import asdict
 from itertools import product
 from pathlib import Path
 
 import torch
 
 from mirage_kernels import attention_call, gqa
-from mirage_kernels.generator.commands.bench import _commit
-from mirage_kernels.generator.measure import cold_microseconds, environment, rotation_count
+from mirage_kernels.generator.commands.bench import document_of, measured_here
+from mirage_kernels.generator.files import write_whole
+from mirage_kernels.generator.measure import cold_microseconds, rotation_count
 
 HEADS, KV_HEADS, KEYS = 32, 8, 4096
 
@@ -61,10 +59,8 @@ def main() -> int:
         rows.append(measured(*which))
         print(", ".join(f"{key} {value}" for key, value in rows[-1].items()), flush=True)
     if arguments.json is not None:
-        words = [Path(word).name if word.startswith("/") else word for word in sys.argv[1:]]
-        command = shlex.join(["python", "benchmarks/dense.py", *words])
-        about = asdict(environment(command=command, commit=_commit()))
-        arguments.json.write_text(json.dumps({"environment": about, "rows": rows}, indent=2) + "\n")
+        here = measured_here("python benchmarks/dense.py")
+        write_whole(arguments.json, document_of(here, rows))
     return 0
 
 

@@ -5,7 +5,7 @@
 
 Where two blocks wait for one another racecheck takes minutes for a call of the real size. A copy
 differs in `constexpr int K` and `N` alone: plan, tiles and text are those of the kernel. `run TEXT`
-calls those that have TEXT in their names, with 1 to 100 tokens, of which none reads a file.
+calls those that have TEXT in their names, with 1 to 100 tokens.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from mirage_kernels.generator.toolchain import find_nvcc
 
 ARCH = "sm_90a"
 DEPTH, NARROWER = 512, 16
-SLICES = 3  # of stacked weights, as in benchmarks/small.cu
+SLICES = 3  # of stacked weights
 UNLIMITED = 1 << 20
 
 
@@ -115,7 +115,13 @@ def main() -> int:
     objects = [source.with_suffix(".o") for source in sources]
     with ThreadPoolExecutor(arguments.jobs) as pool:
         list(pool.map(lambda of: compiled(nvcc, *of, "-c"), zip(sources, objects, strict=True)))
-    compiled(nvcc, Path(__file__).with_suffix(".cu"), folder / "run", *map(str, objects))
+    compiled(
+        nvcc,
+        Path(__file__).with_suffix(".cu"),
+        folder / "run",
+        f"-DSLICES={SLICES}",
+        *map(str, objects),
+    )
     print(f"{len(chosen)} kernels in {folder / 'run'}")
     return 0
 

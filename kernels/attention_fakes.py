@@ -18,11 +18,16 @@ def _check(holds: bool, sentence: str) -> None:
     _torch_check(holds, lambda: sentence)
 
 
+def _check_devices(op: str, name: str, model: Tensor, *others: object) -> None:
+    sentence = f"{name} is on {model.device}, another tensor is not; one device works"
+    for tensor in others:
+        same = not isinstance(tensor, Tensor) or tensor.device == model.device
+        _check(same, f"mirage_kernels::{op}: {sentence}")
+
+
 def _checked(op: str, q: Tensor, k: Tensor, v: Tensor, *others: object) -> None:
     said = f"mirage_kernels::{op}: "
-    for tensor in (k, v, *others):
-        same = not isinstance(tensor, Tensor) or tensor.device == q.device
-        _check(same, f"{said}q is on {q.device}, another tensor is not; one device works")
+    _check_devices(op, "q", q, k, v, *others)
     if op == "mla_decode":
         rope, cache = k, v
         _check(
@@ -67,10 +72,7 @@ def _register(op: str) -> None:
 
 
 def _append(qkv: Tensor, *arguments: object) -> Tensor:
-    for tensor in arguments:
-        same = not isinstance(tensor, Tensor) or tensor.device == qkv.device
-        sentence = f"qkv is on {qkv.device}, another tensor is not; one device works"
-        _check(same, f"mirage_kernels::qk_norm_rope_append: {sentence}")
+    _check_devices("qk_norm_rope_append", "qkv", qkv, *arguments)
     k_cache, num_heads = arguments[6], arguments[9]
     assert isinstance(k_cache, Tensor)
     assert isinstance(num_heads, int | torch.SymInt)

@@ -112,13 +112,13 @@ def run(arguments: argparse.Namespace, terminal: Terminal) -> int:
     else:
         work = list(_workloads(arguments, chosen, shapes))
         table, rows = _measured(work, arguments.compile, terminal)
-    environment = _environment(arguments.commit or _commit())
+    environment = measured_here(PROGRAM, arguments.commit)
     terminal.table(table)
     terminal.line(_described(environment))
-    document = json.dumps({"environment": asdict(environment), "rows": rows}, indent=2)
+    document = document_of(environment, rows)
     terminal.document(json.loads(document))
     if target_file is not None:
-        write_whole(target_file, document + "\n")
+        write_whole(target_file, document)
         terminal.line(f"wrote {target_file}")
     return 0
 
@@ -236,11 +236,18 @@ def _cells(row: Row, with_compile: bool) -> tuple[str, ...]:
     return (row.workload, row.dtype, static, str(row.dims["M"]), *times, *errors)
 
 
-def _environment(commit: str) -> Environment:
+def measured_here(program: str, commit: str | None = None) -> Environment:
+    """Return where this process measures, by the command line that it was started with."""
     from mirage_kernels.generator.measure import environment
 
     words = [Path(word).name if word.startswith("/") else word for word in sys.argv[1:]]
-    return environment(command=shlex.join([PROGRAM, *words]), commit=commit)
+    command = " ".join([program, *map(shlex.quote, words)])
+    return environment(command=command, commit=commit or _commit())
+
+
+def document_of(environment: Environment, rows: Sequence[Json]) -> str:
+    """Return the JSON file of what was measured."""
+    return json.dumps({"environment": asdict(environment), "rows": rows}, indent=2) + "\n"
 
 
 def _commit() -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import pytest
 
@@ -30,7 +29,7 @@ def calls(causal: bool, depth: int) -> list[Dense]:
             row["pytorch_us"],
             {},
         )
-        for row in json.loads(Path(RESULTS).read_text())["rows"]
+        for row in json.loads(RESULTS.read_text())["rows"]
         if (row["causal"], row["D"]) == (causal, depth)
     ]
 

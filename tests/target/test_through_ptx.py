@@ -13,6 +13,7 @@ from torch.nn.functional import linear, rms_norm, silu
 
 from mirage_kernels.generator.compile import ROOT, gencode
 from mirage_kernels.generator.toolchain import find_nvcc
+from mirage_kernels.generator.tuning.worker import LaunchArgs
 
 pytestmark = pytest.mark.gpu
 
@@ -22,21 +23,6 @@ TOKENS = [1, 8, 13, 32, 64, 100]
 DTYPES = {"fp16": torch.float16, "bf16": torch.bfloat16}
 # A kernel may err this much more than PyTorch's own unfused program.
 ERROR_ALLOWED = 1.1
-
-
-class LaunchArgs(ctypes.Structure):
-    """`mirage::LaunchArgs` of csrc/launch.h."""
-
-    _fields_ = (
-        ("inputs", ctypes.c_void_p * 8),
-        ("outputs", ctypes.c_void_p * 4),
-        ("row_strides", ctypes.c_int64 * 8),
-        ("dims", ctypes.c_int64 * 4),
-        ("scalars", ctypes.c_float * 4),
-        ("constant_weights", ctypes.c_bool),
-        ("workspace", ctypes.c_void_p),
-        ("nonce", ctypes.c_uint64),
-    )
 
 
 @pytest.fixture(scope="module")
@@ -67,7 +53,7 @@ def call(library: ctypes.CDLL) -> Call:
     def run(name: str, *tensors: Tensor) -> Tensor:
         rows = next(t for t in reversed(tensors) if t.dim() == 2).shape[0]
         out = tensors[0].new_empty(tensors[0].shape[0], rows)
-        args = LaunchArgs()
+        args = LaunchArgs.from_buffer(bytearray(library.mirage_launch_bytes()))
         for i, tensor in enumerate(tensors):
             args.inputs[i] = tensor.data_ptr()
             args.row_strides[i] = tensor.stride(0)
