@@ -50,8 +50,8 @@ template <class Out, class Op, class T, int kLanes, int kEach, class B>
 __device__ auto map(const DealtTile<T, kLanes, kEach>& a, const B& b) {
   return DealtTile<Out, kLanes, kEach>{map<Out, Op>(a.mine, mine(b))};
 }
-template <class Out, class T, int kLanes, int kEach, int kRows>
-__device__ auto div(const DealtTile<T, kLanes, kEach>& a, const RowLines<float, kRows>& b) {
+template <class Out, class T, int kLanes, int kEach, class V, int kRows>
+__device__ auto div(const DealtTile<T, kLanes, kEach>& a, const RowLines<V, kRows>& b) {
   return DealtTile<Out, kLanes, kEach>{div<Out>(a.mine, b)};
 }
 
@@ -82,6 +82,16 @@ __device__ const Octet<T>* vector_line(const AttentionArgs& args, int index, int
   const auto* first = static_cast<const T*>(args.vectors[index]);
   if (first == nullptr) return nullptr;
   return reinterpret_cast<const Octet<T>*>(first + head * args.vector_heads[index]);
+}
+
+// By one load, which the compiler splits into four where it is free to.
+template <class T>
+__device__ Octet<T> load_octet(const Octet<T>* from) {
+  uint4 words;
+  asm volatile("ld.global.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(words.x), "=r"(words.y), "=r"(words.z), "=r"(words.w)
+               : "l"(from));
+  return reinterpret_cast<const Octet<T>&>(words);
 }
 
 // A part's queries and what goes with them, as a thread has them. Nothing waits for what was asked
@@ -167,7 +177,7 @@ class DealtInputs {
   __device__ static Octet<T> asked(const Octet<T>* line, const Octet<T>* there) {
     const auto* from = line == nullptr ? there : line;
     if (Places::in_line()) from += Places::octet();
-    return reinterpret_cast<const Octet<T>&>(*reinterpret_cast<const uint4*>(from));
+    return load_octet(from);
   }
   // Zeros in place of what is of no line.
   __device__ static Octet<T> found(const Octet<T>& octet, bool there) {

@@ -175,13 +175,13 @@ __device__ auto map(const Fragment<kDims, T, kLines, kChunks>& a, const Unread<B
 }
 
 // By a number per line: one division for all its elements, to three units in the last place.
-template <class Out, class A, int kKeys>
-__device__ auto div(const Unread<A>& a, const KeyVector<float, kKeys>& b) {
-  return mul<Out>(a, over<float>([](float x) { return reciprocal(x); }, b));
+template <class Out, class A, class V, int kKeys>
+__device__ auto div(const Unread<A>& a, const KeyVector<V, kKeys>& b) {
+  return mul<Out>(a, over<float>([](V x) { return reciprocal(x); }, b));
 }
-template <class Out, class A, int kRows>
-__device__ auto div(const Unread<A>& a, const RowLines<float, kRows>& b) {
-  return mul<Out>(a, over<float>([](float x) { return reciprocal(x); }, b));
+template <class Out, class A, class V, int kRows>
+__device__ auto div(const Unread<A>& a, const RowLines<V, kRows>& b) {
+  return mul<Out>(a, over<float>([](V x) { return reciprocal(x); }, b));
 }
 
 // Of lines as they lie in shared memory: by tensor cores, which take fewer instructions.
