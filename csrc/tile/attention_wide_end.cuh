@@ -27,6 +27,8 @@ class WideEnd {
   static constexpr int kRows = Knobs::kRows, kGroups = Ring::kGroups;
   static constexpr int kPushedBytes = kRows * Left::kPitch * 4;
   static constexpr int kBytes = kGroups * kPushedBytes;
+  // What the others of a crew push to a block.
+  __device__ static int pushed_bytes() { return kPushedBytes - kPushedBytes / cluster_size(); }
 
   // `left` is where others push to, and behind that where groups leave their sums.
   __device__ WideEnd(const AttentionArgs& args, const PartEntry& entry, char* ring, float* left)
@@ -209,23 +211,26 @@ class WideEnd {
       meet_group();
       leave(out, peak, product);
       fence_proxies();
-      meet_group();
     }
+    Ring::meet();
     wait_cluster();
     const int owner = static_cast<int>(threadIdx.x) - (kThreads - kLanes);
-    if (owner >= 0 && owner < crew) {
+    if (owner >= 0 && owner < crew && owner != rank) {
       copy_to_block(in_block(left.row(rank, 0), owner), Left{out, kRows}.row(0, owner * rows),
                     rows * Left::kPitch * 4, in_block(&arrived, owner));
     }
     wait_for_pushes(arrived, 0);
+    __syncwarp();
     arrive_cluster();
     const int first = rank * rows;
     WideResults<T, kRows> results(args_, part_);
     for_each(min(rows, rows_ - first), [&](RowElement e) {
       WideTotal total;
-      add_left<kTogether>(total, typename Left::Four{left, e}, 0, crew - 1);
+      const LeftInCrew<kDepth> parts{left, Left{out + first * Left::kPitch, rows}, rank, e};
+      add_left<kTogether>(total, parts, 0, crew - 1);
       results.template take<After>({first + e.row, e.d}, total);
     });
+    __syncwarp();
     wait_cluster();  // others may still read what was left here
   }
   // A barrier of the warps that have sums.

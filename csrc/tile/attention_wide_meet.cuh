@@ -115,6 +115,23 @@ struct LeftRows {
   };
 };
 
+// The same of a crew: what others pushed, and a block's own where it left it.
+template <int kDepth>
+struct LeftInCrew {
+  LeftRows<kDepth> pushed, own;
+  int rank;
+  RowElement e;
+  __device__ const float* row(int part) const {
+    return part == rank ? own.row(0, e.row) : pushed.row(part, e.row);
+  }
+  __device__ float2 sums(int part) const {
+    return *reinterpret_cast<const float2*>(row(part) + kDepth);
+  }
+  __device__ float4 values(int part) const {
+    return *reinterpret_cast<const float4*>(row(part) + e.d);
+  }
+};
+
 // The rows of a segment as what comes after the combination sees them.
 template <class T, int kRows>
 class WideResults {

@@ -25,6 +25,12 @@ struct PartEntry {
   bool more;        // whether there is such a part
 };
 
+// Whether a kernel sums lines of its keys, which its knobs say.
+template <class Knobs, class = void>
+constexpr bool kSumsKeys = false;
+template <class Knobs>
+constexpr bool kSumsKeys<Knobs, std::void_t<decltype(Knobs::kKeySums)>> = Knobs::kKeySums > 0;
+
 template <class T, int kDepth, class Knobs>
 struct WideRing {
   static constexpr int kKeys = Knobs::kKeys, kStages = Knobs::kStages, kCopiers = Knobs::kCopiers;
@@ -34,8 +40,12 @@ struct WideRing {
   static constexpr int kGroups = kReaders / kGroupWarpCount;
   static constexpr int kTileBytes = kKeys * kDepth * 2;
   static constexpr int kSlotBytes = 2 * kTileBytes;  // keys, then values
-  static constexpr int kEntries = 2;                 // parts that are known at once
-  static constexpr int kShares = kCopiers / 2;       // of a tile, for the warps that copy it
+  // Where both warpgroups sum a step's lines, every lane says that it is done: racecheck follows
+  // no other arrival.
+  static constexpr bool kAllRelease = kSumsKeys<Knobs> && kGroups == 1;
+  static constexpr int kKeyReleases = kGroupWarpCount * (kAllRelease ? kWarpLanes : 1);
+  static constexpr int kEntries = 2;            // parts that are known at once
+  static constexpr int kShares = kCopiers / 2;  // of a tile, for the warps that copy it
   static_assert(kStages > 2 * kGroups && kDepth % kBoxDepth == 0, "a slot to spare, whole boxes");
 
   struct State {
@@ -63,7 +73,7 @@ struct WideRing {
   __device__ static void start(State& state) {
     for (int s = 0; s < 2 * kStages; ++s) {
       init(state.full[s / kStages][s % kStages], kShares * kWarpLanes);
-      init(state.empty[s / kStages][s % kStages], kGroupWarpCount);
+      init(state.empty[s / kStages][s % kStages], s < kStages ? kKeyReleases : kGroupWarpCount);
     }
     for (int e = 0; e < kEntries; ++e) {
       init(state.known[e], 1);
@@ -304,7 +314,9 @@ class WideReader {
   __device__ const char* at(int slot) const { return slots_ + slot * Ring::kSlotBytes; }
 
   // Nothing of a slot's keys, or of its values, is needed any more.
-  __device__ void release_keys(int slot) const { release(state_.empty[0][slot]); }
+  __device__ void release_keys(int slot) const {
+    Ring::kAllRelease ? arrive(state_.empty[0][slot]) : release(state_.empty[0][slot]);
+  }
   __device__ void release_values(int slot) const { release(state_.empty[1][slot]); }
 
  private:

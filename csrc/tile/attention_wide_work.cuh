@@ -15,12 +15,6 @@ namespace mirage::tile {
 
 constexpr int least(int a, int b) { return a < b ? a : b; }
 
-// Whether a kernel sums lines of its keys, which its knobs say.
-template <class Knobs, class = void>
-constexpr bool kSumsKeys = false;
-template <class Knobs>
-constexpr bool kSumsKeys<Knobs, std::void_t<decltype(Knobs::kKeySums)>> = Knobs::kKeySums > 0;
-
 template <class T, int kDepth_, class Knobs>
 class WideAttentionWork {
  public:
@@ -66,7 +60,7 @@ class WideAttentionWork {
     fence_proxies();
     if (threadIdx.x == 0) {
       Ring::start(state());
-      expect(state().sums, End::kPushedBytes);
+      expect(state().sums, End::pushed_bytes());
     }
     __syncthreads();
     if (warp_index() >= Ring::kReaders) {
@@ -159,6 +153,7 @@ class WideAttentionWork {
     }
     fence_proxies();
     Ring::meet();
+    __syncwarp();
     if (cluster_size() > 1) arrive_cluster();  // others may leave their sums here
     find_ahead();
     ask_for_scores();
