@@ -1,74 +1,186 @@
-"""Calls every compiled kernel variant once, for compute-sanitizer to watch.
+"""Runs every compiled kernel under compute-sanitizer's four tools and writes what they say.
 
-    PYTORCH_NO_CUDA_MEMORY_CACHING=1 compute-sanitizer --tool memcheck python benchmarks/sanitize.py
+    python benchmarks/sanitize.py --json benchmarks/results/sanitizers.json
 
-`--kernel-name kernel_substring=mirage` keeps racecheck from watching PyTorch's own kernels. Tokens
-fill every bucket unevenly, up to what a kernel serves; x ends where its allocation ends, so that
-reading past it shows. `initcheck` watches for reads of memory that nothing wrote, `racecheck` and
-`synccheck` the ring and the sums that meet in shared memory. `--largest N` leaves out kernels with
-weights of more elements, `--only TEXT` those without TEXT in their names. Attention
-kernels get calls of their own, small ones: `sanitize_attention.py`.
+Every variant of every kernel runs as it was compiled (benchmarks/sanitize_calls.py); with `--copies
+build/small/run` racecheck watches small copies of those that stream weights, which takes it less
+time (benchmarks/small.py). Workspaces have been written before initcheck sees them, and nothing
+else: their flags are read before anyone sets them, and count only with a call's nonce. racecheck
+does not end where the blocks of a cluster share a sequence of attention: it gets no such calls.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
+import os
+import shutil
+import signal
+import subprocess
 import sys
-from collections.abc import Iterator
-from math import prod
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
 
-import sanitize_attention
-import torch
+import sanitize_append
+import sanitize_reports
+from sanitize_reports import Watched
+from small import is_copied
 
-from mirage_kernels import KernelEntry, constant_weights, kernel_table, lora_linear
+from mirage_kernels import KernelEntry, kernel_table
 from mirage_kernels.generator.attention_workloads import ATTENTION
-from mirage_kernels.generator.commands.workload import Workload
-from mirage_kernels.generator.ir.dtypes import DType
-from mirage_kernels.generator.recipe import catalog
+from mirage_kernels.generator.commands.bench import document_of, measured_here
+from mirage_kernels.generator.files import write_whole
 
-TOKENS = (1, 8, 13, 29, 61)
+HERE = Path(__file__).resolve().parent
+TOOLS = ("memcheck", "initcheck", "synccheck", "racecheck")
+KERNEL, COPY = "kernel", "copy"
+# Kernels of a process: starting one takes as long as three or four kernels.
+TOGETHER = {"memcheck": 5, "initcheck": 5, "synccheck": 5, "racecheck": 3}
+COPIES_TOGETHER = 4
+OPTIONS = {"initcheck": ["--filled"], "racecheck": ["--no-crews"]}
+OURS_ALONE = ("--kernel-name", "kernel_substring=mirage")
+MOST_PRINTED = 5000
+
+
+@dataclass(frozen=True)
+class Task:
+    """One process: a tool that watches some kernels, no two of the same recipe."""
+
+    tool: str
+    subject: str
+    names: tuple[str, ...]
+
+    def command(self, sanitizer: str, copies: Path | None) -> list[str]:
+        """Return its command line."""
+        # What PyTorch's kernels write has to be seen to be known as written.
+        only = () if self.tool == "initcheck" else OURS_ALONE
+        watch = [sanitizer, "--tool", self.tool, "--print-limit", str(MOST_PRINTED), *only]
+        if self.subject == COPY:
+            return [*watch, str(copies), *self.names]
+        options = OPTIONS.get(self.tool, [])
+        return [*watch, sys.executable, str(HERE / "sanitize_calls.py"), *options, *self.names]
 
 
 def main() -> int:
-    """Run every variant of every kernel; return 1 if a result is not finite."""
+    """Run all tools on all kernels; return 1 if there is anything but clean ones."""
+    arguments = parsed()
+    sanitizer = shutil.which("compute-sanitizer") or "/usr/local/cuda/bin/compute-sanitizer"
+    if not Path(sanitizer).is_file():
+        print("needs compute-sanitizer, of NVIDIA's CUDA toolkit", file=sys.stderr)
+        return 2
+    tasks = list(planned(kernel_table(), arguments))
+
+    def watched(task: Task) -> list[dict[str, object]]:
+        started = time.monotonic()
+        text = output_of(task.command(sanitizer, arguments.copies), arguments.seconds)
+        if arguments.logs is not None:
+            stem = f"{task.tool}_{task.names[0].replace('/', '_')}"
+            (arguments.logs / f"{stem}.log").write_text(text)
+        rows = [row(task, found) for found in sanitize_reports.read(text, task.names)]
+        took = f"{time.monotonic() - started:.0f} s"
+        print(task.tool, took, *(f"{r['kernel']}: {r['outcome']}" for r in rows), flush=True)
+        return rows
+
+    if arguments.logs is not None:
+        arguments.logs.mkdir(parents=True, exist_ok=True)
+    with ThreadPoolExecutor(arguments.jobs) as pool:
+        rows = [row for found in pool.map(watched, tasks) for row in found]
+    rows.sort(key=lambda row: (str(row["kernel"]), TOOLS.index(str(row["tool"]))))
+    if arguments.json is not None:
+        here = measured_here("python benchmarks/sanitize.py", arguments.commit)
+        document = json.loads(document_of(here, rows)) | {"sanitizer": version(sanitizer)}
+        write_whole(arguments.json, json.dumps(document, indent=1) + "\n")
+    unclean = sum(row["outcome"] != "clean" for row in rows)
+    print(f"{len(rows)} runs, {unclean} not clean")
+    return int(unclean > 0)
+
+
+def parsed() -> argparse.Namespace:
+    """Read the command line."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--largest", type=int, default=1 << 40, metavar="N")
-    parser.add_argument("--only", default="", metavar="TEXT")
-    arguments = parser.parse_args()
-    small = [k for k in kernel_table() if prod(k.dims.values()) <= arguments.largest]
-    chosen = [k for k in small if arguments.only in k.name]
-    constant_weights()
-    finite = [bool(torch.isfinite(y).all()) for kernel in chosen for y in results(kernel)]
-    bad = finite.count(False)
-    print(f"{len(chosen)} kernels, {len(finite)} calls, {bad} not finite")
-    return int(bad > 0)
+    parser.add_argument("--json", type=Path, help="write environment and rows there")
+    parser.add_argument("--copies", type=Path, metavar="FILE", help="for racecheck")
+    parser.add_argument("--only", nargs="+", default=[""], metavar="TEXT", help="in names")
+    parser.add_argument("--tool", nargs="+", default=[*TOOLS], choices=TOOLS)
+    parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="processes at a time")
+    parser.add_argument("--seconds", type=float, default=300, help="for a process to end")
+    parser.add_argument("--logs", type=Path, metavar="FOLDER", help="keep what tools print")
+    parser.add_argument("--commit", metavar="ID", help="what to record as run")
+    return parser.parse_args()
 
 
-def results(kernel: KernelEntry) -> Iterator[torch.Tensor]:
-    """Run all variants of a kernel and yield what they compute."""
-    if kernel.recipe in ATTENTION:
-        yield from sanitize_attention.results(kernel)
-        return
-    if kernel.recipe not in catalog():
-        yield from of_stacks(kernel)
-        return
-    source, dtype = catalog()[kernel.recipe], DType(kernel.dtype)
-    for tokens in (m for m in TOKENS if m <= (kernel.max_tokens or m)):
-        work = Workload(source, dtype, {**kernel.dims, "M": tokens}, "cuda")
-        found = work.subject().ours(*work.inputs(0))
-        yield from found if isinstance(found, tuple) else (found,)
+def planned(table: Sequence[KernelEntry], arguments: argparse.Namespace) -> Iterator[Task]:
+    """Yield all processes, those that take longest first."""
+
+    def chosen(names: Iterable[str]) -> list[str]:
+        return [name for name in names if any(text in name for text in arguments.only)]
+
+    attention = chosen(kernel.name for kernel in table if kernel.recipe in ATTENTION)
+    streaming = [kernel.name for kernel in table if is_copied(kernel)]
+    copied = [] if arguments.copies is None else chosen(streaming)
+    others = chosen([k.name for k in table if k.recipe not in ATTENTION])
+    appends = chosen(sanitize_append.names())
+    for tool in sorted(arguments.tool, key=TOOLS.index, reverse=True):
+        races = tool == "racecheck"
+        whole = [name for name in others if not (races and name in copied)]
+        for names in groups([*attention, *whole, *appends], TOGETHER[tool]):
+            yield Task(tool, KERNEL, names)
+        if races:
+            for names in groups(copied, COPIES_TOGETHER):
+                yield Task(tool, COPY, names)
 
 
-def of_stacks(kernel: KernelEntry) -> Iterator[torch.Tensor]:
-    """Run all variants of a kernel for stacked adapters, some tokens without one."""
-    rows, depth, rank = (kernel.dims[name] for name in "NKR")
-    dtype = {"fp16": torch.float16, "bf16": torch.bfloat16}[kernel.dtype]
-    for tokens in (*TOKENS, 67):
-        x, weight = (torch.randn(n, depth, device="cuda").to(dtype) for n in (tokens, rows))
-        lora_a = torch.randn(3, rank, depth, device="cuda").to(dtype)
-        lora_b = torch.randn(3, rows, rank, device="cuda").to(dtype)
-        ids = torch.arange(tokens, device="cuda") % 4 - 1
-        yield lora_linear(x, weight, lora_a, lora_b, 0.01, adapter_ids=ids)
+def groups(names: Sequence[str], most: int) -> list[tuple[str, ...]]:
+    """Deal names out, in their order, so that no group has two of the same recipe."""
+    made: list[dict[str, str]] = []
+    for name in names:
+        recipe = name.partition("/")[0]
+        open_ = (group for group in made if len(group) < most and recipe not in group)
+        group = next(open_, None)
+        if group is None:
+            group = {}
+            made.append(group)
+        group[recipe] = name
+    return [tuple(group.values()) for group in made]
+
+
+def output_of(command: Sequence[str], seconds: float) -> str:
+    """Run a command, for so long at most, and return what it printed."""
+    environment = os.environ | {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}
+    with subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env=environment,
+        start_new_session=True,
+    ) as process:
+        try:
+            return process.communicate(timeout=seconds)[0]
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)  # the tool and what it watches
+            return process.communicate()[0]
+
+
+def row(task: Task, found: Watched) -> dict[str, object]:
+    """Return a line of the result file."""
+    return {
+        "kernel": found.name,
+        "tool": task.tool,
+        "subject": task.subject,
+        "outcome": found.outcome,
+        "calls": found.calls,
+        "reports": dict(sorted(found.reports.items())),
+    }
+
+
+def version(sanitizer: str) -> str:
+    """Return the tool's version."""
+    ran = subprocess.run([sanitizer, "--version"], capture_output=True, text=True, check=True)
+    return next(line for line in ran.stdout.splitlines() if line.startswith("Version")).split()[1]
 
 
 if __name__ == "__main__":

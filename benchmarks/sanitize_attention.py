@@ -7,6 +7,7 @@ from dataclasses import replace
 from itertools import cycle
 
 import torch
+from sanitize_watch import WATCH, Watch
 from torch import Tensor
 
 from mirage_kernels import KernelEntry
@@ -18,17 +19,22 @@ from mirage_kernels.generator.ir.dtypes import DType
 ROWS = ((1, 7), (3, 4), (5, 5), (9, 5), (20, 5))
 SHORT = (0, 1, 37, 130)  # less than a step, sequences cut over blocks
 LONG = (0, 6000, 1, 2100)  # rings that go round
-PAGE_SIZES = (16, 1, 0)
+ALONE = (2100,)  # a sequence that the blocks of a cluster share
+PAGE_SIZES = (16, 1, 0, 16)  # each kind of lengths gets all of them in turn
 WINDOWS = (5, -1, 12, 0, 100)
 STARTS = (0, 1, 1, 5, 7)  # of the query tokens of four sequences
 
 
-def workloads(kernel: KernelEntry) -> Iterator[AttentionWorkload]:
-    """Yield calls that the kernel serves: short and long, paged and dense, with each window."""
+def workloads(kernel: KernelEntry, crews: bool = True) -> Iterator[AttentionWorkload]:
+    """Yield calls that the kernel serves: short and long, paged and dense, with each window.
+
+    Without `crews` none has so few sequences that the blocks of a cluster share one.
+    """
     places = cycle(PAGE_SIZES)
     by_place = kernel.recipe in ("sliding_window_attention", "gqa_full")
     for (tokens, group), window in zip(ROWS, WINDOWS, strict=True):
-        for lengths, kv_heads in ((SHORT, 2), (LONG, 4)):
+        kinds = ((SHORT, 2), (LONG, 4), (ALONE, 2))
+        for lengths, kv_heads in kinds if crews else kinds[:2]:
             rows = group if by_place else tokens * group
             more = kernel.dims.get("P", 0)
             yield AttentionWorkload(
@@ -47,28 +53,33 @@ def workloads(kernel: KernelEntry) -> Iterator[AttentionWorkload]:
             )
 
 
-def results(kernel: KernelEntry, device: str = "cuda") -> Iterator[Tensor]:
+def results(kernel: KernelEntry, watch: Watch = WATCH, device: str = "cuda") -> Iterator[Tensor]:
     """Call the kernel and yield what it computes: alone, with lse and sinks, with uneven tokens."""
-    for place, workload in enumerate(workloads(kernel)):
+    for place, workload in enumerate(workloads(kernel, watch.crews)):
         given = drawn(workload, place, device)
-        if place % 2:
-            yield ours(workload, given)
-            continue
-        shape = (
-            given.q.shape[:-1] if workload.tokens > 1 else given.q.shape[:1] + given.q.shape[2:3]
-        )
-        extra = {"lse": torch.empty(shape, dtype=torch.float32, device=device)}
-        if not workload.more:
-            extra["sinks"] = given.q[0, 0, :, 0].contiguous()
-        yield ours(workload, given, **extra)
-    yield _uneven(workload, device)
+        shape = given.q.shape if workload.tokens > 1 else given.q[:, 0].shape
+        out = given.q.new_empty(*shape[:-1], workload.depth)
+        extra = {"out": out}
+        if place % 2 == 0:
+            extra["lse"] = out.new_empty(shape[:-1], dtype=torch.float32)
+            if not workload.more:
+                extra["sinks"] = given.q[0, 0, :, 0].contiguous()
+        with watch.around():
+            ours(workload, given, **extra)
+        yield out
+        if "lse" in extra:
+            yield extra["lse"].exp()  # that of no keys is minus infinity
+    yield _uneven(workload, watch, device)
 
 
-def _uneven(workload: AttentionWorkload, device: str) -> Tensor:
+def _uneven(workload: AttentionWorkload, watch: Watch, device: str) -> Tensor:
     """Call it with as many query tokens per sequence as STARTS says."""
     paged = replace(workload, lengths=SHORT, page_size=16)
     given = drawn(paged, 0, device)
     q = given.q.new_empty(STARTS[-1], *given.q.shape[2:]).normal_()
     flat: Tensors = replace(given, q=q[None] if workload.tokens > 1 else q[:, None])
     starts = torch.tensor(STARTS, dtype=torch.int32, device=device)
-    return ours(paged, flat, cu_seqlens_q=starts)
+    out = flat.q.new_empty(*q.shape[:-1], workload.depth)
+    with watch.around():
+        ours(paged, flat, cu_seqlens_q=starts, out=out)
+    return out

@@ -78,17 +78,33 @@ cudaError_t run(const Case& what, int64_t tokens) {
 
 #include "cases.h"
 
+// Whether a kernel is one of those named; all are if none is.
+static bool wanted(const char* name, int count, char** words) {
+  for (int i = 1; i < count; ++i) {
+    if (std::strstr(name, words[i])) return true;
+  }
+  return count == 1;
+}
+
+// Says of each kernel that it begins and ends, as benchmarks/sanitize_calls.py does.
 int main(int count, char** words) {
-  int wrong = 0;
+  int failed = 0;
   for (const Case& what : cases()) {
-    if (count > 1 && !std::strstr(what.name, words[1])) continue;
+    if (!wanted(what.name, count, words)) continue;
+    std::printf("begin %s\n", what.name);
+    std::fflush(stdout);
+    int calls = 0, wrong = 0;
     for (const int64_t tokens : kTokens) {
       if (tokens > what.most_tokens) continue;
       const cudaError_t result = run(what, tokens);
-      wrong += result != cudaSuccess;
-      std::printf("%s M %d: %s\n", what.name, static_cast<int>(tokens), cudaGetErrorString(result));
-      std::fflush(stdout);
+      ++calls;
+      if (result == cudaSuccess) continue;
+      ++wrong;
+      std::printf("M %d: %s\n", static_cast<int>(tokens), cudaGetErrorString(result));
     }
+    std::printf("end %s %d results, %d wrong\n", what.name, calls, wrong);
+    std::fflush(stdout);
+    failed += wrong;
   }
-  return wrong > 0;
+  return failed > 0;
 }

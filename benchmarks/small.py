@@ -1,11 +1,11 @@
 """Compiles small copies of the emitted weight-streaming kernels, for compute-sanitizer to watch.
 
     python benchmarks/small.py build/small
-    compute-sanitizer --tool racecheck build/small/run [TEXT]
+    compute-sanitizer --tool racecheck build/small/run [TEXT ...]
 
 Where two blocks wait for one another racecheck takes minutes for a call of the real size. A copy
 differs in `constexpr int K` and `N` alone: plan, tiles and text are those of the kernel. `run TEXT`
-calls those that have TEXT in their names, with 1 to 100 tokens.
+calls those that have TEXT in their names, with 1 to 100 tokens. benchmarks/sanitize.py starts it.
 """
 
 from __future__ import annotations
@@ -30,16 +30,26 @@ SLICES = 3  # of stacked weights
 UNLIMITED = 1 << 20
 
 
+def is_copied(kernel: KernelEntry) -> bool:
+    """Say whether a kernel streams weights."""
+    return kernel.recipe not in ATTENTION and {"K", "N"} <= set(kernel.dims)
+
+
 def small(kernel: KernelEntry) -> dict[str, int]:
     """Return a copy's dims; without a K, N is that of whole lines, which stay as they are."""
-    if "N" not in kernel.dims or "K" not in kernel.dims:
+    if not is_copied(kernel):
         return dict(kernel.dims)
     return kernel.dims | {"K": min(DEPTH, kernel.dims["K"]), "N": kernel.dims["N"] // NARROWER}
 
 
-def text_of(kernel: KernelEntry) -> str:
-    """Return the emitted source with the copy's dims."""
-    text = (ROOT / "kernels" / ARCH / f"{kernel.name}.cu").read_text()
+def texts_of(kernel: KernelEntry) -> dict[str, str]:
+    """Return the emitted sources with the copy's dims, by name, that which dispatches last."""
+    whole = ROOT / "kernels" / ARCH / f"{kernel.name}.cu"
+    files = [*sorted(whole.parent.glob(f"{whole.stem}.*.cuh")), whole]
+    return {file.name: _sized(kernel, file.read_text()) for file in files}
+
+
+def _sized(kernel: KernelEntry, text: str) -> str:
     for name, size in small(kernel).items():
         before = rf"^constexpr int {name} = {kernel.dims[name]};"
         text = re.sub(before, f"constexpr int {name} = {size};", text, flags=re.MULTILINE)
@@ -69,7 +79,8 @@ def case(kernel: KernelEntry) -> tuple[str, str]:
     """Return a kernel's declarations and its row of the list."""
     name, dims = kernel.name.replace("/", "_"), small(kernel)
     recipe = recipe_of(kernel)
-    space = f"{name}_workspace" if f"{name}_workspace" in text_of(kernel) else ""
+    *_, whole = texts_of(kernel).values()
+    space = f"{name}_workspace" if f"{name}_workspace" in whole else ""
     declared = f"cudaError_t {name}(const LaunchArgs&, cudaStream_t);\n"
     if space:
         declared += f"int64_t {space}(const LaunchArgs&);\n"
@@ -80,6 +91,14 @@ def case(kernel: KernelEntry) -> tuple[str, str]:
     most = kernel.max_tokens or UNLIMITED
     row = f'{{"{kernel.name}", {called}, {workspace}, {most}, {{{inputs}}}, {columns}, '
     return declared, row + f"{len(recipe.results)}}},\n"
+
+
+def written(kernel: KernelEntry, folder: Path) -> Path:
+    """Write the copy of a kernel into a folder of its own; return the source to compile."""
+    folder.mkdir(exist_ok=True)
+    for name, text in texts_of(kernel).items():
+        (folder / name).write_text(text)
+    return folder / name
 
 
 def compiled(nvcc: Path, source: Path, out: Path, *flags: str) -> None:
@@ -102,11 +121,8 @@ def main() -> int:
         return 2
     folder: Path = arguments.folder
     folder.mkdir(parents=True, exist_ok=True)
-    chosen = [k for k in kernel_table() if k.recipe not in ATTENTION and arguments.only in k.name]
-    sources = []
-    for kernel in chosen:
-        sources.append(folder / f"{kernel.name.replace('/', '_')}.cu")
-        sources[-1].write_text(text_of(kernel))
+    chosen = [k for k in kernel_table() if is_copied(k) and arguments.only in k.name]
+    sources = [written(kernel, folder / kernel.name.replace("/", "_")) for kernel in chosen]
     declared, rows = zip(*map(case, chosen), strict=True)
     (folder / "cases.h").write_text(
         "namespace mirage::generated {\n" + "".join(declared) + "}\n"

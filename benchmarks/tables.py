@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TypedDict
 
 import attention_tables
+import sanitize_tables
 from attention_tables import line
 
 HERE = Path(__file__).resolve().parent
@@ -21,6 +22,7 @@ PERFORMANCE = HERE.parent / "docs" / "performance.md"
 Marks = tuple[str, str]
 MEASURED: Marks = ("<!-- measured: python benchmarks/tables.py -->", "<!-- end of measured -->")
 ATTENTION: Marks = ("<!-- attention: python benchmarks/tables.py -->", "<!-- end of attention -->")
+WATCHED: Marks = ("<!-- watched: python benchmarks/tables.py -->", "<!-- end of watched -->")
 SHOWN = (1, 8, 16, 32, 64)  # tokens, in the README
 Group = tuple[str, str, str]  # recipe, static dims, type
 
@@ -46,7 +48,11 @@ class Row(TypedDict):
 def main(arguments: list[str]) -> int:
     """Rewrite or check the measured parts of both pages."""
     made: dict[Path, Mapping[Marks, str]] = {
-        README: {MEASURED: short(), ATTENTION: attention_tables.short()},
+        README: {
+            MEASURED: short(),
+            ATTENTION: attention_tables.short(),
+            WATCHED: sanitize_tables.short(),
+        },
         PERFORMANCE: {MEASURED: long(), ATTENTION: attention_tables.long()},
     }
     pages = {page: _filled(page.read_text(), parts) for page, parts in made.items()}

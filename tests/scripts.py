@@ -11,7 +11,9 @@ BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 
 
 def script(name: str) -> ModuleType:
-    """Return `benchmarks/<name>.py` as a module."""
+    """Return `benchmarks/<name>.py` as a module; it may import its neighbours."""
+    if str(BENCHMARKS) not in sys.path:
+        sys.path.append(str(BENCHMARKS))
     spec = importlib.util.spec_from_file_location(name, BENCHMARKS / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None

@@ -91,11 +91,12 @@ def test_the_sanitizer_fills_every_bucket_of_rows(
 ) -> None:
     sanitize = script("sanitize_attention")
     monkeypatch.setattr(sanitize, "LONG", (0, 60, 1, 21))
+    monkeypatch.setattr(sanitize, "ALONE", (60,))
     dims = {"C": 64, "P": 16} if recipe == "mla_decode" else {"D": 64}
     kernel = KernelEntry(f"{recipe}/D64_fp16", "sm_90a", recipe, "fp16", dims, 0, "")
     calls = list(sanitize.workloads(kernel))
     assert sorted({w.tokens * w.group for w in calls}) == [7, 12, 25, 45, 100]
     assert {w.page_size for w in calls} == {0, 1, 16}
-    computed = list(sanitize.results(kernel, "cpu"))
-    assert len(computed) == len(calls) + 1
+    computed = list(sanitize.results(kernel, device="cpu"))
+    assert len(computed) >= len(calls) + 1
     assert all(bool(torch.isfinite(y).all()) for y in computed)

@@ -1,0 +1,76 @@
+"""Makes the README's part on compute-sanitizer, of what `benchmarks/sanitize.py` wrote."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TypedDict
+
+from attention_tables import line
+
+RESULT = Path(__file__).resolve().parent / "results" / "sanitizers.json"
+TOOLS = ("memcheck", "initcheck", "synccheck", "racecheck")
+CLEAN, COPY = "clean", "copy"
+
+
+class Run(TypedDict):
+    """One kernel under one tool."""
+
+    kernel: str
+    tool: str
+    subject: str
+    outcome: str
+    calls: int
+    reports: dict[str, int]
+
+
+def runs(path: Path = RESULT) -> list[Run]:
+    """Return a result file's rows."""
+    found: list[Run] = json.loads(path.read_text())["rows"]
+    return found
+
+
+def short(path: Path = RESULT) -> str:
+    """Return the README's table by recipe and tool, and below it whatever was not clean."""
+    if not path.is_file():
+        return ""
+    rows = runs(path)
+    heads = ["kernels of", "number", *TOOLS]
+    lines = [line(heads), line(["---"] * len(heads))]
+    recipes = dict.fromkeys(row["kernel"].partition("/")[0] for row in rows)
+    for recipe in recipes:
+        own = [row for row in rows if row["kernel"].partition("/")[0] == recipe]
+        number = str(len({row["kernel"] for row in own}))
+        cells = [_cell([row for row in own if row["tool"] == tool]) for tool in TOOLS]
+        lines.append(line([recipe, number, *cells]))
+    return "\n".join([*lines, "", *_exceptions(rows), _source(path), ""])
+
+
+def _cell(own: Sequence[Run]) -> str:
+    clean = sum(row["outcome"] == CLEAN for row in own)
+    copied = ", small copies" if any(row["subject"] == COPY for row in own) else ""
+    return f"{CLEAN if clean == len(own) else f'{clean} of {len(own)} {CLEAN}'}{copied}"
+
+
+def _exceptions(rows: Sequence[Run]) -> Iterator[str]:
+    """Yield a line for every outcome of a recipe under a tool that is not clean."""
+    others: Counter[tuple[str, str, str]] = Counter()
+    for row in (row for row in rows if row["outcome"] != CLEAN):
+        kinds = ", ".join(sorted(row["reports"])) or row["outcome"]
+        others[row["kernel"], row["tool"], kinds] += 1
+    for kernel, tool, kinds in others:
+        yield f"* {tool}, `{kernel}`: {kinds}"
+    if others:
+        yield ""
+
+
+def _source(path: Path) -> str:
+    document = json.loads(path.read_text())
+    e = document["environment"]
+    return (
+        f"`benchmarks/results/{path.name}`: {e['gpu']}, driver {e['driver']}, CUDA {e['cuda']}, "
+        f"compute-sanitizer {document['sanitizer']}, {e['date']}, commit {e['commit']}, "
+        f"`{e['command']}`"
+    )

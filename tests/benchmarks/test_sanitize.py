@@ -1,0 +1,126 @@
+"""What compute-sanitizer printed becomes rows and a table; every shipped kernel is among them."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch")
+from mirage_kernels import KernelEntry
+from tests.scripts import BENCHMARKS, script
+
+ROOT = Path(__file__).parents[2]
+EMITTED = ROOT / "kernels" / "sm_90a"
+RESULT = BENCHMARKS / "results" / "sanitizers.json"
+OUTCOMES = {"clean", "reports", "not ended", "not run"}
+PRINTED = """\
+========= COMPUTE-SANITIZER
+begin gqa/D64_fp16
+end gqa/D64_fp16 16 results, 0 wrong
+begin rms_norm_linear/K72_N40_fp16
+========= Invalid __global__ read of size 16 bytes
+=========     at void mirage::generated::<unnamed>::rms_norm_linear_held<UpTo8M>(Args)+0x10
+=========     by thread (0,0,0) in block (16,0,0)
+=========
+========= Uninitialized __global__ memory read of size 4 bytes
+=========     at void mirage::generated::<unnamed>::gqa<AnyRows>(mirage::AttentionArgs)+0x20
+=========
+end rms_norm_linear/K72_N40_fp16 5 results, 2 wrong
+begin lora_linear/K72_N40_R8_fp16
+========= ERROR SUMMARY: 3 errors
+"""
+RACES = """\
+begin gqa_full/D64_fp16
+end gqa_full/D64_fp16 3 results, 0 wrong
+========= Error: Race reported between Write access at void mirage::<unnamed>::gqa_full<A>(X)+0x4
+=========     and Read access at void mirage::<unnamed>::gqa_full<A>(X)+0x8 [50304 hazards]
+=========
+========= RACECHECK SUMMARY: 1 hazard displayed (1 error, 0 warnings)
+"""
+
+
+def test_reports_find_their_kernels() -> None:
+    names = ["gqa/D64_fp16", "rms_norm_linear/K72_N40_fp16", "lora_linear/K72_N40_R8_fp16"]
+    names += ["ntrans/K72_fp16"]
+    found = script("sanitize_reports").read(PRINTED, names)
+    assert [each.outcome for each in found] == ["reports", "reports", "reports", "not run"]
+    assert [dict(each.reports) for each in found] == [
+        {"Uninitialized __global__ memory read": 1},
+        {"Invalid __global__ read": 1, "wrong": 2},
+        {"not printed": 1},
+        {},
+    ]
+
+
+def test_a_kernel_that_does_not_end_is_not_clean() -> None:
+    (found,) = script("sanitize_reports").read("begin gqa/D64_fp16\n", ["gqa/D64_fp16"])
+    assert found.outcome == "not ended"
+
+
+def test_races_are_told_apart_by_recipe() -> None:
+    names = ["gqa/D64_fp16", "gqa_full/D64_fp16"]
+    found = script("sanitize_reports").read(RACES, names)
+    assert [dict(each.reports) for each in found] == [{}, {"Error: Race reported": 1}]
+
+
+def test_no_process_has_two_kernels_of_a_recipe() -> None:
+    names = ["gqa/D64_fp16", "gqa/D64_bf16", "ntrans/K72_fp16", "lora_linear/K72_N40_R8_fp16"]
+    made = script("sanitize").groups(names, 2)
+    assert made == [("gqa/D64_fp16", "ntrans/K72_fp16"), ("gqa/D64_bf16", names[3])]
+
+
+@pytest.mark.parametrize("copies", [None, Path("run")])
+def test_every_tool_watches_every_kernel(copies: Path | None) -> None:
+    sanitize = script("sanitize")
+    sizes = {"lora_linear": {"K": 72, "N": 40, "R": 8}, "gqa": {"D": 64}, "ntrans": {"K": 72}}
+    table = [
+        KernelEntry(f"{recipe}/x_{dtype}", "sm_90a", recipe, dtype, dims, 0, "")
+        for recipe, dims in sizes.items()
+        for dtype in ("fp16", "bf16")
+    ]
+    wanted = argparse.Namespace(only=[""], tool=[*sanitize.TOOLS], copies=copies)
+    planned = list(sanitize.planned(table, wanted))
+    names = [kernel.name for kernel in table] + sanitize.sanitize_append.names()
+    for tool in sanitize.TOOLS:
+        watched = [name for task in planned if task.tool == tool for name in task.names]
+        assert sorted(watched) == sorted(names)
+
+
+@pytest.mark.skipif(not RESULT.is_file() or not EMITTED.is_dir(), reason="not a checkout")
+def test_every_shipped_kernel_was_watched_by_every_tool() -> None:
+    tables = script("sanitize_tables")
+    document = json.loads(RESULT.read_text())
+    assert set(document) == {"environment", "rows", "sanitizer"}
+    rows = tables.runs()
+    assert all(row["outcome"] in OUTCOMES for row in rows)
+    assert all((row["outcome"] == "reports") == bool(row["reports"]) for row in rows)
+    shipped = {str(path.relative_to(EMITTED).with_suffix("")) for path in EMITTED.rglob("*.cu")}
+    for tool in tables.TOOLS:
+        watched = [row["kernel"] for row in rows if row["tool"] == tool]
+        assert len(watched) == len(set(watched))
+        assert shipped <= set(watched)
+
+
+def test_the_table_counts_what_was_clean(tmp_path: Path) -> None:
+    tables = script("sanitize_tables")
+    rows = [
+        {
+            "kernel": f"gqa/D64_{dtype}",
+            "tool": tool,
+            "subject": "copy" if tool == "racecheck" else "kernel",
+            "outcome": "reports" if (tool, dtype) == ("memcheck", "bf16") else "clean",
+            "calls": 3,
+            "reports": {"Invalid read": 2} if (tool, dtype) == ("memcheck", "bf16") else {},
+        }
+        for tool in tables.TOOLS
+        for dtype in ("fp16", "bf16")
+    ]
+    here = dict.fromkeys(("gpu", "driver", "cuda", "date", "commit", "command"), "x")
+    path = tmp_path / "sanitizers.json"
+    path.write_text(json.dumps({"environment": here, "rows": rows, "sanitizer": "1"}))
+    made = tables.short(path)
+    assert "| gqa | 2 | 1 of 2 clean | clean | clean | clean, small copies |" in made
+    assert "* memcheck, `gqa/D64_bf16`: Invalid read" in made
