@@ -37,6 +37,7 @@ struct SliceRing {
 // HeldBlock::copy() where all that it copies was there before the kernel started.
 template <class Block, class CopyWeights, class CopyTokens>
 __device__ void copy_ready(const Block& block, CopyWeights copy_weights, CopyTokens copy_tokens) {
+  static_assert(Block::kBarriers == 1, "a step has one");
   const int token_bytes = Block::kBoxes * (Block::kTokens - block.token_lines) * kBoxLineBytes;
   const bool runs = lane() == 0;
   const auto copy = [&](int step, int stage) {
@@ -51,6 +52,7 @@ __device__ void copy_ready(const Block& block, CopyWeights copy_weights, CopyTok
   for (int s = 0; runs && s < min(Block::kStages, Block::kSteps); ++s) copy(s, s);
   __syncwarp();
   Block::start_together();
+  Block::wait_for_cluster();
   RingPlace<Block::kStages> place;
 #pragma unroll 1
   for (int step = Block::kStages; runs && step < Block::kSteps; ++step) {

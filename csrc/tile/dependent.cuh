@@ -1,9 +1,9 @@
 // Programmatic dependent launch: a kernel starts while the one before it in the stream still runs.
 //
 // Before wait_for_previous() a kernel reads nothing but weights, and those only where the caller
-// has promised that the kernel before does not write them; it writes nothing. (Bringing weights
-// into L2 early, which needs no promise, made kernels slower: they are gone again when they are
-// needed.)
+// has promised that the kernel before does not write them; it writes nothing. A few weights may
+// come into L2 early without a promise: what is written later is seen all the same. (Many make
+// kernels slower: they are gone again when they are needed.)
 #pragma once
 
 namespace mirage::tile {
@@ -26,6 +26,13 @@ __device__ inline void let_next_start() {
 __device__ inline void wait_for_previous() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
+// Brings the line of L2 that holds an address there; pointless where kernels do not overlap.
+__device__ inline void find(const void* at) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  asm volatile("prefetch.global.L2 [%0];" ::"l"(at));
 #endif
 }
 

@@ -4,6 +4,7 @@
 // be aligned to 16 bytes; depth and strides must be multiples of 8 elements.
 #pragma once
 
+#include "tile/dependent.cuh"
 #include "tile/fragments.cuh"
 
 namespace mirage::tile {
@@ -71,12 +72,25 @@ __device__ void copy_octet(char* shared, const void* global, bool inside) {
   }
 }
 
+// Brings the first lines of a step into L2, a line per lane and access.
+template <class Slot, class Edge>
+__device__ void find_lines(Slot slot, const Edge& edge, int lines, int k) {
+  const int found = min(min(lines, slot.finds), edge.lines);
+  for (int line = lane(); line < found; line += kWarpLanes) {
+    find(edge.first + line * edge.stride + k);
+  }
+}
+
 // slot.field[line, :] = tensor[first_line + line, k : k + kDepth], all lanes together: one copy
 // takes kSegmentOctets neighbours of each of a few lines.
 template <Cache kCache, class Slot, class Step, Dims kDims, class T, int kLines, int kChunks,
           class Stride, bool kEvenLines, bool kEvenDepth>
 __device__ void copy(Slot slot, Fragment<kDims, T, kLines, kChunks> Step::* field,
                      const Edge<T, Stride, kEvenLines, kEvenDepth>& edge, int k) {
+  if (slot.finds > 0) {
+    if (kCache == Cache::kStream) find_lines(slot, edge, kLines * kLineTile, k);
+    return;
+  }
   constexpr auto kThrough = kCache == Cache::kStream ? Through::kL2Stream : Through::kL2;
   constexpr int kOctets = Slot::kSegmentOctets, kLinesPerCopy = kWarpLanes / kOctets;
   const int first_line = lane() / kOctets, octet = lane() % kOctets;
@@ -108,6 +122,7 @@ __device__ void copy(Slot slot, Fragment<kDims, T, kLines, kChunks> Step::* fiel
 template <Cache, class Slot, class Step, class T, int kChunks, bool kEvenDepth>
 __device__ void copy(Slot slot, Fragment<Dims::kDepth, T, 1, kChunks> Step::* field,
                      const Edge<T, Static<0>, true, kEvenDepth>& edge, int k) {
+  if (slot.finds > 0) return;
 #pragma unroll
   for (int c = 0; c < kChunks; ++c) {
     const int from = k + c * kChunkDepth + lane_quarter() * kLaneDepth;

@@ -29,16 +29,24 @@ struct OfTokens<Plan, std::void_t<decltype(Plan::kVectors)>> {
   static constexpr int kVectors = Plan::kVectors, kTokenSums = Plan::kTokenSums;
 };
 
+template <class Plan, class = void>
+constexpr int kBarriersOf = 1;
+template <class Plan>
+constexpr int kBarriersOf<Plan, std::void_t<decltype(Plan::kBarriers)>> = Plan::kBarriers;
+
 // `Plan` says what decides how a block is built: Element, kRows, kTokens, kStages, kGroups (one or
 // two warpgroups), kBlocks (that split the depth, one or two), kDepth, kRowTensors (streamed
 // weights), kProducts (sums), kInner (rows of a weight that the grid does not cut), kBesideBytes
 // (kept beside the ring); where the loop computes of tokens alone, kVectors (along the depth) and
-// kTokenSums (that meet after it).
+// kTokenSums (that meet after it); perhaps kBarriers (of a step: two are one for each box, which is
+// multiplied as soon as it is there).
 template <class Plan>
 struct HeldBlock {
   using T = typename Plan::Element;
   static constexpr int kRows = Plan::kRows, kTokens = Plan::kTokens, kStages = Plan::kStages;
-  static constexpr int kGroups = Plan::kGroups, kBoxes = 2;  // of a step: a barrier for both
+  static constexpr int kGroups = Plan::kGroups, kBoxes = 2;  // of a step
+  static constexpr int kBarriers = kBarriersOf<Plan>;
+  static constexpr int kBoxesAtOnce = kBoxes / kBarriers;  // one barrier's
   static constexpr int kVectors = OfTokens<Plan>::kVectors;
   static constexpr int kTokenSums = OfTokens<Plan>::kTokenSums;
   static constexpr int kBlocks = Plan::kBlocks, kOwnRows = kRows / kBlocks;  // that it finishes
@@ -68,18 +76,21 @@ struct HeldBlock {
   static constexpr int kIncomingBytes =
       Plan::kProducts * Sums::kSentBytes + kTokenSums * kGroups * kTokenSumBytes;
   static constexpr int kUsedBytes =
-      kBarriersAt + (2 * kStages + 2) * static_cast<int>(sizeof(CopyBarrier));
+      kBarriersAt + ((kBarriers + 1) * kStages + 2) * static_cast<int>(sizeof(CopyBarrier));
   static constexpr int kBytes = kUsedBytes > kAloneBytes ? kUsedBytes : kAloneBytes;
 
   char* shared;
   int token_lines;  // of a box of tokens
 
-  __device__ CopyBarrier& full(int stage) const {
-    return reinterpret_cast<CopyBarrier*>(shared + kBarriersAt)[stage];
+  __device__ CopyBarrier& barrier(int i) const {
+    return reinterpret_cast<CopyBarrier*>(shared + kBarriersAt)[i];
   }
-  __device__ CopyBarrier& empty(int stage) const { return full(kStages + stage); }
-  __device__ CopyBarrier& met() const { return full(2 * kStages); }
-  __device__ CopyBarrier& vectors_full() const { return full(2 * kStages + 1); }
+  __device__ CopyBarrier& full(int stage, int box = 0) const {
+    return barrier(stage * kBarriers + box / kBoxesAtOnce);
+  }
+  __device__ CopyBarrier& empty(int stage) const { return barrier(kBarriers * kStages + stage); }
+  __device__ CopyBarrier& met() const { return barrier((kBarriers + 1) * kStages); }
+  __device__ CopyBarrier& vectors_full() const { return barrier((kBarriers + 1) * kStages + 1); }
   __device__ float* token_sums(int i) const {  // [all parts, tokens]
     return reinterpret_cast<float*>(shared + kTokenSumsAt + i * kParts * kTokenSumBytes);
   }
@@ -97,7 +108,7 @@ struct HeldBlock {
     __device__ char* tokens() const { return at + kTokensAt; }
   };
   __device__ Slot slot(int stage, int box) const {
-    return {shared + stage * kStageBytes + box * kBoxBytes, full(stage)};
+    return {shared + stage * kStageBytes + box * kBoxBytes, full(stage, box)};
   }
 
   // The k of a step in the block's part of the depth: neighbouring clusters begin at different ones
@@ -116,7 +127,7 @@ struct HeldBlock {
   // Makes the barriers. The copier makes its own and begins before the others are there.
   __device__ void begin() const {
     if (copies() && lane() == 0) {
-      for (int s = 0; s < kStages; ++s) init(full(s), 1);
+      for (int i = 0; i < kBarriers * kStages; ++i) init(barrier(i), 1);
       if (kVectors > 0) init(vectors_full(), kVectors);
       fence_init();
     } else if (threadIdx.x == 0) {
@@ -126,12 +137,18 @@ struct HeldBlock {
       if (kBlocks > 1) expect(met(), kIncomingBytes);
     }
     __syncwarp();
-    tell_cluster();
+    if (kBlocks > 1) arrive_cluster();
     if (!copies()) start_together();
   }
-  // By every warp, once: end_loop() waits until the barriers of both blocks are there.
+  // By every warp, once, behind begin(): the barriers of both blocks are there. A warp that came to
+  // one side of the cluster's barrier alone would keep racecheck waiting for ever.
+  __device__ static void wait_for_cluster() {
+    if (kBlocks > 1) wait_cluster();
+  }
+  // By a warp that has no begin().
   __device__ static void tell_cluster() {
     if (kBlocks > 1) arrive_cluster();
+    wait_for_cluster();
   }
   __device__ static void start_together() { sync_threads<1, kThreads>(); }
 
@@ -148,37 +165,44 @@ struct HeldBlock {
     constexpr int kFirst = kStages < kSteps ? kStages : kSteps;
     constexpr int kAhead = steps_ahead(kBoxes * Plan::kRowTensors * kRowBytes, kFirst);
     const bool runs = lane() == 0;
-    const auto weights = [&](int step, int stage) {
-      expect(full(stage), kStageBytes - kBoxes * (kTokens - token_lines) * kBoxLineBytes);
-      for (int b = 0; b < kBoxes; ++b) {
-        copy_weights(slot(stage, b), step_k(step) + b * kBoxDepth);
-      }
+    const int part_bytes = kStageBytes - kBoxes * (kTokens - token_lines) * kBoxLineBytes;
+    const auto k = [&](int step, int box) { return step_k(step) + box * kBoxDepth; };
+    const auto weights = [&](int step, int stage, int first) {  // of a barrier's boxes
+      expect(full(stage, first), part_bytes / kBarriers);
+      for (int b = first; b < first + kBoxesAtOnce; ++b) copy_weights(slot(stage, b), k(step, b));
     };
-    const auto tokens = [&](int step, int stage) {
-      for (int b = 0; b < kBoxes; ++b) copy_tokens(slot(stage, b), step_k(step) + b * kBoxDepth);
+    const auto tokens = [&](int step, int stage, int first) {
+      for (int b = first; b < first + kBoxesAtOnce; ++b) copy_tokens(slot(stage, b), k(step, b));
     };
     for (int s = 0; runs && s < kAhead; ++s) {
-      if (early) {
-        weights(s, s);
-      } else {
-        for (int b = 0; b < kBoxes; ++b) find_weights(step_k(s) + b * kBoxDepth);
+      for (int b = 0; b < kBoxes; b += kBoxesAtOnce) {
+        if (early) {
+          weights(s, s, b);
+        } else {
+          for (int i = b; i < b + kBoxesAtOnce; ++i) find_weights(k(s, i));
+        }
       }
     }
     if (runs && early) copy_vectors();
     wait_for_previous();
     for (int s = 0; runs && s < kFirst; ++s) {
-      if (!early || s >= kAhead) weights(s, s);
-      if (!early && s == 0) copy_vectors();
-      tokens(s, s);
+      for (int b = 0; b < kBoxes; b += kBoxesAtOnce) {
+        if (!early || s >= kAhead) weights(s, s, b);
+        if (!early && s + b == 0) copy_vectors();
+        tokens(s, s, b);
+      }
     }
     __syncwarp();
     start_together();
+    wait_for_cluster();
     RingPlace<kStages> place;
 #pragma unroll 1
     for (int step = kStages; runs && step < kSteps; ++step) {
       wait(empty(place.stage), place.parity);
-      weights(step, place.stage);
-      tokens(step, place.stage);
+      for (int b = 0; b < kBoxes; b += kBoxesAtOnce) {
+        weights(step, place.stage, b);
+        tokens(step, place.stage, b);
+      }
       place.advance();
     }
   }
@@ -202,17 +226,19 @@ struct HeldAccum {
   float at[kRows / kLineTile][4] = {};
 };
 
-// A step as a warpgroup sees it: a warp has 16 tokens, all have all rows. In registers a lane has
-// what the tensor cores take: of every 16 k the pairs 2t, 2t + 1 and 2t + 8, 2t + 9.
+// What one barrier of a step announces, as a warpgroup sees it: a warp has 16 tokens, all have all
+// rows. In registers a lane has what the tensor cores take: of every 16 k the pairs 2t, 2t + 1 and
+// 2t + 8, 2t + 9.
 template <class Block>
 struct HeldStep {
   using T = typename Block::T;
-  using Tokens = TokenFrag<T, kRowTile, Block::kStepDepth>;
+  static constexpr int kDepth = Block::kBoxesAtOnce * kBoxDepth;
+  using Tokens = TokenFrag<T, kRowTile, kDepth>;
   Block block;
-  int stage, k;
+  int stage, box, k;
 
-  __device__ HeldRows<Block> rows(int i) const { return {block.slot(stage, 0).rows(i)}; }
-  __device__ HeldRows<Block> inner() const { return {block.slot(stage, 0).inner()}; }
+  __device__ HeldRows<Block> rows(int i) const { return {block.slot(stage, box).rows(i)}; }
+  __device__ HeldRows<Block> inner() const { return {block.slot(stage, box).inner()}; }
 
   // Warps without tokens read nothing: their products are not used.
   __device__ Tokens tokens() const {
@@ -220,13 +246,13 @@ struct HeldStep {
     if (Block::first_token() >= Block::kTokens) return tokens;
     const int line = Block::first_token() + lane() % kRowTile;
 #pragma unroll
-    for (int m = 0; m < Block::kBoxes * kMmas; ++m) {
-      const char* box = block.slot(stage, m / kMmas).tokens();
+    for (int m = 0; m < Block::kBoxesAtOnce * kMmas; ++m) {
+      const char* lines = block.slot(stage, box + m / kMmas).tokens();
       auto& low = tokens.at[0][m / 2].pairs;
       auto& high = tokens.at[1][m / 2].pairs;
       const int p = m % 2 * 2;
       const uint32_t from =
-          shared_address(box) + box_offset(line, 2 * (m % kMmas) + lane() / kRowTile);
+          shared_address(lines) + box_offset(line, 2 * (m % kMmas) + lane() / kRowTile);
       asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                    : "=r"(reinterpret_cast<uint32_t&>(low[p])),
                      "=r"(reinterpret_cast<uint32_t&>(high[p])),
@@ -238,12 +264,12 @@ struct HeldStep {
     return tokens;
   }
 
-  __device__ DepthFrag<T, Block::kStepDepth> vector(int i) const {
-    DepthFrag<T, Block::kStepDepth> vector;
+  __device__ DepthFrag<T, kDepth> vector(int i) const {
+    DepthFrag<T, kDepth> vector;
     const char* from = block.shared + Block::kVectorsAt + i * Block::kVectorBytes +
                        (k + lane_quarter() * 2) * sizeof(T);
 #pragma unroll
-    for (int m = 0; m < Block::kBoxes * kMmas; ++m) {
+    for (int m = 0; m < Block::kBoxesAtOnce * kMmas; ++m) {
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
         vector.at[0][m / 2].pairs[m % 2 * 2 + h] =
@@ -265,11 +291,11 @@ __host__ __device__ constexpr int held_side(int rows) {
 template <int kRows, class T, int kChunks, class Block>
 __device__ void contract(HeldAccum<kRows>& accum, HeldRows<Block> rows,
                          const Fragment<Dims::kTokensDepth, T, 2, kChunks>& tokens) {
-  static_assert(kChunks * 2 == Block::kBoxes * kMmas, "a whole step");
+  static_assert(kChunks * 2 == Block::kBoxesAtOnce * kMmas, "all of one barrier");
   constexpr int kSide = held_side(kRows);
   begin_products();
 #pragma unroll
-  for (int m = 0; m < Block::kBoxes * kMmas; ++m) {
+  for (int m = 0; m < Block::kBoxesAtOnce * kMmas; ++m) {
     const auto& low = tokens.at[0][m / 2].pairs;
     const auto& high = tokens.at[1][m / 2].pairs;
     const int p = m % 2 * 2;
@@ -287,13 +313,16 @@ __device__ void contract(HeldAccum<kRows>& accum, HeldRows<Block> rows,
 template <class Block, class Body>
 __device__ void multiply_held(Block block, Body body) {
   wait_for_previous();
-  if (Block::kBlocks > 1) wait_cluster();
+  Block::wait_for_cluster();
   if (Block::kVectors > 0) wait(block.vectors_full(), 0);
   RingPlace<Block::kStages> place{Block::group()};
 #pragma unroll 1
   for (int step = Block::group(); step < Block::kSteps; step += Block::kGroups) {
-    wait(block.full(place.stage), place.parity);
-    body(HeldStep<Block>{block, place.stage, Block::part_k(step)});
+#pragma unroll
+    for (int box = 0; box < Block::kBoxes; box += Block::kBoxesAtOnce) {
+      wait(block.full(place.stage, box), place.parity);
+      body(HeldStep<Block>{block, place.stage, box, Block::part_k(step) + box * kBoxDepth});
+    }
     end_products();
     block.release(place.stage);
     place.advance(Block::kGroups);

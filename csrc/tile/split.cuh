@@ -206,6 +206,7 @@ struct SplitBlock {
     }
     __syncwarp();
     start_together();
+    wait_cluster();  // racecheck waits for ever for warps that come to one side alone
     Place place;
 #pragma unroll 1
     for (int step = kStages; runs && step < kSteps; ++step) {
