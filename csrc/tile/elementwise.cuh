@@ -104,6 +104,18 @@ __device__ inline float root(float a) {
   asm("sqrt.approx.f32 %0, %1;" : "=f"(r) : "f"(a));
   return r;
 }
+// 2^a to 2^-22 of it, 0 where that is less than 2^-126: one instruction.
+__device__ inline float power_of_two(float a) {
+  float p;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(p) : "f"(a));
+  return p;
+}
+// numerator / (1 + e^-a). gelu_tanh(a) is a times the logistic function of 2 sqrt(2 / pi) (a +
+// 0.044715 a^3). (64 tokens of 14336: gelu_tanh took 4.7 us with exact functions and takes 3.0,
+// silu 3.3 and 3.0.)
+__device__ inline float logistic(float numerator, float a) {
+  return quotient(numerator, 1.0f + power_of_two(-1.44269504f * a));
+}
 
 // One line per op: its meaning on fp32, and for some a way to take two 2-byte values at a time.
 #define MIRAGE_TILE_UNARY(name, Op, meaning)                \
@@ -152,11 +164,10 @@ MIRAGE_TILE_UNARY(log, Log, logf(a))
 MIRAGE_TILE_UNARY(sqrt, Sqrt, root(a))
 MIRAGE_TILE_UNARY(rsqrt, Rsqrt, rsqrtf(a))
 MIRAGE_TILE_UNARY(square, Square, (a * a))
-MIRAGE_TILE_UNARY(sigmoid, Sigmoid, quotient(1.0f, 1.0f + expf(-a)))
-MIRAGE_TILE_UNARY(silu, Silu, quotient(a, 1.0f + expf(-a)))
+MIRAGE_TILE_UNARY(sigmoid, Sigmoid, logistic(1.0f, a))
+MIRAGE_TILE_UNARY(silu, Silu, logistic(a, a))
 MIRAGE_TILE_UNARY(gelu, Gelu, 0.5f * a * (1.0f + erff(a * 0.70710678f)))
-MIRAGE_TILE_UNARY(gelu_tanh, GeluTanh,
-                  a / (1.0f + expf(-a * (1.59576912f + 0.0713548163f * a * a))))
+MIRAGE_TILE_UNARY(gelu_tanh, GeluTanh, logistic(a, a * (1.59576912f + 0.0713548163f * a * a)))
 MIRAGE_TILE_UNARY(tanh, Tanh, tanhf(a))
 MIRAGE_TILE_UNARY(relu, Relu, a < 0.0f ? 0.0f : a)
 
