@@ -95,7 +95,7 @@ def stacked_variants(
 
 def _fitting(program: TileProgram, knobs: Knobs, on: Target) -> list[Knobs]:
     """Return the knobs without makers, and with as many stages as leave room; none if none do."""
-    plain = replace(knobs, maker_rows=0, maker_tokens=0, maker_stages=0, maker_groups=0)
+    plain = replace(knobs, maker_rows=0, maker_tokens=0, maker_stages=0, maker_groups=0, barriers=1)
     stages = range(knobs.stages, 1, -max(1, knobs.held))
     found = (replace(plain, stages=n) for n in stages)
     return [k for k in found if slices_ahead(program, k, on)][:1]

@@ -199,7 +199,10 @@ def _held(work: Streaming, tokens: int) -> Iterator[Knobs]:
         fewest = max(FEWEST_STAGES, groups * blocks)
         for stages in range(deepest, fewest - 1, -groups):
             if block.fits(stages, work.on.shared_bytes):
-                yield Knobs(tokens, rows, 4 * groups, 2 * BOXES, stages, blocks, groups)
+                knobs = Knobs(tokens, rows, 4 * groups, 2 * BOXES, stages, blocks, groups)
+                if block.best_barriers > 1 and not work.program.stacked:
+                    yield replace(knobs, barriers=block.best_barriers)
+                yield knobs
 
 
 def _split(work: Streaming, tokens: int) -> Iterator[Knobs]:
@@ -272,8 +275,8 @@ def _varied(made: list[Candidate], known: Knobs | None) -> Iterator[Candidate]:
 
 
 def _alike(knobs: Knobs) -> tuple[int, ...]:
-    """Return the knobs without their stages."""
-    return tuple(vars(replace(knobs, stages=0, maker_stages=0)).values())
+    """Return the knobs without their stages and the barriers of a step."""
+    return tuple(vars(replace(knobs, stages=0, maker_stages=0, barriers=1)).values())
 
 
 def _mixed(ranked: Sequence[Candidate], rule: Knobs, wanted: Wanted) -> list[Candidate]:

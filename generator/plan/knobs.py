@@ -28,6 +28,7 @@ class Knobs:
     maker_groups: int = 0  # warpgroups of makers that hold tokens, in pairs; 0: they have slices
     line: int = 0  # elements of a line that a block takes, where the grid cuts lines
     front: int = 0  # warps of a token's block in front, which makes tokens (front.py); 0: none
+    barriers: int = 1  # of a step of held tokens: one, or one for each of its boxes
 
     @property
     def plan(self) -> str:

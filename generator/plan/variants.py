@@ -77,7 +77,7 @@ REGISTERS_RECEIVING = 210  # the same beside one warp more
 MAPPED_DEPTH_REGISTERS = 16  # of fp32 vectors along the depth that the loop computes (ptxas)
 MAPPED_BF16_REGISTERS = 24  # more than fp16: 13 to 38 by ptxas, for six architectures
 LINE_WARPS, LINE_CHUNKS = (1, 2, 4, 8, 16), 4  # of a block that holds a line; of its threads
-PART_WARPS, PART_CHUNKS = 4, 2  # the same of a block that holds a part of one
+PART_WARPS, PART_CHUNKS = 4, 1  # of a part of one; two pieces a thread were 3 to 9 % slower
 MOST_BYTES_IN_FLIGHT = 96 * 1024  # of weights, per multiprocessor: more was slightly worse
 MOST_BYTES_RECEIVING = 32 * 1024  # the same while totals are computed apart
 
@@ -159,7 +159,7 @@ class Footprint:
         """Return the shared memory of one block."""
         if self.held is not None and knobs.held:
             block = self.held.sized(knobs.rows, knobs.tokens, knobs.blocks)
-            return block.shared_bytes(knobs.stages)
+            return replace(block, barriers=knobs.barriers).shared_bytes(knobs.stages)
         if self.split is not None and knobs.blocks > 1:
             return self.split.sized(knobs.rows, knobs.tokens).shared_bytes(knobs.stages)
         return self.arrangement(knobs).peak
@@ -300,8 +300,7 @@ def _held_knobs(program: TileProgram, tokens: int, on: Target, most: int) -> Kno
     if tokens <= FEW_TOKENS and block.mapped and block.row_tensors == 1:
         return None  # 10.5 us against 10.2 split (4096 -> 4096), 14.4 against 12.1 (3584 -> 4608)
     if (pair := in_pairs(program, tokens, on)) is not None:
-        stages, groups = held_stages(pair, on), pair.groups
-        return Knobs(tokens, pair.rows, 4 * groups, 2 * BOXES, stages, pair.blocks, groups)
+        return _held_by(pair, held_stages(pair, on))
     if tokens <= few:
         return None
     extents = {d.name: d.size for o in program.inputs for d in o.type.dims}
@@ -309,8 +308,14 @@ def _held_knobs(program: TileProgram, tokens: int, on: Target, most: int) -> Kno
     while (rows := rows_for(all_rows, waves * on.multiprocessors)) > MOST_ROWS:
         waves += 1
     block = block.sized(rows, tokens)
-    stages, warps = held_stages(block, on), 4 * block.groups
-    return Knobs(tokens, rows, warps, 2 * BOXES, stages, held=block.groups) if stages else None
+    stages = held_stages(block, on)
+    return _held_by(block, stages) if stages else None
+
+
+def _held_by(block: HeldBlock, stages: int) -> Knobs:
+    """Return the knobs of a block that holds tokens."""
+    knobs = Knobs(block.tokens, block.rows, 4 * block.groups, 2 * BOXES, stages, block.blocks)
+    return replace(knobs, held=block.groups, barriers=block.best_barriers)
 
 
 def _front_knobs(program: TileProgram, tokens: int, on: Target) -> Knobs | None:

@@ -36,10 +36,15 @@ def finalists(tried: Sequence[Tried]) -> list[Tried]:
 
 
 def chosen(tried: Sequence[Tried]) -> Tried | None:
-    """Return the finalist with the least mean of both times, the first of equal ones."""
-    found = finalists(tried)
-    means = [(t, (t.us + t.default_us) / 2) for t in found if t.us and t.default_us is not None]
-    return _least(means) or fastest(tried)
+    """Return the finalist with the least mean of both times.
+
+    Of equal ones that with the least time where nothing is promised, which is how calls are unless
+    somebody says more; the first, where those times are equal, too.
+    """
+    means = {t: (t.us + t.default_us) / 2 for t in finalists(tried) if t.us and t.default_us}
+    least = min(means.values(), default=0.0)
+    equal = [(t, t.default_us) for t, mean in means.items() if mean <= EQUAL * least]
+    return _least(equal) or fastest(tried)
 
 
 def _least(times: Sequence[tuple[Tried, float | None]]) -> Tried | None:

@@ -160,10 +160,22 @@ def test_long_steps_have_one_warpgroup_short_ones_two() -> None:
     assert replace(block, depth=4096 + 128).sized(32, 64).groups == 1
 
 
+def test_boxes_have_barriers_of_their_own_where_steps_are_slow() -> None:
+    block = HeldBlock.of(program(GATED[0]))
+    turns, alone = block.sized(32, 64), block.sized(112, 32)
+    assert (turns.groups, turns.best_barriers) == (2, 2)
+    assert (alone.groups, alone.best_barriers) == (1, 2)
+    assert block.sized(32, 32).best_barriers == 1
+    assert replace(turns, mapped=1).best_barriers == 1
+    more = replace(turns, barriers=2).shared_bytes(4) - turns.shared_bytes(4)
+    assert more == 4 * 8
+
+
 def test_a_footprint_knows_the_plan() -> None:
     made = program(GATED[0])
     knobs = variants(made, ON)[-1].knobs
     footprint = Footprint.of(made)
     block = HeldBlock.of(made).sized(knobs.rows, knobs.tokens, knobs.blocks)
+    block = replace(block, barriers=knobs.barriers)
     assert footprint.shared_bytes(knobs) == block.shared_bytes(knobs.stages)
     assert footprint.registers(knobs) == block.registers

@@ -177,9 +177,9 @@ def test_elementwise_lines_are_cut_into_parts() -> None:
 @pytest.mark.parametrize(
     ("depth", "line", "warps", "chunks"),
     [
-        (14336, 2048, 4, 2),
-        (11008, 1376, 4, 2),
-        (4096, 2048, 4, 2),
+        (14336, 1024, 4, 1),
+        (11008, 688, 3, 1),
+        (4096, 1024, 4, 1),
         (1024, 1024, 4, 1),
         (40, 40, 1, 1),
     ],

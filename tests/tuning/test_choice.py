@@ -82,6 +82,12 @@ def test_plans_that_are_equal_come_in_predicted_order() -> None:
     assert chosen(made[::-1]) == made[1]
 
 
+def test_of_plans_that_are_equal_the_one_is_chosen_whose_calls_need_no_promise() -> None:
+    made = [Tried(KNOBS, 9, 13.9, default_us=15.4), Tried(HELD, 10, 14.5, default_us=14.8)]
+    assert chosen(made) == made[1]
+    assert chosen([replace(made[0], us=13.5), made[1]]) == replace(made[0], us=13.5)
+
+
 def test_without_the_time_without_promises_the_other_decides() -> None:
     made = [Tried(HELD, 9, 10.2), Tried(KNOBS, 9, 10.0)]
     assert chosen(made) == made[1]
