@@ -2,9 +2,10 @@
 
 They are what a good user of PyTorch would write: one product where weights are packed, fused norms,
 sums inside of products. Where this build has kernels for what surrounds a product (`rms_norm`,
-`layer_norm`, `act_and_mul`) they take the place of PyTorch's. Each program writes into the tensors
-that come last, whose shapes the compiled op has checked. Nothing here waits for the GPU or depends
-on values, so that all of it can be captured in a CUDA graph.
+`layer_norm`, `act_and_mul`), or for the products behind a norm (`gated_mlp`), they take the place
+of PyTorch's. Each program writes into the tensors that come last, whose shapes the compiled op has
+checked. Nothing here waits for the GPU or depends on values, so that all of it can be captured in a
+CUDA graph.
 """
 
 from __future__ import annotations
@@ -198,7 +199,8 @@ def rms_norm_gated_mlp(
     out: Tensor,
 ) -> None:
     normed = _rms_norm(x, norm_weight, eps, weight_offset)
-    gated_mlp(normed, gate_weight, up_weight, activation, out=out)
+    program = OPS.gated_mlp.out if _has_gated_mlp(x, gate_weight, activation) else gated_mlp
+    program(normed, gate_weight, up_weight, activation, out=out)
 
 
 def rms_norm_gated_mlp_packed(
@@ -212,7 +214,20 @@ def rms_norm_gated_mlp_packed(
     out: Tensor,
 ) -> None:
     normed = _rms_norm(x, norm_weight, eps, weight_offset)
-    gated_mlp_packed(normed, gate_up_weight, activation, out=out)
+    gate_weight = gate_up_weight[: gate_up_weight.shape[0] // 2]
+    has_kernel = _has_gated_mlp(x, gate_weight, activation)
+    program = OPS.gated_mlp.packed_out if has_kernel else gated_mlp_packed
+    program(normed, gate_up_weight, activation, out=out)
+
+
+def _has_gated_mlp(x: Tensor, gate_weight: Tensor, activation: str) -> bool:
+    """Say whether a kernel serves the products behind a norm of our own.
+
+    In fp16 the norm is faster apart above 32 tokens, 61.5 us against 64.1 (4096 -> 2 x 14336, 64
+    tokens): a fused kernel cannot hold fp16 tokens scaled by a norm in registers.
+    """
+    rows, depth = gate_weight.shape
+    return _has_kernel(OPS._recipe_of("gated_mlp", activation), x, K=depth, N=rows)
 
 
 def ntrans(h: Tensor, x: Tensor, alpha: Tensor, *, out: Tensor) -> None:
