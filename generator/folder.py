@@ -4,25 +4,35 @@ from __future__ import annotations
 
 import difflib
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
+from mirage_kernels.generator.emit.parts import NAMES, file_of
 from mirage_kernels.generator.errors import FileError, MirageError
-from mirage_kernels.generator.files import write_whole
+from mirage_kernels.generator.files import OUT_HINT, write_whole
 from mirage_kernels.generator.ir import DType, Graph, dumps, to_json
 from mirage_kernels.generator.ir import check as check_graph
 from mirage_kernels.generator.pipeline import Result, proof_cases, prove_record
-from mirage_kernels.generator.recipe import Recipe, Shape, catalog, trace
-from mirage_kernels.generator.record import MUGRAPH_ENDING, Emitted, KernelRecord, load_emitted
+from mirage_kernels.generator.recipe import Recipe, Shape, catalog, load_recipe, trace
+from mirage_kernels.generator.record import (
+    MUGRAPH_ENDING,
+    Emitted,
+    KernelRecord,
+    MuGraphRecord,
+    Record,
+    load_emitted,
+    load_mugraph,
+)
 from mirage_kernels.generator.request import Event, Progress
 from mirage_kernels.generator.search.gate import Gate
-from mirage_kernels.generator.sources import sources_of, table_of
+from mirage_kernels.generator.sources import files_of, table_of
 from mirage_kernels.generator.target import TARGETS
 
-E = TypeVar("E", bound=Emitted)
+R = TypeVar("R", bound=Record)
 
 
 @dataclass(frozen=True)
@@ -37,17 +47,41 @@ class Difference:
 def write(results: Sequence[Result], kernels_dir: Path) -> list[Path]:
     """Write the files of results and the tables of their architectures; return their paths.
 
-    Each file is written whole or not at all; the table, which names the others, comes last.
+    Each file is written whole or not at all; the table, which names the others, comes last. What an
+    earlier generation of a kernel made beside them is removed: files of plans that it had.
     Raises FileError for a folder that cannot be written.
     """
     written = []
     for result in results:
         for name, text in result.files.items():
             written.append(write_whole(kernels_dir / name, text))
+        if not isinstance(result.record, MuGraphRecord):
+            _remove_others(result.record, kernels_dir, result.files)
     for arch in sorted({r.request.arch for r in results}):
         table = table_of(arch, list(emitted(kernels_dir, arch).values()))
         written.append(write_whole(kernels_dir / arch / "table.cpp", table))
     return written
+
+
+def _remove_others(record: Emitted, kernels_dir: Path, made: Container[str]) -> None:
+    for path in sources_below(kernels_dir, record):
+        if str(path.relative_to(kernels_dir)) not in made:
+            try:
+                path.unlink()
+            except OSError as error:
+                raise FileError(f"{path} cannot be removed: {error.strerror}", OUT_HINT) from error
+
+
+def sources_below(kernels_dir: Path, record: Emitted) -> list[Path]:
+    """Return the sources in a folder whose name and first line say that a record made them."""
+    names = (f"{record.stem}.cu", f"{record.stem}.py", *(file_of(record.stem, n) for n in NAMES))
+    found = (path for name in names for path in (kernels_dir / record.arch).glob(f"*/{name}"))
+    return sorted(path for path in found if _first_line(path).endswith(f" {record.command}"))
+
+
+def _first_line(path: Path) -> str:
+    with path.open(errors="replace") as file:
+        return file.readline().rstrip("\n")
 
 
 def emitted(kernels_dir: Path, arch: str = "*") -> dict[str, Emitted]:
@@ -57,36 +91,51 @@ def emitted(kernels_dir: Path, arch: str = "*") -> dict[str, Emitted]:
     return {str(p.relative_to(kernels_dir)): load_emitted(p) for p in paths}
 
 
+def without_plan(kernels_dir: Path) -> dict[str, MuGraphRecord]:
+    """Return every muGraph that was kept without a kernel, by its path below the folder."""
+    paths = sorted(kernels_dir.glob(f"*/*/*{MUGRAPH_ENDING}"))
+    return {str(p.relative_to(kernels_dir)): load_mugraph(p) for p in paths}
+
+
 def records(kernels_dir: Path, arch: str = "*") -> dict[str, KernelRecord]:
     """Return the committed kernels that stream weights, which are tuned and measured alike."""
     found = emitted(kernels_dir, arch).items()
     return {path: record for path, record in found if isinstance(record, KernelRecord)}
 
 
-def check(kernels_dir: Path, *, progress: Progress, jobs: int | None = None) -> list[Difference]:
+def check(
+    kernels_dir: Path,
+    *,
+    progress: Progress,
+    jobs: int | None = None,
+    recipe_files: Sequence[str] = (),
+) -> list[Difference]:
     """Re-verify every committed muGraph and re-emit every committed source.
 
     Returns what differs: a recipe that is gone, a muGraph that does not prove, a proof record or a
-    source that is not byte for byte what the generator makes, a file that nothing makes.
+    source that is not byte for byte what the generator makes, a file that nothing makes. Recipes
+    are those of the catalog and of `recipe_files`.
     """
-    found = emitted(kernels_dir)
+    kernels = emitted(kernels_dir)
+    found: dict[str, Record] = {**kernels, **without_plan(kernels_dir)}
     differences = []
     expected: dict[str, str] = {}
-    for done, (path, outcome) in enumerate(_remade_by_path(found, jobs), start=1):
+    outcomes = _remade_by_path(found, jobs, recipe_files)
+    for done, (path, outcome) in enumerate(outcomes, start=1):
         progress(Event("check", done, len(found), path))
         if isinstance(outcome, MirageError):
             differences.append(Difference(path, outcome.sentence))
-            expected |= _as_they_are(kernels_dir, path)
+            expected |= _as_they_are(kernels_dir, path, found[path])
         else:
             expected |= outcome
     for arch in sorted({r.arch for r in found.values()}):
-        of_arch = [r for r in found.values() if r.arch == arch]
+        of_arch = [r for r in kernels.values() if r.arch == arch]
         expected[f"{arch}/table.cpp"] = table_of(arch, of_arch)
     return differences + _compared(kernels_dir, expected)
 
 
 def _remade_by_path(
-    found: Mapping[str, Emitted], jobs: int | None
+    found: Mapping[str, Record], jobs: int | None, recipe_files: Sequence[str]
 ) -> Iterator[tuple[str, dict[str, str] | MirageError]]:
     """Yield what `_remade` says of every record; an interrupt waits for nothing."""
     alike: dict[str, list[str]] = {}
@@ -94,58 +143,77 @@ def _remade_by_path(
         alike.setdefault(_what_is_proved(record), []).append(path)
     groups = [[found[path] for path in paths] for paths in alike.values()]
     pool = ProcessPoolExecutor(jobs or os.cpu_count())
+    remade = partial(_remade, recipe_files)
     try:
-        for paths, outcomes in zip(alike.values(), pool.map(_remade, groups), strict=True):
+        for paths, outcomes in zip(alike.values(), pool.map(remade, groups), strict=True):
             yield from zip(paths, outcomes, strict=True)
     finally:
         pool.shutdown(wait=False, cancel_futures=True)
 
 
-def _what_is_proved(record: Emitted) -> str:
+def _what_is_proved(record: Record) -> str:
     """Return all that a proof depends on: finite fields know neither storage type nor GPU."""
     graph = dumps(to_json(record.graph)).replace(DType.BF16.value, DType.FP16.value)
     return repr((record.recipe, sorted(record.shape.items()), proof_cases(record), graph))
 
 
-def _remade(alike: Sequence[Emitted]) -> list[dict[str, str] | MirageError]:
+def _remade(
+    recipe_files: Sequence[str], alike: Sequence[Record]
+) -> list[dict[str, str] | MirageError]:
     """Return the files of records of which one proof holds for all, or why there are none."""
     try:
-        proof = proved_again(alike[0]).proof
+        recipe = _recipe_of(alike[0], recipe_files)
+        proof = _proved(alike[0], recipe).proof
     except MirageError as error:
         return [error for _ in alike]
-    return [_emitted(replace(record, proof=proof)) for record in alike]
+    return [_emitted(replace(record, proof=proof), recipe) for record in alike]
 
 
-def _emitted(proved: Emitted) -> dict[str, str] | MirageError:
+def _emitted(proved: Record, recipe: Recipe) -> dict[str, str] | MirageError:
     try:
-        recipe, spec = _spec_of(proved)
         check_graph(proved.graph)
-        Gate(spec, recipe, proved.storage).measure(proved.graph)
-        return sources_of(proved)
+        Gate(_spec_of(proved, recipe), recipe, proved.storage).measure(proved.graph)
+        return files_of(proved)
     except MirageError as error:
         return error
 
 
-def proved_again(record: E) -> E:
-    """Return the record with its proof made anew from the recipe as it is now.
+def proved_again(record: R) -> R:
+    """Return the record with its proof made anew from the catalog's recipe as it is now.
 
     Raises VerifyError when the muGraph does not prove.
     """
-    return prove_record(record, _spec_of(record)[1], lambda event: None)
+    return _proved(record, _recipe_of(record))
 
 
-def _spec_of(record: Emitted) -> tuple[Recipe, Graph]:
-    known = catalog()
+def _proved(record: R, recipe: Recipe) -> R:
+    return prove_record(record, _spec_of(record, recipe), lambda event: None)
+
+
+def _recipe_of(record: Record, recipe_files: Sequence[str] = ()) -> Recipe:
+    known = catalog() | {recipe.name: recipe for recipe in map(load_recipe, recipe_files)}
     if record.recipe not in known:
-        raise FileError(f"recipe {record.recipe} is not in the catalog any more")
-    recipe = known[record.recipe]
-    return recipe, trace(recipe, Shape(record.source, record.shape), record.storage)
+        raise FileError(
+            f"recipe {record.recipe} is not in the catalog; kernels of a recipe file are checked "
+            "by `mirage-kernels check FILE --kernels DIR`"
+        )
+    return known[record.recipe]
 
 
-def _as_they_are(kernels_dir: Path, record_path: str) -> dict[str, str]:
-    base = record_path.removesuffix(".json")
-    paths = [kernels_dir / f"{base}{ending}" for ending in (".json", ".cu", ".py")]
-    return {str(p.relative_to(kernels_dir)): p.read_text() for p in paths if p.is_file()}
+def _spec_of(record: Record, recipe: Recipe) -> Graph:
+    return trace(recipe, Shape(record.source, record.shape), record.storage)
+
+
+def _as_they_are(kernels_dir: Path, record_path: str, record: Record) -> dict[str, str]:
+    paths = [kernels_dir / record_path]
+    if not isinstance(record, MuGraphRecord):
+        paths += sources_below(kernels_dir, record)
+    return {str(p.relative_to(kernels_dir)): _content(p) for p in paths}
+
+
+def _content(path: Path) -> str:
+    """Return a file's text from which its bytes could be made again, whatever they are."""
+    return path.read_bytes().decode(errors="surrogateescape")
 
 
 def _compared(kernels_dir: Path, expected: dict[str, str]) -> list[Difference]:
@@ -154,9 +222,10 @@ def _compared(kernels_dir: Path, expected: dict[str, str]) -> list[Difference]:
         file = kernels_dir / path
         if not file.is_file():
             differences.append(Difference(path, "the file is missing"))
-        elif file.read_text() != text:
+        elif _content(file) != text:
             reason = "the file is not what the generator makes"
-            differences.append(Difference(path, reason, _diff(path, file.read_text(), text)))
+            shown = file.read_bytes().decode(errors="replace")
+            differences.append(Difference(path, reason, _diff(path, shown, text)))
     present = {
         str(p.relative_to(kernels_dir))
         for arch in TARGETS

@@ -225,7 +225,7 @@ def _loaded(path: Path, read: Callable[[dict[str, Json]], R]) -> R:
         raise FileError(f"{path} cannot be read: {error.strerror}") from error
     except GraphError as error:
         raise FileError(f"{path}: {error.sentence}", "regenerate the kernel") from error
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise FileError(
             f"{path} is not a kernel record: {type(error).__name__}: {error}",
             "write it with: mirage-kernels generate RECIPE",

@@ -13,7 +13,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 
 
-def formatted(text: str) -> str:
+def formatted(text: str, name: str = "kernel.cu") -> str:
     """Return a kernel's source as clang-format would write it."""
     beside = Path(sys.executable).parent / "clang-format"
     found = str(beside) if beside.is_file() else shutil.which("clang-format")
@@ -21,7 +21,7 @@ def formatted(text: str) -> str:
         [
             found or pytest.skip("clang-format is not installed"),
             f"--style=file:{ROOT / '.clang-format'}",
-            "--assume-filename=kernel.cu",
+            f"--assume-filename={name}",
         ],
         input=text,
         capture_output=True,

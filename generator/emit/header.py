@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from mirage_kernels.generator.emit.writer import WIDTH, Writer, wrapped
+
+IN_FRONT = -1  # among buckets: the launch that makers have of their own
 
 
 @dataclass(frozen=True)
@@ -15,6 +17,7 @@ class Header:
     command: str
     stem: str  # of the file's name: K4096_N6144_fp16
     paragraphs: Sequence[tuple[str, str]]
+    launches: Mapping[int, str] = field(default_factory=dict)  # in words, by bucket
 
     def write(self, writer: Writer, mark: str) -> None:
         """Write the header as comment lines that start with `mark`."""

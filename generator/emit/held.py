@@ -1,4 +1,4 @@
-"""The plan of held tokens as CUDA: one more kernel of an emitted file, over csrc/tile/held.cuh."""
+"""The plan of held tokens as CUDA: one more kernel of a muGraph, over csrc/tile/held.cuh."""
 
 from __future__ import annotations
 
@@ -39,11 +39,18 @@ _SYNC = "tile::sync_workers(block);"
 def held_kernel(writer: Writer, program: TileProgram) -> None:
     """Write the plan's constants, its map of shared memory, the kernel and its launch."""
     _plan(writer, program)
-    write_args(writer, program, HELD)
-    if program.paired and program.makers:
-        apart_held.write_makers(writer, program, program.makers)
+    if not (program.paired and program.makers):
+        write_args(writer, program, HELD)
     _kernel(writer, program)
     write_launch(writer, program, HELD)
+
+
+def held_makers(writer: Writer, program: TileProgram) -> None:
+    """Write what makers in pairs run, and before it what a launch of the plan is given."""
+    assert program.makers is not None
+    writer.line("// What a launch of makers and users is given.")
+    write_args(writer, program, HELD)
+    apart_held.write_makers(writer, program, program.makers)
 
 
 def _plan(writer: Writer, program: TileProgram) -> None:

@@ -1,4 +1,4 @@
-"""The split plan as CUDA: a second kernel of an emitted file, over `csrc/tile/split*.cuh`."""
+"""The split plan as CUDA: a second kernel of a muGraph, over `csrc/tile/split*.cuh`."""
 
 from __future__ import annotations
 

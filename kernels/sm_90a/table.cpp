@@ -296,7 +296,7 @@ const Kernel kKernels[] = {
    64, ""},
   {"rms_norm_gated_mlp", "fp16", {{"K", 4096}, {"N", 14336}}, 2,
    generated::rms_norm_gated_mlp_K4096_N14336_fp16, "rms_norm_gated_mlp/K4096_N14336_fp16",
-   64, ""},
+   32, ""},
   {"rms_norm_linear", "bf16", {{"K", 4096}, {"N", 4096}}, 2,
    generated::rms_norm_linear_K4096_N4096_bf16, "rms_norm_linear/K4096_N4096_bf16",
    64, ""},

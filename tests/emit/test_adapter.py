@@ -92,6 +92,13 @@ def test_a_kernel_is_formatted_as_clang_format_would(
     assert text == formatted(text)
 
 
+def written(record: KernelRecord, folder: Path) -> Path:
+    """Write a kernel's files; return that which dispatches."""
+    for name, text in sources_of(record).items():
+        (folder / Path(name).name).write_text(text)
+    return folder / f"{record.stem}.cu"
+
+
 @each_dtype
 @pytest.mark.parametrize("rank", [16, 24])
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
@@ -99,9 +106,8 @@ def test_a_kernel_spills_no_registers(
     recorded: Recorded, tmp_path: Path, arch: str, rank: int, dtype: DType
 ) -> None:
     nvcc()
-    path = tmp_path / "kernel.cu"
-    path.write_text(source(recorded({"K": 4096, "N": 4096, "R": rank}, dtype, arch), "cu"))
-    made = assembled(path, arch)
+    record = recorded({"K": 4096, "N": 4096, "R": rank}, dtype, arch)
+    made = assembled(written(record, tmp_path), arch)
     assert len(made) == 4
     assert [kernel.spill_bytes for kernel in made] == [0] * 4
 
@@ -120,9 +126,9 @@ def test_shared_memory_is_as_large_as_planned(
     lines = [
         f"static_assert({name}::kBytes == {size});" for name, size in zip(names, sizes, strict=True)
     ]
-    path = tmp_path / "kernel.cu"
     checks = "\n".join(["namespace mirage::generated {", *lines, "}", ""])
-    path.write_text(source(record, "cu") + checks)
+    path = written(record, tmp_path)
+    path.write_text(path.read_text() + checks)
     command = [nvcc(), "-std=c++17", "-I", str(ROOT / "csrc"), "-ptx", "-arch=sm_90a"]
     made = subprocess.run(
         [*command, "-o", str(tmp_path / "kernel.ptx"), str(path)], capture_output=True, text=True

@@ -11,8 +11,10 @@ from compilers import compiled, formatted
 from mirage_kernels.generator.emit.cuda import Kernel, emit_cuda
 from mirage_kernels.generator.plan.adapters import TASKS_BYTES, slices_ahead
 from mirage_kernels.generator.plan.areas import kept_bytes
+from mirage_kernels.generator.plan.split import ALONE_BYTES
 from mirage_kernels.generator.plan.variants import Footprint
 from mirage_kernels.generator.record import KernelRecord, load_record
+from mirage_kernels.generator.sizes import stacked_makers_bytes, users_bytes
 from mirage_kernels.generator.sources import sources_of, stacked_kernel, table_of
 from mirage_kernels.generator.target import target
 
@@ -52,6 +54,9 @@ def test_its_blocks_are_as_large_as_planned(name: str, tmp_path: Path) -> None:
         planned += more * kept_bytes(variant.knobs.rows // variant.knobs.blocks, rank)
         checks.append(f"static_assert({SPACE}{block}<{SPACE}{knobs}>::kBytes == {planned});\n")
         assert planned <= ON.shared_bytes
+        assert users_bytes(program, variant.knobs) == max(ALONE_BYTES, planned)
+    block = f"making::SharedMap<{SPACE}Makers>"
+    checks.append(f"static_assert({SPACE}{block}::kBytes == {stacked_makers_bytes(program)});\n")
     ran = compiled(emit_cuda(made) + "".join(checks), tmp_path, "-ptx", "-arch=sm_90a")
     assert ran.returncode == 0, ran.stderr
 

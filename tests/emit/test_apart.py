@@ -12,11 +12,13 @@ from compilers import compiled, formatted
 from mirage_kernels.generator.emit.cuda import Kernel, emit_cuda
 from mirage_kernels.generator.emit.header import Header
 from mirage_kernels.generator.emit.table import Entry, emit_table
+from mirage_kernels.generator.headers import kernel_header
 from mirage_kernels.generator.plan.apart import makers_of
-from mirage_kernels.generator.plan.held import paired_makers
+from mirage_kernels.generator.plan.held import STAMP_BYTES, paired_makers
 from mirage_kernels.generator.plan.lower import tile_program
 from mirage_kernels.generator.plan.variants import Footprint, variants
 from mirage_kernels.generator.record import load_record
+from mirage_kernels.generator.sizes import makers_bytes, users_bytes
 from mirage_kernels.generator.sources import table_of
 from mirage_kernels.generator.target import target
 
@@ -57,6 +59,8 @@ def test_its_blocks_are_as_large_as_planned(name: str, tmp_path: Path) -> None:
             assert found is not None
             block, planned = f"MakersBlock<{SPACE}{knobs}>", found[0].shared_bytes(found[1])
         checks.append(f"static_assert({SPACE}{block}::kBytes == {planned});\n")
+        assert makers_bytes(made.program, variant.knobs) == planned + STAMP_BYTES
+        assert users_bytes(made.program, variant.knobs) == users.shared_bytes(variant.knobs)
     ran = compiled(emit_cuda(made) + "".join(checks), tmp_path, "-ptx", "-arch=sm_90a")
     assert ran.returncode == 0, ran.stderr
 
@@ -68,7 +72,7 @@ def test_users_in_pairs_are_served_by_pairs_others_by_slices(name: str) -> None:
     assert "if (apart.makes()) return lora_linear_make<Knobs>(given, shared);" in held
     assert "making::" not in held
     assert "apart.template receive<tile::kReceivers>(" in held
-    slices = text[: text.index("struct HeldPlan")]
+    slices = text[: text.index("// What a launch of makers and users is given.")]
     assert "lora_linear_make" not in slices
     assert "apart.receive(" in slices
 
@@ -108,6 +112,19 @@ def test_a_workspace_has_room_for_blocks_that_share_rows(name: str) -> None:
     room = r"Apart<Knobs>::bytes\(args\.dims\[0\], (\d+) \* tile::ceil_div\(N, Knobs::kRows\)\)"
     (users_of_rows,) = re.findall(room, emit_cuda(made))
     assert max(v.knobs.blocks for v in made.variants) == int(users_of_rows)
+
+
+@each_kernel
+def test_the_header_says_what_makers_and_users_take(name: str) -> None:
+    record = load_record(KERNELS / f"{name}.json")
+    made = tile_program(record.recipe, record.graph)
+    header = kernel_header(record, made)
+    for variant in (v for v in record.variants if v.knobs.apart):
+        sizes = makers_bytes(made, variant.knobs), users_bytes(made, variant.knobs)
+        makers, users = (f"{-(-size // 1024)} KiB shared" for size in sizes)
+        words = header.launches[variant.bucket]
+        assert re.search(rf"for the inner product, {makers}, and .*, {users}$", words)
+    assert dict(header.paragraphs)["Launch"].endswith("every block of the launch has the larger.")
 
 
 def test_the_table_names_workspaces_where_there_are_some() -> None:

@@ -64,7 +64,8 @@ def test_the_header_names_what_comes_before_the_loop(records: dict[str, KernelRe
 
 def test_the_header_of_lines_says_who_holds_them(records: dict[str, KernelRecord]) -> None:
     text = " ".join(source(records["ntrans"], "cu").replace("//", "").split())
-    assert "one kernel; grid.x cuts M, no loop: the other dims are whole in a block." in text
+    assert "one kernel, no loop: the other dims are whole in a block." in text
+    assert "Its grid, in the muGraph: x cuts M (a launch numbers its blocks" in text
     assert "a block of 1 warp per token" in text
     assert "alpha [K] contiguous" in text
     assert "for the tiles of its one variant" in text
@@ -132,7 +133,7 @@ def test_a_formula_too_long_for_a_line_takes_a_name_for_what_it_is_of() -> None:
 
 def test_the_header_of_parts_says_how_many_a_token_has(records: dict[str, KernelRecord]) -> None:
     text = " ".join(source(records["silu_and_mul"], "cu").replace("//", "").split())
-    assert "one kernel; grid.x cuts N, grid.y cuts M, no loop." in text
+    assert "one kernel, no loop. Its grid, in the muGraph: x cuts N, y cuts M (" in text
     assert "a block of 1 warp per token, 40 elements each." in text
 
 

@@ -3,11 +3,11 @@
 // Formula   [B, Hkv, G, D] = softmax(scale * q k^T) v over the first seq_lens keys of each sequence
 // Shape     Llama-3-8B and Qwen3-8B; Llama-3-70B and Qwen3-32B; Llama-2-7B and Chameleon-7B
 //           (multi-head)
-// muGraph   one kernel; grid.x cuts G, grid.y cuts Hkv, grid.z cuts B, grid.u splits L, the loop
-//           cuts L. In the loop: mask, k_product, scaled_k_product, seen_scaled_k_product, peak,
-//           lowered_scaled_k_product, exp_scaled_k_product, masked, sum_masked, masked_product;
-//           carried relative to peak: sum_masked, masked_product; the blocks that split L combine,
-//           the rest after it.
+// muGraph   one kernel, its loop cuts L. Its grid, in the muGraph: x cuts G, y cuts Hkv, z cuts B,
+//           u splits L (a launch numbers its blocks as its plan needs). In the loop: mask,
+//           k_product, scaled_k_product, seen_scaled_k_product, peak, lowered_scaled_k_product,
+//           exp_scaled_k_product, masked, sum_masked, masked_product; carried relative to peak:
+//           sum_masked, masked_product; the blocks that split L combine, the rest after it.
 // Found     the first by predicted time of 70 proved muGraphs that passes the numeric gate and has
 //           a plan (756 states, 70 candidates).
 // Proved    equal to the recipe on 128 random draws over finite fields, for the tiles of all 7

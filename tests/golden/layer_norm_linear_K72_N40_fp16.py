@@ -2,8 +2,9 @@
 #
 # Formula   [M, N] = linear(layer_norm(x, eps) * norm_weight + norm_bias, weight)
 # Shape     a test
-# muGraph   one kernel; grid.x cuts N, grid.y cuts M, the loop cuts K. Before the loop: sum_x,
-#           mean_x, x_minus_mean_x_squared, sum_x_minus_mean_x_squared, root. In the loop:
+# muGraph   one kernel, its loop cuts K. Its grid, in the muGraph: x cuts N, y cuts M (a launch
+#           numbers its blocks as its plan needs). Before the loop: sum_x, mean_x,
+#           x_minus_mean_x_squared, sum_x_minus_mean_x_squared, root. In the loop:
 #           scaled_normed_x_tile_2_minus_mean_x_plus,
 #           scaled_normed_x_tile_2_minus_mean_x_plus_product; carried:
 #           scaled_normed_x_tile_2_minus_mean_x_plus_product_total; the rest after it.

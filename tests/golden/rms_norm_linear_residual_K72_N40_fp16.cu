@@ -3,9 +3,10 @@
 // Formula   [M, N] = linear(rms_norm(total, norm_weight + weight_offset), weight) + bias; total = x
 //           + residual
 // Shape     a test
-// muGraph   one kernel; grid.x cuts N, grid.y cuts M, the loop cuts K. In the loop: total_tile,
-//           total_squared, scaled_weight, scaled_product; carried: total_squared_total,
-//           scaled_product_total; stored in the loop: total; the rest after it.
+// muGraph   one kernel, its loop cuts K. Its grid, in the muGraph: x cuts N, y cuts M (a launch
+//           numbers its blocks as its plan needs). In the loop: total_tile, total_squared,
+//           scaled_weight, scaled_product; carried: total_squared_total, scaled_product_total;
+//           stored in the loop: total; the rest after it.
 // Found     the one proved muGraph; it passes the numeric gate and has a plan (1 states, 1
 //           candidate).
 // Proved    equal to the recipe on 8 random draws over finite fields, for the tiles of both

@@ -2,7 +2,8 @@
 #
 # Formula   [M, N] = silu(gate) * up
 # Shape     a test
-# muGraph   one kernel; grid.x cuts N, grid.y cuts M, no loop.
+# muGraph   one kernel, no loop. Its grid, in the muGraph: x cuts N, y cuts M (a launch numbers its
+#           blocks as its plan needs).
 # Found     the one proved muGraph; it passes the numeric gate and has a plan (1 states, 1
 #           candidate).
 # Proved    equal to the recipe on 4 random draws over finite fields, for the tiles of its one

@@ -2,8 +2,9 @@
 //
 // Formula   [M, N] = silu(linear(x, gate_weight)) * linear(x, up_weight)
 // Shape     the Mirage paper's gated MLP
-// muGraph   one kernel; grid.x cuts N, grid.y cuts M, the loop cuts K. In the loop: up_product,
-//           gate_product; carried: up_product_total, gate_product_total; the rest after it.
+// muGraph   one kernel, its loop cuts K. Its grid, in the muGraph: x cuts N, y cuts M (a launch
+//           numbers its blocks as its plan needs). In the loop: up_product, gate_product; carried:
+//           up_product_total, gate_product_total; the rest after it.
 // Found     the first by predicted time of 40 proved muGraphs that passes the numeric gate and has
 //           a plan (63 states, 40 candidates).
 // Proved    equal to the recipe on 16 random draws over finite fields, for the tiles of all 4

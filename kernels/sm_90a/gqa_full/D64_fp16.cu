@@ -3,12 +3,13 @@
 // Formula   [B, T, Hkv, G, D] = softmax(cap * tanh(scale * q k^T / cap)) v over the last `window`
 //           keys up to each token's
 // Shape     given on the command line
-// muGraph   one kernel; grid.x cuts G, grid.y cuts Hkv, grid.z cuts T, grid.u cuts B, grid.v splits
-//           L, the loop cuts L. In the loop: position_L_plus_window, mask, mask_2, mask_3,
-//           k_product, scaled_k_product, tanh_scaled_k_product, scaled_tanh_scaled_k_product,
-//           seen_scaled_tanh_scaled_k_product, peak, lowered_scaled_tanh_scaled_k_product, exp,
-//           masked, sum_masked, masked_product; carried relative to peak: sum_masked,
-//           masked_product; the blocks that split L combine, the rest after it.
+// muGraph   one kernel, its loop cuts L. Its grid, in the muGraph: x cuts G, y cuts Hkv, z cuts T,
+//           u cuts B, v splits L (a launch numbers its blocks as its plan needs). In the loop:
+//           position_L_plus_window, mask, mask_2, mask_3, k_product, scaled_k_product,
+//           tanh_scaled_k_product, scaled_tanh_scaled_k_product, seen_scaled_tanh_scaled_k_product,
+//           peak, lowered_scaled_tanh_scaled_k_product, exp, masked, sum_masked, masked_product;
+//           carried relative to peak: sum_masked, masked_product; the blocks that split L combine,
+//           the rest after it.
 // Found     the first by predicted time of 164 proved muGraphs that passes the numeric gate and has
 //           a plan (854 states, 164 candidates).
 // Proved    equal to the recipe on 100 random draws over finite fields, for the tiles of all 5

@@ -2,7 +2,8 @@
 #
 # Formula   [M, K] = layer_norm(x, eps) * norm_weight + norm_bias
 # Shape     OPT-6.7B, MPT-7B, GPT-J-6B, Command R7B
-# muGraph   one kernel; grid.x cuts M, no loop: the other dims are whole in a block.
+# muGraph   one kernel, no loop: the other dims are whole in a block. Its grid, in the muGraph: x
+#           cuts M (a launch numbers its blocks as its plan needs).
 # Found     the first by predicted time of 84 proved muGraphs that passes the numeric gate and has a
 #           plan (3817 states, 84 candidates).
 # Proved    equal to the recipe on 4 random draws over finite fields, for the tiles of its one

@@ -2,8 +2,9 @@
 //
 // Formula   [M, N] = linear(layer_norm(x, eps) * norm_weight + norm_bias, weight)
 // Shape     GPT-J-6B q_proj, TP 1
-// muGraph   one kernel; grid.x cuts N, grid.y cuts M, the loop cuts K. Before the loop: sum_x,
-//           mean_x, x_minus_mean_x_squared, sum_x_minus_mean_x_squared, root. In the loop:
+// muGraph   one kernel, its loop cuts K. Its grid, in the muGraph: x cuts N, y cuts M (a launch
+//           numbers its blocks as its plan needs). Before the loop: sum_x, mean_x,
+//           x_minus_mean_x_squared, sum_x_minus_mean_x_squared, root. In the loop:
 //           scaled_normed_x_tile_2_minus_mean_x_plus,
 //           scaled_normed_x_tile_2_minus_mean_x_plus_product; carried:
 //           scaled_normed_x_tile_2_minus_mean_x_plus_product_total; the rest after it.
@@ -22,18 +23,18 @@
 //           warps, which hold tokens in registers, 129 KiB shared; any number of tokens: for each
 //           64 of them a block of 4 warps each in front, then 64 clusters of 2 blocks that split
 //           the loop, which hold tokens in registers, 145 KiB shared.
+// Plans     in files beside this one: .slices.cuh, .held.cuh, .front.cuh; what they share:
+//           .shape.cuh.
 
 #include "launch.h"
-#include "tile/front.cuh"
-#include "tile/held_meeting.cuh"
-#include "tile/tile.cuh"
+
+#include "K4096_N4096_fp16.front.cuh"
+#include "K4096_N4096_fp16.held.cuh"
+#include "K4096_N4096_fp16.shape.cuh"
+#include "K4096_N4096_fp16.slices.cuh"
 
 namespace mirage::generated {
 namespace {
-
-using T = __half;
-constexpr int K = 4096;  // contracted
-constexpr int N = 4096;  // rows of the weights
 
 struct UpTo8M {
   static constexpr int kTokens = 8, kRows = 32, kWarps = 8, kChunks = 2, kStages = 3;
@@ -50,286 +51,6 @@ struct AnyM {
   static constexpr int kTokens = 64, kRows = 64, kStages = 4, kGroups = 2, kBlocks = 2;
   static constexpr int kFrontWarps = 4;
 };
-
-template <class Knobs>
-constexpr int kThreads = Knobs::kWarps * tile::kWarpLanes;
-
-// What a warp copies per step of the loop.
-template <class Knobs>
-struct Step {
-  static constexpr int kDepth = Knobs::kChunks * tile::kChunkDepth;
-  tile::TokenFrag<T, Knobs::kTokens, kDepth> x_tile_2;  // [M, K]
-  tile::DepthFrag<T, kDepth> norm_weight_tile;          // [K]
-  tile::DepthFrag<T, kDepth> norm_bias_tile;            // [K]
-  tile::RowFrag<T, Knobs::kRows, kDepth> weight_tile;   // [N, K]
-};
-
-// Shared memory in bytes: the ring of steps, and after the loop the partial sums.
-template <class Knobs>
-struct SharedMap {
-  using Steps = tile::Ring<Step<Knobs>, Knobs::kStages, Knobs::kWarps>;
-  using ScaledNormedXTile2MinusMeanXPlusProduct =
-      tile::AccumMeeting<Knobs::kRows, Knobs::kTokens, Knobs::kWarps>;
-  using MeanXKept = tile::TokenTable<Knobs::kTokens>;
-  using RootKept = tile::TokenTable<Knobs::kTokens>;
-  static constexpr int kMeanXKeptAt = 0;                                // from the start
-  static constexpr int kRootKeptAt = kMeanXKeptAt + MeanXKept::kBytes;  // from the start
-  static constexpr int kStepsAt = kRootKeptAt + RootKept::kBytes;       // during the loop
-  static constexpr int kScaledNormedXTile2MinusMeanXPlusProductAt = kRootKeptAt + RootKept::kBytes;
-  static constexpr int kMeetingBytes =
-      kScaledNormedXTile2MinusMeanXPlusProductAt + ScaledNormedXTile2MinusMeanXPlusProduct::kBytes;
-  static constexpr int kBytes = tile::larger(kStepsAt + Steps::kBytes, kMeetingBytes);
-};
-
-template <class Knobs>
-__global__ void __launch_bounds__(kThreads<Knobs>, 1)
-    layer_norm_linear(const __grid_constant__ LaunchArgs args) {
-  constexpr int kRows = Knobs::kRows, kTokens = Knobs::kTokens, kWarps = Knobs::kWarps;
-  using Step = generated::Step<Knobs>;
-  constexpr int kDepth = Step::kDepth;
-  constexpr bool kEvenRows = N % kRows == 0;
-  constexpr bool kEvenDepth = K % kDepth == 0;
-  using Shared = SharedMap<Knobs>;
-  extern __shared__ __align__(16) char shared[];
-  tile::let_next_start();
-
-  const T* x = static_cast<const T*>(args.inputs[0]);            // [M, K]
-  const T* norm_weight = static_cast<const T*>(args.inputs[1]);  // [K]
-  const T* norm_bias = static_cast<const T*>(args.inputs[2]);    // [K]
-  const T* weight = static_cast<const T*>(args.inputs[3]);       // [N, K]
-  T* out = static_cast<T*>(args.outputs[0]);                     // [M, N]
-  const int M = static_cast<int>(args.dims[0]);
-  const float eps = args.scalars[0];
-  const int first_row = blockIdx.x * kRows, first_token = blockIdx.y * kTokens;
-
-  const auto x_edge = tile::edge<false, kEvenDepth>(x, args.row_strides[0], {first_token, M, K});
-  const auto norm_weight_edge = tile::depth_edge<kEvenDepth>(norm_weight, K);
-  const auto norm_bias_edge = tile::depth_edge<kEvenDepth>(norm_bias, K);
-  const auto weight_edge =
-      tile::edge<kEvenRows, kEvenDepth>(weight, tile::Static<K>{}, {first_row, N, K});
-
-  tile::Accum<kRows, kTokens> scaled_normed_x_tile_2_minus_mean_x_plus_product;  // [N, M]
-
-  const auto copy_weights = [&](tile::Slot<Step> slot, int k) {
-    tile::copy<tile::Cache::kKeep>(slot, &Step::norm_weight_tile, norm_weight_edge, k);
-    tile::copy<tile::Cache::kKeep>(slot, &Step::norm_bias_tile, norm_bias_edge, k);
-    tile::copy<tile::Cache::kStream>(slot, &Step::weight_tile, weight_edge, k);
-  };
-  const auto copy_tokens = [&](tile::Slot<Step> slot, int k) {
-    tile::copy<tile::Cache::kKeep>(slot, &Step::x_tile_2, x_edge, k);
-  };
-  using Lines = tile::Lines<K, tile::kWarpLanes>;
-  const auto mean_x_kept = Shared::MeanXKept::at_bytes(shared + Shared::kMeanXKeptAt);
-  const auto root_kept = Shared::RootKept::at_bytes(shared + Shared::kRootKeptAt);
-  tile::Line<Lines, T> x_tile;  // [M, K]
-  const auto load_lines = [&](int token) {
-    x_tile = tile::load_line<Lines>(tile::line_of(x, args.row_strides[0], first_token + token, M));
-  };
-  const auto compute_statistics = [&](int token) {
-    const float sum_x = tile::sum_line<Lines>(x_tile);                                     // [M]
-    const float mean_x = tile::div(sum_x, K);                                              // [M]
-    const auto x_minus_mean_x = tile::sub<float>(x_tile, mean_x);                          // [M, K]
-    const auto x_minus_mean_x_squared = tile::mul<float>(x_minus_mean_x, x_minus_mean_x);  // [M, K]
-    const float sum_x_minus_mean_x_squared = tile::sum_line<Lines>(x_minus_mean_x_squared);
-    const float mean_x_minus_mean_x_squared = tile::div(sum_x_minus_mean_x_squared, K);  // [M]
-    const float mean_x_minus_mean_x_squared_plus = tile::add(eps, mean_x_minus_mean_x_squared);
-    const float root = tile::sqrt(mean_x_minus_mean_x_squared_plus);  // [M]
-    tile::keep(mean_x_kept, token, mean_x);                           // [M]
-    tile::keep(root_kept, token, root);                               // [M]
-  };
-  const auto statistics = tile::token_pass<kTokens, kWarps>(load_lines, compute_statistics);
-  const auto compute = [&](const Step& step) {
-    const auto mean_x = tile::token_values(mean_x_kept);                         // [M]
-    const auto x_tile_2_minus_mean_x = tile::sub<float>(step.x_tile_2, mean_x);  // [M, K]
-    const auto root = tile::token_values(root_kept);                             // [M]
-    const auto normed_x_tile_2_minus_mean_x = tile::div<float>(x_tile_2_minus_mean_x, root);
-    const auto scaled_normed_x_tile_2_minus_mean_x =
-        tile::mul<float>(normed_x_tile_2_minus_mean_x, step.norm_weight_tile);
-    const auto scaled_normed_x_tile_2_minus_mean_x_plus =
-        tile::add<T>(scaled_normed_x_tile_2_minus_mean_x, step.norm_bias_tile);
-    tile::contract(scaled_normed_x_tile_2_minus_mean_x_plus_product, step.weight_tile,
-                   scaled_normed_x_tile_2_minus_mean_x_plus);
-  };
-  const int first_k = tile::warp_index() * kDepth;
-  const tile::Steps steps{first_k, K, kWarps * kDepth, args.constant_weights};
-  tile::pipeline<Knobs::kStages, Step>(shared + Shared::kStepsAt, steps, copy_weights, copy_tokens,
-                                       statistics, compute);
-  __syncthreads();
-
-  const auto scaled_normed_x_tile_2_minus_mean_x_plus_product_parts =
-      tile::meet<kWarps>(shared + Shared::kScaledNormedXTile2MinusMeanXPlusProductAt,
-                         scaled_normed_x_tile_2_minus_mean_x_plus_product);
-  __syncthreads();
-
-  const tile::OutputTile out_tile{first_row, N, first_token, M};
-  tile::for_each_element<kRows, kTokens, kThreads<Knobs>>(out_tile, [&](tile::Element e) {
-    const float scaled_normed_x_tile_2_minus_mean_x_plus_product_total =
-        tile::sum_over_warps(scaled_normed_x_tile_2_minus_mean_x_plus_product_parts, e);
-    tile::store(out, out_tile, e, scaled_normed_x_tile_2_minus_mean_x_plus_product_total);
-  });
-}
-
-template <class Knobs>
-cudaError_t launch(const LaunchArgs& args, cudaStream_t stream) {
-  const int64_t row_tiles = tile::ceil_div(N, Knobs::kRows);
-  const int64_t token_tiles = tile::ceil_div(args.dims[0], Knobs::kTokens);
-  constexpr int kSharedBytes = SharedMap<Knobs>::kBytes;
-  const tile::Grid grid{row_tiles, token_tiles, kThreads<Knobs>, kSharedBytes};
-  return tile::launch(layer_norm_linear<Knobs>, grid, args, stream);
-}
-
-// Where tokens are many, they are held in registers, on the M side of products.
-template <class Knobs>
-struct HeldPlan : Knobs {
-  using Element = T;
-  static constexpr int kDepth = K, kRowTensors = 1;
-  static constexpr int kProducts = 1;
-  static constexpr int kInner = 0;
-  static constexpr int kBesideBytes = 0;
-};
-template <class Knobs>
-using HeldBlock = tile::HeldBlock<HeldPlan<Knobs>>;
-
-// Shared memory beside the ring, and in its place after the loop.
-template <class Knobs>
-struct HeldMap {
-  using Block = HeldBlock<Knobs>;
-  using ScaledNormedXTile2MinusMeanXPlusProduct = tile::HeldMeeting<Block>;
-  using Staging = tile::HeldStaging<Block>;
-  static constexpr int kScaledNormedXTile2MinusMeanXPlusProductAt = 0;
-  static constexpr int kStagingAt =
-      kScaledNormedXTile2MinusMeanXPlusProductAt + ScaledNormedXTile2MinusMeanXPlusProduct::kBytes;
-  static_assert(kStagingAt + Staging::kBytes <= Block::kRingBytes);
-};
-
-struct HeldArgs {
-  LaunchArgs call;
-  CUtensorMap maps[2];  // x_made, weight
-};
-
-template <class Knobs>
-__global__ void __launch_bounds__(HeldBlock<Knobs>::kThreads, 1)
-    layer_norm_linear_held(const __grid_constant__ HeldArgs given) {
-  using Block = HeldBlock<Knobs>;
-  using Shared = HeldMap<Knobs>;
-  extern __shared__ __align__(tile::kBoxAtom) char boxes[];
-  char* const shared = boxes;
-  tile::let_next_start();
-  const Block block{shared, tile::token_lines<Block>(given.call.dims[0])};
-  block.begin();
-
-  const LaunchArgs& args = given.call;
-  T* out = static_cast<T*>(args.outputs[0]);  // [M, N]
-  const int M = static_cast<int>(args.dims[0]);
-  const int box_row = blockIdx.x / Block::kBlocks * Block::kRows;
-  const int first_row = box_row + Block::rank() * Block::kOwnRows;
-  const int first_token = blockIdx.y * Block::kTokens;
-
-  tile::HeldAccum<Block::kRows> scaled_normed_x_tile_2_minus_mean_x_plus_product;  // [N, M]
-
-  if (block.copies()) {
-    const auto find_weights = [&](int k) { tile::find_box(given.maps[1], box_row, k); };
-    const auto copy_weights = [&](const auto& slot, int k) {
-      tile::copy_box(slot.rows(0), given.maps[1], box_row, k, slot.full);
-    };
-    const auto copy_tokens = [&](const auto& slot, int k) {
-      tile::copy_box(slot.tokens(), given.maps[0], first_token, k, slot.full);
-    };
-    block.copy(args.constant_weights, find_weights, copy_weights, copy_tokens);
-    return;
-  }
-  tile::multiply_held(block, [&](const auto& step) {
-    const auto scaled_normed_x_tile_2_minus_mean_x_plus = step.tokens();  // [K, M]
-    const auto weight_tile = step.rows(0);                                // [N, K]
-    tile::contract(scaled_normed_x_tile_2_minus_mean_x_plus_product, weight_tile,
-                   scaled_normed_x_tile_2_minus_mean_x_plus);
-  });
-  tile::end_loop(block);
-
-  auto scaled_normed_x_tile_2_minus_mean_x_plus_product_parts =
-      tile::meet(block, shared + Shared::kScaledNormedXTile2MinusMeanXPlusProductAt, 0,
-                 scaled_normed_x_tile_2_minus_mean_x_plus_product);
-  tile::sync_workers(block);
-  tile::collect(block, shared + Shared::kScaledNormedXTile2MinusMeanXPlusProductAt, 0,
-                scaled_normed_x_tile_2_minus_mean_x_plus_product_parts);
-
-  const tile::OutputTile out_tile{first_row, N, first_token, M};
-  const auto finish = [&](tile::DealtElement e) {
-    const float scaled_normed_x_tile_2_minus_mean_x_plus_product_total =
-        tile::sum_over_warps(scaled_normed_x_tile_2_minus_mean_x_plus_product_parts, e);
-    tile::store(out, out_tile, e, scaled_normed_x_tile_2_minus_mean_x_plus_product_total);
-  };
-  tile::for_each_held(block, shared + Shared::kStagingAt, out_tile, out, finish);
-}
-
-template <class Knobs>
-cudaError_t launch_held(const LaunchArgs& args, cudaStream_t stream) {
-  using Block = HeldBlock<Knobs>;
-  HeldArgs given{args};
-  const tile::Tensor x_made{args.inputs[0], args.dims[0], K, args.row_strides[0]};
-  cudaError_t status =
-      tile::encode<T>(&given.maps[0], x_made, tile::token_lines<Block>(args.dims[0]));
-  if (status != cudaSuccess) return status;
-  const tile::Tensor weight{args.inputs[3], N, K, K};
-  status = tile::encode<T>(&given.maps[1], weight, Block::kRows);
-  if (status != cudaSuccess) return status;
-  const int64_t row_tiles = tile::ceil_div(N, Block::kRows) * Block::kBlocks;
-  const int64_t token_tiles = tile::ceil_div(args.dims[0], Block::kTokens);
-  const tile::Grid grid{row_tiles, token_tiles, Block::kThreads, Block::kBytes, Block::kBlocks};
-  return tile::launch(layer_norm_linear_held<Knobs>, grid, given, stream);
-}
-
-// Where tokens are many, a launch in front makes x_made, once.
-template <class Knobs>
-constexpr int kFrontThreads = Knobs::kFrontWarps * tile::kWarpLanes;
-
-template <class Knobs>
-__global__ void __launch_bounds__(kFrontThreads<Knobs>)
-    layer_norm_linear_front(const __grid_constant__ LaunchArgs args) {
-  using Lines = tile::Lines<K, kFrontThreads<Knobs>>;
-  __shared__ float sums[2][Lines::kWarps];
-
-  const T* x = static_cast<const T*>(args.inputs[0]);            // [M, K]
-  const T* norm_weight = static_cast<const T*>(args.inputs[1]);  // [K]
-  const T* norm_bias = static_cast<const T*>(args.inputs[2]);    // [K]
-  T* x_made = static_cast<T*>(args.workspace);                   // [M, K]
-  const int64_t token = blockIdx.x;
-  const float eps = args.scalars[0];
-
-  tile::start_in_front();
-  const auto x_tile = tile::load_present<Lines>(x + token * args.row_strides[0]);        // [M, K]
-  const auto norm_weight_tile = tile::load_present<Lines>(norm_weight);                  // [K]
-  const auto norm_bias_tile = tile::load_present<Lines>(norm_bias);                      // [K]
-  const float sum_x = tile::sum_line<Lines>(x_tile, sums[0]);                            // [M]
-  const float mean_x = tile::div(sum_x, K);                                              // [M]
-  const auto x_minus_mean_x = tile::sub<float>(x_tile, mean_x);                          // [M, K]
-  const auto x_minus_mean_x_squared = tile::mul<float>(x_minus_mean_x, x_minus_mean_x);  // [M, K]
-  const float sum_x_minus_mean_x_squared = tile::sum_line<Lines>(x_minus_mean_x_squared, sums[1]);
-  const float mean_x_minus_mean_x_squared = tile::div(sum_x_minus_mean_x_squared, K);  // [M]
-  const float mean_x_minus_mean_x_squared_plus = tile::add(eps, mean_x_minus_mean_x_squared);
-  const float root = tile::sqrt(mean_x_minus_mean_x_squared_plus);      // [M]
-  const auto x_tile_2_minus_mean_x = tile::sub<float>(x_tile, mean_x);  // [M, K]
-  const auto normed_x_tile_2_minus_mean_x = tile::div<float>(x_tile_2_minus_mean_x, root);
-  const auto scaled_normed_x_tile_2_minus_mean_x =
-      tile::mul<float>(normed_x_tile_2_minus_mean_x, norm_weight_tile);
-  const auto scaled_normed_x_tile_2_minus_mean_x_plus =
-      tile::add<T>(scaled_normed_x_tile_2_minus_mean_x, norm_bias_tile);
-  tile::store_line<Lines>(x_made + token * K, scaled_normed_x_tile_2_minus_mean_x_plus);  // [M, K]
-}
-
-template <class Knobs>
-cudaError_t launch_front(const LaunchArgs& args, cudaStream_t stream) {
-  const tile::Grid grid{args.dims[0], 1, kFrontThreads<Knobs>, 0};
-  const cudaError_t status = tile::launch(layer_norm_linear_front<Knobs>, grid, args, stream);
-  if (status != cudaSuccess) return status;
-  return launch_held<Knobs>(tile::behind(args, 0, K), stream);
-}
-
-template <class Knobs>
-int64_t workspace(const LaunchArgs& args) {
-  const int64_t M = args.dims[0];
-  return M * K * static_cast<int64_t>(sizeof(T));
-}
 
 }  // namespace
 

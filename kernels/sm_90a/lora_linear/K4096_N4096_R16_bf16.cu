@@ -2,8 +2,9 @@
 //
 // Formula   [M, N] = linear(x, weight) + scale * linear(linear(x, lora_a), lora_b)
 // Shape     Llama-3-8B q_proj and o_proj, TP 1; Qwen3-8B q_proj
-// muGraph   one kernel; grid.x cuts N, grid.y cuts M, the loop cuts K. In the loop: weight_product,
-//           lora_a_product; carried: weight_product_total, lora_a_product_total; the rest after it.
+// muGraph   one kernel, its loop cuts K. Its grid, in the muGraph: x cuts N, y cuts M (a launch
+//           numbers its blocks as its plan needs). In the loop: weight_product, lora_a_product;
+//           carried: weight_product_total, lora_a_product_total; the rest after it.
 // Found     the first by predicted time of 263 proved muGraphs that passes the numeric gate and has
 //           a plan (233 states, 318 candidates).
 // Proved    equal to the recipe on 16 random draws over finite fields, for the tiles of all 4
@@ -13,26 +14,27 @@
 //           2.6e-03 (2.8e-03), outliers 2.5e-03 (2.8e-03), wide 2.6e-03 (2.9e-03).
 // Expects   x [M, K] rows 16-byte aligned, any row stride, weight [N, K] contiguous, lora_a [R, K]
 //           contiguous, lora_b [N, R] contiguous, out [M, N] contiguous; any M >= 0.
-// Launch    up to 8 tokens: 1 block for the inner product and 128 blocks of 8 warps; up to 16
-//           tokens: 2 blocks for the inner product and 128 blocks of 8 warps; up to 32 tokens: 4
-//           blocks for the inner product and 64 clusters of 2 blocks that split the loop, which
-//           hold tokens in registers; any number of tokens: for each 64 of them 4 blocks for the
-//           inner product and 64 clusters of 2 blocks that split the loop, which hold tokens in
-//           registers.
+// Launch    up to 8 tokens: 1 block for the inner product, 217 KiB shared, and 128 blocks of 8
+//           warps, 83 KiB shared; up to 16 tokens: 2 blocks for the inner product, 217 KiB shared,
+//           and 128 blocks of 8 warps, 101 KiB shared; up to 32 tokens: 4 blocks for the inner
+//           product, 131 KiB shared, and 64 clusters of 2 blocks that split the loop, which hold
+//           tokens in registers, 120 KiB shared; any number of tokens: for each 64 of them 4 blocks
+//           for the inner product, 195 KiB shared, and 64 clusters of 2 blocks that split the loop,
+//           which hold tokens in registers, 158 KiB shared. Where two sizes of shared memory stand,
+//           every block of the launch has the larger.
+// Plans     in files beside this one: .makers.cuh, .slices.cuh, .held_makers.cuh, .held.cuh; what
+//           they share: .shape.cuh.
 
 #include "launch.h"
-#include "tile/apart.cuh"
-#include "tile/apart_held.cuh"
-#include "tile/held_meeting.cuh"
-#include "tile/tile.cuh"
+
+#include "K4096_N4096_R16_bf16.held.cuh"
+#include "K4096_N4096_R16_bf16.held_makers.cuh"
+#include "K4096_N4096_R16_bf16.makers.cuh"
+#include "K4096_N4096_R16_bf16.shape.cuh"
+#include "K4096_N4096_R16_bf16.slices.cuh"
 
 namespace mirage::generated {
 namespace {
-
-using T = __nv_bfloat16;
-constexpr int K = 4096;  // contracted
-constexpr int N = 4096;  // rows of the weights
-constexpr int R = 16;    // contracted after the loop
 
 struct UpTo8M {
   static constexpr int kTokens = 8, kRows = 32, kWarps = 8, kChunks = 2, kStages = 2;
@@ -47,423 +49,10 @@ struct UpTo32M {
   static constexpr int kMakerRows = 8, kMakerTokens = 16, kMakerStages = 16, kMakerGroups = 1;
 };
 struct AnyM {
-  static constexpr int kTokens = 64, kRows = 64, kStages = 4, kGroups = 2, kBlocks = 2;
+  static constexpr int kTokens = 64, kRows = 64, kStages = 4, kGroups = 2, kBlocks = 2,
+                       kBarriers = 2;
   static constexpr int kMakerRows = 8, kMakerTokens = 32, kMakerStages = 16, kMakerGroups = 1;
 };
-
-template <class Knobs>
-constexpr int kThreads = Knobs::kWarps * tile::kWarpLanes;
-
-// The first blocks of the grid make lora_a_product_total for all others.
-template <class Knobs>
-struct ApartPlan : Knobs {
-  using Element = T;
-  static constexpr int kInner = R;
-};
-template <class Knobs>
-using Apart = tile::Apart<ApartPlan<Knobs>>;
-
-template <class Users>
-struct Makers : Users {
-  static constexpr int kRows = Users::kMakerRows, kTokens = Users::kMakerTokens;
-  static constexpr int kWarps = Users::kMakerWarps, kChunks = 2;
-  static constexpr int kStages = Users::kMakerStages;
-};
-
-namespace making {
-
-// What a warp copies per step of the loop.
-template <class Knobs>
-struct Step {
-  static constexpr int kDepth = Knobs::kChunks * tile::kChunkDepth;
-  tile::TokenFrag<T, Knobs::kTokens, kDepth> x_tile;   // [M, K]
-  tile::RowFrag<T, Knobs::kRows, kDepth> lora_a_tile;  // [R, K]
-};
-
-// Shared memory in bytes: the ring of steps, and after the loop the partial sums.
-template <class Knobs>
-struct SharedMap {
-  using Steps = tile::Ring<Step<Knobs>, Knobs::kStages, Knobs::kWarps>;
-  using LoraAProduct = tile::AccumMeeting<Knobs::kRows, Knobs::kTokens, Knobs::kWarps>;
-  static constexpr int kStepsAt = 0;         // during the loop
-  static constexpr int kLoraAProductAt = 0;  // after the loop
-  static constexpr int kMeetingBytes = kLoraAProductAt + LoraAProduct::kBytes;
-  static constexpr int kBytes = tile::larger(Steps::kBytes, kMeetingBytes);
-};
-
-template <class Users>
-__device__ void lora_linear(const LaunchArgs& args, char* shared) {
-  using Knobs = Makers<Users>;
-  constexpr int kRows = Knobs::kRows, kTokens = Knobs::kTokens, kWarps = Knobs::kWarps;
-  using Step = making::Step<Knobs>;
-  constexpr int kDepth = Step::kDepth;
-  constexpr bool kEvenRows = R % kRows == 0;
-  constexpr bool kEvenDepth = K % kDepth == 0;
-  using Shared = SharedMap<Knobs>;
-
-  const T* x = static_cast<const T*>(args.inputs[0]);       // [M, K]
-  const T* lora_a = static_cast<const T*>(args.inputs[2]);  // [R, K]
-  const int M = static_cast<int>(args.dims[0]);
-  const Apart<Users> apart(args);
-  const int first_row = apart.first_row(), first_token = apart.first_token();
-  if (tile::warp_index() >= kWarps) return;
-  uint64_t& stamp = apart.stamp(shared + Shared::kBytes);
-  if (threadIdx.x == 0) stamp = tile::new_stamp();
-
-  const auto x_edge = tile::edge<false, kEvenDepth>(x, args.row_strides[0], {first_token, M, K});
-  const auto lora_a_edge =
-      tile::edge<kEvenRows, kEvenDepth>(lora_a, tile::Static<K>{}, {first_row, R, K});
-
-  tile::Accum<kRows, kTokens> lora_a_product;  // [M, R]
-
-  const auto copy_weights = [&](tile::Slot<Step> slot, int k) {
-    tile::copy<tile::Cache::kStream>(slot, &Step::lora_a_tile, lora_a_edge, k);
-  };
-  const auto copy_tokens = [&](tile::Slot<Step> slot, int k) {
-    tile::copy<tile::Cache::kKeep>(slot, &Step::x_tile, x_edge, k);
-  };
-  const auto compute = [&](const Step& step) {
-    tile::contract(lora_a_product, step.lora_a_tile, step.x_tile);  // [M, R]
-  };
-  const int first_k = tile::warp_index() * kDepth;
-  const tile::Steps steps{first_k, K, kWarps * kDepth, args.constant_weights};
-  tile::pipeline<Knobs::kStages, Step>(shared + Shared::kStepsAt, steps, copy_weights, copy_tokens,
-                                       compute);
-  tile::sync_streams<kWarps>();
-
-  const auto lora_a_product_parts =
-      tile::meet<kWarps>(shared + Shared::kLoraAProductAt, lora_a_product);
-  tile::sync_streams<kWarps>();
-
-  const tile::OutputTile out_tile{first_row, R, first_token, M};
-  apart.template make<kThreads<Knobs>>(out_tile, stamp, [&](tile::Element e) {
-    const float lora_a_product_total = tile::sum_over_warps(lora_a_product_parts, e);  // [M, R]
-    return lora_a_product_total;
-  });
-}
-
-}  // namespace making
-
-template <class Knobs>
-constexpr int kMakerBytes = making::SharedMap<Makers<Knobs>>::kBytes + Apart<Knobs>::kStampBytes;
-
-// What a warp copies per step of the loop.
-template <class Knobs>
-struct Step {
-  static constexpr int kDepth = Knobs::kChunks * tile::kChunkDepth;
-  tile::TokenFrag<T, Knobs::kTokens, kDepth> x_tile;   // [M, K]
-  tile::RowFrag<T, Knobs::kRows, kDepth> weight_tile;  // [N, K]
-};
-
-// Shared memory in bytes: the ring of steps, and after the loop the partial sums.
-template <class Knobs>
-struct SharedMap {
-  using Steps = tile::Ring<Step<Knobs>, Knobs::kStages, Knobs::kWarps>;
-  using WeightProduct = tile::AccumMeeting<Knobs::kRows, Knobs::kTokens, Knobs::kWarps>;
-  using LoraBTile = tile::Kept<T, Knobs::kRows, R>;
-  using LoraAProductTotalKept = tile::Kept<T, Knobs::kTokens, R>;
-  using LoraAProductProduct = tile::AccumMeeting<Knobs::kRows, Knobs::kTokens, 1>;
-  static constexpr int kLoraBTileAt = 0;  // from the start
-  static constexpr int kLoraAProductTotalKeptAt = kLoraBTileAt + LoraBTile::kBytes;
-  static constexpr int kLoraAProductProductAt =
-      kLoraAProductTotalKeptAt + LoraAProductTotalKept::kBytes;
-  static constexpr int kStepsAt = kLoraAProductProductAt + LoraAProductProduct::kBytes;
-  static constexpr int kWeightProductAt = kLoraAProductProductAt + LoraAProductProduct::kBytes;
-  static constexpr int kMeetingBytes = kWeightProductAt + WeightProduct::kBytes;
-  static constexpr int kBytes = tile::larger(kStepsAt + Steps::kBytes, kMeetingBytes);
-};
-
-template <class Knobs>
-__global__ void __launch_bounds__(kThreads<Knobs> + tile::kWarpLanes, 1)
-    lora_linear(const __grid_constant__ LaunchArgs args) {
-  constexpr int kRows = Knobs::kRows, kTokens = Knobs::kTokens, kWarps = Knobs::kWarps;
-  using Step = generated::Step<Knobs>;
-  constexpr int kDepth = Step::kDepth;
-  constexpr bool kEvenRows = N % kRows == 0;
-  constexpr bool kEvenDepth = K % kDepth == 0;
-  using Shared = SharedMap<Knobs>;
-  extern __shared__ __align__(16) char shared[];
-  tile::let_next_start();
-  const Apart<Knobs> apart(args);
-  if (apart.makes()) return making::lora_linear<Knobs>(args, shared);
-
-  const T* x = static_cast<const T*>(args.inputs[0]);       // [M, K]
-  const T* weight = static_cast<const T*>(args.inputs[1]);  // [N, K]
-  const T* lora_b = static_cast<const T*>(args.inputs[3]);  // [N, R]
-  T* out = static_cast<T*>(args.outputs[0]);                // [M, N]
-  const int M = static_cast<int>(args.dims[0]);
-  const float scale = args.scalars[0];
-  const int first_row = apart.user() * kRows, first_token = blockIdx.y * kTokens;
-
-  if (tile::warp_index() == kWarps) {
-    if (!args.constant_weights) tile::wait_for_previous();
-    const typename Shared::LoraBTile lora_b_tile{shared + Shared::kLoraBTileAt};
-    tile::fetch<tile::kWarpLanes>(lora_b_tile, lora_b, first_row, N);
-    tile::commit_copies();
-    tile::wait_for_previous();
-    const typename Shared::LoraAProductTotalKept lora_a_product_total_kept{
-        shared + Shared::kLoraAProductTotalKeptAt};
-    apart.receive(lora_a_product_total_kept);
-    tile::wait_copies<0>();
-    __syncwarp();
-    tile::contract_alone(shared + Shared::kLoraAProductProductAt, lora_b_tile,
-                         lora_a_product_total_kept);
-    tile::sync_received<kWarps>();
-    return;
-  }
-  const auto x_edge = tile::edge<false, kEvenDepth>(x, args.row_strides[0], {first_token, M, K});
-  const auto weight_edge =
-      tile::edge<kEvenRows, kEvenDepth>(weight, tile::Static<K>{}, {first_row, N, K});
-
-  tile::Accum<kRows, kTokens> weight_product;  // [M, N]
-
-  const auto copy_weights = [&](tile::Slot<Step> slot, int k) {
-    tile::copy<tile::Cache::kStream>(slot, &Step::weight_tile, weight_edge, k);
-  };
-  const auto copy_tokens = [&](tile::Slot<Step> slot, int k) {
-    tile::copy<tile::Cache::kKeep>(slot, &Step::x_tile, x_edge, k);
-  };
-  const auto compute = [&](const Step& step) {
-    tile::contract(weight_product, step.weight_tile, step.x_tile);  // [M, N]
-  };
-  const int first_k = tile::warp_index() * kDepth;
-  const tile::Steps steps{first_k, K, kWarps * kDepth, args.constant_weights};
-  tile::pipeline<Knobs::kStages, Step>(shared + Shared::kStepsAt, steps, copy_weights, copy_tokens,
-                                       compute);
-  tile::sync_streams<kWarps>();
-
-  const auto weight_product_parts =
-      tile::meet<kWarps>(shared + Shared::kWeightProductAt, weight_product);
-  tile::sync_received<kWarps>();
-
-  const auto lora_a_product_product_parts =
-      Shared::LoraAProductProduct::in(shared + Shared::kLoraAProductProductAt);
-  const tile::OutputTile out_tile{first_row, N, first_token, M};
-  tile::for_each_element<kRows, kTokens, kThreads<Knobs>>(out_tile, [&](tile::Element e) {
-    const float weight_product_total = tile::sum_over_warps(weight_product_parts, e);  // [M, N]
-    const float lora_a_product_product = tile::sum_over_warps(lora_a_product_product_parts, e);
-    const float scaled_lora_a_product_product = tile::mul(scale, lora_a_product_product);  // [N, M]
-    const float scaled_lora_a_product_product_plus =
-        tile::add(weight_product_total, scaled_lora_a_product_product);
-    tile::store(out, out_tile, e, scaled_lora_a_product_product_plus);  // [M, N]
-  });
-}
-
-template <class Knobs>
-cudaError_t launch(const LaunchArgs& args, cudaStream_t stream) {
-  const int64_t row_tiles = Apart<Knobs>::kMakers + tile::ceil_div(N, Knobs::kRows);
-  const int64_t token_tiles = tile::ceil_div(args.dims[0], Knobs::kTokens);
-  constexpr int kSharedBytes = tile::larger(SharedMap<Knobs>::kBytes, kMakerBytes<Knobs>);
-  const tile::Grid grid{row_tiles, token_tiles, kThreads<Knobs> + tile::kWarpLanes, kSharedBytes};
-  return tile::launch(lora_linear<Knobs>, grid, args, stream);
-}
-
-template <class Knobs>
-constexpr int kOwn = Knobs::kRows / Knobs::kBlocks;  // rows that a block finishes
-
-// Where tokens are many, they are held in registers, on the M side of products.
-template <class Knobs>
-struct HeldPlan : Knobs {
-  using Element = T;
-  static constexpr int kDepth = K, kRowTensors = 1;
-  static constexpr int kProducts = 1;
-  static constexpr int kInner = 0;
-  static constexpr int kBesideBytes = tile::Kept<T, kOwn<Knobs>, R>::kBytes +
-                                      tile::Kept<T, Knobs::kTokens, R>::kBytes +
-                                      tile::AccumMeeting<kOwn<Knobs>, Knobs::kTokens, 1>::kBytes;
-};
-template <class Knobs>
-using HeldBlock = tile::HeldBlock<HeldPlan<Knobs>>;
-template <class Knobs>
-constexpr int kHeldThreads = HeldBlock<Knobs>::kThreads + tile::kReceivers * tile::kWarpLanes;
-
-// Shared memory beside the ring, and in its place after the loop.
-template <class Knobs>
-struct HeldMap {
-  using Block = HeldBlock<Knobs>;
-  using WeightProduct = tile::HeldMeeting<Block>;
-  using LoraBTile = tile::Kept<T, kOwn<Knobs>, R>;
-  using LoraAProductTotalKept = tile::Kept<T, Knobs::kTokens, R>;
-  using LoraAProductProduct = tile::AccumMeeting<kOwn<Knobs>, Knobs::kTokens, 1>;
-  using Staging = tile::HeldStaging<Block>;
-  static constexpr int kLoraBTileAt = Block::kRingBytes;
-  static constexpr int kLoraAProductTotalKeptAt = kLoraBTileAt + LoraBTile::kBytes;
-  static constexpr int kLoraAProductProductAt =
-      kLoraAProductTotalKeptAt + LoraAProductTotalKept::kBytes;
-  static constexpr int kWeightProductAt = 0;
-  static constexpr int kStagingAt = kWeightProductAt + WeightProduct::kBytes;
-  static_assert(kStagingAt + Staging::kBytes <= Block::kRingBytes);
-};
-
-struct HeldArgs {
-  LaunchArgs call;
-  CUtensorMap maps[2];  // x, weight
-  CUtensorMap made[2];  // of what makers read: tokens, rows
-};
-
-// Makers share a tile in pairs, too, and split the depth.
-template <class Users>
-struct MakersPlan {
-  using Element = T;
-  static constexpr int kRows = 2 * Users::kMakerRows, kTokens = Users::kMakerTokens;
-  static constexpr int kStages = Users::kMakerStages, kGroups = Users::kMakerGroups, kBlocks = 2;
-  static constexpr int kDepth = K, kRowTensors = 1;
-  static constexpr int kProducts = 1, kInner = 0, kBesideBytes = 0;
-};
-template <class Users>
-using MakersBlock = tile::HeldBlock<MakersPlan<Users>>;
-
-template <class Knobs>
-constexpr int kPairBytes = MakersBlock<Knobs>::kBytes + Apart<Knobs>::kStampBytes;
-
-template <class Knobs>
-__device__ void lora_linear_make(const HeldArgs& given, char* shared) {
-  using Block = MakersBlock<Knobs>;
-  const LaunchArgs& args = given.call;
-  const int M = static_cast<int>(args.dims[0]);
-  const Apart<Knobs> apart(args);
-  const int first_row = apart.first_row(), first_token = apart.first_token();
-  const int box_row = first_row / Block::kRows * Block::kRows;
-  if (tile::warp_index() > Block::kWarps) return;
-  const Block block{shared, tile::token_lines<Block>(M)};
-  if (threadIdx.x == 0) apart.stamp(shared + Block::kBytes) = tile::new_stamp();
-  block.begin();
-
-  tile::HeldAccum<Block::kRows> lora_a_product;  // [M, R]
-
-  if (block.copies()) {
-    const auto find_weights = [&](int k) { tile::find_box(given.made[1], box_row, k); };
-    const auto copy_weights = [&](const auto& slot, int k) {
-      tile::copy_box(slot.rows(0), given.made[1], box_row, k, slot.full);
-    };
-    const auto copy_tokens = [&](const auto& slot, int k) {
-      tile::copy_box(slot.tokens(), given.made[0], first_token, k, slot.full);
-    };
-    block.copy(args.constant_weights, find_weights, copy_weights, copy_tokens);
-    return;
-  }
-  tile::multiply_held(block, [&](const auto& step) {
-    const auto x_tile = step.tokens();                    // [M, K]
-    const auto lora_a_tile = step.rows(0);                // [R, K]
-    tile::contract(lora_a_product, lora_a_tile, x_tile);  // [M, R]
-  });
-  tile::end_loop(block);
-
-  auto lora_a_product_parts = tile::meet(block, shared, 0, lora_a_product);
-  tile::sync_workers(block);
-  tile::collect(block, shared, 0, lora_a_product_parts);
-
-  const tile::OutputTile out_tile{first_row, R, first_token, M};
-  char* const lines = shared + tile::HeldMeeting<Block>::kBytes;
-  tile::make_held(block, apart, lines, out_tile, [&](tile::DealtElement e) {
-    const float lora_a_product_total = tile::sum_over_warps(lora_a_product_parts, e);  // [M, R]
-    return lora_a_product_total;
-  });
-}
-
-template <class Knobs>
-__global__ void __launch_bounds__(kHeldThreads<Knobs>, 1)
-    lora_linear_held(const __grid_constant__ HeldArgs given) {
-  using Block = HeldBlock<Knobs>;
-  using Shared = HeldMap<Knobs>;
-  extern __shared__ __align__(tile::kBoxAtom) char boxes[];
-  char* const shared = boxes;
-  tile::let_next_start();
-  const Apart<Knobs> apart(given.call);
-  if (apart.makes()) return lora_linear_make<Knobs>(given, shared);
-
-  const LaunchArgs& args = given.call;
-  const T* lora_b = static_cast<const T*>(args.inputs[3]);  // [N, R]
-  T* out = static_cast<T*>(args.outputs[0]);                // [M, N]
-  const int M = static_cast<int>(args.dims[0]);
-  const float scale = args.scalars[0];
-  const int box_row = apart.user() / Block::kBlocks * Block::kRows;
-  const int first_row = box_row + Block::rank() * Block::kOwnRows;
-  const int first_token = blockIdx.y * Block::kTokens;
-
-  if (tile::warp_index() > Block::kWarps) {
-    Block::tell_cluster();
-    const int receiver = tile::warp_index() - Block::kWarps - 1;
-    if (!args.constant_weights) tile::wait_for_previous();
-    const typename Shared::LoraBTile lora_b_tile{shared + Shared::kLoraBTileAt};
-    tile::fetch<tile::kReceivers * tile::kWarpLanes>(lora_b_tile, lora_b, first_row, N);
-    tile::commit_copies();
-    tile::wait_for_previous();
-    const typename Shared::LoraAProductTotalKept lora_a_product_total_kept{
-        shared + Shared::kLoraAProductTotalKeptAt};
-    apart.template receive<tile::kReceivers>(lora_a_product_total_kept, receiver);
-    tile::wait_copies<0>();
-    tile::sync_receivers<tile::kReceivers>();
-    tile::contract_alone<tile::kReceivers>(shared + Shared::kLoraAProductProductAt, lora_b_tile,
-                                           lora_a_product_total_kept, receiver);
-    tile::sync_received<Block::kWarps, tile::kReceivers>();
-    return;
-  }
-  const Block block{shared, tile::token_lines<Block>(given.call.dims[0])};
-  block.begin();
-
-  tile::HeldAccum<Block::kRows> weight_product;  // [M, N]
-
-  if (block.copies()) {
-    const auto find_weights = [&](int k) { tile::find_box(given.maps[1], box_row, k); };
-    const auto copy_weights = [&](const auto& slot, int k) {
-      tile::copy_box(slot.rows(0), given.maps[1], box_row, k, slot.full);
-    };
-    const auto copy_tokens = [&](const auto& slot, int k) {
-      tile::copy_box(slot.tokens(), given.maps[0], first_token, k, slot.full);
-    };
-    block.copy(args.constant_weights, find_weights, copy_weights, copy_tokens);
-    return;
-  }
-  tile::multiply_held(block, [&](const auto& step) {
-    const auto x_tile = step.tokens();                    // [M, K]
-    const auto weight_tile = step.rows(0);                // [N, K]
-    tile::contract(weight_product, weight_tile, x_tile);  // [M, N]
-  });
-  tile::end_loop(block);
-
-  auto weight_product_parts =
-      tile::meet(block, shared + Shared::kWeightProductAt, 0, weight_product);
-  tile::sync_received<Block::kWarps, tile::kReceivers>();
-  tile::collect(block, shared + Shared::kWeightProductAt, 0, weight_product_parts);
-
-  const auto lora_a_product_product_parts =
-      Shared::LoraAProductProduct::in(shared + Shared::kLoraAProductProductAt);
-  const tile::OutputTile out_tile{first_row, N, first_token, M};
-  const auto finish = [&](tile::DealtElement e) {
-    const float weight_product_total = tile::sum_over_warps(weight_product_parts, e);  // [M, N]
-    const float lora_a_product_product = tile::sum_over_warps(lora_a_product_product_parts, e);
-    const float scaled_lora_a_product_product = tile::mul(scale, lora_a_product_product);  // [N, M]
-    const float scaled_lora_a_product_product_plus =
-        tile::add(weight_product_total, scaled_lora_a_product_product);
-    tile::store(out, out_tile, e, scaled_lora_a_product_product_plus);  // [M, N]
-  };
-  tile::for_each_held(block, shared + Shared::kStagingAt, out_tile, out, finish);
-}
-
-template <class Knobs>
-cudaError_t launch_held(const LaunchArgs& args, cudaStream_t stream) {
-  using Block = HeldBlock<Knobs>;
-  HeldArgs given{args};
-  const tile::Tensor x{args.inputs[0], args.dims[0], K, args.row_strides[0]};
-  cudaError_t status = tile::encode<T>(&given.maps[0], x, tile::token_lines<Block>(args.dims[0]));
-  if (status != cudaSuccess) return status;
-  const tile::Tensor weight{args.inputs[1], N, K, K};
-  status = tile::encode<T>(&given.maps[1], weight, Block::kRows);
-  if (status != cudaSuccess) return status;
-  using Makers = MakersBlock<Knobs>;
-  status = tile::encode<T>(&given.made[0], x, tile::token_lines<Makers>(args.dims[0]));
-  if (status != cudaSuccess) return status;
-  const tile::Tensor lora_a{args.inputs[2], R, K, K};
-  status = tile::encode<T>(&given.made[1], lora_a, Makers::kRows);
-  if (status != cudaSuccess) return status;
-  const int64_t row_tiles =
-      Apart<Knobs>::kMakers + tile::ceil_div(N, Block::kRows) * Block::kBlocks;
-  const int64_t token_tiles = tile::ceil_div(args.dims[0], Block::kTokens);
-  constexpr int kSharedBytes = tile::larger(Block::kBytes, kPairBytes<Knobs>);
-  const tile::Grid grid{row_tiles, token_tiles, kHeldThreads<Knobs>, kSharedBytes, Block::kBlocks};
-  return tile::launch(lora_linear_held<Knobs>, grid, given, stream);
-}
 
 template <class Knobs>
 int64_t workspace(const LaunchArgs& args) {

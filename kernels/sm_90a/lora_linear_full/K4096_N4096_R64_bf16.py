@@ -2,8 +2,9 @@
 #
 # Formula   [M, N] = linear(x, weight) + scale * linear(linear(x, lora_a), lora_b) + bias
 # Shape     Llama-3-8B q_proj and o_proj, TP 1 (no bias)
-# muGraph   one kernel; grid.x cuts N, grid.y cuts M, the loop cuts K. In the loop: weight_product,
-#           lora_a_product; carried: weight_product_total, lora_a_product_total; the rest after it.
+# muGraph   one kernel, its loop cuts K. Its grid, in the muGraph: x cuts N, y cuts M (a launch
+#           numbers its blocks as its plan needs). In the loop: weight_product, lora_a_product;
+#           carried: weight_product_total, lora_a_product_total; the rest after it.
 # Found     the first by predicted time of 385 proved muGraphs that passes the numeric gate and has
 #           a plan (266 states, 481 candidates).
 # Proved    equal to the recipe on 16 random draws over finite fields, for the tiles of all 4

@@ -3,8 +3,9 @@
 // Formula   [B, Hq, C] = softmax(scale * (q_latent latent^T + q_rope k_rope^T)) latent over the
 //           first seq_lens
 // Shape     DeepSeek-V3 and R1, DeepSeek-V2-Lite, Kimi-K2
-// muGraph   one kernel; grid.x cuts Hq, grid.y cuts B, grid.z splits L, the loop cuts L. In the
-//           loop: mask, k_rope_product, latent_product, latent_product_plus_k_rope_product,
+// muGraph   one kernel, its loop cuts L. Its grid, in the muGraph: x cuts Hq, y cuts B, z splits L
+//           (a launch numbers its blocks as its plan needs). In the loop: mask, k_rope_product,
+//           latent_product, latent_product_plus_k_rope_product,
 //           scaled_latent_product_plus_k_rope_product,
 //           seen_scaled_latent_product_plus_k_rope_product, peak,
 //           lowered_scaled_latent_product_plus_k_rope_product, exp, masked, sum_masked,

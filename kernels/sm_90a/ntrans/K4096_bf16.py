@@ -2,7 +2,8 @@
 #
 # Formula   [M, K] = norm(h + alpha * (norm(x) - h)), where norm(x) = x / sqrt(sum(x^2))
 # Shape     the Mirage paper's nTrans (its alpha is per token too)
-# muGraph   one kernel; grid.x cuts M, no loop: the other dims are whole in a block.
+# muGraph   one kernel, no loop: the other dims are whole in a block. Its grid, in the muGraph: x
+#           cuts M (a launch numbers its blocks as its plan needs).
 # Found     the first by predicted time of 102 proved muGraphs that passes the numeric gate and has
 #           a plan (14596 states, 102 candidates).
 # Proved    equal to the recipe on 4 random draws over finite fields, for the tiles of its one

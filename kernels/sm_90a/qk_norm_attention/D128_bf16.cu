@@ -3,12 +3,13 @@
 // Formula   [B, Hkv, G, D] = gqa of q and k after rms_norm over D, by their weights plus
 //           weight_offset
 // Shape     Qwen3-8B and Qwen3-32B; Gemma-3-27B (weight_offset is 1)
-// muGraph   one kernel; grid.x cuts G, grid.y cuts Hkv, grid.z cuts B, grid.u splits L, the loop
-//           cuts L. In the loop: mask, k_squared, normed_scaled_q_product, mean_k_squared,
-//           mean_k_squared_plus_eps, root_2, normed_root_2, scaled_normed_scaled_q_product,
-//           seen_scaled_normed_scaled_q_product, peak, lowered_scaled_normed_scaled_q_product, exp,
-//           masked, sum_masked, masked_product; carried relative to peak: sum_masked,
-//           masked_product; the blocks that split L combine, the rest after it.
+// muGraph   one kernel, its loop cuts L. Its grid, in the muGraph: x cuts G, y cuts Hkv, z cuts B,
+//           u splits L (a launch numbers its blocks as its plan needs). In the loop: mask,
+//           k_squared, normed_scaled_q_product, mean_k_squared, mean_k_squared_plus_eps, root_2,
+//           normed_root_2, scaled_normed_scaled_q_product, seen_scaled_normed_scaled_q_product,
+//           peak, lowered_scaled_normed_scaled_q_product, exp, masked, sum_masked, masked_product;
+//           carried relative to peak: sum_masked, masked_product; the blocks that split L combine,
+//           the rest after it.
 // Found     the first by predicted time of 164 proved muGraphs that passes the numeric gate and has
 //           a plan (5293 states, 164 candidates).
 // Proved    equal to the recipe on 114 random draws over finite fields, for the tiles of all 6

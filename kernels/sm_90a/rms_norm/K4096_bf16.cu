@@ -2,7 +2,8 @@
 //
 // Formula   [M, K] = rms_norm(x) * (norm_weight + weight_offset)
 // Shape     Llama-3-8B, Qwen3-8B (weight_offset is 0)
-// muGraph   one kernel; grid.x cuts M, no loop: the other dims are whole in a block.
+// muGraph   one kernel, no loop: the other dims are whole in a block. Its grid, in the muGraph: x
+//           cuts M (a launch numbers its blocks as its plan needs).
 // Found     the first by predicted time of 168 proved muGraphs that passes the numeric gate and has
 //           a plan (383 states, 174 candidates).
 // Proved    equal to the recipe on 4 random draws over finite fields, for the tiles of its one

@@ -2,9 +2,10 @@
 //
 // Formula   [M, N] = silu(linear(rms_norm(x), gate_weight)) * linear(rms_norm(x), up_weight)
 // Shape     Llama-3-8B, TP 1
-// muGraph   one kernel; grid.x cuts N, grid.y cuts M, the loop cuts K. In the loop: x_squared,
-//           scaled_x, scaled_x_product, scaled_x_product_2; carried: x_squared_total,
-//           scaled_x_product_total, scaled_x_product_2_total; the rest after it.
+// muGraph   one kernel, its loop cuts K. Its grid, in the muGraph: x cuts N, y cuts M (a launch
+//           numbers its blocks as its plan needs). In the loop: x_squared, scaled_x,
+//           scaled_x_product, scaled_x_product_2; carried: x_squared_total, scaled_x_product_total,
+//           scaled_x_product_2_total; the rest after it.
 // Found     the first by predicted time of 282 proved muGraphs that passes the numeric gate and has
 //           a plan (1644 states, 282 candidates).
 // Proved    equal to the recipe on 16 random draws over finite fields, for the tiles of all 4
@@ -18,17 +19,16 @@
 //           warps, 136 KiB shared; up to 32 tokens: 128 blocks of 4 warps, which hold tokens in
 //           registers, 137 KiB shared; any number of tokens: for each 64 of them 128 blocks of 4
 //           warps, which hold tokens in registers, 153 KiB shared.
+// Plans     in files beside this one: .slices.cuh, .held.cuh; what they share: .shape.cuh.
 
 #include "launch.h"
-#include "tile/held_meeting.cuh"
-#include "tile/tile.cuh"
+
+#include "K4096_N14336_bf16.held.cuh"
+#include "K4096_N14336_bf16.shape.cuh"
+#include "K4096_N14336_bf16.slices.cuh"
 
 namespace mirage::generated {
 namespace {
-
-using T = __nv_bfloat16;
-constexpr int K = 4096;   // contracted
-constexpr int N = 14336;  // rows of the weights
 
 struct UpTo8M {
   static constexpr int kTokens = 8, kRows = 56, kWarps = 4, kChunks = 2, kStages = 2;
@@ -42,248 +42,6 @@ struct UpTo32M {
 struct AnyM {
   static constexpr int kTokens = 64, kRows = 112, kStages = 2, kGroups = 1, kBlocks = 1;
 };
-
-template <class Knobs>
-constexpr int kThreads = Knobs::kWarps * tile::kWarpLanes;
-
-// What a warp copies per step of the loop.
-template <class Knobs>
-struct Step {
-  static constexpr int kDepth = Knobs::kChunks * tile::kChunkDepth;
-  tile::TokenFrag<T, Knobs::kTokens, kDepth> x_tile;        // [M, K]
-  tile::DepthFrag<T, kDepth> norm_weight_tile;              // [K]
-  tile::RowFrag<T, Knobs::kRows, kDepth> gate_weight_tile;  // [N, K]
-  tile::RowFrag<T, Knobs::kRows, kDepth> up_weight_tile;    // [N, K]
-};
-
-// Shared memory in bytes: the ring of steps, and after the loop the partial sums.
-template <class Knobs>
-struct SharedMap {
-  using Steps = tile::Ring<Step<Knobs>, Knobs::kStages, Knobs::kWarps>;
-  using XSquared = tile::TokenMeeting<Knobs::kTokens, Knobs::kWarps>;
-  using ScaledXProduct = tile::AccumMeeting<Knobs::kRows, Knobs::kTokens, Knobs::kWarps>;
-  using ScaledXProduct2 = tile::AccumMeeting<Knobs::kRows, Knobs::kTokens, Knobs::kWarps>;
-  static constexpr int kStepsAt = 0;                                        // during the loop
-  static constexpr int kXSquaredAt = 0;                                     // after the loop
-  static constexpr int kScaledXProductAt = kXSquaredAt + XSquared::kBytes;  // after the loop
-  static constexpr int kScaledXProduct2At = kScaledXProductAt + ScaledXProduct::kBytes;
-  static constexpr int kMeetingBytes = kScaledXProduct2At + ScaledXProduct2::kBytes;
-  static constexpr int kBytes = tile::larger(Steps::kBytes, kMeetingBytes);
-};
-
-template <class Knobs>
-__global__ void __launch_bounds__(kThreads<Knobs>, 1)
-    rms_norm_gated_mlp(const __grid_constant__ LaunchArgs args) {
-  constexpr int kRows = Knobs::kRows, kTokens = Knobs::kTokens, kWarps = Knobs::kWarps;
-  using Step = generated::Step<Knobs>;
-  constexpr int kDepth = Step::kDepth;
-  constexpr bool kEvenRows = N % kRows == 0;
-  constexpr bool kEvenDepth = K % kDepth == 0;
-  using Shared = SharedMap<Knobs>;
-  extern __shared__ __align__(16) char shared[];
-  tile::let_next_start();
-
-  const T* x = static_cast<const T*>(args.inputs[0]);            // [M, K]
-  const T* norm_weight = static_cast<const T*>(args.inputs[1]);  // [K]
-  const T* gate_weight = static_cast<const T*>(args.inputs[2]);  // [N, K]
-  const T* up_weight = static_cast<const T*>(args.inputs[3]);    // [N, K]
-  T* out = static_cast<T*>(args.outputs[0]);                     // [M, N]
-  const int M = static_cast<int>(args.dims[0]);
-  const float eps = args.scalars[0];
-  const int first_row = blockIdx.x * kRows, first_token = blockIdx.y * kTokens;
-
-  const auto x_edge = tile::edge<false, kEvenDepth>(x, args.row_strides[0], {first_token, M, K});
-  const auto norm_weight_edge = tile::depth_edge<kEvenDepth>(norm_weight, K);
-  const auto gate_weight_edge =
-      tile::edge<kEvenRows, kEvenDepth>(gate_weight, tile::Static<K>{}, {first_row, N, K});
-  const auto up_weight_edge =
-      tile::edge<kEvenRows, kEvenDepth>(up_weight, tile::Static<K>{}, {first_row, N, K});
-
-  tile::TokenPartial<kTokens> x_squared;           // [M]
-  tile::Accum<kRows, kTokens> scaled_x_product;    // [N, M]
-  tile::Accum<kRows, kTokens> scaled_x_product_2;  // [N, M]
-
-  const auto copy_weights = [&](tile::Slot<Step> slot, int k) {
-    tile::copy<tile::Cache::kKeep>(slot, &Step::norm_weight_tile, norm_weight_edge, k);
-    tile::copy<tile::Cache::kStream>(slot, &Step::gate_weight_tile, gate_weight_edge, k);
-    tile::copy<tile::Cache::kStream>(slot, &Step::up_weight_tile, up_weight_edge, k);
-  };
-  const auto copy_tokens = [&](tile::Slot<Step> slot, int k) {
-    tile::copy<tile::Cache::kKeep>(slot, &Step::x_tile, x_edge, k);
-  };
-  const auto compute = [&](const Step& step) {
-    const auto x_squared_terms = tile::mul<float>(step.x_tile, step.x_tile);  // [M, K]
-    tile::sum_depth(x_squared, x_squared_terms);                              // [M]
-    const auto scaled_x = tile::mul<T>(step.x_tile, step.norm_weight_tile);   // [M, K]
-    tile::contract(scaled_x_product, step.up_weight_tile, scaled_x);          // [N, M]
-    tile::contract(scaled_x_product_2, step.gate_weight_tile, scaled_x);      // [N, M]
-  };
-  const int first_k = tile::warp_index() * kDepth;
-  const tile::Steps steps{first_k, K, kWarps * kDepth, args.constant_weights};
-  tile::pipeline<Knobs::kStages, Step>(shared + Shared::kStepsAt, steps, copy_weights, copy_tokens,
-                                       compute);
-  __syncthreads();
-
-  const auto x_squared_parts = tile::meet<kWarps>(shared + Shared::kXSquaredAt, x_squared);
-  const auto scaled_x_product_parts =
-      tile::meet<kWarps>(shared + Shared::kScaledXProductAt, scaled_x_product);
-  const auto scaled_x_product_2_parts =
-      tile::meet<kWarps>(shared + Shared::kScaledXProduct2At, scaled_x_product_2);
-  __syncthreads();
-
-  const tile::OutputTile out_tile{first_row, N, first_token, M};
-  tile::for_each_element<kRows, kTokens, kThreads<Knobs>>(out_tile, [&](tile::Element e) {
-    const float x_squared_total = tile::sum_over_warps(x_squared_parts, e);                // [M]
-    const float mean_x_squared = tile::div(x_squared_total, K);                            // [M]
-    const float mean_x_squared_plus_eps = tile::add(eps, mean_x_squared);                  // [M]
-    const float root = tile::sqrt(mean_x_squared_plus_eps);                                // [M]
-    const float scaled_x_product_total = tile::sum_over_warps(scaled_x_product_parts, e);  // [N, M]
-    const float scaled_x_product_2_total = tile::sum_over_warps(scaled_x_product_2_parts, e);
-    const float normed_scaled_x_product = tile::div(scaled_x_product_total, root);      // [N, M]
-    const float normed_scaled_x_product_2 = tile::div(scaled_x_product_2_total, root);  // [N, M]
-    const float silu = tile::silu(normed_scaled_x_product_2);                           // [N, M]
-    const float normed_scaled_x_product_times_silu = tile::mul(normed_scaled_x_product, silu);
-    tile::store(out, out_tile, e, normed_scaled_x_product_times_silu);  // [M, N]
-  });
-}
-
-template <class Knobs>
-cudaError_t launch(const LaunchArgs& args, cudaStream_t stream) {
-  const int64_t row_tiles = tile::ceil_div(N, Knobs::kRows);
-  const int64_t token_tiles = tile::ceil_div(args.dims[0], Knobs::kTokens);
-  constexpr int kSharedBytes = SharedMap<Knobs>::kBytes;
-  const tile::Grid grid{row_tiles, token_tiles, kThreads<Knobs>, kSharedBytes};
-  return tile::launch(rms_norm_gated_mlp<Knobs>, grid, args, stream);
-}
-
-// Where tokens are many, they are held in registers, on the M side of products.
-template <class Knobs>
-struct HeldPlan : Knobs {
-  using Element = T;
-  static constexpr int kDepth = K, kRowTensors = 2;
-  static constexpr int kProducts = 2;
-  static constexpr int kVectors = 1, kTokenSums = 1;
-  static constexpr int kInner = 0;
-  static constexpr int kBesideBytes = 0;
-};
-template <class Knobs>
-using HeldBlock = tile::HeldBlock<HeldPlan<Knobs>>;
-
-// Shared memory beside the ring, and in its place after the loop.
-template <class Knobs>
-struct HeldMap {
-  using Block = HeldBlock<Knobs>;
-  using ScaledXProduct = tile::HeldMeeting<Block>;
-  using ScaledXProduct2 = tile::HeldMeeting<Block>;
-  using Staging = tile::HeldStaging<Block>;
-  static constexpr int kScaledXProductAt = 0;
-  static constexpr int kScaledXProduct2At = kScaledXProductAt + ScaledXProduct::kBytes;
-  static constexpr int kStagingAt = kScaledXProduct2At + ScaledXProduct2::kBytes;
-  static_assert(kStagingAt + Staging::kBytes <= Block::kRingBytes);
-};
-
-struct HeldArgs {
-  LaunchArgs call;
-  CUtensorMap maps[3];  // x, gate_weight, up_weight
-};
-
-template <class Knobs>
-__global__ void __launch_bounds__(HeldBlock<Knobs>::kThreads, 1)
-    rms_norm_gated_mlp_held(const __grid_constant__ HeldArgs given) {
-  using Block = HeldBlock<Knobs>;
-  using Shared = HeldMap<Knobs>;
-  extern __shared__ __align__(tile::kBoxAtom) char boxes[];
-  char* const shared = boxes;
-  tile::let_next_start();
-  const Block block{shared, tile::token_lines<Block>(given.call.dims[0])};
-  block.begin();
-
-  const LaunchArgs& args = given.call;
-  const T* norm_weight = static_cast<const T*>(args.inputs[1]);  // [K]
-  T* out = static_cast<T*>(args.outputs[0]);                     // [M, N]
-  const int M = static_cast<int>(args.dims[0]);
-  const float eps = args.scalars[0];
-  const int box_row = blockIdx.x / Block::kBlocks * Block::kRows;
-  const int first_row = box_row + Block::rank() * Block::kOwnRows;
-  const int first_token = blockIdx.y * Block::kTokens;
-
-  tile::TokenPartial<tile::kRowTile> x_squared;      // [M]
-  tile::HeldAccum<Block::kRows> scaled_x_product;    // [N, M]
-  tile::HeldAccum<Block::kRows> scaled_x_product_2;  // [N, M]
-
-  if (block.copies()) {
-    const auto copy_vectors = [&] { block.copy_vector(0, norm_weight); };
-    const auto find_weights = [&](int k) {
-      tile::find_box(given.maps[1], box_row, k);
-      tile::find_box(given.maps[2], box_row, k);
-    };
-    const auto copy_weights = [&](const auto& slot, int k) {
-      tile::copy_box(slot.rows(0), given.maps[1], box_row, k, slot.full);
-      tile::copy_box(slot.rows(1), given.maps[2], box_row, k, slot.full);
-    };
-    const auto copy_tokens = [&](const auto& slot, int k) {
-      tile::copy_box(slot.tokens(), given.maps[0], first_token, k, slot.full);
-    };
-    block.copy(args.constant_weights, find_weights, copy_vectors, copy_weights, copy_tokens);
-    return;
-  }
-  tile::multiply_held(block, [&](const auto& step) {
-    const auto x_tile = step.tokens();                               // [M, K]
-    const auto norm_weight_tile = step.vector(0);                    // [K]
-    const auto gate_weight_tile = step.rows(0);                      // [N, K]
-    const auto up_weight_tile = step.rows(1);                        // [N, K]
-    const auto x_squared_terms = tile::mul<float>(x_tile, x_tile);   // [M, K]
-    tile::sum_depth(x_squared, x_squared_terms);                     // [M]
-    const auto scaled_x = tile::mul<T>(x_tile, norm_weight_tile);    // [M, K]
-    tile::contract(scaled_x_product, up_weight_tile, scaled_x);      // [N, M]
-    tile::contract(scaled_x_product_2, gate_weight_tile, scaled_x);  // [N, M]
-  });
-  tile::end_loop(block);
-
-  const auto x_squared_parts = tile::meet(block, 0, x_squared);
-  auto scaled_x_product_parts =
-      tile::meet(block, shared + Shared::kScaledXProductAt, 0, scaled_x_product);
-  auto scaled_x_product_2_parts =
-      tile::meet(block, shared + Shared::kScaledXProduct2At, 1, scaled_x_product_2);
-  tile::sync_workers(block);
-  tile::collect(block, shared + Shared::kScaledXProductAt, 0, scaled_x_product_parts);
-  tile::collect(block, shared + Shared::kScaledXProduct2At, 1, scaled_x_product_2_parts);
-
-  const tile::OutputTile out_tile{first_row, N, first_token, M};
-  const auto finish = [&](tile::DealtElement e) {
-    const float x_squared_total = tile::sum_over_warps(x_squared_parts, e);                // [M]
-    const float mean_x_squared = tile::div(x_squared_total, K);                            // [M]
-    const float mean_x_squared_plus_eps = tile::add(eps, mean_x_squared);                  // [M]
-    const float root = tile::sqrt(mean_x_squared_plus_eps);                                // [M]
-    const float scaled_x_product_total = tile::sum_over_warps(scaled_x_product_parts, e);  // [N, M]
-    const float scaled_x_product_2_total = tile::sum_over_warps(scaled_x_product_2_parts, e);
-    const float normed_scaled_x_product = tile::div(scaled_x_product_total, root);      // [N, M]
-    const float normed_scaled_x_product_2 = tile::div(scaled_x_product_2_total, root);  // [N, M]
-    const float silu = tile::silu(normed_scaled_x_product_2);                           // [N, M]
-    const float normed_scaled_x_product_times_silu = tile::mul(normed_scaled_x_product, silu);
-    tile::store(out, out_tile, e, normed_scaled_x_product_times_silu);  // [M, N]
-  };
-  tile::for_each_held(block, shared + Shared::kStagingAt, out_tile, out, finish);
-}
-
-template <class Knobs>
-cudaError_t launch_held(const LaunchArgs& args, cudaStream_t stream) {
-  using Block = HeldBlock<Knobs>;
-  HeldArgs given{args};
-  const tile::Tensor x{args.inputs[0], args.dims[0], K, args.row_strides[0]};
-  cudaError_t status = tile::encode<T>(&given.maps[0], x, tile::token_lines<Block>(args.dims[0]));
-  if (status != cudaSuccess) return status;
-  const tile::Tensor gate_weight{args.inputs[2], N, K, K};
-  status = tile::encode<T>(&given.maps[1], gate_weight, Block::kRows);
-  if (status != cudaSuccess) return status;
-  const tile::Tensor up_weight{args.inputs[3], N, K, K};
-  status = tile::encode<T>(&given.maps[2], up_weight, Block::kRows);
-  if (status != cudaSuccess) return status;
-  const int64_t row_tiles = tile::ceil_div(N, Block::kRows) * Block::kBlocks;
-  const int64_t token_tiles = tile::ceil_div(args.dims[0], Block::kTokens);
-  const tile::Grid grid{row_tiles, token_tiles, Block::kThreads, Block::kBytes, Block::kBlocks};
-  return tile::launch(rms_norm_gated_mlp_held<Knobs>, grid, given, stream);
-}
 
 }  // namespace
 

@@ -2,9 +2,10 @@
 #
 # Formula   [M, N] = silu(linear(rms_norm(x), gate_weight)) * linear(rms_norm(x), up_weight)
 # Shape     Llama-3-8B, TP 1
-# muGraph   one kernel; grid.x cuts N, grid.y cuts M, the loop cuts K. In the loop: x_squared,
-#           scaled_up_weight, scaled_up_product, scaled_gate_weight, scaled_gate_product; carried:
-#           x_squared_total, scaled_up_product_total, scaled_gate_product_total; the rest after it.
+# muGraph   one kernel, its loop cuts K. Its grid, in the muGraph: x cuts N, y cuts M (a launch
+#           numbers its blocks as its plan needs). In the loop: x_squared, scaled_up_weight,
+#           scaled_up_product, scaled_gate_weight, scaled_gate_product; carried: x_squared_total,
+#           scaled_up_product_total, scaled_gate_product_total; the rest after it.
 # Found     the first by predicted time of 282 proved muGraphs that passes the numeric gate and has
 #           a plan (1644 states, 282 candidates).
 # Proved    equal to the recipe on 16 random draws over finite fields, for the tiles of all 4

@@ -2,9 +2,9 @@
 #
 # Formula   [M, N] = linear(rms_norm(x, norm_weight + weight_offset), weight) + bias
 # Shape     Qwen2-7B qkv_proj, TP 1 (weight_offset is 0)
-# muGraph   one kernel; grid.x cuts N, grid.y cuts M, the loop cuts K. In the loop: x_squared,
-#           scaled_x, scaled_x_product; carried: x_squared_total, scaled_x_product_total; the rest
-#           after it.
+# muGraph   one kernel, its loop cuts K. Its grid, in the muGraph: x cuts N, y cuts M (a launch
+#           numbers its blocks as its plan needs). In the loop: x_squared, scaled_x,
+#           scaled_x_product; carried: x_squared_total, scaled_x_product_total; the rest after it.
 # Found     the first by predicted time of 316 proved muGraphs that passes the numeric gate and has
 #           a plan (2234 states, 316 candidates).
 # Proved    equal to the recipe on 16 random draws over finite fields, for the tiles of all 4

@@ -3,9 +3,10 @@
 # Formula   [M, N] = linear(rms_norm(total, norm_weight + weight_offset), weight) + bias; total = x
 #           + residual
 # Shape     Llama-3-8B qkv_proj, TP 1 (no bias, weight_offset is 0)
-# muGraph   one kernel; grid.x cuts M, grid.y cuts N, the loop cuts K. In the loop: total_tile,
-#           total_squared, scaled_total, scaled_product; carried: total_squared_total,
-#           scaled_product_total; stored in the loop: total; the rest after it.
+# muGraph   one kernel, its loop cuts K. Its grid, in the muGraph: x cuts M, y cuts N (a launch
+#           numbers its blocks as its plan needs). In the loop: total_tile, total_squared,
+#           scaled_total, scaled_product; carried: total_squared_total, scaled_product_total; stored
+#           in the loop: total; the rest after it.
 # Found     the first by predicted time of 316 proved muGraphs that passes the numeric gate and has
 #           a plan (2234 states, 316 candidates).
 # Proved    equal to the recipe on 8 random draws over finite fields, for the tiles of both

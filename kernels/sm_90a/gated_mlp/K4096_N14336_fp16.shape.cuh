@@ -1,0 +1,19 @@
+// mirage-kernels generate gated_mlp --arch sm_90a --dtype fp16 --shape K=4096,N=14336
+//
+// Shape  what the plans in the files beside this one have in common.
+#pragma once
+
+#include "tile/tile.cuh"
+
+namespace mirage::generated {
+namespace {
+
+using T = __half;
+constexpr int K = 4096;   // contracted
+constexpr int N = 14336;  // rows of the weights
+
+template <class Knobs>
+constexpr int kThreads = Knobs::kWarps * tile::kWarpLanes;
+
+}  // namespace
+}  // namespace mirage::generated

@@ -1,0 +1,19 @@
+// mirage-kernels generate rms_norm_linear --arch sm_90a --dtype bf16 --shape K=4096,N=4096
+//
+// Shape  what the plans in the files beside this one have in common.
+#pragma once
+
+#include "tile/tile.cuh"
+
+namespace mirage::generated {
+namespace {
+
+using T = __nv_bfloat16;
+constexpr int K = 4096;  // contracted
+constexpr int N = 4096;  // rows of the weights
+
+template <class Knobs>
+constexpr int kThreads = Knobs::kWarps * tile::kWarpLanes;
+
+}  // namespace
+}  // namespace mirage::generated
