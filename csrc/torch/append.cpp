@@ -69,7 +69,10 @@ void check_caches(const AppendInputs& in) {
       fail_shape(given, {"[pages, page size, Hkv, D]", "[any, any, " + heads + ", any]", qkv});
     }
     check_lines(given);
+    check_own_elements(given);
   }
+  if (in.k_cache.numel() == 0 || in.k_cache.const_data_ptr() != in.v_cache.const_data_ptr()) return;
+  fail_append("k_cache and v_cache start at one address; each needs memory of its own");
 }
 
 void check_qkv(const AppendInputs& in) {

@@ -1,7 +1,9 @@
 // The sentences behind arguments.h.
 #include "arguments.h"
 
+#include <algorithm>
 #include <cmath>
+#include <limits>
 #include <sstream>
 #include <utility>
 
@@ -52,6 +54,8 @@ std::string dtype_of(const Tensor& tensor) {
       {ScalarType::Bool, "bool"},
       {ScalarType::Float8_e4m3fn, "float8_e4m3fn"},
       {ScalarType::Float8_e5m2, "float8_e5m2"},
+      {ScalarType::ComplexFloat, "complex64"},
+      {ScalarType::ComplexDouble, "complex128"},
   };
   for (const auto& [dtype, name] : kNames) {
     if (tensor.scalar_type() == dtype) return name;
@@ -177,6 +181,24 @@ void check_apart(const Argument& out, const std::vector<Argument>& inputs) {
   }
 }
 
+// Dims from the smallest step to the largest: each must step over all that the ones before it hold.
+void check_own_elements(const Argument& result) {
+  const Tensor& tensor = result.tensor;
+  if (tensor.numel() == 0) return;
+  std::vector<std::pair<int64_t, int64_t>> dims;  // stride, size
+  for (int64_t i = 0; i < tensor.dim(); ++i) {
+    if (tensor.size(i) > 1) dims.emplace_back(tensor.stride(i), tensor.size(i));
+  }
+  std::sort(dims.begin(), dims.end());
+  int64_t extent = 1;
+  for (const auto& [stride, size] : dims) {
+    if (stride < extent) {
+      fail(place(result), " has elements that share memory; a tensor from torch.empty has none");
+    }
+    extent += (size - 1) * stride;
+  }
+}
+
 void check_int32(const Argument& argument, const Argument& model) {
   if (argument.tensor.scalar_type() != ScalarType::Int) {
     fail(place(argument), " has dtype ", dtype_of(argument.tensor), "; int32 works");
@@ -218,12 +240,15 @@ bool has_aligned_lines(const Tensor& tensor) {
 }
 
 void check_finite(const char* op, const char* name, double value) {
-  if (std::isfinite(value)) return;
-  fail("mirage_kernels::", op, ": ", name, " is ", value, "; a finite number works");
+  if (!std::isfinite(value)) {
+    fail("mirage_kernels::", op, ": ", name, " is ", value, "; a finite number works");
+  }
+  if (std::abs(value) <= std::numeric_limits<float>::max()) return;
+  fail("mirage_kernels::", op, ": ", name, " is ", value, "; a number that fits float32 works");
 }
 
 void check_not_negative(const char* op, const char* name, double value) {
-  if (std::isfinite(value) && value >= 0) return;
+  if (std::isfinite(value) && value >= 0) return check_finite(op, name, value);
   fail("mirage_kernels::", op, ": ", name, " is ", value,
        "; a finite number that is not negative works, such as 1e-6");
 }

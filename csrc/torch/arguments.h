@@ -58,16 +58,19 @@ bool has_aligned_lines(const Tensor& tensor);
 // An op writes `out` while it still reads its inputs: no byte may be shared.
 void check_apart(const Argument& out, const std::vector<Argument>& inputs);
 
+// A result is written where it lies: no two of its elements may be one.
+void check_own_elements(const Argument& result);
+
 // A weight is read where it lies: contiguous, from a multiple of 16 bytes on.
 void check_in_place(const Argument& weight);
 
 // An op writes `out` where it lies, while it still reads its inputs: no byte may be shared.
 void check_out(const Argument& out, const std::vector<Argument>& inputs);
 
-// A scalar that must be finite.
+// A scalar that must be finite, in float32 too, as kernels take it.
 void check_finite(const char* op, const char* name, double value);
 
-// A scalar that must be finite and not negative.
+// The same, and not negative.
 void check_not_negative(const char* op, const char* name, double value);
 
 // A tensor [..., K] as rows for a kernel. `tensor` keeps the memory alive.

@@ -171,7 +171,8 @@ void AttentionCall::check_batch() {
     return;
   }
   q_len_ = batch_ > 0 ? tokens() / batch_ : 0;
-  if (q_len_ * batch_ == tokens() && (in_.max_q_len < 0 || in_.max_q_len == q_len_)) return;
+  const bool fits_bound = in_.max_q_len < 0 || in_.max_q_len == q_len_ || batch_ == 0;
+  if (q_len_ * batch_ == tokens() && fits_bound) return;
   const std::string each = in_.max_q_len < 0 ? "as many" : std::to_string(in_.max_q_len);
   fail("mirage_kernels::", in_.op, ": q has ", tokens(), " tokens, which is not ", each,
        " for each of ", batch_, " sequences; without cu_seqlens_q it must be");
@@ -251,6 +252,7 @@ void AttentionCall::check_results(const Tensor& out, const MaybeTensor& lse) con
   const std::vector<int64_t> sizes{tokens(), query_heads(), head_size()};
   if (!has_shape(out, sizes)) fail_shape(given, {"[tokens, Hq, D]", list_of(sizes), q});
   check_lines(given);
+  check_own_elements(given);
   check_apart(given, others);
   if (!lse) return;
   const Argument statistics = argument("lse", *lse);
@@ -293,7 +295,7 @@ KernelQuery AttentionCall::query(const char* recipe) const {
 }
 
 Way AttentionCall::way() {
-  if (tokens() == 0) return Way::kNobody;
+  if (tokens() == 0 || query_heads() == 0 || batch_ == 0) return Way::kNobody;
   if (!is_on_gpu(in_.q)) return Way::kLibrary;
   check_device(in_.q.get_device_index());
   const bool countable = tokens() < kMaxCount && max_len_ < kMaxCount && batch_ < kMaxCount;
