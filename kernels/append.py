@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
-from mirage_kernels.attention_call import nhd, refuse_grad
+from mirage_kernels.attention_call import nhd
+from mirage_kernels.given import compiled, refuse_grad
 
 _OPS = torch.ops.mirage_kernels
+_append: Callable[..., Tensor] = compiled("qk_norm_rope_append", _OPS.qk_norm_rope_append.default)
 
 
 def qk_norm_rope_append(
@@ -59,7 +63,4 @@ def qk_norm_rope_append(
         nhd(op, "v_cache", v_cache, kv_layout),
     )
     sizes = (num_heads, num_kv_heads, eps, weight_offset, norm, rope)
-    q: Tensor = _OPS.qk_norm_rope_append(
-        qkv, *weights, cos_sin_cache, positions, *caches, slot_mapping, *sizes
-    )
-    return q
+    return _append(qkv, *weights, cos_sin_cache, positions, *caches, slot_mapping, *sizes)

@@ -21,9 +21,10 @@ lengths, for which the shapes give weaker bounds; they must hold. Nothing else d
 but their values on the device, so CUDA graphs may be replayed with others.
 
 Results have the shape of q. A token that sees no key gets 0, and -inf (or its sink) for its
-log-sum-exp. `out` (shape of q, D contiguous) and `lse` (fp32, the shape of q without D, contiguous)
-are written where given. With `return_lse` the result is the pair `(out, lse)`; lse is the natural
-logarithm of the sum (FlashInfer's is base 2: multiply by log2(e)).
+log-sum-exp; tokens outside `cu_seqlens_q` are no sequence's, and nothing is written for them. `out`
+(shape of q, D contiguous) and `lse` (fp32, the shape of q without D, contiguous) are written where
+given. With `return_lse` the result is the pair `(out, lse)`; lse is the natural logarithm of the
+sum (FlashInfer's is base 2: multiply by log2(e)).
 
 On a GPU a call launches one kernel on the current stream, and takes its workspace from PyTorch's
 allocator. Dense calls with many query tokens and no option that it lacks run PyTorch's
@@ -49,14 +50,13 @@ from mirage_kernels.attention_call import (
     attend,
     check,
     forms,
-    given_tensor,
     is_prefill,
     nhd,
     prefill,
-    refuse_grad,
 )
 from mirage_kernels.attention_library import Norm
-from mirage_kernels.errors import number_sentence, page_list_sentence
+from mirage_kernels.errors import number_sentence, page_device_sentence, page_list_sentence
+from mirage_kernels.given import given_integer, given_tensor, refuse_grad
 
 _GQA = forms("gqa")
 _QK_NORM = forms("qk_norm_attention")
@@ -143,7 +143,7 @@ def gqa(
     call = Call(q, k, v, *lengths, scale, causal, window_left, logits_soft_cap)
     wanted = Wanted(out, lse, return_lse)
     if torch.is_grad_enabled():
-        refuse_grad("gqa", q=q, k_cache=k_cache, v_cache=v_cache, sinks=sinks)
+        refuse_grad("gqa", q=q, k_cache=k_cache, v_cache=v_cache, sinks=sinks, out=out, lse=lse)
     if is_prefill(call, wanted, kernels=True):
         check(_GQA, call, out)
         return prefill(call, out)
@@ -252,7 +252,7 @@ def qk_norm_attention(
     call = Call(q, k, v, *lengths, scale, causal, window_left, logits_soft_cap)
     norms = (q_weight, k_weight, q_bias, k_bias, eps, weight_offset, norm)
     if torch.is_grad_enabled():
-        refuse_grad(op, q=q, k_cache=k_cache, v_cache=v_cache, sinks=sinks)
+        refuse_grad(op, q=q, k_cache=k_cache, v_cache=v_cache, sinks=sinks, out=out, lse=lse)
         refuse_grad(op, q_weight=q_weight, k_weight=k_weight, q_bias=q_bias, k_bias=k_bias)
     wanted = Wanted(out, lse, return_lse)
     if is_prefill(call, wanted):
@@ -279,11 +279,9 @@ def block_table_from_csr(
     room for all pages in every row. Make it once per step, for all layers.
     """
     _check_page_lists(indptr, indices, last_page_len)
-    for name, number, least in (("page_size", page_size, 1), ("max_seq_len", max_seq_len, 0)):
-        if number is not None and number < least:
-            raise RuntimeError(
-                number_sentence("block_table_from_csr", name, number, f"{least} or more")
-            )
+    _check_number("page_size", page_size, 1)
+    if max_seq_len is not None:
+        _check_number("max_seq_len", max_seq_len, 0)
     pages = indptr.diff()
     most = indices.shape[0]
     if max_seq_len is not None:
@@ -296,12 +294,22 @@ def block_table_from_csr(
     return table.to(torch.int32), seq_lens.to(torch.int32)
 
 
+def _check_number(name: str, number: int, least: int) -> None:
+    op = "block_table_from_csr"
+    given_integer(op, name, number)
+    if number < least:
+        raise RuntimeError(number_sentence(op, name, number, f"{least} or more"))
+
+
 def _check_page_lists(indptr: Tensor, indices: Tensor, last_page_len: Tensor) -> None:
     lists = {"indptr": indptr, "indices": indices, "last_page_len": last_page_len}
     for name, given in lists.items():
         given_tensor("block_table_from_csr", name, given)
         if given.dim() != 1 or given.dtype not in (torch.int32, torch.int64):
             raise RuntimeError(page_list_sentence(name, given, "one dim"))
+    for name, given in lists.items():
+        if given.device != last_page_len.device:
+            raise RuntimeError(page_device_sentence(name, given, last_page_len))
     sequences = last_page_len.shape[0]
     if indptr.shape[0] != sequences + 1:
         works = f"[B + 1] = [{sequences + 1}] beside last_page_len [B]"
@@ -385,5 +393,5 @@ def gqa_csr(
     lengths = (table, seq_lens, cu_seqlens_q, sinks, max_q_len, max_seq_len)
     call = Call(q, k, v, *lengths, scale, causal, window_left, logits_soft_cap)
     if torch.is_grad_enabled():
-        refuse_grad("gqa", q=q, k_cache=k_cache, v_cache=v_cache, sinks=sinks)
+        refuse_grad("gqa", q=q, k_cache=k_cache, v_cache=v_cache, sinks=sinks, out=out, lse=lse)
     return attend(_GQA, call, Wanted(out, lse, return_lse))

@@ -12,13 +12,11 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from mirage_kernels import registration as registration  # registers all that the ops need
 from mirage_kernels.errors import (
-    InferenceOnlyError,
     cache_layout_sentence,
     dims_sentence,
-    no_tensor_sentence,
-    requires_grad_sentence,
     result_layout_sentence,
 )
+from mirage_kernels.given import compiled, given_tensor
 from mirage_kernels.prefill import is_long
 
 _OPS = torch.ops.mirage_kernels
@@ -41,7 +39,8 @@ def forms(name: str) -> Forms:
     """Return the overloads of the op `name`."""
     op = getattr(_OPS, name)
     check = getattr(_OPS, f"_{name}_check").default
-    return Forms(name, op.default, op.lse, op.out, op.lse_out, check)
+    overloads = (op.default, op.lse, op.out, op.lse_out, check)
+    return Forms(name, *(compiled(name, overload) for overload in overloads))
 
 
 class Wanted(NamedTuple):
@@ -96,7 +95,7 @@ def is_prefill(call: Call, wanted: Wanted, *, kernels: bool = False) -> bool:
     options = (call.seq_lens, call.cu_seqlens_q, call.sinks, wanted.lse)
     if any(option is not None for option in options) or wanted.return_lse:
         return False
-    if call.window_left >= 0 or call.logits_soft_cap:
+    if call.window_left != -1 or call.logits_soft_cap:
         return False
     tokens, keys = call.q.shape[1], call.k.shape[1]
     causal = call.is_causal
@@ -172,9 +171,9 @@ def attend(
 
 def _tokens(op: Forms, q: Tensor) -> Tensor:
     """Return q as `[tokens, Hq, D]`."""
-    if q.dim() <= 3:
+    if 0 < q.dim() <= 3:
         return q
-    if q.dim() > 4:
+    if q.dim() != 4:
         raise RuntimeError(dims_sentence(op.name, "q", q.dim(), "[B, T, Hq, D]"))
     return q.reshape(-1, *q.shape[-2:])
 
@@ -191,7 +190,9 @@ def _flat(op: Forms, name: str, result: object, dims: int) -> Tensor:
 
 def _collapses(tensor: Tensor) -> bool:
     """Say whether `[B, T, ..]` can be viewed as `[tokens, ..]`."""
-    return tensor.shape[0] <= 1 or tensor.stride(0) == tensor.shape[1] * tensor.stride(1)
+    if tensor.shape[0] <= 1 or tensor.numel() == 0:
+        return True
+    return tensor.stride(0) == tensor.shape[1] * tensor.stride(1)
 
 
 _LAYOUTS = {"NHD": "[pages, page size, Hkv, D]", "HND": "[pages, Hkv, page size, D]"}
@@ -200,22 +201,8 @@ _LAYOUTS = {"NHD": "[pages, page size, Hkv, D]", "HND": "[pages, Hkv, page size,
 def nhd(op: str, name: str, cache: object, kv_layout: str) -> Tensor:
     """View a cache of either layout as `[pages, page size, Hkv, D]`."""
     cache = given_tensor(op, name, cache)
-    if kv_layout not in _LAYOUTS:
+    if not isinstance(kv_layout, str) or kv_layout not in _LAYOUTS:
         raise RuntimeError(cache_layout_sentence(op, kv_layout))
     if cache.dim() != 4:
         raise RuntimeError(dims_sentence(op, name, cache.dim(), _LAYOUTS[kv_layout]))
     return cache if kv_layout == "NHD" else cache.transpose(1, 2)
-
-
-def given_tensor(op: str, name: str, given: object) -> Tensor:
-    """Return a tensor that Python looks at, before the compiled op can say that it is none."""
-    if isinstance(given, Tensor):
-        return given
-    raise RuntimeError(no_tensor_sentence(op, name, given))
-
-
-def refuse_grad(op: str, **inputs: Tensor | None) -> None:
-    """Refuse inputs that require grad, while gradients are recorded."""
-    for name, tensor in inputs.items():
-        if isinstance(tensor, Tensor) and tensor.requires_grad:
-            raise InferenceOnlyError(requires_grad_sentence(op, name))

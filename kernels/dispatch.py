@@ -17,12 +17,18 @@ _ATTENTION = {
     "gqa": frozenset({"D"}),
     "qk_norm_attention": frozenset({"D"}),
     "mla_decode": frozenset({"C", "P"}),
+    "qk_norm_rope_append": frozenset({"D"}),
 }
-_ATTENTION_DYNAMIC = frozenset({"B", "T", "L", "Hkv", "G", "Hq"})
+_ATTENTION_DYNAMIC = frozenset({"B", "T", "L", "Hkv", "G", "Hq", TOKENS})
+
+_HEAD_SIZE_STEP = 8  # the compiled ops refuse other sizes of heads
+# The op in front of attention, written by hand, and the sizes of heads that its kernel is for.
+_APPEND = "qk_norm_rope_append"
+_APPEND_HEAD_SIZES = (64, 96, 128, 192, 256)
 
 _DTYPE_NAMES: Mapping[object, str] = {
-    **dict.fromkeys((torch.float16, "float16", "fp16"), "fp16"),
-    **dict.fromkeys((torch.bfloat16, "bfloat16", "bf16"), "bf16"),
+    **dict.fromkeys((torch.float16, "torch.float16", "float16", "half", "fp16"), "fp16"),
+    **dict.fromkeys((torch.bfloat16, "torch.bfloat16", "bfloat16", "bf16"), "bf16"),
 }
 
 
@@ -77,29 +83,50 @@ def supports(
 
     `supports("gqa", D=128, dtype=torch.bfloat16)`: of attention the question is whether a kernel
     serves it without options; where none does, a PyTorch program computes the call. So it is of
-    `rms_norm`, `layer_norm` and `act_and_mul`, which take any size.
+    `qk_norm_rope_append` and of `rms_norm`, `layer_norm` and `act_and_mul`, which take any size.
     """
     op = "gqa" if op == "gqa_csr" else op
     known = _static_dims(op)
-    dynamic = _ATTENTION_DYNAMIC if op in _ATTENTION else {TOKENS}
-    dtype_name = _DTYPE_NAMES.get(dtype)
-    recipe: str = torch.ops.mirage_kernels._recipe_of(op, activation)
-    if op == "qk_norm_attention" and norm != "rms":
-        recipe = "qk_layer_norm_attention" if norm == "layer" else ""
-    if not (known and recipe and known | dynamic >= dims.keys()):
+    is_attention = op in _ATTENTION
+    dynamic = _ATTENTION_DYNAMIC if is_attention else {TOKENS}
+    if not (known and known | dynamic >= dims.keys()):
         return False
-    if dtype is not None and dtype_name is None:
+    recipe = _recipe(op, activation, norm)
+    if not recipe or (dtype is not None and dtype not in _DTYPE_NAMES):
         return False
-    if device is not None and torch.device(device).type == "cpu":
-        return True
     wanted = {name: size for name, size in dims.items() if name in known}
-    covered = any(
+    if is_attention and not all(map(_is_head_size, wanted.values())):
+        return False
+    place = torch.device("cuda", device) if isinstance(device, int) else device
+    if place is not None and torch.device(place).type == "cpu":
+        return True
+    covered = _has_kernel(recipe, _DTYPE_NAMES.get(dtype), wanted)
+    return covered and (place is None or _runs_on(torch.device(place)))
+
+
+def _recipe(op: str, activation: str, norm: str) -> str:
+    """Return the recipe whose kernels serve an op; empty where there is none."""
+    if op == _APPEND:
+        return op if norm in ("rms", "layer") else ""
+    if op == "qk_norm_attention" and norm != "rms":
+        return "qk_layer_norm_attention" if norm == "layer" else ""
+    found: str = torch.ops.mirage_kernels._recipe_of(op, activation)
+    return found
+
+
+def _is_head_size(size: object) -> bool:
+    return isinstance(size, int) and size > 0 and size % _HEAD_SIZE_STEP == 0
+
+
+def _has_kernel(recipe: str, dtype: str | None, dims: Mapping[str, int]) -> bool:
+    if recipe == _APPEND:
+        return dims.get("D", _APPEND_HEAD_SIZES[0]) in _APPEND_HEAD_SIZES
+    return any(
         entry.recipe in (recipe, f"{recipe}_full")  # the sibling has the options as inputs
-        and dtype_name in (None, entry.dtype)
-        and wanted.items() <= entry.dims.items()
+        and dtype in (None, entry.dtype)
+        and dims.items() <= entry.dims.items()
         for entry in kernel_table()
     )
-    return covered and (device is None or _runs_on(torch.device(device)))
 
 
 def _static_dims(op: str) -> frozenset[str]:

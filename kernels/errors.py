@@ -12,39 +12,52 @@ if TYPE_CHECKING:
 class TorchTooOldError(ImportError):
     """The installed PyTorch is older than the extension serves."""
 
-    def __init__(self, found: str, oldest: str) -> None:
-        super().__init__(
-            f"mirage_kernels needs torch >= {oldest}, but torch {found} is installed; "
-            f"`pip install 'torch>={oldest}'`"
-        )
-
 
 class ExtensionMissingError(ImportError):
     """The compiled extension is absent or does not load."""
-
-    def __init__(self, reason: str) -> None:
-        super().__init__(
-            f"the compiled extension mirage_kernels._C does not load ({reason}); install a wheel, "
-            "or in a source checkout run `pip install --no-build-isolation -e .` beside torch, nvcc"
-        )
 
 
 class InferenceOnlyError(RuntimeError):
     """An input asks for gradients, which no op computes."""
 
 
+# Sentences are functions, not constructors of exceptions: torch.compile does not trace those, and
+# an exception with one cannot be pickled.
+
+
+def old_torch_sentence(found: str, oldest: str) -> str:
+    """Say which PyTorch is needed."""
+    return (
+        f"mirage_kernels needs torch >= {oldest}, but torch {found} is installed; "
+        f"`pip install 'torch>={oldest}'`"
+    )
+
+
+def missing_extension_sentence(reason: str) -> str:
+    """Say where the compiled extension comes from."""
+    return (
+        f"the compiled extension mirage_kernels._C does not load ({reason}); install a wheel, "
+        "or in a source checkout run `pip install --no-build-isolation -e .` beside torch, nvcc"
+    )
+
+
 def requires_grad_sentence(op: str, argument: str) -> str:
-    """Write the sentence here: torch.compile does not trace an exception's own constructor."""
+    """Say that ops are for inference."""
     return (
         f"mirage_kernels::{op}: {argument} requires grad, but the op has no backward; call it "
         f"under torch.inference_mode() or torch.no_grad(), or pass {argument}.detach()"
     )
 
 
-def no_tensor_sentence(op: str, argument: str, given: object) -> str:
-    """Say that an argument must be a tensor."""
+def type_sentence(op: str, argument: str, given: object, works: str) -> str:
+    """Say of what type an argument is, and what works."""
     what = "None" if given is None else f"of type {type(given).__name__}"
-    return f"mirage_kernels::{op}: {argument} is {what}; a tensor works"
+    return f"mirage_kernels::{op}: {argument} is {what}; {works} works"
+
+
+def plain_tensor_sentence(op: str, argument: str, what: str) -> str:
+    """Say that a tensor is of a kind that no program reads."""
+    return f"mirage_kernels::{op}: {argument} {what}; a dense tensor on cpu or cuda works"
 
 
 def pair_sentence(op: str, residual: object) -> str:
@@ -76,6 +89,14 @@ def page_list_sentence(argument: str, given: Tensor, works: str) -> str:
     return (
         f"mirage_kernels::block_table_from_csr: {argument} has shape {list(given.shape)} and dtype "
         f"{dtype}; {works} works, int32 or int64"
+    )
+
+
+def page_device_sentence(argument: str, given: Tensor, last_page_len: Tensor) -> str:
+    """Say that page lists lie on one device."""
+    return (
+        f"mirage_kernels::block_table_from_csr: {argument} is on {given.device}, but last_page_len "
+        f"on {last_page_len.device}; one device works"
     )
 
 

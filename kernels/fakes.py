@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from functools import cache, partial
 
 import torch
 from torch import Tensor
@@ -23,6 +23,8 @@ class Call:
     def __init__(self, signature: Signature, tensors: Mapping[str, Tensor]) -> None:
         self.signature = signature
         first = signature.parameters[0]
+        for name in _required(signature):
+            _check(name in tensors, partial(self.said, f"{name} is None; a tensor works"))
         self.x = tensors[first.name]
         self.sizes: dict[str, int] = {}
         dims = self.x.dim()
@@ -67,6 +69,14 @@ class Call:
 
     def said(self, sentence: str) -> str:
         return f"mirage_kernels::{self.signature.op}: {sentence}"
+
+
+@cache
+def _required(signature: Signature) -> tuple[str, ...]:
+    """Return the names of the tensors that no call leaves out."""
+    overloads = getattr(torch.ops.mirage_kernels, signature.op)
+    schema = getattr(overloads, signature.overload or "default")._schema
+    return tuple(a.name for a in schema.arguments if str(a.type) == "Tensor")
 
 
 def functional(signature: Signature) -> Callable[..., Tensor | tuple[Tensor, ...]]:

@@ -7,8 +7,9 @@ from typing import Literal, NamedTuple, overload
 import torch
 from torch import Tensor
 
-from mirage_kernels.attention_call import Pair, Wanted, attend, forms, given_tensor, refuse_grad
-from mirage_kernels.errors import latent_sizes_sentence
+from mirage_kernels.attention_call import Pair, Wanted, attend, forms
+from mirage_kernels.errors import dims_sentence, latent_sizes_sentence
+from mirage_kernels.given import given_integer, given_tensor, refuse_grad
 
 _MLA = forms("mla_decode")
 _LATENT = 512
@@ -55,6 +56,9 @@ def _parts(name: str, given: object, latent_dim: int) -> Pair:
         latent, rest = given
         return given_tensor("mla_decode", name, latent), given_tensor("mla_decode", name, rest)
     given = given_tensor("mla_decode", name, given)
+    given_integer("mla_decode", "latent_dim", latent_dim)
+    if given.dim() == 0:
+        raise RuntimeError(dims_sentence("mla_decode", name, 0, "[..., latent_dim + rope]"))
     if not 0 < latent_dim < given.shape[-1]:
         raise RuntimeError(latent_sizes_sentence(name, given.shape[-1], latent_dim))
     return given[..., :latent_dim], given[..., latent_dim:]
@@ -133,6 +137,6 @@ def mla_decode(
     lengths = (block_table, seq_lens, cu_seqlens_q, max_q_len, max_seq_len)
     call = LatentCall(q_latent, q_rope, latent, rope, *lengths, scale, causal)
     if torch.is_grad_enabled():
-        refuse_grad("mla_decode", q=q_latent, kv_cache=latent)
+        refuse_grad("mla_decode", q=q_latent, kv_cache=latent, out=out, lse=lse)
         refuse_grad("mla_decode", q=q_rope, kv_cache=rope)
     return attend(_MLA, call, Wanted(out, lse, return_lse))

@@ -6,7 +6,12 @@ import importlib
 
 import torch  # before the extension: it loads libtorch, which the extension names without a path
 
-from mirage_kernels.errors import ExtensionMissingError, TorchTooOldError
+from mirage_kernels.errors import (
+    ExtensionMissingError,
+    TorchTooOldError,
+    missing_extension_sentence,
+    old_torch_sentence,
+)
 
 # The oldest torch that the extension is compiled for (TORCH_TARGET_VERSION).
 OLDEST_TORCH = (2, 10)
@@ -15,11 +20,12 @@ OLDEST_TORCH = (2, 10)
 def load_extension() -> None:
     """Make torch.ops.mirage_kernels callable. Does no CUDA work, so that a later fork is safe."""
     if _release(torch.__version__) < OLDEST_TORCH:
-        raise TorchTooOldError(torch.__version__, ".".join(map(str, OLDEST_TORCH)))
+        oldest = ".".join(map(str, OLDEST_TORCH))
+        raise TorchTooOldError(old_torch_sentence(torch.__version__, oldest))
     try:
         importlib.import_module("mirage_kernels._C")
     except ImportError as failure:
-        raise ExtensionMissingError(str(failure)) from failure
+        raise ExtensionMissingError(missing_extension_sentence(str(failure))) from failure
 
 
 def _release(version: str) -> tuple[int, int]:

@@ -27,29 +27,37 @@ import torch
 from torch import Tensor
 
 from mirage_kernels import registration as registration  # registers all that the ops need
-from mirage_kernels.errors import InferenceOnlyError, pair_sentence, requires_grad_sentence
+from mirage_kernels.errors import pair_sentence
+from mirage_kernels.given import compiled, refuse_grad
 
 _OPS = torch.ops.mirage_kernels
 _Made = Callable[..., Tensor]
+_MadePair = Callable[..., tuple[Tensor, Tensor]]
 _Into = Callable[..., None]
-_rms_norm_linear: _Made = _OPS.rms_norm_linear.default
-_rms_norm_linear_out: _Into = _OPS.rms_norm_linear.out
-_layer_norm_linear: _Made = _OPS.layer_norm_linear.default
-_layer_norm_linear_out: _Into = _OPS.layer_norm_linear.out
-_lora_linear: _Made = _OPS.lora_linear.default
-_lora_linear_out: _Into = _OPS.lora_linear.out
-_lora_linear_batched: _Made = _OPS.lora_linear.batched
-_lora_linear_batched_out: _Into = _OPS.lora_linear.batched_out
-_gated_mlp: _Made = _OPS.gated_mlp.default
-_gated_mlp_out: _Into = _OPS.gated_mlp.out
-_gated_mlp_packed: _Made = _OPS.gated_mlp.packed
-_gated_mlp_packed_out: _Into = _OPS.gated_mlp.packed_out
-_rms_norm_gated_mlp: _Made = _OPS.rms_norm_gated_mlp.default
-_rms_norm_gated_mlp_out: _Into = _OPS.rms_norm_gated_mlp.out
-_rms_norm_gated_mlp_packed: _Made = _OPS.rms_norm_gated_mlp.packed
-_rms_norm_gated_mlp_packed_out: _Into = _OPS.rms_norm_gated_mlp.packed_out
-_ntrans: _Made = _OPS.ntrans.default
-_ntrans_out: _Into = _OPS.ntrans.out
+_rms_norm_linear: _Made = compiled("rms_norm_linear", _OPS.rms_norm_linear.default)
+_rms_norm_linear_out: _Into = compiled("rms_norm_linear", _OPS.rms_norm_linear.out)
+_rms_norm_linear_residual: _MadePair = compiled("rms_norm_linear", _OPS.rms_norm_linear.residual)
+_rms_norm_linear_residual_out: _Into = compiled(
+    "rms_norm_linear", _OPS.rms_norm_linear.residual_out
+)
+_layer_norm_linear: _Made = compiled("layer_norm_linear", _OPS.layer_norm_linear.default)
+_layer_norm_linear_out: _Into = compiled("layer_norm_linear", _OPS.layer_norm_linear.out)
+_lora_linear: _Made = compiled("lora_linear", _OPS.lora_linear.default)
+_lora_linear_out: _Into = compiled("lora_linear", _OPS.lora_linear.out)
+_lora_linear_batched: _Made = compiled("lora_linear", _OPS.lora_linear.batched)
+_lora_linear_batched_out: _Into = compiled("lora_linear", _OPS.lora_linear.batched_out)
+_gated_mlp: _Made = compiled("gated_mlp", _OPS.gated_mlp.default)
+_gated_mlp_out: _Into = compiled("gated_mlp", _OPS.gated_mlp.out)
+_gated_mlp_packed: _Made = compiled("gated_mlp", _OPS.gated_mlp.packed)
+_gated_mlp_packed_out: _Into = compiled("gated_mlp", _OPS.gated_mlp.packed_out)
+_rms_norm_gated_mlp: _Made = compiled("rms_norm_gated_mlp", _OPS.rms_norm_gated_mlp.default)
+_rms_norm_gated_mlp_out: _Into = compiled("rms_norm_gated_mlp", _OPS.rms_norm_gated_mlp.out)
+_rms_norm_gated_mlp_packed: _Made = compiled("rms_norm_gated_mlp", _OPS.rms_norm_gated_mlp.packed)
+_rms_norm_gated_mlp_packed_out: _Into = compiled(
+    "rms_norm_gated_mlp", _OPS.rms_norm_gated_mlp.packed_out
+)
+_ntrans: _Made = compiled("ntrans", _OPS.ntrans.default)
+_ntrans_out: _Into = compiled("ntrans", _OPS.ntrans.out)
 
 
 @overload
@@ -102,8 +110,8 @@ def rms_norm_linear(
     Source: the fused RMSNorm muGraph that the Mirage superoptimizer paper reports.
     """
     if torch.is_grad_enabled():
-        refuse_grad("rms_norm_linear", x, norm_weight=norm_weight, weight=weight, bias=bias)
-        refuse_grad("rms_norm_linear", x, residual=residual)
+        given = {"x": x, "norm_weight": norm_weight, "weight": weight, "bias": bias}
+        refuse_grad("rms_norm_linear", **given, residual=residual, out=out)
     if residual is not None or isinstance(out, tuple | list):
         return _with_residual((x, norm_weight, weight, eps, bias, residual, weight_offset), out)
     if out is None:
@@ -128,8 +136,8 @@ def layer_norm_linear(
     PyTorch's: `(x - mean(x)) / sqrt(var(x) + eps)` with the variance over K, not K - 1.
     """
     if torch.is_grad_enabled():
-        refuse_grad("layer_norm_linear", x, norm_weight=norm_weight, norm_bias=norm_bias)
-        refuse_grad("layer_norm_linear", x, weight=weight, bias=bias)
+        given = {"x": x, "norm_weight": norm_weight, "norm_bias": norm_bias, "weight": weight}
+        refuse_grad("layer_norm_linear", **given, bias=bias, out=out)
     if out is None:
         return _layer_norm_linear(x, norm_weight, norm_bias, weight, eps, bias)
     _layer_norm_linear_out(x, norm_weight, norm_bias, weight, eps, bias, out=out)
@@ -162,8 +170,8 @@ def lora_linear(
     below R with zeros.
     """
     if torch.is_grad_enabled():
-        refuse_grad("lora_linear", x, weight=weight, bias=bias)
-        refuse_grad("lora_linear", x, lora_a=lora_a, lora_b=lora_b)
+        given = {"x": x, "weight": weight, "lora_a": lora_a, "lora_b": lora_b}
+        refuse_grad("lora_linear", **given, scale=scale, bias=bias, out=out)
     if adapter_ids is not None:
         args = (x, weight, lora_a, lora_b, adapter_ids, scale, bias)
         if out is None:
@@ -191,7 +199,7 @@ def gated_mlp(
     "silu" (Llama), "gelu", "gelu_tanh" (Gemma), "relu".
     """
     if torch.is_grad_enabled():
-        refuse_grad("gated_mlp", x, gate_weight=gate_weight, up_weight=up_weight)
+        refuse_grad("gated_mlp", x=x, gate_weight=gate_weight, up_weight=up_weight, out=out)
     if up_weight is None:
         if out is None:
             return _gated_mlp_packed(x, gate_weight, activation)
@@ -220,8 +228,8 @@ def rms_norm_gated_mlp(
     `rms_norm_gated_mlp(x, norm_weight, gate_up_weight)` takes a packed weight `[2 N, K]`.
     """
     if torch.is_grad_enabled():
-        refuse_grad("rms_norm_gated_mlp", x, norm_weight=norm_weight)
-        refuse_grad("rms_norm_gated_mlp", x, gate_weight=gate_weight, up_weight=up_weight)
+        given = {"x": x, "norm_weight": norm_weight, "gate_weight": gate_weight}
+        refuse_grad("rms_norm_gated_mlp", **given, up_weight=up_weight, out=out)
     if up_weight is None:
         packed = (x, norm_weight, gate_weight, eps, activation, weight_offset)
         if out is None:
@@ -244,7 +252,7 @@ def ntrans(h: Tensor, x: Tensor, alpha: Tensor, *, out: Tensor | None = None) ->
     Source: nTrans of the Mirage paper; Loshchilov et al., nGPT (2024).
     """
     if torch.is_grad_enabled():
-        refuse_grad("ntrans", x, h=h, alpha=alpha)
+        refuse_grad("ntrans", h=h, x=x, alpha=alpha, out=out)
     if out is None:
         return _ntrans(h, x, alpha)
     _ntrans_out(h, x, alpha, out=out)
@@ -255,10 +263,9 @@ def _with_residual(
     args: tuple[object, ...], out: Tensor | tuple[Tensor, Tensor] | None
 ) -> tuple[Tensor, Tensor]:
     if out is None:
-        made: tuple[Tensor, Tensor] = _OPS.rms_norm_linear.residual(*args)
-        return made
+        return _rms_norm_linear_residual(*args)
     y, total = result_pair("rms_norm_linear", args[5], out)
-    _OPS.rms_norm_linear.residual_out(*args, out=y, total=total)
+    _rms_norm_linear_residual_out(*args, out=y, total=total)
     return y, total
 
 
@@ -267,11 +274,6 @@ def result_pair(op: str, residual: object, out: object) -> tuple[Tensor, Tensor]
     if not isinstance(out, tuple | list) or len(out) != 2 or residual is None:
         raise RuntimeError(pair_sentence(op, residual))
     y, total = out
+    if torch.is_grad_enabled():
+        refuse_grad(op, out=y, total=total)
     return y, total
-
-
-def refuse_grad(op: str, x: Tensor | None = None, **inputs: Tensor | None) -> None:
-    """Raise InferenceOnlyError, naming the op and the input, where one requires grad."""
-    for name, tensor in {"x": x, **inputs}.items():
-        if isinstance(tensor, Tensor) and tensor.requires_grad:
-            raise InferenceOnlyError(requires_grad_sentence(op, name))

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import torch
 
+from mirage_kernels.given import compiled
 from mirage_kernels.loading import load_extension
 
 load_extension()
 _OPS = torch.ops.mirage_kernels
+_set_constant_weights: Callable[[bool], None] = compiled(
+    "constant_weights", _OPS._set_constant_weights.default
+)
+_set_constant_history: Callable[[bool], None] = compiled(
+    "constant_history", _OPS._set_constant_history.default
+)
 
 
 def constant_weights(promised: bool = True) -> None:
@@ -24,7 +31,7 @@ def constant_weights(promised: bool = True) -> None:
     values. CUDA graphs keep what held when they were captured. Holds for the process;
     `constant_weights(False)` takes it back.
     """
-    _OPS._set_constant_weights(promised)
+    _set_constant_weights(promised)
 
 
 def constant_history(promised: bool = True) -> None:
@@ -41,7 +48,7 @@ def constant_history(promised: bool = True) -> None:
     what held when they were captured. Holds for the process; `constant_history(False)` takes it
     back.
     """
-    _OPS._set_constant_history(promised)
+    _set_constant_history(promised)
 
 
 @contextmanager

@@ -119,6 +119,8 @@ SILENT = [
     "attention several see all in a window",
     "attention several see all capped",
     "attention no tokens",
+    "attention no heads",
+    "attention no sequences",
     "attention no keys",
     "attention normed by layer, offset",
     "attention normed window",

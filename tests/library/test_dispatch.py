@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
 import torch
 
 from mirage_kernels import kernel_table, supports
 
+ROOT = Path(__file__).resolve().parents[2]
 OPS = torch.ops.mirage_kernels
 SHAPES = [(4096, 6144), (4096, 4096), (8192, 10240)]
 
@@ -59,6 +63,8 @@ def test_other_gpu_is_told_what_to_install(capability: tuple[int, int], here: st
         ({"K": 4096, "N": 6144, "dtype": "fp16"}, True),
         ({"K": 4096, "N": 6144, "dtype": "bfloat16"}, True),
         ({"K": 4096, "N": 6144, "dtype": "float32"}, False),
+        ({"K": 4096, "N": 6144, "dtype": "torch.float16"}, True),
+        ({"K": "4096", "N": 6144}, False),
         ({"N": 6144}, True),
         ({"K": 4096, "N": 6145}, False),
         ({"K": 4096, "n": 6144}, False),
@@ -73,8 +79,23 @@ def test_supports_answers_without_raising(question: dict[str, object], answer: b
 
 def test_supports_says_no_to_an_unknown_op_and_to_an_absent_gpu() -> None:
     assert not supports("no_such_op", K=4096)
+    assert not supports(None)  # type: ignore[arg-type]
     if not torch.cuda.is_available():
         assert not supports("rms_norm_linear", K=4096, N=6144, device="cuda")
+        assert not supports("rms_norm_linear", K=4096, N=6144, device=0)
+
+
+def test_supports_knows_the_sizes_of_heads() -> None:
+    assert supports("gqa", D=80, device="cpu")
+    assert not supports("gqa", D=84, device="cpu")  # the op takes multiples of 8
+    assert not supports("gqa", D="128", device="cpu")  # type: ignore[arg-type]
+
+
+def test_supports_knows_the_sizes_that_the_append_kernel_is_for() -> None:
+    source = (ROOT / "csrc/append/append.cu").read_text()
+    sizes = {int(size) for size in re.findall(r"case (\d+):", source)}
+    assert sizes == {D for D in range(8, 1024, 8) if supports("qk_norm_rope_append", D=D)}
+    assert supports("qk_norm_rope_append", D=80, device="cpu", dtype=torch.bfloat16)
 
 
 @pytest.mark.parametrize(

@@ -62,6 +62,19 @@ def test_only_what_changed_is_compiled(kernels_dir: Path) -> None:
     assert "table.cpp" in compiled[0]
 
 
+def test_a_plan_in_a_file_of_its_own_is_compiled_again_with_its_kernel(kernels_dir: Path) -> None:
+    folder = kernels_dir / "sm_90a" / "some_recipe"
+    folder.mkdir()
+    for stem in ("K8_fp16", "K8_bf16"):
+        (folder / f"{stem}.cu").write_text(f'#include "{stem}.held.cuh"\n')
+        (folder / f"{stem}.held.cuh").write_text(f"int {stem}();\n")
+    build(kernels_dir)
+    (folder / "K8_fp16.held.cuh").write_text("int changed();\n")
+    compiled = [line for line in build(kernels_dir) if re.search(r"compile +\d+/", line)]
+    assert len(compiled) == 1
+    assert "K8_fp16.cu" in compiled[0]
+
+
 def test_failure_shows_the_command_and_leaves_the_old_file(kernels_dir: Path) -> None:
     build(kernels_dir)
     (kernels_dir / "sm_90a" / "broken.cu").write_text("int half( {\n")

@@ -121,6 +121,7 @@ WRONG_WHILE_TRACING = {
     },
     "weight has 1 dims, but 2 are needed": {"weight": torch.empty(64).half()},
     "norm_weight has dtype torch.float64; float16 works": {"norm_weight": torch.empty(64).double()},
+    "weight is None; a tensor works": {"weight": None},
     r"bias has shape \[95\], but \[96\] is needed": {"bias": torch.empty(95).half()},
 }
 
@@ -129,6 +130,9 @@ WRONG_WHILE_TRACING = {
 def test_wrong_argument_is_refused_while_tracing(cases, sentence: str) -> None:
     arguments = cases["rms_norm_linear bias"].arguments(2) | WRONG_WHILE_TRACING[sentence]
     with FakeTensorMode() as mode:
-        fakes = {name: mode.from_tensor(value) for name, value in arguments.items()}
+        fakes = {
+            name: None if value is None else mode.from_tensor(value)
+            for name, value in arguments.items()
+        }
         with pytest.raises(RuntimeError, match=f"mirage_kernels::rms_norm_linear: {sentence}"):
             rms_norm_linear(**fakes)

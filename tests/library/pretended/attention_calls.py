@@ -107,6 +107,10 @@ ATTENTION = {
     "attention dense causal": partial(mk.gqa, dense_q, dense_k, dense_v, causal=True),
     "attention dense lens": partial(mk.gqa, dense_q, dense_k, dense_v, seq_lens=lens),
     "attention no tokens": partial(mk.gqa, q[:0], k, v, table[:0], lens[:0]),
+    "attention no heads": partial(mk.gqa, q[:, :0], k, v, table, lens),
+    "attention no sequences": partial(
+        mk.gqa, q, k, v, table[:0], lens[:0], cu_seqlens_q=torch.zeros(1, dtype=torch.int32)
+    ),
     "attention no keys": partial(mk.gqa, q, k, v, table[:, :0], lens * 0),
     "attention normed": normed,
     "attention normed offset": partial(normed, weight_offset=1.0, eps=1e-3, return_lse=True),
