@@ -124,7 +124,7 @@ class Recipe:
                 f"{self.name} has static dims {', '.join(wanted)}, the shape gives {given or None}",
                 f"write --shape {','.join(f'{n}=...' for n in wanted)}",
             )
-        for name, size in chosen.dims.items():
+        for name, size in (*chosen.dims.items(), *self.dynamic.items()):
             if size < 1:
                 raise ShapeError(f"dim {name} of {self.name} must be at least 1, not {size}")
         static = {n: Dim(n, chosen.dims[n]) for n in wanted}

@@ -134,6 +134,26 @@ def test_writing_again_leaves_every_file_alone(folder: Path, generated: Generate
     assert {p: p.stat().st_mtime_ns for p in before} == before
 
 
+def test_what_a_kernel_had_of_other_plans_is_removed(folder: Path, generated: Generated) -> None:
+    result = generated(DType.FP16)
+    command = f"// {result.record.command}\n"
+    texts = {
+        "K72_N40_fp16.held.cuh": command,
+        "K72_N40_fp16.mine.cuh": command,  # no name that the generator gives
+        "K72_N40_fp16.split.cuh": "// by hand\n",
+        "K72_N40_bf16.held.cuh": command.replace("fp16", "bf16"),  # of another kernel
+    }
+    for name, text in texts.items():
+        (folder / "sm_90a/rms_norm_linear" / name).write_text(text)
+    write([result], folder)
+    left = {p.name for p in folder.rglob("*.cuh")}
+    assert left == set(texts) - {"K72_N40_fp16.held.cuh"}
+    stray = "no committed record makes this file"
+    assert [(Path(d.path).name, d.reason) for d in differences(folder)] == [
+        (name, stray) for name in sorted(left)
+    ]
+
+
 def test_the_table_serves_every_kernel_of_the_folder(folder: Path) -> None:
     table = (folder / "sm_90a" / "table.cpp").read_text()
     assert "const int kKernelCount = 2;" in table

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 
 from mirage_kernels.generator.commands.arguments import (
     Parser,
@@ -12,19 +13,25 @@ from mirage_kernels.generator.commands.arguments import (
     add_kernels,
     is_checkout,
     kernels_folder,
+    recipe,
 )
 from mirage_kernels.generator.errors import FileError
-from mirage_kernels.generator.folder import check, emitted
+from mirage_kernels.generator.folder import check, emitted, without_plan
 from mirage_kernels.generator.terminal import Terminal, counted
 
 DETAILS = """\
 Every muGraph is proved again, and every source must be, byte for byte, what the generator emits
-from it. Exit code 1 and a diff where anything differs.
+from it. Exit code 1 and a diff where anything differs. Kernels of a recipe file need the file.
+
+examples:
+  mirage-kernels check
+  mirage-kernels check path/to/my_recipe.py --kernels path/to/kernels
 """
 
 
 def add_arguments(parser: Parser) -> None:
     """Add the verb's arguments."""
+    parser.add_argument("files", nargs="*", metavar="FILE", help="recipe files beside the catalog")
     add_kernels(parser)
     add_jobs(parser)
     add_json(parser)
@@ -38,14 +45,15 @@ def run(arguments: argparse.Namespace, terminal: Terminal) -> int:
             "check a source checkout, or give its folder: --kernels DIR",
         )
     folder = kernels_folder(arguments.kernels)
-    count = len(emitted(folder))
+    files = [str(Path(file).resolve()) for file in arguments.files if recipe(file)]
+    count = len(emitted(folder)) + len(without_plan(folder))
     if not count:
         raise FileError(
             f"{folder} holds no kernels to check",
             "`mirage-kernels generate rms_norm_linear` makes some; --kernels DIR looks elsewhere",
         )
     with terminal.watch(f"checking {counted(count, 'kernel')} in {folder}") as progress:
-        differences = check(folder, progress=progress, jobs=arguments.jobs)
+        differences = check(folder, progress=progress, jobs=arguments.jobs, recipe_files=files)
     for difference in differences:
         terminal.line(f"{difference.path}: {difference.reason}")
         if difference.diff:

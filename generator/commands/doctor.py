@@ -102,19 +102,23 @@ def _extension(loaded: Loaded) -> Finding:
 
 def _gpu(loaded: Loaded) -> Finding:
     seen = nvidia_smi()
-    wanted = f"GPUs served: {', '.join(f'{t.gpu} ({a})' for a, t in TARGETS.items())}"
     if not seen and not loaded.gpu:
-        hint = f"CPU tensors run the reference. {wanted}"
-        return Finding("GPU", "bench", "missing", "no NVIDIA GPU", hint)
+        return Finding("GPU", "bench", "missing", "no NVIDIA GPU", _served(loaded.arch))
     if not loaded.gpu:
         hint = "install a torch built for CUDA; the driver must be new enough for it"
         return Finding("GPU", "bench", "broken", f"{seen}, but torch does not see it", hint)
     major, minor = loaded.capability or (0, 0)
     found = f"{seen or loaded.gpu}, compute capability {major}.{minor}"
-    served = [a for a, t in TARGETS.items() if t.capability == (major, minor)]
-    if not served:
-        return Finding("GPU", "bench", "missing", found, f"no kernels for it. {wanted}")
+    if loaded.complaint:
+        return Finding("GPU", "bench", "missing", found, loaded.complaint)
     return Finding("GPU", "bench", "ok", found)
+
+
+def _served(arch: str) -> str:
+    """Say which GPUs kernels are for: those of the extension, and those that it could be for."""
+    gpus = ", ".join(f"{a} ({on.gpu})" for a, on in TARGETS.items())
+    here = f"the extension here serves {arch}; " if arch else ""
+    return f"CPU tensors run PyTorch's programs; {here}kernels can be made for {gpus}"
 
 
 def nvidia_smi() -> str:

@@ -33,6 +33,7 @@ class Loaded:
     kernels: tuple[str, ...]  # names in the dispatch table
     arch: str
     problem: str  # why torch or the extension does not load; empty when both do
+    complaint: str = ""  # why the extension does not run on the GPU; empty where it does
 
 
 @dataclass(frozen=True)

@@ -25,6 +25,7 @@ from mirage_kernels.generator.folder import write
 from mirage_kernels.generator.ir.text import Json
 from mirage_kernels.generator.jobs.store import Store
 from mirage_kernels.generator.pipeline import Result
+from mirage_kernels.generator.plan.areas import OCTET
 from mirage_kernels.generator.recipe import Recipe
 from mirage_kernels.generator.record import MuGraphRecord
 from mirage_kernels.generator.request import Request, parse_shape, requests
@@ -171,6 +172,12 @@ def _report(made: Sequence[Made], terminal: Terminal) -> None:
         record = one.result.record
         if isinstance(record, MuGraphRecord):
             terminal.line(f"{one.name}: proved, not emitted: {record.no_plan}")
+            odd = [f"{name} {size}" for name, size in record.shape.items() if size % OCTET]
+            if odd:
+                terminal.line(
+                    f"  hint: kernels read {OCTET} elements of a row at a time; with a multiple of "
+                    f"{OCTET} in place of {listed(odd)} there may be a plan"
+                )
 
 
 def _row(made: Made) -> tuple[str, ...]:

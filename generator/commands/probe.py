@@ -14,7 +14,7 @@ from mirage_kernels.generator.ir.text import Json
 def describe() -> Json:
     """Return torch's version, the GPU it sees, and the extension's kernels."""
     found: dict[str, Json] = {"torch": "", "cuda": "", "gpu": "", "capability": None}
-    found |= {"kernels": [], "arch": "", "problem": ""}
+    found |= {"kernels": [], "arch": "", "problem": "", "complaint": ""}
     try:
         import torch
 
@@ -26,6 +26,9 @@ def describe() -> Json:
 
         found["kernels"] = [entry.name for entry in kernel_table()]
         found["arch"] = next((entry.arch for entry in kernel_table()), "")
+        if found["gpu"]:
+            gpu = (*torch.cuda.get_device_capability(), found["gpu"])
+            found["complaint"] = torch.ops.mirage_kernels._architecture_complaint(*gpu)
     except ImportError as failure:
         found["problem"] = str(failure)
     return found

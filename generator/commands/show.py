@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterator, Mapping, Sequence
 from difflib import get_close_matches
+from itertools import groupby
 from pathlib import Path
 
 from mirage_kernels.generator.commands import arguments as given
@@ -20,8 +21,8 @@ from mirage_kernels.generator.commands.list import (
 )
 from mirage_kernels.generator.compile import DEFAULT_ARCH
 from mirage_kernels.generator.errors import RecipeError
-from mirage_kernels.generator.folder import emitted
-from mirage_kernels.generator.ir import to_text
+from mirage_kernels.generator.folder import emitted, sources_below
+from mirage_kernels.generator.ir import Json, to_text
 from mirage_kernels.generator.plan.attention_variants import AttentionVariant
 from mirage_kernels.generator.plan.variants import Variant
 from mirage_kernels.generator.recipe import Recipe, catalog, trace
@@ -58,16 +59,19 @@ def run(arguments: argparse.Namespace, terminal: Terminal) -> int:
     """Find out what the name means and print it."""
     name: str = arguments.name
     if name.endswith(MUGRAPH_ENDING):
-        _show_kernel(name, load_mugraph(Path(name)), terminal)
+        _show_kernel(name, load_mugraph(Path(name)), (), terminal)
         return 0
     if name.endswith(".json"):
-        _show_kernel(name, load_emitted(Path(name)), terminal)
+        record = load_emitted(Path(name))
+        folder = Path(name).resolve().parent.parent.parent
+        _show_kernel(name, record, sources_below(folder, record), terminal)
         return 0
     if name.endswith(".py") or name in catalog():
         found = emitted(given.kernels_folder(arguments.kernels))
         _show_recipe(given.recipe(name), found, terminal)
         return 0
-    found = emitted(given.kernels_folder(arguments.kernels))
+    folder = given.kernels_folder(arguments.kernels)
+    found = emitted(folder)
     matching = {path: r for path, r in found.items() if _means(name, path, r)}
     if not matching:
         kernels = sorted({kernel_name(record) for record in found.values()})
@@ -78,7 +82,7 @@ def run(arguments: argparse.Namespace, terminal: Terminal) -> int:
             "`mirage-kernels list` names all",
         )
     path, record = min(matching.items(), key=lambda item: item[1].arch != DEFAULT_ARCH)
-    _show_kernel(path, record, terminal)
+    _show_kernel(path, record, sources_below(folder, record), terminal)
     return 0
 
 
@@ -106,7 +110,7 @@ def _show_recipe(recipe: Recipe, found: Mapping[str, Emitted], terminal: Termina
     )
 
 
-def _show_kernel(path: str, record: Record, terminal: Terminal) -> None:
+def _show_kernel(path: str, record: Record, sources: Sequence[Path], terminal: Terminal) -> None:
     text = to_text(record.graph)
     dims = ", ".join(f"{name}={size}" for name, size in record.shape.items())
     terminal.line(f"{record.recipe} at {dims}, {record.dtype}, {record.arch} ({record.source})")
@@ -116,10 +120,15 @@ def _show_kernel(path: str, record: Record, terminal: Terminal) -> None:
     if isinstance(record, MuGraphRecord):
         terminal.line(f"Not emitted: {record.no_plan}.")
     else:
-        terminal.line("`mirage-kernels check` proves it again.\n")
+        terminal.line("`mirage-kernels check` proves it again.")
+        for folder, files in groupby(sources, lambda path: path.parent.name):
+            endings = ", ".join(file.name.removeprefix(record.stem) for file in files)
+            terminal.line(f"Emitted: {record.arch}/{folder}/{record.stem} {endings}")
+        terminal.line()
         table = Table(("variant serves", "cuts", "knobs"), tuple(_variant_rows(record)), left=3)
         terminal.table(table)
-    terminal.document({"path": path, "text": text, "record": record.to_json()})
+    names: list[Json] = [f"{record.arch}/{p.parent.name}/{p.name}" for p in sources]
+    terminal.document({"path": path, "text": text, "sources": names, "record": record.to_json()})
 
 
 def _variant_rows(record: Emitted) -> Iterator[tuple[str, ...]]:

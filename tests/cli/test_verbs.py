@@ -18,7 +18,8 @@ from mirage_kernels.generator.folder import Difference, emitted, records
 from mirage_kernels.generator.record import KernelRecord
 
 KERNEL = "rms_norm_linear/K4096_N6144_fp16"
-FILES = [f"sm_90a/{KERNEL}{ending}" for ending in (".cu", ".json", ".py")]
+PARTS = (".shape.cuh", ".slices.cuh", ".split.cuh")
+FILES = [f"sm_90a/{KERNEL}{ending}" for ending in (".cu", ".json", ".py", *PARTS)]
 MY_RECIPE = '''
 from mirage_kernels.generator.language import contract, gelu
 from mirage_kernels.generator.recipe import recipe, shape
@@ -89,7 +90,7 @@ def test_generate_reports_the_search(mirage_kernels, without_search, workplace) 
     assert "55 candidates: 7 proved, 3 rejected" in outcome.out
     assert "also proved: 14.80 us  one kernel" in outcome.out
     assert outcome.out.count("19.20") == outcome.out.count("19.20 us  two kernels; 2 of these") == 1
-    assert "4 files in ." in outcome.out
+    assert "7 files in ." in outcome.out
     assert "search" in outcome.err
     assert "\x1b" not in outcome.out + outcome.err
 
@@ -169,11 +170,13 @@ def test_show_kernel_by_name_or_file(mirage_kernels, kernels: Path, name: str) -
     assert "fmap=K" in outcome.out
     assert re.search(r"Proved equal to the recipe on \d+ random draws .* 2\^-\d+", outcome.out)
     assert re.search(r"any M +.*K by \d+.*warps \d+", outcome.out)
+    assert f"Emitted: sm_90a/{KERNEL} .cu, .py, {', '.join(PARTS)}\n" in outcome.out
 
 
 def test_show_kernel_json_is_its_record(mirage_kernels, kernels, record: KernelRecord) -> None:
     document = _json(mirage_kernels("show", KERNEL, "--kernels", "kernels", "--json"))
     assert document["record"] == json.loads(record.text())
+    assert document["sources"] == [name for name in FILES if not name.endswith(".json")]
 
 
 def test_check_prints_the_diff_and_fails(mirage_kernels, kernels, monkeypatch) -> None:
@@ -232,6 +235,19 @@ def test_doctor_names_a_committed_kernel_that_is_not_compiled(
     (finding,) = (f for f in document["findings"] if f["what"] == "kernels")
     assert finding["status"] == "missing"
     assert finding["found"].endswith(f"1 are not compiled, {first} for one")
+
+
+def test_doctor_says_that_the_extension_is_for_another_gpu(
+    mirage_kernels, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    complaint = "this build contains kernels for sm_90a only, but the GPU is sm_80"
+    gpu = ("2.13.0", "13.0", "NVIDIA A100", (8, 0))
+    loaded = Loaded(*gpu, (), "sm_90a", problem="", complaint=complaint)
+    monkeypatch.setattr(doctor, "load", lambda: loaded)
+    monkeypatch.setattr(doctor, "nvidia_smi", lambda: "")
+    document = _json(mirage_kernels("doctor", "--json"), code=None)
+    (finding,) = (f for f in document["findings"] if f["what"] == "GPU")
+    assert (finding["status"], finding["hint"]) == ("missing", complaint)
 
 
 def test_show_names_the_nearest_kernels(mirage_kernels) -> None:

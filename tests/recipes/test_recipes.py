@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from mirage_kernels.generator.errors import RecipeError
+from mirage_kernels.generator.errors import RecipeError, ShapeError
 from mirage_kernels.generator.ir import DType
 from mirage_kernels.generator.meaning.arrays import Array, array_reading
 from mirage_kernels.generator.meaning.reals import FLOAT64
@@ -106,6 +106,12 @@ def test_program_and_reference_take_the_declared_inputs_in_order(name: str) -> N
     recipe = RECIPES[name]
     assert list(inspect.signature(recipe.program).parameters) == list(recipe.inputs)
     assert list(inspect.signature(recipe.reference).parameters) == list(recipe.inputs)
+
+
+def test_every_extent_is_at_least_one() -> None:
+    recipe = replace(RECIPES["rms_norm_linear"], dynamic={"M": 0})
+    with pytest.raises(ShapeError, match="dim M of rms_norm_linear must be at least 1, not 0"):
+        recipe.dims(recipe.shapes[0])
 
 
 @every_recipe()
