@@ -38,8 +38,8 @@ class KernelEntry:
 
     Above `max_tokens` (0: never) the op's matrix product is PyTorch's, behind a norm our `gated_mlp`
     where it serves; above that of `rms_norm_linear_residual` it runs what it would run without this
-    kernel. `options` names the
-    optional inputs that the kernel takes; others the op adds before or after it.
+    kernel. `options` names the optional inputs that the kernel takes; others the op adds before or
+    after it.
     """
 
     name: str
