@@ -4,7 +4,7 @@
 
 Every variant of every kernel runs as it was compiled (benchmarks/sanitize_calls.py); with `--copies
 build/small/run` racecheck watches small copies of those that stream weights, which takes it less
-time (benchmarks/small.py). Workspaces have been written before initcheck sees them, and nothing
+time (benchmarks/small_copies.py). Workspaces have been written before initcheck sees them, and nothing
 else: their flags are read before anyone sets them, and count only with a call's nonce. racecheck
 does not end where the blocks of a cluster share a sequence of attention: it gets no such calls.
 """
@@ -27,7 +27,7 @@ from pathlib import Path
 import sanitize_append
 import sanitize_reports
 from sanitize_reports import Watched
-from small import is_copied
+from small_copies import is_copied
 
 from mirage_kernels import KernelEntry, kernel_table
 from mirage_kernels.generator.attention_workloads import ATTENTION

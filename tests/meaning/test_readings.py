@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mirage_kernels.generator.emit import after_loop, attention, cuda, triton, words
+from mirage_kernels.generator.emit import after_loop, attention, slices, triton, words
 from mirage_kernels.generator.errors import PlanError
 from mirage_kernels.generator.ir import OPS, Dim, DType, Kind, TensorType, ops_of_kind
 from mirage_kernels.generator.meaning.abstract import abstract_reading
@@ -82,7 +82,7 @@ def test_a_triton_line_names_as_many_operands_as_the_op_takes(op: str) -> None:
 
 @pytest.mark.parametrize("do", [d for d in Do if d not in (Do.LOAD, Do.FETCH, Do.MEET)])
 def test_the_cuda_writer_has_a_line_for_every_statement(do: Do) -> None:
-    assert do in cuda._LOOP or do in after_loop.LINES
+    assert do in slices._LOOP or do in after_loop.LINES
 
 
 def test_every_place_in_the_loop_has_a_fragment_or_an_accumulator() -> None:

@@ -1,6 +1,6 @@
 """Compiles small copies of the emitted weight-streaming kernels, for compute-sanitizer to watch.
 
-    python benchmarks/small.py build/small
+    python benchmarks/small_copies.py build/small
     compute-sanitizer --tool racecheck build/small/run [TEXT ...]
 
 Where two blocks wait for one another racecheck takes minutes for a call of the real size. A copy
@@ -64,7 +64,7 @@ def recipe_of(kernel: KernelEntry) -> Recipe:
 
 
 def inputs_of(recipe: Recipe, dims: Mapping[str, int], stacked: bool) -> Iterator[str]:
-    """Yield the tensors in recipe order, as benchmarks/small.cu takes them."""
+    """Yield the tensors in recipe order, as benchmarks/small_copies.cu takes them."""
     for name, shape in recipe.inputs.items():
         if not shape:
             continue

@@ -22,7 +22,7 @@ each_kernel = pytest.mark.parametrize("kernel", KERNELS, ids=lambda kernel: kern
 
 @each_kernel
 def test_nothing_but_sizes_differs(kernel: KernelEntry) -> None:
-    small = script("small")
+    small = script("small_copies")
     folder = (ROOT / "kernels" / "sm_90a" / kernel.name).parent
     changed = []
     for name, copy in small.texts_of(kernel).items():
@@ -36,7 +36,7 @@ def test_nothing_but_sizes_differs(kernel: KernelEntry) -> None:
 
 @each_kernel
 def test_a_copy_gets_every_tensor(kernel: KernelEntry) -> None:
-    small = script("small")
+    small = script("small_copies")
     declared, row = small.case(kernel)
     name = kernel.name.replace("/", "_")
     assert f"cudaError_t {name}(" in declared

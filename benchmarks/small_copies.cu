@@ -1,4 +1,4 @@
-// Runs small copies of emitted kernels once, for compute-sanitizer to watch: benchmarks/small.py
+// Runs small copies of emitted kernels once, for compute-sanitizer to watch: benchmarks/small_copies.py
 // writes the copies and cases.h, which lists them.
 #include <cstdint>
 #include <cstdio>
@@ -26,7 +26,7 @@ struct Case {
 };
 
 constexpr int64_t kTokens[] = {1, 8, 13, 29, 61, 64, 100};
-constexpr int64_t kSlices = SLICES;  // of stacked weights: benchmarks/small.py defines it
+constexpr int64_t kSlices = SLICES;  // of stacked weights: benchmarks/small_copies.py defines it
 constexpr uint64_t kNonce = 0x5ca1ab1e0ddba11;
 
 void* made(int64_t bytes) {
