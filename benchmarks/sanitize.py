@@ -4,9 +4,10 @@
 
 Every variant of every kernel runs as it was compiled (benchmarks/sanitize_calls.py); with `--copies
 build/small/run` racecheck watches small copies of those that stream weights, which takes it less
-time (benchmarks/small_copies.py). Workspaces have been written before initcheck sees them, and nothing
-else: their flags are read before anyone sets them, and count only with a call's nonce. racecheck
-does not end where the blocks of a cluster share a sequence of attention: it gets no such calls.
+time (benchmarks/small_copies.py). Workspaces have been written before initcheck sees them, and
+nothing else: their flags are read before anyone sets them, and count only with a call's nonce.
+racecheck does not end where the blocks of a cluster share a sequence of attention: it gets no such
+calls.
 """
 
 from __future__ import annotations
@@ -72,10 +73,12 @@ def main() -> int:
         print("needs compute-sanitizer, of NVIDIA's CUDA toolkit", file=sys.stderr)
         return 2
     tasks = list(planned(kernel_table(), arguments))
+    end = time.monotonic() + arguments.within
 
     def watched(task: Task) -> list[dict[str, object]]:
         started = time.monotonic()
-        text = output_of(task.command(sanitizer, arguments.copies), arguments.seconds)
+        seconds = min(arguments.seconds, end - started)
+        text = output_of(task.command(sanitizer, arguments.copies), seconds) if seconds > 0 else ""
         if arguments.logs is not None:
             stem = f"{task.tool}_{task.names[0].replace('/', '_')}"
             (arguments.logs / f"{stem}.log").write_text(text)
@@ -107,6 +110,7 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--tool", nargs="+", default=[*TOOLS], choices=TOOLS)
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="processes at a time")
     parser.add_argument("--seconds", type=float, default=300, help="for a process to end")
+    parser.add_argument("--within", type=float, default=3600, help="seconds; the rest is not run")
     parser.add_argument("--logs", type=Path, metavar="FOLDER", help="keep what tools print")
     parser.add_argument("--commit", metavar="ID", help="what to record as run")
     return parser.parse_args()

@@ -39,6 +39,7 @@ def read(text: str, names: Sequence[str]) -> list[Watched]:
     found = {name: Watched(name) for name in names}
     current = found[names[0]]
     printed = total = 0
+    summed = False
     for lines in _blocks(text):
         first = lines[0]
         word, _, rest = first.partition(" ")
@@ -52,11 +53,15 @@ def read(text: str, names: Sequence[str]) -> list[Watched]:
                 current.reports += Counter({"wrong": int(bad)})
         elif (summary := _SUMMARY.search(first)) is not None:
             total += int(summary[1] or summary[2])
+            summed = True
         elif first.startswith(_TOOL) and not _FRAME.match(first[len(_TOOL) :]):
             printed += 1
             of = found.get(_owner(lines, names), current)
             of.reports[_kind(first[len(_TOOL) :])] += 1
     current.reports += Counter({"not printed": total - printed})
+    if not summed:  # some tools tell at the end what they have seen
+        for each in found.values():
+            each.calls = 0
     return list(found.values())
 
 

@@ -249,8 +249,8 @@ def _attention_launch(record: AttentionRecord, program: AttentionProgram) -> str
         limit = f"up to {variant.bucket}" if variant.bucket else "any number"
         knobs = variant.knobs
         kib = -(-shared_bytes(knobs, *program.sizes) // 1024)
-        few = " of few segments" if variant.few_segments else ""
+        of = f" of {variant.segments} segments" if variant.segments else ""
         size = f"{knobs.warps} warps, {kib} KiB shared"
-        parts.append(f"{limit}{few}: tiles of {knobs.rows}, {size}")
+        parts.append(f"{limit}{of}: tiles of {knobs.rows}, {size}")
     rows = " times ".join(program.roles.rows)
     return f"as many blocks as run at once. By query rows, {rows}: {'; '.join(parts)}."

@@ -36,10 +36,10 @@ _DTYPE_NAMES: Mapping[object, str] = {
 class KernelEntry:
     """One row of the dispatch table: what a compiled kernel computes, and for which static dims.
 
-    Above `max_tokens` (0: never) the op's matrix product is PyTorch's, behind a norm our `gated_mlp`
-    where it serves; above that of `rms_norm_linear_residual` it runs what it would run without this
-    kernel. `options` names the optional inputs that the kernel takes; others the op adds before or
-    after it.
+    Above `max_tokens` (0: never) the op's matrix product is PyTorch's, behind a norm our
+    `gated_mlp` where it serves; above that of `rms_norm_linear_residual` it runs what it would run
+    without this kernel. `options` names the optional inputs that the kernel takes; others the op
+    adds before or after it.
     """
 
     name: str

@@ -3,7 +3,7 @@
 // The host knows the number of segments and the longest length; what it decides by is measured.
 #pragma once
 
-#include "tile/attention_parts.cuh"
+#include "tile/attention_claims.cuh"
 
 namespace mirage::tile {
 
@@ -34,6 +34,7 @@ constexpr int kFewPairUnits = 64;               // of a pair of small blocks
 constexpr int kManyUnits = 15;                  // of a multiprocessor
 constexpr int kManyUnitsOfCrews = 9;            // the same, where crews leave room for another call
 constexpr int kMostUnitsOfCrews = 64;           // so many at most: see may_leave_room
+constexpr int kDealtUnits = 128;                // of a block that claims whole segments
 constexpr int kLargeCrewUnits = 8 * kMostCrew;  // a unit for each of eight warps of sixteen blocks
 
 // Blocks of a launch, and how many of them work on the same keys.
@@ -76,7 +77,8 @@ Crowd crowd_of(const AttentionArgs& args) {
   if (segments >= most) {
     const int64_t whole = ceil_div(segments, most);  // segments of a block
     const int64_t even = ceil_div(segments, whole);
-    return {static_cast<int>(10 * even >= 9 * most ? even : most), 1};
+    const bool stays = !kDealsOf<Work> && 10 * even >= 9 * most;
+    return {static_cast<int>(stays ? even : most), 1};
   }
   const int64_t units = longest_units(args);
   const int64_t long_enough = ceil_div(units, Work::kWarps);  // a unit for every warp
@@ -128,6 +130,20 @@ bool has_few_segments(const AttentionArgs& args) {
     if (!slow && 2 * (segments + 1) < all && (even || enough)) return false;
   }
   return segments <= all && units >= kManyUnits * all;
+}
+
+// Whether blocks with these knobs had better claim whole segments, one at a time: those may be
+// equally long, blocks with the most of them have little more than the others, and all have enough
+// (64 sequences of 4096 keys and 8 heads: 241 to 237 us; 128 of 1024: 124 to 121).
+template <class Knobs>
+bool has_many_segments(const AttentionArgs& args) {
+  const int64_t segments = sequence_segments<Knobs::kRows>(args) * args.B;
+  const int64_t most = int64_t{args.multiprocessors} * Knobs::kBlocks;
+  const int64_t whole = ceil_div(segments, most), units = longest_units(args);  // of a block
+  if (args.first_tokens != nullptr || args.first_window >= 0) return false;
+  if (segments <= most || segments >= int64_t{1} << Claims::kCountBits) return false;
+  return units >= Claims::kLeastSteps * Knobs::kWarps && whole * units >= kDealtUnits &&
+         10 * segments >= 9 * most * whole;
 }
 
 }  // namespace mirage::tile

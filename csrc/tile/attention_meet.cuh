@@ -108,7 +108,61 @@ class AttentionMeeting {
     return total;
   }
 
+  // All pairs of a segment become results, each by one thread of the block. Where it has several,
+  // it adds two at a time: what belongs to their row is computed once, and neither waits for the
+  // other. `wanted`: the thread's row has results.
+  template <class After, class Row>
+  __device__ void finish(Places places, const Row& result, bool wanted) const {
+    constexpr int kThreads = kWarps * kWarpLanes;
+    static_assert(kThreads % kRows == 0, "a thread's pairs are of one row");
+    const auto use = [&](int pair, const Total& total) {
+      if (!wanted) return;
+      result.template take<After>({places.row(pair), places.depth(pair)}, total);
+    };
+    int pair = threadIdx.x;
+#pragma unroll 1
+    for (; pair + kThreads < places.count(); pair += 2 * kThreads) {
+      Total totals[2];
+      add_two(totals, places, pair, pair + kThreads);
+      use(pair, totals[0]);
+      use(pair + kThreads, totals[1]);
+    }
+    if (pair < places.count()) use(pair, total(places, pair));
+  }
+
  private:
+  __device__ void add_two(Total (&totals)[2], Places places, int one, int other) const {
+    const int row = places.row(one), at[2] = {places.place(one), places.place(other)};
+#pragma unroll 1
+    for (int first = 0; first < kWarps; first += kTogether) {
+      float2 rows[kTogether], parts[kTogether][2];
+      float peak = totals[0].peak;
+#pragma unroll
+      for (int i = 0; i < kTogether; ++i) {
+        const auto* const slot = reinterpret_cast<const float2*>(shared_ + slot_of(first + i));
+        rows[i] = *row_of(first + i, row);
+#pragma unroll
+        for (int j = 0; j < 2; ++j) parts[i][j] = slot[at[j]];
+      }
+#pragma unroll
+      for (int i = 0; i < kTogether; ++i) peak = fmaxf(peak, rows[i].x);
+      const float before = fast_exp(totals[0].peak - peak);
+      totals[0].scale(before);
+      totals[1].scale(before);
+      totals[0].peak = totals[1].peak = peak;
+#pragma unroll
+      for (int i = 0; i < kTogether; ++i) {
+        const float factor = fast_exp(rows[i].x - peak);
+#pragma unroll
+        for (int j = 0; j < 2; ++j) {
+          totals[j].sum += rows[i].y * factor;
+          totals[j].of[0] += parts[i][j].x * factor;
+          totals[j].of[1] += parts[i][j].y * factor;
+        }
+      }
+    }
+  }
+
   struct Left {
     const AttentionMeeting& meeting;
     int row, place;

@@ -132,6 +132,14 @@ struct Lengths {
     return __all_sync(~0u, same);
   }
 
+  // Whether all sequences are as long as the first.
+  __device__ bool equal(const AttentionArgs& args) const {
+    const int one = __shfl_sync(~0u, from(args, 0), 0);
+    bool same = true;
+    for (int first = 0; first < args.B; first += kWarpLanes) same &= from(args, first) == one;
+    return __all_sync(~0u, same);
+  }
+
  private:
   __device__ static int of(const AttentionArgs& args, int first) {
     return args.seq_lens == nullptr ? args.max_len : args.seq_lens[min(first + lane(), args.B - 1)];
@@ -264,7 +272,7 @@ class Parts {
     return false;
   }
 
- private:
+ protected:
   __device__ void deal(int total) {
     const int crew = cluster_index();
     shares_ = Shares(total, args_->crews);

@@ -7,6 +7,7 @@
 #pragma once
 
 #include "tile/attention_boxes.cuh"
+#include "tile/attention_claims.cuh"
 #include "tile/dependent.cuh"
 #include "tile/edges.cuh"
 
@@ -26,7 +27,12 @@ class KeyRing {
   static constexpr int kWarpBytes = kStages * kSlotBytes;
   static constexpr int kBarriersAt = kWarps * kWarpBytes;
   static constexpr int kBarrierBytes = kWarps * kStages * static_cast<int>(sizeof(CopyBarrier));
-  static constexpr int kBytes = (kBarriersAt + kBarrierBytes + 15) / 16 * 16;
+  static constexpr int kClaimsAt = (kBarriersAt + kBarrierBytes + 15) / 16 * 16;
+  static constexpr bool kDeals = kDealsOf<Knobs>;
+  static constexpr int kBytes = kClaimsAt + (kDeals ? Claims::kBytes : 0);
+  static_assert(!kDeals || kStages < Claims::kLeastSteps - Claims::kSteps,
+                "nothing is claimed before the kernel before has ended");
+  using Stretch = std::conditional_t<kDeals, DealtParts<Knobs::kRows>, Parts<Knobs::kRows>>;
 
   // Where all multiprocessors copy and none began early, few copies ahead are better, if they are
   // large: slots of a call that promises nothing and leaves no room for another.
@@ -49,6 +55,7 @@ class KeyRing {
         prefetch(args.v_boxes);
       }
     }
+    if constexpr (kDeals) claims().reset();
     __syncwarp();
   }
 
@@ -60,8 +67,17 @@ class KeyRing {
     return args;
   }
 
+  // The parts of this block's stretch, or those that it claims.
+  __device__ Stretch parts(const Lengths& lengths) const {
+    if constexpr (kDeals) {
+      return Stretch(args_, lengths, claims(), Claims::kLeastSteps * kWarps);
+    } else {
+      return Stretch(args_, lengths);
+    }
+  }
+
   // Makes a part the first one (`more`: there is one), and looks up its pages.
-  __device__ void aim(const Parts<Knobs::kRows>& parts, const Part& part, bool more) {
+  __device__ void aim(const Stretch& parts, const Part& part, bool more) {
     parts_ = parts;
     part_ = part;
     more_ = more;
@@ -203,8 +219,11 @@ class KeyRing {
     args_.boxed ? copy_boxes(slot) : copy_lines(slot);
     unit_ += stride();
     ++turn_;
+    if constexpr (kDeals) parts_.claim(args_, (part_.last - unit_ + kWarps - 1) / kWarps);
     settle();
   }
+
+  __device__ Claims claims() const { return Claims(shared_ + kClaimsAt); }
 
   // Starts the copies that are prepared.
   __device__ void fire() {
@@ -308,7 +327,7 @@ class KeyRing {
   }
 
   const AttentionArgs& args_;
-  Parts<Knobs::kRows> parts_;
+  Stretch parts_;
   Part part_{};
   char* const shared_;
   const int stages_;  // of the ring

@@ -26,9 +26,8 @@ class AttentionWork {
   using Line = SharedLines<T, kDepth>;
   using MoreLine = SharedLines<T, kMore>;
   static constexpr int kKeyWork = kKeyWorkOf<Knobs>;
-  static constexpr bool kAsksEarly = kRows == kLineTile && kKeyWork < 2;
+  static constexpr bool kDeals = Ring::kDeals, kAsksEarly = kRows == kLineTile && kKeyWork < 2;
   using Inputs = DealtInputs<T, kRows, kDepth, kThreads, kAsksEarly>;
-
   static constexpr bool kFewRows = kRows == kLineTile;
   static constexpr bool kBeginsEarly = kFewRows && kMore == 0;  // others lack the registers
   // Few rows stay in registers, more lie in shared memory for all warps.
@@ -50,6 +49,7 @@ class AttentionWork {
         ring_(args, shared),
         meeting_(shared + kMeetingAt) {
     find_first();
+    if constexpr (kDeals) parts_.open(args_);
     // Where crews leave room for the next kernel it copies at once, and this one comes first.
     const bool waits = kBeginsEarly && leaves_room(args, kBlocks);
     waits ? ring_.let_next_start_then() : let_next_start();
@@ -237,7 +237,7 @@ class AttentionWork {
 #pragma unroll 1
     while (true) {
       const Lengths lengths(args_);
-      parts_ = Parts<kRows>(args_, lengths);
+      parts_ = ring_.parts(lengths);
       more_ = parts_.next(part_);
       ring_.aim(parts_, part_, more_);
       take_part();
@@ -347,6 +347,8 @@ class AttentionWork {
     const int row = places.row(crew_.pair(threadIdx.x >> shift));  // of all pairs of a thread
     const ResultRow<T> result(args_, part_.template place<kRows>(args_, min(row, rows_ - 1)));
     if (!crew_.alone()) crew_.end();
+    const bool alone = kDeals && last == crew && part_.first == 0;
+    if (alone) return meeting_.template finish<After>(places, result, row < rows_);
     if (last > crew) await_crews(last);
     for (int first = 0; first < count << shift; first += kThreads) {
       if (first + warp_index() * kWarpLanes >= count << shift) continue;
@@ -384,7 +386,7 @@ class AttentionWork {
   char* shared_;
   Crew crew_;
   Ring ring_;
-  Parts<kRows> parts_;
+  typename Ring::Stretch parts_;
   Meeting meeting_;
   Part part_{};
   int unit_ = 0, rows_ = 0;

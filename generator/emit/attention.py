@@ -288,9 +288,19 @@ def _dispatch(writer: Writer, source: AttentionSource) -> None:
             conditions = [f"rows <= {variant.bucket}"] if variant.bucket else []
             if variant.few_segments:
                 conditions.append(f"tile::{few_segments(source.program, variant.knobs)}(args)")
-            guard = f"if ({' && '.join(conditions)}) " if conditions else ""
-            writer.line(f"{guard}return call({variant.name}{{}});")
+            if variant.knobs.deals:
+                conditions.append(f"tile::has_many_segments<{variant.name}>(args)")
+            guard = f"if ({' && '.join(conditions)})" if conditions else ""
+            _returned(writer, guard, f"return call({variant.name}{{}});")
     writer.line()
+
+
+def _returned(writer: Writer, guard: str, statement: str) -> None:
+    """Write a guarded statement, below its guard where one line is too short."""
+    line = f"{guard} {statement}".lstrip()
+    fits = len(writer.unit) * writer.depth + len(line) <= WIDTH
+    for text in (line,) if fits else (guard, f"{writer.unit}{statement}"):
+        writer.line(text)
 
 
 def few_segments(program: AttentionProgram, knobs: AttentionKnobs) -> str:

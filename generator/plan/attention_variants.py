@@ -7,7 +7,7 @@ place to be tuned.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from mirage_kernels.generator.errors import PlanError
@@ -34,7 +34,14 @@ MOST_CREW = 16  # blocks that do
 QUAD_BYTES = 32  # of four products, and of their rows' peaks and sums
 WARP_BYTES = 16  # where the place of a warp's products is noted
 ALIGNMENT = 128  # bytes
+COMPUTED = 2  # the least key work by which kernels lack registers for claims
+CLAIM_BYTES = 16  # of the latest two claims, where blocks claim segments
+DEALT_DEPTH = 128  # of a head, where that was measured to gain
+MOST_DEALT_STAGES = 3  # copies under way when a block claims its next segment
 UNITS_OF_A_PART = 3  # in proofs: passes of the loop that a block makes
+
+
+OPTIONAL = ("copiers", "key_sums", "deals")  # knobs that are left away where they are 0
 
 
 @dataclass(frozen=True)
@@ -48,6 +55,7 @@ class AttentionKnobs:
     blocks: int  # of a multiprocessor
     copiers: int = 0  # warps that only copy, where tiles have many rows
     key_sums: int = 0  # 1 where such tiles sum lines of keys, while their products go on
+    deals: int = 0  # 1 where blocks claim whole segments, one at a time
 
     @property
     def pass_keys(self) -> int:
@@ -56,7 +64,7 @@ class AttentionKnobs:
 
     def to_json(self) -> dict[str, Json]:
         """Return the knobs as JSON data."""
-        return {k: v for k, v in vars(self).items() if k not in ("copiers", "key_sums") or v}
+        return {k: v for k, v in vars(self).items() if k not in OPTIONAL or v}
 
 
 @dataclass(frozen=True)
@@ -71,7 +79,12 @@ class AttentionVariant:
     def name(self) -> str:
         """The name of its knobs: `UpTo8Rows`, `AnyRows`, `AnyRowsOfFewSegments`."""
         rows = f"UpTo{self.bucket}Rows" if self.bucket else "AnyRows"
-        return f"{rows}OfFewSegments" if self.few_segments else rows
+        return f"{rows}Of{self.segments.capitalize()}Segments" if self.segments else rows
+
+    @property
+    def segments(self) -> str:
+        """How many segments a call has that it serves: few, many; nothing where that is open."""
+        return "few" if self.few_segments else "many" if self.knobs.deals else ""
 
     def to_json(self) -> dict[str, Json]:
         """Return bucket and knobs as JSON data."""
@@ -133,6 +146,27 @@ def attention_variants(program: AttentionProgram, on: Target) -> tuple[Attention
     return tuple(replace(v, bucket=0) if v.bucket == widest else v for v in found)
 
 
+def with_dealt(
+    program: AttentionProgram, variants: Sequence[AttentionVariant]
+) -> tuple[AttentionVariant, ...]:
+    """Return variants and, before those of small blocks, the same that deal out whole segments.
+
+    These serve calls of many segments that are equally long. A kernel whose queries have several
+    tokens has none: what a token sees makes its segments differ.
+    """
+    return tuple(v for variant in variants for v in _dealt(program, variant))
+
+
+def _dealt(program: AttentionProgram, variant: AttentionVariant) -> Iterator[AttentionVariant]:
+    knobs = variant.knobs
+    small = knobs.rows == min(ROW_BUCKETS) and knobs.blocks > 1 and not variant.few_segments
+    plain = program.key_work < COMPUTED and not program.roles.more and not program.roles.tokens
+    short = knobs.stages <= MOST_DEALT_STAGES
+    if small and plain and short and program.depth == DEALT_DEPTH:
+        yield replace(variant, knobs=replace(knobs, deals=1))
+    yield variant
+
+
 def shared_bytes(knobs: AttentionKnobs, depth: int, more: int = 0, key_work: int = 0) -> int:
     """Return the shared memory of one block: rings, what meets, kept queries.
 
@@ -144,7 +178,7 @@ def shared_bytes(knobs: AttentionKnobs, depth: int, more: int = 0, key_work: int
         return wide_bytes(vars(knobs), depth)
     pitch = _pitch(depth)
     slot = knobs.keys * (pitch + _pitch(more or depth)) + SLOT_BARRIER_BYTES
-    ring = knobs.warps * knobs.stages * slot
+    ring = knobs.warps * knobs.stages * slot + knobs.deals * CLAIM_BYTES
     met = ring + knobs.warps * (WARP_BYTES + knobs.rows * 2 * FLOAT_BYTES)
     pushed = met + _crew_bytes(knobs.rows, depth)
     kept = knobs.rows * (pitch + _pitch(more))

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from math import exp, log
 
 from mirage_kernels.generator.ir.text import Json
-from mirage_kernels.generator.plan.attention_variants import AttentionKnobs
+from mirage_kernels.generator.plan.attention_variants import OPTIONAL, AttentionKnobs
 from mirage_kernels.generator.tuning.fields import (
     entries,
     entry,
@@ -26,8 +26,7 @@ from mirage_kernels.generator.tuning.keys import Key
 
 def attention_knobs(data: Mapping[str, Json]) -> AttentionKnobs:
     """Read knobs among an object's fields."""
-    usual = ("copiers", "key_sums")
-    names = (n for n in AttentionKnobs.__dataclass_fields__ if n not in usual or n in data)
+    names = (n for n in AttentionKnobs.__dataclass_fields__ if n not in OPTIONAL or n in data)
     return AttentionKnobs(**{name: integer(data, name) for name in names})
 
 

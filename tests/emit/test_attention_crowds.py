@@ -18,15 +18,21 @@ struct Large {
   static constexpr int kRows = 8, kDepth = kDepth_, kWarps = 8, kBlocks = 1;
 };
 
+struct Small {
+  static constexpr int kRows = 8, kWarps = 4, kBlocks = 2, kDeals = 1;
+};
+
 template <int kDepth>
 void tell(const mirage::AttentionArgs& args) {
   const auto crowd = mirage::tile::crowd_of<Large<kDepth>>(args);
   const bool large = mirage::tile::has_few_segments<8, kDepth>(args);
-  std::printf("%d %d %d", large, crowd.blocks, crowd.crew);
+  const bool many = mirage::tile::has_many_segments<Small>(args);
+  std::printf("%d %d %d %d", large, crowd.blocks, crowd.crew, many);
 }
 
 int main(int, char** asked) {
   mirage::AttentionArgs args{};
+  args.first_window = -1;
   args.B = std::atoi(asked[2]);
   args.max_len = std::atoi(asked[3]);
   args.Hkv = args.q_len = 1;
@@ -47,7 +53,7 @@ def rules(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def answer(rules: Path, depth: int, segments: int, length: int) -> list[int]:
-    """Return whether large blocks serve a call, how many, and how many make a crew."""
+    """Return if large blocks serve a call, how many, how many make a crew; if small ones deal."""
     asked = [str(rules), *map(str, (depth, segments, length))]
     said = subprocess.run(asked, capture_output=True, text=True, check=True)
     return [int(number) for number in said.stdout.split()]
@@ -91,4 +97,22 @@ def test_the_faster_kernel_is_chosen(
 def test_crews_are_powers_of_two_if_few_blocks_idle(
     rules: Path, depth: int, segments: int, length: int, blocks: int, crew: int
 ) -> None:
-    assert answer(rules, depth, segments, length)[1:] == [blocks, crew]
+    assert answer(rules, depth, segments, length)[1:3] == [blocks, crew]
+
+
+@pytest.mark.parametrize(
+    ("segments", "length", "many"),
+    [
+        (512, 4096, True),
+        (512, 1024, True),  # two segments to a block
+        (1024, 1024, True),
+        (1024, 496, False),  # too short to claim the next one in time
+        (256, 4096, False),  # one segment to a block
+        (300, 4096, False),  # some blocks would have two, most only one
+        (1 << 24, 1024, False),  # more than are counted
+    ],
+)
+def test_many_equal_segments_are_dealt_out_whole(
+    rules: Path, segments: int, length: int, many: bool
+) -> None:
+    assert answer(rules, 128, segments, length)[3] == many

@@ -235,11 +235,13 @@ def captured(run: Callable[[], object]) -> torch.cuda.CUDAGraph:
 
 
 @pytest.mark.parametrize("options", [{}, {"window_left": 40}], ids=["plain", "window"])
-@pytest.mark.parametrize("tokens", [1, 3])
-def test_a_graph_serves_other_lengths_and_pages(tokens: int, options: dict[str, object]) -> None:
+@pytest.mark.parametrize(("batch", "tokens"), [(6, 1), (6, 3), (240, 1)])
+def test_a_graph_serves_other_lengths_and_pages(
+    batch: int, tokens: int, options: dict[str, object]
+) -> None:
     """Captured with short sequences; replayed with long, mixed and empty ones."""
-    batch, most = 6, 2048
-    lengths = [(4,) * batch, (2000, 0, 1, 16, 17, 999), (0,) * batch, (2048,) * batch]
+    most, mixed = 2048, (2000, 0, 1, 16, 17, 999)
+    lengths = [(4,) * batch, mixed * (batch // 6), (0,) * batch, (most,) * batch]
     calls = [
         made(first(lengths=n, tokens=(tokens,), options=options, seed=i))
         for i, n in enumerate(lengths)

@@ -19,6 +19,7 @@ from mirage_kernels.generator.plan.attention_variants import (
     AttentionVariant,
     attention_variants,
     shared_bytes,
+    with_dealt,
 )
 from mirage_kernels.generator.plan.attention_wide import takes_many_rows
 from mirage_kernels.generator.plan.variants import RESERVED_BYTES
@@ -116,6 +117,33 @@ def test_a_block_stays_alone_where_two_rings_do_not_fit() -> None:
     both = 2 * (shared_bytes(replace(only.knobs, stages=FEWEST_STAGES), 256) + RESERVED_BYTES)
     assert only.knobs.blocks == 1
     assert both > target("sm_90a").shared_bytes + RESERVED_BYTES
+
+
+def dealing(recipe: str, depth: int = 128) -> list[AttentionVariant]:
+    planned = replace(program(recipe), depth=depth)
+    before = attention_variants(planned, target("sm_90a"))
+    made = with_dealt(planned, before)
+    assert tuple(v for v in made if not v.knobs.deals) == before
+    return [v for v in made if v.knobs.deals]
+
+
+@pytest.mark.parametrize("recipe", ["gqa", "qk_norm_attention"])
+def test_small_blocks_have_a_variant_that_deals_out_whole_segments(recipe: str) -> None:
+    (found,) = dealing(recipe)
+    knobs = crowded(128)
+    assert (found.name, found.bucket) == ("UpTo8RowsOfManySegments", 8)
+    assert found.knobs == replace(knobs, deals=1)
+    assert found.to_json()["deals"] == 1
+
+
+@pytest.mark.parametrize("recipe", ["sliding_window_attention", "gqa_full"])
+def test_segments_that_may_differ_are_not_dealt_out(recipe: str) -> None:
+    assert dealing(recipe) == []
+
+
+def test_only_what_was_measured_is_dealt_out() -> None:
+    assert dealing("gqa", 64) == dealing("gqa", 256) == []
+    assert dealing("qk_layer_norm_attention") == []
 
 
 def test_a_ring_counts_padded_lines() -> None:

@@ -10,7 +10,7 @@
 //           sum_masked, masked_product; the blocks that split L combine, the rest after it.
 // Found     the first by predicted time of 70 proved muGraphs that passes the numeric gate and has
 //           a plan (756 states, 70 candidates).
-// Proved    equal to the recipe on 128 random draws over finite fields, for the tiles of all 7
+// Proved    equal to the recipe on 142 random draws over finite fields, for the tiles of all 8
 //           variants, at full D and uneven edges; a wrong muGraph passes with probability at most
 //           2^-40.4.
 // Accuracy  emulated error against float64 (unfused program's): unit 2.4e-04 (6.9e-04), tiny
@@ -19,10 +19,11 @@
 //           16-byte aligned, any other strides, keys and values in pages or dense; B, Hkv, G, L at
 //           run time, L by sequence, 0 too.
 // Launch    as many blocks as run at once. By query rows, G: up to 8 of few segments: tiles of 8, 8
-//           warps, 202 KiB shared; up to 8: tiles of 8, 4 warps, 105 KiB shared; up to 16 of few
-//           segments: tiles of 8, 8 warps, 202 KiB shared; up to 16: tiles of 16, 8 warps, 150 KiB
-//           shared; up to 32 of few segments: tiles of 8, 8 warps, 202 KiB shared; up to 32: tiles
-//           of 128, 12 warps, 200 KiB shared; any number: tiles of 128, 12 warps, 200 KiB shared.
+//           warps, 202 KiB shared; up to 8 of many segments: tiles of 8, 4 warps, 105 KiB shared;
+//           up to 8: tiles of 8, 4 warps, 105 KiB shared; up to 16 of few segments: tiles of 8, 8
+//           warps, 202 KiB shared; up to 16: tiles of 16, 8 warps, 150 KiB shared; up to 32 of few
+//           segments: tiles of 8, 8 warps, 202 KiB shared; up to 32: tiles of 128, 12 warps, 200
+//           KiB shared; any number: tiles of 128, 12 warps, 200 KiB shared.
 
 #include "launch.h"
 #include "tile/attention_wide.cuh"
@@ -35,6 +36,9 @@ constexpr int D = 128;  // of a head
 
 struct UpTo8RowsOfFewSegments {
   static constexpr int kRows = 8, kKeys = 16, kWarps = 8, kStages = 3, kBlocks = 1;
+};
+struct UpTo8RowsOfManySegments {
+  static constexpr int kRows = 8, kKeys = 16, kWarps = 4, kStages = 3, kBlocks = 2, kDeals = 1;
 };
 struct UpTo8Rows {
   static constexpr int kRows = 8, kKeys = 16, kWarps = 4, kStages = 3, kBlocks = 2;
@@ -99,6 +103,8 @@ template <class Call>
 auto with_knobs(const AttentionArgs& args, Call call) {
   const int64_t rows = static_cast<int64_t>(args.q_len) * args.G;
   if (rows <= 8 && tile::has_few_segments<8, 128>(args)) return call(UpTo8RowsOfFewSegments{});
+  if (rows <= 8 && tile::has_many_segments<UpTo8RowsOfManySegments>(args))
+    return call(UpTo8RowsOfManySegments{});
   if (rows <= 8) return call(UpTo8Rows{});
   if (rows <= 16 && tile::has_few_segments<8, 128>(args)) return call(UpTo16RowsOfFewSegments{});
   if (rows <= 16) return call(UpTo16Rows{});

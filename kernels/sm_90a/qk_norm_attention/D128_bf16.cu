@@ -12,7 +12,7 @@
 //           the rest after it.
 // Found     the first by predicted time of 164 proved muGraphs that passes the numeric gate and has
 //           a plan (5293 states, 164 candidates).
-// Proved    equal to the recipe on 114 random draws over finite fields, for the tiles of all 6
+// Proved    equal to the recipe on 142 random draws over finite fields, for the tiles of all 8
 //           variants, at full D and uneven edges; a wrong muGraph passes with probability at most
 //           2^-40.4.
 // Accuracy  emulated error against float64 (unfused program's): unit 6.0e-03 (1.7e-02), tiny
@@ -22,10 +22,11 @@
 //           16-byte aligned, any other strides, keys and values in pages or dense; B, Hkv, G, L at
 //           run time, L by sequence, 0 too.
 // Launch    as many blocks as run at once. By query rows, G: up to 8 of few segments: tiles of 8, 8
-//           warps, 204 KiB shared; up to 8: tiles of 8, 4 warps, 107 KiB shared; up to 16: tiles of
-//           16, 8 warps, 150 KiB shared; up to 32 of few segments: tiles of 8, 8 warps, 204 KiB
-//           shared; up to 32: tiles of 8, 4 warps, 107 KiB shared; any number: tiles of 128, 12
-//           warps, 200 KiB shared.
+//           warps, 204 KiB shared; up to 8 of many segments: tiles of 8, 4 warps, 107 KiB shared;
+//           up to 8: tiles of 8, 4 warps, 107 KiB shared; up to 16: tiles of 16, 8 warps, 150 KiB
+//           shared; up to 32 of few segments: tiles of 8, 8 warps, 204 KiB shared; up to 32 of many
+//           segments: tiles of 8, 4 warps, 107 KiB shared; up to 32: tiles of 8, 4 warps, 107 KiB
+//           shared; any number: tiles of 128, 12 warps, 200 KiB shared.
 
 #include "launch.h"
 #include "tile/attention_wide.cuh"
@@ -39,6 +40,10 @@ constexpr int D = 128;  // of a head
 struct UpTo8RowsOfFewSegments {
   static constexpr int kRows = 8, kKeys = 16, kWarps = 8, kStages = 3, kBlocks = 1, kKeyWork = 1;
 };
+struct UpTo8RowsOfManySegments {
+  static constexpr int kRows = 8, kKeys = 16, kWarps = 4, kStages = 3, kBlocks = 2, kDeals = 1,
+                       kKeyWork = 1;
+};
 struct UpTo8Rows {
   static constexpr int kRows = 8, kKeys = 16, kWarps = 4, kStages = 3, kBlocks = 2, kKeyWork = 1;
 };
@@ -46,6 +51,7 @@ struct UpTo16Rows {
   static constexpr int kRows = 16, kKeys = 16, kWarps = 8, kStages = 2, kBlocks = 1, kKeyWork = 1;
 };
 using UpTo32RowsOfFewSegments = UpTo8RowsOfFewSegments;
+using UpTo32RowsOfManySegments = UpTo8RowsOfManySegments;
 using UpTo32Rows = UpTo8Rows;
 struct AnyRows {
   static constexpr int kRows = 128, kKeys = 64, kWarps = 12, kStages = 3, kBlocks = 1, kCopiers = 4,
@@ -125,9 +131,13 @@ template <class Call>
 auto with_knobs(const AttentionArgs& args, Call call) {
   const int64_t rows = static_cast<int64_t>(args.q_len) * args.G;
   if (rows <= 8 && tile::has_few_segments<8, 128, 1>(args)) return call(UpTo8RowsOfFewSegments{});
+  if (rows <= 8 && tile::has_many_segments<UpTo8RowsOfManySegments>(args))
+    return call(UpTo8RowsOfManySegments{});
   if (rows <= 8) return call(UpTo8Rows{});
   if (rows <= 16) return call(UpTo16Rows{});
   if (rows <= 32 && tile::has_few_segments<8, 128, 1>(args)) return call(UpTo32RowsOfFewSegments{});
+  if (rows <= 32 && tile::has_many_segments<UpTo32RowsOfManySegments>(args))
+    return call(UpTo32RowsOfManySegments{});
   if (rows <= 32) return call(UpTo32Rows{});
   return call(AnyRows{});
 }

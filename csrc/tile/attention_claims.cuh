@@ -1,0 +1,140 @@
+// Whole segments that blocks claim one at a time, each when it is about to end the one before.
+//
+// Parts of the chip with fewer multiprocessors have more of memory's rate for each of them. Where
+// segments are equally long and every block takes several, blocks there take more of them. Which
+// block takes a segment changes nothing about its sums.
+#pragma once
+
+#include <type_traits>
+
+#include "tile/attention_parts.cuh"
+
+namespace mirage::tile {
+
+// Whether a kernel's knobs say that its blocks claim segments.
+template <class Knobs, class = void>
+constexpr bool kDealsOf = false;
+template <class Knobs>
+constexpr bool kDealsOf<Knobs, std::void_t<decltype(Knobs::kDeals)>> = Knobs::kDeals != 0;
+
+// What a block's warps know of its claims: the latest two, each with its number.
+class Claims {
+ public:
+  static constexpr int kBytes = 2 * sizeof(int2);
+  static constexpr int kSteps = 4;  // of a warp: so long before it ends a segment it asks
+  static constexpr int kLeastSteps = 2 * kSteps;
+  static constexpr int kCountBits = 24;
+
+  Claims() = default;
+  __device__ explicit Claims(char* shared) : at_(reinterpret_cast<int2*>(shared)) {}
+
+  // By all threads.
+  __device__ void reset() const {
+    if (threadIdx.x < 2) at_[threadIdx.x] = int2{};
+    __syncthreads();
+  }
+
+  // By one block of a call, when the kernel before has ended. A number of all segments that were
+  // claimed follows the nonce's upper bits, in the place where the first crew never leaves a nonce.
+  __device__ static void open(const AttentionArgs& args) {
+    asm volatile("st.relaxed.gpu.global.u64 [%0], %1;" ::"l"(args.workspace), "l"(tag(args))
+                 : "memory");
+  }
+
+  // Claims a segment; nothing waits for the answer before it is used.
+  __device__ static void ask(const AttentionArgs& args, bool wanted, uint64_t& answer) {
+    asm volatile(
+        "{ .reg .pred wanted;\n"
+        "setp.ne.s32 wanted, %2, 0;\n"
+        "@wanted atom.relaxed.gpu.global.add.u64 %0, [%1], 1; }"
+        : "+l"(answer)
+        : "l"(args.workspace), "r"(static_cast<int>(wanted))
+        : "memory");
+  }
+
+  // Tells the block's warps what claim `number` has got. The last claim of the call wipes out the
+  // tag: every block claims until it gets nothing.
+  __device__ void tell(const AttentionArgs& args, int number, uint64_t answer) const {
+    while ((answer ^ tag(args)) >> kCountBits != 0) ask(args, true, answer);  // not open yet
+    const int count = static_cast<int>(answer ^ tag(args)), segments = segments_of(args);
+    if (count == segments - 1) *static_cast<uint64_t*>(args.workspace) = 0;
+    const int segment = static_cast<int>(args.crews.value) + count;
+    put(number, segment < segments ? segment : -1);
+  }
+
+  // The segment of a claim; -1: there was none left.
+  __device__ int await(int number) const {
+    int2 found;
+    do {
+      asm volatile("ld.volatile.shared.v2.s32 {%0, %1}, [%2];"
+                   : "=r"(found.x), "=r"(found.y)
+                   : "r"(shared_address(at_ + number % 2))
+                   : "memory");
+    } while (found.x != number);
+    return found.y;
+  }
+
+ private:
+  __device__ static uint64_t tag(const AttentionArgs& args) {
+    return args.nonce >> kCountBits << kCountBits;
+  }
+  __device__ void put(int number, int segment) const {
+    asm volatile(
+        "st.volatile.shared.v2.s32 [%0], {%1, %2};" ::"r"(shared_address(at_ + number % 2)),
+        "r"(number), "r"(segment)
+        : "memory");
+  }
+
+  int2* at_ = nullptr;
+};
+
+// The parts of a block that claims whole segments after its first one, if all are equally long,
+// `least` units or more; otherwise those of its stretch.
+template <int kRows>
+class DealtParts : public Parts<kRows> {
+ public:
+  DealtParts() = default;
+  __device__ DealtParts(const AttentionArgs& args, const Lengths& lengths, Claims claims, int least)
+      : Parts<kRows>(args, lengths), claims_(claims) {
+    claimed_ = lengths.equal(args) && this->current_.units >= least;
+    if (claimed_) take(cluster_index());
+  }
+
+  __device__ bool next(Part& part) {
+    if (claimed_ && this->position_ >= this->end_) take(claims_.await(number_++));
+    return Parts<kRows>::next(part);
+  }
+
+  // Lets the call's blocks claim, when the kernel before has ended.
+  __device__ void open(const AttentionArgs& args) const {
+    if (claimed_ && blockIdx.x + threadIdx.x == 0) Claims::open(args);
+  }
+
+  // Some steps before the end of a segment one lane of the block claims another, and tells of it a
+  // step later.
+  __device__ void claim(const AttentionArgs& args, int steps) {
+    if (!claimed_ || warp_index() > 0) return;
+    Claims::ask(args, steps == Claims::kSteps && lane() == 0, answer_);
+    if (steps == Claims::kSteps - 1 && lane() == 0) claims_.tell(args, number_, answer_);
+  }
+
+ private:
+  // Takes a whole segment of sequences that differ in nothing but their numbers; below 0: none.
+  __device__ void take(int segment) {
+    if (segment < 0) return;
+    const AttentionArgs& args = *this->args_;
+    Sequence& sequence = this->current_;
+    this->position_ = segment * sequence.length;
+    this->end_ = this->position_ + sequence.length;
+    this->b_ = quotient(segment, args.sequence_segments);
+    this->start_ = this->b_ * sequence.cost(args);
+    sequence.first_token = this->b_ * args.q_len;
+  }
+
+  Claims claims_;
+  bool claimed_ = false;
+  int number_ = 1;  // of the next claim
+  uint64_t answer_ = 0;
+};
+
+}  // namespace mirage::tile
