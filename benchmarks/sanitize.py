@@ -21,8 +21,9 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import sanitize_append
@@ -34,6 +35,7 @@ from mirage_kernels import KernelEntry, kernel_table
 from mirage_kernels.generator.attention_workloads import ATTENTION
 from mirage_kernels.generator.commands.bench import document_of, measured_here
 from mirage_kernels.generator.files import write_whole
+from mirage_kernels.generator.measure import Environment
 
 HERE = Path(__file__).resolve().parent
 TOOLS = ("memcheck", "initcheck", "synccheck", "racecheck")
@@ -89,14 +91,17 @@ def main() -> int:
 
     if arguments.logs is not None:
         arguments.logs.mkdir(parents=True, exist_ok=True)
-    with ThreadPoolExecutor(arguments.jobs) as pool:
-        rows = [row for found in pool.map(watched, tasks) for row in found]
-    rows.sort(key=lambda row: (str(row["kernel"]), TOOLS.index(str(row["tool"]))))
+    rows = {
+        (name, task.tool): row(task, Watched(name)) for task in tasks for name in task.names
+    }  # so far: not run
     if arguments.json is not None:
         here = measured_here("python benchmarks/sanitize.py", arguments.commit)
-        document = json.loads(document_of(here, rows)) | {"sanitizer": version(sanitizer)}
-        write_whole(arguments.json, json.dumps(document, indent=1) + "\n")
-    unclean = sum(row["outcome"] != "clean" for row in rows)
+    with ThreadPoolExecutor(arguments.jobs) as pool:
+        for found in as_completed(pool.submit(watched, task) for task in tasks):
+            rows |= {(str(row["kernel"]), str(row["tool"])): row for row in found.result()}
+            if arguments.json is not None:
+                write(arguments.json, here, list(rows.values()), version(sanitizer))
+    unclean = sum(row["outcome"] != "clean" for row in rows.values())
     print(f"{len(rows)} runs, {unclean} not clean")
     return int(unclean > 0)
 
@@ -117,7 +122,7 @@ def parsed() -> argparse.Namespace:
 
 
 def planned(table: Sequence[KernelEntry], arguments: argparse.Namespace) -> Iterator[Task]:
-    """Yield all processes, those that take longest first."""
+    """Yield all processes, those that take longest last: what is known is written as it comes."""
 
     def chosen(names: Iterable[str]) -> list[str]:
         return [name for name in names if any(text in name for text in arguments.only)]
@@ -127,7 +132,7 @@ def planned(table: Sequence[KernelEntry], arguments: argparse.Namespace) -> Iter
     copied = [] if arguments.copies is None else chosen(streaming)
     others = chosen([k.name for k in table if k.recipe not in ATTENTION])
     appends = chosen(sanitize_append.names())
-    for tool in sorted(arguments.tool, key=TOOLS.index, reverse=True):
+    for tool in sorted(arguments.tool, key=TOOLS.index):
         races = tool == "racecheck"
         whole = [name for name in others if not (races and name in copied)]
         for names in groups([*attention, *whole, *appends], TOGETHER[tool]):
@@ -181,6 +186,14 @@ def row(task: Task, found: Watched) -> dict[str, object]:
     }
 
 
+def write(path: Path, here: Environment, rows: Sequence[dict[str, object]], tool: str) -> None:
+    """Write what is known so far, whole."""
+    ordered = sorted(rows, key=lambda row: (str(row["kernel"]), TOOLS.index(str(row["tool"]))))
+    document = json.loads(document_of(here, ordered)) | {"sanitizer": tool}
+    write_whole(path, json.dumps(document, indent=1) + "\n")
+
+
+@cache
 def version(sanitizer: str) -> str:
     """Return the tool's version."""
     ran = subprocess.run([sanitizer, "--version"], capture_output=True, text=True, check=True)
