@@ -134,7 +134,7 @@ bool has_few_segments(const AttentionArgs& args) {
 
 // Whether blocks with these knobs had better claim whole segments, one at a time: those may be
 // equally long, blocks with the most of them have little more than the others, and all have enough
-// (64 sequences of 4096 keys and 8 heads: 241 to 237 us; 128 of 1024: 124 to 121).
+// (64 sequences of 4096 keys and 8 heads: 246 to 243 us; 128 of 1024: 129 to 123).
 template <class Knobs>
 bool has_many_segments(const AttentionArgs& args) {
   const int64_t segments = sequence_segments<Knobs::kRows>(args) * args.B;
