@@ -7,7 +7,7 @@ build/small/run` racecheck watches small copies of those that stream weights, wh
 time (benchmarks/small_copies.py). Workspaces have been written before initcheck sees them, and
 nothing else: their flags are read before anyone sets them, and count only with a call's nonce.
 racecheck does not end where the blocks of a cluster share a sequence of attention: it gets no such
-calls.
+calls. Processes are dealt out to all visible GPUs.
 """
 
 from __future__ import annotations
@@ -23,11 +23,13 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
+from itertools import cycle
 from pathlib import Path
 
 import sanitize_append
 import sanitize_reports
+import torch
 from sanitize_reports import Watched
 from small_copies import is_copied
 
@@ -75,13 +77,17 @@ def main() -> int:
     if not Path(sanitizer).is_file():
         print("needs compute-sanitizer, of NVIDIA's CUDA toolkit", file=sys.stderr)
         return 2
+    if not gpus():
+        print("needs a GPU", file=sys.stderr)
+        return 2
     tasks = list(planned(kernel_table(), arguments))
     end = time.monotonic() + arguments.within
 
-    def watched(task: Task) -> list[dict[str, object]]:
+    def watched(task: Task, gpu: str) -> list[dict[str, object]]:
         started = time.monotonic()
         seconds = min(arguments.seconds, end - started)
-        text = output_of(task.command(sanitizer, arguments.copies), seconds) if seconds > 0 else ""
+        command = task.command(sanitizer, arguments.copies)
+        text = output_of(command, seconds, gpu) if seconds > 0 else ""
         if arguments.logs is not None:
             stem = f"{task.tool}_{task.names[0].replace('/', '_')}"
             (arguments.logs / f"{stem}.log").write_text(text)
@@ -98,7 +104,7 @@ def main() -> int:
     if arguments.json is not None:
         here = measured_here("python benchmarks/sanitize.py", arguments.commit)
     with ThreadPoolExecutor(arguments.jobs) as pool:
-        for found in as_completed(pool.submit(watched, task) for task in tasks):
+        for found in as_completed(map(partial(pool.submit, watched), tasks, cycle(gpus()))):
             rows |= {(str(row["kernel"]), str(row["tool"])): row for row in found.result()}
             if arguments.json is not None:
                 write(arguments.json, here, list(rows.values()), version(sanitizer))
@@ -157,9 +163,16 @@ def groups(names: Sequence[str], most: int) -> list[tuple[str, ...]]:
     return [tuple(group.values()) for group in made]
 
 
-def output_of(command: Sequence[str], seconds: float) -> str:
-    """Run a command, for so long at most, and return what it printed."""
-    environment = os.environ | {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}
+def gpus() -> list[str]:
+    """Return the names of those that processes are dealt out to."""
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    return visible.split(",") if visible else [str(i) for i in range(torch.cuda.device_count())]
+
+
+def output_of(command: Sequence[str], seconds: float, gpu: str) -> str:
+    """Run a command on a GPU, for so long at most, and return what it printed."""
+    ours = {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1", "CUDA_VISIBLE_DEVICES": gpu}
+    environment = os.environ | ours
     with subprocess.Popen(
         command,
         stdout=subprocess.PIPE,
