@@ -2,12 +2,9 @@
 
     python benchmarks/sanitize.py --json benchmarks/results/sanitizers.json
 
-Every variant of every kernel runs as it was compiled (benchmarks/sanitize_calls.py); with `--copies
-build/small/run` racecheck watches small copies of those that stream weights, which takes it less
-time (benchmarks/small_copies.py). Workspaces have been written before initcheck sees them, and
-nothing else: their flags are read before anyone sets them, and count only with a call's nonce.
-racecheck does not end where the blocks of a cluster share a sequence of attention: it gets no such
-calls. Processes are dealt out to all visible GPUs.
+Every variant of every kernel runs as it was compiled (benchmarks/sanitize_calls.py). Workspaces
+have been written before initcheck sees them, and nothing else: their flags are read before anyone
+sets them, and count only with a call's nonce. Processes are dealt out to all visible GPUs.
 """
 
 from __future__ import annotations
@@ -31,7 +28,6 @@ import sanitize_append
 import sanitize_reports
 import torch
 from sanitize_reports import Watched
-from small_copies import is_copied
 
 from mirage_kernels import KernelEntry, kernel_table
 from mirage_kernels.generator.attention_workloads import ATTENTION
@@ -41,14 +37,13 @@ from mirage_kernels.generator.measure import Environment
 
 HERE = Path(__file__).resolve().parent
 TOOLS = ("memcheck", "initcheck", "synccheck", "racecheck")
-KERNEL, COPY = "kernel", "copy"
 # Kernels of a process: starting one takes as long as three or four kernels; racecheck takes longer
 # over one.
 TOGETHER = {"memcheck": 5, "initcheck": 5, "synccheck": 5, "racecheck": 1}
-COPIES_TOGETHER = 4
-OPTIONS = {"initcheck": ["--filled"], "racecheck": ["--no-crews"]}
+OPTIONS = {"initcheck": ["--filled"]}
 OURS_ALONE = ("--kernel-name", "kernel_substring=mirage")
 MOST_PRINTED = 5000
+LAUNCH_SECONDS = 600  # until the tool gives up on a process that has not begun
 
 
 @dataclass(frozen=True)
@@ -56,16 +51,14 @@ class Task:
     """One process: a tool that watches some kernels, no two of the same recipe."""
 
     tool: str
-    subject: str
     names: tuple[str, ...]
 
-    def command(self, sanitizer: str, copies: Path | None) -> list[str]:
+    def command(self, sanitizer: str) -> list[str]:
         """Return its command line."""
         # What PyTorch's kernels write has to be seen to be known as written.
         only = () if self.tool == "initcheck" else OURS_ALONE
         watch = [sanitizer, "--tool", self.tool, "--print-limit", str(MOST_PRINTED), *only]
-        if self.subject == COPY:
-            return [*watch, str(copies), *self.names]
+        watch += ["--launch-timeout", str(LAUNCH_SECONDS)]
         options = OPTIONS.get(self.tool, [])
         return [*watch, sys.executable, str(HERE / "sanitize_calls.py"), *options, *self.names]
 
@@ -86,7 +79,7 @@ def main() -> int:
     def watched(task: Task, gpu: str) -> list[dict[str, object]]:
         started = time.monotonic()
         seconds = min(arguments.seconds, end - started)
-        command = task.command(sanitizer, arguments.copies)
+        command = task.command(sanitizer)
         text = output_of(command, seconds, gpu) if seconds > 0 else ""
         if arguments.logs is not None:
             stem = f"{task.tool}_{task.names[0].replace('/', '_')}"
@@ -117,7 +110,6 @@ def parsed() -> argparse.Namespace:
     """Read the command line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--json", type=Path, help="write environment and rows there")
-    parser.add_argument("--copies", type=Path, metavar="FILE", help="for racecheck")
     parser.add_argument("--only", nargs="+", default=[""], metavar="TEXT", help="in names")
     parser.add_argument("--tool", nargs="+", default=[*TOOLS], choices=TOOLS)
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="processes at a time")
@@ -135,18 +127,11 @@ def planned(table: Sequence[KernelEntry], arguments: argparse.Namespace) -> Iter
         return [name for name in names if any(text in name for text in arguments.only)]
 
     attention = chosen(kernel.name for kernel in table if kernel.recipe in ATTENTION)
-    streaming = [kernel.name for kernel in table if is_copied(kernel)]
-    copied = [] if arguments.copies is None else chosen(streaming)
-    others = chosen([k.name for k in table if k.recipe not in ATTENTION])
-    appends = chosen(sanitize_append.names())
+    others = chosen(kernel.name for kernel in table if kernel.recipe not in ATTENTION)
+    names = [*attention, *others, *chosen(sanitize_append.names())]
     for tool in sorted(arguments.tool, key=TOOLS.index):
-        races = tool == "racecheck"
-        whole = [name for name in others if not (races and name in copied)]
-        for names in groups([*attention, *whole, *appends], TOGETHER[tool]):
-            yield Task(tool, KERNEL, names)
-        if races:
-            for names in groups(copied, COPIES_TOGETHER):
-                yield Task(tool, COPY, names)
+        for together in groups(names, TOGETHER[tool]):
+            yield Task(tool, together)
 
 
 def groups(names: Sequence[str], most: int) -> list[tuple[str, ...]]:
@@ -193,7 +178,6 @@ def row(task: Task, found: Watched) -> dict[str, object]:
     return {
         "kernel": found.name,
         "tool": task.tool,
-        "subject": task.subject,
         "outcome": found.outcome,
         "calls": found.calls,
         "reports": dict(sorted(found.reports.items())),

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import replace
 from itertools import cycle
 
 import torch
-from sanitize_watch import WATCH, Watch
+from sanitize_watch import Around
 from torch import Tensor
 
 from mirage_kernels import KernelEntry
@@ -17,24 +18,25 @@ from mirage_kernels.generator.ir.dtypes import DType
 
 # Query tokens and heads of a group: their product fills every bucket of rows unevenly.
 ROWS = ((1, 7), (3, 4), (5, 5), (9, 5), (20, 5))
+FEWEST_ROWS = 7
 SHORT = (0, 1, 37, 130)  # less than a step, sequences cut over blocks
-LONG = (0, 6000, 1, 2100)  # rings that go round
-ALONE = (2100,)  # a sequence that the blocks of a cluster share
+LONG = (0, 6000, 1, 2100)
+ALONE = (9000,)  # a sequence that the blocks of a cluster share, rings that go round
+MANY, MANY_HEADS = (1024,) * 60, 8  # segments that blocks claim
+CLAIM = ("gqa/D128", "qk_norm_attention/D128")  # kernels with a variant for them
 PAGE_SIZES = (16, 1, 0, 16)  # each kind of lengths gets all of them in turn
 WINDOWS = (5, -1, 12, 0, 100)
 STARTS = (0, 1, 1, 5, 7)  # of the query tokens of four sequences
 
 
-def workloads(kernel: KernelEntry, crews: bool = True) -> Iterator[AttentionWorkload]:
-    """Yield calls that the kernel serves: short and long, paged and dense, with each window.
-
-    Without `crews` none has so few sequences that the blocks of a cluster share one.
-    """
+def workloads(kernel: KernelEntry) -> Iterator[AttentionWorkload]:
+    """Yield calls that the kernel serves: short and long, paged and dense, with each window."""
     places = cycle(PAGE_SIZES)
     by_place = kernel.recipe in ("sliding_window_attention", "gqa_full")
     for (tokens, group), window in zip(ROWS, WINDOWS, strict=True):
-        kinds = ((SHORT, 2), (LONG, 4), (ALONE, 2))
-        for lengths, kv_heads in kinds if crews else kinds[:2]:
+        claims = tokens * group == FEWEST_ROWS and kernel.name.startswith(CLAIM)
+        many = [(MANY, MANY_HEADS)] if claims else []
+        for lengths, kv_heads in [(SHORT, 2), (LONG, 4), (ALONE, 2), *many]:
             rows = group if by_place else tokens * group
             more = kernel.dims.get("P", 0)
             yield AttentionWorkload(
@@ -53,9 +55,11 @@ def workloads(kernel: KernelEntry, crews: bool = True) -> Iterator[AttentionWork
             )
 
 
-def results(kernel: KernelEntry, watch: Watch = WATCH, device: str = "cuda") -> Iterator[Tensor]:
+def results(
+    kernel: KernelEntry, around: Around = nullcontext, device: str = "cuda"
+) -> Iterator[Tensor]:
     """Call the kernel and yield what it computes: alone, with lse and sinks, with uneven tokens."""
-    for place, workload in enumerate(workloads(kernel, watch.crews)):
+    for place, workload in enumerate(workloads(kernel)):
         given = drawn(workload, place, device)
         shape = given.q.shape if workload.tokens > 1 else given.q[:, 0].shape
         out = given.q.new_empty(*shape[:-1], workload.depth)
@@ -64,15 +68,15 @@ def results(kernel: KernelEntry, watch: Watch = WATCH, device: str = "cuda") -> 
             extra["lse"] = out.new_empty(shape[:-1], dtype=torch.float32)
             if not workload.more:
                 extra["sinks"] = given.q[0, 0, :, 0].contiguous()
-        with watch.around():
+        with around():
             ours(workload, given, **extra)
         yield out
         if "lse" in extra:
             yield extra["lse"].exp()  # that of no keys is minus infinity
-    yield _uneven(workload, watch, device)
+    yield _uneven(workload, around, device)
 
 
-def _uneven(workload: AttentionWorkload, watch: Watch, device: str) -> Tensor:
+def _uneven(workload: AttentionWorkload, around: Around, device: str) -> Tensor:
     """Call it with as many query tokens per sequence as STARTS says."""
     paged = replace(workload, lengths=SHORT, page_size=16)
     given = drawn(paged, 0, device)
@@ -80,6 +84,6 @@ def _uneven(workload: AttentionWorkload, watch: Watch, device: str) -> Tensor:
     flat: Tensors = replace(given, q=q[None] if workload.tokens > 1 else q[:, None])
     starts = torch.tensor(STARTS, dtype=torch.int32, device=device)
     out = flat.q.new_empty(*q.shape[:-1], workload.depth)
-    with watch.around():
+    with around():
         ours(paged, flat, cu_seqlens_q=starts, out=out)
     return out

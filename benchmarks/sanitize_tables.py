@@ -12,7 +12,7 @@ from attention_tables import line
 
 RESULT = Path(__file__).resolve().parent / "results" / "sanitizers.json"
 TOOLS = ("memcheck", "initcheck", "synccheck", "racecheck")
-CLEAN, COPY = "clean", "copy"
+CLEAN = "clean"
 
 
 class Run(TypedDict):
@@ -20,7 +20,6 @@ class Run(TypedDict):
 
     kernel: str
     tool: str
-    subject: str
     outcome: str
     calls: int
     reports: dict[str, int]
@@ -50,8 +49,7 @@ def short(path: Path = RESULT) -> str:
 
 def _cell(own: Sequence[Run]) -> str:
     clean = sum(row["outcome"] == CLEAN for row in own)
-    copied = ", small copies" if any(row["subject"] == COPY for row in own) else ""
-    return f"{CLEAN if clean == len(own) else f'{clean} of {len(own)} {CLEAN}'}{copied}"
+    return CLEAN if clean == len(own) else f"{clean} of {len(own)} {CLEAN}"
 
 
 def _exceptions(rows: Sequence[Run]) -> Iterator[str]:

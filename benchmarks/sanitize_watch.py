@@ -1,23 +1,13 @@
-"""What a tool asks of the calls that it watches."""
+"""What a tool asks of the calls that it watches: what is around each call of an op."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, contextmanager
 
 import torch
 
-
-@dataclass(frozen=True)
-class Watch:
-    """What is `around` each call of an op, and whether attention may have clusters as crews."""
-
-    around: Callable[[], AbstractContextManager[None]] = nullcontext
-    crews: bool = True
-
-
-WATCH = Watch()
+Around = Callable[[], AbstractContextManager[None]]
 
 
 @contextmanager

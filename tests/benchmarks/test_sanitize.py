@@ -72,8 +72,7 @@ def test_no_process_has_two_kernels_of_a_recipe() -> None:
     assert made == [("gqa/D64_fp16", "ntrans/K72_fp16"), ("gqa/D64_bf16", names[3])]
 
 
-@pytest.mark.parametrize("copies", [None, Path("run")])
-def test_every_tool_watches_every_kernel(copies: Path | None) -> None:
+def test_every_tool_watches_every_kernel() -> None:
     sanitize = script("sanitize")
     sizes = {"lora_linear": {"K": 72, "N": 40, "R": 8}, "gqa": {"D": 64}, "ntrans": {"K": 72}}
     table = [
@@ -81,12 +80,21 @@ def test_every_tool_watches_every_kernel(copies: Path | None) -> None:
         for recipe, dims in sizes.items()
         for dtype in ("fp16", "bf16")
     ]
-    wanted = argparse.Namespace(only=[""], tool=[*sanitize.TOOLS], copies=copies)
+    wanted = argparse.Namespace(only=[""], tool=[*sanitize.TOOLS])
     planned = list(sanitize.planned(table, wanted))
     names = [kernel.name for kernel in table] + sanitize.sanitize_append.names()
     for tool in sanitize.TOOLS:
         watched = [name for task in planned if task.tool == tool for name in task.names]
         assert sorted(watched) == sorted(names)
+
+
+@pytest.mark.skipif(not EMITTED.is_dir(), reason="not a checkout")
+def test_blocks_claim_segments_where_a_variant_does() -> None:
+    records = {str(p.relative_to(EMITTED).with_suffix("")): p for p in EMITTED.rglob("*.json")}
+    claiming = {name for name, path in records.items() if '"deals": 1' in path.read_text()}
+    assert claiming
+    many = script("sanitize_attention").CLAIM
+    assert claiming == {name for name in records if name.startswith(many)}
 
 
 @pytest.mark.skipif(not RESULT.is_file() or not EMITTED.is_dir(), reason="not a checkout")
@@ -110,7 +118,6 @@ def test_the_table_counts_what_was_clean(tmp_path: Path) -> None:
         {
             "kernel": f"gqa/D64_{dtype}",
             "tool": tool,
-            "subject": "copy" if tool == "racecheck" else "kernel",
             "outcome": "reports" if (tool, dtype) == ("memcheck", "bf16") else "clean",
             "calls": 3,
             "reports": {"Invalid read": 2} if (tool, dtype) == ("memcheck", "bf16") else {},
@@ -122,5 +129,5 @@ def test_the_table_counts_what_was_clean(tmp_path: Path) -> None:
     path = tmp_path / "sanitizers.json"
     path.write_text(json.dumps({"environment": here, "rows": rows, "sanitizer": "1"}))
     made = tables.short(path)
-    assert "| gqa | 2 | 1 of 2 clean | clean | clean | clean, small copies |" in made
+    assert "| gqa | 2 | 1 of 2 clean | clean | clean | clean |" in made
     assert "* memcheck, `gqa/D64_bf16`: Invalid read" in made
