@@ -27,8 +27,11 @@ class WideEnd {
   static constexpr int kRows = Knobs::kRows, kGroups = Ring::kGroups;
   static constexpr int kPushedBytes = kRows * Left::kPitch * 4;
   static constexpr int kBytes = kGroups * kPushedBytes;
-  // What the others of a crew push to a block.
-  __device__ static int pushed_bytes() { return kPushedBytes - kPushedBytes / cluster_size(); }
+  // What the others of a crew push to a block. A crew is a power of two: a division would be thirty
+  // instructions in a chain at the kernel's start.
+  __device__ static int pushed_bytes() {
+    return kPushedBytes - (kPushedBytes >> (__ffs(cluster_size()) - 1));
+  }
 
   // `left` is where others push to, and behind that where groups leave their sums.
   __device__ WideEnd(const AttentionArgs& args, const PartEntry& entry, char* ring, float* left)

@@ -85,8 +85,9 @@ struct Start {
 };
 
 // Weights of the first step that come into L2 before the kernel before has ended, where nothing is
-// promised: so many bytes of each, per block. 9.5 us instead of 9.9 (4096 -> 4096, 16 tokens), 9.6
-// with 16 or 48 KB; 17.3 instead of 17.7 (gated MLP 4096 -> 2 x 4096).
+// promised and warps have more than one step: so many bytes of each, per block. 9.5 us instead of
+// 9.9 (4096 -> 4096, 16 tokens), 9.6 with 16 or 48 KB; 17.3 instead of 17.7 (gated MLP 4096 -> 2 x
+// 4096).
 constexpr int kFoundBytes = 32 * 1024;
 
 struct Steps {
@@ -136,7 +137,7 @@ __device__ void pipeline(char* ring, Steps steps, CopyWeights copy_weights, Copy
   int computed = k;  // of the step that is next to be computed
   if (steps.start.early) {
     copy_first_weights(k);
-  } else if (count > 0) {
+  } else if (count > 1) {
     const int lines = kFoundBytes / (Slot<Step>::kSegmentOctets * kOctetBytes) * kWarpLanes;
     copy_weights(Slot<Step>{begin, lines / static_cast<int>(blockDim.x)}, k);
   }
