@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from mirage_kernels.append import qk_norm_rope_append
-    from mirage_kernels.attention import block_table_from_csr, gqa, gqa_csr, qk_norm_attention
+    from mirage_kernels.attention import gqa, qk_norm_attention
     from mirage_kernels.dispatch import KernelEntry, kernel_table, supports
     from mirage_kernels.latent import mla_decode
     from mirage_kernels.norm_ops import act_and_mul, layer_norm, rms_norm
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
         rms_norm_gated_mlp,
         rms_norm_linear,
     )
+    from mirage_kernels.page_lists import block_table_from_csr, gqa_csr
     from mirage_kernels.promises import constant_history, constant_weights
 
 __version__ = "0.1.0"
@@ -55,9 +56,9 @@ _HOME = {
     "constant_weights": "mirage_kernels.promises",
     "kernel_table": "mirage_kernels.dispatch",
     "supports": "mirage_kernels.dispatch",
-    "block_table_from_csr": "mirage_kernels.attention",
+    "block_table_from_csr": "mirage_kernels.page_lists",
     "gqa": "mirage_kernels.attention",
-    "gqa_csr": "mirage_kernels.attention",
+    "gqa_csr": "mirage_kernels.page_lists",
     "qk_norm_attention": "mirage_kernels.attention",
     "mla_decode": "mirage_kernels.latent",
     "qk_norm_rope_append": "mirage_kernels.append",

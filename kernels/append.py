@@ -43,13 +43,13 @@ def qk_norm_rope_append(
 
     A slot is page * page size + offset; negative or past the last page: the token is not written,
     but its queries are returned. No two tokens may share a slot. `rope` pairs element i with
-    R/2 + i ("neox": Llama, Qwen, Gemma) or 2 i with 2 i + 1 ("interleaved": GPT-J, Command-R).
-    Norm, weights and biases as in `qk_norm_attention`; between norm and rotation nothing is
-    rounded.
+    R/2 + i ("neox": Llama, Qwen, Gemma) or 2 i with 2 i + 1 ("interleaved": GPT-J, Command-R); a
+    position outside the table makes these NaN. Norm, weights and biases as in `qk_norm_attention`;
+    between norm and rotation nothing is rounded.
 
     On a GPU it is one kernel for D 64, 96, 128, 192 and 256 and R a multiple of 16 ("interleaved":
-    of 8), with rows of qkv and cos_sin_cache at multiples of 16 bytes; a position outside the table
-    makes it NaN. Otherwise a PyTorch program computes it.
+    of 8), with rows of qkv and cos_sin_cache at multiples of 16 bytes. Otherwise a PyTorch program
+    computes it.
 
     Source: Su et al., "RoFormer", 2021; the order of norm, rotation and write is Qwen3's.
     """

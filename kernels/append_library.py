@@ -10,6 +10,15 @@ from torch import Tensor
 from mirage_kernels.attention_library import Norm
 
 
+def _angles(table: Tensor, positions: Tensor) -> Tensor:
+    """Return each token's row of the table, NaN for a position outside, `[tokens, rotated]`."""
+    end = table.shape[0]
+    if end == 0:
+        return table.new_full((positions.shape[0], table.shape[1]), torch.nan)
+    known = (positions >= 0) & (positions < end)
+    return torch.where(known[:, None], table[positions.clamp(0, end - 1)], torch.nan)
+
+
 def _rotated(x: Tensor, table: Tensor, rope: str) -> Tensor:
     """Return `[tokens, heads, D]` with its first elements rotated by `[tokens, rotated]`."""
     cos, sin = table.float()[:, None].chunk(2, dim=-1)
@@ -64,7 +73,7 @@ def qk_norm_rope_append(
     lines = qkv.reshape(qkv.shape[0], -1, k_cache.shape[3])
     ends = [num_heads, num_heads + num_kv_heads]
     queries, keys, values = lines.tensor_split(ends, dim=1)
-    table = cos_sin_cache[positions]
+    table = _angles(cos_sin_cache, positions)
     normed_q = Norm(norm, q_weight, q_bias, eps, weight_offset)(queries)
     normed_k = Norm(norm, k_weight, k_bias, eps, weight_offset)(keys)
     q.copy_(_rotated(normed_q, table, rope))

@@ -7,10 +7,8 @@ from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
-from torch.nn.attention.bias import causal_lower_right
 from torch.nn.functional import scaled_dot_product_attention
 
-from mirage_kernels import registration as registration  # registers all that the ops need
 from mirage_kernels.errors import (
     cache_layout_sentence,
     dims_sentence,
@@ -18,6 +16,7 @@ from mirage_kernels.errors import (
 )
 from mirage_kernels.given import compiled, given_tensor
 from mirage_kernels.prefill import is_long
+from mirage_kernels.registration import own_types  # registers all that the ops need, too
 
 _OPS = torch.ops.mirage_kernels
 
@@ -118,19 +117,26 @@ def prefill(call: Call, out: Tensor | None) -> Tensor:
     """Compute it with PyTorch's attention, which prefers cuDNN's kernels on GPUs 9.0 and later."""
     q, k, v = (tensor.transpose(1, 2) for tensor in (call.q, call.k, call.v))
     square = q.shape[2] == k.shape[2]
-    bias = None
-    if call.is_causal and not square:
-        bias = causal_lower_right(q.shape[2], k.shape[2])
-    y = scaled_dot_product_attention(
-        q,
-        k,
-        v,
-        attn_mask=bias,
-        is_causal=call.is_causal and square,
-        scale=call.scale,
-        enable_gqa=q.shape[1] != k.shape[1],
-    ).transpose(1, 2)
+    bias = _lower_right(q, k) if call.is_causal and not square else None
+    with own_types(q):
+        y = scaled_dot_product_attention(
+            q,
+            k,
+            v,
+            attn_mask=bias,
+            is_causal=call.is_causal and square,
+            scale=call.scale,
+            enable_gqa=q.shape[1] != k.shape[1],
+        ).transpose(1, 2)
     return y if out is None else out.copy_(y)
+
+
+def _lower_right(q: Tensor, k: Tensor) -> Tensor:
+    """Return the mask that lets the last query see the last key."""
+    # Imported here: it loads torch._dynamo, which takes as long as all of torch.
+    from torch.nn.attention.bias import causal_lower_right
+
+    return causal_lower_right(q.shape[2], k.shape[2])
 
 
 class AnyCall(Protocol):

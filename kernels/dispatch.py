@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import operator
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -85,7 +86,28 @@ def supports(
     `supports("gqa", D=128, dtype=torch.bfloat16)`: of attention the question is whether a kernel
     serves it without options; where none does, a PyTorch program computes the call. So it is of
     `qk_norm_rope_append` and of `rms_norm`, `layer_norm` and `act_and_mul`, which take any size.
+
+    Inside of torch.compile the answer is a constant, on which the graph depends.
     """
+    sizes = {name: _asked(name, size) for name, size in dims.items()}
+    return _is_served(op, dtype, device, activation, norm, **sizes)
+
+
+def _asked(name: str, size: int) -> int:
+    """Return a size as a plain number; one that kernels leave open is not looked at."""
+    if name in _ATTENTION_DYNAMIC:
+        return 0
+    return operator.index(size) if isinstance(size, int | torch.SymInt) else size
+
+
+def _is_served(
+    op: str,
+    dtype: torch.dtype | str | None,
+    device: torch.device | str | int | None,
+    activation: str,
+    norm: str,
+    **dims: int,
+) -> bool:
     op = "gqa" if op == "gqa_csr" else op
     known = _static_dims(op)
     is_attention = op in _ATTENTION
@@ -103,6 +125,10 @@ def supports(
         return True
     covered = _has_kernel(recipe, _DTYPE_NAMES.get(dtype), wanted)
     return covered and (place is None or _runs_on(torch.device(place)))
+
+
+# What torch.compiler.assume_constant_result does, which loads torch._dynamo: two seconds at import.
+vars(_is_served)["_dynamo_marked_constant"] = True
 
 
 def _recipe(op: str, activation: str, norm: str) -> str:

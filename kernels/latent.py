@@ -98,6 +98,23 @@ def mla_decode(
     lse: Tensor | None = None,
     return_lse: Literal[True],
 ) -> Pair: ...
+@overload
+def mla_decode(
+    q: Tensor | Pair,
+    kv_cache: Tensor | Pair,
+    block_table: Tensor | None = None,
+    seq_lens: Tensor | None = None,
+    *,
+    scale: float,
+    latent_dim: int = _LATENT,
+    cu_seqlens_q: Tensor | None = None,
+    max_q_len: int | None = None,
+    causal: bool | None = None,
+    max_seq_len: int | None = None,
+    out: Tensor | None = None,
+    lse: Tensor | None = None,
+    return_lse: bool,
+) -> Tensor | Pair: ...
 def mla_decode(
     q: Tensor | Pair,
     kv_cache: Tensor | Pair,

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from functools import wraps
 
 import torch
+from torch import Tensor
 
 from mirage_kernels import (
     append_library,
@@ -30,12 +32,20 @@ class _Failure(threading.local):
 _failure = _Failure()
 
 
+def own_types(x: Tensor) -> AbstractContextManager[object]:
+    """Suspend autocast, under which programs would multiply in another type than that of x."""
+    kind = x.device.type
+    if kind in ("cpu", "cuda") and torch.is_autocast_enabled(kind):
+        return torch.autocast(kind, enabled=False)
+    return nullcontext()
+
+
 def _registered(program: Program) -> Program:
     @wraps(program)
-    def run(*args: object, **kwargs: object) -> None:
+    def run(x: Tensor, *args: object, **kwargs: object) -> None:
         try:
-            with torch.no_grad():
-                program(*args, **kwargs)
+            with torch.no_grad(), own_types(x):
+                program(x, *args, **kwargs)
         except Exception as error:  # whatever PyTorch raises: memory may be short
             _failure.text = str(error)
             raise

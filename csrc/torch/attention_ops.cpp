@@ -11,8 +11,8 @@ namespace {
 
 const std::string kCommon =
     "Tensor q, Tensor k, Tensor v, Tensor? block_table, Tensor? seq_lens, Tensor? cu_seqlens_q, "
-    "Tensor? sinks, int max_q_len, int max_seq_len, float scale, bool causal, int window_left, "
-    "float logits_soft_cap";
+    "Tensor? sinks, SymInt max_q_len, SymInt max_seq_len, float scale, bool causal, int "
+    "window_left, float logits_soft_cap";
 
 struct Gqa {
   static constexpr const char* kName = "gqa";
@@ -40,8 +40,8 @@ struct MlaDecode {
   static constexpr const char* kName = "mla_decode";
   static std::string parameters() {
     return "Tensor q, Tensor q_rope, Tensor k, Tensor k_rope, Tensor? block_table, Tensor? "
-           "seq_lens, Tensor? cu_seqlens_q, int max_q_len, int max_seq_len, float scale, bool "
-           "causal";
+           "seq_lens, Tensor? cu_seqlens_q, SymInt max_q_len, SymInt max_seq_len, float scale, "
+           "bool causal";
   }
   static AttentionInputs inputs(const Tensor& q, const Tensor& q_rope, const Tensor& k,
                                 const Tensor& k_rope, const MaybeTensor& block_table,

@@ -119,6 +119,16 @@ def test_slots_past_the_last_page_write_nothing() -> None:
         assert torch.equal(given[name], other[name])
 
 
+@pytest.mark.parametrize("table_rows", [10, 0])
+def test_positions_outside_the_table_give_nan_where_rotated(table_rows: int) -> None:
+    given = arguments(rotated=8)
+    given["cos_sin_cache"] = given["cos_sin_cache"][:table_rows]
+    given["positions"] = torch.tensor([10, -1, 2**40, -(2**40), 11])
+    q = run(given)
+    assert q[..., :8].isnan().all()
+    assert not q[..., 8:].isnan().any()
+
+
 @pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
 def test_indices_may_be_of_either_type(dtype: torch.dtype) -> None:
     given, other = arguments(), arguments()

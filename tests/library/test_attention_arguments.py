@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import typing
+
 import pytest
 import torch
 from attention_cases import Case, made
@@ -368,3 +370,11 @@ def test_supports_asks_for_the_norm() -> None:
 def test_signatures_take_the_cache_by_the_names_of_the_docs() -> None:
     for op in ("gqa", "gqa_csr", "qk_norm_attention", "mla_decode", "qk_norm_rope_append"):
         assert getattr(mirage_kernels, op).__doc__
+
+
+@pytest.mark.skipif(not hasattr(typing, "get_overloads"), reason="needs Python >= 3.11")
+@pytest.mark.parametrize("op", ["gqa", "gqa_csr", "qk_norm_attention", "mla_decode"])
+def test_the_type_of_a_result_follows_return_lse_where_it_is_known(op: str) -> None:
+    forms = typing.get_overloads(getattr(mirage_kernels, op))
+    results = {f.__annotations__["return_lse"]: f.__annotations__["return"] for f in forms}
+    assert results == {"Literal[False]": "Tensor", "Literal[True]": "Pair", "bool": "Tensor | Pair"}

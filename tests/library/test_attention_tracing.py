@@ -11,7 +11,7 @@ from torch import Tensor
 from torch._dynamo.testing import CompileCounter
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from mirage_kernels import gqa, gqa_csr, qk_norm_rope_append
+from mirage_kernels import gqa, gqa_csr, qk_norm_rope_append, supports
 
 OPS = torch.ops.mirage_kernels
 PAGED = Case()
@@ -65,6 +65,21 @@ def test_compiles_once_for_every_batch() -> None:
     assert counter.frame_count == 1
 
 
+def test_compiles_once_for_every_bound_and_number_of_query_tokens() -> None:
+    def run(
+        q: Tensor, k: Tensor, v: Tensor, table: Tensor, lens: Tensor, tokens: int, most: int
+    ) -> Tensor:
+        return gqa(q, k, v, table, lens, max_q_len=tokens, max_seq_len=most, causal=True)
+
+    counter = CompileCounter()
+    compiled = torch.compile(run, fullgraph=True, backend=counter, dynamic=True)
+    for tokens, most in ((5, 90), (7, 95), (9, 93)):  # at first no two sizes are alike
+        call = made(replace(PAGED, lengths=(90, 7, 33), tokens=(tokens,)))
+        given = (call.q, call.k, call.v, call.given["block_table"], call.given["seq_lens"])
+        assert torch.equal(compiled(*given, tokens, most), run(*given, tokens, most))
+    assert counter.frame_count == 1
+
+
 def test_page_lists_compile() -> None:
     call = made(replace(PAGED, lengths=(16, 16)))
     starts, last = torch.tensor([0, 1, 2]).int(), torch.tensor([16, 16]).int()
@@ -74,6 +89,27 @@ def test_page_lists_compile() -> None:
         return gqa_csr(call.q, call.k, call.v, starts, pages, last, max_seq_len=32)
 
     assert torch.equal(torch.compile(run, fullgraph=True, backend="aot_eager")(), call.run())
+
+
+def test_supports_is_a_constant_of_the_graph() -> None:
+    def chosen(x: Tensor) -> Tensor:
+        sizes = {"B": x.shape[0], "Hq": x.shape[1], "D": x.shape[2]}
+        return x + supports("gqa", **sizes, dtype=x.dtype, device=x.device)
+
+    counter = CompileCounter()
+    compiled = torch.compile(chosen, fullgraph=True, backend=counter, dynamic=True)
+    for batch in (3, 5, 7):  # may be any
+        assert compiled(torch.zeros(batch, 4, 64).half()).all()
+    assert counter.frame_count == 1
+    assert not compiled(torch.zeros(3, 4, 60).half()).any()
+
+
+def test_prefill_compiles_under_autocast() -> None:
+    call = made(CASES["prefill"])
+    compiled = torch.compile(call.run, fullgraph=True, backend="aot_eager")
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        found = compiled()
+    assert torch.equal(found, call.run())
 
 
 def test_exports() -> None:

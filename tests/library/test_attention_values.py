@@ -94,6 +94,16 @@ def test_is_close_to_float64(name: str, dtype: torch.dtype) -> None:
     assert error(call.run(), exact) < 4 * case.tolerance  # PyTorch's own attention rounds more
 
 
+@pytest.mark.parametrize("name", ["paged", "prefill", "causal prefill of a part", "rms norm"])
+def test_autocast_changes_nothing(name: str) -> None:
+    call = made(CASES[name])
+    expected = call.run()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        found = call.run()
+    assert found.dtype == expected.dtype
+    assert torch.equal(found, expected)
+
+
 @pytest.mark.parametrize("name", ["paged", "several tokens", "varlen", "dense", "prefill", "sinks"])
 def test_writes_given_results_and_returns_them(name: str) -> None:
     call = made(CASES[name])

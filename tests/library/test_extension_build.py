@@ -11,6 +11,7 @@ import pytest
 
 from mirage_kernels.generator import compile as compiler
 from mirage_kernels.generator.errors import ToolchainError
+from mirage_kernels.generator.toolchain import find_toolchain
 
 pytestmark = pytest.mark.skipif(
     not (compiler.ROOT / "csrc").is_dir(), reason="an installed wheel holds no sources"
@@ -90,6 +91,28 @@ def test_failure_shows_the_command_and_leaves_the_old_file(kernels_dir: Path) ->
 def test_folder_without_emitted_kernels_is_named(tmp_path: Path) -> None:
     with pytest.raises(ToolchainError, match="sm_90a holds no emitted kernels"):
         build(tmp_path)
+
+
+def test_an_architecture_without_kernels_is_told_which_have_some() -> None:
+    with pytest.raises(ToolchainError, match="sm_75 holds no emitted kernels") as raised:
+        compiler.plan_jobs(find_toolchain(), "sm_75", compiler.ROOT / "kernels")
+    assert "sm_80, sm_86, sm_89, sm_90a" in raised.value.hint
+
+
+def test_an_nvcc_that_is_too_old_is_named(tmp_path: Path, monkeypatch) -> None:
+    nvcc = tmp_path / "bin/nvcc"
+    nvcc.parent.mkdir()
+    nvcc.write_text("#!/bin/sh\necho 'Cuda compilation tools, release 12.4, V12.4.131'\n")
+    nvcc.chmod(0o755)
+    monkeypatch.setenv("CUDA_HOME", str(tmp_path))
+    with pytest.raises(ToolchainError, match=r"nvcc is of CUDA 12\.4, .* by 12\.8 or newer"):
+        find_toolchain()
+
+
+def test_a_source_distribution_names_all_that_a_wheel_is_compiled_from() -> None:
+    rules = (compiler.ROOT / "MANIFEST.in").read_text()
+    assert "graft csrc" in rules
+    assert "recursive-include kernels *.cu *.cuh *.cpp" in rules
 
 
 def test_what_is_no_architecture_is_refused(tmp_path: Path) -> None:

@@ -43,6 +43,14 @@ def test_importing_an_op_registers_it_and_leaves_cuda_alone() -> None:
     assert initialised == "False"
 
 
+def test_importing_everything_leaves_the_compiler_alone() -> None:
+    program = (
+        "import sys, mirage_kernels as m; [getattr(m, name) for name in m.__all__];"
+        "print('torch' in sys.modules, 'torch._dynamo' in sys.modules)"
+    )
+    assert run_python(program) == "True False"
+
+
 def test_everything_public_is_there() -> None:
     for name in mirage_kernels.__all__:
         assert getattr(mirage_kernels, name).__doc__, name

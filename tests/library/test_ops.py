@@ -79,6 +79,13 @@ def test_changes_no_input(case) -> None:
     assert all(torch.equal(arguments[name], value) for name, value in before.items())
 
 
+def test_autocast_changes_nothing(case) -> None:
+    arguments = case.arguments(5)
+    expected = case.call(**arguments)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert same(case.call(**arguments), expected)
+
+
 @pytest.mark.parametrize("guard", [torch.no_grad, torch.inference_mode])
 def test_runs_on_parameters_where_gradients_are_off(case, guard: Callable[[], object]) -> None:
     arguments = case.arguments(3)

@@ -1,0 +1,169 @@
+"""Attention over FlashInfer's page lists (CSR): made a block table first, on the device."""
+
+from __future__ import annotations
+
+from typing import Literal, overload
+
+import torch
+from torch import Tensor
+
+from mirage_kernels.attention import GQA
+from mirage_kernels.attention_call import Call, Pair, Wanted, attend, nhd
+from mirage_kernels.errors import number_sentence, page_device_sentence, page_list_sentence
+from mirage_kernels.given import given_integer, given_tensor, refuse_grad
+
+
+def block_table_from_csr(
+    indptr: Tensor,
+    indices: Tensor,
+    last_page_len: Tensor,
+    *,
+    page_size: int,
+    max_seq_len: int | None = None,
+) -> Pair:
+    """Return `(block_table, seq_lens)` of FlashInfer's page lists, without a look at their values.
+
+    indptr `[B + 1]`, indices `[pages in use]` and last_page_len `[B]` are int32, on the device;
+    sequence b has the pages indices[indptr[b] : indptr[b + 1]], of which the last holds
+    last_page_len[b] keys. `max_seq_len` bounds how wide the table becomes; without it the table has
+    room for all pages in every row. Make it once per step, for all layers.
+    """
+    _check_page_lists(indptr, indices, last_page_len)
+    _check_number("page_size", page_size, 1)
+    if max_seq_len is not None:
+        _check_number("max_seq_len", max_seq_len, 0)
+    pages = indptr.diff()
+    most = indices.shape[0]
+    if max_seq_len is not None:
+        most = -(-max_seq_len // page_size)
+    seq_lens = ((pages - 1) * page_size + last_page_len).where(pages > 0, 0)
+    if indices.shape[0] == 0:
+        return indices.new_zeros(pages.shape[0], most), seq_lens.to(torch.int32)
+    places = indptr[:-1, None] + torch.arange(most, device=indices.device)
+    table = indices[places.clamp(max=indices.shape[0] - 1)]
+    return table.to(torch.int32), seq_lens.to(torch.int32)
+
+
+def _check_number(name: str, number: int, least: int) -> None:
+    op = "block_table_from_csr"
+    given_integer(op, name, number)
+    if number < least:
+        raise RuntimeError(number_sentence(op, name, number, f"{least} or more"))
+
+
+def _check_page_lists(indptr: Tensor, indices: Tensor, last_page_len: Tensor) -> None:
+    lists = {"indptr": indptr, "indices": indices, "last_page_len": last_page_len}
+    for name, given in lists.items():
+        given_tensor("block_table_from_csr", name, given)
+        if given.dim() != 1 or given.dtype not in (torch.int32, torch.int64):
+            raise RuntimeError(page_list_sentence(name, given, "one dim"))
+    for name, given in lists.items():
+        if given.device != last_page_len.device:
+            raise RuntimeError(page_device_sentence(name, given, last_page_len))
+    sequences = last_page_len.shape[0]
+    if indptr.shape[0] != sequences + 1:
+        works = f"[B + 1] = [{sequences + 1}] beside last_page_len [B]"
+        raise RuntimeError(page_list_sentence("indptr", indptr, works))
+
+
+@overload
+def gqa_csr(
+    q: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    indptr: Tensor,
+    indices: Tensor,
+    last_page_len: Tensor,
+    *,
+    cu_seqlens_q: Tensor | None = None,
+    max_q_len: int | None = None,
+    scale: float | None = None,
+    causal: bool | None = None,
+    window_left: int = -1,
+    logits_soft_cap: float = 0.0,
+    sinks: Tensor | None = None,
+    kv_layout: str = "NHD",
+    max_seq_len: int | None = None,
+    out: Tensor | None = None,
+    lse: Tensor | None = None,
+    return_lse: Literal[False] = False,
+) -> Tensor: ...
+@overload
+def gqa_csr(
+    q: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    indptr: Tensor,
+    indices: Tensor,
+    last_page_len: Tensor,
+    *,
+    cu_seqlens_q: Tensor | None = None,
+    max_q_len: int | None = None,
+    scale: float | None = None,
+    causal: bool | None = None,
+    window_left: int = -1,
+    logits_soft_cap: float = 0.0,
+    sinks: Tensor | None = None,
+    kv_layout: str = "NHD",
+    max_seq_len: int | None = None,
+    out: Tensor | None = None,
+    lse: Tensor | None = None,
+    return_lse: Literal[True],
+) -> Pair: ...
+@overload
+def gqa_csr(
+    q: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    indptr: Tensor,
+    indices: Tensor,
+    last_page_len: Tensor,
+    *,
+    cu_seqlens_q: Tensor | None = None,
+    max_q_len: int | None = None,
+    scale: float | None = None,
+    causal: bool | None = None,
+    window_left: int = -1,
+    logits_soft_cap: float = 0.0,
+    sinks: Tensor | None = None,
+    kv_layout: str = "NHD",
+    max_seq_len: int | None = None,
+    out: Tensor | None = None,
+    lse: Tensor | None = None,
+    return_lse: bool,
+) -> Tensor | Pair: ...
+def gqa_csr(
+    q: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    indptr: Tensor,
+    indices: Tensor,
+    last_page_len: Tensor,
+    *,
+    cu_seqlens_q: Tensor | None = None,
+    max_q_len: int | None = None,
+    scale: float | None = None,
+    causal: bool | None = None,
+    window_left: int = -1,
+    logits_soft_cap: float = 0.0,
+    sinks: Tensor | None = None,
+    kv_layout: str = "NHD",
+    max_seq_len: int | None = None,
+    out: Tensor | None = None,
+    lse: Tensor | None = None,
+    return_lse: bool = False,
+) -> Tensor | Pair:
+    """Compute gqa over FlashInfer's page lists: `block_table_from_csr`, then `gqa`.
+
+    Give `max_seq_len`, which bounds the table that is made.
+    """
+    q = given_tensor("gqa", "q", q)
+    k, v = nhd("gqa", "k_cache", k_cache, kv_layout), nhd("gqa", "v_cache", v_cache, kv_layout)
+    table, seq_lens = block_table_from_csr(
+        indptr, indices, last_page_len, page_size=k.shape[1], max_seq_len=max_seq_len
+    )
+    lengths = (table, seq_lens, cu_seqlens_q, sinks, max_q_len, max_seq_len)
+    call = Call(q, k, v, *lengths, scale, causal, window_left, logits_soft_cap)
+    if torch.is_grad_enabled():
+        refuse_grad("gqa", q=q, k_cache=k_cache, v_cache=v_cache, sinks=sinks, out=out, lse=lse)
+    return attend(GQA, call, Wanted(out, lse, return_lse))
