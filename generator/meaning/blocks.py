@@ -250,7 +250,10 @@ class _Launch:
         for name in self.body.outputs:
             tile, node = found[name], self.body.producers[name]
             if node not in self.stepwise:
-                self.write(name, self.cut(self.whole(node, tile), node.cuts, point), tile)
+                place = self.cut(self.whole(node, tile), node.cuts, point)
+                if None in node.cuts:  # other blocks store there too
+                    self.require_alike(name, place, tile)
+                self.write(name, place, tile)
 
     def whole(self, node: Node, tile: Array) -> Array:
         """Return a result as it is stored so far, with as many parts as its tile has."""

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from itertools import combinations_with_replacement
-from math import isfinite
 
 from mirage_kernels.generator.ir import (
     Axis,
@@ -23,6 +22,7 @@ from mirage_kernels.generator.ir import (
     parts_of,
 )
 from mirage_kernels.generator.meaning.expsums import vanishing
+from mirage_kernels.generator.meaning.field import WHOLE_BELOW
 from mirage_kernels.generator.meaning.quotients import (
     Call,
     Cut,
@@ -75,7 +75,8 @@ def degree_reading(sizes: Extents) -> Reading[Fraction]:
     """Return the reading at the given extents, of a graph outside of blocks."""
 
     def source(node: Node, args: Sequence[Fraction]) -> list[Fraction]:
-        if node.op == "const" and not (isfinite(node.value) and node.value == round(node.value)):
+        whole = abs(node.value) < WHOLE_BELOW and node.value == round(node.value)
+        if node.op == "const" and not whole:
             return [variable({})]  # a random element, one per constant
         size = abs(round(node.value)) if node.op == "const" else sizes[node.over]
         along = {d: sizes[d] for d in node.out.type.names}

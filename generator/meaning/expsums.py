@@ -96,8 +96,7 @@ class Terms:
         most = self.most * other.most
         tied = self.tied if other.tied is None else other.tied
         if self.tied is not None and other.tied is not None:
-            most = min(self.count * other.most, self.most * other.count)
-            tied = frozenset()
+            most, tied = count, frozenset()  # v and w^a v + w^b u make two terms with u v
         return Terms(
             self.coefficient * other.coefficient,
             count,

@@ -30,6 +30,8 @@ SAFE_PRIMES = (2147483579, 2147483123, 2147482763, 2147481563)
 
 LAWLESS = ("log", "sqrt", "sigmoid", "silu", "gelu", "gelu_tanh", "tanh", "relu")
 
+WHOLE_BELOW = 2.0**53  # numbers from here on are like those that are not whole
+
 _WINDOW = 10  # bits of an exponent that one table of powers covers
 _FEW = 8  # elements up to which Python inverts as fast as NumPy multiplies
 _SMALL = 2000  # products up to which a matrix product is made by broadcasting
@@ -213,9 +215,12 @@ def _arbitrary(field: Field, x: Parts, axis: int, seed: int) -> Parts:
 
 
 def _number(field: Field, data: Part) -> Parts:
-    """Embed numbers: integers as themselves, other constants as a random element each."""
+    """Embed numbers: integers as themselves, other constants as a random element each.
+
+    So are huge ones, which float64 holds as whole numbers: 1e30 is no other's equal.
+    """
     values = np.asarray(data, np.float64)
-    is_whole = np.isfinite(values) & (values == np.round(values))
+    is_whole = (np.abs(values) < WHOLE_BELOW) & (values == np.round(values))
     whole = np.where(is_whole, values, 0).astype(np.int64)
     hashed = scramble(values.view(np.int64).reshape(values.shape), field.key)
     random = _residues(field, hashed, field.key)

@@ -26,6 +26,7 @@ from mirage_kernels.generator.meaning.field import (
     random_parts,
 )
 from mirage_kernels.generator.meaning.walk import results
+from mirage_kernels.generator.search.signature import require_signature
 
 Sizes = Mapping[str, int]
 Ints = npt.NDArray[np.int64]
@@ -35,7 +36,7 @@ LOG2_WANTED = -40.0  # a bounded case is drawn until a wrong candidate passes no
 MOST_DRAWS = 64  # of one case; where more would be needed, one draw is a test like any other
 FEWER = ((3, 1, 2), (2, 1, 1))  # extents, tiles and parts of dims that powers are summed along
 FEW_ELEMENTS = 2**18  # recipe's results up to this size are kept for the next candidate
-RETRIES = 8  # of draws on which the recipe itself divides by zero
+RETRIES = 8  # of draws on which the recipe itself divides by zero, for each way to raise lengths
 RETRY_STRIDE = 2**32  # between the seeds of such draws; keeps their prime
 
 
@@ -119,6 +120,7 @@ class Prover:
 
     def prove(self, candidate: Graph, cases: Iterable[Case], *, seed: int) -> Proof:
         """Compare on fresh draws for every case; return the record or raise VerifyError."""
+        require_signature(self.spec, candidate)
         compared: list[Compared] = []
         for case in cases:
             for tried in (case, *self._smaller(case)):
@@ -185,27 +187,41 @@ class Prover:
         return made
 
     def _evaluated(self, sizes: Sizes, seed: int) -> Reference:
-        for retry in range(RETRIES):
-            field = draw_field(seed + retry * RETRY_STRIDE, exponents=self.has_exp)
-            inputs = self.random_inputs(sizes, field, seed, raised=retry / (RETRIES - 1))
+        attempts = list(self._attempts())
+        for attempt, raised in enumerate(attempts):
+            field = draw_field(seed + attempt * RETRY_STRIDE, exponents=self.has_exp)
+            inputs = self.random_inputs(sizes, field, (seed, attempt), raised=raised)
             reading = array_reading(field_arithmetic(field), sizes)
             try:
                 return Reference(field, inputs, results(self.spec, inputs, reading))
             except UndefinedError:
                 continue  # by chance, or by lengths that leave nothing to sum: raise them
         raise VerifyError(
-            f"the recipe divides by zero on {RETRIES} draws of extents {_text(sizes)}",
+            f"the recipe divides by zero on {len(attempts)} draws of extents {_text(sizes)}",
             'its mask may leave nothing to sum: say what lengths may be, ranges={"lens": "1..L"}',
         )
 
+    def _attempts(self) -> Iterator[dict[str, float]]:
+        """Yield by which parts of their ranges to raise lengths: by none, one input's, all.
+
+        Those that need not be raised keep their small values: a window of one key is drawn.
+        """
+        names = [n.name for n in self.spec.inputs if n.out.type.dtype is DType.INT32]
+        yield {}
+        for raised in (*([n] for n in names if len(names) > 1), names):
+            for part in range(1, RETRIES):
+                yield dict.fromkeys(raised, part / (RETRIES - 1))
+
     def random_inputs(
-        self, sizes: Sizes, field: Field, seed: int, *, raised: float = 0.0
+        self, sizes: Sizes, field: Field, draw: tuple[int, int], *, raised: Mapping[str, float]
     ) -> list[Array]:
         """Return random elements for every input; positions and lengths are whole numbers.
 
-        Their least value is `raised` by a part of their range.
+        `draw` is a seed and the number of the attempt. The least values of lengths are `raised` by
+        parts of their ranges. A single one takes the values of its range in turn, seed by seed.
         """
-        rng = np.random.default_rng((seed, 2, int(RETRIES * raised)))
+        turn, attempt = draw
+        rng = np.random.default_rng((turn, 2, attempt))
         inputs = []
         for node in self.spec.inputs:
             names = node.out.type.names
@@ -214,8 +230,13 @@ class Prover:
                 least, largest = self.range_of(node.name, sizes)
                 if least > largest:
                     raise VerifyError(f"{node.name} has no value at extents {_text(sizes)}")
-                least += round((largest - least) * raised)
-                numbers = whole_numbers(range(least, largest + 1), shape, rng)
+                least += round((largest - least) * raised.get(node.name, 0.0))
+                span = range(least, largest + 1)
+                if math.prod(shape) == 1:
+                    turn, value = divmod(turn, len(span))
+                    numbers = np.full(shape, span[value], np.int64)
+                else:
+                    numbers = whole_numbers(span, shape, rng)
                 inputs.append(Array(names, (numbers,), real=False))
             else:
                 inputs.append(Array(names, random_parts(field, shape, rng)))

@@ -108,8 +108,11 @@ def test_what_lacks_the_chosen_input_multiplies_every_monomials_terms() -> None:
 
 def test_two_factors_with_the_chosen_input_may_share_monomials() -> None:
     weighted = (power("L") * tied("L")).summed("L", 7)
-    assert (weighted * weighted).most == 7
-    assert (weighted * weighted).tied == frozenset()
+    plain = tied("L").summed("L", 7)
+    # Of (u + v) (w^a u + w^b v) the monomial u v has two terms: w^a + w^b.
+    assert (plain.most, weighted.most) == (1, 1)
+    assert (plain * weighted).most == (weighted * plain).most == 7
+    assert (plain * weighted).tied == frozenset()
 
 
 def test_a_sum_with_another_term_is_tied_to_nothing() -> None:

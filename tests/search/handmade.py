@@ -112,6 +112,9 @@ class _Block:
         if op == "int":
             value = Value(name, TensorType((), DType.INT32))
             return Node("const", (), (value,), value=float(words[0]))
+        if op == "length":
+            value = Value(name, TensorType((), DType.INT32))
+            return Node("size", (), (value,), over=words[-1])
         args, over = words, ""
         if "over" in words:
             args, over = words[: words.index("over")], words[-1]

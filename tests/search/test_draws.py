@@ -101,9 +101,25 @@ def test_a_bounded_case_sees_every_length() -> None:
     recipe = catalog()["gqa"]
     spec = trace(recipe, recipe.shapes[0], DType.FP16)
     (bounded,) = [c for c in small_cases(spec) if c.bounded]
-    drawn = Prover(spec).random_inputs(bounded.sizes, draw_field(0, exponents=True), 0)
+    drawn = Prover(spec).random_inputs(
+        bounded.sizes, draw_field(0, exponents=True), (0, 0), raised={}
+    )
     (lengths,) = (a for a in drawn if not a.real)
     assert sorted(lengths.parts[0].tolist()) == [1, 2, 3, 4, 5]
+
+
+def test_a_window_is_drawn_of_every_width_with_every_length() -> None:
+    """Short lengths leave nothing to sum and are raised; the window, which may be 1, is not."""
+    recipe = catalog()["sliding_window_attention"]
+    spec = trace(recipe, recipe.shapes[0], DType.FP16)
+    (bounded,) = [c for c in small_cases(spec) if c.bounded]
+    drawn: dict[str, set[int]] = {"seq_lens": set(), "window": set()}
+    for seed in range(bounded.sizes["L"]):
+        inputs = Prover(spec).reference(bounded.sizes, seed).inputs
+        for node, values in zip(spec.inputs, inputs, strict=True):
+            if node.name in drawn:
+                drawn[node.name] |= {int(v) for v in values.parts[0].ravel()}
+    assert drawn == {"seq_lens": {2, 3, 4, 5}, "window": {1, 2, 3, 4, 5}}
 
 
 def test_tokens_of_a_causal_recipe_are_no_more_than_its_keys() -> None:

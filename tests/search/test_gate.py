@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from handmade import handmade
 
 from mirage_kernels.generator.errors import VerifyError
 from mirage_kernels.generator.ir import DType, Graph, Value, parts_of, retile
@@ -62,6 +63,34 @@ def test_an_accumulator_in_bf16_is_refused(rms_norm_linear: Recipe, fused: Fused
     careless = rounded(fused("w", dtype=DType.BF16), "scaled_product_total", DType.BF16)
     with pytest.raises(VerifyError, match="on the distribution 'unit'"):
         gate(rms_norm_linear, DType.BF16).measure(careless)
+
+
+SCALED = """
+    grid N M
+    loop K
+    load x gate_weight up_weight
+    four = const 4
+    larger = mul x four
+    gate_part = contract larger gate_weight over K
+    gate_four = accum gate_part
+    gate = div gate_four four
+    up_part = contract x up_weight over K
+    up = accum up_part
+    act = silu gate
+    out = mul act up
+    store out as result: M N fp16
+"""
+
+
+def test_where_the_unfused_program_overflows_elsewhere_nothing_else_may() -> None:
+    """Half of its results are infinite for outliers; 4 x leaves no result a number."""
+    source = load_recipe("gated_mlp")
+    own = gate(source, DType.FP16)
+    with pytest.raises(VerifyError, match="error inf on the distribution 'outliers', where the"):
+        own.measure(handmade(own.spec, SCALED))
+    careful = SCALED.replace("larger = mul x four", "larger = mul gate_weight four")
+    careful = careful.replace("contract larger gate_weight", "contract x larger")
+    assert own.measure(handmade(own.spec, careful))
 
 
 def test_every_distribution_is_measured(rms_norm_linear: Recipe, fused: Fused) -> None:

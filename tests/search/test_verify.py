@@ -15,6 +15,7 @@ from mirage_kernels.generator.language import (
     Tensor,
     contract,
     exp,
+    extent,
     positions,
     sqrt,
     sum,
@@ -143,6 +144,40 @@ def test_early_division_is_right_when_there_is_a_single_step(
     Prover(spec).compare(early, single, seed=1)
 
 
+OVERWRITING = """
+    grid K M
+    load x position_K
+    zero = const 0
+    two = int 2
+    size_K = length of K
+    beyond = sub size_K two
+    is_last = less beyond position_K
+    chosen = where is_last x zero
+    total = sum chosen over K
+    store total as result: M fp16
+"""
+
+
+def test_blocks_that_store_different_values_in_one_place_are_refused() -> None:
+    """The last to store wins, whichever that is: in order it is the block with the last key."""
+
+    def last_key(x: Tensor) -> Tensor:
+        is_last = extent(x, "K") - 2 < positions(x, "K")
+        return sum(where(is_last, x, 0), "K")
+
+    spec = spec_of({"x": "MK"}, last_key)
+    with pytest.raises(VerifyError, match="blocks store different values in one place"):
+        prove(spec, handmade(spec, OVERWRITING), small_cases(spec), seed=1)
+
+
+@pytest.mark.parametrize("huge", [1e20, -1e30, 2.0**53])
+def test_huge_constants_are_told_apart(huge: float) -> None:
+    shifted, other = (spec_of({"x": "MK"}, lambda x, c=c: sum(x, "K") + c) for c in (huge, 1e38))
+    with pytest.raises(VerifyError, match="not equal to its recipe"):
+        prove(shifted, other, small_cases(shifted), seed=1)
+    assert prove(shifted, shifted, small_cases(shifted), seed=1).log2_failure <= LOG2_WANTED
+
+
 @pytest.fixture(scope="module")
 def right(spec: Graph, fused_by_hand: Make) -> tuple[Graph, Graph]:
     return spec, fused_by_hand({})
@@ -172,7 +207,7 @@ def test_a_refusal_names_the_first_difference_and_how_to_repeat_it(
 def test_a_result_with_other_dims_is_refused(spec: Graph) -> None:
     total = spec_of({"x": "MK", "g": "K", "w": "NK", "e": ""}, lambda x, g, w, e: sum(x, "K"))
     with pytest.raises(VerifyError, match="a result has dims M, not M, N"):
-        prove(spec, total, small_cases(spec), seed=1)
+        Prover(spec).compare(total, small_cases(spec)[0], seed=1)
 
 
 def test_a_candidate_that_divides_by_zero_is_refused(spec: Graph, fused_by_hand: Make) -> None:

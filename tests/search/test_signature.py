@@ -1,0 +1,119 @@
+"""What a muGraph declares must be what its recipe declares: a kernel is emitted with that."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import pytest
+
+from mirage_kernels.generator.errors import VerifyError
+from mirage_kernels.generator.ir import Dim, DType, Graph, Node, TensorType, Value
+from mirage_kernels.generator.recipe import Recipe, Shape, catalog, trace
+from mirage_kernels.generator.search.gate import Gate
+from mirage_kernels.generator.search.verify import prove, small_cases
+
+SHAPE = Shape("a test", {"K": 16, "N": 8})
+
+
+@pytest.fixture(scope="module")
+def recipe() -> Recipe:
+    return catalog()["rms_norm_linear_full"]
+
+
+@pytest.fixture(scope="module")
+def spec(recipe: Recipe) -> Graph:
+    return trace(recipe, SHAPE, DType.FP16)
+
+
+def with_input(graph: Graph, name: str, new: Node) -> Graph:
+    """Return the graph with another declaration of one input."""
+    nodes = tuple(new if n.name == name else n for n in graph.nodes)
+    return replace(graph, nodes=nodes)
+
+
+def declared(graph: Graph, name: str) -> Node:
+    return next(n for n in graph.inputs if n.name == name)
+
+
+def refused(spec: Graph, candidate: Graph) -> str:
+    with pytest.raises(VerifyError) as caught:
+        prove(spec, candidate, small_cases(spec), seed=1)
+    return caught.value.sentence
+
+
+def test_another_extent_is_refused(spec: Graph) -> None:
+    """A draw has extents of its own: it does not see those that a kernel would be made for."""
+    text = {n.name: str(n.out.type) for n in spec.inputs}
+    shorter = TensorType((Dim("K", 8),), DType.FP16)
+    node = replace(declared(spec, "norm_weight"), outs=(Value("norm_weight", shorter),))
+    assert "K=16" in text["norm_weight"]
+    assert refused(spec, with_input(spec, "norm_weight", node)) == (
+        "its input norm_weight [K=8] is norm_weight [K=16] in the recipe"
+    )
+
+
+@pytest.mark.parametrize("name", ["norm_weight", "bias"])
+def test_another_choice_of_what_may_be_left_out_is_refused(spec: Graph, name: str) -> None:
+    node = declared(spec, name)
+    flipped = with_input(spec, name, replace(node, optional=not node.optional))
+    assert re.search(rf"optional {name} \[", refused(spec, flipped))
+
+
+def test_inputs_in_another_order_are_refused(spec: Graph) -> None:
+    """Both are numbers: the proof alone would give each the other's."""
+    names = {"eps": "weight_offset", "weight_offset": "eps"}
+    nodes = tuple(
+        replace(
+            n,
+            args=tuple(names.get(a, a) for a in n.args),
+            outs=tuple(replace(v, name=names.get(v.name, v.name)) for v in n.outs),
+        )
+        for n in spec.nodes
+    )
+    exchanged = with_optional(replace(spec, nodes=nodes), spec)
+    assert "in the recipe" in refused(spec, exchanged)
+
+
+def with_optional(graph: Graph, like: Graph) -> Graph:
+    """Return the graph with its inputs optional as those of `like` with their names are."""
+    optional = {n.name: n.optional for n in like.inputs}
+    nodes = (replace(n, optional=optional.get(n.name, False)) for n in graph.nodes)
+    return replace(graph, nodes=tuple(nodes))
+
+
+def test_a_result_that_is_stored_in_another_order_is_refused(spec: Graph) -> None:
+    (name,) = spec.outputs
+    turned = [
+        replace(n, outs=(Value(name, replace(n.out.type, dims=n.out.type.dims[::-1])),))
+        if n.name == name
+        else n
+        for n in spec.nodes
+    ]
+    said = refused(spec, replace(spec, nodes=tuple(turned)))
+    assert said.startswith(f"its result {name} has dims N=8, M<=4096, in the recipe M<=4096, N=8")
+
+
+def test_too_few_inputs_are_refused(spec: Graph) -> None:
+    unused = spec.inputs[-1]
+    fewer = replace(spec, nodes=tuple(n for n in spec.nodes if n is not unused))
+    assert refused(spec, fewer) == f"{len(spec.inputs) - 1} inputs instead of {len(spec.inputs)}"
+
+
+@pytest.mark.parametrize("dtype", [DType.BF16, DType.FP32])
+def test_the_gate_refuses_inputs_that_are_stored_otherwise(
+    recipe: Recipe, spec: Graph, dtype: DType
+) -> None:
+    gate = Gate(spec, recipe, DType.FP16)
+    node = declared(spec, "norm_weight")
+    other = replace(node, outs=(Value(node.name, replace(node.out.type, dtype=dtype)),))
+    with pytest.raises(
+        VerifyError, match=f"its input norm_weight is {dtype.value}, in the recipe fp16"
+    ):
+        gate.measure(with_input(spec, "norm_weight", other))
+
+
+def test_the_gate_refuses_results_that_are_stored_otherwise(recipe: Recipe, spec: Graph) -> None:
+    assert spec.values[spec.outputs[0]].type.dtype is DType.FP32
+    with pytest.raises(VerifyError, match=r"its result \w+ is fp32, not fp16"):
+        Gate(spec, recipe, DType.FP16).measure(spec)
