@@ -15,11 +15,9 @@ from mirage_kernels.generator.plan.areas import Meeting, kept_bytes
 from mirage_kernels.generator.plan.front import behind
 from mirage_kernels.generator.plan.held import STAMP_BYTES, HeldBlock
 from mirage_kernels.generator.plan.program import Layout, TileProgram
-from mirage_kernels.generator.plan.split import ALONE_BYTES
+from mirage_kernels.generator.plan.split import ALONE_BYTES, BARRIER_BYTES
 from mirage_kernels.generator.plan.variants import Footprint, Knobs
 from mirage_kernels.generator.target import target
-
-BARRIER_BYTES = 8
 
 
 def users_bytes(program: TileProgram, knobs: Knobs) -> int:

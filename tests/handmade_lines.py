@@ -144,18 +144,26 @@ def shape_of(recipe: Recipe, depth: int = K) -> Shape:
 def mugraph(name: str, sketch: BlockSketch | None = None, depth: int = K) -> Graph:
     """Return the muGraph of a recipe here, or another one over its tensors."""
     recipe = load_recipe(name)
-    shape = shape_of(recipe, depth)
+    return written(recipe, sketch or SKETCHES[name], shape_of(recipe, depth))
+
+
+def written(recipe: Recipe, sketch: BlockSketch, shape: Shape) -> Graph:
+    """Return a muGraph of one kernel over a recipe's tensors."""
     spec = trace(recipe, shape, DType.FP16)
     goal = Goal(spec, output_type(recipe, shape, DType.FP16), DType.FP16, TILES)
-    return lower(ProgramSketch((sketch or SKETCHES[name],)), goal)
+    return lower(ProgramSketch((sketch,)), goal)
 
 
 def record(name: str, depth: int = K) -> KernelRecord:
     """Return the record of such a kernel, proved."""
     recipe = load_recipe(name)
-    shape = shape_of(recipe, depth)
+    return record_of(recipe, SKETCHES[name], shape_of(recipe, depth))
+
+
+def record_of(recipe: Recipe, sketch: BlockSketch, shape: Shape) -> KernelRecord:
+    """Return the record of a kernel of any recipe, proved."""
     about = About(
-        recipe=name,
+        recipe=recipe.name,
         summary=recipe.summary,
         shape=shape.dims,
         source=shape.source,
@@ -165,5 +173,5 @@ def record(name: str, depth: int = K) -> KernelRecord:
         proof=Proof((), 0.0),
         accuracy=(),
     )
-    made = planned(about, with_threads(mugraph(name, depth=depth)))
+    made = planned(about, with_threads(written(recipe, sketch, shape)))
     return prove_record(made, trace(recipe, shape, DType.FP16), lambda event: None)

@@ -58,7 +58,7 @@ def block_sizes(kernel: Kernel) -> dict[str, int]:
     """Return the tile sizes of the Triton program: powers of two, no smaller than a dot needs."""
     program, rows = kernel.program, kernel.variants[0].knobs.rows
     roles = program.roles
-    extents = {d.name: d.size for o in program.inputs for d in o.type.dims}
+    extents = program.extents
     sizes = {}
     if program.loop:
         sizes = {roles.rows: 1 << (rows.bit_length() - 1), roles.tokens: LEAST_DOT}
@@ -224,9 +224,13 @@ def _call(text: str) -> tuple[str, str]:
     return (name, rest[:-1]) if is_call else ("", "")
 
 
+_BY_TOKEN = (Layout.TOKENS, Layout.LINE, Layout.ACCUM)  # tensors with a row per token
+
+
 def _strided(program: TileProgram) -> list[Operand]:
     given = [s for s in (*program.loads, *program.lines) if s.do is Do.LOAD]
-    names = {s.args[0] for s in given if s.layout in (Layout.TOKENS, Layout.LINE)}
+    given += [s for s in program.epilogue if s.do is Do.READ]
+    names = {s.args[0] for s in given if s.layout in _BY_TOKEN}
     return [o for o in program.inputs if o.name in names]
 
 
@@ -250,13 +254,13 @@ def _is_stored(name: str, program: TileProgram) -> bool:
 def _load(s: Statement, program: TileProgram) -> list[str]:
     axes = _axes(s, program)
     operand = s.args[0]
-    by_token = s.layout in (Layout.TOKENS, Layout.LINE)
-    stride = f"{operand}_stride" if by_token else axes[-1]
+    fast = axes[0] if s.layout is Layout.ACCUM else axes[-1]
+    stride = f"{operand}_stride" if s.layout in _BY_TOKEN else fast
     place = [f"{operand}_ptr"]
     limits = []
     for dim in axes:
         index = _expanded(dim.lower(), (dim,), axes)
-        place.append(f"{index} * {stride}" if dim != axes[-1] else index)
+        place.append(f"{index} * {stride}" if dim != fast else index)
         limit = f"{index} < {dim.removesuffix(WHOLE)}"
         limits.append(f"({limit})" if len(axes) > 1 else limit)
     return [" + ".join(place), f"mask={' & '.join(limits)}", "other=0.0"]

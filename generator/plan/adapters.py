@@ -59,7 +59,7 @@ def stacked_program(
 def makers_for(program: TileProgram) -> Makers:
     """Return the knobs of the first launch: tiles of as few rows as a product has."""
     made = makers_of(program)
-    depth = {d.name: d.size for o in made.inputs for d in o.type.dims}[made.roles.depth]
+    depth = made.extents[made.roles.depth]
     steps = -(-depth // (MAKER_BLOCKS * MAKER_WARPS * MAKER_CHUNKS * CHUNK_DEPTH))
     return Makers(ROW_TILE, min(MAKER_STAGES, steps))
 

@@ -37,7 +37,7 @@ def spare_blocks(program: TileProgram, on: Target) -> int:
     """Return how many blocks may compute totals for all others; 0: every block has its own."""
     if on.arch not in WHERE_MEASURED or program.lines or len(program.kept) != 1:
         return 0
-    extents = {d.name: d.size for o in program.inputs for d in o.type.dims}
+    extents = program.extents
     (inner,) = (extents[dim] for dim in program.roles.inner)
     rows = rows_for(extents[program.roles.rows], on.multiprocessors)
     spare = on.multiprocessors - -(-extents[program.roles.rows] // rows)

@@ -22,6 +22,7 @@ from mirage_kernels.generator.plan.apart import (
     makers_of,
 )
 from mirage_kernels.generator.plan.families import member
+from mirage_kernels.generator.plan.forms import WARP_LANES
 from mirage_kernels.generator.plan.held import (
     BOXES,
     FEWEST_STAGES,
@@ -40,7 +41,6 @@ from mirage_kernels.generator.plan.variants import (
     FEW_IN_EVERY_BLOCK,
     LINE_WARPS,
     REGISTERS_LEFT,
-    WARP_LANES,
     Knobs,
     Variant,
     buckets,
@@ -241,7 +241,7 @@ def _made(work: Streaming, knobs: Knobs) -> Iterator[Knobs]:
             yield with_makers(work.program, knobs, work.on)
         return
     made = makers_of(work.program)
-    inner = work.extents[made.roles.rows]
+    inner = work.program.extents[made.roles.rows]
     halves = [knobs.tokens >> i for i in range(knobs.tokens.bit_length())]
     tiles = [
         (rows, tokens)

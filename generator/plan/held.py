@@ -16,21 +16,22 @@ from mirage_kernels.generator.ir import DType
 from mirage_kernels.generator.plan.apart import (
     PAIR,
     RECEIVERS,
+    ROW_TILE,
     makers_of,
     paired_tile,
     rows_for,
     users_of,
 )
+from mirage_kernels.generator.plan.forms import WARP_LANES
 from mirage_kernels.generator.plan.program import Do, Layout, Statement, TileProgram
 from mirage_kernels.generator.plan.split import (
     ALONE_BYTES,
+    BARRIER_BYTES,
     BOX_DEPTH,
     GROUP_ROWS,
     GROUP_WARPS,
     REGISTERS,
     REGISTERS_BESIDE,
-    ROW_TILE,
-    WARP_LANES,
     WITH_WARPGROUPS,
 )
 from mirage_kernels.generator.target import Target
@@ -104,7 +105,7 @@ class HeldBlock:
     @staticmethod
     def of(program: TileProgram) -> HeldBlock:
         """Return what blocks of a program keep, without a size yet."""
-        extents = {d.name: d.size for o in program.inputs for d in o.type.dims}
+        extents = program.extents
         loads = [s.layout for s in program.loads]
         program = users_of(program)
         whole = sum(extents[dim] for dim in program.roles.inner)
@@ -203,7 +204,7 @@ class HeldBlock:
         beside += self.vectors * self.depth // self.blocks * 2
         beside += self.token_sums * self.blocks * self.groups * self.tokens * 4
         barriers = (self.barriers + 1) * stages + 2
-        return max(ALONE_BYTES, self.ring_bytes(stages) + beside + barriers * 8)
+        return max(ALONE_BYTES, self.ring_bytes(stages) + beside + barriers * BARRIER_BYTES)
 
     def fits(self, stages: int, limit: int) -> bool:
         """Say whether a ring of so many stages fits, and what meets in its place."""
@@ -254,7 +255,7 @@ def in_pairs(program: TileProgram, tokens: int, on: Target) -> HeldBlock | None:
     With twice as many rows of weights for them that is worth no exchange: 19.1 against 18.9.
     """
     block = HeldBlock.of(program)
-    extents = {d.name: d.size for o in program.inputs for d in o.type.dims}
+    extents = program.extents
     rows = rows_for(extents[program.roles.rows], on.multiprocessors // PAIR)
     block = block.sized(rows, tokens, PAIR)
     last = extents[program.roles.rows] % rows  # rows of the last cluster: each block has some
@@ -272,7 +273,7 @@ def paired_makers(program: TileProgram, tokens: int, on: Target) -> tuple[HeldBl
     us, of six 11.8 (R 64, 64 tokens).
     """
     made = makers_of(program)
-    extents = {d.name: d.size for o in made.inputs for d in o.type.dims}
+    extents = made.extents
     tile = paired_tile(extents[made.roles.rows], tokens, program.apart)
     if tile is None or not can_hold(made):
         return None

@@ -7,7 +7,7 @@ summed the grid cuts the lines as well, and a block holds a part of one.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from mirage_kernels.generator.errors import PlanError
@@ -66,7 +66,11 @@ class Lines:
         return _HELD[layout]
 
     def load(self, node: Node, tensor: str) -> None:
-        """Load a line of a tensor, or a vector that all lines share."""
+        """Load a line of a tensor, or a vector that all lines share; else raises PlanError."""
+        if self.held(node.name) not in _WHOLE:
+            raise PlanError(
+                f"{self.recipe}: {node.name} has a number per token, which no plan reads yet"
+            )
         if node.name == tensor:
             self.loaded[node.name] = f"{node.name}_line"
         self.add(Do.LOAD, node, (tensor,))
@@ -145,6 +149,7 @@ def line_program(recipe: str, graph: Graph, node: Node, body: Graph) -> TileProg
         if made.type.names != (roles.tokens, roles.depth):
             raise PlanError(f"{recipe}: the result {made.type} is no line per token")
     inputs = operands(graph)
+    lying(recipe, roles, inputs)
     if parted and any(s.do is Do.SUM for s in lines.statements):
         raise PlanError(f"{recipe}: sums of lines that the grid cuts are not planned")
     if parted and any(o.optional and o.type.dims for o in inputs):
@@ -164,6 +169,19 @@ def line_program(recipe: str, graph: Graph, node: Node, body: Graph) -> TileProg
         also=tuple(results[1:]),
         parted=parted,
     )
+
+
+def lying(recipe: str, roles: Roles, tensors: Iterable[Operand]) -> None:
+    """Raise PlanError for a tensor that lies along another dim than the plan takes it."""
+    for o in tensors:
+        *others, last = o.type.names
+        if others and last != (fast := roles.fast(o.type.names)):
+            wanted = " ".join((*(d for d in o.type.names if d != fast), fast))
+            raise PlanError(
+                f"{recipe}: {o.name} [{', '.join(o.type.names)}] has contiguous {last}, "
+                f"the plan takes contiguous {fast}",
+                f'give it as "{wanted}"',
+            )
 
 
 def result(graph: Graph, index: int) -> Operand:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from math import prod
 
 from mirage_kernels.generator.errors import PlanError
 from mirage_kernels.generator.ir import (
@@ -23,11 +24,14 @@ from mirage_kernels.generator.plan.lines import (
     line_program,
     line_roles,
     literals,
+    lying,
     operands,
     result,
     scalars,
 )
+from mirage_kernels.generator.plan.names import with_names_of_its_own
 from mirage_kernels.generator.plan.needed import needed
+from mirage_kernels.generator.plan.past import EVEN_DEPTH, past_the_depth
 from mirage_kernels.generator.plan.program import (
     Do,
     Layout,
@@ -43,24 +47,26 @@ def tile_program(recipe: str, graph: Graph, planning: Planning = PLANNED) -> Til
     """Return the tile program of a muGraph with one kernel: weights streamed in a loop, or lines.
 
     Raises PlanError for other muGraphs: several kernels, a value with no place in the plan, an
-    accumulator over something else than a sum along the loop.
+    accumulator over something else than a sum along the loop, a name that kernels have already.
     """
     if len(graph.blocks) != 1 or graph.of("contract"):
         raise PlanError(f"{recipe}: the muGraph has several kernels, this plan takes one")
     (node,) = graph.blocks
     assert node.body is not None
     if node.body.space is not None and node.body.space.loop is None:
-        return line_program(recipe, graph, node, without_threads(node.body))
+        made = line_program(recipe, graph, node, without_threads(node.body))
+        return with_names_of_its_own(made)
     late = [n.name for n in node.body.of("output") if n.loop_cut is None]
     if late != [node.body.outputs[0]]:
         raise PlanError(f"{recipe}: the kernel stores several results outside of its loop")
-    return planned(_Lowering(recipe, graph, node, node.body).run(), graph, planning)
+    made = with_names_of_its_own(_Lowering(recipe, graph, node, node.body).run())
+    return planned(made, graph, planning)
 
 
 # Carries that join warps or blocks in ways of their own.
 _UNPLANNED = ("accum_rescaled", "last", "combine", "combine_rescaled")
 _COMPUTED = (Kind.ELEMENTWISE, Kind.REDUCE, Kind.CONTRACT)
-_READABLE = (Layout.ACCUM, Layout.TOKEN_SUMS, Layout.ROW_SUMS)  # by the epilogue
+_READABLE = (Layout.ACCUM, Layout.ROW_SUMS)  # by the epilogue
 
 
 def roles_of(body: Graph) -> Roles:
@@ -100,6 +106,7 @@ class _Lowering:
         self.body = body = without_threads(body)
         self.roles = roles_of(body)
         self.phases = phases_of(body)
+        self.past = past_the_depth(body, self.phases)
         self.types = {name: value.type for name, value in body.values.items()}
         self.loop: list[Statement] = []
         self.meetings: list[Statement] = []
@@ -130,12 +137,14 @@ class _Lowering:
     def program(self) -> TileProgram:
         stored = {s.out for s in self.epilogue if s.do is Do.STORE}
         stages = map(self.stage, self.roles.inner)
+        inputs, output = operands(self.graph), result(self.graph, 0)
+        lying(self.recipe, self.roles, (*inputs, output))
         return TileProgram(
             recipe=self.recipe,
             roles=self.roles,
-            inputs=operands(self.graph),
+            inputs=inputs,
             scalars=scalars(self.graph),
-            output=result(self.graph, 0),
+            output=output,
             literals=literals(self.body),
             loop=tuple(self.loop),
             meetings=tuple(self.meetings),
@@ -171,9 +180,14 @@ class _Lowering:
         here.append(statement)
 
     def read(self, names: Sequence[str], here: list[Statement]) -> None:
-        """Read the statistics among operands, each once; raises PlanError for a whole line."""
+        """Read the statistics among operands, each once; raises PlanError for a whole line.
+
+        So it does in the loop for what only the epilogue reads.
+        """
+        late = {s.out for s in self.epilogue if s.do is Do.READ} if here is self.loop else set()
         for name in names:
-            if any(s.do is Do.LOAD and s.out == name for s in self.lines.statements):
+            line = any(s.do is Do.LOAD and s.out == name for s in self.lines.statements)
+            if line or (name in late and not self.is_statistic(name)):
                 raise PlanError(f"{self.recipe}: {name} is not cut by the loop")
             if self.is_statistic(name) and all(s.out != name for s in here):
                 self.lines.keep(name)
@@ -244,6 +258,7 @@ class _Lowering:
             raise PlanError(f"{self.recipe}: {node.name} contracts {node.over}, not the loop's dim")
         elif layouts in ({Layout.ROWS, Layout.TOKENS}, {Layout.INNER, Layout.TOKENS}):
             rows, tokens = sorted(node.args, key=lambda a: self.is_tokens(a))
+            self.ends(node, "multiplies", self.past[rows] * self.past[tokens])
             self.add(Do.CONTRACT, node, (rows, tokens))
         elif len(layouts) == 1:  # lines times the same lines: multiplied and summed in registers
             self.squares(node)
@@ -285,7 +300,17 @@ class _Lowering:
     def sum_up(self, node: Node, terms: str) -> None:
         if any(self.has_statistics(a) for a in node.args):
             raise PlanError(f"{self.recipe}: {node.name} sums what need not end with the depth")
+        self.ends(node, "sums", prod(self.past[a] for a in node.args))
         self.add(Do.SUM, node, (terms,))
+
+    def ends(self, node: Node, does: str, past: float) -> None:
+        """Raise PlanError if a sum along the depth would go on behind it; `past`: with what."""
+        depth = next(d for o in operands(self.graph) for d in o.type.dims if d.name == node.over)
+        if past != 0 and depth.size % EVEN_DEPTH:
+            raise PlanError(
+                f"{self.recipe}: {node.name} {does} what need not end with the depth",
+                f"choose {depth.name} as a multiple of {EVEN_DEPTH}",
+            )
 
     def reduce(self, node: Node) -> None:
         if node.over != self.roles.depth or self.phases[node.name] is not Phase.LOOP:

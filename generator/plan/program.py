@@ -68,6 +68,11 @@ class Roles:
         given |= {"tokens": self.tokens, "depth": self.depth}
         return given | ({"inner": list(self.inner)} if self.inner else {})
 
+    def fast(self, dims: tuple[str, ...]) -> str:
+        """Return along which of its dims a tensor has to lie in memory: depth before lines."""
+        order = (self.depth, *self.inner, self.rows, *dims)
+        return next(d for d in order if d in dims)
+
     def inner_of(self, type_: TensorType) -> Dim | None:
         """Return the inner dim of a value, None if it has none."""
         return next((d for d in type_.dims if d.name in self.inner), None)
@@ -174,6 +179,11 @@ class TileProgram:
     def results(self) -> tuple[Operand, ...]:
         """Every result, the output first."""
         return (self.output, *self.also)
+
+    @property
+    def extents(self) -> dict[str, int]:
+        """Extents of the inputs' dims, of dynamic ones their bounds."""
+        return {d.name: d.size for o in self.inputs for d in o.type.dims}
 
     @property
     def loads(self) -> tuple[Statement, ...]:

@@ -14,6 +14,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from mirage_kernels.generator.ir import DType
+from mirage_kernels.generator.plan.apart import TOKEN_TILE
+from mirage_kernels.generator.plan.forms import WARP_LANES
 from mirage_kernels.generator.plan.program import Do, Layout, Statement, TileProgram
 from mirage_kernels.generator.target import Target
 
@@ -22,7 +24,7 @@ BOX_DEPTH = 64  # contracted elements of one box: 128 bytes, which the swizzle c
 GROUPS, MOST_GROUPS = 2, 3  # warpgroups that multiply
 GROUP_WARPS = 4
 SETS, FEWEST_STAGES_OF_SETS = 2, 6  # steps that have registers of their own; of a ring of so many
-GROUP_ROWS, ROW_TILE = 64, 16  # rows of one instruction, of one warp in it
+GROUP_ROWS = 64  # rows of one instruction: a tile for each of its warps
 MOST_BOX_LINES = 256  # of the copy engine
 MOST_BYTES_IN_FLIGHT = 80 * 1024  # of weights: more was slower
 FEWEST_STAGES = 3
@@ -30,8 +32,7 @@ ALONE_BYTES = 116 * 1024  # a block asks for so many, to be alone on its multipr
 WITH_WARPGROUPS = ("sm_90a",)  # architectures that have the vocabulary's wgmma
 REGISTERS = 65536  # of a multiprocessor
 REGISTERS_BESIDE = 40  # sums and operands: addresses, vectors along the depth (ptxas)
-WARP_LANES = 32
-TOKEN_TILE = 8  # of which a lane has sums
+BARRIER_BYTES = 8  # of one that counts what arrives
 
 
 @dataclass(frozen=True)
@@ -110,7 +111,7 @@ class SplitBlock:
     @staticmethod
     def of(program: TileProgram) -> SplitBlock:
         """Return what blocks of a program keep, without a size yet."""
-        extents = {d.name: d.size for o in program.inputs for d in o.type.dims}
+        extents = program.extents
         loads, loaded = [s.layout for s in program.loads], {s.out for s in program.loads}
         sums, made = [m.layout for m in program.meetings], split(program)
         return SplitBlock(
@@ -197,7 +198,7 @@ class SplitBlock:
         lines = (self.columns - 1) * self.own_rows + self.tiles * GROUP_ROWS
         overrun = (lines - self.rows) * BOX_DEPTH * 2
         rest = -(-overrun // 1024) * 1024 + self.vectors * self.depth // BLOCKS * 2
-        rest += self.meeting_bytes + (3 * stages + 2) * 8
+        rest += self.meeting_bytes + (3 * stages + 2) * BARRIER_BYTES
         return max(ALONE_BYTES, self.ring_bytes(stages) + rest)
 
 

@@ -101,7 +101,7 @@ def _shared_by(program: TileProgram, planning: Planning) -> int:
 
     Two, where there are many: all multiprocessors hold pairs, not all larger clusters.
     """
-    extents = {d.name: d.size for o in program.inputs for d in o.type.dims}
+    extents = program.extents
     rows = [extents[dim] for dim in program.roles.inner]
     if planning.arch not in WITH_CLUSTERS or len(rows) != 1:
         return 1

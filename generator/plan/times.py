@@ -21,6 +21,7 @@ from math import ceil
 from mirage_kernels.generator.ir import DType
 from mirage_kernels.generator.plan.apart import PAIR, ROW_TILE, users_of
 from mirage_kernels.generator.plan.facts import facts
+from mirage_kernels.generator.plan.forms import LINE_TILE, WARP_LANES
 from mirage_kernels.generator.plan.front import behind
 from mirage_kernels.generator.plan.held import BOXES
 from mirage_kernels.generator.plan.program import Do, Layout, TileProgram
@@ -28,11 +29,9 @@ from mirage_kernels.generator.plan.split import BOX_DEPTH, SplitBlock
 from mirage_kernels.generator.plan.variants import (
     ALIGNED_ELEMENTS,
     CHUNK_DEPTH,
-    LINE_TILE,
     REGISTERS_LEFT,
     REGISTERS_RECEIVING,
     RESERVED_BYTES,
-    WARP_LANES,
     Footprint,
     Knobs,
 )
@@ -87,25 +86,19 @@ class Streaming:
         return Streaming.of(behind(self.program), self.on)
 
     @property
-    def extents(self) -> dict[str, int]:
-        """Extents of the static dims."""
-        dims = (d for o in self.program.inputs for d in o.type.dims)
-        return {d.name: d.size for d in dims if not d.dynamic}
-
-    @property
     def rows(self) -> int:
         """Rows of the streamed weights."""
-        return self.extents[self.program.roles.rows]
+        return self.program.extents[self.program.roles.rows]
 
     @property
     def depth(self) -> int:
         """The contracted extent."""
-        return self.extents[self.program.roles.depth]
+        return self.program.extents[self.program.roles.depth]
 
     def elements(self, names: tuple[str, ...], knobs: Knobs) -> int:
         """Return the elements that a block has of a value in the whole loop."""
         roles, count = self.program.roles, 1
-        own = self.extents | {roles.rows: knobs.rows, roles.tokens: knobs.tokens}
+        own = self.program.extents | {roles.rows: knobs.rows, roles.tokens: knobs.tokens}
         own |= {dim: own[dim] // self.program.shared_by for dim in roles.inner}
         for name in names:
             count *= own[name]

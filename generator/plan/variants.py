@@ -37,6 +37,7 @@ from mirage_kernels.generator.plan.apart import (
     users_of,
 )
 from mirage_kernels.generator.plan.areas import Kept, Meeting, kept_areas, own_inner
+from mirage_kernels.generator.plan.forms import LINE_TILE, WARP_LANES
 from mirage_kernels.generator.plan.front import behind
 from mirage_kernels.generator.plan.held import (
     BOXES,
@@ -56,8 +57,6 @@ from mirage_kernels.generator.target import Target
 
 __all__ = ["CHUNK_DEPTH", "Knobs", "Variant", "variants"]
 
-LINE_TILE = 8  # lines (rows or tokens) per octet of a lane
-WARP_LANES = 32
 RING = "steps"  # the ring's name among the buffers
 ALIGNED_ELEMENTS = 8  # of two bytes, in 16
 BUCKETS = (8, 16, 32, 64)
@@ -194,7 +193,7 @@ def variants(program: TileProgram, on: Target) -> tuple[Variant, ...]:
     Buckets of more tokens than a block can hold are left away. Raises PlanError for extents that
     its loads cannot take, and for a program that keeps more than a block can hold in any case.
     """
-    extents = {d.name: d.size for o in program.inputs for d in o.type.dims}
+    extents = program.extents
     depth = extents[program.roles.depth]
     if depth % ALIGNED_ELEMENTS:
         raise PlanError(
@@ -268,7 +267,7 @@ def with_makers(
     if knobs.held and knobs.blocks > 1:
         return _with_pairs(program, knobs, on)
     made = makers_of(program)
-    extents = {d.name: d.size for o in made.inputs for d in o.type.dims}
+    extents = made.extents
     inner = extents[made.roles.rows]
     rows, tokens = tile or maker_tile(inner, knobs.tokens, program.apart)
     few = replace(knobs, maker_rows=rows, maker_tokens=tokens, maker_stages=2)
@@ -303,7 +302,7 @@ def _held_knobs(program: TileProgram, tokens: int, on: Target, most: int) -> Kno
         return _held_by(pair, held_stages(pair, on))
     if tokens <= few:
         return None
-    extents = {d.name: d.size for o in program.inputs for d in o.type.dims}
+    extents = program.extents
     all_rows, waves = extents[program.roles.rows], 1
     while (rows := rows_for(all_rows, waves * on.multiprocessors)) > MOST_ROWS:
         waves += 1
@@ -322,14 +321,14 @@ def _front_knobs(program: TileProgram, tokens: int, on: Target) -> Knobs | None:
     """Return the knobs of blocks that hold tokens made in front, None where none are."""
     if not program.front:
         return None
-    depth = program.inputs[0].type.dim(program.roles.depth).size
+    depth = program.extents[program.roles.depth]
     knobs = _held_knobs(behind(program), tokens, on, FEW_IN_EVERY_BLOCK)
     return replace(knobs, front=line_knobs(depth).warps) if knobs else None
 
 
 def _split_knobs(program: TileProgram, tokens: int, on: Target) -> Knobs | None:
     """Return the knobs of two blocks that split the depth, None where they cannot."""
-    extents = {d.name: d.size for o in program.inputs for d in o.type.dims}
+    extents = program.extents
     rows = rows_for(extents[program.roles.rows], on.multiprocessors // BLOCKS)
     block = SplitBlock.of(program).sized(rows, tokens)
     if tokens <= (FEW_TO_HOLD if block.turns > 1 else FEW_TOKENS):

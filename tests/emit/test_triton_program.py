@@ -10,17 +10,22 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from handmade_lines import record_of
 
 from mirage_kernels.generator.demonstrate import run_triton
 from mirage_kernels.generator.emit.triton import _ELEMENTWISE
 from mirage_kernels.generator.errors import VerifyError
 from mirage_kernels.generator.ir import OPS, DType, Graph
+from mirage_kernels.generator.language import Tensor, contract
 from mirage_kernels.generator.meaning.arrays import Array, array_reading
 from mirage_kernels.generator.meaning.reals import ELEMENTWISE, FLOAT64, STORAGE, round_to
 from mirage_kernels.generator.meaning.walk import results
-from mirage_kernels.generator.recipe import Recipe, Shape, trace
+from mirage_kernels.generator.recipe import Recipe, Shape, recipe, trace
 from mirage_kernels.generator.record import KernelRecord
 from mirage_kernels.generator.search.gate import Gate
+from mirage_kernels.generator.search.settings import Setting, View
+from mirage_kernels.generator.search.sketch import BlockSketch
+from mirage_kernels.generator.search.values import Step
 
 GoldenRecord = Callable[[DType], KernelRecord]
 K, N = 72, 40  # of the golden records: no multiple of a tile
@@ -40,6 +45,18 @@ def drawn(tokens: int, dtype: DType) -> list[Array]:
     return [Array(d, (a,)) for d, a in zip(names, held, strict=True)] + [
         Array((), (np.asarray(EPS),))
     ]
+
+
+@recipe(
+    inputs={"x": "M K", "weight": "N K", "residual": "M N"},
+    output="M N",
+    dynamic={"M": 64},
+    shapes=(),
+    reference=max,  # never run
+)
+def linear_and_residual(x: Tensor, weight: Tensor, residual: Tensor) -> Tensor:
+    """linear(x, weight) + residual."""
+    return contract(x, weight, over="K") + residual
 
 
 def error(made: np.ndarray, exact: np.ndarray) -> float:
@@ -78,6 +95,32 @@ def test_small_integers_come_out_bit_for_bit(golden_record: GoldenRecord) -> Non
     np.testing.assert_array_equal(
         run_triton(golden_record(DType.FP16), inputs), (x * norm_weight) @ weight.T
     )
+
+
+def test_a_tensor_of_the_outputs_dims_is_read_where_its_tokens_lie() -> None:
+    sketch = BlockSketch(
+        Setting(("N", "M"), "K"),
+        (
+            View("x", (None, "M"), "K"),
+            View("weight", ("N", None), "K"),
+            View("residual", ("N", "M"), None),
+        ),
+        (),
+        (Step("contract", (0, 1), "K"), Step("accum", (3,)), Step("add", (2, 4))),
+        ((5, ("M", "N")),),
+    )
+    made = record_of(linear_and_residual, sketch, Shape("a test", {"K": K, "N": N}))
+    rng = np.random.default_rng(1)
+    inputs = [
+        Array(names, (rng.integers(-2, 3, shape).astype(np.float64),))
+        for names, shape in [
+            (("M", "K"), (19, K)),
+            (("N", "K"), (N, K)),
+            (("M", "N"), (19, N)),
+        ]
+    ]
+    x, weight, residual = (np.asarray(a.parts[0]) for a in inputs)
+    np.testing.assert_array_equal(run_triton(made, inputs), x @ weight.T + residual)
 
 
 def test_a_program_that_fails_is_said_to_fail(golden_record: GoldenRecord) -> None:

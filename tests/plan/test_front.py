@@ -37,6 +37,16 @@ def program() -> TileProgram:
     return tile_program("layer_norm_linear", mugraph("layer_norm_linear"))
 
 
+def test_no_order_of_the_inputs_matters(program: TileProgram) -> None:
+    vectors_first = replace(
+        program, inputs=tuple(sorted(program.inputs, key=lambda o: len(o.type.dims)))
+    )
+    rows = replace(program.inputs[-1], name="bias", type=program.inputs[-1].type.without("K"))
+    assert rows.type.names == ("N",)
+    first = replace(vectors_first, inputs=(rows, *vectors_first.inputs))
+    assert variants(first, ON) == variants(program, ON)
+
+
 def test_what_a_loop_makes_of_tokens_alone_may_be_made_in_front(program: TileProgram) -> None:
     made = made_in_front(program)
     assert made is not None

@@ -1,0 +1,212 @@
+"""Recipes that the vocabulary cannot carry are refused: they would be compiled, and wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from handmade_lines import written as handmade
+
+from mirage_kernels.generator.errors import PlanError
+from mirage_kernels.generator.ir import OPS, Graph, ops_of_kind
+from mirage_kernels.generator.ir.ops import Kind
+from mirage_kernels.generator.language import contract, exp, silu, square
+from mirage_kernels.generator.language import sum as total
+from mirage_kernels.generator.meaning.reals import ELEMENTWISE
+from mirage_kernels.generator.plan.lower import tile_program
+from mirage_kernels.generator.plan.past import EVEN_DEPTH, PAST
+from mirage_kernels.generator.recipe import Program, Recipe, Shape, recipe
+from mirage_kernels.generator.search.settings import Setting, View
+from mirage_kernels.generator.search.sketch import BlockSketch
+from mirage_kernels.generator.search.values import Step
+
+X, WEIGHT = View("x", (None, "M"), "K"), View("weight", ("N", None), "K")
+LINEAR = {"x": "M K", "weight": "N K"}
+
+
+def written(program: Program, inputs: dict[str, str], output: str = "M N") -> Recipe:
+    """Return a recipe; its reference is never run."""
+    return recipe(inputs=inputs, output=output, dynamic={"M": 64}, shapes=(), reference=max)(
+        program
+    )
+
+
+def mugraph(source: Recipe, views: tuple[View, ...], *steps: Step, depth: int = 72) -> Graph:
+    """Return a muGraph of one kernel, whose last step is its result."""
+    static = {"K": depth, "N": 40}
+    shape = Shape("a test", {d: static[d] for d in source.static_dims})
+    setting = Setting(("N", "M"), "K") if WEIGHT in views else Setting(("M",), None)
+    result = (len(views) + len(steps) - 1, tuple(source.output.split()))
+    sketch = BlockSketch(setting, views, (), steps, (result,))
+    return handmade(source, sketch, shape)
+
+
+def refusal(graph: Graph) -> PlanError:
+    with pytest.raises(PlanError) as caught:
+        tile_program("mine", graph)
+    return caught.value
+
+
+def divided(depth: int) -> Graph:
+    """(x / s) weight^T: past the depth 0 / 0, which the zeros of the weight do not mend."""
+    source = written(
+        lambda x, s, weight: contract(x / s, weight, over="K"),
+        {"x": "M K", "s": "K", "weight": "N K"},
+    )
+    views = (X, View("s", (None, None), "K"), WEIGHT)
+    steps = (Step("div", (0, 1)), Step("contract", (3, 2), "K"), Step("accum", (4,)))
+    return mugraph(source, views, *steps, depth=depth)
+
+
+def summed(depth: int) -> Graph:
+    """x weight^T / sum(exp(x)): past the depth exp(0) = 1."""
+    source = written(
+        lambda x, weight: contract(x, weight, over="K") / total(exp(x), over="K"), LINEAR
+    )
+    steps = (
+        *(Step("exp", (0,)), Step("sum", (2,), "K"), Step("accum", (3,))),
+        *(Step("contract", (0, 1), "K"), Step("accum", (5,)), Step("div", (6, 4))),
+    )
+    return mugraph(source, (X, WEIGHT), *steps, depth=depth)
+
+
+def exponentials(depth: int) -> Graph:
+    """exp(x) exp(weight)^T: past the depth 1 * 1."""
+    source = written(lambda x, weight: contract(exp(x), exp(weight), over="K"), LINEAR)
+    steps = (Step("exp", (0,)), Step("exp", (1,)), Step("contract", (2, 3), "K"))
+    return mugraph(source, (X, WEIGHT), *steps, Step("accum", (4,)), depth=depth)
+
+
+def one_exponential(depth: int) -> Graph:
+    """exp(x) weight^T: past the depth 1 * 0."""
+    source = written(lambda x, weight: contract(exp(x), weight, over="K"), LINEAR)
+    steps = (Step("exp", (0,)), Step("contract", (2, 1), "K"), Step("accum", (3,)))
+    return mugraph(source, (X, WEIGHT), *steps, depth=depth)
+
+
+@pytest.mark.parametrize("made", [divided, summed, exponentials])
+def test_a_sum_that_goes_on_past_the_depth_has_no_plan(made: Callable[[int], Graph]) -> None:
+    error = refusal(made(EVEN_DEPTH + 8))
+    assert error.sentence.endswith("what need not end with the depth")
+    assert error.hint == "choose K as a multiple of 128"
+
+
+@pytest.mark.parametrize("made", [divided, summed, exponentials])
+def test_a_depth_of_whole_steps_has_nothing_past_it(made: Callable[[int], Graph]) -> None:
+    assert tile_program("mine", made(2 * EVEN_DEPTH)).loop
+
+
+def test_zeros_of_one_operand_end_a_product() -> None:
+    assert tile_program("mine", one_exponential(72)).loop
+
+
+@pytest.mark.parametrize(
+    "op", [o for o in ops_of_kind(Kind.ELEMENTWISE) if o not in ("less", "both", "where")]
+)
+@pytest.mark.parametrize("number", [0.0, 1.5])
+@pytest.mark.filterwarnings("ignore:divide by zero", "ignore:invalid value")
+def test_what_is_said_to_be_zero_past_the_depth_is(op: str, number: float) -> None:
+    operands = [np.float64(number)] * OPS[op].arity
+    (exact,) = ELEMENTWISE[op](*((n,) for n in operands))
+    assert (PAST[op](*operands) == 0) == (exact == 0)
+
+
+SCALED = {"x": "M K", "scale": "M", "weight": "N K"}
+
+
+def test_a_number_per_token_in_the_loop_has_no_plan() -> None:
+    source = written(lambda x, scale, weight: contract(silu(x * scale), weight, over="K"), SCALED)
+    views = (X, View("scale", (None, "M"), None), WEIGHT)
+    steps = (Step("mul", (0, 1)), Step("silu", (3,)), Step("contract", (4, 2), "K"))
+    graph = mugraph(source, views, *steps, Step("accum", (5,)))
+    assert refusal(graph).sentence.endswith("has a number per token, which no plan reads yet")
+
+
+def test_a_number_per_token_after_the_loop_has_no_plan() -> None:
+    source = written(lambda x, scale, weight: contract(x, weight, over="K") * scale, SCALED)
+    views = (X, View("scale", (None, "M"), None), WEIGHT)
+    steps = (Step("contract", (0, 2), "K"), Step("accum", (3,)), Step("mul", (1, 4)))
+    error = refusal(mugraph(source, views, *steps))
+    assert error.sentence.endswith("has a number per token, which no plan reads yet")
+
+
+def test_a_number_per_token_of_lines_has_no_plan() -> None:
+    source = written(lambda x, scale: square(x) * scale, {"x": "M K", "scale": "M"}, "M K")
+    views = (View("x", ("M",), None), View("scale", ("M",), None))
+    error = refusal(mugraph(source, views, Step("square", (0,)), Step("mul", (1, 2))))
+    assert error.sentence.endswith("has a number per token, which no plan reads yet")
+
+
+def test_a_number_per_row_in_the_loop_has_no_plan() -> None:
+    source = written(
+        lambda x, scale, weight: contract(x, silu(weight * scale), over="K"),
+        {"x": "M K", "scale": "N", "weight": "N K"},
+    )
+    views = (X, View("scale", ("N", None), None), WEIGHT)
+    steps = (Step("mul", (2, 1)), Step("silu", (3,)), Step("contract", (0, 4), "K"))
+    graph = mugraph(source, views, *steps, Step("accum", (5,)))
+    assert refusal(graph).sentence.endswith("is not cut by the loop")
+
+
+@pytest.mark.parametrize(
+    ("inputs", "output", "complaint"),
+    [
+        ({"x": "M K", "weight": "K N"}, "M N", "weight [K, N] has contiguous N"),
+        ({"x": "K M", "weight": "N K"}, "M N", "x [K, M] has contiguous M"),
+        ({"x": "M K", "weight": "N K"}, "N M", "[N, M] has contiguous M"),
+    ],
+    ids=["weight", "tokens", "result"],
+)
+def test_a_tensor_along_another_dim_has_no_plan(
+    inputs: dict[str, str], output: str, complaint: str
+) -> None:
+    source = written(lambda x, weight: contract(square(x), weight, over="K"), inputs, output)
+    steps = (Step("square", (0,)), Step("contract", (2, 1), "K"), Step("accum", (3,)))
+    error = refusal(mugraph(source, (X, WEIGHT), *steps))
+    assert complaint in error.sentence
+    assert error.hint.startswith("give it as ")
+
+
+def test_a_line_along_tokens_has_no_plan() -> None:
+    source = written(lambda x: square(x), {"x": "K M"}, "M K")
+    error = refusal(mugraph(source, (View("x", ("M",), None),), Step("square", (0,))))
+    assert "x [K, M] has contiguous M" in error.sentence
+    assert error.hint == 'give it as "M K"'
+
+
+def linear(program: Program, x: str = "x", depth: str = "K", scalar: str = "") -> Graph:
+    """Return a linear layer, perhaps times a scalar, whose dims and inputs have other names."""
+    inputs = {x: f"M {depth}", "weight": f"N {depth}"} | ({scalar: ""} if scalar else {})
+    views = (View(x, (None, "M"), depth), View("weight", ("N", None), depth))
+    steps = (Step("contract", (0, 1), depth), Step("accum", (2,)))
+    if scalar:
+        views = (*views, View(scalar, (None, None), None))
+        steps = (Step("contract", (0, 1), depth), Step("accum", (3,)), Step("mul", (2, 4)))
+    result = (len(views) + len(steps) - 1, ("M", "N"))
+    sketch = BlockSketch(Setting(("N", "M"), depth), views, (), steps, (result,))
+    return handmade(written(program, inputs), sketch, Shape("a test", {depth: 72, "N": 40}))
+
+
+@pytest.mark.parametrize(
+    ("graph", "what", "name"),
+    [
+        (linear(lambda x, weight: contract(x, weight, over="T"), depth="T"), "dim", "T"),
+        (linear(lambda args, weight: contract(args, weight, over="K"), "args"), "input", "args"),
+        (
+            linear(lambda x, weight, m: m * contract(x, weight, over="K"), scalar="m"),
+            "input",
+            "m",  # the places along M in Triton programs
+        ),
+    ],
+    ids=["dim", "input", "scalar"],
+)
+def test_a_name_that_kernels_have_has_no_plan(graph: Graph, what: str, name: str) -> None:
+    error = refusal(graph)
+    assert error.sentence == f"mine: emitted kernels have a {name} of their own"
+    assert error.hint == f"call the {what} {name} something else"
+
+
+def test_a_name_that_no_kernel_minds_has_a_plan() -> None:
+    program = linear(lambda k, weight: contract(k, weight, over="K"), "k")
+    assert tile_program("mine", program).loop
