@@ -11,45 +11,39 @@ from math import log
 from mirage_kernels.generator.tuning.catalog import Beyond, Bucket, Tried
 
 EQUAL = 1.01  # times that are closer than 1 % count as equal
+CLOSE = 1.02  # times slower than the fastest, with a promise: perhaps faster without
 FAR = 1.15  # times slower than another plan: no promise would make up for it
 NOISE = 1.03  # between two runs of anything, by what `bench` shows
 
 
 def fastest(tried: Sequence[Tried]) -> Tried | None:
     """Return the first, in the order of prediction, within 1 % of the fastest; None: all failed."""
-    return _least([(t, t.us) for t in tried])
+    least = min((t.us for t in tried if t.us is not None), default=0.0)
+    return next((t for t in tried if t.us is not None and t.us <= EQUAL * least), None)
 
 
 def finalists(tried: Sequence[Tried]) -> list[Tried]:
-    """Return the first, and the fastest of every plan, if not far behind, in predicted order.
+    """Return the first and the fastest of every plan, if not far behind, and all that are close.
 
-    They are measured once more, as calls are that promise nothing: plans gain differently from a
-    promise. So do numbers of stages: with more of them weights come sooner where a launch may read
-    them early, and keep other blocks waiting where it may not (LoRA, 8 tokens: 8.8 us promised and
-    9.9 not, the rule's 9.0 and 9.6).
+    In predicted order. They are measured once more, as calls are that promise nothing: plans gain
+    differently from a promise. So do numbers of stages: with more of them weights come sooner where
+    a launch may read them early, and keep other blocks waiting where it may not (LoRA, 8 tokens:
+    8.8 us promised and 9.9 not, the rule's 9.0 and 9.6).
     """
     plans = dict.fromkeys(t.knobs.plan_name for t in tried)
     best = [fastest([t for t in tried if t.knobs.plan_name == plan]) for plan in plans]
     found = [t for t in (*tried[:1], *best) if t is not None]
-    least = min((t.us for t in found if t.us is not None), default=0.0)
-    return [t for t in tried if t in found and t.us is not None and t.us <= FAR * least]
+    least = min((t.us for t in tried if t.us is not None), default=0.0)
+    return [t for t in tried if t.us and t.us <= (FAR if t in found else CLOSE) * least]
 
 
 def chosen(tried: Sequence[Tried]) -> Tried | None:
-    """Return the finalist with the least mean of both times.
+    """Return the finalist with the least mean of both times; the unpromised one counts twice.
 
-    Of equal ones that with the least time where nothing is promised, which is how calls are unless
-    somebody says more; the first, where those times are equal, too.
+    For nothing is promised unless somebody says more. Of equal means the first.
     """
-    means = {t: (t.us + t.default_us) / 2 for t in finalists(tried) if t.us and t.default_us}
-    least = min(means.values(), default=0.0)
-    equal = [(t, t.default_us) for t, mean in means.items() if mean <= EQUAL * least]
-    return _least(equal) or fastest(tried)
-
-
-def _least(times: Sequence[tuple[Tried, float | None]]) -> Tried | None:
-    least = min((us for _, us in times if us is not None), default=0.0)
-    return next((t for t, us in times if us is not None and us <= EQUAL * least), None)
+    sums = {t: t.us + 2 * t.default_us for t in finalists(tried) if t.us and t.default_us}
+    return min(sums, key=lambda t: sums[t], default=None) or fastest(tried)
 
 
 def apart_or_not(tried: Mapping[int, Sequence[Tried]]) -> bool:

@@ -15,8 +15,8 @@
 // Expects   x [M, K] rows 16-byte aligned, any row stride, weight [N, K] contiguous, lora_a [R, K]
 //           contiguous, lora_b [N, R] contiguous, out [M, N] contiguous; any M >= 0.
 // Launch    up to 8 tokens: 1 block for the inner product, 217 KiB shared, and 128 blocks of 8
-//           warps, 83 KiB shared; up to 16 tokens: 2 blocks for the inner product, 217 KiB shared,
-//           and 128 blocks of 8 warps, 101 KiB shared; up to 32 tokens: 4 blocks for the inner
+//           warps, 203 KiB shared; up to 16 tokens: 1 block for the inner product, 225 KiB shared,
+//           and 128 blocks of 8 warps, 149 KiB shared; up to 32 tokens: 4 blocks for the inner
 //           product, 131 KiB shared, and 64 clusters of 2 blocks that split the loop, which hold
 //           tokens in registers, 120 KiB shared; any number of tokens: for each 64 of them 4 blocks
 //           for the inner product, 195 KiB shared, and 64 clusters of 2 blocks that split the loop,
@@ -37,12 +37,12 @@ namespace mirage::generated {
 namespace {
 
 struct UpTo8M {
-  static constexpr int kTokens = 8, kRows = 32, kWarps = 8, kChunks = 2, kStages = 2;
+  static constexpr int kTokens = 8, kRows = 32, kWarps = 8, kChunks = 2, kStages = 5;
   static constexpr int kMakerRows = 16, kMakerTokens = 8, kMakerWarps = 8, kMakerStages = 9;
 };
 struct UpTo16M {
-  static constexpr int kTokens = 16, kRows = 32, kWarps = 8, kChunks = 2, kStages = 2;
-  static constexpr int kMakerRows = 16, kMakerTokens = 8, kMakerWarps = 8, kMakerStages = 9;
+  static constexpr int kTokens = 16, kRows = 32, kWarps = 8, kChunks = 2, kStages = 3;
+  static constexpr int kMakerRows = 16, kMakerTokens = 16, kMakerWarps = 8, kMakerStages = 7;
 };
 struct UpTo32M {
   static constexpr int kTokens = 32, kRows = 64, kStages = 4, kGroups = 2, kBlocks = 2;

@@ -15,9 +15,9 @@
 // Expects   x [M, K] rows 16-byte aligned, any row stride, norm_weight [K] contiguous, weight [N,
 //           K] contiguous, out [M, N] contiguous; any M >= 0.
 // Launch    up to 8 tokens: 128 blocks of 8 warps, 192 KiB shared; up to 16 tokens: 128 blocks of 8
-//           warps, 216 KiB shared; up to 32 tokens: 128 blocks of 4 warps, 220 KiB shared; any
-//           number of tokens: for each 64 of them 64 clusters of 2 blocks that split the loop, 143
-//           KiB shared.
+//           warps, 216 KiB shared; up to 32 tokens: 64 clusters of 2 blocks that split the loop,
+//           116 KiB shared; any number of tokens: for each 64 of them 64 clusters of 2 blocks that
+//           split the loop, 143 KiB shared.
 // Plans     in files beside this one: .slices.cuh, .split.cuh; what they share: .shape.cuh.
 
 #include "launch.h"
@@ -36,7 +36,8 @@ struct UpTo16M {
   static constexpr int kTokens = 16, kRows = 48, kWarps = 8, kChunks = 2, kStages = 3;
 };
 struct UpTo32M {
-  static constexpr int kTokens = 32, kRows = 48, kWarps = 4, kChunks = 2, kStages = 5;
+  static constexpr int kTokens = 32, kRows = 96, kStages = 6;
+  static constexpr int kGroups = 2, kTurns = 1, kBoxes = 1, kSets = 2;
 };
 struct AnyM {
   static constexpr int kTokens = 64, kRows = 96, kStages = 6;
@@ -51,7 +52,7 @@ cudaError_t rms_norm_linear_K4096_N6144_fp16(const LaunchArgs& args, cudaStream_
   if (args.row_strides[2] != K) return cudaErrorInvalidValue;
   if (M <= 8) return launch<UpTo8M>(args, stream);
   if (M <= 16) return launch<UpTo16M>(args, stream);
-  if (M <= 32) return launch<UpTo32M>(args, stream);
+  if (M <= 32) return launch_split<UpTo32M>(args, stream);
   return launch_split<AnyM>(args, stream);
 }
 

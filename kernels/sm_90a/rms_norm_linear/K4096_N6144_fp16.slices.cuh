@@ -2,8 +2,7 @@
 //
 // Slices  each warp of a block streams a slice of the depth; their sums meet after the loop. What
 //         K4096_N6144_fp16.cu launches: up to 8 tokens: 128 blocks of 8 warps, 192 KiB shared; up
-//         to 16 tokens: 128 blocks of 8 warps, 216 KiB shared; up to 32 tokens: 128 blocks of 4
-//         warps, 220 KiB shared.
+//         to 16 tokens: 128 blocks of 8 warps, 216 KiB shared.
 #pragma once
 
 #include "tile/tile.cuh"

@@ -1,8 +1,9 @@
 // mirage-kernels generate rms_norm_linear --arch sm_90a --dtype fp16 --shape K=4096,N=6144
 //
 // Split  two blocks of a cluster share rows and split the depth. What K4096_N6144_fp16.cu launches:
-//        any number of tokens: for each 64 of them 64 clusters of 2 blocks that split the loop, 143
-//        KiB shared.
+//        up to 32 tokens: 64 clusters of 2 blocks that split the loop, 116 KiB shared; any number
+//        of tokens: for each 64 of them 64 clusters of 2 blocks that split the loop, 143 KiB
+//        shared.
 #pragma once
 
 #include "tile/split_meeting.cuh"

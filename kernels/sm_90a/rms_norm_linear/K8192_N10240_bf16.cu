@@ -14,32 +14,34 @@
 //           2.3e-03 (2.3e-03), outliers 2.3e-03 (2.4e-03), wide 2.3e-03 (2.3e-03).
 // Expects   x [M, K] rows 16-byte aligned, any row stride, norm_weight [K] contiguous, weight [N,
 //           K] contiguous, out [M, N] contiguous; any M >= 0.
-// Launch    up to 8 tokens: 128 blocks of 8 warps, 192 KiB shared; up to 16 tokens: 128 blocks of 8
-//           warps, 208 KiB shared; up to 32 tokens: 128 blocks of 8 warps, which hold tokens in
-//           registers, 129 KiB shared; any number of tokens: for each 64 of them 128 blocks of 8
-//           warps, which hold tokens in registers, 161 KiB shared.
-// Plans     in files beside this one: .slices.cuh, .held.cuh; what they share: .shape.cuh.
+// Launch    up to 8 tokens: 256 blocks of 4 warps, 112 KiB shared; up to 16 tokens: 128 blocks of 4
+//           warps, 208 KiB shared; up to 32 tokens: 64 clusters of 2 blocks that split the loop,
+//           119 KiB shared; any number of tokens: for each 64 of them 64 clusters of 2 blocks that
+//           split the loop, 147 KiB shared.
+// Plans     in files beside this one: .slices.cuh, .split.cuh; what they share: .shape.cuh.
 
 #include "launch.h"
 
-#include "K8192_N10240_bf16.held.cuh"
 #include "K8192_N10240_bf16.shape.cuh"
 #include "K8192_N10240_bf16.slices.cuh"
+#include "K8192_N10240_bf16.split.cuh"
 
 namespace mirage::generated {
 namespace {
 
 struct UpTo8M {
-  static constexpr int kTokens = 8, kRows = 80, kWarps = 8, kChunks = 2, kStages = 2;
+  static constexpr int kTokens = 8, kRows = 40, kWarps = 4, kChunks = 2, kStages = 4;
 };
 struct UpTo16M {
-  static constexpr int kTokens = 16, kRows = 80, kWarps = 8, kChunks = 2, kStages = 2;
+  static constexpr int kTokens = 16, kRows = 80, kWarps = 4, kChunks = 2, kStages = 4;
 };
 struct UpTo32M {
-  static constexpr int kTokens = 32, kRows = 80, kStages = 4, kGroups = 2, kBlocks = 1;
+  static constexpr int kTokens = 32, kRows = 160, kStages = 4;
+  static constexpr int kGroups = 3, kTurns = 1, kBoxes = 1, kSets = 1;
 };
 struct AnyM {
-  static constexpr int kTokens = 64, kRows = 80, kStages = 4, kGroups = 2, kBlocks = 1;
+  static constexpr int kTokens = 64, kRows = 160, kStages = 4;
+  static constexpr int kGroups = 3, kTurns = 1, kBoxes = 1, kSets = 1;
 };
 
 }  // namespace
@@ -50,8 +52,8 @@ cudaError_t rms_norm_linear_K8192_N10240_bf16(const LaunchArgs& args, cudaStream
   if (args.row_strides[2] != K) return cudaErrorInvalidValue;
   if (M <= 8) return launch<UpTo8M>(args, stream);
   if (M <= 16) return launch<UpTo16M>(args, stream);
-  if (M <= 32) return launch_held<UpTo32M>(args, stream);
-  return launch_held<AnyM>(args, stream);
+  if (M <= 32) return launch_split<UpTo32M>(args, stream);
+  return launch_split<AnyM>(args, stream);
 }
 
 }  // namespace mirage::generated

@@ -14,7 +14,7 @@
 //           2.9e-04 (2.9e-04), outliers 2.9e-04 (3.0e-04), wide 3.0e-04 (2.9e-04).
 // Expects   x [M, K] rows 16-byte aligned, any row stride, norm_weight [K] contiguous, weight [N,
 //           K] contiguous, out [M, N] contiguous; any M >= 0.
-// Launch    up to 8 tokens: 128 blocks of 8 warps, 192 KiB shared; up to 16 tokens: 128 blocks of 4
+// Launch    up to 8 tokens: 256 blocks of 4 warps, 112 KiB shared; up to 16 tokens: 128 blocks of 4
 //           warps, 208 KiB shared; up to 32 tokens: 64 clusters of 2 blocks that split the loop,
 //           119 KiB shared; any number of tokens: for each 64 of them 64 clusters of 2 blocks that
 //           split the loop, 147 KiB shared.
@@ -30,7 +30,7 @@ namespace mirage::generated {
 namespace {
 
 struct UpTo8M {
-  static constexpr int kTokens = 8, kRows = 80, kWarps = 8, kChunks = 2, kStages = 2;
+  static constexpr int kTokens = 8, kRows = 40, kWarps = 4, kChunks = 2, kStages = 4;
 };
 struct UpTo16M {
   static constexpr int kTokens = 16, kRows = 80, kWarps = 4, kChunks = 2, kStages = 4;

@@ -14,7 +14,7 @@
 #           (2.9e-04), outliers 2.9e-04 (3.0e-04), wide 3.0e-04 (2.9e-04).
 # Expects   x [M, K] rows 16-byte aligned, any row stride, norm_weight [K] contiguous, weight [N, K]
 #           contiguous, out [M, N] contiguous; any M >= 0.
-# Launch    a program per block of the grid, BLOCK_N 64, BLOCK_M 16, BLOCK_K 128; what was proved
+# Launch    a program per block of the grid, BLOCK_N 32, BLOCK_M 16, BLOCK_K 128; what was proved
 #           are the tiles of CUDA's.
 
 import torch
@@ -23,7 +23,7 @@ import triton.language as tl
 
 K = 8192
 N = 10240
-BLOCK_N = 64
+BLOCK_N = 32
 BLOCK_M = 16
 BLOCK_K = 128
 

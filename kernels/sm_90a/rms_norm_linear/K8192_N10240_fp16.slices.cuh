@@ -1,7 +1,7 @@
 // mirage-kernels generate rms_norm_linear --arch sm_90a --dtype fp16 --shape K=8192,N=10240
 //
 // Slices  each warp of a block streams a slice of the depth; their sums meet after the loop. What
-//         K8192_N10240_fp16.cu launches: up to 8 tokens: 128 blocks of 8 warps, 192 KiB shared; up
+//         K8192_N10240_fp16.cu launches: up to 8 tokens: 256 blocks of 4 warps, 112 KiB shared; up
 //         to 16 tokens: 128 blocks of 4 warps, 208 KiB shared.
 #pragma once
 
