@@ -70,13 +70,16 @@ def plan_jobs(toolchain: Toolchain, arch: str, kernels_dir: Path) -> list[Job]:
     """List the compile jobs, slowest kind first, each source its own job."""
     if not re.fullmatch(r"sm_[0-9]{2,3}[af]?", arch):
         raise ToolchainError(
-            f"{arch!r} is no GPU architecture", "write it as nvcc does, for instance sm_90a"
+            f"{arch!r} is no GPU architecture",
+            "write one as nvcc does, for instance sm_90a; a wheel holds the kernels of one",
         )
     emitted = kernels_dir.resolve() / arch
     if not (emitted / "table.cpp").is_file():
+        present = sorted(table.parent.name for table in kernels_dir.glob("sm_*/table.cpp"))
         raise ToolchainError(
             f"{kernels_dir}/{arch} holds no emitted kernels",
-            f"`mirage-kernels generate rms_norm_linear --arch {arch}` makes some",
+            f"there are some for: {', '.join(present) or 'nothing'}; "
+            "`mirage-kernels generate RECIPE --arch ARCH` makes more",
         )
     by_hand = [
         *sorted((ROOT / "csrc/append").glob("*.cu")),

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import difflib
+import fcntl
 import os
 from collections.abc import Container, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import TypeVar
 
 from mirage_kernels.generator.emit.parts import NAMES, file_of
-from mirage_kernels.generator.errors import FileError, MirageError
+from mirage_kernels.generator.errors import FileError, JobError, MirageError
 from mirage_kernels.generator.files import OUT_HINT, write_whole
 from mirage_kernels.generator.ir import DType, Graph, dumps, to_json
 from mirage_kernels.generator.ir import check as check_graph
@@ -28,11 +31,12 @@ from mirage_kernels.generator.record import (
     load_mugraph,
 )
 from mirage_kernels.generator.request import Event, Progress
-from mirage_kernels.generator.search.gate import Gate
+from mirage_kernels.generator.search.gate import Gate, Measured
 from mirage_kernels.generator.sources import files_of, table_of
 from mirage_kernels.generator.target import TARGETS
 
 R = TypeVar("R", bound=Record)
+ERRORS_ALIKE = 0.1  # of an error: records have two digits, and sums of another BLAS other last bits
 
 
 @dataclass(frozen=True)
@@ -58,9 +62,22 @@ def write(results: Sequence[Result], kernels_dir: Path) -> list[Path]:
         if not isinstance(result.record, MuGraphRecord):
             _remove_others(result.record, kernels_dir, result.files)
     for arch in sorted({r.request.arch for r in results}):
-        table = table_of(arch, list(emitted(kernels_dir, arch).values()))
-        written.append(write_whole(kernels_dir / arch / "table.cpp", table))
+        with _alone_in(kernels_dir / arch):
+            table = table_of(arch, list(emitted(kernels_dir, arch).values()))
+            written.append(write_whole(kernels_dir / arch / "table.cpp", table))
     return written
+
+
+@contextmanager
+def _alone_in(folder: Path) -> Iterator[None]:
+    """Keep other processes from writing a table that lacks what this one is about to list."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        with suppress(OSError):  # a network file system may have no locks for folders
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def _remove_others(record: Emitted, kernels_dir: Path, made: Container[str]) -> None:
@@ -137,24 +154,36 @@ def check(
 def _remade_by_path(
     found: Mapping[str, Record], jobs: int | None, recipe_files: Sequence[str]
 ) -> Iterator[tuple[str, dict[str, str] | MirageError]]:
-    """Yield what `_remade` says of every record; an interrupt waits for nothing."""
+    """Yield what `_remade` says of every record; an interrupt waits for nothing.
+
+    Raises JobError where a process of its pool is lost.
+    """
     alike: dict[str, list[str]] = {}
     for path, record in found.items():
-        alike.setdefault(_what_is_proved(record), []).append(path)
+        alike.setdefault(_what_is_proved(path, record), []).append(path)
     groups = [[found[path] for path in paths] for paths in alike.values()]
     pool = ProcessPoolExecutor(jobs or os.cpu_count())
     remade = partial(_remade, recipe_files)
     try:
         for paths, outcomes in zip(alike.values(), pool.map(remade, groups), strict=True):
             yield from zip(paths, outcomes, strict=True)
+    except BrokenProcessPool as error:
+        raise JobError(
+            "a process that proved kernels again was killed, most often for want of memory",
+            "fewer at once take less: --jobs 1",
+        ) from error
     finally:
         pool.shutdown(wait=False, cancel_futures=True)
 
 
-def _what_is_proved(record: Record) -> str:
+def _what_is_proved(path: str, record: Record) -> str:
     """Return all that a proof depends on: finite fields know neither storage type nor GPU."""
     graph = dumps(to_json(record.graph)).replace(DType.BF16.value, DType.FP16.value)
-    return repr((record.recipe, sorted(record.shape.items()), proof_cases(record), graph))
+    try:
+        cases = proof_cases(record)
+    except Exception:  # the record was edited: `_remade` says what is wrong with it
+        return path
+    return repr((record.recipe, sorted(record.shape.items()), cases, graph))
 
 
 def _remade(
@@ -164,18 +193,41 @@ def _remade(
     try:
         recipe = _recipe_of(alike[0], recipe_files)
         proof = _proved(alike[0], recipe).proof
-    except MirageError as error:
-        return [error for _ in alike]
+    except Exception as error:  # a record that was edited may lead to anything
+        return [_sentence_of(error) for _ in alike]
     return [_emitted(replace(record, proof=proof), recipe) for record in alike]
 
 
 def _emitted(proved: Record, recipe: Recipe) -> dict[str, str] | MirageError:
     try:
         check_graph(proved.graph)
-        Gate(_spec_of(proved, recipe), recipe, proved.storage).measure(proved.graph)
-        return files_of(proved)
-    except MirageError as error:
+        measured = Gate(_spec_of(proved, recipe), recipe, proved.storage).measure(proved.graph)
+        _require_errors(proved, measured)
+        return files_of(replace(proved, summary=recipe.summary))
+    except Exception as error:  # as above
+        return _sentence_of(error)
+
+
+def _require_errors(record: Record, measured: Sequence[Measured]) -> None:
+    """Raise FileError where a record tells of other errors than those measured now."""
+    told = {m.distribution: (m.error, m.unfused) for m in record.accuracy}
+    found = {m.distribution: (m.error, m.unfused) for m in measured}
+    for name in sorted(told.keys() | found.keys()):
+        said, is_ = told.get(name, ()), found.get(name, ())
+        alike = (a == b or abs(a - b) <= ERRORS_ALIKE * b for a, b in zip(said, is_, strict=False))
+        if len(said) != len(is_) or not all(alike):
+            raise FileError(
+                f"its errors on inputs {name} are {said} in the record, {is_} as measured now",
+                "`mirage-kernels generate` makes the record anew",
+            )
+
+
+def _sentence_of(error: Exception) -> MirageError:
+    """Return an error that the check of one record met as what is wrong with that record."""
+    if isinstance(error, MirageError):
         return error
+    words = str(error).partition("\n")[0]
+    return FileError(f"no kernel can be made of this record: {type(error).__name__}: {words}")
 
 
 def proved_again(record: R) -> R:
@@ -190,8 +242,14 @@ def _proved(record: R, recipe: Recipe) -> R:
     return prove_record(record, _spec_of(record, recipe), lambda event: None)
 
 
+@cache
+def _known(recipe_files: tuple[str, ...]) -> dict[str, Recipe]:
+    """Return recipes by name, each file read once by a process."""
+    return catalog() | {recipe.name: recipe for recipe in map(load_recipe, recipe_files)}
+
+
 def _recipe_of(record: Record, recipe_files: Sequence[str] = ()) -> Recipe:
-    known = catalog() | {recipe.name: recipe for recipe in map(load_recipe, recipe_files)}
+    known = _known(tuple(recipe_files))
     if record.recipe not in known:
         raise FileError(
             f"recipe {record.recipe} is not in the catalog; kernels of a recipe file are checked "

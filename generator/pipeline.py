@@ -10,7 +10,7 @@ everything committed is what the generator would make and still proves.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from enum import Enum
@@ -63,6 +63,10 @@ from mirage_kernels.generator.tuning.catalog import (
 
 SEED = 20260
 LIMITS = Limits()
+
+# What a launch has room for: the arrays of LaunchArgs, AttentionArgs and Kernel in csrc/launch.h.
+LAUNCH_ROOM = {"tensors": 8, "scalars": 4, "results": 4, "dynamic dims": 4, "static dims": 4}
+ATTENTION_ROOM = {"scalars": 8, "int32 scalars": 2, "inputs along the depth": 4}
 
 R = TypeVar("R", bound=Record)
 
@@ -229,15 +233,41 @@ def plan_for(recipe: str, graph: Graph, arch: str) -> Plan:
     on = target(arch)
     try:
         variants(tile_program(recipe, graph, Planning(arch=arch)), on)
+        _require_room(recipe, _carried(graph))
         return Plan.STREAM
     except PlanError as error:
         streaming = error
     try:
-        attention_variants(attention_program(recipe, graph), on)
+        program = attention_program(recipe, graph)
+        attention_variants(program, on)
+        names = {"scalars": program.scalars, "int32 scalars": program.integers}
+        _require_room(recipe, {**names, "inputs along the depth": program.vectors}, ATTENTION_ROOM)
         return Plan.ATTENTION
     except PlanError as error:
         peaks = any(n.body is not None and n.body.of("peak") for n in graph.blocks)
         raise (error if peaks else streaming) from None
+
+
+def _carried(graph: Graph) -> dict[str, Collection[str]]:
+    """Return the names of what a launch of streamed weights carries."""
+    types = {n.name: n.out.type for n in graph.inputs}
+    dims = {d.name: d.dynamic for type_ in types.values() for d in type_.dims}
+    return {
+        "tensors": [name for name, type_ in types.items() if type_.dims],
+        "scalars": [name for name, type_ in types.items() if not type_.dims],
+        "results": graph.outputs,
+        "dynamic dims": [d for d, dynamic in dims.items() if dynamic],
+        "static dims": [d for d, dynamic in dims.items() if not dynamic],
+    }
+
+
+def _require_room(
+    recipe: str, carried: Mapping[str, Collection[str]], room: Mapping[str, int] = LAUNCH_ROOM
+) -> None:
+    """Raise PlanError where there is more of something than a launch has room for."""
+    for what, names in carried.items():
+        if len(names) > room[what]:
+            raise PlanError(f"{recipe}: a launch carries {room[what]} {what}, not {len(names)}")
 
 
 def _key(request: Request) -> Key:

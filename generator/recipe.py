@@ -20,11 +20,20 @@ from typing import TYPE_CHECKING
 from mirage_kernels.generator.errors import GraphError, RecipeError, ShapeError
 from mirage_kernels.generator.ir import Builder, Dim, DType, Graph, Level, TensorType, check
 from mirage_kernels.generator.ir.text import expression
+from mirage_kernels.generator.recipe_checks import (
+    SHAPE_EXAMPLE,
+    check_declaration,
+    require_extent,
+    require_kinds,
+)
 from mirage_kernels.generator.results import spec_of_results
 from mirage_kernels.generator.symbolic import Tensor, unknown_operator
 
 if TYPE_CHECKING:
     import torch
+
+# Kernels count columns in int32, and proofs run at full extents: 8 times the largest vocabulary.
+LARGEST_STATIC, LARGEST_DYNAMIC = 2**21, 2**31 - 1
 
 Program = Callable[..., Tensor | tuple[Tensor, ...]]
 Reference = Callable[..., "torch.Tensor | tuple[torch.Tensor, ...]"]
@@ -44,7 +53,14 @@ class Shape:
 
 
 def shape(source: str, **dims: int) -> Shape:
-    """Make a catalog entry: `shape("Llama-3-8B qkv_proj", K=4096, N=6144)`."""
+    """Make a catalog entry: `shape("Llama-3-8B qkv_proj", K=4096, N=6144)`.
+
+    Raises RecipeError for a source that is no text and for sizes that are no whole numbers.
+    """
+    if not isinstance(source, str):
+        raise RecipeError(f"a shape's source is a text, not {source!r}", 'shape("my model", K=64)')
+    for name, size in dims.items():
+        require_extent(f"dim {name} of the shape {source!r}", size)
     return Shape(source, dims)
 
 
@@ -115,7 +131,7 @@ class Recipe:
         """Return every dim of the recipe with its extent at a shape.
 
         Raises ShapeError when the shape misses a static dim, names an unknown one, or has an
-        extent below 1.
+        extent below 1 or beyond what kernels count.
         """
         wanted = self.static_dims
         if set(chosen.dims) != set(wanted):
@@ -127,6 +143,9 @@ class Recipe:
         for name, size in (*chosen.dims.items(), *self.dynamic.items()):
             if size < 1:
                 raise ShapeError(f"dim {name} of {self.name} must be at least 1, not {size}")
+            most = LARGEST_DYNAMIC if name in self.dynamic else LARGEST_STATIC
+            if size > most:
+                raise ShapeError(f"dim {name} of {self.name} must be at most {most}, not {size}")
         static = {n: Dim(n, chosen.dims[n]) for n in wanted}
         return static | {n: Dim(n, bound, dynamic=True) for n, bound in self.dynamic.items()}
 
@@ -172,26 +191,47 @@ def recipe(
 
     `scalars` gives the values that run-time scalars take in tests and measurements, `optional` the
     inputs that count as zeros where a call leaves them out, `also` results beside the output,
-    `stacked` the weights of which every token may have its own.
+    `stacked` the weights of which every token may have its own. Raises RecipeError for a
+    declaration that is wrong whatever the program computes.
     """
+    declared: dict[str, object] = {
+        "inputs": inputs,
+        "also": also or {},
+        "output": output,
+        "dynamic": dynamic,
+        "scalars": scalars or {},
+        "ranges": ranges or {},
+        "optional": optional,
+        "stacked": stacked,
+        "shapes": shapes,
+    }
 
     def decorate(program: Program) -> Recipe:
-        return Recipe(
-            name=program.__name__,
+        name = program.__name__
+        require_kinds(name, declared)
+        made = Recipe(
+            name=name,
             program=program,
             inputs=dict(inputs),
             output=output,
             dynamic=dict(dynamic),
-            shapes=shapes,
+            shapes=tuple(shapes),
             reference=reference,
             tolerance=tolerance,
             scalars=dict(scalars or {}),
             ranges=dict(ranges or {}),
-            optional=optional,
+            optional=tuple(optional),
             also=dict(also or {}),
-            stacked=stacked,
+            stacked=tuple(stacked),
             summary=(program.__doc__ or "").strip().partition("\n")[0].rstrip("."),
         )
+        check_declaration(made)
+        for entry in made.shapes:
+            if not isinstance(entry, Shape):
+                raise RecipeError(
+                    f"shapes of recipe {name} hold {entry!r}", f"write shapes=({SHAPE_EXAMPLE},)"
+                )
+        return made
 
     return decorate
 
@@ -199,7 +239,8 @@ def recipe(
 def trace(source: Recipe, chosen: Shape, dtype: DType) -> Graph:
     """Run a recipe on symbolic tensors and return its spec: a kernel graph of elementary ops.
 
-    Raises RecipeError when the recipe's own code fails or its output has other dims than it says.
+    Raises RecipeError when the recipe's own code fails or its output has other dims than it says,
+    and for inputs that it does not use.
     """
     _check_parameters(source)
     builder = Builder(Level.KERNEL)
@@ -212,18 +253,42 @@ def trace(source: Recipe, chosen: Shape, dtype: DType) -> Graph:
         made = source.program(*arguments)
     except (RecipeError, GraphError):
         raise
-    except Exception as error:  # the recipe's own code may raise anything
-        line = traceback.extract_tb(error.__traceback__)[-1]
+    except (Exception, SystemExit) as error:  # the recipe's own code may raise anything
+        frames = traceback.extract_tb(error.__traceback__)
+        own = [f for f in frames if f.filename == inspect.getfile(source.program)]
+        line = (own or frames)[-1]
         raise RecipeError(
             f"recipe {source.name} fails: {type(error).__name__}: {error}",
             f"look at {Path(line.filename).name}:{line.lineno}: {line.line}",
         ) from error
     dims = {"output": source.output, **source.also}
-    return _with_neutral_options(source, check(spec_of_results(source.name, made, dims)))
+    spec = check(spec_of_results(source.name, made, dims))
+    return _computing(source, _with_neutral_options(source, spec))
+
+
+def _computing(source: Recipe, spec: Graph) -> Graph:
+    """Return the spec if every input plays a part in it and its output is not one of them."""
+    if spec.outputs[0] in source.inputs:
+        raise RecipeError(
+            f"recipe {source.name} returns its input {spec.outputs[0]} as it is",
+            "return what is computed from the inputs",
+        )
+    unused = [name for name in source.inputs if not spec.users(name)]
+    if unused:
+        raise RecipeError(
+            f"recipe {source.name} does not use its input {unused[0]}",
+            "leave it out of inputs and of the function's parameters",
+        )
+    return spec
 
 
 def _check_parameters(source: Recipe) -> None:
-    parameters = list(inspect.signature(source.program).parameters)
+    found = inspect.signature(source.program).parameters.values()
+    marks: dict[object, str] = {
+        inspect.Parameter.VAR_POSITIONAL: "*",
+        inspect.Parameter.KEYWORD_ONLY: "*, ",
+    }
+    parameters = [marks.get(p.kind, "") + p.name for p in found]
     if parameters != list(source.inputs):
         raise RecipeError(
             f"recipe {source.name} takes ({', '.join(parameters)}), "

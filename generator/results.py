@@ -26,7 +26,7 @@ def spec_of_results(recipe: str, made: object, dims: Mapping[str, str]) -> Graph
         one = len(dims) == 1
         wanted = "a tensor" if one else f"{len(dims)} tensors"
         raise RecipeError(
-            f"recipe {recipe} returns {made!r}, not {wanted}",
+            f"recipe {recipe} returns {_said(results)}, not {wanted}",
             "return its one result" if one else f"return ({', '.join(dims)})",
         )
     for declared, result in zip(dims.values(), found, strict=True):
@@ -40,6 +40,11 @@ def spec_of_results(recipe: str, made: object, dims: Mapping[str, str]) -> Graph
     for name, declared in list(dims.items())[1:]:
         spec = _named(recipe, spec, name, declared.split())
     return spec
+
+
+def _said(results: Sequence[object]) -> str:
+    names = ("None" if result is None else type(result).__name__ for result in results)
+    return " and ".join(names) or "nothing"
 
 
 def _named(recipe: str, spec: Graph, name: str, dims: Sequence[str]) -> Graph:

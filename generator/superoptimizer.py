@@ -212,7 +212,7 @@ def program_of(data: Json) -> ProgramSketch:
     except (KeyError, TypeError, ValueError) as error:
         raise SearchError(
             f"a stored program is malformed: {type(error).__name__}: {error}",
-            "search anew with --fresh",
+            "search anew: `mirage-kernels search RECIPE --fresh`",
         ) from error
 
 

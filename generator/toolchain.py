@@ -5,12 +5,15 @@ from __future__ import annotations
 import importlib.metadata
 import importlib.util
 import os
+import re
 import shutil
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
 from mirage_kernels.generator.errors import ToolchainError
+
+OLDEST_RELEASE = (12, 8)  # the first with --compress-mode, and with sm_100a and sm_120a
 
 
 @dataclass(frozen=True)
@@ -39,6 +42,7 @@ def find_toolchain() -> Toolchain:
     torch_dir = _package_dir("torch")
     if torch_dir is None:
         raise ToolchainError("torch is not installed", "`pip install 'torch>=2.10'` brings it")
+    _require_release(nvcc)
     toolkit = _toolkit_dir(nvcc)
     ccache = shutil.which("ccache")
     return Toolchain(
@@ -69,6 +73,17 @@ def nvcc_release(nvcc: Path) -> str:
     ran = subprocess.run([str(nvcc), "--version"], capture_output=True, text=True, check=False)
     lines = [line for line in ran.stdout.splitlines() if "release" in line]
     return lines[0].partition("tools, ")[2] if lines else "unknown release"
+
+
+def _require_release(nvcc: Path) -> None:
+    """Refuse an nvcc that lacks an option of ours; one that does not say what it is may try."""
+    found = re.match(r"release (\d+)\.(\d+)", nvcc_release(nvcc))
+    if found and (int(found[1]), int(found[2])) < OLDEST_RELEASE:
+        oldest = ".".join(map(str, OLDEST_RELEASE))
+        raise ToolchainError(
+            f"{nvcc} is of CUDA {found[1]}.{found[2]}, kernels are compiled by {oldest} or newer",
+            "set CUDA_HOME to a newer toolkit, or put its nvcc first in PATH",
+        )
 
 
 def _package_dir(name: str) -> Path | None:

@@ -15,7 +15,7 @@ from mirage_kernels.generator.commands.arguments import (
     kernels_folder,
     recipe,
 )
-from mirage_kernels.generator.errors import FileError
+from mirage_kernels.generator.errors import FileError, RecipeError
 from mirage_kernels.generator.folder import check, emitted, without_plan
 from mirage_kernels.generator.terminal import Terminal, counted
 
@@ -45,7 +45,7 @@ def run(arguments: argparse.Namespace, terminal: Terminal) -> int:
             "check a source checkout, or give its folder: --kernels DIR",
         )
     folder = kernels_folder(arguments.kernels)
-    files = [str(Path(file).resolve()) for file in arguments.files if recipe(file)]
+    files = [_recipe_file(file) for file in arguments.files]
     count = len(emitted(folder)) + len(without_plan(folder))
     if not count:
         raise FileError(
@@ -74,6 +74,17 @@ def run(arguments: argparse.Namespace, terminal: Terminal) -> int:
         }
     )
     return 1 if differences else 0
+
+
+def _recipe_file(given: str) -> str:
+    """Return the whole path of a recipe file that loads; raises RecipeError for anything else."""
+    if not given.endswith(".py"):
+        raise RecipeError(
+            f"{given} is no recipe file",
+            "kernels of the catalog's recipes are checked without naming them; --kernels DIR",
+        )
+    recipe(given)
+    return str(Path(given).resolve())
 
 
 VERB = Verb(DETAILS, add_arguments, run)

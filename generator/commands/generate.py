@@ -21,6 +21,7 @@ from mirage_kernels.generator.commands.arguments import (
     output_folder,
     recipe,
 )
+from mirage_kernels.generator.errors import ShapeError
 from mirage_kernels.generator.folder import write
 from mirage_kernels.generator.ir.text import Json
 from mirage_kernels.generator.jobs.store import Store
@@ -99,6 +100,11 @@ def requested(source: Recipe, arguments: argparse.Namespace) -> list[Request]:
     """Return the kernels that `--arch`, `--dtype` and `--shape` choose."""
     shapes = [parse_shape(text, source) for text in arguments.shape or ()]
     arch = known_arch(arguments.arch)
+    if not (shapes or source.shapes):
+        raise ShapeError(
+            f"recipe {source.name} has no shapes of its own",
+            f"write --shape {','.join(f'{n}=...' for n in source.static_dims)}",
+        )
     return requests(source, arch, arguments.dtype or None, shapes or None)
 
 

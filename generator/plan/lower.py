@@ -29,7 +29,6 @@ from mirage_kernels.generator.plan.lines import (
     result,
     scalars,
 )
-from mirage_kernels.generator.plan.names import with_names_of_its_own
 from mirage_kernels.generator.plan.needed import needed
 from mirage_kernels.generator.plan.past import EVEN_DEPTH, past_the_depth
 from mirage_kernels.generator.plan.program import (
@@ -54,12 +53,11 @@ def tile_program(recipe: str, graph: Graph, planning: Planning = PLANNED) -> Til
     (node,) = graph.blocks
     assert node.body is not None
     if node.body.space is not None and node.body.space.loop is None:
-        made = line_program(recipe, graph, node, without_threads(node.body))
-        return with_names_of_its_own(made)
+        return line_program(recipe, graph, node, without_threads(node.body))
     late = [n.name for n in node.body.of("output") if n.loop_cut is None]
     if late != [node.body.outputs[0]]:
         raise PlanError(f"{recipe}: the kernel stores several results outside of its loop")
-    made = with_names_of_its_own(_Lowering(recipe, graph, node, node.body).run())
+    made = _Lowering(recipe, graph, node, node.body).run()
     return planned(made, graph, planning)
 
 

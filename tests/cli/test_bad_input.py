@@ -34,6 +34,7 @@ RECIPE_FILES = {
     "branches.py": HEAD + "    return x and weight\n",
     "noisy.py": "print('hello')\nraise ValueError('no')\n",
     "two.py": HEAD + "    return x\n\nother = mine.__class__(**vars(mine))\n",
+    "no_shapes.py": HEAD.replace('(shape("my model", K=64, N=64),)', "()") + "    return x\n",
     "binary.py": "\udcff\udcfe",
 }
 OTHER_FILES = {
@@ -72,6 +73,9 @@ BAD_COMMANDS = [
     (("generate", "leaves.py"), "leaves.py calls exit(0)", "only defines a recipe"),
     (("generate", "empty.py"), "empty.py defines 0 recipes", "@recipe"),
     (("generate", "two.py"), "two.py defines 2 recipes", "@recipe"),
+    (("generate", "no_shapes.py"), "mine has no shapes of its own", "--shape K=...,N=..."),
+    ((*GENERATE, "--shape", "K=99999999999,N=64"), "dim K of rms_norm_linear must be at most", ""),
+    (("check", "rms_norm_linear"), "rms_norm_linear is no recipe file", "--kernels DIR"),
     (("generate", "binary.py"), "binary.py", "nothing was written"),
     (("generate", "noisy.py"), "noisy.py, line 2: ValueError: no", "nothing was written"),
     (("generate", "no_op.py"), "no operator 'softplus'", "operators: contract"),

@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from mirage_kernels.generator import folder
 from mirage_kernels.generator.cli import main
+from mirage_kernels.generator.ir import DType
+from mirage_kernels.generator.pipeline import Result
+from mirage_kernels.generator.recipe import Recipe, load_recipe
+from mirage_kernels.generator.report import Report
+from mirage_kernels.generator.request import Request
+from mirage_kernels.generator.sources import files_of
 
 RECIPE = '''
 from mirage_kernels.generator.language import contract, relu
@@ -39,11 +48,11 @@ KEPT = "sm_90a/relu_linear/K20_N40_fp16.mugraph.json"
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A recipe file, and beside it the kernels of both its shapes."""
-    folder = tmp_path_factory.mktemp("made")
-    (folder / "relu_linear.py").write_text(RECIPE)
-    words = ("generate", f"{folder}/relu_linear.py", "--dtype", "fp16", "--jobs", "1")
-    assert main((*words, "--store", f"{folder}/store")) == 0
-    return folder
+    place = tmp_path_factory.mktemp("made")
+    (place / "relu_linear.py").write_text(RECIPE)
+    words = ("generate", f"{place}/relu_linear.py", "--dtype", "fp16", "--jobs", "1")
+    assert main((*words, "--store", f"{place}/store")) == 0
+    return place
 
 
 @pytest.fixture
@@ -111,3 +120,101 @@ def test_a_record_that_is_nested_without_end_is_named(checked, tmp_path: Path) -
     code, said = checked("relu_linear.py")
     assert code == 2
     assert f"{KERNEL}.json is not a kernel record" in said
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        (b'"shape": {"K": 72, "N": 40}', b'"shape": {}'),
+        (b'"dtype": "fp16"', b'"dtype": "fp32"'),
+        (b'"tokens": 8', b'"tokens": -1'),
+        (b'"rows": 8', b'"rows": 0'),
+        (b'"tokens": "M"', b'"tokens": "K"'),
+    ],
+)
+def test_a_record_that_no_kernel_can_be_of_is_a_difference(
+    checked, tmp_path: Path, old: bytes, new: bytes
+) -> None:
+    file = tmp_path / "kernels" / f"{KERNEL}.json"
+    content = file.read_bytes()
+    assert old in content
+    file.write_bytes(content.replace(old, new, 1))
+    code, said = checked("relu_linear.py")
+    assert code == 1
+    assert f"{KERNEL}.json: " in said
+    assert "Traceback" not in said
+
+
+def test_a_recipe_of_the_catalog_is_no_file_to_check_with(mirage_kernels, made: Path) -> None:
+    outcome = mirage_kernels("check", "rms_norm_linear", "--kernels", f"{made}/kernels")
+    assert outcome.code == 2
+    assert "rms_norm_linear is no recipe file" in outcome.err
+
+
+def test_a_recipe_file_is_read_once_by_a_process(made: Path, monkeypatch) -> None:
+    read: list[str] = []
+
+    def load(file: str) -> Recipe:
+        read.append(file)
+        return load_recipe(file)
+
+    monkeypatch.setattr(folder, "load_recipe", load)
+    folder._known.cache_clear()
+    record = folder.emitted(made / "kernels")[f"{KERNEL}.json"]
+    files = (f"{made}/relu_linear.py",)
+    assert {folder._recipe_of(record, files).name for _ in range(3)} == {"relu_linear"}
+    assert read == list(files)
+
+
+def killed(*_: object) -> None:
+    os._exit(9)
+
+
+def test_a_lost_process_is_a_sentence(checked, monkeypatch) -> None:
+    monkeypatch.setattr(folder, "_remade", killed)
+    code, said = checked("relu_linear.py")
+    assert code == 2
+    assert "a process that proved kernels again was killed" in said
+    assert "--jobs 1" in said
+
+
+def test_the_table_is_listed_and_written_alone(made: Path, tmp_path: Path, monkeypatch) -> None:
+    """Another process that wrote in between would leave a table that lacks a kernel."""
+    held: list[bool] = []
+
+    def table_of(*_: object) -> str:
+        descriptor = os.open(tmp_path / "sm_90a", os.O_RDONLY)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            held.append(True)
+        os.close(descriptor)
+        return ""
+
+    shutil.copytree(made / "kernels", tmp_path, dirs_exist_ok=True)
+    monkeypatch.setattr(folder, "table_of", table_of)
+    source = load_recipe(f"{made}/relu_linear.py")
+    record = folder.emitted(tmp_path)[f"{KERNEL}.json"]
+    report = Report(0, {}, 0, 0, 0, 0, {}, (), ())
+    request = Request(source, source.shapes[0], DType.FP16)
+    folder.write([Result(request, record, report, files_of(record))], tmp_path)
+    assert held == [True]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ('"error": ', '"error": 7', "its errors on inputs"),
+        ('"distribution": "unit"', '"distribution": "kind"', "its errors on inputs kind are"),
+        ('"summary": "linear(relu(x), weight)"', '"summary": "weight"', KERNEL),
+    ],
+)
+def test_a_record_that_tells_of_something_else_is_found(
+    checked, tmp_path: Path, old: str, new: str, said: str
+) -> None:
+    record = tmp_path / "kernels" / f"{KERNEL}.json"
+    assert old in record.read_text()
+    record.write_text(record.read_text().replace(old, new, 1))
+    code, printed = checked("relu_linear.py")
+    assert code == 1
+    assert said in printed

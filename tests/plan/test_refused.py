@@ -26,7 +26,8 @@ LINEAR = {"x": "M K", "weight": "N K"}
 
 
 def written(program: Program, inputs: dict[str, str], output: str = "M N") -> Recipe:
-    """Return a recipe; its reference is never run."""
+    """Return a recipe called mine; its reference is never run."""
+    program.__name__ = "mine"
     return recipe(inputs=inputs, output=output, dynamic={"M": 64}, shapes=(), reference=max)(
         program
     )
@@ -173,40 +174,3 @@ def test_a_line_along_tokens_has_no_plan() -> None:
     error = refusal(mugraph(source, (View("x", ("M",), None),), Step("square", (0,))))
     assert "x [K, M] has contiguous M" in error.sentence
     assert error.hint == 'give it as "M K"'
-
-
-def linear(program: Program, x: str = "x", depth: str = "K", scalar: str = "") -> Graph:
-    """Return a linear layer, perhaps times a scalar, whose dims and inputs have other names."""
-    inputs = {x: f"M {depth}", "weight": f"N {depth}"} | ({scalar: ""} if scalar else {})
-    views = (View(x, (None, "M"), depth), View("weight", ("N", None), depth))
-    steps = (Step("contract", (0, 1), depth), Step("accum", (2,)))
-    if scalar:
-        views = (*views, View(scalar, (None, None), None))
-        steps = (Step("contract", (0, 1), depth), Step("accum", (3,)), Step("mul", (2, 4)))
-    result = (len(views) + len(steps) - 1, ("M", "N"))
-    sketch = BlockSketch(Setting(("N", "M"), depth), views, (), steps, (result,))
-    return handmade(written(program, inputs), sketch, Shape("a test", {depth: 72, "N": 40}))
-
-
-@pytest.mark.parametrize(
-    ("graph", "what", "name"),
-    [
-        (linear(lambda x, weight: contract(x, weight, over="T"), depth="T"), "dim", "T"),
-        (linear(lambda args, weight: contract(args, weight, over="K"), "args"), "input", "args"),
-        (
-            linear(lambda x, weight, m: m * contract(x, weight, over="K"), scalar="m"),
-            "input",
-            "m",  # the places along M in Triton programs
-        ),
-    ],
-    ids=["dim", "input", "scalar"],
-)
-def test_a_name_that_kernels_have_has_no_plan(graph: Graph, what: str, name: str) -> None:
-    error = refusal(graph)
-    assert error.sentence == f"mine: emitted kernels have a {name} of their own"
-    assert error.hint == f"call the {what} {name} something else"
-
-
-def test_a_name_that_no_kernel_minds_has_a_plan() -> None:
-    program = linear(lambda k, weight: contract(k, weight, over="K"), "k")
-    assert tile_program("mine", program).loop

@@ -1,0 +1,62 @@
+"""What a launch has room for: a muGraph with more is kept, proved, and no kernel reads past it."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from mirage_kernels.generator import pipeline
+from mirage_kernels.generator.compile import ROOT
+from mirage_kernels.generator.recipe import load_recipe
+from mirage_kernels.generator.record import MuGraphRecord
+from mirage_kernels.generator.request import Request, requests
+
+NAMES = [f"a{i}" for i in range(9)]
+FILE = f"""
+from mirage_kernels.generator.recipe import recipe, shape
+
+@recipe(
+    inputs=dict.fromkeys({NAMES!r}, "M K"),
+    output="M K",
+    dynamic={{"M": 64}},
+    reference=None,
+    shapes=(shape("a test", K=64),),
+)
+def long_sum({", ".join(NAMES)}):
+    return {" + ".join(NAMES)}
+"""
+
+
+@pytest.fixture
+def request_of_nine(tmp_path: Path) -> Request:
+    (tmp_path / "long_sum.py").write_text(FILE)
+    return requests(load_recipe(f"{tmp_path}/long_sum.py"), "sm_90a", None, None)[0]
+
+
+def test_more_tensors_than_a_launch_carries_are_not_planned(request_of_nine: Request) -> None:
+    result = pipeline.generate(request_of_nine, jobs=1, progress=lambda _: None)
+    assert isinstance(result.record, MuGraphRecord)
+    assert result.record.no_plan == "long_sum: a launch carries 8 tensors, not 9"
+
+
+def test_the_room_is_that_of_the_header() -> None:
+    header = (ROOT / "csrc/launch.h").read_text()
+    found = {
+        struct: dict(re.findall(r"(\w+)\[(\d+)\];", body))
+        for struct, body in re.findall(r"struct (\w+) \{(.*?)\n\};", header, re.DOTALL)
+    }
+    args, row, attending = found["LaunchArgs"], found["Kernel"], found["AttentionArgs"]
+    assert {
+        "tensors": int(args["inputs"]),
+        "scalars": int(args["scalars"]),
+        "results": int(args["outputs"]),
+        "dynamic dims": int(args["dims"]),
+        "static dims": int(row["dims"]),
+    } == pipeline.LAUNCH_ROOM
+    assert {
+        "scalars": int(attending["scalars"]),
+        "int32 scalars": int(attending["integers"]),
+        "inputs along the depth": int(attending["vectors"]),
+    } == pipeline.ATTENTION_ROOM
