@@ -3,24 +3,33 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+from statistics import geometric_mean
 from typing import TypedDict
 
 RESULTS = Path(__file__).resolve().parent / "results"
 SHOWN = (1, 8, 16, 64)  # sequences, in the README
+SHOWN_TYPE, OTHER_TYPE = "fp16", "bf16"  # in the README
 Group = tuple[str, str, str, str]  # recipe, setting, shape, type
+Call = tuple[object, ...]  # what a row is of, but for the type
 
 
-class AttentionRow(TypedDict):
-    """One line of a result file; times in microseconds, cold unless named warm."""
+class Timed(TypedDict):
+    """What a row of every result file has; times in microseconds, cold unless named warm."""
 
     workload: str
-    setting: str
     dtype: str
     dims: dict[str, int]
     floor_us: float
-    compute_us: float
     ours_us: float
+
+
+class AttentionRow(Timed):
+    """One line of a result file of attention."""
+
+    setting: str
+    compute_us: float
     warm_us: float
     ratio: float
     promised_us: float
@@ -45,16 +54,36 @@ def attention_rows(path: Path) -> list[AttentionRow]:
 
 def short(folder: Path = RESULTS) -> str:
     """Return the README's table: ours as called and promised, and in brackets the best peer's."""
-    heads = ["op", "call", "type", *(f"B = {b}" for b in SHOWN)]
+    heads = ["op", "call", *(f"B = {b}" for b in SHOWN)]
     if not attention_results(folder):
         return ""
     lines = [line(heads), line(["---"] * len(heads))]
-    for path in attention_results(folder):
-        for (recipe, setting, shape, dtype), rows in groups(attention_rows(path)).items():
-            by_batch = {row["dims"]["B"]: row for row in rows}
-            cells = [_short(by_batch.get(b)) for b in SHOWN]
-            lines.append(line([recipe, f"{setting}, {shape}", dtype, *cells]))
-    return "\n".join([*lines, ""])
+    every = [row for path in attention_results(folder) for row in attention_rows(path)]
+    for (recipe, setting, shape, dtype), rows in groups(every).items():
+        if dtype != SHOWN_TYPE:
+            continue
+        by_batch = {row["dims"]["B"]: row for row in rows}
+        cells = [_short(by_batch.get(b)) for b in SHOWN]
+        lines.append(line([recipe, f"{setting}, {shape}", *cells]))
+    return "\n".join([*lines, "", *other_type([(_call(row), row) for row in every])])
+
+
+def _call(row: AttentionRow) -> Call:
+    return row["workload"], row["setting"], *row["dims"].items()
+
+
+def other_type(rows: Iterable[tuple[Call, Timed]]) -> Iterator[str]:
+    """Yield what there is to say of the type that the README's tables do not show."""
+    found = list(rows)
+    shown = {call: row["ours_us"] for call, row in found if row["dtype"] == SHOWN_TYPE}
+    others = [(call, row["ours_us"]) for call, row in found if row["dtype"] == OTHER_TYPE]
+    parts = [us / shown[call] for call, us in others if call in shown]
+    if parts:
+        yield (
+            f"The same calls in {OTHER_TYPE} ({len(parts)} of them) take {min(parts):.2f} to "
+            f"{max(parts):.2f} times as long, {geometric_mean(parts):.2f} in the geometric mean."
+        )
+        yield ""
 
 
 def _short(row: AttentionRow | None) -> str:

@@ -10,11 +10,10 @@ import json
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TypedDict
 
 import attention_tables
 import sanitize_tables
-from attention_tables import line
+from attention_tables import SHOWN_TYPE, Timed, line, other_type
 
 HERE = Path(__file__).resolve().parent
 README = HERE.parent / "README.md"
@@ -27,14 +26,9 @@ SHOWN = (1, 8, 16, 32, 64)  # tokens, in the README
 Group = tuple[str, str, str]  # recipe, static dims, type
 
 
-class Row(TypedDict):
-    """One line of a result file; times in microseconds, cold unless named warm."""
+class Row(Timed):
+    """One line of a result file of other ops."""
 
-    workload: str
-    dtype: str
-    dims: dict[str, int]
-    floor_us: float
-    ours_us: float
     eager_us: float
     compile_us: float | None
     warm_us: float
@@ -73,16 +67,18 @@ def _filled(text: str, parts: Mapping[Marks, str]) -> str:
 
 def short() -> str:
     """Return the README's table: ours / floor by tokens, and PyTorch eager's."""
-    heads = ["op", "shape", "type", *(f"M = {m}" for m in SHOWN)]
+    heads = ["op", "shape", *(f"M = {m}" for m in SHOWN)]
     lines = [line(heads), line(["---"] * len(heads))]
-    for path in results():
-        if "compile" in path.name:
-            continue  # the same kernels again, beside torch.compile
-        for (recipe, shape, dtype), rows in groups(rows_of(path)).items():
-            by_tokens = {row["dims"]["M"]: row for row in rows}
-            cells = [_short(by_tokens.get(m)) for m in SHOWN]
-            lines.append(line([recipe, shape, dtype, *cells]))
-    return "\n".join([*lines, ""])
+    # The others have the same kernels again, beside torch.compile.
+    paths = [path for path in results() if "compile" not in path.name]
+    every = [row for path in paths for row in rows_of(path)]
+    for (recipe, shape, dtype), rows in groups(every).items():
+        if dtype != SHOWN_TYPE:
+            continue
+        by_tokens = {row["dims"]["M"]: row for row in rows}
+        lines.append(line([recipe, shape, *(_short(by_tokens.get(m)) for m in SHOWN)]))
+    calls = (((row["workload"], *row["dims"].items()), row) for row in every)
+    return "\n".join([*lines, "", *other_type(calls)])
 
 
 def _short(row: Row | None) -> str:
