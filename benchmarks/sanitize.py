@@ -4,7 +4,8 @@
 
 Every variant of every kernel runs as it was compiled (benchmarks/sanitize_calls.py). Workspaces
 have been written before initcheck sees them, and nothing else: their flags are read before anyone
-sets them, and count only with a call's nonce. Processes are dealt out to all visible GPUs.
+sets them, and count only with a call's nonce. Processes are dealt out to all visible GPUs. What has
+not ended in time is run once more, with what is known kept, by `--again FILE`.
 """
 
 from __future__ import annotations
@@ -17,12 +18,13 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from functools import cache, partial
 from itertools import cycle
 from pathlib import Path
+from typing import Any
 
 import sanitize_append
 import sanitize_reports
@@ -73,7 +75,10 @@ def main() -> int:
     if not gpus():
         print("needs a GPU", file=sys.stderr)
         return 2
-    tasks = list(planned(kernel_table(), arguments))
+    before = None if arguments.again is None else json.loads(arguments.again.read_text())
+    kept = [row for row in before["rows"] if row["outcome"] == "clean"] if before else []
+    known = {(str(row["kernel"]), str(row["tool"])): row for row in kept}
+    tasks = list(planned(kernel_table(), arguments, known))
     end = time.monotonic() + arguments.within
 
     def watched(task: Task, gpu: str) -> list[dict[str, object]]:
@@ -91,16 +96,17 @@ def main() -> int:
 
     if arguments.logs is not None:
         arguments.logs.mkdir(parents=True, exist_ok=True)
-    rows = {
-        (name, task.tool): row(task, Watched(name)) for task in tasks for name in task.names
-    }  # so far: not run
-    if arguments.json is not None:
-        here = measured_here("python benchmarks/sanitize.py", arguments.commit)
+    # So far not run.
+    rows = known | {(n, task.tool): row(task, Watched(n)) for task in tasks for n in task.names}
+    here = measured_here("python benchmarks/sanitize.py", arguments.commit)
+    if before and before["environment"]["commit"] != here.commit:
+        print(f"{arguments.again} is not of commit {here.commit}", file=sys.stderr)
+        return 2
     with ThreadPoolExecutor(arguments.jobs) as pool:
         for found in as_completed(map(partial(pool.submit, watched), tasks, cycle(gpus()))):
             rows |= {(str(row["kernel"]), str(row["tool"])): row for row in found.result()}
             if arguments.json is not None:
-                write(arguments.json, here, list(rows.values()), version(sanitizer))
+                write(arguments.json, here, list(rows.values()), version(sanitizer), before)
     unclean = sum(row["outcome"] != "clean" for row in rows.values())
     print(f"{len(rows)} runs, {unclean} not clean")
     return int(unclean > 0)
@@ -115,12 +121,17 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="processes at a time")
     parser.add_argument("--seconds", type=float, default=300, help="for a process to end")
     parser.add_argument("--within", type=float, default=3600, help="seconds; the rest is not run")
+    parser.add_argument("--again", type=Path, metavar="FILE", help="but for what is clean there")
     parser.add_argument("--logs", type=Path, metavar="FOLDER", help="keep what tools print")
     parser.add_argument("--commit", metavar="ID", help="what to record as run")
     return parser.parse_args()
 
 
-def planned(table: Sequence[KernelEntry], arguments: argparse.Namespace) -> Iterator[Task]:
+def planned(
+    table: Sequence[KernelEntry],
+    arguments: argparse.Namespace,
+    known: Collection[tuple[str, str]] = (),
+) -> Iterator[Task]:
     """Yield all processes, those that take longest last: what is known is written as it comes."""
 
     def chosen(names: Iterable[str]) -> list[str]:
@@ -130,7 +141,8 @@ def planned(table: Sequence[KernelEntry], arguments: argparse.Namespace) -> Iter
     others = chosen(kernel.name for kernel in table if kernel.recipe not in ATTENTION)
     names = [*attention, *others, *chosen(sanitize_append.names())]
     for tool in sorted(arguments.tool, key=TOOLS.index):
-        for together in groups(names, TOGETHER[tool]):
+        wanted = [name for name in names if (name, tool) not in known]
+        for together in groups(wanted, TOGETHER[tool]):
             yield Task(tool, together)
 
 
@@ -184,10 +196,19 @@ def row(task: Task, found: Watched) -> dict[str, object]:
     }
 
 
-def write(path: Path, here: Environment, rows: Sequence[dict[str, object]], tool: str) -> None:
-    """Write what is known so far, whole."""
+def write(
+    path: Path,
+    here: Environment,
+    rows: Sequence[dict[str, object]],
+    tool: str,
+    before: dict[str, Any] | None,
+) -> None:
+    """Write what is known so far, whole; of a run that goes on with another one, after that one."""
     ordered = sorted(rows, key=lambda row: (str(row["kernel"]), TOOLS.index(str(row["tool"]))))
     document = json.loads(document_of(here, ordered)) | {"sanitizer": tool}
+    if before is not None:
+        again = [*before.get("again", []), document["environment"]]
+        document |= {"environment": before["environment"], "again": again}
     write_whole(path, json.dumps(document, indent=1) + "\n")
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TypedDict
@@ -53,13 +52,13 @@ def _cell(own: Sequence[Run]) -> str:
 
 
 def _exceptions(rows: Sequence[Run]) -> Iterator[str]:
-    """Yield a line for every outcome of a recipe under a tool that is not clean."""
-    others: Counter[tuple[str, str, str]] = Counter()
+    """Yield a line for every outcome under a tool that is not clean, with the kernels."""
+    others: dict[tuple[str, str], list[str]] = {}
     for row in (row for row in rows if row["outcome"] != CLEAN):
         kinds = ", ".join(sorted(row["reports"])) or row["outcome"]
-        others[row["kernel"], row["tool"], kinds] += 1
-    for kernel, tool, kinds in others:
-        yield f"* {tool}, `{kernel}`: {kinds}"
+        others.setdefault((row["tool"], kinds), []).append(row["kernel"])
+    for (tool, kinds), kernels in sorted(others.items()):
+        yield f"* {tool}, {kinds}: {', '.join(f'`{kernel}`' for kernel in kernels)}"
     if others:
         yield ""
 
