@@ -21,7 +21,6 @@ from mirage_kernels.generator.errors import GraphError, RecipeError, ShapeError
 from mirage_kernels.generator.ir import Builder, Dim, DType, Graph, Level, TensorType, check
 from mirage_kernels.generator.ir.text import expression
 from mirage_kernels.generator.recipe_checks import (
-    SHAPE_EXAMPLE,
     check_declaration,
     require_extent,
     require_kinds,
@@ -225,12 +224,7 @@ def recipe(
             stacked=tuple(stacked),
             summary=(program.__doc__ or "").strip().partition("\n")[0].rstrip("."),
         )
-        check_declaration(made)
-        for entry in made.shapes:
-            if not isinstance(entry, Shape):
-                raise RecipeError(
-                    f"shapes of recipe {name} hold {entry!r}", f"write shapes=({SHAPE_EXAMPLE},)"
-                )
+        check_declaration(made, Shape)
         return made
 
     return decorate

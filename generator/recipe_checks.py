@@ -27,8 +27,13 @@ _KINDS: dict[str, tuple[type | tuple[type, ...], str]] = {
 }
 
 
-def check_declaration(recipe: Recipe) -> None:
+def check_declaration(recipe: Recipe, shape_type: type) -> None:
     """Raise RecipeError for what no kernel could be made of, whatever the program computes."""
+    for entry in recipe.shapes:
+        if not isinstance(entry, shape_type):
+            raise RecipeError(
+                f"shapes of recipe {recipe.name} hold {entry!r}", f"write shapes=({SHAPE_EXAMPLE},)"
+            )
     for name, size in recipe.dynamic.items():
         require_extent(f"dynamic dim {name} of recipe {recipe.name}", size)
     dims = {d for text in recipe.inputs.values() for d in text.partition(":")[0].split()}
@@ -73,10 +78,10 @@ def _check_names(recipe: Recipe, dims: set[str]) -> None:
         if taken or (name == ELEMENT and (static or kind == "input")):
             raise RecipeError(f"{place} has a name that emitted files need", "choose another name")
     numbers = (name for name, text in recipe.inputs.items() if not text.partition(":")[0].split())
-    place = next((name for name in numbers if name in {d.lower() for d in dims}), None)
-    if place is not None:
+    small = next((name for name in numbers if name in {d.lower() for d in dims}), None)
+    if small is not None:
         raise RecipeError(
-            f"input {place!r} of recipe {recipe.name} is a dim in small letters",
+            f"input {small!r} of recipe {recipe.name} is a dim in small letters",
             "Triton programs call places along a dim so: choose another name",
         )
     both = sorted(dims & {*recipe.inputs, *recipe.also})
