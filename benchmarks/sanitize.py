@@ -18,7 +18,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from functools import cache, partial
@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Any
 
 import sanitize_append
+import sanitize_attention
 import sanitize_reports
 import torch
 from sanitize_reports import Watched
@@ -40,7 +41,7 @@ from mirage_kernels.generator.measure import Environment
 HERE = Path(__file__).resolve().parent
 TOOLS = ("memcheck", "initcheck", "synccheck", "racecheck")
 # Kernels of a process: starting one takes as long as three or four kernels; racecheck takes longer
-# over one.
+# over one, and all tools do over those whose blocks claim segments.
 TOGETHER = {"memcheck": 5, "initcheck": 5, "synccheck": 5, "racecheck": 1}
 OPTIONS = {"initcheck": ["--filled"]}
 OURS_ALONE = ("--kernel-name", "kernel_substring=mirage")
@@ -132,17 +133,16 @@ def planned(
     arguments: argparse.Namespace,
     known: Collection[tuple[str, str]] = (),
 ) -> Iterator[Task]:
-    """Yield all processes, those that take longest last: what is known is written as it comes."""
-
-    def chosen(names: Iterable[str]) -> list[str]:
-        return [name for name in names if any(text in name for text in arguments.only)]
-
-    attention = chosen(kernel.name for kernel in table if kernel.recipe in ATTENTION)
-    others = chosen(kernel.name for kernel in table if kernel.recipe not in ATTENTION)
-    names = [*attention, *others, *chosen(sanitize_append.names())]
+    """Yield all processes, the slowest tool's last: what is known is written as it comes."""
+    attention = [kernel.name for kernel in table if kernel.recipe in ATTENTION]
+    weights = [kernel.name for kernel in table if kernel.recipe not in ATTENTION]
+    every = [*attention, *weights, *sanitize_append.names()]
+    names = [name for name in every if any(text in name for text in arguments.only)]
     for tool in sorted(arguments.tool, key=TOOLS.index):
         wanted = [name for name in names if (name, tool) not in known]
-        for together in groups(wanted, TOGETHER[tool]):
+        alone = [name for name in wanted if name.startswith(sanitize_attention.CLAIM)]
+        others = [name for name in wanted if name not in alone]
+        for together in [*groups(alone, 1), *groups(others, TOGETHER[tool])]:
             yield Task(tool, together)
 
 
