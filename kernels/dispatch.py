@@ -114,21 +114,31 @@ def _is_served(
     dynamic = _ATTENTION_DYNAMIC if is_attention else {TOKENS}
     if not (known and known | dynamic >= dims.keys()):
         return False
-    recipe = _recipe(op, activation, norm)
-    if not recipe or (dtype is not None and dtype not in _DTYPE_NAMES):
+    recipe = _recipe(op, activation, norm) if isinstance(activation, str) else ""
+    is_type = dtype is None or (isinstance(dtype, torch.dtype | str) and dtype in _DTYPE_NAMES)
+    place = _place(device)
+    if not (recipe and is_type) or (place is None and device is not None):
         return False
     wanted = {name: size for name, size in dims.items() if name in known}
     if is_attention and not all(map(_is_head_size, wanted.values())):
         return False
-    place = torch.device("cuda", device) if isinstance(device, int) else device
-    if place is not None and torch.device(place).type == "cpu":
+    if place is not None and place.type == "cpu":
         return True
     covered = _has_kernel(recipe, _DTYPE_NAMES.get(dtype), wanted)
-    return covered and (place is None or _runs_on(torch.device(place)))
+    return covered and (place is None or _runs_on(place))
 
 
 # What torch.compiler.assume_constant_result does, which loads torch._dynamo: two seconds at import.
 vars(_is_served)["_dynamo_marked_constant"] = True
+
+
+def _place(device: torch.device | str | int | None) -> torch.device | None:
+    """Return a device; None where none is meant, and for what PyTorch knows no device by."""
+    try:
+        given = ("cuda", device) if isinstance(device, int) else (device,)
+        return None if device is None else torch.device(*given)
+    except (RuntimeError, TypeError):
+        return None
 
 
 def _recipe(op: str, activation: str, norm: str) -> str:

@@ -130,3 +130,10 @@ def test_the_table_says_up_to_how_many_tokens_kernels_serve() -> None:
 @pytest.mark.gpu
 def test_supports_says_yes_to_this_gpu() -> None:
     assert supports("rms_norm_linear", K=4096, N=6144, dtype=torch.float16, device="cuda")
+
+
+@pytest.mark.parametrize(
+    "odd", [{"device": "foo"}, {"device": [1]}, {"device": -3}, {"dtype": [1]}, {"activation": 3}]
+)
+def test_odd_questions_are_answered_no(odd: dict[str, object]) -> None:
+    assert not supports("gated_mlp", **odd)  # type: ignore[arg-type]
