@@ -15,8 +15,9 @@ from mirage_kernels.generator.tuning.catalog import Tuned
 from mirage_kernels.generator.tuning.manifest import Built
 from mirage_kernels.generator.tuning.session import Tuning
 
-# Per bucket the peers, three candidates, the choice by default; beyond, peers and the choice.
-QUESTIONS = 2 * (1 + 3 + 1) + 2
+# Per bucket the peers, three candidates that are equally fast, each by default, too; beyond, peers
+# and the choice.
+QUESTIONS = 2 * (1 + 3 + 3) + 2
 
 
 def silent(event: Event) -> None:
