@@ -119,18 +119,26 @@ def shape_of(row: AttentionRow) -> str:
 
 
 def _section(path: Path) -> str:
-    document = json.loads(path.read_text())
-    e, rows = document["environment"], attention_rows(path)
+    rows = attention_rows(path)
     heads = ["call", "B", "floor", "compute", "ours", "ratio", "promised", "ratio", "warm"]
     heads += ["best peer", ""]
     heads += ["PyTorch unfused", "error (unfused's)"]
     lines = [line(heads), line(["---"] * len(heads))]
     lines += [line(_cells(row)) for row in rows]
-    source = (
+    return "\n".join([*lines, "", source(path), ""])
+
+
+def source(path: Path) -> str:
+    """Say where a result file's rows come from."""
+    document = json.loads(path.read_text())
+    e = document["environment"]
+    watched = "sanitizer" in document
+    tool = f"compute-sanitizer {document['sanitizer']}" if watched else f"torch {e['torch']}"
+    again = "".join(f"; what had not ended, again {a['date']}" for a in document.get("again", []))
+    return (
         f"`benchmarks/results/{path.name}`: {e['gpu']}, driver {e['driver']}, CUDA {e['cuda']}, "
-        f"torch {e['torch']}, {e['date']}, commit {e['commit']}, `{e['command']}`"
+        f"{tool}, {e['date']}, commit {e['commit']}, `{e['command']}`{again}"
     )
-    return "\n".join([*lines, "", source, ""])
 
 
 def _cells(row: AttentionRow) -> list[str]:

@@ -18,9 +18,8 @@ from mirage_kernels.generator.ir.dtypes import DType
 
 # Query tokens and heads of a group: their product fills every bucket of rows unevenly.
 ROWS = ((1, 7), (3, 4), (5, 5), (9, 5), (20, 5))
-FEWEST_ROWS = 7
 SHORT = (0, 1, 37, 130)  # less than a step, sequences cut over blocks
-LONG = (0, 6000, 1, 2100)
+LONG = (0, 6000, 1, 2100)  # stretches of several sequences
 ALONE = (9000,)  # a sequence that the blocks of a cluster share, rings that go round
 MANY, MANY_HEADS = (1024,) * 60, 8  # segments that blocks claim
 CLAIM = ("gqa/D128", "qk_norm_attention/D128")  # kernels with a variant for them
@@ -34,7 +33,7 @@ def workloads(kernel: KernelEntry) -> Iterator[AttentionWorkload]:
     places = cycle(PAGE_SIZES)
     by_place = kernel.recipe in ("sliding_window_attention", "gqa_full")
     for (tokens, group), window in zip(ROWS, WINDOWS, strict=True):
-        claims = tokens * group == FEWEST_ROWS and kernel.name.startswith(CLAIM)
+        claims = (tokens, group) == ROWS[0] and kernel.name.startswith(CLAIM)
         many = [(MANY, MANY_HEADS)] if claims else []
         for lengths, kv_heads in [(SHORT, 2), (LONG, 4), (ALONE, 2), *many]:
             rows = group if by_place else tokens * group

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TypedDict
 
-from attention_tables import line
+from attention_tables import line, source
 
 RESULT = Path(__file__).resolve().parent / "results" / "sanitizers.json"
 TOOLS = ("memcheck", "initcheck", "synccheck", "racecheck")
@@ -43,7 +43,7 @@ def short(path: Path = RESULT) -> str:
         number = str(len({row["kernel"] for row in own}))
         cells = [_cell([row for row in own if row["tool"] == tool]) for tool in TOOLS]
         lines.append(line([recipe, number, *cells]))
-    return "\n".join([*lines, "", *_exceptions(rows), _source(path), ""])
+    return "\n".join([*lines, "", *_exceptions(rows), source(path), ""])
 
 
 def _cell(own: Sequence[Run]) -> str:
@@ -61,13 +61,3 @@ def _exceptions(rows: Sequence[Run]) -> Iterator[str]:
         yield f"* {tool}, {kinds}: {', '.join(f'`{kernel}`' for kernel in kernels)}"
     if others:
         yield ""
-
-
-def _source(path: Path) -> str:
-    document = json.loads(path.read_text())
-    e = document["environment"]
-    return (
-        f"`benchmarks/results/{path.name}`: {e['gpu']}, driver {e['driver']}, CUDA {e['cuda']}, "
-        f"compute-sanitizer {document['sanitizer']}, {e['date']}, commit {e['commit']}, "
-        f"`{e['command']}`"
-    )

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import attention_tables
 import sanitize_tables
-from attention_tables import SHOWN_TYPE, Timed, line, other_type
+from attention_tables import SHOWN_TYPE, Timed, line, other_type, source
 
 HERE = Path(__file__).resolve().parent
 README = HERE.parent / "README.md"
@@ -115,12 +115,7 @@ def groups(rows: list[Row]) -> dict[Group, list[Row]]:
 
 
 def _section(path: Path) -> str:
-    e = json.loads(path.read_text())["environment"]
-    source = (
-        f"`benchmarks/results/{path.name}`: {e['gpu']}, driver {e['driver']}, CUDA {e['cuda']}, "
-        f"torch {e['torch']}, {e['date']}, commit {e['commit']}, `{e['command']}`"
-    )
-    return "\n".join([*_tables(rows_of(path)), source, ""])
+    return "\n".join([*_tables(rows_of(path)), source(path), ""])
 
 
 def _tables(rows: list[Row]) -> Iterator[str]:

@@ -46,7 +46,7 @@ def tile_program(recipe: str, graph: Graph, planning: Planning = PLANNED) -> Til
     """Return the tile program of a muGraph with one kernel: weights streamed in a loop, or lines.
 
     Raises PlanError for other muGraphs: several kernels, a value with no place in the plan, an
-    accumulator over something else than a sum along the loop, a name that kernels have already.
+    accumulator over something else than a sum along the loop.
     """
     if len(graph.blocks) != 1 or graph.of("contract"):
         raise PlanError(f"{recipe}: the muGraph has several kernels, this plan takes one")
@@ -57,8 +57,7 @@ def tile_program(recipe: str, graph: Graph, planning: Planning = PLANNED) -> Til
     late = [n.name for n in node.body.of("output") if n.loop_cut is None]
     if late != [node.body.outputs[0]]:
         raise PlanError(f"{recipe}: the kernel stores several results outside of its loop")
-    made = _Lowering(recipe, graph, node, node.body).run()
-    return planned(made, graph, planning)
+    return planned(_Lowering(recipe, graph, node, node.body).run(), graph, planning)
 
 
 # Carries that join warps or blocks in ways of their own.
