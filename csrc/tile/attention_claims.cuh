@@ -8,6 +8,7 @@
 #include <type_traits>
 
 #include "tile/attention_parts.cuh"
+#include "tile/bulk.cuh"
 
 namespace mirage::tile {
 
@@ -17,20 +18,26 @@ constexpr bool kDealsOf = false;
 template <class Knobs>
 constexpr bool kDealsOf<Knobs, std::void_t<decltype(Knobs::kDeals)>> = Knobs::kDeals != 0;
 
-// What a block's warps know of its claims: the latest two, each with its number.
+// What a block's warps know of its claims: the segments of the latest two, and a barrier for each
+// whose phases tell that it is there. All warps meet at the end of a segment, long before the claim
+// after the next takes its place.
 class Claims {
  public:
-  static constexpr int kBytes = 2 * sizeof(int2);
+  static constexpr int kBytes = 2 * sizeof(CopyBarrier) + 2 * sizeof(int2);  // what follows: aligned
   static constexpr int kSteps = 4;  // of a warp: so long before it ends a segment it asks
   static constexpr int kLeastSteps = 2 * kSteps;
   static constexpr int kCountBits = 24;
 
   Claims() = default;
-  __device__ explicit Claims(char* shared) : at_(reinterpret_cast<int2*>(shared)) {}
+  // `shared`: a multiple of a barrier's size.
+  __device__ explicit Claims(char* shared) : told_(reinterpret_cast<CopyBarrier*>(shared)) {}
 
   // By all threads.
   __device__ void reset() const {
-    if (threadIdx.x < 2) at_[threadIdx.x] = int2{};
+    if (threadIdx.x < 2) {
+      init(told_[threadIdx.x]);
+      fence_init();
+    }
     __syncthreads();
   }
 
@@ -59,33 +66,23 @@ class Claims {
     const int count = static_cast<int>(answer ^ tag(args)), segments = segments_of(args);
     if (count == segments - 1) *static_cast<uint64_t*>(args.workspace) = 0;
     const int segment = static_cast<int>(args.crews.value) + count;
-    put(number, segment < segments ? segment : -1);
+    place(number) = segment < segments ? segment : -1;
+    arrive(told_[number % 2]);
   }
 
-  // The segment of a claim; -1: there was none left.
+  // The segment of a claim, the first of which has number 1; -1: there was none left.
   __device__ int await(int number) const {
-    int2 found;
-    do {
-      asm volatile("ld.volatile.shared.v2.s32 {%0, %1}, [%2];"
-                   : "=r"(found.x), "=r"(found.y)
-                   : "r"(shared_address(at_ + number % 2))
-                   : "memory");
-    } while (found.x != number);
-    return found.y;
+    wait(told_[number % 2], (number - 1) / 2 % 2);
+    return place(number);
   }
 
  private:
   __device__ static uint64_t tag(const AttentionArgs& args) {
     return args.nonce >> kCountBits << kCountBits;
   }
-  __device__ void put(int number, int segment) const {
-    asm volatile(
-        "st.volatile.shared.v2.s32 [%0], {%1, %2};" ::"r"(shared_address(at_ + number % 2)),
-        "r"(number), "r"(segment)
-        : "memory");
-  }
+  __device__ int& place(int number) const { return reinterpret_cast<int*>(told_ + 2)[number % 2]; }
 
-  int2* at_ = nullptr;
+  CopyBarrier* told_ = nullptr;
 };
 
 // The parts of a block that claims whole segments after its first one, if all are equally long,

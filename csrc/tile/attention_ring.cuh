@@ -30,6 +30,7 @@ class KeyRing {
   static constexpr int kClaimsAt = (kBarriersAt + kBarrierBytes + 15) / 16 * 16;
   static constexpr bool kDeals = kDealsOf<Knobs>;
   static constexpr int kBytes = kClaimsAt + (kDeals ? Claims::kBytes : 0);
+  static_assert(!kDeals || kBytes % 16 == 0, "octets follow");
   static_assert(!kDeals || kStages < Claims::kLeastSteps - Claims::kSteps,
                 "nothing is claimed before the kernel before has ended");
   using Stretch = std::conditional_t<kDeals, DealtParts<Knobs::kRows>, Parts<Knobs::kRows>>;

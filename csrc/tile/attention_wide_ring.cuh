@@ -127,7 +127,12 @@ class WideCopier {
         arrive(state_.known[e]);
       }
       if (!more) break;
+      // With the readers, who say that the crew may leave its sums: compute-sanitizer lets nobody
+      // past who has come before all have, or are gone.
+      __syncwarp();
+      if (cluster_size() > 1) arrive_cluster();
       copy(part, units);
+      if (cluster_size() > 1) wait_cluster();
     }
     asm volatile("cp.async.wait_all;" ::: "memory");
   }
