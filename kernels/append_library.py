@@ -74,8 +74,8 @@ def qk_norm_rope_append(
     ends = [num_heads, num_heads + num_kv_heads]
     queries, keys, values = lines.tensor_split(ends, dim=1)
     table = _angles(cos_sin_cache, positions)
-    normed_q = Norm(norm, q_weight, q_bias, eps, weight_offset)(queries)
-    normed_k = Norm(norm, k_weight, k_bias, eps, weight_offset)(keys)
+    normed_q = Norm(norm, q_weight, q_bias, eps, weight_offset).of(queries)
+    normed_k = Norm(norm, k_weight, k_bias, eps, weight_offset).of(keys)
     q.copy_(_rotated(normed_q, table, rope))
     _append(k_cache, _rotated(normed_k, table, rope).to(k_cache.dtype), slot_mapping)
     _append(v_cache, values, slot_mapping)

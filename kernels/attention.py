@@ -305,7 +305,7 @@ def qk_norm_attention(
     wanted = Wanted(out, lse, return_lse)
     if is_prefill(call, wanted):
         check(_QK_NORM, call, out, norms)
-        normed_q = Norm(norm, q_weight, q_bias, eps, weight_offset)(q).to(q.dtype)
-        normed_k = Norm(norm, k_weight, k_bias, eps, weight_offset)(k).to(k.dtype)
+        normed_q = Norm(norm, q_weight, q_bias, eps, weight_offset).of(q).to(q.dtype)
+        normed_k = Norm(norm, k_weight, k_bias, eps, weight_offset).of(k).to(k.dtype)
         return prefill(call._replace(q=normed_q, k=normed_k), out)
     return attend(_QK_NORM, call, wanted, norms)

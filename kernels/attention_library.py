@@ -28,7 +28,8 @@ class Norm:
     eps: float
     weight_offset: float
 
-    def __call__(self, lines: Tensor) -> Tensor:
+    # Not __call__: torch.compile of torch 2.11 fails on calls of frozen dataclasses.
+    def of(self, lines: Tensor) -> Tensor:
         """Return the norm in fp32, of `[.., heads, D]`."""
         x = lines.float()
         normed = functional.rms_norm if self.kind == "rms" else functional.layer_norm
@@ -228,7 +229,7 @@ def qk_norm_attention(
     out: Tensor,
     lse: Tensor | None,
 ) -> None:
-    normed_q = Norm(norm, q_weight, q_bias, eps, weight_offset)(q)
+    normed_q = Norm(norm, q_weight, q_bias, eps, weight_offset).of(q)
     normed = Norm(norm, k_weight, k_bias, eps, weight_offset)
     lengths = (block_table, seq_lens, cu_seqlens_q, sinks, max_q_len, max_seq_len)
     options = (scale, causal, window_left, logits_soft_cap)
@@ -236,7 +237,7 @@ def qk_norm_attention(
         *(normed_q, k, v, *lengths, *options),
         out=out,
         lse=lse,
-        lines=lambda keys, values: (normed(keys), values.float()),
+        lines=lambda keys, values: (normed.of(keys), values.float()),
     )
 
 
