@@ -42,6 +42,7 @@ from mirage_kernels.generator.record import (
     Record,
     SearchSummary,
 )
+from mirage_kernels.generator.references import require_reference
 from mirage_kernels.generator.report import Report, report_of
 from mirage_kernels.generator.request import Event, Progress, Request
 from mirage_kernels.generator.search.cases import affordable, full_cases
@@ -96,6 +97,7 @@ def generate(
     clock = Clock()
     on = target(request.arch)
     spec = trace(request.recipe, request.shape, request.dtype)
+    require_reference(request.recipe, spec, request.dtype)
     with clock.stage("search"):
         found = searched(request, jobs=jobs, progress=progress, store=store)
     _require_some(found, request.recipe.name)

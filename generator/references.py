@@ -1,0 +1,95 @@
+"""A recipe's PyTorch reference, compared with its program before anything is searched for.
+
+Errors and times are given beside the reference's: were it another function, they would say nothing,
+and the muGraph would still be proved equal to the program alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from mirage_kernels.generator.errors import RecipeError
+from mirage_kernels.generator.ir import DType, Graph
+from mirage_kernels.generator.meaning.arrays import Array, array_reading
+from mirage_kernels.generator.meaning.reals import FLOAT64
+from mirage_kernels.generator.meaning.walk import results
+from mirage_kernels.generator.recipe import Recipe
+from mirage_kernels.generator.search.gate import DISTRIBUTIONS, Gate, relative_error
+
+if TYPE_CHECKING:
+    import torch
+
+# Of float64 results. Programs that compute something in between in fp32, or even round it to
+# 16 bits, stay below; another function does not.
+LARGEST_DIFFERENCE = 0.05
+
+
+def require_reference(source: Recipe, spec: Graph, dtype: DType) -> None:
+    """Raise RecipeError if the recipe's reference computes something else than its program.
+
+    Both run on the CPU in float64, at extents of their own: static dims are small there. A recipe
+    may have no reference, None.
+    """
+    if source.reference is None:
+        return
+    gate = Gate(spec, source, dtype)
+    sizes, inputs = gate.sizes(), gate.inputs(DISTRIBUTIONS[0])
+    made = _called(source, inputs, sizes)
+    if len(made) != len(source.results):
+        raise RecipeError(
+            f"the reference of recipe {source.name} returns {len(made)} results, "
+            f"the recipe has {len(source.results)}",
+            "return the output and then what `also` names, as a tuple",
+        )
+    exact = results(gate.safe, inputs, array_reading(FLOAT64, sizes))
+    names = ("output", *source.also)
+    for name, dims, mine, theirs in zip(names, source.results, exact, made, strict=True):
+        shape = tuple(sizes[dim] for dim in dims.split())
+        if tuple(theirs.shape) != shape:
+            raise RecipeError(
+                f"the reference of recipe {source.name} returns its {name} of the shape "
+                f"{tuple(theirs.shape)}, where {dims} are {shape}",
+                "it takes the inputs, and returns the results, with the dims that the recipe gives",
+            )
+        found = Array(tuple(dims.split()), (np.asarray(theirs.double().cpu().numpy()),))
+        difference = relative_error(found, mine.over(found.dims))
+        if not difference <= LARGEST_DIFFERENCE:
+            raise RecipeError(
+                f"the reference of recipe {source.name} computes another {name} than its program: "
+                f"they differ by {difference:.1e} of it, in float64 with {_listed(sizes)}",
+                "one of them is wrong; the program is what kernels are made of",
+            )
+
+
+def _called(
+    source: Recipe, inputs: Sequence[Array], sizes: dict[str, int]
+) -> tuple[torch.Tensor, ...]:
+    import torch
+
+    given = []
+    for array in inputs:
+        tensor = torch.from_numpy(np.array(array.parts[0]))
+        whole = tensor.double() if array.real else tensor.int()
+        given.append(whole if whole.dim() else whole.item())
+    try:
+        made = source.reference_results(*given)
+    except Exception as error:  # the recipe's own code may raise anything
+        raise RecipeError(
+            f"the reference of recipe {source.name} fails on float64 tensors with "
+            f"{_listed(sizes)}: {type(error).__name__}: {error}",
+            "it is called as the recipe declares: tensors on the CPU, numbers as they are",
+        ) from error
+    for found in made:
+        if not isinstance(found, torch.Tensor):
+            raise RecipeError(
+                f"the reference of recipe {source.name} returns {type(found).__name__}",
+                "return a tensor, or a tuple of them",
+            )
+    return made
+
+
+def _listed(sizes: dict[str, int]) -> str:
+    return ", ".join(f"{name}={size}" for name, size in sizes.items())
