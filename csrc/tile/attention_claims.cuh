@@ -23,7 +23,7 @@ constexpr bool kDealsOf<Knobs, std::void_t<decltype(Knobs::kDeals)>> = Knobs::kD
 // after the next takes its place.
 class Claims {
  public:
-  static constexpr int kBytes = 2 * sizeof(CopyBarrier) + 2 * sizeof(int2);  // what follows: aligned
+  static constexpr int kBytes = 2 * sizeof(CopyBarrier) + 2 * sizeof(int2);  // aligned
   static constexpr int kSteps = 4;  // of a warp: so long before it ends a segment it asks
   static constexpr int kLeastSteps = 2 * kSteps;
   static constexpr int kCountBits = 24;
