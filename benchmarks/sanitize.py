@@ -90,7 +90,7 @@ def main() -> int:
         if arguments.logs is not None:
             stem = f"{task.tool}_{task.names[0].replace('/', '_')}"
             (arguments.logs / f"{stem}.log").write_text(text)
-        rows = [row(task, found) for found in sanitize_reports.read(text, task.names)]
+        rows = [row_of(task, found) for found in sanitize_reports.read(text, task.names)]
         took = f"{time.monotonic() - started:.0f} s"
         print(task.tool, took, *(f"{r['kernel']}: {r['outcome']}" for r in rows), flush=True)
         return rows
@@ -98,7 +98,7 @@ def main() -> int:
     if arguments.logs is not None:
         arguments.logs.mkdir(parents=True, exist_ok=True)
     # So far not run.
-    rows = known | {(n, task.tool): row(task, Watched(n)) for task in tasks for n in task.names}
+    rows = known | {(n, task.tool): row_of(task, Watched(n)) for task in tasks for n in task.names}
     here = measured_here("python benchmarks/sanitize.py", arguments.commit)
     if before and before["environment"]["commit"] != here.commit:
         print(f"{arguments.again} is not of commit {here.commit}", file=sys.stderr)
@@ -185,7 +185,7 @@ def output_of(command: Sequence[str], seconds: float, gpu: str) -> str:
             return process.communicate()[0]
 
 
-def row(task: Task, found: Watched) -> dict[str, object]:
+def row_of(task: Task, found: Watched) -> dict[str, object]:
     """Return a line of the result file."""
     return {
         "kernel": found.name,

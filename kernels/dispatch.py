@@ -67,6 +67,14 @@ def most_tokens(recipe: str, dtype: torch.dtype, **dims: int) -> int | None:
     return next((row.max_tokens for row in rows), None)
 
 
+def serves(recipe: str, x: Tensor, **dims: int) -> bool:
+    """Say whether a kernel serves as many tokens as x has."""
+    if not x.is_cuda:
+        return False
+    most = most_tokens(recipe, x.dtype, **dims)
+    return most is not None and (most == 0 or x.numel() <= most * x.shape[-1])
+
+
 def supports(
     op: str,
     *,

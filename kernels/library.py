@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from mirage_kernels.dispatch import most_tokens
+from mirage_kernels.dispatch import serves
 
 OPS = torch.ops.mirage_kernels
 
@@ -32,16 +32,8 @@ def _rows(x: Tensor) -> Tensor:
     return x.reshape(x.shape[:-1].numel(), x.shape[-1])  # also where the last dim is 0
 
 
-def _has_kernel(recipe: str, x: Tensor, **dims: int) -> bool:
-    """Say whether a kernel serves as many tokens as x has."""
-    if not x.is_cuda:
-        return False
-    most = most_tokens(recipe, x.dtype, **dims)
-    return most is not None and (most == 0 or x.numel() <= most * x.shape[-1])
-
-
 def _rms_norm(x: Tensor, norm_weight: Tensor, eps: float, weight_offset: float) -> Tensor:
-    if _has_kernel("rms_norm", x, K=x.shape[-1]):
+    if serves("rms_norm", x, K=x.shape[-1]):
         made: Tensor = OPS.rms_norm(x, norm_weight, eps, weight_offset)
         return made
     return _torch_rms_norm(x, norm_weight, eps, weight_offset)
@@ -56,7 +48,7 @@ def _torch_rms_norm(x: Tensor, norm_weight: Tensor, eps: float, weight_offset: f
 
 
 def _layer_norm(x: Tensor, norm_weight: Tensor, norm_bias: Tensor | None, eps: float) -> Tensor:
-    if _has_kernel("layer_norm", x, K=x.shape[-1]):
+    if serves("layer_norm", x, K=x.shape[-1]):
         made: Tensor = OPS.layer_norm(x, norm_weight, norm_bias, eps)
         return made
     return functional.layer_norm(x, x.shape[-1:], norm_weight, norm_bias, eps)
@@ -71,7 +63,7 @@ def _linear(x: Tensor, weight: Tensor, bias: Tensor | None, out: Tensor) -> None
 
 def _gated(gate: Tensor, up: Tensor, activation: str, out: Tensor) -> None:
     recipe: str = OPS._recipe_of("act_and_mul", activation)
-    if _has_kernel(recipe, gate, N=gate.shape[-1]):
+    if serves(recipe, gate, N=gate.shape[-1]):
         OPS.act_and_mul.out(gate, up, activation, out=out)
     else:
         act_and_mul(gate, up, activation, out=out)
@@ -102,7 +94,7 @@ def rms_norm_linear_residual(
     out: Tensor,
     total: Tensor,
 ) -> None:
-    if _has_kernel("rms_norm_residual", x, K=x.shape[-1]):
+    if serves("rms_norm_residual", x, K=x.shape[-1]):
         normed = torch.empty_like(total)
         given = (x, norm_weight, eps, residual, weight_offset)
         OPS.rms_norm.residual_out(*given, out=normed, total=total)
@@ -226,7 +218,7 @@ def _has_gated_mlp(x: Tensor, rows: int, activation: str) -> bool:
     In fp16 the norm is faster apart above 32 tokens, 61.5 us against 64.1 (4096 -> 2 x 14336, 64
     tokens): a fused kernel cannot hold fp16 tokens scaled by a norm in registers.
     """
-    return _has_kernel(OPS._recipe_of("gated_mlp", activation), x, K=x.shape[-1], N=rows)
+    return serves(OPS._recipe_of("gated_mlp", activation), x, K=x.shape[-1], N=rows)
 
 
 def ntrans(h: Tensor, x: Tensor, alpha: Tensor, *, out: Tensor) -> None:

@@ -177,7 +177,7 @@ class Case:
         if self.overload == "packed":
             given["gate_up_weight"] = given.pop("gate_weight")
         op = getattr(torch.ops.mirage_kernels, f"_{self.op}_{kind}")
-        with patch("mirage_kernels.library.most_tokens", return_value=None):
+        with patch("mirage_kernels.dispatch.most_tokens", return_value=None):
             getattr(op, self.overload)(**given, **dict(zip(("out", "total"), outs, strict=False)))
         return outs
 
