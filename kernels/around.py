@@ -14,6 +14,9 @@ from mirage_kernels.dispatch import serves
 from mirage_kernels.promises import fresh_weights
 
 OPS = torch.ops.mirage_kernels
+# Tokens whose sum a norm makes sooner than PyTorch: of 32 18.0 us in all, not 18.7 (4096 -> 6144);
+# of 64 20.5, not 19.8.
+_FEW = 32
 
 
 def _add_bias(bias: Tensor | None, out: Tensor) -> None:
@@ -52,7 +55,8 @@ def rms_norm_linear_residual_around(
     out: Tensor,
     total: Tensor,
 ) -> None:
-    if serves("rms_norm_residual", x, K=x.shape[-1]):
+    few = x.numel() <= _FEW * x.shape[-1]
+    if few and serves("rms_norm_residual", x, K=x.shape[-1]):
         # Its norm is not used, but what follows starts while it runs, unlike after PyTorch's sum.
         given = (x, norm_weight, eps, residual, weight_offset)
         OPS.rms_norm.residual_out(*given, out=torch.empty_like(total), total=total)

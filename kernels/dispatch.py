@@ -67,7 +67,7 @@ def most_tokens(recipe: str, dtype: torch.dtype, **dims: int) -> int | None:
     return next((row.max_tokens for row in rows), None)
 
 
-def serves(recipe: str, x: Tensor, **dims: int) -> bool:
+def serves(recipe: str, x: torch.Tensor, **dims: int) -> bool:
     """Say whether a kernel serves as many tokens as x has."""
     if not x.is_cuda:
         return False
