@@ -142,7 +142,9 @@ def _body(writer: Writer, program: TileProgram) -> None:
     cut, whole = ((*cut, *whole), ()) if program.parted else (cut, whole)
     for axis, dim in enumerate(cut):
         block = _block(dim)
-        writer.line(f"{dim.lower()} = tl.program_id({axis}) * {block} + tl.arange(0, {block})")
+        # int64: a number of rows times a stride may be too large for int32.
+        first = f"tl.program_id({axis}).to(tl.int64) * {block}"
+        writer.line(f"{dim.lower()} = {first} + tl.arange(0, {block})")
     for dim in (*roles.inner, *whole):
         writer.line(f"{dim.lower()} = tl.arange(0, {_block(dim)})")
     for s in program.lines:

@@ -26,6 +26,7 @@ from mirage_kernels.generator.search.gate import Gate
 from mirage_kernels.generator.search.settings import Setting, View
 from mirage_kernels.generator.search.sketch import BlockSketch
 from mirage_kernels.generator.search.values import Step
+from mirage_kernels.generator.sources import sources_of
 
 GoldenRecord = Callable[[DType], KernelRecord]
 K, N = 72, 40  # of the golden records: no multiple of a tile
@@ -126,6 +127,37 @@ def test_a_tensor_of_the_outputs_dims_is_read_where_its_tokens_lie() -> None:
 def test_a_program_that_fails_is_said_to_fail(golden_record: GoldenRecord) -> None:
     with pytest.raises(VerifyError, match="the Triton program of K72_N40_fp16 fails: TypeError"):
         run_triton(golden_record(DType.FP16), drawn(2, DType.FP16)[:3])
+
+
+_FAR = """
+import sys, torch
+sys.path.insert(0, sys.argv[1])
+from program import rms_norm_linear
+rows = torch.empty(2**31 + 2**7, dtype=torch.float16).as_strided((3, {K}), (2**30, 1))
+x = torch.randn(3, {K}, generator=torch.Generator().manual_seed(0)).half()
+rows.copy_(x)
+weights = torch.ones({K}, dtype=torch.float16), torch.eye({N}, {K}, dtype=torch.float16)
+assert torch.equal(rms_norm_linear(rows, *weights, 1e-6), rms_norm_linear(x, *weights, 1e-6))
+"""
+
+
+def test_rows_may_lie_further_apart_than_int32_counts(
+    golden_record: GoldenRecord, tmp_path: Path
+) -> None:
+    """Three rows in 4 GiB, of which pages that nobody touches take no memory."""
+    sources = sources_of(golden_record(DType.FP16))
+    program = next(text for name, text in sources.items() if name.endswith(".py"))
+    (tmp_path / "program.py").write_text(program)
+    ran = subprocess.run(
+        [sys.executable, "-c", _FAR.format(K=K, N=N), str(tmp_path)],
+        env={**os.environ, "TRITON_INTERPRET": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if "can't allocate memory" in ran.stderr:
+        pytest.skip("memory is not overcommitted here")
+    assert ran.returncode == 0, ran.stderr
 
 
 _PROGRAM = """

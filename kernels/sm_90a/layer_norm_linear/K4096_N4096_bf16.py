@@ -49,8 +49,8 @@ def _layer_norm_linear(
     BLOCK_K: tl.constexpr,
     BLOCK_K_whole: tl.constexpr,
 ):
-    n = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
-    m = tl.program_id(1) * BLOCK_M + tl.arange(0, BLOCK_M)
+    n = tl.program_id(0).to(tl.int64) * BLOCK_N + tl.arange(0, BLOCK_N)
+    m = tl.program_id(1).to(tl.int64) * BLOCK_M + tl.arange(0, BLOCK_M)
     k_whole = tl.arange(0, BLOCK_K_whole)
     x_tile = tl.load(
         x_ptr + m[:, None] * x_stride + k_whole[None, :],

@@ -50,8 +50,8 @@ def _lora_linear_full(
     BLOCK_K: tl.constexpr,
     BLOCK_R: tl.constexpr,
 ):
-    n = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
-    m = tl.program_id(1) * BLOCK_M + tl.arange(0, BLOCK_M)
+    n = tl.program_id(0).to(tl.int64) * BLOCK_N + tl.arange(0, BLOCK_N)
+    m = tl.program_id(1).to(tl.int64) * BLOCK_M + tl.arange(0, BLOCK_M)
     r = tl.arange(0, BLOCK_R)
     weight_product = tl.zeros((BLOCK_N, BLOCK_M), tl.float32)
     lora_a_product = tl.zeros((BLOCK_R, BLOCK_M), tl.float32)

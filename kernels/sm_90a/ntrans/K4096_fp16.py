@@ -38,7 +38,7 @@ def _ntrans(
     BLOCK_M: tl.constexpr,
     BLOCK_K_whole: tl.constexpr,
 ):
-    m = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
+    m = tl.program_id(0).to(tl.int64) * BLOCK_M + tl.arange(0, BLOCK_M)
     k_whole = tl.arange(0, BLOCK_K_whole)
     h_tile = tl.load(
         h_ptr + m[:, None] * h_stride + k_whole[None, :],

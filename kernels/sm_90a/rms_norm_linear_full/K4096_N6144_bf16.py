@@ -45,8 +45,8 @@ def _rms_norm_linear_full(
     BLOCK_M: tl.constexpr,
     BLOCK_K: tl.constexpr,
 ):
-    n = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
-    m = tl.program_id(1) * BLOCK_M + tl.arange(0, BLOCK_M)
+    n = tl.program_id(0).to(tl.int64) * BLOCK_N + tl.arange(0, BLOCK_N)
+    m = tl.program_id(1).to(tl.int64) * BLOCK_M + tl.arange(0, BLOCK_M)
     x_squared = tl.zeros((BLOCK_M,), tl.float32)
     scaled_x_product = tl.zeros((BLOCK_N, BLOCK_M), tl.float32)
     for k0 in range(0, K, BLOCK_K):

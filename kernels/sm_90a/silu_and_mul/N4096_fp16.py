@@ -37,8 +37,8 @@ def _silu_and_mul(
     BLOCK_M: tl.constexpr,
     BLOCK_N_whole: tl.constexpr,
 ):
-    m = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
-    n_whole = tl.program_id(1) * BLOCK_N_whole + tl.arange(0, BLOCK_N_whole)
+    m = tl.program_id(0).to(tl.int64) * BLOCK_M + tl.arange(0, BLOCK_M)
+    n_whole = tl.program_id(1).to(tl.int64) * BLOCK_N_whole + tl.arange(0, BLOCK_N_whole)
     gate_tile = tl.load(
         gate_ptr + m[:, None] * gate_stride + n_whole[None, :],
         mask=(m[:, None] < M) & (n_whole[None, :] < N),
