@@ -66,6 +66,10 @@ class Tensor:
         return apply("mul", self, other)
 
     def __truediv__(self, other: Tensor | float) -> Tensor:
+        if not isinstance(other, Tensor) and other == 0:
+            raise RecipeError(
+                f"a recipe divides {self.name} by 0", "divide by what is not zero: x + eps"
+            )
         return apply("div", self, other)
 
     def __rtruediv__(self, other: float) -> Tensor:

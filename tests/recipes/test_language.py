@@ -276,6 +276,7 @@ REFUSED: dict[str, tuple[Program, str]] = {
     "condition without a mask": (lambda x: where(x, x, 0), "where takes a mask, and x"),
     "condition that is a number": (lambda x: where(1, x, 0), "where takes a mask, and 1"),
     "minus infinity": (lambda x: x + -np.inf, r"finite numbers, not -inf.*where\(mask, exp"),
+    "a division by zero": (lambda x: x / 0, "divides x by 0.*x \\+ eps"),
     "a truth value": (lambda x: x + True, "finite numbers, not True"),
     "text": (lambda x: x * "w", "finite numbers, not 'w'"),
     "numbers alone": (lambda x: exp(2.0), "exp takes a tensor, not 2.0"),
