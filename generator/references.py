@@ -80,7 +80,7 @@ def _called(
         raise RecipeError(
             f"the reference of recipe {source.name} fails on float64 tensors with "
             f"{_listed(sizes)}: {type(error).__name__}: {error}",
-            "it is called as the recipe declares: tensors on the CPU, numbers as they are",
+            "it is called with other sizes, too, on the CPU: take sizes from the tensors' shapes",
         ) from error
     for found in made:
         if not isinstance(found, torch.Tensor):
