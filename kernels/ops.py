@@ -10,8 +10,8 @@ On a GPU a call launches one kernel on the current stream: no synchronisation, n
 result, so it can be captured in a CUDA graph and traced by torch.compile. Above the kernel's
 `max_tokens` (see `mirage_kernels.kernel_table`) PyTorch's matrix product is faster and runs
 instead, with our norm in front of it or our activation behind it (`mirage_kernels.norm_ops`).
-An option that the kernel does not take is a small PyTorch call before or after it. CPU tensors run
-PyTorch's program at any size.
+An option that the kernel does not take is a small call before or after it, which may need memory
+that is freed again. CPU tensors run PyTorch's program at any size.
 
 All raise RuntimeError, in one sentence, for a wrong argument, for static dims (K, N, ...) that no
 compiled kernel covers (ask `mirage_kernels.supports` first), and for a GPU of another architecture

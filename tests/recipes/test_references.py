@@ -84,6 +84,24 @@ def test_results_of_another_shape_are_refused(tmp_path: Path) -> None:
         compare(recipe)
 
 
+@pytest.mark.parametrize("op", ["sqrt", "relu"])
+def test_results_that_are_nan_or_zero_are_compared_where_they_are_not(
+    op: str, tmp_path: Path
+) -> None:
+    """Roots of negative numbers; relu of them alone."""
+    path = tmp_path / "mine.py"
+    text = MINE.format(
+        body=f"return torch.{op}(-(x + bias).square() @ weight.T.square())", reference="reference"
+    )
+    text = text.replace(
+        'return gelu(contract(total, weight, over="K")), total',
+        f'return {op}(-contract(total * total, weight * weight, over="K"))',
+    )
+    text = text.replace('    also={"total": "M K"},\n', "").replace("gelu\nfrom", f"{op}\nfrom")
+    path.write_text(text)
+    compare(load_recipe(str(path)))
+
+
 def test_a_recipe_may_have_none(tmp_path: Path) -> None:
     compare(loaded(tmp_path, "pass", reference="None"))
 
