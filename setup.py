@@ -41,9 +41,9 @@ class BuildKernels(build_ext):
     def build_extension(self, ext: Extension) -> None:
         import_from_tree("mirage_kernels")
         import_from_tree("mirage_kernels.generator")
-        from mirage_kernels.generator import compile as compiler
+        from mirage_kernels.generator.build import compile as compiler
+        from mirage_kernels.generator.build.toolchain import find_toolchain
         from mirage_kernels.generator.errors import ToolchainError
-        from mirage_kernels.generator.toolchain import find_toolchain
 
         arch = os.environ.get("MIRAGE_KERNELS_ARCH", compiler.DEFAULT_ARCH)
         try:

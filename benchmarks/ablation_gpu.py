@@ -73,7 +73,7 @@ def build() -> None:
     from mirage_kernels.generator.plan.lower import tile_program
     from mirage_kernels.generator.plan.tiles import WRITTEN, Planning
     from mirage_kernels.generator.plan.variants import variants
-    from mirage_kernels.generator.record import load_record
+    from mirage_kernels.generator.records.record import load_record
     from mirage_kernels.generator.target import target
 
     in_order = replace(WRITTEN, swizzles=(Swizzle.NONE,))
@@ -107,7 +107,7 @@ def build() -> None:
 
 def compiled(folder: Path) -> list[str]:
     """Compile a folder's sources into a library beside it; return registers and spills."""
-    from mirage_kernels.generator.toolchain import find_nvcc
+    from mirage_kernels.generator.build.toolchain import find_nvcc
 
     nvcc = find_nvcc()
     if nvcc is None:
@@ -157,7 +157,7 @@ class Plan:
 
 def measure(commit: str) -> dict[str, object]:
     """Return cold and warm times and errors of every plan, at every number of tokens."""
-    from mirage_kernels.generator.measure import environment
+    from mirage_kernels.generator.bench.measure import environment
 
     manifest = json.loads((OUT / "manifest.json").read_text())
     plans = [Plan(n, ctypes.CDLL(str(OUT / made["library"]))) for n, made in manifest.items()]
@@ -174,7 +174,7 @@ def measured(plans: Sequence[Plan], m: int) -> dict[str, object]:
     """Return one row: every plan on the same inputs."""
     import torch
 
-    from mirage_kernels.generator.measure import (
+    from mirage_kernels.generator.bench.measure import (
         cold_microseconds,
         relative_error,
         rotation_count,

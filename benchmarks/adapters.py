@@ -18,9 +18,7 @@ from pathlib import Path
 import torch
 
 from mirage_kernels import constant_weights, lora_linear
-from mirage_kernels.generator.commands.bench import document_of, measured_here
-from mirage_kernels.generator.files import write_whole
-from mirage_kernels.generator.measure import (
+from mirage_kernels.generator.bench.measure import (
     FloorReader,
     Inputs,
     cold_microseconds,
@@ -29,6 +27,8 @@ from mirage_kernels.generator.measure import (
     relative_error,
     rotation_count,
 )
+from mirage_kernels.generator.commands.bench import document_of, measured_here
+from mirage_kernels.generator.records.files import write_whole
 
 K, N, STACK, SCALE = 4096, 4096, 64, 2.0
 DTYPES = {"fp16": torch.float16, "bf16": torch.bfloat16}

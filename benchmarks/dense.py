@@ -17,9 +17,9 @@ from pathlib import Path
 import torch
 
 from mirage_kernels import attention_call, gqa
+from mirage_kernels.generator.bench.measure import cold_microseconds, rotation_count
 from mirage_kernels.generator.commands.bench import document_of, measured_here
-from mirage_kernels.generator.files import write_whole
-from mirage_kernels.generator.measure import cold_microseconds, rotation_count
+from mirage_kernels.generator.records.files import write_whole
 
 HEADS, KV_HEADS, KEYS = 32, 8, 4096
 

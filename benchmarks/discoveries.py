@@ -13,10 +13,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from mirage_kernels.generator.files import write_whole
 from mirage_kernels.generator.ir import DType, dumps, retile, to_json, to_text
 from mirage_kernels.generator.pipeline import Request, mugraphs, searched
 from mirage_kernels.generator.recipe import load_recipe, trace
+from mirage_kernels.generator.records.files import write_whole
 from mirage_kernels.generator.search.forms import best_of_forms
 from mirage_kernels.generator.search.select import Ranked, rank
 from mirage_kernels.generator.target import target

@@ -33,10 +33,10 @@ import torch
 from sanitize_reports import Watched
 
 from mirage_kernels import KernelEntry, kernel_table
-from mirage_kernels.generator.attention_workloads import ATTENTION
+from mirage_kernels.generator.bench.attention_workloads import ATTENTION
+from mirage_kernels.generator.bench.measure import Environment
 from mirage_kernels.generator.commands.bench import document_of, measured_here
-from mirage_kernels.generator.files import write_whole
-from mirage_kernels.generator.measure import Environment
+from mirage_kernels.generator.records.files import write_whole
 
 HERE = Path(__file__).resolve().parent
 TOOLS = ("memcheck", "initcheck", "synccheck", "racecheck")

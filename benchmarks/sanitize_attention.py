@@ -12,8 +12,8 @@ from sanitize_watch import Around
 from torch import Tensor
 
 from mirage_kernels import KernelEntry
-from mirage_kernels.generator.attention_calls import Tensors, drawn, ours
-from mirage_kernels.generator.attention_workloads import AttentionWorkload
+from mirage_kernels.generator.bench.attention_calls import Tensors, drawn, ours
+from mirage_kernels.generator.bench.attention_workloads import AttentionWorkload
 from mirage_kernels.generator.ir.dtypes import DType
 
 # Query tokens and heads of a group: their product fills every bucket of rows unevenly.

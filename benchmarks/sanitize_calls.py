@@ -30,7 +30,7 @@ from mirage_kernels import (
     kernel_table,
     lora_linear,
 )
-from mirage_kernels.generator.attention_workloads import ATTENTION
+from mirage_kernels.generator.bench.attention_workloads import ATTENTION
 from mirage_kernels.generator.commands.workload import TORCH_DTYPES, Workload
 from mirage_kernels.generator.ir.dtypes import DType
 from mirage_kernels.generator.recipe import catalog

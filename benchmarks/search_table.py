@@ -31,7 +31,7 @@ from typing import TypedDict
 from mirage_kernels.generator.jobs.catalog import search_job
 from mirage_kernels.generator.recipe import catalog, load_recipe
 from mirage_kernels.generator.search.problem import Limits
-from mirage_kernels.generator.superoptimizer import run_search
+from mirage_kernels.generator.search.superoptimizer import run_search
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results" / "search.json"

@@ -10,7 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from mirage_kernels.generator.mirage.graphs import (
+    from mirage_kernels.generator.frontend.mirage.graphs import (
         KernelGraph,
         bfloat16,
         bypass_compile_errors,
@@ -20,17 +20,17 @@ if TYPE_CHECKING:
         new_threadblock_graph,
         set_gpu_device_id,
     )
-    from mirage_kernels.generator.mirage.graphs import new_kernel_graph as new_graph
-    from mirage_kernels.generator.mirage.optimize import superoptimize
-    from mirage_kernels.generator.mirage.running import (
+    from mirage_kernels.generator.frontend.mirage.graphs import new_kernel_graph as new_graph
+    from mirage_kernels.generator.frontend.mirage.optimize import superoptimize
+    from mirage_kernels.generator.frontend.mirage.running import (
         torch_dtype as convert_dtype_to_torch_type,
     )
-    from mirage_kernels.generator.mirage.sources import (
+    from mirage_kernels.generator.frontend.mirage.sources import (
         generate_cuda_program,
         generate_triton_program,
     )
 
-_FACE = "mirage_kernels.generator.mirage"
+_FACE = "mirage_kernels.generator.frontend.mirage"
 _HOME = {
     "KernelGraph": ("graphs", "KernelGraph"),
     "bfloat16": ("graphs", "bfloat16"),

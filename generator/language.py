@@ -7,9 +7,9 @@ here is either one node of the graph or a plain composition of nodes.
 from __future__ import annotations
 
 from mirage_kernels.generator.errors import RecipeError
+from mirage_kernels.generator.frontend.symbolic import Tensor as Tensor
+from mirage_kernels.generator.frontend.symbolic import apply, size
 from mirage_kernels.generator.ir import Dim, DType, Node, TensorType, Value
-from mirage_kernels.generator.symbolic import Tensor as Tensor
-from mirage_kernels.generator.symbolic import apply, size
 
 
 def _dim(like: Tensor, dim: str) -> Dim:

@@ -16,8 +16,8 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import TypeVar
 
-from mirage_kernels.generator.attention import attention_cases, planned_attention, preferred
 from mirage_kernels.generator.errors import PlanError, SearchError
+from mirage_kernels.generator.frontend.references import require_reference
 from mirage_kernels.generator.ir import Graph, retile
 from mirage_kernels.generator.ir import check as check_graph
 from mirage_kernels.generator.jobs.catalog import search_job
@@ -34,7 +34,8 @@ from mirage_kernels.generator.plan.threads import with_threads
 from mirage_kernels.generator.plan.tiles import Planning
 from mirage_kernels.generator.plan.variants import ALIGNED_ELEMENTS, Variant, variants
 from mirage_kernels.generator.recipe import output_type, trace
-from mirage_kernels.generator.record import (
+from mirage_kernels.generator.records.attention import attention_cases, planned_attention, preferred
+from mirage_kernels.generator.records.record import (
     About,
     AttentionRecord,
     KernelRecord,
@@ -42,7 +43,7 @@ from mirage_kernels.generator.record import (
     Record,
     SearchSummary,
 )
-from mirage_kernels.generator.references import require_reference
+from mirage_kernels.generator.records.sources import files_of
 from mirage_kernels.generator.report import Report, report_of
 from mirage_kernels.generator.request import Event, Progress, Request
 from mirage_kernels.generator.search.cases import affordable, full_cases
@@ -51,9 +52,8 @@ from mirage_kernels.generator.search.lower import Goal, lower
 from mirage_kernels.generator.search.problem import Limits
 from mirage_kernels.generator.search.select import Ranked, Refusal, choose, rank
 from mirage_kernels.generator.search.stabilise import stabilise
+from mirage_kernels.generator.search.superoptimizer import Found, found_of, run_search
 from mirage_kernels.generator.search.verify import Case, Proof, prove, small_cases
-from mirage_kernels.generator.sources import files_of
-from mirage_kernels.generator.superoptimizer import Found, found_of, run_search
 from mirage_kernels.generator.target import target
 from mirage_kernels.generator.tuning.catalog import (
     MAX_TOKENS,

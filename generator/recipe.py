@@ -18,15 +18,15 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 from mirage_kernels.generator.errors import GraphError, RecipeError, ShapeError
-from mirage_kernels.generator.ir import Builder, Dim, DType, Graph, Level, TensorType, check
-from mirage_kernels.generator.ir.text import expression
-from mirage_kernels.generator.recipe_checks import (
+from mirage_kernels.generator.frontend.recipe_checks import (
     check_declaration,
     require_extent,
     require_kinds,
 )
-from mirage_kernels.generator.results import spec_of_results
-from mirage_kernels.generator.symbolic import Tensor, unknown_operator
+from mirage_kernels.generator.frontend.results import spec_of_results
+from mirage_kernels.generator.frontend.symbolic import Tensor, unknown_operator
+from mirage_kernels.generator.ir import Builder, Dim, DType, Graph, Level, TensorType, check
+from mirage_kernels.generator.ir.text import expression
 
 if TYPE_CHECKING:
     import torch

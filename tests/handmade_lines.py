@@ -8,7 +8,7 @@ from mirage_kernels.generator.ir import DType, Graph
 from mirage_kernels.generator.pipeline import planned, prove_record
 from mirage_kernels.generator.plan.threads import with_threads
 from mirage_kernels.generator.recipe import Recipe, Shape, load_recipe, output_type, trace
-from mirage_kernels.generator.record import About, KernelRecord, SearchSummary
+from mirage_kernels.generator.records.record import About, KernelRecord, SearchSummary
 from mirage_kernels.generator.search.lower import Goal, lower
 from mirage_kernels.generator.search.settings import Setting, View
 from mirage_kernels.generator.search.sketch import BlockSketch, ProgramSketch

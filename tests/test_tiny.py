@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 
 from mirage_kernels.generator import pipeline
-from mirage_kernels.generator.demonstrate import demonstrate
+from mirage_kernels.generator.bench.demonstrate import demonstrate
 from mirage_kernels.generator.errors import SearchError
-from mirage_kernels.generator.folder import Difference, check, write
 from mirage_kernels.generator.ir import DType, Graph, Node, Phase, from_json, phases_of, to_json
 from mirage_kernels.generator.pipeline import Event, Request, Result, proof_cases
 from mirage_kernels.generator.recipe import Recipe, Shape
-from mirage_kernels.generator.record import load_record
+from mirage_kernels.generator.records.folder import Difference, check, write
+from mirage_kernels.generator.records.record import load_record
 from mirage_kernels.generator.search.problem import Limits
 
 Generated = Callable[[DType], Result]

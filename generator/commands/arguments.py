@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
-from mirage_kernels.generator.compile import DEFAULT_ARCH, ROOT
+from mirage_kernels.generator.bench.op_calls import op_call
+from mirage_kernels.generator.build.compile import DEFAULT_ARCH, ROOT
 from mirage_kernels.generator.errors import FileError, MirageError, RecipeError, TargetError
 from mirage_kernels.generator.ir.dtypes import STORAGE_DTYPES, DType
-from mirage_kernels.generator.op_calls import op_call
 from mirage_kernels.generator.recipe import Recipe, load_recipe
 from mirage_kernels.generator.settings import STORE_VARIABLE
 from mirage_kernels.generator.target import target

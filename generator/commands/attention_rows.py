@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from mirage_kernels.generator.attention_workloads import (
+from mirage_kernels.generator.bench.attention_workloads import (
     ATTENTION,
     AttentionWorkload,
     usual,
@@ -22,7 +22,7 @@ from mirage_kernels.generator.request import Event
 from mirage_kernels.generator.terminal import PROGRAM, Table, Terminal
 
 if TYPE_CHECKING:
-    from mirage_kernels.generator.attention_bench import AttentionRow
+    from mirage_kernels.generator.bench.attention_bench import AttentionRow
 
 DEPTH, LATENT_DEPTH = "D", "C"
 
@@ -102,7 +102,7 @@ def _is_compiled(workload: AttentionWorkload) -> bool:
 
 def measured(work: Sequence[AttentionWorkload], terminal: Terminal) -> tuple[Table, list[Json]]:
     """Measure the workloads one after the other; return them as a table and as JSON data."""
-    from mirage_kernels.generator import attention_bench, measure
+    from mirage_kernels.generator.bench import attention_bench, measure
 
     clock = attention_bench.gpu_clock(measure.library_floor())
     rows: list[AttentionRow] = []

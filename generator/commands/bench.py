@@ -12,6 +12,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from mirage_kernels.generator.build.compile import ROOT
 from mirage_kernels.generator.commands import attention_rows
 from mirage_kernels.generator.commands.arguments import (
     Parser,
@@ -23,18 +24,17 @@ from mirage_kernels.generator.commands.arguments import (
     recipe,
 )
 from mirage_kernels.generator.commands.measuring import rows_kept
-from mirage_kernels.generator.compile import ROOT
 from mirage_kernels.generator.errors import FileError, MirageError, ToolchainError
-from mirage_kernels.generator.files import write_whole
 from mirage_kernels.generator.ir.dtypes import DType
 from mirage_kernels.generator.ir.text import Json
 from mirage_kernels.generator.recipe import Recipe, Shape, catalog
+from mirage_kernels.generator.records.files import write_whole
 from mirage_kernels.generator.request import Event, parse_shape
 from mirage_kernels.generator.terminal import PROGRAM, Table, Terminal
 
 if TYPE_CHECKING:
+    from mirage_kernels.generator.bench.measure import Environment, Row
     from mirage_kernels.generator.commands.workload import Workload
-    from mirage_kernels.generator.measure import Environment, Row
 
 DETAILS = """\
 Only CUDA graphs are timed, median over replays. "ours", "PyTorch" and "floor" are cold: launches
@@ -199,7 +199,7 @@ def _measured(
     work: Sequence[Workload], with_compile: bool, terminal: Terminal
 ) -> tuple[Table, list[Json]]:
     """Measure the workloads; return them as a table and as JSON data."""
-    from mirage_kernels.generator.measure import library_floor, measure
+    from mirage_kernels.generator.bench.measure import library_floor, measure
 
     reader = library_floor()
     rows: list[Row] = []
@@ -238,7 +238,7 @@ def _cells(row: Row, with_compile: bool) -> tuple[str, ...]:
 
 def measured_here(program: str, commit: str | None = None) -> Environment:
     """Return where this process measures, by the command line that it was started with."""
-    from mirage_kernels.generator.measure import environment
+    from mirage_kernels.generator.bench.measure import environment
 
     words = [Path(word).name if word.startswith("/") else word for word in sys.argv[1:]]
     command = " ".join([program, *map(shlex.quote, words)])

@@ -16,7 +16,7 @@ from mirage_kernels.generator.commands.arguments import (
     recipe,
 )
 from mirage_kernels.generator.errors import FileError, RecipeError
-from mirage_kernels.generator.folder import check, emitted, without_plan
+from mirage_kernels.generator.records.folder import check, emitted, without_plan
 from mirage_kernels.generator.terminal import Terminal, counted
 
 DETAILS = """\

@@ -11,6 +11,7 @@ import subprocess
 from collections import Counter
 from dataclasses import asdict, dataclass
 
+from mirage_kernels.generator.build.toolchain import find_nvcc, nvcc_release
 from mirage_kernels.generator.commands.arguments import (
     Parser,
     Verb,
@@ -21,10 +22,9 @@ from mirage_kernels.generator.commands.arguments import (
 from mirage_kernels.generator.commands.extension import Loaded, extension_file, load
 from mirage_kernels.generator.commands.list import kernel_name
 from mirage_kernels.generator.errors import MirageError
-from mirage_kernels.generator.folder import emitted
+from mirage_kernels.generator.records.folder import emitted
 from mirage_kernels.generator.target import TARGETS
 from mirage_kernels.generator.terminal import Table, Terminal, counted, listed
-from mirage_kernels.generator.toolchain import find_nvcc, nvcc_release
 
 DETAILS = """\
 Exit code 0 unless something that the library itself needs (torch, the compiled extension) does not

@@ -13,8 +13,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from mirage_kernels.generator.build.compile import EXTENSION_NAME
 from mirage_kernels.generator.commands.arguments import package_kernels
-from mirage_kernels.generator.compile import EXTENSION_NAME
 from mirage_kernels.generator.errors import ToolchainError
 from mirage_kernels.generator.target import TARGETS
 

@@ -9,11 +9,16 @@ from pathlib import Path
 from mirage_kernels.generator.commands import arguments as given
 from mirage_kernels.generator.commands.arguments import Parser, Verb
 from mirage_kernels.generator.errors import MirageError
+from mirage_kernels.generator.frontend.mirage.binding import Held
+from mirage_kernels.generator.frontend.mirage.imports import read_checkpoint
+from mirage_kernels.generator.frontend.mirage.verification import (
+    Verdict,
+    Verification,
+    parsed,
+    terms_of,
+)
 from mirage_kernels.generator.ir import to_json, to_text
 from mirage_kernels.generator.ir.text import Json
-from mirage_kernels.generator.mirage.binding import Held
-from mirage_kernels.generator.mirage.imports import read_checkpoint
-from mirage_kernels.generator.mirage.verification import Verdict, Verification, parsed, terms_of
 from mirage_kernels.generator.request import Event
 from mirage_kernels.generator.terminal import Table, Terminal, counted
 

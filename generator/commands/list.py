@@ -17,10 +17,10 @@ from mirage_kernels.generator.commands.extension import (
     compiled_names,
     extension_file,
 )
-from mirage_kernels.generator.folder import emitted
 from mirage_kernels.generator.ir.text import Json
 from mirage_kernels.generator.recipe import Recipe, Shape, catalog
-from mirage_kernels.generator.record import AttentionRecord, Emitted, KernelRecord
+from mirage_kernels.generator.records.folder import emitted
+from mirage_kernels.generator.records.record import AttentionRecord, Emitted, KernelRecord
 from mirage_kernels.generator.target import TARGETS
 from mirage_kernels.generator.terminal import Table, Terminal
 from mirage_kernels.generator.tuning.catalog import committed_path, load_catalog

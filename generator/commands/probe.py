@@ -36,10 +36,10 @@ def describe() -> Json:
 
 def call(name: str, dtype: str, sizes: dict[str, int]) -> Json:
     """Call the recipe's op on CPU tensors; return its error and the reference's against float64."""
+    from mirage_kernels.generator.bench.measure import Op, largest_error
+    from mirage_kernels.generator.bench.op_calls import function_of
     from mirage_kernels.generator.commands.workload import Workload
     from mirage_kernels.generator.ir.dtypes import DType
-    from mirage_kernels.generator.measure import Op, largest_error
-    from mirage_kernels.generator.op_calls import function_of
     from mirage_kernels.generator.recipe import load_recipe
 
     work = Workload(load_recipe(name), DType(dtype), sizes, "cpu")

@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from dataclasses import asdict
 
 import mirage_kernels
+from mirage_kernels.generator.build.compile import build_extension
+from mirage_kernels.generator.build.toolchain import find_toolchain
 from mirage_kernels.generator.commands import trial
 from mirage_kernels.generator.commands.arguments import (
     Parser,
@@ -25,15 +27,13 @@ from mirage_kernels.generator.commands.arguments import (
 from mirage_kernels.generator.commands.extension import Loaded, extension_file, load
 from mirage_kernels.generator.commands.generate import generate_one, made_json, search_lines
 from mirage_kernels.generator.commands.show import proof_sentence
-from mirage_kernels.generator.compile import build_extension
 from mirage_kernels.generator.errors import FileError, RecipeError, ToolchainError
-from mirage_kernels.generator.folder import write
 from mirage_kernels.generator.ir.dtypes import DType
 from mirage_kernels.generator.pipeline import Result
+from mirage_kernels.generator.records.folder import write
 from mirage_kernels.generator.request import Event, Request, parse_shape, requests
 from mirage_kernels.generator.target import target
 from mirage_kernels.generator.terminal import Terminal
-from mirage_kernels.generator.toolchain import find_toolchain
 
 DETAILS = """\
 Generates the recipe's first shape in fp16 (or the one that is asked for; the other kernels stay as

@@ -27,8 +27,8 @@ from mirage_kernels.generator.jobs.run import Origin, Outcome, Tick, Workshop, c
 from mirage_kernels.generator.jobs.store import Store
 from mirage_kernels.generator.recipe import catalog
 from mirage_kernels.generator.request import Event
+from mirage_kernels.generator.search.superoptimizer import Found, found_of
 from mirage_kernels.generator.settings import ray_address, store_folder
-from mirage_kernels.generator.superoptimizer import Found, found_of
 from mirage_kernels.generator.terminal import Table, Terminal, Watcher, counted, listed
 
 DETAILS = """\

@@ -8,6 +8,7 @@ from difflib import get_close_matches
 from itertools import groupby
 from pathlib import Path
 
+from mirage_kernels.generator.build.compile import DEFAULT_ARCH
 from mirage_kernels.generator.commands import arguments as given
 from mirage_kernels.generator.commands.arguments import Parser, Verb
 from mirage_kernels.generator.commands.list import (
@@ -19,14 +20,13 @@ from mirage_kernels.generator.commands.list import (
     print_kernels,
     recipe_json,
 )
-from mirage_kernels.generator.compile import DEFAULT_ARCH
 from mirage_kernels.generator.errors import RecipeError
-from mirage_kernels.generator.folder import emitted, sources_below
 from mirage_kernels.generator.ir import Json, to_text
 from mirage_kernels.generator.plan.attention_variants import AttentionVariant
 from mirage_kernels.generator.plan.variants import Variant
 from mirage_kernels.generator.recipe import Recipe, catalog, trace
-from mirage_kernels.generator.record import (
+from mirage_kernels.generator.records.folder import emitted, sources_below
+from mirage_kernels.generator.records.record import (
     MUGRAPH_ENDING,
     Emitted,
     MuGraphRecord,

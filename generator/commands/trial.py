@@ -8,13 +8,13 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from mirage_kernels.generator.bench.demonstrate import demonstrate
 from mirage_kernels.generator.commands.extension import Loaded, call_on_cpu
 from mirage_kernels.generator.commands.list import kernel_name
-from mirage_kernels.generator.demonstrate import demonstrate
 from mirage_kernels.generator.errors import PlanError, ToolchainError, VerifyError
 from mirage_kernels.generator.pipeline import Result
 from mirage_kernels.generator.recipe import Recipe
-from mirage_kernels.generator.record import AttentionRecord, KernelRecord, MuGraphRecord
+from mirage_kernels.generator.records.record import AttentionRecord, KernelRecord, MuGraphRecord
 from mirage_kernels.generator.terminal import Table, Terminal, counted
 
 TOKENS = (1, 8, 16, 64)

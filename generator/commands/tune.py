@@ -11,8 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from mirage_kernels.generator import pipeline
-from mirage_kernels.generator.attention_forms import attention_forms
-from mirage_kernels.generator.attention_workloads import ATTENTION
+from mirage_kernels.generator.bench.attention_workloads import ATTENTION
 from mirage_kernels.generator.commands.arguments import (
     Parser,
     Verb,
@@ -32,15 +31,16 @@ from mirage_kernels.generator.commands.attention_tuned import (
     report_compiled_attention,
 )
 from mirage_kernels.generator.errors import FileError, MirageError, ToolchainError
-from mirage_kernels.generator.folder import emitted
 from mirage_kernels.generator.ir import Graph
 from mirage_kernels.generator.ir.text import Json
 from mirage_kernels.generator.jobs.store import Store
 from mirage_kernels.generator.plan.variants import Knobs
-from mirage_kernels.generator.record import AttentionRecord, Emitted, MuGraphRecord
+from mirage_kernels.generator.records.folder import emitted
+from mirage_kernels.generator.records.record import AttentionRecord, Emitted, MuGraphRecord
 from mirage_kernels.generator.request import Progress, Request, parse_shape, requests
 from mirage_kernels.generator.settings import store_folder
 from mirage_kernels.generator.terminal import PROGRAM, Table, Terminal, counted
+from mirage_kernels.generator.tuning.attention_forms import attention_forms
 from mirage_kernels.generator.tuning.attention_libraries import compiled_attention
 from mirage_kernels.generator.tuning.catalog import (
     Section,

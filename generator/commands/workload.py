@@ -9,9 +9,9 @@ from typing import cast
 
 import torch
 
+from mirage_kernels.generator.bench.measure import Op, Results, Subject
+from mirage_kernels.generator.bench.op_calls import function_of
 from mirage_kernels.generator.ir.dtypes import DType
-from mirage_kernels.generator.measure import Op, Results, Subject
-from mirage_kernels.generator.op_calls import function_of
 from mirage_kernels.generator.recipe import Recipe
 
 TORCH_DTYPES = {DType.FP16: torch.float16, DType.BF16: torch.bfloat16}

@@ -8,7 +8,7 @@ from mirage_kernels.generator.ir import DType
 from mirage_kernels.generator.jobs.job import Job
 from mirage_kernels.generator.recipe import Recipe, Shape, trace
 from mirage_kernels.generator.search.problem import LARGEST_TILE, Limits
-from mirage_kernels.generator.superoptimizer import Superoptimization, shape_class
+from mirage_kernels.generator.search.superoptimizer import Superoptimization, shape_class
 
 
 def search_job(recipe: Recipe, shape: Shape, limits: Limits, *, arch: str) -> Job:

@@ -17,10 +17,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mirage_kernels.generator.errors import FileError
-from mirage_kernels.generator.files import write_whole
 from mirage_kernels.generator.ir.text import dumps
 from mirage_kernels.generator.jobs.job import Found, Job, digest
 from mirage_kernels.generator.jobs.journal import STORE_HINT, Journal, take
+from mirage_kernels.generator.records.files import write_whole
 
 FORMAT = 1
 WAIT_SECONDS = 0.1  # between looks at a journal that another process holds

@@ -29,7 +29,7 @@ from mirage_kernels.generator.ir import (
     with_precision,
 )
 from mirage_kernels.generator.ir.infer import SCALAR, extents_of
-from mirage_kernels.generator.naming import name_of
+from mirage_kernels.generator.ir.naming import name_of
 from mirage_kernels.generator.search.settings import GRID_AXES, Setting
 from mirage_kernels.generator.search.sketch import (
     BlockSketch,

@@ -21,7 +21,7 @@ from mirage_kernels.generator.plan.attention import AttentionProgram, form_name
 from mirage_kernels.generator.plan.attention_candidates import RowBucket, row_buckets
 from mirage_kernels.generator.plan.attention_lower import attention_program
 from mirage_kernels.generator.plan.attention_variants import AttentionKnobs, AttentionVariant
-from mirage_kernels.generator.record import AttentionRecord
+from mirage_kernels.generator.records.record import AttentionRecord
 from mirage_kernels.generator.request import Event, Progress
 from mirage_kernels.generator.target import target
 from mirage_kernels.generator.tuning.attention_manifest import (

@@ -20,19 +20,19 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from mirage_kernels.generator import attention_calls as calls
-from mirage_kernels.generator.attention_calls import EPS, Tensors
-from mirage_kernels.generator.attention_peers import BACKENDS, peers
-from mirage_kernels.generator.attention_workloads import AttentionWorkload
-from mirage_kernels.generator.ir.dtypes import DType
-from mirage_kernels.generator.ir.text import Json
-from mirage_kernels.generator.measure import (
+from mirage_kernels.generator.bench import attention_calls as calls
+from mirage_kernels.generator.bench.attention_calls import EPS, Tensors
+from mirage_kernels.generator.bench.attention_peers import BACKENDS, peers
+from mirage_kernels.generator.bench.attention_workloads import AttentionWorkload
+from mirage_kernels.generator.bench.measure import (
     METHOD,
     Method,
     graph_microseconds,
     relative_error,
     rotation_count,
 )
+from mirage_kernels.generator.ir.dtypes import DType
+from mirage_kernels.generator.ir.text import Json
 from mirage_kernels.generator.tuning.attention_workloads import Named, dense_calls, workloads_of
 from mirage_kernels.generator.tuning.entries import (
     FEW_SEGMENTS,

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
 
-from mirage_kernels.generator.attention_workloads import (
+from mirage_kernels.generator.bench.attention_workloads import (
     DECODE,
     LATENT,
     PAPER,

@@ -10,9 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from mirage_kernels.generator.compile import ROOT
+from mirage_kernels.generator.build.compile import ROOT
 from mirage_kernels.generator.errors import PlanError
-from mirage_kernels.generator.files import write_whole
 from mirage_kernels.generator.ir.text import Json, dumps
 from mirage_kernels.generator.plan.candidates import LINES_AT, untuned
 from mirage_kernels.generator.plan.families import member
@@ -24,6 +23,7 @@ from mirage_kernels.generator.plan.variants import (
     Variant,
     variants,
 )
+from mirage_kernels.generator.records.files import write_whole
 from mirage_kernels.generator.target import Target
 from mirage_kernels.generator.tuning.attention_catalog import TunedAttention
 from mirage_kernels.generator.tuning.correlation import rank_correlation, relative

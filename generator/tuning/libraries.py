@@ -17,12 +17,13 @@ from functools import cache
 from pathlib import Path
 from typing import TypeVar
 
-from mirage_kernels.generator.compile import ROOT, gencode
+from mirage_kernels.generator.build.compile import ROOT, gencode
+from mirage_kernels.generator.build.ptxas import parse
+from mirage_kernels.generator.build.toolchain import Toolchain, find_toolchain
 from mirage_kernels.generator.emit.cuda import Kernel, emit_cuda
 from mirage_kernels.generator.emit.header import Header
 from mirage_kernels.generator.emit.writer import Writer
 from mirage_kernels.generator.errors import FileError, PlanError, ToolchainError
-from mirage_kernels.generator.files import write_whole
 from mirage_kernels.generator.ir.text import Json
 from mirage_kernels.generator.plan.candidates import (
     Candidate,
@@ -33,11 +34,10 @@ from mirage_kernels.generator.plan.candidates import (
 from mirage_kernels.generator.plan.families import families, member
 from mirage_kernels.generator.plan.program import TileProgram
 from mirage_kernels.generator.plan.variants import BUCKETS, Variant
-from mirage_kernels.generator.ptxas import parse
-from mirage_kernels.generator.record import KernelRecord
+from mirage_kernels.generator.records.files import write_whole
+from mirage_kernels.generator.records.record import KernelRecord
 from mirage_kernels.generator.request import Event, Progress
 from mirage_kernels.generator.target import target
-from mirage_kernels.generator.toolchain import Toolchain, find_toolchain
 from mirage_kernels.generator.tuning.catalog import tuned_kernel
 from mirage_kernels.generator.tuning.entries import ARGS_BYTES, LAUNCH, WORKSPACE
 from mirage_kernels.generator.tuning.fields import entry, integer, loaded, text

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 import mirage_kernels
-from mirage_kernels.generator.op_calls import op_call
+from mirage_kernels.generator.bench.op_calls import op_call
 from mirage_kernels.generator.recipe import Recipe
 
 Program = Callable[[Sequence[Tensor], Tensor], None]

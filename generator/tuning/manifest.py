@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from mirage_kernels.generator.files import write_whole
 from mirage_kernels.generator.ir.text import Json, dumps
 from mirage_kernels.generator.plan.variants import Knobs
+from mirage_kernels.generator.records.files import write_whole
 from mirage_kernels.generator.tuning.attention_manifest import CompiledAttention
 from mirage_kernels.generator.tuning.catalog import knobs_of
 from mirage_kernels.generator.tuning.fields import (

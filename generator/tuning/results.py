@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from mirage_kernels.generator.errors import FileError
-from mirage_kernels.generator.files import write_whole
 from mirage_kernels.generator.ir.text import Json, dumps
+from mirage_kernels.generator.records.files import write_whole
 from mirage_kernels.generator.tuning.attention_results import AttentionResults
 from mirage_kernels.generator.tuning.fields import entry, loaded, maybe, number, text, texts
 

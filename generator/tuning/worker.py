@@ -23,10 +23,7 @@ from pathlib import Path
 
 import torch
 
-from mirage_kernels.generator.commands.workload import Workload
-from mirage_kernels.generator.ir.dtypes import DType
-from mirage_kernels.generator.ir.text import Json
-from mirage_kernels.generator.measure import (
+from mirage_kernels.generator.bench.measure import (
     FloorReader,
     Inputs,
     as_tuple,
@@ -39,6 +36,9 @@ from mirage_kernels.generator.measure import (
     rotation_count,
     total_bytes,
 )
+from mirage_kernels.generator.commands.workload import Workload
+from mirage_kernels.generator.ir.dtypes import DType
+from mirage_kernels.generator.ir.text import Json
 from mirage_kernels.generator.recipe import Recipe, load_recipe
 from mirage_kernels.generator.target import target
 from mirage_kernels.generator.tuning.attention_worker import AttentionWorker

@@ -11,11 +11,11 @@ import pytest
 from mirage_kernels.generator import pipeline
 from mirage_kernels.generator.cli import main
 from mirage_kernels.generator.commands.arguments import package_kernels
-from mirage_kernels.generator.folder import records
 from mirage_kernels.generator.jobs.store import Store
 from mirage_kernels.generator.pipeline import Event, Progress, Report, Request, Result
-from mirage_kernels.generator.record import KernelRecord
-from mirage_kernels.generator.sources import sources_of
+from mirage_kernels.generator.records.folder import records
+from mirage_kernels.generator.records.record import KernelRecord
+from mirage_kernels.generator.records.sources import sources_of
 
 
 @dataclass(frozen=True)

@@ -13,9 +13,9 @@ import pytest
 
 import mirage_kernels as library
 from mirage_kernels import KernelEntry
-from mirage_kernels.generator import attention_bench, measure
-from mirage_kernels.generator.attention_bench import Clock
-from mirage_kernels.generator.attention_workloads import (
+from mirage_kernels.generator.bench import attention_bench, measure
+from mirage_kernels.generator.bench.attention_bench import Clock
+from mirage_kernels.generator.bench.attention_workloads import (
     APPEND,
     DECODE,
     MIXED,
@@ -25,9 +25,9 @@ from mirage_kernels.generator.attention_workloads import (
     mixed_lengths,
     workloads,
 )
+from mirage_kernels.generator.bench.measure import Environment
 from mirage_kernels.generator.commands import attention_rows, bench
 from mirage_kernels.generator.ir.dtypes import DType
-from mirage_kernels.generator.measure import Environment
 
 HERE = Environment("NVIDIA H200", "580.1", "13.0", "2.11.0", "2026-01-01", "abc", "mirage-kernels")
 FP16 = workloads([DType.FP16])

@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 from torch.nn.attention import varlen
 
-from mirage_kernels.generator import attention_calls as calls
-from mirage_kernels.generator.attention_peers import Peer, peers
-from mirage_kernels.generator.attention_workloads import APPEND, DECODE, AttentionWorkload
-from mirage_kernels.generator.measure import relative_error
+from mirage_kernels.generator.bench import attention_calls as calls
+from mirage_kernels.generator.bench.attention_peers import Peer, peers
+from mirage_kernels.generator.bench.attention_workloads import APPEND, DECODE, AttentionWorkload
+from mirage_kernels.generator.bench.measure import relative_error
 
 MIXED = AttentionWorkload("gqa", DECODE, (3, 40, 1, 17), (8, 2), depth=32, page_size=16)
 

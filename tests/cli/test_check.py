@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from mirage_kernels.generator import folder
 from mirage_kernels.generator.cli import main
 from mirage_kernels.generator.ir import DType
 from mirage_kernels.generator.pipeline import Result
 from mirage_kernels.generator.recipe import Recipe, load_recipe
+from mirage_kernels.generator.records import folder
+from mirage_kernels.generator.records.sources import files_of
 from mirage_kernels.generator.report import Report
 from mirage_kernels.generator.request import Request
-from mirage_kernels.generator.sources import files_of
 
 RECIPE = '''
 from mirage_kernels.generator.language import contract, relu

@@ -14,8 +14,8 @@ from mirage_kernels.generator.commands import doctor
 from mirage_kernels.generator.commands.arguments import package_kernels
 from mirage_kernels.generator.commands.extension import Loaded
 from mirage_kernels.generator.commands.list import kernel_name
-from mirage_kernels.generator.folder import Difference, emitted, records
-from mirage_kernels.generator.record import KernelRecord
+from mirage_kernels.generator.records.folder import Difference, emitted, records
+from mirage_kernels.generator.records.record import KernelRecord
 
 KERNEL = "rms_norm_linear/K4096_N6144_fp16"
 PARTS = (".shape.cuh", ".slices.cuh", ".split.cuh")

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 from compilers import formatted, nvcc
 
-from mirage_kernels.generator.demonstrate import run_triton
+from mirage_kernels.generator.bench.demonstrate import run_triton
+from mirage_kernels.generator.build.ptxas import assembled
 from mirage_kernels.generator.emit.cuda import Kernel, emit_cuda
 from mirage_kernels.generator.emit.header import Header
 from mirage_kernels.generator.ir import DType, Graph
@@ -22,11 +23,10 @@ from mirage_kernels.generator.pipeline import planned
 from mirage_kernels.generator.plan.lower import tile_program
 from mirage_kernels.generator.plan.threads import with_threads
 from mirage_kernels.generator.plan.variants import Footprint, variants
-from mirage_kernels.generator.ptxas import assembled
 from mirage_kernels.generator.recipe import Recipe, Shape, load_recipe, trace
-from mirage_kernels.generator.record import About, KernelRecord, load_record
+from mirage_kernels.generator.records.record import About, KernelRecord, load_record
+from mirage_kernels.generator.records.sources import sources_of
 from mirage_kernels.generator.search.gate import Gate
-from mirage_kernels.generator.sources import sources_of
 from mirage_kernels.generator.target import target
 
 Adapted = Callable[..., Graph]

@@ -11,11 +11,11 @@ from compilers import compiled, formatted
 from mirage_kernels.generator.emit.cuda import Kernel, emit_cuda
 from mirage_kernels.generator.plan.adapters import TASKS_BYTES, slices_ahead
 from mirage_kernels.generator.plan.areas import kept_bytes
+from mirage_kernels.generator.plan.sizes import stacked_makers_bytes, users_bytes
 from mirage_kernels.generator.plan.split import ALONE_BYTES
 from mirage_kernels.generator.plan.variants import Footprint
-from mirage_kernels.generator.record import KernelRecord, load_record
-from mirage_kernels.generator.sizes import stacked_makers_bytes, users_bytes
-from mirage_kernels.generator.sources import sources_of, stacked_kernel, table_of
+from mirage_kernels.generator.records.record import KernelRecord, load_record
+from mirage_kernels.generator.records.sources import sources_of, stacked_kernel, table_of
 from mirage_kernels.generator.target import target
 
 KERNELS = Path(__file__).resolve().parents[2] / "kernels" / "sm_90a" / "lora_linear_full"

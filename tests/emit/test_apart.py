@@ -12,14 +12,14 @@ from compilers import compiled, formatted
 from mirage_kernels.generator.emit.cuda import Kernel, emit_cuda
 from mirage_kernels.generator.emit.header import Header
 from mirage_kernels.generator.emit.table import Entry, emit_table
-from mirage_kernels.generator.headers import kernel_header
 from mirage_kernels.generator.plan.apart import makers_of
 from mirage_kernels.generator.plan.held import STAMP_BYTES, paired_makers
 from mirage_kernels.generator.plan.lower import tile_program
+from mirage_kernels.generator.plan.sizes import makers_bytes, users_bytes
 from mirage_kernels.generator.plan.variants import Footprint, variants
-from mirage_kernels.generator.record import load_record
-from mirage_kernels.generator.sizes import makers_bytes, users_bytes
-from mirage_kernels.generator.sources import table_of
+from mirage_kernels.generator.records.headers import kernel_header
+from mirage_kernels.generator.records.record import load_record
+from mirage_kernels.generator.records.sources import table_of
 from mirage_kernels.generator.target import target
 
 KERNELS = Path(__file__).resolve().parents[2] / "kernels" / "sm_90a"

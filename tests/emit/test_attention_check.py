@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from mirage_kernels.generator.attention import attention_cases
 from mirage_kernels.generator.cli import main
 from mirage_kernels.generator.errors import FileError, VerifyError
-from mirage_kernels.generator.folder import check, emitted, proved_again, records
 from mirage_kernels.generator.ir import Graph, Node
-from mirage_kernels.generator.record import AttentionRecord, load_emitted, load_record
-from mirage_kernels.generator.sources import sources_of, table_of
+from mirage_kernels.generator.records.attention import attention_cases
+from mirage_kernels.generator.records.folder import check, emitted, proved_again, records
+from mirage_kernels.generator.records.record import AttentionRecord, load_emitted, load_record
+from mirage_kernels.generator.records.sources import sources_of, table_of
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 PATH = "sm_90a/gqa/D128_fp16.json"

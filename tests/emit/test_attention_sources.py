@@ -15,8 +15,8 @@ from mirage_kernels.generator.errors import PlanError
 from mirage_kernels.generator.plan.attention_lower import attention_program
 from mirage_kernels.generator.plan.attention_variants import shared_bytes
 from mirage_kernels.generator.plan.blocks import without_threads
-from mirage_kernels.generator.record import AttentionRecord, load_emitted
-from mirage_kernels.generator.sources import sources_of, table_of
+from mirage_kernels.generator.records.record import AttentionRecord, load_emitted
+from mirage_kernels.generator.records.sources import sources_of, table_of
 from mirage_kernels.generator.target import TARGETS
 
 ROOT = Path(__file__).parents[2]

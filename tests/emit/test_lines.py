@@ -11,12 +11,12 @@ import pytest
 from compilers import formatted
 from handmade_lines import K, N, record
 
-from mirage_kernels.generator.demonstrate import run_triton
+from mirage_kernels.generator.bench.demonstrate import run_triton
 from mirage_kernels.generator.ir import DType
 from mirage_kernels.generator.meaning.arrays import Array
 from mirage_kernels.generator.meaning.reals import round_to
-from mirage_kernels.generator.record import KernelRecord
-from mirage_kernels.generator.sources import sources_of
+from mirage_kernels.generator.records.record import KernelRecord
+from mirage_kernels.generator.records.sources import sources_of
 
 ROOT = Path(__file__).parents[2]
 NAMES = ("ntrans", "layer_norm_linear", "rms_norm_residual", "silu_and_mul")

@@ -12,12 +12,12 @@ from compilers import ROOT, compiled, formatted, nvcc
 
 from mirage_kernels.generator.emit.cuda import Kernel, cuda_files, emit_cuda
 from mirage_kernels.generator.emit.parts import NAMES, file_of, parts_of
-from mirage_kernels.generator.folder import check
-from mirage_kernels.generator.headers import kernel_header
 from mirage_kernels.generator.plan.lower import tile_program
 from mirage_kernels.generator.plan.tiles import Planning
-from mirage_kernels.generator.record import KernelRecord, load_record
-from mirage_kernels.generator.sources import sources_of, table_of
+from mirage_kernels.generator.records.folder import check
+from mirage_kernels.generator.records.headers import kernel_header
+from mirage_kernels.generator.records.record import KernelRecord, load_record
+from mirage_kernels.generator.records.sources import sources_of, table_of
 
 KERNELS = ROOT / "kernels"
 MOST_LINES = 200

@@ -9,12 +9,12 @@ import pytest
 from compilers import formatted
 from handmade_lines import K, N, record
 
-from mirage_kernels.generator.demonstrate import triton_results
+from mirage_kernels.generator.bench.demonstrate import triton_results
 from mirage_kernels.generator.ir import DType
 from mirage_kernels.generator.meaning.arrays import Array
 from mirage_kernels.generator.meaning.reals import round_to
-from mirage_kernels.generator.record import KernelRecord
-from mirage_kernels.generator.sources import sources_of
+from mirage_kernels.generator.records.record import KernelRecord
+from mirage_kernels.generator.records.sources import sources_of
 
 M = 19
 INPUTS = {

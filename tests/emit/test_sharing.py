@@ -14,7 +14,7 @@ from mirage_kernels.generator.plan.lower import tile_program
 from mirage_kernels.generator.plan.program import TileProgram
 from mirage_kernels.generator.plan.tiles import Planning
 from mirage_kernels.generator.plan.variants import Footprint, Knobs, variants
-from mirage_kernels.generator.record import load_record
+from mirage_kernels.generator.records.record import load_record
 from mirage_kernels.generator.target import target
 
 KERNELS = Path(__file__).resolve().parents[2] / "kernels" / "sm_90a"

@@ -18,8 +18,8 @@ from mirage_kernels.generator.emit.table import Entry, emit_table
 from mirage_kernels.generator.ir import DType, Graph
 from mirage_kernels.generator.plan.threads import with_threads
 from mirage_kernels.generator.plan.variants import Variant
-from mirage_kernels.generator.record import KernelRecord
-from mirage_kernels.generator.sources import sources_of, table_of
+from mirage_kernels.generator.records.record import KernelRecord
+from mirage_kernels.generator.records.sources import sources_of, table_of
 
 GoldenRecord = Callable[[DType], KernelRecord]
 ROOT = Path(__file__).parents[2]
@@ -121,8 +121,8 @@ def test_a_file_does_not_depend_on_the_hash_seed(
     path.write_text(record.text())
     program = (
         "import sys; from pathlib import Path\n"
-        "from mirage_kernels.generator.record import load_record\n"
-        "from mirage_kernels.generator.sources import sources_of\n"
+        "from mirage_kernels.generator.records.record import load_record\n"
+        "from mirage_kernels.generator.records.sources import sources_of\n"
         "print(list(sources_of(load_record(Path(sys.argv[1]))).values())[int(sys.argv[2])], end='')"
     )
     made = subprocess.run(

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from handmade_lines import record_of
 
-from mirage_kernels.generator.demonstrate import run_triton
+from mirage_kernels.generator.bench.demonstrate import run_triton
 from mirage_kernels.generator.emit.triton import _ELEMENTWISE
 from mirage_kernels.generator.errors import VerifyError
 from mirage_kernels.generator.ir import OPS, DType, Graph
@@ -21,12 +21,12 @@ from mirage_kernels.generator.meaning.arrays import Array, array_reading
 from mirage_kernels.generator.meaning.reals import ELEMENTWISE, FLOAT64, STORAGE, round_to
 from mirage_kernels.generator.meaning.walk import results
 from mirage_kernels.generator.recipe import Recipe, Shape, recipe, trace
-from mirage_kernels.generator.record import KernelRecord
+from mirage_kernels.generator.records.record import KernelRecord
+from mirage_kernels.generator.records.sources import sources_of
 from mirage_kernels.generator.search.gate import Gate
 from mirage_kernels.generator.search.settings import Setting, View
 from mirage_kernels.generator.search.sketch import BlockSketch
 from mirage_kernels.generator.search.values import Step
-from mirage_kernels.generator.sources import sources_of
 
 GoldenRecord = Callable[[DType], KernelRecord]
 K, N = 72, 40  # of the golden records: no multiple of a tile

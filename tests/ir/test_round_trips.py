@@ -27,7 +27,7 @@ from mirage_kernels.generator.ir import (
 from mirage_kernels.generator.ir.text import parse_type
 from mirage_kernels.generator.plan.threads import with_threads
 from mirage_kernels.generator.recipe import catalog, trace
-from mirage_kernels.generator.record import KernelRecord, load_record
+from mirage_kernels.generator.records.record import KernelRecord, load_record
 
 TYPES = [
     TensorType((), DType.FP32),

@@ -63,4 +63,4 @@ def test_the_search_depends_on_meaning_and_facts_but_not_on_commands() -> None:
     assert not any(name.startswith(("commands/", "emit/", "plan/")) for name in found)
 
 
-SEARCH = "mirage_kernels.generator.superoptimizer"
+SEARCH = "mirage_kernels.generator.search.superoptimizer"

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from mirage_kernels.generator import files
 from mirage_kernels.generator.errors import FileError
 from mirage_kernels.generator.jobs.executors import Here
 from mirage_kernels.generator.jobs.job import Job
 from mirage_kernels.generator.jobs.run import Workshop, complete_all
 from mirage_kernels.generator.jobs.store import Store
+from mirage_kernels.generator.records import files
 from mirage_kernels.generator.settings import STORE_VARIABLE, store_folder
 
 FOUND = {"programs": [{"outs": {"z": "fp16[M<=8]", "a": "fp32[]"}}], "least": float("-inf")}

@@ -7,8 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from mirage_kernels.generator import compile as compiler
-from mirage_kernels.generator.toolchain import find_toolchain
+from mirage_kernels.generator.build import compile as compiler
+from mirage_kernels.generator.build.toolchain import find_toolchain
 
 ROOT = compiler.ROOT
 HERE = Path(__file__).parent / "pretended"

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from mirage_kernels.generator import compile as compiler
+from mirage_kernels.generator.build import compile as compiler
+from mirage_kernels.generator.build.toolchain import find_toolchain
 from mirage_kernels.generator.errors import ToolchainError
-from mirage_kernels.generator.toolchain import find_toolchain
 
 pytestmark = pytest.mark.skipif(
     not (compiler.ROOT / "csrc").is_dir(), reason="an installed wheel holds no sources"

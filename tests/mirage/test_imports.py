@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 
 from mirage_kernels.generator.errors import FileError, MirageError
-from mirage_kernels.generator.mirage.exports import checkpoint_text
-from mirage_kernels.generator.mirage.graphs import KernelGraph
-from mirage_kernels.generator.mirage.imports import OP_TYPES, read_checkpoint
-from mirage_kernels.generator.mirage.lower import lower
-from mirage_kernels.generator.mirage.rules import RULES
-from mirage_kernels.generator.mirage.shapes import RULES as SHAPES
-from mirage_kernels.generator.mirage.verification import parsed
+from mirage_kernels.generator.frontend.mirage.exports import checkpoint_text
+from mirage_kernels.generator.frontend.mirage.graphs import KernelGraph
+from mirage_kernels.generator.frontend.mirage.imports import OP_TYPES, read_checkpoint
+from mirage_kernels.generator.frontend.mirage.lower import lower
+from mirage_kernels.generator.frontend.mirage.rules import RULES
+from mirage_kernels.generator.frontend.mirage.shapes import RULES as SHAPES
+from mirage_kernels.generator.frontend.mirage.verification import parsed
 
 MUTATIONS = 400
 

@@ -9,14 +9,14 @@ import pytest
 
 import mirage_kernels.generator as mi
 from mirage_kernels.generator.errors import GraphError, MirageError
+from mirage_kernels.generator.frontend.mirage.graphs import KernelGraph
+from mirage_kernels.generator.frontend.mirage.lower import Lowered, lower
+from mirage_kernels.generator.frontend.mirage.program import Program
+from mirage_kernels.generator.frontend.mirage.running import extents_of
 from mirage_kernels.generator.ir import to_text
 from mirage_kernels.generator.meaning.arrays import Array, array_reading
 from mirage_kernels.generator.meaning.reals import FLOAT64
 from mirage_kernels.generator.meaning.walk import results
-from mirage_kernels.generator.mirage.graphs import KernelGraph
-from mirage_kernels.generator.mirage.lower import Lowered, lower
-from mirage_kernels.generator.mirage.program import Program
-from mirage_kernels.generator.mirage.running import extents_of
 
 Three = tuple[int, int, int]
 

@@ -11,14 +11,14 @@ import pytest
 
 import mirage_kernels.generator as mi
 from mirage_kernels.generator.errors import MirageError
+from mirage_kernels.generator.frontend.mirage.blocks import BlockGraph
+from mirage_kernels.generator.frontend.mirage.graphs import KernelGraph
+from mirage_kernels.generator.frontend.mirage.lower import Lowered, lower
+from mirage_kernels.generator.frontend.mirage.recorder import DTensor, STensor
+from mirage_kernels.generator.frontend.mirage.running import extents_of
 from mirage_kernels.generator.meaning.arrays import Array, array_reading
 from mirage_kernels.generator.meaning.reals import FLOAT64
 from mirage_kernels.generator.meaning.walk import results
-from mirage_kernels.generator.mirage.blocks import BlockGraph
-from mirage_kernels.generator.mirage.graphs import KernelGraph
-from mirage_kernels.generator.mirage.lower import Lowered, lower
-from mirage_kernels.generator.mirage.recorder import DTensor, STensor
-from mirage_kernels.generator.mirage.running import extents_of
 
 SEEDS, ATTEMPTS = 90, 60  # most attempts are refused: their maps do not fit
 UNARY = ("exp", "silu", "square", "rms_norm", "sqrt")

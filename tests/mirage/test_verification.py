@@ -13,12 +13,12 @@ import pytest
 
 import mirage_kernels.generator as mi
 from mirage_kernels.generator.errors import MirageError
-from mirage_kernels.generator.mirage.exports import checkpoint_text
-from mirage_kernels.generator.mirage.graphs import KernelGraph
-from mirage_kernels.generator.mirage.imports import Imported, read_checkpoint
-from mirage_kernels.generator.mirage.lower import lower
-from mirage_kernels.generator.mirage.scaled import Small, scaled
-from mirage_kernels.generator.mirage.verification import (
+from mirage_kernels.generator.frontend.mirage.exports import checkpoint_text
+from mirage_kernels.generator.frontend.mirage.graphs import KernelGraph
+from mirage_kernels.generator.frontend.mirage.imports import Imported, read_checkpoint
+from mirage_kernels.generator.frontend.mirage.lower import lower
+from mirage_kernels.generator.frontend.mirage.scaled import Small, scaled
+from mirage_kernels.generator.frontend.mirage.verification import (
     Verdict,
     Verification,
     parsed,

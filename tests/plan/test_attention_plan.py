@@ -17,7 +17,7 @@ from mirage_kernels.generator.plan.attention import AttentionProgram, AttentionR
 from mirage_kernels.generator.plan.attention_lower import attention_program
 from mirage_kernels.generator.plan.blocks import without_threads
 from mirage_kernels.generator.plan.threads import with_threads
-from mirage_kernels.generator.record import load_emitted
+from mirage_kernels.generator.records.record import load_emitted
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 RECIPES = (

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from mirage_kernels.generator.compile import ROOT
+from mirage_kernels.generator.build.compile import ROOT
 from mirage_kernels.generator.plan.families import families, member
 from mirage_kernels.generator.plan.program import TileProgram
-from mirage_kernels.generator.record import load_record
+from mirage_kernels.generator.records.record import load_record
 
 
 def programs(name: str) -> tuple[TileProgram, ...]:

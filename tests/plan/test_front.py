@@ -17,7 +17,7 @@ from mirage_kernels.generator.plan.program import Do, Layout, TileProgram
 from mirage_kernels.generator.plan.tiles import Planning
 from mirage_kernels.generator.plan.times import Streaming, predicted_us
 from mirage_kernels.generator.plan.variants import BUCKETS_WITH_STATISTICS, variants
-from mirage_kernels.generator.record import KernelRecord, load_record
+from mirage_kernels.generator.records.record import KernelRecord, load_record
 from mirage_kernels.generator.target import TARGETS, target
 from mirage_kernels.generator.tuning.catalog import Key, tuned_kernel
 

@@ -20,7 +20,7 @@ from mirage_kernels.generator.plan.lower import tile_program
 from mirage_kernels.generator.plan.program import TileProgram
 from mirage_kernels.generator.plan.variants import Footprint, variants
 from mirage_kernels.generator.recipe import Shape
-from mirage_kernels.generator.record import load_record
+from mirage_kernels.generator.records.record import load_record
 from mirage_kernels.generator.target import target
 
 Fused = Callable[..., Graph]

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from mirage_kernels.generator import pipeline
-from mirage_kernels.generator.compile import ROOT
+from mirage_kernels.generator.build.compile import ROOT
 from mirage_kernels.generator.recipe import load_recipe
-from mirage_kernels.generator.record import MuGraphRecord
+from mirage_kernels.generator.records.record import MuGraphRecord
 from mirage_kernels.generator.request import Request, requests
 
 NAMES = [f"a{i}" for i in range(9)]

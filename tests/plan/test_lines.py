@@ -19,7 +19,7 @@ from mirage_kernels.generator.plan.variants import (
     part_knobs,
     variants,
 )
-from mirage_kernels.generator.record import load_record
+from mirage_kernels.generator.records.record import load_record
 from mirage_kernels.generator.search.settings import Setting, View
 from mirage_kernels.generator.search.values import Step
 from mirage_kernels.generator.target import target

@@ -16,6 +16,7 @@ import torch.nn.functional as F  # noqa: N812
 
 from mirage_kernels.generator import language
 from mirage_kernels.generator.errors import GraphError, RecipeError
+from mirage_kernels.generator.frontend.symbolic import LANGUAGE, spec_of
 from mirage_kernels.generator.ir import (
     Builder,
     Dim,
@@ -59,7 +60,6 @@ from mirage_kernels.generator.language import (
 from mirage_kernels.generator.meaning.arrays import Array, array_reading
 from mirage_kernels.generator.meaning.reals import FLOAT64
 from mirage_kernels.generator.meaning.walk import results
-from mirage_kernels.generator.symbolic import LANGUAGE, spec_of
 
 Program = Callable[..., Tensor]
 SIZES = {"M": 3, "G": 2, "K": 5, "N": 4, "B": 4, "T": 3, "L": 7}

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from mirage_kernels.generator.errors import RecipeError
+from mirage_kernels.generator.frontend.references import require_reference
 from mirage_kernels.generator.ir import DType
 from mirage_kernels.generator.pipeline import generate
 from mirage_kernels.generator.recipe import Recipe, catalog, load_recipe, trace
-from mirage_kernels.generator.references import require_reference
 from mirage_kernels.generator.request import requests
 
 MINE = '''

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from mirage_kernels.generator.frontend.symbolic import spec_of
 from mirage_kernels.generator.ir import OPS, Builder, Dim, DType, Graph, Level, TensorType
 from mirage_kernels.generator.language import Tensor
 from mirage_kernels.generator.search.kernels import Search
 from mirage_kernels.generator.search.problem import Limits, Problem
 from mirage_kernels.generator.search.sketch import BlockSketch, ProgramSketch
-from mirage_kernels.generator.superoptimizer import Verifier
-from mirage_kernels.generator.symbolic import spec_of
+from mirage_kernels.generator.search.superoptimizer import Verifier
 from mirage_kernels.generator.target import target
 
 ON = target("sm_90a")

@@ -23,7 +23,7 @@ from mirage_kernels.generator.search.lower import lower
 from mirage_kernels.generator.search.problem import Limits
 from mirage_kernels.generator.search.sketch import BlockSketch
 from mirage_kernels.generator.search.stabilise import stabilise
-from mirage_kernels.generator.superoptimizer import Found, goal_of, superoptimize
+from mirage_kernels.generator.search.superoptimizer import Found, goal_of, superoptimize
 
 ONE_KERNEL = Limits(kernels=1)
 

@@ -17,7 +17,12 @@ from mirage_kernels.generator.recipe import load_recipe, trace
 from mirage_kernels.generator.search.fold import Parts, folded, shifted, unfolded
 from mirage_kernels.generator.search.problem import Limits
 from mirage_kernels.generator.search.sketch import LibrarySketch, ProgramSketch
-from mirage_kernels.generator.superoptimizer import Found, goal_of, shape_class, superoptimize
+from mirage_kernels.generator.search.superoptimizer import (
+    Found,
+    goal_of,
+    shape_class,
+    superoptimize,
+)
 
 LAYER_NORM = "qk_layer_norm_attention"
 SIZES = {"B": 2, "Hkv": 2, "G": 3, "L": 7, "D": 4}

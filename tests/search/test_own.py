@@ -17,7 +17,7 @@ from mirage_kernels.generator.search.own import with_own_products
 from mirage_kernels.generator.search.problem import Limits
 from mirage_kernels.generator.search.refine import Refined, refine
 from mirage_kernels.generator.search.settings import Setting
-from mirage_kernels.generator.superoptimizer import goal_of, shape_class, superoptimize
+from mirage_kernels.generator.search.superoptimizer import goal_of, shape_class, superoptimize
 
 ONE_KERNEL = Limits(kernels=1)
 OVER_K = Setting(("N", "M"), "K")

@@ -27,8 +27,8 @@ from mirage_kernels.generator.meaning.walk import walk
 from mirage_kernels.generator.search.lower import lower
 from mirage_kernels.generator.search.problem import Limits
 from mirage_kernels.generator.search.sketch import ProgramSketch
+from mirage_kernels.generator.search.superoptimizer import Verifier
 from mirage_kernels.generator.search.termspace import Occurrences
-from mirage_kernels.generator.superoptimizer import Verifier
 
 
 @dataclass(frozen=True)

@@ -16,14 +16,14 @@ from mirage_kernels.generator.search.fold import beside
 from mirage_kernels.generator.search.gate import Gate
 from mirage_kernels.generator.search.lower import lower
 from mirage_kernels.generator.search.problem import Limits
-from mirage_kernels.generator.search.verify import Prover, small_cases
-from mirage_kernels.generator.superoptimizer import (
+from mirage_kernels.generator.search.superoptimizer import (
     Found,
     Verifier,
     goal_of,
     shape_class,
     superoptimize,
 )
+from mirage_kernels.generator.search.verify import Prover, small_cases
 
 RECIPE = load_recipe("rms_norm_linear_residual")
 

@@ -21,7 +21,7 @@ from mirage_kernels.generator.search.settings import View
 from mirage_kernels.generator.search.sketch import BlockSketch
 from mirage_kernels.generator.search.stabilise import stabilise
 from mirage_kernels.generator.search.streamed import streamed
-from mirage_kernels.generator.superoptimizer import Found, shape_class, superoptimize
+from mirage_kernels.generator.search.superoptimizer import Found, shape_class, superoptimize
 
 ONE_KERNEL = Limits(kernels=1)
 ATTENTION = [

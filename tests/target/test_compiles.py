@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from mirage_kernels.generator.build.compile import ROOT
+from mirage_kernels.generator.build.ptxas import assembled, parse
+from mirage_kernels.generator.build.toolchain import find_nvcc
 from mirage_kernels.generator.commands.arguments import package_kernels
-from mirage_kernels.generator.compile import ROOT
-from mirage_kernels.generator.folder import records
-from mirage_kernels.generator.ptxas import assembled, parse
-from mirage_kernels.generator.record import KernelRecord
-from mirage_kernels.generator.toolchain import find_nvcc
+from mirage_kernels.generator.records.folder import records
+from mirage_kernels.generator.records.record import KernelRecord
 
 needs_nvcc = pytest.mark.skipif(
     find_nvcc() is None or not (ROOT / "csrc").is_dir(), reason="needs nvcc and the sources"

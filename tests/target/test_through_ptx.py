@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import linear, rms_norm, silu
 
-from mirage_kernels.generator.compile import ROOT, gencode
-from mirage_kernels.generator.toolchain import find_nvcc
+from mirage_kernels.generator.build.compile import ROOT, gencode
+from mirage_kernels.generator.build.toolchain import find_nvcc
 from mirage_kernels.generator.tuning.worker import LaunchArgs
 
 pytestmark = pytest.mark.gpu

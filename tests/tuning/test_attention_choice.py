@@ -11,7 +11,7 @@ from pretended_attention import KEY, OTHER, RULE, THIRD, WORKLOADS, dense, tried
 from mirage_kernels.generator.errors import PlanError
 from mirage_kernels.generator.plan.attention_lower import attention_program
 from mirage_kernels.generator.plan.attention_variants import AttentionKnobs, attention_variants
-from mirage_kernels.generator.record import load_emitted
+from mirage_kernels.generator.records.record import load_emitted
 from mirage_kernels.generator.target import target
 from mirage_kernels.generator.tuning.attention_catalog import (
     Chosen,

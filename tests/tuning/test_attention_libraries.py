@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from test_libraries import REPORT, TOOLS, Compiler
 
-from mirage_kernels.generator.record import AttentionRecord, load_emitted
+from mirage_kernels.generator.records.record import AttentionRecord, load_emitted
 from mirage_kernels.generator.request import Event
 from mirage_kernels.generator.tuning import attention_libraries, libraries
 from mirage_kernels.generator.tuning.attention_libraries import compiled_attention

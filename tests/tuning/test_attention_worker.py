@@ -13,12 +13,12 @@ from pathlib import Path
 import pytest
 from pretended_attention import KEY
 
-from mirage_kernels.generator.compile import ROOT
+from mirage_kernels.generator.build.compile import ROOT
 from mirage_kernels.generator.tuning.entries import RefusedError
 from mirage_kernels.generator.tuning.keys import Key
 
 torch = pytest.importorskip("torch")
-from mirage_kernels.generator.attention_workloads import AttentionWorkload  # noqa: E402
+from mirage_kernels.generator.bench.attention_workloads import AttentionWorkload  # noqa: E402
 from mirage_kernels.generator.tuning import attention_worker as module  # noqa: E402
 from mirage_kernels.generator.tuning.attention_worker import (  # noqa: E402
     ALIGNMENT,

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from mirage_kernels.generator.compile import ROOT
+from mirage_kernels.generator.build.compile import ROOT
 from mirage_kernels.generator.errors import PlanError
 from mirage_kernels.generator.ir import DType, Graph
 from mirage_kernels.generator.plan.candidates import (
@@ -32,7 +32,7 @@ from mirage_kernels.generator.plan.variants import (
     variants,
 )
 from mirage_kernels.generator.recipe import Shape
-from mirage_kernels.generator.record import load_record
+from mirage_kernels.generator.records.record import load_record
 from mirage_kernels.generator.target import TARGETS, target
 
 Fused = Callable[..., Graph]

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from mirage_kernels.generator import pipeline
-from mirage_kernels.generator.compile import ROOT
+from mirage_kernels.generator.build.compile import ROOT
 from mirage_kernels.generator.errors import FileError, PlanError
 from mirage_kernels.generator.ir import DType, Graph
 from mirage_kernels.generator.plan.candidates import LINES_AT
@@ -17,8 +17,8 @@ from mirage_kernels.generator.plan.families import families
 from mirage_kernels.generator.plan.lower import tile_program
 from mirage_kernels.generator.plan.program import TileProgram
 from mirage_kernels.generator.plan.variants import Knobs, variants
-from mirage_kernels.generator.record import KernelRecord, load_record
-from mirage_kernels.generator.sources import sources_of, table_of
+from mirage_kernels.generator.records.record import KernelRecord, load_record
+from mirage_kernels.generator.records.sources import sources_of, table_of
 from mirage_kernels.generator.target import target
 from mirage_kernels.generator.tuning import catalog as catalog_module
 from mirage_kernels.generator.tuning.catalog import (

@@ -13,7 +13,7 @@ from mirage_kernels.generator import pipeline
 from mirage_kernels.generator.cli import main
 from mirage_kernels.generator.commands import tune
 from mirage_kernels.generator.ir import DType
-from mirage_kernels.generator.record import KernelRecord
+from mirage_kernels.generator.records.record import KernelRecord
 from mirage_kernels.generator.report import Report
 from mirage_kernels.generator.tuning import libraries
 from mirage_kernels.generator.tuning.catalog import load_catalog

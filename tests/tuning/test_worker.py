@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from pretended_tuning import compiled
 
-from mirage_kernels.generator.compile import ROOT
+from mirage_kernels.generator.build.compile import ROOT
 from mirage_kernels.generator.tuning.entries import RefusedError
 from mirage_kernels.generator.tuning.manifest import Compiled
 

@@ -1,0 +1,1 @@
+"""Benchmarks: compiled ops measured against the memory floor and their peers."""

@@ -1,0 +1,1 @@
+"""Building: emitted sources become the extension."""

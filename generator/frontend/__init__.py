@@ -1,0 +1,1 @@
+"""Front ends: what a user wrote becomes a spec graph."""

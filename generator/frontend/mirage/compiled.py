@@ -1,0 +1,146 @@
+"""Graphs on GPU tensors: the library's compiled op that computes the same, if there is one.
+
+A recipe of the catalog may have inputs that the graph lacks: they are held at the value that makes
+them do nothing (eps 0, a weight of 1). That graph and recipe are then equal is proved, not assumed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from mirage_kernels.generator.errors import MirageError
+from mirage_kernels.generator.frontend.mirage.binding import Bound, Held, bindings
+from mirage_kernels.generator.frontend.mirage.lower import Lowered
+from mirage_kernels.generator.frontend.mirage.proofs import prove
+from mirage_kernels.generator.frontend.mirage.running import Signature
+from mirage_kernels.generator.frontend.mirage.verification import Verification, terms_of
+from mirage_kernels.generator.recipe import Recipe, catalog
+
+if TYPE_CHECKING:
+    import torch
+
+# What inputs of the catalog's recipes do nothing at; L: every sequence is as long as its keys.
+NEUTRAL: Held = {
+    "eps": 0.0,
+    "scale": 1.0,
+    "norm_weight": 1.0,
+    "q_weight": 1.0,
+    "k_weight": 1.0,
+    "seq_lens": "L",
+}
+Run = Callable[[Sequence["torch.Tensor"]], list["torch.Tensor"]]
+
+
+@dataclass(frozen=True)
+class Match:
+    """A recipe that computes a graph, how its inputs are bound, and what the others are held at."""
+
+    recipe: Recipe
+    bound: Bound
+    held: Held
+
+
+def find_compiled(lowered: Lowered, signature: Signature) -> Run:
+    """Return a function that runs a graph on GPU tensors; raise MirageError where none can."""
+    import mirage_kernels
+
+    for match in matches(lowered, catalog()):
+        if match.recipe.name in mirage_kernels.__all__:
+            return _Call(match, signature).run
+    raise MirageError(
+        "no compiled kernel of this build computes the graph on GPU tensors",
+        "CPU tensors run in the interpreter; `mirage-kernels list` shows the compiled kernels",
+    )
+
+
+def matches(lowered: Lowered, recipes: Mapping[str, Recipe]) -> Iterator[Match]:
+    """Yield the recipes that a graph provably computes, inputs that it lacks held."""
+    for recipe in recipes.values():
+        lacking = len(recipe.inputs) - len(lowered.inputs)
+        neutral = [name for name in recipe.inputs if name in NEUTRAL]
+        for names in itertools.combinations(neutral, max(0, lacking)):
+            match = _match(lowered, recipe, {name: NEUTRAL[name] for name in names})
+            if match is not None:
+                yield match
+
+
+def _match(lowered: Lowered, recipe: Recipe, held: Held) -> Match | None:
+    try:
+        verification = Verification(recipe, terms_of(recipe, held))
+        found = list(bindings(verification.terms, lowered))
+    except MirageError:  # other numbers of inputs or dims
+        return None
+    for bound in found:
+        with contextlib.suppress(MirageError):
+            prove(verification.goal(bound), bound)
+            return Match(recipe, bound, held)
+    return None
+
+
+@dataclass(frozen=True)
+class _Call:
+    """A call of a compiled op in place of a graph: tensors turned as the op wants them."""
+
+    match: Match
+    signature: Signature
+
+    def run(self, given: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """Return the graph's result; the op raises for what its kernels do not cover."""
+        import mirage_kernels
+
+        choice = self.match.bound.choice
+        tensors = {
+            name: self.turned(x.reshape(t.extents), dims, self.match.recipe.inputs[name])
+            for x, t, (name, dims) in zip(given, self.signature.inputs, choice.inputs, strict=True)
+        }
+        sizes = {
+            dim: n
+            for name, x in tensors.items()
+            for dim, n in zip(_dims(self.match.recipe.inputs[name]), x.shape, strict=True)
+        }
+        arguments = [
+            tensors[name] if name in tensors else self.neutral(name, sizes, given[0])
+            for name in self.match.recipe.inputs
+        ]
+        op = getattr(mirage_kernels, self.match.recipe.name)
+        made = op(*arguments)
+        (dims,) = choice.outputs
+        (tensor,) = self.signature.outputs
+        ours = self.match.recipe.output.split()
+        kept = [ours.index(d) for d in dims if d is not None]
+        ones = [i for i in range(len(ours)) if i not in kept]
+        return [made.permute(*ones, *kept).reshape(tensor.extents)]
+
+    def turned(self, x: torch.Tensor, dims: Sequence[str | None], text: str) -> torch.Tensor:
+        """Return a tensor with the op's dims in the op's order, a view where strides allow."""
+        ours = _dims(text)
+        kept = [i for i, d in enumerate(dims) if d is not None]
+        x = x.reshape([x.shape[i] for i in kept])
+        named = [d for d in dims if d is not None]
+        x = x.permute([named.index(d) for d in ours if d in named])
+        for i, d in enumerate(ours):
+            if d not in named:
+                x = x.unsqueeze(i)
+        return x.contiguous()
+
+    def neutral(
+        self, name: str, sizes: Mapping[str, int], like: torch.Tensor
+    ) -> torch.Tensor | float:
+        """Return an input that the graph lacks."""
+        import torch
+
+        value, text = self.match.held[name], self.match.recipe.inputs[name]
+        number = sizes[value] if isinstance(value, str) else value
+        dims = _dims(text)
+        if not dims:
+            return float(number)
+        dtype = torch.int32 if text.endswith("int32") else like.dtype
+        return torch.full([sizes[d] for d in dims], number, dtype=dtype, device=like.device)
+
+
+def _dims(text: str) -> list[str]:
+    return text.partition(":")[0].split()

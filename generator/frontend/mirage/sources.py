@@ -1,0 +1,153 @@
+"""Sources of a muGraph: its Triton program, its CUDA kernel, as far as the planner goes.
+
+The planner streams weights `[N, K]` past rows of tokens. Inputs that lie otherwise are transposed
+by the program's host function `execute_mugraph`, which takes tensors as `new_input` declared them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from mirage_kernels.generator.build.compile import DEFAULT_ARCH
+from mirage_kernels.generator.emit.cuda import Kernel, emit_cuda
+from mirage_kernels.generator.emit.header import Header
+from mirage_kernels.generator.emit.triton import emit_triton
+from mirage_kernels.generator.errors import MirageError, PlanError
+from mirage_kernels.generator.frontend.mirage.lower import Lowered
+from mirage_kernels.generator.frontend.mirage.runnable import Runnable
+from mirage_kernels.generator.ir import (
+    Graph,
+    Node,
+    Phase,
+    TensorType,
+    Value,
+    check,
+    phases_of,
+)
+from mirage_kernels.generator.plan.lower import tile_program
+from mirage_kernels.generator.plan.threads import with_threads
+from mirage_kernels.generator.plan.variants import variants
+from mirage_kernels.generator.target import target
+
+NAME = "mugraph"  # of the emitted functions
+
+
+def generate_triton_program(graph: Runnable, target_cc: int | None = None) -> dict[str, str]:
+    """Return {"code": the Triton program}; `target_cc` is taken and not needed."""
+    return {"code": triton_text(graph)}
+
+
+def generate_cuda_program(
+    graph: Runnable,
+    target_cc: int | None = None,
+    input_strides: Sequence[Sequence[int]] | None = None,
+    **others: object,
+) -> dict[str, str]:
+    """Return {"code": the CUDA source} of the default architecture's kernel.
+
+    The kernel is made for csrc/tile and called through the library's dispatch; Mirage's other
+    options are taken and decided by the planner.
+    """
+    kernel, _ = planned(graph)
+    return {"code": emit_cuda(kernel)}
+
+
+def triton_text(graph: Runnable) -> str:
+    """Return a Triton program with a host function `execute_mugraph`."""
+    kernel, lowered = planned(graph)
+    return emit_triton(kernel) + _host_text(kernel, lowered)
+
+
+def planned(graph: Runnable) -> tuple[Kernel, Lowered]:
+    """Return the first kernel that can be planned: of the graph, or of the muGraphs found.
+
+    Raises PlanError with the reason for the best one when there is none.
+    """
+    first: MirageError | None = None
+    for choice in graph.choices():
+        lowered = choice.lowered()
+        try:
+            return _planned(lowered), lowered
+        except PlanError as error:
+            first = first or error
+    assert first is not None
+    raise PlanError(
+        f"no kernel can be planned yet: {first.sentence}",
+        "the planner takes one kernel that streams a weight in a loop; run it on CPU tensors",
+    ) from first
+
+
+def _planned(lowered: Lowered) -> Kernel:
+    graph = with_threads(streamed(lowered))
+    program = tile_program(NAME, graph)
+    storage = graph.inputs[0].out.type.dtype
+    paragraphs = [("muGraph", _words(lowered.graph))]
+    dims = "_".join(f"{d.name}{d.size}" for d in program.output.type.dims)
+    header = Header("mirage_kernels.generator: superoptimize", dims, paragraphs)
+    return Kernel(program, variants(program, target(DEFAULT_ARCH)), storage, header)
+
+
+def streamed(lowered: Lowered) -> Graph:
+    """Return the graph as the planner wants it: tokens dynamic, the loop's dim last in memory."""
+    graph = lowered.graph
+    loops = {
+        n.body.space.loop.dim for n in graph.blocks if n.body and n.body.space and n.body.space.loop
+    }
+    others = {d for n in graph.inputs[1:] for d in n.out.type.names}
+    tokens = set(graph.inputs[0].out.type.names) - others - loops
+
+    def type_of(type_: TensorType, *, ordered: bool) -> TensorType:
+        dims = [replace(d, dynamic=d.name in tokens) for d in type_.dims]
+        if ordered:
+            dims.sort(key=lambda d: (d.name in loops, not d.dynamic))
+        return TensorType(tuple(dims), type_.dtype)
+
+    def node_of(node: Node, *, top: bool) -> Node:
+        ordered = node.op in ("input", "output") or (top and node.op == "block")
+        outs = tuple(Value(v.name, type_of(v.type, ordered=ordered)) for v in node.outs)
+        body = node.body
+        if body is not None:
+            body = replace(body, nodes=tuple(node_of(n, top=False) for n in body.nodes))
+        return replace(node, outs=outs, body=body)
+
+    return check(replace(graph, nodes=tuple(node_of(n, top=True) for n in graph.nodes)))
+
+
+def _words(graph: Graph) -> str:
+    """Say where a muGraph's kernel runs and what it computes when."""
+    (node,) = graph.blocks
+    assert node.body is not None
+    assert node.body.space is not None
+    assert node.body.space.loop is not None
+    phases = phases_of(node.body)
+    looped = [n.name for n in node.body.nodes if phases[n.name] is Phase.LOOP and n.op != "input"]
+    grid = ", ".join(f"grid.{a.name} cuts {a.dim}" for a in node.body.space.grid)
+    return (
+        f"one kernel; {grid}, the loop cuts {node.body.space.loop.dim}. In the loop: "
+        f"{', '.join(looped)}; the rest after it."
+    )
+
+
+def _host_text(kernel: Kernel, lowered: Lowered) -> str:
+    """Return the function that takes tensors as they were declared."""
+    arguments, lines = [], []
+    inputs = zip(lowered.graph.inputs, lowered.inputs, kernel.program.inputs, strict=True)
+    for node, layout, operand in inputs:
+        arguments.append(node.name)
+        theirs = [name for row in layout for name in row]
+        extents = ", ".join(str(node.out.type.dim(name).size) for name in theirs)
+        order = tuple(theirs.index(name) for name in operand.type.names)
+        turned = "" if list(order) == sorted(order) else f".permute{order}.contiguous()"
+        lines.append(f"    {node.name} = {node.name}.reshape({extents}){turned}")
+    return "\n".join(
+        [
+            "",
+            "",
+            f"def execute_mugraph({', '.join(arguments)}):",
+            '    """Return the results for tensors as `new_input` declared them."""',
+            *lines,
+            f"    return [{NAME}({', '.join(arguments)})]",
+            "",
+        ]
+    )

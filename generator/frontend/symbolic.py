@@ -1,0 +1,277 @@
+"""Symbolic tensors: what a recipe computes with, so that calling it records its spec graph.
+
+Values are real numbers, positions and lengths (int32), or masks (bool). A number takes the type of
+what it meets, and so does an extent: int32 among positions and lengths, real elsewhere.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from mirage_kernels.generator.errors import RecipeError, UnknownOperatorError
+from mirage_kernels.generator.ir import (
+    OPS,
+    Builder,
+    DType,
+    Graph,
+    Kind,
+    Node,
+    TensorType,
+    Value,
+)
+from mirage_kernels.generator.ir.naming import name_of
+
+_RECORDED = (Kind.ELEMENTWISE, Kind.REDUCE, Kind.CONTRACT)  # kinds of ops that recipes speak of
+_COUNTING = ("add", "sub", "mul", "max", "neg")  # ops that are closed under int32
+_ARITHMETIC = (*_COUNTING, "div")  # with a real operand these take an int32 one too
+
+# What `language` defines, for errors to list.
+LANGUAGE = (
+    *("contract", "sum", "mean", "where", "maximum", "exp", "log", "sqrt", "rsqrt", "square"),
+    *("sigmoid", "silu", "gelu", "gelu_tanh", "tanh", "relu", "soft_cap", "softmax"),
+    *("rms_norm", "layer_norm", "group_norm", "l2_norm", "extent", "positions"),
+)
+
+
+@dataclass(frozen=True, eq=False)
+class Tensor:
+    """A value of the spec graph under construction; dims go by name, so shapes never reshape."""
+
+    builder: Builder
+    name: str
+
+    @property
+    def type(self) -> TensorType:
+        """Dims and element type."""
+        return self.builder.types[self.name]
+
+    def __add__(self, other: Tensor | float) -> Tensor:
+        return apply("add", self, other)
+
+    def __radd__(self, other: float) -> Tensor:
+        return apply("add", self, other)
+
+    def __sub__(self, other: Tensor | float) -> Tensor:
+        return apply("sub", self, other)
+
+    def __rsub__(self, other: float) -> Tensor:
+        return apply("sub", other, self)
+
+    def __mul__(self, other: Tensor | float) -> Tensor:
+        return apply("mul", self, other)
+
+    def __rmul__(self, other: float) -> Tensor:
+        return apply("mul", self, other)
+
+    def __truediv__(self, other: Tensor | float) -> Tensor:
+        if not isinstance(other, Tensor) and other == 0:
+            raise RecipeError(
+                f"a recipe divides {self.name} by 0", "divide by what is not zero: x + eps"
+            )
+        return apply("div", self, other)
+
+    def __rtruediv__(self, other: float) -> Tensor:
+        return apply("div", other, self)
+
+    def __neg__(self) -> Tensor:
+        return apply("neg", self)
+
+    def __lt__(self, other: Tensor | float) -> Tensor:
+        return apply("less", self, other)
+
+    def __gt__(self, other: Tensor | float) -> Tensor:
+        return apply("less", other, self)
+
+    def __le__(self, other: Tensor | float) -> Tensor:
+        return apply("less", self, other + 1)  # int32 only, so it is the same
+
+    def __ge__(self, other: Tensor | float) -> Tensor:
+        return apply("less", other - 1, self)
+
+    def __and__(self, other: Tensor) -> Tensor:
+        return apply("both", self, other)
+
+    def __eq__(self, other: object) -> bool:
+        raise RecipeError("recipes have no == and !=", "positions compare with < <= > >=")
+
+    __hash__ = object.__hash__
+
+    def __bool__(self) -> bool:
+        raise RecipeError(
+            "a recipe cannot branch on a tensor: if, and, or, a < b < c need one truth value",
+            "choose elementwise with where(condition, a, b), join conditions with &",
+        )
+
+    def __getattr__(self, attribute: str) -> Tensor:
+        raise unknown_operator(attribute)
+
+
+def unknown_operator(operator: str) -> UnknownOperatorError:
+    """Return the error for a name that is no operator, with the list of those there are."""
+    return UnknownOperatorError(
+        f"recipes have no operator {operator!r}",
+        f"operators: {', '.join(LANGUAGE)}, and + - * / < <= > >= &",
+    )
+
+
+def spec_of(result: Tensor, *also: Tensor) -> Graph:
+    """Return the spec graph that computes results: all inputs, else only what they are made of."""
+    outputs = (result.name, *(r.name for r in also))
+    needed = {*outputs}
+    for node in reversed(result.builder.nodes):
+        if node.name in needed:
+            needed.update(node.args)
+    kept = [n for n in result.builder.nodes if n.op == "input" or n.name in needed]
+    return Graph(result.builder.level, tuple(kept), outputs)
+
+
+def apply(op: str, *operands: Tensor | float, over: str = "") -> Tensor:
+    """Record one node and return its value; numbers become constants of the type they meet.
+
+    Raises RecipeError for an unknown op and for operands of types that it does not take,
+    GraphError for operands whose dims don't fit.
+    """
+    if op not in OPS or OPS[op].kind not in _RECORDED:
+        raise unknown_operator(op)
+    typed = _typed(op, operands)
+    builder, args = typed[0].builder, tuple(o.name for o in typed)
+    return _record(builder, Node(op, args, (_untyped(name_of(op, args, builder.types)),), over))
+
+
+def _untyped(name: str, dtype: DType = DType.FP32) -> Value:
+    """Return a scalar; the builder infers the type of everything but sources."""
+    return Value(name, TensorType((), dtype))
+
+
+def _record(builder: Builder, node: Node) -> Tensor:
+    value = Value(builder.free_name(node.name), node.out.type)
+    made = Node(node.op, node.args, (value,), over=node.over, value=node.value)
+    return Tensor(builder, builder.add(made))
+
+
+def _typed(op: str, operands: Sequence[Tensor | float]) -> list[Tensor]:
+    """Return the operands of `op` as tensors of one kind: real numbers, int32 or masks."""
+    tensors = [o for o in operands if isinstance(o, Tensor)]
+    if not tensors:
+        raise RecipeError(
+            f"{op} takes a tensor, not {operands[0]!r}",
+            "compute with numbers alone in plain Python",
+        )
+    builder = tensors[0].builder
+    masks = 2 if op == "both" else int(op == "where")
+    for operand in operands[:masks]:
+        _require_mask(op, operand)
+    numbers = operands[masks:]
+    dtype = DType.INT32 if _counts(op, tensors) else DType.FP32
+    if dtype is DType.FP32:
+        _require_real(op, numbers)
+    chosen = [o for o in operands[:masks] if isinstance(o, Tensor)]
+    return chosen + [_as_type(builder, o, dtype) for o in numbers]
+
+
+def _counts(op: str, tensors: Sequence[Tensor]) -> bool:
+    """Say whether `op` is done in int32: it compares positions, or no operand needs to be real."""
+    if op == "less":
+        for tensor in tensors:
+            _require_position(tensor)
+        return True
+    return op in _COUNTING and any(map(_is_int32, tensors)) and all(map(_is_whole, tensors))
+
+
+def _require_mask(op: str, operand: Tensor | float) -> None:
+    if not isinstance(operand, Tensor) or operand.type.dtype is not DType.BOOL:
+        raise RecipeError(
+            f"{op} takes a mask, and {_described(operand)} is none",
+            'compare positions: positions(k, "L") < lengths; join masks with &',
+        )
+
+
+def _require_position(tensor: Tensor) -> None:
+    if not _is_whole(tensor):
+        raise RecipeError(
+            f"only positions and lengths compare, and {_described(tensor)} is not int32",
+            "of real numbers take maximum(a, b) or relu(x)",
+        )
+
+
+def _require_real(op: str, operands: Sequence[Tensor | float]) -> None:
+    """Refuse masks, and int32 where nothing real makes the result real."""
+    lifts = op in _ARITHMETIC and not all(map(_is_int32, operands))
+    for operand in operands:
+        if isinstance(operand, Tensor) and operand.type.dtype is DType.BOOL:
+            raise RecipeError(
+                f"{op} takes numbers, and {_described(operand)} is a mask",
+                "choose with where(mask, a, b), join masks with &",
+            )
+        if _is_int32(operand) and not lifts:
+            raise RecipeError(
+                f"{op} takes real numbers, and {_described(operand)} is int32",
+                "positions and lengths take + - * < & and maximum; divided by 1 they are real",
+            )
+
+
+def _is_int32(operand: Tensor | float) -> bool:
+    return isinstance(operand, Tensor) and operand.type.dtype is DType.INT32
+
+
+def _described(operand: Tensor | float) -> str:
+    return f"{operand.name}: {operand.type}" if isinstance(operand, Tensor) else repr(operand)
+
+
+def _is_whole(x: Tensor) -> bool:
+    """Say whether a value is int32, or can be: made of extents and whole numbers alone."""
+    if _is_int32(x):
+        return True
+    node = next(n for n in x.builder.nodes if n.name == x.name)
+    if node.op == "const":
+        return node.value == round(node.value)
+    if node.op in _COUNTING:
+        return all(_is_whole(Tensor(x.builder, a)) for a in node.args)
+    return node.op == "size"
+
+
+def _as_type(builder: Builder, x: Tensor | float, dtype: DType) -> Tensor:
+    """Return an operand as a tensor; a value that `_is_whole` can be had as int32."""
+    if not isinstance(x, Tensor):
+        return constant(builder, x, dtype)
+    if dtype is not DType.INT32 or x.type.dtype is dtype:
+        return x
+    node = next(n for n in builder.nodes if n.name == x.name)
+    if node.op == "const":
+        return constant(builder, node.value, dtype)
+    if node.op == "size":
+        return size(builder, node.over, dtype)
+    return apply(node.op, *(_as_type(builder, Tensor(builder, a), dtype) for a in node.args))
+
+
+def constant(builder: Builder, value: float, dtype: DType) -> Tensor:
+    """Return a number as a tensor, the same one for the same number."""
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not number or not math.isfinite(value):
+        hint = "to leave out what a mask hides: where(mask, exp(x), 0), or softmax(x, over, mask)"
+        raise RecipeError(
+            f"a recipe's operands are tensors and finite numbers, not {value!r}",
+            hint if number else "tensors are the recipe's inputs and what is computed from them",
+        )
+    if dtype is DType.INT32 and (value != round(value) or abs(value) >= 2**31):
+        raise RecipeError(
+            f"{value!r} meets positions or lengths, and is no int32 itself",
+            "give them whole numbers; divided by 1 they are real",
+        )
+    for node in builder.nodes:
+        if node.op == "const" and node.value == value and node.out.type.dtype is dtype:
+            return Tensor(builder, node.name)
+    digits = f"{value:g}".replace(".", "_").replace("-", "m").replace("+", "")
+    # 1 and 1.0000001 have the same few digits: names are made free
+    name = f"{'int' if dtype is DType.INT32 else 'const'}_{digits}"
+    return _record(builder, Node("const", (), (_untyped(name, dtype),), value=float(value)))
+
+
+def size(builder: Builder, dim: str, dtype: DType) -> Tensor:
+    """Return the extent of a dim as a scalar, the same one for the same dim and type."""
+    name = f"int_size_{dim}" if dtype is DType.INT32 else f"size_{dim}"
+    if name not in builder.types:
+        builder.add(Node("size", (), (_untyped(name, dtype),), over=dim))
+    return Tensor(builder, name)

@@ -1,0 +1,1 @@
+"""Records: what is committed for every kernel, and the folder of kernels."""

@@ -1,0 +1,304 @@
+"""The kernels folder: writing results into it, reading it back, checking it."""
+
+from __future__ import annotations
+
+import difflib
+import fcntl
+import os
+from collections.abc import Container, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from functools import cache, partial
+from pathlib import Path
+from typing import TypeVar
+
+from mirage_kernels.generator.emit.parts import NAMES, file_of
+from mirage_kernels.generator.errors import FileError, JobError, MirageError
+from mirage_kernels.generator.ir import DType, Graph, dumps, to_json
+from mirage_kernels.generator.ir import check as check_graph
+from mirage_kernels.generator.pipeline import Result, proof_cases, prove_record
+from mirage_kernels.generator.recipe import Recipe, Shape, catalog, load_recipe, trace
+from mirage_kernels.generator.records.files import OUT_HINT, write_whole
+from mirage_kernels.generator.records.record import (
+    MUGRAPH_ENDING,
+    Emitted,
+    KernelRecord,
+    MuGraphRecord,
+    Record,
+    load_emitted,
+    load_mugraph,
+)
+from mirage_kernels.generator.records.sources import files_of, table_of
+from mirage_kernels.generator.request import Event, Progress
+from mirage_kernels.generator.search.gate import Gate, Measured
+from mirage_kernels.generator.target import TARGETS
+
+R = TypeVar("R", bound=Record)
+ERRORS_ALIKE = 0.1  # of an error: records have two digits, and sums of another BLAS other last bits
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A committed file that is not what the generator makes, or a muGraph that does not prove."""
+
+    path: str
+    reason: str
+    diff: str = ""
+
+
+def write(results: Sequence[Result], kernels_dir: Path) -> list[Path]:
+    """Write the files of results and the tables of their architectures; return their paths.
+
+    Each file is written whole or not at all; the table, which names the others, comes last. What an
+    earlier generation of a kernel made beside them is removed: files of plans that it had.
+    Raises FileError for a folder that cannot be written.
+    """
+    written = []
+    for result in results:
+        for name, text in result.files.items():
+            written.append(write_whole(kernels_dir / name, text))
+        if not isinstance(result.record, MuGraphRecord):
+            _remove_others(result.record, kernels_dir, result.files)
+    for arch in sorted({r.request.arch for r in results}):
+        with _alone_in(kernels_dir / arch):
+            table = table_of(arch, list(emitted(kernels_dir, arch).values()))
+            written.append(write_whole(kernels_dir / arch / "table.cpp", table))
+    return written
+
+
+@contextmanager
+def _alone_in(folder: Path) -> Iterator[None]:
+    """Keep other processes from writing a table that lacks what this one is about to list."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        with suppress(OSError):  # a network file system may have no locks for folders
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _remove_others(record: Emitted, kernels_dir: Path, made: Container[str]) -> None:
+    for path in sources_below(kernels_dir, record):
+        if str(path.relative_to(kernels_dir)) not in made:
+            try:
+                path.unlink()
+            except OSError as error:
+                raise FileError(f"{path} cannot be removed: {error.strerror}", OUT_HINT) from error
+
+
+def sources_below(kernels_dir: Path, record: Emitted) -> list[Path]:
+    """Return the sources in a folder whose name and first line say that a record made them."""
+    names = (f"{record.stem}.cu", f"{record.stem}.py", *(file_of(record.stem, n) for n in NAMES))
+    found = (path for name in names for path in (kernels_dir / record.arch).glob(f"*/{name}"))
+    return sorted(path for path in found if _first_line(path).endswith(f" {record.command}"))
+
+
+def _first_line(path: Path) -> str:
+    with path.open(errors="replace") as file:
+        return file.readline().rstrip("\n")
+
+
+def emitted(kernels_dir: Path, arch: str = "*") -> dict[str, Emitted]:
+    """Return every committed kernel by the path of its record below the folder."""
+    paths = sorted(kernels_dir.glob(f"{arch}/*/*.json"))
+    paths = [p for p in paths if not p.name.endswith(MUGRAPH_ENDING)]
+    return {str(p.relative_to(kernels_dir)): load_emitted(p) for p in paths}
+
+
+def without_plan(kernels_dir: Path) -> dict[str, MuGraphRecord]:
+    """Return every muGraph that was kept without a kernel, by its path below the folder."""
+    paths = sorted(kernels_dir.glob(f"*/*/*{MUGRAPH_ENDING}"))
+    return {str(p.relative_to(kernels_dir)): load_mugraph(p) for p in paths}
+
+
+def records(kernels_dir: Path, arch: str = "*") -> dict[str, KernelRecord]:
+    """Return the committed kernels that stream weights, which are tuned and measured alike."""
+    found = emitted(kernels_dir, arch).items()
+    return {path: record for path, record in found if isinstance(record, KernelRecord)}
+
+
+def check(
+    kernels_dir: Path,
+    *,
+    progress: Progress,
+    jobs: int | None = None,
+    recipe_files: Sequence[str] = (),
+) -> list[Difference]:
+    """Re-verify every committed muGraph and re-emit every committed source.
+
+    Returns what differs: a recipe that is gone, a muGraph that does not prove, a proof record or a
+    source that is not byte for byte what the generator makes, a file that nothing makes. Recipes
+    are those of the catalog and of `recipe_files`.
+    """
+    kernels = emitted(kernels_dir)
+    found: dict[str, Record] = {**kernels, **without_plan(kernels_dir)}
+    differences = []
+    expected: dict[str, str] = {}
+    outcomes = _remade_by_path(found, jobs, recipe_files)
+    for done, (path, outcome) in enumerate(outcomes, start=1):
+        progress(Event("check", done, len(found), path))
+        if isinstance(outcome, MirageError):
+            differences.append(Difference(path, outcome.sentence))
+            expected |= _as_they_are(kernels_dir, path, found[path])
+        else:
+            expected |= outcome
+    for arch in sorted({r.arch for r in found.values()}):
+        of_arch = [r for r in kernels.values() if r.arch == arch]
+        expected[f"{arch}/table.cpp"] = table_of(arch, of_arch)
+    return differences + _compared(kernels_dir, expected)
+
+
+def _remade_by_path(
+    found: Mapping[str, Record], jobs: int | None, recipe_files: Sequence[str]
+) -> Iterator[tuple[str, dict[str, str] | MirageError]]:
+    """Yield what `_remade` says of every record; an interrupt waits for nothing.
+
+    Raises JobError where a process of its pool is lost.
+    """
+    alike: dict[str, list[str]] = {}
+    for path, record in found.items():
+        alike.setdefault(_what_is_proved(path, record), []).append(path)
+    groups = [[found[path] for path in paths] for paths in alike.values()]
+    pool = ProcessPoolExecutor(jobs or os.cpu_count())
+    remade = partial(_remade, recipe_files)
+    try:
+        for paths, outcomes in zip(alike.values(), pool.map(remade, groups), strict=True):
+            yield from zip(paths, outcomes, strict=True)
+    except BrokenProcessPool as error:
+        raise JobError(
+            "a process that proved kernels again was killed, most often for want of memory",
+            "fewer at once take less: --jobs 1",
+        ) from error
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _what_is_proved(path: str, record: Record) -> str:
+    """Return all that a proof depends on: finite fields know neither storage type nor GPU."""
+    graph = dumps(to_json(record.graph)).replace(DType.BF16.value, DType.FP16.value)
+    try:
+        cases = proof_cases(record)
+    except Exception:  # the record was edited: `_remade` says what is wrong with it
+        return path
+    return repr((record.recipe, sorted(record.shape.items()), cases, graph))
+
+
+def _remade(
+    recipe_files: Sequence[str], alike: Sequence[Record]
+) -> list[dict[str, str] | MirageError]:
+    """Return the files of records of which one proof holds for all, or why there are none."""
+    try:
+        recipe = _recipe_of(alike[0], recipe_files)
+        proof = _proved(alike[0], recipe).proof
+    except Exception as error:  # a record that was edited may lead to anything
+        return [_sentence_of(error) for _ in alike]
+    return [_emitted(replace(record, proof=proof), recipe) for record in alike]
+
+
+def _emitted(proved: Record, recipe: Recipe) -> dict[str, str] | MirageError:
+    try:
+        check_graph(proved.graph)
+        measured = Gate(_spec_of(proved, recipe), recipe, proved.storage).measure(proved.graph)
+        _require_errors(proved, measured)
+        return files_of(replace(proved, summary=recipe.summary))
+    except Exception as error:  # as above
+        return _sentence_of(error)
+
+
+def _require_errors(record: Record, measured: Sequence[Measured]) -> None:
+    """Raise FileError where a record tells of other errors than those measured now."""
+    told = {m.distribution: (m.error, m.unfused) for m in record.accuracy}
+    found = {m.distribution: (m.error, m.unfused) for m in measured}
+    for name in sorted(told.keys() | found.keys()):
+        said, is_ = told.get(name, ()), found.get(name, ())
+        alike = (a == b or abs(a - b) <= ERRORS_ALIKE * b for a, b in zip(said, is_, strict=False))
+        if len(said) != len(is_) or not all(alike):
+            raise FileError(
+                f"its errors on inputs {name} are {said} in the record, {is_} as measured now",
+                "`mirage-kernels generate` makes the record anew",
+            )
+
+
+def _sentence_of(error: Exception) -> MirageError:
+    """Return an error that the check of one record met as what is wrong with that record."""
+    if isinstance(error, MirageError):
+        return error
+    words = str(error).partition("\n")[0]
+    return FileError(f"no kernel can be made of this record: {type(error).__name__}: {words}")
+
+
+def proved_again(record: R) -> R:
+    """Return the record with its proof made anew from the catalog's recipe as it is now.
+
+    Raises VerifyError when the muGraph does not prove.
+    """
+    return _proved(record, _recipe_of(record))
+
+
+def _proved(record: R, recipe: Recipe) -> R:
+    return prove_record(record, _spec_of(record, recipe), lambda event: None)
+
+
+@cache
+def _known(recipe_files: tuple[str, ...]) -> dict[str, Recipe]:
+    """Return recipes by name, each file read once by a process."""
+    return catalog() | {recipe.name: recipe for recipe in map(load_recipe, recipe_files)}
+
+
+def _recipe_of(record: Record, recipe_files: Sequence[str] = ()) -> Recipe:
+    known = _known(tuple(recipe_files))
+    if record.recipe not in known:
+        raise FileError(
+            f"recipe {record.recipe} is not in the catalog; kernels of a recipe file are checked "
+            "by `mirage-kernels check FILE --kernels DIR`"
+        )
+    return known[record.recipe]
+
+
+def _spec_of(record: Record, recipe: Recipe) -> Graph:
+    return trace(recipe, Shape(record.source, record.shape), record.storage)
+
+
+def _as_they_are(kernels_dir: Path, record_path: str, record: Record) -> dict[str, str]:
+    paths = [kernels_dir / record_path]
+    if not isinstance(record, MuGraphRecord):
+        paths += sources_below(kernels_dir, record)
+    return {str(p.relative_to(kernels_dir)): _content(p) for p in paths}
+
+
+def _content(path: Path) -> str:
+    """Return a file's text from which its bytes could be made again, whatever they are."""
+    return path.read_bytes().decode(errors="surrogateescape")
+
+
+def _compared(kernels_dir: Path, expected: dict[str, str]) -> list[Difference]:
+    differences = []
+    for path, text in sorted(expected.items()):
+        file = kernels_dir / path
+        if not file.is_file():
+            differences.append(Difference(path, "the file is missing"))
+        elif _content(file) != text:
+            reason = "the file is not what the generator makes"
+            shown = file.read_bytes().decode(errors="replace")
+            differences.append(Difference(path, reason, _diff(path, shown, text)))
+    present = {
+        str(p.relative_to(kernels_dir))
+        for arch in TARGETS
+        for p in (kernels_dir / arch).rglob("*")
+        if p.is_file() and "__pycache__" not in p.parts
+    }
+    stray = sorted(present - set(expected))
+    return differences + [Difference(p, "no committed record makes this file") for p in stray]
+
+
+def _diff(path: str, committed: str, made: str) -> str:
+    lines = difflib.unified_diff(
+        committed.splitlines(keepends=True),
+        made.splitlines(keepends=True),
+        f"committed/{path}",
+        f"generated/{path}",
+    )
+    return "".join(lines)

@@ -1,0 +1,106 @@
+"""Emission: every file of a kernel as a pure function of its record."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from mirage_kernels.generator.emit.attention import AttentionSource, emit_attention
+from mirage_kernels.generator.emit.cuda import Kernel, cuda_files
+from mirage_kernels.generator.emit.table import AttentionEntry, Entry, emit_table
+from mirage_kernels.generator.emit.triton import emit_triton
+from mirage_kernels.generator.plan.adapters import (
+    MOST_STACKED_TOKENS,
+    stacked_program,
+    stacked_variants,
+)
+from mirage_kernels.generator.plan.attention_lower import attention_program
+from mirage_kernels.generator.plan.lower import tile_program
+from mirage_kernels.generator.plan.tiles import Planning
+from mirage_kernels.generator.records.headers import attention_header, kernel_header, stacked_header
+from mirage_kernels.generator.records.record import (
+    AttentionRecord,
+    Emitted,
+    KernelRecord,
+    MuGraphRecord,
+    Record,
+)
+from mirage_kernels.generator.target import target
+
+
+def files_of(record: Record) -> dict[str, str]:
+    """Return every file of a record by path below the kernels folder."""
+    if isinstance(record, MuGraphRecord):
+        return {record.path: record.text()}
+    return sources_of(record)
+
+
+def sources_of(record: Emitted) -> dict[str, str]:
+    """Return the kernel's files by path below the kernels folder: record, CUDA, perhaps Triton.
+
+    A file comes after those that it includes.
+    """
+    if isinstance(record, AttentionRecord):
+        return _attention_sources(record)
+    apart = any(v.knobs.apart for v in record.variants)
+    program = tile_program(record.recipe, record.graph, Planning(arch=record.arch, apart=apart))
+    kernel = Kernel(program, record.variants, record.storage, kernel_header(record, program))
+    base = record.path.removesuffix(".json")
+    files = {record.path: record.text(), **_cuda_files(record, kernel)}
+    files[f"{base}.py"] = emit_triton(kernel)
+    stacked = stacked_kernel(record)
+    return files if stacked is None else files | _cuda_files(record, stacked)
+
+
+def _cuda_files(record: KernelRecord, kernel: Kernel) -> dict[str, str]:
+    folder = f"{record.arch}/{kernel.program.recipe}"
+    return {f"{folder}/{name}": text for name, text in cuda_files(kernel).items()}
+
+
+def stacked_kernel(record: KernelRecord) -> Kernel | None:
+    """Return the kernel of the same muGraph whose tokens have slices of stacks, if there is one."""
+    if not record.stacked:
+        return None
+    on = target(record.arch)
+    plain = tile_program(record.recipe, record.graph, Planning(arch=record.arch))
+    program = stacked_program(plain, record.stacked, on)
+    variants = () if program is None else stacked_variants(program, record.variants, on)
+    if program is None or not variants:
+        return None
+    return Kernel(program, variants, record.storage, stacked_header(record, program, variants))
+
+
+def _attention_sources(record: AttentionRecord) -> dict[str, str]:
+    program = attention_program(record.recipe, record.graph)
+    header = attention_header(record, program)
+    source = AttentionSource(program, record.variants, record.storage, header)
+    return {
+        record.path: record.text(),
+        f"{record.path.removesuffix('.json')}.cu": emit_attention(source),
+    }
+
+
+def table_of(arch: str, records: Sequence[Emitted]) -> str:
+    """Return the dispatch table of an architecture."""
+    kernels = [e for r in records if isinstance(r, KernelRecord) for e in _entries(r)]
+    attention = [_attention_entry(r) for r in records if isinstance(r, AttentionRecord)]
+    return emit_table(arch, kernels, attention)
+
+
+def _entries(record: KernelRecord) -> list[Entry]:
+    """Return the rows of a record: its kernel, and the one for slices of stacks."""
+    options, about = _options(record), (record.dtype, record.shape, record.stem)
+    space = any(v.knobs.leaves_something for v in record.variants)
+    entries = [Entry(record.recipe, *about, record.max_tokens, options, space)]
+    stacked = stacked_kernel(record)
+    if stacked is not None:
+        most = max(MOST_STACKED_TOKENS, record.max_tokens) if record.max_tokens else 0
+        entries.append(Entry(stacked.program.recipe, *about, most, options, workspace=True))
+    return entries
+
+
+def _attention_entry(record: AttentionRecord) -> AttentionEntry:
+    return AttentionEntry(record.recipe, record.dtype, record.shape, record.stem, _options(record))
+
+
+def _options(record: Emitted) -> tuple[str, ...]:
+    return tuple(n.name for n in record.graph.of("input") if n.optional)
