@@ -7,193 +7,154 @@ that it serves, and everything else follows from the record.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from mirage_kernels.generator.build.compile import ROOT
-from mirage_kernels.generator.errors import PlanError
-from mirage_kernels.generator.ir.text import Json, dumps
-from mirage_kernels.generator.plan.candidates import LINES_AT, untuned
-from mirage_kernels.generator.plan.families import member
-from mirage_kernels.generator.plan.program import TileProgram
-from mirage_kernels.generator.plan.variants import (
-    REGISTERS_LEFT,
-    Footprint,
-    Knobs,
-    Variant,
-    variants,
-)
+from mirage_kernels.generator.ir.codec import to_data
+from mirage_kernels.generator.ir.text import dumps
 from mirage_kernels.generator.records.files import write_whole
-from mirage_kernels.generator.target import Target
-from mirage_kernels.generator.tuning.attention_catalog import TunedAttention
 from mirage_kernels.generator.tuning.correlation import rank_correlation, relative
-from mirage_kernels.generator.tuning.fields import (
-    entries,
-    entry,
-    integer,
-    loaded,
-    maybe,
-    number,
-    text,
-    texts,
-)
+from mirage_kernels.generator.tuning.files import loaded
 from mirage_kernels.generator.tuning.keys import Key as Key
+from mirage_kernels.generator.tuning.knobs import Values
 
 MAX_TOKENS = 64  # of kernels never measured: above it the library's program runs
-ATTENTION_TYPES = ("fp16", "bf16")
 HINT = "measure again: mirage-kernels tune"
 
 
 @dataclass(frozen=True)
 class Tried:
-    """One candidate: predicted, and measured or, in `failed`, why it was not.
+    """One candidate: predicted, and measured at each of its bucket's calls or, in `failed`, not.
 
-    `default_us` is its time in calls that promise nothing, if that was measured.
+    `us` are its times with all assumption flags, `default_us` those without any.
     """
 
-    knobs: Knobs
-    predicted_us: float
-    us: float | None = None
+    knobs: Values
+    schedule: str = ""
+    predicted_us: float | None = None
+    us: tuple[float, ...] = ()
+    default_us: tuple[float, ...] = ()
     failed: str = ""
-    default_us: float | None = None
 
-    def to_json(self) -> dict[str, Json]:
-        """Return the candidate as JSON data."""
-        outcome: dict[str, Json] = {"failed": self.failed} if self.failed else {"us": self.us}
-        made: dict[str, Json] = {"plan": self.knobs.plan_name, **self.knobs.to_json()}
-        default: dict[str, Json] = {"default_us": self.default_us} if self.default_us else {}
-        return made | {"predicted_us": self.predicted_us} | outcome | default
+    @property
+    def first_us(self) -> float | None:
+        """Its time at the bucket's first call."""
+        return self.us[0] if self.us else None
 
-    @staticmethod
-    def read(data: Mapping[str, Json]) -> Tried:
-        """Read what `to_json` makes."""
-        failed = text(data, "failed") if "failed" in data else ""
-        times = (number(data, "predicted_us"), maybe(data, "us"))
-        return Tried(knobs_of(data), *times, failed, maybe(data, "default_us"))
+    @property
+    def means(self) -> tuple[float, ...]:
+        """The mean of both times at each call."""
+        return tuple((a + b) / 2 for a, b in zip(self.us, self.default_us, strict=True))
+
+
+@dataclass(frozen=True)
+class At:
+    """A call that candidates were compared at: its floor, PyTorch eager, the library's program.
+
+    `few_tiles`: the launch finds it to be of few work tiles.
+    """
+
+    name: str
+    floor_us: float
+    eager_us: float | None = None
+    library_us: float | None = None
+    few_tiles: bool = False
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """The knobs of a bucket's calls, of few work tiles or of all others.
+
+    `ratio` is their time over the floor, a geometric mean where calls are several; `rule_ratio`
+    that of the rule's.
+    """
+
+    knobs: Values
+    ratio: float
+    rule_ratio: float | None = None
+    few_tiles: bool = False
 
 
 @dataclass(frozen=True)
 class Bucket:
-    """A bucket of tokens: the chosen knobs with their time, the floor, PyTorch, all candidates.
+    """A bucket of tokens or query rows (0: any number): what was chosen, where, all candidates."""
 
-    `default_us` is the time of calls that promise nothing about weights, None where it failed;
-    `library_us` that of what the op runs where no kernel serves, if that was measured.
-    """
-
-    tokens: int
-    knobs: Knobs
-    us: float
-    default_us: float | None
-    floor_us: float
-    eager_us: float
-    correlation: float | None  # Spearman's, of predictions and measurements
+    size: int
+    chosen: tuple[Chosen, ...]
+    calls: tuple[At, ...]
     tried: tuple[Tried, ...]
-    library_us: float | None = None
+    correlation: float | None = None  # Spearman's, of predictions and measurements
+
+    def choice(self, *, few: bool = False) -> Chosen | None:
+        """Return what was chosen for calls of few work tiles, or for others."""
+        return next((c for c in self.chosen if c.few_tiles is few), None)
 
     @property
-    def other_us(self) -> float:
-        """What would run in its place."""
-        return self.library_us or self.eager_us
+    def best(self) -> Tried:
+        """The candidate that was chosen."""
+        return next(t for t in self.tried if t.knobs == self.chosen[0].knobs and not t.failed)
 
     @property
     def pairs(self) -> list[tuple[float, float]]:
-        """Prediction and measurement of every candidate that was measured."""
-        return [(t.predicted_us, t.us) for t in self.tried if t.us is not None]
+        """Prediction and measurement of every candidate that was predicted and measured."""
+        found = ((t.predicted_us, t.first_us) for t in self.tried)
+        return [(a, b) for a, b in found if a is not None and b is not None]
 
     @property
-    def plans(self) -> dict[str, float]:
-        """The least time of every plan, the fastest first."""
+    def schedules(self) -> dict[str, float]:
+        """The least time of every schedule, the fastest first."""
         times: dict[str, float] = {}
         for t in self.tried:
-            if t.us is not None:
-                name = t.knobs.plan_name
-                times[name] = min(t.us, times.get(name, t.us))
-        return dict(sorted(times.items(), key=lambda plan: plan[1]))
-
-    def to_json(self) -> dict[str, Json]:
-        """Return the bucket as JSON data."""
-        numbers: dict[str, Json] = {
-            "us": self.us,
-            "default_us": self.default_us,
-            "floor_us": self.floor_us,
-            "ratio": round(self.us / self.floor_us, 3),
-            "eager_us": self.eager_us,
-        }
-        numbers |= {"library_us": self.library_us} if self.library_us else {}
-        numbers |= {"correlation": self.correlation}
-        chosen: dict[str, Json] = {"tokens": self.tokens, "plan": self.knobs.plan_name}
-        chosen["knobs"] = self.knobs.to_json()
-        by_plan: dict[str, Json] = {"plans": dict(self.plans)}
-        return chosen | numbers | by_plan | {"candidates": [t.to_json() for t in self.tried]}
-
-    @staticmethod
-    def read(data: Mapping[str, Json]) -> Bucket:
-        """Read what `to_json` makes."""
-        return Bucket(
-            integer(data, "tokens"),
-            knobs_of(entry(data["knobs"])),
-            number(data, "us"),
-            maybe(data, "default_us"),
-            number(data, "floor_us"),
-            number(data, "eager_us"),
-            maybe(data, "correlation"),
-            tuple(Tried.read(t) for t in entries(data, "candidates")),
-            maybe(data, "library_us"),
-        )
+            if t.first_us is not None:
+                times[t.schedule] = min(t.first_us, times.get(t.schedule, t.first_us))
+        return dict(sorted(times.items(), key=lambda one: one[1]))
 
 
 @dataclass(frozen=True)
 class Beyond:
-    """Ours, by default, and PyTorch where the last bucket's choice serves another number."""
+    """A call that the last bucket's choice also serves, and the library without a kernel of ours.
 
-    tokens: int
+    `default_us` is our time without assumption flags, None where it failed; `peers` are kernels of
+    PyTorch, those that take the call.
+    """
+
+    sizes: Mapping[str, int]
     default_us: float | None
-    eager_us: float
+    eager_us: float | None = None
     library_us: float | None = None
+    causal: bool = False
+    peers: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def other_us(self) -> float:
         """What would run in its place."""
-        return self.library_us or self.eager_us
+        other = self.library_us or self.eager_us
+        assert other is not None
+        return other
 
-    def to_json(self) -> dict[str, Json]:
-        """Return it as JSON data."""
-        return {n: v for n, v in vars(self).items() if n != "library_us" or v is not None}
 
-    @staticmethod
-    def read(data: Mapping[str, Json]) -> Beyond:
-        """Read what `to_json` makes."""
-        ours = maybe(data, "default_us")
-        times = (number(data, "eager_us"), maybe(data, "library_us"))
-        return Beyond(integer(data, "tokens"), ours, *times)
+@dataclass(frozen=True)
+class TriedGraph:
+    """A muGraph that the search found: how its rule's variants do at all calls, as `Chosen`."""
+
+    name: str
+    ratio: float | None = None  # None: it failed somewhere
 
 
 @dataclass(frozen=True)
 class Tuned:
-    """One kernel's buckets, and up to how many tokens it serves calls."""
+    """One kernel's buckets, up to how many tokens it serves calls (0: all), other calls.
+
+    `mugraph` names the fastest of the muGraphs that were compared, if several were.
+    """
 
     key: Key
-    max_tokens: int
     buckets: tuple[Bucket, ...]
-    beyond: tuple[Beyond, ...]
-
-    def to_json(self) -> dict[str, Json]:
-        """Return the kernel as JSON data."""
-        return self.key.to_json() | {
-            "max_tokens": self.max_tokens,
-            "buckets": [b.to_json() for b in self.buckets],
-            "beyond": [b.to_json() for b in self.beyond],
-        }
-
-    @staticmethod
-    def read(data: Mapping[str, Json]) -> Tuned:
-        """Read what `to_json` makes."""
-        return Tuned(
-            Key.read(data),
-            integer(data, "max_tokens"),
-            tuple(Bucket.read(b) for b in entries(data, "buckets")),
-            tuple(Beyond.read(b) for b in entries(data, "beyond")),
-        )
+    beyond: tuple[Beyond, ...] = ()
+    max_tokens: int = 0
+    mugraph: str = ""
+    mugraphs: tuple[TriedGraph, ...] = ()
 
 
 def overall_correlation(kernels: Sequence[Tuned]) -> float | None:
@@ -207,72 +168,37 @@ class Section:
 
     arch: str
     measured: Mapping[str, str]
-    correlation: float | None
     kernels: tuple[Tuned, ...]
-    attention: tuple[TunedAttention, ...] = ()
+    correlation: float | None = None
 
     @property
     def names(self) -> set[str]:
         """Names of all its kernels."""
-        return {k.key.name for k in self.kernels} | {k.key.name for k in self.attention}
+        return {k.key.name for k in self.kernels}
 
     def without(self, names: set[str]) -> Section:
         """Return the section without some kernels; its correlation is that of the others."""
         kernels = tuple(k for k in self.kernels if k.key.name not in names)
-        attention = tuple(k for k in self.attention if k.key.name not in names)
         same = len(kernels) == len(self.kernels)
         correlation = self.correlation if same else overall_correlation(kernels)
-        return replace(self, correlation=correlation, kernels=kernels, attention=attention)
-
-    def to_json(self) -> dict[str, Json]:
-        """Return the section as JSON data."""
-        made: dict[str, Json] = {
-            "arch": self.arch,
-            "measured": dict(self.measured),
-            "correlation": self.correlation,
-            "kernels": [k.to_json() for k in self.kernels],
-        }
-        attention: dict[str, Json] = {"attention": [k.to_json() for k in self.attention]}
-        return made | (attention if self.attention else {})
-
-    @staticmethod
-    def read(data: Mapping[str, Json]) -> Section:
-        """Read what `to_json` makes."""
-        return Section(
-            text(data, "arch"),
-            texts(data, "measured"),
-            maybe(data, "correlation"),
-            tuple(Tuned.read(k) for k in entries(data, "kernels")),
-            tuple(TunedAttention.read(k) for k in entries(data, "attention"))
-            if "attention" in data
-            else (),
-        )
+        return replace(self, correlation=correlation, kernels=kernels)
 
 
 @dataclass(frozen=True)
 class Catalog:
     """Everything measured, a section per tuning; a kernel stands in one section of its arch."""
 
-    sections: tuple[Section, ...] = ()
+    sections: tuple[Section, ...]
 
     def find(self, arch: str, key: Key) -> Tuned | None:
         """Return a kernel's entry."""
         own = (k for s in self.sections if s.arch == arch for k in s.kernels)
         return next((k for k in own if k.key == key), None)
 
-    def find_attention(self, arch: str, key: Key) -> TunedAttention | None:
-        """Return an attention kernel's entry."""
-        own = (k for s in self.sections if s.arch == arch for k in s.attention)
-        return next((k for k in own if k.key == key), None)
-
     def with_section(self, new: Section) -> Catalog:
         """Return the catalog with a tuning's kernels in place of what was known of them."""
         left = (s.without(new.names) if s.arch == new.arch else s for s in self.sections)
         return Catalog(tuple(s for s in (*left, new) if s.names))
-
-    def text(self) -> str:
-        """Return the file's text."""
-        return dumps({"sections": [s.to_json() for s in self.sections]})
 
 
 def committed_path() -> Path:
@@ -289,90 +215,31 @@ def catalog_beside(folder: Path) -> Path:
 
 def load_catalog(path: Path) -> Catalog:
     """Read a catalog, an empty one where there is no file; raises FileError for another file."""
-    if not path.is_file():
-        return Catalog()
-
-    def read(data: Json) -> Catalog:
-        return Catalog(tuple(Section.read(s) for s in entries(entry(data), "sections")))
-
-    return loaded(path, read, what="a catalog", hint=HINT)
+    return loaded(path, Catalog, what="a catalog", hint=HINT) if path.is_file() else Catalog(())
 
 
 def write_catalog(path: Path, catalog: Catalog) -> None:
     """Write a catalog whole."""
-    write_whole(path, catalog.text(), hint="choose another file: --catalog FILE")
-
-
-def knobs_of(data: Mapping[str, Json]) -> Knobs:
-    """Read knobs among an object's fields."""
-    usual = Knobs.usual()
-    names = (name for name in Knobs.__dataclass_fields__ if name not in usual or name in data)
-    return Knobs(**{name: integer(data, name) for name in names})
-
-
-def chosen_variants(
-    programs: tuple[TileProgram, ...], on: Target, tuned: Tuned | None
-) -> tuple[Variant, ...]:
-    """Return one variant per bucket: the measured one where there is one, else the rule's.
-
-    A kernel never tuned has what `untuned` returns. What was measured without the plan that the
-    rule takes says nothing against it, and is left. Raises PlanError for measured knobs that no
-    longer fit the kernel.
-    """
-    if tuned is None:
-        return untuned(programs[0], on)
-    rule = {_at(programs[0], v): v.knobs for v in variants(programs[0], on)}
-    found = {b.tokens: b for b in tuned.buckets}
-    known = {
-        m: found[m].knobs
-        for m, knobs in rule.items()
-        if m in found and knobs.plan_name in {t.knobs.plan_name for t in found[m].tried}
-    }
-    apart = next((k.apart for k in known.values()), bool(programs[0].apart))
-    program = member(programs, apart=apart)
-    known = {m: k for m, k in known.items() if k.apart == apart}
-    _check_fit(program, on, tuple(known.values()))
-    return tuple(
-        replace(v, knobs=known.get(_at(program, v), v.knobs)) for v in variants(program, on)
-    )
-
-
-def _at(program: TileProgram, variant: Variant) -> int:
-    """Return the number of tokens at which a variant's candidates are compared."""
-    return variant.knobs.tokens if program.loop else LINES_AT
-
-
-def _check_fit(program: TileProgram, on: Target, measured: tuple[Knobs, ...]) -> None:
-    if not program.loop:
-        return
-    footprint = Footprint.of(program)
-    for knobs in measured:
-        shared, registers = footprint.shared_bytes(knobs), footprint.registers(knobs)
-        if shared > on.shared_bytes or registers > REGISTERS_LEFT:
-            raise PlanError(
-                f"{program.recipe}: the knobs that the catalog has for {knobs.tokens} tokens "
-                f"do not fit the kernel of today: {shared} bytes, {registers} registers",
-                HINT,
-            )
-
-
-def tuned_attention(arch: str, key: Key, *, path: Path | None = None) -> TunedAttention | None:
-    """Return what the package's catalog says of an attention kernel.
-
-    Buckets never tuned have what the same kernel of the other element type has: both take as many
-    bytes and instructions, and where both were measured the same knobs were the fastest.
-    """
-    catalog = load_catalog(path or committed_path())
-    types = (key.dtype, *(t for t in ATTENTION_TYPES if t != key.dtype))
-    entries = (catalog.find_attention(arch, replace(key, dtype=t)) for t in types)
-    found = [tuned for tuned in entries if tuned is not None]
-    if not found:
-        return None
-    own = {b.rows for b in found[0].buckets}
-    more = (b for tuned in found[1:] for b in tuned.buckets if b.rows not in own)
-    return replace(found[0], buckets=(*found[0].buckets, *more))
+    write_whole(path, dumps(to_data(catalog)), hint="choose another file: --catalog FILE")
 
 
 def tuned_kernel(arch: str, key: Key, *, path: Path | None = None) -> Tuned | None:
     """Return what the package's catalog says of a kernel."""
     return load_catalog(path or committed_path()).find(arch, key)
+
+
+def tuned_by_any_type(arch: str, key: Key, *, path: Path | None = None) -> Tuned | None:
+    """Return what the package's catalog says of a kernel whose element type hardly matters.
+
+    Buckets never tuned have what the same kernel of the other element type has: both take as many
+    bytes and instructions, and where both were measured the same knobs were the fastest.
+    """
+    catalog = load_catalog(path or committed_path())
+    types = (key.dtype, *(t for t in ("fp16", "bf16") if t != key.dtype))
+    entries = (catalog.find(arch, replace(key, dtype=t)) for t in types)
+    found = [tuned for tuned in entries if tuned is not None]
+    if not found:
+        return None
+    own = {b.size for b in found[0].buckets}
+    more = (b for tuned in found[1:] for b in tuned.buckets if b.size not in own)
+    return replace(found[0], buckets=(*found[0].buckets, *more))

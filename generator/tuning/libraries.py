@@ -20,36 +20,16 @@ from typing import TypeVar
 from mirage_kernels.generator.build.compile import ROOT, gencode
 from mirage_kernels.generator.build.ptxas import parse
 from mirage_kernels.generator.build.toolchain import Toolchain, find_toolchain
-from mirage_kernels.generator.emit.cuda import Kernel, emit_cuda
-from mirage_kernels.generator.emit.header import Header
-from mirage_kernels.generator.emit.writer import Writer
-from mirage_kernels.generator.errors import FileError, PlanError, ToolchainError
-from mirage_kernels.generator.ir.text import Json
-from mirage_kernels.generator.plan.candidates import (
-    Candidate,
-    Wanted,
-    candidates,
-    measured_buckets,
-)
-from mirage_kernels.generator.plan.families import families, member
-from mirage_kernels.generator.plan.program import TileProgram
-from mirage_kernels.generator.plan.variants import BUCKETS, Variant
+from mirage_kernels.generator.errors import FileError, ToolchainError
+from mirage_kernels.generator.ir.codec import to_data
 from mirage_kernels.generator.records.files import write_whole
-from mirage_kernels.generator.records.record import KernelRecord
-from mirage_kernels.generator.request import Event, Progress
-from mirage_kernels.generator.target import target
-from mirage_kernels.generator.tuning.catalog import tuned_kernel
-from mirage_kernels.generator.tuning.entries import ARGS_BYTES, LAUNCH, WORKSPACE
-from mirage_kernels.generator.tuning.fields import entry, integer, loaded, text
-from mirage_kernels.generator.tuning.keys import Key
-from mirage_kernels.generator.tuning.manifest import FOLDER_HINT, Built, Compiled, Manifest
+from mirage_kernels.generator.tuning.files import loaded
+from mirage_kernels.generator.tuning.manifest import FOLDER_HINT, Manifest
 
 DIGEST_LETTERS = 20
 _OWN = re.compile(rf"[0-9a-f]{{{DIGEST_LETTERS}}}\.(cu|so|json|o|unfinished)")
 _INCLUDED = re.compile(r'^#include "([^"]+)"', re.MULTILINE)
-BEYOND, BEYOND_LINES = 128, (8, 128, 1024, 4096)  # tokens
 ERROR_LINES = 3
-COMMAND = "mirage-kernels tune"
 
 R = TypeVar("R")
 S = TypeVar("S")
@@ -73,6 +53,14 @@ class Shop:
 
 
 @dataclass(frozen=True)
+class Report:
+    """What the compiler says of a library."""
+
+    registers: int
+    failed: str = ""
+
+
+@dataclass(frozen=True)
 class Made:
     """A compiled library: the name of its files, registers, or in `failed` why there is none."""
 
@@ -81,91 +69,12 @@ class Made:
     failed: str = ""
 
 
-@dataclass(frozen=True)
-class Source:
-    """A candidate's source, or in `failed` why there is none."""
-
-    candidate: Candidate
-    text: str
-    failed: str = ""
-
-
-def compiled_kernel(record: KernelRecord, shop: Shop, *, top: int, progress: Progress) -> Compiled:
-    """Compile every candidate of a kernel; what the folder has already is not compiled again."""
-    programs = families(record.recipe, record.graph, record.arch)
-    on, key = target(record.arch), Key(record.recipe, record.dtype, dict(record.shape))
-    tuned = tuned_kernel(record.arch, key)
-    known = {b.tokens: b.knobs for b in tuned.buckets} if tuned else {}
-    by_bucket = {
-        m: candidates(programs, m, on, Wanted(top, known.get(m)))
-        for m in measured_buckets(programs[0], on)
-    }
-    sources = [
-        source_of(record, member(programs, apart=c.knobs.apart), c)
-        for found in by_bucket.values()
-        for c in found
-    ]
-    built = iter(_all_built(sources, shop, record, progress))
-    buckets = {m: tuple(next(built) for _ in found) for m, found in by_bucket.items()}
-    return Compiled(key, record.roles.tokens, buckets, _beyond(programs[0], max(by_bucket)))
-
-
-def _beyond(program: TileProgram, last: int) -> tuple[int, ...]:
-    """Return where else the last bucket's choice is compared with PyTorch.
-
-    Above the buckets of a kernel with results beside its output the library takes another kernel,
-    not PyTorch, so nothing is compared there.
-    """
-    if not program.loop:
-        return BEYOND_LINES
-    return () if program.also else tuple(m for m in (*BUCKETS, BEYOND) if m > last)
-
-
 def prune(shop: Shop, manifest: Manifest) -> None:
     """Remove libraries that no kernel of the manifest has any more: their sources have changed."""
-    named = {b.digest for k in manifest.kernels for found in k.buckets.values() for b in found}
-    named = named.union(*(k.digests for k in manifest.attention))
+    named = set[str]().union(*(k.digests for k in manifest.kernels))
     for file in shop.folder.iterdir():
         if _OWN.fullmatch(file.name) and file.stem not in named:
             file.unlink()
-
-
-def source_of(record: KernelRecord, program: TileProgram, candidate: Candidate) -> Source:
-    """Return a candidate's source: the kernel as it is emitted, with one variant and C entries."""
-    header = Header(f"{COMMAND} {record.recipe}", record.stem, [("Knobs", str(candidate.knobs))])
-    kernel = Kernel(program, (Variant(0, candidate.knobs),), record.storage, header)
-    entries = _entries(kernel.symbol, workspace=candidate.knobs.leaves_something)
-    try:
-        return Source(candidate, emit_cuda(kernel) + entries)
-    except PlanError as error:
-        return Source(candidate, "", error.sentence)
-
-
-def _entries(symbol: str, *, workspace: bool) -> str:
-    writer = Writer()
-    writer.line()
-    writer.line('#define VISIBLE __attribute__((visibility("default")))')
-    signature = f'extern "C" VISIBLE int {LAUNCH}(const mirage::LaunchArgs* args, void* stream) {{'
-    with writer.block(signature):
-        writer.line(
-            f"return mirage::generated::{symbol}(*args, static_cast<cudaStream_t>(stream));"
-        )
-    taken = "const mirage::LaunchArgs* args" if workspace else "const mirage::LaunchArgs*"
-    with writer.block(f'extern "C" VISIBLE int64_t {WORKSPACE}({taken}) {{'):
-        needed = f"mirage::generated::{symbol}_workspace(*args)" if workspace else "0"
-        writer.line(f"return {needed};")
-    with writer.block(f'extern "C" VISIBLE int {ARGS_BYTES}() {{'):
-        writer.line("return static_cast<int>(sizeof(mirage::LaunchArgs));")
-    return writer.text()
-
-
-def _all_built(
-    sources: Sequence[Source], shop: Shop, record: KernelRecord, progress: Progress
-) -> list[Built]:
-    def tell(done: int) -> None:
-        progress(Event("compile", done, len(sources), f"{record.recipe} {record.stem}"))
-
-    return each(lambda s: _built(s, shop, record.arch), sources, shop, tell)
 
 
 def each(
@@ -186,33 +95,19 @@ def each(
     return made
 
 
-def _built(source: Source, shop: Shop, arch: str) -> Built:
-    candidate = source.candidate
-    predicted = round(candidate.predicted_us, 3)
-    if source.failed:
-        digest = digest_of(source.text, shop.toolchain, arch)
-        return Built(digest, candidate.knobs, predicted, 0, source.failed)
-    made = library_of(source.text, shop, arch)
-    return Built(made.digest, candidate.knobs, predicted, made.registers, made.failed)
-
-
 def library_of(source: str, shop: Shop, arch: str) -> Made:
     """Compile a source, or find what the folder has of it."""
     digest = digest_of(source, shop.toolchain, arch)
     report = shop.folder / f"{digest}.json"
     if not (report.is_file() and (shop.folder / f"{digest}.so").is_file()):
-        said = json.dumps(_compiled(source, digest, shop, arch))
-        write_whole(report, said + "\n", hint=FOLDER_HINT)
+        made = _compiled(source, digest, shop, arch)
+        write_whole(report, json.dumps(to_data(made)) + "\n", hint=FOLDER_HINT)
 
-    def read(data: Json) -> Made:
-        said = entry(data)
-        failed = text(said, "failed") if "failed" in said else ""
-        return Made(digest, integer(said, "registers"), failed)
-
-    return loaded(report, read, what="a compiler's report", hint="remove it, compile again")
+    made = loaded(report, Report, what="a compiler's report", hint="remove it, compile again")
+    return Made(digest, made.registers, made.failed)
 
 
-def _compiled(source: str, digest: str, shop: Shop, arch: str) -> dict[str, Json]:
+def _compiled(source: str, digest: str, shop: Shop, arch: str) -> Report:
     """Compile and link one library; return its registers, or why it is not to be measured."""
     file, library = (shop.folder / f"{digest}{ending}" for ending in (".cu", ".so"))
     write_whole(file, source, hint=FOLDER_HINT)
@@ -225,14 +120,14 @@ def _compiled(source: str, digest: str, shop: Shop, arch: str) -> dict[str, Json
         unfinished.replace(library)
     except ToolchainError as error:
         library.write_bytes(b"")  # so that it is not tried again
-        return {"registers": 0, "failed": error.sentence}
+        return Report(0, error.sentence)
     finally:
         object_file.unlink(missing_ok=True)
         unfinished.unlink(missing_ok=True)
     kernels = parse(report)
-    registers: dict[str, Json] = {"registers": max(k.registers for k in kernels)}
     spilled = sum(k.spill_bytes for k in kernels)
-    return registers | ({"failed": f"spills {spilled} bytes"} if spilled else {})
+    failed = f"spills {spilled} bytes" if spilled else ""
+    return Report(max(k.registers for k in kernels), failed)
 
 
 def compiler(toolchain: Toolchain, arch: str) -> list[str]:

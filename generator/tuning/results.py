@@ -7,85 +7,67 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from mirage_kernels.generator.errors import FileError
+from mirage_kernels.generator.ir.codec import from_data, to_data
 from mirage_kernels.generator.ir.text import Json, dumps
 from mirage_kernels.generator.records.files import write_whole
-from mirage_kernels.generator.tuning.attention_results import AttentionResults
-from mirage_kernels.generator.tuning.fields import entry, loaded, maybe, number, text, texts
+from mirage_kernels.generator.tuning.files import loaded
 
 SAME = ("gpu", "driver", "cuda", "torch")  # what one file's measurements must agree in
 DIGITS = 3
-NOTHING: Json = AttentionResults().to_json()
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """A candidate's time and relative error, or why there is none."""
+    """A candidate's time and relative error, or why there is none; see `At.few_tiles`."""
 
     us: float | None = None
     error: float | None = None
+    few_tiles: bool = False
     failed: str = ""
-
-    def to_json(self) -> dict[str, Json]:
-        """Return it as JSON data."""
-        if self.failed:
-            return {"failed": self.failed}
-        return {"us": self.us, "error": self.error}
-
-    @staticmethod
-    def read(data: Mapping[str, Json]) -> Outcome:
-        """Read what `to_json` makes, and what the worker answers."""
-        if "failed" in data:
-            return Outcome(failed=text(data, "failed"))
-        return Outcome(round(number(data, "us"), DIGITS), maybe(data, "error"))
 
 
 @dataclass(frozen=True)
 class Peers:
-    """What a kernel is compared with: the floor, PyTorch eager, the library's own program."""
+    """What a call is compared with: the floor, PyTorch eager, the library without a kernel of ours.
 
-    floor_us: float
-    eager_us: float
+    `peers` are kernels of PyTorch, those that take the call.
+    """
+
+    floor_us: float = 0.0
+    eager_us: float | None = None
     library_us: float | None = None
-
-    def to_json(self) -> dict[str, Json]:
-        """Return it as JSON data."""
-        return {name: us for name, us in vars(self).items() if us is not None}
-
-    @staticmethod
-    def read(data: Mapping[str, Json]) -> Peers:
-        """Read what `to_json` makes, and what the worker answers."""
-        floor, eager = (round(number(data, name), DIGITS) for name in ("floor_us", "eager_us"))
-        library = maybe(data, "library_us")
-        return Peers(floor, eager, None if library is None else round(library, DIGITS))
+    peers: Mapping[str, float] = field(default_factory=dict)
 
 
-@dataclass
-class Results:
-    """A file of measurements: of libraries by digest and tokens, of peers by kernel and tokens."""
+@dataclass(frozen=True)
+class Measured:
+    """What a file holds: times of libraries by digest and call, of peers by kernel and call."""
 
-    path: Path
     environment: dict[str, str] = field(default_factory=dict)
     outcomes: dict[str, Outcome] = field(default_factory=dict)
     peers: dict[str, Peers] = field(default_factory=dict)
-    attention: AttentionResults = field(default_factory=AttentionResults)
+
+
+@dataclass(frozen=True)
+class Results:
+    """A file of measurements."""
+
+    path: Path
+    measured: Measured
 
     def write(self) -> None:
         """Write the file whole."""
-        document: dict[str, Json] = {
-            "environment": dict(self.environment),
-            "outcomes": {name: o.to_json() for name, o in self.outcomes.items()},
-            "peers": {name: p.to_json() for name, p in self.peers.items()},
-        }
-        if self.attention.floors:
-            document["attention"] = self.attention.to_json()
+        names = ("environment", "outcomes", "peers")
+        document = {name: to_data(getattr(self.measured, name)) for name in names}
         write_whole(self.path, dumps(document), hint="choose another file: --results FILE")
 
     def begin(self, here: Mapping[str, str]) -> None:
         """Note where measurements come from; raises FileError where others came from elsewhere."""
-        if not self.environment:
-            self.environment = dict(here)
+        known = self.measured.environment
+        if not known:
+            known.update(here)
         for name in SAME:
-            before, now = self.environment.get(name, ""), here.get(name, "")
+            before, now = known.get(name, ""), here.get(name, "")
             if before != now:
                 raise FileError(
                     f"{self.path} was begun with {name} {before}, this is {now}",
@@ -93,25 +75,31 @@ class Results:
                 )
 
 
-def at(name: str, tokens: int, *, promised: bool = True) -> str:
-    """Return under which name something is kept that was measured at a number of tokens."""
-    return f"{name}@{tokens}{'' if promised else ' by default'}"
+def at(name: str, call: str, *, promised: bool = True) -> str:
+    """Return under which name something is kept that was measured at a call."""
+    return f"{name}@{call}{'' if promised else ' by default'}"
+
+
+def outcome_of(answer: dict[str, Json]) -> Outcome:
+    """Return what the worker answered of a candidate."""
+    return from_data(Outcome, _rounded({n: v for n, v in answer.items() if n != "leaving"}))
+
+
+def peers_of(answer: dict[str, Json]) -> Peers:
+    """Return what the worker answered of a call."""
+    return from_data(Peers, _rounded(answer))
+
+
+def _rounded(data: Json, name: str = "us") -> Json:
+    """Return data with its times, and whatever stands below "peers", to a thousandth."""
+    if isinstance(data, dict):
+        return {n: _rounded(v, "us" if name == "peers" else n) for n, v in data.items()}
+    return round(data, DIGITS) if isinstance(data, float) and name.endswith("us") else data
 
 
 def load_results(path: Path) -> Results:
     """Read the file of an interrupted tuning, or begin a new one."""
     if not path.is_file():
-        return Results(path)
-
-    def read(data: Json) -> Results:
-        whole = entry(data)
-        outcomes, peers = entry(whole["outcomes"]), entry(whole["peers"])
-        return Results(
-            path,
-            texts(whole, "environment"),
-            {name: Outcome.read(entry(o)) for name, o in outcomes.items()},
-            {name: Peers.read(entry(p)) for name, p in peers.items()},
-            AttentionResults.read(entry(whole.get("attention", NOTHING))),
-        )
-
-    return loaded(path, read, what="a file of measurements", hint="remove it and measure again")
+        return Results(path, Measured())
+    hint = "remove it and measure again"
+    return Results(path, loaded(path, Measured, what="a file of measurements", hint=hint))

@@ -1,12 +1,12 @@
 """The process that measures: reads a question per line, answers on a line; needs PyTorch and a GPU.
 
     {"environment": COMMAND}                            -> {"environment": {...}}
-    {"kernel": NAME, "tokens": M}       -> {"floor_us": ..., "eager_us": ..., "library_us": ...}
-    {"kernel": NAME, "tokens": M, "library": FILE, "promised": BOOL} -> {"us": ..., "error": ...}
+    {"kernel": NAME, "call": NAME}                      -> {"floor_us": ..., "library_us": ..., ...}
+    {"kernel": NAME, "call": NAME, "library": FILE, "promised": BOOL} -> {"us": ..., "error": ...}
 
-and those of attention_worker.py, or {"failed": REASON}. What is promised: that no kernel before a
-launch writes its weights. With "leaving" the process says that the GPU's state cannot be trusted
-any more, and ends.
+or {"failed": REASON}. Promised are all assumption flags or none: that no kernel before a launch
+writes its weights, or the history of its cache. With "leaving" the process says that the GPU's
+state cannot be trusted any more, and ends.
 """
 
 from __future__ import annotations
@@ -41,16 +41,16 @@ from mirage_kernels.generator.ir.dtypes import DType
 from mirage_kernels.generator.ir.text import Json
 from mirage_kernels.generator.recipe import Recipe, load_recipe
 from mirage_kernels.generator.target import target
-from mirage_kernels.generator.tuning.attention_worker import AttentionWorker
+from mirage_kernels.generator.tuning.calls import Named, dense_calls, workloads_of
 from mirage_kernels.generator.tuning.entries import (
     LAUNCH,
     WORKSPACE,
     RefusedError,
     opened,
 )
-from mirage_kernels.generator.tuning.fields import entry, integer, text
 from mirage_kernels.generator.tuning.library_program import calls_of, library_program
 from mirage_kernels.generator.tuning.manifest import Compiled, Manifest, load_manifest
+from mirage_kernels.generator.tuning.paged_worker import PagedBench, PagedLibrary
 
 SHARED_BYTES = 16 << 30  # of input sets that serve all numbers of tokens
 SEED = 20260
@@ -162,17 +162,17 @@ class Bench:
         It does where weights are what there is to read. Else enough sets for few tokens would be
         too large for many.
         """
-        first = self.workload(self.kernel.most_tokens).inputs(SEED)
-        count = rotation_count(total_bytes(self._cut(first, self.kernel.fewest_tokens)))
+        first = self.workload(max(self.kernel.sizes)).inputs(SEED)
+        count = rotation_count(total_bytes(self._cut(first, min(self.kernel.sizes))))
         return count * total_bytes(first) <= SHARED_BYTES
 
     def sets(self, tokens: int) -> Sets:
         """Return input sets with at least so many tokens; those of the last question are kept."""
-        drawn = self.kernel.most_tokens if self.shared else tokens
+        drawn = max(self.kernel.sizes) if self.shared else tokens
         if drawn not in self.made:
             self.made.clear()
             first = self.workload(drawn).inputs(SEED)
-            fewest = self.kernel.fewest_tokens if self.shared else tokens
+            fewest = min(self.kernel.sizes) if self.shared else tokens
             count = rotation_count(total_bytes(self._cut(first, fewest)))
             self.made[drawn] = self._made(drawn, first, count)
         return self.made[drawn]
@@ -246,34 +246,41 @@ class Bench:
 
 @dataclass
 class Worker:
-    """Answers questions about a folder's libraries; one kernel's buffers are kept at a time."""
+    """Answers questions about a folder's libraries; one kernel's or call's tensors are kept."""
 
     folder: Path
     manifest: Manifest
     reader: FloorReader
-    benches: dict[str, Bench] = field(default_factory=dict)
+    benches: dict[str, Bench | PagedBench] = field(default_factory=dict)
     floors: dict[int, float] = field(default_factory=dict)
-
-    @cached_property
-    def attention(self) -> AttentionWorker:
-        """What answers questions about attention."""
-        kernels = [kernel.key for kernel in self.manifest.attention]
-        return AttentionWorker(self.folder, kernels, self.floor_of)
 
     def answer(self, question: dict[str, Json]) -> dict[str, Json]:
         """Answer one question."""
         if "environment" in question:
-            here = asdict(environment(command=text(question, "environment"), commit=""))
+            here = asdict(environment(command=str(question["environment"]), commit=""))
             return {"environment": {name: value for name, value in here.items() if value}}
-        if "attention" in question:
-            self.benches.clear()
-            return self.attention.answer(question)
-        bench, tokens = self.bench(text(question, "kernel")), integer(question, "tokens")
-        if "library" not in question:
+        name, call = str(question["kernel"]), str(question["call"])
+        kernel = next(k for k in self.manifest.kernels if k.key.name == name)
+        library = self.folder / str(question["library"]) if "library" in question else None
+        if not kernel.tokens:
+            return self.of_paged(kernel, call, (library, bool(question.get("promised"))))
+        bench, tokens = self.bench(kernel), int(call)
+        if library is None:
             floor, eager = self.floor_us(bench, tokens), bench.eager_us(tokens)
             return {"floor_us": floor, "eager_us": eager} | bench.library_us(tokens)
-        library = Library.load(self.folder / text(question, "library"))
-        return bench.candidate(tokens, library, promised=bool(question["promised"]))
+        promised = bool(question["promised"])
+        return bench.candidate(tokens, Library.load(library), promised=promised)
+
+    def of_paged(
+        self, kernel: Compiled, call: str, what: tuple[Path | None, bool]
+    ) -> dict[str, Json]:
+        """Answer a question about a call over a cache; `what` = a candidate, and how it is called."""
+        library, promised = what
+        among = (*workloads_of(kernel.key), *dense_calls(kernel.key))
+        bench = self.paged(kernel.key.name, next(n for n in among if n.name == call))
+        if library is None:
+            return bench.peers(self.floor_of)
+        return bench.candidate(PagedLibrary.load(library), promised=promised)
 
     def floor_us(self, bench: Bench, tokens: int) -> float:
         """Measure the floor; as many bytes of another kernel have the same."""
@@ -285,13 +292,24 @@ class Worker:
             self.floors[size] = floor_microseconds(self.reader, size)
         return self.floors[size]
 
-    def bench(self, name: str) -> Bench:
-        """Return a kernel's buffers, giving back those of the kernel before."""
+    def bench(self, kernel: Compiled) -> Bench:
+        """Return a kernel's buffers."""
+        made = self.kept(kernel.key.name, lambda: Bench(kernel))
+        assert isinstance(made, Bench)
+        return made
+
+    def paged(self, kernel: str, named: Named) -> PagedBench:
+        """Return a call's tensors."""
+        made = self.kept(f"{kernel} {named.name}", lambda: PagedBench(named.call, named.causal))
+        assert isinstance(made, PagedBench)
+        return made
+
+    def kept(self, name: str, make: Callable[[], Bench | PagedBench]) -> Bench | PagedBench:
+        """Return tensors by name, giving back those that were asked for before."""
         if name not in self.benches:
             self.benches.clear()
             torch.cuda.empty_cache()
-            kernel = next(k for k in self.manifest.kernels if k.key.name == name)
-            self.benches[name] = Bench(kernel)
+            self.benches[name] = make()
         return self.benches[name]
 
 
@@ -330,7 +348,7 @@ def serve(folder: Path) -> None:
     say({"ready": True})
     for line in sys.stdin:
         try:
-            say(worker.answer(entry(json.loads(line))))
+            say(worker.answer(json.loads(line)))
         except (RefusedError, RuntimeError) as error:  # CUDA's errors are RuntimeErrors
             first = str(error).strip().partition("\n")[0] or type(error).__name__
             if not (isinstance(error, RefusedError) and _is_well()):

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field, replace
 from mirage_kernels.generator.ir.text import Json
 from mirage_kernels.generator.plan.variants import Knobs
 from mirage_kernels.generator.tuning.catalog import Key
-from mirage_kernels.generator.tuning.manifest import Built, Compiled
+from mirage_kernels.generator.tuning.knobs import label, values_of
+from mirage_kernels.generator.tuning.manifest import Built, Candidates, Compiled
 from mirage_kernels.generator.tuning.session import Tuning
 
 KEY = Key("rms_norm_linear", "fp16", {"K": 72, "N": 40})
@@ -38,7 +39,7 @@ class Pretended:
         if "library" not in question:
             known = {} if self.library_us is None else {"library_us": self.library_us}
             return {"floor_us": 10.0, "eager_us": self.eager_us, **known}
-        name = f"{question['library']}@{question['tokens']}"
+        name = f"{question['library']}@{question['call']}"
         name += "" if question["promised"] else " by default"
         if name in self.fails:
             return {"failed": self.fails[name]}
@@ -54,15 +55,25 @@ def knobs(tokens: int, rows: int = 16) -> Knobs:
     return Knobs(tokens, rows, warps=4, chunks=1, stages=2)
 
 
+def built(name: str, made: Knobs, predicted_us: float = 10.0, failed: str = "") -> Built:
+    """Return a candidate with its library."""
+    values = values_of(made)
+    return Built(name, values, 100, label(values), predicted_us, failed)
+
+
+def kernel(buckets: dict[int, tuple[Built, ...]], *beyond: int) -> Compiled:
+    """Return a kernel with candidates by tokens."""
+    return Compiled(KEY, tuple(Candidates(m, b) for m, b in buckets.items()), "M", beyond)
+
+
 def bucket(tokens: int, *failed: str) -> tuple[Built, ...]:
     """Return three candidates of a bucket, named a8, b8, c8; `failed` ones do not compile."""
     return tuple(
-        Built(
+        built(
             f"{letter}{tokens}",
             knobs(tokens, 16 * (i + 1)),
-            predicted_us=10.0 + i,
-            registers=100,
-            failed="spills 8 bytes" if letter in failed else "",
+            10.0 + i,
+            "spills 8 bytes" if letter in failed else "",
         )
         for i, letter in enumerate("abc")
     )
@@ -70,27 +81,27 @@ def bucket(tokens: int, *failed: str) -> tuple[Built, ...]:
 
 def compiled(*failed: str) -> Compiled:
     """Return a kernel with three candidates in each of two buckets."""
-    return Compiled(KEY, "M", {8: bucket(8, *failed), 64: bucket(64, *failed)}, (128,))
+    return kernel({8: bucket(8, *failed), 64: bucket(64, *failed)}, 128)
 
 
 def of_plans(beyond: tuple[int, ...] = (128,)) -> Compiled:
     """Return a kernel with slices, a8 and a64, held tokens, b8 and b64, and both made apart."""
 
-    def built(tokens: int) -> tuple[Built, ...]:
+    def made_at(tokens: int) -> tuple[Built, ...]:
         slices = knobs(tokens)
         held = replace(slices, held=1)
         apart = {"maker_rows": 16, "maker_tokens": 8, "maker_stages": 4}
         made = (slices, held, replace(slices, **apart), replace(held, **apart))
-        return tuple(Built(f"{c}{tokens}", k, 10.0, 100) for c, k in zip("abcd", made, strict=True))
+        return tuple(built(f"{c}{tokens}", k) for c, k in zip("abcd", made, strict=True))
 
-    return Compiled(KEY, "M", {8: built(8), 64: built(64)}, beyond)
+    return kernel({8: made_at(8), 64: made_at(64)}, *beyond)
 
 
 def of_lines() -> Compiled:
     """Return a kernel whose blocks hold a line each: a64, b64."""
     made = tuple(Knobs(1, 0, warps, 16 // warps, 1) for warps in (4, 8))
-    built = tuple(Built(f"{c}64", k, 2.0, 40) for c, k in zip("ab", made, strict=True))
-    return Compiled(KEY, "M", {64: built}, (8, 128, 4096))
+    found = tuple(built(f"{c}64", k, 2.0) for c, k in zip("ab", made, strict=True))
+    return kernel({64: found}, 8, 128, 4096)
 
 
 MakeTuning = Callable[..., Tuning]

@@ -21,19 +21,23 @@ from mirage_kernels.generator.records.record import KernelRecord, load_record
 from mirage_kernels.generator.records.sources import sources_of, table_of
 from mirage_kernels.generator.target import target
 from mirage_kernels.generator.tuning import catalog as catalog_module
+from mirage_kernels.generator.tuning import variants as variants_module
 from mirage_kernels.generator.tuning.catalog import (
+    At,
     Beyond,
     Bucket,
     Catalog,
+    Chosen,
     Key,
     Section,
     Tried,
     Tuned,
-    chosen_variants,
     load_catalog,
     tuned_kernel,
     write_catalog,
 )
+from mirage_kernels.generator.tuning.knobs import label, values_of
+from mirage_kernels.generator.tuning.variants import chosen_variants
 
 Programs = tuple[TileProgram, ...]
 KEY = Key("rms_norm_linear", "fp16", {"K": 72, "N": 40})
@@ -42,14 +46,26 @@ KNOBS = Knobs(16, 16, 8, 1, 2)
 ON = target("sm_90a")
 
 
+def tried(knobs: Knobs, predicted_us: float, us: float, *default_us: float) -> Tried:
+    values = values_of(knobs)
+    return Tried(values, label(values), predicted_us, (us,), default_us)
+
+
+def bucket_of(knobs: Knobs, us: float, *others: Knobs) -> Bucket:
+    """Return a bucket with a choice, after others were tried too."""
+    tries = (tried(knobs, 9.0, us, 9.0), *(tried(k, 10.0, 9.0) for k in others))
+    calls = (At(str(knobs.tokens), 7.0, 20.0),)
+    return Bucket(knobs.tokens, (Chosen(values_of(knobs), us / 7.0),), calls, tries)
+
+
 def tuned(key: Key = KEY, knobs: Knobs = KNOBS) -> Tuned:
-    tries = (Tried(knobs, 11.5, 10.25), Tried(knobs, 12.0, failed="the process died: SIGSEGV"))
-    bucket = Bucket(knobs.tokens, knobs, 10.25, 11.5, 9.0, 20.0, None, tries)
-    return Tuned(key, 128, (bucket,), (Beyond(128, 15.0, 20.0),))
+    died = Tried(values_of(knobs), predicted_us=12.0, failed="the process died: SIGSEGV")
+    bucket = replace(bucket_of(knobs, 10.25), tried=(tried(knobs, 11.5, 10.25, 11.5), died))
+    return Tuned(key, (bucket,), (Beyond({"tokens": 128}, 15.0, 20.0),), 128)
 
 
 def section(*kernels: Tuned, arch: str = "sm_90a", gpu: str = "NVIDIA H200") -> Section:
-    return Section(arch, {"gpu": gpu, "date": "2026-11-21"}, 0.75, kernels or (tuned(),))
+    return Section(arch, {"gpu": gpu, "date": "2026-11-21"}, kernels or (tuned(),), 0.75)
 
 
 def test_a_catalog_is_read_as_it_was_written(tmp_path: Path) -> None:
@@ -68,7 +84,7 @@ def test_writing_what_was_read_changes_no_byte(tmp_path: Path) -> None:
 
 
 def test_without_a_file_the_catalog_is_empty(tmp_path: Path) -> None:
-    assert load_catalog(tmp_path / "catalog.json") == Catalog()
+    assert load_catalog(tmp_path / "catalog.json") == Catalog(())
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"sections": [{}]}', '{"sections": 3}'])
@@ -84,7 +100,7 @@ def test_a_new_tuning_replaces_what_it_measured() -> None:
     made = old.with_section(section(tuned(KEY, replace(KNOBS, stages=3)), gpu="another"))
     found = made.find("sm_90a", KEY)
     assert found is not None
-    assert found.buckets[0].knobs.stages == 3
+    assert found.buckets[0].chosen[0].knobs["stages"] == 3
 
 
 def test_a_new_tuning_keeps_what_it_did_not_measure() -> None:
@@ -94,9 +110,8 @@ def test_a_new_tuning_keeps_what_it_did_not_measure() -> None:
 
 def with_times(key: Key, *times: float) -> Tuned:
     """Return a kernel whose candidates were predicted to take 1, 2, ... microseconds."""
-    tries = tuple(Tried(KNOBS, i, us) for i, us in enumerate(times, 1))
-    bucket = Bucket(KNOBS.tokens, KNOBS, min(times), None, 1.0, 9.0, None, tries)
-    return Tuned(key, 64, (bucket,), ())
+    tries = tuple(tried(KNOBS, i, us) for i, us in enumerate(times, 1))
+    return Tuned(key, (replace(bucket_of(KNOBS, 1.0), tried=tries),), (), 64)
 
 
 def test_what_is_left_of_a_tuning_has_a_correlation_of_its_own() -> None:
@@ -142,7 +157,7 @@ def test_a_kernel_that_holds_fewer_buckets_has_variants_for_those(
     program: Programs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     few = (*variants(program[0], ON)[:1], replace(variants(program[0], ON)[1], bucket=0))
-    monkeypatch.setattr(catalog_module, "variants", lambda *_: few)
+    monkeypatch.setattr(variants_module, "variants", lambda *_: few)
     chosen = chosen_variants(program, ON, tuned())
     assert [(v.bucket, v.knobs) for v in chosen] == [(8, few[0].knobs), (0, KNOBS)]
 
@@ -172,12 +187,8 @@ def of_kernel(name: str) -> tuple[Programs, list[Knobs]]:
 
 def measured(chosen: dict[int, Knobs], *others: Knobs) -> Tuned:
     """Return a kernel with a choice for buckets, after others were tried too."""
-    tries = tuple(Tried(k, 10.0, 9.0) for k in others)
-    buckets = tuple(
-        Bucket(m, k, 8.0, 9.0, 7.0, 20.0, None, (Tried(k, 9.0, 8.0), *tries))
-        for m, k in chosen.items()
-    )
-    return Tuned(LORA, 64, buckets, ())
+    buckets = tuple(replace(bucket_of(k, 8.0, *others), size=m) for m, k in chosen.items())
+    return Tuned(LORA, buckets, (), 64)
 
 
 def test_a_measured_plan_takes_the_place_of_the_rule_s() -> None:
@@ -232,13 +243,10 @@ def test_lines_have_the_choice_of_their_one_bucket() -> None:
     assert [(v.bucket, v.knobs) for v in chosen] == [(0, other)]
 
 
-def test_a_bucket_says_what_every_plan_takes() -> None:
+def test_a_bucket_says_what_every_schedule_takes() -> None:
     held = Knobs(64, 32, 8, 4, 6, held=2)
     made = measured({64: held}, Knobs(64, 32, 8, 1, 3), Knobs(64, 32, 8, 1, 2)).buckets[0]
-    assert made.plans == {"held": 8.0, "slices": 9.0}
-    data = made.to_json()
-    assert (data["plan"], data["plans"]) == ("held", {"held": 8.0, "slices": 9.0})
-    assert Bucket.read(data) == made
+    assert made.schedules == {"held": 8.0, "slices": 9.0}
 
 
 @pytest.fixture

@@ -9,21 +9,29 @@ from dataclasses import replace
 import pytest
 
 from mirage_kernels.generator.plan.variants import Knobs
-from mirage_kernels.generator.tuning.catalog import Beyond, Bucket, Tried
+from mirage_kernels.generator.tuning.catalog import At, Beyond, Bucket, Chosen, Tried
 from mirage_kernels.generator.tuning.choice import (
-    apart_or_not,
+    with_producers,
     chosen,
     fastest,
     finalists,
     most_tokens,
 )
 from mirage_kernels.generator.tuning.correlation import rank_correlation
+from mirage_kernels.generator.tuning.knobs import label, values_of
 
 KNOBS = Knobs(8, 16, 4, 1, 2)
 
 
+def one(knobs: Knobs, predicted_us: float, us: float | None, *default_us: float) -> Tried:
+    """Return a candidate with its times; without one it crashed."""
+    values = values_of(knobs)
+    times = (predicted_us, () if us is None else (us,), default_us)
+    return Tried(values, label(values), *times, failed="crashed" if us is None else "")
+
+
 def tried(*times: float | None) -> list[Tried]:
-    return [Tried(KNOBS, i, us, "" if us is not None else "crashed") for i, us in enumerate(times)]
+    return [one(KNOBS, i, us) for i, us in enumerate(times)]
 
 
 def test_the_fastest_is_chosen() -> None:
@@ -53,54 +61,63 @@ HELD = replace(KNOBS, held=1)
 
 
 def test_the_fastest_of_every_plan_is_measured_without_promises() -> None:
-    made = [Tried(HELD, 8, 11.0), Tried(HELD, 9, 10.0), Tried(KNOBS, 9, 12), Tried(KNOBS, 10, 10.2)]
-    made.append(Tried(HELD, 11, 9))
+    made = [one(HELD, 8, 11.0), one(HELD, 9, 10.0), one(KNOBS, 9, 12), one(KNOBS, 10, 10.2)]
+    made.append(one(HELD, 11, 9))
     assert finalists(made) == [made[3], made[4]]
 
 
 def test_the_rule_s_choice_is_measured_without_promises_too() -> None:
-    made = [Tried(HELD, 9, 10.0), Tried(HELD, 10, 10.0), Tried(HELD, 11, 9)]
+    made = [one(HELD, 9, 10.0), one(HELD, 10, 10.0), one(HELD, 11, 9)]
     assert finalists(made) == [made[0], made[2]]
-    made = [replace(made[0], default_us=10.2), made[1], replace(made[2], default_us=11.2)]
+    made = [replace(made[0], default_us=(10.2,)), made[1], replace(made[2], default_us=(11.2,))]
     assert chosen(made) == made[0]
 
 
 def test_a_plan_that_is_far_behind_is_not() -> None:
-    made = [Tried(HELD, 9, 10.0), Tried(KNOBS, 9, 11.6)]
+    made = [one(HELD, 9, 10.0), one(KNOBS, 9, 11.6)]
     assert finalists(made) == made[:1]
 
 
 def test_plans_are_chosen_by_both_times() -> None:
-    made = [Tried(HELD, 9, 10.2, default_us=10.4), Tried(KNOBS, 9, 10.0, default_us=11.2)]
+    made = [one(HELD, 9, 10.2, 10.4), one(KNOBS, 9, 10.0, 11.2)]
     assert chosen(made) == made[0]
     assert chosen(made[::-1]) == made[0]
 
 
 def test_all_that_are_close_are_measured_without_promises() -> None:
-    made = [Tried(HELD, 9, 10.0), Tried(HELD, 10, 10.19), Tried(HELD, 11, 10.21)]
+    made = [one(HELD, 9, 10.0), one(HELD, 10, 10.19), one(HELD, 11, 10.21)]
     assert finalists(made) == made[:2]
 
 
 def test_the_order_does_not_decide() -> None:
-    made = [Tried(HELD, 9, 10.2, default_us=10.3), Tried(KNOBS, 9, 10.0, default_us=10.5)]
+    made = [one(HELD, 9, 10.2, 10.3), one(KNOBS, 9, 10.0, 10.5)]
     assert chosen(made) == made[0]
     assert chosen(made[::-1]) == made[0]
 
 
 def test_calls_that_promise_nothing_count_twice() -> None:
-    made = [Tried(KNOBS, 9, 13.9, default_us=15.4), Tried(HELD, 10, 14.6, default_us=14.8)]
+    made = [one(KNOBS, 9, 13.9, 15.4), one(HELD, 10, 14.6, 14.8)]
     assert chosen(made) == made[1]
-    assert chosen([replace(made[0], us=13.3), made[1]]) == replace(made[0], us=13.3)
+    assert chosen([replace(made[0], us=(13.3,)), made[1]]) == replace(made[0], us=(13.3,))
 
 
 def test_without_the_time_without_promises_the_other_decides() -> None:
-    made = [Tried(HELD, 9, 10.2), Tried(KNOBS, 9, 10.0)]
+    made = [one(HELD, 9, 10.2), one(KNOBS, 9, 10.0)]
     assert chosen(made) == made[1]
-    assert chosen([Tried(HELD, 9, failed="crashed")]) is None
+    assert chosen([one(HELD, 9, None)]) is None
 
 
-def bucket(tokens: int, us: float | None, eager_us: float) -> Bucket:
-    return Bucket(tokens, KNOBS, 1.0, us, 1.0, eager_us, None, ())
+def bucket(
+    tokens: int, us: float | None, eager_us: float, library_us: float | None = None
+) -> Bucket:
+    default_us = () if us is None else (us,)
+    tried = one(KNOBS, 1.0, 1.0, *default_us)
+    call = At(str(tokens), 1.0, eager_us, library_us)
+    return Bucket(tokens, (Chosen(tried.knobs, 1.0),), (call,), (tried,))
+
+
+def beyond_at(tokens: int, us: float, eager_us: float, library_us: float | None = None) -> Beyond:
+    return Beyond({"tokens": tokens}, us, eager_us, library_us)
 
 
 def served(buckets: list[Bucket], beyond: list[Beyond]) -> int:
@@ -122,19 +139,19 @@ def test_a_kernel_serves_up_to_where_pytorch_is_faster(
 ) -> None:
     few, many, beyond = ours
     rows = [bucket(8, few, 10), bucket(64, many, 10)]
-    assert served(rows, [Beyond(128, beyond, 10)]) == most
+    assert served(rows, [beyond_at(128, beyond, 10)]) == most
 
 
 @pytest.mark.parametrize(("library_us", "most"), [(11.0, 128), (9.9, 64), (9.0, 8)])
 def test_what_the_library_runs_counts_for_more_than_pytorch_eager(
     library_us: float, most: int
 ) -> None:
-    rows = [bucket(8, 5, 20), replace(bucket(64, 10, 20), library_us=library_us)]
-    assert served(rows, [Beyond(128, 10, 20, library_us)]) == most
+    rows = [bucket(8, 5, 20), bucket(64, 10, 20, library_us)]
+    assert served(rows, [beyond_at(128, 10, 20, library_us)]) == most
 
 
 def test_a_kernel_does_not_serve_what_was_not_measured_by_default() -> None:
-    assert served([bucket(8, 9, 10), bucket(64, None, 10)], [Beyond(128, 9, 10)]) == 8
+    assert served([bucket(8, 9, 10), bucket(64, None, 10)], [beyond_at(128, 9, 10)]) == 8
 
 
 def test_without_a_measurement_above_the_buckets_it_serves_the_buckets() -> None:
@@ -142,9 +159,9 @@ def test_without_a_measurement_above_the_buckets_it_serves_the_buckets() -> None
 
 
 def test_what_is_measured_at_numbers_that_stand_for_all_serves_all() -> None:
-    rows, beyond = [bucket(64, 9, 10)], [Beyond(8, 9, 10), Beyond(4096, 9, 10)]
+    rows, beyond = [bucket(64, 9, 10)], [beyond_at(8, 9, 10), beyond_at(4096, 9, 10)]
     assert most_tokens(rows, beyond, any_number=True) == 0
-    behind = [*beyond, Beyond(1024, 11, 10)]
+    behind = [*beyond, beyond_at(1024, 11, 10)]
     assert most_tokens(rows, behind, any_number=True) == 64
 
 
@@ -153,7 +170,7 @@ APART = replace(KNOBS, maker_rows=16, maker_tokens=8, maker_stages=4)
 
 def both(own: float | None, apart: float | None) -> list[Tried]:
     """Return the rule's choice, apart, and one with nothing apart."""
-    return [Tried(APART, 10, apart), Tried(KNOBS, 10, own)]
+    return [one(APART, 10, apart), one(KNOBS, 10, own)]
 
 
 @pytest.mark.parametrize(
@@ -170,7 +187,7 @@ def both(own: float | None, apart: float | None) -> list[Tried]:
 def test_a_kernel_computes_something_apart_where_that_is_faster(
     few: list[Tried], many: list[Tried], apart: bool
 ) -> None:
-    assert apart_or_not({8: few, 64: many}) is apart
+    assert with_producers({8: few, 64: many}) is apart
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,10 @@ from pretended_tuning import HERE, MakeTuning, Pretended, compiled, knobs, of_li
 
 from mirage_kernels.generator.errors import FileError, MirageError, ToolchainError
 from mirage_kernels.generator.plan.variants import Knobs
+from mirage_kernels.generator.ir.codec import from_data, to_data
 from mirage_kernels.generator.request import Event
 from mirage_kernels.generator.tuning.catalog import Tuned
+from mirage_kernels.generator.tuning.knobs import has_producers, knobs_of
 from mirage_kernels.generator.tuning.manifest import Built
 from mirage_kernels.generator.tuning.session import Tuning
 
@@ -30,7 +32,7 @@ def measured(tuning: Tuning) -> Tuned:
 
 
 def choices(kernel: Tuned) -> dict[int, Knobs]:
-    return {b.tokens: b.knobs for b in kernel.buckets}
+    return {b.size: knobs_of(b.chosen[0].knobs) for b in kernel.buckets}
 
 
 def test_everything_is_asked_once(tuning: MakeTuning) -> None:
@@ -48,14 +50,14 @@ def test_the_fastest_of_every_bucket_is_chosen(tuning: MakeTuning) -> None:
 def test_the_last_bucket_s_choice_is_measured_above_it(tuning: MakeTuning) -> None:
     measurer = Pretended(times={"c64.so@64": 15.0})
     tuning(measurer).measure(silent)
-    beyond = [q["library"] for q in measurer.asked if q["tokens"] == 128 and "library" in q]
+    beyond = [q["library"] for q in measurer.asked if q["call"] == "128" and "library" in q]
     assert beyond == ["c64.so"]
 
 
 def test_the_choice_is_measured_without_promises_too(tuning: MakeTuning) -> None:
     measurer = Pretended(times={"b8.so@8": 12.0, "b8.so@8 by default": 14.0})
     bucket = measured(tuning(measurer)).buckets[0]
-    assert (bucket.us, bucket.default_us) == (12.0, 14.0)
+    assert (bucket.best.us, bucket.best.default_us) == ((12.0,), (14.0,))
 
 
 def test_an_interrupted_tuning_asks_only_for_the_rest(tuning: MakeTuning) -> None:
@@ -134,8 +136,9 @@ def test_a_kernel_ahead_of_pytorch_above_the_buckets_serves_that_too(tuning: Mak
 def test_a_kernel_is_compared_with_what_would_run_in_its_place(tuning: MakeTuning) -> None:
     kernel = measured(tuning(Pretended(library_us=19.9)))
     assert kernel.max_tokens == 64  # 20 us: at a bucket that is noise, above it is not
-    assert [b.library_us for b in (*kernel.buckets, *kernel.beyond)] == [19.9, 19.9, 19.9]
-    assert Tuned.read(kernel.to_json()) == kernel
+    calls = [b.calls[0] for b in kernel.buckets]
+    assert [c.library_us for c in (*calls, *kernel.beyond)] == [19.9, 19.9, 19.9]
+    assert from_data(Tuned, to_data(kernel)) == kernel
 
 
 def test_measurements_of_two_gpus_do_not_mix(tuning: MakeTuning) -> None:
@@ -173,24 +176,24 @@ def test_the_overall_correlation_compares_within_buckets(tuning: MakeTuning) -> 
 
 def test_the_fastest_plan_is_chosen(tuning: MakeTuning) -> None:
     kernel = measured(tuning(Pretended(times={"b64.so@64": 15.0}), of_plans()))
-    assert [b.knobs.plan_name for b in kernel.buckets] == ["slices", "held"]
+    assert [b.best.schedule for b in kernel.buckets] == ["slices", "held"]
 
 
 def test_the_times_of_every_plan_are_kept(tuning: MakeTuning) -> None:
     bucket = measured(tuning(Pretended(times={"b64.so@64": 15.0}), of_plans())).buckets[1]
-    assert bucket.plans == {"held": 15.0, "slices": 20.0, "slices, apart": 20.0, "held, apart": 20}
+    assert bucket.schedules == {"held": 15.0, "slices": 20.0, "slices, apart": 20.0, "held, apart": 20}
 
 
 def test_all_variants_of_a_kernel_compute_something_apart_or_none(tuning: MakeTuning) -> None:
     times = {"c8.so@8": 10.0, "d64.so@64": 18.0, "b64.so@64": 15.0}
     kernel = measured(tuning(Pretended(times=times), of_plans()))
     assert choices(kernel) == {
-        m: k.knobs for m, k in zip((8, 64), picked("c8", "d64"), strict=True)
+        m: knobs_of(k.knobs) for m, k in zip((8, 64), picked("c8", "d64"), strict=True)
     }
 
 
 def picked(*names: str) -> list[Built]:
-    found = {b.digest: b for built in of_plans().buckets.values() for b in built}
+    found = {b.digest: b for bucket in of_plans().buckets for b in bucket.built}
     return [found[name] for name in names]
 
 
@@ -198,21 +201,21 @@ def test_what_has_no_time_in_some_bucket_is_not_chosen_for_a_kernel(tuning: Make
     times = {"c8.so@8": 2.0, "d8.so@8": 2.0}
     fails = {f"{name}64.so@64": "the launch failed" for name in "cd"}
     kernel = measured(tuning(Pretended(times=times, fails=fails), of_plans()))
-    assert {b.knobs.apart for b in kernel.buckets} == {False}
+    assert {has_producers(b.chosen[0].knobs) for b in kernel.buckets} == {False}
 
 
 def test_nothing_is_measured_above_where_pytorch_is_faster(tuning: MakeTuning) -> None:
     measurer = Pretended(times={"a64.so@128 by default": 40.0})
     kernel = measured(tuning(measurer, of_plans((128, 256))))
-    assert {q["tokens"] for q in measurer.asked} == {8, 64, 128}
+    assert {q["call"] for q in measurer.asked} == {"8", "64", "128"}
     assert kernel.max_tokens == 64
 
 
 def test_lines_that_are_nowhere_behind_serve_any_number_of_tokens(tuning: MakeTuning) -> None:
     kernel = measured(tuning(Pretended(times={"b64.so@64": 15.0}), of_lines()))
     assert kernel.max_tokens == 0
-    assert kernel.buckets[0].knobs.warps == 8
-    assert [b.tokens for b in kernel.beyond] == [8, 128, 4096]
+    assert kernel.buckets[0].chosen[0].knobs["warps"] == 8
+    assert [b.sizes["tokens"] for b in kernel.beyond] == [8, 128, 4096]
 
 
 def test_lines_that_are_behind_somewhere_serve_what_is_below(tuning: MakeTuning) -> None:

@@ -1,13 +1,13 @@
-"""At which calls the candidates of attention kernels are compared: few, fixed, of every bucket.
+"""At which calls the candidates of a kernel are compared: few, fixed, of every bucket.
 
-Decode of one to many sequences, short and long, over pages; calls of more query rows as grouped
+Kernels over tokens are called with as many as a bucket holds. Of attention: decode of one to many sequences, short and long, over pages; calls of more query rows as grouped
 heads, as tokens where a recipe has them, and as the Mirage paper has them. What is measured of
 dense calls of many query tokens says from how many on PyTorch's attention is faster.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import product
 
@@ -20,6 +20,7 @@ from mirage_kernels.generator.bench.attention_workloads import (
 )
 from mirage_kernels.generator.ir.dtypes import DType
 from mirage_kernels.generator.tuning.keys import Key
+from mirage_kernels.generator.tuning.manifest import Compiled
 
 # Sequences and keys of each.
 _FEW_ROWS = ((1, 1024), (1, 4096), (1, 16384), (8, 1024), (8, 4096), (64, 1024))
@@ -48,11 +49,48 @@ class Named:
 
     name: str
     call: AttentionWorkload
+    causal: bool = False
 
     @property
     def rows(self) -> int:
         """Query rows of a head of keys."""
         return self.call.tokens * self.call.group
+
+
+@dataclass(frozen=True)
+class Call:
+    """A call by its name, the bucket that it belongs to, and its sizes by name."""
+
+    name: str
+    bucket: int
+    sizes: Mapping[str, int]
+    causal: bool = False
+
+
+def calls_of(kernel: Compiled) -> tuple[Call, ...]:
+    """Return the calls that the candidates of a kernel's buckets are compared at."""
+    if kernel.tokens:
+        return tuple(_of_tokens(b.size) for b in kernel.buckets)
+    sizes = tuple(b.size for b in kernel.buckets if b.size)
+    return tuple(_of_named(n, bucket_of(n.rows, sizes)) for n in workloads_of(kernel.key))
+
+
+def beyond_of(kernel: Compiled) -> tuple[Call, ...]:
+    """Return the calls at which the last bucket's choice is compared with the library's program."""
+    if kernel.tokens:
+        return tuple(map(_of_tokens, kernel.beyond))
+    return tuple(_of_named(n, 0) for n in dense_calls(kernel.key))
+
+
+def _of_tokens(tokens: int) -> Call:
+    return Call(str(tokens), tokens, {"tokens": tokens})
+
+
+def _of_named(named: Named, bucket: int) -> Call:
+    call = named.call
+    sizes = {"sequences": call.sequences, "tokens": call.tokens}
+    sizes |= {"heads": call.heads[0], "keys": call.longest}
+    return Call(named.name, bucket, sizes, named.causal)
 
 
 def workloads_of(key: Key) -> tuple[Named, ...]:
@@ -71,11 +109,12 @@ def dense_calls(key: Key) -> tuple[Named, ...]:
     if key.recipe not in DENSE_RECIPES:
         return ()
     shapes = [(b, t, _DENSE_KEYS) for b, tokens in _CHUNKS.items() for t in tokens]
-    if DENSE_RECIPES[key.recipe]:
+    causal = DENSE_RECIPES[key.recipe]
+    if causal:
         shapes += [(b, t, _DENSE_KEYS) for b, tokens in _LONG_CHUNKS.items() for t in tokens]
         shapes += [*_MOST, *((b, t, t) for b, tokens in _SQUARES.items() for t in tokens)]
     return tuple(
-        Named(f"B={b} T={t} L={keys}", _call(key, (keys,) * b, _HEADS, t, PREFILL))
+        Named(f"B={b} T={t} L={keys}", _call(key, (keys,) * b, _HEADS, t, PREFILL), causal)
         for b, t, keys in shapes
     )
 

@@ -18,7 +18,7 @@ from mirage_kernels.generator.search.select import Ranked, rank
 from mirage_kernels.generator.target import target
 
 
-def attention_forms(
+def accurate_mugraphs(
     request: Request, *, jobs: int, progress: Progress, store: Store | None
 ) -> list[Graph]:
     """Return every muGraph that is accurate and planned as attention, as predicted."""

@@ -1,19 +1,11 @@
-"""The part of the process that measures which knows attention.
-
-    {"attention": NAME, "at": WORKLOAD}                  -> {"floor_us": ...}
-    {"attention": NAME, "at": WORKLOAD, "library": FILE} -> {"us": ..., "promised_us": ...,
-                                                             "few_segments": ..., "error": ...}
-    {"attention": NAME, "dense": CALL, "library": FILE}  -> {"us": ..., "sdpa_us": ..., "peers": {}}
-
-Times are those of calls that promise nothing, and that promise all there is to promise.
-"""
+"""The part of the process that measures which calls kernels over caches of keys and values."""
 
 from __future__ import annotations
 
 import ctypes
 import secrets
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
 
@@ -23,7 +15,7 @@ from torch import Tensor
 from mirage_kernels.generator.bench import attention_calls as calls
 from mirage_kernels.generator.bench.attention_calls import EPS, Tensors
 from mirage_kernels.generator.bench.attention_peers import BACKENDS, peers
-from mirage_kernels.generator.bench.attention_workloads import AttentionWorkload
+from mirage_kernels.generator.bench.attention_workloads import PREFILL, AttentionWorkload
 from mirage_kernels.generator.bench.measure import (
     METHOD,
     Method,
@@ -33,7 +25,6 @@ from mirage_kernels.generator.bench.measure import (
 )
 from mirage_kernels.generator.ir.dtypes import DType
 from mirage_kernels.generator.ir.text import Json
-from mirage_kernels.generator.tuning.attention_workloads import Named, dense_calls, workloads_of
 from mirage_kernels.generator.tuning.entries import (
     FEW_SEGMENTS,
     LAUNCH,
@@ -41,8 +32,6 @@ from mirage_kernels.generator.tuning.entries import (
     RefusedError,
     opened,
 )
-from mirage_kernels.generator.tuning.fields import text
-from mirage_kernels.generator.tuning.keys import Key
 
 # Twice what the library's tests allow: a wrong result is at 1.
 LARGEST_ERRORS = {DType.FP16: 2e-3, DType.BF16: 1.6e-2}
@@ -108,18 +97,18 @@ class AttentionArgs(ctypes.Structure):
 
 
 @dataclass(frozen=True)
-class AttentionLibrary:
+class PagedLibrary:
     """One candidate's library."""
 
     loaded: ctypes.CDLL
     args_bytes: int
 
     @staticmethod
-    def load(path: Path) -> AttentionLibrary:
+    def load(path: Path) -> PagedLibrary:
         """Load a library; see `opened`."""
         loaded, own = opened(path, AttentionArgs)
         getattr(loaded, FEW_SEGMENTS).argtypes = (ctypes.POINTER(AttentionArgs),)
-        return AttentionLibrary(loaded, own)
+        return PagedLibrary(loaded, own)
 
     def asked(self, name: str, args: AttentionArgs, *more: object) -> int:
         """Call one of its functions."""
@@ -200,10 +189,11 @@ def _multiprocessors(tensor: Tensor) -> int:
 
 
 @dataclass
-class AttentionBench:
+class PagedBench:
     """The tensors of one workload, shared by all candidates."""
 
     call: AttentionWorkload
+    causal: bool = False
     device: str = "cuda"
 
     @cached_property
@@ -229,24 +219,47 @@ class AttentionBench:
         """Return a result full of NaN: elements that nobody writes show."""
         return given.q.new_full((*given.q.shape[:-1], self.call.depth), torch.nan)
 
-    def candidate(self, library: AttentionLibrary) -> dict[str, Json]:
-        """Compare a candidate's result with float64; where it is right, measure its times."""
+    def candidate(self, library: PagedLibrary, *, promised: bool) -> dict[str, Json]:
+        """Compare a candidate's result with the right one; where it agrees, measure its time."""
         outs, args, timed = self.launches(library)
         few = library.asked(FEW_SEGMENTS, args[0])
-        timed[0]()
-        error = relative_error(outs[0], self.exact)
-        if not error <= LARGEST_ERRORS[self.call.dtype]:
-            return {"failed": f"its error is {error:.2e} at {self.call.name}"}
-        us = self.time(timed, SETTLED)
         for one in args:
-            one.constant_weights = True
-            one.constant_history = self.call.page_size > 0
-        promised_us = self.time(timed, SETTLED)
-        answer: dict[str, Json] = {"us": us, "promised_us": promised_us, "error": error}
-        return answer | {"few_segments": bool(few)}
+            one.constant_weights = promised
+            one.constant_history = promised and self.call.page_size > 0
+        timed[0]()
+        error = relative_error(outs[0], self.right)
+        if not error <= self.largest_error:
+            return {"failed": f"its error is {error:.2e} at {self.call.name}"}
+        return {"us": self.time(timed, self.method), "error": error, "few_tiles": bool(few)}
+
+    @property
+    def is_dense_of_many(self) -> bool:
+        """Say whether the call is one that PyTorch's attention may serve: dense, prefill."""
+        return self.call.setting == PREFILL
+
+    @property
+    def right(self) -> Tensor:
+        """What a result is compared with: float64, or PyTorch's where that could serve."""
+        return self.by_pytorch if self.is_dense_of_many else self.exact
+
+    @property
+    def largest_error(self) -> float:
+        """The error above which a result is wrong."""
+        return SDPA_AGREES if self.is_dense_of_many else LARGEST_ERRORS[self.call.dtype]
+
+    @cached_property
+    def by_pytorch(self) -> Tensor:
+        """The first set's result by PyTorch."""
+        return self.sdpa(self.sets[0])
+
+    @property
+    def method(self) -> Method:
+        """How often a call is repeated."""
+        long = self.is_dense_of_many and self.call.operations > LONG_OPERATIONS
+        return LONG if long else SETTLED
 
     def launches(
-        self, library: AttentionLibrary
+        self, library: PagedLibrary
     ) -> tuple[list[Tensor], list[AttentionArgs], list[Callable[[], None]]]:
         """Return results, arguments and launches, one of each for every set."""
         outs = [self.new_out(given) for given in self.sets]
@@ -255,22 +268,16 @@ class AttentionBench:
             filled(one, self.call, given, out)
         return outs, args, [library.call(a, out) for a, out in zip(args, outs, strict=True)]
 
-    def dense(self, library: AttentionLibrary, *, causal: bool) -> dict[str, Json]:
-        """Measure a dense call beside PyTorch's attention, which must give the same result."""
-        outs, _, timed = self.launches(library)
-        theirs = [partial(self.sdpa, given, causal=causal) for given in self.sets]
-        timed[0]()
-        error = relative_error(outs[0], theirs[0]())
-        if not error <= SDPA_AGREES:
-            return {"failed": f"it differs by {error:.2e} from PyTorch's at {self.call.name}"}
+    def peers(self, floor_of: Callable[[int], float]) -> dict[str, Json]:
+        """Measure what the call is compared with: the floor, or what PyTorch runs for it."""
+        if not self.is_dense_of_many:
+            return {"floor_us": floor_of(self.call.bytes_read)}
         found: dict[str, Json] = {}
-        if causal and self.call.tokens == self.call.longest:
+        if self.causal and self.call.tokens == self.call.longest:
             found = dict(self._backends())
-        sdpa_us = self.time(theirs, self._method())
-        return {"us": self.time(timed, self._method()), "sdpa_us": sdpa_us, "peers": found}
-
-    def _method(self) -> Method:
-        return LONG if self.call.operations > LONG_OPERATIONS else SETTLED
+        theirs = [partial(self.sdpa, given) for given in self.sets]
+        theirs[0]()
+        return {"library_us": self.time(theirs, self.method), "peers": found}
 
     def _backends(self) -> dict[str, float]:
         """Return the times of PyTorch's kernels one by one, of those that take the call."""
@@ -280,52 +287,15 @@ class AttentionBench:
                 continue
             runs = [partial(peer.run, given) for given in self.sets]
             try:
-                found[peer.name] = self.time(runs, self._method())
+                found[peer.name] = self.time(runs, self.method)
             except (RuntimeError, ValueError):
                 continue
         return found
 
-    def sdpa(self, given: Tensors, *, causal: bool) -> Tensor:
+    def sdpa(self, given: Tensors) -> Tensor:
         """Run what the library runs for dense calls of many query tokens."""
         from mirage_kernels.attention_call import Call, prefill
 
         k, v = (x.transpose(1, 2) for x in (given.k, given.v))
         none = (None,) * 6
-        return prefill(Call(given.q, k, v, *none, self.call.scale, causal, -1, 0.0), None)
-
-
-@dataclass
-class AttentionWorker:
-    """Answers questions about attention; the tensors of one workload are kept at a time."""
-
-    folder: Path
-    kernels: Sequence[Key]
-    floor_of: Callable[[int], float]
-    benches: dict[tuple[str, str], AttentionBench] = field(default_factory=dict)
-
-    def answer(self, question: dict[str, Json]) -> dict[str, Json]:
-        """Answer one question."""
-        name = text(question, "attention")
-        key = next(k for k in self.kernels if k.name == name)
-        if "dense" in question:
-            call = self.named(text(question, "dense"), dense_calls(key))
-            library = AttentionLibrary.load(self.folder / text(question, "library"))
-            return self.bench(name, call).dense(library, causal=key.recipe != "gqa")
-        call = self.named(text(question, "at"), workloads_of(key))
-        if "library" not in question:
-            return {"floor_us": self.floor_of(call.call.bytes_read)}
-        library = AttentionLibrary.load(self.folder / text(question, "library"))
-        return self.bench(name, call).candidate(library)
-
-    def named(self, name: str, among: Sequence[Named]) -> Named:
-        """Return the workload of a name."""
-        return next(n for n in among if n.name == name)
-
-    def bench(self, kernel: str, named: Named) -> AttentionBench:
-        """Return a workload's tensors, giving back those of the workload before."""
-        at = (kernel, named.name)
-        if at not in self.benches:
-            self.benches.clear()
-            torch.cuda.empty_cache()
-            self.benches[at] = AttentionBench(named.call)
-        return self.benches[at]
+        return prefill(Call(given.q, k, v, *none, self.call.scale, self.causal, -1, 0.0), None)

@@ -1,0 +1,131 @@
+"""Variants by the catalog: measured knobs where there are some, else those of the rule."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from math import inf
+
+from mirage_kernels.generator.errors import PlanError
+from mirage_kernels.generator.plan.attention import AttentionProgram
+from mirage_kernels.generator.plan.attention_variants import (
+    AttentionVariant,
+    attention_variants,
+    shared_bytes,
+)
+from mirage_kernels.generator.plan.candidates import LINES_AT, untuned
+from mirage_kernels.generator.plan.families import member
+from mirage_kernels.generator.plan.program import TileProgram
+from mirage_kernels.generator.plan.variants import (
+    REGISTERS_LEFT,
+    Footprint,
+    Knobs,
+    Variant,
+    variants,
+)
+from mirage_kernels.generator.target import Target
+from mirage_kernels.generator.tuning.catalog import HINT, Bucket, Tuned
+from mirage_kernels.generator.tuning.knobs import attention_knobs, knobs_of
+
+
+def chosen_variants(
+    programs: tuple[TileProgram, ...], on: Target, tuned: Tuned | None
+) -> tuple[Variant, ...]:
+    """Return one variant per bucket: the measured one where there is one, else the rule's.
+
+    A kernel never tuned has what `untuned` returns. What was measured without the plan that the
+    rule takes says nothing against it, and is left. Raises PlanError for measured knobs that no
+    longer fit the kernel.
+    """
+    if tuned is None:
+        return untuned(programs[0], on)
+    rule = {_at(programs[0], v): v.knobs for v in variants(programs[0], on)}
+    found = {b.size: b for b in tuned.buckets}
+    known = {
+        m: knobs_of(found[m].chosen[0].knobs)
+        for m, knobs in rule.items()
+        if m in found and knobs.plan_name in {t.schedule for t in found[m].tried}
+    }
+    apart = next((k.apart for k in known.values()), bool(programs[0].apart))
+    program = member(programs, apart=apart)
+    known = {m: k for m, k in known.items() if k.apart == apart}
+    _check_fit(program, on, tuple(known.values()))
+    return tuple(
+        replace(v, knobs=known.get(_at(program, v), v.knobs)) for v in variants(program, on)
+    )
+
+
+def _at(program: TileProgram, variant: Variant) -> int:
+    """Return the number of tokens at which a variant's candidates are compared."""
+    return variant.knobs.tokens if program.loop else LINES_AT
+
+
+def _check_fit(program: TileProgram, on: Target, measured: tuple[Knobs, ...]) -> None:
+    if not program.loop:
+        return
+    footprint = Footprint.of(program)
+    for knobs in measured:
+        shared, registers = footprint.shared_bytes(knobs), footprint.registers(knobs)
+        if shared > on.shared_bytes or registers > REGISTERS_LEFT:
+            raise PlanError(
+                f"{program.recipe}: the knobs that the catalog has for {knobs.tokens} tokens "
+                f"do not fit the kernel of today: {shared} bytes, {registers} registers",
+                HINT,
+            )
+
+
+def attention_variants_by(
+    program: AttentionProgram, on: Target, tuned: Tuned | None
+) -> tuple[AttentionVariant, ...]:
+    """Return the kernel's variants: measured knobs where there are some, else the rule's.
+
+    What was measured without the rule's knobs says nothing against them. Where calls of few work
+    tiles have the knobs of others, one variant serves both, and buckets with the same knobs are
+    one. Raises PlanError for measured knobs that do not fit any more.
+    """
+    made, known = attention_variants(program, on), tuned.buckets if tuned else ()
+    chosen: list[list[AttentionVariant]] = []
+    for bucket in sorted({v.bucket for v in made} | {b.size for b in known}, key=_after):
+        served = min((v.bucket for v in made if _after(v.bucket) >= _after(bucket)), key=_after)
+        own = [replace(v, bucket=bucket) for v in made if v.bucket == served]
+        measured = list(_measured(own, next((b for b in known if b.size == bucket), None)))
+        if chosen and [v.knobs for v in chosen[-1]] == [v.knobs for v in measured]:
+            chosen.pop()
+        chosen.append(measured)
+    flat = tuple(v for bucket in chosen for v in bucket)
+    _check_shared(program, on, flat)
+    return flat
+
+
+def _after(bucket: int) -> float:
+    """Return the most rows that a bucket serves."""
+    return bucket or inf
+
+
+def _measured(own: list[AttentionVariant], found: Bucket | None) -> Iterator[AttentionVariant]:
+    """Yield the variants of a bucket, that for few work tiles first, if it has its own knobs."""
+    tried = [attention_knobs(t.knobs) for t in found.tried] if found else []
+    if found is None or any(v.knobs not in tried for v in own):
+        yield from own
+        return
+    rule = next(v for v in own if not v.few_segments)
+    usual, few = (found.choice(few=few) for few in (False, True))
+    of_few = next((v.knobs for v in own if v.few_segments), None)
+    knobs = attention_knobs(usual.knobs) if usual else rule.knobs
+    few_knobs = attention_knobs(few.knobs) if few else of_few
+    if few_knobs is not None and few_knobs != knobs:
+        yield AttentionVariant(rule.bucket, few_knobs, few_segments=True)
+    yield replace(rule, knobs=knobs)
+
+
+def _check_shared(
+    program: AttentionProgram, on: Target, measured: Iterable[AttentionVariant]
+) -> None:
+    for v in measured:
+        bytes_ = shared_bytes(v.knobs, *program.sizes)
+        if bytes_ > on.shared_bytes:
+            raise PlanError(
+                f"{program.recipe}: the knobs that the catalog has for {v.name} need {bytes_} "
+                f"bytes of shared memory, a block has {on.shared_bytes}",
+                HINT,
+            )
