@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from mirage_kernels.append import qk_norm_rope_append
     from mirage_kernels.attention import gqa, qk_norm_attention
     from mirage_kernels.dispatch import KernelEntry, kernel_table, supports
-    from mirage_kernels.latent import mla_decode
+    from mirage_kernels.mla import mla_decode
     from mirage_kernels.norm_ops import act_and_mul, layer_norm, rms_norm
     from mirage_kernels.ops import (
         gated_mlp,
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
         rms_norm_linear,
     )
     from mirage_kernels.page_lists import block_table_from_csr, gqa_csr
-    from mirage_kernels.promises import constant_history, constant_weights
+    from mirage_kernels.assumptions import constant_history, constant_weights
 
 __version__ = "0.1.0"
 __all__ = [
@@ -52,15 +52,15 @@ __all__ = [
 
 _HOME = {
     "KernelEntry": "mirage_kernels.dispatch",
-    "constant_history": "mirage_kernels.promises",
-    "constant_weights": "mirage_kernels.promises",
+    "constant_history": "mirage_kernels.assumptions",
+    "constant_weights": "mirage_kernels.assumptions",
     "kernel_table": "mirage_kernels.dispatch",
     "supports": "mirage_kernels.dispatch",
     "block_table_from_csr": "mirage_kernels.page_lists",
     "gqa": "mirage_kernels.attention",
     "gqa_csr": "mirage_kernels.page_lists",
     "qk_norm_attention": "mirage_kernels.attention",
-    "mla_decode": "mirage_kernels.latent",
+    "mla_decode": "mirage_kernels.mla",
     "qk_norm_rope_append": "mirage_kernels.append",
     "act_and_mul": "mirage_kernels.norm_ops",
     "layer_norm": "mirage_kernels.norm_ops",

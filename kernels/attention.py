@@ -55,7 +55,7 @@ from mirage_kernels.attention_call import (
     prefill,
 )
 from mirage_kernels.attention_library import Norm
-from mirage_kernels.given import given_tensor, refuse_grad
+from mirage_kernels.argument_checks import given_tensor, refuse_grad
 
 GQA = forms("gqa")
 _QK_NORM = forms("qk_norm_attention")

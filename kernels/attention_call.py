@@ -14,7 +14,7 @@ from mirage_kernels.errors import (
     dims_sentence,
     result_layout_sentence,
 )
-from mirage_kernels.given import compiled, given_tensor
+from mirage_kernels.argument_checks import compiled, given_tensor
 from mirage_kernels.prefill import is_long
 from mirage_kernels.registration import own_types  # registers all that the ops need, too
 

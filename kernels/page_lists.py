@@ -10,7 +10,7 @@ from torch import Tensor
 from mirage_kernels.attention import GQA
 from mirage_kernels.attention_call import Call, Pair, Wanted, attend, nhd
 from mirage_kernels.errors import number_sentence, page_device_sentence, page_list_sentence
-from mirage_kernels.given import given_integer, given_tensor, refuse_grad
+from mirage_kernels.argument_checks import given_integer, given_tensor, refuse_grad
 
 
 def block_table_from_csr(

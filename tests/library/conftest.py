@@ -165,7 +165,7 @@ class Case:
         return self.kernel_is_own or self.options <= {*self.kernel.options.split()}
 
     def program(self, kind: str, arguments: Arguments) -> tuple[Tensor, ...]:
-        """Return what one of PyTorch's programs computes: `kind` is "library" or "around".
+        """Return what one of PyTorch's programs computes: `kind` is "library" or "composite".
 
         By PyTorch's kernels alone, also where this build has some for a part of it.
         """

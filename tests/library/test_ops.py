@@ -104,12 +104,12 @@ def test_equals_the_recipes_reference_bit_for_bit(cases, op: str) -> None:
     assert same(cases[op].call(**arguments), load_recipe(op).reference(**arguments))
 
 
-def test_the_program_around_a_kernel_adds_what_the_options_add(case) -> None:
+def test_the_composite_program_adds_what_the_options_add(case) -> None:
     """On the CPU, where the op inside of it runs PyTorch's program."""
     if not case.options or case.takes_any_size:
         pytest.skip("nothing goes around a kernel")
     arguments = case.arguments(5) | ({"eps": 1e-6} if "norm_weight" in case.tensors else {})
-    for y, exact in zip(case.program("around", arguments), case.oracle(arguments), strict=True):
+    for y, exact in zip(case.program("composite", arguments), case.oracle(arguments), strict=True):
         assert (y.double() - exact).norm() / exact.norm() < 3e-3
 
 

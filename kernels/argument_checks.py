@@ -1,4 +1,4 @@
-"""What a call was given, refused in one sentence where the compiled op would not come to say it.
+"""Checks of a call's arguments in Python, where the compiled op would not come to say a sentence.
 
 The compiled ops check their arguments. Before them PyTorch's dispatcher looks at types, and what it
 says of a wrong one is a page long; gradients it drops without a word.

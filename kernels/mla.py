@@ -9,7 +9,7 @@ from torch import Tensor
 
 from mirage_kernels.attention_call import Pair, Wanted, attend, forms
 from mirage_kernels.errors import dims_sentence, latent_sizes_sentence
-from mirage_kernels.given import given_integer, given_tensor, refuse_grad
+from mirage_kernels.argument_checks import given_integer, given_tensor, refuse_grad
 
 _MLA = forms("mla_decode")
 _LATENT = 512

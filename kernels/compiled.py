@@ -1,0 +1,66 @@
+"""Overloads of the compiled ops as Python functions, which make their results or write `out`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from mirage_kernels import registration as registration  # registers all that the ops need
+from mirage_kernels.argument_checks import compiled, refuse_grad
+from mirage_kernels.errors import pair_sentence
+
+Pair = tuple[Tensor, Tensor]
+
+# Arguments that public functions call otherwise.
+_PUBLIC_NAMES = {"gate_up_weight": "gate_weight"}
+
+
+def compiled_op(op: str, name: str = "") -> Callable[..., Tensor]:
+    """Return the overload `name` of an op with one result; it takes `out`, a tensor or None."""
+    made, into, names = _forms(op, name)
+
+    def run(*args: object, out: Tensor | None) -> Tensor:
+        if torch.is_grad_enabled():
+            refuse_grad(op, **dict(zip(names, args, strict=True)), out=out)
+        if out is None:
+            result: Tensor = made(*args)
+            return result
+        into(*args, out=out)
+        return out
+
+    return run
+
+
+def compiled_pair(op: str) -> Callable[..., Pair]:
+    """Return the overload of an op that adds a residual; its `out` is a pair or None."""
+    made, into, names = _forms(op, "residual")
+
+    def run(*args: object, out: object) -> Pair:
+        given = dict(zip(names, args, strict=True))
+        if torch.is_grad_enabled():
+            refuse_grad(op, **given, out=out)
+        if out is None:
+            results: Pair = made(*args)
+            return results
+        if not isinstance(out, tuple | list) or len(out) != 2 or given["residual"] is None:
+            raise RuntimeError(pair_sentence(op, given["residual"]))
+        y, total = out
+        if torch.is_grad_enabled():
+            refuse_grad(op, out=y, total=total)
+        into(*args, out=y, total=total)
+        return y, total
+
+    return run
+
+
+def _forms(
+    op: str, name: str
+) -> tuple[Callable[..., object], Callable[..., None], tuple[str, ...]]:
+    overloads = getattr(torch.ops.mirage_kernels, op)
+    made = getattr(overloads, name or "default")
+    into = getattr(overloads, f"{name}_out" if name else "out")
+    names = (argument.name for argument in made._schema.arguments)
+    public = tuple(_PUBLIC_NAMES.get(argument, argument) for argument in names)
+    return compiled(op, made), compiled(op, into), public
