@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from mirage_kernels.append import qk_norm_rope_append
+    from mirage_kernels.assumptions import constant_history, constant_weights
     from mirage_kernels.attention import gqa, qk_norm_attention
     from mirage_kernels.dispatch import KernelEntry, kernel_table, supports
     from mirage_kernels.mla import mla_decode
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
         rms_norm_linear,
     )
     from mirage_kernels.page_lists import block_table_from_csr, gqa_csr
-    from mirage_kernels.assumptions import constant_history, constant_weights
 
 __version__ = "0.1.0"
 __all__ = [

@@ -8,8 +8,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from mirage_kernels.dispatch import serves
 from mirage_kernels.assumptions import fresh_weights
+from mirage_kernels.dispatch import serves
 
 OPS = torch.ops.mirage_kernels
 # Tokens whose sum a norm makes sooner than PyTorch: of 32 18.0 us in all, not 18.7 (4096 -> 6144);

@@ -12,8 +12,8 @@ from typing import overload
 from torch import Tensor
 
 from mirage_kernels.argument_checks import given_tensor
-from mirage_kernels.errors import packed_sentence
 from mirage_kernels.compiled import compiled_op, compiled_pair
+from mirage_kernels.errors import packed_sentence
 
 _rms_norm = compiled_op("rms_norm")
 _rms_norm_residual = compiled_pair("rms_norm")

@@ -169,8 +169,8 @@ std::string text_of(const std::vector<int64_t>& sizes) {
   return text + "]";
 }
 
-void check_shape(const Argument& argument, const std::string& dims,
-                 const std::vector<int64_t>& sizes, const Argument& model) {
+void check_shape(const Argument& argument, const char* dims, const std::vector<int64_t>& sizes,
+                 const Argument& model) {
   if (has_shape(argument.tensor, sizes)) return;
   fail_shape(argument, {dims, text_of(sizes), model});
 }

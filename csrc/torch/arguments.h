@@ -49,8 +49,8 @@ bool has_shape(const Tensor& tensor, const std::vector<int64_t>& sizes);
 std::string text_of(const std::vector<int64_t>& sizes);
 
 // Throws where the tensor has not these sizes; `dims` names them: "[tokens, Hq, D]".
-void check_shape(const Argument& argument, const std::string& dims,
-                 const std::vector<int64_t>& sizes, const Argument& model);
+void check_shape(const Argument& argument, const char* dims, const std::vector<int64_t>& sizes,
+                 const Argument& model);
 
 // A norm's weight or bias, for all heads or by head: [D] or [heads, D], of the dtype of `like`,
 // read where it lies. `model` is the tensor that says D.

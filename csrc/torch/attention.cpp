@@ -91,326 +91,288 @@ struct AttentionInputs {
   const MaybeTensor &q_weight, &k_weight, &q_bias, &k_bias;  // [D] or [heads, D]
   double eps, weight_offset;
   const std::string& norm;  // "rms" or "layer"; empty: q and k are used as they are
+  // What follows from several arguments: sequences, the most query tokens and keys of one.
+  int64_t batch = 0, q_len = 0, max_len = 0;
+
+  int64_t tokens() const { return q.size(0); }
+  int64_t query_heads() const { return q.size(1); }
+  int64_t head_size() const { return q.size(2); }
+  int64_t kv_heads() const { return k.size(2); }
+  std::vector<int64_t> out_sizes() const { return {tokens(), query_heads(), head_size()}; }
+  std::vector<int64_t> lse_sizes() const { return {tokens(), query_heads()}; }
+
+  Argument argument(const char* name, const Tensor& tensor) const { return {op, name, tensor}; }
+  Argument queries() const { return argument("q", q); }
+  Argument keys() const { return argument(is_latent ? "latent cache" : "k_cache", k); }
 };
 
-class AttentionCall : public Call {
- public:
-  AttentionCall(const Signature& signature, const Values& values);
-
-  Tensor new_result(size_t index) const override;
-  void check_results(const Results& results) override;
-  Way way() override;
-  void launch(const Results& results) const override;
-  std::string hint() const override;
-
- private:
-  Argument argument(const char* name, const Tensor& tensor) const { return {in_.op, name, tensor}; }
-  Argument q() const { return argument("q", in_.q); }
-  template <class... Parts>
-  [[noreturn]] void refuse(const Parts&... parts) const {
-    fail("mirage_kernels::", in_.op, ": ", parts...);
-  }
-  void check_queries() const;
-  void check_cache(const char* name, const Tensor& tensor) const;
-  void check_latent() const;
-  void check_batch();
-  void check_query_tokens();
-  void check_indices_of(const char* name, const Tensor& tensor, int64_t size) const;
-  void check_sinks() const;
-  void check_norms() const;
-  void check_bound(const char* name, int64_t bound) const;
-  void check_numbers() const;
-  std::vector<Argument> tensors() const;
-  const char* recipe() const;
-  const char* norm_recipe() const;
-  KernelQuery query(const char* recipe) const;
-  AttentionArgs args() const;
-  void add_vectors(AttentionArgs& args) const;
-  const char* keys_name() const { return in_.is_latent ? "latent cache" : "k_cache"; }
-
-  int64_t tokens() const { return in_.q.size(0); }
-  int64_t query_heads() const { return in_.q.size(1); }
-  int64_t head_size() const { return in_.q.size(2); }
-  int64_t kv_heads() const { return in_.k.size(2); }
-  // Of out; of lse the first two.
-  std::vector<int64_t> result_sizes() const { return {tokens(), query_heads(), head_size()}; }
-
-  AttentionInputs in_;
-  int64_t batch_ = 0, q_len_ = 0, max_len_ = 0;
-  const AttentionKernel* kernel_ = nullptr;
-};
-
-AttentionCall::AttentionCall(const Signature& signature, const Values& values)
-    : in_(signature, values) {
-  check_queries();
-  check_cache(keys_name(), in_.k);
-  check_cache("v_cache", in_.v);
-  if (in_.is_latent) check_latent();
-  check_batch();
-  check_query_tokens();
-  check_numbers();
-  check_sinks();
-  check_norms();
+template <class... Parts>
+[[noreturn]] void refuse(const AttentionInputs& in, const Parts&... parts) {
+  fail("mirage_kernels::", in.op, ": ", parts...);
 }
 
-void AttentionCall::check_queries() const {
-  half_dtype(q());
-  if (in_.q.dim() != 3) refuse("q has ", in_.q.dim(), " dims; [tokens, Hq, D] works");
-  if (head_size() > 0 && head_size() % kHeadSizeStep == 0) return;
-  refuse("q has heads of size ", head_size(), "; multiples of ", kHeadSizeStep, " work");
-}
-
-void AttentionCall::check_cache(const char* name, const Tensor& tensor) const {
-  const Argument given = argument(name, tensor);
-  check_like(given, q());
-  const std::string dims = std::string(in_.block_table ? "[pages, page size, " : "[B, L, ") +
-                           (in_.is_latent ? "1, C]" : "Hkv, D]");
-  if (&tensor == &in_.k) {
-    check_shape(given, dims, {-1, -1, -1, head_size()}, q());
-  } else {
-    check_shape(given, dims, {in_.k.size(0), in_.k.size(1), kv_heads(), head_size()},
-                argument(keys_name(), in_.k));
-  }
-  if (kv_heads() == 0 || query_heads() % kv_heads() != 0) {
-    refuse(keys_name(), " has ", kv_heads(), " heads, but q has ", query_heads(),
-           "; a divisor of that works (which dim holds the heads follows from kv_layout)");
-  }
-  check_lines(given);
+void check_queries(const AttentionInputs& in) {
+  half_dtype(in.queries());
+  if (in.q.dim() != 3) refuse(in, "q has ", in.q.dim(), " dims; [tokens, Hq, D] works");
+  if (in.head_size() > 0 && in.head_size() % kHeadSizeStep == 0) return;
+  refuse(in, "q has heads of size ", in.head_size(), "; multiples of ", kHeadSizeStep, " work");
 }
 
 // What queries and keys have beside the latent: alike in all dims but the last.
-void AttentionCall::check_latent() const {
-  const Argument q_rope = argument("rope part of q", *in_.q_rope);
-  const Argument k_rope = argument("rope part of the cache", *in_.k_rope);
-  check_like(q_rope, q());
-  check_like(k_rope, q());
-  check_shape(q_rope, "[tokens, Hq, P]", {tokens(), query_heads(), -1}, q());
-  const int64_t depth = in_.q_rope->size(2);
+void check_latent(const AttentionInputs& in) {
+  const Argument q_rope = in.argument("rope part of q", *in.q_rope);
+  const Argument k_rope = in.argument("rope part of the cache", *in.k_rope);
+  check_like(q_rope, in.queries());
+  check_like(k_rope, in.queries());
+  check_shape(q_rope, "[tokens, Hq, P]", {in.tokens(), in.query_heads(), -1}, in.queries());
+  const int64_t depth = in.q_rope->size(2);
   if (depth == 0 || depth % kHeadSizeStep != 0) {
-    refuse("the rope part of q has size ", depth, "; multiples of ", kHeadSizeStep, " work");
+    refuse(in, "the rope part of q has size ", depth, "; multiples of ", kHeadSizeStep, " work");
   }
-  check_shape(k_rope, in_.block_table ? "[pages, page size, 1, P]" : "[B, L, 1, P]",
-              {in_.k.size(0), in_.k.size(1), kv_heads(), depth}, q_rope);
+  check_shape(k_rope, in.block_table ? "[pages, page size, 1, P]" : "[B, L, 1, P]",
+              {in.k.size(0), in.k.size(1), in.kv_heads(), depth}, q_rope);
   check_lines(k_rope);
 }
 
-void AttentionCall::check_indices_of(const char* name, const Tensor& tensor, int64_t size) const {
-  const Argument given = argument(name, tensor);
-  check_int32(given, q());
-  const Argument model =
-      in_.block_table ? argument("block_table", *in_.block_table) : argument(keys_name(), in_.k);
-  check_shape(given, size == batch_ ? "[B]" : "[B + 1]", {size}, model);
+const char* cache_dims(const AttentionInputs& in) {
+  if (in.is_latent) return in.block_table ? "[pages, page size, 1, C]" : "[B, L, 1, C]";
+  return in.block_table ? "[pages, page size, Hkv, D]" : "[B, L, Hkv, D]";
+}
+
+void check_caches(const AttentionInputs& in) {
+  const Argument k = in.keys(), v = in.argument("v_cache", in.v);
+  check_like(k, in.queries());
+  check_shape(k, cache_dims(in), {-1, -1, -1, in.head_size()}, in.queries());
+  if (in.kv_heads() == 0 || in.query_heads() % in.kv_heads() != 0) {
+    refuse(in, in.keys().name, " has ", in.kv_heads(), " heads, but q has ", in.query_heads(),
+           "; a divisor of that works (which dim holds the heads follows from kv_layout)");
+  }
+  check_lines(k);
+  if (in.is_latent) return check_latent(in);
+  check_like(v, in.queries());
+  check_shape(v, cache_dims(in), {in.k.size(0), in.k.size(1), in.kv_heads(), in.head_size()}, k);
+  check_lines(v);
+}
+
+void check_indices_of(const AttentionInputs& in, const Argument& given, int64_t size) {
+  check_int32(given, in.queries());
+  const Argument model = in.block_table ? in.argument("block_table", *in.block_table) : in.keys();
+  check_shape(given, size == in.batch ? "[B]" : "[B + 1]", {size}, model);
 }
 
 // Sequences, and the most keys of one.
-void AttentionCall::check_batch() {
-  int64_t capacity = in_.k.size(1);
-  batch_ = in_.k.size(0);
-  if (in_.block_table) {
-    const Tensor& table = *in_.block_table;
-    check_int32(argument("block_table", table), q());
+void check_batch(AttentionInputs& in) {
+  int64_t capacity = in.k.size(1);
+  in.batch = in.k.size(0);
+  if (in.block_table) {
+    const Tensor& table = *in.block_table;
+    check_int32(in.argument("block_table", table), in.queries());
     if (table.dim() != 2) {
-      refuse("block_table has ", table.dim(), " dims; [B, most pages of a sequence] works");
+      refuse(in, "block_table has ", table.dim(), " dims; [B, most pages of a sequence] works");
     }
-    batch_ = table.size(0);
+    in.batch = table.size(0);
     capacity *= table.size(1);
-    if (!in_.seq_lens) {
-      refuse("seq_lens is missing; with block_table the keys of each sequence [B] are needed");
+    if (!in.seq_lens) {
+      refuse(in, "seq_lens is missing; with block_table the keys of each sequence [B] are needed");
     }
   }
-  if (in_.seq_lens) check_indices_of("seq_lens", *in_.seq_lens, batch_);
-  const bool bounded = in_.seq_lens && in_.max_seq_len >= 0 && in_.max_seq_len < capacity;
-  max_len_ = bounded ? in_.max_seq_len : capacity;
+  if (in.seq_lens) check_indices_of(in, in.argument("seq_lens", *in.seq_lens), in.batch);
+  const bool bounded = in.seq_lens && in.max_seq_len >= 0 && in.max_seq_len < capacity;
+  in.max_len = bounded ? in.max_seq_len : capacity;
 }
 
 // The most query tokens of a sequence: bounded, or as many for each.
-void AttentionCall::check_query_tokens() {
-  if (in_.cu_seqlens_q) {
-    check_indices_of("cu_seqlens_q", *in_.cu_seqlens_q, batch_ + 1);
-    q_len_ = in_.max_q_len < 0 ? tokens() : in_.max_q_len;
+void check_query_tokens(AttentionInputs& in) {
+  if (in.cu_seqlens_q) {
+    check_indices_of(in, in.argument("cu_seqlens_q", *in.cu_seqlens_q), in.batch + 1);
+    in.q_len = in.max_q_len < 0 ? in.tokens() : in.max_q_len;
     return;
   }
-  q_len_ = batch_ > 0 ? tokens() / batch_ : 0;
-  const bool fits_bound = in_.max_q_len < 0 || in_.max_q_len == q_len_ || batch_ == 0;
-  if (q_len_ * batch_ == tokens() && fits_bound) return;
-  const std::string each = in_.max_q_len < 0 ? "as many" : std::to_string(in_.max_q_len);
-  refuse("q has ", tokens(), " tokens, which is not ", each, " for each of ", batch_,
+  in.q_len = in.batch > 0 ? in.tokens() / in.batch : 0;
+  const bool fits_bound = in.max_q_len < 0 || in.max_q_len == in.q_len || in.batch == 0;
+  if (in.q_len * in.batch == in.tokens() && fits_bound) return;
+  const std::string each = in.max_q_len < 0 ? "as many" : std::to_string(in.max_q_len);
+  refuse(in, "q has ", in.tokens(), " tokens, which is not ", each, " for each of ", in.batch,
          " sequences; without cu_seqlens_q it must be");
 }
 
-void AttentionCall::check_sinks() const {
-  if (!in_.sinks) return;
-  const Argument sinks = argument("sinks", *in_.sinks);
-  check_like(sinks, q());
-  check_shape(sinks, "[Hq]", {query_heads()}, q());
-  if (!in_.sinks->is_contiguous()) refuse("sinks is not contiguous; pass sinks.contiguous()");
+void check_sinks(const AttentionInputs& in) {
+  if (!in.sinks) return;
+  const Argument sinks = in.argument("sinks", *in.sinks);
+  check_like(sinks, in.queries());
+  check_shape(sinks, "[Hq]", {in.query_heads()}, in.queries());
+  if (!in.sinks->is_contiguous()) refuse(in, "sinks is not contiguous; pass sinks.contiguous()");
 }
 
-void AttentionCall::check_norms() const {
-  const PerHeadShape of_q{query_heads(), head_size(), q(), q()};
-  const PerHeadShape of_k{kv_heads(), head_size(), q(), q()};
-  if (in_.q_weight) check_per_head(argument("q_weight", *in_.q_weight), of_q);
-  if (in_.q_bias) check_per_head(argument("q_bias", *in_.q_bias), of_q);
-  if (in_.k_weight) check_per_head(argument("k_weight", *in_.k_weight), of_k);
-  if (in_.k_bias) check_per_head(argument("k_bias", *in_.k_bias), of_k);
+void check_norms(const AttentionInputs& in) {
+  const PerHeadShape of_q{in.query_heads(), in.head_size(), in.queries(), in.queries()};
+  const PerHeadShape of_k{in.kv_heads(), in.head_size(), in.queries(), in.queries()};
+  if (in.q_weight) check_per_head(in.argument("q_weight", *in.q_weight), of_q);
+  if (in.q_bias) check_per_head(in.argument("q_bias", *in.q_bias), of_q);
+  if (in.k_weight) check_per_head(in.argument("k_weight", *in.k_weight), of_k);
+  if (in.k_bias) check_per_head(in.argument("k_bias", *in.k_bias), of_k);
 }
 
-void AttentionCall::check_bound(const char* name, int64_t bound) const {
-  if (bound < -1) refuse(name, " is ", bound, "; 0 or more works, or None");
+void check_bound(const AttentionInputs& in, const char* name, int64_t bound) {
+  if (bound < -1) refuse(in, name, " is ", bound, "; 0 or more works, or None");
 }
 
-void AttentionCall::check_numbers() const {
-  check_finite(in_.op, "scale", in_.scale);
-  check_not_negative(in_.op, "logits_soft_cap", in_.logits_soft_cap);
-  check_not_negative(in_.op, "eps", in_.eps);
-  check_finite(in_.op, "weight_offset", in_.weight_offset);
-  if (in_.window_left < -1) {
-    refuse("window_left is ", in_.window_left,
+void check_numbers(const AttentionInputs& in) {
+  check_finite(in.op, "scale", in.scale);
+  check_not_negative(in.op, "logits_soft_cap", in.logits_soft_cap);
+  check_not_negative(in.op, "eps", in.eps);
+  check_finite(in.op, "weight_offset", in.weight_offset);
+  if (in.window_left < -1) {
+    refuse(in, "window_left is ", in.window_left,
            "; the number of keys before its own that a token sees works, or -1 for all");
   }
-  check_bound("max_q_len", in_.max_q_len);
-  check_bound("max_seq_len", in_.max_seq_len);
-  if (!in_.norm.empty()) check_norm({in_.op, "norm", in_.norm}, in_.q_bias || in_.k_bias);
-}
-
-Tensor AttentionCall::new_result(size_t index) const {
-  std::vector<int64_t> sizes = result_sizes();
-  if (index == 0) return torch::stable::new_empty(in_.q, sizes);
-  sizes.pop_back();
-  return torch::stable::new_empty(in_.q, sizes, torch::headeronly::ScalarType::Float);
-}
-
-std::vector<Argument> AttentionCall::tensors() const {
-  std::vector<Argument> given{q(), argument(keys_name(), in_.k), argument("v_cache", in_.v)};
-  const std::pair<const char*, const MaybeTensor*> optional[] = {
-      {"block_table", &in_.block_table},
-      {"seq_lens", &in_.seq_lens},
-      {"cu_seqlens_q", &in_.cu_seqlens_q},
-      {"sinks", &in_.sinks},
-      {"q_weight", &in_.q_weight},
-      {"k_weight", &in_.k_weight},
-      {"q_bias", &in_.q_bias},
-      {"k_bias", &in_.k_bias},
-      {"rope part of q", &in_.q_rope},
-      {"rope part of the cache", &in_.k_rope},
-  };
-  for (const auto& [name, tensor] : optional) {
-    if (*tensor) given.push_back(argument(name, **tensor));
-  }
-  return given;
-}
-
-// The second one, lse, may be absent.
-void AttentionCall::check_results(const Results& results) {
-  const Argument out = argument("out", results[0]);
-  std::vector<Argument> others = tensors();
-  check_like(out, q());
-  check_shape(out, "[tokens, Hq, D]", result_sizes(), q());
-  check_lines(out);
-  check_own_elements(out);
-  check_apart(out, others);
-  if (results.size() == 1) return;
-  const Argument lse = argument("lse", results[1]);
-  const std::vector<int64_t> sizes{tokens(), query_heads()};
-  const bool is_float = lse.tensor.scalar_type() == torch::headeronly::ScalarType::Float;
-  if (!is_float || !has_shape(lse.tensor, sizes) || !lse.tensor.is_contiguous()) {
-    refuse("lse is no contiguous float32 tensor of shape ", text_of(sizes),
-           "; one from torch.empty is");
-  }
-  check_device_like(lse, q());
-  others.push_back(out);
-  check_apart(lse, others);
+  check_bound(in, "max_q_len", in.max_q_len);
+  check_bound(in, "max_seq_len", in.max_seq_len);
+  if (!in.norm.empty()) check_norm({in.op, "norm", in.norm}, in.q_bias || in.k_bias);
 }
 
 // Whether a kernel norms queries and keys as the call wants; RMS kernels take weights [D] only.
-const char* AttentionCall::norm_recipe() const {
-  const bool shared = in_.q_weight->dim() == 1 && in_.k_weight->dim() == 1;
-  if (in_.norm == "rms") return shared ? "qk_norm_attention" : nullptr;
-  return in_.weight_offset == 0 ? "qk_layer_norm_attention" : nullptr;
+const char* norm_recipe(const AttentionInputs& in) {
+  const bool shared = in.q_weight->dim() == 1 && in.k_weight->dim() == 1;
+  if (in.norm == "rms") return shared ? "qk_norm_attention" : nullptr;
+  return in.weight_offset == 0 ? "qk_layer_norm_attention" : nullptr;
 }
 
 // nullptr where no recipe says what the call computes. Recipes that know windows are causal; for a
 // sequence's only query token, which sees all keys, causal or not is the same.
-const char* AttentionCall::recipe() const {
-  const bool one_token = q_len_ <= 1;
-  const bool by_place = in_.window_left >= 0 || (in_.causal && !one_token);
-  const bool capped = in_.logits_soft_cap != 0;
-  if (in_.is_latent) return by_place ? nullptr : "mla_decode";
-  if (!in_.norm.empty()) {
-    return by_place || capped ? nullptr : norm_recipe();
-  }
+const char* recipe_of(const AttentionInputs& in) {
+  const bool one_token = in.q_len <= 1;
+  const bool by_place = in.window_left >= 0 || (in.causal && !one_token);
+  const bool capped = in.logits_soft_cap != 0;
+  if (in.is_latent) return by_place ? nullptr : "mla_decode";
+  if (!in.norm.empty()) return by_place || capped ? nullptr : norm_recipe(in);
   if (!by_place && !capped) return "gqa";
-  if (!in_.causal && !one_token) return nullptr;
+  if (!in.causal && !one_token) return nullptr;
   return capped ? "gqa_full" : "sliding_window_attention";
 }
 
-KernelQuery AttentionCall::query(const char* recipe) const {
-  const char* dtype = half_dtype(q());
-  if (!in_.is_latent) return {in_.op, recipe, dtype, {{"D", head_size()}}, 1};
-  return {in_.op, recipe, dtype, {{"C", head_size()}, {"P", in_.q_rope->size(2)}}, 2};
-}
-
-Way AttentionCall::way() {
-  if (tokens() == 0 || query_heads() == 0 || batch_ == 0) return Way::kNobody;
-  if (!is_on_gpu(in_.q)) return Way::kLibrary;
-  check_device(in_.q.get_device_index());
-  const bool countable = tokens() < kMaxCount && max_len_ < kMaxCount && batch_ < kMaxCount;
-  const char* wanted = recipe();
-  if (wanted == nullptr || max_len_ == 0 || q_len_ == 0 || !countable) return Way::kLibrary;
-  kernel_ = find_attention_kernel(query(wanted));
-  return kernel_ == nullptr ? Way::kLibrary : Way::kKernel;
-}
-
-std::string AttentionCall::hint() const {
-  if (!is_on_gpu(in_.q) || kernel_ != nullptr || recipe() == nullptr) return "";
-  return "; it ran because there is no kernel: " + not_covered_sentence(query(recipe()));
+KernelQuery query_of(const AttentionInputs& in, const char* recipe) {
+  const char* dtype = half_dtype(in.queries());
+  if (!in.is_latent) return {in.op, recipe, dtype, {{"D", in.head_size()}}, 1};
+  return {in.op, recipe, dtype, {{"C", in.head_size()}, {"P", in.q_rope->size(2)}}, 2};
 }
 
 // By recipe: weights; with LayerNorm each has a bias.
-void AttentionCall::add_vectors(AttentionArgs& args) const {
+void add_vectors(const AttentionInputs& in, AttentionArgs& args) {
   int count = 0;
-  for (const auto* vector : {&in_.q_weight, &in_.q_bias, &in_.k_weight, &in_.k_bias}) {
-    const bool is_bias = vector == &in_.q_bias || vector == &in_.k_bias;
-    if (is_bias && in_.norm != "layer") continue;
+  for (const auto* vector : {&in.q_weight, &in.q_bias, &in.k_weight, &in.k_bias}) {
+    const bool is_bias = vector == &in.q_bias || vector == &in.k_bias;
+    if (is_bias && in.norm != "layer") continue;
     args.vectors[count] = start_of(*vector);
-    args.vector_heads[count++] = *vector && (*vector)->dim() == 2 ? head_size() : 0;
+    args.vector_heads[count++] = *vector && (*vector)->dim() == 2 ? in.head_size() : 0;
   }
 }
 
-AttentionArgs AttentionCall::args() const {
+AttentionArgs args_of(const AttentionInputs& in) {
   AttentionArgs args{};
-  args.k = cache_of(in_.k);
-  args.v = cache_of(in_.is_latent ? *in_.k_rope : in_.v);
-  args.block_table = indices_of(in_.block_table);
-  args.table_row = in_.block_table ? in_.block_table->stride(0) : 0;
-  args.page_size = static_cast<int32_t>(in_.k.size(1));
-  args.pages = static_cast<uint32_t>(in_.k.size(0));
-  args.seq_lens = indices_of(in_.seq_lens);
-  args.first_tokens = indices_of(in_.cu_seqlens_q);
-  add_vectors(args);
-  args.scalars[0] = static_cast<float>(in_.scale);
-  args.scalars[1] = static_cast<float>(!in_.norm.empty() ? in_.eps : in_.logits_soft_cap);
-  args.scalars[2] = static_cast<float>(in_.weight_offset);
-  const bool windowed = in_.window_left >= 0 && in_.window_left < kNoWindow;
-  args.integers[0] = windowed ? static_cast<int32_t>(in_.window_left) + 1 : kNoWindow;
-  args.first_window = windowed ? static_cast<int32_t>(in_.window_left) : -1;
-  args.sinks = start_of(in_.sinks);
-  args.B = static_cast<int32_t>(batch_);
-  args.Hkv = static_cast<int32_t>(kv_heads());
-  args.G = static_cast<int32_t>(query_heads() / kv_heads());
-  args.q_len = static_cast<int32_t>(q_len_);
-  args.max_len = static_cast<int32_t>(max_len_);
+  args.k = cache_of(in.k);
+  args.v = cache_of(in.is_latent ? *in.k_rope : in.v);
+  args.block_table = indices_of(in.block_table);
+  args.table_row = in.block_table ? in.block_table->stride(0) : 0;
+  args.page_size = static_cast<int32_t>(in.k.size(1));
+  args.pages = static_cast<uint32_t>(in.k.size(0));
+  args.seq_lens = indices_of(in.seq_lens);
+  args.first_tokens = indices_of(in.cu_seqlens_q);
+  add_vectors(in, args);
+  args.scalars[0] = static_cast<float>(in.scale);
+  args.scalars[1] = static_cast<float>(!in.norm.empty() ? in.eps : in.logits_soft_cap);
+  args.scalars[2] = static_cast<float>(in.weight_offset);
+  const bool windowed = in.window_left >= 0 && in.window_left < kNoWindow;
+  args.integers[0] = windowed ? static_cast<int32_t>(in.window_left) + 1 : kNoWindow;
+  args.first_window = windowed ? static_cast<int32_t>(in.window_left) : -1;
+  args.sinks = start_of(in.sinks);
+  args.B = static_cast<int32_t>(in.batch);
+  args.Hkv = static_cast<int32_t>(in.kv_heads());
+  args.G = static_cast<int32_t>(in.query_heads() / in.kv_heads());
+  args.q_len = static_cast<int32_t>(in.q_len);
+  args.max_len = static_cast<int32_t>(in.max_len);
   args.constant_weights = constant_weights();
-  args.constant_history = in_.block_table && constant_history();
+  args.constant_history = in.block_table && constant_history();
   return args;
 }
+
+class AttentionCall : public Call {
+ public:
+  AttentionCall(const Signature& signature, const Values& values)
+      : in_(signature, values), signature_(signature), values_(values) {
+    check_queries(in_);
+    check_caches(in_);
+    check_batch(in_);
+    check_query_tokens(in_);
+    check_numbers(in_);
+    check_sinks(in_);
+    check_norms(in_);
+  }
+
+  Tensor new_result(size_t index) const override {
+    if (index == 0) return torch::stable::new_empty(in_.q, in_.out_sizes());
+    return torch::stable::new_empty(in_.q, in_.lse_sizes(), torch::headeronly::ScalarType::Float);
+  }
+
+  // The second one, lse, may be absent.
+  void check_results(const Results& results) override {
+    std::vector<Argument> others = given_tensors(signature_, values_);
+    const Argument out = in_.argument("out", results[0]);
+    check_like(out, in_.queries());
+    check_shape(out, "[tokens, Hq, D]", in_.out_sizes(), in_.queries());
+    check_lines(out);
+    check_own_elements(out);
+    check_apart(out, others);
+    if (results.size() == 1) return;
+    others.push_back(out);
+    check_lse(in_.argument("lse", results[1]), others);
+  }
+
+  Way way() override {
+    if (in_.tokens() == 0 || in_.query_heads() == 0 || in_.batch == 0) return Way::kNobody;
+    if (!is_on_gpu(in_.q)) return Way::kLibrary;
+    check_device(in_.q.get_device_index());
+    const bool countable =
+        in_.tokens() < kMaxCount && in_.max_len < kMaxCount && in_.batch < kMaxCount;
+    recipe_ = recipe_of(in_);
+    if (recipe_ == nullptr || in_.max_len == 0 || in_.q_len == 0 || !countable) {
+      return Way::kLibrary;
+    }
+    kernel_ = find_attention_kernel(query_of(in_, recipe_));
+    return kernel_ == nullptr ? Way::kLibrary : Way::kKernel;
+  }
+
+  void launch(const Results& results) const override;
+
+  std::string hint() const override {
+    if (recipe_ == nullptr) return "";
+    return "; it ran because there is no kernel: " + not_covered_sentence(query_of(in_, recipe_));
+  }
+
+ private:
+  void check_lse(const Argument& lse, const std::vector<Argument>& others) const {
+    const bool is_float = lse.tensor.scalar_type() == torch::headeronly::ScalarType::Float;
+    if (!is_float || !has_shape(lse.tensor, in_.lse_sizes()) || !lse.tensor.is_contiguous()) {
+      refuse(in_, "lse is no contiguous float32 tensor of shape ", text_of(in_.lse_sizes()),
+             "; one from torch.empty is");
+    }
+    check_device_like(lse, in_.queries());
+    check_apart(lse, others);
+  }
+
+  AttentionInputs in_;
+  const Signature& signature_;
+  const Values& values_;
+  const char* recipe_ = nullptr;
+  const AttentionKernel* kernel_ = nullptr;
+};
 
 void AttentionCall::launch(const Results& results) const {
   const Tensor& out = results[0];
   const Tensor q = in_aligned_lines(in_.q);
   const Tensor more = in_aligned_lines(in_.is_latent ? *in_.q_rope : in_.q);
   const int32_t device_index = in_.q.get_device_index();
-  AttentionArgs args = this->args();
+  AttentionArgs args = args_of(in_);
   args.q = {q.const_data_ptr(), q.stride(0), q.stride(1)};
   args.more_q = {more.const_data_ptr(), more.stride(0), more.stride(1)};
   args.out = out.mutable_data_ptr();

@@ -5,11 +5,10 @@
 #include <string>
 #include <vector>
 
+#include "arguments.h"
 #include "signature.h"
 
 namespace mirage {
-
-using torch::stable::Tensor;
 
 // Who computes the results.
 enum class Way {
@@ -20,6 +19,9 @@ enum class Way {
 };
 
 using Results = std::vector<Tensor>;
+
+// The tensors that a call gives, by the labels of their parameters.
+std::vector<Argument> given_tensors(const Signature& signature, const Values& values);
 
 // Made by Signature::call, which checks the arguments; they outlive the call.
 class Call {

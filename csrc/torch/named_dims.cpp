@@ -212,11 +212,7 @@ Tensor NamedDimsCall::new_result(size_t index) const {
 }
 
 void NamedDimsCall::check_results(const Results& results) {
-  std::vector<Argument> others;
-  others.reserve(signature_.parameters.size() + results.size());
-  for (size_t i = 0; i < signature_.parameters.size(); ++i) {
-    if (values_[i].tensor) others.push_back(argument(i));
-  }
+  std::vector<Argument> others = given_tensors(signature_, values_);
   for (size_t i = 0; i < signature_.results.size(); ++i) {
     const Parameter& parameter = signature_.results[i];
     const Argument result{signature_.op, parameter.name, results[i]};

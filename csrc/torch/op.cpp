@@ -1,8 +1,6 @@
 // The one path of every call: arguments off the stack, checks, and whoever computes the results.
 #include "op.h"
 
-#include <torch/csrc/stable/tensor.h>
-
 #include "call.h"
 #include "errors.h"
 
@@ -96,6 +94,17 @@ void run(Call& call, const Signature& signature, const Values& values, const Res
 }
 
 }  // namespace
+
+std::vector<Argument> given_tensors(const Signature& signature, const Values& values) {
+  std::vector<Argument> given;
+  given.reserve(values.size() + signature.results.size());
+  for (size_t i = 0; i < values.size(); ++i) {
+    const Parameter& parameter = signature.parameters[i];
+    const char* label = parameter.label != nullptr ? parameter.label : parameter.name;
+    if (values[i].tensor) given.push_back({signature.op, label, *values[i].tensor});
+  }
+  return given;
+}
 
 void call_functional(const Signature& signature, StableIValue* stack) {
   const Values values = take_arguments(signature, stack);

@@ -32,6 +32,7 @@ struct Parameter {
   // overload's own ("rms_norm_linear_residual"). For any other parameter that a call may leave out,
   // kernels have a place, and the row's `options` say that it may stay empty.
   bool option = false;
+  const char* label = nullptr;  // what sentences call it where not by its name
 };
 
 // An argument as a call holds it; what it is follows from the parameter's type.
