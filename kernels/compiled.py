@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import torch
 from torch import Tensor
+from torch._ops import OpOverload
 
 from mirage_kernels import registration as registration  # registers all that the ops need
 from mirage_kernels.argument_checks import compiled, refuse_grad
@@ -19,14 +20,16 @@ _PUBLIC_NAMES = {"gate_up_weight": "gate_weight"}
 
 def compiled_op(op: str, name: str = "") -> Callable[..., Tensor]:
     """Return the overload `name` of an op with one result; it takes `out`, a tensor or None."""
-    made, into, names = _forms(op, name)
+    make, write = _forms(op, name)
+    made: Callable[..., Tensor] = compiled(op, make)
+    into: Callable[..., None] = compiled(op, write)
+    names = _public_names(make)
 
     def run(*args: object, out: Tensor | None) -> Tensor:
         if torch.is_grad_enabled():
             refuse_grad(op, **dict(zip(names, args, strict=True)), out=out)
         if out is None:
-            result: Tensor = made(*args)
-            return result
+            return made(*args)
         into(*args, out=out)
         return out
 
@@ -35,15 +38,17 @@ def compiled_op(op: str, name: str = "") -> Callable[..., Tensor]:
 
 def compiled_pair(op: str) -> Callable[..., Pair]:
     """Return the overload of an op that adds a residual; its `out` is a pair or None."""
-    made, into, names = _forms(op, "residual")
+    make, write = _forms(op, "residual")
+    made: Callable[..., Pair] = compiled(op, make)
+    into: Callable[..., None] = compiled(op, write)
+    names = _public_names(make)
 
     def run(*args: object, out: object) -> Pair:
         given = dict(zip(names, args, strict=True))
         if torch.is_grad_enabled():
             refuse_grad(op, **given, out=out)
         if out is None:
-            results: Pair = made(*args)
-            return results
+            return made(*args)
         if not isinstance(out, tuple | list) or len(out) != 2 or given["residual"] is None:
             raise RuntimeError(pair_sentence(op, given["residual"]))
         y, total = out
@@ -55,12 +60,12 @@ def compiled_pair(op: str) -> Callable[..., Pair]:
     return run
 
 
-def _forms(
-    op: str, name: str
-) -> tuple[Callable[..., object], Callable[..., None], tuple[str, ...]]:
+def _forms(op: str, name: str) -> tuple[OpOverload, OpOverload]:
     overloads = getattr(torch.ops.mirage_kernels, op)
-    made = getattr(overloads, name or "default")
-    into = getattr(overloads, f"{name}_out" if name else "out")
-    names = (argument.name for argument in made._schema.arguments)
-    public = tuple(_PUBLIC_NAMES.get(argument, argument) for argument in names)
-    return compiled(op, made), compiled(op, into), public
+    into = f"{name}_out" if name else "out"
+    return getattr(overloads, name or "default"), getattr(overloads, into)
+
+
+def _public_names(form: OpOverload) -> tuple[str, ...]:
+    names = (argument.name for argument in form._schema.arguments)
+    return tuple(_PUBLIC_NAMES.get(name, name) for name in names)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache, partial
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -154,8 +155,7 @@ class AppendDims(Dims):
 
     def check_arguments(self) -> None:
         self.check_devices([*self.given.values()])
-        heads = self.given["num_heads"]
-        assert isinstance(heads, int | torch.SymInt)
+        heads = cast("int", self.given["num_heads"])  # while tracing it may be a symbol
         self.sizes = {"T": self.x.shape[0], "H": heads, "D": self.tensor("k_cache").shape[3]}
 
 
