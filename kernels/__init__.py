@@ -51,26 +51,25 @@ __all__ = [
 ]
 
 _HOME = {
-    "KernelEntry": "mirage_kernels.dispatch",
-    "constant_history": "mirage_kernels.assumptions",
-    "constant_weights": "mirage_kernels.assumptions",
-    "kernel_table": "mirage_kernels.dispatch",
-    "supports": "mirage_kernels.dispatch",
-    "block_table_from_csr": "mirage_kernels.page_lists",
-    "gqa": "mirage_kernels.attention",
-    "gqa_csr": "mirage_kernels.page_lists",
-    "qk_norm_attention": "mirage_kernels.attention",
-    "mla_decode": "mirage_kernels.mla",
-    "qk_norm_rope_append": "mirage_kernels.append",
-    "act_and_mul": "mirage_kernels.norm_ops",
-    "layer_norm": "mirage_kernels.norm_ops",
-    "rms_norm": "mirage_kernels.norm_ops",
-    "gated_mlp": "mirage_kernels.ops",
-    "layer_norm_linear": "mirage_kernels.ops",
-    "lora_linear": "mirage_kernels.ops",
-    "ntrans": "mirage_kernels.ops",
-    "rms_norm_gated_mlp": "mirage_kernels.ops",
-    "rms_norm_linear": "mirage_kernels.ops",
+    name: f"mirage_kernels.{module}"
+    for module, names in {
+        "append": ["qk_norm_rope_append"],
+        "assumptions": ["constant_history", "constant_weights"],
+        "attention": ["gqa", "qk_norm_attention"],
+        "dispatch": ["KernelEntry", "kernel_table", "supports"],
+        "mla": ["mla_decode"],
+        "norm_ops": ["act_and_mul", "layer_norm", "rms_norm"],
+        "ops": [
+            "gated_mlp",
+            "layer_norm_linear",
+            "lora_linear",
+            "ntrans",
+            "rms_norm_gated_mlp",
+            "rms_norm_linear",
+        ],
+        "page_lists": ["block_table_from_csr", "gqa_csr"],
+    }.items()
+    for name in names
 }
 
 

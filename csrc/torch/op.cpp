@@ -138,10 +138,10 @@ void call_check(const Signature& signature, StableIValue* stack) {
   if (!results.empty()) call->check_results(results);
 }
 
-void define(const Op& op, torch::stable::detail::StableLibrary& library) {
+void define(const Signature& signature, torch::stable::detail::StableLibrary& library) {
   for (Form form : kForms) {
-    if (form == Form::kOut && is_in_place(*op.signature)) continue;
-    library.def(schema_of(*op.signature, form).c_str());
+    if (form == Form::kOut && is_in_place(signature)) continue;
+    library.def(schema_of(signature, form).c_str());
   }
 }
 

@@ -19,15 +19,15 @@ void call_functional(const Signature& signature, StableIValue* stack);
 void call_into(const Signature& signature, StableIValue* stack);
 void call_check(const Signature& signature, StableIValue* stack);
 
-template <const Signature& kSignature>
+template <const Signature* kTable, size_t kIndex>
 Op op_of() {
-  return {&kSignature,
-          [](StableIValue* stack, uint64_t, uint64_t) { call_functional(kSignature, stack); },
-          [](StableIValue* stack, uint64_t, uint64_t) { call_into(kSignature, stack); },
-          [](StableIValue* stack, uint64_t, uint64_t) { call_check(kSignature, stack); }};
+  return {kTable + kIndex,
+          [](StableIValue* stack, uint64_t, uint64_t) { call_functional(kTable[kIndex], stack); },
+          [](StableIValue* stack, uint64_t, uint64_t) { call_into(kTable[kIndex], stack); },
+          [](StableIValue* stack, uint64_t, uint64_t) { call_check(kTable[kIndex], stack); }};
 }
 
-void define(const Op& op, torch::stable::detail::StableLibrary& library);
+void define(const Signature& signature, torch::stable::detail::StableLibrary& library);
 void implement(const Op& op, torch::stable::detail::StableLibrary& library);
 
 }  // namespace mirage

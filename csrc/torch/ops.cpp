@@ -1,4 +1,7 @@
 // The library's ops, one row each: what the arguments are called and how their dims go together.
+#include <deque>
+#include <iterator>
+#include <sstream>
 #include <utility>
 
 #include <torch/csrc/stable/library.h>
@@ -8,6 +11,8 @@
 
 namespace mirage {
 namespace {
+
+using Parameters = std::vector<Parameter>;
 
 constexpr bool kOption = true;
 
@@ -37,8 +42,8 @@ const Parameter kAlpha{"alpha", "Tensor", Kind::kWeight, "K"};
 const Parameter kGateRows{"gate", "Tensor", Kind::kRows, "M N"};
 const Parameter kUpRows{"up", "Tensor", Kind::kRows, "M N"};
 
-Signature named_dims(const char* op, const char* overload, std::vector<Parameter> parameters,
-                     std::vector<Parameter> results = {kOut}) {
+Signature named_dims(const char* op, const char* overload, Parameters parameters,
+                     Parameters results = {kOut}) {
   return {op, overload, std::move(parameters), std::move(results), &named_dims_call};
 }
 
@@ -47,187 +52,119 @@ Signature only_own(Signature signature) {
   return signature;
 }
 
-// y = linear(x / rms(x) * (norm_weight + weight_offset), weight) + bias
-const Signature kRmsNormLinear =
-    named_dims("rms_norm_linear", "", {kX, kNormWeight, kWeight, kEps, kBias, kWeightOffset});
-
-// total = x + residual, and the same of total
-const Signature kRmsNormLinearResidual =
-    named_dims("rms_norm_linear", "residual",
-               {kX, kNormWeight, kWeight, kEps, kBias, kResidual, kWeightOffset}, {kOut, kTotal});
-
-// y = linear((x - mean(x)) / std(x) * norm_weight + norm_bias, weight) + bias
-const Signature kLayerNormLinear =
-    named_dims("layer_norm_linear", "", {kX, kNormWeight, kNormBias, kWeight, kEps, kBias});
-
-// y = linear(x, weight) + scale * linear(linear(x, lora_a), lora_b) + bias
-const Signature kLoraLinear =
-    named_dims("lora_linear", "", {kX, kWeight, kLoraA, kLoraB, kScale, kBias});
-
-// the same with an adapter of its own for each token; -1: none
-const Signature kLoraLinearBatched = only_own(named_dims(
-    "lora_linear", "batched", {kX, kWeight, kStackA, kStackB, kAdapterIds, kScale, kBias}));
-
-// y = activation(linear(x, gate_weight)) * linear(x, up_weight)
-const Signature kGatedMlp = named_dims("gated_mlp", "", {kX, kGate, kUp, kActivation});
-const Signature kGatedMlpPacked = named_dims("gated_mlp", "packed", {kX, kGateUp, kActivation});
-
-// the same of x / rms(x) * (norm_weight + weight_offset)
-const Signature kRmsNormGatedMlp = named_dims(
-    "rms_norm_gated_mlp", "", {kX, kNormWeight, kGate, kUp, kEps, kActivation, kWeightOffset});
-const Signature kRmsNormGatedMlpPacked = named_dims(
-    "rms_norm_gated_mlp", "packed", {kX, kNormWeight, kGateUp, kEps, kActivation, kWeightOffset});
-
-// y = normalize(h + alpha * (normalize(x) - h)), where normalize(x) = x / sqrt(sum(x^2))
-const Signature kNtrans = named_dims("ntrans", "", {kH, kX, kAlpha}, {kNormed});
-
-// What surrounds a library's matrix product, at any size.
-
-// y = x / rms(x) * (norm_weight + weight_offset)
-const Signature kRmsNorm =
-    only_own(named_dims("rms_norm", "", {kX, kNormWeight, kEps, kWeightOffset}, {kNormed}));
-
-// total = x + residual, and the same of total
-const Signature kRmsNormResidual = only_own(named_dims(
-    "rms_norm", "residual", {kX, kNormWeight, kEps, kResidual, kWeightOffset}, {kNormed, kTotal}));
-
-// y = (x - mean(x)) / std(x) * norm_weight + norm_bias
-const Signature kLayerNorm =
-    only_own(named_dims("layer_norm", "", {kX, kNormWeight, kNormBias, kEps}, {kNormed}));
-
-// y = activation(gate) * up
-const Signature kActAndMul =
-    only_own(named_dims("act_and_mul", "", {kGateRows, kUpRows, kActivation}));
-
-// Attention. T query tokens of H heads; the caches are [pages, page size, heads, D], or
-// [B, L, heads, D] without block_table. Bounds are -1 where the shapes give them.
-
-using Parameters = std::vector<Parameter>;
-
-constexpr Parameter labeled(const char* name, const char* label) {
-  return {name, "Tensor", Kind::kOwn, "", false, label};
+const char* kept(const std::string& text) {
+  static std::deque<std::string> texts;
+  return texts.emplace_back(text).c_str();
 }
 
-const Parameter kOutHeads{"out", "Tensor", Kind::kOwn, "T H D"};
-const Parameter kLse{"lse", "Tensor", Kind::kOwn, "T H"};  // log-sum-exp
-
-Signature attention(const char* op, const char* overload, Parameters parameters) {
-  const Parameters results = *overload ? Parameters{kOutHeads, kLse} : Parameters{kOutHeads};
-  return {op, overload, std::move(parameters), results, &attention_call, "D"};
-}
-
-Signature latent_attention(const char* overload, Parameters parameters) {
-  Signature signature = attention("mla_decode", overload, std::move(parameters));
-  signature.static_dims = "C P";
-  return signature;
-}
-
-const Parameter kQueries{"q", "Tensor"};
-const Parameter kBlockTable{"block_table", "Tensor?"}, kSeqLens{"seq_lens", "Tensor?"};
-const Parameter kCuSeqlens{"cu_seqlens_q", "Tensor?"}, kSinks{"sinks", "Tensor?"};
-const Parameter kMaxQLen{"max_q_len", "SymInt"}, kMaxSeqLen{"max_seq_len", "SymInt"};
-const Parameter kSoftmaxScale{"scale", "float"}, kCausal{"causal", "bool"};
-const Parameter kWindow{"window_left", "int"}, kCap{"logits_soft_cap", "float"};
-const Parameter kQWeight{"q_weight", "Tensor"}, kKWeight{"k_weight", "Tensor"};
-const Parameter kQBias{"q_bias", "Tensor?"}, kKBias{"k_bias", "Tensor?"};
-const Parameter kHeadEps{"eps", "float"}, kHeadOffset{"weight_offset", "float"};
-const Parameter kNorm{"norm", "str"};
-
-// out = softmax(scale * q k^T) v
-const Parameters kGqaParameters{kQueries,
-                                labeled("k", "k_cache"),
-                                labeled("v", "v_cache"),
-                                kBlockTable,
-                                kSeqLens,
-                                kCuSeqlens,
-                                kSinks,
-                                kMaxQLen,
-                                kMaxSeqLen,
-                                kSoftmaxScale,
-                                kCausal,
-                                kWindow,
-                                kCap};
-const Signature kGqa = attention("gqa", "", kGqaParameters);
-const Signature kGqaLse = attention("gqa", "lse", kGqaParameters);
-
-// the same of norm(q) and norm(k), over D of each head
-const Parameters kQkNormParameters = [] {
-  Parameters all = kGqaParameters;
-  for (const Parameter& one : {kQWeight, kKWeight, kQBias, kKBias, kHeadEps, kHeadOffset, kNorm}) {
-    all.push_back(one);
+// Parameters that their op checks itself: types and names as in a schema, labels in brackets.
+Parameters own(const std::string& text) {
+  Parameters parameters;
+  std::istringstream words(text);
+  for (std::string type, name, label; words >> type >> name; label.clear()) {
+    const bool is_labeled = name.back() != ',' && (words >> std::ws).peek() == '[';
+    if (is_labeled) std::getline(words.ignore(1), label, ']').ignore(1);
+    if (name.back() == ',') name.pop_back();
+    const char* shown = is_labeled ? kept(label) : nullptr;
+    parameters.push_back({kept(name), kept(type), Kind::kOwn, "", false, shown});
   }
-  return all;
-}();
-const Signature kQkNorm = attention("qk_norm_attention", "", kQkNormParameters);
-const Signature kQkNormLse = attention("qk_norm_attention", "lse", kQkNormParameters);
+  return parameters;
+}
 
-// the same of queries and keys in two parts, whose values are the first part of the keys
-const Parameters kMlaParameters{kQueries,
-                                labeled("q_rope", "rope part of q"),
-                                labeled("k", "latent cache"),
-                                labeled("k_rope", "rope part of the cache"),
-                                kBlockTable,
-                                kSeqLens,
-                                kCuSeqlens,
-                                kMaxQLen,
-                                kMaxSeqLen,
-                                kSoftmaxScale,
-                                kCausal};
-const Signature kMla = latent_attention("", kMlaParameters);
-const Signature kMlaLse = latent_attention("lse", kMlaParameters);
+Signature attention(const char* op, const char* overload, const std::string& parameters,
+                    const char* static_dims = "D") {
+  const Parameter out{"out", "Tensor", Kind::kOwn, "T H D"},
+      lse{"lse", "Tensor", Kind::kOwn, "T H"};
+  const Parameters results = *overload ? Parameters{out, lse} : Parameters{out};
+  return {op, overload, own(parameters), results, &attention_call, static_dims};
+}
 
-// q = rope(norm(queries)); the caches get rope(norm(keys)) and the values
-const Parameters kAppendParameters{{"qkv", "Tensor"},
-                                   kQWeight,
-                                   kKWeight,
-                                   kQBias,
-                                   kKBias,
-                                   {"cos_sin_cache", "Tensor"},
-                                   {"positions", "Tensor"},
-                                   {"k_cache", "Tensor(a!)"},
-                                   {"v_cache", "Tensor(b!)"},
-                                   {"slot_mapping", "Tensor"},
-                                   {"num_heads", "int"},
-                                   {"num_kv_heads", "int"},
-                                   kHeadEps,
-                                   kHeadOffset,
-                                   kNorm,
-                                   {"rope", "str"}};
-const Signature kAppend{"qk_norm_rope_append", "",
-                        kAppendParameters,     {{"q", "Tensor", Kind::kOwn, "T H D"}},
-                        &append_call,          "D"};
+// Query tokens; caches [pages, page size, heads, D], or [B, L, heads, D] without block_table;
+// bounds are -1 where the shapes give them.
+const std::string kGqa =
+    "Tensor q, Tensor k [k_cache], Tensor v [v_cache], Tensor? block_table, Tensor? seq_lens, "
+    "Tensor? cu_seqlens_q, Tensor? sinks, SymInt max_q_len, SymInt max_seq_len, float scale, bool "
+    "causal, int window_left, float logits_soft_cap";
+const std::string kNorms = "Tensor q_weight, Tensor k_weight, Tensor? q_bias, Tensor? k_bias, ";
+const std::string kNormOptions = "float eps, float weight_offset, str norm";
+const std::string kQkNorm = kGqa + ", " + kNorms + kNormOptions;
+const std::string kMla =
+    "Tensor q, Tensor q_rope [rope part of q], Tensor k [latent cache], Tensor k_rope [rope part "
+    "of "
+    "the cache], Tensor? block_table, Tensor? seq_lens, Tensor? cu_seqlens_q, SymInt max_q_len, "
+    "SymInt max_seq_len, float scale, bool causal";
+const std::string kAppend =
+    "Tensor qkv, " + kNorms +
+    "Tensor cos_sin_cache, Tensor positions, Tensor(a!) k_cache, "
+    "Tensor(b!) v_cache, Tensor slot_mapping, int num_heads, int num_kv_heads, " +
+    kNormOptions + ", str rope";
 
-const Op kOps[] = {
-    op_of<kRmsNormLinear>(),
-    op_of<kRmsNormLinearResidual>(),
-    op_of<kLayerNormLinear>(),
-    op_of<kLoraLinear>(),
-    op_of<kLoraLinearBatched>(),
-    op_of<kGatedMlp>(),
-    op_of<kGatedMlpPacked>(),
-    op_of<kRmsNormGatedMlp>(),
-    op_of<kRmsNormGatedMlpPacked>(),
-    op_of<kNtrans>(),
-    op_of<kRmsNorm>(),
-    op_of<kRmsNormResidual>(),
-    op_of<kLayerNorm>(),
-    op_of<kActAndMul>(),
-    op_of<kGqa>(),
-    op_of<kGqaLse>(),
-    op_of<kQkNorm>(),
-    op_of<kQkNormLse>(),
-    op_of<kMla>(),
-    op_of<kMlaLse>(),
-    op_of<kAppend>(),
+const Signature kSignatures[] = {
+    // y = linear(x / rms(x) * (norm_weight + weight_offset), weight) + bias
+    named_dims("rms_norm_linear", "", {kX, kNormWeight, kWeight, kEps, kBias, kWeightOffset}),
+    // total = x + residual, and the same of total
+    named_dims("rms_norm_linear", "residual",
+               {kX, kNormWeight, kWeight, kEps, kBias, kResidual, kWeightOffset}, {kOut, kTotal}),
+    // y = linear((x - mean(x)) / std(x) * norm_weight + norm_bias, weight) + bias
+    named_dims("layer_norm_linear", "", {kX, kNormWeight, kNormBias, kWeight, kEps, kBias}),
+    // y = linear(x, weight) + scale * linear(linear(x, lora_a), lora_b) + bias
+    named_dims("lora_linear", "", {kX, kWeight, kLoraA, kLoraB, kScale, kBias}),
+    // the same with an adapter of its own for each token; -1: none
+    only_own(named_dims("lora_linear", "batched",
+                        {kX, kWeight, kStackA, kStackB, kAdapterIds, kScale, kBias})),
+    // y = activation(linear(x, gate_weight)) * linear(x, up_weight)
+    named_dims("gated_mlp", "", {kX, kGate, kUp, kActivation}),
+    named_dims("gated_mlp", "packed", {kX, kGateUp, kActivation}),
+    // the same of x / rms(x) * (norm_weight + weight_offset)
+    named_dims("rms_norm_gated_mlp", "",
+               {kX, kNormWeight, kGate, kUp, kEps, kActivation, kWeightOffset}),
+    named_dims("rms_norm_gated_mlp", "packed",
+               {kX, kNormWeight, kGateUp, kEps, kActivation, kWeightOffset}),
+    // y = normalize(h + alpha * (normalize(x) - h)), where normalize(x) = x / sqrt(sum(x^2))
+    named_dims("ntrans", "", {kH, kX, kAlpha}, {kNormed}),
+
+    // What surrounds a library's matrix product, at any size.
+    // y = x / rms(x) * (norm_weight + weight_offset)
+    only_own(named_dims("rms_norm", "", {kX, kNormWeight, kEps, kWeightOffset}, {kNormed})),
+    // total = x + residual, and the same of total
+    only_own(named_dims("rms_norm", "residual", {kX, kNormWeight, kEps, kResidual, kWeightOffset},
+                        {kNormed, kTotal})),
+    // y = (x - mean(x)) / std(x) * norm_weight + norm_bias
+    only_own(named_dims("layer_norm", "", {kX, kNormWeight, kNormBias, kEps}, {kNormed})),
+    // y = activation(gate) * up
+    only_own(named_dims("act_and_mul", "", {kGateRows, kUpRows, kActivation})),
+
+    // out = softmax(scale * q k^T) v, and its log-sum-exp
+    attention("gqa", "", kGqa),
+    attention("gqa", "lse", kGqa),
+    // the same of norm(q) and norm(k), over D of each head
+    attention("qk_norm_attention", "", kQkNorm),
+    attention("qk_norm_attention", "lse", kQkNorm),
+    // the same of queries and keys in two parts, whose values are the first part of the keys
+    attention("mla_decode", "", kMla, "C P"),
+    attention("mla_decode", "lse", kMla, "C P"),
+    // q = rope(norm(queries)); the caches get rope(norm(keys)) and the values
+    {"qk_norm_rope_append",
+     "",
+     own(kAppend),
+     {{"q", "Tensor", Kind::kOwn, "T H D"}},
+     &append_call,
+     "D"},
 };
 
+template <size_t... kIndices>
+void implement_all(torch::stable::detail::StableLibrary& library,
+                   std::index_sequence<kIndices...>) {
+  (implement(op_of<kSignatures, kIndices>(), library), ...);
+}
+
 void implement_all(torch::stable::detail::StableLibrary& library) {
-  for (const Op& op : kOps) implement(op, library);
+  implement_all(library, std::make_index_sequence<std::size(kSignatures)>());
 }
 
 std::string signatures() {
   std::string json;
-  for (const Op& op : kOps) json += (json.empty() ? "" : ", ") + json_of(*op.signature);
+  for (const Signature& one : kSignatures) json += (json.empty() ? "" : ", ") + json_of(one);
   return "[" + json + "]";
 }
 
@@ -235,7 +172,7 @@ std::string signatures() {
 }  // namespace mirage
 
 STABLE_TORCH_LIBRARY_FRAGMENT(mirage_kernels, m) {
-  for (const mirage::Op& op : mirage::kOps) mirage::define(op, m);
+  for (const mirage::Signature& signature : mirage::kSignatures) mirage::define(signature, m);
   m.def("_signatures() -> str");
   m.def("_failure() -> str");
 }

@@ -198,6 +198,11 @@ def results(value: object) -> tuple[Tensor, ...]:
     return value if isinstance(value, tuple) else (value,)  # type: ignore[return-value]
 
 
+def same(a: object, b: object) -> bool:
+    """Say whether two results have the same bits."""
+    return all(map(torch.equal, results(a), results(b)))
+
+
 X = {"x": "M K"}
 NORMED = {**X, "norm_weight": "K", "weight": "N K"}
 LAYERED = {**X, "norm_weight": "K", "norm_bias": "K", "weight": "N K"}

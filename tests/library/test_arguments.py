@@ -82,7 +82,7 @@ def test_wrong_argument_gets_a_sentence(sentence: str) -> None:
 
 
 WRONG_OUTS = {
-    "out has shape [3, 96], but x of shape [2, 3, 64] needs [..., N] = [2, 3, 96]": WEIGHT.new_empty(
+    ("out has shape [3, 96], but x of shape [2, 3, 64] needs [..., N] = [2, 3, 96]"): X.new_empty(
         3, N
     ),
     "out has dtype float32, but x has float16; give both the same dtype": torch.empty(2, 3, N),

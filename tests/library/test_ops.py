@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from conftest import results, same
 from torch import Tensor
 from torch.nn.functional import linear
 
@@ -15,14 +16,6 @@ from mirage_kernels.generator.recipe import load_recipe
 from mirage_kernels.library import ACTIVATIONS
 
 DTYPES = [torch.float16, torch.bfloat16]
-
-
-def results(value: object) -> tuple[Tensor, ...]:
-    return value if isinstance(value, tuple) else (value,)  # type: ignore[return-value]
-
-
-def same(a: object, b: object) -> bool:
-    return all(map(torch.equal, results(a), results(b)))
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from conftest import results, same
 from torch import Tensor
 from torch._dynamo.testing import CompileCounter
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -17,14 +18,6 @@ OPS = torch.ops.mirage_kernels
 @pytest.fixture(autouse=True)
 def _fresh_compiler() -> None:
     torch.compiler.reset()
-
-
-def results(value: object) -> tuple[Tensor, ...]:
-    return value if isinstance(value, tuple) else (value,)  # type: ignore[return-value]
-
-
-def same(a: object, b: object) -> bool:
-    return all(map(torch.equal, results(a), results(b)))
 
 
 def test_compiles_without_a_graph_break(case) -> None:
