@@ -10,7 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from mirage_kernels.generator.frontend.mirage.graphs import (
+    from mirage_kernels.generator.frontend.mirage.builder import (
         KernelGraph,
         bfloat16,
         bypass_compile_errors,
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
         new_threadblock_graph,
         set_gpu_device_id,
     )
-    from mirage_kernels.generator.frontend.mirage.graphs import new_kernel_graph as new_graph
+    from mirage_kernels.generator.frontend.mirage.builder import new_kernel_graph as new_graph
     from mirage_kernels.generator.frontend.mirage.optimize import superoptimize
     from mirage_kernels.generator.frontend.mirage.running import (
         torch_dtype as convert_dtype_to_torch_type,
@@ -32,18 +32,18 @@ if TYPE_CHECKING:
 
 _FACE = "mirage_kernels.generator.frontend.mirage"
 _HOME = {
-    "KernelGraph": ("graphs", "KernelGraph"),
-    "bfloat16": ("graphs", "bfloat16"),
-    "bypass_compile_errors": ("graphs", "bypass_compile_errors"),
+    "KernelGraph": ("builder", "KernelGraph"),
+    "bfloat16": ("builder", "bfloat16"),
+    "bypass_compile_errors": ("builder", "bypass_compile_errors"),
     "convert_dtype_to_torch_type": ("running", "torch_dtype"),
-    "float16": ("graphs", "float16"),
-    "float32": ("graphs", "float32"),
+    "float16": ("builder", "float16"),
+    "float32": ("builder", "float32"),
     "generate_cuda_program": ("sources", "generate_cuda_program"),
     "generate_triton_program": ("sources", "generate_triton_program"),
-    "new_graph": ("graphs", "new_kernel_graph"),
-    "new_kernel_graph": ("graphs", "new_kernel_graph"),
-    "new_threadblock_graph": ("graphs", "new_threadblock_graph"),
-    "set_gpu_device_id": ("graphs", "set_gpu_device_id"),
+    "new_graph": ("builder", "new_kernel_graph"),
+    "new_kernel_graph": ("builder", "new_kernel_graph"),
+    "new_threadblock_graph": ("builder", "new_threadblock_graph"),
+    "set_gpu_device_id": ("builder", "set_gpu_device_id"),
     "superoptimize": ("optimize", "superoptimize"),
 }
 # Names of Mirage that have no counterpart here, and what they are about.
@@ -73,7 +73,7 @@ __all__ = [
 
 def __getattr__(name: str) -> object:
     if name in _ABSENT:
-        raise import_module(f"{_FACE}.recorder").absence(name, _ABSENT[name])
+        raise import_module(f"{_FACE}.tensors").absence(name, _ABSENT[name])
     if name not in _HOME:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     module, attribute = _HOME[name]

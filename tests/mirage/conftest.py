@@ -12,8 +12,8 @@ import pytest
 
 import mirage_kernels.generator as mi
 from mirage_kernels.generator.cli import main
-from mirage_kernels.generator.frontend.mirage.graphs import KernelGraph
-from mirage_kernels.generator.frontend.mirage.program import Block, Program, Step
+from mirage_kernels.generator.frontend.mirage.builder import KernelGraph
+from mirage_kernels.generator.frontend.positional.program import Block, Program, Step
 
 RECIPES = Path(__file__).parent / "recipes"
 Array = np.ndarray

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from mirage_kernels.generator.frontend.mirage.exports import checkpoint_text
-from mirage_kernels.generator.frontend.mirage.graphs import KernelGraph
+from mirage_kernels.generator.frontend.mirage.builder import KernelGraph
+from mirage_kernels.generator.frontend.mirage.checkpoints import checkpoint_text
 
 RECIPES = Path(__file__).parent / "recipes"
 Command = Callable[..., tuple[int, str, str]]

@@ -9,10 +9,9 @@ import pytest
 
 import mirage_kernels.generator as mi
 from mirage_kernels.generator.errors import GraphError, MirageError
-from mirage_kernels.generator.frontend.mirage.graphs import KernelGraph
-from mirage_kernels.generator.frontend.mirage.lower import Lowered, lower
-from mirage_kernels.generator.frontend.mirage.program import Program
-from mirage_kernels.generator.frontend.mirage.running import extents_of
+from mirage_kernels.generator.frontend.mirage.builder import KernelGraph
+from mirage_kernels.generator.frontend.positional.lower import Lowered, lower
+from mirage_kernels.generator.frontend.positional.program import Program
 from mirage_kernels.generator.ir import to_text
 from mirage_kernels.generator.meaning.arrays import Array, array_reading
 from mirage_kernels.generator.meaning.reals import FLOAT64
@@ -22,7 +21,7 @@ Three = tuple[int, int, int]
 
 
 def in_float64(lowered: Lowered, inputs: list[np.ndarray]) -> list[np.ndarray]:
-    sizes = extents_of(lowered.graph)
+    sizes = lowered.extents
     arrays = []
     for x, layout in zip(inputs, lowered.inputs, strict=True):
         names = tuple(name for row in layout for name in row)

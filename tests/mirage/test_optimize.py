@@ -11,10 +11,10 @@ import pytest
 
 import mirage_kernels.generator as mi
 from mirage_kernels.generator.errors import MirageError, PlanError, SearchError
+from mirage_kernels.generator.frontend.mirage.builder import KernelGraph
+from mirage_kernels.generator.frontend.mirage.checkpoints import checkpoint_text
 from mirage_kernels.generator.frontend.mirage.compiled import find_compiled, matches
 from mirage_kernels.generator.frontend.mirage.constraints import read_options
-from mirage_kernels.generator.frontend.mirage.exports import checkpoint_text
-from mirage_kernels.generator.frontend.mirage.graphs import KernelGraph
 from mirage_kernels.generator.ir import DType
 from mirage_kernels.generator.recipe import catalog
 

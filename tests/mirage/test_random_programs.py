@@ -11,11 +11,9 @@ import pytest
 
 import mirage_kernels.generator as mi
 from mirage_kernels.generator.errors import MirageError
-from mirage_kernels.generator.frontend.mirage.blocks import BlockGraph
-from mirage_kernels.generator.frontend.mirage.graphs import KernelGraph
-from mirage_kernels.generator.frontend.mirage.lower import Lowered, lower
-from mirage_kernels.generator.frontend.mirage.recorder import DTensor, STensor
-from mirage_kernels.generator.frontend.mirage.running import extents_of
+from mirage_kernels.generator.frontend.mirage.builder import BlockGraph, KernelGraph
+from mirage_kernels.generator.frontend.mirage.tensors import DTensor, STensor
+from mirage_kernels.generator.frontend.positional.lower import Lowered, lower
 from mirage_kernels.generator.meaning.arrays import Array, array_reading
 from mirage_kernels.generator.meaning.reals import FLOAT64
 from mirage_kernels.generator.meaning.walk import results
@@ -82,7 +80,7 @@ def random_program(seed: int, attempt: int) -> KernelGraph:
 
 
 def run(lowered: Lowered, inputs: list[np.ndarray]) -> list[np.ndarray]:
-    sizes = extents_of(lowered.graph)
+    sizes = lowered.extents
     arrays = []
     for x, layout in zip(inputs, lowered.inputs, strict=True):
         names = tuple(name for row in layout for name in row)

@@ -13,10 +13,12 @@ import pytest
 
 import mirage_kernels.generator as mi
 from mirage_kernels.generator.errors import MirageError
-from mirage_kernels.generator.frontend.mirage.exports import checkpoint_text
-from mirage_kernels.generator.frontend.mirage.graphs import KernelGraph
-from mirage_kernels.generator.frontend.mirage.imports import Imported, read_checkpoint
-from mirage_kernels.generator.frontend.mirage.lower import lower
+from mirage_kernels.generator.frontend.mirage.builder import KernelGraph
+from mirage_kernels.generator.frontend.mirage.checkpoints import (
+    Imported,
+    checkpoint_text,
+    read_checkpoint,
+)
 from mirage_kernels.generator.frontend.mirage.scaled import Small, scaled
 from mirage_kernels.generator.frontend.mirage.verification import (
     Verdict,
@@ -24,6 +26,7 @@ from mirage_kernels.generator.frontend.mirage.verification import (
     parsed,
     terms_of,
 )
+from mirage_kernels.generator.frontend.positional.lower import lower
 from mirage_kernels.generator.recipe import load_recipe
 
 RECIPES = Path(__file__).parent / "recipes"
@@ -40,7 +43,7 @@ PUBLISHED = {"rmsnorm_bs1": "rms_norm", "gqa_bs1": "gqa", "gated_mlp": "gated_ml
 def judged(name: str, held: dict[str, float | str], *programs: Imported) -> list[Verdict]:
     own = RECIPES / f"{name}.py"
     recipe = load_recipe(str(own) if own.is_file() else name)
-    verification = Verification(recipe, terms_of(recipe, held))
+    verification = Verification(terms_of(recipe, held))
     return verification.all([parsed(p) for p in programs], lambda done, total: None)
 
 
@@ -62,7 +65,7 @@ def test_hand_written_kernels_are_proved_equal_to_the_catalogs_recipe(
 ) -> None:
     name, graph = named_program
     recipe, held = CATALOG[name]
-    verification = Verification(load_recipe(recipe), terms_of(load_recipe(recipe), held))
+    verification = Verification(terms_of(load_recipe(recipe), held))
     (verdict,) = verification.all([parsed(p) for p in imported(graph)], lambda *_: None)
     assert verdict.proof is not None
 
@@ -220,7 +223,7 @@ def test_published_graphs_are_proved_equal_to_the_catalogs_recipes(
 ) -> None:
     name, held = CATALOG[PUBLISHED[file]]
     recipe = load_recipe(name)
-    verification = Verification(recipe, terms_of(recipe, held))
+    verification = Verification(terms_of(recipe, held))
     graphs = [parsed(found) for found in read_checkpoint(checkpoints / f"{file}.json")]
     verdicts = verification.all(graphs, lambda done, total: None)
     assert [(v.number, v.reason) for v in verdicts if v.proof is None] == []

@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from mirage_kernels.generator.errors import MirageError
-from mirage_kernels.generator.frontend.mirage.binding import Bound, Held, bindings
-from mirage_kernels.generator.frontend.mirage.lower import Lowered
+from mirage_kernels.generator.frontend.mirage.binding import Bound, Dims, Held, bindings
 from mirage_kernels.generator.frontend.mirage.proofs import prove
 from mirage_kernels.generator.frontend.mirage.running import Signature
-from mirage_kernels.generator.frontend.mirage.verification import Verification, terms_of
+from mirage_kernels.generator.frontend.mirage.verification import terms_of
+from mirage_kernels.generator.frontend.positional.lower import Lowered
 from mirage_kernels.generator.recipe import Recipe, catalog
 
 if TYPE_CHECKING:
@@ -70,13 +70,13 @@ def matches(lowered: Lowered, recipes: Mapping[str, Recipe]) -> Iterator[Match]:
 
 def _match(lowered: Lowered, recipe: Recipe, held: Held) -> Match | None:
     try:
-        verification = Verification(recipe, terms_of(recipe, held))
-        found = list(bindings(verification.terms, lowered))
+        terms = terms_of(recipe, held)
+        found = list(bindings(terms, lowered))
     except MirageError:  # other numbers of inputs or dims
         return None
     for bound in found:
         with contextlib.suppress(MirageError):
-            prove(verification.goal(bound), bound)
+            prove(terms, bound)
             return Match(recipe, bound, held)
     return None
 
@@ -92,40 +92,26 @@ class _Call:
         """Return the graph's result; the op raises for what its kernels do not cover."""
         import mirage_kernels
 
-        choice = self.match.bound.choice
+        recipe, choice = self.match.recipe, self.match.bound.choice
+        stated = {name: _dims(text) for name, text in recipe.inputs.items()}
         tensors = {
-            name: self.turned(x.reshape(t.extents), dims, self.match.recipe.inputs[name])
+            name: turned(x.reshape(t.extents), dims, stated[name]).contiguous()
             for x, t, (name, dims) in zip(given, self.signature.inputs, choice.inputs, strict=True)
         }
         sizes = {
             dim: n
             for name, x in tensors.items()
-            for dim, n in zip(_dims(self.match.recipe.inputs[name]), x.shape, strict=True)
+            for dim, n in zip(stated[name], x.shape, strict=True)
         }
         arguments = [
             tensors[name] if name in tensors else self.neutral(name, sizes, given[0])
-            for name in self.match.recipe.inputs
+            for name in recipe.inputs
         ]
-        op = getattr(mirage_kernels, self.match.recipe.name)
-        made = op(*arguments)
-        (dims,) = choice.outputs
-        (tensor,) = self.signature.outputs
-        ours = self.match.recipe.output.split()
-        kept = [ours.index(d) for d in dims if d is not None]
-        ones = [i for i in range(len(ours)) if i not in kept]
-        return [made.permute(*ones, *kept).reshape(tensor.extents)]
-
-    def turned(self, x: torch.Tensor, dims: Sequence[str | None], text: str) -> torch.Tensor:
-        """Return a tensor with the op's dims in the op's order, a view where strides allow."""
-        ours = _dims(text)
-        kept = [i for i, d in enumerate(dims) if d is not None]
-        x = x.reshape([x.shape[i] for i in kept])
-        named = [d for d in dims if d is not None]
-        x = x.permute([named.index(d) for d in ours if d in named])
-        for i, d in enumerate(ours):
-            if d not in named:
-                x = x.unsqueeze(i)
-        return x.contiguous()
+        made = getattr(mirage_kernels, recipe.name)(*arguments)
+        (dims,), (tensor,) = choice.outputs, self.signature.outputs
+        wanted = [d for d in dims if d is not None]
+        ours = [d if d in wanted else None for d in recipe.output.split()]
+        return [turned(made, ours, wanted).reshape(tensor.extents)]
 
     def neutral(
         self, name: str, sizes: Mapping[str, int], like: torch.Tensor
@@ -140,6 +126,17 @@ class _Call:
             return float(number)
         dtype = torch.int32 if text.endswith("int32") else like.dtype
         return torch.full([sizes[d] for d in dims], number, dtype=dtype, device=like.device)
+
+
+def turned(x: torch.Tensor, dims: Dims | list[str | None], wanted: Sequence[str]) -> torch.Tensor:
+    """Return a tensor with its dims in another order, those that it lacks of extent 1.
+
+    `dims` are None where the extent is 1.
+    """
+    named = [d for d in dims if d is not None]
+    x = x.reshape([n for n, d in zip(x.shape, dims, strict=True) if d is not None])
+    index = tuple(slice(None) if d in named else None for d in wanted)
+    return x.permute([named.index(d) for d in wanted if d in named])[index]
 
 
 def _dims(text: str) -> list[str]:

@@ -11,8 +11,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from mirage_kernels.generator.errors import MirageError
-from mirage_kernels.generator.frontend.mirage.lower import Layout
-from mirage_kernels.generator.frontend.mirage.program import AXES, NOWHERE
+from mirage_kernels.generator.frontend.positional.lower import Layout
+from mirage_kernels.generator.frontend.positional.program import AXES, NOWHERE
 from mirage_kernels.generator.ir import Axis, Graph, Node, retile
 
 Map = tuple[int, ...]

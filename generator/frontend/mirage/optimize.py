@@ -17,11 +17,11 @@ from mirage_kernels.generator.frontend.mirage.constraints import (
     maps_fit,
     read_options,
 )
-from mirage_kernels.generator.frontend.mirage.lower import Lowered
-from mirage_kernels.generator.frontend.mirage.recalled import proof_of, recalled
-from mirage_kernels.generator.frontend.mirage.runnable import Runnable
-from mirage_kernels.generator.frontend.mirage.running import Signature, extents_of
+from mirage_kernels.generator.frontend.mirage.running import Runnable, Signature
+from mirage_kernels.generator.frontend.mirage.verification import proof_of, recalled
+from mirage_kernels.generator.frontend.positional.lower import Lowered
 from mirage_kernels.generator.ir import Graph, TensorType, retile, to_text
+from mirage_kernels.generator.ir.infer import extents_of
 from mirage_kernels.generator.meaning.cost import estimate
 from mirage_kernels.generator.search.lower import Goal, lower
 from mirage_kernels.generator.search.problem import Limits
@@ -31,7 +31,7 @@ from mirage_kernels.generator.search.verify import Proof
 from mirage_kernels.generator.target import target
 
 if TYPE_CHECKING:
-    from mirage_kernels.generator.frontend.mirage.graphs import KernelGraph
+    from mirage_kernels.generator.frontend.mirage.builder import KernelGraph
 
 KERNELS = {None: 2, "attention": 2, "mlp": 1, "lora": 1}  # that a preset's programs may launch
 KEPT, TUNED = 64, 8  # muGraphs that are returned; whose tile sizes are chosen with care
@@ -199,15 +199,18 @@ def _best(found: Lowered, graphs: Iterable[Graph]) -> list[Candidate]:
     """Return the fastest of a muGraph's tilings, nothing where there is none."""
     on = target(DEFAULT_ARCH)
     timed = (
-        Candidate(replace(found, graph=g), estimate(g, extents_of(g), on).microseconds)
-        for g in graphs
+        Candidate(replace(found, graph=g), estimate(g, _sizes(g), on).microseconds) for g in graphs
     )
     return sorted(timed, key=_microseconds)[:1]
 
 
+def _sizes(graph: Graph) -> dict[str, int]:
+    return extents_of([v.type for v in graph.values.values()])
+
+
 def _tilings(graph: Graph) -> Iterator[Graph]:
     """Yield a muGraph at a few tile sizes, ordinary ones first."""
-    sizes = extents_of(graph)
+    sizes = _sizes(graph)
     choices: dict[str, tuple[int, ...]] = {}
     for node in graph.blocks:
         assert node.body is not None

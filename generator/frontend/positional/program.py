@@ -1,4 +1,4 @@
-"""Positional programs: what the builder records and a checkpoint holds; dims have no names yet."""
+"""Positional programs: what a front end records before dims have names."""
 
 from __future__ import annotations
 
