@@ -18,10 +18,9 @@ import numpy as np
 from mirage_kernels.generator.errors import MirageError
 from mirage_kernels.generator.frontend.mirage.drawing import write_drawing
 from mirage_kernels.generator.frontend.mirage.tensors import DTensor
-from mirage_kernels.generator.frontend.positional.lower import Layout, Lowered
+from mirage_kernels.generator.frontend.positional.lower import Layout, Lowered, sizes_of
 from mirage_kernels.generator.frontend.positional.program import Extents, Tensor, row_major
 from mirage_kernels.generator.ir import DType, with_precision
-from mirage_kernels.generator.ir.infer import extents_of
 from mirage_kernels.generator.meaning.arrays import Array, array_reading
 from mirage_kernels.generator.meaning.reals import STORAGE, round_to
 from mirage_kernels.generator.meaning.walk import results
@@ -159,7 +158,7 @@ def run_on_cpu(
 ) -> list[torch.Tensor]:
     """Return the program's results on CPU tensors."""
     graph = with_precision(lowered.graph, signature.inputs[0].dtype)
-    sizes = extents_of([v.type for v in graph.values.values()])
+    sizes = sizes_of(graph)
     arrays = [_array(x, layout, sizes) for x, layout in zip(given, lowered.inputs, strict=True)]
     made = results(graph, arrays, array_reading(STORAGE, sizes))
     return [

@@ -51,6 +51,11 @@ class Lowered:
         return extents_of([*types, *(self.graph.values[o].type for o in self.graph.outputs)])
 
 
+def sizes_of(graph: Graph) -> dict[str, int]:
+    """Return the extent of every dim of a kernel graph's tensors."""
+    return extents_of([value.type for value in graph.values.values()])
+
+
 def lower(program: Program) -> Lowered:
     """Return a program's checked graph; raise GraphError for what has no meaning in named dims."""
     factors = Factors()
