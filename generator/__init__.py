@@ -73,7 +73,7 @@ __all__ = [
 
 def __getattr__(name: str) -> object:
     if name in _ABSENT:
-        raise import_module(f"{_FACE}.tensors").absence(name, _ABSENT[name])
+        raise import_module(f"{_FACE}.builder").absence(name, _ABSENT[name])
     if name not in _HOME:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     module, attribute = _HOME[name]

@@ -45,11 +45,6 @@ def test_verdicts_name_the_binding_and_the_reasons(command: Command, file: str) 
     assert out.endswith("3 graphs: 3 parsed, 2 verified, 1 refused\n")
 
 
-def test_a_recipe_file_will_do(command: Command, file: str) -> None:
-    _, out, _ = command("import-mirage", file, "--verify", str(RECIPES / "rms_norm.py"))
-    assert "2 verified, 1 refused" in out
-
-
 def test_the_document_holds_graphs_proofs_and_counts(command: Command, file: str) -> None:
     recipe = str(RECIPES / "rms_norm.py")
     code, out, _ = command("import-mirage", file, "--verify", recipe, "--json")

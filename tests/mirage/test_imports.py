@@ -50,12 +50,6 @@ def test_a_written_graph_reads_back_unchanged(
     assert found.program == program
 
 
-def test_writing_what_was_read_makes_the_same_file(data: list, tmp_path: Path) -> None:
-    path = write(tmp_path, json.dumps(data))
-    programs = [found.program for found in read_checkpoint(path) if found.program]
-    assert json.loads(checkpoint_text(programs)) == data
-
-
 def test_the_format_is_as_committed(
     programs: dict[str, Callable[..., KernelGraph]], golden: Callable[[str, str], None]
 ) -> None:

@@ -30,39 +30,14 @@ def test_accumulations_agree_with_their_definition(
     kind: str | None, cut: int, steps: int, assert_agrees: Callable
 ) -> None:
     graph = mi.new_kernel_graph()
-    x = graph.new_input(dims=(6, 24))
+    x, w = graph.new_input(dims=(6, 24)), graph.new_input(dims=(6, 12))
     block = mi.new_threadblock_graph((2, 1, 1), (128, 1, 1), steps, 4)
     tile = block.new_input(x, (0, -1, -1), cut if steps > 1 else -1)
+    looped = block.new_input(w, (0, -1, -1), 1)  # x may be the same in every iteration
     block.new_output(block.forloop_accum(tile, kind), (0, -1, -1))
-    graph.mark_output(graph.customized([x], block)[0])
-    assert_agrees(graph.program())
-
-
-@pytest.mark.parametrize("kind", ACCUMULATIONS)
-def test_a_value_that_no_iteration_changes_is_added_up_all_the_same(
-    kind: str | None, assert_agrees: Callable
-) -> None:
-    graph = mi.new_kernel_graph()
-    x, w = graph.new_input(dims=(4, 8)), graph.new_input(dims=(4, 12))
-    block = mi.new_threadblock_graph((1, 1, 1), (128, 1, 1), 3, 4)
-    bx, bw = block.new_input(x, (-1, -1, -1), -1), block.new_input(w, (-1, -1, -1), 1)
-    total = block.forloop_accum(block.square(bx), kind)
-    block.new_output(block.mul(total, block.forloop_accum(bw, "sum")), (-1, -1, -1))
-    graph.mark_output(graph.customized([x, w], block)[0])
-    assert_agrees(graph.program())
-
-
-MAPS = [(0, 1, -1), (1, 0, -1), (-1, 1, 0), (0, -1, 1), (1, -1, -1), (-1, -1, 0)]
-
-
-@pytest.mark.parametrize("maps", MAPS)
-def test_grids_cut_and_lay_out_tiles_alike(maps: Three, assert_agrees: Callable) -> None:
-    graph = mi.new_kernel_graph()
-    x = graph.new_input(dims=(12, 12))
-    grid = tuple(count if dim >= 0 else 1 for count, dim in zip((2, 3, 4), maps, strict=True))
-    block = mi.new_threadblock_graph(grid, (128, 1, 1), 1, 4)
-    block.new_output(block.exp(block.new_input(x, maps, -1)), maps)
-    graph.mark_output(graph.customized([x], block)[0])
+    block.new_output(block.forloop_accum(looped, "sum"), (0, -1, -1))
+    for made in graph.customized([x, w], block):
+        graph.mark_output(made)
     assert_agrees(graph.program())
 
 
@@ -161,66 +136,45 @@ def one_block(build: Callable, *, grid: Three = (2, 1, 1), steps: int = 1) -> Ke
     return graph
 
 
-def uneven_grid(block, x):
-    block.new_input(x, (1, -1, -1), -1)
+def stored(inputs: Three, step: Callable, outputs: Three, cut: int = -1) -> Callable:
+    """Return how to build a block graph: one input, some operators, one output."""
+
+    def build(block, x) -> None:
+        block.new_output(step(block, block.new_input(x, inputs, cut)), outputs)
+
+    return build
 
 
-def overlapping(block, x):
-    block.new_output(block.exp(block.new_input(x, (0, -1, -1), -1)), (-1, -1, -1))
-
-
-def replicated(block, x):
-    block.new_output(block.exp(block.new_input(x, (-1, -1, -1), -1)), (0, -1, -1))
-
-
-def inside_the_loop(block, x):
-    block.new_output(block.exp(block.new_input(x, (0, -1, -1), 1)), (0, -1, -1))
-
-
-def one_axis_twice(block, x):
-    block.new_input(x, (0, 0, -1), -1)
-
-
-def absent_dim(block, x):
-    block.new_input(x, (2, -1, -1), -1)
-
-
-def bad_kind(block, x):
-    block.forloop_accum(block.new_input(x, (0, -1, -1), -1), "max")
-
-
-def rescaled_by_anything(block, x):
-    tile = block.new_input(x, (0, -1, -1), 1)
-    block.new_output(block.forloop_accum_rescale(tile, tile), (0, -1, -1))
-
-
-def growth_used_up(block, x):
-    tile = block.new_input(x, (0, -1, -1), 1)
-    _, growth = block.reduction_max(tile, 1)
-    block.new_output(block.forloop_accum(block.mul(tile, growth)), (0, -1, -1))
-
-
-def concat_stored(block, x):
-    tile = block.new_input(x, (0, -1, -1), -1)
-    block.new_output(block.forloop_accum(block.concat(tile, tile, 1)), (0, -1, -1))
-
-
+ROWS, NONE = (0, -1, -1), (-1, -1, -1)
+LOOPED = {"steps": 2}
 WRONG_BLOCKS = [
-    (uneven_grid, {"grid": (3, 1, 1)}, "does not fall into 3 equal tiles"),
-    (overlapping, {}, "hold different values"),
-    (replicated, {}, "hold the same values"),
-    (inside_the_loop, {"steps": 2}, "stores a value of one iteration"),
-    (one_axis_twice, {"grid": (2, 2, 1)}, "two grid axes cut the same dim"),
-    (absent_dim, {}, "names dim 2"),
-    (bad_kind, {}, "no accum of the kind 'max'"),
-    (rescaled_by_anything, {"steps": 2}, "exp of the growth"),
-    (growth_used_up, {"steps": 2}, "mul takes the growth"),
-    (concat_stored, {}, "accum takes a concat"),
+    (stored((1, -1, -1), lambda b, x: x, NONE), {"grid": (3, 1, 1)}, "not fall into 3 equal tiles"),
+    (stored(ROWS, lambda b, x: b.exp(x), NONE), {}, "hold different values"),
+    (stored(NONE, lambda b, x: b.exp(x), ROWS), {}, "hold the same values"),
+    (stored(ROWS, lambda b, x: b.exp(x), ROWS, 1), LOOPED, "stores a value of one iteration"),
+    (stored((0, 0, -1), lambda b, x: x, NONE), {"grid": (2, 2, 1)}, "two grid axes cut the same"),
+    (stored((2, -1, -1), lambda b, x: x, NONE), {}, "names dim 2"),
+    (stored(ROWS, lambda b, x: b.forloop_accum(x, "max"), ROWS), {}, "no accum of the kind 'max'"),
+    (
+        stored(ROWS, lambda b, x: b.forloop_accum_rescale(x, x), ROWS, 1),
+        LOOPED,
+        "exp of the growth",
+    ),
+    (
+        stored(ROWS, lambda b, x: b.forloop_accum(b.mul(x, b.reduction_max(x, 1)[1])), ROWS, 1),
+        LOOPED,
+        "mul takes the growth",
+    ),
+    (
+        stored(ROWS, lambda b, x: b.forloop_accum(b.concat(x, x, 1)), ROWS),
+        {},
+        "accum takes a concat",
+    ),
 ]
 
 
 @pytest.mark.parametrize(
-    ("build", "options", "sentence"), WRONG_BLOCKS, ids=[w[0].__name__ for w in WRONG_BLOCKS]
+    ("build", "options", "sentence"), WRONG_BLOCKS, ids=[w[2] for w in WRONG_BLOCKS]
 )
 def test_a_block_graph_without_meaning_is_refused_by_name(
     build: Callable, options: dict, sentence: str
@@ -235,6 +189,13 @@ def test_a_square_tensor_times_itself_is_refused() -> None:
     graph.mark_output(graph.matmul(x, x))
     with pytest.raises(GraphError, match="one and the same"):
         graph.lowered()
+
+
+def exp_of(other: KernelGraph):
+    """Return a block graph made for another kernel graph's tensor of the same number."""
+    block = mi.new_threadblock_graph((1, 1, 1), (128, 1, 1), 1, 4)
+    block.new_output(block.exp(block.new_input(other.new_input(dims=(2, 2)), NONE, -1)), NONE)
+    return block
 
 
 WRONG_KERNELS = [
@@ -254,6 +215,7 @@ WRONG_KERNELS = [
     (lambda g, x: mi.new_threadblock_graph((0, 1, 1), (1, 1, 1), 1, 4), "a block graph with grid"),
     (lambda g, x: mi.new_threadblock_graph((1, 1, 1), (1, 1, 1), 0, 4), "forloop_range 0"),
     (lambda g, x: g.customized([x], mi.new_threadblock_graph((1,) * 3, (1,) * 3, 1, 4)), "inputs"),
+    (lambda g, x: g.customized([x], exp_of(mi.new_kernel_graph())), "other tensors than"),
     (lambda g, x: g.pow(x, x), "has no 'pow'"),
     (lambda g, x: g.mark_output(3), "mark_output of 3"),
     (lambda g, x: mi.new_kernel_graph().lowered(), "computes nothing yet"),

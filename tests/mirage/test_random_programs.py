@@ -10,7 +10,7 @@ import numpy as np
 import mirage_kernels.generator as mi
 from mirage_kernels.generator.errors import MirageError
 from mirage_kernels.generator.frontend.mirage.builder import BlockGraph, KernelGraph
-from mirage_kernels.generator.frontend.mirage.tensors import DTensor, STensor
+from mirage_kernels.generator.frontend.positional.program import Tensor
 
 SEEDS, ATTEMPTS = 90, 60  # most attempts are refused: their maps do not fit
 UNARY = ("exp", "silu", "square", "rms_norm", "sqrt")
@@ -23,8 +23,8 @@ def chosen(rng: np.random.Generator, items: Sequence) -> object:
 
 
 def random_block(
-    graph: KernelGraph, tensors: list[DTensor], rng: np.random.Generator
-) -> list[DTensor]:
+    graph: KernelGraph, tensors: list[Tensor], rng: np.random.Generator
+) -> list[Tensor]:
     """Add a random block graph on some tensors; raises where its pieces do not fit."""
     grid = tuple(int(n) for n in rng.choice([1, 1, 2, 2, 3], 3))
     steps = int(rng.choice([1, 2, 4]))
@@ -47,8 +47,8 @@ def random_block(
 
 
 def random_steps(
-    block: BlockGraph, tiles: list[STensor], rng: np.random.Generator, times: int = 3
-) -> list[STensor]:
+    block: BlockGraph, tiles: list[Tensor], rng: np.random.Generator, times: int = 3
+) -> list[Tensor]:
     for _ in range(times):
         op = str(chosen(rng, (*UNARY, *BINARY)))
         args = [chosen(rng, tiles[-3:]) for _ in range(1 if op in UNARY else 2)]

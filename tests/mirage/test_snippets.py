@@ -161,20 +161,6 @@ def test_a_transposed_weight_and_an_extra_leading_dim_are_taken() -> None:
     assert torch.allclose(output.float(), x[0].float() @ w.float(), rtol=2e-2, atol=0.1)
 
 
-def test_ntrans_with_two_norms() -> None:
-    graph = mi.new_kernel_graph()
-    H = graph.new_input(dims=(8, 64), dtype=mi.float16)
-    X = graph.new_input(dims=(8, 64), dtype=mi.float16)
-    alpha = graph.new_input(dims=(8, 64), dtype=mi.float16)
-    step = graph.sub(graph.rms_norm(X, normalized_shape=(64,)), H)
-    moved = graph.add(H, graph.mul(alpha, step))
-    graph.mark_output(graph.rms_norm(moved, normalized_shape=(64,)))
-    h, x, a = halves((8, 64), (8, 64), (8, 64))
-    (output,) = graph(inputs=[h, x, a])
-    wanted = rms(h.float() + a.float() * (rms(x.float()) - h.float()))
-    assert close(output, wanted)
-
-
 def test_several_results_are_chosen_when_calling() -> None:
     graph = mi.new_kernel_graph()
     first = graph.new_input(dims=(12, 25), dtype=mi.float16)

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mirage_kernels.generator.errors import MirageError
 from mirage_kernels.generator.frontend.mirage.running import TORCH_NAMES, Runnable, Signature
-from mirage_kernels.generator.frontend.mirage.tensors import DTensor, MirageGraph, STensor
 from mirage_kernels.generator.frontend.positional.lower import Lowered, lower
+from mirage_kernels.generator.frontend.positional.ops import POSITIONAL
 from mirage_kernels.generator.frontend.positional.program import (
     AXES,
     NOWHERE,
@@ -32,41 +32,128 @@ if TYPE_CHECKING:
 float16, bfloat16, float32 = DType.FP16, DType.BF16, DType.FP32
 
 
-class BlockGraph(MirageGraph[STensor]):
+class UnsupportedError(MirageError, AttributeError):
+    """Something of Mirage's interface that has no counterpart here."""
+
+
+def absence(name: str, about: str) -> UnsupportedError:
+    """Return the error for a name of Mirage that `mirage_kernels.generator` does not have."""
+    return UnsupportedError(
+        f"mirage_kernels.generator has no {name}: {about} are not made here",
+        "it has new_kernel_graph, new_threadblock_graph, superoptimize, generate_triton_program "
+        "and generate_cuda_program (docs/mirage.md)",
+    )
+
+
+def _operator(op: str, arity: int, meaning: str) -> Callable[..., Tensor]:
+    """Return the method of an operator on one or two tensors, `A` and `B`."""
+
+    def unary(self: MirageGraph, A: Tensor) -> Tensor:  # noqa: N803
+        return self.one(Step(op), A)
+
+    def binary(self: MirageGraph, A: Tensor, B: Tensor) -> Tensor:  # noqa: N803
+        return self.one(Step(op), A, B)
+
+    method = (unary, binary)[arity - 1]
+    method.__name__, method.__doc__ = op, meaning
+    return method
+
+
+class MirageGraph:
+    """A graph under construction: a recorder, and operators that add one step each."""
+
+    kind = "graph"
+
+    def __init__(self, recorder: Recorder) -> None:
+        self.recorder = recorder
+
+    def require_own(self, tensors: Sequence[Tensor], what: str, hint: str = "") -> None:
+        """Raise MirageError for a tensor of another graph, or none at all."""
+        for tensor in tensors:
+            if not self.recorder.owns(tensor):
+                raise MirageError(
+                    f"{what} of {tensor!r}: it is no tensor of this {self.kind}", hint
+                )
+
+    def record(self, step: Step, operands: Sequence[Tensor]) -> list[Tensor]:
+        """Add a step applied to operands of this graph and return its results."""
+        hint = "operands are what new_input and the graph's own operators return"
+        self.require_own(operands, step.op, hint)
+        if POSITIONAL[step.op].over_dim:
+            step = replace(step, dim=operands[0].position(step.dim))
+        return list(self.recorder.apply(step, operands))
+
+    def one(self, step: Step, *operands: Tensor) -> Tensor:
+        """Add a step with one result."""
+        return self.record(step, operands)[0]
+
+    matmul = _operator("matmul", 2, "[..., M, K] times [..., K, N].")
+    add = _operator("add", 2, "A + B; dims of extent 1 broadcast.")
+    sub = _operator("sub", 2, "A - B; dims of extent 1 broadcast.")
+    mul = _operator("mul", 2, "A * B; dims of extent 1 broadcast.")
+    div = _operator("div", 2, "A / B; dims of extent 1 broadcast.")
+    exp = _operator("exp", 1, "e to the power A.")
+    log = _operator("log", 1, "Natural logarithm.")
+    silu = _operator("silu", 1, "A * sigmoid(A).")
+    sigmoid = _operator("sigmoid", 1, "1 / (1 + exp(-A)).")
+    gelu = _operator("gelu", 1, "A times the normal distribution function of A.")
+    relu = _operator("relu", 1, "max(A, 0).")
+    tanh = _operator("tanh", 1, "Hyperbolic tangent.")
+    sqrt = _operator("sqrt", 1, "Square root.")
+    square = _operator("square", 1, "A * A.")
+
+    def clamp(self, A: Tensor, min_val: float, max_val: float) -> Tensor:  # noqa: N803
+        """max(min(A, max_val), min_val)."""
+        return self.one(Step("clamp", numbers=(float(min_val), float(max_val))), A)
+
+    def mul_scalar(self, A: Tensor, scalar: float) -> Tensor:  # noqa: N803
+        """A times a number."""
+        return self.one(Step("mul_scalar", numbers=(float(scalar),)), A)
+
+    def reduction(self, A: Tensor, dim: int) -> Tensor:  # noqa: N803
+        """Sum along a dim, which keeps the extent 1."""
+        return self.one(Step("reduction", dim=dim), A)
+
+    def __getattr__(self, name: str) -> object:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        known = sorted(n for n in dir(type(self)) if not n.startswith("_"))
+        raise UnsupportedError(f"a {self.kind} has no {name!r}", f"it has {', '.join(known)}")
+
+
+class BlockGraph(MirageGraph):
     """What every block of a grid computes; its loop runs until values are accumulated."""
 
-    handle = STensor
     kind = "block graph"
 
     def __init__(self, frame: Block) -> None:
         super().__init__(Recorder(frame))
         self.dimx = frame.dimx
-        self.tensors: list[DTensor] = []  # what the inputs are tiles of, in order
+        self.tensors: list[Tensor] = []  # what the inputs are tiles of, in order
 
     def new_input(
         self,
-        dtensor: DTensor,
+        dtensor: Tensor,
         input_map: Sequence[int],
         forloop_dim: int,
         store_in_dmem: bool = False,
-    ) -> STensor:
+    ) -> Tensor:
         """Take the tile of a tensor that the input map and the loop give each block.
 
         The map says for the grid's x, y and z which dim they cut, -1 for none. Where the tile is
         kept (`store_in_dmem`) is the planner's business here.
         """
-        if not isinstance(dtensor, DTensor):
+        if not isinstance(dtensor, Tensor):
             raise MirageError(
                 f"a block graph's input is {dtensor!r}", "give a tensor of a kernel graph"
             )
         dim = NOWHERE if forloop_dim == NOWHERE else dtensor.position(forloop_dim)
-        tile = self.recorder.tile(dtensor.tensor, _three(input_map, "input_map"), dim)
         self.tensors.append(dtensor)
-        return STensor(self, tile)
+        return self.recorder.tile(dtensor, _three(input_map, "input_map"), dim)
 
     def new_output(
         self,
-        stensor: STensor,
+        stensor: Tensor,
         output_map: Sequence[int],
         forloop_dim: int = NOWHERE,
         epilogue: str | None = None,
@@ -78,25 +165,25 @@ class BlockGraph(MirageGraph[STensor]):
                 "accumulate over the loop and store once",
             )
         self.require_own([stensor], "new_output")
-        self.recorder.store(stensor.tensor, _three(output_map, "output_map"))
+        self.recorder.store(stensor, _three(output_map, "output_map"))
 
-    def rms_norm(self, A: STensor) -> STensor:  # noqa: N803
+    def rms_norm(self, A: Tensor) -> Tensor:  # noqa: N803
         """A / sqrt(mean(A^2)) along the last dim of the tile."""
-        return self.one(self.over("rms_norm", A, -1), A)
+        return self.one(Step("rms_norm", dim=-1), A)
 
-    def reduction_to_dimx(self, A: STensor, dim: int) -> STensor:  # noqa: N803
+    def reduction_to_dimx(self, A: Tensor, dim: int) -> Tensor:  # noqa: N803
         """Sum along a dim until `reduction_dimx` elements are left."""
-        return self.one(self.over("reduction", A, dim, self.dimx), A)
+        return self.one(Step("reduction", dim=dim, size=self.dimx), A)
 
-    def reduction_max(self, A: STensor, dim: int) -> list[STensor]:  # noqa: N803
+    def reduction_max(self, A: Tensor, dim: int) -> list[Tensor]:  # noqa: N803
         """Return the running maximum along a dim and how much it grew in this iteration."""
-        return self.record(self.over("reduction_max", A, dim), [A])
+        return self.record(Step("reduction_max", dim=dim), [A])
 
-    def concat(self, A: STensor, B: STensor, dim: int) -> STensor:  # noqa: N803
+    def concat(self, A: Tensor, B: Tensor, dim: int) -> Tensor:  # noqa: N803
         """Put two tiles side by side, for a matmul with another concat."""
-        return self.one(self.over("concat", A, dim), A, B)
+        return self.one(Step("concat", dim=dim), A, B)
 
-    def forloop_accum(self, A: STensor, acc: str | None = None) -> STensor:  # noqa: N803
+    def forloop_accum(self, A: Tensor, acc: str | None = None) -> Tensor:  # noqa: N803
         """Sum over the loop's iterations.
 
         With "sum" along the last dim too; "mean" and "rms" (root of the mean of squares) likewise;
@@ -104,19 +191,18 @@ class BlockGraph(MirageGraph[STensor]):
         """
         return self.one(Step("accum", kind=acc or ""), A)
 
-    def forloop_accum_rescale(self, A: STensor, B: STensor, acc: str | None = None) -> STensor:  # noqa: N803
+    def forloop_accum_rescale(self, A: Tensor, B: Tensor, acc: str | None = None) -> Tensor:  # noqa: N803
         """Sum over the loop's iterations, what is summed so far times B = exp(growth)."""
         return self.one(Step("accum_rescale", kind=acc or ""), A, B)
 
-    def forloop_accum_max(self, A: STensor) -> STensor:  # noqa: N803
+    def forloop_accum_max(self, A: Tensor) -> Tensor:  # noqa: N803
         """Return the running maximum after the loop."""
         return self.one(Step("accum_max"), A)
 
 
-class KernelGraph(MirageGraph[DTensor], Runnable):
+class KernelGraph(MirageGraph, Runnable):
     """A tensor program: library operators and hand-written block graphs on positional tensors."""
 
-    handle = DTensor
     kind = "kernel graph"
 
     def __init__(self) -> None:
@@ -126,26 +212,26 @@ class KernelGraph(MirageGraph[DTensor], Runnable):
 
     def new_input(
         self, dims: Sequence[int], strides: Sequence[int] | None = None, dtype: DType = float16
-    ) -> DTensor:
+    ) -> Tensor:
         """Add an input of the given extents; strides (in elements) default to row-major."""
         if dtype not in TORCH_NAMES:
             raise MirageError(f"new_input of {dtype!r}", "dtypes: float16, bfloat16, float32")
         extents = _whole(dims, "dims")
-        return DTensor(self, self.recorder.input(extents, dtype, _layout(strides)))
+        return self.recorder.input(extents, dtype, _layout(strides))
 
-    def mark_output(self, A: DTensor, strides: Sequence[int] | None = None) -> None:  # noqa: N803
+    def mark_output(self, A: Tensor, strides: Sequence[int] | None = None) -> None:  # noqa: N803
         """Make a tensor a result; without any, tensors that nothing takes are the results."""
         self.require_own([A], "mark_output")
-        self.results.append(replace(A.tensor, strides=check_strides(_layout(strides), A.dims)))
+        self.results.append(replace(A, strides=check_strides(_layout(strides), A.dims)))
 
     def rms_norm(
         self,
-        A: DTensor,  # noqa: N803
-        normalized_shape: Sequence[int] | DTensor | None = None,
-        weight: DTensor | None = None,
-    ) -> DTensor:
+        A: Tensor,  # noqa: N803
+        normalized_shape: Sequence[int] | Tensor | None = None,
+        weight: Tensor | None = None,
+    ) -> Tensor:
         """A / sqrt(mean(A^2)) over the last dims, those of `normalized_shape`; times a weight."""
-        if isinstance(normalized_shape, DTensor):
+        if isinstance(normalized_shape, Tensor):
             normalized_shape, weight = None, normalized_shape
         shape = A.dims[-1:] if normalized_shape is None else _whole(normalized_shape, "the shape")
         if not shape or A.dims[-len(shape) :] != shape:
@@ -153,26 +239,25 @@ class KernelGraph(MirageGraph[DTensor], Runnable):
                 f"rms_norm over {list(shape)} of a tensor {list(A.dims)}",
                 "normalized_shape is the extents of its last dims",
             )
-        normed = self.one(self.over("rms_norm", A, -len(shape)), A)
+        normed = self.one(Step("rms_norm", dim=-len(shape)), A)
         return normed if weight is None else self.mul(normed, weight)
 
-    def softmax(self, A: DTensor, dim: int = -1) -> DTensor:  # noqa: N803
+    def softmax(self, A: Tensor, dim: int = -1) -> Tensor:  # noqa: N803
         """exp(A) / sum(exp(A)) along a dim: keeping exp in range is the optimizer's task."""
         weights = self.exp(A)
         return self.div(weights, self.reduction(weights, dim))
 
-    def customized(self, inputs: Sequence[DTensor], bgraph: BlockGraph) -> list[DTensor]:
+    def customized(self, inputs: Sequence[Tensor], bgraph: BlockGraph) -> list[Tensor]:
         """Apply a hand-written block graph to the tensors that its inputs were made for."""
         if not bgraph.recorder.stored or not bgraph.tensors:
             raise MirageError("a block graph needs inputs and outputs", "new_input, new_output")
-        if [t.guid for t in bgraph.tensors] != [t.guid for t in inputs]:
+        if list(map(id, bgraph.tensors)) != list(map(id, inputs)):
             raise MirageError(
                 "customized is given other tensors than the block graph's new_input were",
                 "give the same tensors in the same order",
             )
         self.require_own(inputs, "customized")
-        made = self.recorder.customized(bgraph.recorder, [t.tensor for t in inputs])
-        return [DTensor(self, tensor) for tensor in made]
+        return list(self.recorder.customized(bgraph.recorder, inputs))
 
     def program(self) -> Program:
         """Return what was recorded."""
@@ -196,14 +281,14 @@ class KernelGraph(MirageGraph[DTensor], Runnable):
         return Signature(program.inputs, outputs)
 
     def __call__(
-        self, inputs: Sequence[torch.Tensor], outputs: Sequence[DTensor] = ()
+        self, inputs: Sequence[torch.Tensor], outputs: Sequence[Tensor] = ()
     ) -> list[torch.Tensor]:
         """Run on torch tensors; `outputs` names results that were not marked."""
         if not outputs:
             return super().__call__(inputs)
         chosen = KernelGraph()
         chosen.recorder = self.recorder
-        chosen.results = [t.tensor for t in outputs]
+        chosen.results = list(outputs)
         return Runnable.__call__(chosen, inputs)
 
     def superoptimize(self, config: str | None = None, **options: object) -> MuGraphs:

@@ -10,10 +10,11 @@ import contextlib
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 from mirage_kernels.generator.errors import MirageError
-from mirage_kernels.generator.frontend.mirage.binding import Bound, Dims, Held, bindings
+from mirage_kernels.generator.frontend.mirage.binding import Bound, Held, bindings
 from mirage_kernels.generator.frontend.mirage.proofs import prove
 from mirage_kernels.generator.frontend.mirage.running import Signature
 from mirage_kernels.generator.frontend.mirage.verification import terms_of
@@ -50,7 +51,7 @@ def find_compiled(lowered: Lowered, signature: Signature) -> Run:
 
     for match in matches(lowered, catalog()):
         if match.recipe.name in mirage_kernels.__all__:
-            return _Call(match, signature).run
+            return partial(call, match, signature)
     raise MirageError(
         "no compiled kernel of this build computes the graph on GPU tensors",
         "CPU tensors run in the interpreter; `mirage-kernels list` shows the compiled kernels",
@@ -81,54 +82,41 @@ def _match(lowered: Lowered, recipe: Recipe, held: Held) -> Match | None:
     return None
 
 
-@dataclass(frozen=True)
-class _Call:
-    """A call of a compiled op in place of a graph: tensors turned as the op wants them."""
+def call(match: Match, signature: Signature, given: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """Call a compiled op in place of a graph; the op raises for what its kernels do not cover."""
+    import mirage_kernels
 
-    match: Match
-    signature: Signature
-
-    def run(self, given: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """Return the graph's result; the op raises for what its kernels do not cover."""
-        import mirage_kernels
-
-        recipe, choice = self.match.recipe, self.match.bound.choice
-        stated = {name: _dims(text) for name, text in recipe.inputs.items()}
-        tensors = {
-            name: turned(x.reshape(t.extents), dims, stated[name]).contiguous()
-            for x, t, (name, dims) in zip(given, self.signature.inputs, choice.inputs, strict=True)
-        }
-        sizes = {
-            dim: n
-            for name, x in tensors.items()
-            for dim, n in zip(stated[name], x.shape, strict=True)
-        }
-        arguments = [
-            tensors[name] if name in tensors else self.neutral(name, sizes, given[0])
-            for name in recipe.inputs
-        ]
-        made = getattr(mirage_kernels, recipe.name)(*arguments)
-        (dims,), (tensor,) = choice.outputs, self.signature.outputs
-        wanted = [d for d in dims if d is not None]
-        ours = [d if d in wanted else None for d in recipe.output.split()]
-        return [turned(made, ours, wanted).reshape(tensor.extents)]
-
-    def neutral(
-        self, name: str, sizes: Mapping[str, int], like: torch.Tensor
-    ) -> torch.Tensor | float:
-        """Return an input that the graph lacks."""
-        import torch
-
-        value, text = self.match.held[name], self.match.recipe.inputs[name]
+    recipe, choice = match.recipe, match.bound.choice
+    stated = {name: _dims(text) for name, text in recipe.inputs.items()}
+    arguments: dict[str, torch.Tensor | float] = {}
+    sizes: dict[str, int] = {}
+    for x, tensor, (name, dims) in zip(given, signature.inputs, choice.inputs, strict=True):
+        arguments[name] = y = turned(x.reshape(tensor.extents), dims, stated[name]).contiguous()
+        sizes.update(zip(stated[name], y.shape, strict=True))
+    for name, value in match.held.items():
         number = sizes[value] if isinstance(value, str) else value
-        dims = _dims(text)
-        if not dims:
-            return float(number)
-        dtype = torch.int32 if text.endswith("int32") else like.dtype
-        return torch.full([sizes[d] for d in dims], number, dtype=dtype, device=like.device)
+        arguments[name] = _filled(recipe.inputs[name], number, sizes, given[0])
+    made = getattr(mirage_kernels, recipe.name)(*(arguments[name] for name in recipe.inputs))
+    (dims,), (tensor,) = choice.outputs, signature.outputs
+    wanted = [d for d in dims if d is not None]
+    ours = [d if d in wanted else None for d in recipe.output.split()]
+    return [turned(made, ours, wanted).reshape(tensor.extents)]
 
 
-def turned(x: torch.Tensor, dims: Dims | list[str | None], wanted: Sequence[str]) -> torch.Tensor:
+def _filled(
+    text: str, number: float, sizes: Mapping[str, int], like: torch.Tensor
+) -> torch.Tensor | float:
+    """Return an input that the graph lacks: the same number everywhere."""
+    import torch
+
+    dims = _dims(text)
+    if not dims:
+        return float(number)
+    dtype = torch.int32 if text.endswith("int32") else like.dtype
+    return torch.full([sizes[d] for d in dims], number, dtype=dtype, device=like.device)
+
+
+def turned(x: torch.Tensor, dims: Sequence[str | None], wanted: Sequence[str]) -> torch.Tensor:
     """Return a tensor with its dims in another order, those that it lacks of extent 1.
 
     `dims` are None where the extent is 1.

@@ -207,7 +207,7 @@ def _tilings(graph: Graph) -> Iterator[Graph]:
     for space in (n.body.space for n in graph.blocks if n.body and n.body.space):
         for axis in space.axes:
             extent = sizes[axis.dim]
-            tiles = DEPTHS if axis == space.loop else WIDTHS
+            tiles: tuple[int, ...] = DEPTHS if axis == space.loop else WIDTHS
             if axis.reduced:
                 tiles = tuple(-(-extent // parts) for parts in PARTS if parts <= extent)
             choices[axis.tile_key] = tuple(dict.fromkeys(min(t, extent) for t in tiles))

@@ -17,7 +17,6 @@ import numpy as np
 
 from mirage_kernels.generator.errors import MirageError
 from mirage_kernels.generator.frontend.mirage.drawing import write_drawing
-from mirage_kernels.generator.frontend.mirage.tensors import DTensor
 from mirage_kernels.generator.frontend.positional.lower import Layout, Lowered, sizes_of
 from mirage_kernels.generator.frontend.positional.program import Extents, Tensor, row_major
 from mirage_kernels.generator.ir import DType, with_precision
@@ -88,9 +87,9 @@ class Runnable(ABC):
         """Return the simplest graph that this one is equal to."""
         return self.lowered()
 
-    def get_input_dtensors(self) -> list[DTensor]:
+    def get_input_dtensors(self) -> list[Tensor]:
         """Return the inputs in order."""
-        return [DTensor(self, t) for t in self.signature().inputs]
+        return list(self.signature().inputs)
 
     def get_num_inputs(self) -> int:
         """Return the number of inputs."""
@@ -100,9 +99,9 @@ class Runnable(ABC):
         """Return the number of results."""
         return len(self.signature().outputs)
 
-    def get_input_dtensor_shape_and_stride(self, A: DTensor) -> tuple[Extents, Extents]:  # noqa: N803
+    def get_input_dtensor_shape_and_stride(self, A: Tensor) -> tuple[Extents, Extents]:  # noqa: N803
         """Return extents and strides of an input."""
-        return A.dims, A.tensor.strides or row_major(A.dims)
+        return A.dims, A.strides or row_major(A.dims)
 
     def visualize(self, file_name: str) -> list[Path]:
         """Draw the graph: writes `file_name`.dot and .txt (and .svg where graphviz is there)."""

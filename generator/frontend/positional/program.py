@@ -25,6 +25,29 @@ class Tensor:
     dtype: DType = DType.FP16
     strides: Extents = ()
 
+    @property
+    def guid(self) -> int:
+        """The number, as Mirage calls it."""
+        return self.number
+
+    @property
+    def dims(self) -> Extents:
+        """Extents of all dims."""
+        return self.extents
+
+    @property
+    def num_dims(self) -> int:
+        """Number of dims."""
+        return len(self.extents)
+
+    def dim(self, index: int) -> int:
+        """Return the extent of one dim."""
+        return self.extents[index]
+
+    def position(self, dim: int) -> int:
+        """Return the position of a dim that may be counted from the end."""
+        return dim + self.num_dims if -self.num_dims <= dim < 0 else dim
+
 
 @dataclass(frozen=True)
 class Step:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
@@ -34,7 +33,7 @@ class Recorder:
     frame: Block | None = None
     steps: list[Step] = field(default_factory=list)
     stored: list[Extents] = field(default_factory=list)  # of what a block graph's outputs make
-    numbers: itertools.count[int] = field(default_factory=itertools.count)
+    tensors: dict[int, Tensor] = field(default_factory=dict)  # by number: of this graph
 
     def __post_init__(self) -> None:
         if self.frame is not None:
@@ -43,12 +42,21 @@ class Recorder:
     @classmethod
     def of(cls, program: Program) -> Recorder:
         """Return a recorder that goes on after a program."""
-        first = 1 + max(t.number for t in program.tensors())
-        return cls(steps=list(program.steps), numbers=itertools.count(first))
+        return cls(steps=list(program.steps), tensors={t.number: t for t in program.tensors()})
+
+    def new(self, extents: Extents, dtype: DType, strides: Extents = ()) -> Tensor:
+        """Return a tensor with a number of its own in this graph."""
+        tensor = Tensor(len(self.tensors), extents, dtype, strides)
+        self.tensors[tensor.number] = tensor
+        return tensor
+
+    def owns(self, tensor: object) -> bool:
+        """Say whether something is a tensor of this graph."""
+        return isinstance(tensor, Tensor) and self.tensors.get(tensor.number) is tensor
 
     def add(self, step: Step, extents: Sequence[Extents], dtype: DType) -> tuple[Tensor, ...]:
-        """Append a step and return its results, numbered in this graph."""
-        outs = tuple(Tensor(next(self.numbers), e, dtype) for e in extents)
+        """Append a step and return its results."""
+        outs = tuple(self.new(e, dtype) for e in extents)
         self.steps.append(replace(step, outs=outs))
         return outs
 
@@ -57,7 +65,7 @@ class Recorder:
         check_extents(extents, "an input")
         layout = check_strides(strides, extents)
         layout = () if layout == row_major(extents) else layout
-        tensor = Tensor(next(self.numbers), extents, dtype, layout)
+        tensor = self.new(extents, dtype, layout)
         self.steps.append(Step("input", outs=(tensor,)))
         return tensor
 
