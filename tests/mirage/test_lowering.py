@@ -9,7 +9,10 @@ import pytest
 import mirage_kernels.generator as mi
 from mirage_kernels.generator.errors import GraphError, MirageError
 from mirage_kernels.generator.frontend.mirage.builder import KernelGraph
-from mirage_kernels.generator.ir import to_text
+from mirage_kernels.generator.frontend.positional.lower import lower
+from mirage_kernels.generator.frontend.positional.program import Step
+from mirage_kernels.generator.frontend.positional.recorder import Recorder
+from mirage_kernels.generator.ir import DType, to_text
 
 Three = tuple[int, int, int]
 
@@ -117,6 +120,16 @@ def test_a_dim_of_one_element_keeps_its_name_unless_it_broadcasts() -> None:
     x, g, w = (graph.new_input(dims=d) for d in ((3, 8), (1, 8), (8, 4)))
     graph.matmul(graph.mul(graph.rms_norm(x), g), w)
     assert graph.lowered().inputs[1] == ((), ("K",))
+
+
+def test_other_front_ends_record_programs_in_the_ops_of_the_one_table() -> None:
+    recorder = Recorder()
+    x, y = recorder.input((4, 8), DType.BF16), recorder.input((4, 1), DType.BF16)
+    (larger,) = recorder.apply(Step("max"), [x, y])
+    recorder.apply(Step("rsqrt"), [larger])
+    lowered = lower(recorder.program())
+    assert [n.op for n in lowered.graph.nodes] == ["input", "input", "max", "rsqrt"]
+    assert lowered.inputs == ((("D",), ("D2",)), (("D",), ()))
 
 
 def test_strides_say_which_dim_is_last_in_memory() -> None:

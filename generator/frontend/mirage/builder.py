@@ -353,6 +353,9 @@ def new_kernel_graph() -> KernelGraph:
     return KernelGraph()
 
 
+new_graph = new_kernel_graph  # the older name
+
+
 def new_threadblock_graph(
     grid_dim: Sequence[int], block_dim: Sequence[int], forloop_range: int, reduction_dimx: int = 64
 ) -> BlockGraph:

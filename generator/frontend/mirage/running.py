@@ -117,7 +117,7 @@ class Runnable(ABC):
         path.write_text(triton_text(self))
 
 
-def torch_dtype(dtype: DType) -> torch.dtype:
+def convert_dtype_to_torch_type(dtype: DType) -> torch.dtype:
     """Return torch's element type."""
     import torch
 
@@ -143,9 +143,9 @@ def check_arguments(given: Sequence[torch.Tensor], signature: Signature) -> None
             raise MirageError(
                 f"input {i} has the shape {list(x.shape)}, not {list(tensor.extents)}"
             )
-        if x.dtype != torch_dtype(tensor.dtype):
+        if x.dtype != convert_dtype_to_torch_type(tensor.dtype):
             raise MirageError(
-                f"input {i} holds {x.dtype}, not {torch_dtype(tensor.dtype)}",
+                f"input {i} holds {x.dtype}, not {convert_dtype_to_torch_type(tensor.dtype)}",
                 "convert the tensor, or give new_input another dtype",
             )
         if x.device != given[0].device:
@@ -178,7 +178,7 @@ def _tensor(x: Array, layout: Layout, tensor: Tensor) -> torch.Tensor:
     names = tuple(name for row in layout for name in row)
     data = round_to(np.asarray(x.over(names).parts[0], np.float32), tensor.dtype)
     whole = torch.from_numpy(np.ascontiguousarray(data)).reshape(tensor.extents)
-    stored = whole.to(torch_dtype(tensor.dtype))
+    stored = whole.to(convert_dtype_to_torch_type(tensor.dtype))
     return stored if not tensor.strides else _strided(stored, tensor.strides)
 
 

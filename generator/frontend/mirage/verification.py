@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
@@ -116,27 +116,28 @@ class Verification:
         if again.proof is not None:
             return again
         reason = f"equal only as {verdict.choice}, the file's other graphs are as {chosen}"
-        return Verdict(verdict.number, verdict.program, reason)
+        return replace(again, reason=reason)
 
     def judged(self, verdict: Verdict, favourite: Choice | None, *, only: bool = False) -> Verdict:
         """Return the verdict on one graph, the favourite binding tried first."""
         if verdict.program is None:
             return verdict
+        verdict = Verdict(verdict.number, verdict.program)
         try:
             bound = list(bindings(self.terms, verdict.program))
         except VerifyError as error:
             why = f"{error.sentence}; {error.hint}" if error.hint else error.sentence
-            return Verdict(verdict.number, verdict.program, why)
+            return replace(verdict, reason=why)
         first = [b for b in bound if b.choice == favourite]
         rest = [] if only else [b for b in bound if b.choice != favourite]
         reason = ""
         for one in (*first, *rest):
             try:
                 proof = prove(self.terms, one)
-                return Verdict(verdict.number, verdict.program, "", proof, one.choice)
+                return replace(verdict, proof=proof, choice=one.choice)
             except MirageError as error:
                 reason = reason or error.sentence
-        return Verdict(verdict.number, verdict.program, reason)
+        return replace(verdict, reason=reason)
 
 
 def recalled(path: Path, spec: Lowered) -> list[Lowered]:
