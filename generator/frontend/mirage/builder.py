@@ -45,7 +45,7 @@ def absence(name: str, about: str) -> UnsupportedError:
     )
 
 
-def _operator(op: str, arity: int, meaning: str) -> Callable[..., Tensor]:
+def _operator(op: str, meaning: str) -> Callable[..., Tensor]:
     """Return the method of an operator on one or two tensors, `A` and `B`."""
 
     def unary(self: MirageGraph, A: Tensor) -> Tensor:  # noqa: N803
@@ -54,7 +54,7 @@ def _operator(op: str, arity: int, meaning: str) -> Callable[..., Tensor]:
     def binary(self: MirageGraph, A: Tensor, B: Tensor) -> Tensor:  # noqa: N803
         return self.one(Step(op), A, B)
 
-    method = (unary, binary)[arity - 1]
+    method = (unary, binary)[POSITIONAL[op].arity - 1]
     method.__name__, method.__doc__ = op, meaning
     return method
 
@@ -87,20 +87,20 @@ class MirageGraph:
         """Add a step with one result."""
         return self.record(step, operands)[0]
 
-    matmul = _operator("matmul", 2, "[..., M, K] times [..., K, N].")
-    add = _operator("add", 2, "A + B; dims of extent 1 broadcast.")
-    sub = _operator("sub", 2, "A - B; dims of extent 1 broadcast.")
-    mul = _operator("mul", 2, "A * B; dims of extent 1 broadcast.")
-    div = _operator("div", 2, "A / B; dims of extent 1 broadcast.")
-    exp = _operator("exp", 1, "e to the power A.")
-    log = _operator("log", 1, "Natural logarithm.")
-    silu = _operator("silu", 1, "A * sigmoid(A).")
-    sigmoid = _operator("sigmoid", 1, "1 / (1 + exp(-A)).")
-    gelu = _operator("gelu", 1, "A times the normal distribution function of A.")
-    relu = _operator("relu", 1, "max(A, 0).")
-    tanh = _operator("tanh", 1, "Hyperbolic tangent.")
-    sqrt = _operator("sqrt", 1, "Square root.")
-    square = _operator("square", 1, "A * A.")
+    matmul = _operator("matmul", "[..., M, K] times [..., K, N].")
+    add = _operator("add", "A + B; dims of extent 1 broadcast.")
+    sub = _operator("sub", "A - B; dims of extent 1 broadcast.")
+    mul = _operator("mul", "A * B; dims of extent 1 broadcast.")
+    div = _operator("div", "A / B; dims of extent 1 broadcast.")
+    exp = _operator("exp", "e to the power A.")
+    log = _operator("log", "Natural logarithm.")
+    silu = _operator("silu", "A * sigmoid(A).")
+    sigmoid = _operator("sigmoid", "1 / (1 + exp(-A)).")
+    gelu = _operator("gelu", "A times the normal distribution function of A.")
+    relu = _operator("relu", "max(A, 0).")
+    tanh = _operator("tanh", "Hyperbolic tangent.")
+    sqrt = _operator("sqrt", "Square root.")
+    square = _operator("square", "A * A.")
 
     def clamp(self, A: Tensor, min_val: float, max_val: float) -> Tensor:  # noqa: N803
         """max(min(A, max_val), min_val)."""
