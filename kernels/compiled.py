@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import torch
 from torch import Tensor
@@ -14,8 +14,8 @@ from mirage_kernels.errors import pair_sentence
 
 Pair = tuple[Tensor, Tensor]
 
-# Arguments that public functions call otherwise.
-_PUBLIC_NAMES = {"gate_up_weight": "gate_weight"}
+# Arguments that public functions call otherwise, and numbers, whose gradients nobody asks for.
+_PUBLIC_NAMES = {"gate_up_weight": "gate_weight", "eps": "", "weight_offset": ""}
 
 
 def compiled_op(op: str, name: str = "") -> Callable[..., Tensor]:
@@ -27,7 +27,7 @@ def compiled_op(op: str, name: str = "") -> Callable[..., Tensor]:
 
     def run(*args: object, out: Tensor | None) -> Tensor:
         if torch.is_grad_enabled():
-            refuse_grad(op, **dict(zip(names, args, strict=True)), out=out)
+            refuse_grad(op, **_named(names, args), out=out)
         if out is None:
             return made(*args)
         into(*args, out=out)
@@ -44,7 +44,7 @@ def compiled_pair(op: str) -> Callable[..., Pair]:
     names = _public_names(make)
 
     def run(*args: object, out: object) -> Pair:
-        given = dict(zip(names, args, strict=True))
+        given = _named(names, args)
         if torch.is_grad_enabled():
             refuse_grad(op, **given, out=out)
         if out is None:
@@ -69,3 +69,7 @@ def _forms(op: str, name: str) -> tuple[OpOverload, OpOverload]:
 def _public_names(form: OpOverload) -> tuple[str, ...]:
     names = (argument.name for argument in form._schema.arguments)
     return tuple(_PUBLIC_NAMES.get(name, name) for name in names)
+
+
+def _named(names: Iterable[str], args: Iterable[object]) -> dict[str, object]:
+    return {name: argument for name, argument in zip(names, args, strict=True) if name}
