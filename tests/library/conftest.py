@@ -30,6 +30,7 @@ from exact import (
     exact_rms_norm,
     exact_rms_norm_gated_mlp,
     exact_rms_norm_linear,
+    results,
 )
 
 Arguments = dict[str, object]
@@ -191,16 +192,6 @@ class Case:
     def into(self, outs: tuple[Tensor, ...], arguments: Arguments) -> tuple[Tensor, ...]:
         """Call the op with `out` and return what it returns."""
         return results(self.call(**arguments, out=outs if len(outs) > 1 else outs[0]))
-
-
-def results(value: object) -> tuple[Tensor, ...]:
-    """Return one result or several as a tuple."""
-    return value if isinstance(value, tuple) else (value,)  # type: ignore[return-value]
-
-
-def same(a: object, b: object) -> bool:
-    """Say whether two results have the same bits."""
-    return all(map(torch.equal, results(a), results(b)))
 
 
 X = {"x": "M K"}

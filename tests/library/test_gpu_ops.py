@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from conftest import results, same
+from exact import results, same
 from torch import Tensor
 
 from mirage_kernels import rms_norm_linear

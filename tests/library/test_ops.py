@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from conftest import results, same
+from exact import results, same
 from torch import Tensor
 from torch.nn.functional import linear
 
