@@ -78,7 +78,7 @@ def add_arguments(parser: Parser) -> None:
 def run(arguments: argparse.Namespace, terminal: Terminal) -> int:
     """Generate every requested kernel, write all files, and report what the search did."""
     source = recipe(arguments.recipe)
-    folder = output_folder(arguments.out, arguments.recipe)
+    folder = output_folder(arguments.out, arguments.recipe, arguments.arch)
     wanted = requested(source, arguments)
     if arguments.dry_run:
         _say_what_would_happen(wanted, folder, terminal)

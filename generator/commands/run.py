@@ -45,10 +45,10 @@ from mirage_kernels.generator.terminal import Terminal
 DETAILS = """\
 Generates the recipe's first shape in fp16 (or the one that is asked for; the other kernels stay as
 committed), compiles it into the extension beside the kernels that are in it, and prints one table.
-With --no-write nothing is written, the extension stays as it is. With a GPU of the architecture: the compiled op against PyTorch. Without: the muGraph in the block-by-block
-interpreter, the emitted Triton program in Triton's interpreter, and the extension's op on CPU
-tensors, against float64. Exit code 1 when a row fails, 2 without a compiler (then nothing is
-written).
+With --no-write nothing is written, the extension stays as it is. With a GPU of the architecture:
+the compiled op against PyTorch. Without: the muGraph in the block-by-block interpreter, the emitted
+Triton program in Triton's interpreter, and the extension's op on CPU tensors, against float64. Exit
+code 1 when a row fails, 2 without a compiler (then nothing is written).
 """
 
 

@@ -252,9 +252,26 @@ def test_doctor_says_that_the_extension_is_for_another_gpu(
 
 def test_show_names_the_nearest_kernels(mirage_kernels) -> None:
     said = mirage_kernels("show", "rms_norm_linear/K4096_N6145_fp16").err
-    assert "kernels: rms_norm_linear/K4096_N6144_fp16, " in said
+    assert "nearest: rms_norm_linear/K4096_N6144_fp16, " in said
 
 
 def _json(outcome, code: int | None = 0):
     assert code in (None, outcome.code), outcome.err
     return json.loads(outcome.out)
+
+
+def test_on_a_full_disk_nothing_of_a_kernel_is_left(
+    mirage_kernels, without_search, workplace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = Path.write_text
+
+    def write_text(self: Path, text: str) -> int:
+        if "table.cpp" in self.name:  # the last one
+            raise OSError(28, "No space left on device")
+        return whole(self, text)
+
+    monkeypatch.setattr(Path, "write_text", write_text)
+    outcome = mirage_kernels("generate", "rms_norm_linear", "--out", str(workplace))
+    assert outcome.code == 2
+    assert "table.cpp cannot be written: No space left on device" in outcome.err
+    assert [path for path in workplace.rglob("*") if path.is_file()] == []

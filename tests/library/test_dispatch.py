@@ -17,9 +17,12 @@ SHAPES = [(4096, 6144), (4096, 4096), (8192, 10240)]
 
 @pytest.mark.parametrize("dtype", ["fp16", "bf16"])
 @pytest.mark.parametrize(("k", "n"), SHAPES)
-def test_the_shapes_of_the_catalog_are_compiled(k: int, n: int, dtype: str) -> None:
-    rows = [(e.recipe, e.dtype, e.dims) for e in kernel_table()]
-    assert ("rms_norm_linear", dtype, {"K": k, "N": n}) in rows
+def test_the_shapes_of_the_catalog_are_listed(k: int, n: int, dtype: str) -> None:
+    table = ROOT / "kernels/sm_90a/table.cpp"
+    if not table.is_file():
+        pytest.skip("an installed wheel holds no sources")
+    row = f'{{"rms_norm_linear", "{dtype}", {{{{"K", {k}}}, {{"N", {n}}}}}, 2,'
+    assert row in table.read_text()
 
 
 def test_no_kernel_is_listed_twice() -> None:
