@@ -48,7 +48,7 @@ bench: extension ## measure against PyTorch and the memory floor (needs a GPU)
 
 .PHONY: extension
 extension: $(INSTALLED) ## compile the kernels KERNELS (core, all, or names) into this checkout
-	MIRAGE_KERNELS_ONLY="$(filter-out all,$(KERNELS))" $(PY) setup.py -q build_ext --inplace
+	MIRAGE_KERNELS_ONLY="$(filter-out all,$(KERNELS))" $(PY) -W ignore setup.py -q build_ext --inplace
 
 .PHONY: lint
 lint: $(TOOLS) ## check style: ruff, clang-format
@@ -78,7 +78,7 @@ wheel: $(INSTALLED) ## build dist/mirage_kernels-*.whl for ARCH, no GPU needed
 	$(PIP) install -qq --group wheel
 	rm -rf build/lib* build/bdist* build/wheel
 	MIRAGE_KERNELS_ONLY="$(filter-out all,$(KERNELS))" \
-	  $(PY) setup.py -q bdist_wheel --dist-dir build/wheel
+	  $(PY) -W ignore setup.py -q bdist_wheel --dist-dir build/wheel
 	PATH="$(abspath $(VENV)/bin):$$PATH" $(VENV)/bin/auditwheel repair --wheel-dir dist \
 	  --exclude 'libtorch*.so' --exclude 'libc10*.so' build/wheel/mirage_kernels-*.whl
 	@ls -l dist/*.whl
