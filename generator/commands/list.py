@@ -77,7 +77,7 @@ def print_kernels(found: Mapping[str, Emitted], compiled: set[str], terminal: Te
     columns = ("kernel", "arch", "variants serve", "tuned", "compiled")
     terminal.table(Table(columns, rows, left=5))
     if not extension_file().is_file():
-        terminal.line("the extension is not built: `make run` in a source checkout builds it")
+        terminal.line("the extension is not built: `make extension` in a source checkout builds it")
 
 
 def tuned_days() -> dict[tuple[str, str], str]:
