@@ -27,6 +27,7 @@ from mirage_kernels.generator.jobs.store import Store
 from mirage_kernels.generator.pipeline import Result
 from mirage_kernels.generator.plan.areas import OCTET
 from mirage_kernels.generator.recipe import Recipe
+from mirage_kernels.generator.records.files import all_or_nothing
 from mirage_kernels.generator.records.folder import write
 from mirage_kernels.generator.records.record import MuGraphRecord
 from mirage_kernels.generator.request import Request, parse_shape, requests
@@ -84,7 +85,8 @@ def run(arguments: argparse.Namespace, terminal: Terminal) -> int:
         _say_what_would_happen(wanted, folder, terminal)
         return 0
     made = [generate_one(request, arguments, terminal) for request in wanted]
-    written = write([m.result for m in made], folder)
+    with all_or_nothing():
+        written = write([m.result for m in made], folder)
     _report(made, terminal)
     terminal.line(f"{counted(len(written), 'file')} in {folder}")
     terminal.document(

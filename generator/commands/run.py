@@ -37,6 +37,7 @@ from mirage_kernels.generator.commands.show import proof_sentence
 from mirage_kernels.generator.errors import FileError, RecipeError, ToolchainError
 from mirage_kernels.generator.ir.dtypes import DType
 from mirage_kernels.generator.pipeline import Result
+from mirage_kernels.generator.records.files import all_or_nothing
 from mirage_kernels.generator.records.folder import emitted, write
 from mirage_kernels.generator.request import Event, Request, parse_shape, requests
 from mirage_kernels.generator.target import target
@@ -78,7 +79,8 @@ def run(arguments: argparse.Namespace, terminal: Terminal) -> int:
     made = generate_one(request, arguments, terminal)
     result = made.result
     if not (arguments.no_write or missing):
-        write([result], package_kernels())
+        with all_or_nothing():
+            write([result], package_kernels())
     failure = missing or (None if arguments.no_write else _compile(result, terminal))
     loaded = None if failure else load()
     trials = _trials(arguments, result, loaded, terminal)

@@ -20,7 +20,7 @@ from mirage_kernels.generator.ir import DType, Graph, dumps, to_json
 from mirage_kernels.generator.ir import check as check_graph
 from mirage_kernels.generator.pipeline import Result, proof_cases, prove_record
 from mirage_kernels.generator.recipe import Recipe, Shape, catalog, load_recipe, trace
-from mirage_kernels.generator.records.files import OUT_HINT, write_together
+from mirage_kernels.generator.records.files import OUT_HINT, write_whole
 from mirage_kernels.generator.records.record import (
     MUGRAPH_ENDING,
     Emitted,
@@ -51,43 +51,21 @@ class Difference:
 def write(results: Sequence[Result], kernels_dir: Path) -> list[Path]:
     """Write the files of results and the tables of their architectures; return their paths.
 
-    Of an architecture all files are written or none: the record after its sources, the table, which
-    names them, last. What an earlier generation of a kernel made beside them is removed: files of
-    plans that it had. Raises FileError for a folder that cannot be written.
+    Each file is written whole or not at all; the table, which names the others, comes last. What an
+    earlier generation of a kernel made beside them is removed: files of plans that it had.
+    Raises FileError for a folder that cannot be written.
     """
     written = []
-    for arch in sorted({r.request.arch for r in results}):
-        of_arch = [result for result in results if result.request.arch == arch]
-        _make(kernels_dir / arch)
-        with _alone_in(kernels_dir / arch):
-            written += write_together(_texts(of_arch, kernels_dir))
     for result in results:
+        for name, text in result.files.items():
+            written.append(write_whole(kernels_dir / name, text))
         if not isinstance(result.record, MuGraphRecord):
             _remove_others(result.record, kernels_dir, result.files)
+    for arch in sorted({r.request.arch for r in results}):
+        with _alone_in(kernels_dir / arch):
+            table = table_of(arch, list(emitted(kernels_dir, arch).values()))
+            written.append(write_whole(kernels_dir / arch / "table.cpp", table))
     return written
-
-
-def _texts(results: Sequence[Result], kernels_dir: Path) -> dict[Path, str]:
-    """Return what the results of one architecture put into the folder, in order."""
-    files = [item for result in results for item in result.files.items()]
-    texts = {kernels_dir / name: text for name, text in sorted(files, key=_is_record)}
-    arch = results[0].request.arch
-    present = emitted(kernels_dir, arch)
-    made = [r.record for r in results if not isinstance(r.record, MuGraphRecord)]
-    present |= {record.path: record for record in made}
-    texts[kernels_dir / arch / "table.cpp"] = table_of(arch, [present[p] for p in sorted(present)])
-    return texts
-
-
-def _is_record(item: tuple[str, str]) -> bool:
-    return item[0].endswith(".json")
-
-
-def _make(folder: Path) -> None:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise FileError(f"{folder} cannot be made: {error.strerror}", OUT_HINT) from error
 
 
 @contextmanager

@@ -238,6 +238,9 @@ def _json(outcome, code: int | None = 0):
 def test_on_a_full_disk_nothing_of_a_kernel_is_left(
     mirage_kernels, without_search, workplace: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    earlier = workplace / FILES[0]  # of another generation
+    earlier.parent.mkdir(parents=True)
+    earlier.write_text("earlier\n")
     whole = Path.write_text
 
     def write_text(self: Path, text: str) -> int:
@@ -249,4 +252,5 @@ def test_on_a_full_disk_nothing_of_a_kernel_is_left(
     outcome = mirage_kernels("generate", "rms_norm_linear", "--out", str(workplace))
     assert outcome.code == 2
     assert "table.cpp cannot be written: No space left on device" in outcome.err
-    assert [path for path in workplace.rglob("*") if path.is_file()] == []
+    assert files_below(workplace) == [FILES[0]]
+    assert earlier.read_text() == "earlier\n"
