@@ -1,7 +1,7 @@
 """Selection: which of the committed kernels a build compiles, and the table that lists those alone.
 
-The core set is for tests: between them its kernels include every file that any kernel does (each
-schedule and form, in each element type) and serve every recipe and option.
+The core set is for tests: between them its kernels include every file that any kernel does (device
+code and forms; each schedule in each element type) and serve every recipe and option.
 """
 
 from __future__ import annotations
@@ -57,12 +57,12 @@ def core(records: Iterable[Emitted], kernels_dir: Path) -> list[str]:
 def features_of(record: Emitted, kernels_dir: Path) -> set[tuple[str, ...]]:
     """Return what a kernel alone may show: files that it includes, its recipes, its options."""
     sources = [p for p in sources_below(kernels_dir, record) if p.suffix == ".cu"]
-    included = {
-        (name.removeprefix(record.stem), record.dtype) for p in sources for name in _included(p)
-    }
+    names = {name for path in sources for name in _included(path)}
+    shared = {("file", name) for name in names if not name.startswith(record.stem)}
+    kinds = {(Path(name).name.removeprefix(record.stem), record.dtype) for name in names}
     recipes = {("recipe", path.parent.name) for path in sources}
     options = {("option", record.recipe, n.name) for n in record.graph.of("input") if n.optional}
-    return included | recipes | options
+    return shared | kinds | recipes | options
 
 
 def _included(source: Path) -> Iterator[str]:
