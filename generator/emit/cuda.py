@@ -17,7 +17,7 @@ from mirage_kernels.generator.emit.host import bucket_name, write_host
 from mirage_kernels.generator.emit.parts import parts_of, write_includes
 from mirage_kernels.generator.emit.split import turns
 from mirage_kernels.generator.emit.words import TYPES, camel, dims_text, statics
-from mirage_kernels.generator.emit.writer import Writer
+from mirage_kernels.generator.emit.writer import WIDTH, Writer
 from mirage_kernels.generator.ir import DType
 from mirage_kernels.generator.plan.program import TileProgram
 from mirage_kernels.generator.plan.variants import Variant
@@ -85,7 +85,7 @@ def _configs(writer: Writer, kernel: Kernel) -> None:
         extents = [f"{name} = {size}" for name, size in statics(kernel.program).items()]
         writer.declaration("static constexpr int ", extents)
     for variant in kernel.variants:
-        _knobs_of(writer, kernel.program, variant)
+        _knobs_of(writer, kernel, variant)
     writer.line()
     writer.line("}  // namespace")
     writer.line()
@@ -94,7 +94,8 @@ def _configs(writer: Writer, kernel: Kernel) -> None:
     writer.line("}  // namespace mirage::generated")
 
 
-def _knobs_of(writer: Writer, program: TileProgram, variant: Variant) -> None:
+def _knobs_of(writer: Writer, kernel: Kernel, variant: Variant) -> None:
+    program, launch = kernel.program, kernel.header.launches.get(variant.bucket, "")
     given = variant.knobs.to_json()
     if not program.loop:
         given = {k: given[k] for k in ("warps", "line") if k in given}
@@ -104,7 +105,11 @@ def _knobs_of(writer: Writer, program: TileProgram, variant: Variant) -> None:
         given |= {"groups": variant.knobs.held, "blocks": variant.knobs.blocks}
         given |= {"barriers": variant.knobs.barriers} if variant.knobs.barriers > 1 else {}
     knobs = [f"k{camel(k)} = {v}" for k, v in given.items() if "maker" not in k]
-    with writer.block(f"struct {bucket_name(variant, program.roles.tokens)} : Shape {{", "};"):
+    head = f"struct {bucket_name(variant, program.roles.tokens)} : Shape {{"
+    noted = f"{head}  // {launch}"
+    if launch and len(noted) > WIDTH:
+        writer.line(f"// {launch}.")
+    with writer.block(noted if launch and len(noted) <= WIDTH else head, "};"):
         writer.declaration("static constexpr int ", knobs)
         if variant.knobs.front:
             writer.line(front.knobs_text(variant.knobs))

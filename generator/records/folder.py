@@ -32,7 +32,7 @@ from mirage_kernels.generator.records.record import (
     load_emitted,
     load_mugraph,
 )
-from mirage_kernels.generator.records.sources import sources_of, table_of
+from mirage_kernels.generator.records.sources import recipe_sources, table_of
 from mirage_kernels.generator.request import Event, Progress
 from mirage_kernels.generator.search.gate import Gate, Measured
 from mirage_kernels.generator.target import TARGETS
@@ -74,7 +74,7 @@ def write(results: Sequence[Result], kernels_dir: Path) -> list[Path]:
 
 def _write_recipe(alike: Sequence[Emitted], kernels_dir: Path) -> list[Path]:
     """Write the sources of a recipe's records; remove those that an earlier generation left."""
-    written = [write_whole(kernels_dir / n, text) for n, text in sources_of(alike).items()]
+    written = [write_whole(kernels_dir / n, text) for n, text in recipe_sources(alike).items()]
     made_by = {command for record in alike for command in (record.command, recipe_command(record))}
     for path in sorted(set(_present(kernels_dir)).difference(written)):
         if path.suffix in SOURCES and _maker(path) in made_by:
@@ -108,7 +108,16 @@ def sources_below(kernels_dir: Path, record: Emitted) -> list[Path]:
     sources = {path for path in found if _maker(path) == record.command}
     for path in found & sources:
         sources |= _included(path)
-    return sorted(sources)
+    programs = {f"triton{suffix}.py" for suffix in _suffixes(record)}
+    beside = {folder / name for folder in {p.parent for p in sources - found} for name in programs}
+    return sorted(sources | {path for path in beside if path.is_file()})
+
+
+def _suffixes(record: Emitted) -> Iterator[str]:
+    """Yield what may stand behind the name of a form that a record has (`forms.py`)."""
+    extents = (f"{name}{size}" for name, size in record.shape.items())
+    whole = f"{record.stem}_{record.arch}"
+    yield from ("", *(f"_{word}" for word in (record.dtype, record.arch, *extents, whole)))
 
 
 def _present(kernels_dir: Path) -> Iterator[Path]:
@@ -207,13 +216,13 @@ def _expected_of(
         if record.path not in failed:
             found.append(Difference(record.path, refused[record.path].sentence))
     sound = [record for record in emitting if record.path not in refused]
-    return expected | sources_of(sound)
+    return expected | recipe_sources(sound)
 
 
 def _refusal(records: Sequence[Emitted]) -> MirageError | None:
     """Return why records cannot be emitted, if they cannot."""
     try:
-        sources_of(records)
+        recipe_sources(records)
     except Exception as error:  # a record that was edited may lead to anything
         return _sentence_of(error)
     return None

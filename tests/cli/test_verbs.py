@@ -18,8 +18,11 @@ from mirage_kernels.generator.records.folder import Difference, emitted, records
 from mirage_kernels.generator.records.record import KernelRecord
 
 KERNEL = "rms_norm_linear/K4096_N6144_fp16"
-PARTS = (".shape.cuh", ".slices.cuh", ".split.cuh")
-FILES = [f"sm_90a/{KERNEL}{ending}" for ending in (".cu", ".json", ".py", *PARTS)]
+FORMS = ("cluster_split_k.cuh", "sliced_k.cuh", "triton.py")
+FILES = [
+    *(f"forms/rms_norm_linear/{name}" for name in FORMS),
+    *(f"sm_90a/{KERNEL}{ending}" for ending in (".cu", ".json")),
+]
 MY_RECIPE = '''
 from mirage_kernels.generator.language import contract, gelu
 from mirage_kernels.generator.recipe import recipe, shape
@@ -170,7 +173,8 @@ def test_show_kernel_by_name_or_file(mirage_kernels, kernels: Path, name: str) -
     assert "fmap=K" in outcome.out
     assert re.search(r"Proved equal to the recipe on \d+ random draws .* 2\^-\d+", outcome.out)
     assert re.search(r"any M +.*K by \d+.*warps \d+", outcome.out)
-    assert f"Emitted: sm_90a/{KERNEL} .cu, .py, {', '.join(PARTS)}\n" in outcome.out
+    assert f"Emitted: forms/rms_norm_linear: {', '.join(FORMS)}\n" in outcome.out
+    assert "Emitted: sm_90a/rms_norm_linear: K4096_N6144_fp16.cu\n" in outcome.out
 
 
 def test_show_kernel_json_is_its_record(mirage_kernels, kernels, record: KernelRecord) -> None:
