@@ -158,14 +158,14 @@ def test_what_a_kernel_had_of_other_plans_is_removed(folder: Path, generated: Ge
 
 def test_the_table_serves_every_kernel_of_the_folder(folder: Path) -> None:
     table = (folder / "sm_90a" / "table.cpp").read_text()
-    assert "const int kKernelCount = 2;" in table
+    assert table.count("PLAIN(rms_norm_linear, ") == 2
 
 
 def test_a_changed_byte_is_reported_with_a_diff(folder: Path) -> None:
-    path = folder / "sm_90a/rms_norm_linear/K72_N40_fp16.cu"
+    path = folder / "forms/rms_norm_linear/sliced_k_fp16.cuh"
     path.write_text(path.read_text().replace("tile::sqrt(", "tile::rsqrt("))
     (found,) = differences(folder)
-    assert found.path == "sm_90a/rms_norm_linear/K72_N40_fp16.cu"
+    assert found.path == "forms/rms_norm_linear/sliced_k_fp16.cuh"
     assert found.reason == "the file is not what the generator makes"
     changed = [line for line in found.diff.splitlines()[2:] if line[0] in "+-"]
     assert [line[0] for line in changed] == ["-", "+"]
@@ -173,9 +173,9 @@ def test_a_changed_byte_is_reported_with_a_diff(folder: Path) -> None:
 
 
 def test_a_missing_file_is_reported(folder: Path) -> None:
-    (folder / "sm_90a/rms_norm_linear/K72_N40_bf16.py").unlink()
+    (folder / "forms/rms_norm_linear/triton_bf16.py").unlink()
     assert [(d.path, d.reason) for d in differences(folder)] == [
-        ("sm_90a/rms_norm_linear/K72_N40_bf16.py", "the file is missing")
+        ("forms/rms_norm_linear/triton_bf16.py", "the file is missing")
     ]
 
 

@@ -161,7 +161,7 @@ def _meeting(s: Statement, program: TileProgram) -> str:
 
 def _kernel(writer: Writer, program: TileProgram) -> None:
     writer.line("template <class Config>")
-    cluster = "__cluster_dims__(kSharing, 1, 1) " if program.shared_by > 1 else ""
+    cluster = "__cluster_dims__(Config::kSharing, 1, 1) " if program.shared_by > 1 else ""
     threads = "kHeldThreads<Config>" if program.received else "HeldBlock<Config>::kThreads"
     writer.line(f"__global__ void {cluster}__launch_bounds__({threads}, 1)")
     head = f"    {program.recipe}_held(const __grid_constant__ HeldArgs given) {{"

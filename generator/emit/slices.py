@@ -73,7 +73,7 @@ def write_step(writer: Writer, program: TileProgram) -> None:
 
 def _kernel(writer: Writer, program: TileProgram) -> None:
     writer.line("template <class Config>")
-    cluster = "__cluster_dims__(kSharing, 1, 1) " if program.shared_by > 1 else ""
+    cluster = "__cluster_dims__(Config::kSharing, 1, 1) " if program.shared_by > 1 else ""
     writer.line(f"__global__ void {cluster}__launch_bounds__({threads(program)}, 1)")
     with (
         writer.block(f"    {program.recipe}(const __grid_constant__ LaunchArgs args) {{"),

@@ -6,7 +6,7 @@ import difflib
 import fcntl
 import os
 import re
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager, suppress
@@ -202,27 +202,29 @@ def _by_recipe(found: Mapping[str, Record]) -> dict[str, list[Record]]:
 
 
 def _expected_of(
-    kernels_dir: Path, alike: Sequence[Record], failed: Container[str], found: list[Difference]
+    kernels_dir: Path, alike: Sequence[Record], failed: set[str], found: list[Difference]
 ) -> dict[str, str]:
-    """Return the files of a recipe's records; those of a record that emits nothing as they are.
+    """Return the files of a recipe's records.
 
-    What keeps a record from being emitted is added to `found`, unless it failed before.
+    Where one of them failed, or cannot be emitted (which is added to `found`), sources are taken as
+    they are: forms are shared, and what its own would be is not known.
     """
-    expected = {r.path: r.text() for r in alike if isinstance(r, MuGraphRecord)}
+    records = {r.path: r.text() for r in alike}
     emitting = [record for record in alike if not isinstance(record, MuGraphRecord)]
-    refused = {r.path: error for r in emitting if (error := _refusal([r]))}
-    for record in (r for r in emitting if r.path in refused):
-        expected |= _as_they_are(kernels_dir, record)
-        if record.path not in failed:
-            found.append(Difference(record.path, refused[record.path].sentence))
-    sound = [record for record in emitting if record.path not in refused]
-    return expected | recipe_sources(sound)
+    refused = {r.path: error for r in emitting if (error := _refusal(r))}
+    new = sorted(refused.keys() - failed)
+    found += [Difference(path, refused[path].sentence) for path in new]
+    if not refused and failed.isdisjoint(records):
+        return records | recipe_sources(emitting)
+    sources = {p for record in emitting for p in sources_below(kernels_dir, record)}
+    bad = {kernels_dir / path for path in {*failed, *refused} & records.keys()}
+    return records | {str(p.relative_to(kernels_dir)): _content(p) for p in sources | bad}
 
 
-def _refusal(records: Sequence[Emitted]) -> MirageError | None:
-    """Return why records cannot be emitted, if they cannot."""
+def _refusal(record: Emitted) -> MirageError | None:
+    """Return why a record cannot be emitted, if it cannot."""
     try:
-        recipe_sources(records)
+        recipe_sources([record])
     except Exception as error:  # a record that was edited may lead to anything
         return _sentence_of(error)
     return None
@@ -335,11 +337,6 @@ def _recipe_of(record: Record, recipe_files: Sequence[str] = ()) -> Recipe:
 
 def _spec_of(record: Record, recipe: Recipe) -> Graph:
     return trace(recipe, Shape(record.source, record.shape), record.storage)
-
-
-def _as_they_are(kernels_dir: Path, record: Emitted) -> dict[str, str]:
-    paths = [kernels_dir / record.path, *sources_below(kernels_dir, record)]
-    return {str(p.relative_to(kernels_dir)): _content(p) for p in paths}
 
 
 def _content(path: Path) -> str:
