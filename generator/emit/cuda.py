@@ -123,8 +123,6 @@ def _constants(writer: Writer, kernel: Kernel) -> None:
     words = {program.roles.rows: "rows of the weights", program.roles.depth: depth}
     words |= dict.fromkeys(program.roles.inner, "contracted after the loop")
     rows = [(f"constexpr int {d.name} = {d.size};", words[d.name]) for d in statics]
-    if program.shared_by > 1:
-        rows.append((f"constexpr int kSharing = {program.shared_by};", "blocks of a cluster"))
     writer.table(rows)
     writer.line()
 

@@ -30,8 +30,7 @@ def write_slices(writer: Writer, program: TileProgram) -> None:
     with writer.block("cudaError_t launch(const LaunchArgs& args, cudaStream_t stream) {"):
         if program.loop:
             tokens = "tile::ceil_div(args.dims[0], Knobs::kTokens)"
-            shared = " * kSharing" if program.shared_by > 1 else ""
-            tiles = f"tile::ceil_div({roles.rows}, Knobs::kRows{shared}){shared}"
+            tiles = f"tile::ceil_div({roles.rows}, Knobs::kRows)"
             makers = apart.makers_before(program)
             writer.line(f"const int64_t row_tiles = {makers}{tiles};")
             writer.line(f"const int64_t token_tiles = {tokens};")

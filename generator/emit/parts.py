@@ -91,9 +91,7 @@ def parts_of(program: TileProgram, variants: Sequence[Variant]) -> list[Part]:
     Raises PlanError for an op that the device vocabulary lacks.
     """
     users = users_of(program)
-    pairs = [v.knobs for v in variants if v.knobs.maker_groups]
-    all_paired = all(v.knobs.maker_groups for v in variants if v.knobs.held)
-    users = replace(users, paired=bool(pairs), all_paired=all_paired)
+    users = replace(users, paired=any(v.knobs.maker_groups for v in variants))
     fronted = any(v.knobs.front for v in variants)
     plans = sorted({v.knobs.plan for v in variants} - {""})
     parts = []
@@ -155,7 +153,7 @@ def _boxed(users: TileProgram, variants: Sequence[Variant], plan: str) -> Part:
     beside = (SHAPE, MAKERS) if users.received else (SHAPE,)
     beside = (*beside, PAIRS) if users.received and users.paired else beside
     serves = _serving(variants, lambda knobs: knobs.plan == plan)
-    includes = (*vocabulary, *slices.shared_includes(users), *apart.includes(users))
+    includes = (*vocabulary, *apart.includes(users))
     return Part(
         plan, _ABOUT[plan], (*includes, "tile/tile.cuh"), beside, serves, _lines(write, users)
     )
