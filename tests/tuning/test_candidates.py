@@ -158,7 +158,7 @@ PLANS = {
         *("slices", "held, tokens in front", "held in pairs, tokens in front"),
     },
     "lora_linear/K4096_N4096_R64": {
-        *("slices", "held"),
+        "held",
         *("slices, apart", "held in pairs, apart in pairs"),
     },
     "lora_linear/K256_N4096_R16": {"slices"},
