@@ -194,30 +194,29 @@ def check(
     return differences + _compared(kernels_dir, expected)
 
 
-def _by_recipe(found: Mapping[str, Record]) -> dict[str, list[Record]]:
-    groups: dict[str, list[Record]] = {}
-    for record in found.values():
-        groups.setdefault(record.recipe, []).append(record)
+def _by_recipe(found: Mapping[str, Record]) -> dict[str, dict[str, Record]]:
+    groups: dict[str, dict[str, Record]] = {}
+    for path, record in found.items():
+        groups.setdefault(record.recipe, {})[path] = record
     return groups
 
 
 def _expected_of(
-    kernels_dir: Path, alike: Sequence[Record], failed: set[str], found: list[Difference]
+    kernels_dir: Path, alike: Mapping[str, Record], failed: set[str], found: list[Difference]
 ) -> dict[str, str]:
     """Return the files of a recipe's records.
 
     Where one of them failed, or cannot be emitted (which is added to `found`), sources are taken as
     they are: forms are shared, and what its own would be is not known.
     """
-    records = {r.path: r.text() for r in alike}
-    emitting = [record for record in alike if not isinstance(record, MuGraphRecord)]
-    refused = {r.path: error for r in emitting if (error := _refusal(r))}
-    new = sorted(refused.keys() - failed)
-    found += [Difference(path, refused[path].sentence) for path in new]
-    if not refused and failed.isdisjoint(records):
-        return records | recipe_sources(emitting)
-    sources = {p for record in emitting for p in sources_below(kernels_dir, record)}
-    bad = {kernels_dir / path for path in {*failed, *refused} & records.keys()}
+    emitting = {p: r for p, r in alike.items() if not isinstance(r, MuGraphRecord)}
+    refused = {path: error for path, r in emitting.items() if (error := _refusal(r))}
+    found += [Difference(p, error.sentence) for p, error in refused.items() if p not in failed]
+    bad = {kernels_dir / path for path in alike if path in failed or path in refused}
+    records = {r.path: r.text() for path, r in alike.items() if kernels_dir / path not in bad}
+    if not bad:
+        return records | recipe_sources(list(emitting.values()))
+    sources = {p for record in emitting.values() for p in sources_below(kernels_dir, record)}
     return records | {str(p.relative_to(kernels_dir)): _content(p) for p in sources | bad}
 
 
