@@ -5,7 +5,8 @@ from __future__ import annotations
 import difflib
 import fcntl
 import os
-from collections.abc import Container, Iterator, Mapping, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager, suppress
@@ -14,13 +15,14 @@ from functools import cache, partial
 from pathlib import Path
 from typing import TypeVar
 
-from mirage_kernels.generator.emit.parts import NAMES, file_of
+from mirage_kernels.generator.emit.forms import FORMS
 from mirage_kernels.generator.errors import FileError, JobError, MirageError
 from mirage_kernels.generator.ir import DType, Graph, dumps, to_json
 from mirage_kernels.generator.ir import check as check_graph
 from mirage_kernels.generator.pipeline import Result, proof_cases, prove_record
 from mirage_kernels.generator.recipe import Recipe, Shape, catalog, load_recipe, trace
 from mirage_kernels.generator.records.files import OUT_HINT, write_whole
+from mirage_kernels.generator.records.headers import recipe_command
 from mirage_kernels.generator.records.record import (
     MUGRAPH_ENDING,
     Emitted,
@@ -30,12 +32,14 @@ from mirage_kernels.generator.records.record import (
     load_emitted,
     load_mugraph,
 )
-from mirage_kernels.generator.records.sources import files_of, table_of
+from mirage_kernels.generator.records.sources import recipe_sources, table_of
 from mirage_kernels.generator.request import Event, Progress
 from mirage_kernels.generator.search.gate import Gate, Measured
 from mirage_kernels.generator.target import TARGETS
 
 R = TypeVar("R", bound=Record)
+SOURCES = (".cu", ".cuh", ".py")
+INCLUDE = re.compile(r'^#include "([^"]*)"$', re.MULTILINE)
 ERRORS_ALIKE = 0.1  # of an error: records have two digits, and sums of another BLAS other last bits
 
 
@@ -51,26 +55,36 @@ class Difference:
 def write(results: Sequence[Result], kernels_dir: Path) -> list[Path]:
     """Write the files of results and the tables of their architectures; return their paths.
 
-    Each file is written whole or not at all; the table, which names the others, comes last. What an
-    earlier generation of a kernel made beside them is removed: files of plans that it had.
+    Each file is written whole or not at all; the table, which names the others, comes last. Sources
+    of a recipe are made of all of its records, for forms are shared: those of kernels that were
+    there before may change their names, and what no record makes any more is removed.
     Raises FileError for a folder that cannot be written.
     """
-    written = []
-    for result in results:
-        for name, text in result.files.items():
-            written.append(write_whole(kernels_dir / name, text))
-        if not isinstance(result.record, MuGraphRecord):
-            _remove_others(result.record, kernels_dir, result.files)
-    for arch in sorted({r.request.arch for r in results}):
-        with _alone_in(kernels_dir / arch):
-            table = table_of(arch, list(emitted(kernels_dir, arch).values()))
+    made = [result.record for result in results]
+    written = [write_whole(kernels_dir / record.path, record.text()) for record in made]
+    with _alone_in(kernels_dir):
+        found = list(emitted(kernels_dir).values())
+        for recipe in sorted({record.recipe for record in made}):
+            written += _write_recipe([r for r in found if r.recipe == recipe], kernels_dir)
+        for arch in sorted({record.arch for record in made}):
+            table = table_of(arch, [record for record in found if record.arch == arch])
             written.append(write_whole(kernels_dir / arch / "table.cpp", table))
+    return list(dict.fromkeys(written))
+
+
+def _write_recipe(alike: Sequence[Emitted], kernels_dir: Path) -> list[Path]:
+    """Write the sources of a recipe's records; remove those that an earlier generation left."""
+    written = [write_whole(kernels_dir / n, text) for n, text in recipe_sources(alike).items()]
+    made_by = {command for record in alike for command in (record.command, recipe_command(record))}
+    for path in sorted(set(_present(kernels_dir)).difference(written)):
+        if path.suffix in SOURCES and _maker(path) in made_by:
+            _remove(path)
     return written
 
 
 @contextmanager
 def _alone_in(folder: Path) -> Iterator[None]:
-    """Keep other processes from writing a table that lacks what this one is about to list."""
+    """Keep other processes from writing a table or forms that lack what this one is to write."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
     try:
         with suppress(OSError):  # a network file system may have no locks for folders
@@ -80,25 +94,52 @@ def _alone_in(folder: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
-def _remove_others(record: Emitted, kernels_dir: Path, made: Container[str]) -> None:
-    for path in sources_below(kernels_dir, record):
-        if str(path.relative_to(kernels_dir)) not in made:
-            try:
-                path.unlink()
-            except OSError as error:
-                raise FileError(f"{path} cannot be removed: {error.strerror}", OUT_HINT) from error
+def _remove(path: Path) -> None:
+    try:
+        path.unlink()
+    except OSError as error:
+        raise FileError(f"{path} cannot be removed: {error.strerror}", OUT_HINT) from error
 
 
 def sources_below(kernels_dir: Path, record: Emitted) -> list[Path]:
-    """Return the sources in a folder whose name and first line say that a record made them."""
-    names = (f"{record.stem}.cu", f"{record.stem}.py", *(file_of(record.stem, n) for n in NAMES))
-    found = (path for name in names for path in (kernels_dir / record.arch).glob(f"*/{name}"))
-    return sorted(path for path in found if _first_line(path).endswith(f" {record.command}"))
+    """Return the sources that a record made: its instantiations, the forms that they include."""
+    names = (f"{record.stem}.cu", f"{record.stem}.py")
+    found = {path for name in names for path in (kernels_dir / record.arch).glob(f"*/{name}")}
+    sources = {path for path in found if _maker(path) == record.command}
+    for path in found & sources:
+        sources |= _included(path)
+    programs = {f"triton{suffix}.py" for suffix in _suffixes(record)}
+    beside = {folder / name for folder in {p.parent for p in sources - found} for name in programs}
+    return sorted(sources | {path for path in beside if path.is_file()})
 
 
-def _first_line(path: Path) -> str:
+def _suffixes(record: Emitted) -> Iterator[str]:
+    """Yield what may stand behind the name of a form that a record has (`forms.py`)."""
+    extents = (f"{name}{size}" for name, size in record.shape.items())
+    whole = f"{record.stem}_{record.arch}"
+    yield from ("", *(f"_{word}" for word in (record.dtype, record.arch, *extents, whole)))
+
+
+def _present(kernels_dir: Path) -> Iterator[Path]:
+    """Yield every file of the folder that may have been emitted."""
+    for top in (FORMS, *TARGETS):
+        for path in (kernels_dir / top).rglob("*"):
+            if path.is_file() and "__pycache__" not in path.parts:
+                yield path
+
+
+def _included(path: Path) -> set[Path]:
+    """Return the files beside a file that it includes, and what they include."""
+    named = INCLUDE.findall(path.read_text(errors="replace"))
+    beside = {Path(os.path.normpath(path.parent / name)) for name in named}
+    present = {file for file in beside if file.is_file()}
+    return present.union(*map(_included, present))
+
+
+def _maker(path: Path) -> str:
+    """Return the command that made a source, which its first line says."""
     with path.open(errors="replace") as file:
-        return file.readline().rstrip("\n")
+        return file.readline().rstrip("\n").lstrip("/# ")
 
 
 def emitted(kernels_dir: Path, arch: str = "*") -> dict[str, Emitted]:
@@ -135,25 +176,62 @@ def check(
     """
     kernels = emitted(kernels_dir)
     found: dict[str, Record] = {**kernels, **without_plan(kernels_dir)}
-    differences = []
-    expected: dict[str, str] = {}
+    differences, proved = [], dict(found)
     outcomes = _remade_by_path(found, jobs, recipe_files)
     for done, (path, outcome) in enumerate(outcomes, start=1):
         progress(Event("check", done, len(found), path))
         if isinstance(outcome, MirageError):
             differences.append(Difference(path, outcome.sentence))
-            expected |= _as_they_are(kernels_dir, path, found[path])
         else:
-            expected |= outcome
+            proved[path] = outcome
+    failed = {difference.path for difference in differences}
+    expected: dict[str, str] = {}
+    for alike in _by_recipe(proved).values():
+        expected |= _expected_of(kernels_dir, alike, failed, differences)
     for arch in sorted({r.arch for r in found.values()}):
         of_arch = [r for r in kernels.values() if r.arch == arch]
         expected[f"{arch}/table.cpp"] = table_of(arch, of_arch)
     return differences + _compared(kernels_dir, expected)
 
 
+def _by_recipe(found: Mapping[str, Record]) -> dict[str, dict[str, Record]]:
+    groups: dict[str, dict[str, Record]] = {}
+    for path, record in found.items():
+        groups.setdefault(record.recipe, {})[path] = record
+    return groups
+
+
+def _expected_of(
+    kernels_dir: Path, alike: Mapping[str, Record], failed: set[str], found: list[Difference]
+) -> dict[str, str]:
+    """Return the files of a recipe's records.
+
+    Where one of them failed, or cannot be emitted (which is added to `found`), sources are taken as
+    they are: forms are shared, and what its own would be is not known.
+    """
+    emitting = {p: r for p, r in alike.items() if not isinstance(r, MuGraphRecord)}
+    refused = {path: error for path, r in emitting.items() if (error := _refusal(r))}
+    found += [Difference(p, error.sentence) for p, error in refused.items() if p not in failed]
+    bad = {kernels_dir / path for path in alike if path in failed or path in refused}
+    records = {r.path: r.text() for path, r in alike.items() if kernels_dir / path not in bad}
+    if not bad:
+        return records | recipe_sources(list(emitting.values()))
+    sources = {p for record in emitting.values() for p in sources_below(kernels_dir, record)}
+    return records | {str(p.relative_to(kernels_dir)): _content(p) for p in sources | bad}
+
+
+def _refusal(record: Emitted) -> MirageError | None:
+    """Return why a record cannot be emitted, if it cannot."""
+    try:
+        recipe_sources([record])
+    except Exception as error:  # a record that was edited may lead to anything
+        return _sentence_of(error)
+    return None
+
+
 def _remade_by_path(
     found: Mapping[str, Record], jobs: int | None, recipe_files: Sequence[str]
-) -> Iterator[tuple[str, dict[str, str] | MirageError]]:
+) -> Iterator[tuple[str, Record | MirageError]]:
     """Yield what `_remade` says of every record; an interrupt waits for nothing.
 
     Raises JobError where a process of its pool is lost.
@@ -186,24 +264,22 @@ def _what_is_proved(path: str, record: Record) -> str:
     return repr((record.recipe, sorted(record.shape.items()), cases, graph))
 
 
-def _remade(
-    recipe_files: Sequence[str], alike: Sequence[Record]
-) -> list[dict[str, str] | MirageError]:
-    """Return the files of records of which one proof holds for all, or why there are none."""
+def _remade(recipe_files: Sequence[str], alike: Sequence[Record]) -> list[Record | MirageError]:
+    """Return records of which one proof holds for all, proved again, or what is wrong."""
     try:
         recipe = _recipe_of(alike[0], recipe_files)
         proof = _proved(alike[0], recipe).proof
     except Exception as error:  # a record that was edited may lead to anything
         return [_sentence_of(error) for _ in alike]
-    return [_emitted(replace(record, proof=proof), recipe) for record in alike]
+    return [_measured(replace(record, proof=proof), recipe) for record in alike]
 
 
-def _emitted(proved: Record, recipe: Recipe) -> dict[str, str] | MirageError:
+def _measured(proved: Record, recipe: Recipe) -> Record | MirageError:
     try:
         check_graph(proved.graph)
         measured = Gate(_spec_of(proved, recipe), recipe, proved.storage).measure(proved.graph)
         _require_errors(proved, measured)
-        return files_of(replace(proved, summary=recipe.summary))
+        return replace(proved, summary=recipe.summary)
     except Exception as error:  # as above
         return _sentence_of(error)
 
@@ -262,13 +338,6 @@ def _spec_of(record: Record, recipe: Recipe) -> Graph:
     return trace(recipe, Shape(record.source, record.shape), record.storage)
 
 
-def _as_they_are(kernels_dir: Path, record_path: str, record: Record) -> dict[str, str]:
-    paths = [kernels_dir / record_path]
-    if not isinstance(record, MuGraphRecord):
-        paths += sources_below(kernels_dir, record)
-    return {str(p.relative_to(kernels_dir)): _content(p) for p in paths}
-
-
 def _content(path: Path) -> str:
     """Return a file's text from which its bytes could be made again, whatever they are."""
     return path.read_bytes().decode(errors="surrogateescape")
@@ -284,12 +353,7 @@ def _compared(kernels_dir: Path, expected: dict[str, str]) -> list[Difference]:
             reason = "the file is not what the generator makes"
             shown = file.read_bytes().decode(errors="replace")
             differences.append(Difference(path, reason, _diff(path, shown, text)))
-    present = {
-        str(p.relative_to(kernels_dir))
-        for arch in TARGETS
-        for p in (kernels_dir / arch).rglob("*")
-        if p.is_file() and "__pycache__" not in p.parts
-    }
+    present = {str(path.relative_to(kernels_dir)) for path in _present(kernels_dir)}
     stray = sorted(present - set(expected))
     return differences + [Difference(p, "no committed record makes this file") for p in stray]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from mirage_kernels.generator.emit.header import IN_FRONT, Header
+from mirage_kernels.generator.emit.header import Header
 from mirage_kernels.generator.emit.words import dims_text
 from mirage_kernels.generator.ir import Graph, Node, Phase, Space, phases_of
 from mirage_kernels.generator.plan.adapters import makers_for
@@ -14,15 +14,15 @@ from mirage_kernels.generator.plan.attention_variants import shared_bytes
 from mirage_kernels.generator.plan.blocks import without_threads
 from mirage_kernels.generator.plan.program import Do, Layout, TileProgram
 from mirage_kernels.generator.plan.sizes import makers_bytes, stacked_makers_bytes, users_bytes
-from mirage_kernels.generator.plan.variants import Knobs, Variant
+from mirage_kernels.generator.plan.variants import Variant
 from mirage_kernels.generator.records.record import AttentionRecord, Emitted, KernelRecord
 
 
 def kernel_header(record: KernelRecord, program: TileProgram) -> Header:
     """Return the header of a kernel that streams weights, or of lines."""
-    launches = _launches(record, program)
-    own = (_mugraph_words(record.graph), _expectations(program), _launch_words(record, launches))
-    return replace(_paragraphs(record, program.output.type.names, own), launches=launches)
+    own = (_mugraph_words(record.graph), _expectations(program))
+    header = _paragraphs(record, program.output.type.names, own)
+    return replace(header, launches=_launches(record, program, record.variants))
 
 
 def stacked_header(
@@ -34,19 +34,18 @@ def stacked_header(
     for name in program.stacked:
         expects = expects.replace(f"{name} [", f"{name} [slices, ")
     makers = makers_for(program)
-    launches = _launches(replace(record, variants=tuple(variants)), program)
     first = (
         f"clusters of {makers.blocks} blocks for the inner products of up to 8 tokens of a slice"
-        f"{_kib(stacked_makers_bytes(program))}"
+        f"{_kib(stacked_makers_bytes(program))} shared"
     )
     own = (
         f"that of {record.recipe}, for every token with its own slices of {named}; which those are "
         f"is addressing. {_mugraph_words(record.graph)}",
         f"{expects} A number of a slice per token, int32 or int64; any that is none's: no slice.",
-        f"{first}; then {'; '.join(launches.values())}.",
+        f"first {first}; then what stands at the knobs.",
     )
-    paragraphs = _paragraphs(record, program.output.type.names, own)
-    return replace(paragraphs, launches={IN_FRONT: first, **launches})
+    header = _paragraphs(record, program.output.type.names, own)
+    return replace(header, launches=_launches(record, program, variants))
 
 
 def attention_header(record: AttentionRecord, program: AttentionProgram) -> Header:
@@ -60,9 +59,9 @@ def attention_header(record: AttentionRecord, program: AttentionProgram) -> Head
     return _paragraphs(record, out, own)
 
 
-def _paragraphs(record: Emitted, out: Sequence[str], own: tuple[str, str, str]) -> Header:
+def _paragraphs(record: Emitted, out: Sequence[str], own: Sequence[str]) -> Header:
     """Return a header: what all kernels say, and in words of their own muGraph, needs, launch."""
-    mugraph, expects, launch = own
+    mugraph, expects, *launch = own
     paragraphs = [
         ("Formula", f"{dims_text(out)} = {record.summary}"),
         ("Shape", record.source),
@@ -71,9 +70,14 @@ def _paragraphs(record: Emitted, out: Sequence[str], own: tuple[str, str, str]) 
         ("Proved", _proof_words(record)),
         ("Accuracy", _accuracy_words(record)),
         ("Expects", expects),
-        ("Launch", launch),
+        *(("Launch", words) for words in launch),
     ]
-    return Header(record.command, record.stem, paragraphs)
+    return Header(record.command, record.stem, paragraphs, recipe_command(record))
+
+
+def recipe_command(record: Emitted) -> str:
+    """Return the command that makes what is the same for all shapes of a record's recipe."""
+    return f"mirage-kernels generate {record.recipe}"
 
 
 def _mugraph_words(graph: Graph) -> str:
@@ -190,57 +194,40 @@ def _attention_expects(graph: Graph, program: AttentionProgram) -> str:
     )
 
 
-def _launch_words(record: KernelRecord, launches: Mapping[int, str]) -> str:
-    if not record.roles.rows:
-        return _line_words(record, record.variants[0].knobs)
-    both = any(v.knobs.apart for v in record.variants)
-    larger = " Where two sizes of shared memory stand, every block of the launch has the larger."
-    return f"{'; '.join(launches.values())}.{larger if both else ''}"
-
-
-def _launches(record: KernelRecord, program: TileProgram) -> dict[int, str]:
-    """Say of every variant of a kernel with rows, by its bucket, which blocks are launched."""
-    return {v.bucket: _launch_of(record, program, v) for v in record.variants if record.roles.rows}
+def _launches(
+    record: KernelRecord, program: TileProgram, variants: Sequence[Variant]
+) -> dict[int, str]:
+    """Say of every variant, by its bucket, what is launched."""
+    words = _launch_of if record.roles.rows else _line_words
+    return {v.bucket: words(record, program, v) for v in variants}
 
 
 def _launch_of(record: KernelRecord, program: TileProgram, variant: Variant) -> str:
     knobs = variant.knobs
-    blocks = -(-record.shape[record.roles.rows] // knobs.rows)
-    limit = f"up to {variant.bucket}" if variant.bucket else "any number of"
-    each = f"{blocks} blocks of {knobs.warps} warps"
+    count = -(-record.shape[record.roles.rows] // knobs.rows)
+    blocks = f"{count} blocks of {knobs.warps} warps"
     if knobs.blocks > 1:
-        each = f"{blocks} clusters of {knobs.blocks} blocks that split the loop"
-    if knobs.held:
-        each += ", which hold tokens in registers"
-    each = f"{_makers_words(record, program, knobs)}{each}{_kib(users_bytes(program, knobs))}"
-    if knobs.front:
-        each = f"a block of {knobs.front} warps each in front, then {each}"
-    if not variant.bucket:
-        each = f"for each {knobs.tokens} of them {each}"
-    return f"{limit} tokens: {each}"
+        blocks = f"{count} clusters of {knobs.blocks} blocks"
+    shared = users_bytes(program, knobs)
+    if knobs.apart:
+        (dim,) = record.roles.inner
+        makers = -(-record.shape[dim] // knobs.maker_rows) * (knobs.tokens // knobs.maker_tokens)
+        blocks = f"{makers} producer block{'s' if makers > 1 else ''} and {blocks}"
+        shared = max(shared, makers_bytes(program, knobs))
+    front = "a block per token, then " if knobs.front else ""
+    each = "" if variant.bucket else f"each {knobs.tokens} tokens: "
+    return f"{front}{each}{blocks}{_kib(shared)}"
 
 
-def _makers_words(record: KernelRecord, program: TileProgram, knobs: Knobs) -> str:
-    """Say which blocks compute totals for all others, if any do."""
-    if not knobs.apart:
-        return ""
-    (dim,) = record.roles.inner
-    count = -(-record.shape[dim] // knobs.maker_rows) * (knobs.tokens // knobs.maker_tokens)
-    blocks = f"{count} block{'s' if count > 1 else ''} for the inner product"
-    return f"{blocks}{_kib(makers_bytes(program, knobs))}, and "
+def _line_words(record: KernelRecord, program: TileProgram, variant: Variant) -> str:
+    knobs = variant.knobs
+    count = record.shape[record.roles.depth] // (knobs.line or record.shape[record.roles.depth])
+    blocks = f"{count} blocks" if count > 1 else "a block"
+    return f"{blocks} of {knobs.warps} warp{'s' if knobs.warps > 1 else ''} per token"
 
 
 def _kib(shared: int) -> str:
-    return f", {-(-shared // 1024)} KiB shared"
-
-
-def _line_words(record: KernelRecord, knobs: Knobs) -> str:
-    warps = f"{knobs.warps} warp{'s' if knobs.warps > 1 else ''}"
-    if not knobs.line:
-        return f"a block of {warps} per token, which it holds whole in registers."
-    count = record.shape[record.roles.depth] // knobs.line
-    blocks = f"{count} blocks" if count > 1 else "a block"
-    return f"{blocks} of {warps} per token, {knobs.line} elements each."
+    return f", {-(-shared // 1024)} KiB"
 
 
 def _attention_launch(record: AttentionRecord, program: AttentionProgram) -> str:
