@@ -68,9 +68,9 @@ def _token_rows(kernel: Tuned) -> Iterator[tuple[str, ...]]:
         yield (*named, *times, *peers, _number(b.correlation), schedules)
     for beyond in kernel.beyond:
         serves = f"serves up to {kernel.max_tokens}" if kernel.max_tokens else "serves all"
-        named = (kernel.key.name, serves, str(beyond.sizes["tokens"]), "", "", "", "")
-        peers = (_number(beyond.eager_us), _number(beyond.library_us))
-        yield (*named, _number(beyond.default_us), *peers, "", "")
+        cells = (kernel.key.name, serves, str(beyond.sizes["tokens"]), "", "", "", "")
+        others = (_number(beyond.eager_us), _number(beyond.library_us))
+        yield (*cells, _number(beyond.default_us), *others, "", "")
 
 
 # -- over query rows -------------------------------------------------------------------------------
@@ -108,9 +108,8 @@ def _dense_rows(kernel: Tuned) -> Iterator[tuple[str, ...]]:
         causal = ", causal" if d.causal else ""
         call = f"B={size['sequences']} T={size['tokens']} L={size['keys']}{causal}"
         peers = ", ".join(f"{name} {us:.1f}" for name, us in d.peers.items())
-        ours = d.default_us is not None and d.default_us <= d.other_us
         times = (_number(d.default_us), _number(d.other_us))
-        yield (kernel.key.name, call, *times, "ours" if ours else "SDPA", peers)
+        yield (kernel.key.name, call, *times, "ours" if d.is_ours else "SDPA", peers)
 
 
 def _misplaced(bucket: Bucket) -> Iterator[str]:

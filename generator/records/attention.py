@@ -14,9 +14,9 @@ from mirage_kernels.generator.records.record import About, AttentionRecord
 from mirage_kernels.generator.search.select import Ranked
 from mirage_kernels.generator.search.verify import Case
 from mirage_kernels.generator.target import target
-from mirage_kernels.generator.tuning.variants import attention_variants_by
 from mirage_kernels.generator.tuning.catalog import tuned_by_any_type
 from mirage_kernels.generator.tuning.keys import Key
+from mirage_kernels.generator.tuning.variants import attention_variants_by
 
 EDGE = 5  # keys of an uneven pass
 

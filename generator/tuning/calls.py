@@ -1,8 +1,9 @@
 """At which calls the candidates of a kernel are compared: few, fixed, of every bucket.
 
-Kernels over tokens are called with as many as a bucket holds. Of attention: decode of one to many sequences, short and long, over pages; calls of more query rows as grouped
-heads, as tokens where a recipe has them, and as the Mirage paper has them. What is measured of
-dense calls of many query tokens says from how many on PyTorch's attention is faster.
+Kernels over tokens are called with as many as a bucket holds. Of attention: decode of one to many
+sequences, short and long, over pages; calls of more query rows as grouped heads, as tokens where a
+recipe has them, and as the Mirage paper has them. What is measured of dense calls of many query
+tokens says from how many on PyTorch's attention is faster.
 """
 
 from __future__ import annotations

@@ -161,9 +161,7 @@ def _row_buckets(
     program, on = attention_program(record.recipe, record.graph), target(record.arch)
     buckets = row_buckets(program, on, by.top, tuple(map(attention_knobs, known)))
     knobs = list(dict.fromkeys(k for bucket in buckets for k in bucket.knobs))
-    sources = [
-        Source(values_of(k), attention_source(record, program, k, buckets)) for k in knobs
-    ]
+    sources = [Source(values_of(k), attention_source(record, program, k, buckets)) for k in knobs]
     built = dict(zip(knobs, by.built(record, sources), strict=True))
     return tuple(
         Candidates(

@@ -133,6 +133,11 @@ class Beyond:
         assert other is not None
         return other
 
+    @property
+    def is_ours(self) -> bool:
+        """Say whether ours serves: it takes no longer."""
+        return self.default_us is not None and self.default_us <= self.other_us
+
 
 @dataclass(frozen=True)
 class TriedGraph:

@@ -28,7 +28,7 @@ def fastest(tried: Sequence[Tried]) -> Tried | None:
 
 
 def finalists(tried: Sequence[Tried]) -> list[Tried]:
-    """Return the first and the fastest of every schedule, if not far behind, and all that are close.
+    """Return the first and the fastest of every schedule, if not far behind, and all close ones.
 
     In predicted order. They are measured once more, without assumption flags: schedules gain
     differently from them. So do numbers of stages: with more of them weights come sooner where

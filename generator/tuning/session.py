@@ -260,10 +260,10 @@ class KernelTuning:
         """Return what is known of a bucket, and what was chosen."""
         built, tried = self.best(candidates), self.tried(candidates)
         (call,) = self.calls(candidates)
-        at = self.measured_at(call)
+        where = self.measured_at(call)
         found = [] if built is None else [tried[candidates.built.index(built)]]
-        picked = tuple(Chosen(t.knobs, round(t.us[0] / at.floor_us, DIGITS)) for t in found)
-        made = Bucket(candidates.size, picked, (at,), tried)
+        picked = tuple(Chosen(t.knobs, round(t.us[0] / where.floor_us, DIGITS)) for t in found)
+        made = Bucket(candidates.size, picked, (where,), tried)
         return replace(made, correlation=rank_correlation(made.pairs))
 
     def measured_at(self, call: Call) -> At:
@@ -340,7 +340,9 @@ class CallsTuning(KernelTuning):
     def outcomes(self, built: Built, bucket: Candidates) -> list[Outcome | None]:
         """Return what says whether a candidate failed: its calls without flags and with them."""
         both = (super().outcomes(built, bucket), self.without_flags(built, bucket))
-        return [a if a and a.failed or not (b and b.failed) else b for a, b in zip(*both, strict=True)]
+        return [
+            a if (a and a.failed) or not (b and b.failed) else b for a, b in zip(*both, strict=True)
+        ]
 
     def without_flags(self, built: Built, bucket: Candidates) -> list[Outcome | None]:
         """Return what was measured of a candidate without flags."""
@@ -359,7 +361,9 @@ class CallsTuning(KernelTuning):
         tried = self.tried(candidates)
         whole = all(t.failed != UNMEASURED for t in tried)
         rules = (candidates.rule, candidates.rule_of_few)
-        return Bucket(candidates.size, chosen_of(calls, tried, rules) if whole else (), calls, tried)
+        return Bucket(
+            candidates.size, chosen_of(calls, tried, rules) if whole else (), calls, tried
+        )
 
     def measured_in(self, call: Call, bucket: Candidates) -> At:
         """Return a call with its floor, and whether the launch finds few work tiles."""
@@ -372,11 +376,11 @@ class CallsTuning(KernelTuning):
         ratios: list[float] = []
         for candidates in self.kernel.buckets:
             bucket = self.bucket(candidates)
-            for i, at in enumerate(bucket.calls):
-                rule = (at.few_tiles and candidates.rule_of_few) or candidates.rule
+            for i, call in enumerate(bucket.calls):
+                rule = (call.few_tiles and candidates.rule_of_few) or candidates.rule
                 found = (t for t in bucket.tried if t.knobs == rule and not t.failed)
                 one = next(found, None)
                 if one is None:
                     return None
-                ratios.append(one.means[i] / at.floor_us)
+                ratios.append(one.means[i] / call.floor_us)
         return round(geometric_mean(ratios), DIGITS) if ratios else None

@@ -274,7 +274,7 @@ class Worker:
     def of_paged(
         self, kernel: Compiled, call: str, what: tuple[Path | None, bool]
     ) -> dict[str, Json]:
-        """Answer a question about a call over a cache; `what` = a candidate, and how it is called."""
+        """Answer a question about a call over a cache; `what` = a candidate, and its flags."""
         library, promised = what
         among = (*workloads_of(kernel.key), *dense_calls(kernel.key))
         bench = self.paged(kernel.key.name, next(n for n in among if n.name == call))

@@ -20,7 +20,8 @@ def calls(causal: bool, depth: int) -> list[Beyond]:
     dense = script("dense")
     return [
         Beyond(
-            {n: row[n] for n in ("sequences", "tokens")} | {"heads": dense.HEADS, "keys": dense.KEYS},
+            {n: row[n] for n in ("sequences", "tokens")}
+            | {"heads": dense.HEADS, "keys": dense.KEYS},
             row["ours_us"],
             library_us=row["pytorch_us"],
             causal=causal,

@@ -11,11 +11,11 @@ import pytest
 from mirage_kernels.generator.plan.variants import Knobs
 from mirage_kernels.generator.tuning.catalog import At, Beyond, Bucket, Chosen, Tried
 from mirage_kernels.generator.tuning.choice import (
-    with_producers,
     chosen,
     fastest,
     finalists,
     most_tokens,
+    with_producers,
 )
 from mirage_kernels.generator.tuning.correlation import rank_correlation
 from mirage_kernels.generator.tuning.knobs import label, values_of

@@ -15,8 +15,8 @@ from mirage_kernels.generator.ir import DType
 from mirage_kernels.generator.plan.variants import BUCKETS
 from mirage_kernels.generator.records.record import KernelRecord
 from mirage_kernels.generator.request import Event
-from mirage_kernels.generator.tuning import libraries
 from mirage_kernels.generator.tuning import candidates as module
+from mirage_kernels.generator.tuning import libraries
 from mirage_kernels.generator.tuning.candidates import Making, compiled_kernel
 from mirage_kernels.generator.tuning.libraries import Shop, digest_of, prune
 from mirage_kernels.generator.tuning.manifest import (

@@ -1,4 +1,4 @@
-"""The worker's calls over caches without a GPU: tensors on the CPU, a library whose launch is written in C."""
+"""The worker's calls over caches without a GPU: a library whose launch is written in C."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ from mirage_kernels.generator.tuning.keys import Key
 torch = pytest.importorskip("torch")
 from mirage_kernels.generator.bench.attention_workloads import AttentionWorkload  # noqa: E402
 from mirage_kernels.generator.tuning import worker as module  # noqa: E402
+from mirage_kernels.generator.tuning.calls import (  # noqa: E402
+    dense_calls,
+    workloads_of,
+)
 from mirage_kernels.generator.tuning.paged_worker import (  # noqa: E402
     ALIGNMENT,
     AttentionArgs,
     PagedBench,
     PagedLibrary,
     filled,
-)
-from mirage_kernels.generator.tuning.calls import (  # noqa: E402
-    dense_calls,
-    workloads_of,
 )
 
 pytestmark = pytest.mark.skipif(shutil.which("gcc") is None, reason="needs a C compiler")
@@ -112,9 +112,7 @@ def test_the_structure_names_the_first_fields_of_launch_h() -> None:
     assert names[: len(own)] == own
 
 
-def test_a_right_candidate_has_both_times(
-    bench: PagedBench, library: Callable[..., Path]
-) -> None:
+def test_a_right_candidate_has_both_times(bench: PagedBench, library: Callable[..., Path]) -> None:
     answer = bench.candidate(PagedLibrary.load(library(writer(bench))), promised=False)
     assert (answer["us"], answer["few_tiles"]) == (5.0, True)
     assert isinstance(answer["error"], float)
@@ -128,9 +126,7 @@ def test_a_candidate_that_writes_nothing_is_wrong(
     assert str(answer["failed"]).startswith("its error is nan at gqa")
 
 
-def test_a_launch_that_fails_is_refused(
-    bench: PagedBench, library: Callable[..., Path]
-) -> None:
+def test_a_launch_that_fails_is_refused(bench: PagedBench, library: Callable[..., Path]) -> None:
     with pytest.raises(RefusedError, match="CUDA error 700"):
         bench.candidate(PagedLibrary.load(library(lambda args: 700)), promised=False)
 

@@ -43,8 +43,12 @@ def test_the_least_geometric_mean_over_the_floors_is_taken() -> None:
 
 
 def test_within_two_per_cent_the_rules_choice_stays() -> None:
-    assert choice(tried(RULE, 10.15, 1, 1), tried(OTHER, 10, 1, 1), few=False).knobs == values_of(RULE)
-    assert choice(tried(RULE, 10.3, 1, 1), tried(OTHER, 10, 1, 1), few=False).knobs == values_of(OTHER)
+    assert choice(tried(RULE, 10.15, 1, 1), tried(OTHER, 10, 1, 1), few=False).knobs == values_of(
+        RULE
+    )
+    assert choice(tried(RULE, 10.3, 1, 1), tried(OTHER, 10, 1, 1), few=False).knobs == values_of(
+        OTHER
+    )
 
 
 def test_the_rules_choice_may_stand_anywhere() -> None:
@@ -136,20 +140,26 @@ def test_without_measurements_there_is_no_rule() -> None:
 
 
 def test_where_both_take_as_long_ours_serves() -> None:
-    assert dense(128, 9, 9).served_by == "ours"
+    assert dense(128, 9, 9).is_ours
+    assert not dense(128, 9, 8.9).is_ours
 
 
 # -- muGraphs --------------------------------------------------------------------------------------
 
 
 def test_the_first_mugraph_within_two_per_cent_of_the_fastest_is_taken() -> None:
-    graphs = [TriedGraph("a", 1.5), TriedGraph("b", None), TriedGraph("c", 1.21), TriedGraph("d", 1.2)]
+    graphs = [
+        TriedGraph("a", 1.5),
+        TriedGraph("b", None),
+        TriedGraph("c", 1.21),
+        TriedGraph("d", 1.2),
+    ]
     assert chosen_graph(graphs) == "c"
     assert chosen_graph(graphs[:2]) == "a"
     assert chosen_graph(graphs[1:2]) == "b"
 
 
-# -- calls of few work tiles ------------------------------------------------------------------------
+# -- calls of few work tiles -----------------------------------------------------------------------
 
 
 def test_calls_of_few_work_tiles_may_have_a_variant_where_the_rule_has_none() -> None:
@@ -180,7 +190,10 @@ def test_a_bucket_without_a_variant_for_few_work_tiles_gets_one() -> None:
 def test_buckets_with_the_same_knobs_are_one() -> None:
     few, usual = (v for v in attention_variants(PROGRAM, H200) if v.bucket == 8)
     rule = next(v.knobs for v in attention_variants(PROGRAM, H200) if v.bucket == 16)
-    chosen = (Chosen(values_of(usual.knobs), 1.1, 1.2), Chosen(values_of(few.knobs), 1.1, 1.2, True))
+    chosen = (
+        Chosen(values_of(usual.knobs), 1.1, 1.2),
+        Chosen(values_of(few.knobs), 1.1, 1.2, True),
+    )
     rows = Bucket(16, chosen, WORKLOADS, (tried(rule, 10, 20, 40),))
     made = attention_variants_by(PROGRAM, H200, Tuned(KEY, (rows,), mugraph="first"))
     assert [v.name for v in made] == ["UpTo16RowsOfFewSegments", "UpTo16Rows", "AnyRows"]

@@ -29,9 +29,7 @@ KERNELS = (
 each_kernel = pytest.mark.parametrize("key", KERNELS, ids=[k.name for k in KERNELS])
 
 
-def tuning(
-    folder: Path, measurer: PretendedRows, kernel: Compiled | None = None
-) -> Tuning:
+def tuning(folder: Path, measurer: PretendedRows, kernel: Compiled | None = None) -> Tuning:
     manifest = Manifest("sm_90a", "mirage-kernels tune", (kernel or compiled(),))
     return Tuning(manifest, load_results(folder / "measured.json"), measurer, "tune")
 
@@ -85,10 +83,11 @@ def test_calls_of_few_tiles_have_a_choice_of_their_own(tmp_path: Path) -> None:
     times = {("large", "B=1 "): 15.0, ("short", "B=8 "): 10.0, ("short", "B=64 "): 10.0}
     bucket = measured(tuning(tmp_path, PretendedRows(times))).buckets[0]
     chosen = {few: bucket.choice(few=few) for few in (True, False)}
-    assert {few: attention_knobs(c.knobs) for few, c in chosen.items() if c} == {True: OTHER, False: THIRD}
-    assert [w.few_tiles for w in bucket.calls] == [
-        w.name.startswith("B=1 ") for w in bucket.calls
-    ]
+    assert {few: attention_knobs(c.knobs) for few, c in chosen.items() if c} == {
+        True: OTHER,
+        False: THIRD,
+    }
+    assert [w.few_tiles for w in bucket.calls] == [w.name.startswith("B=1 ") for w in bucket.calls]
 
 
 def test_where_nothing_is_faster_the_rules_choices_stay(tmp_path: Path) -> None:
@@ -158,7 +157,9 @@ def test_the_same_measurements_are_read_again(tmp_path: Path) -> None:
 
 
 def test_mugraphs_are_compared_at_all_workloads_by_the_rules_variants(tmp_path: Path) -> None:
-    other = replace(compiled(), mugraph="second", buckets=(Candidates(0, OTHER_GRAPH, values_of(WIDE)),))
+    other = replace(
+        compiled(), mugraph="second", buckets=(Candidates(0, OTHER_GRAPH, values_of(WIDE)),)
+    )
     kernel = replace(compiled(), mugraphs=(other,))
     measurer = PretendedRows({("second", "B="): 15.0})
     made = measured(tuning(tmp_path, measurer, kernel))
@@ -169,7 +170,9 @@ def test_mugraphs_are_compared_at_all_workloads_by_the_rules_variants(tmp_path: 
 
 
 def test_a_mugraph_that_fails_is_not_chosen(tmp_path: Path) -> None:
-    other = replace(compiled(), mugraph="second", buckets=(Candidates(0, OTHER_GRAPH, values_of(WIDE)),))
+    other = replace(
+        compiled(), mugraph="second", buckets=(Candidates(0, OTHER_GRAPH, values_of(WIDE)),)
+    )
     measurer = PretendedRows(fails={"second": "wrong"})
     made = measured(tuning(tmp_path, measurer, replace(compiled(), mugraphs=(other,))))
     assert (made.mugraph, made.mugraphs[1].ratio) == ("first", None)

@@ -9,8 +9,8 @@ import pytest
 from pretended_tuning import HERE, MakeTuning, Pretended, compiled, knobs, of_lines, of_plans
 
 from mirage_kernels.generator.errors import FileError, MirageError, ToolchainError
-from mirage_kernels.generator.plan.variants import Knobs
 from mirage_kernels.generator.ir.codec import from_data, to_data
+from mirage_kernels.generator.plan.variants import Knobs
 from mirage_kernels.generator.request import Event
 from mirage_kernels.generator.tuning.catalog import Tuned
 from mirage_kernels.generator.tuning.knobs import has_producers, knobs_of
@@ -181,7 +181,12 @@ def test_the_fastest_plan_is_chosen(tuning: MakeTuning) -> None:
 
 def test_the_times_of_every_plan_are_kept(tuning: MakeTuning) -> None:
     bucket = measured(tuning(Pretended(times={"b64.so@64": 15.0}), of_plans())).buckets[1]
-    assert bucket.schedules == {"held": 15.0, "slices": 20.0, "slices, apart": 20.0, "held, apart": 20}
+    assert bucket.schedules == {
+        "held": 15.0,
+        "slices": 20.0,
+        "slices, apart": 20.0,
+        "held, apart": 20,
+    }
 
 
 def test_all_variants_of_a_kernel_compute_something_apart_or_none(tuning: MakeTuning) -> None:
