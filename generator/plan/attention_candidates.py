@@ -22,7 +22,7 @@ from mirage_kernels.generator.plan.attention_variants import (
     shared_bytes,
 )
 from mirage_kernels.generator.plan.attention_wide import SHAPES, Wide, groups
-from mirage_kernels.generator.plan.variants import RESERVED_BYTES
+from mirage_kernels.generator.schedules.loop import RESERVED_BYTES
 from mirage_kernels.generator.target import Target
 
 STAGES = (3, 8, 2)  # of a ring, tried beside the rule's; fewer where there is no room for so many

@@ -25,7 +25,7 @@ from mirage_kernels.generator.plan.attention import (
 from mirage_kernels.generator.plan.attention_form import form_of
 from mirage_kernels.generator.plan.attention_mask import Positions, check_hidden
 from mirage_kernels.generator.plan.blocks import without_threads
-from mirage_kernels.generator.plan.needed import needed
+from mirage_kernels.generator.plan.dead_code import needed
 
 
 def attention_program(recipe: str, graph: Graph) -> AttentionProgram:

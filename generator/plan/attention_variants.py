@@ -14,7 +14,7 @@ from mirage_kernels.generator.errors import PlanError
 from mirage_kernels.generator.ir import Json, parts_of
 from mirage_kernels.generator.plan.attention import AttentionProgram, AttentionRoles
 from mirage_kernels.generator.plan.attention_wide import groups, wide_bytes, wide_knobs
-from mirage_kernels.generator.plan.variants import RESERVED_BYTES
+from mirage_kernels.generator.schedules.loop import RESERVED_BYTES
 from mirage_kernels.generator.target import Target
 
 ROW_BUCKETS = (8, 16)  # the N side of the tensor-core instruction comes in eights

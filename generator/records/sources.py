@@ -8,11 +8,6 @@ from mirage_kernels.generator.emit.attention import AttentionSource, emit_attent
 from mirage_kernels.generator.emit.cuda import Kernel
 from mirage_kernels.generator.emit.forms import recipe_files, triton_files
 from mirage_kernels.generator.emit.table import AttentionEntry, Entry, emit_table
-from mirage_kernels.generator.plan.adapters import (
-    MOST_STACKED_TOKENS,
-    stacked_program,
-    stacked_variants,
-)
 from mirage_kernels.generator.plan.attention_lower import attention_program
 from mirage_kernels.generator.plan.lower import tile_program
 from mirage_kernels.generator.plan.tiles import Planning
@@ -24,6 +19,13 @@ from mirage_kernels.generator.records.record import (
     MuGraphRecord,
     Record,
 )
+from mirage_kernels.generator.schedules.batched_lora import (
+    MOST_STACKED_TOKENS,
+    stacked_program,
+    stacked_variants,
+)
+from mirage_kernels.generator.schedules.producer_blocks import with_producer_blocks
+from mirage_kernels.generator.schedules.sizes import producers_of
 from mirage_kernels.generator.target import target
 
 
@@ -62,8 +64,9 @@ def triton_of(record: KernelRecord) -> str:
 
 def kernel_of(record: KernelRecord) -> Kernel:
     """Return the kernel of a record, planned."""
-    apart = any(v.knobs.apart for v in record.variants)
-    program = tile_program(record.recipe, record.graph, Planning(arch=record.arch, apart=apart))
+    program = tile_program(record.recipe, record.graph, Planning(arch=record.arch))
+    if any(producers_of(v.knobs) for v in record.variants):
+        program = with_producer_blocks(program, target(record.arch))
     return Kernel(program, record.variants, record.storage, kernel_header(record, program))
 
 
@@ -97,7 +100,7 @@ def table_of(arch: str, records: Sequence[Emitted]) -> str:
 def _entries(record: KernelRecord) -> list[Entry]:
     """Return the rows of a record: its kernel, and the one for slices of stacks."""
     options, about = _options(record), (record.dtype, record.shape, record.stem)
-    space = any(v.knobs.leaves_something for v in record.variants)
+    space = any(v.knobs.has_workspace for v in record.variants)
     entries = [Entry(record.recipe, *about, record.max_tokens, options, space)]
     stacked = stacked_kernel(record)
     if stacked is not None:

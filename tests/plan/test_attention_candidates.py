@@ -17,8 +17,8 @@ from mirage_kernels.generator.plan.attention_variants import (
     shared_bytes,
 )
 from mirage_kernels.generator.plan.attention_wide import groups
-from mirage_kernels.generator.plan.variants import RESERVED_BYTES
 from mirage_kernels.generator.records.record import load_emitted
+from mirage_kernels.generator.schedules.loop import RESERVED_BYTES
 from mirage_kernels.generator.target import target
 
 GOLDEN = Path(__file__).parents[1] / "golden"

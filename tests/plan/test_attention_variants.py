@@ -22,8 +22,8 @@ from mirage_kernels.generator.plan.attention_variants import (
     with_dealt,
 )
 from mirage_kernels.generator.plan.attention_wide import takes_many_rows
-from mirage_kernels.generator.plan.variants import RESERVED_BYTES
 from mirage_kernels.generator.records.record import load_emitted
+from mirage_kernels.generator.schedules.loop import RESERVED_BYTES
 from mirage_kernels.generator.target import TARGETS, target
 
 GOLDEN = Path(__file__).parents[1] / "golden"
