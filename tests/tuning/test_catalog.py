@@ -149,7 +149,7 @@ def test_a_kernel_that_holds_fewer_buckets_has_variants_for_those(
     few = {8: first, 16: replace(second, bucket=0)}
     monkeypatch.setattr(catalog_module, "by_size", lambda *_: few)
     chosen = chosen_variants(program, ON, tuned())
-    assert [(v.bucket, v.knobs) for v in chosen] == [(8, few[0].knobs), (0, KNOBS)]
+    assert [(v.bucket, v.knobs) for v in chosen] == [(8, first.knobs), (0, KNOBS)]
 
 
 def test_measured_knobs_that_no_longer_fit_are_an_error(program: Programs) -> None:
