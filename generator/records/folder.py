@@ -6,7 +6,7 @@ import difflib
 import fcntl
 import os
 import re
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager, suppress
@@ -15,6 +15,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import TypeVar
 
+from mirage_kernels.generator.emit.forms import FORMS
 from mirage_kernels.generator.errors import FileError, JobError, MirageError
 from mirage_kernels.generator.ir import DType, Graph, dumps, to_json
 from mirage_kernels.generator.ir import check as check_graph
@@ -31,7 +32,7 @@ from mirage_kernels.generator.records.record import (
     load_emitted,
     load_mugraph,
 )
-from mirage_kernels.generator.records.sources import sources_of, table_of
+from mirage_kernels.generator.records.sources import recipe_sources, table_of
 from mirage_kernels.generator.request import Event, Progress
 from mirage_kernels.generator.search.gate import Gate, Measured
 from mirage_kernels.generator.target import TARGETS
@@ -61,24 +62,21 @@ def write(results: Sequence[Result], kernels_dir: Path) -> list[Path]:
     """
     made = [result.record for result in results]
     written = [write_whole(kernels_dir / record.path, record.text()) for record in made]
-    for arch in sorted({record.arch for record in made}):
-        with _alone_in(kernels_dir / arch):
-            found = list(emitted(kernels_dir, arch).values())
-            for recipe in sorted({record.recipe for record in made if record.arch == arch}):
-                alike = [record for record in found if record.recipe == recipe]
-                written += _write_recipe(alike, kernels_dir)
-            table = table_of(arch, found)
+    with _alone_in(kernels_dir):
+        found = list(emitted(kernels_dir).values())
+        for recipe in sorted({record.recipe for record in made}):
+            written += _write_recipe([r for r in found if r.recipe == recipe], kernels_dir)
+        for arch in sorted({record.arch for record in made}):
+            table = table_of(arch, [record for record in found if record.arch == arch])
             written.append(write_whole(kernels_dir / arch / "table.cpp", table))
     return list(dict.fromkeys(written))
 
 
 def _write_recipe(alike: Sequence[Emitted], kernels_dir: Path) -> list[Path]:
     """Write the sources of a recipe's records; remove those that an earlier generation left."""
-    files = sources_of(alike) if alike else {}
-    written = [write_whole(kernels_dir / name, text) for name, text in files.items()]
+    written = [write_whole(kernels_dir / n, text) for n, text in recipe_sources(alike).items()]
     made_by = {command for record in alike for command in (record.command, recipe_command(record))}
-    present = {path for r in alike for path in (kernels_dir / r.arch).glob("*/*")}
-    for path in sorted(present.difference(written)):
+    for path in sorted(set(_present(kernels_dir)).difference(written)):
         if path.suffix in SOURCES and _maker(path) in made_by:
             _remove(path)
     return written
@@ -86,7 +84,7 @@ def _write_recipe(alike: Sequence[Emitted], kernels_dir: Path) -> list[Path]:
 
 @contextmanager
 def _alone_in(folder: Path) -> Iterator[None]:
-    """Keep other processes from writing a table that lacks what this one is about to list."""
+    """Keep other processes from writing a table or forms that lack what this one is to write."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
     try:
         with suppress(OSError):  # a network file system may have no locks for folders
@@ -110,12 +108,30 @@ def sources_below(kernels_dir: Path, record: Emitted) -> list[Path]:
     sources = {path for path in found if _maker(path) == record.command}
     for path in found & sources:
         sources |= _included(path)
-    return sorted(sources)
+    programs = {f"triton{suffix}.py" for suffix in _suffixes(record)}
+    beside = {folder / name for folder in {p.parent for p in sources - found} for name in programs}
+    return sorted(sources | {path for path in beside if path.is_file()})
+
+
+def _suffixes(record: Emitted) -> Iterator[str]:
+    """Yield what may stand behind the name of a form that a record has (`forms.py`)."""
+    extents = (f"{name}{size}" for name, size in record.shape.items())
+    whole = f"{record.stem}_{record.arch}"
+    yield from ("", *(f"_{word}" for word in (record.dtype, record.arch, *extents, whole)))
+
+
+def _present(kernels_dir: Path) -> Iterator[Path]:
+    """Yield every file of the folder that may have been emitted."""
+    for top in (FORMS, *TARGETS):
+        for path in (kernels_dir / top).rglob("*"):
+            if path.is_file() and "__pycache__" not in path.parts:
+                yield path
 
 
 def _included(path: Path) -> set[Path]:
     """Return the files beside a file that it includes, and what they include."""
-    beside = {path.parent / name for name in INCLUDE.findall(path.read_text(errors="replace"))}
+    named = INCLUDE.findall(path.read_text(errors="replace"))
+    beside = {Path(os.path.normpath(path.parent / name)) for name in named}
     present = {file for file in beside if file.is_file()}
     return present.union(*map(_included, present))
 
@@ -178,35 +194,36 @@ def check(
     return differences + _compared(kernels_dir, expected)
 
 
-def _by_recipe(found: Mapping[str, Record]) -> dict[tuple[str, str], list[Record]]:
-    groups: dict[tuple[str, str], list[Record]] = {}
-    for record in found.values():
-        groups.setdefault((record.arch, record.recipe), []).append(record)
+def _by_recipe(found: Mapping[str, Record]) -> dict[str, dict[str, Record]]:
+    groups: dict[str, dict[str, Record]] = {}
+    for path, record in found.items():
+        groups.setdefault(record.recipe, {})[path] = record
     return groups
 
 
 def _expected_of(
-    kernels_dir: Path, alike: Sequence[Record], failed: Container[str], found: list[Difference]
+    kernels_dir: Path, alike: Mapping[str, Record], failed: set[str], found: list[Difference]
 ) -> dict[str, str]:
-    """Return the files of a recipe's records; those of a record that emits nothing as they are.
+    """Return the files of a recipe's records.
 
-    What keeps a record from being emitted is added to `found`, unless it failed before.
+    Where one of them failed, or cannot be emitted (which is added to `found`), sources are taken as
+    they are: forms are shared, and what its own would be is not known.
     """
-    expected = {r.path: r.text() for r in alike if isinstance(r, MuGraphRecord)}
-    emitting = [record for record in alike if not isinstance(record, MuGraphRecord)]
-    refused = {r.path: error for r in emitting if (error := _refusal([r]))}
-    for record in (r for r in emitting if r.path in refused):
-        expected |= _as_they_are(kernels_dir, record)
-        if record.path not in failed:
-            found.append(Difference(record.path, refused[record.path].sentence))
-    sound = [record for record in emitting if record.path not in refused]
-    return expected | (sources_of(sound) if sound else {})
+    emitting = {p: r for p, r in alike.items() if not isinstance(r, MuGraphRecord)}
+    refused = {path: error for path, r in emitting.items() if (error := _refusal(r))}
+    found += [Difference(p, error.sentence) for p, error in refused.items() if p not in failed]
+    bad = {kernels_dir / path for path in alike if path in failed or path in refused}
+    records = {r.path: r.text() for path, r in alike.items() if kernels_dir / path not in bad}
+    if not bad:
+        return records | recipe_sources(list(emitting.values()))
+    sources = {p for record in emitting.values() for p in sources_below(kernels_dir, record)}
+    return records | {str(p.relative_to(kernels_dir)): _content(p) for p in sources | bad}
 
 
-def _refusal(records: Sequence[Emitted]) -> MirageError | None:
-    """Return why records cannot be emitted, if they cannot."""
+def _refusal(record: Emitted) -> MirageError | None:
+    """Return why a record cannot be emitted, if it cannot."""
     try:
-        sources_of(records)
+        recipe_sources([record])
     except Exception as error:  # a record that was edited may lead to anything
         return _sentence_of(error)
     return None
@@ -321,11 +338,6 @@ def _spec_of(record: Record, recipe: Recipe) -> Graph:
     return trace(recipe, Shape(record.source, record.shape), record.storage)
 
 
-def _as_they_are(kernels_dir: Path, record: Emitted) -> dict[str, str]:
-    paths = [kernels_dir / record.path, *sources_below(kernels_dir, record)]
-    return {str(p.relative_to(kernels_dir)): _content(p) for p in paths}
-
-
 def _content(path: Path) -> str:
     """Return a file's text from which its bytes could be made again, whatever they are."""
     return path.read_bytes().decode(errors="surrogateescape")
@@ -341,12 +353,7 @@ def _compared(kernels_dir: Path, expected: dict[str, str]) -> list[Difference]:
             reason = "the file is not what the generator makes"
             shown = file.read_bytes().decode(errors="replace")
             differences.append(Difference(path, reason, _diff(path, shown, text)))
-    present = {
-        str(p.relative_to(kernels_dir))
-        for arch in TARGETS
-        for p in (kernels_dir / arch).rglob("*")
-        if p.is_file() and "__pycache__" not in p.parts
-    }
+    present = {str(path.relative_to(kernels_dir)) for path in _present(kernels_dir)}
     stray = sorted(present - set(expected))
     return differences + [Difference(p, "no committed record makes this file") for p in stray]
 
