@@ -35,14 +35,6 @@ struct LazyMask {
   bool all;  // holds for all that this lane has
 };
 
-// Scores, perhaps scaled, where a mask holds, and another number elsewhere.
-template <class Mask, class S>
-struct LazyScores {
-  const Mask& mask;
-  const S& scores;
-  float other;
-};
-
 template <int kKeys>
 struct Spans<StepPositions<kKeys>> : Spans<RowVector<int, kKeys>> {};
 template <class Op, class A, class B>
@@ -51,8 +43,6 @@ struct Spans<LazyMask<Op, A, B>> {
   static constexpr int kRows = largest(Spans<A>::kRows, Spans<B>::kRows);
   static constexpr bool kLines = false;
 };
-template <class Mask, class S>
-struct Spans<LazyScores<Mask, S>> : Spans<S> {};
 
 template <int kKeys>
 __device__ int element(const StepPositions<kKeys>& p, int, int n, int i) {
@@ -62,10 +52,6 @@ __device__ int element(const StepPositions<kKeys>& p, int, int n, int i) {
 template <class Op, class A, class B>
 __device__ bool element(const LazyMask<Op, A, B>& m, int k, int n, int i) {
   return Op::of(element(m.a, k, n, i), element(m.b, k, n, i));
-}
-template <class Mask, class S>
-__device__ float element(const LazyScores<Mask, S>& s, int k, int n, int i) {
-  return element(s.mask, k, n, i) ? element(s.scores, k, n, i) : s.other;
 }
 
 // The smallest and the largest of what a lane has.
@@ -102,20 +88,6 @@ __device__ auto both(const LazyMask<OpA, A, B>& a, const LazyMask<OpC, C, D>& b)
   return LazyMask<AreBoth, LazyMask<OpA, A, B>, LazyMask<OpC, C, D>>{a, b, a.all && b.all};
 }
 
-template <class Out, class Op, class A, class B, class S>
-__device__ auto where(const LazyMask<Op, A, B>& condition, const S& scores, const float& other) {
-  static_assert(std::is_same_v<Out, float>, "weights are another where()");
-  return LazyScores<LazyMask<Op, A, B>, S>{condition, scores, other};
-}
-
-// The peak rises when weights are computed, if one of them is too large: few steps need to know
-// their largest score.
-template <class Mask, class S, int kDepth>
-__device__ void raise(WidePeaks<kDepth>& peak, const LazyScores<Mask, S>&, WideSums&,
-                      WideProduct<kDepth>& product) {
-  peak.product = &product;
-}
-
 // The first peaks of a warp: all sums are zeros, so that none has to become relative to them.
 template <class S, int kDepth>
 __device__ void set_peaks(WidePeaks<kDepth>& peaks, const S& scaled) {
@@ -126,22 +98,20 @@ __device__ void set_peaks(WidePeaks<kDepth>& peaks, const S& scaled) {
   for (int i = 0; i < 2; ++i) peaks.at[0][i] = raised(peaks.at[0][i], most[i]);
 }
 
-// Weights under a mask, zeros elsewhere: that is all that is asked for. They are computed at most
-// twice: of scores so large that rounding keeps them above the limit, they stay there. By the
-// peak of a row that has seen no key weights are infinite. Products are waited for once, by all
-// warps.
+// The weights of one online-softmax step: exp(score - running maximum) where the mask holds, zeros
+// elsewhere. The maximum rises, and what is carried is rescaled, only if a weight is too large: few
+// steps need to know their largest score. Weights are computed at most twice: of scores so large
+// that rounding keeps them above the limit, they stay there. A row that has seen no key has
+// infinite weights by its first maximum. Products are waited for once, by all warps.
 template <class T, class Op, class A, class B, class S, int kDepth>
-__device__ auto where(const LazyMask<Op, A, B>& condition, const Weights<S, kDepth>& weights,
-                      const float&) {
+__device__ auto softmax_weights(const S& given, const LazyMask<Op, A, B>& mask,
+                                WidePeaks<kDepth>& peaks, WideProduct<kDepth>& product) {
   constexpr int kKeys = Spans<S>::kRows;
-  const auto& lowered = weights.lowered;
-  auto& peaks = const_cast<WidePeaks<kDepth>&>(lowered.peaks);  // raise() had it as such
-  auto scores = unscaled(lowered.scores);
-  auto scale = scale_of(lowered.scores);
-  const bool is_plain = __all_sync(~0u, condition.all && peaks.lane_is_set());  // as most steps
-  if (!is_plain && !__all_sync(~0u, condition.all)) {
-    scores = each<float>([](float s) { return s; },
-                         LazyScores<LazyMask<Op, A, B>, S>{condition, lowered.scores, -INFINITY});
+  auto scores = unscaled(given);
+  auto scale = scale_of(given);
+  const bool is_plain = __all_sync(~0u, mask.all && peaks.lane_is_set());  // as most steps
+  if (!is_plain && !__all_sync(~0u, mask.all)) {
+    scores = each<float>([](bool seen, float s) { return seen ? s : -INFINITY; }, mask, given);
     set_ones(scale);
   }
   const auto scaled = times(scores, scale);
@@ -152,7 +122,7 @@ __device__ auto where(const LazyMask<Op, A, B>& condition, const Weights<S, kDep
   float most[2];
   line_peaks(most, scaled);
   share_most(most);
-  raise_to(most, peaks, *peaks.product);
+  raise_to(most, peaks, product);
   pack_weights<false>(found, scaled, peaks);
   return found;
 }

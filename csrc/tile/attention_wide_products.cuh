@@ -139,19 +139,11 @@ struct WideProduct {
 // Products and sums of weights are relative to it.
 template <int kDepth>
 struct WidePeaks : KeyVector<float, kWarpRows> {
-  WideProduct<kDepth>* product = nullptr;  // what changes with it
-
   __device__ WidePeaks() { at[0][0] = at[0][1] = RowPeaks<8>::kLowest; }
   // Whether no row of the warp has seen a key: all sums are zeros then.
   __device__ bool is_unset() const { return __all_sync(~0u, !lane_is_set()); }
   __device__ bool lane_is_set() const { return fmaxf(at[0][0], at[0][1]) != RowPeaks<8>::kLowest; }
 };
-template <int kDepth>
-struct Spans<WidePeaks<kDepth>> : Spans<KeyVector<float, kWarpRows>> {};
-template <int kDepth>
-__device__ const KeyVector<float, kWarpRows>& aligned(const WidePeaks<kDepth>& peaks) {
-  return peaks;
-}
 
 // A box as an operand, which all lanes know to be the same; and one that begins so much later.
 __device__ inline uint64_t uniform_descriptor(const char* box) {
@@ -222,10 +214,6 @@ __device__ void contract_values(WideProduct<kDepth>& product,
   if constexpr (kWaits) wait_products<1>();  // all but these: the next scores are there
 }
 
-// Part of the product of the same weights.
-template <class T, int kKeys>
-__device__ void sum_over_keys(WideSums&, const PackedScores<T, kWarpRows, kKeys>&) {}
-
 constexpr int kOnesBytes = kMmaDepth * kBoxLineBytes;
 template <class T>
 __device__ void write_ones(char* at) {
@@ -295,19 +283,6 @@ __device__ void raise_to(const float (&most)[2], WidePeaks<kDepth>& peak,
       for (int n = 0; n < 8; ++n) product.at[d][n][i] *= factor[i / 2];
     }
   }
-}
-
-// peak[row] = the largest of itself and the row's scores; sums so far become relative to it.
-template <int kKeys, int kDepth>
-__device__ void raise(WidePeaks<kDepth>& peak, const Scores<float, kWarpRows, kKeys>& scores,
-                      WideSums&, WideProduct<kDepth>& product) {
-  float most[2];
-  peak.product = &product;
-  line_peaks<Larger>(most, scores);
-  share_most(most);
-  wait_products<0>();
-  const bool rises = most[0] > peak.at[0][0] + kMostAbove || most[1] > peak.at[0][1] + kMostAbove;
-  if (__any_sync(~0u, rises)) raise_to(most, peak, product);
 }
 
 }  // namespace mirage::tile

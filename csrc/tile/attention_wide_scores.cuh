@@ -1,6 +1,6 @@
-// Scores of a step that are scaled, and lowered by a peak, as their exponentials are taken: one
-// multiply-add for each, whether all have one factor or each key has its own. Where anything else
-// is done with them they are what they stand for.
+// Scores of a step that are scaled, whether all have one factor or each key has its own: the factor
+// is multiplied where exponentials are taken, in one multiply-add with the running maximum. Where
+// anything else is done with them they are what they stand for.
 #pragma once
 
 #include "tile/attention_wide_products.cuh"
@@ -19,24 +19,10 @@ struct KeyedScores {
   const Scores<float, kWarpRows, kKeys>& scores;
   RowVector<float, kKeys> factors;
 };
-// Scores, or scaled ones, minus each row's peak.
-template <class S, int kDepth>
-struct LoweredScores {
-  const S& scores;
-  const WidePeaks<kDepth>& peaks;
-};
-// Their exponentials, to be computed.
-template <class S, int kDepth>
-struct Weights {
-  const LoweredScores<S, kDepth>& lowered;
-};
-
 template <int kKeys>
 struct Spans<ScaledScores<kKeys>> : Spans<Scores<float, kWarpRows, kKeys>> {};
 template <int kKeys>
 struct Spans<KeyedScores<kKeys>> : Spans<Scores<float, kWarpRows, kKeys>> {};
-template <class S, int kDepth>
-struct Spans<LoweredScores<S, kDepth>> : Spans<S> {};
 template <int kKeys>
 __device__ float element(const ScaledScores<kKeys>& s, int k, int n, int i) {
   return s.scores.at[k][n][i] * s.scale;
@@ -44,10 +30,6 @@ __device__ float element(const ScaledScores<kKeys>& s, int k, int n, int i) {
 template <int kKeys>
 __device__ float element(const KeyedScores<kKeys>& s, int k, int n, int i) {
   return s.scores.at[k][n][i] * s.factors.at[n][i % 2] * (1.0f / kLog2E);
-}
-template <class S, int kDepth>
-__device__ float element(const LoweredScores<S, kDepth>& s, int k, int n, int i) {
-  return element(s.scores, k, n, i) - s.peaks.at[0][i / 2];
 }
 
 template <int kKeys>
@@ -59,30 +41,6 @@ __device__ ScaledScores<kKeys> map(const float& scale,
                                    const Scores<float, kWarpRows, kKeys>& scores) {
   return {scores, scale};
 }
-template <class Out, class Op, int kKeys, int kDepth,
-          std::enable_if_t<std::is_same_v<Op, Sub>, int> = 0>
-__device__ LoweredScores<Scores<float, kWarpRows, kKeys>, kDepth> map(
-    const Scores<float, kWarpRows, kKeys>& scores, const WidePeaks<kDepth>& peaks) {
-  return {scores, peaks};
-}
-template <class Out, class Op, int kKeys, int kDepth,
-          std::enable_if_t<std::is_same_v<Op, Sub>, int> = 0>
-__device__ LoweredScores<ScaledScores<kKeys>, kDepth> map(const ScaledScores<kKeys>& scores,
-                                                          const WidePeaks<kDepth>& peaks) {
-  return {scores, peaks};
-}
-template <class Out, class Op, int kKeys, int kDepth,
-          std::enable_if_t<std::is_same_v<Op, Sub>, int> = 0>
-__device__ LoweredScores<KeyedScores<kKeys>, kDepth> map(const KeyedScores<kKeys>& scores,
-                                                         const WidePeaks<kDepth>& peaks) {
-  return {scores, peaks};
-}
-template <class Out, class Op, class S, int kDepth,
-          std::enable_if_t<std::is_same_v<Op, Exp>, int> = 0>
-__device__ Weights<S, kDepth> map(const LoweredScores<S, kDepth>& lowered) {
-  return {lowered};
-}
-
 template <int kKeys>
 __device__ const Scores<float, kWarpRows, kKeys>& unscaled(
     const Scores<float, kWarpRows, kKeys>& scores) {

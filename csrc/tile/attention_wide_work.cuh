@@ -173,19 +173,15 @@ class WideAttentionWork {
     return next_;
   }
 
-  // Before they are multiplied: what was multiplied before is done. The next step's scores come
-  // first, so that the values' products go on while weights are computed of them.
-  __device__ WideValues<T, kKeys, kDepth, !kWaitsLate> values() {
-    wait_products<0>();
-    if (!is_first_) reader_.release_values(before_);
-    if (kWaitsLate) reader_.release_keys(slot_);
-    is_first_ = false;
-    find_ahead();
-    take_turn();
-    has_turn_ = true;
-    ask_for_scores();
-    if (!kWaitsLate) reader_.wait_for_values(slot_, turn_);
-    return {reader_.at(slot_) + Ring::kTileBytes, shared_ + kOnesAt};
+  // The online-softmax step: the running maximum rises to the largest of the scores that the mask
+  // shows, sum and product become relative to it, and add exp(score - maximum) of these keys, the
+  // product times their values. Weights are computed while the product of the step before goes on,
+  // and summed with their own product.
+  template <class S, class Mask>
+  __device__ void online_softmax(const S& scores, const Mask& mask, Peaks& peak, Sums&,
+                                 Product& product) {
+    const auto weights = softmax_weights<T>(scores, mask, peak, product);
+    contract_values(product, values(), weights);
   }
 
   __device__ StepPositions<kKeys> key_positions() const {
@@ -209,6 +205,21 @@ class WideAttentionWork {
 
  private:
   using Reader = WideReader<Ring>;
+
+  // The step's values, to be multiplied: what was multiplied before is done. The next step's scores
+  // are begun first, so that the values' products go on while weights are computed of them.
+  __device__ WideValues<T, kKeys, kDepth, !kWaitsLate> values() {
+    wait_products<0>();
+    if (!is_first_) reader_.release_values(before_);
+    if (kWaitsLate) reader_.release_keys(slot_);
+    is_first_ = false;
+    find_ahead();
+    take_turn();
+    has_turn_ = true;
+    ask_for_scores();
+    if (!kWaitsLate) reader_.wait_for_values(slot_, turn_);
+    return {reader_.at(slot_) + Ring::kTileBytes, shared_ + kOnesAt};
+  }
 
   __device__ void begin_part() {
     part_ = &entry_->part;

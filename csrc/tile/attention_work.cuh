@@ -169,6 +169,18 @@ class AttentionWork {
     return {{slot_ + Ring::kTileBytes}};
   }
 
+  // The online-softmax step: the running maximum rises to the largest of the scores that the mask
+  // shows, sum and product become relative to it, and add exp(score - maximum) of these keys, the
+  // product times their values.
+  template <class S, class Mask>
+  __device__ void online_softmax(const S& scores, const Mask& mask, Peaks& peak, Sums& sum,
+                                 Product& product) const {
+    raise(peak, where<float>(mask, scores, -INFINITY), sum, product);
+    const auto weights = where<T>(mask, exp<float>(sub<float>(scores, peak)), 0.0f);
+    sum_over_keys(sum, weights);
+    contract_values(product, values(), weights);
+  }
+
   __device__ ValueTile<T, kKeys, kDepth> values() const {
     return {kMore > 0 ? slot_ : slot_ + Ring::kTileBytes};
   }

@@ -126,6 +126,12 @@ def _prologue(writer: Writer, source: AttentionSource) -> None:
     writer.line("Work<Knobs> work(args, shared);")
 
 
+_SOFTMAX_NOTE = (
+    "The running maximum rises to the largest score that the mask shows; both sums become",
+    "relative to it and add exp(score - maximum) of these keys, the product times their values.",
+)
+
+
 def _carried(source: AttentionSource) -> tuple[str, str, str]:
     """Return the types of peaks, sums and products."""
     if source.is_wide:
@@ -150,7 +156,12 @@ def _part(writer: Writer, source: AttentionSource) -> None:
         rows.append((f"work.keep_more({program.more_kept});", ""))
     writer.table([*rows, *((code, _dims(program, type_)) for code, type_ in carried)])
     with writer.block("while (work.next_step()) {"):
-        writer.table([_row(s, program) for s in program.loop])
+        *others, last = program.loop
+        writer.table([_row(s, program) for s in others])
+        if last.do is Do.SOFTMAX:
+            for line in _SOFTMAX_NOTE:
+                writer.line(f"// {line}")
+        writer.table([_row(last, program)])
     names = (program.peak, program.sum.name, program.product.name)
     call = _filled(writer, "work.template combine<AfterCombine>(", f"{', '.join(names)});")
     for line in call:
@@ -241,6 +252,11 @@ def _raise(s: Step, args: Sequence[str], program: AttentionProgram) -> str:
     return f"tile::raise({s.out}, {args[0]}, {', '.join(c.name for c in carried)});"
 
 
+def _softmax(s: Step, args: Sequence[str], program: AttentionProgram) -> str:
+    carried = (program.peak, program.sum.name, program.product.name)
+    return f"work.online_softmax({', '.join((*args, *carried))});"
+
+
 def _way(name: str, program: AttentionProgram, *, late: bool = False) -> str:
     """Return how a block has an input: dealt out to threads, where it lies, or as warps need it."""
     if name in program.dealt:
@@ -274,6 +290,7 @@ LINES: dict[Do, Callable[[Step, Sequence[str], AttentionProgram], str]] = {
     Do.RAISE: _raise,
     Do.SUM: lambda s, args, p: f"tile::sum_over_keys({s.out}, {args[0]});",
     Do.PRODUCT: lambda s, args, p: f"tile::contract_values({s.out}, work.values(), {args[1]});",
+    Do.SOFTMAX: _softmax,
     Do.STORE: lambda s, args, p: f"rows.store(e, {args[0]});",
 }
 

@@ -112,6 +112,7 @@ class Do(Enum):
     RAISE = "raise"  # the running peak; all that is carried is rescaled to it
     SUM = "sum"  # the carried sum += sum over the step's keys
     PRODUCT = "product"  # the carried product += values times weights
+    SOFTMAX = "online softmax"  # the last three, with what they are computed of, as one statement
     STORE = "store"  # one element of the result
 
 
@@ -124,6 +125,7 @@ class Step:
     args: tuple[str, ...]
     type: TensorType  # of `out`
     op: str = ""  # of a map
+    covers: tuple[Step, ...] = ()  # the statements that an online-softmax step stands for
 
     @property
     def dtype(self) -> DType:
@@ -216,6 +218,7 @@ FORM_LETTERS = 12
 
 def form_name(program: AttentionProgram) -> str:
     """Return a name for what a program computes and how; extents and tiles are no part of it."""
-    steps = (*program.before, *program.loop, *program.after)
+    loop = (one for s in program.loop for one in s.covers or (s,))
+    steps = (*program.before, *loop, *program.after)
     text = "\n".join(f"{s.do.value} {s.op} {s.out} {' '.join(s.args)}" for s in steps)
     return hashlib.sha256(text.encode()).hexdigest()[:FORM_LETTERS]

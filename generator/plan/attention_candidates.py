@@ -117,9 +117,10 @@ def _fitting(
 
 
 def _wide(rule: AttentionKnobs, program: AttentionProgram, on: Target) -> Iterator[AttentionKnobs]:
-    """Yield other tiles of many rows: their rows, keys and stages, whether sums are waited for."""
-    if rule.key_sums:
-        yield replace(rule, key_sums=0)
+    """Yield other tiles of many rows: their rows, keys and stages.
+
+    `key_sums` is no choice: without it the keys' stage is released before its lines are summed.
+    """
     shapes = [Wide(rule.rows, rule.keys), *WIDE_SHAPES]
     for shape in dict.fromkeys(shapes):
         for stages in WIDE_STAGES:

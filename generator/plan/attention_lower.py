@@ -24,6 +24,7 @@ from mirage_kernels.generator.plan.attention import (
 )
 from mirage_kernels.generator.plan.attention_form import form_of
 from mirage_kernels.generator.plan.attention_mask import Positions, check_hidden
+from mirage_kernels.generator.plan.attention_softmax import with_softmax_step
 from mirage_kernels.generator.plan.blocks import without_threads
 from mirage_kernels.generator.plan.needed import needed
 
@@ -43,7 +44,7 @@ def attention_program(recipe: str, graph: Graph) -> AttentionProgram:
         raise PlanError(f"{recipe}: {node.name} stores several results, this plan takes one")
     assert node.body is not None
     try:
-        return _Lowering(graph, node, without_threads(node.body)).run(recipe)
+        return with_softmax_step(_Lowering(graph, node, without_threads(node.body)).run(recipe))
     except PlanError as error:
         raise PlanError(f"{recipe}: {error.sentence}", error.hint) from None
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from mirage_kernels.generator.plan.attention import AttentionProgram, Do, Held
+from mirage_kernels.generator.plan.attention import AttentionProgram, Do, Held, Step
 from mirage_kernels.generator.target import Target
 
 
@@ -38,12 +38,39 @@ def takes_many_rows(program: AttentionProgram) -> bool:
     """Say whether a program does with keys and weights what tiles of many rows can.
 
     Keys are multiplied as they lie in shared memory: nothing is computed of them but sums of lines.
-    Weights are summed with their product.
+    What is done with scores ends in one online-softmax step, whose mask compares positions.
     """
     of_keys = {s.do for s in program.loop if program.roles.held(s.type) is Held.KEYS}
-    weights = {s.args[-1] for s in program.loop if s.do in (Do.SUM, Do.PRODUCT)}
+    step = program.loop[-1]
     others = program.roles.more or any(s.do is Do.ROW_VECTORS for s in program.before)
-    return of_keys == {Do.KEYS} and len(weights) == 1 and not others
+    if of_keys != {Do.KEYS} or step.do is not Do.SOFTMAX or others:
+        return False
+    return _compares_positions(step.args[1], program)
+
+
+def _compares_positions(mask: str, program: AttentionProgram) -> bool:
+    """Say whether a mask is made of comparisons with key positions, perhaps moved by a number.
+
+    Such masks need not be computed for steps that they show whole.
+    """
+    made = {s.out: s for s in program.loop}
+    step = made.get(mask)
+    if step is None or step.op not in ("both", "less"):
+        return False
+    if step.op == "both":
+        return all(_compares_positions(a, program) for a in step.args)
+    return sum(_is_position(made.get(a), program) for a in step.args) == 1
+
+
+def _is_position(step: Step | None, program: AttentionProgram) -> bool:
+    """Say whether a value is the key positions, or a number plus these."""
+    if step is None or step.do is Do.KEY_POSITIONS:
+        return step is not None
+    made = {s.out: s for s in program.loop}
+    number, moved = (*step.args, "", "")[:2]
+    scalars = {s.out for s in program.before if program.roles.held(s.type) is Held.SCALAR}
+    known = scalars.union(program.literals, program.integers)
+    return step.op == "add" and number in known and _is_position(made.get(moved), program)
 
 
 def wide_knobs(program: AttentionProgram, on: Target) -> dict[str, int] | None:

@@ -86,7 +86,7 @@ def test_one_rescale_less_fails_the_check(kernels: Path) -> None:
 
 def test_another_source_fails_the_check(kernels: Path) -> None:
     file = kernels / PATH.replace(".json", ".cu")
-    file.write_text(file.read_text().replace("tile::raise", "tile::lower"))
+    file.write_text(file.read_text().replace("online_softmax", "offline_softmax"))
     assert [d.path for d in check(kernels, progress=quiet, jobs=1)] == [PATH.replace("json", "cu")]
 
 

@@ -73,12 +73,6 @@ def test_keys_that_are_computed_with_have_no_tiles_of_many_rows() -> None:
     assert not takes_many_rows(replace(gqa, loop=(*gqa.loop, scaled)))
 
 
-def test_weights_that_are_summed_are_those_that_are_multiplied() -> None:
-    gqa = program()
-    steps = tuple(replace(s, args=("other",)) if s.do is Do.SUM else s for s in gqa.loop)
-    assert not takes_many_rows(replace(gqa, loop=steps))
-
-
 @each_depth
 def test_the_last_variant_takes_any_number_of_rows(depth: int) -> None:
     found = of_depth(depth)

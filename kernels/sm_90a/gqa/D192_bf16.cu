@@ -72,13 +72,9 @@ __global__ void __launch_bounds__(Work<Knobs>::kThreads, Work<Knobs>::kBlocks)
       const auto mask = tile::less(position_L_tile, seq_lens_tile);      // [L]
       const auto k_product = work.scores(k_tile);                        // [G, L]
       const auto scaled_k_product = tile::mul<float>(scale, k_product);  // [G, L]
-      const auto seen_scaled_k_product = tile::where<float>(mask, scaled_k_product, -INFINITY);
-      tile::raise(peak, seen_scaled_k_product, sum_masked, masked_product);            // [G]
-      const auto lowered_scaled_k_product = tile::sub<float>(scaled_k_product, peak);  // [G, L]
-      const auto exp_scaled_k_product = tile::exp<float>(lowered_scaled_k_product);    // [G, L]
-      const auto masked = tile::where<T>(mask, exp_scaled_k_product, 0.0f);            // [L, G]
-      tile::sum_over_keys(sum_masked, masked);                                         // [G]
-      tile::contract_values(masked_product, work.values(), masked);                    // [D, G]
+      // The running maximum rises to the largest score that the mask shows; both sums become
+      // relative to it and add exp(score - maximum) of these keys, the product times their values.
+      work.online_softmax(scaled_k_product, mask, peak, sum_masked, masked_product);  // [D, G]
     }
     work.template combine<AfterCombine>(peak, sum_masked, masked_product);
   }

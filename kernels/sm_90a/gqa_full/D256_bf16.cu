@@ -89,15 +89,9 @@ __global__ void __launch_bounds__(Work<Knobs>::kThreads, Work<Knobs>::kBlocks)
       const auto scaled_k_product = tile::mul<float>(k_product, normed_scale);  // [T, G, L]
       const auto tanh_scaled_k_product = tile::tanh<float>(scaled_k_product);   // [T, G, L]
       const auto scaled_tanh_scaled_k_product = tile::mul<float>(cap, tanh_scaled_k_product);
-      const auto seen_scaled_tanh_scaled_k_product =
-          tile::where<float>(mask_3, scaled_tanh_scaled_k_product, -INFINITY);
-      tile::raise(peak, seen_scaled_tanh_scaled_k_product, sum_masked, masked_product);  // [T, G]
-      const auto lowered_scaled_tanh_scaled_k_product =
-          tile::sub<float>(scaled_tanh_scaled_k_product, peak);
-      const auto exp = tile::exp<float>(lowered_scaled_tanh_scaled_k_product);  // [T, G, L]
-      const auto masked = tile::where<T>(mask_3, exp, 0.0f);                    // [L, T, G]
-      tile::sum_over_keys(sum_masked, masked);                                  // [T, G]
-      tile::contract_values(masked_product, work.values(), masked);             // [D, T, G]
+      // The running maximum rises to the largest score that the mask shows; both sums become
+      // relative to it and add exp(score - maximum) of these keys, the product times their values.
+      work.online_softmax(scaled_tanh_scaled_k_product, mask_3, peak, sum_masked, masked_product);
     }
     work.template combine<AfterCombine>(peak, sum_masked, masked_product);
   }

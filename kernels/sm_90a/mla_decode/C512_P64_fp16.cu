@@ -81,15 +81,10 @@ __global__ void __launch_bounds__(Work<Knobs>::kThreads, Work<Knobs>::kBlocks)
           tile::add<float>(latent_product, k_rope_product);
       const auto scaled_latent_product_plus_k_rope_product =
           tile::mul<float>(scale, latent_product_plus_k_rope_product);
-      const auto seen_scaled_latent_product_plus_k_rope_product =
-          tile::where<float>(mask, scaled_latent_product_plus_k_rope_product, -INFINITY);
-      tile::raise(peak, seen_scaled_latent_product_plus_k_rope_product, sum_masked, masked_product);
-      const auto lowered_scaled_latent_product_plus_k_rope_product =
-          tile::sub<float>(scaled_latent_product_plus_k_rope_product, peak);
-      const auto exp = tile::exp<float>(lowered_scaled_latent_product_plus_k_rope_product);
-      const auto masked = tile::where<T>(mask, exp, 0.0f);           // [L, Hq]
-      tile::sum_over_keys(sum_masked, masked);                       // [Hq]
-      tile::contract_values(masked_product, work.values(), masked);  // [C, Hq]
+      // The running maximum rises to the largest score that the mask shows; both sums become
+      // relative to it and add exp(score - maximum) of these keys, the product times their values.
+      work.online_softmax(scaled_latent_product_plus_k_rope_product, mask, peak, sum_masked,
+                          masked_product);
     }
     work.template combine<AfterCombine>(peak, sum_masked, masked_product);
   }

@@ -115,16 +115,10 @@ __global__ void __launch_bounds__(Work<Knobs>::kThreads, Work<Knobs>::kBlocks)
       const auto mask = tile::less(position_L_tile, seq_lens_tile);  // [L]
       const auto scaled_scaled_normed_q_minus_mean_q_plus_product =
           work.scores(scaled_normed_k_minus_mean_k_plus);
-      const auto seen_scaled_scaled_normed_q_minus_mean_q_plus_product =
-          tile::where<float>(mask, scaled_scaled_normed_q_minus_mean_q_plus_product, -INFINITY);
-      tile::raise(peak, seen_scaled_scaled_normed_q_minus_mean_q_plus_product, sum_masked,
-                  masked_product);
-      const auto lowered_scaled_scaled_normed_q_minus_mean_q_plus_product =
-          tile::sub<float>(scaled_scaled_normed_q_minus_mean_q_plus_product, peak);
-      const auto exp = tile::exp<float>(lowered_scaled_scaled_normed_q_minus_mean_q_plus_product);
-      const auto masked = tile::where<T>(mask, exp, 0.0f);           // [L, G]
-      tile::sum_over_keys(sum_masked, masked);                       // [G]
-      tile::contract_values(masked_product, work.values(), masked);  // [D, G]
+      // The running maximum rises to the largest score that the mask shows; both sums become
+      // relative to it and add exp(score - maximum) of these keys, the product times their values.
+      work.online_softmax(scaled_scaled_normed_q_minus_mean_q_plus_product, mask, peak, sum_masked,
+                          masked_product);
     }
     work.template combine<AfterCombine>(peak, sum_masked, masked_product);
   }

@@ -113,15 +113,9 @@ __global__ void __launch_bounds__(Work<Knobs>::kThreads, Work<Knobs>::kBlocks)
       const auto normed_root_2 = tile::div<float>(scale, root_2);                  // [L]
       const auto scaled_normed_scaled_q_product =
           tile::mul<float>(normed_scaled_q_product, normed_root_2);
-      const auto seen_scaled_normed_scaled_q_product =
-          tile::where<float>(mask, scaled_normed_scaled_q_product, -INFINITY);
-      tile::raise(peak, seen_scaled_normed_scaled_q_product, sum_masked, masked_product);  // [G]
-      const auto lowered_scaled_normed_scaled_q_product =
-          tile::sub<float>(scaled_normed_scaled_q_product, peak);
-      const auto exp = tile::exp<float>(lowered_scaled_normed_scaled_q_product);  // [L, G]
-      const auto masked = tile::where<T>(mask, exp, 0.0f);                        // [L, G]
-      tile::sum_over_keys(sum_masked, masked);                                    // [G]
-      tile::contract_values(masked_product, work.values(), masked);               // [D, G]
+      // The running maximum rises to the largest score that the mask shows; both sums become
+      // relative to it and add exp(score - maximum) of these keys, the product times their values.
+      work.online_softmax(scaled_normed_scaled_q_product, mask, peak, sum_masked, masked_product);
     }
     work.template combine<AfterCombine>(peak, sum_masked, masked_product);
   }

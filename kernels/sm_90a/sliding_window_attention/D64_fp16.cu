@@ -95,13 +95,9 @@ __global__ void __launch_bounds__(Work<Knobs>::kThreads, Work<Knobs>::kBlocks)
       const auto mask_3 = tile::both(mask, mask_2);                      // [L, T]
       const auto k_product = work.scores(k_tile);                        // [T, G, L]
       const auto scaled_k_product = tile::mul<float>(scale, k_product);  // [T, G, L]
-      const auto seen_scaled_k_product = tile::where<float>(mask_3, scaled_k_product, -INFINITY);
-      tile::raise(peak, seen_scaled_k_product, sum_masked, masked_product);            // [T, G]
-      const auto lowered_scaled_k_product = tile::sub<float>(scaled_k_product, peak);  // [T, G, L]
-      const auto exp_scaled_k_product = tile::exp<float>(lowered_scaled_k_product);    // [T, G, L]
-      const auto masked = tile::where<T>(mask_3, exp_scaled_k_product, 0.0f);          // [L, T, G]
-      tile::sum_over_keys(sum_masked, masked);                                         // [T, G]
-      tile::contract_values(masked_product, work.values(), masked);                    // [D, T, G]
+      // The running maximum rises to the largest score that the mask shows; both sums become
+      // relative to it and add exp(score - maximum) of these keys, the product times their values.
+      work.online_softmax(scaled_k_product, mask_3, peak, sum_masked, masked_product);  // [D, T, G]
     }
     work.template combine<AfterCombine>(peak, sum_masked, masked_product);
   }
