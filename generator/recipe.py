@@ -6,10 +6,8 @@ A recipe file holds one function decorated with `recipe`; the decorated name is 
 from __future__ import annotations
 
 import importlib
-import importlib.util
 import inspect
 import pkgutil
-import re
 import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -18,13 +16,16 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 from mirage_kernels.generator.errors import GraphError, RecipeError, ShapeError
+from mirage_kernels.generator.frontend.options import Form, check_parameters, recipes_of
+from mirage_kernels.generator.frontend.options import form as form
 from mirage_kernels.generator.frontend.recipe_checks import (
     check_declaration,
     require_extent,
     require_kinds,
 )
+from mirage_kernels.generator.frontend.recipe_files import run_file
 from mirage_kernels.generator.frontend.results import spec_of_results
-from mirage_kernels.generator.frontend.symbolic import Tensor, unknown_operator
+from mirage_kernels.generator.frontend.symbolic import Tensor
 from mirage_kernels.generator.ir import Builder, Dim, DType, Graph, Level, TensorType, check
 from mirage_kernels.generator.ir.text import expression
 
@@ -104,6 +105,8 @@ class Recipe:
     also: Mapping[str, str] = field(default_factory=dict)
     stacked: tuple[str, ...] = ()
     summary: str = ""
+    family: str = ""  # the recipe whose options yield this one
+    choices: Mapping[str, str] = field(default_factory=dict)  # options that are words
 
     @property
     def results(self) -> tuple[str, ...]:
@@ -118,7 +121,10 @@ class Recipe:
 
     def reference_results(self, *inputs: object) -> tuple[torch.Tensor, ...]:
         """Return what the reference computes, one result or several."""
-        made = self.reference(*inputs)
+        if not self.family:
+            made = self.reference(*inputs)
+        else:
+            made = self.reference(**dict(zip(self.inputs, inputs, strict=True)), **self.choices)
         return made if isinstance(made, tuple) else (made,)
 
     def is_weight(self, name: str) -> bool:
@@ -172,12 +178,19 @@ class Recipe:
         return least, largest
 
 
+@dataclass(frozen=True)
+class Family:
+    """A recipe with options: the programs that they yield."""
+
+    recipes: tuple[Recipe, ...]
+
+
 def recipe(
     *,
     inputs: Mapping[str, str],
     output: str,
     dynamic: Mapping[str, int],
-    shapes: tuple[Shape, ...],
+    shapes: tuple[Shape, ...] = (),
     reference: Reference,
     scalars: Mapping[str, float] | None = None,
     ranges: Mapping[str, str] | None = None,
@@ -230,21 +243,36 @@ def recipe(
     return decorate
 
 
+def options(declared: Mapping[str, str], *forms: Form) -> Callable[[Recipe], Family]:
+    """Turn a recipe that names all its inputs into one for each form (`frontend/options.py`).
+
+    Raises RecipeError for a form with options that are not declared, or as `recipe` does.
+    """
+
+    def decorate(source: Recipe) -> Family:
+        yielded = recipes_of(source, declared, forms)
+        for each in yielded:
+            check_declaration(each, Shape)
+        return Family(yielded)
+
+    return decorate
+
+
 def trace(source: Recipe, chosen: Shape, dtype: DType) -> Graph:
     """Run a recipe on symbolic tensors and return its spec: a kernel graph of elementary ops.
 
     Raises RecipeError when the recipe's own code fails or its output has other dims than it says,
     and for inputs that it does not use.
     """
-    _check_parameters(source)
+    check_parameters(source)
     builder = Builder(Level.KERNEL)
     types = source.input_types(chosen, dtype)
-    arguments = [
-        Tensor(builder, builder.input(name, type_, optional=name in source.optional))
+    arguments = {
+        name: Tensor(builder, builder.input(name, type_, optional=name in source.optional))
         for name, type_ in types.items()
-    ]
+    }
     try:
-        made = source.program(*arguments)
+        made = source.program(**arguments, **source.choices)
     except (RecipeError, GraphError):
         raise
     except (Exception, SystemExit) as error:  # the recipe's own code may raise anything
@@ -274,27 +302,6 @@ def _computing(source: Recipe, spec: Graph) -> Graph:
             "leave it out of inputs and of the function's parameters",
         )
     return spec
-
-
-def _check_parameters(source: Recipe) -> None:
-    found = inspect.signature(source.program).parameters.values()
-    marks: dict[object, str] = {
-        inspect.Parameter.VAR_POSITIONAL: "*",
-        inspect.Parameter.KEYWORD_ONLY: "*, ",
-    }
-    parameters = [marks.get(p.kind, "") + p.name for p in found]
-    if parameters != list(source.inputs):
-        raise RecipeError(
-            f"recipe {source.name} takes ({', '.join(parameters)}), "
-            f"but declares the inputs {', '.join(source.inputs)}",
-            "name the function's parameters like the inputs, in the same order",
-        )
-    unstacked = [name for name in source.stacked if not source.is_weight(name)]
-    if unstacked:
-        raise RecipeError(
-            f"recipe {source.name} stacks {unstacked[0]}, which is no weight",
-            "weights are the tensors without the first of the dynamic dims",
-        )
 
 
 def _with_neutral_options(source: Recipe, spec: Graph) -> Graph:
@@ -328,20 +335,23 @@ def catalog() -> dict[str, Recipe]:
     for info in sorted(pkgutil.iter_modules(package.__path__), key=lambda m: m.name):
         module = importlib.import_module(f"{package.__name__}.{info.name}")
         found.update({r.name: r for r in _recipes_in(module)})
-    return found
+    return dict(sorted(found.items()))
 
 
 def _recipes_in(module: ModuleType) -> list[Recipe]:
-    return [v for v in vars(module).values() if isinstance(v, Recipe)]
+    values = vars(module).values()
+    yielded = [r for v in values if isinstance(v, Family) for r in v.recipes]
+    return [v for v in values if isinstance(v, Recipe)] + yielded
 
 
 def load_recipe(name_or_path: str) -> Recipe:
-    """Return a recipe of the catalog by name, or the one that a recipe file defines.
+    """Return a recipe of the catalog by name, or one that a recipe file defines.
 
-    Raises RecipeError for an unknown name, an unreadable file, a file whose Python fails, or one
-    that defines no recipe or several.
+    `my_recipes.py:name` names one of several in a file. Raises RecipeError for an unknown name, an
+    unreadable file, a file whose Python fails, or one that defines no recipe or several.
     """
-    if not name_or_path.endswith(".py"):
+    file, _, name = name_or_path.partition(".py:")
+    if not name and not name_or_path.endswith(".py"):
         known = catalog()
         if name_or_path not in known:
             raise RecipeError(
@@ -349,44 +359,16 @@ def load_recipe(name_or_path: str) -> Recipe:
                 f"recipes: {', '.join(known)}; or give the path of a recipe file, my_recipe.py",
             )
         return known[name_or_path]
-    path = Path(name_or_path)
+    path = Path(f"{file}.py" if name else name_or_path)
     if not path.is_file():
-        raise RecipeError(f"recipe file {name_or_path} does not exist", "check the path")
-    found = _recipes_in(_run_file(path))
-    if len(found) != 1:
-        raise RecipeError(
-            f"{name_or_path} defines {len(found)} recipes, not one",
-            "decorate one function with @recipe(...)",
-        )
-    return found[0]
-
-
-_MISSING_NAME = re.compile(r"cannot import name '(\w+)' from 'mirage_kernels.generator.language'")
-
-
-def _run_file(path: Path) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(path.stem, path.resolve())
-    if spec is None or spec.loader is None:
-        raise RecipeError(f"recipe file {path} cannot be read as Python")
-    module = importlib.util.module_from_spec(spec)
-    try:
-        spec.loader.exec_module(module)
-    except RecipeError:
-        raise
-    except Exception as error:  # the file is the user's: it may raise anything
-        raise _failure_of(path, error) from error
-    return module
-
-
-def _failure_of(path: Path, error: Exception) -> RecipeError:
-    """Return what to say of an error that a recipe file raised: its line, or the missing op."""
-    missing = _MISSING_NAME.match(str(error))
-    if missing:
-        return unknown_operator(missing[1])
-    own = str(path.resolve())
-    frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename == own]
-    line = frames[-1].lineno if frames else getattr(error, "lineno", None)
-    return RecipeError(
-        f"{path.name}, line {line}: {type(error).__name__}: {error}",
-        "the recipe file must run as Python; nothing was written",
+        raise RecipeError(f"recipe file {path} does not exist", "check the path")
+    found = [r for r in _recipes_in(run_file(path)) if not name or r.name == name]
+    if len(found) == 1:
+        return found[0]
+    if name:
+        raise RecipeError(f"{path} defines no recipe called {name}", "check the name")
+    several = ", ".join(f"{path}:{r.name}" for r in found)
+    raise RecipeError(
+        f"{name_or_path} defines {len(found)} recipes, not one",
+        f"name one: {several}" if found else "decorate one function with @recipe(...)",
     )

@@ -1,42 +1,158 @@
-"""The gated half of a transformer's MLP: two projections of x, one through silu, multiplied."""
+"""The gated half of a transformer's MLP: two projections of x, one activated, multiplied.
+
+Alone, or behind the RMSNorm that a pre-norm block puts in front of it.
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from mirage_kernels.generator.language import Tensor, contract, silu
-from mirage_kernels.generator.recipe import recipe, shape
+from mirage_kernels.generator.language import Tensor, contract, rms_norm
+from mirage_kernels.generator.recipe import form, options, recipe, shape
+from mirage_kernels.recipes.activations import ACTIVATIONS, torch_activation
 
 if TYPE_CHECKING:
     import torch
 
 
-def reference(x: torch.Tensor, gate_weight: torch.Tensor, up_weight: torch.Tensor) -> torch.Tensor:
-    """PyTorch's own unfused program: two matmuls, both results rounded to the input's type."""
+def reference(
+    x: torch.Tensor,
+    gate_weight: torch.Tensor,
+    up_weight: torch.Tensor,
+    norm_weight: torch.Tensor | None = None,
+    eps: float = 0.0,
+    activation: str = "silu",
+) -> torch.Tensor:
+    """PyTorch's own unfused program: a kernel per step, each result rounded to the input's type."""
     from torch.nn.functional import linear
-    from torch.nn.functional import silu as torch_silu
+    from torch.nn.functional import rms_norm as torch_rms_norm
 
-    return torch_silu(linear(x, gate_weight)) * linear(x, up_weight)
+    if norm_weight is not None:
+        x = torch_rms_norm(x, (x.shape[-1],), norm_weight, eps)
+    return torch_activation(activation)(linear(x, gate_weight)) * linear(x, up_weight)
 
 
-@recipe(
-    inputs={"x": "M K", "gate_weight": "N K", "up_weight": "N K"},
-    output="M N",
-    dynamic={"M": 4096},
-    reference=reference,
-    shapes=(
-        shape("the Mirage paper's gated MLP", K=4096, N=4096),
-        shape("Llama-3-8B, TP 1", K=4096, N=14336),
-        shape("Llama-3-8B, TP 4", K=4096, N=3584),
-        shape("Llama-3-8B, TP 8", K=4096, N=1792),
-        shape("Llama-3-70B, TP 1", K=8192, N=28672),
-        shape("Llama-3-70B, TP 4", K=8192, N=7168),
-        shape("Llama-3-70B, TP 8", K=8192, N=3584),
-        shape("Qwen3-8B, TP 1", K=4096, N=12288),
-        shape("Qwen3-32B, TP 1", K=5120, N=25600),
-        shape("Chameleon-7B, TP 1", K=4096, N=11008),
+@options(
+    {
+        "norm_weight": "eps",
+        **{f"activation={name}": "" for name in ACTIVATIONS},
+    },
+    form(
+        "gated_mlp",
+        "activation=silu",
+        summary="silu(linear(x, gate_weight)) * linear(x, up_weight)",
+        shapes=(
+            shape("the Mirage paper's gated MLP", K=4096, N=4096),
+            shape("Llama-3-8B, TP 1", K=4096, N=14336),
+            shape("Llama-3-8B, TP 4", K=4096, N=3584),
+            shape("Llama-3-8B, TP 8", K=4096, N=1792),
+            shape("Llama-3-70B, TP 1", K=8192, N=28672),
+            shape("Llama-3-70B, TP 4", K=8192, N=7168),
+            shape("Llama-3-70B, TP 8", K=8192, N=3584),
+            shape("Qwen3-8B, TP 1", K=4096, N=12288),
+            shape("Qwen3-32B, TP 1", K=5120, N=25600),
+            shape("Chameleon-7B, TP 1", K=4096, N=11008),
+        ),
+    ),
+    form(
+        "geglu_mlp",
+        "activation=gelu_tanh",
+        summary="gelu_tanh(linear(x, gate_weight)) * linear(x, up_weight)",
+        shapes=(
+            shape("Gemma-7B, TP 1", K=3072, N=24576),
+            shape("Gemma-2B, TP 1", K=2048, N=16384),
+            shape("Gemma-2-9B, TP 1", K=3584, N=14336),
+            shape("Gemma-2-27B, TP 1", K=4608, N=36864),
+            shape("Gemma-3-12B, TP 1", K=3840, N=15360),
+        ),
+    ),
+    form(
+        "gated_mlp_gelu",
+        "activation=gelu",
+        summary="gelu(linear(x, gate_weight)) * linear(x, up_weight)",
+        shapes=(
+            shape("ModernBERT-large, TP 1", K=1024, N=2624),
+            shape("the Mirage paper's gated MLP with this gate", K=4096, N=4096),
+            shape("Llama-3-8B's shape with this gate, TP 1", K=4096, N=14336),
+        ),
+    ),
+    form(
+        "gated_mlp_relu",
+        "activation=relu",
+        summary="relu(linear(x, gate_weight)) * linear(x, up_weight)",
+        shapes=(
+            shape("the Mirage paper's gated MLP with this gate", K=4096, N=4096),
+            shape("ReluLLaMA-7B, TP 1", K=4096, N=11008),
+            shape("Llama-3-8B's shape with this gate, TP 1", K=4096, N=14336),
+        ),
+    ),
+    form(
+        "rms_norm_gated_mlp",
+        "norm_weight",
+        "activation=silu",
+        summary="silu(linear(rms_norm(x), gate_weight)) * linear(rms_norm(x), up_weight)",
+        shapes=(
+            shape("Llama-3-8B, TP 1", K=4096, N=14336),
+            shape("Llama-3-8B, TP 4", K=4096, N=3584),
+            shape("Llama-3-70B, TP 4", K=8192, N=7168),
+            shape("Llama-3-70B, TP 8", K=8192, N=3584),
+            shape("Qwen3-8B, TP 1", K=4096, N=12288),
+            shape("Qwen3-32B, TP 1", K=5120, N=25600),
+        ),
+    ),
+    form(
+        "rms_norm_geglu_mlp",  # Gemma's norm weight is given as 1 + w
+        "norm_weight",
+        "activation=gelu_tanh",
+        summary="gelu_tanh(linear(rms_norm(x), gate_weight)) * linear(rms_norm(x), up_weight)",
+        shapes=(
+            shape("Gemma-7B, TP 1", K=3072, N=24576),
+            shape("Gemma-2B, TP 1", K=2048, N=16384),
+            shape("Gemma-2-9B, TP 1", K=3584, N=14336),
+        ),
+    ),
+    form(
+        "rms_norm_gated_mlp_gelu",
+        "norm_weight",
+        "activation=gelu",
+        summary="gelu(linear(rms_norm(x), gate_weight)) * linear(rms_norm(x), up_weight)",
+        shapes=(shape("Llama-3-8B's shape with this gate, TP 1", K=4096, N=14336),),
+    ),
+    form(
+        "rms_norm_gated_mlp_relu",
+        "norm_weight",
+        "activation=relu",
+        summary="relu(linear(rms_norm(x), gate_weight)) * linear(rms_norm(x), up_weight)",
+        shapes=(
+            shape("ReluLLaMA-7B, TP 1", K=4096, N=11008),
+            shape("Llama-3-8B's shape with this gate, TP 1", K=4096, N=14336),
+        ),
     ),
 )
-def gated_mlp(x: Tensor, gate_weight: Tensor, up_weight: Tensor) -> Tensor:
-    """silu(linear(x, gate_weight)) * linear(x, up_weight)."""
-    return silu(contract(x, gate_weight, over="K")) * contract(x, up_weight, over="K")
+@recipe(
+    inputs={
+        "x": "M K",
+        "norm_weight": "K",
+        "gate_weight": "N K",
+        "up_weight": "N K",
+        "eps": "",
+    },
+    output="M N",
+    dynamic={"M": 4096},
+    scalars={"eps": 1e-5},
+    reference=reference,
+)
+def gated_mlp(
+    x: Tensor,
+    norm_weight: Tensor | None = None,
+    *,
+    gate_weight: Tensor,
+    up_weight: Tensor,
+    eps: Tensor | None = None,
+    activation: str,
+) -> Tensor:
+    """activation(linear(x, gate_weight)) * linear(x, up_weight), x normed or not."""
+    if norm_weight is not None and eps is not None:
+        x = rms_norm(x, norm_weight, eps, over="K")
+    gate = ACTIVATIONS[activation](contract(x, gate_weight, over="K"))
+    return gate * contract(x, up_weight, over="K")

@@ -1,41 +1,76 @@
-"""RMSNorm alone, as it stands in front of a matrix product of many tokens."""
+"""RMSNorm alone, as it stands in front of a matrix product of many tokens.
+
+With a residual it norms x + residual and also returns the sum, the next layer's residual.
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from mirage_kernels.generator import language
-from mirage_kernels.generator.recipe import recipe, shape
+from mirage_kernels.generator.language import Tensor
+from mirage_kernels.generator.recipe import form, options, recipe, shape
 
 if TYPE_CHECKING:
     import torch
 
-    from mirage_kernels.generator.language import Tensor
-
 
 def reference(
-    x: torch.Tensor, norm_weight: torch.Tensor, eps: float, weight_offset: float = 0.0
-) -> torch.Tensor:
-    """PyTorch's own program: its kernel, with an offset after one that adds it to the weights."""
+    x: torch.Tensor,
+    norm_weight: torch.Tensor,
+    eps: float,
+    residual: torch.Tensor | None = None,
+    weight_offset: float = 0.0,
+) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
+    """PyTorch's own program: its kernel, after those that add an offset or a residual."""
     from torch.nn.functional import rms_norm as torch_rms_norm
 
+    total = x if residual is None else x + residual
     scale = norm_weight + weight_offset if weight_offset else norm_weight
-    return torch_rms_norm(x, (x.shape[-1],), scale, eps)
+    normed = torch_rms_norm(total, (x.shape[-1],), scale, eps)
+    return normed if residual is None else (normed, total)
 
 
+@options(
+    {"residual": "total"},
+    form(
+        "rms_norm",
+        summary="rms_norm(x) * (norm_weight + weight_offset)",
+        shapes=(
+            shape("Llama-3-8B, Qwen3-8B (weight_offset is 0)", K=4096),
+            shape("Llama-3-70B (weight_offset is 0)", K=8192),
+            shape("Gemma-2-9B (weight_offset is 1), Qwen2-7B (0)", K=3584),
+        ),
+    ),
+    form(
+        "rms_norm_residual",
+        "residual",
+        summary="rms_norm(total) * (norm_weight + weight_offset); total = x + residual",
+        shapes=(
+            shape("Llama-3-8B, Qwen3-8B (weight_offset is 0)", K=4096),
+            shape("Llama-3-70B (weight_offset is 0)", K=8192),
+            shape("Qwen2-7B (weight_offset is 0)", K=3584),
+        ),
+    ),
+)
 @recipe(
-    inputs={"x": "M K", "norm_weight": "K", "eps": "", "weight_offset": ""},
+    inputs={"x": "M K", "norm_weight": "K", "eps": "", "residual": "M K", "weight_offset": ""},
     output="M K",
+    also={"total": "M K"},
     dynamic={"M": 4096},
     scalars={"eps": 1e-6, "weight_offset": 1.0},
     optional=("weight_offset",),
     reference=reference,
-    shapes=(
-        shape("Llama-3-8B, Qwen3-8B (weight_offset is 0)", K=4096),
-        shape("Llama-3-70B (weight_offset is 0)", K=8192),
-        shape("Gemma-2-9B (weight_offset is 1), Qwen2-7B (0)", K=3584),
-    ),
 )
-def rms_norm(x: Tensor, norm_weight: Tensor, eps: Tensor, weight_offset: Tensor) -> Tensor:
-    """rms_norm(x) * (norm_weight + weight_offset)."""
-    return language.rms_norm(x, norm_weight + weight_offset, eps, over="K")
+def rms_norm(
+    x: Tensor,
+    norm_weight: Tensor,
+    eps: Tensor,
+    residual: Tensor | None = None,
+    *,
+    weight_offset: Tensor,
+) -> Tensor | tuple[Tensor, Tensor]:
+    """rms_norm(x + residual) * (norm_weight + weight_offset)."""
+    total = x if residual is None else x + residual
+    normed = language.rms_norm(total, norm_weight + weight_offset, eps, over="K")
+    return normed if residual is None else (normed, total)
