@@ -21,7 +21,7 @@ from mirage_kernels.generator.meaning.reals import FLOAT64, STORAGE, round_to
 from mirage_kernels.generator.meaning.walk import results
 from mirage_kernels.generator.recipe import Recipe, Shape, trace
 from mirage_kernels.generator.records.record import KernelRecord
-from mirage_kernels.generator.records.sources import sources_of
+from mirage_kernels.generator.records.sources import triton_of
 from mirage_kernels.generator.search.gate import Gate, relative_error
 
 Real = npt.NDArray[np.float64]
@@ -132,7 +132,7 @@ def run_triton(record: KernelRecord, inputs: list[Array]) -> Real:
 
 def triton_results(record: KernelRecord, inputs: list[Array]) -> list[Real]:
     """Return the results of a kernel's emitted Triton program, run by Triton's interpreter."""
-    text = sources_of(record)[record.path.replace(".json", ".py")]
+    text = triton_of(record)
     torch_dtype = _INTERPRETED[record.storage]
     with tempfile.TemporaryDirectory() as folder:
         program, data = Path(folder) / "program.py", Path(folder) / "data.npy"

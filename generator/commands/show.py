@@ -122,8 +122,8 @@ def _show_kernel(path: str, record: Record, sources: Sequence[Path], terminal: T
     else:
         terminal.line("`mirage-kernels check` proves it again.")
         for folder, files in groupby(sources, lambda path: path.parent.name):
-            endings = ", ".join(file.name.removeprefix(record.stem) for file in files)
-            terminal.line(f"Emitted: {record.arch}/{folder}/{record.stem} {endings}")
+            names = ", ".join(file.name for file in files)
+            terminal.line(f"Emitted: {record.arch}/{folder}: {names}")
         terminal.line()
         table = Table(("variant serves", "cuts", "knobs"), tuple(_variant_rows(record)), left=3)
         terminal.table(table)

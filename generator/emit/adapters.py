@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
-from mirage_kernels.generator.emit.words import MEETINGS, camel, kept_at, shared_at, typed
+from mirage_kernels.generator.emit.words import (
+    MEETINGS,
+    THREADS,
+    camel,
+    declared,
+    kept_at,
+    shared_at,
+    typed,
+)
 from mirage_kernels.generator.emit.writer import Writer
 from mirage_kernels.generator.plan.adapters import (
     MAKER_CHUNKS,
@@ -30,8 +38,8 @@ def write_map(writer: Writer, makers: TileProgram) -> None:
     writer.line(
         "// Shared memory in bytes: tasks, the warps' sums, what blocks of the cluster send."
     )
-    writer.line("template <class Knobs>")
-    with writer.block("struct SharedMap {", "};"):
+    writer.line("template <class Config>")
+    with writer.block("struct SharedMap {", "};"), declared(writer, makers, member=True):
         (met,) = makers.meetings
         name = camel(met.out)
         writer.assignment(f"using {name} = tile::{typed(MEETINGS, met, makers)};")
@@ -48,7 +56,7 @@ def write_loads(writer: Writer, makers: TileProgram) -> None:
             writer.line(f"tile::load(step.{s.out}, {s.args[0]}_edge, k);")
 
 
-CALL = "tile::load_and_compute<Knobs::kStages, Step>(steps, load, compute);"
+CALL = "tile::load_and_compute<Config::kStages, Step>(steps, load, compute);"
 
 
 def write_plan(writer: Writer, users: TileProgram, program: TileProgram) -> None:
@@ -66,17 +74,17 @@ def write_plan(writer: Writer, users: TileProgram, program: TileProgram) -> None
     }
     constants = ", ".join(f"k{name} = {value}" for name, value in sizes.items())
     writer.line(f"// A launch of its own makes {kept.args[0]}, each token's with its own slice.")
-    with writer.block("struct Makers {", "};"):
-        writer.line("using Element = T;")
+    writer.line("template <class Shape>")
+    with writer.block("struct Makers : Shape {", "};"):
+        writer.line("using Element = typename Shape::T;")
         writer.line(f"static constexpr int {constants};")
-        writer.line(f"static constexpr int kInner = {dim};")
-    writer.line("using Clusters = tile::AdapterMakers<Makers>;")
+        writer.line(f"static constexpr int kInner = Shape::{dim};")
     writer.line()
 
 
 def write_makers_head(writer: Writer, makers: TileProgram) -> str:
     """Write what stands before the function that makes a tile; return its head."""
-    writer.line("template <class Knobs>")
+    writer.line("template <class Config>")
     head = f"__device__ void {makers.recipe}(const LaunchArgs& args, char* shared, "
     writer.line(head.rstrip())
     return f"{' ' * (head.index('(') + 1)}const tile::SliceTile& own) {{"
@@ -95,14 +103,14 @@ def write_makers_tile(writer: Writer, program: TileProgram) -> None:
 
 def write_makers_kernel(writer: Writer, makers: TileProgram) -> None:
     """Write the makers' kernel: users start when all that came before it has ended."""
-    writer.line("template <class Knobs>")
-    writer.line("__global__ void __launch_bounds__(kThreads<Knobs>)")
+    writer.line("template <class Config>")
+    writer.line(f"__global__ void __launch_bounds__({THREADS})")
     head = f"    {makers.recipe}_makers(const __grid_constant__ LaunchArgs args) {{"
-    with writer.block(head):
+    with writer.block(head), declared(writer, makers):
         writer.line("extern __shared__ __align__(16) char shared[];")
         writer.line("tile::wait_for_previous();")
         writer.line("tile::let_next_start();")
-        writer.line(f"Clusters::for_each_tile(args, shared, {makers.recipe}<Knobs>);")
+        writer.line(f"Clusters::for_each_tile(args, shared, {makers.recipe}<Config>);")
     writer.line()
 
 
@@ -119,11 +127,14 @@ def write_makers_launch(writer: Writer, makers: TileProgram) -> None:
     """Write the launch of the makers."""
     tokens = makers.roles.tokens
     head = "cudaError_t launch_makers(const LaunchArgs& args, cudaStream_t stream) {"
+    writer.line("template <class Shape>")
     with writer.block(head):
-        writer.line("constexpr int kSharedBytes = making::SharedMap<Makers>::kBytes;")
+        writer.line("using Config = Makers<Shape>;")
+        writer.line("using Clusters = tile::AdapterMakers<Config>;")
+        writer.line("constexpr int kSharedBytes = making::SharedMap<Config>::kBytes;")
         writer.line(f"const int64_t {tokens} = args.dims[0];")
         writer.line(f"const tile::Grid grid = Clusters::grid({tokens}, args.slices, kSharedBytes);")
-        call = f"making::{makers.recipe}_makers<Makers>"
+        call = f"making::{makers.recipe}_makers<Config>"
         writer.line(f"return tile::launch({call}, grid, args, stream);")
     writer.line()
 
@@ -154,13 +165,13 @@ def shared_bytes(users: str) -> str:
 def write_workspace(writer: Writer, users: TileProgram) -> None:
     """Write the size of the workspace: the makers' totals."""
     (dim,) = users.roles.inner
-    writer.line("template <class Knobs>")
-    with writer.block("int64_t workspace(const LaunchArgs& args) {"):
+    writer.line("template <class Config>")
+    with writer.block("int64_t workspace(const LaunchArgs& args) {"), declared(writer, users):
         writer.line(f"return args.dims[0] * {dim} * static_cast<int64_t>(sizeof(T));")
     writer.line()
 
 
 def write_first_launch(writer: Writer) -> None:
     """Write the call of the makers, before that of the users."""
-    writer.line("const cudaError_t status = launch_makers(args, stream);")
+    writer.line("const cudaError_t status = launch_makers<Shape>(args, stream);")
     writer.line("if (status != cudaSuccess) return status;")

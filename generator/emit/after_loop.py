@@ -68,13 +68,13 @@ def _stage(writer: Writer, stage: Stage, program: TileProgram) -> None:
     extent = f"{{{first}, {stage.dim}, first_token, {roles.tokens}}}"
     writer.line(f"const tile::OutputTile {tile}{extent};")
     lines = own_lines(stage.dim, program)
-    call = f"tile::for_each_element<{lines}, kTokens, kThreads<Knobs>>"
+    call = f"tile::for_each_element<{lines}, kTokens, kThreads>"
     with writer.block(f"{call}({tile}, [&](tile::Element e) {{", "});"):
         per_element(writer, stage.statements, program)
     if shared:
         writer.line(barrier(program))
     for s in kept if shared else ():
-        writer.line(f"tile::exchange<kSharing, kThreads<Knobs>>({s.out});")
+        writer.line(f"tile::exchange<kSharing, kThreads>({s.out});")
 
 
 def _products(writer: Writer, program: TileProgram) -> None:
@@ -115,7 +115,7 @@ def _epilogue(writer: Writer, program: TileProgram) -> None:
     roles = program.roles
     tile = f"{{first_row, {roles.rows}, first_token, {roles.tokens}}}"
     writer.line(f"const tile::OutputTile out_tile{tile};")
-    call = "tile::for_each_element<kRows, kTokens, kThreads<Knobs>>"
+    call = "tile::for_each_element<kRows, kTokens, kThreads>"
     with writer.block(f"{call}(out_tile, [&](tile::Element e) {{", "});"):
         per_element(writer, program.epilogue, program)
 
@@ -125,7 +125,7 @@ def _left(writer: Writer, program: TileProgram) -> None:
     roles, (*computed, stored) = program.roles, program.epilogue
     tile = f"{{first_row, {roles.rows}, first_token, {roles.tokens}}}"
     writer.line(f"const tile::OutputTile out_tile{tile};")
-    call = "apart.template make<kThreads<Knobs>>(out_tile, stamp"
+    call = "apart.template make<kThreads>(out_tile, stamp"
     if program.stacked:
         call = adapters.write_left(writer, program)
     with writer.block(f"{call}, [&](tile::Element e) {{", "});"):

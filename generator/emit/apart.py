@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from mirage_kernels.generator.emit import adapters, apart_held
-from mirage_kernels.generator.emit.words import kept_at, shared_at
+from mirage_kernels.generator.emit.words import declared, kept_at, shared_at
 from mirage_kernels.generator.emit.writer import Writer
 from mirage_kernels.generator.plan.apart import PAIR
 from mirage_kernels.generator.plan.program import TileProgram
@@ -25,12 +25,12 @@ def write_plan(writer: Writer, program: TileProgram) -> None:
     (dim,) = program.roles.inner
     (kept,) = program.received
     writer.line(f"// The first blocks of the grid make {kept.args[0]} for all others.")
-    writer.line("template <class Knobs>")
-    with writer.block("struct ApartPlan : Knobs {", "};"):
-        writer.line("using Element = T;")
-        writer.line(f"static constexpr int kInner = {dim};")
-    writer.line("template <class Knobs>")
-    writer.line("using Apart = tile::Apart<ApartPlan<Knobs>>;")
+    writer.line("template <class Config>")
+    with writer.block("struct ApartPlan : Config {", "};"):
+        writer.line("using Element = typename Config::T;")
+        writer.line(f"static constexpr int kInner = Config::{dim};")
+    writer.line("template <class Config>")
+    writer.line("using Apart = tile::Apart<ApartPlan<Config>>;")
     writer.line()
     writer.line("template <class Users>")
     with writer.block("struct Makers : Users {", "};"):
@@ -64,7 +64,7 @@ def user(program: TileProgram, otherwise: str) -> str:
 
 def makers_before(program: TileProgram) -> str:
     """Return how many blocks of a grid come before those that have rows, as a term of a sum."""
-    return "Apart<Knobs>::kMakers + " if program.received and not program.stacked else ""
+    return "Apart<Config>::kMakers + " if program.received and not program.stacked else ""
 
 
 def dealt_out(program: TileProgram) -> tuple[str, str, str]:
@@ -72,7 +72,7 @@ def dealt_out(program: TileProgram) -> tuple[str, str, str]:
     if not program.stacked:
         return "tile::warp_index()", "kWarps", "args.constant_weights"
     if program.leaves:
-        return "Clusters::warp()", "Knobs::kBlocks * kWarps", adapters.READY
+        return "Clusters::warp()", "Config::kBlocks * kWarps", adapters.READY
     return "tile::warp_index()", "kWarps", adapters.READY
 
 
@@ -145,11 +145,11 @@ def write_workspace(writer: Writer, users: TileProgram) -> None:
     if users.stacked:
         return adapters.write_workspace(writer, users)
     roles = users.roles
-    writer.line("template <class Knobs>")
-    with writer.block("int64_t workspace(const LaunchArgs& args) {"):
+    writer.line("template <class Config>")
+    with writer.block("int64_t workspace(const LaunchArgs& args) {"), declared(writer, users):
         writer.line("// Two blocks may share rows, and each is told.")
-        blocks = f"{PAIR} * tile::ceil_div({roles.rows}, Knobs::kRows)"
-        writer.line(f"return Apart<Knobs>::bytes(args.dims[0], {blocks});")
+        blocks = f"{PAIR} * tile::ceil_div({roles.rows}, Config::kRows)"
+        writer.line(f"return Apart<Config>::bytes(args.dims[0], {blocks});")
     writer.line()
     return None
 
@@ -158,17 +158,17 @@ def write_fork(writer: Writer, users: TileProgram, args: str) -> None:
     """Write that makers go their own way, if they are blocks of the same grid."""
     if users.stacked:
         return
-    writer.line(f"const Apart<Knobs> apart({args});")
-    call = f"{NAMESPACE}::{users.recipe}<Knobs>({args}, shared)"
+    writer.line(f"const Apart<Config> apart({args});")
+    call = f"{NAMESPACE}::{users.recipe}<Config>({args}, shared)"
     if users.makers is None or not users.paired or args == "args":
         writer.line(f"if (apart.makes()) return {call};")
         return
-    paired = f"{apart_held.name(users.makers)}<Knobs>(given, shared)"
+    paired = f"{apart_held.name(users.makers)}<Config>(given, shared)"
     if users.all_paired:
         writer.line(f"if (apart.makes()) return {paired};")
         return
     with writer.block("if (apart.makes()) {"):
-        with writer.block("if constexpr (Knobs::kMakerGroups > 0) {", ""):
+        with writer.block("if constexpr (Config::kMakerGroups > 0) {", ""):
             writer.line(f"return {paired};")
         with writer.block("} else {"):
             writer.line(f"return {call};")
@@ -191,5 +191,5 @@ def shared_bytes(program: TileProgram, users: str) -> str:
     if program.stacked:
         return adapters.shared_bytes(users)
     paired = program.paired and users.startswith("Block")
-    makers = apart_held.makers_bytes(program) if paired else "kMakerBytes<Knobs>"
+    makers = apart_held.makers_bytes(program) if paired else "kMakerBytes<Config>"
     return f"tile::larger({users}, {makers})"

@@ -5,22 +5,23 @@ from __future__ import annotations
 from contextlib import nullcontext
 
 from mirage_kernels.generator.emit.after_loop import per_element
-from mirage_kernels.generator.emit.words import dims_text
+from mirage_kernels.generator.emit.words import declared, dims_text
 from mirage_kernels.generator.emit.writer import Writer
 from mirage_kernels.generator.plan.apart import PAIR
 from mirage_kernels.generator.plan.program import Do, Layout, Statement, TileProgram
 
 INCLUDES = ("tile/apart_held.cuh",)
 MAPS = "CUtensorMap made[2];"
-_IF_PAIRED = "if constexpr (Knobs::kMakerGroups > 0) {"
+_IF_PAIRED = "if constexpr (Config::kMakerGroups > 0) {"
 
 
 def write_makers(writer: Writer, users: TileProgram, makers: TileProgram) -> None:
     """Write what the makers run that share a tile in pairs, blocks of the plan of held tokens."""
     _plan(writer, users, makers)
     roles = makers.roles
-    writer.line("template <class Knobs>")
-    with writer.block(f"__device__ void {name(makers)}(const HeldArgs& given, char* shared) {{"):
+    writer.line("template <class Config>")
+    head = f"__device__ void {name(makers)}(const HeldArgs& given, char* shared) {{"
+    with writer.block(head), declared(writer, makers):
         _start(writer, makers)
         (met,) = makers.meetings
         accumulator = f"tile::HeldAccum<Block::kRows> {met.out};"
@@ -53,7 +54,7 @@ def name(makers: TileProgram) -> str:
 
 def makers_bytes(users: TileProgram) -> str:
     """Return the shared memory that makers take beside users that hold tokens."""
-    return "kPairBytes<Knobs>" if users.all_paired else "maker_bytes<Knobs>()"
+    return "kPairBytes<Config>" if users.all_paired else "maker_bytes<Config>()"
 
 
 def write_maps(writer: Writer, users: TileProgram, makers: TileProgram) -> None:
@@ -63,7 +64,7 @@ def write_maps(writer: Writer, users: TileProgram, makers: TileProgram) -> None:
     index, roles = operands[rows.args[0]].index, makers.roles
     only = nullcontext() if users.all_paired else writer.block(_IF_PAIRED)
     with only:
-        writer.line("using Makers = MakersBlock<Knobs>;")
+        writer.line("using Makers = MakersBlock<Config>;")
         lines = "tile::token_lines<Makers>(args.dims[0])"
         writer.assignment(f"status = tile::encode<T>(&given.made[0], {tokens.args[0]}, {lines});")
         writer.line("if (status != cudaSuccess) return status;")
@@ -84,18 +85,18 @@ def _plan(writer: Writer, users: TileProgram, makers: TileProgram) -> None:
     writer.line("// Makers share a tile in pairs, too, and split the depth.")
     writer.line("template <class Users>")
     with writer.block("struct MakersPlan {", "};"):
-        writer.line("using Element = T;")
+        writer.line("using Element = typename Users::T;")
         rows = f"kRows = {PAIR} * Users::kMakerRows, kTokens = Users::kMakerTokens"
         writer.line(f"static constexpr int {rows};")
         ring = "kStages = Users::kMakerStages, kGroups = Users::kMakerGroups"
         writer.line(f"static constexpr int {ring}, kBlocks = {PAIR};")
-        writer.line(f"static constexpr int kDepth = {makers.roles.depth}, kRowTensors = 1;")
+        writer.line(f"static constexpr int kDepth = Users::{makers.roles.depth}, kRowTensors = 1;")
         writer.line("static constexpr int kProducts = 1, kInner = 0, kBesideBytes = 0;")
     writer.line("template <class Users>")
     writer.line("using MakersBlock = tile::HeldBlock<MakersPlan<Users>>;")
     writer.line()
-    writer.line("template <class Knobs>")
-    size = "MakersBlock<Knobs>::kBytes + Apart<Knobs>::kStampBytes"
+    writer.line("template <class Config>")
+    size = "MakersBlock<Config>::kBytes + Apart<Config>::kStampBytes"
     if users.all_paired:
         writer.line(f"constexpr int kPairBytes = {size};")
         writer.line()
@@ -104,20 +105,20 @@ def _plan(writer: Writer, users: TileProgram, makers: TileProgram) -> None:
         with writer.block(_IF_PAIRED, ""):
             writer.line(f"return {size};")
         with writer.block("} else {"):
-            writer.line("return kMakerBytes<Knobs>;")
+            writer.line("return kMakerBytes<Config>;")
     writer.line()
 
 
 def _start(writer: Writer, makers: TileProgram) -> None:
     used = {a for s in makers.epilogue for a in s.args}
-    writer.line("using Block = MakersBlock<Knobs>;")
+    writer.line("using Block = MakersBlock<Config>;")
     writer.line("const LaunchArgs& args = given.call;")
     writer.line(f"const int {makers.roles.tokens} = static_cast<int>(args.dims[0]);")
     for i, scalar in enumerate(makers.scalars):
         if scalar in used:
             writer.line(f"const float {scalar} = args.scalars[{i}];")
     for line in (
-        "const Apart<Knobs> apart(args);",
+        "const Apart<Config> apart(args);",
         "const int first_row = apart.first_row(), first_token = apart.first_token();",
         "const int box_row = first_row / Block::kRows * Block::kRows;",
         "if (tile::warp_index() > Block::kWarps) return;",

@@ -6,7 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from mirage_kernels.generator.emit import apart, apart_held
-from mirage_kernels.generator.emit.words import operand_dims, own_lines, pointer, result_pointer
+from mirage_kernels.generator.emit.words import (
+    declared,
+    operand_dims,
+    own_lines,
+    pointer,
+    result_pointer,
+)
 from mirage_kernels.generator.emit.writer import Writer
 from mirage_kernels.generator.plan.program import Layout, Statement, TileProgram
 
@@ -121,10 +127,10 @@ def write_launch(writer: Writer, program: TileProgram, plan: BoxPlan) -> None:
     """Write the function that makes the maps and launches the kernel."""
     roles = program.roles
     operands = {o.name: o for o in program.inputs}
-    writer.line("template <class Knobs>")
+    writer.line("template <class Config>")
     head = f"cudaError_t launch_{plan.name}(const LaunchArgs& args, cudaStream_t stream) {{"
-    with writer.block(head):
-        writer.line(f"using Block = {plan.block}<Knobs>;")
+    with writer.block(head), declared(writer, program):
+        writer.line(f"using Block = {plan.block}<Config>;")
         writer.line(f"{plan.args} given{{args}};")
         for i, s in enumerate(boxes(program)):
             index = operands[s.args[0]].index
@@ -147,10 +153,10 @@ def write_launch(writer: Writer, program: TileProgram, plan: BoxPlan) -> None:
         if program.received:
             bytes_ = apart.shared_bytes(program, "Block::kBytes")
             writer.assignment(f"constexpr int kSharedBytes = {bytes_};")
-            size = f"k{plan.name.capitalize()}Threads<Knobs>, kSharedBytes"
+            size = f"k{plan.name.capitalize()}Threads<Config>, kSharedBytes"
         size = f"{size}, {plan.cluster}" if plan.cluster and not program.shared_by > 1 else size
         writer.assignment(f"const tile::Grid grid{{row_tiles, token_tiles, {size}}};")
-        kernel = f"{program.recipe}_{plan.name}<Knobs>"
+        kernel = f"{program.recipe}_{plan.name}<Config>"
         writer.line(f"return tile::launch({kernel}, grid, given, stream);")
     writer.line()
 

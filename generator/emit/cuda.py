@@ -1,28 +1,28 @@
 """The CUDA writer: a tile program as readable text over `csrc/tile`.
 
-A table says for every statement how it reads; this module arranges what the plans' modules write:
-header, constants, knobs, the parts of the kernel, the host's functions. The text is a pure function
-of its arguments.
+A table says for every statement how it reads; this module puts together what the schedules' modules
+write. A form (`parts.py`) is a template over a `Config`; an instantiation defines the configs of a
+shape: the element type and the static extents, and the knobs of each bucket of tokens. The text is
+a pure function of its arguments.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from mirage_kernels.generator.emit import adapters, apart, front
 from mirage_kernels.generator.emit.header import Header
 from mirage_kernels.generator.emit.host import bucket_name, write_host
-from mirage_kernels.generator.emit.parts import SHAPE, Part, file_of, parts_of, write_beside
+from mirage_kernels.generator.emit.parts import parts_of, write_includes
 from mirage_kernels.generator.emit.split import turns
-from mirage_kernels.generator.emit.words import TYPES, camel, dims_text
+from mirage_kernels.generator.emit.words import TYPES, camel, dims_text, statics
 from mirage_kernels.generator.emit.writer import Writer
 from mirage_kernels.generator.ir import DType
-from mirage_kernels.generator.plan.apart import users_of
 from mirage_kernels.generator.plan.program import TileProgram
 from mirage_kernels.generator.plan.variants import Variant
 
-__all__ = ["Kernel", "bucket_name", "camel", "cuda_files", "dims_text", "emit_cuda"]
+__all__ = ["Kernel", "bucket_name", "camel", "dims_text", "emit_cuda", "instantiation"]
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Kernel:
 
 
 def emit_cuda(kernel: Kernel) -> str:
-    """Return a planned kernel as one text.
+    """Return a planned kernel as one text: its forms, then their instantiation.
 
     Raises PlanError for an op that the device vocabulary lacks.
     """
@@ -53,45 +53,22 @@ def emit_cuda(kernel: Kernel) -> str:
         writer.line(f'#include "{include}"')
     writer.line()
     _open(writer)
-    _constants(writer, kernel)
-    _knobs(writer, kernel)
-    _threads(writer)
     for part in parts:
         writer.lines += part.lines
-    _ending(writer, kernel)
+    _configs(writer, kernel)
     return writer.text()
 
 
-def cuda_files(kernel: Kernel) -> dict[str, str]:
-    """Return a planned kernel's files by name: one, or of several parts a file for each.
-
-    That which dispatches comes last. Raises PlanError for an op that the device vocabulary lacks.
-    """
-    stem, parts = kernel.header.stem, parts_of(kernel.program, kernel.variants)
-    if len(parts) == 1:
-        return {f"{stem}.cu": emit_cuda(kernel)}
-    shape = Writer()
-    _constants(shape, kernel)
-    _threads(shape)
-    about = "what the plans in the files beside this one have in common"
-    common = Part(SHAPE, about, ("tile/tile.cuh",), (), (), tuple(shape.lines))
-    files = {file_of(stem, p.name): p.text(kernel.header) for p in (common, *parts)}
-    return files | {f"{stem}.cu": _dispatching(kernel, parts)}
-
-
-def _dispatching(kernel: Kernel, parts: Sequence[Part]) -> str:
-    """Return the file that dispatches: it includes those of the parts."""
-    writer, header = Writer(), kernel.header
-    names = ", ".join(f".{part.name}.cuh" for part in parts)
-    beside = ("Plans", f"in files beside this one: {names}; what they share: .{SHAPE}.cuh.")
-    replace(header, paragraphs=[*header.paragraphs, beside]).write(writer, "//")
+def instantiation(kernel: Kernel, forms: Sequence[str]) -> str:
+    """Return the file of one shape and element type, given those of the forms that it includes."""
+    writer = Writer()
+    kernel.header.of_shape().write(writer, "//")
     writer.line()
     writer.line('#include "launch.h"')
     writer.line()
-    write_beside(writer, header.stem, [SHAPE, *(part.name for part in parts)])
+    write_includes(writer, forms)
     _open(writer)
-    _knobs(writer, kernel)
-    _ending(writer, kernel)
+    _configs(writer, kernel)
     return writer.text()
 
 
@@ -101,44 +78,20 @@ def _open(writer: Writer) -> None:
     writer.line()
 
 
-def _ending(writer: Writer, kernel: Kernel) -> None:
-    """Write what follows the parts: the size of the workspace, what callers see."""
-    users = users_of(kernel.program)
-    if users.received:
-        apart.write_workspace(writer, users)
+def _configs(writer: Writer, kernel: Kernel) -> None:
+    """Write the shape, the knobs of each bucket, and what callers see."""
+    with writer.block("struct Shape {", "};"):
+        writer.line(f"using T = {TYPES[kernel.storage]};")
+        extents = [f"{name} = {size}" for name, size in statics(kernel.program).items()]
+        writer.declaration("static constexpr int ", extents)
+    for variant in kernel.variants:
+        _knobs_of(writer, kernel.program, variant)
+    writer.line()
     writer.line("}  // namespace")
     writer.line()
     write_host(writer, kernel)
     writer.line()
     writer.line("}  // namespace mirage::generated")
-
-
-def _constants(writer: Writer, kernel: Kernel) -> None:
-    program = kernel.program
-    writer.line(f"using T = {TYPES[kernel.storage]};")
-    extents = {d.name: d for o in program.inputs for d in o.type.dims}
-    statics = [d for d in extents.values() if not d.dynamic]
-    whole = "cut into parts" if program.parted else "whole in a block"
-    depth = "contracted" if program.loop else whole
-    words = {program.roles.rows: "rows of the weights", program.roles.depth: depth}
-    words |= dict.fromkeys(program.roles.inner, "contracted after the loop")
-    rows = [(f"constexpr int {d.name} = {d.size};", words[d.name]) for d in statics]
-    if program.shared_by > 1:
-        rows.append((f"constexpr int kSharing = {program.shared_by};", "blocks of a cluster"))
-    writer.table(rows)
-    writer.line()
-
-
-def _threads(writer: Writer) -> None:
-    writer.line("template <class Knobs>")
-    writer.line("constexpr int kThreads = Knobs::kWarps * tile::kWarpLanes;")
-    writer.line()
-
-
-def _knobs(writer: Writer, kernel: Kernel) -> None:
-    for variant in kernel.variants:
-        _knobs_of(writer, kernel.program, variant)
-    writer.line()
 
 
 def _knobs_of(writer: Writer, program: TileProgram, variant: Variant) -> None:
@@ -151,7 +104,7 @@ def _knobs_of(writer: Writer, program: TileProgram, variant: Variant) -> None:
         given |= {"groups": variant.knobs.held, "blocks": variant.knobs.blocks}
         given |= {"barriers": variant.knobs.barriers} if variant.knobs.barriers > 1 else {}
     knobs = [f"k{camel(k)} = {v}" for k, v in given.items() if "maker" not in k]
-    with writer.block(f"struct {bucket_name(variant, program.roles.tokens)} {{", "};"):
+    with writer.block(f"struct {bucket_name(variant, program.roles.tokens)} : Shape {{", "};"):
         writer.declaration("static constexpr int ", knobs)
         if variant.knobs.front:
             writer.line(front.knobs_text(variant.knobs))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from mirage_kernels.generator.emit.lines import Lines, line_rows
-from mirage_kernels.generator.emit.words import dims_text, operand_dims, pointer
+from mirage_kernels.generator.emit.words import declared, dims_text, operand_dims, pointer
 from mirage_kernels.generator.emit.writer import Writer
 from mirage_kernels.generator.plan.front import front_of
 from mirage_kernels.generator.plan.program import Do, Layout, Statement, TileProgram
@@ -22,25 +22,29 @@ def write_front(writer: Writer, program: TileProgram, plan: str) -> None:
     made, index = front_of(program), front_of(program).output.index
     name, depth, tokens = f"{program.recipe}_front", program.roles.depth, program.roles.tokens
     writer.line(f"// Where tokens are many, a launch in front makes {made.output.name}, once.")
-    writer.line("template <class Knobs>")
-    writer.line("constexpr int kFrontThreads = Knobs::kFrontWarps * tile::kWarpLanes;")
+    writer.line("template <class Config>")
+    writer.line("constexpr int kFrontThreads = Config::kFrontWarps * tile::kWarpLanes;")
     writer.line()
-    writer.line("template <class Knobs>")
-    writer.line("__global__ void __launch_bounds__(kFrontThreads<Knobs>)")
-    with writer.block(f"    {name}(const __grid_constant__ LaunchArgs args) {{"):
+    writer.line("template <class Config>")
+    writer.line("__global__ void __launch_bounds__(kFrontThreads<Config>)")
+    with (
+        writer.block(f"    {name}(const __grid_constant__ LaunchArgs args) {{"),
+        declared(writer, made),
+    ):
         _kernel(writer, made)
     writer.line()
-    writer.line("template <class Knobs>")
-    with writer.block("cudaError_t launch_front(const LaunchArgs& args, cudaStream_t stream) {"):
-        writer.line("const tile::Grid grid{args.dims[0], 1, kFrontThreads<Knobs>, 0};")
-        call = f"tile::launch({name}<Knobs>, grid, args, stream);"
+    writer.line("template <class Config>")
+    head = "cudaError_t launch_front(const LaunchArgs& args, cudaStream_t stream) {"
+    with writer.block(head), declared(writer, program):
+        writer.line("const tile::Grid grid{args.dims[0], 1, kFrontThreads<Config>, 0};")
+        call = f"tile::launch({name}<Config>, grid, args, stream);"
         writer.line(f"const cudaError_t status = {call}")
         writer.line("if (status != cudaSuccess) return status;")
         given = f"tile::behind(args, {index}, {depth})"
-        writer.line(f"return launch_{plan}<Knobs>({given}, stream);")
+        writer.line(f"return launch_{plan}<Config>({given}, stream);")
     writer.line()
-    writer.line("template <class Knobs>")
-    with writer.block("int64_t workspace(const LaunchArgs& args) {"):
+    writer.line("template <class Config>")
+    with writer.block("int64_t workspace(const LaunchArgs& args) {"), declared(writer, program):
         writer.line(f"const int64_t {tokens} = args.dims[0];")
         writer.line(f"return {tokens} * {depth} * static_cast<int64_t>(sizeof(T));")
     writer.line()
@@ -48,7 +52,7 @@ def write_front(writer: Writer, program: TileProgram, plan: str) -> None:
 
 def _kernel(writer: Writer, program: TileProgram) -> None:
     lines, roles, out = Lines(program, "token", summed=True), program.roles, program.output
-    writer.line(f"using Lines = tile::Lines<{roles.depth}, kFrontThreads<Knobs>>;")
+    writer.line(f"using Lines = tile::Lines<{roles.depth}, kFrontThreads<Config>>;")
     if lines.sums():
         writer.line(f"__shared__ float sums[{len(lines.sums())}][Lines::kWarps];")
     writer.line()

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Container, Sequence
+from dataclasses import dataclass, replace
 
 from mirage_kernels.generator.emit.writer import WIDTH, Writer, wrapped
 
-IN_FRONT = -1  # among buckets: the launch that makers have of their own
+# What a form says for all of its shapes; a shape's own file has the rest, and the formula again.
+OF_THE_FORM = ("Formula", "muGraph", "Expects")
 
 
 @dataclass(frozen=True)
@@ -17,13 +18,24 @@ class Header:
     command: str
     stem: str  # of the file's name: K4096_N6144_fp16
     paragraphs: Sequence[tuple[str, str]]
-    launches: Mapping[int, str] = field(default_factory=dict)  # in words, by bucket
+    recipe_command: str = ""  # makes what is the same for all shapes
+
+    def of_form(self, schedule: str, about: Container[str] = OF_THE_FORM) -> Header:
+        """Return the header of a form: its schedule, and what holds for every shape."""
+        said = [(word, text) for word, text in self.paragraphs if word in about]
+        command = self.recipe_command or self.command
+        return replace(self, command=command, paragraphs=[("Schedule", schedule), *said])
+
+    def of_shape(self) -> Header:
+        """Return the header of an instantiation: what was found, proved and measured of it."""
+        said = [p for p in self.paragraphs if p[0] not in OF_THE_FORM[1:]]
+        return replace(self, paragraphs=said)
 
     def write(self, writer: Writer, mark: str) -> None:
         """Write the header as comment lines that start with `mark`."""
         writer.line(f"{mark} {self.command}")
         writer.line(mark)
-        indent = max(len(word) for word, _ in self.paragraphs) + 2
+        indent = max((len(word) for word, _ in self.paragraphs), default=0) + 2
         for word, text in self.paragraphs:
             lines = wrapped(text, WIDTH - len(mark) - 1 - indent)
             for i, line in enumerate(lines):

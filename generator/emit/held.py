@@ -18,6 +18,7 @@ from mirage_kernels.generator.emit.boxes import (
 from mirage_kernels.generator.emit.split import IN_LOOP
 from mirage_kernels.generator.emit.words import (
     camel,
+    declared,
     dims_text,
     kept_at,
     kept_type,
@@ -55,17 +56,20 @@ def held_makers(writer: Writer, program: TileProgram) -> None:
 
 def _plan(writer: Writer, program: TileProgram) -> None:
     if _beside(program) or program.kept or program.products:
-        writer.line("template <class Knobs>")
-        own = "constexpr int kOwn = Knobs::kRows / Knobs::kBlocks;"
+        writer.line("template <class Config>")
+        own = "constexpr int kOwn = Config::kRows / Config::kBlocks;"
         writer.line(f"{own}  // rows that a block finishes")
         writer.line()
     writer.line("// Where tokens are many, they are held in registers, on the M side of products.")
-    writer.line("template <class Knobs>")
-    with writer.block("struct HeldPlan : Knobs {", "};"):
-        writer.line("using Element = T;")
+    writer.line("template <class Config>")
+    members = declared(writer, program, member=True)
+    with writer.block("struct HeldPlan : Config {", "};"), members:
+        writer.line("using Element = typename Config::T;")
         layouts = [s.layout for s in program.loads]
         rows = layouts.count(Layout.ROWS)
-        writer.line(f"static constexpr int kDepth = {program.roles.depth}, kRowTensors = {rows};")
+        writer.line(
+            f"static constexpr int kDepth = Config::{program.roles.depth}, kRowTensors = {rows};"
+        )
         writer.line(f"static constexpr int kProducts = {len(_met(program, Layout.ACCUM))};")
         vectors, token_sums = len(_vectors(program)), len(_met(program, Layout.TOKEN_SUMS))
         if vectors or token_sums:
@@ -75,11 +79,11 @@ def _plan(writer: Writer, program: TileProgram) -> None:
         writer.line(f"static constexpr int kInner = {inner or '0'};")
         beside = [f"tile::{_kept_type(s, program)}::kBytes" for s in _beside(program)]
         _sum(writer, "static constexpr int kBesideBytes = ", beside or ["0"])
-    writer.line("template <class Knobs>")
-    writer.line("using HeldBlock = tile::HeldBlock<HeldPlan<Knobs>>;")
+    writer.line("template <class Config>")
+    writer.line("using HeldBlock = tile::HeldBlock<HeldPlan<Config>>;")
     if program.received:
-        writer.line("template <class Knobs>")
-        threads = f"HeldBlock<Knobs>::kThreads{apart.more_threads(program, 'held')}"
+        writer.line("template <class Config>")
+        threads = f"HeldBlock<Config>::kThreads{apart.more_threads(program, 'held')}"
         writer.line(f"constexpr int kHeldThreads = {threads};")
     writer.line()
     _map(writer, program)
@@ -105,9 +109,9 @@ def _beside(program: TileProgram) -> tuple[Statement, ...]:
 
 def _map(writer: Writer, program: TileProgram) -> None:
     writer.line("// Shared memory beside the ring, and in its place after the loop.")
-    writer.line("template <class Knobs>")
-    with writer.block("struct HeldMap {", "};"):
-        writer.line("using Block = HeldBlock<Knobs>;")
+    writer.line("template <class Config>")
+    with writer.block("struct HeldMap {", "};"), declared(writer, program, member=True):
+        writer.line("using Block = HeldBlock<Config>;")
         for s in _in_place(program):
             writer.assignment(f"using {camel(s.out)} = tile::{_meeting(s, program)};")
         for s in (*program.fetches, *program.kept, *program.received, *program.products):
@@ -144,7 +148,7 @@ def _vectors(program: TileProgram) -> list[Statement]:
 
 def _kept_type(s: Statement, program: TileProgram) -> str:
     """Return the type of what is kept for the rows that a block finishes."""
-    return kept_type(s, program).replace("Knobs::kRows", "kOwn<Knobs>")
+    return kept_type(s, program).replace("Config::kRows", "kOwn<Config>")
 
 
 def _meeting(s: Statement, program: TileProgram) -> str:
@@ -156,14 +160,15 @@ def _meeting(s: Statement, program: TileProgram) -> str:
 
 
 def _kernel(writer: Writer, program: TileProgram) -> None:
-    writer.line("template <class Knobs>")
+    writer.line("template <class Config>")
     cluster = "__cluster_dims__(kSharing, 1, 1) " if program.shared_by > 1 else ""
-    threads = "kHeldThreads<Knobs>" if program.received else "HeldBlock<Knobs>::kThreads"
+    threads = "kHeldThreads<Config>" if program.received else "HeldBlock<Config>::kThreads"
     writer.line(f"__global__ void {cluster}__launch_bounds__({threads}, 1)")
-    with writer.block(f"    {program.recipe}_held(const __grid_constant__ HeldArgs given) {{"):
+    head = f"    {program.recipe}_held(const __grid_constant__ HeldArgs given) {{"
+    with writer.block(head), declared(writer, program):
         for line in (
-            "using Block = HeldBlock<Knobs>;",
-            "using Shared = HeldMap<Knobs>;",
+            "using Block = HeldBlock<Config>;",
+            "using Shared = HeldMap<Config>;",
             "extern __shared__ __align__(tile::kBoxAtom) char boxes[];",
             "char* const shared = boxes;",
             "tile::let_next_start();",

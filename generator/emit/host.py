@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from mirage_kernels.generator.emit import adapters, apart
+from mirage_kernels.generator.emit.words import THREADS, declared
 from mirage_kernels.generator.emit.writer import WIDTH, Writer
 from mirage_kernels.generator.plan.program import Layout, TileProgram
 from mirage_kernels.generator.plan.variants import Variant
@@ -20,28 +21,32 @@ def bucket_name(variant: Variant, dim: str) -> str:
 
 def threads(program: TileProgram) -> str:
     """Return the threads of a block: those that stream, perhaps a warp that receives."""
-    return "kThreads<Knobs> + tile::kWarpLanes" if program.received else "kThreads<Knobs>"
+    return "(Config::kWarps + 1) * tile::kWarpLanes" if program.received else THREADS
 
 
 def write_slices(writer: Writer, program: TileProgram) -> None:
     """Write the function that launches the plan of slices, or of lines."""
     roles = program.roles
-    writer.line("template <class Knobs>")
-    with writer.block("cudaError_t launch(const LaunchArgs& args, cudaStream_t stream) {"):
+    writer.line("template <class Config>")
+    with (
+        writer.block("cudaError_t launch(const LaunchArgs& args, cudaStream_t stream) {"),
+        declared(writer, program),
+    ):
         if program.loop:
-            tokens = "tile::ceil_div(args.dims[0], Knobs::kTokens)"
+            tokens = "tile::ceil_div(args.dims[0], Config::kTokens)"
             shared = " * kSharing" if program.shared_by > 1 else ""
-            tiles = f"tile::ceil_div({roles.rows}, Knobs::kRows{shared}){shared}"
+            tiles = f"tile::ceil_div({roles.rows}, Config::kRows{shared}){shared}"
             makers = apart.makers_before(program)
             writer.line(f"const int64_t row_tiles = {makers}{tiles};")
             writer.line(f"const int64_t token_tiles = {tokens};")
-            size = apart.shared_bytes(program, "SharedMap<Knobs>::kBytes")
+            size = apart.shared_bytes(program, "SharedMap<Config>::kBytes")
             writer.assignment(f"constexpr int kSharedBytes = {size};")
-        grid = f"row_tiles, token_tiles, {threads(program)}, kSharedBytes"
-        parts = f"{roles.depth} / Knobs::kLine" if program.parted else "1"
-        grid = grid if program.loop else f"args.dims[0], {parts}, kThreads<Knobs>, 0"
+        many = "kThreads + tile::kWarpLanes" if program.received else "kThreads"
+        grid = f"row_tiles, token_tiles, {many}, kSharedBytes"
+        parts = f"{roles.depth} / Config::kLine" if program.parted else "1"
+        grid = grid if program.loop else f"args.dims[0], {parts}, kThreads, 0"
         writer.line(f"const tile::Grid grid{{{grid}}};")
-        writer.line(f"return tile::launch({program.recipe}<Knobs>, grid, args, stream);")
+        writer.line(f"return tile::launch({program.recipe}<Config>, grid, args, stream);")
     writer.line()
 
 
@@ -58,7 +63,7 @@ def write_host(writer: Writer, kernel: Kernel) -> None:
         for s in (*kernel.program.loads, *kernel.program.fetches):
             if s.layout in (Layout.ROWS, Layout.INNER, Layout.FACTORS):
                 operand = operands[s.args[0]]
-                stride = f"args.row_strides[{operand.index}] != {operand.type.names[-1]}"
+                stride = f"args.row_strides[{operand.index}] != Shape::{operand.type.names[-1]}"
                 writer.line(f"if ({stride}) return cudaErrorInvalidValue;")
         if kernel.program.stacked:
             adapters.write_first_launch(writer)

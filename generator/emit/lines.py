@@ -110,12 +110,12 @@ def statistics(writer: Writer, program: TileProgram) -> None:
 def line_kernel(writer: Writer, program: TileProgram) -> None:
     """Write the body of a kernel without a loop: one token per block, or a part of one."""
     tokens = program.roles.tokens
-    depth = "Knobs::kLine" if program.parted else program.roles.depth
+    depth = "Config::kLine" if program.parted else program.roles.depth
     lines = Lines(program, "token", summed=True, first=" + first" if program.parted else "")
     shared = [s for s in program.lines if s.do is Do.LOAD and s.layout is Layout.LINE_VECTOR]
     own = [s for s in program.lines if s.do is Do.LOAD and s.layout is Layout.LINE]
     rest = [s for s in program.lines if s.do is not Do.LOAD]
-    writer.line(f"using Lines = tile::Lines<{depth}, kThreads<Knobs>>;")
+    writer.line(f"using Lines = tile::Lines<{depth}, kThreads>;")
     if lines.sums():
         writer.line(f"__shared__ float sums[{len(lines.sums())}][Lines::kWarps];")
     writer.line("tile::let_next_start();")

@@ -8,6 +8,7 @@ from dataclasses import replace
 from mirage_kernels.generator.emit import adapters, apart
 from mirage_kernels.generator.emit.shared_map import shared_map
 from mirage_kernels.generator.emit.slices import write_body, write_step
+from mirage_kernels.generator.emit.words import declared
 from mirage_kernels.generator.emit.writer import Writer
 from mirage_kernels.generator.plan.apart import makers_of, users_of
 from mirage_kernels.generator.plan.program import TileProgram
@@ -31,17 +32,19 @@ def write_makers(writer: Writer, program: TileProgram, variants: Sequence[Varian
         shared_map(writer, makers, [replace(v, knobs=v.knobs.makers) for v in alone])
     with writer.block(apart.write_makers_head(writer, makers)):
         if not makers.stacked:
-            writer.line("using Knobs = Makers<Users>;")
-        write_body(writer, makers)
+            writer.line("using Config = Makers<Users>;")
+        with declared(writer, makers):
+            write_body(writer, makers)
     writer.line()
     if makers.stacked:
         adapters.write_makers_kernel(writer, makers)
     writer.line(f"}}  // namespace {apart.NAMESPACE}")
     writer.line()
     if makers.stacked:
-        return adapters.write_makers_launch(writer, makers)
-    writer.line("template <class Knobs>")
-    size = f"{apart.NAMESPACE}::SharedMap<Makers<Knobs>>::kBytes + Apart<Knobs>::kStampBytes"
+        adapters.write_makers_launch(writer, makers)
+        return apart.write_workspace(writer, users)
+    writer.line("template <class Config>")
+    size = f"{apart.NAMESPACE}::SharedMap<Makers<Config>>::kBytes + Apart<Config>::kStampBytes"
     writer.assignment(f"constexpr int kMakerBytes = {size};")
     writer.line()
-    return None
+    return apart.write_workspace(writer, users)

@@ -1,68 +1,76 @@
-"""The parts of an emitted kernel: what each plan of the same muGraph brings.
+"""The forms of an emitted kernel: what each schedule of the same muGraph brings.
 
-A kernel of one part is one file. One of several has a file for each, beside that which dispatches;
-where one text is wanted (a candidate that is measured) the parts stand below one another in it.
+A form is one text for all shapes and element types: templates over a `Config`, which a shape's own
+file defines (`forms.py`). Where one text is wanted (a candidate that is measured) the forms stand
+below one another in it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from mirage_kernels.generator.emit import adapters, apart, apart_held, front, held, slices, split
-from mirage_kernels.generator.emit.header import IN_FRONT, Header
+from mirage_kernels.generator.emit.header import OF_THE_FORM, Header
 from mirage_kernels.generator.emit.makers import write_makers
 from mirage_kernels.generator.emit.writer import Writer
 from mirage_kernels.generator.plan.apart import users_of
 from mirage_kernels.generator.plan.front import behind, front_of
 from mirage_kernels.generator.plan.program import TileProgram
-from mirage_kernels.generator.plan.variants import Knobs, Variant
+from mirage_kernels.generator.plan.variants import Variant
 
-SHAPE = "shape"  # what all parts have in common: element type, extents
-MAKERS, PAIRS, SLICES, FRONT = "makers", "held_makers", "slices", "front"
-HELD, SPLIT = "held", "split"
-NAMES = (SHAPE, MAKERS, SLICES, PAIRS, HELD, SPLIT, FRONT)
+MAKERS, PAIRS, SLICES, FRONT = "producers", "paired_producers", "sliced_k", "prologue"
+HELD, SPLIT, ROW_WISE, ELEMENTWISE = (
+    "register_operand",
+    "cluster_split_k",
+    "row_wise",
+    "elementwise",
+)
+# A form comes after those that it may be written in terms of.
+NAMES = (MAKERS, ROW_WISE, ELEMENTWISE, SLICES, PAIRS, HELD, SPLIT, FRONT)
+_MAIN = (ROW_WISE, ELEMENTWISE, SLICES)  # whose header describes the muGraph
 _ABOUT = {
-    SLICES: "each warp of a block streams a slice of the depth; their sums meet after the loop",
-    HELD: "tokens are held in registers, on the M side of products with weights as they lie in "
-    "shared memory",
-    SPLIT: "two blocks of a cluster share rows and split the depth",
-    MAKERS: "the first blocks of a launch make {} once, for all others",
-    "stacked": "a launch in front makes {}, each token's with its own slice",
-    PAIRS: "blocks that hold tokens, in pairs that split the depth, make {} for users that do",
-    FRONT: "a launch in front of that of held tokens makes {} once, a block per token",
+    ROW_WISE: "row-wise: a block holds a token whole in registers",
+    ELEMENTWISE: "elementwise: every block takes a piece of a token",
+    SLICES: "sliced-K: each warp of a block streams its own slice of the depth; they add up their "
+    "sums after the loop",
+    HELD: "register-operand wgmma: tokens are held in registers, on the M side of products with "
+    "weights as they lie in shared memory",
+    SPLIT: "cluster split-K: two blocks of a cluster share rows and split the depth",
+    MAKERS: "producer blocks: the first blocks of a launch make {} once, for all others",
+    "stacked": "producer blocks: a launch in front makes {}, each token's with its own slice",
+    PAIRS: "producer blocks that hold tokens in registers: in pairs that split the depth they make "
+    "{} for consumers that do so too",
+    FRONT: "prologue kernel: a launch before the main one makes {} once, a block per token",
 }
 # What the other plans bring: the vocabulary that they include, and their kernels.
 _PLANS = {
-    HELD: (held.INCLUDES, held.held_kernel),
-    SPLIT: (split.INCLUDES, split.split_kernel),
+    "held": (HELD, held.INCLUDES, held.held_kernel),
+    "split": (SPLIT, split.INCLUDES, split.split_kernel),
 }
 
 
 @dataclass(frozen=True)
 class Part:
-    """One part, written."""
+    """One form, written."""
 
-    name: str  # in front of the ending of a file of its own
+    name: str
     about: str
     includes: tuple[str, ...]  # of the vocabulary
-    beside: tuple[str, ...]  # the parts that it is written in terms of
-    buckets: tuple[int, ...]  # of the variants that it serves
+    beside: tuple[str, ...]  # the forms that it is written in terms of
     lines: tuple[str, ...]
 
-    def text(self, header: Header) -> str:
-        """Return the part as a file of its own; `header` is the kernel's."""
+    def text(self, header: Header, files: Mapping[str, str]) -> str:
+        """Return the form as a file of its own; `files`: those of the forms, by name."""
         writer = Writer()
-        said = [header.launches[b] for b in self.buckets if b in header.launches]
-        launched = f" What {header.stem}.cu launches: {'; '.join(said)}." if said else ""
-        paragraph = (self.name.capitalize().replace("_", " "), f"{self.about}.{launched}")
-        Header(header.command, header.stem, [paragraph]).write(writer, "//")
+        said = OF_THE_FORM if self.name in _MAIN else OF_THE_FORM[:1]
+        header.of_form(f"{self.about}.", said).write(writer, "//")
         writer.line("#pragma once")
         writer.line()
         for include in sorted(self.includes):
             writer.line(f'#include "{include}"')
         writer.line()
-        write_beside(writer, header.stem, self.beside)
+        write_includes(writer, [files[name] for name in self.beside])
         writer.line("namespace mirage::generated {")
         writer.line("namespace {")
         writer.line()
@@ -72,16 +80,11 @@ class Part:
         return writer.text()
 
 
-def file_of(stem: str, part: str) -> str:
-    """Return the name of a part's file."""
-    return f"{stem}.{part}.cuh"
-
-
-def write_beside(writer: Writer, stem: str, parts: Sequence[str]) -> None:
+def write_includes(writer: Writer, files: Sequence[str]) -> None:
     """Write the includes of files beside a file, if it needs any."""
-    for part in sorted(parts):
-        writer.line(f'#include "{file_of(stem, part)}"')
-    if parts:
+    for file in sorted(files):
+        writer.line(f'#include "{file}"')
+    if files:
         writer.line()
 
 
@@ -102,12 +105,12 @@ def parts_of(program: TileProgram, variants: Sequence[Variant]) -> list[Part]:
     if any(not v.knobs.plan for v in variants):
         parts.append(_slices(users, variants))
     if users.received and users.paired:
-        parts.append(_pairs(users, variants))
+        parts.append(_pairs(users))
     for plan in plans:
-        parts.append(_boxed(behind(users) if fronted else users, variants, plan))
+        parts.append(_boxed(behind(users) if fronted else users, plan))
     if fronted:
         (plan,) = plans
-        parts.append(_front(users, variants, plan))
+        parts.append(_front(users, plan))
     return parts
 
 
@@ -117,52 +120,41 @@ def _lines(write: Callable[..., None], *given: object) -> tuple[str, ...]:
     return tuple(writer.lines)
 
 
-def _serving(variants: Sequence[Variant], serves: Callable[[Knobs], bool]) -> tuple[int, ...]:
-    return tuple(v.bucket for v in variants if serves(v.knobs))
-
-
 def _makers(program: TileProgram, users: TileProgram, variants: Sequence[Variant]) -> Part:
     (kept,) = users.received
     about = _ABOUT["stacked" if users.stacked else MAKERS].format(kept.args[0])
-    includes: tuple[str, ...] = ("tile/apart.cuh", "tile/tile.cuh")
-    serves = _serving(variants, lambda knobs: knobs.apart and not knobs.maker_groups)
-    if users.stacked:
-        includes, serves = (*adapters.INCLUDES, "tile/tile.cuh"), (IN_FRONT,)
-    return Part(MAKERS, about, includes, (SHAPE,), serves, _lines(write_makers, program, variants))
+    includes = adapters.INCLUDES if users.stacked else ("tile/apart.cuh",)
+    lines = _lines(write_makers, program, variants)
+    return Part(MAKERS, about, (*includes, "tile/tile.cuh"), (), lines)
 
 
-def _pairs(users: TileProgram, variants: Sequence[Variant]) -> Part:
+def _pairs(users: TileProgram) -> Part:
     (kept,) = users.received
     about = _ABOUT[PAIRS].format(kept.args[0])
-    serves = _serving(variants, lambda knobs: bool(knobs.maker_groups))
-    return Part(
-        PAIRS, about, apart_held.INCLUDES, (SHAPE, MAKERS), serves, _lines(held.held_makers, users)
-    )
+    return Part(PAIRS, about, apart_held.INCLUDES, (MAKERS,), _lines(held.held_makers, users))
 
 
 def _slices(users: TileProgram, variants: Sequence[Variant]) -> Part:
-    serves = _serving(variants, lambda knobs: not knobs.plan)
+    name = SLICES if users.loop else ELEMENTWISE if users.parted else ROW_WISE
     includes = (*slices.includes(users), *apart.includes(replace(users, paired=False)))
-    beside = (SHAPE, MAKERS) if users.received else (SHAPE,)
+    beside = (MAKERS,) if users.received else ()
     own = [v for v in variants if not v.knobs.plan]
     lines = _lines(slices.slices_kernel, users, own)
-    return Part(SLICES, _ABOUT[SLICES], includes, beside, serves, lines)
+    return Part(name, _ABOUT[name], includes, beside, lines)
 
 
-def _boxed(users: TileProgram, variants: Sequence[Variant], plan: str) -> Part:
-    """Return a plan whose tensors come as boxes."""
-    vocabulary, write = _PLANS[plan]
-    beside = (SHAPE, MAKERS) if users.received else (SHAPE,)
+def _boxed(users: TileProgram, plan: str) -> Part:
+    """Return a schedule whose tensors come as TMA tiles."""
+    name, vocabulary, write = _PLANS[plan]
+    beside = (MAKERS,) if users.received else ()
     beside = (*beside, PAIRS) if users.received and users.paired else beside
-    serves = _serving(variants, lambda knobs: knobs.plan == plan)
     includes = (*vocabulary, *slices.shared_includes(users), *apart.includes(users))
-    return Part(
-        plan, _ABOUT[plan], (*includes, "tile/tile.cuh"), beside, serves, _lines(write, users)
-    )
+    lines = _lines(write, users)
+    return Part(name, _ABOUT[name], (*includes, "tile/tile.cuh"), beside, lines)
 
 
-def _front(users: TileProgram, variants: Sequence[Variant], plan: str) -> Part:
+def _front(users: TileProgram, plan: str) -> Part:
     about = _ABOUT[FRONT].format(front_of(users).output.name)
-    serves = _serving(variants, lambda knobs: bool(knobs.front))
     lines = _lines(front.write_front, users, plan)
-    return Part(FRONT, about, (*front.INCLUDES, "tile/tile.cuh"), (SHAPE, plan), serves, lines)
+    beside = (_PLANS[plan][0],)
+    return Part(FRONT, about, (*front.INCLUDES, "tile/tile.cuh"), beside, lines)

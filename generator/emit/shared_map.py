@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from mirage_kernels.generator.emit.words import MEETINGS, camel, kept_type, typed
+from mirage_kernels.generator.emit.words import MEETINGS, camel, declared, kept_type, typed
 from mirage_kernels.generator.emit.writer import Writer
 from mirage_kernels.generator.errors import PlanError
 from mirage_kernels.generator.plan.program import TileProgram
@@ -23,15 +23,15 @@ def shared_map(writer: Writer, program: TileProgram, variants: Sequence[Variant]
     writer.line(
         "// Shared memory in bytes: the ring of steps, and after the loop the partial sums."
     )
-    writer.line("template <class Knobs>")
-    with writer.block("struct SharedMap {", "};"):
-        writer.line("using Steps = tile::Ring<Step<Knobs>, Knobs::kStages, Knobs::kWarps>;")
+    writer.line("template <class Config>")
+    with writer.block("struct SharedMap {", "};"), declared(writer, program, member=True):
+        writer.line("using Steps = tile::Ring<Step<Config>, Config::kStages, Config::kWarps>;")
         for s in program.meetings:
             writer.assignment(f"using {camel(s.out)} = tile::{typed(MEETINGS, s, program)};")
         for s in (*program.fetches, *program.kept, *program.received, *program.products):
             writer.line(f"using {camel(s.out)} = tile::{kept_type(s, program)};")
         for s in program.statistics:
-            writer.line(f"using {camel(s.out)} = tile::TokenTable<Knobs::kTokens>;")
+            writer.line(f"using {camel(s.out)} = tile::TokenTable<Config::kTokens>;")
         below = _below(program, variants)
         rows = [
             *((_offset(s.out, below), "from the start") for s in early),

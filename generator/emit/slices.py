@@ -18,6 +18,7 @@ from mirage_kernels.generator.emit.words import (
     ACCUMULATORS,
     FRAGMENTS,
     barrier,
+    declared,
     dims_text,
     kept_at,
     operand_dims,
@@ -57,9 +58,9 @@ def slices_kernel(writer: Writer, program: TileProgram, variants: Sequence[Varia
 def write_step(writer: Writer, program: TileProgram) -> None:
     """Write what a warp copies per step."""
     writer.line("// What a warp copies per step of the loop.")
-    writer.line("template <class Knobs>")
-    with writer.block("struct Step {", "};"):
-        writer.line("static constexpr int kDepth = Knobs::kChunks * tile::kChunkDepth;")
+    writer.line("template <class Config>")
+    with writer.block("struct Step {", "};"), declared(writer, program, member=True):
+        writer.line("static constexpr int kDepth = Config::kChunks * tile::kChunkDepth;")
         if not program.swizzled:
             writer.line("using Arrangement = tile::InOrder;")
         rows = [
@@ -71,10 +72,13 @@ def write_step(writer: Writer, program: TileProgram) -> None:
 
 
 def _kernel(writer: Writer, program: TileProgram) -> None:
-    writer.line("template <class Knobs>")
+    writer.line("template <class Config>")
     cluster = "__cluster_dims__(kSharing, 1, 1) " if program.shared_by > 1 else ""
     writer.line(f"__global__ void {cluster}__launch_bounds__({threads(program)}, 1)")
-    with writer.block(f"    {program.recipe}(const __grid_constant__ LaunchArgs args) {{"):
+    with (
+        writer.block(f"    {program.recipe}(const __grid_constant__ LaunchArgs args) {{"),
+        declared(writer, program),
+    ):
         if program.loop:
             write_body(writer, program)
         else:
@@ -94,13 +98,13 @@ def _prologue(writer: Writer, program: TileProgram) -> None:
     where = apart.NAMESPACE if program.leaves else "generated"
     inner = roles.inner if any(s.layout is Layout.INNER for s in program.loads) else ()
     for line in (
-        "constexpr int kRows = Knobs::kRows, kTokens = Knobs::kTokens, kWarps = Knobs::kWarps;",
-        f"using Step = {where}::Step<Knobs>;",
+        "constexpr int kRows = Config::kRows, kTokens = Config::kTokens, kWarps = Config::kWarps;",
+        f"using Step = {where}::Step<Config>;",
         "constexpr int kDepth = Step::kDepth;",
         f"constexpr bool kEvenRows = {roles.rows} % {_whole_tiles(program, 'kRows')} == 0;",
         f"constexpr bool kEvenDepth = {roles.depth} % kDepth == 0;",
         *(f"constexpr bool kEven{dim} = {dim} % tile::kRowTile == 0;" for dim in inner),
-        "using Shared = SharedMap<Knobs>;",
+        "using Shared = SharedMap<Config>;",
     ):
         writer.line(line)
     apart.write_start(writer, program)
@@ -158,7 +162,7 @@ def _fetches(writer: Writer, program: TileProgram) -> None:
     for s in program.fetches:
         kept_at(writer, s)
         where = f"{s.out}, {s.args[0]}, first_row, {program.roles.rows}"
-        writer.line(f"tile::fetch<kThreads<Knobs>>({where});")
+        writer.line(f"tile::fetch<kThreads>({where});")
     writer.line()
 
 
@@ -198,7 +202,7 @@ def _loop(writer: Writer, program: TileProgram) -> None:
 
 
 def _pipeline(writer: Writer, program: TileProgram) -> None:
-    call = "tile::pipeline<Knobs::kStages, Step>(shared + Shared::kStepsAt, steps, "
+    call = "tile::pipeline<Config::kStages, Step>(shared + Shared::kStepsAt, steps, "
     writer.line(f"{call}copy_weights, copy_tokens,")
     last = "statistics, compute" if program.lines else "compute"
     writer.line(f"{' ' * (call.index('(') + 1)}{last});")

@@ -14,7 +14,7 @@ from mirage_kernels.generator.emit.boxes import (
     write_launch,
     write_operands,
 )
-from mirage_kernels.generator.emit.words import dims_text, vocabulary
+from mirage_kernels.generator.emit.words import declared, dims_text, vocabulary
 from mirage_kernels.generator.emit.writer import WIDTH, Writer
 from mirage_kernels.generator.ir import DType
 from mirage_kernels.generator.plan.program import Do, Layout, Statement, TileProgram
@@ -53,18 +53,18 @@ def _vectors(program: TileProgram) -> list[Statement]:
 
 def _plan(writer: Writer, program: TileProgram, made: Split) -> None:
     writer.line("// Where tokens are many, two blocks of a cluster share rows and split the depth.")
-    writer.line("template <class Knobs>")
+    writer.line("template <class Config>")
     rows = len(boxes(program)) - 1
     counts = f"kRowTensors = {rows}, kVectors = {len(_vectors(program))}"
     flags = f"kPrepares = {_word(made.prepared)}, kRewrites = {_word(made.rewritten)}"
-    with writer.block("struct SplitPlan : Knobs {", "};"):
-        writer.line("using Element = T;")
-        writer.line(f"static constexpr int kDepth = {program.roles.depth}, {counts};")
+    with writer.block("struct SplitPlan : Config {", "};"):
+        writer.line("using Element = typename Config::T;")
+        writer.line(f"static constexpr int kDepth = Config::{program.roles.depth}, {counts};")
         writer.line(f"static constexpr bool {flags};")
         met = [len(_met(program, layout)) for layout in _SUMS]
         writer.line(f"static constexpr int kProducts = {met[0]}, kTokenSums = {met[1]};")
-    writer.line("template <class Knobs>")
-    writer.line("using SplitBlock = tile::SplitBlock<SplitPlan<Knobs>>;")
+    writer.line("template <class Config>")
+    writer.line("using SplitBlock = tile::SplitBlock<SplitPlan<Config>>;")
     writer.line()
 
 
@@ -78,12 +78,11 @@ def _met(program: TileProgram, layout: Layout) -> list[Statement]:
 
 
 def _kernel(writer: Writer, program: TileProgram, made: Split) -> None:
-    writer.line("template <class Knobs>")
+    writer.line("template <class Config>")
     writer.line("__global__ void __cluster_dims__(tile::kSplitBlocks, 1, 1)")
-    writer.line("    __launch_bounds__(SplitBlock<Knobs>::kThreads, 1)")
-    with writer.block(
-        f"        {program.recipe}_split(const __grid_constant__ SplitArgs given) {{"
-    ):
+    writer.line("    __launch_bounds__(SplitBlock<Config>::kThreads, 1)")
+    head = f"        {program.recipe}_split(const __grid_constant__ SplitArgs given) {{"
+    with writer.block(head), declared(writer, program):
         _prologue(writer, program)
         with writer.block("if (block.copies()) {"):
             _copies(writer, program)
@@ -100,7 +99,7 @@ def _kernel(writer: Writer, program: TileProgram, made: Split) -> None:
 
 def _prologue(writer: Writer, program: TileProgram) -> None:
     for line in (
-        "using Block = SplitBlock<Knobs>;",
+        "using Block = SplitBlock<Config>;",
         "extern __shared__ __align__(tile::kBoxAtom) char boxes[];",
         "char* const shared = boxes;",
         "tile::let_next_start();",

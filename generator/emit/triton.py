@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from mirage_kernels.generator.emit.cuda import Kernel, dims_text
-from mirage_kernels.generator.emit.header import Header
+from mirage_kernels.generator.emit.words import statics
 from mirage_kernels.generator.emit.writer import WIDTH, Writer
 from mirage_kernels.generator.errors import PlanError
 from mirage_kernels.generator.ir import DType
@@ -50,53 +50,38 @@ _ELEMENTWISE = {
     "max": "tl.maximum({0}, {1}, propagate_nan=tl.PropagateNan.ALL)",
 }
 LEAST_DOT = 16  # extents of a Triton dot product's operands
+ROWS, DEPTH = 32, 128  # of a program's tile of weights
+PIECE = 1024  # elements of a token that a program of an elementwise kernel takes
 _INDENT = 8  # of a formula that has lines of its own
 WHOLE = "_whole"  # behind the name of a dim that lines have whole
 
 
-def block_sizes(kernel: Kernel) -> dict[str, int]:
+def block_sizes(program: TileProgram) -> dict[str, str]:
     """Return the tile sizes of the Triton program: powers of two, no smaller than a dot needs."""
-    program, rows = kernel.program, kernel.variants[0].knobs.rows
     roles = program.roles
-    extents = program.extents
-    sizes = {}
+    sizes = {roles.tokens: "1"}
     if program.loop:
-        sizes = {roles.rows: 1 << (rows.bit_length() - 1), roles.tokens: LEAST_DOT}
-        sizes |= {roles.depth: 128}
-    sizes |= {dim: 1 << (extents[dim] - 1).bit_length() for dim in roles.inner}
-    sizes = {dim: max(size, LEAST_DOT) for dim, size in sizes.items()}
-    depth = kernel.variants[0].knobs.line or extents[roles.depth]
-    whole = 1 << (depth - 1).bit_length()
-    return sizes if not program.lines else {roles.tokens: 1} | sizes | {roles.depth + WHOLE: whole}
+        sizes = {roles.rows: str(ROWS), roles.tokens: str(LEAST_DOT), roles.depth: str(DEPTH)}
+    sizes |= {dim: f"max(triton.next_power_of_2({dim}), {LEAST_DOT})" for dim in roles.inner}
+    whole = f"triton.next_power_of_2({roles.depth})"
+    whole = f"min({whole}, {PIECE})" if program.parted else whole
+    return sizes | ({roles.depth + WHOLE: whole} if program.lines else {})
 
 
 def emit_triton(kernel: Kernel) -> str:
-    """Return the Triton program of a planned kernel, a Python module with one function to call."""
-    writer = Writer(unit="    ")
-    _header(kernel).write(writer, "#")
-    for line in ("", "import torch", "import triton", "import triton.language as tl", ""):
+    """Return the Triton program of a planned kernel, a Python module with one function to call.
+
+    The function takes static extents from its tensors: one program serves all shapes of the form.
+    """
+    writer, schedule = Writer(unit="    "), "a program per tile of the result, of any shape."
+    kernel.header.of_form(schedule).write(writer, "#")
+    for line in ("", "import torch", "import triton", "import triton.language as tl", "", ""):
         writer.line(line)
-    for dim in {d.name: d for o in kernel.program.inputs for d in o.type.dims}.values():
-        if not dim.dynamic:
-            writer.line(f"{dim.name} = {dim.size}")
-    for name, size in block_sizes(kernel).items():
-        writer.line(f"{_block(name)} = {size}")
-    writer.line()
-    writer.line()
     _device(writer, kernel)
     writer.line()
     writer.line()
     _host(writer, kernel)
     return writer.text()
-
-
-def _header(kernel: Kernel) -> Header:
-    """Return the kernel's header with a launch of its own: other tiles than those of CUDA."""
-    sizes = ", ".join(f"{_block(name)} {size}" for name, size in block_sizes(kernel).items())
-    launch = f"a program per block of the grid, {sizes}; what was proved are the tiles of CUDA's."
-    given = kernel.header
-    paragraphs = [(word, launch if word == "Launch" else text) for word, text in given.paragraphs]
-    return Header(given.command, given.stem, paragraphs)
 
 
 def _block(dim: str) -> str:
@@ -360,6 +345,11 @@ def _host(writer: Writer, kernel: Kernel) -> None:
     made = " and ".join(f"{o.name} {dims_text(o.type.names)}" for o in program.results)
     writer.line(f'"""Return {made}."""')
     writer.line(f"{roles.tokens} = {first}.shape[0]")
+    for dim in statics(program):
+        operand = next(o for o in program.inputs if dim in o.type.names)
+        writer.line(f"{dim} = {operand.name}.shape[{operand.type.names.index(dim)}]")
+    for dim, size in block_sizes(program).items():
+        writer.line(f"{_block(dim)} = {size}")
     for o in program.results:
         shape = ", ".join(o.type.names)
         writer.line(f"{o.name} = torch.empty({shape}, dtype={first}.dtype, device={first}.device)")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
 from mirage_kernels.generator.emit.writer import WIDTH, Writer
 from mirage_kernels.generator.errors import PlanError
@@ -11,8 +13,8 @@ from mirage_kernels.generator.plan.program import Do, Layout, Operand, Statement
 
 TYPES = {DType.FP16: "__half", DType.BF16: "__nv_bfloat16", DType.FP32: "float"}
 FRAGMENTS = {
-    Layout.ROWS: "tile::RowFrag<T, Knobs::kRows, kDepth>",
-    Layout.TOKENS: "tile::TokenFrag<T, Knobs::kTokens, kDepth>",
+    Layout.ROWS: "tile::RowFrag<T, Config::kRows, kDepth>",
+    Layout.TOKENS: "tile::TokenFrag<T, Config::kTokens, kDepth>",
     Layout.DEPTH: "tile::DepthFrag<T, kDepth>",
     Layout.INNER: "tile::RowFrag<T, {lines}, kDepth>",
 }
@@ -23,15 +25,15 @@ ACCUMULATORS = {
     Layout.ROW_SUMS: "tile::RowPartial<kRows>",
 }
 MEETINGS = {
-    Layout.ACCUM: "AccumMeeting<Knobs::kRows, Knobs::kTokens, Knobs::kWarps>",
-    Layout.INNER_ACCUM: "AccumMeeting<{lines}, Knobs::kTokens, Knobs::kWarps>",
-    Layout.TOKEN_SUMS: "TokenMeeting<Knobs::kTokens, Knobs::kWarps>",
-    Layout.ROW_SUMS: "RowMeeting<Knobs::kRows, Knobs::kWarps>",
+    Layout.ACCUM: "AccumMeeting<Config::kRows, Config::kTokens, Config::kWarps>",
+    Layout.INNER_ACCUM: "AccumMeeting<{lines}, Config::kTokens, Config::kWarps>",
+    Layout.TOKEN_SUMS: "TokenMeeting<Config::kTokens, Config::kWarps>",
+    Layout.ROW_SUMS: "RowMeeting<Config::kRows, Config::kWarps>",
 }
 KEPT = {
-    Do.FETCH: "Kept<T, Knobs::kRows, {inner}>",
-    Do.KEEP: "Kept<T, Knobs::kTokens, {inner}>",
-    Do.CONTRACT: "AccumMeeting<Knobs::kRows, Knobs::kTokens, 1>",
+    Do.FETCH: "Kept<T, Config::kRows, {inner}>",
+    Do.KEEP: "Kept<T, Config::kTokens, {inner}>",
+    Do.CONTRACT: "AccumMeeting<Config::kRows, Config::kTokens, 1>",
 }
 ELEMENTWISE = {
     **{name: name for name in ("neg", "exp", "log", "sqrt", "rsqrt", "square", "sigmoid", "silu")},
@@ -40,6 +42,41 @@ ELEMENTWISE = {
 }
 
 BARRIER = "__syncthreads();"
+_NAMES = re.compile(r"(?<!::)\b[A-Za-z_]\w*")
+
+
+@contextmanager
+def declared(writer: Writer, program: TileProgram, *, member: bool = False) -> Iterator[None]:
+    """Write a scope; at its head stands what its lines name of `Config`.
+
+    That is the element type, static extents, the threads of a block. `member`: the scope is a type.
+    """
+    start = len(writer.lines)
+    yield
+    code = (line.partition("//")[0] for line in writer.lines[start:])
+    named = {name for line in code for name in _NAMES.findall(line)}
+    constant = "static constexpr int" if member else "constexpr int"
+    head = Writer(writer.unit, writer.depth)
+    if "T" in named:
+        head.line("using T = typename Config::T;")
+    if "Clusters" in named:
+        head.line("using Clusters = tile::AdapterMakers<Config>;")
+    extents = [f"{name} = Config::{name}" for name in statics(program) if name in named]
+    if extents:
+        head.declaration(f"{constant} ", extents)
+    if "kThreads" in named:
+        head.line(f"{constant} kThreads = {THREADS};")
+    writer.lines[start:start] = head.lines
+
+
+def statics(program: TileProgram) -> dict[str, int]:
+    """Return the static extents of a program, which its text takes from `Config`."""
+    dims = {d.name: d for o in program.inputs for d in o.type.dims}
+    shared = {"kSharing": program.shared_by} if program.shared_by > 1 else {}
+    return {d.name: d.size for d in dims.values() if not d.dynamic} | shared
+
+
+THREADS = "Config::kWarps * tile::kWarpLanes"
 
 
 def barrier(program: TileProgram) -> str:
@@ -91,7 +128,7 @@ def kept_type(s: Statement, program: TileProgram) -> str:
     """Return the type of what a statement keeps."""
     dim = program.roles.inner_of(s.type)
     if program.stacked and s.do is Do.FETCH and dim:
-        return f"SliceRing<T, Knobs::kRows, {dim.name}, Knobs::kSlices>"
+        return f"SliceRing<T, Config::kRows, {dim.name}, Config::kSlices>"
     text = KEPT[s.do].format(inner=dim.name if dim else "")
     return f"Shared{text}" if s.do is Do.KEEP and program.shared_by > 1 else text
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import fcntl
 import os
+import re
 from collections.abc import Container, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
@@ -14,13 +15,13 @@ from functools import cache, partial
 from pathlib import Path
 from typing import TypeVar
 
-from mirage_kernels.generator.emit.parts import NAMES, file_of
 from mirage_kernels.generator.errors import FileError, JobError, MirageError
 from mirage_kernels.generator.ir import DType, Graph, dumps, to_json
 from mirage_kernels.generator.ir import check as check_graph
 from mirage_kernels.generator.pipeline import Result, proof_cases, prove_record
 from mirage_kernels.generator.recipe import Recipe, Shape, catalog, load_recipe, trace
 from mirage_kernels.generator.records.files import OUT_HINT, write_whole
+from mirage_kernels.generator.records.headers import recipe_command
 from mirage_kernels.generator.records.record import (
     MUGRAPH_ENDING,
     Emitted,
@@ -30,12 +31,14 @@ from mirage_kernels.generator.records.record import (
     load_emitted,
     load_mugraph,
 )
-from mirage_kernels.generator.records.sources import files_of, table_of
+from mirage_kernels.generator.records.sources import sources_of, table_of
 from mirage_kernels.generator.request import Event, Progress
 from mirage_kernels.generator.search.gate import Gate, Measured
 from mirage_kernels.generator.target import TARGETS
 
 R = TypeVar("R", bound=Record)
+SOURCES = (".cu", ".cuh", ".py")
+INCLUDE = re.compile(r'^#include "([^"]*)"$', re.MULTILINE)
 ERRORS_ALIKE = 0.1  # of an error: records have two digits, and sums of another BLAS other last bits
 
 
@@ -51,20 +54,33 @@ class Difference:
 def write(results: Sequence[Result], kernels_dir: Path) -> list[Path]:
     """Write the files of results and the tables of their architectures; return their paths.
 
-    Each file is written whole or not at all; the table, which names the others, comes last. What an
-    earlier generation of a kernel made beside them is removed: files of plans that it had.
+    Each file is written whole or not at all; the table, which names the others, comes last. Sources
+    of a recipe are made of all of its records, for forms are shared: those of kernels that were
+    there before may change their names, and what no record makes any more is removed.
     Raises FileError for a folder that cannot be written.
     """
-    written = []
-    for result in results:
-        for name, text in result.files.items():
-            written.append(write_whole(kernels_dir / name, text))
-        if not isinstance(result.record, MuGraphRecord):
-            _remove_others(result.record, kernels_dir, result.files)
-    for arch in sorted({r.request.arch for r in results}):
+    made = [result.record for result in results]
+    written = [write_whole(kernels_dir / record.path, record.text()) for record in made]
+    for arch in sorted({record.arch for record in made}):
         with _alone_in(kernels_dir / arch):
-            table = table_of(arch, list(emitted(kernels_dir, arch).values()))
+            found = list(emitted(kernels_dir, arch).values())
+            for recipe in sorted({record.recipe for record in made if record.arch == arch}):
+                alike = [record for record in found if record.recipe == recipe]
+                written += _write_recipe(alike, kernels_dir)
+            table = table_of(arch, found)
             written.append(write_whole(kernels_dir / arch / "table.cpp", table))
+    return list(dict.fromkeys(written))
+
+
+def _write_recipe(alike: Sequence[Emitted], kernels_dir: Path) -> list[Path]:
+    """Write the sources of a recipe's records; remove those that an earlier generation left."""
+    files = sources_of(alike) if alike else {}
+    written = [write_whole(kernels_dir / name, text) for name, text in files.items()]
+    made_by = {command for record in alike for command in (record.command, recipe_command(record))}
+    present = {path for r in alike for path in (kernels_dir / r.arch).glob("*/*")}
+    for path in sorted(present.difference(written)):
+        if path.suffix in SOURCES and _maker(path) in made_by:
+            _remove(path)
     return written
 
 
@@ -80,25 +96,34 @@ def _alone_in(folder: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
-def _remove_others(record: Emitted, kernels_dir: Path, made: Container[str]) -> None:
-    for path in sources_below(kernels_dir, record):
-        if str(path.relative_to(kernels_dir)) not in made:
-            try:
-                path.unlink()
-            except OSError as error:
-                raise FileError(f"{path} cannot be removed: {error.strerror}", OUT_HINT) from error
+def _remove(path: Path) -> None:
+    try:
+        path.unlink()
+    except OSError as error:
+        raise FileError(f"{path} cannot be removed: {error.strerror}", OUT_HINT) from error
 
 
 def sources_below(kernels_dir: Path, record: Emitted) -> list[Path]:
-    """Return the sources in a folder whose name and first line say that a record made them."""
-    names = (f"{record.stem}.cu", f"{record.stem}.py", *(file_of(record.stem, n) for n in NAMES))
-    found = (path for name in names for path in (kernels_dir / record.arch).glob(f"*/{name}"))
-    return sorted(path for path in found if _first_line(path).endswith(f" {record.command}"))
+    """Return the sources that a record made: its instantiations, the forms that they include."""
+    names = (f"{record.stem}.cu", f"{record.stem}.py")
+    found = {path for name in names for path in (kernels_dir / record.arch).glob(f"*/{name}")}
+    sources = {path for path in found if _maker(path) == record.command}
+    for path in found & sources:
+        sources |= _included(path)
+    return sorted(sources)
 
 
-def _first_line(path: Path) -> str:
+def _included(path: Path) -> set[Path]:
+    """Return the files beside a file that it includes, and what they include."""
+    beside = {path.parent / name for name in INCLUDE.findall(path.read_text(errors="replace"))}
+    present = {file for file in beside if file.is_file()}
+    return present.union(*map(_included, present))
+
+
+def _maker(path: Path) -> str:
+    """Return the command that made a source, which its first line says."""
     with path.open(errors="replace") as file:
-        return file.readline().rstrip("\n")
+        return file.readline().rstrip("\n").lstrip("/# ")
 
 
 def emitted(kernels_dir: Path, arch: str = "*") -> dict[str, Emitted]:
@@ -135,25 +160,61 @@ def check(
     """
     kernels = emitted(kernels_dir)
     found: dict[str, Record] = {**kernels, **without_plan(kernels_dir)}
-    differences = []
-    expected: dict[str, str] = {}
+    differences, proved = [], dict(found)
     outcomes = _remade_by_path(found, jobs, recipe_files)
     for done, (path, outcome) in enumerate(outcomes, start=1):
         progress(Event("check", done, len(found), path))
         if isinstance(outcome, MirageError):
             differences.append(Difference(path, outcome.sentence))
-            expected |= _as_they_are(kernels_dir, path, found[path])
         else:
-            expected |= outcome
+            proved[path] = outcome
+    failed = {difference.path for difference in differences}
+    expected: dict[str, str] = {}
+    for alike in _by_recipe(proved).values():
+        expected |= _expected_of(kernels_dir, alike, failed, differences)
     for arch in sorted({r.arch for r in found.values()}):
         of_arch = [r for r in kernels.values() if r.arch == arch]
         expected[f"{arch}/table.cpp"] = table_of(arch, of_arch)
     return differences + _compared(kernels_dir, expected)
 
 
+def _by_recipe(found: Mapping[str, Record]) -> dict[tuple[str, str], list[Record]]:
+    groups: dict[tuple[str, str], list[Record]] = {}
+    for record in found.values():
+        groups.setdefault((record.arch, record.recipe), []).append(record)
+    return groups
+
+
+def _expected_of(
+    kernels_dir: Path, alike: Sequence[Record], failed: Container[str], found: list[Difference]
+) -> dict[str, str]:
+    """Return the files of a recipe's records; those of a record that emits nothing as they are.
+
+    What keeps a record from being emitted is added to `found`, unless it failed before.
+    """
+    expected = {r.path: r.text() for r in alike if isinstance(r, MuGraphRecord)}
+    emitting = [record for record in alike if not isinstance(record, MuGraphRecord)]
+    refused = {r.path: error for r in emitting if (error := _refusal([r]))}
+    for record in (r for r in emitting if r.path in refused):
+        expected |= _as_they_are(kernels_dir, record)
+        if record.path not in failed:
+            found.append(Difference(record.path, refused[record.path].sentence))
+    sound = [record for record in emitting if record.path not in refused]
+    return expected | (sources_of(sound) if sound else {})
+
+
+def _refusal(records: Sequence[Emitted]) -> MirageError | None:
+    """Return why records cannot be emitted, if they cannot."""
+    try:
+        sources_of(records)
+    except Exception as error:  # a record that was edited may lead to anything
+        return _sentence_of(error)
+    return None
+
+
 def _remade_by_path(
     found: Mapping[str, Record], jobs: int | None, recipe_files: Sequence[str]
-) -> Iterator[tuple[str, dict[str, str] | MirageError]]:
+) -> Iterator[tuple[str, Record | MirageError]]:
     """Yield what `_remade` says of every record; an interrupt waits for nothing.
 
     Raises JobError where a process of its pool is lost.
@@ -186,24 +247,22 @@ def _what_is_proved(path: str, record: Record) -> str:
     return repr((record.recipe, sorted(record.shape.items()), cases, graph))
 
 
-def _remade(
-    recipe_files: Sequence[str], alike: Sequence[Record]
-) -> list[dict[str, str] | MirageError]:
-    """Return the files of records of which one proof holds for all, or why there are none."""
+def _remade(recipe_files: Sequence[str], alike: Sequence[Record]) -> list[Record | MirageError]:
+    """Return records of which one proof holds for all, proved again, or what is wrong."""
     try:
         recipe = _recipe_of(alike[0], recipe_files)
         proof = _proved(alike[0], recipe).proof
     except Exception as error:  # a record that was edited may lead to anything
         return [_sentence_of(error) for _ in alike]
-    return [_emitted(replace(record, proof=proof), recipe) for record in alike]
+    return [_measured(replace(record, proof=proof), recipe) for record in alike]
 
 
-def _emitted(proved: Record, recipe: Recipe) -> dict[str, str] | MirageError:
+def _measured(proved: Record, recipe: Recipe) -> Record | MirageError:
     try:
         check_graph(proved.graph)
         measured = Gate(_spec_of(proved, recipe), recipe, proved.storage).measure(proved.graph)
         _require_errors(proved, measured)
-        return files_of(replace(proved, summary=recipe.summary))
+        return replace(proved, summary=recipe.summary)
     except Exception as error:  # as above
         return _sentence_of(error)
 
@@ -262,10 +321,8 @@ def _spec_of(record: Record, recipe: Recipe) -> Graph:
     return trace(recipe, Shape(record.source, record.shape), record.storage)
 
 
-def _as_they_are(kernels_dir: Path, record_path: str, record: Record) -> dict[str, str]:
-    paths = [kernels_dir / record_path]
-    if not isinstance(record, MuGraphRecord):
-        paths += sources_below(kernels_dir, record)
+def _as_they_are(kernels_dir: Path, record: Emitted) -> dict[str, str]:
+    paths = [kernels_dir / record.path, *sources_below(kernels_dir, record)]
     return {str(p.relative_to(kernels_dir)): _content(p) for p in paths}
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from mirage_kernels.generator.emit.header import IN_FRONT, Header
+from mirage_kernels.generator.emit.header import Header
 from mirage_kernels.generator.emit.words import dims_text
 from mirage_kernels.generator.ir import Graph, Node, Phase, Space, phases_of
 from mirage_kernels.generator.plan.adapters import makers_for
@@ -22,7 +22,7 @@ def kernel_header(record: KernelRecord, program: TileProgram) -> Header:
     """Return the header of a kernel that streams weights, or of lines."""
     launches = _launches(record, program)
     own = (_mugraph_words(record.graph), _expectations(program), _launch_words(record, launches))
-    return replace(_paragraphs(record, program.output.type.names, own), launches=launches)
+    return _paragraphs(record, program.output.type.names, own)
 
 
 def stacked_header(
@@ -43,10 +43,9 @@ def stacked_header(
         f"that of {record.recipe}, for every token with its own slices of {named}; which those are "
         f"is addressing. {_mugraph_words(record.graph)}",
         f"{expects} A number of a slice per token, int32 or int64; any that is none's: no slice.",
-        f"{first}; then {'; '.join(launches.values())}.",
+        f"{first}; then {'; '.join(launches)}.",
     )
-    paragraphs = _paragraphs(record, program.output.type.names, own)
-    return replace(paragraphs, launches={IN_FRONT: first, **launches})
+    return _paragraphs(record, program.output.type.names, own)
 
 
 def attention_header(record: AttentionRecord, program: AttentionProgram) -> Header:
@@ -73,7 +72,12 @@ def _paragraphs(record: Emitted, out: Sequence[str], own: tuple[str, str, str]) 
         ("Expects", expects),
         ("Launch", launch),
     ]
-    return Header(record.command, record.stem, paragraphs)
+    return Header(record.command, record.stem, paragraphs, recipe_command(record))
+
+
+def recipe_command(record: Emitted) -> str:
+    """Return the command that makes what is the same for all shapes of a record's recipe."""
+    return f"mirage-kernels generate {record.recipe} --arch {record.arch}"
 
 
 def _mugraph_words(graph: Graph) -> str:
@@ -190,17 +194,17 @@ def _attention_expects(graph: Graph, program: AttentionProgram) -> str:
     )
 
 
-def _launch_words(record: KernelRecord, launches: Mapping[int, str]) -> str:
+def _launch_words(record: KernelRecord, launches: Sequence[str]) -> str:
     if not record.roles.rows:
         return _line_words(record, record.variants[0].knobs)
     both = any(v.knobs.apart for v in record.variants)
     larger = " Where two sizes of shared memory stand, every block of the launch has the larger."
-    return f"{'; '.join(launches.values())}.{larger if both else ''}"
+    return f"{'; '.join(launches)}.{larger if both else ''}"
 
 
-def _launches(record: KernelRecord, program: TileProgram) -> dict[int, str]:
-    """Say of every variant of a kernel with rows, by its bucket, which blocks are launched."""
-    return {v.bucket: _launch_of(record, program, v) for v in record.variants if record.roles.rows}
+def _launches(record: KernelRecord, program: TileProgram) -> list[str]:
+    """Say of every variant of a kernel with rows which blocks are launched."""
+    return [_launch_of(record, program, v) for v in record.variants if record.roles.rows]
 
 
 def _launch_of(record: KernelRecord, program: TileProgram, variant: Variant) -> str:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from mirage_kernels.generator.emit.attention import AttentionSource, emit_attention
-from mirage_kernels.generator.emit.cuda import Kernel, cuda_files
+from mirage_kernels.generator.emit.cuda import Kernel
+from mirage_kernels.generator.emit.forms import recipe_files, triton_files
 from mirage_kernels.generator.emit.table import AttentionEntry, Entry, emit_table
-from mirage_kernels.generator.emit.triton import emit_triton
 from mirage_kernels.generator.plan.adapters import (
     MOST_STACKED_TOKENS,
     stacked_program,
@@ -28,32 +28,43 @@ from mirage_kernels.generator.target import target
 
 
 def files_of(record: Record) -> dict[str, str]:
-    """Return every file of a record by path below the kernels folder."""
+    """Return every file of a record, as if there were no other of its recipe, by path."""
     if isinstance(record, MuGraphRecord):
         return {record.path: record.text()}
-    return sources_of(record)
+    return sources_of([record])
 
 
-def sources_of(record: Emitted) -> dict[str, str]:
-    """Return the kernel's files by path below the kernels folder: record, CUDA, perhaps Triton.
+def sources_of(records: Sequence[Emitted]) -> dict[str, str]:
+    """Return the files of all records of a recipe and architecture by path below the folder.
 
-    A file comes after those that it includes.
+    Each record's JSON, then CUDA and Triton; a file comes after those that it includes.
     """
-    if isinstance(record, AttentionRecord):
-        return _attention_sources(record)
+    files = {record.path: record.text() for record in records}
+    kernels = [kernel_of(r) for r in records if isinstance(r, KernelRecord)]
+    stacked = [stacked_kernel(r) for r in records if isinstance(r, KernelRecord)]
+    for record in records:
+        if isinstance(record, AttentionRecord):
+            files |= _attention_sources(record)
+    arch = records[0].arch
+    for alike in (kernels, [kernel for kernel in stacked if kernel is not None]):
+        for name, text in recipe_files(alike).items():
+            files[f"{arch}/{alike[0].program.recipe}/{name}"] = text
+    for name, text in triton_files(kernels).items():
+        files[f"{arch}/{kernels[0].program.recipe}/{name}"] = text
+    return files
+
+
+def triton_of(record: KernelRecord) -> str:
+    """Return the Triton program of a record."""
+    (text,) = triton_files([kernel_of(record)]).values()
+    return text
+
+
+def kernel_of(record: KernelRecord) -> Kernel:
+    """Return the kernel of a record, planned."""
     apart = any(v.knobs.apart for v in record.variants)
     program = tile_program(record.recipe, record.graph, Planning(arch=record.arch, apart=apart))
-    kernel = Kernel(program, record.variants, record.storage, kernel_header(record, program))
-    base = record.path.removesuffix(".json")
-    files = {record.path: record.text(), **_cuda_files(record, kernel)}
-    files[f"{base}.py"] = emit_triton(kernel)
-    stacked = stacked_kernel(record)
-    return files if stacked is None else files | _cuda_files(record, stacked)
-
-
-def _cuda_files(record: KernelRecord, kernel: Kernel) -> dict[str, str]:
-    folder = f"{record.arch}/{kernel.program.recipe}"
-    return {f"{folder}/{name}": text for name, text in cuda_files(kernel).items()}
+    return Kernel(program, record.variants, record.storage, kernel_header(record, program))
 
 
 def stacked_kernel(record: KernelRecord) -> Kernel | None:
@@ -73,10 +84,7 @@ def _attention_sources(record: AttentionRecord) -> dict[str, str]:
     program = attention_program(record.recipe, record.graph)
     header = attention_header(record, program)
     source = AttentionSource(program, record.variants, record.storage, header)
-    return {
-        record.path: record.text(),
-        f"{record.path.removesuffix('.json')}.cu": emit_attention(source),
-    }
+    return {f"{record.path.removesuffix('.json')}.cu": emit_attention(source)}
 
 
 def table_of(arch: str, records: Sequence[Emitted]) -> str:

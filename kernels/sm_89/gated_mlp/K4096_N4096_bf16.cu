@@ -2,9 +2,6 @@
 //
 // Formula   [M, N] = silu(linear(x, gate_weight)) * linear(x, up_weight)
 // Shape     the Mirage paper's gated MLP
-// muGraph   one kernel, its loop cuts K. Its grid, in the muGraph: x cuts N, y cuts M (a launch
-//           numbers its blocks as its plan needs). In the loop: up_product, gate_product; carried:
-//           up_product_total, gate_product_total; the rest after it.
 // Found     the first by predicted time of 40 proved muGraphs that passes the numeric gate and has
 //           a plan (63 states, 40 candidates).
 // Proved    equal to the recipe on 16 random draws over finite fields, for the tiles of all 4
@@ -12,135 +9,41 @@
 //           most 2^-57.3.
 // Accuracy  emulated error against float64 (unfused program's): unit 1.7e-03 (3.2e-03), tiny
 //           1.7e-03 (2.7e-03), outliers 1.6e-03 (2.7e-03), wide 1.7e-03 (2.8e-03).
-// Expects   x [M, K] rows 16-byte aligned, any row stride, gate_weight [N, K] contiguous, up_weight
-//           [N, K] contiguous, out [M, N] contiguous; any M >= 0.
 // Launch    up to 8 tokens: 128 blocks of 4 warps, 72 KiB shared; up to 16 tokens: 128 blocks of 4
 //           warps, 80 KiB shared; up to 32 tokens: 128 blocks of 4 warps, 96 KiB shared; any number
 //           of tokens: for each 64 of them 128 blocks of 4 warps, 96 KiB shared.
 
 #include "launch.h"
-#include "tile/tile.cuh"
+
+#include "sliced_k.cuh"
 
 namespace mirage::generated {
 namespace {
 
-using T = __nv_bfloat16;
-constexpr int K = 4096;  // contracted
-constexpr int N = 4096;  // rows of the weights
-
-struct UpTo8M {
+struct Shape {
+  using T = __nv_bfloat16;
+  static constexpr int K = 4096, N = 4096;
+};
+struct UpTo8M : Shape {
   static constexpr int kTokens = 8, kRows = 32, kWarps = 4, kChunks = 2, kStages = 2;
 };
-struct UpTo16M {
+struct UpTo16M : Shape {
   static constexpr int kTokens = 16, kRows = 32, kWarps = 4, kChunks = 2, kStages = 2;
 };
-struct UpTo32M {
+struct UpTo32M : Shape {
   static constexpr int kTokens = 32, kRows = 32, kWarps = 4, kChunks = 2, kStages = 2;
 };
-struct AnyM {
+struct AnyM : Shape {
   static constexpr int kTokens = 64, kRows = 32, kWarps = 4, kChunks = 1, kStages = 3;
 };
-
-template <class Knobs>
-constexpr int kThreads = Knobs::kWarps * tile::kWarpLanes;
-
-// What a warp copies per step of the loop.
-template <class Knobs>
-struct Step {
-  static constexpr int kDepth = Knobs::kChunks * tile::kChunkDepth;
-  tile::TokenFrag<T, Knobs::kTokens, kDepth> x_tile;        // [M, K]
-  tile::RowFrag<T, Knobs::kRows, kDepth> gate_weight_tile;  // [N, K]
-  tile::RowFrag<T, Knobs::kRows, kDepth> up_weight_tile;    // [N, K]
-};
-
-// Shared memory in bytes: the ring of steps, and after the loop the partial sums.
-template <class Knobs>
-struct SharedMap {
-  using Steps = tile::Ring<Step<Knobs>, Knobs::kStages, Knobs::kWarps>;
-  using UpProduct = tile::AccumMeeting<Knobs::kRows, Knobs::kTokens, Knobs::kWarps>;
-  using GateProduct = tile::AccumMeeting<Knobs::kRows, Knobs::kTokens, Knobs::kWarps>;
-  static constexpr int kStepsAt = 0;                                       // during the loop
-  static constexpr int kUpProductAt = 0;                                   // after the loop
-  static constexpr int kGateProductAt = kUpProductAt + UpProduct::kBytes;  // after the loop
-  static constexpr int kMeetingBytes = kGateProductAt + GateProduct::kBytes;
-  static constexpr int kBytes = tile::larger(Steps::kBytes, kMeetingBytes);
-};
-
-template <class Knobs>
-__global__ void __launch_bounds__(kThreads<Knobs>, 1)
-    gated_mlp(const __grid_constant__ LaunchArgs args) {
-  constexpr int kRows = Knobs::kRows, kTokens = Knobs::kTokens, kWarps = Knobs::kWarps;
-  using Step = generated::Step<Knobs>;
-  constexpr int kDepth = Step::kDepth;
-  constexpr bool kEvenRows = N % kRows == 0;
-  constexpr bool kEvenDepth = K % kDepth == 0;
-  using Shared = SharedMap<Knobs>;
-  extern __shared__ __align__(16) char shared[];
-  tile::let_next_start();
-
-  const T* x = static_cast<const T*>(args.inputs[0]);            // [M, K]
-  const T* gate_weight = static_cast<const T*>(args.inputs[1]);  // [N, K]
-  const T* up_weight = static_cast<const T*>(args.inputs[2]);    // [N, K]
-  T* out = static_cast<T*>(args.outputs[0]);                     // [M, N]
-  const int M = static_cast<int>(args.dims[0]);
-  const int first_row = blockIdx.x * kRows, first_token = blockIdx.y * kTokens;
-
-  const auto x_edge = tile::edge<false, kEvenDepth>(x, args.row_strides[0], {first_token, M, K});
-  const auto gate_weight_edge =
-      tile::edge<kEvenRows, kEvenDepth>(gate_weight, tile::Static<K>{}, {first_row, N, K});
-  const auto up_weight_edge =
-      tile::edge<kEvenRows, kEvenDepth>(up_weight, tile::Static<K>{}, {first_row, N, K});
-
-  tile::Accum<kRows, kTokens> up_product;    // [M, N]
-  tile::Accum<kRows, kTokens> gate_product;  // [M, N]
-
-  const auto copy_weights = [&](tile::Slot<Step> slot, int k) {
-    tile::copy<tile::Cache::kStream>(slot, &Step::gate_weight_tile, gate_weight_edge, k);
-    tile::copy<tile::Cache::kStream>(slot, &Step::up_weight_tile, up_weight_edge, k);
-  };
-  const auto copy_tokens = [&](tile::Slot<Step> slot, int k) {
-    tile::copy<tile::Cache::kKeep>(slot, &Step::x_tile, x_edge, k);
-  };
-  const auto compute = [&](const Step& step) {
-    tile::contract(up_product, step.up_weight_tile, step.x_tile);      // [M, N]
-    tile::contract(gate_product, step.gate_weight_tile, step.x_tile);  // [M, N]
-  };
-  const int first_k = tile::warp_index() * kDepth;
-  const tile::Steps steps{first_k, K, kWarps * kDepth, args.constant_weights};
-  tile::pipeline<Knobs::kStages, Step>(shared + Shared::kStepsAt, steps, copy_weights, copy_tokens,
-                                       compute);
-  __syncthreads();
-
-  const auto up_product_parts = tile::meet<kWarps>(shared + Shared::kUpProductAt, up_product);
-  const auto gate_product_parts = tile::meet<kWarps>(shared + Shared::kGateProductAt, gate_product);
-  __syncthreads();
-
-  const tile::OutputTile out_tile{first_row, N, first_token, M};
-  tile::for_each_element<kRows, kTokens, kThreads<Knobs>>(out_tile, [&](tile::Element e) {
-    const float up_product_total = tile::sum_over_warps(up_product_parts, e);      // [M, N]
-    const float gate_product_total = tile::sum_over_warps(gate_product_parts, e);  // [M, N]
-    const float silu_gate_product = tile::silu(gate_product_total);                // [M, N]
-    const float up_product_times_silu_gate_product = tile::mul(up_product_total, silu_gate_product);
-    tile::store(out, out_tile, e, up_product_times_silu_gate_product);  // [M, N]
-  });
-}
-
-template <class Knobs>
-cudaError_t launch(const LaunchArgs& args, cudaStream_t stream) {
-  const int64_t row_tiles = tile::ceil_div(N, Knobs::kRows);
-  const int64_t token_tiles = tile::ceil_div(args.dims[0], Knobs::kTokens);
-  constexpr int kSharedBytes = SharedMap<Knobs>::kBytes;
-  const tile::Grid grid{row_tiles, token_tiles, kThreads<Knobs>, kSharedBytes};
-  return tile::launch(gated_mlp<Knobs>, grid, args, stream);
-}
 
 }  // namespace
 
 cudaError_t gated_mlp_K4096_N4096_bf16(const LaunchArgs& args, cudaStream_t stream) {
   const int64_t M = args.dims[0];
   if (M == 0) return cudaSuccess;
-  if (args.row_strides[1] != K) return cudaErrorInvalidValue;
-  if (args.row_strides[2] != K) return cudaErrorInvalidValue;
+  if (args.row_strides[1] != Shape::K) return cudaErrorInvalidValue;
+  if (args.row_strides[2] != Shape::K) return cudaErrorInvalidValue;
   if (M <= 8) return launch<UpTo8M>(args, stream);
   if (M <= 16) return launch<UpTo16M>(args, stream);
   if (M <= 32) return launch<UpTo32M>(args, stream);

@@ -2,9 +2,6 @@
 //
 // Formula   [M, N] = silu(linear(x, gate_weight)) * linear(x, up_weight)
 // Shape     Llama-3-8B, TP 1
-// muGraph   one kernel, its loop cuts K. Its grid, in the muGraph: x cuts N, y cuts M (a launch
-//           numbers its blocks as its plan needs). In the loop: up_product, gate_product; carried:
-//           up_product_total, gate_product_total; the rest after it.
 // Found     the first by predicted time of 40 proved muGraphs that passes the numeric gate and has
 //           a plan (63 states, 40 candidates).
 // Proved    equal to the recipe on 16 random draws over finite fields, for the tiles of all 4
@@ -12,34 +9,34 @@
 //           2^-57.3.
 // Accuracy  emulated error against float64 (unfused program's): unit 2.1e-04 (3.9e-04), tiny
 //           3.4e-02 (3.4e-02), outliers inf (inf), wide 2.0e-04 (3.4e-04).
-// Expects   x [M, K] rows 16-byte aligned, any row stride, gate_weight [N, K] contiguous, up_weight
-//           [N, K] contiguous, out [M, N] contiguous; any M >= 0.
 // Launch    up to 8 tokens: 256 blocks of 4 warps, 180 KiB shared; up to 16 tokens: 256 blocks of 4
 //           warps, 128 KiB shared; up to 32 tokens: 128 blocks of 4 warps, which hold tokens in
 //           registers, 129 KiB shared; any number of tokens: for each 64 of them 128 blocks of 4
 //           warps, which hold tokens in registers, 145 KiB shared.
-// Plans     in files beside this one: .slices.cuh, .held.cuh; what they share: .shape.cuh.
 
 #include "launch.h"
 
-#include "K4096_N14336_fp16.held.cuh"
-#include "K4096_N14336_fp16.shape.cuh"
-#include "K4096_N14336_fp16.slices.cuh"
+#include "register_operand.cuh"
+#include "sliced_k.cuh"
 
 namespace mirage::generated {
 namespace {
 
-struct UpTo8M {
+struct Shape {
+  using T = __half;
+  static constexpr int K = 4096, N = 14336;
+};
+struct UpTo8M : Shape {
   static constexpr int kTokens = 8, kRows = 56, kWarps = 4, kChunks = 2, kStages = 3;
 };
-struct UpTo16M {
+struct UpTo16M : Shape {
   static constexpr int kTokens = 16, kRows = 56, kWarps = 4, kChunks = 2, kStages = 2;
 };
-struct UpTo32M {
+struct UpTo32M : Shape {
   static constexpr int kTokens = 32, kRows = 112, kStages = 2, kGroups = 1, kBlocks = 1,
                        kBarriers = 2;
 };
-struct AnyM {
+struct AnyM : Shape {
   static constexpr int kTokens = 64, kRows = 112, kStages = 2, kGroups = 1, kBlocks = 1,
                        kBarriers = 2;
 };
@@ -49,8 +46,8 @@ struct AnyM {
 cudaError_t gated_mlp_K4096_N14336_fp16(const LaunchArgs& args, cudaStream_t stream) {
   const int64_t M = args.dims[0];
   if (M == 0) return cudaSuccess;
-  if (args.row_strides[1] != K) return cudaErrorInvalidValue;
-  if (args.row_strides[2] != K) return cudaErrorInvalidValue;
+  if (args.row_strides[1] != Shape::K) return cudaErrorInvalidValue;
+  if (args.row_strides[2] != Shape::K) return cudaErrorInvalidValue;
   if (M <= 8) return launch<UpTo8M>(args, stream);
   if (M <= 16) return launch<UpTo16M>(args, stream);
   if (M <= 32) return launch_held<UpTo32M>(args, stream);

@@ -2,12 +2,6 @@
 //
 // Formula   [M, N] = linear(layer_norm(x, eps) * norm_weight + norm_bias, weight) + bias
 // Shape     GPT-J-6B q_proj, TP 1 (no bias)
-// muGraph   one kernel, its loop cuts K. Its grid, in the muGraph: x cuts N, y cuts M (a launch
-//           numbers its blocks as its plan needs). Before the loop: sum_x, mean_x,
-//           x_minus_mean_x_squared, sum_x_minus_mean_x_squared, root. In the loop:
-//           scaled_normed_x_tile_2_minus_mean_x_plus,
-//           scaled_normed_x_tile_2_minus_mean_x_plus_product; carried:
-//           scaled_normed_x_tile_2_minus_mean_x_plus_product_total; the rest after it.
 // Found     the first by predicted time of 173 proved muGraphs that passes the numeric gate and has
 //           a plan (61769 states, 173 candidates).
 // Proved    equal to the recipe on 18 random draws over finite fields, for the tiles of all 4
@@ -15,40 +9,38 @@
 //           most 2^-56.8.
 // Accuracy  emulated error against float64 (unfused program's): unit 2.7e-04 (3.3e-04), tiny
 //           2.6e-04 (3.1e-04), outliers 2.7e-04 (3.2e-04), wide 2.7e-04 (3.2e-04).
-// Expects   x [M, K] rows 16-byte aligned, any row stride, norm_weight [K] contiguous, norm_bias
-//           [K] contiguous, weight [N, K] contiguous, bias [N] contiguous, out [M, N] contiguous;
-//           any M >= 0.
 // Launch    up to 8 tokens: 128 blocks of 8 warps, 169 KiB shared; up to 16 tokens: a block of 4
 //           warps each in front, then 128 blocks of 8 warps, which hold tokens in registers, 145
 //           KiB shared; up to 32 tokens: a block of 4 warps each in front, then 64 clusters of 2
 //           blocks that split the loop, which hold tokens in registers, 116 KiB shared; any number
 //           of tokens: for each 64 of them a block of 4 warps each in front, then 64 clusters of 2
 //           blocks that split the loop, which hold tokens in registers, 145 KiB shared.
-// Plans     in files beside this one: .slices.cuh, .held.cuh, .front.cuh; what they share:
-//           .shape.cuh.
 
 #include "launch.h"
 
-#include "K4096_N4096_fp16.front.cuh"
-#include "K4096_N4096_fp16.held.cuh"
-#include "K4096_N4096_fp16.shape.cuh"
-#include "K4096_N4096_fp16.slices.cuh"
+#include "prologue.cuh"
+#include "register_operand.cuh"
+#include "sliced_k.cuh"
 
 namespace mirage::generated {
 namespace {
 
-struct UpTo8M {
+struct Shape {
+  using T = __half;
+  static constexpr int K = 4096, N = 4096;
+};
+struct UpTo8M : Shape {
   static constexpr int kTokens = 8, kRows = 32, kWarps = 8, kChunks = 1, kStages = 6;
 };
-struct UpTo16M {
+struct UpTo16M : Shape {
   static constexpr int kTokens = 16, kRows = 32, kStages = 12, kGroups = 2, kBlocks = 1;
   static constexpr int kFrontWarps = 4;
 };
-struct UpTo32M {
+struct UpTo32M : Shape {
   static constexpr int kTokens = 32, kRows = 64, kStages = 4, kGroups = 2, kBlocks = 2;
   static constexpr int kFrontWarps = 4;
 };
-struct AnyM {
+struct AnyM : Shape {
   static constexpr int kTokens = 64, kRows = 64, kStages = 4, kGroups = 2, kBlocks = 2;
   static constexpr int kFrontWarps = 4;
 };
@@ -58,7 +50,7 @@ struct AnyM {
 cudaError_t layer_norm_linear_full_K4096_N4096_fp16(const LaunchArgs& args, cudaStream_t stream) {
   const int64_t M = args.dims[0];
   if (M == 0) return cudaSuccess;
-  if (args.row_strides[3] != K) return cudaErrorInvalidValue;
+  if (args.row_strides[3] != Shape::K) return cudaErrorInvalidValue;
   if (M <= 8) return launch<UpTo8M>(args, stream);
   if (M <= 16) return launch_front<UpTo16M>(args, stream);
   if (M <= 32) return launch_front<UpTo32M>(args, stream);

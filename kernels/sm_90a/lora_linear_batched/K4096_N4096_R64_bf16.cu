@@ -2,11 +2,6 @@
 //
 // Formula   [M, N] = linear(x, weight) + scale * linear(linear(x, lora_a), lora_b) + bias
 // Shape     Llama-3-8B q_proj and o_proj, TP 1 (no bias)
-// muGraph   that of lora_linear_full, for every token with its own slices of lora_a and lora_b;
-//           which those are is addressing. one kernel, its loop cuts K. Its grid, in the muGraph: x
-//           cuts N, y cuts M (a launch numbers its blocks as its plan needs). In the loop:
-//           weight_product, lora_a_product; carried: weight_product_total, lora_a_product_total;
-//           the rest after it.
 // Found     the first by predicted time of 385 proved muGraphs that passes the numeric gate and has
 //           a plan (266 states, 481 candidates).
 // Proved    equal to the recipe on 16 random draws over finite fields, for the tiles of all 4
@@ -14,60 +9,52 @@
 //           most 2^-57.9.
 // Accuracy  emulated error against float64 (unfused program's): unit 2.2e-03 (2.3e-03), tiny
 //           7.9e-04 (7.9e-04), outliers 2.5e-03 (2.8e-03), wide 2.7e-03 (2.8e-03).
-// Expects   x [M, K] rows 16-byte aligned, any row stride, weight [N, K] contiguous, lora_a
-//           [slices, R, K] contiguous, lora_b [slices, N, R] contiguous, bias [N] contiguous, out
-//           [M, N] contiguous; any M >= 0. A number of a slice per token, int32 or int64; any that
-//           is none's: no slice.
 // Launch    clusters of 8 blocks for the inner products of up to 8 tokens of a slice, 9 KiB shared;
 //           then up to 8 tokens: 128 blocks of 8 warps, 120 KiB shared; up to 16 tokens: 128 blocks
 //           of 8 warps, 138 KiB shared; up to 32 tokens: 64 clusters of 2 blocks that split the
 //           loop, which hold tokens in registers, 159 KiB shared; any number of tokens: for each 64
 //           of them 64 clusters of 2 blocks that split the loop, which hold tokens in registers,
 //           200 KiB shared.
-// Plans     in files beside this one: .makers.cuh, .slices.cuh, .held.cuh; what they share:
-//           .shape.cuh.
 
 #include "launch.h"
 
-#include "K4096_N4096_R64_bf16.held.cuh"
-#include "K4096_N4096_R64_bf16.makers.cuh"
-#include "K4096_N4096_R64_bf16.shape.cuh"
-#include "K4096_N4096_R64_bf16.slices.cuh"
+#include "producers.cuh"
+#include "register_operand.cuh"
+#include "sliced_k.cuh"
 
 namespace mirage::generated {
 namespace {
 
-struct UpTo8M {
+struct Shape {
+  using T = __nv_bfloat16;
+  static constexpr int K = 4096, N = 4096, R = 64;
+};
+struct UpTo8M : Shape {
   static constexpr int kTokens = 8, kRows = 32, kWarps = 8, kChunks = 2, kStages = 2;
   static constexpr int kSlices = 8;
 };
-struct UpTo16M {
+struct UpTo16M : Shape {
   static constexpr int kTokens = 16, kRows = 32, kWarps = 8, kChunks = 2, kStages = 2;
   static constexpr int kSlices = 8;
 };
-struct UpTo32M {
+struct UpTo32M : Shape {
   static constexpr int kTokens = 32, kRows = 64, kStages = 4, kGroups = 2, kBlocks = 2;
   static constexpr int kSlices = 8;
 };
-struct AnyM {
+struct AnyM : Shape {
   static constexpr int kTokens = 64, kRows = 64, kStages = 4, kGroups = 2, kBlocks = 2;
   static constexpr int kSlices = 8;
 };
-
-template <class Knobs>
-int64_t workspace(const LaunchArgs& args) {
-  return args.dims[0] * R * static_cast<int64_t>(sizeof(T));
-}
 
 }  // namespace
 
 cudaError_t lora_linear_batched_K4096_N4096_R64_bf16(const LaunchArgs& args, cudaStream_t stream) {
   const int64_t M = args.dims[0];
   if (M == 0) return cudaSuccess;
-  if (args.row_strides[1] != K) return cudaErrorInvalidValue;
-  if (args.row_strides[2] != K) return cudaErrorInvalidValue;
-  if (args.row_strides[3] != R) return cudaErrorInvalidValue;
-  const cudaError_t status = launch_makers(args, stream);
+  if (args.row_strides[1] != Shape::K) return cudaErrorInvalidValue;
+  if (args.row_strides[2] != Shape::K) return cudaErrorInvalidValue;
+  if (args.row_strides[3] != Shape::R) return cudaErrorInvalidValue;
+  const cudaError_t status = launch_makers<Shape>(args, stream);
   if (status != cudaSuccess) return status;
   if (M <= 8) return launch<UpTo8M>(args, stream);
   if (M <= 16) return launch<UpTo16M>(args, stream);

@@ -2,9 +2,6 @@
 //
 // Formula   [M, N] = linear(x, weight) + scale * linear(linear(x, lora_a), lora_b) + bias
 // Shape     Llama-3-8B q_proj and o_proj, TP 1 (no bias)
-// muGraph   one kernel, its loop cuts K. Its grid, in the muGraph: x cuts N, y cuts M (a launch
-//           numbers its blocks as its plan needs). In the loop: weight_product, lora_a_product;
-//           carried: weight_product_total, lora_a_product_total; the rest after it.
 // Found     the first by predicted time of 385 proved muGraphs that passes the numeric gate and has
 //           a plan (266 states, 481 candidates).
 // Proved    equal to the recipe on 16 random draws over finite fields, for the tiles of all 4
@@ -12,9 +9,6 @@
 //           most 2^-57.9.
 // Accuracy  emulated error against float64 (unfused program's): unit 2.7e-04 (2.8e-04), tiny
 //           1.9e-04 (1.9e-04), outliers 3.1e-04 (3.4e-04), wide 3.3e-04 (3.6e-04).
-// Expects   x [M, K] rows 16-byte aligned, any row stride, weight [N, K] contiguous, lora_a [R, K]
-//           contiguous, lora_b [N, R] contiguous, bias [N] contiguous, out [M, N] contiguous; any M
-//           >= 0.
 // Launch    up to 8 tokens: 4 blocks for the inner product, 217 KiB shared, and 128 blocks of 8
 //           warps, 87 KiB shared; up to 16 tokens: 4 blocks for the inner product, 225 KiB shared,
 //           and 128 blocks of 8 warps, 105 KiB shared; up to 32 tokens: 4 blocks for the inner
@@ -23,51 +17,46 @@
 //           for the inner product, 209 KiB shared, and 64 clusters of 2 blocks that split the loop,
 //           which hold tokens in registers, 167 KiB shared. Where two sizes of shared memory stand,
 //           every block of the launch has the larger.
-// Plans     in files beside this one: .makers.cuh, .slices.cuh, .held_makers.cuh, .held.cuh; what
-//           they share: .shape.cuh.
 
 #include "launch.h"
 
-#include "K4096_N4096_R64_fp16.held.cuh"
-#include "K4096_N4096_R64_fp16.held_makers.cuh"
-#include "K4096_N4096_R64_fp16.makers.cuh"
-#include "K4096_N4096_R64_fp16.shape.cuh"
-#include "K4096_N4096_R64_fp16.slices.cuh"
+#include "paired_producers.cuh"
+#include "producers.cuh"
+#include "register_operand.cuh"
+#include "sliced_k.cuh"
 
 namespace mirage::generated {
 namespace {
 
-struct UpTo8M {
+struct Shape {
+  using T = __half;
+  static constexpr int K = 4096, N = 4096, R = 64;
+};
+struct UpTo8M : Shape {
   static constexpr int kTokens = 8, kRows = 32, kWarps = 8, kChunks = 2, kStages = 2;
   static constexpr int kMakerRows = 16, kMakerTokens = 8, kMakerWarps = 8, kMakerStages = 9;
 };
-struct UpTo16M {
+struct UpTo16M : Shape {
   static constexpr int kTokens = 16, kRows = 32, kWarps = 8, kChunks = 2, kStages = 2;
   static constexpr int kMakerRows = 16, kMakerTokens = 16, kMakerWarps = 8, kMakerStages = 7;
 };
-struct UpTo32M {
+struct UpTo32M : Shape {
   static constexpr int kTokens = 32, kRows = 64, kStages = 4, kGroups = 2, kBlocks = 2;
   static constexpr int kMakerRows = 16, kMakerTokens = 32, kMakerStages = 12, kMakerGroups = 2;
 };
-struct AnyM {
+struct AnyM : Shape {
   static constexpr int kTokens = 64, kRows = 64, kStages = 4, kGroups = 2, kBlocks = 2;
   static constexpr int kMakerRows = 32, kMakerTokens = 32, kMakerStages = 8, kMakerGroups = 2;
 };
-
-template <class Knobs>
-int64_t workspace(const LaunchArgs& args) {
-  // Two blocks may share rows, and each is told.
-  return Apart<Knobs>::bytes(args.dims[0], 2 * tile::ceil_div(N, Knobs::kRows));
-}
 
 }  // namespace
 
 cudaError_t lora_linear_full_K4096_N4096_R64_fp16(const LaunchArgs& args, cudaStream_t stream) {
   const int64_t M = args.dims[0];
   if (M == 0) return cudaSuccess;
-  if (args.row_strides[1] != K) return cudaErrorInvalidValue;
-  if (args.row_strides[2] != K) return cudaErrorInvalidValue;
-  if (args.row_strides[3] != R) return cudaErrorInvalidValue;
+  if (args.row_strides[1] != Shape::K) return cudaErrorInvalidValue;
+  if (args.row_strides[2] != Shape::K) return cudaErrorInvalidValue;
+  if (args.row_strides[3] != Shape::R) return cudaErrorInvalidValue;
   if (M <= 8) return launch<UpTo8M>(args, stream);
   if (M <= 16) return launch<UpTo16M>(args, stream);
   if (M <= 32) return launch_held<UpTo32M>(args, stream);

@@ -2,10 +2,6 @@
 //
 // Formula   [M, N] = silu(linear(rms_norm(x), gate_weight)) * linear(rms_norm(x), up_weight)
 // Shape     Llama-3-8B, TP 1
-// muGraph   one kernel, its loop cuts K. Its grid, in the muGraph: x cuts N, y cuts M (a launch
-//           numbers its blocks as its plan needs). In the loop: x_squared, scaled_up_weight,
-//           scaled_up_product, scaled_gate_weight, scaled_gate_product; carried: x_squared_total,
-//           scaled_up_product_total, scaled_gate_product_total; the rest after it.
 // Found     the first by predicted time of 282 proved muGraphs that passes the numeric gate and has
 //           a plan (1644 states, 282 candidates).
 // Proved    equal to the recipe on 16 random draws over finite fields, for the tiles of all 4
@@ -13,34 +9,34 @@
 //           2^-55.
 // Accuracy  emulated error against float64 (unfused program's): unit 3.8e-04 (4.9e-04), tiny
 //           3.7e-04 (4.8e-04), outliers 3.9e-04 (5.2e-04), wide 3.8e-04 (4.7e-04).
-// Expects   x [M, K] rows 16-byte aligned, any row stride, norm_weight [K] contiguous, gate_weight
-//           [N, K] contiguous, up_weight [N, K] contiguous, out [M, N] contiguous; any M >= 0.
 // Launch    up to 8 tokens: 256 blocks of 4 warps, 128 KiB shared; up to 16 tokens: 256 blocks of 4
 //           warps, 136 KiB shared; up to 32 tokens: 128 clusters of 2 blocks that split the loop,
 //           118 KiB shared; any number of tokens: for each 64 of them 128 clusters of 2 blocks that
 //           split the loop, 146 KiB shared.
-// Plans     in files beside this one: .slices.cuh, .split.cuh; what they share: .shape.cuh.
 
 #include "launch.h"
 
-#include "K4096_N14336_fp16.shape.cuh"
-#include "K4096_N14336_fp16.slices.cuh"
-#include "K4096_N14336_fp16.split.cuh"
+#include "cluster_split_k.cuh"
+#include "sliced_k_fp16.cuh"
 
 namespace mirage::generated {
 namespace {
 
-struct UpTo8M {
+struct Shape {
+  using T = __half;
+  static constexpr int K = 4096, N = 14336;
+};
+struct UpTo8M : Shape {
   static constexpr int kTokens = 8, kRows = 56, kWarps = 4, kChunks = 2, kStages = 2;
 };
-struct UpTo16M {
+struct UpTo16M : Shape {
   static constexpr int kTokens = 16, kRows = 56, kWarps = 4, kChunks = 2, kStages = 2;
 };
-struct UpTo32M {
+struct UpTo32M : Shape {
   static constexpr int kTokens = 32, kRows = 112, kStages = 3;
   static constexpr int kGroups = 2, kTurns = 1, kBoxes = 1, kSets = 1;
 };
-struct AnyM {
+struct AnyM : Shape {
   static constexpr int kTokens = 64, kRows = 112, kStages = 3;
   static constexpr int kGroups = 2, kTurns = 1, kBoxes = 1, kSets = 1;
 };
@@ -50,8 +46,8 @@ struct AnyM {
 cudaError_t rms_norm_gated_mlp_K4096_N14336_fp16(const LaunchArgs& args, cudaStream_t stream) {
   const int64_t M = args.dims[0];
   if (M == 0) return cudaSuccess;
-  if (args.row_strides[2] != K) return cudaErrorInvalidValue;
-  if (args.row_strides[3] != K) return cudaErrorInvalidValue;
+  if (args.row_strides[2] != Shape::K) return cudaErrorInvalidValue;
+  if (args.row_strides[3] != Shape::K) return cudaErrorInvalidValue;
   if (M <= 8) return launch<UpTo8M>(args, stream);
   if (M <= 16) return launch<UpTo16M>(args, stream);
   if (M <= 32) return launch_split<UpTo32M>(args, stream);

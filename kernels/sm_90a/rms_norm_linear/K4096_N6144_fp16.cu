@@ -2,9 +2,6 @@
 //
 // Formula   [M, N] = linear(x / sqrt(mean(x^2) + eps) * norm_weight, weight)
 // Shape     Llama-3-8B qkv_proj, TP 1; also the Mirage paper's RMSNorm
-// muGraph   one kernel, its loop cuts K. Its grid, in the muGraph: x cuts N, y cuts M (a launch
-//           numbers its blocks as its plan needs). In the loop: x_squared, scaled_weight,
-//           scaled_product; carried: x_squared_total, scaled_product_total; the rest after it.
 // Found     the first by predicted time of 199 proved muGraphs that passes the numeric gate and has
 //           a plan (523 states, 199 candidates).
 // Proved    equal to the recipe on 16 random draws over finite fields, for the tiles of all 4
@@ -12,34 +9,34 @@
 //           most 2^-56.8.
 // Accuracy  emulated error against float64 (unfused program's): unit 2.9e-04 (2.9e-04), tiny
 //           2.9e-04 (2.9e-04), outliers 2.9e-04 (3.0e-04), wide 3.0e-04 (2.9e-04).
-// Expects   x [M, K] rows 16-byte aligned, any row stride, norm_weight [K] contiguous, weight [N,
-//           K] contiguous, out [M, N] contiguous; any M >= 0.
 // Launch    up to 8 tokens: 128 blocks of 8 warps, 192 KiB shared; up to 16 tokens: 128 blocks of 8
 //           warps, 216 KiB shared; up to 32 tokens: 64 clusters of 2 blocks that split the loop,
 //           116 KiB shared; any number of tokens: for each 64 of them 64 clusters of 2 blocks that
 //           split the loop, 143 KiB shared.
-// Plans     in files beside this one: .slices.cuh, .split.cuh; what they share: .shape.cuh.
 
 #include "launch.h"
 
-#include "K4096_N6144_fp16.shape.cuh"
-#include "K4096_N6144_fp16.slices.cuh"
-#include "K4096_N6144_fp16.split.cuh"
+#include "cluster_split_k_fp16.cuh"
+#include "sliced_k_fp16.cuh"
 
 namespace mirage::generated {
 namespace {
 
-struct UpTo8M {
+struct Shape {
+  using T = __half;
+  static constexpr int K = 4096, N = 6144;
+};
+struct UpTo8M : Shape {
   static constexpr int kTokens = 8, kRows = 48, kWarps = 8, kChunks = 2, kStages = 3;
 };
-struct UpTo16M {
+struct UpTo16M : Shape {
   static constexpr int kTokens = 16, kRows = 48, kWarps = 8, kChunks = 2, kStages = 3;
 };
-struct UpTo32M {
+struct UpTo32M : Shape {
   static constexpr int kTokens = 32, kRows = 96, kStages = 6;
   static constexpr int kGroups = 2, kTurns = 1, kBoxes = 1, kSets = 2;
 };
-struct AnyM {
+struct AnyM : Shape {
   static constexpr int kTokens = 64, kRows = 96, kStages = 6;
   static constexpr int kGroups = 2, kTurns = 1, kBoxes = 1, kSets = 2;
 };
@@ -49,7 +46,7 @@ struct AnyM {
 cudaError_t rms_norm_linear_K4096_N6144_fp16(const LaunchArgs& args, cudaStream_t stream) {
   const int64_t M = args.dims[0];
   if (M == 0) return cudaSuccess;
-  if (args.row_strides[2] != K) return cudaErrorInvalidValue;
+  if (args.row_strides[2] != Shape::K) return cudaErrorInvalidValue;
   if (M <= 8) return launch<UpTo8M>(args, stream);
   if (M <= 16) return launch<UpTo16M>(args, stream);
   if (M <= 32) return launch_split<UpTo32M>(args, stream);

@@ -2,9 +2,6 @@
 //
 // Formula   [M, N] = linear(x / sqrt(mean(x^2) + eps) * norm_weight, weight)
 // Shape     Llama-3-70B qkv_proj, TP 1
-// muGraph   one kernel, its loop cuts K. Its grid, in the muGraph: x cuts N, y cuts M (a launch
-//           numbers its blocks as its plan needs). In the loop: x_squared, scaled_x,
-//           scaled_x_product; carried: x_squared_total, scaled_x_product_total; the rest after it.
 // Found     the first by predicted time of 199 proved muGraphs that passes the numeric gate and has
 //           a plan (523 states, 199 candidates).
 // Proved    equal to the recipe on 16 random draws over finite fields, for the tiles of all 4
@@ -12,34 +9,34 @@
 //           most 2^-56.8.
 // Accuracy  emulated error against float64 (unfused program's): unit 2.4e-03 (2.4e-03), tiny
 //           2.3e-03 (2.3e-03), outliers 2.3e-03 (2.4e-03), wide 2.3e-03 (2.3e-03).
-// Expects   x [M, K] rows 16-byte aligned, any row stride, norm_weight [K] contiguous, weight [N,
-//           K] contiguous, out [M, N] contiguous; any M >= 0.
 // Launch    up to 8 tokens: 256 blocks of 4 warps, 112 KiB shared; up to 16 tokens: 128 blocks of 4
 //           warps, 208 KiB shared; up to 32 tokens: 64 clusters of 2 blocks that split the loop,
 //           119 KiB shared; any number of tokens: for each 64 of them 64 clusters of 2 blocks that
 //           split the loop, 147 KiB shared.
-// Plans     in files beside this one: .slices.cuh, .split.cuh; what they share: .shape.cuh.
 
 #include "launch.h"
 
-#include "K8192_N10240_bf16.shape.cuh"
-#include "K8192_N10240_bf16.slices.cuh"
-#include "K8192_N10240_bf16.split.cuh"
+#include "cluster_split_k_bf16.cuh"
+#include "sliced_k_bf16.cuh"
 
 namespace mirage::generated {
 namespace {
 
-struct UpTo8M {
+struct Shape {
+  using T = __nv_bfloat16;
+  static constexpr int K = 8192, N = 10240;
+};
+struct UpTo8M : Shape {
   static constexpr int kTokens = 8, kRows = 40, kWarps = 4, kChunks = 2, kStages = 4;
 };
-struct UpTo16M {
+struct UpTo16M : Shape {
   static constexpr int kTokens = 16, kRows = 80, kWarps = 4, kChunks = 2, kStages = 4;
 };
-struct UpTo32M {
+struct UpTo32M : Shape {
   static constexpr int kTokens = 32, kRows = 160, kStages = 4;
   static constexpr int kGroups = 3, kTurns = 1, kBoxes = 1, kSets = 1;
 };
-struct AnyM {
+struct AnyM : Shape {
   static constexpr int kTokens = 64, kRows = 160, kStages = 4;
   static constexpr int kGroups = 3, kTurns = 1, kBoxes = 1, kSets = 1;
 };
@@ -49,7 +46,7 @@ struct AnyM {
 cudaError_t rms_norm_linear_K8192_N10240_bf16(const LaunchArgs& args, cudaStream_t stream) {
   const int64_t M = args.dims[0];
   if (M == 0) return cudaSuccess;
-  if (args.row_strides[2] != K) return cudaErrorInvalidValue;
+  if (args.row_strides[2] != Shape::K) return cudaErrorInvalidValue;
   if (M <= 8) return launch<UpTo8M>(args, stream);
   if (M <= 16) return launch<UpTo16M>(args, stream);
   if (M <= 32) return launch_split<UpTo32M>(args, stream);

@@ -2,8 +2,6 @@
 //
 // Formula   [M, K] = rms_norm(total) * (norm_weight + weight_offset); total = x + residual
 // Shape     Qwen2-7B (weight_offset is 0)
-// muGraph   one kernel, no loop: the other dims are whole in a block. Its grid, in the muGraph: x
-//           cuts M (a launch numbers its blocks as its plan needs).
 // Found     the first by predicted time of 168 proved muGraphs that passes the numeric gate and has
 //           a plan (383 states, 174 candidates).
 // Proved    equal to the recipe on 4 random draws over finite fields, for the tiles of its one
@@ -11,67 +9,22 @@
 //           most 2^-57.3.
 // Accuracy  emulated error against float64 (unfused program's): unit 2.1e-04 (3.0e-04), tiny
 //           2.1e-04 (3.0e-04), outliers 2.2e-04 (2.2e-04), wide 2.1e-04 (3.1e-04).
-// Expects   x [M, K] rows 16-byte aligned, any row stride, norm_weight [K] contiguous, residual [M,
-//           K] rows 16-byte aligned, any row stride, out [M, K] contiguous, total [M, K]
-//           contiguous; any M >= 0.
 // Launch    a block of 4 warps per token, which it holds whole in registers.
 
 #include "launch.h"
-#include "tile/tile.cuh"
+
+#include "row_wise.cuh"
 
 namespace mirage::generated {
 namespace {
 
-using T = __half;
-constexpr int K = 3584;  // whole in a block
-
-struct AnyM {
+struct Shape {
+  using T = __half;
+  static constexpr int K = 3584;
+};
+struct AnyM : Shape {
   static constexpr int kWarps = 4;
 };
-
-template <class Knobs>
-constexpr int kThreads = Knobs::kWarps * tile::kWarpLanes;
-
-template <class Knobs>
-__global__ void __launch_bounds__(kThreads<Knobs>, 1)
-    rms_norm_residual(const __grid_constant__ LaunchArgs args) {
-  using Lines = tile::Lines<K, kThreads<Knobs>>;
-  __shared__ float sums[1][Lines::kWarps];
-  tile::let_next_start();
-
-  const T* x = static_cast<const T*>(args.inputs[0]);            // [M, K]
-  const T* norm_weight = static_cast<const T*>(args.inputs[1]);  // [K]
-  const T* residual = static_cast<const T*>(args.inputs[2]);     // [M, K]
-  T* out = static_cast<T*>(args.outputs[0]);                     // [M, K]
-  T* total = static_cast<T*>(args.outputs[1]);                   // [M, K]
-  const int64_t M = args.dims[0], token = blockIdx.x;
-  const float eps = args.scalars[0];
-  const float weight_offset = args.scalars[1];
-
-  if (!args.constant_weights) tile::wait_for_previous();
-  const auto norm_weight_line = tile::load_line<Lines>(norm_weight);  // [K]
-  tile::wait_for_previous();
-  const auto x_tile = tile::load_line<Lines>(tile::line_of(x, args.row_strides[0], token, M));
-  const auto residual_tile =
-      tile::load_line<Lines>(tile::line_of(residual, args.row_strides[2], token, M));
-  const auto total_tile = tile::add<float>(x_tile, residual_tile);                // [M, K]
-  const auto total_squared = tile::mul<float>(total_tile, total_tile);            // [M, K]
-  const float sum_total_squared = tile::sum_line<Lines>(total_squared, sums[0]);  // [M]
-  const auto weight_offset_plus_norm_weight = tile::add<float>(norm_weight_line, weight_offset);
-  const float mean_total_squared = tile::div(sum_total_squared, K);              // [M]
-  const float mean_total_squared_plus_eps = tile::add(eps, mean_total_squared);  // [M]
-  const float root = tile::sqrt(mean_total_squared_plus_eps);                    // [M]
-  const auto normed_total = tile::div<float>(total_tile, root);                  // [M, K]
-  const auto scaled_normed = tile::mul<float>(weight_offset_plus_norm_weight, normed_total);
-  tile::store_line<Lines>(out + token * K, scaled_normed);  // [M, K]
-  tile::store_line<Lines>(total + token * K, total_tile);   // [M, K]
-}
-
-template <class Knobs>
-cudaError_t launch(const LaunchArgs& args, cudaStream_t stream) {
-  const tile::Grid grid{args.dims[0], 1, kThreads<Knobs>, 0};
-  return tile::launch(rms_norm_residual<Knobs>, grid, args, stream);
-}
 
 }  // namespace
 
