@@ -1,13 +1,14 @@
-"""The CUDA writer of attention: an attention program as one readable .cu file over `csrc/tile`.
+"""The CUDA writer of attention: an attention program as readable text over `csrc/tile/attention`.
 
-One node of the muGraph is one call of the vocabulary; a table says how each statement reads. What
-a part is, how keys come and how blocks combine is the vocabulary's.
+One node of the muGraph is one call of the vocabulary; a table says how each statement reads. The
+form is one text for all head dims and element types: a template over `Config`, which the file of a
+shape defines for each bucket of query rows. What a work tile is, how keys come and how splits of
+the keys combine is the vocabulary's.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from mirage_kernels.generator.emit.header import Header
@@ -19,12 +20,17 @@ from mirage_kernels.generator.plan.attention import AttentionProgram, Carried, D
 from mirage_kernels.generator.plan.attention_variants import AttentionKnobs, AttentionVariant
 
 MASKS = ("less", "both", "where")  # beyond what other kernels' vocabulary has
+FORM = "flash_attention"
+ABOUT = (
+    "flash attention: few query rows by flash decode, where keys take the M side of mma and the "
+    "warps of a block take different keys; many rows by wgmma, where query rows take the M side."
+)
 Row = tuple[str, str]  # code, and the dims of its result
 
 
 @dataclass(frozen=True)
 class AttentionSource:
-    """What one emitted file is made of."""
+    """What one emitted kernel is made of."""
 
     program: AttentionProgram
     variants: Sequence[AttentionVariant]
@@ -32,98 +38,153 @@ class AttentionSource:
     header: Header
 
     @property
-    def is_wide(self) -> bool:
-        """Say whether a variant has tiles of many rows; types differ by variant then."""
-        return any(v.knobs.copiers for v in self.variants)
-
-    @property
     def symbol(self) -> str:
         """Name of the host function: recipe and file stem."""
         return f"{self.program.recipe}_{self.header.stem}"
 
+    def serves(self, variant: AttentionVariant) -> AttentionVariant:
+        """Return the first variant with the knobs of one, whose kernel serves its calls too."""
+        return next(v for v in self.variants if v.knobs == variant.knobs)
+
+    @property
+    def form(self) -> str:
+        """Return the form as a file of its own."""
+        writer = Writer()
+        self.header.of_form(ABOUT).write(writer, "//")
+        writer.line("#pragma once")
+        writer.line()
+        _open(writer, ("tile/attention/attention.cuh",))
+        _write_form(writer, self.program)
+        writer.line("}  // namespace")
+        writer.line("}  // namespace mirage::generated")
+        return writer.text()
+
+    def instantiation(self, form_file: str) -> str:
+        """Return the file of one shape and element type, given the name of its form's file."""
+        writer = Writer()
+        self.header.of_shape().write(writer, "//")
+        writer.line()
+        _open(writer, ("launch.h",), form_file)
+        _write_configs(writer, self)
+        return writer.text()
+
 
 def emit_attention(source: AttentionSource) -> str:
-    """Return the .cu file of a planned attention kernel.
+    """Return a planned attention kernel as one text: its form, then its instantiation.
 
     Raises PlanError for an op that the device vocabulary lacks.
     """
     writer = Writer()
     source.header.write(writer, "//")
     writer.line()
-    for line in (
-        '#include "launch.h"',
-        f'#include "tile/attention{"_wide" if source.is_wide else ""}.cuh"',
-        "",
-        "namespace mirage::generated {",
-        "namespace {",
-        "",
-    ):
+    _open(writer, ("launch.h", "tile/attention/attention.cuh"))
+    _write_form(writer, source.program)
+    _write_configs(writer, source)
+    return writer.text()
+
+
+def attention_files(sources: Sequence[AttentionSource]) -> dict[str, str]:
+    """Return the files of all kernels of a recipe and architecture, by name, forms first.
+
+    Kernels with the same text share a form; of several, each is named after its first kernel.
+    """
+    sources = sorted(sources, key=lambda source: source.header.stem)
+    first: dict[str, str] = {}
+    for source in sources:
+        first.setdefault(source.form, source.header.stem)
+    single = len(first) == 1
+    names = {text: f"{FORM}{'' if single else f'_{stem}'}.cuh" for text, stem in first.items()}
+    files = {name: text for text, name in names.items()}
+    for source in sources:
+        files[f"{source.header.stem}.cu"] = source.instantiation(names[source.form])
+    return files
+
+
+def _open(writer: Writer, includes: Sequence[str], beside: str = "") -> None:
+    for include in includes:
+        writer.line(f'#include "{include}"')
+    if beside:
+        writer.line()
+        writer.line(f'#include "{beside}"')
+    for line in ("", "namespace mirage::generated {", "namespace {", ""):
         writer.line(line)
-    _constants(writer, source)
-    _after(writer, source.program)
-    _kernel(writer, source)
+
+
+def _write_form(writer: Writer, program: AttentionProgram) -> None:
+    roles = program.roles
+    depths = ["typename Config::T", f"Config::{roles.depth}", "Config"]
+    depths += [f"Config::{roles.more}"] if roles.more else []
+    writer.line("template <class Config>")
+    writer.line(f"using Work = tile::AttentionWork<{', '.join(depths)}>;")
+    writer.line()
+    _after(writer, program)
+    _kernel(writer, program)
+    kernel = f"{program.recipe}<Config>"
+    for result, name, arguments, call in (
+        (
+            "cudaError_t",
+            "launch",
+            ", cudaStream_t stream",
+            f"launch_attention<Work<Config>>({kernel}, args, stream)",
+        ),
+        ("int64_t", "workspace", "", "attention_workspace<Work<Config>>(args)"),
+    ):
+        writer.line("template <class Config>")
+        with writer.block(f"{result} {name}(const AttentionArgs& args{arguments}) {{"):
+            writer.line(f"return tile::{call};")
+        writer.line()
+
+
+def _write_configs(writer: Writer, source: AttentionSource) -> None:
+    """Write the shape, the knobs of each bucket, which of them serve a call, host functions."""
+    program = source.program
+    with writer.block("struct Shape {", "};"):
+        writer.line(f"using T = {TYPES[source.storage]};")
+        extents = [f"{program.roles.depth} = {program.depth}"]
+        extents += [f"{program.roles.more} = {program.more_depth}"] if program.roles.more else []
+        extents += [f"kKeyWork = {program.key_work}"] if program.key_work else []
+        writer.declaration("static constexpr int ", extents)
+    for variant in source.variants:
+        if source.serves(variant) is not variant:  # one kernel serves both
+            continue
+        knobs = [f"k{camel(k)} = {v}" for k, v in variant.knobs.to_json().items()]
+        with writer.block(f"struct {variant.name} : Shape {{", "};"):
+            writer.declaration("static constexpr int ", knobs)
+    writer.line()
     _dispatch(writer, source)
     writer.line("}  // namespace")
     writer.line()
     _host(writer, source)
     writer.line()
     writer.line("}  // namespace mirage::generated")
-    return writer.text()
 
 
-def _constants(writer: Writer, source: AttentionSource) -> None:
-    program = source.program
-    writer.line(f"using T = {TYPES[source.storage]};")
-    rows = [(f"constexpr int {program.roles.depth} = {program.depth};", "of a head")]
-    if program.roles.more:
-        more = f"constexpr int {program.roles.more} = {program.more_depth};"
-        rows.append((more, "of keys, beside what are values too"))
-    writer.table(rows)
-    writer.line()
-    known: dict[AttentionKnobs, str] = {}
-    for variant in source.variants:
-        if variant.knobs in known:  # one kernel serves both
-            writer.line(f"using {variant.name} = {known[variant.knobs]};")
-            continue
-        known[variant.knobs] = variant.name
-        knobs = [f"k{camel(k)} = {v}" for k, v in variant.knobs.to_json().items()]
-        if program.key_work and not variant.knobs.copiers:
-            knobs.append(f"kKeyWork = {program.key_work}")
-        with writer.block(f"struct {variant.name} {{", "};"):
-            writer.declaration("static constexpr int ", knobs)
-    writer.line()
-    writer.line("template <class Knobs>")
-    depths = [program.roles.depth, "Knobs", *([program.roles.more] if program.roles.more else [])]
-    work = "AttentionWorkOf" if source.is_wide else "AttentionWork"
-    writer.line(f"using Work = tile::{work}<T, {', '.join(depths)}>;")
-    writer.line()
-
-
-def _kernel(writer: Writer, source: AttentionSource) -> None:
-    program = source.program
-    writer.line("template <class Knobs>")
-    bounds = "Work<Knobs>::kThreads, Work<Knobs>::kBlocks"
+def _kernel(writer: Writer, program: AttentionProgram) -> None:
+    writer.line("template <class Config>")
+    bounds = "Work<Config>::kThreads, Work<Config>::kBlocks"
     writer.line(f"__global__ void __launch_bounds__({bounds})")
     with writer.block(f"    {program.recipe}(const __grid_constant__ AttentionArgs args) {{"):
-        _prologue(writer, source)
+        _prologue(writer, program)
         with writer.block("while (work.next_part()) {"):
-            _part(writer, source)
+            _part(writer, program)
     writer.line()
 
 
-def _prologue(writer: Writer, source: AttentionSource) -> None:
-    program = source.program
-    if not source.is_wide:
-        writer.line("constexpr int kRows = Knobs::kRows;")
+def _prologue(writer: Writer, program: AttentionProgram) -> None:
+    steps = (*program.before, *program.loop, *program.after)
+    used = {a for s in steps for a in s.args}
+    if any(s.op and s.dtype in (DType.FP16, DType.BF16) for s in (*program.before, *program.loop)):
+        writer.line("using T = typename Config::T;")
+    for dim in sorted({v for n, v in program.literals.items() if n in used and isinstance(v, str)}):
+        writer.line(f"constexpr int {dim} = Config::{dim};")
     writer.line("extern __shared__ __align__(1024) char shared[];")
     scalars = ((n, f"const float {n} = args.scalars[{i}];") for i, n in enumerate(program.scalars))
     numbers = ((n, f"const int {n} = args.integers[{i}];") for i, n in enumerate(program.integers))
-    used = {a for s in (*program.before, *program.loop, *program.after) for a in s.args}
     for name, line in (*scalars, *numbers):
         if name in used:
             writer.line(line)
     writer.line()
-    writer.line("Work<Knobs> work(args, shared);")
+    writer.line("Work<Config> work(args, shared);")
 
 
 _SOFTMAX_NOTE = (
@@ -132,23 +193,13 @@ _SOFTMAX_NOTE = (
 )
 
 
-def _carried(source: AttentionSource) -> tuple[str, str, str]:
-    """Return the types of peaks, sums and products."""
-    if source.is_wide:
-        work = "typename Work<Knobs>::"
-        return f"{work}Peaks", f"{work}Sums", f"{work}Product"
-    product = f"tile::ValueProduct<{source.program.roles.depth}, kRows>"
-    return "tile::RowPeaks<kRows>", "tile::RowSums<kRows>", product
-
-
-def _part(writer: Writer, source: AttentionSource) -> None:
+def _part(writer: Writer, program: AttentionProgram) -> None:
     """Write what runs once per part, and its loop over steps of keys."""
-    program = source.program
-    peaks, sums, products = _carried(source)
+    work = "typename Work<Config>::"
     carried = [
-        (f"{peaks} {program.peak};", program.sum.type),
-        (f"{sums} {program.sum.name};", program.sum.type),
-        (f"{products} {program.product.name};", program.product.type),
+        (f"{work}Peaks {program.peak};", program.sum.type),
+        (f"{work}Sums {program.sum.name};", program.sum.type),
+        (f"{work}Product {program.product.name};", program.product.type),
     ]
     rows = [_row(s, program) for s in program.before]
     rows.append((f"work.keep({program.kept});", "for all steps of the part"))
@@ -225,7 +276,7 @@ def _float_text(value: float) -> str:
 
 
 def word_of(op: str) -> str:
-    """Return an elementwise op's name in csrc/tile/attention_values.cuh, which has masks too."""
+    """Return an elementwise op's name in csrc/tile/attention/values.cuh, which has masks too."""
     return op if op in MASKS else vocabulary(op)
 
 
@@ -257,20 +308,14 @@ def _softmax(s: Step, args: Sequence[str], program: AttentionProgram) -> str:
     return f"work.online_softmax({', '.join((*args, *carried))});"
 
 
-def _way(name: str, program: AttentionProgram, *, late: bool = False) -> str:
-    """Return how a block has an input: dealt out to threads, where it lies, or as warps need it."""
-    if name in program.dealt:
-        return "dealt_"
-    return "unread_" if late else ""
+def _way(name: str, program: AttentionProgram) -> str:
+    """Return how a block has an input: partitioned over its threads, or as warps need it."""
+    return "partitioned_" if name in program.dealt else ""
 
 
 LINES: dict[Do, Callable[[Step, Sequence[str], AttentionProgram], str]] = {
-    Do.QUERIES: lambda s, args, p: (
-        f"const auto {s.out} = work.{_way(s.out, p, late=p.reads_queries_late)}queries();"
-    ),
-    Do.KEYS: lambda s, args, p: (
-        f"const auto {s.out} = work.{_way(s.out, p, late=p.reads_late)}keys();"
-    ),
+    Do.QUERIES: lambda s, args, p: f"const auto {s.out} = work.{_way(s.out, p)}queries();",
+    Do.KEYS: lambda s, args, p: f"const auto {s.out} = work.keys();",
     Do.MORE_QUERIES: lambda s, args, p: f"const auto {s.out} = work.more_queries();",
     Do.MORE_KEYS: lambda s, args, p: f"const auto {s.out} = work.more_keys();",
     Do.LENGTH: lambda s, args, p: f"const int {s.out} = work.seq_len();",
@@ -298,7 +343,7 @@ LINES: dict[Do, Callable[[Step, Sequence[str], AttentionProgram], str]] = {
 def _dispatch(writer: Writer, source: AttentionSource) -> None:
     """Write which variant serves a call: its launch and its workspace ask the same question."""
     writer.line("template <class Call>")
-    with writer.block("auto with_knobs(const AttentionArgs& args, Call call) {"):
+    with writer.block("auto with_config(const AttentionArgs& args, Call call) {"):
         if any(v.bucket for v in source.variants):
             writer.line("const int64_t rows = static_cast<int64_t>(args.q_len) * args.G;")
         for variant in source.variants:
@@ -308,7 +353,7 @@ def _dispatch(writer: Writer, source: AttentionSource) -> None:
             if variant.knobs.deals:
                 conditions.append(f"tile::has_many_segments<{variant.name}>(args)")
             guard = f"if ({' && '.join(conditions)})" if conditions else ""
-            _returned(writer, guard, f"return call({variant.name}{{}});")
+            _returned(writer, guard, f"return call({source.serves(variant).name}{{}});")
     writer.line()
 
 
@@ -328,23 +373,14 @@ def few_segments(program: AttentionProgram, knobs: AttentionKnobs) -> str:
 
 def _host(writer: Writer, source: AttentionSource) -> None:
     """Write the functions that the dispatch table names: launch, and bytes of the workspace."""
-    of = "_of" if source.is_wide else ""
-    call = f"launch_attention{of}<Work<Knobs>>({source.program.recipe}<Knobs>, args, stream)"
-    parameters = "(const AttentionArgs& args, cudaStream_t stream)"
-    with _function(writer, f"cudaError_t {source.symbol}{parameters}"):
-        writer.line(f"return tile::{call};")
-    writer.line()
-    with _function(writer, f"int64_t {source.symbol}_workspace(const AttentionArgs& args)"):
-        writer.line(f"return tile::attention_workspace{of}<Work<Knobs>>(args);")
-
-
-@contextmanager
-def _function(writer: Writer, signature: str) -> Iterator[None]:
-    """Write a host function around what it does with the knobs that serve a call."""
-    opening = f"{signature} {{"
-    if len(opening) > WIDTH:
-        opening = opening.replace("(const", "(\n    const")
-    chosen = writer.block("return with_knobs(args, [&](auto knobs) {", "});")
-    with writer.block(opening), chosen:
-        writer.line("using Knobs = decltype(knobs);")
-        yield
+    for result, suffix, parameters, call in (
+        ("cudaError_t", "", ", cudaStream_t stream", "launch<decltype(config)>(args, stream)"),
+        ("int64_t", "_workspace", "", "workspace<decltype(config)>(args)"),
+    ):
+        opening = f"{result} {source.symbol}{suffix}(const AttentionArgs& args{parameters}) {{"
+        if len(opening) > WIDTH:
+            opening = opening.replace("(const", "(\n    const")
+        with writer.block(opening):
+            writer.line(f"return with_config(args, [&](auto config) {{ return {call}; }});")
+        if not suffix:
+            writer.line()

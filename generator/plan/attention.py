@@ -84,9 +84,6 @@ _HELD = {
 }
 
 
-# Elements of a head up to which a warp holds lines that it sums and multiplies both.
-WIDEST_SUMMED = 192
-WIDEST_QUERIES = 128
 WIDEST_DEALT = 256  # elements that a warp has at once, an octet to a lane
 
 Literal = float | int | str  # an fp32 constant, an int32 one, a dim's extent by its name
@@ -196,21 +193,6 @@ class AttentionProgram:
         tokens = any(made[n].do is Do.ROW_TOKENS for n in held)
         fits = self.key_work > 0 and not self.roles.more and self.depth <= WIDEST_DEALT
         return frozenset(held) if computed and fits and not (tokens or used & held) else frozenset()
-
-    @property
-    def reads_late(self) -> bool:
-        """Say whether lines stay where they lie until each use, chunk by chunk.
-
-        A warp has no registers for keys that it computes with, for long ones that it sums too, or
-        for latents.
-        """
-        summed = self.key_work == 1 and self.depth > WIDEST_SUMMED
-        return bool(self.roles.more) or self.key_work == 2 or summed
-
-    @property
-    def reads_queries_late(self) -> bool:
-        """Say the same of queries alone, which a warp would hold while the first copies start."""
-        return self.reads_late or self.depth > WIDEST_QUERIES
 
 
 FORM_LETTERS = 12

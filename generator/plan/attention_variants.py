@@ -1,8 +1,8 @@
 """Variants of an attention kernel: how many query rows a block takes at once, and its ring.
 
 A call has as many rows per head of keys as query tokens times heads of the group; the last variant
-takes any number, tile by tile. The numbers below are those of csrc/tile/attention.cuh, in one
-place to be tuned.
+takes any number, tile by tile. The numbers below are those of csrc/tile/attention/flash_decode/, in
+one place to be tuned.
 """
 
 from __future__ import annotations
@@ -172,7 +172,7 @@ def shared_bytes(knobs: AttentionKnobs, depth: int, more: int = 0, key_work: int
 
     `more` is what keys have beside the lines that are keys and values alike, 0 where they are not;
     `key_work` as in `AttentionProgram`: where there is some, queries pass through shared memory.
-    `AttentionWork::kBytes` is the same number.
+    `FlashDecode::kBytes` is the same number.
     """
     if knobs.copiers:
         return wide_bytes(vars(knobs), depth)

@@ -2,7 +2,7 @@
 
 Query rows take the M side of the warpgroup instruction, 64 of them to a warpgroup, and keys the N
 side. A third warpgroup does nothing but copy. The numbers below are those of
-csrc/tile/attention_wide.cuh.
+csrc/tile/attention/attention.cuh.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ def wide_bytes(knobs: Mapping[str, int], depth: int) -> int:
 
     The ring, ones, queries, barriers, rows that are left for others, and for every warpgroup two
     rooms of a number per key.
-    `WideAttentionWork::kBytes` is the same number.
+    `WgmmaAttention::kBytes` is the same number.
     """
     ring = knobs["stages"] * 2 * knobs["keys"] * depth * ELEMENT_BYTES  # keys and values
     queries = knobs["rows"] * depth * ELEMENT_BYTES

@@ -248,13 +248,10 @@ def _line_words(record: KernelRecord, knobs: Knobs) -> str:
 
 
 def _attention_launch(record: AttentionRecord, program: AttentionProgram) -> str:
-    parts = []
-    for variant in record.variants:
-        limit = f"up to {variant.bucket}" if variant.bucket else "any number"
-        knobs = variant.knobs
-        kib = -(-shared_bytes(knobs, *program.sizes) // 1024)
-        of = f" of {variant.segments} segments" if variant.segments else ""
-        size = f"{knobs.warps} warps, {kib} KiB shared"
-        parts.append(f"{limit}{of}: tiles of {knobs.rows}, {size}")
+    knobs = dict.fromkeys(v.knobs for v in record.variants)
+    sizes = (f"{-(-shared_bytes(k, *program.sizes) // 1024)}" for k in knobs)
     rows = " times ".join(program.roles.rows)
-    return f"as many blocks as run at once. By query rows, {rows}: {'; '.join(parts)}."
+    return (
+        f"as many blocks as run at once, by query rows ({rows}) as below; shared memory of their "
+        f"blocks: {', '.join(sizes)} KiB."
+    )

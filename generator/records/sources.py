@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from mirage_kernels.generator.emit.attention import AttentionSource, emit_attention
+from mirage_kernels.generator.emit.attention import AttentionSource, attention_files
 from mirage_kernels.generator.emit.cuda import Kernel
 from mirage_kernels.generator.emit.forms import recipe_files, triton_files
 from mirage_kernels.generator.emit.table import AttentionEntry, Entry, emit_table
@@ -42,10 +42,10 @@ def sources_of(records: Sequence[Emitted]) -> dict[str, str]:
     files = {record.path: record.text() for record in records}
     kernels = [kernel_of(r) for r in records if isinstance(r, KernelRecord)]
     stacked = [stacked_kernel(r) for r in records if isinstance(r, KernelRecord)]
-    for record in records:
-        if isinstance(record, AttentionRecord):
-            files |= _attention_sources(record)
     arch = records[0].arch
+    attention = [attention_source(r) for r in records if isinstance(r, AttentionRecord)]
+    for name, text in (attention_files(attention) if attention else {}).items():
+        files[f"{arch}/{attention[0].program.recipe}/{name}"] = text
     for alike in (kernels, [kernel for kernel in stacked if kernel is not None]):
         for name, text in recipe_files(alike).items():
             files[f"{arch}/{alike[0].program.recipe}/{name}"] = text
@@ -80,11 +80,11 @@ def stacked_kernel(record: KernelRecord) -> Kernel | None:
     return Kernel(program, variants, record.storage, stacked_header(record, program, variants))
 
 
-def _attention_sources(record: AttentionRecord) -> dict[str, str]:
+def attention_source(record: AttentionRecord) -> AttentionSource:
+    """Return the attention kernel of a record, planned."""
     program = attention_program(record.recipe, record.graph)
     header = attention_header(record, program)
-    source = AttentionSource(program, record.variants, record.storage, header)
-    return {f"{record.path.removesuffix('.json')}.cu": emit_attention(source)}
+    return AttentionSource(program, record.variants, record.storage, header)
 
 
 def table_of(arch: str, records: Sequence[Emitted]) -> str:

@@ -11,7 +11,7 @@ from compilers import compiled
 PROGRAM = """
 #include <cstdio>
 #include <cstdlib>
-#include "tile/attention_crowd.cuh"
+#include "tile/attention/launch_heuristic.cuh"
 
 template <int kDepth_>
 struct Large {

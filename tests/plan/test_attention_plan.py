@@ -134,14 +134,6 @@ def test_weights_per_head_are_read_by_rows_and_by_heads() -> None:
     assert (by_row, by_head) == (["q_weight", "q_bias"], ["k_weight", "k_bias"])
 
 
-def test_lines_that_are_computed_with_are_read_late() -> None:
-    assert program("qk_layer_norm_attention").reads_late
-    normed = program("qk_norm_attention")
-    assert not normed.reads_late
-    assert replace(normed, depth=256).reads_late
-    assert not replace(program("gqa"), depth=256).reads_late
-
-
 def test_latents_are_keys_and_values_without_a_dim_of_heads() -> None:
     latent = program("mla_decode")
     wanted = AttentionRoles(keys="L", depth="C", rows=("Hq",), heads="", sequences="B", more="P")

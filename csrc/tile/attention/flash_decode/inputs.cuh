@@ -4,8 +4,8 @@
 // does: code that runs once takes 5 to 9 cycles per instruction.
 #pragma once
 
-#include "tile/attention_lines.cuh"
-#include "tile/attention_parts.cuh"
+#include "tile/attention/lazy_tiles.cuh"
+#include "tile/attention/scheduler.cuh"
 
 namespace mirage::tile {
 

@@ -1,8 +1,8 @@
 // Sums of some keys, by pairs of elements, and how those of different keys are added.
 #pragma once
 
-#include "tile/attention_parts.cuh"
-#include "tile/attention_sums.cuh"
+#include "tile/attention/scheduler.cuh"
+#include "tile/attention/flash_decode/products.cuh"
 
 namespace mirage::tile {
 

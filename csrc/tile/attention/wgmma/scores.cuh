@@ -3,7 +3,7 @@
 // anything else is done with them they are what they stand for.
 #pragma once
 
-#include "tile/attention_wide_products.cuh"
+#include "tile/attention/wgmma/products.cuh"
 
 namespace mirage::tile {
 

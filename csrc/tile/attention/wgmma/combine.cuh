@@ -5,8 +5,8 @@
 // otherwise what blocks leave goes through the workspace.
 #pragma once
 
-#include "tile/attention_wide_meet.cuh"
-#include "tile/attention_wide_ring.cuh"
+#include "tile/attention/wgmma/reduction.cuh"
+#include "tile/attention/wgmma/pipeline.cuh"
 
 namespace mirage::tile {
 

@@ -1,7 +1,7 @@
 // What becomes of a segment's sums: the results, row by row.
 #pragma once
 
-#include "tile/attention_meet.cuh"
+#include "tile/attention/flash_decode/reduction.cuh"
 
 namespace mirage::tile {
 

@@ -1,16 +1,16 @@
 // Attention: what one block does, as emitted kernels ask for it.
 #pragma once
 
-#include "tile/attention_dealt.cuh"
-#include "tile/attention_result.cuh"
-#include "tile/attention_ring.cuh"
+#include "tile/attention/flash_decode/inputs.cuh"
+#include "tile/attention/result.cuh"
+#include "tile/attention/flash_decode/pipeline.cuh"
 #include "tile/dependent.cuh"
 
 namespace mirage::tile {
 
 // Of latent attention, keys have kMore elements beside those that are values, too.
 template <class T, int kDepth_, class Knobs, int kMore = 0>
-class AttentionWork {
+class FlashDecode {
  public:
   static constexpr int kDepth = kDepth_, kRows = Knobs::kRows, kKeys = Knobs::kKeys;
   static constexpr int kWarps = Knobs::kWarps, kThreads = kWarps * kWarpLanes;
@@ -26,6 +26,11 @@ class AttentionWork {
   using Line = SharedLines<T, kDepth>;
   using MoreLine = SharedLines<T, kMore>;
   static constexpr int kKeyWork = kKeyWorkOf<Knobs>;
+  // A warp has no registers for keys that it computes with, for long ones that it sums too, or for
+  // latents; nor for long queries while the first copies start.
+  static constexpr bool kReadsLate =
+      kMore > 0 || kKeyWork == 2 || (kKeyWork == 1 && kDepth > 192);
+  static constexpr bool kReadsQueriesLate = kReadsLate || kDepth > 128;
   static constexpr bool kDeals = Ring::kDeals, kAsksEarly = kRows == kLineTile && kKeyWork < 2;
   using Inputs = DealtInputs<T, kRows, kDepth, kThreads, kAsksEarly>;
   static constexpr bool kFewRows = kRows == kLineTile;
@@ -42,7 +47,7 @@ class AttentionWork {
   // Crews whose sums are read at once.
   static constexpr int kTogether = kDepth > 128 && kMore == 0 ? 4 : kFewRows ? 16 : 8;
 
-  __device__ AttentionWork(const AttentionArgs& args, char* shared)
+  __device__ FlashDecode(const AttentionArgs& args, char* shared)
       : args_(args),
         shared_(shared),
         crew_(shared + kCrewAt),
@@ -96,7 +101,13 @@ class AttentionWork {
   }
 
   // The part's query rows; the last again in place of rows past it, which nobody asks for.
-  __device__ const Queries& queries() const { return queries_; }
+  __device__ auto queries() const {
+    if constexpr (kReadsQueriesLate) {
+      return query_lines<kDepth>(args_.q);
+    } else {
+      return queries_;
+    }
+  }
 
   // An input of dims [D], or the part's line of one by heads of the cache; zeros if it is absent.
   __device__ Unread<LineSource<T, kDepth>> vector(int index) const {
@@ -115,13 +126,10 @@ class AttentionWork {
     return found;
   }
 
-  // The part's query rows again, read at each use.
-  __device__ auto unread_queries() const { return query_lines<kDepth>(args_.q); }
-
-  // Rows, and what goes with them, dealt out to the block's threads.
-  __device__ auto dealt_queries() const { return inputs_.queries(); }
-  __device__ auto dealt_vector(int index) const { return inputs_.vector(args_, index); }
-  __device__ auto dealt_row_vectors(int index) const { return inputs_.row_vectors(args_, index); }
+  // Rows, and what goes with them, partitioned over the block's threads.
+  __device__ auto partitioned_queries() const { return inputs_.queries(); }
+  __device__ auto partitioned_vector(int index) const { return inputs_.vector(args_, index); }
+  __device__ auto partitioned_row_vectors(int index) const { return inputs_.row_vectors(args_, index); }
 
   // What else the query rows have.
   __device__ auto more_queries() const { return query_lines<kMore>(args_.more_q); }
@@ -144,24 +152,24 @@ class AttentionWork {
     }
   }
 
-  __device__ RowFrag<T, kKeys, kDepth> keys() const {
-    RowFrag<T, kKeys, kDepth> tile;
-#pragma unroll
-    for (int i = 0; i < kKeys / kLineTile; ++i) {
-#pragma unroll
-      for (int c = 0; c < kDepth / kChunkDepth; ++c) {
-        const int at = UnitLines<T, kDepth>::offset(i * kLineTile + lane_line(),
-                                                    c * kChunkOctets + lane_quarter());
-        tile.at[i][c] = *reinterpret_cast<const Octet<T>*>(slot_ + at);
-      }
-    }
-    return tile;
-  }
-
-  // The same, read from shared memory at each use.
-  __device__ auto unread_keys() const {
+  // The step's keys, in registers or read from shared memory at each use.
+  __device__ auto keys() const {
     constexpr int kStraight = kFewRows ? kDepth / kChunkDepth : 2;
-    return Unread<SharedSource<T, kKeys, kDepth, kStraight>>{{slot_}};
+    if constexpr (kReadsLate) {
+      return Unread<SharedSource<T, kKeys, kDepth, kStraight>>{{slot_}};
+    } else {
+      RowFrag<T, kKeys, kDepth> tile;
+#pragma unroll
+      for (int i = 0; i < kKeys / kLineTile; ++i) {
+#pragma unroll
+        for (int c = 0; c < kDepth / kChunkDepth; ++c) {
+          const int at = UnitLines<T, kDepth>::offset(i * kLineTile + lane_line(),
+                                                      c * kChunkOctets + lane_quarter());
+          tile.at[i][c] = *reinterpret_cast<const Octet<T>*>(slot_ + at);
+        }
+      }
+      return tile;
+    }
   }
 
   // What else the step's keys have.

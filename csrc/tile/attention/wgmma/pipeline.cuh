@@ -9,9 +9,9 @@
 // own copies: a fence for the tensor core waits for them all.)
 #pragma once
 
-#include "tile/attention_wide_boxes.cuh"
-#include "tile/attention_wide_parts.cuh"
-#include "tile/attention_wide_products.cuh"
+#include "tile/attention/wgmma/tma.cuh"
+#include "tile/attention/wgmma/scheduler.cuh"
+#include "tile/attention/wgmma/products.cuh"
 #include "tile/dependent.cuh"
 #include "tile/edges.cuh"
 

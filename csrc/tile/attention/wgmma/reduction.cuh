@@ -4,8 +4,8 @@
 // it, the others leave what they have in the workspace. Here four elements of a row go together.
 #pragma once
 
-#include "tile/attention_meet.cuh"
-#include "tile/attention_wide_products.cuh"
+#include "tile/attention/flash_decode/reduction.cuh"
+#include "tile/attention/wgmma/products.cuh"
 
 namespace mirage::tile {
 

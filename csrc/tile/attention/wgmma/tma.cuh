@@ -4,7 +4,7 @@
 // them: as it lands it is an operand of the tensor cores.
 #pragma once
 
-#include "tile/attention_boxes.cuh"
+#include "tile/attention/tma.cuh"
 #include "tile/grid.cuh"
 
 namespace mirage::tile {

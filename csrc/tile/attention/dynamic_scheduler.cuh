@@ -7,7 +7,7 @@
 
 #include <type_traits>
 
-#include "tile/attention_parts.cuh"
+#include "tile/attention/scheduler.cuh"
 #include "tile/bulk.cuh"
 
 namespace mirage::tile {

@@ -5,7 +5,7 @@
 // [rows, keys], a KeyVector along the rows, a RowVector along the keys.
 #pragma once
 
-#include "tile/attention_sums.cuh"
+#include "tile/attention/flash_decode/products.cuh"
 #include "tile/wgmma.cuh"
 
 namespace mirage::tile {

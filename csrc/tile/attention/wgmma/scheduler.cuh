@@ -4,7 +4,7 @@
 // stretches of all units, as in attention_parts.cuh.
 #pragma once
 
-#include "tile/attention_parts.cuh"
+#include "tile/attention/scheduler.cuh"
 #include "tile/cluster.cuh"
 
 namespace mirage::tile {

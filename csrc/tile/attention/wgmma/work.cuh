@@ -4,11 +4,11 @@
 // values' products of this one, which go on while the next weights are computed.
 #pragma once
 
-#include "tile/attention_lines.cuh"
-#include "tile/attention_wide_end.cuh"
-#include "tile/attention_wide_keys.cuh"
-#include "tile/attention_wide_masks.cuh"
-#include "tile/attention_wide_ring.cuh"
+#include "tile/attention/lazy_tiles.cuh"
+#include "tile/attention/wgmma/combine.cuh"
+#include "tile/attention/wgmma/keys.cuh"
+#include "tile/attention/wgmma/masks.cuh"
+#include "tile/attention/wgmma/pipeline.cuh"
 #include "tile/dependent.cuh"
 
 namespace mirage::tile {
@@ -16,7 +16,7 @@ namespace mirage::tile {
 constexpr int least(int a, int b) { return a < b ? a : b; }
 
 template <class T, int kDepth_, class Knobs>
-class WideAttentionWork {
+class WgmmaAttention {
  public:
   using Element = T;
   static constexpr int kDepth = kDepth_, kRows = Knobs::kRows, kKeys = Knobs::kKeys,
@@ -50,7 +50,7 @@ class WideAttentionWork {
   static constexpr int kRooms = 2 * WideLines<float, kKeys>::kRoom;  // floats, of a warpgroup
   static constexpr int kBytes = kRoomAt + Ring::kReaders / kGroupWarps * kRooms * 4;
 
-  __device__ WideAttentionWork(const AttentionArgs& args, char* shared)
+  __device__ WgmmaAttention(const AttentionArgs& args, char* shared)
       : args_(args),
         shared_(shared),
         reader_(shared, state(), args.boxed),
@@ -121,8 +121,7 @@ class WideAttentionWork {
     }
     return found;
   }
-  __device__ Queries unread_queries() const { return queries(); }
-  __device__ Queries dealt_queries() const { return queries(); }
+  __device__ Queries partitioned_queries() const { return queries(); }
 
   // An input of dims [D], or the part's line of one by heads of the cache; zeros if it is absent.
   __device__ DepthFrag<T, kDepth> vector(int index) const {
@@ -137,7 +136,7 @@ class WideAttentionWork {
     return found;
   }
 
-  __device__ DepthFrag<T, kDepth> dealt_vector(int index) const { return vector(index); }
+  __device__ DepthFrag<T, kDepth> partitioned_vector(int index) const { return vector(index); }
 
   // Keeps the operand of all scores of the part, and asks for the first.
   __device__ void keep(const Queries& rows) {
@@ -161,7 +160,6 @@ class WideAttentionWork {
   }
 
   __device__ WideKeys<T, kKeys, kDepth> keys() const { return keys_in(slot_); }
-  __device__ WideKeys<T, kKeys, kDepth> unread_keys() const { return keys(); }
 
   // The step's products; they were computed a step before.
   __device__ const Scores<float, kWarpRows, kKeys>& scores(WideKeys<T, kKeys, kDepth>) {

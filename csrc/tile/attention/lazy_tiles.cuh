@@ -2,7 +2,7 @@
 // anew at each use. Registers are left to what a loop carries.
 #pragma once
 
-#include "tile/attention_sums.cuh"
+#include "tile/attention/flash_decode/products.cuh"
 
 namespace mirage::tile {
 

@@ -5,7 +5,7 @@
 // up in the order of the blocks, the same in every run.
 #pragma once
 
-#include "tile/attention_total.cuh"
+#include "tile/attention/combine.cuh"
 
 namespace mirage::tile {
 

@@ -1,14 +1,14 @@
-// Attention of many query rows: the host side of a launch, and both kinds of work by their knobs.
+// The host side of a launch of attention by wgmma: how many blocks, which cluster size.
 #pragma once
 
-#include "tile/attention.cuh"
-#include "tile/attention_wide_work.cuh"
+#include "tile/attention/flash_decode/launch.cuh"
+#include "tile/attention/wgmma/work.cuh"
 
 namespace mirage::tile {
 
 // Segments that are equally long for certain are shared by crews that run at once.
 template <class Work>
-Crowd wide_crowd(const AttentionArgs& args, int largest_crew) {
+Crowd wgmma_crowd(const AttentionArgs& args, int largest_crew) {
   const int64_t segments = sequence_segments<Work::kRows>(args) * args.B;
   if (segments == 0) return {0, 1};
   const int64_t most = static_cast<int64_t>(args.multiprocessors) * Work::kBlocks;
@@ -26,18 +26,18 @@ Crowd wide_crowd(const AttentionArgs& args, int largest_crew) {
 }
 
 template <class Work>
-int64_t wide_workspace(const AttentionArgs& args) {
-  return wide_crowd<Work>(args, 1).blocks * Work::Space::kBlockBytes;
+int64_t wgmma_workspace(const AttentionArgs& args) {
+  return wgmma_crowd<Work>(args, 1).blocks * Work::Space::kBlockBytes;
 }
 
 template <class Work>
-cudaError_t launch_wide(void (*kernel)(AttentionArgs), const AttentionArgs& args,
+cudaError_t launch_wgmma(void (*kernel)(AttentionArgs), const AttentionArgs& args,
                         cudaStream_t stream) {
   if (most_units<Work::kRows>(args) > kMostUnits) return cudaErrorInvalidValue;
   AttentionArgs given = with_step_boxes<typename Work::Element, Work::kKeys, Work::kDepth>(
       with_divisors<Work::kRows>(args));
   for (int largest = kMostCrew;; largest /= 2) {
-    const Crowd crowd = wide_crowd<Work>(args, largest);
+    const Crowd crowd = wgmma_crowd<Work>(args, largest);
     if (crowd.blocks == 0) return cudaSuccess;
     given.crews = divisor(crowd.blocks / crowd.crew);
     const Launch<AttentionArgs> call(
@@ -49,32 +49,6 @@ cudaError_t launch_wide(void (*kernel)(AttentionArgs), const AttentionArgs& args
     if (crowd.crew == 1 || resident >= static_cast<int>(given.crews.value))
       return call.start(given);
     largest = crowd.crew;
-  }
-}
-
-// What a block does, by how many rows its tiles have.
-template <class Knobs>
-constexpr bool kIsWide = Knobs::kRows >= kGroupRows;
-template <class T, int kDepth, class Knobs>
-using AttentionWorkOf = std::conditional_t<kIsWide<Knobs>, WideAttentionWork<T, kDepth, Knobs>,
-                                           AttentionWork<T, kDepth, Knobs>>;
-
-template <class Work>
-int64_t attention_workspace_of(const AttentionArgs& args) {
-  if constexpr (kIsWide<Work>) {
-    return wide_workspace<Work>(args);
-  } else {
-    return attention_workspace<Work>(args);
-  }
-}
-
-template <class Work>
-cudaError_t launch_attention_of(void (*kernel)(AttentionArgs), const AttentionArgs& args,
-                                cudaStream_t stream) {
-  if constexpr (kIsWide<Work>) {
-    return launch_wide<Work>(kernel, args, stream);
-  } else {
-    return launch_attention<Work>(kernel, args, stream);
   }
 }
 

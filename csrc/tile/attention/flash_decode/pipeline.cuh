@@ -6,8 +6,8 @@
 // several pages, a step before the first copy that needs it.
 #pragma once
 
-#include "tile/attention_boxes.cuh"
-#include "tile/attention_claims.cuh"
+#include "tile/attention/tma.cuh"
+#include "tile/attention/dynamic_scheduler.cuh"
 #include "tile/dependent.cuh"
 #include "tile/edges.cuh"
 

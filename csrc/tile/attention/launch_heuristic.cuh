@@ -3,7 +3,7 @@
 // The host knows the number of segments and the longest length; what it decides by is measured.
 #pragma once
 
-#include "tile/attention_claims.cuh"
+#include "tile/attention/dynamic_scheduler.cuh"
 
 namespace mirage::tile {
 

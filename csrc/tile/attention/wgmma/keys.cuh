@@ -4,7 +4,7 @@
 // values meet scores, all warps need all of them, and they go through shared memory.
 #pragma once
 
-#include "tile/attention_wide_scores.cuh"
+#include "tile/attention/wgmma/scores.cuh"
 
 namespace mirage::tile {
 

@@ -1,8 +1,8 @@
 // Attention's products and sums: scores, the running peak, what is carried relative to it.
 #pragma once
 
-#include "tile/attention_boxes.cuh"
-#include "tile/attention_values.cuh"
+#include "tile/attention/tma.cuh"
+#include "tile/attention/values.cuh"
 #include "tile/contract.cuh"
 
 namespace mirage::tile {

@@ -8,7 +8,7 @@
 // graph may be replayed. It waits for crews that need not wait for it.
 #pragma once
 
-#include "tile/attention_crew.cuh"
+#include "tile/attention/flash_decode/cluster.cuh"
 
 namespace mirage::tile {
 

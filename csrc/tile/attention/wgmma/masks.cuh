@@ -5,7 +5,7 @@
 // compared one by one, as everywhere.
 #pragma once
 
-#include "tile/attention_wide_scores.cuh"
+#include "tile/attention/wgmma/scores.cuh"
 
 namespace mirage::tile {
 

@@ -4,7 +4,7 @@
 // cp.async: the engine takes some sixteen cycles for each, which is 256 bytes.)
 #pragma once
 
-#include "tile/attention_parts.cuh"
+#include "tile/attention/scheduler.cuh"
 #include "tile/boxes.cuh"
 
 namespace mirage::tile {

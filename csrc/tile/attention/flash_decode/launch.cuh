@@ -1,8 +1,8 @@
-// Attention as emitted kernels ask for it: what a block does, and the host side of a launch.
+// The host side of a launch of flash decode: cluster size, grid, workspace.
 #pragma once
 
-#include "tile/attention_crowd.cuh"
-#include "tile/attention_work.cuh"
+#include "tile/attention/launch_heuristic.cuh"
+#include "tile/attention/flash_decode/work.cuh"
 
 namespace mirage::tile {
 
@@ -31,7 +31,7 @@ int crew_beside_another(const AttentionArgs& args, int64_t most) {
 }
 
 template <class Work>
-int64_t attention_workspace(const AttentionArgs& args) {
+int64_t flash_decode_workspace(const AttentionArgs& args) {
   const int64_t segments = sequence_segments<Work::kRows>(args) * args.B;
   const int64_t beside = segments * crew_beside_another<Work>(args, kMostCrew);
   const int64_t blocks = crowd_of<Work>(args).blocks;
@@ -97,8 +97,8 @@ inline cudaError_t launch_crews(AttentionKernelFn kernel, Grid grid, AttentionAr
 }
 
 template <class Work>
-cudaError_t launch_attention(AttentionKernelFn kernel, const AttentionArgs& args,
-                             cudaStream_t stream) {
+cudaError_t launch_flash_decode(AttentionKernelFn kernel, const AttentionArgs& args,
+                                cudaStream_t stream) {
   if (most_units<Work::kRows>(args) > kMostUnits) return cudaErrorInvalidValue;
   Crowd crowd{};
   const cudaError_t status = find_crowd<Work>(crowd, kernel, args);
