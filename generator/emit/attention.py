@@ -20,7 +20,7 @@ from mirage_kernels.generator.plan.attention import AttentionProgram, Carried, D
 from mirage_kernels.generator.plan.attention_variants import AttentionKnobs, AttentionVariant
 
 MASKS = ("less", "both", "where")  # beyond what other kernels' vocabulary has
-FORM = "flash_attention"
+FORMS, FORM = "forms", "flash_attention"  # the folder of forms, and the name of this one
 ABOUT = (
     "flash attention: few query rows by flash decode, where keys take the M side of mma and the "
     "warps of a block take different keys; many rows by wgmma, where query rows take the M side."
@@ -83,20 +83,22 @@ def emit_attention(source: AttentionSource) -> str:
     return writer.text()
 
 
-def attention_files(sources: Sequence[AttentionSource]) -> dict[str, str]:
-    """Return the files of all kernels of a recipe and architecture, by name, forms first.
+def attention_files(emitted: Sequence[tuple[str, AttentionSource]]) -> dict[str, str]:
+    """Return the files of all kernels of a recipe, each with its architecture, by path.
 
     Kernels with the same text share a form; of several, each is named after its first kernel.
     """
-    sources = sorted(sources, key=lambda source: source.header.stem)
+    emitted = sorted(emitted, key=lambda one: (one[1].header.stem, one[0]))
     first: dict[str, str] = {}
-    for source in sources:
-        first.setdefault(source.form, source.header.stem)
-    single = len(first) == 1
-    names = {text: f"{FORM}{'' if single else f'_{stem}'}.cuh" for text, stem in first.items()}
-    files = {name: text for text, name in names.items()}
-    for source in sources:
-        files[f"{source.header.stem}.cu"] = source.instantiation(names[source.form])
+    for arch, source in emitted:
+        first.setdefault(source.form, f"_{source.header.stem}_{arch}")
+    suffixes = first if len(first) > 1 else dict.fromkeys(first, "")
+    files: dict[str, str] = {}
+    for arch, source in emitted:
+        recipe, text = source.program.recipe, source.form
+        form = f"{FORMS}/{recipe}/{FORM}{suffixes[text]}.cuh"
+        files[form] = text
+        files[f"{arch}/{recipe}/{source.header.stem}.cu"] = source.instantiation(f"../../{form}")
     return files
 
 

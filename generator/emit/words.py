@@ -76,7 +76,7 @@ def statics(program: TileProgram) -> dict[str, int]:
     return {d.name: d.size for d in dims.values() if not d.dynamic} | shared
 
 
-THREADS = "Config::kWarps * tile::kWarpLanes"
+THREADS = "tile::kBlockThreads<Config>"
 
 
 def barrier(program: TileProgram) -> str:

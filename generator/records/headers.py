@@ -77,7 +77,7 @@ def _paragraphs(record: Emitted, out: Sequence[str], own: tuple[str, str, str]) 
 
 def recipe_command(record: Emitted) -> str:
     """Return the command that makes what is the same for all shapes of a record's recipe."""
-    return f"mirage-kernels generate {record.recipe} --arch {record.arch}"
+    return f"mirage-kernels generate {record.recipe}"
 
 
 def _mugraph_words(graph: Graph) -> str:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from mirage_kernels.generator.emit import forms
 from mirage_kernels.generator.emit.attention import AttentionSource, attention_files
 from mirage_kernels.generator.emit.cuda import Kernel
-from mirage_kernels.generator.emit.forms import recipe_files, triton_files
 from mirage_kernels.generator.emit.table import AttentionEntry, Entry, emit_table
 from mirage_kernels.generator.plan.adapters import (
     MOST_STACKED_TOKENS,
@@ -35,28 +35,24 @@ def files_of(record: Record) -> dict[str, str]:
 
 
 def sources_of(records: Sequence[Emitted]) -> dict[str, str]:
-    """Return the files of all records of a recipe and architecture by path below the folder.
+    """Return the files of all records of a recipe by path below the kernels folder.
 
     Each record's JSON, then CUDA and Triton; a file comes after those that it includes.
     """
     files = {record.path: record.text() for record in records}
-    kernels = [kernel_of(r) for r in records if isinstance(r, KernelRecord)]
-    stacked = [stacked_kernel(r) for r in records if isinstance(r, KernelRecord)]
-    arch = records[0].arch
-    attention = [attention_source(r) for r in records if isinstance(r, AttentionRecord)]
-    for name, text in (attention_files(attention) if attention else {}).items():
-        files[f"{arch}/{attention[0].program.recipe}/{name}"] = text
-    for alike in (kernels, [kernel for kernel in stacked if kernel is not None]):
-        for name, text in recipe_files(alike).items():
-            files[f"{arch}/{alike[0].program.recipe}/{name}"] = text
-    for name, text in triton_files(kernels).items():
-        files[f"{arch}/{kernels[0].program.recipe}/{name}"] = text
-    return files
+    streaming = [record for record in records if isinstance(record, KernelRecord)]
+    plain = [forms.Emitted(record.arch, kernel_of(record)) for record in streaming]
+    stacked = [(record.arch, stacked_kernel(record)) for record in streaming]
+    files |= forms.recipe_files(plain)
+    files |= forms.recipe_files([forms.Emitted(arch, k) for arch, k in stacked if k is not None])
+    files |= forms.triton_files(plain)
+    attention = [r for r in records if isinstance(r, AttentionRecord)]
+    return files | attention_files([(r.arch, attention_source(r)) for r in attention])
 
 
 def triton_of(record: KernelRecord) -> str:
     """Return the Triton program of a record."""
-    (text,) = triton_files([kernel_of(record)]).values()
+    (text,) = forms.triton_files([forms.Emitted(record.arch, kernel_of(record))]).values()
     return text
 
 

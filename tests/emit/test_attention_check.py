@@ -17,7 +17,7 @@ from mirage_kernels.generator.records.record import AttentionRecord, load_emitte
 from mirage_kernels.generator.records.sources import sources_of, table_of
 
 GOLDEN = Path(__file__).parents[1] / "golden"
-PATH, FORM = "sm_90a/gqa/D128_fp16.json", "sm_90a/gqa/flash_attention.cuh"
+PATH, FORM = "sm_90a/gqa/D128_fp16.json", "forms/gqa/flash_attention.cuh"
 
 
 @pytest.fixture(scope="module")

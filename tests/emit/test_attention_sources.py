@@ -65,13 +65,16 @@ def test_kernels_with_different_texts_have_a_form_each() -> None:
     half, other = record("gqa"), replace(record("qk_norm_attention"), recipe="gqa", dtype="bf16")
     made = files(half, other)
     for stem in (half.stem, other.stem):
-        assert f'#include "flash_attention_{stem}.cuh"' in made[f"{stem}.cu"]
-        assert f"flash_attention_{stem}.cuh" in made
+        form = f"flash_attention_{stem}_sm_90a.cuh"
+        assert f'#include "../../forms/gqa/{form}"' in made[f"{stem}.cu"]
+        assert form in made
 
 
 def test_line_1_is_the_command_that_makes_the_file() -> None:
-    made, command = files(record("gqa")), "// mirage-kernels generate gqa --arch sm_90a"
-    assert made["D128_fp16.cu"].splitlines()[0] == f"{command} --dtype fp16 --shape D=128"
+    made, command = files(record("gqa")), "// mirage-kernels generate gqa"
+    assert made["D128_fp16.cu"].splitlines()[0] == (
+        f"{command} --arch sm_90a --dtype fp16 --shape D=128"
+    )
     assert made["flash_attention.cuh"].splitlines()[0] == command
 
 

@@ -14,7 +14,7 @@
 
 #include "launch.h"
 
-#include "flash_attention.cuh"
+#include "../../forms/gqa/flash_attention.cuh"
 
 namespace mirage::generated {
 namespace {

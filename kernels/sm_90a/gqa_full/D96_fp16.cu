@@ -16,7 +16,7 @@
 
 #include "launch.h"
 
-#include "flash_attention.cuh"
+#include "../../forms/gqa_full/flash_attention.cuh"
 
 namespace mirage::generated {
 namespace {

@@ -16,7 +16,7 @@
 
 #include "launch.h"
 
-#include "flash_attention.cuh"
+#include "../../forms/qk_norm_attention/flash_attention.cuh"
 
 namespace mirage::generated {
 namespace {

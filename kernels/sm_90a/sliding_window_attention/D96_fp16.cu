@@ -16,7 +16,7 @@
 
 #include "launch.h"
 
-#include "flash_attention.cuh"
+#include "../../forms/sliding_window_attention/flash_attention.cuh"
 
 namespace mirage::generated {
 namespace {
