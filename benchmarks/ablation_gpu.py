@@ -18,7 +18,7 @@ import subprocess
 import sys
 import types
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -69,20 +69,14 @@ def build() -> None:
     from mirage_kernels.generator.emit.cuda import Kernel, emit_cuda
     from mirage_kernels.generator.emit.header import Header
     from mirage_kernels.generator.emit.table import Entry, emit_table
-    from mirage_kernels.generator.plan.forms import Swizzle
     from mirage_kernels.generator.plan.lower import tile_program
-    from mirage_kernels.generator.plan.tiles import WRITTEN, Planning
+    from mirage_kernels.generator.plan.tiles import Planning
     from mirage_kernels.generator.plan.variants import variants
     from mirage_kernels.generator.records.record import load_record
     from mirage_kernels.generator.target import target
 
-    in_order = replace(WRITTEN, swizzles=(Swizzle.NONE,))
-    turned = replace(WRITTEN, m_side="dynamic")
     plans = {
         "all": Planning(),
-        "no swizzle": Planning(in_order),
-        "tokens on M": Planning(turned),
-        "no layouts": Planning(replace(in_order, m_side="dynamic")),
         "no schedule": Planning(schedule=False),
         "no memory": Planning(memory=False),
     }

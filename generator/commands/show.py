@@ -127,8 +127,8 @@ def _show_kernel(path: str, record: Record, sources: Sequence[Path], terminal: T
         terminal.line()
         table = Table(("variant serves", "cuts", "knobs"), tuple(_variant_rows(record)), left=3)
         terminal.table(table)
-    names: list[Json] = [f"{record.arch}/{p.parent.name}/{p.name}" for p in sources]
-    terminal.document({"path": path, "text": text, "sources": names, "record": record.to_json()})
+    paths: list[Json] = [f"{record.arch}/{p.parent.name}/{p.name}" for p in sources]
+    terminal.document({"path": path, "text": text, "sources": paths, "record": record.to_json()})
 
 
 def _variant_rows(record: Emitted) -> Iterator[tuple[str, ...]]:

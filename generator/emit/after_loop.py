@@ -61,20 +61,14 @@ def _stage(writer: Writer, stage: Stage, program: TileProgram) -> None:
     roles, tile = program.roles, f"{stage.dim.lower()}_tile"
     _wait(writer, stage.statements[0], program)
     kept = [s for s in stage.statements if s.do is Do.KEEP]
-    shared = program.shared_by > 1
-    for s in kept if not shared else ():
+    for s in kept:
         kept_at(writer, s)
-    first = f"first_{stage.dim.lower()}" if shared else "0"
-    extent = f"{{{first}, {stage.dim}, first_token, {roles.tokens}}}"
+    extent = f"{{0, {stage.dim}, first_token, {roles.tokens}}}"
     writer.line(f"const tile::OutputTile {tile}{extent};")
-    lines = own_lines(stage.dim, program)
+    lines = own_lines(stage.dim)
     call = f"tile::for_each_element<{lines}, kTokens, kThreads>"
     with writer.block(f"{call}({tile}, [&](tile::Element e) {{", "});"):
         per_element(writer, stage.statements, program)
-    if shared:
-        writer.line(barrier(program))
-    for s in kept if shared else ():
-        writer.line(f"tile::exchange<kSharing, kThreads>({s.out});")
 
 
 def _products(writer: Writer, program: TileProgram) -> None:
@@ -154,20 +148,12 @@ def _read(s: Statement, args: Sequence[str], program: TileProgram) -> str:
     raise PlanError(f"{s.out}: the epilogue reads no {s.layout.value} values yet")
 
 
-def _kept_place(s: Statement, program: TileProgram) -> str:
-    """Return what is kept and where; shared rows begin with the block's own."""
-    inner = program.roles.inner_of(s.type)
-    if program.shared_by > 1 and inner is not None:
-        return f"{s.out}, {inner.name.lower()}_tile, e"
-    return f"{s.out}, e"
-
-
 LINES: dict[Do, Callable[[Statement, Sequence[str], TileProgram], str]] = {
     Do.TOTAL: lambda s, args, p: f"const float {s.out} = tile::sum_over_warps({args[0]}_parts, e);",
     Do.MAP: lambda s, args, p: (
         f"const float {s.out} = tile::{vocabulary(s.op)}({', '.join(args)});"
     ),
     Do.READ: _read,
-    Do.KEEP: lambda s, args, p: f"tile::keep({_kept_place(s, p)}, {args[0]});",
+    Do.KEEP: lambda s, args, p: f"tile::keep({s.out}, e, {args[0]});",
     Do.STORE: lambda s, args, p: f"tile::store({p.output.name}, out_tile, e, {args[0]});",
 }

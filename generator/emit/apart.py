@@ -164,14 +164,7 @@ def write_fork(writer: Writer, users: TileProgram, args: str) -> None:
         writer.line(f"if (apart.makes()) return {call};")
         return
     paired = f"{apart_held.name(users.makers)}<Config>(given, shared)"
-    if users.all_paired:
-        writer.line(f"if (apart.makes()) return {paired};")
-        return
-    with writer.block("if (apart.makes()) {"):
-        with writer.block("if constexpr (Config::kMakerGroups > 0) {", ""):
-            writer.line(f"return {paired};")
-        with writer.block("} else {"):
-            writer.line(f"return {call};")
+    writer.line(f"if (apart.makes()) return {paired};")
 
 
 def knobs_text(knobs: Knobs) -> str:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
-
 from mirage_kernels.generator.emit.after_loop import per_element
 from mirage_kernels.generator.emit.words import declared, dims_text
 from mirage_kernels.generator.emit.writer import Writer
@@ -12,7 +10,6 @@ from mirage_kernels.generator.plan.program import Do, Layout, Statement, TilePro
 
 INCLUDES = ("tile/apart_held.cuh",)
 MAPS = "CUtensorMap made[2];"
-_IF_PAIRED = "if constexpr (Config::kMakerGroups > 0) {"
 
 
 def write_makers(writer: Writer, users: TileProgram, makers: TileProgram) -> None:
@@ -54,7 +51,7 @@ def name(makers: TileProgram) -> str:
 
 def makers_bytes(users: TileProgram) -> str:
     """Return the shared memory that makers take beside users that hold tokens."""
-    return "kPairBytes<Config>" if users.all_paired else "maker_bytes<Config>()"
+    return "kPairBytes<Config>"
 
 
 def write_maps(writer: Writer, users: TileProgram, makers: TileProgram) -> None:
@@ -62,17 +59,15 @@ def write_maps(writer: Writer, users: TileProgram, makers: TileProgram) -> None:
     tokens, rows = _boxes(makers)
     operands = {o.name: o for o in makers.inputs}
     index, roles = operands[rows.args[0]].index, makers.roles
-    only = nullcontext() if users.all_paired else writer.block(_IF_PAIRED)
-    with only:
-        writer.line("using Makers = MakersBlock<Config>;")
-        lines = "tile::token_lines<Makers>(args.dims[0])"
-        writer.assignment(f"status = tile::encode<T>(&given.made[0], {tokens.args[0]}, {lines});")
-        writer.line("if (status != cudaSuccess) return status;")
-        tensor = f"{{args.inputs[{index}], {roles.rows}, {roles.depth}, {roles.depth}}}"
-        writer.line(f"const tile::Tensor {rows.args[0]}{tensor};")
-        call = f"tile::encode<T>(&given.made[1], {rows.args[0]}, Makers::kRows);"
-        writer.assignment(f"status = {call}")
-        writer.line("if (status != cudaSuccess) return status;")
+    writer.line("using Makers = MakersBlock<Config>;")
+    lines = "tile::token_lines<Makers>(args.dims[0])"
+    writer.assignment(f"status = tile::encode<T>(&given.made[0], {tokens.args[0]}, {lines});")
+    writer.line("if (status != cudaSuccess) return status;")
+    tensor = f"{{args.inputs[{index}], {roles.rows}, {roles.depth}, {roles.depth}}}"
+    writer.line(f"const tile::Tensor {rows.args[0]}{tensor};")
+    call = f"tile::encode<T>(&given.made[1], {rows.args[0]}, Makers::kRows);"
+    writer.assignment(f"status = {call}")
+    writer.line("if (status != cudaSuccess) return status;")
 
 
 def _boxes(makers: TileProgram) -> tuple[Statement, Statement]:
@@ -97,15 +92,7 @@ def _plan(writer: Writer, users: TileProgram, makers: TileProgram) -> None:
     writer.line()
     writer.line("template <class Config>")
     size = "MakersBlock<Config>::kBytes + Apart<Config>::kStampBytes"
-    if users.all_paired:
-        writer.line(f"constexpr int kPairBytes = {size};")
-        writer.line()
-        return
-    with writer.block("constexpr int maker_bytes() {"):
-        with writer.block(_IF_PAIRED, ""):
-            writer.line(f"return {size};")
-        with writer.block("} else {"):
-            writer.line("return kMakerBytes<Config>;")
+    writer.line(f"constexpr int kPairBytes = {size};")
     writer.line()
 
 

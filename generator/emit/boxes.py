@@ -144,8 +144,6 @@ def write_launch(writer: Writer, program: TileProgram, plan: BoxPlan) -> None:
             apart_held.write_maps(writer, program, program.makers)
         shared = f" * {plan.blocks}" if plan.blocks else ""
         rows = f"tile::ceil_div({roles.rows}, Block::kRows){shared}"
-        if program.shared_by > 1:
-            rows = f"tile::ceil_div({roles.rows}, Block::kRows * kSharing) * kSharing"
         writer.assignment(f"const int64_t row_tiles = {apart.makers_before(program)}{rows};")
         tokens = "tile::ceil_div(args.dims[0], Block::kTokens)"
         writer.line(f"const int64_t token_tiles = {tokens};")
@@ -154,7 +152,7 @@ def write_launch(writer: Writer, program: TileProgram, plan: BoxPlan) -> None:
             bytes_ = apart.shared_bytes(program, "Block::kBytes")
             writer.assignment(f"constexpr int kSharedBytes = {bytes_};")
             size = f"k{plan.name.capitalize()}Threads<Config>, kSharedBytes"
-        size = f"{size}, {plan.cluster}" if plan.cluster and not program.shared_by > 1 else size
+        size = f"{size}, {plan.cluster}" if plan.cluster else size
         writer.assignment(f"const tile::Grid grid{{row_tiles, token_tiles, {size}}};")
         kernel = f"{program.recipe}_{plan.name}<Config>"
         writer.line(f"return tile::launch({kernel}, grid, given, stream);")
@@ -164,9 +162,7 @@ def write_launch(writer: Writer, program: TileProgram, plan: BoxPlan) -> None:
 def _first(s: Statement, program: TileProgram, plan: BoxPlan) -> str:
     """Return the first line of a weight's box."""
     inner = program.roles.inner_of(s.type)
-    if inner is None:
-        return plan.box_row
-    return f"first_{inner.name.lower()}" if program.shared_by > 1 else "0"
+    return plan.box_row if inner is None else "0"
 
 
 def _extent(s: Statement, program: TileProgram, index: int) -> tuple[str, str, str]:
@@ -177,5 +173,5 @@ def _extent(s: Statement, program: TileProgram, index: int) -> tuple[str, str, s
         return "args.dims[0]", f"args.row_strides[{index}]", lines
     inner = roles.inner_of(s.type)
     if inner is not None:
-        return inner.name, roles.depth, own_lines(inner.name, program)
+        return inner.name, roles.depth, own_lines(inner.name)
     return roles.rows, roles.depth, "Block::kRows"

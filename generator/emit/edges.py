@@ -15,8 +15,7 @@ def edge_text(s: Statement, operand: Operand, program: TileProgram) -> str:
     inner = roles.inner_of(s.type)
     stride = f"tile::Static<{roles.depth}>{{}}"
     if inner is not None:
-        first = f"first_{inner.name.lower()}" if program.shared_by > 1 else "0"
-        extent = f"{{{first}, {inner.name}, {roles.depth}}}"
+        extent = f"{{0, {inner.name}, {roles.depth}}}"
         even = f"kEven{inner.name}"
     elif s.layout is Layout.ROWS:
         extent = f"{{first_row, {roles.rows}, {roles.depth}}}"

@@ -24,7 +24,6 @@ from mirage_kernels.generator.emit.words import (
     kept_type,
     own_lines,
     shared_at,
-    sharing,
 )
 from mirage_kernels.generator.emit.writer import Writer
 from mirage_kernels.generator.plan.program import Do, Layout, Stage, Statement, TileProgram
@@ -75,7 +74,7 @@ def _plan(writer: Writer, program: TileProgram) -> None:
         if vectors or token_sums:
             writer.line(f"static constexpr int kVectors = {vectors}, kTokenSums = {token_sums};")
         whole = () if program.received else program.roles.inner
-        inner = " + ".join(own_lines(dim, program) for dim in whole)
+        inner = " + ".join(own_lines(dim) for dim in whole)
         writer.line(f"static constexpr int kInner = {inner or '0'};")
         beside = [f"tile::{_kept_type(s, program)}::kBytes" for s in _beside(program)]
         _sum(writer, "static constexpr int kBesideBytes = ", beside or ["0"])
@@ -104,7 +103,7 @@ def _beside(program: TileProgram) -> tuple[Statement, ...]:
     """Return what is kept beside the ring: tiles of weights, and what other blocks send."""
     if program.received:
         return (*program.fetches, *program.received, *program.products)
-    return (*program.fetches, *(program.kept if program.shared_by > 1 else ()))
+    return program.fetches
 
 
 def _map(writer: Writer, program: TileProgram) -> None:
@@ -121,9 +120,8 @@ def _map(writer: Writer, program: TileProgram) -> None:
         for s in _beside(program):
             writer.assignment(f"static constexpr int k{camel(s.out)}At = {at};")
             at = f"k{camel(s.out)}At + {camel(s.out)}::kBytes"
-        kept = () if program.shared_by > 1 else program.kept
         products = () if program.received else program.products
-        late = [camel(s.out) for s in (*_in_place(program), *kept, *products)]
+        late = [camel(s.out) for s in (*_in_place(program), *program.kept, *products)]
         at = "0"
         for name in (*late, "Staging"):
             writer.assignment(f"static constexpr int k{name}At = {at};")
@@ -156,14 +154,13 @@ def _meeting(s: Statement, program: TileProgram) -> str:
         return "HeldMeeting<Block>"
     inner = program.roles.inner_of(s.type)
     assert inner is not None
-    return f"AccumMeeting<{own_lines(inner.name, program)}, Block::kTokens, Block::kGroups>"
+    return f"AccumMeeting<{own_lines(inner.name)}, Block::kTokens, Block::kGroups>"
 
 
 def _kernel(writer: Writer, program: TileProgram) -> None:
     writer.line("template <class Config>")
-    cluster = "__cluster_dims__(kSharing, 1, 1) " if program.shared_by > 1 else ""
     threads = "kHeldThreads<Config>" if program.received else "HeldBlock<Config>::kThreads"
-    writer.line(f"__global__ void {cluster}__launch_bounds__({threads}, 1)")
+    writer.line(f"__global__ void __launch_bounds__({threads}, 1)")
     head = f"    {program.recipe}_held(const __grid_constant__ HeldArgs given) {{"
     with writer.block(head), declared(writer, program):
         for line in (
@@ -185,9 +182,6 @@ def _kernel(writer: Writer, program: TileProgram) -> None:
                 writer.line("Block::tell_cluster();")
                 apart.write_received(writer, program, "Block::kWarps", "held")
             _begin(writer)
-        if program.shared_by > 1:
-            sharing(writer, program)
-            writer.line()
         sums = [
             (f"tile::{_sums(s, program)} {s.out};", dims_text(s.type.names))
             for s in program.accumulators
@@ -215,7 +209,7 @@ def _sums(s: Statement, program: TileProgram) -> str:
     if s.layout is Layout.TOKEN_SUMS:
         return "TokenPartial<tile::kRowTile>"
     inner = program.roles.inner_of(s.type)
-    return f"HeldAccum<{own_lines(inner.name, program) if inner else 'Block::kRows'}>"
+    return f"HeldAccum<{own_lines(inner.name) if inner else 'Block::kRows'}>"
 
 
 def _copies(writer: Writer, program: TileProgram) -> None:
@@ -295,21 +289,17 @@ def _after(writer: Writer, program: TileProgram) -> None:
 
 def _stage(writer: Writer, stage: Stage, program: TileProgram) -> None:
     """Write what runs once per element of [inner, tokens]: totals, kept for products."""
-    tile, shared = f"{stage.dim.lower()}_tile", program.shared_by > 1
+    tile = f"{stage.dim.lower()}_tile"
     kept = [s for s in stage.statements if s.do is Do.KEEP]
-    for s in kept if not shared else ():
+    for s in kept:
         kept_at(writer, s)
-    first = f"first_{stage.dim.lower()}" if shared else "0"
-    extent = f"{{{first}, {stage.dim}, first_token, {program.roles.tokens}}}"
+    extent = f"{{0, {stage.dim}, first_token, {program.roles.tokens}}}"
     writer.line(f"const tile::OutputTile {tile}{extent};")
-    sizes = f"{own_lines(stage.dim, program)}, Block::kTokens, Block::kWorkers"
+    sizes = f"{own_lines(stage.dim)}, Block::kTokens, Block::kWorkers"
     with writer.block(f"const auto keep_{tile} = [&](tile::Element e) {{", "};"):
         per_element(writer, stage.statements, program)
     writer.line(f"tile::for_each_element<{sizes}>({tile}, keep_{tile});")
     writer.line(_SYNC)
-    for s in kept if shared else ():
-        writer.line(f"tile::exchange<kSharing, Block::kWorkers>({s.out});")
-        writer.line(_SYNC)
     writer.line()
 
 

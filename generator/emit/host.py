@@ -34,8 +34,7 @@ def write_slices(writer: Writer, program: TileProgram) -> None:
     ):
         if program.loop:
             tokens = "tile::ceil_div(args.dims[0], Config::kTokens)"
-            shared = " * kSharing" if program.shared_by > 1 else ""
-            tiles = f"tile::ceil_div({roles.rows}, Config::kRows{shared}){shared}"
+            tiles = f"tile::ceil_div({roles.rows}, Config::kRows)"
             makers = apart.makers_before(program)
             writer.line(f"const int64_t row_tiles = {makers}{tiles};")
             writer.line(f"const int64_t token_tiles = {tokens};")

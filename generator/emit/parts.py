@@ -94,9 +94,7 @@ def parts_of(program: TileProgram, variants: Sequence[Variant]) -> list[Part]:
     Raises PlanError for an op that the device vocabulary lacks.
     """
     users = users_of(program)
-    pairs = [v.knobs for v in variants if v.knobs.maker_groups]
-    all_paired = all(v.knobs.maker_groups for v in variants if v.knobs.held)
-    users = replace(users, paired=bool(pairs), all_paired=all_paired)
+    users = replace(users, paired=any(v.knobs.maker_groups for v in variants))
     fronted = any(v.knobs.front for v in variants)
     plans = sorted({v.knobs.plan for v in variants} - {""})
     parts = []
@@ -148,7 +146,7 @@ def _boxed(users: TileProgram, plan: str) -> Part:
     name, vocabulary, write = _PLANS[plan]
     beside = (MAKERS,) if users.received else ()
     beside = (*beside, PAIRS) if users.received and users.paired else beside
-    includes = (*vocabulary, *slices.shared_includes(users), *apart.includes(users))
+    includes = (*vocabulary, *apart.includes(users))
     lines = _lines(write, users)
     return Part(name, _ABOUT[name], (*includes, "tile/tile.cuh"), beside, lines)
 

@@ -18,8 +18,6 @@ def shared_map(writer: Writer, program: TileProgram, variants: Sequence[Variant]
     if program.received:
         early = (*program.fetches, *program.received, *program.products)
         late = program.meetings
-    if program.shared_by > 1:
-        early, late = (*early, *program.kept), (*program.meetings, *program.products)
     writer.line(
         "// Shared memory in bytes: the ring of steps, and after the loop the partial sums."
     )

@@ -24,7 +24,6 @@ from mirage_kernels.generator.emit.words import (
     operand_dims,
     pointer,
     result_pointer,
-    sharing,
     typed,
     vocabulary,
 )
@@ -37,13 +36,7 @@ from mirage_kernels.generator.plan.variants import Variant
 def includes(program: TileProgram) -> tuple[str, ...]:
     """Return the vocabulary of the plan."""
     shares = ("tile/shares.cuh",) if program.also and program.loop else ()
-    turned = ("bench/turned.cuh",) if program.tokens_on_m else ()
-    return (*shared_includes(program), *shares, *turned, "tile/tile.cuh")
-
-
-def shared_includes(program: TileProgram) -> tuple[str, ...]:
-    """Return what blocks of a cluster need to share rows."""
-    return ("tile/sharing.cuh",) if program.shared_by > 1 else ()
+    return (*shares, "tile/tile.cuh")
 
 
 def slices_kernel(writer: Writer, program: TileProgram, variants: Sequence[Variant]) -> None:
@@ -61,8 +54,6 @@ def write_step(writer: Writer, program: TileProgram) -> None:
     writer.line("template <class Config>")
     with writer.block("struct Step {", "};"), declared(writer, program, member=True):
         writer.line("static constexpr int kDepth = Config::kChunks * tile::kChunkDepth;")
-        if not program.swizzled:
-            writer.line("using Arrangement = tile::InOrder;")
         rows = [
             (f"{typed(FRAGMENTS, s, program)} {s.out};", dims_text(s.type.names))
             for s in program.loads
@@ -73,8 +64,7 @@ def write_step(writer: Writer, program: TileProgram) -> None:
 
 def _kernel(writer: Writer, program: TileProgram) -> None:
     writer.line("template <class Config>")
-    cluster = "__cluster_dims__(kSharing, 1, 1) " if program.shared_by > 1 else ""
-    writer.line(f"__global__ void {cluster}__launch_bounds__({threads(program)}, 1)")
+    writer.line(f"__global__ void __launch_bounds__({threads(program)}, 1)")
     with (
         writer.block(f"    {program.recipe}(const __grid_constant__ LaunchArgs args) {{"),
         declared(writer, program),
@@ -101,7 +91,7 @@ def _prologue(writer: Writer, program: TileProgram) -> None:
         "constexpr int kRows = Config::kRows, kTokens = Config::kTokens, kWarps = Config::kWarps;",
         f"using Step = {where}::Step<Config>;",
         "constexpr int kDepth = Step::kDepth;",
-        f"constexpr bool kEvenRows = {roles.rows} % {_whole_tiles(program, 'kRows')} == 0;",
+        f"constexpr bool kEvenRows = {roles.rows} % kRows == 0;",
         f"constexpr bool kEvenDepth = {roles.depth} % kDepth == 0;",
         *(f"constexpr bool kEven{dim} = {dim} % tile::kRowTile == 0;" for dim in inner),
         "using Shared = SharedMap<Config>;",
@@ -146,14 +136,7 @@ def _arguments(writer: Writer, program: TileProgram) -> None:
         return apart.write_makers_tile(writer, program)
     block = apart.user(program, "blockIdx.x")
     writer.line(f"const int first_row = {block} * kRows, first_token = blockIdx.y * kTokens;")
-    if program.shared_by > 1:
-        sharing(writer, program)
     return None
-
-
-def _whole_tiles(program: TileProgram, rows: str) -> str:
-    """Return the rows of a block, or of the blocks of a cluster."""
-    return f"({rows} * kSharing)" if program.shared_by > 1 else rows
 
 
 def _fetches(writer: Writer, program: TileProgram) -> None:

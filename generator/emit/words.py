@@ -19,8 +19,8 @@ FRAGMENTS = {
     Layout.INNER: "tile::RowFrag<T, {lines}, kDepth>",
 }
 ACCUMULATORS = {
-    Layout.ACCUM: "tile::{product}<kRows, kTokens>",
-    Layout.INNER_ACCUM: "tile::{product}<{lines}, kTokens>",
+    Layout.ACCUM: "tile::Accum<kRows, kTokens>",
+    Layout.INNER_ACCUM: "tile::Accum<{lines}, kTokens>",
     Layout.TOKEN_SUMS: "tile::TokenPartial<kTokens>",
     Layout.ROW_SUMS: "tile::RowPartial<kRows>",
 }
@@ -72,8 +72,7 @@ def declared(writer: Writer, program: TileProgram, *, member: bool = False) -> I
 def statics(program: TileProgram) -> dict[str, int]:
     """Return the static extents of a program, which its text takes from `Config`."""
     dims = {d.name: d for o in program.inputs for d in o.type.dims}
-    shared = {"kSharing": program.shared_by} if program.shared_by > 1 else {}
-    return {d.name: d.size for d in dims.values() if not d.dynamic} | shared
+    return {d.name: d.size for d in dims.values() if not d.dynamic}
 
 
 THREADS = "tile::kBlockThreads<Config>"
@@ -112,16 +111,14 @@ def camel(name: str) -> str:
 
 
 def typed(texts: Mapping[Layout, str], s: Statement, program: TileProgram) -> str:
-    """Return the type of a statement's result; `lines` and `product` are filled in."""
+    """Return the type of a statement's result; `lines` is filled in."""
     dim = program.roles.inner_of(s.type)
-    product = "TurnedAccum" if program.tokens_on_m else "Accum"
-    lines = own_lines(dim.name, program) if dim else ""
-    return texts[s.layout].format(lines=lines, product=product)
+    return texts[s.layout].format(lines=own_lines(dim.name) if dim else "")
 
 
-def own_lines(inner: str, program: TileProgram) -> str:
+def own_lines(inner: str) -> str:
     """Return how many lines along an inner dim a block has."""
-    return f"{inner} / kSharing" if program.shared_by > 1 else f"tile::padded({inner})"
+    return f"tile::padded({inner})"
 
 
 def kept_type(s: Statement, program: TileProgram) -> str:
@@ -129,8 +126,7 @@ def kept_type(s: Statement, program: TileProgram) -> str:
     dim = program.roles.inner_of(s.type)
     if program.stacked and s.do is Do.FETCH and dim:
         return f"SliceRing<T, Config::kRows, {dim.name}, Config::kSlices>"
-    text = KEPT[s.do].format(inner=dim.name if dim else "")
-    return f"Shared{text}" if s.do is Do.KEEP and program.shared_by > 1 else text
+    return KEPT[s.do].format(inner=dim.name if dim else "")
 
 
 def vocabulary(op: str) -> str:
@@ -158,12 +154,3 @@ def broken(writer: Writer, left: str, right: str) -> None:
     """Write a line in two, the second indented as a continuation."""
     writer.line(left)
     writer.line(f"{writer.unit * 2}{right}")
-
-
-def sharing(writer: Writer, program: TileProgram) -> None:
-    """Write where the blocks of a cluster meet, and which inner rows are this block's."""
-    (dim,) = program.roles.inner
-    writer.line(f"const int first_{dim.lower()} = tile::cluster_rank() * ({dim} / kSharing);")
-    for s in program.kept:
-        kept_at(writer, s)
-        writer.line(f"tile::begin_sharing<kSharing>({s.out});")

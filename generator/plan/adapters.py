@@ -51,7 +51,7 @@ def stacked_program(
     if len(program.kept) != 1 or len(program.fetches) != 1 or len(program.products) != 1:
         return None
     name = program.recipe.removesuffix("_full") + ENDING
-    made = replace(program, recipe=name, apart=1, shared_by=1, stacked=stacked)
+    made = replace(program, recipe=name, apart=1, stacked=stacked)
     inner = [s.args[0] for s in makers_of(made).loads if s.args[0] in stacked]
     return made if {*inner, program.fetches[0].args[0]} == {*stacked} else None
 

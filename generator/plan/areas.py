@@ -43,7 +43,6 @@ class Kept:
     layout: Layout
     inner: int  # extent of the inner dim; 0: it has none
     since: int  # barriers after the last meeting before it is written; -1: from the start
-    shared: bool = False  # by the blocks of a cluster (csrc/tile/sharing.cuh)
 
     def bytes(self, knobs: Knobs) -> int:
         """Return their size (csrc/tile/kept.cuh)."""
@@ -52,7 +51,7 @@ class Kept:
         if self.layout is Layout.TOKEN_SUMS:
             return knobs.tokens * 4
         lines = knobs.rows if self.layout is Layout.FACTORS else knobs.tokens
-        return kept_bytes(lines, self.inner) + KEPT_ALIGNMENT * self.shared
+        return kept_bytes(lines, self.inner)
 
 
 def kept_bytes(lines: int, inner: int) -> int:
@@ -73,9 +72,7 @@ def kept_areas(program: TileProgram) -> tuple[Kept, ...]:
         since += s.barrier
         if s.do is not Do.KEEP and s.do is not Do.CONTRACT:
             continue
-        shared = s.do is Do.KEEP and program.shared_by > 1
-        when = -1 if shared else since
-        found.append(Kept(s.out, s.layout, _inner(program.roles, s), when, shared))
+        found.append(Kept(s.out, s.layout, _inner(program.roles, s), since))
     return tuple(found)
 
 
@@ -86,7 +83,7 @@ def _inner(roles: Roles, s: Statement) -> int:
 
 def own_inner(program: TileProgram, s: Statement) -> int:
     """Return the lines along the inner dim that a block has, in whole row tiles."""
-    return _padded(_inner(program.roles, s) // program.shared_by)
+    return _padded(_inner(program.roles, s))
 
 
 def _padded(lines: int) -> int:

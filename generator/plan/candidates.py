@@ -55,6 +55,7 @@ AFTER = 1.02  # times slower: what another number of stages counts as, so that o
 # Of 146 buckets measured the choice was so 1.4 % slower than the best (geometric mean), at most
 # 15 %; the rule's was 1.5 %, and at most 28 %.
 MUCH = 1.15  # times faster
+TOO_SLOW = 3.0  # times slower than the fastest by prediction: not worth a measurement
 MAKER_TILES = 2  # tiles of makers tried, those with the fewest lines
 HELD_TOKENS, SPLIT_TOKENS = 16, 32  # what csrc/tile wants a block's tokens to be multiples of
 MOST_LINE_CHUNKS = 8  # 16-byte pieces of a line that a thread holds
@@ -104,7 +105,8 @@ def candidates(
         found = (k for k in _all(work, tokens) if k != rule)
         made = [Candidate(k, round(predicted_us(work, k, tokens), 3)) for k in found]
         ranked += _varied(made, wanted.known)
-    ranked.sort(key=_order)
+    least = min((c.predicted_us for c in ranked), default=0.0)
+    ranked = sorted((c for c in ranked if c.predicted_us < TOO_SLOW * least), key=_order)
     own = Streaming.of(member(programs, apart=rule.apart), on)
     first = Candidate(rule, round(predicted_us(own, rule, tokens), 3), rule=True)
     return [first, *sorted(_mixed(ranked, rule, wanted), key=_order)]
@@ -193,7 +195,7 @@ def _held(work: Streaming, tokens: int) -> Iterator[Knobs]:
     for blocks, rows in product((1, PAIR), range(ROW_TILE, PAIR * MOST_ROWS + 1, ROW_TILE)):
         block = HeldBlock.of(work.program).sized(rows, tokens, blocks)
         uneven = block.inner or work.program.stacked or work.rows % rows
-        if blocks > 1 and uneven:
+        if (blocks > 1 and uneven) or (blocks == 1 and work.program.apart):
             continue
         deepest, groups = held_stages(block, work.on), block.groups
         fewest = max(FEWEST_STAGES, groups * blocks)

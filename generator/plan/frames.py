@@ -38,6 +38,8 @@ def sides_of(block: Block, node: Node, m_side: str) -> list[tuple[str, str]]:
     pairs.sort(key=lambda pair: bool(lines[(a, b).index(pair[0])] & dynamic))
     if m_side == "first":
         return [(a, b)]
+    if m_side == "static":
+        return pairs[:1]
     if m_side == "dynamic":
         return pairs[-1:]
     return pairs

@@ -37,7 +37,7 @@ def made_in_front(program: TileProgram) -> Statement | None:
     products = [s for s in computed if s.do is Do.CONTRACT]
     operands = {s.args[1] for s in products}
     statistics = {s.out for s in program.statistics}
-    if program.roles.inner or program.also or program.tokens_on_m or len(operands) != 1:
+    if program.roles.inner or program.also or len(operands) != 1:
         return None
     if any(s.do in (Do.SUM, Do.STORE) for s in computed):
         return None

@@ -57,7 +57,7 @@ def can_hold(program: TileProgram) -> bool:
     """Say whether a program's loop multiplies weights as it loads them."""
     if program.lines or not program.loop or len(program.roles.inner) > 1:
         return False
-    if program.tokens_on_m or not program.swizzled or not program.sharing:
+    if not program.sharing:
         return False
     loaded = {s.out: s.layout for s in program.loads}
     held = list(loaded.values())
@@ -95,7 +95,6 @@ class HeldBlock:
     tokens: int = 0
     groups: int = 1  # warpgroups that take turns at steps
     blocks: int = 1  # of a cluster, which share rows and split the depth
-    shared_by: int = 1  # blocks that share the inner rows
     received: int = 0  # inner rows of which other blocks compute the totals
     vectors: int = 0  # along the depth
     token_sums: int = 0
@@ -115,7 +114,6 @@ class HeldBlock:
         block = HeldBlock(extents[program.roles.depth], loads.count(Layout.ROWS), products, inner)
         return replace(
             block,
-            shared_by=program.shared_by,
             received=received,
             vectors=loads.count(Layout.DEPTH),
             token_sums=met.count(Layout.TOKEN_SUMS),
@@ -154,7 +152,7 @@ class HeldBlock:
     @property
     def inner_lines(self) -> int:
         """A block's rows of those that the grid does not cut, in whole row tiles."""
-        return -(-self.inner // self.shared_by // ROW_TILE) * ROW_TILE
+        return -(-self.inner // ROW_TILE) * ROW_TILE
 
     @property
     def threads(self) -> int:
@@ -177,8 +175,7 @@ class HeldBlock:
         leaving = self.groups * GROUP_WARPS * ROW_TILE * octets * 16
         if self.inner:
             met = self.groups * self.tokens * (self.inner_lines + 4) * 4
-            kept = self._kept(self.tokens) if self.shared_by == 1 else 0
-            leaving += met + kept + self.tokens * (self.rows + 4) * 4
+            leaving += met + self._kept(self.tokens) + self.tokens * (self.rows + 4) * 4
         return self.accumulators * sums + leaving
 
     def _kept(self, lines: int) -> int:
@@ -197,8 +194,6 @@ class HeldBlock:
         beside = self._kept(rows) if self.inner or self.received else 0
         if self.received:
             beside += self._kept(self.tokens) + self.tokens * (rows + 4) * 4
-        if self.shared_by > 1:
-            beside += self._kept(self.tokens) + 128  # and a barrier
         octets = rows // OCTET * self.groups  # from all warpgroups of the other block
         beside += (self.blocks - 1) * self.accumulators * octets * SUMS_BYTES
         beside += self.vectors * self.depth // self.blocks * 2

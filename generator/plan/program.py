@@ -160,17 +160,13 @@ class TileProgram:
     stages: tuple[Stage, ...] = ()  # after the meetings
     products: tuple[Statement, ...] = ()  # of what stages keep with what was fetched
     lines: tuple[Statement, ...] = ()  # once per token, before the loop
-    tokens_on_m: bool = False  # which side of the tensor cores the tokens take: N, or M
-    swizzled: bool = True  # the ring, so that reads of it meet no bank twice
     sharing: bool = True  # of bytes between values that are not needed at the same time
-    shared_by: int = 1  # blocks of a cluster that share rows which the grid does not cut
     apart: int = 0  # or so many blocks that may compute their totals for all others (apart.py)
     front: bool = False  # tokens may be made by a launch in front (front.py)
     leaves: bool = False  # it is what such blocks run: results are left for the others
     received: tuple[Statement, ...] = ()  # what they left, kept by a block of the others
     makers: TileProgram | None = None  # what such blocks run, of the program of the others
     paired: bool = False  # some of them hold tokens, in pairs (variants)
-    all_paired: bool = False  # as do all whose users hold tokens
     stacked: tuple[str, ...] = ()  # inputs that are slices of stacks, by token (adapters.py)
     also: tuple[Operand, ...] = ()  # results beside the output, stored in the loop or by lines
     parted: bool = False  # lines are cut by the grid as well

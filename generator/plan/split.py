@@ -49,7 +49,7 @@ def split(program: TileProgram) -> Split | None:
     later = (program.fetches, program.stages, program.products, program.lines, program.also)
     if any(later) or program.roles.inner or not program.loop:
         return None
-    if program.tokens_on_m or not program.swizzled or not program.sharing:
+    if not program.sharing:
         return None
     computed = [s for s in program.loop if s.do is not Do.LOAD]
     loaded = {s.out: s for s in program.loads}

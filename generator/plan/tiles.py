@@ -1,9 +1,9 @@
 """The planners' part of a tile program: sides and swizzle, the order of statements, barriers.
 
-The writers' vocabulary streams slices of tiles through warps of their own, so what is left to
-choose is which operand takes the M side and how the ring is swizzled; and the order of statements
-and the barriers between them, as for any program. A planner may be left out, to measure what it
-brings: `Planning` says which, and no shipped kernel leaves out any.
+The writers' vocabulary streams slices of tiles through warps of their own: weights on the M side
+of the tensor cores, from a swizzled ring. A muGraph that has no such layouts is refused.
+What is left to choose is the order of statements and the barriers between them, as for any program.
+A planner may be left out, to measure what it brings: no shipped kernel leaves out any.
 """
 
 from __future__ import annotations
@@ -12,13 +12,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from mirage_kernels.generator.errors import PlanError
 from mirage_kernels.generator.ir import Graph
 from mirage_kernels.generator.plan.apart import spare_blocks
-from mirage_kernels.generator.plan.forms import Copy, Lanes, Stored, Swizzle
+from mirage_kernels.generator.plan.forms import Copy, Lanes, Swizzle
 from mirage_kernels.generator.plan.front import may_be_made_in_front
 from mirage_kernels.generator.plan.layouts import Layouts, Setup, layouts
-from mirage_kernels.generator.plan.program import Do, Layout, Statement, TileProgram
+from mirage_kernels.generator.plan.program import Do, Statement, TileProgram
 from mirage_kernels.generator.plan.schedule import (
     Edge,
     Schedule,
@@ -29,17 +28,14 @@ from mirage_kernels.generator.plan.schedule import (
 from mirage_kernels.generator.plan.ways import Offered
 from mirage_kernels.generator.target import target
 
-WITH_CLUSTERS = ("sm_90a",)  # architectures whose kernels make use of them
-SHARING, FEWEST_SHARED = 2, 32  # blocks; rows
-MMA_ROWS = 16  # of one product of a warp
-
 # What csrc/tile can write down: cp.async into slices of warps, octets, the depth dealt out.
 WRITTEN = Offered(
     copies=(Copy.CP_ASYNC, Copy.PLAIN),
-    swizzles=(Swizzle.HALVES, Swizzle.NONE),
+    swizzles=(Swizzle.HALVES,),
     slices=(True,),
     lanes=(Lanes.OCTETS,),
     deals="depth",
+    m_side="static",
 )
 
 
@@ -47,7 +43,6 @@ WRITTEN = Offered(
 class Planning:
     """Which choices the planners have."""
 
-    offered: Offered = WRITTEN
     schedule: bool = True  # else a barrier after every statement
     memory: bool = True  # else nothing shares bytes
     arch: str = "sm_90a"
@@ -58,15 +53,14 @@ PLANNED = Planning()
 
 
 @lru_cache(maxsize=64)
-def _layouts(graph: Graph, planning: Planning) -> Layouts:
-    return layouts(graph, Setup(target(planning.arch), offered=planning.offered))
+def _layouts(graph: Graph, arch: str) -> Layouts:
+    return layouts(graph, Setup(target(arch), offered=WRITTEN))
 
 
 def planned(program: TileProgram, graph: Graph, planning: Planning) -> TileProgram:
     """Return the program with what the planners choose for it."""
-    chosen = _layouts(graph, planning)
-    tokens_on_m, swizzled = _tokens_on_m(program, chosen), _swizzled(program, chosen)
-    as_shipped = swizzled and not tokens_on_m and planning.memory and planning.schedule
+    _layouts(graph, planning.arch)
+    as_shipped = planning.memory and planning.schedule
     apart = 0
     if planning.apart and as_shipped:
         apart = spare_blocks(program, target(planning.arch))
@@ -87,46 +81,10 @@ def planned(program: TileProgram, graph: Graph, planning: Planning) -> TileProgr
         ),
         products=tuple(replace(p, barrier=p.out in first) for p in program.products),
         epilogue=_after_barrier(program.epilogue, made.barriers(1) > 0 or made.entry[1]),
-        tokens_on_m=tokens_on_m,
-        swizzled=swizzled,
         sharing=planning.memory,
-        shared_by=1 if apart else _shared_by(program, planning),
         apart=apart,
         front=as_shipped and may_be_made_in_front(program, planning.arch),
     )
-
-
-def _shared_by(program: TileProgram, planning: Planning) -> int:
-    """Return how many blocks share rows that the grid does not cut.
-
-    Two, where there are many: all multiprocessors hold pairs, not all larger clusters.
-    """
-    extents = program.extents
-    rows = [extents[dim] for dim in program.roles.inner]
-    if planning.arch not in WITH_CLUSTERS or len(rows) != 1:
-        return 1
-    return SHARING if rows[0] >= FEWEST_SHARED and rows[0] % (SHARING * MMA_ROWS) == 0 else 1
-
-
-def _tokens_on_m(program: TileProgram, chosen: Layouts) -> bool:
-    """Return which side the tokens take in products with the rows; inner lines follow."""
-    (block,) = chosen.blocks
-    sides = {
-        program.roles.tokens in block.body.values[chosen.m_side(block, s.out)].type.names
-        for s in program.loop
-        if s.do is Do.CONTRACT and s.layout is Layout.ACCUM
-    }
-    if len(sides) > 1:
-        raise PlanError(f"{program.recipe}: its products want their operands on different sides")
-    return sides == {True}
-
-
-def _swizzled(program: TileProgram, chosen: Layouts) -> bool:
-    """Return whether the ring is swizzled: all of it, or none."""
-    (block,) = chosen.blocks
-    staged = [form for s in program.loads for form in chosen.forms(block, s.out)[:1]]
-    tiles = [f for f in staged if isinstance(f, Stored) and len(f.order) > 1]
-    return any(f.swizzle is not Swizzle.NONE for f in tiles) or not tiles
 
 
 def _computed(program: TileProgram) -> tuple[Statement, ...]:

@@ -99,7 +99,6 @@ class Streaming:
         """Return the elements that a block has of a value in the whole loop."""
         roles, count = self.program.roles, 1
         own = self.program.extents | {roles.rows: knobs.rows, roles.tokens: knobs.tokens}
-        own |= {dim: own[dim] // self.program.shared_by for dim in roles.inner}
         for name in names:
             count *= own[name]
         return count // knobs.blocks

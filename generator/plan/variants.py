@@ -90,7 +90,6 @@ class Footprint:
     depth_loads: int
     meetings: tuple[Meeting, ...]
     sharing: bool  # of bytes between the ring and what meets after the loop
-    tokens_on_m: bool
     maps_bf16: bool  # computes with bf16 elements, not only products
     maps_depth: bool  # computes vectors along the depth in fp32
     maps_tokens: bool  # computes tokens in fp32, with statistics known before the loop
@@ -114,7 +113,6 @@ class Footprint:
                 Meeting(s.out, s.layout, s.barrier, own_inner(program, s)) for s in program.meetings
             ),
             program.sharing,
-            program.tokens_on_m,
             any(s.do is Do.MAP and s.dtype is DType.BF16 for s in program.loop),
             any(
                 s.do is Do.MAP and s.layout is Layout.DEPTH and s.dtype is DType.FP32
@@ -145,10 +143,9 @@ class Footprint:
             return self.held.sized(knobs.rows, knobs.tokens, knobs.blocks).registers
         if self.split is not None and knobs.blocks > 1:
             return self.split.sized(knobs.rows, knobs.tokens).registers
-        tokens = -(-knobs.tokens // ROW_TILE) * ROW_TILE if self.tokens_on_m else knobs.tokens
         inner = sum(m.inner for m in self.meetings) // ROW_TILE
         tiles = self.products * -(-knobs.rows // ROW_TILE) + inner
-        products = tiles * (tokens // LINE_TILE) * 4
+        products = tiles * (knobs.tokens // LINE_TILE) * 4
         mapped = MAPPED_BF16_REGISTERS * self.maps_bf16
         mapped += MAPPED_DEPTH_REGISTERS * self.maps_depth
         mapped += knobs.tokens * knobs.chunks * self.maps_tokens
@@ -300,7 +297,7 @@ def _held_knobs(program: TileProgram, tokens: int, on: Target, most: int) -> Kno
         return None  # 10.5 us against 10.2 split (4096 -> 4096), 14.4 against 12.1 (3584 -> 4608)
     if (pair := in_pairs(program, tokens, on)) is not None:
         return _held_by(pair, held_stages(pair, on))
-    if tokens <= few:
+    if tokens <= few or (program.apart and not program.stacked):
         return None
     extents = program.extents
     all_rows, waves = extents[program.roles.rows], 1

@@ -43,7 +43,7 @@ class Offered:
     slices: tuple[bool, ...] = (True, False)  # warps with their own slices of a tile, or one tile
     lanes: tuple[Lanes, ...] = (Lanes.OCTETS, Lanes.PAIRS)  # of a contraction's operands
     deals: str = "any"  # which dim of a product goes to the warps: "any", "depth", "lines"
-    m_side: str = "any"  # whose lines take the M side: "any", "first" operand's, "dynamic" ones
+    m_side: str = "any"  # whose lines take it: "any", "first" operand's, "static", "dynamic" ones
 
 
 NOTHING = Work()

@@ -77,17 +77,6 @@ def test_users_in_pairs_are_served_by_pairs_others_by_slices(name: str) -> None:
     assert "apart.receive(" in slices
 
 
-def test_a_file_may_have_held_users_of_both_kinds_of_makers() -> None:
-    made = kernel(NAMES[1])
-    *others, last = made.variants
-    sliced = replace(last, knobs=replace(last.knobs, maker_groups=0))
-    text = emit_cuda(Kernel(made.program, [*others, sliced], made.storage, made.header))
-    held = text[text.index("lora_linear_held(const") :]
-    paired = held.index("return lora_linear_make<Knobs>(given, shared);")
-    assert paired < held.index("return making::lora_linear<Knobs>(given.call, shared);")
-    assert "tile::larger(Block::kBytes, maker_bytes<Knobs>())" in held
-
-
 def test_a_file_of_one_variant_in_pairs_compiles(tmp_path: Path) -> None:
     made = kernel(NAMES[1])
     alone = Kernel(made.program, [replace(made.variants[-1], bucket=0)], made.storage, made.header)

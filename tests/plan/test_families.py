@@ -27,7 +27,3 @@ def test_what_can_be_apart_need_not_be(rank: int) -> None:
     assert apart.apart
     assert not own.apart
     assert (member(made, apart=True), member(made, apart=False)) == (apart, own)
-
-
-def test_of_many_rows_blocks_share_what_nobody_computes_for_them() -> None:
-    assert [p.shared_by for p in programs("lora_linear/K4096_N4096_R64")] == [1, 2]

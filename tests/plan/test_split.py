@@ -71,11 +71,8 @@ def test_every_statement_of_the_loop_has_a_role(fused: Fused) -> None:
         assert {s.out for s in (*made.prepared, *made.multiplied)} == computed
 
 
-@pytest.mark.parametrize(
-    "planned", [{"tokens_on_m": True}, {"swizzled": False}, {"sharing": False}], ids=str
-)
-def test_what_planners_chose_otherwise_is_not_split(fused: Fused, planned: dict[str, bool]) -> None:
-    assert split(replace(program(fused), **planned)) is None
+def test_what_shares_no_bytes_is_not_split(fused: Fused) -> None:
+    assert split(replace(program(fused), sharing=False)) is None
 
 
 def test_three_warpgroups_have_a_tile_each_of_more_than_128_rows(fused: Fused) -> None:

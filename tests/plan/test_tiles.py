@@ -12,6 +12,7 @@ from mirage_kernels.generator.emit.cuda import Kernel, emit_cuda
 from mirage_kernels.generator.emit.header import Header
 from mirage_kernels.generator.ir import DType, Graph, retile
 from mirage_kernels.generator.plan.forms import Swizzle
+from mirage_kernels.generator.plan.layouts import Setup, layouts
 from mirage_kernels.generator.plan.lower import tile_program
 from mirage_kernels.generator.plan.program import TileProgram
 from mirage_kernels.generator.plan.tiles import PLANNED, WRITTEN, Planning
@@ -21,8 +22,6 @@ from mirage_kernels.generator.target import target
 
 Fused = Callable[..., Graph]
 ON = target("sm_90a")
-IN_ORDER = Planning(replace(WRITTEN, swizzles=(Swizzle.NONE,)))
-TURNED = Planning(replace(WRITTEN, m_side="dynamic"))
 
 
 def graph(fused: Fused) -> Graph:
@@ -44,9 +43,10 @@ def barriers(made: TileProgram) -> list[str]:
     return [s.out for s in (*made.loop, *made.meetings, *made.epilogue) if s.barrier]
 
 
-def test_planned_weights_take_the_m_side_from_a_swizzled_ring(fused: Fused) -> None:
-    made = program(fused)
-    assert (made.tokens_on_m, made.swizzled, made.sharing) == (False, True, True)
+def test_the_cheapest_layouts_are_those_that_the_writers_know(fused: Fused) -> None:
+    everything = replace(WRITTEN, swizzles=tuple(Swizzle), m_side="any")
+    cheapest = layouts(graph(fused), Setup(ON, offered=everything))
+    assert cheapest.cycles == layouts(graph(fused), Setup(ON, offered=WRITTEN)).cycles
 
 
 def test_planned_barriers_stand_before_what_meets_and_before_the_epilogue(fused: Fused) -> None:
@@ -71,7 +71,7 @@ def test_planners_change_no_statement(fused: Fused) -> None:
         statements = (*made.loop, *made.meetings, *made.epilogue)
         return [replace(s, barrier=False) for s in statements]
 
-    others = [IN_ORDER, TURNED, Planning(schedule=False), Planning(memory=False)]
+    others = [Planning(schedule=False), Planning(memory=False)]
     assert all(bare(program(fused, p)) == bare(program(fused)) for p in others)
 
 
@@ -96,8 +96,6 @@ def test_without_a_memory_plan_fewer_stages_fit(fused: Fused) -> None:
 
 
 EMITTED = {
-    "in order": (IN_ORDER, "using Arrangement = tile::InOrder;"),
-    "tokens on the M side": (TURNED, "tile::TurnedAccum<kRows, kTokens> scaled_product;"),
     "no memory plan": (Planning(memory=False), "kScaledProductAt = Steps::kBytes;"),
     "no schedule": (Planning(schedule=False), "static_assert(K % (kWarps * kDepth) == 0,"),
 }
