@@ -349,13 +349,14 @@ def _dispatch(writer: Writer, source: AttentionSource) -> None:
         if any(v.bucket for v in source.variants):
             writer.line("const int64_t rows = static_cast<int64_t>(args.q_len) * args.G;")
         for variant in source.variants:
+            kernel = source.serves(variant).name
             conditions = [f"rows <= {variant.bucket}"] if variant.bucket else []
             if variant.few_segments:
                 conditions.append(f"tile::{few_segments(source.program, variant.knobs)}(args)")
             if variant.knobs.deals:
-                conditions.append(f"tile::has_many_segments<{variant.name}>(args)")
+                conditions.append(f"tile::has_many_segments<{kernel}>(args)")
             guard = f"if ({' && '.join(conditions)})" if conditions else ""
-            _returned(writer, guard, f"return call({source.serves(variant).name}{{}});")
+            _returned(writer, guard, f"return call({kernel}{{}});")
     writer.line()
 
 

@@ -125,10 +125,11 @@ def test_every_variant_is_chosen_once(recipe: str) -> None:
 
 def test_variants_with_the_same_knobs_are_one_kernel() -> None:
     made = record("gqa")
-    few, usual, last = (made.variants[i] for i in (0, 2, -1))
-    more = replace(usual, bucket=32)
-    text = source(replace(made, variants=(few, usual, more, last)))
-    assert more.name not in text
+    few, many, usual, last = (made.variants[i] for i in (0, 1, 2, -1))
+    more = [replace(v, bucket=32) for v in (many, usual)]
+    text = source(replace(made, variants=(few, many, usual, *more, last)))
+    assert "UpTo32Rows" not in text
+    assert f"if (rows <= 32 && tile::has_many_segments<{many.name}>(args))" in text
     assert f"if (rows <= 32) return call({usual.name}{{}});" in text
 
 

@@ -51,7 +51,7 @@ auto with_config(const AttentionArgs& args, Call call) {
   if (rows <= 8) return call(UpTo8Rows{});
   if (rows <= 16) return call(UpTo16Rows{});
   if (rows <= 32 && tile::has_few_segments<8, 128, 1>(args)) return call(UpTo8RowsOfFewSegments{});
-  if (rows <= 32 && tile::has_many_segments<UpTo32RowsOfManySegments>(args))
+  if (rows <= 32 && tile::has_many_segments<UpTo8RowsOfManySegments>(args))
     return call(UpTo8RowsOfManySegments{});
   if (rows <= 32) return call(UpTo8Rows{});
   return call(AnyRows{});
