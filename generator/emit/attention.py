@@ -167,7 +167,7 @@ def _kernel(writer: Writer, program: AttentionProgram) -> None:
     writer.line(f"__global__ void __launch_bounds__({bounds})")
     with writer.block(f"    {program.recipe}(const __grid_constant__ AttentionArgs args) {{"):
         _prologue(writer, program)
-        with writer.block("while (work.next_part()) {"):
+        with writer.block("while (work.next_item()) {"):
             _part(writer, program)
     writer.line()
 
@@ -199,14 +199,14 @@ def _part(writer: Writer, program: AttentionProgram) -> None:
     """Write what runs once per part, and its loop over steps of keys."""
     work = "typename Work<Config>::"
     carried = [
-        (f"{work}Peaks {program.peak};", program.sum.type),
+        (f"{work}Maxima {program.peak};", program.sum.type),
         (f"{work}Sums {program.sum.name};", program.sum.type),
         (f"{work}Product {program.product.name};", program.product.type),
     ]
     rows = [_row(s, program) for s in program.before]
-    rows.append((f"work.keep({program.kept});", "for all steps of the part"))
+    rows.append((f"work.hold_resident({program.kept});", "for all steps of the work item"))
     if program.more_kept:
-        rows.append((f"work.keep_more({program.more_kept});", ""))
+        rows.append((f"work.hold_more_resident({program.more_kept});", ""))
     writer.table([*rows, *((code, _dims(program, type_)) for code, type_ in carried)])
     with writer.block("while (work.next_step()) {"):
         *others, last = program.loop
@@ -302,7 +302,7 @@ _INFIX = {"add": "+", "sub": "-", "mul": "*"}
 
 def _raise(s: Step, args: Sequence[str], program: AttentionProgram) -> str:
     carried: tuple[Carried, ...] = (program.sum, program.product)
-    return f"tile::raise({s.out}, {args[0]}, {', '.join(c.name for c in carried)});"
+    return f"tile::rescale({s.out}, {args[0]}, {', '.join(c.name for c in carried)});"
 
 
 def _softmax(s: Step, args: Sequence[str], program: AttentionProgram) -> str:
@@ -351,10 +351,10 @@ def _dispatch(writer: Writer, source: AttentionSource) -> None:
         for variant in source.variants:
             kernel = source.serves(variant).name
             conditions = [f"rows <= {variant.bucket}"] if variant.bucket else []
-            if variant.few_segments:
-                conditions.append(f"tile::{few_segments(source.program, variant.knobs)}(args)")
-            if variant.knobs.deals:
-                conditions.append(f"tile::has_many_segments<{kernel}>(args)")
+            if variant.few_tiles:
+                conditions.append(f"tile::{few_tiles(source.program, variant.knobs)}(args)")
+            if variant.knobs.dynamic:
+                conditions.append(f"tile::has_many_work_tiles<{kernel}>(args)")
             guard = f"if ({' && '.join(conditions)})" if conditions else ""
             _returned(writer, guard, f"return call({kernel}{{}});")
     writer.line()
@@ -368,10 +368,10 @@ def _returned(writer: Writer, guard: str, statement: str) -> None:
         writer.line(text)
 
 
-def few_segments(program: AttentionProgram, knobs: AttentionKnobs) -> str:
-    """Return the function that says whether a call has few segments with much to read for each."""
+def few_tiles(program: AttentionProgram, knobs: AttentionKnobs) -> str:
+    """Return the function that says whether a call has few work tiles with much to read for each."""
     numbers = [knobs.rows, program.depth, *([program.key_work] if program.key_work else [])]
-    return f"has_few_segments<{', '.join(map(str, numbers))}>"
+    return f"has_few_work_tiles<{', '.join(map(str, numbers))}>"
 
 
 def _host(writer: Writer, source: AttentionSource) -> None:

@@ -14,7 +14,7 @@ from math import inf
 from mirage_kernels.generator.plan.attention import AttentionProgram
 from mirage_kernels.generator.plan.attention_variants import (
     CROWDS,
-    FEW_SEGMENTS,
+    FEW_TILES,
     KEYS,
     AttentionKnobs,
     AttentionVariant,
@@ -27,7 +27,7 @@ from mirage_kernels.generator.target import Target
 
 STAGES = (3, 8, 2)  # of a ring, tried beside the rule's; fewer where there is no room for so many
 # Blocks of a multiprocessor and warps of each; fewer warps have the longest ring only.
-EIGHT_WARPS = (CROWDS[0], FEW_SEGMENTS)
+EIGHT_WARPS = (CROWDS[0], FEW_TILES)
 FEWER_WARPS = CROWDS[2:]
 WIDE_SHAPES = (*SHAPES.values(), Wide(64, 64), Wide(128, 128))
 WIDE_STAGES = (6, 5, 4, 3)
@@ -41,11 +41,11 @@ class RowBucket:
 
     rows: int
     rule: AttentionKnobs
-    rule_of_few: AttentionKnobs | None  # of calls of few segments, where they have a variant
+    rule_of_few: AttentionKnobs | None  # of calls of few work tiles, where they have a variant
     knobs: tuple[AttentionKnobs, ...]
 
     def rules(self, *, few: bool) -> AttentionKnobs:
-        """Return the rule's choice for calls of few segments, or for the others."""
+        """Return the rule's choice for calls of few work tiles, or for the others."""
         return self.rule_of_few if few and self.rule_of_few else self.rule
 
 
@@ -61,8 +61,8 @@ def row_buckets(
     found: list[RowBucket] = []
     for rows in dict.fromkeys(v.bucket for v in made):
         own = [v for v in made if v.bucket == rows]
-        rule = next(v.knobs for v in own if not v.few_segments)
-        few = next((v.knobs for v in own if v.few_segments), None)
+        rule = next(v.knobs for v in own if not v.few_tiles)
+        few = next((v.knobs for v in own if v.few_tiles), None)
         first = [rule, *([few] if few else [])]
         others = dict.fromkeys(k for k in _others(made, rule, program, on) if k not in first)
         kept = [k for k in others if k in known]
@@ -75,7 +75,7 @@ def row_buckets(
 def _shared(made: Sequence[AttentionVariant]) -> Iterator[RowBucket]:
     """Yield a bucket that tiles of many rows serve by the rule, and that small ones might."""
     many = made[-1].knobs
-    if many.copiers:
+    if many.producers:
         least = min(v.knobs.rows for v in made)
         small = [v.knobs for v in reversed(made) if v.knobs.rows == least]
         yield RowBucket(SHARED_ROWS, many, None, (many, *small))
@@ -88,9 +88,9 @@ def _others(
     on: Target,
 ) -> Iterator[AttentionKnobs]:
     """Yield other knobs that fit, those that differ less from the rule's first."""
-    if rule.copiers:
+    if rule.producers:
         yield from _wide(rule, program, on)
-        yield from (v.knobs for v in reversed(made) if not v.knobs.copiers and not v.few_segments)
+        yield from (v.knobs for v in reversed(made) if not v.knobs.producers and not v.few_tiles)
         return
     smaller = [v.knobs for v in reversed(made) if v.knobs.rows < rule.rows]
     shapes = dict.fromkeys(((rule.blocks, rule.warps), *EIGHT_WARPS))

@@ -22,8 +22,8 @@ WIDEST_DEPTH = {16: 128}  # up to which a warp can hold the products of so many 
 KEYS = 16  # of one step of a warp: the M side of the instruction
 # Blocks of one multiprocessor and warps of each, in order of preference.
 CROWDS = ((2, 4), (1, 8), (1, 4), (1, 2))
-FEW_SEGMENTS = (1, 8)  # the same for calls of few segments with much to read for each
-FEW_SEGMENTS_ROWS = 8  # up to which: with more, such a block's registers do not suffice
+FEW_TILES = (1, 8)  # the same for calls of few work tiles with much to read for each
+FEW_TILES_ROWS = 8  # up to which: with more, such a block's registers do not suffice
 FEWEST_STAGES, MOST_STAGES = 2, 5  # of a warp's ring
 PADDED_DEPTH = 64  # lines of the ring are multiples of so many elements: 128 bytes
 ELEMENT_BYTES, FLOAT_BYTES, BARRIER_BYTES = 2, 4, 16
@@ -35,13 +35,13 @@ QUAD_BYTES = 32  # of four products, and of their rows' peaks and sums
 WARP_BYTES = 16  # where the place of a warp's products is noted
 ALIGNMENT = 128  # bytes
 COMPUTED = 2  # the least key work by which kernels lack registers for claims
-CLAIM_BYTES = 16  # of the latest two claims, where blocks claim segments
+CLAIM_BYTES = 16  # of the latest two claims, where blocks claim work tiles
 DEALT_DEPTH = 128  # of a head, where that was measured to gain
 MOST_DEALT_STAGES = 3  # copies under way when a block claims its next segment
 UNITS_OF_A_PART = 3  # in proofs: passes of the loop that a block makes
 
 
-OPTIONAL = ("copiers", "key_sums", "deals")  # knobs that are left away where they are 0
+OPTIONAL = ("producers", "key_sums", "dynamic")  # knobs that are left away where they are 0
 
 
 @dataclass(frozen=True)
@@ -53,14 +53,14 @@ class AttentionKnobs:
     warps: int  # a block's keys are dealt out to so many
     stages: int  # steps in flight per warp
     blocks: int  # of a multiprocessor
-    copiers: int = 0  # warps that only copy, where tiles have many rows
+    producers: int = 0  # warps that only copy, where tiles have many rows
     key_sums: int = 0  # 1 where such tiles sum lines of keys, while their products go on
-    deals: int = 0  # 1 where blocks claim whole segments, one at a time
+    dynamic: int = 0  # 1 where blocks claim whole work tiles, one at a time
 
     @property
     def pass_keys(self) -> int:
         """Return how many keys a block takes in one pass of its loop."""
-        return self.keys * (groups(vars(self)) if self.copiers else self.warps)
+        return self.keys * (groups(vars(self)) if self.producers else self.warps)
 
     def to_json(self) -> dict[str, Json]:
         """Return the knobs as JSON data."""
@@ -73,23 +73,23 @@ class AttentionVariant:
 
     bucket: int
     knobs: AttentionKnobs
-    few_segments: bool = False  # for calls of few segments only, with much to read for each
+    few_tiles: bool = False  # for calls of few work tiles only, with much to read for each
 
     @property
     def name(self) -> str:
-        """The name of its knobs: `UpTo8Rows`, `AnyRows`, `AnyRowsOfFewSegments`."""
+        """The name of its knobs: `UpTo8Rows`, `AnyRows`, `AnyRowsFewTiles`."""
         rows = f"UpTo{self.bucket}Rows" if self.bucket else "AnyRows"
-        return f"{rows}Of{self.segments.capitalize()}Segments" if self.segments else rows
+        return f"{rows}{self.work_tiles.capitalize()}Tiles" if self.work_tiles else rows
 
     @property
-    def segments(self) -> str:
-        """How many segments a call has that it serves: few, many; nothing where that is open."""
-        return "few" if self.few_segments else "many" if self.knobs.deals else ""
+    def work_tiles(self) -> str:
+        """How many work tiles a call has that it serves: few, many; nothing where that is open."""
+        return "few" if self.few_tiles else "many" if self.knobs.dynamic else ""
 
     def to_json(self) -> dict[str, Json]:
         """Return bucket and knobs as JSON data."""
-        few = int(self.few_segments)
-        return {"bucket": self.bucket, "few_segments": few, **self.knobs.to_json()}
+        few = int(self.few_tiles)
+        return {"bucket": self.bucket, "few_tiles": few, **self.knobs.to_json()}
 
     def tiles(self, roles: AttentionRoles) -> dict[str, int]:
         """Return the tile sizes of the muGraph that this variant runs, by `Axis.tile_key`.
@@ -110,7 +110,7 @@ class AttentionVariant:
 def attention_variants(program: AttentionProgram, on: Target) -> tuple[AttentionVariant, ...]:
     """Return one or two variants per bucket of rows; the last takes any number.
 
-    Where blocks share a multiprocessor, one with a single large block serves few long segments.
+    Where blocks share a multiprocessor, one with a single large block serves few long work tiles.
 
     Buckets of more rows than a block can hold are left away. Raises PlanError for a depth whose
     lines are not 16-byte aligned, and where the shortest ring does not fit in any case.
@@ -130,9 +130,9 @@ def attention_variants(program: AttentionProgram, on: Target) -> tuple[Attention
         knobs = _knobs(rows, depths, CROWDS, on.shared_bytes)
         if knobs is None:
             break
-        large = _knobs(rows, depths, (FEW_SEGMENTS,), on.shared_bytes)
-        if large and knobs.blocks > large.blocks and rows <= FEW_SEGMENTS_ROWS:
-            found.append(AttentionVariant(rows, large, few_segments=True))
+        large = _knobs(rows, depths, (FEW_TILES,), on.shared_bytes)
+        if large and knobs.blocks > large.blocks and rows <= FEW_TILES_ROWS:
+            found.append(AttentionVariant(rows, large, few_tiles=True))
         found.append(AttentionVariant(rows, knobs))
     if not found:
         raise PlanError(
@@ -146,24 +146,24 @@ def attention_variants(program: AttentionProgram, on: Target) -> tuple[Attention
     return tuple(replace(v, bucket=0) if v.bucket == widest else v for v in found)
 
 
-def with_dealt(
+def with_dynamic(
     program: AttentionProgram, variants: Sequence[AttentionVariant]
 ) -> tuple[AttentionVariant, ...]:
-    """Return variants and, before those of small blocks, the same that deal out whole segments.
+    """Return variants and, before those of small blocks, the same that deal out whole work tiles.
 
-    These serve calls of many segments that are equally long. A kernel whose queries have several
-    tokens has none: what a token sees makes its segments differ.
+    These serve calls of many work tiles that are equally long. A kernel whose queries have several
+    tokens has none: what a token sees makes its work tiles differ.
     """
     return tuple(v for variant in variants for v in _dealt(program, variant))
 
 
 def _dealt(program: AttentionProgram, variant: AttentionVariant) -> Iterator[AttentionVariant]:
     knobs = variant.knobs
-    small = knobs.rows == min(ROW_BUCKETS) and knobs.blocks > 1 and not variant.few_segments
+    small = knobs.rows == min(ROW_BUCKETS) and knobs.blocks > 1 and not variant.few_tiles
     plain = program.key_work < COMPUTED and not program.roles.more and not program.roles.tokens
     short = knobs.stages <= MOST_DEALT_STAGES
     if small and plain and short and program.depth == DEALT_DEPTH:
-        yield replace(variant, knobs=replace(knobs, deals=1))
+        yield replace(variant, knobs=replace(knobs, dynamic=1))
     yield variant
 
 
@@ -174,11 +174,11 @@ def shared_bytes(knobs: AttentionKnobs, depth: int, more: int = 0, key_work: int
     `key_work` as in `AttentionProgram`: where there is some, queries pass through shared memory.
     `FlashDecode::kBytes` is the same number.
     """
-    if knobs.copiers:
+    if knobs.producers:
         return wide_bytes(vars(knobs), depth)
     pitch = _pitch(depth)
     slot = knobs.keys * (pitch + _pitch(more or depth)) + SLOT_BARRIER_BYTES
-    ring = knobs.warps * knobs.stages * slot + knobs.deals * CLAIM_BYTES
+    ring = knobs.warps * knobs.stages * slot + knobs.dynamic * CLAIM_BYTES
     met = ring + knobs.warps * (WARP_BYTES + knobs.rows * 2 * FLOAT_BYTES)
     pushed = met + _crew_bytes(knobs.rows, depth)
     kept = knobs.rows * (pitch + _pitch(more))

@@ -24,7 +24,7 @@ class Wide:
 
 ARCHS = ("sm_90a",)  # that have the instruction
 SHAPES = {64: Wide(64, 128), 128: Wide(128, 64)}  # by length of a head; others have no variant
-READERS, COPIERS = 8, 4  # warps
+READERS, PRODUCERS = 8, 4  # warps
 WARP_ROWS = 16
 FEWEST_STAGES, MOST_STAGES = 3, 6
 LEFT_FLOATS = 8  # of a row that is left for others, beside its product
@@ -78,7 +78,7 @@ def wide_knobs(program: AttentionProgram, on: Target) -> dict[str, int] | None:
     shape = SHAPES.get(program.depth)
     if shape is None or on.arch not in ARCHS or not takes_many_rows(program):
         return None
-    fixed = {**vars(shape), "warps": READERS + COPIERS, "blocks": 1, "copiers": COPIERS}
+    fixed = {**vars(shape), "warps": READERS + PRODUCERS, "blocks": 1, "producers": PRODUCERS}
     fixed["key_sums"] = int(any(s.do is Do.LINE_SUM for s in program.loop))
     for stages in range(MOST_STAGES, FEWEST_STAGES - 1, -1):
         knobs = {**fixed, "stages": stages}
@@ -89,7 +89,7 @@ def wide_knobs(program: AttentionProgram, on: Target) -> dict[str, int] | None:
 
 def groups(knobs: Mapping[str, int]) -> int:
     """Return how many groups of warpgroups take different keys."""
-    return (knobs["warps"] - knobs["copiers"]) * WARP_ROWS // knobs["rows"]
+    return (knobs["warps"] - knobs["producers"]) * WARP_ROWS // knobs["rows"]
 
 
 def wide_bytes(knobs: Mapping[str, int], depth: int) -> int:
@@ -102,6 +102,6 @@ def wide_bytes(knobs: Mapping[str, int], depth: int) -> int:
     ring = knobs["stages"] * 2 * knobs["keys"] * depth * ELEMENT_BYTES  # keys and values
     queries = knobs["rows"] * depth * ELEMENT_BYTES
     left = groups(knobs) * knobs["rows"] * (depth + LEFT_FLOATS) * FLOAT_BYTES
-    rooms = (knobs["warps"] - knobs["copiers"]) // GROUP_WARPS * ROOMS
+    rooms = (knobs["warps"] - knobs["producers"]) // GROUP_WARPS * ROOMS
     numbers = rooms * (knobs["keys"] + ROOM_FLOATS) * FLOAT_BYTES
     return ring + ONES_BYTES + queries + STATE_BYTES + left + numbers

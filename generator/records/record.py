@@ -266,8 +266,8 @@ def _attention(data: dict[str, Json]) -> AttentionRecord:
 
 def _attention_variant(fields: _Fields) -> AttentionVariant:
     numbers = fields.integers()
-    bucket, few = numbers.pop("bucket"), numbers.pop("few_segments", 0)
-    return AttentionVariant(bucket, AttentionKnobs(**numbers), few_segments=bool(few))
+    bucket, few = numbers.pop("bucket"), numbers.pop("few_tiles", 0)
+    return AttentionVariant(bucket, AttentionKnobs(**numbers), few_tiles=bool(few))
 
 
 def _mugraph(data: dict[str, Json]) -> MuGraphRecord:

@@ -1,7 +1,7 @@
 """Compiling an attention kernel's candidates: as `libraries.py` does those of the other kernels.
 
 Every library holds a kernel with one variant, which serves any number of rows. It also says
-whether the rule would take a call for one of few segments, for only the launch knows that.
+whether the rule would take a call for one of few work tiles, for only the launch knows that.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import replace
 from mirage_kernels.generator.emit.attention import (
     AttentionSource,
     emit_attention,
-    few_segments,
+    few_tiles,
 )
 from mirage_kernels.generator.emit.header import Header
 from mirage_kernels.generator.emit.writer import Writer
@@ -30,7 +30,7 @@ from mirage_kernels.generator.tuning.attention_manifest import (
     CompiledAttention,
 )
 from mirage_kernels.generator.tuning.catalog import tuned_attention
-from mirage_kernels.generator.tuning.entries import ARGS_BYTES, FEW_SEGMENTS, LAUNCH, WORKSPACE
+from mirage_kernels.generator.tuning.entries import ARGS_BYTES, FEW_TILES, LAUNCH, WORKSPACE
 from mirage_kernels.generator.tuning.keys import Key
 from mirage_kernels.generator.tuning.libraries import COMMAND, Shop, each, library_of
 
@@ -106,10 +106,10 @@ def _entries(source: AttentionSource, few: AttentionKnobs | None) -> str:
         writer.line(f"return {symbol}(*args, static_cast<cudaStream_t>(stream));")
     with writer.block(f'extern "C" VISIBLE int64_t {WORKSPACE}({args}) {{'):
         writer.line(f"return {symbol}_workspace(*args);")
-    with writer.block(f'extern "C" VISIBLE int {FEW_SEGMENTS}({args}) {{'):
+    with writer.block(f'extern "C" VISIBLE int {FEW_TILES}({args}) {{'):
         said = "0"
         if few is not None:
-            said = f"mirage::tile::{few_segments(source.program, few)}(*args)"
+            said = f"mirage::tile::{few_tiles(source.program, few)}(*args)"
         writer.line(f"return {said};")
     with writer.block(f'extern "C" VISIBLE int {ARGS_BYTES}() {{'):
         writer.line("return static_cast<int>(sizeof(mirage::AttentionArgs));")

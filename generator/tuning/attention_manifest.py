@@ -52,20 +52,20 @@ class BuiltRows:
 
     @property
     def splits(self) -> bool:
-        """Say whether calls of few segments may have a variant of their own."""
+        """Say whether calls of few work tiles may have a variant of their own."""
         return bool(self.rows) or self.rule_of_few is not None
 
     def to_json(self) -> dict[str, Json]:
         """Return it as JSON data."""
         rules: dict[str, Json] = {"rows": self.rows, "rule": self.rule.to_json()}
         if self.rule_of_few:
-            rules["rule_of_few_segments"] = self.rule_of_few.to_json()
+            rules["rule_of_few_tiles"] = self.rule_of_few.to_json()
         return rules | {"candidates": [b.to_json() for b in self.built]}
 
     @staticmethod
     def read(data: Mapping[str, Json]) -> BuiltRows:
         """Read what `to_json` makes."""
-        few = data.get("rule_of_few_segments")
+        few = data.get("rule_of_few_tiles")
         return BuiltRows(
             integer(data, "rows"),
             attention_knobs(entry(data["rule"])),

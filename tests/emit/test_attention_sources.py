@@ -129,7 +129,7 @@ def test_variants_with_the_same_knobs_are_one_kernel() -> None:
     more = [replace(v, bucket=32) for v in (many, usual)]
     text = source(replace(made, variants=(few, many, usual, *more, last)))
     assert "UpTo32Rows" not in text
-    assert f"if (rows <= 32 && tile::has_many_segments<{many.name}>(args))" in text
+    assert f"if (rows <= 32 && tile::has_many_work_tiles<{many.name}>(args))" in text
     assert f"if (rows <= 32) return call({usual.name}{{}});" in text
 
 

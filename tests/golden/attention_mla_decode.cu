@@ -52,13 +52,13 @@ __global__ void __launch_bounds__(Work<Config>::kThreads, Work<Config>::kBlocks)
   const float scale = args.scalars[0];
 
   Work<Config> work(args, shared);
-  while (work.next_part()) {
+  while (work.next_item()) {
     const auto q_latent_tile = work.queries();     // [Hq, C]
     const auto q_rope_tile = work.more_queries();  // [Hq, P]
     const int seq_lens_tile = work.seq_len();      // [B]
-    work.keep(q_latent_tile);                      // for all steps of the part
-    work.keep_more(q_rope_tile);
-    typename Work<Config>::Peaks peak;              // [Hq]
+    work.hold_resident(q_latent_tile);             // for all steps of the work item
+    work.hold_more_resident(q_rope_tile);
+    typename Work<Config>::Maxima peak;             // [Hq]
     typename Work<Config>::Sums sum_masked;         // [Hq]
     typename Work<Config>::Product masked_product;  // [C, Hq]
     while (work.next_step()) {

@@ -57,7 +57,7 @@ __global__ void __launch_bounds__(Work<Config>::kThreads, Work<Config>::kBlocks)
   const float eps = args.scalars[1];
 
   Work<Config> work(args, shared);
-  while (work.next_part()) {
+  while (work.next_item()) {
     const auto q_tile = work.partitioned_queries();                                      // [G, D]
     const auto q_weight_tile = work.partitioned_row_vectors(0);                          // [G, D]
     const auto q_bias_tile = work.partitioned_row_vectors(1);                            // [G, D]
@@ -79,10 +79,10 @@ __global__ void __launch_bounds__(Work<Config>::kThreads, Work<Config>::kBlocks)
         tile::add<float>(scaled_normed_q_minus_mean_q, q_bias_tile);
     const auto scaled_scaled_normed_q_minus_mean_q_plus =
         tile::mul<T>(scaled_normed_q_minus_mean_q_plus, scale);
-    work.keep(scaled_scaled_normed_q_minus_mean_q_plus);  // for all steps of the part
-    typename Work<Config>::Peaks peak;                    // [G]
-    typename Work<Config>::Sums sum_masked;               // [G]
-    typename Work<Config>::Product masked_product;        // [D, G]
+    work.hold_resident(scaled_scaled_normed_q_minus_mean_q_plus);  // for all steps of the work item
+    typename Work<Config>::Maxima peak;                            // [G]
+    typename Work<Config>::Sums sum_masked;                        // [G]
+    typename Work<Config>::Product masked_product;                 // [D, G]
     while (work.next_step()) {
       const auto k_tile = work.keys();                                                     // [L, D]
       const auto position_L_tile = work.key_positions();                                   // [L]
@@ -125,7 +125,7 @@ struct Shape {
   using T = __half;
   static constexpr int D = 128, kKeyWork = 2;
 };
-struct UpTo8RowsOfFewSegments : Shape {
+struct UpTo8RowsFewTiles : Shape {
   static constexpr int kRows = 8, kKeys = 16, kWarps = 8, kStages = 2, kBlocks = 1;
 };
 struct UpTo8Rows : Shape {
@@ -138,7 +138,7 @@ struct AnyRows : Shape {
 template <class Call>
 auto with_config(const AttentionArgs& args, Call call) {
   const int64_t rows = static_cast<int64_t>(args.q_len) * args.G;
-  if (rows <= 8 && tile::has_few_segments<8, 128, 2>(args)) return call(UpTo8RowsOfFewSegments{});
+  if (rows <= 8 && tile::has_few_work_tiles<8, 128, 2>(args)) return call(UpTo8RowsFewTiles{});
   if (rows <= 8) return call(UpTo8Rows{});
   return call(AnyRows{});
 }

@@ -55,7 +55,7 @@ __global__ void __launch_bounds__(Work<Config>::kThreads, Work<Config>::kBlocks)
   const float weight_offset = args.scalars[2];
 
   Work<Config> work(args, shared);
-  while (work.next_part()) {
+  while (work.next_item()) {
     const auto q_tile = work.partitioned_queries();                                      // [G, D]
     const auto q_weight = work.partitioned_vector(0);                                    // [D]
     const auto k_weight = work.partitioned_vector(1);                                    // [D]
@@ -71,8 +71,8 @@ __global__ void __launch_bounds__(Work<Config>::kThreads, Work<Config>::kBlocks)
     const auto scaled_q =
         tile::mul<float>(q_tile, weight_offset_plus_q_weight_times_weight_offset_plus_k_weight);
     const auto normed_scaled_q = tile::div<T>(scaled_q, root);  // [G, D]
-    work.keep(normed_scaled_q);                                 // for all steps of the part
-    typename Work<Config>::Peaks peak;                          // [G]
+    work.hold_resident(normed_scaled_q);                        // for all steps of the work item
+    typename Work<Config>::Maxima peak;                         // [G]
     typename Work<Config>::Sums sum_masked;                     // [G]
     typename Work<Config>::Product masked_product;              // [D, G]
     while (work.next_step()) {
@@ -109,11 +109,11 @@ struct Shape {
   using T = __half;
   static constexpr int D = 128, kKeyWork = 1;
 };
-struct UpTo8RowsOfFewSegments : Shape {
+struct UpTo8RowsFewTiles : Shape {
   static constexpr int kRows = 8, kKeys = 16, kWarps = 8, kStages = 3, kBlocks = 1;
 };
-struct UpTo8RowsOfManySegments : Shape {
-  static constexpr int kRows = 8, kKeys = 16, kWarps = 4, kStages = 3, kBlocks = 2, kDeals = 1;
+struct UpTo8RowsManyTiles : Shape {
+  static constexpr int kRows = 8, kKeys = 16, kWarps = 4, kStages = 3, kBlocks = 2, kDynamic = 1;
 };
 struct UpTo8Rows : Shape {
   static constexpr int kRows = 8, kKeys = 16, kWarps = 4, kStages = 3, kBlocks = 2;
@@ -122,21 +122,21 @@ struct UpTo16Rows : Shape {
   static constexpr int kRows = 16, kKeys = 16, kWarps = 8, kStages = 2, kBlocks = 1;
 };
 struct AnyRows : Shape {
-  static constexpr int kRows = 128, kKeys = 64, kWarps = 12, kStages = 3, kBlocks = 1, kCopiers = 4,
-                       kKeySums = 1;
+  static constexpr int kRows = 128, kKeys = 64, kWarps = 12, kStages = 3, kBlocks = 1,
+                       kProducers = 4, kKeySums = 1;
 };
 
 template <class Call>
 auto with_config(const AttentionArgs& args, Call call) {
   const int64_t rows = static_cast<int64_t>(args.q_len) * args.G;
-  if (rows <= 8 && tile::has_few_segments<8, 128, 1>(args)) return call(UpTo8RowsOfFewSegments{});
-  if (rows <= 8 && tile::has_many_segments<UpTo8RowsOfManySegments>(args))
-    return call(UpTo8RowsOfManySegments{});
+  if (rows <= 8 && tile::has_few_work_tiles<8, 128, 1>(args)) return call(UpTo8RowsFewTiles{});
+  if (rows <= 8 && tile::has_many_work_tiles<UpTo8RowsManyTiles>(args))
+    return call(UpTo8RowsManyTiles{});
   if (rows <= 8) return call(UpTo8Rows{});
   if (rows <= 16) return call(UpTo16Rows{});
-  if (rows <= 32 && tile::has_few_segments<8, 128, 1>(args)) return call(UpTo8RowsOfFewSegments{});
-  if (rows <= 32 && tile::has_many_segments<UpTo32RowsOfManySegments>(args))
-    return call(UpTo8RowsOfManySegments{});
+  if (rows <= 32 && tile::has_few_work_tiles<8, 128, 1>(args)) return call(UpTo8RowsFewTiles{});
+  if (rows <= 32 && tile::has_many_work_tiles<UpTo8RowsManyTiles>(args))
+    return call(UpTo8RowsManyTiles{});
   if (rows <= 32) return call(UpTo8Rows{});
   return call(AnyRows{});
 }

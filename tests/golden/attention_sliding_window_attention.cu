@@ -51,7 +51,7 @@ __global__ void __launch_bounds__(Work<Config>::kThreads, Work<Config>::kBlocks)
   const int window = args.integers[0];
 
   Work<Config> work(args, shared);
-  while (work.next_part()) {
+  while (work.next_item()) {
     const auto q_tile = work.queries();              // [T, G, D]
     const int seq_lens_tile = work.seq_len();        // [B]
     const auto position_T_tile = work.row_tokens();  // [T]
@@ -63,8 +63,8 @@ __global__ void __launch_bounds__(Work<Config>::kThreads, Work<Config>::kBlocks)
     const int int_1_minus_int_size_T_plus = seq_lens_tile + int_1_minus_int_size_T;  // [B]
     const auto int_1_minus_int_size_T_plus_plus =
         tile::add<int>(position_T_tile, int_1_minus_int_size_T_plus);
-    work.keep(q_tile);                              // for all steps of the part
-    typename Work<Config>::Peaks peak;              // [T, G]
+    work.hold_resident(q_tile);                     // for all steps of the work item
+    typename Work<Config>::Maxima peak;             // [T, G]
     typename Work<Config>::Sums sum_masked;         // [T, G]
     typename Work<Config>::Product masked_product;  // [D, T, G]
     while (work.next_step()) {
@@ -98,7 +98,7 @@ struct Shape {
   using T = __half;
   static constexpr int D = 128;
 };
-struct UpTo8RowsOfFewSegments : Shape {
+struct UpTo8RowsFewTiles : Shape {
   static constexpr int kRows = 8, kKeys = 16, kWarps = 8, kStages = 3, kBlocks = 1;
 };
 struct UpTo8Rows : Shape {
@@ -108,17 +108,18 @@ struct UpTo16Rows : Shape {
   static constexpr int kRows = 16, kKeys = 16, kWarps = 4, kStages = 2, kBlocks = 2;
 };
 struct UpTo32Rows : Shape {
-  static constexpr int kRows = 128, kKeys = 64, kWarps = 12, kStages = 3, kBlocks = 1, kCopiers = 4;
+  static constexpr int kRows = 128, kKeys = 64, kWarps = 12, kStages = 3, kBlocks = 1,
+                       kProducers = 4;
 };
 
 template <class Call>
 auto with_config(const AttentionArgs& args, Call call) {
   const int64_t rows = static_cast<int64_t>(args.q_len) * args.G;
-  if (rows <= 8 && tile::has_few_segments<8, 128>(args)) return call(UpTo8RowsOfFewSegments{});
+  if (rows <= 8 && tile::has_few_work_tiles<8, 128>(args)) return call(UpTo8RowsFewTiles{});
   if (rows <= 8) return call(UpTo8Rows{});
-  if (rows <= 16 && tile::has_few_segments<8, 128>(args)) return call(UpTo8RowsOfFewSegments{});
+  if (rows <= 16 && tile::has_few_work_tiles<8, 128>(args)) return call(UpTo8RowsFewTiles{});
   if (rows <= 16) return call(UpTo16Rows{});
-  if (rows <= 32 && tile::has_few_segments<8, 128>(args)) return call(UpTo8RowsOfFewSegments{});
+  if (rows <= 32 && tile::has_few_work_tiles<8, 128>(args)) return call(UpTo8RowsFewTiles{});
   if (rows <= 32) return call(UpTo32Rows{});
   return call(UpTo32Rows{});
 }

@@ -40,7 +40,7 @@ def test_the_rules_choices_stand_first(depth: int) -> None:
     found = buckets(depth)
     for variant in attention_variants(program(depth=depth), H200):
         bucket = found[variant.bucket]
-        assert bucket.rules(few=variant.few_segments) == variant.knobs
+        assert bucket.rules(few=variant.few_tiles) == variant.knobs
         assert variant.knobs in bucket.knobs[:2]
 
 
@@ -62,20 +62,20 @@ def test_rings_blocks_and_tiles_are_varied() -> None:
 
 def test_many_rows_have_other_tiles_and_those_of_few_rows() -> None:
     many = buckets(64)[0].knobs
-    wide = {(k.rows, k.keys) for k in many if k.copiers}
+    wide = {(k.rows, k.keys) for k in many if k.producers}
     assert wide == {(64, 128), (128, 64), (64, 64), (128, 128)}
-    assert {k.rows for k in many if not k.copiers} == {8, 16}
+    assert {k.rows for k in many if not k.producers} == {8, 16}
 
 
 @pytest.mark.parametrize("depth", [64, 128])
 def test_warpgroups_with_keys_of_their_own_have_a_slot_to_spare(depth: int) -> None:
     for knobs in chain.from_iterable(b.knobs for b in buckets(depth).values()):
-        assert not knobs.copiers or knobs.stages > 2 * groups(vars(knobs))
+        assert not knobs.producers or knobs.stages > 2 * groups(vars(knobs))
 
 
 def test_keys_that_are_summed_are_kept_until_they_are() -> None:
     many = buckets(64, recipe="qk_norm_attention")[0]
-    assert {k.key_sums for k in many.knobs if k.copiers} == {1}
+    assert {k.key_sums for k in many.knobs if k.producers} == {1}
 
 
 def test_no_more_than_wanted_stand_beside_the_rules() -> None:
@@ -90,7 +90,7 @@ def test_what_was_chosen_before_is_measured_again() -> None:
     assert bucket.knobs == (*all_[:2], all_[-1])
 
 
-def test_calls_of_few_segments_may_have_no_variant_of_their_own() -> None:
+def test_calls_of_few_tiles_may_have_no_variant_of_their_own() -> None:
     bucket = buckets(128)[16]
     assert bucket.rule_of_few is None
     assert bucket.rules(few=True) == bucket.rule

@@ -117,7 +117,7 @@ def test_a_mugraph_that_breaks_the_precondition_has_tiles_of_few_rows_only(what:
         softmax_step(program)
     assert program.loop[-1].do is not Do.SOFTMAX
     assert not takes_many_rows(program)
-    assert not any(v.knobs.copiers for v in attention_variants(program, target("sm_90a")))
+    assert not any(v.knobs.producers for v in attention_variants(program, target("sm_90a")))
 
 
 READERS = {"peak": "peak", LOWERED: LOWERED, EXP: EXP, SEEN: SEEN, "masked": "masked"}

@@ -12,14 +12,14 @@ from mirage_kernels.generator.plan.attention import AttentionProgram, Do
 from mirage_kernels.generator.plan.attention_lower import attention_program
 from mirage_kernels.generator.plan.attention_variants import (
     CROWDS,
-    FEW_SEGMENTS,
+    FEW_TILES,
     FEWEST_STAGES,
     MOST_STAGES,
     AttentionKnobs,
     AttentionVariant,
     attention_variants,
     shared_bytes,
-    with_dealt,
+    with_dynamic,
 )
 from mirage_kernels.generator.plan.attention_wide import takes_many_rows
 from mirage_kernels.generator.plan.variants import RESERVED_BYTES
@@ -40,12 +40,12 @@ def of_depth(depth: int, arch: str = "sm_90a") -> tuple[AttentionVariant, ...]:
 
 
 def of_few_rows(depth: int) -> list[AttentionVariant]:
-    return [v for v in of_depth(depth) if not v.knobs.copiers]
+    return [v for v in of_depth(depth) if not v.knobs.producers]
 
 
 def crowded(depth: int) -> AttentionKnobs:
-    """Return the knobs of the first variant that is not for few segments."""
-    return next(v.knobs for v in of_depth(depth) if not v.few_segments)
+    """Return the knobs of the first variant that is not for few work_tiles."""
+    return next(v.knobs for v in of_depth(depth) if not v.few_tiles)
 
 
 @pytest.mark.parametrize(("depth", "rows"), [(64, {8, 16}), (96, {8, 16}), (256, {8})])
@@ -56,13 +56,13 @@ def test_longer_lines_leave_room_for_fewer_rows(depth: int, rows: set[int]) -> N
 @pytest.mark.parametrize(("depth", "rows"), [(64, 64), (128, 128)])
 def test_many_rows_have_a_variant_of_their_own(depth: int, rows: int) -> None:
     last = of_depth(depth)[-1]
-    assert (last.name, last.knobs.rows, last.knobs.copiers) == ("AnyRows", rows, 4)
+    assert (last.name, last.knobs.rows, last.knobs.producers) == ("AnyRows", rows, 4)
     assert {v.bucket for v in of_few_rows(depth)} == {8, 16}
 
 
 def test_many_rows_need_the_warpgroup_instruction_and_a_length_that_is_planned() -> None:
-    assert [v for v in of_depth(64, "sm_80") if v.knobs.copiers] == []
-    assert [v for v in of_depth(96) if v.knobs.copiers] == []
+    assert [v for v in of_depth(64, "sm_80") if v.knobs.producers] == []
+    assert [v for v in of_depth(96) if v.knobs.producers] == []
 
 
 def test_keys_that_are_computed_with_have_no_tiles_of_many_rows() -> None:
@@ -92,7 +92,7 @@ def test_every_variant_fits_its_gpu(arch: str, depth: int) -> None:
 def test_a_ring_is_as_deep_as_fits(depth: int) -> None:
     for variant in of_few_rows(depth):
         knobs = variant.knobs
-        assert (knobs.blocks, knobs.warps) in (*CROWDS, FEW_SEGMENTS)
+        assert (knobs.blocks, knobs.warps) in (*CROWDS, FEW_TILES)
         share = (target("sm_90a").shared_bytes + RESERVED_BYTES) // knobs.blocks - RESERVED_BYTES
         deeper = replace(knobs, stages=knobs.stages + 1)
         assert knobs.stages == MOST_STAGES or shared_bytes(deeper, depth) > share
@@ -116,22 +116,22 @@ def test_a_block_stays_alone_where_two_rings_do_not_fit() -> None:
 def dealing(recipe: str, depth: int = 128) -> list[AttentionVariant]:
     planned = replace(program(recipe), depth=depth)
     before = attention_variants(planned, target("sm_90a"))
-    made = with_dealt(planned, before)
-    assert tuple(v for v in made if not v.knobs.deals) == before
-    return [v for v in made if v.knobs.deals]
+    made = with_dynamic(planned, before)
+    assert tuple(v for v in made if not v.knobs.dynamic) == before
+    return [v for v in made if v.knobs.dynamic]
 
 
 @pytest.mark.parametrize("recipe", ["gqa", "qk_norm_attention"])
-def test_small_blocks_have_a_variant_that_deals_out_whole_segments(recipe: str) -> None:
+def test_small_blocks_have_a_variant_that_claims_whole_work_tiles(recipe: str) -> None:
     (found,) = dealing(recipe)
     knobs = crowded(128)
-    assert (found.name, found.bucket) == ("UpTo8RowsOfManySegments", 8)
-    assert found.knobs == replace(knobs, deals=1)
-    assert found.to_json()["deals"] == 1
+    assert (found.name, found.bucket) == ("UpTo8RowsManyTiles", 8)
+    assert found.knobs == replace(knobs, dynamic=1)
+    assert found.to_json()["dynamic"] == 1
 
 
 @pytest.mark.parametrize("recipe", ["sliding_window_attention", "gqa_full"])
-def test_segments_that_may_differ_are_not_dealt_out(recipe: str) -> None:
+def test_work_tiles_that_may_differ_are_not_scheduled_dynamically(recipe: str) -> None:
     assert dealing(recipe) == []
 
 

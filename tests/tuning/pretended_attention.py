@@ -18,7 +18,7 @@ KEY = Key("gqa", "fp16", {"D": 128})
 RULE = AttentionKnobs(8, 16, 4, 3, 2)
 OTHER = replace(RULE, warps=8, blocks=1)
 THIRD = replace(RULE, stages=2)
-WIDE = replace(RULE, rows=64, keys=128, warps=12, copiers=4, key_sums=1)
+WIDE = replace(RULE, rows=64, keys=128, warps=12, producers=4, key_sums=1)
 WORKLOADS = (At("short", False, 10.0), At("long", True, 20.0), At("longer", True, 40.0))
 
 
@@ -74,7 +74,7 @@ class PretendedAttention:
         found = (t for (name, part), t in self.times.items() if name == library and part in at)
         us = next(found, 20.0)
         few = at.startswith("B=1 ")
-        return {"us": us, "promised_us": us, "error": 1e-4, "few_segments": few}
+        return {"us": us, "promised_us": us, "error": 1e-4, "few_tiles": few}
 
     def close(self) -> None:
         """Do nothing."""

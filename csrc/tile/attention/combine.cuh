@@ -1,8 +1,8 @@
 // Sums of some keys, by pairs of elements, and how those of different keys are added.
 #pragma once
 
-#include "tile/attention/scheduler.cuh"
 #include "tile/attention/flash_decode/products.cuh"
+#include "tile/attention/scheduler.cuh"
 
 namespace mirage::tile {
 
@@ -11,7 +11,7 @@ struct RowElement {
 };
 
 // A product's elements by twos: of a row, d and d + 8, which a lane has beside those of another
-// row. Neighbouring pairs are of different rows: of as many as a part has, or the next power of
+// row. Neighbouring pairs are of different rows: of as many as a item has, or the next power of
 // two.
 template <int kRows, int kDepth>
 struct Pairs {
@@ -37,16 +37,16 @@ struct Pairs {
   }
 };
 
-// A pair of a product, and the peak and the sum of its row.
+// A pair of a product, and the maximum and the sum of its row.
 struct Total {
   float of[2] = {};
-  float peak = RowPeaks<kTokenTile>::kLowest, sum = 0.0f;
+  float maximum = RowMaxima<kTokenTile>::kLowest, sum = 0.0f;
 
   Total() = default;
-  __device__ explicit Total(float4 all) : of{all.x, all.y}, peak(all.z), sum(all.w) {}
-  __device__ Total(float2 pair, float2 row) : of{pair.x, pair.y}, peak(row.x), sum(row.y) {}
+  __device__ explicit Total(float4 all) : of{all.x, all.y}, maximum(all.z), sum(all.w) {}
+  __device__ Total(float2 pair, float2 row) : of{pair.x, pair.y}, maximum(row.x), sum(row.y) {}
 
-  __device__ float4 all() const { return make_float4(of[0], of[1], peak, sum); }
+  __device__ float4 all() const { return make_float4(of[0], of[1], maximum, sum); }
 
   __device__ void scale(float factor) {
     of[0] *= factor;
@@ -60,21 +60,21 @@ template <int kAtOnce, bool kWhole, class Left>
 __device__ void add_left(Total& total, const Left& left, int first, int last) {
 #pragma unroll 1
   for (; first <= last; first += kAtOnce) {
-    Total parts[kAtOnce];
-    float peak = total.peak;
+    Total items[kAtOnce];
+    float maximum = total.maximum;
 #pragma unroll
-    for (int i = 0; i < kAtOnce; ++i) parts[i] = left.of(kWhole ? first + i : min(first + i, last));
+    for (int i = 0; i < kAtOnce; ++i) items[i] = left.of(kWhole ? first + i : min(first + i, last));
 #pragma unroll
-    for (int i = 0; i < kAtOnce; ++i) peak = fmaxf(peak, parts[i].peak);
-    total.scale(fast_exp(total.peak - peak));
-    total.peak = peak;
+    for (int i = 0; i < kAtOnce; ++i) maximum = fmaxf(maximum, items[i].maximum);
+    total.scale(fast_exp(total.maximum - maximum));
+    total.maximum = maximum;
 #pragma unroll
     for (int i = 0; i < kAtOnce; ++i) {
       const bool there = kWhole || first + i <= last;
-      const float factor = there ? fast_exp(parts[i].peak - peak) : 0.0f;
-      total.sum += parts[i].sum * factor;
-      total.of[0] += parts[i].of[0] * factor;
-      total.of[1] += parts[i].of[1] * factor;
+      const float factor = there ? fast_exp(items[i].maximum - maximum) : 0.0f;
+      total.sum += items[i].sum * factor;
+      total.of[0] += items[i].of[0] * factor;
+      total.of[1] += items[i].of[1] * factor;
     }
   }
 }
@@ -83,9 +83,9 @@ __device__ void add_left(Total& total, const Left& left, int first, int last) {
 __device__ inline void add_over_lanes(Total& total, int lanes) {
 #pragma unroll 1
   for (int mask = 1; mask < lanes; mask *= 2) {
-    const float peak = fmaxf(total.peak, __shfl_xor_sync(~0u, total.peak, mask));
-    total.scale(fast_exp(total.peak - peak));
-    total.peak = peak;
+    const float maximum = fmaxf(total.maximum, __shfl_xor_sync(~0u, total.maximum, mask));
+    total.scale(fast_exp(total.maximum - maximum));
+    total.maximum = maximum;
     total.sum += __shfl_xor_sync(~0u, total.sum, mask);
     total.of[0] += __shfl_xor_sync(~0u, total.of[0], mask);
     total.of[1] += __shfl_xor_sync(~0u, total.of[1], mask);

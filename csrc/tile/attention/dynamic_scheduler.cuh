@@ -1,8 +1,8 @@
-// Whole segments that blocks claim one at a time, each when it is about to end the one before.
+// Whole work_tiles that blocks claim one at a time, each when it is about to end the one before.
 //
-// Parts of the chip with fewer multiprocessors have more of memory's rate for each of them. Where
-// segments are equally long and every block takes several, blocks there take more of them. Which
-// block takes a segment changes nothing about its sums.
+// WorkItems of the chip with fewer multiprocessors have more of memory's rate for each of them.
+// Where work_tiles are equally long and every block takes several, blocks there take more of them.
+// Which block takes a work_tile changes nothing about its sums.
 #pragma once
 
 #include <type_traits>
@@ -12,25 +12,26 @@
 
 namespace mirage::tile {
 
-// Whether a kernel's knobs say that its blocks claim segments.
+// Whether a kernel's knobs say that its blocks claim work_tiles.
 template <class Knobs, class = void>
-constexpr bool kDealsOf = false;
+constexpr bool kDynamicOf = false;
 template <class Knobs>
-constexpr bool kDealsOf<Knobs, std::void_t<decltype(Knobs::kDeals)>> = Knobs::kDeals != 0;
+constexpr bool kDynamicOf<Knobs, std::void_t<decltype(Knobs::kDynamic)>> = Knobs::kDynamic != 0;
 
-// What a block's warps know of its claims: the segments of the latest two, and a barrier for each
-// whose phases tell that it is there. All warps meet at the end of a segment, long before the claim
-// after the next takes its place.
-class Claims {
+// What a block's warps know of its dynamic_scheduler: the work_tiles of the latest two, and a
+// barrier for each whose phases tell that it is there. All warps meet at the end of a work_tile,
+// long before the claim after the next takes its place.
+class DynamicScheduler {
  public:
   static constexpr int kBytes = 2 * sizeof(CopyBarrier) + 2 * sizeof(int2);  // aligned
-  static constexpr int kSteps = 4;  // of a warp: so long before it ends a segment it asks
+  static constexpr int kSteps = 4;  // of a warp: so long before it ends a work_tile it asks
   static constexpr int kLeastSteps = 2 * kSteps;
   static constexpr int kCountBits = 24;
 
-  Claims() = default;
+  DynamicScheduler() = default;
   // `shared`: a multiple of a barrier's size.
-  __device__ explicit Claims(char* shared) : told_(reinterpret_cast<CopyBarrier*>(shared)) {}
+  __device__ explicit DynamicScheduler(char* shared)
+      : told_(reinterpret_cast<CopyBarrier*>(shared)) {}
 
   // By all threads.
   __device__ void reset() const {
@@ -41,14 +42,15 @@ class Claims {
     __syncthreads();
   }
 
-  // By one block of a call, when the kernel before has ended. A number of all segments that were
-  // claimed follows the nonce's upper bits, in the place where the first crew never leaves a nonce.
+  // By one block of a call, when the kernel before has ended. A number of all work_tiles that were
+  // claimed follows the nonce's upper bits, in the place where the first cluster never leaves a
+  // nonce.
   __device__ static void open(const AttentionArgs& args) {
     asm volatile("st.relaxed.gpu.global.u64 [%0], %1;" ::"l"(args.workspace), "l"(tag(args))
                  : "memory");
   }
 
-  // Claims a segment; nothing waits for the answer before it is used.
+  // DynamicScheduler a work_tile; nothing waits for the answer before it is used.
   __device__ static void ask(const AttentionArgs& args, bool wanted, uint64_t& answer) {
     asm volatile(
         "{ .reg .pred wanted;\n"
@@ -60,17 +62,17 @@ class Claims {
   }
 
   // Tells the block's warps what claim `number` has got. The last claim of the call wipes out the
-  // tag: every block claims until it gets nothing.
+  // tag: every block dynamic_scheduler until it gets nothing.
   __device__ void tell(const AttentionArgs& args, int number, uint64_t answer) const {
     while ((answer ^ tag(args)) >> kCountBits != 0) ask(args, true, answer);  // not open yet
-    const int count = static_cast<int>(answer ^ tag(args)), segments = segments_of(args);
-    if (count == segments - 1) *static_cast<uint64_t*>(args.workspace) = 0;
-    const int segment = static_cast<int>(args.crews.value) + count;
-    place(number) = segment < segments ? segment : -1;
+    const int count = static_cast<int>(answer ^ tag(args)), work_tiles = work_tiles_of(args);
+    if (count == work_tiles - 1) *static_cast<uint64_t*>(args.workspace) = 0;
+    const int work_tile = static_cast<int>(args.clusters.value) + count;
+    place(number) = work_tile < work_tiles ? work_tile : -1;
     arrive(told_[number % 2]);
   }
 
-  // The segment of a claim, the first of which has number 1; -1: there was none left.
+  // The work_tile of a claim, the first of which has number 1; -1: there was none left.
   __device__ int await(int number) const {
     wait(told_[number % 2], (number - 1) / 2 % 2);
     return place(number);
@@ -85,50 +87,51 @@ class Claims {
   CopyBarrier* told_ = nullptr;
 };
 
-// The parts of a block that claims whole segments after its first one, if all are equally long,
-// `least` units or more; otherwise those of its stretch.
+// The items of a block that dynamic_scheduler whole work_tiles after its first one, if all are
+// equally long, `least` key_blocks or more; otherwise those of its range.
 template <int kRows>
-class DealtParts : public Parts<kRows> {
+class DynamicItems : public WorkItems<kRows> {
  public:
-  DealtParts() = default;
-  __device__ DealtParts(const AttentionArgs& args, const Lengths& lengths, Claims claims, int least)
-      : Parts<kRows>(args, lengths), claims_(claims) {
-    claimed_ = lengths.equal(args) && this->current_.units >= least;
+  DynamicItems() = default;
+  __device__ DynamicItems(const AttentionArgs& args, const Lengths& lengths,
+                          DynamicScheduler dynamic_scheduler, int least)
+      : WorkItems<kRows>(args, lengths), dynamic_(dynamic_scheduler) {
+    claimed_ = lengths.equal(args) && this->current_.key_blocks >= least;
     if (claimed_) take(cluster_index());
   }
 
-  __device__ bool next(Part& part) {
-    if (claimed_ && this->position_ >= this->end_) take(claims_.await(number_++));
-    return Parts<kRows>::next(part);
+  __device__ bool next(WorkItem& item) {
+    if (claimed_ && this->position_ >= this->end_) take(dynamic_.await(number_++));
+    return WorkItems<kRows>::next(item);
   }
 
   // Lets the call's blocks claim, when the kernel before has ended.
   __device__ void open(const AttentionArgs& args) const {
-    if (claimed_ && blockIdx.x + threadIdx.x == 0) Claims::open(args);
+    if (claimed_ && blockIdx.x + threadIdx.x == 0) DynamicScheduler::open(args);
   }
 
-  // Some steps before the end of a segment one lane of the block claims another, and tells of it a
-  // step later.
+  // Some steps before the end of a work_tile one lane of the block dynamic_scheduler another, and
+  // tells of it a step later.
   __device__ void claim(const AttentionArgs& args, int steps) {
     if (!claimed_ || warp_index() > 0) return;
-    Claims::ask(args, steps == Claims::kSteps && lane() == 0, answer_);
-    if (steps == Claims::kSteps - 1 && lane() == 0) claims_.tell(args, number_, answer_);
+    DynamicScheduler::ask(args, steps == DynamicScheduler::kSteps && lane() == 0, answer_);
+    if (steps == DynamicScheduler::kSteps - 1 && lane() == 0) dynamic_.tell(args, number_, answer_);
   }
 
  private:
-  // Takes a whole segment of sequences that differ in nothing but their numbers; below 0: none.
-  __device__ void take(int segment) {
-    if (segment < 0) return;
+  // Takes a whole work_tile of sequences that differ in nothing but their numbers; below 0: none.
+  __device__ void take(int work_tile) {
+    if (work_tile < 0) return;
     const AttentionArgs& args = *this->args_;
     Sequence& sequence = this->current_;
-    this->position_ = segment * sequence.length;
+    this->position_ = work_tile * sequence.length;
     this->end_ = this->position_ + sequence.length;
-    this->b_ = quotient(segment, args.sequence_segments);
+    this->b_ = quotient(work_tile, args.sequence_work_tiles);
     this->start_ = this->b_ * sequence.cost(args);
     sequence.first_token = this->b_ * args.q_len;
   }
 
-  Claims claims_;
+  DynamicScheduler dynamic_;
   bool claimed_ = false;
   int number_ = 1;  // of the next claim
   uint64_t answer_ = 0;

@@ -1,11 +1,11 @@
-// What becomes of a segment's sums: the results, row by row.
+// What becomes of a work_tile's sums: the results, row by row.
 #pragma once
 
 #include "tile/attention/flash_decode/reduction.cuh"
 
 namespace mirage::tile {
 
-// A row of a segment as what comes after the combination sees it.
+// A row of a work_tile as what comes after the combination sees it.
 template <class T>
 struct ResultRow {
   T* out;
@@ -24,15 +24,15 @@ struct ResultRow {
   // first and leaves its log.
   template <class After>
   __device__ void take(RowElement e, const Total& total) const {
-    float peak = total.peak, sum = total.sum;
+    float maximum = total.maximum, sum = total.sum;
     float factor = 1.0f;
     if (sink != nullptr) {
-      const float more = static_cast<float>(*sink), higher = fmaxf(peak, more);
-      factor = fast_exp(peak - higher);
-      peak = higher;
+      const float more = static_cast<float>(*sink), higher = fmaxf(maximum, more);
+      factor = fast_exp(maximum - higher);
+      maximum = higher;
       sum = sum * factor + fast_exp(more - higher);
     }
-    if (e.d == 0 && lse != nullptr) *lse = sum > 0.0f ? peak + fast_log(sum) : -INFINITY;
+    if (e.d == 0 && lse != nullptr) *lse = sum > 0.0f ? maximum + fast_log(sum) : -INFINITY;
     const Divisor divisor{sum > 0.0f ? reciprocal(sum) : 1.0f};  // of nothing comes 0
     After::of(*this, e, divisor, total.of[0] * factor);
     After::of(*this, {e.row, e.d + kLineTile}, divisor, total.of[1] * factor);

@@ -1,9 +1,10 @@
-// Which keys a block takes: its stretch of all units of all segments, part by part.
+// Which keys a block takes: its range of all key_blocks of all work_tiles, item by item.
 //
-// A segment is one sequence, one head of the cache and one tile of query rows; its keys come in
-// units of kUnitKeys. All units stand in one row, sequence by sequence, head by head, tile by tile,
-// and every block takes an equal stretch of it: blocks are busy alike however lengths differ, and
-// nothing about them need be known on the host. A part is what a stretch has of one segment.
+// A work_tile is one sequence, one head of the cache and one tile of query rows; its keys come in
+// key_blocks of kBlockKeys. All key_blocks stand in one row, sequence by sequence, head by head,
+// tile by tile, and every block takes an equal range of it: blocks are busy alike however lengths
+// differ, and nothing about them need be known on the host. A item is what a range has of one
+// work_tile.
 #pragma once
 
 #include "launch.h"
@@ -14,8 +15,9 @@
 
 namespace mirage::tile {
 
-constexpr int kUnitKeys = 16;
-constexpr int kFinishUnits = 12;  // what finishing a segment is worth, where crews have several
+constexpr int kBlockKeys = 16;
+constexpr int kFinishKeyBlocks =
+    12;  // what finishing a work_tile is worth, where clusters have several
 
 // What a step does with its keys beside products, as knobs say it: 0 nothing, 1 sums over their
 // lines, 2 new lines computed of them.
@@ -26,24 +28,25 @@ constexpr int kKeyWorkOf<Knobs, std::void_t<decltype(Knobs::kKeyWork)>> = Knobs:
 
 // One sequence as the kernel sees it.
 struct Sequence {
-  int keys, tokens;    // in the cache; query tokens, the last of them
-  int first_token;     // of the query tensor
-  int lowest;          // key that a query token looks back to
-  int skipped, units;  // units before it, and the others; at least one
-  int tiles;           // of query rows
-  int length;  // of a segment in the row of all units: its units and what finishing is worth
+  int keys, tokens;         // in the cache; query tokens, the last of them
+  int first_token;          // of the query tensor
+  int lowest;               // key that a query token looks back to
+  int skipped, key_blocks;  // key_blocks before it, and the others; at least one
+  int tiles;                // of query rows
+  int length;  // of a work_tile in the row of all key_blocks: its key_blocks and what finishing is
+               // worth
 
   __device__ int cost(const AttentionArgs& args) const { return length * tiles * args.Hkv; }
 };
 
 // Of a sequence with as many tokens as any has.
 template <int kRows>
-int64_t sequence_segments(const AttentionArgs& args) {
+int64_t sequence_work_tiles(const AttentionArgs& args) {
   return ceil_div(static_cast<int64_t>(args.q_len) * args.G, kRows) * args.Hkv;
 }
 
-__device__ inline int segments_of(const AttentionArgs& args) {
-  return args.sequence_segments.value * args.B;
+__device__ inline int work_tiles_of(const AttentionArgs& args) {
+  return args.sequence_work_tiles.value * args.B;
 }
 
 // A length that was read, within what the host knows.
@@ -66,11 +69,11 @@ __device__ Sequence sequence(const AttentionArgs& args, int b, int keys) {
   }
   if (args.first_window >= 0) {
     found.lowest = max(0, found.keys - found.tokens - args.first_window);
-    found.skipped = found.lowest / kUnitKeys;
+    found.skipped = found.lowest / kBlockKeys;
   }
-  const unsigned through = (found.keys + kUnitKeys - 1u) / kUnitKeys;
-  found.units = max(1, static_cast<int>(through) - found.skipped);
-  found.length = found.units + (segments_of(args) > cluster_count() ? kFinishUnits : 0);
+  const unsigned through = (found.keys + kBlockKeys - 1u) / kBlockKeys;
+  found.key_blocks = max(1, static_cast<int>(through) - found.skipped);
+  found.length = found.key_blocks + (work_tiles_of(args) > cluster_count() ? kFinishKeyBlocks : 0);
   found.tiles = (static_cast<unsigned>(found.tokens * args.G) + kRows - 1) / kRows;
   return found;
 }
@@ -146,7 +149,7 @@ struct Lengths {
   }
 };
 
-// Lane i has sequence first + i; past the last one that has no units.
+// Lane i has sequence first + i; past the last one that has no key_blocks.
 template <int kRows>
 __device__ Sequence lanes_sequence(const AttentionArgs& args, int first, const Lengths& lengths) {
   const int b = first + lane(), keys = lengths.from(args, first);
@@ -175,7 +178,7 @@ struct QueryPlace {
 };
 
 // One sequence, head of the cache and tile of query rows.
-struct Segment {
+struct WorkTile {
   Sequence sequence;
   int b, head, tile;
 
@@ -193,14 +196,14 @@ struct Segment {
   }
 };
 
-struct Part : Segment {
-  int first, last;  // units of the segment, skipped ones not counted
-  int position;     // of the first in the row of all units
+struct WorkItem : WorkTile {
+  int first, last;  // key_blocks of the work_tile, skipped ones not counted
+  int position;     // of the first in the row of all key_blocks
 };
 
-// How all units are dealt out to the blocks, in equal shares.
+// How all key_blocks are partitioned out to the blocks, in equal shares.
 struct Shares {
-  int share = 0, longer = 0;  // units of a block; so many blocks have one more
+  int share = 0, longer = 0;  // key_blocks of a block; so many blocks have one more
 
   Shares() = default;
   __device__ Shares(int total, const HostDivisor& blocks)
@@ -208,24 +211,25 @@ struct Shares {
 
   __device__ int first(int block) const { return block * share + min(block, longer); }
 
-  // The block that has a unit.
-  __device__ int block_of(int unit) const {
+  // The block that has a key_block.
+  __device__ int block_of(int key_block) const {
     const int split = longer * (share + 1);
-    const bool among = unit < split;
-    const unsigned after = unit - (among ? 0 : split);
+    const bool among = key_block < split;
+    const unsigned after = key_block - (among ? 0 : split);
     return (among ? 0 : longer) + after / static_cast<unsigned>(share + among);
   }
 };
 
-// The parts of a stretch, one after the other. Warps find them each for themselves.
+// The items of a range, one after the other. Warps find them each for themselves.
 template <int kRows>
-class Parts {
+class WorkItems {
  public:
-  Parts() = default;
-  __device__ explicit Parts(const AttentionArgs& args) : Parts(args, Lengths(args)) {}
+  WorkItems() = default;
+  __device__ explicit WorkItems(const AttentionArgs& args) : WorkItems(args, Lengths(args)) {}
 
-  // All lanes together. Each crew takes an equal share; if there are too few units, one or none.
-  __device__ Parts(const AttentionArgs& args, const Lengths& lengths) : args_(&args) {
+  // All lanes together. Each cluster takes an equal share; if there are too few key_blocks, one or
+  // none.
+  __device__ WorkItems(const AttentionArgs& args, const Lengths& lengths) : args_(&args) {
     if (args.B == 1) {
       current_ = sequence<kRows>(args, 0, lengths.from(args, 0));
       deal(current_.cost(args));
@@ -244,10 +248,10 @@ class Parts {
     }
   }
 
-  // The crew that has the unit before a position.
-  __device__ int crew_before(int position) const { return shares_.block_of(position - 1); }
+  // The cluster that has the key_block before a position.
+  __device__ int cluster_before(int position) const { return shares_.block_of(position - 1); }
 
-  __device__ bool next(Part& part) {
+  __device__ bool next(WorkItem& item) {
     while (position_ < end_) {
       while (position_ >= start_ + current_.cost(*args_)) {
         start_ += current_.cost(*args_);
@@ -255,18 +259,18 @@ class Parts {
         current_ = sequence<kRows>(*args_, b_);
       }
       const int offset = position_ - start_;
-      unsigned segment = 0;
-      if (offset >= current_.length) segment = offset / static_cast<unsigned>(current_.length);
-      part.first = offset - segment * current_.length;
-      part.last = min(current_.units, part.first + end_ - position_);
-      part.position = position_;
-      position_ += current_.length - part.first;
-      if (part.first >= part.last) continue;  // only what stands for finishing it
-      part.sequence = current_;
-      part.b = b_;
-      part.head = segment;
-      if (current_.tiles > 1) part.head = segment / static_cast<unsigned>(current_.tiles);
-      part.tile = segment - part.head * current_.tiles;
+      unsigned work_tile = 0;
+      if (offset >= current_.length) work_tile = offset / static_cast<unsigned>(current_.length);
+      item.first = offset - work_tile * current_.length;
+      item.last = min(current_.key_blocks, item.first + end_ - position_);
+      item.position = position_;
+      position_ += current_.length - item.first;
+      if (item.first >= item.last) continue;  // only what stands for finishing it
+      item.sequence = current_;
+      item.b = b_;
+      item.head = work_tile;
+      if (current_.tiles > 1) item.head = work_tile / static_cast<unsigned>(current_.tiles);
+      item.tile = work_tile - item.head * current_.tiles;
       return true;
     }
     return false;
@@ -274,10 +278,10 @@ class Parts {
 
  protected:
   __device__ void deal(int total) {
-    const int crew = cluster_index();
-    shares_ = Shares(total, args_->crews);
-    position_ = shares_.first(crew);
-    end_ = shares_.first(crew + 1);
+    const int cluster = cluster_index();
+    shares_ = Shares(total, args_->clusters);
+    position_ = shares_.first(cluster);
+    end_ = shares_.first(cluster + 1);
   }
 
   // Takes the sequence that holds position_ of those of the lanes, if it is one of them.
@@ -309,7 +313,7 @@ class Parts {
     theirs.first_token = __shfl_sync(~0u, mine.first_token, at);
     theirs.lowest = __shfl_sync(~0u, mine.lowest, at);
     theirs.skipped = __shfl_sync(~0u, mine.skipped, at);
-    theirs.units = __shfl_sync(~0u, mine.units, at);
+    theirs.key_blocks = __shfl_sync(~0u, mine.key_blocks, at);
     theirs.length = __shfl_sync(~0u, mine.length, at);
     theirs.tiles = __shfl_sync(~0u, mine.tiles, at);
     return theirs;
@@ -327,17 +331,17 @@ __device__ inline void prefetch(const void* at) {
   asm volatile("prefetch.global.L2 [%0];" ::"l"(at));
 }
 
-// Whether there is room for the crews of another call, where `blocks` run on a multiprocessor.
+// Whether there is room for the clusters of another call, where `blocks` run on a multiprocessor.
 __device__ inline bool leaves_room(const AttentionArgs& args, int blocks) {
   return cluster_size() > 1 &&
          2 * gridDim.x <= static_cast<unsigned>(args.multiprocessors) * blocks;
 }
 
-constexpr int kMostCrew = 16;  // blocks
-// What crews push needs room, which longer heads have not.
+constexpr int kMaxCluster = 16;  // blocks
+// What clusters send needs room, which longer heads have not.
 template <int kDepth>
-constexpr bool kHasCrews = kDepth <= 128;
-// Positions are ints; so many units take seconds.
-constexpr int64_t kMostUnits = (int64_t{1} << 31) - (1 << 24);
+constexpr bool kHasClusters = kDepth <= 128;
+// Positions are ints; so many key_blocks take seconds.
+constexpr int64_t kMostKeyBlocks = (int64_t{1} << 31) - (1 << 24);
 
 }  // namespace mirage::tile

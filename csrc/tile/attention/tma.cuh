@@ -1,4 +1,4 @@
-// Units of keys or values as boxes of a cache, copied whole by the copy engine.
+// KeyBlocks of keys or values as boxes of a cache, copied whole by the copy engine.
 //
 // One instruction of one lane copies sixteen lines. (Bulk copies of a line each are slower than
 // cp.async: the engine takes some sixteen cycles for each, which is 256 bytes.)
@@ -9,14 +9,14 @@
 
 namespace mirage::tile {
 
-// The tokens of a unit as boxes leave them in shared memory: in groups of 64 elements, 128 bytes,
-// octets of a line exchanged within its group. Lines of fragments take the tokens in an order of
-// their own: two neighbours at four octets each then meet every bank once, as eight lines at one
-// octet do.
+// The tokens of a key_block as boxes leave them in shared memory: in groups of 64 elements, 128
+// bytes, octets of a line exchanged within its group. Lines of fragments take the tokens in an
+// order of their own: two neighbours at four octets each then meet every bank once, as eight lines
+// at one octet do.
 template <class T, int kDepth>
-struct UnitLines {
+struct KeyBlockLines {
   static constexpr int kGroups = (kDepth + kBoxDepth - 1) / kBoxDepth;
-  static constexpr int kGroupBytes = kUnitKeys * kBoxLineBytes;
+  static constexpr int kGroupBytes = kBlockKeys * kBoxLineBytes;
   static constexpr int kGroupOctets = kBoxDepth / kLaneDepth;
   static constexpr int kBytes = kGroups * kGroupBytes;
   static constexpr bool kWhole = kDepth % kBoxDepth == 0;  // one box then has all groups
@@ -64,14 +64,14 @@ bool encode_boxes(CUtensorMap* map, const AttentionArgs& args, const mirage::Cac
                  CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
 }
 
-// The boxes of a unit.
+// The boxes of a key_block.
 template <class T, int kDepth>
-bool encode_units(CUtensorMap* map, const AttentionArgs& args, const mirage::Cache& cache) {
-  constexpr int kGroups = UnitLines<T, kDepth>::kWhole ? UnitLines<T, kDepth>::kGroups : 1;
-  return encode_boxes<T, kDepth>(map, args, cache, {kUnitKeys, kGroups});
+bool encode_key_blocks(CUtensorMap* map, const AttentionArgs& args, const mirage::Cache& cache) {
+  constexpr int kGroups = KeyBlockLines<T, kDepth>::kWhole ? KeyBlockLines<T, kDepth>::kGroups : 1;
+  return encode_boxes<T, kDepth>(map, args, cache, {kBlockKeys, kGroups});
 }
 
-struct UnitPlace {
+struct KeyBlockPlace {
   int token, head, page;
 };
 
@@ -83,8 +83,8 @@ __device__ inline uint64_t read_once() {
   return policy;
 }
 
-// The lines of a unit, from element `depth` on; `shared` a multiple of kBoxAtom.
-__device__ inline void copy_box(char* shared, const CUtensorMap& map, int depth, UnitPlace from,
+// The lines of a key_block, from element `depth` on; `shared` a multiple of kBoxAtom.
+__device__ inline void copy_box(char* shared, const CUtensorMap& map, int depth, KeyBlockPlace from,
                                 CopyBarrier& barrier) {
   asm volatile(
       "cp.async.bulk.tensor.5d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
@@ -95,9 +95,9 @@ __device__ inline void copy_box(char* shared, const CUtensorMap& map, int depth,
 }
 
 template <class T, int kDepth>
-__device__ void copy_unit(char* shared, const CUtensorMap& map, UnitPlace from,
-                          CopyBarrier& barrier) {
-  using Lines = UnitLines<T, kDepth>;
+__device__ void copy_key_block(char* shared, const CUtensorMap& map, KeyBlockPlace from,
+                               CopyBarrier& barrier) {
+  using Lines = KeyBlockLines<T, kDepth>;
 #pragma unroll
   for (int group = 0; group < Lines::kGroups; group += Lines::kWhole ? Lines::kGroups : 1) {
     const bool last = group == Lines::kGroups - 1;
@@ -106,10 +106,10 @@ __device__ void copy_unit(char* shared, const CUtensorMap& map, UnitPlace from,
   }
 }
 
-// Brings the lines of a unit into L2.
+// Brings the lines of a key_block into L2.
 template <class T, int kDepth>
-__device__ void prefetch_unit(const CUtensorMap& map, UnitPlace from) {
-  using Lines = UnitLines<T, kDepth>;
+__device__ void prefetch_key_block(const CUtensorMap& map, KeyBlockPlace from) {
+  using Lines = KeyBlockLines<T, kDepth>;
 #pragma unroll
   for (int group = 0; group < Lines::kGroups; group += Lines::kWhole ? Lines::kGroups : 1) {
     const int depth = group == Lines::kGroups - 1 ? Lines::kLastDepth : group * kBoxDepth;

@@ -40,11 +40,11 @@ __global__ void __launch_bounds__(Work<Config>::kThreads, Work<Config>::kBlocks)
   const float scale = args.scalars[0];
 
   Work<Config> work(args, shared);
-  while (work.next_part()) {
+  while (work.next_item()) {
     const auto q_tile = work.queries();             // [G, D]
     const int seq_lens_tile = work.seq_len();       // [B]
-    work.keep(q_tile);                              // for all steps of the part
-    typename Work<Config>::Peaks peak;              // [G]
+    work.hold_resident(q_tile);                     // for all steps of the work item
+    typename Work<Config>::Maxima peak;             // [G]
     typename Work<Config>::Sums sum_masked;         // [G]
     typename Work<Config>::Product masked_product;  // [D, G]
     while (work.next_step()) {

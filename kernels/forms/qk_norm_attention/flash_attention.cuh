@@ -47,7 +47,7 @@ __global__ void __launch_bounds__(Work<Config>::kThreads, Work<Config>::kBlocks)
   const float weight_offset = args.scalars[2];
 
   Work<Config> work(args, shared);
-  while (work.next_part()) {
+  while (work.next_item()) {
     const auto q_tile = work.partitioned_queries();                                      // [G, D]
     const auto q_weight = work.partitioned_vector(0);                                    // [D]
     const auto k_weight = work.partitioned_vector(1);                                    // [D]
@@ -63,8 +63,8 @@ __global__ void __launch_bounds__(Work<Config>::kThreads, Work<Config>::kBlocks)
     const auto scaled_q =
         tile::mul<float>(q_tile, weight_offset_plus_q_weight_times_weight_offset_plus_k_weight);
     const auto normed_scaled_q = tile::div<T>(scaled_q, root);  // [G, D]
-    work.keep(normed_scaled_q);                                 // for all steps of the part
-    typename Work<Config>::Peaks peak;                          // [G]
+    work.hold_resident(normed_scaled_q);                        // for all steps of the work item
+    typename Work<Config>::Maxima peak;                         // [G]
     typename Work<Config>::Sums sum_masked;                     // [G]
     typename Work<Config>::Product masked_product;              // [D, G]
     while (work.next_step()) {

@@ -43,7 +43,7 @@ __global__ void __launch_bounds__(Work<Config>::kThreads, Work<Config>::kBlocks)
   const int window = args.integers[0];
 
   Work<Config> work(args, shared);
-  while (work.next_part()) {
+  while (work.next_item()) {
     const auto q_tile = work.queries();              // [T, G, D]
     const int seq_lens_tile = work.seq_len();        // [B]
     const auto position_T_tile = work.row_tokens();  // [T]
@@ -55,8 +55,8 @@ __global__ void __launch_bounds__(Work<Config>::kThreads, Work<Config>::kBlocks)
     const int int_1_minus_int_size_T_plus = seq_lens_tile + int_1_minus_int_size_T;  // [B]
     const auto int_1_minus_int_size_T_plus_plus =
         tile::add<int>(position_T_tile, int_1_minus_int_size_T_plus);
-    work.keep(q_tile);                              // for all steps of the part
-    typename Work<Config>::Peaks peak;              // [T, G]
+    work.hold_resident(q_tile);                     // for all steps of the work item
+    typename Work<Config>::Maxima peak;             // [T, G]
     typename Work<Config>::Sums sum_masked;         // [T, G]
     typename Work<Config>::Product masked_product;  // [D, T, G]
     while (work.next_step()) {

@@ -23,7 +23,7 @@ struct Shape {
   using T = __half;
   static constexpr int D = 192;
 };
-struct AnyRowsOfFewSegments : Shape {
+struct AnyRowsFewTiles : Shape {
   static constexpr int kRows = 8, kKeys = 16, kWarps = 8, kStages = 2, kBlocks = 1;
 };
 struct AnyRows : Shape {
@@ -32,7 +32,7 @@ struct AnyRows : Shape {
 
 template <class Call>
 auto with_config(const AttentionArgs& args, Call call) {
-  if (tile::has_few_segments<8, 192>(args)) return call(AnyRowsOfFewSegments{});
+  if (tile::has_few_work_tiles<8, 192>(args)) return call(AnyRowsFewTiles{});
   return call(AnyRows{});
 }
 

@@ -25,7 +25,7 @@ struct Shape {
   using T = __nv_bfloat16;
   static constexpr int D = 192;
 };
-struct AnyRowsOfFewSegments : Shape {
+struct AnyRowsFewTiles : Shape {
   static constexpr int kRows = 8, kKeys = 16, kWarps = 8, kStages = 2, kBlocks = 1;
 };
 struct AnyRows : Shape {
@@ -34,7 +34,7 @@ struct AnyRows : Shape {
 
 template <class Call>
 auto with_config(const AttentionArgs& args, Call call) {
-  if (tile::has_few_segments<8, 192>(args)) return call(AnyRowsOfFewSegments{});
+  if (tile::has_few_work_tiles<8, 192>(args)) return call(AnyRowsFewTiles{});
   return call(AnyRows{});
 }
 

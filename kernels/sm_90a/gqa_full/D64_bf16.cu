@@ -25,7 +25,7 @@ struct Shape {
   using T = __nv_bfloat16;
   static constexpr int D = 64;
 };
-struct UpTo8RowsOfFewSegments : Shape {
+struct UpTo8RowsFewTiles : Shape {
   static constexpr int kRows = 8, kKeys = 16, kWarps = 8, kStages = 5, kBlocks = 1;
 };
 struct UpTo8Rows : Shape {
@@ -35,15 +35,16 @@ struct UpTo16Rows : Shape {
   static constexpr int kRows = 16, kKeys = 16, kWarps = 4, kStages = 5, kBlocks = 2;
 };
 struct AnyRows : Shape {
-  static constexpr int kRows = 64, kKeys = 128, kWarps = 12, kStages = 5, kBlocks = 1, kCopiers = 4;
+  static constexpr int kRows = 64, kKeys = 128, kWarps = 12, kStages = 5, kBlocks = 1,
+                       kProducers = 4;
 };
 
 template <class Call>
 auto with_config(const AttentionArgs& args, Call call) {
   const int64_t rows = static_cast<int64_t>(args.q_len) * args.G;
-  if (rows <= 8 && tile::has_few_segments<8, 64>(args)) return call(UpTo8RowsOfFewSegments{});
+  if (rows <= 8 && tile::has_few_work_tiles<8, 64>(args)) return call(UpTo8RowsFewTiles{});
   if (rows <= 8) return call(UpTo8Rows{});
-  if (rows <= 16 && tile::has_few_segments<8, 64>(args)) return call(UpTo8RowsOfFewSegments{});
+  if (rows <= 16 && tile::has_few_work_tiles<8, 64>(args)) return call(UpTo8RowsFewTiles{});
   if (rows <= 16) return call(UpTo16Rows{});
   return call(AnyRows{});
 }

@@ -25,7 +25,7 @@ struct Shape {
   using T = __half;
   static constexpr int D = 96;
 };
-struct UpTo8RowsOfFewSegments : Shape {
+struct UpTo8RowsFewTiles : Shape {
   static constexpr int kRows = 8, kKeys = 16, kWarps = 8, kStages = 3, kBlocks = 1;
 };
 struct UpTo8Rows : Shape {
@@ -38,7 +38,7 @@ struct AnyRows : Shape {
 template <class Call>
 auto with_config(const AttentionArgs& args, Call call) {
   const int64_t rows = static_cast<int64_t>(args.q_len) * args.G;
-  if (rows <= 8 && tile::has_few_segments<8, 96>(args)) return call(UpTo8RowsOfFewSegments{});
+  if (rows <= 8 && tile::has_few_work_tiles<8, 96>(args)) return call(UpTo8RowsFewTiles{});
   if (rows <= 8) return call(UpTo8Rows{});
   return call(AnyRows{});
 }

@@ -1,6 +1,6 @@
-// Tiles of queries dealt out to all threads of a block, an octet of a line to each.
+// Tiles of queries partitioned out to all threads of a block, an octet of a line to each.
 //
-// What is computed of them once per part is short code then, and no warp computes what another one
+// What is computed of them once per item is short code then, and no warp computes what another one
 // does: code that runs once takes 5 to 9 cycles per instruction.
 #pragma once
 
@@ -12,7 +12,7 @@ namespace mirage::tile {
 // Who has what: neighbouring lanes have a line, and a thread's lines lie as many apart as a block
 // has at once. Where there are more threads than octets, some have the same.
 template <int kRows, int kDepth, int kThreads>
-struct DealtPlaces {
+struct PartitionedPlaces {
   static constexpr int at_least(int lanes, int octets) {
     return lanes < octets ? at_least(2 * lanes, octets) : lanes;
   }
@@ -27,14 +27,14 @@ struct DealtPlaces {
 };
 
 template <class T, int kLanes, int kEach>
-struct DealtTile {
+struct PartitionedTile {
   Fragment<Dims::kTokensDepth, T, kEach, 1> mine;
 };
 template <class T, int kLanes, int kEach>
-constexpr bool kIsFragment<DealtTile<T, kLanes, kEach>> = true;
+constexpr bool kIsFragment<PartitionedTile<T, kLanes, kEach>> = true;
 
 template <class T, int kLanes, int kEach>
-__device__ const auto& mine(const DealtTile<T, kLanes, kEach>& tile) {
+__device__ const auto& mine(const PartitionedTile<T, kLanes, kEach>& tile) {
   return tile.mine;
 }
 template <class V>
@@ -43,21 +43,21 @@ __device__ const V& mine(const V& operand) {
 }
 
 template <class Out, class Op, class T, int kLanes, int kEach>
-__device__ auto map(const DealtTile<T, kLanes, kEach>& a) {
-  return DealtTile<Out, kLanes, kEach>{map<Out, Op>(a.mine)};
+__device__ auto map(const PartitionedTile<T, kLanes, kEach>& a) {
+  return PartitionedTile<Out, kLanes, kEach>{map<Out, Op>(a.mine)};
 }
 template <class Out, class Op, class T, int kLanes, int kEach, class B>
-__device__ auto map(const DealtTile<T, kLanes, kEach>& a, const B& b) {
-  return DealtTile<Out, kLanes, kEach>{map<Out, Op>(a.mine, mine(b))};
+__device__ auto map(const PartitionedTile<T, kLanes, kEach>& a, const B& b) {
+  return PartitionedTile<Out, kLanes, kEach>{map<Out, Op>(a.mine, mine(b))};
 }
 template <class Out, class T, int kLanes, int kEach, class V, int kRows>
-__device__ auto div(const DealtTile<T, kLanes, kEach>& a, const RowLines<V, kRows>& b) {
-  return DealtTile<Out, kLanes, kEach>{div<Out>(a.mine, b)};
+__device__ auto div(const PartitionedTile<T, kLanes, kEach>& a, const RowLines<V, kRows>& b) {
+  return PartitionedTile<Out, kLanes, kEach>{div<Out>(a.mine, b)};
 }
 
 // Of a thread's own lines.
 template <class T, int kLanes, int kEach>
-__device__ auto line_sum(const DealtTile<T, kLanes, kEach>& tile) {
+__device__ auto line_sum(const PartitionedTile<T, kLanes, kEach>& tile) {
   static_assert(kLanes <= kWarpLanes, "a line lies in one warp");
   const auto sums = partial_sums(tile.mine);
   RowLines<float, kEach * kLineTile> totals;
@@ -72,7 +72,7 @@ __device__ auto line_sum(const DealtTile<T, kLanes, kEach>& tile) {
   return totals;
 }
 template <class T, int kLanes, int kEach, class B>
-__device__ auto line_sum(const DealtTile<T, kLanes, kEach>& tile, const B& factor) {
+__device__ auto line_sum(const PartitionedTile<T, kLanes, kEach>& tile, const B& factor) {
   return line_sum(mul<float>(tile, factor));
 }
 
@@ -94,26 +94,26 @@ __device__ Octet<T> load_octet(const Octet<T>* from) {
   return reinterpret_cast<const Octet<T>&>(words);
 }
 
-// A part's queries and what goes with them, as a thread has them. Nothing waits for what was asked
+// A item's queries and what goes with them, as a thread has them. Nothing waits for what was asked
 // for until it is used; what a kernel does not use is not asked for. What goes with the queries is
 // asked for early where there are registers for it (kEarly), else when it is used.
 template <class T, int kRows, int kDepth, int kThreads, bool kEarly>
-class DealtInputs {
+class PartitionedInputs {
  public:
-  using Places = DealtPlaces<kRows, kDepth, kThreads>;
-  using Tile = DealtTile<T, Places::kLanes, Places::kEach>;
+  using Places = PartitionedPlaces<kRows, kDepth, kThreads>;
+  using Tile = PartitionedTile<T, Places::kLanes, Places::kEach>;
 
-  // Of a part with so many rows; the last again in place of rows past it.
-  __device__ void aim(const AttentionArgs& args, const Segment& part, int rows) {
+  // Of a item with so many rows; the last again in place of rows past it.
+  __device__ void aim(const AttentionArgs& args, const WorkTile& item, int rows) {
 #pragma unroll
     for (int i = 0; i < Places::kEach; ++i) {
-      const auto at = part.template place<kRows>(args, min(Places::row(i), rows - 1));
+      const auto at = item.template place<kRows>(args, min(Places::row(i), rows - 1));
       const auto* line =
           static_cast<const T*>(args.q.at) + at.token * args.q.token + at.head * args.q.head;
       lines_[i] = reinterpret_cast<const Octet<T>*>(line);
       heads_[i] = static_cast<int>(at.head);
     }
-    head_ = part.head;
+    head_ = item.head;
   }
 
   __device__ void ask_for_queries() {

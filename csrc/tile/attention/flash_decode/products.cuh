@@ -1,4 +1,4 @@
-// Attention's products and sums: scores, the running peak, what is carried relative to it.
+// Attention's products and sums: scores, the running maximum, what is carried relative to it.
 #pragma once
 
 #include "tile/attention/tma.cuh"
@@ -26,7 +26,7 @@ struct ValueTile {
 };
 
 template <class T, int kRows, int kDepth>
-struct KeptRows {  // an N-side operand that all warps read, in shared memory
+struct ResidentRows {  // an N-side operand that all warps read, in shared memory
   const char* at;
 
   __device__ TokenFrag<T, kRows, kChunkDepth> chunk(int c) const {
@@ -44,28 +44,29 @@ struct KeptRows {  // an N-side operand that all warps read, in shared memory
     TokenFrag<T, kRows, kDepth> found;
 #pragma unroll
     for (int c = 0; c < kDepth / kChunkDepth; ++c) {
-      const auto part = chunk(c);
+      const auto one = chunk(c);
 #pragma unroll
-      for (int i = 0; i < kRows / kLineTile; ++i) found.at[i][c] = part.at[i][0];
+      for (int i = 0; i < kRows / kLineTile; ++i) found.at[i][c] = one.at[i][0];
     }
     return found;
   }
 };
 
 template <int kRows>
-struct RowPeaks : RowVector<float, kRows> {
-  static constexpr float kLowest = -1e30f;  // finite: no peak is subtracted from itself as infinity
-  __device__ RowPeaks() {
+struct RowMaxima : RowVector<float, kRows> {
+  static constexpr float kLowest =
+      -1e30f;  // finite: no maximum is subtracted from itself as infinity
+  __device__ RowMaxima() {
 #pragma unroll
     for (int r = 0; r < kRows / kTokenTile; ++r) this->at[r][0] = this->at[r][1] = kLowest;
   }
 };
 
 template <int kRows_>
-struct Spans<RowPeaks<kRows_>> : Spans<RowVector<float, kRows_>> {};
+struct Spans<RowMaxima<kRows_>> : Spans<RowVector<float, kRows_>> {};
 template <int kRows>
-__device__ const RowVector<float, kRows>& aligned(const RowPeaks<kRows>& peaks) {
-  return peaks;
+__device__ const RowVector<float, kRows>& aligned(const RowMaxima<kRows>& maxima) {
+  return maxima;
 }
 
 template <int kRows>
@@ -103,7 +104,7 @@ __device__ auto scores_of(const Fragment<Dims::kRowsDepth, T, kKeyLines, kChunks
 
 template <class T, int kKeyLines, int kChunks, int kRows, int kDepth>
 __device__ auto scores_of(const Fragment<Dims::kRowsDepth, T, kKeyLines, kChunks>& keys,
-                          KeptRows<T, kRows, kDepth> rows) {
+                          ResidentRows<T, kRows, kDepth> rows) {
   Scores<float, kKeyLines * kLineTile, kRows> scores{};
 #pragma unroll
   for (int r = 0; r < kRows / kTokenTile; ++r) {
@@ -181,19 +182,19 @@ __device__ auto line_sum(const Fragment<Dims::kRowsDepth, T, kKeyLines, kChunks>
   KeyVector<float, kKeyLines * kLineTile> sums;
 #pragma unroll
   for (int k = 0; k < kKeyLines / 2; ++k) {
-    float parts[2][2][4] = {};  // of eight lines, of half a chunk
+    float halves[2][2][4] = {};  // of eight lines, of half a chunk
 #pragma unroll
     for (int c = 0; c < kChunks; ++c) {
       const Octet<T> pair[2] = {keys.at[2 * k][c], keys.at[2 * k + 1][c]};
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
 #pragma unroll
-        for (int i = 0; i < 2; ++i) mma<T>(parts[i][h], pair, others.at[2 * k + i][c], h);
+        for (int i = 0; i < 2; ++i) mma<T>(halves[i][h], pair, others.at[2 * k + i][c], h);
       }
     }
 #pragma unroll
     for (int i = 0; i < 2; ++i) {  // line g times line g is with lane 4 * g + g / 2
-      const float (&a)[4] = parts[i][0], (&b)[4] = parts[i][1];
+      const float (&a)[4] = halves[i][0], (&b)[4] = halves[i][1];
       const bool odd = lane_line() % 2 == 1;
       const float mine = odd ? a[2 * i + 1] + b[2 * i + 1] : a[2 * i] + b[2 * i];
       sums.at[k][i] = __shfl_sync(~0u, mine, lane_line() * 4 + lane_line() / 2);
@@ -210,15 +211,15 @@ __device__ float over_lines(float mine, F f) {
   return f(mine, __shfl_xor_sync(~0u, mine, 16));
 }
 
-// What scores may be above their peak: weights are then within what fp16 holds.
-constexpr float kMostAbovePeak = 11.0f;
+// What scores may be above their maximum: weights are then within what fp16 holds.
+constexpr float kMostAboveMaximum = 11.0f;
 
-// Makes peak[row] the largest of itself and the row's scores, where one is far above it; sums so
+// Makes maximum[row] the largest of itself and the row's scores, where one is far above it; sums so
 // far become relative to it. Most steps exchange nothing between lanes so (B 1, L 4096: 7.5 to 7.1
 // us).
 template <int kKeys, int kRows, int kDepth>
-__device__ void raise(RowPeaks<kRows>& peak, const Scores<float, kKeys, kRows>& scores,
-                      RowSums<kRows>& sums, ValueProduct<kDepth, kRows>& product) {
+__device__ void rescale(RowMaxima<kRows>& maximum, const Scores<float, kKeys, kRows>& scores,
+                        RowSums<kRows>& sums, ValueProduct<kDepth, kRows>& product) {
   RowVector<float, kRows> most;
   bool rises = false;
 #pragma unroll
@@ -230,7 +231,7 @@ __device__ void raise(RowPeaks<kRows>& peak, const Scores<float, kKeys, kRows>& 
       for (int k = 0; k < kKeys / kRowTile; ++k) {
         found = fmaxf(found, fmaxf(scores.at[k][r][j], scores.at[k][r][j + 2]));
       }
-      rises |= found > peak.at[r][j] + kMostAbovePeak;
+      rises |= found > maximum.at[r][j] + kMostAboveMaximum;
     }
   }
   if (!__any_sync(~0u, rises)) return;
@@ -238,10 +239,11 @@ __device__ void raise(RowPeaks<kRows>& peak, const Scores<float, kKeys, kRows>& 
   for (int r = 0; r < kRows / kTokenTile; ++r) {
 #pragma unroll
     for (int j = 0; j < 2; ++j) {
-      const float higher = fmaxf(
-          peak.at[r][j], over_lines(most.at[r][j], [](float a, float b) { return fmaxf(a, b); }));
-      const float factor = fast_exp(peak.at[r][j] - higher);
-      peak.at[r][j] = higher;
+      const float higher =
+          fmaxf(maximum.at[r][j],
+                over_lines(most.at[r][j], [](float a, float b) { return fmaxf(a, b); }));
+      const float factor = fast_exp(maximum.at[r][j] - higher);
+      maximum.at[r][j] = higher;
       sums.at[r][j] *= factor;
 #pragma unroll
       for (int d = 0; d < kDepth / kRowTile; ++d) {
@@ -312,7 +314,8 @@ __device__ void contract_values(ValueProduct<kDepth, kRows>& product,
 #pragma unroll
     for (int d = 0; d < kDepth / kRowTile; ++d) {
       uint32_t tiles[4];
-      load_turned(tiles, values.at + UnitLines<T, kDepth>::offset(line, d * 2 + lane() / 8 % 2));
+      load_turned(tiles,
+                  values.at + KeyBlockLines<T, kDepth>::offset(line, d * 2 + lane() / 8 % 2));
 #pragma unroll
       for (int r = 0; r < kRows / kTokenTile; ++r) mma<T>(product.at[d][r], tiles, rows[r]);
     }

@@ -1,44 +1,44 @@
-// After a part: the warps of a block meet, then the crews that share a segment.
+// After a item: the warps of a block meet, then the clusters that share a work_tile.
 //
-// Every warp has sums relative to a peak of its own. The crew that has a segment's first unit
-// finishes it; it is the crew's last part. The others, whose first part it is, leave what they
-// have in the workspace and say so by the call's nonce, a number that memory does not hold by
-// chance: each block its share of the elements, to the block of the same rank. The finishing crew
-// adds up in the order of the crews, the same in every run, and wipes out the nonces, so that a
-// graph may be replayed. It waits for crews that need not wait for it.
+// Every warp has sums relative to a maximum of its own. The cluster that has a work_tile's first
+// key_block finishes it; it is the cluster's last item. The others, whose first item it is, leave
+// what they have in the workspace and say so by the call's nonce, a number that memory does not
+// hold by chance: each block its share of the elements, to the block of the same rank. The
+// finishing cluster adds up in the order of the clusters, the same in every run, and wipes out the
+// nonces, so that a graph may be replayed. It waits for clusters that need not wait for it.
 #pragma once
 
 #include "tile/attention/flash_decode/cluster.cuh"
 
 namespace mirage::tile {
 
-// What a block leaves: its nonce; its share of the pairs, each with its row's peak and sum.
+// What a block leaves: its nonce; its share of the pairs, each with its row's maximum and sum.
 template <int kRows, int kDepth>
 struct Workspace {
   static constexpr int64_t kMost = Pairs<kRows, kDepth>::kMost;
   static constexpr int64_t kBlockBytes = (1 + kMost) * sizeof(float4);
   char* at;
   int blocks;
-  int rank, crew;  // this block's
+  int rank, cluster;  // this block's
 
-  // What the block of this rank in a crew left.
+  // What the block of this rank in a cluster left.
   __device__ uint64_t* nonce(int of) const {
-    return reinterpret_cast<uint64_t*>(at + (of * crew + rank) * sizeof(float4));
+    return reinterpret_cast<uint64_t*>(at + (of * cluster + rank) * sizeof(float4));
   }
   __device__ float4* pair(int of, int place) const {
-    return reinterpret_cast<float4*>(at) + blocks + (of * crew + rank) * kMost + place;
+    return reinterpret_cast<float4*>(at) + blocks + (of * cluster + rank) * kMost + place;
   }
 };
 
-// Of one pair, what crews left in the workspace.
+// Of one pair, what clusters left in the workspace.
 template <class Space>
-struct LeftByCrews {
+struct LeftByClusters {
   Space space;
   int place;
-  __device__ Total of(int crew) const { return Total(__ldcg(space.pair(crew, place))); }
+  __device__ Total of(int cluster) const { return Total(__ldcg(space.pair(cluster, place))); }
 };
 
-// Tells the crew that finishes the segment; the other threads' writes were before a barrier.
+// Tells the cluster that finishes the work_tile; the other threads' writes were before a barrier.
 __device__ inline void announce(uint64_t* at, uint64_t nonce) {
   asm volatile("st.release.gpu.global.u64 [%0], %1;" ::"l"(at), "l"(nonce) : "memory");
 }
@@ -57,26 +57,26 @@ struct Divisor {
 };
 __device__ inline float div(float a, Divisor b) { return a * b.inverse; }
 
-// Where the warps' products meet: each in a free slot of its ring, `kRoom` bytes.
+// Where the warps' products meet: each in a free stage of its pipeline, `kRoom` bytes.
 template <int kRows, int kDepth, int kWarps, int kRoom>
-class AttentionMeeting {
+class WarpReduction {
  public:
   using Places = Pairs<kRows, kDepth>;
   static constexpr int kTiles = kRows / kTokenTile;
   // Warps whose sums are read at once. A loop of few is faster than straight code for all: code
   // that runs once is slow, and so is what does not fit into registers.
   static constexpr int kTogether = kRows > kLineTile || kDepth > 128 || kWarps < 4 ? 2 : 4;
-  static constexpr int kRowsAt = kWarps * 16;  // after the slots' places
+  static constexpr int kRowsAt = kWarps * 16;  // after the stages' places
   static constexpr int kBytes = kRowsAt + kWarps * kRows * static_cast<int>(sizeof(float2));
-  static_assert(kDepth * kRows * sizeof(float) <= kRoom, "a product fits into a slot");
+  static_assert(kDepth * kRows * sizeof(float) <= kRoom, "a product fits into a stage");
 
-  __device__ explicit AttentionMeeting(char* shared) : shared_(shared) {}
+  __device__ explicit WarpReduction(char* shared) : shared_(shared) {}
 
   // Leaves what this warp has.
-  __device__ void leave(const RowPeaks<kRows>& peak, const RowSums<kRows>& sum,
-                        const ValueProduct<kDepth, kRows>& product, char* slot) {
+  __device__ void leave(const RowMaxima<kRows>& maximum, const RowSums<kRows>& sum,
+                        const ValueProduct<kDepth, kRows>& product, char* stage) {
     __syncwarp();  // all lanes have read the keys that lie there
-    float4* const quads = reinterpret_cast<float4*>(slot) + lane();
+    float4* const quads = reinterpret_cast<float4*>(stage) + lane();
 #pragma unroll
     for (int d = 0; d < kDepth / kRowTile; ++d) {
 #pragma unroll
@@ -94,10 +94,10 @@ class AttentionMeeting {
       }
       if (lane_line() == 0) {
         *reinterpret_cast<float4*>(row_of(warp_index(), r * kTokenTile + lane_quarter() * 2)) =
-            make_float4(peak.at[r][0], total[0], peak.at[r][1], total[1]);
+            make_float4(maximum.at[r][0], total[0], maximum.at[r][1], total[1]);
       }
     }
-    if (lane() == 0) slot_of(warp_index()) = static_cast<int>(slot - shared_);
+    if (lane() == 0) stage_of(warp_index()) = static_cast<int>(stage - shared_);
   }
 
   // What the warps have of a pair; after a barrier.
@@ -108,7 +108,7 @@ class AttentionMeeting {
     return total;
   }
 
-  // All pairs of a segment become results, each by one thread of the block. Where it has several,
+  // All pairs of a work_tile become results, each by one thread of the block. Where it has several,
   // it adds two at a time: what belongs to their row is computed once, and neither waits for the
   // other. `wanted`: the thread's row has results.
   template <class After, class Row>
@@ -135,43 +135,43 @@ class AttentionMeeting {
     const int row = places.row(one), at[2] = {places.place(one), places.place(other)};
 #pragma unroll 1
     for (int first = 0; first < kWarps; first += kTogether) {
-      float2 rows[kTogether], parts[kTogether][2];
-      float peak = totals[0].peak;
+      float2 rows[kTogether], items[kTogether][2];
+      float maximum = totals[0].maximum;
 #pragma unroll
       for (int i = 0; i < kTogether; ++i) {
-        const auto* const slot = reinterpret_cast<const float2*>(shared_ + slot_of(first + i));
+        const auto* const stage = reinterpret_cast<const float2*>(shared_ + stage_of(first + i));
         rows[i] = *row_of(first + i, row);
 #pragma unroll
-        for (int j = 0; j < 2; ++j) parts[i][j] = slot[at[j]];
+        for (int j = 0; j < 2; ++j) items[i][j] = stage[at[j]];
       }
 #pragma unroll
-      for (int i = 0; i < kTogether; ++i) peak = fmaxf(peak, rows[i].x);
-      const float before = fast_exp(totals[0].peak - peak);
+      for (int i = 0; i < kTogether; ++i) maximum = fmaxf(maximum, rows[i].x);
+      const float before = fast_exp(totals[0].maximum - maximum);
       totals[0].scale(before);
       totals[1].scale(before);
-      totals[0].peak = totals[1].peak = peak;
+      totals[0].maximum = totals[1].maximum = maximum;
 #pragma unroll
       for (int i = 0; i < kTogether; ++i) {
-        const float factor = fast_exp(rows[i].x - peak);
+        const float factor = fast_exp(rows[i].x - maximum);
 #pragma unroll
         for (int j = 0; j < 2; ++j) {
           totals[j].sum += rows[i].y * factor;
-          totals[j].of[0] += parts[i][j].x * factor;
-          totals[j].of[1] += parts[i][j].y * factor;
+          totals[j].of[0] += items[i][j].x * factor;
+          totals[j].of[1] += items[i][j].y * factor;
         }
       }
     }
   }
 
   struct Left {
-    const AttentionMeeting& meeting;
+    const WarpReduction& reduction;
     int row, place;
     __device__ Total of(int warp) const {
-      const char* const slot = meeting.shared_ + meeting.slot_of(warp);
-      return {reinterpret_cast<const float2*>(slot)[place], *meeting.row_of(warp, row)};
+      const char* const stage = reduction.shared_ + reduction.stage_of(warp);
+      return {reinterpret_cast<const float2*>(stage)[place], *reduction.row_of(warp, row)};
     }
   };
-  __device__ int& slot_of(int warp) const { return reinterpret_cast<int*>(shared_)[warp]; }
+  __device__ int& stage_of(int warp) const { return reinterpret_cast<int*>(shared_)[warp]; }
   __device__ float2* row_of(int warp, int row) const {
     return reinterpret_cast<float2*>(shared_ + kRowsAt) + warp * kRows + row;
   }

@@ -2,8 +2,8 @@
 #pragma once
 
 #include "tile/attention/flash_decode/inputs.cuh"
-#include "tile/attention/result.cuh"
 #include "tile/attention/flash_decode/pipeline.cuh"
+#include "tile/attention/result.cuh"
 #include "tile/dependent.cuh"
 
 namespace mirage::tile {
@@ -14,13 +14,13 @@ class FlashDecode {
  public:
   static constexpr int kDepth = kDepth_, kRows = Knobs::kRows, kKeys = Knobs::kKeys;
   static constexpr int kWarps = Knobs::kWarps, kThreads = kWarps * kWarpLanes;
-  using Ring = KeyRing<T, kDepth, Knobs, kMore>;
-  using Meeting = AttentionMeeting<kRows, kDepth, kWarps, Ring::kSlotBytes>;
+  using Pipeline = KeyPipeline<T, kDepth, Knobs, kMore>;
+  using Reduction = WarpReduction<kRows, kDepth, kWarps, Pipeline::kStageBytes>;
   using Places = Pairs<kRows, kDepth>;
-  using Crew = CrewMeeting<kRows, kDepth>;
+  using Cluster = ClusterReduction<kRows, kDepth>;
   using Space = Workspace<kRows, kDepth>;
   using Queries = TokenFrag<T, kRows, kDepth>;
-  using Peaks = RowPeaks<kRows>;
+  using Maxima = RowMaxima<kRows>;
   using Sums = RowSums<kRows>;
   using Product = ValueProduct<kDepth, kRows>;
   using Line = SharedLines<T, kDepth>;
@@ -28,48 +28,50 @@ class FlashDecode {
   static constexpr int kKeyWork = kKeyWorkOf<Knobs>;
   // A warp has no registers for keys that it computes with, for long ones that it sums too, or for
   // latents; nor for long queries while the first copies start.
-  static constexpr bool kReadsLate =
-      kMore > 0 || kKeyWork == 2 || (kKeyWork == 1 && kDepth > 192);
+  static constexpr bool kReadsLate = kMore > 0 || kKeyWork == 2 || (kKeyWork == 1 && kDepth > 192);
   static constexpr bool kReadsQueriesLate = kReadsLate || kDepth > 128;
-  static constexpr bool kDeals = Ring::kDeals, kAsksEarly = kRows == kLineTile && kKeyWork < 2;
-  using Inputs = DealtInputs<T, kRows, kDepth, kThreads, kAsksEarly>;
+  static constexpr bool kDynamic = Pipeline::kDynamic,
+                        kAsksEarly = kRows == kLineTile && kKeyWork < 2;
+  using Inputs = PartitionedInputs<T, kRows, kDepth, kThreads, kAsksEarly>;
   static constexpr bool kFewRows = kRows == kLineTile;
   static constexpr bool kBeginsEarly = kFewRows && kMore == 0;  // others lack the registers
   // Few rows stay in registers, more lie in shared memory for all warps.
-  static constexpr bool kKeepsInShared = kRows * kDepth > 1024;
-  static constexpr int kMeetingAt = Ring::kBytes;
-  static constexpr int kCrewAt = (kMeetingAt + Meeting::kBytes + 15) / 16 * 16;
-  static constexpr int kKeptAt = (kCrewAt + Crew::kBytes + 127) / 128 * 128;
-  static constexpr int kMoreKeptAt = kKeptAt + kRows * Line::kPitch;
-  static constexpr bool kKeepsSome = kKeepsInShared || kKeyWork > 0;  // dealt rows pass there
-  static constexpr int kBytes = kKeepsSome ? kMoreKeptAt + kRows * MoreLine::kPitch : kKeptAt;
+  static constexpr bool kResidentInShared = kRows * kDepth > 1024;
+  static constexpr int kReductionAt = Pipeline::kBytes;
+  static constexpr int kClusterAt = (kReductionAt + Reduction::kBytes + 15) / 16 * 16;
+  static constexpr int kResidentAt = (kClusterAt + Cluster::kBytes + 127) / 128 * 128;
+  static constexpr int kMoreResidentAt = kResidentAt + kRows * Line::kPitch;
+  static constexpr bool kHasResident =
+      kResidentInShared || kKeyWork > 0;  // partitioned rows pass there
+  static constexpr int kBytes =
+      kHasResident ? kMoreResidentAt + kRows * MoreLine::kPitch : kResidentAt;
   static constexpr int kBlocks = Knobs::kBlocks;  // per multiprocessor
-  // Crews whose sums are read at once.
+  // Clusters whose sums are read at once.
   static constexpr int kTogether = kDepth > 128 && kMore == 0 ? 4 : kFewRows ? 16 : 8;
 
   __device__ FlashDecode(const AttentionArgs& args, char* shared)
       : args_(args),
         shared_(shared),
-        crew_(shared + kCrewAt),
-        ring_(args, shared),
-        meeting_(shared + kMeetingAt) {
+        cluster_(shared + kClusterAt),
+        pipeline_(args, shared),
+        reduction_(shared + kReductionAt) {
     find_first();
-    if constexpr (kDeals) parts_.open(args_);
-    // Where crews leave room for the next kernel it copies at once, and this one comes first.
+    if constexpr (kDynamic) scheduler_.open(args_);
+    // Where clusters leave room for the next kernel it copies at once, and this one comes first.
     const bool waits = kBeginsEarly && leaves_room(args, kBlocks);
-    waits ? ring_.let_next_start_then() : let_next_start();
+    waits ? pipeline_.let_next_start_then() : let_next_start();
   }
 
-  // The next part of the block's stretch, for all its warps.
-  __device__ bool next_part() {
+  // The next item of the block's range, for all its warps.
+  __device__ bool next_item() {
     if (started_) {
-      more_ = parts_.next(part_);
+      more_ = scheduler_.next(item_);
       if (!more_) return false;
-      take_part();
+      take_item();
       inputs_.ask_for_vectors(args_);
       ask_for_queries();
-      crew_.go_on();
-      fence_proxies();  // sums lay in slots that copies fill again
+      cluster_.go_on();
+      fence_proxies();  // sums lay in stages that copies fill again
     }
     started_ = true;
     return more_;
@@ -77,14 +79,14 @@ class FlashDecode {
 
   // The next step of keys of this warp.
   __device__ bool next_step() {
-    unit_ += Ring::stride();
-    if (unit_ >= part_.last) return false;
-    slot_ = ring_.advance(part_, unit_);
+    key_block_ += Pipeline::stride();
+    if (key_block_ >= item_.last) return false;
+    stage_ = pipeline_.advance(item_, key_block_);
     return true;
   }
 
-  __device__ int seq_len() const { return part_.sequence.keys; }
-  __device__ int token_count() const { return part_.sequence.tokens; }
+  __device__ int seq_len() const { return item_.sequence.keys; }
+  __device__ int token_count() const { return item_.sequence.tokens; }
 
   // Numbers of the query tokens, by row.
   __device__ RowVector<int, kRows> row_tokens() const {
@@ -94,13 +96,13 @@ class FlashDecode {
 #pragma unroll
       for (int j = 0; j < 2; ++j) {
         const int row = r * kTokenTile + lane_quarter() * 2 + j;
-        tokens.at[r][j] = static_cast<unsigned>(part_.tile * kRows + row) / args_.G;
+        tokens.at[r][j] = static_cast<unsigned>(item_.tile * kRows + row) / args_.G;
       }
     }
     return tokens;
   }
 
-  // The part's query rows; the last again in place of rows past it, which nobody asks for.
+  // The item's query rows; the last again in place of rows past it, which nobody asks for.
   __device__ auto queries() const {
     if constexpr (kReadsQueriesLate) {
       return query_lines<kDepth>(args_.q);
@@ -109,18 +111,18 @@ class FlashDecode {
     }
   }
 
-  // An input of dims [D], or the part's line of one by heads of the cache; zeros if it is absent.
-  __device__ Unread<LineSource<T, kDepth>> vector(int index) const {
-    return {{vector_line<T>(args_, index, part_.head)}};
+  // An input of dims [D], or the item's line of one by heads of the cache; zeros if it is absent.
+  __device__ Lazy<LineSource<T, kDepth>> vector(int index) const {
+    return {{vector_line<T>(args_, index, item_.head)}};
   }
 
   // The lines of an input by query heads, one for each query row; zeros if it is absent.
-  __device__ Unread<RowLinesSource<T, kRows, kDepth>> row_vectors(int index) const {
-    Unread<RowLinesSource<T, kRows, kDepth>> found;
+  __device__ Lazy<RowLinesSource<T, kRows, kDepth>> row_vectors(int index) const {
+    Lazy<RowLinesSource<T, kRows, kDepth>> found;
 #pragma unroll
     for (int i = 0; i < kRows / kLineTile; ++i) {
       const int row = min(i * kLineTile + lane_line(), rows_ - 1);
-      const QueryPlace at = part_.template place<kRows>(args_, row);
+      const QueryPlace at = item_.template place<kRows>(args_, row);
       found.source.at[i] = vector_line<T>(args_, index, at.head);
     }
     return found;
@@ -129,26 +131,28 @@ class FlashDecode {
   // Rows, and what goes with them, partitioned over the block's threads.
   __device__ auto partitioned_queries() const { return inputs_.queries(); }
   __device__ auto partitioned_vector(int index) const { return inputs_.vector(args_, index); }
-  __device__ auto partitioned_row_vectors(int index) const { return inputs_.row_vectors(args_, index); }
+  __device__ auto partitioned_row_vectors(int index) const {
+    return inputs_.row_vectors(args_, index);
+  }
 
   // What else the query rows have.
   __device__ auto more_queries() const { return query_lines<kMore>(args_.more_q); }
 
-  // Keeps the N-side operand of all scores of the part.
+  // Keeps the N-side operand of all scores of the item.
   template <class Lines>
-  __device__ void keep(const Lines& rows) {
-    if constexpr (kKeepsInShared) {
-      keep_lines<Line>(shared_ + kKeptAt, rows);
+  __device__ void hold_resident(const Lines& rows) {
+    if constexpr (kResidentInShared) {
+      store_resident<Line>(shared_ + kResidentAt, rows);
     } else {
-      kept_ = read(rows);
+      resident_ = read(rows);
     }
   }
 
-  __device__ void keep(const typename Inputs::Tile& rows) {
-    Inputs::template leave<Line>(shared_ + kKeptAt, rows);
+  __device__ void hold_resident(const typename Inputs::Tile& rows) {
+    Inputs::template leave<Line>(shared_ + kResidentAt, rows);
     __syncthreads();
-    if constexpr (!kKeepsInShared) {
-      kept_ = KeptRows<T, kRows, kDepth>{shared_ + kKeptAt}.all();
+    if constexpr (!kResidentInShared) {
+      resident_ = ResidentRows<T, kRows, kDepth>{shared_ + kResidentAt}.all();
     }
   }
 
@@ -156,16 +160,16 @@ class FlashDecode {
   __device__ auto keys() const {
     constexpr int kStraight = kFewRows ? kDepth / kChunkDepth : 2;
     if constexpr (kReadsLate) {
-      return Unread<SharedSource<T, kKeys, kDepth, kStraight>>{{slot_}};
+      return Lazy<SharedSource<T, kKeys, kDepth, kStraight>>{{stage_}};
     } else {
       RowFrag<T, kKeys, kDepth> tile;
 #pragma unroll
       for (int i = 0; i < kKeys / kLineTile; ++i) {
 #pragma unroll
         for (int c = 0; c < kDepth / kChunkDepth; ++c) {
-          const int at = UnitLines<T, kDepth>::offset(i * kLineTile + lane_line(),
-                                                      c * kChunkOctets + lane_quarter());
-          tile.at[i][c] = *reinterpret_cast<const Octet<T>*>(slot_ + at);
+          const int at = KeyBlockLines<T, kDepth>::offset(i * kLineTile + lane_line(),
+                                                          c * kChunkOctets + lane_quarter());
+          tile.at[i][c] = *reinterpret_cast<const Octet<T>*>(stage_ + at);
         }
       }
       return tile;
@@ -173,30 +177,30 @@ class FlashDecode {
   }
 
   // What else the step's keys have.
-  __device__ Unread<SharedSource<T, kKeys, kMore>> more_keys() const {
-    return {{slot_ + Ring::kTileBytes}};
+  __device__ Lazy<SharedSource<T, kKeys, kMore>> more_keys() const {
+    return {{stage_ + Pipeline::kTileBytes}};
   }
 
   // The online-softmax step: the running maximum rises to the largest of the scores that the mask
   // shows, sum and product become relative to it, and add exp(score - maximum) of these keys, the
   // product times their values.
   template <class S, class Mask>
-  __device__ void online_softmax(const S& scores, const Mask& mask, Peaks& peak, Sums& sum,
+  __device__ void online_softmax(const S& scores, const Mask& mask, Maxima& maximum, Sums& sum,
                                  Product& product) const {
-    raise(peak, where<float>(mask, scores, -INFINITY), sum, product);
-    const auto weights = where<T>(mask, exp<float>(sub<float>(scores, peak)), 0.0f);
+    rescale(maximum, where<float>(mask, scores, -INFINITY), sum, product);
+    const auto weights = where<T>(mask, exp<float>(sub<float>(scores, maximum)), 0.0f);
     sum_over_keys(sum, weights);
     contract_values(product, values(), weights);
   }
 
   __device__ ValueTile<T, kKeys, kDepth> values() const {
-    return {kMore > 0 ? slot_ : slot_ + Ring::kTileBytes};
+    return {kMore > 0 ? stage_ : stage_ + Pipeline::kTileBytes};
   }
 
   __device__ KeyVector<int, kKeys> key_positions() const {
     KeyVector<int, kKeys> positions;
-    const int first =
-        (part_.sequence.skipped + unit_) * kUnitKeys + UnitLines<T, kDepth>::token(lane_line());
+    const int first = (item_.sequence.skipped + key_block_) * kBlockKeys +
+                      KeyBlockLines<T, kDepth>::token(lane_line());
 #pragma unroll
     for (int k = 0; k < kKeys / kRowTile; ++k) {
 #pragma unroll
@@ -207,45 +211,45 @@ class FlashDecode {
 
   template <class Lines>
   __device__ auto scores(const Lines& keys) const {
-    if constexpr (kKeepsInShared) {
-      return scores_of(keys, KeptRows<T, kRows, kDepth>{shared_ + kKeptAt});
+    if constexpr (kResidentInShared) {
+      return scores_of(keys, ResidentRows<T, kRows, kDepth>{shared_ + kResidentAt});
     } else {
-      return scores_of(keys, kept_);
+      return scores_of(keys, resident_);
     }
   }
 
   // Of what queries and keys have beside.
   template <class Lines>
-  __device__ void keep_more(const Lines& rows) {
-    keep_lines<MoreLine>(shared_ + kMoreKeptAt, rows);
+  __device__ void hold_more_resident(const Lines& rows) {
+    store_resident<MoreLine>(shared_ + kMoreResidentAt, rows);
   }
 
   template <class Lines>
   __device__ auto more_scores(const Lines& keys) const {
-    return scores_of(keys, KeptRows<T, kRows, kMore>{shared_ + kMoreKeptAt});
+    return scores_of(keys, ResidentRows<T, kRows, kMore>{shared_ + kMoreResidentAt});
   }
 
-  // After::of(rows, element, sum, product) for every element of the part's segment, once, by the
-  // crew that finishes it.
+  // After::of(rows, element, sum, product) for every element of the item's work_tile, once, by the
+  // cluster that finishes it.
   template <class After>
-  __device__ void combine(const RowPeaks<kRows>& peak, const RowSums<kRows>& sum,
+  __device__ void combine(const RowMaxima<kRows>& maximum, const RowSums<kRows>& sum,
                           ValueProduct<kDepth, kRows>& product) {
     const Places places(rows_);
     int count = places.count();
-    meeting_.leave(peak, sum, product, ring_.free_slot());
-    if (!crew_.alone()) crew_.begin(count);
+    reduction_.leave(maximum, sum, product, pipeline_.free_stage());
+    if (!cluster_.alone()) cluster_.begin(count);
     __syncthreads();
-    if (!crew_.alone()) {
-      push_totals(places);
-      count = crew_.count(count);
+    if (!cluster_.alone()) {
+      send_totals(places);
+      count = cluster_.count(count);
     }
     finish<After>(places, count);
-    __syncthreads();  // the next part meets in the same memory
-    if (part_.first > 0 && threadIdx.x == 0) announce(space().nonce(cluster_index()), args_.nonce);
+    __syncthreads();  // the next item meets in the same memory
+    if (item_.first > 0 && threadIdx.x == 0) announce(space().nonce(cluster_index()), args_.nonce);
   }
 
  private:
-  // Finds the first part while the kernel before still runs, from lengths and pages that it may
+  // Finds the first item while the kernel before still runs, from lengths and pages that it may
   // write: they are read again when it has ended. What was looked up then says what is copied
   // first; meanwhile both are compared, and if one has changed, all begins anew.
   __device__ void find_first() {
@@ -257,42 +261,42 @@ class FlashDecode {
 #pragma unroll 1
     while (true) {
       const Lengths lengths(args_);
-      parts_ = ring_.parts(lengths);
-      more_ = parts_.next(part_);
-      ring_.aim(parts_, part_, more_);
-      take_part();
+      scheduler_ = pipeline_.items(lengths);
+      more_ = scheduler_.next(item_);
+      pipeline_.aim(scheduler_, item_, more_);
+      take_item();
       const bool asks_late = !args_.constant_weights;
       if (!asks_late && more_) inputs_.ask_for_vectors(args_);
       if (waits) {
-        if (more_ && warp_index() == 0) ring_.prefetch_queries();
+        if (more_ && warp_index() == 0) pipeline_.prefetch_queries();
         if (kKeyWork > 0 && more_ && warp_index() == 1) inputs_.prefetch_vectors(args_);
-        ring_.arm();
+        pipeline_.arm();
         wait_for_previous();
       }
       // Behind copies these would wait in the memory system's queues.
       if (!args_.constant_history) ask_for_inputs(asks_late);
       // Asked for before the copies, looked at after them.
       const Lengths now = lengths.again(args_, waits);
-      const int pages = ring_.pages(), found = ring_.look_again(waits);
-      ring_.fill(more_ && unit_ + Ring::stride() < part_.last);
+      const int pages = pipeline_.pages(), found = pipeline_.look_again(waits);
+      pipeline_.fill(more_ && key_block_ + Pipeline::stride() < item_.last);
       if (args_.constant_history) {
         wait_for_previous();
         ask_for_inputs(asks_late);
       }
-      if (!waits || (now.are(lengths, args_) && __all_sync(~0u, pages == ring_.bounded(found))))
+      if (!waits || (now.are(lengths, args_) && __all_sync(~0u, pages == pipeline_.bounded(found))))
         return;
       waits = false;
-      ring_.drop();
+      pipeline_.drop();
     }
   }
 
-  // Where the part begins.
-  __device__ void take_part() {
+  // Where the item begins.
+  __device__ void take_item() {
     if (!more_) return;
-    unit_ = Ring::first_unit(part_) - Ring::stride();
-    rows_ = part_.template rows<kRows>(args_);
+    key_block_ = Pipeline::first_key_block(item_) - Pipeline::stride();
+    rows_ = item_.template rows<kRows>(args_);
     if constexpr (kFewRows) query_lines_ = query_line(args_.q, lane_line());
-    inputs_.aim(args_, part_, rows_);
+    inputs_.aim(args_, item_, rows_);
   }
 
   __device__ void ask_for_inputs(bool vectors) {
@@ -315,13 +319,13 @@ class FlashDecode {
   }
 
   __device__ const T* query_line(const mirage::Lines& lines, int row) const {
-    const QueryPlace at = part_.template place<kRows>(args_, min(row, rows_ - 1));
+    const QueryPlace at = item_.template place<kRows>(args_, min(row, rows_ - 1));
     return static_cast<const T*>(lines.at) + at.token * lines.token + at.head * lines.head;
   }
 
   template <int kLong>
   __device__ auto query_lines(const mirage::Lines& lines) const {
-    Unread<RowLinesSource<T, kRows, kLong>> found;
+    Lazy<RowLinesSource<T, kRows, kLong>> found;
 #pragma unroll
     for (int i = 0; i < kRows / kLineTile; ++i) {
       const int row = i * kLineTile + lane_line();
@@ -331,9 +335,9 @@ class FlashDecode {
     return found;
   }
 
-  // Rows to shared memory, dealt out to the warps.
+  // Rows to shared memory, partitioned out to the warps.
   template <class SharedLine, class Lines>
-  __device__ void keep_lines(char* to, const Lines& rows) {
+  __device__ void store_resident(char* to, const Lines& rows) {
 #pragma unroll
     for (int i = 0; i < kRows / kLineTile; ++i) {
       if (i % kWarps != warp_index()) continue;
@@ -347,55 +351,55 @@ class FlashDecode {
   }
 
   __device__ Space space() const {
-    return {static_cast<char*>(args_.workspace), static_cast<int>(gridDim.x), crew_.rank(),
-            crew_.size()};
+    return {static_cast<char*>(args_.workspace), static_cast<int>(gridDim.x), cluster_.rank(),
+            cluster_.size()};
   }
 
-  // Every block's totals to the blocks of the crew that finish them.
-  __device__ void push_totals(Places places) {
+  // Every block's totals to the blocks of the cluster that finish them.
+  __device__ void send_totals(Places places) {
 #pragma unroll 1
     for (int pair = threadIdx.x; pair < places.count(); pair += kThreads) {
-      crew_.push(pair, meeting_.total(places, pair));
+      cluster_.send(pair, reduction_.total(places, pair));
     }
   }
 
-  // With all that this crew has: `count` pairs of this block, each by one thread.
+  // With all that this cluster has: `count` pairs of this block, each by one thread.
   template <class After>
   __device__ void finish(Places places, int count) {
-    const int crew = cluster_index(), last = part_.first == 0 ? last_crew() : crew;
-    const int shift = crew_.shift();
-    const int row = places.row(crew_.pair(threadIdx.x >> shift));  // of all pairs of a thread
-    const ResultRow<T> result(args_, part_.template place<kRows>(args_, min(row, rows_ - 1)));
-    if (!crew_.alone()) crew_.end();
-    const bool alone = kDeals && last == crew && part_.first == 0;
-    if (alone) return meeting_.template finish<After>(places, result, row < rows_);
-    if (last > crew) await_crews(last);
+    const int cluster = cluster_index(), last = item_.first == 0 ? last_cluster() : cluster;
+    const int shift = cluster_.shift();
+    const int row = places.row(cluster_.pair(threadIdx.x >> shift));  // of all pairs of a thread
+    const ResultRow<T> result(args_, item_.template place<kRows>(args_, min(row, rows_ - 1)));
+    if (!cluster_.alone()) cluster_.end();
+    const bool alone = kDynamic && last == cluster && item_.first == 0;
+    if (alone) return reduction_.template finish<After>(places, result, row < rows_);
+    if (last > cluster) await_clusters(last);
     for (int first = 0; first < count << shift; first += kThreads) {
       if (first + warp_index() * kWarpLanes >= count << shift) continue;
       const int turn = (first + static_cast<int>(threadIdx.x)) >> shift;
       const int place = min(turn, count - 1);
-      const int pair = crew_.pair(place);
-      Total total = crew_.alone() ? meeting_.total(places, pair) : crew_.total(place);
-      if (last > crew) {
-        add_left<kTogether, false>(total, LeftByCrews<Space>{space(), place}, crew + 1, last);
+      const int pair = cluster_.pair(place);
+      Total total = cluster_.alone() ? reduction_.total(places, pair) : cluster_.total(place);
+      if (last > cluster) {
+        add_left<kTogether, false>(total, LeftByClusters<Space>{space(), place}, cluster + 1, last);
       }
       if (turn >= count) continue;
-      if (part_.first > 0) {
-        *space().pair(crew, place) = total.all();
+      if (item_.first > 0) {
+        *space().pair(cluster, place) = total.all();
       } else if (row < rows_) {
         result.template take<After>({row, places.depth(pair)}, total);
       }
     }
   }
 
-  // The last of the crews that have the rest of the segment.
-  __device__ int last_crew() const {
-    if (part_.last >= part_.sequence.units) return cluster_index();
-    return parts_.crew_before(part_.position + part_.sequence.units);
+  // The last of the clusters that have the rest of the work_tile.
+  __device__ int last_cluster() const {
+    if (item_.last >= item_.sequence.key_blocks) return cluster_index();
+    return scheduler_.cluster_before(item_.position + item_.sequence.key_blocks);
   }
 
   // Returns when all up to `last` have left what they have.
-  __device__ void await_crews(int last) const {
+  __device__ void await_clusters(int last) const {
     for (int i = cluster_index() + 1 + threadIdx.x; i <= last; i += kThreads) {
       await(space().nonce(i), args_.nonce);
     }
@@ -404,15 +408,15 @@ class FlashDecode {
 
   const AttentionArgs& args_;
   char* shared_;
-  Crew crew_;
-  Ring ring_;
-  typename Ring::Stretch parts_;
-  Meeting meeting_;
-  Part part_{};
-  int unit_ = 0, rows_ = 0;
+  Cluster cluster_;
+  Pipeline pipeline_;
+  typename Pipeline::Range scheduler_;
+  Reduction reduction_;
+  WorkItem item_{};
+  int key_block_ = 0, rows_ = 0;
   bool more_ = false, started_ = false;
-  const char* slot_ = nullptr;
-  Queries queries_, kept_;
+  const char* stage_ = nullptr;
+  Queries queries_, resident_;
   Inputs inputs_;
   const T* query_lines_ = nullptr;
 };

@@ -1,16 +1,16 @@
-// The end of a part of many query rows: what warps have comes together, and becomes results.
+// The end of a item of many query rows: what warps have comes together, and becomes results.
 //
-// The last group of warpgroups gets what the others have. A segment that is all its block's is
-// finished from registers. Blocks of a crew push each other slices of rows and finish a slice each;
-// otherwise what blocks leave goes through the workspace.
+// The last group of warpgroups gets what the others have. A work_tile that is all its block's is
+// finished from registers. Blocks of a cluster send each other slices of rows and finish a slice
+// each; otherwise what blocks leave goes through the workspace.
 #pragma once
 
-#include "tile/attention/wgmma/reduction.cuh"
 #include "tile/attention/wgmma/pipeline.cuh"
+#include "tile/attention/wgmma/reduction.cuh"
 
 namespace mirage::tile {
 
-// Copies into the shared memory of a block of the crew, and counts what has landed there.
+// Copies into the shared memory of a block of the cluster, and counts what has landed there.
 __device__ inline void copy_to_block(uint32_t to, const void* from, int bytes, uint32_t barrier) {
   asm volatile(
       "cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes [%0], [%1], %2, "
@@ -20,89 +20,90 @@ __device__ inline void copy_to_block(uint32_t to, const void* from, int bytes, u
 }
 
 template <class T, int kDepth, class Knobs>
-class WideEnd {
+class WgmmaCombine {
  public:
-  using Ring = WideRing<T, kDepth, Knobs>;
+  using Pipeline = WgmmaPipeline<T, kDepth, Knobs>;
   using Left = LeftRows<kDepth>;
-  static constexpr int kRows = Knobs::kRows, kGroups = Ring::kGroups;
-  static constexpr int kPushedBytes = kRows * Left::kPitch * 4;
-  static constexpr int kBytes = kGroups * kPushedBytes;
-  // What the others of a crew push to a block. A crew is a power of two: a division would be thirty
-  // instructions in a chain at the kernel's start.
-  __device__ static int pushed_bytes() {
-    return kPushedBytes - (kPushedBytes >> (__ffs(cluster_size()) - 1));
+  static constexpr int kRows = Knobs::kRows, kGroups = Pipeline::kGroups;
+  static constexpr int kSentBytes = kRows * Left::kPitch * 4;
+  static constexpr int kBytes = kGroups * kSentBytes;
+  // What the others of a cluster send to a block. A cluster is a power of two: a division would be
+  // thirty instructions in a chain at the kernel's start.
+  __device__ static int sent_bytes() {
+    return kSentBytes - (kSentBytes >> (__ffs(cluster_size()) - 1));
   }
 
-  // `left` is where others push to, and behind that where groups leave their sums.
-  __device__ WideEnd(const AttentionArgs& args, const PartEntry& entry, char* ring, float* left)
+  // `left` is where others send to, and behind that where groups leave their sums.
+  __device__ WgmmaCombine(const AttentionArgs& args, const ItemEntry& entry, char* pipeline,
+                          float* left)
       : args_(args),
         entry_(entry),
-        part_(entry.part),
-        ring_(ring),
+        item_(entry.item),
+        pipeline_(pipeline),
         left_(left),
-        rows_(entry.part.template rows<kRows>(args)) {}
+        rows_(entry.item.template rows<kRows>(args)) {}
 
-  // After::of(..) for all elements of the part's segment, by the block that finishes it. `arrived`
-  // counts what a crew pushes.
+  // After::of(..) for all elements of the item's work_tile, by the block that finishes it.
+  // `arrived` counts what a cluster sends.
   template <class After>
-  __device__ void finish(WidePeaks<kDepth>& peak, WideProduct<kDepth>& product,
+  __device__ void finish(WgmmaMaxima<kDepth>& maximum, WgmmaProduct<kDepth>& product,
                          CopyBarrier& arrived) const {
-    merge(peak, product);
+    merge(maximum, product);
     if (cluster_size() > 1) {
-      share<After>(peak, product, arrived);
+      share<After>(maximum, product, arrived);
       return;
     }
-    if (part_.first == 0 && entry_.last_block == blockIdx.x) {
-      if (has_sums()) finish_lines<After>(peak, product);
+    if (item_.first == 0 && entry_.last_block == blockIdx.x) {
+      if (has_sums()) finish_lines<After>(maximum, product);
     } else {
-      if (has_sums()) leave(left_, peak, product);
-      Ring::meet();
-      part_.first > 0 ? contribute() : finish_all<After>();
+      if (has_sums()) leave(left_, maximum, product);
+      Pipeline::meet();
+      item_.first > 0 ? contribute() : finish_all<After>();
     }
-    Ring::meet();  // what was left has been read
+    Pipeline::meet();  // what was left has been read
   }
 
  private:
-  using Peaks = WidePeaks<kDepth>;
-  using Product = WideProduct<kDepth>;
-  using Space = WideSpace<kRows, kDepth>;
-  static constexpr int kThreads = Ring::kReaders * kWarpLanes, kLanes = kThreads / kGroups;
+  using Maxima = WgmmaMaxima<kDepth>;
+  using Product = WgmmaProduct<kDepth>;
+  using Space = WgmmaSpace<kRows, kDepth>;
+  static constexpr int kThreads = Pipeline::kConsumers * kWarpLanes, kLanes = kThreads / kGroups;
   static constexpr int kQuads = kDepth / kTokenTile;  // of a lane's product
-  static constexpr int kTogether = 2;                 // parts whose sums are read at once
+  static constexpr int kTogether = 2;                 // items whose sums are read at once
 
-  __device__ static bool has_sums() { return Ring::group() == kGroups - 1; }
+  __device__ static bool has_sums() { return Pipeline::group() == kGroups - 1; }
 
   __device__ float4* room_of(int group) const {
     float* const first = left_ + (group + 1) * kRows * Left::kPitch;
     return reinterpret_cast<float4*>(first) + threadIdx.x % kLanes;
   }
-  __device__ void merge(Peaks& peak, Product& product) const {
+  __device__ void merge(Maxima& maximum, Product& product) const {
     if constexpr (kGroups == 1) return;
     if (!has_sums()) {
-      float4* const to = room_of(Ring::group());
+      float4* const to = room_of(Pipeline::group());
 #pragma unroll
       for (int n = 0; n < kQuads; ++n) {
         const float* four = product.at[n / 8][n % 8];
         to[n * kLanes] = make_float4(four[0], four[1], four[2], four[3]);
       }
       to[kQuads * kLanes] =
-          make_float4(peak.at[0][0], product.sums[0], peak.at[0][1], product.sums[2]);
+          make_float4(maximum.at[0][0], product.sums[0], maximum.at[0][1], product.sums[2]);
     }
-    Ring::meet();
+    Pipeline::meet();
     if (!has_sums()) return;
 #pragma unroll
-    for (int g = 0; g < kGroups - 1; ++g) add_group(peak, product, room_of(g));
+    for (int g = 0; g < kGroups - 1; ++g) add_group(maximum, product, room_of(g));
   }
-  __device__ static void add_group(Peaks& peak, Product& product, const float4* from) {
+  __device__ static void add_group(Maxima& maximum, Product& product, const float4* from) {
     const float4 rows = from[kQuads * kLanes];
     const float theirs[2] = {rows.x, rows.z}, sums[2] = {rows.y, rows.w};
     float own[2], other[2];
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
-      const float higher = fmaxf(peak.at[0][i], theirs[i]);
-      own[i] = fast_exp(peak.at[0][i] - higher);
+      const float higher = fmaxf(maximum.at[0][i], theirs[i]);
+      own[i] = fast_exp(maximum.at[0][i] - higher);
       other[i] = fast_exp(theirs[i] - higher);
-      peak.at[0][i] = higher;
+      maximum.at[0][i] = higher;
       product.sums[2 * i] = product.sums[2 * i] * own[i] + sums[i] * other[i];
     }
 #pragma unroll
@@ -126,31 +127,32 @@ class WideEnd {
   }
 
   // Leaves the sums among the block's rows.
-  __device__ void leave(float* at, const Peaks& peak, const Product& product) const {
+  __device__ void leave(float* at, const Maxima& maximum, const Product& product) const {
     const Left left{at, kRows};
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
-      float* const to = left.row(0, Ring::row_of(i));
+      float* const to = left.row(0, Pipeline::row_of(i));
       for_each_pair(i, product, [&](int d, const float* pair) {
         *reinterpret_cast<float2*>(to + d) = make_float2(pair[0], pair[1]);
       });
       if (lane_quarter() == 0) {
-        *reinterpret_cast<float2*>(to + kDepth) = make_float2(peak.at[0][i], product.sums[2 * i]);
+        *reinterpret_cast<float2*>(to + kDepth) =
+            make_float2(maximum.at[0][i], product.sums[2 * i]);
       }
     }
   }
 
-  // The results of a segment of which nobody else has keys, from the lanes that have its sums.
+  // The results of a work_tile of which nobody else has keys, from the lanes that have its sums.
   template <class After>
-  __device__ void finish_lines(const Peaks& peak, const Product& product) const {
-    WideResults<T, kRows> results(args_, part_);
+  __device__ void finish_lines(const Maxima& maximum, const Product& product) const {
+    WgmmaResults<T, kRows> results(args_, item_);
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
-      const int row = Ring::row_of(i);
+      const int row = Pipeline::row_of(i);
       if (row >= rows_) continue;
       float factor;
       const Divisor sum =
-          results.begin(row, peak.at[0][i], product.sums[2 * i], lane_quarter() == 0, factor);
+          results.begin(row, maximum.at[0][i], product.sums[2 * i], lane_quarter() == 0, factor);
       for_each_pair(i, product, [&](int d, const float* pair) {
         After::of(results, {row, d}, sum, pair[0] * factor);
         After::of(results, {row, d + 1}, sum, pair[1] * factor);
@@ -182,7 +184,7 @@ class WideEnd {
         *space().sums(block, e.row) = make_float4(sums.x, sums.y, 0.0f, 0.0f);
       }
     });
-    Ring::meet();
+    Pipeline::meet();
     if (threadIdx.x == 0) announce(space().nonce(block), args_.nonce);
   }
 
@@ -192,33 +194,34 @@ class WideEnd {
     for (int i = first + threadIdx.x; i <= last; i += kThreads) {
       await(space().nonce(i), args_.nonce);
     }
-    Ring::meet();
+    Pipeline::meet();
     const Left left{left_, kRows};
-    WideResults<T, kRows> results(args_, part_);
+    WgmmaResults<T, kRows> results(args_, item_);
     for_each(rows_, [&](RowElement e) {
-      WideTotal total;
+      WgmmaTotal total;
       add_left<1>(total, typename Left::Four{left, e}, 0, 0);
       add_left<kTogether>(total, LeftByBlocks<Space>{space(), e}, first, last);
       results.template take<After>(e, total);
     });
   }
 
-  // Every block of a crew finishes some of the rows, which the others push to it from room that
-  // nobody pushes to: what a group left, or the ring.
+  // Every block of a cluster finishes some of the rows, which the others send to it from room that
+  // nobody sends to: what a group left, or the pipeline.
   template <class After>
-  __device__ void share(const Peaks& peak, const Product& product, CopyBarrier& arrived) const {
-    const int crew = cluster_size(), rows = kRows / crew, rank = cluster_rank();
-    float* const out = kGroups > 1 ? left_ + kRows * Left::kPitch : reinterpret_cast<float*>(ring_);
+  __device__ void share(const Maxima& maximum, const Product& product, CopyBarrier& arrived) const {
+    const int cluster = cluster_size(), rows = kRows / cluster, rank = cluster_rank();
+    float* const out =
+        kGroups > 1 ? left_ + kRows * Left::kPitch : reinterpret_cast<float*>(pipeline_);
     const Left left{left_, rows};
     if (has_sums()) {
-      meet_group();
-      leave(out, peak, product);
+      sync_group();
+      leave(out, maximum, product);
       fence_proxies();
     }
-    Ring::meet();
+    Pipeline::meet();
     wait_cluster();
     const int owner = static_cast<int>(threadIdx.x) - (kThreads - kLanes);
-    if (owner >= 0 && owner < crew && owner != rank) {
+    if (owner >= 0 && owner < cluster && owner != rank) {
       copy_to_block(in_block(left.row(rank, 0), owner), Left{out, kRows}.row(0, owner * rows),
                     rows * Left::kPitch * 4, in_block(&arrived, owner));
     }
@@ -226,23 +229,23 @@ class WideEnd {
     __syncwarp();
     arrive_cluster();
     const int first = rank * rows;
-    WideResults<T, kRows> results(args_, part_);
+    WgmmaResults<T, kRows> results(args_, item_);
     for_each(min(rows, rows_ - first), [&](RowElement e) {
-      WideTotal total;
-      const LeftInCrew<kDepth> parts{left, Left{out + first * Left::kPitch, rows}, rank, e};
-      add_left<kTogether>(total, parts, 0, crew - 1);
+      WgmmaTotal total;
+      const LeftInCluster<kDepth> items{left, Left{out + first * Left::kPitch, rows}, rank, e};
+      add_left<kTogether>(total, items, 0, cluster - 1);
       results.template take<After>({first + e.row, e.d}, total);
     });
     __syncwarp();
     wait_cluster();  // others may still read what was left here
   }
   // A barrier of the warps that have sums.
-  __device__ static void meet_group() { kGroups > 1 ? meet_warpgroup() : Ring::meet(); }
+  __device__ static void sync_group() { kGroups > 1 ? sync_warpgroup() : Pipeline::meet(); }
 
   const AttentionArgs& args_;
-  const PartEntry& entry_;
-  const Part& part_;
-  char* const ring_;
+  const ItemEntry& entry_;
+  const WorkItem& item_;
+  char* const pipeline_;
   float* const left_;
   const int rows_;
 };

@@ -9,11 +9,11 @@
 
 namespace mirage::tile {
 
-// The positions of a step's keys. Those that are another part's count as keys behind the length.
+// The positions of a step's keys. Those that are another item's count as keys behind the length.
 template <int kKeys>
 struct StepPositions {
   int first;      // of the step
-  int end;        // of the part
+  int end;        // of the item
   int behind;     // added from there on
   int added = 0;  // to all
 };
@@ -88,14 +88,14 @@ __device__ auto both(const LazyMask<OpA, A, B>& a, const LazyMask<OpC, C, D>& b)
   return LazyMask<AreBoth, LazyMask<OpA, A, B>, LazyMask<OpC, C, D>>{a, b, a.all && b.all};
 }
 
-// The first peaks of a warp: all sums are zeros, so that none has to become relative to them.
+// The first maxima of a warp: all sums are zeros, so that none has to become relative to them.
 template <class S, int kDepth>
-__device__ void set_peaks(WidePeaks<kDepth>& peaks, const S& scaled) {
+__device__ void set_maxima(WgmmaMaxima<kDepth>& maxima, const S& scaled) {
   float most[2];
-  line_peaks(most, scaled);
+  line_maxima(most, scaled);
   share_most(most);
 #pragma unroll
-  for (int i = 0; i < 2; ++i) peaks.at[0][i] = raised(peaks.at[0][i], most[i]);
+  for (int i = 0; i < 2; ++i) maxima.at[0][i] = raised_maximum(maxima.at[0][i], most[i]);
 }
 
 // The weights of one online-softmax step: exp(score - running maximum) where the mask holds, zeros
@@ -105,25 +105,25 @@ __device__ void set_peaks(WidePeaks<kDepth>& peaks, const S& scaled) {
 // infinite weights by its first maximum. Products are waited for once, by all warps.
 template <class T, class Op, class A, class B, class S, int kDepth>
 __device__ auto softmax_weights(const S& given, const LazyMask<Op, A, B>& mask,
-                                WidePeaks<kDepth>& peaks, WideProduct<kDepth>& product) {
+                                WgmmaMaxima<kDepth>& maxima, WgmmaProduct<kDepth>& product) {
   constexpr int kKeys = Spans<S>::kRows;
   auto scores = unscaled(given);
   auto scale = scale_of(given);
-  const bool is_plain = __all_sync(~0u, mask.all && peaks.lane_is_set());  // as most steps
+  const bool is_plain = __all_sync(~0u, mask.all && maxima.lane_is_set());  // as most steps
   if (!is_plain && !__all_sync(~0u, mask.all)) {
     scores = each<float>([](bool seen, float s) { return seen ? s : -INFINITY; }, mask, given);
     set_ones(scale);
   }
   const auto scaled = times(scores, scale);
   PackedScores<T, kWarpRows, kKeys> found;
-  if (!is_plain && peaks.is_unset()) set_peaks(peaks, scaled);
-  pack_weights<true>(found, scaled, peaks);
+  if (!is_plain && maxima.is_unset()) set_maxima(maxima, scaled);
+  pack_weights<true>(found, scaled, maxima);
   if (!__any_sync(~0u, largest_weight(found) > kLargestWeight)) return found;
   float most[2];
-  line_peaks(most, scaled);
+  line_maxima(most, scaled);
   share_most(most);
-  raise_to(most, peaks, product);
-  pack_weights<false>(found, scaled, peaks);
+  rescale_to(most, maxima, product);
+  pack_weights<false>(found, scaled, maxima);
   return found;
 }
 

@@ -15,7 +15,7 @@ constexpr int kGroupThreads = kGroupWarps * kWarpLanes;
 constexpr int kProductKeys = 64;  // keys, or elements of a head, of one instruction
 
 // A barrier of a warpgroup; 0 and 1 are the block's.
-__device__ inline void meet_warpgroup() {
+__device__ inline void sync_warpgroup() {
   __syncwarp();
   asm volatile("barrier.cta.sync.aligned %0, %1;" ::"r"(2 + warp_index() / kGroupWarps),
                "n"(kGroupThreads)
@@ -114,23 +114,23 @@ struct KeyRooms {
 
 // A step's lines of keys, or of values, in shared memory: boxes side by side along the depth.
 template <class T, int kKeys, int kDepth>
-struct WideKeys {
+struct WgmmaKeys {
   const char* at;
   KeyRooms* rooms;
 };
 // kWaits: for the next scores, once the product has begun; somebody else waits otherwise.
 template <class T, int kKeys, int kDepth, bool kWaits>
-struct WideValues {
+struct WgmmaValues {
   const char* at;
   const char* ones;  // sixteen lines of them, behind all values
 };
 
 // Weights are summed with their product: ones lie beside the values as eight elements more.
-struct WideSums {};
+struct WgmmaSums {};
 
 // [rows, D] fp32 of a warp's 16 rows, and the sums of their weights: sums[2 i] is that of line i.
 template <int kDepth_>
-struct WideProduct {
+struct WgmmaProduct {
   static constexpr int kDepth = kDepth_;
   float at[kDepth / kProductKeys][8][4] = {};
   float sums[4] = {};
@@ -138,11 +138,11 @@ struct WideProduct {
 
 // Products and sums of weights are relative to it.
 template <int kDepth>
-struct WidePeaks : KeyVector<float, kWarpRows> {
-  __device__ WidePeaks() { at[0][0] = at[0][1] = RowPeaks<8>::kLowest; }
+struct WgmmaMaxima : KeyVector<float, kWarpRows> {
+  __device__ WgmmaMaxima() { at[0][0] = at[0][1] = RowMaxima<8>::kLowest; }
   // Whether no row of the warp has seen a key: all sums are zeros then.
   __device__ bool is_unset() const { return __all_sync(~0u, !lane_is_set()); }
-  __device__ bool lane_is_set() const { return fmaxf(at[0][0], at[0][1]) != RowPeaks<8>::kLowest; }
+  __device__ bool lane_is_set() const { return fmaxf(at[0][0], at[0][1]) != RowMaxima<8>::kLowest; }
 };
 
 // A box as an operand, which all lanes know to be the same; and one that begins so much later.
@@ -167,7 +167,7 @@ __device__ void shrink_registers() {
 // warpgroup's lines in shared memory, in boxes of kRows lines.
 template <int kRows, class T, int kKeys, int kDepth>
 __device__ void begin_scores(Scores<float, kWarpRows, kKeys>& scores, const char* queries,
-                             WideKeys<T, kKeys, kDepth> keys) {
+                             WgmmaKeys<T, kKeys, kDepth> keys) {
   const uint64_t rows = uniform_descriptor(queries), box = uniform_descriptor(keys.at);
   begin_products();
 #pragma unroll
@@ -185,8 +185,8 @@ __device__ void begin_scores(Scores<float, kWarpRows, kKeys>& scores, const char
 
 // product[row, d] += sum over the step's keys of weights[row, key] * values[key, d], begun here.
 template <class T, int kKeys, int kDepth, bool kWaits>
-__device__ void contract_values(WideProduct<kDepth>& product,
-                                WideValues<T, kKeys, kDepth, kWaits> values,
+__device__ void contract_values(WgmmaProduct<kDepth>& product,
+                                WgmmaValues<T, kKeys, kDepth, kWaits> values,
                                 const PackedScores<T, kWarpRows, kKeys>& weights) {
   constexpr int kLast = kDepth / kProductKeys - 1, kStep = kMmaDepth * kBoxLineBytes;
   constexpr int kBoxBytes = kKeys * kBoxLineBytes;
@@ -231,7 +231,7 @@ struct Smaller {
 
 // The largest, or smallest, score of a lane's two rows, of those that the lane has.
 template <class Choice, int kKeys>
-__device__ void line_peaks(float (&most)[2], const Scores<float, kWarpRows, kKeys>& scores) {
+__device__ void line_maxima(float (&most)[2], const Scores<float, kWarpRows, kKeys>& scores) {
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
     most[i] = scores.at[0][0][2 * i];
@@ -242,15 +242,15 @@ __device__ void line_peaks(float (&most)[2], const Scores<float, kWarpRows, kKey
   }
 }
 
-// How far scores may be above what is called their peak: weights are below 60000 then, within the
-// range of every storage type. Any number is right as a peak. The first one is a little more than
-// it must be: few weights are so small then that they lose digits. Those that rise take more, as
-// such scores are far apart, and what is far below the largest matters little. So few steps have
+// How far scores may be above what is called their maximum: weights are below 60000 then, within
+// the range of every storage type. Any number is right as a maximum. The first one is a little more
+// than it must be: few weights are so small then that they lose digits. Those that rise take more,
+// as such scores are far apart, and what is far below the largest matters little. So few steps have
 // to rescale.
 constexpr float kMostAbove = 11.0f, kLargestWeight = 59000.0f;
 constexpr float kHeadroom = 5.0f, kMoreHeadroom = 8.0f;
-__device__ inline float raised(float peak, float most) {
-  return fmaxf(peak, most + (peak == RowPeaks<8>::kLowest ? kHeadroom : kMoreHeadroom));
+__device__ inline float raised_maximum(float maximum, float most) {
+  return fmaxf(maximum, most + (maximum == RowMaxima<8>::kLowest ? kHeadroom : kMoreHeadroom));
 }
 
 // Of what the lanes of a row have, the largest.
@@ -265,14 +265,14 @@ __device__ inline void share_most(float (&most)[2]) {
 // Warps come here on their own. A wait for products is one of all warps of a warpgroup, so it was
 // before.
 template <int kDepth>
-__device__ void raise_to(const float (&most)[2], WidePeaks<kDepth>& peak,
-                         WideProduct<kDepth>& product) {
+__device__ void rescale_to(const float (&most)[2], WgmmaMaxima<kDepth>& maximum,
+                           WgmmaProduct<kDepth>& product) {
   float factor[2];
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
-    const float old = peak.at[0][i];
-    peak.at[0][i] = raised(old, most[i]);
-    factor[i] = fast_exp(old - peak.at[0][i]);
+    const float old = maximum.at[0][i];
+    maximum.at[0][i] = raised_maximum(old, most[i]);
+    factor[i] = fast_exp(old - maximum.at[0][i]);
   }
 #pragma unroll
   for (int i = 0; i < 4; ++i) {

@@ -99,13 +99,13 @@ __device__ inline float fast_exp2(float a) {
 }
 
 // Weights in the storage type. The first are computed while the products of those before go on,
-// whose registers the result gets. A row's peak is rounded once and for all of its keys alike, so
-// that it divides out. kWaits: for those products, which all warps of a warpgroup do then.
+// whose registers the result gets. A row's maximum is rounded once and for all of its keys alike,
+// so that it divides out. kWaits: for those products, which all warps of a warpgroup do then.
 template <bool kWaits, class T, int kKeys, class S, int kDepth>
 __device__ void pack_weights(PackedScores<T, kWarpRows, kKeys>& found, const S& scaled,
-                             const WidePeaks<kDepth>& peaks) {
+                             const WgmmaMaxima<kDepth>& maxima) {
   constexpr int kTiles = kKeys / kTokenTile, kEarly = kTiles / 2;
-  const float offsets[2] = {-peaks.at[0][0] * kLog2E, -peaks.at[0][1] * kLog2E};
+  const float offsets[2] = {-maxima.at[0][0] * kLog2E, -maxima.at[0][1] * kLog2E};
   const auto weight = [&](int n, int i) {
     const float scale = exponent_scale(scaled, n, i);
     return fast_exp2(__fmaf_rn(scaled.scores.at[0][n][i], scale, offsets[i / 2]));
@@ -146,17 +146,17 @@ __device__ float largest_weight(const PackedScores<T, kWarpRows, kKeys>& weights
 }
 
 template <int kKeys>
-__device__ void line_peaks(float (&most)[2], const ScaledScores<kKeys>& scaled) {
+__device__ void line_maxima(float (&most)[2], const ScaledScores<kKeys>& scaled) {
   if (scaled.scale >= 0.0f) {
-    line_peaks<Larger>(most, scaled.scores);
+    line_maxima<Larger>(most, scaled.scores);
   } else {
-    line_peaks<Smaller>(most, scaled.scores);
+    line_maxima<Smaller>(most, scaled.scores);
   }
   most[0] *= scaled.scale;
   most[1] *= scaled.scale;
 }
 template <int kKeys>
-__device__ void line_peaks(float (&most)[2], const KeyedScores<kKeys>& keyed) {
+__device__ void line_maxima(float (&most)[2], const KeyedScores<kKeys>& keyed) {
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
     most[i] = -INFINITY;

@@ -30,8 +30,8 @@ template <int kKeys, int kDepth>
 class StepBoxes {
  public:
   static constexpr int kGroups = kDepth / kBoxDepth;
-  static_assert(kGroups * kKeys / kUnitKeys <= kWarpLanes, "a lane for every box");
-  static constexpr int kFewest = kUnitKeys;  // tokens of a box
+  static_assert(kGroups * kKeys / kBlockKeys <= kWarpLanes, "a lane for every box");
+  static constexpr int kFewest = kBlockKeys;  // tokens of a box
 
   __host__ __device__ explicit StepBoxes(const AttentionArgs& args) : tokens_(kKeys) {
     if (args.block_table == nullptr) return;

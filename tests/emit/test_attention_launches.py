@@ -19,15 +19,15 @@ struct Large {
 };
 
 struct Small {
-  static constexpr int kRows = 8, kWarps = 4, kBlocks = 2, kDeals = 1;
+  static constexpr int kRows = 8, kWarps = 4, kBlocks = 2, kDynamic = 1;
 };
 
 template <int kDepth>
 void tell(const mirage::AttentionArgs& args) {
-  const auto crowd = mirage::tile::crowd_of<Large<kDepth>>(args);
-  const bool large = mirage::tile::has_few_segments<8, kDepth>(args);
-  const bool many = mirage::tile::has_many_segments<Small>(args);
-  std::printf("%d %d %d %d", large, crowd.blocks, crowd.crew, many);
+  const auto shape = mirage::tile::launch_shape_of<Large<kDepth>>(args);
+  const bool large = mirage::tile::has_few_work_tiles<8, kDepth>(args);
+  const bool many = mirage::tile::has_many_work_tiles<Small>(args);
+  std::printf("%d %d %d %d", large, shape.blocks, shape.cluster, many);
 }
 
 int main(int, char** asked) {
@@ -52,15 +52,15 @@ def rules(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "rules"
 
 
-def answer(rules: Path, depth: int, segments: int, length: int) -> list[int]:
-    """Return if large blocks serve a call, how many, how many make a crew; if small ones deal."""
-    asked = [str(rules), *map(str, (depth, segments, length))]
+def answer(rules: Path, depth: int, work_tiles: int, length: int) -> list[int]:
+    """Return if large blocks serve a call, how many, how many make a cluster; if small ones deal."""
+    asked = [str(rules), *map(str, (depth, work_tiles, length))]
     said = subprocess.run(asked, capture_output=True, text=True, check=True)
     return [int(number) for number in said.stdout.split()]
 
 
 @pytest.mark.parametrize(
-    ("depth", "segments", "length", "large"),
+    ("depth", "work_tiles", "length", "large"),
     [
         (128, 2, 4096, True),
         (128, 3, 16384, True),
@@ -80,13 +80,13 @@ def answer(rules: Path, depth: int, segments: int, length: int) -> list[int]:
     ],
 )
 def test_the_faster_kernel_is_chosen(
-    rules: Path, depth: int, segments: int, length: int, large: bool
+    rules: Path, depth: int, work_tiles: int, length: int, large: bool
 ) -> None:
-    assert answer(rules, depth, segments, length)[0] == large
+    assert answer(rules, depth, work_tiles, length)[0] == large
 
 
 @pytest.mark.parametrize(
-    ("depth", "segments", "length", "blocks", "crew"),
+    ("depth", "work_tiles", "length", "blocks", "cluster"),
     [
         (128, 10, 16384, 130, 13),
         (128, 12, 16384, 96, 8),
@@ -94,17 +94,17 @@ def test_the_faster_kernel_is_chosen(
         (64, 34, 4096, 68, 2),
     ],
 )
-def test_crews_are_powers_of_two_if_few_blocks_idle(
-    rules: Path, depth: int, segments: int, length: int, blocks: int, crew: int
+def test_clusters_are_powers_of_two_if_few_blocks_idle(
+    rules: Path, depth: int, work_tiles: int, length: int, blocks: int, cluster: int
 ) -> None:
-    assert answer(rules, depth, segments, length)[1:3] == [blocks, crew]
+    assert answer(rules, depth, work_tiles, length)[1:3] == [blocks, cluster]
 
 
 @pytest.mark.parametrize(
-    ("segments", "length", "many"),
+    ("work_tiles", "length", "many"),
     [
         (512, 4096, True),
-        (512, 1024, True),  # two segments to a block
+        (512, 1024, True),  # two work_tiles to a block
         (1024, 1024, True),
         (1024, 496, False),  # too short to claim the next one in time
         (256, 4096, False),  # one segment to a block
@@ -112,7 +112,7 @@ def test_crews_are_powers_of_two_if_few_blocks_idle(
         (1 << 24, 1024, False),  # more than are counted
     ],
 )
-def test_many_equal_segments_are_dealt_out_whole(
-    rules: Path, segments: int, length: int, many: bool
+def test_many_equal_work_tiles_are_claimed_one_by_one(
+    rules: Path, work_tiles: int, length: int, many: bool
 ) -> None:
-    assert answer(rules, 128, segments, length)[3] == many
+    assert answer(rules, 128, work_tiles, length)[3] == many
