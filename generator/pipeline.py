@@ -25,8 +25,6 @@ from mirage_kernels.generator.jobs.executors import Local
 from mirage_kernels.generator.jobs.job import Job
 from mirage_kernels.generator.jobs.run import Workshop, complete
 from mirage_kernels.generator.jobs.store import Store
-from mirage_kernels.generator.plan.attention_lower import attention_program
-from mirage_kernels.generator.plan.attention_variants import attention_variants
 from mirage_kernels.generator.plan.families import families
 from mirage_kernels.generator.plan.lower import roles_of, tile_program
 from mirage_kernels.generator.plan.program import TileProgram
@@ -46,6 +44,8 @@ from mirage_kernels.generator.records.record import (
 from mirage_kernels.generator.records.sources import files_of
 from mirage_kernels.generator.report import Report, report_of
 from mirage_kernels.generator.request import Event, Progress, Request
+from mirage_kernels.generator.schedules.attention.lower import attention_program
+from mirage_kernels.generator.schedules.attention.variants import attention_variants
 from mirage_kernels.generator.search.cases import affordable, full_cases
 from mirage_kernels.generator.search.gate import Gate, Measured
 from mirage_kernels.generator.search.lower import Goal, lower

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from mirage_kernels.generator.plan.attention_variants import AttentionKnobs
+from mirage_kernels.generator.schedules.attention.knobs import AttentionKnobs
 from mirage_kernels.generator.terminal import Table, Terminal
 from mirage_kernels.generator.tuning.attention_catalog import TunedAttention, TunedRows
 from mirage_kernels.generator.tuning.attention_choice import EQUAL
@@ -17,7 +17,7 @@ DENSE = ("kernel", "call", "us", "PyTorch us", "served by", "PyTorch's kernels")
 
 def knobs_text(k: AttentionKnobs) -> str:
     """Write knobs as rows of a tile, keys of a step, warps, stages, blocks: `8/16/4/3/2`."""
-    waits = ", sums of keys" if k.key_sums else ""
+    waits = ", sums of keys" if k.constants.get("key_sums") else ""
     return f"{k.rows}/{k.keys}/{k.warps}/{k.stages}/{k.blocks}{waits}"
 
 

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 from mirage_kernels.generator.errors import PlanError
 from mirage_kernels.generator.ir import Graph, parts_of, retile
-from mirage_kernels.generator.plan.attention import form_name
-from mirage_kernels.generator.plan.attention_lower import attention_program
-from mirage_kernels.generator.plan.attention_variants import AttentionVariant, with_dynamic
 from mirage_kernels.generator.plan.threads import with_threads
 from mirage_kernels.generator.records.record import About, AttentionRecord
+from mirage_kernels.generator.schedules.attention.lower import attention_program
+from mirage_kernels.generator.schedules.attention.program import form_name
+from mirage_kernels.generator.schedules.attention.variants import AttentionVariant, with_dynamic
 from mirage_kernels.generator.search.select import Ranked
 from mirage_kernels.generator.search.verify import Case
 from mirage_kernels.generator.target import target

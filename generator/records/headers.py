@@ -9,13 +9,12 @@ from mirage_kernels.generator.emit.header import Header
 from mirage_kernels.generator.emit.words import dims_text
 from mirage_kernels.generator.ir import Graph, Node, Phase, Space, phases_of
 from mirage_kernels.generator.plan.adapters import makers_for
-from mirage_kernels.generator.plan.attention import AttentionProgram
-from mirage_kernels.generator.plan.attention_variants import shared_bytes
 from mirage_kernels.generator.plan.blocks import without_threads
 from mirage_kernels.generator.plan.program import Do, Layout, TileProgram
 from mirage_kernels.generator.plan.sizes import makers_bytes, stacked_makers_bytes, users_bytes
 from mirage_kernels.generator.plan.variants import Knobs, Variant
 from mirage_kernels.generator.records.record import AttentionRecord, Emitted, KernelRecord
+from mirage_kernels.generator.schedules.attention.program import AttentionProgram
 
 
 def kernel_header(record: KernelRecord, program: TileProgram) -> Header:
@@ -249,7 +248,7 @@ def _line_words(record: KernelRecord, knobs: Knobs) -> str:
 
 def _attention_launch(record: AttentionRecord, program: AttentionProgram) -> str:
     knobs = dict.fromkeys(v.knobs for v in record.variants)
-    sizes = (f"{-(-shared_bytes(k, *program.sizes) // 1024)}" for k in knobs)
+    sizes = (f"{-(-k.shared_bytes(*program.sizes) // 1024)}" for k in knobs)
     rows = " times ".join(program.roles.rows)
     return (
         f"as many blocks as run at once, by query rows ({rows}) as below; shared memory of their "

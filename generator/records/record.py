@@ -14,10 +14,10 @@ from typing import ClassVar, TypeVar
 
 from mirage_kernels.generator.errors import FileError, GraphError
 from mirage_kernels.generator.ir import DType, Graph, Json, dumps, from_json, to_json
-from mirage_kernels.generator.plan.attention import AttentionRoles
-from mirage_kernels.generator.plan.attention_variants import AttentionKnobs, AttentionVariant
 from mirage_kernels.generator.plan.program import Roles
 from mirage_kernels.generator.plan.variants import Knobs, Variant
+from mirage_kernels.generator.schedules.attention.program import AttentionRoles
+from mirage_kernels.generator.schedules.attention.variants import AttentionVariant, read_knobs
 from mirage_kernels.generator.search.gate import Measured
 from mirage_kernels.generator.search.verify import Compared, Proof
 
@@ -265,9 +265,8 @@ def _attention(data: dict[str, Json]) -> AttentionRecord:
 
 
 def _attention_variant(fields: _Fields) -> AttentionVariant:
-    numbers = fields.integers()
-    bucket, few = numbers.pop("bucket"), numbers.pop("few_tiles", 0)
-    return AttentionVariant(bucket, AttentionKnobs(**numbers), few_tiles=bool(few))
+    few = bool(fields.data.get("few_tiles", False))
+    return AttentionVariant(fields.integer("bucket"), read_knobs(fields.data), few_tiles=few)
 
 
 def _mugraph(data: dict[str, Json]) -> MuGraphRecord:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from mirage_kernels.generator.emit import forms
-from mirage_kernels.generator.emit.attention import AttentionSource, attention_files
 from mirage_kernels.generator.emit.cuda import Kernel
 from mirage_kernels.generator.emit.table import AttentionEntry, Entry, emit_table
 from mirage_kernels.generator.plan.adapters import (
@@ -13,7 +12,6 @@ from mirage_kernels.generator.plan.adapters import (
     stacked_program,
     stacked_variants,
 )
-from mirage_kernels.generator.plan.attention_lower import attention_program
 from mirage_kernels.generator.plan.lower import tile_program
 from mirage_kernels.generator.plan.tiles import Planning
 from mirage_kernels.generator.records.headers import attention_header, kernel_header, stacked_header
@@ -24,6 +22,8 @@ from mirage_kernels.generator.records.record import (
     MuGraphRecord,
     Record,
 )
+from mirage_kernels.generator.schedules.attention.lower import attention_program
+from mirage_kernels.generator.schedules.attention.writer import AttentionSource, attention_files
 from mirage_kernels.generator.target import target
 
 

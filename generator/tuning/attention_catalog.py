@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from math import exp, log
 
 from mirage_kernels.generator.ir.text import Json
-from mirage_kernels.generator.plan.attention_variants import OPTIONAL, AttentionKnobs
+from mirage_kernels.generator.schedules.attention.knobs import AttentionKnobs
+from mirage_kernels.generator.schedules.attention.variants import read_knobs
 from mirage_kernels.generator.tuning.fields import (
     entries,
     entry,
@@ -22,12 +23,6 @@ from mirage_kernels.generator.tuning.fields import (
     text,
 )
 from mirage_kernels.generator.tuning.keys import Key
-
-
-def attention_knobs(data: Mapping[str, Json]) -> AttentionKnobs:
-    """Read knobs among an object's fields."""
-    names = (n for n in AttentionKnobs.__dataclass_fields__ if n not in OPTIONAL or n in data)
-    return AttentionKnobs(**{name: integer(data, name) for name in names})
 
 
 @dataclass(frozen=True)
@@ -75,9 +70,9 @@ class TriedAttention:
     def read(data: Mapping[str, Json]) -> TriedAttention:
         """Read what `to_json` makes."""
         if "failed" in data:
-            return TriedAttention(attention_knobs(data), failed=text(data, "failed"))
+            return TriedAttention(read_knobs(data), failed=text(data, "failed"))
         times = (floats(data, "us"), floats(data, "promised_us"))
-        return TriedAttention(attention_knobs(data), *times)
+        return TriedAttention(read_knobs(data), *times)
 
 
 @dataclass(frozen=True)
@@ -100,7 +95,7 @@ class Chosen:
     @staticmethod
     def read(data: Mapping[str, Json]) -> Chosen:
         """Read what `to_json` makes."""
-        knobs, few = attention_knobs(entry(data["knobs"])), bool(data["few_tiles"])
+        knobs, few = read_knobs(entry(data["knobs"])), bool(data["few_tiles"])
         return Chosen(knobs, few, number(data, "ratio"), maybe(data, "rule_ratio"))
 
 

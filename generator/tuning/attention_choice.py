@@ -10,13 +10,12 @@ from dataclasses import replace
 from math import inf
 
 from mirage_kernels.generator.errors import PlanError
-from mirage_kernels.generator.plan.attention import AttentionProgram
-from mirage_kernels.generator.plan.attention_variants import (
+from mirage_kernels.generator.schedules.attention.knobs import AttentionKnobs
+from mirage_kernels.generator.schedules.attention.program import AttentionProgram
+from mirage_kernels.generator.schedules.attention.variants import (
     FEW_TILES_ROWS,
-    AttentionKnobs,
     AttentionVariant,
     attention_variants,
-    shared_bytes,
 )
 from mirage_kernels.generator.target import Target
 from mirage_kernels.generator.tuning.attention_catalog import (
@@ -89,8 +88,8 @@ def attention_variants_by(
     """Return the kernel's variants: measured knobs where there are some, else the rule's.
 
     What was measured without the rule's knobs says nothing against them. Where calls of few
-    work tiles have the knobs of others, one variant serves both, and buckets with the same knobs are
-    one. Raises PlanError for measured knobs that do not fit any more.
+    work tiles have the knobs of others, one variant serves both, and buckets with the same knobs
+    are one. Raises PlanError for measured knobs that do not fit any more.
     """
     made, known = attention_variants(program, on), tuned.buckets if tuned else ()
     chosen: list[list[AttentionVariant]] = []
@@ -129,7 +128,7 @@ def _measured(own: list[AttentionVariant], found: TunedRows | None) -> Iterator[
 
 def _check_fit(program: AttentionProgram, on: Target, variants: Iterable[AttentionVariant]) -> None:
     for v in variants:
-        bytes_ = shared_bytes(v.knobs, *program.sizes)
+        bytes_ = v.knobs.shared_bytes(*program.sizes)
         if bytes_ > on.shared_bytes:
             raise PlanError(
                 f"{program.recipe}: the knobs that the catalog has for {v.name} need {bytes_} "

@@ -9,20 +9,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from mirage_kernels.generator.emit.attention import (
+from mirage_kernels.generator.emit.header import Header
+from mirage_kernels.generator.emit.writer import Writer
+from mirage_kernels.generator.ir import Graph
+from mirage_kernels.generator.records.record import AttentionRecord
+from mirage_kernels.generator.request import Event, Progress
+from mirage_kernels.generator.schedules.attention.candidates import RowBucket, row_buckets
+from mirage_kernels.generator.schedules.attention.knobs import AttentionKnobs
+from mirage_kernels.generator.schedules.attention.lower import attention_program
+from mirage_kernels.generator.schedules.attention.program import AttentionProgram, form_name
+from mirage_kernels.generator.schedules.attention.variants import AttentionVariant
+from mirage_kernels.generator.schedules.attention.writer import (
     AttentionSource,
     emit_attention,
     few_tiles,
 )
-from mirage_kernels.generator.emit.header import Header
-from mirage_kernels.generator.emit.writer import Writer
-from mirage_kernels.generator.ir import Graph
-from mirage_kernels.generator.plan.attention import AttentionProgram, form_name
-from mirage_kernels.generator.plan.attention_candidates import RowBucket, row_buckets
-from mirage_kernels.generator.plan.attention_lower import attention_program
-from mirage_kernels.generator.plan.attention_variants import AttentionKnobs, AttentionVariant
-from mirage_kernels.generator.records.record import AttentionRecord
-from mirage_kernels.generator.request import Event, Progress
 from mirage_kernels.generator.target import target
 from mirage_kernels.generator.tuning.attention_manifest import (
     BuiltAttention,

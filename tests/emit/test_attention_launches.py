@@ -53,7 +53,7 @@ def rules(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def answer(rules: Path, depth: int, work_tiles: int, length: int) -> list[int]:
-    """Return if large blocks serve a call, how many, how many make a cluster; if small ones deal."""
+    """Return if large blocks serve a call, how many, of a cluster; if small ones claim."""
     asked = [str(rules), *map(str, (depth, work_tiles, length))]
     said = subprocess.run(asked, capture_output=True, text=True, check=True)
     return [int(number) for number in said.stdout.split()]

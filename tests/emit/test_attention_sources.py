@@ -10,15 +10,14 @@ from pathlib import Path
 import pytest
 from compilers import compiled, formatted
 
-from mirage_kernels.generator.emit.attention import emit_attention
 from mirage_kernels.generator.emit.table import AttentionEntry, emit_table
 from mirage_kernels.generator.errors import PlanError
-from mirage_kernels.generator.plan.attention import Do
-from mirage_kernels.generator.plan.attention_lower import attention_program
-from mirage_kernels.generator.plan.attention_variants import shared_bytes
 from mirage_kernels.generator.plan.blocks import without_threads
 from mirage_kernels.generator.records.record import AttentionRecord, load_emitted
 from mirage_kernels.generator.records.sources import attention_source, sources_of, table_of
+from mirage_kernels.generator.schedules.attention.lower import attention_program
+from mirage_kernels.generator.schedules.attention.program import Do
+from mirage_kernels.generator.schedules.attention.writer import emit_attention
 from mirage_kernels.generator.target import TARGETS
 
 ROOT = Path(__file__).parents[2]
@@ -154,7 +153,7 @@ def test_a_kernel_is_formatted_as_clang_format_would(recipe: str) -> None:
 def with_sizes(made: AttentionRecord) -> str:
     """Return a kernel's source that also says what shared memory the planner counts on."""
     program = attention_program(made.recipe, made.graph)
-    planned = {v.name: shared_bytes(v.knobs, *program.sizes) for v in made.variants}
+    planned = {v.name: v.knobs.shared_bytes(*program.sizes) for v in made.variants}
     asserts = (
         f"static_assert(Work<{name}>::kBytes <= {most} && {most} < Work<{name}>::kBytes + 1024);\n"
         for name, most in planned.items()

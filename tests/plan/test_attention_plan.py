@@ -13,11 +13,16 @@ import pytest
 from mirage_kernels.generator.errors import PlanError
 from mirage_kernels.generator.ir import Graph, dumps, from_json, to_json
 from mirage_kernels.generator.pipeline import Plan, plan_for
-from mirage_kernels.generator.plan.attention import AttentionProgram, AttentionRoles, Do, Held
-from mirage_kernels.generator.plan.attention_lower import attention_program
 from mirage_kernels.generator.plan.blocks import without_threads
 from mirage_kernels.generator.plan.threads import with_threads
 from mirage_kernels.generator.records.record import load_emitted
+from mirage_kernels.generator.schedules.attention.lower import attention_program
+from mirage_kernels.generator.schedules.attention.program import (
+    AttentionProgram,
+    AttentionRoles,
+    Do,
+    Held,
+)
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 RECIPES = (

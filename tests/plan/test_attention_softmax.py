@@ -9,13 +9,13 @@ import pytest
 
 from mirage_kernels.generator.errors import PlanError
 from mirage_kernels.generator.ir import Graph, Node
-from mirage_kernels.generator.plan.attention import AttentionProgram, Do
-from mirage_kernels.generator.plan.attention_lower import attention_program
-from mirage_kernels.generator.plan.attention_softmax import softmax_step
-from mirage_kernels.generator.plan.attention_variants import attention_variants
-from mirage_kernels.generator.plan.attention_wide import takes_many_rows
 from mirage_kernels.generator.plan.blocks import without_threads
 from mirage_kernels.generator.records.record import load_emitted
+from mirage_kernels.generator.schedules.attention.lower import attention_program
+from mirage_kernels.generator.schedules.attention.program import AttentionProgram, Do
+from mirage_kernels.generator.schedules.attention.softmax import softmax_step
+from mirage_kernels.generator.schedules.attention.variants import attention_variants
+from mirage_kernels.generator.schedules.wgmma_attention.knobs import WgmmaAttention, takes_many_rows
 from mirage_kernels.generator.target import target
 
 GOLDEN = Path(__file__).parents[1] / "golden"
@@ -117,7 +117,9 @@ def test_a_mugraph_that_breaks_the_precondition_has_tiles_of_few_rows_only(what:
         softmax_step(program)
     assert program.loop[-1].do is not Do.SOFTMAX
     assert not takes_many_rows(program)
-    assert not any(v.knobs.producers for v in attention_variants(program, target("sm_90a")))
+    assert not any(
+        isinstance(v.knobs, WgmmaAttention) for v in attention_variants(program, target("sm_90a"))
+    )
 
 
 READERS = {"peak": "peak", LOWERED: LOWERED, EXP: EXP, SEEN: SEEN, "masked": "masked"}

@@ -9,9 +9,10 @@ import pytest
 from pretended_attention import KEY, OTHER, RULE, THIRD, WORKLOADS, dense, tried
 
 from mirage_kernels.generator.errors import PlanError
-from mirage_kernels.generator.plan.attention_lower import attention_program
-from mirage_kernels.generator.plan.attention_variants import AttentionKnobs, attention_variants
 from mirage_kernels.generator.records.record import load_emitted
+from mirage_kernels.generator.schedules.attention.knobs import AttentionKnobs
+from mirage_kernels.generator.schedules.attention.lower import attention_program
+from mirage_kernels.generator.schedules.attention.variants import attention_variants
 from mirage_kernels.generator.target import target
 from mirage_kernels.generator.tuning.attention_catalog import (
     Chosen,
@@ -102,8 +103,7 @@ def test_measured_knobs_take_the_place_of_the_rules() -> None:
     shorter = replace(few, stages=2)
     made = attention_variants_by(PROGRAM, H200, tuned(usual, shorter, few))
     expected = [
-        replace(v, knobs=shorter) if v.few_tiles else v
-        for v in attention_variants(PROGRAM, H200)
+        replace(v, knobs=shorter) if v.few_tiles else v for v in attention_variants(PROGRAM, H200)
     ]
     assert list(made) == expected
 

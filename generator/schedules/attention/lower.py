@@ -15,18 +15,18 @@ from mirage_kernels.generator.ir import (
     Phase,
     phases_of,
 )
-from mirage_kernels.generator.plan.attention import (
+from mirage_kernels.generator.plan.blocks import without_threads
+from mirage_kernels.generator.plan.needed import needed
+from mirage_kernels.generator.schedules.attention.form import form_of
+from mirage_kernels.generator.schedules.attention.mask import Positions, check_hidden
+from mirage_kernels.generator.schedules.attention.program import (
     AttentionProgram,
     Do,
     Held,
     Literal,
     Step,
 )
-from mirage_kernels.generator.plan.attention_form import form_of
-from mirage_kernels.generator.plan.attention_mask import Positions, check_hidden
-from mirage_kernels.generator.plan.attention_softmax import with_softmax_step
-from mirage_kernels.generator.plan.blocks import without_threads
-from mirage_kernels.generator.plan.needed import needed
+from mirage_kernels.generator.schedules.attention.softmax import with_softmax_step
 
 
 def attention_program(recipe: str, graph: Graph) -> AttentionProgram:

@@ -21,7 +21,7 @@ from math import inf
 
 from mirage_kernels.generator.errors import PlanError
 from mirage_kernels.generator.ir import DType
-from mirage_kernels.generator.plan.attention import AttentionProgram, Do, Step
+from mirage_kernels.generator.schedules.attention.program import AttentionProgram, Do, Step
 
 
 def with_softmax_step(program: AttentionProgram) -> AttentionProgram:

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 from mirage_kernels.generator.errors import PlanError
 from mirage_kernels.generator.ir import OPS, Dim, Graph, Kind, Node
-from mirage_kernels.generator.plan.attention import AttentionRoles
-from mirage_kernels.generator.plan.attention_latent import score_products
+from mirage_kernels.generator.schedules.attention.latent import score_products
+from mirage_kernels.generator.schedules.attention.program import AttentionRoles
 
 
 def attention_roles(node: Node, body: Graph) -> AttentionRoles:

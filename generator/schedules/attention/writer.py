@@ -16,8 +16,15 @@ from mirage_kernels.generator.emit.words import TYPES, camel, dims_text, vocabul
 from mirage_kernels.generator.emit.writer import WIDTH, Writer
 from mirage_kernels.generator.errors import PlanError
 from mirage_kernels.generator.ir import DType, TensorType, number_text
-from mirage_kernels.generator.plan.attention import AttentionProgram, Carried, Do, Held, Step
-from mirage_kernels.generator.plan.attention_variants import AttentionKnobs, AttentionVariant
+from mirage_kernels.generator.schedules.attention.knobs import AttentionKnobs
+from mirage_kernels.generator.schedules.attention.program import (
+    AttentionProgram,
+    Carried,
+    Do,
+    Held,
+    Step,
+)
+from mirage_kernels.generator.schedules.attention.variants import AttentionVariant
 
 MASKS = ("less", "both", "where")  # beyond what other kernels' vocabulary has
 FORMS, FORM = "forms", "flash_attention"  # the folder of forms, and the name of this one
@@ -149,7 +156,7 @@ def _write_configs(writer: Writer, source: AttentionSource) -> None:
     for variant in source.variants:
         if source.serves(variant) is not variant:  # one kernel serves both
             continue
-        knobs = [f"k{camel(k)} = {v}" for k, v in variant.knobs.to_json().items()]
+        knobs = [f"k{camel(k)} = {v}" for k, v in variant.knobs.constants.items()]
         with writer.block(f"struct {variant.name} : Shape {{", "};"):
             writer.declaration("static constexpr int ", knobs)
     writer.line()
@@ -353,7 +360,7 @@ def _dispatch(writer: Writer, source: AttentionSource) -> None:
             conditions = [f"rows <= {variant.bucket}"] if variant.bucket else []
             if variant.few_tiles:
                 conditions.append(f"tile::{few_tiles(source.program, variant.knobs)}(args)")
-            if variant.knobs.dynamic:
+            if variant.is_dynamic:
                 conditions.append(f"tile::has_many_work_tiles<{kernel}>(args)")
             guard = f"if ({' && '.join(conditions)})" if conditions else ""
             _returned(writer, guard, f"return call({kernel}{{}});")
@@ -369,7 +376,7 @@ def _returned(writer: Writer, guard: str, statement: str) -> None:
 
 
 def few_tiles(program: AttentionProgram, knobs: AttentionKnobs) -> str:
-    """Return the function that says whether a call has few work tiles with much to read for each."""
+    """Return the function that says if a call has few work tiles with much to read for each."""
     numbers = [knobs.rows, program.depth, *([program.key_work] if program.key_work else [])]
     return f"has_few_work_tiles<{', '.join(map(str, numbers))}>"
 

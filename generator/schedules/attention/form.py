@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 from mirage_kernels.generator.errors import PlanError
 from mirage_kernels.generator.ir import DType, Graph, Node, Phase, phases_of
-from mirage_kernels.generator.plan.attention import AttentionRoles, Carried, Held
-from mirage_kernels.generator.plan.attention_latent import score_products
-from mirage_kernels.generator.plan.attention_roles import attention_roles
+from mirage_kernels.generator.schedules.attention.latent import score_products
+from mirage_kernels.generator.schedules.attention.program import AttentionRoles, Carried, Held
+from mirage_kernels.generator.schedules.attention.roles import attention_roles
 
 
 @dataclass(frozen=True)
