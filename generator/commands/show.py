@@ -138,8 +138,8 @@ def _variant_rows(record: Emitted) -> Iterator[tuple[str, ...]]:
         tiles = ", ".join(f"{name} by {size}" for name, size in cut.items())
         knobs = ", ".join(f"{name} {value}" for name, value in vars(variant.knobs).items())
         served = f"{counted} <= {variant.bucket}" if variant.bucket else f"any {counted}"
-        segments = variant.segments if isinstance(variant, AttentionVariant) else ""
-        yield served + (f", {segments} segments" if segments else ""), tiles, knobs
+        tiled = variant.work_tiles if isinstance(variant, AttentionVariant) else ""
+        yield served + (f", {tiled} work tiles" if tiled else ""), tiles, knobs
 
 
 def proof_sentence(record: Record) -> str:

@@ -11,8 +11,8 @@ struct RowElement {
 };
 
 // A product's elements by twos: of a row, d and d + 8, which a lane has beside those of another
-// row. Neighbouring pairs are of different rows: of as many as a item has, or the next power of
-// two.
+// row. Neighbouring pairs are of different rows: of as many as a work item has, or the next power
+// of two.
 template <int kRows, int kDepth>
 struct Pairs {
   static constexpr int kOfRow = kDepth / 2;

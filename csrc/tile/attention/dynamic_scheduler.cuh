@@ -1,8 +1,8 @@
-// Whole work_tiles that blocks claim one at a time, each when it is about to end the one before.
+// Whole work tiles that blocks claim one at a time, each when it is about to end the one before.
 //
 // WorkItems of the chip with fewer multiprocessors have more of memory's rate for each of them.
-// Where work_tiles are equally long and every block takes several, blocks there take more of them.
-// Which block takes a work_tile changes nothing about its sums.
+// Where work tiles are equally long and every block takes several, blocks there take more of them.
+// Which block takes a work tile changes nothing about its sums.
 #pragma once
 
 #include <type_traits>
@@ -12,19 +12,19 @@
 
 namespace mirage::tile {
 
-// Whether a kernel's knobs say that its blocks claim work_tiles.
+// Whether a kernel's knobs say that its blocks claim work tiles.
 template <class Knobs, class = void>
 constexpr bool kDynamicOf = false;
 template <class Knobs>
 constexpr bool kDynamicOf<Knobs, std::void_t<decltype(Knobs::kDynamic)>> = Knobs::kDynamic != 0;
 
-// What a block's warps know of its dynamic_scheduler: the work_tiles of the latest two, and a
-// barrier for each whose phases tell that it is there. All warps meet at the end of a work_tile,
+// What a block's warps know of its claims: the work tiles of the latest two, and a
+// barrier for each whose phases tell that it is there. All warps meet at the end of a work tile,
 // long before the claim after the next takes its place.
 class DynamicScheduler {
  public:
   static constexpr int kBytes = 2 * sizeof(CopyBarrier) + 2 * sizeof(int2);  // aligned
-  static constexpr int kSteps = 4;  // of a warp: so long before it ends a work_tile it asks
+  static constexpr int kSteps = 4;  // of a warp: so long before it ends a work tile it asks
   static constexpr int kLeastSteps = 2 * kSteps;
   static constexpr int kCountBits = 24;
 
@@ -42,7 +42,7 @@ class DynamicScheduler {
     __syncthreads();
   }
 
-  // By one block of a call, when the kernel before has ended. A number of all work_tiles that were
+  // By one block of a call, when the kernel before has ended. A number of all work tiles that were
   // claimed follows the nonce's upper bits, in the place where the first cluster never leaves a
   // nonce.
   __device__ static void open(const AttentionArgs& args) {
@@ -50,7 +50,7 @@ class DynamicScheduler {
                  : "memory");
   }
 
-  // DynamicScheduler a work_tile; nothing waits for the answer before it is used.
+  // Claims a work tile; nothing waits for the answer before it is used.
   __device__ static void ask(const AttentionArgs& args, bool wanted, uint64_t& answer) {
     asm volatile(
         "{ .reg .pred wanted;\n"
@@ -62,7 +62,7 @@ class DynamicScheduler {
   }
 
   // Tells the block's warps what claim `number` has got. The last claim of the call wipes out the
-  // tag: every block dynamic_scheduler until it gets nothing.
+  // tag: every block claims until it gets nothing.
   __device__ void tell(const AttentionArgs& args, int number, uint64_t answer) const {
     while ((answer ^ tag(args)) >> kCountBits != 0) ask(args, true, answer);  // not open yet
     const int count = static_cast<int>(answer ^ tag(args)), work_tiles = work_tiles_of(args);
@@ -72,7 +72,7 @@ class DynamicScheduler {
     arrive(told_[number % 2]);
   }
 
-  // The work_tile of a claim, the first of which has number 1; -1: there was none left.
+  // The work tile of a claim, the first of which has number 1; -1: there was none left.
   __device__ int await(int number) const {
     wait(told_[number % 2], (number - 1) / 2 % 2);
     return place(number);
@@ -87,8 +87,8 @@ class DynamicScheduler {
   CopyBarrier* told_ = nullptr;
 };
 
-// The items of a block that dynamic_scheduler whole work_tiles after its first one, if all are
-// equally long, `least` key_blocks or more; otherwise those of its range.
+// The items of a block that claims whole work tiles after its first one, if all are
+// equally long, `least` key blocks or more; otherwise those of its range.
 template <int kRows>
 class DynamicItems : public WorkItems<kRows> {
  public:
@@ -110,7 +110,7 @@ class DynamicItems : public WorkItems<kRows> {
     if (claimed_ && blockIdx.x + threadIdx.x == 0) DynamicScheduler::open(args);
   }
 
-  // Some steps before the end of a work_tile one lane of the block dynamic_scheduler another, and
+  // Some steps before the end of a work tile one lane of the block claims another, and
   // tells of it a step later.
   __device__ void claim(const AttentionArgs& args, int steps) {
     if (!claimed_ || warp_index() > 0) return;
@@ -119,7 +119,7 @@ class DynamicItems : public WorkItems<kRows> {
   }
 
  private:
-  // Takes a whole work_tile of sequences that differ in nothing but their numbers; below 0: none.
+  // Takes a whole work tile of sequences that differ in nothing but their numbers; below 0: none.
   __device__ void take(int work_tile) {
     if (work_tile < 0) return;
     const AttentionArgs& args = *this->args_;

@@ -1,6 +1,6 @@
 // How many blocks a call of attention is launched with, and how many of them are a cluster.
 //
-// The host knows the number of work_tiles and the longest length; what it decides by is measured.
+// The host knows the number of work tiles and the longest length; what it decides by is measured.
 #pragma once
 
 #include "tile/attention/dynamic_scheduler.cuh"
@@ -16,7 +16,7 @@ AttentionArgs with_divisors(AttentionArgs args) {
   return args;
 }
 
-// KeyBlocks of a work_tile and of all, if every sequence is as long as the host knows.
+// Key blocks of a work tile and of all, if every sequence is as long as the host knows.
 inline int64_t longest_key_blocks(const AttentionArgs& args) {
   return ceil_div(larger(args.max_len, 1), kBlockKeys);
 }
@@ -34,9 +34,9 @@ constexpr int kFewPairUnits = 64;            // of a pair of small blocks
 constexpr int kManyKeyBlocks = 15;           // of a multiprocessor
 constexpr int kManyKeyBlocksOfClusters = 9;  // the same, where clusters leave room for another call
 constexpr int kMostKeyBlocksOfClusters = 64;  // so many at most: see may_leave_room
-constexpr int kDynamicKeyBlocks = 128;        // of a block that dynamic_scheduler whole work_tiles
+constexpr int kDynamicKeyBlocks = 128;        // of a block that claims whole work tiles
 constexpr int kLargeClusterKeyBlocks =
-    8 * kMaxCluster;  // a key_block for each of eight warps of sixteen blocks
+    8 * kMaxCluster;  // a key block for each of eight warps of sixteen blocks
 
 // Blocks of a launch, and how many of them work on the same keys.
 struct LaunchShape {
@@ -71,20 +71,20 @@ int even_cluster(const AttentionArgs& args, int64_t most) {
 }
 
 // As many blocks as run at once, or as there is work for. WorkTiles that are equally long are cut
-// evenly: a cluster then has one item, or whole work_tiles.
+// evenly: a cluster then has one item, or whole work tiles.
 template <class Work>
 LaunchShape launch_shape_of(const AttentionArgs& args) {
   const int64_t work_tiles = sequence_work_tiles<Work::kRows>(args) * args.B;
   if (work_tiles == 0) return {0, 1};
   const int64_t most = most_blocks<Work>(args);
   if (work_tiles >= most) {
-    const int64_t whole = ceil_div(work_tiles, most);  // work_tiles of a block
+    const int64_t whole = ceil_div(work_tiles, most);  // work tiles of a block
     const int64_t even = ceil_div(work_tiles, whole);
     const bool stays = !kDynamicOf<Work> && 10 * even >= 9 * most;
     return {static_cast<int>(stays ? even : most), 1};
   }
   const int64_t key_blocks = longest_key_blocks(args);
-  const int64_t long_enough = ceil_div(key_blocks, Work::kWarps);  // a key_block for every warp
+  const int64_t long_enough = ceil_div(key_blocks, Work::kWarps);  // a key block for every warp
   int64_t items = most / work_tiles;
   if (items > kMaxCluster) items = kMaxCluster;
   if (items > long_enough) items = long_enough;
@@ -109,7 +109,7 @@ LaunchShape launch_shape_of(const AttentionArgs& args) {
 }
 
 // Whether a call is better off with one large block on each multiprocessor than with several: few
-// work_tiles with much to read for each, or so few that clusters leave most multiprocessors idle.
+// work tiles with much to read for each, or so few that clusters leave most multiprocessors idle.
 template <int kRows, int kDepth = 128, int kKeyWork = 0>
 bool has_few_work_tiles(const AttentionArgs& args) {
   const int64_t work_tiles = sequence_work_tiles<kRows>(args) * args.B;
@@ -125,7 +125,7 @@ bool has_few_work_tiles(const AttentionArgs& args) {
     if ((!one || kKeyWork == 2 ? 4 : kLong ? 8 : 12) * work_tiles <= all) {
       return key_blocks >= (one ? kManyKeyBlocksOfClusters : kManyKeyBlocks) * all;
     }
-    // Of more, small blocks lie more evenly, down to two for a cluster. (On items of the chip with
+    // Of more, small blocks lie more evenly, down to two for a cluster. (On parts of the chip with
     // an odd number of multiprocessors one is left.) With short lines these have too little on its
     // way, if there is much to read.
     const bool even = kLong || (one && 9 * work_tiles <= 2 * all);
@@ -136,7 +136,7 @@ bool has_few_work_tiles(const AttentionArgs& args) {
   return work_tiles <= all && key_blocks >= kManyKeyBlocks * all;
 }
 
-// Whether blocks with these knobs had better claim whole work_tiles, one at a time: those may be
+// Whether blocks with these knobs had better claim whole work tiles, one at a time: those may be
 // equally long, blocks with the most of them have little more than the others, and all have enough
 // (64 sequences of 4096 keys and 8 heads: 246 to 243 us; 128 of 1024: 129 to 123).
 template <class Knobs>

@@ -174,7 +174,7 @@ __device__ auto map(const Fragment<kDims, T, kLines, kChunks>& a, const Lazy<B>&
   return result;
 }
 
-// By a number per line: one division for all its elements, to three key_blocks in the last place.
+// By a number per line: one division for all its elements, to three units in the last place.
 template <class Out, class A, class V, int kKeys>
 __device__ auto div(const Lazy<A>& a, const KeyVector<V, kKeys>& b) {
   return mul<Out>(a, over<float>([](V x) { return reciprocal(x); }, b));

@@ -1,11 +1,11 @@
-// What becomes of a work_tile's sums: the results, row by row.
+// What becomes of a work tile's sums: the results, row by row.
 #pragma once
 
 #include "tile/attention/flash_decode/reduction.cuh"
 
 namespace mirage::tile {
 
-// A row of a work_tile as what comes after the combination sees it.
+// A row of a work tile as what comes after the combination sees it.
 template <class T>
 struct ResultRow {
   T* out;

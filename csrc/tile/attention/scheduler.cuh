@@ -1,10 +1,10 @@
-// Which keys a block takes: its range of all key_blocks of all work_tiles, item by item.
+// Which keys a block takes: its range of all key blocks of all work tiles, item by item.
 //
-// A work_tile is one sequence, one head of the cache and one tile of query rows; its keys come in
-// key_blocks of kBlockKeys. All key_blocks stand in one row, sequence by sequence, head by head,
+// A work tile is one sequence, one head of the cache and one tile of query rows; its keys come in
+// key blocks of kBlockKeys. All key blocks stand in one row, sequence by sequence, head by head,
 // tile by tile, and every block takes an equal range of it: blocks are busy alike however lengths
-// differ, and nothing about them need be known on the host. A item is what a range has of one
-// work_tile.
+// differ, and nothing about them need be known on the host. A work item is what a range has of one
+// work tile.
 #pragma once
 
 #include "launch.h"
@@ -17,7 +17,7 @@ namespace mirage::tile {
 
 constexpr int kBlockKeys = 16;
 constexpr int kFinishKeyBlocks =
-    12;  // what finishing a work_tile is worth, where clusters have several
+    12;  // what finishing a work tile is worth, where clusters have several
 
 // What a step does with its keys beside products, as knobs say it: 0 nothing, 1 sums over their
 // lines, 2 new lines computed of them.
@@ -31,9 +31,9 @@ struct Sequence {
   int keys, tokens;         // in the cache; query tokens, the last of them
   int first_token;          // of the query tensor
   int lowest;               // key that a query token looks back to
-  int skipped, key_blocks;  // key_blocks before it, and the others; at least one
+  int skipped, key_blocks;  // key blocks before it, and the others; at least one
   int tiles;                // of query rows
-  int length;  // of a work_tile in the row of all key_blocks: its key_blocks and what finishing is
+  int length;  // of a work tile in the row of all key blocks: its key blocks and what finishing is
                // worth
 
   __device__ int cost(const AttentionArgs& args) const { return length * tiles * args.Hkv; }
@@ -149,7 +149,7 @@ struct Lengths {
   }
 };
 
-// Lane i has sequence first + i; past the last one that has no key_blocks.
+// Lane i has sequence first + i; past the last one that has no key blocks.
 template <int kRows>
 __device__ Sequence lanes_sequence(const AttentionArgs& args, int first, const Lengths& lengths) {
   const int b = first + lane(), keys = lengths.from(args, first);
@@ -197,13 +197,13 @@ struct WorkTile {
 };
 
 struct WorkItem : WorkTile {
-  int first, last;  // key_blocks of the work_tile, skipped ones not counted
-  int position;     // of the first in the row of all key_blocks
+  int first, last;  // key blocks of the work tile, skipped ones not counted
+  int position;     // of the first in the row of all key blocks
 };
 
-// How all key_blocks are partitioned out to the blocks, in equal shares.
+// How all key blocks are partitioned over the blocks, in equal shares.
 struct Shares {
-  int share = 0, longer = 0;  // key_blocks of a block; so many blocks have one more
+  int share = 0, longer = 0;  // key blocks of a block; so many blocks have one more
 
   Shares() = default;
   __device__ Shares(int total, const HostDivisor& blocks)
@@ -211,7 +211,7 @@ struct Shares {
 
   __device__ int first(int block) const { return block * share + min(block, longer); }
 
-  // The block that has a key_block.
+  // The block that has a key block.
   __device__ int block_of(int key_block) const {
     const int split = longer * (share + 1);
     const bool among = key_block < split;
@@ -227,7 +227,7 @@ class WorkItems {
   WorkItems() = default;
   __device__ explicit WorkItems(const AttentionArgs& args) : WorkItems(args, Lengths(args)) {}
 
-  // All lanes together. Each cluster takes an equal share; if there are too few key_blocks, one or
+  // All lanes together. Each cluster takes an equal share; if there are too few key blocks, one or
   // none.
   __device__ WorkItems(const AttentionArgs& args, const Lengths& lengths) : args_(&args) {
     if (args.B == 1) {
@@ -248,7 +248,7 @@ class WorkItems {
     }
   }
 
-  // The cluster that has the key_block before a position.
+  // The cluster that has the key block before a position.
   __device__ int cluster_before(int position) const { return shares_.block_of(position - 1); }
 
   __device__ bool next(WorkItem& item) {
@@ -341,7 +341,7 @@ constexpr int kMaxCluster = 16;  // blocks
 // What clusters send needs room, which longer heads have not.
 template <int kDepth>
 constexpr bool kHasClusters = kDepth <= 128;
-// Positions are ints; so many key_blocks take seconds.
+// Positions are ints; so many key blocks take seconds.
 constexpr int64_t kMostKeyBlocks = (int64_t{1} << 31) - (1 << 24);
 
 }  // namespace mirage::tile

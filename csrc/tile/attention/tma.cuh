@@ -1,4 +1,4 @@
-// KeyBlocks of keys or values as boxes of a cache, copied whole by the copy engine.
+// Key blocks of keys or values as boxes of a cache, copied whole by the copy engine.
 //
 // One instruction of one lane copies sixteen lines. (Bulk copies of a line each are slower than
 // cp.async: the engine takes some sixteen cycles for each, which is 256 bytes.)
@@ -9,7 +9,7 @@
 
 namespace mirage::tile {
 
-// The tokens of a key_block as boxes leave them in shared memory: in groups of 64 elements, 128
+// The tokens of a key block as boxes leave them in shared memory: in groups of 64 elements, 128
 // bytes, octets of a line exchanged within its group. Lines of fragments take the tokens in an
 // order of their own: two neighbours at four octets each then meet every bank once, as eight lines
 // at one octet do.
@@ -64,7 +64,7 @@ bool encode_boxes(CUtensorMap* map, const AttentionArgs& args, const mirage::Cac
                  CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
 }
 
-// The boxes of a key_block.
+// The boxes of a key block.
 template <class T, int kDepth>
 bool encode_key_blocks(CUtensorMap* map, const AttentionArgs& args, const mirage::Cache& cache) {
   constexpr int kGroups = KeyBlockLines<T, kDepth>::kWhole ? KeyBlockLines<T, kDepth>::kGroups : 1;
@@ -83,7 +83,7 @@ __device__ inline uint64_t read_once() {
   return policy;
 }
 
-// The lines of a key_block, from element `depth` on; `shared` a multiple of kBoxAtom.
+// The lines of a key block, from element `depth` on; `shared` a multiple of kBoxAtom.
 __device__ inline void copy_box(char* shared, const CUtensorMap& map, int depth, KeyBlockPlace from,
                                 CopyBarrier& barrier) {
   asm volatile(
@@ -106,7 +106,7 @@ __device__ void copy_key_block(char* shared, const CUtensorMap& map, KeyBlockPla
   }
 }
 
-// Brings the lines of a key_block into L2.
+// Brings the lines of a key block into L2.
 template <class T, int kDepth>
 __device__ void prefetch_key_block(const CUtensorMap& map, KeyBlockPlace from) {
   using Lines = KeyBlockLines<T, kDepth>;

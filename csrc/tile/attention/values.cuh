@@ -1,7 +1,7 @@
 // What attention holds in registers beside fragments, and elementwise functions over it.
 //
-// Of a warp's step of keys: Scores [L, rows], KeyVector [L]. Of a item: RowVector [rows], and the
-// same by lines, RowLines, where it meets a tile of queries. Keys take the M side of the tensor
+// Of a warp's step of keys: Scores [L, rows], KeyVector [L]. Of a work item: RowVector [rows], and
+// the same by lines, RowLines, where it meets a tile of queries. Keys take the M side of the tensor
 // cores, query rows the N side, so lane 4 * g + t holds of tile (k, r) of 16 keys and 8 rows: keys
 // 16 k + g and 16 k + g + 8, rows 8 r + 2 t and 8 r + 2 t + 1.
 #pragma once
@@ -175,7 +175,7 @@ __device__ auto over(F f, const Operands&... operands) {
   }
 }
 
-// exp in base 2, by the special function key_block: relative error below 2^-21 down to exp(-80).
+// exp in base 2, by the special function unit: relative error below 2^-21 down to exp(-80).
 __device__ inline float fast_exp(float a) {
   float result;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(a * 1.44269504f));

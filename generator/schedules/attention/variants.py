@@ -50,7 +50,12 @@ class AttentionVariant:
     def name(self) -> str:
         """The name of its knobs: `UpTo8Rows`, `AnyRows`, `AnyRowsFewTiles`."""
         rows = f"UpTo{self.bucket}Rows" if self.bucket else "AnyRows"
-        return f"{rows}{'FewTiles' if self.few_tiles else 'ManyTiles' if self.is_dynamic else ''}"
+        return f"{rows}{self.work_tiles.capitalize()}Tiles" if self.work_tiles else rows
+
+    @property
+    def work_tiles(self) -> str:
+        """How many work tiles a call has that it serves: few, many; nothing where that is open."""
+        return "few" if self.few_tiles else "many" if self.is_dynamic else ""
 
     def to_json(self) -> dict[str, Json]:
         """Return bucket, schedule and knobs as JSON data."""

@@ -1,9 +1,9 @@
 // A cluster: the blocks of a cluster that take a range together, every warp of them its own
-// key_blocks.
+// key blocks.
 //
-// After a item each block sends its sums to the others, each of which finishes its share of the
-// elements: so the cluster's sums meet in shared memory, without a trip to the device's. A block
-// adds up in the order of the blocks, the same in every run.
+// After a work item each block sends its sums to the others, each of which finishes its share of
+// the elements: so the cluster's sums meet in shared memory, without a trip to the device's. A
+// block adds up in the order of the blocks, the same in every run.
 #pragma once
 
 #include "tile/attention/combine.cuh"
@@ -47,7 +47,7 @@ class ClusterReduction {
     return static_cast<int>((static_cast<float>(pair) + 0.5f) * inverse_);
   }
 
-  // Before the sends of a item: what these overwrite has been read.
+  // Before the sends of a work item: what these overwrite has been read.
   __device__ void begin(int pairs) {
     if (threadIdx.x == 0) expect(barrier(), size_ * count(pairs) * sizeof(float4));
     wait_cluster();
@@ -65,7 +65,7 @@ class ClusterReduction {
     parity_ ^= 1;
   }
 
-  // After the last read of a item, if there is another one.
+  // After the last read of a work item, if there is another one.
   __device__ void go_on() const {
     if (!alone()) arrive_cluster();
   }

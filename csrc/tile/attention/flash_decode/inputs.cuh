@@ -94,16 +94,16 @@ __device__ Octet<T> load_octet(const Octet<T>* from) {
   return reinterpret_cast<const Octet<T>&>(words);
 }
 
-// A item's queries and what goes with them, as a thread has them. Nothing waits for what was asked
-// for until it is used; what a kernel does not use is not asked for. What goes with the queries is
-// asked for early where there are registers for it (kEarly), else when it is used.
+// A work item's queries and what goes with them, as a thread has them. Nothing waits for what was
+// asked for until it is used; what a kernel does not use is not asked for. What goes with the
+// queries is asked for early where there are registers for it (kEarly), else when it is used.
 template <class T, int kRows, int kDepth, int kThreads, bool kEarly>
 class PartitionedInputs {
  public:
   using Places = PartitionedPlaces<kRows, kDepth, kThreads>;
   using Tile = PartitionedTile<T, Places::kLanes, Places::kEach>;
 
-  // Of a item with so many rows; the last again in place of rows past it.
+  // Of a work item with so many rows; the last again in place of rows past it.
   __device__ void aim(const AttentionArgs& args, const WorkTile& item, int rows) {
 #pragma unroll
     for (int i = 0; i < Places::kEach; ++i) {

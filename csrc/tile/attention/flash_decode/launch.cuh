@@ -24,7 +24,7 @@ int cluster_beside_another(const AttentionArgs& args, int64_t most) {
   const int cluster = even_cluster<Work>(args, room < most ? room : most);
   if (20 * work_tiles * cluster < 6 * most_blocks<Work>(args)) return 1;
   // A step takes about as long where lines are short, and longer where keys are normed: clusters
-  // that have item of the multiprocessors then take too many.
+  // that have part of the multiprocessors then take too many.
   const int64_t steps = ceil_div(longest_key_blocks(args), int64_t{cluster} * Work::kWarps);
   if (Work::kBlocks == 1 && Work::kDepth < 128 && steps > kMostShortSteps) return 1;
   if (Work::kKeyWork == 1 && steps > kMostSummingSteps) return 1;

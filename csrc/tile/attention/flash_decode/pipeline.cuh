@@ -1,8 +1,8 @@
-// Keys and values on their way: every warp copies its own key_blocks, a few steps ahead.
+// Keys and values on their way: every warp copies its own key blocks, a few steps ahead.
 //
 // As in pipeline.cuh no barrier of the block is needed; one of the warp's own for each stage tells
 // of a step's arrival. Copies run on across the borders of items, so memory stays busy while the
-// warps of a block meet. A lane looks up the page of one key_block, or of one line where key_blocks
+// warps of a block meet. A lane looks up the page of one key block, or of one line where key blocks
 // lie in several pages, a step before the first copy that needs it.
 #pragma once
 
@@ -60,7 +60,7 @@ class KeyPipeline {
     __syncwarp();
   }
 
-  // A call with boxes of key_blocks, if key_blocks lie in one page each.
+  // A call with boxes of key blocks, if key blocks lie in one page each.
   static AttentionArgs with_boxes(AttentionArgs args) {
     args.boxed = args.page.value % kKeys == 0 &&
                  encode_key_blocks<T, kDepth>(&args.k_boxes, args, args.k) &&
@@ -68,7 +68,7 @@ class KeyPipeline {
     return args;
   }
 
-  // The items of this block's range, or those that it dynamic_scheduler.
+  // The items of this block's range, or those that it claims.
   __device__ Range items(const Lengths& lengths) const {
     if constexpr (kDynamic) {
       return Range(args_, lengths, dynamic_scheduler(), DynamicScheduler::kLeastSteps * kWarps);
@@ -77,7 +77,7 @@ class KeyPipeline {
     }
   }
 
-  // Makes a item the first one (`more`: there is one), and looks up its pages.
+  // Makes a work item the first one (`more`: there is one), and looks up its pages.
   __device__ void aim(const Range& items, const WorkItem& item, bool more) {
     scheduler_ = items;
     item_ = item;
@@ -152,13 +152,13 @@ class KeyPipeline {
     armed_ = 0;
   }
 
-  // KeyBlocks of a warp lie so many apart: a cluster's blocks take turns, then their warps.
+  // Key blocks of a warp lie so many apart: a cluster's blocks take turns, then their warps.
   __device__ static int stride() {
     if constexpr (!kHasClusters<kDepth>) return kWarps;
     return kWarps * cluster_size();
   }
 
-  // The first of a item's key_blocks that is this warp's.
+  // The first of a work item's key blocks that is this warp's.
   __device__ static int first_key_block(const WorkItem& item) {
     if constexpr (!kHasClusters<kDepth>) return item.first + warp_index();
     return item.first + warp_index() * cluster_size() + cluster_rank();
@@ -167,7 +167,7 @@ class KeyPipeline {
   // A stage that holds nothing until the next advance().
   __device__ char* free_stage() const { return begin() + before(full_) * kStageBytes; }
 
-  // Waits for the next step of this warp, a key_block of a item, whose stage it becomes.
+  // Waits for the next step of this warp, a key block of a work item, whose stage it becomes.
   __device__ const char* advance(const WorkItem& item, int key_block) {
     __syncwarp();  // all lanes have read the step before, whose stage is written now
     if (one_less()) wait(landed(full_), turns_);
@@ -184,7 +184,7 @@ class KeyPipeline {
     return stage;
   }
 
-  // Brings the queries of a item to come into L2.
+  // Brings the queries of a work item to come into L2.
   __device__ void prefetch_queries() const {
     constexpr int kLineElements = 128 / sizeof(T);
     constexpr int kLines = (kDepth + kLineElements - 1) / kLineElements;
@@ -210,11 +210,11 @@ class KeyPipeline {
     return one_less_;
   }
   __device__ char* begin() const { return shared_ + warp_index() * kWarpBytes; }
-  // The first key of the key_block that is next.
+  // The first key of the key block that is next.
   __device__ int key() const { return (item_.sequence.skipped + key_block_) * kBlockKeys; }
   __device__ int before(int stage) const { return (stage == 0 ? stages_ : stage) - 1; }
 
-  // Starts the copies of the upcoming key_block, if there is one, and looks up the page of the
+  // Starts the copies of the upcoming key block, if there is one, and looks up the page of the
   // next.
   __device__ void issue(int stage) {
     if (!more_) return;
@@ -254,7 +254,7 @@ class KeyPipeline {
     __syncwarp();
   }
 
-  // Goes on to the item that has a key_block for this warp, and looks up pages where none are
+  // Goes on to the item that has a key block for this warp, and looks up pages where none are
   // known.
   __device__ void settle() {
     while (more_ && key_block_ >= item_.last) {
@@ -301,7 +301,7 @@ class KeyPipeline {
     copy_key_block<T, kSecondDepth>(to + kTileBytes, args_.v_boxes, from, landed(stage));
   }
 
-  // Octet by octet, where key_blocks may lie in several pages. A lane knows where a line begins:
+  // Octet by octet, where key blocks may lie in several pages. A lane knows where a line begins:
   // the first sixteen keys, the others values.
   __device__ void copy_lines(int stage) const {
     const mirage::Cache& cache = lane() < kKeys ? args_.k : args_.v;
@@ -350,7 +350,7 @@ class KeyPipeline {
   const int32_t* looked_up_ = nullptr;
   int key_block_ = 0;
   int page_ = 0, token_ = 0,
-      turn_ = 0;  // a lane's, of key_block or line `lane`; the key_block that is next
+      turn_ = 0;  // a lane's, of key block or line `lane`; the key block that is next
 };
 
 }  // namespace mirage::tile

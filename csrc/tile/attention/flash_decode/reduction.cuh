@@ -1,7 +1,7 @@
-// After a item: the warps of a block meet, then the clusters that share a work_tile.
+// After a work item: the warps of a block meet, then the clusters that share a work tile.
 //
-// Every warp has sums relative to a maximum of its own. The cluster that has a work_tile's first
-// key_block finishes it; it is the cluster's last item. The others, whose first item it is, leave
+// Every warp has sums relative to a maximum of its own. The cluster that has a work tile's first
+// key block finishes it; it is the cluster's last item. The others, whose first item it is, leave
 // what they have in the workspace and say so by the call's nonce, a number that memory does not
 // hold by chance: each block its share of the elements, to the block of the same rank. The
 // finishing cluster adds up in the order of the clusters, the same in every run, and wipes out the
@@ -38,7 +38,7 @@ struct LeftByClusters {
   __device__ Total of(int cluster) const { return Total(__ldcg(space.pair(cluster, place))); }
 };
 
-// Tells the cluster that finishes the work_tile; the other threads' writes were before a barrier.
+// Tells the cluster that finishes the work tile; the other threads' writes were before a barrier.
 __device__ inline void announce(uint64_t* at, uint64_t nonce) {
   asm volatile("st.release.gpu.global.u64 [%0], %1;" ::"l"(at), "l"(nonce) : "memory");
 }
@@ -108,7 +108,7 @@ class WarpReduction {
     return total;
   }
 
-  // All pairs of a work_tile become results, each by one thread of the block. Where it has several,
+  // All pairs of a work tile become results, each by one thread of the block. Where it has several,
   // it adds two at a time: what belongs to their row is computed once, and neither waits for the
   // other. `wanted`: the thread's row has results.
   template <class After, class Row>

@@ -90,16 +90,7 @@ class FlashDecode {
 
   // Numbers of the query tokens, by row.
   __device__ RowVector<int, kRows> row_tokens() const {
-    RowVector<int, kRows> tokens;
-#pragma unroll
-    for (int r = 0; r < kRows / kTokenTile; ++r) {
-#pragma unroll
-      for (int j = 0; j < 2; ++j) {
-        const int row = r * kTokenTile + lane_quarter() * 2 + j;
-        tokens.at[r][j] = static_cast<unsigned>(item_.tile * kRows + row) / args_.G;
-      }
-    }
-    return tokens;
+    return tokens_of<kRows>(item_.tile * kRows, args_.G);
   }
 
   // The item's query rows; the last again in place of rows past it, which nobody asks for.
@@ -162,17 +153,7 @@ class FlashDecode {
     if constexpr (kReadsLate) {
       return Lazy<SharedSource<T, kKeys, kDepth, kStraight>>{{stage_}};
     } else {
-      RowFrag<T, kKeys, kDepth> tile;
-#pragma unroll
-      for (int i = 0; i < kKeys / kLineTile; ++i) {
-#pragma unroll
-        for (int c = 0; c < kDepth / kChunkDepth; ++c) {
-          const int at = KeyBlockLines<T, kDepth>::offset(i * kLineTile + lane_line(),
-                                                          c * kChunkOctets + lane_quarter());
-          tile.at[i][c] = *reinterpret_cast<const Octet<T>*>(stage_ + at);
-        }
-      }
-      return tile;
+      return loaded_keys<T, kKeys, kDepth>(stage_);
     }
   }
 
@@ -198,15 +179,7 @@ class FlashDecode {
   }
 
   __device__ KeyVector<int, kKeys> key_positions() const {
-    KeyVector<int, kKeys> positions;
-    const int first = (item_.sequence.skipped + key_block_) * kBlockKeys +
-                      KeyBlockLines<T, kDepth>::token(lane_line());
-#pragma unroll
-    for (int k = 0; k < kKeys / kRowTile; ++k) {
-#pragma unroll
-      for (int i = 0; i < 2; ++i) positions.at[k][i] = first + k * kRowTile + i * kLineTile;
-    }
-    return positions;
+    return positions_of<T, kKeys, kDepth>((item_.sequence.skipped + key_block_) * kBlockKeys);
   }
 
   template <class Lines>
@@ -229,7 +202,7 @@ class FlashDecode {
     return scores_of(keys, ResidentRows<T, kRows, kMore>{shared_ + kMoreResidentAt});
   }
 
-  // After::of(rows, element, sum, product) for every element of the item's work_tile, once, by the
+  // After::of(rows, element, sum, product) for every element of the item's work tile, once, by the
   // cluster that finishes it.
   template <class After>
   __device__ void combine(const RowMaxima<kRows>& maximum, const RowSums<kRows>& sum,
@@ -335,7 +308,7 @@ class FlashDecode {
     return found;
   }
 
-  // Rows to shared memory, partitioned out to the warps.
+  // Rows to shared memory, partitioned over the warps.
   template <class SharedLine, class Lines>
   __device__ void store_resident(char* to, const Lines& rows) {
 #pragma unroll
@@ -392,7 +365,7 @@ class FlashDecode {
     }
   }
 
-  // The last of the clusters that have the rest of the work_tile.
+  // The last of the clusters that have the rest of the work tile.
   __device__ int last_cluster() const {
     if (item_.last >= item_.sequence.key_blocks) return cluster_index();
     return scheduler_.cluster_before(item_.position + item_.sequence.key_blocks);

@@ -1,6 +1,6 @@
-// The end of a item of many query rows: what warps have comes together, and becomes results.
+// The end of a work item of many query rows: what warps have comes together, and becomes results.
 //
-// The last group of warpgroups gets what the others have. A work_tile that is all its block's is
+// The last group of warpgroups gets what the others have. A work tile that is all its block's is
 // finished from registers. Blocks of a cluster send each other slices of rows and finish a slice
 // each; otherwise what blocks leave goes through the workspace.
 #pragma once
@@ -43,7 +43,7 @@ class WgmmaCombine {
         left_(left),
         rows_(entry.item.template rows<kRows>(args)) {}
 
-  // After::of(..) for all elements of the item's work_tile, by the block that finishes it.
+  // After::of(..) for all elements of the item's work tile, by the block that finishes it.
   // `arrived` counts what a cluster sends.
   template <class After>
   __device__ void finish(WgmmaMaxima<kDepth>& maximum, WgmmaProduct<kDepth>& product,
@@ -57,10 +57,10 @@ class WgmmaCombine {
       if (has_sums()) finish_lines<After>(maximum, product);
     } else {
       if (has_sums()) leave(left_, maximum, product);
-      Pipeline::meet();
+      Pipeline::sync_consumers();
       item_.first > 0 ? contribute() : finish_all<After>();
     }
-    Pipeline::meet();  // what was left has been read
+    Pipeline::sync_consumers();  // what was left has been read
   }
 
  private:
@@ -89,7 +89,7 @@ class WgmmaCombine {
       to[kQuads * kLanes] =
           make_float4(maximum.at[0][0], product.sums[0], maximum.at[0][1], product.sums[2]);
     }
-    Pipeline::meet();
+    Pipeline::sync_consumers();
     if (!has_sums()) return;
 #pragma unroll
     for (int g = 0; g < kGroups - 1; ++g) add_group(maximum, product, room_of(g));
@@ -142,7 +142,7 @@ class WgmmaCombine {
     }
   }
 
-  // The results of a work_tile of which nobody else has keys, from the lanes that have its sums.
+  // The results of a work tile of which nobody else has keys, from the lanes that have its sums.
   template <class After>
   __device__ void finish_lines(const Maxima& maximum, const Product& product) const {
     WgmmaResults<T, kRows> results(args_, item_);
@@ -184,7 +184,7 @@ class WgmmaCombine {
         *space().sums(block, e.row) = make_float4(sums.x, sums.y, 0.0f, 0.0f);
       }
     });
-    Pipeline::meet();
+    Pipeline::sync_consumers();
     if (threadIdx.x == 0) announce(space().nonce(block), args_.nonce);
   }
 
@@ -194,7 +194,7 @@ class WgmmaCombine {
     for (int i = first + threadIdx.x; i <= last; i += kThreads) {
       await(space().nonce(i), args_.nonce);
     }
-    Pipeline::meet();
+    Pipeline::sync_consumers();
     const Left left{left_, kRows};
     WgmmaResults<T, kRows> results(args_, item_);
     for_each(rows_, [&](RowElement e) {
@@ -218,7 +218,7 @@ class WgmmaCombine {
       leave(out, maximum, product);
       fence_proxies();
     }
-    Pipeline::meet();
+    Pipeline::sync_consumers();
     wait_cluster();
     const int owner = static_cast<int>(threadIdx.x) - (kThreads - kLanes);
     if (owner >= 0 && owner < cluster && owner != rank) {
@@ -240,7 +240,9 @@ class WgmmaCombine {
     wait_cluster();  // others may still read what was left here
   }
   // A barrier of the warps that have sums.
-  __device__ static void sync_group() { kGroups > 1 ? sync_warpgroup() : Pipeline::meet(); }
+  __device__ static void sync_group() {
+    kGroups > 1 ? sync_warpgroup() : Pipeline::sync_consumers();
+  }
 
   const AttentionArgs& args_;
   const ItemEntry& entry_;

@@ -1,6 +1,6 @@
 // Keys and values on their way to the warpgroups of a block, copied by warps that do nothing else.
 //
-// Steps come in the order of the keys and are partitioned out to the groups of warpgroups. A stage
+// Steps come in the order of the keys and are partitioned over the groups of warpgroups. A stage
 // has a step's keys and its values, which come and go on their own: a barrier for each tells of
 // their arrival, another one that their consumers are done. Half of the copying warps copy keys,
 // the others values. Copies run ahead across the borders of items; what consumers have to know of a
@@ -17,12 +17,12 @@
 
 namespace mirage::tile {
 
-// A item as consumers see it.
+// A work item as consumers see it.
 struct ItemEntry {
   WorkItem item;
   ClusterShare key_blocks;  // that are its block's
-  int last_block;           // that has some of its work_tile
-  bool more;                // whether there is such a item
+  int last_block;           // that has some of its work tile
+  bool more;                // whether there is such a work item
 };
 
 // Whether a kernel sums lines of its keys, which its knobs say.
@@ -65,7 +65,7 @@ struct WgmmaPipeline {
     return warp_index() * kWarpRows % Knobs::kRows + i * kLineTile + lane_line();
   }
   // A barrier of all consumers.
-  __device__ static void meet() {
+  __device__ static void sync_consumers() {
     __syncwarp();
     asm volatile("barrier.cta.sync.aligned 1, %0;" ::"n"(kConsumers * kWarpLanes) : "memory");
   }

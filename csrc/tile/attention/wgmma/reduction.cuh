@@ -1,8 +1,8 @@
-// After a item of many query rows: what blocks leave to others, and what becomes of the whole.
+// After a work item of many query rows: what blocks leave to others, and what becomes of the whole.
 //
-// Without clusters it is as in attention_meet.cuh: the block that has a work_tile's first key_block
-// finishes it, the others leave what they have in the workspace. Here four elements of a row go
-// together.
+// Without clusters it is as in flash_decode/reduction.cuh: the block that has a work tile's first
+// key block finishes it, the others leave what they have in the workspace. Here four elements of a
+// row go together.
 #pragma once
 
 #include "tile/attention/flash_decode/reduction.cuh"
@@ -133,7 +133,7 @@ struct LeftInCluster {
   }
 };
 
-// The rows of a work_tile as what comes after the combination sees them.
+// The rows of a work tile as what comes after the combination sees them.
 template <class T, int kRows>
 class WgmmaResults {
  public:

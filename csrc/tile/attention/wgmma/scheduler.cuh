@@ -1,7 +1,7 @@
 // Which keys a block takes that has many query rows.
 //
-// Blocks of a cluster share one work_tile, each an even item of its keys. Other blocks take equal
-// ranges of all key_blocks, as in attention_parts.cuh.
+// Blocks of a cluster share one work tile, each an even item of its keys. Other blocks take equal
+// ranges of all key blocks, as in attention_parts.cuh.
 #pragma once
 
 #include "tile/attention/scheduler.cuh"
@@ -35,14 +35,14 @@ class WgmmaItems {
     return true;
   }
 
-  // The last block that leaves some of a item's work_tile to this one.
+  // The last block that leaves some of a work item's work tile to this one.
   __device__ int last_block(const WorkItem& item) const {
     if (cluster_size() > 1 || item.last >= item.sequence.key_blocks) return blockIdx.x;
     return scheduler_.cluster_before(item.position - item.first + item.sequence.key_blocks);
   }
 
-  // The key_blocks of a item, up to whole steps of some key_blocks: what lies in a box is not cut
-  // then.
+  // The key blocks of a work item, up to whole steps of some key blocks: what lies in a box is not
+  // cut then.
   __device__ ClusterShare share(const WorkItem& item, int step) const {
     return {rounded(item, item.first, step), rounded(item, item.last, step)};
   }
@@ -58,7 +58,7 @@ class WgmmaItems {
   WorkItems<kRows> scheduler_;
 };
 
-// What is known of a cluster's work_tile before anything is read, if sequences have equally many
+// What is known of a cluster's work tile before anything is read, if sequences have equally many
 // query tokens.
 template <int kRows>
 __device__ WorkTile cluster_work_tile(const AttentionArgs& args) {

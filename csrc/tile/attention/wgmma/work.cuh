@@ -153,7 +153,7 @@ class WgmmaAttention {
       }
     }
     fence_proxies();
-    Pipeline::meet();
+    Pipeline::sync_consumers();
     __syncwarp();
     if (cluster_size() > 1) arrive_cluster();  // others may leave their sums here
     find_ahead();
@@ -188,7 +188,7 @@ class WgmmaAttention {
     return {first_key_ + key_block_ * kBlockKeys, first_key_ + last_ * kBlockKeys, behind_};
   }
 
-  // Leaves the item's sums, or finishes its work_tile with what other blocks left.
+  // Leaves the item's sums, or finishes its work tile with what other blocks left.
   template <class After>
   __device__ void combine(Maxima& maximum, const Sums&, Product& product) {
     wait_products<0>();
