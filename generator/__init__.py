@@ -10,41 +10,30 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from mirage_kernels.generator.frontend.mirage.graphs import (
+    from mirage_kernels.generator.frontend.mirage.builder import (
         KernelGraph,
         bfloat16,
         bypass_compile_errors,
         float16,
         float32,
+        new_graph,
         new_kernel_graph,
         new_threadblock_graph,
         set_gpu_device_id,
     )
-    from mirage_kernels.generator.frontend.mirage.graphs import new_kernel_graph as new_graph
     from mirage_kernels.generator.frontend.mirage.optimize import superoptimize
-    from mirage_kernels.generator.frontend.mirage.running import (
-        torch_dtype as convert_dtype_to_torch_type,
-    )
+    from mirage_kernels.generator.frontend.mirage.running import convert_dtype_to_torch_type
     from mirage_kernels.generator.frontend.mirage.sources import (
         generate_cuda_program,
         generate_triton_program,
     )
 
 _FACE = "mirage_kernels.generator.frontend.mirage"
-_HOME = {
-    "KernelGraph": ("graphs", "KernelGraph"),
-    "bfloat16": ("graphs", "bfloat16"),
-    "bypass_compile_errors": ("graphs", "bypass_compile_errors"),
-    "convert_dtype_to_torch_type": ("running", "torch_dtype"),
-    "float16": ("graphs", "float16"),
-    "float32": ("graphs", "float32"),
-    "generate_cuda_program": ("sources", "generate_cuda_program"),
-    "generate_triton_program": ("sources", "generate_triton_program"),
-    "new_graph": ("graphs", "new_kernel_graph"),
-    "new_kernel_graph": ("graphs", "new_kernel_graph"),
-    "new_threadblock_graph": ("graphs", "new_threadblock_graph"),
-    "set_gpu_device_id": ("graphs", "set_gpu_device_id"),
-    "superoptimize": ("optimize", "superoptimize"),
+_HOME = {  # modules of the names that `builder` does not define
+    "convert_dtype_to_torch_type": "running",
+    "generate_cuda_program": "sources",
+    "generate_triton_program": "sources",
+    "superoptimize": "optimize",
 }
 # Names of Mirage that have no counterpart here, and what they are about.
 _ABSENT = {
@@ -73,11 +62,10 @@ __all__ = [
 
 def __getattr__(name: str) -> object:
     if name in _ABSENT:
-        raise import_module(f"{_FACE}.recorder").absence(name, _ABSENT[name])
-    if name not in _HOME:
+        raise import_module(f"{_FACE}.builder").absence(name, _ABSENT[name])
+    if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    module, attribute = _HOME[name]
-    value: object = getattr(import_module(f"{_FACE}.{module}"), attribute)
+    value: object = getattr(import_module(f"{_FACE}.{_HOME.get(name, 'builder')}"), name)
     globals()[name] = value
     return value
 

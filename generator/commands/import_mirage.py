@@ -10,7 +10,7 @@ from mirage_kernels.generator.commands import arguments as given
 from mirage_kernels.generator.commands.arguments import Parser, Verb
 from mirage_kernels.generator.errors import MirageError
 from mirage_kernels.generator.frontend.mirage.binding import Held
-from mirage_kernels.generator.frontend.mirage.imports import read_checkpoint
+from mirage_kernels.generator.frontend.mirage.checkpoints import read_checkpoint
 from mirage_kernels.generator.frontend.mirage.verification import (
     Verdict,
     Verification,
@@ -62,7 +62,7 @@ def run(arguments: argparse.Namespace, terminal: Terminal) -> int:
     shown = _shown(arguments.show, verdicts)
     if recipe and terms:
         with terminal.watch(f"proving {counted(len(verdicts), 'graph')} of {path.name}") as watch:
-            verdicts = Verification(recipe, terms).all(
+            verdicts = Verification(terms).all(
                 verdicts, lambda done, total: watch(Event("prove", done, total, ""))
             )
     if shown is not None and shown.program is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 from collections.abc import Callable, Sequence
+from math import prod
 from pathlib import Path
 
 import numpy as np
@@ -12,8 +13,13 @@ import pytest
 
 import mirage_kernels.generator as mi
 from mirage_kernels.generator.cli import main
-from mirage_kernels.generator.frontend.mirage.graphs import KernelGraph
-from mirage_kernels.generator.frontend.mirage.program import Block, Program, Step
+from mirage_kernels.generator.frontend.mirage.builder import KernelGraph
+from mirage_kernels.generator.frontend.positional.lower import Lowered, lower
+from mirage_kernels.generator.frontend.positional.program import Block, Program, Step
+from mirage_kernels.generator.meaning.arrays import Array as Values
+from mirage_kernels.generator.meaning.arrays import array_reading
+from mirage_kernels.generator.meaning.reals import FLOAT64
+from mirage_kernels.generator.meaning.walk import results
 
 RECIPES = Path(__file__).parent / "recipes"
 Array = np.ndarray
@@ -241,6 +247,36 @@ def run_program(program: Program, inputs: Sequence[Array]) -> list[Array]:
 @pytest.fixture(scope="session")
 def oracle() -> Callable[[Program, Sequence[Array]], list[Array]]:
     return run_program
+
+
+def run_lowered(lowered: Lowered, inputs: Sequence[Array]) -> list[Array]:
+    """Return the results of a program's graph in float64, dims put together again."""
+    arrays = []
+    for x, layout in zip(inputs, lowered.inputs, strict=True):
+        names = tuple(name for row in layout for name in row)
+        arrays.append(Values(names, (x.reshape([lowered.extents[n] for n in names]),)))
+    made = results(lowered.graph, arrays, array_reading(FLOAT64, lowered.extents))
+    found = []
+    for x, layout in zip(made, lowered.outputs, strict=True):
+        shape = [prod(lowered.extents[name] for name in row) for row in layout]
+        parts = x.over([name for row in layout for name in row]).parts
+        found.append(np.asarray(parts[0], float).reshape(shape))
+    return found
+
+
+@pytest.fixture(scope="session")
+def assert_agrees() -> Callable[[Program, int], None]:
+    """Compare a program's graph with its definition by position, on random inputs."""
+
+    def compare(program: Program, seed: int = 0) -> None:
+        rng = np.random.default_rng(seed)
+        inputs = [rng.uniform(0.5, 1.5, t.extents) for t in program.inputs]
+        with np.errstate(all="ignore"):
+            wanted = run_program(program, inputs)
+        for a, b in zip(wanted, run_lowered(lower(program), inputs), strict=True):
+            np.testing.assert_allclose(b, a, rtol=1e-9, err_msg=f"seed {seed}")
+
+    return compare
 
 
 @pytest.fixture(scope="session")

@@ -11,13 +11,14 @@ import numpy as np
 import pytest
 
 from mirage_kernels.generator.errors import FileError, MirageError
-from mirage_kernels.generator.frontend.mirage.exports import checkpoint_text
-from mirage_kernels.generator.frontend.mirage.graphs import KernelGraph
-from mirage_kernels.generator.frontend.mirage.imports import OP_TYPES, read_checkpoint
-from mirage_kernels.generator.frontend.mirage.lower import lower
-from mirage_kernels.generator.frontend.mirage.rules import RULES
-from mirage_kernels.generator.frontend.mirage.shapes import RULES as SHAPES
+from mirage_kernels.generator.frontend.mirage.builder import KernelGraph
+from mirage_kernels.generator.frontend.mirage.checkpoints import (
+    OP_TYPES,
+    checkpoint_text,
+    read_checkpoint,
+)
 from mirage_kernels.generator.frontend.mirage.verification import parsed
+from mirage_kernels.generator.frontend.positional.ops import POSITIONAL
 
 MUTATIONS = 400
 
@@ -37,9 +38,8 @@ def data(programs: dict[str, Callable[..., KernelGraph]]) -> list:
     return json.loads(text_of(*(build() for build in programs.values())))
 
 
-def test_every_operator_has_a_shape_rule_and_a_meaning() -> None:
-    assert set(RULES) == set(SHAPES)
-    assert {step.op for step in OP_TYPES.values()} <= set(RULES)
+def test_every_operator_of_the_format_has_a_meaning() -> None:
+    assert {step.op for step in OP_TYPES.values()} == set(POSITIONAL)
 
 
 def test_a_written_graph_reads_back_unchanged(
@@ -48,12 +48,6 @@ def test_a_written_graph_reads_back_unchanged(
     program = named_program[1].program()
     (found,) = read_checkpoint(write(tmp_path, checkpoint_text([program])))
     assert found.program == program
-
-
-def test_writing_what_was_read_makes_the_same_file(data: list, tmp_path: Path) -> None:
-    path = write(tmp_path, json.dumps(data))
-    programs = [found.program for found in read_checkpoint(path) if found.program]
-    assert json.loads(checkpoint_text(programs)) == data
 
 
 def test_the_format_is_as_committed(
@@ -201,17 +195,15 @@ def test_hostile_files_get_a_sentence_and_never_a_traceback(data: list, tmp_path
     assert refused > MUTATIONS // 2
 
 
-def test_published_checkpoints_are_parsed(checkpoints: Path) -> None:
+def test_published_checkpoints_are_parsed_and_read_back_unchanged(
+    checkpoints: Path, tmp_path: Path
+) -> None:
     files = sorted(checkpoints.glob("*.json"))
     assert files
     for path in files:
-        for found in read_checkpoint(path):
-            assert found.program is not None, (path.name, found.reason)
-            lower(found.program)
-
-
-def test_published_checkpoints_read_back_unchanged(checkpoints: Path, tmp_path: Path) -> None:
-    for path in sorted(checkpoints.glob("*.json")):
-        programs = [found.program for found in read_checkpoint(path) if found.program]
+        found = read_checkpoint(path)
+        assert [(f.number, f.reason) for f in found if f.program is None] == []
+        programs = [f.program for f in found if f.program]
         written = write(tmp_path, checkpoint_text(programs))
-        assert [found.program for found in read_checkpoint(written)] == programs
+        assert [again.program for again in read_checkpoint(written)] == programs
+        assert all(parsed(graph).program for graph in found)

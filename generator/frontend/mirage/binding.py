@@ -10,28 +10,33 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from mirage_kernels.generator.errors import VerifyError
-from mirage_kernels.generator.frontend.mirage.lower import Layout, Lowered
-from mirage_kernels.generator.frontend.mirage.rename import renamed
-from mirage_kernels.generator.ir import Graph
+from mirage_kernels.generator.frontend.positional.lower import Layout, Lowered
+from mirage_kernels.generator.ir import Axis, Graph, Node, Space, TensorType, Value
 
 Held = Mapping[str, float | str]  # input -> the number it is held at, or the dim whose extent
 Row = tuple[str, ...]  # the dims of the graph that one positional dim consists of
+Dims = tuple[str | None, ...]  # the recipe's dims of a tensor, None where the extent is 1
+Parts = Mapping[str, Row]  # a tensor's dims in the recipe, each as a row of the graph's; () if 1
 MOST_ORDERS = 720  # orders of the inputs that are tried: those of six tensors
 MOST_BINDINGS = 64
 
 
 @dataclass(frozen=True)
 class Terms:
-    """What a recipe is stated in: its inputs with their dims, the dims of its results."""
+    """What a recipe is stated in: its inputs with their dims, the dims of its results, its spec.
+
+    `spec` takes the extents of the recipe's dims. `held` inputs have one value everywhere.
+    """
 
     name: str
     inputs: Mapping[str, tuple[str, ...]]
     outputs: tuple[tuple[str, ...], ...]
     held: Held
+    spec: Callable[[Mapping[str, int]], Graph]
 
     @property
     def free(self) -> dict[str, tuple[str, ...]]:
@@ -43,8 +48,8 @@ class Terms:
 class Choice:
     """A binding as a person reads it: per tensor its name and dims, None where the extent is 1."""
 
-    inputs: tuple[tuple[str, tuple[str | None, ...]], ...]
-    outputs: tuple[tuple[str | None, ...], ...]
+    inputs: tuple[tuple[str, Dims], ...]
+    outputs: tuple[Dims, ...]
 
     def __str__(self) -> str:
         return ", ".join(
@@ -53,35 +58,23 @@ class Choice:
 
 
 @dataclass(frozen=True)
-class Pair:
-    """A tensor of a program under its name in the recipe: the recipe's dims, each as rows of ours.
-
-    A dim of the recipe that the tensor lacks has no parts: its extent is 1.
-    """
-
-    name: str
-    parts: Mapping[str, Row]
-
-
-@dataclass(frozen=True)
 class Bound:
-    """A program in a recipe's terms: its graph with renamed dims, its inputs and results paired.
+    """A program in a recipe's terms: its graph with renamed dims, the parts of every tensor.
 
     `ties` are rows that the recipe gives one name: their extents must stay equal.
     """
 
     choice: Choice
     graph: Graph
-    inputs: tuple[Pair, ...]
-    outputs: tuple[Pair, ...]
+    inputs: tuple[Parts, ...]
+    outputs: tuple[Parts, ...]
     ties: tuple[tuple[Row, ...], ...]
 
     def extents(self, sizes: Mapping[str, int]) -> dict[str, int]:
         """Return the extents of the recipe's dims, given those of the graph's."""
-        pairs = (p for pair in (*self.inputs, *self.outputs) for p in pair.parts.items())
         found: dict[str, int] = {}
-        for dim, row in pairs:
-            found[dim] = max(found.get(dim, 1), math.prod(sizes[part] for part in row))
+        for dim, row in (pair for parts in (*self.inputs, *self.outputs) for pair in parts.items()):
+            found[dim] = max(found.get(dim, 1), _extent(row, sizes))
         return found
 
 
@@ -98,18 +91,17 @@ def bindings(terms: Terms, program: Lowered) -> Iterator[Bound]:
             f"the graph takes {len(program.inputs)} tensors and gives {len(program.outputs)}",
             "inputs that the graph lacks can be held at a value: --hold eps=0,norm_weight=1",
         )
-    found = itertools.islice(_bindings(terms, program), MOST_BINDINGS)
+    found = itertools.islice(_choices(terms, program), MOST_BINDINGS)
     first = next(found, None)
     if first is None:
-        theirs = ", ".join(str(_shape(layout, program)) for layout in program.inputs)
+        theirs = ", ".join(str(shape(layout, program)) for layout in program.inputs)
         raise VerifyError(
             f"no input of {terms.name} fits: it takes {_tensors(free)}, the graph {theirs}"
         )
-    yield first
-    yield from found
+    return (bound_as(choice, program, terms) for choice in (first, *found))
 
 
-def _bindings(terms: Terms, program: Lowered) -> Iterator[Bound]:
+def _choices(terms: Terms, program: Lowered) -> Iterator[Choice]:
     free = terms.free
     layouts = [*program.inputs, *program.outputs]
     orders = list(itertools.islice(itertools.permutations(free), MOST_ORDERS))
@@ -122,10 +114,7 @@ def _bindings(terms: Terms, program: Lowered) -> Iterator[Bound]:
             choice = Choice(inputs, tuple(dims[len(order) :]))
             if choice not in done:
                 done.add(choice)
-                yield bound_as(choice, program, terms)
-
-
-Dims = tuple[str | None, ...]
+                yield choice
 
 
 @dataclass(frozen=True)
@@ -154,52 +143,46 @@ class _Matching:
         self, wanted: tuple[str, ...], dims: Dims, layout: Layout, known: Mapping[str, Row]
     ) -> dict[str, Row] | None:
         """Return the rows of the dims known after one more tensor, None if they disagree."""
-        if any(self.extent(row) != 1 for d, row in zip(dims, layout, strict=True) if d is None):
+        named = dict(zip(dims, layout, strict=True))
+        spare = (row for d, row in zip(dims, layout, strict=True) if d is None)
+        if any(_extent(row, self.extents) != 1 for row in spare):
             return None
-        named = {d: row for d, row in zip(dims, layout, strict=True) if d is not None}
         rows = dict(known)
         for dim in wanted:
             row = named.get(dim, ())
             before = rows.setdefault(dim, row)
-            if self.extent(before) != self.extent(row) or (self.strict and before != row):
+            differs = _extent(before, self.extents) != _extent(row, self.extents)
+            if differs or (self.strict and before != row):
                 return None
         taken = [row for row in rows.values() if row]
         return None if self.strict and len(set(taken)) < len(taken) else rows
 
-    def extent(self, row: Row) -> int:
-        """Return the number of elements along a row."""
-        return math.prod(self.extents[part] for part in row)
-
 
 def bound_as(choice: Choice, program: Lowered, terms: Terms) -> Bound:
     """Return a program in a recipe's terms under a binding that fits."""
-    tensors = [*choice.inputs, *(("", dims) for dims in choice.outputs)]
-    layouts = [*program.inputs, *program.outputs]
+    tensors = [*(dims for _, dims in choice.inputs), *choice.outputs]
+    stated = [*(terms.inputs[name] for name, _ in choice.inputs), *terms.outputs]
+    named = [
+        dict(zip(dims, layout, strict=True))
+        for dims, layout in zip(tensors, (*program.inputs, *program.outputs), strict=True)
+    ]
     rows: dict[str, list[Row]] = {}
-    for (_, dims), layout in zip(tensors, layouts, strict=True):
-        for dim, row in zip(dims, layout, strict=True):
-            if dim is not None and row not in rows.setdefault(dim, []):
-                rows[dim].append(row)
+    for dim, row in (pair for one in named for pair in one.items()):
+        if dim is not None and row not in rows.setdefault(dim, []):
+            rows[dim].append(row)
     names = _names(rows, program)
-    pairs = []
-    for (name, dims), layout, all_dims in zip(
-        tensors,
-        layouts,
-        [*(terms.inputs[n] for n, _ in choice.inputs), *terms.outputs],
-        strict=True,
-    ):
-        named = {d: row for d, row in zip(dims, layout, strict=True) if d is not None}
-        parts = {d: tuple(names[p] for p in named.get(d, ())) for d in all_dims}
-        pairs.append(Pair(name, parts))
-    ties = (tuple(tuple(names[p] for p in row) for row in found) for found in rows.values())
+
+    def new(row: Row) -> Row:
+        return tuple(names[part] for part in row)
+
+    parts = [
+        {dim: new(one.get(dim, ())) for dim in dims}
+        for one, dims in zip(named, stated, strict=True)
+    ]
     count = len(choice.inputs)
-    return Bound(
-        choice,
-        renamed(program.graph, names),
-        tuple(pairs[:count]),
-        tuple(pairs[count:]),
-        tuple(tie for tie in ties if len(tie) > 1),
-    )
+    ties = tuple(tuple(map(new, found)) for found in rows.values() if len(found) > 1)
+    graph = renamed(program.graph, names)
+    return Bound(choice, graph, tuple(parts[:count]), tuple(parts[count:]), ties)
 
 
 def _names(rows: Mapping[str, Sequence[Row]], program: Lowered) -> dict[str, str]:
@@ -215,9 +198,43 @@ def _names(rows: Mapping[str, Sequence[Row]], program: Lowered) -> dict[str, str
     return names
 
 
-def _shape(layout: Layout, program: Lowered) -> list[int]:
-    return [math.prod(program.extents[part] for part in row) for row in layout]
+def _extent(row: Row, sizes: Mapping[str, int]) -> int:
+    return math.prod(sizes[part] for part in row)
+
+
+def shape(layout: Layout, program: Lowered) -> list[int]:
+    """Return the positional extents of an input or result."""
+    return [_extent(row, program.extents) for row in layout]
 
 
 def _tensors(inputs: Mapping[str, tuple[str, ...]]) -> str:
     return ", ".join(f"{name}[{' '.join(dims)}]" for name, dims in inputs.items())
+
+
+def renamed(graph: Graph, names: Mapping[str, str]) -> Graph:
+    """Return a graph with dims renamed at every level; those without a new name keep theirs."""
+
+    def new(dim: str) -> str:
+        return names.get(dim, dim)
+
+    def axis_of(axis: Axis) -> Axis:
+        return replace(axis, dim=new(axis.dim))
+
+    def value_of(value: Value) -> Value:
+        dims = tuple(replace(d, name=new(d.name)) for d in value.type.dims)
+        return Value(value.name, TensorType(dims, value.type.dtype))
+
+    def node_of(node: Node) -> Node:
+        return replace(
+            node,
+            outs=tuple(map(value_of, node.outs)),
+            over=new(node.over),
+            cuts=tuple(new(c) if c is not None else None for c in node.cuts),
+            loop_cut=new(node.loop_cut) if node.loop_cut else None,
+            body=renamed(node.body, names) if node.body is not None else None,
+        )
+
+    space = graph.space
+    if space is not None:
+        space = Space(tuple(map(axis_of, space.grid)), axis_of(space.loop) if space.loop else None)
+    return replace(graph, nodes=tuple(map(node_of, graph.nodes)), space=space)

@@ -10,14 +10,15 @@ import contextlib
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 from mirage_kernels.generator.errors import MirageError
 from mirage_kernels.generator.frontend.mirage.binding import Bound, Held, bindings
-from mirage_kernels.generator.frontend.mirage.lower import Lowered
 from mirage_kernels.generator.frontend.mirage.proofs import prove
 from mirage_kernels.generator.frontend.mirage.running import Signature
-from mirage_kernels.generator.frontend.mirage.verification import Verification, terms_of
+from mirage_kernels.generator.frontend.mirage.verification import terms_of
+from mirage_kernels.generator.frontend.positional.lower import Lowered
 from mirage_kernels.generator.recipe import Recipe, catalog
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ def find_compiled(lowered: Lowered, signature: Signature) -> Run:
 
     for match in matches(lowered, catalog()):
         if match.recipe.name in mirage_kernels.__all__:
-            return _Call(match, signature).run
+            return partial(call, match, signature)
     raise MirageError(
         "no compiled kernel of this build computes the graph on GPU tensors",
         "CPU tensors run in the interpreter; `mirage-kernels list` shows the compiled kernels",
@@ -70,76 +71,60 @@ def matches(lowered: Lowered, recipes: Mapping[str, Recipe]) -> Iterator[Match]:
 
 def _match(lowered: Lowered, recipe: Recipe, held: Held) -> Match | None:
     try:
-        verification = Verification(recipe, terms_of(recipe, held))
-        found = list(bindings(verification.terms, lowered))
+        terms = terms_of(recipe, held)
+        found = list(bindings(terms, lowered))
     except MirageError:  # other numbers of inputs or dims
         return None
     for bound in found:
         with contextlib.suppress(MirageError):
-            prove(verification.goal(bound), bound)
+            prove(terms, bound)
             return Match(recipe, bound, held)
     return None
 
 
-@dataclass(frozen=True)
-class _Call:
-    """A call of a compiled op in place of a graph: tensors turned as the op wants them."""
+def call(match: Match, signature: Signature, given: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """Call a compiled op in place of a graph; the op raises for what its kernels do not cover."""
+    import mirage_kernels
 
-    match: Match
-    signature: Signature
-
-    def run(self, given: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """Return the graph's result; the op raises for what its kernels do not cover."""
-        import mirage_kernels
-
-        choice = self.match.bound.choice
-        tensors = {
-            name: self.turned(x.reshape(t.extents), dims, self.match.recipe.inputs[name])
-            for x, t, (name, dims) in zip(given, self.signature.inputs, choice.inputs, strict=True)
-        }
-        sizes = {
-            dim: n
-            for name, x in tensors.items()
-            for dim, n in zip(_dims(self.match.recipe.inputs[name]), x.shape, strict=True)
-        }
-        arguments = [
-            tensors[name] if name in tensors else self.neutral(name, sizes, given[0])
-            for name in self.match.recipe.inputs
-        ]
-        op = getattr(mirage_kernels, self.match.recipe.name)
-        made = op(*arguments)
-        (dims,) = choice.outputs
-        (tensor,) = self.signature.outputs
-        ours = self.match.recipe.output.split()
-        kept = [ours.index(d) for d in dims if d is not None]
-        ones = [i for i in range(len(ours)) if i not in kept]
-        return [made.permute(*ones, *kept).reshape(tensor.extents)]
-
-    def turned(self, x: torch.Tensor, dims: Sequence[str | None], text: str) -> torch.Tensor:
-        """Return a tensor with the op's dims in the op's order, a view where strides allow."""
-        ours = _dims(text)
-        kept = [i for i, d in enumerate(dims) if d is not None]
-        x = x.reshape([x.shape[i] for i in kept])
-        named = [d for d in dims if d is not None]
-        x = x.permute([named.index(d) for d in ours if d in named])
-        for i, d in enumerate(ours):
-            if d not in named:
-                x = x.unsqueeze(i)
-        return x.contiguous()
-
-    def neutral(
-        self, name: str, sizes: Mapping[str, int], like: torch.Tensor
-    ) -> torch.Tensor | float:
-        """Return an input that the graph lacks."""
-        import torch
-
-        value, text = self.match.held[name], self.match.recipe.inputs[name]
+    recipe, choice = match.recipe, match.bound.choice
+    stated = {name: _dims(text) for name, text in recipe.inputs.items()}
+    arguments: dict[str, torch.Tensor | float] = {}
+    sizes: dict[str, int] = {}
+    for x, tensor, (name, dims) in zip(given, signature.inputs, choice.inputs, strict=True):
+        arguments[name] = y = turned(x.reshape(tensor.extents), dims, stated[name]).contiguous()
+        sizes.update(zip(stated[name], y.shape, strict=True))
+    for name, value in match.held.items():
         number = sizes[value] if isinstance(value, str) else value
-        dims = _dims(text)
-        if not dims:
-            return float(number)
-        dtype = torch.int32 if text.endswith("int32") else like.dtype
-        return torch.full([sizes[d] for d in dims], number, dtype=dtype, device=like.device)
+        arguments[name] = _filled(recipe.inputs[name], number, sizes, given[0])
+    made = getattr(mirage_kernels, recipe.name)(*(arguments[name] for name in recipe.inputs))
+    (dims,), (tensor,) = choice.outputs, signature.outputs
+    wanted = [d for d in dims if d is not None]
+    ours = [d if d in wanted else None for d in recipe.output.split()]
+    return [turned(made, ours, wanted).reshape(tensor.extents)]
+
+
+def _filled(
+    text: str, number: float, sizes: Mapping[str, int], like: torch.Tensor
+) -> torch.Tensor | float:
+    """Return an input that the graph lacks: the same number everywhere."""
+    import torch
+
+    dims = _dims(text)
+    if not dims:
+        return float(number)
+    dtype = torch.int32 if text.endswith("int32") else like.dtype
+    return torch.full([sizes[d] for d in dims], number, dtype=dtype, device=like.device)
+
+
+def turned(x: torch.Tensor, dims: Sequence[str | None], wanted: Sequence[str]) -> torch.Tensor:
+    """Return a tensor with its dims in another order, those that it lacks of extent 1.
+
+    `dims` are None where the extent is 1.
+    """
+    named = [d for d in dims if d is not None]
+    x = x.reshape([n for n, d in zip(x.shape, dims, strict=True) if d is not None])
+    index = tuple(slice(None) if d in named else None for d in wanted)
+    return x.permute([named.index(d) for d in wanted if d in named])[index]
 
 
 def _dims(text: str) -> list[str]:

@@ -11,9 +11,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from mirage_kernels.generator.errors import MirageError
-from mirage_kernels.generator.frontend.mirage.lower import Layout
-from mirage_kernels.generator.frontend.mirage.program import AXES, NOWHERE
+from mirage_kernels.generator.frontend.positional.lower import Layout
+from mirage_kernels.generator.frontend.positional.program import AXES, NOWHERE
 from mirage_kernels.generator.ir import Axis, Graph, Node, retile
+from mirage_kernels.generator.ir.infer import extents_of
 
 Map = tuple[int, ...]
 CONFIGS = ("attention", "mlp", "lora")
@@ -82,66 +83,57 @@ def _maps(value: object, name: str) -> tuple[Map, ...] | None:
     if value is None:
         return None
     wrong = MirageError(f"{name} is {value!r}", f"{name}=[(x, y, z), ...], whole numbers")
-    if not isinstance(value, list | tuple):
+    found = tuple(_whole(item, wrong) for item in _listed(value, wrong))
+    if any(len(item) != len(AXES) for item in found):
         raise wrong
-    found = []
-    for item in value:
-        if not isinstance(item, list | tuple) or len(item) != len(AXES):
-            raise wrong
-        found.append(_whole(item, wrong))
-    return tuple(found)
+    return found
 
 
 def _numbers(value: object, name: str) -> tuple[int, ...] | None:
     if value is None:
         return None
-    wrong = MirageError(f"{name} is {value!r}", f"{name}=[4, 16, ...], whole numbers")
+    return _whole(value, MirageError(f"{name} is {value!r}", f"{name}=[4, 16, ...], whole numbers"))
+
+
+def _listed(value: object, wrong: MirageError) -> Sequence[object]:
     if not isinstance(value, list | tuple):
         raise wrong
-    return _whole(value, wrong)
+    return value
 
 
-def _whole(values: Sequence[object], wrong: MirageError) -> tuple[int, ...]:
-    found = tuple(v for v in values if isinstance(v, int) and not isinstance(v, bool))
-    if len(found) != len(values):
+def _whole(value: object, wrong: MirageError) -> tuple[int, ...]:
+    listed = _listed(value, wrong)
+    found = tuple(v for v in listed if isinstance(v, int) and not isinstance(v, bool))
+    if len(found) != len(listed):
         raise wrong
     return found
 
 
 def fitted(graph: Graph, wanted: Constraints) -> Iterator[Graph]:
     """Yield a muGraph at every choice of tile sizes that gives it a wanted grid and loop."""
-    for tiles in _tilings(graph, wanted):
-        yield retile(graph, tiles) if tiles else graph
-
-
-def _tilings(graph: Graph, wanted: Constraints) -> Iterator[dict[str, int]]:
-    """Yield tile sizes, by dim, that give every block graph one of the wanted grids and loops."""
-    choices = [list(_block_tilings(graph, node, wanted)) for node in graph.blocks]
+    choices = [list(_tilings(graph, node, wanted)) for node in graph.blocks]
     for combination in itertools.product(*choices):
         tiles: dict[str, int] = {}
         if all(tiles.setdefault(d, n) == n for each in combination for d, n in each.items()):
-            yield tiles
+            yield retile(graph, tiles) if tiles else graph
 
 
-def _block_tilings(graph: Graph, node: Node, wanted: Constraints) -> Iterator[dict[str, int]]:
+def _tilings(graph: Graph, node: Node, wanted: Constraints) -> Iterator[dict[str, int]]:
+    """Yield tile sizes, by dim, that give a block graph one of the wanted grids and loops."""
     assert node.body is not None
     assert node.body.space is not None
-    space = node.body.space
-    sizes = {d.name: d.size for a in node.args for d in graph.values[a].type.dims}
-    for counts in _axis_counts(wanted.griddims, len(space.grid)):
-        for count in _loop_counts(wanted.franges, space.loop):
-            pairs = list(zip(space.grid, counts, strict=True)) if counts else []
-            if space.loop is not None and count is not None:
-                pairs.append((space.loop, count))
+    grid, loop = node.body.space.grid, node.body.space.loop
+    sizes = extents_of([graph.values[a].type for a in node.args])
+    if wanted.franges is not None and loop is None and 1 not in wanted.franges:
+        return  # no loop counts as one iteration
+    loops: list[list[tuple[Axis, int]]] = [[]]
+    if loop is not None and wanted.franges is not None:
+        loops = [[(loop, n)] for n in wanted.franges]
+    for counts in _axis_counts(wanted.griddims, len(grid)):
+        for looped in loops:
+            pairs = [*zip(grid, counts, strict=False), *looped]
             if all(n > 0 and sizes[axis.dim] % n == 0 for axis, n in pairs):
                 yield {axis.tile_key: sizes[axis.dim] // n for axis, n in pairs}
-
-
-def _loop_counts(franges: tuple[int, ...] | None, loop: Axis | None) -> Sequence[int | None]:
-    """Return how often the loop may run; None leaves that open. No loop counts as one iteration."""
-    if franges is None:
-        return (None,)
-    return franges if loop is not None else [None] * (1 in franges)
 
 
 def _axis_counts(griddims: tuple[Map, ...] | None, axes: int) -> Iterator[tuple[int, ...]]:
@@ -157,22 +149,27 @@ def _axis_counts(griddims: tuple[Map, ...] | None, axes: int) -> Iterator[tuple[
 
 def maps_fit(graph: Graph, layouts: Mapping[str, Layout], wanted: Constraints) -> bool:
     """Say whether every block graph cuts its tensors as the wanted maps say."""
-    return all(_maps_fit(graph, node, layouts, wanted) for node in graph.blocks)
+    return all(
+        _among(_positions(inner, layout), wanted.omaps if inner.op == "output" else wanted.imaps)
+        and (inner.op == "output" or _loop_fits(_position(inner.loop_cut, layout), wanted.fmaps))
+        for node in graph.blocks
+        for inner, layout in _tensors(graph, node, layouts)
+    )
 
 
-def _maps_fit(graph: Graph, node: Node, layouts: Mapping[str, Layout], wanted: Constraints) -> bool:
+def _tensors(
+    graph: Graph, node: Node, layouts: Mapping[str, Layout]
+) -> Iterator[tuple[Node, Layout]]:
+    """Yield inputs and outputs of a block graph with the positional dims of their tensors."""
     assert node.body is not None
-    for inner, outer in zip(node.body.inputs, node.args, strict=True):
-        layout = layouts.get(outer) or tuple((d,) for d in graph.values[outer].type.names)
-        if not _among(_positions(inner, layout), wanted.imaps):
-            return False
-        if wanted.fmaps is not None and _position(inner.loop_cut, layout) not in wanted.fmaps:
-            return False
-    for inner, value in zip(node.body.of("output"), node.outs, strict=True):
-        layout = layouts.get(value.name) or tuple((d,) for d in value.type.names)
-        if not _among(_positions(inner, layout), wanted.omaps):
-            return False
-    return True
+    names = (*node.args, *(value.name for value in node.outs))
+    for inner, name in zip(node.body.of("input", "output"), names, strict=True):
+        dims = graph.values[name].type.names
+        yield inner, layouts.get(name) or tuple((d,) for d in dims)
+
+
+def _loop_fits(position: int, fmaps: tuple[int, ...] | None) -> bool:
+    return fmaps is None or position in fmaps
 
 
 def _positions(node: Node, layout: Layout) -> Map:

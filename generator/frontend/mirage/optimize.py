@@ -17,10 +17,9 @@ from mirage_kernels.generator.frontend.mirage.constraints import (
     maps_fit,
     read_options,
 )
-from mirage_kernels.generator.frontend.mirage.lower import Lowered
-from mirage_kernels.generator.frontend.mirage.recalled import proof_of, recalled
-from mirage_kernels.generator.frontend.mirage.runnable import Runnable
-from mirage_kernels.generator.frontend.mirage.running import Signature, extents_of
+from mirage_kernels.generator.frontend.mirage.running import Runnable, Signature
+from mirage_kernels.generator.frontend.mirage.verification import proof_of, recalled
+from mirage_kernels.generator.frontend.positional.lower import Lowered, sizes_of
 from mirage_kernels.generator.ir import Graph, TensorType, retile, to_text
 from mirage_kernels.generator.meaning.cost import estimate
 from mirage_kernels.generator.search.lower import Goal, lower
@@ -31,7 +30,7 @@ from mirage_kernels.generator.search.verify import Proof
 from mirage_kernels.generator.target import target
 
 if TYPE_CHECKING:
-    from mirage_kernels.generator.frontend.mirage.graphs import KernelGraph
+    from mirage_kernels.generator.frontend.mirage.builder import KernelGraph
 
 KERNELS = {None: 2, "attention": 2, "mlp": 1, "lora": 1}  # that a preset's programs may launch
 KEPT, TUNED = 64, 8  # muGraphs that are returned; whose tile sizes are chosen with care
@@ -93,14 +92,6 @@ class MuGraphs(MuGraph):
         return self.all[index]
 
 
-@dataclass(frozen=True)
-class Candidate:
-    """A muGraph of the search at tile sizes that meet the constraints, and its predicted time."""
-
-    found: Lowered
-    microseconds: float
-
-
 def superoptimize(graph: KernelGraph, **options: object) -> MuGraphs:
     """Search for muGraphs equal to a recorded graph and return them, the fastest first.
 
@@ -123,13 +114,12 @@ def superoptimize(graph: KernelGraph, **options: object) -> MuGraphs:
         found = recalled(Path(wanted.checkpoint), spec)
     else:
         found = [Lowered(g, spec.inputs, spec.outputs) for g in search(spec, wanted)]
-    kept = fitting(found, wanted)
-    if not kept:
+    made = fitting([MuGraph(one, graph.signature(), 0.0, spec) for one in found], wanted)
+    if not made:
         raise SearchError(
             f"none of the {len(found)} muGraphs found meets the constraints: {wanted.text()}",
             "leave some of them out; grids and loop counts must divide the dims that they cut",
         )
-    made = [MuGraph(c.found, graph.signature(), c.microseconds, spec) for c in kept]
     if wanted.verbose:
         for number, one in enumerate(made):
             print(f"muGraph {number}: {one}", file=sys.stderr)
@@ -170,36 +160,41 @@ def search(spec: Lowered, wanted: Constraints) -> tuple[Graph, ...]:
     return _searched[key]
 
 
-def fitting(found: Sequence[Lowered], wanted: Constraints) -> list[Candidate]:
+def fitting(muGraphs: Sequence[MuGraph], wanted: Constraints) -> list[MuGraph]:  # noqa: N803
     """Return the muGraphs that meet the constraints, the fastest first.
 
     All are timed at ordinary tile sizes, the fastest of them then at their own best ones. Those of
     a checkpoint keep the sizes that they have there, unless grids or loops are asked for.
     """
     tilings = _tilings if wanted.checkpoint is None else lambda graph: iter([graph])
-    kept: list[Candidate] = []
-    for one in found:
-        names = [*(n.name for n in one.graph.inputs), *one.graph.outputs]
-        layouts = dict(zip(names, (*one.inputs, *one.outputs), strict=True))
-        if maps_fit(one.graph, layouts, wanted):
-            kept += _best(one, fitted(next(tilings(one.graph)), wanted))
+    kept: list[MuGraph] = []
+    for one in muGraphs:
+        graph = one.found.graph
+        names = [*(n.name for n in graph.inputs), *graph.outputs]
+        layouts = dict(zip(names, (*one.found.inputs, *one.found.outputs), strict=True))
+        if maps_fit(graph, layouts, wanted):
+            kept += _best(one, fitted(next(tilings(graph)), wanted))
     kept.sort(key=_microseconds)
     tuned = [
-        _best(c.found, (g for t in tilings(c.found.graph) for g in fitted(t, wanted)))
-        for c in kept[:TUNED]
+        _best(one, (g for t in tilings(one.found.graph) for g in fitted(t, wanted)))
+        for one in kept[:TUNED]
     ]
     return sorted([*itertools.chain(*tuned), *kept[TUNED:KEPT]], key=_microseconds)
 
 
-def _microseconds(candidate: Candidate) -> float:
-    return candidate.microseconds
+def _microseconds(one: MuGraph) -> float:
+    return one.microseconds
 
 
-def _best(found: Lowered, graphs: Iterable[Graph]) -> list[Candidate]:
+def _best(one: MuGraph, graphs: Iterable[Graph]) -> list[MuGraph]:
     """Return the fastest of a muGraph's tilings, nothing where there is none."""
     on = target(DEFAULT_ARCH)
     timed = (
-        Candidate(replace(found, graph=g), estimate(g, extents_of(g), on).microseconds)
+        replace(
+            one,
+            found=replace(one.found, graph=g),
+            microseconds=estimate(g, sizes_of(g), on).microseconds,
+        )
         for g in graphs
     )
     return sorted(timed, key=_microseconds)[:1]
@@ -207,19 +202,14 @@ def _best(found: Lowered, graphs: Iterable[Graph]) -> list[Candidate]:
 
 def _tilings(graph: Graph) -> Iterator[Graph]:
     """Yield a muGraph at a few tile sizes, ordinary ones first."""
-    sizes = extents_of(graph)
+    sizes = sizes_of(graph)
     choices: dict[str, tuple[int, ...]] = {}
-    for node in graph.blocks:
-        assert node.body is not None
-        assert node.body.space is not None
-        for axis in node.body.space.axes:
+    for space in (n.body.space for n in graph.blocks if n.body and n.body.space):
+        for axis in space.axes:
             extent = sizes[axis.dim]
+            tiles: tuple[int, ...] = DEPTHS if axis == space.loop else WIDTHS
             if axis.reduced:
                 tiles = tuple(-(-extent // parts) for parts in PARTS if parts <= extent)
-            elif axis == node.body.space.loop:
-                tiles = DEPTHS
-            else:
-                tiles = WIDTHS
             choices[axis.tile_key] = tuple(dict.fromkeys(min(t, extent) for t in tiles))
     for chosen in itertools.product(*choices.values()):
         yield retile(graph, dict(zip(choices, chosen, strict=True)))

@@ -12,6 +12,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from mirage_kernels.generator.frontend.positional.lower import sizes_of
 from mirage_kernels.generator.ir import Axis, Graph, Node, Space, count, parts_of
 
 ELEMENTS_PER_STEP = 20  # elements of a tensor that take as long as an operator on a small tile
@@ -31,7 +32,7 @@ Ties = Sequence[Sequence[tuple[str, ...]]]  # rows of dims whose extents must st
 
 def scaled(graph: Graph, small: Small, ties: Ties = ()) -> tuple[Graph, dict[str, int]]:
     """Return the graph with small tiles, and the extents of all its dims."""
-    extents = {d.name: d.size for n in graph.nodes for v in n.outs for d in v.type.dims}
+    extents = sizes_of(graph)
     cuts: dict[str, list[int]] = {}
     for axis, _ in axes_of(graph):
         cuts.setdefault(axis.dim, []).append(axis.tile)
@@ -100,31 +101,27 @@ def work_of(graph: Graph, sizes: Mapping[str, int]) -> int:
     """Return how many elements the largest tensor has, or what running all tiles costs as much."""
     most = max(math.prod(sizes[d] for d in v.type.names) for n in graph.nodes for v in n.outs)
     steps = 0
-    for node in graph.blocks:
-        assert node.body is not None
-        assert node.body.space is not None
-        counts = (count(a, sizes[a.dim]) for a in node.body.space.axes)
-        steps += math.prod(counts) * len(node.body.nodes)
+    for body in (n.body for n in graph.blocks if n.body):
+        axes = body.space.axes if body.space else ()
+        steps += math.prod(count(a, sizes[a.dim]) for a in axes) * len(body.nodes)
     return max(most, ELEMENTS_PER_STEP * steps)
 
 
 def axes_of(graph: Graph) -> Iterator[tuple[Axis, set[str]]]:
     """Yield every axis of every block graph, and which other dims than its own it cuts."""
-    for node in graph.blocks:
-        assert node.body is not None
-        assert node.body.space is not None
-        for i, axis in enumerate(node.body.space.axes):
-            named = ((*n.cuts, n.loop_cut)[i] for n in node.body.inputs)
+    for body in (n.body for n in graph.blocks if n.body):
+        for i, axis in enumerate(body.space.axes if body.space else ()):
+            named = ((*n.cuts, n.loop_cut)[i] for n in body.inputs)
             yield axis, {dim for dim in named if dim} - {axis.dim}
 
 
 def _with_tiles(node: Node, tiles: Mapping[str, Mapping[int, int]]) -> Node:
-    if node.op != "block" or node.body is None or node.body.space is None:
+    if node.body is None or node.body.space is None:
         return node
 
     def cut(axis: Axis) -> Axis:
         return replace(axis, tile=tiles.get(axis.dim, {}).get(axis.tile, axis.tile))
 
-    space = node.body.space
-    new = Space(tuple(cut(a) for a in space.grid), cut(space.loop) if space.loop else None)
-    return replace(node, body=replace(node.body, space=new))
+    grid, loop = map(cut, node.body.space.grid), node.body.space.loop
+    space = Space(tuple(grid), cut(loop) if loop else None)
+    return replace(node, body=replace(node.body, space=space))

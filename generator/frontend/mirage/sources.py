@@ -14,8 +14,8 @@ from mirage_kernels.generator.emit.cuda import Kernel, emit_cuda
 from mirage_kernels.generator.emit.header import Header
 from mirage_kernels.generator.emit.triton import emit_triton
 from mirage_kernels.generator.errors import MirageError, PlanError
-from mirage_kernels.generator.frontend.mirage.lower import Lowered
-from mirage_kernels.generator.frontend.mirage.runnable import Runnable
+from mirage_kernels.generator.frontend.mirage.running import Runnable
+from mirage_kernels.generator.frontend.positional.lower import Lowered
 from mirage_kernels.generator.ir import (
     Graph,
     Node,

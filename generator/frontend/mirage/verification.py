@@ -6,15 +6,31 @@ that most of them are equal with. A graph that is equal under another one only i
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
 
-from mirage_kernels.generator.errors import GraphError, MirageError, RecipeError, VerifyError
-from mirage_kernels.generator.frontend.mirage.binding import Bound, Choice, Held, Terms, bindings
-from mirage_kernels.generator.frontend.mirage.imports import Imported
-from mirage_kernels.generator.frontend.mirage.lower import Lowered, lower
-from mirage_kernels.generator.frontend.mirage.proofs import Goal, prove
+from mirage_kernels.generator.errors import (
+    GraphError,
+    MirageError,
+    RecipeError,
+    SearchError,
+    VerifyError,
+)
+from mirage_kernels.generator.frontend.mirage.binding import (
+    Choice,
+    Held,
+    Terms,
+    bindings,
+    bound_as,
+    shape,
+)
+from mirage_kernels.generator.frontend.mirage.checkpoints import Imported, read_checkpoint
+from mirage_kernels.generator.frontend.mirage.proofs import prove
+from mirage_kernels.generator.frontend.positional.lower import Layout, Lowered, lower
 from mirage_kernels.generator.ir import DType, Graph
 from mirage_kernels.generator.recipe import Recipe, Shape, trace
 from mirage_kernels.generator.search.verify import Proof
@@ -64,16 +80,22 @@ def terms_of(recipe: Recipe, held: Held) -> Terms:
                 f"{name} is held at {value!r}, which is no number and no dim of {recipe.name}",
                 f"dims: {', '.join(sorted(dims))}",
             )
-    return Terms(recipe.name, inputs, (tuple(recipe.output.split()),), held)
+
+    @cache
+    def traced(sizes: tuple[tuple[str, int], ...]) -> Graph:
+        return trace(recipe, Shape("a checkpoint", dict(sizes)), DType.FP16)
+
+    def spec(extents: Mapping[str, int]) -> Graph:
+        return traced(tuple((name, extents.get(name, 1)) for name in recipe.static_dims))
+
+    return Terms(recipe.name, inputs, (tuple(recipe.output.split()),), held, spec)
 
 
-@dataclass
+@dataclass(frozen=True)
 class Verification:
     """The comparison of a file's graphs with one recipe."""
 
-    recipe: Recipe
     terms: Terms
-    specs: dict[tuple[tuple[str, int], ...], Graph] = field(default_factory=dict)
 
     def all(self, verdicts: Sequence[Verdict], progress: Progress) -> list[Verdict]:
         """Return the verdicts on parsed graphs."""
@@ -94,34 +116,70 @@ class Verification:
         if again.proof is not None:
             return again
         reason = f"equal only as {verdict.choice}, the file's other graphs are as {chosen}"
-        return Verdict(verdict.number, verdict.program, reason)
+        return replace(again, reason=reason)
 
     def judged(self, verdict: Verdict, favourite: Choice | None, *, only: bool = False) -> Verdict:
         """Return the verdict on one graph, the favourite binding tried first."""
         if verdict.program is None:
             return verdict
+        program, verdict = verdict.program, Verdict(verdict.number, verdict.program)
         try:
-            bound = list(bindings(self.terms, verdict.program))
+            bound = list(bindings(self.terms, program))
         except VerifyError as error:
             why = f"{error.sentence}; {error.hint}" if error.hint else error.sentence
-            return Verdict(verdict.number, verdict.program, why)
+            return replace(verdict, reason=why)
         first = [b for b in bound if b.choice == favourite]
         rest = [] if only else [b for b in bound if b.choice != favourite]
         reason = ""
         for one in (*first, *rest):
             try:
-                proof = prove(self.goal(one), one)
-                return Verdict(verdict.number, verdict.program, "", proof, one.choice)
+                proof = prove(self.terms, one)
+                return replace(verdict, proof=proof, choice=one.choice)
             except MirageError as error:
                 reason = reason or error.sentence
-        return Verdict(verdict.number, verdict.program, reason)
+        return replace(verdict, reason=reason)
 
-    def goal(self, bound: Bound) -> Goal:
-        """Return the recipe's spec at the extents of a graph."""
-        sizes = {d.name: d.size for n in bound.graph.inputs for d in n.out.type.dims}
-        extents = bound.extents(sizes)
-        dims = {name: extents.get(name, 1) for name in self.recipe.static_dims}
-        key = tuple(dims.items())
-        if key not in self.specs:
-            self.specs[key] = trace(self.recipe, Shape("a checkpoint", dims), DType.FP16)
-        return Goal(self.specs[key], self.terms.outputs, self.terms.held)
+
+def recalled(path: Path, spec: Lowered) -> list[Lowered]:
+    """Return the graphs of a checkpoint that are proved equal to `spec`, tensor by tensor.
+
+    Raises FileError for a file that is no checkpoint, SearchError when no graph in it is equal.
+    """
+    graphs = read_checkpoint(path)
+    found = []
+    for one in graphs:
+        with contextlib.suppress(MirageError):  # refused: not parsed, or not equal
+            if one.program is not None:
+                program = lower(one.program)
+                proof_of(program, spec)
+                found.append(program)
+    if not found:
+        raise SearchError(
+            f"none of the {len(graphs)} graphs in {path.name} is equal to the recorded one",
+            "`mirage-kernels import-mirage FILE --verify RECIPE` says why",
+        )
+    return found
+
+
+def proof_of(program: Lowered, spec: Lowered) -> Proof:
+    """Return the record of a proof that two programs are equal, tensor by tensor in order.
+
+    Raises VerifyError where they are not.
+    """
+    if _shapes(program) != _shapes(spec):
+        raise VerifyError("the programs take or give tensors of other extents")
+    names = [n.name for n in spec.graph.inputs]
+    inputs = tuple(zip(names, map(_dims, spec.inputs), strict=True))
+    choice = Choice(inputs, tuple(map(_dims, spec.outputs)))
+    stated = {name: tuple(d for d in dims if d) for name, dims in inputs}
+    outputs = tuple(tuple(d for d in dims if d) for dims in choice.outputs)
+    terms = Terms("the recorded graph", stated, outputs, {}, lambda extents: spec.graph)
+    return prove(terms, bound_as(choice, program, terms))
+
+
+def _dims(layout: Layout) -> tuple[str | None, ...]:
+    return tuple(row[0] if row else None for row in layout)
+
+
+def _shapes(program: Lowered) -> list[list[int]]:
+    return [shape(layout, program) for layout in (*program.inputs, *program.outputs)]

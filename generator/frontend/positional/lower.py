@@ -10,11 +10,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from mirage_kernels.generator.errors import GraphError
-from mirage_kernels.generator.frontend.mirage.atoms import Atom, Atoms, Refined, Row
-from mirage_kernels.generator.frontend.mirage.customized import BlockLowering, Operand
-from mirage_kernels.generator.frontend.mirage.program import Program, Step, Tensor
-from mirage_kernels.generator.frontend.mirage.rules import RULES
-from mirage_kernels.generator.frontend.mirage.tiles import Scope, Tile
+from mirage_kernels.generator.frontend.positional.blocks import BlockLowering, compute
+from mirage_kernels.generator.frontend.positional.dims import (
+    Factor,
+    Factors,
+    Refined,
+    Row,
+    Scope,
+    Tile,
+)
+from mirage_kernels.generator.frontend.positional.program import Program, Step, Tensor
 from mirage_kernels.generator.ir import (
     Builder,
     Dim,
@@ -25,6 +30,7 @@ from mirage_kernels.generator.ir import (
     Value,
     check,
 )
+from mirage_kernels.generator.ir.infer import extents_of
 
 Layout = tuple[tuple[str, ...], ...]  # names of the dims that each positional dim consists of
 MOST_READINGS = 10_000
@@ -42,35 +48,35 @@ class Lowered:
     def extents(self) -> dict[str, int]:
         """Extents of all dims of inputs and results."""
         types = [n.out.type for n in self.graph.inputs]
-        types += [self.graph.values[o].type for o in self.graph.outputs]
-        return {d.name: d.size for t in types for d in t.dims}
+        return extents_of([*types, *(self.graph.values[o].type for o in self.graph.outputs)])
+
+
+def sizes_of(graph: Graph) -> dict[str, int]:
+    """Return the extent of every dim of a kernel graph's tensors."""
+    return extents_of([value.type for value in graph.values.values()])
 
 
 def lower(program: Program) -> Lowered:
     """Return a program's checked graph; raise GraphError for what has no meaning in named dims."""
-    atoms = Atoms()
+    factors = Factors()
     for _ in range(MOST_READINGS):
         try:
-            roles = _Reading(program, atoms, lambda atom: f"d{atom}").run().roles
-            return _Reading(program, atoms, _named(roles)).run().lowered()
+            roles = _Reading(program, factors, lambda factor: f"d{factor}").run().roles
+            return _Reading(program, factors, roles.__getitem__).run().lowered()
         except Refined:
             continue
     raise GraphError("the dims of the program keep falling into ever smaller factors")
 
 
-def _named(roles: dict[Atom, str]) -> Callable[[Atom], str]:
-    return lambda atom: roles[atom]
-
-
 class _Reading:
     """One pass over a program: tensors by number, the growing graph, what each dim is for."""
 
-    def __init__(self, program: Program, atoms: Atoms, names: Callable[[Atom], str]) -> None:
-        self.program, self.atoms, self.names = program, atoms, names
+    def __init__(self, program: Program, factors: Factors, names: Callable[[Factor], str]) -> None:
+        self.program, self.factors, self.names = program, factors, names
         self.builder = Builder(Level.KERNEL)
-        self.scope = Scope(self.builder, atoms, names)
+        self.scope = Scope(self.builder, factors, names)
         self.found: dict[int, Tile] = {}
-        self.roles: dict[Atom, str] = {}
+        self.roles: dict[Factor, str] = {}
 
     def run(self) -> _Reading:
         for step in self.program.steps:
@@ -79,65 +85,59 @@ class _Reading:
             elif step.op == "customized":
                 self.customized(step)
             else:
-                args = [self.found[a] for a in step.args]
                 if step.op == "matmul":
-                    self.note_matmul(*args)
-                made = RULES[step.op](self.scope, step, args)
-                self.found.update(zip((t.number for t in step.outs), made, strict=True))
+                    a, b = (self.found[a].rows for a in step.args)
+                    self.note_matmul(a, b)
+                compute(self.scope, [step], self.found)
         self.note_rest()
         return self
 
     def input(self, tensor: Tensor) -> None:
-        rows = tuple(self.atoms.of_input(tensor.number, i, n) for i, n in enumerate(tensor.extents))
-        order = _storage_order(tensor)
-        name = f"in_{len(self.builder.nodes) + 1}"
-        flat = [a for i in order for a in rows[i]]
-        type_ = TensorType(tuple(self.dim(a) for a in flat), tensor.dtype)
+        extents = enumerate(tensor.extents)
+        rows = tuple(self.factors.of_input(tensor.number, i, n) for i, n in extents)
+        flat = [f for i in _storage_order(tensor) for f in rows[i]]
         if len(set(flat)) < len(flat):
             raise GraphError(
                 f"the program makes two dims of input {len(self.found) + 1}, "
                 f"{list(tensor.extents)}, one and the same",
                 "a product of a square tensor with itself has no named form yet",
             )
-        self.found[tensor.number] = Tile(self.builder.input(name, type_), rows)
-
-    def dim(self, atom: Atom) -> Dim:
-        return Dim(self.names(atom), self.atoms.sizes[atom])
+        dims = tuple(Dim(self.names(f), self.factors.sizes[f]) for f in flat)
+        name = f"in_{len(self.builder.nodes) + 1}"
+        name = self.builder.input(name, TensorType(dims, tensor.dtype))
+        self.found[tensor.number] = Tile(name, rows)
 
     def customized(self, step: Step) -> None:
         assert step.block is not None
         tiles = [self.found[a] for a in step.args]
-        types = self.builder.types
-        operands = [Operand(t.name, types[t.name], t.rows) for t in tiles]
         storage = self.program.tensor(step.args[0]).dtype
-        lowering = BlockLowering(step.block, self.atoms, self.names, storage)
-        body, stored = lowering.run(operands)
+        lowering = BlockLowering(step.block, self.factors, self.names, storage)
+        body, stored = lowering.run(tiles, self.builder.types)
         names = [self.builder.free_name(s.name.removesuffix("_stored")) for s in stored]
         outs = tuple(
             Value(name, body.values[s.name].type) for name, s in zip(names, stored, strict=True)
         )
         self.builder.add(Node("block", tuple(t.name for t in tiles), outs, body=body))
-        for tensor, value, s in zip(step.outs, outs, stored, strict=True):
-            self.found[tensor.number] = Tile(value.name, s.rows)
+        for tensor, name, s in zip(step.outs, names, stored, strict=True):
+            self.found[tensor.number] = Tile(name, s.rows)
 
-    def note_matmul(self, a: Tile, b: Tile) -> None:
-        rows = zip(a.rows[:-2], b.rows[:-2], strict=False)
-        for row in (r for pair in rows for r in pair):
-            self.note("B", row)
-        for letter, row in zip("MKKN", (*a.rows[-2:], *b.rows[-2:]), strict=True):
+    def note_matmul(self, a: tuple[Row, ...], b: tuple[Row, ...]) -> None:
+        """Name the dims of a product of matrices as BLAS does; leading ones are B."""
+        leading = [("B", row) for pair in zip(a[:-2], b[:-2], strict=False) for row in pair]
+        for letter, row in (*leading, *zip("MKKN", (*a[-2:], *b[-2:]), strict=True)):
             self.note(letter, row)
 
     def note(self, letter: str, row: Row) -> None:
-        """Name a row of atoms after what it is for; its factors are numbered."""
-        if all(atom in self.roles for atom in row):
+        """Name a row of factors after what it is for; they are numbered."""
+        if all(factor in self.roles for factor in row):
             return
         bases = {role.partition("_")[0] for role in self.roles.values()}
         base, suffix = letter, 1
         while base in bases:
             suffix += 1
             base = f"{letter}{suffix}"
-        for i, atom in enumerate(row):
-            self.roles.setdefault(atom, base if len(row) == 1 else f"{base}_{i}")
+        for i, factor in enumerate(row):
+            self.roles.setdefault(factor, base if len(row) == 1 else f"{base}_{i}")
 
     def note_rest(self) -> None:
         """Name what no matmul of the kernel graph takes, block graphs' matmuls first."""
@@ -154,27 +154,22 @@ class _Reading:
         for inner, outer in zip(step.block.of("input"), step.args, strict=True):
             rows[inner.outs[0].number] = self.found[outer].rows
         for inner in step.block.steps:
-            if inner.op in ("input", "output"):
-                continue
             known = [rows[a] for a in inner.args if a in rows]
             if inner.op == "matmul" and len(known) == 2:
                 a, b = known
-                self.note_matmul(Tile("", a), Tile("", b))
+                self.note_matmul(a, b)
                 rows[inner.outs[0].number] = (*a[:-1], b[-1])
             elif known and inner.op not in ("accum", "reduction"):
-                for tensor in inner.outs:
-                    rows[tensor.number] = known[0]
+                rows.update(dict.fromkeys((t.number for t in inner.outs), known[0]))
 
     def lowered(self) -> Lowered:
         outputs = [self.found[n] for n in self.program.outputs]
-        graph = check(self.builder.graph([t.name for t in outputs]))
         inputs = [self.found[t.number] for t in self.program.inputs]
-        return Lowered(
-            graph, tuple(self.layout(t) for t in inputs), tuple(self.layout(t) for t in outputs)
-        )
+        graph = check(self.builder.graph([t.name for t in outputs]))
+        return Lowered(graph, tuple(map(self.layout, inputs)), tuple(map(self.layout, outputs)))
 
     def layout(self, tile: Tile) -> Layout:
-        return tuple(tuple(self.names(a) for a in row) for row in tile.rows)
+        return tuple(tuple(self.names(f) for f in row) for row in tile.rows)
 
 
 def _storage_order(tensor: Tensor) -> list[int]:

@@ -1,4 +1,4 @@
-"""Positional programs: what the builder records and a checkpoint holds; dims have no names yet."""
+"""Positional programs: what a front end records before dims have names."""
 
 from __future__ import annotations
 
@@ -24,6 +24,29 @@ class Tensor:
     extents: Extents
     dtype: DType = DType.FP16
     strides: Extents = ()
+
+    @property
+    def guid(self) -> int:
+        """The number, as Mirage calls it."""
+        return self.number
+
+    @property
+    def dims(self) -> Extents:
+        """Extents of all dims."""
+        return self.extents
+
+    @property
+    def num_dims(self) -> int:
+        """Number of dims."""
+        return len(self.extents)
+
+    def dim(self, index: int) -> int:
+        """Return the extent of one dim."""
+        return self.extents[index]
+
+    def position(self, dim: int) -> int:
+        """Return the position of a dim that may be counted from the end."""
+        return dim + self.num_dims if -self.num_dims <= dim < 0 else dim
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,276 @@
+"""Positional tensors and tiles in terms of named dims, and how two of them meet in one operator.
+
+Every positional dim is a row of *factors*, outermost first; a factor is a named dim of the graph. A
+matrix product says that two dims are the same factors. A dim that holds the results of several
+blocks side by side has one factor for the blocks and one for what each of them made. Factors begin
+as whole dims of the program's inputs and are joined or split where the program asks for it.
+
+A tile is a value of the graph under construction. It says which factors each positional dim is made
+of and how grid axes and the loop have cut them. A factor that is cut into as many parts as it has
+elements is `whole` cut: the tile has one element along it, no positional dim shows it, but the
+value still varies with it. Two operands that meet may both vary with one axis: then the factors
+which that axis cuts are the same coordinate and are joined.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+
+from mirage_kernels.generator.errors import GraphError
+from mirage_kernels.generator.ir import Builder, Node, Value
+from mirage_kernels.generator.ir.infer import SCALAR
+from mirage_kernels.generator.ir.naming import name_of
+
+LOOP = "loop"
+Factor = int
+Row = tuple[Factor, ...]  # the factors of one positional dim, outermost first
+
+
+class Refined(Exception):  # noqa: N818  (not an error: the program is read again)
+    """Something that was read about dims before is no longer up to date."""
+
+
+@dataclass
+class Factors:
+    """The factors found so far; one points to the factor it was joined with, or to its own factors.
+
+    `join`, `split` and `drop` raise `Refined` when they change anything.
+    """
+
+    sizes: list[int] = field(default_factory=list)
+    means: list[Row | None] = field(default_factory=list)  # None: still a factor of its own
+    first: dict[tuple[int, int], Factor] = field(default_factory=dict)
+
+    def of_input(self, tensor: int, position: int, extent: int) -> Row:
+        """Return the factors of a dim of one of the program's inputs."""
+        key = (tensor, position)
+        if key not in self.first:
+            self.first[key] = self._new(extent)
+        return self.leaves(self.first[key])
+
+    def _new(self, size: int) -> Factor:
+        self.sizes.append(size)
+        self.means.append(None)
+        return len(self.sizes) - 1
+
+    def leaves(self, factor: Factor) -> Row:
+        """Return what a factor means now: itself, the one it was joined with, or its factors."""
+        meaning = self.means[factor]
+        if meaning is None:
+            return (factor,)
+        return tuple(leaf for part in meaning for leaf in self.leaves(part))
+
+    def extent(self, row: Sequence[Factor]) -> int:
+        """Return the number of elements along a row of factors."""
+        return math.prod(self.sizes[f] for f in row)
+
+    def join(self, a: Factor, b: Factor) -> None:
+        """Make two factors of one size the same."""
+        if a != b:
+            self.means[max(a, b)] = (min(a, b),)
+            raise Refined
+
+    def split(self, factor: Factor, outer: int, why: str) -> None:
+        """Split a factor into `outer` parts; raise GraphError where that is uneven."""
+        size = self.sizes[factor]
+        if size % outer:
+            raise GraphError(
+                f"{why}: a dim of {size} does not fall into {outer} equal parts",
+                "these programs divide evenly: choose grid and loop counts that divide every dim",
+            )
+        if outer not in (1, size):
+            self.means[factor] = (self._new(outer), self._new(size // outer))
+            raise Refined
+
+    def drop(self, row: Row) -> None:
+        """Forget factors of size 1: their dim broadcasts."""
+        for factor in row:
+            assert self.sizes[factor] == 1
+            self.means[factor] = ()
+            raise Refined
+
+
+@dataclass(frozen=True)
+class Cut:
+    """A factor cut into `count` tiles by a grid axis, or by the loop."""
+
+    factor: Factor
+    axis: str
+    count: int
+
+
+@dataclass(frozen=True)
+class Tile:
+    """A value: its name, the factors of its positional dims, how they are cut.
+
+    `looped` says that it differs between iterations. `role` marks what only the rescaling
+    accumulations may take: a running maximum, how much it grew, and exp of that; `peak` names the
+    maximum. `parts` are the tiles that a concat would put side by side, `joint` the dim.
+    """
+
+    name: str
+    rows: tuple[Row, ...]
+    cuts: tuple[Cut, ...] = ()
+    looped: bool = False
+    role: str = ""
+    peak: str = ""
+    parts: tuple[Tile, ...] = ()
+    joint: int = -1
+
+    def cut(self, factor: Factor) -> Cut | None:
+        """Return how a factor is cut."""
+        return next((c for c in self.cuts if c.factor == factor), None)
+
+    def along(self, axis: str) -> tuple[Cut, ...]:
+        """Return what one axis cuts, outermost first."""
+        return tuple(c for c in self.cuts if c.axis == axis)
+
+    def with_row(self, position: int, row: Row) -> tuple[Row, ...]:
+        """Return the rows with another one at a position."""
+        return (*self.rows[:position], row, *self.rows[position + 1 :])
+
+
+@dataclass
+class Scope:
+    """A graph under construction at one level: its builder, the factors, their names."""
+
+    builder: Builder
+    factors: Factors
+    names: Callable[[Factor], str]
+    loop_range: int = 1
+    loop_cuts: tuple[Cut, ...] = ()  # of all inputs of a block graph
+
+    def emit(self, op: str, *args: str, over: Factor | None = None) -> str:
+        """Append a node and return its name."""
+        name = self.builder.free_name(name_of(op, args, self.builder.types))
+        dim = "" if over is None else self.names(over)
+        return self.builder.add(Node(op, args, (Value(name, SCALAR),), over=dim))
+
+    def summed(self, name: str, row: Sequence[Factor]) -> str:
+        """Append sums along factors, the innermost first."""
+        for factor in reversed(row):
+            name = self.emit("sum", name, over=factor)
+        return name
+
+    def number(self, value: float) -> str:
+        """Return the name of a constant."""
+        for node in self.builder.nodes:
+            if node.op == "const" and node.value == value:
+                return node.name
+        name = self.builder.free_name("const")
+        return self.builder.add(Node("const", (), (Value(name, SCALAR),), value=value))
+
+    def size(self, factor: Factor) -> str:
+        """Return the name of a factor's extent as a scalar."""
+        dim = self.names(factor)
+        if f"size_{dim}" in self.builder.types:
+            return f"size_{dim}"
+        return self.builder.add(Node("size", (), (Value(f"size_{dim}", SCALAR),), over=dim))
+
+    def product(self, sizes: Sequence[str]) -> str:
+        """Return the name of a product of scalars; "" of none."""
+        first, *rest = sizes or ("",)
+        for size in rest:
+            first = self.emit("mul", first, size)
+        return first
+
+    def is_whole(self, cut: Cut) -> bool:
+        """Say whether a cut leaves a single element."""
+        return self.factors.sizes[cut.factor] == cut.count
+
+    def hidden(self, tile: Tile, axis: str) -> list[Factor]:
+        """Return the factors along which a tile has one element because of an axis."""
+        return [c.factor for c in tile.along(axis) if self.is_whole(c)]
+
+    def stand_apart(self, cut: Cut | None, why: str) -> None:
+        """Make a cut a whole one: its factor falls into the parts and what is in a part."""
+        if cut is not None and not self.is_whole(cut):
+            self.factors.split(cut.factor, cut.count, why)
+
+    def uncut(self, tile: Tile, row: Row, why: str) -> None:
+        """Make sure that no grid axis cuts the factors of a row that is about to be reduced."""
+        for factor in row:
+            cut = tile.cut(factor)
+            if cut is not None and cut.axis != LOOP:
+                self.stand_apart(cut, why)
+
+    def meet(self, a: tuple[Tile, Row], b: tuple[Tile, Row], why: str) -> None:
+        """Make two rows of equal extent the same factors, equally cut."""
+        sizes = self.factors.sizes
+        for x, y in zip(a[1], b[1], strict=False):
+            mine, theirs = a[0].cut(x), b[0].cut(y)
+            if x == y and mine == theirs:
+                continue
+            small, large = sorted((x, y), key=lambda factor: sizes[factor])
+            equal = sizes[small] == sizes[large]
+            if mine and theirs and (mine.axis, mine.count) == (theirs.axis, theirs.count) and equal:
+                self.factors.join(x, y)
+            self.stand_apart(mine, why)
+            self.stand_apart(theirs, why)
+            if equal:
+                self.factors.join(x, y)
+            self.factors.split(large, sizes[small], why)
+        if len(a[1]) != len(b[1]):
+            raise GraphError(f"{why}: the dims are made of different parts")
+
+    def merged(self, a: Tile, b: Tile, why: str) -> tuple[Cut, ...]:
+        """Return the cuts of a value made of both: one coordinate per axis."""
+        for axis in dict.fromkeys(c.axis for c in a.cuts):
+            mine, theirs = a.along(axis), b.along(axis)
+            if theirs and mine != theirs:
+                for cut in (*mine, *theirs):
+                    self.stand_apart(cut, why)
+                rows = (tuple(c.factor for c in cuts) for cuts in (mine, theirs))
+                (x, y) = ((replace(t, cuts=()), row) for t, row in zip((a, b), rows, strict=True))
+                self.meet(x, y, why)
+        return tuple(dict.fromkeys((*a.cuts, *b.cuts)))
+
+    def aligned(self, a: Tile, b: Tile, why: str) -> tuple[Row, ...]:
+        """Return the rows of an elementwise result; dims of extent 1 broadcast."""
+        rows = []
+        for x, y in zip(a.rows, b.rows, strict=True):
+            extent = self.extent(a, x)
+            if extent != self.extent(b, y):
+                self.factors.drop(x if extent == 1 else y)
+            elif x and y:
+                self.meet((a, x), (b, y), why)
+            rows.append(x or y)
+        return tuple(rows)
+
+    def extent(self, tile: Tile, row: Row) -> int:
+        """Return the number of elements of a tile along a row."""
+        cuts = (tile.cut(factor) for factor in row)
+        return self.factors.extent(row) // math.prod(cut.count for cut in cuts if cut)
+
+    def made(self, name: str, rows: Sequence[Row], of: Sequence[Tile], why: str) -> Tile:
+        """Return the tile of a value that was computed from others.
+
+        Raises GraphError when one dim would occur twice in it: names can't tell them apart.
+        """
+        cuts = of[0].cuts if len(of) == 1 else self.merged(of[0], of[1], why)
+        flat = [f for row in rows for f in row]
+        if len(set(flat)) < len(flat):
+            raise GraphError(
+                f"{why}: two dims of the result are the same dim, of "
+                f"{self.factors.extent(flat[:1])} elements or a factor of it",
+                "a dim that is both rows and columns (X times X transposed) has no named form yet",
+            )
+        held = self.builder.types[name].names
+        kept = tuple(c for c in cuts if self.names(c.factor) in held)
+        return Tile(name, tuple(rows), kept, looped=any(t.looped for t in of))
+
+
+def only_values(tiles: Sequence[Tile], op: str) -> None:
+    """Raise GraphError for an operand that is no ordinary value."""
+    for tile in tiles:
+        if tile.parts:
+            raise GraphError(
+                f"{op} takes a concat", "only a matmul of two concats along its inner dim can"
+            )
+        if tile.role in ("growth", "factor"):
+            raise GraphError(
+                f"{op} takes the growth of a running maximum",
+                "take exp of it and give that to forloop_accum_rescale",
+            )
