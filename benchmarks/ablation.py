@@ -21,8 +21,8 @@ from mirage_kernels.generator.plan.forms import Swizzle
 from mirage_kernels.generator.plan.layouts import Setup, layouts
 from mirage_kernels.generator.plan.predict import UNPLANNED, Planners, Predicted, carried_out
 from mirage_kernels.generator.plan.tiles import WRITTEN
-from mirage_kernels.generator.plan.variants import Knobs, Variant
 from mirage_kernels.generator.plan.ways import Offered
+from mirage_kernels.generator.schedules.schedule import Knobs, Variant
 from mirage_kernels.generator.target import target
 
 HERE = Path(__file__).resolve().parent

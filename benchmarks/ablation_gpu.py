@@ -71,8 +71,8 @@ def build() -> None:
     from mirage_kernels.generator.emit.table import Entry, emit_table
     from mirage_kernels.generator.plan.lower import tile_program
     from mirage_kernels.generator.plan.tiles import Planning
-    from mirage_kernels.generator.plan.variants import variants
     from mirage_kernels.generator.records.record import load_record
+    from mirage_kernels.generator.schedules.choose import variants
     from mirage_kernels.generator.target import target
 
     plans = {

@@ -22,7 +22,6 @@ from mirage_kernels.generator.commands.list import (
 )
 from mirage_kernels.generator.errors import RecipeError
 from mirage_kernels.generator.ir import Json, to_text
-from mirage_kernels.generator.plan.variants import Variant
 from mirage_kernels.generator.recipe import Recipe, catalog, trace
 from mirage_kernels.generator.records.folder import emitted, sources_below
 from mirage_kernels.generator.records.record import (
@@ -34,6 +33,7 @@ from mirage_kernels.generator.records.record import (
     load_mugraph,
 )
 from mirage_kernels.generator.schedules.attention.variants import AttentionVariant
+from mirage_kernels.generator.schedules.schedule import Variant
 from mirage_kernels.generator.terminal import Table, Terminal
 
 _NEAREST = 5  # kernels that are named where there is none of a name

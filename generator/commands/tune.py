@@ -34,10 +34,10 @@ from mirage_kernels.generator.errors import FileError, MirageError, ToolchainErr
 from mirage_kernels.generator.ir import Graph
 from mirage_kernels.generator.ir.text import Json
 from mirage_kernels.generator.jobs.store import Store
-from mirage_kernels.generator.plan.variants import Knobs
 from mirage_kernels.generator.records.folder import emitted
 from mirage_kernels.generator.records.record import AttentionRecord, Emitted, MuGraphRecord
 from mirage_kernels.generator.request import Progress, Request, parse_shape, requests
+from mirage_kernels.generator.schedules.schedule import Knobs
 from mirage_kernels.generator.settings import store_folder
 from mirage_kernels.generator.terminal import PROGRAM, Table, Terminal, counted
 from mirage_kernels.generator.tuning.attention_forms import attention_forms
@@ -316,7 +316,7 @@ def _report(section: Section, terminal: Terminal) -> None:
     words = ("kernel", "knobs", "M", *times, "rank corr.", "plans")
     rows = tuple(row for kernel in section.kernels for row in _rows(kernel))
     terminal.table(Table(words, rows, left=2))
-    terminal.line("knobs: rows/warps/chunks/stages; us: with weights promised to be constant")
+    terminal.line("us: with weights promised to be constant")
     terminal.line("library us: what the op runs above the tokens that a kernel serves")
     terminal.line("plans: the fastest of each, as predicted one is measured at least")
     terminal.line("rank corr.: Spearman's, of the candidates' predicted and measured times")
@@ -345,9 +345,9 @@ def _rows(kernel: Tuned) -> list[tuple[str, ...]]:
     return rows
 
 
-def _knobs(k: Knobs) -> str:
-    makers = f", makers {k.maker_rows} x {k.maker_tokens} x {k.maker_stages}" if k.apart else ""
-    return f"{k.plan_name.partition(',')[0]} {k.rows}/{k.warps}/{k.chunks}/{k.stages}{makers}"
+def _knobs(knobs: Knobs) -> str:
+    words = (f"{name} {value}" for name, value in knobs.to_json().items() if name != "schedule")
+    return f"{knobs.label}: {', '.join(words)}"
 
 
 def _number(value: float | None) -> str:

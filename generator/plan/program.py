@@ -161,13 +161,12 @@ class TileProgram:
     products: tuple[Statement, ...] = ()  # of what stages keep with what was fetched
     lines: tuple[Statement, ...] = ()  # once per token, before the loop
     sharing: bool = True  # of bytes between values that are not needed at the same time
-    apart: int = 0  # or so many blocks that may compute their totals for all others (apart.py)
-    front: bool = False  # tokens may be made by a launch in front (front.py)
-    leaves: bool = False  # it is what such blocks run: results are left for the others
-    received: tuple[Statement, ...] = ()  # what they left, kept by a block of the others
-    makers: TileProgram | None = None  # what such blocks run, of the program of the others
-    paired: bool = False  # some of them hold tokens, in pairs (variants)
-    stacked: tuple[str, ...] = ()  # inputs that are slices of stacks, by token (adapters.py)
+    producer_blocks: int = 0  # at most, which compute their totals for all other blocks
+    produces: bool = False  # it is what producer blocks run: results are left for the others
+    received: tuple[Statement, ...] = ()  # what they left, kept by a consumer block
+    producers: TileProgram | None = None  # what producer blocks run, of the consumers' program
+    paired: bool = False  # some producers have register operands, in pairs (variants)
+    stacked: tuple[str, ...] = ()  # inputs that are slices of stacks, by token (batched_lora.py)
     also: tuple[Operand, ...] = ()  # results beside the output, stored in the loop or by lines
     parted: bool = False  # lines are cut by the grid as well
 

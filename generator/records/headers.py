@@ -8,13 +8,27 @@ from dataclasses import replace
 from mirage_kernels.generator.emit.header import Header
 from mirage_kernels.generator.emit.words import dims_text
 from mirage_kernels.generator.ir import Graph, Node, Phase, Space, phases_of
-from mirage_kernels.generator.plan.adapters import makers_for
 from mirage_kernels.generator.plan.blocks import without_threads
 from mirage_kernels.generator.plan.program import Do, Layout, TileProgram
-from mirage_kernels.generator.plan.sizes import makers_bytes, stacked_makers_bytes, users_bytes
-from mirage_kernels.generator.plan.variants import Knobs, Variant
 from mirage_kernels.generator.records.record import AttentionRecord, Emitted, KernelRecord
 from mirage_kernels.generator.schedules.attention.program import AttentionProgram
+from mirage_kernels.generator.schedules.batched_lora import (
+    consumers_bytes,
+    first_launch,
+    first_launch_bytes,
+)
+from mirage_kernels.generator.schedules.cluster_split_k.knobs import ClusterSplitK
+from mirage_kernels.generator.schedules.loop import LoopKnobs
+from mirage_kernels.generator.schedules.register_operand.knobs import RegisterOperand
+from mirage_kernels.generator.schedules.row_wise.knobs import RowWise
+from mirage_kernels.generator.schedules.schedule import Knobs, Variant
+from mirage_kernels.generator.schedules.sizes import (
+    producers_bytes,
+    producers_of,
+    prologue_warps,
+    shared_bytes,
+)
+from mirage_kernels.generator.schedules.sliced_k.knobs import SlicedK
 
 
 def kernel_header(record: KernelRecord, program: TileProgram) -> Header:
@@ -32,11 +46,11 @@ def stacked_header(
     expects = _expectations(program)
     for name in program.stacked:
         expects = expects.replace(f"{name} [", f"{name} [slices, ")
-    makers = makers_for(program)
+    makers = first_launch(program)
     launches = _launches(replace(record, variants=tuple(variants)), program)
     first = (
         f"clusters of {makers.blocks} blocks for the inner products of up to 8 tokens of a slice"
-        f"{_kib(stacked_makers_bytes(program))}"
+        f"{_kib(first_launch_bytes(program))}"
     )
     own = (
         f"that of {record.recipe}, for every token with its own slices of {named}; which those are "
@@ -195,8 +209,8 @@ def _attention_expects(graph: Graph, program: AttentionProgram) -> str:
 
 def _launch_words(record: KernelRecord, launches: Sequence[str]) -> str:
     if not record.roles.rows:
-        return _line_words(record, record.variants[0].knobs)
-    both = any(v.knobs.apart for v in record.variants)
+        return _row_words(record, record.variants[0].knobs)
+    both = any(producers_of(v.knobs) for v in record.variants)
     larger = " Where two sizes of shared memory stand, every block of the launch has the larger."
     return f"{'; '.join(launches)}.{larger if both else ''}"
 
@@ -208,42 +222,46 @@ def _launches(record: KernelRecord, program: TileProgram) -> list[str]:
 
 def _launch_of(record: KernelRecord, program: TileProgram, variant: Variant) -> str:
     knobs = variant.knobs
+    assert isinstance(knobs, SlicedK | RegisterOperand | ClusterSplitK)
     blocks = -(-record.shape[record.roles.rows] // knobs.rows)
     limit = f"up to {variant.bucket}" if variant.bucket else "any number of"
     each = f"{blocks} blocks of {knobs.warps} warps"
     if knobs.blocks > 1:
         each = f"{blocks} clusters of {knobs.blocks} blocks that split the loop"
-    if knobs.held:
+    if isinstance(knobs, RegisterOperand):
         each += ", which hold tokens in registers"
-    each = f"{_makers_words(record, program, knobs)}{each}{_kib(users_bytes(program, knobs))}"
-    if knobs.front:
-        each = f"a block of {knobs.front} warps each in front, then {each}"
+    bytes_of = consumers_bytes if program.stacked else shared_bytes
+    each = f"{_producer_words(record, program, knobs)}{each}{_kib(bytes_of(program, knobs))}"
+    if prologue_warps(knobs):
+        each = f"a block of {prologue_warps(knobs)} warps each in front, then {each}"
     if not variant.bucket:
         each = f"for each {knobs.tokens} of them {each}"
     return f"{limit} tokens: {each}"
 
 
-def _makers_words(record: KernelRecord, program: TileProgram, knobs: Knobs) -> str:
+def _producer_words(record: KernelRecord, program: TileProgram, knobs: LoopKnobs) -> str:
     """Say which blocks compute totals for all others, if any do."""
-    if not knobs.apart:
+    producers = producers_of(knobs)
+    if producers is None:
         return ""
     (dim,) = record.roles.inner
-    count = -(-record.shape[dim] // knobs.maker_rows) * (knobs.tokens // knobs.maker_tokens)
+    count = -(-record.shape[dim] // producers.rows) * (knobs.tokens // producers.tokens)
     blocks = f"{count} block{'s' if count > 1 else ''} for the inner product"
-    return f"{blocks}{_kib(makers_bytes(program, knobs))}, and "
+    return f"{blocks}{_kib(producers_bytes(program, knobs))}, and "
 
 
 def _kib(shared: int) -> str:
     return f", {-(-shared // 1024)} KiB shared"
 
 
-def _line_words(record: KernelRecord, knobs: Knobs) -> str:
+def _row_words(record: KernelRecord, knobs: Knobs) -> str:
+    assert isinstance(knobs, RowWise)
     warps = f"{knobs.warps} warp{'s' if knobs.warps > 1 else ''}"
-    if not knobs.line:
+    if not knobs.elements:
         return f"a block of {warps} per token, which it holds whole in registers."
-    count = record.shape[record.roles.depth] // knobs.line
+    count = record.shape[record.roles.depth] // knobs.elements
     blocks = f"{count} blocks" if count > 1 else "a block"
-    return f"{blocks} of {warps} per token, {knobs.line} elements each."
+    return f"{blocks} of {warps} per token, {knobs.elements} elements each."
 
 
 def _attention_launch(record: AttentionRecord, program: AttentionProgram) -> str:

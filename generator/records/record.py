@@ -15,9 +15,10 @@ from typing import ClassVar, TypeVar
 from mirage_kernels.generator.errors import FileError, GraphError
 from mirage_kernels.generator.ir import DType, Graph, Json, dumps, from_json, to_json
 from mirage_kernels.generator.plan.program import Roles
-from mirage_kernels.generator.plan.variants import Knobs, Variant
+from mirage_kernels.generator.schedules import read_variant
 from mirage_kernels.generator.schedules.attention.program import AttentionRoles
 from mirage_kernels.generator.schedules.attention.variants import AttentionVariant, read_knobs
+from mirage_kernels.generator.schedules.schedule import Variant
 from mirage_kernels.generator.search.gate import Measured
 from mirage_kernels.generator.search.verify import Compared, Proof
 
@@ -140,7 +141,7 @@ class KernelRecord(Written):
 
     def tiles(self, variant: Variant) -> dict[str, int]:
         """Return the tile sizes of the muGraph that a variant runs."""
-        return variant.tiles(self.roles.rows, self.roles.tokens, self.roles.depth)
+        return variant.knobs.tiles(self.roles)
 
     @property
     def all_tiles(self) -> list[dict[str, int]]:
@@ -151,7 +152,7 @@ class KernelRecord(Written):
         """Return roles, variants and up to how many tokens they serve; what may be stacked."""
         given: dict[str, Json] = {
             "roles": self.roles.to_json(),
-            "variants": [{"bucket": v.bucket, **v.knobs.to_json()} for v in self.variants],
+            "variants": [v.to_json() for v in self.variants],
             "max_tokens": self.max_tokens,
         }
         return given | ({"stacked": list(self.stacked)} if self.stacked else {})
@@ -237,7 +238,7 @@ def _record(data: dict[str, Json]) -> KernelRecord:
     return KernelRecord(
         **vars(_about(fields)),
         roles=_roles(_Fields(fields.object("roles"))),
-        variants=tuple(_variant(_Fields(v)) for v in fields.objects("variants")),
+        variants=tuple(read_variant(v) for v in fields.objects("variants")),
         max_tokens=fields.integer("max_tokens"),
         stacked=fields.texts("stacked"),
         graph=from_json(fields.object("mugraph")),
@@ -305,12 +306,6 @@ def _proof(fields: _Fields) -> Proof:
         for c in map(_Fields, fields.objects("cases"))
     )
     return Proof(compared, fields.number("log2_failure"))
-
-
-def _variant(fields: _Fields) -> Variant:
-    numbers = fields.integers()
-    bucket = numbers.pop("bucket")
-    return Variant(bucket, Knobs(**numbers))
 
 
 @dataclass(frozen=True)

@@ -7,11 +7,6 @@ from collections.abc import Sequence
 from mirage_kernels.generator.emit import forms
 from mirage_kernels.generator.emit.cuda import Kernel
 from mirage_kernels.generator.emit.table import AttentionEntry, Entry, emit_table
-from mirage_kernels.generator.plan.adapters import (
-    MOST_STACKED_TOKENS,
-    stacked_program,
-    stacked_variants,
-)
 from mirage_kernels.generator.plan.lower import tile_program
 from mirage_kernels.generator.plan.tiles import Planning
 from mirage_kernels.generator.records.headers import attention_header, kernel_header, stacked_header
@@ -24,6 +19,13 @@ from mirage_kernels.generator.records.record import (
 )
 from mirage_kernels.generator.schedules.attention.lower import attention_program
 from mirage_kernels.generator.schedules.attention.writer import AttentionSource, attention_files
+from mirage_kernels.generator.schedules.batched_lora import (
+    MOST_STACKED_TOKENS,
+    stacked_program,
+    stacked_variants,
+)
+from mirage_kernels.generator.schedules.producer_blocks import with_producer_blocks
+from mirage_kernels.generator.schedules.sizes import producers_of
 from mirage_kernels.generator.target import target
 
 
@@ -58,8 +60,9 @@ def triton_of(record: KernelRecord) -> str:
 
 def kernel_of(record: KernelRecord) -> Kernel:
     """Return the kernel of a record, planned."""
-    apart = any(v.knobs.apart for v in record.variants)
-    program = tile_program(record.recipe, record.graph, Planning(arch=record.arch, apart=apart))
+    program = tile_program(record.recipe, record.graph, Planning(arch=record.arch))
+    if any(producers_of(v.knobs) for v in record.variants):
+        program = with_producer_blocks(program, target(record.arch))
     return Kernel(program, record.variants, record.storage, kernel_header(record, program))
 
 
@@ -93,7 +96,7 @@ def table_of(arch: str, records: Sequence[Emitted]) -> str:
 def _entries(record: KernelRecord) -> list[Entry]:
     """Return the rows of a record: its kernel, and the one for slices of stacks."""
     options, about = _options(record), (record.dtype, record.shape, record.stem)
-    space = any(v.knobs.leaves_something for v in record.variants)
+    space = any(v.knobs.has_workspace for v in record.variants)
     entries = [Entry(record.recipe, *about, record.max_tokens, options, space)]
     stacked = stacked_kernel(record)
     if stacked is not None:

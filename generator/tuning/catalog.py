@@ -13,17 +13,14 @@ from pathlib import Path
 from mirage_kernels.generator.build.compile import ROOT
 from mirage_kernels.generator.errors import PlanError
 from mirage_kernels.generator.ir.text import Json, dumps
-from mirage_kernels.generator.plan.candidates import LINES_AT, untuned
-from mirage_kernels.generator.plan.families import member
 from mirage_kernels.generator.plan.program import TileProgram
-from mirage_kernels.generator.plan.variants import (
-    REGISTERS_LEFT,
-    Footprint,
-    Knobs,
-    Variant,
-    variants,
-)
 from mirage_kernels.generator.records.files import write_whole
+from mirage_kernels.generator.schedules import read_knobs
+from mirage_kernels.generator.schedules.candidates import by_size, untuned
+from mirage_kernels.generator.schedules.choose import member
+from mirage_kernels.generator.schedules.loop import REGISTERS_LEFT
+from mirage_kernels.generator.schedules.schedule import Knobs, Variant
+from mirage_kernels.generator.schedules.sizes import producers_of, registers, shared_bytes
 from mirage_kernels.generator.target import Target
 from mirage_kernels.generator.tuning.attention_catalog import TunedAttention
 from mirage_kernels.generator.tuning.correlation import rank_correlation, relative
@@ -60,7 +57,7 @@ class Tried:
     def to_json(self) -> dict[str, Json]:
         """Return the candidate as JSON data."""
         outcome: dict[str, Json] = {"failed": self.failed} if self.failed else {"us": self.us}
-        made: dict[str, Json] = {"plan": self.knobs.plan_name, **self.knobs.to_json()}
+        made: dict[str, Json] = {"plan": self.knobs.label, **self.knobs.to_json()}
         default: dict[str, Json] = {"default_us": self.default_us} if self.default_us else {}
         return made | {"predicted_us": self.predicted_us} | outcome | default
 
@@ -69,7 +66,7 @@ class Tried:
         """Read what `to_json` makes."""
         failed = text(data, "failed") if "failed" in data else ""
         times = (number(data, "predicted_us"), maybe(data, "us"))
-        return Tried(knobs_of(data), *times, failed, maybe(data, "default_us"))
+        return Tried(read_knobs(data), *times, failed, maybe(data, "default_us"))
 
 
 @dataclass(frozen=True)
@@ -106,7 +103,7 @@ class Bucket:
         times: dict[str, float] = {}
         for t in self.tried:
             if t.us is not None:
-                name = t.knobs.plan_name
+                name = t.knobs.label
                 times[name] = min(t.us, times.get(name, t.us))
         return dict(sorted(times.items(), key=lambda plan: plan[1]))
 
@@ -121,7 +118,7 @@ class Bucket:
         }
         numbers |= {"library_us": self.library_us} if self.library_us else {}
         numbers |= {"correlation": self.correlation}
-        chosen: dict[str, Json] = {"tokens": self.tokens, "plan": self.knobs.plan_name}
+        chosen: dict[str, Json] = {"tokens": self.tokens, "plan": self.knobs.label}
         chosen["knobs"] = self.knobs.to_json()
         by_plan: dict[str, Json] = {"plans": dict(self.plans)}
         return chosen | numbers | by_plan | {"candidates": [t.to_json() for t in self.tried]}
@@ -131,7 +128,7 @@ class Bucket:
         """Read what `to_json` makes."""
         return Bucket(
             integer(data, "tokens"),
-            knobs_of(entry(data["knobs"])),
+            read_knobs(entry(data["knobs"])),
             number(data, "us"),
             maybe(data, "default_us"),
             number(data, "floor_us"),
@@ -303,13 +300,6 @@ def write_catalog(path: Path, catalog: Catalog) -> None:
     write_whole(path, catalog.text(), hint="choose another file: --catalog FILE")
 
 
-def knobs_of(data: Mapping[str, Json]) -> Knobs:
-    """Read knobs among an object's fields."""
-    usual = Knobs.usual()
-    names = (name for name in Knobs.__dataclass_fields__ if name not in usual or name in data)
-    return Knobs(**{name: integer(data, name) for name in names})
-
-
 def chosen_variants(
     programs: tuple[TileProgram, ...], on: Target, tuned: Tuned | None
 ) -> tuple[Variant, ...]:
@@ -321,37 +311,32 @@ def chosen_variants(
     """
     if tuned is None:
         return untuned(programs[0], on)
-    rule = {_at(programs[0], v): v.knobs for v in variants(programs[0], on)}
+    rule = by_size(programs[0], on)
     found = {b.tokens: b for b in tuned.buckets}
     known = {
         m: found[m].knobs
-        for m, knobs in rule.items()
-        if m in found and knobs.plan_name in {t.knobs.plan_name for t in found[m].tried}
+        for m, variant in rule.items()
+        if m in found and variant.knobs.label in {t.knobs.label for t in found[m].tried}
     }
-    apart = next((k.apart for k in known.values()), bool(programs[0].apart))
-    program = member(programs, apart=apart)
-    known = {m: k for m, k in known.items() if k.apart == apart}
-    _check_fit(program, on, tuple(known.values()))
-    return tuple(
-        replace(v, knobs=known.get(_at(program, v), v.knobs)) for v in variants(program, on)
-    )
+    producers = next((has_producers(k) for k in known.values()), programs[0].producer_blocks > 0)
+    program = member(programs, producers=producers)
+    known = {m: k for m, k in known.items() if has_producers(k) is producers}
+    _check_fit(program, on, known)
+    return tuple(replace(v, knobs=known.get(m, v.knobs)) for m, v in by_size(program, on).items())
 
 
-def _at(program: TileProgram, variant: Variant) -> int:
-    """Return the number of tokens at which a variant's candidates are compared."""
-    return variant.knobs.tokens if program.loop else LINES_AT
+def has_producers(knobs: Knobs) -> bool:
+    """Say whether producer blocks compute something for all other blocks."""
+    return producers_of(knobs) is not None
 
 
-def _check_fit(program: TileProgram, on: Target, measured: tuple[Knobs, ...]) -> None:
-    if not program.loop:
-        return
-    footprint = Footprint.of(program)
-    for knobs in measured:
-        shared, registers = footprint.shared_bytes(knobs), footprint.registers(knobs)
-        if shared > on.shared_bytes or registers > REGISTERS_LEFT:
+def _check_fit(program: TileProgram, on: Target, measured: Mapping[int, Knobs]) -> None:
+    for tokens, knobs in measured.items():
+        shared, needed = shared_bytes(program, knobs), registers(program, knobs)
+        if shared > on.shared_bytes or needed > REGISTERS_LEFT:
             raise PlanError(
-                f"{program.recipe}: the knobs that the catalog has for {knobs.tokens} tokens "
-                f"do not fit the kernel of today: {shared} bytes, {registers} registers",
+                f"{program.recipe}: the knobs that the catalog has for {tokens} tokens "
+                f"do not fit the kernel of today: {shared} bytes, {needed} registers",
                 HINT,
             )
 

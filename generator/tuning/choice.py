@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from math import log
 
-from mirage_kernels.generator.tuning.catalog import Beyond, Bucket, Tried
+from mirage_kernels.generator.tuning.catalog import Beyond, Bucket, Tried, has_producers
 
 EQUAL = 1.01  # times that are closer than 1 % count as equal
 CLOSE = 1.02  # times slower than the fastest, with a promise: perhaps faster without
@@ -30,8 +30,8 @@ def finalists(tried: Sequence[Tried]) -> list[Tried]:
     a launch may read them early, and keep other blocks waiting where it may not (LoRA, 8 tokens:
     8.8 us promised and 9.9 not, the rule's 9.0 and 9.6).
     """
-    plans = dict.fromkeys(t.knobs.plan_name for t in tried)
-    best = [fastest([t for t in tried if t.knobs.plan_name == plan]) for plan in plans]
+    plans = dict.fromkeys(t.knobs.label for t in tried)
+    best = [fastest([t for t in tried if t.knobs.label == plan]) for plan in plans]
     found = [t for t in (*tried[:1], *best) if t is not None]
     least = min((t.us for t in tried if t.us is not None), default=0.0)
     return [t for t in tried if t.us and t.us <= (FAR if t in found else CLOSE) * least]
@@ -52,10 +52,10 @@ def apart_or_not(tried: Mapping[int, Sequence[Tried]]) -> bool:
     The faster, by the mean over the buckets of the fastest times' logarithms; the rule's where they
     are equal, and where the other has a bucket without a time.
     """
-    rule = next(iter(tried.values()))[0].knobs.apart
+    rule = has_producers(next(iter(tried.values()))[0].knobs)
     means: dict[bool, float] = {}
     for apart in (rule, not rule):
-        found = (fastest([t for t in b if t.knobs.apart is apart]) for b in tried.values())
+        found = (fastest([t for t in b if has_producers(t.knobs) is apart]) for b in tried.values())
         times = [t.us for t in found if t is not None and t.us is not None]
         if len(times) == len(tried):
             means[apart] = sum(map(log, times)) / len(times)

@@ -25,20 +25,16 @@ from mirage_kernels.generator.emit.header import Header
 from mirage_kernels.generator.emit.writer import Writer
 from mirage_kernels.generator.errors import FileError, PlanError, ToolchainError
 from mirage_kernels.generator.ir.text import Json
-from mirage_kernels.generator.plan.candidates import (
-    Candidate,
-    Wanted,
-    candidates,
-    measured_buckets,
-)
-from mirage_kernels.generator.plan.families import families, member
 from mirage_kernels.generator.plan.program import TileProgram
-from mirage_kernels.generator.plan.variants import BUCKETS, Variant
 from mirage_kernels.generator.records.files import write_whole
 from mirage_kernels.generator.records.record import KernelRecord
 from mirage_kernels.generator.request import Event, Progress
+from mirage_kernels.generator.schedules.candidates import Candidate, Wanted, by_size, candidates
+from mirage_kernels.generator.schedules.choose import member, programs_of
+from mirage_kernels.generator.schedules.loop import BUCKETS
+from mirage_kernels.generator.schedules.schedule import Variant
 from mirage_kernels.generator.target import target
-from mirage_kernels.generator.tuning.catalog import tuned_kernel
+from mirage_kernels.generator.tuning.catalog import has_producers, tuned_kernel
 from mirage_kernels.generator.tuning.entries import ARGS_BYTES, LAUNCH, WORKSPACE
 from mirage_kernels.generator.tuning.fields import entry, integer, loaded, text
 from mirage_kernels.generator.tuning.keys import Key
@@ -92,16 +88,15 @@ class Source:
 
 def compiled_kernel(record: KernelRecord, shop: Shop, *, top: int, progress: Progress) -> Compiled:
     """Compile every candidate of a kernel; what the folder has already is not compiled again."""
-    programs = families(record.recipe, record.graph, record.arch)
+    programs = programs_of(record.recipe, record.graph, record.arch)
     on, key = target(record.arch), Key(record.recipe, record.dtype, dict(record.shape))
     tuned = tuned_kernel(record.arch, key)
     known = {b.tokens: b.knobs for b in tuned.buckets} if tuned else {}
     by_bucket = {
-        m: candidates(programs, m, on, Wanted(top, known.get(m)))
-        for m in measured_buckets(programs[0], on)
+        m: candidates(programs, m, on, Wanted(top, known.get(m))) for m in by_size(programs[0], on)
     }
     sources = [
-        source_of(record, member(programs, apart=c.knobs.apart), c)
+        source_of(record, member(programs, producers=has_producers(c.knobs)), c)
         for found in by_bucket.values()
         for c in found
     ]
@@ -134,7 +129,7 @@ def source_of(record: KernelRecord, program: TileProgram, candidate: Candidate) 
     """Return a candidate's source: the kernel as it is emitted, with one variant and C entries."""
     header = Header(f"{COMMAND} {record.recipe}", record.stem, [("Knobs", str(candidate.knobs))])
     kernel = Kernel(program, (Variant(0, candidate.knobs),), record.storage, header)
-    entries = _entries(kernel.symbol, workspace=candidate.knobs.leaves_something)
+    entries = _entries(kernel.symbol, workspace=candidate.knobs.has_workspace)
     try:
         return Source(candidate, emit_cuda(kernel) + entries)
     except PlanError as error:

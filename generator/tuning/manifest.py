@@ -7,10 +7,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from mirage_kernels.generator.ir.text import Json, dumps
-from mirage_kernels.generator.plan.variants import Knobs
 from mirage_kernels.generator.records.files import write_whole
+from mirage_kernels.generator.schedules import read_knobs
+from mirage_kernels.generator.schedules.row_wise.knobs import RowWise
+from mirage_kernels.generator.schedules.schedule import Knobs
 from mirage_kernels.generator.tuning.attention_manifest import CompiledAttention
-from mirage_kernels.generator.tuning.catalog import knobs_of
 from mirage_kernels.generator.tuning.fields import (
     entries,
     entry,
@@ -55,7 +56,7 @@ class Built:
         """Read what `to_json` makes."""
         return Built(
             text(data, "digest"),
-            knobs_of(data),
+            read_knobs(data),
             number(data, "predicted_us"),
             integer(data, "registers"),
             text(data, "failed") if "failed" in data else "",
@@ -77,7 +78,7 @@ class Compiled:
     @property
     def of_lines(self) -> bool:
         """Say whether blocks hold a token each: one variant serves any number of tokens."""
-        return not next(iter(self.buckets.values()))[0].knobs.rows
+        return next(iter(self.buckets.values()))[0].knobs.schedule == RowWise.schedule
 
     @property
     def most_tokens(self) -> int:

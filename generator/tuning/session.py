@@ -16,6 +16,7 @@ from mirage_kernels.generator.tuning.catalog import (
     Section,
     Tried,
     Tuned,
+    has_producers,
     overall_correlation,
 )
 from mirage_kernels.generator.tuning.choice import (
@@ -174,7 +175,7 @@ class Tuning:
         """Return the choice of a bucket, one that may stand in a file with the others'."""
         apart = apart_or_not({m: self._tried(kernel, m) for m in kernel.buckets})
         tried = self._tried(kernel, tokens)
-        found = chosen([t for t in tried if t.knobs.apart is apart])
+        found = chosen([t for t in tried if has_producers(t.knobs) is apart])
         return None if found is None else kernel.buckets[tokens][tried.index(found)]
 
     def _tried(self, kernel: Compiled, tokens: int) -> tuple[Tried, ...]:

@@ -22,10 +22,11 @@ from mirage_kernels.generator.meaning.walk import results
 from mirage_kernels.generator.pipeline import planned
 from mirage_kernels.generator.plan.lower import tile_program
 from mirage_kernels.generator.plan.threads import with_threads
-from mirage_kernels.generator.plan.variants import Footprint, variants
 from mirage_kernels.generator.recipe import Recipe, Shape, load_recipe, trace
 from mirage_kernels.generator.records.record import About, KernelRecord, load_record
 from mirage_kernels.generator.records.sources import sources_of
+from mirage_kernels.generator.schedules.choose import variants
+from mirage_kernels.generator.schedules.sliced_k.block import Footprint
 from mirage_kernels.generator.search.gate import Gate
 from mirage_kernels.generator.target import target
 

@@ -12,14 +12,15 @@ from compilers import compiled, formatted
 from mirage_kernels.generator.emit.cuda import Kernel, emit_cuda
 from mirage_kernels.generator.emit.header import Header
 from mirage_kernels.generator.emit.table import Entry, emit_table
-from mirage_kernels.generator.plan.apart import makers_of
-from mirage_kernels.generator.plan.held import STAMP_BYTES, paired_makers
 from mirage_kernels.generator.plan.lower import tile_program
-from mirage_kernels.generator.plan.sizes import makers_bytes, users_bytes
-from mirage_kernels.generator.plan.variants import Footprint, variants
 from mirage_kernels.generator.records.headers import kernel_header
 from mirage_kernels.generator.records.record import load_record
 from mirage_kernels.generator.records.sources import table_of
+from mirage_kernels.generator.schedules.choose import variants
+from mirage_kernels.generator.schedules.producer_blocks import STAMP_BYTES, producer_program
+from mirage_kernels.generator.schedules.register_operand.rule import paired_producers
+from mirage_kernels.generator.schedules.sizes import producers_bytes, users_bytes
+from mirage_kernels.generator.schedules.sliced_k.block import Footprint
 from mirage_kernels.generator.target import target
 
 KERNELS = Path(__file__).resolve().parents[2] / "kernels" / "sm_90a"
@@ -44,7 +45,7 @@ def test_it_is_formatted_as_clang_format_would(name: str) -> None:
 @each_kernel
 def test_its_blocks_are_as_large_as_planned(name: str, tmp_path: Path) -> None:
     made = kernel(name)
-    users, makers = Footprint.of(made.program), Footprint.of(makers_of(made.program))
+    users, makers = Footprint.of(made.program), Footprint.of(producer_program(made.program))
     checks = []
     for variant, knobs in zip(made.variants, ("UpTo8M", "UpTo16M", "UpTo32M", "AnyM"), strict=True):
         block = f"SharedMap<{SPACE}{knobs}>"
@@ -55,11 +56,11 @@ def test_its_blocks_are_as_large_as_planned(name: str, tmp_path: Path) -> None:
         block = f"making::SharedMap<{SPACE}Makers<{SPACE}{knobs}>>"
         planned = makers.shared_bytes(variant.knobs.makers)
         if variant.knobs.maker_groups:
-            found = paired_makers(made.program, variant.knobs.tokens, target("sm_90a"))
+            found = paired_producers(made.program, variant.knobs.tokens, target("sm_90a"))
             assert found is not None
             block, planned = f"MakersBlock<{SPACE}{knobs}>", found[0].shared_bytes(found[1])
         checks.append(f"static_assert({SPACE}{block}::kBytes == {planned});\n")
-        assert makers_bytes(made.program, variant.knobs) == planned + STAMP_BYTES
+        assert producers_bytes(made.program, variant.knobs) == planned + STAMP_BYTES
         assert users_bytes(made.program, variant.knobs) == users.shared_bytes(variant.knobs)
     ran = compiled(emit_cuda(made) + "".join(checks), tmp_path, "-ptx", "-arch=sm_90a")
     assert ran.returncode == 0, ran.stderr
@@ -109,7 +110,7 @@ def test_the_header_says_what_makers_and_users_take(name: str) -> None:
     made = tile_program(record.recipe, record.graph)
     header = kernel_header(record, made)
     for variant in (v for v in record.variants if v.knobs.apart):
-        sizes = makers_bytes(made, variant.knobs), users_bytes(made, variant.knobs)
+        sizes = producers_bytes(made, variant.knobs), users_bytes(made, variant.knobs)
         makers, users = (f"{-(-size // 1024)} KiB shared" for size in sizes)
         words = header.launches[variant.bucket]
         assert re.search(rf"for the inner product, {makers}, and .*, {users}$", words)

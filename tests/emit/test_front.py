@@ -10,10 +10,12 @@ from compilers import compiled, formatted
 
 from mirage_kernels.generator.emit.cuda import Kernel, emit_cuda
 from mirage_kernels.generator.emit.header import Header
-from mirage_kernels.generator.plan.front import behind
 from mirage_kernels.generator.plan.lower import tile_program
-from mirage_kernels.generator.plan.variants import Footprint, Variant, variants
 from mirage_kernels.generator.records.record import KernelRecord, load_record
+from mirage_kernels.generator.schedules.choose import variants
+from mirage_kernels.generator.schedules.prologue import main_program
+from mirage_kernels.generator.schedules.schedule import Variant
+from mirage_kernels.generator.schedules.sliced_k.block import Footprint
 from mirage_kernels.generator.target import target
 
 KERNELS = Path(__file__).resolve().parents[2] / "kernels" / "sm_90a"
@@ -39,7 +41,7 @@ def test_it_is_formatted_as_clang_format_would(name: str) -> None:
 @each_kernel
 def test_its_blocks_are_as_large_as_planned(name: str, tmp_path: Path) -> None:
     made = kernel(name)
-    footprint = Footprint.of(behind(made.program))
+    footprint = Footprint.of(main_program(made.program))
     checks = []
     for variant, knobs in zip(made.variants, ("UpTo8M", "UpTo16M", "UpTo32M", "AnyM"), strict=True):
         if variant.knobs.front:
@@ -75,7 +77,7 @@ def test_what_follows_starts_when_the_kernels_before_have_ended() -> None:
     text = emit_cuda(kernel(NAMES[0]))
     front = text[text.index("layer_norm_linear_front(") : text.index("launch_front(")]
     assert front.index("start_in_front()") < front.index("load_present")
-    assert "return launch_held<Knobs>(tile::behind(args, 0, K), stream);" in text
+    assert "return launch_held<Knobs>(tile::main_program(args, 0, K), stream);" in text
 
 
 def test_a_file_whose_variants_are_all_of_few_tokens_has_no_launch_in_front() -> None:

@@ -8,18 +8,19 @@ from dataclasses import replace
 import pytest
 
 from mirage_kernels.generator.ir import Graph
-from mirage_kernels.generator.plan.adapters import (
-    makers_for,
+from mirage_kernels.generator.plan.lower import tile_program
+from mirage_kernels.generator.plan.program import TileProgram
+from mirage_kernels.generator.plan.tiles import Planning
+from mirage_kernels.generator.recipe import Shape
+from mirage_kernels.generator.schedules.batched_lora import (
+    first_launch,
     slices_ahead,
     stacked_program,
     stacked_variants,
 )
-from mirage_kernels.generator.plan.apart import makers_of, users_of
-from mirage_kernels.generator.plan.lower import tile_program
-from mirage_kernels.generator.plan.program import TileProgram
-from mirage_kernels.generator.plan.tiles import Planning
-from mirage_kernels.generator.plan.variants import Knobs, Variant, variants
-from mirage_kernels.generator.recipe import Shape
+from mirage_kernels.generator.schedules.choose import variants
+from mirage_kernels.generator.schedules.producer_blocks import consumer_program, producer_program
+from mirage_kernels.generator.schedules.schedule import Knobs, Variant
 from mirage_kernels.generator.target import TARGETS, target
 
 Fused = Callable[..., Graph]
@@ -68,15 +69,15 @@ def test_without_inner_rows_there_is_nothing_to_stack(fused: Fused) -> None:
 
 def test_makers_and_users_know_what_is_stacked(adapted: Fused) -> None:
     made = stacked(adapted)
-    assert makers_of(made).stacked == users_of(made).stacked == STACKED
-    assert [s.args[0] for s in users_of(made).fetches] == ["lora_b"]
+    assert producer_program(made).stacked == consumer_program(made).stacked == STACKED
+    assert [s.args[0] for s in consumer_program(made).fetches] == ["lora_b"]
 
 
 @pytest.mark.parametrize(("depth", "stages"), [(4096, 2), (16384, 2), (2048, 1), (256, 1)])
 def test_a_maker_has_no_more_steps_on_their_way_than_there_are(
     adapted: Fused, depth: int, stages: int
 ) -> None:
-    assert makers_for(stacked(adapted, k=depth)).stages == stages
+    assert first_launch(stacked(adapted, k=depth)).stages == stages
 
 
 def test_variants_have_the_records_tiles_and_no_makers(adapted: Fused) -> None:

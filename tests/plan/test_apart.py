@@ -9,19 +9,21 @@ from itertools import product
 import pytest
 
 from mirage_kernels.generator.ir import Graph
-from mirage_kernels.generator.plan.apart import (
-    maker_tile,
-    makers_of,
-    paired_tile,
-    spare_blocks,
-    users_of,
-)
-from mirage_kernels.generator.plan.held import paired_makers
 from mirage_kernels.generator.plan.lower import tile_program
 from mirage_kernels.generator.plan.program import Do, Layout, TileProgram
 from mirage_kernels.generator.plan.tiles import Planning
-from mirage_kernels.generator.plan.variants import Footprint, Knobs, variants
 from mirage_kernels.generator.recipe import Shape
+from mirage_kernels.generator.schedules.choose import variants
+from mirage_kernels.generator.schedules.producer_blocks import (
+    consumer_program,
+    paired_tile,
+    producer_program,
+    producer_tile,
+    spare_blocks,
+)
+from mirage_kernels.generator.schedules.register_operand.rule import paired_producers
+from mirage_kernels.generator.schedules.schedule import Knobs
+from mirage_kernels.generator.schedules.sliced_k.block import Footprint
 from mirage_kernels.generator.target import TARGETS, target
 
 Fused = Callable[..., Graph]
@@ -63,7 +65,7 @@ def test_elsewhere_nothing_is_computed_apart(adapted: Fused, arch: str) -> None:
 def test_a_planning_without_it_has_none(adapted: Fused, left: dict[str, bool]) -> None:
     made = program(adapted, planning=Planning(**left))
     assert made.apart == 0
-    assert users_of(made) is made
+    assert consumer_program(made) is made
 
 
 def test_without_inner_rows_there_is_nothing_to_compute(fused: Fused) -> None:
@@ -72,7 +74,7 @@ def test_without_inner_rows_there_is_nothing_to_compute(fused: Fused) -> None:
 
 
 def test_makers_have_a_plain_program_of_the_inner_rows(adapted: Fused) -> None:
-    made = makers_of(program(adapted))
+    made = producer_program(program(adapted))
     assert (made.roles.rows, made.roles.inner, made.leaves) == ("R", (), True)
     assert [o.name for o in made.inputs] == ["x", "lora_a"]
     assert [o.index for o in made.inputs] == [0, 2]
@@ -83,7 +85,7 @@ def test_makers_have_a_plain_program_of_the_inner_rows(adapted: Fused) -> None:
 
 def test_users_have_no_inner_rows_in_their_loop(adapted: Fused) -> None:
     whole = program(adapted)
-    made = users_of(whole)
+    made = consumer_program(whole)
     assert [o.name for o in made.inputs] == ["x", "weight", "lora_b"]
     assert all(s.layout is not Layout.INNER for s in made.loads)
     assert [m.layout for m in made.meetings] == [Layout.ACCUM]
@@ -91,12 +93,12 @@ def test_users_have_no_inner_rows_in_their_loop(adapted: Fused) -> None:
     assert made.received == whole.kept
     assert made.products[0].args[1] == whole.kept[0].out
     assert made.epilogue == whole.epilogue
-    assert users_of(made) is made
+    assert consumer_program(made) is made
 
 
 def test_both_together_compute_what_the_whole_does(adapted: Fused) -> None:
     whole = program(adapted)
-    parts = (makers_of(whole), users_of(whole))
+    parts = (producer_program(whole), consumer_program(whole))
     assert {s.out for p in parts for s in p.loop} == {s.out for s in whole.loop}
     assert {m.out for p in parts for m in p.meetings} == {m.out for m in whole.meetings}
 
@@ -115,12 +117,12 @@ def test_both_together_compute_what_the_whole_does(adapted: Fused) -> None:
     ],
 )
 def test_makers_share_rows_and_tokens(inner: int, tokens: int, tile: tuple[int, int]) -> None:
-    assert maker_tile(inner, tokens, 4) == tile
+    assert producer_tile(inner, tokens, 4) == tile
 
 
 @pytest.mark.parametrize(("inner", "tokens"), list(product((16, 32, 48, 64), (8, 16, 32, 64))))
 def test_no_cover_by_as_few_blocks_reads_fewer_lines(inner: int, tokens: int) -> None:
-    rows, few = maker_tile(inner, tokens, 4)
+    rows, few = producer_tile(inner, tokens, 4)
     assert -(-inner // rows) * (tokens // few) <= 4
     others = [
         r + t
@@ -133,7 +135,7 @@ def test_no_cover_by_as_few_blocks_reads_fewer_lines(inner: int, tokens: int) ->
 @pytest.mark.parametrize("r", [8, 16, 24, 64])
 def test_makers_and_users_fit_a_block(adapted: Fused, r: int) -> None:
     whole = program(adapted, (4096, 4096, r))
-    users, makers = Footprint.of(whole), Footprint.of(makers_of(whole))
+    users, makers = Footprint.of(whole), Footprint.of(producer_program(whole))
     for knobs in (v.knobs for v in variants(whole, ON)):
         assert knobs.apart
         assert users.shared_bytes(knobs) <= ON.shared_bytes
@@ -170,7 +172,7 @@ def test_users_in_pairs_have_makers_in_pairs(adapted: Fused, r: int) -> None:
         assert bool(knobs.maker_groups) is (knobs.tokens > 16)
         if not knobs.maker_groups:
             continue
-        found = paired_makers(whole, knobs.tokens, ON)
+        found = paired_producers(whole, knobs.tokens, ON)
         assert found is not None
         block, stages = found
         assert (block.rows, block.tokens) == (2 * knobs.maker_rows, knobs.maker_tokens)

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from mirage_kernels.generator.plan.variants import RESERVED_BYTES
 from mirage_kernels.generator.records.record import load_emitted
 from mirage_kernels.generator.schedules.attention.candidates import RowBucket, row_buckets
 from mirage_kernels.generator.schedules.attention.lower import attention_program
@@ -17,6 +16,7 @@ from mirage_kernels.generator.schedules.attention.variants import (
     attention_variants,
 )
 from mirage_kernels.generator.schedules.flash_decode.knobs import FlashDecode
+from mirage_kernels.generator.schedules.loop import RESERVED_BYTES
 from mirage_kernels.generator.schedules.wgmma_attention.knobs import WgmmaAttention
 from mirage_kernels.generator.target import target
 

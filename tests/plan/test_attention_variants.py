@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from mirage_kernels.generator.errors import PlanError
-from mirage_kernels.generator.plan.variants import RESERVED_BYTES
 from mirage_kernels.generator.records.record import load_emitted
 from mirage_kernels.generator.schedules.attention.lower import attention_program
 from mirage_kernels.generator.schedules.attention.program import AttentionProgram, Do
@@ -24,6 +23,7 @@ from mirage_kernels.generator.schedules.flash_decode.knobs import (
     MOST_STAGES,
     FlashDecode,
 )
+from mirage_kernels.generator.schedules.loop import RESERVED_BYTES
 from mirage_kernels.generator.schedules.wgmma_attention.knobs import WgmmaAttention, takes_many_rows
 from mirage_kernels.generator.target import TARGETS, target
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 
 from mirage_kernels.generator.build.compile import ROOT
-from mirage_kernels.generator.plan.families import families, member
 from mirage_kernels.generator.plan.program import TileProgram
 from mirage_kernels.generator.records.record import load_record
+from mirage_kernels.generator.schedules.choose import member, programs_of
 
 
 def programs(name: str) -> tuple[TileProgram, ...]:
     record = load_record(ROOT / "kernels" / "sm_90a" / f"{name}_fp16.json")
-    return families(record.recipe, record.graph, "sm_90a")
+    return programs_of(record.recipe, record.graph, "sm_90a")
 
 
 def test_where_nothing_can_be_apart_there_is_one_program() -> None:

@@ -9,15 +9,20 @@ import pytest
 from handmade_lines import mugraph
 
 from mirage_kernels.generator import pipeline
-from mirage_kernels.generator.plan.candidates import Wanted, candidates
-from mirage_kernels.generator.plan.front import behind, front_of, made_in_front
-from mirage_kernels.generator.plan.held import can_hold
 from mirage_kernels.generator.plan.lower import tile_program
 from mirage_kernels.generator.plan.program import Do, Layout, TileProgram
 from mirage_kernels.generator.plan.tiles import Planning
-from mirage_kernels.generator.plan.times import Streaming, predicted_us
-from mirage_kernels.generator.plan.variants import BUCKETS_WITH_STATISTICS, variants
 from mirage_kernels.generator.records.record import KernelRecord, load_record
+from mirage_kernels.generator.schedules.candidates import Wanted, candidates
+from mirage_kernels.generator.schedules.choose import variants
+from mirage_kernels.generator.schedules.latency import Streaming, predicted_us
+from mirage_kernels.generator.schedules.prologue import (
+    main_program,
+    prologue_program,
+    prologue_statement,
+)
+from mirage_kernels.generator.schedules.register_operand.block import can_run
+from mirage_kernels.generator.schedules.sliced_k.rule import BUCKETS_WITH_STATISTICS
 from mirage_kernels.generator.target import TARGETS, target
 from mirage_kernels.generator.tuning.catalog import Key, tuned_kernel
 
@@ -48,7 +53,7 @@ def test_no_order_of_the_inputs_matters(program: TileProgram) -> None:
 
 
 def test_what_a_loop_makes_of_tokens_alone_may_be_made_in_front(program: TileProgram) -> None:
-    made = made_in_front(program)
+    made = prologue_statement(program)
     assert made is not None
     (product,) = (s for s in program.loop if s.do is Do.CONTRACT)
     assert product.args[1] == made.out
@@ -68,15 +73,15 @@ def test_what_a_loop_makes_of_tokens_alone_may_be_made_in_front(program: TilePro
 )
 def test_other_loops_keep_their_tokens(name: str) -> None:
     program = recorded(name)
-    assert made_in_front(program) is None
+    assert prologue_statement(program) is None
     assert not program.front
-    assert behind(program) is program
+    assert main_program(program) is program
 
 
 def test_a_statistic_that_the_epilogue_needs_stays(program: TileProgram) -> None:
     (first, *rest) = program.epilogue
     reads = replace(first, args=(*first.args, "root_kept"))
-    assert made_in_front(replace(program, epilogue=(reads, *rest))) is None
+    assert prologue_statement(replace(program, epilogue=(reads, *rest))) is None
 
 
 @pytest.mark.parametrize("arch", sorted(set(TARGETS) - {"sm_90a"}))
@@ -88,7 +93,7 @@ def test_elsewhere_nothing_is_made_in_front(arch: str) -> None:
 
 
 def test_the_launch_in_front_has_lines_alone(program: TileProgram) -> None:
-    front = front_of(program)
+    front = prologue_program(program)
     assert front.loop == front.meetings == front.epilogue == ()
     assert (front.roles.rows, front.roles.tokens, front.roles.depth) == ("", "M", "K")
     assert [o.name for o in front.inputs] == ["x", "norm_weight", "norm_bias"]
@@ -99,7 +104,7 @@ def test_the_launch_in_front_has_lines_alone(program: TileProgram) -> None:
 
 
 def test_it_computes_every_value_from_values_that_it_has(program: TileProgram) -> None:
-    front = front_of(program)
+    front = prologue_program(program)
     known = {o.name for o in front.inputs} | {*front.scalars, *front.literals, front.output.name}
     for s in front.lines:
         assert set(s.args) <= known, s
@@ -110,9 +115,9 @@ def test_it_computes_every_value_from_values_that_it_has(program: TileProgram) -
 
 
 def test_what_follows_only_multiplies(program: TileProgram) -> None:
-    rest = behind(program)
-    assert can_hold(rest)
-    assert not can_hold(program)
+    rest = main_program(program)
+    assert can_run(rest)
+    assert not can_run(program)
     assert [o.name for o in rest.inputs] == ["x_made", "weight"]
     assert rest.inputs[0].index == next(o.index for o in program.inputs if o.name == "x")
     assert rest.lines == ()

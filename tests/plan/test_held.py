@@ -9,18 +9,18 @@ from pathlib import Path
 import pytest
 
 from mirage_kernels.generator.ir import Dim, Graph
-from mirage_kernels.generator.plan.held import (
-    MOST_ROWS,
-    HeldBlock,
-    can_hold,
-    held_stages,
-    in_pairs,
-)
 from mirage_kernels.generator.plan.lower import tile_program
 from mirage_kernels.generator.plan.program import TileProgram
-from mirage_kernels.generator.plan.variants import Footprint, variants
 from mirage_kernels.generator.recipe import Shape
 from mirage_kernels.generator.records.record import load_record
+from mirage_kernels.generator.schedules.choose import variants
+from mirage_kernels.generator.schedules.register_operand.block import (
+    MOST_ROWS,
+    RegisterBlock,
+    can_run,
+)
+from mirage_kernels.generator.schedules.register_operand.rule import held_stages, in_pairs
+from mirage_kernels.generator.schedules.sliced_k.block import Footprint
 from mirage_kernels.generator.target import target
 
 Fused = Callable[..., Graph]
@@ -62,20 +62,20 @@ def test_an_odd_number_of_makers_leaves_no_pairs() -> None:
 
 
 def test_a_pair_has_two_turns_in_its_ring() -> None:
-    block = HeldBlock.of(program(GATED[0])).sized(64, 64, 2)
+    block = RegisterBlock.of(program(GATED[0])).sized(64, 64, 2)
     assert held_stages(block, ON) == 2 * block.groups
     assert held_stages(block, replace(ON, shared_bytes=ON.shared_bytes // 2)) == 0
 
 
 def test_sums_from_the_other_block_lie_beside_the_ring() -> None:
-    alone, pair = (HeldBlock.of(program(GATED[0])).sized(64, 64, n) for n in (1, 2))
+    alone, pair = (RegisterBlock.of(program(GATED[0])).sized(64, 64, n) for n in (1, 2))
     sums = 2 * 32 * 64 * 4 * 2  # products, rows of a block, tokens, fp32, warpgroups that send
     assert pair.shared_bytes(4) - alone.shared_bytes(4) == sums
 
 
 def test_weights_that_are_computed_with_are_not_for_this_plan(fused: Fused) -> None:
-    assert not can_hold(tile_program("mine", fused("w")))
-    assert can_hold(tile_program("mine", fused("x")))
+    assert not can_run(tile_program("mine", fused("w")))
+    assert can_run(tile_program("mine", fused("x")))
 
 
 def scaled(fused: Fused, k: int, n: int) -> TileProgram:
@@ -83,7 +83,7 @@ def scaled(fused: Fused, k: int, n: int) -> TileProgram:
 
 
 def test_scaled_tokens_are_held_with_their_vectors_and_sums(fused: Fused) -> None:
-    block = HeldBlock.of(scaled(fused, 4096, 4096))
+    block = RegisterBlock.of(scaled(fused, 4096, 4096))
     assert (block.vectors, block.token_sums, block.mapped) == (1, 1, 1)
     plain = replace(block, vectors=0, token_sums=0).sized(64, 64, 2)
     beside = 2048 * 2 + 4 * 64 * 4  # half of the vector; two warpgroups of two blocks
@@ -102,7 +102,7 @@ def test_pairs_hold_scaled_tokens_where_there_are_many(
 
 
 def test_more_rows_than_one_product_takes_are_equal_parts() -> None:
-    block = HeldBlock.of(program(LORA[0]))
+    block = RegisterBlock.of(program(LORA[0]))
     sides = {rows: block.sized(rows, 64, 2).side for rows in (64, 112, 128, 160, 192, 208)}
     assert sides == {64: 64, 112: 112, 128: 64, 160: 80, 192: 96, 208: 16}
     assert held_stages(block.sized(208, 64, 2), ON) == 0
@@ -139,7 +139,7 @@ def test_a_short_depth_is_not_held() -> None:
 @pytest.mark.parametrize("tokens", [16, 32, 64])
 def test_what_meets_fits_where_the_ring_was(name: str, tokens: int) -> None:
     for rows in range(16, 2 * MOST_ROWS, 16):
-        block = HeldBlock.of(program(name)).sized(rows, tokens)
+        block = RegisterBlock.of(program(name)).sized(rows, tokens)
         stages = held_stages(block, ON)
         assert stages % block.groups == 0
         assert stages == 0 or block.meeting_bytes <= block.ring_bytes(stages)
@@ -155,13 +155,13 @@ def test_the_blocks_fill_one_wave(name: str) -> None:
 
 
 def test_long_steps_have_one_warpgroup_short_ones_two() -> None:
-    block = HeldBlock.of(program(GATED[0]))
+    block = RegisterBlock.of(program(GATED[0]))
     assert [block.sized(rows, 64).groups for rows in (32, 64, 80, 112)] == [2, 2, 1, 1]
     assert replace(block, depth=4096 + 128).sized(32, 64).groups == 1
 
 
 def test_boxes_have_barriers_of_their_own_where_steps_are_slow() -> None:
-    block = HeldBlock.of(program(GATED[0]))
+    block = RegisterBlock.of(program(GATED[0]))
     turns, alone = block.sized(32, 64), block.sized(112, 32)
     assert (turns.groups, turns.best_barriers) == (2, 2)
     assert (alone.groups, alone.best_barriers) == (1, 2)
@@ -175,7 +175,7 @@ def test_a_footprint_knows_the_plan() -> None:
     made = program(GATED[0])
     knobs = variants(made, ON)[-1].knobs
     footprint = Footprint.of(made)
-    block = HeldBlock.of(made).sized(knobs.rows, knobs.tokens, knobs.blocks)
+    block = RegisterBlock.of(made).sized(knobs.rows, knobs.tokens, knobs.blocks)
     block = replace(block, barriers=knobs.barriers)
     assert footprint.shared_bytes(knobs) == block.shared_bytes(knobs.stages)
     assert footprint.registers(knobs) == block.registers

@@ -16,8 +16,10 @@ from mirage_kernels.generator.plan.layouts import Setup, layouts
 from mirage_kernels.generator.plan.lower import tile_program
 from mirage_kernels.generator.plan.program import TileProgram
 from mirage_kernels.generator.plan.tiles import PLANNED, WRITTEN, Planning
-from mirage_kernels.generator.plan.variants import Footprint, Knobs, variants
 from mirage_kernels.generator.recipe import Shape
+from mirage_kernels.generator.schedules.choose import variants
+from mirage_kernels.generator.schedules.schedule import Knobs
+from mirage_kernels.generator.schedules.sliced_k.block import Footprint
 from mirage_kernels.generator.target import target
 
 Fused = Callable[..., Graph]

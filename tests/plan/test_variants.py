@@ -12,17 +12,12 @@ from mirage_kernels.generator.ir import DType, Graph
 from mirage_kernels.generator.plan.lower import tile_program
 from mirage_kernels.generator.plan.program import Do, Layout, TileProgram
 from mirage_kernels.generator.plan.tiles import PLANNED, Planning
-from mirage_kernels.generator.plan.variants import (
-    BUCKETS,
-    REGISTERS_LEFT,
-    Footprint,
-    Kept,
-    Knobs,
-    Variant,
-    rows_for,
-    variants,
-)
+from mirage_kernels.generator.plan.variants import Kept, rows_for
 from mirage_kernels.generator.recipe import Shape, catalog
+from mirage_kernels.generator.schedules.choose import variants
+from mirage_kernels.generator.schedules.loop import BUCKETS, REGISTERS_LEFT
+from mirage_kernels.generator.schedules.schedule import Knobs, Variant
+from mirage_kernels.generator.schedules.sliced_k.block import Footprint
 from mirage_kernels.generator.target import target
 
 Fused = Callable[..., Graph]

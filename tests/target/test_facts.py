@@ -78,7 +78,7 @@ def test_every_architecture_has_kernels_in_both_types(on: Target) -> None:
 @each
 def test_every_kernel_fits_its_architectures_shared_memory(on: Target) -> None:
     from mirage_kernels.generator.plan.lower import tile_program
-    from mirage_kernels.generator.plan.variants import Footprint
+    from mirage_kernels.generator.schedules.sliced_k.block import Footprint
 
     for record in records(package_kernels(), on.arch).values():
         footprint = Footprint.of(tile_program(record.recipe, record.graph))

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from mirage_kernels.generator.ir.text import Json
-from mirage_kernels.generator.plan.variants import Knobs
+from mirage_kernels.generator.schedules.schedule import Knobs
 from mirage_kernels.generator.tuning.catalog import Key
 from mirage_kernels.generator.tuning.manifest import Built, Compiled
 from mirage_kernels.generator.tuning.session import Tuning

@@ -10,29 +10,26 @@ import pytest
 from mirage_kernels.generator.build.compile import ROOT
 from mirage_kernels.generator.errors import PlanError
 from mirage_kernels.generator.ir import DType, Graph
-from mirage_kernels.generator.plan.candidates import (
-    LINES_AT,
-    MUCH,
+from mirage_kernels.generator.plan.candidates import MUCH
+from mirage_kernels.generator.plan.lower import tile_program
+from mirage_kernels.generator.plan.program import TileProgram
+from mirage_kernels.generator.plan.times import OVERLAP
+from mirage_kernels.generator.recipe import Shape
+from mirage_kernels.generator.records.record import load_record
+from mirage_kernels.generator.schedules.candidates import (
+    ROW_WISE_AT,
     STAGES_OF_EACH,
     Candidate,
     Wanted,
+    by_size,
     candidates,
-    measured_buckets,
     untuned,
 )
-from mirage_kernels.generator.plan.families import families, member
-from mirage_kernels.generator.plan.lower import tile_program
-from mirage_kernels.generator.plan.program import TileProgram
-from mirage_kernels.generator.plan.times import OVERLAP, Streaming, predicted_us
-from mirage_kernels.generator.plan.variants import (
-    BUCKETS,
-    REGISTERS_LEFT,
-    Footprint,
-    Knobs,
-    variants,
-)
-from mirage_kernels.generator.recipe import Shape
-from mirage_kernels.generator.records.record import load_record
+from mirage_kernels.generator.schedules.choose import member, programs_of, variants
+from mirage_kernels.generator.schedules.latency import Streaming, predicted_us
+from mirage_kernels.generator.schedules.loop import BUCKETS, REGISTERS_LEFT
+from mirage_kernels.generator.schedules.schedule import Knobs
+from mirage_kernels.generator.schedules.sliced_k.block import Footprint
 from mirage_kernels.generator.target import TARGETS, target
 
 Fused = Callable[..., Graph]
@@ -147,7 +144,7 @@ Programs = tuple[TileProgram, ...]
 def committed(name: str) -> Programs:
     """Return the programs of a committed kernel."""
     record = load_record(ROOT / "kernels" / "sm_90a" / f"{name}_fp16.json")
-    return families(record.recipe, record.graph, "sm_90a")
+    return programs_of(record.recipe, record.graph, "sm_90a")
 
 
 PLANS = {
@@ -173,7 +170,7 @@ def kernel(request: pytest.FixtureRequest) -> tuple[str, Programs]:
 
 def test_every_plan_that_can_serve_has_candidates(kernel: tuple[str, Programs]) -> None:
     name, programs = kernel
-    last = measured_buckets(programs[0], ON)[-1]
+    last = by_size(programs[0], ON)[-1]
     made = candidates(programs, last, ON, Wanted(len(PLANS[name]) - 1))
     assert {c.knobs.plan_name for c in candidates(programs, last, ON, MANY)} == PLANS[name]
     few = {c.knobs.plan_name for c in made}
@@ -183,14 +180,14 @@ def test_every_plan_that_can_serve_has_candidates(kernel: tuple[str, Programs]) 
 def test_every_bucket_begins_with_the_rule_s_choice(kernel: tuple[str, Programs]) -> None:
     _, programs = kernel
     by_rule = variants(programs[0], ON)
-    first = [candidates(programs, m, ON, Wanted(1))[0] for m in measured_buckets(programs[0], ON)]
+    first = [candidates(programs, m, ON, Wanted(1))[0] for m in by_size(programs[0], ON)]
     assert [c.knobs for c in first] == [v.knobs for v in by_rule]
     assert all(c.rule for c in first)
 
 
 def test_candidates_of_every_plan_fit_a_block(kernel: tuple[str, Programs]) -> None:
     _, programs = kernel
-    for tokens in measured_buckets(programs[0], ON) if programs[0].loop else ():
+    for tokens in by_size(programs[0], ON) if programs[0].loop else ():
         for made in candidates(programs, tokens, ON, MANY):
             footprint = Footprint.of(member(programs, apart=made.knobs.apart))
             assert footprint.registers(made.knobs) <= REGISTERS_LEFT
@@ -199,7 +196,7 @@ def test_candidates_of_every_plan_fit_a_block(kernel: tuple[str, Programs]) -> N
 
 def test_no_prediction_of_any_plan_is_out_of_the_world(kernel: tuple[str, Programs]) -> None:
     name, programs = kernel
-    for tokens in measured_buckets(programs[0], ON):
+    for tokens in by_size(programs[0], ON):
         times = [c.predicted_us for c in candidates(programs, tokens, ON, Wanted(4))]
         assert max(times) < 3 * min(times), name
 
@@ -266,8 +263,8 @@ def test_what_was_chosen_before_and_cannot_be_is_left(fused: Fused) -> None:
 
 def test_lines_are_compared_at_one_number_of_tokens() -> None:
     programs = committed("ntrans/K4096")
-    assert measured_buckets(programs[0], ON) == (LINES_AT,)
-    warps = {c.knobs.warps for c in candidates(programs, LINES_AT, ON, MANY)}
+    assert by_size(programs[0], ON) == (ROW_WISE_AT,)
+    warps = {c.knobs.warps for c in candidates(programs, ROW_WISE_AT, ON, MANY)}
     assert warps == {2, 4, 8, 16}
     with pytest.raises(PlanError, match="no bucket of 8 tokens"):
         candidates(programs, 8, ON, MANY)
@@ -276,8 +273,8 @@ def test_lines_are_compared_at_one_number_of_tokens() -> None:
 @pytest.mark.parametrize("arch", TARGETS)
 def test_there_are_candidates_for_every_architecture(arch: str) -> None:
     record = load_record(ROOT / "kernels" / arch / "gated_mlp" / "K4096_N4096_fp16.json")
-    programs = families(record.recipe, record.graph, arch)
-    for tokens in measured_buckets(programs[0], target(arch)):
+    programs = programs_of(record.recipe, record.graph, arch)
+    for tokens in by_size(programs[0], target(arch)):
         assert candidates(programs, tokens, target(arch), Wanted(4))
 
 
@@ -301,5 +298,5 @@ def test_without_a_tuning_the_rule_decides_otherwise(name: str) -> None:
 @pytest.mark.parametrize("arch", sorted(set(TARGETS) - {"sm_90a"}))
 def test_the_model_decides_nothing_where_nothing_was_measured(arch: str) -> None:
     record = load_record(ROOT / "kernels" / arch / "gated_mlp" / "K4096_N4096_fp16.json")
-    (program,) = families(record.recipe, record.graph, arch)
+    (program,) = programs_of(record.recipe, record.graph, arch)
     assert untuned(program, target(arch)) == variants(program, target(arch))

@@ -12,13 +12,13 @@ from mirage_kernels.generator import pipeline
 from mirage_kernels.generator.build.compile import ROOT
 from mirage_kernels.generator.errors import FileError, PlanError
 from mirage_kernels.generator.ir import DType, Graph
-from mirage_kernels.generator.plan.candidates import LINES_AT
-from mirage_kernels.generator.plan.families import families
 from mirage_kernels.generator.plan.lower import tile_program
 from mirage_kernels.generator.plan.program import TileProgram
-from mirage_kernels.generator.plan.variants import Knobs, variants
 from mirage_kernels.generator.records.record import KernelRecord, load_record
 from mirage_kernels.generator.records.sources import sources_of, table_of
+from mirage_kernels.generator.schedules.candidates import ROW_WISE_AT
+from mirage_kernels.generator.schedules.choose import programs_of, variants
+from mirage_kernels.generator.schedules.schedule import Knobs
 from mirage_kernels.generator.target import target
 from mirage_kernels.generator.tuning import catalog as catalog_module
 from mirage_kernels.generator.tuning.catalog import (
@@ -166,7 +166,7 @@ def kernel(name: str) -> KernelRecord:
 def of_kernel(name: str) -> tuple[Programs, list[Knobs]]:
     """Return the programs of a committed kernel, and the rule's choice for every bucket."""
     record = kernel(name)
-    programs = families(record.recipe, record.graph, "sm_90a")
+    programs = programs_of(record.recipe, record.graph, "sm_90a")
     return programs, [v.knobs for v in variants(programs[0], ON)]
 
 
@@ -228,7 +228,7 @@ def test_a_record_with_nothing_apart_is_emitted_so() -> None:
 def test_lines_have_the_choice_of_their_one_bucket() -> None:
     programs, rule = of_kernel("ntrans/K4096")
     other = Knobs(1, 0, 8, 2, 1)
-    chosen = chosen_variants(programs, ON, measured({LINES_AT: other}, rule[0]))
+    chosen = chosen_variants(programs, ON, measured({ROW_WISE_AT: other}, rule[0]))
     assert [(v.bucket, v.knobs) for v in chosen] == [(0, other)]
 
 

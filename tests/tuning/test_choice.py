@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from mirage_kernels.generator.plan.variants import Knobs
+from mirage_kernels.generator.schedules.schedule import Knobs
 from mirage_kernels.generator.tuning.catalog import Beyond, Bucket, Tried
 from mirage_kernels.generator.tuning.choice import (
     apart_or_not,

@@ -12,9 +12,9 @@ from mirage_kernels.generator.build.compile import ROOT
 from mirage_kernels.generator.build.toolchain import Toolchain, find_nvcc
 from mirage_kernels.generator.errors import FileError, ToolchainError
 from mirage_kernels.generator.ir import DType
-from mirage_kernels.generator.plan.variants import BUCKETS
 from mirage_kernels.generator.records.record import KernelRecord
 from mirage_kernels.generator.request import Event
+from mirage_kernels.generator.schedules.loop import BUCKETS
 from mirage_kernels.generator.tuning import libraries
 from mirage_kernels.generator.tuning.libraries import Shop, compiled_kernel, digest_of, prune
 from mirage_kernels.generator.tuning.manifest import (

@@ -9,8 +9,8 @@ import pytest
 from pretended_tuning import HERE, MakeTuning, Pretended, compiled, knobs, of_lines, of_plans
 
 from mirage_kernels.generator.errors import FileError, MirageError, ToolchainError
-from mirage_kernels.generator.plan.variants import Knobs
 from mirage_kernels.generator.request import Event
+from mirage_kernels.generator.schedules.schedule import Knobs
 from mirage_kernels.generator.tuning.catalog import Tuned
 from mirage_kernels.generator.tuning.manifest import Built
 from mirage_kernels.generator.tuning.session import Tuning

@@ -16,7 +16,7 @@ from mirage_kernels.generator.ir import (
     phases_of,
 )
 from mirage_kernels.generator.plan.blocks import without_threads
-from mirage_kernels.generator.plan.needed import needed
+from mirage_kernels.generator.plan.dead_code import needed
 from mirage_kernels.generator.schedules.attention.form import form_of
 from mirage_kernels.generator.schedules.attention.mask import Positions, check_hidden
 from mirage_kernels.generator.schedules.attention.program import (

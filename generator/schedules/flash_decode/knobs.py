@@ -9,13 +9,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from mirage_kernels.generator.plan.variants import RESERVED_BYTES
 from mirage_kernels.generator.schedules.attention.knobs import (
     ELEMENT_BYTES,
     FLOAT_BYTES,
     AttentionKnobs,
 )
 from mirage_kernels.generator.schedules.attention.program import AttentionProgram
+from mirage_kernels.generator.schedules.loop import RESERVED_BYTES
 from mirage_kernels.generator.target import Target
 
 ROW_BUCKETS = (8, 16)  # the N side of the tensor-core instruction comes in eights

@@ -1,10 +1,10 @@
-"""The plan of held tokens: blocks with all of the depth, whose tokens are operands in registers.
+"""Register-operand wgmma (RS): tokens are stationary in registers, weights lie in shared memory.
 
 Where weights are multiplied as they are loaded, tokens can take the M side of a warpgroup's
 product, from registers, and weights the N side, as they lie in shared memory: each byte is read
 from there once (csrc/tile/held.cuh). What the loop computes of tokens alone it computes in those
 registers. Weights that the loop computes with would have to be written back to shared memory, so
-they stay with the plans of `variants.py` and `split.py`.
+they stay with sliced-K and cluster split-K.
 """
 
 from __future__ import annotations
@@ -13,47 +13,32 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from mirage_kernels.generator.ir import DType
-from mirage_kernels.generator.plan.apart import (
-    PAIR,
-    RECEIVERS,
-    ROW_TILE,
-    makers_of,
-    paired_tile,
-    rows_for,
-    users_of,
-)
 from mirage_kernels.generator.plan.forms import WARP_LANES
 from mirage_kernels.generator.plan.program import Do, Layout, Statement, TileProgram
-from mirage_kernels.generator.plan.split import (
+from mirage_kernels.generator.schedules.producer_blocks import (
+    RECEIVERS,
+    ROW_TILE,
+    consumer_program,
+)
+from mirage_kernels.generator.schedules.register_operand.knobs import BOXES, RegisterOperand
+from mirage_kernels.generator.schedules.sliced_k.shared_memory import kept_bytes
+from mirage_kernels.generator.schedules.warpgroups import (
     ALONE_BYTES,
     BARRIER_BYTES,
     BOX_DEPTH,
-    GROUP_ROWS,
     GROUP_WARPS,
-    REGISTERS,
     REGISTERS_BESIDE,
-    WITH_WARPGROUPS,
 )
-from mirage_kernels.generator.target import Target
 
-BOXES = 2  # of a step: 128 contracted elements; one box was 5 % slower, four no faster
 MOST_ROWS = 112  # that a block finishes; the N side of the vocabulary's largest product
-FEWEST_OF_SEVERAL = 48  # rows of one of several products: smaller ones read tokens too often
 MOST_ROWS_IN_TURNS = 128  # of all weights; with more, steps are long enough for one warpgroup
-MOST_BYTES_IN_FLIGHT = 96 * 1024  # of weights
-MOST_STAGES_RECEIVING = 6  # while other blocks compute totals (variants.py)
-MOST_RING_BYTES = 144 * 1024  # 64 tokens: 18.9 us with 128 KB, 19.0 with 192
-MOST_BYTES_IN_PAIRS = 64 * 1024  # the same where two blocks split the depth: 10.6 us, 10.8 with 96
-FEWEST_STAGES = 2
 FEW_FOR_BARRIERS = 32  # tokens, where two warpgroups take turns
-STAMP_BYTES = 16  # of a maker, behind its ring (csrc/tile/apart.cuh)
-FEWEST_STEPS = 8  # with fewer there is no loop to speak of, and ptxas orders its products
 OCTET = 8  # rows of which a lane has sums
 STORED = (DType.FP16, DType.BF16)  # what products take
 SUMS_BYTES = GROUP_WARPS * WARP_LANES * 16  # of a warpgroup, of an octet
 
 
-def can_hold(program: TileProgram) -> bool:
+def can_run(program: TileProgram) -> bool:
     """Say whether a program's loop multiplies weights as it loads them."""
     if program.lines or not program.loop or len(program.roles.inner) > 1:
         return False
@@ -84,7 +69,7 @@ def _multiplies(s: Statement, loaded: Mapping[str, Layout], tokens: set[str]) ->
 
 
 @dataclass(frozen=True)
-class HeldBlock:
+class RegisterBlock:
     """The size of one block, in what it keeps (csrc/tile/held.cuh)."""
 
     depth: int
@@ -102,16 +87,18 @@ class HeldBlock:
     barriers: int = 1  # of a step: one, or one for each box
 
     @staticmethod
-    def of(program: TileProgram) -> HeldBlock:
+    def of(program: TileProgram) -> RegisterBlock:
         """Return what blocks of a program keep, without a size yet."""
         extents = program.extents
         loads = [s.layout for s in program.loads]
-        program = users_of(program)
+        program = consumer_program(program)
         whole = sum(extents[dim] for dim in program.roles.inner)
         inner, received = (0, whole) if program.received else (whole, 0)
         met = [s.layout for s in program.meetings]
         products = met.count(Layout.ACCUM)
-        block = HeldBlock(extents[program.roles.depth], loads.count(Layout.ROWS), products, inner)
+        block = RegisterBlock(
+            extents[program.roles.depth], loads.count(Layout.ROWS), products, inner
+        )
         return replace(
             block,
             received=received,
@@ -120,7 +107,7 @@ class HeldBlock:
             mapped=sum(s.do is Do.MAP and s.dtype in STORED for s in program.loop),
         )
 
-    def sized(self, rows: int, tokens: int, blocks: int = 1) -> HeldBlock:
+    def sized(self, rows: int, tokens: int, blocks: int = 1) -> RegisterBlock:
         """Return the block with a number of rows and tokens, one of those that split the depth."""
         turns = rows * self.row_tensors + self.inner_lines <= MOST_ROWS_IN_TURNS
         even = self.depth % (2 * blocks * BOXES * BOX_DEPTH) == 0
@@ -175,13 +162,8 @@ class HeldBlock:
         leaving = self.groups * GROUP_WARPS * ROW_TILE * octets * 16
         if self.inner:
             met = self.groups * self.tokens * (self.inner_lines + 4) * 4
-            leaving += met + self._kept(self.tokens) + self.tokens * (self.rows + 4) * 4
+            leaving += met + kept_bytes(self.tokens, self.inner) + self.tokens * (self.rows + 4) * 4
         return self.accumulators * sums + leaving
-
-    def _kept(self, lines: int) -> int:
-        """Return what lines of the inner dim take, kept for a product (csrc/tile/kept.cuh)."""
-        inner = self.inner or self.received
-        return -(-lines * (inner // OCTET | 1) * OCTET * 2 // 128) * 128
 
     def ring_bytes(self, stages: int) -> int:
         """Return what boxes of so many steps take."""
@@ -191,9 +173,11 @@ class HeldBlock:
     def shared_bytes(self, stages: int) -> int:
         """Return the shared memory of one block."""
         rows = self.rows // self.blocks
-        beside = self._kept(rows) if self.inner or self.received else 0
+        beside = kept_bytes(rows, self.inner or self.received) if self.inner or self.received else 0
         if self.received:
-            beside += self._kept(self.tokens) + self.tokens * (rows + 4) * 4
+            beside += (
+                kept_bytes(self.tokens, self.inner or self.received) + self.tokens * (rows + 4) * 4
+            )
         octets = rows // OCTET * self.groups  # from all warpgroups of the other block
         beside += (self.blocks - 1) * self.accumulators * octets * SUMS_BYTES
         beside += self.vectors * self.depth // self.blocks * 2
@@ -205,79 +189,7 @@ class HeldBlock:
         """Say whether a ring of so many stages fits, and what meets in its place."""
         return self.shared_bytes(stages) <= limit and self.meeting_bytes <= self.ring_bytes(stages)
 
-
-def held_stages(block: HeldBlock, on: Target) -> int:
-    """Return how many steps a block's ring holds; 0 where this plan cannot serve."""
-    block = replace(block, barriers=block.best_barriers)
-    turn = block.blocks * block.groups
-    whole = block.depth % (turn * BOXES * BOX_DEPTH) == 0
-    tiles = block.tokens % ROW_TILE == 0 and block.tokens <= GROUP_ROWS
-    steps = block.depth // (block.blocks * BOXES * BOX_DEPTH)
-    if on.arch not in WITH_WARPGROUPS or not whole or not tiles or steps < FEWEST_STEPS:
-        return 0
-    own = max(block.rows // block.blocks, block.inner_lines)
-    small = block.side < min(block.rows, FEWEST_OF_SEVERAL)
-    if own > MOST_ROWS or small or block.rows % (turn * OCTET):
-        return 0
-    if block.registers > min(255, REGISTERS // block.threads // 8 * 8):
-        return 0
-    step = BOXES * block.row_tensors * block.rows * BOX_DEPTH * 2
-    in_flight = min(MOST_BYTES_IN_FLIGHT // step, MOST_RING_BYTES // block.ring_bytes(1))
-    deepest = max(FEWEST_STAGES, in_flight)
-    if block.blocks > 1:
-        deepest = max(_fewest_in_pairs(block), MOST_BYTES_IN_PAIRS // step)
-    elif block.received:
-        deepest = min(deepest, MOST_STAGES_RECEIVING)
-    stages = range(block.groups, deepest + 1, block.groups)
-    fewest = _fewest_in_pairs(block) if block.blocks > 1 else 1
-    fitting = (s for s in stages if s >= fewest and block.fits(s, on.shared_bytes))
-    return max(fitting, default=0)
-
-
-def _fewest_in_pairs(block: HeldBlock) -> int:
-    """Return the steps that a ring needs.
-
-    13.9 us with two, 11.2 with four (4096 -> 4096); of 160 rows 45.0 with two, 43.9 with three
-    (8192 -> 10240).
-    """
-    return max(3, 2 * block.groups)
-
-
-def in_pairs(program: TileProgram, tokens: int, on: Target) -> HeldBlock | None:
-    """Return blocks that share rows and split the depth in pairs, None where they cannot.
-
-    Each reads half as much of the tokens from L2: 10.6 us against 11.5 (4096 -> 4096, 64 tokens).
-    With twice as many rows of weights for them that is worth no exchange: 19.1 against 18.9.
-    """
-    block = HeldBlock.of(program)
-    extents = program.extents
-    rows = rows_for(extents[program.roles.rows], on.multiprocessors // PAIR)
-    block = block.sized(rows, tokens, PAIR)
-    last = extents[program.roles.rows] % rows  # rows of the last cluster: each block has some
-    uneven = block.inner or program.stacked or 0 < last <= rows // PAIR
-    uneven = uneven or block.row_tensors > 1
-    if block.received and not uneven:
-        uneven = paired_makers(program, tokens, on) is None
-    return None if uneven or not held_stages(block, on) else block
-
-
-def paired_makers(program: TileProgram, tokens: int, on: Target) -> tuple[HeldBlock, int] | None:
-    """Return the blocks that compute totals for users in pairs, and the steps of their rings.
-
-    They are in pairs themselves, and their rings as deep as fits: a ring of four steps took 12.2
-    us, of six 11.8 (R 64, 64 tokens).
-    """
-    made = makers_of(program)
-    extents = made.extents
-    tile = paired_tile(extents[made.roles.rows], tokens, program.apart)
-    if tile is None or not can_hold(made):
-        return None
-    block = HeldBlock.of(made).sized(*tile, PAIR)
-    if block.rows % (PAIR * block.groups * OCTET):
-        block = replace(block, groups=1)
-    steps = block.depth // (PAIR * BOXES * BOX_DEPTH)
-    whole = block.depth % (PAIR * block.groups * BOXES * BOX_DEPTH) == 0
-    limit = on.shared_bytes - STAMP_BYTES
-    stages = range(2 * block.groups, steps + 1, block.groups)
-    deepest = max((s for s in stages if block.fits(s, limit)), default=0)
-    return (block, deepest) if whole and deepest and steps >= FEWEST_STEPS else None
+    def of_knobs(self, knobs: RegisterOperand) -> RegisterBlock:
+        """Return the block that knobs describe."""
+        sized = self.sized(knobs.rows, knobs.tokens, knobs.blocks)
+        return replace(sized, groups=knobs.groups, barriers=knobs.barriers)

@@ -1,10 +1,11 @@
-"""Totals that every block needs, computed apart: once, by a few blocks of the same launch.
+"""Producer blocks and consumer blocks of an intermediate that every block of a launch needs.
 
 Rows that the grid does not cut (`Roles.inner`: the rank of an adapter) would be multiplied by every
 block with its tokens, and all of them be read from L2. Where the grid leaves multiprocessors free,
-its first blocks, the makers, share these rows and the tokens among them (csrc/tile/apart.cuh). The
-program falls into two then: the makers', whose rows are the inner ones, and the users', which
-receives what the makers leave and is a plain one otherwise. The muGraph stays as it is.
+its first blocks, the producers, share these rows and the tokens among them (csrc/tile/apart.cuh).
+The program falls into two then: that of the producers, whose rows are the inner ones, and that of
+the consumers, which receives their results and is a plain one otherwise. The muGraph stays as it
+is.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from __future__ import annotations
 from dataclasses import replace
 from itertools import product
 
-from mirage_kernels.generator.plan.needed import needed
+from mirage_kernels.generator.plan.dead_code import needed
 from mirage_kernels.generator.plan.program import (
     Do,
     Operand,
@@ -24,17 +25,18 @@ from mirage_kernels.generator.target import Target
 
 WHERE_MEASURED = ("sm_90a",)
 ROW_TILE, TOKEN_TILE = 16, 8  # of one tensor-core instruction
-# Totals have to be there before a user needs them: with a loop of 256 elements users waited (3.6 us
-# against 2.3), with as many rows as a maker has they would, too.
+# Results have to be there before a consumer needs them: with a loop of 256 elements consumers
+# waited (3.6 us against 2.3), with as many rows as a producer has they would, too.
 FEWEST_DEPTH, FEWEST_ROWS = 2048, 2 * ROW_TILE
-MOST_MAKERS = 32  # of a tile of tokens: a lane waits for each
-PAIR = 2  # makers that share a tile and split the depth, each of which finishes half of its rows
+MOST_PRODUCERS = 32  # of a tile of tokens: a lane waits for each
+PAIR = 2  # producers that share a tile and split the depth, each of which finishes half of its rows
+STAMP_BYTES = 16  # of a producer, behind its ring (csrc/tile/apart.cuh)
 MOST_PAIRED_ROWS = 112  # the N side of the vocabulary's largest product
-RECEIVERS = 4  # warps of a user that receive what such makers leave
+RECEIVERS = 4  # warps of a consumer that receive what such producers leave
 
 
 def spare_blocks(program: TileProgram, on: Target) -> int:
-    """Return how many blocks may compute totals for all others; 0: every block has its own."""
+    """Return how many blocks may be producers; 0: every block computes all itself."""
     if on.arch not in WHERE_MEASURED or program.lines or len(program.kept) != 1:
         return 0
     extents = program.extents
@@ -43,7 +45,13 @@ def spare_blocks(program: TileProgram, on: Target) -> int:
     spare = on.multiprocessors - -(-extents[program.roles.rows] // rows)
     if rows < FEWEST_ROWS or extents[program.roles.depth] < FEWEST_DEPTH or inner % TOKEN_TILE:
         return 0
-    return min(spare, MOST_MAKERS) if -(-inner // ROW_TILE) <= spare else 0
+    return min(spare, MOST_PRODUCERS) if -(-inner // ROW_TILE) <= spare else 0
+
+
+def with_producer_blocks(program: TileProgram, on: Target) -> TileProgram:
+    """Return the program with producer blocks where it may have some; else the same."""
+    planned = program.sharing and not any(s.barrier for s in program.loop)
+    return replace(program, producer_blocks=spare_blocks(program, on)) if planned else program
 
 
 def rows_for(rows: int, blocks: int, tile: int = ROW_TILE) -> int:
@@ -51,8 +59,8 @@ def rows_for(rows: int, blocks: int, tile: int = ROW_TILE) -> int:
     return -(-rows // (tile * blocks)) * tile
 
 
-def maker_tile(inner: int, tokens: int, spare: int) -> tuple[int, int]:
-    """Return the inner rows and the tokens of a maker: the fewest lines that so many blocks cover.
+def producer_tile(inner: int, tokens: int, spare: int) -> tuple[int, int]:
+    """Return the inner rows and the tokens of a producer: the fewest that so many blocks cover.
 
     Of tiles with as many lines the first by rows.
     """
@@ -63,9 +71,9 @@ def maker_tile(inner: int, tokens: int, spare: int) -> tuple[int, int]:
 
 
 def paired_tile(inner: int, tokens: int, spare: int) -> tuple[int, int] | None:
-    """Return the inner rows and the tokens that two makers share which hold tokens (`held.py`).
+    """Return the inner rows and the tokens that two producers share, which have register operands.
 
-    Of tiles with the fewest lines the one with most rows: makers end sooner (64 x 32: 6.9 us,
+    Of tiles with the fewest lines the one with most rows: producers end sooner (64 x 32: 6.9 us,
     32 x 64: 7.5). None where so few blocks cannot cover all.
     """
     rows = (
@@ -76,8 +84,8 @@ def paired_tile(inner: int, tokens: int, spare: int) -> tuple[int, int] | None:
     return min(fitting, key=lambda tile: (sum(tile), -tile[0]), default=None)
 
 
-def makers_of(program: TileProgram) -> TileProgram:
-    """Return the program of the blocks that compute the totals: a plain one, of the inner rows."""
+def producer_program(program: TileProgram) -> TileProgram:
+    """Return the program of the producer blocks: a plain one, of the inner rows."""
     (stage,) = program.stages
     (kept,) = program.kept
     (total,) = kept.args
@@ -102,14 +110,14 @@ def makers_of(program: TileProgram) -> TileProgram:
         fetches=(),
         stages=(),
         products=(),
-        apart=0,
-        leaves=True,
+        producer_blocks=0,
+        produces=True,
     )
 
 
-def users_of(program: TileProgram) -> TileProgram:
-    """Return the program of the other blocks; the same where nothing is computed apart."""
-    if not program.apart or program.received:
+def consumer_program(program: TileProgram) -> TileProgram:
+    """Return the program of the consumer blocks; the same where there are no producers."""
+    if not program.producer_blocks or program.received:
         return program
     loop, meetings = _summed(program, program.epilogue)
     return replace(
@@ -120,7 +128,7 @@ def users_of(program: TileProgram) -> TileProgram:
         stages=(),
         products=tuple(replace(p, barrier=False) for p in program.products),
         received=program.kept,
-        makers=makers_of(program),
+        producers=producer_program(program),
     )
 
 

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-from mirage_kernels.generator.plan.apart import ROW_TILE
 from mirage_kernels.generator.plan.program import Do, Layout, Roles, Statement, TileProgram
-
-if TYPE_CHECKING:
-    from mirage_kernels.generator.plan.variants import Knobs
+from mirage_kernels.generator.schedules.producer_blocks import ROW_TILE
+from mirage_kernels.generator.schedules.sliced_k.knobs import SlicedK
 
 OCTET = 8  # elements of two bytes, in 16
 KEPT_ALIGNMENT = 128  # bytes: what lies behind begins where banks do
@@ -24,7 +21,7 @@ class Meeting:
     barrier: bool  # before it
     inner: int = 0  # lines along the inner dim that a block has, in whole row tiles
 
-    def bytes(self, knobs: Knobs) -> int:
+    def bytes(self, knobs: SlicedK) -> int:
         """Return their size (csrc/tile/meeting.cuh)."""
         elements = {
             Layout.ACCUM: knobs.tokens * (knobs.rows + 4),
@@ -44,7 +41,7 @@ class Kept:
     inner: int  # extent of the inner dim; 0: it has none
     since: int  # barriers after the last meeting before it is written; -1: from the start
 
-    def bytes(self, knobs: Knobs) -> int:
+    def bytes(self, knobs: SlicedK) -> int:
         """Return their size (csrc/tile/kept.cuh)."""
         if self.layout is Layout.ACCUM:
             return knobs.tokens * (knobs.rows + 4) * 4

@@ -1,10 +1,10 @@
-"""Tokens made in front: once, by a launch of their own, where every block would make them.
+"""A prologue kernel: it makes tokens once, in its own launch, where every block would make them.
 
 A loop that computes with tokens alone before it multiplies them (a LayerNorm's difference,
 quotient, product and sum) does so in every block, and reads them twice if that needs statistics.
-Many tokens are made once, by a kernel of lines, and left in the workspace in the storage type, as
-they would be multiplied. The program falls into two plain ones: lines, and a loop that multiplies
-what it loads, which the plan of held tokens (`held.py`) can serve. The muGraph stays as it is.
+Many tokens are made once, by a row-wise kernel, and left in the workspace in the storage type, as
+they would be multiplied. The program falls into two plain ones: row-wise, and a loop that
+multiplies what it loads, which register operands can serve. The muGraph stays as it is.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from mirage_kernels.generator.ir import DType
-from mirage_kernels.generator.plan.needed import needed
+from mirage_kernels.generator.plan.dead_code import needed
 from mirage_kernels.generator.plan.program import (
     Do,
     Layout,
@@ -21,13 +21,14 @@ from mirage_kernels.generator.plan.program import (
     Statement,
     TileProgram,
 )
+from mirage_kernels.generator.target import Target
 
 WHERE_MEASURED = ("sm_90a",)
 MADE = "_made"  # behind the name of the tensor that tokens are made of
 _HELD = {Layout.TOKENS: Layout.LINE, Layout.DEPTH: Layout.LINE_VECTOR}
 
 
-def made_in_front(program: TileProgram) -> Statement | None:
+def prologue_statement(program: TileProgram) -> Statement | None:
     """Return the statement that makes what a loop multiplies; None where it stays in the loop.
 
     Nothing else that the loop computes may be needed behind it but its products, whose other
@@ -51,15 +52,15 @@ def made_in_front(program: TileProgram) -> Statement | None:
     return made
 
 
-def may_be_made_in_front(program: TileProgram, arch: str) -> bool:
-    """Say whether many tokens are made in front: such as need statistics of their whole line."""
-    measured = arch in WHERE_MEASURED and bool(program.statistics)
-    return measured and made_in_front(program) is not None
+def has_prologue(program: TileProgram, on: Target) -> bool:
+    """Say whether many tokens are made in front: such as need statistics of their whole row."""
+    measured = on.arch in WHERE_MEASURED and program.sharing and bool(program.statistics)
+    return measured and prologue_statement(program) is not None
 
 
-def front_of(program: TileProgram) -> TileProgram:
+def prologue_program(program: TileProgram) -> TileProgram:
     """Return the program of the launch in front: a token at a time, as a line."""
-    made = made_in_front(program)
+    made = prologue_statement(program)
     assert made is not None
     roles = Roles("", program.roles.tokens, program.roles.depth)
     lines = [s for s in program.lines if s.do is not Do.KEEP]
@@ -92,9 +93,9 @@ def front_of(program: TileProgram) -> TileProgram:
     )
 
 
-def behind(program: TileProgram) -> TileProgram:
-    """Return the program of what follows the launch in front; the same where there is none."""
-    made = made_in_front(program)
+def main_program(program: TileProgram) -> TileProgram:
+    """Return the program of what follows the prologue; the same where there is none."""
+    made = prologue_statement(program)
     if made is None:
         return program
     tokens = _tensor(program, made)
@@ -106,6 +107,11 @@ def behind(program: TileProgram) -> TileProgram:
     read = {a for s in (*loop, *program.epilogue) for a in s.args}
     inputs = (tokens, *(o for o in program.inputs if o.name in read))
     return replace(program, inputs=inputs, loop=loop, lines=())
+
+
+def is_main(program: TileProgram) -> bool:
+    """Say whether a program follows a prologue kernel."""
+    return any(o.name.endswith(MADE) for o in program.inputs)
 
 
 def _tensor(program: TileProgram, made: Statement) -> Operand:

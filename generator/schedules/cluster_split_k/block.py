@@ -1,8 +1,8 @@
-"""The split plan: two blocks of a cluster share rows and split the depth, for many tokens.
+"""Cluster split-K: two blocks of a cluster share rows and split the depth, for many tokens.
 
-Every block of the plan in `variants.py` reads all of its tokens from L2; from some 64 tokens on
-that takes longer than the weights take from memory. Where two blocks split the depth, each reads
-half as much. A block then has roles instead of equal warps (csrc/tile/split.cuh): one warp copies
+Every block of sliced-K reads all of its tokens from L2; from some 64 tokens on that takes longer
+than the weights take from memory. Where two blocks split the depth, each reads half as much. A
+block then has roles instead of equal warps (csrc/tile/split.cuh): one warp copies
 boxes, two or three warpgroups multiply, and one computes what concerns tokens alone. The muGraph
 stays as it is: its loop is dealt out to blocks as it is to warps, and the sums meet in a fixed
 order.
@@ -14,25 +14,25 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from mirage_kernels.generator.ir import DType
-from mirage_kernels.generator.plan.apart import TOKEN_TILE
 from mirage_kernels.generator.plan.forms import WARP_LANES
 from mirage_kernels.generator.plan.program import Do, Layout, Statement, TileProgram
-from mirage_kernels.generator.target import Target
+from mirage_kernels.generator.schedules.cluster_split_k.knobs import (
+    BLOCKS,
+    GROUPS,
+    MOST_GROUPS,
+)
+from mirage_kernels.generator.schedules.producer_blocks import TOKEN_TILE
+from mirage_kernels.generator.schedules.warpgroups import (
+    ALONE_BYTES,
+    BARRIER_BYTES,
+    BOX_DEPTH,
+    GROUP_ROWS,
+    GROUP_WARPS,
+    REGISTERS,
+    REGISTERS_BESIDE,
+)
 
-BLOCKS = 2  # of a cluster: all SMs hold pairs, not all larger clusters (docs/measurements.md)
-BOX_DEPTH = 64  # contracted elements of one box: 128 bytes, which the swizzle covers
-GROUPS, MOST_GROUPS = 2, 3  # warpgroups that multiply
-GROUP_WARPS = 4
 SETS, FEWEST_STAGES_OF_SETS = 2, 6  # steps that have registers of their own; of a ring of so many
-GROUP_ROWS = 64  # rows of one instruction: a tile for each of its warps
-MOST_BOX_LINES = 256  # of the copy engine
-MOST_BYTES_IN_FLIGHT = 80 * 1024  # of weights: more was slower
-FEWEST_STAGES = 3
-ALONE_BYTES = 116 * 1024  # a block asks for so many, to be alone on its multiprocessor
-WITH_WARPGROUPS = ("sm_90a",)  # architectures that have the vocabulary's wgmma
-REGISTERS = 65536  # of a multiprocessor
-REGISTERS_BESIDE = 40  # sums and operands: addresses, vectors along the depth (ptxas)
-BARRIER_BYTES = 8  # of one that counts what arrives
 
 
 @dataclass(frozen=True)
@@ -200,17 +200,3 @@ class SplitBlock:
         rest = -(-overrun // 1024) * 1024 + self.vectors * self.depth // BLOCKS * 2
         rest += self.meeting_bytes + (3 * stages + 2) * BARRIER_BYTES
         return max(ALONE_BYTES, self.ring_bytes(stages) + rest)
-
-
-def split_stages(program: TileProgram, block: SplitBlock, on: Target) -> int:
-    """Return how many steps a block's ring holds; 0 where this plan cannot serve."""
-    made = split(program)
-    if made is None or on.arch not in WITH_WARPGROUPS or block.depth % (BLOCKS * BOX_DEPTH):
-        return 0
-    if block.registers > block.most_registers or block.rows > MOST_BOX_LINES:
-        return 0
-    step = block.boxes * block.row_tensors * block.rows * BOX_DEPTH * 2
-    deepest = max(FEWEST_STAGES * block.turns // block.boxes, MOST_BYTES_IN_FLIGHT // step)
-    stages = range(FEWEST_STAGES, deepest + 1)
-    whole = [s for s in stages if s % block.turns == 0]
-    return max((s for s in whole if block.shared_bytes(s) <= on.shared_bytes), default=0)
