@@ -112,12 +112,12 @@ def test_what_needs_no_keys_runs_before_the_loop() -> None:
     gqa = program(SCALED_FIRST)
     assert made(gqa.before) == ["queries", "length", "mul"]
     assert "mul" not in made(gqa.loop)
-    assert gqa.kept == "scaled_q"
+    assert gqa.resident == "scaled_q"
 
 
 def test_what_is_carried_is_known_inside_and_after_the_loop() -> None:
     gqa = program("gqa")
-    assert (gqa.kept, gqa.peak) == ("q_tile", "peak")
+    assert (gqa.resident, gqa.peak) == ("q_tile", "peak")
     assert (gqa.sum.name, gqa.sum.whole) == ("sum_masked", "combine_sum_masked")
     assert (gqa.product.name, gqa.product.whole) == ("masked_product", "combine_masked_product")
     assert gqa.tensors == {"queries": "q", "keys": "k", "values": "v"}
@@ -151,7 +151,7 @@ def test_latents_are_keys_and_values_without_a_dim_of_heads() -> None:
         "values": "latent",
     }
     assert (latent.depth, latent.more_depth) == (512, 64)
-    assert (latent.kept, latent.more_kept) == ("q_latent_tile", "q_rope_tile")
+    assert (latent.resident, latent.more_resident) == ("q_latent_tile", "q_rope_tile")
 
 
 def test_two_products_of_scores_are_planned_for_latents_only() -> None:

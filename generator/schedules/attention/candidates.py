@@ -56,9 +56,9 @@ def row_buckets(
         few = next((v.knobs for v in own if v.few_tiles), None)
         first = [rule, *([few] if few else [])]
         others = dict.fromkeys(k for k in _others(made, rule, program, on) if k not in first)
-        kept = [k for k in others if k in known]
-        more = [k for k in others if k not in kept][:top]
-        found.append(RowBucket(rows, rule, few, (*first, *kept, *more)))
+        tuned = [k for k in others if k in known]
+        more = [k for k in others if k not in tuned][:top]
+        found.append(RowBucket(rows, rule, few, (*first, *tuned, *more)))
     shared = tuple(_shared(made)) if top else ()
     return tuple(sorted((*found, *shared), key=lambda b: b.rows or inf))
 

@@ -18,10 +18,10 @@ class Form:
     roles: AttentionRoles
     scores: Node  # the product of keys and queries
     scored: str  # its side of the keys
-    kept: str  # its side of the queries, the same for all steps of a part
+    resident: str  # its side of the queries, the same for all steps of a work item
     more: Node | None  # the product along a dim that the values lack
     more_scored: str  # its sides
-    more_kept: str
+    more_resident: str
     peak: Node
     sum: Carried
     product: Carried
@@ -53,8 +53,8 @@ class _Reader:
             self.only("contract", "product over keys"),
         )
         values, weights = self.operands_of_product(product)
-        scored, kept = self.operands_of_scores(self.scores)
-        more_scored, more_kept = self.operands_of_scores(self.more) if self.more else ("", "")
+        scored, resident = self.operands_of_scores(self.scores)
+        more_scored, more_resident = self.operands_of_scores(self.more) if self.more else ("", "")
         for name, looker in ((peak.args[0], peak), (summed.args[0], summed)):
             if self.held(name) is not Held.SCORES:
                 raise PlanError(f"{looker.name} looks along keys of {name}, which are no scores")
@@ -63,10 +63,10 @@ class _Reader:
             roles=self.roles,
             scores=self.scores,
             scored=scored,
-            kept=kept,
+            resident=resident,
             more=self.more,
             more_scored=more_scored,
-            more_kept=more_kept,
+            more_resident=more_resident,
             peak=peak,
             sum=carried[0],
             product=carried[1],
@@ -106,17 +106,17 @@ class _Reader:
         return values, weights
 
     def operands_of_scores(self, node: Node) -> tuple[str, str]:
-        """Return the keys' side, and the queries', which stays for all steps of a part."""
+        """Return the keys' side, and the queries', which stays for all steps of a work item."""
         if self.phases[node.name] is not Phase.LOOP:
             raise PlanError(f"{node.name}, the product with queries, is not in the loop")
-        scored, kept = sorted(node.args, key=lambda a: self.held(a) is not Held.KEYS)
-        if [self.held(scored), self.held(kept)] != [Held.KEYS, Held.QUERIES]:
+        scored, resident = sorted(node.args, key=lambda a: self.held(a) is not Held.KEYS)
+        if [self.held(scored), self.held(resident)] != [Held.KEYS, Held.QUERIES]:
             raise PlanError(f"{node.name} is no product of keys and queries")
-        if self.phases[kept] is not Phase.BEFORE:
-            raise PlanError(f"{kept}, the queries' side of {node.name}, changes in the loop")
-        for operand in (scored, kept):
+        if self.phases[resident] is not Phase.BEFORE:
+            raise PlanError(f"{resident}, the queries' side of {node.name}, changes in the loop")
+        for operand in (scored, resident):
             self.require_storage(operand, node)
-        return scored, kept
+        return scored, resident
 
     def require_storage(self, name: str, node: Node) -> None:
         if self.body.values[name].type.dtype not in (DType.FP16, DType.BF16):

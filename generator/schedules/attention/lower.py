@@ -93,12 +93,12 @@ class _Lowering:
             integers=self.inputs_without_dims(DType.INT32),
             vectors=self.vectors(),
             output=self.graph.outputs[0],
-            depth=self.depth_of(form.kept, depth),
+            depth=self.depth_of(form.resident, depth),
             literals=self.literals,
-            before=needed(self.steps[Phase.BEFORE], {*self.kept(), *self.used_later()}),
-            kept=form.kept,
-            more_kept=form.more_kept,
-            more_depth=self.depth_of(form.more_kept, self.roles.more) if form.more else 0,
+            before=needed(self.steps[Phase.BEFORE], {*self.resident(), *self.used_later()}),
+            resident=form.resident,
+            more_resident=form.more_resident,
+            more_depth=self.depth_of(form.more_resident, self.roles.more) if form.more else 0,
             peak=form.peak.name,
             sum=form.sum,
             product=form.product,
@@ -106,8 +106,8 @@ class _Lowering:
             after=needed(self.steps[Phase.JOINED], stored),
         )
 
-    def kept(self) -> set[str]:
-        return {self.form.kept, self.form.more_kept} - {""}
+    def resident(self) -> set[str]:
+        return {self.form.resident, self.form.more_resident} - {""}
 
     def depth_of(self, name: str, dim: str) -> int:
         return self.body.values[name].type.dim(dim).size
@@ -145,7 +145,7 @@ class _Lowering:
         return held
 
     def add(self, do: Do, node: Node, args: tuple[str, ...] = (), *, op: str = "") -> None:
-        """Append a statement to the part of the block's life that the node belongs to."""
+        """Append a statement to the phase of the kernel that the node belongs to."""
         self.steps[self.phases[node.name]].append(Step(do, node.name, args, node.out.type, op))
 
     def source(self, node: Node) -> None:

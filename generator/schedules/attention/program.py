@@ -1,14 +1,13 @@
 """The attention program: what one block does with its share of keys, statement by statement.
 
-It is the second plan beside that of weight streaming (`program.py`), for muGraphs of the form
-"blocks split L, loop over L, combine" with a running peak. Keys take the M side of the tensor-core
-instruction, query rows the N side, so that few rows waste nothing. The grid is as large as the GPU:
-all units of keys of all sequences and heads are dealt out to its blocks in equal, contiguous
-ranges, and a block's keys to its warps. What a block has of one sequence and head is a part; the
-parts of several blocks combine in the same kernel, each relative to its own peak (csrc/tile).
+Its muGraphs are of the form "blocks split L, loop over L, combine" with a running maximum. A work
+tile is one sequence, one head of the cache and one tile of query rows. All key blocks of all work
+tiles are split evenly over the blocks of a grid as large as the GPU, and a block's keys over its
+warps. What a block has of one work tile is a work item; the blocks that share a work tile combine
+in the same kernel, each relative to its own maximum (csrc/tile/attention).
 
-The writer (`emit/attention.py`) reads nothing else. Which dim plays which part follows from the
-graph alone: no recipe is named here.
+Flash decode and attention by wgmma both run it; the writer (`writer.py`) reads nothing else. Which
+dim has which role follows from the graph alone: no recipe is named here.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from mirage_kernels.generator.ir import DType, Json, TensorType
 class Held(Enum):
     """What a value is to the block: the dims that it varies along, of those the plan knows."""
 
-    QUERIES = "rows x depth"  # the tile of queries, once per part
+    QUERIES = "rows x depth"  # the tile of queries, once per work item
     KEYS = "keys x depth"  # one step's lines of the cache
     SCORES = "keys x rows"  # accumulators of their product, and what is computed of them
     KEY_VECTOR = "keys"
@@ -35,7 +34,7 @@ class Held(Enum):
 
 @dataclass(frozen=True)
 class AttentionRoles:
-    """Which dim of the program plays which part."""
+    """Which role each dim of the program has."""
 
     keys: str  # looped over, and split between blocks
     depth: str  # contracted for the scores; the values have it too
@@ -62,7 +61,7 @@ class AttentionRoles:
         return _HELD.get(frozenset("".join(letters.get(d, "?") for d in type_.names)))
 
     def own(self, type_: TensorType) -> tuple[str, ...]:
-        """Return a value's dims without those of which a part has one; all, if none were left."""
+        """Return a value's dims without those that a work item has one of; all, if none are left."""
         shown = tuple(d for d in type_.names if d not in (self.heads, self.sequences))
         return shown or type_.names
 
@@ -84,7 +83,7 @@ _HELD = {
 }
 
 
-WIDEST_DEALT = 256  # elements that a warp has at once, an octet to a lane
+WIDEST_PARTITIONED = 256  # elements that a warp has at once, an octet to a lane
 
 Literal = float | int | str  # an fp32 constant, an int32 one, a dim's extent by its name
 
@@ -92,17 +91,17 @@ Literal = float | int | str  # an fp32 constant, an int32 one, a dim's extent by
 class Do(Enum):
     """What a statement does; the sources first."""
 
-    QUERIES = "queries"  # the part's tile of queries
+    QUERIES = "queries"  # the work item's tile of queries
     KEYS = "keys"  # the step's lines of the keys
-    LENGTH = "length"  # of the part's sequence, in keys
-    VECTOR = "vector"  # an input along the depth only; the part's line if heads have their own
+    LENGTH = "length"  # of the work item's sequence, in keys
+    VECTOR = "vector"  # an input along the depth only, perhaps by head
     ROW_VECTORS = "row vectors"  # the lines of an input by query heads, one per query row
     KEY_POSITIONS = "key positions"  # 0, 1, .. along the keys
     ROW_TOKENS = "row tokens"  # 0, 1, .. along the query tokens
-    TOKEN_COUNT = "token count"  # how many query tokens the part's sequence has
+    TOKEN_COUNT = "token count"  # how many query tokens the sequence has
     MAP = "map"  # elementwise, broadcast by kind
     LINE_SUM = "line sum"  # of the products of two tiles, or of one tile, along the depth
-    SCORES = "scores"  # the step's keys times the kept queries
+    SCORES = "scores"  # the step's keys times the resident queries
     MORE_QUERIES = "more queries"  # what the queries have along a dim that the values lack
     MORE_KEYS = "more keys"  # the same of the step's keys
     MORE_SCORES = "more scores"  # their product
@@ -142,7 +141,7 @@ class Carried:
 
 @dataclass(frozen=True)
 class AttentionProgram:
-    """All that the writer needs; statements in order, by part of the block's life."""
+    """All that the writer needs; statements in order, by phase of the kernel."""
 
     recipe: str
     roles: AttentionRoles
@@ -153,9 +152,9 @@ class AttentionProgram:
     output: str
     depth: int  # extent of the contracted dim
     literals: Mapping[str, Literal]  # of constants and extents, by name
-    before: tuple[Step, ...]  # once per part
-    kept: str  # the operand that all steps multiply their keys with
-    more_kept: str  # the same along the dim that the values lack; "" if there is none
+    before: tuple[Step, ...]  # once per work item
+    resident: str  # the operand that all steps multiply their keys with
+    more_resident: str  # the same along the dim that the values lack; "" if there is none
     more_depth: int  # extent of that dim
     peak: str
     sum: Carried
@@ -176,14 +175,14 @@ class AttentionProgram:
         return self.depth, self.more_depth, self.key_work
 
     @property
-    def dealt(self) -> frozenset[str]:
+    def partitioned(self) -> frozenset[str]:
         """Return the values of the queries' side that threads share, an octet of a line to each.
 
-        These are all that the kept tile is computed from. None, if nothing is computed, or if
+        These are all that the resident tile is computed from. None, if nothing is computed, or if
         something else needs one of them: then lanes hold them as the products want them.
         """
         made = {s.out: s for s in self.before}
-        wanted = {self.kept} & {*made}
+        wanted = {self.resident} & {*made}
         while more := {a for n in wanted for a in made[n].args if a in made} - wanted:
             wanted |= more
         held = {n for n in wanted if self.roles.held(made[n].type) is not Held.SCALAR}
@@ -191,7 +190,7 @@ class AttentionProgram:
         used = {a for s in others for a in s.args}
         computed = any(made[n].do is Do.MAP for n in held)
         tokens = any(made[n].do is Do.ROW_TOKENS for n in held)
-        fits = self.key_work > 0 and not self.roles.more and self.depth <= WIDEST_DEALT
+        fits = self.key_work > 0 and not self.roles.more and self.depth <= WIDEST_PARTITIONED
         return frozenset(held) if computed and fits and not (tokens or used & held) else frozenset()
 
 

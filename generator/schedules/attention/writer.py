@@ -203,7 +203,7 @@ _SOFTMAX_NOTE = (
 
 
 def _part(writer: Writer, program: AttentionProgram) -> None:
-    """Write what runs once per part, and its loop over steps of keys."""
+    """Write what runs once per work item, and its loop over steps of keys."""
     work = "typename Work<Config>::"
     carried = [
         (f"{work}Maxima {program.peak};", program.sum.type),
@@ -211,9 +211,9 @@ def _part(writer: Writer, program: AttentionProgram) -> None:
         (f"{work}Product {program.product.name};", program.product.type),
     ]
     rows = [_row(s, program) for s in program.before]
-    rows.append((f"work.hold_resident({program.kept});", "for all steps of the work item"))
-    if program.more_kept:
-        rows.append((f"work.hold_more_resident({program.more_kept});", ""))
+    rows.append((f"work.hold_resident({program.resident});", "for all steps of the work item"))
+    if program.more_resident:
+        rows.append((f"work.hold_more_resident({program.more_resident});", ""))
     writer.table([*rows, *((code, _dims(program, type_)) for code, type_ in carried)])
     with writer.block("while (work.next_step()) {"):
         *others, last = program.loop
@@ -290,7 +290,7 @@ def word_of(op: str) -> str:
 
 
 def _map(s: Step, args: Sequence[str], program: AttentionProgram) -> str:
-    """Return an elementwise line; numbers that are the same for a whole part are plain ones."""
+    """Return an elementwise line; what is one number for a work item is a plain one."""
     joined = s in program.after
     if not joined and program.roles.held(s.type) is not Held.SCALAR:
         call = f"{word_of(s.op)}{_ELEMENTS.get(s.dtype, '<T>')}"
@@ -319,7 +319,7 @@ def _softmax(s: Step, args: Sequence[str], program: AttentionProgram) -> str:
 
 def _way(name: str, program: AttentionProgram) -> str:
     """Return how a block has an input: partitioned over its threads, or as warps need it."""
-    return "partitioned_" if name in program.dealt else ""
+    return "partitioned_" if name in program.partitioned else ""
 
 
 LINES: dict[Do, Callable[[Step, Sequence[str], AttentionProgram], str]] = {

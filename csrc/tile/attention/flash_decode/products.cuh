@@ -41,34 +41,6 @@ __device__ RowFrag<T, kKeys, kDepth> loaded_keys(const char* stage) {
   return tile;
 }
 
-// Positions of a step's keys, from those of a key block on.
-template <class T, int kKeys, int kDepth>
-__device__ KeyVector<int, kKeys> positions_of(int block) {
-  KeyVector<int, kKeys> positions;
-  const int first = block + KeyBlockLines<T, kDepth>::token(lane_line());
-#pragma unroll
-  for (int k = 0; k < kKeys / kRowTile; ++k) {
-#pragma unroll
-    for (int i = 0; i < 2; ++i) positions.at[k][i] = first + k * kRowTile + i * kLineTile;
-  }
-  return positions;
-}
-
-// Numbers of the query tokens, by row, from row `first` on; each has as many rows as a group heads.
-template <int kRows>
-__device__ RowVector<int, kRows> tokens_of(int first, int group) {
-  RowVector<int, kRows> tokens;
-#pragma unroll
-  for (int r = 0; r < kRows / kTokenTile; ++r) {
-#pragma unroll
-    for (int j = 0; j < 2; ++j) {
-      const int row = r * kTokenTile + lane_quarter() * 2 + j;
-      tokens.at[r][j] = static_cast<unsigned>(first + row) / group;
-    }
-  }
-  return tokens;
-}
-
 template <class T, int kRows, int kDepth>
 struct ResidentRows {  // an N-side operand that all warps read, in shared memory
   const char* at;

@@ -90,7 +90,16 @@ class FlashDecode {
 
   // Numbers of the query tokens, by row.
   __device__ RowVector<int, kRows> row_tokens() const {
-    return tokens_of<kRows>(item_.tile * kRows, args_.G);
+    RowVector<int, kRows> tokens;
+#pragma unroll
+    for (int r = 0; r < kRows / kTokenTile; ++r) {
+#pragma unroll
+      for (int j = 0; j < 2; ++j) {
+        const int row = r * kTokenTile + lane_quarter() * 2 + j;
+        tokens.at[r][j] = static_cast<unsigned>(item_.tile * kRows + row) / args_.G;
+      }
+    }
+    return tokens;
   }
 
   // The item's query rows; the last again in place of rows past it, which nobody asks for.
@@ -179,7 +188,15 @@ class FlashDecode {
   }
 
   __device__ KeyVector<int, kKeys> key_positions() const {
-    return positions_of<T, kKeys, kDepth>((item_.sequence.skipped + key_block_) * kBlockKeys);
+    KeyVector<int, kKeys> positions;
+    const int first = (item_.sequence.skipped + key_block_) * kBlockKeys +
+                      KeyBlockLines<T, kDepth>::token(lane_line());
+#pragma unroll
+    for (int k = 0; k < kKeys / kRowTile; ++k) {
+#pragma unroll
+      for (int i = 0; i < 2; ++i) positions.at[k][i] = first + k * kRowTile + i * kLineTile;
+    }
+    return positions;
   }
 
   template <class Lines>
