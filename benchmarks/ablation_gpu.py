@@ -92,7 +92,7 @@ def build() -> None:
         source = emit_cuda(Kernel(program, chosen, record.storage, header))
         (folder / "kernel.cu").write_text(source)
         (folder / "table.cpp").write_text(table)
-        knobs = [{"bucket": v.bucket, **v.knobs.to_json()} for v in chosen]
+        knobs = [v.to_json() for v in chosen]
         manifest[name] = {"library": f"{folder.name}.so", "variants": knobs}
         manifest[name] |= {"assembler": compiled(folder)}
         print(name, *manifest[name]["assembler"], sep="\n  ")

@@ -13,9 +13,8 @@ from mirage_kernels.generator.emit.header import Header
 from mirage_kernels.generator.plan.lower import tile_program
 from mirage_kernels.generator.records.record import KernelRecord, load_record
 from mirage_kernels.generator.schedules.choose import variants
-from mirage_kernels.generator.schedules.prologue import main_program
 from mirage_kernels.generator.schedules.schedule import Variant
-from mirage_kernels.generator.schedules.sliced_k.block import Footprint
+from mirage_kernels.generator.schedules.sizes import prologue_warps, shared_bytes
 from mirage_kernels.generator.target import target
 
 KERNELS = Path(__file__).resolve().parents[2] / "kernels" / "sm_90a"
@@ -41,11 +40,10 @@ def test_it_is_formatted_as_clang_format_would(name: str) -> None:
 @each_kernel
 def test_its_blocks_are_as_large_as_planned(name: str, tmp_path: Path) -> None:
     made = kernel(name)
-    footprint = Footprint.of(main_program(made.program))
     checks = []
     for variant, knobs in zip(made.variants, ("UpTo8M", "UpTo16M", "UpTo32M", "AnyM"), strict=True):
-        if variant.knobs.front:
-            planned = footprint.shared_bytes(variant.knobs)
+        if prologue_warps(variant.knobs):
+            planned = shared_bytes(made.program, variant.knobs)
             block = f"{SPACE}HeldBlock<{SPACE}{knobs}>"
             checks.append(f"static_assert({block}::kBytes == {planned});\n")
     assert len(checks) == 3

@@ -12,12 +12,9 @@ from compilers import ROOT, compiled, formatted, nvcc
 
 from mirage_kernels.generator.emit.cuda import Kernel, cuda_files, emit_cuda
 from mirage_kernels.generator.emit.parts import NAMES, file_of, parts_of
-from mirage_kernels.generator.plan.lower import tile_program
-from mirage_kernels.generator.plan.tiles import Planning
 from mirage_kernels.generator.records.folder import check
-from mirage_kernels.generator.records.headers import kernel_header
 from mirage_kernels.generator.records.record import KernelRecord, load_record
-from mirage_kernels.generator.records.sources import sources_of, table_of
+from mirage_kernels.generator.records.sources import kernel_of, sources_of, table_of
 
 KERNELS = ROOT / "kernels"
 MOST_LINES = 200
@@ -37,9 +34,7 @@ def record(name: str) -> KernelRecord:
 def kernel(name: str) -> Kernel:
     """Return a committed kernel."""
     of = record(name)
-    apart = any(v.knobs.apart for v in of.variants)
-    program = tile_program(of.recipe, of.graph, Planning(arch=of.arch, apart=apart))
-    return Kernel(program, of.variants, of.storage, kernel_header(of, program))
+    return kernel_of(of)
 
 
 def code(text: str) -> list[str]:

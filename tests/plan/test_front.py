@@ -13,15 +13,17 @@ from mirage_kernels.generator.plan.lower import tile_program
 from mirage_kernels.generator.plan.program import Do, Layout, TileProgram
 from mirage_kernels.generator.plan.tiles import Planning
 from mirage_kernels.generator.records.record import KernelRecord, load_record
-from mirage_kernels.generator.schedules.candidates import Wanted, candidates
+from mirage_kernels.generator.schedules.candidates import Wanted, candidates, predicted_us
 from mirage_kernels.generator.schedules.choose import variants
-from mirage_kernels.generator.schedules.latency import Streaming, predicted_us
 from mirage_kernels.generator.schedules.prologue import (
+    has_prologue,
     main_program,
     prologue_program,
     prologue_statement,
 )
 from mirage_kernels.generator.schedules.register_operand.block import can_run
+from mirage_kernels.generator.schedules.register_operand.knobs import RegisterOperand
+from mirage_kernels.generator.schedules.sizes import prologue_warps
 from mirage_kernels.generator.schedules.sliced_k.rule import BUCKETS_WITH_STATISTICS
 from mirage_kernels.generator.target import TARGETS, target
 from mirage_kernels.generator.tuning.catalog import Key, tuned_kernel
@@ -57,7 +59,7 @@ def test_what_a_loop_makes_of_tokens_alone_may_be_made_in_front(program: TilePro
     assert made is not None
     (product,) = (s for s in program.loop if s.do is Do.CONTRACT)
     assert product.args[1] == made.out
-    assert program.front
+    assert has_prologue(program, ON)
 
 
 @pytest.mark.parametrize(
@@ -74,7 +76,7 @@ def test_what_a_loop_makes_of_tokens_alone_may_be_made_in_front(program: TilePro
 def test_other_loops_keep_their_tokens(name: str) -> None:
     program = recorded(name)
     assert prologue_statement(program) is None
-    assert not program.front
+    assert not has_prologue(program, ON)
     assert main_program(program) is program
 
 
@@ -88,8 +90,8 @@ def test_a_statistic_that_the_epilogue_needs_stays(program: TileProgram) -> None
 def test_elsewhere_nothing_is_made_in_front(arch: str) -> None:
     graph = mugraph("layer_norm_linear")
     program = tile_program("layer_norm_linear", graph, Planning(arch=arch))
-    assert not program.front
-    assert all(v.knobs.front == 0 for v in variants(program, target(arch)))
+    assert not has_prologue(program, target(arch))
+    assert all(prologue_warps(v.knobs) == 0 for v in variants(program, target(arch)))
 
 
 def test_the_launch_in_front_has_lines_alone(program: TileProgram) -> None:
@@ -126,34 +128,38 @@ def test_what_follows_only_multiplies(program: TileProgram) -> None:
 
 def test_from_9_tokens_on_they_are_made_in_front() -> None:
     program = recorded(WIDE)
-    found = {v.knobs.tokens: v.knobs.plan_name for v in variants(program, ON)}
+    found = {v.knobs.tokens: v.knobs.label for v in variants(program, ON)}
     assert found == {
-        8: "slices",
-        16: "held in pairs, tokens in front",
-        32: "held in pairs, tokens in front",
-        64: "held in pairs, tokens in front",
+        8: "sliced_k",
+        16: "register_operand in pairs, prologue",
+        32: "register_operand in pairs, prologue",
+        64: "register_operand in pairs, prologue",
     }
 
 
 def test_a_depth_too_short_for_boxes_has_slices_for_few_tokens(program: TileProgram) -> None:
-    found = {v.knobs.tokens: v.knobs.plan_name for v in variants(program, ON)}
-    assert found == dict.fromkeys(BUCKETS_WITH_STATISTICS, "slices")
+    found = {v.knobs.tokens: v.knobs.label for v in variants(program, ON)}
+    assert found == dict.fromkeys(BUCKETS_WITH_STATISTICS, "sliced_k")
 
 
 def test_the_tuner_tries_them_beside_slices() -> None:
     programs = (recorded(WIDE),)
-    found = {c.knobs.plan_name for c in candidates(programs, 64, ON, Wanted(8))}
-    assert {"slices", "held in pairs, tokens in front", "held, tokens in front"} <= found
-    few = {c.knobs.plan_name for c in candidates(programs, 8, ON, Wanted(8))}
-    assert few == {"slices"}
+    found = {c.knobs.label for c in candidates(programs, 64, ON, Wanted(8))}
+    assert {
+        "sliced_k",
+        "register_operand in pairs, prologue",
+        "register_operand, prologue",
+    } <= found
+    few = {c.knobs.label for c in candidates(programs, 8, ON, Wanted(8))}
+    assert few == {"sliced_k"}
 
 
 def test_they_are_predicted_to_pay_for_the_launch_in_front() -> None:
     program = recorded(WIDE)
-    (knobs,) = (v.knobs for v in variants(program, ON) if v.knobs.tokens == 64)
-    work = Streaming.of(program, ON)
-    alone = predicted_us(work.behind, replace(knobs, front=0))
-    assert alone < predicted_us(work, knobs) < alone + 3
+    knobs = variants(program, ON)[-1].knobs
+    assert isinstance(knobs, RegisterOperand)
+    alone = predicted_us(main_program(program), replace(knobs, prologue_warps=0), 64, ON)
+    assert alone < predicted_us(program, knobs, 64, ON) < alone + 3
 
 
 def test_what_was_measured_without_them_does_not_limit_the_tokens_served(

@@ -13,14 +13,13 @@ from mirage_kernels.generator.plan.lower import tile_program
 from mirage_kernels.generator.plan.program import TileProgram
 from mirage_kernels.generator.recipe import Shape
 from mirage_kernels.generator.records.record import load_record
-from mirage_kernels.generator.schedules.choose import variants
+from mirage_kernels.generator.schedules.choose import programs_of, variants
 from mirage_kernels.generator.schedules.register_operand.block import (
     MOST_ROWS,
     RegisterBlock,
     can_run,
 )
 from mirage_kernels.generator.schedules.register_operand.rule import held_stages, in_pairs
-from mirage_kernels.generator.schedules.sliced_k.block import Footprint
 from mirage_kernels.generator.target import target
 
 Fused = Callable[..., Graph]
@@ -32,19 +31,22 @@ LORA = ["lora_linear/K4096_N4096_R16_fp16", "lora_linear/K4096_N4096_R64_bf16"]
 
 def program(name: str) -> TileProgram:
     record = load_record(KERNELS / f"{name}.json")
-    return tile_program(record.recipe, record.graph)
+    return programs_of(record.recipe, record.graph, record.arch)[0]
 
 
 @pytest.mark.parametrize("name", GATED)
 def test_more_than_16_tokens_are_held_where_weights_are_taken_as_they_lie(name: str) -> None:
-    found = {v.knobs.tokens: v.knobs.plan for v in variants(program(name), ON)}
-    assert found == {8: "", 16: "", 32: "held", 64: "held"}
+    found = {v.knobs.tokens: v.schedule for v in variants(program(name), ON)}
+    assert found == {8: "sliced_k", 16: "sliced_k", 32: "register_operand", 64: "register_operand"}
 
 
 @pytest.mark.parametrize("name", LORA)
 def test_where_other_blocks_compute_totals_pairs_hold_tokens(name: str) -> None:
-    found = {v.knobs.tokens: (v.knobs.plan, v.knobs.blocks) for v in variants(program(name), ON)}
-    assert found == {8: ("", 1), 16: ("", 1), 32: ("held", 2), 64: ("held", 2)}
+    found = {v.knobs.tokens: (v.schedule, v.knobs.blocks) for v in variants(program(name), ON)}
+    assert found == {
+        **dict.fromkeys((8, 16), ("sliced_k", 1)),
+        **dict.fromkeys((32, 64), ("register_operand", 2)),
+    }
 
 
 @pytest.mark.parametrize(("name", "rows"), [(LORA[0], 64), (LORA[1], 64), (GATED[0], 0)])
@@ -58,7 +60,7 @@ def test_two_blocks_split_the_depth_where_their_rows_fit(name: str, rows: int) -
 def test_an_odd_number_of_makers_leaves_no_pairs() -> None:
     made = program(LORA[0])
     assert in_pairs(made, 64, ON) is not None
-    assert in_pairs(replace(made, apart=1), 64, ON) is None
+    assert in_pairs(replace(made, producer_blocks=1), 64, ON) is None
 
 
 def test_a_pair_has_two_turns_in_its_ring() -> None:
@@ -97,8 +99,9 @@ def test_pairs_hold_scaled_tokens_where_there_are_many(
     fused: Fused, k: int, n: int, rows: int, stages: int
 ) -> None:
     knobs = {v.knobs.tokens: v.knobs for v in variants(scaled(fused, k, n), ON)}
-    assert (knobs[64].held > 0, knobs[64].rows, knobs[64].stages) == (True, rows, stages)
-    assert knobs[64].blocks == 1 or not knobs[32].held
+    made = knobs[64]
+    assert (made.schedule, made.rows, made.stages) == ("register_operand", rows, stages)
+    assert made.blocks == 1 or knobs[32].schedule != "register_operand"
 
 
 def test_more_rows_than_one_product_takes_are_equal_parts() -> None:
@@ -127,12 +130,14 @@ def _with_rows(made: TileProgram, rows: int) -> TileProgram:
 
 @pytest.mark.parametrize("arch", ["sm_80", "sm_86", "sm_89", "sm_100a", "sm_120a"])
 def test_what_has_no_warpgroup_products_does_not_hold(arch: str) -> None:
-    assert {v.knobs.held for v in variants(program(GATED[0]), target(arch))} == {0}
+    assert {
+        (v.schedule == "register_operand") for v in variants(program(GATED[0]), target(arch))
+    } == {0}
 
 
 def test_a_short_depth_is_not_held() -> None:
     short = program("lora_linear/K256_N4096_R16_fp16")
-    assert {v.knobs.held for v in variants(short, ON)} == {0}
+    assert {(v.schedule == "register_operand") for v in variants(short, ON)} == {0}
 
 
 @pytest.mark.parametrize("name", [*GATED, *LORA])
@@ -169,13 +174,3 @@ def test_boxes_have_barriers_of_their_own_where_steps_are_slow() -> None:
     assert replace(turns, mapped=1).best_barriers == 1
     more = replace(turns, barriers=2).shared_bytes(4) - turns.shared_bytes(4)
     assert more == 4 * 8
-
-
-def test_a_footprint_knows_the_plan() -> None:
-    made = program(GATED[0])
-    knobs = variants(made, ON)[-1].knobs
-    footprint = Footprint.of(made)
-    block = RegisterBlock.of(made).sized(knobs.rows, knobs.tokens, knobs.blocks)
-    block = replace(block, barriers=knobs.barriers)
-    assert footprint.shared_bytes(knobs) == block.shared_bytes(knobs.stages)
-    assert footprint.registers(knobs) == block.registers

@@ -88,7 +88,7 @@ def test_a_record_without_rows_is_read_back(tmp_path) -> None:
     path = tmp_path / "record.json"
     path.write_text(made.text())
     assert load_record(path) == made
-    assert '"rows": 0' in made.text()
+    assert '"schedule": "row_wise"' in made.text()
     assert '"rows": ""' not in made.text()
 
 
@@ -166,8 +166,8 @@ def test_elementwise_lines_are_cut_into_parts() -> None:
     assert program.roles == Roles(rows="", tokens="M", depth="N")
     (variant,) = variants(program, target("sm_90a"))
     made = record("silu_and_mul")
-    assert made.tiles(variant) == {"M": 1, "N": variant.knobs.line}
-    assert [case.tiles["N"] for case in made.proof.cases[-3:]] == [variant.knobs.line] * 3
+    assert made.tiles(variant) == {"M": 1, "N": variant.knobs.elements}
+    assert [case.tiles["N"] for case in made.proof.cases[-3:]] == [variant.knobs.elements] * 3
 
 
 @pytest.mark.parametrize(
@@ -184,9 +184,9 @@ def test_parts_are_the_longest_that_divide_a_line(
     depth: int, line: int, warps: int, chunks: int
 ) -> None:
     knobs = elementwise_knobs(depth)
-    assert (knobs.line, knobs.warps, knobs.chunks) == (line, warps, chunks)
-    assert depth % knobs.line == 0
-    assert knobs.warps * 32 * knobs.chunks * 8 >= knobs.line
+    assert (knobs.elements, knobs.warps, knobs.chunks) == (line, warps, chunks)
+    assert depth % knobs.elements == 0
+    assert knobs.warps * 32 * knobs.chunks * 8 >= knobs.elements
 
 
 def test_sums_of_lines_that_the_grid_cuts_have_no_plan() -> None:

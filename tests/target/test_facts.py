@@ -77,9 +77,9 @@ def test_every_architecture_has_kernels_in_both_types(on: Target) -> None:
 
 @each
 def test_every_kernel_fits_its_architectures_shared_memory(on: Target) -> None:
-    from mirage_kernels.generator.plan.lower import tile_program
-    from mirage_kernels.generator.schedules.sliced_k.block import Footprint
+    from mirage_kernels.generator.records.sources import kernel_of
+    from mirage_kernels.generator.schedules.sizes import shared_bytes
 
     for record in records(package_kernels(), on.arch).values():
-        footprint = Footprint.of(tile_program(record.recipe, record.graph))
-        assert max(footprint.shared_bytes(v.knobs) for v in record.variants) <= on.shared_bytes
+        made = kernel_of(record).program
+        assert max(shared_bytes(made, v.knobs) for v in record.variants) <= on.shared_bytes

@@ -6,7 +6,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from mirage_kernels.generator.ir.text import Json
-from mirage_kernels.generator.schedules.schedule import Knobs
+from mirage_kernels.generator.schedules.loop import Producers
+from mirage_kernels.generator.schedules.register_operand.knobs import RegisterOperand
+from mirage_kernels.generator.schedules.row_wise.knobs import RowWise
+from mirage_kernels.generator.schedules.sliced_k.knobs import SlicedK
 from mirage_kernels.generator.tuning.catalog import Key
 from mirage_kernels.generator.tuning.manifest import Built, Compiled
 from mirage_kernels.generator.tuning.session import Tuning
@@ -49,9 +52,9 @@ class Pretended:
         self.closed = True
 
 
-def knobs(tokens: int, rows: int = 16) -> Knobs:
+def knobs(tokens: int, rows: int = 16) -> SlicedK:
     """Return some knobs of a bucket."""
-    return Knobs(tokens, rows, warps=4, chunks=1, stages=2)
+    return SlicedK(tokens, rows, warps=4, chunks=1, stages=2)
 
 
 def bucket(tokens: int, *failed: str) -> tuple[Built, ...]:
@@ -78,9 +81,10 @@ def of_plans(beyond: tuple[int, ...] = (128,)) -> Compiled:
 
     def built(tokens: int) -> tuple[Built, ...]:
         slices = knobs(tokens)
-        held = replace(slices, held=1)
-        apart = {"maker_rows": 16, "maker_tokens": 8, "maker_stages": 4}
-        made = (slices, held, replace(slices, **apart), replace(held, **apart))
+        held = RegisterOperand(tokens, 16, 2)
+        producers = Producers(rows=16, tokens=8, stages=4)
+        with_producers = (replace(k, producers=producers) for k in (slices, held))
+        made = (slices, held, *with_producers)
         return tuple(Built(f"{c}{tokens}", k, 10.0, 100) for c, k in zip("abcd", made, strict=True))
 
     return Compiled(KEY, "M", {8: built(8), 64: built(64)}, beyond)
@@ -88,7 +92,7 @@ def of_plans(beyond: tuple[int, ...] = (128,)) -> Compiled:
 
 def of_lines() -> Compiled:
     """Return a kernel whose blocks hold a line each: a64, b64."""
-    made = tuple(Knobs(1, 0, warps, 16 // warps, 1) for warps in (4, 8))
+    made = tuple(RowWise(warps, 16 // warps) for warps in (4, 8))
     built = tuple(Built(f"{c}64", k, 2.0, 40) for c, k in zip("ab", made, strict=True))
     return Compiled(KEY, "M", {64: built}, (8, 128, 4096))
 

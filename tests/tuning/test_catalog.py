@@ -18,7 +18,11 @@ from mirage_kernels.generator.records.record import KernelRecord, load_record
 from mirage_kernels.generator.records.sources import sources_of, table_of
 from mirage_kernels.generator.schedules.candidates import ROW_WISE_AT
 from mirage_kernels.generator.schedules.choose import programs_of, variants
+from mirage_kernels.generator.schedules.register_operand.knobs import RegisterOperand
+from mirage_kernels.generator.schedules.row_wise.knobs import RowWise
 from mirage_kernels.generator.schedules.schedule import Knobs
+from mirage_kernels.generator.schedules.sizes import producers_of
+from mirage_kernels.generator.schedules.sliced_k.knobs import SlicedK
 from mirage_kernels.generator.target import target
 from mirage_kernels.generator.tuning import catalog as catalog_module
 from mirage_kernels.generator.tuning.catalog import (
@@ -38,11 +42,11 @@ from mirage_kernels.generator.tuning.catalog import (
 Programs = tuple[TileProgram, ...]
 KEY = Key("rms_norm_linear", "fp16", {"K": 72, "N": 40})
 OTHER = replace(KEY, dtype="bf16")
-KNOBS = Knobs(16, 16, 8, 1, 2)
+KNOBS = SlicedK(16, 16, 8, 1, 2)
 ON = target("sm_90a")
 
 
-def tuned(key: Key = KEY, knobs: Knobs = KNOBS) -> Tuned:
+def tuned(key: Key = KEY, knobs: SlicedK = KNOBS) -> Tuned:
     tries = (Tried(knobs, 11.5, 10.25), Tried(knobs, 12.0, failed="the process died: SIGSEGV"))
     bucket = Bucket(knobs.tokens, knobs, 10.25, 11.5, 9.0, 20.0, None, tries)
     return Tuned(key, 128, (bucket,), (Beyond(128, 15.0, 20.0),))
@@ -141,10 +145,11 @@ def test_the_buckets_that_were_not_measured_keep_the_rule(program: Programs) -> 
 def test_a_kernel_that_holds_fewer_buckets_has_variants_for_those(
     program: Programs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    few = (*variants(program[0], ON)[:1], replace(variants(program[0], ON)[1], bucket=0))
-    monkeypatch.setattr(catalog_module, "variants", lambda *_: few)
+    first, second = variants(program[0], ON)[:2]
+    few = {8: first, 16: replace(second, bucket=0)}
+    monkeypatch.setattr(catalog_module, "by_size", lambda *_: few)
     chosen = chosen_variants(program, ON, tuned())
-    assert [(v.bucket, v.knobs) for v in chosen] == [(8, few[0].knobs), (0, KNOBS)]
+    assert [(v.bucket, v.knobs) for v in chosen] == [(8, first.knobs), (0, KNOBS)]
 
 
 def test_measured_knobs_that_no_longer_fit_are_an_error(program: Programs) -> None:
@@ -182,20 +187,21 @@ def measured(chosen: dict[int, Knobs], *others: Knobs) -> Tuned:
 
 def test_a_measured_plan_takes_the_place_of_the_rule_s() -> None:
     programs, rule = of_kernel("gated_mlp/K4096_N4096")
-    slices = Knobs(64, 32, 8, 1, 3)
+    slices = SlicedK(64, 32, 8, 1, 3)
     chosen = chosen_variants(programs, ON, measured({64: slices}, rule[-1]))
-    assert rule[-1].plan_name == "held"
+    assert rule[-1].label == "register_operand"
     assert chosen[-1].knobs == slices
 
 
 def test_what_was_measured_without_the_rule_s_plan_does_not() -> None:
     programs, rule = of_kernel("gated_mlp/K4096_N4096")
-    chosen = chosen_variants(programs, ON, measured({64: Knobs(64, 32, 8, 1, 3)}))
+    chosen = chosen_variants(programs, ON, measured({64: SlicedK(64, 32, 8, 1, 3)}))
     assert chosen[-1].knobs == rule[-1]
 
 
 def without_makers(knobs: Knobs) -> Knobs:
-    return replace(knobs, maker_rows=0, maker_tokens=0, maker_stages=0)
+    assert isinstance(knobs, SlicedK | RegisterOperand)
+    return replace(knobs, producers=None)
 
 
 def test_all_variants_follow_a_choice_with_nothing_apart() -> None:
@@ -203,7 +209,7 @@ def test_all_variants_follow_a_choice_with_nothing_apart() -> None:
     own = without_makers(rule[0])
     chosen = chosen_variants(programs, ON, measured({8: own}, rule[0]))
     assert [v.knobs for v in chosen] == [own, *(v.knobs for v in variants(programs[1], ON)[1:])]
-    assert not any(v.knobs.apart for v in chosen)
+    assert not any(producers_of(v.knobs) for v in chosen)
 
 
 def test_a_bucket_whose_choice_does_not_go_with_the_others_keeps_the_rule() -> None:
@@ -217,7 +223,7 @@ def test_a_record_with_nothing_apart_is_emitted_so() -> None:
     record = kernel("lora_linear/K4096_N4096_R16")
     programs, _ = of_kernel("lora_linear/K4096_N4096_R16")
     own = tuple(replace(v, knobs=without_makers(v.knobs)) for v in variants(programs[1], ON))
-    texts = sources_of(replace(record, variants=own))
+    texts = sources_of([replace(record, variants=own)])
     (text,) = (
         t for path, t in texts.items() if path.endswith("lora_linear/" + record.stem + ".cu")
     )
@@ -227,17 +233,20 @@ def test_a_record_with_nothing_apart_is_emitted_so() -> None:
 
 def test_lines_have_the_choice_of_their_one_bucket() -> None:
     programs, rule = of_kernel("ntrans/K4096")
-    other = Knobs(1, 0, 8, 2, 1)
+    other = RowWise(8, 2)
     chosen = chosen_variants(programs, ON, measured({ROW_WISE_AT: other}, rule[0]))
     assert [(v.bucket, v.knobs) for v in chosen] == [(0, other)]
 
 
 def test_a_bucket_says_what_every_plan_takes() -> None:
-    held = Knobs(64, 32, 8, 4, 6, held=2)
-    made = measured({64: held}, Knobs(64, 32, 8, 1, 3), Knobs(64, 32, 8, 1, 2)).buckets[0]
-    assert made.plans == {"held": 8.0, "slices": 9.0}
+    held = RegisterOperand(64, 32, 6, groups=2)
+    made = measured({64: held}, SlicedK(64, 32, 8, 1, 3), SlicedK(64, 32, 8, 1, 2)).buckets[0]
+    assert made.plans == {"register_operand": 8.0, "sliced_k": 9.0}
     data = made.to_json()
-    assert (data["plan"], data["plans"]) == ("held", {"held": 8.0, "slices": 9.0})
+    assert (data["plan"], data["plans"]) == (
+        "register_operand",
+        {"register_operand": 8.0, "sliced_k": 9.0},
+    )
     assert Bucket.read(data) == made
 
 

@@ -174,7 +174,7 @@ def test_a_folder_without_a_manifest_is_an_error_with_the_command(tmp_path: Path
 )
 def test_a_candidate_compiles_with_nvcc(record: KernelRecord, tmp_path: Path) -> None:
     shop = Shop.at(tmp_path, 1)
-    programs = libraries.families(record.recipe, record.graph, "sm_90a")
+    programs = libraries.programs_of(record.recipe, record.graph, "sm_90a")
     on, wanted = libraries.target("sm_90a"), libraries.Wanted(1)
     first = libraries.candidates(programs, 8, on, wanted)[0]
     built = libraries._built(libraries.source_of(record, programs[0], first), shop, "sm_90a")

@@ -11,6 +11,7 @@ from pretended_tuning import HERE, MakeTuning, Pretended, compiled, knobs, of_li
 from mirage_kernels.generator.errors import FileError, MirageError, ToolchainError
 from mirage_kernels.generator.request import Event
 from mirage_kernels.generator.schedules.schedule import Knobs
+from mirage_kernels.generator.schedules.sizes import producers_of
 from mirage_kernels.generator.tuning.catalog import Tuned
 from mirage_kernels.generator.tuning.manifest import Built
 from mirage_kernels.generator.tuning.session import Tuning
@@ -173,12 +174,17 @@ def test_the_overall_correlation_compares_within_buckets(tuning: MakeTuning) -> 
 
 def test_the_fastest_plan_is_chosen(tuning: MakeTuning) -> None:
     kernel = measured(tuning(Pretended(times={"b64.so@64": 15.0}), of_plans()))
-    assert [b.knobs.plan_name for b in kernel.buckets] == ["slices", "held"]
+    assert [b.knobs.label for b in kernel.buckets] == ["sliced_k", "register_operand"]
 
 
 def test_the_times_of_every_plan_are_kept(tuning: MakeTuning) -> None:
     bucket = measured(tuning(Pretended(times={"b64.so@64": 15.0}), of_plans())).buckets[1]
-    assert bucket.plans == {"held": 15.0, "slices": 20.0, "slices, apart": 20.0, "held, apart": 20}
+    assert bucket.plans == {
+        "register_operand": 15.0,
+        "sliced_k": 20.0,
+        "sliced_k, producer blocks": 20.0,
+        "register_operand, producer blocks": 20,
+    }
 
 
 def test_all_variants_of_a_kernel_compute_something_apart_or_none(tuning: MakeTuning) -> None:
@@ -198,7 +204,7 @@ def test_what_has_no_time_in_some_bucket_is_not_chosen_for_a_kernel(tuning: Make
     times = {"c8.so@8": 2.0, "d8.so@8": 2.0}
     fails = {f"{name}64.so@64": "the launch failed" for name in "cd"}
     kernel = measured(tuning(Pretended(times=times, fails=fails), of_plans()))
-    assert {b.knobs.apart for b in kernel.buckets} == {False}
+    assert {producers_of(b.knobs) for b in kernel.buckets} == {None}
 
 
 def test_nothing_is_measured_above_where_pytorch_is_faster(tuning: MakeTuning) -> None:
