@@ -121,13 +121,13 @@ def _show_kernel(path: str, record: Record, sources: Sequence[Path], terminal: T
         terminal.line(f"Not emitted: {record.no_plan}.")
     else:
         terminal.line("`mirage-kernels check` proves it again.")
-        for folder, files in groupby(sources, lambda path: path.parent.name):
+        for folder, files in groupby(sources, lambda path: path.parent):
             names = ", ".join(file.name for file in files)
-            terminal.line(f"Emitted: {record.arch}/{folder}: {names}")
+            terminal.line(f"Emitted: {folder.parent.name}/{folder.name}: {names}")
         terminal.line()
         table = Table(("variant serves", "cuts", "knobs"), tuple(_variant_rows(record)), left=3)
         terminal.table(table)
-    paths: list[Json] = [f"{record.arch}/{p.parent.name}/{p.name}" for p in sources]
+    paths: list[Json] = ["/".join(p.parts[-3:]) for p in sources]
     terminal.document({"path": path, "text": text, "sources": paths, "record": record.to_json()})
 
 

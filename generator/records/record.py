@@ -258,9 +258,8 @@ def _attention(data: dict[str, Json]) -> AttentionRecord:
 
 def _attention_variant(data: Json) -> AttentionVariant:
     fields = _object(data)
-    few = from_data(int, fields.get("few_tiles", 0))
-    bucket = from_data(int, fields["bucket"])
-    return AttentionVariant(bucket, read_knobs(fields), few_tiles=bool(few))
+    few = bool(from_data(int, fields.get("few_tiles", 0)))
+    return AttentionVariant(from_data(int, fields["bucket"]), read_knobs(fields), few_tiles=few)
 
 
 def _mugraph(data: dict[str, Json]) -> MuGraphRecord:

@@ -18,8 +18,11 @@ from mirage_kernels.generator.records.folder import Difference, emitted, records
 from mirage_kernels.generator.records.record import KernelRecord
 
 KERNEL = "rms_norm_linear/K4096_N6144_fp16"
-PARTS = (".shape.cuh", ".slices.cuh", ".split.cuh")
-FILES = [f"sm_90a/{KERNEL}{ending}" for ending in (".cu", ".json", ".py", *PARTS)]
+FORMS = ("cluster_split_k.cuh", "sliced_k.cuh", "triton.py")
+FILES = [
+    *(f"forms/rms_norm_linear/{name}" for name in FORMS),
+    *(f"sm_90a/{KERNEL}{ending}" for ending in (".cu", ".json")),
+]
 MY_RECIPE = '''
 from mirage_kernels.generator.language import contract, gelu
 from mirage_kernels.generator.recipe import recipe, shape
@@ -90,7 +93,7 @@ def test_generate_reports_the_search(mirage_kernels, without_search, workplace) 
     assert "55 candidates: 7 proved, 3 rejected" in outcome.out
     assert "also proved: 14.80 us  one kernel" in outcome.out
     assert outcome.out.count("19.20") == outcome.out.count("19.20 us  two kernels; 2 of these") == 1
-    assert "7 files in ." in outcome.out
+    assert "6 files in ." in outcome.out
     assert "search" in outcome.err
     assert "\x1b" not in outcome.out + outcome.err
 
@@ -122,7 +125,8 @@ def test_recipe_file_is_searched_proved_and_written(mirage_kernels, my_recipe, w
     assert outcome.code == 0, outcome.err
     assert re.search(r"[1-9]\d* candidates: [1-9]\d* proved", outcome.out)
     stem = "sm_90a/my_recipe/K64_N48_bf16"
-    written = [f"{stem}.cu", f"{stem}.json", f"{stem}.py", "sm_90a/table.cpp"]
+    forms = [f"forms/my_recipe/{name}" for name in ("sliced_k.cuh", "triton.py")]
+    written = [*forms, f"{stem}.cu", f"{stem}.json", "sm_90a/table.cpp"]
     assert files_below(workplace / "mine" / "kernels") == written
     assert "contract" in mirage_kernels("show", f"mine/kernels/{stem}.json").out
 
@@ -170,7 +174,8 @@ def test_show_kernel_by_name_or_file(mirage_kernels, kernels: Path, name: str) -
     assert "fmap=K" in outcome.out
     assert re.search(r"Proved equal to the recipe on \d+ random draws .* 2\^-\d+", outcome.out)
     assert re.search(r"any M +.*K by \d+.*warps \d+", outcome.out)
-    assert f"Emitted: sm_90a/{KERNEL} .cu, .py, {', '.join(PARTS)}\n" in outcome.out
+    assert f"Emitted: forms/rms_norm_linear: {', '.join(FORMS)}\n" in outcome.out
+    assert "Emitted: sm_90a/rms_norm_linear: K4096_N6144_fp16.cu\n" in outcome.out
 
 
 def test_show_kernel_json_is_its_record(mirage_kernels, kernels, record: KernelRecord) -> None:
