@@ -18,11 +18,13 @@ from typing import TypedDict
 from mirage_kernels.generator.ir import Graph, from_json, retile
 from mirage_kernels.generator.plan.blocks import default_sizes
 from mirage_kernels.generator.plan.forms import Swizzle
+from mirage_kernels.generator.plan.implementations import Offered
 from mirage_kernels.generator.plan.layouts import Setup, layouts
 from mirage_kernels.generator.plan.predict import UNPLANNED, Planners, Predicted, carried_out
+from mirage_kernels.generator.plan.program import Roles
 from mirage_kernels.generator.plan.tiles import WRITTEN
-from mirage_kernels.generator.plan.variants import Knobs, Variant
-from mirage_kernels.generator.plan.ways import Offered
+from mirage_kernels.generator.schedules import read_knobs
+from mirage_kernels.generator.schedules.sliced_k.knobs import SlicedK
 from mirage_kernels.generator.target import target
 
 HERE = Path(__file__).resolve().parent
@@ -118,19 +120,18 @@ def outcome(made: Predicted) -> Outcome:
 
 
 def committed() -> Iterator[Case]:
-    """Yield the muGraphs of `kernels/`, at the tiles of each of their variants of slices."""
+    """Yield the muGraphs of `kernels/`, at the tiles of each of their variants of sliced-K."""
     for path in sorted((ROOT / "kernels" / ARCH).glob("*/*.json")):
         record = json.loads(path.read_text())
         roles = record.get("roles", {})
         if not {"rows", "tokens"} <= roles.keys():  # streams no weights
             continue
         for data in record.get("variants", []):
-            knobs = Knobs(**{k: v for k, v in data.items() if k != "bucket"})
-            if knobs.plan:  # of another kind of kernel
+            knobs = read_knobs(data)
+            if not isinstance(knobs, SlicedK):
                 continue
-            places = (roles["rows"], roles["tokens"], roles["depth"])
-            tiles = Variant(data["bucket"], knobs).tiles(*places)
-            graph = retile(from_json(record["mugraph"]), tiles)
+            places = Roles(roles["rows"], roles["tokens"], roles["depth"])
+            graph = retile(from_json(record["mugraph"]), knobs.tiles(places))
             sizes = default_sizes(graph) | {roles["tokens"]: knobs.tokens}
             setup = Setup(target(ARCH), sizes, knobs.warps, WRITTEN)
             name = f"{record['recipe']} {path.stem}, {knobs.tokens} tokens"

@@ -71,8 +71,8 @@ def build() -> None:
     from mirage_kernels.generator.emit.table import Entry, emit_table
     from mirage_kernels.generator.plan.lower import tile_program
     from mirage_kernels.generator.plan.tiles import Planning
-    from mirage_kernels.generator.plan.variants import variants
     from mirage_kernels.generator.records.record import load_record
+    from mirage_kernels.generator.schedules.choose import variants
     from mirage_kernels.generator.target import target
 
     plans = {
@@ -92,7 +92,7 @@ def build() -> None:
         source = emit_cuda(Kernel(program, chosen, record.storage, header))
         (folder / "kernel.cu").write_text(source)
         (folder / "table.cpp").write_text(table)
-        knobs = [{"bucket": v.bucket, **v.knobs.to_json()} for v in chosen]
+        knobs = [v.to_json() for v in chosen]
         manifest[name] = {"library": f"{folder.name}.so", "variants": knobs}
         manifest[name] |= {"assembler": compiled(folder)}
         print(name, *manifest[name]["assembler"], sep="\n  ")

@@ -25,14 +25,10 @@ from mirage_kernels.generator.jobs.executors import Local
 from mirage_kernels.generator.jobs.job import Job
 from mirage_kernels.generator.jobs.run import Workshop, complete
 from mirage_kernels.generator.jobs.store import Store
-from mirage_kernels.generator.plan.attention_lower import attention_program
-from mirage_kernels.generator.plan.attention_variants import attention_variants
-from mirage_kernels.generator.plan.families import families
 from mirage_kernels.generator.plan.lower import roles_of, tile_program
 from mirage_kernels.generator.plan.program import TileProgram
 from mirage_kernels.generator.plan.threads import with_threads
 from mirage_kernels.generator.plan.tiles import Planning
-from mirage_kernels.generator.plan.variants import ALIGNED_ELEMENTS, Variant, variants
 from mirage_kernels.generator.recipe import output_type, trace
 from mirage_kernels.generator.records.attention import attention_cases, planned_attention, preferred
 from mirage_kernels.generator.records.record import (
@@ -46,6 +42,12 @@ from mirage_kernels.generator.records.record import (
 from mirage_kernels.generator.records.sources import files_of
 from mirage_kernels.generator.report import Report, report_of
 from mirage_kernels.generator.request import Event, Progress, Request
+from mirage_kernels.generator.schedules.attention.lower import attention_program
+from mirage_kernels.generator.schedules.attention.variants import attention_variants
+from mirage_kernels.generator.schedules.choose import programs_of, variants
+from mirage_kernels.generator.schedules.loop import ALIGNED_ELEMENTS
+from mirage_kernels.generator.schedules.prologue import has_prologue
+from mirage_kernels.generator.schedules.schedule import Variant
 from mirage_kernels.generator.search.cases import affordable, full_cases
 from mirage_kernels.generator.search.gate import Gate, Measured
 from mirage_kernels.generator.search.lower import Goal, lower
@@ -303,14 +305,15 @@ def planned(about: About, graph: Graph) -> KernelRecord:
     body = graph.blocks[0].body
     assert body is not None
     roles = roles_of(body)
-    programs = families(about.recipe, graph, about.arch)
+    programs = programs_of(about.recipe, graph, about.arch)
     tuned = tuned_kernel(about.arch, Key(about.recipe, about.dtype, about.shape))
     chosen = chosen_variants(programs, target(about.arch), tuned)
     most_tokens = _most_tokens(programs[0], chosen)
     measured = {b.size for b in tuned.buckets} if tuned else set()
-    if tuned and (not programs[0].front or chosen[-1].knobs.tokens in measured):
+    largest = chosen[-1].knobs.tiles(roles)[roles.tokens]
+    if tuned and (not has_prologue(programs[0], target(about.arch)) or largest in measured):
         most_tokens = tuned.max_tokens  # else it was measured before the plan for so many was there
-    tiled = retile(graph, chosen[0].tiles(roles.rows, roles.tokens, roles.depth))
+    tiled = retile(graph, chosen[0].knobs.tiles(roles))
     return KernelRecord(
         **vars(about), roles=roles, variants=chosen, max_tokens=most_tokens, graph=tiled
     )
@@ -320,7 +323,8 @@ def _most_tokens(program: TileProgram, chosen: Sequence[Variant]) -> int:
     """Return up to how many tokens a kernel serves that was never measured (0: any number)."""
     if not program.loop:
         return 0
-    return chosen[-1].knobs.tokens if program.statistics or program.also else MAX_TOKENS
+    most = chosen[-1].knobs.tiles(program.roles)[program.roles.tokens]
+    return most if program.statistics or program.also else MAX_TOKENS
 
 
 def proof_cases(record: Record) -> list[Case]:
@@ -337,7 +341,8 @@ def proof_cases(record: Record) -> list[Case]:
         return [case for variant in record.variants for case in line_cases(record, variant)]
     roles, cases = record.roles, []
     for variant in record.variants:
-        tiles, tokens = record.tiles(variant), variant.knobs.tokens + 3
+        tiles = record.tiles(variant)
+        tokens = tiles[roles.tokens] + 3
         rows, depth = tiles[roles.rows], tiles[roles.depth]
         full = affordable(record.graph, {roles.tokens: tokens, **record.shape}, tiles)
         uneven = full | {roles.rows: 2 * rows + 5, roles.depth: 2 * depth + 8}

@@ -25,12 +25,12 @@ from mirage_kernels.generator.errors import ShapeError
 from mirage_kernels.generator.ir.text import Json
 from mirage_kernels.generator.jobs.store import Store
 from mirage_kernels.generator.pipeline import Result
-from mirage_kernels.generator.plan.areas import OCTET
 from mirage_kernels.generator.recipe import Recipe
 from mirage_kernels.generator.records.files import all_or_nothing
 from mirage_kernels.generator.records.folder import write
 from mirage_kernels.generator.records.record import MuGraphRecord
 from mirage_kernels.generator.request import Request, parse_shape, requests
+from mirage_kernels.generator.schedules.loop import ALIGNED_ELEMENTS as OCTET
 from mirage_kernels.generator.settings import store_folder
 from mirage_kernels.generator.terminal import Table, Terminal, counted, listed
 

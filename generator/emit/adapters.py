@@ -12,22 +12,22 @@ from mirage_kernels.generator.emit.words import (
     typed,
 )
 from mirage_kernels.generator.emit.writer import Writer
-from mirage_kernels.generator.plan.adapters import (
-    MAKER_CHUNKS,
-    MAKER_TOKENS,
-    makers_for,
+from mirage_kernels.generator.plan.program import TileProgram
+from mirage_kernels.generator.schedules.batched_lora import (
+    PRODUCER_CHUNKS,
+    PRODUCER_TOKENS,
+    first_launch,
     slices_ahead,
 )
-from mirage_kernels.generator.plan.apart import WHERE_MEASURED
-from mirage_kernels.generator.plan.program import TileProgram
-from mirage_kernels.generator.plan.variants import Knobs
+from mirage_kernels.generator.schedules.loop import LoopKnobs
+from mirage_kernels.generator.schedules.producer_blocks import WHERE_MEASURED
 from mirage_kernels.generator.target import target
 
 INCLUDES = ("tile/adapters.cuh",)
 READY = "tile::Start::at_once()"  # all that streams was there when the kernel started
 
 
-def knobs_text(program: TileProgram, knobs: Knobs) -> str:
+def knobs_text(program: TileProgram, knobs: LoopKnobs) -> str:
     """Return the constant of a variant: how many second slices a block has places for."""
     places = slices_ahead(program, knobs, target(WHERE_MEASURED[0]))
     return f"static constexpr int kSlices = {places};"
@@ -63,12 +63,12 @@ def write_plan(writer: Writer, users: TileProgram, program: TileProgram) -> None
     """Write the knobs of the first launch."""
     (dim,) = users.roles.inner
     (kept,) = users.received
-    knobs = makers_for(program)
+    knobs = first_launch(program)
     sizes = {
         "Rows": knobs.rows,
-        "Tokens": MAKER_TOKENS,
+        "Tokens": PRODUCER_TOKENS,
         "Warps": knobs.warps,
-        "Chunks": MAKER_CHUNKS,
+        "Chunks": PRODUCER_CHUNKS,
         "Stages": knobs.stages,
         "Blocks": knobs.blocks,
     }

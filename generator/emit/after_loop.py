@@ -29,7 +29,7 @@ def after_loop(writer: Writer, program: TileProgram) -> None:
         received_products(writer, program)
     else:
         _products(writer, program)
-    if program.leaves:
+    if program.produces:
         _left(writer, program)
     else:
         _epilogue(writer, program)
@@ -40,7 +40,7 @@ def _meetings(writer: Writer, program: TileProgram) -> None:
         if s.barrier and i > 0:
             writer.line(barrier(program))
         met = f"tile::meet<kWarps>({shared_at(s)}, {s.args[0]})"
-        own = "own" if program.stacked and program.leaves else "parts"
+        own = "own" if program.stacked and program.produces else "parts"
         writer.assignment(f"const auto {s.out}_{own} = {met};")
     if program.received:
         writer.line("tile::sync_received<kWarps>();")

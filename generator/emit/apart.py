@@ -5,9 +5,11 @@ from __future__ import annotations
 from mirage_kernels.generator.emit import adapters, apart_held
 from mirage_kernels.generator.emit.words import declared, kept_at, shared_at
 from mirage_kernels.generator.emit.writer import Writer
-from mirage_kernels.generator.plan.apart import PAIR
 from mirage_kernels.generator.plan.program import TileProgram
-from mirage_kernels.generator.plan.variants import Knobs
+from mirage_kernels.generator.schedules.producer_blocks import PAIR
+from mirage_kernels.generator.schedules.schedule import Knobs
+from mirage_kernels.generator.schedules.sizes import producers_of
+from mirage_kernels.generator.schedules.sliced_k.knobs import SlicedK
 
 NAMESPACE = "making"  # of what the makers run
 
@@ -52,7 +54,7 @@ def write_makers_head(writer: Writer, makers: TileProgram) -> str:
 
 def write_start(writer: Writer, program: TileProgram) -> None:
     """Write how a kernel starts; makers inside of one have started."""
-    if not program.leaves:
+    if not program.produces:
         writer.line("extern __shared__ __align__(16) char shared[];")
         writer.line("tile::let_next_start();")
 
@@ -71,7 +73,7 @@ def dealt_out(program: TileProgram) -> tuple[str, str, str]:
     """Return a warp's number, the number of warps that share the depth, and what may be early."""
     if not program.stacked:
         return "tile::warp_index()", "kWarps", "args.constant_weights"
-    if program.leaves:
+    if program.produces:
         return "Clusters::warp()", "Config::kBlocks * kWarps", adapters.READY
     return "tile::warp_index()", "kWarps", adapters.READY
 
@@ -160,19 +162,21 @@ def write_fork(writer: Writer, users: TileProgram, args: str) -> None:
         return
     writer.line(f"const Apart<Config> apart({args});")
     call = f"{NAMESPACE}::{users.recipe}<Config>({args}, shared)"
-    if users.makers is None or not users.paired or args == "args":
+    if users.producers is None or not users.paired or args == "args":
         writer.line(f"if (apart.makes()) return {call};")
         return
-    paired = f"{apart_held.name(users.makers)}<Config>(given, shared)"
+    paired = f"{apart_held.name(users.producers)}<Config>(given, shared)"
     writer.line(f"if (apart.makes()) return {paired};")
 
 
 def knobs_text(knobs: Knobs) -> str:
-    """Return the constants of a variant's makers."""
-    values = {"Rows": knobs.maker_rows, "Tokens": knobs.maker_tokens}
-    values |= {} if knobs.maker_groups else {"Warps": knobs.makers.warps}
-    values |= {"Stages": knobs.maker_stages}
-    values |= {"Groups": knobs.maker_groups} if knobs.held else {}
+    """Return the constants of a variant's producer blocks."""
+    producers = producers_of(knobs)
+    assert producers is not None
+    values = {"Rows": producers.rows, "Tokens": producers.tokens}
+    values |= {"Warps": knobs.warps} if isinstance(knobs, SlicedK) else {}
+    values |= {"Stages": producers.stages}
+    values |= {} if isinstance(knobs, SlicedK) else {"Groups": producers.groups}
     text = ", ".join(f"kMaker{name} = {value}" for name, value in values.items())
     return f"static constexpr int {text};"
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from mirage_kernels.generator.emit.after_loop import per_element
 from mirage_kernels.generator.emit.words import declared, dims_text
 from mirage_kernels.generator.emit.writer import Writer
-from mirage_kernels.generator.plan.apart import PAIR
 from mirage_kernels.generator.plan.program import Do, Layout, Statement, TileProgram
+from mirage_kernels.generator.schedules.producer_blocks import PAIR
 
 INCLUDES = ("tile/apart_held.cuh",)
 MAPS = "CUtensorMap made[2];"

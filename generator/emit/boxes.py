@@ -15,6 +15,7 @@ from mirage_kernels.generator.emit.words import (
 )
 from mirage_kernels.generator.emit.writer import Writer
 from mirage_kernels.generator.plan.program import Layout, Statement, TileProgram
+from mirage_kernels.generator.schedules.prologue import is_main
 
 
 @dataclass(frozen=True)
@@ -75,7 +76,7 @@ def write_operands(writer: Writer, program: TileProgram, plan: BoxPlan) -> None:
     writer.line(f"const int {roles.tokens} = static_cast<int>(args.dims[0]);")
     used = {a for s in program.epilogue for a in s.args}
     for i, scalar in enumerate(program.scalars):
-        if scalar in used or not program.front:
+        if scalar in used or not is_main(program):
             writer.line(f"const float {scalar} = args.scalars[{i}];")
     shared = f" / {plan.blocks}" if plan.blocks else ""
     block = apart.user(program, "blockIdx.x")
@@ -140,8 +141,8 @@ def write_launch(writer: Writer, program: TileProgram, plan: BoxPlan) -> None:
             call = f"tile::encode<T>(&given.maps[{i}], {s.args[0]}, {size});"
             writer.assignment(f"{'' if i else 'cudaError_t '}status = {call}")
             writer.line("if (status != cudaSuccess) return status;")
-        if program.paired and program.makers:
-            apart_held.write_maps(writer, program, program.makers)
+        if program.paired and program.producers:
+            apart_held.write_maps(writer, program, program.producers)
         shared = f" * {plan.blocks}" if plan.blocks else ""
         rows = f"tile::ceil_div({roles.rows}, Block::kRows){shared}"
         writer.assignment(f"const int64_t row_tiles = {apart.makers_before(program)}{rows};")

@@ -20,7 +20,13 @@ from mirage_kernels.generator.emit.words import TYPES, camel, dims_text, statics
 from mirage_kernels.generator.emit.writer import WIDTH, Writer
 from mirage_kernels.generator.ir import DType
 from mirage_kernels.generator.plan.program import TileProgram
-from mirage_kernels.generator.plan.variants import Variant
+from mirage_kernels.generator.schedules.cluster_split_k.knobs import ClusterSplitK
+from mirage_kernels.generator.schedules.loop import LoopKnobs
+from mirage_kernels.generator.schedules.register_operand.knobs import RegisterOperand
+from mirage_kernels.generator.schedules.row_wise.knobs import RowWise
+from mirage_kernels.generator.schedules.schedule import Knobs, Variant
+from mirage_kernels.generator.schedules.sizes import producers_of, prologue_warps
+from mirage_kernels.generator.schedules.sliced_k.knobs import SlicedK
 
 __all__ = ["Kernel", "bucket_name", "camel", "dims_text", "emit_cuda", "instantiation"]
 
@@ -95,28 +101,35 @@ def _configs(writer: Writer, kernel: Kernel) -> None:
 
 
 def _knobs_of(writer: Writer, kernel: Kernel, variant: Variant) -> None:
-    program, launch = kernel.program, kernel.header.launches.get(variant.bucket, "")
-    given = variant.knobs.to_json()
-    if not program.loop:
-        given = {k: given[k] for k in ("warps", "line") if k in given}
-    if variant.knobs.plan:
-        given = {k: given[k] for k in ("tokens", "rows", "stages")}
-    if variant.knobs.held:
-        given |= {"groups": variant.knobs.held, "blocks": variant.knobs.blocks}
-        given |= {"barriers": variant.knobs.barriers} if variant.knobs.barriers > 1 else {}
-    knobs = [f"k{camel(k)} = {v}" for k, v in given.items() if "maker" not in k]
+    knobs, program = variant.knobs, kernel.program
+    launch = kernel.header.launches.get(variant.bucket, "")
     head = f"struct {bucket_name(variant, program.roles.tokens)} : Shape {{"
     noted = f"{head}  // {launch}"
     if launch and len(noted) > WIDTH:
         writer.line(f"// {launch}.")
     with writer.block(noted if launch and len(noted) <= WIDTH else head, "};"):
-        writer.declaration("static constexpr int ", knobs)
-        if variant.knobs.front:
-            writer.line(front.knobs_text(variant.knobs))
-        if variant.knobs.apart:
-            writer.line(apart.knobs_text(variant.knobs))
-        if program.stacked:
-            writer.line(adapters.knobs_text(program, variant.knobs))
-        if variant.knobs.plan == "split":
-            for line in turns(program, variant.knobs):
+        constants = [f"k{camel(k)} = {v}" for k, v in _constants(knobs).items()]
+        writer.declaration("static constexpr int ", constants)
+        if prologue_warps(knobs):
+            writer.line(front.knobs_text(knobs))
+        if producers_of(knobs):
+            writer.line(apart.knobs_text(knobs))
+        if program.stacked and isinstance(knobs, LoopKnobs):
+            writer.line(adapters.knobs_text(program, knobs))
+        if isinstance(knobs, ClusterSplitK):
+            for line in turns(program, knobs):
                 writer.line(line)
+
+
+def _constants(knobs: Knobs) -> dict[str, int]:
+    """Return what a config has of the knobs themselves."""
+    if isinstance(knobs, RowWise):
+        return {"warps": knobs.warps} | ({"line": knobs.elements} if knobs.elements else {})
+    if isinstance(knobs, SlicedK):
+        return {k: v for k, v in vars(knobs).items() if k != "producers"}
+    assert isinstance(knobs, LoopKnobs)
+    found = {"tokens": knobs.tokens, "rows": knobs.rows, "stages": knobs.stages}
+    if isinstance(knobs, RegisterOperand):
+        found |= {"groups": knobs.groups, "blocks": knobs.blocks}
+        found |= {"barriers": knobs.barriers} if knobs.barriers > 1 else {}
+    return found

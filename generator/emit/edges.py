@@ -20,7 +20,7 @@ def edge_text(s: Statement, operand: Operand, program: TileProgram) -> str:
     elif s.layout is Layout.ROWS:
         extent = f"{{first_row, {roles.rows}, {roles.depth}}}"
         even = "kEvenRows"
-    elif program.leaves and program.stacked:
+    elif program.produces and program.stacked:
         where = f"args.row_strides[{operand.index}], task, first_token, {roles.depth}"
         return f"const auto {name}_edge = tile::gathered_line<kEvenDepth>({name}, {where});"
     else:

@@ -5,21 +5,22 @@ from __future__ import annotations
 from mirage_kernels.generator.emit.lines import Lines, line_rows
 from mirage_kernels.generator.emit.words import declared, dims_text, operand_dims, pointer
 from mirage_kernels.generator.emit.writer import Writer
-from mirage_kernels.generator.plan.front import front_of
 from mirage_kernels.generator.plan.program import Do, Layout, Statement, TileProgram
-from mirage_kernels.generator.plan.variants import Knobs
+from mirage_kernels.generator.schedules.prologue import prologue_program
+from mirage_kernels.generator.schedules.schedule import Knobs
+from mirage_kernels.generator.schedules.sizes import prologue_warps
 
 INCLUDES = ("tile/front.cuh",)
 
 
 def knobs_text(knobs: Knobs) -> str:
     """Return the constant of a variant: the warps of a token's block in front."""
-    return f"static constexpr int kFrontWarps = {knobs.front};"
+    return f"static constexpr int kFrontWarps = {prologue_warps(knobs)};"
 
 
 def write_front(writer: Writer, program: TileProgram, plan: str) -> None:
     """Write the kernel in front of a plan's, and the function that launches both."""
-    made, index = front_of(program), front_of(program).output.index
+    made, index = prologue_program(program), prologue_program(program).output.index
     name, depth, tokens = f"{program.recipe}_front", program.roles.depth, program.roles.tokens
     writer.line(f"// Where tokens are many, a launch in front makes {made.output.name}, once.")
     writer.line("template <class Config>")

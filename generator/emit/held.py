@@ -39,7 +39,7 @@ _SYNC = "tile::sync_workers(block);"
 def held_kernel(writer: Writer, program: TileProgram) -> None:
     """Write the plan's constants, its map of shared memory, the kernel and its launch."""
     _plan(writer, program)
-    if not (program.paired and program.makers):
+    if not (program.paired and program.producers):
         write_args(writer, program, HELD)
     _kernel(writer, program)
     write_launch(writer, program, HELD)
@@ -47,10 +47,10 @@ def held_kernel(writer: Writer, program: TileProgram) -> None:
 
 def held_makers(writer: Writer, program: TileProgram) -> None:
     """Write what makers in pairs run, and before it what a launch of the plan is given."""
-    assert program.makers is not None
+    assert program.producers is not None
     writer.line("// What a launch of makers and users is given.")
     write_args(writer, program, HELD)
-    apart_held.write_makers(writer, program, program.makers)
+    apart_held.write_makers(writer, program, program.producers)
 
 
 def _plan(writer: Writer, program: TileProgram) -> None:

@@ -8,10 +8,13 @@ from mirage_kernels.generator.emit import adapters, apart
 from mirage_kernels.generator.emit.words import THREADS, declared
 from mirage_kernels.generator.emit.writer import WIDTH, Writer
 from mirage_kernels.generator.plan.program import Layout, TileProgram
-from mirage_kernels.generator.plan.variants import Variant
+from mirage_kernels.generator.schedules.schedule import Variant
+from mirage_kernels.generator.schedules.sizes import prologue_warps
 
 if TYPE_CHECKING:
     from mirage_kernels.generator.emit.cuda import Kernel
+
+LAUNCHES = {"register_operand": "held", "cluster_split_k": "split"}  # names of their launches
 
 
 def bucket_name(variant: Variant, dim: str) -> str:
@@ -67,19 +70,18 @@ def write_host(writer: Writer, kernel: Kernel) -> None:
         if kernel.program.stacked:
             adapters.write_first_launch(writer)
         for variant in kernel.variants:
-            plan = variant.knobs.plan
-            plan = "front" if variant.knobs.front else plan
+            plan = "front" if prologue_warps(variant.knobs) else LAUNCHES.get(variant.schedule)
             how = f"launch_{plan}" if plan else "launch"
             call = f"return {how}<{bucket_name(variant, roles.tokens)}>(args, stream);"
             writer.line(_guard(variant, roles.tokens) + call)
-    if not any(v.knobs.leaves_something for v in kernel.variants) and not kernel.program.stacked:
+    if not any(v.knobs.has_workspace for v in kernel.variants) and not kernel.program.stacked:
         return
     writer.line()
     with writer.block(f"int64_t {kernel.symbol}_workspace(const LaunchArgs& args) {{"):
         writer.line(f"const int64_t {roles.tokens} = args.dims[0];")
         for variant in kernel.variants:
             call = f"return workspace<{bucket_name(variant, roles.tokens)}>(args);"
-            if not variant.knobs.leaves_something and not kernel.program.stacked:
+            if not variant.knobs.has_workspace and not kernel.program.stacked:
                 call = "return 0;"
             writer.line(_guard(variant, roles.tokens) + call)
 

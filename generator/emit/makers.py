@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from mirage_kernels.generator.emit import adapters, apart
 from mirage_kernels.generator.emit.shared_map import shared_map
 from mirage_kernels.generator.emit.slices import write_body, write_step
 from mirage_kernels.generator.emit.words import declared
 from mirage_kernels.generator.emit.writer import Writer
-from mirage_kernels.generator.plan.apart import makers_of, users_of
 from mirage_kernels.generator.plan.program import TileProgram
-from mirage_kernels.generator.plan.variants import Variant
+from mirage_kernels.generator.schedules.producer_blocks import consumer_program, producer_program
+from mirage_kernels.generator.schedules.schedule import Variant
+from mirage_kernels.generator.schedules.sizes import producers_of
+from mirage_kernels.generator.schedules.sliced_k.knobs import PRODUCER_CHUNKS, SlicedK
 
 
 def write_makers(writer: Writer, program: TileProgram, variants: Sequence[Variant]) -> None:
     """Write who makes what, and what the makers run: the plan of slices."""
-    makers, users = makers_of(program), users_of(program)
+    makers, users = producer_program(program), consumer_program(program)
     if makers.stacked:
         adapters.write_plan(writer, users, program)
     else:
@@ -28,8 +29,7 @@ def write_makers(writer: Writer, program: TileProgram, variants: Sequence[Varian
     if makers.stacked:
         adapters.write_map(writer, makers)
     else:
-        alone = [v for v in variants if not v.knobs.maker_groups] or variants
-        shared_map(writer, makers, [replace(v, knobs=v.knobs.makers) for v in alone])
+        shared_map(writer, makers, _making(variants))
     with writer.block(apart.write_makers_head(writer, makers)):
         if not makers.stacked:
             writer.line("using Config = Makers<Users>;")
@@ -48,3 +48,11 @@ def write_makers(writer: Writer, program: TileProgram, variants: Sequence[Varian
     writer.assignment(f"constexpr int kMakerBytes = {size};")
     writer.line()
     return apart.write_workspace(writer, users)
+
+
+def _making(variants: Sequence[Variant]) -> list[SlicedK]:
+    """Return the knobs of producer blocks beside sliced-K; without any, of those in pairs."""
+    sliced = (v.knobs for v in variants if isinstance(v.knobs, SlicedK))
+    made = [k.of_producers(k.producers) for k in sliced if k.producers]
+    pairs = (producers_of(v.knobs) for v in variants)
+    return made or [SlicedK(p.tokens, p.rows, 4, PRODUCER_CHUNKS, p.stages) for p in pairs if p]

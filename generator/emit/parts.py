@@ -12,12 +12,14 @@ from dataclasses import dataclass, replace
 
 from mirage_kernels.generator.emit import adapters, apart, apart_held, front, held, slices, split
 from mirage_kernels.generator.emit.header import OF_THE_FORM, Header
+from mirage_kernels.generator.emit.host import LAUNCHES
 from mirage_kernels.generator.emit.makers import write_makers
 from mirage_kernels.generator.emit.writer import Writer
-from mirage_kernels.generator.plan.apart import users_of
-from mirage_kernels.generator.plan.front import behind, front_of
 from mirage_kernels.generator.plan.program import TileProgram
-from mirage_kernels.generator.plan.variants import Variant
+from mirage_kernels.generator.schedules.producer_blocks import consumer_program
+from mirage_kernels.generator.schedules.prologue import main_program, prologue_program
+from mirage_kernels.generator.schedules.schedule import Knobs, Variant
+from mirage_kernels.generator.schedules.sizes import producers_of, prologue_warps
 
 MAKERS, PAIRS, SLICES, FRONT = "producers", "paired_producers", "sliced_k", "prologue"
 HELD, SPLIT, ROW_WISE, ELEMENTWISE = (
@@ -45,8 +47,8 @@ _ABOUT = {
 }
 # What the other plans bring: the vocabulary that they include, and their kernels.
 _PLANS = {
-    "held": (HELD, held.INCLUDES, held.held_kernel),
-    "split": (SPLIT, split.INCLUDES, split.split_kernel),
+    "register_operand": (HELD, held.INCLUDES, held.held_kernel),
+    "cluster_split_k": (SPLIT, split.INCLUDES, split.split_kernel),
 }
 
 
@@ -93,23 +95,29 @@ def parts_of(program: TileProgram, variants: Sequence[Variant]) -> list[Part]:
 
     Raises PlanError for an op that the device vocabulary lacks.
     """
-    users = users_of(program)
-    users = replace(users, paired=any(v.knobs.maker_groups for v in variants))
-    fronted = any(v.knobs.front for v in variants)
-    plans = sorted({v.knobs.plan for v in variants} - {""})
+    users = consumer_program(program)
+    users = replace(users, paired=any(_in_pairs(v.knobs) for v in variants))
+    fronted = any(prologue_warps(v.knobs) for v in variants)
+    plans = [plan for plan in _PLANS if any(v.schedule == plan for v in variants)]
     parts = []
     if users.received:
         parts.append(_makers(program, users, variants))
-    if any(not v.knobs.plan for v in variants):
+    if any(v.schedule not in _PLANS for v in variants):
         parts.append(_slices(users, variants))
     if users.received and users.paired:
         parts.append(_pairs(users))
     for plan in plans:
-        parts.append(_boxed(behind(users) if fronted else users, plan))
+        parts.append(_boxed(main_program(users) if fronted else users, plan))
     if fronted:
         (plan,) = plans
         parts.append(_front(users, plan))
     return parts
+
+
+def _in_pairs(knobs: Knobs) -> bool:
+    """Say whether producer blocks are in pairs."""
+    producers = producers_of(knobs)
+    return producers is not None and producers.groups > 0
 
 
 def _lines(write: Callable[..., None], *given: object) -> tuple[str, ...]:
@@ -136,8 +144,7 @@ def _slices(users: TileProgram, variants: Sequence[Variant]) -> Part:
     name = SLICES if users.loop else ELEMENTWISE if users.parted else ROW_WISE
     includes = (*slices.includes(users), *apart.includes(replace(users, paired=False)))
     beside = (MAKERS,) if users.received else ()
-    own = [v for v in variants if not v.knobs.plan]
-    lines = _lines(slices.slices_kernel, users, own)
+    lines = _lines(slices.slices_kernel, users, variants)
     return Part(name, _ABOUT[name], includes, beside, lines)
 
 
@@ -152,7 +159,7 @@ def _boxed(users: TileProgram, plan: str) -> Part:
 
 
 def _front(users: TileProgram, plan: str) -> Part:
-    about = _ABOUT[FRONT].format(front_of(users).output.name)
-    lines = _lines(front.write_front, users, plan)
+    about = _ABOUT[FRONT].format(prologue_program(users).output.name)
+    lines = _lines(front.write_front, users, LAUNCHES[plan])
     beside = (_PLANS[plan][0],)
     return Part(FRONT, about, (*front.INCLUDES, "tile/tile.cuh"), beside, lines)

@@ -8,10 +8,11 @@ from mirage_kernels.generator.emit.words import MEETINGS, camel, declared, kept_
 from mirage_kernels.generator.emit.writer import Writer
 from mirage_kernels.generator.errors import PlanError
 from mirage_kernels.generator.plan.program import TileProgram
-from mirage_kernels.generator.plan.variants import RING, Footprint, Variant
+from mirage_kernels.generator.schedules.sliced_k.block import RING, Footprint
+from mirage_kernels.generator.schedules.sliced_k.knobs import SlicedK
 
 
-def shared_map(writer: Writer, program: TileProgram, variants: Sequence[Variant]) -> None:
+def shared_map(writer: Writer, program: TileProgram, variants: Sequence[SlicedK]) -> None:
     """Write the map of a program: the same for all variants."""
     early = (*program.fetches, *program.statistics)
     late = (*program.meetings, *program.kept, *program.products)
@@ -48,10 +49,10 @@ def _offset(name: str, below: Mapping[str, tuple[str, ...]]) -> str:
     return f"k{camel(name)}At = {start}"
 
 
-def _below(program: TileProgram, variants: Sequence[Variant]) -> dict[str, tuple[str, ...]]:
+def _below(program: TileProgram, variants: Sequence[SlicedK]) -> dict[str, tuple[str, ...]]:
     """Return what each buffer lies on, bottom first: the same for all variants of a kernel."""
     footprint = Footprint.of(program)
-    maps = [dict(footprint.arrangement(v.knobs).below) for v in variants]
+    maps = [dict(footprint.arrangement(knobs).below) for knobs in variants]
     if any(m != maps[0] or max(map(len, m.values())) > 1 for m in maps):
         raise PlanError(f"{program.recipe}: its variants arrange shared memory differently")
     return maps[0]

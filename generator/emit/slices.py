@@ -30,7 +30,8 @@ from mirage_kernels.generator.emit.words import (
 from mirage_kernels.generator.emit.writer import Writer
 from mirage_kernels.generator.ir import DType
 from mirage_kernels.generator.plan.program import Do, Layout, Statement, TileProgram
-from mirage_kernels.generator.plan.variants import Variant
+from mirage_kernels.generator.schedules.schedule import Variant
+from mirage_kernels.generator.schedules.sliced_k.knobs import SlicedK
 
 
 def includes(program: TileProgram) -> tuple[str, ...]:
@@ -43,7 +44,7 @@ def slices_kernel(writer: Writer, program: TileProgram, variants: Sequence[Varia
     """Write the step, the map of shared memory, the kernel and its launch."""
     if program.loop:
         write_step(writer, program)
-        shared_map(writer, program, variants)
+        shared_map(writer, program, [v.knobs for v in variants if isinstance(v.knobs, SlicedK)])
     _kernel(writer, program)
     write_slices(writer, program)
 
@@ -85,7 +86,7 @@ def write_body(writer: Writer, program: TileProgram) -> None:
 
 def _prologue(writer: Writer, program: TileProgram) -> None:
     roles = program.roles
-    where = apart.NAMESPACE if program.leaves else "generated"
+    where = apart.NAMESPACE if program.produces else "generated"
     inner = roles.inner if any(s.layout is Layout.INNER for s in program.loads) else ()
     for line in (
         "constexpr int kRows = Config::kRows, kTokens = Config::kTokens, kWarps = Config::kWarps;",
@@ -124,15 +125,15 @@ def _arguments(writer: Writer, program: TileProgram) -> None:
     """Write tensors, run-time numbers, and where the block's tile begins."""
     roles = program.roles
     rows = [(pointer(o), operand_dims(o, program)) for o in program.inputs]
-    if not program.leaves:
+    if not program.produces:
         rows += [(result_pointer(o), operand_dims(o, program)) for o in program.results]
     writer.table(rows)
     writer.line(f"const int {roles.tokens} = static_cast<int>(args.dims[0]);")
     used = {a for s in (*program.loop, *program.epilogue) for a in s.args}
     for i, scalar in enumerate(program.scalars):
-        if scalar in used or not program.leaves:
+        if scalar in used or not program.produces:
             writer.line(f"const float {scalar} = args.scalars[{i}];")
-    if program.leaves:
+    if program.produces:
         return apart.write_makers_tile(writer, program)
     block = apart.user(program, "blockIdx.x")
     writer.line(f"const int first_row = {block} * kRows, first_token = blockIdx.y * kTokens;")
@@ -150,7 +151,7 @@ def _fetches(writer: Writer, program: TileProgram) -> None:
 
 
 def _loop(writer: Writer, program: TileProgram) -> None:
-    in_registers = program.leaves and program.stacked
+    in_registers = program.produces and program.stacked
     if in_registers:
         adapters.write_loads(writer, program)
     for what in () if in_registers else ("weights", "tokens"):

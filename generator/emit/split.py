@@ -18,8 +18,8 @@ from mirage_kernels.generator.emit.words import declared, dims_text, vocabulary
 from mirage_kernels.generator.emit.writer import WIDTH, Writer
 from mirage_kernels.generator.ir import DType
 from mirage_kernels.generator.plan.program import Do, Layout, Statement, TileProgram
-from mirage_kernels.generator.plan.split import Split, SplitBlock, split
-from mirage_kernels.generator.plan.variants import Knobs
+from mirage_kernels.generator.schedules.cluster_split_k.block import Split, SplitBlock, split
+from mirage_kernels.generator.schedules.cluster_split_k.knobs import ClusterSplitK
 
 INCLUDES = ("tile/split_meeting.cuh", "tile/split_steps.cuh")
 SPLIT = BoxPlan("split", "tile::kSplitBlocks")
@@ -29,7 +29,7 @@ _SUMS = {
 }
 
 
-def turns(program: TileProgram, knobs: Knobs) -> list[str]:
+def turns(program: TileProgram, knobs: ClusterSplitK) -> list[str]:
     """Return the knobs of steps: warpgroups, turns, boxes of a step, steps in registers."""
     block = SplitBlock.of(program).sized(knobs.rows, knobs.tokens)
     groups = f"kGroups = {block.groups}, kTurns = {block.turns}"

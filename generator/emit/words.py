@@ -80,7 +80,7 @@ THREADS = "tile::kBlockThreads<Config>"
 
 def barrier(program: TileProgram) -> str:
     """Return a barrier of the warps that stream."""
-    alone = program.received or program.leaves
+    alone = program.received or program.produces
     return "tile::sync_streams<kWarps>();" if alone else BARRIER
 
 

@@ -18,6 +18,7 @@ from mirage_kernels.generator.ir import (
     phases_of,
 )
 from mirage_kernels.generator.plan.blocks import without_threads
+from mirage_kernels.generator.plan.dead_code import needed
 from mirage_kernels.generator.plan.lines import (
     KEPT,
     Lines,
@@ -29,8 +30,6 @@ from mirage_kernels.generator.plan.lines import (
     result,
     scalars,
 )
-from mirage_kernels.generator.plan.needed import needed
-from mirage_kernels.generator.plan.past import EVEN_DEPTH, past_the_depth
 from mirage_kernels.generator.plan.program import (
     Do,
     Layout,
@@ -39,6 +38,7 @@ from mirage_kernels.generator.plan.program import (
     Statement,
     TileProgram,
 )
+from mirage_kernels.generator.plan.tail import EVEN_DEPTH, past_the_depth
 from mirage_kernels.generator.plan.tiles import PLANNED, Planning, planned
 
 

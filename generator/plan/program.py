@@ -18,7 +18,7 @@ A result beside the output that the loop computes from tokens is stored there, s
 out to the blocks that all compute it; a block that holds a line stores what it likes of it.
 
 Which operand takes which side and how the ring is swizzled is the layouts' choice (`layouts.py`),
-where barriers stand the schedule's (`schedule.py`), and what shares bytes `memory.py`'s.
+where barriers stand the schedule's (`barriers.py`), and what shares bytes `memory.py`'s.
 """
 
 from __future__ import annotations
@@ -161,13 +161,12 @@ class TileProgram:
     products: tuple[Statement, ...] = ()  # of what stages keep with what was fetched
     lines: tuple[Statement, ...] = ()  # once per token, before the loop
     sharing: bool = True  # of bytes between values that are not needed at the same time
-    apart: int = 0  # or so many blocks that may compute their totals for all others (apart.py)
-    front: bool = False  # tokens may be made by a launch in front (front.py)
-    leaves: bool = False  # it is what such blocks run: results are left for the others
-    received: tuple[Statement, ...] = ()  # what they left, kept by a block of the others
-    makers: TileProgram | None = None  # what such blocks run, of the program of the others
-    paired: bool = False  # some of them hold tokens, in pairs (variants)
-    stacked: tuple[str, ...] = ()  # inputs that are slices of stacks, by token (adapters.py)
+    producer_blocks: int = 0  # at most, which compute their totals for all other blocks
+    produces: bool = False  # it is what producer blocks run: results are left for the others
+    received: tuple[Statement, ...] = ()  # what they left, kept by a consumer block
+    producers: TileProgram | None = None  # what producer blocks run, of the consumers' program
+    paired: bool = False  # some producers have register operands, in pairs (variants)
+    stacked: tuple[str, ...] = ()  # inputs that are slices of stacks, by token (batched_lora.py)
     also: tuple[Operand, ...] = ()  # results beside the output, stored in the loop or by lines
     parted: bool = False  # lines are cut by the grid as well
 

@@ -13,19 +13,17 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from mirage_kernels.generator.ir import Graph
-from mirage_kernels.generator.plan.apart import spare_blocks
-from mirage_kernels.generator.plan.forms import Copy, Lanes, Swizzle
-from mirage_kernels.generator.plan.front import may_be_made_in_front
-from mirage_kernels.generator.plan.layouts import Layouts, Setup, layouts
-from mirage_kernels.generator.plan.program import Do, Statement, TileProgram
-from mirage_kernels.generator.plan.schedule import (
+from mirage_kernels.generator.plan.barriers import (
     Edge,
     Schedule,
     Section,
     barrier_everywhere,
     schedule,
 )
-from mirage_kernels.generator.plan.ways import Offered
+from mirage_kernels.generator.plan.forms import Copy, Lanes, Swizzle
+from mirage_kernels.generator.plan.implementations import Offered
+from mirage_kernels.generator.plan.layouts import Layouts, Setup, layouts
+from mirage_kernels.generator.plan.program import Do, Statement, TileProgram
 from mirage_kernels.generator.target import target
 
 # What csrc/tile can write down: cp.async into slices of warps, octets, the depth dealt out.
@@ -46,7 +44,6 @@ class Planning:
     schedule: bool = True  # else a barrier after every statement
     memory: bool = True  # else nothing shares bytes
     arch: str = "sm_90a"
-    apart: bool = True  # else every block computes all totals that it needs
 
 
 PLANNED = Planning()
@@ -60,10 +57,6 @@ def _layouts(graph: Graph, arch: str) -> Layouts:
 def planned(program: TileProgram, graph: Graph, planning: Planning) -> TileProgram:
     """Return the program with what the planners choose for it."""
     _layouts(graph, planning.arch)
-    as_shipped = planning.memory and planning.schedule
-    apart = 0
-    if planning.apart and as_shipped:
-        apart = spare_blocks(program, target(planning.arch))
     made = _scheduled(program, planning)
     loop, after = made.order
     meetings = {s.out: s for s in program.meetings}
@@ -82,8 +75,6 @@ def planned(program: TileProgram, graph: Graph, planning: Planning) -> TileProgr
         products=tuple(replace(p, barrier=p.out in first) for p in program.products),
         epilogue=_after_barrier(program.epilogue, made.barriers(1) > 0 or made.entry[1]),
         sharing=planning.memory,
-        apart=apart,
-        front=as_shipped and may_be_made_in_front(program, planning.arch),
     )
 
 

@@ -8,14 +8,26 @@ from dataclasses import replace
 from mirage_kernels.generator.emit.header import Header
 from mirage_kernels.generator.emit.words import dims_text
 from mirage_kernels.generator.ir import Graph, Node, Phase, Space, phases_of
-from mirage_kernels.generator.plan.adapters import makers_for
-from mirage_kernels.generator.plan.attention import AttentionProgram
-from mirage_kernels.generator.plan.attention_variants import shared_bytes
 from mirage_kernels.generator.plan.blocks import without_threads
 from mirage_kernels.generator.plan.program import Do, Layout, TileProgram
-from mirage_kernels.generator.plan.sizes import makers_bytes, stacked_makers_bytes, users_bytes
-from mirage_kernels.generator.plan.variants import Variant
 from mirage_kernels.generator.records.record import AttentionRecord, Emitted, KernelRecord
+from mirage_kernels.generator.schedules.attention.program import AttentionProgram
+from mirage_kernels.generator.schedules.batched_lora import (
+    consumers_bytes,
+    first_launch,
+    first_launch_bytes,
+)
+from mirage_kernels.generator.schedules.cluster_split_k.knobs import ClusterSplitK
+from mirage_kernels.generator.schedules.register_operand.knobs import RegisterOperand
+from mirage_kernels.generator.schedules.row_wise.knobs import RowWise
+from mirage_kernels.generator.schedules.schedule import Variant
+from mirage_kernels.generator.schedules.sizes import (
+    producers_bytes,
+    producers_of,
+    prologue_warps,
+    shared_bytes,
+)
+from mirage_kernels.generator.schedules.sliced_k.knobs import SlicedK
 
 
 def kernel_header(record: KernelRecord, program: TileProgram) -> Header:
@@ -33,10 +45,10 @@ def stacked_header(
     expects = _expectations(program)
     for name in program.stacked:
         expects = expects.replace(f"{name} [", f"{name} [slices, ")
-    makers = makers_for(program)
+    makers = first_launch(program)
     first = (
         f"clusters of {makers.blocks} blocks for the inner products of up to 8 tokens of a slice"
-        f"{_kib(stacked_makers_bytes(program))} shared"
+        f"{_kib(first_launch_bytes(program))} shared"
     )
     own = (
         f"that of {record.recipe}, for every token with its own slices of {named}; which those are "
@@ -198,30 +210,33 @@ def _launches(
     record: KernelRecord, program: TileProgram, variants: Sequence[Variant]
 ) -> dict[int, str]:
     """Say of every variant, by its bucket, what is launched."""
-    words = _launch_of if record.roles.rows else _line_words
+    words = _launch_of if record.roles.rows else _row_words
     return {v.bucket: words(record, program, v) for v in variants}
 
 
 def _launch_of(record: KernelRecord, program: TileProgram, variant: Variant) -> str:
     knobs = variant.knobs
+    assert isinstance(knobs, SlicedK | RegisterOperand | ClusterSplitK)
     count = -(-record.shape[record.roles.rows] // knobs.rows)
     blocks = f"{count} blocks of {knobs.warps} warps"
     if knobs.blocks > 1:
         blocks = f"{count} clusters of {knobs.blocks} blocks"
-    shared = users_bytes(program, knobs)
-    if knobs.apart:
+    shared = (consumers_bytes if program.stacked else shared_bytes)(program, knobs)
+    if (made := producers_of(knobs)) is not None:
         (dim,) = record.roles.inner
-        makers = -(-record.shape[dim] // knobs.maker_rows) * (knobs.tokens // knobs.maker_tokens)
-        blocks = f"{makers} producer block{'s' if makers > 1 else ''} and {blocks}"
-        shared = max(shared, makers_bytes(program, knobs))
-    front = "a block per token, then " if knobs.front else ""
+        producers = -(-record.shape[dim] // made.rows) * (knobs.tokens // made.tokens)
+        blocks = f"{producers} producer block{'s' if producers > 1 else ''} and {blocks}"
+        shared = max(shared, producers_bytes(program, knobs))
+    front = "a block per token, then " if prologue_warps(knobs) else ""
     each = "" if variant.bucket else f"each {knobs.tokens} tokens: "
     return f"{front}{each}{blocks}{_kib(shared)}"
 
 
-def _line_words(record: KernelRecord, program: TileProgram, variant: Variant) -> str:
+def _row_words(record: KernelRecord, program: TileProgram, variant: Variant) -> str:
     knobs = variant.knobs
-    count = record.shape[record.roles.depth] // (knobs.line or record.shape[record.roles.depth])
+    assert isinstance(knobs, RowWise)
+    whole = record.shape[record.roles.depth]
+    count = whole // (knobs.elements or whole)
     blocks = f"{count} blocks" if count > 1 else "a block"
     return f"{blocks} of {knobs.warps} warp{'s' if knobs.warps > 1 else ''} per token"
 
@@ -231,13 +246,10 @@ def _kib(shared: int) -> str:
 
 
 def _attention_launch(record: AttentionRecord, program: AttentionProgram) -> str:
-    parts = []
-    for variant in record.variants:
-        limit = f"up to {variant.bucket}" if variant.bucket else "any number"
-        knobs = variant.knobs
-        kib = -(-shared_bytes(knobs, *program.sizes) // 1024)
-        of = f" of {variant.segments} segments" if variant.segments else ""
-        size = f"{knobs.warps} warps, {kib} KiB shared"
-        parts.append(f"{limit}{of}: tiles of {knobs.rows}, {size}")
+    knobs = dict.fromkeys(v.knobs for v in record.variants)
+    sizes = (f"{-(-k.shared_bytes(*program.sizes) // 1024)}" for k in knobs)
     rows = " times ".join(program.roles.rows)
-    return f"as many blocks as run at once. By query rows, {rows}: {'; '.join(parts)}."
+    return (
+        f"as many blocks as run at once, by query rows ({rows}) as below; shared memory of their "
+        f"blocks: {', '.join(sizes)} KiB."
+    )

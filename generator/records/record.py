@@ -14,12 +14,14 @@ from typing import ClassVar, TypeVar
 
 from mirage_kernels.generator.errors import FileError, GraphError
 from mirage_kernels.generator.ir import DType, Graph, Json, dumps, from_json, to_json
-from mirage_kernels.generator.plan.attention import AttentionRoles
-from mirage_kernels.generator.plan.attention_variants import AttentionKnobs, AttentionVariant
+from mirage_kernels.generator.ir.codec import from_data
 from mirage_kernels.generator.plan.program import Roles
-from mirage_kernels.generator.plan.variants import Knobs, Variant
+from mirage_kernels.generator.schedules import read_variant
+from mirage_kernels.generator.schedules.attention.program import AttentionRoles
+from mirage_kernels.generator.schedules.attention.variants import AttentionVariant, read_knobs
+from mirage_kernels.generator.schedules.schedule import Variant
 from mirage_kernels.generator.search.gate import Measured
-from mirage_kernels.generator.search.verify import Compared, Proof
+from mirage_kernels.generator.search.verify import Proof
 
 R = TypeVar("R")
 
@@ -140,7 +142,7 @@ class KernelRecord(Written):
 
     def tiles(self, variant: Variant) -> dict[str, int]:
         """Return the tile sizes of the muGraph that a variant runs."""
-        return variant.tiles(self.roles.rows, self.roles.tokens, self.roles.depth)
+        return variant.knobs.tiles(self.roles)
 
     @property
     def all_tiles(self) -> list[dict[str, int]]:
@@ -151,7 +153,7 @@ class KernelRecord(Written):
         """Return roles, variants and up to how many tokens they serve; what may be stacked."""
         given: dict[str, Json] = {
             "roles": self.roles.to_json(),
-            "variants": [{"bucket": v.bucket, **v.knobs.to_json()} for v in self.variants],
+            "variants": [v.to_json() for v in self.variants],
             "max_tokens": self.max_tokens,
         }
         return given | ({"stacked": list(self.stacked)} if self.stacked else {})
@@ -233,129 +235,51 @@ def _loaded(path: Path, read: Callable[[dict[str, Json]], R]) -> R:
 
 
 def _record(data: dict[str, Json]) -> KernelRecord:
-    fields = _Fields(data)
     return KernelRecord(
-        **vars(_about(fields)),
-        roles=_roles(_Fields(fields.object("roles"))),
-        variants=tuple(_variant(_Fields(v)) for v in fields.objects("variants")),
-        max_tokens=fields.integer("max_tokens"),
-        stacked=fields.texts("stacked"),
-        graph=from_json(fields.object("mugraph")),
+        **vars(_about(data)),
+        roles=from_data(Roles, {"rows": "", **_object(data["roles"])}),
+        variants=tuple(read_variant(_object(v)) for v in _list(data["variants"])),
+        max_tokens=from_data(int, data["max_tokens"]),
+        stacked=from_data(tuple[str, ...], data.get("stacked", [])),
+        graph=from_json(data["mugraph"]),
     )
-
-
-def _roles(fields: _Fields) -> Roles:
-    rows = fields.text("rows") if "rows" in fields.data else ""
-    return Roles(rows, fields.text("tokens"), fields.text("depth"), fields.texts("inner"))
 
 
 def _attention(data: dict[str, Json]) -> AttentionRecord:
-    fields = _Fields(data)
-    if fields.text("plan") != ATTENTION:
-        raise ValueError(f"there is no plan called {fields.text('plan')}")
-    roles = _Fields(fields.object("roles"))
-    named = {name: roles.text(name) for name in ("keys", "depth", "heads", "sequences")}
-    more = roles.text("more") if "more" in roles.data else ""
+    if data["plan"] != ATTENTION:
+        raise ValueError(f"there is no plan called {data['plan']}")
     return AttentionRecord(
-        **vars(_about(fields)),
-        roles=AttentionRoles(**named, rows=roles.texts("rows"), more=more),
-        variants=tuple(_attention_variant(_Fields(v)) for v in fields.objects("variants")),
-        graph=from_json(fields.object("mugraph")),
+        **vars(_about(data)),
+        roles=from_data(AttentionRoles, data["roles"]),
+        variants=tuple(map(_attention_variant, _list(data["variants"]))),
+        graph=from_json(data["mugraph"]),
     )
 
 
-def _attention_variant(fields: _Fields) -> AttentionVariant:
-    numbers = fields.integers()
-    bucket, few = numbers.pop("bucket"), numbers.pop("few_segments", 0)
-    return AttentionVariant(bucket, AttentionKnobs(**numbers), few_segments=bool(few))
+def _attention_variant(data: Json) -> AttentionVariant:
+    fields = _object(data)
+    few = bool(from_data(int, fields.get("few_tiles", 0)))
+    return AttentionVariant(from_data(int, fields["bucket"]), read_knobs(fields), few_tiles=few)
 
 
 def _mugraph(data: dict[str, Json]) -> MuGraphRecord:
-    fields = _Fields(data)
-    graph = from_json(fields.object("mugraph"))
-    return MuGraphRecord(**vars(_about(fields)), graph=graph, no_plan=fields.text("no_plan"))
+    no_plan = from_data(str, data["no_plan"])
+    return MuGraphRecord(**vars(_about(data)), graph=from_json(data["mugraph"]), no_plan=no_plan)
 
 
-def _about(fields: _Fields) -> About:
-    search = _Fields(fields.object("search"))
-    return About(
-        recipe=fields.text("recipe"),
-        summary=fields.text("summary"),
-        shape=_Fields(fields.object("shape")).integers(),
-        source=fields.text("source"),
-        dtype=DType(fields.text("dtype")).value,
-        arch=fields.text("arch"),
-        search=SearchSummary(**search.integers()),
-        proof=_proof(_Fields(fields.object("proof"))),
-        accuracy=tuple(
-            Measured(a.text("distribution"), a.number("error"), a.number("unfused"))
-            for a in map(_Fields, fields.objects("accuracy"))
-        ),
-    )
+def _about(data: dict[str, Json]) -> About:
+    about = from_data(About, data)
+    DType(about.dtype)
+    return about
 
 
-def _proof(fields: _Fields) -> Proof:
-    compared = tuple(
-        Compared(
-            _Fields(c.object("tiles")).integers(),
-            _Fields(c.object("sizes")).integers(),
-            c.integer("seed"),
-            c.integer("draws"),
-            c.number("log2_failure"),
-        )
-        for c in map(_Fields, fields.objects("cases"))
-    )
-    return Proof(compared, fields.number("log2_failure"))
+def _object(data: Json) -> dict[str, Json]:
+    if not isinstance(data, dict):
+        raise TypeError(f"{data!r} is no object")
+    return data
 
 
-def _variant(fields: _Fields) -> Variant:
-    numbers = fields.integers()
-    bucket = numbers.pop("bucket")
-    return Variant(bucket, Knobs(**numbers))
-
-
-@dataclass(frozen=True)
-class _Fields:
-    """Typed access to a JSON object; a wrong kind of value raises TypeError with its name."""
-
-    data: Mapping[str, Json]
-
-    def text(self, name: str) -> str:
-        value = self.data[name]
-        if not isinstance(value, str):
-            raise TypeError(f"{name} must be text, not {value!r}")
-        return value
-
-    def number(self, name: str) -> float:
-        value = self.data[name]
-        if not isinstance(value, int | float):
-            raise TypeError(f"{name} must be a number, not {value!r}")
-        return value
-
-    def integer(self, name: str) -> int:
-        value = self.data[name]
-        if not isinstance(value, int):
-            raise TypeError(f"{name} must be a whole number, not {value!r}")
-        return value
-
-    def integers(self) -> dict[str, int]:
-        return {name: self.integer(name) for name in self.data}
-
-    def texts(self, name: str) -> tuple[str, ...]:
-        """Return a list of texts that may be absent."""
-        value = self.data.get(name, [])
-        if not isinstance(value, list) or not all(isinstance(v, str) for v in value):
-            raise TypeError(f"{name} must be a list of texts, not {value!r}")
-        return tuple(str(v) for v in value)
-
-    def object(self, name: str) -> dict[str, Json]:
-        value = self.data[name]
-        if not isinstance(value, dict):
-            raise TypeError(f"{name} must be an object, not {value!r}")
-        return value
-
-    def objects(self, name: str) -> list[dict[str, Json]]:
-        value = self.data[name]
-        if not isinstance(value, list) or not all(isinstance(v, dict) for v in value):
-            raise TypeError(f"{name} must be a list of objects")
-        return [v for v in value if isinstance(v, dict)]
+def _list(data: Json) -> list[Json]:
+    if not isinstance(data, list):
+        raise TypeError(f"{data!r} is no list")
+    return data

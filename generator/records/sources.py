@@ -5,15 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from mirage_kernels.generator.emit import forms
-from mirage_kernels.generator.emit.attention import AttentionSource, emit_attention
 from mirage_kernels.generator.emit.cuda import Kernel
 from mirage_kernels.generator.emit.table import AttentionEntry, Entry, emit_table
-from mirage_kernels.generator.plan.adapters import (
-    MOST_STACKED_TOKENS,
-    stacked_program,
-    stacked_variants,
-)
-from mirage_kernels.generator.plan.attention_lower import attention_program
 from mirage_kernels.generator.plan.lower import tile_program
 from mirage_kernels.generator.plan.tiles import Planning
 from mirage_kernels.generator.records.headers import attention_header, kernel_header, stacked_header
@@ -24,6 +17,15 @@ from mirage_kernels.generator.records.record import (
     MuGraphRecord,
     Record,
 )
+from mirage_kernels.generator.schedules.attention.lower import attention_program
+from mirage_kernels.generator.schedules.attention.writer import AttentionSource, attention_files
+from mirage_kernels.generator.schedules.batched_lora import (
+    MOST_STACKED_TOKENS,
+    stacked_program,
+    stacked_variants,
+)
+from mirage_kernels.generator.schedules.producer_blocks import with_producer_blocks
+from mirage_kernels.generator.schedules.sizes import producers_of
 from mirage_kernels.generator.target import target
 
 
@@ -51,9 +53,8 @@ def recipe_sources(records: Sequence[Emitted]) -> dict[str, str]:
     files |= forms.recipe_files(plain)
     files |= forms.recipe_files([forms.Emitted(arch, k) for arch, k in stacked if k is not None])
     files |= forms.triton_files(plain)
-    for record in records:
-        files |= _attention_sources(record) if isinstance(record, AttentionRecord) else {}
-    return files
+    attention = [r for r in records if isinstance(r, AttentionRecord)]
+    return files | attention_files([(r.arch, attention_source(r)) for r in attention])
 
 
 def triton_of(record: KernelRecord) -> str:
@@ -64,8 +65,9 @@ def triton_of(record: KernelRecord) -> str:
 
 def kernel_of(record: KernelRecord) -> Kernel:
     """Return the kernel of a record, planned."""
-    apart = any(v.knobs.apart for v in record.variants)
-    program = tile_program(record.recipe, record.graph, Planning(arch=record.arch, apart=apart))
+    program = tile_program(record.recipe, record.graph, Planning(arch=record.arch))
+    if any(producers_of(v.knobs) for v in record.variants):
+        program = with_producer_blocks(program, target(record.arch))
     return Kernel(program, record.variants, record.storage, kernel_header(record, program))
 
 
@@ -82,11 +84,11 @@ def stacked_kernel(record: KernelRecord) -> Kernel | None:
     return Kernel(program, variants, record.storage, stacked_header(record, program, variants))
 
 
-def _attention_sources(record: AttentionRecord) -> dict[str, str]:
+def attention_source(record: AttentionRecord) -> AttentionSource:
+    """Return the attention kernel of a record, planned."""
     program = attention_program(record.recipe, record.graph)
     header = attention_header(record, program)
-    source = AttentionSource(program, record.variants, record.storage, header)
-    return {f"{record.path.removesuffix('.json')}.cu": emit_attention(source)}
+    return AttentionSource(program, record.variants, record.storage, header)
 
 
 def table_of(arch: str, records: Sequence[Emitted]) -> str:
@@ -99,7 +101,7 @@ def table_of(arch: str, records: Sequence[Emitted]) -> str:
 def _entries(record: KernelRecord) -> list[Entry]:
     """Return the rows of a record: its kernel, and the one for slices of stacks."""
     options, about = _options(record), (record.dtype, record.shape, record.stem)
-    space = any(v.knobs.leaves_something for v in record.variants)
+    space = any(v.knobs.has_workspace for v in record.variants)
     entries = [Entry(record.recipe, *about, record.max_tokens, options, space)]
     stacked = stacked_kernel(record)
     if stacked is not None:

@@ -1,1 +1,37 @@
-"""Every way of running a muGraph as a kernel: a room each, all of one shape (`schedule.py`)."""
+"""Every way of running a muGraph as a kernel: a room each, all of one shape (`schedule.py`).
+
+Adding a schedule adds a room and a row to this table. In the order in which they are asked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from mirage_kernels.generator.ir import Json
+from mirage_kernels.generator.ir.codec import from_data
+from mirage_kernels.generator.plan.program import TileProgram
+from mirage_kernels.generator.schedules import (
+    cluster_split_k,
+    register_operand,
+    row_wise,
+    sliced_k,
+)
+from mirage_kernels.generator.schedules.schedule import Knobs, Schedule, Variant
+
+SCHEDULES: dict[str, Schedule[TileProgram]] = {
+    room.SCHEDULE.name: room.SCHEDULE
+    for room in (row_wise, register_operand, cluster_split_k, sliced_k)
+}
+
+
+def read_knobs(data: Mapping[str, Json]) -> Knobs:
+    """Read knobs among an object's fields; raises ValueError saying what is wrong."""
+    name = data["schedule"]
+    if name not in SCHEDULES:
+        raise ValueError(f"there is no schedule called {name}")
+    return from_data(SCHEDULES[str(name)].knobs, dict(data))
+
+
+def read_variant(data: Mapping[str, Json]) -> Variant:
+    """Read a variant; raises ValueError saying what is wrong."""
+    return Variant(from_data(int, data["bucket"]), read_knobs(data))

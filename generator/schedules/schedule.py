@@ -10,10 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import ClassVar, Generic, TypeVar
+from typing import ClassVar, Generic
+
+from typing_extensions import TypeVar
 
 from mirage_kernels.generator.ir import Graph, Json
 from mirage_kernels.generator.ir.codec import to_data
+from mirage_kernels.generator.plan.program import Roles
 from mirage_kernels.generator.target import Target
 
 
@@ -23,9 +26,34 @@ class Knobs:
 
     schedule: ClassVar[str]  # the name of the schedule that they belong to
 
+    @property
+    def label(self) -> str:
+        """Name all that a kernel is: its schedule, and what goes with it."""
+        return self.schedule
+
+    @property
+    def has_workspace(self) -> bool:
+        """Say whether blocks leave something for others, in a workspace."""
+        return False
+
+    @property
+    def preference(self) -> tuple[int, ...]:
+        """Order knobs that are predicted to be equally fast: the least comes first."""
+        return ()
+
+    def tiles(self, roles: Roles) -> dict[str, int]:
+        """Return the tile sizes of the muGraph that such a kernel runs, by dim."""
+        raise NotImplementedError
+
+    def to_json(self) -> dict[str, Json]:
+        """Return schedule and knobs as one JSON object."""
+        knobs = to_data(self)
+        assert isinstance(knobs, dict)
+        return {"schedule": self.schedule, **knobs}
+
 
 P = TypeVar("P")  # what a schedule reads a muGraph as
-K = TypeVar("K", bound=Knobs, covariant=True)
+K = TypeVar("K", bound=Knobs, covariant=True, default=Knobs)
 
 
 @dataclass(frozen=True)
@@ -42,9 +70,7 @@ class Variant(Generic[K]):
 
     def to_json(self) -> dict[str, Json]:
         """Return bucket, schedule and knobs as one JSON object."""
-        knobs = to_data(self.knobs)
-        assert isinstance(knobs, dict)
-        return {"bucket": self.bucket, "schedule": self.schedule, **knobs}
+        return {"bucket": self.bucket, **self.knobs.to_json()}
 
 
 @dataclass(frozen=True)
@@ -66,8 +92,9 @@ class Schedule(Generic[P]):
     fits: Callable[[P, Target], tuple[str, ...]]  # reasons against; none: it fits
     choose: Callable[[P, int, Target], Knobs | None]  # by rule; None: another schedule is better
     candidates: Callable[[P, int, Target], Iterator[Knobs]]  # that fit a block
+    registers: Callable[[P, Knobs], int]  # of a thread
     shared_bytes: Callable[[P, Knobs], int]  # of a block
-    predict: Callable[[P, Knobs, int, Target], float]  # microseconds
+    predict: Callable[[P, Target], Callable[[Knobs, int], float]]  # microseconds, of a size
 
     def reasons(self, subject: Subject) -> tuple[str, ...]:
         """Return what speaks against this schedule; raises PlanError for another form."""

@@ -9,29 +9,36 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from mirage_kernels.generator.emit.attention import AttentionSource, emit_attention, few_segments
 from mirage_kernels.generator.emit.cuda import Kernel, emit_cuda
 from mirage_kernels.generator.emit.header import Header
 from mirage_kernels.generator.emit.writer import Writer
 from mirage_kernels.generator.errors import PlanError
 from mirage_kernels.generator.ir import Graph
-from mirage_kernels.generator.plan.attention import AttentionProgram, form_name
-from mirage_kernels.generator.plan.attention_candidates import RowBucket, row_buckets
-from mirage_kernels.generator.plan.attention_lower import attention_program
-from mirage_kernels.generator.plan.attention_variants import AttentionKnobs, AttentionVariant
-from mirage_kernels.generator.plan.candidates import Candidate, Wanted, candidates, measured_buckets
-from mirage_kernels.generator.plan.families import families, member
 from mirage_kernels.generator.plan.program import TileProgram
-from mirage_kernels.generator.plan.variants import BUCKETS, Variant
 from mirage_kernels.generator.records.record import AttentionRecord, KernelRecord
 from mirage_kernels.generator.request import Event, Progress
+from mirage_kernels.generator.schedules.attention.candidates import RowBucket, row_buckets
+from mirage_kernels.generator.schedules.attention.knobs import AttentionKnobs
+from mirage_kernels.generator.schedules.attention.lower import attention_program
+from mirage_kernels.generator.schedules.attention.program import AttentionProgram, form_name
+from mirage_kernels.generator.schedules.attention.variants import AttentionVariant
+from mirage_kernels.generator.schedules.attention.writer import (
+    AttentionSource,
+    emit_attention,
+    few_tiles,
+)
+from mirage_kernels.generator.schedules.candidates import Candidate, Wanted, by_size, candidates
+from mirage_kernels.generator.schedules.choose import member, programs_of
+from mirage_kernels.generator.schedules.loop import BUCKETS
+from mirage_kernels.generator.schedules.schedule import Variant
 from mirage_kernels.generator.target import target
 from mirage_kernels.generator.tuning.catalog import tuned_by_any_type, tuned_kernel
-from mirage_kernels.generator.tuning.entries import ARGS_BYTES, FEW_SEGMENTS, LAUNCH, WORKSPACE
+from mirage_kernels.generator.tuning.entries import ARGS_BYTES, FEW_TILES, LAUNCH, WORKSPACE
 from mirage_kernels.generator.tuning.keys import Key
 from mirage_kernels.generator.tuning.knobs import (
     Values,
     attention_knobs,
+    has_producers,
     knobs_of,
     label,
     values_of,
@@ -86,16 +93,16 @@ class Making:
 
 def compiled_kernel(record: KernelRecord, by: Making) -> Compiled:
     """Compile every candidate of a kernel over tokens."""
-    programs = families(record.recipe, record.graph, record.arch)
+    programs = programs_of(record.recipe, record.graph, record.arch)
     on, key = target(record.arch), Key(record.recipe, record.dtype, dict(record.shape))
     tuned = tuned_kernel(record.arch, key)
     known = {b.size: knobs_of(b.chosen[0].knobs) for b in tuned.buckets} if tuned else {}
     by_bucket = {
         m: candidates(programs, m, on, Wanted(by.top, known.get(m)))
-        for m in measured_buckets(programs[0], on)
+        for m in by_size(programs[0], on)
     }
     sources = [
-        source_of(record, member(programs, apart=c.knobs.apart), c)
+        source_of(record, member(programs, producers=has_producers(values_of(c.knobs))), c)
         for found in by_bucket.values()
         for c in found
     ]
@@ -122,7 +129,7 @@ def source_of(record: KernelRecord, program: TileProgram, candidate: Candidate) 
     header = Header(f"{COMMAND} {record.recipe}", record.stem, [("Knobs", str(candidate.knobs))])
     kernel = Kernel(program, (Variant(0, candidate.knobs),), record.storage, header)
     needed = f"mirage::generated::{kernel.symbol}_workspace(*args)"
-    entries = [("int64_t", WORKSPACE, needed if candidate.knobs.leaves_something else "0")]
+    entries = [("int64_t", WORKSPACE, needed if candidate.knobs.has_workspace else "0")]
     try:
         text = emit_cuda(kernel) + _entries("LaunchArgs", kernel.symbol, entries)
     except PlanError as error:
@@ -184,9 +191,9 @@ def attention_source(
     header = Header(f"{COMMAND} {record.recipe}", record.stem, [("Knobs", str(knobs))])
     source = AttentionSource(program, (AttentionVariant(0, knobs),), record.storage, header)
     rule = next((b.rule_of_few for b in buckets if b.rule_of_few), None)
-    few = f"mirage::tile::{few_segments(program, rule)}(*args)" if rule else "0"
+    few = f"mirage::tile::{few_tiles(program, rule)}(*args)" if rule else "0"
     workspace = f"mirage::generated::{source.symbol}_workspace(*args)"
-    entries = [("int64_t", WORKSPACE, workspace), ("int", FEW_SEGMENTS, few)]
+    entries = [("int64_t", WORKSPACE, workspace), ("int", FEW_TILES, few)]
     return emit_attention(source) + _entries("AttentionArgs", source.symbol, entries)
 
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from math import exp, log
 
-from mirage_kernels.generator.plan.attention_variants import FEW_SEGMENTS_ROWS
+from mirage_kernels.generator.schedules.attention.variants import FEW_TILES_ROWS
 from mirage_kernels.generator.tuning.catalog import At, Beyond, Bucket, Chosen, Tried, TriedGraph
-from mirage_kernels.generator.tuning.knobs import Values, has_producers
+from mirage_kernels.generator.tuning.knobs import Values, attention_knobs, has_producers
 
 EQUAL = 1.01  # times that are closer than 1 % count as equal
 EQUAL_MEANS = 1.02  # and means that are closer than 2 %: two runs differ by as much
@@ -115,7 +115,7 @@ def chosen_of(
     """
     usual = chosen_knobs(calls, tried, rules[0], few=False)
     rule = rules[1] or (usual.knobs if usual else rules[0])
-    small = [t for t in tried if t.knobs["rows"] <= FEW_SEGMENTS_ROWS or t.knobs == rule]
+    small = [t for t in tried if attention_knobs(t.knobs).rows <= FEW_TILES_ROWS or t.knobs == rule]
     few = chosen_knobs(calls, small, rule, few=True)
     return tuple(c for c in (usual, few) if c is not None)
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from mirage_kernels.generator.ir.codec import to_data
 from mirage_kernels.generator.ir.text import dumps
 from mirage_kernels.generator.records.files import write_whole
+from mirage_kernels.generator.schedules.row_wise.knobs import RowWise
 from mirage_kernels.generator.tuning.files import loaded
 from mirage_kernels.generator.tuning.keys import Key
 from mirage_kernels.generator.tuning.knobs import Values
@@ -75,7 +76,7 @@ class Compiled:
     @property
     def is_row_wise(self) -> bool:
         """Say whether blocks hold a token each: one variant serves any number of tokens."""
-        return not self.buckets[0].built[0].knobs["rows"]
+        return self.buckets[0].built[0].knobs["schedule"] == RowWise.schedule
 
     @property
     def sizes(self) -> tuple[int, ...]:

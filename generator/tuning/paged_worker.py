@@ -26,7 +26,7 @@ from mirage_kernels.generator.bench.measure import (
 from mirage_kernels.generator.ir.dtypes import DType
 from mirage_kernels.generator.ir.text import Json
 from mirage_kernels.generator.tuning.entries import (
-    FEW_SEGMENTS,
+    FEW_TILES,
     LAUNCH,
     WORKSPACE,
     RefusedError,
@@ -107,7 +107,7 @@ class PagedLibrary:
     def load(path: Path) -> PagedLibrary:
         """Load a library; see `opened`."""
         loaded, own = opened(path, AttentionArgs)
-        getattr(loaded, FEW_SEGMENTS).argtypes = (ctypes.POINTER(AttentionArgs),)
+        getattr(loaded, FEW_TILES).argtypes = (ctypes.POINTER(AttentionArgs),)
         return PagedLibrary(loaded, own)
 
     def asked(self, name: str, args: AttentionArgs, *more: object) -> int:
@@ -222,7 +222,7 @@ class PagedBench:
     def candidate(self, library: PagedLibrary, *, promised: bool) -> dict[str, Json]:
         """Compare a candidate's result with the right one; where it agrees, measure its time."""
         outs, args, timed = self.launches(library)
-        few = library.asked(FEW_SEGMENTS, args[0])
+        few = library.asked(FEW_TILES, args[0])
         for one in args:
             one.constant_weights = promised
             one.constant_history = promised and self.call.page_size > 0

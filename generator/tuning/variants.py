@@ -2,30 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from math import inf
 
 from mirage_kernels.generator.errors import PlanError
-from mirage_kernels.generator.plan.attention import AttentionProgram
-from mirage_kernels.generator.plan.attention_variants import (
+from mirage_kernels.generator.plan.program import TileProgram
+from mirage_kernels.generator.schedules.attention.program import AttentionProgram
+from mirage_kernels.generator.schedules.attention.variants import (
     AttentionVariant,
     attention_variants,
-    shared_bytes,
 )
-from mirage_kernels.generator.plan.candidates import LINES_AT, untuned
-from mirage_kernels.generator.plan.families import member
-from mirage_kernels.generator.plan.program import TileProgram
-from mirage_kernels.generator.plan.variants import (
-    REGISTERS_LEFT,
-    Footprint,
-    Knobs,
-    Variant,
-    variants,
-)
+from mirage_kernels.generator.schedules.candidates import by_size, untuned
+from mirage_kernels.generator.schedules.choose import member
+from mirage_kernels.generator.schedules.loop import REGISTERS_LEFT
+from mirage_kernels.generator.schedules.schedule import Knobs, Variant
+from mirage_kernels.generator.schedules.sizes import registers, shared_bytes
 from mirage_kernels.generator.target import Target
 from mirage_kernels.generator.tuning.catalog import HINT, Bucket, Tuned
-from mirage_kernels.generator.tuning.knobs import attention_knobs, knobs_of
+from mirage_kernels.generator.tuning.knobs import attention_knobs, has_producers, knobs_of
 
 
 def chosen_variants(
@@ -39,37 +34,28 @@ def chosen_variants(
     """
     if tuned is None:
         return untuned(programs[0], on)
-    rule = {_at(programs[0], v): v.knobs for v in variants(programs[0], on)}
+    rule = by_size(programs[0], on)
     found = {b.size: b for b in tuned.buckets}
     known = {
-        m: knobs_of(found[m].chosen[0].knobs)
-        for m, knobs in rule.items()
-        if m in found and knobs.plan_name in {t.schedule for t in found[m].tried}
+        m: found[m].chosen[0].knobs
+        for m, variant in rule.items()
+        if m in found and variant.knobs.label in {t.schedule for t in found[m].tried}
     }
-    apart = next((k.apart for k in known.values()), bool(programs[0].apart))
-    program = member(programs, apart=apart)
-    known = {m: k for m, k in known.items() if k.apart == apart}
-    _check_fit(program, on, tuple(known.values()))
-    return tuple(
-        replace(v, knobs=known.get(_at(program, v), v.knobs)) for v in variants(program, on)
-    )
+    producers = next((has_producers(k) for k in known.values()), programs[0].producer_blocks > 0)
+    program = member(programs, producers=producers)
+    fitting = {m: knobs_of(k) for m, k in known.items() if has_producers(k) is producers}
+    _check_fit(program, on, fitting)
+    chosen = by_size(program, on).items()
+    return tuple(replace(v, knobs=fitting.get(m, v.knobs)) for m, v in chosen)
 
 
-def _at(program: TileProgram, variant: Variant) -> int:
-    """Return the number of tokens at which a variant's candidates are compared."""
-    return variant.knobs.tokens if program.loop else LINES_AT
-
-
-def _check_fit(program: TileProgram, on: Target, measured: tuple[Knobs, ...]) -> None:
-    if not program.loop:
-        return
-    footprint = Footprint.of(program)
-    for knobs in measured:
-        shared, registers = footprint.shared_bytes(knobs), footprint.registers(knobs)
-        if shared > on.shared_bytes or registers > REGISTERS_LEFT:
+def _check_fit(program: TileProgram, on: Target, measured: Mapping[int, Knobs]) -> None:
+    for tokens, knobs in measured.items():
+        shared, needed = shared_bytes(program, knobs), registers(program, knobs)
+        if shared > on.shared_bytes or needed > REGISTERS_LEFT:
             raise PlanError(
-                f"{program.recipe}: the knobs that the catalog has for {knobs.tokens} tokens "
-                f"do not fit the kernel of today: {shared} bytes, {registers} registers",
+                f"{program.recipe}: the knobs that the catalog has for {tokens} tokens "
+                f"do not fit the kernel of today: {shared} bytes, {needed} registers",
                 HINT,
             )
 
@@ -108,13 +94,13 @@ def _measured(own: list[AttentionVariant], found: Bucket | None) -> Iterator[Att
     if found is None or any(v.knobs not in tried for v in own):
         yield from own
         return
-    rule = next(v for v in own if not v.few_segments)
+    rule = next(v for v in own if not v.few_tiles)
     usual, few = (found.choice(few=few) for few in (False, True))
-    of_few = next((v.knobs for v in own if v.few_segments), None)
+    of_few = next((v.knobs for v in own if v.few_tiles), None)
     knobs = attention_knobs(usual.knobs) if usual else rule.knobs
     few_knobs = attention_knobs(few.knobs) if few else of_few
     if few_knobs is not None and few_knobs != knobs:
-        yield AttentionVariant(rule.bucket, few_knobs, few_segments=True)
+        yield AttentionVariant(rule.bucket, few_knobs, few_tiles=True)
     yield replace(rule, knobs=knobs)
 
 
@@ -122,7 +108,7 @@ def _check_shared(
     program: AttentionProgram, on: Target, measured: Iterable[AttentionVariant]
 ) -> None:
     for v in measured:
-        bytes_ = shared_bytes(v.knobs, *program.sizes)
+        bytes_ = v.knobs.shared_bytes(*program.sizes)
         if bytes_ > on.shared_bytes:
             raise PlanError(
                 f"{program.recipe}: the knobs that the catalog has for {v.name} need {bytes_} "

@@ -9,13 +9,17 @@ import pytest
 from compilers import compiled, formatted
 
 from mirage_kernels.generator.emit.cuda import Kernel, emit_cuda
-from mirage_kernels.generator.plan.adapters import TASKS_BYTES, slices_ahead
-from mirage_kernels.generator.plan.areas import kept_bytes
-from mirage_kernels.generator.plan.sizes import stacked_makers_bytes, users_bytes
-from mirage_kernels.generator.plan.split import ALONE_BYTES
-from mirage_kernels.generator.plan.variants import Footprint
 from mirage_kernels.generator.records.record import KernelRecord, load_record
 from mirage_kernels.generator.records.sources import sources_of, stacked_kernel, table_of
+from mirage_kernels.generator.schedules.batched_lora import (
+    TASKS_BYTES,
+    consumers_bytes,
+    first_launch_bytes,
+    slices_ahead,
+)
+from mirage_kernels.generator.schedules.sizes import shared_bytes
+from mirage_kernels.generator.schedules.sliced_k.shared_memory import kept_bytes
+from mirage_kernels.generator.schedules.warpgroups import ALONE_BYTES
 from mirage_kernels.generator.target import target
 
 KERNELS = Path(__file__).resolve().parents[2] / "kernels" / "sm_90a" / "lora_linear_full"
@@ -44,19 +48,19 @@ def test_it_is_formatted_as_clang_format_would(name: str) -> None:
 @each_kernel
 def test_its_blocks_are_as_large_as_planned(name: str, tmp_path: Path) -> None:
     made = kernel(name)
-    program, users = made.program, Footprint.of(made.program)
+    program = made.program
     rank = {d.name: d.size for o in program.inputs for d in o.type.dims}["R"]
     checks = []
     for variant, knobs in zip(made.variants, ("UpTo8M", "UpTo16M", "UpTo32M", "AnyM"), strict=True):
-        block = "HeldBlock" if variant.knobs.held else "SharedMap"
+        block = "HeldBlock" if (variant.schedule == "register_operand") else "SharedMap"
         more = slices_ahead(program, variant.knobs, ON) - 1
-        planned = users.shared_bytes(variant.knobs) + TASKS_BYTES
+        planned = shared_bytes(program, variant.knobs) + TASKS_BYTES
         planned += more * kept_bytes(variant.knobs.rows // variant.knobs.blocks, rank)
         checks.append(f"static_assert({SPACE}{block}<{SPACE}{knobs}>::kBytes == {planned});\n")
         assert planned <= ON.shared_bytes
-        assert users_bytes(program, variant.knobs) == max(ALONE_BYTES, planned)
+        assert consumers_bytes(program, variant.knobs) == max(ALONE_BYTES, planned)
     block = f"making::SharedMap<{SPACE}Makers<{SPACE}Shape>>"
-    checks.append(f"static_assert({SPACE}{block}::kBytes == {stacked_makers_bytes(program)});\n")
+    checks.append(f"static_assert({SPACE}{block}::kBytes == {first_launch_bytes(program)});\n")
     ran = compiled(emit_cuda(made) + "".join(checks), tmp_path, "-ptx", "-arch=sm_90a")
     assert ran.returncode == 0, ran.stderr
 

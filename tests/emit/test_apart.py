@@ -12,14 +12,16 @@ from compilers import compiled, formatted
 from mirage_kernels.generator.emit.cuda import Kernel, emit_cuda
 from mirage_kernels.generator.emit.header import Header
 from mirage_kernels.generator.emit.table import Entry, emit_table
-from mirage_kernels.generator.plan.apart import makers_of
-from mirage_kernels.generator.plan.held import STAMP_BYTES, paired_makers
-from mirage_kernels.generator.plan.lower import tile_program
-from mirage_kernels.generator.plan.sizes import makers_bytes, users_bytes
-from mirage_kernels.generator.plan.variants import Footprint, variants
 from mirage_kernels.generator.records.headers import kernel_header
 from mirage_kernels.generator.records.record import load_record
 from mirage_kernels.generator.records.sources import table_of
+from mirage_kernels.generator.schedules.choose import programs_of, variants
+from mirage_kernels.generator.schedules.producer_blocks import STAMP_BYTES
+from mirage_kernels.generator.schedules.sizes import (
+    producers_bytes,
+    producers_of,
+    shared_bytes,
+)
 from mirage_kernels.generator.target import target
 
 KERNELS = Path(__file__).resolve().parents[2] / "kernels" / "sm_90a"
@@ -30,7 +32,7 @@ SPACE = "mirage::generated::"
 
 def kernel(name: str) -> Kernel:
     record = load_record(KERNELS / f"{name}.json")
-    made = tile_program(record.recipe, record.graph)
+    made = programs_of(record.recipe, record.graph, record.arch)[0]
     header = Header("command", "stem", [("Formula", "none")])
     return Kernel(made, variants(made, target("sm_90a")), record.storage, header)
 
@@ -44,23 +46,18 @@ def test_it_is_formatted_as_clang_format_would(name: str) -> None:
 @each_kernel
 def test_its_blocks_are_as_large_as_planned(name: str, tmp_path: Path) -> None:
     made = kernel(name)
-    users, makers = Footprint.of(made.program), Footprint.of(makers_of(made.program))
     checks = []
     for variant, knobs in zip(made.variants, ("UpTo8M", "UpTo16M", "UpTo32M", "AnyM"), strict=True):
         block = f"SharedMap<{SPACE}{knobs}>"
-        if variant.knobs.held:
+        if variant.schedule == "register_operand":
             block = f"HeldBlock<{SPACE}{knobs}>"
-        planned = users.shared_bytes(variant.knobs)
+        planned = shared_bytes(made.program, variant.knobs)
         checks.append(f"static_assert({SPACE}{block}::kBytes == {planned});\n")
         block = f"making::SharedMap<{SPACE}Makers<{SPACE}{knobs}>>"
-        planned = makers.shared_bytes(variant.knobs.makers)
-        if variant.knobs.maker_groups:
-            found = paired_makers(made.program, variant.knobs.tokens, target("sm_90a"))
-            assert found is not None
-            block, planned = f"MakersBlock<{SPACE}{knobs}>", found[0].shared_bytes(found[1])
+        if variant.schedule == "register_operand":
+            block = f"MakersBlock<{SPACE}{knobs}>"
+        planned = producers_bytes(made.program, variant.knobs) - STAMP_BYTES
         checks.append(f"static_assert({SPACE}{block}::kBytes == {planned});\n")
-        assert makers_bytes(made.program, variant.knobs) == planned + STAMP_BYTES
-        assert users_bytes(made.program, variant.knobs) == users.shared_bytes(variant.knobs)
     ran = compiled(emit_cuda(made) + "".join(checks), tmp_path, "-ptx", "-arch=sm_90a")
     assert ran.returncode == 0, ran.stderr
 
@@ -106,10 +103,10 @@ def test_a_workspace_has_room_for_blocks_that_share_rows(name: str) -> None:
 @each_kernel
 def test_the_knobs_say_how_many_producers_there_are_and_what_each_block_takes(name: str) -> None:
     record = load_record(KERNELS / f"{name}.json")
-    made = tile_program(record.recipe, record.graph)
+    made = programs_of(record.recipe, record.graph, record.arch)[0]
     header = kernel_header(record, made)
-    for variant in (v for v in record.variants if v.knobs.apart):
-        sizes = makers_bytes(made, variant.knobs), users_bytes(made, variant.knobs)
+    for variant in (v for v in record.variants if producers_of(v.knobs)):
+        sizes = producers_bytes(made, variant.knobs), shared_bytes(made, variant.knobs)
         words = rf"producer blocks? and \d+ .* {-(-max(sizes) // 1024)} KiB$"
         assert re.search(words, header.launches[variant.bucket])
 

@@ -10,10 +10,11 @@ from compilers import compiled, formatted
 
 from mirage_kernels.generator.emit.cuda import Kernel, emit_cuda
 from mirage_kernels.generator.emit.header import Header
-from mirage_kernels.generator.plan.front import behind
 from mirage_kernels.generator.plan.lower import tile_program
-from mirage_kernels.generator.plan.variants import Footprint, Variant, variants
 from mirage_kernels.generator.records.record import KernelRecord, load_record
+from mirage_kernels.generator.schedules.choose import variants
+from mirage_kernels.generator.schedules.schedule import Variant
+from mirage_kernels.generator.schedules.sizes import prologue_warps, shared_bytes
 from mirage_kernels.generator.target import target
 
 KERNELS = Path(__file__).resolve().parents[2] / "kernels" / "sm_90a"
@@ -39,11 +40,10 @@ def test_it_is_formatted_as_clang_format_would(name: str) -> None:
 @each_kernel
 def test_its_blocks_are_as_large_as_planned(name: str, tmp_path: Path) -> None:
     made = kernel(name)
-    footprint = Footprint.of(behind(made.program))
     checks = []
     for variant, knobs in zip(made.variants, ("UpTo8M", "UpTo16M", "UpTo32M", "AnyM"), strict=True):
-        if variant.knobs.front:
-            planned = footprint.shared_bytes(variant.knobs)
+        if prologue_warps(variant.knobs):
+            planned = shared_bytes(made.program, variant.knobs)
             block = f"{SPACE}HeldBlock<{SPACE}{knobs}>"
             checks.append(f"static_assert({block}::kBytes == {planned});\n")
     assert len(checks) == 3

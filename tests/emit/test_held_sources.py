@@ -10,8 +10,9 @@ from compilers import compiled, formatted
 from mirage_kernels.generator.emit.cuda import Kernel, emit_cuda
 from mirage_kernels.generator.emit.header import Header
 from mirage_kernels.generator.plan.lower import tile_program
-from mirage_kernels.generator.plan.variants import Footprint, variants
 from mirage_kernels.generator.records.record import load_record
+from mirage_kernels.generator.schedules.choose import variants
+from mirage_kernels.generator.schedules.sizes import shared_bytes
 from mirage_kernels.generator.target import target
 
 KERNELS = Path(__file__).resolve().parents[2] / "kernels" / "sm_90a"
@@ -55,7 +56,7 @@ def test_many_tokens_are_launched_as_held(name: str) -> None:
 @each_kernel
 def test_it_takes_the_shared_memory_that_was_planned(name: str, tmp_path: Path) -> None:
     made = kernel(name)
-    planned = Footprint.of(made.program).shared_bytes(made.variants[-1].knobs)
+    planned = shared_bytes(made.program, made.variants[-1].knobs)
     block = "mirage::generated::HeldBlock<mirage::generated::AnyM>"
     text = f"{emit_cuda(made)}static_assert({block}::kBytes == {planned});\n"
     ran = compiled(text, tmp_path, "-ptx", "-arch=sm_90a")

@@ -18,9 +18,9 @@ from mirage_kernels.generator.emit.cuda import bucket_name, camel, dims_text
 from mirage_kernels.generator.emit.table import Entry, emit_table
 from mirage_kernels.generator.ir import DType, Graph
 from mirage_kernels.generator.plan.threads import with_threads
-from mirage_kernels.generator.plan.variants import Variant
 from mirage_kernels.generator.records.record import KernelRecord
 from mirage_kernels.generator.records.sources import sources_of, table_of
+from mirage_kernels.generator.schedules.schedule import Variant
 
 GoldenRecord = Callable[[DType], KernelRecord]
 ROOT = Path(__file__).parents[2]

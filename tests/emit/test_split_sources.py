@@ -13,8 +13,10 @@ from mirage_kernels.generator.emit.cuda import Kernel, emit_cuda
 from mirage_kernels.generator.emit.header import Header
 from mirage_kernels.generator.ir import DType, Graph
 from mirage_kernels.generator.plan.lower import tile_program
-from mirage_kernels.generator.plan.variants import Footprint, Knobs, variants
 from mirage_kernels.generator.recipe import Shape
+from mirage_kernels.generator.schedules.choose import variants
+from mirage_kernels.generator.schedules.cluster_split_k.knobs import ClusterSplitK
+from mirage_kernels.generator.schedules.sizes import shared_bytes
 from mirage_kernels.generator.target import target
 
 Fused = Callable[..., Graph]
@@ -27,7 +29,7 @@ def kernel(fused: Fused, scales: str, dtype: DType, n: int) -> Kernel:
     made = tile_program("mine", graph)
     chosen = variants(made, target("sm_90a"))
     if scales == "x":  # whose tokens the rule holds in registers
-        last = replace(chosen[-1], knobs=Knobs(64, 96, 8, 2, 6, 2))
+        last = replace(chosen[-1], knobs=ClusterSplitK(64, 96, 6))
         chosen = (*chosen[:-1], last)
     return Kernel(made, chosen, dtype, Header("command", "stem", [("Formula", "none")]))
 
@@ -72,7 +74,7 @@ def test_a_split_takes_the_shared_memory_that_was_planned(
     fused: Fused, tmp_path: Path, scales: str, dtype: DType, n: int
 ) -> None:
     made = kernel(fused, scales, dtype, n)
-    planned = Footprint.of(made.program).shared_bytes(made.variants[-1].knobs)
+    planned = shared_bytes(made.program, made.variants[-1].knobs)
     block = "mirage::generated::SplitBlock<mirage::generated::AnyM>"
     text = f"{emit_cuda(made)}static_assert({block}::kBytes == {planned});\n"
     ran = compiled(text, tmp_path, "-ptx", "-arch=sm_90a")

@@ -8,29 +8,32 @@ from dataclasses import replace
 import pytest
 
 from mirage_kernels.generator.ir import Graph
-from mirage_kernels.generator.plan.adapters import (
-    makers_for,
+from mirage_kernels.generator.plan.lower import tile_program
+from mirage_kernels.generator.plan.program import Roles, TileProgram
+from mirage_kernels.generator.recipe import Shape
+from mirage_kernels.generator.schedules.batched_lora import (
+    first_launch,
     slices_ahead,
     stacked_program,
     stacked_variants,
 )
-from mirage_kernels.generator.plan.apart import makers_of, users_of
-from mirage_kernels.generator.plan.lower import tile_program
-from mirage_kernels.generator.plan.program import TileProgram
-from mirage_kernels.generator.plan.tiles import Planning
-from mirage_kernels.generator.plan.variants import Knobs, Variant, variants
-from mirage_kernels.generator.recipe import Shape
+from mirage_kernels.generator.schedules.choose import programs_of, variants
+from mirage_kernels.generator.schedules.cluster_split_k.knobs import ClusterSplitK
+from mirage_kernels.generator.schedules.producer_blocks import consumer_program, producer_program
+from mirage_kernels.generator.schedules.schedule import Variant
+from mirage_kernels.generator.schedules.sizes import producers_of
 from mirage_kernels.generator.target import TARGETS, target
 
 Fused = Callable[..., Graph]
 ON = target("sm_90a")
 STACKED = ("lora_a", "lora_b")
 RECIPE = "mine_full"
+ROLES = Roles("N", "M", "K")
 
 
 def plain(adapted: Fused, k: int = 4096, n: int = 4096, r: int = 64) -> TileProgram:
     shape = Shape("a test", {"K": k, "N": n, "R": r})
-    return tile_program(RECIPE, adapted(shape=shape), Planning())
+    return programs_of(RECIPE, adapted(shape=shape), "sm_90a")[0]
 
 
 def stacked(adapted: Fused, k: int = 4096, n: int = 4096, r: int = 64) -> TileProgram:
@@ -45,7 +48,7 @@ def test_it_is_named_after_the_overload_that_it_serves(adapted: Fused) -> None:
 
 @pytest.mark.parametrize("sizes", [(4096, 4224, 16), (256, 4096, 16), (4096, 1024, 16)])
 def test_no_multiprocessor_has_to_be_left(adapted: Fused, sizes: tuple[int, int, int]) -> None:
-    assert plain(adapted, *sizes).apart == 0
+    assert plain(adapted, *sizes).producer_blocks == 0
     made = stacked(adapted, *sizes)
     assert stacked_variants(made, variants(plain(adapted, *sizes), ON), ON)
 
@@ -68,27 +71,27 @@ def test_without_inner_rows_there_is_nothing_to_stack(fused: Fused) -> None:
 
 def test_makers_and_users_know_what_is_stacked(adapted: Fused) -> None:
     made = stacked(adapted)
-    assert makers_of(made).stacked == users_of(made).stacked == STACKED
-    assert [s.args[0] for s in users_of(made).fetches] == ["lora_b"]
+    assert producer_program(made).stacked == consumer_program(made).stacked == STACKED
+    assert [s.args[0] for s in consumer_program(made).fetches] == ["lora_b"]
 
 
 @pytest.mark.parametrize(("depth", "stages"), [(4096, 2), (16384, 2), (2048, 1), (256, 1)])
 def test_a_maker_has_no_more_steps_on_their_way_than_there_are(
     adapted: Fused, depth: int, stages: int
 ) -> None:
-    assert makers_for(stacked(adapted, k=depth)).stages == stages
+    assert first_launch(stacked(adapted, k=depth)).stages == stages
 
 
 def test_variants_have_the_records_tiles_and_no_makers(adapted: Fused) -> None:
     chosen = variants(plain(adapted), ON)
     made = stacked_variants(stacked(adapted), chosen, ON)
-    assert [v.tiles("N", "M", "K") for v in made] == [v.tiles("N", "M", "K") for v in chosen]
-    assert not any(v.knobs.apart for v in made)
+    assert [v.knobs.tiles(ROLES) for v in made] == [v.knobs.tiles(ROLES) for v in chosen]
+    assert not any(producers_of(v.knobs) for v in made)
     assert all(slices_ahead(stacked(adapted), v.knobs, ON) >= 2 for v in made)
 
 
 def test_plans_without_a_place_for_slices_are_left_away(adapted: Fused) -> None:
     few = variants(plain(adapted), ON)[0]
-    split = Variant(0, Knobs(64, 64, 8, 2, 4, blocks=2))
+    split = Variant(0, ClusterSplitK(64, 64, 4))
     (only,) = stacked_variants(stacked(adapted), (few, split), ON)
     assert only == replace(few, bucket=0, knobs=only.knobs)

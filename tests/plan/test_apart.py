@@ -9,19 +9,30 @@ from itertools import product
 import pytest
 
 from mirage_kernels.generator.ir import Graph
-from mirage_kernels.generator.plan.apart import (
-    maker_tile,
-    makers_of,
-    paired_tile,
-    spare_blocks,
-    users_of,
-)
-from mirage_kernels.generator.plan.held import paired_makers
 from mirage_kernels.generator.plan.lower import tile_program
 from mirage_kernels.generator.plan.program import Do, Layout, TileProgram
-from mirage_kernels.generator.plan.tiles import Planning
-from mirage_kernels.generator.plan.variants import Footprint, Knobs, variants
+from mirage_kernels.generator.plan.tiles import PLANNED, Planning
 from mirage_kernels.generator.recipe import Shape
+from mirage_kernels.generator.schedules.choose import variants
+from mirage_kernels.generator.schedules.loop import Producers
+from mirage_kernels.generator.schedules.producer_blocks import (
+    consumer_program,
+    paired_tile,
+    producer_program,
+    producer_tile,
+    spare_blocks,
+    with_producer_blocks,
+)
+from mirage_kernels.generator.schedules.register_operand.knobs import RegisterOperand
+from mirage_kernels.generator.schedules.register_operand.rule import paired_producers
+from mirage_kernels.generator.schedules.sizes import (
+    producers_bytes,
+    producers_of,
+    registers,
+    shared_bytes,
+)
+from mirage_kernels.generator.schedules.sliced_k.block import Footprint
+from mirage_kernels.generator.schedules.sliced_k.knobs import SlicedK
 from mirage_kernels.generator.target import TARGETS, target
 
 Fused = Callable[..., Graph]
@@ -29,10 +40,11 @@ ON = target("sm_90a")
 
 
 def program(
-    adapted: Fused, sizes: tuple[int, int, int] = (4096, 4096, 64), planning: Planning | None = None
+    adapted: Fused, sizes: tuple[int, int, int] = (4096, 4096, 64), planning: Planning = PLANNED
 ) -> TileProgram:
     shape = Shape("a test", dict(zip("KNR", sizes, strict=True)))
-    return tile_program("mine", adapted(shape=shape), planning or Planning())
+    plain = tile_program("mine", adapted(shape=shape), planning)
+    return with_producer_blocks(plain, target(planning.arch))
 
 
 @pytest.mark.parametrize(
@@ -51,29 +63,29 @@ def program(
 def test_some_blocks_compute_for_all_where_multiprocessors_are_left(
     adapted: Fused, sizes: tuple[int, int, int], spare: int
 ) -> None:
-    assert program(adapted, sizes).apart == spare
+    assert program(adapted, sizes).producer_blocks == spare
 
 
 @pytest.mark.parametrize("arch", sorted(set(TARGETS) - {"sm_90a"}))
 def test_elsewhere_nothing_is_computed_apart(adapted: Fused, arch: str) -> None:
-    assert program(adapted, planning=Planning(arch=arch)).apart == 0
+    assert program(adapted, planning=Planning(arch=arch)).producer_blocks == 0
 
 
-@pytest.mark.parametrize("left", [{"apart": False}, {"memory": False}, {"schedule": False}])
+@pytest.mark.parametrize("left", [{"memory": False}, {"schedule": False}])
 def test_a_planning_without_it_has_none(adapted: Fused, left: dict[str, bool]) -> None:
     made = program(adapted, planning=Planning(**left))
-    assert made.apart == 0
-    assert users_of(made) is made
+    assert made.producer_blocks == 0
+    assert consumer_program(made) is made
 
 
 def test_without_inner_rows_there_is_nothing_to_compute(fused: Fused) -> None:
     made = tile_program("mine", fused("w"))
-    assert made.apart == spare_blocks(made, ON) == 0
+    assert made.producer_blocks == spare_blocks(made, ON) == 0
 
 
 def test_makers_have_a_plain_program_of_the_inner_rows(adapted: Fused) -> None:
-    made = makers_of(program(adapted))
-    assert (made.roles.rows, made.roles.inner, made.leaves) == ("R", (), True)
+    made = producer_program(program(adapted))
+    assert (made.roles.rows, made.roles.inner, made.produces) == ("R", (), True)
     assert [o.name for o in made.inputs] == ["x", "lora_a"]
     assert [o.index for o in made.inputs] == [0, 2]
     assert {s.layout for s in made.loop} == {Layout.TOKENS, Layout.ROWS, Layout.ACCUM}
@@ -83,7 +95,7 @@ def test_makers_have_a_plain_program_of_the_inner_rows(adapted: Fused) -> None:
 
 def test_users_have_no_inner_rows_in_their_loop(adapted: Fused) -> None:
     whole = program(adapted)
-    made = users_of(whole)
+    made = consumer_program(whole)
     assert [o.name for o in made.inputs] == ["x", "weight", "lora_b"]
     assert all(s.layout is not Layout.INNER for s in made.loads)
     assert [m.layout for m in made.meetings] == [Layout.ACCUM]
@@ -91,12 +103,12 @@ def test_users_have_no_inner_rows_in_their_loop(adapted: Fused) -> None:
     assert made.received == whole.kept
     assert made.products[0].args[1] == whole.kept[0].out
     assert made.epilogue == whole.epilogue
-    assert users_of(made) is made
+    assert consumer_program(made) is made
 
 
 def test_both_together_compute_what_the_whole_does(adapted: Fused) -> None:
     whole = program(adapted)
-    parts = (makers_of(whole), users_of(whole))
+    parts = (producer_program(whole), consumer_program(whole))
     assert {s.out for p in parts for s in p.loop} == {s.out for s in whole.loop}
     assert {m.out for p in parts for m in p.meetings} == {m.out for m in whole.meetings}
 
@@ -115,12 +127,12 @@ def test_both_together_compute_what_the_whole_does(adapted: Fused) -> None:
     ],
 )
 def test_makers_share_rows_and_tokens(inner: int, tokens: int, tile: tuple[int, int]) -> None:
-    assert maker_tile(inner, tokens, 4) == tile
+    assert producer_tile(inner, tokens, 4) == tile
 
 
 @pytest.mark.parametrize(("inner", "tokens"), list(product((16, 32, 48, 64), (8, 16, 32, 64))))
 def test_no_cover_by_as_few_blocks_reads_fewer_lines(inner: int, tokens: int) -> None:
-    rows, few = maker_tile(inner, tokens, 4)
+    rows, few = producer_tile(inner, tokens, 4)
     assert -(-inner // rows) * (tokens // few) <= 4
     others = [
         r + t
@@ -133,14 +145,14 @@ def test_no_cover_by_as_few_blocks_reads_fewer_lines(inner: int, tokens: int) ->
 @pytest.mark.parametrize("r", [8, 16, 24, 64])
 def test_makers_and_users_fit_a_block(adapted: Fused, r: int) -> None:
     whole = program(adapted, (4096, 4096, r))
-    users, makers = Footprint.of(whole), Footprint.of(makers_of(whole))
+    made = producer_program(whole)
     for knobs in (v.knobs for v in variants(whole, ON)):
-        assert knobs.apart
-        assert users.shared_bytes(knobs) <= ON.shared_bytes
-        if knobs.maker_groups:
-            continue
-        assert makers.shared_bytes(knobs.makers) + 16 <= ON.shared_bytes
-        assert max(users.registers(knobs), makers.registers(knobs.makers)) <= 210
+        assert producers_of(knobs)
+        assert shared_bytes(whole, knobs) <= ON.shared_bytes
+        assert producers_bytes(whole, knobs) <= ON.shared_bytes
+        if isinstance(knobs, SlicedK) and knobs.producers:
+            own = knobs.of_producers(knobs.producers)
+            assert max(registers(whole, knobs), registers(made, own)) <= 210
 
 
 @pytest.mark.parametrize(
@@ -166,23 +178,23 @@ def test_makers_in_pairs_share_the_fewest_lines(
 def test_users_in_pairs_have_makers_in_pairs(adapted: Fused, r: int) -> None:
     whole = program(adapted, (4096, 4096, r))
     for knobs in (v.knobs for v in variants(whole, ON)):
-        assert bool(knobs.maker_groups) is (knobs.plan_name == "held in pairs, apart in pairs")
-        assert bool(knobs.maker_groups) is (knobs.tokens > 16)
-        if not knobs.maker_groups:
+        pairs = isinstance(knobs, RegisterOperand)
+        assert pairs is (knobs.label == "register_operand in pairs, producer blocks in pairs")
+        assert pairs is (knobs.tokens > 16)
+        if not isinstance(knobs, RegisterOperand):
             continue
-        found = paired_makers(whole, knobs.tokens, ON)
+        found = paired_producers(whole, knobs.tokens, ON)
         assert found is not None
         block, stages = found
-        assert (block.rows, block.tokens) == (2 * knobs.maker_rows, knobs.maker_tokens)
-        assert stages == knobs.maker_stages
+        assert knobs.producers == Producers(block.rows // 2, block.tokens, stages, block.groups)
         assert block.shared_bytes(stages) + 16 <= ON.shared_bytes
         tiles = r // block.rows * (knobs.tokens // block.tokens)
-        assert 2 * tiles <= whole.apart
+        assert 2 * tiles <= whole.producer_blocks
 
 
 def test_a_rank_of_no_whole_row_tiles_leaves_slices_to_makers(adapted: Fused) -> None:
-    found = {v.knobs.plan_name for v in variants(program(adapted, (4096, 4096, 24)), ON)}
-    assert "slices, apart" in found
+    found = {v.knobs.label for v in variants(program(adapted, (4096, 4096, 24)), ON)}
+    assert "sliced_k, producer blocks" in found
     assert not any("in pairs" in name for name in found)
 
 
@@ -190,14 +202,19 @@ def test_what_is_received_and_its_product_lie_beside_the_ring(adapted: Fused) ->
     made = Footprint.of(program(adapted))
     assert made.receives
     assert [k.since for k in made.kept] == [-1, -1, -1]
-    knobs = Knobs(tokens=8, rows=32, warps=8, chunks=2, stages=2)
+    knobs = SlicedK(tokens=8, rows=32, warps=8, chunks=2, stages=2)
     beside = sum(k.bytes(knobs) for k in made.kept)
     assert made.arrangement(knobs).offsets["steps"] == beside
 
 
-def test_knobs_tell_of_makers_only_where_there_are_some() -> None:
-    knobs = Knobs(tokens=8, rows=32, warps=8, chunks=2, stages=2)
-    assert not any(name.startswith("maker") for name in knobs.to_json())
-    apart = replace(knobs, maker_rows=16, maker_tokens=8, maker_stages=9)
-    assert apart.makers == Knobs(tokens=8, rows=16, warps=8, chunks=2, stages=9)
-    assert apart.to_json()["maker_stages"] == 9
+def test_knobs_tell_of_producers_only_where_there_are_some() -> None:
+    knobs = SlicedK(tokens=8, rows=32, warps=8, chunks=2, stages=2)
+    assert "producers" not in knobs.to_json()
+    made = Producers(rows=16, tokens=8, stages=9)
+    assert knobs.of_producers(made) == SlicedK(tokens=8, rows=16, warps=8, chunks=2, stages=9)
+    made_json = replace(knobs, producers=made).to_json()
+    assert made_json["producers"] == {
+        "rows": 16,
+        "tokens": 8,
+        "stages": 9,
+    }

@@ -9,15 +9,22 @@ import pytest
 from handmade_lines import mugraph
 
 from mirage_kernels.generator import pipeline
-from mirage_kernels.generator.plan.candidates import Wanted, candidates
-from mirage_kernels.generator.plan.front import behind, front_of, made_in_front
-from mirage_kernels.generator.plan.held import can_hold
 from mirage_kernels.generator.plan.lower import tile_program
 from mirage_kernels.generator.plan.program import Do, Layout, TileProgram
 from mirage_kernels.generator.plan.tiles import Planning
-from mirage_kernels.generator.plan.times import Streaming, predicted_us
-from mirage_kernels.generator.plan.variants import BUCKETS_WITH_STATISTICS, variants
 from mirage_kernels.generator.records.record import KernelRecord, load_record
+from mirage_kernels.generator.schedules.candidates import Wanted, candidates, predicted_us
+from mirage_kernels.generator.schedules.choose import variants
+from mirage_kernels.generator.schedules.prologue import (
+    has_prologue,
+    main_program,
+    prologue_program,
+    prologue_statement,
+)
+from mirage_kernels.generator.schedules.register_operand.block import can_run
+from mirage_kernels.generator.schedules.register_operand.knobs import RegisterOperand
+from mirage_kernels.generator.schedules.sizes import prologue_warps
+from mirage_kernels.generator.schedules.sliced_k.rule import BUCKETS_WITH_STATISTICS
 from mirage_kernels.generator.target import TARGETS, target
 from mirage_kernels.generator.tuning.catalog import Key, tuned_kernel
 
@@ -48,11 +55,11 @@ def test_no_order_of_the_inputs_matters(program: TileProgram) -> None:
 
 
 def test_what_a_loop_makes_of_tokens_alone_may_be_made_in_front(program: TileProgram) -> None:
-    made = made_in_front(program)
+    made = prologue_statement(program)
     assert made is not None
     (product,) = (s for s in program.loop if s.do is Do.CONTRACT)
     assert product.args[1] == made.out
-    assert program.front
+    assert has_prologue(program, ON)
 
 
 @pytest.mark.parametrize(
@@ -68,27 +75,27 @@ def test_what_a_loop_makes_of_tokens_alone_may_be_made_in_front(program: TilePro
 )
 def test_other_loops_keep_their_tokens(name: str) -> None:
     program = recorded(name)
-    assert made_in_front(program) is None
-    assert not program.front
-    assert behind(program) is program
+    assert prologue_statement(program) is None
+    assert not has_prologue(program, ON)
+    assert main_program(program) is program
 
 
 def test_a_statistic_that_the_epilogue_needs_stays(program: TileProgram) -> None:
     (first, *rest) = program.epilogue
     reads = replace(first, args=(*first.args, "root_kept"))
-    assert made_in_front(replace(program, epilogue=(reads, *rest))) is None
+    assert prologue_statement(replace(program, epilogue=(reads, *rest))) is None
 
 
 @pytest.mark.parametrize("arch", sorted(set(TARGETS) - {"sm_90a"}))
 def test_elsewhere_nothing_is_made_in_front(arch: str) -> None:
     graph = mugraph("layer_norm_linear")
     program = tile_program("layer_norm_linear", graph, Planning(arch=arch))
-    assert not program.front
-    assert all(v.knobs.front == 0 for v in variants(program, target(arch)))
+    assert not has_prologue(program, target(arch))
+    assert all(prologue_warps(v.knobs) == 0 for v in variants(program, target(arch)))
 
 
 def test_the_launch_in_front_has_lines_alone(program: TileProgram) -> None:
-    front = front_of(program)
+    front = prologue_program(program)
     assert front.loop == front.meetings == front.epilogue == ()
     assert (front.roles.rows, front.roles.tokens, front.roles.depth) == ("", "M", "K")
     assert [o.name for o in front.inputs] == ["x", "norm_weight", "norm_bias"]
@@ -99,7 +106,7 @@ def test_the_launch_in_front_has_lines_alone(program: TileProgram) -> None:
 
 
 def test_it_computes_every_value_from_values_that_it_has(program: TileProgram) -> None:
-    front = front_of(program)
+    front = prologue_program(program)
     known = {o.name for o in front.inputs} | {*front.scalars, *front.literals, front.output.name}
     for s in front.lines:
         assert set(s.args) <= known, s
@@ -110,9 +117,9 @@ def test_it_computes_every_value_from_values_that_it_has(program: TileProgram) -
 
 
 def test_what_follows_only_multiplies(program: TileProgram) -> None:
-    rest = behind(program)
-    assert can_hold(rest)
-    assert not can_hold(program)
+    rest = main_program(program)
+    assert can_run(rest)
+    assert not can_run(program)
     assert [o.name for o in rest.inputs] == ["x_made", "weight"]
     assert rest.inputs[0].index == next(o.index for o in program.inputs if o.name == "x")
     assert rest.lines == ()
@@ -121,34 +128,38 @@ def test_what_follows_only_multiplies(program: TileProgram) -> None:
 
 def test_from_9_tokens_on_they_are_made_in_front() -> None:
     program = recorded(WIDE)
-    found = {v.knobs.tokens: v.knobs.plan_name for v in variants(program, ON)}
+    found = {v.knobs.tokens: v.knobs.label for v in variants(program, ON)}
     assert found == {
-        8: "slices",
-        16: "held in pairs, tokens in front",
-        32: "held in pairs, tokens in front",
-        64: "held in pairs, tokens in front",
+        8: "sliced_k",
+        16: "register_operand in pairs, prologue",
+        32: "register_operand in pairs, prologue",
+        64: "register_operand in pairs, prologue",
     }
 
 
 def test_a_depth_too_short_for_boxes_has_slices_for_few_tokens(program: TileProgram) -> None:
-    found = {v.knobs.tokens: v.knobs.plan_name for v in variants(program, ON)}
-    assert found == dict.fromkeys(BUCKETS_WITH_STATISTICS, "slices")
+    found = {v.knobs.tokens: v.knobs.label for v in variants(program, ON)}
+    assert found == dict.fromkeys(BUCKETS_WITH_STATISTICS, "sliced_k")
 
 
 def test_the_tuner_tries_them_beside_slices() -> None:
     programs = (recorded(WIDE),)
-    found = {c.knobs.plan_name for c in candidates(programs, 64, ON, Wanted(8))}
-    assert {"slices", "held in pairs, tokens in front", "held, tokens in front"} <= found
-    few = {c.knobs.plan_name for c in candidates(programs, 8, ON, Wanted(8))}
-    assert few == {"slices"}
+    found = {c.knobs.label for c in candidates(programs, 64, ON, Wanted(8))}
+    assert {
+        "sliced_k",
+        "register_operand in pairs, prologue",
+        "register_operand, prologue",
+    } <= found
+    few = {c.knobs.label for c in candidates(programs, 8, ON, Wanted(8))}
+    assert few == {"sliced_k"}
 
 
 def test_they_are_predicted_to_pay_for_the_launch_in_front() -> None:
     program = recorded(WIDE)
-    (knobs,) = (v.knobs for v in variants(program, ON) if v.knobs.tokens == 64)
-    work = Streaming.of(program, ON)
-    alone = predicted_us(work.behind, replace(knobs, front=0))
-    assert alone < predicted_us(work, knobs) < alone + 3
+    knobs = variants(program, ON)[-1].knobs
+    assert isinstance(knobs, RegisterOperand)
+    alone = predicted_us(main_program(program), replace(knobs, prologue_warps=0), 64, ON)
+    assert alone < predicted_us(program, knobs, 64, ON) < alone + 3
 
 
 def test_what_was_measured_without_them_does_not_limit_the_tokens_served(

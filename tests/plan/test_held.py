@@ -9,18 +9,17 @@ from pathlib import Path
 import pytest
 
 from mirage_kernels.generator.ir import Dim, Graph
-from mirage_kernels.generator.plan.held import (
-    MOST_ROWS,
-    HeldBlock,
-    can_hold,
-    held_stages,
-    in_pairs,
-)
 from mirage_kernels.generator.plan.lower import tile_program
 from mirage_kernels.generator.plan.program import TileProgram
-from mirage_kernels.generator.plan.variants import Footprint, variants
 from mirage_kernels.generator.recipe import Shape
 from mirage_kernels.generator.records.record import load_record
+from mirage_kernels.generator.schedules.choose import programs_of, variants
+from mirage_kernels.generator.schedules.register_operand.block import (
+    MOST_ROWS,
+    RegisterBlock,
+    can_run,
+)
+from mirage_kernels.generator.schedules.register_operand.rule import held_stages, in_pairs
 from mirage_kernels.generator.target import target
 
 Fused = Callable[..., Graph]
@@ -32,19 +31,22 @@ LORA = ["lora_linear/K4096_N4096_R16_fp16", "lora_linear/K4096_N4096_R64_bf16"]
 
 def program(name: str) -> TileProgram:
     record = load_record(KERNELS / f"{name}.json")
-    return tile_program(record.recipe, record.graph)
+    return programs_of(record.recipe, record.graph, record.arch)[0]
 
 
 @pytest.mark.parametrize("name", GATED)
 def test_more_than_16_tokens_are_held_where_weights_are_taken_as_they_lie(name: str) -> None:
-    found = {v.knobs.tokens: v.knobs.plan for v in variants(program(name), ON)}
-    assert found == {8: "", 16: "", 32: "held", 64: "held"}
+    found = {v.knobs.tokens: v.schedule for v in variants(program(name), ON)}
+    assert found == {8: "sliced_k", 16: "sliced_k", 32: "register_operand", 64: "register_operand"}
 
 
 @pytest.mark.parametrize("name", LORA)
 def test_where_other_blocks_compute_totals_pairs_hold_tokens(name: str) -> None:
-    found = {v.knobs.tokens: (v.knobs.plan, v.knobs.blocks) for v in variants(program(name), ON)}
-    assert found == {8: ("", 1), 16: ("", 1), 32: ("held", 2), 64: ("held", 2)}
+    found = {v.knobs.tokens: (v.schedule, v.knobs.blocks) for v in variants(program(name), ON)}
+    assert found == {
+        **dict.fromkeys((8, 16), ("sliced_k", 1)),
+        **dict.fromkeys((32, 64), ("register_operand", 2)),
+    }
 
 
 @pytest.mark.parametrize(("name", "rows"), [(LORA[0], 64), (LORA[1], 64), (GATED[0], 0)])
@@ -58,24 +60,24 @@ def test_two_blocks_split_the_depth_where_their_rows_fit(name: str, rows: int) -
 def test_an_odd_number_of_makers_leaves_no_pairs() -> None:
     made = program(LORA[0])
     assert in_pairs(made, 64, ON) is not None
-    assert in_pairs(replace(made, apart=1), 64, ON) is None
+    assert in_pairs(replace(made, producer_blocks=1), 64, ON) is None
 
 
 def test_a_pair_has_two_turns_in_its_ring() -> None:
-    block = HeldBlock.of(program(GATED[0])).sized(64, 64, 2)
+    block = RegisterBlock.of(program(GATED[0])).sized(64, 64, 2)
     assert held_stages(block, ON) == 2 * block.groups
     assert held_stages(block, replace(ON, shared_bytes=ON.shared_bytes // 2)) == 0
 
 
 def test_sums_from_the_other_block_lie_beside_the_ring() -> None:
-    alone, pair = (HeldBlock.of(program(GATED[0])).sized(64, 64, n) for n in (1, 2))
+    alone, pair = (RegisterBlock.of(program(GATED[0])).sized(64, 64, n) for n in (1, 2))
     sums = 2 * 32 * 64 * 4 * 2  # products, rows of a block, tokens, fp32, warpgroups that send
     assert pair.shared_bytes(4) - alone.shared_bytes(4) == sums
 
 
 def test_weights_that_are_computed_with_are_not_for_this_plan(fused: Fused) -> None:
-    assert not can_hold(tile_program("mine", fused("w")))
-    assert can_hold(tile_program("mine", fused("x")))
+    assert not can_run(tile_program("mine", fused("w")))
+    assert can_run(tile_program("mine", fused("x")))
 
 
 def scaled(fused: Fused, k: int, n: int) -> TileProgram:
@@ -83,7 +85,7 @@ def scaled(fused: Fused, k: int, n: int) -> TileProgram:
 
 
 def test_scaled_tokens_are_held_with_their_vectors_and_sums(fused: Fused) -> None:
-    block = HeldBlock.of(scaled(fused, 4096, 4096))
+    block = RegisterBlock.of(scaled(fused, 4096, 4096))
     assert (block.vectors, block.token_sums, block.mapped) == (1, 1, 1)
     plain = replace(block, vectors=0, token_sums=0).sized(64, 64, 2)
     beside = 2048 * 2 + 4 * 64 * 4  # half of the vector; two warpgroups of two blocks
@@ -97,12 +99,13 @@ def test_pairs_hold_scaled_tokens_where_there_are_many(
     fused: Fused, k: int, n: int, rows: int, stages: int
 ) -> None:
     knobs = {v.knobs.tokens: v.knobs for v in variants(scaled(fused, k, n), ON)}
-    assert (knobs[64].held > 0, knobs[64].rows, knobs[64].stages) == (True, rows, stages)
-    assert knobs[64].blocks == 1 or not knobs[32].held
+    made = knobs[64]
+    assert (made.schedule, made.rows, made.stages) == ("register_operand", rows, stages)
+    assert made.blocks == 1 or knobs[32].schedule != "register_operand"
 
 
 def test_more_rows_than_one_product_takes_are_equal_parts() -> None:
-    block = HeldBlock.of(program(LORA[0]))
+    block = RegisterBlock.of(program(LORA[0]))
     sides = {rows: block.sized(rows, 64, 2).side for rows in (64, 112, 128, 160, 192, 208)}
     assert sides == {64: 64, 112: 112, 128: 64, 160: 80, 192: 96, 208: 16}
     assert held_stages(block.sized(208, 64, 2), ON) == 0
@@ -127,19 +130,21 @@ def _with_rows(made: TileProgram, rows: int) -> TileProgram:
 
 @pytest.mark.parametrize("arch", ["sm_80", "sm_86", "sm_89", "sm_100a", "sm_120a"])
 def test_what_has_no_warpgroup_products_does_not_hold(arch: str) -> None:
-    assert {v.knobs.held for v in variants(program(GATED[0]), target(arch))} == {0}
+    assert {
+        (v.schedule == "register_operand") for v in variants(program(GATED[0]), target(arch))
+    } == {0}
 
 
 def test_a_short_depth_is_not_held() -> None:
     short = program("lora_linear/K256_N4096_R16_fp16")
-    assert {v.knobs.held for v in variants(short, ON)} == {0}
+    assert {(v.schedule == "register_operand") for v in variants(short, ON)} == {0}
 
 
 @pytest.mark.parametrize("name", [*GATED, *LORA])
 @pytest.mark.parametrize("tokens", [16, 32, 64])
 def test_what_meets_fits_where_the_ring_was(name: str, tokens: int) -> None:
     for rows in range(16, 2 * MOST_ROWS, 16):
-        block = HeldBlock.of(program(name)).sized(rows, tokens)
+        block = RegisterBlock.of(program(name)).sized(rows, tokens)
         stages = held_stages(block, ON)
         assert stages % block.groups == 0
         assert stages == 0 or block.meeting_bytes <= block.ring_bytes(stages)
@@ -155,13 +160,13 @@ def test_the_blocks_fill_one_wave(name: str) -> None:
 
 
 def test_long_steps_have_one_warpgroup_short_ones_two() -> None:
-    block = HeldBlock.of(program(GATED[0]))
+    block = RegisterBlock.of(program(GATED[0]))
     assert [block.sized(rows, 64).groups for rows in (32, 64, 80, 112)] == [2, 2, 1, 1]
     assert replace(block, depth=4096 + 128).sized(32, 64).groups == 1
 
 
 def test_boxes_have_barriers_of_their_own_where_steps_are_slow() -> None:
-    block = HeldBlock.of(program(GATED[0]))
+    block = RegisterBlock.of(program(GATED[0]))
     turns, alone = block.sized(32, 64), block.sized(112, 32)
     assert (turns.groups, turns.best_barriers) == (2, 2)
     assert (alone.groups, alone.best_barriers) == (1, 2)
@@ -169,13 +174,3 @@ def test_boxes_have_barriers_of_their_own_where_steps_are_slow() -> None:
     assert replace(turns, mapped=1).best_barriers == 1
     more = replace(turns, barriers=2).shared_bytes(4) - turns.shared_bytes(4)
     assert more == 4 * 8
-
-
-def test_a_footprint_knows_the_plan() -> None:
-    made = program(GATED[0])
-    knobs = variants(made, ON)[-1].knobs
-    footprint = Footprint.of(made)
-    block = HeldBlock.of(made).sized(knobs.rows, knobs.tokens, knobs.blocks)
-    block = replace(block, barriers=knobs.barriers)
-    assert footprint.shared_bytes(knobs) == block.shared_bytes(knobs.stages)
-    assert footprint.registers(knobs) == block.registers

@@ -11,15 +11,11 @@ from mirage_kernels.generator.errors import PlanError
 from mirage_kernels.generator.ir import Graph
 from mirage_kernels.generator.plan.lower import roles_of, tile_program
 from mirage_kernels.generator.plan.program import Do, Layout, Roles, Statement, TileProgram
-from mirage_kernels.generator.plan.variants import (
-    BUCKETS_WITH_STATISTICS,
-    RING,
-    Footprint,
-    line_knobs,
-    part_knobs,
-    variants,
-)
 from mirage_kernels.generator.records.record import load_record
+from mirage_kernels.generator.schedules.choose import variants
+from mirage_kernels.generator.schedules.row_wise.knobs import elementwise_knobs, row_wise_knobs
+from mirage_kernels.generator.schedules.sliced_k.block import RING, Footprint
+from mirage_kernels.generator.schedules.sliced_k.rule import BUCKETS_WITH_STATISTICS
 from mirage_kernels.generator.search.settings import Setting, View
 from mirage_kernels.generator.search.values import Step
 from mirage_kernels.generator.target import target
@@ -82,7 +78,7 @@ def test_a_block_holds_a_token_and_the_tile_follows() -> None:
 def test_threads_hold_up_to_four_pieces_of_a_line_while_there_are_warps(
     depth: int, warps: int, chunks: int
 ) -> None:
-    knobs = line_knobs(depth)
+    knobs = row_wise_knobs(depth)
     assert (knobs.warps, knobs.chunks) == (warps, chunks)
     assert knobs.warps * 32 * knobs.chunks * 8 >= depth
 
@@ -92,7 +88,7 @@ def test_a_record_without_rows_is_read_back(tmp_path) -> None:
     path = tmp_path / "record.json"
     path.write_text(made.text())
     assert load_record(path) == made
-    assert '"rows": 0' in made.text()
+    assert '"schedule": "row_wise"' in made.text()
     assert '"rows": ""' not in made.text()
 
 
@@ -170,8 +166,8 @@ def test_elementwise_lines_are_cut_into_parts() -> None:
     assert program.roles == Roles(rows="", tokens="M", depth="N")
     (variant,) = variants(program, target("sm_90a"))
     made = record("silu_and_mul")
-    assert made.tiles(variant) == {"M": 1, "N": variant.knobs.line}
-    assert [case.tiles["N"] for case in made.proof.cases[-3:]] == [variant.knobs.line] * 3
+    assert made.tiles(variant) == {"M": 1, "N": variant.knobs.elements}
+    assert [case.tiles["N"] for case in made.proof.cases[-3:]] == [variant.knobs.elements] * 3
 
 
 @pytest.mark.parametrize(
@@ -187,10 +183,10 @@ def test_elementwise_lines_are_cut_into_parts() -> None:
 def test_parts_are_the_longest_that_divide_a_line(
     depth: int, line: int, warps: int, chunks: int
 ) -> None:
-    knobs = part_knobs(depth)
-    assert (knobs.line, knobs.warps, knobs.chunks) == (line, warps, chunks)
-    assert depth % knobs.line == 0
-    assert knobs.warps * 32 * knobs.chunks * 8 >= knobs.line
+    knobs = elementwise_knobs(depth)
+    assert (knobs.elements, knobs.warps, knobs.chunks) == (line, warps, chunks)
+    assert depth % knobs.elements == 0
+    assert knobs.warps * 32 * knobs.chunks * 8 >= knobs.elements
 
 
 def test_sums_of_lines_that_the_grid_cuts_have_no_plan() -> None:

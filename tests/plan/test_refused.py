@@ -15,7 +15,7 @@ from mirage_kernels.generator.language import contract, exp, silu, square
 from mirage_kernels.generator.language import sum as total
 from mirage_kernels.generator.meaning.reals import ELEMENTWISE
 from mirage_kernels.generator.plan.lower import tile_program
-from mirage_kernels.generator.plan.past import EVEN_DEPTH, PAST
+from mirage_kernels.generator.plan.tail import EVEN_DEPTH, PAST
 from mirage_kernels.generator.recipe import Program, Recipe, Shape, recipe
 from mirage_kernels.generator.search.settings import Setting, View
 from mirage_kernels.generator.search.sketch import BlockSketch

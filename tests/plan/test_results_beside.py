@@ -11,8 +11,9 @@ from mirage_kernels.generator.errors import PlanError
 from mirage_kernels.generator.ir import Graph, Node
 from mirage_kernels.generator.plan.lower import tile_program
 from mirage_kernels.generator.plan.program import Do, Layout, TileProgram
-from mirage_kernels.generator.plan.split import split
-from mirage_kernels.generator.plan.variants import BUCKETS_WITH_RESULTS, Footprint, variants
+from mirage_kernels.generator.schedules.choose import BUCKETS_WITH_RESULTS, variants
+from mirage_kernels.generator.schedules.cluster_split_k.block import split
+from mirage_kernels.generator.schedules.sliced_k.block import Footprint
 from mirage_kernels.generator.search.settings import Setting
 from mirage_kernels.generator.search.sketch import BlockSketch
 from mirage_kernels.generator.target import target
@@ -62,7 +63,7 @@ def test_there_are_variants_for_few_tokens(program: TileProgram) -> None:
     found = variants(program, target("sm_90a"))
     assert [v.knobs.tokens for v in found] == [*BUCKETS_WITH_RESULTS]
     assert [v.bucket for v in found] == [*BUCKETS_WITH_RESULTS[:-1], 0]
-    assert not any(v.knobs.plan for v in found)
+    assert not any(v.schedule != "sliced_k" for v in found)
     assert record(NAME).max_tokens == BUCKETS_WITH_RESULTS[-1]
 
 

@@ -10,9 +10,10 @@ import pytest
 from mirage_kernels.generator.ir import Graph
 from mirage_kernels.generator.plan.lower import tile_program
 from mirage_kernels.generator.plan.program import Do, TileProgram
-from mirage_kernels.generator.plan.split import SplitBlock, split, split_stages
-from mirage_kernels.generator.plan.variants import variants
 from mirage_kernels.generator.recipe import Shape
+from mirage_kernels.generator.schedules.choose import variants
+from mirage_kernels.generator.schedules.cluster_split_k.block import SplitBlock, split
+from mirage_kernels.generator.schedules.cluster_split_k.rule import split_stages
 from mirage_kernels.generator.target import target
 
 Fused = Callable[..., Graph]

@@ -16,8 +16,10 @@ from mirage_kernels.generator.plan.layouts import Setup, layouts
 from mirage_kernels.generator.plan.lower import tile_program
 from mirage_kernels.generator.plan.program import TileProgram
 from mirage_kernels.generator.plan.tiles import PLANNED, WRITTEN, Planning
-from mirage_kernels.generator.plan.variants import Footprint, Knobs, variants
 from mirage_kernels.generator.recipe import Shape
+from mirage_kernels.generator.schedules.choose import variants
+from mirage_kernels.generator.schedules.sliced_k.block import Footprint
+from mirage_kernels.generator.schedules.sliced_k.knobs import SlicedK
 from mirage_kernels.generator.target import target
 
 Fused = Callable[..., Graph]
@@ -76,7 +78,7 @@ def test_planners_change_no_statement(fused: Fused) -> None:
 
 
 def test_the_ring_and_what_meets_share_bytes(fused: Fused) -> None:
-    knobs = Knobs(tokens=64, rows=48, warps=4, chunks=2, stages=3)
+    knobs = SlicedK(tokens=64, rows=48, warps=4, chunks=2, stages=3)
     made = Footprint.of(program(fused)).arrangement(knobs)
     ring, product, squares = (4 * 3 * 30 * 512, 4 * 64 * 52 * 4, 4 * 64 * 4)
     assert made.offsets == {"steps": 0, "scaled_product": 0, "x_squared": product}

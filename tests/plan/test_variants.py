@@ -10,24 +10,20 @@ import pytest
 from mirage_kernels.generator.errors import PlanError
 from mirage_kernels.generator.ir import DType, Graph
 from mirage_kernels.generator.plan.lower import tile_program
-from mirage_kernels.generator.plan.program import Do, Layout, TileProgram
-from mirage_kernels.generator.plan.tiles import PLANNED, Planning
-from mirage_kernels.generator.plan.variants import (
-    BUCKETS,
-    REGISTERS_LEFT,
-    Footprint,
-    Kept,
-    Knobs,
-    Variant,
-    rows_for,
-    variants,
-)
+from mirage_kernels.generator.plan.program import Do, Layout, Roles, TileProgram
 from mirage_kernels.generator.recipe import Shape, catalog
+from mirage_kernels.generator.schedules.choose import variants
+from mirage_kernels.generator.schedules.loop import BUCKETS, REGISTERS_LEFT
+from mirage_kernels.generator.schedules.producer_blocks import rows_for
+from mirage_kernels.generator.schedules.schedule import Variant
+from mirage_kernels.generator.schedules.sizes import registers, shared_bytes
+from mirage_kernels.generator.schedules.sliced_k.block import Footprint
+from mirage_kernels.generator.schedules.sliced_k.knobs import SlicedK
+from mirage_kernels.generator.schedules.sliced_k.shared_memory import Kept
 from mirage_kernels.generator.target import target
 
 Fused = Callable[..., Graph]
 ON = target("sm_90a")
-TOGETHER = Planning(apart=False)  # every block computes all totals that it needs
 SHAPES = sorted(
     {
         (s.dims["K"], s.dims["N"])
@@ -72,14 +68,14 @@ def test_blocks_without_inner_products_take_rows_in_eights(fused: Fused) -> None
 def test_every_variant_fits_shared_memory(fused: Fused, k: int, n: int) -> None:
     made = program(fused, k, n)
     for variant in variants(made, ON):
-        assert Footprint.of(made).shared_bytes(variant.knobs) <= ON.shared_bytes
+        assert shared_bytes(made, variant.knobs) <= ON.shared_bytes
 
 
 @pytest.mark.parametrize(("k", "n"), SHAPES)
 def test_every_variant_fits_registers(fused: Fused, k: int, n: int) -> None:
     made = program(fused, k, n)
     for variant in variants(made, ON):
-        assert Footprint.of(made).registers(variant.knobs) <= REGISTERS_LEFT
+        assert registers(made, variant.knobs) <= REGISTERS_LEFT
 
 
 @pytest.mark.parametrize(("k", "n"), SHAPES)
@@ -113,8 +109,8 @@ def test_a_footprint_counts_fragments_and_accumulators(fused: Fused) -> None:
 def test_more_products_still_fit(fused: Fused, products: int) -> None:
     made = widened(program(fused, 4096, 6144), products)
     for variant in variants(made, ON):
-        assert Footprint.of(made).registers(variant.knobs) <= REGISTERS_LEFT
-        assert Footprint.of(made).shared_bytes(variant.knobs) <= ON.shared_bytes
+        assert registers(made, variant.knobs) <= REGISTERS_LEFT
+        assert shared_bytes(made, variant.knobs) <= ON.shared_bytes
 
 
 def test_more_products_than_registers_hold_are_refused(fused: Fused) -> None:
@@ -130,9 +126,9 @@ def test_more_loads_than_shared_memory_holds_are_refused(fused: Fused) -> None:
 
 
 def test_tiles_of_a_variant_go_by_dim() -> None:
-    knobs = Knobs(tokens=8, rows=48, warps=8, chunks=2, stages=3)
+    knobs = SlicedK(tokens=8, rows=48, warps=8, chunks=2, stages=3)
     variant = Variant(8, knobs)
-    assert variant.tiles("N", "M", "K") == {
+    assert variant.knobs.tiles(Roles("N", "M", "K")) == {
         "N": knobs.rows,
         "M": knobs.tokens,
         "K": knobs.warps * knobs.chunks * 32,
@@ -152,17 +148,17 @@ def test_element_types_of_one_size_have_the_same_variants(fused: Fused) -> None:
     assert variants(half, ON) == variants(brain, ON)
 
 
-def adapter(adapted: Fused, r: int, planning: Planning = PLANNED) -> TileProgram:
+def adapter(adapted: Fused, r: int) -> TileProgram:
     graph = adapted(shape=Shape("a test", {"K": 4096, "N": 4096, "R": r}))
-    return tile_program("mine", graph, planning)
+    return tile_program("mine", graph)
 
 
 @pytest.mark.parametrize("r", [8, 16, 24, 64, 128])
 def test_variants_with_an_adapter_fit(adapted: Fused, r: int) -> None:
     made = adapter(adapted, r)
     for variant in variants(made, ON):
-        assert Footprint.of(made).registers(variant.knobs) <= REGISTERS_LEFT
-        assert Footprint.of(made).shared_bytes(variant.knobs) <= ON.shared_bytes
+        assert registers(made, variant.knobs) <= REGISTERS_LEFT
+        assert shared_bytes(made, variant.knobs) <= ON.shared_bytes
 
 
 def test_tokens_that_a_block_cannot_hold_get_no_bucket(adapted: Fused) -> None:
@@ -171,9 +167,9 @@ def test_tokens_that_a_block_cannot_hold_get_no_bucket(adapted: Fused) -> None:
 
 
 def test_inner_lines_take_registers_in_whole_row_tiles(adapted: Fused) -> None:
-    knobs = Knobs(tokens=8, rows=32, warps=8, chunks=2, stages=2)
-    programs = {r: adapter(adapted, r, TOGETHER) for r in (8, 16, 24, 48)}
-    needed = {r: Footprint.of(made).registers(knobs) for r, made in programs.items()}
+    knobs = SlicedK(tokens=8, rows=32, warps=8, chunks=2, stages=2)
+    programs = {r: adapter(adapted, r) for r in (8, 16, 24, 48)}
+    needed = {r: registers(made, knobs) for r, made in programs.items()}
     one_tile = 4 + 2 * 2 * 4  # an accumulator's, and two octets of two chunks
     assert needed[8] == needed[16]
     assert needed[24] == needed[16] + one_tile
@@ -181,8 +177,8 @@ def test_inner_lines_take_registers_in_whole_row_tiles(adapted: Fused) -> None:
 
 
 def test_what_is_fetched_shares_no_bytes_with_the_ring(adapted: Fused) -> None:
-    made = Footprint.of(adapter(adapted, 16, TOGETHER))
-    knobs = Knobs(tokens=8, rows=32, warps=8, chunks=2, stages=2)
+    made = Footprint.of(adapter(adapted, 16))
+    knobs = SlicedK(tokens=8, rows=32, warps=8, chunks=2, stages=2)
     place = made.arrangement(knobs)
     (fetched, *late) = made.kept
     assert [k.since for k in made.kept] == [-1, 1, 2]
@@ -191,7 +187,7 @@ def test_what_is_fetched_shares_no_bytes_with_the_ring(adapted: Fused) -> None:
 
 
 def test_kept_lines_are_an_odd_number_of_octets_apart() -> None:
-    knobs = Knobs(tokens=8, rows=32, warps=8, chunks=2, stages=2)
+    knobs = SlicedK(tokens=8, rows=32, warps=8, chunks=2, stages=2)
     sizes = {r: Kept("b", Layout.FACTORS, r, -1).bytes(knobs) for r in (8, 16, 24, 64)}
     assert sizes == {8: 32 * 8 * 2, 16: 32 * 24 * 2, 24: 32 * 24 * 2, 64: 32 * 72 * 2}
 

@@ -9,7 +9,7 @@ import pytest
 from mirage_kernels.generator.build.compile import carries_ptx, gencode
 from mirage_kernels.generator.commands.arguments import package_kernels
 from mirage_kernels.generator.errors import TargetError
-from mirage_kernels.generator.plan.facts import facts
+from mirage_kernels.generator.plan.hardware import facts
 from mirage_kernels.generator.records.folder import records
 from mirage_kernels.generator.target import TARGETS, Evidence, Target, target
 
@@ -59,9 +59,9 @@ def test_every_architecture_has_kernels_in_both_types(on: Target) -> None:
 
 @each
 def test_every_kernel_fits_its_architectures_shared_memory(on: Target) -> None:
-    from mirage_kernels.generator.plan.lower import tile_program
-    from mirage_kernels.generator.plan.variants import Footprint
+    from mirage_kernels.generator.records.sources import kernel_of
+    from mirage_kernels.generator.schedules.sizes import shared_bytes
 
     for record in records(package_kernels(), on.arch).values():
-        footprint = Footprint.of(tile_program(record.recipe, record.graph))
-        assert max(footprint.shared_bytes(v.knobs) for v in record.variants) <= on.shared_bytes
+        made = kernel_of(record).program
+        assert max(shared_bytes(made, v.knobs) for v in record.variants) <= on.shared_bytes

@@ -10,8 +10,10 @@ from mirage_kernels.generator.ir import DType, Graph
 from mirage_kernels.generator.plan.lower import tile_program
 from mirage_kernels.generator.plan.program import TileProgram
 from mirage_kernels.generator.plan.tiles import Planning
-from mirage_kernels.generator.plan.variants import REGISTERS_LEFT, Footprint, variants
 from mirage_kernels.generator.recipe import Shape
+from mirage_kernels.generator.schedules.choose import variants
+from mirage_kernels.generator.schedules.loop import REGISTERS_LEFT
+from mirage_kernels.generator.schedules.sizes import registers, shared_bytes
 from mirage_kernels.generator.target import TARGETS, Target
 
 Fused = Callable[..., Graph]
@@ -29,10 +31,9 @@ def program(graph: Graph, on: Target) -> TileProgram:
 @each_shape
 def test_every_variant_fits_the_architecture(fused: Fused, on: Target, k: int, n: int) -> None:
     made = program(fused(shape=Shape("a test", {"K": k, "N": n})), on)
-    footprint = Footprint.of(made)
     for variant in variants(made, on):
-        assert footprint.shared_bytes(variant.knobs) <= on.shared_bytes
-        assert footprint.registers(variant.knobs) <= REGISTERS_LEFT
+        assert shared_bytes(made, variant.knobs) <= on.shared_bytes
+        assert registers(made, variant.knobs) <= REGISTERS_LEFT
 
 
 @each
@@ -45,4 +46,4 @@ def test_elementwise_work_on_bf16_takes_more_registers(fused: Fused) -> None:
     on, shape = TARGETS["sm_90a"], Shape("a test", {"K": 4096, "N": 4096})
     half, brain = (program(fused(shape=shape, dtype=d), on) for d in (DType.FP16, DType.BF16))
     (knobs, *_) = [v.knobs for v in variants(half, on)]
-    assert Footprint.of(brain).registers(knobs) > Footprint.of(half).registers(knobs)
+    assert registers(brain, knobs) > registers(half, knobs)

@@ -5,17 +5,19 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from mirage_kernels.generator.ir.text import Json
-from mirage_kernels.generator.plan.attention_variants import AttentionKnobs
+from mirage_kernels.generator.schedules.attention.knobs import AttentionKnobs
+from mirage_kernels.generator.schedules.flash_decode.knobs import FlashDecode
+from mirage_kernels.generator.schedules.wgmma_attention.knobs import WgmmaAttention
 from mirage_kernels.generator.tuning.catalog import At, Beyond, Tried
 from mirage_kernels.generator.tuning.keys import Key
 from mirage_kernels.generator.tuning.knobs import values_of
 from mirage_kernels.generator.tuning.manifest import Built, Candidates, Compiled
 
 KEY = Key("gqa", "fp16", {"D": 128})
-RULE = AttentionKnobs(8, 16, 4, 3, 2)
+RULE = FlashDecode(8, 16, 4, 3, 2)
 OTHER = replace(RULE, warps=8, blocks=1)
 THIRD = replace(RULE, stages=2)
-WIDE = replace(RULE, rows=64, keys=128, warps=12, copiers=4, key_sums=1)
+WIDE = WgmmaAttention(64, 128, 12, 3, 2, producers=4, key_sums=1)
 WORKLOADS = (
     At("short", 10.0),
     At("long", 20.0, few_tiles=True),

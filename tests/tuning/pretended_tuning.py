@@ -6,7 +6,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from mirage_kernels.generator.ir.text import Json
-from mirage_kernels.generator.plan.variants import Knobs
+from mirage_kernels.generator.schedules.loop import Producers
+from mirage_kernels.generator.schedules.register_operand.knobs import RegisterOperand
+from mirage_kernels.generator.schedules.row_wise.knobs import RowWise
+from mirage_kernels.generator.schedules.schedule import Knobs
+from mirage_kernels.generator.schedules.sliced_k.knobs import SlicedK
 from mirage_kernels.generator.tuning.catalog import Key
 from mirage_kernels.generator.tuning.knobs import label, values_of
 from mirage_kernels.generator.tuning.manifest import Built, Candidates, Compiled
@@ -50,9 +54,9 @@ class Pretended:
         self.closed = True
 
 
-def knobs(tokens: int, rows: int = 16) -> Knobs:
+def knobs(tokens: int, rows: int = 16) -> SlicedK:
     """Return some knobs of a bucket."""
-    return Knobs(tokens, rows, warps=4, chunks=1, stages=2)
+    return SlicedK(tokens, rows, warps=4, chunks=1, stages=2)
 
 
 def built(name: str, made: Knobs, predicted_us: float = 10.0, failed: str = "") -> Built:
@@ -89,9 +93,10 @@ def of_plans(beyond: tuple[int, ...] = (128,)) -> Compiled:
 
     def made_at(tokens: int) -> tuple[Built, ...]:
         slices = knobs(tokens)
-        held = replace(slices, held=1)
-        apart = {"maker_rows": 16, "maker_tokens": 8, "maker_stages": 4}
-        made = (slices, held, replace(slices, **apart), replace(held, **apart))
+        held = RegisterOperand(tokens, 16, 2)
+        producers = Producers(rows=16, tokens=8, stages=4)
+        with_producers = (replace(k, producers=producers) for k in (slices, held))
+        made = (slices, held, *with_producers)
         return tuple(built(f"{c}{tokens}", k) for c, k in zip("abcd", made, strict=True))
 
     return kernel({8: made_at(8), 64: made_at(64)}, *beyond)
@@ -99,7 +104,7 @@ def of_plans(beyond: tuple[int, ...] = (128,)) -> Compiled:
 
 def of_lines() -> Compiled:
     """Return a kernel whose blocks hold a line each: a64, b64."""
-    made = tuple(Knobs(1, 0, warps, 16 // warps, 1) for warps in (4, 8))
+    made = tuple(RowWise(warps, 16 // warps) for warps in (4, 8))
     found = tuple(built(f"{c}64", k, 2.0) for c, k in zip("ab", made, strict=True))
     return kernel({64: found}, 8, 128, 4096)
 

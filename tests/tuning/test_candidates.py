@@ -10,29 +10,32 @@ import pytest
 from mirage_kernels.generator.build.compile import ROOT
 from mirage_kernels.generator.errors import PlanError
 from mirage_kernels.generator.ir import DType, Graph
-from mirage_kernels.generator.plan.candidates import (
-    LINES_AT,
+from mirage_kernels.generator.plan.lower import tile_program
+from mirage_kernels.generator.plan.program import TileProgram
+from mirage_kernels.generator.recipe import Shape
+from mirage_kernels.generator.records.record import load_record
+from mirage_kernels.generator.schedules.candidates import (
     MUCH,
+    ROW_WISE_AT,
     STAGES_OF_EACH,
     Candidate,
     Wanted,
+    by_size,
     candidates,
-    measured_buckets,
+    predicted_us,
     untuned,
 )
-from mirage_kernels.generator.plan.families import families, member
-from mirage_kernels.generator.plan.lower import tile_program
-from mirage_kernels.generator.plan.program import TileProgram
-from mirage_kernels.generator.plan.times import OVERLAP, Streaming, predicted_us
-from mirage_kernels.generator.plan.variants import (
-    BUCKETS,
-    REGISTERS_LEFT,
-    Footprint,
-    Knobs,
-    variants,
+from mirage_kernels.generator.schedules.choose import member, programs_of, variants
+from mirage_kernels.generator.schedules.latency import OVERLAP, Streaming
+from mirage_kernels.generator.schedules.loop import BUCKETS, REGISTERS_LEFT
+from mirage_kernels.generator.schedules.sizes import (
+    producers_of,
+    prologue_warps,
+    registers,
+    shared_bytes,
 )
-from mirage_kernels.generator.recipe import Shape
-from mirage_kernels.generator.records.record import load_record
+from mirage_kernels.generator.schedules.sliced_k.block import Footprint
+from mirage_kernels.generator.schedules.sliced_k.knobs import SlicedK
 from mirage_kernels.generator.target import TARGETS, target
 
 Fused = Callable[..., Graph]
@@ -51,7 +54,7 @@ def found(program: TileProgram, tokens: int, wanted: Wanted = MANY) -> list[Cand
 
 
 def slices(made: list[Candidate]) -> list[Candidate]:
-    return [c for c in made if c.knobs.plan_name == "slices"]
+    return [c for c in made if c.knobs.label == "sliced_k"]
 
 
 @pytest.mark.parametrize("tokens", BUCKETS)
@@ -65,11 +68,11 @@ def test_the_choice_of_the_rule_is_measured_first(program: TileProgram, tokens: 
 
 @pytest.mark.parametrize("arch", TARGETS)
 def test_every_candidate_fits_a_block(program: TileProgram, arch: str) -> None:
-    on, footprint = target(arch), Footprint.of(program)
+    on = target(arch)
     for tokens in BUCKETS:
         for made in candidates((program,), tokens, on, MANY):
-            assert footprint.registers(made.knobs) <= REGISTERS_LEFT
-            assert footprint.shared_bytes(made.knobs) <= on.shared_bytes
+            assert registers(program, made.knobs) <= REGISTERS_LEFT
+            assert shared_bytes(program, made.knobs) <= on.shared_bytes
 
 
 def test_candidates_come_in_the_order_of_their_predicted_times(program: TileProgram) -> None:
@@ -89,7 +92,7 @@ def test_no_candidate_comes_twice(program: TileProgram) -> None:
 
 def test_few_candidates_differ_in_their_stages_only(program: TileProgram) -> None:
     _, *rest = found(program, 8)
-    alike = [(c.knobs.rows, c.knobs.warps, c.knobs.chunks) for c in rest]
+    alike = [replace(c.knobs, stages=0) for c in rest]
     assert max(map(alike.count, alike), default=0) <= STAGES_OF_EACH
 
 
@@ -112,24 +115,28 @@ def test_a_bucket_that_there_is_none_of_is_named(program: TileProgram) -> None:
         found(program, 7)
 
 
-def large(fused: Fused, n: int = 6144) -> Streaming:
+def large(fused: Fused, n: int = 6144) -> TileProgram:
     shape = Shape("a test", {"K": 4096, "N": n})
-    return Streaming.of(tile_program("test", fused("w", shape, DType.FP16)), ON)
+    return tile_program("test", fused("w", shape, DType.FP16))
+
+
+def predicted(program: TileProgram, knobs: SlicedK) -> float:
+    return predicted_us(program, knobs, knobs.tokens, ON)
 
 
 def test_twice_the_weights_are_predicted_to_take_nearly_twice_the_time(fused: Fused) -> None:
-    small, big = Knobs(8, 48, 8, 2, 3), Knobs(8, 96, 8, 2, 2)
-    ratio = predicted_us(large(fused, 12288), big) / predicted_us(large(fused), small)
+    small, big = SlicedK(8, 48, 8, 2, 3), SlicedK(8, 96, 8, 2, 2)
+    ratio = predicted(large(fused, 12288), big) / predicted(large(fused), small)
     assert 1.6 < ratio < 2
 
 
 def test_more_tokens_are_predicted_to_take_longer(fused: Fused) -> None:
-    times = [predicted_us(large(fused), Knobs(m, 48, 4, 1, 4)) for m in BUCKETS]
+    times = [predicted(large(fused), SlicedK(m, 48, 4, 1, 4)) for m in BUCKETS]
     assert times == sorted(times)
 
 
 def test_too_few_bytes_in_flight_are_predicted_to_take_longer(fused: Fused) -> None:
-    short, deep = (predicted_us(large(fused), Knobs(8, 48, 4, 1, s)) for s in (2, 5))
+    short, deep = (predicted(large(fused), SlicedK(8, 48, 4, 1, s)) for s in (2, 5))
     assert deep < short
 
 
@@ -147,22 +154,27 @@ Programs = tuple[TileProgram, ...]
 def committed(name: str) -> Programs:
     """Return the programs of a committed kernel."""
     record = load_record(ROOT / "kernels" / "sm_90a" / f"{name}_fp16.json")
-    return families(record.recipe, record.graph, "sm_90a")
+    return programs_of(record.recipe, record.graph, "sm_90a")
 
 
 PLANS = {
-    "rms_norm_linear/K4096_N6144": {"slices", "split"},
-    "gated_mlp/K4096_N4096": {"slices", "split", "held", "held in pairs"},
-    "rms_norm_gated_mlp/K4096_N14336": {"slices", "split"},
+    "rms_norm_linear/K4096_N6144": {"sliced_k", "cluster_split_k"},
+    "gated_mlp/K4096_N4096": {
+        "sliced_k",
+        "cluster_split_k",
+        "register_operand",
+        "register_operand in pairs",
+    },
+    "rms_norm_gated_mlp/K4096_N14336": {"sliced_k", "cluster_split_k"},
     "layer_norm_linear/K4096_N4096": {
-        *("slices", "held, tokens in front", "held in pairs, tokens in front"),
+        *("sliced_k", "register_operand, prologue", "register_operand in pairs, prologue"),
     },
     "lora_linear/K4096_N4096_R64": {
-        "held",
-        *("slices, apart", "held in pairs, apart in pairs"),
+        "register_operand",
+        *("sliced_k, producer blocks", "register_operand in pairs, producer blocks in pairs"),
     },
-    "lora_linear/K256_N4096_R16": {"slices"},
-    "ntrans/K4096": {"lines"},
+    "lora_linear/K256_N4096_R16": {"sliced_k"},
+    "ntrans/K4096": {"row_wise"},
 }
 
 
@@ -173,59 +185,62 @@ def kernel(request: pytest.FixtureRequest) -> tuple[str, Programs]:
 
 def test_every_plan_that_can_serve_has_candidates(kernel: tuple[str, Programs]) -> None:
     name, programs = kernel
-    last = measured_buckets(programs[0], ON)[-1]
+    last = [*by_size(programs[0], ON)][-1]
     made = candidates(programs, last, ON, Wanted(len(PLANS[name]) - 1))
-    assert {c.knobs.plan_name for c in candidates(programs, last, ON, MANY)} == PLANS[name]
-    few = {c.knobs.plan_name for c in made}
-    assert few == (PLANS[name] if len(PLANS[name]) > 1 else {made[0].knobs.plan_name})
+    assert {c.knobs.label for c in candidates(programs, last, ON, MANY)} == PLANS[name]
+    few = {c.knobs.label for c in made}
+    assert few == (PLANS[name] if len(PLANS[name]) > 1 else {made[0].knobs.label})
 
 
 def test_every_bucket_begins_with_the_rule_s_choice(kernel: tuple[str, Programs]) -> None:
     _, programs = kernel
     by_rule = variants(programs[0], ON)
-    first = [candidates(programs, m, ON, Wanted(1))[0] for m in measured_buckets(programs[0], ON)]
+    first = [candidates(programs, m, ON, Wanted(1))[0] for m in by_size(programs[0], ON)]
     assert [c.knobs for c in first] == [v.knobs for v in by_rule]
     assert all(c.rule for c in first)
 
 
 def test_candidates_of_every_plan_fit_a_block(kernel: tuple[str, Programs]) -> None:
     _, programs = kernel
-    for tokens in measured_buckets(programs[0], ON) if programs[0].loop else ():
+    for tokens in by_size(programs[0], ON) if programs[0].loop else ():
         for made in candidates(programs, tokens, ON, MANY):
-            footprint = Footprint.of(member(programs, apart=made.knobs.apart))
-            assert footprint.registers(made.knobs) <= REGISTERS_LEFT
-            assert footprint.shared_bytes(made.knobs) <= ON.shared_bytes
+            program = member(programs, producers=producers_of(made.knobs) is not None)
+            assert registers(program, made.knobs) <= REGISTERS_LEFT
+            assert shared_bytes(program, made.knobs) <= ON.shared_bytes
 
 
 def test_no_prediction_of_any_plan_is_out_of_the_world(kernel: tuple[str, Programs]) -> None:
     name, programs = kernel
-    for tokens in measured_buckets(programs[0], ON):
+    for tokens in by_size(programs[0], ON):
         times = [c.predicted_us for c in candidates(programs, tokens, ON, Wanted(4))]
         assert max(times) < 3 * min(times), name
 
 
 def test_few_tokens_are_predicted_slower_where_pairs_of_blocks_hold_them() -> None:
     made = candidates(committed("layer_norm_linear/K4096_N6144"), 32, ON, MANY)
-    least = {c.knobs.plan_name: c.predicted_us for c in reversed(made)}
-    assert least["held, tokens in front"] < least["held in pairs, tokens in front"]
+    least = {c.knobs.label: c.predicted_us for c in reversed(made)}
+    assert least["register_operand, prologue"] < least["register_operand in pairs, prologue"]
 
 
 def test_many_tokens_are_predicted_faster_where_they_are_held() -> None:
     made = candidates(committed("gated_mlp/K4096_N4096"), 64, ON, MANY)
-    least = {c.knobs.plan_name: c.predicted_us for c in reversed(made)}
-    assert least["held"] < least["split"] < least["slices"] * 1.05
+    least = {c.knobs.label: c.predicted_us for c in reversed(made)}
+    assert least["register_operand"] < least["cluster_split_k"] < least["sliced_k"] * 1.05
 
 
 def test_few_tokens_are_predicted_faster_by_slices() -> None:
     made = candidates(committed("gated_mlp/K4096_N4096"), 16, ON, MANY)
-    least = {c.knobs.plan_name: c.predicted_us for c in reversed(made)}
-    assert least["slices"] < least["held"]
+    least = {c.knobs.label: c.predicted_us for c in reversed(made)}
+    assert least["sliced_k"] < least["register_operand"]
 
 
 def test_totals_made_apart_are_predicted_faster() -> None:
     for tokens in BUCKETS:
         made = candidates(committed("lora_linear/K4096_N4096_R64"), tokens, ON, MANY)
-        times = {a: min(c.predicted_us for c in made if c.knobs.apart is a) for a in (True, False)}
+        times = {
+            a: min(c.predicted_us for c in made if (producers_of(c.knobs) is not None) is a)
+            for a in (True, False)
+        }
         assert times[True] < times[False]
 
 
@@ -233,26 +248,33 @@ def test_a_launch_in_front_is_tried_with_several_numbers_of_warps() -> None:
     programs = committed("layer_norm_linear/K4096_N4096")
     for tokens in (16, 32, 64):
         made = candidates(programs, tokens, ON, MANY)
-        assert {c.knobs.front for c in made} == {0, 2, 4, 8, 16}
-        others = [c for c in made if replace(c.knobs, front=made[0].knobs.front) == made[0].knobs]
-        assert others[0].knobs.front == 4  # fewest warps and pieces together
+        assert {prologue_warps(c.knobs) for c in made} == {0, 2, 4, 8, 16}
+        rule = made[0].knobs
+        warps = prologue_warps(rule)
+        fronted = [c for c in made if prologue_warps(c.knobs)]
+        others = [c for c in fronted if replace(c.knobs, prologue_warps=warps) == rule]
+        assert prologue_warps(others[0].knobs) == 4  # fewest warps and pieces together
         assert max(c.predicted_us for c in others) < others[0].predicted_us + 0.2
-    assert not any(c.knobs.front for c in candidates(programs, 8, ON, MANY))
+    assert not any(prologue_warps(c.knobs) for c in candidates(programs, 8, ON, MANY))
 
 
 @pytest.mark.parametrize("name", ["lora_linear/K4096_N4096_R16", "lora_linear/K4096_N4096_R64"])
 def test_blocks_that_receive_have_tokens_for_every_warp_that_does(name: str) -> None:
     plans = {
-        m: {c.knobs.plan_name for c in candidates(committed(name), m, ON, MANY) if c.knobs.apart}
+        m: {
+            c.knobs.label for c in candidates(committed(name), m, ON, MANY) if producers_of(c.knobs)
+        }
         for m in BUCKETS
     }
-    assert plans[8] == plans[16] == {"slices, apart"}
+    assert plans[8] == plans[16] == {"sliced_k, producer blocks"}
     for tokens in (32, 64):
-        assert plans[tokens] == {*("slices, apart", "held in pairs, apart in pairs")}
+        assert plans[tokens] == {
+            *("sliced_k, producer blocks", "register_operand in pairs, producer blocks in pairs")
+        }
 
 
 def test_what_was_chosen_before_is_measured_again(fused: Fused) -> None:
-    program = large(fused).program
+    program = large(fused)
     last = max(slices(found(program, 8))[1:], key=lambda c: c.predicted_us)
     made = found(program, 8, Wanted(1, last.knobs))
     assert last.knobs in [c.knobs for c in made]
@@ -260,14 +282,14 @@ def test_what_was_chosen_before_is_measured_again(fused: Fused) -> None:
 
 
 def test_what_was_chosen_before_and_cannot_be_is_left(fused: Fused) -> None:
-    made = found(large(fused).program, 8, Wanted(1, Knobs(8, 8000, 8, 2, 2)))
+    made = found(large(fused), 8, Wanted(1, SlicedK(8, 8000, 8, 2, 2)))
     assert len(made) == 2
 
 
 def test_lines_are_compared_at_one_number_of_tokens() -> None:
     programs = committed("ntrans/K4096")
-    assert measured_buckets(programs[0], ON) == (LINES_AT,)
-    warps = {c.knobs.warps for c in candidates(programs, LINES_AT, ON, MANY)}
+    assert [*by_size(programs[0], ON)] == [ROW_WISE_AT]
+    warps = {c.knobs.warps for c in candidates(programs, ROW_WISE_AT, ON, MANY)}
     assert warps == {2, 4, 8, 16}
     with pytest.raises(PlanError, match="no bucket of 8 tokens"):
         candidates(programs, 8, ON, MANY)
@@ -276,8 +298,8 @@ def test_lines_are_compared_at_one_number_of_tokens() -> None:
 @pytest.mark.parametrize("arch", TARGETS)
 def test_there_are_candidates_for_every_architecture(arch: str) -> None:
     record = load_record(ROOT / "kernels" / arch / "gated_mlp" / "K4096_N4096_fp16.json")
-    programs = families(record.recipe, record.graph, arch)
-    for tokens in measured_buckets(programs[0], target(arch)):
+    programs = programs_of(record.recipe, record.graph, arch)
+    for tokens in by_size(programs[0], target(arch)):
         assert candidates(programs, tokens, target(arch), Wanted(4))
 
 
@@ -287,9 +309,9 @@ def test_there_are_candidates_for_every_architecture(arch: str) -> None:
 def test_without_a_tuning_the_model_helps_where_it_expects_much() -> None:
     (program,) = committed("rms_norm_gated_mlp/K4096_N14336")
     rule, chosen = (f(program, ON)[-1].knobs for f in (variants, untuned))
-    assert (rule.plan_name, chosen.plan_name) == ("slices", "split")
-    work = Streaming.of(program, ON)
-    assert predicted_us(work, chosen) * MUCH < predicted_us(work, rule)
+    assert (rule.label, chosen.label) == ("sliced_k", "cluster_split_k")
+    by_rule = predicted_us(program, rule, 64, ON)
+    assert predicted_us(program, chosen, 64, ON) * MUCH < by_rule
 
 
 @pytest.mark.parametrize("name", ["rms_norm_linear/K4096_N6144", "gated_mlp/K4096_N4096"])
@@ -301,5 +323,5 @@ def test_without_a_tuning_the_rule_decides_otherwise(name: str) -> None:
 @pytest.mark.parametrize("arch", sorted(set(TARGETS) - {"sm_90a"}))
 def test_the_model_decides_nothing_where_nothing_was_measured(arch: str) -> None:
     record = load_record(ROOT / "kernels" / arch / "gated_mlp" / "K4096_N4096_fp16.json")
-    (program,) = families(record.recipe, record.graph, arch)
+    (program,) = programs_of(record.recipe, record.graph, arch)
     assert untuned(program, target(arch)) == variants(program, target(arch))

@@ -12,13 +12,17 @@ from mirage_kernels.generator import pipeline
 from mirage_kernels.generator.build.compile import ROOT
 from mirage_kernels.generator.errors import FileError, PlanError
 from mirage_kernels.generator.ir import DType, Graph
-from mirage_kernels.generator.plan.candidates import LINES_AT
-from mirage_kernels.generator.plan.families import families
 from mirage_kernels.generator.plan.lower import tile_program
 from mirage_kernels.generator.plan.program import TileProgram
-from mirage_kernels.generator.plan.variants import Knobs, variants
 from mirage_kernels.generator.records.record import KernelRecord, load_record
 from mirage_kernels.generator.records.sources import sources_of, table_of
+from mirage_kernels.generator.schedules.candidates import ROW_WISE_AT
+from mirage_kernels.generator.schedules.choose import programs_of, variants
+from mirage_kernels.generator.schedules.register_operand.knobs import RegisterOperand
+from mirage_kernels.generator.schedules.row_wise.knobs import RowWise
+from mirage_kernels.generator.schedules.schedule import Knobs
+from mirage_kernels.generator.schedules.sizes import producers_of
+from mirage_kernels.generator.schedules.sliced_k.knobs import SlicedK
 from mirage_kernels.generator.target import target
 from mirage_kernels.generator.tuning import catalog as catalog_module
 from mirage_kernels.generator.tuning import variants as variants_module
@@ -42,7 +46,7 @@ from mirage_kernels.generator.tuning.variants import chosen_variants
 Programs = tuple[TileProgram, ...]
 KEY = Key("rms_norm_linear", "fp16", {"K": 72, "N": 40})
 OTHER = replace(KEY, dtype="bf16")
-KNOBS = Knobs(16, 16, 8, 1, 2)
+KNOBS = SlicedK(16, 16, 8, 1, 2)
 ON = target("sm_90a")
 
 
@@ -51,14 +55,14 @@ def tried(knobs: Knobs, predicted_us: float, us: float, *default_us: float) -> T
     return Tried(values, label(values), predicted_us, (us,), default_us)
 
 
-def bucket_of(knobs: Knobs, us: float, *others: Knobs) -> Bucket:
+def bucket_of(knobs: Knobs, us: float, *others: Knobs, size: int = 16) -> Bucket:
     """Return a bucket with a choice, after others were tried too."""
     tries = (tried(knobs, 9.0, us, 9.0), *(tried(k, 10.0, 9.0) for k in others))
-    calls = (At(str(knobs.tokens), 7.0, 20.0),)
-    return Bucket(knobs.tokens, (Chosen(values_of(knobs), us / 7.0),), calls, tries)
+    calls = (At(str(size), 7.0, 20.0),)
+    return Bucket(size, (Chosen(values_of(knobs), us / 7.0),), calls, tries)
 
 
-def tuned(key: Key = KEY, knobs: Knobs = KNOBS) -> Tuned:
+def tuned(key: Key = KEY, knobs: SlicedK = KNOBS) -> Tuned:
     died = Tried(values_of(knobs), predicted_us=12.0, failed="the process died: SIGSEGV")
     bucket = replace(bucket_of(knobs, 10.25), tried=(tried(knobs, 11.5, 10.25, 11.5), died))
     return Tuned(key, (bucket,), (Beyond({"tokens": 128}, 15.0, 20.0),), 128)
@@ -156,10 +160,11 @@ def test_the_buckets_that_were_not_measured_keep_the_rule(program: Programs) -> 
 def test_a_kernel_that_holds_fewer_buckets_has_variants_for_those(
     program: Programs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    few = (*variants(program[0], ON)[:1], replace(variants(program[0], ON)[1], bucket=0))
-    monkeypatch.setattr(variants_module, "variants", lambda *_: few)
+    first, second = variants(program[0], ON)[:2]
+    few = {8: first, 16: replace(second, bucket=0)}
+    monkeypatch.setattr(variants_module, "by_size", lambda *_: few)
     chosen = chosen_variants(program, ON, tuned())
-    assert [(v.bucket, v.knobs) for v in chosen] == [(8, few[0].knobs), (0, KNOBS)]
+    assert [(v.bucket, v.knobs) for v in chosen] == [(8, first.knobs), (0, KNOBS)]
 
 
 def test_measured_knobs_that_no_longer_fit_are_an_error(program: Programs) -> None:
@@ -181,32 +186,33 @@ def kernel(name: str) -> KernelRecord:
 def of_kernel(name: str) -> tuple[Programs, list[Knobs]]:
     """Return the programs of a committed kernel, and the rule's choice for every bucket."""
     record = kernel(name)
-    programs = families(record.recipe, record.graph, "sm_90a")
+    programs = programs_of(record.recipe, record.graph, "sm_90a")
     return programs, [v.knobs for v in variants(programs[0], ON)]
 
 
 def measured(chosen: dict[int, Knobs], *others: Knobs) -> Tuned:
     """Return a kernel with a choice for buckets, after others were tried too."""
-    buckets = tuple(replace(bucket_of(k, 8.0, *others), size=m) for m, k in chosen.items())
+    buckets = tuple(bucket_of(k, 8.0, *others, size=m) for m, k in chosen.items())
     return Tuned(LORA, buckets, (), 64)
 
 
 def test_a_measured_plan_takes_the_place_of_the_rule_s() -> None:
     programs, rule = of_kernel("gated_mlp/K4096_N4096")
-    slices = Knobs(64, 32, 8, 1, 3)
+    slices = SlicedK(64, 32, 8, 1, 3)
     chosen = chosen_variants(programs, ON, measured({64: slices}, rule[-1]))
-    assert rule[-1].plan_name == "held"
+    assert rule[-1].label == "register_operand"
     assert chosen[-1].knobs == slices
 
 
 def test_what_was_measured_without_the_rule_s_plan_does_not() -> None:
     programs, rule = of_kernel("gated_mlp/K4096_N4096")
-    chosen = chosen_variants(programs, ON, measured({64: Knobs(64, 32, 8, 1, 3)}))
+    chosen = chosen_variants(programs, ON, measured({64: SlicedK(64, 32, 8, 1, 3)}))
     assert chosen[-1].knobs == rule[-1]
 
 
 def without_makers(knobs: Knobs) -> Knobs:
-    return replace(knobs, maker_rows=0, maker_tokens=0, maker_stages=0)
+    assert isinstance(knobs, SlicedK | RegisterOperand)
+    return replace(knobs, producers=None)
 
 
 def test_all_variants_follow_a_choice_with_nothing_apart() -> None:
@@ -214,7 +220,7 @@ def test_all_variants_follow_a_choice_with_nothing_apart() -> None:
     own = without_makers(rule[0])
     chosen = chosen_variants(programs, ON, measured({8: own}, rule[0]))
     assert [v.knobs for v in chosen] == [own, *(v.knobs for v in variants(programs[1], ON)[1:])]
-    assert not any(v.knobs.apart for v in chosen)
+    assert not any(producers_of(v.knobs) for v in chosen)
 
 
 def test_a_bucket_whose_choice_does_not_go_with_the_others_keeps_the_rule() -> None:
@@ -236,15 +242,15 @@ def test_a_record_with_nothing_apart_is_emitted_so() -> None:
 
 def test_lines_have_the_choice_of_their_one_bucket() -> None:
     programs, rule = of_kernel("ntrans/K4096")
-    other = Knobs(1, 0, 8, 2, 1)
-    chosen = chosen_variants(programs, ON, measured({LINES_AT: other}, rule[0]))
+    other = RowWise(8, 2)
+    chosen = chosen_variants(programs, ON, measured({ROW_WISE_AT: other}, rule[0]))
     assert [(v.bucket, v.knobs) for v in chosen] == [(0, other)]
 
 
 def test_a_bucket_says_what_every_schedule_takes() -> None:
-    held = Knobs(64, 32, 8, 4, 6, held=2)
-    made = measured({64: held}, Knobs(64, 32, 8, 1, 3), Knobs(64, 32, 8, 1, 2)).buckets[0]
-    assert made.schedules == {"held": 8.0, "slices": 9.0}
+    held = RegisterOperand(64, 32, 6, groups=2)
+    made = measured({64: held}, SlicedK(64, 32, 8, 1, 3), SlicedK(64, 32, 8, 1, 2)).buckets[0]
+    assert made.schedules == {"register_operand": 8.0, "sliced_k": 9.0}
 
 
 @pytest.fixture

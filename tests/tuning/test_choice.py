@@ -8,7 +8,10 @@ from dataclasses import replace
 
 import pytest
 
-from mirage_kernels.generator.plan.variants import Knobs
+from mirage_kernels.generator.schedules.loop import Producers
+from mirage_kernels.generator.schedules.register_operand.knobs import RegisterOperand
+from mirage_kernels.generator.schedules.schedule import Knobs
+from mirage_kernels.generator.schedules.sliced_k.knobs import SlicedK
 from mirage_kernels.generator.tuning.catalog import At, Beyond, Bucket, Chosen, Tried
 from mirage_kernels.generator.tuning.choice import (
     chosen,
@@ -20,7 +23,7 @@ from mirage_kernels.generator.tuning.choice import (
 from mirage_kernels.generator.tuning.correlation import rank_correlation
 from mirage_kernels.generator.tuning.knobs import label, values_of
 
-KNOBS = Knobs(8, 16, 4, 1, 2)
+KNOBS = SlicedK(8, 16, 4, 1, 2)
 
 
 def one(knobs: Knobs, predicted_us: float, us: float | None, *default_us: float) -> Tried:
@@ -57,7 +60,7 @@ def test_where_everything_failed_nothing_is_chosen() -> None:
     assert fastest(tried(None, None)) is None
 
 
-HELD = replace(KNOBS, held=1)
+HELD = RegisterOperand(8, 16, 2)
 
 
 def test_the_fastest_of_every_plan_is_measured_without_promises() -> None:
@@ -165,7 +168,7 @@ def test_what_is_measured_at_numbers_that_stand_for_all_serves_all() -> None:
     assert most_tokens(rows, behind, any_number=True) == 64
 
 
-APART = replace(KNOBS, maker_rows=16, maker_tokens=8, maker_stages=4)
+APART = replace(KNOBS, producers=Producers(16, 8, 2))
 
 
 def both(own: float | None, apart: float | None) -> list[Tried]:

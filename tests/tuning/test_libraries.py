@@ -12,9 +12,9 @@ from mirage_kernels.generator.build.compile import ROOT
 from mirage_kernels.generator.build.toolchain import Toolchain, find_nvcc
 from mirage_kernels.generator.errors import FileError, ToolchainError
 from mirage_kernels.generator.ir import DType
-from mirage_kernels.generator.plan.variants import BUCKETS
 from mirage_kernels.generator.records.record import KernelRecord
 from mirage_kernels.generator.request import Event
+from mirage_kernels.generator.schedules.loop import BUCKETS
 from mirage_kernels.generator.tuning import candidates as module
 from mirage_kernels.generator.tuning import libraries
 from mirage_kernels.generator.tuning.candidates import Making, compiled_kernel
@@ -176,7 +176,7 @@ def test_a_folder_without_a_manifest_is_an_error_with_the_command(tmp_path: Path
 )
 def test_a_candidate_compiles_with_nvcc(record: KernelRecord, tmp_path: Path) -> None:
     shop = Shop.at(tmp_path, 1)
-    programs = module.families(record.recipe, record.graph, "sm_90a")
+    programs = module.programs_of(record.recipe, record.graph, "sm_90a")
     on, wanted = module.target("sm_90a"), module.Wanted(1)
     first = module.candidates(programs, 8, on, wanted)[0]
     source = module.source_of(record, programs[0], first)

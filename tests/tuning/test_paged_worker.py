@@ -40,7 +40,7 @@ PROGRAM = """
 #include <stdint.h>
 int (*back)(const void*) = 0;
 int64_t mirage_candidate_workspace(const void* args) { return 16; }
-int mirage_candidate_few_segments(const void* args) { return 1; }
+int mirage_candidate_few_tiles(const void* args) { return 1; }
 int mirage_candidate_launch(const void* args, void* stream) { return back(args); }
 int mirage_candidate_args_bytes(void) { return BYTES; }
 """

@@ -9,9 +9,10 @@ import pytest
 from pretended_rows import KEY, OTHER, RULE, THIRD, WORKLOADS, dense, tried
 
 from mirage_kernels.generator.errors import PlanError
-from mirage_kernels.generator.plan.attention_lower import attention_program
-from mirage_kernels.generator.plan.attention_variants import AttentionKnobs, attention_variants
 from mirage_kernels.generator.records.record import load_emitted
+from mirage_kernels.generator.schedules.attention.knobs import AttentionKnobs
+from mirage_kernels.generator.schedules.attention.lower import attention_program
+from mirage_kernels.generator.schedules.attention.variants import attention_variants
 from mirage_kernels.generator.target import target
 from mirage_kernels.generator.tuning.catalog import Bucket, Chosen, Tried, TriedGraph, Tuned
 from mirage_kernels.generator.tuning.choice import chosen_graph, chosen_knobs, chosen_of
@@ -96,8 +97,7 @@ def test_measured_knobs_take_the_place_of_the_rules() -> None:
     shorter = replace(few, stages=2)
     made = attention_variants_by(PROGRAM, H200, tuned(usual, shorter, few))
     expected = [
-        replace(v, knobs=shorter) if v.few_segments else v
-        for v in attention_variants(PROGRAM, H200)
+        replace(v, knobs=shorter) if v.few_tiles else v for v in attention_variants(PROGRAM, H200)
     ]
     assert list(made) == expected
 
@@ -177,13 +177,13 @@ def test_a_variant_for_few_work_tiles_has_small_tiles_or_those_of_all_calls() ->
 
 
 def test_a_bucket_without_a_variant_for_few_work_tiles_gets_one() -> None:
-    few = next(v for v in attention_variants(PROGRAM, H200) if v.few_segments)
+    few = next(v for v in attention_variants(PROGRAM, H200) if v.few_tiles)
     rule = next(v.knobs for v in attention_variants(PROGRAM, H200) if v.bucket == 16)
     chosen = (Chosen(values_of(rule), 1.1, 1.2), Chosen(values_of(few.knobs), 1.1, 1.2, True))
     rows = Bucket(16, chosen, WORKLOADS, (tried(rule, 10, 20, 40),))
     made = attention_variants_by(PROGRAM, H200, Tuned(KEY, (rows,), mugraph="first"))
-    names = ["UpTo8RowsOfFewSegments", "UpTo8Rows"]
-    assert [v.name for v in made] == [*names, "UpTo16RowsOfFewSegments", "UpTo16Rows", "AnyRows"]
+    names = ["UpTo8RowsFewTiles", "UpTo8Rows"]
+    assert [v.name for v in made] == [*names, "UpTo16RowsFewTiles", "UpTo16Rows", "AnyRows"]
     assert [v.knobs.rows for v in made] == [8, 8, 8, 16, 128]
 
 
@@ -196,12 +196,12 @@ def test_buckets_with_the_same_knobs_are_one() -> None:
     )
     rows = Bucket(16, chosen, WORKLOADS, (tried(rule, 10, 20, 40),))
     made = attention_variants_by(PROGRAM, H200, Tuned(KEY, (rows,), mugraph="first"))
-    assert [v.name for v in made] == ["UpTo16RowsOfFewSegments", "UpTo16Rows", "AnyRows"]
+    assert [v.name for v in made] == ["UpTo16RowsFewTiles", "UpTo16Rows", "AnyRows"]
 
 
 def test_a_bucket_that_the_rule_lacks_stands_where_its_knobs_are_others() -> None:
     any_ = attention_variants(PROGRAM, H200)[-1].knobs
-    few = next(v for v in attention_variants(PROGRAM, H200) if v.few_segments)
+    few = next(v for v in attention_variants(PROGRAM, H200) if v.few_tiles)
 
     def made(*chosen: Chosen) -> list[str]:
         rows = Bucket(32, chosen, WORKLOADS, (tried(any_, 10, 20, 40),))
@@ -211,6 +211,6 @@ def test_a_bucket_that_the_rule_lacks_stands_where_its_knobs_are_others() -> Non
     usual = Chosen(values_of(any_), 1.1, 1.1)
     assert made(usual) == ["AnyRows"]
     assert made(usual, Chosen(values_of(any_), 1.1, 1.1, True)) == ["AnyRows"]
-    small = ["UpTo32RowsOfFewSegments", "UpTo32Rows", "AnyRows"]
+    small = ["UpTo32RowsFewTiles", "UpTo32Rows", "AnyRows"]
     assert made(usual, Chosen(values_of(few.knobs), 1.1, 1.1, True)) == small
     assert made(Chosen(values_of(few.knobs), 1.1, 1.1)) == small[1:]

@@ -10,8 +10,8 @@ from pretended_tuning import HERE, MakeTuning, Pretended, compiled, knobs, of_li
 
 from mirage_kernels.generator.errors import FileError, MirageError, ToolchainError
 from mirage_kernels.generator.ir.codec import from_data, to_data
-from mirage_kernels.generator.plan.variants import Knobs
 from mirage_kernels.generator.request import Event
+from mirage_kernels.generator.schedules.schedule import Knobs
 from mirage_kernels.generator.tuning.catalog import Tuned
 from mirage_kernels.generator.tuning.knobs import has_producers, knobs_of
 from mirage_kernels.generator.tuning.manifest import Built
@@ -176,16 +176,16 @@ def test_the_overall_correlation_compares_within_buckets(tuning: MakeTuning) -> 
 
 def test_the_fastest_plan_is_chosen(tuning: MakeTuning) -> None:
     kernel = measured(tuning(Pretended(times={"b64.so@64": 15.0}), of_plans()))
-    assert [b.best.schedule for b in kernel.buckets] == ["slices", "held"]
+    assert [b.best.schedule for b in kernel.buckets] == ["sliced_k", "register_operand"]
 
 
 def test_the_times_of_every_plan_are_kept(tuning: MakeTuning) -> None:
     bucket = measured(tuning(Pretended(times={"b64.so@64": 15.0}), of_plans())).buckets[1]
     assert bucket.schedules == {
-        "held": 15.0,
-        "slices": 20.0,
-        "slices, apart": 20.0,
-        "held, apart": 20,
+        "register_operand": 15.0,
+        "sliced_k": 20.0,
+        "sliced_k, producer blocks": 20.0,
+        "register_operand, producer blocks": 20,
     }
 
 

@@ -27,7 +27,7 @@ from mirage_kernels.generator.ir import (
 )
 from mirage_kernels.generator.plan.lower import tile_program
 from mirage_kernels.generator.plan.threads import with_threads
-from mirage_kernels.generator.plan.variants import variants
+from mirage_kernels.generator.schedules.choose import variants
 from mirage_kernels.generator.target import target
 
 NAME = "mugraph"  # of the emitted functions
