@@ -153,7 +153,8 @@ def test_a_kernel_is_formatted_as_clang_format_would(recipe: str) -> None:
 def with_sizes(made: AttentionRecord) -> str:
     """Return a kernel's source that also says what shared memory the planner counts on."""
     program = attention_program(made.recipe, made.graph)
-    planned = {v.name: v.knobs.shared_bytes(*program.sizes) for v in made.variants}
+    kernels = {v.knobs: v.name for v in reversed(made.variants)}  # named after the first
+    planned = {name: knobs.shared_bytes(*program.sizes) for knobs, name in kernels.items()}
     asserts = (
         f"static_assert(Work<{name}>::kBytes <= {most} && {most} < Work<{name}>::kBytes + 1024);\n"
         for name, most in planned.items()
