@@ -115,9 +115,9 @@ def test_registers_are_what_the_assembler_says(compile_with: Compile) -> None:
 def test_a_change_of_the_device_vocabulary_makes_other_libraries(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    source = '#include "tile/held.cuh"\n'
+    source = '#include "tile/register_operand/block.cuh"\n'
     before, other = (digest_of(text, TOOLS, "sm_90a") for text in (source, "source"))
-    monkeypatch.setattr(libraries, "_text", changed("tile/wgmma.cuh"))
+    monkeypatch.setattr(libraries, "_text", changed("tile/mma/wgmma.cuh"))
     assert digest_of(source, TOOLS, "sm_90a") != before
     assert digest_of("source", TOOLS, "sm_90a") == other  # it does not include that
 
