@@ -102,7 +102,7 @@ struct AttentionArgs {
   bool constant_history;
   // Filled in by the launch: heads of a group; tokens of a page; groups of blocks that work on the
   // same keys; segments of a sequence, if it has as many tokens as any.
-  HostDivisor group, page, crews, sequence_segments;
+  HostDivisor group, page, clusters, sequence_work_tiles;
   // Also by the launch: whether k and v have maps, by units of keys, and these.
   bool boxed;
   CUtensorMap k_boxes, v_boxes;

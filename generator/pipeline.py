@@ -25,8 +25,6 @@ from mirage_kernels.generator.jobs.executors import Local
 from mirage_kernels.generator.jobs.job import Job
 from mirage_kernels.generator.jobs.run import Workshop, complete
 from mirage_kernels.generator.jobs.store import Store
-from mirage_kernels.generator.plan.attention_lower import attention_program
-from mirage_kernels.generator.plan.attention_variants import attention_variants
 from mirage_kernels.generator.plan.lower import roles_of, tile_program
 from mirage_kernels.generator.plan.program import TileProgram
 from mirage_kernels.generator.plan.threads import with_threads
@@ -44,6 +42,8 @@ from mirage_kernels.generator.records.record import (
 from mirage_kernels.generator.records.sources import files_of
 from mirage_kernels.generator.report import Report, report_of
 from mirage_kernels.generator.request import Event, Progress, Request
+from mirage_kernels.generator.schedules.attention.lower import attention_program
+from mirage_kernels.generator.schedules.attention.variants import attention_variants
 from mirage_kernels.generator.schedules.choose import programs_of, variants
 from mirage_kernels.generator.schedules.loop import ALIGNED_ELEMENTS
 from mirage_kernels.generator.schedules.prologue import has_prologue

@@ -16,6 +16,8 @@
 namespace mirage::tile {
 
 constexpr int kWarpLanes = 32;
+template <class Config>
+constexpr int kBlockThreads = Config::kWarps * kWarpLanes;
 constexpr int kOctetBytes = 16;  // of a 2-byte type: what one lane copies at a time
 constexpr int kLaneDepth = 8;    // k per lane and chunk
 constexpr int kChunkDepth = 32;  // k per chunk: four lanes

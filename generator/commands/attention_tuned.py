@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from mirage_kernels.generator.plan.attention_variants import AttentionKnobs
+from mirage_kernels.generator.schedules.attention.knobs import AttentionKnobs
 from mirage_kernels.generator.terminal import Table, Terminal
 from mirage_kernels.generator.tuning.attention_catalog import TunedAttention, TunedRows
 from mirage_kernels.generator.tuning.attention_choice import EQUAL
@@ -17,7 +17,7 @@ DENSE = ("kernel", "call", "us", "PyTorch us", "served by", "PyTorch's kernels")
 
 def knobs_text(k: AttentionKnobs) -> str:
     """Write knobs as rows of a tile, keys of a step, warps, stages, blocks: `8/16/4/3/2`."""
-    waits = ", sums of keys" if k.key_sums else ""
+    waits = ", sums of keys" if k.constants.get("key_sums") else ""
     return f"{k.rows}/{k.keys}/{k.warps}/{k.stages}/{k.blocks}{waits}"
 
 
@@ -55,7 +55,7 @@ def _rows(kernel: TunedAttention) -> Iterator[tuple[str, ...]]:
     for bucket in kernel.buckets:
         measured = sum(not t.failed for t in bucket.tried)
         for c in bucket.chosen:
-            calls = "of few segments" if c.few_segments else "all" if not _few(bucket) else "others"
+            calls = "of few work tiles" if c.few_tiles else "all" if not _few(bucket) else "others"
             rule = "-" if c.rule_ratio is None else f"{c.rule_ratio:.3f}"
             cells = (_rows_text(bucket), calls, knobs_text(c.knobs), f"{c.ratio:.3f}")
             yield (kernel.key.name, *cells, rule, str(measured))
@@ -87,7 +87,7 @@ def _misplaced(bucket: TunedRows) -> Iterator[str]:
     chosen = {few: bucket.choice(few=few) for few in (False, True)}
     times = {t.knobs: t.means() for t in bucket.tried if not t.failed}
     for i, at in enumerate(bucket.workloads):
-        taken, other = chosen[at.few_segments], chosen[not at.few_segments]
+        taken, other = chosen[at.few_tiles], chosen[not at.few_tiles]
         if taken is None or other is None:
             continue
         us, others_us = times[taken.knobs][i], times[other.knobs][i]

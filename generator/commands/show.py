@@ -22,7 +22,6 @@ from mirage_kernels.generator.commands.list import (
 )
 from mirage_kernels.generator.errors import RecipeError
 from mirage_kernels.generator.ir import Json, to_text
-from mirage_kernels.generator.plan.attention_variants import AttentionVariant
 from mirage_kernels.generator.recipe import Recipe, catalog, trace
 from mirage_kernels.generator.records.folder import emitted, sources_below
 from mirage_kernels.generator.records.record import (
@@ -33,6 +32,7 @@ from mirage_kernels.generator.records.record import (
     load_emitted,
     load_mugraph,
 )
+from mirage_kernels.generator.schedules.attention.variants import AttentionVariant
 from mirage_kernels.generator.schedules.schedule import Variant
 from mirage_kernels.generator.terminal import Table, Terminal
 
@@ -138,8 +138,8 @@ def _variant_rows(record: Emitted) -> Iterator[tuple[str, ...]]:
         tiles = ", ".join(f"{name} by {size}" for name, size in cut.items())
         knobs = ", ".join(f"{name} {value}" for name, value in vars(variant.knobs).items())
         served = f"{counted} <= {variant.bucket}" if variant.bucket else f"any {counted}"
-        segments = variant.segments if isinstance(variant, AttentionVariant) else ""
-        yield served + (f", {segments} segments" if segments else ""), tiles, knobs
+        tiled = variant.work_tiles if isinstance(variant, AttentionVariant) else ""
+        yield served + (f", {tiled} work tiles" if tiled else ""), tiles, knobs
 
 
 def proof_sentence(record: Record) -> str:

@@ -24,7 +24,7 @@ def bucket_name(variant: Variant, dim: str) -> str:
 
 def threads(program: TileProgram) -> str:
     """Return the threads of a block: those that stream, perhaps a warp that receives."""
-    return "(Config::kWarps + 1) * tile::kWarpLanes" if program.received else THREADS
+    return f"{THREADS} + tile::kWarpLanes" if program.received else THREADS
 
 
 def write_slices(writer: Writer, program: TileProgram) -> None:

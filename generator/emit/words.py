@@ -75,7 +75,7 @@ def statics(program: TileProgram) -> dict[str, int]:
     return {d.name: d.size for d in dims.values() if not d.dynamic}
 
 
-THREADS = "Config::kWarps * tile::kWarpLanes"
+THREADS = "tile::kBlockThreads<Config>"
 
 
 def barrier(program: TileProgram) -> str:

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 from mirage_kernels.generator.errors import PlanError
 from mirage_kernels.generator.ir import Graph, parts_of, retile
-from mirage_kernels.generator.plan.attention import form_name
-from mirage_kernels.generator.plan.attention_lower import attention_program
-from mirage_kernels.generator.plan.attention_variants import AttentionVariant, with_dealt
 from mirage_kernels.generator.plan.threads import with_threads
 from mirage_kernels.generator.records.record import About, AttentionRecord
+from mirage_kernels.generator.schedules.attention.lower import attention_program
+from mirage_kernels.generator.schedules.attention.program import form_name
+from mirage_kernels.generator.schedules.attention.variants import AttentionVariant, with_dynamic
 from mirage_kernels.generator.search.select import Ranked
 from mirage_kernels.generator.search.verify import Case
 from mirage_kernels.generator.target import target
@@ -28,7 +28,7 @@ def planned_attention(about: About, graph: Graph) -> AttentionRecord:
     """
     program = attention_program(about.recipe, graph)
     tuned = tuned_attention(about.arch, Key(about.recipe, about.dtype, about.shape))
-    chosen = with_dealt(program, attention_variants_by(program, target(about.arch), tuned))
+    chosen = with_dynamic(program, attention_variants_by(program, target(about.arch), tuned))
     tiled = retile(graph, chosen[0].tiles(program.roles))
     return AttentionRecord(**vars(about), roles=program.roles, variants=chosen, graph=tiled)
 

@@ -15,6 +15,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import TypeVar
 
+from mirage_kernels.generator.emit.forms import FORMS
 from mirage_kernels.generator.errors import FileError, JobError, MirageError
 from mirage_kernels.generator.ir import DType, Graph, dumps, to_json
 from mirage_kernels.generator.ir import check as check_graph
@@ -61,24 +62,21 @@ def write(results: Sequence[Result], kernels_dir: Path) -> list[Path]:
     """
     made = [result.record for result in results]
     written = [write_whole(kernels_dir / record.path, record.text()) for record in made]
-    for arch in sorted({record.arch for record in made}):
-        with _alone_in(kernels_dir / arch):
-            found = list(emitted(kernels_dir, arch).values())
-            for recipe in sorted({record.recipe for record in made if record.arch == arch}):
-                alike = [record for record in found if record.recipe == recipe]
-                written += _write_recipe(alike, kernels_dir)
-            table = table_of(arch, found)
+    with _alone_in(kernels_dir):
+        found = list(emitted(kernels_dir).values())
+        for recipe in sorted({record.recipe for record in made}):
+            written += _write_recipe([r for r in found if r.recipe == recipe], kernels_dir)
+        for arch in sorted({record.arch for record in made}):
+            table = table_of(arch, [record for record in found if record.arch == arch])
             written.append(write_whole(kernels_dir / arch / "table.cpp", table))
     return list(dict.fromkeys(written))
 
 
 def _write_recipe(alike: Sequence[Emitted], kernels_dir: Path) -> list[Path]:
     """Write the sources of a recipe's records; remove those that an earlier generation left."""
-    files = sources_of(alike) if alike else {}
-    written = [write_whole(kernels_dir / name, text) for name, text in files.items()]
+    written = [write_whole(kernels_dir / n, text) for n, text in sources_of(alike).items()]
     made_by = {command for record in alike for command in (record.command, recipe_command(record))}
-    present = {path for r in alike for path in (kernels_dir / r.arch).glob("*/*")}
-    for path in sorted(present.difference(written)):
+    for path in sorted(set(_present(kernels_dir)).difference(written)):
         if path.suffix in SOURCES and _maker(path) in made_by:
             _remove(path)
     return written
@@ -86,7 +84,7 @@ def _write_recipe(alike: Sequence[Emitted], kernels_dir: Path) -> list[Path]:
 
 @contextmanager
 def _alone_in(folder: Path) -> Iterator[None]:
-    """Keep other processes from writing a table that lacks what this one is about to list."""
+    """Keep other processes from writing a table or forms that lack what this one is to write."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
     try:
         with suppress(OSError):  # a network file system may have no locks for folders
@@ -113,9 +111,18 @@ def sources_below(kernels_dir: Path, record: Emitted) -> list[Path]:
     return sorted(sources)
 
 
+def _present(kernels_dir: Path) -> Iterator[Path]:
+    """Yield every file of the folder that may have been emitted."""
+    for top in (FORMS, *TARGETS):
+        for path in (kernels_dir / top).rglob("*"):
+            if path.is_file() and "__pycache__" not in path.parts:
+                yield path
+
+
 def _included(path: Path) -> set[Path]:
     """Return the files beside a file that it includes, and what they include."""
-    beside = {path.parent / name for name in INCLUDE.findall(path.read_text(errors="replace"))}
+    named = INCLUDE.findall(path.read_text(errors="replace"))
+    beside = {Path(os.path.normpath(path.parent / name)) for name in named}
     present = {file for file in beside if file.is_file()}
     return present.union(*map(_included, present))
 
@@ -178,10 +185,10 @@ def check(
     return differences + _compared(kernels_dir, expected)
 
 
-def _by_recipe(found: Mapping[str, Record]) -> dict[tuple[str, str], list[Record]]:
-    groups: dict[tuple[str, str], list[Record]] = {}
+def _by_recipe(found: Mapping[str, Record]) -> dict[str, list[Record]]:
+    groups: dict[str, list[Record]] = {}
     for record in found.values():
-        groups.setdefault((record.arch, record.recipe), []).append(record)
+        groups.setdefault(record.recipe, []).append(record)
     return groups
 
 
@@ -200,7 +207,7 @@ def _expected_of(
         if record.path not in failed:
             found.append(Difference(record.path, refused[record.path].sentence))
     sound = [record for record in emitting if record.path not in refused]
-    return expected | (sources_of(sound) if sound else {})
+    return expected | sources_of(sound)
 
 
 def _refusal(records: Sequence[Emitted]) -> MirageError | None:
@@ -341,12 +348,7 @@ def _compared(kernels_dir: Path, expected: dict[str, str]) -> list[Difference]:
             reason = "the file is not what the generator makes"
             shown = file.read_bytes().decode(errors="replace")
             differences.append(Difference(path, reason, _diff(path, shown, text)))
-    present = {
-        str(p.relative_to(kernels_dir))
-        for arch in TARGETS
-        for p in (kernels_dir / arch).rglob("*")
-        if p.is_file() and "__pycache__" not in p.parts
-    }
+    present = {str(path.relative_to(kernels_dir)) for path in _present(kernels_dir)}
     stray = sorted(present - set(expected))
     return differences + [Difference(p, "no committed record makes this file") for p in stray]
 

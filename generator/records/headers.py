@@ -8,11 +8,10 @@ from dataclasses import replace
 from mirage_kernels.generator.emit.header import Header
 from mirage_kernels.generator.emit.words import dims_text
 from mirage_kernels.generator.ir import Graph, Node, Phase, Space, phases_of
-from mirage_kernels.generator.plan.attention import AttentionProgram
-from mirage_kernels.generator.plan.attention_variants import shared_bytes as attention_bytes
 from mirage_kernels.generator.plan.blocks import without_threads
 from mirage_kernels.generator.plan.program import Do, Layout, TileProgram
 from mirage_kernels.generator.records.record import AttentionRecord, Emitted, KernelRecord
+from mirage_kernels.generator.schedules.attention.program import AttentionProgram
 from mirage_kernels.generator.schedules.batched_lora import (
     consumers_bytes,
     first_launch,
@@ -91,7 +90,7 @@ def _paragraphs(record: Emitted, out: Sequence[str], own: tuple[str, str, str]) 
 
 def recipe_command(record: Emitted) -> str:
     """Return the command that makes what is the same for all shapes of a record's recipe."""
-    return f"mirage-kernels generate {record.recipe} --arch {record.arch}"
+    return f"mirage-kernels generate {record.recipe}"
 
 
 def _mugraph_words(graph: Graph) -> str:
@@ -266,13 +265,10 @@ def _row_words(record: KernelRecord, knobs: Knobs) -> str:
 
 
 def _attention_launch(record: AttentionRecord, program: AttentionProgram) -> str:
-    parts = []
-    for variant in record.variants:
-        limit = f"up to {variant.bucket}" if variant.bucket else "any number"
-        knobs = variant.knobs
-        kib = -(-attention_bytes(knobs, *program.sizes) // 1024)
-        of = f" of {variant.segments} segments" if variant.segments else ""
-        size = f"{knobs.warps} warps, {kib} KiB shared"
-        parts.append(f"{limit}{of}: tiles of {knobs.rows}, {size}")
+    knobs = dict.fromkeys(v.knobs for v in record.variants)
+    sizes = (f"{-(-k.shared_bytes(*program.sizes) // 1024)}" for k in knobs)
     rows = " times ".join(program.roles.rows)
-    return f"as many blocks as run at once. By query rows, {rows}: {'; '.join(parts)}."
+    return (
+        f"as many blocks as run at once, by query rows ({rows}) as below; shared memory of their "
+        f"blocks: {', '.join(sizes)} KiB."
+    )

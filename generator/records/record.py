@@ -15,10 +15,10 @@ from typing import ClassVar, TypeVar
 from mirage_kernels.generator.errors import FileError, GraphError
 from mirage_kernels.generator.ir import DType, Graph, Json, dumps, from_json, to_json
 from mirage_kernels.generator.ir.codec import from_data
-from mirage_kernels.generator.plan.attention import AttentionRoles
-from mirage_kernels.generator.plan.attention_variants import AttentionKnobs, AttentionVariant
 from mirage_kernels.generator.plan.program import Roles
 from mirage_kernels.generator.schedules import read_variant
+from mirage_kernels.generator.schedules.attention.program import AttentionRoles
+from mirage_kernels.generator.schedules.attention.variants import AttentionVariant, read_knobs
 from mirage_kernels.generator.schedules.schedule import Variant
 from mirage_kernels.generator.search.gate import Measured
 from mirage_kernels.generator.search.verify import Proof
@@ -258,9 +258,8 @@ def _attention(data: dict[str, Json]) -> AttentionRecord:
 
 def _attention_variant(data: Json) -> AttentionVariant:
     fields = _object(data)
-    few = from_data(int, fields.get("few_segments", 0))
-    knobs = from_data(AttentionKnobs, data)
-    return AttentionVariant(from_data(int, fields["bucket"]), knobs, few_segments=bool(few))
+    few = from_data(bool, fields.get("few_tiles", False))
+    return AttentionVariant(from_data(int, fields["bucket"]), read_knobs(fields), few_tiles=few)
 
 
 def _mugraph(data: dict[str, Json]) -> MuGraphRecord:

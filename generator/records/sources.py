@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from mirage_kernels.generator.emit.attention import AttentionSource, emit_attention
+from mirage_kernels.generator.emit import forms
 from mirage_kernels.generator.emit.cuda import Kernel
-from mirage_kernels.generator.emit.forms import recipe_files, triton_files
 from mirage_kernels.generator.emit.table import AttentionEntry, Entry, emit_table
-from mirage_kernels.generator.plan.attention_lower import attention_program
 from mirage_kernels.generator.plan.lower import tile_program
 from mirage_kernels.generator.plan.tiles import Planning
 from mirage_kernels.generator.records.headers import attention_header, kernel_header, stacked_header
@@ -19,6 +17,8 @@ from mirage_kernels.generator.records.record import (
     MuGraphRecord,
     Record,
 )
+from mirage_kernels.generator.schedules.attention.lower import attention_program
+from mirage_kernels.generator.schedules.attention.writer import AttentionSource, attention_files
 from mirage_kernels.generator.schedules.batched_lora import (
     MOST_STACKED_TOKENS,
     stacked_program,
@@ -37,28 +37,24 @@ def files_of(record: Record) -> dict[str, str]:
 
 
 def sources_of(records: Sequence[Emitted]) -> dict[str, str]:
-    """Return the files of all records of a recipe and architecture by path below the folder.
+    """Return the files of all records of a recipe by path below the kernels folder.
 
     Each record's JSON, then CUDA and Triton; a file comes after those that it includes.
     """
     files = {record.path: record.text() for record in records}
-    kernels = [kernel_of(r) for r in records if isinstance(r, KernelRecord)]
-    stacked = [stacked_kernel(r) for r in records if isinstance(r, KernelRecord)]
-    for record in records:
-        if isinstance(record, AttentionRecord):
-            files |= _attention_sources(record)
-    arch = records[0].arch
-    for alike in (kernels, [kernel for kernel in stacked if kernel is not None]):
-        for name, text in recipe_files(alike).items():
-            files[f"{arch}/{alike[0].program.recipe}/{name}"] = text
-    for name, text in triton_files(kernels).items():
-        files[f"{arch}/{kernels[0].program.recipe}/{name}"] = text
-    return files
+    streaming = [record for record in records if isinstance(record, KernelRecord)]
+    plain = [forms.Emitted(record.arch, kernel_of(record)) for record in streaming]
+    stacked = [(record.arch, stacked_kernel(record)) for record in streaming]
+    files |= forms.recipe_files(plain)
+    files |= forms.recipe_files([forms.Emitted(arch, k) for arch, k in stacked if k is not None])
+    files |= forms.triton_files(plain)
+    attention = [r for r in records if isinstance(r, AttentionRecord)]
+    return files | attention_files([(r.arch, attention_source(r)) for r in attention])
 
 
 def triton_of(record: KernelRecord) -> str:
     """Return the Triton program of a record."""
-    (text,) = triton_files([kernel_of(record)]).values()
+    (text,) = forms.triton_files([forms.Emitted(record.arch, kernel_of(record))]).values()
     return text
 
 
@@ -83,11 +79,11 @@ def stacked_kernel(record: KernelRecord) -> Kernel | None:
     return Kernel(program, variants, record.storage, stacked_header(record, program, variants))
 
 
-def _attention_sources(record: AttentionRecord) -> dict[str, str]:
+def attention_source(record: AttentionRecord) -> AttentionSource:
+    """Return the attention kernel of a record, planned."""
     program = attention_program(record.recipe, record.graph)
     header = attention_header(record, program)
-    source = AttentionSource(program, record.variants, record.storage, header)
-    return {f"{record.path.removesuffix('.json')}.cu": emit_attention(source)}
+    return AttentionSource(program, record.variants, record.storage, header)
 
 
 def table_of(arch: str, records: Sequence[Emitted]) -> str:

@@ -1,7 +1,7 @@
 """What the catalog says of attention: the knobs of every bucket of query rows, and dense calls.
 
 A bucket is measured at several workloads, which the launch may give to two variants: one for few
-segments with much to read for each, one for all others. Each is chosen by its own workloads.
+work tiles with much to read for each, one for all others. Each is chosen by its own workloads.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from math import exp, log
 
 from mirage_kernels.generator.ir.text import Json
-from mirage_kernels.generator.plan.attention_variants import OPTIONAL, AttentionKnobs
+from mirage_kernels.generator.schedules.attention.knobs import AttentionKnobs
+from mirage_kernels.generator.schedules.attention.variants import read_knobs
 from mirage_kernels.generator.tuning.fields import (
     entries,
     entry,
@@ -24,18 +25,12 @@ from mirage_kernels.generator.tuning.fields import (
 from mirage_kernels.generator.tuning.keys import Key
 
 
-def attention_knobs(data: Mapping[str, Json]) -> AttentionKnobs:
-    """Read knobs among an object's fields."""
-    names = (n for n in AttentionKnobs.__dataclass_fields__ if n not in OPTIONAL or n in data)
-    return AttentionKnobs(**{name: integer(data, name) for name in names})
-
-
 @dataclass(frozen=True)
 class At:
-    """A workload that candidates were compared at, and whether the launch finds few segments."""
+    """A workload that candidates were compared at, and whether the launch finds few work tiles."""
 
     name: str
-    few_segments: bool
+    few_tiles: bool
     floor_us: float
 
     def to_json(self) -> dict[str, Json]:
@@ -45,7 +40,7 @@ class At:
     @staticmethod
     def read(data: Mapping[str, Json]) -> At:
         """Read what `to_json` makes."""
-        return At(text(data, "name"), bool(data["few_segments"]), number(data, "floor_us"))
+        return At(text(data, "name"), bool(data["few_tiles"]), number(data, "floor_us"))
 
 
 @dataclass(frozen=True)
@@ -75,32 +70,32 @@ class TriedAttention:
     def read(data: Mapping[str, Json]) -> TriedAttention:
         """Read what `to_json` makes."""
         if "failed" in data:
-            return TriedAttention(attention_knobs(data), failed=text(data, "failed"))
+            return TriedAttention(read_knobs(data), failed=text(data, "failed"))
         times = (floats(data, "us"), floats(data, "promised_us"))
-        return TriedAttention(attention_knobs(data), *times)
+        return TriedAttention(read_knobs(data), *times)
 
 
 @dataclass(frozen=True)
 class Chosen:
-    """The knobs of a bucket's calls, of few segments or of others, and their time.
+    """The knobs of a bucket's calls, of few work tiles or of others, and their time.
 
     `ratio` is the geometric mean of their times over the floors; `rule_ratio` that of the rule's.
     """
 
     knobs: AttentionKnobs
-    few_segments: bool
+    few_tiles: bool
     ratio: float
     rule_ratio: float | None
 
     def to_json(self) -> dict[str, Json]:
         """Return it as JSON data."""
         ratios: dict[str, Json] = {"ratio": self.ratio, "rule_ratio": self.rule_ratio}
-        return {"few_segments": self.few_segments, "knobs": self.knobs.to_json(), **ratios}
+        return {"few_tiles": self.few_tiles, "knobs": self.knobs.to_json(), **ratios}
 
     @staticmethod
     def read(data: Mapping[str, Json]) -> Chosen:
         """Read what `to_json` makes."""
-        knobs, few = attention_knobs(entry(data["knobs"])), bool(data["few_segments"])
+        knobs, few = read_knobs(entry(data["knobs"])), bool(data["few_tiles"])
         return Chosen(knobs, few, number(data, "ratio"), maybe(data, "rule_ratio"))
 
 
@@ -114,8 +109,8 @@ class TunedRows:
     tried: tuple[TriedAttention, ...]
 
     def choice(self, *, few: bool) -> Chosen | None:
-        """Return what was chosen for calls of few segments, or for others."""
-        return next((c for c in self.chosen if c.few_segments is few), None)
+        """Return what was chosen for calls of few work tiles, or for others."""
+        return next((c for c in self.chosen if c.few_tiles is few), None)
 
     def to_json(self) -> dict[str, Json]:
         """Return the bucket as JSON data."""

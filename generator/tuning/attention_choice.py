@@ -10,13 +10,12 @@ from dataclasses import replace
 from math import inf
 
 from mirage_kernels.generator.errors import PlanError
-from mirage_kernels.generator.plan.attention import AttentionProgram
-from mirage_kernels.generator.plan.attention_variants import (
-    FEW_SEGMENTS_ROWS,
-    AttentionKnobs,
+from mirage_kernels.generator.schedules.attention.knobs import AttentionKnobs
+from mirage_kernels.generator.schedules.attention.program import AttentionProgram
+from mirage_kernels.generator.schedules.attention.variants import (
+    FEW_TILES_ROWS,
     AttentionVariant,
     attention_variants,
-    shared_bytes,
 )
 from mirage_kernels.generator.target import Target
 from mirage_kernels.generator.tuning.attention_catalog import (
@@ -39,14 +38,14 @@ def chosen_of(
     tried: Sequence[TriedAttention],
     rules: tuple[AttentionKnobs, AttentionKnobs | None],
 ) -> tuple[Chosen, ...]:
-    """Return what serves a bucket's calls, and what those of few segments.
+    """Return what serves a bucket's calls, and what those of few work tiles.
 
-    `rules` are the rule's knobs for both. Whether segments are few is asked for small tiles, so
+    `rules` are the rule's knobs for both. Whether work tiles are few is asked for small tiles, so
     that other calls' choice, if it has larger ones, is all that such a variant is compared with.
     """
     usual = chosen_knobs(workloads, tried, rules[0], few=False)
     rule = rules[1] or (usual.knobs if usual else rules[0])
-    small = [t for t in tried if t.knobs.rows <= FEW_SEGMENTS_ROWS or t.knobs == rule]
+    small = [t for t in tried if t.knobs.rows <= FEW_TILES_ROWS or t.knobs == rule]
     few = chosen_knobs(workloads, small, rule, few=True)
     return tuple(c for c in (usual, few) if c is not None)
 
@@ -57,9 +56,9 @@ def chosen_knobs(
     """Return the first candidate, the rule's before all, within 2 % of the least mean.
 
     It is the geometric mean of times over floors, at the workloads that the launch finds to be of
-    few segments, or at the others. None where there are none, or no candidate has all times.
+    few work tiles, or at the others. None where there are none, or no candidate has all times.
     """
-    own = [i for i, at in enumerate(workloads) if at.few_segments is few]
+    own = [i for i, at in enumerate(workloads) if at.few_tiles is few]
     whole = [t for t in tried if not t.failed and len(t.us) == len(workloads)]
     if not own or not whole:
         return None
@@ -89,8 +88,8 @@ def attention_variants_by(
     """Return the kernel's variants: measured knobs where there are some, else the rule's.
 
     What was measured without the rule's knobs says nothing against them. Where calls of few
-    segments have the knobs of others, one variant serves both, and buckets with the same knobs are
-    one. Raises PlanError for measured knobs that do not fit any more.
+    work tiles have the knobs of others, one variant serves both, and buckets with the same knobs
+    are one. Raises PlanError for measured knobs that do not fit any more.
     """
     made, known = attention_variants(program, on), tuned.buckets if tuned else ()
     chosen: list[list[AttentionVariant]] = []
@@ -112,24 +111,24 @@ def _after(bucket: int) -> float:
 
 
 def _measured(own: list[AttentionVariant], found: TunedRows | None) -> Iterator[AttentionVariant]:
-    """Yield the variants of a bucket, that for few segments first, if it has knobs of its own."""
+    """Yield the variants of a bucket, that for few work tiles first, if it has knobs of its own."""
     tried = [t.knobs for t in found.tried] if found else []
     if found is None or any(v.knobs not in tried for v in own):
         yield from own
         return
-    rule = next(v for v in own if not v.few_segments)
+    rule = next(v for v in own if not v.few_tiles)
     usual, few = (found.choice(few=few) for few in (False, True))
-    of_few = next((v.knobs for v in own if v.few_segments), None)
+    of_few = next((v.knobs for v in own if v.few_tiles), None)
     knobs = usual.knobs if usual else rule.knobs
     few_knobs = few.knobs if few else of_few
     if few_knobs is not None and few_knobs != knobs:
-        yield AttentionVariant(rule.bucket, few_knobs, few_segments=True)
+        yield AttentionVariant(rule.bucket, few_knobs, few_tiles=True)
     yield replace(rule, knobs=knobs)
 
 
 def _check_fit(program: AttentionProgram, on: Target, variants: Iterable[AttentionVariant]) -> None:
     for v in variants:
-        bytes_ = shared_bytes(v.knobs, *program.sizes)
+        bytes_ = v.knobs.shared_bytes(*program.sizes)
         if bytes_ > on.shared_bytes:
             raise PlanError(
                 f"{program.recipe}: the knobs that the catalog has for {v.name} need {bytes_} "

@@ -1,7 +1,7 @@
 """Compiling an attention kernel's candidates: as `libraries.py` does those of the other kernels.
 
 Every library holds a kernel with one variant, which serves any number of rows. It also says
-whether the rule would take a call for one of few segments, for only the launch knows that.
+whether the rule would take a call for one of few work tiles, for only the launch knows that.
 """
 
 from __future__ import annotations
@@ -9,20 +9,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from mirage_kernels.generator.emit.attention import (
-    AttentionSource,
-    emit_attention,
-    few_segments,
-)
 from mirage_kernels.generator.emit.header import Header
 from mirage_kernels.generator.emit.writer import Writer
 from mirage_kernels.generator.ir import Graph
-from mirage_kernels.generator.plan.attention import AttentionProgram, form_name
-from mirage_kernels.generator.plan.attention_candidates import RowBucket, row_buckets
-from mirage_kernels.generator.plan.attention_lower import attention_program
-from mirage_kernels.generator.plan.attention_variants import AttentionKnobs, AttentionVariant
 from mirage_kernels.generator.records.record import AttentionRecord
 from mirage_kernels.generator.request import Event, Progress
+from mirage_kernels.generator.schedules.attention.candidates import RowBucket, row_buckets
+from mirage_kernels.generator.schedules.attention.knobs import AttentionKnobs
+from mirage_kernels.generator.schedules.attention.lower import attention_program
+from mirage_kernels.generator.schedules.attention.program import AttentionProgram, form_name
+from mirage_kernels.generator.schedules.attention.variants import AttentionVariant
+from mirage_kernels.generator.schedules.attention.writer import (
+    AttentionSource,
+    emit_attention,
+    few_tiles,
+)
 from mirage_kernels.generator.target import target
 from mirage_kernels.generator.tuning.attention_manifest import (
     BuiltAttention,
@@ -30,7 +31,7 @@ from mirage_kernels.generator.tuning.attention_manifest import (
     CompiledAttention,
 )
 from mirage_kernels.generator.tuning.catalog import tuned_attention
-from mirage_kernels.generator.tuning.entries import ARGS_BYTES, FEW_SEGMENTS, LAUNCH, WORKSPACE
+from mirage_kernels.generator.tuning.entries import ARGS_BYTES, FEW_TILES, LAUNCH, WORKSPACE
 from mirage_kernels.generator.tuning.keys import Key
 from mirage_kernels.generator.tuning.libraries import COMMAND, Shop, each, library_of
 
@@ -106,10 +107,10 @@ def _entries(source: AttentionSource, few: AttentionKnobs | None) -> str:
         writer.line(f"return {symbol}(*args, static_cast<cudaStream_t>(stream));")
     with writer.block(f'extern "C" VISIBLE int64_t {WORKSPACE}({args}) {{'):
         writer.line(f"return {symbol}_workspace(*args);")
-    with writer.block(f'extern "C" VISIBLE int {FEW_SEGMENTS}({args}) {{'):
+    with writer.block(f'extern "C" VISIBLE int {FEW_TILES}({args}) {{'):
         said = "0"
         if few is not None:
-            said = f"mirage::tile::{few_segments(source.program, few)}(*args)"
+            said = f"mirage::tile::{few_tiles(source.program, few)}(*args)"
         writer.line(f"return {said};")
     with writer.block(f'extern "C" VISIBLE int {ARGS_BYTES}() {{'):
         writer.line("return static_cast<int>(sizeof(mirage::AttentionArgs));")

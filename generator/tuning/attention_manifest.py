@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from mirage_kernels.generator.ir.text import Json
-from mirage_kernels.generator.plan.attention_variants import AttentionKnobs
-from mirage_kernels.generator.tuning.attention_catalog import attention_knobs
+from mirage_kernels.generator.schedules.attention.knobs import AttentionKnobs
+from mirage_kernels.generator.schedules.attention.variants import read_knobs
 from mirage_kernels.generator.tuning.fields import entries, entry, integer, text
 from mirage_kernels.generator.tuning.keys import Key
 
@@ -37,7 +37,7 @@ class BuiltAttention:
         """Read what `to_json` makes."""
         failed = text(data, "failed") if "failed" in data else ""
         return BuiltAttention(
-            text(data, "digest"), attention_knobs(data), integer(data, "registers"), failed
+            text(data, "digest"), read_knobs(data), integer(data, "registers"), failed
         )
 
 
@@ -52,24 +52,24 @@ class BuiltRows:
 
     @property
     def splits(self) -> bool:
-        """Say whether calls of few segments may have a variant of their own."""
+        """Say whether calls of few work tiles may have a variant of their own."""
         return bool(self.rows) or self.rule_of_few is not None
 
     def to_json(self) -> dict[str, Json]:
         """Return it as JSON data."""
         rules: dict[str, Json] = {"rows": self.rows, "rule": self.rule.to_json()}
         if self.rule_of_few:
-            rules["rule_of_few_segments"] = self.rule_of_few.to_json()
+            rules["rule_of_few_tiles"] = self.rule_of_few.to_json()
         return rules | {"candidates": [b.to_json() for b in self.built]}
 
     @staticmethod
     def read(data: Mapping[str, Json]) -> BuiltRows:
         """Read what `to_json` makes."""
-        few = data.get("rule_of_few_segments")
+        few = data.get("rule_of_few_tiles")
         return BuiltRows(
             integer(data, "rows"),
-            attention_knobs(entry(data["rule"])),
-            None if few is None else attention_knobs(entry(few)),
+            read_knobs(entry(data["rule"])),
+            None if few is None else read_knobs(entry(few)),
             tuple(BuiltAttention.read(b) for b in entries(data, "candidates")),
         )
 

@@ -18,7 +18,7 @@ class AttentionOutcome:
     us: float = 0.0
     promised_us: float = 0.0
     error: float = 0.0
-    few_segments: bool = False
+    few_tiles: bool = False
     failed: str = ""
 
     def to_json(self) -> dict[str, Json]:
@@ -33,7 +33,7 @@ class AttentionOutcome:
         if "failed" in data:
             return AttentionOutcome(failed=text(data, "failed"))
         us, promised_us = (round(number(data, name), DIGITS) for name in ("us", "promised_us"))
-        few = bool(data["few_segments"])
+        few = bool(data["few_tiles"])
         return AttentionOutcome(us, promised_us, number(data, "error"), few)
 
 

@@ -95,7 +95,7 @@ class AttentionTuning:
             rows = self.rows(bucket)
             times = {t.knobs: t.means() for t in rows.tried if not t.failed}
             for i, at in enumerate(rows.workloads):
-                few = at.few_segments and bucket.rule_of_few
+                few = at.few_tiles and bucket.rule_of_few
                 means = times.get(few or bucket.rule)
                 if means is None:
                     return None
@@ -171,10 +171,10 @@ class AttentionTuning:
         return TunedRows(bucket.rows, chosen, workloads, tried)
 
     def at(self, named: Named, bucket: BuiltRows) -> At:
-        """Return a workload with its floor, and whether the launch finds few segments."""
+        """Return a workload with its floor, and whether the launch finds few work tiles."""
         known = self.results.attention.outcomes
         found = (known.get(f"{b.digest}@{named.name}") for b in bucket.built)
-        few = any(o.few_segments for o in found if o is not None)
+        few = any(o.few_tiles for o in found if o is not None)
         floor = self.results.attention.floors.get(self.of_kernel(named), 0.0)
         return At(named.name, few and bucket.splits, floor)
 

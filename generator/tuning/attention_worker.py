@@ -2,7 +2,7 @@
 
     {"attention": NAME, "at": WORKLOAD}                  -> {"floor_us": ...}
     {"attention": NAME, "at": WORKLOAD, "library": FILE} -> {"us": ..., "promised_us": ...,
-                                                             "few_segments": ..., "error": ...}
+                                                             "few_tiles": ..., "error": ...}
     {"attention": NAME, "dense": CALL, "library": FILE}  -> {"us": ..., "sdpa_us": ..., "peers": {}}
 
 Times are those of calls that promise nothing, and that promise all there is to promise.
@@ -35,7 +35,7 @@ from mirage_kernels.generator.ir.dtypes import DType
 from mirage_kernels.generator.ir.text import Json
 from mirage_kernels.generator.tuning.attention_workloads import Named, dense_calls, workloads_of
 from mirage_kernels.generator.tuning.entries import (
-    FEW_SEGMENTS,
+    FEW_TILES,
     LAUNCH,
     WORKSPACE,
     RefusedError,
@@ -118,7 +118,7 @@ class AttentionLibrary:
     def load(path: Path) -> AttentionLibrary:
         """Load a library; see `opened`."""
         loaded, own = opened(path, AttentionArgs)
-        getattr(loaded, FEW_SEGMENTS).argtypes = (ctypes.POINTER(AttentionArgs),)
+        getattr(loaded, FEW_TILES).argtypes = (ctypes.POINTER(AttentionArgs),)
         return AttentionLibrary(loaded, own)
 
     def asked(self, name: str, args: AttentionArgs, *more: object) -> int:
@@ -232,7 +232,7 @@ class AttentionBench:
     def candidate(self, library: AttentionLibrary) -> dict[str, Json]:
         """Compare a candidate's result with float64; where it is right, measure its times."""
         outs, args, timed = self.launches(library)
-        few = library.asked(FEW_SEGMENTS, args[0])
+        few = library.asked(FEW_TILES, args[0])
         timed[0]()
         error = relative_error(outs[0], self.exact)
         if not error <= LARGEST_ERRORS[self.call.dtype]:
@@ -243,7 +243,7 @@ class AttentionBench:
             one.constant_history = self.call.page_size > 0
         promised_us = self.time(timed, SETTLED)
         answer: dict[str, Json] = {"us": us, "promised_us": promised_us, "error": error}
-        return answer | {"few_segments": bool(few)}
+        return answer | {"few_tiles": bool(few)}
 
     def launches(
         self, library: AttentionLibrary

@@ -6,7 +6,7 @@ import ctypes
 from pathlib import Path
 
 LAUNCH, ARGS_BYTES = "mirage_candidate_launch", "mirage_candidate_args_bytes"
-WORKSPACE, FEW_SEGMENTS = "mirage_candidate_workspace", "mirage_candidate_few_segments"
+WORKSPACE, FEW_TILES = "mirage_candidate_workspace", "mirage_candidate_few_tiles"
 
 
 class RefusedError(Exception):

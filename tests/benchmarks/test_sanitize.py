@@ -94,7 +94,7 @@ def test_every_tool_watches_every_kernel() -> None:
 @pytest.mark.skipif(not EMITTED.is_dir(), reason="not a checkout")
 def test_blocks_claim_segments_where_a_variant_does() -> None:
     records = {str(p.relative_to(EMITTED).with_suffix("")): p for p in EMITTED.rglob("*.json")}
-    claiming = {name for name, path in records.items() if '"deals": 1' in path.read_text()}
+    claiming = {name for name, path in records.items() if '"dynamic": 1' in path.read_text()}
     assert claiming
     many = script("sanitize_attention").CLAIM
     assert claiming == {name for name in records if name.startswith(many)}

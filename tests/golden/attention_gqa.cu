@@ -18,43 +18,17 @@
 // Expects   q [B, Hkv, G, D], k [B, L, Hkv, D], v [B, L, Hkv, D]: lines along D contiguous and
 //           16-byte aligned, any other strides, keys and values in pages or dense; B, Hkv, G, L at
 //           run time, L by sequence, 0 too.
-// Launch    as many blocks as run at once. By query rows, G: up to 8 of few segments: tiles of 8, 8
-//           warps, 202 KiB shared; up to 8 of many segments: tiles of 8, 4 warps, 105 KiB shared;
-//           up to 8: tiles of 8, 4 warps, 105 KiB shared; up to 16 of few segments: tiles of 8, 8
-//           warps, 202 KiB shared; up to 16: tiles of 16, 8 warps, 150 KiB shared; up to 32 of few
-//           segments: tiles of 8, 8 warps, 202 KiB shared; up to 32: tiles of 128, 12 warps, 200
-//           KiB shared; any number: tiles of 128, 12 warps, 200 KiB shared.
+// Launch    as many blocks as run at once, by query rows (G) as below; shared memory of their
+//           blocks: 202, 105, 105, 150, 200 KiB.
 
 #include "launch.h"
-#include "tile/attention_wide.cuh"
+#include "tile/attention/attention.cuh"
 
 namespace mirage::generated {
 namespace {
 
-using T = __half;
-constexpr int D = 128;  // of a head
-
-struct UpTo8RowsOfFewSegments {
-  static constexpr int kRows = 8, kKeys = 16, kWarps = 8, kStages = 3, kBlocks = 1;
-};
-struct UpTo8RowsOfManySegments {
-  static constexpr int kRows = 8, kKeys = 16, kWarps = 4, kStages = 3, kBlocks = 2, kDeals = 1;
-};
-struct UpTo8Rows {
-  static constexpr int kRows = 8, kKeys = 16, kWarps = 4, kStages = 3, kBlocks = 2;
-};
-using UpTo16RowsOfFewSegments = UpTo8RowsOfFewSegments;
-struct UpTo16Rows {
-  static constexpr int kRows = 16, kKeys = 16, kWarps = 8, kStages = 2, kBlocks = 1;
-};
-using UpTo32RowsOfFewSegments = UpTo8RowsOfFewSegments;
-struct UpTo32Rows {
-  static constexpr int kRows = 128, kKeys = 64, kWarps = 12, kStages = 3, kBlocks = 1, kCopiers = 4;
-};
-using AnyRows = UpTo32Rows;
-
-template <class Knobs>
-using Work = tile::AttentionWorkOf<T, D, Knobs>;
+template <class Config>
+using Work = tile::AttentionWork<typename Config::T, Config::D, Config>;
 
 // With each element of the result, once the sums of all keys are known.
 struct AfterCombine {
@@ -67,66 +41,87 @@ struct AfterCombine {
   }
 };
 
-template <class Knobs>
-__global__ void __launch_bounds__(Work<Knobs>::kThreads, Work<Knobs>::kBlocks)
+template <class Config>
+__global__ void __launch_bounds__(Work<Config>::kThreads, Work<Config>::kBlocks)
     gqa(const __grid_constant__ AttentionArgs args) {
   extern __shared__ __align__(1024) char shared[];
   const float scale = args.scalars[0];
 
-  Work<Knobs> work(args, shared);
-  while (work.next_part()) {
-    const auto q_tile = work.queries();            // [G, D]
-    const int seq_lens_tile = work.seq_len();      // [B]
-    work.keep(q_tile);                             // for all steps of the part
-    typename Work<Knobs>::Peaks peak;              // [G]
-    typename Work<Knobs>::Sums sum_masked;         // [G]
-    typename Work<Knobs>::Product masked_product;  // [D, G]
+  Work<Config> work(args, shared);
+  while (work.next_item()) {
+    const auto q_tile = work.queries();             // [G, D]
+    const int seq_lens_tile = work.seq_len();       // [B]
+    work.hold_resident(q_tile);                     // for all steps of the work item
+    typename Work<Config>::Maxima peak;             // [G]
+    typename Work<Config>::Sums sum_masked;         // [G]
+    typename Work<Config>::Product masked_product;  // [D, G]
     while (work.next_step()) {
       const auto k_tile = work.keys();                                   // [L, D]
       const auto position_L_tile = work.key_positions();                 // [L]
       const auto mask = tile::less(position_L_tile, seq_lens_tile);      // [L]
       const auto k_product = work.scores(k_tile);                        // [G, L]
       const auto scaled_k_product = tile::mul<float>(scale, k_product);  // [G, L]
-      const auto seen_scaled_k_product = tile::where<float>(mask, scaled_k_product, -INFINITY);
-      tile::raise(peak, seen_scaled_k_product, sum_masked, masked_product);            // [G]
-      const auto lowered_scaled_k_product = tile::sub<float>(scaled_k_product, peak);  // [G, L]
-      const auto exp_scaled_k_product = tile::exp<float>(lowered_scaled_k_product);    // [G, L]
-      const auto masked = tile::where<T>(mask, exp_scaled_k_product, 0.0f);            // [L, G]
-      tile::sum_over_keys(sum_masked, masked);                                         // [G]
-      tile::contract_values(masked_product, work.values(), masked);                    // [D, G]
+      // The running maximum rises to the largest score that the mask shows; both sums become
+      // relative to it and add exp(score - maximum) of these keys, the product times their values.
+      work.online_softmax(scaled_k_product, mask, peak, sum_masked, masked_product);  // [D, G]
     }
     work.template combine<AfterCombine>(peak, sum_masked, masked_product);
   }
 }
 
+template <class Config>
+cudaError_t launch(const AttentionArgs& args, cudaStream_t stream) {
+  return tile::launch_attention<Work<Config>>(gqa<Config>, args, stream);
+}
+
+template <class Config>
+int64_t workspace(const AttentionArgs& args) {
+  return tile::attention_workspace<Work<Config>>(args);
+}
+
+struct Shape {
+  using T = __half;
+  static constexpr int D = 128;
+};
+struct UpTo8RowsFewTiles : Shape {
+  static constexpr int kRows = 8, kKeys = 16, kWarps = 8, kStages = 3, kBlocks = 1;
+};
+struct UpTo8RowsManyTiles : Shape {
+  static constexpr int kRows = 8, kKeys = 16, kWarps = 4, kStages = 3, kBlocks = 2, kDynamic = 1;
+};
+struct UpTo8Rows : Shape {
+  static constexpr int kRows = 8, kKeys = 16, kWarps = 4, kStages = 3, kBlocks = 2;
+};
+struct UpTo16Rows : Shape {
+  static constexpr int kRows = 16, kKeys = 16, kWarps = 8, kStages = 2, kBlocks = 1;
+};
+struct UpTo32Rows : Shape {
+  static constexpr int kRows = 128, kKeys = 64, kWarps = 12, kStages = 3, kBlocks = 1,
+                       kProducers = 4;
+};
+
 template <class Call>
-auto with_knobs(const AttentionArgs& args, Call call) {
+auto with_config(const AttentionArgs& args, Call call) {
   const int64_t rows = static_cast<int64_t>(args.q_len) * args.G;
-  if (rows <= 8 && tile::has_few_segments<8, 128>(args)) return call(UpTo8RowsOfFewSegments{});
-  if (rows <= 8 && tile::has_many_segments<UpTo8RowsOfManySegments>(args))
-    return call(UpTo8RowsOfManySegments{});
+  if (rows <= 8 && tile::has_few_work_tiles<8, 128>(args)) return call(UpTo8RowsFewTiles{});
+  if (rows <= 8 && tile::has_many_work_tiles<UpTo8RowsManyTiles>(args))
+    return call(UpTo8RowsManyTiles{});
   if (rows <= 8) return call(UpTo8Rows{});
-  if (rows <= 16 && tile::has_few_segments<8, 128>(args)) return call(UpTo16RowsOfFewSegments{});
+  if (rows <= 16 && tile::has_few_work_tiles<8, 128>(args)) return call(UpTo8RowsFewTiles{});
   if (rows <= 16) return call(UpTo16Rows{});
-  if (rows <= 32 && tile::has_few_segments<8, 128>(args)) return call(UpTo32RowsOfFewSegments{});
+  if (rows <= 32 && tile::has_few_work_tiles<8, 128>(args)) return call(UpTo8RowsFewTiles{});
   if (rows <= 32) return call(UpTo32Rows{});
-  return call(AnyRows{});
+  return call(UpTo32Rows{});
 }
 
 }  // namespace
 
 cudaError_t gqa_D128_fp16(const AttentionArgs& args, cudaStream_t stream) {
-  return with_knobs(args, [&](auto knobs) {
-    using Knobs = decltype(knobs);
-    return tile::launch_attention_of<Work<Knobs>>(gqa<Knobs>, args, stream);
-  });
+  return with_config(args, [&](auto config) { return launch<decltype(config)>(args, stream); });
 }
 
 int64_t gqa_D128_fp16_workspace(const AttentionArgs& args) {
-  return with_knobs(args, [&](auto knobs) {
-    using Knobs = decltype(knobs);
-    return tile::attention_workspace_of<Work<Knobs>>(args);
-  });
+  return with_config(args, [&](auto config) { return workspace<decltype(config)>(args); });
 }
 
 }  // namespace mirage::generated

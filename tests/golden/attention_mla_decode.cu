@@ -22,25 +22,17 @@
 // Expects   q_latent [B, Hq, C], q_rope [B, Hq, P], latent [B, L, C], k_rope [B, L, P]: lines along
 //           C and P contiguous and 16-byte aligned, any other strides, keys and values in pages or
 //           dense; B, Hq, L at run time, L by sequence, 0 too.
-// Launch    as many blocks as run at once. By query rows, Hq: any number: tiles of 8, 4 warps, 226
-//           KiB shared.
+// Launch    as many blocks as run at once, by query rows (Hq) as below; shared memory of their
+//           blocks: 226 KiB.
 
 #include "launch.h"
-#include "tile/attention.cuh"
+#include "tile/attention/attention.cuh"
 
 namespace mirage::generated {
 namespace {
 
-using T = __half;
-constexpr int C = 512;  // of a head
-constexpr int P = 64;   // of keys, beside what are values too
-
-struct AnyRows {
-  static constexpr int kRows = 8, kKeys = 16, kWarps = 4, kStages = 3, kBlocks = 1;
-};
-
-template <class Knobs>
-using Work = tile::AttentionWork<T, C, Knobs, P>;
+template <class Config>
+using Work = tile::AttentionWork<typename Config::T, Config::C, Config, Config::P>;
 
 // With each element of the result, once the sums of all keys are known.
 struct AfterCombine {
@@ -53,25 +45,24 @@ struct AfterCombine {
   }
 };
 
-template <class Knobs>
-__global__ void __launch_bounds__(Work<Knobs>::kThreads, Work<Knobs>::kBlocks)
+template <class Config>
+__global__ void __launch_bounds__(Work<Config>::kThreads, Work<Config>::kBlocks)
     mla_decode(const __grid_constant__ AttentionArgs args) {
-  constexpr int kRows = Knobs::kRows;
   extern __shared__ __align__(1024) char shared[];
   const float scale = args.scalars[0];
 
-  Work<Knobs> work(args, shared);
-  while (work.next_part()) {
-    const auto q_latent_tile = work.unread_queries();  // [Hq, C]
-    const auto q_rope_tile = work.more_queries();      // [Hq, P]
-    const int seq_lens_tile = work.seq_len();          // [B]
-    work.keep(q_latent_tile);                          // for all steps of the part
-    work.keep_more(q_rope_tile);
-    tile::RowPeaks<kRows> peak;                   // [Hq]
-    tile::RowSums<kRows> sum_masked;              // [Hq]
-    tile::ValueProduct<C, kRows> masked_product;  // [C, Hq]
+  Work<Config> work(args, shared);
+  while (work.next_item()) {
+    const auto q_latent_tile = work.queries();     // [Hq, C]
+    const auto q_rope_tile = work.more_queries();  // [Hq, P]
+    const int seq_lens_tile = work.seq_len();      // [B]
+    work.hold_resident(q_latent_tile);             // for all steps of the work item
+    work.hold_more_resident(q_rope_tile);
+    typename Work<Config>::Maxima peak;             // [Hq]
+    typename Work<Config>::Sums sum_masked;         // [Hq]
+    typename Work<Config>::Product masked_product;  // [C, Hq]
     while (work.next_step()) {
-      const auto latent_tile = work.unread_keys();                   // [L, C]
+      const auto latent_tile = work.keys();                          // [L, C]
       const auto k_rope_tile = work.more_keys();                     // [L, P]
       const auto position_L_tile = work.key_positions();             // [L]
       const auto mask = tile::less(position_L_tile, seq_lens_tile);  // [L]
@@ -81,39 +72,46 @@ __global__ void __launch_bounds__(Work<Knobs>::kThreads, Work<Knobs>::kBlocks)
           tile::add<float>(latent_product, k_rope_product);
       const auto scaled_latent_product_plus_k_rope_product =
           tile::mul<float>(scale, latent_product_plus_k_rope_product);
-      const auto seen_scaled_latent_product_plus_k_rope_product =
-          tile::where<float>(mask, scaled_latent_product_plus_k_rope_product, -INFINITY);
-      tile::raise(peak, seen_scaled_latent_product_plus_k_rope_product, sum_masked, masked_product);
-      const auto lowered_scaled_latent_product_plus_k_rope_product =
-          tile::sub<float>(scaled_latent_product_plus_k_rope_product, peak);
-      const auto exp = tile::exp<float>(lowered_scaled_latent_product_plus_k_rope_product);
-      const auto masked = tile::where<T>(mask, exp, 0.0f);           // [L, Hq]
-      tile::sum_over_keys(sum_masked, masked);                       // [Hq]
-      tile::contract_values(masked_product, work.values(), masked);  // [C, Hq]
+      // The running maximum rises to the largest score that the mask shows; both sums become
+      // relative to it and add exp(score - maximum) of these keys, the product times their values.
+      work.online_softmax(scaled_latent_product_plus_k_rope_product, mask, peak, sum_masked,
+                          masked_product);
     }
     work.template combine<AfterCombine>(peak, sum_masked, masked_product);
   }
 }
 
+template <class Config>
+cudaError_t launch(const AttentionArgs& args, cudaStream_t stream) {
+  return tile::launch_attention<Work<Config>>(mla_decode<Config>, args, stream);
+}
+
+template <class Config>
+int64_t workspace(const AttentionArgs& args) {
+  return tile::attention_workspace<Work<Config>>(args);
+}
+
+struct Shape {
+  using T = __half;
+  static constexpr int C = 512, P = 64;
+};
+struct AnyRows : Shape {
+  static constexpr int kRows = 8, kKeys = 16, kWarps = 4, kStages = 3, kBlocks = 1;
+};
+
 template <class Call>
-auto with_knobs(const AttentionArgs& args, Call call) {
+auto with_config(const AttentionArgs& args, Call call) {
   return call(AnyRows{});
 }
 
 }  // namespace
 
 cudaError_t mla_decode_C512_P64_fp16(const AttentionArgs& args, cudaStream_t stream) {
-  return with_knobs(args, [&](auto knobs) {
-    using Knobs = decltype(knobs);
-    return tile::launch_attention<Work<Knobs>>(mla_decode<Knobs>, args, stream);
-  });
+  return with_config(args, [&](auto config) { return launch<decltype(config)>(args, stream); });
 }
 
 int64_t mla_decode_C512_P64_fp16_workspace(const AttentionArgs& args) {
-  return with_knobs(args, [&](auto knobs) {
-    using Knobs = decltype(knobs);
-    return tile::attention_workspace<Work<Knobs>>(args);
-  });
+  return with_config(args, [&](auto config) { return workspace<decltype(config)>(args); });
 }
 
 }  // namespace mirage::generated

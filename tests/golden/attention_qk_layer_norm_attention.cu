@@ -24,31 +24,17 @@
 // Expects   q [B, Hkv, G, D], k [B, L, Hkv, D], v [B, L, Hkv, D]: lines along D contiguous and
 //           16-byte aligned, any other strides, keys and values in pages or dense; B, Hkv, G, L at
 //           run time, L by sequence, 0 too.
-// Launch    as many blocks as run at once. By query rows, G: up to 8 of few segments: tiles of 8, 8
-//           warps, 140 KiB shared; up to 8: tiles of 8, 4 warps, 107 KiB shared; any number: tiles
-//           of 16, 8 warps, 150 KiB shared.
+// Launch    as many blocks as run at once, by query rows (G) as below; shared memory of their
+//           blocks: 140, 107, 150 KiB.
 
 #include "launch.h"
-#include "tile/attention.cuh"
+#include "tile/attention/attention.cuh"
 
 namespace mirage::generated {
 namespace {
 
-using T = __half;
-constexpr int D = 128;  // of a head
-
-struct UpTo8RowsOfFewSegments {
-  static constexpr int kRows = 8, kKeys = 16, kWarps = 8, kStages = 2, kBlocks = 1, kKeyWork = 2;
-};
-struct UpTo8Rows {
-  static constexpr int kRows = 8, kKeys = 16, kWarps = 4, kStages = 3, kBlocks = 2, kKeyWork = 2;
-};
-struct AnyRows {
-  static constexpr int kRows = 16, kKeys = 16, kWarps = 8, kStages = 2, kBlocks = 1, kKeyWork = 2;
-};
-
-template <class Knobs>
-using Work = tile::AttentionWork<T, D, Knobs>;
+template <class Config>
+using Work = tile::AttentionWork<typename Config::T, Config::D, Config>;
 
 // With each element of the result, once the sums of all keys are known.
 struct AfterCombine {
@@ -61,19 +47,20 @@ struct AfterCombine {
   }
 };
 
-template <class Knobs>
-__global__ void __launch_bounds__(Work<Knobs>::kThreads, Work<Knobs>::kBlocks)
+template <class Config>
+__global__ void __launch_bounds__(Work<Config>::kThreads, Work<Config>::kBlocks)
     qk_layer_norm_attention(const __grid_constant__ AttentionArgs args) {
-  constexpr int kRows = Knobs::kRows;
+  using T = typename Config::T;
+  constexpr int D = Config::D;
   extern __shared__ __align__(1024) char shared[];
   const float scale = args.scalars[0];
   const float eps = args.scalars[1];
 
-  Work<Knobs> work(args, shared);
-  while (work.next_part()) {
-    const auto q_tile = work.dealt_queries();                                            // [G, D]
-    const auto q_weight_tile = work.dealt_row_vectors(0);                                // [G, D]
-    const auto q_bias_tile = work.dealt_row_vectors(1);                                  // [G, D]
+  Work<Config> work(args, shared);
+  while (work.next_item()) {
+    const auto q_tile = work.partitioned_queries();                                      // [G, D]
+    const auto q_weight_tile = work.partitioned_row_vectors(0);                          // [G, D]
+    const auto q_bias_tile = work.partitioned_row_vectors(1);                            // [G, D]
     const auto k_weight_tile = work.vector(2);                                           // [D]
     const auto k_bias_tile = work.vector(3);                                             // [D]
     const int seq_lens_tile = work.seq_len();                                            // [B]
@@ -92,12 +79,12 @@ __global__ void __launch_bounds__(Work<Knobs>::kThreads, Work<Knobs>::kBlocks)
         tile::add<float>(scaled_normed_q_minus_mean_q, q_bias_tile);
     const auto scaled_scaled_normed_q_minus_mean_q_plus =
         tile::mul<T>(scaled_normed_q_minus_mean_q_plus, scale);
-    work.keep(scaled_scaled_normed_q_minus_mean_q_plus);  // for all steps of the part
-    tile::RowPeaks<kRows> peak;                           // [G]
-    tile::RowSums<kRows> sum_masked;                      // [G]
-    tile::ValueProduct<D, kRows> masked_product;          // [D, G]
+    work.hold_resident(scaled_scaled_normed_q_minus_mean_q_plus);  // for all steps of the work item
+    typename Work<Config>::Maxima peak;                            // [G]
+    typename Work<Config>::Sums sum_masked;                        // [G]
+    typename Work<Config>::Product masked_product;                 // [D, G]
     while (work.next_step()) {
-      const auto k_tile = work.unread_keys();                                              // [L, D]
+      const auto k_tile = work.keys();                                                     // [L, D]
       const auto position_L_tile = work.key_positions();                                   // [L]
       const auto sum_k = tile::line_sum(k_tile);                                           // [L]
       const auto mean_k = tile::div<float>(sum_k, float{D});                               // [L]
@@ -115,25 +102,43 @@ __global__ void __launch_bounds__(Work<Knobs>::kThreads, Work<Knobs>::kBlocks)
       const auto mask = tile::less(position_L_tile, seq_lens_tile);  // [L]
       const auto scaled_scaled_normed_q_minus_mean_q_plus_product =
           work.scores(scaled_normed_k_minus_mean_k_plus);
-      const auto seen_scaled_scaled_normed_q_minus_mean_q_plus_product =
-          tile::where<float>(mask, scaled_scaled_normed_q_minus_mean_q_plus_product, -INFINITY);
-      tile::raise(peak, seen_scaled_scaled_normed_q_minus_mean_q_plus_product, sum_masked,
-                  masked_product);
-      const auto lowered_scaled_scaled_normed_q_minus_mean_q_plus_product =
-          tile::sub<float>(scaled_scaled_normed_q_minus_mean_q_plus_product, peak);
-      const auto exp = tile::exp<float>(lowered_scaled_scaled_normed_q_minus_mean_q_plus_product);
-      const auto masked = tile::where<T>(mask, exp, 0.0f);           // [L, G]
-      tile::sum_over_keys(sum_masked, masked);                       // [G]
-      tile::contract_values(masked_product, work.values(), masked);  // [D, G]
+      // The running maximum rises to the largest score that the mask shows; both sums become
+      // relative to it and add exp(score - maximum) of these keys, the product times their values.
+      work.online_softmax(scaled_scaled_normed_q_minus_mean_q_plus_product, mask, peak, sum_masked,
+                          masked_product);
     }
     work.template combine<AfterCombine>(peak, sum_masked, masked_product);
   }
 }
 
+template <class Config>
+cudaError_t launch(const AttentionArgs& args, cudaStream_t stream) {
+  return tile::launch_attention<Work<Config>>(qk_layer_norm_attention<Config>, args, stream);
+}
+
+template <class Config>
+int64_t workspace(const AttentionArgs& args) {
+  return tile::attention_workspace<Work<Config>>(args);
+}
+
+struct Shape {
+  using T = __half;
+  static constexpr int D = 128, kKeyWork = 2;
+};
+struct UpTo8RowsFewTiles : Shape {
+  static constexpr int kRows = 8, kKeys = 16, kWarps = 8, kStages = 2, kBlocks = 1;
+};
+struct UpTo8Rows : Shape {
+  static constexpr int kRows = 8, kKeys = 16, kWarps = 4, kStages = 3, kBlocks = 2;
+};
+struct AnyRows : Shape {
+  static constexpr int kRows = 16, kKeys = 16, kWarps = 8, kStages = 2, kBlocks = 1;
+};
+
 template <class Call>
-auto with_knobs(const AttentionArgs& args, Call call) {
+auto with_config(const AttentionArgs& args, Call call) {
   const int64_t rows = static_cast<int64_t>(args.q_len) * args.G;
-  if (rows <= 8 && tile::has_few_segments<8, 128, 2>(args)) return call(UpTo8RowsOfFewSegments{});
+  if (rows <= 8 && tile::has_few_work_tiles<8, 128, 2>(args)) return call(UpTo8RowsFewTiles{});
   if (rows <= 8) return call(UpTo8Rows{});
   return call(AnyRows{});
 }
@@ -141,17 +146,11 @@ auto with_knobs(const AttentionArgs& args, Call call) {
 }  // namespace
 
 cudaError_t qk_layer_norm_attention_D128_fp16(const AttentionArgs& args, cudaStream_t stream) {
-  return with_knobs(args, [&](auto knobs) {
-    using Knobs = decltype(knobs);
-    return tile::launch_attention<Work<Knobs>>(qk_layer_norm_attention<Knobs>, args, stream);
-  });
+  return with_config(args, [&](auto config) { return launch<decltype(config)>(args, stream); });
 }
 
 int64_t qk_layer_norm_attention_D128_fp16_workspace(const AttentionArgs& args) {
-  return with_knobs(args, [&](auto knobs) {
-    using Knobs = decltype(knobs);
-    return tile::attention_workspace<Work<Knobs>>(args);
-  });
+  return with_config(args, [&](auto config) { return workspace<decltype(config)>(args); });
 }
 
 }  // namespace mirage::generated

@@ -8,17 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from mirage_kernels.generator.plan.attention import AttentionProgram
-from mirage_kernels.generator.plan.attention_candidates import RowBucket, row_buckets
-from mirage_kernels.generator.plan.attention_lower import attention_program
-from mirage_kernels.generator.plan.attention_variants import (
-    AttentionKnobs,
-    attention_variants,
-    shared_bytes,
-)
-from mirage_kernels.generator.plan.attention_wide import groups
 from mirage_kernels.generator.records.record import load_emitted
+from mirage_kernels.generator.schedules.attention.candidates import RowBucket, row_buckets
+from mirage_kernels.generator.schedules.attention.lower import attention_program
+from mirage_kernels.generator.schedules.attention.program import AttentionProgram
+from mirage_kernels.generator.schedules.attention.variants import (
+    attention_variants,
+)
+from mirage_kernels.generator.schedules.flash_decode.knobs import FlashDecode
 from mirage_kernels.generator.schedules.loop import RESERVED_BYTES
+from mirage_kernels.generator.schedules.wgmma_attention.knobs import WgmmaAttention
 from mirage_kernels.generator.target import target
 
 GOLDEN = Path(__file__).parents[1] / "golden"
@@ -40,7 +39,7 @@ def test_the_rules_choices_stand_first(depth: int) -> None:
     found = buckets(depth)
     for variant in attention_variants(program(depth=depth), H200):
         bucket = found[variant.bucket]
-        assert bucket.rules(few=variant.few_segments) == variant.knobs
+        assert bucket.rules(few=variant.few_tiles) == variant.knobs
         assert variant.knobs in bucket.knobs[:2]
 
 
@@ -50,7 +49,7 @@ def test_every_candidate_fits_and_stands_once(depth: int) -> None:
         assert len(bucket.knobs) == len(set(bucket.knobs)) > 1
         for knobs in bucket.knobs:
             share = (H200.shared_bytes + RESERVED_BYTES) // knobs.blocks - RESERVED_BYTES
-            assert shared_bytes(knobs, depth) <= share
+            assert knobs.shared_bytes(depth) <= share
 
 
 def test_rings_blocks_and_tiles_are_varied() -> None:
@@ -62,21 +61,20 @@ def test_rings_blocks_and_tiles_are_varied() -> None:
 
 def test_many_rows_have_other_tiles_and_those_of_few_rows() -> None:
     many = buckets(64)[0].knobs
-    wide = {(k.rows, k.keys) for k in many if k.copiers}
+    wide = {(k.rows, k.keys) for k in many if isinstance(k, WgmmaAttention)}
     assert wide == {(64, 128), (128, 64), (64, 64), (128, 128)}
-    assert {k.rows for k in many if not k.copiers} == {8, 16}
+    assert {k.rows for k in many if isinstance(k, FlashDecode)} == {8, 16}
 
 
 @pytest.mark.parametrize("depth", [64, 128])
 def test_warpgroups_with_keys_of_their_own_have_a_slot_to_spare(depth: int) -> None:
     for knobs in chain.from_iterable(b.knobs for b in buckets(depth).values()):
-        assert not knobs.copiers or knobs.stages > 2 * groups(vars(knobs))
+        assert isinstance(knobs, FlashDecode) or knobs.stages > 2 * knobs.groups
 
 
-def test_sums_of_keys_may_be_computed_before_scores_are_waited_for() -> None:
+def test_keys_that_are_summed_are_kept_until_they_are() -> None:
     many = buckets(64, recipe="qk_norm_attention")[0]
-    assert many.rule.key_sums == 1
-    assert replace(many.rule, key_sums=0) in many.knobs
+    assert {k.key_sums for k in many.knobs if isinstance(k, WgmmaAttention)} == {1}
 
 
 def test_no_more_than_wanted_stand_beside_the_rules() -> None:
@@ -91,7 +89,7 @@ def test_what_was_chosen_before_is_measured_again() -> None:
     assert bucket.knobs == (*all_[:2], all_[-1])
 
 
-def test_calls_of_few_segments_may_have_no_variant_of_their_own() -> None:
+def test_calls_of_few_tiles_may_have_no_variant_of_their_own() -> None:
     bucket = buckets(128)[16]
     assert bucket.rule_of_few is None
     assert bucket.rules(few=True) == bucket.rule
@@ -100,7 +98,7 @@ def test_calls_of_few_segments_may_have_no_variant_of_their_own() -> None:
 def test_latents_have_shorter_rings_and_fewer_warps() -> None:
     golden = load_emitted(GOLDEN / "attention_mla_decode.json")
     (bucket,) = row_buckets(attention_program("mla_decode", golden.graph), H200, 9)
-    assert all(isinstance(k, AttentionKnobs) and k.rows == 8 for k in bucket.knobs)
+    assert all(isinstance(k, FlashDecode) and k.rows == 8 for k in bucket.knobs)
     assert len({(k.warps, k.stages) for k in bucket.knobs}) > 1
 
 

@@ -13,11 +13,16 @@ import pytest
 from mirage_kernels.generator.errors import PlanError
 from mirage_kernels.generator.ir import Graph, dumps, from_json, to_json
 from mirage_kernels.generator.pipeline import Plan, plan_for
-from mirage_kernels.generator.plan.attention import AttentionProgram, AttentionRoles, Do, Held
-from mirage_kernels.generator.plan.attention_lower import attention_program
 from mirage_kernels.generator.plan.blocks import without_threads
 from mirage_kernels.generator.plan.threads import with_threads
 from mirage_kernels.generator.records.record import load_emitted
+from mirage_kernels.generator.schedules.attention.lower import attention_program
+from mirage_kernels.generator.schedules.attention.program import (
+    AttentionProgram,
+    AttentionRoles,
+    Do,
+    Held,
+)
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 RECIPES = (
@@ -83,7 +88,7 @@ def test_a_value_is_what_its_dims_make_it() -> None:
     assert held["q_tile"] is held["scaled_q"] is Held.QUERIES
     assert held["k_tile"] is Held.KEYS
     assert held["mask"] is Held.KEY_VECTOR
-    assert held["masked"] is Held.SCORES
+    assert held["scaled_q_product"] is Held.SCORES
     assert held["seq_lens_tile"] is Held.SCALAR
 
 
@@ -98,8 +103,7 @@ def test_decoding_runs_node_by_node() -> None:
     gqa = program("gqa")
     assert made(gqa.before) == ["queries", "length"]
     assert made(gqa.loop) == [
-        *("keys", "key positions", "less", "scores", "mul", "where", "raise"),
-        *("sub", "exp", "where", "sum", "product"),
+        *("keys", "key positions", "less", "scores", "mul", "online softmax"),
     ]
     assert made(gqa.after) == ["div", "store"]
 
@@ -108,12 +112,12 @@ def test_what_needs_no_keys_runs_before_the_loop() -> None:
     gqa = program(SCALED_FIRST)
     assert made(gqa.before) == ["queries", "length", "mul"]
     assert "mul" not in made(gqa.loop)
-    assert gqa.kept == "scaled_q"
+    assert gqa.resident == "scaled_q"
 
 
 def test_what_is_carried_is_known_inside_and_after_the_loop() -> None:
     gqa = program("gqa")
-    assert (gqa.kept, gqa.peak) == ("q_tile", "peak")
+    assert (gqa.resident, gqa.peak) == ("q_tile", "peak")
     assert (gqa.sum.name, gqa.sum.whole) == ("sum_masked", "combine_sum_masked")
     assert (gqa.product.name, gqa.product.whole) == ("masked_product", "combine_masked_product")
     assert gqa.tensors == {"queries": "q", "keys": "k", "values": "v"}
@@ -135,14 +139,6 @@ def test_weights_per_head_are_read_by_rows_and_by_heads() -> None:
     assert (by_row, by_head) == (["q_weight", "q_bias"], ["k_weight", "k_bias"])
 
 
-def test_lines_that_are_computed_with_are_read_late() -> None:
-    assert program("qk_layer_norm_attention").reads_late
-    normed = program("qk_norm_attention")
-    assert not normed.reads_late
-    assert replace(normed, depth=256).reads_late
-    assert not replace(program("gqa"), depth=256).reads_late
-
-
 def test_latents_are_keys_and_values_without_a_dim_of_heads() -> None:
     latent = program("mla_decode")
     wanted = AttentionRoles(keys="L", depth="C", rows=("Hq",), heads="", sequences="B", more="P")
@@ -155,7 +151,7 @@ def test_latents_are_keys_and_values_without_a_dim_of_heads() -> None:
         "values": "latent",
     }
     assert (latent.depth, latent.more_depth) == (512, 64)
-    assert (latent.kept, latent.more_kept) == ("q_latent_tile", "q_rope_tile")
+    assert (latent.resident, latent.more_resident) == ("q_latent_tile", "q_rope_tile")
 
 
 def test_two_products_of_scores_are_planned_for_latents_only() -> None:

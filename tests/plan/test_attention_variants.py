@@ -8,22 +8,23 @@ from pathlib import Path
 import pytest
 
 from mirage_kernels.generator.errors import PlanError
-from mirage_kernels.generator.plan.attention import AttentionProgram, Do
-from mirage_kernels.generator.plan.attention_lower import attention_program
-from mirage_kernels.generator.plan.attention_variants import (
-    CROWDS,
-    FEW_SEGMENTS,
-    FEWEST_STAGES,
-    MOST_STAGES,
-    AttentionKnobs,
+from mirage_kernels.generator.records.record import load_emitted
+from mirage_kernels.generator.schedules.attention.lower import attention_program
+from mirage_kernels.generator.schedules.attention.program import AttentionProgram, Do
+from mirage_kernels.generator.schedules.attention.variants import (
     AttentionVariant,
     attention_variants,
-    shared_bytes,
-    with_dealt,
+    with_dynamic,
 )
-from mirage_kernels.generator.plan.attention_wide import takes_many_rows
-from mirage_kernels.generator.records.record import load_emitted
+from mirage_kernels.generator.schedules.flash_decode.knobs import (
+    BLOCK_SHAPES,
+    FEW_TILES,
+    FEWEST_STAGES,
+    MOST_STAGES,
+    FlashDecode,
+)
 from mirage_kernels.generator.schedules.loop import RESERVED_BYTES
+from mirage_kernels.generator.schedules.wgmma_attention.knobs import WgmmaAttention, takes_many_rows
 from mirage_kernels.generator.target import TARGETS, target
 
 GOLDEN = Path(__file__).parents[1] / "golden"
@@ -40,12 +41,12 @@ def of_depth(depth: int, arch: str = "sm_90a") -> tuple[AttentionVariant, ...]:
 
 
 def of_few_rows(depth: int) -> list[AttentionVariant]:
-    return [v for v in of_depth(depth) if not v.knobs.copiers]
+    return [v for v in of_depth(depth) if isinstance(v.knobs, FlashDecode)]
 
 
-def crowded(depth: int) -> AttentionKnobs:
-    """Return the knobs of the first variant that is not for few segments."""
-    return next(v.knobs for v in of_depth(depth) if not v.few_segments)
+def crowded(depth: int) -> FlashDecode:
+    """Return the knobs of the first variant that is not for few work_tiles."""
+    return next(v.knobs for v in of_depth(depth) if not v.few_tiles)
 
 
 @pytest.mark.parametrize(("depth", "rows"), [(64, {8, 16}), (96, {8, 16}), (256, {8})])
@@ -56,13 +57,13 @@ def test_longer_lines_leave_room_for_fewer_rows(depth: int, rows: set[int]) -> N
 @pytest.mark.parametrize(("depth", "rows"), [(64, 64), (128, 128)])
 def test_many_rows_have_a_variant_of_their_own(depth: int, rows: int) -> None:
     last = of_depth(depth)[-1]
-    assert (last.name, last.knobs.rows, last.knobs.copiers) == ("AnyRows", rows, 4)
+    assert (last.name, last.knobs.rows, last.knobs.producers) == ("AnyRows", rows, 4)
     assert {v.bucket for v in of_few_rows(depth)} == {8, 16}
 
 
 def test_many_rows_need_the_warpgroup_instruction_and_a_length_that_is_planned() -> None:
-    assert [v for v in of_depth(64, "sm_80") if v.knobs.copiers] == []
-    assert [v for v in of_depth(96) if v.knobs.copiers] == []
+    assert [v for v in of_depth(64, "sm_80") if isinstance(v.knobs, WgmmaAttention)] == []
+    assert [v for v in of_depth(96) if isinstance(v.knobs, WgmmaAttention)] == []
 
 
 def test_keys_that_are_computed_with_have_no_tiles_of_many_rows() -> None:
@@ -71,12 +72,6 @@ def test_keys_that_are_computed_with_have_no_tiles_of_many_rows() -> None:
     (keys,) = (s for s in gqa.loop if s.do is Do.KEYS)
     scaled = replace(keys, do=Do.MAP, out="scaled", args=(keys.out,), op="neg")
     assert not takes_many_rows(replace(gqa, loop=(*gqa.loop, scaled)))
-
-
-def test_weights_that_are_summed_are_those_that_are_multiplied() -> None:
-    gqa = program()
-    steps = tuple(replace(s, args=("other",)) if s.do is Do.SUM else s for s in gqa.loop)
-    assert not takes_many_rows(replace(gqa, loop=steps))
 
 
 @each_depth
@@ -91,30 +86,30 @@ def test_the_last_variant_takes_any_number_of_rows(depth: int) -> None:
 @each_depth
 def test_every_variant_fits_its_gpu(arch: str, depth: int) -> None:
     limit = TARGETS[arch].shared_bytes
-    assert max(shared_bytes(v.knobs, depth) for v in of_depth(depth, arch)) <= limit
+    assert max(v.knobs.shared_bytes(depth) for v in of_depth(depth, arch)) <= limit
 
 
 @pytest.mark.parametrize("depth", [64, 96, 128])
 def test_a_ring_is_as_deep_as_fits(depth: int) -> None:
     for variant in of_few_rows(depth):
         knobs = variant.knobs
-        assert (knobs.blocks, knobs.warps) in (*CROWDS, FEW_SEGMENTS)
+        assert (knobs.blocks, knobs.warps) in (*BLOCK_SHAPES, FEW_TILES)
         share = (target("sm_90a").shared_bytes + RESERVED_BYTES) // knobs.blocks - RESERVED_BYTES
         deeper = replace(knobs, stages=knobs.stages + 1)
-        assert knobs.stages == MOST_STAGES or shared_bytes(deeper, depth) > share
+        assert knobs.stages == MOST_STAGES or deeper.shared_bytes(depth) > share
 
 
 def test_two_blocks_share_a_multiprocessor_where_their_rings_fit() -> None:
     for depth in (64, 128):
         knobs = crowded(depth)
         assert (knobs.blocks, knobs.warps) == (2, 4)
-        both = 2 * (shared_bytes(knobs, depth) + RESERVED_BYTES)
+        both = 2 * (knobs.shared_bytes(depth) + RESERVED_BYTES)
         assert both <= target("sm_90a").shared_bytes + RESERVED_BYTES
 
 
 def test_a_block_stays_alone_where_two_rings_do_not_fit() -> None:
     (only,) = of_depth(256)
-    both = 2 * (shared_bytes(replace(only.knobs, stages=FEWEST_STAGES), 256) + RESERVED_BYTES)
+    both = 2 * (replace(only.knobs, stages=FEWEST_STAGES).shared_bytes(256) + RESERVED_BYTES)
     assert only.knobs.blocks == 1
     assert both > target("sm_90a").shared_bytes + RESERVED_BYTES
 
@@ -122,22 +117,22 @@ def test_a_block_stays_alone_where_two_rings_do_not_fit() -> None:
 def dealing(recipe: str, depth: int = 128) -> list[AttentionVariant]:
     planned = replace(program(recipe), depth=depth)
     before = attention_variants(planned, target("sm_90a"))
-    made = with_dealt(planned, before)
-    assert tuple(v for v in made if not v.knobs.deals) == before
-    return [v for v in made if v.knobs.deals]
+    made = with_dynamic(planned, before)
+    assert tuple(v for v in made if not v.is_dynamic) == before
+    return [v for v in made if v.is_dynamic]
 
 
 @pytest.mark.parametrize("recipe", ["gqa", "qk_norm_attention"])
-def test_small_blocks_have_a_variant_that_deals_out_whole_segments(recipe: str) -> None:
+def test_small_blocks_have_a_variant_that_claims_whole_work_tiles(recipe: str) -> None:
     (found,) = dealing(recipe)
     knobs = crowded(128)
-    assert (found.name, found.bucket) == ("UpTo8RowsOfManySegments", 8)
-    assert found.knobs == replace(knobs, deals=1)
-    assert found.to_json()["deals"] == 1
+    assert (found.name, found.bucket) == ("UpTo8RowsManyTiles", 8)
+    assert found.knobs == replace(knobs, dynamic=1)
+    assert found.to_json()["dynamic"] == 1
 
 
 @pytest.mark.parametrize("recipe", ["sliding_window_attention", "gqa_full"])
-def test_segments_that_may_differ_are_not_dealt_out(recipe: str) -> None:
+def test_work_tiles_that_may_differ_are_not_scheduled_dynamically(recipe: str) -> None:
     assert dealing(recipe) == []
 
 
@@ -147,14 +142,14 @@ def test_only_what_was_measured_is_dealt_out() -> None:
 
 
 def test_a_ring_counts_padded_lines() -> None:
-    knobs = AttentionKnobs(rows=8, keys=16, warps=8, stages=2, blocks=1)
-    padded = shared_bytes(knobs, 128) - shared_bytes(knobs, 96)
-    assert padded < shared_bytes(replace(knobs, stages=3), 96) - shared_bytes(knobs, 96)
+    knobs = FlashDecode(rows=8, keys=16, warps=8, stages=2, blocks=1)
+    padded = knobs.shared_bytes(128) - knobs.shared_bytes(96)
+    assert padded < replace(knobs, stages=3).shared_bytes(96) - knobs.shared_bytes(96)
 
 
 def test_every_slot_of_a_ring_has_a_barrier() -> None:
-    knobs = AttentionKnobs(rows=8, keys=16, warps=16, stages=2, blocks=1)
-    slots = shared_bytes(replace(knobs, stages=3), 128) - shared_bytes(knobs, 128)
+    knobs = FlashDecode(rows=8, keys=16, warps=16, stages=2, blocks=1)
+    slots = replace(knobs, stages=3).shared_bytes(128) - knobs.shared_bytes(128)
     assert slots == 16 * (16 * 2 * 128 * 2 + 8)
 
 
@@ -170,7 +165,7 @@ def test_a_ring_that_never_fits_is_refused() -> None:
 
 def test_a_pass_of_the_loop_is_a_step_of_every_warp() -> None:
     gqa = program()
-    tiles = AttentionVariant(8, AttentionKnobs(8, 16, 8, 2, 1)).tiles(gqa.roles)
+    tiles = AttentionVariant(8, FlashDecode(8, 16, 8, 2, 1)).tiles(gqa.roles)
     assert tiles == {"B": 1, "Hkv": 1, "G": 8, "L": 128, "L_parts": 384}
 
 
@@ -189,10 +184,10 @@ def test_many_rows_wait_late_where_lines_of_keys_are_summed(recipe: str, sums: i
 
 @pytest.mark.parametrize(("depth", "most"), [(64, 213760), (128, 204544)])
 def test_shared_memory_of_many_rows(depth: int, most: int) -> None:
-    assert shared_bytes(of_depth(depth)[-1].knobs, depth) == most
+    assert of_depth(depth)[-1].knobs.shared_bytes(depth) == most
 
 
 def test_rows_of_several_tokens_share_a_tile() -> None:
     roles = program("sliding_window_attention").roles
-    tiles = AttentionVariant(8, AttentionKnobs(8, 16, 4, 2, 2)).tiles(roles)
+    tiles = AttentionVariant(8, FlashDecode(8, 16, 4, 2, 2)).tiles(roles)
     assert (tiles["T"], tiles["G"], tiles["L"]) == (2, 4, 64)

@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from mirage_kernels.generator.ir.text import Json
-from mirage_kernels.generator.plan.attention_variants import AttentionKnobs
+from mirage_kernels.generator.schedules.attention.knobs import AttentionKnobs
+from mirage_kernels.generator.schedules.flash_decode.knobs import FlashDecode
+from mirage_kernels.generator.schedules.wgmma_attention.knobs import WgmmaAttention
 from mirage_kernels.generator.tuning.attention_catalog import At, Dense, TriedAttention
 from mirage_kernels.generator.tuning.attention_manifest import (
     BuiltAttention,
@@ -15,10 +17,10 @@ from mirage_kernels.generator.tuning.attention_manifest import (
 from mirage_kernels.generator.tuning.keys import Key
 
 KEY = Key("gqa", "fp16", {"D": 128})
-RULE = AttentionKnobs(8, 16, 4, 3, 2)
+RULE = FlashDecode(8, 16, 4, 3, 2)
 OTHER = replace(RULE, warps=8, blocks=1)
 THIRD = replace(RULE, stages=2)
-WIDE = replace(RULE, rows=64, keys=128, warps=12, copiers=4, key_sums=1)
+WIDE = WgmmaAttention(64, 128, 12, 3, 2, producers=4, key_sums=1)
 WORKLOADS = (At("short", False, 10.0), At("long", True, 20.0), At("longer", True, 40.0))
 
 
@@ -74,7 +76,7 @@ class PretendedAttention:
         found = (t for (name, part), t in self.times.items() if name == library and part in at)
         us = next(found, 20.0)
         few = at.startswith("B=1 ")
-        return {"us": us, "promised_us": us, "error": 1e-4, "few_segments": few}
+        return {"us": us, "promised_us": us, "error": 1e-4, "few_tiles": few}
 
     def close(self) -> None:
         """Do nothing."""

@@ -9,9 +9,10 @@ import pytest
 from pretended_attention import KEY, OTHER, RULE, THIRD, WORKLOADS, dense, tried
 
 from mirage_kernels.generator.errors import PlanError
-from mirage_kernels.generator.plan.attention_lower import attention_program
-from mirage_kernels.generator.plan.attention_variants import AttentionKnobs, attention_variants
 from mirage_kernels.generator.records.record import load_emitted
+from mirage_kernels.generator.schedules.attention.knobs import AttentionKnobs
+from mirage_kernels.generator.schedules.attention.lower import attention_program
+from mirage_kernels.generator.schedules.attention.variants import attention_variants
 from mirage_kernels.generator.target import target
 from mirage_kernels.generator.tuning.attention_catalog import (
     Chosen,
@@ -102,8 +103,7 @@ def test_measured_knobs_take_the_place_of_the_rules() -> None:
     shorter = replace(few, stages=2)
     made = attention_variants_by(PROGRAM, H200, tuned(usual, shorter, few))
     expected = [
-        replace(v, knobs=shorter) if v.few_segments else v
-        for v in attention_variants(PROGRAM, H200)
+        replace(v, knobs=shorter) if v.few_tiles else v for v in attention_variants(PROGRAM, H200)
     ]
     assert list(made) == expected
 
@@ -162,28 +162,28 @@ def test_the_first_mugraph_within_two_per_cent_of_the_fastest_is_taken() -> None
 # -- calls of few segments -------------------------------------------------------------------------
 
 
-def test_calls_of_few_segments_may_have_a_variant_where_the_rule_has_none() -> None:
+def test_calls_of_few_tiles_may_have_a_variant_where_the_rule_has_none() -> None:
     large = replace(RULE, rows=16)
     candidates = (tried(large, 10, 40, 80), tried(RULE, 20, 30, 60))
     found = chosen_of(WORKLOADS, candidates, (large, None))
-    assert {c.few_segments: c.knobs for c in found} == {False: large, True: RULE}
+    assert {c.few_tiles: c.knobs for c in found} == {False: large, True: RULE}
 
 
-def test_a_variant_for_few_segments_has_small_tiles_or_those_of_all_calls() -> None:
+def test_a_variant_for_few_tiles_has_small_tiles_or_those_of_all_calls() -> None:
     large, larger = replace(RULE, rows=16), replace(OTHER, rows=16)
     candidates = (tried(large, 10, 40, 80), tried(larger, 20, 10, 20), tried(RULE, 20, 42, 84))
     found = chosen_of(WORKLOADS, candidates, (large, None))
-    assert {c.few_segments: c.knobs for c in found} == {False: large, True: large}
+    assert {c.few_tiles: c.knobs for c in found} == {False: large, True: large}
 
 
-def test_a_bucket_without_a_variant_for_few_segments_gets_one() -> None:
-    few = next(v for v in attention_variants(PROGRAM, H200) if v.few_segments)
+def test_a_bucket_without_a_variant_for_few_tiles_gets_one() -> None:
+    few = next(v for v in attention_variants(PROGRAM, H200) if v.few_tiles)
     rule = next(v.knobs for v in attention_variants(PROGRAM, H200) if v.bucket == 16)
     chosen = (Chosen(rule, False, 1.1, 1.2), Chosen(few.knobs, True, 1.1, 1.2))
     rows = TunedRows(16, chosen, WORKLOADS, (tried(rule, 10, 20, 40),))
     made = attention_variants_by(PROGRAM, H200, TunedAttention(KEY, "first", (rows,)))
-    names = ["UpTo8RowsOfFewSegments", "UpTo8Rows"]
-    assert [v.name for v in made] == [*names, "UpTo16RowsOfFewSegments", "UpTo16Rows", "AnyRows"]
+    names = ["UpTo8RowsFewTiles", "UpTo8Rows"]
+    assert [v.name for v in made] == [*names, "UpTo16RowsFewTiles", "UpTo16Rows", "AnyRows"]
     assert [v.knobs.rows for v in made] == [8, 8, 8, 16, 128]
 
 
@@ -193,12 +193,12 @@ def test_buckets_with_the_same_knobs_are_one() -> None:
     chosen = (Chosen(usual.knobs, False, 1.1, 1.2), Chosen(few.knobs, True, 1.1, 1.2))
     rows = TunedRows(16, chosen, WORKLOADS, (tried(rule, 10, 20, 40),))
     made = attention_variants_by(PROGRAM, H200, TunedAttention(KEY, "first", (rows,)))
-    assert [v.name for v in made] == ["UpTo16RowsOfFewSegments", "UpTo16Rows", "AnyRows"]
+    assert [v.name for v in made] == ["UpTo16RowsFewTiles", "UpTo16Rows", "AnyRows"]
 
 
 def test_a_bucket_that_the_rule_lacks_stands_where_its_knobs_are_others() -> None:
     any_ = attention_variants(PROGRAM, H200)[-1].knobs
-    few = next(v for v in attention_variants(PROGRAM, H200) if v.few_segments)
+    few = next(v for v in attention_variants(PROGRAM, H200) if v.few_tiles)
 
     def made(*chosen: Chosen) -> list[str]:
         rows = TunedRows(32, chosen, WORKLOADS, (tried(any_, 10, 20, 40),))
@@ -208,6 +208,6 @@ def test_a_bucket_that_the_rule_lacks_stands_where_its_knobs_are_others() -> Non
     usual = Chosen(any_, False, 1.1, 1.1)
     assert made(usual) == ["AnyRows"]
     assert made(usual, Chosen(any_, True, 1.1, 1.1)) == ["AnyRows"]
-    small = ["UpTo32RowsOfFewSegments", "UpTo32Rows", "AnyRows"]
+    small = ["UpTo32RowsFewTiles", "UpTo32Rows", "AnyRows"]
     assert made(usual, Chosen(few.knobs, True, 1.1, 1.1)) == small
     assert made(Chosen(few.knobs, False, 1.1, 1.1)) == small[1:]

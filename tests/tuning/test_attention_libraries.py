@@ -43,20 +43,20 @@ def test_every_source_has_one_variant_that_serves_any_number_of_rows(
     compiler = Compiler()
     kernel = compile_with(compiler)
     for source in compiler.sources:
-        assert source.count("struct AnyRows {") == 1
+        assert source.count("struct AnyRows : Shape {") == 1
         assert "UpTo" not in source
-        assert "return tile::has_few_segments" not in source
-        assert "mirage::tile::has_few_segments<8, 128>(*args)" in source
+        assert "return tile::has_few_work_tiles" not in source
+        assert "mirage::tile::has_few_work_tiles<8, 128>(*args)" in source
     distinct = {b.digest for bucket in kernel.buckets for b in bucket.built}
     assert len(compiler.sources) == len(distinct)
     assert sum(len(bucket.built) for bucket in kernel.buckets) > len(distinct)
 
 
-def test_a_kernel_without_a_variant_for_few_segments_says_no(compile_with: Compile) -> None:
+def test_a_kernel_without_a_variant_for_few_tiles_says_no(compile_with: Compile) -> None:
     compiler = Compiler()
     compile_with(compiler, "mla_decode")
-    assert all("has_few_segments" not in source for source in compiler.sources)
-    assert all("int mirage_candidate_few_segments" in source for source in compiler.sources)
+    assert all("has_few_work_tiles" not in source for source in compiler.sources)
+    assert all("int mirage_candidate_few_tiles" in source for source in compiler.sources)
 
 
 def test_a_spill_costs_one_candidate(compile_with: Compile) -> None:

@@ -85,19 +85,19 @@ def test_an_interrupted_tuning_goes_on_where_it_was(tmp_path: Path) -> None:
     assert len(questions) == len(set(questions)) > 20
 
 
-def test_calls_of_few_segments_have_a_choice_of_their_own(tmp_path: Path) -> None:
+def test_calls_of_few_tiles_have_a_choice_of_their_own(tmp_path: Path) -> None:
     times = {("large", "B=1 "): 15.0, ("short", "B=8 "): 10.0, ("short", "B=64 "): 10.0}
     bucket = measured(tuning(tmp_path, PretendedAttention(times))).buckets[0]
     chosen = {few: bucket.choice(few=few) for few in (True, False)}
     assert {few: c.knobs for few, c in chosen.items() if c} == {True: OTHER, False: THIRD}
-    assert [w.few_segments for w in bucket.workloads] == [
+    assert [w.few_tiles for w in bucket.workloads] == [
         w.name.startswith("B=1 ") for w in bucket.workloads
     ]
 
 
 def test_where_nothing_is_faster_the_rules_choices_stay(tmp_path: Path) -> None:
     few, many = measured(tuning(tmp_path, PretendedAttention())).buckets
-    assert {c.few_segments: c.knobs for c in few.chosen} == {False: RULE, True: OTHER}
+    assert {c.few_tiles: c.knobs for c in few.chosen} == {False: RULE, True: OTHER}
     assert [c.knobs for c in many.chosen] == [WIDE]
 
 

@@ -40,7 +40,7 @@ PROGRAM = """
 #include <stdint.h>
 int (*back)(const void*) = 0;
 int64_t mirage_candidate_workspace(const void* args) { return 16; }
-int mirage_candidate_few_segments(const void* args) { return 1; }
+int mirage_candidate_few_tiles(const void* args) { return 1; }
 int mirage_candidate_launch(const void* args, void* stream) { return back(args); }
 int mirage_candidate_args_bytes(void) { return BYTES; }
 """
@@ -116,7 +116,7 @@ def test_a_right_candidate_has_both_times(
     bench: AttentionBench, library: Callable[..., Path]
 ) -> None:
     answer = bench.candidate(AttentionLibrary.load(library(writer(bench))))
-    assert (answer["us"], answer["promised_us"], answer["few_segments"]) == (5.0, 5.0, True)
+    assert (answer["us"], answer["promised_us"], answer["few_tiles"]) == (5.0, 5.0, True)
     assert isinstance(answer["error"], float)
     assert 0 < answer["error"] < 1e-3
 

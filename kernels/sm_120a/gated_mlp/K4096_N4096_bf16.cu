@@ -15,7 +15,7 @@
 
 #include "launch.h"
 
-#include "sliced_k.cuh"
+#include "../../forms/gated_mlp/sliced_k.cuh"
 
 namespace mirage::generated {
 namespace {

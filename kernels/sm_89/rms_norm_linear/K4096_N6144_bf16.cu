@@ -15,7 +15,7 @@
 
 #include "launch.h"
 
-#include "sliced_k_bf16.cuh"
+#include "../../forms/rms_norm_linear/sliced_k_bf16.cuh"
 
 namespace mirage::generated {
 namespace {

@@ -16,8 +16,8 @@
 
 #include "launch.h"
 
-#include "register_operand.cuh"
-#include "sliced_k.cuh"
+#include "../../forms/gated_mlp/register_operand.cuh"
+#include "../../forms/gated_mlp/sliced_k.cuh"
 
 namespace mirage::generated {
 namespace {

@@ -2,11 +2,6 @@
 //
 // Formula   [B, Hkv, G, D] = softmax(scale * q k^T) v over the first seq_lens keys of each sequence
 // Shape     Gemma-7B (multi-head); Gemma-2B (multi-query)
-// muGraph   one kernel, its loop cuts L. Its grid, in the muGraph: x cuts G, y cuts Hkv, z cuts B,
-//           u splits L (a launch numbers its blocks as its plan needs). In the loop: mask,
-//           k_product, scaled_k_product, seen_scaled_k_product, peak, lowered_scaled_k_product,
-//           exp_scaled_k_product, masked, sum_masked, masked_product; carried relative to peak:
-//           sum_masked, masked_product; the blocks that split L combine, the rest after it.
 // Found     the first by predicted time of 70 proved muGraphs that passes the numeric gate and has
 //           a plan (756 states, 70 candidates).
 // Proved    equal to the recipe on 44 random draws over finite fields, for the tiles of its one
@@ -14,91 +9,37 @@
 //           2^-40.4.
 // Accuracy  emulated error against float64 (unfused program's): unit 2.4e-04 (6.9e-04), tiny
 //           2.8e-04 (3.2e-04), outliers 3.9e-04 (inf), wide 2.1e-05 (inf), stale 2.4e-04 (5.2e-04).
-// Expects   q [B, Hkv, G, D], k [B, L, Hkv, D], v [B, L, Hkv, D]: lines along D contiguous and
-//           16-byte aligned, any other strides, keys and values in pages or dense; B, Hkv, G, L at
-//           run time, L by sequence, 0 too.
-// Launch    as many blocks as run at once. By query rows, G: any number: tiles of 8, 4 warps, 197
-//           KiB shared.
+// Launch    as many blocks as run at once, by query rows (G) as below; shared memory of their
+//           blocks: 197 KiB.
 
 #include "launch.h"
-#include "tile/attention.cuh"
+
+#include "../../forms/gqa/flash_attention.cuh"
 
 namespace mirage::generated {
 namespace {
 
-using T = __half;
-constexpr int D = 256;  // of a head
-
-struct AnyRows {
+struct Shape {
+  using T = __half;
+  static constexpr int D = 256;
+};
+struct AnyRows : Shape {
   static constexpr int kRows = 8, kKeys = 16, kWarps = 4, kStages = 3, kBlocks = 1;
 };
 
-template <class Knobs>
-using Work = tile::AttentionWork<T, D, Knobs>;
-
-// With each element of the result, once the sums of all keys are known.
-struct AfterCombine {
-  template <class Rows>
-  __device__ static void of(const Rows& rows, tile::RowElement e, tile::Divisor combine_sum_masked,
-                            float combine_masked_product) {
-    const float normed_combine_masked_product =
-        tile::div(combine_masked_product, combine_sum_masked);
-    rows.store(e, normed_combine_masked_product);
-  }
-};
-
-template <class Knobs>
-__global__ void __launch_bounds__(Work<Knobs>::kThreads, Work<Knobs>::kBlocks)
-    gqa(const __grid_constant__ AttentionArgs args) {
-  constexpr int kRows = Knobs::kRows;
-  extern __shared__ __align__(1024) char shared[];
-  const float scale = args.scalars[0];
-
-  Work<Knobs> work(args, shared);
-  while (work.next_part()) {
-    const auto q_tile = work.unread_queries();    // [G, D]
-    const int seq_lens_tile = work.seq_len();     // [B]
-    work.keep(q_tile);                            // for all steps of the part
-    tile::RowPeaks<kRows> peak;                   // [G]
-    tile::RowSums<kRows> sum_masked;              // [G]
-    tile::ValueProduct<D, kRows> masked_product;  // [D, G]
-    while (work.next_step()) {
-      const auto k_tile = work.keys();                                   // [L, D]
-      const auto position_L_tile = work.key_positions();                 // [L]
-      const auto mask = tile::less(position_L_tile, seq_lens_tile);      // [L]
-      const auto k_product = work.scores(k_tile);                        // [G, L]
-      const auto scaled_k_product = tile::mul<float>(scale, k_product);  // [G, L]
-      const auto seen_scaled_k_product = tile::where<float>(mask, scaled_k_product, -INFINITY);
-      tile::raise(peak, seen_scaled_k_product, sum_masked, masked_product);            // [G]
-      const auto lowered_scaled_k_product = tile::sub<float>(scaled_k_product, peak);  // [G, L]
-      const auto exp_scaled_k_product = tile::exp<float>(lowered_scaled_k_product);    // [G, L]
-      const auto masked = tile::where<T>(mask, exp_scaled_k_product, 0.0f);            // [L, G]
-      tile::sum_over_keys(sum_masked, masked);                                         // [G]
-      tile::contract_values(masked_product, work.values(), masked);                    // [D, G]
-    }
-    work.template combine<AfterCombine>(peak, sum_masked, masked_product);
-  }
-}
-
 template <class Call>
-auto with_knobs(const AttentionArgs& args, Call call) {
+auto with_config(const AttentionArgs& args, Call call) {
   return call(AnyRows{});
 }
 
 }  // namespace
 
 cudaError_t gqa_D256_fp16(const AttentionArgs& args, cudaStream_t stream) {
-  return with_knobs(args, [&](auto knobs) {
-    using Knobs = decltype(knobs);
-    return tile::launch_attention<Work<Knobs>>(gqa<Knobs>, args, stream);
-  });
+  return with_config(args, [&](auto config) { return launch<decltype(config)>(args, stream); });
 }
 
 int64_t gqa_D256_fp16_workspace(const AttentionArgs& args) {
-  return with_knobs(args, [&](auto knobs) {
-    using Knobs = decltype(knobs);
-    return tile::attention_workspace<Work<Knobs>>(args);
-  });
+  return with_config(args, [&](auto config) { return workspace<decltype(config)>(args); });
 }
 
 }  // namespace mirage::generated

@@ -3,13 +3,6 @@
 // Formula   [B, T, Hkv, G, D] = softmax(cap * tanh(scale * q k^T / cap)) v over the last `window`
 //           keys up to each token's
 // Shape     Gemma-2-9B and Gemma-2-2B
-// muGraph   one kernel, its loop cuts L. Its grid, in the muGraph: x cuts G, y cuts Hkv, z cuts T,
-//           u cuts B, v splits L (a launch numbers its blocks as its plan needs). In the loop:
-//           position_L_plus_window, mask, mask_2, mask_3, k_product, scaled_k_product,
-//           tanh_scaled_k_product, scaled_tanh_scaled_k_product, seen_scaled_tanh_scaled_k_product,
-//           peak, lowered_scaled_tanh_scaled_k_product, exp, masked, sum_masked, masked_product;
-//           carried relative to peak: sum_masked, masked_product; the blocks that split L combine,
-//           the rest after it.
 // Found     the first by predicted time of 164 proved muGraphs that passes the numeric gate and has
 //           a plan (854 states, 164 candidates).
 // Proved    equal to the recipe on 44 random draws over finite fields, for the tiles of its one
@@ -18,110 +11,37 @@
 // Accuracy  emulated error against float64 (unfused program's): unit 2.7e-04 (5.1e-04), tiny
 //           2.8e-04 (3.2e-04), outliers 2.1e-04 (3.2e-04), wide 2.2e-04 (3.0e-04), stale 2.5e-04
 //           (4.6e-04).
-// Expects   q [B, T, Hkv, G, D], k [B, L, Hkv, D], v [B, L, Hkv, D]: lines along D contiguous and
-//           16-byte aligned, any other strides, keys and values in pages or dense; B, Hkv, T, G, L
-//           at run time, L by sequence, 0 too.
-// Launch    as many blocks as run at once. By query rows, T times G: any number: tiles of 8, 4
-//           warps, 197 KiB shared.
+// Launch    as many blocks as run at once, by query rows (T times G) as below; shared memory of
+//           their blocks: 197 KiB.
 
 #include "launch.h"
-#include "tile/attention.cuh"
+
+#include "../../forms/gqa_full/flash_attention.cuh"
 
 namespace mirage::generated {
 namespace {
 
-using T = __half;
-constexpr int D = 256;  // of a head
-
-struct AnyRows {
+struct Shape {
+  using T = __half;
+  static constexpr int D = 256;
+};
+struct AnyRows : Shape {
   static constexpr int kRows = 8, kKeys = 16, kWarps = 4, kStages = 3, kBlocks = 1;
 };
 
-template <class Knobs>
-using Work = tile::AttentionWork<T, D, Knobs>;
-
-// With each element of the result, once the sums of all keys are known.
-struct AfterCombine {
-  template <class Rows>
-  __device__ static void of(const Rows& rows, tile::RowElement e, tile::Divisor combine_sum_masked,
-                            float combine_masked_product) {
-    const float normed_combine_masked_product =
-        tile::div(combine_masked_product, combine_sum_masked);
-    rows.store(e, normed_combine_masked_product);
-  }
-};
-
-template <class Knobs>
-__global__ void __launch_bounds__(Work<Knobs>::kThreads, Work<Knobs>::kBlocks)
-    gqa_full(const __grid_constant__ AttentionArgs args) {
-  constexpr int kRows = Knobs::kRows;
-  extern __shared__ __align__(1024) char shared[];
-  const float scale = args.scalars[0];
-  const float cap = args.scalars[1];
-  const int window = args.integers[0];
-
-  Work<Knobs> work(args, shared);
-  while (work.next_part()) {
-    const auto q_tile = work.unread_queries();       // [T, G, D]
-    const int seq_lens_tile = work.seq_len();        // [B]
-    const auto position_T_tile = work.row_tokens();  // [T]
-    const int int_size_T = work.token_count();
-    const float normed_scale = tile::div(scale, cap);
-    const int seq_lens_minus_int_size_T = seq_lens_tile - int_size_T;  // [B]
-    const auto seq_lens_minus_int_size_T_plus =
-        tile::add<int>(position_T_tile, seq_lens_minus_int_size_T);
-    const int int_1_minus_int_size_T = 1 - int_size_T;
-    const int int_1_minus_int_size_T_plus = seq_lens_tile + int_1_minus_int_size_T;  // [B]
-    const auto int_1_minus_int_size_T_plus_plus =
-        tile::add<int>(position_T_tile, int_1_minus_int_size_T_plus);
-    work.keep(q_tile);                            // for all steps of the part
-    tile::RowPeaks<kRows> peak;                   // [T, G]
-    tile::RowSums<kRows> sum_masked;              // [T, G]
-    tile::ValueProduct<D, kRows> masked_product;  // [D, T, G]
-    while (work.next_step()) {
-      const auto k_tile = work.keys();                                                  // [L, D]
-      const auto position_L_tile = work.key_positions();                                // [L]
-      const auto position_L_plus_window = tile::add<int>(window, position_L_tile);      // [L]
-      const auto mask = tile::less(position_L_tile, int_1_minus_int_size_T_plus_plus);  // [L, T]
-      const auto mask_2 = tile::less(seq_lens_minus_int_size_T_plus, position_L_plus_window);
-      const auto mask_3 = tile::both(mask, mask_2);                             // [L, T]
-      const auto k_product = work.scores(k_tile);                               // [T, G, L]
-      const auto scaled_k_product = tile::mul<float>(k_product, normed_scale);  // [T, G, L]
-      const auto tanh_scaled_k_product = tile::tanh<float>(scaled_k_product);   // [T, G, L]
-      const auto scaled_tanh_scaled_k_product = tile::mul<float>(cap, tanh_scaled_k_product);
-      const auto seen_scaled_tanh_scaled_k_product =
-          tile::where<float>(mask_3, scaled_tanh_scaled_k_product, -INFINITY);
-      tile::raise(peak, seen_scaled_tanh_scaled_k_product, sum_masked, masked_product);  // [T, G]
-      const auto lowered_scaled_tanh_scaled_k_product =
-          tile::sub<float>(scaled_tanh_scaled_k_product, peak);
-      const auto exp = tile::exp<float>(lowered_scaled_tanh_scaled_k_product);  // [T, G, L]
-      const auto masked = tile::where<T>(mask_3, exp, 0.0f);                    // [L, T, G]
-      tile::sum_over_keys(sum_masked, masked);                                  // [T, G]
-      tile::contract_values(masked_product, work.values(), masked);             // [D, T, G]
-    }
-    work.template combine<AfterCombine>(peak, sum_masked, masked_product);
-  }
-}
-
 template <class Call>
-auto with_knobs(const AttentionArgs& args, Call call) {
+auto with_config(const AttentionArgs& args, Call call) {
   return call(AnyRows{});
 }
 
 }  // namespace
 
 cudaError_t gqa_full_D256_fp16(const AttentionArgs& args, cudaStream_t stream) {
-  return with_knobs(args, [&](auto knobs) {
-    using Knobs = decltype(knobs);
-    return tile::launch_attention<Work<Knobs>>(gqa_full<Knobs>, args, stream);
-  });
+  return with_config(args, [&](auto config) { return launch<decltype(config)>(args, stream); });
 }
 
 int64_t gqa_full_D256_fp16_workspace(const AttentionArgs& args) {
-  return with_knobs(args, [&](auto knobs) {
-    using Knobs = decltype(knobs);
-    return tile::attention_workspace<Work<Knobs>>(args);
-  });
+  return with_config(args, [&](auto config) { return workspace<decltype(config)>(args); });
 }
 
 }  // namespace mirage::generated

@@ -18,9 +18,9 @@
 
 #include "launch.h"
 
-#include "prologue.cuh"
-#include "register_operand.cuh"
-#include "sliced_k.cuh"
+#include "../../forms/layer_norm_linear/prologue.cuh"
+#include "../../forms/layer_norm_linear/register_operand.cuh"
+#include "../../forms/layer_norm_linear/sliced_k.cuh"
 
 namespace mirage::generated {
 namespace {

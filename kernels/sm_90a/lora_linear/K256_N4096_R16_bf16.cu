@@ -15,7 +15,7 @@
 
 #include "launch.h"
 
-#include "sliced_k_K256.cuh"
+#include "../../forms/lora_linear/sliced_k_K256.cuh"
 
 namespace mirage::generated {
 namespace {

@@ -20,10 +20,10 @@
 
 #include "launch.h"
 
-#include "paired_producers.cuh"
-#include "producers.cuh"
-#include "register_operand.cuh"
-#include "sliced_k_K4096.cuh"
+#include "../../forms/lora_linear/paired_producers.cuh"
+#include "../../forms/lora_linear/producers.cuh"
+#include "../../forms/lora_linear/register_operand.cuh"
+#include "../../forms/lora_linear/sliced_k_K4096.cuh"
 
 namespace mirage::generated {
 namespace {

@@ -18,9 +18,9 @@
 
 #include "launch.h"
 
-#include "producers.cuh"
-#include "register_operand.cuh"
-#include "sliced_k.cuh"
+#include "../../forms/lora_linear_batched/producers.cuh"
+#include "../../forms/lora_linear_batched/register_operand.cuh"
+#include "../../forms/lora_linear_batched/sliced_k.cuh"
 
 namespace mirage::generated {
 namespace {

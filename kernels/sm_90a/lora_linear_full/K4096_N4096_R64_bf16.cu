@@ -20,10 +20,10 @@
 
 #include "launch.h"
 
-#include "paired_producers.cuh"
-#include "producers.cuh"
-#include "register_operand.cuh"
-#include "sliced_k.cuh"
+#include "../../forms/lora_linear_full/paired_producers.cuh"
+#include "../../forms/lora_linear_full/producers.cuh"
+#include "../../forms/lora_linear_full/register_operand.cuh"
+#include "../../forms/lora_linear_full/sliced_k.cuh"
 
 namespace mirage::generated {
 namespace {

@@ -3,14 +3,6 @@
 // Formula   [B, Hq, C] = softmax(scale * (q_latent latent^T + q_rope k_rope^T)) latent over the
 //           first seq_lens
 // Shape     DeepSeek-V3 and R1, DeepSeek-V2-Lite, Kimi-K2
-// muGraph   one kernel, its loop cuts L. Its grid, in the muGraph: x cuts Hq, y cuts B, z splits L
-//           (a launch numbers its blocks as its plan needs). In the loop: mask, k_rope_product,
-//           latent_product, latent_product_plus_k_rope_product,
-//           scaled_latent_product_plus_k_rope_product,
-//           seen_scaled_latent_product_plus_k_rope_product, peak,
-//           lowered_scaled_latent_product_plus_k_rope_product, exp, masked, sum_masked,
-//           masked_product; carried relative to peak: sum_masked, masked_product; the blocks that
-//           split L combine, the rest after it.
 // Found     the first by predicted time of 173 proved muGraphs that passes the numeric gate and has
 //           a plan (14843 states, 281 candidates).
 // Proved    equal to the recipe on 44 random draws over finite fields, for the tiles of its one
@@ -19,101 +11,37 @@
 // Accuracy  emulated error against float64 (unfused program's): unit 1.8e-03 (5.4e-03), tiny
 //           1.7e-03 (3.7e-03), outliers 1.8e-09 (7.9e-01), wide 1.5e-04 (8.8e-04), stale 1.9e-03
 //           (3.8e-03).
-// Expects   q_latent [B, Hq, C], q_rope [B, Hq, P], latent [B, L, C], k_rope [B, L, P]: lines along
-//           C and P contiguous and 16-byte aligned, any other strides, keys and values in pages or
-//           dense; B, Hq, L at run time, L by sequence, 0 too.
-// Launch    as many blocks as run at once. By query rows, Hq: any number: tiles of 8, 4 warps, 226
-//           KiB shared.
+// Launch    as many blocks as run at once, by query rows (Hq) as below; shared memory of their
+//           blocks: 226 KiB.
 
 #include "launch.h"
-#include "tile/attention.cuh"
+
+#include "../../forms/mla_decode/flash_attention.cuh"
 
 namespace mirage::generated {
 namespace {
 
-using T = __nv_bfloat16;
-constexpr int C = 512;  // of a head
-constexpr int P = 64;   // of keys, beside what are values too
-
-struct AnyRows {
+struct Shape {
+  using T = __nv_bfloat16;
+  static constexpr int C = 512, P = 64;
+};
+struct AnyRows : Shape {
   static constexpr int kRows = 8, kKeys = 16, kWarps = 4, kStages = 3, kBlocks = 1;
 };
 
-template <class Knobs>
-using Work = tile::AttentionWork<T, C, Knobs, P>;
-
-// With each element of the result, once the sums of all keys are known.
-struct AfterCombine {
-  template <class Rows>
-  __device__ static void of(const Rows& rows, tile::RowElement e, tile::Divisor combine_sum_masked,
-                            float combine_masked_product) {
-    const float normed_combine_masked_product =
-        tile::div(combine_masked_product, combine_sum_masked);
-    rows.store(e, normed_combine_masked_product);
-  }
-};
-
-template <class Knobs>
-__global__ void __launch_bounds__(Work<Knobs>::kThreads, Work<Knobs>::kBlocks)
-    mla_decode(const __grid_constant__ AttentionArgs args) {
-  constexpr int kRows = Knobs::kRows;
-  extern __shared__ __align__(1024) char shared[];
-  const float scale = args.scalars[0];
-
-  Work<Knobs> work(args, shared);
-  while (work.next_part()) {
-    const auto q_latent_tile = work.unread_queries();  // [Hq, C]
-    const auto q_rope_tile = work.more_queries();      // [Hq, P]
-    const int seq_lens_tile = work.seq_len();          // [B]
-    work.keep(q_latent_tile);                          // for all steps of the part
-    work.keep_more(q_rope_tile);
-    tile::RowPeaks<kRows> peak;                   // [Hq]
-    tile::RowSums<kRows> sum_masked;              // [Hq]
-    tile::ValueProduct<C, kRows> masked_product;  // [C, Hq]
-    while (work.next_step()) {
-      const auto latent_tile = work.unread_keys();                   // [L, C]
-      const auto k_rope_tile = work.more_keys();                     // [L, P]
-      const auto position_L_tile = work.key_positions();             // [L]
-      const auto mask = tile::less(position_L_tile, seq_lens_tile);  // [L]
-      const auto k_rope_product = work.more_scores(k_rope_tile);     // [Hq, L]
-      const auto latent_product = work.scores(latent_tile);          // [Hq, L]
-      const auto latent_product_plus_k_rope_product =
-          tile::add<float>(latent_product, k_rope_product);
-      const auto scaled_latent_product_plus_k_rope_product =
-          tile::mul<float>(scale, latent_product_plus_k_rope_product);
-      const auto seen_scaled_latent_product_plus_k_rope_product =
-          tile::where<float>(mask, scaled_latent_product_plus_k_rope_product, -INFINITY);
-      tile::raise(peak, seen_scaled_latent_product_plus_k_rope_product, sum_masked, masked_product);
-      const auto lowered_scaled_latent_product_plus_k_rope_product =
-          tile::sub<float>(scaled_latent_product_plus_k_rope_product, peak);
-      const auto exp = tile::exp<float>(lowered_scaled_latent_product_plus_k_rope_product);
-      const auto masked = tile::where<T>(mask, exp, 0.0f);           // [L, Hq]
-      tile::sum_over_keys(sum_masked, masked);                       // [Hq]
-      tile::contract_values(masked_product, work.values(), masked);  // [C, Hq]
-    }
-    work.template combine<AfterCombine>(peak, sum_masked, masked_product);
-  }
-}
-
 template <class Call>
-auto with_knobs(const AttentionArgs& args, Call call) {
+auto with_config(const AttentionArgs& args, Call call) {
   return call(AnyRows{});
 }
 
 }  // namespace
 
 cudaError_t mla_decode_C512_P64_bf16(const AttentionArgs& args, cudaStream_t stream) {
-  return with_knobs(args, [&](auto knobs) {
-    using Knobs = decltype(knobs);
-    return tile::launch_attention<Work<Knobs>>(mla_decode<Knobs>, args, stream);
-  });
+  return with_config(args, [&](auto config) { return launch<decltype(config)>(args, stream); });
 }
 
 int64_t mla_decode_C512_P64_bf16_workspace(const AttentionArgs& args) {
-  return with_knobs(args, [&](auto knobs) {
-    using Knobs = decltype(knobs);
-    return tile::attention_workspace<Work<Knobs>>(args);
-  });
+  return with_config(args, [&](auto config) { return workspace<decltype(config)>(args); });
 }
 
 }  // namespace mirage::generated

@@ -13,7 +13,7 @@
 
 #include "launch.h"
 
-#include "row_wise.cuh"
+#include "../../forms/ntrans/row_wise.cuh"
 
 namespace mirage::generated {
 namespace {

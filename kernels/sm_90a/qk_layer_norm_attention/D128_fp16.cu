@@ -3,16 +3,6 @@
 // Formula   [B, Hkv, G, D] = gqa of layer_norm(q) * q_weight + q_bias and layer_norm(k) * k_weight
 //           + k_bias, over D
 // Shape     Chameleon-7B (multi-head) and Chameleon-34B; Command-R+ (no biases)
-// muGraph   one kernel, its loop cuts L. Its grid, in the muGraph: x cuts G, y cuts Hkv, z cuts B,
-//           u splits L (a launch numbers its blocks as its plan needs). In the loop: sum_k, mean_k,
-//           k_minus_mean_k, k_minus_mean_k_squared, mean_k_minus_mean_k_squared,
-//           mean_k_minus_mean_k_squared_plus, root_2, normed_k_minus_mean_k,
-//           scaled_normed_k_minus_mean_k, scaled_normed_k_minus_mean_k_plus, mask,
-//           scaled_scaled_normed_q_minus_mean_q_plus_product,
-//           seen_scaled_scaled_normed_q_minus_mean_q_plus_product, peak,
-//           lowered_scaled_scaled_normed_q_minus_mean_q_plus_product, exp, masked, sum_masked,
-//           masked_product; carried relative to peak: sum_masked, masked_product; the blocks that
-//           split L combine, the rest after it.
 // Found     the first by predicted time of 70 proved muGraphs that passes the numeric gate and has
 //           a plan (756 states, 70 candidates).
 // Proved    equal to the recipe on 72 random draws over finite fields, for the tiles of all 3
@@ -21,119 +11,34 @@
 // Accuracy  emulated error against float64 (unfused program's): unit 2.5e-04 (3.4e-04), tiny
 //           2.8e-04 (3.6e-04), outliers 2.2e-04 (3.1e-04), wide 2.5e-04 (3.4e-04), stale 2.4e-04
 //           (3.2e-04).
-// Expects   q [B, Hkv, G, D], k [B, L, Hkv, D], v [B, L, Hkv, D]: lines along D contiguous and
-//           16-byte aligned, any other strides, keys and values in pages or dense; B, Hkv, G, L at
-//           run time, L by sequence, 0 too.
-// Launch    as many blocks as run at once. By query rows, G: up to 8 of few segments: tiles of 8, 8
-//           warps, 140 KiB shared; up to 8: tiles of 8, 4 warps, 107 KiB shared; any number: tiles
-//           of 16, 8 warps, 150 KiB shared.
+// Launch    as many blocks as run at once, by query rows (G) as below; shared memory of their
+//           blocks: 140, 107, 150 KiB.
 
 #include "launch.h"
-#include "tile/attention.cuh"
+
+#include "../../forms/qk_layer_norm_attention/flash_attention.cuh"
 
 namespace mirage::generated {
 namespace {
 
-using T = __half;
-constexpr int D = 128;  // of a head
-
-struct UpTo8RowsOfFewSegments {
-  static constexpr int kRows = 8, kKeys = 16, kWarps = 8, kStages = 2, kBlocks = 1, kKeyWork = 2;
+struct Shape {
+  using T = __half;
+  static constexpr int D = 128, kKeyWork = 2;
 };
-struct UpTo8Rows {
-  static constexpr int kRows = 8, kKeys = 16, kWarps = 4, kStages = 3, kBlocks = 2, kKeyWork = 2;
+struct UpTo8RowsFewTiles : Shape {
+  static constexpr int kRows = 8, kKeys = 16, kWarps = 8, kStages = 2, kBlocks = 1;
 };
-struct AnyRows {
-  static constexpr int kRows = 16, kKeys = 16, kWarps = 8, kStages = 2, kBlocks = 1, kKeyWork = 2;
+struct UpTo8Rows : Shape {
+  static constexpr int kRows = 8, kKeys = 16, kWarps = 4, kStages = 3, kBlocks = 2;
 };
-
-template <class Knobs>
-using Work = tile::AttentionWork<T, D, Knobs>;
-
-// With each element of the result, once the sums of all keys are known.
-struct AfterCombine {
-  template <class Rows>
-  __device__ static void of(const Rows& rows, tile::RowElement e, tile::Divisor combine_sum_masked,
-                            float combine_masked_product) {
-    const float normed_combine_masked_product =
-        tile::div(combine_masked_product, combine_sum_masked);
-    rows.store(e, normed_combine_masked_product);
-  }
+struct AnyRows : Shape {
+  static constexpr int kRows = 16, kKeys = 16, kWarps = 8, kStages = 2, kBlocks = 1;
 };
-
-template <class Knobs>
-__global__ void __launch_bounds__(Work<Knobs>::kThreads, Work<Knobs>::kBlocks)
-    qk_layer_norm_attention(const __grid_constant__ AttentionArgs args) {
-  constexpr int kRows = Knobs::kRows;
-  extern __shared__ __align__(1024) char shared[];
-  const float scale = args.scalars[0];
-  const float eps = args.scalars[1];
-
-  Work<Knobs> work(args, shared);
-  while (work.next_part()) {
-    const auto q_tile = work.dealt_queries();                                            // [G, D]
-    const auto q_weight_tile = work.dealt_row_vectors(0);                                // [G, D]
-    const auto q_bias_tile = work.dealt_row_vectors(1);                                  // [G, D]
-    const auto k_weight_tile = work.vector(2);                                           // [D]
-    const auto k_bias_tile = work.vector(3);                                             // [D]
-    const int seq_lens_tile = work.seq_len();                                            // [B]
-    const auto sum_q = tile::line_sum(q_tile);                                           // [G]
-    const auto mean_q = tile::div<float>(sum_q, float{D});                               // [G]
-    const auto q_minus_mean_q = tile::sub<float>(q_tile, mean_q);                        // [G, D]
-    const auto q_minus_mean_q_squared = tile::line_sum(q_minus_mean_q, q_minus_mean_q);  // [G]
-    const auto mean_q_minus_mean_q_squared = tile::div<float>(q_minus_mean_q_squared, float{D});
-    const auto mean_q_minus_mean_q_squared_plus =
-        tile::add<float>(mean_q_minus_mean_q_squared, eps);
-    const auto root = tile::sqrt<float>(mean_q_minus_mean_q_squared_plus);      // [G]
-    const auto normed_q_minus_mean_q = tile::div<float>(q_minus_mean_q, root);  // [G, D]
-    const auto scaled_normed_q_minus_mean_q =
-        tile::mul<float>(normed_q_minus_mean_q, q_weight_tile);
-    const auto scaled_normed_q_minus_mean_q_plus =
-        tile::add<float>(scaled_normed_q_minus_mean_q, q_bias_tile);
-    const auto scaled_scaled_normed_q_minus_mean_q_plus =
-        tile::mul<T>(scaled_normed_q_minus_mean_q_plus, scale);
-    work.keep(scaled_scaled_normed_q_minus_mean_q_plus);  // for all steps of the part
-    tile::RowPeaks<kRows> peak;                           // [G]
-    tile::RowSums<kRows> sum_masked;                      // [G]
-    tile::ValueProduct<D, kRows> masked_product;          // [D, G]
-    while (work.next_step()) {
-      const auto k_tile = work.unread_keys();                                              // [L, D]
-      const auto position_L_tile = work.key_positions();                                   // [L]
-      const auto sum_k = tile::line_sum(k_tile);                                           // [L]
-      const auto mean_k = tile::div<float>(sum_k, float{D});                               // [L]
-      const auto k_minus_mean_k = tile::sub<float>(k_tile, mean_k);                        // [L, D]
-      const auto k_minus_mean_k_squared = tile::line_sum(k_minus_mean_k, k_minus_mean_k);  // [L]
-      const auto mean_k_minus_mean_k_squared = tile::div<float>(k_minus_mean_k_squared, float{D});
-      const auto mean_k_minus_mean_k_squared_plus =
-          tile::add<float>(mean_k_minus_mean_k_squared, eps);
-      const auto root_2 = tile::sqrt<float>(mean_k_minus_mean_k_squared_plus);      // [L]
-      const auto normed_k_minus_mean_k = tile::div<float>(k_minus_mean_k, root_2);  // [L, D]
-      const auto scaled_normed_k_minus_mean_k =
-          tile::mul<float>(normed_k_minus_mean_k, k_weight_tile);
-      const auto scaled_normed_k_minus_mean_k_plus =
-          tile::add<T>(scaled_normed_k_minus_mean_k, k_bias_tile);
-      const auto mask = tile::less(position_L_tile, seq_lens_tile);  // [L]
-      const auto scaled_scaled_normed_q_minus_mean_q_plus_product =
-          work.scores(scaled_normed_k_minus_mean_k_plus);
-      const auto seen_scaled_scaled_normed_q_minus_mean_q_plus_product =
-          tile::where<float>(mask, scaled_scaled_normed_q_minus_mean_q_plus_product, -INFINITY);
-      tile::raise(peak, seen_scaled_scaled_normed_q_minus_mean_q_plus_product, sum_masked,
-                  masked_product);
-      const auto lowered_scaled_scaled_normed_q_minus_mean_q_plus_product =
-          tile::sub<float>(scaled_scaled_normed_q_minus_mean_q_plus_product, peak);
-      const auto exp = tile::exp<float>(lowered_scaled_scaled_normed_q_minus_mean_q_plus_product);
-      const auto masked = tile::where<T>(mask, exp, 0.0f);           // [L, G]
-      tile::sum_over_keys(sum_masked, masked);                       // [G]
-      tile::contract_values(masked_product, work.values(), masked);  // [D, G]
-    }
-    work.template combine<AfterCombine>(peak, sum_masked, masked_product);
-  }
-}
 
 template <class Call>
-auto with_knobs(const AttentionArgs& args, Call call) {
+auto with_config(const AttentionArgs& args, Call call) {
   const int64_t rows = static_cast<int64_t>(args.q_len) * args.G;
-  if (rows <= 8 && tile::has_few_segments<8, 128, 2>(args)) return call(UpTo8RowsOfFewSegments{});
+  if (rows <= 8 && tile::has_few_work_tiles<8, 128, 2>(args)) return call(UpTo8RowsFewTiles{});
   if (rows <= 8) return call(UpTo8Rows{});
   return call(AnyRows{});
 }
@@ -141,17 +46,11 @@ auto with_knobs(const AttentionArgs& args, Call call) {
 }  // namespace
 
 cudaError_t qk_layer_norm_attention_D128_fp16(const AttentionArgs& args, cudaStream_t stream) {
-  return with_knobs(args, [&](auto knobs) {
-    using Knobs = decltype(knobs);
-    return tile::launch_attention<Work<Knobs>>(qk_layer_norm_attention<Knobs>, args, stream);
-  });
+  return with_config(args, [&](auto config) { return launch<decltype(config)>(args, stream); });
 }
 
 int64_t qk_layer_norm_attention_D128_fp16_workspace(const AttentionArgs& args) {
-  return with_knobs(args, [&](auto knobs) {
-    using Knobs = decltype(knobs);
-    return tile::attention_workspace<Work<Knobs>>(args);
-  });
+  return with_config(args, [&](auto config) { return workspace<decltype(config)>(args); });
 }
 
 }  // namespace mirage::generated

@@ -3,13 +3,6 @@
 // Formula   [B, Hkv, G, D] = gqa of q and k after rms_norm over D, by their weights plus
 //           weight_offset
 // Shape     Qwen3-8B and Qwen3-32B; Gemma-3-27B (weight_offset is 1)
-// muGraph   one kernel, its loop cuts L. Its grid, in the muGraph: x cuts G, y cuts Hkv, z cuts B,
-//           u splits L (a launch numbers its blocks as its plan needs). In the loop: mask,
-//           k_squared, normed_scaled_q_product, mean_k_squared, mean_k_squared_plus_eps, root_2,
-//           normed_root_2, scaled_normed_scaled_q_product, seen_scaled_normed_scaled_q_product,
-//           peak, lowered_scaled_normed_scaled_q_product, exp, masked, sum_masked, masked_product;
-//           carried relative to peak: sum_masked, masked_product; the blocks that split L combine,
-//           the rest after it.
 // Found     the first by predicted time of 164 proved muGraphs that passes the numeric gate and has
 //           a plan (5293 states, 164 candidates).
 // Proved    equal to the recipe on 142 random draws over finite fields, for the tiles of all 8
@@ -18,144 +11,60 @@
 // Accuracy  emulated error against float64 (unfused program's): unit 8.6e-04 (2.1e-03), tiny
 //           6.2e-04 (1.3e-03), outliers 1.3e-03 (2.8e-03), wide 6.7e-04 (2.1e-03), stale 6.7e-04
 //           (1.3e-03).
-// Expects   q [B, Hkv, G, D], k [B, L, Hkv, D], v [B, L, Hkv, D]: lines along D contiguous and
-//           16-byte aligned, any other strides, keys and values in pages or dense; B, Hkv, G, L at
-//           run time, L by sequence, 0 too.
-// Launch    as many blocks as run at once. By query rows, G: up to 8 of few segments: tiles of 8, 8
-//           warps, 204 KiB shared; up to 8 of many segments: tiles of 8, 4 warps, 107 KiB shared;
-//           up to 8: tiles of 8, 4 warps, 107 KiB shared; up to 16: tiles of 16, 8 warps, 150 KiB
-//           shared; up to 32 of few segments: tiles of 8, 8 warps, 204 KiB shared; up to 32 of many
-//           segments: tiles of 8, 4 warps, 107 KiB shared; up to 32: tiles of 8, 4 warps, 107 KiB
-//           shared; any number: tiles of 128, 12 warps, 200 KiB shared.
+// Launch    as many blocks as run at once, by query rows (G) as below; shared memory of their
+//           blocks: 204, 107, 107, 150, 200 KiB.
 
 #include "launch.h"
-#include "tile/attention_wide.cuh"
+
+#include "../../forms/qk_norm_attention/flash_attention.cuh"
 
 namespace mirage::generated {
 namespace {
 
-using T = __half;
-constexpr int D = 128;  // of a head
-
-struct UpTo8RowsOfFewSegments {
-  static constexpr int kRows = 8, kKeys = 16, kWarps = 8, kStages = 3, kBlocks = 1, kKeyWork = 1;
+struct Shape {
+  using T = __half;
+  static constexpr int D = 128, kKeyWork = 1;
 };
-struct UpTo8RowsOfManySegments {
-  static constexpr int kRows = 8, kKeys = 16, kWarps = 4, kStages = 3, kBlocks = 2, kDeals = 1,
-                       kKeyWork = 1;
+struct UpTo8RowsFewTiles : Shape {
+  static constexpr int kRows = 8, kKeys = 16, kWarps = 8, kStages = 3, kBlocks = 1;
 };
-struct UpTo8Rows {
-  static constexpr int kRows = 8, kKeys = 16, kWarps = 4, kStages = 3, kBlocks = 2, kKeyWork = 1;
+struct UpTo8RowsManyTiles : Shape {
+  static constexpr int kRows = 8, kKeys = 16, kWarps = 4, kStages = 3, kBlocks = 2, kDynamic = 1;
 };
-struct UpTo16Rows {
-  static constexpr int kRows = 16, kKeys = 16, kWarps = 8, kStages = 2, kBlocks = 1, kKeyWork = 1;
+struct UpTo8Rows : Shape {
+  static constexpr int kRows = 8, kKeys = 16, kWarps = 4, kStages = 3, kBlocks = 2;
 };
-using UpTo32RowsOfFewSegments = UpTo8RowsOfFewSegments;
-using UpTo32RowsOfManySegments = UpTo8RowsOfManySegments;
-using UpTo32Rows = UpTo8Rows;
-struct AnyRows {
-  static constexpr int kRows = 128, kKeys = 64, kWarps = 12, kStages = 3, kBlocks = 1, kCopiers = 4,
-                       kKeySums = 1;
+struct UpTo16Rows : Shape {
+  static constexpr int kRows = 16, kKeys = 16, kWarps = 8, kStages = 2, kBlocks = 1;
 };
-
-template <class Knobs>
-using Work = tile::AttentionWorkOf<T, D, Knobs>;
-
-// With each element of the result, once the sums of all keys are known.
-struct AfterCombine {
-  template <class Rows>
-  __device__ static void of(const Rows& rows, tile::RowElement e, tile::Divisor combine_sum_masked,
-                            float combine_masked_product) {
-    const float normed_combine_masked_product =
-        tile::div(combine_masked_product, combine_sum_masked);
-    rows.store(e, normed_combine_masked_product);
-  }
+struct AnyRows : Shape {
+  static constexpr int kRows = 128, kKeys = 64, kWarps = 12, kStages = 3, kBlocks = 1,
+                       kProducers = 4, kKeySums = 1;
 };
-
-template <class Knobs>
-__global__ void __launch_bounds__(Work<Knobs>::kThreads, Work<Knobs>::kBlocks)
-    qk_norm_attention(const __grid_constant__ AttentionArgs args) {
-  extern __shared__ __align__(1024) char shared[];
-  const float scale = args.scalars[0];
-  const float eps = args.scalars[1];
-  const float weight_offset = args.scalars[2];
-
-  Work<Knobs> work(args, shared);
-  while (work.next_part()) {
-    const auto q_tile = work.dealt_queries();                                            // [G, D]
-    const auto q_weight = work.dealt_vector(0);                                          // [D]
-    const auto k_weight = work.dealt_vector(1);                                          // [D]
-    const int seq_lens_tile = work.seq_len();                                            // [B]
-    const auto q_squared = tile::line_sum(q_tile, q_tile);                               // [G]
-    const auto weight_offset_plus_q_weight = tile::add<float>(q_weight, weight_offset);  // [D]
-    const auto weight_offset_plus_k_weight = tile::add<float>(k_weight, weight_offset);  // [D]
-    const auto weight_offset_plus_q_weight_times_weight_offset_plus_k_weight =
-        tile::mul<float>(weight_offset_plus_q_weight, weight_offset_plus_k_weight);
-    const auto mean_q_squared = tile::div<float>(q_squared, float{D});           // [G]
-    const auto mean_q_squared_plus_eps = tile::add<float>(eps, mean_q_squared);  // [G]
-    const auto root = tile::sqrt<float>(mean_q_squared_plus_eps);                // [G]
-    const auto scaled_q =
-        tile::mul<float>(q_tile, weight_offset_plus_q_weight_times_weight_offset_plus_k_weight);
-    const auto normed_scaled_q = tile::div<T>(scaled_q, root);  // [G, D]
-    work.keep(normed_scaled_q);                                 // for all steps of the part
-    typename Work<Knobs>::Peaks peak;                           // [G]
-    typename Work<Knobs>::Sums sum_masked;                      // [G]
-    typename Work<Knobs>::Product masked_product;               // [D, G]
-    while (work.next_step()) {
-      const auto k_tile = work.keys();                                             // [L, D]
-      const auto position_L_tile = work.key_positions();                           // [L]
-      const auto mask = tile::less(position_L_tile, seq_lens_tile);                // [L]
-      const auto k_squared = tile::line_sum(k_tile, k_tile);                       // [L]
-      const auto normed_scaled_q_product = work.scores(k_tile);                    // [L, G]
-      const auto mean_k_squared = tile::div<float>(k_squared, float{D});           // [L]
-      const auto mean_k_squared_plus_eps = tile::add<float>(eps, mean_k_squared);  // [L]
-      const auto root_2 = tile::sqrt<float>(mean_k_squared_plus_eps);              // [L]
-      const auto normed_root_2 = tile::div<float>(scale, root_2);                  // [L]
-      const auto scaled_normed_scaled_q_product =
-          tile::mul<float>(normed_scaled_q_product, normed_root_2);
-      const auto seen_scaled_normed_scaled_q_product =
-          tile::where<float>(mask, scaled_normed_scaled_q_product, -INFINITY);
-      tile::raise(peak, seen_scaled_normed_scaled_q_product, sum_masked, masked_product);  // [G]
-      const auto lowered_scaled_normed_scaled_q_product =
-          tile::sub<float>(scaled_normed_scaled_q_product, peak);
-      const auto exp = tile::exp<float>(lowered_scaled_normed_scaled_q_product);  // [L, G]
-      const auto masked = tile::where<T>(mask, exp, 0.0f);                        // [L, G]
-      tile::sum_over_keys(sum_masked, masked);                                    // [G]
-      tile::contract_values(masked_product, work.values(), masked);               // [D, G]
-    }
-    work.template combine<AfterCombine>(peak, sum_masked, masked_product);
-  }
-}
 
 template <class Call>
-auto with_knobs(const AttentionArgs& args, Call call) {
+auto with_config(const AttentionArgs& args, Call call) {
   const int64_t rows = static_cast<int64_t>(args.q_len) * args.G;
-  if (rows <= 8 && tile::has_few_segments<8, 128, 1>(args)) return call(UpTo8RowsOfFewSegments{});
-  if (rows <= 8 && tile::has_many_segments<UpTo8RowsOfManySegments>(args))
-    return call(UpTo8RowsOfManySegments{});
+  if (rows <= 8 && tile::has_few_work_tiles<8, 128, 1>(args)) return call(UpTo8RowsFewTiles{});
+  if (rows <= 8 && tile::has_many_work_tiles<UpTo8RowsManyTiles>(args))
+    return call(UpTo8RowsManyTiles{});
   if (rows <= 8) return call(UpTo8Rows{});
   if (rows <= 16) return call(UpTo16Rows{});
-  if (rows <= 32 && tile::has_few_segments<8, 128, 1>(args)) return call(UpTo32RowsOfFewSegments{});
-  if (rows <= 32 && tile::has_many_segments<UpTo32RowsOfManySegments>(args))
-    return call(UpTo32RowsOfManySegments{});
-  if (rows <= 32) return call(UpTo32Rows{});
+  if (rows <= 32 && tile::has_few_work_tiles<8, 128, 1>(args)) return call(UpTo8RowsFewTiles{});
+  if (rows <= 32 && tile::has_many_work_tiles<UpTo8RowsManyTiles>(args))
+    return call(UpTo8RowsManyTiles{});
+  if (rows <= 32) return call(UpTo8Rows{});
   return call(AnyRows{});
 }
 
 }  // namespace
 
 cudaError_t qk_norm_attention_D128_fp16(const AttentionArgs& args, cudaStream_t stream) {
-  return with_knobs(args, [&](auto knobs) {
-    using Knobs = decltype(knobs);
-    return tile::launch_attention_of<Work<Knobs>>(qk_norm_attention<Knobs>, args, stream);
-  });
+  return with_config(args, [&](auto config) { return launch<decltype(config)>(args, stream); });
 }
 
 int64_t qk_norm_attention_D128_fp16_workspace(const AttentionArgs& args) {
-  return with_knobs(args, [&](auto knobs) {
-    using Knobs = decltype(knobs);
-    return tile::attention_workspace_of<Work<Knobs>>(args);
-  });
+  return with_config(args, [&](auto config) { return workspace<decltype(config)>(args); });
 }
 
 }  // namespace mirage::generated

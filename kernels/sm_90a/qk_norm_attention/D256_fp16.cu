@@ -3,13 +3,6 @@
 // Formula   [B, Hkv, G, D] = gqa of q and k after rms_norm over D, by their weights plus
 //           weight_offset
 // Shape     Gemma-3-4B and Gemma-3-12B (weight_offset is 1)
-// muGraph   one kernel, its loop cuts L. Its grid, in the muGraph: x cuts G, y cuts Hkv, z cuts B,
-//           u splits L (a launch numbers its blocks as its plan needs). In the loop: mask,
-//           k_squared, normed_scaled_q_product, mean_k_squared, mean_k_squared_plus_eps, root_2,
-//           normed_root_2, scaled_normed_scaled_q_product, seen_scaled_normed_scaled_q_product,
-//           peak, lowered_scaled_normed_scaled_q_product, exp, masked, sum_masked, masked_product;
-//           carried relative to peak: sum_masked, masked_product; the blocks that split L combine,
-//           the rest after it.
 // Found     the first by predicted time of 164 proved muGraphs that passes the numeric gate and has
 //           a plan (5293 states, 164 candidates).
 // Proved    equal to the recipe on 44 random draws over finite fields, for the tiles of its one
@@ -18,114 +11,37 @@
 // Accuracy  emulated error against float64 (unfused program's): unit 8.6e-04 (2.1e-03), tiny
 //           6.2e-04 (1.3e-03), outliers 1.3e-03 (2.8e-03), wide 6.7e-04 (2.1e-03), stale 6.7e-04
 //           (1.3e-03).
-// Expects   q [B, Hkv, G, D], k [B, L, Hkv, D], v [B, L, Hkv, D]: lines along D contiguous and
-//           16-byte aligned, any other strides, keys and values in pages or dense; B, Hkv, G, L at
-//           run time, L by sequence, 0 too.
-// Launch    as many blocks as run at once. By query rows, G: any number: tiles of 8, 4 warps, 197
-//           KiB shared.
+// Launch    as many blocks as run at once, by query rows (G) as below; shared memory of their
+//           blocks: 197 KiB.
 
 #include "launch.h"
-#include "tile/attention.cuh"
+
+#include "../../forms/qk_norm_attention/flash_attention.cuh"
 
 namespace mirage::generated {
 namespace {
 
-using T = __half;
-constexpr int D = 256;  // of a head
-
-struct AnyRows {
-  static constexpr int kRows = 8, kKeys = 16, kWarps = 4, kStages = 3, kBlocks = 1, kKeyWork = 1;
+struct Shape {
+  using T = __half;
+  static constexpr int D = 256, kKeyWork = 1;
 };
-
-template <class Knobs>
-using Work = tile::AttentionWork<T, D, Knobs>;
-
-// With each element of the result, once the sums of all keys are known.
-struct AfterCombine {
-  template <class Rows>
-  __device__ static void of(const Rows& rows, tile::RowElement e, tile::Divisor combine_sum_masked,
-                            float combine_masked_product) {
-    const float normed_combine_masked_product =
-        tile::div(combine_masked_product, combine_sum_masked);
-    rows.store(e, normed_combine_masked_product);
-  }
+struct AnyRows : Shape {
+  static constexpr int kRows = 8, kKeys = 16, kWarps = 4, kStages = 3, kBlocks = 1;
 };
-
-template <class Knobs>
-__global__ void __launch_bounds__(Work<Knobs>::kThreads, Work<Knobs>::kBlocks)
-    qk_norm_attention(const __grid_constant__ AttentionArgs args) {
-  constexpr int kRows = Knobs::kRows;
-  extern __shared__ __align__(1024) char shared[];
-  const float scale = args.scalars[0];
-  const float eps = args.scalars[1];
-  const float weight_offset = args.scalars[2];
-
-  Work<Knobs> work(args, shared);
-  while (work.next_part()) {
-    const auto q_tile = work.dealt_queries();                                            // [G, D]
-    const auto q_weight = work.dealt_vector(0);                                          // [D]
-    const auto k_weight = work.dealt_vector(1);                                          // [D]
-    const int seq_lens_tile = work.seq_len();                                            // [B]
-    const auto q_squared = tile::line_sum(q_tile, q_tile);                               // [G]
-    const auto weight_offset_plus_q_weight = tile::add<float>(q_weight, weight_offset);  // [D]
-    const auto weight_offset_plus_k_weight = tile::add<float>(k_weight, weight_offset);  // [D]
-    const auto weight_offset_plus_q_weight_times_weight_offset_plus_k_weight =
-        tile::mul<float>(weight_offset_plus_q_weight, weight_offset_plus_k_weight);
-    const auto mean_q_squared = tile::div<float>(q_squared, float{D});           // [G]
-    const auto mean_q_squared_plus_eps = tile::add<float>(eps, mean_q_squared);  // [G]
-    const auto root = tile::sqrt<float>(mean_q_squared_plus_eps);                // [G]
-    const auto scaled_q =
-        tile::mul<float>(q_tile, weight_offset_plus_q_weight_times_weight_offset_plus_k_weight);
-    const auto normed_scaled_q = tile::div<T>(scaled_q, root);  // [G, D]
-    work.keep(normed_scaled_q);                                 // for all steps of the part
-    tile::RowPeaks<kRows> peak;                                 // [G]
-    tile::RowSums<kRows> sum_masked;                            // [G]
-    tile::ValueProduct<D, kRows> masked_product;                // [D, G]
-    while (work.next_step()) {
-      const auto k_tile = work.unread_keys();                                      // [L, D]
-      const auto position_L_tile = work.key_positions();                           // [L]
-      const auto mask = tile::less(position_L_tile, seq_lens_tile);                // [L]
-      const auto k_squared = tile::line_sum(k_tile, k_tile);                       // [L]
-      const auto normed_scaled_q_product = work.scores(k_tile);                    // [L, G]
-      const auto mean_k_squared = tile::div<float>(k_squared, float{D});           // [L]
-      const auto mean_k_squared_plus_eps = tile::add<float>(eps, mean_k_squared);  // [L]
-      const auto root_2 = tile::sqrt<float>(mean_k_squared_plus_eps);              // [L]
-      const auto normed_root_2 = tile::div<float>(scale, root_2);                  // [L]
-      const auto scaled_normed_scaled_q_product =
-          tile::mul<float>(normed_scaled_q_product, normed_root_2);
-      const auto seen_scaled_normed_scaled_q_product =
-          tile::where<float>(mask, scaled_normed_scaled_q_product, -INFINITY);
-      tile::raise(peak, seen_scaled_normed_scaled_q_product, sum_masked, masked_product);  // [G]
-      const auto lowered_scaled_normed_scaled_q_product =
-          tile::sub<float>(scaled_normed_scaled_q_product, peak);
-      const auto exp = tile::exp<float>(lowered_scaled_normed_scaled_q_product);  // [L, G]
-      const auto masked = tile::where<T>(mask, exp, 0.0f);                        // [L, G]
-      tile::sum_over_keys(sum_masked, masked);                                    // [G]
-      tile::contract_values(masked_product, work.values(), masked);               // [D, G]
-    }
-    work.template combine<AfterCombine>(peak, sum_masked, masked_product);
-  }
-}
 
 template <class Call>
-auto with_knobs(const AttentionArgs& args, Call call) {
+auto with_config(const AttentionArgs& args, Call call) {
   return call(AnyRows{});
 }
 
 }  // namespace
 
 cudaError_t qk_norm_attention_D256_fp16(const AttentionArgs& args, cudaStream_t stream) {
-  return with_knobs(args, [&](auto knobs) {
-    using Knobs = decltype(knobs);
-    return tile::launch_attention<Work<Knobs>>(qk_norm_attention<Knobs>, args, stream);
-  });
+  return with_config(args, [&](auto config) { return launch<decltype(config)>(args, stream); });
 }
 
 int64_t qk_norm_attention_D256_fp16_workspace(const AttentionArgs& args) {
-  return with_knobs(args, [&](auto knobs) {
-    using Knobs = decltype(knobs);
-    return tile::attention_workspace<Work<Knobs>>(args);
-  });
+  return with_config(args, [&](auto config) { return workspace<decltype(config)>(args); });
 }
 
 }  // namespace mirage::generated

@@ -16,8 +16,8 @@
 
 #include "launch.h"
 
-#include "register_operand.cuh"
-#include "sliced_k_bf16.cuh"
+#include "../../forms/rms_norm_gated_mlp/register_operand.cuh"
+#include "../../forms/rms_norm_gated_mlp/sliced_k_bf16.cuh"
 
 namespace mirage::generated {
 namespace {

@@ -16,8 +16,8 @@
 
 #include "launch.h"
 
-#include "cluster_split_k.cuh"
-#include "sliced_k_fp16.cuh"
+#include "../../forms/rms_norm_gated_mlp/cluster_split_k.cuh"
+#include "../../forms/rms_norm_gated_mlp/sliced_k_fp16.cuh"
 
 namespace mirage::generated {
 namespace {

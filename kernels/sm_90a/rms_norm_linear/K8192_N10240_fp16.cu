@@ -16,8 +16,8 @@
 
 #include "launch.h"
 
-#include "cluster_split_k_fp16.cuh"
-#include "sliced_k_fp16.cuh"
+#include "../../forms/rms_norm_linear/cluster_split_k_fp16.cuh"
+#include "../../forms/rms_norm_linear/sliced_k_fp16.cuh"
 
 namespace mirage::generated {
 namespace {

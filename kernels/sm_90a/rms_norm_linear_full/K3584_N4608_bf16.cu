@@ -16,9 +16,9 @@
 
 #include "launch.h"
 
-#include "cluster_split_k_bf16.cuh"
-#include "register_operand.cuh"
-#include "sliced_k_bf16.cuh"
+#include "../../forms/rms_norm_linear_full/cluster_split_k_bf16.cuh"
+#include "../../forms/rms_norm_linear_full/register_operand.cuh"
+#include "../../forms/rms_norm_linear_full/sliced_k_bf16.cuh"
 
 namespace mirage::generated {
 namespace {

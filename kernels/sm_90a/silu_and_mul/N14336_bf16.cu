@@ -13,7 +13,7 @@
 
 #include "launch.h"
 
-#include "elementwise.cuh"
+#include "../../forms/silu_and_mul/elementwise.cuh"
 
 namespace mirage::generated {
 namespace {

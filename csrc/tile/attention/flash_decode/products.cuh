@@ -1,0 +1,341 @@
+// Attention's products and sums: scores, the running maximum, what is carried relative to it.
+#pragma once
+
+#include "tile/attention/tma.cuh"
+#include "tile/attention/values.cuh"
+#include "tile/contract.cuh"
+
+namespace mirage::tile {
+
+// Lines of D elements in shared memory, D padded to whole groups of eight octets. Octets of a line
+// are exchanged within such groups: eight lines read at one octet, and two lines at four octets
+// each, meet every bank once.
+template <class T, int kDepth>
+struct SharedLines {
+  static constexpr int kPitch = (kDepth + 63) / 64 * 64 * static_cast<int>(sizeof(T));
+  __device__ static int offset(int line, int octet) {
+    const int turned = (line & 1) << 2 | (line >> 1 & 3);
+    return line * kPitch + (octet ^ turned) * kOctetBytes;
+  }
+};
+
+// The lines of values of one step, [L, D].
+template <class T, int kKeys, int kDepth>
+struct ValueTile {
+  const char* at;
+};
+
+// The lines of keys of one step, in registers.
+template <class T, int kKeys, int kDepth>
+__device__ RowFrag<T, kKeys, kDepth> loaded_keys(const char* stage) {
+  RowFrag<T, kKeys, kDepth> tile;
+#pragma unroll
+  for (int i = 0; i < kKeys / kLineTile; ++i) {
+#pragma unroll
+    for (int c = 0; c < kDepth / kChunkDepth; ++c) {
+      const int at = KeyBlockLines<T, kDepth>::offset(i * kLineTile + lane_line(),
+                                                      c * kChunkOctets + lane_quarter());
+      tile.at[i][c] = *reinterpret_cast<const Octet<T>*>(stage + at);
+    }
+  }
+  return tile;
+}
+
+template <class T, int kRows, int kDepth>
+struct ResidentRows {  // an N-side operand that all warps read, in shared memory
+  const char* at;
+
+  __device__ TokenFrag<T, kRows, kChunkDepth> chunk(int c) const {
+    TokenFrag<T, kRows, kChunkDepth> found;
+#pragma unroll
+    for (int i = 0; i < kRows / kLineTile; ++i) {
+      const int offset = SharedLines<T, kDepth>::offset(i * kLineTile + lane_line(),
+                                                        c * kChunkOctets + lane_quarter());
+      found.at[i][0] = *reinterpret_cast<const Octet<T>*>(at + offset);
+    }
+    return found;
+  }
+
+  __device__ TokenFrag<T, kRows, kDepth> all() const {
+    TokenFrag<T, kRows, kDepth> found;
+#pragma unroll
+    for (int c = 0; c < kDepth / kChunkDepth; ++c) {
+      const auto one = chunk(c);
+#pragma unroll
+      for (int i = 0; i < kRows / kLineTile; ++i) found.at[i][c] = one.at[i][0];
+    }
+    return found;
+  }
+};
+
+template <int kRows>
+struct RowMaxima : RowVector<float, kRows> {
+  static constexpr float kLowest =
+      -1e30f;  // finite: no maximum is subtracted from itself as infinity
+  __device__ RowMaxima() {
+#pragma unroll
+    for (int r = 0; r < kRows / kTokenTile; ++r) this->at[r][0] = this->at[r][1] = kLowest;
+  }
+};
+
+template <int kRows_>
+struct Spans<RowMaxima<kRows_>> : Spans<RowVector<float, kRows_>> {};
+template <int kRows>
+__device__ const RowVector<float, kRows>& aligned(const RowMaxima<kRows>& maxima) {
+  return maxima;
+}
+
+template <int kRows>
+struct RowSums : RowVector<float, kRows> {  // of this lane's keys
+  __device__ RowSums() : RowVector<float, kRows>{} {}
+};
+
+// [D, rows] fp32: tile (d, r) of 16 elements of a head and 8 rows, as scores have keys and rows.
+template <int kDepth_, int kRows_>
+struct ValueProduct {
+  static constexpr int kDepth = kDepth_, kRows = kRows_;
+  float at[kDepth / kRowTile][kRows / kTokenTile][4] = {};
+};
+
+// scores[key, row] = sum over D of keys[key, :] * rows[row, :]
+template <class T, int kKeyLines, int kRowLines, int kChunks>
+__device__ auto scores_of(const Fragment<Dims::kRowsDepth, T, kKeyLines, kChunks>& keys,
+                          const Fragment<Dims::kTokensDepth, T, kRowLines, kChunks>& rows) {
+  constexpr int kKeys = kKeyLines * kLineTile, kRows = kRowLines * kLineTile;
+  Scores<float, kKeys, kRows> scores{}, others{};  // two chains of products are half as long
+#pragma unroll
+  for (int c = 0; c < kChunks; ++c) {
+#pragma unroll
+    for (int k = 0; k < kKeys / kRowTile; ++k) {
+      const Octet<T> pair[2] = {keys.at[2 * k][c], keys.at[2 * k + 1][c]};
+#pragma unroll
+      for (int r = 0; r < kRows / kTokenTile; ++r) {
+        mma<T>(scores.at[k][r], pair, rows.at[r][c], 0);
+        mma<T>(others.at[k][r], pair, rows.at[r][c], 1);
+      }
+    }
+  }
+  return add<float>(scores, others);
+}
+
+template <class T, int kKeyLines, int kChunks, int kRows, int kDepth>
+__device__ auto scores_of(const Fragment<Dims::kRowsDepth, T, kKeyLines, kChunks>& keys,
+                          ResidentRows<T, kRows, kDepth> rows) {
+  Scores<float, kKeyLines * kLineTile, kRows> scores{};
+#pragma unroll
+  for (int r = 0; r < kRows / kTokenTile; ++r) {
+#pragma unroll
+    for (int c = 0; c < kChunks; ++c) {
+      const int at = SharedLines<T, kDepth>::offset(r * kLineTile + lane_line(),
+                                                    c * kChunkOctets + lane_quarter());
+      const auto octet = *reinterpret_cast<const Octet<T>*>(rows.at + at);
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+#pragma unroll
+        for (int k = 0; k < kKeyLines / 2; ++k) {
+          const Octet<T> pair[2] = {keys.at[2 * k][c], keys.at[2 * k + 1][c]};
+          mma<T>(scores.at[k][r], pair, octet, h);
+        }
+      }
+    }
+  }
+  return scores;
+}
+
+// Over the four lanes of a line.
+__device__ inline float line_total(float mine) {
+  mine += __shfl_xor_sync(~0u, mine, 1);
+  return mine + __shfl_xor_sync(~0u, mine, 2);
+}
+
+struct Same {
+  __device__ static float of(float a) { return a; }
+};
+
+template <Dims kDims, class T, int kLines, int kChunks>
+__device__ Partial<kDims, kLines * kLineTile> partial_sums(
+    const Fragment<kDims, T, kLines, kChunks>& tile) {
+  Partial<kDims, kLines * kLineTile> sums;
+  if constexpr (std::is_same_v<T, float>) {
+    sum_depth(sums, tile);
+  } else {
+    sum_depth(sums, map<float, Same>(tile));
+  }
+  return sums;
+}
+
+template <int kKeys>
+__device__ auto line_totals(const Partial<Dims::kRowsDepth, kKeys>& sums) {
+  KeyVector<float, kKeys> result;
+#pragma unroll
+  for (int i = 0; i < kKeys / kLineTile; ++i) result.at[i / 2][i % 2] = line_total(sums.at[i]);
+  return result;
+}
+template <int kRows>
+__device__ auto line_totals(const Partial<Dims::kTokensDepth, kRows>& sums) {
+  RowLines<float, kRows> result;
+#pragma unroll
+  for (int i = 0; i < kRows / kLineTile; ++i) result.at[i] = line_total(sums.at[i]);
+  return result;
+}
+
+// [.., D] -> [..], summed in fp32.
+template <Dims kDims, class T, int kLines, int kChunks>
+__device__ auto line_sum(const Fragment<kDims, T, kLines, kChunks>& tile) {
+  return line_totals(partial_sums(tile));
+}
+// The same of products, with another tile or with a vector along D.
+template <Dims kDims, class T, int kLines, int kChunks, class B>
+__device__ auto line_sum(const Fragment<kDims, T, kLines, kChunks>& tile, const B& factor) {
+  return line_sum(mul<float>(tile, factor));
+}
+
+// Lines of keys times others: the diagonals of two products, by tensor cores. Half of what these
+// compute is not wanted, but they take an eighth of the instructions.
+template <class T, int kKeyLines, int kChunks>
+__device__ auto line_sum(const Fragment<Dims::kRowsDepth, T, kKeyLines, kChunks>& keys,
+                         const Fragment<Dims::kRowsDepth, T, kKeyLines, kChunks>& others) {
+  KeyVector<float, kKeyLines * kLineTile> sums;
+#pragma unroll
+  for (int k = 0; k < kKeyLines / 2; ++k) {
+    float halves[2][2][4] = {};  // of eight lines, of half a chunk
+#pragma unroll
+    for (int c = 0; c < kChunks; ++c) {
+      const Octet<T> pair[2] = {keys.at[2 * k][c], keys.at[2 * k + 1][c]};
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+#pragma unroll
+        for (int i = 0; i < 2; ++i) mma<T>(halves[i][h], pair, others.at[2 * k + i][c], h);
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {  // line g times line g is with lane 4 * g + g / 2
+      const float (&a)[4] = halves[i][0], (&b)[4] = halves[i][1];
+      const bool odd = lane_line() % 2 == 1;
+      const float mine = odd ? a[2 * i + 1] + b[2 * i + 1] : a[2 * i] + b[2 * i];
+      sums.at[k][i] = __shfl_sync(~0u, mine, lane_line() * 4 + lane_line() / 2);
+    }
+  }
+  return sums;
+}
+
+// Over the eight lanes that hold the same rows.
+template <class F>
+__device__ float over_lines(float mine, F f) {
+  mine = f(mine, __shfl_xor_sync(~0u, mine, 4));
+  mine = f(mine, __shfl_xor_sync(~0u, mine, 8));
+  return f(mine, __shfl_xor_sync(~0u, mine, 16));
+}
+
+// What scores may be above their maximum: weights are then within what fp16 holds.
+constexpr float kMostAboveMaximum = 11.0f;
+
+// Makes maximum[row] the largest of itself and the row's scores, where one is far above it; sums so
+// far become relative to it. Most steps exchange nothing between lanes so (B 1, L 4096: 7.5 to 7.1
+// us).
+template <int kKeys, int kRows, int kDepth>
+__device__ void rescale(RowMaxima<kRows>& maximum, const Scores<float, kKeys, kRows>& scores,
+                        RowSums<kRows>& sums, ValueProduct<kDepth, kRows>& product) {
+  RowVector<float, kRows> most;
+  bool rises = false;
+#pragma unroll
+  for (int r = 0; r < kRows / kTokenTile; ++r) {
+#pragma unroll
+    for (int j = 0; j < 2; ++j) {
+      float& found = most.at[r][j] = scores.at[0][r][j];
+#pragma unroll
+      for (int k = 0; k < kKeys / kRowTile; ++k) {
+        found = fmaxf(found, fmaxf(scores.at[k][r][j], scores.at[k][r][j + 2]));
+      }
+      rises |= found > maximum.at[r][j] + kMostAboveMaximum;
+    }
+  }
+  if (!__any_sync(~0u, rises)) return;
+#pragma unroll
+  for (int r = 0; r < kRows / kTokenTile; ++r) {
+#pragma unroll
+    for (int j = 0; j < 2; ++j) {
+      const float higher =
+          fmaxf(maximum.at[r][j],
+                over_lines(most.at[r][j], [](float a, float b) { return fmaxf(a, b); }));
+      const float factor = fast_exp(maximum.at[r][j] - higher);
+      maximum.at[r][j] = higher;
+      sums.at[r][j] *= factor;
+#pragma unroll
+      for (int d = 0; d < kDepth / kRowTile; ++d) {
+        product.at[d][r][j] *= factor;
+        product.at[d][r][j + 2] *= factor;
+      }
+    }
+  }
+}
+
+// sums[row] += this lane's keys of weights[:, row]
+template <class T, int kKeys, int kRows>
+__device__ void sum_over_keys(RowSums<kRows>& sums, const PackedScores<T, kKeys, kRows>& weights) {
+#pragma unroll
+  for (int k = 0; k < kKeys / kRowTile; ++k) {
+#pragma unroll
+    for (int r = 0; r < kRows / kTokenTile; ++r) {
+      const float2 a = to_floats(weights.at[k][r][0]), b = to_floats(weights.at[k][r][1]);
+      sums.at[r][0] += a.x + b.x;
+      sums.at[r][1] += a.y + b.y;
+    }
+  }
+}
+
+template <int kKeys, int kRows>
+__device__ void sum_over_keys(RowSums<kRows>& sums, const Scores<float, kKeys, kRows>& weights) {
+#pragma unroll
+  for (int k = 0; k < kKeys / kRowTile; ++k) {
+#pragma unroll
+    for (int r = 0; r < kRows / kTokenTile; ++r) {
+#pragma unroll
+      for (int j = 0; j < 2; ++j) {
+        sums.at[r][j] += weights.at[k][r][j] + weights.at[k][r][j + 2];
+      }
+    }
+  }
+}
+
+// An 8 x 8 tile of 2-byte elements, turned within the warp.
+__device__ inline uint32_t turned(uint32_t tile) {
+  uint32_t result;
+  asm("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(result) : "r"(tile));
+  return result;
+}
+
+// Four 8 x 8 tiles, each turned; every lane names a line of one of them.
+__device__ inline void load_turned(uint32_t (&tiles)[4], const char* line) {
+  const uint32_t at = static_cast<uint32_t>(__cvta_generic_to_shared(line));
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(tiles[0]), "=r"(tiles[1]), "=r"(tiles[2]), "=r"(tiles[3])
+               : "r"(at));
+}
+
+// product[d, row] += sum over the step's keys of values[key, d] * weights[key, row]
+template <class T, int kKeys, int kRows, int kDepth>
+__device__ void contract_values(ValueProduct<kDepth, kRows>& product,
+                                ValueTile<T, kKeys, kDepth> values,
+                                const PackedScores<T, kKeys, kRows>& weights) {
+#pragma unroll
+  for (int k = 0; k < kKeys / kRowTile; ++k) {
+    uint32_t rows[kRows / kTokenTile][2];
+#pragma unroll
+    for (int r = 0; r < kRows / kTokenTile; ++r) {
+#pragma unroll
+      for (int i = 0; i < 2; ++i) rows[r][i] = turned(bits(weights.at[k][r][i]));
+    }
+    const int line = k * kRowTile + lane() / 16 * 8 + lane() % 8;
+#pragma unroll
+    for (int d = 0; d < kDepth / kRowTile; ++d) {
+      uint32_t tiles[4];
+      load_turned(tiles,
+                  values.at + KeyBlockLines<T, kDepth>::offset(line, d * 2 + lane() / 8 % 2));
+#pragma unroll
+      for (int r = 0; r < kRows / kTokenTile; ++r) mma<T>(product.at[d][r], tiles, rows[r]);
+    }
+  }
+}
+
+}  // namespace mirage::tile

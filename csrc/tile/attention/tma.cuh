@@ -1,0 +1,127 @@
+// Key blocks of keys or values as boxes of a cache, copied whole by the copy engine.
+//
+// One instruction of one lane copies sixteen lines. (Bulk copies of a line each are slower than
+// cp.async: the engine takes some sixteen cycles for each, which is 256 bytes.)
+#pragma once
+
+#include "tile/attention/scheduler.cuh"
+#include "tile/boxes.cuh"
+
+namespace mirage::tile {
+
+// The tokens of a key block as boxes leave them in shared memory: in groups of 64 elements, 128
+// bytes, octets of a line exchanged within its group. Lines of fragments take the tokens in an
+// order of their own: two neighbours at four octets each then meet every bank once, as eight lines
+// at one octet do.
+template <class T, int kDepth>
+struct KeyBlockLines {
+  static constexpr int kGroups = (kDepth + kBoxDepth - 1) / kBoxDepth;
+  static constexpr int kGroupBytes = kBlockKeys * kBoxLineBytes;
+  static constexpr int kGroupOctets = kBoxDepth / kLaneDepth;
+  static constexpr int kBytes = kGroups * kGroupBytes;
+  static constexpr bool kWhole = kDepth % kBoxDepth == 0;  // one box then has all groups
+  // Where the last group begins: it ends with the line, what it shares with the one before comes
+  // twice. (Boxes that reach past the line are slower.)
+  static constexpr int kLastDepth = kDepth > kBoxDepth ? kDepth - kBoxDepth : 0;
+
+  __device__ static int token(int line) { return (line & ~7) | (line & 1) << 2 | (line >> 1 & 3); }
+  __device__ static int place(int token, int octet) {
+    const int group = octet / kGroupOctets;
+    const int first = group == kGroups - 1 ? kLastDepth / kLaneDepth : group * kGroupOctets;
+    return group * kGroupBytes + box_offset(token, octet - first);
+  }
+  __device__ static int offset(int line, int octet) { return place(token(line), octet); }
+};
+
+// A box: so many tokens, of each so many pieces of kBoxDepth elements.
+struct BoxShape {
+  int tokens, groups;
+};
+
+// Boxes of lines of kDepth elements; what lies outside of lines and pages reads as zero. Says
+// whether there can be such boxes.
+template <class T, int kDepth>
+bool encode_boxes(CUtensorMap* map, const AttentionArgs& args, const mirage::Cache& cache,
+                  BoxShape shape) {
+  decltype(&cuTensorMapEncodeTiled) encoder = nullptr;
+  if (find_encoder(&encoder) != cudaSuccess) return false;
+  constexpr auto kType = std::is_same_v<T, __half> ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16
+                                                   : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
+  const bool paged = args.block_table != nullptr;
+  const auto tokens = static_cast<cuuint64_t>(larger(paged ? args.page_size : args.max_len, 1));
+  const auto heads = static_cast<cuuint64_t>(args.Hkv);
+  const auto pages = static_cast<cuuint64_t>(larger(paged ? args.pages : args.B, 1));
+  const auto groups = static_cast<cuuint32_t>(shape.groups);
+  const auto bytes = [](int64_t elements) { return static_cast<cuuint64_t>(elements) * sizeof(T); };
+  const cuuint64_t sizes[] = {kDepth / groups, tokens, groups, heads, pages};
+  const cuuint64_t strides[] = {bytes(cache.token), kBoxLineBytes, bytes(cache.head),
+                                bytes(cache.page)};
+  const cuuint32_t box[] = {kBoxDepth, static_cast<cuuint32_t>(shape.tokens), groups, 1, 1};
+  const cuuint32_t steps[] = {1, 1, 1, 1, 1};
+  return encoder(map, kType, 5, const_cast<void*>(cache.at), sizes, strides, box, steps,
+                 CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+                 CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
+                 CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
+}
+
+// The boxes of a key block.
+template <class T, int kDepth>
+bool encode_key_blocks(CUtensorMap* map, const AttentionArgs& args, const mirage::Cache& cache) {
+  constexpr int kGroups = KeyBlockLines<T, kDepth>::kWhole ? KeyBlockLines<T, kDepth>::kGroups : 1;
+  return encode_boxes<T, kDepth>(map, args, cache, {kBlockKeys, kGroups});
+}
+
+struct KeyBlockPlace {
+  int token, head, page;
+};
+
+// For copies: what comes into L2 so leaves it first (2 to 4 % of calls with few sequences, or with
+// uneven ones).
+__device__ inline uint64_t read_once() {
+  uint64_t policy;
+  asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+  return policy;
+}
+
+// The lines of a key block, from element `depth` on; `shared` a multiple of kBoxAtom.
+__device__ inline void copy_box(char* shared, const CUtensorMap& map, int depth, KeyBlockPlace from,
+                                CopyBarrier& barrier) {
+  asm volatile(
+      "cp.async.bulk.tensor.5d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
+      ".L2::cache_hint [%0], [%1, {%2, %3, %4, %5, %6}], [%7], %8;" ::"r"(shared_address(shared)),
+      "l"(&map), "r"(depth), "r"(from.token), "r"(0), "r"(from.head), "r"(from.page),
+      "r"(shared_address(&barrier)), "l"(read_once())
+      : "memory");
+}
+
+template <class T, int kDepth>
+__device__ void copy_key_block(char* shared, const CUtensorMap& map, KeyBlockPlace from,
+                               CopyBarrier& barrier) {
+  using Lines = KeyBlockLines<T, kDepth>;
+#pragma unroll
+  for (int group = 0; group < Lines::kGroups; group += Lines::kWhole ? Lines::kGroups : 1) {
+    const bool last = group == Lines::kGroups - 1;
+    const int depth = last ? Lines::kLastDepth : group * kBoxDepth;
+    copy_box(shared + group * Lines::kGroupBytes, map, depth, from, barrier);
+  }
+}
+
+// Brings the lines of a key block into L2.
+template <class T, int kDepth>
+__device__ void prefetch_key_block(const CUtensorMap& map, KeyBlockPlace from) {
+  using Lines = KeyBlockLines<T, kDepth>;
+#pragma unroll
+  for (int group = 0; group < Lines::kGroups; group += Lines::kWhole ? Lines::kGroups : 1) {
+    const int depth = group == Lines::kGroups - 1 ? Lines::kLastDepth : group * kBoxDepth;
+    asm volatile(
+        "cp.async.bulk.prefetch.tensor.5d.L2.global.tile [%0, {%1, %2, %3, %4, %5}];" ::"l"(&map),
+        "r"(depth), "r"(from.token), "r"(0), "r"(from.head), "r"(from.page)
+        : "memory");
+  }
+}
+
+__device__ inline void prefetch(const CUtensorMap& map) {
+  asm volatile("prefetch.tensormap [%0];" ::"l"(&map));
+}
+
+}  // namespace mirage::tile

@@ -1,0 +1,1 @@
+"""Attention by wgmma: query rows on the M side, keys by producer warps; many query rows."""

@@ -1,0 +1,136 @@
+"""Knobs of attention by wgmma, and which programs it fits.
+
+Query rows take the M side of the warpgroup instruction, 64 of them to a warpgroup, and keys the N
+side. A third warpgroup only copies. The numbers below are those of csrc/tile/attention/wgmma/.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+from mirage_kernels.generator.schedules.attention.knobs import (
+    ELEMENT_BYTES,
+    FLOAT_BYTES,
+    AttentionKnobs,
+)
+from mirage_kernels.generator.schedules.attention.program import AttentionProgram, Do, Held, Step
+from mirage_kernels.generator.target import Target
+
+ARCHS = ("sm_90a",)  # that have the instruction
+# Query rows of a tile and keys of a step, by length of a head; others have no variant. With 64
+# rows, two warpgroups take different keys, with 128 different rows.
+SHAPES = {64: (64, 128), 128: (128, 64)}
+CONSUMERS, PRODUCERS = 8, 4  # warps
+WARP_ROWS, GROUP_WARPS = 16, 4
+FEWEST_STAGES, MOST_STAGES = 3, 6
+STAGES_OF_A_GROUP = 2  # that warpgroups with keys of their own hold at once
+LEFT_FLOATS = 8  # of a row that is left for others, beside its product
+ONES_BYTES, STATE_BYTES = 2048, 512
+BUFFERS, BUFFER_FLOATS = 2, 16  # of a warpgroup; of a buffer, beside a number per key
+OTHER_SHAPES = (*SHAPES.values(), (64, 64), (128, 128))  # candidates
+
+
+@dataclass(frozen=True)
+class WgmmaAttention(AttentionKnobs):
+    """Template constants of attention by wgmma."""
+
+    schedule: ClassVar[str] = "wgmma_attention"
+
+    producers: int  # warps that only copy
+    key_sums: int = 0  # 1 where it sums lines of keys, while its products go on
+
+    @property
+    def groups(self) -> int:
+        """Return how many groups of warpgroups take different keys."""
+        return (self.warps - self.producers) * WARP_ROWS // self.rows
+
+    @property
+    def pass_keys(self) -> int:
+        """Return how many keys a block takes in one pass of its loop: a step of every group."""
+        return self.keys * self.groups
+
+    def shared_bytes(self, depth: int, more: int = 0, key_work: int = 0) -> int:
+        """Return the shared memory of one block.
+
+        The pipeline, ones, queries, barriers, rows that are left for others, and for every
+        warpgroup two buffers of a number per key. `WgmmaAttention::kBytes` is the same number.
+        """
+        pipeline = self.stages * 2 * self.keys * depth * ELEMENT_BYTES  # keys and values
+        queries = self.rows * depth * ELEMENT_BYTES
+        left = self.groups * self.rows * (depth + LEFT_FLOATS) * FLOAT_BYTES
+        buffers = (self.warps - self.producers) // GROUP_WARPS * BUFFERS
+        numbers = buffers * (self.keys + BUFFER_FLOATS) * FLOAT_BYTES
+        return pipeline + ONES_BYTES + queries + STATE_BYTES + left + numbers
+
+
+def rule(program: AttentionProgram, on: Target) -> WgmmaAttention | None:
+    """Return the knobs of the variant, with the most stages; None if a program or GPU has none."""
+    shape = SHAPES.get(program.depth)
+    if shape is None or on.arch not in ARCHS or not takes_many_rows(program):
+        return None
+    rows, keys = shape
+    sums = int(any(s.do is Do.LINE_SUM for s in program.loop))
+    for stages in range(MOST_STAGES, FEWEST_STAGES - 1, -1):
+        warps = CONSUMERS + PRODUCERS
+        knobs = WgmmaAttention(rows, keys, warps, stages, 1, producers=PRODUCERS, key_sums=sums)
+        if knobs.shared_bytes(program.depth) <= on.shared_bytes:
+            return knobs
+    return None
+
+
+def candidates(
+    rule: WgmmaAttention, program: AttentionProgram, on: Target
+) -> Iterator[WgmmaAttention]:
+    """Yield other tiles: their rows, keys and stages.
+
+    `key_sums` is no choice: without it the keys' stage is released before its lines are summed.
+    """
+    for rows, keys in dict.fromkeys(((rule.rows, rule.keys), *OTHER_SHAPES)):
+        for stages in range(MOST_STAGES, FEWEST_STAGES - 1, -1):
+            knobs = replace(rule, rows=rows, keys=keys, stages=stages)
+            fits = knobs.shared_bytes(program.depth) <= on.shared_bytes
+            if fits and stages > STAGES_OF_A_GROUP * knobs.groups:
+                yield knobs
+                if knobs != rule:
+                    break
+
+
+def takes_many_rows(program: AttentionProgram) -> bool:
+    """Say whether a program does with keys and weights what tiles of many rows can.
+
+    Keys are multiplied as they lie in shared memory: nothing is computed of them but sums of lines.
+    What is done with scores ends in one online-softmax step, whose mask compares positions.
+    """
+    of_keys = {s.do for s in program.loop if program.roles.held(s.type) is Held.KEYS}
+    step = program.loop[-1]
+    others = program.roles.more or any(s.do is Do.ROW_VECTORS for s in program.before)
+    if of_keys != {Do.KEYS} or step.do is not Do.SOFTMAX or others:
+        return False
+    return _compares_positions(step.args[1], program)
+
+
+def _compares_positions(mask: str, program: AttentionProgram) -> bool:
+    """Say whether a mask is made of comparisons with key positions, perhaps moved by a number.
+
+    Such masks need not be computed for steps that they show whole.
+    """
+    made = {s.out: s for s in program.loop}
+    step = made.get(mask)
+    if step is None or step.op not in ("both", "less"):
+        return False
+    if step.op == "both":
+        return all(_compares_positions(a, program) for a in step.args)
+    return sum(_is_position(made.get(a), program) for a in step.args) == 1
+
+
+def _is_position(step: Step | None, program: AttentionProgram) -> bool:
+    """Say whether a value is the key positions, or a number plus these."""
+    if step is None or step.do is Do.KEY_POSITIONS:
+        return step is not None
+    made = {s.out: s for s in program.loop}
+    number, moved = (*step.args, "", "")[:2]
+    scalars = {s.out for s in program.before if program.roles.held(s.type) is Held.SCALAR}
+    known = scalars.union(program.literals, program.integers)
+    return step.op == "add" and number in known and _is_position(made.get(moved), program)

@@ -1,0 +1,115 @@
+// mirage-kernels generate gated_mlp
+//
+// Schedule  sliced-K: each warp of a block streams its own slice of the depth; they add up their
+//           sums after the loop.
+// Formula   [M, N] = silu(linear(x, gate_weight)) * linear(x, up_weight)
+// muGraph   one kernel, its loop cuts K. Its grid, in the muGraph: x cuts N, y cuts M (a launch
+//           numbers its blocks as its plan needs). In the loop: up_product, gate_product; carried:
+//           up_product_total, gate_product_total; the rest after it.
+// Expects   x [M, K] rows 16-byte aligned, any row stride, gate_weight [N, K] contiguous, up_weight
+//           [N, K] contiguous, out [M, N] contiguous; any M >= 0.
+#pragma once
+
+#include "tile/tile.cuh"
+
+namespace mirage::generated {
+namespace {
+
+// What a warp copies per step of the loop.
+template <class Config>
+struct Step {
+  using T = typename Config::T;
+  static constexpr int kDepth = Config::kChunks * tile::kChunkDepth;
+  tile::TokenFrag<T, Config::kTokens, kDepth> x_tile;        // [M, K]
+  tile::RowFrag<T, Config::kRows, kDepth> gate_weight_tile;  // [N, K]
+  tile::RowFrag<T, Config::kRows, kDepth> up_weight_tile;    // [N, K]
+};
+
+// Shared memory in bytes: the ring of steps, and after the loop the partial sums.
+template <class Config>
+struct SharedMap {
+  using Steps = tile::Ring<Step<Config>, Config::kStages, Config::kWarps>;
+  using UpProduct = tile::AccumMeeting<Config::kRows, Config::kTokens, Config::kWarps>;
+  using GateProduct = tile::AccumMeeting<Config::kRows, Config::kTokens, Config::kWarps>;
+  static constexpr int kStepsAt = 0;                                       // during the loop
+  static constexpr int kUpProductAt = 0;                                   // after the loop
+  static constexpr int kGateProductAt = kUpProductAt + UpProduct::kBytes;  // after the loop
+  static constexpr int kMeetingBytes = kGateProductAt + GateProduct::kBytes;
+  static constexpr int kBytes = tile::larger(Steps::kBytes, kMeetingBytes);
+};
+
+template <class Config>
+__global__ void __launch_bounds__(tile::kBlockThreads<Config>, 1)
+    gated_mlp(const __grid_constant__ LaunchArgs args) {
+  using T = typename Config::T;
+  constexpr int K = Config::K, N = Config::N;
+  constexpr int kThreads = tile::kBlockThreads<Config>;
+  constexpr int kRows = Config::kRows, kTokens = Config::kTokens, kWarps = Config::kWarps;
+  using Step = generated::Step<Config>;
+  constexpr int kDepth = Step::kDepth;
+  constexpr bool kEvenRows = N % kRows == 0;
+  constexpr bool kEvenDepth = K % kDepth == 0;
+  using Shared = SharedMap<Config>;
+  extern __shared__ __align__(16) char shared[];
+  tile::let_next_start();
+
+  const T* x = static_cast<const T*>(args.inputs[0]);            // [M, K]
+  const T* gate_weight = static_cast<const T*>(args.inputs[1]);  // [N, K]
+  const T* up_weight = static_cast<const T*>(args.inputs[2]);    // [N, K]
+  T* out = static_cast<T*>(args.outputs[0]);                     // [M, N]
+  const int M = static_cast<int>(args.dims[0]);
+  const int first_row = blockIdx.x * kRows, first_token = blockIdx.y * kTokens;
+
+  const auto x_edge = tile::edge<false, kEvenDepth>(x, args.row_strides[0], {first_token, M, K});
+  const auto gate_weight_edge =
+      tile::edge<kEvenRows, kEvenDepth>(gate_weight, tile::Static<K>{}, {first_row, N, K});
+  const auto up_weight_edge =
+      tile::edge<kEvenRows, kEvenDepth>(up_weight, tile::Static<K>{}, {first_row, N, K});
+
+  tile::Accum<kRows, kTokens> up_product;    // [M, N]
+  tile::Accum<kRows, kTokens> gate_product;  // [M, N]
+
+  const auto copy_weights = [&](tile::Slot<Step> slot, int k) {
+    tile::copy<tile::Cache::kStream>(slot, &Step::gate_weight_tile, gate_weight_edge, k);
+    tile::copy<tile::Cache::kStream>(slot, &Step::up_weight_tile, up_weight_edge, k);
+  };
+  const auto copy_tokens = [&](tile::Slot<Step> slot, int k) {
+    tile::copy<tile::Cache::kKeep>(slot, &Step::x_tile, x_edge, k);
+  };
+  const auto compute = [&](const Step& step) {
+    tile::contract(up_product, step.up_weight_tile, step.x_tile);      // [M, N]
+    tile::contract(gate_product, step.gate_weight_tile, step.x_tile);  // [M, N]
+  };
+  const int first_k = tile::warp_index() * kDepth;
+  const tile::Steps steps{first_k, K, kWarps * kDepth, args.constant_weights};
+  tile::pipeline<Config::kStages, Step>(shared + Shared::kStepsAt, steps, copy_weights, copy_tokens,
+                                        compute);
+  __syncthreads();
+
+  const auto up_product_parts = tile::meet<kWarps>(shared + Shared::kUpProductAt, up_product);
+  const auto gate_product_parts = tile::meet<kWarps>(shared + Shared::kGateProductAt, gate_product);
+  __syncthreads();
+
+  const tile::OutputTile out_tile{first_row, N, first_token, M};
+  tile::for_each_element<kRows, kTokens, kThreads>(out_tile, [&](tile::Element e) {
+    const float up_product_total = tile::sum_over_warps(up_product_parts, e);      // [M, N]
+    const float gate_product_total = tile::sum_over_warps(gate_product_parts, e);  // [M, N]
+    const float silu_gate_product = tile::silu(gate_product_total);                // [M, N]
+    const float up_product_times_silu_gate_product = tile::mul(up_product_total, silu_gate_product);
+    tile::store(out, out_tile, e, up_product_times_silu_gate_product);  // [M, N]
+  });
+}
+
+template <class Config>
+cudaError_t launch(const LaunchArgs& args, cudaStream_t stream) {
+  constexpr int N = Config::N;
+  constexpr int kThreads = tile::kBlockThreads<Config>;
+  const int64_t row_tiles = tile::ceil_div(N, Config::kRows);
+  const int64_t token_tiles = tile::ceil_div(args.dims[0], Config::kTokens);
+  constexpr int kSharedBytes = SharedMap<Config>::kBytes;
+  const tile::Grid grid{row_tiles, token_tiles, kThreads, kSharedBytes};
+  return tile::launch(gated_mlp<Config>, grid, args, stream);
+}
+
+}  // namespace
+}  // namespace mirage::generated

@@ -1,0 +1,50 @@
+// mirage-kernels generate gelu_tanh_and_mul
+//
+// Schedule  elementwise: every block takes a piece of a token.
+// Formula   [M, N] = gelu_tanh(gate) * up
+// muGraph   one kernel, no loop. Its grid, in the muGraph: x cuts N, y cuts M (a launch numbers its
+//           blocks as its plan needs).
+// Expects   gate [M, N] rows 16-byte aligned, any row stride, up [M, N] rows 16-byte aligned, any
+//           row stride, out [M, N] contiguous; any M >= 0.
+#pragma once
+
+#include "tile/tile.cuh"
+
+namespace mirage::generated {
+namespace {
+
+template <class Config>
+__global__ void __launch_bounds__(tile::kBlockThreads<Config>, 1)
+    gelu_tanh_and_mul(const __grid_constant__ LaunchArgs args) {
+  using T = typename Config::T;
+  constexpr int N = Config::N;
+  constexpr int kThreads = tile::kBlockThreads<Config>;
+  using Lines = tile::Lines<Config::kLine, kThreads>;
+  tile::let_next_start();
+
+  const T* gate = static_cast<const T*>(args.inputs[0]);  // [M, N]
+  const T* up = static_cast<const T*>(args.inputs[1]);    // [M, N]
+  T* out = static_cast<T*>(args.outputs[0]);              // [M, N]
+  const int64_t M = args.dims[0], token = blockIdx.x;
+  const int first = blockIdx.y * Config::kLine;
+
+  tile::wait_for_previous();
+  const auto gate_tile =
+      tile::load_line<Lines>(tile::line_of(gate, args.row_strides[0], token, M) + first);
+  const auto up_tile =
+      tile::load_line<Lines>(tile::line_of(up, args.row_strides[1], token, M) + first);
+  const auto gelu_tanh_gate = tile::gelu_tanh<float>(gate_tile);                   // [M, N]
+  const auto up_times_gelu_tanh_gate = tile::mul<float>(up_tile, gelu_tanh_gate);  // [M, N]
+  tile::store_line<Lines>(out + token * N + first, up_times_gelu_tanh_gate);       // [M, N]
+}
+
+template <class Config>
+cudaError_t launch(const LaunchArgs& args, cudaStream_t stream) {
+  constexpr int N = Config::N;
+  constexpr int kThreads = tile::kBlockThreads<Config>;
+  const tile::Grid grid{args.dims[0], N / Config::kLine, kThreads, 0};
+  return tile::launch(gelu_tanh_and_mul<Config>, grid, args, stream);
+}
+
+}  // namespace
+}  // namespace mirage::generated

@@ -1,0 +1,62 @@
+// mirage-kernels generate layer_norm
+//
+// Schedule  row-wise: a block holds a token whole in registers.
+// Formula   [M, K] = layer_norm(x, eps) * norm_weight + norm_bias
+// muGraph   one kernel, no loop: the other dims are whole in a block. Its grid, in the muGraph: x
+//           cuts M (a launch numbers its blocks as its plan needs).
+// Expects   x [M, K] rows 16-byte aligned, any row stride, norm_weight [K] contiguous, norm_bias
+//           [K] contiguous, out [M, K] contiguous; any M >= 0.
+#pragma once
+
+#include "tile/tile.cuh"
+
+namespace mirage::generated {
+namespace {
+
+template <class Config>
+__global__ void __launch_bounds__(tile::kBlockThreads<Config>, 1)
+    layer_norm(const __grid_constant__ LaunchArgs args) {
+  using T = typename Config::T;
+  constexpr int K = Config::K;
+  constexpr int kThreads = tile::kBlockThreads<Config>;
+  using Lines = tile::Lines<K, kThreads>;
+  __shared__ float sums[2][Lines::kWarps];
+  tile::let_next_start();
+
+  const T* x = static_cast<const T*>(args.inputs[0]);            // [M, K]
+  const T* norm_weight = static_cast<const T*>(args.inputs[1]);  // [K]
+  const T* norm_bias = static_cast<const T*>(args.inputs[2]);    // [K]
+  T* out = static_cast<T*>(args.outputs[0]);                     // [M, K]
+  const int64_t M = args.dims[0], token = blockIdx.x;
+  const float eps = args.scalars[0];
+
+  if (!args.constant_weights) tile::wait_for_previous();
+  const auto norm_weight_line = tile::load_line<Lines>(norm_weight);  // [K]
+  const auto norm_bias_line = tile::load_line<Lines>(norm_bias);      // [K]
+  tile::wait_for_previous();
+  const auto x_tile = tile::load_line<Lines>(tile::line_of(x, args.row_strides[0], token, M));
+  const float sum_x = tile::sum_line<Lines>(x_tile, sums[0]);                            // [M]
+  const float mean_x = tile::div(sum_x, K);                                              // [M]
+  const auto x_minus_mean_x = tile::sub<float>(x_tile, mean_x);                          // [M, K]
+  const auto x_minus_mean_x_squared = tile::mul<float>(x_minus_mean_x, x_minus_mean_x);  // [M, K]
+  const float sum_x_minus_mean_x_squared = tile::sum_line<Lines>(x_minus_mean_x_squared, sums[1]);
+  const float mean_x_minus_mean_x_squared = tile::div(sum_x_minus_mean_x_squared, K);  // [M]
+  const float mean_x_minus_mean_x_squared_plus = tile::add(eps, mean_x_minus_mean_x_squared);
+  const float root = tile::sqrt(mean_x_minus_mean_x_squared_plus);            // [M]
+  const auto normed_x_minus_mean_x = tile::div<float>(x_minus_mean_x, root);  // [M, K]
+  const auto scaled_normed_x_minus_mean_x =
+      tile::mul<float>(norm_weight_line, normed_x_minus_mean_x);
+  const auto scaled_normed_x_minus_mean_x_plus =
+      tile::add<float>(norm_bias_line, scaled_normed_x_minus_mean_x);
+  tile::store_line<Lines>(out + token * K, scaled_normed_x_minus_mean_x_plus);  // [M, K]
+}
+
+template <class Config>
+cudaError_t launch(const LaunchArgs& args, cudaStream_t stream) {
+  constexpr int kThreads = tile::kBlockThreads<Config>;
+  const tile::Grid grid{args.dims[0], 1, kThreads, 0};
+  return tile::launch(layer_norm<Config>, grid, args, stream);
+}
+
+}  // namespace
+}  // namespace mirage::generated

@@ -1,0 +1,73 @@
+// mirage-kernels generate layer_norm_linear_full
+//
+// Schedule  prologue kernel: a launch before the main one makes x_made once, a block per token.
+// Formula   [M, N] = linear(layer_norm(x, eps) * norm_weight + norm_bias, weight) + bias
+#pragma once
+
+#include "tile/front.cuh"
+#include "tile/tile.cuh"
+
+#include "register_operand.cuh"
+
+namespace mirage::generated {
+namespace {
+
+// Where tokens are many, a launch in front makes x_made, once.
+template <class Config>
+constexpr int kFrontThreads = Config::kFrontWarps * tile::kWarpLanes;
+
+template <class Config>
+__global__ void __launch_bounds__(kFrontThreads<Config>)
+    layer_norm_linear_full_front(const __grid_constant__ LaunchArgs args) {
+  using T = typename Config::T;
+  constexpr int K = Config::K;
+  using Lines = tile::Lines<K, kFrontThreads<Config>>;
+  __shared__ float sums[2][Lines::kWarps];
+
+  const T* x = static_cast<const T*>(args.inputs[0]);            // [M, K]
+  const T* norm_weight = static_cast<const T*>(args.inputs[1]);  // [K]
+  const T* norm_bias = static_cast<const T*>(args.inputs[2]);    // [K]
+  T* x_made = static_cast<T*>(args.workspace);                   // [M, K]
+  const int64_t token = blockIdx.x;
+  const float eps = args.scalars[0];
+
+  tile::start_in_front();
+  const auto x_tile = tile::load_present<Lines>(x + token * args.row_strides[0]);        // [M, K]
+  const auto norm_weight_tile = tile::load_present<Lines>(norm_weight);                  // [K]
+  const auto norm_bias_tile = tile::load_line<Lines>(norm_bias);                         // [K]
+  const float sum_x = tile::sum_line<Lines>(x_tile, sums[0]);                            // [M]
+  const float mean_x = tile::div(sum_x, K);                                              // [M]
+  const auto x_minus_mean_x = tile::sub<float>(x_tile, mean_x);                          // [M, K]
+  const auto x_minus_mean_x_squared = tile::mul<float>(x_minus_mean_x, x_minus_mean_x);  // [M, K]
+  const float sum_x_minus_mean_x_squared = tile::sum_line<Lines>(x_minus_mean_x_squared, sums[1]);
+  const float mean_x_minus_mean_x_squared = tile::div(sum_x_minus_mean_x_squared, K);  // [M]
+  const float mean_x_minus_mean_x_squared_plus = tile::add(eps, mean_x_minus_mean_x_squared);
+  const float root = tile::sqrt(mean_x_minus_mean_x_squared_plus);      // [M]
+  const auto x_tile_2_minus_mean_x = tile::sub<float>(x_tile, mean_x);  // [M, K]
+  const auto normed_x_tile_2_minus_mean_x = tile::div<float>(x_tile_2_minus_mean_x, root);
+  const auto scaled_normed_x_tile_2_minus_mean_x =
+      tile::mul<float>(normed_x_tile_2_minus_mean_x, norm_weight_tile);
+  const auto scaled_normed_x_tile_2_minus_mean_x_plus =
+      tile::add<T>(scaled_normed_x_tile_2_minus_mean_x, norm_bias_tile);
+  tile::store_line<Lines>(x_made + token * K, scaled_normed_x_tile_2_minus_mean_x_plus);  // [M, K]
+}
+
+template <class Config>
+cudaError_t launch_front(const LaunchArgs& args, cudaStream_t stream) {
+  constexpr int K = Config::K;
+  const tile::Grid grid{args.dims[0], 1, kFrontThreads<Config>, 0};
+  const cudaError_t status = tile::launch(layer_norm_linear_full_front<Config>, grid, args, stream);
+  if (status != cudaSuccess) return status;
+  return launch_held<Config>(tile::behind(args, 0, K), stream);
+}
+
+template <class Config>
+int64_t workspace(const LaunchArgs& args) {
+  using T = typename Config::T;
+  constexpr int K = Config::K;
+  const int64_t M = args.dims[0];
+  return M * K * static_cast<int64_t>(sizeof(T));
+}
+
+}  // namespace
+}  // namespace mirage::generated

@@ -1,0 +1,157 @@
+// mirage-kernels generate layer_norm_linear_full
+//
+// Schedule  sliced-K: each warp of a block streams its own slice of the depth; they add up their
+//           sums after the loop.
+// Formula   [M, N] = linear(layer_norm(x, eps) * norm_weight + norm_bias, weight) + bias
+// muGraph   one kernel, its loop cuts K. Its grid, in the muGraph: x cuts N, y cuts M (a launch
+//           numbers its blocks as its plan needs). Before the loop: sum_x, mean_x,
+//           x_minus_mean_x_squared, sum_x_minus_mean_x_squared, root. In the loop:
+//           scaled_normed_x_tile_2_minus_mean_x_plus,
+//           scaled_normed_x_tile_2_minus_mean_x_plus_product; carried:
+//           scaled_normed_x_tile_2_minus_mean_x_plus_product_total; the rest after it.
+// Expects   x [M, K] rows 16-byte aligned, any row stride, norm_weight [K] contiguous, norm_bias
+//           [K] contiguous, weight [N, K] contiguous, bias [N] contiguous, out [M, N] contiguous;
+//           any M >= 0.
+#pragma once
+
+#include "tile/tile.cuh"
+
+namespace mirage::generated {
+namespace {
+
+// What a warp copies per step of the loop.
+template <class Config>
+struct Step {
+  using T = typename Config::T;
+  static constexpr int kDepth = Config::kChunks * tile::kChunkDepth;
+  tile::TokenFrag<T, Config::kTokens, kDepth> x_tile_2;  // [M, K]
+  tile::DepthFrag<T, kDepth> norm_weight_tile;           // [K]
+  tile::DepthFrag<T, kDepth> norm_bias_tile;             // [K]
+  tile::RowFrag<T, Config::kRows, kDepth> weight_tile;   // [N, K]
+};
+
+// Shared memory in bytes: the ring of steps, and after the loop the partial sums.
+template <class Config>
+struct SharedMap {
+  using Steps = tile::Ring<Step<Config>, Config::kStages, Config::kWarps>;
+  using ScaledNormedXTile2MinusMeanXPlusProduct =
+      tile::AccumMeeting<Config::kRows, Config::kTokens, Config::kWarps>;
+  using MeanXKept = tile::TokenTable<Config::kTokens>;
+  using RootKept = tile::TokenTable<Config::kTokens>;
+  static constexpr int kMeanXKeptAt = 0;                                // from the start
+  static constexpr int kRootKeptAt = kMeanXKeptAt + MeanXKept::kBytes;  // from the start
+  static constexpr int kStepsAt = kRootKeptAt + RootKept::kBytes;       // during the loop
+  static constexpr int kScaledNormedXTile2MinusMeanXPlusProductAt = kRootKeptAt + RootKept::kBytes;
+  static constexpr int kMeetingBytes =
+      kScaledNormedXTile2MinusMeanXPlusProductAt + ScaledNormedXTile2MinusMeanXPlusProduct::kBytes;
+  static constexpr int kBytes = tile::larger(kStepsAt + Steps::kBytes, kMeetingBytes);
+};
+
+template <class Config>
+__global__ void __launch_bounds__(tile::kBlockThreads<Config>, 1)
+    layer_norm_linear_full(const __grid_constant__ LaunchArgs args) {
+  using T = typename Config::T;
+  constexpr int K = Config::K, N = Config::N;
+  constexpr int kThreads = tile::kBlockThreads<Config>;
+  constexpr int kRows = Config::kRows, kTokens = Config::kTokens, kWarps = Config::kWarps;
+  using Step = generated::Step<Config>;
+  constexpr int kDepth = Step::kDepth;
+  constexpr bool kEvenRows = N % kRows == 0;
+  constexpr bool kEvenDepth = K % kDepth == 0;
+  using Shared = SharedMap<Config>;
+  extern __shared__ __align__(16) char shared[];
+  tile::let_next_start();
+
+  const T* x = static_cast<const T*>(args.inputs[0]);            // [M, K]
+  const T* norm_weight = static_cast<const T*>(args.inputs[1]);  // [K]
+  const T* norm_bias = static_cast<const T*>(args.inputs[2]);    // [K]
+  const T* weight = static_cast<const T*>(args.inputs[3]);       // [N, K]
+  const T* bias = static_cast<const T*>(args.inputs[4]);         // [N]
+  T* out = static_cast<T*>(args.outputs[0]);                     // [M, N]
+  const int M = static_cast<int>(args.dims[0]);
+  const float eps = args.scalars[0];
+  const int first_row = blockIdx.x * kRows, first_token = blockIdx.y * kTokens;
+
+  const auto x_edge = tile::edge<false, kEvenDepth>(x, args.row_strides[0], {first_token, M, K});
+  const auto norm_weight_edge = tile::depth_edge<kEvenDepth>(norm_weight, K);
+  const auto norm_bias_edge = tile::optional_edge(norm_bias, K);
+  const auto weight_edge =
+      tile::edge<kEvenRows, kEvenDepth>(weight, tile::Static<K>{}, {first_row, N, K});
+
+  tile::Accum<kRows, kTokens> scaled_normed_x_tile_2_minus_mean_x_plus_product;  // [N, M]
+
+  const auto copy_weights = [&](tile::Slot<Step> slot, int k) {
+    tile::copy<tile::Cache::kKeep>(slot, &Step::norm_weight_tile, norm_weight_edge, k);
+    tile::copy<tile::Cache::kKeep>(slot, &Step::norm_bias_tile, norm_bias_edge, k);
+    tile::copy<tile::Cache::kStream>(slot, &Step::weight_tile, weight_edge, k);
+  };
+  const auto copy_tokens = [&](tile::Slot<Step> slot, int k) {
+    tile::copy<tile::Cache::kKeep>(slot, &Step::x_tile_2, x_edge, k);
+  };
+  using Lines = tile::Lines<K, tile::kWarpLanes>;
+  const auto mean_x_kept = Shared::MeanXKept::at_bytes(shared + Shared::kMeanXKeptAt);
+  const auto root_kept = Shared::RootKept::at_bytes(shared + Shared::kRootKeptAt);
+  tile::Line<Lines, T> x_tile;  // [M, K]
+  const auto load_lines = [&](int token) {
+    x_tile = tile::load_line<Lines>(tile::line_of(x, args.row_strides[0], first_token + token, M));
+  };
+  const auto compute_statistics = [&](int token) {
+    const float sum_x = tile::sum_line<Lines>(x_tile);                                     // [M]
+    const float mean_x = tile::div(sum_x, K);                                              // [M]
+    const auto x_minus_mean_x = tile::sub<float>(x_tile, mean_x);                          // [M, K]
+    const auto x_minus_mean_x_squared = tile::mul<float>(x_minus_mean_x, x_minus_mean_x);  // [M, K]
+    const float sum_x_minus_mean_x_squared = tile::sum_line<Lines>(x_minus_mean_x_squared);
+    const float mean_x_minus_mean_x_squared = tile::div(sum_x_minus_mean_x_squared, K);  // [M]
+    const float mean_x_minus_mean_x_squared_plus = tile::add(eps, mean_x_minus_mean_x_squared);
+    const float root = tile::sqrt(mean_x_minus_mean_x_squared_plus);  // [M]
+    tile::keep(mean_x_kept, token, mean_x);                           // [M]
+    tile::keep(root_kept, token, root);                               // [M]
+  };
+  const auto statistics = tile::token_pass<kTokens, kWarps>(load_lines, compute_statistics);
+  const auto compute = [&](const Step& step) {
+    const auto mean_x = tile::token_values(mean_x_kept);                         // [M]
+    const auto x_tile_2_minus_mean_x = tile::sub<float>(step.x_tile_2, mean_x);  // [M, K]
+    const auto root = tile::token_values(root_kept);                             // [M]
+    const auto normed_x_tile_2_minus_mean_x = tile::div<float>(x_tile_2_minus_mean_x, root);
+    const auto scaled_normed_x_tile_2_minus_mean_x =
+        tile::mul<float>(normed_x_tile_2_minus_mean_x, step.norm_weight_tile);
+    const auto scaled_normed_x_tile_2_minus_mean_x_plus =
+        tile::add<T>(scaled_normed_x_tile_2_minus_mean_x, step.norm_bias_tile);
+    tile::contract(scaled_normed_x_tile_2_minus_mean_x_plus_product, step.weight_tile,
+                   scaled_normed_x_tile_2_minus_mean_x_plus);
+  };
+  const int first_k = tile::warp_index() * kDepth;
+  const tile::Steps steps{first_k, K, kWarps * kDepth, args.constant_weights};
+  tile::pipeline<Config::kStages, Step>(shared + Shared::kStepsAt, steps, copy_weights, copy_tokens,
+                                        statistics, compute);
+  __syncthreads();
+
+  const auto scaled_normed_x_tile_2_minus_mean_x_plus_product_parts =
+      tile::meet<kWarps>(shared + Shared::kScaledNormedXTile2MinusMeanXPlusProductAt,
+                         scaled_normed_x_tile_2_minus_mean_x_plus_product);
+  __syncthreads();
+
+  const tile::OutputTile out_tile{first_row, N, first_token, M};
+  tile::for_each_element<kRows, kTokens, kThreads>(out_tile, [&](tile::Element e) {
+    const float bias_tile = tile::load_row(bias, out_tile, e);  // [N]
+    const float scaled_normed_x_tile_2_minus_mean_x_plus_product_total =
+        tile::sum_over_warps(scaled_normed_x_tile_2_minus_mean_x_plus_product_parts, e);
+    const float scaled_normed_x_tile_2_minus_mean_x_plus_product_plus =
+        tile::add(bias_tile, scaled_normed_x_tile_2_minus_mean_x_plus_product_total);
+    tile::store(out, out_tile, e, scaled_normed_x_tile_2_minus_mean_x_plus_product_plus);  // [M, N]
+  });
+}
+
+template <class Config>
+cudaError_t launch(const LaunchArgs& args, cudaStream_t stream) {
+  constexpr int N = Config::N;
+  constexpr int kThreads = tile::kBlockThreads<Config>;
+  const int64_t row_tiles = tile::ceil_div(N, Config::kRows);
+  const int64_t token_tiles = tile::ceil_div(args.dims[0], Config::kTokens);
+  constexpr int kSharedBytes = SharedMap<Config>::kBytes;
+  const tile::Grid grid{row_tiles, token_tiles, kThreads, kSharedBytes};
+  return tile::launch(layer_norm_linear_full<Config>, grid, args, stream);
+}
+
+}  // namespace
+}  // namespace mirage::generated

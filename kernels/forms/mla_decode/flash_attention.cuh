@@ -1,0 +1,87 @@
+// mirage-kernels generate mla_decode
+//
+// Schedule  flash attention: few query rows by flash decode, where keys take the M side of mma and
+//           the warps of a block take different keys; many rows by wgmma, where query rows take the
+//           M side.
+// Formula   [B, Hq, C] = softmax(scale * (q_latent latent^T + q_rope k_rope^T)) latent over the
+//           first seq_lens
+// muGraph   one kernel, its loop cuts L. Its grid, in the muGraph: x cuts Hq, y cuts B, z splits L
+//           (a launch numbers its blocks as its plan needs). In the loop: mask, k_rope_product,
+//           latent_product, latent_product_plus_k_rope_product,
+//           scaled_latent_product_plus_k_rope_product,
+//           seen_scaled_latent_product_plus_k_rope_product, peak,
+//           lowered_scaled_latent_product_plus_k_rope_product, exp, masked, sum_masked,
+//           masked_product; carried relative to peak: sum_masked, masked_product; the blocks that
+//           split L combine, the rest after it.
+// Expects   q_latent [B, Hq, C], q_rope [B, Hq, P], latent [B, L, C], k_rope [B, L, P]: lines along
+//           C and P contiguous and 16-byte aligned, any other strides, keys and values in pages or
+//           dense; B, Hq, L at run time, L by sequence, 0 too.
+#pragma once
+
+#include "tile/attention/attention.cuh"
+
+namespace mirage::generated {
+namespace {
+
+template <class Config>
+using Work = tile::AttentionWork<typename Config::T, Config::C, Config, Config::P>;
+
+// With each element of the result, once the sums of all keys are known.
+struct AfterCombine {
+  template <class Rows>
+  __device__ static void of(const Rows& rows, tile::RowElement e, tile::Divisor combine_sum_masked,
+                            float combine_masked_product) {
+    const float normed_combine_masked_product =
+        tile::div(combine_masked_product, combine_sum_masked);
+    rows.store(e, normed_combine_masked_product);
+  }
+};
+
+template <class Config>
+__global__ void __launch_bounds__(Work<Config>::kThreads, Work<Config>::kBlocks)
+    mla_decode(const __grid_constant__ AttentionArgs args) {
+  extern __shared__ __align__(1024) char shared[];
+  const float scale = args.scalars[0];
+
+  Work<Config> work(args, shared);
+  while (work.next_item()) {
+    const auto q_latent_tile = work.queries();     // [Hq, C]
+    const auto q_rope_tile = work.more_queries();  // [Hq, P]
+    const int seq_lens_tile = work.seq_len();      // [B]
+    work.hold_resident(q_latent_tile);             // for all steps of the work item
+    work.hold_more_resident(q_rope_tile);
+    typename Work<Config>::Maxima peak;             // [Hq]
+    typename Work<Config>::Sums sum_masked;         // [Hq]
+    typename Work<Config>::Product masked_product;  // [C, Hq]
+    while (work.next_step()) {
+      const auto latent_tile = work.keys();                          // [L, C]
+      const auto k_rope_tile = work.more_keys();                     // [L, P]
+      const auto position_L_tile = work.key_positions();             // [L]
+      const auto mask = tile::less(position_L_tile, seq_lens_tile);  // [L]
+      const auto k_rope_product = work.more_scores(k_rope_tile);     // [Hq, L]
+      const auto latent_product = work.scores(latent_tile);          // [Hq, L]
+      const auto latent_product_plus_k_rope_product =
+          tile::add<float>(latent_product, k_rope_product);
+      const auto scaled_latent_product_plus_k_rope_product =
+          tile::mul<float>(scale, latent_product_plus_k_rope_product);
+      // The running maximum rises to the largest score that the mask shows; both sums become
+      // relative to it and add exp(score - maximum) of these keys, the product times their values.
+      work.online_softmax(scaled_latent_product_plus_k_rope_product, mask, peak, sum_masked,
+                          masked_product);
+    }
+    work.template combine<AfterCombine>(peak, sum_masked, masked_product);
+  }
+}
+
+template <class Config>
+cudaError_t launch(const AttentionArgs& args, cudaStream_t stream) {
+  return tile::launch_attention<Work<Config>>(mla_decode<Config>, args, stream);
+}
+
+template <class Config>
+int64_t workspace(const AttentionArgs& args) {
+  return tile::attention_workspace<Work<Config>>(args);
+}
+
+}  // namespace
+}  // namespace mirage::generated

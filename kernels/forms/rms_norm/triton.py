@@ -1,0 +1,80 @@
+# mirage-kernels generate rms_norm
+#
+# Schedule  a program per tile of the result, of any shape.
+# Formula   [M, K] = rms_norm(x) * (norm_weight + weight_offset)
+# muGraph   one kernel, no loop: the other dims are whole in a block. Its grid, in the muGraph: x
+#           cuts M (a launch numbers its blocks as its plan needs).
+# Expects   x [M, K] rows 16-byte aligned, any row stride, norm_weight [K] contiguous, out [M, K]
+#           contiguous; any M >= 0.
+
+import torch
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def _rms_norm(
+    x_ptr,
+    norm_weight_ptr,
+    out_ptr,
+    M,
+    x_stride,
+    eps,
+    weight_offset,
+    K: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_K_whole: tl.constexpr,
+):
+    m = tl.program_id(0).to(tl.int64) * BLOCK_M + tl.arange(0, BLOCK_M)
+    k_whole = tl.arange(0, BLOCK_K_whole)
+    x_tile = tl.load(
+        x_ptr + m[:, None] * x_stride + k_whole[None, :],
+        mask=(m[:, None] < M) & (k_whole[None, :] < K),
+        other=0.0,
+    )  # [M, K]
+    norm_weight_line = tl.load(
+        norm_weight_ptr + k_whole,
+        mask=k_whole < K,
+        other=0.0,
+    )  # [K]
+    x_squared = x_tile.to(tl.float32) * x_tile.to(tl.float32)  # [M, K]
+    sum_x_squared = tl.sum(tl.where(k_whole[None, :] < K, x_squared, 0.0), axis=1)  # [M]
+    weight_offset_plus_norm_weight = norm_weight_line.to(tl.float32) + weight_offset  # [K]
+    mean_x_squared = sum_x_squared / K  # [M]
+    mean_x_squared_plus_eps = eps + mean_x_squared  # [M]
+    root = tl.sqrt(mean_x_squared_plus_eps)  # [M]
+    normed_x = x_tile.to(tl.float32) / root[:, None]  # [M, K]
+    scaled_normed_x = weight_offset_plus_norm_weight[None, :] * normed_x  # [K, M]
+    tl.store(
+        out_ptr + m[:, None] * K + k_whole[None, :],
+        scaled_normed_x.to(out_ptr.dtype.element_ty),
+        mask=(k_whole[None, :] < K) & (m[:, None] < M),
+    )  # [M, K]
+
+
+def rms_norm(
+    x: torch.Tensor,
+    norm_weight: torch.Tensor,
+    eps: float,
+    weight_offset: float,
+) -> torch.Tensor:
+    """Return out [M, K]."""
+    M = x.shape[0]
+    K = x.shape[1]
+    BLOCK_M = 1
+    BLOCK_K_whole = triton.next_power_of_2(K)
+    out = torch.empty(M, K, dtype=x.dtype, device=x.device)
+    grid = (triton.cdiv(M, BLOCK_M),)
+    _rms_norm[grid](
+        x,
+        norm_weight,
+        out,
+        M,
+        x.stride(0),
+        eps,
+        weight_offset,
+        K,
+        BLOCK_M,
+        BLOCK_K_whole,
+    )
+    return out

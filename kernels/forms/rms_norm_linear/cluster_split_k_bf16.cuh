@@ -1,0 +1,120 @@
+// mirage-kernels generate rms_norm_linear
+//
+// Schedule  cluster split-K: two blocks of a cluster share rows and split the depth.
+// Formula   [M, N] = linear(x / sqrt(mean(x^2) + eps) * norm_weight, weight)
+#pragma once
+
+#include "tile/split_meeting.cuh"
+#include "tile/split_steps.cuh"
+#include "tile/tile.cuh"
+
+namespace mirage::generated {
+namespace {
+
+// Where tokens are many, two blocks of a cluster share rows and split the depth.
+template <class Config>
+struct SplitPlan : Config {
+  using Element = typename Config::T;
+  static constexpr int kDepth = Config::K, kRowTensors = 1, kVectors = 1;
+  static constexpr bool kPrepares = true, kRewrites = true;
+  static constexpr int kProducts = 1, kTokenSums = 1;
+};
+template <class Config>
+using SplitBlock = tile::SplitBlock<SplitPlan<Config>>;
+
+struct SplitArgs {
+  LaunchArgs call;
+  CUtensorMap maps[2];  // x, weight
+};
+
+template <class Config>
+__global__ void __cluster_dims__(tile::kSplitBlocks, 1, 1)
+    __launch_bounds__(SplitBlock<Config>::kThreads, 1)
+        rms_norm_linear_split(const __grid_constant__ SplitArgs given) {
+  using T = typename Config::T;
+  constexpr int K = Config::K, N = Config::N;
+  using Block = SplitBlock<Config>;
+  extern __shared__ __align__(tile::kBoxAtom) char boxes[];
+  char* const shared = boxes;
+  tile::let_next_start();
+  const Block block{shared, tile::cluster_rank(), tile::token_lines<Block>(given.call.dims[0])};
+  block.begin();
+
+  const LaunchArgs& args = given.call;
+  const T* norm_weight = static_cast<const T*>(args.inputs[1]);  // [K]
+  T* out = static_cast<T*>(args.outputs[0]);                     // [M, N]
+  const int M = static_cast<int>(args.dims[0]);
+  const float eps = args.scalars[0];
+  const int first_row = blockIdx.x / tile::kSplitBlocks * Block::kRows;
+  const int first_token = blockIdx.y * Block::kTokens;
+
+  tile::TokenPartial<Block::kTokens / tile::kGroupWarps> x_squared;  // [M]
+  tile::WideAccum<Block::kTiles, Block::kTokens> scaled_x_product;   // [N, M]
+
+  if (block.copies()) {
+    const auto copy_vectors = [&](int k) { block.copy_vector(0, norm_weight, k); };
+    const auto find_weights = [&](int k) { tile::find_box(given.maps[1], first_row, k); };
+    const auto copy_weights = [&](const auto& slot, int k) {
+      tile::copy_box(slot.rows(0), given.maps[1], first_row, k, slot.full);
+    };
+    const auto copy_tokens = [&](const auto& slot, int k) {
+      tile::copy_box(slot.tokens(), given.maps[0], first_token, k, slot.full);
+    };
+    block.copy(args.constant_weights, find_weights, copy_vectors, copy_weights, copy_tokens);
+    return;
+  }
+  if (block.prepares()) {
+    tile::prepare(block, true, [&](const auto& step) {
+      const auto x_tile = step.tokens();                              // [M, K]
+      const auto norm_weight_tile = step.vector(0);                   // [K]
+      const auto x_squared_terms = tile::mul<float>(x_tile, x_tile);  // [M, K]
+      tile::sum_depth(x_squared, x_squared_terms);                    // [M]
+      const auto scaled_x = tile::mul<T>(x_tile, norm_weight_tile);   // [M, K]
+      step.rewrite(scaled_x);
+    });
+  } else {
+    tile::multiply(block, false, [&](const auto& step) {
+      const auto weight_tile = step.row_box(0);                         // [N, K]
+      tile::contract(scaled_x_product, weight_tile, step.token_box());  // [N, M]
+    });
+  }
+
+  const auto x_squared_parts = tile::meet(block, 0, x_squared);
+  auto scaled_x_product_parts = tile::meet(block, 0, scaled_x_product);
+  tile::exchange(block);
+  if (!block.finishes(M - first_token)) return;
+  tile::collect(block, 0, scaled_x_product_parts);
+
+  const tile::OutputTile out_tile{first_row, N, first_token + block.rank * Block::kHalf, M};
+  const auto finish = [&](tile::DealtElement e) {
+    const float x_squared_total = tile::sum_over_warps(x_squared_parts, e);                // [M]
+    const float scaled_x_product_total = tile::sum_over_warps(scaled_x_product_parts, e);  // [N, M]
+    const float mean_x_squared = tile::div(x_squared_total, K);                            // [M]
+    const float mean_x_squared_plus_eps = tile::add(eps, mean_x_squared);                  // [M]
+    const float root = tile::sqrt(mean_x_squared_plus_eps);                                // [M]
+    const float normed_scaled_x_product = tile::div(scaled_x_product_total, root);         // [N, M]
+    tile::store(out, out_tile, e, normed_scaled_x_product);                                // [M, N]
+  };
+  tile::for_each_own(block, out_tile, out, finish);
+}
+
+template <class Config>
+cudaError_t launch_split(const LaunchArgs& args, cudaStream_t stream) {
+  using T = typename Config::T;
+  constexpr int K = Config::K, N = Config::N;
+  using Block = SplitBlock<Config>;
+  SplitArgs given{args};
+  const tile::Tensor x{args.inputs[0], args.dims[0], K, args.row_strides[0]};
+  cudaError_t status = tile::encode<T>(&given.maps[0], x, tile::token_lines<Block>(args.dims[0]));
+  if (status != cudaSuccess) return status;
+  const tile::Tensor weight{args.inputs[2], N, K, K};
+  status = tile::encode<T>(&given.maps[1], weight, Block::kRows);
+  if (status != cudaSuccess) return status;
+  const int64_t row_tiles = tile::ceil_div(N, Block::kRows) * tile::kSplitBlocks;
+  const int64_t token_tiles = tile::ceil_div(args.dims[0], Block::kTokens);
+  const tile::Grid grid{row_tiles, token_tiles, Block::kThreads, Block::kBytes};
+  return tile::launch(rms_norm_linear_split<Config>, grid, given, stream);
+}
+
+}  // namespace
+}  // namespace mirage::generated

@@ -1,0 +1,156 @@
+"""The online-softmax step: formed where nobody sees what lies in between, refused by statement."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from mirage_kernels.generator.errors import PlanError
+from mirage_kernels.generator.ir import Graph, Node
+from mirage_kernels.generator.plan.blocks import without_threads
+from mirage_kernels.generator.records.record import load_emitted
+from mirage_kernels.generator.schedules.attention.lower import attention_program
+from mirage_kernels.generator.schedules.attention.program import AttentionProgram, Do
+from mirage_kernels.generator.schedules.attention.softmax import softmax_step
+from mirage_kernels.generator.schedules.attention.variants import attention_variants
+from mirage_kernels.generator.schedules.wgmma_attention.knobs import WgmmaAttention, takes_many_rows
+from mirage_kernels.generator.target import target
+
+GOLDEN = Path(__file__).parents[1] / "golden"
+RECIPES = (
+    *("gqa", "qk_norm_attention", "sliding_window_attention", "gqa_full"),
+    *("qk_layer_norm_attention", "mla_decode"),
+)
+
+
+def mugraph(recipe: str) -> Graph:
+    return load_emitted(GOLDEN / f"attention_{recipe}.json").graph
+
+
+def rewritten(recipe: str, *nodes: tuple[str, dict[str, object]], after: str = "") -> Graph:
+    """Return a muGraph with nodes of its loop changed, the new ones standing behind `after`."""
+    graph = mugraph(recipe)
+    (block,) = graph.blocks
+    assert block.body is not None
+    body = without_threads(block.body)
+    changes = dict(nodes)
+    made: list[Node] = []
+    for node in body.nodes:
+        made.append(replace(node, **changes.get(node.name, {})))
+        if node.name == after:
+            made += [_made(node, name, fields) for name, fields in nodes if name not in body.values]
+    other = replace(block, body=replace(body, nodes=tuple(made)))
+    return replace(graph, nodes=tuple(other if n is block else n for n in graph.nodes))
+
+
+def _made(like: Node, name: str, fields: dict[str, object]) -> Node:
+    return replace(like, outs=(replace(like.out, name=name),), **fields)
+
+
+def undone(program: AttentionProgram) -> AttentionProgram:
+    """Return a program with its nodes one by one."""
+    *others, step = program.loop
+    return replace(program, loop=(*others, *step.covers))
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_scores_end_in_one_step(recipe: str) -> None:
+    program = attention_program(recipe, mugraph(recipe))
+    step = program.loop[-1]
+    assert step.do is Do.SOFTMAX
+    assert [s.op or s.do.value for s in step.covers] == [
+        *("where", "raise", "sub", "exp", "where", "sum", "product")
+    ]
+    assert softmax_step(undone(program)) == step
+
+
+SEEN, LOWERED = "seen_scaled_k_product", "lowered_scaled_k_product"
+SCALED, EXP = "scaled_k_product", "exp_scaled_k_product"
+OTHER_MASK = ("mask_2", {"args": ("position_L_tile", "seq_lens_tile")})
+TWICE = ("twice", {"op": "add", "args": ("k_product", "k_product")})
+BROKEN: dict[str, tuple[Graph, str]] = {
+    "a maximum of all scores": (
+        rewritten("gqa", ("peak", {"args": (SCALED,)})),
+        f"{SCALED} is not computed by where",
+    ),
+    "a maximum of other scores": (
+        rewritten("gqa", (SEEN, {"args": ("mask", "k_product", "minus_infinity")})),
+        f"{LOWERED} is not k_product - peak",
+    ),
+    "a maximum that hidden keys take part in": (
+        rewritten("gqa", (SEEN, {"args": ("mask", SCALED, "const_0")})),
+        f"{SEEN} is not -inf under its mask",
+    ),
+    "a maximum under another mask": (
+        rewritten(
+            "gqa", (SEEN, {"args": ("mask_2", SCALED, "minus_infinity")}), OTHER_MASK, after="mask"
+        ),
+        f"masked has another mask than {SEEN}",
+    ),
+    "other scores are lowered": (
+        rewritten("gqa", (LOWERED, {"args": ("k_product", "peak")})),
+        f"{LOWERED} is not {SCALED} - peak",
+    ),
+    "lowered scores that a weight reads beside their exponential": (
+        rewritten(
+            "gqa",
+            ("masked", {"args": ("mask", "more", "const_0")}),
+            ("more", {"op": "mul", "args": (EXP, LOWERED)}),
+            after=EXP,
+        ),
+        "more is not computed by exp",
+    ),
+    "an exponential of something else": (
+        rewritten("gqa", (EXP, {"op": "tanh"})),
+        f"{EXP} is not computed by exp",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", BROKEN)
+def test_a_mugraph_that_breaks_the_precondition_has_tiles_of_few_rows_only(what: str) -> None:
+    graph, sentence = BROKEN[what]
+    program = attention_program("gqa", graph)
+    with pytest.raises(PlanError, match=sentence):
+        softmax_step(program)
+    assert program.loop[-1].do is not Do.SOFTMAX
+    assert not takes_many_rows(program)
+    assert not any(
+        isinstance(v.knobs, WgmmaAttention) for v in attention_variants(program, target("sm_90a"))
+    )
+
+
+READERS = {"peak": "peak", LOWERED: LOWERED, EXP: EXP, SEEN: SEEN, "masked": "masked"}
+
+
+@pytest.mark.parametrize("read", READERS)
+def test_nobody_else_reads_what_lies_in_between(read: str) -> None:
+    program = undone(attention_program("gqa", mugraph("gqa")))
+    scaled = next(s for s in program.loop if s.out == SCALED)
+    reader = replace(scaled, out="reader", args=("scale", read))
+    with pytest.raises(PlanError, match=f"reader reads {read}, too"):
+        softmax_step(replace(program, loop=(*program.loop, reader)))
+
+
+def test_the_order_of_statements_is_looked_at() -> None:
+    program = undone(attention_program("gqa", mugraph("gqa")))
+    *others, raised, lowered, exponential, masked, summed, product = program.loop
+    turned = (*others, lowered, raised, exponential, masked, summed, product)
+    with pytest.raises(PlanError, match="its statements stand in another order"):
+        softmax_step(replace(program, loop=turned))
+
+
+def test_the_sum_is_of_the_weights_that_are_multiplied() -> None:
+    program = undone(attention_program("gqa", mugraph("gqa")))
+    steps = tuple(replace(s, args=("other",)) if s.do is Do.SUM else s for s in program.loop)
+    with pytest.raises(PlanError, match="sum_masked sums other weights than masked"):
+        softmax_step(replace(program, loop=steps))
+
+
+def test_a_mask_that_does_not_compare_positions_has_tiles_of_few_rows_only() -> None:
+    program = attention_program("gqa_full", mugraph("gqa_full"))
+    assert takes_many_rows(program)
+    moved = tuple(replace(s, op="mul") if s.op == "add" else s for s in program.loop)
+    assert not takes_many_rows(replace(program, loop=moved))
