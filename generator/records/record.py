@@ -258,7 +258,7 @@ def _attention(data: dict[str, Json]) -> AttentionRecord:
 
 def _attention_variant(data: Json) -> AttentionVariant:
     fields = _object(data)
-    few = from_data(bool, fields.get("few_tiles", False))
+    few = bool(from_data(int, fields.get("few_tiles", 0)))
     return AttentionVariant(from_data(int, fields["bucket"]), read_knobs(fields), few_tiles=few)
 
 
