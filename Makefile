@@ -1,21 +1,24 @@
 # Every verb does its own set-up: a virtual environment, torch, the requirements, nvcc, the extension.
-# Variables to override: PYTHON, VENV, ARCH, TORCH (pip's requirement), PYTEST_ARGS, RUN_ARGS.
+# Variables to override: PYTHON, VENV, ARCH, TORCH (pip's requirement), PYTEST_ARGS, RUN_ARGS,
+# KERNELS (which are compiled: `core`, `all`, or patterns as "rms_norm_linear gqa/D128_*").
 PYTHON ?= python3
 VENV ?= .venv
 ARCH ?= sm_90a
 TORCH ?=
 PYTEST_ARGS ?= -n 2
 RUN_ARGS ?=
+KERNELS ?= core
 
 PY := $(VENV)/bin/python
 PIP := $(PY) -m pip --disable-pip-version-check
 MIRAGE := $(PY) -m mirage_kernels.generator.cli
 INSTALLED := $(VENV)/.installed
+TOOLS := $(VENV)/.tools
 EXTENSION := kernels/_C.abi3.so
 # Static tools do not follow setuptools' package_dir: here links give packages their real names.
 TYPING := $(VENV)/typing
-CUDA_SOURCES := $(shell find csrc kernels -name '*.cu' -o -name '*.cuh' -o -name '*.cpp' -o -name '*.h')
-C_STYLE := $(filter-out kernels/%/table.cpp,$(CUDA_SOURCES))
+C_STYLE := $(filter-out kernels/%/table.cpp,$(shell find csrc kernels -name '*.cu' -o -name '*.cuh' \
+  -o -name '*.cpp' -o -name '*.h'))
 export MIRAGE_KERNELS_ARCH := $(ARCH)
 # Tests run side by side and multiply many small tiles: threads would only get in their way.
 export OPENBLAS_NUM_THREADS := 1
@@ -27,35 +30,40 @@ help: ## list the verbs
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
 
 .PHONY: run
-run: $(EXTENSION) ## generate RMSNorm+Linear (search, proofs, emit, compile) and run it on real data
+run: $(INSTALLED) ## generate RMSNorm+Linear (search, proofs, emit, compile) and run it on real data
 	$(MIRAGE) run rms_norm_linear --arch $(ARCH) $(RUN_ARGS)
 
 .PHONY: test
-test: $(EXTENSION) ## run every test that this machine can
+test: extension $(TOOLS) ## run every test that this machine can, with the kernels KERNELS (core)
 	$(PY) -m pytest $(PYTEST_ARGS)
 
 .PHONY: check
-check: $(EXTENSION) ## re-verify every committed muGraph, re-emit every committed source
+check: $(INSTALLED) ## re-verify every committed muGraph, re-emit every committed source
 	$(MIRAGE) check
 
 .PHONY: bench
-bench: $(EXTENSION) ## measure against PyTorch and the memory floor (needs a GPU)
+bench: KERNELS := all
+bench: extension ## measure against PyTorch and the memory floor (needs a GPU)
 	$(MIRAGE) bench
 
+.PHONY: extension
+extension: $(INSTALLED) ## compile the kernels KERNELS (core, all, or names) into this checkout
+	MIRAGE_KERNELS_ONLY="$(filter-out all,$(KERNELS))" $(PY) -W ignore setup.py -q build_ext --inplace
+
 .PHONY: lint
-lint: $(INSTALLED) ## check style: ruff, clang-format
+lint: $(TOOLS) ## check style: ruff, clang-format
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
 	$(VENV)/bin/clang-format --dry-run --Werror $(C_STYLE)
 
 .PHONY: format
-format: $(INSTALLED) ## apply the style that lint checks
+format: $(TOOLS) ## apply the style that lint checks
 	$(PY) -m ruff check --fix .
 	$(PY) -m ruff format .
 	$(VENV)/bin/clang-format -i $(C_STYLE)
 
 .PHONY: types
-types: $(INSTALLED) ## check types: mypy --strict
+types: $(TOOLS) ## check types: mypy --strict
 	rm -rf $(TYPING) && mkdir -p $(TYPING)/mirage_kernels
 	ln -s $(abspath $(wildcard kernels/*.py) kernels/py.typed generator recipes) \
 	  $(TYPING)/mirage_kernels
@@ -65,10 +73,12 @@ types: $(INSTALLED) ## check types: mypy --strict
 # A fixed date: the same sources make the same bytes.
 .PHONY: wheel
 wheel: export SOURCE_DATE_EPOCH := 315532800
+wheel: KERNELS := all
 wheel: $(INSTALLED) ## build dist/mirage_kernels-*.whl for ARCH, no GPU needed
 	$(PIP) install -qq --group wheel
 	rm -rf build/lib* build/bdist* build/wheel
-	$(PIP) wheel -qq --no-build-isolation --no-deps --wheel-dir build/wheel .
+	MIRAGE_KERNELS_ONLY="$(filter-out all,$(KERNELS))" \
+	  $(PY) -W ignore setup.py -q bdist_wheel --dist-dir build/wheel
 	PATH="$(abspath $(VENV)/bin):$$PATH" $(VENV)/bin/auditwheel repair --wheel-dir dist \
 	  --exclude 'libtorch*.so' --exclude 'libc10*.so' build/wheel/mirage_kernels-*.whl
 	@ls -l dist/*.whl
@@ -81,11 +91,7 @@ clean: ## remove what was built, not what was installed
 distclean: clean ## remove the virtual environment too
 	rm -rf $(VENV)
 
-$(EXTENSION): $(INSTALLED) $(CUDA_SOURCES)
-	$(PY) setup.py -q build_ext --inplace
-	@touch -c $@
-
-# The stamp file is written last: an installation that broke off starts again.
+# The stamp files are written last: an installation that broke off starts again.
 $(INSTALLED): pyproject.toml setup.py
 	@command -v g++ >/dev/null || { echo "g++ is needed: apt-get install g++"; exit 2; }
 	@if command -v nvidia-smi >/dev/null && $(PYTHON) -c 'import torch' 2>/dev/null; \
@@ -96,11 +102,14 @@ $(INSTALLED): pyproject.toml setup.py
 	@$(PY) -c 'import torch' 2>/dev/null || { \
 	  if [ -n "$(TORCH)" ]; then torch="$(TORCH)"; \
 	  elif command -v nvidia-smi >/dev/null; then torch='torch>=2.10'; else torch='torch==2.13.0'; fi; \
-	  echo "installing $$torch"; $(PIP) install -qq "$$torch"; }
+	  echo "installing $$torch"; $(PIP) install -qq --no-compile "$$torch"; }
 	@command -v nvcc >/dev/null || test -x "$${CUDA_HOME:-/usr/local/cuda}/bin/nvcc" || { \
-	  echo "installing nvcc from pip packages"; $(PIP) install -qq --group nvcc; }
-	@echo "compiling the extension"
-	$(PY) setup.py -q build_ext --inplace
+	  echo "installing nvcc from pip packages"; $(PIP) install -qq --no-compile --group nvcc; }
 	@echo "installing the requirements and the package"
-	$(PIP) install -qq --no-build-isolation --editable '.[generate,dev,ray]'
+	$(PIP) install -qq --no-compile --no-build-isolation --editable '.[generate]'
+	@touch $@
+
+$(TOOLS): $(INSTALLED)
+	@echo "installing what tests and checks of style need"
+	$(PIP) install -qq --no-compile --no-build-isolation --editable '.[generate,dev,ray]'
 	@touch $@

@@ -9,10 +9,14 @@ import importlib.util
 import os
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from setuptools import Extension, find_packages, setup
 from setuptools.command.build_ext import build_ext
 from setuptools.errors import ExecError
+
+if TYPE_CHECKING:
+    from mirage_kernels.generator.build.compile import Sources
 
 ROOT = Path(__file__).resolve().parent
 PACKAGE_DIR = {
@@ -36,33 +40,57 @@ def import_from_tree(name: str) -> None:
 
 
 class BuildKernels(build_ext):
-    """Compile the committed kernels of one architecture (MIRAGE_KERNELS_ARCH) into `_C.abi3.so`."""
+    """Compile the committed kernels of one architecture (MIRAGE_KERNELS_ARCH) into `_C.abi3.so`.
+
+    MIRAGE_KERNELS_ONLY names some of them; then the generator's requirements must be installed.
+    """
 
     def build_extension(self, ext: Extension) -> None:
+        if self.editable_mode:  # serves the generator without an extension, or with one built here
+            ext.optional = True
+            print_line("an editable installation compiles nothing: `make extension` does")
+            return
         import_from_tree("mirage_kernels")
         import_from_tree("mirage_kernels.generator")
-        from mirage_kernels.generator.build import compile as compiler
+        from mirage_kernels.generator.build.compile import DEFAULT_ARCH, build_extension
         from mirage_kernels.generator.build.toolchain import find_toolchain
-        from mirage_kernels.generator.errors import ToolchainError
+        from mirage_kernels.generator.errors import MirageError, ToolchainError
+        from mirage_kernels.generator.settings import only
 
-        arch = os.environ.get("MIRAGE_KERNELS_ARCH", compiler.DEFAULT_ARCH)
         try:
             find_toolchain()
         except ToolchainError as missing:
-            self._skip_or_fail(ext, missing.sentence, missing.hint)
+            self._skip_or_fail(ext, f"{missing.sentence}; {missing.hint}")
             return
+        arch = os.environ.get("MIRAGE_KERNELS_ARCH", DEFAULT_ARCH)
         out = Path(self.get_ext_fullpath(ext.name))
         try:
-            compiler.build_extension(arch, ROOT / "kernels", out, jobs=None, progress=print_line)
-        except ToolchainError as failure:
+            build_extension(sources_of(only(), arch), out, progress=print_step)
+        except MirageError as failure:
             raise ExecError(f"{failure.sentence}\n{failure.hint}") from failure
 
-    def _skip_or_fail(self, ext: Extension, sentence: str, hint: str) -> None:
-        """Skip in an editable install, which still serves the generator; a wheel must be whole."""
-        if not (self.inplace or self.editable_mode):
-            raise ExecError(f"the extension cannot be built: {sentence}; {hint}")
+    def _skip_or_fail(self, ext: Extension, missing: str) -> None:
+        """Skip in the checkout, which still serves the generator; a wheel must be whole."""
+        if not self.inplace:
+            raise ExecError(f"the extension cannot be built: {missing}")
         ext.optional = True
-        print_line(f"mirage_kernels._C is not built: {sentence}; {hint}")
+        print_line(f"mirage_kernels._C is not built: {missing}")
+
+
+def sources_of(only: tuple[str, ...], arch: str) -> Sources:
+    """Return what is to be compiled; all of it is found without reading a record."""
+    if not only:
+        from mirage_kernels.generator.build.compile import all_sources
+
+        return all_sources(arch, ROOT / "kernels")
+    from mirage_kernels.generator.build.selection import selected
+
+    return selected(only, arch, ROOT / "kernels")
+
+
+def print_step(stage: str, done: int, total: int, text: str) -> None:
+    """Print a line of progress."""
+    print_line(f"{stage:<8} {done}/{total}  {text}")
 
 
 def print_line(line: str) -> None:

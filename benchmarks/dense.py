@@ -16,7 +16,7 @@ from pathlib import Path
 
 import torch
 
-from mirage_kernels import attention_call, gqa
+from mirage_kernels import gqa, prefill
 from mirage_kernels.generator.bench.measure import cold_microseconds, rotation_count
 from mirage_kernels.generator.commands.bench import document_of, measured_here
 from mirage_kernels.generator.records.files import write_whole
@@ -40,7 +40,7 @@ def measured(depth: int, causal: bool, sequences: int, tokens: int) -> dict[str,
     sets = [one, *(inputs() for _ in range(rotation_count(sum(t.nbytes for t in one)) - 1))]
     times = {}
     for name, long in (("ours_us", False), ("pytorch_us", True)):
-        attention_call.is_long = lambda *_, long=long, **__: long
+        prefill.is_long = lambda *_, long=long, **__: long
         times[name] = cold_microseconds(call, sets)
     return {"D": depth, "causal": causal, "sequences": sequences, "tokens": tokens, **times}
 

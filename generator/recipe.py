@@ -11,6 +11,7 @@ import pkgutil
 import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
@@ -121,10 +122,7 @@ class Recipe:
 
     def reference_results(self, *inputs: object) -> tuple[torch.Tensor, ...]:
         """Return what the reference computes, one result or several."""
-        if not self.family:
-            made = self.reference(*inputs)
-        else:
-            made = self.reference(**dict(zip(self.inputs, inputs, strict=True)), **self.choices)
+        made = self.reference(*inputs)
         return made if isinstance(made, tuple) else (made,)
 
     def is_weight(self, name: str) -> bool:
@@ -356,7 +354,8 @@ def load_recipe(name_or_path: str) -> Recipe:
         if name_or_path not in known:
             raise RecipeError(
                 f"there is no recipe called {name_or_path!r}",
-                f"recipes: {', '.join(known)}; or give the path of a recipe file, my_recipe.py",
+                f"the nearest: {', '.join(get_close_matches(name_or_path, known, n=3, cutoff=0))}; "
+                "`mirage-kernels list` names all; a recipe file is given by its path, my_recipe.py",
             )
         return known[name_or_path]
     path = Path(f"{file}.py" if name else name_or_path)

@@ -8,6 +8,8 @@ from pathlib import Path
 from mirage_kernels.generator.errors import FileError
 
 STORE_VARIABLE = "MIRAGE_KERNELS_STORE"
+OBJECTS_VARIABLE = "MIRAGE_KERNELS_OBJECTS"
+ONLY_VARIABLE = "MIRAGE_KERNELS_ONLY"
 
 
 def store_folder(given: str | None = None) -> Path:
@@ -19,8 +21,23 @@ def store_folder(given: str | None = None) -> Path:
     chosen = given or os.environ.get(STORE_VARIABLE)
     if chosen:
         return Path(chosen)
-    cache = Path(os.environ.get("XDG_CACHE_HOME", ""))
-    return (cache if cache.is_absolute() else _home() / ".cache") / "mirage-kernels"
+    return _cache(f"--store DIR, or set {STORE_VARIABLE}")
+
+
+def objects_folder() -> Path:
+    """Return where compiled objects are kept: MIRAGE_KERNELS_OBJECTS, or in the user's cache."""
+    chosen = os.environ.get(OBJECTS_VARIABLE)
+    return Path(chosen).absolute() if chosen else _cache(f"set {OBJECTS_VARIABLE}") / "objects"
+
+
+def only() -> tuple[str, ...]:
+    """Return which kernels a build is to hold, as MIRAGE_KERNELS_ONLY says; none: all of them."""
+    return tuple(os.environ.get(ONLY_VARIABLE, "").split())
+
+
+def _cache(hint: str) -> Path:
+    given = Path(os.environ.get("XDG_CACHE_HOME", ""))
+    return (given if given.is_absolute() else _home(hint) / ".cache") / "mirage-kernels"
 
 
 def ray_address(given: str | None = None) -> str | None:
@@ -33,11 +50,10 @@ def quiet_ray() -> None:
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 
 
-def _home() -> Path:
+def _home(hint: str) -> Path:
     try:
         return Path.home()
     except RuntimeError as error:
         raise FileError(
-            "there is no home folder to keep results of searches in",
-            f"name a folder: --store DIR, or set {STORE_VARIABLE}",
+            "there is no home folder to keep a cache in", f"name a folder: {hint}"
         ) from error

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from mirage_kernels.append import qk_norm_rope_append
+    from mirage_kernels.assumptions import constant_history, constant_weights
     from mirage_kernels.attention import gqa, qk_norm_attention
     from mirage_kernels.dispatch import KernelEntry, kernel_table, supports
-    from mirage_kernels.latent import mla_decode
+    from mirage_kernels.mla import mla_decode
     from mirage_kernels.norm_ops import act_and_mul, layer_norm, rms_norm
     from mirage_kernels.ops import (
         gated_mlp,
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
         rms_norm_linear,
     )
     from mirage_kernels.page_lists import block_table_from_csr, gqa_csr
-    from mirage_kernels.promises import constant_history, constant_weights
 
 __version__ = "0.1.0"
 __all__ = [
@@ -51,26 +51,25 @@ __all__ = [
 ]
 
 _HOME = {
-    "KernelEntry": "mirage_kernels.dispatch",
-    "constant_history": "mirage_kernels.promises",
-    "constant_weights": "mirage_kernels.promises",
-    "kernel_table": "mirage_kernels.dispatch",
-    "supports": "mirage_kernels.dispatch",
-    "block_table_from_csr": "mirage_kernels.page_lists",
-    "gqa": "mirage_kernels.attention",
-    "gqa_csr": "mirage_kernels.page_lists",
-    "qk_norm_attention": "mirage_kernels.attention",
-    "mla_decode": "mirage_kernels.latent",
-    "qk_norm_rope_append": "mirage_kernels.append",
-    "act_and_mul": "mirage_kernels.norm_ops",
-    "layer_norm": "mirage_kernels.norm_ops",
-    "rms_norm": "mirage_kernels.norm_ops",
-    "gated_mlp": "mirage_kernels.ops",
-    "layer_norm_linear": "mirage_kernels.ops",
-    "lora_linear": "mirage_kernels.ops",
-    "ntrans": "mirage_kernels.ops",
-    "rms_norm_gated_mlp": "mirage_kernels.ops",
-    "rms_norm_linear": "mirage_kernels.ops",
+    name: f"mirage_kernels.{module}"
+    for module, names in {
+        "append": ["qk_norm_rope_append"],
+        "assumptions": ["constant_history", "constant_weights"],
+        "attention": ["gqa", "qk_norm_attention"],
+        "dispatch": ["KernelEntry", "kernel_table", "supports"],
+        "mla": ["mla_decode"],
+        "norm_ops": ["act_and_mul", "layer_norm", "rms_norm"],
+        "ops": [
+            "gated_mlp",
+            "layer_norm_linear",
+            "lora_linear",
+            "ntrans",
+            "rms_norm_gated_mlp",
+            "rms_norm_linear",
+        ],
+        "page_lists": ["block_table_from_csr", "gqa_csr"],
+    }.items()
+    for name in names
 }
 
 

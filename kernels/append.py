@@ -7,8 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from mirage_kernels.attention_call import nhd
-from mirage_kernels.given import compiled, refuse_grad
+from mirage_kernels.argument_checks import compiled, nhd, refuse_grad
 
 _OPS = torch.ops.mirage_kernels
 _append: Callable[..., Tensor] = compiled("qk_norm_rope_append", _OPS.qk_norm_rope_append.default)

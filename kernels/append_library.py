@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-
 import torch
 from torch import Tensor
 
@@ -79,6 +77,3 @@ def qk_norm_rope_append(
     q.copy_(_rotated(normed_q, table, rope))
     _append(k_cache, _rotated(normed_k, table, rope).to(k_cache.dtype), slot_mapping)
     _append(v_cache, values, slot_mapping)
-
-
-PROGRAMS: Mapping[str, Callable[..., None]] = {"qk_norm_rope_append": qk_norm_rope_append}

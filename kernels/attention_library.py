@@ -7,7 +7,7 @@ or depends on values. Each program writes into the tensors that come last.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import torch
@@ -180,7 +180,7 @@ def gqa(
     logits_soft_cap: float,
     *,
     out: Tensor,
-    lse: Tensor | None,
+    lse: Tensor | None = None,
     lines: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]] = _as_they_are,
 ) -> None:
     tables = torch.arange(k.shape[0], device=q.device)[:, None]
@@ -227,7 +227,7 @@ def qk_norm_attention(
     norm: str,
     *,
     out: Tensor,
-    lse: Tensor | None,
+    lse: Tensor | None = None,
 ) -> None:
     normed_q = Norm(norm, q_weight, q_bias, eps, weight_offset).of(q)
     normed = Norm(norm, k_weight, k_bias, eps, weight_offset)
@@ -255,7 +255,7 @@ def mla_decode(
     causal: bool,
     *,
     out: Tensor,
-    lse: Tensor | None,
+    lse: Tensor | None = None,
 ) -> None:
     lengths = (block_table, seq_lens, cu_seqlens_q, None, max_q_len, max_seq_len)
     whole = torch.cat([q.float(), q_rope.float()], -1)
@@ -265,10 +265,3 @@ def mla_decode(
 def _latent(latent: Tensor, rope: Tensor) -> tuple[Tensor, Tensor]:
     values = latent.float()
     return torch.cat([values, rope.float()], -1), values
-
-
-PROGRAMS: Mapping[str, Callable[..., None]] = {
-    "gqa": gqa,
-    "mla_decode": mla_decode,
-    "qk_norm_attention": qk_norm_attention,
-}

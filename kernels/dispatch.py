@@ -10,22 +10,13 @@ from functools import cache
 
 import torch
 
-from mirage_kernels.signatures import TOKENS, signatures
+from mirage_kernels.signatures import TOKENS, Signature, signatures
 
-# Attention: kernels are compiled for the sizes of lines, and serve any number of sequences, tokens,
-# keys and heads.
-_ATTENTION = {
-    "gqa": frozenset({"D"}),
-    "qk_norm_attention": frozenset({"D"}),
-    "mla_decode": frozenset({"C", "P"}),
-    "qk_norm_rope_append": frozenset({"D"}),
-}
-_ATTENTION_DYNAMIC = frozenset({"B", "T", "L", "Hkv", "G", "Hq", TOKENS})
-
+# Ops whose kernels are compiled for sizes of heads alone serve any of these.
+_OPEN_DIMS = frozenset({"B", "T", "L", "Hkv", "G", "Hq", TOKENS})
 _HEAD_SIZE_STEP = 8  # the compiled ops refuse other sizes of heads
-# The op in front of attention, written by hand, and the sizes of heads that its kernel is for.
-_APPEND = "qk_norm_rope_append"
-_APPEND_HEAD_SIZES = (64, 96, 128, 192, 256)
+# Kernels that no recipe makes, and the sizes that they are for.
+_HAND_WRITTEN = {"qk_norm_rope_append": {"D": (64, 96, 128, 192, 256)}}
 
 _DTYPE_NAMES: Mapping[object, str] = {
     **dict.fromkeys((torch.float16, "torch.float16", "float16", "half", "fp16"), "fp16"),
@@ -103,7 +94,7 @@ def supports(
 
 def _asked(name: str, size: int) -> int:
     """Return a size as a plain number; one that kernels leave open is not looked at."""
-    if name in _ATTENTION_DYNAMIC:
+    if name in _OPEN_DIMS:
         return 0
     return operator.index(size) if isinstance(size, int | torch.SymInt) else size
 
@@ -116,24 +107,24 @@ def _is_served(
     norm: str,
     **dims: int,
 ) -> bool:
-    op = "gqa" if op == "gqa_csr" else op
-    known = _static_dims(op)
-    is_attention = op in _ATTENTION
-    dynamic = _ATTENTION_DYNAMIC if is_attention else {TOKENS}
-    if not (known and known | dynamic >= dims.keys()):
+    signature = _signature("gqa" if op == "gqa_csr" else op)
+    if signature is None:
         return False
-    recipe = _recipe(op, activation, norm) if isinstance(activation, str) else ""
+    known = signature.static_dims
+    open_dims = {TOKENS} if signature.has_named_dims else _OPEN_DIMS
+    recipe = _recipe(signature, activation, norm)
     is_type = dtype is None or (isinstance(dtype, torch.dtype | str) and dtype in _DTYPE_NAMES)
     place = _place(device)
-    if not (recipe and is_type) or (place is None and device is not None):
+    if not (known | open_dims >= dims.keys() and recipe and is_type):
         return False
     wanted = {name: size for name, size in dims.items() if name in known}
-    if is_attention and not all(map(_is_head_size, wanted.values())):
+    if not signature.has_named_dims and not all(map(_is_head_size, wanted.values())):
         return False
-    if place is not None and place.type == "cpu":
+    if place is None:
+        return device is None and _has_kernel(recipe, _DTYPE_NAMES.get(dtype), wanted)
+    if place.type == "cpu":
         return True
-    covered = _has_kernel(recipe, _DTYPE_NAMES.get(dtype), wanted)
-    return covered and (place is None or _runs_on(place))
+    return _has_kernel(recipe, _DTYPE_NAMES.get(dtype), wanted) and _runs_on(place)
 
 
 # What torch.compiler.assume_constant_result does, which loads torch._dynamo: two seconds at import.
@@ -149,13 +140,13 @@ def _place(device: torch.device | str | int | None) -> torch.device | None:
         return None
 
 
-def _recipe(op: str, activation: str, norm: str) -> str:
+def _recipe(signature: Signature, activation: str, norm: str) -> str:
     """Return the recipe whose kernels serve an op; empty where there is none."""
-    if op == _APPEND:
-        return op if norm in ("rms", "layer") else ""
-    if op == "qk_norm_attention" and norm != "rms":
-        return "qk_layer_norm_attention" if norm == "layer" else ""
-    found: str = torch.ops.mirage_kernels._recipe_of(op, activation)
+    takes_norm = any(parameter.name == "norm" for parameter in signature.parameters)
+    if not isinstance(activation, str) or (takes_norm and not isinstance(norm, str)):
+        return ""
+    word = norm if takes_norm else activation
+    found: str = torch.ops.mirage_kernels._recipe_of(signature.op, word)
     return found
 
 
@@ -164,8 +155,8 @@ def _is_head_size(size: object) -> bool:
 
 
 def _has_kernel(recipe: str, dtype: str | None, dims: Mapping[str, int]) -> bool:
-    if recipe == _APPEND:
-        return dims.get("D", _APPEND_HEAD_SIZES[0]) in _APPEND_HEAD_SIZES
+    if recipe in _HAND_WRITTEN:
+        return all(size in _HAND_WRITTEN[recipe][name] for name, size in dims.items())
     return any(
         entry.recipe in (recipe, f"{recipe}_full")  # the sibling has the options as inputs
         and dtype in (None, entry.dtype)
@@ -174,11 +165,8 @@ def _has_kernel(recipe: str, dtype: str | None, dims: Mapping[str, int]) -> bool
     )
 
 
-def _static_dims(op: str) -> frozenset[str]:
-    if op in _ATTENTION:
-        return _ATTENTION[op]
-    plain = (s.static_dims for s in signatures() if s.op == op and not s.overload)
-    return next(plain, frozenset())
+def _signature(op: str) -> Signature | None:
+    return next((s for s in signatures() if s.op == op and not s.overload), None)
 
 
 def _runs_on(device: torch.device) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache, partial
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -11,46 +12,98 @@ from torch import Tensor
 from mirage_kernels.signatures import TOKENS, Parameter, Signature
 
 # Unlike an `if`, it also serves sizes that are not known while tracing.
-_check: Callable[[bool, Callable[[], str]], None] = torch._check
+_torch_check: Callable[[bool, Callable[[], str]], None] = torch._check
 
 _INDICES = (torch.int32, torch.int64)
 _HALVES = (torch.float16, torch.bfloat16)
 
 
-class Call:
-    """The tensors of one call by name, checked, and the sizes of the dims that they have."""
+class Dims:
+    """The arguments of one call, checked, and the sizes of the dims that they have."""
 
-    def __init__(self, signature: Signature, tensors: Mapping[str, Tensor]) -> None:
+    def __init__(self, signature: Signature, given: Mapping[str, object]) -> None:
         self.signature = signature
-        first = signature.parameters[0]
-        for name in _required(signature):
-            _check(name in tensors, partial(self.said, f"{name} is None; a tensor works"))
-        self.x = tensors[first.name]
+        self.given = given
         self.sizes: dict[str, int] = {}
-        dims = self.x.dim()
-        _check(dims >= 1, lambda: self.said(f"{first.name} has no dims; a tensor [..., K] works"))
-        for parameter in signature.parameters:
-            if parameter.name in tensors:
-                self.check(parameter, tensors[parameter.name])
+        self.check_arguments()
 
-    def check(self, parameter: Parameter, tensor: Tensor) -> None:
+    @property
+    def x(self) -> Tensor:
+        """The first argument, whose dtype and device results have."""
+        x = self.given[self.signature.parameters[0].name]
+        assert isinstance(x, Tensor)
+        return x
+
+    def check_arguments(self) -> None:
+        """Refuse wrong arguments and note the sizes of the results' dims."""
+        raise NotImplementedError
+
+    def check_result(self, result: Parameter, tensor: Tensor) -> None:
+        """Refuse a result of another shape, dtype or device."""
+        raise NotImplementedError
+
+    def shape(self, parameter: Parameter) -> list[int]:
+        """Return the shape that a result needs."""
+        return [self.sizes[axis.letter] for axis in parameter.axes]
+
+    def new_result(self, result: Parameter) -> Tensor:
+        """Return a result; the log-sum-exp is fp32."""
+        dtype = torch.float32 if result.name == "lse" else self.x.dtype
+        return self.x.new_empty(self.shape(result), dtype=dtype)
+
+    def tensor(self, name: str) -> Tensor:
+        """Return an argument that every call has."""
+        tensor = self.given[name]
+        assert isinstance(tensor, Tensor)
+        return tensor
+
+    def check(self, holds: bool, sentence: str) -> None:
+        """Raise the sentence where it does not hold."""
+        _torch_check(holds, partial(self.said, sentence))
+
+    def check_devices(self, tensors: Sequence[object]) -> None:
+        """Refuse tensors that are not on x's device."""
+        name = self.signature.parameters[0].name
+        sentence = f"{name} is on {self.x.device}, another tensor is not; one device works"
+        for tensor in tensors:
+            if isinstance(tensor, Tensor):
+                self.check(tensor.device == self.x.device, sentence)
+
+    def said(self, sentence: str) -> str:
+        """Return the sentence with the op's name."""
+        return f"mirage_kernels::{self.signature.op}: {sentence}"
+
+
+class NamedDims(Dims):
+    """Dims of the same letter are alike; `M` are all leading dims of x."""
+
+    def check_arguments(self) -> None:
+        for name in _required(self.signature):
+            self.check(isinstance(self.given.get(name), Tensor), f"{name} is None; a tensor works")
+        first = self.signature.parameters[0].name
+        self.check(self.x.dim() >= 1, f"{first} has no dims; a tensor [..., K] works")
+        for parameter in self.signature.parameters:
+            tensor = self.given.get(parameter.name)
+            if isinstance(tensor, Tensor):
+                self.check_result(parameter, tensor)
+
+    def check_result(self, result: Parameter, tensor: Tensor) -> None:
         """Check dtype and shape; a dim that is new gets its size from this tensor."""
-        name, x = parameter.name, self.x
-        allowed = _INDICES if parameter.kind == "indices" else (x.dtype,)
+        name, x = result.name, self.x
+        allowed = _INDICES if result.kind == "indices" else (x.dtype,)
         if tensor is x:
             allowed = _HALVES
         words = " and ".join(str(dtype).removeprefix("torch.") for dtype in allowed)
         sentence = f"{name} has dtype {tensor.dtype}; {words} work{'s' * (len(allowed) == 1)}"
-        _check(tensor.dtype in allowed, partial(self.said, sentence))
+        self.check(tensor.dtype in allowed, sentence)
         sentence = f"{name} is on {tensor.device}, another on {x.device}; one device works"
-        _check(tensor.device == x.device, partial(self.said, sentence))
-        rank = sum(x.dim() - 1 if axis.letter == TOKENS else 1 for axis in parameter.axes)
-        sentence = f"{name} has {tensor.dim()} dims, but {rank} are needed"
-        _check(tensor.dim() == rank, partial(self.said, sentence))
+        self.check(tensor.device == x.device, sentence)
+        rank = sum(x.dim() - 1 if axis.letter == TOKENS else 1 for axis in result.axes)
+        self.check(tensor.dim() == rank, f"{name} has {tensor.dim()} dims, but {rank} are needed")
         given = list(tensor.shape)
-        wanted = self.shape(parameter, given)
+        wanted = self.shape(result, given)
         for size, needed in zip(given, wanted, strict=True):
-            _check(size == needed, partial(self.differ, name, given, wanted))
+            _torch_check(size == needed, partial(self.differ, name, given, wanted))
 
     def shape(self, parameter: Parameter, given: Sequence[int] = ()) -> list[int]:
         """Return the shape that a tensor needs; dims that are new take their size from `given`."""
@@ -65,10 +118,45 @@ class Call:
         return wanted
 
     def differ(self, name: str, given: Sequence[int], wanted: Sequence[int]) -> str:
+        """Say which shape is needed; called where it is not that, as sizes may be symbols."""
         return self.said(f"{name} has shape {given}, but {wanted} is needed")
 
-    def said(self, sentence: str) -> str:
-        return f"mirage_kernels::{self.signature.op}: {sentence}"
+
+class AttentionDims(Dims):
+    """T query tokens of H heads over caches `[.., .., Hkv, D]`."""
+
+    def check_arguments(self) -> None:
+        q, k, v = self.x, self.tensor("k"), self.given.get("v")
+        self.check_devices([*self.given.values()])
+        if not isinstance(v, Tensor):
+            rope, v = self.tensor("q_rope"), k
+            what = "the rope part of q has"
+            self.check(rope.dtype == q.dtype, f"{what} dtype {rope.dtype}, q {q.dtype}")
+            self.check(rope.dim() == 3, f"{what} {rope.dim()} dims, but 3 are needed")
+        self.check(q.dtype in _HALVES, f"q has dtype {q.dtype}; float16 and bfloat16 work")
+        self.check(q.dim() == 3, f"q has {q.dim()} dims; [tokens, Hq, D] works")
+        for name, tensor in {"k_cache": k, "v_cache": v}.items():
+            self.check(tensor.dtype == q.dtype, f"{name} has dtype {tensor.dtype}, q {q.dtype}")
+            self.check(tensor.dim() == 4, f"{name} has {tensor.dim()} dims, but 4 are needed")
+            self.check(tensor.shape[3] == q.shape[2], f"{name} and q differ in D")
+        self.sizes = dict(zip("THD", q.shape, strict=True))
+
+    def check_result(self, result: Parameter, tensor: Tensor) -> None:
+        if result.name == "lse":
+            return
+        sentence = "out needs the shape of q"
+        self.check(tensor.dim() == 3, sentence)
+        for size, needed in zip(tensor.shape, self.x.shape, strict=True):
+            self.check(size == needed, sentence)
+
+
+class AppendDims(Dims):
+    """T tokens with `num_heads` query heads each, over caches `[.., .., Hkv, D]`."""
+
+    def check_arguments(self) -> None:
+        self.check_devices([*self.given.values()])
+        heads = cast("int", self.given["num_heads"])  # while tracing it may be a symbol
+        self.sizes = {"T": self.x.shape[0], "H": heads, "D": self.tensor("k_cache").shape[3]}
 
 
 @cache
@@ -79,32 +167,41 @@ def _required(signature: Signature) -> tuple[str, ...]:
     return tuple(a.name for a in schema.arguments if str(a.type) == "Tensor")
 
 
-def functional(signature: Signature) -> Callable[..., Tensor | tuple[Tensor, ...]]:
+def functional(
+    signature: Signature, dims: type[Dims]
+) -> Callable[..., Tensor | tuple[Tensor, ...]]:
     """Return the op on tensors that have no data."""
 
     def fake(*args: object, **kwargs: object) -> Tensor | tuple[Tensor, ...]:
-        call = Call(signature, _tensors(signature, args, kwargs))
-        made = tuple(call.x.new_empty(call.shape(result)) for result in signature.results)
+        call = dims(signature, _by_name(signature, args, kwargs))
+        made = tuple(call.new_result(result) for result in signature.results)
         return made if len(made) > 1 else made[0]
 
     return fake
 
 
-def into(signature: Signature) -> Callable[..., None]:
+def into(signature: Signature, dims: type[Dims]) -> Callable[..., None]:
     """Return the op that writes its results into given tensors."""
 
     def fake(*args: object, **kwargs: object) -> None:
-        tensors = _tensors(signature, args, kwargs)
-        call = Call(signature, tensors)
+        call = dims(signature, _by_name(signature, args, kwargs))
         for result in signature.results:
-            call.check(result, tensors[result.name])
+            call.check_result(result, call.tensor(result.name))
 
     return fake
 
 
-def _tensors(
+def checks(signature: Signature, dims: type[Dims]) -> Callable[..., None]:
+    """Return the checks of the arguments alone."""
+
+    def fake(*args: object, **_: object) -> None:
+        dims(signature, _by_name(signature, args, {}))
+
+    return fake
+
+
+def _by_name(
     signature: Signature, args: Sequence[object], kwargs: Mapping[str, object]
-) -> dict[str, Tensor]:
+) -> dict[str, object]:
     names = (parameter.name for parameter in signature.parameters)
-    given = {**dict(zip(names, args, strict=False)), **kwargs}
-    return {name: value for name, value in given.items() if isinstance(value, Tensor)}
+    return {**dict(zip(names, args, strict=False)), **kwargs}

@@ -254,21 +254,3 @@ def layer_norm(
 
 def act_and_mul(gate: Tensor, up: Tensor, activation: str, *, out: Tensor) -> None:
     torch.mul(ACTIVATIONS[activation](gate), up, out=out)
-
-
-PROGRAMS: Mapping[str, Callable[..., None]] = {
-    "rms_norm_linear": rms_norm_linear,
-    "rms_norm_linear.residual": rms_norm_linear_residual,
-    "layer_norm_linear": layer_norm_linear,
-    "lora_linear": lora_linear,
-    "lora_linear.batched": lora_linear_batched,
-    "gated_mlp": gated_mlp,
-    "gated_mlp.packed": gated_mlp_packed,
-    "rms_norm_gated_mlp": rms_norm_gated_mlp,
-    "rms_norm_gated_mlp.packed": rms_norm_gated_mlp_packed,
-    "ntrans": ntrans,
-    "rms_norm": rms_norm,
-    "rms_norm.residual": rms_norm_residual,
-    "layer_norm": layer_norm,
-    "act_and_mul": act_and_mul,
-}

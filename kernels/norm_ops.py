@@ -7,29 +7,18 @@ ops with a product inside run them above a kernel's `max_tokens`, around the lib
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import overload
 
-import torch
 from torch import Tensor
 
+from mirage_kernels.argument_checks import given_tensor
+from mirage_kernels.compiled import compiled_op, compiled_pair
 from mirage_kernels.errors import packed_sentence
-from mirage_kernels.given import compiled, given_tensor, refuse_grad
-from mirage_kernels.ops import result_pair
 
-_OPS = torch.ops.mirage_kernels
-_Made = Callable[..., Tensor]
-_Into = Callable[..., None]
-_rms_norm: _Made = compiled("rms_norm", _OPS.rms_norm.default)
-_rms_norm_out: _Into = compiled("rms_norm", _OPS.rms_norm.out)
-_rms_norm_residual: Callable[..., tuple[Tensor, Tensor]] = compiled(
-    "rms_norm", _OPS.rms_norm.residual
-)
-_rms_norm_residual_out: _Into = compiled("rms_norm", _OPS.rms_norm.residual_out)
-_layer_norm: _Made = compiled("layer_norm", _OPS.layer_norm.default)
-_layer_norm_out: _Into = compiled("layer_norm", _OPS.layer_norm.out)
-_act_and_mul: _Made = compiled("act_and_mul", _OPS.act_and_mul.default)
-_act_and_mul_out: _Into = compiled("act_and_mul", _OPS.act_and_mul.out)
+_rms_norm = compiled_op("rms_norm")
+_rms_norm_residual = compiled_pair("rms_norm")
+_layer_norm = compiled_op("layer_norm")
+_act_and_mul = compiled_op("act_and_mul")
 
 
 @overload
@@ -69,19 +58,9 @@ def rms_norm(
 
     Source: Zhang and Sennrich, Root Mean Square Layer Normalization (2019).
     """
-    if torch.is_grad_enabled():
-        refuse_grad("rms_norm", x=x, norm_weight=norm_weight, residual=residual, out=out)
-    args = (x, norm_weight, eps)
     if residual is not None or isinstance(out, tuple | list):
-        if out is None:
-            return _rms_norm_residual(*args, residual, weight_offset)
-        y, total = result_pair("rms_norm", residual, out)
-        _rms_norm_residual_out(*args, residual, weight_offset, out=y, total=total)
-        return y, total
-    if out is None:
-        return _rms_norm(*args, weight_offset)
-    _rms_norm_out(*args, weight_offset, out=out)
-    return out
+        return _rms_norm_residual(x, norm_weight, eps, residual, weight_offset, out=out)
+    return _rms_norm(x, norm_weight, eps, weight_offset, out=out)
 
 
 def layer_norm(
@@ -97,12 +76,7 @@ def layer_norm(
     Shapes: x `[..., K]`, norm_weight and norm_bias `[K]`; the result is like x. The variance is
     that over K, not K - 1, as PyTorch's.
     """
-    if torch.is_grad_enabled():
-        refuse_grad("layer_norm", x=x, norm_weight=norm_weight, norm_bias=norm_bias, out=out)
-    if out is None:
-        return _layer_norm(x, norm_weight, norm_bias, eps)
-    _layer_norm_out(x, norm_weight, norm_bias, eps, out=out)
-    return out
+    return _layer_norm(x, norm_weight, norm_bias, eps, out=out)
 
 
 def act_and_mul(
@@ -120,12 +94,7 @@ def act_and_mul(
     """
     if up is None:
         gate, up = _halves(gate)
-    if torch.is_grad_enabled():
-        refuse_grad("act_and_mul", gate=gate, up=up, out=out)
-    if out is None:
-        return _act_and_mul(gate, up, activation)
-    _act_and_mul_out(gate, up, activation, out=out)
-    return out
+    return _act_and_mul(gate, up, activation, out=out)
 
 
 def _halves(packed: object) -> tuple[Tensor, Tensor]:

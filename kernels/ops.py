@@ -20,44 +20,22 @@ than this build's; InferenceOnlyError for inputs that require grad.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import overload
 
-import torch
 from torch import Tensor
 
-from mirage_kernels import registration as registration  # registers all that the ops need
-from mirage_kernels.errors import pair_sentence
-from mirage_kernels.given import compiled, refuse_grad
+from mirage_kernels.compiled import compiled_op, compiled_pair
 
-_OPS = torch.ops.mirage_kernels
-_Made = Callable[..., Tensor]
-_MadePair = Callable[..., tuple[Tensor, Tensor]]
-_Into = Callable[..., None]
-_rms_norm_linear: _Made = compiled("rms_norm_linear", _OPS.rms_norm_linear.default)
-_rms_norm_linear_out: _Into = compiled("rms_norm_linear", _OPS.rms_norm_linear.out)
-_rms_norm_linear_residual: _MadePair = compiled("rms_norm_linear", _OPS.rms_norm_linear.residual)
-_rms_norm_linear_residual_out: _Into = compiled(
-    "rms_norm_linear", _OPS.rms_norm_linear.residual_out
-)
-_layer_norm_linear: _Made = compiled("layer_norm_linear", _OPS.layer_norm_linear.default)
-_layer_norm_linear_out: _Into = compiled("layer_norm_linear", _OPS.layer_norm_linear.out)
-_lora_linear: _Made = compiled("lora_linear", _OPS.lora_linear.default)
-_lora_linear_out: _Into = compiled("lora_linear", _OPS.lora_linear.out)
-_lora_linear_batched: _Made = compiled("lora_linear", _OPS.lora_linear.batched)
-_lora_linear_batched_out: _Into = compiled("lora_linear", _OPS.lora_linear.batched_out)
-_gated_mlp: _Made = compiled("gated_mlp", _OPS.gated_mlp.default)
-_gated_mlp_out: _Into = compiled("gated_mlp", _OPS.gated_mlp.out)
-_gated_mlp_packed: _Made = compiled("gated_mlp", _OPS.gated_mlp.packed)
-_gated_mlp_packed_out: _Into = compiled("gated_mlp", _OPS.gated_mlp.packed_out)
-_rms_norm_gated_mlp: _Made = compiled("rms_norm_gated_mlp", _OPS.rms_norm_gated_mlp.default)
-_rms_norm_gated_mlp_out: _Into = compiled("rms_norm_gated_mlp", _OPS.rms_norm_gated_mlp.out)
-_rms_norm_gated_mlp_packed: _Made = compiled("rms_norm_gated_mlp", _OPS.rms_norm_gated_mlp.packed)
-_rms_norm_gated_mlp_packed_out: _Into = compiled(
-    "rms_norm_gated_mlp", _OPS.rms_norm_gated_mlp.packed_out
-)
-_ntrans: _Made = compiled("ntrans", _OPS.ntrans.default)
-_ntrans_out: _Into = compiled("ntrans", _OPS.ntrans.out)
+_rms_norm_linear = compiled_op("rms_norm_linear")
+_rms_norm_linear_residual = compiled_pair("rms_norm_linear")
+_layer_norm_linear = compiled_op("layer_norm_linear")
+_lora_linear = compiled_op("lora_linear")
+_lora_linear_batched = compiled_op("lora_linear", "batched")
+_gated_mlp = compiled_op("gated_mlp")
+_gated_mlp_packed = compiled_op("gated_mlp", "packed")
+_rms_norm_gated_mlp = compiled_op("rms_norm_gated_mlp")
+_rms_norm_gated_mlp_packed = compiled_op("rms_norm_gated_mlp", "packed")
+_ntrans = compiled_op("ntrans")
 
 
 @overload
@@ -109,15 +87,10 @@ def rms_norm_linear(
 
     Source: the fused RMSNorm muGraph that the Mirage superoptimizer paper reports.
     """
-    if torch.is_grad_enabled():
-        given = {"x": x, "norm_weight": norm_weight, "weight": weight, "bias": bias}
-        refuse_grad("rms_norm_linear", **given, residual=residual, out=out)
     if residual is not None or isinstance(out, tuple | list):
-        return _with_residual((x, norm_weight, weight, eps, bias, residual, weight_offset), out)
-    if out is None:
-        return _rms_norm_linear(x, norm_weight, weight, eps, bias, weight_offset)
-    _rms_norm_linear_out(x, norm_weight, weight, eps, bias, weight_offset, out=out)
-    return out
+        args = (x, norm_weight, weight, eps, bias, residual, weight_offset)
+        return _rms_norm_linear_residual(*args, out=out)
+    return _rms_norm_linear(x, norm_weight, weight, eps, bias, weight_offset, out=out)
 
 
 def layer_norm_linear(
@@ -135,13 +108,7 @@ def layer_norm_linear(
     Shapes: x `[..., K]`, norm_weight and norm_bias `[K]`, weight `[N, K]`, bias `[N]`. The norm is
     PyTorch's: `(x - mean(x)) / sqrt(var(x) + eps)` with the variance over K, not K - 1.
     """
-    if torch.is_grad_enabled():
-        given = {"x": x, "norm_weight": norm_weight, "norm_bias": norm_bias, "weight": weight}
-        refuse_grad("layer_norm_linear", **given, bias=bias, out=out)
-    if out is None:
-        return _layer_norm_linear(x, norm_weight, norm_bias, weight, eps, bias)
-    _layer_norm_linear_out(x, norm_weight, norm_bias, weight, eps, bias, out=out)
-    return out
+    return _layer_norm_linear(x, norm_weight, norm_bias, weight, eps, bias, out=out)
 
 
 def lora_linear(
@@ -169,19 +136,9 @@ def lora_linear(
     adapters and takes times 0 what is not their own: fill unused places of the stacks and ranks
     below R with zeros.
     """
-    if torch.is_grad_enabled():
-        given = {"x": x, "weight": weight, "lora_a": lora_a, "lora_b": lora_b}
-        refuse_grad("lora_linear", **given, scale=scale, bias=bias, out=out)
-    if adapter_ids is not None:
-        args = (x, weight, lora_a, lora_b, adapter_ids, scale, bias)
-        if out is None:
-            return _lora_linear_batched(*args)
-        _lora_linear_batched_out(*args, out=out)
-        return out
-    if out is None:
-        return _lora_linear(x, weight, lora_a, lora_b, scale, bias)
-    _lora_linear_out(x, weight, lora_a, lora_b, scale, bias, out=out)
-    return out
+    if adapter_ids is None:
+        return _lora_linear(x, weight, lora_a, lora_b, scale, bias, out=out)
+    return _lora_linear_batched(x, weight, lora_a, lora_b, adapter_ids, scale, bias, out=out)
 
 
 def gated_mlp(
@@ -198,17 +155,9 @@ def gated_mlp(
     rows of the gate first, as serving stacks keep it: `gated_mlp(x, gate_up_weight)`. Activations:
     "silu" (Llama), "gelu", "gelu_tanh" (Gemma), "relu".
     """
-    if torch.is_grad_enabled():
-        refuse_grad("gated_mlp", x=x, gate_weight=gate_weight, up_weight=up_weight, out=out)
     if up_weight is None:
-        if out is None:
-            return _gated_mlp_packed(x, gate_weight, activation)
-        _gated_mlp_packed_out(x, gate_weight, activation, out=out)
-        return out
-    if out is None:
-        return _gated_mlp(x, gate_weight, up_weight, activation)
-    _gated_mlp_out(x, gate_weight, up_weight, activation, out=out)
-    return out
+        return _gated_mlp_packed(x, gate_weight, activation, out=out)
+    return _gated_mlp(x, gate_weight, up_weight, activation, out=out)
 
 
 def rms_norm_gated_mlp(
@@ -227,20 +176,10 @@ def rms_norm_gated_mlp(
     Shapes and activations are those of `gated_mlp`, the norm is that of `rms_norm_linear`;
     `rms_norm_gated_mlp(x, norm_weight, gate_up_weight)` takes a packed weight `[2 N, K]`.
     """
-    if torch.is_grad_enabled():
-        given = {"x": x, "norm_weight": norm_weight, "gate_weight": gate_weight}
-        refuse_grad("rms_norm_gated_mlp", **given, up_weight=up_weight, out=out)
+    options = (eps, activation, weight_offset)
     if up_weight is None:
-        packed = (x, norm_weight, gate_weight, eps, activation, weight_offset)
-        if out is None:
-            return _rms_norm_gated_mlp_packed(*packed)
-        _rms_norm_gated_mlp_packed_out(*packed, out=out)
-        return out
-    args = (x, norm_weight, gate_weight, up_weight, eps, activation, weight_offset)
-    if out is None:
-        return _rms_norm_gated_mlp(*args)
-    _rms_norm_gated_mlp_out(*args, out=out)
-    return out
+        return _rms_norm_gated_mlp_packed(x, norm_weight, gate_weight, *options, out=out)
+    return _rms_norm_gated_mlp(x, norm_weight, gate_weight, up_weight, *options, out=out)
 
 
 def ntrans(h: Tensor, x: Tensor, alpha: Tensor, *, out: Tensor | None = None) -> Tensor:
@@ -251,29 +190,4 @@ def ntrans(h: Tensor, x: Tensor, alpha: Tensor, *, out: Tensor | None = None) ->
 
     Source: nTrans of the Mirage paper; Loshchilov et al., nGPT (2024).
     """
-    if torch.is_grad_enabled():
-        refuse_grad("ntrans", h=h, x=x, alpha=alpha, out=out)
-    if out is None:
-        return _ntrans(h, x, alpha)
-    _ntrans_out(h, x, alpha, out=out)
-    return out
-
-
-def _with_residual(
-    args: tuple[object, ...], out: Tensor | tuple[Tensor, Tensor] | None
-) -> tuple[Tensor, Tensor]:
-    if out is None:
-        return _rms_norm_linear_residual(*args)
-    y, total = result_pair("rms_norm_linear", args[5], out)
-    _rms_norm_linear_residual_out(*args, out=y, total=total)
-    return y, total
-
-
-def result_pair(op: str, residual: object, out: object) -> tuple[Tensor, Tensor]:
-    """Return the two tensors that a call with a residual writes."""
-    if not isinstance(out, tuple | list) or len(out) != 2 or residual is None:
-        raise RuntimeError(pair_sentence(op, residual))
-    y, total = out
-    if torch.is_grad_enabled():
-        refuse_grad(op, out=y, total=total)
-    return y, total
+    return _ntrans(h, x, alpha, out=out)

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Literal, overload
+from typing import TYPE_CHECKING, Literal, overload
 
 import torch
 from torch import Tensor
 
-from mirage_kernels.attention import GQA
-from mirage_kernels.attention_call import Call, Pair, Wanted, attend, nhd
+from mirage_kernels.argument_checks import given_integer, given_tensor, nhd, refuse_grad
+from mirage_kernels.attention import GQA, Call, Pair, Wanted, attend
 from mirage_kernels.errors import number_sentence, page_device_sentence, page_list_sentence
-from mirage_kernels.given import given_integer, given_tensor, refuse_grad
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from mirage_kernels.attention import Options
 
 
 def block_table_from_csr(
@@ -75,18 +79,8 @@ def gqa_csr(
     indices: Tensor,
     last_page_len: Tensor,
     *,
-    cu_seqlens_q: Tensor | None = None,
-    max_q_len: int | None = None,
-    scale: float | None = None,
-    causal: bool | None = None,
-    window_left: int = -1,
-    logits_soft_cap: float = 0.0,
-    sinks: Tensor | None = None,
-    kv_layout: str = "NHD",
-    max_seq_len: int | None = None,
-    out: Tensor | None = None,
-    lse: Tensor | None = None,
     return_lse: Literal[False] = False,
+    **options: Unpack[Options],
 ) -> Tensor: ...
 @overload
 def gqa_csr(
@@ -97,18 +91,8 @@ def gqa_csr(
     indices: Tensor,
     last_page_len: Tensor,
     *,
-    cu_seqlens_q: Tensor | None = None,
-    max_q_len: int | None = None,
-    scale: float | None = None,
-    causal: bool | None = None,
-    window_left: int = -1,
-    logits_soft_cap: float = 0.0,
-    sinks: Tensor | None = None,
-    kv_layout: str = "NHD",
-    max_seq_len: int | None = None,
-    out: Tensor | None = None,
-    lse: Tensor | None = None,
     return_lse: Literal[True],
+    **options: Unpack[Options],
 ) -> Pair: ...
 @overload
 def gqa_csr(
@@ -119,18 +103,8 @@ def gqa_csr(
     indices: Tensor,
     last_page_len: Tensor,
     *,
-    cu_seqlens_q: Tensor | None = None,
-    max_q_len: int | None = None,
-    scale: float | None = None,
-    causal: bool | None = None,
-    window_left: int = -1,
-    logits_soft_cap: float = 0.0,
-    sinks: Tensor | None = None,
-    kv_layout: str = "NHD",
-    max_seq_len: int | None = None,
-    out: Tensor | None = None,
-    lse: Tensor | None = None,
     return_lse: bool,
+    **options: Unpack[Options],
 ) -> Tensor | Pair: ...
 def gqa_csr(
     q: Tensor,

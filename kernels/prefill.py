@@ -1,4 +1,4 @@
-"""Who serves dense calls of many query tokens: our kernel, or PyTorch's attention.
+"""Dense calls of many query tokens: whether PyTorch's attention serves them, and how it is called.
 
 The numbers are what the measurements in catalog.json give, by `prefill_rules` in
 generator/tuning/attention_prefill.py; a test compares them.
@@ -7,11 +7,17 @@ generator/tuning/attention_prefill.py; a test compares them.
 from __future__ import annotations
 
 from functools import cache
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention
 
 from mirage_kernels.dispatch import kernel_table, supports
+from mirage_kernels.registration import own_types  # registers all that the ops need, too
+
+if TYPE_CHECKING:
+    from mirage_kernels.attention import Call, Wanted
 
 # PyTorch's attention serves calls of so many query tokens of each sequence, and of so many query
 # lines (tokens of all sequences times heads), by what tokens see and by length of a head.
@@ -37,6 +43,26 @@ NARROW: dict[tuple[bool, int], tuple[int, int]] = {
     (True, 256): (16, 1024),
 }
 _CAUSAL = "sliding_window_attention"  # the recipe of several causal query tokens
+
+
+def is_prefill(call: Call, wanted: Wanted, *, kernels: bool = False) -> bool:
+    """Say whether PyTorch's own attention computes the call, and is made for it.
+
+    `kernels`: whether ours serve dense calls of many query tokens, too, causal ones or not.
+    """
+    if call.block_table is not None or call.q.dim() != 4:  # at once for most calls
+        return False
+    options = (call.seq_lens, call.cu_seqlens_q, call.sinks, wanted.lse)
+    if any(option is not None for option in options) or wanted.return_lse:
+        return False
+    if call.window_left != -1 or call.logits_soft_cap:
+        return False
+    tokens, keys = call.q.shape[1], call.k.shape[1]
+    causal = call.is_causal
+    if causal and tokens != keys and (tokens > keys or torch.compiler.is_compiling()):
+        # A token that sees no key is NaN there, and torch.compile does not trace the bias.
+        return False
+    return keys > 0 and is_long(call.q, keys, causal=causal, kernels=kernels)
 
 
 def is_long(q: Tensor, keys: int, *, causal: bool, kernels: bool) -> bool:
@@ -73,3 +99,29 @@ def _has_kernel(causal: bool, depth: int, dtype: torch.dtype, device: int) -> bo
     return not causal or any(
         row.recipe == _CAUSAL and row.dims == {"D": depth} for row in kernel_table()
     )
+
+
+def prefill(call: Call, out: Tensor | None) -> Tensor:
+    """Compute it with PyTorch's attention, which prefers cuDNN's kernels on GPUs 9.0 and later."""
+    q, k, v = (tensor.transpose(1, 2) for tensor in (call.q, call.k, call.v))
+    square = q.shape[2] == k.shape[2]
+    bias = _lower_right(q, k) if call.is_causal and not square else None
+    with own_types(q):
+        y = scaled_dot_product_attention(
+            q,
+            k,
+            v,
+            attn_mask=bias,
+            is_causal=call.is_causal and square,
+            scale=call.scale,
+            enable_gqa=q.shape[1] != k.shape[1],
+        ).transpose(1, 2)
+    return y if out is None else out.copy_(y)
+
+
+def _lower_right(q: Tensor, k: Tensor) -> Tensor:
+    """Return the mask that lets the last query see the last key."""
+    # Imported here: it loads torch._dynamo, which takes as long as all of torch.
+    from torch.nn.attention.bias import causal_lower_right
+
+    return causal_lower_right(q.shape[2], k.shape[2])

@@ -1,4 +1,8 @@
-"""What PyTorch must know of the ops beside their compiled code: shapes, and PyTorch's programs."""
+"""The table of ops: what PyTorch must know of each beside its compiled code.
+
+A row of the compiled table (csrc/torch/ops.cpp) says what an op is called, its arguments and what
+serves it. Here each gets its fake and PyTorch's own programs.
+"""
 
 from __future__ import annotations
 
@@ -10,17 +14,54 @@ from functools import wraps
 import torch
 from torch import Tensor
 
-from mirage_kernels import (
-    append_library,
-    around,
-    attention_fakes,
-    attention_library,
-    fakes,
-    library,
-)
-from mirage_kernels.signatures import signatures
+from mirage_kernels import append_library, attention_library, composite, fakes, library
+from mirage_kernels.signatures import Signature, signatures
 
 Program = Callable[..., None]
+
+# By op and overload. "library": the whole op, for CPU tensors and calls without a kernel;
+# "composite": a kernel, and before and after it the options that it does not take.
+PROGRAMS: Mapping[str, Mapping[str, Program]] = {
+    "library": {
+        "rms_norm_linear": library.rms_norm_linear,
+        "rms_norm_linear.residual": library.rms_norm_linear_residual,
+        "layer_norm_linear": library.layer_norm_linear,
+        "lora_linear": library.lora_linear,
+        "lora_linear.batched": library.lora_linear_batched,
+        "gated_mlp": library.gated_mlp,
+        "gated_mlp.packed": library.gated_mlp_packed,
+        "rms_norm_gated_mlp": library.rms_norm_gated_mlp,
+        "rms_norm_gated_mlp.packed": library.rms_norm_gated_mlp_packed,
+        "ntrans": library.ntrans,
+        "rms_norm": library.rms_norm,
+        "rms_norm.residual": library.rms_norm_residual,
+        "layer_norm": library.layer_norm,
+        "act_and_mul": library.act_and_mul,
+        "gqa": attention_library.gqa,
+        "gqa.lse": attention_library.gqa,
+        "qk_norm_attention": attention_library.qk_norm_attention,
+        "qk_norm_attention.lse": attention_library.qk_norm_attention,
+        "mla_decode": attention_library.mla_decode,
+        "mla_decode.lse": attention_library.mla_decode,
+        "qk_norm_rope_append": append_library.qk_norm_rope_append,
+    },
+    "composite": {
+        "rms_norm_linear": composite.rms_norm_linear,
+        "rms_norm_linear.residual": composite.rms_norm_linear_residual,
+        "layer_norm_linear": composite.layer_norm_linear,
+        "lora_linear": composite.lora_linear,
+        "rms_norm_gated_mlp": composite.rms_norm_gated_mlp,
+        "rms_norm_gated_mlp.packed": composite.rms_norm_gated_mlp_packed,
+    },
+}
+
+# By op: what refuses its arguments and says how large its dims are; for others, NamedDims.
+FAKES: Mapping[str, type[fakes.Dims]] = {
+    "gqa": fakes.AttentionDims,
+    "qk_norm_attention": fakes.AttentionDims,
+    "mla_decode": fakes.AttentionDims,
+    "qk_norm_rope_append": fakes.AppendDims,
+}
 
 
 class _Failure(threading.local):
@@ -40,7 +81,7 @@ def own_types(x: Tensor) -> AbstractContextManager[object]:
     return nullcontext()
 
 
-def _registered(program: Program) -> Program:
+def _run_by(program: Program) -> Program:
     @wraps(program)
     def run(x: Tensor, *args: object, **kwargs: object) -> None:
         try:
@@ -53,18 +94,17 @@ def _registered(program: Program) -> Program:
     return run
 
 
-def _register(suffix: str, programs: Mapping[str, Program]) -> None:
-    for name, program in programs.items():
-        op, dot, overload = name.partition(".")
-        full = f"mirage_kernels::_{op}_{suffix}{dot}{overload}"
-        torch.library.impl(full, "default", _registered(program))
+def _register(signature: Signature) -> None:
+    dims = FAKES.get(signature.op, fakes.NamedDims)
+    torch.library.register_fake(signature.name(), fakes.functional(signature, dims))
+    torch.library.register_fake(signature.name("check"), fakes.checks(signature, dims))
+    if not signature.is_in_place:
+        torch.library.register_fake(signature.name("out"), fakes.into(signature, dims))
+    for form, programs in PROGRAMS.items():
+        if signature.key in programs:
+            torch.library.impl(signature.name(form), "default", _run_by(programs[signature.key]))
 
 
 for _signature in signatures():
-    torch.library.register_fake(_signature.name(), fakes.functional(_signature))
-    torch.library.register_fake(_signature.name("out"), fakes.into(_signature))
-attention_fakes.register()
-for _programs in (library.PROGRAMS, attention_library.PROGRAMS, append_library.PROGRAMS):
-    _register("library", _programs)
-_register("around", around.AROUND)
+    _register(_signature)
 torch.library.impl("mirage_kernels::_failure", "default", lambda: _failure.text)

@@ -25,7 +25,7 @@ class Axis:
 
 @dataclass(frozen=True)
 class Parameter:
-    """An argument or a result of an op; a tensor if it has axes."""
+    """An argument or a result of an op. Kind "own": its op alone knows what it may be."""
 
     name: str
     kind: str
@@ -40,32 +40,42 @@ class Signature:
     overload: str
     parameters: tuple[Parameter, ...]
     results: tuple[Parameter, ...]
+    static_dims: frozenset[str]  # that kernels are compiled for
+    is_in_place: bool  # writes into its arguments: there is no form with `out`
 
     @property
-    def static_dims(self) -> frozenset[str]:
-        """Letters of the dims that kernels are compiled for."""
-        letters = {axis.letter for p in self.parameters for axis in p.axes}
-        return frozenset(letters - {TOKENS})
+    def has_named_dims(self) -> bool:
+        """Say whether dims of the same letter are alike in all tensors: no argument is "own"."""
+        return all(parameter.kind != "own" for parameter in self.parameters)
 
-    def name(self, overload: str = "") -> str:
-        """Return the op's full name; `overload` is "out" or nothing."""
-        parts = "_".join(filter(None, (self.overload, overload)))
-        return f"mirage_kernels::{self.op}" + (f".{parts}" if parts else "")
+    @property
+    def key(self) -> str:
+        """Return "op" or "op.overload"."""
+        return self.op + (f".{self.overload}" if self.overload else "")
+
+    def name(self, form: str = "") -> str:
+        """Return the full name of the op (no form), of "out", or of "library" and the like."""
+        if form == "out":
+            return f"mirage_kernels::{self.op}.{'_'.join(filter(None, (self.overload, form)))}"
+        op = f"_{self.op}_{form}" if form else self.op
+        return f"mirage_kernels::{op}" + (f".{self.overload}" if self.overload else "")
 
 
 @cache
 def signatures() -> tuple[Signature, ...]:
     """Return every overload that computes something; that with `out` has the same parameters."""
-    rows = json.loads(torch.ops.mirage_kernels._signatures())
-    return tuple(
-        Signature(
-            row["op"],
-            row["overload"],
-            tuple(_parameter(**p) for p in row["parameters"]),
-            tuple(_parameter(**p) for p in row["results"]),
-        )
-        for row in rows
+    return tuple(_signature(**row) for row in json.loads(torch.ops.mirage_kernels._signatures()))
+
+
+def _signature(
+    op: str, overload: str, static_dims: str, in_place: bool, **tensors: list[dict[str, str]]
+) -> Signature:
+    parameters, results = (
+        tuple(_parameter(**row) for row in tensors[name]) for name in ("parameters", "results")
     )
+    letters = {axis.letter for p in parameters for axis in p.axes}
+    static = frozenset(static_dims.split() or letters - {TOKENS})
+    return Signature(op, overload, parameters, results, static, in_place)
 
 
 def _parameter(name: str, dims: str, kind: str) -> Parameter:

@@ -47,8 +47,9 @@ def test_the_flow_makes_the_golden_record(
 
 @each_dtype
 def test_the_flow_makes_record_cuda_and_triton(generated: Generated, dtype: DType) -> None:
-    base = f"sm_90a/rms_norm_linear/K72_N40_{dtype.value}"
-    assert set(generated(dtype).files) == {f"{base}.{ending}" for ending in ("json", "cu", "py")}
+    base, forms = f"sm_90a/rms_norm_linear/K72_N40_{dtype.value}", "forms/rms_norm_linear"
+    files = [f"{base}.json", f"{forms}/sliced_k.cuh", f"{base}.cu", f"{forms}/triton.py"]
+    assert list(generated(dtype).files) == files
 
 
 def test_the_chosen_mugraph_is_one_kernel_that_divides_after_its_loop(fp16: Result) -> None:
@@ -137,33 +138,34 @@ def test_writing_again_leaves_every_file_alone(folder: Path, generated: Generate
 def test_what_a_kernel_had_of_other_plans_is_removed(folder: Path, generated: Generated) -> None:
     result = generated(DType.FP16)
     command = f"// {result.record.command}\n"
-    texts = {
-        "K72_N40_fp16.held.cuh": command,
-        "K72_N40_fp16.mine.cuh": command,  # no name that the generator gives
-        "K72_N40_fp16.split.cuh": "// by hand\n",
-        "K72_N40_bf16.held.cuh": command.replace("fp16", "bf16"),  # of another kernel
+    old = {
+        "sm_90a/rms_norm_linear/K72_N40_fp16.py": command.replace("//", "#"),
+        "forms/rms_norm_linear/cluster_split_k.cuh": "// mirage-kernels generate rms_norm_linear\n",
     }
-    for name, text in texts.items():
-        (folder / "sm_90a/rms_norm_linear" / name).write_text(text)
+    others = {
+        "sm_90a/rms_norm_linear/mine.cuh": "// by hand\n",
+        "sm_90a/rms_norm_linear/K8_N40_fp16.cu": command.replace("72", "8"),  # of another kernel
+    }
+    for name, text in (old | others).items():
+        (folder / name).write_text(text)
     write([result], folder)
-    left = {p.name for p in folder.rglob("*.cuh")}
-    assert left == set(texts) - {"K72_N40_fp16.held.cuh"}
+    assert {name for name in old if (folder / name).exists()} == set()
     stray = "no committed record makes this file"
-    assert [(Path(d.path).name, d.reason) for d in differences(folder)] == [
-        (name, stray) for name in sorted(left)
+    assert [(d.path, d.reason) for d in differences(folder)] == [
+        (name, stray) for name in sorted(others)
     ]
 
 
 def test_the_table_serves_every_kernel_of_the_folder(folder: Path) -> None:
     table = (folder / "sm_90a" / "table.cpp").read_text()
-    assert "const int kKernelCount = 2;" in table
+    assert table.count("PLAIN(rms_norm_linear, ") == 2
 
 
 def test_a_changed_byte_is_reported_with_a_diff(folder: Path) -> None:
-    path = folder / "sm_90a/rms_norm_linear/K72_N40_fp16.cu"
+    path = folder / "forms/rms_norm_linear/sliced_k_fp16.cuh"
     path.write_text(path.read_text().replace("tile::sqrt(", "tile::rsqrt("))
     (found,) = differences(folder)
-    assert found.path == "sm_90a/rms_norm_linear/K72_N40_fp16.cu"
+    assert found.path == "forms/rms_norm_linear/sliced_k_fp16.cuh"
     assert found.reason == "the file is not what the generator makes"
     changed = [line for line in found.diff.splitlines()[2:] if line[0] in "+-"]
     assert [line[0] for line in changed] == ["-", "+"]
@@ -171,9 +173,9 @@ def test_a_changed_byte_is_reported_with_a_diff(folder: Path) -> None:
 
 
 def test_a_missing_file_is_reported(folder: Path) -> None:
-    (folder / "sm_90a/rms_norm_linear/K72_N40_bf16.py").unlink()
+    (folder / "forms/rms_norm_linear/triton_bf16.py").unlink()
     assert [(d.path, d.reason) for d in differences(folder)] == [
-        ("sm_90a/rms_norm_linear/K72_N40_bf16.py", "the file is missing")
+        ("forms/rms_norm_linear/triton_bf16.py", "the file is missing")
     ]
 
 

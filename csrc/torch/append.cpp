@@ -1,40 +1,55 @@
-// The op in front of gqa: norms and rotates queries and keys, and writes keys and values to a
-// cache.
+// Calls of the op in front of gqa, which norms and rotates queries and keys, and writes keys and
+// values to a cache.
 #include <utility>
 
 #include <torch/csrc/stable/ops.h>
 
 #include "append/append.h"
-#include "attention.h"
+#include "arguments.h"
+#include "assumptions.h"
+#include "call.h"
 #include "device.h"
 #include "errors.h"
-#include "op.h"
-#include "promises.h"
 
 namespace mirage {
-
 namespace {
 
+using MaybeTensor = std::optional<Tensor>;
 using torch::headeronly::ScalarType;
 
 constexpr const char* kOp = "qk_norm_rope_append";
-const std::string kParameters =
-    "Tensor qkv, Tensor q_weight, Tensor k_weight, Tensor? q_bias, Tensor? k_bias, Tensor "
-    "cos_sin_cache, Tensor positions, Tensor(a!) k_cache, Tensor(b!) v_cache, Tensor slot_mapping, "
-    "int num_heads, int num_kv_heads, float eps, float weight_offset, str norm, str rope";
 
-// In the order of the schema. The caches are [pages, page size, Hkv, D].
+// The caches are [pages, page size, Hkv, D].
 struct AppendInputs {
-  Tensor qkv;  // [tokens, (Hq + 2 Hkv) * D]
-  Tensor q_weight, k_weight;
-  MaybeTensor q_bias, k_bias;
-  Tensor cos_sin_cache;  // [positions, rotated elements of D]: cosines, then sines
-  Tensor positions;      // [tokens]
-  Tensor k_cache, v_cache;
-  Tensor slot_mapping;  // [tokens]
+  // Values in the order of the schema.
+  explicit AppendInputs(const Values& values)
+      : qkv(*values[0].tensor),
+        q_weight(*values[1].tensor),
+        k_weight(*values[2].tensor),
+        q_bias(values[3].tensor),
+        k_bias(values[4].tensor),
+        cos_sin_cache(*values[5].tensor),
+        positions(*values[6].tensor),
+        k_cache(*values[7].tensor),
+        v_cache(*values[8].tensor),
+        slot_mapping(*values[9].tensor),
+        num_heads(values[10].integer),
+        num_kv_heads(values[11].integer),
+        eps(values[12].number),
+        weight_offset(values[13].number),
+        norm(values[14].text),
+        rope(values[15].text) {}
+
+  const Tensor& qkv;  // [tokens, (Hq + 2 Hkv) * D]
+  const Tensor &q_weight, &k_weight;
+  const MaybeTensor &q_bias, &k_bias;
+  const Tensor& cos_sin_cache;  // [positions, rotated elements of D]: cosines, then sines
+  const Tensor& positions;      // [tokens]
+  const Tensor &k_cache, &v_cache;
+  const Tensor& slot_mapping;  // [tokens]
   int64_t num_heads, num_kv_heads;
   double eps, weight_offset;
-  std::string norm, rope;
+  const std::string &norm, &rope;
 
   int64_t tokens() const { return qkv.size(0); }
   int64_t head_size() const { return k_cache.size(3); }
@@ -46,12 +61,6 @@ Argument argument(const char* name, const Tensor& tensor) { return {kOp, name, t
 
 [[noreturn]] void fail_append(const std::string& sentence) {
   fail("mirage_kernels::", kOp, ": ", sentence);
-}
-
-void check_word(const char* name, const std::string& word, const std::vector<std::string>& known) {
-  if (word == known[0] || word == known[1]) return;
-  fail_append(std::string(name) + " is '" + word + "'; '" + known[0] + "' and '" + known[1] +
-              "' work");
 }
 
 void check_caches(const AppendInputs& in) {
@@ -87,35 +96,24 @@ void check_qkv(const AppendInputs& in) {
               argument("k_cache", in.k_cache)});
 }
 
-void check_weight(const AppendInputs& in, const Argument& weight, int64_t heads) {
-  const int64_t size = in.head_size(), last = weight.tensor.dim() - 1;
-  check_like(weight, argument("qkv", in.qkv));
-  const bool fits = (last == 0 || (last == 1 && weight.tensor.size(0) == heads)) &&
-                    weight.tensor.size(last) == size;
-  if (!fits) {
-    const std::string sizes = "[" + std::to_string(size) + "] or [" + std::to_string(heads) + ", " +
-                              std::to_string(size) + "]";
-    fail_shape(weight, {"[D] or [heads, D]", sizes, argument("k_cache", in.k_cache)});
-  }
-  check_in_place(weight);
-}
-
-void check_norm(const AppendInputs& in) {
-  check_word("norm", in.norm, {"rms", "layer"});
-  if (in.norm == "rms" && (in.q_bias || in.k_bias)) {
-    fail_append("norm 'rms' takes no q_bias and no k_bias; 'layer' does");
-  }
-  check_weight(in, argument("q_weight", in.q_weight), in.num_heads);
-  check_weight(in, argument("k_weight", in.k_weight), in.num_kv_heads);
-  if (in.q_bias) check_weight(in, argument("q_bias", *in.q_bias), in.num_heads);
-  if (in.k_bias) check_weight(in, argument("k_bias", *in.k_bias), in.num_kv_heads);
+void check_norms(const AppendInputs& in) {
+  check_norm({kOp, "norm", in.norm}, in.q_bias || in.k_bias);
+  const Argument qkv = argument("qkv", in.qkv), model = argument("k_cache", in.k_cache);
+  const PerHeadShape of_q{in.num_heads, in.head_size(), model, qkv};
+  const PerHeadShape of_k{in.num_kv_heads, in.head_size(), model, qkv};
+  check_per_head(argument("q_weight", in.q_weight), of_q);
+  check_per_head(argument("k_weight", in.k_weight), of_k);
+  if (in.q_bias) check_per_head(argument("q_bias", *in.q_bias), of_q);
+  if (in.k_bias) check_per_head(argument("k_bias", *in.k_bias), of_k);
   check_not_negative(kOp, "eps", in.eps);
   check_finite(kOp, "weight_offset", in.weight_offset);
 }
 
 void check_rope(const AppendInputs& in) {
   const Argument qkv = argument("qkv", in.qkv), table = argument("cos_sin_cache", in.cos_sin_cache);
-  check_word("rope", in.rope, {"neox", "interleaved"});
+  if (in.rope != "neox" && in.rope != "interleaved") {
+    fail_word({kOp, "rope", in.rope}, "'neox' and 'interleaved'");
+  }
   check_device_like(table, qkv);
   if (in.cos_sin_cache.scalar_type() != ScalarType::Float) check_like(table, qkv);
   if (in.cos_sin_cache.dim() != 2 || in.cos_sin_cache.size(1) > in.head_size() ||
@@ -140,7 +138,7 @@ void check(const AppendInputs& in) {
   }
   check_caches(in);
   check_qkv(in);
-  check_norm(in);
+  check_norms(in);
   check_rope(in);
 }
 
@@ -201,52 +199,38 @@ AppendArgs args_of(const AppendInputs& in, const Tensor& q) {
   return args;
 }
 
-// The one place that decides who computes.
-template <class... Arguments>
-void compute(const AppendInputs& in, const Tensor& q, const Arguments&... arguments) {
-  if (q.numel() == 0) return;
-  if (const AppendFn kernel = kernel_for(in)) {
-    return launch(kernel, args_of(in, q), in.qkv.get_device_index());
-  }
-  StableIValue stack[] = {torch::stable::detail::from(arguments)...,
-                          torch::stable::detail::from(q)};
-  const auto status = torch_call_dispatcher("mirage_kernels::_qk_norm_rope_append_library", "",
-                                            stack, TORCH_ABI_VERSION);
-  if (status != TORCH_SUCCESS) fail_program(kOp);
-}
+class AppendCall : public Call {
+ public:
+  explicit AppendCall(const Values& values) : in_(values) { check(in_); }
 
-template <class Arguments>
-struct AppendOp;
-
-template <class... Arguments>
-struct AppendOp<List<Arguments...>> {
-  static Tensor append(Arguments... arguments) {
-    const AppendInputs in{arguments...};
-    check(in);
-    const std::vector<int64_t> sizes{in.tokens(), in.num_heads, in.head_size()};
-    Tensor q = torch::stable::new_empty(in.qkv, sizes);
-    compute(in, q, arguments...);
-    return q;
+  Tensor new_result(size_t) const override {
+    const std::vector<int64_t> sizes{in_.tokens(), in_.num_heads, in_.head_size()};
+    return torch::stable::new_empty(in_.qkv, sizes);
   }
+
+  void check_results(const Results&) override {}  // it always makes its own
+
+  Way way() override {
+    if (in_.tokens() == 0 || in_.head_size() == 0) return Way::kNobody;
+    kernel_ = kernel_for(in_);
+    return kernel_ == nullptr ? Way::kLibrary : Way::kKernel;
+  }
+
+  void launch(const Results& results) const override {
+    const AppendArgs args = args_of(in_, results[0]);
+    launch_on(in_.qkv.get_device_index(), kOp,
+              [&](cudaStream_t stream) { return kernel_(args, stream); });
+  }
+
+ private:
+  AppendInputs in_;
+  AppendFn kernel_ = nullptr;
 };
 
-using Append =
-    AppendOp<List<Tensor, Tensor, Tensor, MaybeTensor, MaybeTensor, Tensor, Tensor, Tensor, Tensor,
-                  Tensor, int64_t, int64_t, double, double, std::string, std::string>>;
-
 }  // namespace
+
+std::unique_ptr<Call> append_call(const Signature&, const Values& values) {
+  return std::make_unique<AppendCall>(values);
+}
+
 }  // namespace mirage
-
-STABLE_TORCH_LIBRARY_FRAGMENT(mirage_kernels, m) {
-  m.def(("qk_norm_rope_append(" + mirage::kParameters + ") -> Tensor").c_str());
-  m.def(
-      ("_qk_norm_rope_append_library(" + mirage::kParameters + ", *, Tensor(c!) q) -> ()").c_str());
-}
-
-STABLE_TORCH_LIBRARY_IMPL(mirage_kernels, CUDA, m) {
-  m.impl("qk_norm_rope_append", TORCH_BOX(&mirage::Append::append));
-}
-
-STABLE_TORCH_LIBRARY_IMPL(mirage_kernels, CPU, m) {
-  m.impl("qk_norm_rope_append", TORCH_BOX(&mirage::Append::append));
-}

@@ -17,11 +17,9 @@ namespace {
 using torch::headeronly::ScalarType;
 
 std::string text_of(const Tensor& tensor) {
-  std::ostringstream text;
-  text << "[";
-  for (int64_t i = 0; i < tensor.dim(); ++i) text << (i ? ", " : "") << tensor.size(i);
-  text << "]";
-  return text.str();
+  std::vector<int64_t> sizes;
+  for (int64_t i = 0; i < tensor.dim(); ++i) sizes.push_back(tensor.size(i));
+  return mirage::text_of(sizes);
 }
 
 std::string device_of(const Tensor& tensor) {
@@ -153,6 +151,49 @@ void fail_shape(const Argument& argument, const Expected& expected) {
   fail(place(argument), " has shape ", text_of(argument.tensor), ", but ", expected.model.name,
        " of shape ", text_of(expected.model.tensor), " needs ", expected.dims, " = ",
        expected.sizes);
+}
+
+bool has_shape(const Tensor& tensor, const std::vector<int64_t>& sizes) {
+  if (tensor.dim() != static_cast<int64_t>(sizes.size())) return false;
+  for (int64_t i = 0; i < tensor.dim(); ++i) {
+    if (sizes[i] >= 0 && tensor.size(i) != sizes[i]) return false;
+  }
+  return true;
+}
+
+std::string text_of(const std::vector<int64_t>& sizes) {
+  std::string text = "[";
+  for (int64_t size : sizes) {
+    text += (text.size() > 1 ? ", " : "") + (size < 0 ? "any" : std::to_string(size));
+  }
+  return text + "]";
+}
+
+void check_shape(const Argument& argument, const char* dims, const std::vector<int64_t>& sizes,
+                 const Argument& model) {
+  if (has_shape(argument.tensor, sizes)) return;
+  fail_shape(argument, {dims, text_of(sizes), model});
+}
+
+void check_per_head(const Argument& argument, const PerHeadShape& shape) {
+  check_like(argument, shape.like);
+  const std::vector<int64_t> one{shape.head_size}, each{shape.heads, shape.head_size};
+  if (!has_shape(argument.tensor, one) && !has_shape(argument.tensor, each)) {
+    const std::string sizes = text_of(one) + " or " + text_of(each);
+    fail_shape(argument, {"[D] or [heads, D]", sizes, shape.model});
+  }
+  check_in_place(argument);
+}
+
+void fail_word(const Word& word, const char* works) {
+  fail("mirage_kernels::", word.op, ": ", word.name, " is '", word.word, "'; ", works, " work");
+}
+
+void check_norm(const Word& norm, bool has_bias) {
+  if (norm.word == "layer") return;
+  if (norm.word != "rms") fail_word(norm, "'rms' and 'layer'");
+  if (!has_bias) return;
+  fail("mirage_kernels::", norm.op, ": norm 'rms' takes no q_bias and no k_bias; 'layer' does");
 }
 
 void check_in_place(const Argument& weight) {

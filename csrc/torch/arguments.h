@@ -42,6 +42,35 @@ struct Expected {
 };
 [[noreturn]] void fail_shape(const Argument& argument, const Expected& expected);
 
+// Whether a tensor has these sizes; -1: any.
+bool has_shape(const Tensor& tensor, const std::vector<int64_t>& sizes);
+
+// "[any, 4096]"
+std::string text_of(const std::vector<int64_t>& sizes);
+
+// Throws where the tensor has not these sizes; `dims` names them: "[tokens, Hq, D]".
+void check_shape(const Argument& argument, const char* dims, const std::vector<int64_t>& sizes,
+                 const Argument& model);
+
+// A norm's weight or bias, for all heads or by head: [D] or [heads, D], of the dtype of `like`,
+// read where it lies. `model` is the tensor that says D.
+struct PerHeadShape {
+  int64_t heads, head_size;
+  Argument model, like;
+};
+void check_per_head(const Argument& argument, const PerHeadShape& shape);
+
+// A word that chooses; `works` lists those that an op knows: "'rms' and 'layer'".
+struct Word {
+  const char* op;
+  const char* name;
+  const std::string& word;
+};
+[[noreturn]] void fail_word(const Word& word, const char* works);
+
+// What q and k are normed by: "rms", which takes no biases, or "layer".
+void check_norm(const Word& norm, bool has_bias);
+
 // An integer dtype, on the device of `model`.
 void check_indices(const Argument& argument, const Argument& model);
 

@@ -1,37 +1,26 @@
-// Checks, the choice of recipe and the launch of attention.
-#include "attention.h"
-
+// Calls of attention: checks of paged or dense keys, lengths and masks, the choice of recipe, and
+// the launch.
+#include <cstring>
 #include <utility>
 
 #include <torch/csrc/stable/ops.h>
 
+#include "arguments.h"
+#include "assumptions.h"
+#include "call.h"
 #include "device.h"
 #include "errors.h"
-#include "nonce.h"
-#include "promises.h"
+#include "registry.h"
+#include "workspace.h"
 
 namespace mirage {
 namespace {
 
+using MaybeTensor = std::optional<Tensor>;
+
 constexpr int64_t kHeadSizeStep = 8;      // elements of 16 bytes
 constexpr int32_t kNoWindow = 1 << 30;    // further than any key
 constexpr int64_t kMaxCount = 1LL << 31;  // sizes that kernels take are int32
-
-std::string list_of(const std::vector<int64_t>& sizes) {
-  std::string text = "[";
-  for (int64_t size : sizes) {
-    text += (text.size() > 1 ? ", " : "") + (size < 0 ? "any" : std::to_string(size));
-  }
-  return text + "]";
-}
-
-bool has_shape(const Tensor& tensor, const std::vector<int64_t>& sizes) {
-  if (tensor.dim() != static_cast<int64_t>(sizes.size())) return false;
-  for (int64_t i = 0; i < tensor.dim(); ++i) {
-    if (sizes[i] >= 0 && tensor.size(i) != sizes[i]) return false;
-  }
-  return true;
-}
 
 Cache cache_of(const Tensor& tensor) {
   return {tensor.const_data_ptr(), tensor.stride(0), tensor.stride(1), tensor.stride(2)};
@@ -52,316 +41,356 @@ const int32_t* indices_of(const MaybeTensor& tensor) {
   return static_cast<const int32_t*>(start_of(tensor));
 }
 
-}  // namespace
+const Value kNone{};
 
-AttentionCall::AttentionCall(AttentionInputs inputs) : in_(std::move(inputs)) {
-  check_queries();
-  check_cache(keys_name(), in_.k);
-  check_cache("v_cache", in_.v);
-  if (in_.q_rope) check_latent();
-  check_batch();
-  check_numbers();
-  if (in_.sinks) {
-    const Argument sinks = argument("sinks", *in_.sinks);
-    check_like(sinks, argument("q", in_.q));
-    if (!has_shape(*in_.sinks, {query_heads()})) {
-      fail_shape(sinks, {"[Hq]", list_of({query_heads()}), argument("q", in_.q)});
-    }
-    if (!in_.sinks->is_contiguous()) {
-      fail("mirage_kernels::", in_.op, ": sinks is not contiguous; pass sinks.contiguous()");
-    }
-  }
-  check_per_head("q_weight", in_.q_weight, query_heads());
-  check_per_head("q_bias", in_.q_bias, query_heads());
-  check_per_head("k_weight", in_.k_weight, kv_heads());
-  check_per_head("k_bias", in_.k_bias, kv_heads());
+// What an op is given. G = Hq / Hkv query heads share a head of k and v.
+struct AttentionInputs {
+  // Values in the order of the schemas; mla_decode has q_rope in second place and k_rope for v.
+  AttentionInputs(const Signature& signature, const Values& values)
+      : op(signature.op),
+        is_latent(std::strcmp(op, "mla_decode") == 0),
+        q(*values[0].tensor),
+        k(*values[is_latent ? 2 : 1].tensor),
+        v(is_latent ? k : *values[2].tensor),
+        q_rope((is_latent ? values[1] : kNone).tensor),
+        k_rope((is_latent ? values[3] : kNone).tensor),
+        block_table(values[is_latent ? 4 : 3].tensor),
+        seq_lens(values[is_latent ? 5 : 4].tensor),
+        cu_seqlens_q(values[is_latent ? 6 : 5].tensor),
+        sinks((is_latent ? kNone : values[6]).tensor),
+        max_q_len(values[7].integer),
+        max_seq_len(values[8].integer),
+        scale(values[9].number),
+        causal(values[10].integer != 0),
+        window_left(is_latent ? -1 : values[11].integer),
+        logits_soft_cap(is_latent ? 0 : values[12].number),
+        is_normed(values.size() > 13),
+        q_weight((is_normed ? values[13] : kNone).tensor),
+        k_weight((is_normed ? values[14] : kNone).tensor),
+        q_bias((is_normed ? values[15] : kNone).tensor),
+        k_bias((is_normed ? values[16] : kNone).tensor),
+        eps((is_normed ? values[17] : kNone).number),
+        weight_offset((is_normed ? values[18] : kNone).number),
+        norm((is_normed ? values[19] : kNone).text) {}
+
+  const char* op;
+  bool is_latent;
+  const Tensor& q;                     // [tokens, Hq, D]
+  const Tensor &k, &v;                 // [pages, page size, Hkv, D], or [B, L, Hkv, D]
+  const MaybeTensor &q_rope, &k_rope;  // what else they have: [tokens, Hq, P], [.., 1, P]
+  const MaybeTensor& block_table;      // [B, ..] page numbers
+  const MaybeTensor& seq_lens;         // [B] keys of each sequence; none: all L
+  const MaybeTensor& cu_seqlens_q;     // [B + 1]; none: every sequence has tokens / B
+  const MaybeTensor& sinks;            // [Hq]
+  int64_t max_q_len, max_seq_len;      // bounds; -1: what the shapes allow
+  double scale;
+  bool causal;
+  int64_t window_left;     // how far back a token sees; -1: to the first key
+  double logits_soft_cap;  // 0: none
+  bool is_normed;
+  const MaybeTensor &q_weight, &k_weight, &q_bias, &k_bias;  // [D] or [heads, D]
+  double eps, weight_offset;
+  const std::string& norm;  // "rms" or "layer"; empty: q and k are used as they are
+  // What follows from several arguments: sequences, the most query tokens and keys of one.
+  int64_t batch = 0, q_len = 0, max_len = 0;
+
+  int64_t tokens() const { return q.size(0); }
+  int64_t query_heads() const { return q.size(1); }
+  int64_t head_size() const { return q.size(2); }
+  int64_t kv_heads() const { return k.size(2); }
+  std::vector<int64_t> out_sizes() const { return {tokens(), query_heads(), head_size()}; }
+  std::vector<int64_t> lse_sizes() const { return {tokens(), query_heads()}; }
+
+  Argument argument(const char* name, const Tensor& tensor) const { return {op, name, tensor}; }
+  Argument queries() const { return argument("q", q); }
+  Argument keys() const { return argument(is_latent ? "latent cache" : "k_cache", k); }
+};
+
+template <class... Parts>
+[[noreturn]] void refuse(const AttentionInputs& in, const Parts&... parts) {
+  fail("mirage_kernels::", in.op, ": ", parts...);
 }
 
-Argument AttentionCall::argument(const char* name, const Tensor& tensor) const {
-  return {in_.op, name, tensor};
-}
-
-void AttentionCall::check_queries() const {
-  const Argument q = argument("q", in_.q);
-  half_dtype(q);
-  if (in_.q.dim() != 3) {
-    fail("mirage_kernels::", in_.op, ": q has ", in_.q.dim(), " dims; [tokens, Hq, D] works");
-  }
-  if (head_size() > 0 && head_size() % kHeadSizeStep == 0) return;
-  fail("mirage_kernels::", in_.op, ": q has heads of size ", head_size(), "; multiples of ",
-       kHeadSizeStep, " work");
-}
-
-void AttentionCall::check_cache(const char* name, const Tensor& tensor) const {
-  const Argument given = argument(name, tensor), q = argument("q", in_.q);
-  check_like(given, q);
-  const bool is_k = &tensor == &in_.k;
-  const std::vector<int64_t> sizes =
-      is_k ? std::vector<int64_t>{-1, -1, -1, head_size()}
-           : std::vector<int64_t>{in_.k.size(0), in_.k.size(1), kv_heads(), head_size()};
-  if (!has_shape(tensor, sizes)) {
-    const std::string dims = std::string(in_.block_table ? "[pages, page size, " : "[B, L, ") +
-                             (in_.k_rope ? "1, C]" : "Hkv, D]");
-    fail_shape(given, {dims, list_of(sizes), is_k ? q : argument(keys_name(), in_.k)});
-  }
-  if (kv_heads() == 0 || query_heads() % kv_heads() != 0) {
-    fail("mirage_kernels::", in_.op, ": ", keys_name(), " has ", kv_heads(), " heads, but q has ",
-         query_heads(),
-         "; a divisor of that works (which dim holds the heads follows from kv_layout)");
-  }
-  check_lines(given);
+void check_queries(const AttentionInputs& in) {
+  half_dtype(in.queries());
+  if (in.q.dim() != 3) refuse(in, "q has ", in.q.dim(), " dims; [tokens, Hq, D] works");
+  if (in.head_size() > 0 && in.head_size() % kHeadSizeStep == 0) return;
+  refuse(in, "q has heads of size ", in.head_size(), "; multiples of ", kHeadSizeStep, " work");
 }
 
 // What queries and keys have beside the latent: alike in all dims but the last.
-void AttentionCall::check_latent() const {
-  const Argument q = argument("rope part of q", *in_.q_rope);
-  const Argument k = argument("rope part of the cache", *in_.k_rope);
-  check_like(q, argument("q", in_.q));
-  check_like(k, argument("q", in_.q));
-  if (!has_shape(*in_.q_rope, {tokens(), query_heads(), -1})) {
-    fail_shape(q,
-               {"[tokens, Hq, P]", list_of({tokens(), query_heads(), -1}), argument("q", in_.q)});
-  }
-  const int64_t depth = in_.q_rope->size(2);
+void check_latent(const AttentionInputs& in) {
+  const Argument q_rope = in.argument("rope part of q", *in.q_rope);
+  const Argument k_rope = in.argument("rope part of the cache", *in.k_rope);
+  check_like(q_rope, in.queries());
+  check_like(k_rope, in.queries());
+  check_shape(q_rope, "[tokens, Hq, P]", {in.tokens(), in.query_heads(), -1}, in.queries());
+  const int64_t depth = in.q_rope->size(2);
   if (depth == 0 || depth % kHeadSizeStep != 0) {
-    fail("mirage_kernels::", in_.op, ": the rope part of q has size ", depth, "; multiples of ",
-         kHeadSizeStep, " work");
+    refuse(in, "the rope part of q has size ", depth, "; multiples of ", kHeadSizeStep, " work");
   }
-  const std::vector<int64_t> sizes{in_.k.size(0), in_.k.size(1), kv_heads(), depth};
-  if (!has_shape(*in_.k_rope, sizes))
-    fail_shape(k,
-               {in_.block_table ? "[pages, page size, 1, P]" : "[B, L, 1, P]", list_of(sizes), q});
+  check_shape(k_rope, in.block_table ? "[pages, page size, 1, P]" : "[B, L, 1, P]",
+              {in.k.size(0), in.k.size(1), in.kv_heads(), depth}, q_rope);
+  check_lines(k_rope);
+}
+
+const char* cache_dims(const AttentionInputs& in) {
+  if (in.is_latent) return in.block_table ? "[pages, page size, 1, C]" : "[B, L, 1, C]";
+  return in.block_table ? "[pages, page size, Hkv, D]" : "[B, L, Hkv, D]";
+}
+
+void check_caches(const AttentionInputs& in) {
+  const Argument k = in.keys(), v = in.argument("v_cache", in.v);
+  check_like(k, in.queries());
+  check_shape(k, cache_dims(in), {-1, -1, -1, in.head_size()}, in.queries());
+  if (in.kv_heads() == 0 || in.query_heads() % in.kv_heads() != 0) {
+    refuse(in, in.keys().name, " has ", in.kv_heads(), " heads, but q has ", in.query_heads(),
+           "; a divisor of that works (which dim holds the heads follows from kv_layout)");
+  }
   check_lines(k);
+  if (in.is_latent) return check_latent(in);
+  check_like(v, in.queries());
+  check_shape(v, cache_dims(in), {in.k.size(0), in.k.size(1), in.kv_heads(), in.head_size()}, k);
+  check_lines(v);
 }
 
-void AttentionCall::check_indices_of(const char* name, const Tensor& tensor, int64_t size) const {
-  const Argument given = argument(name, tensor), q = argument("q", in_.q);
-  check_int32(given, q);
-  if (has_shape(tensor, {size})) return;
-  const bool by_table = in_.block_table.has_value();
-  const Argument model =
-      by_table ? argument("block_table", *in_.block_table) : argument(keys_name(), in_.k);
-  fail_shape(given, {size == batch_ ? "[B]" : "[B + 1]", list_of({size}), model});
+void check_indices_of(const AttentionInputs& in, const Argument& given, int64_t size) {
+  check_int32(given, in.queries());
+  const Argument model = in.block_table ? in.argument("block_table", *in.block_table) : in.keys();
+  check_shape(given, size == in.batch ? "[B]" : "[B + 1]", {size}, model);
 }
 
-// Sizes that follow from several arguments: sequences, query tokens and keys of each.
-void AttentionCall::check_batch() {
-  int64_t capacity = in_.k.size(1);
-  batch_ = in_.k.size(0);
-  if (in_.block_table) {
-    const Argument table = argument("block_table", *in_.block_table);
-    check_int32(table, argument("q", in_.q));
-    if (table.tensor.dim() != 2) {
-      fail("mirage_kernels::", in_.op, ": block_table has ", table.tensor.dim(),
-           " dims; [B, most pages of a sequence] works");
+// Sequences, and the most keys of one.
+void check_batch(AttentionInputs& in) {
+  int64_t capacity = in.k.size(1);
+  in.batch = in.k.size(0);
+  if (in.block_table) {
+    const Tensor& table = *in.block_table;
+    check_int32(in.argument("block_table", table), in.queries());
+    if (table.dim() != 2) {
+      refuse(in, "block_table has ", table.dim(), " dims; [B, most pages of a sequence] works");
     }
-    batch_ = table.tensor.size(0);
-    capacity *= table.tensor.size(1);
-    if (!in_.seq_lens) {
-      fail("mirage_kernels::", in_.op, ": seq_lens is missing; with block_table the keys of each ",
-           "sequence [B] are needed");
+    in.batch = table.size(0);
+    capacity *= table.size(1);
+    if (!in.seq_lens) {
+      refuse(in, "seq_lens is missing; with block_table the keys of each sequence [B] are needed");
     }
   }
-  if (in_.seq_lens) check_indices_of("seq_lens", *in_.seq_lens, batch_);
-  const bool bounded = in_.seq_lens && in_.max_seq_len >= 0 && in_.max_seq_len < capacity;
-  max_len_ = bounded ? in_.max_seq_len : capacity;
-  if (in_.cu_seqlens_q) {
-    check_indices_of("cu_seqlens_q", *in_.cu_seqlens_q, batch_ + 1);
-    q_len_ = in_.max_q_len < 0 ? tokens() : in_.max_q_len;
+  if (in.seq_lens) check_indices_of(in, in.argument("seq_lens", *in.seq_lens), in.batch);
+  const bool bounded = in.seq_lens && in.max_seq_len >= 0 && in.max_seq_len < capacity;
+  in.max_len = bounded ? in.max_seq_len : capacity;
+}
+
+// The most query tokens of a sequence: bounded, or as many for each.
+void check_query_tokens(AttentionInputs& in) {
+  if (in.cu_seqlens_q) {
+    check_indices_of(in, in.argument("cu_seqlens_q", *in.cu_seqlens_q), in.batch + 1);
+    in.q_len = in.max_q_len < 0 ? in.tokens() : in.max_q_len;
     return;
   }
-  q_len_ = batch_ > 0 ? tokens() / batch_ : 0;
-  const bool fits_bound = in_.max_q_len < 0 || in_.max_q_len == q_len_ || batch_ == 0;
-  if (q_len_ * batch_ == tokens() && fits_bound) return;
-  const std::string each = in_.max_q_len < 0 ? "as many" : std::to_string(in_.max_q_len);
-  fail("mirage_kernels::", in_.op, ": q has ", tokens(), " tokens, which is not ", each,
-       " for each of ", batch_, " sequences; without cu_seqlens_q it must be");
+  in.q_len = in.batch > 0 ? in.tokens() / in.batch : 0;
+  const bool fits_bound = in.max_q_len < 0 || in.max_q_len == in.q_len || in.batch == 0;
+  if (in.q_len * in.batch == in.tokens() && fits_bound) return;
+  const std::string each = in.max_q_len < 0 ? "as many" : std::to_string(in.max_q_len);
+  refuse(in, "q has ", in.tokens(), " tokens, which is not ", each, " for each of ", in.batch,
+         " sequences; without cu_seqlens_q it must be");
 }
 
-void AttentionCall::check_per_head(const char* name, const MaybeTensor& tensor,
-                                   int64_t heads) const {
-  if (!tensor) return;
-  const Argument given = argument(name, *tensor), q = argument("q", in_.q);
-  check_like(given, q);
-  if (!has_shape(*tensor, {head_size()}) && !has_shape(*tensor, {heads, head_size()})) {
-    const std::string sizes = list_of({head_size()}) + " or " + list_of({heads, head_size()});
-    fail_shape(given, {"[D] or [heads, D]", sizes, q});
+void check_sinks(const AttentionInputs& in) {
+  if (!in.sinks) return;
+  const Argument sinks = in.argument("sinks", *in.sinks);
+  check_like(sinks, in.queries());
+  check_shape(sinks, "[Hq]", {in.query_heads()}, in.queries());
+  if (!in.sinks->is_contiguous()) refuse(in, "sinks is not contiguous; pass sinks.contiguous()");
+}
+
+void check_norms(const AttentionInputs& in) {
+  const PerHeadShape of_q{in.query_heads(), in.head_size(), in.queries(), in.queries()};
+  const PerHeadShape of_k{in.kv_heads(), in.head_size(), in.queries(), in.queries()};
+  if (in.q_weight) check_per_head(in.argument("q_weight", *in.q_weight), of_q);
+  if (in.q_bias) check_per_head(in.argument("q_bias", *in.q_bias), of_q);
+  if (in.k_weight) check_per_head(in.argument("k_weight", *in.k_weight), of_k);
+  if (in.k_bias) check_per_head(in.argument("k_bias", *in.k_bias), of_k);
+}
+
+void check_bound(const AttentionInputs& in, const char* name, int64_t bound) {
+  if (bound < -1) refuse(in, name, " is ", bound, "; 0 or more works, or None");
+}
+
+void check_numbers(const AttentionInputs& in) {
+  check_finite(in.op, "scale", in.scale);
+  check_not_negative(in.op, "logits_soft_cap", in.logits_soft_cap);
+  check_not_negative(in.op, "eps", in.eps);
+  check_finite(in.op, "weight_offset", in.weight_offset);
+  if (in.window_left < -1) {
+    refuse(in, "window_left is ", in.window_left,
+           "; the number of keys before its own that a token sees works, or -1 for all");
   }
-  check_in_place(given);
-}
-
-void AttentionCall::check_bound(const char* name, int64_t bound) const {
-  if (bound >= -1) return;
-  fail("mirage_kernels::", in_.op, ": ", name, " is ", bound, "; 0 or more works, or None");
-}
-
-void AttentionCall::check_numbers() const {
-  check_finite(in_.op, "scale", in_.scale);
-  check_not_negative(in_.op, "logits_soft_cap", in_.logits_soft_cap);
-  check_not_negative(in_.op, "eps", in_.eps);
-  check_finite(in_.op, "weight_offset", in_.weight_offset);
-  if (in_.window_left < -1) {
-    fail("mirage_kernels::", in_.op, ": window_left is ", in_.window_left,
-         "; the number of keys before its own that a token sees works, or -1 for all");
-  }
-  check_bound("max_q_len", in_.max_q_len);
-  check_bound("max_seq_len", in_.max_seq_len);
-  if (in_.norm.empty() || in_.norm == "layer") return;
-  if (in_.norm != "rms") {
-    fail("mirage_kernels::", in_.op, ": norm is '", in_.norm, "'; 'rms' and 'layer' work");
-  }
-  if (!in_.q_bias && !in_.k_bias) return;
-  fail("mirage_kernels::", in_.op, ": norm 'rms' takes no q_bias and no k_bias; 'layer' does");
-}
-
-Tensor AttentionCall::new_out() const {
-  const std::vector<int64_t> sizes{tokens(), query_heads(), head_size()};
-  return torch::stable::new_empty(in_.q, sizes);
-}
-
-Tensor AttentionCall::new_lse() const {
-  const std::vector<int64_t> sizes{tokens(), query_heads()};
-  return torch::stable::new_empty(in_.q, sizes, torch::headeronly::ScalarType::Float);
-}
-
-std::vector<Argument> AttentionCall::tensors() const {
-  std::vector<Argument> given{argument("q", in_.q), argument(keys_name(), in_.k),
-                              argument("v_cache", in_.v)};
-  const std::pair<const char*, const MaybeTensor*> optional[] = {
-      {"block_table", &in_.block_table},
-      {"seq_lens", &in_.seq_lens},
-      {"cu_seqlens_q", &in_.cu_seqlens_q},
-      {"sinks", &in_.sinks},
-      {"q_weight", &in_.q_weight},
-      {"k_weight", &in_.k_weight},
-      {"q_bias", &in_.q_bias},
-      {"k_bias", &in_.k_bias},
-      {"rope part of q", &in_.q_rope},
-      {"rope part of the cache", &in_.k_rope},
-  };
-  for (const auto& [name, tensor] : optional) {
-    if (*tensor) given.push_back(argument(name, **tensor));
-  }
-  return given;
-}
-
-void AttentionCall::check_results(const Tensor& out, const MaybeTensor& lse) const {
-  const Argument q = argument("q", in_.q), given = argument("out", out);
-  std::vector<Argument> others = tensors();
-  check_like(given, q);
-  const std::vector<int64_t> sizes{tokens(), query_heads(), head_size()};
-  if (!has_shape(out, sizes)) fail_shape(given, {"[tokens, Hq, D]", list_of(sizes), q});
-  check_lines(given);
-  check_own_elements(given);
-  check_apart(given, others);
-  if (!lse) return;
-  const Argument statistics = argument("lse", *lse);
-  const bool is_float = lse->scalar_type() == torch::headeronly::ScalarType::Float;
-  if (!is_float || !has_shape(*lse, {sizes[0], sizes[1]}) || !lse->is_contiguous()) {
-    fail("mirage_kernels::", in_.op, ": lse is no contiguous float32 tensor of shape ",
-         list_of({sizes[0], sizes[1]}), "; one from torch.empty is");
-  }
-  check_device_like(statistics, q);
-  others.push_back(given);
-  check_apart(statistics, others);
+  check_bound(in, "max_q_len", in.max_q_len);
+  check_bound(in, "max_seq_len", in.max_seq_len);
+  if (!in.norm.empty()) check_norm({in.op, "norm", in.norm}, in.q_bias || in.k_bias);
 }
 
 // Whether a kernel norms queries and keys as the call wants; RMS kernels take weights [D] only.
-const char* AttentionCall::norm_recipe() const {
-  const bool shared = in_.q_weight->dim() == 1 && in_.k_weight->dim() == 1;
-  if (in_.norm == "rms") return shared ? "qk_norm_attention" : nullptr;
-  return in_.weight_offset == 0 ? "qk_layer_norm_attention" : nullptr;
+const char* norm_recipe(const AttentionInputs& in) {
+  const bool shared = in.q_weight->dim() == 1 && in.k_weight->dim() == 1;
+  if (in.norm == "rms") return shared ? "qk_norm_attention" : nullptr;
+  return in.weight_offset == 0 ? "qk_layer_norm_attention" : nullptr;
 }
 
 // nullptr where no recipe says what the call computes. Recipes that know windows are causal; for a
 // sequence's only query token, which sees all keys, causal or not is the same.
-const char* AttentionCall::recipe() const {
-  const bool one_token = q_len_ <= 1;
-  const bool by_place = in_.window_left >= 0 || (in_.causal && !one_token);
-  const bool capped = in_.logits_soft_cap != 0;
-  if (in_.q_rope) return by_place ? nullptr : "mla_decode";
-  if (!in_.norm.empty()) {
-    return by_place || capped ? nullptr : norm_recipe();
-  }
+const char* recipe_of(const AttentionInputs& in) {
+  const bool one_token = in.q_len <= 1;
+  const bool by_place = in.window_left >= 0 || (in.causal && !one_token);
+  const bool capped = in.logits_soft_cap != 0;
+  if (in.is_latent) return by_place ? nullptr : "mla_decode";
+  if (!in.norm.empty()) return by_place || capped ? nullptr : norm_recipe(in);
   if (!by_place && !capped) return "gqa";
-  if (!in_.causal && !one_token) return nullptr;
+  if (!in.causal && !one_token) return nullptr;
   return capped ? "gqa_full" : "sliding_window_attention";
 }
 
-KernelQuery AttentionCall::query(const char* recipe) const {
-  const char* dtype = half_dtype(argument("q", in_.q));
-  if (!in_.q_rope) return {in_.op, recipe, dtype, {{"D", head_size()}}, 1};
-  return {in_.op, recipe, dtype, {{"C", head_size()}, {"P", in_.q_rope->size(2)}}, 2};
+KernelQuery query_of(const AttentionInputs& in, const char* recipe) {
+  const char* dtype = half_dtype(in.queries());
+  if (!in.is_latent) return {in.op, recipe, dtype, {{"D", in.head_size()}}, 1};
+  return {in.op, recipe, dtype, {{"C", in.head_size()}, {"P", in.q_rope->size(2)}}, 2};
 }
 
-Way AttentionCall::way() {
-  if (tokens() == 0 || query_heads() == 0 || batch_ == 0) return Way::kNobody;
-  if (!is_on_gpu(in_.q)) return Way::kLibrary;
-  check_device(in_.q.get_device_index());
-  const bool countable = tokens() < kMaxCount && max_len_ < kMaxCount && batch_ < kMaxCount;
-  const char* wanted = recipe();
-  if (wanted == nullptr || max_len_ == 0 || q_len_ == 0 || !countable) return Way::kLibrary;
-  kernel_ = find_attention_kernel(query(wanted));
-  return kernel_ == nullptr ? Way::kLibrary : Way::kKernel;
-}
-
-std::string AttentionCall::hint() const {
-  if (!is_on_gpu(in_.q) || kernel_ != nullptr || recipe() == nullptr) return "";
-  return "; it ran because there is no kernel: " + not_covered_sentence(query(recipe()));
-}
-
-AttentionArgs AttentionCall::args() const {
-  AttentionArgs args{};
-  args.k = cache_of(in_.k);
-  args.v = cache_of(in_.k_rope ? *in_.k_rope : in_.v);
-  args.block_table = indices_of(in_.block_table);
-  args.table_row = in_.block_table ? in_.block_table->stride(0) : 0;
-  args.page_size = static_cast<int32_t>(in_.k.size(1));
-  args.pages = static_cast<uint32_t>(in_.k.size(0));
-  args.seq_lens = indices_of(in_.seq_lens);
-  args.first_tokens = indices_of(in_.cu_seqlens_q);
-  // By recipe: weights; with LayerNorm each has a bias.
-  const bool normed = !in_.norm.empty(), biased = in_.norm == "layer";
+// By recipe: weights; with LayerNorm each has a bias.
+void add_vectors(const AttentionInputs& in, AttentionArgs& args) {
   int count = 0;
-  for (const auto* vector : {&in_.q_weight, &in_.q_bias, &in_.k_weight, &in_.k_bias}) {
-    if (vector != &in_.q_weight && vector != &in_.k_weight && !biased) continue;
+  for (const auto* vector : {&in.q_weight, &in.q_bias, &in.k_weight, &in.k_bias}) {
+    const bool is_bias = vector == &in.q_bias || vector == &in.k_bias;
+    if (is_bias && in.norm != "layer") continue;
     args.vectors[count] = start_of(*vector);
-    args.vector_heads[count++] = *vector && (*vector)->dim() == 2 ? head_size() : 0;
+    args.vector_heads[count++] = *vector && (*vector)->dim() == 2 ? in.head_size() : 0;
   }
-  args.scalars[0] = static_cast<float>(in_.scale);
-  args.scalars[1] = static_cast<float>(normed ? in_.eps : in_.logits_soft_cap);
-  args.scalars[2] = static_cast<float>(in_.weight_offset);
-  const bool windowed = in_.window_left >= 0 && in_.window_left < kNoWindow;
-  args.integers[0] = windowed ? static_cast<int32_t>(in_.window_left) + 1 : kNoWindow;
-  args.first_window = windowed ? static_cast<int32_t>(in_.window_left) : -1;
-  args.sinks = start_of(in_.sinks);
-  args.B = static_cast<int32_t>(batch_);
-  args.Hkv = static_cast<int32_t>(kv_heads());
-  args.G = static_cast<int32_t>(query_heads() / kv_heads());
-  args.q_len = static_cast<int32_t>(q_len_);
-  args.max_len = static_cast<int32_t>(max_len_);
+}
+
+AttentionArgs args_of(const AttentionInputs& in) {
+  AttentionArgs args{};
+  args.k = cache_of(in.k);
+  args.v = cache_of(in.is_latent ? *in.k_rope : in.v);
+  args.block_table = indices_of(in.block_table);
+  args.table_row = in.block_table ? in.block_table->stride(0) : 0;
+  args.page_size = static_cast<int32_t>(in.k.size(1));
+  args.pages = static_cast<uint32_t>(in.k.size(0));
+  args.seq_lens = indices_of(in.seq_lens);
+  args.first_tokens = indices_of(in.cu_seqlens_q);
+  add_vectors(in, args);
+  args.scalars[0] = static_cast<float>(in.scale);
+  args.scalars[1] = static_cast<float>(!in.norm.empty() ? in.eps : in.logits_soft_cap);
+  args.scalars[2] = static_cast<float>(in.weight_offset);
+  const bool windowed = in.window_left >= 0 && in.window_left < kNoWindow;
+  args.integers[0] = windowed ? static_cast<int32_t>(in.window_left) + 1 : kNoWindow;
+  args.first_window = windowed ? static_cast<int32_t>(in.window_left) : -1;
+  args.sinks = start_of(in.sinks);
+  args.B = static_cast<int32_t>(in.batch);
+  args.Hkv = static_cast<int32_t>(in.kv_heads());
+  args.G = static_cast<int32_t>(in.query_heads() / in.kv_heads());
+  args.q_len = static_cast<int32_t>(in.q_len);
+  args.max_len = static_cast<int32_t>(in.max_len);
   args.constant_weights = constant_weights();
-  args.constant_history = in_.block_table && constant_history();
+  args.constant_history = in.block_table && constant_history();
   return args;
 }
 
-void AttentionCall::launch(const Tensor& out, const MaybeTensor& lse) const {
-  const Tensor q = in_aligned_lines(in_.q), more = in_aligned_lines(in_.q_rope.value_or(in_.q));
+class AttentionCall : public Call {
+ public:
+  AttentionCall(const Signature& signature, const Values& values)
+      : in_(signature, values), signature_(signature), values_(values) {
+    check_queries(in_);
+    check_caches(in_);
+    check_batch(in_);
+    check_query_tokens(in_);
+    check_numbers(in_);
+    check_sinks(in_);
+    check_norms(in_);
+  }
+
+  Tensor new_result(size_t index) const override {
+    if (index == 0) return torch::stable::new_empty(in_.q, in_.out_sizes());
+    return torch::stable::new_empty(in_.q, in_.lse_sizes(), torch::headeronly::ScalarType::Float);
+  }
+
+  // The second one, lse, may be absent.
+  void check_results(const Results& results) override {
+    std::vector<Argument> others = given_tensors(signature_, values_);
+    const Argument out = in_.argument("out", results[0]);
+    check_like(out, in_.queries());
+    check_shape(out, "[tokens, Hq, D]", in_.out_sizes(), in_.queries());
+    check_lines(out);
+    check_own_elements(out);
+    check_apart(out, others);
+    if (results.size() == 1) return;
+    others.push_back(out);
+    check_lse(in_.argument("lse", results[1]), others);
+  }
+
+  Way way() override {
+    if (in_.tokens() == 0 || in_.query_heads() == 0 || in_.batch == 0) return Way::kNobody;
+    if (!is_on_gpu(in_.q)) return Way::kLibrary;
+    check_device(in_.q.get_device_index());
+    const bool countable =
+        in_.tokens() < kMaxCount && in_.max_len < kMaxCount && in_.batch < kMaxCount;
+    recipe_ = recipe_of(in_);
+    if (recipe_ == nullptr || in_.max_len == 0 || in_.q_len == 0 || !countable) {
+      return Way::kLibrary;
+    }
+    kernel_ = find_attention_kernel(query_of(in_, recipe_));
+    return kernel_ == nullptr ? Way::kLibrary : Way::kKernel;
+  }
+
+  void launch(const Results& results) const override;
+
+  std::string hint() const override {
+    if (recipe_ == nullptr) return "";
+    return "; it ran because there is no kernel: " + not_covered_sentence(query_of(in_, recipe_));
+  }
+
+ private:
+  void check_lse(const Argument& lse, const std::vector<Argument>& others) const {
+    const bool is_float = lse.tensor.scalar_type() == torch::headeronly::ScalarType::Float;
+    if (!is_float || !has_shape(lse.tensor, in_.lse_sizes()) || !lse.tensor.is_contiguous()) {
+      refuse(in_, "lse is no contiguous float32 tensor of shape ", text_of(in_.lse_sizes()),
+             "; one from torch.empty is");
+    }
+    check_device_like(lse, in_.queries());
+    check_apart(lse, others);
+  }
+
+  AttentionInputs in_;
+  const Signature& signature_;
+  const Values& values_;
+  const char* recipe_ = nullptr;
+  const AttentionKernel* kernel_ = nullptr;
+};
+
+void AttentionCall::launch(const Results& results) const {
+  const Tensor& out = results[0];
+  const Tensor q = in_aligned_lines(in_.q);
+  const Tensor more = in_aligned_lines(in_.is_latent ? *in_.q_rope : in_.q);
   const int32_t device_index = in_.q.get_device_index();
-  AttentionArgs args = this->args();
+  AttentionArgs args = args_of(in_);
   args.q = {q.const_data_ptr(), q.stride(0), q.stride(1)};
   args.more_q = {more.const_data_ptr(), more.stride(0), more.stride(1)};
   args.out = out.mutable_data_ptr();
   args.out_token = out.stride(0);
   args.out_head = out.stride(1);
-  args.lse = lse ? static_cast<float*>(lse->mutable_data_ptr()) : nullptr;
+  args.lse = results.size() > 1 ? static_cast<float*>(results[1].mutable_data_ptr()) : nullptr;
   args.multiprocessors = multiprocessors(device_index);
-  args.nonce = next_nonce();
-  const std::vector<int64_t> bytes{kernel_->workspace(args)};
-  const Tensor workspace =
-      torch::stable::new_empty(in_.q, bytes, torch::headeronly::ScalarType::Byte);
+  const Tensor workspace = new_workspace(kernel_->workspace(args), in_.q);
   args.workspace = workspace.mutable_data_ptr();
-  mirage::launch(*kernel_, args, device_index);
+  args.nonce = next_launch_tag();
+  launch_on(device_index, kernel_->name,
+            [&](cudaStream_t stream) { return kernel_->launch(args, stream); });
+}
+
+}  // namespace
+
+std::unique_ptr<Call> attention_call(const Signature& signature, const Values& values) {
+  return std::make_unique<AttentionCall>(signature, values);
 }
 
 }  // namespace mirage

@@ -103,19 +103,10 @@ void check_cuda(cudaError_t status, const char* what) {
        cudaGetErrorString(status));
 }
 
-void launch(const Kernel& kernel, const LaunchArgs& args, int32_t device_index) {
+void launch_on(int32_t device_index, const char* name,
+               const std::function<cudaError_t(cudaStream_t)>& kernel) {
   torch::stable::accelerator::DeviceGuard guard(device_index);
-  check_cuda(kernel.launch(args, current_stream(device_index)), kernel.name);
-}
-
-void launch(const AttentionKernel& kernel, const AttentionArgs& args, int32_t device_index) {
-  torch::stable::accelerator::DeviceGuard guard(device_index);
-  check_cuda(kernel.launch(args, current_stream(device_index)), kernel.name);
-}
-
-void launch(AppendFn kernel, const AppendArgs& args, int32_t device_index) {
-  torch::stable::accelerator::DeviceGuard guard(device_index);
-  check_cuda(kernel(args, current_stream(device_index)), "qk_norm_rope_append");
+  check_cuda(kernel(current_stream(device_index)), name);
 }
 
 }  // namespace mirage

@@ -1,12 +1,12 @@
 // What a binding needs of the GPU: its architecture checked once, the current stream, the launch.
 #pragma once
 
+#include <functional>
 #include <string>
 
 #include <cuda_runtime.h>
 #include <torch/csrc/stable/tensor.h>
 
-#include "append/append.h"
 #include "launch.h"
 
 namespace mirage {
@@ -32,8 +32,7 @@ void check_device(int32_t device_index);
 int32_t multiprocessors(int32_t device_index);
 
 // Launches a kernel on the device's current stream; allocates nothing, waits for nothing.
-void launch(const Kernel& kernel, const LaunchArgs& args, int32_t device_index);
-void launch(const AttentionKernel& kernel, const AttentionArgs& args, int32_t device_index);
-void launch(AppendFn kernel, const AppendArgs& args, int32_t device_index);
+void launch_on(int32_t device_index, const char* name,
+               const std::function<cudaError_t(cudaStream_t)>& kernel);
 
 }  // namespace mirage

@@ -1,5 +1,4 @@
 // The memory floor's kernels as ops, so that benchmarks time them in the process they judge.
-#include <torch/csrc/stable/accelerator.h>
 #include <torch/csrc/stable/library.h>
 #include <torch/csrc/stable/tensor.h>
 
@@ -14,11 +13,11 @@ using torch::stable::Tensor;
 void read_floor(Tensor data, int64_t variant, Tensor sink) {
   const int32_t device_index = data.get_device_index();
   check_device(device_index);
-  torch::stable::accelerator::DeviceGuard guard(device_index);
   const int64_t bytes = data.numel() * static_cast<int64_t>(data.element_size());
-  check_cuda(bench::read_floor(data.const_data_ptr(), bytes, static_cast<int>(variant),
-                               sink.mutable_data_ptr(), current_stream(device_index)),
-             "the floor kernel");
+  launch_on(device_index, "the floor kernel", [&](cudaStream_t stream) {
+    return bench::read_floor(data.const_data_ptr(), bytes, static_cast<int>(variant),
+                             sink.mutable_data_ptr(), stream);
+  });
 }
 
 int64_t read_floor_variants() { return bench::read_floor_variants(); }

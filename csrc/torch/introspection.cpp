@@ -27,9 +27,9 @@ std::string not_covered(std::string op, std::string recipe, std::string dtype,
   return not_covered_sentence(query);
 }
 
-// "" for an activation that no recipe has.
-std::string recipe(std::string op, std::string activation) {
-  const char* found = recipe_of(op.c_str(), activation);
+// "" for an activation or a norm that no recipe has.
+std::string recipe(std::string op, std::string word) {
+  const char* found = recipe_of(op.c_str(), word);
   return found == nullptr ? "" : found;
 }
 
@@ -39,7 +39,7 @@ std::string recipe(std::string op, std::string activation) {
 STABLE_TORCH_LIBRARY_FRAGMENT(mirage_kernels, m) {
   m.def("_kernel_table() -> str");
   m.def("_architecture_complaint(int major, int minor, str gpu) -> str");
-  m.def("_recipe_of(str op, str activation) -> str");
+  m.def("_recipe_of(str op, str word) -> str");
   m.def("_not_covered(str op, str recipe, str dtype, str[] names, int[] sizes) -> str");
 }
 

@@ -16,12 +16,19 @@ constexpr int kNearestShown = 3;
 bool same(const char* a, const char* b) { return std::strcmp(a, b) == 0; }
 
 template <class Row>
-bool same_dims(const Row& kernel, const KernelQuery& query) {
+bool serves(const Row& kernel, const KernelQuery& query) {
   if (kernel.dim_count != query.dim_count) return false;
   for (int i = 0; i < query.dim_count; ++i) {
     if (kernel.dims[i].size != query.dims[i].size) return false;
   }
-  return true;
+  return same(kernel.dtype, query.dtype) && same(kernel.recipe, query.recipe);
+}
+
+template <class Row>
+const Row* find_row(const Row* rows, int count, const KernelQuery& query) {
+  const Row* found =
+      std::find_if(rows, rows + count, [&](const Row& row) { return serves(row, query); });
+  return found == rows + count ? nullptr : found;
 }
 
 // How far apart two shapes are: octaves, summed over the dims.
@@ -71,25 +78,11 @@ std::vector<Kernel> kernels_by_distance(const KernelQuery& query) {
 }  // namespace
 
 const Kernel* find_kernel(const KernelQuery& query) {
-  for (int i = 0; i < kKernelCount; ++i) {
-    const Kernel& kernel = kKernels[i];
-    if (same_dims(kernel, query) && same(kernel.dtype, query.dtype) &&
-        same(kernel.recipe, query.recipe)) {
-      return &kernel;
-    }
-  }
-  return nullptr;
+  return find_row(kKernels, kKernelCount, query);
 }
 
 const AttentionKernel* find_attention_kernel(const KernelQuery& query) {
-  for (int i = 0; i < kAttentionKernelCount; ++i) {
-    const AttentionKernel& kernel = kAttentionKernels[i];
-    if (same_dims(kernel, query) && same(kernel.dtype, query.dtype) &&
-        same(kernel.recipe, query.recipe)) {
-      return &kernel;
-    }
-  }
-  return nullptr;
+  return find_row(kAttentionKernels, kAttentionKernelCount, query);
 }
 
 bool takes(const Kernel& kernel, const char* option) {

@@ -19,7 +19,7 @@ struct KernelQuery {
 // Returns nullptr where no kernel of the table serves the query.
 const Kernel* find_kernel(const KernelQuery& query);
 
-// The same in the table of attention.
+// The same in the table of attention, whose kernels take other arguments.
 const AttentionKernel* find_attention_kernel(const KernelQuery& query);
 
 // Says whether a kernel takes one of its recipe's optional inputs.

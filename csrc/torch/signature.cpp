@@ -1,18 +1,19 @@
 // The texts that follow from a signature: names, schemas, JSON.
 #include "signature.h"
 
+#include <algorithm>
 #include <cstring>
 
 namespace mirage {
 namespace {
 
-struct ActivationRecipe {
+struct RecipeOfWord {
   const char* op;
-  const char* activation;
+  const char* word;
   const char* recipe;
 };
 
-constexpr ActivationRecipe kActivationRecipes[] = {
+constexpr RecipeOfWord kRecipes[] = {
     {"gated_mlp", "silu", "gated_mlp"},
     {"gated_mlp", "gelu", "gated_mlp_gelu"},
     {"gated_mlp", "gelu_tanh", "geglu_mlp"},
@@ -25,6 +26,10 @@ constexpr ActivationRecipe kActivationRecipes[] = {
     {"rms_norm_gated_mlp", "gelu", "rms_norm_gated_mlp_gelu"},
     {"rms_norm_gated_mlp", "gelu_tanh", "rms_norm_geglu_mlp"},
     {"rms_norm_gated_mlp", "relu", "rms_norm_gated_mlp_relu"},
+    {"qk_norm_attention", "rms", "qk_norm_attention"},
+    {"qk_norm_attention", "layer", "qk_layer_norm_attention"},
+    {"qk_norm_rope_append", "rms", "qk_norm_rope_append"},
+    {"qk_norm_rope_append", "layer", "qk_norm_rope_append"},
 };
 
 const char* kind_text(Kind kind) {
@@ -40,34 +45,41 @@ const char* kind_text(Kind kind) {
       return "number";
     case Kind::kActivation:
       return "activation";
+    case Kind::kOwn:
+      return "own";
   }
   return "";
 }
 
+bool is_written(const Parameter& parameter) { return std::strchr(parameter.type, '!') != nullptr; }
+
 // "" where a call must give the argument.
-std::string default_of(const Parameter& parameter, const char* type) {
-  if (std::strcmp(type, "Tensor?") == 0) return "=None";
+std::string default_of(const Parameter& parameter) {
+  if (parameter.kind == Kind::kOwn) return "";
+  if (std::strcmp(parameter.type, "Tensor?") == 0) return "=None";
   return parameter.option && parameter.kind == Kind::kNumber ? "=0.0" : "";
 }
 
-std::string parameters_of(const Signature& signature, const std::vector<const char*>& types) {
+std::string parameters_of(const Signature& signature) {
   std::string text;
   bool may_end_here = true;  // whether all parameters behind have defaults
   for (size_t i = signature.parameters.size(); i-- > 0;) {
     const Parameter& parameter = signature.parameters[i];
-    const std::string otherwise = default_of(parameter, types[i]);
+    const std::string otherwise = default_of(parameter);
     may_end_here = may_end_here && !otherwise.empty();
-    text = std::string(types[i]) + " " + parameter.name + (may_end_here ? otherwise : "") +
+    text = std::string(parameter.type) + " " + parameter.name + (may_end_here ? otherwise : "") +
            (text.empty() ? "" : ", ") + text;
   }
   return text;
 }
 
-std::string written_results(const Signature& signature) {
+std::string written_results(const Signature& signature, Form form) {
   std::string text;
   char alias = 'a';
+  for (const Parameter& parameter : signature.parameters) alias += is_written(parameter);
   for (const Parameter& result : signature.results) {
-    text += std::string(", Tensor(") + alias++ + "!) " + result.name;
+    const std::string type = std::string("Tensor(") + alias++ + "!) ";
+    text += ", " + (form == Form::kCheck ? "Tensor? " : type) + result.name;
   }
   return text;
 }
@@ -84,40 +96,49 @@ std::string json_of(const std::vector<Parameter>& parameters) {
 
 }  // namespace
 
-Name name_of(const Signature& signature, Form form) {
-  const std::string op = signature.op, overload = signature.overload;
-  if (form == Form::kLibrary) return {"_" + op + "_library", overload};
-  if (form == Form::kAround) return {"_" + op + "_around", overload};
-  if (form == Form::kFunctional) return {op, overload};
-  return {op, overload.empty() ? "out" : overload + "_out"};
+bool is_in_place(const Signature& signature) {
+  return std::any_of(signature.parameters.begin(), signature.parameters.end(), is_written);
 }
 
-std::string schema_of(const Signature& signature, const std::vector<const char*>& types,
-                      Form form) {
-  const std::string text = name_of(signature, form).text() + "(" + parameters_of(signature, types);
+Name name_of(const Signature& signature, Form form) {
+  const std::string op = signature.op, overload = signature.overload;
+  switch (form) {
+    case Form::kFunctional:
+      return {op, overload};
+    case Form::kOut:
+      return {op, overload.empty() ? "out" : overload + "_out"};
+    case Form::kCheck:
+      return {"_" + op + "_check", overload};
+    case Form::kLibrary:
+      return {"_" + op + "_library", overload};
+    case Form::kComposite:
+      return {"_" + op + "_composite", overload};
+  }
+  return {};
+}
+
+std::string schema_of(const Signature& signature, Form form) {
+  const std::string text = name_of(signature, form).text() + "(" + parameters_of(signature);
   if (form == Form::kFunctional) {
     return text + (signature.results.size() == 1 ? ") -> Tensor" : ") -> (Tensor, Tensor)");
   }
   // "-> ()": PyTorch's functionalization refuses custom ops that return an alias.
-  return text + ", *" + written_results(signature) + ") -> ()";
+  return text + ", *" + written_results(signature, form) + ") -> ()";
 }
 
-std::string signatures_json(const std::vector<const Signature*>& signatures) {
-  std::string json;
-  for (const Signature* signature : signatures) {
-    json += std::string(json.empty() ? "" : ", ") + "{\"op\": \"" + signature->op +
-            "\", \"overload\": \"" + signature->overload +
-            "\", \"parameters\": " + json_of(signature->parameters) +
-            ", \"results\": " + json_of(signature->results) + "}";
-  }
-  return "[" + json + "]";
+std::string json_of(const Signature& signature) {
+  return std::string("{\"op\": \"") + signature.op + "\", \"overload\": \"" + signature.overload +
+         "\", \"static_dims\": \"" + signature.static_dims +
+         "\", \"in_place\": " + (is_in_place(signature) ? "true" : "false") +
+         ", \"parameters\": " + json_of(signature.parameters) +
+         ", \"results\": " + json_of(signature.results) + "}";
 }
 
-const char* recipe_of(const char* op, const std::string& activation) {
+const char* recipe_of(const char* op, const std::string& word) {
   bool chooses = false;
-  for (const ActivationRecipe& row : kActivationRecipes) {
+  for (const RecipeOfWord& row : kRecipes) {
     if (std::strcmp(op, row.op) != 0) continue;
-    if (activation == row.activation) return row.recipe;
+    if (word == row.word) return row.recipe;
     chooses = true;
   }
   return chooses ? nullptr : op;

@@ -1,10 +1,16 @@
-// An op as data: parameters over named dims, from which its checks, launch and schemas follow.
+// An op as data: parameters over named dims, from which its schemas, checks and launch follow.
 #pragma once
 
+#include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include <torch/csrc/stable/tensor.h>
+
 namespace mirage {
+
+class Call;
 
 enum class Kind {
   kRows,         // [..., K]: rows may be strided; what a kernel can't read is copied first
@@ -13,33 +19,52 @@ enum class Kind {
   kNumber,       // run-time scalar that is finite
   kNotNegative,  // run-time scalar that is finite and not negative
   kActivation,   // chooses the recipe
+  kOwn,          // what the op's own call makes of it
 };
 
 // `dims` writes each dim as a letter: "N K"; M stands for all leading dims of x, "2N" for twice N.
 struct Parameter {
   const char* name;
-  Kind kind;
-  const char* dims = "";  // none: not a tensor
+  const char* type;  // in a schema: "Tensor?"
+  Kind kind = Kind::kOwn;
+  const char* dims = "";  // none: not a tensor, or one that only its op knows
   // Kernels take an option only where their table row names it, or where their recipe is the
   // overload's own ("rms_norm_linear_residual"). For any other parameter that a call may leave out,
   // kernels have a place, and the row's `options` say that it may stay empty.
   bool option = false;
+  const char* label = nullptr;  // what sentences call it where not by its name
 };
+
+// An argument as a call holds it; what it is follows from the parameter's type.
+struct Value {
+  std::optional<torch::stable::Tensor> tensor;  // none where the call leaves it out
+  double number = 0;
+  int64_t integer = 0;
+  std::string text;
+};
+using Values = std::vector<Value>;  // in the order of the parameters
 
 struct Signature {
   const char* op;        // "rms_norm_linear"
   const char* overload;  // "" or what makes it another signature: "residual"
   std::vector<Parameter> parameters;
   std::vector<Parameter> results;
+  // Checks every argument.
+  std::unique_ptr<Call> (*call)(const Signature&, const Values&);
+  // Dims that kernels are compiled for; none: all that the parameters name but M.
+  const char* static_dims = "";
   // Whether kernels of one recipe alone serve it, the overload's own, with a place for all options;
   // where there is none PyTorch's own program does.
   bool only_own = false;
 };
 
-// What a schema stands for. Programs are written in Python (kernels/library.py):
-//   library  the whole op as PyTorch does it
-//   around   the op without options, and what the options add before and after
-enum class Form { kFunctional, kOut, kLibrary, kAround };
+// What a schema stands for. The last two are programs in Python:
+//   library    the whole op as PyTorch does it (kernels/library.py)
+//   composite  the op without options, and what these add before and after (kernels/composite.py)
+//   check      the checks alone, for calls that Python computes
+enum class Form { kFunctional, kOut, kCheck, kLibrary, kComposite };
+constexpr Form kForms[] = {Form::kFunctional, Form::kOut, Form::kCheck, Form::kLibrary,
+                           Form::kComposite};
 
 // A name below mirage_kernels:: {"_gated_mlp_library", "packed"}.
 struct Name {
@@ -50,13 +75,17 @@ struct Name {
 };
 Name name_of(const Signature& signature, Form form);
 
-// `types` gives each parameter's type in a schema: "Tensor", "Tensor?", "float", "str".
-std::string schema_of(const Signature& signature, const std::vector<const char*>& types, Form form);
+// Whether an op writes into its arguments: then it has no form with `out`.
+bool is_in_place(const Signature& signature);
 
-// [{"op", "overload", "parameters": [{"name", "dims", "kind"}], "results": [...]}, ...] as JSON.
-std::string signatures_json(const std::vector<const Signature*>& signatures);
+std::string schema_of(const Signature& signature, Form form);
 
-// The recipe whose kernels serve an op; nullptr for an activation that there is none for.
-const char* recipe_of(const char* op, const std::string& activation);
+// {"op", "overload", "static_dims", "in_place", "parameters": [{"name", "dims", "kind"}, ...],
+// "results": [...]} as JSON.
+std::string json_of(const Signature& signature);
+
+// The recipe whose kernels serve an op, by the activation or norm of a call where it takes one;
+// nullptr for a word that there is none for.
+const char* recipe_of(const char* op, const std::string& word);
 
 }  // namespace mirage

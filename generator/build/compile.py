@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
 import re
 import subprocess
+import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from dataclasses import dataclass
-from functools import lru_cache
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from mirage_kernels.generator.build.toolchain import Toolchain, find_toolchain
-from mirage_kernels.generator.errors import ToolchainError
+from mirage_kernels.generator.build.objects import ObjectCache, Places, Wanted
+from mirage_kernels.generator.build.toolchain import Toolchain, find_toolchain, versions
+from mirage_kernels.generator.errors import FileError, ToolchainError
+from mirage_kernels.generator.settings import OBJECTS_VARIABLE, objects_folder
 from mirage_kernels.generator.target import TARGETS
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -27,72 +27,67 @@ TORCH_TARGET_VERSION = "0x020a000000000000"
 # An nvcc job over CUTLASS headers takes up to this much.
 JOB_MEMORY_BYTES = 3 << 30
 FAILURE_LINES = 30
+OBJECTS_HINT = f"name a folder that can be written: {OBJECTS_VARIABLE}=DIR"
 
-Progress = Callable[[str], None]
+# What is told on the way: the stage, how many of its steps are done, of how many, a short line.
+Progress = Callable[[str, int, int, str], None]
 
 
 @dataclass(frozen=True)
-class Job:
-    """One source file and the command that makes its object file."""
+class Sources:
+    """What an extension is made of: the kernels' CUDA files and the table that lists them."""
 
-    name: str
-    command: tuple[str, ...]
-    object_file: Path
-
-    @property
-    def dependency_file(self) -> Path:
-        return self.object_file.with_suffix(".d")
-
-    @property
-    def key_file(self) -> Path:
-        return self.object_file.with_suffix(".key")
+    arch: str
+    kernels_dir: Path
+    cuda: tuple[Path, ...]
+    table: Path
 
 
-def build_extension(
-    arch: str, kernels_dir: Path, out: Path, *, jobs: int | None, progress: Progress
-) -> Path:
-    """Compile everything emitted below `kernels_dir/arch` with the bindings into the file `out`.
-
-    Sources whose content, headers and command are unchanged are not compiled again. `out` is
-    written whole or not at all. Raises ToolchainError with the failing command.
-    """
-    toolchain = find_toolchain()
-    work = plan_jobs(toolchain, arch, kernels_dir)
-    _run_stale(work, jobs or default_jobs(), progress)
-    objects = [job.object_file for job in work]
-    started = time.monotonic()
-    _link(toolchain, objects, out)
-    progress(f"link      {out.name}  {time.monotonic() - started:.1f} s")
-    return out
-
-
-def plan_jobs(toolchain: Toolchain, arch: str, kernels_dir: Path) -> list[Job]:
-    """List the compile jobs, slowest kind first, each source its own job."""
+def all_sources(arch: str, kernels_dir: Path) -> Sources:
+    """Return everything emitted below `kernels_dir/arch`, with its committed table."""
+    folder = kernels_dir.resolve() / arch
+    table = folder / "table.cpp"
     if not re.fullmatch(r"sm_[0-9]{2,3}[af]?", arch):
         raise ToolchainError(
             f"{arch!r} is no GPU architecture",
             "write one as nvcc does, for instance sm_90a; a wheel holds the kernels of one",
         )
-    emitted = kernels_dir.resolve() / arch
-    if not (emitted / "table.cpp").is_file():
-        present = sorted(table.parent.name for table in kernels_dir.glob("sm_*/table.cpp"))
+    if not table.is_file():
+        present = sorted(found.parent.name for found in kernels_dir.glob("sm_*/table.cpp"))
         raise ToolchainError(
             f"{kernels_dir}/{arch} holds no emitted kernels",
             f"there are some for: {', '.join(present) or 'nothing'}; "
             "`mirage-kernels generate RECIPE --arch ARCH` makes more",
         )
-    by_hand = [
-        *sorted((ROOT / "csrc/append").glob("*.cu")),
-        *sorted((ROOT / "csrc/bench").glob("*.cu")),
-    ]
-    cuda_sources = [*sorted(emitted.rglob("*.cu")), *by_hand]
-    host_sources = [*sorted((ROOT / "csrc/torch").glob("*.cpp")), emitted / "table.cpp"]
-    objects = ROOT / "build" / arch
-    nvcc = _nvcc_command(toolchain, arch)
-    cxx = _cxx_command(toolchain, arch)
+    return Sources(arch, kernels_dir.resolve(), tuple(sorted(folder.rglob("*.cu"))), table)
+
+
+def build_extension(
+    sources: Sources, out: Path, *, jobs: int | None = None, progress: Progress
+) -> Path:
+    """Compile sources with the bindings into the file `out`, which is written whole or not at all.
+
+    Object files of unchanged contents come from the cache. Raises ToolchainError with the failing
+    command.
+    """
+    toolchain = find_toolchain()
+    cache = _cache(toolchain, sources)
+    objects = _objects(plan_jobs(toolchain, sources), cache, jobs or default_jobs(), progress)
+    started = time.monotonic()
+    _link(toolchain, objects, out)
+    progress("link", 1, 1, f"{out.name}  {time.monotonic() - started:.1f} s")
+    cache.shrink()
+    return out
+
+
+def plan_jobs(toolchain: Toolchain, sources: Sources) -> list[Wanted]:
+    """List the object files, slowest kind first, each with its source and command."""
+    by_hand = [path for name in ("append", "bench") for path in (ROOT / "csrc" / name).glob("*.cu")]
+    host = [*sorted((ROOT / "csrc/torch").glob("*.cpp")), sources.table]
+    nvcc, cxx = _nvcc_command(toolchain, sources), _cxx_command(toolchain, sources)
     return [
-        *(_job(source, nvcc, objects) for source in cuda_sources),
-        *(_job(source, cxx, objects) for source in host_sources),
+        *(_wanted(source, nvcc) for source in (*sources.cuda, *sorted(by_hand))),
+        *(_wanted(source, cxx) for source in host),
     ]
 
 
@@ -110,10 +105,11 @@ def _free_memory_bytes() -> int:
     return int(found.group(1)) * 1024 if found else JOB_MEMORY_BYTES
 
 
-def _host_flags(toolchain: Toolchain) -> list[str]:
+def _host_flags(toolchain: Toolchain, sources: Sources) -> list[str]:
     # No path of the building machine may end in the binary; those of this tree are relative.
-    torch_map = f"-ffile-prefix-map={toolchain.torch_dir}/=torch/"
-    return ["-fPIC", "-fvisibility=hidden", "-fvisibility-inlines-hidden", "-Wall", torch_map]
+    mapped = {toolchain.torch_dir: "torch", sources.table.parent: "table"}
+    maps = [f"-ffile-prefix-map={folder}/={name}/" for folder, name in mapped.items()]
+    return ["-fPIC", "-fvisibility=hidden", "-fvisibility-inlines-hidden", "-Wall", *maps]
 
 
 def carries_ptx(arch: str) -> bool:
@@ -128,73 +124,97 @@ def gencode(arch: str) -> str:
     return f"-gencode=arch={virtual},code={code}"
 
 
-def _nvcc_command(toolchain: Toolchain, arch: str) -> list[str]:
+def _nvcc_command(toolchain: Toolchain, sources: Sources) -> list[str]:
     return [
-        *toolchain.launcher,
         str(toolchain.nvcc),
         *("-O3", "-std=c++17", "-Icsrc"),
-        gencode(arch),
+        gencode(sources.arch),
         "-Xfatbin=-compress-all",
         "--compress-mode=size",
         f"-ccbin={toolchain.cxx}",
-        *(f"-Xcompiler={flag}" for flag in _host_flags(toolchain)),
+        *(f"-Xcompiler={flag}" for flag in _host_flags(toolchain, sources)),
     ]
 
 
-def _cxx_command(toolchain: Toolchain, arch: str) -> list[str]:
+def _cxx_command(toolchain: Toolchain, sources: Sources) -> list[str]:
     return [
-        *toolchain.launcher,
         str(toolchain.cxx),
         *("-O2", "-std=c++17", "-Icsrc"),
         *("-isystem", str(toolchain.cuda_include_dir)),
         *("-isystem", f"{toolchain.torch_dir}/include"),
         f"-DTORCH_TARGET_VERSION={TORCH_TARGET_VERSION}",
         "-DTORCH_STABLE_ONLY",
-        *(["-DMIRAGE_CARRIES_PTX"] if carries_ptx(arch) else []),
-        *_host_flags(toolchain),
+        *(["-DMIRAGE_CARRIES_PTX"] if carries_ptx(sources.arch) else []),
+        *_host_flags(toolchain, sources),
     ]
 
 
-def _job(source: Path, compiler: list[str], objects: Path) -> Job:
-    inside = source.is_relative_to(ROOT)
-    path = source.relative_to(ROOT) if inside else source
-    named = "_".join(path.parts[-3:])
-    digest = hashlib.sha256("\0".join([*compiler, str(path)]).encode()).hexdigest()[:12]
-    object_file = objects / f"{named}.{digest}.o"
-    command = (*compiler, "-MMD", "-c", str(path), "-o")
-    return Job(name=str(path), command=command, object_file=object_file)
+def _wanted(source: Path, compiler: list[str]) -> Wanted:
+    path = source.relative_to(ROOT) if source.is_relative_to(ROOT) else source
+    return Wanted(str(path), (*compiler, "-MMD", "-c", str(path)))
 
 
-def _run_stale(work: list[Job], jobs: int, progress: Progress) -> None:
-    _file_digest.cache_clear()
-    stale = [job for job in work if not _is_fresh(job)]
-    if len(stale) < len(work):
-        progress(f"compile   {len(work) - len(stale)} of {len(work)} unchanged")
+def _cache(toolchain: Toolchain, sources: Sources) -> ObjectCache:
+    places = {
+        str(sources.table.parent): "table",
+        str(sources.kernels_dir): "kernels",
+        str(ROOT): "tree",
+        str(toolchain.torch_dir): "torch",
+        str(toolchain.cuda_include_dir): "cuda",
+        str(toolchain.cuda_include_dir.resolve()): "cuda",
+        str(toolchain.nvcc.parent): "nvcc",
+        str(toolchain.cxx.parent): "cxx",
+    }
+    folder = objects_folder()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise FileError(f"{folder} cannot be made: {error.strerror}", OBJECTS_HINT) from error
+    return ObjectCache(folder, ROOT, Places(places), versions(toolchain))
+
+
+def _objects(
+    work: Sequence[Wanted], cache: ObjectCache, jobs: int, progress: Progress
+) -> list[Path]:
+    """Return an object file for each source: those of the cache, the others compiled."""
+    found = {wanted: path for wanted in work if (path := cache.find(wanted))}
+    stale = [wanted for wanted in work if wanted not in found]
+    if found:
+        progress("cached", len(found), len(work), "of the objects are unchanged")
+    clock = Clock(len(stale))
     with ThreadPoolExecutor(max_workers=jobs) as pool:
-        futures = {pool.submit(_compile, job): job for job in stale}
+        futures = {pool.submit(_compiled, wanted, cache): wanted for wanted in stale}
         try:
             for done, future in enumerate(as_completed(futures), 1):
-                seconds = future.result()
-                progress(f"compile   {done}/{len(stale)} {futures[future].name}  {seconds:.1f} s")
+                wanted = futures[future]
+                found[wanted] = future.result()
+                progress("compile", done, len(stale), f"{wanted.source}  {clock.at(done)}")
         except BaseException:  # an interrupt too: what has not started must not
             pool.shutdown(cancel_futures=True)
             raise
+    return [found[wanted] for wanted in work]
 
 
-def _compile(job: Job) -> float:
-    started = time.monotonic()
-    job.object_file.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = job.object_file.with_suffix(f".{os.getpid()}.o")
-    unfinished_dependencies = unfinished.with_suffix(".d")
-    try:
-        _run((*job.command, str(unfinished), "-MF", str(unfinished_dependencies)), job.name)
-        os.replace(unfinished_dependencies, job.dependency_file)
-        os.replace(unfinished, job.object_file)
-    finally:
-        unfinished.unlink(missing_ok=True)
-        unfinished_dependencies.unlink(missing_ok=True)
-    job.key_file.write_text(_content_key(job))
-    return time.monotonic() - started
+@dataclass(frozen=True)
+class Clock:
+    """Says how long some steps have taken, and about how long the rest will."""
+
+    steps: int
+    started: float = field(default_factory=time.monotonic)
+
+    def at(self, done: int) -> str:
+        """Return the words after so many steps."""
+        elapsed = time.monotonic() - self.started
+        left = elapsed / done * (self.steps - done)
+        return f"{elapsed:.0f} s" + (f", about {left:.0f} s left" if done < self.steps else "")
+
+
+def _compiled(wanted: Wanted, cache: ObjectCache) -> Path:
+    """Compile one source in a folder of its own; return the object file in the cache."""
+    with tempfile.TemporaryDirectory(dir=cache.folder, prefix="unfinished.") as folder:
+        made, dependencies = Path(folder, "made.o"), Path(folder, "made.d")
+        _run((*wanted.command, "-o", str(made), "-MF", str(dependencies)), wanted.source)
+        return cache.keep(wanted, made, dependencies)
 
 
 def _run(command: tuple[str, ...], name: str) -> None:
@@ -206,32 +226,6 @@ def _run(command: tuple[str, ...], name: str) -> None:
     raise ToolchainError(f"{name} does not build", "\n".join([" ".join(command), *lines]))
 
 
-def _is_fresh(job: Job) -> bool:
-    """Say whether the object file was made by this command from these very contents."""
-    files = (job.object_file, job.dependency_file, job.key_file)
-    if not all(file.is_file() for file in files):
-        return False
-    return job.key_file.read_text() == _content_key(job)
-
-
-def _content_key(job: Job) -> str:
-    contents = [[path, _file_digest(path)] for path in _dependencies(job.dependency_file)]
-    return hashlib.sha256(json.dumps([job.command, contents]).encode()).hexdigest()
-
-
-def _dependencies(dependency_file: Path) -> Iterator[str]:
-    """Yield the paths of a Makefile rule `object : source header \\ header ...`."""
-    _, _, paths = dependency_file.read_text().replace("\\\n", " ").partition(":")
-    for path in re.split(r"(?<!\\)\s+", paths.strip()):
-        yield path.replace("\\ ", " ")
-
-
-@lru_cache(maxsize=4096)
-def _file_digest(path: str) -> str:
-    file = ROOT / path
-    return hashlib.sha256(file.read_bytes()).hexdigest() if file.is_file() else "missing"
-
-
 def _link(toolchain: Toolchain, objects: list[Path], out: Path) -> None:
     out.parent.mkdir(parents=True, exist_ok=True)
     unfinished = out.with_name(f".{out.name}.{os.getpid()}")
@@ -240,7 +234,7 @@ def _link(toolchain: Toolchain, objects: list[Path], out: Path) -> None:
     libraries = "-Wl,--no-as-needed -ltorch -Wl,--as-needed -ltorch_cpu -lcudart_static"
     command = (
         *(str(toolchain.cxx), "-shared", "-s", "-o", str(unfinished)),
-        *(str(file.relative_to(ROOT)) for file in objects),
+        *map(str, objects),
         *(f"-L{toolchain.torch_dir}/lib", f"-L{toolchain.cuda_lib_dir}"),
         *f"{libraries} -ldl -lrt -lpthread".split(),
         *("-Wl,--exclude-libs,ALL", f"-Wl,-soname,{EXTENSION_NAME}"),

@@ -75,6 +75,16 @@ def nvcc_release(nvcc: Path) -> str:
     return lines[0].partition("tools, ")[2] if lines else "unknown release"
 
 
+def versions(toolchain: Toolchain) -> str:
+    """Return the names and versions of all that an object file depends on beside its sources."""
+    ran = subprocess.run(
+        [str(toolchain.cxx), "--version"], capture_output=True, text=True, check=False
+    )
+    host = ran.stdout.partition("\n")[0]
+    torch = importlib.metadata.version("torch")
+    return f"nvcc {nvcc_release(toolchain.nvcc)}; {host}; torch {torch}"
+
+
 def _require_release(nvcc: Path) -> None:
     """Refuse an nvcc that lacks an option of ours; one that does not say what it is may try."""
     found = re.match(r"release (\d+)\.(\d+)", nvcc_release(nvcc))

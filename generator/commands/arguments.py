@@ -6,6 +6,7 @@ import argparse
 import contextlib
 import os
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -164,7 +165,7 @@ def kernels_folder(given: str | None) -> Path:
     return folder
 
 
-def output_folder(given: str | None, recipe_name: str) -> Path:
+def output_folder(given: str | None, recipe_name: str, arch: str) -> Path:
     """Return the folder to write a recipe's kernels to.
 
     Without `--out` it is the checkout's kernels/ for recipes that the library has an op for,
@@ -175,6 +176,9 @@ def output_folder(given: str | None, recipe_name: str) -> Path:
     if folder.exists() and not folder.is_dir():
         raise FileError(f"{folder} is a file, not a folder", "choose another one: --out DIR")
     check_writable(folder if folder.exists() else folder.parent, what=str(folder))
+    for inside in (folder / arch, folder / arch / Path(recipe_name).stem):
+        if inside.exists():
+            check_writable(inside, what=str(inside))
     return folder
 
 
@@ -197,12 +201,17 @@ def check_writable(existing: Path, *, what: str) -> None:
     elsewhere = "choose another place"
     if not existing.exists():
         problem, hint = f"{existing} does not exist", f"mkdir -p {existing}"
-    elif not existing.is_dir() and str(existing) != what:
-        problem, hint = f"{existing} is not a folder", elsewhere
-    elif not os.access(existing, os.W_OK):
-        problem, hint = f"no permission to write to {existing}", elsewhere
-    else:
+    elif existing.is_file() and str(existing) == what and os.access(existing, os.W_OK):
         return
+    elif not existing.is_dir():
+        problem, hint = f"{existing} is not a folder", elsewhere
+    else:
+        try:
+            tempfile.TemporaryFile(dir=existing).close()  # a file without a name
+        except OSError as error:
+            problem, hint = f"{existing}: {error.strerror}", elsewhere
+        else:
+            return
     raise FileError(f"{what} can't be written: {problem}", hint)
 
 

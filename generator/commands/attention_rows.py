@@ -57,7 +57,7 @@ def chosen_workloads(
     if shapes and not found:
         raise MirageError(
             f"no compiled kernel for {asked[0].recipe} {shapes[0].stem} {asked[0].dtype.value}",
-            f"`{PROGRAM} list` shows what there is; `generate`, then `make run`",
+            f"`{PROGRAM} list` shows what there is; `make extension KERNELS=all`",
         )
     kept = [w for w in found if all(text in w.name for text in arguments.only or ())]
     if any(w.needs_kernel for w in found) and kept:

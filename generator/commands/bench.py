@@ -179,7 +179,7 @@ def _workloads(
                 elif shapes:
                     raise MirageError(
                         f"no compiled kernel for {source.name} {shape.stem} {dtype.value}",
-                        f"`{PROGRAM} list` shows what there is; `generate`, then `make run`",
+                        f"`{PROGRAM} list` shows what there is; `make extension KERNELS=all`",
                     )
     if not found:
         raise MirageError(

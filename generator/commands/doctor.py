@@ -91,10 +91,10 @@ def _torch(loaded: Loaded) -> Finding:
 def _extension(loaded: Loaded) -> Finding:
     file = extension_file()
     if not file.is_file():
-        hint = "`make run` in a source checkout compiles it; a wheel contains it"
+        hint = "`make extension` in a source checkout compiles it; a wheel contains it"
         return Finding("extension", "library", "missing", f"{file} does not exist", hint)
     if loaded.problem:
-        hint = "compile it anew: `make clean run` in a source checkout; or install a wheel again"
+        hint = "`make clean extension` in a source checkout makes it anew; or install a wheel again"
         return Finding("extension", "library", "broken", loaded.problem, hint)
     count = f"{counted(len(loaded.kernels), 'kernel')} for {loaded.arch}"
     return Finding("extension", "library", "ok", f"{count}, {file.stat().st_size / 1e6:.1f} MB")
@@ -181,7 +181,7 @@ def _kernels(loaded: Loaded) -> Finding:
     own = {kernel_name(record) for record in found if record.arch == loaded.arch}
     absent = own - set(loaded.kernels)
     if is_checkout() and loaded.kernels and absent:
-        hint = "`make run` compiles what is committed"
+        hint = "`make extension KERNELS=all` compiles what is committed"
         words += f"; {len(absent)} are not compiled, {min(absent)} for one"
         return Finding(what, "generate", "missing", words, hint)
     return Finding(what, "generate", "ok", words)

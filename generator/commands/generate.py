@@ -26,6 +26,7 @@ from mirage_kernels.generator.ir.text import Json
 from mirage_kernels.generator.jobs.store import Store
 from mirage_kernels.generator.pipeline import Result
 from mirage_kernels.generator.recipe import Recipe
+from mirage_kernels.generator.records.files import all_or_nothing
 from mirage_kernels.generator.records.folder import write
 from mirage_kernels.generator.records.record import MuGraphRecord
 from mirage_kernels.generator.request import Request, parse_shape, requests
@@ -78,13 +79,14 @@ def add_arguments(parser: Parser) -> None:
 def run(arguments: argparse.Namespace, terminal: Terminal) -> int:
     """Generate every requested kernel, write all files, and report what the search did."""
     source = recipe(arguments.recipe)
-    folder = output_folder(arguments.out, arguments.recipe)
+    folder = output_folder(arguments.out, arguments.recipe, arguments.arch)
     wanted = requested(source, arguments)
     if arguments.dry_run:
         _say_what_would_happen(wanted, folder, terminal)
         return 0
     made = [generate_one(request, arguments, terminal) for request in wanted]
-    written = write([m.result for m in made], folder)
+    with all_or_nothing():
+        written = write([m.result for m in made], folder)
     _report(made, terminal)
     terminal.line(f"{counted(len(written), 'file')} in {folder}")
     terminal.document(

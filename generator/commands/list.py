@@ -30,8 +30,8 @@ DETAILS = """\
 to the number of tokens (M) that its bucket names; in attention of query rows: heads of a group (G),
 times tokens (T*G) where they see keys up to their own. "tuned" is the day when variants were
 measured, as kernels/catalog.json has it; others are the rule's. An architecture's kernels are
-planned for the GPU beside it; "evidence" says whether they have been run on one, or were only
-compiled.
+planned for the GPU beside it; "evidence" says whether those of the catalog have been run on one, or
+were only compiled; others were generated, and not measured.
 """
 
 
@@ -77,7 +77,7 @@ def print_kernels(found: Mapping[str, Emitted], compiled: set[str], terminal: Te
     columns = ("kernel", "arch", "variants serve", "tuned", "compiled")
     terminal.table(Table(columns, rows, left=5))
     if not extension_file().is_file():
-        terminal.line("the extension is not built: `make run` in a source checkout builds it")
+        terminal.line("the extension is not built: `make extension` in a source checkout builds it")
 
 
 def tuned_days() -> dict[tuple[str, str], str]:
@@ -98,11 +98,24 @@ def compiled_paths(found: Mapping[str, Emitted]) -> set[str]:
 def print_architectures(found: Mapping[str, Emitted], terminal: Terminal) -> None:
     """Print every architecture with its number of kernels, and whether they have been run."""
     rows = tuple(
-        (arch, on.gpu, str(kernels), on.evidence.value if kernels else "-")
+        (arch, on.gpu, str(sum(r.arch == arch for r in found.values())), _evidence(found, arch))
         for arch, on in TARGETS.items()
-        for kernels in [_count(found, arch)]
     )
     terminal.table(Table(("arch", "planned for", "kernels", "evidence"), rows, left=4))
+
+
+def _evidence(found: Mapping[str, Emitted], arch: str) -> str:
+    """Say what is known of an architecture's kernels, and of how many nothing is."""
+    kernels = [record for record in found.values() if record.arch == arch]
+    made = sum(not is_of_catalog(record) for record in kernels)
+    shipped = [TARGETS[arch].evidence.value] if made < len(kernels) else []
+    return "; ".join([*shipped, *([f"{made} generated, not measured"] if made else [])]) or "-"
+
+
+def is_of_catalog(record: Emitted) -> bool:
+    """Say whether a kernel is one of the product's, which the evidence is about."""
+    shapes = [dict(s.dims) for recipe in catalog().values() for s in recipe.shapes]
+    return record.recipe in catalog() and dict(record.shape) in shapes
 
 
 def architectures_json(found: Mapping[str, Emitted]) -> Json:
@@ -111,15 +124,12 @@ def architectures_json(found: Mapping[str, Emitted]) -> Json:
         {
             "arch": arch,
             "gpu": on.gpu,
-            "kernels": _count(found, arch),
+            "kernels": sum(record.arch == arch for record in found.values()),
+            "generated": sum(r.arch == arch and not is_of_catalog(r) for r in found.values()),
             "evidence": on.evidence.name.lower(),
         }
         for arch, on in TARGETS.items()
     ]
-
-
-def _count(found: Mapping[str, Emitted], arch: str) -> int:
-    return sum(record.arch == arch for record in found.values())
 
 
 def kernels_json(found: Mapping[str, Emitted], compiled: set[str]) -> Json:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import re
 import time
 from collections.abc import Sequence
 from dataclasses import asdict
 
 import mirage_kernels
 from mirage_kernels.generator.build.compile import build_extension
+from mirage_kernels.generator.build.selection import selected
 from mirage_kernels.generator.build.toolchain import find_toolchain
 from mirage_kernels.generator.commands import trial
 from mirage_kernels.generator.commands.arguments import (
@@ -24,24 +24,32 @@ from mirage_kernels.generator.commands.arguments import (
     package_kernels,
     recipe,
 )
-from mirage_kernels.generator.commands.extension import Loaded, extension_file, load
+from mirage_kernels.generator.commands.extension import (
+    Loaded,
+    compiled_arch,
+    compiled_names,
+    extension_file,
+    load,
+)
 from mirage_kernels.generator.commands.generate import generate_one, made_json, search_lines
+from mirage_kernels.generator.commands.list import kernel_name
 from mirage_kernels.generator.commands.show import proof_sentence
 from mirage_kernels.generator.errors import FileError, RecipeError, ToolchainError
 from mirage_kernels.generator.ir.dtypes import DType
 from mirage_kernels.generator.pipeline import Result
-from mirage_kernels.generator.records.folder import write
+from mirage_kernels.generator.records.files import all_or_nothing
+from mirage_kernels.generator.records.folder import emitted, write
 from mirage_kernels.generator.request import Event, Request, parse_shape, requests
 from mirage_kernels.generator.target import target
 from mirage_kernels.generator.terminal import Terminal
 
 DETAILS = """\
 Generates the recipe's first shape in fp16 (or the one that is asked for; the other kernels stay as
-committed), compiles every committed kernel into the extension, and prints one table. With a GPU of
-the architecture: the compiled op against PyTorch. Without: the muGraph in the block-by-block
-interpreter, the emitted Triton program in Triton's interpreter, and the extension's op on CPU
-tensors, against float64. Exit code 1 when a row fails, 2 without a compiler (then nothing is
-written).
+committed), compiles it into the extension beside the kernels that are in it, and prints one table.
+With --no-write nothing is written, the extension stays as it is. With a GPU of the architecture:
+the compiled op against PyTorch. Without: the muGraph in the block-by-block interpreter, the emitted
+Triton program in Triton's interpreter, and the extension's op on CPU tensors, against float64. Exit
+code 1 when a row fails, 2 without a compiler (then nothing is written).
 """
 
 
@@ -53,7 +61,7 @@ def add_arguments(parser: Parser) -> None:
     add_effort(parser)
     add_store(parser)
     parser.add_argument(
-        "--no-write", action="store_true", help="leave the committed kernels as they are"
+        "--no-write", action="store_true", help="write nothing: no kernel, no extension"
     )
     add_json(parser)
 
@@ -71,10 +79,11 @@ def run(arguments: argparse.Namespace, terminal: Terminal) -> int:
     made = generate_one(request, arguments, terminal)
     result = made.result
     if not (arguments.no_write or missing):
-        write([result], package_kernels())
-    failure = missing or _compile(request.arch, terminal)
+        with all_or_nothing():
+            write([result], package_kernels())
+    failure = missing or (None if arguments.no_write else _compile(result, terminal))
     loaded = None if failure else load()
-    trials = _trials(arguments.recipe, result, loaded, terminal)
+    trials = _trials(arguments, result, loaded, terminal)
     if failure:
         trials.append(failure)
     _print(result, trials, loaded, terminal)
@@ -112,29 +121,27 @@ def _missing_compiler() -> trial.Trial | None:
     return None
 
 
-def _compile(arch: str, terminal: Terminal) -> trial.Trial | None:
-    """Compile everything committed; return a failed row when that does not work."""
+def _compile(result: Result, terminal: Terminal) -> trial.Trial | None:
+    """Compile the kernel beside those that are compiled; return a failed row if that fails."""
+    folder, arch = package_kernels(), result.request.arch
     try:
         with terminal.watch("compiling the extension") as progress:
+            names = {kernel_name(trial.kernel_of(result)), *_compiled_before(arch)}
             build_extension(
-                arch,
-                package_kernels(),
+                selected(sorted(names), arch, folder),
                 extension_file(),
-                jobs=None,
-                progress=lambda line: progress(_event(line)),
+                progress=lambda *step: progress(Event(*step)),
             )
     except ToolchainError as error:
         return _not_compiled(error)
     return None
 
 
-def _event(line: str) -> Event:
-    """Read a line of the build: `compile   3/15 x.cu  2.0 s`, `link      _C.abi3.so  0.3 s`."""
-    stage, _, text = line.partition(" ")
-    counted = re.match(r" *(\d+)/(\d+) +(.*)", text)
-    if counted is None:
-        return Event(stage, 0, 0, text.strip())
-    return Event(stage, int(counted[1]), int(counted[2]), counted[3])
+def _compiled_before(arch: str) -> set[str]:
+    """Return the committed kernels that the extension holds now, if it is for the architecture."""
+    if compiled_arch() != arch:
+        return set()
+    return compiled_names(kernel_name(r) for r in emitted(package_kernels(), arch).values())
 
 
 def _not_compiled(error: ToolchainError) -> trial.Trial:
@@ -143,15 +150,16 @@ def _not_compiled(error: ToolchainError) -> trial.Trial:
 
 
 def _trials(
-    name: str, result: Result, loaded: Loaded | None, terminal: Terminal
+    arguments: argparse.Namespace, result: Result, loaded: Loaded | None, terminal: Terminal
 ) -> list[trial.Trial]:
     if loaded and loaded.gpu:
         if loaded.capability == target(result.request.arch).capability:
-            return trial.on_gpu(name, result, terminal)
+            return trial.on_gpu(arguments.recipe, result, terminal)
         terminal.note(f"{loaded.gpu} does not run {result.request.arch} code: trying on the CPU")
     trials = trial.on_cpu(result, terminal)
-    if loaded:
-        trials.append(trial.of_extension(name, result, loaded))
+    there = loaded and kernel_name(trial.kernel_of(result)) in loaded.kernels
+    if loaded and (there or not arguments.no_write):
+        trials.append(trial.of_extension(arguments.recipe, result, loaded))
     return trials
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from itertools import groupby
@@ -20,7 +21,7 @@ from mirage_kernels.generator.commands.list import (
     print_kernels,
     recipe_json,
 )
-from mirage_kernels.generator.errors import RecipeError
+from mirage_kernels.generator.errors import FileError, RecipeError
 from mirage_kernels.generator.ir import Json, to_text
 from mirage_kernels.generator.recipe import Recipe, catalog, trace
 from mirage_kernels.generator.records.folder import emitted, sources_below
@@ -36,7 +37,7 @@ from mirage_kernels.generator.schedules.attention.variants import AttentionVaria
 from mirage_kernels.generator.schedules.schedule import Variant
 from mirage_kernels.generator.terminal import Table, Terminal
 
-_NEAREST = 5  # kernels that are named where there is none of a name
+_NEAREST = 3  # names that are told where there is none of a name
 DETAILS = """\
 examples:
   mirage-kernels show rms_norm_linear                        the recipe: spec, shapes, kernels
@@ -58,6 +59,8 @@ def add_arguments(parser: Parser) -> None:
 def run(arguments: argparse.Namespace, terminal: Terminal) -> int:
     """Find out what the name means and print it."""
     name: str = arguments.name
+    if name.endswith(".json"):
+        _require_record(Path(name))
     if name.endswith(MUGRAPH_ENDING):
         _show_kernel(name, load_mugraph(Path(name)), (), terminal)
         return 0
@@ -75,15 +78,28 @@ def run(arguments: argparse.Namespace, terminal: Terminal) -> int:
     matching = {path: r for path, r in found.items() if _means(name, path, r)}
     if not matching:
         kernels = sorted({kernel_name(record) for record in found.values()})
-        like = get_close_matches(name, kernels, n=_NEAREST, cutoff=0) or ["none yet"]
+        like = get_close_matches(name, [*catalog(), *kernels], n=_NEAREST, cutoff=0)
         raise RecipeError(
             f"there is no recipe, kernel or file called {name!r}",
-            f"recipes: {', '.join(catalog())}; kernels: {', '.join(like)}; "
-            "`mirage-kernels list` names all",
+            f"the nearest: {', '.join(like)}; `mirage-kernels list` names all",
         )
     path, record = min(matching.items(), key=lambda item: item[1].arch != DEFAULT_ARCH)
     _show_kernel(path, record, sources_below(folder, record), terminal)
     return 0
+
+
+def _require_record(path: Path) -> None:
+    """Raise FileError for a file that cannot be a record."""
+    try:
+        data = json.loads(path.read_text())
+        found = "" if isinstance(data, dict) and "mugraph" in data else "it holds no muGraph"
+    except OSError as error:
+        raise FileError(f"{path} cannot be read: {error.strerror}", "check the path") from error
+    except (ValueError, RecursionError) as error:
+        found = f"it is no JSON ({error})"
+    if found:
+        hint = "`mirage-kernels generate RECIPE` writes records"
+        raise FileError(f"{path} is not a kernel record: {found}", hint)
 
 
 def _means(name: str, path: str, record: Emitted) -> bool:
@@ -121,13 +137,13 @@ def _show_kernel(path: str, record: Record, sources: Sequence[Path], terminal: T
         terminal.line(f"Not emitted: {record.no_plan}.")
     else:
         terminal.line("`mirage-kernels check` proves it again.")
-        for folder, files in groupby(sources, lambda path: path.parent.name):
+        for folder, files in groupby(sources, lambda path: path.parent):
             names = ", ".join(file.name for file in files)
-            terminal.line(f"Emitted: {record.arch}/{folder}: {names}")
+            terminal.line(f"Emitted: {folder.parent.name}/{folder.name}: {names}")
         terminal.line()
         table = Table(("variant serves", "cuts", "knobs"), tuple(_variant_rows(record)), left=3)
         terminal.table(table)
-    paths: list[Json] = [f"{record.arch}/{p.parent.name}/{p.name}" for p in sources]
+    paths: list[Json] = ["/".join(p.parts[-3:]) for p in sources]
     terminal.document({"path": path, "text": text, "sources": paths, "record": record.to_json()})
 
 

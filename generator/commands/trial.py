@@ -110,7 +110,7 @@ def of_extension(name: str, result: Result, loaded: Loaded) -> Trial:
     if loaded.problem:
         return Trial(what, sizes, passed=False, complaint=loaded.problem)
     if kernel not in loaded.kernels:
-        complaint = f"its dispatch table lacks {kernel}, which --no-write did not commit"
+        complaint = f"its dispatch table lacks {kernel}"
         return Trial(what, sizes, passed=False, complaint=complaint)
     try:
         called = call_on_cpu(name, result.record.dtype, sizes)

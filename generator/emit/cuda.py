@@ -17,7 +17,7 @@ from mirage_kernels.generator.emit.host import bucket_name, write_host
 from mirage_kernels.generator.emit.parts import parts_of, write_includes
 from mirage_kernels.generator.emit.split import turns
 from mirage_kernels.generator.emit.words import TYPES, camel, dims_text, statics
-from mirage_kernels.generator.emit.writer import Writer
+from mirage_kernels.generator.emit.writer import WIDTH, Writer
 from mirage_kernels.generator.ir import DType
 from mirage_kernels.generator.plan.program import TileProgram
 from mirage_kernels.generator.schedules.cluster_split_k.knobs import ClusterSplitK
@@ -91,7 +91,7 @@ def _configs(writer: Writer, kernel: Kernel) -> None:
         extents = [f"{name} = {size}" for name, size in statics(kernel.program).items()]
         writer.declaration("static constexpr int ", extents)
     for variant in kernel.variants:
-        _knobs_of(writer, kernel.program, variant)
+        _knobs_of(writer, kernel, variant)
     writer.line()
     writer.line("}  // namespace")
     writer.line()
@@ -100,12 +100,16 @@ def _configs(writer: Writer, kernel: Kernel) -> None:
     writer.line("}  // namespace mirage::generated")
 
 
-def _knobs_of(writer: Writer, program: TileProgram, variant: Variant) -> None:
-    knobs = variant.knobs
-    with writer.block(f"struct {bucket_name(variant, program.roles.tokens)} : Shape {{", "};"):
-        writer.declaration(
-            "static constexpr int ", [f"k{camel(k)} = {v}" for k, v in _constants(knobs).items()]
-        )
+def _knobs_of(writer: Writer, kernel: Kernel, variant: Variant) -> None:
+    knobs, program = variant.knobs, kernel.program
+    launch = kernel.header.launches.get(variant.bucket, "")
+    head = f"struct {bucket_name(variant, program.roles.tokens)} : Shape {{"
+    noted = f"{head}  // {launch}"
+    if launch and len(noted) > WIDTH:
+        writer.line(f"// {launch}.")
+    with writer.block(noted if launch and len(noted) <= WIDTH else head, "};"):
+        constants = [f"k{camel(k)} = {v}" for k, v in _constants(knobs).items()]
+        writer.declaration("static constexpr int ", constants)
         if prologue_warps(knobs):
             writer.line(front.knobs_text(knobs))
         if producers_of(knobs):

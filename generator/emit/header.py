@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Container, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from mirage_kernels.generator.emit.writer import WIDTH, Writer, wrapped
 
-# What a form says for all of its shapes; a shape's own file has the rest, and the formula again.
 OF_THE_FORM = ("Formula", "muGraph", "Expects")
+OF_THE_SHAPE = ("Formula", "Shape", "Proved", "Accuracy", "Launch")
 
 
 @dataclass(frozen=True)
@@ -19,6 +19,7 @@ class Header:
     stem: str  # of the file's name: K4096_N6144_fp16
     paragraphs: Sequence[tuple[str, str]]
     recipe_command: str = ""  # makes what is the same for all shapes
+    launches: Mapping[int, str] = field(default_factory=dict)  # in words, by bucket
 
     def of_form(self, schedule: str, about: Container[str] = OF_THE_FORM) -> Header:
         """Return the header of a form: its schedule, and what holds for every shape."""
@@ -27,8 +28,8 @@ class Header:
         return replace(self, command=command, paragraphs=[("Schedule", schedule), *said])
 
     def of_shape(self) -> Header:
-        """Return the header of an instantiation: what was found, proved and measured of it."""
-        said = [p for p in self.paragraphs if p[0] not in OF_THE_FORM[1:]]
+        """Return the header of an instantiation: what was proved and measured of it."""
+        said = [p for p in self.paragraphs if p[0] in OF_THE_SHAPE]
         return replace(self, paragraphs=said)
 
     def write(self, writer: Writer, mark: str) -> None:

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from mirage_kernels.generator.emit.writer import WIDTH, Writer
+from mirage_kernels.generator.emit.writer import WIDTH, Writer, wrapped
+
+ABOUT = (
+    "Which kernel serves which recipe, element type and static extents. A row names recipe, file, "
+    "element type, most tokens (0: any number; rows of attention have none), inputs that a call "
+    "may leave out, and static extents. SPACE: the kernel needs a workspace."
+)
 
 
 @dataclass(frozen=True)
@@ -50,70 +55,57 @@ class AttentionEntry:
 def emit_table(
     arch: str, entries: Sequence[Entry], attention: Sequence[AttentionEntry] = ()
 ) -> str:
-    """Return table.cpp; entries are listed in the order of their symbols."""
-    ordered = sorted(entries, key=lambda e: e.symbol)
-    attending = sorted(attention, key=lambda e: e.symbol)
+    """Return table.cpp; entries are listed in the order of their symbols, a line each."""
     writer = Writer()
     writer.line(f"// mirage-kernels generate RECIPE --arch {arch}")
     writer.line("//")
-    writer.line("// Which kernel serves which recipe, element type and static extents.")
+    for line in wrapped(ABOUT, WIDTH - len("// ")):
+        writer.line(f"// {line}")
     writer.line()
-    writer.line('#include "launch.h"')
+    _list(writer, "KERNELS(PLAIN, SPACE)", [_row(e) for e in sorted(entries, key=_symbol)])
+    rows = [_attention_row(e) for e in sorted(attention, key=_symbol)]
+    _list(writer, "ATTENTION_KERNELS(ATTENTION)", rows)
+    writer.line(f'#define ARCH "{arch}"')
     writer.line()
-    writer.line("namespace mirage {")
-    writer.line("namespace generated {")
-    for entry in ordered:
-        writer.line(f"cudaError_t {entry.symbol}(const LaunchArgs&, cudaStream_t);")
-        if entry.workspace:
-            writer.line(f"int64_t {entry.symbol}_workspace(const LaunchArgs&);")
-    for one in attending:
-        writer.line(f"cudaError_t {one.symbol}(const AttentionArgs&, cudaStream_t);")
-        writer.line(f"int64_t {one.symbol}_workspace(const AttentionArgs&);")
-    writer.line("}  // namespace generated")
-    writer.line()
-    with _array(writer, "Kernel kKernels", len(ordered)):
-        for entry in ordered:
-            writer.line(f'{{"{entry.recipe}", "{entry.dtype}", {_dims(entry.dims)},')
-            call, name = f" generated::{entry.symbol},", f' "{entry.recipe}/{entry.stem}",'
-            fits = len(writer.unit) * writer.depth + len(call + name) <= WIDTH
-            for text in [call + name] if fits else [call, name]:
-                writer.line(text)
-            space = f", generated::{entry.symbol}_workspace" if entry.workspace else ""
-            writer.line(f' {entry.max_tokens}, "{" ".join(entry.options)}"{space}}},')
-    writer.line(f"const int kKernelCount = {len(ordered)};")
-    writer.line()
-    _attention(writer, attending)
-    writer.line(f'const char* const kArch = "{arch}";')
-    writer.line()
-    writer.line("}  // namespace mirage")
+    writer.line('#include "table.h"')
     return writer.text()
 
 
-def _dims(dims: Mapping[str, int]) -> str:
-    """Return static extents and how many there are."""
-    sizes = ", ".join(f'{{"{name}", {size}}}' for name, size in dims.items())
-    return f"{{{sizes}}}, {len(dims)}"
+def _symbol(entry: Entry | AttentionEntry) -> str:
+    return entry.symbol
 
 
-def _attention(writer: Writer, entries: Sequence[AttentionEntry]) -> None:
-    """Write the table of attention."""
-    with _array(writer, "AttentionKernel kAttentionKernels", len(entries)):
-        for entry in entries:
-            call = f"generated::{entry.symbol}"
-            writer.line(f'{{"{entry.recipe}", "{entry.dtype}", {_dims(entry.dims)},')
-            writer.line(f" {call},")
-            writer.line(f" {call}_workspace,")
-            writer.line(f' "{entry.recipe}/{entry.stem}", "{" ".join(entry.options)}"}},')
-    writer.line(f"const int kAttentionKernelCount = {len(entries)};")
+def _row(entry: Entry) -> list[str]:
+    kind = "SPACE" if entry.workspace else "PLAIN"
+    return [*_names(kind, entry), str(entry.max_tokens), _options(entry), *_dims(entry)]
+
+
+def _attention_row(entry: AttentionEntry) -> list[str]:
+    return [*_names("ATTENTION", entry), _options(entry), *_dims(entry)]
+
+
+def _names(kind: str, entry: Entry | AttentionEntry) -> list[str]:
+    return [f"{kind}({entry.recipe}", entry.stem, entry.dtype]
+
+
+def _options(entry: Entry | AttentionEntry) -> str:
+    return f'"{" ".join(entry.options)}"'
+
+
+def _dims(entry: Entry | AttentionEntry) -> list[str]:
+    return [f'{{"{name}", {size}}}' for name, size in entry.dims.items()]
+
+
+def _list(writer: Writer, macro: str, rows: Sequence[Sequence[str]]) -> None:
+    """Write a list of rows, which `csrc/table.h` reads twice: to declare and to tabulate."""
+    lines = [f"#define {macro}"]
+    for row in rows:
+        whole = f"{writer.unit}{', '.join(row)})"
+        fits = len(f"{whole} \\") <= WIDTH
+        first, dims = [p for p in row if "{" not in p], [p for p in row if "{" in p]
+        broken = [f"{writer.unit}{', '.join(first)},", f"{writer.unit * 3}{', '.join(dims)})"]
+        lines += [whole] if fits else broken
+    for line in lines[:-1]:
+        writer.line(f"{line} \\")
+    writer.line(lines[-1])
     writer.line()
-
-
-@contextmanager
-def _array(writer: Writer, declared: str, entries: int) -> Iterator[None]:
-    """Write an array around its entries; it has an element even where there is none."""
-    if not entries:
-        writer.line(f"const {declared}[] = {{{{}}}};  // none")
-        yield
-        return
-    with writer.block(f"const {declared}[] = {{", "};"):
-        yield

@@ -22,8 +22,8 @@ _EMITTED = """
     receiver row_tiles rows shared slot stamp statistics status step steps stream sums task
     threadIdx tile tl token token_tiles torch triton uint32_t uint64_t warpSize with_knobs work
     workspace AnyM AnyRows Apart ApartPlan AttentionArgs Block Call Clusters Element HeldArgs
-    HeldBlock HeldMap HeldPlan INFINITY Knobs LaunchArgs Lines Makers MakersBlock MakersPlan Rows
-    Shared SharedMap SplitArgs SplitBlock SplitPlan Staging Step Steps Users Work
+    Config HeldBlock HeldMap HeldPlan INFINITY Knobs LaunchArgs Lines Makers MakersBlock MakersPlan
+    Rows Shape Shared SharedMap SplitArgs SplitBlock SplitPlan Staging Step Steps Users Work
 """
 TAKEN = frozenset((*keyword.kwlist, *_CPP.split(), *_EMITTED.split()))
 ELEMENT = "T"  # emitted files call the storage type so; attention has dynamic dims of that name

@@ -12,12 +12,15 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import wraps
 from typing import TYPE_CHECKING
 
 from mirage_kernels.generator.errors import RecipeError
 
 if TYPE_CHECKING:
-    from mirage_kernels.generator.recipe import Recipe, Shape
+    import torch
+
+    from mirage_kernels.generator.recipe import Recipe, Reference, Shape
 
 EXAMPLE = 'options={"bias": "", "residual": "total", "activation=gelu": ""}'
 
@@ -74,11 +77,13 @@ def _recipe_of(source: Recipe, options: Mapping[str, str], asked: Form) -> Recip
     inputs = _without(source.inputs, absent)
     optional = source.optional if asked.optional is None else asked.optional
     scalars = {name: v for name, v in source.scalars.items() if name in inputs}
+    choices = dict(option.split("=", 1) for option in asked.takes if "=" in option)
     return replace(
         source,
         name=asked.name,
         family=source.name,
-        choices=dict(option.split("=", 1) for option in asked.takes if "=" in option),
+        choices=choices,
+        reference=_of_inputs(source.reference, inputs, choices),
         inputs=inputs,
         output=_dims_left(source.output, absent),
         also=_without(source.also, absent),
@@ -90,6 +95,20 @@ def _recipe_of(source: Recipe, options: Mapping[str, str], asked: Form) -> Recip
         shapes=asked.shapes,
         summary=asked.summary,
     )
+
+
+def _of_inputs(
+    reference: Reference, inputs: Mapping[str, str], choices: Mapping[str, str]
+) -> Reference:
+    """Return a reference as a function of a form's inputs alone, in their order."""
+    if reference is None:
+        return reference
+
+    @wraps(reference)
+    def of_inputs(*given: object) -> torch.Tensor | tuple[torch.Tensor, ...]:
+        return reference(**dict(zip(inputs, given, strict=True)), **choices)
+
+    return of_inputs
 
 
 def _brought(option: str, more: str) -> list[str]:

@@ -6,7 +6,7 @@ import difflib
 import fcntl
 import os
 import re
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager, suppress
@@ -32,7 +32,7 @@ from mirage_kernels.generator.records.record import (
     load_emitted,
     load_mugraph,
 )
-from mirage_kernels.generator.records.sources import sources_of, table_of
+from mirage_kernels.generator.records.sources import recipe_sources, table_of
 from mirage_kernels.generator.request import Event, Progress
 from mirage_kernels.generator.search.gate import Gate, Measured
 from mirage_kernels.generator.target import TARGETS
@@ -74,7 +74,7 @@ def write(results: Sequence[Result], kernels_dir: Path) -> list[Path]:
 
 def _write_recipe(alike: Sequence[Emitted], kernels_dir: Path) -> list[Path]:
     """Write the sources of a recipe's records; remove those that an earlier generation left."""
-    written = [write_whole(kernels_dir / n, text) for n, text in sources_of(alike).items()]
+    written = [write_whole(kernels_dir / n, text) for n, text in recipe_sources(alike).items()]
     made_by = {command for record in alike for command in (record.command, recipe_command(record))}
     for path in sorted(set(_present(kernels_dir)).difference(written)):
         if path.suffix in SOURCES and _maker(path) in made_by:
@@ -108,7 +108,16 @@ def sources_below(kernels_dir: Path, record: Emitted) -> list[Path]:
     sources = {path for path in found if _maker(path) == record.command}
     for path in found & sources:
         sources |= _included(path)
-    return sorted(sources)
+    programs = {f"triton{suffix}.py" for suffix in _suffixes(record)}
+    beside = {folder / name for folder in {p.parent for p in sources - found} for name in programs}
+    return sorted(sources | {path for path in beside if path.is_file()})
+
+
+def _suffixes(record: Emitted) -> Iterator[str]:
+    """Yield what may stand behind the name of a form that a record has (`forms.py`)."""
+    extents = (f"{name}{size}" for name, size in record.shape.items())
+    whole = f"{record.stem}_{record.arch}"
+    yield from ("", *(f"_{word}" for word in (record.dtype, record.arch, *extents, whole)))
 
 
 def _present(kernels_dir: Path) -> Iterator[Path]:
@@ -185,35 +194,36 @@ def check(
     return differences + _compared(kernels_dir, expected)
 
 
-def _by_recipe(found: Mapping[str, Record]) -> dict[str, list[Record]]:
-    groups: dict[str, list[Record]] = {}
-    for record in found.values():
-        groups.setdefault(record.recipe, []).append(record)
+def _by_recipe(found: Mapping[str, Record]) -> dict[str, dict[str, Record]]:
+    groups: dict[str, dict[str, Record]] = {}
+    for path, record in found.items():
+        groups.setdefault(record.recipe, {})[path] = record
     return groups
 
 
 def _expected_of(
-    kernels_dir: Path, alike: Sequence[Record], failed: Container[str], found: list[Difference]
+    kernels_dir: Path, alike: Mapping[str, Record], failed: set[str], found: list[Difference]
 ) -> dict[str, str]:
-    """Return the files of a recipe's records; those of a record that emits nothing as they are.
+    """Return the files of a recipe's records.
 
-    What keeps a record from being emitted is added to `found`, unless it failed before.
+    Where one of them failed, or cannot be emitted (which is added to `found`), sources are taken as
+    they are: forms are shared, and what its own would be is not known.
     """
-    expected = {r.path: r.text() for r in alike if isinstance(r, MuGraphRecord)}
-    emitting = [record for record in alike if not isinstance(record, MuGraphRecord)]
-    refused = {r.path: error for r in emitting if (error := _refusal([r]))}
-    for record in (r for r in emitting if r.path in refused):
-        expected |= _as_they_are(kernels_dir, record)
-        if record.path not in failed:
-            found.append(Difference(record.path, refused[record.path].sentence))
-    sound = [record for record in emitting if record.path not in refused]
-    return expected | sources_of(sound)
+    emitting = {p: r for p, r in alike.items() if not isinstance(r, MuGraphRecord)}
+    refused = {path: error for path, r in emitting.items() if (error := _refusal(r))}
+    found += [Difference(p, error.sentence) for p, error in refused.items() if p not in failed]
+    bad = {kernels_dir / path for path in alike if path in failed or path in refused}
+    records = {r.path: r.text() for path, r in alike.items() if kernels_dir / path not in bad}
+    if not bad:
+        return records | recipe_sources(list(emitting.values()))
+    sources = {p for record in emitting.values() for p in sources_below(kernels_dir, record)}
+    return records | {str(p.relative_to(kernels_dir)): _content(p) for p in sources | bad}
 
 
-def _refusal(records: Sequence[Emitted]) -> MirageError | None:
-    """Return why records cannot be emitted, if they cannot."""
+def _refusal(record: Emitted) -> MirageError | None:
+    """Return why a record cannot be emitted, if it cannot."""
     try:
-        sources_of(records)
+        recipe_sources([record])
     except Exception as error:  # a record that was edited may lead to anything
         return _sentence_of(error)
     return None
@@ -326,11 +336,6 @@ def _recipe_of(record: Record, recipe_files: Sequence[str] = ()) -> Recipe:
 
 def _spec_of(record: Record, recipe: Recipe) -> Graph:
     return trace(recipe, Shape(record.source, record.shape), record.storage)
-
-
-def _as_they_are(kernels_dir: Path, record: Emitted) -> dict[str, str]:
-    paths = [kernels_dir / record.path, *sources_below(kernels_dir, record)]
-    return {str(p.relative_to(kernels_dir)): _content(p) for p in paths}
 
 
 def _content(path: Path) -> str:

@@ -18,10 +18,9 @@ from mirage_kernels.generator.schedules.batched_lora import (
     first_launch_bytes,
 )
 from mirage_kernels.generator.schedules.cluster_split_k.knobs import ClusterSplitK
-from mirage_kernels.generator.schedules.loop import LoopKnobs
 from mirage_kernels.generator.schedules.register_operand.knobs import RegisterOperand
 from mirage_kernels.generator.schedules.row_wise.knobs import RowWise
-from mirage_kernels.generator.schedules.schedule import Knobs, Variant
+from mirage_kernels.generator.schedules.schedule import Variant
 from mirage_kernels.generator.schedules.sizes import (
     producers_bytes,
     producers_of,
@@ -33,9 +32,9 @@ from mirage_kernels.generator.schedules.sliced_k.knobs import SlicedK
 
 def kernel_header(record: KernelRecord, program: TileProgram) -> Header:
     """Return the header of a kernel that streams weights, or of lines."""
-    launches = _launches(record, program)
-    own = (_mugraph_words(record.graph), _expectations(program), _launch_words(record, launches))
-    return _paragraphs(record, program.output.type.names, own)
+    own = (_mugraph_words(record.graph), _expectations(program))
+    header = _paragraphs(record, program.output.type.names, own)
+    return replace(header, launches=_launches(record, program, record.variants))
 
 
 def stacked_header(
@@ -47,18 +46,18 @@ def stacked_header(
     for name in program.stacked:
         expects = expects.replace(f"{name} [", f"{name} [slices, ")
     makers = first_launch(program)
-    launches = _launches(replace(record, variants=tuple(variants)), program)
     first = (
         f"clusters of {makers.blocks} blocks for the inner products of up to 8 tokens of a slice"
-        f"{_kib(first_launch_bytes(program))}"
+        f"{_kib(first_launch_bytes(program))} shared"
     )
     own = (
         f"that of {record.recipe}, for every token with its own slices of {named}; which those are "
         f"is addressing. {_mugraph_words(record.graph)}",
         f"{expects} A number of a slice per token, int32 or int64; any that is none's: no slice.",
-        f"{first}; then {'; '.join(launches)}.",
+        f"first {first}; then what stands at the knobs.",
     )
-    return _paragraphs(record, program.output.type.names, own)
+    header = _paragraphs(record, program.output.type.names, own)
+    return replace(header, launches=_launches(record, program, variants))
 
 
 def attention_header(record: AttentionRecord, program: AttentionProgram) -> Header:
@@ -72,9 +71,9 @@ def attention_header(record: AttentionRecord, program: AttentionProgram) -> Head
     return _paragraphs(record, out, own)
 
 
-def _paragraphs(record: Emitted, out: Sequence[str], own: tuple[str, str, str]) -> Header:
+def _paragraphs(record: Emitted, out: Sequence[str], own: Sequence[str]) -> Header:
     """Return a header: what all kernels say, and in words of their own muGraph, needs, launch."""
-    mugraph, expects, launch = own
+    mugraph, expects, *launch = own
     paragraphs = [
         ("Formula", f"{dims_text(out)} = {record.summary}"),
         ("Shape", record.source),
@@ -83,7 +82,7 @@ def _paragraphs(record: Emitted, out: Sequence[str], own: tuple[str, str, str]) 
         ("Proved", _proof_words(record)),
         ("Accuracy", _accuracy_words(record)),
         ("Expects", expects),
-        ("Launch", launch),
+        *(("Launch", words) for words in launch),
     ]
     return Header(record.command, record.stem, paragraphs, recipe_command(record))
 
@@ -207,61 +206,43 @@ def _attention_expects(graph: Graph, program: AttentionProgram) -> str:
     )
 
 
-def _launch_words(record: KernelRecord, launches: Sequence[str]) -> str:
-    if not record.roles.rows:
-        return _row_words(record, record.variants[0].knobs)
-    both = any(producers_of(v.knobs) for v in record.variants)
-    larger = " Where two sizes of shared memory stand, every block of the launch has the larger."
-    return f"{'; '.join(launches)}.{larger if both else ''}"
-
-
-def _launches(record: KernelRecord, program: TileProgram) -> list[str]:
-    """Say of every variant of a kernel with rows which blocks are launched."""
-    return [_launch_of(record, program, v) for v in record.variants if record.roles.rows]
+def _launches(
+    record: KernelRecord, program: TileProgram, variants: Sequence[Variant]
+) -> dict[int, str]:
+    """Say of every variant, by its bucket, what is launched."""
+    words = _launch_of if record.roles.rows else _row_words
+    return {v.bucket: words(record, program, v) for v in variants}
 
 
 def _launch_of(record: KernelRecord, program: TileProgram, variant: Variant) -> str:
     knobs = variant.knobs
     assert isinstance(knobs, SlicedK | RegisterOperand | ClusterSplitK)
-    blocks = -(-record.shape[record.roles.rows] // knobs.rows)
-    limit = f"up to {variant.bucket}" if variant.bucket else "any number of"
-    each = f"{blocks} blocks of {knobs.warps} warps"
+    count = -(-record.shape[record.roles.rows] // knobs.rows)
+    blocks = f"{count} blocks of {knobs.warps} warps"
     if knobs.blocks > 1:
-        each = f"{blocks} clusters of {knobs.blocks} blocks that split the loop"
-    if isinstance(knobs, RegisterOperand):
-        each += ", which hold tokens in registers"
-    bytes_of = consumers_bytes if program.stacked else shared_bytes
-    each = f"{_producer_words(record, program, knobs)}{each}{_kib(bytes_of(program, knobs))}"
-    if prologue_warps(knobs):
-        each = f"a block of {prologue_warps(knobs)} warps each in front, then {each}"
-    if not variant.bucket:
-        each = f"for each {knobs.tokens} of them {each}"
-    return f"{limit} tokens: {each}"
+        blocks = f"{count} clusters of {knobs.blocks} blocks"
+    shared = (consumers_bytes if program.stacked else shared_bytes)(program, knobs)
+    if (made := producers_of(knobs)) is not None:
+        (dim,) = record.roles.inner
+        producers = -(-record.shape[dim] // made.rows) * (knobs.tokens // made.tokens)
+        blocks = f"{producers} producer block{'s' if producers > 1 else ''} and {blocks}"
+        shared = max(shared, producers_bytes(program, knobs))
+    front = "a block per token, then " if prologue_warps(knobs) else ""
+    each = "" if variant.bucket else f"each {knobs.tokens} tokens: "
+    return f"{front}{each}{blocks}{_kib(shared)}"
 
 
-def _producer_words(record: KernelRecord, program: TileProgram, knobs: LoopKnobs) -> str:
-    """Say which blocks compute totals for all others, if any do."""
-    producers = producers_of(knobs)
-    if producers is None:
-        return ""
-    (dim,) = record.roles.inner
-    count = -(-record.shape[dim] // producers.rows) * (knobs.tokens // producers.tokens)
-    blocks = f"{count} block{'s' if count > 1 else ''} for the inner product"
-    return f"{blocks}{_kib(producers_bytes(program, knobs))}, and "
+def _row_words(record: KernelRecord, program: TileProgram, variant: Variant) -> str:
+    knobs = variant.knobs
+    assert isinstance(knobs, RowWise)
+    whole = record.shape[record.roles.depth]
+    count = whole // (knobs.elements or whole)
+    blocks = f"{count} blocks" if count > 1 else "a block"
+    return f"{blocks} of {knobs.warps} warp{'s' if knobs.warps > 1 else ''} per token"
 
 
 def _kib(shared: int) -> str:
-    return f", {-(-shared // 1024)} KiB shared"
-
-
-def _row_words(record: KernelRecord, knobs: Knobs) -> str:
-    assert isinstance(knobs, RowWise)
-    warps = f"{knobs.warps} warp{'s' if knobs.warps > 1 else ''}"
-    if not knobs.elements:
-        return f"a block of {warps} per token, which it holds whole in registers."
-    count = record.shape[record.roles.depth] // knobs.elements
-    blocks = f"{count} blocks" if count > 1 else "a block"
-    return f"{blocks} of {warps} per token, {knobs.elements} elements each."
+    return f", {-(-shared // 1024)} KiB"
 
 
 def _attention_launch(record: AttentionRecord, program: AttentionProgram) -> str:

@@ -30,13 +30,18 @@ from mirage_kernels.generator.target import target
 
 
 def files_of(record: Record) -> dict[str, str]:
-    """Return every file of a record, as if there were no other of its recipe, by path."""
+    """Return every file of a record, with a plan or without, by path below the kernels folder."""
     if isinstance(record, MuGraphRecord):
         return {record.path: record.text()}
-    return sources_of([record])
+    return sources_of(record)
 
 
-def sources_of(records: Sequence[Emitted]) -> dict[str, str]:
+def sources_of(record: Emitted) -> dict[str, str]:
+    """Return the files of a record, as if there were no other of its recipe, by path."""
+    return recipe_sources([record])
+
+
+def recipe_sources(records: Sequence[Emitted]) -> dict[str, str]:
     """Return the files of all records of a recipe by path below the kernels folder.
 
     Each record's JSON, then CUDA and Triton; a file comes after those that it includes.

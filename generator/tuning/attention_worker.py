@@ -287,7 +287,8 @@ class AttentionBench:
 
     def sdpa(self, given: Tensors, *, causal: bool) -> Tensor:
         """Run what the library runs for dense calls of many query tokens."""
-        from mirage_kernels.attention_call import Call, prefill
+        from mirage_kernels.attention import Call
+        from mirage_kernels.prefill import prefill
 
         k, v = (x.transpose(1, 2) for x in (given.k, given.v))
         none = (None,) * 6

@@ -42,6 +42,7 @@ def relu_linear(x, weight):
     return contract(relu(x), weight, over="K")
 '''
 KERNEL = "sm_90a/relu_linear/K72_N40_fp16"
+FORM = "forms/relu_linear/sliced_k.cuh"
 KEPT = "sm_90a/relu_linear/K20_N40_fp16.mugraph.json"
 
 
@@ -99,7 +100,7 @@ def test_without_the_recipe_file_the_hint_names_it(checked) -> None:
         (KEPT, b"}\n", b"}\r\n", "is not what the generator makes"),
         (f"{KERNEL}.json", b'"relu"', b'"silu"', "not equal to its recipe"),
         (f"{KERNEL}.cu", b"relu", b"re\xffu", "is not what the generator makes"),
-        (f"{KERNEL}.py", b"\n", b"\r\n", "is not what the generator makes"),
+        (FORM, b"\n", b"\r\n", "is not what the generator makes"),
     ],
 )
 def test_every_change_is_told(
@@ -183,7 +184,7 @@ def test_the_table_is_listed_and_written_alone(made: Path, tmp_path: Path, monke
     held: list[bool] = []
 
     def table_of(*_: object) -> str:
-        descriptor = os.open(tmp_path / "sm_90a", os.O_RDONLY)
+        descriptor = os.open(tmp_path, os.O_RDONLY)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,18 @@ def test_list_says_of_every_architecture_whether_its_kernels_have_been_run(
     on, count = TARGETS[arch], len(emitted(package_kernels(), arch))
     printed = mirage_kernels("list").out
     assert re.search(rf"{arch} +{on.gpu} +{count} +{re.escape(on.evidence.value)}\n", printed)
+
+
+def test_list_says_of_kernels_just_generated_that_they_are_not_measured(
+    mirage_kernels, record, tmp_path: Path
+) -> None:
+    for shape in ({"K": 64, "N": 48}, record.shape):
+        made = replace(record, shape=shape)
+        path = tmp_path / made.path
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(made.text())
+    printed = mirage_kernels("list", "--kernels", str(tmp_path)).out
+    assert re.search(r"sm_90a .* 2 +run and measured; 1 generated, not measured\n", printed)
 
 
 def test_an_architecture_without_kernels_has_no_evidence(mirage_kernels, tmp_path: Path) -> None:

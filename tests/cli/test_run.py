@@ -49,12 +49,13 @@ def stand_ins(
     monkeypatch: pytest.MonkeyPatch, without_search: None, workplace: Path
 ) -> pytest.MonkeyPatch:
     def build_extension(*_: object, progress, **__: object) -> None:
-        progress("compile   3/15 x.cu  2.0 s")
-        progress("link      _C.abi3.so  0.3 s")
+        progress("compile", 3, 15, "x.cu  6 s, about 24 s left")
+        progress("link", 1, 1, "_C.abi3.so  0.3 s")
 
     monkeypatch.setattr(run_verb, "is_checkout", lambda: True)
     monkeypatch.setattr(run_verb, "package_kernels", lambda: workplace)
     monkeypatch.setattr(run_verb, "find_toolchain", lambda: None)
+    monkeypatch.setattr(run_verb, "selected", lambda names, *_: names)
     monkeypatch.setattr(run_verb, "build_extension", build_extension)
     monkeypatch.setattr(run_verb, "load", lambda: LOADED)
     monkeypatch.setattr(trial, "demonstrate", lambda *_: SHOWN)
@@ -72,9 +73,20 @@ def test_without_a_gpu_three_things_run(mirage_kernels, stand_ins, workplace: Pa
     assert (workplace / f"sm_90a/{KERNEL}.cu").is_file()
 
 
-def test_no_write_leaves_the_kernels_alone(mirage_kernels, stand_ins, workplace: Path) -> None:
+def test_no_write_compiles_nothing_and_leaves_the_kernels_alone(
+    mirage_kernels, stand_ins, workplace: Path
+) -> None:
+    stand_ins.setattr(run_verb, "build_extension", None)
     assert mirage_kernels("run", "rms_norm_linear", "--no-write").code == 0
     assert list(workplace.iterdir()) == []
+
+
+def test_run_compiles_its_kernel_beside_those_of_the_extension(mirage_kernels, stand_ins) -> None:
+    built: list[list[str]] = []
+    stand_ins.setattr(run_verb, "_compiled_before", lambda arch: {"gqa/D128_fp16"})
+    stand_ins.setattr(run_verb, "build_extension", lambda names, *_, **__: built.append(names))
+    assert mirage_kernels("run", "rms_norm_linear").code == 0
+    assert built == [["gqa/D128_fp16", KERNEL]]
 
 
 def test_row_beyond_the_tolerance_fails(mirage_kernels, stand_ins) -> None:

@@ -13,6 +13,12 @@ from mirage_kernels.generator.terminal import Table, Terminal
 TABLE = Table(("kernel", "us"), (("rms_norm_linear [M, K]", "13.6"), ("gqa", "8")), left=1)
 
 
+@pytest.fixture(autouse=True)
+def wide(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "100")
+    monkeypatch.setenv("TERM", "xterm")
+
+
 class Screen(io.StringIO):
     def isatty(self) -> bool:
         return True
@@ -42,9 +48,7 @@ def test_table_in_a_file_is_aligned_lines() -> None:
     ]
 
 
-def test_table_on_a_terminal_is_framed_and_keeps_brackets(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", "100")
-    monkeypatch.setenv("TERM", "xterm")
+def test_table_on_a_terminal_is_framed_and_keeps_brackets() -> None:
     terminal = on_screen()
     terminal.table(TABLE)
     out, _ = written(terminal)
@@ -106,9 +110,7 @@ def test_plain_progress_of_stages_abreast_says_when_each_ends() -> None:
     ]
 
 
-def test_bars_of_stages_abreast_go_on_side_by_side(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", "100")
-    monkeypatch.setenv("TERM", "xterm")
+def test_bars_of_stages_abreast_go_on_side_by_side() -> None:
     with on_screen().watch("searching", abreast=True) as progress:
         progress(Event("gqa", 1, 4, "search"))
         progress(Event("lora", 1, 3, "search"))
@@ -116,9 +118,7 @@ def test_bars_of_stages_abreast_go_on_side_by_side(monkeypatch: pytest.MonkeyPat
         assert [task.finished for task in bars.tasks] == [False, False]
 
 
-def test_bars_show_stage_and_words(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", "100")
-    monkeypatch.setenv("TERM", "xterm")
+def test_bars_show_stage_and_words() -> None:
     terminal = on_screen()
     with terminal.watch("rms_norm_linear") as progress:
         progress(Event("search", 1, 2, "17 states"))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,8 +20,11 @@ from mirage_kernels.generator.records.folder import Difference, emitted, records
 from mirage_kernels.generator.records.record import KernelRecord
 
 KERNEL = "rms_norm_linear/K4096_N6144_fp16"
-PARTS = (".shape.cuh", ".slices.cuh", ".split.cuh")
-FILES = [f"sm_90a/{KERNEL}{ending}" for ending in (".cu", ".json", ".py", *PARTS)]
+FORMS = ("cluster_split_k.cuh", "sliced_k.cuh", "triton.py")
+FILES = [
+    *(f"forms/rms_norm_linear/{name}" for name in FORMS),
+    *(f"sm_90a/{KERNEL}{ending}" for ending in (".cu", ".json")),
+]
 MY_RECIPE = '''
 from mirage_kernels.generator.language import contract, gelu
 from mirage_kernels.generator.recipe import recipe, shape
@@ -90,9 +95,12 @@ def test_generate_reports_the_search(mirage_kernels, without_search, workplace) 
     assert "55 candidates: 7 proved, 3 rejected" in outcome.out
     assert "also proved: 14.80 us  one kernel" in outcome.out
     assert outcome.out.count("19.20") == outcome.out.count("19.20 us  two kernels; 2 of these") == 1
-    assert "7 files in ." in outcome.out
+    assert "6 files in ." in outcome.out
     assert "search" in outcome.err
     assert "\x1b" not in outcome.out + outcome.err
+    document = _json(mirage_kernels(*words, "--out", ".", "--json"))
+    assert document["kernels"][0]["report"]["states"] == 23_747
+    assert sorted(document["written"]) == [*FILES, "sm_90a/table.cpp"]
 
 
 def test_generate_takes_every_shape_and_dtype_of_the_catalog(mirage_kernels, workplace) -> None:
@@ -101,13 +109,6 @@ def test_generate_takes_every_shape_and_dtype_of_the_catalog(mirage_kernels, wor
     assert len(chosen) == 6
     assert (8192, 10240, "bf16") in chosen
     assert files_below(workplace) == []
-
-
-def test_generate_json_holds_report_and_files(mirage_kernels, without_search, workplace) -> None:
-    words = ("--shape", "K=4096,N=6144", "--dtype", "fp16", "--out", ".", "--json")
-    document = _json(mirage_kernels("generate", "rms_norm_linear", *words))
-    assert document["kernels"][0]["report"]["states"] == 23_747
-    assert sorted(document["written"]) == [*FILES, "sm_90a/table.cpp"]
 
 
 def test_recipe_file_goes_to_a_folder_beside_it(mirage_kernels, my_recipe, workplace) -> None:
@@ -122,7 +123,8 @@ def test_recipe_file_is_searched_proved_and_written(mirage_kernels, my_recipe, w
     assert outcome.code == 0, outcome.err
     assert re.search(r"[1-9]\d* candidates: [1-9]\d* proved", outcome.out)
     stem = "sm_90a/my_recipe/K64_N48_bf16"
-    written = [f"{stem}.cu", f"{stem}.json", f"{stem}.py", "sm_90a/table.cpp"]
+    forms = [f"forms/my_recipe/{name}" for name in ("sliced_k.cuh", "triton.py")]
+    written = [*forms, f"{stem}.cu", f"{stem}.json", "sm_90a/table.cpp"]
     assert files_below(workplace / "mine" / "kernels") == written
     assert "contract" in mirage_kernels("show", f"mine/kernels/{stem}.json").out
 
@@ -132,19 +134,11 @@ def test_list_names_recipes_and_kernels(mirage_kernels, kernels: Path) -> None:
     assert outcome.code == 0
     assert re.search(r"gated_mlp +K=4096,N=14336 +Llama-3-8B, TP 1", outcome.out)
     assert re.search(rf"{KERNEL} +sm_90a +M <= .*any +[-0-9]+ +(yes|no)", outcome.out)
-    assert "\x1b" not in outcome.out
-
-
-def test_list_json(mirage_kernels, kernels: Path) -> None:
     document = _json(mirage_kernels("list", "--json", "--kernels", str(kernels)))
     assert {"gated_mlp", "gqa", "rms_norm_linear"} <= {r["name"] for r in document["recipes"]}
     (kernel,) = document["kernels"]
-    assert kernel["name"] == KERNEL
-    assert kernel["buckets"][-1] == 0
+    assert (kernel["name"], kernel["buckets"][-1]) == (KERNEL, 0)
     assert isinstance(kernel["compiled"], bool)
-
-
-def test_list_of_recipes_alone(mirage_kernels) -> None:
     assert "kernels" not in _json(mirage_kernels("list", "--recipes", "--json"))
 
 
@@ -170,7 +164,8 @@ def test_show_kernel_by_name_or_file(mirage_kernels, kernels: Path, name: str) -
     assert "fmap=K" in outcome.out
     assert re.search(r"Proved equal to the recipe on \d+ random draws .* 2\^-\d+", outcome.out)
     assert re.search(r"any M +.*K by \d+.*warps \d+", outcome.out)
-    assert f"Emitted: sm_90a/{KERNEL} .cu, .py, {', '.join(PARTS)}\n" in outcome.out
+    assert f"Emitted: forms/rms_norm_linear: {', '.join(FORMS)}\n" in outcome.out
+    assert "Emitted: sm_90a/rms_norm_linear: K4096_N6144_fp16.cu\n" in outcome.out
 
 
 def test_show_kernel_json_is_its_record(mirage_kernels, kernels, record: KernelRecord) -> None:
@@ -181,20 +176,14 @@ def test_show_kernel_json_is_its_record(mirage_kernels, kernels, record: KernelR
 
 def test_check_prints_the_diff_and_fails(mirage_kernels, kernels, monkeypatch) -> None:
     found = Difference("sm_90a/x.cu", "the file is not what the generator makes", "-a\n+b\n")
+    check = ("check", "--kernels", str(kernels))
     monkeypatch.setattr(check_verb, "check", lambda folder, **_: [found])
-    outcome = mirage_kernels("check", "--kernels", str(kernels))
+    outcome = mirage_kernels(*check)
     assert outcome.code == 1
     assert "sm_90a/x.cu: the file is not what the generator makes\n-a\n+b\n" in outcome.out
-    assert _json(mirage_kernels("check", "--kernels", str(kernels), "--json"), code=1)[
-        "differences"
-    ] == [{"path": "sm_90a/x.cu", "reason": found.reason, "diff": found.diff}]
-
-
-def test_check_says_that_nothing_differs(mirage_kernels, kernels, monkeypatch) -> None:
+    assert _json(mirage_kernels(*check, "--json"), code=1)["differences"] == [vars(found)]
     monkeypatch.setattr(check_verb, "check", lambda folder, **_: [])
-    outcome = mirage_kernels("check", "--kernels", str(kernels))
-    assert outcome.code == 0
-    assert outcome.out.startswith("1 kernel:")
+    assert mirage_kernels(*check).out.startswith("1 kernel:")
 
 
 def test_written_kernels_are_read_back(kernels: Path, record: KernelRecord) -> None:
@@ -211,50 +200,62 @@ def test_doctor_finds_what_is_here(mirage_kernels) -> None:
     assert all(f["status"] == "ok" or f["hint"] for f in found.values())
 
 
-def test_doctor_counts_every_committed_kernel_of_the_extension(
-    mirage_kernels, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    of_arch = emitted(package_kernels(), "sm_90a").values()
-    names = tuple(kernel_name(record) for record in of_arch)
-    assert any(name.startswith("gqa/") for name in names)
-    names += ("lora_linear_batched/K4096_N4096_R16_fp16",)  # has no record of its own
-    loaded = Loaded("2.13.0", "", "", None, names, "sm_90a", problem="")
-    monkeypatch.setattr(doctor, "load", lambda: loaded)
-    document = _json(mirage_kernels("doctor", "--json"), code=None)
-    (finding,) = (f for f in document["findings"] if f["what"] == "kernels")
-    assert (finding["status"], finding["hint"]) == ("ok", "")
+@pytest.fixture
+def doctor_says(mirage_kernels, monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict[str, str]]:
+    """What `doctor` finds about something where the extension is as given."""
+
+    def said(what: str, loaded: Loaded) -> dict[str, str]:
+        monkeypatch.setattr(doctor, "load", lambda: loaded)
+        monkeypatch.setattr(doctor, "nvidia_smi", lambda: "")
+        findings = _json(mirage_kernels("doctor", "--json"), code=None)["findings"]
+        return next(finding for finding in findings if finding["what"] == what)
+
+    return said
 
 
-def test_doctor_names_a_committed_kernel_that_is_not_compiled(
-    mirage_kernels, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    first, *others = sorted(kernel_name(r) for r in emitted(package_kernels(), "sm_90a").values())
-    loaded = Loaded("2.13.0", "", "", None, tuple(others), "sm_90a", problem="")
-    monkeypatch.setattr(doctor, "load", lambda: loaded)
-    document = _json(mirage_kernels("doctor", "--json"), code=None)
-    (finding,) = (f for f in document["findings"] if f["what"] == "kernels")
-    assert finding["status"] == "missing"
-    assert finding["found"].endswith(f"1 are not compiled, {first} for one")
+def test_doctor_compares_the_extension_with_what_is_committed(doctor_says) -> None:
+    names = sorted(kernel_name(record) for record in emitted(package_kernels(), "sm_90a").values())
+    names.append("lora_linear_batched/K4096_N4096_R16_fp16")  # has no record of its own
+    of_table = Loaded("2.13.0", "", "", None, tuple(names), "sm_90a", problem="")
+    assert doctor_says("kernels", of_table)["status"] == "ok"
+    lacking = doctor_says("kernels", replace(of_table, kernels=tuple(names[1:])))
+    assert lacking["status"] == "missing"
+    assert lacking["found"].endswith(f"1 are not compiled, {names[0]} for one")
 
 
-def test_doctor_says_that_the_extension_is_for_another_gpu(
-    mirage_kernels, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_doctor_says_that_the_extension_is_for_another_gpu(doctor_says) -> None:
     complaint = "this build contains kernels for sm_90a only, but the GPU is sm_80"
     gpu = ("2.13.0", "13.0", "NVIDIA A100", (8, 0))
-    loaded = Loaded(*gpu, (), "sm_90a", problem="", complaint=complaint)
-    monkeypatch.setattr(doctor, "load", lambda: loaded)
-    monkeypatch.setattr(doctor, "nvidia_smi", lambda: "")
-    document = _json(mirage_kernels("doctor", "--json"), code=None)
-    (finding,) = (f for f in document["findings"] if f["what"] == "GPU")
+    finding = doctor_says("GPU", Loaded(*gpu, (), "sm_90a", problem="", complaint=complaint))
     assert (finding["status"], finding["hint"]) == ("missing", complaint)
 
 
 def test_show_names_the_nearest_kernels(mirage_kernels) -> None:
     said = mirage_kernels("show", "rms_norm_linear/K4096_N6145_fp16").err
-    assert "kernels: rms_norm_linear/K4096_N6144_fp16, " in said
+    assert "nearest: rms_norm_linear/K4096_N6144_fp16, " in said
 
 
 def _json(outcome, code: int | None = 0):
     assert code in (None, outcome.code), outcome.err
     return json.loads(outcome.out)
+
+
+def test_on_a_full_disk_nothing_of_a_kernel_is_left(
+    mirage_kernels, without_search, workplace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    earlier = workplace / FILES[0]  # of another generation
+    earlier.parent.mkdir(parents=True)
+    earlier.write_text("earlier\n")
+    whole = Path.write_text
+
+    def write_text(self: Path, text: str) -> int:
+        if "table.cpp" in self.name:  # the last one
+            raise OSError(28, "No space left on device")
+        return whole(self, text)
+
+    monkeypatch.setattr(Path, "write_text", write_text)
+    outcome = mirage_kernels("generate", "rms_norm_linear", "--out", str(workplace))
+    assert outcome.code == 2
+    assert "table.cpp cannot be written: No space left on device" in outcome.err
+    assert files_below(workplace) == [FILES[0]]
+    assert earlier.read_text() == "earlier\n"

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from compilers import formatted, nvcc
+from sources import source, written
 
 from mirage_kernels.generator.bench.demonstrate import run_triton
 from mirage_kernels.generator.build.ptxas import assembled
@@ -24,7 +25,6 @@ from mirage_kernels.generator.plan.lower import tile_program
 from mirage_kernels.generator.plan.threads import with_threads
 from mirage_kernels.generator.recipe import Recipe, Shape, load_recipe, trace
 from mirage_kernels.generator.records.record import About, KernelRecord, load_record
-from mirage_kernels.generator.records.sources import sources_of
 from mirage_kernels.generator.schedules.choose import variants
 from mirage_kernels.generator.schedules.sizes import shared_bytes
 from mirage_kernels.generator.search.gate import Gate
@@ -57,10 +57,6 @@ def recorded(
 Recorded = Callable[..., KernelRecord]
 
 
-def source(record: KernelRecord, ending: str) -> str:
-    return sources_of(record)[record.path.removesuffix("json") + ending]
-
-
 def test_a_record_keeps_its_inner_dims(recorded: Recorded, tmp_path: Path) -> None:
     record = recorded(DIMS)
     path = tmp_path / "record.json"
@@ -77,8 +73,8 @@ def test_weights_are_fetched_before_the_loop(recorded: Recorded) -> None:
 
 def test_contiguous_weights_are_asked_for(recorded: Recorded) -> None:
     text = source(recorded(DIMS), "cu")
-    checked = [f"if (args.row_strides[{i}] != {d})" for i, d in ((1, "K"), (2, "K"), (3, "R"))]
-    assert all(line in text for line in checked)
+    for i, dim in ((1, "K"), (2, "K"), (3, "R")):
+        assert f"if (args.row_strides[{i}] != Shape::{dim})" in text
 
 
 @pytest.mark.parametrize("name", ["adapted", "normed_adapted"])
@@ -91,13 +87,6 @@ def test_a_kernel_is_formatted_as_clang_format_would(
     kernel = Kernel(program, variants(program, target("sm_90a")), DType.FP16, header)
     text = emit_cuda(kernel)
     assert text == formatted(text)
-
-
-def written(record: KernelRecord, folder: Path) -> Path:
-    """Write a kernel's files; return that which dispatches."""
-    for name, text in sources_of(record).items():
-        (folder / Path(name).name).write_text(text)
-    return folder / f"{record.stem}.cu"
 
 
 @each_dtype

@@ -59,7 +59,7 @@ def test_its_blocks_are_as_large_as_planned(name: str, tmp_path: Path) -> None:
         checks.append(f"static_assert({SPACE}{block}<{SPACE}{knobs}>::kBytes == {planned});\n")
         assert planned <= ON.shared_bytes
         assert consumers_bytes(program, variant.knobs) == max(ALONE_BYTES, planned)
-    block = f"making::SharedMap<{SPACE}Makers>"
+    block = f"making::SharedMap<{SPACE}Makers<{SPACE}Shape>>"
     checks.append(f"static_assert({SPACE}{block}::kBytes == {first_launch_bytes(program)});\n")
     ran = compiled(emit_cuda(made) + "".join(checks), tmp_path, "-ptx", "-arch=sm_90a")
     assert ran.returncode == 0, ran.stderr
@@ -71,7 +71,7 @@ def test_a_record_whose_weights_may_be_stacked_has_a_second_kernel_and_row() -> 
     path = f"sm_90a/lora_linear_batched/{NAMES[0]}.cu"
     assert path in sources_of(stacked)
     assert path not in sources_of(replace(plain, stacked=()))
-    row = '{"lora_linear_batched", "bf16", {{"K", 4096}, {"N", 4096}, {"R", 16}}, 3,'
+    row = "SPACE(lora_linear_batched, K4096_N4096_R16_bf16, bf16,"
     assert row in table_of("sm_90a", [stacked])
     assert row not in table_of("sm_90a", [replace(plain, stacked=())])
 

@@ -75,7 +75,7 @@ def test_what_follows_starts_when_the_kernels_before_have_ended() -> None:
     text = emit_cuda(kernel(NAMES[0]))
     front = text[text.index("layer_norm_linear_front(") : text.index("launch_front(")]
     assert front.index("start_in_front()") < front.index("load_present")
-    assert "return launch_held<Knobs>(tile::main_program(args, 0, K), stream);" in text
+    assert "return launch_held<Config>(tile::behind(args, 0, K), stream);" in text
 
 
 def test_a_file_whose_variants_are_all_of_few_tokens_has_no_launch_in_front() -> None:

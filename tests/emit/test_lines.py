@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,13 +9,13 @@ import numpy as np
 import pytest
 from compilers import formatted
 from handmade_lines import K, N, record
+from sources import foreign_forms, source
 
 from mirage_kernels.generator.bench.demonstrate import run_triton
 from mirage_kernels.generator.ir import DType
 from mirage_kernels.generator.meaning.arrays import Array
 from mirage_kernels.generator.meaning.reals import round_to
 from mirage_kernels.generator.records.record import KernelRecord
-from mirage_kernels.generator.records.sources import sources_of
 
 ROOT = Path(__file__).parents[2]
 NAMES = ("ntrans", "layer_norm_linear", "rms_norm_residual", "silu_and_mul")
@@ -30,15 +29,11 @@ def records() -> dict[str, KernelRecord]:
     return {name: record(name) for name in NAMES}
 
 
-def source(made: KernelRecord, ending: str) -> str:
-    return sources_of(made)[made.path.removesuffix("json") + ending]
-
-
-@each_file
-def test_an_emitted_file_is_golden(
-    records: dict[str, KernelRecord], golden: Callable[[str, str], None], name: str, ending: str
+@pytest.mark.parametrize("name", ["ntrans", "layer_norm_linear", "silu_and_mul"])
+def test_a_small_shape_has_the_forms_of_the_library(
+    records: dict[str, KernelRecord], name: str
 ) -> None:
-    golden(f"{name}_{records[name].stem}.{ending}", source(records[name], ending))
+    assert foreign_forms(records[name]) == []
 
 
 @each_file
@@ -134,7 +129,7 @@ def test_a_formula_too_long_for_a_line_takes_a_name_for_what_it_is_of() -> None:
 def test_the_header_of_parts_says_how_many_a_token_has(records: dict[str, KernelRecord]) -> None:
     text = " ".join(source(records["silu_and_mul"], "cu").replace("//", "").split())
     assert "one kernel, no loop. Its grid, in the muGraph: x cuts N, y cuts M (" in text
-    assert "a block of 1 warp per token, 40 elements each." in text
+    assert "// a block of 1 warp per token" in source(records["silu_and_mul"], "cu")
 
 
 def test_the_triton_program_of_layer_norm_is_close_to_float64(

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 import pytest
 from compilers import formatted
 from handmade_lines import K, N, record
+from sources import source
 
 from mirage_kernels.generator.bench.demonstrate import triton_results
 from mirage_kernels.generator.ir import DType
 from mirage_kernels.generator.meaning.arrays import Array
 from mirage_kernels.generator.meaning.reals import round_to
 from mirage_kernels.generator.records.record import KernelRecord
-from mirage_kernels.generator.records.sources import sources_of
 
 M = 19
 INPUTS = {
@@ -34,19 +32,8 @@ def made() -> KernelRecord:
     return record("rms_norm_linear_residual")
 
 
-def source(made: KernelRecord, ending: str) -> str:
-    return sources_of(made)[made.path.removesuffix("json") + ending]
-
-
 def joined(text: str) -> str:
     return " ".join(text.replace("//", "").split())
-
-
-@pytest.mark.parametrize("ending", ["cu", "py"])
-def test_an_emitted_file_is_golden(
-    made: KernelRecord, golden: Callable[[str, str], None], ending: str
-) -> None:
-    golden(f"rms_norm_linear_residual_{made.stem}.{ending}", source(made, ending))
 
 
 def test_the_cuda_file_is_formatted_as_clang_format_would(made: KernelRecord) -> None:

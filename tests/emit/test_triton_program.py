@@ -22,7 +22,7 @@ from mirage_kernels.generator.meaning.reals import ELEMENTWISE, FLOAT64, STORAGE
 from mirage_kernels.generator.meaning.walk import results
 from mirage_kernels.generator.recipe import Recipe, Shape, recipe, trace
 from mirage_kernels.generator.records.record import KernelRecord
-from mirage_kernels.generator.records.sources import sources_of
+from mirage_kernels.generator.records.sources import triton_of
 from mirage_kernels.generator.search.gate import Gate
 from mirage_kernels.generator.search.settings import Setting, View
 from mirage_kernels.generator.search.sketch import BlockSketch
@@ -145,9 +145,7 @@ def test_rows_may_lie_further_apart_than_int32_counts(
     golden_record: GoldenRecord, tmp_path: Path
 ) -> None:
     """Three rows in 4 GiB, of which pages that nobody touches take no memory."""
-    sources = sources_of(golden_record(DType.FP16))
-    program = next(text for name, text in sources.items() if name.endswith(".py"))
-    (tmp_path / "program.py").write_text(program)
+    (tmp_path / "program.py").write_text(triton_of(golden_record(DType.FP16)))
     ran = subprocess.run(
         [sys.executable, "-c", _FAR.format(K=K, N=N), str(tmp_path)],
         env={**os.environ, "TRITON_INTERPRET": "1"},

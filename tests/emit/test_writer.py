@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from dataclasses import replace
+
 import pytest
 
 from mirage_kernels.generator.emit.header import Header
@@ -93,8 +96,8 @@ def entry(recipe: str, k: int) -> Entry:
 
 def test_the_table_lists_kernels_by_their_symbols() -> None:
     text = emit_table("sm_90a", [entry("b", 8), entry("a", 16), entry("a", 8)])
-    symbols = [line.split("::")[1].split(",")[0] for line in text.splitlines() if "::" in line]
-    assert symbols == sorted(symbols)
+    rows = re.findall(r"PLAIN\((\w+), (\w+),", text)
+    assert rows == [("a", "K16_N40_fp16"), ("a", "K8_N40_fp16"), ("b", "K8_N40_fp16")]
 
 
 def test_the_table_does_not_depend_on_the_order_of_its_entries() -> None:
@@ -102,12 +105,17 @@ def test_the_table_does_not_depend_on_the_order_of_its_entries() -> None:
     assert emit_table("sm_90a", entries) == emit_table("sm_90a", entries[::-1])
 
 
-def test_the_table_declares_what_it_lists() -> None:
-    text = emit_table("sm_90a", [entry("a", 8)])
-    assert "cudaError_t a_K8_N40_fp16(const LaunchArgs&, cudaStream_t);" in text
-    assert '{"a", "fp16", {{"K", 8}, {"N", 40}}, 2,' in text
-    assert "const int kKernelCount = 1;" in text
-    assert 'const char* const kArch = "sm_90a";' in text
+def test_a_row_of_the_table_has_all_that_a_kernel_serves_and_needs() -> None:
+    text = emit_table("sm_90a", [entry("a", 8), replace(entry("b", 8), workspace=True)])
+    assert '  PLAIN(a, K8_N40_fp16, fp16, 0, "", {"K", 8}, {"N", 40}) \\\n' in text
+    assert '  SPACE(b, K8_N40_fp16, fp16, 0, "", {"K", 8}, {"N", 40})\n' in text
+    assert "#define ATTENTION_KERNELS(ATTENTION)\n" in text
+    assert '#define ARCH "sm_90a"\n' in text
+
+
+def test_a_row_too_long_for_a_line_has_its_extents_on_the_next() -> None:
+    text = emit_table("sm_90a", [replace(entry("a" * 40, 8), options=("bias", "weight_offset"))])
+    assert '"bias weight_offset", \\\n      {"K", 8}, {"N", 40})' in text
 
 
 def test_a_line_without_room_for_its_comment_parts_the_columns() -> None:

@@ -1,28 +1,15 @@
 // mirage-kernels generate RECIPE --arch sm_90a
 //
-// Which kernel serves which recipe, element type and static extents.
+// Which kernel serves which recipe, element type and static extents. A row names recipe, file,
+// element type, most tokens (0: any number; rows of attention have none), inputs that a call may
+// leave out, and static extents. SPACE: the kernel needs a workspace.
 
-#include "launch.h"
+#define KERNELS(PLAIN, SPACE) \
+  PLAIN(rms_norm_linear, K72_N40_bf16, bf16, 64, "", {"K", 72}, {"N", 40}) \
+  PLAIN(rms_norm_linear, K72_N40_fp16, fp16, 64, "", {"K", 72}, {"N", 40})
 
-namespace mirage {
-namespace generated {
-cudaError_t rms_norm_linear_K72_N40_bf16(const LaunchArgs&, cudaStream_t);
-cudaError_t rms_norm_linear_K72_N40_fp16(const LaunchArgs&, cudaStream_t);
-}  // namespace generated
+#define ATTENTION_KERNELS(ATTENTION)
 
-const Kernel kKernels[] = {
-  {"rms_norm_linear", "bf16", {{"K", 72}, {"N", 40}}, 2,
-   generated::rms_norm_linear_K72_N40_bf16, "rms_norm_linear/K72_N40_bf16",
-   64, ""},
-  {"rms_norm_linear", "fp16", {{"K", 72}, {"N", 40}}, 2,
-   generated::rms_norm_linear_K72_N40_fp16, "rms_norm_linear/K72_N40_fp16",
-   64, ""},
-};
-const int kKernelCount = 2;
+#define ARCH "sm_90a"
 
-const AttentionKernel kAttentionKernels[] = {{}};  // none
-const int kAttentionKernelCount = 0;
-
-const char* const kArch = "sm_90a";
-
-}  // namespace mirage
+#include "table.h"

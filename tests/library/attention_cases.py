@@ -199,7 +199,8 @@ def _exact(call: Call) -> tuple[Tensor, Tensor]:
     query_heads, kv_heads = case.heads
     group = query_heads // kv_heads
     queries = _normed(call, "q", call.q.double().reshape(-1, query_heads, case.depth))
-    out, lse = torch.zeros_like(queries), torch.full_like(queries[..., 0], -torch.inf)
+    out = queries.new_zeros(*queries.shape[:2], call.values[0].shape[-1])
+    lse = torch.full_like(queries[..., 0], -torch.inf)
     sinks = call.given.get("sinks")
     scale = options.get("scale") or case.depth**-0.5
     token = 0

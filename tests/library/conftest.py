@@ -30,6 +30,7 @@ from exact import (
     exact_rms_norm,
     exact_rms_norm_gated_mlp,
     exact_rms_norm_linear,
+    results,
 )
 
 Arguments = dict[str, object]
@@ -165,7 +166,7 @@ class Case:
         return self.kernel_is_own or self.options <= {*self.kernel.options.split()}
 
     def program(self, kind: str, arguments: Arguments) -> tuple[Tensor, ...]:
-        """Return what one of PyTorch's programs computes: `kind` is "library" or "around".
+        """Return what one of PyTorch's programs computes: `kind` is "library" or "composite".
 
         By PyTorch's kernels alone, also where this build has some for a part of it.
         """
@@ -191,11 +192,6 @@ class Case:
     def into(self, outs: tuple[Tensor, ...], arguments: Arguments) -> tuple[Tensor, ...]:
         """Call the op with `out` and return what it returns."""
         return results(self.call(**arguments, out=outs if len(outs) > 1 else outs[0]))
-
-
-def results(value: object) -> tuple[Tensor, ...]:
-    """Return one result or several as a tuple."""
-    return value if isinstance(value, tuple) else (value,)  # type: ignore[return-value]
 
 
 X = {"x": "M K"}

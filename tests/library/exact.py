@@ -118,3 +118,13 @@ def exact_ntrans(h: Tensor, x: Tensor, alpha: Tensor) -> Tensor:
 
 def exact_act_and_mul(gate: Tensor, up: Tensor, *, activation: str = "silu") -> Tensor:
     return ACTIVATIONS[activation](gate) * up
+
+
+def results(value: object) -> tuple[Tensor, ...]:
+    """Return one result or several as a tuple."""
+    return value if isinstance(value, tuple) else (value,)  # type: ignore[return-value]
+
+
+def same(a: object, b: object) -> bool:
+    """Say whether two results have the same bits."""
+    return all(map(torch.equal, results(a), results(b)))

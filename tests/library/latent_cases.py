@@ -1,9 +1,10 @@
-"""Calls of mla_decode at random, and what they compute in float64: a loop per query token."""
+"""Calls of mla_decode at random, and in float64 attention over whole lines."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+import attention_cases
 import torch
 from torch import Tensor
 
@@ -30,14 +31,19 @@ class Case:
     seed: int = 0
 
     @property
-    def counts(self) -> tuple[int, ...]:
-        """Query tokens of each sequence."""
-        return self.tokens if len(self.tokens) > 1 else self.tokens * len(self.lengths)
-
-    @property
     def tolerance(self) -> float:
         """How far a result may be off, relative to the largest of the tensor."""
-        return 1e-3 if self.dtype == torch.float16 else 8e-3
+        return self.as_attention().tolerance
+
+    def as_attention(self) -> attention_cases.Case:
+        """Return the same call with whole lines for keys, whose first part are the values."""
+        return attention_cases.Case(
+            *(self.lengths, self.tokens, (self.heads, 1), sum(self.sizes), self.dtype, self.device),
+            page_size=self.page_size,
+            options={"scale": scale_of(self), **self.options},
+            spread=self.spread,
+            seed=self.seed,
+        )
 
 
 @dataclass
@@ -62,26 +68,10 @@ class Call:
 
     def exact(self) -> tuple[Tensor, Tensor]:
         """Return the result and its log-sum-exp, in float64, as [tokens, Hq, ..]."""
-        case = self.case
-        queries = self.q.double().reshape(-1, case.heads, sum(case.sizes))
-        out = torch.zeros_like(queries[..., : case.sizes[0]])
-        lse = torch.full_like(queries[..., 0], -torch.inf)
-        token = 0
-        for keys, count in zip(self.keys, case.counts, strict=True):
-            for t in range(count):
-                seen = keys.double()[: self.visible(len(keys), (t, count))]
-                if len(seen):
-                    scores = queries[token] @ seen.t() * scale_of(case)
-                    lse[token] = scores.logsumexp(1)
-                    out[token] = scores.softmax(1) @ seen[:, : case.sizes[0]]
-                token += 1
-        return out, lse
-
-    def visible(self, length: int, place: tuple[int, int]) -> int:
-        """Return how many keys a token sees; `place` is its number and of how many."""
-        causal = self.case.options.get("causal")
-        causal = bool(self.case.page_size) if causal is None else causal
-        return max(0, length - place[1] + place[0] + 1) if causal else length
+        keys = [own.unsqueeze(1) for own in self.keys]
+        values = [own[..., : self.case.sizes[0]] for own in keys]
+        whole = (self.q, self.cache, self.cache, keys, values, {}, self.given)
+        return attention_cases.Call(self.case.as_attention(), *whole).exact()
 
 
 def scale_of(case: Case) -> float:
@@ -96,38 +86,6 @@ def _halves(tensor: Tensor, latent: int) -> Parts:
 
 def made(case: Case) -> Call:
     """Draw the tensors of a case; pages and places that no sequence uses hold NaN."""
-    draw = torch.Generator(case.device).manual_seed(case.seed)
-    width = sum(case.sizes)
-
-    def normal(*shape: int) -> Tensor:
-        drawn = torch.randn(shape, generator=draw, device=case.device) * case.spread
-        return drawn.to(case.dtype)
-
-    keys = [normal(length, width) for length in case.lengths]
-    q = normal(sum(case.counts), case.heads, width)
-    given: dict[str, object] = {}
-    if len(case.tokens) > 1:
-        given["cu_seqlens_q"] = torch.tensor([0, *case.counts]).cumsum(0).int().to(case.device)
-    elif case.tokens[0] != 1:
-        q = q.view(len(case.lengths), case.tokens[0], case.heads, width)
-    if not case.page_size:
-        cache = q.new_full((len(keys), max(case.lengths), width), torch.nan)
-        for line, own in zip(cache, keys, strict=True):
-            line[: len(own)] = own
-        if len({*case.lengths}) > 1:
-            given["seq_lens"] = torch.tensor(case.lengths).int().to(case.device)
-        return Call(case, q, cache, keys, given)
-    counts = [-(-length // case.page_size) for length in case.lengths]
-    order = torch.randperm(sum(counts) + 3, generator=draw, device=case.device).int()
-    cache = q.new_full((len(order), case.page_size, width), torch.nan)
-    table = torch.full((len(keys), max(counts) + 1), 2**30, dtype=torch.int32, device=case.device)
-    used = 0
-    for row, own, count in zip(table, keys, counts, strict=True):
-        row[:count] = order[used : used + count]
-        used += count
-        whole = own.new_full((count * case.page_size, width), torch.nan)
-        whole[: len(own)] = own
-        cache[row[:count]] = whole.view(count, case.page_size, width)
-    given |= {"block_table": table}
-    given["seq_lens"] = torch.tensor(case.lengths, dtype=torch.int32, device=case.device)
-    return Call(case, q, cache, keys, given)
+    whole = attention_cases.made(case.as_attention())
+    given = {name: value for name, value in whole.given.items() if name != "kv_layout"}
+    return Call(case, whole.q, whole.k.squeeze(2), [own.squeeze(1) for own in whole.keys], given)

@@ -17,9 +17,14 @@ SHAPES = [(4096, 6144), (4096, 4096), (8192, 10240)]
 
 @pytest.mark.parametrize("dtype", ["fp16", "bf16"])
 @pytest.mark.parametrize(("k", "n"), SHAPES)
-def test_the_shapes_of_the_catalog_are_compiled(k: int, n: int, dtype: str) -> None:
-    rows = [(e.recipe, e.dtype, e.dims) for e in kernel_table()]
-    assert ("rms_norm_linear", dtype, {"K": k, "N": n}) in rows
+def test_the_shapes_of_the_catalog_are_listed(k: int, n: int, dtype: str) -> None:
+    folder = ROOT / "kernels/sm_90a"
+    if not folder.is_dir():
+        pytest.skip("an installed wheel holds no sources")
+    stem = f"K{k}_N{n}_{dtype}"
+    assert (folder / f"rms_norm_linear/{stem}.cu").is_file()
+    row = re.compile(rf"rms_norm_linear\W.*\W{stem}\W|rms_norm_linear_{stem}\W")
+    assert row.search((folder / "table.cpp").read_text())
 
 
 def test_no_kernel_is_listed_twice() -> None:

@@ -1,15 +1,18 @@
-"""Building the extension: only what changed is compiled, failures show the command, files whole."""
+"""Building the extension: what is compiled and what comes from the cache, failures, whole files."""
 
 from __future__ import annotations
 
 import importlib.util
+import os
 import re
+import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
 
 from mirage_kernels.generator.build import compile as compiler
+from mirage_kernels.generator.build.objects import ObjectCache, Places, Wanted
 from mirage_kernels.generator.build.toolchain import find_toolchain
 from mirage_kernels.generator.errors import ToolchainError
 
@@ -17,26 +20,117 @@ pytestmark = pytest.mark.skipif(
     not (compiler.ROOT / "csrc").is_dir(), reason="an installed wheel holds no sources"
 )
 
-TABLE = """
-#include "extra.h"
-#include "launch.h"
-namespace mirage {
-const Kernel kKernels[1] = {};
-const int kKernelCount = 0;
-const AttentionKernel kAttentionKernels[1] = {};
-const int kAttentionKernelCount = 0;
-const char* const kArch = "sm_90a";
-}  // namespace mirage
-"""
+FILES = {
+    "csrc/launch.h": "#pragma once\n",
+    "csrc/torch/module.cpp": '#include "launch.h"\nint module() { return 1; }\n',
+    "kernels/sm_90a/table.cpp": '#include "launch.h"\nint table() { return 2; }\n',
+    "kernels/sm_90a/linear/K8_fp16.cu": '#include "form.cuh"\n__global__ void half() {}\n',
+    "kernels/sm_90a/linear/K8_bf16.cu": "__global__ void bfloat() {}\n",
+    "kernels/sm_90a/linear/form.cuh": "#pragma once\n",
+}
 
 
 @pytest.fixture
-def kernels_dir(tmp_path: Path) -> Path:
-    emitted = tmp_path / "sm_90a"
-    emitted.mkdir()
-    (emitted / "table.cpp").write_text(TABLE)
-    (emitted / "extra.h").write_text("#pragma once\n")
-    return tmp_path
+def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A checkout with two kernels, and an empty cache of objects."""
+    monkeypatch.setenv("MIRAGE_KERNELS_OBJECTS", str(tmp_path / "objects"))
+    root = tmp_path / "tree"
+    for name, text in FILES.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(text)
+    monkeypatch.setattr(compiler, "ROOT", root)
+    return root
+
+
+def build(tree: Path) -> list[str]:
+    """Build; return the sources that were compiled."""
+    compiled: list[str] = []
+
+    def progress(stage: str, done: int, total: int, text: str) -> None:
+        if stage == "compile":
+            compiled.append(text.partition(" ")[0])
+
+    sources = compiler.all_sources("sm_90a", tree / "kernels")
+    out = compiler.build_extension(sources, tree / "_C.abi3.so", jobs=1, progress=progress)
+    assert out.is_file()
+    return [Path(name).name for name in compiled]
+
+
+def test_only_what_changed_is_compiled(tree: Path) -> None:
+    assert len(build(tree)) == 4
+    assert build(tree) == []
+    (tree / "csrc/launch.h").write_text("#pragma once\nnamespace mirage {}\n")
+    assert sorted(build(tree)) == ["module.cpp", "table.cpp"]
+    (tree / "kernels/sm_90a/linear/form.cuh").write_text("int changed();\n")
+    assert build(tree) == ["K8_fp16.cu"]
+    (tree / "kernels/sm_90a/linear/form.cuh").write_text("#pragma once\n")
+    assert build(tree) == []
+
+
+def test_a_moved_checkout_compiles_nothing_and_makes_the_same_bytes(
+    tree: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    build(tree)
+    moved = Path(shutil.copytree(tree, tree.with_name("moved")))
+    shutil.rmtree(tree)
+    before = (moved / "_C.abi3.so").read_bytes()
+    monkeypatch.setattr(compiler, "ROOT", moved)
+    assert build(moved) == []
+    assert (moved / "_C.abi3.so").read_bytes() == before
+    shutil.rmtree(os.environ["MIRAGE_KERNELS_OBJECTS"])
+    build(moved)
+    assert (moved / "_C.abi3.so").read_bytes() == before
+
+
+def test_failure_shows_the_command_and_the_next_build_goes_on_from_there(tree: Path) -> None:
+    build(tree)
+    before = (tree / "_C.abi3.so").read_bytes()
+    broken, more = tree / "kernels/sm_90a/z.cu", tree / "kernels/sm_90a/linear/K16_fp16.cu"
+    broken.write_text("int half( {\n")
+    more.write_text("__global__ void more() {}\n")
+    with pytest.raises(ToolchainError, match=r"z.cu does not build") as raised:
+        build(tree)
+    assert "nvcc" in raised.value.hint
+    assert "error" in raised.value.hint
+    assert (tree / "_C.abi3.so").read_bytes() == before
+    assert not list((tree.parent / "objects").glob("unfinished.*"))
+    broken.write_text("__global__ void mended() {}\n")
+    assert build(tree) == ["z.cu"]
+
+
+def test_keys_name_folders_by_what_they_hold() -> None:
+    places = Places({"/home/me/venv/torch": "torch", "/home/me": "tree"})
+    assert places.named("-I/home/me/venv/torch/include") == "-Itorch/include"
+    assert places.named("/home/me") == "tree"
+    assert places.named("/home/meant/x.h") == "/home/meant/x.h"
+    assert places.path("torch/all.h") == "/home/me/venv/torch/all.h"
+
+
+@pytest.mark.parametrize("changed", ["compilers", "command", "content"])
+def test_an_object_is_of_its_compilers_command_and_content(tmp_path: Path, changed: str) -> None:
+    (tmp_path / "x.cu").write_text("int x;")
+    (tmp_path / "x.o").write_bytes(b"object")
+    (tmp_path / "x.d").write_text("x.o: x.cu \\\n gone.h\n")
+    cache = ObjectCache(tmp_path / "objects", tmp_path, Places({}), "nvcc 13.0")
+    wanted = Wanted("x.cu", ("nvcc", "-O3"))
+    kept = cache.keep(wanted, tmp_path / "x.o", tmp_path / "x.d")
+    assert cache.find(wanted) == kept
+    if changed == "content":
+        (tmp_path / "x.cu").write_text("int y;")
+    compilers = "nvcc 13.1" if changed == "compilers" else "nvcc 13.0"
+    command = ("nvcc", "-O2") if changed == "command" else wanted.command
+    later = ObjectCache(cache.folder, tmp_path, Places({}), compilers)
+    assert later.find(Wanted("x.cu", command)) is None
+
+
+def test_objects_used_last_stay_in_a_full_cache(tmp_path: Path) -> None:
+    cache = ObjectCache(tmp_path, tmp_path, Places({}), "")
+    for age, name in enumerate(("new", "old")):
+        (tmp_path / "ab").mkdir(exist_ok=True)
+        (tmp_path / "ab" / name).write_bytes(bytes(100))
+        os.utime(tmp_path / "ab" / name, (1e9 - age, 1e9 - age))
+    cache.shrink(150)
+    assert [path.name for path in (tmp_path / "ab").iterdir()] == ["new"]
 
 
 def installed_extension() -> Path:
@@ -46,56 +140,14 @@ def installed_extension() -> Path:
     return Path(spec.origin)
 
 
-def build(kernels_dir: Path) -> list[str]:
-    lines: list[str] = []
-    out = kernels_dir / "_C.abi3.so"
-    compiler.build_extension("sm_90a", kernels_dir, out, jobs=1, progress=lines.append)
-    assert out.is_file()
-    return lines
-
-
-def test_only_what_changed_is_compiled(kernels_dir: Path) -> None:
-    build(kernels_dir)
-    assert [line for line in build(kernels_dir) if re.search(r"compile +1/", line)] == []
-    (kernels_dir / "sm_90a" / "extra.h").write_text("#pragma once\nnamespace mirage {}\n")
-    compiled = [line for line in build(kernels_dir) if re.search(r"compile +\d+/", line)]
-    assert len(compiled) == 1
-    assert "table.cpp" in compiled[0]
-
-
-def test_a_plan_in_a_file_of_its_own_is_compiled_again_with_its_kernel(kernels_dir: Path) -> None:
-    folder = kernels_dir / "sm_90a" / "some_recipe"
-    folder.mkdir()
-    for stem in ("K8_fp16", "K8_bf16"):
-        (folder / f"{stem}.cu").write_text(f'#include "{stem}.held.cuh"\n')
-        (folder / f"{stem}.held.cuh").write_text(f"int {stem}();\n")
-    build(kernels_dir)
-    (folder / "K8_fp16.held.cuh").write_text("int changed();\n")
-    compiled = [line for line in build(kernels_dir) if re.search(r"compile +\d+/", line)]
-    assert len(compiled) == 1
-    assert "K8_fp16.cu" in compiled[0]
-
-
-def test_failure_shows_the_command_and_leaves_the_old_file(kernels_dir: Path) -> None:
-    build(kernels_dir)
-    (kernels_dir / "sm_90a" / "broken.cu").write_text("int half( {\n")
-    before = (kernels_dir / "_C.abi3.so").read_bytes()
-    with pytest.raises(ToolchainError, match=r"broken.cu does not build") as raised:
-        build(kernels_dir)
-    assert "nvcc" in raised.value.hint
-    assert "error" in raised.value.hint
-    assert (kernels_dir / "_C.abi3.so").read_bytes() == before
-    assert sorted(path.name for path in kernels_dir.iterdir()) == ["_C.abi3.so", "sm_90a"]
-
-
 def test_folder_without_emitted_kernels_is_named(tmp_path: Path) -> None:
     with pytest.raises(ToolchainError, match="sm_90a holds no emitted kernels"):
-        build(tmp_path)
+        compiler.all_sources("sm_90a", tmp_path)
 
 
 def test_an_architecture_without_kernels_is_told_which_have_some() -> None:
     with pytest.raises(ToolchainError, match="sm_75 holds no emitted kernels") as raised:
-        compiler.plan_jobs(find_toolchain(), "sm_75", compiler.ROOT / "kernels")
+        compiler.all_sources("sm_75", compiler.ROOT / "kernels")
     assert "sm_80, sm_86, sm_89, sm_90a" in raised.value.hint
 
 
@@ -117,9 +169,7 @@ def test_a_source_distribution_names_all_that_a_wheel_is_compiled_from() -> None
 
 def test_what_is_no_architecture_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ToolchainError, match="'hopper' is no GPU architecture"):
-        compiler.build_extension(
-            "hopper", tmp_path, tmp_path / "_C.abi3.so", jobs=1, progress=print
-        )
+        compiler.all_sources("hopper", tmp_path)
 
 
 def test_jobs_fit_the_free_memory(monkeypatch: pytest.MonkeyPatch) -> None:

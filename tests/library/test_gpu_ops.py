@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from exact import results, same
 from torch import Tensor
 
 from mirage_kernels import rms_norm_linear
@@ -15,14 +16,6 @@ TOKENS = [1, 2, 7, 8, 16, 33, 64, 65, 128, 300]
 # after its kernel, the result is rounded twice.
 ERROR_ALLOWED = 1.1
 ERROR_ALLOWED_AROUND = 2.0
-
-
-def results(value: object) -> tuple[Tensor, ...]:
-    return value if isinstance(value, tuple) else (value,)  # type: ignore[return-value]
-
-
-def same(a: object, b: object) -> bool:
-    return all(map(torch.equal, results(a), results(b)))
 
 
 def alike(gpu_case, a: object, b: object) -> bool:

@@ -60,50 +60,42 @@ GOOD = {
     "latent_dim": 32,
 }
 WRONG = {
-    "q that is all latent": (
-        {"q": Q[..., :32]},
+    (
         "q has lines of 32 elements and latent_dim is 32; a positive one that is shorter works, or "
-        "the pair of its parts",
-    ),
-    "kv_cache of another type": (
-        {"kv_cache": CACHE.bfloat16()},
-        "latent cache has dtype bfloat16, but q has float16; give both the same dtype",
-    ),
-    "kv_cache without pages": (
-        {"kv_cache": CACHE[0]},
+        "the pair of its parts"
+    ): {"q": Q[..., :32]},
+    "latent cache has dtype bfloat16, but q has float16; give both the same dtype": {
+        "kv_cache": CACHE.bfloat16()
+    },
+    (
         "latent cache has shape [16, 32], but q of shape [2, 4, 32] needs [pages, page size, 1, C] "
-        "= [any, any, any, 32]",
-    ),
-    "a shorter rope": (
-        {"kv_cache": CACHE[..., :40]},
+        "= [any, any, any, 32]"
+    ): {"kv_cache": CACHE[0]},
+    (
         "rope part of the cache has shape [9, 16, 1, 8], but rope part of q of shape [2, 4, 16] "
-        "needs [pages, page size, 1, P] = [9, 16, 1, 16]",
-    ),
-    "a rope of other heads": (
-        {"q": (Q[..., :32], Q[:, :2, 32:])},
+        "needs [pages, page size, 1, P] = [9, 16, 1, 16]"
+    ): {"kv_cache": CACHE[..., :40]},
+    (
         "rope part of q has shape [2, 2, 16], but q of shape [2, 4, 32] needs [tokens, Hq, P] = "
-        "[2, 4, any]",
-    ),
-    "a rope of an odd size": (
-        {"q": Q[..., :36], "kv_cache": CACHE[..., :36]},
-        "the rope part of q has size 4; multiples of 8 work",
-    ),
-    "no seq_lens": (
-        {"seq_lens": None},
-        "seq_lens is missing; with block_table the keys of each sequence [B] are needed",
-    ),
-    "out in the cache": (
-        {"out": CACHE.view(-1)[:256].view(2, 4, 32)},
-        "out shares memory with latent cache; give it memory of its own",
-    ),
+        "[2, 4, any]"
+    ): {"q": (Q[..., :32], Q[:, :2, 32:])},
+    "the rope part of q has size 4; multiples of 8 work": {
+        "q": Q[..., :36],
+        "kv_cache": CACHE[..., :36],
+    },
+    "seq_lens is missing; with block_table the keys of each sequence [B] are needed": {
+        "seq_lens": None
+    },
+    "out shares memory with latent cache; give it memory of its own": {
+        "out": CACHE.view(-1)[:256].view(2, 4, 32)
+    },
 }
 
 
-@pytest.mark.parametrize("name", WRONG)
-def test_wrong_argument_gets_a_sentence(name: str) -> None:
-    wrong, sentence = WRONG[name]
+@pytest.mark.parametrize("sentence", WRONG)
+def test_wrong_argument_gets_a_sentence(sentence: str) -> None:
     with pytest.raises(RuntimeError) as raised:
-        mla_decode(**GOOD | wrong)  # type: ignore[arg-type]
+        mla_decode(**GOOD | WRONG[sentence])  # type: ignore[arg-type]
     assert str(raised.value) == f"mirage_kernels::mla_decode: {sentence}"
 
 

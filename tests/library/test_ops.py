@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from exact import results, same
 from torch import Tensor
 from torch.nn.functional import linear
 
@@ -15,14 +16,6 @@ from mirage_kernels.generator.recipe import load_recipe
 from mirage_kernels.library import ACTIVATIONS
 
 DTYPES = [torch.float16, torch.bfloat16]
-
-
-def results(value: object) -> tuple[Tensor, ...]:
-    return value if isinstance(value, tuple) else (value,)  # type: ignore[return-value]
-
-
-def same(a: object, b: object) -> bool:
-    return all(map(torch.equal, results(a), results(b)))
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -104,12 +97,12 @@ def test_equals_the_recipes_reference_bit_for_bit(cases, op: str) -> None:
     assert same(cases[op].call(**arguments), load_recipe(op).reference(**arguments))
 
 
-def test_the_program_around_a_kernel_adds_what_the_options_add(case) -> None:
+def test_the_composite_program_adds_what_the_options_add(case) -> None:
     """On the CPU, where the op inside of it runs PyTorch's program."""
     if not case.options or case.takes_any_size:
         pytest.skip("nothing goes around a kernel")
     arguments = case.arguments(5) | ({"eps": 1e-6} if "norm_weight" in case.tensors else {})
-    for y, exact in zip(case.program("around", arguments), case.oracle(arguments), strict=True):
+    for y, exact in zip(case.program("composite", arguments), case.oracle(arguments), strict=True):
         assert (y.double() - exact).norm() / exact.norm() < 3e-3
 
 

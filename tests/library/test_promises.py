@@ -13,7 +13,7 @@ import pytest
 import torch
 
 import mirage_kernels
-from mirage_kernels.promises import fresh_weights
+from mirage_kernels.assumptions import fresh_weights
 
 OPS = torch.ops.mirage_kernels
 

@@ -61,7 +61,7 @@ class AttentionRoles:
         return _HELD.get(frozenset("".join(letters.get(d, "?") for d in type_.names)))
 
     def own(self, type_: TensorType) -> tuple[str, ...]:
-        """Return a value's dims without those that a work item has one of; all, if none are left."""
+        """Return a value's dims without those that a work item has one of, or all."""
         shown = tuple(d for d in type_.names if d not in (self.heads, self.sequences))
         return shown or type_.names
 

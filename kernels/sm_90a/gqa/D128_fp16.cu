@@ -3,8 +3,6 @@
 // Formula   [B, Hkv, G, D] = softmax(scale * q k^T) v over the first seq_lens keys of each sequence
 // Shape     Llama-3-8B and Qwen3-8B; Llama-3-70B and Qwen3-32B; Llama-2-7B and Chameleon-7B
 //           (multi-head)
-// Found     the first by predicted time of 70 proved muGraphs that passes the numeric gate and has
-//           a plan (756 states, 70 candidates).
 // Proved    equal to the recipe on 142 random draws over finite fields, for the tiles of all 8
 //           variants, at full D and uneven edges; a wrong muGraph passes with probability at most
 //           2^-40.4.

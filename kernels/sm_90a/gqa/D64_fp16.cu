@@ -2,8 +2,6 @@
 //
 // Formula   [B, Hkv, G, D] = softmax(scale * q k^T) v over the first seq_lens keys of each sequence
 // Shape     the Mirage paper's GQA, MHA and MQA, L 4096, scale 1; Llama-3.2-1B
-// Found     the first by predicted time of 70 proved muGraphs that passes the numeric gate and has
-//           a plan (756 states, 70 candidates).
 // Proved    equal to the recipe on 100 random draws over finite fields, for the tiles of all 5
 //           variants, at full D and uneven edges; a wrong muGraph passes with probability at most
 //           2^-40.4.

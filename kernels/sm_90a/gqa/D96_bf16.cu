@@ -2,8 +2,6 @@
 //
 // Formula   [B, Hkv, G, D] = softmax(scale * q k^T) v over the first seq_lens keys of each sequence
 // Shape     Phi-3-mini (multi-head)
-// Found     the first by predicted time of 70 proved muGraphs that passes the numeric gate and has
-//           a plan (756 states, 70 candidates).
 // Proved    equal to the recipe on 72 random draws over finite fields, for the tiles of all 3
 //           variants, at full D and uneven edges; a wrong muGraph passes with probability at most
 //           2^-40.4.

@@ -3,8 +3,6 @@
 // Formula   [B, T, Hkv, G, D] = softmax(cap * tanh(scale * q k^T / cap)) v over the last `window`
 //           keys up to each token's
 // Shape     Gemma-2-9B and Gemma-2-2B
-// Found     the first by predicted time of 164 proved muGraphs that passes the numeric gate and has
-//           a plan (854 states, 164 candidates).
 // Proved    equal to the recipe on 44 random draws over finite fields, for the tiles of its one
 //           variant, at full D and uneven edges; a wrong muGraph passes with probability at most
 //           2^-40.4.

@@ -2,19 +2,11 @@
 //
 // Formula   [M, N] = linear(layer_norm(x, eps) * norm_weight + norm_bias, weight)
 // Shape     Command R7B qkv_proj, TP 1 (norm_bias is 0)
-// Found     the first by predicted time of 151 proved muGraphs that passes the numeric gate and has
-//           a plan (52875 states, 151 candidates).
 // Proved    equal to the recipe on 17 random draws over finite fields, for the tiles of all 4
 //           variants, at full extents and uneven edges; a wrong muGraph passes with probability at
 //           most 2^-56.8.
 // Accuracy  emulated error against float64 (unfused program's): unit 2.4e-03 (2.4e-03), tiny
 //           2.5e-03 (2.5e-03), outliers 2.3e-03 (2.3e-03), wide 2.3e-03 (2.3e-03).
-// Launch    up to 8 tokens: 128 blocks of 8 warps, 217 KiB shared; up to 16 tokens: a block of 4
-//           warps each in front, then 128 blocks of 8 warps, which hold tokens in registers, 129
-//           KiB shared; up to 32 tokens: a block of 4 warps each in front, then 128 blocks of 8
-//           warps, which hold tokens in registers, 121 KiB shared; any number of tokens: for each
-//           64 of them a block of 4 warps each in front, then 128 blocks of 8 warps, which hold
-//           tokens in registers, 116 KiB shared.
 
 #include "launch.h"
 
@@ -29,18 +21,18 @@ struct Shape {
   using T = __nv_bfloat16;
   static constexpr int K = 4096, N = 6144;
 };
-struct UpTo8M : Shape {
+struct UpTo8M : Shape {  // 128 blocks of 8 warps, 217 KiB
   static constexpr int kTokens = 8, kRows = 48, kWarps = 8, kChunks = 2, kStages = 3;
 };
-struct UpTo16M : Shape {
+struct UpTo16M : Shape {  // a block per token, then 128 blocks of 8 warps, 129 KiB
   static constexpr int kTokens = 16, kRows = 48, kStages = 8, kGroups = 2, kBlocks = 1;
   static constexpr int kFrontWarps = 4;
 };
-struct UpTo32M : Shape {
+struct UpTo32M : Shape {  // a block per token, then 128 blocks of 8 warps, 121 KiB
   static constexpr int kTokens = 32, kRows = 48, kStages = 6, kGroups = 2, kBlocks = 1;
   static constexpr int kFrontWarps = 4;
 };
-struct AnyM : Shape {
+struct AnyM : Shape {  // a block per token, then each 64 tokens: 128 blocks of 8 warps, 116 KiB
   static constexpr int kTokens = 64, kRows = 48, kStages = 4, kGroups = 2, kBlocks = 1;
   static constexpr int kFrontWarps = 4;
 };

@@ -2,16 +2,11 @@
 //
 // Formula   [M, N] = linear(x, weight) + scale * linear(linear(x, lora_a), lora_b)
 // Shape     the Mirage paper's LoRA
-// Found     the first by predicted time of 263 proved muGraphs that passes the numeric gate and has
-//           a plan (233 states, 318 candidates).
 // Proved    equal to the recipe on 16 random draws over finite fields, for the tiles of all 4
 //           variants, at full extents and uneven edges; a wrong muGraph passes with probability at
 //           most 2^-57.9.
 // Accuracy  emulated error against float64 (unfused program's): unit 3.3e-04 (3.6e-04), tiny
 //           3.3e-04 (3.6e-04), outliers 3.1e-04 (3.5e-04), wide 3.3e-04 (3.7e-04).
-// Launch    up to 8 tokens: 128 blocks of 8 warps, 114 KiB shared; up to 16 tokens: 128 blocks of 8
-//           warps, 130 KiB shared; up to 32 tokens: 128 blocks of 8 warps, 162 KiB shared; any
-//           number of tokens: for each 64 of them 256 blocks of 4 warps, 97 KiB shared.
 
 #include "launch.h"
 
@@ -24,16 +19,16 @@ struct Shape {
   using T = __half;
   static constexpr int K = 256, N = 4096, R = 16;
 };
-struct UpTo8M : Shape {
+struct UpTo8M : Shape {  // 128 blocks of 8 warps, 114 KiB
   static constexpr int kTokens = 8, kRows = 32, kWarps = 8, kChunks = 2, kStages = 2;
 };
-struct UpTo16M : Shape {
+struct UpTo16M : Shape {  // 128 blocks of 8 warps, 130 KiB
   static constexpr int kTokens = 16, kRows = 32, kWarps = 8, kChunks = 2, kStages = 2;
 };
-struct UpTo32M : Shape {
+struct UpTo32M : Shape {  // 128 blocks of 8 warps, 162 KiB
   static constexpr int kTokens = 32, kRows = 32, kWarps = 8, kChunks = 2, kStages = 2;
 };
-struct AnyM : Shape {
+struct AnyM : Shape {  // each 64 tokens: 256 blocks of 4 warps, 97 KiB
   static constexpr int kTokens = 64, kRows = 16, kWarps = 4, kChunks = 2, kStages = 2;
 };
 

@@ -3,8 +3,6 @@
 // Formula   [B, Hq, C] = softmax(scale * (q_latent latent^T + q_rope k_rope^T)) latent over the
 //           first seq_lens
 // Shape     DeepSeek-V3 and R1, DeepSeek-V2-Lite, Kimi-K2
-// Found     the first by predicted time of 173 proved muGraphs that passes the numeric gate and has
-//           a plan (14843 states, 281 candidates).
 // Proved    equal to the recipe on 44 random draws over finite fields, for the tiles of its one
 //           variant, at full C, P and uneven edges; a wrong muGraph passes with probability at most
 //           2^-40.4.

@@ -3,8 +3,6 @@
 // Formula   [B, Hkv, G, D] = gqa of layer_norm(q) * q_weight + q_bias and layer_norm(k) * k_weight
 //           + k_bias, over D
 // Shape     Chameleon-7B (multi-head) and Chameleon-34B; Command-R+ (no biases)
-// Found     the first by predicted time of 70 proved muGraphs that passes the numeric gate and has
-//           a plan (756 states, 70 candidates).
 // Proved    equal to the recipe on 72 random draws over finite fields, for the tiles of all 3
 //           variants, at full D and uneven edges; a wrong muGraph passes with probability at most
 //           2^-40.4.

@@ -3,8 +3,6 @@
 // Formula   [B, Hkv, G, D] = gqa of q and k after rms_norm over D, by their weights plus
 //           weight_offset
 // Shape     the Mirage paper's QK-norm, L 4096, scale 1
-// Found     the first by predicted time of 164 proved muGraphs that passes the numeric gate and has
-//           a plan (5293 states, 164 candidates).
 // Proved    equal to the recipe on 100 random draws over finite fields, for the tiles of all 5
 //           variants, at full D and uneven edges; a wrong muGraph passes with probability at most
 //           2^-40.4.

@@ -2,17 +2,11 @@
 //
 // Formula   [M, N] = linear(x / sqrt(mean(x^2) + eps) * norm_weight, weight)
 // Shape     Llama-3-8B q_proj, TP 1; Chameleon-7B q_proj
-// Found     the first by predicted time of 199 proved muGraphs that passes the numeric gate and has
-//           a plan (523 states, 199 candidates).
 // Proved    equal to the recipe on 16 random draws over finite fields, for the tiles of all 4
 //           variants, at full extents and uneven edges; a wrong muGraph passes with probability at
 //           most 2^-56.8.
 // Accuracy  emulated error against float64 (unfused program's): unit 2.9e-04 (2.9e-04), tiny
 //           2.9e-04 (2.9e-04), outliers 2.9e-04 (3.0e-04), wide 3.0e-04 (2.9e-04).
-// Launch    up to 8 tokens: 128 blocks of 8 warps, 192 KiB shared; up to 16 tokens: 128 blocks of 8
-//           warps, 224 KiB shared; up to 32 tokens: 64 clusters of 2 blocks that split the loop,
-//           116 KiB shared; any number of tokens: for each 64 of them 64 clusters of 2 blocks that
-//           split the loop, 157 KiB shared.
 
 #include "launch.h"
 
@@ -26,17 +20,17 @@ struct Shape {
   using T = __half;
   static constexpr int K = 4096, N = 4096;
 };
-struct UpTo8M : Shape {
+struct UpTo8M : Shape {  // 128 blocks of 8 warps, 192 KiB
   static constexpr int kTokens = 8, kRows = 32, kWarps = 8, kChunks = 2, kStages = 4;
 };
-struct UpTo16M : Shape {
+struct UpTo16M : Shape {  // 128 blocks of 8 warps, 224 KiB
   static constexpr int kTokens = 16, kRows = 32, kWarps = 8, kChunks = 2, kStages = 4;
 };
-struct UpTo32M : Shape {
+struct UpTo32M : Shape {  // 64 clusters of 2 blocks, 116 KiB
   static constexpr int kTokens = 32, kRows = 64, kStages = 4;
   static constexpr int kGroups = 2, kTurns = 2, kBoxes = 2, kSets = 1;
 };
-struct AnyM : Shape {
+struct AnyM : Shape {  // each 64 tokens: 64 clusters of 2 blocks, 157 KiB
   static constexpr int kTokens = 64, kRows = 64, kStages = 4;
   static constexpr int kGroups = 2, kTurns = 2, kBoxes = 2, kSets = 1;
 };

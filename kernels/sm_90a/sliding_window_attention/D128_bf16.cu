@@ -3,8 +3,6 @@
 // Formula   [B, T, Hkv, G, D] = softmax(scale * q k^T) v, each query token over the last `window`
 //           keys up to its own
 // Shape     Mistral-7B-v0.1; Gemma-3-27B (window is 1024)
-// Found     the first by predicted time of 182 proved muGraphs that passes the numeric gate and has
-//           a plan (816 states, 182 candidates).
 // Proved    equal to the recipe on 128 random draws over finite fields, for the tiles of all 7
 //           variants, at full D and uneven edges; a wrong muGraph passes with probability at most
 //           2^-40.4.

@@ -3,8 +3,6 @@
 // Formula   [B, T, Hkv, G, D] = softmax(scale * q k^T) v, each query token over the last `window`
 //           keys up to its own
 // Shape     gpt-oss-20b and 120b (window is 128)
-// Found     the first by predicted time of 182 proved muGraphs that passes the numeric gate and has
-//           a plan (816 states, 182 candidates).
 // Proved    equal to the recipe on 100 random draws over finite fields, for the tiles of all 5
 //           variants, at full D and uneven edges; a wrong muGraph passes with probability at most
 //           2^-40.4.

@@ -3,8 +3,6 @@
 // Formula   [B, T, Hkv, G, D] = softmax(scale * q k^T) v, each query token over the last `window`
 //           keys up to its own
 // Shape     Phi-3-mini (window is 2047)
-// Found     the first by predicted time of 182 proved muGraphs that passes the numeric gate and has
-//           a plan (816 states, 182 candidates).
 // Proved    equal to the recipe on 72 random draws over finite fields, for the tiles of all 3
 //           variants, at full D and uneven edges; a wrong muGraph passes with probability at most
 //           2^-40.4.

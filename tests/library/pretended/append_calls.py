@@ -1,4 +1,4 @@
-"""Calls qk_norm_rope_append with kernels that print what they get, each name before its call."""
+"""Calls of qk_norm_rope_append, each with what tells its tensors apart."""
 
 from __future__ import annotations
 
@@ -46,36 +46,34 @@ def promised() -> None:
     mk.constant_weights(False)
 
 
-CALLS: dict[str, Callable[[], object]] = {
-    "plain": call,
-    "strided qkv": partial(call, filled(1, TOKENS, WIDTH + 8)[:, :WIDTH]),
-    "misaligned qkv": partial(call, filled(1, TOKENS, WIDTH + 1)[:, :WIDTH]),
-    "short indices": partial(call, indices=(positions.int(), slots.int())),
-    "strided indices": partial(call, indices=(positions.repeat(2)[::2], slots.repeat(2)[::2])),
-    "heads first": partial(call, caches=(k_first, v_first), kv_layout="HND"),
-    "halves": partial(call, caches=halves),
-    "weights by head": partial(call, weights=(q_weight.repeat(HQ, 1), k_weight)),
-    "offset": partial(call, weight_offset=1.0, eps=1e-3),
-    "layer": partial(call, norm="layer", q_bias=q_bias, k_bias=k_bias),
-    "no bias": partial(call, norm="layer"),
-    "half angles": partial(call, angles=angles.half()),
-    "part of the angles": partial(call, angles=angles[:, :32]),
-    "an octet and a half": partial(call, angles=angles[:, :24]),
-    "interleaved octets": partial(call, angles=angles[:, :24], rope="interleaved"),
-    "interleaved": partial(call, rope="interleaved"),
-    "half an octet": partial(call, angles=angles[:, :4], rope="interleaved"),
-    "angles by column": partial(call, angles=torch.ones(D, POSITIONS).T),
-    "no tokens": partial(call, qkv[:0], indices=(positions[:0], slots[:0])),
-    "other heads": partial(
+APPEND: dict[str, Callable[[], object]] = {
+    "append plain": call,
+    "append strided qkv": partial(call, filled(1, TOKENS, WIDTH + 8)[:, :WIDTH]),
+    "append misaligned qkv": partial(call, filled(1, TOKENS, WIDTH + 1)[:, :WIDTH]),
+    "append short indices": partial(call, indices=(positions.int(), slots.int())),
+    "append strided indices": partial(
+        call, indices=(positions.repeat(2)[::2], slots.repeat(2)[::2])
+    ),
+    "append heads first": partial(call, caches=(k_first, v_first), kv_layout="HND"),
+    "append halves": partial(call, caches=halves),
+    "append weights by head": partial(call, weights=(q_weight.repeat(HQ, 1), k_weight)),
+    "append offset": partial(call, weight_offset=1.0, eps=1e-3),
+    "append layer": partial(call, norm="layer", q_bias=q_bias, k_bias=k_bias),
+    "append no bias": partial(call, norm="layer"),
+    "append half angles": partial(call, angles=angles.half()),
+    "append part of the angles": partial(call, angles=angles[:, :32]),
+    "append an octet and a half": partial(call, angles=angles[:, :24]),
+    "append interleaved octets": partial(call, angles=angles[:, :24], rope="interleaved"),
+    "append interleaved": partial(call, rope="interleaved"),
+    "append half an octet": partial(call, angles=angles[:, :4], rope="interleaved"),
+    "append angles by column": partial(call, angles=torch.ones(D, POSITIONS).T),
+    "append no tokens": partial(call, qkv[:0], indices=(positions[:0], slots[:0])),
+    "append other heads": partial(
         call,
         filled(1, TOKENS, WIDTH // 2),
         (q_weight[:32], k_weight[:32]),
         angles[:, :32],
         caches=(k[..., :32], v[..., :32]),
     ),
-    "promised": promised,
+    "append promised": promised,
 }
-
-for name, function in CALLS.items():
-    print(f"# {name}", flush=True)
-    function()

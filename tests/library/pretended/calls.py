@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 import torch
+from append_calls import APPEND
 from attention_calls import ATTENTION
 from torch import Tensor
 
@@ -91,7 +92,7 @@ CALLS = {
     "uncovered": partial(mk.rms_norm_linear, x, norm_weight, weight[:88]),
 }
 
-CALLS |= ATTENTION
+CALLS |= ATTENTION | APPEND
 
 for name, call in CALLS.items():
     print(f"# {name}", flush=True)

@@ -11,12 +11,8 @@ void check_device(int32_t) {}
 
 int32_t multiprocessors(int32_t) { return 132; }
 
-void launch(const Kernel& kernel, const LaunchArgs& args, int32_t) { kernel.launch(args, nullptr); }
-
-void launch(const AttentionKernel& kernel, const AttentionArgs& args, int32_t) {
-  kernel.launch(args, nullptr);
+void launch_on(int32_t, const char*, const std::function<cudaError_t(cudaStream_t)>& kernel) {
+  kernel(nullptr);
 }
-
-void launch(AppendFn kernel, const AppendArgs& args, int32_t) { kernel(args, nullptr); }
 
 }  // namespace mirage

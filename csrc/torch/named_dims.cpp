@@ -1,14 +1,16 @@
-// Checks by named dims, the choice of program, and the launch, for any signature.
-#include "call.h"
-
+// Calls whose arguments have named dims: checks, the choice of program, and the launch.
+#include <array>
 #include <sstream>
 
 #include <torch/csrc/stable/ops.h>
 
+#include "arguments.h"
+#include "assumptions.h"
+#include "call.h"
 #include "device.h"
 #include "errors.h"
-#include "nonce.h"
-#include "promises.h"
+#include "registry.h"
+#include "workspace.h"
 
 namespace mirage {
 namespace {
@@ -51,9 +53,54 @@ const char* second_half(const Tensor& packed) {
 
 bool is_packed(const Parameter& parameter) { return parameter.dims[0] == '2'; }
 
-}  // namespace
+class NamedDimsCall : public Call {
+ public:
+  NamedDimsCall(const Signature& signature, const Values& values);
 
-Call::Call(const Signature& signature, const Value* values)
+  Tensor new_result(size_t index) const override;
+  void check_results(const Results& results) override;
+  Way way() override;
+  void launch(const Results& results) const override;
+
+ private:
+  struct Dim {
+    char letter;
+    int64_t size;
+    size_t source;  // index of the parameter whose tensor said so
+  };
+  // A tensor to compare with the dims that its parameter names.
+  struct Shaped {
+    Argument argument;
+    const char* dims;
+    size_t index;  // of the parameter
+  };
+  static constexpr size_t kMaxDims = 4;
+
+  const Tensor& x() const { return *values_[0].tensor; }
+  Argument argument(size_t index) const;
+  void check_tensor(size_t index);
+  void check_scalar(size_t index);
+  void check_shape(const Shaped& shaped);
+  [[noreturn]] void fail_dims(const Shaped& shaped, size_t model) const;
+  const Dim* find(char letter) const;
+  int64_t tokens() const;
+  KernelQuery query(const char* recipe) const;
+  void find_kernel();
+  bool kernel_reads_halves() const;
+  bool kernel_takes_options() const;
+  bool kernel_has_place(const Parameter& parameter) const;
+  bool has_many_tokens() const;
+
+  const Signature& signature_;
+  const Values& values_;
+  std::array<Dim, kMaxDims> dims_{};
+  size_t dim_count_ = 0;
+  const char* recipe_;
+  const Kernel* kernel_ = nullptr;
+  bool is_own_ = false;  // whether the kernel is of the overload's own recipe
+};
+
+NamedDimsCall::NamedDimsCall(const Signature& signature, const Values& values)
     : signature_(signature), values_(values), recipe_(signature.op) {
   half_dtype(argument(0));
   check_has_rows(argument(0));
@@ -62,12 +109,12 @@ Call::Call(const Signature& signature, const Value* values)
   }
 }
 
-Argument Call::argument(size_t index) const {
+Argument NamedDimsCall::argument(size_t index) const {
   return {signature_.op, signature_.parameters[index].name, *values_[index].tensor};
 }
 
-void Call::check_tensor(size_t index) {
-  if (values_[index].tensor == nullptr) return;
+void NamedDimsCall::check_tensor(size_t index) {
+  if (!values_[index].tensor) return;
   const Parameter& parameter = signature_.parameters[index];
   const Argument given = argument(index);
   parameter.kind == Kind::kIndices ? check_indices(given, argument(0))
@@ -76,7 +123,7 @@ void Call::check_tensor(size_t index) {
   if (parameter.kind == Kind::kWeight) check_in_place(given);
 }
 
-void Call::check_scalar(size_t index) {
+void NamedDimsCall::check_scalar(size_t index) {
   const Parameter& parameter = signature_.parameters[index];
   if (parameter.kind == Kind::kNotNegative) {
     check_not_negative(signature_.op, parameter.name, values_[index].number);
@@ -85,14 +132,14 @@ void Call::check_scalar(size_t index) {
     check_finite(signature_.op, parameter.name, values_[index].number);
   }
   if (parameter.kind != Kind::kActivation) return;
-  recipe_ = recipe_of(signature_.op, *values_[index].text);
+  recipe_ = recipe_of(signature_.op, values_[index].text);
   if (recipe_ != nullptr) return;
-  fail("mirage_kernels::", signature_.op, ": ", parameter.name, " is '", *values_[index].text,
-       "'; 'silu', 'gelu', 'gelu_tanh' and 'relu' work");
+  fail_word({signature_.op, parameter.name, values_[index].text},
+            "'silu', 'gelu', 'gelu_tanh' and 'relu'");
 }
 
 // Dims that no tensor has named before take their size from this one.
-void Call::check_shape(const Shaped& shaped) {
+void NamedDimsCall::check_shape(const Shaped& shaped) {
   const Tensor& tensor = shaped.argument.tensor;
   const int64_t rank = tensor.dim(), leading = x().dim() - 1;
   int64_t at = 0;
@@ -118,7 +165,7 @@ void Call::check_shape(const Shaped& shaped) {
   if (model) fail_dims(shaped, *model);
 }
 
-void Call::fail_dims(const Shaped& shaped, size_t model) const {
+void NamedDimsCall::fail_dims(const Shaped& shaped, size_t model) const {
   std::ostringstream dims, sizes;
   const auto comma = [](const std::ostringstream& text) {
     return text.str().size() > 1 ? ", " : "";
@@ -147,14 +194,14 @@ void Call::fail_dims(const Shaped& shaped, size_t model) const {
   fail_shape(shaped.argument, {dims.str(), sizes.str(), argument(model)});
 }
 
-const Call::Dim* Call::find(char letter) const {
+const NamedDimsCall::Dim* NamedDimsCall::find(char letter) const {
   for (size_t i = 0; i < dim_count_; ++i) {
     if (dims_[i].letter == letter) return &dims_[i];
   }
   return nullptr;
 }
 
-Tensor Call::new_result(size_t index) const {
+Tensor NamedDimsCall::new_result(size_t index) const {
   std::vector<int64_t> shape;
   shape.reserve(x().dim());
   for_each_axis(signature_.results[index].dims, [&](Axis axis) {
@@ -164,15 +211,11 @@ Tensor Call::new_result(size_t index) const {
   return torch::stable::new_empty(x(), shape);
 }
 
-void Call::check_results(const Results& results) {
-  std::vector<Argument> others;
-  others.reserve(signature_.parameters.size() + results.size());
-  for (size_t i = 0; i < signature_.parameters.size(); ++i) {
-    if (values_[i].tensor != nullptr) others.push_back(argument(i));
-  }
+void NamedDimsCall::check_results(const Results& results) {
+  std::vector<Argument> others = given_tensors(signature_, values_);
   for (size_t i = 0; i < signature_.results.size(); ++i) {
     const Parameter& parameter = signature_.results[i];
-    const Argument result{signature_.op, parameter.name, *results[i]};
+    const Argument result{signature_.op, parameter.name, results[i]};
     check_like(result, argument(0));
     check_shape({result, parameter.dims, signature_.parameters.size()});
     check_out(result, others);
@@ -180,13 +223,13 @@ void Call::check_results(const Results& results) {
   }
 }
 
-int64_t Call::tokens() const {
+int64_t NamedDimsCall::tokens() const {
   int64_t count = 1;
   for (int64_t i = 0; i + 1 < x().dim(); ++i) count *= x().size(i);
   return count;
 }
 
-KernelQuery Call::query(const char* recipe) const {
+KernelQuery NamedDimsCall::query(const char* recipe) const {
   KernelQuery query{signature_.op, recipe, half_dtype(argument(0)), {}, 0};
   for (size_t i = 0; i < dim_count_; ++i) {
     if (dims_[i].letter == kSlices) continue;
@@ -197,7 +240,7 @@ KernelQuery Call::query(const char* recipe) const {
 
 // A kernel of the overload's own recipe, as long as tokens are few enough for it; of the recipe; or
 // of its sibling that has the options as inputs.
-void Call::find_kernel() {
+void NamedDimsCall::find_kernel() {
   const bool has_overload = signature_.overload[0] != '\0';
   if (has_overload || signature_.only_own) {
     const std::string ending = has_overload ? std::string("_") + signature_.overload : "";
@@ -215,7 +258,7 @@ void Call::find_kernel() {
   if (kernel_ == nullptr) fail(not_covered_sentence(query(recipe_)));
 }
 
-Way Call::way() {
+Way NamedDimsCall::way() {
   const int64_t count = tokens();
   if (count == 0) return Way::kNobody;
   if (!is_on_gpu(x())) return Way::kLibrary;
@@ -223,15 +266,15 @@ Way Call::way() {
   find_kernel();
   if (kernel_ == nullptr) return Way::kLibrary;
   if (has_many_tokens() || !kernel_reads_halves()) return Way::kLibrary;
-  return kernel_takes_options() ? Way::kKernel : Way::kAround;
+  return kernel_takes_options() ? Way::kKernel : Way::kComposite;
 }
 
 // More than those for which the kernel is meant.
-bool Call::has_many_tokens() const {
+bool NamedDimsCall::has_many_tokens() const {
   return kernel_->max_tokens > 0 && tokens() > kernel_->max_tokens;
 }
 
-bool Call::kernel_reads_halves() const {
+bool NamedDimsCall::kernel_reads_halves() const {
   for (size_t i = 0; i < signature_.parameters.size(); ++i) {
     if (!is_packed(signature_.parameters[i])) continue;
     const auto start = reinterpret_cast<uintptr_t>(second_half(*values_[i].tensor));
@@ -240,11 +283,11 @@ bool Call::kernel_reads_halves() const {
   return true;
 }
 
-bool Call::kernel_takes_options() const {
+bool NamedDimsCall::kernel_takes_options() const {
   for (size_t i = 0; i < signature_.parameters.size(); ++i) {
     const Parameter& parameter = signature_.parameters[i];
     const Value& value = values_[i];
-    const bool given = value.tensor != nullptr || value.number != 0;
+    const bool given = value.tensor.has_value() || value.number != 0;
     // An option counts where it is given, any other tensor where it is not.
     const bool counts = parameter.option ? given : is_tensor(parameter) && !given;
     if (counts && !kernel_has_place(parameter)) return false;
@@ -253,18 +296,18 @@ bool Call::kernel_takes_options() const {
 }
 
 // A kernel of the overload's own recipe has a place for every parameter that its calls give.
-bool Call::kernel_has_place(const Parameter& parameter) const {
+bool NamedDimsCall::kernel_has_place(const Parameter& parameter) const {
   return (is_own_ && parameter.option) || takes(*kernel_, parameter.name);
 }
 
-void Call::launch(const Results& results) const {
+void NamedDimsCall::launch(const Results& results) const {
   LaunchArgs args{};
   std::vector<Rows> kept;  // copies that are read until the launch
   int inputs = 0, scalars = 0;
   for (size_t i = 0; i < signature_.parameters.size(); ++i) {
     const Parameter& parameter = signature_.parameters[i];
     if (parameter.option && !kernel_has_place(parameter)) continue;
-    const Tensor* tensor = values_[i].tensor;
+    const Tensor* tensor = values_[i].tensor ? &*values_[i].tensor : nullptr;
     if (!is_tensor(parameter)) {
       if (parameter.kind == Kind::kActivation) continue;
       args.scalars[scalars++] = static_cast<float>(values_[i].number);
@@ -290,18 +333,24 @@ void Call::launch(const Results& results) const {
     }
   }
   for (size_t i = 0; i < signature_.results.size(); ++i) {
-    args.outputs[i] = results[i]->mutable_data_ptr();
+    args.outputs[i] = results[i].mutable_data_ptr();
   }
   args.dims[0] = tokens();
   args.constant_weights = constant_weights();
   std::optional<Tensor> workspace;  // is written and read until the kernel ends
   if (kernel_->workspace != nullptr) {
-    const std::vector<int64_t> bytes{kernel_->workspace(args)};
-    workspace = torch::stable::new_empty(x(), bytes, torch::headeronly::ScalarType::Byte);
+    workspace = new_workspace(kernel_->workspace(args), x());
     args.workspace = workspace->mutable_data_ptr();
-    args.nonce = next_nonce();
+    args.nonce = next_launch_tag();
   }
-  mirage::launch(*kernel_, args, x().get_device_index());
+  launch_on(x().get_device_index(), kernel_->name,
+            [&](cudaStream_t stream) { return kernel_->launch(args, stream); });
+}
+
+}  // namespace
+
+std::unique_ptr<Call> named_dims_call(const Signature& signature, const Values& values) {
+  return std::make_unique<NamedDimsCall>(signature, values);
 }
 
 }  // namespace mirage

@@ -1,12 +1,21 @@
-// Nonces: a counter, mixed by splitmix64, that starts anywhere.
-#include "nonce.h"
+// Workspaces from PyTorch's allocator; launch tags: a counter, mixed by splitmix64, that starts
+// anywhere.
+#include "workspace.h"
 
 #include <atomic>
 #include <chrono>
+#include <vector>
+
+#include <torch/csrc/stable/ops.h>
 
 namespace mirage {
 
-uint64_t next_nonce() {
+torch::stable::Tensor new_workspace(int64_t bytes, const torch::stable::Tensor& like) {
+  const std::vector<int64_t> sizes{bytes};
+  return torch::stable::new_empty(like, sizes, torch::headeronly::ScalarType::Byte);
+}
+
+uint64_t next_launch_tag() {
   static const auto started = std::chrono::steady_clock::now().time_since_epoch().count() ^
                               std::chrono::system_clock::now().time_since_epoch().count();
   static std::atomic<uint64_t> counter{static_cast<uint64_t>(started)};

@@ -5,13 +5,11 @@ The compiled op calls these programs, and they call it. Each writes into the ten
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-
 import torch
 from torch import Tensor
 
+from mirage_kernels.assumptions import fresh_weights
 from mirage_kernels.dispatch import serves
-from mirage_kernels.promises import fresh_weights
 
 OPS = torch.ops.mirage_kernels
 # Tokens whose sum a norm makes sooner than PyTorch: of 32 18.0 us in all, not 18.7 (4096 -> 6144);
@@ -28,7 +26,7 @@ def _shifted(norm_weight: Tensor, weight_offset: float) -> Tensor:
     return norm_weight + weight_offset if weight_offset else norm_weight
 
 
-def rms_norm_linear_around(
+def rms_norm_linear(
     x: Tensor,
     norm_weight: Tensor,
     weight: Tensor,
@@ -43,7 +41,7 @@ def rms_norm_linear_around(
     _add_bias(bias, out)
 
 
-def rms_norm_linear_residual_around(
+def rms_norm_linear_residual(
     x: Tensor,
     norm_weight: Tensor,
     weight: Tensor,
@@ -66,7 +64,7 @@ def rms_norm_linear_residual_around(
     OPS.rms_norm_linear.out(total, norm_weight, weight, eps, bias, weight_offset, out=out)
 
 
-def layer_norm_linear_around(
+def layer_norm_linear(
     x: Tensor,
     norm_weight: Tensor,
     norm_bias: Tensor | None,
@@ -82,7 +80,7 @@ def layer_norm_linear_around(
     _add_bias(bias, out)
 
 
-def lora_linear_around(
+def lora_linear(
     x: Tensor,
     weight: Tensor,
     lora_a: Tensor,
@@ -96,7 +94,7 @@ def lora_linear_around(
     _add_bias(bias, out)
 
 
-def rms_norm_gated_mlp_around(
+def rms_norm_gated_mlp(
     x: Tensor,
     norm_weight: Tensor,
     gate_weight: Tensor,
@@ -112,7 +110,7 @@ def rms_norm_gated_mlp_around(
         OPS.rms_norm_gated_mlp.out(x, shifted, gate_weight, up_weight, eps, activation, out=out)
 
 
-def rms_norm_gated_mlp_packed_around(
+def rms_norm_gated_mlp_packed(
     x: Tensor,
     norm_weight: Tensor,
     gate_up_weight: Tensor,
@@ -125,13 +123,3 @@ def rms_norm_gated_mlp_packed_around(
     shifted = _shifted(norm_weight, weight_offset)
     with fresh_weights():
         OPS.rms_norm_gated_mlp.packed_out(x, shifted, gate_up_weight, eps, activation, out=out)
-
-
-AROUND: Mapping[str, Callable[..., None]] = {
-    "rms_norm_linear": rms_norm_linear_around,
-    "rms_norm_linear.residual": rms_norm_linear_residual_around,
-    "layer_norm_linear": layer_norm_linear_around,
-    "lora_linear": lora_linear_around,
-    "rms_norm_gated_mlp": rms_norm_gated_mlp_around,
-    "rms_norm_gated_mlp.packed": rms_norm_gated_mlp_packed_around,
-}

@@ -1,5 +1,5 @@
-// The flags behind promises.h, and the private ops that set them.
-#include "promises.h"
+// The flags behind assumptions.h, and the private ops that set them.
+#include "assumptions.h"
 
 #include <atomic>
 
@@ -8,19 +8,23 @@
 namespace mirage {
 namespace {
 
-std::atomic<bool> promised{false}, history_promised{false};
+std::atomic<bool> weights_constant{false}, history_constant{false};
 thread_local bool just_computed = false;
 
 }  // namespace
 
-void set_constant_weights(bool constant) { promised.store(constant, std::memory_order_relaxed); }
-void set_constant_history(bool constant) {
-  history_promised.store(constant, std::memory_order_relaxed);
+void set_constant_weights(bool constant) {
+  weights_constant.store(constant, std::memory_order_relaxed);
 }
-bool constant_history() { return history_promised.load(std::memory_order_relaxed); }
+void set_constant_history(bool constant) {
+  history_constant.store(constant, std::memory_order_relaxed);
+}
+bool constant_history() { return history_constant.load(std::memory_order_relaxed); }
 
 void set_fresh_weights(bool fresh) { just_computed = fresh; }
-bool constant_weights() { return promised.load(std::memory_order_relaxed) && !just_computed; }
+bool constant_weights() {
+  return weights_constant.load(std::memory_order_relaxed) && !just_computed;
+}
 
 }  // namespace mirage
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple, overload
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypedDict, overload
 
 import torch
 from torch import Tensor
 
-from mirage_kernels.attention_call import Pair, Wanted, attend, forms
+from mirage_kernels.argument_checks import given_integer, given_tensor, refuse_grad
+from mirage_kernels.attention import Pair, Wanted, attend, bounds_of, forms
 from mirage_kernels.errors import dims_sentence, latent_sizes_sentence
-from mirage_kernels.given import given_integer, given_tensor, refuse_grad
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 _MLA = forms("mla_decode")
 _LATENT = 512
@@ -35,10 +38,7 @@ class LatentCall(NamedTuple):
         rope = self.q_rope
         if rope.dim() > 3:
             rope = rope.reshape(-1, *rope.shape[-2:])
-        tokens, most = self.max_q_len, self.max_seq_len
-        if tokens is None and self.q.dim() == 4:
-            tokens = self.q.shape[1]
-        bounds = (-1 if tokens is None else tokens, -1 if most is None else most)
+        bounds = bounds_of(self.q, self.max_q_len, self.max_seq_len)
         lengths = (self.block_table, self.seq_lens, self.cu_seqlens_q)
         causal = self.block_table is not None if self.causal is None else self.causal
         caches = (_with_head(self.latent), _with_head(self.rope))
@@ -64,6 +64,18 @@ def _parts(name: str, given: object, latent_dim: int) -> Pair:
     return given[..., :latent_dim], given[..., latent_dim:]
 
 
+class MlaOptions(TypedDict, total=False):
+    """What the op takes by name beside the scale, for type checkers."""
+
+    latent_dim: int
+    cu_seqlens_q: Tensor | None
+    max_q_len: int | None
+    causal: bool | None
+    max_seq_len: int | None
+    out: Tensor | None
+    lse: Tensor | None
+
+
 @overload
 def mla_decode(
     q: Tensor | Pair,
@@ -72,14 +84,8 @@ def mla_decode(
     seq_lens: Tensor | None = None,
     *,
     scale: float,
-    latent_dim: int = _LATENT,
-    cu_seqlens_q: Tensor | None = None,
-    max_q_len: int | None = None,
-    causal: bool | None = None,
-    max_seq_len: int | None = None,
-    out: Tensor | None = None,
-    lse: Tensor | None = None,
     return_lse: Literal[False] = False,
+    **options: Unpack[MlaOptions],
 ) -> Tensor: ...
 @overload
 def mla_decode(
@@ -89,14 +95,8 @@ def mla_decode(
     seq_lens: Tensor | None = None,
     *,
     scale: float,
-    latent_dim: int = _LATENT,
-    cu_seqlens_q: Tensor | None = None,
-    max_q_len: int | None = None,
-    causal: bool | None = None,
-    max_seq_len: int | None = None,
-    out: Tensor | None = None,
-    lse: Tensor | None = None,
     return_lse: Literal[True],
+    **options: Unpack[MlaOptions],
 ) -> Pair: ...
 @overload
 def mla_decode(
@@ -106,14 +106,8 @@ def mla_decode(
     seq_lens: Tensor | None = None,
     *,
     scale: float,
-    latent_dim: int = _LATENT,
-    cu_seqlens_q: Tensor | None = None,
-    max_q_len: int | None = None,
-    causal: bool | None = None,
-    max_seq_len: int | None = None,
-    out: Tensor | None = None,
-    lse: Tensor | None = None,
     return_lse: bool,
+    **options: Unpack[MlaOptions],
 ) -> Tensor | Pair: ...
 def mla_decode(
     q: Tensor | Pair,

@@ -1,4 +1,4 @@
-// What callers have promised about their calls.
+// What kernels may assume of a call, as the caller said.
 #pragma once
 
 namespace mirage {
@@ -15,7 +15,7 @@ bool constant_history();
 // Around calls of this thread with weights that were just computed.
 void set_fresh_weights(bool fresh);
 
-// Whether a call of this thread may rely on the promise.
+// Whether a call of this thread may rely on it.
 bool constant_weights();
 
 }  // namespace mirage

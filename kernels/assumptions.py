@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 import torch
 
-from mirage_kernels.given import compiled
+from mirage_kernels.argument_checks import compiled
 from mirage_kernels.loading import load_extension
 
 load_extension()

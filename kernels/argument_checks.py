@@ -1,4 +1,4 @@
-"""What a call was given, refused in one sentence where the compiled op would not come to say it.
+"""Checks of a call's arguments in Python, where the compiled op would not come to say a sentence.
 
 The compiled ops check their arguments. Before them PyTorch's dispatcher looks at types, and what it
 says of a wrong one is a page long; gradients it drops without a word.
@@ -15,6 +15,8 @@ from torch.autograd import forward_ad
 
 from mirage_kernels.errors import (
     InferenceOnlyError,
+    cache_layout_sentence,
+    dims_sentence,
     plain_tensor_sentence,
     requires_grad_sentence,
     type_sentence,
@@ -35,6 +37,19 @@ def given_integer(op: str, name: str, given: object) -> None:
     """Refuse what is no integer, before Python calculates with it."""
     if not _is_integer(given):
         raise RuntimeError(type_sentence(op, name, given, "an integer"))
+
+
+_LAYOUTS = {"NHD": "[pages, page size, Hkv, D]", "HND": "[pages, Hkv, page size, D]"}
+
+
+def nhd(op: str, name: str, cache: object, kv_layout: str) -> Tensor:
+    """View a cache of either layout as `[pages, page size, Hkv, D]`."""
+    cache = given_tensor(op, name, cache)
+    if not isinstance(kv_layout, str) or kv_layout not in _LAYOUTS:
+        raise RuntimeError(cache_layout_sentence(op, kv_layout))
+    if cache.dim() != 4:
+        raise RuntimeError(dims_sentence(op, name, cache.dim(), _LAYOUTS[kv_layout]))
+    return cache if kv_layout == "NHD" else cache.transpose(1, 2)
 
 
 def refuse_grad(op: str, **given: object) -> None:

@@ -1,0 +1,91 @@
+"""Selection: which of the committed kernels a build compiles, and the table that lists those alone.
+
+The core set is for tests: between them its kernels include every file that any kernel does (device
+code and forms; each schedule in each element type) and serve every recipe and option.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from difflib import get_close_matches
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+from mirage_kernels.generator.build.compile import ROOT, Sources, all_sources
+from mirage_kernels.generator.errors import ToolchainError
+from mirage_kernels.generator.records.files import write_whole
+from mirage_kernels.generator.records.folder import emitted, sources_below
+from mirage_kernels.generator.records.record import Emitted
+from mirage_kernels.generator.records.sources import table_of
+
+CORE = "core"
+ALWAYS_CORE = "rms_norm_linear/K4096_N6144_*"  # the kernels that examples name
+_INCLUDE = re.compile(r'^#include "(.+)"', re.MULTILINE)
+
+
+def selected(only: Sequence[str], arch: str, kernels_dir: Path) -> Sources:
+    """Return the sources of kernels that match a pattern of `only`; without patterns of all.
+
+    A pattern is a kernel's name (`rms_norm_linear/K4096_*`), a recipe's, or `core`. Raises
+    ToolchainError for one that matches nothing.
+    """
+    everything = all_sources(arch, kernels_dir)
+    if not only:
+        return everything
+    records = list(emitted(kernels_dir, arch).values())
+    wanted = {name for pattern in only for name in _matching(pattern, records, kernels_dir)}
+    chosen = [record for record in records if _name(record) in wanted]
+    cuda = {p for r in chosen for p in sources_below(kernels_dir, r) if p.suffix == ".cu"}
+    table = write_whole(ROOT / "build" / arch / "table.cpp", table_of(arch, chosen))
+    return Sources(arch, kernels_dir.resolve(), tuple(sorted(p.resolve() for p in cuda)), table)
+
+
+def core(records: Iterable[Emitted], kernels_dir: Path) -> list[str]:
+    """Return names of few kernels that have every feature between them."""
+    features = {_name(record): features_of(record, kernels_dir) for record in records}
+    names = [name for name in features if fnmatchcase(name, ALWAYS_CORE)]
+    left = set[tuple[str, ...]]().union(*features.values())
+    left -= set[tuple[str, ...]]().union(*(features[name] for name in names))
+    while left:
+        best = max(sorted(features), key=lambda name: len(features[name] & left))
+        names.append(best)
+        left -= features[best]
+    return names
+
+
+def features_of(record: Emitted, kernels_dir: Path) -> set[tuple[str, ...]]:
+    """Return what a kernel alone may show: files that it includes, its recipes, its options."""
+    sources = [p for p in sources_below(kernels_dir, record) if p.suffix == ".cu"]
+    names = {name for path in sources for name in _included(path)}
+    shared = {("file", name) for name in names if not name.startswith(record.stem)}
+    kinds = {(Path(name).name.removeprefix(record.stem), record.dtype) for name in names}
+    recipes = {("recipe", path.parent.name) for path in sources}
+    options = {("option", record.recipe, n.name) for n in record.graph.of("input") if n.optional}
+    return shared | kinds | recipes | options
+
+
+def _included(source: Path) -> Iterator[str]:
+    """Yield the files that a source includes, and what those beside it include."""
+    for name in _INCLUDE.findall(source.read_text()):
+        yield name
+        if (beside := source.parent / name).is_file():
+            yield from _included(beside)
+
+
+def _matching(pattern: str, records: Sequence[Emitted], kernels_dir: Path) -> Iterable[str]:
+    if pattern == CORE:
+        return core(records, kernels_dir)
+    names = [_name(record) for record in records]
+    found = [n for n in names if fnmatchcase(n, pattern) or n.startswith(f"{pattern}/")]
+    if found:
+        return found
+    near = get_close_matches(pattern, names, n=3, cutoff=0)
+    raise ToolchainError(
+        f"no kernel is called {pattern!r}",
+        f"the nearest: {', '.join(near)}; `mirage-kernels list` names all; {CORE!r} is a set",
+    )
+
+
+def _name(record: Emitted) -> str:
+    return f"{record.recipe}/{record.stem}"

@@ -1,0 +1,201 @@
+"""The files of a recipe: a text per form for all shapes, a short file per shape."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+
+import pytest
+from compilers import ROOT, compiled, formatted, nvcc
+from sources import source, written
+
+from mirage_kernels.generator.emit.forms import Emitted, recipe_files, suffixes
+from mirage_kernels.generator.records import folder
+from mirage_kernels.generator.records.record import KernelRecord, load_record
+from mirage_kernels.generator.records.sources import (
+    kernel_of,
+    recipe_sources,
+    sources_of,
+    table_of,
+)
+
+KERNELS = ROOT / "kernels"
+MOST_LINES = {".cuh": 200, ".cu": 70, ".py": 200}
+RECORDS = {
+    "gated_mlp/K4096_N4096_fp16": {"sliced_k", "register_operand"},
+    "layer_norm_linear/K4096_N6144_fp16": {"sliced_k", "register_operand", "prologue"},
+    "lora_linear/K4096_N4096_R64_bf16": {
+        *("producers", "paired_producers", "sliced_k", "register_operand")
+    },
+    "rms_norm_linear/K4096_N6144_fp16": {"sliced_k", "cluster_split_k"},
+    "rms_norm/K4096_bf16": {"row_wise"},
+    "silu_and_mul/N4096_fp16": {"elementwise"},
+}
+each_kernel = pytest.mark.parametrize("name", RECORDS)
+
+
+@cache
+def record(name: str, arch: str = "sm_90a") -> KernelRecord:
+    return load_record(KERNELS / arch / f"{name}.json")
+
+
+def own_files(name: str) -> dict[str, str]:
+    """Return the files of a kernel, without those of other kernels that its record makes."""
+    recipe = name.partition("/")[0]
+    files = sources_of(record(name))
+    return {path: text for path, text in files.items() if f"/{recipe}/" in path}
+
+
+def code(text: str) -> list[str]:
+    """Return the lines of a kernel, without headers, includes and what opens and closes a file."""
+    frame = r"//.*|#.*|namespace mirage::generated \{|namespace \{|\}  // namespace.*|"
+    return [line for line in text.splitlines() if not re.fullmatch(frame, line)]
+
+
+@each_kernel
+def test_each_schedule_has_a_form_and_the_shape_a_file_that_includes_them(name: str) -> None:
+    files, recipe = own_files(name), name.partition("/")[0]
+    forms = [f"forms/{recipe}/{form}.cuh" for form in RECORDS[name]]
+    shape = f"sm_90a/{name}.cu"
+    assert set(files) == {*forms, shape, f"sm_90a/{name}.json", f"forms/{recipe}/triton.py"}
+    included = re.findall('#include "(.*)"', files[shape])
+    assert included == ["launch.h", *sorted(f"../../{form}" for form in forms)]
+
+
+@each_kernel
+def test_a_file_comes_after_all_that_it_includes(name: str) -> None:
+    seen = {"launch.h"}
+    for path, text in sources_of(record(name)).items():
+        beside = re.findall('#include "(.*)"', text) if "cu" in Path(path).suffix else []
+        assert {Path(n).name for n in beside if not n.startswith("tile/")} <= seen
+        seen.add(Path(path).name)
+
+
+@each_kernel
+def test_files_and_the_one_text_are_the_same_kernel(name: str) -> None:
+    files = [text for path, text in own_files(name).items() if ".cu" in path]
+    lines = [line for text in files for line in code(text)]
+    assert sorted(lines) == sorted(code(source(record(name), "cu")))
+
+
+@each_kernel
+def test_a_form_names_no_element_type_and_no_extent(name: str) -> None:
+    sizes = [size for size in record(name).shape.values() if size > 64]
+    words = ["__half", "__nv_bfloat16", "fp16", "bf16", *map(str, sizes)]
+    for path, text in own_files(name).items():
+        if path.startswith("forms/"):
+            assert [word for word in words if re.search(rf"\b{word}\b", text)] == []
+
+
+@each_kernel
+def test_every_file_is_formatted_as_clang_format_would(name: str) -> None:
+    for path, text in own_files(name).items():
+        if ".cu" in path:
+            assert formatted(text, path) == text
+
+
+@each_kernel
+def test_every_file_compiles_by_itself(name: str, tmp_path: Path) -> None:
+    written(record(name), tmp_path)
+    for path in own_files(name):
+        if ".cu" in path:
+            ran = compiled(
+                f'#include "{path}"\n', tmp_path, "-ptx", "-arch=sm_90a", f"-I{tmp_path}"
+            )
+            assert ran.returncode == 0, ran.stderr
+
+
+@each_kernel
+def test_files_and_the_one_text_compile_to_the_same(name: str, tmp_path: Path) -> None:
+    path = written(record(name), tmp_path / "files")
+    one = tmp_path / path.name
+    one.write_text(source(record(name), "cu"))
+    codes = []
+    for text in (path, one):
+        ptx = text.with_suffix(".ptx")
+        command = [nvcc(), "-std=c++17", f"-I{ROOT / 'csrc'}", "-ptx", "-arch=sm_90a"]
+        subprocess.run([*command, "-o", str(ptx), str(text)], check=True, capture_output=True)
+        codes.append(re.sub(r"_[0-9a-f]{8}_", "_", ptx.read_text()))
+    assert codes[0] == codes[1]
+
+
+def test_a_form_says_its_schedule_and_mugraph_and_a_shape_what_was_proved_of_it() -> None:
+    files = sources_of(record("rms_norm_linear/K4096_N6144_fp16"))
+    form = files["forms/rms_norm_linear/sliced_k.cuh"].partition("#pragma")[0]
+    shape = files["sm_90a/rms_norm_linear/K4096_N6144_fp16.cu"].partition("#include")[0]
+    words = [re.findall(r"^// (\w+)  +\S", text, re.MULTILINE) for text in (form, shape)]
+    assert words[0] == ["Schedule", "Formula", "muGraph", "Expects"]
+    assert words[1] == ["Formula", "Shape", "Proved", "Accuracy"]
+    assert form.startswith("// mirage-kernels generate rms_norm_linear\n")
+
+
+def test_each_configs_knobs_say_what_is_launched() -> None:
+    files = sources_of(record("lora_linear/K4096_N4096_R64_bf16"))
+    shape = files["sm_90a/lora_linear/K4096_N4096_R64_bf16.cu"]
+    launched = dict(re.findall(r"struct (\w+) : Shape \{  // (.*)", shape))
+    assert list(launched) == ["UpTo8M", "UpTo16M", "UpTo32M", "AnyM"]
+    few = r"\d+ producer blocks and 128 blocks of 8 warps, \d+ KiB"
+    assert re.fullmatch(few, launched["UpTo8M"])
+    assert launched["AnyM"].startswith("each 64 tokens: ")
+
+
+def emitted(*records: KernelRecord) -> list[Emitted]:
+    return [Emitted(r.arch, kernel_of(r)) for r in records]
+
+
+def test_shapes_types_and_architectures_with_one_mugraph_share_a_form() -> None:
+    alike = emitted(
+        record("gated_mlp/K4096_N4096_fp16"),
+        record("gated_mlp/K4096_N14336_bf16"),
+        record("gated_mlp/K4096_N4096_bf16", "sm_80"),
+    )
+    forms = [path for path in recipe_files(alike) if path.startswith("forms/")]
+    assert forms == ["forms/gated_mlp/sliced_k.cuh", "forms/gated_mlp/register_operand.cuh"]
+
+
+def test_a_suffix_tells_forms_apart_by_the_first_thing_that_does() -> None:
+    half, brain = (record(f"rms_norm_linear/K4096_N6144_{d}") for d in ("fp16", "bf16"))
+    other = record("rms_norm_linear/K8192_N10240_fp16")
+    made = emitted(half, brain, other)
+    assert suffixes(made, {0: "a", 1: "a"}) == {0: "", 1: ""}
+    assert suffixes(made, {0: "a", 1: "b"}) == {0: "_fp16", 1: "_bf16"}
+    assert suffixes(made, {0: "a", 1: "a", 2: "b"}) == {0: "_K4096", 1: "_K4096", 2: "_K8192"}
+    assert suffixes(emitted(half, replace(half, arch="sm_80")), {0: "a", 1: "b"}) == {
+        0: "_sm_90a",
+        1: "_sm_80",
+    }
+    mixed = emitted(half, other, brain, replace(other, dtype="bf16"))
+    assert suffixes(mixed, {0: "a", 1: "b", 2: "b", 3: "a"}) == {
+        **dict.fromkeys((0, 3), "_K4096_N6144_fp16_sm_90a"),
+        **dict.fromkeys((1, 2), "_K8192_N10240_fp16_sm_90a"),
+    }
+
+
+def test_names_do_not_depend_on_the_order_of_records() -> None:
+    made = [record(f"rms_norm_linear/K4096_N6144_{d}") for d in ("fp16", "bf16")]
+    assert recipe_sources(made) == recipe_sources(made[::-1])
+    forms = [path for path in recipe_sources(made) if "sliced_k" in path]
+    assert forms == [f"forms/rms_norm_linear/sliced_k_{d}.cuh" for d in ("bf16", "fp16")]
+
+
+def test_forms_are_no_strays_where_a_record_does_not_prove(tmp_path: Path) -> None:
+    gone = replace(record("gated_mlp/K4096_N4096_fp16"), recipe="gone")
+    written(gone, tmp_path)
+    (tmp_path / "sm_90a/table.cpp").write_text(table_of("sm_90a", [gone]))
+    (found,) = folder.check(tmp_path, progress=lambda event: None, jobs=1)
+    assert found.reason.startswith("recipe gone is not in the catalog")
+
+
+COMMITTED = folder.records(KERNELS)
+
+
+@pytest.mark.parametrize("recipe", sorted({r.recipe for r in COMMITTED.values()}))
+def test_committed_sources_are_what_their_records_give_and_short(recipe: str) -> None:
+    made = recipe_sources([r for r in COMMITTED.values() if r.recipe == recipe])
+    assert [p for p, text in made.items() if (KERNELS / p).read_text() != text] == []
+    lines = {path: len(text.splitlines()) for path, text in made.items()}
+    long = {path: n for path, n in lines.items() if n > MOST_LINES.get(Path(path).suffix, n)}
+    assert long == {}
