@@ -18,11 +18,11 @@ from typing import TypedDict
 from mirage_kernels.generator.ir import Graph, from_json, retile
 from mirage_kernels.generator.plan.blocks import default_sizes
 from mirage_kernels.generator.plan.forms import Swizzle
+from mirage_kernels.generator.plan.implementations import Offered
 from mirage_kernels.generator.plan.layouts import Setup, layouts
 from mirage_kernels.generator.plan.predict import UNPLANNED, Planners, Predicted, carried_out
 from mirage_kernels.generator.plan.program import Roles
 from mirage_kernels.generator.plan.tiles import WRITTEN
-from mirage_kernels.generator.plan.ways import Offered
 from mirage_kernels.generator.schedules import read_knobs
 from mirage_kernels.generator.schedules.sliced_k.knobs import SlicedK
 from mirage_kernels.generator.target import target

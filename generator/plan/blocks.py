@@ -19,8 +19,8 @@ from mirage_kernels.generator.ir import (
     count,
     phases_of,
 )
-from mirage_kernels.generator.plan.facts import Facts, facts
 from mirage_kernels.generator.plan.forms import Tile
+from mirage_kernels.generator.plan.hardware import Facts, facts
 from mirage_kernels.generator.target import Target
 
 

@@ -1,8 +1,9 @@
 """Layouts: for every value of a muGraph its place, layout and copy, by a 0/1 program.
 
-The ways of all operators (`ways.py`) and the moves between forms (`moves.py`) are priced in cycles
-(`prices.py`, `facts.py`) and chosen together (`choose.py`). Tensors that come from outside or leave
-have the layout they are given in; those between two kernels take whatever suits both.
+The implementations of all operators (`implementations.py`) and the layout conversions between forms
+(`conversions.py`) have costs in cycles (`instruction_costs.py`, `hardware.py`) and are chosen
+together (`integer_program.py`). Tensors that come from outside or leave have the layout they are
+given in; those between two kernels take whatever suits both.
 """
 
 from __future__ import annotations
@@ -13,18 +14,18 @@ from itertools import chain
 
 from mirage_kernels.generator.ir import Graph, Phase
 from mirage_kernels.generator.plan.blocks import Block, blocks_of, default_sizes
-from mirage_kernels.generator.plan.choose import (
+from mirage_kernels.generator.plan.conversions import Moves
+from mirage_kernels.generator.plan.forms import Form, Place, Stored
+from mirage_kernels.generator.plan.implementations import Offered, Ways
+from mirage_kernels.generator.plan.instruction_costs import Prices
+from mirage_kernels.generator.plan.integer_program import (
     Limits,
     Problem,
     Solution,
     Way,
     solve,
 )
-from mirage_kernels.generator.plan.forms import Form, Place, Stored
-from mirage_kernels.generator.plan.moves import Moves
-from mirage_kernels.generator.plan.prices import Prices
 from mirage_kernels.generator.plan.prune import pruned
-from mirage_kernels.generator.plan.ways import Offered, Ways
 from mirage_kernels.generator.target import Target
 
 WARPS = 8

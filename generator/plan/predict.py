@@ -10,14 +10,14 @@ from dataclasses import dataclass, replace
 from math import inf
 
 from mirage_kernels.generator.ir import Graph, Phase
+from mirage_kernels.generator.plan.barriers import Schedule, barrier_everywhere, schedule
 from mirage_kernels.generator.plan.blocks import Block
-from mirage_kernels.generator.plan.choose import OVERLAPPED, RESOURCES
 from mirage_kernels.generator.plan.forms import Copy, Lanes, Swizzle
+from mirage_kernels.generator.plan.implementations import Offered
+from mirage_kernels.generator.plan.integer_program import OVERLAPPED, RESOURCES
 from mirage_kernels.generator.plan.layouts import Layouts, Setup, layouts
 from mirage_kernels.generator.plan.memory import Arrangement, arrange, side_by_side
-from mirage_kernels.generator.plan.schedule import Schedule, barrier_everywhere, schedule
 from mirage_kernels.generator.plan.steps import PHASES, Steps, steps_of
-from mirage_kernels.generator.plan.ways import Offered
 
 MOST_STAGES = 8
 

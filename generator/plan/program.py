@@ -18,7 +18,7 @@ A result beside the output that the loop computes from tokens is stored there, s
 out to the blocks that all compute it; a block that holds a line stores what it likes of it.
 
 Which operand takes which side and how the ring is swizzled is the layouts' choice (`layouts.py`),
-where barriers stand the schedule's (`schedule.py`), and what shares bytes `memory.py`'s.
+where barriers stand the schedule's (`barriers.py`), and what shares bytes `memory.py`'s.
 """
 
 from __future__ import annotations

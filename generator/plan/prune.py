@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
 
-from mirage_kernels.generator.plan.choose import Held, Problem, Way, Work
+from mirage_kernels.generator.plan.integer_program import Held, Problem, Way, Work
 
 
 def pruned(problem: Problem) -> Problem:

@@ -11,12 +11,12 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from mirage_kernels.generator.ir import Phase
+from mirage_kernels.generator.plan.barriers import Edge, Schedule, Section
 from mirage_kernels.generator.plan.blocks import Block
-from mirage_kernels.generator.plan.choose import Held, Way
 from mirage_kernels.generator.plan.forms import Stored
+from mirage_kernels.generator.plan.integer_program import Held, Way
 from mirage_kernels.generator.plan.layouts import Layouts
 from mirage_kernels.generator.plan.memory import Buffer
-from mirage_kernels.generator.plan.schedule import Edge, Schedule, Section
 
 PHASES = tuple(Phase)
 

@@ -13,17 +13,17 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from mirage_kernels.generator.ir import Graph
-from mirage_kernels.generator.plan.forms import Copy, Lanes, Swizzle
-from mirage_kernels.generator.plan.layouts import Layouts, Setup, layouts
-from mirage_kernels.generator.plan.program import Do, Statement, TileProgram
-from mirage_kernels.generator.plan.schedule import (
+from mirage_kernels.generator.plan.barriers import (
     Edge,
     Schedule,
     Section,
     barrier_everywhere,
     schedule,
 )
-from mirage_kernels.generator.plan.ways import Offered
+from mirage_kernels.generator.plan.forms import Copy, Lanes, Swizzle
+from mirage_kernels.generator.plan.implementations import Offered
+from mirage_kernels.generator.plan.layouts import Layouts, Setup, layouts
+from mirage_kernels.generator.plan.program import Do, Statement, TileProgram
 from mirage_kernels.generator.target import target
 
 # What csrc/tile can write down: cp.async into slices of warps, octets, the depth dealt out.

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from math import ceil
 
 from mirage_kernels.generator.ir import DType
-from mirage_kernels.generator.plan.facts import facts
+from mirage_kernels.generator.plan.hardware import facts
 from mirage_kernels.generator.plan.program import Do, Layout, TileProgram
 from mirage_kernels.generator.schedules.loop import LoopKnobs, Producers
 from mirage_kernels.generator.schedules.producer_blocks import PAIR, consumer_program

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mirage_kernels.generator.plan.banks import Access, access, wavefronts
+from mirage_kernels.generator.plan.bank_conflicts import Access, access, wavefronts
 from mirage_kernels.generator.plan.forms import Fragment, Lanes, Place, Stored, Swizzle, Tile
 
 WEIGHT = Tile({"N": 48, "K": 512, "M": 8}, warps=8)

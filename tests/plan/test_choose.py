@@ -8,7 +8,8 @@ from itertools import chain, combinations, product
 import pytest
 
 from mirage_kernels.generator.errors import PlanError
-from mirage_kernels.generator.plan.choose import (
+from mirage_kernels.generator.plan.forms import Fragment, Lanes
+from mirage_kernels.generator.plan.integer_program import (
     RESOURCES,
     Held,
     Limits,
@@ -19,7 +20,6 @@ from mirage_kernels.generator.plan.choose import (
     price,
     solve,
 )
-from mirage_kernels.generator.plan.forms import Fragment, Lanes
 
 LIMITS = Limits(registers=10, shared_bytes=100, spilled_cycles=7.0, beyond_cycles=0.5)
 

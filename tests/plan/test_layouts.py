@@ -12,11 +12,11 @@ import pytest
 from mirage_kernels.generator.errors import PlanError
 from mirage_kernels.generator.ir import Axis, Graph, Space
 from mirage_kernels.generator.plan.blocks import default_sizes
-from mirage_kernels.generator.plan.choose import Held, Problem, Way, possible, price, solve
 from mirage_kernels.generator.plan.forms import Copy, Fragment, Lanes, Place, Stored, Swizzle
+from mirage_kernels.generator.plan.implementations import Offered
+from mirage_kernels.generator.plan.integer_program import Held, Problem, Way, possible, price, solve
 from mirage_kernels.generator.plan.layouts import Layouts, Setup, layouts, problem_of
 from mirage_kernels.generator.plan.prune import pruned
-from mirage_kernels.generator.plan.ways import Offered
 from mirage_kernels.generator.target import target
 
 ON = target("sm_90a")

@@ -10,11 +10,11 @@ from types import ModuleType
 import pytest
 
 from mirage_kernels.generator.plan.blocks import default_sizes
+from mirage_kernels.generator.plan.implementations import Offered
 from mirage_kernels.generator.plan.layouts import EVERYTHING, Layouts, Setup, layouts
 from mirage_kernels.generator.plan.memory import least_peak
 from mirage_kernels.generator.plan.predict import ALL, Planners, Predicted, carried_out, predict
 from mirage_kernels.generator.plan.steps import PHASES, steps_of
-from mirage_kernels.generator.plan.ways import Offered
 from mirage_kernels.generator.target import target
 
 ON = target("sm_90a")

@@ -8,7 +8,7 @@ from itertools import permutations, product
 
 import pytest
 
-from mirage_kernels.generator.plan.schedule import (
+from mirage_kernels.generator.plan.barriers import (
     Edge,
     Schedule,
     Section,

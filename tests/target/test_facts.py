@@ -9,7 +9,7 @@ import pytest
 from mirage_kernels.generator.build.compile import carries_ptx, gencode
 from mirage_kernels.generator.commands.arguments import package_kernels
 from mirage_kernels.generator.errors import TargetError
-from mirage_kernels.generator.plan.facts import facts
+from mirage_kernels.generator.plan.hardware import facts
 from mirage_kernels.generator.records.folder import records
 from mirage_kernels.generator.target import TARGETS, Evidence, Target, target
 

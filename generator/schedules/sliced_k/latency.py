@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from math import ceil
 
-from mirage_kernels.generator.plan.facts import facts
 from mirage_kernels.generator.plan.forms import LINE_TILE, WARP_LANES
+from mirage_kernels.generator.plan.hardware import facts
 from mirage_kernels.generator.plan.program import Do, TileProgram
 from mirage_kernels.generator.schedules.latency import (
     TOKEN_BYTES,

@@ -18,7 +18,6 @@ from itertools import product
 
 from mirage_kernels.generator.ir import OPS, Kind, Node, Phase, count
 from mirage_kernels.generator.plan.blocks import Block
-from mirage_kernels.generator.plan.choose import Held, Way, Work
 from mirage_kernels.generator.plan.forms import (
     UNIFORM,
     Copy,
@@ -31,7 +30,8 @@ from mirage_kernels.generator.plan.forms import (
     Swizzle,
 )
 from mirage_kernels.generator.plan.frames import frames_of, operands_of, sides_of
-from mirage_kernels.generator.plan.prices import Prices
+from mirage_kernels.generator.plan.instruction_costs import Prices
+from mirage_kernels.generator.plan.integer_program import Held, Way, Work
 
 
 @dataclass(frozen=True)

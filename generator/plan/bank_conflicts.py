@@ -2,7 +2,7 @@
 
 A fragment is read or written one instruction at a time. For each instruction the lanes' byte
 addresses follow from the fragment's map and the tile's strides; the wavefronts are what the fullest
-bank has to serve. Sources of the rules: `facts.py`.
+bank has to serve. Sources of the rules: `hardware.py`.
 """
 
 from __future__ import annotations

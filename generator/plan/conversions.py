@@ -14,7 +14,6 @@ from dataclasses import replace
 
 from mirage_kernels.generator.ir import Phase
 from mirage_kernels.generator.plan.blocks import Block
-from mirage_kernels.generator.plan.choose import Way, Work
 from mirage_kernels.generator.plan.forms import (
     UNIFORM,
     Form,
@@ -24,7 +23,8 @@ from mirage_kernels.generator.plan.forms import (
     Stored,
     Swizzle,
 )
-from mirage_kernels.generator.plan.prices import Prices
+from mirage_kernels.generator.plan.instruction_costs import Prices
+from mirage_kernels.generator.plan.integer_program import Way, Work
 
 
 class Moves:

@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import ceil
 
-from mirage_kernels.generator.plan.banks import access
+from mirage_kernels.generator.plan.bank_conflicts import access
 from mirage_kernels.generator.plan.blocks import Block
-from mirage_kernels.generator.plan.choose import Work
 from mirage_kernels.generator.plan.forms import (
     LINE_TILE,
     Copy,
@@ -17,6 +16,7 @@ from mirage_kernels.generator.plan.forms import (
     Stored,
     Tile,
 )
+from mirage_kernels.generator.plan.integer_program import Work
 
 _SIMPLE = ("neg", "square", "relu", "add", "sub", "mul", "max", "less", "both", "where")
 _PAIRED = ("add", "sub", "mul")  # two 2-byte values at a time (csrc/tile/elementwise.cuh)
