@@ -57,12 +57,8 @@ from mirage_kernels.generator.search.stabilise import stabilise
 from mirage_kernels.generator.search.superoptimizer import Found, found_of, run_search
 from mirage_kernels.generator.search.verify import Case, Proof, prove, small_cases
 from mirage_kernels.generator.target import target
-from mirage_kernels.generator.tuning.catalog import (
-    MAX_TOKENS,
-    Key,
-    chosen_variants,
-    tuned_kernel,
-)
+from mirage_kernels.generator.tuning.catalog import Key, tuned_kernel
+from mirage_kernels.generator.tuning.variants import MAX_TOKENS, chosen_variants
 
 SEED = 20260
 LIMITS = Limits()
@@ -313,7 +309,7 @@ def planned(about: About, graph: Graph) -> KernelRecord:
     tuned = tuned_kernel(about.arch, Key(about.recipe, about.dtype, about.shape))
     chosen = chosen_variants(programs, target(about.arch), tuned)
     most_tokens = _most_tokens(programs[0], chosen)
-    measured = {b.tokens for b in tuned.buckets} if tuned else set()
+    measured = {b.size for b in tuned.buckets} if tuned else set()
     largest = chosen[-1].knobs.tiles(roles)[roles.tokens]
     if tuned and (not has_prologue(programs[0], target(about.arch)) or largest in measured):
         most_tokens = tuned.max_tokens  # else it was measured before the plan for so many was there

@@ -26,30 +26,23 @@ from mirage_kernels.generator.commands.arguments import (
     positive,
     recipe,
 )
-from mirage_kernels.generator.commands.attention_tuned import (
-    report_attention,
-    report_compiled_attention,
-)
+from mirage_kernels.generator.commands.tuned import report, report_compiled
 from mirage_kernels.generator.errors import FileError, MirageError, ToolchainError
 from mirage_kernels.generator.ir import Graph
-from mirage_kernels.generator.ir.text import Json
 from mirage_kernels.generator.jobs.store import Store
 from mirage_kernels.generator.records.folder import emitted
-from mirage_kernels.generator.records.record import AttentionRecord, Emitted, MuGraphRecord
+from mirage_kernels.generator.records.record import Emitted, MuGraphRecord
 from mirage_kernels.generator.request import Progress, Request, parse_shape, requests
-from mirage_kernels.generator.schedules.schedule import Knobs
 from mirage_kernels.generator.settings import store_folder
-from mirage_kernels.generator.terminal import PROGRAM, Table, Terminal, counted
-from mirage_kernels.generator.tuning.attention_forms import attention_forms
-from mirage_kernels.generator.tuning.attention_libraries import compiled_attention
+from mirage_kernels.generator.terminal import PROGRAM, Terminal, counted
 from mirage_kernels.generator.tuning.catalog import (
-    Section,
-    Tuned,
     committed_path,
     load_catalog,
     write_catalog,
 )
-from mirage_kernels.generator.tuning.libraries import Shop, compiled_kernel, prune
+from mirage_kernels.generator.tuning.files import written
+from mirage_kernels.generator.tuning.forms import mugraph_forms
+from mirage_kernels.generator.tuning.libraries import Shop, Wanted, compiled_kernel, prune
 from mirage_kernels.generator.tuning.manifest import Manifest, load_manifest, path_in
 from mirage_kernels.generator.tuning.process import worker_process
 from mirage_kernels.generator.tuning.results import load_results
@@ -116,7 +109,7 @@ def run(arguments: argparse.Namespace, terminal: Terminal) -> int:
     if arguments.compile is not None:
         folder = Path(arguments.compile)
         made = _compiled(arguments, folder, terminal)
-        _report_compiled(made, folder, terminal)
+        report_compiled(made, folder, terminal)
         return 0
     _require_gpu()
     catalog = _catalog_path(arguments)
@@ -178,28 +171,13 @@ def _compiled(arguments: argparse.Namespace, folder: Path, terminal: Terminal) -
     with terminal.watch(f"compiling candidates of {counted(len(chosen), 'kernel')}") as progress:
         for one in chosen:
             record = _record(one, arguments, (store, progress))
-            forms = _forms(one, arguments, (store, progress))
-            made = _with_kernel(made, (record, forms), (shop, arguments.top, progress))
-            _merged(before, made).write(folder)
+            wanted = Wanted(arguments.top, _forms(one, arguments, (store, progress)))
+            built = compiled_kernel(record, shop, wanted, progress)
+            made = replace(made, kernels=(*made.kernels, built))
+            kept = before.without(made.names).kernels
+            replace(made, kernels=(*kept, *made.kernels)).write(folder)
     prune(shop, load_manifest(folder))
     return made
-
-
-def _with_kernel(
-    made: Manifest, what: tuple[Emitted, Sequence[Graph]], by: tuple[Shop, int, Progress]
-) -> Manifest:
-    (record, forms), (shop, top, progress) = what, by
-    if isinstance(record, AttentionRecord):
-        attention = compiled_attention(record, shop, top=top, progress=progress, forms=forms)
-        return replace(made, attention=(*made.attention, attention))
-    built = compiled_kernel(record, shop, top=top, progress=progress)
-    return replace(made, kernels=(*made.kernels, built))
-
-
-def _merged(before: Manifest, made: Manifest) -> Manifest:
-    kept = before.without(made.names)
-    kernels, attention = (*kept.kernels, *made.kernels), (*kept.attention, *made.attention)
-    return replace(made, kernels=kernels, attention=attention)
 
 
 def _chosen(arguments: argparse.Namespace) -> Sequence[Emitted | Request]:
@@ -246,26 +224,11 @@ def _record(
 def _forms(
     one: Emitted | Request, arguments: argparse.Namespace, by: tuple[Store, Progress]
 ) -> Sequence[Graph]:
-    """Return other muGraphs of an attention recipe that was asked for by name, as it has them."""
+    """Return other muGraphs of a recipe asked for by name, where several are compared."""
     if not isinstance(one, Request) or one.recipe.name not in ATTENTION:
         return ()
     store, progress = by
-    return attention_forms(one, jobs=arguments.jobs, progress=progress, store=store)
-
-
-def _report_compiled(made: Manifest, folder: Path, terminal: Terminal) -> None:
-    built = [b for k in made.kernels for found in k.buckets.values() for b in found]
-    failed = [b for b in built if b.failed]
-    terminal.line(
-        f"{counted(_kernels(made), 'kernel')}, {counted(len(built), 'candidate')}, of which "
-        f"{len(failed)} cannot be measured, in {folder}"
-    )
-    for one in failed:
-        terminal.line(f"  {_knobs(one.knobs)}: {one.failed}")
-    report_compiled_attention(made.attention, terminal)
-    kernels: list[Json] = [k.to_json() for k in made.kernels]
-    kernels += [k.to_json() for k in made.attention]
-    terminal.document({"folder": str(folder), "kernels": kernels})
+    return mugraph_forms(one, jobs=arguments.jobs, progress=progress, store=store)
 
 
 # -- measure ---------------------------------------------------------------------------------------
@@ -284,74 +247,25 @@ def _measured(
     tuning = Tuning(manifest, results, worker_process(folder), _command())
     if arguments.as_is:
         tuning = tuning.whole()
-        left = _kernels(manifest) - _kernels(tuning.manifest)
+        left = len(manifest.kernels) - len(tuning.manifest.kernels)
         terminal.line(f"{counted(left, 'kernel')} not measured whole, left as they are")
     else:
         _measure(tuning, terminal)
     section = tuning.section()
     write_catalog(catalog, load_catalog(catalog).with_section(section))
-    if section.kernels:
-        _report(section, terminal)
-    report_attention(section, terminal)
+    report(section, terminal)
     terminal.line(f"wrote {catalog}")
-    terminal.document(section.to_json())
+    terminal.document(written(section))
     return 0
 
 
-def _kernels(manifest: Manifest) -> int:
-    return len(manifest.kernels) + len(manifest.attention)
-
-
 def _measure(tuning: Tuning, terminal: Terminal) -> None:
-    kernels = counted(_kernels(tuning.manifest), "kernel")
+    kernels = counted(len(tuning.manifest.kernels), "kernel")
     try:
         with terminal.watch(f"measuring {kernels}") as progress:
             tuning.measure(progress)
     finally:
         tuning.measurer.close()
-
-
-def _report(section: Section, terminal: Terminal) -> None:
-    times = ("us", "floor", "ratio", "rule us", "default us", "PyTorch us", "library us")
-    words = ("kernel", "knobs", "M", *times, "rank corr.", "plans")
-    rows = tuple(row for kernel in section.kernels for row in _rows(kernel))
-    terminal.table(Table(words, rows, left=2))
-    terminal.line("us: with weights promised to be constant")
-    terminal.line("library us: what the op runs above the tokens that a kernel serves")
-    terminal.line("plans: the fastest of each, as predicted one is measured at least")
-    terminal.line("rank corr.: Spearman's, of the candidates' predicted and measured times")
-    terminal.line(f"over all buckets, relative to each one's best: {_number(section.correlation)}")
-    for kernel in section.kernels:
-        for bucket in kernel.buckets:
-            for tried in (t for t in bucket.tried if t.failed):
-                name = f"{kernel.key.name}, {bucket.tokens} tokens, {_knobs(tried.knobs)}"
-                terminal.line(f"{name}: {tried.failed}")
-
-
-def _rows(kernel: Tuned) -> list[tuple[str, ...]]:
-    rows: list[tuple[str, ...]] = []
-    for b in kernel.buckets:
-        times = (f"{b.us:.2f}", f"{b.floor_us:.2f}", f"{b.us / b.floor_us:.2f}")
-        ours = (_number(b.tried[0].us), _number(b.default_us))
-        peers = (*ours, f"{b.eager_us:.2f}", _number(b.library_us))
-        plans = ", ".join(f"{plan} {us:.2f}" for plan, us in b.plans.items())
-        last = (_number(b.correlation), plans)
-        rows.append((kernel.key.name, _knobs(b.knobs), str(b.tokens), *times, *peers, *last))
-    for beyond in kernel.beyond:
-        serves = f"serves up to {kernel.max_tokens}" if kernel.max_tokens else "serves all"
-        others = (f"{beyond.eager_us:.2f}", _number(beyond.library_us))
-        cells = ("", "", "", "", _number(beyond.default_us), *others, "", "")
-        rows.append((kernel.key.name, serves, str(beyond.tokens), *cells))
-    return rows
-
-
-def _knobs(knobs: Knobs) -> str:
-    words = (f"{name} {value}" for name, value in knobs.to_json().items() if name != "schedule")
-    return f"{knobs.label}: {', '.join(words)}"
-
-
-def _number(value: float | None) -> str:
-    return "-" if value is None else f"{value:.2f}"
 
 
 def _command() -> str:

@@ -1,13 +1,12 @@
 """Compiling candidates: a source with one variant each, a small library each, without a GPU.
 
-A library holds the kernel and one C function; it names no CUDA runtime, the process that loads it
+A library holds the kernel and C functions; it names no CUDA runtime, the process that loads it
 brings PyTorch's. What fails to compile, or spills, costs that candidate only.
 """
 
 from __future__ import annotations
 
 import hashlib
-import json
 import re
 import subprocess
 from collections.abc import Callable, Sequence
@@ -20,32 +19,27 @@ from typing import TypeVar
 from mirage_kernels.generator.build.compile import ROOT, gencode
 from mirage_kernels.generator.build.ptxas import parse
 from mirage_kernels.generator.build.toolchain import Toolchain, find_toolchain
-from mirage_kernels.generator.emit.cuda import Kernel, emit_cuda
-from mirage_kernels.generator.emit.header import Header
-from mirage_kernels.generator.emit.writer import Writer
-from mirage_kernels.generator.errors import FileError, PlanError, ToolchainError
-from mirage_kernels.generator.ir.text import Json
-from mirage_kernels.generator.plan.program import TileProgram
+from mirage_kernels.generator.errors import FileError, ToolchainError
+from mirage_kernels.generator.ir import Graph
+from mirage_kernels.generator.ir.text import dumps
 from mirage_kernels.generator.records.files import write_whole
-from mirage_kernels.generator.records.record import KernelRecord
+from mirage_kernels.generator.records.record import Emitted
 from mirage_kernels.generator.request import Event, Progress
-from mirage_kernels.generator.schedules.candidates import Candidate, Wanted, by_size, candidates
-from mirage_kernels.generator.schedules.choose import member, programs_of
-from mirage_kernels.generator.schedules.loop import BUCKETS
-from mirage_kernels.generator.schedules.schedule import Variant
-from mirage_kernels.generator.target import target
-from mirage_kernels.generator.tuning.catalog import has_producers, tuned_kernel
-from mirage_kernels.generator.tuning.entries import ARGS_BYTES, LAUNCH, WORKSPACE
-from mirage_kernels.generator.tuning.fields import entry, integer, loaded, text
+from mirage_kernels.generator.tuning.files import Kind, read_file, written
 from mirage_kernels.generator.tuning.keys import Key
-from mirage_kernels.generator.tuning.manifest import FOLDER_HINT, Built, Compiled, Manifest
+from mirage_kernels.generator.tuning.manifest import (
+    FOLDER_HINT,
+    Built,
+    BuiltBucket,
+    Compiled,
+    Manifest,
+)
+from mirage_kernels.generator.tuning.sources import Candidates, Source, candidates_of
 
 DIGEST_LETTERS = 20
 _OWN = re.compile(rf"[0-9a-f]{{{DIGEST_LETTERS}}}\.(cu|so|json|o|unfinished)")
 _INCLUDED = re.compile(r'^#include "([^"]+)"', re.MULTILINE)
-BEYOND, BEYOND_LINES = 128, (8, 128, 1024, 4096)  # tokens
 ERROR_LINES = 3
-COMMAND = "mirage-kernels tune"
 
 R = TypeVar("R")
 S = TypeVar("S")
@@ -69,98 +63,62 @@ class Shop:
 
 
 @dataclass(frozen=True)
-class Made:
-    """A compiled library: the name of its files, registers, or in `failed` why there is none."""
+class Report:
+    """What the compiler said of a library: registers, or in `failed` why there is none."""
 
-    digest: str
     registers: int
     failed: str = ""
 
 
 @dataclass(frozen=True)
-class Source:
-    """A candidate's source, or in `failed` why there is none."""
+class Wanted:
+    """How many candidates beside the rule's, and other muGraphs of which there are some too."""
 
-    candidate: Candidate
-    text: str
-    failed: str = ""
+    top: int
+    forms: Sequence[Graph] = ()
 
 
-def compiled_kernel(record: KernelRecord, shop: Shop, *, top: int, progress: Progress) -> Compiled:
+def compiled_kernel(record: Emitted, shop: Shop, wanted: Wanted, progress: Progress) -> Compiled:
     """Compile every candidate of a kernel; what the folder has already is not compiled again."""
-    programs = programs_of(record.recipe, record.graph, record.arch)
-    on, key = target(record.arch), Key(record.recipe, record.dtype, dict(record.shape))
-    tuned = tuned_kernel(record.arch, key)
-    known = {b.tokens: b.knobs for b in tuned.buckets} if tuned else {}
-    by_bucket = {
-        m: candidates(programs, m, on, Wanted(top, known.get(m))) for m in by_size(programs[0], on)
-    }
-    sources = [
-        source_of(record, member(programs, producers=has_producers(c.knobs)), c)
-        for found in by_bucket.values()
-        for c in found
-    ]
-    built = iter(_all_built(sources, shop, record, progress))
-    buckets = {m: tuple(next(built) for _ in found) for m, found in by_bucket.items()}
-    return Compiled(key, record.roles.tokens, buckets, _beyond(programs[0], max(by_bucket)))
+    found = candidates_of(record, wanted.top, wanted.forms)
+    key = Key(record.recipe, record.dtype, dict(record.shape))
+    return _compiled_form(key, found, shop, (record, progress))
 
 
-def _beyond(program: TileProgram, last: int) -> tuple[int, ...]:
-    """Return where else the last bucket's choice is compared with PyTorch.
+def _compiled_form(
+    key: Key, found: Candidates, shop: Shop, by: tuple[Emitted, Progress]
+) -> Compiled:
+    record, progress = by
+    knobs = list(dict.fromkeys(k for b in found.buckets for k in b.predicted_us))
 
-    Above the buckets of a kernel with results beside its output the library takes another kernel,
-    not PyTorch, so nothing is compared there.
-    """
-    if not program.loop:
-        return BEYOND_LINES
-    return () if program.also else tuple(m for m in (*BUCKETS, BEYOND) if m > last)
+    def tell(done: int) -> None:
+        progress(Event("compile", done, len(knobs), f"{record.recipe} {record.stem}"))
+
+    sources = [found.source(k) for k in knobs]
+    made = each(lambda s: _built(s, shop, record.arch), sources, shop, tell)
+    by_knobs = dict(zip(knobs, made, strict=True))
+    buckets = tuple(
+        BuiltBucket(
+            bucket.size,
+            tuple(
+                Built(by_knobs[k][0], k, by_knobs[k][1].registers, us, by_knobs[k][1].failed)
+                for k, us in bucket.predicted_us.items()
+            ),
+            bucket.rule,
+            bucket.rule_of_few,
+        )
+        for bucket in found.buckets
+    )
+    forms = tuple(_compiled_form(key, form, shop, by) for form in found.forms)
+    return Compiled(key, buckets, found.dim, found.beyond, found.form, forms)
 
 
 def prune(shop: Shop, manifest: Manifest) -> None:
     """Remove libraries that no kernel of the manifest has any more: their sources have changed."""
-    named = {b.digest for k in manifest.kernels for found in k.buckets.values() for b in found}
-    named = named.union(*(k.digests for k in manifest.attention))
+    named = {digest for kernel in manifest.kernels for digest in kernel.candidates}
     for file in shop.folder.iterdir():
         if _OWN.fullmatch(file.name) and file.stem not in named:
             file.unlink()
-
-
-def source_of(record: KernelRecord, program: TileProgram, candidate: Candidate) -> Source:
-    """Return a candidate's source: the kernel as it is emitted, with one variant and C entries."""
-    header = Header(f"{COMMAND} {record.recipe}", record.stem, [("Knobs", str(candidate.knobs))])
-    kernel = Kernel(program, (Variant(0, candidate.knobs),), record.storage, header)
-    entries = _entries(kernel.symbol, workspace=candidate.knobs.has_workspace)
-    try:
-        return Source(candidate, emit_cuda(kernel) + entries)
-    except PlanError as error:
-        return Source(candidate, "", error.sentence)
-
-
-def _entries(symbol: str, *, workspace: bool) -> str:
-    writer = Writer()
-    writer.line()
-    writer.line('#define VISIBLE __attribute__((visibility("default")))')
-    signature = f'extern "C" VISIBLE int {LAUNCH}(const mirage::LaunchArgs* args, void* stream) {{'
-    with writer.block(signature):
-        writer.line(
-            f"return mirage::generated::{symbol}(*args, static_cast<cudaStream_t>(stream));"
-        )
-    taken = "const mirage::LaunchArgs* args" if workspace else "const mirage::LaunchArgs*"
-    with writer.block(f'extern "C" VISIBLE int64_t {WORKSPACE}({taken}) {{'):
-        needed = f"mirage::generated::{symbol}_workspace(*args)" if workspace else "0"
-        writer.line(f"return {needed};")
-    with writer.block(f'extern "C" VISIBLE int {ARGS_BYTES}() {{'):
-        writer.line("return static_cast<int>(sizeof(mirage::LaunchArgs));")
-    return writer.text()
-
-
-def _all_built(
-    sources: Sequence[Source], shop: Shop, record: KernelRecord, progress: Progress
-) -> list[Built]:
-    def tell(done: int) -> None:
-        progress(Event("compile", done, len(sources), f"{record.recipe} {record.stem}"))
-
-    return each(lambda s: _built(s, shop, record.arch), sources, shop, tell)
 
 
 def each(
@@ -181,33 +139,20 @@ def each(
     return made
 
 
-def _built(source: Source, shop: Shop, arch: str) -> Built:
-    candidate = source.candidate
-    predicted = round(candidate.predicted_us, 3)
+def _built(source: Source, shop: Shop, arch: str) -> tuple[str, Report]:
+    """Compile a source, or find what the folder has of it; return its name and the report."""
+    digest = digest_of(source.text, shop.toolchain, arch)
     if source.failed:
-        digest = digest_of(source.text, shop.toolchain, arch)
-        return Built(digest, candidate.knobs, predicted, 0, source.failed)
-    made = library_of(source.text, shop, arch)
-    return Built(made.digest, candidate.knobs, predicted, made.registers, made.failed)
-
-
-def library_of(source: str, shop: Shop, arch: str) -> Made:
-    """Compile a source, or find what the folder has of it."""
-    digest = digest_of(source, shop.toolchain, arch)
+        return digest, Report(0, source.failed)
     report = shop.folder / f"{digest}.json"
     if not (report.is_file() and (shop.folder / f"{digest}.so").is_file()):
-        said = json.dumps(_compiled(source, digest, shop, arch))
-        write_whole(report, said + "\n", hint=FOLDER_HINT)
-
-    def read(data: Json) -> Made:
-        said = entry(data)
-        failed = text(said, "failed") if "failed" in said else ""
-        return Made(digest, integer(said, "registers"), failed)
-
-    return loaded(report, read, what="a compiler's report", hint="remove it, compile again")
+        said = _compiled(source.text, digest, shop, arch)
+        write_whole(report, dumps(written(said)), hint=FOLDER_HINT)
+    named = Kind("a compiler's report", "remove it, compile again")
+    return digest, read_file(report, Report, named)
 
 
-def _compiled(source: str, digest: str, shop: Shop, arch: str) -> dict[str, Json]:
+def _compiled(source: str, digest: str, shop: Shop, arch: str) -> Report:
     """Compile and link one library; return its registers, or why it is not to be measured."""
     file, library = (shop.folder / f"{digest}{ending}" for ending in (".cu", ".so"))
     write_whole(file, source, hint=FOLDER_HINT)
@@ -220,14 +165,14 @@ def _compiled(source: str, digest: str, shop: Shop, arch: str) -> dict[str, Json
         unfinished.replace(library)
     except ToolchainError as error:
         library.write_bytes(b"")  # so that it is not tried again
-        return {"registers": 0, "failed": error.sentence}
+        return Report(0, error.sentence)
     finally:
         object_file.unlink(missing_ok=True)
         unfinished.unlink(missing_ok=True)
     kernels = parse(report)
-    registers: dict[str, Json] = {"registers": max(k.registers for k in kernels)}
     spilled = sum(k.spill_bytes for k in kernels)
-    return registers | ({"failed": f"spills {spilled} bytes"} if spilled else {})
+    failed = f"spills {spilled} bytes" if spilled else ""
+    return Report(max(k.registers for k in kernels), failed)
 
 
 def compiler(toolchain: Toolchain, arch: str) -> list[str]:

@@ -21,7 +21,6 @@ from typing import IO, Protocol
 
 from mirage_kernels.generator.errors import ToolchainError
 from mirage_kernels.generator.ir.text import Json
-from mirage_kernels.generator.tuning.fields import entry, text
 
 START_SECONDS = 300.0
 TAIL_LINES = 3
@@ -91,7 +90,7 @@ class Process:
             ) from ended
         if "refused" in greeting:
             self.close()
-            raise ToolchainError(text(greeting, "refused"), text(greeting, "hint"))
+            raise ToolchainError(str(greeting["refused"]), str(greeting["hint"]))
 
     def _write(self, question: Question) -> None:
         assert self.running is not None
@@ -116,7 +115,8 @@ class Process:
                 raise _EndedError(self._how_it_ended())
             self.unread += more
         line, _, self.unread = self.unread.partition(b"\n")
-        return entry(json.loads(line))
+        answer: dict[str, Json] = json.loads(line)
+        return answer
 
     def _how_it_ended(self) -> str:
         assert self.running is not None

@@ -7,8 +7,8 @@ import json
 import pytest
 
 pytest.importorskip("torch")
-from mirage_kernels.generator.tuning.attention_catalog import Dense
-from mirage_kernels.generator.tuning.attention_prefill import prefill_from
+from mirage_kernels.generator.tuning.catalog import Dense
+from mirage_kernels.generator.tuning.prefill import prefill_from
 from mirage_kernels.prefill import NARROW
 from tests.scripts import BENCHMARKS, script
 

@@ -170,7 +170,7 @@ def test_what_was_measured_without_them_does_not_limit_the_tokens_served(
     key = Key(record.recipe, record.dtype, record.shape)
     tuned = tuned_kernel(record.arch, key)
     assert tuned is not None
-    few = tuple(b for b in tuned.buckets if b.tokens <= max(BUCKETS_WITH_STATISTICS))
+    few = tuple(b for b in tuned.buckets if b.size <= max(BUCKETS_WITH_STATISTICS))
     before = replace(tuned, buckets=few, max_tokens=32)
     monkeypatch.setattr(pipeline, "tuned_kernel", lambda arch, key: before)
     about = {n: getattr(record, n) for n in pipeline.About.__dataclass_fields__}

@@ -11,7 +11,7 @@ from mirage_kernels.generator.schedules.register_operand.knobs import RegisterOp
 from mirage_kernels.generator.schedules.row_wise.knobs import RowWise
 from mirage_kernels.generator.schedules.sliced_k.knobs import SlicedK
 from mirage_kernels.generator.tuning.catalog import Key
-from mirage_kernels.generator.tuning.manifest import Built, Compiled
+from mirage_kernels.generator.tuning.manifest import Built, BuiltBucket, Compiled
 from mirage_kernels.generator.tuning.session import Tuning
 
 KEY = Key("rms_norm_linear", "fp16", {"K": 72, "N": 40})
@@ -41,8 +41,8 @@ class Pretended:
         if "library" not in question:
             known = {} if self.library_us is None else {"library_us": self.library_us}
             return {"floor_us": 10.0, "eager_us": self.eager_us, **known}
-        name = f"{question['library']}@{question['tokens']}"
-        name += "" if question["promised"] else " by default"
+        name = f"{question['library']}@{str(question['at']).removeprefix('M=')}"
+        name += "" if question["assumed"] else " by default"
         if name in self.fails:
             return {"failed": self.fails[name]}
         return {"us": self.times.get(name, 20.0), "error": 1e-4}
@@ -71,9 +71,15 @@ def bucket(tokens: int, *failed: str) -> tuple[Built, ...]:
     )
 
 
+def of_buckets(*buckets: tuple[int, tuple[Built, ...]], beyond: tuple[int, ...]) -> Compiled:
+    """Return a kernel with buckets of tokens."""
+    made = tuple(BuiltBucket(m, built, built[0].knobs) for m, built in buckets)
+    return Compiled(KEY, made, "M", beyond)
+
+
 def compiled(*failed: str) -> Compiled:
     """Return a kernel with three candidates in each of two buckets."""
-    return Compiled(KEY, "M", {8: bucket(8, *failed), 64: bucket(64, *failed)}, (128,))
+    return of_buckets((8, bucket(8, *failed)), (64, bucket(64, *failed)), beyond=(128,))
 
 
 def of_plans(beyond: tuple[int, ...] = (128,)) -> Compiled:
@@ -85,16 +91,16 @@ def of_plans(beyond: tuple[int, ...] = (128,)) -> Compiled:
         producers = Producers(rows=16, tokens=8, stages=4)
         with_producers = (replace(k, producers=producers) for k in (slices, held))
         made = (slices, held, *with_producers)
-        return tuple(Built(f"{c}{tokens}", k, 10.0, 100) for c, k in zip("abcd", made, strict=True))
+        return tuple(Built(f"{c}{tokens}", k, 100, 10.0) for c, k in zip("abcd", made, strict=True))
 
-    return Compiled(KEY, "M", {8: built(8), 64: built(64)}, beyond)
+    return of_buckets((8, built(8)), (64, built(64)), beyond=beyond)
 
 
 def of_lines() -> Compiled:
     """Return a kernel whose blocks hold a line each: a64, b64."""
     made = tuple(RowWise(warps, 16 // warps) for warps in (4, 8))
-    built = tuple(Built(f"{c}64", k, 2.0, 40) for c, k in zip("ab", made, strict=True))
-    return Compiled(KEY, "M", {64: built}, (8, 128, 4096))
+    built = tuple(Built(f"{c}64", k, 40, 2.0) for c, k in zip("ab", made, strict=True))
+    return of_buckets((64, built), beyond=(8, 128, 4096))
 
 
 MakeTuning = Callable[..., Tuning]

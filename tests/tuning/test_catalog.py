@@ -25,19 +25,23 @@ from mirage_kernels.generator.schedules.sizes import producers_of
 from mirage_kernels.generator.schedules.sliced_k.knobs import SlicedK
 from mirage_kernels.generator.target import target
 from mirage_kernels.generator.tuning import catalog as catalog_module
+from mirage_kernels.generator.tuning import variants as variants_module
 from mirage_kernels.generator.tuning.catalog import (
     Beyond,
     Bucket,
     Catalog,
+    Chosen,
     Key,
+    Point,
     Section,
     Tried,
     Tuned,
-    chosen_variants,
     load_catalog,
     tuned_kernel,
     write_catalog,
 )
+from mirage_kernels.generator.tuning.files import read, written
+from mirage_kernels.generator.tuning.variants import chosen_variants
 
 Programs = tuple[TileProgram, ...]
 KEY = Key("rms_norm_linear", "fp16", {"K": 72, "N": 40})
@@ -47,9 +51,13 @@ ON = target("sm_90a")
 
 
 def tuned(key: Key = KEY, knobs: SlicedK = KNOBS) -> Tuned:
-    tries = (Tried(knobs, 11.5, 10.25), Tried(knobs, 12.0, failed="the process died: SIGSEGV"))
-    bucket = Bucket(knobs.tokens, knobs, 10.25, 11.5, 9.0, 20.0, None, tries)
-    return Tuned(key, 128, (bucket,), (Beyond(128, 15.0, 20.0),))
+    crashed = Tried(knobs, 12.0, failed="the process died: SIGSEGV")
+    bucket = bucket_of(knobs.tokens, knobs, Tried(knobs, 11.5, (11.5,), (10.25,)), crashed)
+    return Tuned(key, (bucket,), 128, (Beyond(128, 15.0, 20.0),))
+
+
+def bucket_of(tokens: int, knobs: Knobs, *tries: Tried) -> Bucket:
+    return Bucket(tokens, (Chosen(knobs, 1.1),), (Point(f"M={tokens}", 9.0, 20.0),), tries)
 
 
 def section(*kernels: Tuned, arch: str = "sm_90a", gpu: str = "NVIDIA H200") -> Section:
@@ -88,7 +96,7 @@ def test_a_new_tuning_replaces_what_it_measured() -> None:
     made = old.with_section(section(tuned(KEY, replace(KNOBS, stages=3)), gpu="another"))
     found = made.find("sm_90a", KEY)
     assert found is not None
-    assert found.buckets[0].knobs.stages == 3
+    assert found.buckets[0].chosen[0].knobs.stages == 3
 
 
 def test_a_new_tuning_keeps_what_it_did_not_measure() -> None:
@@ -98,9 +106,8 @@ def test_a_new_tuning_keeps_what_it_did_not_measure() -> None:
 
 def with_times(key: Key, *times: float) -> Tuned:
     """Return a kernel whose candidates were predicted to take 1, 2, ... microseconds."""
-    tries = tuple(Tried(KNOBS, i, us) for i, us in enumerate(times, 1))
-    bucket = Bucket(KNOBS.tokens, KNOBS, min(times), None, 1.0, 9.0, None, tries)
-    return Tuned(key, 64, (bucket,), ())
+    tries = (Tried(KNOBS, i, assumed_us=(us,)) for i, us in enumerate(times, 1))
+    return Tuned(key, (bucket_of(KNOBS.tokens, KNOBS, *tries),), 64)
 
 
 def test_what_is_left_of_a_tuning_has_a_correlation_of_its_own() -> None:
@@ -147,7 +154,7 @@ def test_a_kernel_that_holds_fewer_buckets_has_variants_for_those(
 ) -> None:
     first, second = variants(program[0], ON)[:2]
     few = {8: first, 16: replace(second, bucket=0)}
-    monkeypatch.setattr(catalog_module, "by_size", lambda *_: few)
+    monkeypatch.setattr(variants_module, "by_size", lambda *_: few)
     chosen = chosen_variants(program, ON, tuned())
     assert [(v.bucket, v.knobs) for v in chosen] == [(8, first.knobs), (0, KNOBS)]
 
@@ -177,12 +184,9 @@ def of_kernel(name: str) -> tuple[Programs, list[Knobs]]:
 
 def measured(chosen: dict[int, Knobs], *others: Knobs) -> Tuned:
     """Return a kernel with a choice for buckets, after others were tried too."""
-    tries = tuple(Tried(k, 10.0, 9.0) for k in others)
-    buckets = tuple(
-        Bucket(m, k, 8.0, 9.0, 7.0, 20.0, None, (Tried(k, 9.0, 8.0), *tries))
-        for m, k in chosen.items()
-    )
-    return Tuned(LORA, 64, buckets, ())
+    tries = tuple(Tried(k, 10.0, assumed_us=(9.0,)) for k in others)
+    buckets = (bucket_of(m, k, Tried(k, 9.0, assumed_us=(8.0,)), *tries) for m, k in chosen.items())
+    return Tuned(LORA, tuple(buckets), 64)
 
 
 def test_a_measured_plan_takes_the_place_of_the_rule_s() -> None:
@@ -240,12 +244,7 @@ def test_a_bucket_says_what_every_plan_takes() -> None:
     held = RegisterOperand(64, 32, 6, groups=2)
     made = measured({64: held}, SlicedK(64, 32, 8, 1, 3), SlicedK(64, 32, 8, 1, 2)).buckets[0]
     assert made.plans == {"register_operand": 8.0, "sliced_k": 9.0}
-    data = made.to_json()
-    assert (data["plan"], data["plans"]) == (
-        "register_operand",
-        {"register_operand": 8.0, "sliced_k": 9.0},
-    )
-    assert Bucket.read(data) == made
+    assert read(Bucket, written(made)) == made
 
 
 @pytest.fixture

@@ -11,13 +11,13 @@ import pytest
 from mirage_kernels.generator.schedules.loop import Producers
 from mirage_kernels.generator.schedules.register_operand.knobs import RegisterOperand
 from mirage_kernels.generator.schedules.sliced_k.knobs import SlicedK
-from mirage_kernels.generator.tuning.catalog import Beyond, Bucket, Tried
+from mirage_kernels.generator.tuning.catalog import Beyond, Bucket, Chosen, Point, Tried
 from mirage_kernels.generator.tuning.choice import (
-    apart_or_not,
     chosen,
     fastest,
     finalists,
     most_tokens,
+    with_producers,
 )
 from mirage_kernels.generator.tuning.correlation import rank_correlation
 
@@ -25,7 +25,10 @@ KNOBS = SlicedK(8, 16, 4, 1, 2)
 
 
 def tried(*times: float | None) -> list[Tried]:
-    return [Tried(KNOBS, i, us, "" if us is not None else "crashed") for i, us in enumerate(times)]
+    return [
+        Tried(KNOBS, i, assumed_us=() if us is None else (us,), failed="" if us else "crashed")
+        for i, us in enumerate(times)
+    ]
 
 
 def test_the_fastest_is_chosen() -> None:
@@ -54,55 +57,85 @@ def test_where_everything_failed_nothing_is_chosen() -> None:
 HELD = RegisterOperand(8, 16, 2)
 
 
-def test_the_fastest_of_every_plan_is_measured_without_promises() -> None:
-    made = [Tried(HELD, 8, 11.0), Tried(HELD, 9, 10.0), Tried(KNOBS, 9, 12), Tried(KNOBS, 10, 10.2)]
-    made.append(Tried(HELD, 11, 9))
+def test_the_fastest_of_every_plan_is_measured_without_assumes() -> None:
+    made = [
+        Tried(HELD, 8, assumed_us=(11.0,)),
+        Tried(HELD, 9, assumed_us=(10.0,)),
+        Tried(KNOBS, 9, assumed_us=(12,)),
+        Tried(KNOBS, 10, assumed_us=(10.2,)),
+    ]
+    made.append(Tried(HELD, 11, assumed_us=(9,)))
     assert finalists(made) == [made[3], made[4]]
 
 
-def test_the_rule_s_choice_is_measured_without_promises_too() -> None:
-    made = [Tried(HELD, 9, 10.0), Tried(HELD, 10, 10.0), Tried(HELD, 11, 9)]
+def test_the_rule_s_choice_is_measured_without_assumes_too() -> None:
+    made = [
+        Tried(HELD, 9, assumed_us=(10.0,)),
+        Tried(HELD, 10, assumed_us=(10.0,)),
+        Tried(HELD, 11, assumed_us=(9,)),
+    ]
     assert finalists(made) == [made[0], made[2]]
-    made = [replace(made[0], default_us=10.2), made[1], replace(made[2], default_us=11.2)]
+    made = [replace(made[0], us=(10.2,)), made[1], replace(made[2], us=(11.2,))]
     assert chosen(made) == made[0]
 
 
 def test_a_plan_that_is_far_behind_is_not() -> None:
-    made = [Tried(HELD, 9, 10.0), Tried(KNOBS, 9, 11.6)]
+    made = [Tried(HELD, 9, assumed_us=(10.0,)), Tried(KNOBS, 9, assumed_us=(11.6,))]
     assert finalists(made) == made[:1]
 
 
 def test_plans_are_chosen_by_both_times() -> None:
-    made = [Tried(HELD, 9, 10.2, default_us=10.4), Tried(KNOBS, 9, 10.0, default_us=11.2)]
+    made = [
+        Tried(HELD, 9, us=(10.4,), assumed_us=(10.2,)),
+        Tried(KNOBS, 9, us=(11.2,), assumed_us=(10.0,)),
+    ]
     assert chosen(made) == made[0]
     assert chosen(made[::-1]) == made[0]
 
 
-def test_all_that_are_close_are_measured_without_promises() -> None:
-    made = [Tried(HELD, 9, 10.0), Tried(HELD, 10, 10.19), Tried(HELD, 11, 10.21)]
+def test_all_that_are_close_are_measured_without_assumes() -> None:
+    made = [
+        Tried(HELD, 9, assumed_us=(10.0,)),
+        Tried(HELD, 10, assumed_us=(10.19,)),
+        Tried(HELD, 11, assumed_us=(10.21,)),
+    ]
     assert finalists(made) == made[:2]
 
 
 def test_the_order_does_not_decide() -> None:
-    made = [Tried(HELD, 9, 10.2, default_us=10.3), Tried(KNOBS, 9, 10.0, default_us=10.5)]
+    made = [
+        Tried(HELD, 9, us=(10.3,), assumed_us=(10.2,)),
+        Tried(KNOBS, 9, us=(10.5,), assumed_us=(10.0,)),
+    ]
     assert chosen(made) == made[0]
     assert chosen(made[::-1]) == made[0]
 
 
-def test_calls_that_promise_nothing_count_twice() -> None:
-    made = [Tried(KNOBS, 9, 13.9, default_us=15.4), Tried(HELD, 10, 14.6, default_us=14.8)]
+def test_calls_that_assume_nothing_count_twice() -> None:
+    made = [
+        Tried(KNOBS, 9, us=(15.4,), assumed_us=(13.9,)),
+        Tried(HELD, 10, us=(14.8,), assumed_us=(14.6,)),
+    ]
     assert chosen(made) == made[1]
-    assert chosen([replace(made[0], us=13.3), made[1]]) == replace(made[0], us=13.3)
+    assert chosen([replace(made[0], assumed_us=(13.3,)), made[1]]) == replace(
+        made[0], assumed_us=(13.3,)
+    )
 
 
-def test_without_the_time_without_promises_the_other_decides() -> None:
-    made = [Tried(HELD, 9, 10.2), Tried(KNOBS, 9, 10.0)]
+def test_without_the_time_without_assumes_the_other_decides() -> None:
+    made = [Tried(HELD, 9, assumed_us=(10.2,)), Tried(KNOBS, 9, assumed_us=(10.0,))]
     assert chosen(made) == made[1]
     assert chosen([Tried(HELD, 9, failed="crashed")]) is None
 
 
 def bucket(tokens: int, us: float | None, eager_us: float) -> Bucket:
-    return Bucket(tokens, KNOBS, 1.0, us, 1.0, eager_us, None, ())
+    tried = Tried(KNOBS, 1.0, () if us is None else (us,), (1.0,))
+    point = Point(f"M={tokens}", 1.0, eager_us)
+    return Bucket(tokens, (Chosen(KNOBS, 1.0),), (point,), (tried,))
+
+
+def with_library(made: Bucket, us: float) -> Bucket:
+    return replace(made, points=(replace(made.points[0], library_us=us),))
 
 
 def served(buckets: list[Bucket], beyond: list[Beyond]) -> int:
@@ -131,7 +164,7 @@ def test_a_kernel_serves_up_to_where_pytorch_is_faster(
 def test_what_the_library_runs_counts_for_more_than_pytorch_eager(
     library_us: float, most: int
 ) -> None:
-    rows = [bucket(8, 5, 20), replace(bucket(64, 10, 20), library_us=library_us)]
+    rows = [bucket(8, 5, 20), with_library(bucket(64, 10, 20), library_us)]
     assert served(rows, [Beyond(128, 10, 20, library_us)]) == most
 
 
@@ -155,7 +188,8 @@ APART = replace(KNOBS, producers=Producers(16, 8, 2))
 
 def both(own: float | None, apart: float | None) -> list[Tried]:
     """Return the rule's choice, apart, and one with nothing apart."""
-    return [Tried(APART, 10, apart), Tried(KNOBS, 10, own)]
+    made = tried(apart, own)
+    return [replace(made[0], knobs=APART), made[1]]
 
 
 @pytest.mark.parametrize(
@@ -172,7 +206,7 @@ def both(own: float | None, apart: float | None) -> list[Tried]:
 def test_a_kernel_computes_something_apart_where_that_is_faster(
     few: list[Tried], many: list[Tried], apart: bool
 ) -> None:
-    assert apart_or_not({8: few, 64: many}) is apart
+    assert with_producers({8: few, 64: many}) is apart
 
 
 @pytest.mark.parametrize(

@@ -16,13 +16,20 @@ from mirage_kernels.generator.records.record import KernelRecord
 from mirage_kernels.generator.request import Event
 from mirage_kernels.generator.schedules.loop import BUCKETS
 from mirage_kernels.generator.tuning import libraries
-from mirage_kernels.generator.tuning.libraries import Shop, compiled_kernel, digest_of, prune
+from mirage_kernels.generator.tuning.libraries import (
+    Shop,
+    Wanted,
+    compiled_kernel,
+    digest_of,
+    prune,
+)
 from mirage_kernels.generator.tuning.manifest import (
     Built,
     Compiled,
     Manifest,
     load_manifest,
 )
+from mirage_kernels.generator.tuning.sources import candidates_of
 
 REPORT = """ptxas info    : Compiling entry function '_Z1k' for 'sm_90a'
     0 bytes stack frame, {spilled} bytes spill stores, {spilled} bytes spill loads
@@ -60,7 +67,7 @@ def record(golden_record: Callable[[DType], KernelRecord]) -> KernelRecord:
 def compile_with(tmp_path: Path, record: KernelRecord, monkeypatch: pytest.MonkeyPatch) -> Compile:
     def run(compiler: Compiler) -> Compiled:
         monkeypatch.setattr(libraries, "_ran", compiler)
-        return compiled_kernel(record, Shop(tmp_path, TOOLS, 1), top=1, progress=silent)
+        return compiled_kernel(record, Shop(tmp_path, TOOLS, 1), Wanted(1), silent)
 
     return run
 
@@ -70,11 +77,11 @@ def silent(event: Event) -> None:
 
 
 def all_built(kernel: Compiled) -> list[Built]:
-    return [b for built in kernel.buckets.values() for b in built]
+    return [b for bucket in kernel.buckets for b in bucket.built]
 
 
 def test_every_bucket_has_candidates(compile_with: Compile) -> None:
-    assert tuple(compile_with(Compiler()).buckets) == BUCKETS
+    assert tuple(b.size for b in compile_with(Compiler()).buckets) == BUCKETS
 
 
 def test_every_source_has_one_variant(compile_with: Compile) -> None:
@@ -174,9 +181,7 @@ def test_a_folder_without_a_manifest_is_an_error_with_the_command(tmp_path: Path
 )
 def test_a_candidate_compiles_with_nvcc(record: KernelRecord, tmp_path: Path) -> None:
     shop = Shop.at(tmp_path, 1)
-    programs = libraries.programs_of(record.recipe, record.graph, "sm_90a")
-    on, wanted = libraries.target("sm_90a"), libraries.Wanted(1)
-    first = libraries.candidates(programs, 8, on, wanted)[0]
-    built = libraries._built(libraries.source_of(record, programs[0], first), shop, "sm_90a")
-    assert built.failed == ""
-    assert (tmp_path / built.library).stat().st_size > 1000
+    found = candidates_of(record, 1)
+    digest, report = libraries._built(found.source(found.buckets[0].rule), shop, "sm_90a")
+    assert report.failed == ""
+    assert (tmp_path / f"{digest}.so").stat().st_size > 1000

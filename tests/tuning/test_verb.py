@@ -80,7 +80,7 @@ def test_measuring_writes_the_catalog(run: Run, measurer: Pretended) -> None:
     assert code == 0
     assert "wrote catalog.json" in out
     (section,) = load_catalog(Path("catalog.json")).sections
-    assert [b.tokens for b in section.kernels[0].buckets] == [8, 16, 32, 64]
+    assert [b.size for b in section.kernels[0].buckets] == [8, 16, 32, 64]
 
 
 def test_measuring_reports_the_rank_correlation(run: Run, measurer: Pretended) -> None:
@@ -145,7 +145,7 @@ def test_a_second_compile_keeps_what_the_folder_has(
     )
     run(*COMPILE, "folder", "--top", "1")
     kernels = json.loads(Path("folder/manifest.json").read_text())["kernels"]
-    assert [k["dtype"] for k in kernels] == ["fp16", "bf16"]
+    assert [k["key"]["dtype"] for k in kernels] == ["fp16", "bf16"]
 
 
 BAD = [

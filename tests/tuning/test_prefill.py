@@ -6,9 +6,8 @@ import pytest
 
 pytest.importorskip("torch")
 from mirage_kernels import prefill
-from mirage_kernels.generator.tuning.attention_catalog import kind_of
-from mirage_kernels.generator.tuning.attention_prefill import prefill_rules
-from mirage_kernels.generator.tuning.catalog import committed_path, load_catalog
+from mirage_kernels.generator.tuning.catalog import committed_path, kind_of, load_catalog
+from mirage_kernels.generator.tuning.prefill import prefill_rules
 
 LOSS = 1.1  # times slower than the other one: what a call may take for the sake of a short rule
 
@@ -27,7 +26,7 @@ def test_both_sides_name_kinds_alike(causal: bool, keys: int) -> None:
 def test_no_measured_call_goes_to_what_is_much_slower() -> None:
     catalog = load_catalog(committed_path())
     rules = prefill_rules(catalog, "sm_90a")
-    for kernel in (k for s in catalog.sections for k in s.attention):
+    for kernel in (k for s in catalog.sections for k in s.kernels):
         for call in kernel.dense:
             served = rules[call.kind, kernel.key.shape["D"]].serves(call)
             taken, other = (call.us, call.sdpa_us) if not served else (call.sdpa_us, call.us)

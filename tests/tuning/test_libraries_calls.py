@@ -1,4 +1,4 @@
-"""Compiling attention's candidates: each once, whatever buckets it stands in."""
+"""Compiling candidates for calls over a cache: each once, whatever buckets it stands in."""
 
 from __future__ import annotations
 
@@ -10,14 +10,12 @@ from test_libraries import REPORT, TOOLS, Compiler
 
 from mirage_kernels.generator.records.record import AttentionRecord, load_emitted
 from mirage_kernels.generator.request import Event
-from mirage_kernels.generator.tuning import attention_libraries, libraries
-from mirage_kernels.generator.tuning.attention_libraries import compiled_attention
-from mirage_kernels.generator.tuning.attention_manifest import CompiledAttention
-from mirage_kernels.generator.tuning.libraries import Shop, prune
-from mirage_kernels.generator.tuning.manifest import Manifest
+from mirage_kernels.generator.tuning import libraries, sources
+from mirage_kernels.generator.tuning.libraries import Shop, Wanted, compiled_kernel, prune
+from mirage_kernels.generator.tuning.manifest import Compiled, Manifest
 
 GOLDEN = Path(__file__).parents[1] / "golden"
-Compile = Callable[..., CompiledAttention]
+Compile = Callable[..., Compiled]
 
 
 def silent(event: Event) -> None:
@@ -26,13 +24,13 @@ def silent(event: Event) -> None:
 
 @pytest.fixture
 def compile_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Compile:
-    monkeypatch.setattr(attention_libraries, "tuned_attention", lambda arch, key: None)
+    monkeypatch.setattr(sources, "tuned_kernel", lambda arch, key, **_: None)
 
-    def run(compiler: Compiler, recipe: str = "gqa") -> CompiledAttention:
+    def run(compiler: Compiler, recipe: str = "gqa") -> Compiled:
         monkeypatch.setattr(libraries, "_ran", compiler)
         record = load_emitted(GOLDEN / f"attention_{recipe}.json")
         assert isinstance(record, AttentionRecord)
-        return compiled_attention(record, Shop(tmp_path, TOOLS, 1), top=3, progress=silent)
+        return compiled_kernel(record, Shop(tmp_path, TOOLS, 1), Wanted(3), silent)
 
     return run
 
@@ -76,7 +74,7 @@ def test_what_is_there_is_not_compiled_again(compile_with: Compile) -> None:
 def test_libraries_of_the_manifest_are_kept(compile_with: Compile, tmp_path: Path) -> None:
     kernel = compile_with(Compiler())
     shop = Shop(tmp_path, TOOLS, 1)
-    prune(shop, Manifest("sm_90a", "", (), (kernel,)))
+    prune(shop, Manifest("sm_90a", "", (kernel,)))
     assert len(list(tmp_path.glob("*.so"))) > 5
     prune(shop, Manifest("sm_90a", "", ()))
     assert list(tmp_path.glob("*.so")) == []

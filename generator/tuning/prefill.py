@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from itertools import product
 from math import log
 
-from mirage_kernels.generator.tuning.attention_catalog import Dense
-from mirage_kernels.generator.tuning.catalog import Catalog
+from mirage_kernels.generator.tuning.catalog import Catalog, Dense
 
 NEVER = 1 << 30  # query tokens
 
@@ -53,7 +52,7 @@ def _sizes(dense: Sequence[Dense]) -> tuple[set[int], set[int]]:
 def prefill_rules(catalog: Catalog, arch: str) -> dict[tuple[str, int], Prefill]:
     """Return the catalog's rules by kind of call (see `Dense.kind`) and by the length of a head."""
     points: dict[tuple[str, int], list[Dense]] = {}
-    for kernel in (k for s in catalog.sections if s.arch == arch for k in s.attention):
+    for kernel in catalog.of(arch):
         for call in kernel.dense:
             points.setdefault((call.kind, kernel.key.shape["D"]), []).append(call)
     found = {at: prefill_from(points[at]) for at in sorted(points)}

@@ -1,4 +1,4 @@
-"""Attention's worker without a GPU: tensors on the CPU, a library whose launch is written in C."""
+"""Buffers of calls over a cache on the CPU, and a library whose launch is written in C."""
 
 from __future__ import annotations
 
@@ -11,27 +11,24 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from pretended_attention import KEY
+from pretended_calls import KEY, compiled
 
 from mirage_kernels.generator.build.compile import ROOT
-from mirage_kernels.generator.tuning.entries import RefusedError
 from mirage_kernels.generator.tuning.keys import Key
+from mirage_kernels.generator.tuning.manifest import Manifest
 
 torch = pytest.importorskip("torch")
 from mirage_kernels.generator.bench.attention_workloads import AttentionWorkload  # noqa: E402
-from mirage_kernels.generator.tuning import attention_worker as module  # noqa: E402
-from mirage_kernels.generator.tuning.attention_worker import (  # noqa: E402
+from mirage_kernels.generator.tuning import worker as module  # noqa: E402
+from mirage_kernels.generator.tuning.calls import dense_calls, named_calls  # noqa: E402
+from mirage_kernels.generator.tuning.calls_bench import CallBuffers, filled  # noqa: E402
+from mirage_kernels.generator.tuning.library import (  # noqa: E402
     ALIGNMENT,
     AttentionArgs,
-    AttentionBench,
-    AttentionLibrary,
-    AttentionWorker,
-    filled,
+    Library,
+    RefusedError,
 )
-from mirage_kernels.generator.tuning.attention_workloads import (  # noqa: E402
-    dense_calls,
-    workloads_of,
-)
+from mirage_kernels.generator.tuning.worker import Worker  # noqa: E402
 
 pytestmark = pytest.mark.skipif(shutil.which("gcc") is None, reason="needs a C compiler")
 
@@ -70,26 +67,30 @@ def library(tmp_path: Path) -> Callable[..., Path]:
 def pretended(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two input sets; every call is made once and takes 5 us."""
 
-    def time(self: AttentionBench, timed: Sequence[Callable[[], object]], method: object) -> float:
+    def time(self: CallBuffers, timed: Sequence[Callable[[], object]], method: object) -> float:
         for call in timed:
             call()
         return 5.0
 
-    monkeypatch.setattr(AttentionBench, "time", time)
-    monkeypatch.setattr(AttentionBench, "count", lambda self, size: 2)
+    monkeypatch.setattr(CallBuffers, "time", time)
+    monkeypatch.setattr(CallBuffers, "count", lambda self, size: 2)
 
 
 @pytest.fixture
-def bench(pretended: None) -> AttentionBench:
-    return AttentionBench(SMALL, device="cpu")
+def bench(pretended: None) -> CallBuffers:
+    return CallBuffers(SMALL, device="cpu")
 
 
-def writer(bench: AttentionBench) -> Back:
+def loaded(path: Path) -> Library[AttentionArgs]:
+    return Library.load(path, AttentionArgs)
+
+
+def writer(bench: CallBuffers) -> Back:
     """Write what the kernel would, of whichever input set it is."""
 
     def back(args: AttentionArgs) -> int:
         own = next(s for s in bench.sets if s.q.data_ptr() == args.q.at)
-        result = AttentionBench(bench.call, device="cpu")
+        result = CallBuffers(bench.call, device="cpu")
         result.__dict__["sets"] = [own]
         made = result.exact.to(own.q.dtype).contiguous()
         ctypes.memmove(args.out, made.data_ptr(), made.numel() * made.element_size())
@@ -112,41 +113,37 @@ def test_the_structure_names_the_first_fields_of_launch_h() -> None:
     assert names[: len(own)] == own
 
 
-def test_a_right_candidate_has_both_times(
-    bench: AttentionBench, library: Callable[..., Path]
-) -> None:
-    answer = bench.candidate(AttentionLibrary.load(library(writer(bench))))
-    assert (answer["us"], answer["promised_us"], answer["few_tiles"]) == (5.0, 5.0, True)
+def test_a_right_candidate_has_a_time(bench: CallBuffers, library: Callable[..., Path]) -> None:
+    answer = bench.candidate(loaded(library(writer(bench))), assumed=False)
+    assert (answer["us"], answer["few_tiles"]) == (5.0, True)
     assert isinstance(answer["error"], float)
     assert 0 < answer["error"] < 1e-3
 
 
 def test_a_candidate_that_writes_nothing_is_wrong(
-    bench: AttentionBench, library: Callable[..., Path]
+    bench: CallBuffers, library: Callable[..., Path]
 ) -> None:
-    answer = bench.candidate(AttentionLibrary.load(library(lambda args: 0)))
+    answer = bench.candidate(loaded(library(lambda args: 0)), assumed=False)
     assert str(answer["failed"]).startswith("its error is nan at gqa")
 
 
-def test_a_launch_that_fails_is_refused(
-    bench: AttentionBench, library: Callable[..., Path]
-) -> None:
+def test_a_launch_that_fails_is_refused(bench: CallBuffers, library: Callable[..., Path]) -> None:
     with pytest.raises(RefusedError, match="CUDA error 700"):
-        bench.candidate(AttentionLibrary.load(library(lambda args: 700)))
+        bench.candidate(loaded(library(lambda args: 700)), assumed=False)
 
 
 def test_a_library_for_other_arguments_is_refused(library: Callable[..., Path]) -> None:
     with pytest.raises(RefusedError, match="AttentionArgs"):
-        AttentionLibrary.load(library(lambda args: 0, size=64))
+        loaded(library(lambda args: 0, size=64))
 
 
 def test_arguments_lie_at_aligned_places(library: Callable[..., Path]) -> None:
-    made = AttentionLibrary.load(library(lambda args: 0))
+    made = loaded(library(lambda args: 0))
     assert {ctypes.addressof(made.args()) % ALIGNMENT for _ in range(9)} == {0}
 
 
-def test_every_call_has_a_nonce_and_says_what_is_promised(
-    bench: AttentionBench, library: Callable[..., Path]
+def test_every_call_has_a_nonce_and_says_what_is_assumed(
+    bench: CallBuffers, library: Callable[..., Path]
 ) -> None:
     write, seen = writer(bench), []
 
@@ -154,20 +151,21 @@ def test_every_call_has_a_nonce_and_says_what_is_promised(
         seen.append((args.nonce, args.constant_weights, args.constant_history))
         return write(args)
 
-    bench.candidate(AttentionLibrary.load(library(back)))
-    assert len({nonce for nonce, *_ in seen}) == len(seen) == 5
-    assert [promises for _, *promises in seen] == [[False, False]] * 3 + [[True, True]] * 2
+    for assumed in (False, True):
+        bench.candidate(loaded(library(back)), assumed=assumed)
+    assert len({nonce for nonce, *_ in seen}) == len(seen) == 6
+    assert [said for _, *said in seen] == [[False, False]] * 4 + [[True, True]] * 2
 
 
 def test_dense_keys_are_no_history(pretended: None, library: Callable[..., Path]) -> None:
-    bench = AttentionBench(replace(SMALL, lengths=(37,), page_size=0), device="cpu")
+    bench = CallBuffers(replace(SMALL, lengths=(37,), page_size=0), device="cpu")
     write, seen = writer(bench), []
 
     def back(args: AttentionArgs) -> int:
         seen.append(args.constant_history)
         return write(args)
 
-    assert "us" in bench.candidate(AttentionLibrary.load(library(back)))
+    assert "us" in bench.candidate(loaded(library(back)), assumed=True)
     assert set(seen) == {False}
 
 
@@ -181,8 +179,8 @@ def test_dense_keys_are_no_history(pretended: None, library: Callable[..., Path]
     ],
 )
 def test_arguments_are_those_of_the_call(pretended: None, key: Key, vectors: list[int]) -> None:
-    call = replace(workloads_of(key)[0].call, lengths=(37,))
-    bench = AttentionBench(call, device="cpu")
+    call = replace(named_calls(key)[0].call, lengths=(37,))
+    bench = CallBuffers(call, device="cpu")
     given, args = bench.sets[0], AttentionArgs()
     filled(args, call, given, bench.new_out(given))
     assert given.table is not None
@@ -198,27 +196,28 @@ def test_a_dense_call_is_compared_with_pytorchs(
 ) -> None:
     named = dense_calls(Key("sliding_window_attention", "fp16", {"D": 64}))[-1]
     call = replace(named.call, lengths=(24,), tokens=24)
-    bench = AttentionBench(call, device="cpu")
-    answer = bench.dense(AttentionLibrary.load(library(writer(bench))), causal=True)
+    bench = CallBuffers(call, device="cpu")
+    answer = bench.dense(loaded(library(writer(bench))), causal=True)
     assert (answer["us"], answer["sdpa_us"]) == (5.0, 5.0)
-    wrong = bench.dense(AttentionLibrary.load(library(lambda args: 0)), causal=True)
+    wrong = bench.dense(loaded(library(lambda args: 0)), causal=True)
     assert "differs by nan" in str(wrong["failed"])
 
 
 def test_the_worker_answers_by_name(pretended: None, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
 
-    def candidate(self: AttentionBench, library: object) -> dict[str, object]:
+    def candidate(self: CallBuffers, library: object, *, assumed: bool) -> dict[str, object]:
         asked.append(self.call.name)
         return {"us": 1.0}
 
-    monkeypatch.setattr(AttentionBench, "candidate", candidate)
-    monkeypatch.setattr(AttentionLibrary, "load", staticmethod(lambda path: None))
+    monkeypatch.setattr(CallBuffers, "candidate", candidate)
+    monkeypatch.setattr(Library, "load", staticmethod(lambda *_: None))
     monkeypatch.setattr(module.torch.cuda, "empty_cache", lambda: None)
-    worker = AttentionWorker(Path(), [KEY], lambda size: size / 1e6)
-    named = workloads_of(KEY)[0]
-    question = {"attention": KEY.name, "at": named.name}
+    monkeypatch.setattr(module, "floor_microseconds", lambda reader, size: size / 1e6)
+    worker = Worker(Path(), Manifest("sm_90a", "", (compiled(),)), reader=None)  # type: ignore[arg-type]
+    named = named_calls(KEY)[0]
+    question = {"kernel": KEY.name, "at": named.name}
     assert worker.answer(question) == {"floor_us": named.call.bytes_read / 1e6}
-    assert worker.answer({**question, "library": "a.so"}) == {"us": 1.0}
+    assert worker.answer({**question, "library": "a.so", "assumed": True}) == {"us": 1.0}
     assert asked == [named.call.name]
     assert len(worker.benches) == 1

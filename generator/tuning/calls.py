@@ -1,4 +1,4 @@
-"""At which calls the candidates of attention kernels are compared: few, fixed, of every bucket.
+"""At which calls the candidates of kernels over a cache are compared: few, fixed, of every bucket.
 
 Decode of one to many sequences, short and long, over pages; calls of more query rows as grouped
 heads, as tokens where a recipe has them, and as the Mirage paper has them. What is measured of
@@ -55,7 +55,7 @@ class Named:
         return self.call.tokens * self.call.group
 
 
-def workloads_of(key: Key) -> tuple[Named, ...]:
+def named_calls(key: Key) -> tuple[Named, ...]:
     """Return the workloads of a kernel, those of few rows first."""
     made = _latents(key) if key.recipe == LATENT else (*_rows(key), *_papers(key))
     return tuple(Named(_name(w), w) for w in made)
@@ -64,6 +64,11 @@ def workloads_of(key: Key) -> tuple[Named, ...]:
 def bucket_of(rows: int, buckets: tuple[int, ...]) -> int:
     """Return the bucket of a number of rows: the least that holds it, 0 above all."""
     return min((b for b in buckets if rows <= b), default=0)
+
+
+def is_causal(key: Key) -> bool:
+    """Say whether a kernel's dense calls are causal."""
+    return DENSE_RECIPES[key.recipe]
 
 
 def dense_calls(key: Key) -> tuple[Named, ...]:

@@ -1,21 +1,11 @@
-"""The part of the process that measures which knows attention.
-
-    {"attention": NAME, "at": WORKLOAD}                  -> {"floor_us": ...}
-    {"attention": NAME, "at": WORKLOAD, "library": FILE} -> {"us": ..., "promised_us": ...,
-                                                             "few_tiles": ..., "error": ...}
-    {"attention": NAME, "dense": CALL, "library": FILE}  -> {"us": ..., "sdpa_us": ..., "peers": {}}
-
-Times are those of calls that promise nothing, and that promise all there is to promise.
-"""
+"""The buffers of calls over a cache at which candidates are measured, and the measuring."""
 
 from __future__ import annotations
 
-import ctypes
-import secrets
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from pathlib import Path
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -33,116 +23,17 @@ from mirage_kernels.generator.bench.measure import (
 )
 from mirage_kernels.generator.ir.dtypes import DType
 from mirage_kernels.generator.ir.text import Json
-from mirage_kernels.generator.tuning.attention_workloads import Named, dense_calls, workloads_of
-from mirage_kernels.generator.tuning.entries import (
-    FEW_TILES,
-    LAUNCH,
-    WORKSPACE,
-    RefusedError,
-    opened,
-)
-from mirage_kernels.generator.tuning.fields import text
-from mirage_kernels.generator.tuning.keys import Key
+from mirage_kernels.generator.tuning.calls import Named, dense_calls, is_causal, named_calls
+from mirage_kernels.generator.tuning.library import AttentionArgs, Cache, Library, Lines
+from mirage_kernels.generator.tuning.manifest import Compiled
+from mirage_kernels.generator.tuning.sources import FEW_TILES
 
 # Twice what the library's tests allow: a wrong result is at 1.
 LARGEST_ERRORS = {DType.FP16: 2e-3, DType.BF16: 1.6e-2}
 SDPA_AGREES = 2e-2  # two right results of the same dense call
-ALIGNMENT = 64  # of the launch's arguments, which hold maps of tensors
 NO_WINDOW = 1 << 30
 SETTLED = replace(METHOD, settle_ms=20)
 LONG_OPERATIONS, LONG = 1e11, replace(METHOD, launches=6, replays=5, warmup_replays=1)
-
-
-class Lines(ctypes.Structure):
-    """`mirage::Lines` of csrc/launch.h."""
-
-    _fields_ = (("at", ctypes.c_void_p), ("token", ctypes.c_int64), ("head", ctypes.c_int64))
-
-
-class Cache(ctypes.Structure):
-    """`mirage::Cache` of csrc/launch.h."""
-
-    _fields_ = (
-        ("at", ctypes.c_void_p),
-        ("page", ctypes.c_int64),
-        ("token", ctypes.c_int64),
-        ("head", ctypes.c_int64),
-    )
-
-
-class AttentionArgs(ctypes.Structure):
-    """`mirage::AttentionArgs` of csrc/launch.h, but for what the launch fills in."""
-
-    _fields_ = (
-        ("q", Lines),
-        ("more_q", Lines),
-        ("k", Cache),
-        ("v", Cache),
-        ("block_table", ctypes.c_void_p),
-        ("table_row", ctypes.c_int64),
-        ("page_size", ctypes.c_int32),
-        ("pages", ctypes.c_uint32),
-        ("seq_lens", ctypes.c_void_p),
-        ("first_tokens", ctypes.c_void_p),
-        ("vectors", ctypes.c_void_p * 4),
-        ("vector_heads", ctypes.c_int64 * 4),
-        ("scalars", ctypes.c_float * 8),
-        ("integers", ctypes.c_int32 * 2),
-        ("sinks", ctypes.c_void_p),
-        ("out", ctypes.c_void_p),
-        ("out_token", ctypes.c_int64),
-        ("out_head", ctypes.c_int64),
-        ("lse", ctypes.c_void_p),
-        ("B", ctypes.c_int32),
-        ("Hkv", ctypes.c_int32),
-        ("G", ctypes.c_int32),
-        ("q_len", ctypes.c_int32),
-        ("max_len", ctypes.c_int32),
-        ("first_window", ctypes.c_int32),
-        ("multiprocessors", ctypes.c_int32),
-        ("workspace", ctypes.c_void_p),
-        ("nonce", ctypes.c_uint64),
-        ("constant_weights", ctypes.c_bool),
-        ("constant_history", ctypes.c_bool),
-    )
-
-
-@dataclass(frozen=True)
-class AttentionLibrary:
-    """One candidate's library."""
-
-    loaded: ctypes.CDLL
-    args_bytes: int
-
-    @staticmethod
-    def load(path: Path) -> AttentionLibrary:
-        """Load a library; see `opened`."""
-        loaded, own = opened(path, AttentionArgs)
-        getattr(loaded, FEW_TILES).argtypes = (ctypes.POINTER(AttentionArgs),)
-        return AttentionLibrary(loaded, own)
-
-    def asked(self, name: str, args: AttentionArgs, *more: object) -> int:
-        """Call one of its functions."""
-        return int(getattr(self.loaded, name)(ctypes.byref(args), *more))
-
-    def args(self) -> AttentionArgs:
-        """Return arguments at a place that is aligned as the kernel's are, all zeros."""
-        space = bytearray(self.args_bytes + ALIGNMENT)
-        start = ctypes.addressof(ctypes.c_char.from_buffer(space))
-        return AttentionArgs.from_buffer(space, -start % ALIGNMENT)
-
-    def call(self, args: AttentionArgs, out: Tensor) -> Callable[[], None]:
-        """Return a launch on fixed buffers, with a workspace of its own."""
-        space = out.new_empty(self.asked(WORKSPACE, args), dtype=torch.uint8)
-
-        def launch() -> None:
-            args.workspace, args.nonce = space.data_ptr(), secrets.randbits(64)
-            stream = torch.cuda.current_stream().cuda_stream if out.is_cuda else None
-            status = self.asked(LAUNCH, args, stream)
-            if status:
-                raise RefusedError(f"the launch failed with CUDA error {status}")
-
-        return launch
 
 
 def filled(args: AttentionArgs, call: AttentionWorkload, given: Tensors, out: Tensor) -> None:
@@ -200,7 +91,7 @@ def _multiprocessors(tensor: Tensor) -> int:
 
 
 @dataclass
-class AttentionBench:
+class CallBuffers:
     """The tensors of one workload, shared by all candidates."""
 
     call: AttentionWorkload
@@ -229,24 +120,21 @@ class AttentionBench:
         """Return a result full of NaN: elements that nobody writes show."""
         return given.q.new_full((*given.q.shape[:-1], self.call.depth), torch.nan)
 
-    def candidate(self, library: AttentionLibrary) -> dict[str, Json]:
-        """Compare a candidate's result with float64; where it is right, measure its times."""
+    def candidate(self, library: Library[AttentionArgs], *, assumed: bool) -> dict[str, Json]:
+        """Compare a candidate's result with float64; where it is right, measure its time."""
         outs, args, timed = self.launches(library)
         few = library.asked(FEW_TILES, args[0])
         timed[0]()
         error = relative_error(outs[0], self.exact)
         if not error <= LARGEST_ERRORS[self.call.dtype]:
             return {"failed": f"its error is {error:.2e} at {self.call.name}"}
-        us = self.time(timed, SETTLED)
         for one in args:
-            one.constant_weights = True
-            one.constant_history = self.call.page_size > 0
-        promised_us = self.time(timed, SETTLED)
-        answer: dict[str, Json] = {"us": us, "promised_us": promised_us, "error": error}
-        return answer | {"few_tiles": bool(few)}
+            one.constant_weights = assumed
+            one.constant_history = assumed and self.call.page_size > 0
+        return {"us": self.time(timed, SETTLED), "error": error, "few_tiles": bool(few)}
 
     def launches(
-        self, library: AttentionLibrary
+        self, library: Library[AttentionArgs]
     ) -> tuple[list[Tensor], list[AttentionArgs], list[Callable[[], None]]]:
         """Return results, arguments and launches, one of each for every set."""
         outs = [self.new_out(given) for given in self.sets]
@@ -255,7 +143,7 @@ class AttentionBench:
             filled(one, self.call, given, out)
         return outs, args, [library.call(a, out) for a, out in zip(args, outs, strict=True)]
 
-    def dense(self, library: AttentionLibrary, *, causal: bool) -> dict[str, Json]:
+    def dense(self, library: Library[AttentionArgs], *, causal: bool) -> dict[str, Json]:
         """Measure a dense call beside PyTorch's attention, which must give the same result."""
         outs, _, timed = self.launches(library)
         theirs = [partial(self.sdpa, given, causal=causal) for given in self.sets]
@@ -296,37 +184,40 @@ class AttentionBench:
 
 
 @dataclass
-class AttentionWorker:
-    """Answers questions about attention; the tensors of one workload are kept at a time."""
+class CallsBench:
+    """A kernel's calls; the tensors of one are kept at a time."""
 
-    folder: Path
-    kernels: Sequence[Key]
-    floor_of: Callable[[int], float]
-    benches: dict[tuple[str, str], AttentionBench] = field(default_factory=dict)
+    kernel: Compiled
+    device: str = "cuda"
+    arguments: ClassVar[type[AttentionArgs]] = AttentionArgs
+    kept: tuple[str, CallBuffers] | None = None
 
-    def answer(self, question: dict[str, Json]) -> dict[str, Json]:
-        """Answer one question."""
-        name = text(question, "attention")
-        key = next(k for k in self.kernels if k.name == name)
-        if "dense" in question:
-            call = self.named(text(question, "dense"), dense_calls(key))
-            library = AttentionLibrary.load(self.folder / text(question, "library"))
-            return self.bench(name, call).dense(library, causal=key.recipe != "gqa")
-        call = self.named(text(question, "at"), workloads_of(key))
-        if "library" not in question:
-            return {"floor_us": self.floor_of(call.call.bytes_read)}
-        library = AttentionLibrary.load(self.folder / text(question, "library"))
-        return self.bench(name, call).candidate(library)
+    def bytes_read(self, call: str) -> int:
+        """Return the bytes of the keys and values that are seen."""
+        return self._named(call).call.bytes_read
 
-    def named(self, name: str, among: Sequence[Named]) -> Named:
-        """Return the workload of a name."""
-        return next(n for n in among if n.name == name)
+    def peers(self, call: str) -> dict[str, Json]:
+        """Measure nothing: candidates are compared with each other, dense calls with PyTorch."""
+        return {}
 
-    def bench(self, kernel: str, named: Named) -> AttentionBench:
-        """Return a workload's tensors, giving back those of the workload before."""
-        at = (kernel, named.name)
-        if at not in self.benches:
-            self.benches.clear()
+    def candidate(
+        self, call: str, library: Library[AttentionArgs], *, assumed: bool
+    ) -> dict[str, Json]:
+        """Compare a candidate's result with float64; where it is right, measure its time."""
+        return self._buffers(self._named(call)).candidate(library, assumed=assumed)
+
+    def dense(self, call: str, library: Library[AttentionArgs]) -> dict[str, Json]:
+        """Measure a dense call beside PyTorch's attention."""
+        named = next(n for n in dense_calls(self.kernel.key) if n.name == call)
+        return self._buffers(named).dense(library, causal=is_causal(self.kernel.key))
+
+    def _named(self, call: str) -> Named:
+        return next(n for n in named_calls(self.kernel.key) if n.name == call)
+
+    def _buffers(self, named: Named) -> CallBuffers:
+        """Return a call's tensors, giving back those of the call before."""
+        if self.kept is None or self.kept[0] != named.name:
+            self.kept = None
             torch.cuda.empty_cache()
-            self.benches[at] = AttentionBench(named.call)
-        return self.benches[at]
+            self.kept = named.name, CallBuffers(named.call, self.device)
+        return self.kept[1]

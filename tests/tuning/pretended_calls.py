@@ -1,4 +1,4 @@
-"""Attention's part of a tuning without a compiler and without a GPU."""
+"""A tuning of a kernel that is measured at several calls, without compiler and GPU."""
 
 from __future__ import annotations
 
@@ -8,25 +8,24 @@ from mirage_kernels.generator.ir.text import Json
 from mirage_kernels.generator.schedules.attention.knobs import AttentionKnobs
 from mirage_kernels.generator.schedules.flash_decode.knobs import FlashDecode
 from mirage_kernels.generator.schedules.wgmma_attention.knobs import WgmmaAttention
-from mirage_kernels.generator.tuning.attention_catalog import At, Dense, TriedAttention
-from mirage_kernels.generator.tuning.attention_manifest import (
-    BuiltAttention,
-    BuiltRows,
-    CompiledAttention,
-)
-from mirage_kernels.generator.tuning.keys import Key
+from mirage_kernels.generator.tuning.catalog import Dense, Key, Point, Tried
+from mirage_kernels.generator.tuning.manifest import Built, BuiltBucket, Compiled
 
 KEY = Key("gqa", "fp16", {"D": 128})
 RULE = FlashDecode(8, 16, 4, 3, 2)
 OTHER = replace(RULE, warps=8, blocks=1)
 THIRD = replace(RULE, stages=2)
 WIDE = WgmmaAttention(64, 128, 12, 3, 2, producers=4, key_sums=1)
-WORKLOADS = (At("short", False, 10.0), At("long", True, 20.0), At("longer", True, 40.0))
+POINTS = (
+    Point("short", 10.0),
+    Point("long", 20.0, few_tiles=True),
+    Point("longer", 40.0, few_tiles=True),
+)
 
 
-def tried(knobs: AttentionKnobs, *us: float, promised: float = 1.0) -> TriedAttention:
-    """Return a candidate with its times; promises make them shorter by a factor."""
-    return TriedAttention(knobs, us, tuple(promised * t for t in us))
+def tried(knobs: AttentionKnobs, *us: float, assumed: float = 1.0) -> Tried:
+    """Return a candidate with its times; assumptions make them shorter by a factor."""
+    return Tried(knobs, None, us, tuple(assumed * t for t in us))
 
 
 def dense(tokens: int, us: float, sdpa_us: float, sequences: int = 1) -> Dense:
@@ -34,23 +33,23 @@ def dense(tokens: int, us: float, sdpa_us: float, sequences: int = 1) -> Dense:
     return Dense(sequences, tokens, 10, 4096, True, us, sdpa_us, {})
 
 
-def built(name: str, knobs: AttentionKnobs, failed: str = "") -> BuiltAttention:
+def built(name: str, knobs: AttentionKnobs, failed: str = "") -> Built:
     """Return a candidate with its library."""
-    return BuiltAttention(name, knobs, 100, failed)
+    return Built(name, knobs, 100, failed=failed)
 
 
-def compiled(failed: str = "") -> CompiledAttention:
+def compiled(failed: str = "") -> Compiled:
     """Return a kernel with two buckets: usual, large, short of 8 rows; wide, and usual, of any."""
     usual = built("usual", RULE)
     few = (usual, built("large", OTHER), built("short", THIRD, failed))
-    any_ = BuiltRows(0, WIDE, None, (built("wide", WIDE), usual))
-    return CompiledAttention(KEY, "first", (BuiltRows(8, RULE, OTHER, few), any_))
+    any_ = BuiltBucket(0, (built("wide", WIDE), usual), WIDE)
+    return Compiled(KEY, (BuiltBucket(8, few, RULE, OTHER), any_), form="first")
 
 
 @dataclass
-class PretendedAttention:
+class PretendedCalls:
     """Answers as the worker does; what is not in `times`, by library and part of the workload's
-    name, takes 20 us. Calls of one sequence have few segments.
+    name, takes 20 us. Calls of one sequence have few work tiles.
     """
 
     times: dict[tuple[str, str], float] = field(default_factory=dict)
@@ -76,7 +75,7 @@ class PretendedAttention:
         found = (t for (name, part), t in self.times.items() if name == library and part in at)
         us = next(found, 20.0)
         few = at.startswith("B=1 ")
-        return {"us": us, "promised_us": us, "error": 1e-4, "few_tiles": few}
+        return {"us": us, "error": 1e-4, "few_tiles": few}
 
     def close(self) -> None:
         """Do nothing."""
