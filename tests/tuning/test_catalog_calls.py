@@ -1,4 +1,4 @@
-"""Kernels measured at several calls in the catalog: what is written is read again, later tunings replace kernels."""
+"""Kernels measured at several calls in the catalog: read as written, later tunings replace."""
 
 from __future__ import annotations
 
