@@ -32,8 +32,8 @@ import torch
 from sanitize_reports import Watched
 
 from mirage_kernels import KernelEntry, kernel_table
-from mirage_kernels.generator.bench.attention_workloads import ATTENTION
 from mirage_kernels.generator.bench.measure import Environment
+from mirage_kernels.generator.bench.workloads.calls import ATTENTION
 from mirage_kernels.generator.commands.bench import document_of, measured_here
 from mirage_kernels.generator.records.files import write_whole
 

@@ -31,9 +31,9 @@ from mirage_kernels import (
     lora_linear,
     qk_norm_rope_append,
 )
-from mirage_kernels.generator.bench.attention_calls import Tensors, drawn, ours
-from mirage_kernels.generator.bench.attention_workloads import ATTENTION, AttentionWorkload
-from mirage_kernels.generator.commands.workload import TORCH_DTYPES, Workload
+from mirage_kernels.generator.bench.workloads.calls import ATTENTION, CallWorkload
+from mirage_kernels.generator.bench.workloads.tensors import Tensors, drawn, ours
+from mirage_kernels.generator.bench.workloads.tokens import TORCH_DTYPES, Workload
 from mirage_kernels.generator.ir.dtypes import DType
 from mirage_kernels.generator.recipe import catalog
 
@@ -134,7 +134,7 @@ def of_stacks(kernel: KernelEntry, around: Around) -> Iterator[torch.Tensor]:
         yield out
 
 
-def workloads(kernel: KernelEntry) -> Iterator[AttentionWorkload]:
+def workloads(kernel: KernelEntry) -> Iterator[CallWorkload]:
     """Yield calls that the kernel serves: short and long, paged and dense, with each window."""
     places = cycle(PAGE_SIZES)
     by_place = kernel.recipe in ("sliding_window_attention", "gqa_full")
@@ -144,7 +144,7 @@ def workloads(kernel: KernelEntry) -> Iterator[AttentionWorkload]:
         for lengths, kv_heads in [(SHORT, 2), (LONG, 4), (ALONE, 2), *many]:
             rows = group if by_place else tokens * group
             more = kernel.dims.get("P", 0)
-            yield AttentionWorkload(
+            yield CallWorkload(
                 kernel.recipe,
                 "sanitizer",
                 lengths,
@@ -181,7 +181,7 @@ def of_calls(
     yield _uneven(workload, around, device)
 
 
-def _uneven(workload: AttentionWorkload, around: Around, device: str) -> Tensor:
+def _uneven(workload: CallWorkload, around: Around, device: str) -> Tensor:
     """Call it with as many query tokens per sequence as STARTS says."""
     paged = replace(workload, lengths=SHORT, page_size=16)
     given = drawn(paged, 0, device)

@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from mirage_kernels.generator import pipeline
-from mirage_kernels.generator.bench.attention_workloads import ATTENTION
+from mirage_kernels.generator.bench.workloads.calls import ATTENTION
 from mirage_kernels.generator.commands.arguments import (
     Parser,
     Verb,

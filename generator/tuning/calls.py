@@ -11,12 +11,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
 
-from mirage_kernels.generator.bench.attention_workloads import (
+from mirage_kernels.generator.bench.workloads.calls import (
     DECODE,
     LATENT,
     PAPER,
     PREFILL,
-    AttentionWorkload,
+    CallWorkload,
 )
 from mirage_kernels.generator.ir.dtypes import DType
 from mirage_kernels.generator.tuning.keys import Key
@@ -47,7 +47,7 @@ class Named:
     """A workload and a short name for it."""
 
     name: str
-    call: AttentionWorkload
+    call: CallWorkload
 
     @property
     def rows(self) -> int:
@@ -85,13 +85,13 @@ def dense_calls(key: Key) -> tuple[Named, ...]:
     )
 
 
-def _name(w: AttentionWorkload) -> str:
+def _name(w: CallWorkload) -> str:
     place = f"pages of {w.page_size}" if w.page_size else "dense"
     heads = "/".join(map(str, w.heads))
     return f"B={w.sequences} L={w.longest} T={w.tokens} heads {heads} {place}"
 
 
-def _rows(key: Key) -> Iterator[AttentionWorkload]:
+def _rows(key: Key) -> Iterator[CallWorkload]:
     """Yield calls over pages with 4 and 8, 16 and 32 rows."""
     by_tokens = key.recipe in TOKENS
     for batch, keys in _FEW_ROWS:
@@ -109,7 +109,7 @@ def _rows(key: Key) -> Iterator[AttentionWorkload]:
             yield _call(key, (4096,) * batch, _HEADS, tokens)
 
 
-def _papers(key: Key) -> Iterator[AttentionWorkload]:
+def _papers(key: Key) -> Iterator[CallWorkload]:
     """Yield the Mirage paper's shape, where heads are short enough."""
     if key.shape["D"] > 128 or key.recipe in TOKENS:
         return
@@ -117,10 +117,10 @@ def _papers(key: Key) -> Iterator[AttentionWorkload]:
         yield _call(key, (_PAPER_KEYS,) * batch, _PAPER_HEADS, 1, PAPER)
 
 
-def _latents(key: Key) -> Iterator[AttentionWorkload]:
+def _latents(key: Key) -> Iterator[CallWorkload]:
     for heads in (16, 128):
         for batch, keys in _LATENTS:
-            yield AttentionWorkload(
+            yield CallWorkload(
                 LATENT,
                 DECODE,
                 (keys,) * batch,
@@ -135,8 +135,8 @@ def _latents(key: Key) -> Iterator[AttentionWorkload]:
 
 def _call(
     key: Key, lengths: tuple[int, ...], heads: tuple[int, int], tokens: int, setting: str = DECODE
-) -> AttentionWorkload:
-    return AttentionWorkload(
+) -> CallWorkload:
+    return CallWorkload(
         key.recipe,
         setting,
         lengths,

@@ -10,10 +10,6 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from mirage_kernels.generator.bench import attention_calls as calls
-from mirage_kernels.generator.bench.attention_calls import EPS, Tensors
-from mirage_kernels.generator.bench.attention_peers import BACKENDS, peers
-from mirage_kernels.generator.bench.attention_workloads import AttentionWorkload
 from mirage_kernels.generator.bench.measure import (
     METHOD,
     Method,
@@ -21,6 +17,10 @@ from mirage_kernels.generator.bench.measure import (
     relative_error,
     rotation_count,
 )
+from mirage_kernels.generator.bench.workloads import tensors as calls
+from mirage_kernels.generator.bench.workloads.calls import CallWorkload
+from mirage_kernels.generator.bench.workloads.peers import BACKENDS, peers
+from mirage_kernels.generator.bench.workloads.tensors import EPS, Tensors
 from mirage_kernels.generator.ir.dtypes import DType
 from mirage_kernels.generator.ir.text import Json
 from mirage_kernels.generator.tuning.calls import Named, dense_calls, is_causal, named_calls
@@ -36,7 +36,7 @@ SETTLED = replace(METHOD, settle_ms=20)
 LONG_OPERATIONS, LONG = 1e11, replace(METHOD, launches=6, replays=5, warmup_replays=1)
 
 
-def filled(args: AttentionArgs, call: AttentionWorkload, given: Tensors, out: Tensor) -> None:
+def filled(args: AttentionArgs, call: CallWorkload, given: Tensors, out: Tensor) -> None:
     """Write what csrc/torch/attention.cpp writes for this call."""
     q, depth = given.q, call.depth
     args.q = Lines(q.data_ptr(), q.stride(1), q.stride(2))
@@ -94,7 +94,7 @@ def _multiprocessors(tensor: Tensor) -> int:
 class CallBuffers:
     """The tensors of one workload, shared by all candidates."""
 
-    call: AttentionWorkload
+    call: CallWorkload
     device: str = "cuda"
 
     @cached_property

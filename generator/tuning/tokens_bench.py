@@ -18,7 +18,7 @@ from mirage_kernels.generator.bench.measure import (
     rotation_count,
     total_bytes,
 )
-from mirage_kernels.generator.commands.workload import Workload
+from mirage_kernels.generator.bench.workloads.tokens import Workload
 from mirage_kernels.generator.ir.dtypes import DType
 from mirage_kernels.generator.ir.text import Json
 from mirage_kernels.generator.recipe import Recipe, load_recipe

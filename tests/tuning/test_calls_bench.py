@@ -18,7 +18,7 @@ from mirage_kernels.generator.tuning.keys import Key
 from mirage_kernels.generator.tuning.manifest import Manifest
 
 torch = pytest.importorskip("torch")
-from mirage_kernels.generator.bench.attention_workloads import AttentionWorkload  # noqa: E402
+from mirage_kernels.generator.bench.workloads.calls import CallWorkload  # noqa: E402
 from mirage_kernels.generator.tuning import worker as module  # noqa: E402
 from mirage_kernels.generator.tuning.calls import dense_calls, named_calls  # noqa: E402
 from mirage_kernels.generator.tuning.calls_bench import CallBuffers, filled  # noqa: E402
@@ -42,7 +42,7 @@ int mirage_candidate_launch(const void* args, void* stream) { return back(args);
 int mirage_candidate_args_bytes(void) { return BYTES; }
 """
 Back = Callable[[AttentionArgs], int]
-SMALL = AttentionWorkload("gqa", "decode", (5, 37), (8, 2), depth=64, page_size=16)
+SMALL = CallWorkload("gqa", "decode", (5, 37), (8, 2), depth=64, page_size=16)
 
 
 @pytest.fixture
