@@ -71,14 +71,6 @@ def test_a_catalog_is_read_as_it_was_written(tmp_path: Path) -> None:
     assert load_catalog(file) == made
 
 
-def test_writing_what_was_read_changes_no_byte(tmp_path: Path) -> None:
-    file = tmp_path / "catalog.json"
-    write_catalog(file, Catalog((section(),)))
-    before = file.read_bytes()
-    write_catalog(file, load_catalog(file))
-    assert file.read_bytes() == before
-
-
 def test_without_a_file_the_catalog_is_empty(tmp_path: Path) -> None:
     assert load_catalog(tmp_path / "catalog.json") == Catalog()
 

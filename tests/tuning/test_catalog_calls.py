@@ -58,18 +58,6 @@ def test_a_type_that_was_not_measured_has_the_other_ones_choice(tmp_path: Path) 
     assert whole == replace(part, buckets=kernel().buckets)
 
 
-def test_a_later_tuning_replaces_the_kernels_that_it_measured() -> None:
-    other = kernel(replace(KEY, dtype="bf16"))
-    new = section(replace(kernel(), dense=()))
-    catalog = Catalog((section(kernel(), other),)).with_section(new)
-    assert [s.kernels for s in catalog.sections] == [(other,), new.kernels]
-    assert Catalog((section(kernel()),)).with_section(new).sections == (new,)
-
-
-def test_all_chosen_knobs_are_known() -> None:
-    assert kernel().knobs == (RULE, WIDE)
-
-
 def test_what_is_no_entry_is_an_error(tmp_path: Path) -> None:
     path = tmp_path / "catalog.json"
     text = Catalog((section(kernel()),)).text()

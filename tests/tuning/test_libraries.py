@@ -90,12 +90,6 @@ def test_every_source_has_one_variant(compile_with: Compile) -> None:
     assert {len(re.findall(r"constexpr int kTokens =", s)) for s in compiler.sources} == {1}
 
 
-def test_every_candidate_has_its_own_library(compile_with: Compile, tmp_path: Path) -> None:
-    built = all_built(compile_with(Compiler()))
-    assert len({b.library for b in built}) == len(built)
-    assert all((tmp_path / b.library).is_file() for b in built)
-
-
 def test_a_compile_error_costs_one_candidate(compile_with: Compile) -> None:
     built = all_built(compile_with(Compiler(ToolchainError("does not compile: error"))))
     assert [b.failed for b in built if b.failed] == ["does not compile: error"]
@@ -111,10 +105,6 @@ def test_nothing_is_compiled_twice(compile_with: Compile) -> None:
     again = Compiler()
     assert compile_with(again) == first
     assert again.sources == []
-
-
-def test_registers_are_what_the_assembler_says(compile_with: Compile) -> None:
-    assert {b.registers for b in all_built(compile_with(Compiler()))} == {96}
 
 
 def test_a_change_of_the_device_vocabulary_makes_other_libraries(

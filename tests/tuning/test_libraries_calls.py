@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from test_libraries import REPORT, TOOLS, Compiler
+from test_libraries import TOOLS, Compiler
 
 from mirage_kernels.generator.records.record import AttentionRecord, load_emitted
 from mirage_kernels.generator.request import Event
@@ -55,20 +55,6 @@ def test_a_kernel_without_a_variant_for_few_tiles_says_no(compile_with: Compile)
     compile_with(compiler, "mla_decode")
     assert all("has_few_work_tiles" not in source for source in compiler.sources)
     assert all("int mirage_candidate_few_tiles" in source for source in compiler.sources)
-
-
-def test_a_spill_costs_one_candidate(compile_with: Compile) -> None:
-    kernel = compile_with(Compiler(REPORT.format(spilled=8)))
-    failed = [b for bucket in kernel.buckets for b in bucket.built if b.failed]
-    assert {b.failed for b in failed} == {"spills 16 bytes"}
-    assert {b.knobs for b in failed} == {kernel.buckets[0].built[0].knobs}
-
-
-def test_what_is_there_is_not_compiled_again(compile_with: Compile) -> None:
-    first = compile_with(Compiler())
-    again = Compiler()
-    assert compile_with(again) == first
-    assert again.sources == []
 
 
 def test_libraries_of_the_manifest_are_kept(compile_with: Compile, tmp_path: Path) -> None:

@@ -42,11 +42,6 @@ def test_everything_is_asked_once(tuning: MakeTuning) -> None:
     assert len(asked) == len(set(asked)) == QUESTIONS
 
 
-def test_the_fastest_of_every_bucket_is_chosen(tuning: MakeTuning) -> None:
-    measurer = Pretended(times={"b8.so@8": 12.0, "c64.so@64": 15.0})
-    assert choices(measured(tuning(measurer))) == {8: knobs(8, 32), 64: knobs(64, 48)}
-
-
 def test_the_last_bucket_s_choice_is_measured_above_it(tuning: MakeTuning) -> None:
     measurer = Pretended(times={"c64.so@64": 15.0})
     tuning(measurer).measure(silent)
@@ -77,12 +72,6 @@ def test_an_interrupted_tuning_ends_with_the_same_choice(tuning: MakeTuning) -> 
         8: knobs(8, 32),
         64: knobs(64, 48),
     }
-
-
-def test_where_all_was_measured_nobody_is_asked(tuning: MakeTuning) -> None:
-    tuning(Pretended()).measure(silent)
-    again = Pretended(stops_after=0)
-    assert choices(measured(tuning(again))) == {8: knobs(8, 16), 64: knobs(64, 16)}
 
 
 def test_the_results_are_whole_after_every_answer(tuning: MakeTuning, tmp_path: Path) -> None:
@@ -157,12 +146,6 @@ def test_pytorch_s_own_failure_ends_the_tuning_with_a_sentence(tuning: MakeTunin
 
     with pytest.raises(MirageError, match="at M=8: out of memory"):
         tuning(Broken()).measure(silent)
-
-
-def test_the_section_says_where_it_was_measured(tuning: MakeTuning) -> None:
-    made = tuning(Pretended())
-    made.measure(silent)
-    assert made.section().measured == HERE
 
 
 def test_the_overall_correlation_compares_within_buckets(tuning: MakeTuning) -> None:

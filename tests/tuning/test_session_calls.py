@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 from pretended_calls import KEY, OTHER, RULE, THIRD, WIDE, PretendedCalls, built, compiled
 
-from mirage_kernels.generator.errors import ToolchainError
 from mirage_kernels.generator.tuning.calls import bucket_of, dense_calls, named_calls
 from mirage_kernels.generator.tuning.catalog import Key, Tuned
 from mirage_kernels.generator.tuning.manifest import (
@@ -106,19 +105,6 @@ def test_a_candidate_that_fails_once_is_not_asked_again(tmp_path: Path) -> None:
     assert (failed.knobs, failed.failed) == (OTHER, "no answer within 30 s")
 
 
-def test_what_does_not_compile_is_not_asked(tmp_path: Path) -> None:
-    measurer = PretendedCalls()
-    kernel = measured(tuning(tmp_path, measurer, compiled("spills 8 bytes")))
-    assert not any(q.get("library") == "short.so" for q in measurer.asked)
-    assert [t.failed for t in kernel.buckets[0].tried] == ["", "", "spills 8 bytes"]
-
-
-def test_where_all_fail_there_is_no_catalog(tmp_path: Path) -> None:
-    fails = dict.fromkeys(("usual", "large", "short", "wide"), "wrong")
-    with pytest.raises(ToolchainError, match="no candidate could be measured"):
-        measured(tuning(tmp_path, PretendedCalls(fails=fails)))
-
-
 def test_dense_calls_are_measured_with_the_choice_for_many_rows(tmp_path: Path) -> None:
     measurer = PretendedCalls({("usual", "B="): 5.0})
     kernel = measured(tuning(tmp_path, measurer))
@@ -146,13 +132,6 @@ def test_the_manifest_is_read_as_it_was_written(tmp_path: Path) -> None:
     manifest.write(tmp_path)
     assert load_manifest(tmp_path) == manifest
     assert manifest.without({KEY.name}).names == set()
-
-
-def test_the_same_measurements_are_read_again(tmp_path: Path) -> None:
-    made = tuning(tmp_path, PretendedCalls())
-    first = measured(made)
-    assert load_results(tmp_path / "measured.json").known == made.results.known
-    assert measured(tuning(tmp_path, PretendedCalls(stops_after=0))) == first
 
 
 def test_mugraphs_are_compared_at_all_workloads_by_the_rules_variants(tmp_path: Path) -> None:
