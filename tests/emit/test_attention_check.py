@@ -14,7 +14,7 @@ from mirage_kernels.generator.ir import Graph, Node
 from mirage_kernels.generator.records.attention import attention_cases
 from mirage_kernels.generator.records.folder import check, emitted, proved_again, records
 from mirage_kernels.generator.records.record import AttentionRecord, load_emitted, load_record
-from mirage_kernels.generator.records.sources import sources_of, table_of
+from mirage_kernels.generator.records.sources import recipe_sources, table_of
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 PATH, FORM = "sm_90a/gqa/D128_fp16.json", "forms/gqa/flash_attention.cuh"
@@ -31,7 +31,7 @@ def record() -> AttentionRecord:
 def kernels(record: AttentionRecord, tmp_path: Path) -> Path:
     """A kernels folder with one attention kernel, of one variant, proved for that."""
     proved = proved_again(record)
-    for name, text in sources_of([proved]).items():
+    for name, text in recipe_sources([proved]).items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)
     (tmp_path / "sm_90a" / "table.cpp").write_text(table_of("sm_90a", [proved]))

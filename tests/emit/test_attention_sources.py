@@ -14,7 +14,7 @@ from mirage_kernels.generator.emit.table import AttentionEntry, emit_table
 from mirage_kernels.generator.errors import PlanError
 from mirage_kernels.generator.plan.blocks import without_threads
 from mirage_kernels.generator.records.record import AttentionRecord, load_emitted
-from mirage_kernels.generator.records.sources import attention_source, sources_of, table_of
+from mirage_kernels.generator.records.sources import attention_source, recipe_sources, table_of
 from mirage_kernels.generator.schedules.attention.lower import attention_program
 from mirage_kernels.generator.schedules.attention.program import Do
 from mirage_kernels.generator.schedules.attention.writer import emit_attention
@@ -41,7 +41,7 @@ def source(of: AttentionRecord) -> str:
 
 def files(*of: AttentionRecord) -> dict[str, str]:
     """Return the files of records of one recipe, by name."""
-    return {path.rpartition("/")[2]: text for path, text in sources_of(of).items()}
+    return {path.rpartition("/")[2]: text for path, text in recipe_sources(of).items()}
 
 
 @each_recipe
@@ -153,7 +153,8 @@ def test_a_kernel_is_formatted_as_clang_format_would(recipe: str) -> None:
 def with_sizes(made: AttentionRecord) -> str:
     """Return a kernel's source that also says what shared memory the planner counts on."""
     program = attention_program(made.recipe, made.graph)
-    planned = {v.name: v.knobs.shared_bytes(*program.sizes) for v in made.variants}
+    kernels = {v.knobs: v.name for v in reversed(made.variants)}  # named after the first
+    planned = {name: knobs.shared_bytes(*program.sizes) for knobs, name in kernels.items()}
     asserts = (
         f"static_assert(Work<{name}>::kBytes <= {most} && {most} < Work<{name}>::kBytes + 1024);\n"
         for name, most in planned.items()
@@ -177,11 +178,8 @@ def test_the_table_lists_attention_by_symbols() -> None:
     ]
     text = emit_table("sm_90a", [], entries)
     assert text == emit_table("sm_90a", [], entries[::-1])
-    assert "cudaError_t a_D8(const AttentionArgs&, cudaStream_t);" in text
-    assert "int64_t a_D8_workspace(const AttentionArgs&);" in text
-    row = '{"a", "bf16", {{"C", 8}, {"P", 16}}, 2,\n   generated::a_D8,'
-    assert f"{row}\n   generated::a_D8_workspace," in text
-    assert "const int kAttentionKernelCount = 2;" in text
+    assert 'ATTENTION(a, D8, bf16, "", {"C", 8}, {"P", 16})' in text
+    assert 'ATTENTION(b, D64_fp16, fp16, "", {"D", 64})' in text
 
 
 @pytest.mark.parametrize("recipes", [(), ("gqa", "qk_norm_attention")])
@@ -196,4 +194,4 @@ def test_a_table_compiles_with_and_without_attention(
 
 @pytest.mark.parametrize("arch", sorted(TARGETS))
 def test_a_table_names_its_architecture(arch: str) -> None:
-    assert f'const char* const kArch = "{arch}";' in emit_table(arch, [])
+    assert f'#define ARCH "{arch}"' in emit_table(arch, [])

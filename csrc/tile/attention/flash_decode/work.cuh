@@ -2,7 +2,7 @@
 #pragma once
 
 #include "tile/attention/flash_decode/inputs.cuh"
-#include "tile/attention/flash_decode/pipeline.cuh"
+#include "tile/attention/flash_decode/layout.cuh"
 #include "tile/attention/result.cuh"
 #include "tile/dependent.cuh"
 
@@ -24,37 +24,22 @@ class FlashDecode {
   using Sums = RowSums<kRows>;
   using Product = ValueProduct<kDepth, kRows>;
   using Line = SharedLines<T, kDepth>;
-  using MoreLine = SharedLines<T, kMore>;
   static constexpr int kKeyWork = kKeyWorkOf<Knobs>;
-  // A warp has no registers for keys that it computes with, for long ones that it sums too, or for
-  // latents; nor for long queries while the first copies start.
-  static constexpr bool kReadsLate = kMore > 0 || kKeyWork == 2 || (kKeyWork == 1 && kDepth > 192);
-  static constexpr bool kReadsQueriesLate = kReadsLate || kDepth > 128;
   static constexpr bool kDynamic = Pipeline::kDynamic,
                         kAsksEarly = kRows == kLineTile && kKeyWork < 2;
   using Inputs = PartitionedInputs<T, kRows, kDepth, kThreads, kAsksEarly>;
   static constexpr bool kFewRows = kRows == kLineTile;
   static constexpr bool kBeginsEarly = kFewRows && kMore == 0;  // others lack the registers
-  // Few rows stay in registers, more lie in shared memory for all warps.
-  static constexpr bool kResidentInShared = kRows * kDepth > 1024;
-  static constexpr int kReductionAt = Pipeline::kBytes;
-  static constexpr int kClusterAt = (kReductionAt + Reduction::kBytes + 15) / 16 * 16;
-  static constexpr int kResidentAt = (kClusterAt + Cluster::kBytes + 127) / 128 * 128;
-  static constexpr int kMoreResidentAt = kResidentAt + kRows * Line::kPitch;
-  static constexpr bool kHasResident =
-      kResidentInShared || kKeyWork > 0;  // partitioned rows pass there
-  static constexpr int kBytes =
-      kHasResident ? kMoreResidentAt + kRows * MoreLine::kPitch : kResidentAt;
+  using Layout = FlashDecodeLayout<T, kDepth, Knobs, kMore>;
+  static constexpr int kBytes = Layout::kBytes;
   static constexpr int kBlocks = Knobs::kBlocks;  // per multiprocessor
-  // Clusters whose sums are read at once.
-  static constexpr int kTogether = kDepth > 128 && kMore == 0 ? 4 : kFewRows ? 16 : 8;
 
   __device__ FlashDecode(const AttentionArgs& args, char* shared)
       : args_(args),
         shared_(shared),
-        cluster_(shared + kClusterAt),
+        cluster_(shared + Layout::kClusterAt),
         pipeline_(args, shared),
-        reduction_(shared + kReductionAt) {
+        reduction_(shared + Layout::kReductionAt) {
     find_first();
     if constexpr (kDynamic) scheduler_.open(args_);
     // Where clusters leave room for the next kernel it copies at once, and this one comes first.
@@ -104,7 +89,7 @@ class FlashDecode {
 
   // The item's query rows; the last again in place of rows past it, which nobody asks for.
   __device__ auto queries() const {
-    if constexpr (kReadsQueriesLate) {
+    if constexpr (Layout::kReadsQueriesLate) {
       return query_lines<kDepth>(args_.q);
     } else {
       return queries_;
@@ -141,25 +126,25 @@ class FlashDecode {
   // Keeps the N-side operand of all scores of the item.
   template <class Lines>
   __device__ void hold_resident(const Lines& rows) {
-    if constexpr (kResidentInShared) {
-      store_resident<Line>(shared_ + kResidentAt, rows);
+    if constexpr (Layout::kResidentInShared) {
+      store_resident<Line>(shared_ + Layout::kResidentAt, rows);
     } else {
       resident_ = read(rows);
     }
   }
 
   __device__ void hold_resident(const typename Inputs::Tile& rows) {
-    Inputs::template leave<Line>(shared_ + kResidentAt, rows);
+    Inputs::template leave<Line>(shared_ + Layout::kResidentAt, rows);
     __syncthreads();
-    if constexpr (!kResidentInShared) {
-      resident_ = ResidentRows<T, kRows, kDepth>{shared_ + kResidentAt}.all();
+    if constexpr (!Layout::kResidentInShared) {
+      resident_ = ResidentRows<T, kRows, kDepth>{shared_ + Layout::kResidentAt}.all();
     }
   }
 
   // The step's keys, in registers or read from shared memory at each use.
   __device__ auto keys() const {
     constexpr int kStraight = kFewRows ? kDepth / kChunkDepth : 2;
-    if constexpr (kReadsLate) {
+    if constexpr (Layout::kReadsLate) {
       return Lazy<SharedSource<T, kKeys, kDepth, kStraight>>{{stage_}};
     } else {
       return loaded_keys<T, kKeys, kDepth>(stage_);
@@ -201,8 +186,8 @@ class FlashDecode {
 
   template <class Lines>
   __device__ auto scores(const Lines& keys) const {
-    if constexpr (kResidentInShared) {
-      return scores_of(keys, ResidentRows<T, kRows, kDepth>{shared_ + kResidentAt});
+    if constexpr (Layout::kResidentInShared) {
+      return scores_of(keys, ResidentRows<T, kRows, kDepth>{shared_ + Layout::kResidentAt});
     } else {
       return scores_of(keys, resident_);
     }
@@ -211,12 +196,12 @@ class FlashDecode {
   // Of what queries and keys have beside.
   template <class Lines>
   __device__ void hold_more_resident(const Lines& rows) {
-    store_resident<MoreLine>(shared_ + kMoreResidentAt, rows);
+    store_resident<SharedLines<T, kMore>>(shared_ + Layout::kMoreResidentAt, rows);
   }
 
   template <class Lines>
   __device__ auto more_scores(const Lines& keys) const {
-    return scores_of(keys, ResidentRows<T, kRows, kMore>{shared_ + kMoreResidentAt});
+    return scores_of(keys, ResidentRows<T, kRows, kMore>{shared_ + Layout::kMoreResidentAt});
   }
 
   // After::of(rows, element, sum, product) for every element of the item's work tile, once, by the
@@ -371,7 +356,8 @@ class FlashDecode {
       const int pair = cluster_.pair(place);
       Total total = cluster_.alone() ? reduction_.total(places, pair) : cluster_.total(place);
       if (last > cluster) {
-        add_left<kTogether, false>(total, LeftByClusters<Space>{space(), place}, cluster + 1, last);
+        add_left<Layout::kTogether, false>(total, LeftByClusters<Space>{space(), place},
+                                           cluster + 1, last);
       }
       if (turn >= count) continue;
       if (item_.first > 0) {

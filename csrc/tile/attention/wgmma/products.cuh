@@ -1,7 +1,7 @@
 // Attention of many query rows: products of a warpgroup, and what is carried from step to step.
 //
 // Query rows take the M side of the warpgroup's instruction, 64 at a time, keys the N side: a warp
-// has 16 rows. So the values of attention_values.cuh are met with their sides exchanged: Scores
+// has 16 rows. So the values of attention/values.cuh are met with their sides exchanged: Scores
 // [rows, keys], a KeyVector along the rows, a RowVector along the keys.
 #pragma once
 

@@ -1,7 +1,7 @@
 // Which keys a block takes that has many query rows.
 //
 // Blocks of a cluster share one work tile, each an even item of its keys. Other blocks take equal
-// ranges of all key blocks, as in attention_parts.cuh.
+// ranges of all key blocks, as in scheduler.cuh.
 #pragma once
 
 #include "tile/attention/scheduler.cuh"
