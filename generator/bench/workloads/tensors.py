@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from mirage_kernels.generator.bench.attention_workloads import LATENT, LAYER_NORM, AttentionWorkload
+from mirage_kernels.generator.bench.workloads.calls import LATENT, LAYER_NORM, CallWorkload
 from mirage_kernels.generator.ir.dtypes import DType
 from mirage_kernels.generator.recipe import load_recipe
 
@@ -57,7 +57,7 @@ class _Draw:
         return torch.randn(shape, generator=self.source, dtype=self.dtype, device=device)
 
 
-def drawn(workload: AttentionWorkload, seed: int, device: str) -> Tensors:
+def drawn(workload: CallWorkload, seed: int, device: str) -> Tensors:
     """Draw the tensors of a call: normal, norm weights near 1.
 
     Pages are as many as the sequences need, in random order; the same one for every seed.
@@ -90,7 +90,7 @@ def drawn(workload: AttentionWorkload, seed: int, device: str) -> Tensors:
     return Tensors(q, k, v, table, seq_lens, norms, append, biases)
 
 
-def _pages(workload: AttentionWorkload) -> tuple[int, Tensor]:
+def _pages(workload: CallWorkload) -> tuple[int, Tensor]:
     """Return how many pages there are and which belong to each sequence, `[B, most pages]`."""
     counts = [-(-length // workload.page_size) for length in workload.lengths]
     order = torch.randperm(sum(counts), generator=torch.Generator().manual_seed(0))
@@ -102,7 +102,7 @@ def _pages(workload: AttentionWorkload) -> tuple[int, Tensor]:
     return sum(counts), table
 
 
-def _append(workload: AttentionWorkload, draw: _Draw, table: Tensor) -> Append:
+def _append(workload: CallWorkload, draw: _Draw, table: Tensor) -> Append:
     query_heads, kv_heads = workload.heads
     device = table.device
     places = torch.tensor(workload.lengths, device=device) - 1  # the last token is the new one
@@ -120,7 +120,7 @@ def _append(workload: AttentionWorkload, draw: _Draw, table: Tensor) -> Append:
     )
 
 
-def dense(workload: AttentionWorkload, given: Tensors) -> Tensors:
+def dense(workload: CallWorkload, given: Tensors) -> Tensors:
     """Return the same inputs with keys and values copied out of their pages."""
     if given.table is None:
         return given
@@ -144,7 +144,7 @@ def dense(workload: AttentionWorkload, given: Tensors) -> Tensors:
     return replace(given, k=k, v=v, table=None, seq_lens=seq_lens, append=append, seen=seen)
 
 
-def ours(workload: AttentionWorkload, given: Tensors, **more: Tensor) -> Tensor:
+def ours(workload: CallWorkload, given: Tensors, **more: Tensor) -> Tensor:
     """Call the library; `more` may be out, of the shape of the result."""
     from mirage_kernels import gqa, mla_decode, qk_norm_attention, qk_norm_rope_append
 
@@ -204,14 +204,14 @@ def promised(timed: Callable[[], float]) -> float:
             promise(False)
 
 
-def poisoned_run(workload: AttentionWorkload, given: Tensors) -> Tensor:
+def poisoned_run(workload: CallWorkload, given: Tensors) -> Tensor:
     """Call the library on an output full of NaN, so that elements which nobody wrote show."""
     shape = given.q.shape if workload.tokens > 1 else given.q[:, 0].shape
     whole = (*shape[:-1], workload.depth)
     return ours(workload, given, out=given.q.new_full(whole, torch.nan))
 
 
-def prepared(workload: AttentionWorkload, given: Tensors) -> tuple[Tensor, Tensor, Tensor]:
+def prepared(workload: CallWorkload, given: Tensors) -> tuple[Tensor, Tensor, Tensor]:
     """Return q, k and v of dense inputs as attention takes them: normed, or with the new token."""
     if given.norms is None:
         return given.q, given.k, given.v
@@ -248,7 +248,7 @@ def _layer_normed(
     return q * weights[0] + biases[0], k * by_head[0] + by_head[1]
 
 
-def eager(workload: AttentionWorkload, given: Tensors) -> Tensor:
+def eager(workload: CallWorkload, given: Tensors) -> Tensor:
     """Compute it as PyTorch's own unfused program on dense inputs."""
     lengths = given.seq_lens
     if lengths is None:
@@ -256,9 +256,7 @@ def eager(workload: AttentionWorkload, given: Tensors) -> Tensor:
     return unfused(workload, prepared(workload, given), lengths)
 
 
-def unfused(
-    workload: AttentionWorkload, qkv: tuple[Tensor, Tensor, Tensor], seq_lens: Tensor
-) -> Tensor:
+def unfused(workload: CallWorkload, qkv: tuple[Tensor, Tensor, Tensor], seq_lens: Tensor) -> Tensor:
     """Run the reference of the recipe that has the workload's mask and cap, `[B, T, Hq, D]`."""
     q, k, v = qkv
     recipe = _reference(_scoring(workload))
@@ -285,7 +283,7 @@ def unfused(
 _reference = cache(load_recipe)
 
 
-def _scoring(workload: AttentionWorkload) -> str:
+def _scoring(workload: CallWorkload) -> str:
     """Return the name of the plain recipe with the workload's mask and cap."""
     if workload.more:
         return LATENT
@@ -296,7 +294,7 @@ def _scoring(workload: AttentionWorkload) -> str:
     return "causal_attention" if workload.tokens > 1 else "gqa"
 
 
-def exact(workload: AttentionWorkload, given: Tensors) -> Tensor:
+def exact(workload: CallWorkload, given: Tensors) -> Tensor:
     """Compute it in float64 from dense inputs, a sequence at a time; with tokens also by head."""
     if given.norms is not None:
         given = _in_float64(given)

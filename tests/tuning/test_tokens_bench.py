@@ -1,4 +1,4 @@
-"""The worker without a GPU: tensors on the CPU, a library whose launch is written in C."""
+"""Buffers by number of tokens on the CPU, and a library whose launch is written in C."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ import pytest
 from pretended_tuning import compiled
 
 from mirage_kernels.generator.build.compile import ROOT
-from mirage_kernels.generator.tuning.entries import RefusedError
-from mirage_kernels.generator.tuning.manifest import Compiled
+from mirage_kernels.generator.tuning.manifest import Compiled, Manifest
 
 torch = pytest.importorskip("torch")
-from mirage_kernels.generator.tuning import worker as worker_module  # noqa: E402  (needs torch)
-from mirage_kernels.generator.tuning.worker import (  # noqa: E402
-    Bench,
+from mirage_kernels.generator.tuning import tokens_bench, worker  # noqa: E402  (need torch)
+from mirage_kernels.generator.tuning.library import (  # noqa: E402
     LaunchArgs,
     Library,
-    refusal,
+    RefusedError,
 )
+from mirage_kernels.generator.tuning.tokens_bench import TokensBench  # noqa: E402
+from mirage_kernels.generator.tuning.worker import refusal  # noqa: E402
 
 pytestmark = pytest.mark.skipif(shutil.which("gcc") is None, reason="needs a C compiler")
 
@@ -37,6 +37,7 @@ struct Args {
 };
 int (*back)(const struct Args*) = 0;
 int64_t mirage_candidate_workspace(const struct Args* args) { return 16; }
+int mirage_candidate_few_tiles(const struct Args* args) { return 0; }
 int mirage_candidate_launch(const struct Args* args, void* stream) { return back(args); }
 int mirage_candidate_args_bytes(void) { return sizeof(struct Args) EXTRA; }
 """
@@ -64,17 +65,21 @@ def library(tmp_path: Path) -> MakeLibrary:
 
 
 @pytest.fixture
-def bench(monkeypatch: pytest.MonkeyPatch) -> Bench:
+def bench(monkeypatch: pytest.MonkeyPatch) -> TokensBench:
     """A kernel's buffers on the CPU; every call is made once and takes 5 us."""
 
-    def time(self: Bench, calls: list[Callable[[], None]]) -> float:
+    def time(self: TokensBench, calls: list[Callable[[], None]]) -> float:
         for call in calls:
             call()
         return 5.0
 
-    monkeypatch.setattr(worker_module, "rotation_count", lambda set_bytes: 3)
-    monkeypatch.setattr(Bench, "time", time)
-    return Bench(kernel(), device="cpu")
+    monkeypatch.setattr(tokens_bench, "rotation_count", lambda set_bytes: 3)
+    monkeypatch.setattr(TokensBench, "time", time)
+    return TokensBench(kernel(), device="cpu")
+
+
+def loaded(path: Path) -> Library[LaunchArgs]:
+    return Library.load(path, LaunchArgs)
 
 
 def kernel() -> Compiled:
@@ -109,48 +114,54 @@ def test_the_structure_names_the_first_fields_of_launch_h() -> None:
     assert fields[: len(own)] == own
 
 
-def test_a_right_candidate_has_a_time_and_an_error(bench: Bench, library: MakeLibrary) -> None:
-    answer = bench.candidate(8, Library.load(library(computed)))
+def test_a_right_candidate_has_a_time_and_an_error(
+    bench: TokensBench, library: MakeLibrary
+) -> None:
+    answer = bench.candidate("M=8", loaded(library(computed)), assumed=True)
     assert answer["us"] == 5.0
     assert isinstance(answer["error"], float)
     assert 0 < answer["error"] < 1e-3
 
 
-def test_a_candidate_that_writes_nothing_is_wrong(bench: Bench, library: MakeLibrary) -> None:
-    answer = bench.candidate(8, Library.load(library(lambda args: 0)))
+def test_a_candidate_that_writes_nothing_is_wrong(bench: TokensBench, library: MakeLibrary) -> None:
+    answer = bench.candidate("M=8", loaded(library(lambda args: 0)), assumed=True)
     assert str(answer["failed"]).startswith("its error is nan")
 
 
-def test_a_candidate_that_leaves_a_row_out_is_wrong(bench: Bench, library: MakeLibrary) -> None:
+def test_a_candidate_that_leaves_a_row_out_is_wrong(
+    bench: TokensBench, library: MakeLibrary
+) -> None:
     def short(args: LaunchArgs) -> int:
         args.dims[0] -= 1
         return computed(args)
 
-    assert "failed" in bench.candidate(8, Library.load(library(short)))
+    assert "failed" in bench.candidate("M=8", loaded(library(short)), assumed=True)
 
 
-def test_a_launch_that_fails_is_refused(bench: Bench, library: MakeLibrary) -> None:
+def test_a_launch_that_fails_is_refused(bench: TokensBench, library: MakeLibrary) -> None:
     with pytest.raises(RefusedError, match="CUDA error 700"):
-        bench.candidate(8, Library.load(library(lambda args: 700)))
+        bench.candidate("M=8", loaded(library(lambda args: 700)), assumed=True)
 
 
 def test_a_library_for_other_arguments_is_refused(library: MakeLibrary) -> None:
     with pytest.raises(RefusedError, match="LaunchArgs"):
-        Library.load(library(extra="- 8"))
+        loaded(library(extra="- 8"))
 
 
-def test_fields_that_the_worker_does_not_know_are_zeros(bench: Bench, library: MakeLibrary) -> None:
+def test_fields_that_the_worker_does_not_know_are_zeros(
+    bench: TokensBench, library: MakeLibrary
+) -> None:
     said: list[bytes] = []
 
     def back(args: LaunchArgs) -> int:
         said.append(ctypes.string_at(ctypes.addressof(args) + ctypes.sizeof(LaunchArgs), 16))
         return computed(args)
 
-    assert "us" in bench.candidate(8, Library.load(library(back, "+ 16")))
+    assert "us" in bench.candidate("M=8", loaded(library(back, "+ 16")), assumed=True)
     assert set(said) == {bytes(16)}
 
 
-def test_what_the_library_would_run_has_a_time(bench: Bench) -> None:
+def test_what_the_library_would_run_has_a_time(bench: TokensBench) -> None:
     pytest.importorskip("mirage_kernels.ops", reason="needs the compiled extension")
     assert bench.library_us(64) == {"library_us": 5.0}
 
@@ -158,12 +169,12 @@ def test_what_the_library_would_run_has_a_time(bench: Bench) -> None:
 def test_what_is_no_library_is_refused(tmp_path: Path) -> None:
     (tmp_path / "a.so").write_bytes(b"")
     with pytest.raises(RefusedError, match="does not load"):
-        Library.load(tmp_path / "a.so")
+        loaded(tmp_path / "a.so")
 
 
-@pytest.mark.parametrize("promised", [True, False])
-def test_what_is_promised_about_weights_is_told_to_the_kernel(
-    bench: Bench, library: MakeLibrary, promised: bool
+@pytest.mark.parametrize("assumed", [True, False])
+def test_what_is_assumed_about_weights_is_told_to_the_kernel(
+    bench: TokensBench, library: MakeLibrary, assumed: bool
 ) -> None:
     said: list[bool] = []
 
@@ -171,39 +182,39 @@ def test_what_is_promised_about_weights_is_told_to_the_kernel(
         said.append(args.constant_weights)
         return 0
 
-    bench.candidate(8, Library.load(library(back)), promised=promised)
-    assert said == [promised]
+    bench.candidate("M=8", loaded(library(back)), assumed=assumed)
+    assert said == [assumed]
 
 
-def test_all_buckets_share_the_weights(bench: Bench) -> None:
+def test_all_buckets_share_the_weights(bench: TokensBench) -> None:
     few, many = bench.inputs(8)[0], bench.inputs(64)[0]
     assert few[2].data_ptr() == many[2].data_ptr()
     assert (few[0].shape[0], many[0].shape[0]) == (8, 64)
 
 
 def test_where_tokens_are_what_is_read_every_number_of_them_has_its_own_sets(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
+    bench: TokensBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(worker_module, "SHARED_BYTES", 0)
+    monkeypatch.setattr(tokens_bench, "SHARED_BYTES", 0)
     few, many = bench.inputs(8), bench.inputs(64)
     assert (few[0][0].shape[0], many[0][0].shape[0]) == (8, 64)
     assert list(bench.made) == [64]
 
 
-def test_as_many_bytes_have_the_same_floor(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_as_many_bytes_have_the_same_floor(
+    bench: TokensBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
     asked: list[int] = []
-    monkeypatch.setattr(
-        worker_module, "floor_microseconds", lambda r, n: float(asked.append(n) or 1)
-    )
-    manifest = worker_module.Manifest("sm_90a", "", (kernel(),))
-    worker = worker_module.Worker(Path(), manifest, reader=None)  # type: ignore[arg-type]
-    assert worker.floor_us(bench, 8) == worker.floor_us(bench, 8) == 1.0
-    worker.floor_us(bench, 64)
-    assert asked == [bench.bytes(8), bench.bytes(64)]
+    monkeypatch.setattr(worker, "floor_microseconds", lambda r, n: float(asked.append(n) or 1))
+    made = worker.Worker(Path(), Manifest("sm_90a", "", (kernel(),)), reader=None)  # type: ignore[arg-type]
+    made.benches[kernel().key.name] = bench
+    monkeypatch.setattr(TokensBench, "peers", lambda self, call: {"eager_us": 2.0})
+    for call in ("M=8", "M=8", "M=64"):
+        question = {"kernel": kernel().key.name, "at": call}
+        assert made.answer(question) == {"floor_us": 1.0, "eager_us": 2.0}
+    assert asked == [bench.bytes_read("M=8"), bench.bytes_read("M=64")]
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_without_a_gpu_the_worker_refuses() -> None:
-    from mirage_kernels.generator.tuning.manifest import Manifest
-
     assert "needs an NVIDIA GPU" in str(refusal(Manifest("sm_90a", "", ()))["refused"])

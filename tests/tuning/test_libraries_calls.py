@@ -1,4 +1,4 @@
-"""Compiling attention's candidates: each once, whatever buckets it stands in."""
+"""Compiling candidates for calls over a cache: each once, whatever buckets it stands in."""
 
 from __future__ import annotations
 
@@ -6,13 +6,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from test_libraries import REPORT, TOOLS, Compiler
+from test_libraries import TOOLS, Compiler
 
 from mirage_kernels.generator.records.record import AttentionRecord, load_emitted
 from mirage_kernels.generator.request import Event
-from mirage_kernels.generator.tuning import candidates, libraries
-from mirage_kernels.generator.tuning.candidates import Making, compiled_attention
-from mirage_kernels.generator.tuning.libraries import Shop, prune
+from mirage_kernels.generator.tuning import libraries, sources
+from mirage_kernels.generator.tuning.libraries import Shop, Wanted, compiled_kernel, prune
 from mirage_kernels.generator.tuning.manifest import Compiled, Manifest
 
 GOLDEN = Path(__file__).parents[1] / "golden"
@@ -25,13 +24,13 @@ def silent(event: Event) -> None:
 
 @pytest.fixture
 def compile_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Compile:
-    monkeypatch.setattr(candidates, "tuned_by_any_type", lambda arch, key: None)
+    monkeypatch.setattr(sources, "tuned_kernel", lambda arch, key, **_: None)
 
     def run(compiler: Compiler, recipe: str = "gqa") -> Compiled:
         monkeypatch.setattr(libraries, "_ran", compiler)
         record = load_emitted(GOLDEN / f"attention_{recipe}.json")
         assert isinstance(record, AttentionRecord)
-        return compiled_attention(record, Making(Shop(tmp_path, TOOLS, 1), 3, silent))
+        return compiled_kernel(record, Shop(tmp_path, TOOLS, 1), Wanted(3), silent)
 
     return run
 
@@ -56,20 +55,6 @@ def test_a_kernel_without_a_variant_for_few_tiles_says_no(compile_with: Compile)
     compile_with(compiler, "mla_decode")
     assert all("has_few_work_tiles" not in source for source in compiler.sources)
     assert all("int mirage_candidate_few_tiles" in source for source in compiler.sources)
-
-
-def test_a_spill_costs_one_candidate(compile_with: Compile) -> None:
-    kernel = compile_with(Compiler(REPORT.format(spilled=8)))
-    failed = [b for bucket in kernel.buckets for b in bucket.built if b.failed]
-    assert {b.failed for b in failed} == {"spills 16 bytes"}
-    assert all(b.knobs == kernel.buckets[0].built[0].knobs for b in failed)
-
-
-def test_what_is_there_is_not_compiled_again(compile_with: Compile) -> None:
-    first = compile_with(Compiler())
-    again = Compiler()
-    assert compile_with(again) == first
-    assert again.sources == []
 
 
 def test_libraries_of_the_manifest_are_kept(compile_with: Compile, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Tables of attention from a small result file, and the calls that the sanitizer watches."""
+"""Tables of calls from a small result file, and the calls that the sanitizer watches."""
 
 from __future__ import annotations
 
@@ -58,16 +58,8 @@ def results(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_the_short_table_has_a_line_per_call_and_a_column_per_batch(results: Path) -> None:
-    (shown, _, other) = script("attention_tables").short(results).splitlines()[2:]
-    shape = "decode, 32/8 heads of 128, L 4096, pages of 16"
-    cells = "6.0, 5.5 us: 1.20, 1.10 (2.30) | 30.0, 5.5 us: 6.00, 1.10 (2.30)"
-    assert shown == f"| gqa | {shape} | {cells} |  |  |"
-    assert "in bf16 (1 of them) take 1.10 to 1.10 times as long" in other
-
-
 def test_the_long_table_names_the_best_peer_and_the_command(results: Path) -> None:
-    text = script("attention_tables").long(results)
+    text = script("tables").by_calls(results)
     cells = "| 1 | 5.0 | 0.1 | 6.0 | 1.20 | 5.5 | 1.10 | 4.0 | 11.5 | SDPA cuDNN | 80.0 |"
     assert f"{cells} 1.5e-04 (3.0e-04) |" in text
     assert "`mirage-kernels bench --attention`" in text
@@ -75,8 +67,7 @@ def test_the_long_table_names_the_best_peer_and_the_command(results: Path) -> No
 
 
 def test_without_results_there_are_no_tables(tmp_path: Path) -> None:
-    assert script("attention_tables").short(tmp_path) == ""
-    assert script("attention_tables").long(tmp_path) == ""
+    assert script("tables").by_calls(tmp_path) == ""
 
 
 @pytest.mark.parametrize(
@@ -89,7 +80,7 @@ def test_without_results_there_are_no_tables(tmp_path: Path) -> None:
 def test_the_sanitizer_fills_every_bucket_of_rows(
     recipe: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    sanitize = script("sanitize_attention")
+    sanitize = script("sanitize_calls")
     monkeypatch.setattr(sanitize, "LONG", (0, 60, 1, 21))
     monkeypatch.setattr(sanitize, "ALONE", (60,))
     dims = {"C": 64, "P": 16} if recipe == "mla_decode" else {"D": 64}
@@ -97,6 +88,6 @@ def test_the_sanitizer_fills_every_bucket_of_rows(
     calls = list(sanitize.workloads(kernel))
     assert sorted({w.tokens * w.group for w in calls}) == [7, 12, 25, 45, 100]
     assert {w.page_size for w in calls} == {0, 1, 16}
-    computed = list(sanitize.results(kernel, device="cpu"))
+    computed = list(sanitize.of_calls(kernel, device="cpu"))
     assert len(computed) >= len(calls) + 1
     assert all(bool(torch.isfinite(y).all()) for y in computed)

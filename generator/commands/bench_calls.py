@@ -1,28 +1,24 @@
-"""The part of `bench` that measures attention: which workloads, and their table."""
+"""The part of `bench` that measures calls over a cache: which workloads, and their table."""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
-from dataclasses import asdict
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from mirage_kernels.generator.bench.attention_workloads import (
+from mirage_kernels.generator.bench.workloads.calls import (
     ATTENTION,
-    AttentionWorkload,
+    CallWorkload,
     usual,
     workloads,
 )
-from mirage_kernels.generator.commands.measuring import rows_kept
 from mirage_kernels.generator.errors import MirageError
 from mirage_kernels.generator.ir.dtypes import DType
-from mirage_kernels.generator.ir.text import Json
 from mirage_kernels.generator.recipe import Recipe, Shape
-from mirage_kernels.generator.request import Event
-from mirage_kernels.generator.terminal import PROGRAM, Table, Terminal
+from mirage_kernels.generator.terminal import PROGRAM, Table
 
 if TYPE_CHECKING:
-    from mirage_kernels.generator.bench.attention_bench import AttentionRow
+    from mirage_kernels.generator.bench.measure import Row
 
 DEPTH, LATENT_DEPTH = "D", "C"
 
@@ -50,7 +46,7 @@ def is_attention(arguments: argparse.Namespace, chosen: Recipe | None) -> bool:
 
 def chosen_workloads(
     arguments: argparse.Namespace, chosen: Recipe | None, shapes: Sequence[Shape]
-) -> list[AttentionWorkload]:
+) -> list[CallWorkload]:
     """Return what is compiled among what was asked for; asking for what isn't is an error."""
     asked = _asked(arguments, chosen, shapes)
     found = [w for w in asked if not w.needs_kernel or _is_compiled(w)]
@@ -71,7 +67,7 @@ def chosen_workloads(
 
 def _asked(
     arguments: argparse.Namespace, chosen: Recipe | None, shapes: Sequence[Shape]
-) -> list[AttentionWorkload]:
+) -> list[CallWorkload]:
     """Return the listed workloads of the recipe and shapes; usual ones where none is listed."""
     dtypes: list[DType] = arguments.dtype or [DType.FP16]
     listed = [w for w in workloads(dtypes) if w.sequences in arguments.m]
@@ -93,39 +89,30 @@ def _depth(shape: Shape) -> int:
     return shape.dims[DEPTH] if DEPTH in shape.dims else shape.dims[LATENT_DEPTH]
 
 
-def _is_compiled(workload: AttentionWorkload) -> bool:
+def _is_compiled(workload: CallWorkload) -> bool:
     from mirage_kernels import kernel_table
 
     wanted = (workload.recipe, workload.dtype.value, workload.kernel_dims)
     return any((k.recipe, k.dtype, dict(k.dims)) == wanted for k in kernel_table())
 
 
-def measured(work: Sequence[AttentionWorkload], terminal: Terminal) -> tuple[Table, list[Json]]:
-    """Measure the workloads one after the other; return them as a table and as JSON data."""
-    from mirage_kernels.generator.bench import attention_bench, measure
+def rows(work: Sequence[CallWorkload]) -> Iterator[Row]:
+    """Measure the workloads one after the other."""
+    from mirage_kernels.generator.bench import call_rows, measure
 
-    clock = attention_bench.gpu_clock(measure.library_floor())
-    rows: list[AttentionRow] = []
-    stoppable = rows_kept(rows, len(work), terminal)
-    with stoppable, terminal.watch(f"measuring {len(work)} workloads") as progress:
-        progress(Event("measure", 0, len(work), work[0].name))
-        for row in attention_bench.rows(work, clock):
-            rows.append(row)
-            coming = work[len(rows)].name if len(rows) < len(work) else "done"
-            progress(Event("measure", len(rows), len(work), coming))
-    return table(rows), [asdict(row) for row in rows]
+    yield from call_rows.rows(work, call_rows.gpu_clock(measure.library_floor()))
 
 
-def table(rows: Sequence[AttentionRow]) -> Table:
+def table(found: Sequence[Row]) -> Table:
     """Lay the rows out."""
     words = ("recipe", "setting", "dtype", "heads", "best peer")
     sizes = ("D", "B", "L", "page")
     times = ("floor us", "compute us", "ours us", "ratio", "promised us", "warm us", "peer us")
     columns = (*words, *sizes, *times, "PyTorch us", "error", "PyTorch's error")
-    return Table(columns, tuple(_cells(row) for row in rows), left=len(words))
+    return Table(columns, tuple(_cells(row) for row in found), left=len(words))
 
 
-def _cells(row: AttentionRow) -> tuple[str, ...]:
+def _cells(row: Row) -> tuple[str, ...]:
     dims = row.dims
     heads = f"{dims['Hq']}/{dims['Hkv']}"
     words = (row.workload, row.setting, row.dtype, heads, row.best_peer or "-")

@@ -19,8 +19,8 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
-from mirage_kernels.generator.bench.attention_calls import TORCH_DTYPES, Tensors, prepared
-from mirage_kernels.generator.bench.attention_workloads import AttentionWorkload
+from mirage_kernels.generator.bench.workloads.calls import CallWorkload
+from mirage_kernels.generator.bench.workloads.tensors import TORCH_DTYPES, Tensors, prepared
 
 BACKENDS = {
     "cuDNN": SDPBackend.CUDNN_ATTENTION,
@@ -44,7 +44,7 @@ class Peer:
     paged: bool = False  # takes the tensors as our op does, not dense copies
 
 
-def peers(workload: AttentionWorkload) -> Iterator[Peer]:
+def peers(workload: CallWorkload) -> Iterator[Peer]:
     """Yield all that may be able to compute a workload."""
     if workload.window_left >= 0 or workload.logits_soft_cap:
         return
@@ -70,7 +70,7 @@ def _is_installed(module: str) -> bool:
     return importlib.util.find_spec(module) is not None
 
 
-def _sdpa(workload: AttentionWorkload, backend: SDPBackend, *, by_rows: bool) -> Run:
+def _sdpa(workload: CallWorkload, backend: SDPBackend, *, by_rows: bool) -> Run:
     """Return scaled_dot_product_attention on one backend.
 
     By rows the heads of a group are the query tokens of one head, which read its keys once.
@@ -101,7 +101,7 @@ def _grouped(q: Tensor, kv_heads: int) -> Tensor:
     return q.view(q.shape[0], kv_heads, -1, q.shape[3])
 
 
-def _varlen(workload: AttentionWorkload) -> Run:
+def _varlen(workload: CallWorkload) -> Run:
     """Return PyTorch's attention over sequences laid end to end, without padding."""
     packed: dict[int, tuple[Tensor, ...]] = {}
 
@@ -136,7 +136,7 @@ def _varlen_attention() -> Callable[..., Tensor]:
     return found
 
 
-def _flashinfer(workload: AttentionWorkload) -> Run:
+def _flashinfer(workload: CallWorkload) -> Run:
     """Return FlashInfer's paged decode, planned at the first call.
 
     One plan serves all sets: their pages lie in the same order.
@@ -151,7 +151,7 @@ def _flashinfer(workload: AttentionWorkload) -> Run:
     return run
 
 
-def _planned(workload: AttentionWorkload, given: Tensors) -> Callable[..., Tensor]:
+def _planned(workload: CallWorkload, given: Tensors) -> Callable[..., Tensor]:
     assert given.table is not None
     device, page_size = given.q.device, workload.page_size
     counts = [-(-length // page_size) for length in workload.lengths]
@@ -177,7 +177,7 @@ def _planned(workload: AttentionWorkload, given: Tensors) -> Callable[..., Tenso
     return run
 
 
-def _flash_attention(workload: AttentionWorkload, module: str) -> Run:
+def _flash_attention(workload: CallWorkload, module: str) -> Run:
     """Return FlashAttention's decode, over pages or dense; the name of its table varies."""
     attend: Callable[..., Tensor] = importlib.import_module(module).flash_attn_with_kvcache
     named = inspect.signature(attend).parameters

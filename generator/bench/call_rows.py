@@ -1,4 +1,4 @@
-"""Measures attention on a GPU: ours beside its peers, the memory floor and float64.
+"""Measures calls over a cache on a GPU: ours beside its peers, the memory floor and float64.
 
 The method is that of `measure`. The floor is the time to read the keys and values that are seen;
 where both products take longer at the rate of a large matrix product, that time is the yardstick.
@@ -13,19 +13,20 @@ from functools import cache, partial
 import torch
 from torch import Tensor
 
-from mirage_kernels.generator.bench import attention_calls as calls
-from mirage_kernels.generator.bench.attention_calls import Tensors
-from mirage_kernels.generator.bench.attention_peers import Peer, peers
-from mirage_kernels.generator.bench.attention_workloads import AttentionWorkload, dense_twin
 from mirage_kernels.generator.bench.measure import (
     METHOD,
     FloorReader,
     Method,
+    Row,
     floor_microseconds,
     graph_microseconds,
     relative_error,
     rotation_count,
 )
+from mirage_kernels.generator.bench.workloads import tensors as calls
+from mirage_kernels.generator.bench.workloads.calls import CallWorkload, dense_twin
+from mirage_kernels.generator.bench.workloads.peers import Peer, peers
+from mirage_kernels.generator.bench.workloads.tensors import Tensors
 from mirage_kernels.generator.ir.dtypes import DType
 
 LARGEST_PEER_ERROR = 0.1  # of a result that is right but for rounding; a wrong one is at 1
@@ -44,35 +45,6 @@ class Clock:
     floor: Callable[[int], float]  # of bytes
     matrix: Callable[[DType], float]  # per floating-point operation
     sets: Callable[[int], int]  # input sets of so many bytes for a cold reading
-
-
-@dataclass(frozen=True)
-class AttentionRow:
-    """One line of the table; times in microseconds per call, cold unless named warm.
-
-    `floor_us` is the time to read the keys and values, `compute_us` that of both products at the
-    rate of a large matrix product; `ratio` is ours over the larger. `promised_us` is ours with
-    `mirage_kernels.constant_history()` and constant weights promised. `peers` are all that gave the
-    right result; the best of them is named.
-    """
-
-    workload: str
-    setting: str
-    dtype: str
-    dims: Mapping[str, int]
-    bytes_read: int
-    floor_us: float
-    compute_us: float
-    ours_us: float
-    warm_us: float
-    ratio: float
-    promised_us: float
-    eager_us: float
-    peers: Mapping[str, float]
-    best_peer: str
-    best_peer_us: float | None
-    error_ours: float
-    error_eager: float
 
 
 @dataclass(frozen=True)
@@ -113,18 +85,16 @@ def _rate(dtype: DType) -> float:
     return graph_microseconds([lambda: a @ b], method=_SLOW) / (2 * _MATRIX_SIZE**3)
 
 
-def rows(workloads: Sequence[AttentionWorkload], clock: Clock) -> Iterator[AttentionRow]:
+def rows(workloads: Sequence[CallWorkload], clock: Clock) -> Iterator[Row]:
     """Measure one workload after the other; what has no pages is measured once for all sizes."""
-    known: dict[AttentionWorkload, Others] = {}
+    known: dict[CallWorkload, Others] = {}
     for workload in workloads:
         yield _row(workload, clock, known)
         if clock.device == "cuda":
             torch.cuda.empty_cache()
 
 
-def _row(
-    workload: AttentionWorkload, clock: Clock, known: dict[AttentionWorkload, Others]
-) -> AttentionRow:
+def _row(workload: CallWorkload, clock: Clock, known: dict[CallWorkload, Others]) -> Row:
     count = clock.sets(workload.bytes_read)
     sets = [calls.drawn(workload, seed, clock.device) for seed in range(count)]
     exact = calls.exact(workload, calls.dense(workload, sets[0]))
@@ -140,7 +110,7 @@ def _row(
     best = min(found, key=lambda name: found[name], default="")
     floor_us = clock.floor(workload.bytes_read)
     compute_us = clock.matrix(workload.dtype) * workload.operations
-    return AttentionRow(
+    return Row(
         workload=workload.recipe,
         setting=workload.setting,
         dtype=workload.dtype.value,
@@ -152,7 +122,9 @@ def _row(
         warm_us=clock.per_call(timed[:1]),
         ratio=ours_us / max(floor_us, compute_us),
         promised_us=promised_us,
+        promised_ratio=promised_us / max(floor_us, compute_us),
         eager_us=others.eager_us,
+        compile_us=None,
         peers=found,
         best_peer=best,
         best_peer_us=found.get(best),
@@ -161,13 +133,11 @@ def _row(
     )
 
 
-def _paged_peers(workload: AttentionWorkload) -> list[Peer]:
+def _paged_peers(workload: CallWorkload) -> list[Peer]:
     return [peer for peer in peers(workload) if peer.paged]
 
 
-def _others(
-    workload: AttentionWorkload, sets: Sequence[Tensors], exact: Tensor, clock: Clock
-) -> Others:
+def _others(workload: CallWorkload, sets: Sequence[Tensors], exact: Tensor, clock: Clock) -> Others:
     dense = [calls.dense(workload, given) for given in sets]
     eager = partial(calls.eager, workload)
     return Others(

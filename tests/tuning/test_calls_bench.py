@@ -1,4 +1,4 @@
-"""The worker's calls over caches without a GPU: a library whose launch is written in C."""
+"""Buffers of calls over a cache on the CPU, and a library whose launch is written in C."""
 
 from __future__ import annotations
 
@@ -11,27 +11,23 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from pretended_rows import KEY, compiled
+from pretended_calls import KEY, compiled
 
 from mirage_kernels.generator.build.compile import ROOT
-from mirage_kernels.generator.ir.text import Json
-from mirage_kernels.generator.tuning.entries import RefusedError
 from mirage_kernels.generator.tuning.keys import Key
+from mirage_kernels.generator.tuning.manifest import Manifest
 
 torch = pytest.importorskip("torch")
-from mirage_kernels.generator.bench.attention_workloads import AttentionWorkload  # noqa: E402
+from mirage_kernels.generator.bench.workloads.calls import CallWorkload  # noqa: E402
 from mirage_kernels.generator.tuning import worker as module  # noqa: E402
-from mirage_kernels.generator.tuning.calls import (  # noqa: E402
-    dense_calls,
-    workloads_of,
-)
-from mirage_kernels.generator.tuning.paged_worker import (  # noqa: E402
+from mirage_kernels.generator.tuning.calls import dense_calls, named_calls  # noqa: E402
+from mirage_kernels.generator.tuning.calls_bench import CallBuffers, filled  # noqa: E402
+from mirage_kernels.generator.tuning.library import (  # noqa: E402
     ALIGNMENT,
     AttentionArgs,
-    PagedBench,
-    PagedLibrary,
-    filled,
+    Library,
 )
+from mirage_kernels.generator.tuning.worker import Worker  # noqa: E402
 
 pytestmark = pytest.mark.skipif(shutil.which("gcc") is None, reason="needs a C compiler")
 
@@ -45,7 +41,7 @@ int mirage_candidate_launch(const void* args, void* stream) { return back(args);
 int mirage_candidate_args_bytes(void) { return BYTES; }
 """
 Back = Callable[[AttentionArgs], int]
-SMALL = AttentionWorkload("gqa", "decode", (5, 37), (8, 2), depth=64, page_size=16)
+SMALL = CallWorkload("gqa", "decode", (5, 37), (8, 2), depth=64, page_size=16)
 
 
 @pytest.fixture
@@ -70,26 +66,30 @@ def library(tmp_path: Path) -> Callable[..., Path]:
 def pretended(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two input sets; every call is made once and takes 5 us."""
 
-    def time(self: PagedBench, timed: Sequence[Callable[[], object]], method: object) -> float:
+    def time(self: CallBuffers, timed: Sequence[Callable[[], object]], method: object) -> float:
         for call in timed:
             call()
         return 5.0
 
-    monkeypatch.setattr(PagedBench, "time", time)
-    monkeypatch.setattr(PagedBench, "count", lambda self, size: 2)
+    monkeypatch.setattr(CallBuffers, "time", time)
+    monkeypatch.setattr(CallBuffers, "count", lambda self, size: 2)
 
 
 @pytest.fixture
-def bench(pretended: None) -> PagedBench:
-    return PagedBench(SMALL, device="cpu")
+def bench(pretended: None) -> CallBuffers:
+    return CallBuffers(SMALL, device="cpu")
 
 
-def writer(bench: PagedBench) -> Back:
+def loaded(path: Path) -> Library[AttentionArgs]:
+    return Library.load(path, AttentionArgs)
+
+
+def writer(bench: CallBuffers) -> Back:
     """Write what the kernel would, of whichever input set it is."""
 
     def back(args: AttentionArgs) -> int:
         own = next(s for s in bench.sets if s.q.data_ptr() == args.q.at)
-        result = PagedBench(bench.call, device="cpu")
+        result = CallBuffers(bench.call, device="cpu")
         result.__dict__["sets"] = [own]
         made = result.exact.to(own.q.dtype).contiguous()
         ctypes.memmove(args.out, made.data_ptr(), made.numel() * made.element_size())
@@ -112,37 +112,27 @@ def test_the_structure_names_the_first_fields_of_launch_h() -> None:
     assert names[: len(own)] == own
 
 
-def test_a_right_candidate_has_both_times(bench: PagedBench, library: Callable[..., Path]) -> None:
-    answer = bench.candidate(PagedLibrary.load(library(writer(bench))), promised=False)
+def test_a_right_candidate_has_a_time(bench: CallBuffers, library: Callable[..., Path]) -> None:
+    answer = bench.candidate(loaded(library(writer(bench))), assumed=False)
     assert (answer["us"], answer["few_tiles"]) == (5.0, True)
     assert isinstance(answer["error"], float)
     assert 0 < answer["error"] < 1e-3
 
 
 def test_a_candidate_that_writes_nothing_is_wrong(
-    bench: PagedBench, library: Callable[..., Path]
+    bench: CallBuffers, library: Callable[..., Path]
 ) -> None:
-    answer = bench.candidate(PagedLibrary.load(library(lambda args: 0)), promised=False)
+    answer = bench.candidate(loaded(library(lambda args: 0)), assumed=False)
     assert str(answer["failed"]).startswith("its error is nan at gqa")
 
 
-def test_a_launch_that_fails_is_refused(bench: PagedBench, library: Callable[..., Path]) -> None:
-    with pytest.raises(RefusedError, match="CUDA error 700"):
-        bench.candidate(PagedLibrary.load(library(lambda args: 700)), promised=False)
-
-
-def test_a_library_for_other_arguments_is_refused(library: Callable[..., Path]) -> None:
-    with pytest.raises(RefusedError, match="AttentionArgs"):
-        PagedLibrary.load(library(lambda args: 0, size=64))
-
-
 def test_arguments_lie_at_aligned_places(library: Callable[..., Path]) -> None:
-    made = PagedLibrary.load(library(lambda args: 0))
+    made = loaded(library(lambda args: 0))
     assert {ctypes.addressof(made.args()) % ALIGNMENT for _ in range(9)} == {0}
 
 
-def test_every_call_has_a_nonce_and_says_what_is_promised(
-    bench: PagedBench, library: Callable[..., Path]
+def test_every_call_has_a_nonce_and_says_what_is_assumed(
+    bench: CallBuffers, library: Callable[..., Path]
 ) -> None:
     write, seen = writer(bench), []
 
@@ -150,21 +140,21 @@ def test_every_call_has_a_nonce_and_says_what_is_promised(
         seen.append((args.nonce, args.constant_weights, args.constant_history))
         return write(args)
 
-    for promised in (False, True):
-        bench.candidate(PagedLibrary.load(library(back)), promised=promised)
+    for assumed in (False, True):
+        bench.candidate(loaded(library(back)), assumed=assumed)
     assert len({nonce for nonce, *_ in seen}) == len(seen) == 6
-    assert [promises for _, *promises in seen] == [[False, False]] * 3 + [[True, True]] * 3
+    assert [said for _, *said in seen] == [[False, False]] * 4 + [[True, True]] * 2
 
 
 def test_dense_keys_are_no_history(pretended: None, library: Callable[..., Path]) -> None:
-    bench = PagedBench(replace(SMALL, lengths=(37,), page_size=0), device="cpu")
+    bench = CallBuffers(replace(SMALL, lengths=(37,), page_size=0), device="cpu")
     write, seen = writer(bench), []
 
     def back(args: AttentionArgs) -> int:
         seen.append(args.constant_history)
         return write(args)
 
-    assert "us" in bench.candidate(PagedLibrary.load(library(back)), promised=True)
+    assert "us" in bench.candidate(loaded(library(back)), assumed=True)
     assert set(seen) == {False}
 
 
@@ -178,8 +168,8 @@ def test_dense_keys_are_no_history(pretended: None, library: Callable[..., Path]
     ],
 )
 def test_arguments_are_those_of_the_call(pretended: None, key: Key, vectors: list[int]) -> None:
-    call = replace(workloads_of(key)[0].call, lengths=(37,))
-    bench = PagedBench(call, device="cpu")
+    call = replace(named_calls(key)[0].call, lengths=(37,))
+    bench = CallBuffers(call, device="cpu")
     given, args = bench.sets[0], AttentionArgs()
     filled(args, call, given, bench.new_out(given))
     assert given.table is not None
@@ -195,30 +185,28 @@ def test_a_dense_call_is_compared_with_pytorchs(
 ) -> None:
     named = dense_calls(Key("sliding_window_attention", "fp16", {"D": 64}))[-1]
     call = replace(named.call, lengths=(24,), tokens=24)
-    bench = PagedBench(call, named.causal, device="cpu")
-    assert bench.peers(lambda size: 1.0)["library_us"] == 5.0
-    answer = bench.candidate(PagedLibrary.load(library(writer(bench))), promised=False)
-    assert answer["us"] == 5.0
-    wrong = bench.candidate(PagedLibrary.load(library(lambda args: 0)), promised=False)
-    assert "its error is nan" in str(wrong["failed"])
+    bench = CallBuffers(call, device="cpu")
+    answer = bench.dense(loaded(library(writer(bench))), causal=True)
+    assert (answer["us"], answer["sdpa_us"]) == (5.0, 5.0)
+    wrong = bench.dense(loaded(library(lambda args: 0)), causal=True)
+    assert "differs by nan" in str(wrong["failed"])
 
 
 def test_the_worker_answers_by_name(pretended: None, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
 
-    def candidate(self: PagedBench, library: object, *, promised: bool) -> dict[str, object]:
+    def candidate(self: CallBuffers, library: object, *, assumed: bool) -> dict[str, object]:
         asked.append(self.call.name)
         return {"us": 1.0}
 
-    monkeypatch.setattr(PagedBench, "candidate", candidate)
-    monkeypatch.setattr(PagedLibrary, "load", staticmethod(lambda path: None))
+    monkeypatch.setattr(CallBuffers, "candidate", candidate)
+    monkeypatch.setattr(Library, "load", staticmethod(lambda *_: None))
     monkeypatch.setattr(module.torch.cuda, "empty_cache", lambda: None)
-    manifest = module.Manifest("sm_90a", "", (compiled(),))
-    monkeypatch.setattr(module.Worker, "floor_of", lambda self, size: size / 1e6)
-    worker = module.Worker(Path(), manifest, reader=None)  # type: ignore[arg-type]
-    named = workloads_of(KEY)[0]
-    question: dict[str, Json] = {"kernel": KEY.name, "call": named.name}
+    monkeypatch.setattr(module, "floor_microseconds", lambda reader, size: size / 1e6)
+    worker = Worker(Path(), Manifest("sm_90a", "", (compiled(),)), reader=None)  # type: ignore[arg-type]
+    named = named_calls(KEY)[0]
+    question = {"kernel": KEY.name, "at": named.name}
     assert worker.answer(question) == {"floor_us": named.call.bytes_read / 1e6}
-    assert worker.answer({**question, "library": "a.so", "promised": True}) == {"us": 1.0}
+    assert worker.answer({**question, "library": "a.so", "assumed": True}) == {"us": 1.0}
     assert asked == [named.call.name]
     assert len(worker.benches) == 1

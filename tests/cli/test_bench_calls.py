@@ -13,20 +13,20 @@ import pytest
 
 import mirage_kernels as library
 from mirage_kernels import KernelEntry
-from mirage_kernels.generator.bench import attention_bench, measure
-from mirage_kernels.generator.bench.attention_bench import Clock
-from mirage_kernels.generator.bench.attention_workloads import (
+from mirage_kernels.generator.bench import call_rows, measure
+from mirage_kernels.generator.bench.call_rows import Clock
+from mirage_kernels.generator.bench.measure import Environment
+from mirage_kernels.generator.bench.workloads.calls import (
     APPEND,
     DECODE,
     MIXED,
     PAPER,
     PREFILL,
-    AttentionWorkload,
+    CallWorkload,
     mixed_lengths,
     workloads,
 )
-from mirage_kernels.generator.bench.measure import Environment
-from mirage_kernels.generator.commands import attention_rows, bench
+from mirage_kernels.generator.commands import bench, bench_calls
 from mirage_kernels.generator.ir.dtypes import DType
 
 HERE = Environment("NVIDIA H200", "580.1", "13.0", "2.11.0", "2026-01-01", "abc", "mirage-kernels")
@@ -42,7 +42,7 @@ def pretended_time(timed: Sequence[Callable[[], object]]) -> float:
 CPU = Clock("cpu", pretended_time, floor=lambda _: 2.0, matrix=lambda _: 1e-9, sets=lambda _: 2)
 
 
-def small(workload: AttentionWorkload) -> AttentionWorkload:
+def small(workload: CallWorkload) -> CallWorkload:
     """Return it with few keys and heads."""
     lengths = tuple(1 + length // 64 for length in workload.lengths[:5])
     tokens = max(1, workload.tokens // 64)
@@ -61,9 +61,9 @@ def pretended(monkeypatch: pytest.MonkeyPatch, workplace: Path) -> None:
     monkeypatch.setattr(bench, "_require_gpu", lambda: None)
     monkeypatch.setattr(measure, "library_floor", lambda: None)
     monkeypatch.setattr(measure, "environment", lambda **_: HERE)
-    monkeypatch.setattr(attention_bench, "gpu_clock", lambda _: CPU)
+    monkeypatch.setattr(call_rows, "gpu_clock", lambda _: CPU)
     tiny = {(w.recipe, w.setting, w.page_size): small(w) for w in FP16}
-    monkeypatch.setattr(attention_rows, "workloads", lambda _: list(tiny.values()))
+    monkeypatch.setattr(bench_calls, "workloads", lambda _: list(tiny.values()))
 
 
 ALL = ("bench", "--attention", "--m", "1,5", "--json", "rows.json")
@@ -102,11 +102,11 @@ def test_the_longer_of_both_floors_is_the_yardstick(mirage_kernels, pretended) -
 def test_a_recipe_without_listed_calls_gets_usual_ones(
     mirage_kernels, pretended, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def few(*asked: object) -> list[AttentionWorkload]:
+    def few(*asked: object) -> list[CallWorkload]:
         return [replace(w, lengths=(70, 70)) for w in usual(*asked)]
 
-    usual = attention_rows.usual
-    monkeypatch.setattr(attention_rows, "usual", few)
+    usual = bench_calls.usual
+    monkeypatch.setattr(bench_calls, "usual", few)
     outcome = mirage_kernels("bench", "gqa_full", "--shape", "D=32", "--m", "2", "--json", "-")
     assert outcome.code == 0, outcome.err
     (row,) = json.loads(outcome.out)["rows"]
@@ -119,13 +119,13 @@ def test_a_recipe_without_listed_calls_gets_usual_ones(
 def test_ctrl_c_keeps_what_was_measured(
     mirage_kernels, pretended, monkeypatch: pytest.MonkeyPatch, workplace: Path, measured: int
 ) -> None:
-    rows = attention_bench.rows
+    rows = call_rows.rows
 
     def stopped(*asked: Any) -> Iterator[object]:
         yield from islice(rows(*asked), measured)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(attention_bench, "rows", stopped)
+    monkeypatch.setattr(call_rows, "rows", stopped)
     outcome = mirage_kernels(*ALL)
     if not measured:
         assert outcome.code == 130

@@ -30,7 +30,7 @@ _PREFILLS = (1024, 4096)
 
 
 @dataclass(frozen=True)
-class AttentionWorkload:
+class CallWorkload:
     """One call: `lengths` are keys of each sequence, `tokens` the query tokens of each.
 
     Without pages (`page_size` 0) the keys are dense, `[B, Hkv, L, D]`. Several tokens see the keys
@@ -121,7 +121,7 @@ class AttentionWorkload:
         return 2 * pairs * self.heads[0] * (2 * self.depth + self.more)
 
 
-def workloads(dtypes: Sequence[DType]) -> list[AttentionWorkload]:
+def workloads(dtypes: Sequence[DType]) -> list[CallWorkload]:
     """Return every workload that is measured, in each type."""
     found = [*_decodes(), *_mixed(), *_papers(), *_normed(), *_appended(), *_prefills()]
     found += _latents()
@@ -130,12 +130,12 @@ def workloads(dtypes: Sequence[DType]) -> list[AttentionWorkload]:
 
 def usual(
     recipe: str, depth: int, sequences: Sequence[int], dtypes: Sequence[DType]
-) -> list[AttentionWorkload]:
+) -> list[CallWorkload]:
     """Return decode at usual sizes, for recipes and depths that no listed workload has."""
     window_left = 1023 if recipe == "sliding_window_attention" else -1
     cap = 50.0 if recipe == "gqa_full" else 0.0
     return [
-        AttentionWorkload(
+        CallWorkload(
             recipe,
             DECODE,
             (_USUAL_KEYS,) * count,
@@ -149,7 +149,7 @@ def usual(
     ]
 
 
-def dense_twin(workload: AttentionWorkload) -> AttentionWorkload:
+def dense_twin(workload: CallWorkload) -> CallWorkload:
     """Return the same workload without pages: all page sizes have the same peers."""
     return replace(workload, page_size=0)
 
@@ -162,25 +162,25 @@ def mixed_lengths() -> tuple[int, ...]:
     return tuple(grown[i * step % count] for i in range(count))
 
 
-def _decodes() -> Iterator[AttentionWorkload]:
+def _decodes() -> Iterator[CallWorkload]:
     for page_size in PAGE_SIZES:
         for heads, by_batch in _DECODE:
             for sequences, every in by_batch.items():
                 for keys in every:
                     lengths = (keys,) * sequences
-                    yield AttentionWorkload("gqa", DECODE, lengths, heads, page_size=page_size)
+                    yield CallWorkload("gqa", DECODE, lengths, heads, page_size=page_size)
 
 
-def _mixed() -> Iterator[AttentionWorkload]:
+def _mixed() -> Iterator[CallWorkload]:
     for page_size in PAGE_SIZES:
-        yield AttentionWorkload("gqa", MIXED, mixed_lengths(), page_size=page_size)
+        yield CallWorkload("gqa", MIXED, mixed_lengths(), page_size=page_size)
 
 
-def _papers() -> Iterator[AttentionWorkload]:
+def _papers() -> Iterator[CallWorkload]:
     """Yield 2 b heads of keys, each with 256 query rows: as a group, for one token of b."""
     for recipe in ("gqa", "qk_norm_attention"):
         for batch in _PAPER_BATCHES:
-            yield AttentionWorkload(
+            yield CallWorkload(
                 recipe,
                 PAPER,
                 (_USUAL_KEYS,) * batch,
@@ -191,23 +191,23 @@ def _papers() -> Iterator[AttentionWorkload]:
             )
 
 
-def _normed() -> Iterator[AttentionWorkload]:
+def _normed() -> Iterator[CallWorkload]:
     for sequences in (1, 8, 16):
-        yield AttentionWorkload("qk_norm_attention", DECODE, (_USUAL_KEYS,) * sequences)
+        yield CallWorkload("qk_norm_attention", DECODE, (_USUAL_KEYS,) * sequences)
     for sequences in (1, 8):  # Chameleon-34B
-        yield AttentionWorkload(LAYER_NORM, DECODE, (_USUAL_KEYS,) * sequences, (64, 8))
+        yield CallWorkload(LAYER_NORM, DECODE, (_USUAL_KEYS,) * sequences, (64, 8))
 
 
-def _appended() -> Iterator[AttentionWorkload]:
+def _appended() -> Iterator[CallWorkload]:
     for sequences in (1, 8):
-        yield AttentionWorkload("gqa", APPEND, (_USUAL_KEYS,) * sequences)
+        yield CallWorkload("gqa", APPEND, (_USUAL_KEYS,) * sequences)
 
 
-def _latents() -> Iterator[AttentionWorkload]:
+def _latents() -> Iterator[CallWorkload]:
     """Yield DeepSeek-V3's decode, TP 1 and 8."""
     for heads in (128, 16):
         for sequences in (1, 8, 32):
-            yield AttentionWorkload(
+            yield CallWorkload(
                 LATENT,
                 DECODE,
                 (_USUAL_KEYS,) * sequences,
@@ -219,6 +219,6 @@ def _latents() -> Iterator[AttentionWorkload]:
             )
 
 
-def _prefills() -> Iterator[AttentionWorkload]:
+def _prefills() -> Iterator[CallWorkload]:
     for tokens in _PREFILLS:
-        yield AttentionWorkload("gqa", PREFILL, (tokens,), page_size=0, tokens=tokens)
+        yield CallWorkload("gqa", PREFILL, (tokens,), page_size=0, tokens=tokens)

@@ -1,4 +1,4 @@
-"""The muGraphs of an attention recipe among which measurement chooses.
+"""The muGraphs of a recipe among which measurement chooses.
 
 The search finds many; a few are accurate and have a plan, and the predicted time hardly tells them
 apart: one divides before it multiplies, another scales the scores and not the queries.
@@ -18,10 +18,10 @@ from mirage_kernels.generator.search.select import Ranked, rank
 from mirage_kernels.generator.target import target
 
 
-def accurate_mugraphs(
+def mugraph_forms(
     request: Request, *, jobs: int, progress: Progress, store: Store | None
 ) -> list[Graph]:
-    """Return every muGraph that is accurate and planned as attention, as predicted."""
+    """Return every muGraph that is accurate and has the plan of tuned kernels, as predicted."""
     spec = trace(request.recipe, request.shape, request.dtype)
     found = searched(request, jobs=jobs, progress=progress, store=store)
     ranked = rank(mugraphs(found, request, spec), spec, target(request.arch))
