@@ -99,13 +99,13 @@ def table() -> str:
     for t in times():
         ours = f"{t.ours:.1f} | {t.ours / t.floor:.2f}"
         lines.append(f"| {t.label} | {t.floor:.1f} | {ours} | {t.torch:.1f} ({t.peer}) |")
-    measured = (
-        json.loads((HERE / "results" / f).read_text())["environment"] for f in FILES.values()
-    )
-    made = sorted(
-        {f"{e['gpu']}, CUDA {e['cuda']}, torch {e['torch']}, {e['date']}" for e in measured}
-    )
-    return "\n".join([*lines, "", f"Measured: {'; '.join(made)}, by `mirage-kernels bench`."])
+    found = [json.loads((HERE / "results" / f).read_text())["environment"] for f in FILES.values()]
+    made = {
+        f"{e['gpu']}, driver {e['driver']}, CUDA {e['cuda']}, torch {e['torch']}" for e in found
+    }
+    when = {f"{e['date'].partition(' ')[0]}, commit {e['commit']}" for e in found}
+    source = f"{'; '.join(sorted(made))}; `mirage-kernels bench`, {'; '.join(sorted(when))}."
+    return "\n".join([*lines, "", source])
 
 
 def plot() -> None:
