@@ -9,7 +9,7 @@ weights of up to 4, which is normal for a network and beyond fp16 if multiplied 
 The error must also be of the size of a few roundings of the result: an unfused program may be no
 measure at all.
 Where a recipe masks positions, one more has short lengths and large garbage beyond them
-(`search/stale.py`): a peak that covers what is masked makes all that is seen underflow.
+(`search/masked_garbage.py`): a peak that covers what is masked makes all that is seen underflow.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ from mirage_kernels.generator.meaning.arrays import Array, array_reading
 from mirage_kernels.generator.meaning.reals import FLOAT64, STORAGE, round_to
 from mirage_kernels.generator.meaning.walk import results
 from mirage_kernels.generator.recipe import Recipe
+from mirage_kernels.generator.search.masked_garbage import hidden_positions, with_garbage
 from mirage_kernels.generator.search.signature import require_storage
 from mirage_kernels.generator.search.stabilise import stabilise
-from mirage_kernels.generator.search.stale import hidden_positions, with_garbage
 from mirage_kernels.generator.search.verify import seen_dims
 
 Real = npt.NDArray[np.float64]

@@ -17,8 +17,8 @@ from mirage_kernels.generator.ir import OPS, Kind, Phase, parts_of
 from mirage_kernels.generator.meaning.arrays import Array
 from mirage_kernels.generator.search.costs import tensor_us
 from mirage_kernels.generator.search.extract import Extraction, Program
-from mirage_kernels.generator.search.meanings import digest, stored
-from mirage_kernels.generator.search.own import with_own_products
+from mirage_kernels.generator.search.fingerprints import digest, stored
+from mirage_kernels.generator.search.loop_inputs import with_loop_inputs
 from mirage_kernels.generator.search.problem import Problem
 from mirage_kernels.generator.search.refine import Leaf, Refined, refine
 from mirage_kernels.generator.search.settings import GRID, PART, Setting, TensorInfo, View
@@ -29,7 +29,7 @@ from mirage_kernels.generator.search.sketch import (
     ProgramSketch,
     middle_name,
 )
-from mirage_kernels.generator.search.streamed import streamed
+from mirage_kernels.generator.search.spec_products import with_spec_products
 from mirage_kernels.generator.search.values import LOAD, Counts, Saturation, Step
 
 MOST_PARTIAL = 2  # results of a first kernel whose blocks split a sum
@@ -158,7 +158,7 @@ class Search:
             return _TwoKernels(self, task.first).run(task.setting)
         assert task.setting is not None
         problem, found = self.problem, self.problem.saturated(task.setting)
-        refined = refine(found, problem.goals(found), problem.meanings, problem.sources)
+        refined = refine(found, problem.goals(found), problem.fingerprints, problem.sources)
         extraction = problem.extraction(refined.without_extra())
         if task.setting.loop is not None:
             extraction.through = _loop_cut(refined)
@@ -180,12 +180,12 @@ class Search:
         all that it cuts, and those that do both.
         """
         problem, limits = self.problem, self.problem.limits
-        own = with_own_products(refined, problem.meanings)
-        kinds = [(streamed(refined.without_extra()), limits.kept_streamed)]
+        own = with_spec_products(refined, problem.fingerprints)
+        kinds = [(with_loop_inputs(refined.without_extra()), limits.kept_loop_inputs)]
         if refined.setting.split is None:
-            kinds.insert(0, (own, limits.kept_own))
+            kinds.insert(0, (own, limits.kept_spec_products))
         else:
-            kinds.append((streamed(own), limits.kept_own))
+            kinds.append((with_loop_inputs(own), limits.kept_spec_products))
         known = {frozenset(p.steps) for p in programs}
         more: list[Program] = []
         for kind, most in kinds:
@@ -211,9 +211,9 @@ def _loop_cut(refined: Refined) -> frozenset[int]:
 
 def _counted(counts: Counts, refined: Refined) -> Counts:
     """Return the counts of a saturation and of its refinement together."""
-    meanings = len(refined.values) - sum(map(bool, refined.meanings.values()))
+    fingerprints = len(refined.values) - sum(map(bool, refined.fingerprints.values()))
     more = Counter(budget=refined.dropped) if refined.dropped else Counter[str]()
-    return Counts(counts.states + meanings, counts.pruned + more)
+    return Counts(counts.states + fingerprints, counts.pruned + more)
 
 
 def reaching(
@@ -223,7 +223,7 @@ def reaching(
     right = [
         value
         for value in problem.goals(refined)
-        if digest(refined.arrays[value]) == problem.meanings.wanted
+        if digest(refined.arrays[value]) == problem.fingerprints.wanted
     ]
     return [p for root in right for p in extraction.programs([root], kept)]
 
@@ -265,8 +265,8 @@ class _TwoKernels:
             self.library = product = problem.products(problem.tensors)[first.result or 0]
             term = problem.product_term(product, problem.tensors)
             self.middles = [TensorInfo(middle_name(0), product.dims, term)]
-            factors = [problem.meanings.tensors[name] for name in product.args]
-            self.stored = [problem.meanings.result("contract", factors, product.over)]
+            factors = [problem.fingerprints.tensors[name] for name in product.args]
+            self.stored = [problem.fingerprints.result("contract", factors, product.over)]
             self.owners = [middle_name(0)]
             return
         found = problem.saturated(first.setting)
@@ -278,7 +278,7 @@ class _TwoKernels:
             TensorInfo(middle_name(i), problem.dims_of(found, v), found.values[v].term)
             for i, v in enumerate(values)
         ]
-        self.refined = refined = refine(found, values, problem.meanings, problem.sources)
+        self.refined = refined = refine(found, values, problem.fingerprints, problem.sources)
         meant = [(i, v) for i, value in enumerate(values) for v in refined.variants(value)]
         self.results = [v for _, v in meant]
         self.owners = [middle_name(i) for i, _ in meant]
@@ -288,7 +288,7 @@ class _TwoKernels:
         """Return what a leaf of the last kernel may be: every meaning of a stored tensor."""
         if isinstance(leaf, View) and leaf.tensor in self.owners:
             return [
-                (replace(leaf, tensor=_meaning_name(i)), self.stored[i])
+                (replace(leaf, tensor=_fingerprint_name(i)), self.stored[i])
                 for i, owner in enumerate(self.owners)
                 if owner == leaf.tensor
             ]
@@ -300,8 +300,8 @@ class _TwoKernels:
         if setting is None:
             return Found(self.then_product((*problem.tensors, *self.middles)), Counts())
         found = problem.saturated(setting).extended(self.middles, problem.roles)
-        refined = refine(found, problem.goals(found), problem.meanings, self.sources)
-        read = [_meaning_name(i) for i in range(len(self.stored))]
+        refined = refine(found, problem.goals(found), problem.fingerprints, self.sources)
+        read = [_fingerprint_name(i) for i in range(len(self.stored))]
         extraction = problem.extraction(refined.without_extra(), read)
         if not extraction.through:
             return Found([], _counted(found.counts, refined))
@@ -318,10 +318,10 @@ class _TwoKernels:
             if self.middles[0].name not in product.args or not self.is_result(product, tensors):
                 continue
             for i, array in enumerate(self.stored):
-                arrays = {**problem.meanings.tensors, self.owners[i]: array}
+                arrays = {**problem.fingerprints.tensors, self.owners[i]: array}
                 factors = [arrays[a] for a in product.args]
-                made = problem.meanings.result("contract", factors, product.over)
-                right = digest(made) == problem.meanings.wanted
+                made = problem.fingerprints.result("contract", factors, product.over)
+                right = digest(made) == problem.fingerprints.wanted
                 first = self.first_kernel([i], 1) if right else None
                 if first is not None:
                     cost = first[1] + self.product_cost(product, tensors)
@@ -360,19 +360,19 @@ class _TwoKernels:
         read = {a for _, step in program.steps for a in step.args}
         views = [leaf for a in sorted(read) if isinstance(leaf := refined.leaves.get(a), View)]
         used = {view.tensor for view in views}
-        results = [i for i in range(len(self.stored)) if _meaning_name(i) in used]
+        results = [i for i in range(len(self.stored)) if _fingerprint_name(i) in used]
         if len(results) > MOST_PARTIAL:
             return None
         problem, first = self.problem, self.first_kernel(results, len(program.steps))
         if first is None:
             return None
-        names = {_meaning_name(r): middle_name(i) for i, r in enumerate(results)}
+        names = {_fingerprint_name(r): middle_name(i) for i, r in enumerate(results)}
         last = _renamed(problem.sketch(refined, program), names)
         return ProgramSketch((first[0], last), first[1] + program.cost + 2 * problem.on.launch_us)
 
 
-def _meaning_name(number: int) -> str:
-    return f"meaning_{number}"
+def _fingerprint_name(number: int) -> str:
+    return f"fingerprint_{number}"
 
 
 def _renamed(kernel: BlockSketch, names: Mapping[str, str]) -> BlockSketch:

@@ -13,8 +13,8 @@ from mirage_kernels.generator.meaning.oracle import keeps
 from mirage_kernels.generator.meaning.terms import Terms
 from mirage_kernels.generator.search.costs import Costs, nominal_sizes
 from mirage_kernels.generator.search.extract import Extraction, Program
+from mirage_kernels.generator.search.fingerprints import Fingerprints
 from mirage_kernels.generator.search.fold import Parts, beside, folded, shifted
-from mirage_kernels.generator.search.meanings import Meanings
 from mirage_kernels.generator.search.refine import Leaf, Refined
 from mirage_kernels.generator.search.settings import (
     GRID,
@@ -45,8 +45,8 @@ class Limits:
     block_ops: int = 32  # of all kernels together
     kernels: int = 2
     kept: int | None = 48  # programs kept of one task, cheapest first; None keeps all
-    kept_own: int | None = 4  # of those with a loop whose products are the spec's own
-    kept_streamed: int | None = 8  # of those with a loop that read in it all that it cuts
+    kept_spec_products: int | None = 4  # of those with a loop whose products are the spec's own
+    kept_loop_inputs: int | None = 8  # of those with a loop that read in it all that it cuts
     kept_of_two: int | None = 6  # the same where there are two kernels
     firsts: int | None = 8  # results of first kernels that are tried, of those with the same dims
     verified: int = 400  # programs of the whole search, cheapest first
@@ -107,9 +107,9 @@ class Problem:
         return TermSpace(self.terms, self.target, binary, self.limits.prune_abstract)
 
     @cached_property
-    def meanings(self) -> Meanings:
+    def fingerprints(self) -> Fingerprints:
         """One draw that tells values of different meaning apart."""
-        return Meanings(self.spec, self.long)
+        return Fingerprints(self.spec, self.long)
 
     @cached_property
     def sizes(self) -> dict[str, int]:
@@ -194,7 +194,7 @@ class Problem:
     def sources(self, leaf: Leaf) -> list[tuple[Leaf, Array]]:
         """Return what an input or constant is on the draw."""
         name = leaf.tensor if isinstance(leaf, View) else leaf
-        return [(leaf, self.meanings.tensors[name])]
+        return [(leaf, self.fingerprints.tensors[name])]
 
     def goals(self, found: Saturation | Refined) -> list[int]:
         """Return the values of a saturation that have the term and the dims of the result."""

@@ -2,8 +2,8 @@
 
 Terms forget indices: sum(x) * x and sum(x * x) have the same one. From the goals down, only the
 derivations that can lead to them are kept; from the inputs up, each kept value is evaluated on one
-random draw (`meanings.py`), once for every meaning that its operands have. So a program taken from
-the refined graph agrees with its spec on that draw, and only such programs are left to prove.
+random draw (`fingerprints.py`), once for every meaning that its operands have. So a program taken
+from the refined graph agrees with its spec on that draw, and only such programs are left to prove.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from dataclasses import dataclass, field, replace
 from itertools import product
 
 from mirage_kernels.generator.meaning.arrays import Array
-from mirage_kernels.generator.search.meanings import Meanings, digest
+from mirage_kernels.generator.search.fingerprints import Fingerprints, digest
 from mirage_kernels.generator.search.settings import Setting, View
 from mirage_kernels.generator.search.values import LOAD, Saturation, Step, Value
 
-MOST_MEANINGS = 24  # of one value; of more the first ones found are kept, and the spec's own
+MOST_FINGERPRINTS = 24  # of one value; of more the first ones found are kept, and the spec's own
 
 Leaf = View | str
 Sources = Callable[[Leaf], Sequence[tuple[Leaf, Array]]]  # what a leaf may be, whole
@@ -32,13 +32,13 @@ class Refined:
     arrays: list[Array] = field(default_factory=list)
     derivations: list[list[Step]] = field(default_factory=list)
     leaves: dict[int, Leaf] = field(default_factory=dict)
-    meanings: dict[int, dict[bytes, int]] = field(default_factory=dict)  # by number before
+    fingerprints: dict[int, dict[bytes, int]] = field(default_factory=dict)  # by number before
     extra: set[int] = field(default_factory=set)  # the spec's own values beyond the most
-    dropped: int = 0  # meanings beyond the most
+    dropped: int = 0  # fingerprints beyond the most
 
     def variants(self, number: int) -> list[int]:
         """Return the refined values of a saturation's value."""
-        return list(self.meanings.get(number, {}).values())
+        return list(self.fingerprints.get(number, {}).values())
 
     def without_extra(self) -> Refined:
         """Return the same values without what is made of extra ones."""
@@ -49,16 +49,16 @@ class Refined:
 
 
 def refine(
-    found: Saturation, goals: Sequence[int], meanings: Meanings, sources: Sources
+    found: Saturation, goals: Sequence[int], fingerprints: Fingerprints, sources: Sources
 ) -> Refined:
     """Return the refinement of what leads to some values of a saturation."""
     refined = Refined(found.setting)
     for number in _operands_first(found, goals):
-        known = refined.meanings.setdefault(number, {})
-        own = meanings.own(found.values[number].dims, found.setting.split)
+        known = refined.fingerprints.setdefault(number, {})
+        own = fingerprints.spec_values(found.values[number].dims, found.setting.split)
         for step in found.derivations[number]:
             if step.op == LOAD:
-                _load(refined, found, number, (meanings, sources))
+                _load(refined, found, number, (fingerprints, sources))
                 continue
             choices = [refined.variants(a) for a in step.args]
             for args in product(*choices):
@@ -66,7 +66,7 @@ def refine(
                     step.args[i] == step.args[j] and args[i] != args[j] for i, j in _pairs(args)
                 ):
                     continue  # the same operand twice has one meaning
-                array = meanings.result(step.op, [refined.arrays[a] for a in args], step.over)
+                array = fingerprints.result(step.op, [refined.arrays[a] for a in args], step.over)
                 made = Step(step.op, args, step.over)
                 _add(refined, known, (found.values[number], array, made), own)
     return refined
@@ -91,7 +91,7 @@ def _add(
     key = digest(array)
     number = known.get(key)
     room = refined.extra.isdisjoint(step.args) and (
-        len(known) - len(refined.extra.intersection(known.values())) < MOST_MEANINGS
+        len(known) - len(refined.extra.intersection(known.values())) < MOST_FINGERPRINTS
     )
     if number is None:
         if not room and key not in own:
@@ -109,13 +109,15 @@ def _add(
     return number
 
 
-def _load(refined: Refined, found: Saturation, number: int, draw: tuple[Meanings, Sources]) -> None:
-    meanings, sources = draw
-    value, known = found.values[number], refined.meanings[number]
+def _load(
+    refined: Refined, found: Saturation, number: int, draw: tuple[Fingerprints, Sources]
+) -> None:
+    fingerprints, sources = draw
+    value, known = found.values[number], refined.fingerprints[number]
     for leaf, whole in sources(found.leaves[number]):
         array = whole
         if isinstance(leaf, View):
-            array = meanings.view(whole, value.dims, found.setting.split)
+            array = fingerprints.view(whole, value.dims, found.setting.split)
         made = _add(refined, known, (value, array, Step(LOAD, ())))
         if made is not None:
             refined.derivations[made] = [Step(LOAD, ())]

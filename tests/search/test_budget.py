@@ -77,7 +77,9 @@ def test_only_so_many_programs_are_verified() -> None:
 
 
 def test_a_task_keeps_only_so_many_programs() -> None:
-    search = search_of(NORM.spec(), Limits(kept=3, kept_own=0, kept_streamed=0, kept_of_two=2))
+    search = search_of(
+        NORM.spec(), Limits(kept=3, kept_spec_products=0, kept_loop_inputs=0, kept_of_two=2)
+    )
     for task in search.tasks():
         assert len(search.run(task).programs) <= (3 if task.first is None else 2)
 

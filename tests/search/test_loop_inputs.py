@@ -14,13 +14,13 @@ from mirage_kernels.generator.errors import VerifyError
 from mirage_kernels.generator.ir import DType, Graph
 from mirage_kernels.generator.recipe import load_recipe, output_type, trace
 from mirage_kernels.generator.search.gate import Gate
+from mirage_kernels.generator.search.loop_inputs import with_loop_inputs
 from mirage_kernels.generator.search.lower import Goal, lower
 from mirage_kernels.generator.search.problem import Limits, Problem
 from mirage_kernels.generator.search.refine import refine
 from mirage_kernels.generator.search.settings import View
 from mirage_kernels.generator.search.sketch import BlockSketch
 from mirage_kernels.generator.search.stabilise import stabilise
-from mirage_kernels.generator.search.streamed import streamed
 from mirage_kernels.generator.search.superoptimizer import Found, shape_class, superoptimize
 
 ONE_KERNEL = Limits(kernels=1)
@@ -86,8 +86,8 @@ def test_nothing_with_the_loops_dim_is_read_before_it() -> None:
     for setting in problem.settings():
         if setting.loop == loop:
             values = problem.saturated(setting)
-            refined = refine(values, problem.goals(values), problem.meanings, problem.sources)
-            kept = streamed(refined)
+            refined = refine(values, problem.goals(values), problem.fingerprints, problem.sources)
+            kept = with_loop_inputs(refined)
             views = {i: v for i, v in refined.leaves.items() if isinstance(v, View)}
             dropped = {i for i in views if not kept.derivations[i]}
             assert dropped == {

@@ -11,12 +11,13 @@ from mirage_kernels.generator.errors import VerifyError
 from mirage_kernels.generator.ir import DType, Graph
 from mirage_kernels.generator.recipe import load_recipe, trace
 from mirage_kernels.generator.search import refine as refining
+from mirage_kernels.generator.search.fingerprints import Fingerprints
 from mirage_kernels.generator.search.gate import Gate
 from mirage_kernels.generator.search.lower import lower
-from mirage_kernels.generator.search.own import with_own_products
 from mirage_kernels.generator.search.problem import Limits
 from mirage_kernels.generator.search.refine import Refined, refine
 from mirage_kernels.generator.search.settings import Setting
+from mirage_kernels.generator.search.spec_products import with_spec_products
 from mirage_kernels.generator.search.superoptimizer import goal_of, shape_class, superoptimize
 
 ONE_KERNEL = Limits(kernels=1)
@@ -68,7 +69,7 @@ def test_a_norm_and_products_have_a_program_with_raw_weights_that_is_accurate_in
 def refined(recipe: str) -> Refined:
     problem = search_of(spec_of(recipe), ONE_KERNEL).problem
     found = problem.saturated(OVER_K)
-    return refine(found, problem.goals(found), problem.meanings, problem.sources)
+    return refine(found, problem.goals(found), problem.fingerprints, problem.sources)
 
 
 def contractions(values: Refined) -> set[tuple[int, ...]]:
@@ -78,11 +79,13 @@ def contractions(values: Refined) -> set[tuple[int, ...]]:
 def test_only_the_contractions_of_the_spec_are_its_own() -> None:
     problem = search_of(spec_of("rms_norm_linear"), ONE_KERNEL).problem
     every = refined("rms_norm_linear")
-    own = with_own_products(every, problem.meanings)
+    own = with_spec_products(every, problem.fingerprints)
     assert contractions(own) < contractions(every)
     for args in contractions(own):
         known = [
-            problem.meanings.own(every.values[a].dims, None)[refining.digest(every.arrays[a])]
+            problem.fingerprints.spec_values(every.values[a].dims, None)[
+                refining.digest(every.arrays[a])
+            ]
             for a in args
         ]
         assert {"weight"} in known
@@ -91,24 +94,25 @@ def test_only_the_contractions_of_the_spec_are_its_own() -> None:
 def test_a_recipe_without_a_norm_has_no_other_contractions() -> None:
     problem = search_of(spec_of("relu2_mlp"), ONE_KERNEL).problem
     every = refined("relu2_mlp")
-    assert contractions(with_own_products(every, problem.meanings)) == contractions(every)
+    assert contractions(with_spec_products(every, problem.fingerprints)) == contractions(every)
 
 
 def test_meanings_of_the_spec_itself_are_kept_beyond_the_most(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(refining, "MOST_MEANINGS", 1)
+    monkeypatch.setattr(refining, "MOST_FINGERPRINTS", 1)
     few = refined("layer_norm_linear")
     assert few.extra
-    known = search_of(spec_of("layer_norm_linear"), ONE_KERNEL).problem.meanings
+    known = search_of(spec_of("layer_norm_linear"), ONE_KERNEL).problem.fingerprints
     assert all(
-        refining.digest(few.arrays[i]) in known.own(few.values[i].dims, None) for i in few.extra
+        refining.digest(few.arrays[i]) in known.spec_values(few.values[i].dims, None)
+        for i in few.extra
     )
 
 
 def test_what_is_kept_beyond_the_most_changes_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
     few = refined("layer_norm_linear").without_extra()
-    monkeypatch.setattr("mirage_kernels.generator.search.meanings.Meanings.own", lambda *_: {})
+    monkeypatch.setattr(Fingerprints, "spec_values", lambda *_: {})
     without = refined("layer_norm_linear")
     kept = {refining.digest(few.arrays[i]) for i, ways in enumerate(few.derivations) if ways}
     assert kept >= {refining.digest(a) for a in without.arrays}

@@ -1,4 +1,4 @@
-"""What values mean, evaluated on small random tensors: terms forget indices, this does not.
+"""Fingerprints: values evaluated on small random tensors; terms forget indices, these do not.
 
 Two ways to make a value are merged only if they agree in a finite field as well as in their terms,
 and a program's result must agree with its spec's. So the search does not drown in programs whose
@@ -43,7 +43,7 @@ How = Iterable[tuple[str, str]]
 
 
 @dataclass(frozen=True)
-class Meanings:
+class Fingerprints:
     """One draw for a spec: its tensors, and how values follow from them."""
 
     spec: Graph
@@ -88,24 +88,24 @@ class Meanings:
         """The digest of the spec's result."""
         return digest(self.values[self.spec.outputs[0]])
 
-    def own(
+    def spec_values(
         self, how: frozenset[tuple[str, str]], split: str | None
     ) -> dict[bytes, frozenset[str]]:
         """Return the spec's values that have these dims, cut like this, by their digests."""
         key = (how, split)
-        if key not in self._own:
+        if key not in self._spec_values:
             names = {d for d, _ in how}
             found: dict[bytes, frozenset[str]] = {}
             for name, value in self.values.items():
                 if set(value.dims) == names:
                     seen = digest(self.view(value, how, split))
                     found[seen] = found.get(seen, frozenset()) | {name}
-            self._own[key] = found
-        return self._own[key]
+            self._spec_values[key] = found
+        return self._spec_values[key]
 
     @cached_property
-    def _own(self) -> dict[tuple[How, str | None], dict[bytes, frozenset[str]]]:
-        """What `own` has found."""
+    def _spec_values(self) -> dict[tuple[How, str | None], dict[bytes, frozenset[str]]]:
+        """What `spec_values` has found."""
         return {}
 
     def view(self, tensor: Array, how: How, split: str | None) -> Array:

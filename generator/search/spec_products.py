@@ -13,20 +13,20 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from mirage_kernels.generator.search.meanings import Meanings, digest
+from mirage_kernels.generator.search.fingerprints import Fingerprints, digest
 from mirage_kernels.generator.search.refine import Refined
 from mirage_kernels.generator.search.values import Step
 
 
-def with_own_products(refined: Refined, meanings: Meanings) -> Refined:
+def with_spec_products(refined: Refined, fingerprints: Fingerprints) -> Refined:
     """Return the same values without contractions along dims where the spec's own are there."""
-    products = [(node.over, node.args) for node in meanings.spec.of("contract")]
+    products = [(node.over, node.args) for node in fingerprints.spec.of("contract")]
     meant: dict[int, frozenset[str]] = {}
 
     def operand(number: int) -> frozenset[str]:
         """Return which of the spec's values a value is."""
         if number not in meant:
-            known = meanings.own(refined.values[number].dims, refined.setting.split)
+            known = fingerprints.spec_values(refined.values[number].dims, refined.setting.split)
             meant[number] = known.get(digest(refined.arrays[number]), frozenset())
         return meant[number]
 

@@ -15,7 +15,7 @@ from mirage_kernels.generator.language import Tensor, contract, exp, positions, 
 from mirage_kernels.generator.meaning.arrays import Array
 from mirage_kernels.generator.recipe import Recipe, Shape, catalog, trace
 from mirage_kernels.generator.search.gate import DISTRIBUTIONS, STALE, Gate
-from mirage_kernels.generator.search.stale import hidden_positions, with_garbage
+from mirage_kernels.generator.search.masked_garbage import hidden_positions, with_garbage
 from mirage_kernels.generator.search.verify import Prover, small_cases
 
 SHAPE = Shape("a test", {"D": 64})

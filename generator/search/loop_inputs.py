@@ -14,7 +14,7 @@ from mirage_kernels.generator.search.refine import Refined
 from mirage_kernels.generator.search.settings import View
 
 
-def streamed(refined: Refined) -> Refined:
+def with_loop_inputs(refined: Refined) -> Refined:
     """Return the same values without inputs that have the loop's dim and are read before it."""
     loop = refined.setting.loop
     held = {
