@@ -23,7 +23,7 @@ from mirage_kernels.generator.ir import check as check_graph
 from mirage_kernels.generator.jobs.catalog import search_job
 from mirage_kernels.generator.jobs.executors import Local
 from mirage_kernels.generator.jobs.job import Job
-from mirage_kernels.generator.jobs.run import Workshop, complete
+from mirage_kernels.generator.jobs.run import Workshop, complete_all
 from mirage_kernels.generator.jobs.store import Store
 from mirage_kernels.generator.plan.lower import roles_of, tile_program
 from mirage_kernels.generator.plan.program import TileProgram
@@ -168,8 +168,8 @@ def _search(job: Job, jobs: int, progress: Progress, store: Store | None) -> Fou
 
         return run_search(job.problem, jobs=jobs, progress=tell)
     shop = Workshop(store, Local(), jobs)
-    outcome = complete(
-        job, shop, lambda t: progress(Event("search", t.done, t.tasks, t.words)), processes=jobs
+    (outcome,) = complete_all(
+        [job], shop, lambda t: progress(Event("search", t.done, t.tasks, t.words))
     )
     if outcome.failure is not None:
         raise outcome.failure
