@@ -53,8 +53,9 @@ from mirage_kernels.generator.search.gate import Gate, Measured
 from mirage_kernels.generator.search.lower import Goal, lower
 from mirage_kernels.generator.search.problem import Limits
 from mirage_kernels.generator.search.select import Ranked, Refusal, choose, rank
+from mirage_kernels.generator.search.sketch import Found, from_json
 from mirage_kernels.generator.search.stabilise import stabilise
-from mirage_kernels.generator.search.superoptimizer import Found, found_of, run_search
+from mirage_kernels.generator.search.superoptimizer import run_search
 from mirage_kernels.generator.search.verify import Case, Proof, prove, small_cases
 from mirage_kernels.generator.target import target
 from mirage_kernels.generator.tuning.catalog import MAX_TOKENS, Key, tuned_kernel
@@ -173,7 +174,7 @@ def _search(job: Job, jobs: int, progress: Progress, store: Store | None) -> Fou
     )
     if outcome.failure is not None:
         raise outcome.failure
-    return found_of(outcome.found)
+    return from_json(outcome.found)
 
 
 def mugraphs(found: Found, request: Request, spec: Graph) -> list[Graph]:

@@ -43,5 +43,8 @@ def _default(field: Field[object]) -> object:
 
 
 def from_data(kind: type[T], data: Json) -> T:
-    """Return JSON data as a value of a type; raises ValueError saying what is wrong, and where."""
-    return msgspec.convert(data, kind)
+    """Return JSON data as a value of a type; raises ValueError saying what is wrong, and where.
+
+    A type that JSON does not know, such as a Counter, is made from what stands in its place.
+    """
+    return msgspec.convert(data, kind, dec_hook=lambda unknown, item: unknown(item))

@@ -14,7 +14,8 @@ from mirage_kernels.generator.errors import SearchError
 from mirage_kernels.generator.ir import DType
 from mirage_kernels.generator.recipe import Recipe, load_recipe, trace
 from mirage_kernels.generator.search.problem import Limits
-from mirage_kernels.generator.search.superoptimizer import Found, shape_class, superoptimize
+from mirage_kernels.generator.search.sketch import Found
+from mirage_kernels.generator.search.superoptimizer import shape_class, superoptimize
 
 NORM = PROGRAMS["norm"].small
 

@@ -21,9 +21,9 @@ from mirage_kernels.generator.ir import (
 from mirage_kernels.generator.recipe import load_recipe, trace
 from mirage_kernels.generator.search.lower import lower
 from mirage_kernels.generator.search.problem import Limits
-from mirage_kernels.generator.search.sketch import BlockSketch
+from mirage_kernels.generator.search.sketch import BlockSketch, Found
 from mirage_kernels.generator.search.stabilise import stabilise
-from mirage_kernels.generator.search.superoptimizer import Found, goal_of, superoptimize
+from mirage_kernels.generator.search.superoptimizer import goal_of, superoptimize
 
 ONE_KERNEL = Limits(kernels=1)
 

@@ -19,9 +19,9 @@ from mirage_kernels.generator.search.lower import Goal, lower
 from mirage_kernels.generator.search.problem import Limits, Problem
 from mirage_kernels.generator.search.refine import refine
 from mirage_kernels.generator.search.settings import View
-from mirage_kernels.generator.search.sketch import BlockSketch
+from mirage_kernels.generator.search.sketch import BlockSketch, Found
 from mirage_kernels.generator.search.stabilise import stabilise
-from mirage_kernels.generator.search.superoptimizer import Found, shape_class, superoptimize
+from mirage_kernels.generator.search.superoptimizer import shape_class, superoptimize
 
 ONE_KERNEL = Limits(kernels=1)
 ATTENTION = [
