@@ -31,7 +31,7 @@ from mirage_kernels.generator.search.problem import LARGEST_TILE, Limits, Proble
 from mirage_kernels.generator.search.sketch import Found, ProgramSketch, from_json, to_json
 from mirage_kernels.generator.search.stabilise import stabilise
 from mirage_kernels.generator.search.values import Counts
-from mirage_kernels.generator.search.verify import Case, Prover, seen_dims
+from mirage_kernels.generator.search.verify import Case, Prover, seen_dims, summed_dims
 from mirage_kernels.generator.target import target
 
 LONG, SHORT = 4096, 64  # what static dims of each class count as
@@ -131,7 +131,7 @@ class Verifier:
         The chosen muGraph is proved at length; dims that only number problems have one block.
         """
         alike = batch_dims(self.spec)
-        reduced = {n.over for n in self.spec.of("sum", "contract")}
+        reduced = summed_dims(self.spec)
         names = seen_dims(self.spec)
         tiles = {d: 2 + i % 2 for i, d in enumerate(names)}
         uneven = {d: tiles[d] if d in alike else 2 * tiles[d] + 1 for d in names}

@@ -6,7 +6,7 @@ from functools import cache
 
 import pytest
 from programs import WRITTEN
-from small import block_of, programs_of
+from small import ONE_KERNEL, block_of, found, programs_of, spec_of
 
 from mirage_kernels.generator.ir import (
     OPS,
@@ -18,27 +18,17 @@ from mirage_kernels.generator.ir import (
     parts_of,
     phases_of,
 )
-from mirage_kernels.generator.recipe import load_recipe, trace
 from mirage_kernels.generator.search.lower import lower
 from mirage_kernels.generator.search.problem import Limits
-from mirage_kernels.generator.search.sketch import BlockSketch, Found
+from mirage_kernels.generator.search.sketch import BlockSketch
 from mirage_kernels.generator.search.stabilise import stabilise
-from mirage_kernels.generator.search.superoptimizer import goal_of, superoptimize
-
-ONE_KERNEL = Limits(kernels=1)
-
-
-@cache
-def found(recipe: str, limits: Limits = ONE_KERNEL) -> Found:
-    source = load_recipe(recipe)
-    return superoptimize(trace(source, source.shapes[0], DType.FP16), limits, "sm_90a")
+from mirage_kernels.generator.search.superoptimizer import goal_of
 
 
 @cache
 def graphs(recipe: str, limits: Limits = ONE_KERNEL) -> list[Graph]:
     """Return the proved muGraphs of a recipe, made safe, the cheapest first."""
-    source = load_recipe(recipe)
-    goal = goal_of(trace(source, source.shapes[0], DType.FP16), DType.FP16)
+    goal = goal_of(spec_of(recipe), DType.FP16)
     programs = found(recipe, limits).programs
     return [stabilise(lower(p, goal), DType.FP16) for p in programs]
 
