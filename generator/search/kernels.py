@@ -16,9 +16,9 @@ from dataclasses import dataclass, replace
 from mirage_kernels.generator.ir import OPS, Kind, Phase, parts_of
 from mirage_kernels.generator.meaning.arrays import Array
 from mirage_kernels.generator.search.costs import tensor_us
+from mirage_kernels.generator.search.diversity import with_loop_inputs, with_spec_products
 from mirage_kernels.generator.search.extract import Extraction, Program
 from mirage_kernels.generator.search.fingerprints import digest, stored
-from mirage_kernels.generator.search.loop_inputs import with_loop_inputs
 from mirage_kernels.generator.search.problem import Problem
 from mirage_kernels.generator.search.refine import Leaf, Refined, refine
 from mirage_kernels.generator.search.settings import GRID, PART, Setting, TensorInfo, View
@@ -31,7 +31,6 @@ from mirage_kernels.generator.search.sketch import (
     dims_of,
     middle_name,
 )
-from mirage_kernels.generator.search.spec_products import with_spec_products
 from mirage_kernels.generator.search.values import LOAD, Counts, Saturation, Step
 
 MOST_PARTIAL = 2  # results of a first kernel whose blocks split a sum

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mirage_kernels.generator.emit import after_loop, attention, slices, triton, words
+from mirage_kernels.generator.emit import after_loop, slices, triton, words
 from mirage_kernels.generator.errors import PlanError
 from mirage_kernels.generator.ir import OPS, Dim, DType, Kind, TensorType, ops_of_kind
 from mirage_kernels.generator.meaning.abstract import abstract_reading
@@ -15,6 +15,7 @@ from mirage_kernels.generator.meaning.field import draw_field, field_arithmetic
 from mirage_kernels.generator.meaning.reals import FLOAT64, STORAGE
 from mirage_kernels.generator.meaning.terms import Terms
 from mirage_kernels.generator.plan.program import Do, Layout, Statement
+from mirage_kernels.generator.schedules.attention.writer import word_of
 
 READINGS = {
     "float64": array_reading(FLOAT64, {}),
@@ -53,14 +54,14 @@ def test_the_cuda_writer_has_a_word_for_every_elementwise_op(op: str) -> None:
 
 @pytest.mark.parametrize("op", POSITIONS)
 def test_only_the_attention_writer_has_a_word_for_masks(op: str) -> None:
-    assert attention.word_of(op) == op
+    assert word_of(op) == op
     with pytest.raises(PlanError, match=f"no op '{op}' yet"):
         words.vocabulary(op)
 
 
 @pytest.mark.parametrize("op", ARITHMETIC)
 def test_the_attention_writer_says_arithmetic_as_others_do(op: str) -> None:
-    assert attention.word_of(op) == words.vocabulary(op)
+    assert word_of(op) == words.vocabulary(op)
 
 
 @pytest.mark.parametrize("op", ARITHMETIC)

@@ -11,8 +11,8 @@ from small import ONE_KERNEL, found, search_of, spec_of
 from mirage_kernels.generator.errors import VerifyError
 from mirage_kernels.generator.ir import DType, Graph
 from mirage_kernels.generator.recipe import load_recipe, output_type, trace
+from mirage_kernels.generator.search.diversity import with_loop_inputs
 from mirage_kernels.generator.search.gate import Gate
-from mirage_kernels.generator.search.loop_inputs import with_loop_inputs
 from mirage_kernels.generator.search.lower import Goal, lower
 from mirage_kernels.generator.search.problem import Problem
 from mirage_kernels.generator.search.refine import refine

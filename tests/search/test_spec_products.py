@@ -11,12 +11,12 @@ from mirage_kernels.generator.errors import VerifyError
 from mirage_kernels.generator.ir import DType, Graph
 from mirage_kernels.generator.recipe import load_recipe
 from mirage_kernels.generator.search import refine as refining
+from mirage_kernels.generator.search.diversity import with_spec_products
 from mirage_kernels.generator.search.fingerprints import Fingerprints
 from mirage_kernels.generator.search.gate import Gate
 from mirage_kernels.generator.search.lower import lower
 from mirage_kernels.generator.search.refine import Refined, refine
 from mirage_kernels.generator.search.settings import Setting
-from mirage_kernels.generator.search.spec_products import with_spec_products
 from mirage_kernels.generator.search.superoptimizer import goal_of
 
 OVER_K = Setting(("N", "M"), "K")
