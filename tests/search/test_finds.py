@@ -164,7 +164,7 @@ def test_every_program_ends_in_the_recipes_result() -> None:
         assert graph.values[graph.outputs[0]].type.names == ("M", "N")
 
 
-@pytest.mark.parametrize("most", range(3, 10))
+@pytest.mark.parametrize("most", [3, 6, 9])
 def test_every_program_stays_within_the_limit_of_ops(most: int) -> None:
     kinds = (Kind.ELEMENTWISE, Kind.REDUCE, Kind.CONTRACT, Kind.CARRY)
     for graph in graphs("rms_norm_linear", Limits(block_ops=most)):
