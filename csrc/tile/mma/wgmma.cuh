@@ -1,0 +1,175 @@
+// Products of a warpgroup, four warps: 64 rows a tile on the M side, tokens on the N side.
+#pragma once
+
+#include <type_traits>
+
+#include "tile/copy/tma.cuh"
+#include "tile/mma/contract.cuh"
+#include "tile/mma/resident.cuh"
+
+namespace mirage::tile {
+
+constexpr int kGroupWarps = 4;
+constexpr int kGroupRows = 64;                // rows of one instruction: 16 per warp
+constexpr int kDescriptorUnit = 16;           // bytes
+constexpr int kMmaBytes = kMmaDepth * 2;      // of one line
+constexpr int kMmas = kTmaDepth / kMmaDepth;  // along the depth of a box
+
+// [N, M] fp32 of a warpgroup: of tile r and tokens 8 m + 0..7 a lane has what mma.m16n8k16 leaves.
+template <int kTiles_, int kTokens_>
+struct WideAccum {
+  static constexpr int kTiles = kTiles_, kTokens = kTokens_;
+  float at[kTiles][kTokens / kTokenTile][4] = {};
+};
+
+// A box in shared memory as an operand: lines along the depth, swizzled.
+__device__ inline uint64_t descriptor(const char* box) {
+  constexpr uint64_t kSwizzle128 = uint64_t{1} << 62;
+  constexpr uint64_t kEightLines = uint64_t{kSwizzleAtomBytes / kDescriptorUnit} << 32;
+  return kSwizzle128 | kEightLines | uint64_t{1} << 16 |
+         (shared_address(box) & 0x3ffff) / kDescriptorUnit;
+}
+
+__device__ inline void begin_products() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+
+// Returns when the warpgroup's products are done: operands may be overwritten, sums be read.
+__device__ inline void end_products() {
+  asm volatile("wgmma.commit_group.sync.aligned;\nwgmma.wait_group.sync.aligned 0;" ::: "memory");
+}
+
+// Returns when all products are done but those begun since the last `kBut` calls of this.
+template <int kBut>
+__device__ void end_products_but() {
+  asm volatile("wgmma.commit_group.sync.aligned;\nwgmma.wait_group.sync.aligned %0;" ::"n"(kBut)
+               : "memory");
+}
+
+#define MIRAGE_TILE_FOUR(m) "+f"(d[m][0]), "+f"(d[m][1]), "+f"(d[m][2]), "+f"(d[m][3])
+#define MIRAGE_TILE_SUMS_16 MIRAGE_TILE_FOUR(0), MIRAGE_TILE_FOUR(1)
+#define MIRAGE_TILE_LIST_16 "{%0, %1, %2, %3, %4, %5, %6, %7}"
+#define MIRAGE_TILE_A_16 "{%8, %9, %10, %11}, %12"
+#define MIRAGE_TILE_B_16 "%8, %9"
+#define MIRAGE_TILE_SUMS_32 \
+  MIRAGE_TILE_FOUR(0), MIRAGE_TILE_FOUR(1), MIRAGE_TILE_FOUR(2), MIRAGE_TILE_FOUR(3)
+#define MIRAGE_TILE_LIST_32 "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15}"
+#define MIRAGE_TILE_A_32 "{%16, %17, %18, %19}, %20"
+#define MIRAGE_TILE_B_32 "%16, %17"
+#define MIRAGE_TILE_SUMS_64                                                           \
+  MIRAGE_TILE_SUMS_32, MIRAGE_TILE_FOUR(4), MIRAGE_TILE_FOUR(5), MIRAGE_TILE_FOUR(6), \
+      MIRAGE_TILE_FOUR(7)
+#define MIRAGE_TILE_LIST_64                                                                     \
+  "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, " \
+  "%20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}"
+#define MIRAGE_TILE_A_64 "{%32, %33, %34, %35}, %36"
+#define MIRAGE_TILE_B_64 "%32, %33"
+
+#define MIRAGE_TILE_SUMS_48 MIRAGE_TILE_SUMS_32, MIRAGE_TILE_FOUR(4), MIRAGE_TILE_FOUR(5)
+#define MIRAGE_TILE_LIST_48                                                                     \
+  "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, " \
+  "%20, %21, %22, %23}"
+#define MIRAGE_TILE_A_48 "{%24, %25, %26, %27}, %28"
+#define MIRAGE_TILE_B_48 "%24, %25"
+#define MIRAGE_TILE_SUMS_80 MIRAGE_TILE_SUMS_64, MIRAGE_TILE_FOUR(8), MIRAGE_TILE_FOUR(9)
+#define MIRAGE_TILE_LIST_80                                                                     \
+  "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, " \
+  "%20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, "  \
+  "%38, %39}"
+#define MIRAGE_TILE_A_80 "{%40, %41, %42, %43}, %44"
+#define MIRAGE_TILE_B_80 "%40, %41"
+#define MIRAGE_TILE_SUMS_96 MIRAGE_TILE_SUMS_80, MIRAGE_TILE_FOUR(10), MIRAGE_TILE_FOUR(11)
+#define MIRAGE_TILE_LIST_96                                                                     \
+  "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, " \
+  "%20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, "  \
+  "%38, %39, %40, %41, %42, %43, %44, %45, %46, %47}"
+#define MIRAGE_TILE_A_96 "{%48, %49, %50, %51}, %52"
+#define MIRAGE_TILE_B_96 "%48, %49"
+#define MIRAGE_TILE_SUMS_112 MIRAGE_TILE_SUMS_96, MIRAGE_TILE_FOUR(12), MIRAGE_TILE_FOUR(13)
+#define MIRAGE_TILE_LIST_112                                                                    \
+  "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, " \
+  "%20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, "  \
+  "%38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, %54, %55}"
+#define MIRAGE_TILE_A_112 "{%56, %57, %58, %59}, %60"
+#define MIRAGE_TILE_B_112 "%56, %57"
+
+// One instruction, by tokens and element: rows from registers, or both operands from boxes.
+template <class T, int kTokens>
+struct Wgmma;
+
+#define MIRAGE_TILE_WGMMA(T, type, n)                                                          \
+  template <>                                                                                  \
+  struct Wgmma<T, n> {                                                                         \
+    __device__ static void add(float (&d)[n / 8][4], const uint32_t (&rows)[4], uint64_t to) { \
+      asm volatile("wgmma.mma_async.sync.aligned.m64n" #n "k16.f32." type "." type             \
+                   " " MIRAGE_TILE_LIST_##n ", " MIRAGE_TILE_A_##n ", 1, 1, 1, 0;"             \
+                   : MIRAGE_TILE_SUMS_##n                                                      \
+                   : "r"(rows[0]), "r"(rows[1]), "r"(rows[2]), "r"(rows[3]), "l"(to));         \
+    }                                                                                          \
+    __device__ static void add(float (&d)[n / 8][4], uint64_t rows, uint64_t to) {             \
+      asm volatile("wgmma.mma_async.sync.aligned.m64n" #n "k16.f32." type "." type             \
+                   " " MIRAGE_TILE_LIST_##n ", " MIRAGE_TILE_B_##n ", 1, 1, 1, 0, 0;"          \
+                   : MIRAGE_TILE_SUMS_##n                                                      \
+                   : "l"(rows), "l"(to));                                                      \
+    }                                                                                          \
+  };
+MIRAGE_TILE_WGMMA(__half, "f16", 16)
+MIRAGE_TILE_WGMMA(__half, "f16", 32)
+MIRAGE_TILE_WGMMA(__half, "f16", 48)
+MIRAGE_TILE_WGMMA(__half, "f16", 64)
+MIRAGE_TILE_WGMMA(__half, "f16", 80)
+MIRAGE_TILE_WGMMA(__half, "f16", 96)
+MIRAGE_TILE_WGMMA(__half, "f16", 112)
+MIRAGE_TILE_WGMMA(__nv_bfloat16, "bf16", 16)
+MIRAGE_TILE_WGMMA(__nv_bfloat16, "bf16", 32)
+MIRAGE_TILE_WGMMA(__nv_bfloat16, "bf16", 48)
+MIRAGE_TILE_WGMMA(__nv_bfloat16, "bf16", 64)
+MIRAGE_TILE_WGMMA(__nv_bfloat16, "bf16", 80)
+MIRAGE_TILE_WGMMA(__nv_bfloat16, "bf16", 96)
+MIRAGE_TILE_WGMMA(__nv_bfloat16, "bf16", 112)
+
+// A box of rows, or of tokens, to be multiplied as it lies: `at` its first line for this warpgroup.
+template <class T>
+struct RowTma {
+  const char* at;
+};
+template <class T>
+struct TokenTma {
+  const char* at;
+};
+
+// accum[n, m] += sum over k of rows[n, k] * tokens[m, k], begun here, done after end_products().
+template <int kTiles, int kTokens, class T>
+__device__ void contract(WideAccum<kTiles, kTokens>& accum, RowTma<T> rows, TokenTma<T> tokens) {
+  begin_products();
+#pragma unroll
+  for (int r = 0; r < kTiles; ++r) {
+#pragma unroll
+    for (int k = 0; k < kMmas; ++k) {
+      Wgmma<T, kTokens>::add(accum.at[r],
+                             descriptor(rows.at + r * kGroupRows * kTmaRowBytes + k * kMmaBytes),
+                             descriptor(tokens.at + k * kMmaBytes));
+    }
+  }
+}
+
+// The same with rows in registers: of tile r a warp has 16 rows, lines 2 r and 2 r + 1 of a lane.
+template <int kTiles, int kTokens, class T, int kLines, int kChunks>
+__device__ void contract(WideAccum<kTiles, kTokens>& accum,
+                         const Fragment<Dims::kRowsDepth, T, kLines, kChunks>& rows,
+                         TokenTma<T> tokens) {
+  static_assert(kLines == 2 * kTiles && kChunks * 2 == kMmas, "rows of all tiles, a whole box");
+  begin_products();
+#pragma unroll
+  for (int r = 0; r < kTiles; ++r) {
+#pragma unroll
+    for (int k = 0; k < kMmas; ++k) {
+      const auto& low = rows.at[2 * r][k / 2].pairs;
+      const auto& high = rows.at[2 * r + 1][k / 2].pairs;
+      const int p = k % 2 * 2;
+      const uint32_t operand[4] = {bits(low[p]), bits(high[p]), bits(low[p + 1]),
+                                   bits(high[p + 1])};
+      Wgmma<T, kTokens>::add(accum.at[r], operand, descriptor(tokens.at + k * kMmaBytes));
+    }
+  }
+}
+
+}  // namespace mirage::tile
