@@ -47,14 +47,6 @@ def _default(field: Field[object]) -> object:
     return field.default_factory() if field.default_factory is not MISSING else field.default
 
 
-<<<<<<< HEAD
-def from_data(kind: type[T], data: Json) -> T:
-    """Return JSON data as a value of a type; raises ValueError saying what is wrong, and where.
-
-    A type that JSON does not know, such as a Counter, is made from what stands in its place.
-    """
-    return msgspec.convert(data, kind, dec_hook=lambda unknown, item: unknown(item))
-=======
 def from_data(kind: type[T], data: Json, readers: Readers | None = None) -> T:
     """Return JSON data as a value of a type; raises ValueError saying what is wrong, and where.
 
@@ -84,4 +76,3 @@ def _read(kind: object, data: Json, readers: Readers) -> object:
         known = {f.name for f in fields(kind) if f.name in data}
         return kind(**{name: _read(types[name], data[name], readers) for name in known})
     return msgspec.convert(data, type=kind)
->>>>>>> main

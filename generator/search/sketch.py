@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -113,13 +114,20 @@ def from_json(data: Mapping[str, Json]) -> Found:
     try:
         match data:
             case {"programs": list(programs), "counts": counts}:
-                return Found(tuple(map(_program, programs)), from_data(Counts, counts))
+                return Found(
+                    tuple(map(_program, programs)),
+                    from_data(Counts, counts, {Counter[str]: _counter}),
+                )
         raise ValueError("programs and counts are expected")
     except ValueError as error:
         raise SearchError(
             f"a stored program is malformed: {type(error).__name__}: {error}",
             "search anew: `mirage-kernels search RECIPE --fresh`",
         ) from error
+
+
+def _counter(data: Json) -> Counter[str]:
+    return Counter(from_data(dict[str, int], data))
 
 
 def _program(data: Json) -> ProgramSketch:
