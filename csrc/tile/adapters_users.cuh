@@ -34,34 +34,6 @@ struct SliceRing {
   }
 };
 
-// HeldBlock::copy() where all that it copies was there before the kernel started.
-template <class Block, class CopyWeights, class CopyTokens>
-__device__ void copy_ready(const Block& block, CopyWeights copy_weights, CopyTokens copy_tokens) {
-  static_assert(Block::kBarriers == 1, "a step has one");
-  const int token_bytes = Block::kBoxes * (Block::kTokens - block.token_lines) * kBoxLineBytes;
-  const bool runs = lane() == 0;
-  const auto copy = [&](int step, int stage) {
-    expect(block.full(stage), Block::kStageBytes - token_bytes);
-    for (int b = 0; b < Block::kBoxes; ++b) {
-      const auto slot = block.slot(stage, b);
-      const int k = Block::step_k(step) + b * kBoxDepth;
-      copy_weights(slot, k);
-      copy_tokens(slot, k);
-    }
-  };
-  for (int s = 0; runs && s < min(Block::kStages, Block::kSteps); ++s) copy(s, s);
-  __syncwarp();
-  Block::start_together();
-  Block::wait_for_cluster();
-  RingPlace<Block::kStages> place;
-#pragma unroll 1
-  for (int step = Block::kStages; runs && step < Block::kSteps; ++step) {
-    wait(block.empty(place.stage), place.parity);
-    copy(step, place.stage);
-    place.advance();
-  }
-}
-
 // products[n, m] of a task's tokens = sum over k of rows[n, k] * kept[m, k].
 template <class T, int kRows, int kTokens, int kDepth>
 __device__ void contract_task(float* products, Kept<T, kRows, kDepth> rows,

@@ -12,21 +12,6 @@
 
 namespace mirage::tile {
 
-// A block that asks for more than half of a multiprocessor's shared memory is alone there: of two
-// that shared one, others would do nothing.
-constexpr int kAloneBytes = 116 * 1024;
-
-// Weights of the first steps that come before the kernel before has ended: into shared memory,
-// where that is promised, else into L2. More of them keep the first tokens waiting: 32 KB took 10.9
-// us, 64 KB 11.8, promised (4096 -> 4096, 64 tokens); into L2 11.0, and 11.3 with 48 KB or none.
-constexpr int kAheadBytes = 32 * 1024;
-
-// Steps that this makes, rounded: at least one, at most all that the ring has places for.
-__host__ __device__ constexpr int steps_ahead(int step_bytes, int stages) {
-  const int steps = (kAheadBytes + step_bytes / 2) / step_bytes;
-  return steps < 1 ? 1 : steps < stages ? steps : stages;
-}
-
 // What a lane finishes.
 template <int kTiles, int kOwn>
 struct OwnSums {

@@ -61,7 +61,8 @@ struct HeldBlock {
   static constexpr int kWorkers = kWarps * kWarpLanes, kThreads = kWorkers + kWarpLanes;
   static constexpr int kRowBytes = kRows * kBoxLineBytes, kTokenBytes = kTokens * kBoxLineBytes;
   static constexpr int kInnerBytes = Plan::kInner * kBoxLineBytes;
-  static constexpr int kInnerAt = Plan::kRowTensors * kRowBytes, kTokensAt = kInnerAt + kInnerBytes;
+  static constexpr int kWeightBytes = Plan::kRowTensors * kRowBytes;  // of rows that the grid cuts
+  static constexpr int kInnerAt = kWeightBytes, kTokensAt = kInnerAt + kInnerBytes;
   static constexpr int kBoxBytes = kTokensAt + kTokenBytes;
   static constexpr int kStageBytes = kBoxes * kBoxBytes, kRingBytes = kStages * kStageBytes;
   // Sums from the other block come beside the ring, in which this one may not have finished.
@@ -162,55 +163,7 @@ struct HeldBlock {
   template <class FindWeights, class CopyVectors, class CopyWeights, class CopyTokens>
   __device__ void copy(bool early, FindWeights find_weights, CopyVectors copy_vectors,
                        CopyWeights copy_weights, CopyTokens copy_tokens) const {
-    constexpr int kFirst = kStages < kSteps ? kStages : kSteps;
-    constexpr int kAhead = steps_ahead(kBoxes * Plan::kRowTensors * kRowBytes, kFirst);
-    const bool runs = lane() == 0;
-    const int part_bytes = kStageBytes - kBoxes * (kTokens - token_lines) * kBoxLineBytes;
-    const auto k = [&](int step, int box) { return step_k(step) + box * kBoxDepth; };
-    const auto weights = [&](int step, int stage, int first) {  // of a barrier's boxes
-      expect(full(stage, first), part_bytes / kBarriers);
-      for (int b = first; b < first + kBoxesAtOnce; ++b) copy_weights(slot(stage, b), k(step, b));
-    };
-    const auto tokens = [&](int step, int stage, int first) {
-      for (int b = first; b < first + kBoxesAtOnce; ++b) copy_tokens(slot(stage, b), k(step, b));
-    };
-    for (int s = 0; runs && s < kAhead; ++s) {
-      for (int b = 0; b < kBoxes; b += kBoxesAtOnce) {
-        if (early) {
-          weights(s, s, b);
-        } else {
-          for (int i = b; i < b + kBoxesAtOnce; ++i) find_weights(k(s, i));
-        }
-      }
-    }
-    if (runs && early) copy_vectors();
-    wait_for_previous();
-    for (int s = 0; runs && s < kFirst; ++s) {
-      for (int b = 0; b < kBoxes; b += kBoxesAtOnce) {
-        if (!early || s >= kAhead) weights(s, s, b);
-        if (!early && s + b == 0) copy_vectors();
-        tokens(s, s, b);
-      }
-    }
-    __syncwarp();
-    start_together();
-    wait_for_cluster();
-    RingPlace<kStages> place;
-#pragma unroll 1
-    for (int step = kStages; runs && step < kSteps; ++step) {
-      wait(empty(place.stage), place.parity);
-      for (int b = 0; b < kBoxes; b += kBoxesAtOnce) {
-        weights(step, place.stage, b);
-        tokens(step, place.stage, b);
-      }
-      place.advance();
-    }
-  }
-
-  // By all lanes of a warp: what it read of a step may be overwritten.
-  __device__ void release(int stage) const {
-    __syncwarp();
-    if (lane() == 0) arrive(empty(stage));
+    copy_steps(*this, early, find_weights, copy_vectors, copy_weights, copy_tokens);
   }
 };
 
@@ -324,7 +277,7 @@ __device__ void multiply_held(Block block, Body body) {
       body(HeldStep<Block>{block, place.stage, box, Block::part_k(step) + box * kBoxDepth});
     }
     end_products();
-    block.release(place.stage);
+    release_stage(block, place.stage);
     place.advance(Block::kGroups);
   }
 }

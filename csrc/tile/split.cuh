@@ -8,34 +8,11 @@
 // tokens. After the loop each block finishes half of the tokens (split_meeting.cuh).
 #pragma once
 
-#include "tile/dealt.cuh"
-#include "tile/dependent.cuh"
+#include "tile/box_copies.cuh"
 
 namespace mirage::tile {
 
 constexpr int kSplitBlocks = 2;  // of a cluster
-
-// A place in a ring, and the parity of its barriers' phase.
-template <int kStages>
-struct RingPlace {
-  int stage = 0;
-  uint32_t parity = 0;
-  __device__ void advance(int steps = 1) {
-    stage += steps;
-    if (stage >= kStages) {
-      stage -= kStages;
-      parity ^= 1;
-    }
-  }
-};
-
-// Lines of a box of tokens. A box that reaches beyond the tensor takes longer than one that is
-// smaller (4096 -> 4096, 40 tokens: 14.0 us against 11.8 with 64 of them), so a single tile has
-// only the lines that exist; what else lies there is multiplied, and not used.
-template <class Block>
-__host__ __device__ int token_lines(int64_t tokens) {
-  return tokens < Block::kTokens ? static_cast<int>(tokens) : Block::kTokens;
-}
 
 // `Plan` says what of the program and of its knobs decides how a block is built: Element, kRows,
 // kTokens, kStages, kDepth (the whole), kRowTensors (streamed weights), kVectors (along the depth),
@@ -49,6 +26,7 @@ struct SplitBlock {
   static constexpr bool kRewrites = Plan::kRewrites;
   static constexpr int kRows = Plan::kRows, kTokens = Plan::kTokens, kStages = Plan::kStages;
   static constexpr int kBoxes = Plan::kBoxes, kStepDepth = kBoxes * kBoxDepth;
+  static constexpr int kBarriers = 1, kBoxesAtOnce = kBoxes;  // a barrier for all boxes of a step
   static constexpr int kPart = Plan::kDepth / kSplitBlocks, kSteps = kPart / kStepDepth;
   static_assert(Plan::kDepth % (kSplitBlocks * kStepDepth) == 0, "whole steps");
 
@@ -65,7 +43,8 @@ struct SplitBlock {
   static constexpr int kWorkers = kCopier * kWarpLanes, kThreads = kWorkers + kWarpLanes;
 
   static constexpr int kRowBytes = kRows * kBoxLineBytes, kTokenBytes = kTokens * kBoxLineBytes;
-  static constexpr int kBoxBytes = Plan::kRowTensors * kRowBytes + kTokenBytes;
+  static constexpr int kWeightBytes = Plan::kRowTensors * kRowBytes;  // of a box of all weights
+  static constexpr int kBoxBytes = kWeightBytes + kTokenBytes;
   static constexpr int kStageBytes = kBoxes * kBoxBytes;
   // A product takes whole tiles of rows; what it reads behind a box's last is never used.
   static constexpr int kOverrun =
@@ -98,7 +77,7 @@ struct SplitBlock {
   __device__ CopyBarrier* barriers() const {
     return reinterpret_cast<CopyBarrier*>(shared + kBarriersAt);
   }
-  __device__ CopyBarrier& full(int stage) const { return barriers()[stage]; }
+  __device__ CopyBarrier& full(int stage, int = 0) const { return barriers()[stage]; }
   __device__ CopyBarrier& empty(int stage) const { return barriers()[kStages + stage]; }
   __device__ CopyBarrier& prepared(int stage) const { return barriers()[2 * kStages + stage]; }
   __device__ CopyBarrier& ready(int stage) const {
@@ -130,7 +109,7 @@ struct SplitBlock {
     char* at;
     CopyBarrier& full;
     __device__ char* rows(int i) const { return at + i * kRowBytes; }
-    __device__ char* tokens() const { return at + Plan::kRowTensors * kRowBytes; }
+    __device__ char* tokens() const { return at + kWeightBytes; }
   };
   __device__ Slot slot(int stage, int box) const {
     return {shared + stage * kStageBytes + box * kBoxBytes, full(stage)};
@@ -145,6 +124,8 @@ struct SplitBlock {
   __device__ int part_k(int step) const {
     return (step + static_cast<int>(blockIdx.x) / kSplitBlocks) % kSteps * kStepDepth;
   }
+
+  __device__ int step_k(int step) const { return rank * kPart + part_k(step); }
 
   using Place = RingPlace<kStages>;
 
@@ -169,58 +150,15 @@ struct SplitBlock {
     if (!copies()) start_together();
   }
   __device__ static void start_together() { sync_threads<1, kThreads>(); }
+  // By every warp: racecheck waits for ever for warps that come to one side alone.
+  __device__ static void wait_for_cluster() { wait_cluster(); }
 
-  // By the copier: vectors whole, then step after step. Weights of the first steps may be read
-  // `early`, while the kernel before still runs; else they come into L2 meanwhile.
+  // By the copier.
   template <class FindWeights, class CopyVectors, class CopyWeights, class CopyTokens>
   __device__ void copy(bool early, FindWeights find_weights, CopyVectors copy_vectors,
                        CopyWeights copy_weights, CopyTokens copy_tokens) const {
-    constexpr int kFirst = kStages < kSteps ? kStages : kSteps;
-    constexpr int kAhead = steps_ahead(kBoxes * Plan::kRowTensors * kRowBytes, kFirst);
-    const int first = rank * kPart;
-    const bool runs = lane() == 0;
-    const auto weights = [&](int step, int stage) {
-      expect(full(stage), kStageBytes - kBoxes * (kTokens - token_lines) * kBoxLineBytes);
-      for (int b = 0; b < kBoxes; ++b) {
-        copy_weights(slot(stage, b), first + part_k(step) + b * kBoxDepth);
-      }
-    };
-    const auto tokens = [&](int step, int stage) {
-      for (int b = 0; b < kBoxes; ++b) {
-        copy_tokens(slot(stage, b), first + part_k(step) + b * kBoxDepth);
-      }
-    };
-    for (int s = 0; runs && s < kAhead; ++s) {
-      if (early) {
-        weights(s, s);
-      } else {
-        for (int b = 0; b < kBoxes; ++b) find_weights(first + part_k(s) + b * kBoxDepth);
-      }
-    }
-    if (runs && early) copy_vectors(first);
-    wait_for_previous();
-    for (int s = 0; runs && s < kFirst; ++s) {
-      if (!early || s >= kAhead) weights(s, s);
-      if (!early && s == 0) copy_vectors(first);
-      tokens(s, s);
-    }
-    __syncwarp();
-    start_together();
-    wait_cluster();  // racecheck waits for ever for warps that come to one side alone
-    Place place;
-#pragma unroll 1
-    for (int step = kStages; runs && step < kSteps; ++step) {
-      wait(empty(place.stage), place.parity);
-      weights(step, place.stage);
-      tokens(step, place.stage);
-      place.advance();
-    }
-  }
-
-  // By all lanes of a warp: what it read of a step may be overwritten.
-  __device__ void release(int stage) const {
-    __syncwarp();
-    if (lane() == 0) arrive(empty(stage));
+    const auto copy_own_vectors = [&] { copy_vectors(rank * kPart); };
+    copy_steps(*this, early, find_weights, copy_own_vectors, copy_weights, copy_tokens);
   }
 };
 

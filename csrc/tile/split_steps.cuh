@@ -138,7 +138,7 @@ __device__ void prepare(Block block, bool reads_vectors, Body body) {
     }
     __syncwarp();
     if (Block::kRewrites && lane() == 0) arrive(block.prepared(place.stage));
-    block.release(place.stage);
+    release_stage(block, place.stage);
     place.advance();
   }
 }
@@ -153,7 +153,7 @@ __device__ void multiply(Block block, bool reads_vectors, Body body) {
   const int first = kTurns > 1 ? block.product_group() % kTurns : 0;
   typename Block::Place place{first}, multiplied{first};
   const auto release_multiplied = [&] {
-    block.release(multiplied.stage);
+    release_stage(block, multiplied.stage);
     multiplied.advance(kTurns);
   };
   const auto multiply_one = [&](int step) {
