@@ -151,9 +151,41 @@ __device__ float sum_over_warps(const OwnSums<kTiles, kOwn>& own, DealtElement e
   return own.at[e.tile][e.octet][e.i];
 }
 
+// Of tokens alone: sums of all parts of the depth.
+template <int kParts, int kTokens>
+struct TokenParts {
+  const float* at;
+};
+
+template <int kParts, int kTokens>
+__device__ float sum_over_warps(TokenParts<kParts, kTokens> parts, Element e) {
+  float sum = parts.at[e.token];
+#pragma unroll
+  for (int p = 1; p < kParts; ++p) sum += parts.at[p * kTokens + e.token];
+  return sum;
+}
+
 template <class T>
 __device__ void store(T*, OutputTile, DealtElement e, float value) {
   *e.result = value;  // what calls for elements stores lines
+}
+
+// Stores what a lane has of 8 x 16 sums as two matrices; kTransposed: the pairs lie along tokens.
+template <bool kTransposed, class T>
+__device__ void store_matrices(const char* to, const float (&sums)[4]) {
+  const auto low = from_floats<T>(make_float2(sums[0], sums[1]));
+  const auto high = from_floats<T>(make_float2(sums[2], sums[3]));
+  if constexpr (kTransposed) {
+    asm volatile(
+        "stmatrix.sync.aligned.m8n8.x2.trans.shared.b16 [%0], {%1, %2};" ::"r"(shared_address(to)),
+        "r"(bits(low)), "r"(bits(high))
+        : "memory");
+  } else {
+    asm volatile(
+        "stmatrix.sync.aligned.m8n8.x2.shared.b16 [%0], {%1, %2};" ::"r"(shared_address(to)),
+        "r"(bits(low)), "r"(bits(high))
+        : "memory");
+  }
 }
 
 // out[token, row : row + 8] = eight results, as far as they are inside the tensor

@@ -201,35 +201,16 @@ struct HeldStep {
 #pragma unroll
     for (int m = 0; m < Block::kBoxesAtOnce * kMmas; ++m) {
       const char* lines = block.slot(stage, box + m / kMmas).tokens();
-      auto& low = tokens.at[0][m / 2].pairs;
-      auto& high = tokens.at[1][m / 2].pairs;
-      const int p = m % 2 * 2;
-      const uint32_t from =
-          shared_address(lines) + box_offset(line, 2 * (m % kMmas) + lane() / kRowTile);
-      asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-                   : "=r"(reinterpret_cast<uint32_t&>(low[p])),
-                     "=r"(reinterpret_cast<uint32_t&>(high[p])),
-                     "=r"(reinterpret_cast<uint32_t&>(low[p + 1])),
-                     "=r"(reinterpret_cast<uint32_t&>(high[p + 1]))
-                   : "r"(from)
-                   : "memory");
+      const int octet = 2 * (m % kMmas) + lane() / kRowTile;
+      load_operand(tokens.at[0][m / 2], tokens.at[1][m / 2], m,
+                   shared_address(lines) + box_offset(line, octet));
     }
     return tokens;
   }
 
   __device__ DepthFrag<T, kDepth> vector(int i) const {
-    DepthFrag<T, kDepth> vector;
-    const char* from = block.shared + Block::kVectorsAt + i * Block::kVectorBytes +
-                       (k + lane_quarter() * 2) * sizeof(T);
-#pragma unroll
-    for (int m = 0; m < Block::kBoxesAtOnce * kMmas; ++m) {
-#pragma unroll
-      for (int h = 0; h < 2; ++h) {
-        vector.at[0][m / 2].pairs[m % 2 * 2 + h] =
-            *reinterpret_cast<const Pair<T>*>(from + (m * kMmaDepth + h * kLineTile) * sizeof(T));
-      }
-    }
-    return vector;
+    return load_vector<T, kDepth>(block.shared + Block::kVectorsAt + i * Block::kVectorBytes +
+                                  k * sizeof(T));
   }
 };
 
@@ -249,15 +230,12 @@ __device__ void contract(HeldAccum<kRows>& accum, HeldRows<Block> rows,
   begin_products();
 #pragma unroll
   for (int m = 0; m < Block::kBoxesAtOnce * kMmas; ++m) {
-    const auto& low = tokens.at[0][m / 2].pairs;
-    const auto& high = tokens.at[1][m / 2].pairs;
-    const int p = m % 2 * 2;
-    const uint32_t operand[4] = {bits(low[p]), bits(high[p]), bits(low[p + 1]), bits(high[p + 1])};
+    const OperandA<T> operand(tokens.at[0][m / 2], tokens.at[1][m / 2], m);
     const char* box = rows.at + m / kMmas * Block::kBoxBytes + m % kMmas * kMmaBytes;
 #pragma unroll
     for (int n = 0; n < kRows; n += kSide) {
       auto& sums = reinterpret_cast<float (&)[kSide / kLineTile][4]>(accum.at[n / kLineTile]);
-      Wgmma<T, kSide>::add(sums, operand, descriptor(box + n * kBoxLineBytes));
+      Wgmma<T, kSide>::add(sums, operand.registers, descriptor(box + n * kBoxLineBytes));
     }
   }
 }

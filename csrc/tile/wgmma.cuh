@@ -95,6 +95,45 @@ MIRAGE_TILE_WGMMA(80, 40, 41, 42, 43, 44)
 MIRAGE_TILE_WGMMA(96, 48, 49, 50, 51, 52)
 MIRAGE_TILE_WGMMA(112, 56, 57, 58, 59, 60)
 
+// The A operand of one instruction: what a lane has of lines g and g + 8, the pairs 2t, 2t + 1 and
+// 2t + 8, 2t + 9 of 16 k. Instruction `m` takes pairs 2 (m % 2) and the next of chunk m / 2.
+template <class T>
+struct OperandA {
+  uint32_t registers[4];
+  __device__ OperandA(const Octet<T>& low, const Octet<T>& high, int m)
+      : registers{bits(low.pairs[m % 2 * 2]), bits(high.pairs[m % 2 * 2]),
+                  bits(low.pairs[m % 2 * 2 + 1]), bits(high.pairs[m % 2 * 2 + 1])} {}
+};
+
+// Loads such an operand: `from` is the address of 16 bytes of a line, a lane's own.
+template <class T>
+__device__ void load_operand(Octet<T>& low, Octet<T>& high, int m, uint32_t from) {
+  const int p = m % 2 * 2;
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(reinterpret_cast<uint32_t&>(low.pairs[p])),
+                 "=r"(reinterpret_cast<uint32_t&>(high.pairs[p])),
+                 "=r"(reinterpret_cast<uint32_t&>(low.pairs[p + 1])),
+                 "=r"(reinterpret_cast<uint32_t&>(high.pairs[p + 1]))
+               : "r"(from)
+               : "memory");
+}
+
+// The same k of a vector along the depth, from its element at `first`.
+template <class T, int kDepth>
+__device__ DepthFrag<T, kDepth> load_vector(const char* first) {
+  DepthFrag<T, kDepth> vector;
+  const char* from = first + lane_quarter() * 2 * sizeof(T);
+#pragma unroll
+  for (int m = 0; m < kDepth / kMmaDepth; ++m) {
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      vector.at[0][m / 2].pairs[m % 2 * 2 + h] =
+          *reinterpret_cast<const Pair<T>*>(from + (m * kMmaDepth + h * kLineTile) * sizeof(T));
+    }
+  }
+  return vector;
+}
+
 // A box of rows, or of tokens, to be multiplied as it lies: `at` its first line for this warpgroup.
 template <class T>
 struct RowBox {
@@ -131,12 +170,8 @@ __device__ void contract(WideAccum<kTiles, kTokens>& accum,
   for (int r = 0; r < kTiles; ++r) {
 #pragma unroll
     for (int k = 0; k < kMmas; ++k) {
-      const auto& low = rows.at[2 * r][k / 2].pairs;
-      const auto& high = rows.at[2 * r + 1][k / 2].pairs;
-      const int p = k % 2 * 2;
-      const uint32_t operand[4] = {bits(low[p]), bits(high[p]), bits(low[p + 1]),
-                                   bits(high[p + 1])};
-      Wgmma<T, kTokens>::add(accum.at[r], operand, descriptor(tokens.at + k * kMmaBytes));
+      const OperandA<T> operand(rows.at[2 * r][k / 2], rows.at[2 * r + 1][k / 2], k);
+      Wgmma<T, kTokens>::add(accum.at[r], operand.registers, descriptor(tokens.at + k * kMmaBytes));
     }
   }
 }
