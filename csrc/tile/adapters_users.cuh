@@ -28,8 +28,8 @@ struct SliceRing {
     for (int n = 0; n < kRows * kOctets; n += kWarpLanes) {
       const int i = n + lane(), line = i / kOctets, k = i % kOctets * kLaneDepth;
       if (kRows * kOctets % kWarpLanes != 0 && line >= kRows) break;
-      copy_octet<Through::kL2Stream>(reinterpret_cast<char*>(to.at(line, k)),
-                                     first + line * kDepth + k, rows.first_row + line < rows.rows);
+      copy_octet<Cache::kStream>(reinterpret_cast<char*>(to.at(line, k)), first + line * kDepth + k,
+                                 rows.first_row + line < rows.rows);
     }
   }
 };
@@ -77,7 +77,7 @@ __device__ void fetch_chosen(Kept<T, kTokens, kDepth> kept, const T* inner,
   for (int i = lane(); i < tokens * kOctets; i += kWarpLanes) {
     const int token = i / kOctets, k = i % kOctets * kLaneDepth;
     if (!adapters.has(token)) continue;
-    copy_octet<Through::kL2>(reinterpret_cast<char*>(kept.at(token, k)), first + token * kDepth + k,
+    copy_octet<Cache::kKeep>(reinterpret_cast<char*>(kept.at(token, k)), first + token * kDepth + k,
                              true);
   }
 }

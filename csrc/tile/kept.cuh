@@ -35,8 +35,8 @@ __device__ void fetch(Kept<T, kLines, kDepth> kept, const T* tensor, int first_l
 #pragma unroll 1
   for (int i = threadIdx.x % kThreads; i < kLines * kOctets; i += kThreads) {
     const int line = i / kOctets, k = i % kOctets * kLaneDepth;
-    copy_octet<Through::kL2Stream>(reinterpret_cast<char*>(kept.at(line, k)),
-                                   first + line * kDepth + k, first_line + line < lines);
+    copy_octet<Cache::kStream>(reinterpret_cast<char*>(kept.at(line, k)), first + line * kDepth + k,
+                               first_line + line < lines);
   }
 }
 
@@ -86,17 +86,13 @@ __device__ AccumMeeting<kRows, kTokens, 1> contract_kept(char* shared, Kept<T, k
 #pragma unroll 1
   for (int i = warp_index(); i < kTiles; i += kWarps) {
     const int row = i % kRowTiles * kRowTile + lane_line(), token = i / kRowTiles * kTokenTile;
-    float sum[4] = {};
+    float sums[1][1][4] = {};
 #pragma unroll
     for (int k = 0; k < kDepth; k += kMmaDepth) {
       const Octet<T> pair[2] = {quartet(rows, row, k), quartet(rows, row + kLineTile, k)};
-      mma<T>(sum, pair, quartet(tokens, token + lane_line(), k), 0);
+      mma<T>(sums[0][0], pair, quartet(tokens, token + lane_line(), k), 0);
     }
-#pragma unroll
-    for (int j = 0; j < 4; ++j) {
-      const int to_token = token + lane_quarter() * 2 + j % 2;
-      products[to_token * kPitch + row + j / 2 * kLineTile] = sum[j];
-    }
+    leave_products<kRows>(products + token * kPitch + row - lane_line(), sums);
   }
   return {products};
 }

@@ -326,7 +326,7 @@ class KeyPipeline {
       const bool seen = key() + i >= item_.sequence.lowest && key() + i < item_.sequence.keys;
 #pragma unroll
       for (int octet = lane() % kLanes; octet < kOctets; octet += kLanes) {
-        copy_octet<Through::kL2Stream>(to + KeyBlockLines<T, kLong>::place(i, octet),
+        copy_octet<Cache::kStream>(to + KeyBlockLines<T, kLong>::place(i, octet),
                                        line + octet * kLaneDepth, seen);
       }
     }

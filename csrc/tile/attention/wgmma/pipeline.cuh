@@ -233,7 +233,7 @@ class WgmmaProducer {
     const int octet = lane() % kOctets;
     char* const to = stages_ + at_stage_ * Pipeline::kStageBytes +
                      octet / 8 * (kKeys * kBoxLineBytes) + box_offset(line, octet % 8);
-    copy_octet<Through::kL2Stream>(to, from, key >= lowest_ && key < end_);
+    copy_octet<Cache::kStream>(to, from, key >= lowest_ && key < end_);
   }
 
   __device__ void copy_dense(int first) const {
