@@ -327,7 +327,7 @@ class KeyPipeline {
 #pragma unroll
       for (int octet = lane() % kLanes; octet < kOctets; octet += kLanes) {
         copy_octet<Cache::kStream>(to + KeyBlockLines<T, kLong>::place(i, octet),
-                                       line + octet * kLaneDepth, seen);
+                                   line + octet * kLaneDepth, seen);
       }
     }
   }
