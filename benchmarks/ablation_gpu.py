@@ -133,7 +133,7 @@ class Plan:
         """Launch the kernel on the current stream."""
         import torch
 
-        from mirage_kernels.generator.tuning.worker import LaunchArgs
+        from mirage_kernels.generator.tuning.library import LaunchArgs
 
         args = LaunchArgs.from_buffer(bytearray(self.library.mirage_launch_bytes()))
         for i, tensor in enumerate(tensors):

@@ -26,15 +26,14 @@ from itertools import cycle
 from pathlib import Path
 from typing import Any
 
-import sanitize_append
-import sanitize_attention
+import sanitize_calls
 import sanitize_reports
 import torch
 from sanitize_reports import Watched
 
 from mirage_kernels import KernelEntry, kernel_table
-from mirage_kernels.generator.bench.attention_workloads import ATTENTION
 from mirage_kernels.generator.bench.measure import Environment
+from mirage_kernels.generator.bench.workloads.calls import ATTENTION
 from mirage_kernels.generator.commands.bench import document_of, measured_here
 from mirage_kernels.generator.records.files import write_whole
 
@@ -136,11 +135,11 @@ def planned(
     """Yield all processes, the slowest tool's last: what is known is written as it comes."""
     attention = [kernel.name for kernel in table if kernel.recipe in ATTENTION]
     weights = [kernel.name for kernel in table if kernel.recipe not in ATTENTION]
-    every = [*attention, *weights, *sanitize_append.names()]
+    every = [*attention, *weights, *sanitize_calls.append_names()]
     names = [name for name in every if any(text in name for text in arguments.only)]
     for tool in sorted(arguments.tool, key=TOOLS.index):
         wanted = [name for name in names if (name, tool) not in known]
-        alone = [name for name in wanted if name.startswith(sanitize_attention.CLAIM)]
+        alone = [name for name in wanted if name.startswith(sanitize_calls.CLAIM)]
         others = [name for name in wanted if name not in alone]
         for together in [*groups(alone, 1), *groups(others, TOGETHER[tool])]:
             yield Task(tool, together)

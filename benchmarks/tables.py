@@ -1,124 +1,131 @@
-"""Makes the measured tables of the README and of docs/performance.md from the result files.
+"""Makes the measured tables of docs/performance.md from the result files.
 
-python benchmarks/tables.py            # rewrite both pages between their markers
-python benchmarks/tables.py --check    # exit 1 if a page is not what the results say
+python benchmarks/tables.py            # rewrite the page between its markers
+python benchmarks/tables.py --check    # exit 1 if the page is not what the results say
 """
 
 from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-
-import attention_tables
-import sanitize_tables
-from attention_tables import SHOWN_TYPE, Timed, line, other_type, source
+from typing import TypedDict
 
 HERE = Path(__file__).resolve().parent
-README = HERE.parent / "README.md"
+RESULTS = HERE / "results"
 PERFORMANCE = HERE.parent / "docs" / "performance.md"
-Marks = tuple[str, str]
-MEASURED: Marks = ("<!-- measured: python benchmarks/tables.py -->", "<!-- end of measured -->")
-ATTENTION: Marks = ("<!-- attention: python benchmarks/tables.py -->", "<!-- end of attention -->")
-WATCHED: Marks = ("<!-- watched: python benchmarks/tables.py -->", "<!-- end of watched -->")
-SHOWN = (1, 8, 16, 32, 64)  # tokens, in the README
+TOOLS = ("memcheck", "initcheck", "synccheck", "racecheck")
+CLEAN = "clean"
 Group = tuple[str, str, str]  # recipe, static dims, type
 
 
-class Row(Timed):
-    """One line of a result file of other ops."""
+class Row(TypedDict):
+    """What a row of every result file has; times in microseconds, cold unless named warm."""
 
-    eager_us: float
-    compile_us: float | None
+    workload: str
+    dtype: str
+    dims: dict[str, int]
+    floor_us: float
+    ours_us: float
     warm_us: float
     ratio: float
     promised_us: float
-    promised_ratio: float
+    eager_us: float
     error_ours: float
     error_eager: float
 
 
+class TokensRow(Row):
+    """One line of a result file of ops that take tokens."""
+
+    compile_us: float | None
+    promised_ratio: float
+
+
+class CallsRow(Row):
+    """One line of a result file of calls over a cache."""
+
+    setting: str
+    compute_us: float
+    peers: dict[str, float]
+    best_peer: str
+    best_peer_us: float | None
+
+
+class Run(TypedDict):
+    """One kernel under one tool."""
+
+    kernel: str
+    tool: str
+    outcome: str
+    calls: int
+    reports: dict[str, int]
+
+
 def main(arguments: list[str]) -> int:
-    """Rewrite or check the measured parts of both pages."""
-    made: dict[Path, Mapping[Marks, str]] = {
-        README: {
-            MEASURED: short(),
-            ATTENTION: attention_tables.short(),
-            WATCHED: sanitize_tables.short(),
-        },
-        PERFORMANCE: {MEASURED: long(), ATTENTION: attention_tables.long()},
+    """Rewrite or check the measured parts of the page."""
+    before = made = PERFORMANCE.read_text()
+    parts: dict[str, Callable[[], str]] = {
+        "measured": by_tokens,
+        "attention": by_calls,
+        "watched": watched,
     }
-    pages = {page: _filled(page.read_text(), parts) for page, parts in made.items()}
+    for name, part in parts.items():
+        made = _filled(made, name, part())
     if "--check" in arguments:
-        return int(any(page.read_text() != text for page, text in pages.items()))
-    for page, text in pages.items():
-        page.write_text(text)
+        return int(made != before)
+    PERFORMANCE.write_text(made)
     return 0
 
 
-def _filled(text: str, parts: Mapping[Marks, str]) -> str:
-    for (begin, end), part in parts.items():
-        before, _, rest = text.partition(begin)
-        _, _, after = rest.partition(end)
-        text = f"{before}{begin}\n\n{part}\n{end}{after}"
-    return text
+def _filled(text: str, name: str, part: str) -> str:
+    begin, end = f"<!-- {name}: python benchmarks/tables.py -->", f"<!-- end of {name} -->"
+    before, _, rest = text.partition(begin)
+    _, _, after = rest.partition(end)
+    return f"{before}{begin}\n\n{part}\n{end}{after}"
 
 
-def short() -> str:
-    """Return the README's table: ours / floor by tokens, and PyTorch eager's."""
-    heads = ["op", "shape", *(f"M = {m}" for m in SHOWN)]
-    lines = [line(heads), line(["---"] * len(heads))]
-    # The others have the same kernels again, beside torch.compile.
-    paths = [path for path in results() if "compile" not in path.name]
-    every = [row for path in paths for row in rows_of(path)]
-    for (recipe, shape, dtype), rows in groups(every).items():
-        if dtype != SHOWN_TYPE:
-            continue
-        by_tokens = {row["dims"]["M"]: row for row in rows}
-        lines.append(line([recipe, shape, *(_short(by_tokens.get(m)) for m in SHOWN)]))
-    calls = (((row["workload"], *row["dims"].items()), row) for row in every)
-    return "\n".join([*lines, "", *other_type(calls)])
+def source(path: Path) -> str:
+    """Say where a result file's rows come from."""
+    document = json.loads(path.read_text())
+    e = document["environment"]
+    watched = "sanitizer" in document
+    tool = f"compute-sanitizer {document['sanitizer']}" if watched else f"torch {e['torch']}"
+    again = "".join(f"; what had not ended, again {a['date']}" for a in document.get("again", []))
+    return (
+        f"`benchmarks/results/{path.name}`: {e['gpu']}, driver {e['driver']}, CUDA {e['cuda']}, "
+        f"{tool}, {e['date']}, commit {e['commit']}, `{e['command']}`{again}"
+    )
 
 
-def _short(row: Row | None) -> str:
-    if row is None:
-        return ""
-    eager = row["eager_us"] / row["floor_us"]
-    return f"{row['ratio']:.2f}, {row['promised_ratio']:.2f} ({eager:.2f})"
+def line(cells: list[str]) -> str:
+    """Return a line of a table."""
+    return f"| {' | '.join(cells)} |"
 
 
-def long() -> str:
-    """Return all rows: a table per result file and kernel, each file with where it comes from."""
-    return "\n".join(_section(path) for path in results())
+# -- ops that take tokens ---------------------------------------------------------------------
 
 
-def results() -> list[Path]:
-    """Return the result files of `mirage-kernels bench`, but for those of attention."""
-    found = set((HERE / "results").glob("bench_*.json"))
-    return sorted(found - set(attention_tables.attention_results()))
+def by_tokens(folder: Path = RESULTS) -> str:
+    """Return all rows: a table per kernel of a result file, each file with where it comes from."""
+    found = set(folder.glob("bench_*.json")) - set(folder.glob("bench_attention_*.json"))
+    return "\n".join(
+        "\n".join([*_tables(json.loads(path.read_text())["rows"]), source(path), ""])
+        for path in sorted(found)
+    )
 
 
-def rows_of(path: Path) -> list[Row]:
-    """Return a result file's rows."""
-    rows: list[Row] = json.loads(path.read_text())["rows"]
-    return rows
-
-
-def groups(rows: list[Row]) -> dict[Group, list[Row]]:
+def groups(rows: Sequence[TokensRow]) -> dict[Group, list[TokensRow]]:
     """Return rows by kernel."""
-    found: dict[Group, list[Row]] = {}
+    found: dict[Group, list[TokensRow]] = {}
     for row in rows:
         shape = ", ".join(f"{n} {size}" for n, size in row["dims"].items() if n != "M")
         found.setdefault((row["workload"], shape, row["dtype"]), []).append(row)
     return found
 
 
-def _section(path: Path) -> str:
-    return "\n".join([*_tables(rows_of(path)), source(path), ""])
-
-
-def _tables(rows: list[Row]) -> Iterator[str]:
+def _tables(rows: Sequence[TokensRow]) -> Iterator[str]:
     for (recipe, shape, dtype), own in groups(rows).items():
         with_compile = any(row["compile_us"] is not None for row in own)
         heads = ["M", "floor", "ours", "/ floor", "promised", "/ floor", "warm", "PyTorch eager"]
@@ -126,17 +133,101 @@ def _tables(rows: list[Row]) -> Iterator[str]:
         heads += ["error (eager's)"]
         yield f"**{recipe}**, {shape}, {dtype}\n"
         yield from (line(heads), line(["---"] * len(heads)))
-        yield from (line(_cells(row, with_compile)) for row in own)
+        yield from (line(_tokens_cells(row, with_compile)) for row in own)
         yield ""
 
 
-def _cells(row: Row, with_compile: bool) -> list[str]:
+def _tokens_cells(row: TokensRow, with_compile: bool) -> list[str]:
     cells = [str(row["dims"]["M"]), f"{row['floor_us']:.1f}", f"{row['ours_us']:.1f}"]
     cells += [f"{row['ratio']:.2f}", f"{row['promised_us']:.1f}", f"{row['promised_ratio']:.2f}"]
     cells += [f"{row['warm_us']:.1f}", f"{row['eager_us']:.1f}"]
     if with_compile:
         cells.append("" if row["compile_us"] is None else f"{row['compile_us']:.1f}")
     return [*cells, f"{row['error_ours']:.1e} ({row['error_eager']:.1e})"]
+
+
+# -- calls over a cache -----------------------------------------------------------------------
+
+
+def by_calls(folder: Path = RESULTS) -> str:
+    """Return all rows: a table per result file, with where it comes from."""
+    heads = ["call", "B", "floor", "compute", "ours", "ratio", "promised", "ratio", "warm"]
+    heads += ["best peer", "", "PyTorch unfused", "error (unfused's)"]
+    sections = []
+    for path in sorted(folder.glob("bench_attention_*.json")):
+        rows: list[CallsRow] = json.loads(path.read_text())["rows"]
+        lines = [line(heads), line(["---"] * len(heads)), *(line(_calls_cells(r)) for r in rows)]
+        sections.append("\n".join([*lines, "", source(path), ""]))
+    return "\n".join(sections)
+
+
+def shape_of(row: CallsRow) -> str:
+    """Return heads, keys and pages in words: `32/8 heads of 128, L 4096, pages of 16`."""
+    dims = row["dims"]
+    keys = f"L {dims['L']}" if "mixed" not in row["setting"] else f"L 1 to {dims['L']}"
+    place = f"pages of {dims['page']}" if dims["page"] else "dense"
+    return f"{dims['Hq']}/{dims['Hkv']} heads of {dims['D']}, {keys}, {place}"
+
+
+def _calls_cells(row: CallsRow) -> list[str]:
+    call = f"{row['workload']}, {row['setting']}, {shape_of(row)}, {row['dtype']}"
+    peer = row["best_peer_us"]
+    times = [row["floor_us"], row["compute_us"], row["ours_us"]]
+    return [
+        call,
+        str(row["dims"]["B"]),
+        *(f"{t:.1f}" for t in times),
+        f"{row['ratio']:.2f}",
+        f"{row['promised_us']:.1f}",
+        f"{row['promised_us'] / max(row['floor_us'], row['compute_us']):.2f}",
+        f"{row['warm_us']:.1f}",
+        "" if peer is None else f"{peer:.1f}",
+        row["best_peer"],
+        f"{row['eager_us']:.1f}",
+        f"{row['error_ours']:.1e} ({row['error_eager']:.1e})",
+    ]
+
+
+# -- compute-sanitizer ------------------------------------------------------------------------
+
+
+def runs(path: Path = RESULTS / "sanitizers.json") -> list[Run]:
+    """Return a result file's rows."""
+    found: list[Run] = json.loads(path.read_text())["rows"]
+    return found
+
+
+def watched(path: Path = RESULTS / "sanitizers.json") -> str:
+    """Return a table by recipe and tool, and below it whatever was not clean."""
+    if not path.is_file():
+        return ""
+    rows = runs(path)
+    heads = ["kernels of", "number", *TOOLS]
+    lines = [line(heads), line(["---"] * len(heads))]
+    recipes = dict.fromkeys(row["kernel"].partition("/")[0] for row in rows)
+    for recipe in recipes:
+        own = [row for row in rows if row["kernel"].partition("/")[0] == recipe]
+        number = str(len({row["kernel"] for row in own}))
+        cells = [_outcomes([row for row in own if row["tool"] == tool]) for tool in TOOLS]
+        lines.append(line([recipe, number, *cells]))
+    return "\n".join([*lines, "", *_exceptions(rows), source(path), ""])
+
+
+def _outcomes(own: Sequence[Run]) -> str:
+    clean = sum(row["outcome"] == CLEAN for row in own)
+    return CLEAN if clean == len(own) else f"{clean} of {len(own)} {CLEAN}"
+
+
+def _exceptions(rows: Sequence[Run]) -> Iterator[str]:
+    """Yield a line for every outcome under a tool that is not clean, with the kernels."""
+    others: dict[tuple[str, str], list[str]] = {}
+    for row in (row for row in rows if row["outcome"] != CLEAN):
+        kinds = ", ".join(sorted(row["reports"])) or row["outcome"]
+        others.setdefault((row["tool"], kinds), []).append(row["kernel"])
+    for (tool, kinds), kernels in sorted(others.items()):
+        yield f"* {tool}, {kinds}: {', '.join(f'`{kernel}`' for kernel in kernels)}"
+    if others:
+        yield ""
 
 
 if __name__ == "__main__":

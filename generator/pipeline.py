@@ -57,8 +57,8 @@ from mirage_kernels.generator.search.stabilise import stabilise
 from mirage_kernels.generator.search.superoptimizer import Found, found_of, run_search
 from mirage_kernels.generator.search.verify import Case, Proof, prove, small_cases
 from mirage_kernels.generator.target import target
-from mirage_kernels.generator.tuning.catalog import MAX_TOKENS, Key, tuned_kernel
-from mirage_kernels.generator.tuning.variants import chosen_variants
+from mirage_kernels.generator.tuning.catalog import Key, tuned_kernel
+from mirage_kernels.generator.tuning.variants import MAX_TOKENS, chosen_variants
 
 SEED = 20260
 LIMITS = Limits()

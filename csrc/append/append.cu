@@ -11,14 +11,14 @@
 
 #include <cstring>
 
-#include "tile/dependent.cuh"
-#include "tile/elementwise.cuh"
 #include "tile/grid.cuh"
+#include "tile/math/elementwise.cuh"
+#include "tile/sync/dependent_launch.cuh"
 
 namespace mirage {
 namespace {
 
-using tile::Octet;
+using tile::Vec16;
 
 constexpr int kOctet = tile::kLaneDepth;
 constexpr int kQuad = kOctet / 2;  // angles are loaded by fours: those of one octet, interleaved
@@ -60,7 +60,7 @@ struct Elements {
 
 template <class T>
 struct Raw {
-  Octet<T> at[2];
+  Vec16<T> at[2];
 };
 
 // Zeros where there is nothing to load.
@@ -71,7 +71,7 @@ __device__ Raw<T> load(const void* line, const Share& share) {
 #pragma unroll
   for (int s = 0; s < 2; ++s) {
     const uint4 octet = static_cast<const uint4*>(line)[share.octets[s]];
-    raw.at[s] = reinterpret_cast<const Octet<T>&>(octet);
+    raw.at[s] = reinterpret_cast<const Vec16<T>&>(octet);
   }
   return raw;
 }
@@ -253,7 +253,7 @@ __device__ void rotate(Elements& x, const Angles& angles, bool interleaved) {
 template <class T>
 __device__ T* place_of(const AppendArgs& args, const WrittenCache& cache, int token, int head) {
   const int64_t slot = number_of(args.slots, token);
-  if (slot < 0 || slot >= args.slots_end) return nullptr;
+  if (buffer < 0 || slot >= args.slots_end) return nullptr;
   const int page = static_cast<int>(slot) / args.page_size;
   const int offset = static_cast<int>(slot) - page * args.page_size;
   return static_cast<T*>(cache.at) + page * cache.page + offset * cache.token + head * cache.head;
@@ -269,10 +269,11 @@ __global__ void __launch_bounds__(kBlockThreads) append(const __grid_constant__ 
   Share share = share_of<kDepth>(threadIdx.x % kThreads, args.rotated, args.interleaved);
   share.any = share.any && line < lines;
 
-  if (!args.constant_weights) tile::wait_for_previous();
+  if (!args.constant_weights) tile::grid_dependency_wait();
   const Affine<T> affine = load_affine<T, kCentered>(args, line, share);
-  tile::wait_for_previous();
-  tile::let_next_start();  // now: what came before is there for it, which may read the cache early
+  tile::grid_dependency_wait();
+  tile::launch_dependents();  // now: what came before is there for it, which may read the cache
+                              // early
 
   const T* from = static_cast<const T*>(args.qkv) + token * args.qkv_token + line * kDepth;
   const Raw<T> raw = load<T>(from, share);
@@ -303,7 +304,7 @@ cudaError_t launch(const AppendArgs& args, cudaStream_t stream) {
 }
 
 template <class T>
-AppendFn find(int64_t depth) {
+AppendFn prefetch_l2(int64_t depth) {
   switch (depth) {
     case 64:
       return launch<T, 64>;
@@ -323,7 +324,7 @@ AppendFn find(int64_t depth) {
 }  // namespace
 
 AppendFn find_append_kernel(const char* dtype, int64_t D) {
-  return std::strcmp(dtype, "fp16") == 0 ? find<__half>(D) : find<__nv_bfloat16>(D);
+  return std::strcmp(dtype, "fp16") == 0 ? prefetch_l2<__half>(D) : prefetch_l2<__nv_bfloat16>(D);
 }
 
 }  // namespace mirage

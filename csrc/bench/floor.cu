@@ -10,7 +10,7 @@
 #define MIRAGE_LARGE_RINGS (__CUDA_ARCH_LIST__ < 1200)
 
 #if MIRAGE_BULK_COPIES
-#include "tile/bulk.cuh"
+#include "tile/copy/bulk.cuh"
 #endif
 
 namespace mirage::bench {
@@ -18,7 +18,7 @@ namespace {
 
 constexpr uint32_t kUnlikely = 0x9e3779b9;
 
-__device__ void keep(uint32_t sum, uint32_t* sink) {
+__device__ void store_resident(uint32_t sum, uint32_t* sink) {
   if (sum == kUnlikely) *sink = sum;
 }
 
@@ -46,7 +46,7 @@ __global__ void __launch_bounds__(kThreads)
 #pragma unroll
     for (int u = 0; u < kUnroll; ++u) sum += v[u].x ^ v[u].y ^ v[u].z ^ v[u].w;
   }
-  keep(sum, sink);
+  store_resident(sum, sink);
 }
 
 #if MIRAGE_BULK_COPIES
@@ -55,7 +55,7 @@ template <int kPiece, int kStages>
 __global__ void __launch_bounds__(32)
     read_bulk(const char* __restrict__ data, int64_t bytes, uint32_t* sink) {
   extern __shared__ __align__(128) char ring[];
-  __shared__ tile::CopyBarrier full[kStages];
+  __shared__ tile::Mbarrier full[kStages];
   if (threadIdx.x != 0) return;
   for (int s = 0; s < kStages; ++s) tile::init(full[s]);
   tile::fence_init();
@@ -83,7 +83,7 @@ __global__ void __launch_bounds__(32)
       parity ^= 1;
     }
   }
-  keep(sum, sink);
+  store_resident(sum, sink);
 }
 #endif
 

@@ -1,8 +1,8 @@
 // After the loop: one thread per output element, fp32 until the store.
 #pragma once
 
-#include "tile/elementwise.cuh"
-#include "tile/meeting.cuh"
+#include "tile/math/elementwise.cuh"
+#include "tile/reduce/across_warps.cuh"
 
 namespace mirage::tile {
 

@@ -4,7 +4,7 @@
 #include <cstdint>
 
 #include "launch.h"
-#include "tile/dependent.cuh"
+#include "tile/sync/dependent_launch.cuh"
 
 namespace mirage::tile {
 

@@ -1,14 +1,14 @@
 // The whole device vocabulary of emitted kernels.
 #pragma once
 
-#include "tile/contract.cuh"
-#include "tile/edges.cuh"
-#include "tile/elementwise.cuh"
+#include "tile/copy/predicated.cuh"
 #include "tile/epilogue.cuh"
-#include "tile/fragments.cuh"
 #include "tile/grid.cuh"
-#include "tile/kept.cuh"
-#include "tile/lines.cuh"
-#include "tile/meeting.cuh"
-#include "tile/pipeline.cuh"
-#include "tile/token_values.cuh"
+#include "tile/math/elementwise.cuh"
+#include "tile/mma/contract.cuh"
+#include "tile/mma/fragments.cuh"
+#include "tile/mma/resident.cuh"
+#include "tile/reduce/across_warps.cuh"
+#include "tile/row_wise/rows.cuh"
+#include "tile/row_wise/statistics.cuh"
+#include "tile/sliced_k/pipeline.cuh"

@@ -15,7 +15,7 @@ import statistics
 import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Union
 
 from mirage_kernels.generator.bench.peers import compiled
@@ -74,9 +74,12 @@ class Subject:
 
 @dataclass(frozen=True)
 class Row:
-    """One line of the benchmark table; times in microseconds per launch, cold unless named warm.
+    """One line of the benchmark table; times in microseconds per call, cold unless named warm.
 
-    `promised_us` and `promised_ratio` are ours where weights were promised to be constant.
+    `floor_us` is the time to read the bytes once, `compute_us` that of the products at the rate of
+    a large matrix product, 0 of ops that take tokens; `ratio` is ours over the larger.
+    `promised_us` and `promised_ratio` are ours where weights, and the cached tokens, were promised
+    to be constant. `peers` are all that gave the right result; the best of them is named.
     """
 
     workload: str
@@ -93,6 +96,11 @@ class Row:
     promised_ratio: float
     error_ours: float
     error_eager: float
+    setting: str = ""  # of calls over a cache: decode, prefill
+    compute_us: float = 0.0
+    peers: Mapping[str, float] = field(default_factory=dict)
+    best_peer: str = ""
+    best_peer_us: float | None = None
 
 
 @dataclass(frozen=True)

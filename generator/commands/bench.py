@@ -7,13 +7,13 @@ import json
 import shlex
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mirage_kernels.generator.build.compile import ROOT
-from mirage_kernels.generator.commands import attention_rows
+from mirage_kernels.generator.commands import bench_calls
 from mirage_kernels.generator.commands.arguments import (
     Parser,
     Verb,
@@ -23,7 +23,6 @@ from mirage_kernels.generator.commands.arguments import (
     positives,
     recipe,
 )
-from mirage_kernels.generator.commands.measuring import rows_kept
 from mirage_kernels.generator.errors import FileError, MirageError, ToolchainError
 from mirage_kernels.generator.ir.dtypes import DType
 from mirage_kernels.generator.ir.text import Json
@@ -34,7 +33,7 @@ from mirage_kernels.generator.terminal import PROGRAM, Table, Terminal
 
 if TYPE_CHECKING:
     from mirage_kernels.generator.bench.measure import Environment, Row
-    from mirage_kernels.generator.commands.workload import Workload
+    from mirage_kernels.generator.bench.workloads.tokens import Workload
 
 DETAILS = """\
 Only CUDA graphs are timed, median over replays. "ours", "PyTorch" and "floor" are cold: launches
@@ -104,18 +103,20 @@ def run(arguments: argparse.Namespace, terminal: Terminal) -> int:
         _check_target(target_file)
     chosen = None if arguments.recipe is None else recipe(arguments.recipe)
     shapes = _shapes(arguments, chosen)
-    attention = attention_rows.is_attention(arguments, chosen)
+    attention = bench_calls.is_attention(arguments, chosen)
     _require_gpu()
     if attention:
-        calls = attention_rows.chosen_workloads(arguments, chosen, shapes)
-        table, rows = attention_rows.measured(calls, terminal)
+        calls = bench_calls.chosen_workloads(arguments, chosen, shapes)
+        rows = _measured([call.name for call in calls], bench_calls.rows(calls), terminal)
+        table = bench_calls.table(rows)
     else:
         work = list(_workloads(arguments, chosen, shapes))
-        table, rows = _measured(work, arguments.compile, terminal)
+        rows = _measured([_name(w) for w in work], _rows(work, arguments.compile), terminal)
+        table = _table(rows, arguments.compile)
     environment = measured_here(PROGRAM, arguments.commit)
     terminal.table(table)
     terminal.line(_described(environment))
-    document = document_of(environment, rows)
+    document = document_of(environment, [asdict(row) for row in rows])
     terminal.document(json.loads(document))
     if target_file is not None:
         write_whole(target_file, document)
@@ -162,7 +163,7 @@ def _workloads(
     arguments: argparse.Namespace, chosen: Recipe | None, shapes: Sequence[Shape]
 ) -> Iterator[Workload]:
     """Yield what is compiled among what was asked for; asking for what isn't is an error."""
-    from mirage_kernels.generator.commands.workload import Workload
+    from mirage_kernels.generator.bench.workloads.tokens import Workload
 
     recipes = [r for r in catalog().values() if "M" in r.dynamic]  # those over tokens
     if chosen is not None:
@@ -195,21 +196,29 @@ def _is_compiled(source: Recipe, shape: Shape, dtype: DType) -> bool:
     return any((k.recipe, k.dtype, dict(k.dims)) == wanted for k in kernel_table())
 
 
-def _measured(
-    work: Sequence[Workload], with_compile: bool, terminal: Terminal
-) -> tuple[Table, list[Json]]:
-    """Measure the workloads; return them as a table and as JSON data."""
+def _measured(names: Sequence[str], found: Iterable[Row], terminal: Terminal) -> list[Row]:
+    """Measure one workload after the other; Ctrl-C ends that where there are rows already."""
+    rows: list[Row] = []
+    try:
+        with terminal.watch(f"measuring {len(names)} workloads") as progress:
+            progress(Event("measure", 0, len(names), names[0]))
+            for row in found:
+                rows.append(row)
+                coming = names[len(rows)] if len(rows) < len(names) else "done"
+                progress(Event("measure", len(rows), len(names), coming))
+    except KeyboardInterrupt:
+        if not rows:
+            raise
+        terminal.line(f"stopped: {len(rows)} of {len(names)} workloads measured")
+    return rows
+
+
+def _rows(work: Sequence[Workload], with_compile: bool) -> Iterator[Row]:
     from mirage_kernels.generator.bench.measure import library_floor, measure
 
     reader = library_floor()
-    rows: list[Row] = []
-    stoppable = rows_kept(rows, len(work), terminal)
-    with stoppable, terminal.watch(f"measuring {len(work)} workloads") as progress:
-        for done, workload in enumerate(work):
-            progress(Event("measure", done, len(work), _name(workload)))
-            rows.append(measure(workload.subject(), reader, with_compile=with_compile))
-        progress(Event("measure", len(work), len(work), "done"))
-    return _table(rows, with_compile), [asdict(row) for row in rows]
+    for workload in work:
+        yield measure(workload.subject(), reader, with_compile=with_compile)
 
 
 def _name(workload: Workload) -> str:

@@ -38,7 +38,7 @@ def call(name: str, dtype: str, sizes: dict[str, int]) -> Json:
     """Call the recipe's op on CPU tensors; return its error and the reference's against float64."""
     from mirage_kernels.generator.bench.measure import Op, largest_error
     from mirage_kernels.generator.bench.op_calls import function_of
-    from mirage_kernels.generator.commands.workload import Workload
+    from mirage_kernels.generator.bench.workloads.tokens import Workload
     from mirage_kernels.generator.ir.dtypes import DType
     from mirage_kernels.generator.recipe import load_recipe
 

@@ -11,8 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from mirage_kernels.generator import pipeline
-from mirage_kernels.generator.bench.attention_workloads import ATTENTION
-from mirage_kernels.generator.commands import tuned
+from mirage_kernels.generator.bench.workloads.calls import ATTENTION
 from mirage_kernels.generator.commands.arguments import (
     Parser,
     Verb,
@@ -27,24 +26,24 @@ from mirage_kernels.generator.commands.arguments import (
     positive,
     recipe,
 )
+from mirage_kernels.generator.commands.tuned import report, report_compiled
 from mirage_kernels.generator.errors import FileError, MirageError, ToolchainError
 from mirage_kernels.generator.ir import Graph
-from mirage_kernels.generator.ir.codec import to_data
 from mirage_kernels.generator.jobs.store import Store
 from mirage_kernels.generator.records.folder import emitted
-from mirage_kernels.generator.records.record import AttentionRecord, Emitted, MuGraphRecord
+from mirage_kernels.generator.records.record import Emitted, MuGraphRecord
 from mirage_kernels.generator.request import Progress, Request, parse_shape, requests
 from mirage_kernels.generator.settings import store_folder
 from mirage_kernels.generator.terminal import PROGRAM, Terminal, counted
-from mirage_kernels.generator.tuning.candidates import (
-    Making,
-    compiled_attention,
-    compiled_kernel,
+from mirage_kernels.generator.tuning.catalog import (
+    committed_path,
+    load_catalog,
+    write_catalog,
 )
-from mirage_kernels.generator.tuning.catalog import committed_path, load_catalog, write_catalog
-from mirage_kernels.generator.tuning.libraries import Shop, prune
-from mirage_kernels.generator.tuning.manifest import Compiled, Manifest, load_manifest, path_in
-from mirage_kernels.generator.tuning.mugraphs import accurate_mugraphs
+from mirage_kernels.generator.tuning.files import written
+from mirage_kernels.generator.tuning.forms import mugraph_forms
+from mirage_kernels.generator.tuning.libraries import Shop, Wanted, compiled_kernel, prune
+from mirage_kernels.generator.tuning.manifest import Manifest, load_manifest, path_in
 from mirage_kernels.generator.tuning.process import worker_process
 from mirage_kernels.generator.tuning.results import load_results
 from mirage_kernels.generator.tuning.session import Tuning
@@ -110,7 +109,7 @@ def run(arguments: argparse.Namespace, terminal: Terminal) -> int:
     if arguments.compile is not None:
         folder = Path(arguments.compile)
         made = _compiled(arguments, folder, terminal)
-        _report_compiled(made, folder, terminal)
+        report_compiled(made, folder, terminal)
         return 0
     _require_gpu()
     catalog = _catalog_path(arguments)
@@ -172,19 +171,13 @@ def _compiled(arguments: argparse.Namespace, folder: Path, terminal: Terminal) -
     with terminal.watch(f"compiling candidates of {counted(len(chosen), 'kernel')}") as progress:
         for one in chosen:
             record = _record(one, arguments, (store, progress))
-            graphs = _other_mugraphs(one, arguments, (store, progress))
-            kernel = _kernel(record, graphs, Making(shop, arguments.top, progress))
-            made = replace(made, kernels=(*made.kernels, kernel))
+            wanted = Wanted(arguments.top, _forms(one, arguments, (store, progress)))
+            built = compiled_kernel(record, shop, wanted, progress)
+            made = replace(made, kernels=(*made.kernels, built))
             kept = before.without(made.names).kernels
             replace(made, kernels=(*kept, *made.kernels)).write(folder)
     prune(shop, load_manifest(folder))
     return made
-
-
-def _kernel(record: Emitted, graphs: Sequence[Graph], making: Making) -> Compiled:
-    if isinstance(record, AttentionRecord):
-        return compiled_attention(record, making, graphs)
-    return compiled_kernel(record, making)
 
 
 def _chosen(arguments: argparse.Namespace) -> Sequence[Emitted | Request]:
@@ -228,20 +221,14 @@ def _record(
     )
 
 
-def _other_mugraphs(
+def _forms(
     one: Emitted | Request, arguments: argparse.Namespace, by: tuple[Store, Progress]
 ) -> Sequence[Graph]:
-    """Return other muGraphs of an attention recipe that was asked for by name, as it has them."""
+    """Return other muGraphs of a recipe asked for by name, where several are compared."""
     if not isinstance(one, Request) or one.recipe.name not in ATTENTION:
         return ()
     store, progress = by
-    return accurate_mugraphs(one, jobs=arguments.jobs, progress=progress, store=store)
-
-
-def _report_compiled(made: Manifest, folder: Path, terminal: Terminal) -> None:
-    tuned.report_compiled(made, folder, terminal)
-    kernels = [to_data(k) for k in made.kernels]
-    terminal.document({"folder": str(folder), "kernels": kernels})
+    return mugraph_forms(one, jobs=arguments.jobs, progress=progress, store=store)
 
 
 # -- measure ---------------------------------------------------------------------------------------
@@ -266,9 +253,9 @@ def _measured(
         _measure(tuning, terminal)
     section = tuning.section()
     write_catalog(catalog, load_catalog(catalog).with_section(section))
-    tuned.report(section, terminal)
+    report(section, terminal)
     terminal.line(f"wrote {catalog}")
-    terminal.document(to_data(section))
+    terminal.document(written(section))
     return 0
 
 

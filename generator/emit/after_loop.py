@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from mirage_kernels.generator.emit import adapters
-from mirage_kernels.generator.emit.words import (
+from mirage_kernels.generator.emit.names import (
     barrier,
     broken,
     camel,
@@ -18,6 +17,7 @@ from mirage_kernels.generator.emit.words import (
 from mirage_kernels.generator.emit.writer import WIDTH, Writer, wrapped
 from mirage_kernels.generator.errors import PlanError
 from mirage_kernels.generator.plan.program import Do, Layout, Stage, Statement, TileProgram
+from mirage_kernels.generator.schedules.batched_lora import writer as batched_lora
 
 
 def after_loop(writer: Writer, program: TileProgram) -> None:
@@ -39,11 +39,11 @@ def _meetings(writer: Writer, program: TileProgram) -> None:
     for i, s in enumerate(program.meetings):
         if s.barrier and i > 0:
             writer.line(barrier(program))
-        met = f"tile::meet<kWarps>({shared_at(s)}, {s.args[0]})"
+        met = f"tile::store_partials<kWarps>({shared_at(s)}, {s.args[0]})"
         own = "own" if program.stacked and program.produces else "parts"
         writer.assignment(f"const auto {s.out}_{own} = {met};")
     if program.received:
-        writer.line("tile::sync_received<kWarps>();")
+        writer.line("tile::sync_intermediate<kWarps>();")
         writer.line()
     elif not program.stages:
         _wait(writer, program.epilogue[0], program)
@@ -77,7 +77,7 @@ def _products(writer: Writer, program: TileProgram) -> None:
         if s.barrier:
             writer.line(barrier(program))
             writer.line()
-        call = ("tile::contract_kept<kWarps>(", f"{shared_at(s)}, {', '.join(s.args)});")
+        call = ("tile::contract_resident<kWarps>(", f"{shared_at(s)}, {', '.join(s.args)});")
         write_call(writer, f"const auto {s.out}_parts =", call)
     if program.products:
         _wait(writer, program.epilogue[0], program)
@@ -119,9 +119,9 @@ def _left(writer: Writer, program: TileProgram) -> None:
     roles, (*computed, stored) = program.roles, program.epilogue
     tile = f"{{first_row, {roles.rows}, first_token, {roles.tokens}}}"
     writer.line(f"const tile::OutputTile out_tile{tile};")
-    call = "apart.template make<kThreads>(out_tile, stamp"
+    call = "producers.template make<kThreads>(out_tile, tag"
     if program.stacked:
-        call = adapters.write_left(writer, program)
+        call = batched_lora.write_left(writer, program)
     with writer.block(f"{call}, [&](tile::Element e) {{", "});"):
         per_element(writer, computed, program)
         writer.line(f"return {stored.args[0]};")
@@ -154,6 +154,6 @@ LINES: dict[Do, Callable[[Statement, Sequence[str], TileProgram], str]] = {
         f"const float {s.out} = tile::{vocabulary(s.op)}({', '.join(args)});"
     ),
     Do.READ: _read,
-    Do.KEEP: lambda s, args, p: f"tile::keep({s.out}, e, {args[0]});",
+    Do.KEEP: lambda s, args, p: f"tile::store_resident({s.out}, e, {args[0]});",
     Do.STORE: lambda s, args, p: f"tile::store({p.output.name}, out_tile, e, {args[0]});",
 }

@@ -11,17 +11,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from mirage_kernels.generator.emit import adapters, apart, front
 from mirage_kernels.generator.emit.header import Header
 from mirage_kernels.generator.emit.host import bucket_name, write_host
-from mirage_kernels.generator.emit.parts import parts_of, write_includes
-from mirage_kernels.generator.emit.split import turns
-from mirage_kernels.generator.emit.words import TYPES, camel, dims_text, statics
+from mirage_kernels.generator.emit.kernel_sources import parts_of, write_includes
+from mirage_kernels.generator.emit.names import TYPES, camel, dims_text, statics
 from mirage_kernels.generator.emit.writer import WIDTH, Writer
 from mirage_kernels.generator.ir import DType
 from mirage_kernels.generator.plan.program import TileProgram
+from mirage_kernels.generator.schedules.batched_lora import writer as batched_lora
 from mirage_kernels.generator.schedules.cluster_split_k.knobs import ClusterSplitK
+from mirage_kernels.generator.schedules.cluster_split_k.writer import turns
 from mirage_kernels.generator.schedules.loop import LoopKnobs
+from mirage_kernels.generator.schedules.producer_blocks import writer as producer_blocks
+from mirage_kernels.generator.schedules.prologue import writer as prologue
 from mirage_kernels.generator.schedules.register_operand.knobs import RegisterOperand
 from mirage_kernels.generator.schedules.row_wise.knobs import RowWise
 from mirage_kernels.generator.schedules.schedule import Knobs, Variant
@@ -111,11 +113,12 @@ def _knobs_of(writer: Writer, kernel: Kernel, variant: Variant) -> None:
         constants = [f"k{camel(k)} = {v}" for k, v in _constants(knobs).items()]
         writer.declaration("static constexpr int ", constants)
         if prologue_warps(knobs):
-            writer.line(front.knobs_text(knobs))
+            writer.line(prologue.knobs_text(knobs))
         if producers_of(knobs):
-            writer.line(apart.knobs_text(knobs))
+            for line in producer_blocks.knobs_text(knobs):
+                writer.line(line)
         if program.stacked and isinstance(knobs, LoopKnobs):
-            writer.line(adapters.knobs_text(program, knobs))
+            writer.line(batched_lora.knobs_text(program, knobs))
         if isinstance(knobs, ClusterSplitK):
             for line in turns(program, knobs):
                 writer.line(line)

@@ -19,9 +19,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from mirage_kernels.generator.emit.cuda import Kernel, instantiation
-from mirage_kernels.generator.emit.parts import NAMES, parts_of
+from mirage_kernels.generator.emit.kernel_sources import NAMES, parts_of
+from mirage_kernels.generator.emit.names import statics
 from mirage_kernels.generator.emit.triton import emit_triton
-from mirage_kernels.generator.emit.words import statics
 
 FORMS = "forms"  # the folder beside those of the architectures
 

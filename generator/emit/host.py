@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from mirage_kernels.generator.emit import adapters, apart
-from mirage_kernels.generator.emit.words import THREADS, declared
+from mirage_kernels.generator.emit.names import THREADS, declared
 from mirage_kernels.generator.emit.writer import WIDTH, Writer
 from mirage_kernels.generator.plan.program import Layout, TileProgram
+from mirage_kernels.generator.schedules.batched_lora import writer as batched_lora
+from mirage_kernels.generator.schedules.producer_blocks import writer as producer_blocks
 from mirage_kernels.generator.schedules.schedule import Variant
 from mirage_kernels.generator.schedules.sizes import prologue_warps
 
 if TYPE_CHECKING:
     from mirage_kernels.generator.emit.cuda import Kernel
 
-LAUNCHES = {"register_operand": "held", "cluster_split_k": "split"}  # names of their launches
+LAUNCHES = ("register_operand", "cluster_split_k")  # schedules with launches of their own
 
 
 def bucket_name(variant: Variant, dim: str) -> str:
@@ -38,10 +39,10 @@ def write_slices(writer: Writer, program: TileProgram) -> None:
         if program.loop:
             tokens = "tile::ceil_div(args.dims[0], Config::kTokens)"
             tiles = f"tile::ceil_div({roles.rows}, Config::kRows)"
-            makers = apart.makers_before(program)
+            makers = producer_blocks.makers_before(program)
             writer.line(f"const int64_t row_tiles = {makers}{tiles};")
             writer.line(f"const int64_t token_tiles = {tokens};")
-            size = apart.shared_bytes(program, "SharedMap<Config>::kBytes")
+            size = producer_blocks.shared_bytes(program, "SharedMap<Config>::kBytes")
             writer.assignment(f"constexpr int kSharedBytes = {size};")
         many = "kThreads + tile::kWarpLanes" if program.received else "kThreads"
         grid = f"row_tiles, token_tiles, {many}, kSharedBytes"
@@ -68,9 +69,10 @@ def write_host(writer: Writer, kernel: Kernel) -> None:
                 stride = f"args.row_strides[{operand.index}] != Shape::{operand.type.names[-1]}"
                 writer.line(f"if ({stride}) return cudaErrorInvalidValue;")
         if kernel.program.stacked:
-            adapters.write_first_launch(writer)
+            batched_lora.write_first_launch(writer)
         for variant in kernel.variants:
-            plan = "front" if prologue_warps(variant.knobs) else LAUNCHES.get(variant.schedule)
+            own = variant.schedule if variant.schedule in LAUNCHES else ""
+            plan = "after_prologue" if prologue_warps(variant.knobs) else own
             how = f"launch_{plan}" if plan else "launch"
             call = f"return {how}<{bucket_name(variant, roles.tokens)}>(args, stream);"
             writer.line(_guard(variant, roles.tokens) + call)

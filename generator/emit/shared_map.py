@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from mirage_kernels.generator.emit.words import MEETINGS, camel, declared, kept_type, typed
+from mirage_kernels.generator.emit.names import MEETINGS, camel, declared, kept_type, typed
 from mirage_kernels.generator.emit.writer import Writer
 from mirage_kernels.generator.errors import PlanError
 from mirage_kernels.generator.plan.program import TileProgram
@@ -24,7 +24,9 @@ def shared_map(writer: Writer, program: TileProgram, variants: Sequence[SlicedK]
     )
     writer.line("template <class Config>")
     with writer.block("struct SharedMap {", "};"), declared(writer, program, member=True):
-        writer.line("using Steps = tile::Ring<Step<Config>, Config::kStages, Config::kWarps>;")
+        writer.line(
+            "using Steps = tile::StageBuffers<Step<Config>, Config::kStages, Config::kWarps>;"
+        )
         for s in program.meetings:
             writer.assignment(f"using {camel(s.out)} = tile::{typed(MEETINGS, s, program)};")
         for s in (*program.fetches, *program.kept, *program.received, *program.products):
@@ -38,9 +40,9 @@ def shared_map(writer: Writer, program: TileProgram, variants: Sequence[SlicedK]
             *((_offset(s.out, below), "after the loop") for s in late),
         ]
         writer.table([(f"static constexpr int {text};", when) for text, when in rows])
-        writer.assignment(f"static constexpr int kMeetingBytes = {_end(list(below)[-1], below)};")
+        writer.assignment(f"static constexpr int kPartialsBytes = {_end(list(below)[-1], below)};")
         ring = _end(RING, below)
-        writer.line(f"static constexpr int kBytes = tile::larger({ring}, kMeetingBytes);")
+        writer.line(f"static constexpr int kBytes = tile::larger({ring}, kPartialsBytes);")
     writer.line()
 
 

@@ -68,7 +68,8 @@ class Writer:
         indent = len(self.unit) * self.depth
         opening = min(i for i in (text.find("("), text.find("{")) if i >= 0) + 1
         first, *rest = wrapped(text[opening:], WIDTH - indent - opening)
-        if max(map(len, (first, *rest))) > WIDTH - indent - opening:
+        too_long = max(map(len, (first, *rest))) > WIDTH - indent - opening
+        if too_long or (len(rest) > 1 and indent + 4 + len(text) - opening <= WIDTH):
             self.line(text[:opening])
             self.line(f"{self.unit * 2}{text[opening:]}")
             return

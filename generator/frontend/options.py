@@ -100,13 +100,13 @@ def _recipe_of(source: Recipe, options: Mapping[str, str], asked: Form) -> Recip
 def _of_inputs(
     reference: Reference, inputs: Mapping[str, str], choices: Mapping[str, str]
 ) -> Reference:
-    """Return a reference as a function of a form's inputs alone, in their order."""
+    """Return a reference as a function of a form's inputs alone, in their order or by name."""
     if reference is None:
         return reference
 
     @wraps(reference)
-    def of_inputs(*given: object) -> torch.Tensor | tuple[torch.Tensor, ...]:
-        return reference(**dict(zip(inputs, given, strict=True)), **choices)
+    def of_inputs(*given: object, **named: object) -> torch.Tensor | tuple[torch.Tensor, ...]:
+        return reference(**dict(zip(inputs, given, strict=False)), **named, **choices)
 
     return of_inputs
 

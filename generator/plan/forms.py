@@ -46,7 +46,7 @@ class Lanes(Enum):
     """Which elements of rows x columns a lane holds; lane = 4 g + t.
 
     Both maps of a contraction's operand: contracted elements may be numbered in any way as long as
-    both operands agree (csrc/tile/fragments.cuh). PAIRS is what ldmatrix leaves and what an mma
+    both operands agree (csrc/tile/mma/fragments.cuh). PAIRS is what ldmatrix leaves and what an mma
     makes (PTX ISA, matrix fragments for mma.m16n8k16).
     """
 

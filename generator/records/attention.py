@@ -14,9 +14,8 @@ from mirage_kernels.generator.schedules.attention.variants import AttentionVaria
 from mirage_kernels.generator.search.select import Ranked
 from mirage_kernels.generator.search.verify import Case
 from mirage_kernels.generator.target import target
-from mirage_kernels.generator.tuning.catalog import tuned_by_any_type
-from mirage_kernels.generator.tuning.keys import Key
-from mirage_kernels.generator.tuning.variants import attention_variants_by
+from mirage_kernels.generator.tuning.catalog import Key, tuned_kernel
+from mirage_kernels.generator.tuning.variants import chosen_row_variants
 
 EDGE = 5  # keys of an uneven pass
 
@@ -27,16 +26,16 @@ def planned_attention(about: About, graph: Graph) -> AttentionRecord:
     Raises PlanError for measured knobs that do not fit any more.
     """
     program = attention_program(about.recipe, graph)
-    tuned = tuned_by_any_type(about.arch, Key(about.recipe, about.dtype, about.shape))
-    chosen = with_dynamic(program, attention_variants_by(program, target(about.arch), tuned))
+    tuned = tuned_kernel(about.arch, Key(about.recipe, about.dtype, about.shape), of_any_type=True)
+    chosen = with_dynamic(program, chosen_row_variants(program, target(about.arch), tuned))
     tiled = retile(graph, chosen[0].tiles(program.roles))
     return AttentionRecord(**vars(about), roles=program.roles, variants=chosen, graph=tiled)
 
 
 def preferred(ranked: Sequence[Ranked], key: Key, arch: str) -> list[Ranked]:
     """Return muGraphs with the one first that was measured to be the fastest, if one was."""
-    tuned = tuned_by_any_type(arch, key)
-    if tuned is None or len(tuned.mugraphs) < 2:
+    tuned = tuned_kernel(arch, key, of_any_type=True)
+    if tuned is None or len(tuned.forms) < 2:
         return list(ranked)
 
     def is_other(one: Ranked) -> bool:
@@ -44,7 +43,7 @@ def preferred(ranked: Sequence[Ranked], key: Key, arch: str) -> list[Ranked]:
             program = attention_program(key.recipe, with_threads(one.graph))
         except PlanError:
             return True
-        return form_name(program) != tuned.mugraph
+        return form_name(program) != tuned.form
 
     return sorted(ranked, key=is_other)
 

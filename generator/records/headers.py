@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from mirage_kernels.generator.emit.header import Header
-from mirage_kernels.generator.emit.words import dims_text
+from mirage_kernels.generator.emit.names import dims_text
 from mirage_kernels.generator.ir import Graph, Node, Phase, Space, phases_of
 from mirage_kernels.generator.plan.blocks import without_threads
 from mirage_kernels.generator.plan.program import Do, Layout, TileProgram

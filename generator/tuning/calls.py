@@ -1,27 +1,25 @@
-"""At which calls the candidates of a kernel are compared: few, fixed, of every bucket.
+"""At which calls the candidates of kernels over a cache are compared: few, fixed, of every bucket.
 
-Kernels over tokens are called with as many as a bucket holds. Of attention: decode of one to many
-sequences, short and long, over pages; calls of more query rows as grouped heads, as tokens where a
-recipe has them, and as the Mirage paper has them. What is measured of dense calls of many query
-tokens says from how many on PyTorch's attention is faster.
+Decode of one to many sequences, short and long, over pages; calls of more query rows as grouped
+heads, as tokens where a recipe has them, and as the Mirage paper has them. What is measured of
+dense calls of many query tokens says from how many on PyTorch's attention is faster.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
 
-from mirage_kernels.generator.bench.attention_workloads import (
+from mirage_kernels.generator.bench.workloads.calls import (
     DECODE,
     LATENT,
     PAPER,
     PREFILL,
-    AttentionWorkload,
+    CallWorkload,
 )
 from mirage_kernels.generator.ir.dtypes import DType
 from mirage_kernels.generator.tuning.keys import Key
-from mirage_kernels.generator.tuning.manifest import Compiled
 
 # Sequences and keys of each.
 _FEW_ROWS = ((1, 1024), (1, 4096), (1, 16384), (8, 1024), (8, 4096), (64, 1024))
@@ -49,8 +47,7 @@ class Named:
     """A workload and a short name for it."""
 
     name: str
-    call: AttentionWorkload
-    causal: bool = False
+    call: CallWorkload
 
     @property
     def rows(self) -> int:
@@ -58,43 +55,7 @@ class Named:
         return self.call.tokens * self.call.group
 
 
-@dataclass(frozen=True)
-class Call:
-    """A call by its name, the bucket that it belongs to, and its sizes by name."""
-
-    name: str
-    bucket: int
-    sizes: Mapping[str, int]
-    causal: bool = False
-
-
-def calls_of(kernel: Compiled) -> tuple[Call, ...]:
-    """Return the calls that the candidates of a kernel's buckets are compared at."""
-    if kernel.tokens:
-        return tuple(_of_tokens(b.size) for b in kernel.buckets)
-    sizes = tuple(b.size for b in kernel.buckets if b.size)
-    return tuple(_of_named(n, bucket_of(n.rows, sizes)) for n in workloads_of(kernel.key))
-
-
-def beyond_of(kernel: Compiled) -> tuple[Call, ...]:
-    """Return the calls at which the last bucket's choice is compared with the library's program."""
-    if kernel.tokens:
-        return tuple(map(_of_tokens, kernel.beyond))
-    return tuple(_of_named(n, 0) for n in dense_calls(kernel.key))
-
-
-def _of_tokens(tokens: int) -> Call:
-    return Call(str(tokens), tokens, {"tokens": tokens})
-
-
-def _of_named(named: Named, bucket: int) -> Call:
-    call = named.call
-    sizes = {"sequences": call.sequences, "tokens": call.tokens}
-    sizes |= {"heads": call.heads[0], "keys": call.longest}
-    return Call(named.name, bucket, sizes, named.causal)
-
-
-def workloads_of(key: Key) -> tuple[Named, ...]:
+def named_calls(key: Key) -> tuple[Named, ...]:
     """Return the workloads of a kernel, those of few rows first."""
     made = _latents(key) if key.recipe == LATENT else (*_rows(key), *_papers(key))
     return tuple(Named(_name(w), w) for w in made)
@@ -105,28 +66,32 @@ def bucket_of(rows: int, buckets: tuple[int, ...]) -> int:
     return min((b for b in buckets if rows <= b), default=0)
 
 
+def is_causal(key: Key) -> bool:
+    """Say whether a kernel's dense calls are causal."""
+    return DENSE_RECIPES[key.recipe]
+
+
 def dense_calls(key: Key) -> tuple[Named, ...]:
     """Return the dense calls at which a kernel is compared with PyTorch's attention, if any."""
     if key.recipe not in DENSE_RECIPES:
         return ()
     shapes = [(b, t, _DENSE_KEYS) for b, tokens in _CHUNKS.items() for t in tokens]
-    causal = DENSE_RECIPES[key.recipe]
-    if causal:
+    if DENSE_RECIPES[key.recipe]:
         shapes += [(b, t, _DENSE_KEYS) for b, tokens in _LONG_CHUNKS.items() for t in tokens]
         shapes += [*_MOST, *((b, t, t) for b, tokens in _SQUARES.items() for t in tokens)]
     return tuple(
-        Named(f"B={b} T={t} L={keys}", _call(key, (keys,) * b, _HEADS, t, PREFILL), causal)
+        Named(f"B={b} T={t} L={keys}", _call(key, (keys,) * b, _HEADS, t, PREFILL))
         for b, t, keys in shapes
     )
 
 
-def _name(w: AttentionWorkload) -> str:
+def _name(w: CallWorkload) -> str:
     place = f"pages of {w.page_size}" if w.page_size else "dense"
     heads = "/".join(map(str, w.heads))
     return f"B={w.sequences} L={w.longest} T={w.tokens} heads {heads} {place}"
 
 
-def _rows(key: Key) -> Iterator[AttentionWorkload]:
+def _rows(key: Key) -> Iterator[CallWorkload]:
     """Yield calls over pages with 4 and 8, 16 and 32 rows."""
     by_tokens = key.recipe in TOKENS
     for batch, keys in _FEW_ROWS:
@@ -144,7 +109,7 @@ def _rows(key: Key) -> Iterator[AttentionWorkload]:
             yield _call(key, (4096,) * batch, _HEADS, tokens)
 
 
-def _papers(key: Key) -> Iterator[AttentionWorkload]:
+def _papers(key: Key) -> Iterator[CallWorkload]:
     """Yield the Mirage paper's shape, where heads are short enough."""
     if key.shape["D"] > 128 or key.recipe in TOKENS:
         return
@@ -152,10 +117,10 @@ def _papers(key: Key) -> Iterator[AttentionWorkload]:
         yield _call(key, (_PAPER_KEYS,) * batch, _PAPER_HEADS, 1, PAPER)
 
 
-def _latents(key: Key) -> Iterator[AttentionWorkload]:
+def _latents(key: Key) -> Iterator[CallWorkload]:
     for heads in (16, 128):
         for batch, keys in _LATENTS:
-            yield AttentionWorkload(
+            yield CallWorkload(
                 LATENT,
                 DECODE,
                 (keys,) * batch,
@@ -170,8 +135,8 @@ def _latents(key: Key) -> Iterator[AttentionWorkload]:
 
 def _call(
     key: Key, lengths: tuple[int, ...], heads: tuple[int, int], tokens: int, setting: str = DECODE
-) -> AttentionWorkload:
-    return AttentionWorkload(
+) -> CallWorkload:
+    return CallWorkload(
         key.recipe,
         setting,
         lengths,

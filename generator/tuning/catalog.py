@@ -1,58 +1,36 @@
 """kernels/catalog.json: which variant was measured to be fastest, for every kernel and bucket.
 
 Only `generate` reads it: a kernel's record then holds the variants and the largest number of tokens
-that it serves, and everything else follows from the record.
+that it serves, and everything else follows from the record. Candidates of a bucket are compared at
+one call or at several; where a launch tells calls of few work tiles apart, these may have knobs of
+their own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from math import exp, log
 from pathlib import Path
 
 from mirage_kernels.generator.build.compile import ROOT
-from mirage_kernels.generator.ir.codec import to_data
 from mirage_kernels.generator.ir.text import dumps
 from mirage_kernels.generator.records.files import write_whole
+from mirage_kernels.generator.schedules.schedule import Knobs
 from mirage_kernels.generator.tuning.correlation import rank_correlation, relative
-from mirage_kernels.generator.tuning.files import loaded
+from mirage_kernels.generator.tuning.files import Kind, read_file, written
 from mirage_kernels.generator.tuning.keys import Key as Key
-from mirage_kernels.generator.tuning.knobs import Values
 
-MAX_TOKENS = 64  # of kernels never measured: above it the library's program runs
+ELEMENT_TYPES = ("fp16", "bf16")
 HINT = "measure again: mirage-kernels tune"
 
 
 @dataclass(frozen=True)
-class Tried:
-    """One candidate: predicted, and measured at each of its bucket's calls or, in `failed`, not.
+class Point:
+    """A call that candidates were compared at: what else was measured there.
 
-    `us` are its times with all assumption flags, `default_us` those without any.
-    """
-
-    knobs: Values
-    schedule: str = ""
-    predicted_us: float | None = None
-    us: tuple[float, ...] = ()
-    default_us: tuple[float, ...] = ()
-    failed: str = ""
-
-    @property
-    def first_us(self) -> float | None:
-        """Its time at the bucket's first call."""
-        return self.us[0] if self.us else None
-
-    @property
-    def means(self) -> tuple[float, ...]:
-        """The mean of both times at each call."""
-        return tuple((a + b) / 2 for a, b in zip(self.us, self.default_us, strict=True))
-
-
-@dataclass(frozen=True)
-class At:
-    """A call that candidates were compared at: its floor, PyTorch eager, the library's program.
-
-    `few_tiles`: the launch finds it to be of few work tiles.
+    `library_us` is the time of what the op runs where no kernel serves; `few_tiles` says whether
+    the launch finds few work tiles.
     """
 
     name: str
@@ -61,16 +39,39 @@ class At:
     library_us: float | None = None
     few_tiles: bool = False
 
+    @property
+    def other_us(self) -> float | None:
+        """What would run in a kernel's place."""
+        return self.library_us or self.eager_us
+
+
+@dataclass(frozen=True)
+class Tried:
+    """One candidate: its times at the bucket's points, or in `failed` why it has none.
+
+    `us` are those of calls that assume nothing, `assumed_us` those that assume constant weights and
+    a constant history; both are empty where that was not measured.
+    """
+
+    knobs: Knobs
+    predicted_us: float | None = None
+    us: tuple[float, ...] = ()
+    assumed_us: tuple[float, ...] = ()
+    failed: str = ""
+
+    def means(self) -> tuple[float, ...]:
+        """Return the mean of both times at each point."""
+        return tuple((a + b) / 2 for a, b in zip(self.us, self.assumed_us, strict=True))
+
 
 @dataclass(frozen=True)
 class Chosen:
-    """The knobs of a bucket's calls, of few work tiles or of all others.
+    """The knobs of a bucket's calls, of few work tiles or of others, and their time.
 
-    `ratio` is their time over the floor, a geometric mean where calls are several; `rule_ratio`
-    that of the rule's.
+    `ratio` is the geometric mean of their times over the floors; `rule_ratio` that of the rule's.
     """
 
-    knobs: Values
+    knobs: Knobs
     ratio: float
     rule_ratio: float | None = None
     few_tiles: bool = False
@@ -78,88 +79,131 @@ class Chosen:
 
 @dataclass(frozen=True)
 class Bucket:
-    """A bucket of tokens or query rows (0: any number): what was chosen, where, all candidates."""
+    """What serves up to `size` tokens or query rows (0: any number), and all candidates.
+
+    `correlation` is Spearman's, of predictions and measurements.
+    """
 
     size: int
     chosen: tuple[Chosen, ...]
-    calls: tuple[At, ...]
+    points: tuple[Point, ...]
     tried: tuple[Tried, ...]
-    correlation: float | None = None  # Spearman's, of predictions and measurements
+    correlation: float | None = None
 
     def choice(self, *, few: bool = False) -> Chosen | None:
         """Return what was chosen for calls of few work tiles, or for others."""
         return next((c for c in self.chosen if c.few_tiles is few), None)
 
     @property
-    def best(self) -> Tried:
-        """The candidate that was chosen."""
-        return next(t for t in self.tried if t.knobs == self.chosen[0].knobs and not t.failed)
+    def best(self) -> Tried | None:
+        """The candidate that was chosen for all calls but those of few work tiles."""
+        choice = self.choice()
+        found = (t for t in self.tried if choice and t.knobs == choice.knobs and not t.failed)
+        return next(found, None)
 
     @property
     def pairs(self) -> list[tuple[float, float]]:
-        """Prediction and measurement of every candidate that was predicted and measured."""
-        found = ((t.predicted_us, t.first_us) for t in self.tried)
-        return [(a, b) for a, b in found if a is not None and b is not None]
+        """Prediction and measurement of every candidate that has both."""
+        return [
+            (t.predicted_us, t.assumed_us[0]) for t in self.tried if t.predicted_us and t.assumed_us
+        ]
 
     @property
-    def schedules(self) -> dict[str, float]:
-        """The least time of every schedule, the fastest first."""
+    def plans(self) -> dict[str, float]:
+        """The least time of every schedule at the first point, the fastest first."""
         times: dict[str, float] = {}
-        for t in self.tried:
-            if t.first_us is not None:
-                times[t.schedule] = min(t.first_us, times.get(t.schedule, t.first_us))
-        return dict(sorted(times.items(), key=lambda one: one[1]))
+        for t in (t for t in self.tried if t.assumed_us):
+            times[t.knobs.label] = min(t.assumed_us[0], times.get(t.knobs.label, t.assumed_us[0]))
+        return dict(sorted(times.items(), key=lambda plan: plan[1]))
 
 
 @dataclass(frozen=True)
 class Beyond:
-    """A call that the last bucket's choice also serves, and the library without a kernel of ours.
+    """The last bucket's choice at another number of tokens, with nothing assumed (None: failed)."""
 
-    `default_us` is our time without assumption flags, None where it failed; `peers` are kernels of
-    PyTorch, those that take the call.
-    """
-
-    sizes: Mapping[str, int]
-    default_us: float | None
-    eager_us: float | None = None
+    tokens: int
+    us: float | None
+    eager_us: float
     library_us: float | None = None
-    causal: bool = False
-    peers: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def other_us(self) -> float:
         """What would run in its place."""
-        other = self.library_us or self.eager_us
-        assert other is not None
-        return other
+        return self.library_us or self.eager_us
 
-    @property
-    def is_ours(self) -> bool:
-        """Say whether ours serves: it takes no longer."""
-        return self.default_us is not None and self.default_us <= self.other_us
+
+def kind_of(tokens: int, keys: int, *, causal: bool) -> str:
+    """Return what query tokens see: "all" keys, or those up to their own.
+
+    Causal tokens are as many as the keys ("square"), "most" of them, or a "part", up to half.
+    """
+    if not causal:
+        return "all"
+    if tokens == keys:
+        return "square"
+    return "most" if 2 * tokens > keys else "part"
 
 
 @dataclass(frozen=True)
-class TriedGraph:
-    """A muGraph that the search found: how its rule's variants do at all calls, as `Chosen`."""
+class Dense:
+    """A dense call of many query tokens: our time and that of PyTorch's attention.
 
-    name: str
-    ratio: float | None = None  # None: it failed somewhere
+    `peers` are PyTorch's kernels one by one, those that take the call.
+    """
+
+    sequences: int
+    tokens: int  # of each
+    heads: int  # of queries
+    keys: int
+    causal: bool
+    us: float
+    sdpa_us: float
+    peers: dict[str, float]
+
+    @property
+    def kind(self) -> str:
+        """What tokens see, in the words of kernels/prefill.py."""
+        return kind_of(self.tokens, self.keys, causal=self.causal)
+
+    @property
+    def lines(self) -> int:
+        """Query lines: tokens of all sequences times heads."""
+        return self.sequences * self.tokens * self.heads
+
+    @property
+    def served_by(self) -> str:
+        """The faster of what the library can run."""
+        return "ours" if self.us <= self.sdpa_us else "SDPA"
+
+
+@dataclass(frozen=True)
+class TriedForm:
+    """A muGraph that the search found: how its rule's variants do at all points, as `Chosen`."""
+
+    form: str
+    ratio: float | None  # None: it failed somewhere
 
 
 @dataclass(frozen=True)
 class Tuned:
-    """One kernel's buckets, up to how many tokens it serves calls (0: all), other calls.
+    """One kernel's buckets, and up to how many tokens it serves calls (0: any number).
 
-    `mugraph` names the fastest of the muGraphs that were compared, if several were.
+    `form` names the fastest of the muGraphs that were compared (`forms`, as predicted), where the
+    search found several.
     """
 
     key: Key
     buckets: tuple[Bucket, ...]
-    beyond: tuple[Beyond, ...] = ()
     max_tokens: int = 0
-    mugraph: str = ""
-    mugraphs: tuple[TriedGraph, ...] = ()
+    beyond: tuple[Beyond, ...] = ()
+    dense: tuple[Dense, ...] = ()
+    form: str = ""
+    forms: tuple[TriedForm, ...] = ()
+
+    @property
+    def knobs(self) -> tuple[Knobs, ...]:
+        """All knobs that were chosen."""
+        return tuple(c.knobs for b in self.buckets for c in b.chosen)
 
 
 def overall_correlation(kernels: Sequence[Tuned]) -> float | None:
@@ -172,9 +216,9 @@ class Section:
     """Kernels measured in one tuning: for which architecture, where, when, by which command."""
 
     arch: str
-    measured: Mapping[str, str]
+    measured: dict[str, str]
+    correlation: float | None
     kernels: tuple[Tuned, ...]
-    correlation: float | None = None
 
     @property
     def names(self) -> set[str]:
@@ -193,17 +237,24 @@ class Section:
 class Catalog:
     """Everything measured, a section per tuning; a kernel stands in one section of its arch."""
 
-    sections: tuple[Section, ...]
+    sections: tuple[Section, ...] = ()
 
     def find(self, arch: str, key: Key) -> Tuned | None:
         """Return a kernel's entry."""
-        own = (k for s in self.sections if s.arch == arch for k in s.kernels)
-        return next((k for k in own if k.key == key), None)
+        return next((k for k in self.of(arch) if k.key == key), None)
+
+    def of(self, arch: str) -> Iterator[Tuned]:
+        """Yield the kernels of an architecture."""
+        return (k for s in self.sections if s.arch == arch for k in s.kernels)
 
     def with_section(self, new: Section) -> Catalog:
         """Return the catalog with a tuning's kernels in place of what was known of them."""
         left = (s.without(new.names) if s.arch == new.arch else s for s in self.sections)
         return Catalog(tuple(s for s in (*left, new) if s.names))
+
+    def text(self) -> str:
+        """Return the file's text."""
+        return dumps(written(self))
 
 
 def committed_path() -> Path:
@@ -220,31 +271,32 @@ def catalog_beside(folder: Path) -> Path:
 
 def load_catalog(path: Path) -> Catalog:
     """Read a catalog, an empty one where there is no file; raises FileError for another file."""
-    return loaded(path, Catalog, what="a catalog", hint=HINT) if path.is_file() else Catalog(())
+    return read_file(path, Catalog, Kind("a catalog", HINT)) if path.is_file() else Catalog()
 
 
 def write_catalog(path: Path, catalog: Catalog) -> None:
     """Write a catalog whole."""
-    write_whole(path, dumps(to_data(catalog)), hint="choose another file: --catalog FILE")
+    write_whole(path, catalog.text(), hint="choose another file: --catalog FILE")
 
 
-def tuned_kernel(arch: str, key: Key, *, path: Path | None = None) -> Tuned | None:
-    """Return what the package's catalog says of a kernel."""
-    return load_catalog(path or committed_path()).find(arch, key)
+def tuned_kernel(
+    arch: str, key: Key, *, path: Path | None = None, of_any_type: bool = False
+) -> Tuned | None:
+    """Return what the package's catalog says of a kernel.
 
-
-def tuned_by_any_type(arch: str, key: Key, *, path: Path | None = None) -> Tuned | None:
-    """Return what the package's catalog says of a kernel whose element type hardly matters.
-
-    Buckets never tuned have what the same kernel of the other element type has: both take as many
-    bytes and instructions, and where both were measured the same knobs were the fastest.
+    With `of_any_type` buckets never tuned have what the same kernel of the other element type has,
+    for kernels whose types take as many bytes and instructions.
     """
     catalog = load_catalog(path or committed_path())
-    types = (key.dtype, *(t for t in ("fp16", "bf16") if t != key.dtype))
-    entries = (catalog.find(arch, replace(key, dtype=t)) for t in types)
-    found = [tuned for tuned in entries if tuned is not None]
+    types = (key.dtype, *(t for t in ELEMENT_TYPES if of_any_type and t != key.dtype))
+    found = [k for k in (catalog.find(arch, replace(key, dtype=t)) for t in types) if k is not None]
     if not found:
         return None
     own = {b.size for b in found[0].buckets}
     more = (b for tuned in found[1:] for b in tuned.buckets if b.size not in own)
     return replace(found[0], buckets=(*found[0].buckets, *more))
+
+
+def geometric_mean(values: Sequence[float]) -> float:
+    """Return the geometric mean of positive numbers."""
+    return exp(sum(map(log, values)) / len(values))

@@ -1,89 +1,110 @@
-"""What measurements decide: the variant of a bucket, the most tokens that a kernel serves.
+"""What measurements decide: the knobs of a bucket, the most tokens that a kernel serves, a muGraph.
 
-All rules are functions of the numbers alone: the same measurements give the same catalog.
+All rules are functions of the numbers alone: the same measurements give the same catalog. They
+differ in how calls with and without assumptions are weighted. Where a bucket has one point, many
+candidates are measured with assumptions and the best of them without, which then count twice; where
+it has several, all candidates are measured both ways, which count alike.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from math import exp, log
+from math import log
 
 from mirage_kernels.generator.schedules.attention.variants import FEW_TILES_ROWS
-from mirage_kernels.generator.tuning.catalog import At, Beyond, Bucket, Chosen, Tried, TriedGraph
-from mirage_kernels.generator.tuning.knobs import Values, attention_knobs, has_producers
+from mirage_kernels.generator.schedules.schedule import Knobs
+from mirage_kernels.generator.schedules.sizes import producers_of
+from mirage_kernels.generator.tuning.catalog import (
+    Beyond,
+    Bucket,
+    Chosen,
+    Point,
+    Tried,
+    TriedForm,
+    geometric_mean,
+)
 
 EQUAL = 1.01  # times that are closer than 1 % count as equal
-EQUAL_MEANS = 1.02  # and means that are closer than 2 %: two runs differ by as much
-CLOSE = 1.02  # times slower than the fastest, with flags: perhaps faster without
-FAR = 1.15  # times slower than another schedule: no flag would make up for it
+EQUAL_MEANS = 1.02  # means over several points that are closer than 2 %: two runs differ by as much
+CLOSE = 1.02  # times slower than the fastest, with assumptions: perhaps faster without
+FAR = 1.15  # times slower than another schedule: no assumption would make up for it
 NOISE = 1.03  # between two runs of anything, by what `bench` shows
 DIGITS = 3
 
 
+# -- buckets with one point ------------------------------------------------------------------------
+
+
 def fastest(tried: Sequence[Tried]) -> Tried | None:
     """Return the first, in the order of prediction, within 1 % of the fastest; None: all failed."""
-    timed = [(t.first_us, t) for t in tried if t.first_us is not None]
-    least = min((us for us, _ in timed), default=0.0)
-    return next((t for us, t in timed if us <= EQUAL * least), None)
+    least = min((t.assumed_us[0] for t in tried if t.assumed_us), default=0.0)
+    return next((t for t in tried if t.assumed_us and t.assumed_us[0] <= EQUAL * least), None)
 
 
 def finalists(tried: Sequence[Tried]) -> list[Tried]:
-    """Return the first and the fastest of every schedule, if not far behind, and all close ones.
+    """Return the first and the fastest of each schedule, if not far behind, and all that are close.
 
-    In predicted order. They are measured once more, without assumption flags: schedules gain
-    differently from them. So do numbers of stages: with more of them weights come sooner where
-    a launch may read them early, and keep other blocks waiting where it may not (LoRA, 8 tokens:
-    8.8 us with flags and 9.9 without, the rule's 9.0 and 9.6).
+    In predicted order. They are measured once more, as calls are that assume nothing: schedules
+    gain differently from an assumption. So do numbers of stages: with more of them weights come
+    sooner where a launch may read them early, and keep other blocks waiting where it may not (LoRA,
+    8 tokens: 8.8 us with and 9.9 without, the rule's 9.0 and 9.6).
     """
-    schedules = dict.fromkeys(t.schedule for t in tried)
-    best = [fastest([t for t in tried if t.schedule == name]) for name in schedules]
+    plans = dict.fromkeys(t.knobs.label for t in tried)
+    best = [fastest([t for t in tried if t.knobs.label == plan]) for plan in plans]
     found = [t for t in (*tried[:1], *best) if t is not None]
-    least = min((t.first_us for t in tried if t.first_us is not None), default=0.0)
-    return [t for t in tried if t.us and t.us[0] <= (FAR if t in found else CLOSE) * least]
+    least = min((t.assumed_us[0] for t in tried if t.assumed_us), default=0.0)
+    measured = [t for t in tried if t.assumed_us]
+    return [t for t in measured if t.assumed_us[0] <= (FAR if t in found else CLOSE) * least]
 
 
 def chosen(tried: Sequence[Tried]) -> Tried | None:
-    """Return the finalist with the least mean of both times; that without flags counts twice.
+    """Return the finalist with the least mean of both times; that without assumptions counts twice.
 
     For nothing is assumed unless somebody says more. Of equal means the first.
     """
-    timed = [t for t in finalists(tried) if t.us and t.default_us]
-    return min(timed, key=lambda t: t.us[0] + 2 * t.default_us[0], default=fastest(tried))
+    whole = [t for t in finalists(tried) if t.us]
+    best = min(whole, key=lambda t: t.assumed_us[0] + 2 * t.us[0], default=None)
+    return best or fastest(tried)
+
+
+def has_producers(knobs: Knobs) -> bool:
+    """Say whether producer blocks compute something for all other blocks."""
+    return producers_of(knobs) is not None
 
 
 def with_producers(tried: Mapping[int, Sequence[Tried]]) -> bool:
-    """Return whether a kernel has blocks that compute an intermediate: all its variants, or none.
+    """Return whether a kernel has producer blocks: in all its variants, or in none.
 
     The faster, by the mean over the buckets of the fastest times' logarithms; the rule's where they
     are equal, and where the other has a bucket without a time.
     """
     rule = has_producers(next(iter(tried.values()))[0].knobs)
     means: dict[bool, float] = {}
-    for one in (rule, not rule):
-        found = (fastest([t for t in b if has_producers(t.knobs) is one]) for b in tried.values())
-        times = [t.us[0] for t in found if t is not None]
+    for with_ in (rule, not rule):
+        found = (fastest([t for t in b if has_producers(t.knobs) is with_]) for b in tried.values())
+        times = [t.assumed_us[0] for t in found if t is not None]
         if len(times) == len(tried):
-            means[one] = sum(map(log, times)) / len(times)
+            means[with_] = sum(map(log, times)) / len(times)
     other = means.get(not rule)
     if other is None:
         return rule
     return rule is (rule in means and means[rule] <= other + log(EQUAL))
 
 
-def behind_in(bucket: Bucket) -> bool:
-    """Say whether calls without flags are slower than the library's program, or failed.
+def as_beyond(bucket: Bucket) -> Beyond:
+    """Return a bucket's choice with nothing assumed, beside what would run in its place."""
+    best, (point,) = bucket.best, bucket.points
+    us = best.us[0] if best is not None and best.us else None
+    return Beyond(bucket.size, us, point.eager_us or 0.0, point.library_us)
 
-    By more than noise. Where that was not measured PyTorch eager stands for it.
+
+def behind(row: Beyond, *, noise: float = 1.0) -> bool:
+    """Say whether calls that assume nothing are slower than the library's program, or failed.
+
+    Of a bucket, by more than noise; elsewhere at all, for the library runs its program there. Where
+    that was not measured PyTorch eager stands for it.
     """
-    (call,), ours = bucket.calls, bucket.best.default_us
-    other = call.library_us or call.eager_us
-    assert other is not None
-    return not ours or ours[0] > NOISE * other
-
-
-def behind(row: Beyond) -> bool:
-    """Say whether ours is slower at all, for the library runs its program there, or failed."""
-    return row.default_us is None or row.default_us > row.other_us
+    return row.us is None or row.us > noise * row.other_us
 
 
 def most_tokens(buckets: Sequence[Bucket], beyond: Sequence[Beyond], *, any_number: bool) -> int:
@@ -93,48 +114,53 @@ def most_tokens(buckets: Sequence[Bucket], beyond: Sequence[Beyond], *, any_numb
     numbers that stand for all (`any_number`) serves all: 0.
     """
     most = 1
-    rows = [(b.size, behind_in(b)) for b in buckets]
-    rows += [(b.sizes["tokens"], behind(b)) for b in beyond]
-    for tokens, is_behind in sorted(rows, key=lambda row: row[0]):
-        if is_behind:
+    rows = [(as_beyond(b), NOISE) for b in buckets] + [(b, 1.0) for b in beyond]
+    for row, noise in sorted(rows, key=lambda pair: pair[0].tokens):
+        if behind(row, noise=noise):
             return most
-        most = tokens
+        most = row.tokens
     return 0 if any_number else most
 
 
-# -- buckets of several calls ----------------------------------------------------------------------
+# -- buckets with several points -------------------------------------------------------------------
 
 
 def chosen_of(
-    calls: Sequence[At], tried: Sequence[Tried], rules: tuple[Values, Values]
+    points: Sequence[Point], tried: Sequence[Tried], rules: tuple[Knobs, Knobs | None]
 ) -> tuple[Chosen, ...]:
     """Return what serves a bucket's calls, and what those of few work tiles.
 
-    `rules` are the rule's knobs for both. Whether tiles are few is asked for small ones, so that
-    other calls' choice, if it has larger ones, is all that such a variant is compared with.
+    `rules` are the rule's knobs for both. Whether work tiles are few is asked for small tiles, so
+    that other calls' choice, if it has larger ones, is all that such a variant is compared with.
     """
-    usual = chosen_knobs(calls, tried, rules[0], few=False)
+    usual = chosen_knobs(points, tried, rules[0], few=False)
     rule = rules[1] or (usual.knobs if usual else rules[0])
-    small = [t for t in tried if attention_knobs(t.knobs).rows <= FEW_TILES_ROWS or t.knobs == rule]
-    few = chosen_knobs(calls, small, rule, few=True)
+    small = [t for t in tried if rows_of(t.knobs) <= FEW_TILES_ROWS or t.knobs == rule]
+    few = chosen_knobs(points, small, rule, few=True)
     return tuple(c for c in (usual, few) if c is not None)
 
 
+def rows_of(knobs: Knobs) -> int:
+    """Return the query rows of a tile."""
+    return int(getattr(knobs, "rows", 0))
+
+
 def chosen_knobs(
-    calls: Sequence[At], tried: Sequence[Tried], rule: Values, *, few: bool
+    points: Sequence[Point], tried: Sequence[Tried], rule: Knobs, *, few: bool
 ) -> Chosen | None:
     """Return the first candidate, the rule's before all, within 2 % of the least mean.
 
-    It is the geometric mean of times over floors, at the calls that the launch finds to be of few
+    It is the geometric mean of times over floors, at the points that the launch finds to be of few
     work tiles, or at the others. None where there are none, or no candidate has all times.
     """
-    own = [i for i, at in enumerate(calls) if at.few_tiles is few]
-    whole = [t for t in tried if not t.failed and len(t.us) == len(calls)]
+    own = [i for i, point in enumerate(points) if point.few_tiles is few]
+    whole = [t for t in tried if not t.failed and len(t.us) == len(points)]
     if not own or not whole:
         return None
 
     def ratio(one: Tried) -> float:
-        return geometric_mean([one.means[i] / calls[i].floor_us for i in own])
+        means = one.means()
+        return geometric_mean([means[i] / points[i].floor_us for i in own])
 
     ratios = [(ratio(t), t.knobs) for t in sorted(whole, key=lambda t: t.knobs != rule)]
     least = min(r for r, _ in ratios)
@@ -144,13 +170,8 @@ def chosen_knobs(
     return Chosen(knobs, round(best, DIGITS), known, few)
 
 
-def chosen_graph(graphs: Sequence[TriedGraph]) -> str:
+def chosen_form(forms: Sequence[TriedForm]) -> str:
     """Return the first muGraph, in the order of prediction, within 2 % of the fastest."""
-    least = min((g.ratio for g in graphs if g.ratio is not None), default=0.0)
-    found = (g.name for g in graphs if g.ratio is not None and g.ratio <= EQUAL_MEANS * least)
-    return next(found, graphs[0].name)
-
-
-def geometric_mean(values: Sequence[float]) -> float:
-    """Return the geometric mean of positive numbers."""
-    return exp(sum(map(log, values)) / len(values))
+    least = min((f.ratio for f in forms if f.ratio is not None), default=0.0)
+    found = (f.form for f in forms if f.ratio is not None and f.ratio <= EQUAL_MEANS * least)
+    return next(found, forms[0].form)

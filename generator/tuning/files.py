@@ -1,22 +1,60 @@
-"""Tuning's files: read as dataclasses, or a sentence about what is wrong with them."""
+"""The files of tuning: dataclasses as JSON, knobs of whichever schedule among them."""
 
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
 from mirage_kernels.generator.errors import FileError
-from mirage_kernels.generator.ir.codec import from_data
+from mirage_kernels.generator.ir.codec import from_data, to_data
+from mirage_kernels.generator.ir.text import Json
+from mirage_kernels.generator.schedules import SCHEDULES
+from mirage_kernels.generator.schedules.attention import variants as attention
+from mirage_kernels.generator.schedules.schedule import Knobs
 
 T = TypeVar("T")
+KNOBS: dict[str, type[Knobs]] = {
+    **{name: schedule.knobs for name, schedule in SCHEDULES.items()},
+    **attention.KNOBS,
+}
 
 
-def loaded(path: Path, kind: type[T], *, what: str, hint: str) -> T:
+@dataclass(frozen=True)
+class Kind:
+    """What a file is, in words, and what helps where it is something else."""
+
+    what: str
+    hint: str
+
+
+def read_file(path: Path, kind: type[T], named: Kind) -> T:
     """Read a JSON file; raises FileError naming the file and what is wrong with it."""
     try:
-        return from_data(kind, json.loads(path.read_text()))
+        return read(kind, json.loads(path.read_text()))
     except OSError as error:
-        raise FileError(f"{path} cannot be read: {error.strerror}", hint) from error
-    except ValueError as error:
-        raise FileError(f"{path} is not {what}: {error}", hint) from error
+        raise FileError(f"{path} cannot be read: {error.strerror}", named.hint) from error
+    except (ValueError, KeyError, TypeError) as error:
+        reason = f"{type(error).__name__}: {error}"
+        raise FileError(f"{path} is not {named.what}: {reason}", named.hint) from error
+
+
+def read(kind: type[T], data: Json) -> T:
+    """Return JSON data as a value of a type."""
+    return from_data(kind, data, {Knobs: read_knobs})
+
+
+def written(value: object) -> Json:
+    """Return a value as JSON data."""
+    return to_data(value, lambda v: v.to_json() if isinstance(v, Knobs) else None)
+
+
+def read_knobs(data: Json) -> Knobs:
+    """Read the knobs of any schedule; raises ValueError saying what is wrong."""
+    if not isinstance(data, dict):
+        raise ValueError(f"knobs must be an object, not {data!r}")
+    name = str(data.get("schedule"))
+    if name not in KNOBS:
+        raise ValueError(f"there is no schedule called {name}")
+    return from_data(KNOBS[name], data)

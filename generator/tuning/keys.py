@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Key:
-    """What names a kernel: recipe, static extents, element type."""
+    """What names a kernel: recipe, element type, static extents."""
 
     recipe: str
     dtype: str

@@ -1,13 +1,12 @@
 """Compiling candidates: a source with one variant each, a small library each, without a GPU.
 
-A library holds the kernel and one C function; it names no CUDA runtime, the process that loads it
+A library holds the kernel and C functions; it names no CUDA runtime, the process that loads it
 brings PyTorch's. What fails to compile, or spills, costs that candidate only.
 """
 
 from __future__ import annotations
 
 import hashlib
-import json
 import re
 import subprocess
 from collections.abc import Callable, Sequence
@@ -21,10 +20,21 @@ from mirage_kernels.generator.build.compile import ROOT, gencode
 from mirage_kernels.generator.build.ptxas import parse
 from mirage_kernels.generator.build.toolchain import Toolchain, find_toolchain
 from mirage_kernels.generator.errors import FileError, ToolchainError
-from mirage_kernels.generator.ir.codec import to_data
+from mirage_kernels.generator.ir import Graph
+from mirage_kernels.generator.ir.text import dumps
 from mirage_kernels.generator.records.files import write_whole
-from mirage_kernels.generator.tuning.files import loaded
-from mirage_kernels.generator.tuning.manifest import FOLDER_HINT, Manifest
+from mirage_kernels.generator.records.record import Emitted
+from mirage_kernels.generator.request import Event, Progress
+from mirage_kernels.generator.tuning.files import Kind, read_file, written
+from mirage_kernels.generator.tuning.keys import Key
+from mirage_kernels.generator.tuning.manifest import (
+    FOLDER_HINT,
+    Built,
+    BuiltBucket,
+    Compiled,
+    Manifest,
+)
+from mirage_kernels.generator.tuning.sources import Candidates, Source, candidates_of
 
 DIGEST_LETTERS = 20
 _OWN = re.compile(rf"[0-9a-f]{{{DIGEST_LETTERS}}}\.(cu|so|json|o|unfinished)")
@@ -54,24 +64,58 @@ class Shop:
 
 @dataclass(frozen=True)
 class Report:
-    """What the compiler says of a library."""
+    """What the compiler said of a library: registers, or in `failed` why there is none."""
 
     registers: int
     failed: str = ""
 
 
 @dataclass(frozen=True)
-class Made:
-    """A compiled library: the name of its files, registers, or in `failed` why there is none."""
+class Wanted:
+    """How many candidates beside the rule's, and other muGraphs of which there are some too."""
 
-    digest: str
-    registers: int
-    failed: str = ""
+    top: int
+    forms: Sequence[Graph] = ()
+
+
+def compiled_kernel(record: Emitted, shop: Shop, wanted: Wanted, progress: Progress) -> Compiled:
+    """Compile every candidate of a kernel; what the folder has already is not compiled again."""
+    found = candidates_of(record, wanted.top, wanted.forms)
+    key = Key(record.recipe, record.dtype, dict(record.shape))
+    return _compiled_form(key, found, shop, (record, progress))
+
+
+def _compiled_form(
+    key: Key, found: Candidates, shop: Shop, by: tuple[Emitted, Progress]
+) -> Compiled:
+    record, progress = by
+    knobs = list(dict.fromkeys(k for b in found.buckets for k in b.predicted_us))
+
+    def tell(done: int) -> None:
+        progress(Event("compile", done, len(knobs), f"{record.recipe} {record.stem}"))
+
+    sources = [found.source(k) for k in knobs]
+    made = each(lambda s: _built(s, shop, record.arch), sources, shop, tell)
+    by_knobs = dict(zip(knobs, made, strict=True))
+    buckets = tuple(
+        BuiltBucket(
+            bucket.size,
+            tuple(
+                Built(by_knobs[k][0], k, by_knobs[k][1].registers, us, by_knobs[k][1].failed)
+                for k, us in bucket.predicted_us.items()
+            ),
+            bucket.rule,
+            bucket.rule_of_few,
+        )
+        for bucket in found.buckets
+    )
+    forms = tuple(_compiled_form(key, form, shop, by) for form in found.forms)
+    return Compiled(key, buckets, found.dim, found.beyond, found.form, forms)
 
 
 def prune(shop: Shop, manifest: Manifest) -> None:
     """Remove libraries that no kernel of the manifest has any more: their sources have changed."""
-    named = set[str]().union(*(k.digests for k in manifest.kernels))
+    named = {digest for kernel in manifest.kernels for digest in kernel.candidates}
     for file in shop.folder.iterdir():
         if _OWN.fullmatch(file.name) and file.stem not in named:
             file.unlink()
@@ -95,16 +139,17 @@ def each(
     return made
 
 
-def library_of(source: str, shop: Shop, arch: str) -> Made:
-    """Compile a source, or find what the folder has of it."""
-    digest = digest_of(source, shop.toolchain, arch)
+def _built(source: Source, shop: Shop, arch: str) -> tuple[str, Report]:
+    """Compile a source, or find what the folder has of it; return its name and the report."""
+    digest = digest_of(source.text, shop.toolchain, arch)
+    if source.failed:
+        return digest, Report(0, source.failed)
     report = shop.folder / f"{digest}.json"
     if not (report.is_file() and (shop.folder / f"{digest}.so").is_file()):
-        made = _compiled(source, digest, shop, arch)
-        write_whole(report, json.dumps(to_data(made)) + "\n", hint=FOLDER_HINT)
-
-    made = loaded(report, Report, what="a compiler's report", hint="remove it, compile again")
-    return Made(digest, made.registers, made.failed)
+        said = _compiled(source.text, digest, shop, arch)
+        write_whole(report, dumps(written(said)), hint=FOLDER_HINT)
+    named = Kind("a compiler's report", "remove it, compile again")
+    return digest, read_file(report, Report, named)
 
 
 def _compiled(source: str, digest: str, shop: Shop, arch: str) -> Report:

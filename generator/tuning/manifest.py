@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from mirage_kernels.generator.ir.codec import to_data
 from mirage_kernels.generator.ir.text import dumps
 from mirage_kernels.generator.records.files import write_whole
 from mirage_kernels.generator.schedules.row_wise.knobs import RowWise
-from mirage_kernels.generator.tuning.files import loaded
+from mirage_kernels.generator.schedules.schedule import Knobs
+from mirage_kernels.generator.tuning.files import Kind, read_file, written
 from mirage_kernels.generator.tuning.keys import Key
-from mirage_kernels.generator.tuning.knobs import Values
 
 FOLDER_HINT = "choose a folder that can be written"
 
@@ -21,9 +20,8 @@ class Built:
     """A compiled candidate; `digest` names its files and stands for its whole source."""
 
     digest: str
-    knobs: Values
+    knobs: Knobs
     registers: int
-    schedule: str = ""
     predicted_us: float | None = None
     failed: str = ""  # why it is not to be measured
 
@@ -34,54 +32,57 @@ class Built:
 
 
 @dataclass(frozen=True)
-class Candidates:
-    """Candidates of a bucket of tokens or query rows (0: any), in predicted order.
+class BuiltBucket:
+    """Candidates of a bucket of tokens or query rows, the rule's first or in predicted order.
 
-    `rule_of_few`: the rule's knobs for calls of few work tiles, if it has others for them.
+    `rule_of_few` is the rule's choice for calls of few work tiles, where they have a variant.
     """
 
     size: int
     built: tuple[Built, ...]
-    rule: Values = field(default_factory=dict)
-    rule_of_few: Values = field(default_factory=dict)
+    rule: Knobs
+    rule_of_few: Knobs | None = None
 
     @property
     def splits(self) -> bool:
         """Say whether calls of few work tiles may have a variant of their own."""
-        return bool(self.rule) and bool(self.size or self.rule_of_few)
+        return bool(self.size) or self.rule_of_few is not None
 
 
 @dataclass(frozen=True)
 class Compiled:
-    """A kernel's candidates by bucket; `tokens` names its dynamic dim, if it is over tokens.
+    """A kernel's candidates by bucket.
 
-    `beyond`: other numbers of tokens, at which the last bucket's choice is compared with PyTorch.
-    `mugraph` names the muGraph where several are compared; of the others there are the rule's
-    variants.
+    `dim` names its dynamic dim where every bucket is measured at its own number of tokens; there
+    the last bucket's choice is also compared at other numbers, `beyond`. Kernels without it are
+    measured at calls of several dynamic extents. `form` names the muGraph; of `forms`, others that
+    the search found besides, there are the rule's variants.
     """
 
     key: Key
-    buckets: tuple[Candidates, ...]
-    tokens: str = ""
+    buckets: tuple[BuiltBucket, ...]
+    dim: str = ""
     beyond: tuple[int, ...] = ()
-    mugraph: str = ""
-    mugraphs: tuple[Compiled, ...] = ()
-
-    @property
-    def digests(self) -> set[str]:
-        """Names of all libraries."""
-        own = {b.digest for bucket in self.buckets for b in bucket.built}
-        return own.union(*(other.digests for other in self.mugraphs))
+    form: str = ""
+    forms: tuple[Compiled, ...] = ()
 
     @property
     def is_row_wise(self) -> bool:
         """Say whether blocks hold a token each: one variant serves any number of tokens."""
-        return self.buckets[0].built[0].knobs["schedule"] == RowWise.schedule
+        return self.buckets[0].built[0].knobs.schedule == RowWise.schedule
 
     @property
-    def sizes(self) -> tuple[int, ...]:
-        """All numbers of tokens that anything of it is measured with."""
+    def tokens(self) -> tuple[int, ...]:
+        """Return all numbers of tokens that anything of it is measured with."""
         return (*(b.size for b in self.buckets), *self.beyond)
+
+    @property
+    def candidates(self) -> dict[str, Built]:
+        """All candidates by the names of their libraries, those of other muGraphs too."""
+        found = {b.digest: b for bucket in self.buckets for b in bucket.built}
+        for form in self.forms:
+            found |= form.candidates
+        return found
 
 
 @dataclass(frozen=True)
@@ -103,7 +104,7 @@ class Manifest:
 
     def write(self, folder: Path) -> None:
         """Write the manifest whole into its folder."""
-        write_whole(path_in(folder), dumps(to_data(self)), hint=FOLDER_HINT)
+        write_whole(path_in(folder), dumps(written(self)), hint=FOLDER_HINT)
 
 
 def path_in(folder: Path) -> Path:
@@ -114,4 +115,4 @@ def path_in(folder: Path) -> Path:
 def load_manifest(folder: Path) -> Manifest:
     """Read a folder's manifest; raises FileError where there is none."""
     hint = f"`mirage-kernels tune --compile {folder}` writes it"
-    return loaded(path_in(folder), Manifest, what="a tuning's manifest", hint=hint)
+    return read_file(path_in(folder), Manifest, Kind("a tuning's manifest", hint))

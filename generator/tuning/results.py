@@ -3,24 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
+from typing import TypeVar
 
 from mirage_kernels.generator.errors import FileError
-from mirage_kernels.generator.ir.codec import from_data, to_data
 from mirage_kernels.generator.ir.text import Json, dumps
 from mirage_kernels.generator.records.files import write_whole
-from mirage_kernels.generator.tuning.files import loaded
+from mirage_kernels.generator.tuning.files import Kind, read, read_file, written
 
 SAME = ("gpu", "driver", "cuda", "torch")  # what one file's measurements must agree in
 DIGITS = 3
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """A candidate's time and relative error, or why there is none; see `At.few_tiles`."""
+    """A candidate's time at a call, or why there is none.
 
-    us: float | None = None
+    `few_tiles` says whether the launch finds few work tiles there.
+    """
+
+    us: float = 0.0
     error: float | None = None
     few_tiles: bool = False
     failed: str = ""
@@ -28,78 +32,84 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Peers:
-    """What a call is compared with: the floor, PyTorch eager, the library without a kernel of ours.
+    """What a kernel is compared with: the floor, PyTorch eager, the library's own program."""
 
-    `peers` are kernels of PyTorch, those that take the call.
-    """
-
-    floor_us: float = 0.0
+    floor_us: float
     eager_us: float | None = None
     library_us: float | None = None
-    peers: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class DenseOutcome:
+    """Our time at a dense call, PyTorch's, and those of its kernels; or why there are none."""
+
+    us: float = 0.0
+    sdpa_us: float = 0.0
+    peers: dict[str, float] = field(default_factory=dict)
+    failed: str = ""
+
+
+def answered(kind: type[T], answer: Mapping[str, Json]) -> T:
+    """Return what the worker answered, times rounded."""
+    named = {f.name for f in fields(kind)}  # type: ignore[arg-type]
+    return read(kind, {name: _rounded(name, v) for name, v in answer.items() if name in named})
+
+
+def _rounded(name: str, value: Json) -> Json:
+    if isinstance(value, dict):
+        return {inner: _rounded("us", v) for inner, v in value.items()}
+    return round(value, DIGITS) if isinstance(value, float) and name.endswith("us") else value
 
 
 @dataclass(frozen=True)
 class Measured:
-    """What a file holds: times of libraries by digest and call, of peers by kernel and call."""
+    """What a file of measurements holds, by library or kernel, and call: see `at`."""
 
     environment: dict[str, str] = field(default_factory=dict)
     outcomes: dict[str, Outcome] = field(default_factory=dict)
     peers: dict[str, Peers] = field(default_factory=dict)
+    dense: dict[str, DenseOutcome] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
+@dataclass
 class Results:
     """A file of measurements."""
 
     path: Path
-    measured: Measured
+    known: Measured = field(default_factory=Measured)
 
     def write(self) -> None:
         """Write the file whole."""
-        names = ("environment", "outcomes", "peers")
-        document = {name: to_data(getattr(self.measured, name)) for name in names}
-        write_whole(self.path, dumps(document), hint="choose another file: --results FILE")
+        document = dumps(written(self.known))
+        write_whole(self.path, document, hint="choose another file: --results FILE")
 
     def begin(self, here: Mapping[str, str]) -> None:
         """Note where measurements come from; raises FileError where others came from elsewhere."""
-        known = self.measured.environment
-        if not known:
-            known.update(here)
+        before = self.known.environment
+        if not before:
+            before.update(here)
         for name in SAME:
-            before, now = known.get(name, ""), here.get(name, "")
-            if before != now:
+            was, now = before.get(name, ""), here.get(name, "")
+            if was != now:
                 raise FileError(
-                    f"{self.path} was begun with {name} {before}, this is {now}",
+                    f"{self.path} was begun with {name} {was}, this is {now}",
                     "remove it to measure all anew, or name another: --results FILE",
                 )
 
 
-def at(name: str, call: str, *, promised: bool = True) -> str:
+def at(name: str, call: str, *, assumed: bool = False) -> str:
     """Return under which name something is kept that was measured at a call."""
-    return f"{name}@{call}{'' if promised else ' by default'}"
+    return f"{name}@{call}{' assumed' if assumed else ''}"
 
 
-def outcome_of(answer: dict[str, Json]) -> Outcome:
-    """Return what the worker answered of a candidate."""
-    return from_data(Outcome, _rounded({n: v for n, v in answer.items() if n != "leaving"}))
-
-
-def peers_of(answer: dict[str, Json]) -> Peers:
-    """Return what the worker answered of a call."""
-    return from_data(Peers, _rounded(answer))
-
-
-def _rounded(data: Json, name: str = "us") -> Json:
-    """Return data with its times, and whatever stands below "peers", to a thousandth."""
-    if isinstance(data, dict):
-        return {n: _rounded(v, "us" if name == "peers" else n) for n, v in data.items()}
-    return round(data, DIGITS) if isinstance(data, float) and name.endswith("us") else data
+def tokens_call(dim: str, tokens: int) -> str:
+    """Return the name of the call with so many tokens: `M=8`."""
+    return f"{dim}={tokens}"
 
 
 def load_results(path: Path) -> Results:
     """Read the file of an interrupted tuning, or begin a new one."""
     if not path.is_file():
-        return Results(path, Measured())
-    hint = "remove it and measure again"
-    return Results(path, loaded(path, Measured, what="a file of measurements", hint=hint))
+        return Results(path)
+    named = Kind("a file of measurements", "remove it and measure again")
+    return Results(path, read_file(path, Measured, named))

@@ -1,4 +1,7 @@
-"""Variants by the catalog: measured knobs where there are some, else those of the rule."""
+"""From the catalog to a kernel's variants: measured knobs where there are some, else the rule's.
+
+What was measured without what the rule takes says nothing against it, and is left.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ from math import inf
 
 from mirage_kernels.generator.errors import PlanError
 from mirage_kernels.generator.plan.program import TileProgram
+from mirage_kernels.generator.schedules.attention.knobs import AttentionKnobs
 from mirage_kernels.generator.schedules.attention.program import AttentionProgram
 from mirage_kernels.generator.schedules.attention.variants import (
     AttentionVariant,
@@ -20,16 +24,17 @@ from mirage_kernels.generator.schedules.schedule import Knobs, Variant
 from mirage_kernels.generator.schedules.sizes import registers, shared_bytes
 from mirage_kernels.generator.target import Target
 from mirage_kernels.generator.tuning.catalog import HINT, Bucket, Tuned
-from mirage_kernels.generator.tuning.knobs import attention_knobs, has_producers, knobs_of
+from mirage_kernels.generator.tuning.choice import has_producers
+
+MAX_TOKENS = 64  # of kernels never measured: above it the library's program runs
 
 
 def chosen_variants(
     programs: tuple[TileProgram, ...], on: Target, tuned: Tuned | None
 ) -> tuple[Variant, ...]:
-    """Return one variant per bucket: the measured one where there is one, else the rule's.
+    """Return one variant per bucket of tokens.
 
-    A kernel never tuned has what `untuned` returns. What was measured without the plan that the
-    rule takes says nothing against it, and is left. Raises PlanError for measured knobs that no
+    A kernel never tuned has what `untuned` returns. Raises PlanError for measured knobs that no
     longer fit the kernel.
     """
     if tuned is None:
@@ -39,17 +44,16 @@ def chosen_variants(
     known = {
         m: found[m].chosen[0].knobs
         for m, variant in rule.items()
-        if m in found and variant.knobs.label in {t.schedule for t in found[m].tried}
+        if m in found and variant.knobs.label in {t.knobs.label for t in found[m].tried}
     }
     producers = next((has_producers(k) for k in known.values()), programs[0].producer_blocks > 0)
     program = member(programs, producers=producers)
-    fitting = {m: knobs_of(k) for m, k in known.items() if has_producers(k) is producers}
-    _check_fit(program, on, fitting)
-    chosen = by_size(program, on).items()
-    return tuple(replace(v, knobs=fitting.get(m, v.knobs)) for m, v in chosen)
+    known = {m: k for m, k in known.items() if has_producers(k) is producers}
+    _check_tokens_fit(program, on, known)
+    return tuple(replace(v, knobs=known.get(m, v.knobs)) for m, v in by_size(program, on).items())
 
 
-def _check_fit(program: TileProgram, on: Target, measured: Mapping[int, Knobs]) -> None:
+def _check_tokens_fit(program: TileProgram, on: Target, measured: Mapping[int, Knobs]) -> None:
     for tokens, knobs in measured.items():
         shared, needed = shared_bytes(program, knobs), registers(program, knobs)
         if shared > on.shared_bytes or needed > REGISTERS_LEFT:
@@ -60,14 +64,13 @@ def _check_fit(program: TileProgram, on: Target, measured: Mapping[int, Knobs]) 
             )
 
 
-def attention_variants_by(
+def chosen_row_variants(
     program: AttentionProgram, on: Target, tuned: Tuned | None
 ) -> tuple[AttentionVariant, ...]:
-    """Return the kernel's variants: measured knobs where there are some, else the rule's.
+    """Return the variants of each bucket of query rows.
 
-    What was measured without the rule's knobs says nothing against them. Where calls of few work
-    tiles have the knobs of others, one variant serves both, and buckets with the same knobs are
-    one. Raises PlanError for measured knobs that do not fit any more.
+    Where calls of few work tiles have the knobs of others, one variant serves both, and buckets
+    with the same knobs are one. Raises PlanError for measured knobs that do not fit any more.
     """
     made, known = attention_variants(program, on), tuned.buckets if tuned else ()
     chosen: list[list[AttentionVariant]] = []
@@ -78,9 +81,9 @@ def attention_variants_by(
         if chosen and [v.knobs for v in chosen[-1]] == [v.knobs for v in measured]:
             chosen.pop()
         chosen.append(measured)
-    flat = tuple(v for bucket in chosen for v in bucket)
-    _check_shared(program, on, flat)
-    return flat
+    variants = tuple(v for bucket in chosen for v in bucket)
+    _check_rows_fit(program, on, variants)
+    return variants
 
 
 def _after(bucket: int) -> float:
@@ -89,25 +92,27 @@ def _after(bucket: int) -> float:
 
 
 def _measured(own: list[AttentionVariant], found: Bucket | None) -> Iterator[AttentionVariant]:
-    """Yield the variants of a bucket, that for few work tiles first, if it has its own knobs."""
-    tried = [attention_knobs(t.knobs) for t in found.tried] if found else []
+    """Yield the variants of a bucket, that for few work tiles first, if it has knobs of its own."""
+    tried = [t.knobs for t in found.tried] if found else []
     if found is None or any(v.knobs not in tried for v in own):
         yield from own
         return
     rule = next(v for v in own if not v.few_tiles)
     usual, few = (found.choice(few=few) for few in (False, True))
     of_few = next((v.knobs for v in own if v.few_tiles), None)
-    knobs = attention_knobs(usual.knobs) if usual else rule.knobs
-    few_knobs = attention_knobs(few.knobs) if few else of_few
+    knobs = usual.knobs if usual else rule.knobs
+    few_knobs = few.knobs if few else of_few
+    assert isinstance(knobs, AttentionKnobs)
     if few_knobs is not None and few_knobs != knobs:
+        assert isinstance(few_knobs, AttentionKnobs)
         yield AttentionVariant(rule.bucket, few_knobs, few_tiles=True)
     yield replace(rule, knobs=knobs)
 
 
-def _check_shared(
-    program: AttentionProgram, on: Target, measured: Iterable[AttentionVariant]
+def _check_rows_fit(
+    program: AttentionProgram, on: Target, variants: Iterable[AttentionVariant]
 ) -> None:
-    for v in measured:
+    for v in variants:
         bytes_ = v.knobs.shared_bytes(*program.sizes)
         if bytes_ > on.shared_bytes:
             raise PlanError(

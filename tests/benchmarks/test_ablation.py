@@ -26,7 +26,7 @@ def test_a_launch_gives_as_many_bytes_as_the_library_reads(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     torch = pytest.importorskip("torch")
-    from mirage_kernels.generator.tuning.worker import LaunchArgs
+    from mirage_kernels.generator.tuning.library import LaunchArgs
 
     beyond = 24  # fields that the structure of Python does not name
     seen: list[bytes] = []

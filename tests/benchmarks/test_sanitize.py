@@ -82,7 +82,7 @@ def test_every_tool_watches_every_kernel() -> None:
     ]
     wanted = argparse.Namespace(only=[""], tool=[*sanitize.TOOLS])
     planned = list(sanitize.planned(table, wanted))
-    names = [kernel.name for kernel in table] + sanitize.sanitize_append.names()
+    names = [kernel.name for kernel in table] + sanitize.sanitize_calls.append_names()
     for tool in sanitize.TOOLS:
         watched = [name for task in planned if task.tool == tool for name in task.names]
         assert sorted(watched) == sorted(names)
@@ -96,13 +96,13 @@ def test_blocks_claim_segments_where_a_variant_does() -> None:
     records = {str(p.relative_to(EMITTED).with_suffix("")): p for p in EMITTED.rglob("*.json")}
     claiming = {name for name, path in records.items() if '"dynamic": 1' in path.read_text()}
     assert claiming
-    many = script("sanitize_attention").CLAIM
+    many = script("sanitize_calls").CLAIM
     assert claiming == {name for name in records if name.startswith(many)}
 
 
 @pytest.mark.skipif(not RESULT.is_file() or not EMITTED.is_dir(), reason="not a checkout")
 def test_every_shipped_kernel_was_watched_by_every_tool() -> None:
-    tables = script("sanitize_tables")
+    tables = script("tables")
     document = json.loads(RESULT.read_text())
     assert set(document) - {"again"} == {"environment", "rows", "sanitizer"}
     rows = tables.runs()
@@ -116,7 +116,7 @@ def test_every_shipped_kernel_was_watched_by_every_tool() -> None:
 
 
 def test_the_table_counts_what_was_clean(tmp_path: Path) -> None:
-    tables = script("sanitize_tables")
+    tables = script("tables")
     rows = [
         {
             "kernel": f"gqa/D64_{dtype}",
@@ -131,6 +131,6 @@ def test_the_table_counts_what_was_clean(tmp_path: Path) -> None:
     here = dict.fromkeys(("gpu", "driver", "cuda", "date", "commit", "command"), "x")
     path = tmp_path / "sanitizers.json"
     path.write_text(json.dumps({"environment": here, "rows": rows, "sanitizer": "1"}))
-    made = tables.short(path)
+    made = tables.watched(path)
     assert "| gqa | 2 | 1 of 2 clean | clean | clean | clean |" in made
     assert "* memcheck, Invalid read: `gqa/D64_bf16`" in made

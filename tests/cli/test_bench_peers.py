@@ -11,12 +11,12 @@ import torch
 from torch import Tensor
 from torch.nn.attention import varlen
 
-from mirage_kernels.generator.bench import attention_calls as calls
-from mirage_kernels.generator.bench.attention_peers import Peer, peers
-from mirage_kernels.generator.bench.attention_workloads import APPEND, DECODE, AttentionWorkload
 from mirage_kernels.generator.bench.measure import relative_error
+from mirage_kernels.generator.bench.workloads import tensors as calls
+from mirage_kernels.generator.bench.workloads.calls import APPEND, DECODE, CallWorkload
+from mirage_kernels.generator.bench.workloads.peers import Peer, peers
 
-MIXED = AttentionWorkload("gqa", DECODE, (3, 40, 1, 17), (8, 2), depth=32, page_size=16)
+MIXED = CallWorkload("gqa", DECODE, (3, 40, 1, 17), (8, 2), depth=32, page_size=16)
 
 
 def attended(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
@@ -114,14 +114,12 @@ def test_what_is_not_installed_is_no_peer() -> None:
 @pytest.mark.parametrize("recipe", ["sliding_window_attention", "gqa_full"])
 def test_masks_and_caps_that_no_peer_takes_have_none(recipe: str) -> None:
     window_left, cap = (5, 0.0) if recipe == "sliding_window_attention" else (-1, 20.0)
-    workload = AttentionWorkload(
-        recipe, DECODE, (40,), window_left=window_left, logits_soft_cap=cap
-    )
+    workload = CallWorkload(recipe, DECODE, (40,), window_left=window_left, logits_soft_cap=cap)
     assert list(peers(workload)) == []
 
 
 def test_the_new_token_is_seen_by_ours_and_by_peers() -> None:
-    workload = AttentionWorkload("gqa", APPEND, (40, 40), (8, 2), depth=32)
+    workload = CallWorkload("gqa", APPEND, (40, 40), (8, 2), depth=32)
     given = calls.drawn(workload, 0, "cpu")
     dense = calls.dense(workload, given)
     exact = calls.exact(workload, dense)

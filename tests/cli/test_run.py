@@ -13,10 +13,10 @@ import torch
 from mirage_kernels.generator.bench import measure
 from mirage_kernels.generator.bench.demonstrate import Demonstration
 from mirage_kernels.generator.bench.measure import Environment, Row
+from mirage_kernels.generator.bench.workloads.tokens import Workload
 from mirage_kernels.generator.commands import bench, trial
 from mirage_kernels.generator.commands import run as run_verb
 from mirage_kernels.generator.commands.extension import Call, Loaded
-from mirage_kernels.generator.commands.workload import Workload
 from mirage_kernels.generator.errors import ToolchainError, VerifyError
 from mirage_kernels.generator.ir.dtypes import DType
 from mirage_kernels.generator.recipe import load_recipe

@@ -26,6 +26,7 @@ from mirage_kernels.generator.plan.threads import with_threads
 from mirage_kernels.generator.recipe import Recipe, Shape, load_recipe, trace
 from mirage_kernels.generator.records.record import About, KernelRecord, load_record
 from mirage_kernels.generator.schedules.choose import variants
+from mirage_kernels.generator.schedules.producer_blocks import with_producer_blocks
 from mirage_kernels.generator.schedules.sizes import shared_bytes
 from mirage_kernels.generator.search.gate import Gate
 from mirage_kernels.generator.target import target
@@ -107,10 +108,10 @@ def test_shared_memory_is_as_large_as_planned(
     recorded: Recorded, tmp_path: Path, rank: int
 ) -> None:
     record = recorded({"K": 4096, "N": 4096, "R": rank})
-    program = tile_program("lora_linear", record.graph)
+    program = with_producer_blocks(tile_program("lora_linear", record.graph), target("sm_90a"))
     sizes = [shared_bytes(program, v.knobs) for v in record.variants]
     names = [
-        f"{'HeldBlock' if (v.schedule == 'register_operand') else 'SharedMap'}<{name}>"
+        f"{'RegisterOperandBlock' if (v.schedule == 'register_operand') else 'SharedMap'}<{name}>"
         for v, name in zip(record.variants, ("UpTo8M", "UpTo16M", "UpTo32M", "AnyM"), strict=True)
     ]
     lines = [

@@ -52,14 +52,14 @@ def test_its_blocks_are_as_large_as_planned(name: str, tmp_path: Path) -> None:
     rank = {d.name: d.size for o in program.inputs for d in o.type.dims}["R"]
     checks = []
     for variant, knobs in zip(made.variants, ("UpTo8M", "UpTo16M", "UpTo32M", "AnyM"), strict=True):
-        block = "HeldBlock" if (variant.schedule == "register_operand") else "SharedMap"
+        block = "RegisterOperandBlock" if (variant.schedule == "register_operand") else "SharedMap"
         more = slices_ahead(program, variant.knobs, ON) - 1
         planned = shared_bytes(program, variant.knobs) + TASKS_BYTES
         planned += more * kept_bytes(variant.knobs.rows // variant.knobs.blocks, rank)
         checks.append(f"static_assert({SPACE}{block}<{SPACE}{knobs}>::kBytes == {planned});\n")
         assert planned <= ON.shared_bytes
         assert consumers_bytes(program, variant.knobs) == max(ALONE_BYTES, planned)
-    block = f"making::SharedMap<{SPACE}Makers<{SPACE}Shape>>"
+    block = f"producing::SharedMap<{SPACE}Producers<{SPACE}Shape>>"
     checks.append(f"static_assert({SPACE}{block}::kBytes == {first_launch_bytes(program)});\n")
     ran = compiled(emit_cuda(made) + "".join(checks), tmp_path, "-ptx", "-arch=sm_90a")
     assert ran.returncode == 0, ran.stderr

@@ -50,12 +50,12 @@ def test_its_blocks_are_as_large_as_planned(name: str, tmp_path: Path) -> None:
     for variant, knobs in zip(made.variants, ("UpTo8M", "UpTo16M", "UpTo32M", "AnyM"), strict=True):
         block = f"SharedMap<{SPACE}{knobs}>"
         if variant.schedule == "register_operand":
-            block = f"HeldBlock<{SPACE}{knobs}>"
+            block = f"RegisterOperandBlock<{SPACE}{knobs}>"
         planned = shared_bytes(made.program, variant.knobs)
         checks.append(f"static_assert({SPACE}{block}::kBytes == {planned});\n")
-        block = f"making::SharedMap<{SPACE}Makers<{SPACE}{knobs}>>"
+        block = f"producing::SharedMap<{SPACE}Producers<{SPACE}{knobs}>>"
         if variant.schedule == "register_operand":
-            block = f"MakersBlock<{SPACE}{knobs}>"
+            block = f"ProducersBlock<{SPACE}{knobs}>"
         planned = producers_bytes(made.program, variant.knobs) - STAMP_BYTES
         checks.append(f"static_assert({SPACE}{block}::kBytes == {planned});\n")
     ran = compiled(emit_cuda(made) + "".join(checks), tmp_path, "-ptx", "-arch=sm_90a")
@@ -65,10 +65,10 @@ def test_its_blocks_are_as_large_as_planned(name: str, tmp_path: Path) -> None:
 @each_kernel
 def test_users_in_pairs_are_served_by_pairs_others_by_slices(name: str) -> None:
     text = emit_cuda(kernel(name))
-    held = text[text.index("lora_linear_held(const") :]
-    assert "if (apart.makes()) return lora_linear_make<Config>(given, shared);" in held
-    assert "making::" not in held
-    assert "apart.template receive<tile::kReceivers>(" in held
+    held = text[text.index("lora_linear_register_operand(const") :]
+    assert "if (producers.is_producer()) return lora_linear_produce<Config>(given, shared);" in held
+    assert "producing::" not in held
+    assert "producers.template receive<tile::kConsumerThreads>(" in held
     slices = text[: text.index("// What a launch of makers and users is given.")]
     assert "lora_linear_make" not in slices
     assert "apart.receive(" in slices
@@ -95,7 +95,8 @@ def test_every_bucket_has_its_workspace(name: str) -> None:
 @each_kernel
 def test_a_workspace_has_room_for_blocks_that_share_rows(name: str) -> None:
     made = kernel(name)
-    room = r"Apart<Config>::bytes\(args\.dims\[0\], (\d+) \* tile::ceil_div\(N, Config::kRows\)\)"
+    rows = r"tile::ceil_div\(N, Config::kRows\)"
+    room = rf"ProducerBlocks<Config>::bytes\(args\.dims\[0\], (\d+) \* {rows}\)"
     (users_of_rows,) = re.findall(room, emit_cuda(made))
     assert max(v.knobs.blocks for v in made.variants) == int(users_of_rows)
 

@@ -44,7 +44,7 @@ def test_its_blocks_are_as_large_as_planned(name: str, tmp_path: Path) -> None:
     for variant, knobs in zip(made.variants, ("UpTo8M", "UpTo16M", "UpTo32M", "AnyM"), strict=True):
         if prologue_warps(variant.knobs):
             planned = shared_bytes(made.program, variant.knobs)
-            block = f"{SPACE}HeldBlock<{SPACE}{knobs}>"
+            block = f"{SPACE}RegisterOperandBlock<{SPACE}{knobs}>"
             checks.append(f"static_assert({block}::kBytes == {planned});\n")
     assert len(checks) == 3
     ran = compiled(emit_cuda(made) + "".join(checks), tmp_path, "-ptx", "-arch=sm_90a")
@@ -58,9 +58,9 @@ def test_both_launches_serve_many_tokens_and_few_need_no_workspace(name: str) ->
     launched = re.findall(r"return (launch\w*)<(\w+)>", host)
     assert launched == [
         ("launch", "UpTo8M"),
-        ("launch_front", "UpTo16M"),
-        ("launch_front", "UpTo32M"),
-        ("launch_front", "AnyM"),
+        ("launch_after_prologue", "UpTo16M"),
+        ("launch_after_prologue", "UpTo32M"),
+        ("launch_after_prologue", "AnyM"),
     ]
     needed = host[host.index("_workspace(") :]
     assert re.findall(r"return (.*);", needed) == [
@@ -73,9 +73,11 @@ def test_both_launches_serve_many_tokens_and_few_need_no_workspace(name: str) ->
 
 def test_what_follows_starts_when_the_kernels_before_have_ended() -> None:
     text = emit_cuda(kernel(NAMES[0]))
-    front = text[text.index("layer_norm_linear_front(") : text.index("launch_front(")]
-    assert front.index("start_in_front()") < front.index("load_present")
-    assert "return launch_held<Config>(tile::behind(args, 0, K), stream);" in text
+    front = text[text.index("layer_norm_linear_prologue(") : text.index("launch_after_prologue(")]
+    assert front.index("launch_prologue()") < front.index("load_if_given")
+    assert (
+        "return launch_register_operand<Config>(tile::launch_behind(args, 0, K), stream);" in text
+    )
 
 
 def test_a_file_whose_variants_are_all_of_few_tokens_has_no_launch_in_front() -> None:

@@ -12,6 +12,7 @@ from mirage_kernels.generator.emit.header import Header
 from mirage_kernels.generator.plan.lower import tile_program
 from mirage_kernels.generator.records.record import load_record
 from mirage_kernels.generator.schedules.choose import variants
+from mirage_kernels.generator.schedules.producer_blocks import with_producer_blocks
 from mirage_kernels.generator.schedules.sizes import shared_bytes
 from mirage_kernels.generator.target import target
 
@@ -28,7 +29,7 @@ each_kernel = pytest.mark.parametrize("name", NAMES)
 
 def kernel(name: str) -> Kernel:
     record = load_record(KERNELS / f"{name}.json")
-    made = tile_program(record.recipe, record.graph)
+    made = with_producer_blocks(tile_program(record.recipe, record.graph), target("sm_90a"))
     header = Header("command", "stem", [("Formula", "none")])
     return Kernel(made, variants(made, target("sm_90a")), record.storage, header)
 
@@ -48,8 +49,8 @@ def test_many_tokens_are_launched_as_held(name: str) -> None:
     ]
     assert launches == [
         *(f"if (M <= {m}) return launch<UpTo{m}M>(args, stream);" for m in (8, 16)),
-        "if (M <= 32) return launch_held<UpTo32M>(args, stream);",
-        "return launch_held<AnyM>(args, stream);",
+        "if (M <= 32) return launch_register_operand<UpTo32M>(args, stream);",
+        "return launch_register_operand<AnyM>(args, stream);",
     ]
 
 
@@ -57,7 +58,7 @@ def test_many_tokens_are_launched_as_held(name: str) -> None:
 def test_it_takes_the_shared_memory_that_was_planned(name: str, tmp_path: Path) -> None:
     made = kernel(name)
     planned = shared_bytes(made.program, made.variants[-1].knobs)
-    block = "mirage::generated::HeldBlock<mirage::generated::AnyM>"
+    block = "mirage::generated::RegisterOperandBlock<mirage::generated::AnyM>"
     text = f"{emit_cuda(made)}static_assert({block}::kBytes == {planned});\n"
     ran = compiled(text, tmp_path, "-ptx", "-arch=sm_90a")
     assert ran.returncode == 0, ran.stderr
@@ -67,9 +68,9 @@ def test_what_is_computed_of_tokens_stands_in_the_loop_and_beside_the_ring() -> 
     lines = [line.strip() for line in emit_cuda(kernel(NAMES[3])).splitlines()]
     for line in (
         "static constexpr int kVectors = 1, kTokenSums = 1;",
-        "tile::TokenPartial<tile::kRowTile> x_squared;    // [M]",
+        "tile::TokenPartial<tile::kRowTile> x_squared;       // [M]",
         "const auto copy_vectors = [&] { block.copy_vector(0, norm_weight); };",
-        "const auto x_squared_parts = tile::meet(block, 0, x_squared);",
+        "const auto x_squared_parts = tile::store_partials(block, 0, x_squared);",
     ):
         assert line in lines
     assert any(line.startswith("tile::contract(scaled_x_product, weight_tile, ") for line in lines)
@@ -77,15 +78,15 @@ def test_what_is_computed_of_tokens_stands_in_the_loop_and_beside_the_ring() -> 
 
 def test_blocks_of_a_pair_copy_the_same_rows_and_finish_half_of_them() -> None:
     lines = [line.strip() for line in emit_cuda(kernel(NAMES[2])).splitlines()]
-    copied = "const int box_row = apart.user() / Block::kBlocks * Block::kRows;"
+    copied = "const int box_row = producers.consumer() / Block::kBlocks * Block::kRows;"
     assert copied in lines
     assert "const int first_row = box_row + Block::rank() * Block::kOwnRows;" in lines
-    assert "tile::copy_box(slot.rows(0), given.maps[1], box_row, k, slot.full);" in lines
+    assert "tile::copy_tile(buffer.rows(0), given.maps[1], box_row, k, buffer.full);" in lines
     assert "const tile::OutputTile out_tile{first_row, N, first_token, M};" in lines
 
 
 def test_every_warp_of_a_user_tells_the_cluster_once() -> None:
     text = emit_cuda(kernel(NAMES[2]))
-    user = text[text.index("lora_linear_held(const __grid_constant__") :]
+    user = text[text.index("lora_linear_register_operand(const __grid_constant__") :]
     assert user.count("Block::tell_cluster();") == 1  # the warp that receives
     assert user.count("block.begin();") == 1  # all others

@@ -53,7 +53,7 @@ def test_every_block_stores_its_share_of_what_products_take(made: KernelRecord) 
     assert "tile::add<T>(step.x_tile, step.residual_tile);" in text
     assert "tile::contract(scaled_product, scaled_weight, total_tile);" in text
     assert "tile::store_share<kEvenDepth>(total, {first_token, M, K}, total_tile, k);" in text
-    assert '#include "tile/shares.cuh"' in text
+    assert '#include "tile/sliced_k/store_share.cuh"' in text
 
 
 def drawn(integers: bool) -> dict[str, np.ndarray]:

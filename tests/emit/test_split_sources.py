@@ -51,11 +51,11 @@ def test_many_tokens_are_launched_as_a_split(
         for line in emit_cuda(kernel(fused, scales, dtype, n)).splitlines()
         if line.strip().endswith("(args, stream);")
     ]
-    how = "launch_split" if n == 4096 else "launch"
+    how = "launch_cluster_split_k" if n == 4096 else "launch"
     assert launches == [
         *(f"if (M <= {m}) return launch<UpTo{m}M>(args, stream);" for m in (8, 16)),
         f"if (M <= 32) return {how}<UpTo32M>(args, stream);",
-        "return launch_split<AnyM>(args, stream);",
+        "return launch_cluster_split_k<AnyM>(args, stream);",
     ]
 
 
@@ -64,7 +64,11 @@ def test_who_finishes_nothing_leaves_before_sums_are_added(
     fused: Fused, scales: str, dtype: DType, n: int
 ) -> None:
     text = emit_cuda(kernel(fused, scales, dtype, n))
-    parts = ("exchange(block);", "if (!block.finishes(M - first_token)) return;", "collect(block")
+    parts = (
+        "wait_for_partials(block);",
+        "if (!block.finishes(M - first_token)) return;",
+        "add_partials(block",
+    )
     places = [text.index(part) for part in parts]
     assert places == sorted(places)
 
@@ -75,7 +79,7 @@ def test_a_split_takes_the_shared_memory_that_was_planned(
 ) -> None:
     made = kernel(fused, scales, dtype, n)
     planned = shared_bytes(made.program, made.variants[-1].knobs)
-    block = "mirage::generated::SplitBlock<mirage::generated::AnyM>"
+    block = "mirage::generated::ClusterSplitKBlock<mirage::generated::AnyM>"
     text = f"{emit_cuda(made)}static_assert({block}::kBytes == {planned});\n"
     ran = compiled(text, tmp_path, "-ptx", "-arch=sm_90a")
     assert ran.returncode == 0, ran.stderr

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mirage_kernels.generator.emit import after_loop, attention, slices, triton, words
+from mirage_kernels.generator.emit import after_loop, names, triton
 from mirage_kernels.generator.errors import PlanError
 from mirage_kernels.generator.ir import OPS, Dim, DType, Kind, TensorType, ops_of_kind
 from mirage_kernels.generator.meaning.abstract import abstract_reading
@@ -15,6 +15,8 @@ from mirage_kernels.generator.meaning.field import draw_field, field_arithmetic
 from mirage_kernels.generator.meaning.reals import FLOAT64, STORAGE
 from mirage_kernels.generator.meaning.terms import Terms
 from mirage_kernels.generator.plan.program import Do, Layout, Statement
+from mirage_kernels.generator.schedules.attention import writer as attention
+from mirage_kernels.generator.schedules.sliced_k import writer as sliced_k
 
 READINGS = {
     "float64": array_reading(FLOAT64, {}),
@@ -48,19 +50,19 @@ def test_real_numbers_have_every_elementwise_op(arithmetic: Arithmetic) -> None:
 @pytest.mark.parametrize("op", ARITHMETIC)
 def test_the_cuda_writer_has_a_word_for_every_elementwise_op(op: str) -> None:
     own = {"max": "maximum"}  # CUDA has a max of its own
-    assert words.vocabulary(op) == own.get(op, op)
+    assert names.vocabulary(op) == own.get(op, op)
 
 
 @pytest.mark.parametrize("op", POSITIONS)
 def test_only_the_attention_writer_has_a_word_for_masks(op: str) -> None:
     assert attention.word_of(op) == op
     with pytest.raises(PlanError, match=f"no op '{op}' yet"):
-        words.vocabulary(op)
+        names.vocabulary(op)
 
 
 @pytest.mark.parametrize("op", ARITHMETIC)
 def test_the_attention_writer_says_arithmetic_as_others_do(op: str) -> None:
-    assert attention.word_of(op) == words.vocabulary(op)
+    assert attention.word_of(op) == names.vocabulary(op)
 
 
 @pytest.mark.parametrize("op", ARITHMETIC)
@@ -68,7 +70,7 @@ def test_the_triton_writer_has_a_line_for_every_elementwise_op(op: str) -> None:
     assert op in triton._ELEMENTWISE
 
 
-@pytest.mark.parametrize("spelt", [words.ELEMENTWISE, triton._ELEMENTWISE], ids=["cuda", "triton"])
+@pytest.mark.parametrize("spelt", [names.ELEMENTWISE, triton._ELEMENTWISE], ids=["cuda", "triton"])
 def test_a_writer_claims_no_op_that_the_table_lacks(spelt: dict[str, str]) -> None:
     assert set(spelt) <= set(ARITHMETIC)
 
@@ -82,20 +84,20 @@ def test_a_triton_line_names_as_many_operands_as_the_op_takes(op: str) -> None:
 
 @pytest.mark.parametrize("do", [d for d in Do if d not in (Do.LOAD, Do.FETCH, Do.MEET)])
 def test_the_cuda_writer_has_a_line_for_every_statement(do: Do) -> None:
-    assert do in slices._LOOP or do in after_loop.LINES
+    assert do in sliced_k._LOOP or do in after_loop.LINES
 
 
 def test_every_place_in_the_loop_has_a_fragment_or_an_accumulator() -> None:
     elsewhere = {Layout.SCALAR, Layout.FACTORS, Layout.LINE, Layout.LINE_VECTOR}
-    assert set(words.FRAGMENTS) | set(words.ACCUMULATORS) | elsewhere == set(Layout)
+    assert set(names.FRAGMENTS) | set(names.ACCUMULATORS) | elsewhere == set(Layout)
 
 
 def test_everything_kept_has_a_place_in_shared_memory() -> None:
-    assert set(words.KEPT) == {Do.FETCH, Do.KEEP, Do.CONTRACT}
+    assert set(names.KEPT) == {Do.FETCH, Do.KEEP, Do.CONTRACT}
 
 
 def test_every_accumulator_meets_the_other_warps_somewhere() -> None:
-    assert set(words.MEETINGS) == set(words.ACCUMULATORS)
+    assert set(names.MEETINGS) == set(names.ACCUMULATORS)
 
 
 def test_every_place_has_axes_in_triton() -> None:

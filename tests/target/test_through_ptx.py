@@ -13,7 +13,7 @@ from torch.nn.functional import linear, rms_norm, silu
 
 from mirage_kernels.generator.build.compile import ROOT, gencode
 from mirage_kernels.generator.build.toolchain import find_nvcc
-from mirage_kernels.generator.tuning.worker import LaunchArgs
+from mirage_kernels.generator.tuning.library import LaunchArgs
 
 pytestmark = pytest.mark.gpu
 

@@ -9,11 +9,9 @@ from mirage_kernels.generator.ir.text import Json
 from mirage_kernels.generator.schedules.loop import Producers
 from mirage_kernels.generator.schedules.register_operand.knobs import RegisterOperand
 from mirage_kernels.generator.schedules.row_wise.knobs import RowWise
-from mirage_kernels.generator.schedules.schedule import Knobs
 from mirage_kernels.generator.schedules.sliced_k.knobs import SlicedK
 from mirage_kernels.generator.tuning.catalog import Key
-from mirage_kernels.generator.tuning.knobs import label, values_of
-from mirage_kernels.generator.tuning.manifest import Built, Candidates, Compiled
+from mirage_kernels.generator.tuning.manifest import Built, BuiltBucket, Compiled
 from mirage_kernels.generator.tuning.session import Tuning
 
 KEY = Key("rms_norm_linear", "fp16", {"K": 72, "N": 40})
@@ -43,8 +41,8 @@ class Pretended:
         if "library" not in question:
             known = {} if self.library_us is None else {"library_us": self.library_us}
             return {"floor_us": 10.0, "eager_us": self.eager_us, **known}
-        name = f"{question['library']}@{question['call']}"
-        name += "" if question["promised"] else " by default"
+        name = f"{question['library']}@{str(question['at']).removeprefix('M=')}"
+        name += "" if question["assumed"] else " by default"
         if name in self.fails:
             return {"failed": self.fails[name]}
         return {"us": self.times.get(name, 20.0), "error": 1e-4}
@@ -59,54 +57,50 @@ def knobs(tokens: int, rows: int = 16) -> SlicedK:
     return SlicedK(tokens, rows, warps=4, chunks=1, stages=2)
 
 
-def built(name: str, made: Knobs, predicted_us: float = 10.0, failed: str = "") -> Built:
-    """Return a candidate with its library."""
-    values = values_of(made)
-    return Built(name, values, 100, label(values), predicted_us, failed)
-
-
-def kernel(buckets: dict[int, tuple[Built, ...]], *beyond: int) -> Compiled:
-    """Return a kernel with candidates by tokens."""
-    return Compiled(KEY, tuple(Candidates(m, b) for m, b in buckets.items()), "M", beyond)
-
-
 def bucket(tokens: int, *failed: str) -> tuple[Built, ...]:
     """Return three candidates of a bucket, named a8, b8, c8; `failed` ones do not compile."""
     return tuple(
-        built(
+        Built(
             f"{letter}{tokens}",
             knobs(tokens, 16 * (i + 1)),
-            10.0 + i,
-            "spills 8 bytes" if letter in failed else "",
+            predicted_us=10.0 + i,
+            registers=100,
+            failed="spills 8 bytes" if letter in failed else "",
         )
         for i, letter in enumerate("abc")
     )
 
 
+def of_buckets(*buckets: tuple[int, tuple[Built, ...]], beyond: tuple[int, ...]) -> Compiled:
+    """Return a kernel with buckets of tokens."""
+    made = tuple(BuiltBucket(m, built, built[0].knobs) for m, built in buckets)
+    return Compiled(KEY, made, "M", beyond)
+
+
 def compiled(*failed: str) -> Compiled:
     """Return a kernel with three candidates in each of two buckets."""
-    return kernel({8: bucket(8, *failed), 64: bucket(64, *failed)}, 128)
+    return of_buckets((8, bucket(8, *failed)), (64, bucket(64, *failed)), beyond=(128,))
 
 
 def of_plans(beyond: tuple[int, ...] = (128,)) -> Compiled:
     """Return a kernel with slices, a8 and a64, held tokens, b8 and b64, and both made apart."""
 
-    def made_at(tokens: int) -> tuple[Built, ...]:
+    def built(tokens: int) -> tuple[Built, ...]:
         slices = knobs(tokens)
         held = RegisterOperand(tokens, 16, 2)
         producers = Producers(rows=16, tokens=8, stages=4)
         with_producers = (replace(k, producers=producers) for k in (slices, held))
         made = (slices, held, *with_producers)
-        return tuple(built(f"{c}{tokens}", k) for c, k in zip("abcd", made, strict=True))
+        return tuple(Built(f"{c}{tokens}", k, 100, 10.0) for c, k in zip("abcd", made, strict=True))
 
-    return kernel({8: made_at(8), 64: made_at(64)}, *beyond)
+    return of_buckets((8, built(8)), (64, built(64)), beyond=beyond)
 
 
 def of_lines() -> Compiled:
     """Return a kernel whose blocks hold a line each: a64, b64."""
     made = tuple(RowWise(warps, 16 // warps) for warps in (4, 8))
-    found = tuple(built(f"{c}64", k, 2.0) for c, k in zip("ab", made, strict=True))
-    return kernel({64: found}, 8, 128, 4096)
+    built = tuple(Built(f"{c}64", k, 40, 2.0) for c, k in zip("ab", made, strict=True))
+    return of_buckets((64, built), beyond=(8, 128, 4096))
 
 
 MakeTuning = Callable[..., Tuning]

@@ -10,9 +10,8 @@ import pytest
 
 from mirage_kernels.generator.schedules.loop import Producers
 from mirage_kernels.generator.schedules.register_operand.knobs import RegisterOperand
-from mirage_kernels.generator.schedules.schedule import Knobs
 from mirage_kernels.generator.schedules.sliced_k.knobs import SlicedK
-from mirage_kernels.generator.tuning.catalog import At, Beyond, Bucket, Chosen, Tried
+from mirage_kernels.generator.tuning.catalog import Beyond, Bucket, Chosen, Point, Tried
 from mirage_kernels.generator.tuning.choice import (
     chosen,
     fastest,
@@ -21,29 +20,19 @@ from mirage_kernels.generator.tuning.choice import (
     with_producers,
 )
 from mirage_kernels.generator.tuning.correlation import rank_correlation
-from mirage_kernels.generator.tuning.knobs import label, values_of
 
 KNOBS = SlicedK(8, 16, 4, 1, 2)
 
 
-def one(knobs: Knobs, predicted_us: float, us: float | None, *default_us: float) -> Tried:
-    """Return a candidate with its times; without one it crashed."""
-    values = values_of(knobs)
-    times = (predicted_us, () if us is None else (us,), default_us)
-    return Tried(values, label(values), *times, failed="crashed" if us is None else "")
-
-
 def tried(*times: float | None) -> list[Tried]:
-    return [one(KNOBS, i, us) for i, us in enumerate(times)]
+    return [
+        Tried(KNOBS, i, assumed_us=() if us is None else (us,), failed="" if us else "crashed")
+        for i, us in enumerate(times)
+    ]
 
 
 def test_the_fastest_is_chosen() -> None:
     assert fastest(tried(12.0, 10.0, 11.0)) == tried(12.0, 10.0, 11.0)[1]
-
-
-def test_of_equal_times_the_first_in_predicted_order_is_chosen() -> None:
-    made = tried(12.0, 10.09, 10.0)
-    assert fastest(made) == made[1]
 
 
 def test_more_than_one_percent_is_no_equal_time() -> None:
@@ -63,64 +52,76 @@ def test_where_everything_failed_nothing_is_chosen() -> None:
 HELD = RegisterOperand(8, 16, 2)
 
 
-def test_the_fastest_of_every_plan_is_measured_without_promises() -> None:
-    made = [one(HELD, 8, 11.0), one(HELD, 9, 10.0), one(KNOBS, 9, 12), one(KNOBS, 10, 10.2)]
-    made.append(one(HELD, 11, 9))
+def test_the_fastest_of_every_plan_is_measured_without_assumes() -> None:
+    made = [
+        Tried(HELD, 8, assumed_us=(11.0,)),
+        Tried(HELD, 9, assumed_us=(10.0,)),
+        Tried(KNOBS, 9, assumed_us=(12,)),
+        Tried(KNOBS, 10, assumed_us=(10.2,)),
+    ]
+    made.append(Tried(HELD, 11, assumed_us=(9,)))
     assert finalists(made) == [made[3], made[4]]
 
 
-def test_the_rule_s_choice_is_measured_without_promises_too() -> None:
-    made = [one(HELD, 9, 10.0), one(HELD, 10, 10.0), one(HELD, 11, 9)]
+def test_the_rule_s_choice_is_measured_without_assumes_too() -> None:
+    made = [
+        Tried(HELD, 9, assumed_us=(10.0,)),
+        Tried(HELD, 10, assumed_us=(10.0,)),
+        Tried(HELD, 11, assumed_us=(9,)),
+    ]
     assert finalists(made) == [made[0], made[2]]
-    made = [replace(made[0], default_us=(10.2,)), made[1], replace(made[2], default_us=(11.2,))]
+    made = [replace(made[0], us=(10.2,)), made[1], replace(made[2], us=(11.2,))]
     assert chosen(made) == made[0]
 
 
 def test_a_plan_that_is_far_behind_is_not() -> None:
-    made = [one(HELD, 9, 10.0), one(KNOBS, 9, 11.6)]
+    made = [Tried(HELD, 9, assumed_us=(10.0,)), Tried(KNOBS, 9, assumed_us=(11.6,))]
     assert finalists(made) == made[:1]
 
 
 def test_plans_are_chosen_by_both_times() -> None:
-    made = [one(HELD, 9, 10.2, 10.4), one(KNOBS, 9, 10.0, 11.2)]
+    made = [
+        Tried(HELD, 9, us=(10.4,), assumed_us=(10.2,)),
+        Tried(KNOBS, 9, us=(11.2,), assumed_us=(10.0,)),
+    ]
     assert chosen(made) == made[0]
     assert chosen(made[::-1]) == made[0]
 
 
-def test_all_that_are_close_are_measured_without_promises() -> None:
-    made = [one(HELD, 9, 10.0), one(HELD, 10, 10.19), one(HELD, 11, 10.21)]
+def test_all_that_are_close_are_measured_without_assumes() -> None:
+    made = [
+        Tried(HELD, 9, assumed_us=(10.0,)),
+        Tried(HELD, 10, assumed_us=(10.19,)),
+        Tried(HELD, 11, assumed_us=(10.21,)),
+    ]
     assert finalists(made) == made[:2]
 
 
-def test_the_order_does_not_decide() -> None:
-    made = [one(HELD, 9, 10.2, 10.3), one(KNOBS, 9, 10.0, 10.5)]
-    assert chosen(made) == made[0]
-    assert chosen(made[::-1]) == made[0]
-
-
-def test_calls_that_promise_nothing_count_twice() -> None:
-    made = [one(KNOBS, 9, 13.9, 15.4), one(HELD, 10, 14.6, 14.8)]
+def test_calls_that_assume_nothing_count_twice() -> None:
+    made = [
+        Tried(KNOBS, 9, us=(15.4,), assumed_us=(13.9,)),
+        Tried(HELD, 10, us=(14.8,), assumed_us=(14.6,)),
+    ]
     assert chosen(made) == made[1]
-    assert chosen([replace(made[0], us=(13.3,)), made[1]]) == replace(made[0], us=(13.3,))
+    assert chosen([replace(made[0], assumed_us=(13.3,)), made[1]]) == replace(
+        made[0], assumed_us=(13.3,)
+    )
 
 
-def test_without_the_time_without_promises_the_other_decides() -> None:
-    made = [one(HELD, 9, 10.2), one(KNOBS, 9, 10.0)]
+def test_without_the_time_without_assumes_the_other_decides() -> None:
+    made = [Tried(HELD, 9, assumed_us=(10.2,)), Tried(KNOBS, 9, assumed_us=(10.0,))]
     assert chosen(made) == made[1]
-    assert chosen([one(HELD, 9, None)]) is None
+    assert chosen([Tried(HELD, 9, failed="crashed")]) is None
 
 
-def bucket(
-    tokens: int, us: float | None, eager_us: float, library_us: float | None = None
-) -> Bucket:
-    default_us = () if us is None else (us,)
-    tried = one(KNOBS, 1.0, 1.0, *default_us)
-    call = At(str(tokens), 1.0, eager_us, library_us)
-    return Bucket(tokens, (Chosen(tried.knobs, 1.0),), (call,), (tried,))
+def bucket(tokens: int, us: float | None, eager_us: float) -> Bucket:
+    tried = Tried(KNOBS, 1.0, () if us is None else (us,), (1.0,))
+    point = Point(f"M={tokens}", 1.0, eager_us)
+    return Bucket(tokens, (Chosen(KNOBS, 1.0),), (point,), (tried,))
 
 
-def beyond_at(tokens: int, us: float, eager_us: float, library_us: float | None = None) -> Beyond:
-    return Beyond({"tokens": tokens}, us, eager_us, library_us)
+def with_library(made: Bucket, us: float) -> Bucket:
+    return replace(made, points=(replace(made.points[0], library_us=us),))
 
 
 def served(buckets: list[Bucket], beyond: list[Beyond]) -> int:
@@ -142,19 +143,19 @@ def test_a_kernel_serves_up_to_where_pytorch_is_faster(
 ) -> None:
     few, many, beyond = ours
     rows = [bucket(8, few, 10), bucket(64, many, 10)]
-    assert served(rows, [beyond_at(128, beyond, 10)]) == most
+    assert served(rows, [Beyond(128, beyond, 10)]) == most
 
 
 @pytest.mark.parametrize(("library_us", "most"), [(11.0, 128), (9.9, 64), (9.0, 8)])
 def test_what_the_library_runs_counts_for_more_than_pytorch_eager(
     library_us: float, most: int
 ) -> None:
-    rows = [bucket(8, 5, 20), bucket(64, 10, 20, library_us)]
-    assert served(rows, [beyond_at(128, 10, 20, library_us)]) == most
+    rows = [bucket(8, 5, 20), with_library(bucket(64, 10, 20), library_us)]
+    assert served(rows, [Beyond(128, 10, 20, library_us)]) == most
 
 
 def test_a_kernel_does_not_serve_what_was_not_measured_by_default() -> None:
-    assert served([bucket(8, 9, 10), bucket(64, None, 10)], [beyond_at(128, 9, 10)]) == 8
+    assert served([bucket(8, 9, 10), bucket(64, None, 10)], [Beyond(128, 9, 10)]) == 8
 
 
 def test_without_a_measurement_above_the_buckets_it_serves_the_buckets() -> None:
@@ -162,9 +163,9 @@ def test_without_a_measurement_above_the_buckets_it_serves_the_buckets() -> None
 
 
 def test_what_is_measured_at_numbers_that_stand_for_all_serves_all() -> None:
-    rows, beyond = [bucket(64, 9, 10)], [beyond_at(8, 9, 10), beyond_at(4096, 9, 10)]
+    rows, beyond = [bucket(64, 9, 10)], [Beyond(8, 9, 10), Beyond(4096, 9, 10)]
     assert most_tokens(rows, beyond, any_number=True) == 0
-    behind = [*beyond, beyond_at(1024, 11, 10)]
+    behind = [*beyond, Beyond(1024, 11, 10)]
     assert most_tokens(rows, behind, any_number=True) == 64
 
 
@@ -173,7 +174,8 @@ APART = replace(KNOBS, producers=Producers(16, 8, 2))
 
 def both(own: float | None, apart: float | None) -> list[Tried]:
     """Return the rule's choice, apart, and one with nothing apart."""
-    return [one(APART, 10, apart), one(KNOBS, 10, own)]
+    made = tried(apart, own)
+    return [replace(made[0], knobs=APART), made[1]]
 
 
 @pytest.mark.parametrize(

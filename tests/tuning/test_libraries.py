@@ -15,16 +15,21 @@ from mirage_kernels.generator.ir import DType
 from mirage_kernels.generator.records.record import KernelRecord
 from mirage_kernels.generator.request import Event
 from mirage_kernels.generator.schedules.loop import BUCKETS
-from mirage_kernels.generator.tuning import candidates as module
 from mirage_kernels.generator.tuning import libraries
-from mirage_kernels.generator.tuning.candidates import Making, compiled_kernel
-from mirage_kernels.generator.tuning.libraries import Shop, digest_of, prune
+from mirage_kernels.generator.tuning.libraries import (
+    Shop,
+    Wanted,
+    compiled_kernel,
+    digest_of,
+    prune,
+)
 from mirage_kernels.generator.tuning.manifest import (
     Built,
     Compiled,
     Manifest,
     load_manifest,
 )
+from mirage_kernels.generator.tuning.sources import candidates_of
 
 REPORT = """ptxas info    : Compiling entry function '_Z1k' for 'sm_90a'
     0 bytes stack frame, {spilled} bytes spill stores, {spilled} bytes spill loads
@@ -62,7 +67,7 @@ def record(golden_record: Callable[[DType], KernelRecord]) -> KernelRecord:
 def compile_with(tmp_path: Path, record: KernelRecord, monkeypatch: pytest.MonkeyPatch) -> Compile:
     def run(compiler: Compiler) -> Compiled:
         monkeypatch.setattr(libraries, "_ran", compiler)
-        return compiled_kernel(record, Making(Shop(tmp_path, TOOLS, 1), 1, silent))
+        return compiled_kernel(record, Shop(tmp_path, TOOLS, 1), Wanted(1), silent)
 
     return run
 
@@ -85,12 +90,6 @@ def test_every_source_has_one_variant(compile_with: Compile) -> None:
     assert {len(re.findall(r"constexpr int kTokens =", s)) for s in compiler.sources} == {1}
 
 
-def test_every_candidate_has_its_own_library(compile_with: Compile, tmp_path: Path) -> None:
-    built = all_built(compile_with(Compiler()))
-    assert len({b.library for b in built}) == len(built)
-    assert all((tmp_path / b.library).is_file() for b in built)
-
-
 def test_a_compile_error_costs_one_candidate(compile_with: Compile) -> None:
     built = all_built(compile_with(Compiler(ToolchainError("does not compile: error"))))
     assert [b.failed for b in built if b.failed] == ["does not compile: error"]
@@ -108,16 +107,12 @@ def test_nothing_is_compiled_twice(compile_with: Compile) -> None:
     assert again.sources == []
 
 
-def test_registers_are_what_the_assembler_says(compile_with: Compile) -> None:
-    assert {b.registers for b in all_built(compile_with(Compiler()))} == {96}
-
-
 def test_a_change_of_the_device_vocabulary_makes_other_libraries(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    source = '#include "tile/held.cuh"\n'
+    source = '#include "tile/register_operand/block.cuh"\n'
     before, other = (digest_of(text, TOOLS, "sm_90a") for text in (source, "source"))
-    monkeypatch.setattr(libraries, "_text", changed("tile/wgmma.cuh"))
+    monkeypatch.setattr(libraries, "_text", changed("tile/mma/wgmma.cuh"))
     assert digest_of(source, TOOLS, "sm_90a") != before
     assert digest_of("source", TOOLS, "sm_90a") == other  # it does not include that
 
@@ -176,10 +171,7 @@ def test_a_folder_without_a_manifest_is_an_error_with_the_command(tmp_path: Path
 )
 def test_a_candidate_compiles_with_nvcc(record: KernelRecord, tmp_path: Path) -> None:
     shop = Shop.at(tmp_path, 1)
-    programs = module.programs_of(record.recipe, record.graph, "sm_90a")
-    on, wanted = module.target("sm_90a"), module.Wanted(1)
-    first = module.candidates(programs, 8, on, wanted)[0]
-    source = module.source_of(record, programs[0], first)
-    (built,) = Making(shop, 1, silent).built(record, [source])
-    assert built.failed == ""
-    assert (tmp_path / built.library).stat().st_size > 1000
+    found = candidates_of(record, 1)
+    digest, report = libraries._built(found.source(found.buckets[0].rule), shop, "sm_90a")
+    assert report.failed == ""
+    assert (tmp_path / f"{digest}.so").stat().st_size > 1000

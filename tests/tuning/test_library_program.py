@@ -6,7 +6,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("mirage_kernels.ops", reason="needs the compiled extension")
-from mirage_kernels.generator.commands.workload import Workload  # noqa: E402
+from mirage_kernels.generator.bench.workloads.tokens import Workload  # noqa: E402
 from mirage_kernels.generator.ir import DType  # noqa: E402
 from mirage_kernels.generator.recipe import load_recipe  # noqa: E402
 from mirage_kernels.generator.tuning.library_program import (  # noqa: E402

@@ -83,17 +83,6 @@ def test_measuring_writes_the_catalog(run: Run, measurer: Pretended) -> None:
     assert [b.size for b in section.kernels[0].buckets] == [8, 16, 32, 64]
 
 
-def test_measuring_reports_the_rank_correlation(run: Run, measurer: Pretended) -> None:
-    out = measured(run)[1]
-    assert "rank corr." in out
-    assert "over all buckets" in out
-
-
-def test_measuring_ends_its_process(run: Run, measurer: Pretended) -> None:
-    measured(run)
-    assert measurer.closed
-
-
 def test_an_interrupt_leaves_the_catalog_alone_and_ends_the_process(
     run: Run, measurer: Pretended
 ) -> None:

@@ -8,7 +8,7 @@
 #include <type_traits>
 
 #include "tile/attention/scheduler.cuh"
-#include "tile/bulk.cuh"
+#include "tile/copy/bulk.cuh"
 
 namespace mirage::tile {
 
@@ -23,15 +23,14 @@ constexpr bool kDynamicOf<Knobs, std::void_t<decltype(Knobs::kDynamic)>> = Knobs
 // long before the claim after the next takes its place.
 class DynamicScheduler {
  public:
-  static constexpr int kBytes = 2 * sizeof(CopyBarrier) + 2 * sizeof(int2);  // aligned
+  static constexpr int kBytes = 2 * sizeof(Mbarrier) + 2 * sizeof(int2);  // aligned
   static constexpr int kSteps = 4;  // of a warp: so long before it ends a work tile it asks
   static constexpr int kLeastSteps = 2 * kSteps;
   static constexpr int kCountBits = 24;
 
   DynamicScheduler() = default;
   // `shared`: a multiple of a barrier's size.
-  __device__ explicit DynamicScheduler(char* shared)
-      : told_(reinterpret_cast<CopyBarrier*>(shared)) {}
+  __device__ explicit DynamicScheduler(char* shared) : told_(reinterpret_cast<Mbarrier*>(shared)) {}
 
   // By all threads.
   __device__ void reset() const {
@@ -84,7 +83,7 @@ class DynamicScheduler {
   }
   __device__ int& place(int number) const { return reinterpret_cast<int*>(told_ + 2)[number % 2]; }
 
-  CopyBarrier* told_ = nullptr;
+  Mbarrier* told_ = nullptr;
 };
 
 // The items of a block that claims whole work tiles after its first one, if all are

@@ -10,7 +10,7 @@ namespace mirage::tile {
 // to be the same. Zeros where there is no line, without a branch: what is multiplied by one line
 // and added to another is one instruction then.
 template <class T>
-__device__ Octet<T> read_global(const Octet<T>* line, int octet) {
+__device__ Vec16<T> read_global(const Vec16<T>* line, int octet) {
   uint4 found{};
   asm volatile(
       "{ .reg .pred there;\n"
@@ -18,15 +18,15 @@ __device__ Octet<T> read_global(const Octet<T>* line, int octet) {
       "@there ld.global.v4.u32 {%0, %1, %2, %3}, [%4]; }"
       : "+r"(found.x), "+r"(found.y), "+r"(found.z), "+r"(found.w)
       : "l"(line + octet), "l"(line));
-  return reinterpret_cast<const Octet<T>&>(found);
+  return reinterpret_cast<const Vec16<T>&>(found);
 }
 template <class T>
-__device__ Octet<T> read_shared(const char* at) {
+__device__ Vec16<T> read_shared(const char* at) {
   uint4 found;
   asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
                : "=r"(found.x), "=r"(found.y), "=r"(found.z), "=r"(found.w)
                : "r"(static_cast<uint32_t>(__cvta_generic_to_shared(at))));
-  return reinterpret_cast<const Octet<T>&>(found);
+  return reinterpret_cast<const Vec16<T>&>(found);
 }
 
 // A tile by its chunks of 32 k: Source has kChunks and chunk(c), a fragment of one chunk.
@@ -41,10 +41,10 @@ constexpr bool kIsFragment<Lazy<Source>> = true;
 template <class T, int kDepth>
 struct LineSource {
   static constexpr int kChunks = kDepth / kChunkDepth;
-  const Octet<T>* at;
+  const Vec16<T>* at;
 
   __device__ DepthFrag<T, kChunkDepth> chunk(int c) const {
-    return {read_global(at, c * kChunkOctets + lane_quarter())};
+    return {read_global(at, c * kChunkVectors + lane_quarter())};
   }
 };
 
@@ -52,13 +52,13 @@ struct LineSource {
 template <class T, int kRows, int kDepth>
 struct RowLinesSource {
   static constexpr int kChunks = kDepth / kChunkDepth;
-  const Octet<T>* at[kRows / kLineTile];
+  const Vec16<T>* at[kRows / kLineTile];
 
   __device__ TokenFrag<T, kRows, kChunkDepth> chunk(int c) const {
     TokenFrag<T, kRows, kChunkDepth> found;
 #pragma unroll
     for (int i = 0; i < kRows / kLineTile; ++i) {
-      found.at[i][0] = read_global(at[i], c * kChunkOctets + lane_quarter());
+      found.at[i][0] = read_global(at[i], c * kChunkVectors + lane_quarter());
     }
     return found;
   }
@@ -76,7 +76,7 @@ struct SharedSource {
 #pragma unroll
     for (int i = 0; i < kKeys / kLineTile; ++i) {
       const int offset = KeyBlockLines<T, kDepth>::offset(i * kLineTile + lane_line(),
-                                                          c * kChunkOctets + lane_quarter());
+                                                          c * kChunkVectors + lane_quarter());
       found.at[i][0] = read_shared<T>(at + offset);
     }
     return found;
@@ -187,7 +187,7 @@ __device__ auto div(const Lazy<A>& a, const RowLines<V, kRows>& b) {
 // Of lines as they lie in shared memory: by tensor cores, which take fewer instructions.
 template <class T, int kKeys, int kDepth, int kStraight>
 __device__ auto line_sum(const Lazy<SharedSource<T, kKeys, kDepth, kStraight>>& lines) {
-  Octet<T> ones;
+  Vec16<T> ones;
 #pragma unroll
   for (auto& pair : ones.pairs) pair = from_floats<T>(make_float2(1.0f, 1.0f));
   KeyVector<float, kKeys> sums;
@@ -197,7 +197,7 @@ __device__ auto line_sum(const Lazy<SharedSource<T, kKeys, kDepth, kStraight>>& 
     const auto chunk = lines.source.chunk(c);
 #pragma unroll
     for (int k = 0; k < kKeys / kRowTile; ++k) {
-      const Octet<T> pair[2] = {chunk.at[2 * k][0], chunk.at[2 * k + 1][0]};
+      const Vec16<T> pair[2] = {chunk.at[2 * k][0], chunk.at[2 * k + 1][0]};
 #pragma unroll
       for (int h = 0; h < 2; ++h) mma<T>(halves[h].at[k][0], pair, ones, h);
     }
@@ -231,7 +231,7 @@ __device__ auto line_sum(const Lazy<Source>& tile, const B& factor) {
 // scores[key, row] = sum over D of keys[key, :] * rows[row, :]
 template <class Source, class T, int kRows, int kDepth>
 __device__ auto scores_of(const Lazy<Source>& keys, ResidentRows<T, kRows, kDepth> rows) {
-  constexpr int kLines = sizeof(decltype(keys.source.chunk(0))) / sizeof(Octet<T>);
+  constexpr int kLines = sizeof(decltype(keys.source.chunk(0))) / sizeof(Vec16<T>);
   // Products of one tile wait for each other: the chunks of few rows make two chains.
   constexpr int kChains = kRows > kTokenTile ? 1 : 2;
   Accum<kLines * kLineTile, kRows> sums[kChains];
@@ -251,7 +251,7 @@ __device__ auto scores_of(const Lazy<Source>& keys, ResidentRows<T, kRows, kDept
 template <class Source, class T, int kRowLines, int kChunks>
 __device__ auto scores_of(const Lazy<Source>& keys,
                           const Fragment<Dims::kTokensDepth, T, kRowLines, kChunks>& rows) {
-  constexpr int kLines = sizeof(decltype(keys.source.chunk(0))) / sizeof(Octet<T>);
+  constexpr int kLines = sizeof(decltype(keys.source.chunk(0))) / sizeof(Vec16<T>);
   Accum<kLines * kLineTile, kRowLines * kLineTile> sums;
 #pragma unroll
   for (int c = 0; c < kChunks; ++c) contract(sums, chunk_of(keys, c), chunk_of(rows, c));

@@ -8,10 +8,10 @@
 #pragma once
 
 #include "launch.h"
-#include "tile/cluster.cuh"
-#include "tile/division.cuh"
-#include "tile/fragments.cuh"
 #include "tile/grid.cuh"
+#include "tile/math/division.cuh"
+#include "tile/mma/fragments.cuh"
+#include "tile/sync/cluster.cuh"
 
 namespace mirage::tile {
 
@@ -232,18 +232,18 @@ class WorkItems {
   __device__ WorkItems(const AttentionArgs& args, const Lengths& lengths) : args_(&args) {
     if (args.B == 1) {
       current_ = sequence<kRows>(args, 0, lengths.from(args, 0));
-      deal(current_.cost(args));
+      scatter(current_.cost(args));
     } else if (args.B <= kWarpLanes) {
       const Sequence mine = lanes_sequence<kRows>(args, 0, lengths);
       const int cost = mine.cost(args), through = up_to_lane(cost);
-      deal(__shfl_sync(~0u, through, kWarpLanes - 1));
-      if (position_ < end_) find(0, mine, through - cost, through);
+      scatter(__shfl_sync(~0u, through, kWarpLanes - 1));
+      if (position_ < end_) prefetch_l2(0, mine, through - cost, through);
     } else {
       int total = 0;
       for (int first = 0; first < args.B; first += kWarpLanes) {
         total += over_lanes(lanes_sequence<kRows>(args, first, lengths).cost(args));
       }
-      deal(total);
+      scatter(total);
       if (position_ < end_) find_far(lengths);
     }
   }
@@ -277,7 +277,7 @@ class WorkItems {
   }
 
  protected:
-  __device__ void deal(int total) {
+  __device__ void scatter(int total) {
     const int cluster = cluster_index();
     shares_ = Shares(total, args_->clusters);
     position_ = shares_.first(cluster);
@@ -285,7 +285,7 @@ class WorkItems {
   }
 
   // Takes the sequence that holds position_ of those of the lanes, if it is one of them.
-  __device__ bool find(int first, const Sequence& mine, int before, int through) {
+  __device__ bool prefetch_l2(int first, const Sequence& mine, int before, int through) {
     const unsigned reached = __ballot_sync(~0u, through > position_);
     if (reached == 0) return false;
     const int at = __ffs(static_cast<int>(reached)) - 1;
@@ -301,7 +301,7 @@ class WorkItems {
     for (int first = 0; first < args_->B; first += kWarpLanes) {
       const Sequence mine = lanes_sequence<kRows>(*args_, first, lengths);
       const int cost = mine.cost(*args_), through = start + up_to_lane(cost);
-      if (find(first, mine, through - cost, through)) return;
+      if (prefetch_l2(first, mine, through - cost, through)) return;
       start = __shfl_sync(~0u, through, kWarpLanes - 1);
     }
   }

@@ -5,7 +5,7 @@
 #pragma once
 
 #include "tile/attention/scheduler.cuh"
-#include "tile/boxes.cuh"
+#include "tile/copy/tma.cuh"
 
 namespace mirage::tile {
 
@@ -15,25 +15,25 @@ namespace mirage::tile {
 // at one octet do.
 template <class T, int kDepth>
 struct KeyBlockLines {
-  static constexpr int kGroups = (kDepth + kBoxDepth - 1) / kBoxDepth;
-  static constexpr int kGroupBytes = kBlockKeys * kBoxLineBytes;
-  static constexpr int kGroupOctets = kBoxDepth / kLaneDepth;
+  static constexpr int kGroups = (kDepth + kTmaDepth - 1) / kTmaDepth;
+  static constexpr int kGroupBytes = kBlockKeys * kTmaRowBytes;
+  static constexpr int kGroupOctets = kTmaDepth / kLaneDepth;
   static constexpr int kBytes = kGroups * kGroupBytes;
-  static constexpr bool kWhole = kDepth % kBoxDepth == 0;  // one box then has all groups
+  static constexpr bool kWhole = kDepth % kTmaDepth == 0;  // one box then has all groups
   // Where the last group begins: it ends with the line, what it shares with the one before comes
   // twice. (Boxes that reach past the line are slower.)
-  static constexpr int kLastDepth = kDepth > kBoxDepth ? kDepth - kBoxDepth : 0;
+  static constexpr int kLastDepth = kDepth > kTmaDepth ? kDepth - kTmaDepth : 0;
 
   __device__ static int token(int line) { return (line & ~7) | (line & 1) << 2 | (line >> 1 & 3); }
   __device__ static int place(int token, int octet) {
     const int group = octet / kGroupOctets;
     const int first = group == kGroups - 1 ? kLastDepth / kLaneDepth : group * kGroupOctets;
-    return group * kGroupBytes + box_offset(token, octet - first);
+    return group * kGroupBytes + swizzled_offset(token, octet - first);
   }
   __device__ static int offset(int line, int octet) { return place(token(line), octet); }
 };
 
-// A box: so many tokens, of each so many pieces of kBoxDepth elements.
+// A box: so many tokens, of each so many pieces of kTmaDepth elements.
 struct BoxShape {
   int tokens, groups;
 };
@@ -54,9 +54,9 @@ bool encode_boxes(CUtensorMap* map, const AttentionArgs& args, const mirage::Cac
   const auto groups = static_cast<cuuint32_t>(shape.groups);
   const auto bytes = [](int64_t elements) { return static_cast<cuuint64_t>(elements) * sizeof(T); };
   const cuuint64_t sizes[] = {kDepth / groups, tokens, groups, heads, pages};
-  const cuuint64_t strides[] = {bytes(cache.token), kBoxLineBytes, bytes(cache.head),
+  const cuuint64_t strides[] = {bytes(cache.token), kTmaRowBytes, bytes(cache.head),
                                 bytes(cache.page)};
-  const cuuint32_t box[] = {kBoxDepth, static_cast<cuuint32_t>(shape.tokens), groups, 1, 1};
+  const cuuint32_t box[] = {kTmaDepth, static_cast<cuuint32_t>(shape.tokens), groups, 1, 1};
   const cuuint32_t steps[] = {1, 1, 1, 1, 1};
   return encoder(map, kType, 5, const_cast<void*>(cache.at), sizes, strides, box, steps,
                  CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
@@ -83,9 +83,9 @@ __device__ inline uint64_t read_once() {
   return policy;
 }
 
-// The lines of a key block, from element `depth` on; `shared` a multiple of kBoxAtom.
-__device__ inline void copy_box(char* shared, const CUtensorMap& map, int depth, KeyBlockPlace from,
-                                CopyBarrier& barrier) {
+// The lines of a key block, from element `depth` on; `shared` a multiple of kSwizzleAtomBytes.
+__device__ inline void copy_tile(char* shared, const CUtensorMap& map, int depth,
+                                 KeyBlockPlace from, Mbarrier& barrier) {
   asm volatile(
       "cp.async.bulk.tensor.5d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
       ".L2::cache_hint [%0], [%1, {%2, %3, %4, %5, %6}], [%7], %8;" ::"r"(shared_address(shared)),
@@ -96,13 +96,13 @@ __device__ inline void copy_box(char* shared, const CUtensorMap& map, int depth,
 
 template <class T, int kDepth>
 __device__ void copy_key_block(char* shared, const CUtensorMap& map, KeyBlockPlace from,
-                               CopyBarrier& barrier) {
+                               Mbarrier& barrier) {
   using Lines = KeyBlockLines<T, kDepth>;
 #pragma unroll
   for (int group = 0; group < Lines::kGroups; group += Lines::kWhole ? Lines::kGroups : 1) {
     const bool last = group == Lines::kGroups - 1;
-    const int depth = last ? Lines::kLastDepth : group * kBoxDepth;
-    copy_box(shared + group * Lines::kGroupBytes, map, depth, from, barrier);
+    const int depth = last ? Lines::kLastDepth : group * kTmaDepth;
+    copy_tile(shared + group * Lines::kGroupBytes, map, depth, from, barrier);
   }
 }
 
@@ -112,7 +112,7 @@ __device__ void prefetch_key_block(const CUtensorMap& map, KeyBlockPlace from) {
   using Lines = KeyBlockLines<T, kDepth>;
 #pragma unroll
   for (int group = 0; group < Lines::kGroups; group += Lines::kWhole ? Lines::kGroups : 1) {
-    const int depth = group == Lines::kGroups - 1 ? Lines::kLastDepth : group * kBoxDepth;
+    const int depth = group == Lines::kGroups - 1 ? Lines::kLastDepth : group * kTmaDepth;
     asm volatile(
         "cp.async.bulk.prefetch.tensor.5d.L2.global.tile [%0, {%1, %2, %3, %4, %5}];" ::"l"(&map),
         "r"(depth), "r"(from.token), "r"(0), "r"(from.head), "r"(from.page)

@@ -8,7 +8,7 @@
 
 #include <type_traits>
 
-#include "tile/elementwise.cuh"
+#include "tile/math/elementwise.cuh"
 
 namespace mirage::tile {
 
@@ -267,9 +267,9 @@ constexpr bool kIsFragment<Fragment<kDims, T, kLines, kChunks>> = true;
 
 template <class Out, class Op, class A, std::enable_if_t<!kIsFragment<A>, int> = 0>
 __device__ auto map(const A& a) {
-  using Kept =
+  using Resident =
       std::conditional_t<std::is_same_v<Op, Sqrt> && std::is_same_v<Out, float>, Root, Out>;
-  return over<Kept>([](auto x) { return OnNumbers<Op>::of(x); }, a);
+  return over<Resident>([](auto x) { return OnNumbers<Op>::of(x); }, a);
 }
 
 template <class Out, class Op, class A, class B, std::enable_if_t<!kIsFragment<A>, int> = 0>

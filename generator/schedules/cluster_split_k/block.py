@@ -2,7 +2,7 @@
 
 Every block of sliced-K reads all of its tokens from L2; from some 64 tokens on that takes longer
 than the weights take from memory. Where two blocks split the depth, each reads half as much. A
-block then has roles instead of equal warps (csrc/tile/split.cuh): one warp copies
+block then has roles instead of equal warps (csrc/tile/cluster_split_k/block.cuh): one warp copies
 boxes, two or three warpgroups multiply, and one computes what concerns tokens alone. The muGraph
 stays as it is: its loop is dealt out to blocks as it is to warps, and the sums meet in a fixed
 order.
@@ -93,7 +93,7 @@ def _with_vectors(
 
 @dataclass(frozen=True)
 class SplitBlock:
-    """The size of one block, in what it keeps (csrc/tile/split.cuh)."""
+    """The size of one block, in what it keeps (csrc/tile/cluster_split_k/block.cuh)."""
 
     depth: int
     row_tensors: int

@@ -2,7 +2,8 @@
 
 Where weights are multiplied as they are loaded, tokens can take the M side of a warpgroup's
 product, from registers, and weights the N side, as they lie in shared memory: each byte is read
-from there once (csrc/tile/held.cuh). What the loop computes of tokens alone it computes in those
+from there once (csrc/tile/register_operand).
+What the loop computes of tokens alone it computes in those
 registers. Weights that the loop computes with would have to be written back to shared memory, so
 they stay with sliced-K and cluster split-K.
 """
@@ -70,7 +71,7 @@ def _multiplies(s: Statement, loaded: Mapping[str, Layout], tokens: set[str]) ->
 
 @dataclass(frozen=True)
 class RegisterBlock:
-    """The size of one block, in what it keeps (csrc/tile/held.cuh)."""
+    """The size of one block, in what it keeps (csrc/tile/register_operand/block.cuh)."""
 
     depth: int
     row_tensors: int

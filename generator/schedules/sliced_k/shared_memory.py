@@ -22,7 +22,7 @@ class Meeting:
     inner: int = 0  # lines along the inner dim that a block has, in whole row tiles
 
     def bytes(self, knobs: SlicedK) -> int:
-        """Return their size (csrc/tile/meeting.cuh)."""
+        """Return their size (csrc/tile/reduce/across_warps.cuh)."""
         elements = {
             Layout.ACCUM: knobs.tokens * (knobs.rows + 4),
             Layout.TOKEN_SUMS: knobs.tokens,
@@ -42,7 +42,7 @@ class Kept:
     since: int  # barriers after the last meeting before it is written; -1: from the start
 
     def bytes(self, knobs: SlicedK) -> int:
-        """Return their size (csrc/tile/kept.cuh)."""
+        """Return their size (csrc/tile/mma/resident.cuh)."""
         if self.layout is Layout.ACCUM:
             return knobs.tokens * (knobs.rows + 4) * 4
         if self.layout is Layout.TOKEN_SUMS:
@@ -52,7 +52,7 @@ class Kept:
 
 
 def kept_bytes(lines: int, inner: int) -> int:
-    """Return what lines of the inner dim take (csrc/tile/kept.cuh)."""
+    """Return what lines of the inner dim take (csrc/tile/mma/resident.cuh)."""
     pitch = (inner // OCTET | 1) * OCTET
     return -(-lines * pitch * 2 // KEPT_ALIGNMENT) * KEPT_ALIGNMENT
 

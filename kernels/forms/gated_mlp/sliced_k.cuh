@@ -28,14 +28,14 @@ struct Step {
 // Shared memory in bytes: the ring of steps, and after the loop the partial sums.
 template <class Config>
 struct SharedMap {
-  using Steps = tile::Ring<Step<Config>, Config::kStages, Config::kWarps>;
-  using UpProduct = tile::AccumMeeting<Config::kRows, Config::kTokens, Config::kWarps>;
-  using GateProduct = tile::AccumMeeting<Config::kRows, Config::kTokens, Config::kWarps>;
+  using Steps = tile::StageBuffers<Step<Config>, Config::kStages, Config::kWarps>;
+  using UpProduct = tile::AccumPartials<Config::kRows, Config::kTokens, Config::kWarps>;
+  using GateProduct = tile::AccumPartials<Config::kRows, Config::kTokens, Config::kWarps>;
   static constexpr int kStepsAt = 0;                                       // during the loop
   static constexpr int kUpProductAt = 0;                                   // after the loop
   static constexpr int kGateProductAt = kUpProductAt + UpProduct::kBytes;  // after the loop
-  static constexpr int kMeetingBytes = kGateProductAt + GateProduct::kBytes;
-  static constexpr int kBytes = tile::larger(Steps::kBytes, kMeetingBytes);
+  static constexpr int kPartialsBytes = kGateProductAt + GateProduct::kBytes;
+  static constexpr int kBytes = tile::larger(Steps::kBytes, kPartialsBytes);
 };
 
 template <class Config>
@@ -51,7 +51,7 @@ __global__ void __launch_bounds__(tile::kBlockThreads<Config>, 1)
   constexpr bool kEvenDepth = K % kDepth == 0;
   using Shared = SharedMap<Config>;
   extern __shared__ __align__(16) char shared[];
-  tile::let_next_start();
+  tile::launch_dependents();
 
   const T* x = static_cast<const T*>(args.inputs[0]);            // [M, K]
   const T* gate_weight = static_cast<const T*>(args.inputs[1]);  // [N, K]
@@ -69,12 +69,12 @@ __global__ void __launch_bounds__(tile::kBlockThreads<Config>, 1)
   tile::Accum<kRows, kTokens> up_product;    // [M, N]
   tile::Accum<kRows, kTokens> gate_product;  // [M, N]
 
-  const auto copy_weights = [&](tile::Slot<Step> slot, int k) {
-    tile::copy<tile::Cache::kStream>(slot, &Step::gate_weight_tile, gate_weight_edge, k);
-    tile::copy<tile::Cache::kStream>(slot, &Step::up_weight_tile, up_weight_edge, k);
+  const auto copy_weights = [&](tile::StageBuffer<Step> buffer, int k) {
+    tile::copy<tile::Cache::kStream>(buffer, &Step::gate_weight_tile, gate_weight_edge, k);
+    tile::copy<tile::Cache::kStream>(buffer, &Step::up_weight_tile, up_weight_edge, k);
   };
-  const auto copy_tokens = [&](tile::Slot<Step> slot, int k) {
-    tile::copy<tile::Cache::kKeep>(slot, &Step::x_tile, x_edge, k);
+  const auto copy_tokens = [&](tile::StageBuffer<Step> buffer, int k) {
+    tile::copy<tile::Cache::kKeep>(buffer, &Step::x_tile, x_edge, k);
   };
   const auto compute = [&](const Step& step) {
     tile::contract(up_product, step.up_weight_tile, step.x_tile);      // [M, N]
@@ -86,8 +86,10 @@ __global__ void __launch_bounds__(tile::kBlockThreads<Config>, 1)
                                         compute);
   __syncthreads();
 
-  const auto up_product_parts = tile::meet<kWarps>(shared + Shared::kUpProductAt, up_product);
-  const auto gate_product_parts = tile::meet<kWarps>(shared + Shared::kGateProductAt, gate_product);
+  const auto up_product_parts =
+      tile::store_partials<kWarps>(shared + Shared::kUpProductAt, up_product);
+  const auto gate_product_parts =
+      tile::store_partials<kWarps>(shared + Shared::kGateProductAt, gate_product);
   __syncthreads();
 
   const tile::OutputTile out_tile{first_row, N, first_token, M};

@@ -20,7 +20,7 @@ __global__ void __launch_bounds__(tile::kBlockThreads<Config>, 1)
   constexpr int N = Config::N;
   constexpr int kThreads = tile::kBlockThreads<Config>;
   using Lines = tile::Lines<Config::kLine, kThreads>;
-  tile::let_next_start();
+  tile::launch_dependents();
 
   const T* gate = static_cast<const T*>(args.inputs[0]);  // [M, N]
   const T* up = static_cast<const T*>(args.inputs[1]);    // [M, N]
@@ -28,7 +28,7 @@ __global__ void __launch_bounds__(tile::kBlockThreads<Config>, 1)
   const int64_t M = args.dims[0], token = blockIdx.x;
   const int first = blockIdx.y * Config::kLine;
 
-  tile::wait_for_previous();
+  tile::grid_dependency_wait();
   const auto gate_tile =
       tile::load_line<Lines>(tile::line_of(gate, args.row_strides[0], token, M) + first);
   const auto up_tile =

@@ -21,7 +21,7 @@ __global__ void __launch_bounds__(tile::kBlockThreads<Config>, 1)
   constexpr int kThreads = tile::kBlockThreads<Config>;
   using Lines = tile::Lines<K, kThreads>;
   __shared__ float sums[2][Lines::kWarps];
-  tile::let_next_start();
+  tile::launch_dependents();
 
   const T* x = static_cast<const T*>(args.inputs[0]);            // [M, K]
   const T* norm_weight = static_cast<const T*>(args.inputs[1]);  // [K]
@@ -30,10 +30,10 @@ __global__ void __launch_bounds__(tile::kBlockThreads<Config>, 1)
   const int64_t M = args.dims[0], token = blockIdx.x;
   const float eps = args.scalars[0];
 
-  if (!args.constant_weights) tile::wait_for_previous();
+  if (!args.constant_weights) tile::grid_dependency_wait();
   const auto norm_weight_line = tile::load_line<Lines>(norm_weight);  // [K]
   const auto norm_bias_line = tile::load_line<Lines>(norm_bias);      // [K]
-  tile::wait_for_previous();
+  tile::grid_dependency_wait();
   const auto x_tile = tile::load_line<Lines>(tile::line_of(x, args.row_strides[0], token, M));
   const float sum_x = tile::sum_line<Lines>(x_tile, sums[0]);                            // [M]
   const float mean_x = tile::div(sum_x, K);                                              // [M]

@@ -32,18 +32,18 @@ struct Step {
 // Shared memory in bytes: the ring of steps, and after the loop the partial sums.
 template <class Config>
 struct SharedMap {
-  using Steps = tile::Ring<Step<Config>, Config::kStages, Config::kWarps>;
+  using Steps = tile::StageBuffers<Step<Config>, Config::kStages, Config::kWarps>;
   using ScaledNormedXTile2MinusMeanXPlusProduct =
-      tile::AccumMeeting<Config::kRows, Config::kTokens, Config::kWarps>;
+      tile::AccumPartials<Config::kRows, Config::kTokens, Config::kWarps>;
   using MeanXKept = tile::TokenTable<Config::kTokens>;
   using RootKept = tile::TokenTable<Config::kTokens>;
   static constexpr int kMeanXKeptAt = 0;                                // from the start
   static constexpr int kRootKeptAt = kMeanXKeptAt + MeanXKept::kBytes;  // from the start
   static constexpr int kStepsAt = kRootKeptAt + RootKept::kBytes;       // during the loop
   static constexpr int kScaledNormedXTile2MinusMeanXPlusProductAt = kRootKeptAt + RootKept::kBytes;
-  static constexpr int kMeetingBytes =
+  static constexpr int kPartialsBytes =
       kScaledNormedXTile2MinusMeanXPlusProductAt + ScaledNormedXTile2MinusMeanXPlusProduct::kBytes;
-  static constexpr int kBytes = tile::larger(kStepsAt + Steps::kBytes, kMeetingBytes);
+  static constexpr int kBytes = tile::larger(kStepsAt + Steps::kBytes, kPartialsBytes);
 };
 
 template <class Config>
@@ -59,7 +59,7 @@ __global__ void __launch_bounds__(tile::kBlockThreads<Config>, 1)
   constexpr bool kEvenDepth = K % kDepth == 0;
   using Shared = SharedMap<Config>;
   extern __shared__ __align__(16) char shared[];
-  tile::let_next_start();
+  tile::launch_dependents();
 
   const T* x = static_cast<const T*>(args.inputs[0]);            // [M, K]
   const T* norm_weight = static_cast<const T*>(args.inputs[1]);  // [K]
@@ -78,13 +78,13 @@ __global__ void __launch_bounds__(tile::kBlockThreads<Config>, 1)
 
   tile::Accum<kRows, kTokens> scaled_normed_x_tile_2_minus_mean_x_plus_product;  // [N, M]
 
-  const auto copy_weights = [&](tile::Slot<Step> slot, int k) {
-    tile::copy<tile::Cache::kKeep>(slot, &Step::norm_weight_tile, norm_weight_edge, k);
-    tile::copy<tile::Cache::kKeep>(slot, &Step::norm_bias_tile, norm_bias_edge, k);
-    tile::copy<tile::Cache::kStream>(slot, &Step::weight_tile, weight_edge, k);
+  const auto copy_weights = [&](tile::StageBuffer<Step> buffer, int k) {
+    tile::copy<tile::Cache::kKeep>(buffer, &Step::norm_weight_tile, norm_weight_edge, k);
+    tile::copy<tile::Cache::kKeep>(buffer, &Step::norm_bias_tile, norm_bias_edge, k);
+    tile::copy<tile::Cache::kStream>(buffer, &Step::weight_tile, weight_edge, k);
   };
-  const auto copy_tokens = [&](tile::Slot<Step> slot, int k) {
-    tile::copy<tile::Cache::kKeep>(slot, &Step::x_tile_2, x_edge, k);
+  const auto copy_tokens = [&](tile::StageBuffer<Step> buffer, int k) {
+    tile::copy<tile::Cache::kKeep>(buffer, &Step::x_tile_2, x_edge, k);
   };
   using Lines = tile::Lines<K, tile::kWarpLanes>;
   const auto mean_x_kept = Shared::MeanXKept::at_bytes(shared + Shared::kMeanXKeptAt);
@@ -102,8 +102,8 @@ __global__ void __launch_bounds__(tile::kBlockThreads<Config>, 1)
     const float mean_x_minus_mean_x_squared = tile::div(sum_x_minus_mean_x_squared, K);  // [M]
     const float mean_x_minus_mean_x_squared_plus = tile::add(eps, mean_x_minus_mean_x_squared);
     const float root = tile::sqrt(mean_x_minus_mean_x_squared_plus);  // [M]
-    tile::keep(mean_x_kept, token, mean_x);                           // [M]
-    tile::keep(root_kept, token, root);                               // [M]
+    tile::store_resident(mean_x_kept, token, mean_x);                 // [M]
+    tile::store_resident(root_kept, token, root);                     // [M]
   };
   const auto statistics = tile::token_pass<kTokens, kWarps>(load_lines, compute_statistics);
   const auto compute = [&](const Step& step) {
@@ -125,8 +125,8 @@ __global__ void __launch_bounds__(tile::kBlockThreads<Config>, 1)
   __syncthreads();
 
   const auto scaled_normed_x_tile_2_minus_mean_x_plus_product_parts =
-      tile::meet<kWarps>(shared + Shared::kScaledNormedXTile2MinusMeanXPlusProductAt,
-                         scaled_normed_x_tile_2_minus_mean_x_plus_product);
+      tile::store_partials<kWarps>(shared + Shared::kScaledNormedXTile2MinusMeanXPlusProductAt,
+                                   scaled_normed_x_tile_2_minus_mean_x_plus_product);
   __syncthreads();
 
   const tile::OutputTile out_tile{first_row, N, first_token, M};

@@ -4,7 +4,7 @@
 // Formula   [M, N] = linear(layer_norm(x, eps) * norm_weight + norm_bias, weight) + bias
 #pragma once
 
-#include "tile/front.cuh"
+#include "tile/prologue/launch.cuh"
 #include "tile/tile.cuh"
 
 #include "register_operand.cuh"
@@ -14,14 +14,14 @@ namespace {
 
 // Where tokens are many, a launch in front makes x_made, once.
 template <class Config>
-constexpr int kFrontThreads = Config::kFrontWarps * tile::kWarpLanes;
+constexpr int kPrologueThreads = Config::kPrologueWarps * tile::kWarpLanes;
 
 template <class Config>
-__global__ void __launch_bounds__(kFrontThreads<Config>)
-    layer_norm_linear_full_front(const __grid_constant__ LaunchArgs args) {
+__global__ void __launch_bounds__(kPrologueThreads<Config>)
+    layer_norm_linear_full_prologue(const __grid_constant__ LaunchArgs args) {
   using T = typename Config::T;
   constexpr int K = Config::K;
-  using Lines = tile::Lines<K, kFrontThreads<Config>>;
+  using Lines = tile::Lines<K, kPrologueThreads<Config>>;
   __shared__ float sums[2][Lines::kWarps];
 
   const T* x = static_cast<const T*>(args.inputs[0]);            // [M, K]
@@ -31,9 +31,9 @@ __global__ void __launch_bounds__(kFrontThreads<Config>)
   const int64_t token = blockIdx.x;
   const float eps = args.scalars[0];
 
-  tile::start_in_front();
-  const auto x_tile = tile::load_present<Lines>(x + token * args.row_strides[0]);        // [M, K]
-  const auto norm_weight_tile = tile::load_present<Lines>(norm_weight);                  // [K]
+  tile::launch_prologue();
+  const auto x_tile = tile::load_if_given<Lines>(x + token * args.row_strides[0]);       // [M, K]
+  const auto norm_weight_tile = tile::load_if_given<Lines>(norm_weight);                 // [K]
   const auto norm_bias_tile = tile::load_line<Lines>(norm_bias);                         // [K]
   const float sum_x = tile::sum_line<Lines>(x_tile, sums[0]);                            // [M]
   const float mean_x = tile::div(sum_x, K);                                              // [M]
@@ -53,12 +53,13 @@ __global__ void __launch_bounds__(kFrontThreads<Config>)
 }
 
 template <class Config>
-cudaError_t launch_front(const LaunchArgs& args, cudaStream_t stream) {
+cudaError_t launch_after_prologue(const LaunchArgs& args, cudaStream_t stream) {
   constexpr int K = Config::K;
-  const tile::Grid grid{args.dims[0], 1, kFrontThreads<Config>, 0};
-  const cudaError_t status = tile::launch(layer_norm_linear_full_front<Config>, grid, args, stream);
+  const tile::Grid grid{args.dims[0], 1, kPrologueThreads<Config>, 0};
+  const cudaError_t status =
+      tile::launch(layer_norm_linear_full_prologue<Config>, grid, args, stream);
   if (status != cudaSuccess) return status;
-  return launch_held<Config>(tile::behind(args, 0, K), stream);
+  return launch_register_operand<Config>(tile::launch_behind(args, 0, K), stream);
 }
 
 template <class Config>

@@ -5,7 +5,7 @@
 // Formula   [M, N] = linear(x, weight) + scale * linear(linear(x, lora_a), lora_b)
 #pragma once
 
-#include "tile/apart_held.cuh"
+#include "tile/producer_blocks/register_operand.cuh"
 
 #include "producers.cuh"
 
@@ -13,68 +13,69 @@ namespace mirage::generated {
 namespace {
 
 // What a launch of makers and users is given.
-struct HeldArgs {
+struct RegisterOperandArgs {
   LaunchArgs call;
   CUtensorMap maps[2];  // x, weight
   CUtensorMap made[2];  // of what makers read: tokens, rows
 };
 
-// Makers share a tile in pairs, too, and split the depth.
-template <class Users>
-struct MakersPlan {
-  using Element = typename Users::T;
-  static constexpr int kRows = 2 * Users::kMakerRows, kTokens = Users::kMakerTokens;
-  static constexpr int kStages = Users::kMakerStages, kGroups = Users::kMakerGroups, kBlocks = 2;
-  static constexpr int kDepth = Users::K, kRowTensors = 1;
+// Producers share a tile in pairs, too, and split the depth.
+template <class Consumers>
+struct ProducersPlan {
+  using Element = typename Consumers::T;
+  static constexpr int kRows = 2 * Consumers::kProducerRows, kTokens = Consumers::kProducerTokens;
+  static constexpr int kStages = Consumers::kProducerStages, kGroups = Consumers::kProducerGroups;
+  static constexpr int kBlocks = 2;
+  static constexpr int kDepth = Consumers::K, kRowTensors = 1;
   static constexpr int kProducts = 1, kInner = 0, kBesideBytes = 0;
 };
-template <class Users>
-using MakersBlock = tile::HeldBlock<MakersPlan<Users>>;
+template <class Consumers>
+using ProducersBlock = tile::RegisterOperandBlock<ProducersPlan<Consumers>>;
 
 template <class Config>
-constexpr int kPairBytes = MakersBlock<Config>::kBytes + Apart<Config>::kStampBytes;
+constexpr int kPairBytes = ProducersBlock<Config>::kBytes + ProducerBlocks<Config>::kTagBytes;
 
 template <class Config>
-__device__ void lora_linear_make(const HeldArgs& given, char* shared) {
+__device__ void lora_linear_produce(const RegisterOperandArgs& given, char* shared) {
   constexpr int R = Config::R;
-  using Block = MakersBlock<Config>;
+  using Block = ProducersBlock<Config>;
   const LaunchArgs& args = given.call;
   const int M = static_cast<int>(args.dims[0]);
-  const Apart<Config> apart(args);
-  const int first_row = apart.first_row(), first_token = apart.first_token();
+  const ProducerBlocks<Config> producers(args);
+  const int first_row = producers.first_row(), first_token = producers.first_token();
   const int box_row = first_row / Block::kRows * Block::kRows;
   if (tile::warp_index() > Block::kWarps) return;
   const Block block{shared, tile::token_lines<Block>(M)};
-  if (threadIdx.x == 0) apart.stamp(shared + Block::kBytes) = tile::new_stamp();
+  if (threadIdx.x == 0) producers.tag(shared + Block::kBytes) = tile::new_launch_tag();
   block.begin();
 
-  tile::HeldAccum<Block::kRows> lora_a_product;  // [M, R]
+  tile::SwappedAccum<Block::kRows> lora_a_product;  // [M, R]
 
-  if (block.copies()) {
-    const auto find_weights = [&](int k) { tile::find_box(given.made[1], box_row, k); };
-    const auto copy_weights = [&](const auto& slot, int k) {
-      tile::copy_box(slot.rows(0), given.made[1], box_row, k, slot.full);
+  if (block.is_producer()) {
+    const auto prefetch_weights = [&](int k) { tile::prefetch_tile(given.made[1], box_row, k); };
+    const auto copy_weights = [&](const auto& buffer, int k) {
+      tile::copy_tile(buffer.rows(0), given.made[1], box_row, k, buffer.full);
     };
-    const auto copy_tokens = [&](const auto& slot, int k) {
-      tile::copy_box(slot.tokens(), given.made[0], first_token, k, slot.full);
+    const auto copy_tokens = [&](const auto& buffer, int k) {
+      tile::copy_tile(buffer.tokens(), given.made[0], first_token, k, buffer.full);
     };
-    block.copy(args.constant_weights, find_weights, copy_weights, copy_tokens);
+    block.copy(args.constant_weights, prefetch_weights, copy_weights, copy_tokens);
     return;
   }
-  tile::multiply_held(block, [&](const auto& step) {
+  tile::multiply_register_operand(block, [&](const auto& step) {
     const auto x_tile = step.tokens();                    // [M, K]
     const auto lora_a_tile = step.rows(0);                // [R, K]
     tile::contract(lora_a_product, lora_a_tile, x_tile);  // [M, R]
   });
   tile::end_loop(block);
 
-  auto lora_a_product_parts = tile::meet(block, shared, 0, lora_a_product);
+  auto lora_a_product_parts = tile::store_partials(block, shared, 0, lora_a_product);
   tile::sync_workers(block);
-  tile::collect(block, shared, 0, lora_a_product_parts);
+  tile::add_partials(block, shared, 0, lora_a_product_parts);
 
   const tile::OutputTile out_tile{first_row, R, first_token, M};
-  char* const lines = shared + tile::HeldMeeting<Block>::kBytes;
-  tile::make_held(block, apart, lines, out_tile, [&](tile::DealtElement e) {
+  char* const lines = shared + tile::RegisterOperandReduction<Block>::kBytes;
+  tile::produce_register_operand(block, producers, lines, out_tile, [&](tile::OwnedElement e) {
     const float lora_a_product_total = tile::sum_over_warps(lora_a_product_parts, e);  // [M, R]
     return lora_a_product_total;
   });

@@ -31,12 +31,12 @@ template <class Config>
 struct SharedMap {
   using T = typename Config::T;
   static constexpr int R = Config::R;
-  using Steps = tile::Ring<Step<Config>, Config::kStages, Config::kWarps>;
-  using WeightProduct = tile::AccumMeeting<Config::kRows, Config::kTokens, Config::kWarps>;
-  using LoraAProduct = tile::AccumMeeting<tile::padded(R), Config::kTokens, Config::kWarps>;
-  using LoraBTile = tile::Kept<T, Config::kRows, R>;
-  using LoraAProductTotalKept = tile::Kept<T, Config::kTokens, R>;
-  using LoraAProductProduct = tile::AccumMeeting<Config::kRows, Config::kTokens, 1>;
+  using Steps = tile::StageBuffers<Step<Config>, Config::kStages, Config::kWarps>;
+  using WeightProduct = tile::AccumPartials<Config::kRows, Config::kTokens, Config::kWarps>;
+  using LoraAProduct = tile::AccumPartials<tile::padded(R), Config::kTokens, Config::kWarps>;
+  using LoraBTile = tile::Resident<T, Config::kRows, R>;
+  using LoraAProductTotalKept = tile::Resident<T, Config::kTokens, R>;
+  using LoraAProductProduct = tile::AccumPartials<Config::kRows, Config::kTokens, 1>;
   static constexpr int kLoraBTileAt = 0;                                     // from the start
   static constexpr int kStepsAt = kLoraBTileAt + LoraBTile::kBytes;          // during the loop
   static constexpr int kWeightProductAt = kLoraBTileAt + LoraBTile::kBytes;  // after the loop
@@ -44,8 +44,8 @@ struct SharedMap {
   static constexpr int kLoraAProductTotalKeptAt = kLoraAProductAt + LoraAProduct::kBytes;
   static constexpr int kLoraAProductProductAt =
       kLoraAProductTotalKeptAt + LoraAProductTotalKept::kBytes;
-  static constexpr int kMeetingBytes = kLoraAProductProductAt + LoraAProductProduct::kBytes;
-  static constexpr int kBytes = tile::larger(kStepsAt + Steps::kBytes, kMeetingBytes);
+  static constexpr int kPartialsBytes = kLoraAProductProductAt + LoraAProductProduct::kBytes;
+  static constexpr int kBytes = tile::larger(kStepsAt + Steps::kBytes, kPartialsBytes);
 };
 
 template <class Config>
@@ -62,7 +62,7 @@ __global__ void __launch_bounds__(tile::kBlockThreads<Config>, 1)
   constexpr bool kEvenR = R % tile::kRowTile == 0;
   using Shared = SharedMap<Config>;
   extern __shared__ __align__(16) char shared[];
-  tile::let_next_start();
+  tile::launch_dependents();
 
   const T* x = static_cast<const T*>(args.inputs[0]);       // [M, K]
   const T* weight = static_cast<const T*>(args.inputs[1]);  // [N, K]
@@ -81,16 +81,16 @@ __global__ void __launch_bounds__(tile::kBlockThreads<Config>, 1)
   tile::Accum<kRows, kTokens> weight_product;            // [M, N]
   tile::Accum<tile::padded(R), kTokens> lora_a_product;  // [M, R]
 
-  if (!args.constant_weights) tile::wait_for_previous();
+  if (!args.constant_weights) tile::grid_dependency_wait();
   const typename Shared::LoraBTile lora_b_tile{shared + Shared::kLoraBTileAt};
   tile::fetch<kThreads>(lora_b_tile, lora_b, first_row, N);
 
-  const auto copy_weights = [&](tile::Slot<Step> slot, int k) {
-    tile::copy<tile::Cache::kStream>(slot, &Step::weight_tile, weight_edge, k);
-    tile::copy<tile::Cache::kKeep>(slot, &Step::lora_a_tile, lora_a_edge, k);
+  const auto copy_weights = [&](tile::StageBuffer<Step> buffer, int k) {
+    tile::copy<tile::Cache::kStream>(buffer, &Step::weight_tile, weight_edge, k);
+    tile::copy<tile::Cache::kKeep>(buffer, &Step::lora_a_tile, lora_a_edge, k);
   };
-  const auto copy_tokens = [&](tile::Slot<Step> slot, int k) {
-    tile::copy<tile::Cache::kKeep>(slot, &Step::x_tile, x_edge, k);
+  const auto copy_tokens = [&](tile::StageBuffer<Step> buffer, int k) {
+    tile::copy<tile::Cache::kKeep>(buffer, &Step::x_tile, x_edge, k);
   };
   const auto compute = [&](const Step& step) {
     tile::contract(weight_product, step.weight_tile, step.x_tile);  // [M, N]
@@ -104,9 +104,9 @@ __global__ void __launch_bounds__(tile::kBlockThreads<Config>, 1)
   __syncthreads();
 
   const auto weight_product_parts =
-      tile::meet<kWarps>(shared + Shared::kWeightProductAt, weight_product);
+      tile::store_partials<kWarps>(shared + Shared::kWeightProductAt, weight_product);
   const auto lora_a_product_parts =
-      tile::meet<kWarps>(shared + Shared::kLoraAProductAt, lora_a_product);
+      tile::store_partials<kWarps>(shared + Shared::kLoraAProductAt, lora_a_product);
   __syncthreads();
 
   const typename Shared::LoraAProductTotalKept lora_a_product_total_kept{
@@ -114,11 +114,11 @@ __global__ void __launch_bounds__(tile::kBlockThreads<Config>, 1)
   const tile::OutputTile r_tile{0, R, first_token, M};
   tile::for_each_element<tile::padded(R), kTokens, kThreads>(r_tile, [&](tile::Element e) {
     const float lora_a_product_total = tile::sum_over_warps(lora_a_product_parts, e);  // [M, R]
-    tile::keep(lora_a_product_total_kept, e, lora_a_product_total);                    // [M, R]
+    tile::store_resident(lora_a_product_total_kept, e, lora_a_product_total);          // [M, R]
   });
   __syncthreads();
 
-  const auto lora_a_product_product_parts = tile::contract_kept<kWarps>(
+  const auto lora_a_product_product_parts = tile::contract_resident<kWarps>(
       shared + Shared::kLoraAProductProductAt, lora_b_tile, lora_a_product_total_kept);
   __syncthreads();
 

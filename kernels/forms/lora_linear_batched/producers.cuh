@@ -5,7 +5,7 @@
 // Formula   [M, N] = linear(x, weight) + scale * linear(linear(x, lora_a), lora_b) + bias
 #pragma once
 
-#include "tile/adapters.cuh"
+#include "tile/batched_lora/lora.cuh"
 #include "tile/tile.cuh"
 
 namespace mirage::generated {
@@ -13,13 +13,13 @@ namespace {
 
 // A launch of its own makes lora_a_product_total, each token's with its own slice.
 template <class Shape>
-struct Makers : Shape {
+struct Producers : Shape {
   using Element = typename Shape::T;
   static constexpr int kRows = 16, kTokens = 8, kWarps = 4, kChunks = 2, kStages = 2, kBlocks = 8;
   static constexpr int kInner = Shape::R;
 };
 
-namespace making {
+namespace producing {
 
 // What a warp copies per step of the loop.
 template <class Config>
@@ -33,9 +33,9 @@ struct Step {
 // Shared memory in bytes: tasks, the warps' sums, what blocks of the cluster send.
 template <class Config>
 struct SharedMap {
-  using Clusters = tile::AdapterMakers<Config>;
-  using LoraAProduct = tile::AccumMeeting<Config::kRows, Config::kTokens, Config::kWarps>;
-  static constexpr int kLoraAProductAt = tile::kTasksBytes;
+  using Clusters = tile::AdapterProducers<Config>;
+  using LoraAProduct = tile::AccumPartials<Config::kRows, Config::kTokens, Config::kWarps>;
+  static constexpr int kLoraAProductAt = tile::kGroupsBytes;
   static constexpr int kBlocksAt = kLoraAProductAt + LoraAProduct::kBytes;
   static constexpr int kBytes = kBlocksAt + Clusters::kBytes;
 };
@@ -44,10 +44,10 @@ template <class Config>
 __device__ void lora_linear_batched(const LaunchArgs& args, char* shared,
                                     const tile::SliceTile& own) {
   using T = typename Config::T;
-  using Clusters = tile::AdapterMakers<Config>;
+  using Clusters = tile::AdapterProducers<Config>;
   constexpr int K = Config::K, R = Config::R;
   constexpr int kRows = Config::kRows, kTokens = Config::kTokens, kWarps = Config::kWarps;
-  using Step = making::Step<Config>;
+  using Step = producing::Step<Config>;
   constexpr int kDepth = Step::kDepth;
   constexpr bool kEvenRows = R % kRows == 0;
   constexpr bool kEvenDepth = K % kDepth == 0;
@@ -57,9 +57,9 @@ __device__ void lora_linear_batched(const LaunchArgs& args, char* shared,
   const T* lora_a = static_cast<const T*>(args.inputs[2]);  // [slices, R, K]
   const int M = static_cast<int>(args.dims[0]);
   const int first_row = own.first_row, first_token = own.first_token;
-  const tile::AdapterTask task = own.task;
+  const tile::AdapterGroup task = own.task;
   lora_a += int64_t{task.adapter} * R * K;
-  tile::begin_meeting<Clusters>(shared + Shared::kBlocksAt, own.turn);
+  tile::begin_reduction<Clusters>(shared + Shared::kBlocksAt, own.turn);
 
   const auto x_edge = tile::gathered_line<kEvenDepth>(x, args.row_strides[0], task, first_token, K);
   const auto lora_a_edge =
@@ -77,17 +77,17 @@ __device__ void lora_linear_batched(const LaunchArgs& args, char* shared,
   const int first_k = Clusters::warp() * kDepth;
   const tile::Steps steps{first_k, K, Config::kBlocks * kWarps * kDepth, tile::Start::at_once()};
   tile::load_and_compute<Config::kStages, Step>(steps, load, compute);
-  tile::sync_streams<kWarps>();
+  tile::sync_pipelines<kWarps>();
 
   const auto lora_a_product_own =
-      tile::meet<kWarps>(shared + Shared::kLoraAProductAt, lora_a_product);
-  tile::sync_streams<kWarps>();
+      tile::store_partials<kWarps>(shared + Shared::kLoraAProductAt, lora_a_product);
+  tile::sync_pipelines<kWarps>();
 
   const tile::OutputTile out_tile{first_row, R, first_token, M};
   const auto lora_a_product_parts =
-      tile::meet_blocks<Clusters>(shared + Shared::kBlocksAt, lora_a_product_own, own.turn);
+      tile::reduce_blocks<Clusters>(shared + Shared::kBlocksAt, lora_a_product_own, own.turn);
   if (tile::cluster_rank() > 0) return;
-  tile::leave_inner<Clusters>(args.workspace, out_tile, task, [&](tile::Element e) {
+  tile::publish_inner<Clusters>(args.workspace, out_tile, task, [&](tile::Element e) {
     const float lora_a_product_total = tile::sum_over_warps(lora_a_product_parts, e);  // [M, R]
     return lora_a_product_total;
   });
@@ -95,24 +95,24 @@ __device__ void lora_linear_batched(const LaunchArgs& args, char* shared,
 
 template <class Config>
 __global__ void __launch_bounds__(tile::kBlockThreads<Config>)
-    lora_linear_batched_makers(const __grid_constant__ LaunchArgs args) {
-  using Clusters = tile::AdapterMakers<Config>;
+    lora_linear_batched_producers(const __grid_constant__ LaunchArgs args) {
+  using Clusters = tile::AdapterProducers<Config>;
   extern __shared__ __align__(16) char shared[];
-  tile::wait_for_previous();
-  tile::let_next_start();
+  tile::grid_dependency_wait();
+  tile::launch_dependents();
   Clusters::for_each_tile(args, shared, lora_linear_batched<Config>);
 }
 
-}  // namespace making
+}  // namespace producing
 
 template <class Shape>
-cudaError_t launch_makers(const LaunchArgs& args, cudaStream_t stream) {
-  using Config = Makers<Shape>;
-  using Clusters = tile::AdapterMakers<Config>;
-  constexpr int kSharedBytes = making::SharedMap<Config>::kBytes;
+cudaError_t launch_producers(const LaunchArgs& args, cudaStream_t stream) {
+  using Config = Producers<Shape>;
+  using Clusters = tile::AdapterProducers<Config>;
+  constexpr int kSharedBytes = producing::SharedMap<Config>::kBytes;
   const int64_t M = args.dims[0];
   const tile::Grid grid = Clusters::grid(M, args.slices, kSharedBytes);
-  return tile::launch(making::lora_linear_batched_makers<Config>, grid, args, stream);
+  return tile::launch(producing::lora_linear_batched_producers<Config>, grid, args, stream);
 }
 
 template <class Config>

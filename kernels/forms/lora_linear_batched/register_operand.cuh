@@ -5,8 +5,8 @@
 // Formula   [M, N] = linear(x, weight) + scale * linear(linear(x, lora_a), lora_b) + bias
 #pragma once
 
-#include "tile/adapters.cuh"
-#include "tile/held_meeting.cuh"
+#include "tile/batched_lora/lora.cuh"
+#include "tile/register_operand/reduce.cuh"
 #include "tile/tile.cuh"
 
 #include "producers.cuh"
@@ -19,57 +19,58 @@ constexpr int kOwn = Config::kRows / Config::kBlocks;  // rows that a block fini
 
 // Where tokens are many, they are held in registers, on the M side of products.
 template <class Config>
-struct HeldPlan : Config {
+struct RegisterOperandPlan : Config {
   using T = typename Config::T;
   static constexpr int R = Config::R;
   using Element = typename Config::T;
   static constexpr int kDepth = Config::K, kRowTensors = 1;
   static constexpr int kProducts = 1;
   static constexpr int kInner = 0;
-  static constexpr int kBesideBytes = tile::SliceRing<T, kOwn<Config>, R, Config::kSlices>::kBytes +
-                                      tile::Kept<T, Config::kTokens, R>::kBytes +
-                                      tile::AccumMeeting<kOwn<Config>, Config::kTokens, 1>::kBytes;
+  static constexpr int kBesideBytes =
+      tile::SlicePipeline<T, kOwn<Config>, R, Config::kSlices>::kBytes +
+      tile::Resident<T, Config::kTokens, R>::kBytes +
+      tile::AccumPartials<kOwn<Config>, Config::kTokens, 1>::kBytes;
 };
 template <class Config>
-using HeldBlock = tile::HeldBlock<HeldPlan<Config>>;
+using RegisterOperandBlock = tile::RegisterOperandBlock<RegisterOperandPlan<Config>>;
 template <class Config>
-constexpr int kHeldThreads = HeldBlock<Config>::kThreads + tile::kWarpLanes;
+constexpr int kRegisterOperandThreads = RegisterOperandBlock<Config>::kThreads + tile::kWarpLanes;
 
 // Shared memory beside the ring, and in its place after the loop.
 template <class Config>
-struct HeldMap {
+struct RegisterOperandMap {
   using T = typename Config::T;
   static constexpr int R = Config::R;
-  using Block = HeldBlock<Config>;
-  using WeightProduct = tile::HeldMeeting<Block>;
-  using LoraBTile = tile::SliceRing<T, kOwn<Config>, R, Config::kSlices>;
-  using LoraAProductTotalKept = tile::Kept<T, Config::kTokens, R>;
-  using LoraAProductProduct = tile::AccumMeeting<kOwn<Config>, Config::kTokens, 1>;
-  using Staging = tile::HeldStaging<Block>;
-  static constexpr int kLoraBTileAt = Block::kRingBytes;
+  using Block = RegisterOperandBlock<Config>;
+  using WeightProduct = tile::RegisterOperandReduction<Block>;
+  using LoraBTile = tile::SlicePipeline<T, kOwn<Config>, R, Config::kSlices>;
+  using LoraAProductTotalKept = tile::Resident<T, Config::kTokens, R>;
+  using LoraAProductProduct = tile::AccumPartials<kOwn<Config>, Config::kTokens, 1>;
+  using Staging = tile::RegisterOperandStaging<Block>;
+  static constexpr int kLoraBTileAt = Block::kPipelineBytes;
   static constexpr int kLoraAProductTotalKeptAt = kLoraBTileAt + LoraBTile::kBytes;
   static constexpr int kLoraAProductProductAt =
       kLoraAProductTotalKeptAt + LoraAProductTotalKept::kBytes;
   static constexpr int kWeightProductAt = 0;
   static constexpr int kStagingAt = kWeightProductAt + WeightProduct::kBytes;
-  static_assert(kStagingAt + Staging::kBytes <= Block::kRingBytes);
+  static_assert(kStagingAt + Staging::kBytes <= Block::kPipelineBytes);
 };
 
-struct HeldArgs {
+struct RegisterOperandArgs {
   LaunchArgs call;
   CUtensorMap maps[2];  // x, weight
 };
 
 template <class Config>
-__global__ void __launch_bounds__(kHeldThreads<Config>, 1)
-    lora_linear_batched_held(const __grid_constant__ HeldArgs given) {
+__global__ void __launch_bounds__(kRegisterOperandThreads<Config>, 1)
+    lora_linear_batched_register_operand(const __grid_constant__ RegisterOperandArgs given) {
   using T = typename Config::T;
   constexpr int N = Config::N;
-  using Block = HeldBlock<Config>;
-  using Shared = HeldMap<Config>;
-  extern __shared__ __align__(tile::kBoxAtom) char boxes[];
+  using Block = RegisterOperandBlock<Config>;
+  using Shared = RegisterOperandMap<Config>;
+  extern __shared__ __align__(tile::kSwizzleAtomBytes) char boxes[];
   char* const shared = boxes;
-  tile::let_next_start();
+  tile::launch_dependents();
 
   const LaunchArgs& args = given.call;
   const T* lora_b = static_cast<const T*>(args.inputs[3]);  // [slices, N, R]
@@ -89,25 +90,25 @@ __global__ void __launch_bounds__(kHeldThreads<Config>, 1)
     const tile::OutputTile out_tile{first_row, N, first_token, M};
     tile::contract_adapters(shared + Shared::kLoraAProductProductAt, lora_b_tile,
                             lora_a_product_total_kept, args, lora_b, out_tile);
-    tile::sync_received<Block::kWarps>();
+    tile::sync_intermediate<Block::kWarps>();
     return;
   }
   const Block block{shared, tile::token_lines<Block>(given.call.dims[0])};
   block.begin();
 
-  tile::HeldAccum<Block::kRows> weight_product;  // [M, N]
+  tile::SwappedAccum<Block::kRows> weight_product;  // [M, N]
 
-  if (block.copies()) {
-    const auto copy_weights = [&](const auto& slot, int k) {
-      tile::copy_box(slot.rows(0), given.maps[1], box_row, k, slot.full);
+  if (block.is_producer()) {
+    const auto copy_weights = [&](const auto& buffer, int k) {
+      tile::copy_tile(buffer.rows(0), given.maps[1], box_row, k, buffer.full);
     };
-    const auto copy_tokens = [&](const auto& slot, int k) {
-      tile::copy_box(slot.tokens(), given.maps[0], first_token, k, slot.full);
+    const auto copy_tokens = [&](const auto& buffer, int k) {
+      tile::copy_tile(buffer.tokens(), given.maps[0], first_token, k, buffer.full);
     };
-    tile::copy_ready(block, copy_weights, copy_tokens);
+    tile::copy_when_ready(block, copy_weights, copy_tokens);
     return;
   }
-  tile::multiply_held(block, [&](const auto& step) {
+  tile::multiply_register_operand(block, [&](const auto& step) {
     const auto x_tile = step.tokens();                    // [M, K]
     const auto weight_tile = step.rows(0);                // [N, K]
     tile::contract(weight_product, weight_tile, x_tile);  // [M, N]
@@ -115,14 +116,14 @@ __global__ void __launch_bounds__(kHeldThreads<Config>, 1)
   tile::end_loop(block);
 
   auto weight_product_parts =
-      tile::meet(block, shared + Shared::kWeightProductAt, 0, weight_product);
-  tile::sync_received<Block::kWarps>();
-  tile::collect(block, shared + Shared::kWeightProductAt, 0, weight_product_parts);
+      tile::store_partials(block, shared + Shared::kWeightProductAt, 0, weight_product);
+  tile::sync_intermediate<Block::kWarps>();
+  tile::add_partials(block, shared + Shared::kWeightProductAt, 0, weight_product_parts);
 
   const auto lora_a_product_product_parts =
       Shared::LoraAProductProduct::in(shared + Shared::kLoraAProductProductAt);
   const tile::OutputTile out_tile{first_row, N, first_token, M};
-  const auto finish = [&](tile::DealtElement e) {
+  const auto finish = [&](tile::OwnedElement e) {
     const float bias_tile = tile::load_row(bias, out_tile, e);                         // [N]
     const float weight_product_total = tile::sum_over_warps(weight_product_parts, e);  // [M, N]
     const float lora_a_product_product = tile::sum_over_warps(lora_a_product_product_parts, e);
@@ -132,15 +133,15 @@ __global__ void __launch_bounds__(kHeldThreads<Config>, 1)
         tile::add(weight_product_plus_bias, scaled_lora_a_product_product);
     tile::store(out, out_tile, e, scaled_lora_a_product_product_plus);  // [M, N]
   };
-  tile::for_each_held(block, shared + Shared::kStagingAt, out_tile, out, finish);
+  tile::for_each_owned_row(block, shared + Shared::kStagingAt, out_tile, out, finish);
 }
 
 template <class Config>
-cudaError_t launch_held(const LaunchArgs& args, cudaStream_t stream) {
+cudaError_t launch_register_operand(const LaunchArgs& args, cudaStream_t stream) {
   using T = typename Config::T;
   constexpr int K = Config::K, N = Config::N;
-  using Block = HeldBlock<Config>;
-  HeldArgs given{args};
+  using Block = RegisterOperandBlock<Config>;
+  RegisterOperandArgs given{args};
   const tile::Tensor x{args.inputs[0], args.dims[0], K, args.row_strides[0]};
   cudaError_t status = tile::encode<T>(&given.maps[0], x, tile::token_lines<Block>(args.dims[0]));
   if (status != cudaSuccess) return status;
@@ -149,9 +150,10 @@ cudaError_t launch_held(const LaunchArgs& args, cudaStream_t stream) {
   if (status != cudaSuccess) return status;
   const int64_t row_tiles = tile::ceil_div(N, Block::kRows) * Block::kBlocks;
   const int64_t token_tiles = tile::ceil_div(args.dims[0], Block::kTokens);
-  constexpr int kSharedBytes = tile::larger(Block::kBytes, tile::kAloneBytes);
-  const tile::Grid grid{row_tiles, token_tiles, kHeldThreads<Config>, kSharedBytes, Block::kBlocks};
-  return tile::launch(lora_linear_batched_held<Config>, grid, given, stream);
+  constexpr int kSharedBytes = tile::larger(Block::kBytes, tile::kExclusiveBytes);
+  const tile::Grid grid{row_tiles, token_tiles, kRegisterOperandThreads<Config>, kSharedBytes,
+                        Block::kBlocks};
+  return tile::launch(lora_linear_batched_register_operand<Config>, grid, given, stream);
 }
 
 }  // namespace

@@ -14,7 +14,7 @@
 //           is none's: no slice.
 #pragma once
 
-#include "tile/adapters.cuh"
+#include "tile/batched_lora/lora.cuh"
 #include "tile/tile.cuh"
 
 #include "producers.cuh"
@@ -36,19 +36,19 @@ template <class Config>
 struct SharedMap {
   using T = typename Config::T;
   static constexpr int R = Config::R;
-  using Steps = tile::Ring<Step<Config>, Config::kStages, Config::kWarps>;
-  using WeightProduct = tile::AccumMeeting<Config::kRows, Config::kTokens, Config::kWarps>;
-  using LoraBTile = tile::SliceRing<T, Config::kRows, R, Config::kSlices>;
-  using LoraAProductTotalKept = tile::Kept<T, Config::kTokens, R>;
-  using LoraAProductProduct = tile::AccumMeeting<Config::kRows, Config::kTokens, 1>;
+  using Steps = tile::StageBuffers<Step<Config>, Config::kStages, Config::kWarps>;
+  using WeightProduct = tile::AccumPartials<Config::kRows, Config::kTokens, Config::kWarps>;
+  using LoraBTile = tile::SlicePipeline<T, Config::kRows, R, Config::kSlices>;
+  using LoraAProductTotalKept = tile::Resident<T, Config::kTokens, R>;
+  using LoraAProductProduct = tile::AccumPartials<Config::kRows, Config::kTokens, 1>;
   static constexpr int kLoraBTileAt = 0;  // from the start
   static constexpr int kLoraAProductTotalKeptAt = kLoraBTileAt + LoraBTile::kBytes;
   static constexpr int kLoraAProductProductAt =
       kLoraAProductTotalKeptAt + LoraAProductTotalKept::kBytes;
   static constexpr int kStepsAt = kLoraAProductProductAt + LoraAProductProduct::kBytes;
   static constexpr int kWeightProductAt = kLoraAProductProductAt + LoraAProductProduct::kBytes;
-  static constexpr int kMeetingBytes = kWeightProductAt + WeightProduct::kBytes;
-  static constexpr int kBytes = tile::larger(kStepsAt + Steps::kBytes, kMeetingBytes);
+  static constexpr int kPartialsBytes = kWeightProductAt + WeightProduct::kBytes;
+  static constexpr int kBytes = tile::larger(kStepsAt + Steps::kBytes, kPartialsBytes);
 };
 
 template <class Config>
@@ -64,7 +64,7 @@ __global__ void __launch_bounds__(tile::kBlockThreads<Config> + tile::kWarpLanes
   constexpr bool kEvenDepth = K % kDepth == 0;
   using Shared = SharedMap<Config>;
   extern __shared__ __align__(16) char shared[];
-  tile::let_next_start();
+  tile::launch_dependents();
 
   const T* x = static_cast<const T*>(args.inputs[0]);       // [M, K]
   const T* weight = static_cast<const T*>(args.inputs[1]);  // [N, K]
@@ -82,7 +82,7 @@ __global__ void __launch_bounds__(tile::kBlockThreads<Config> + tile::kWarpLanes
     const tile::OutputTile out_tile{first_row, N, first_token, M};
     tile::contract_adapters(shared + Shared::kLoraAProductProductAt, lora_b_tile,
                             lora_a_product_total_kept, args, lora_b, out_tile);
-    tile::sync_received<kWarps>();
+    tile::sync_intermediate<kWarps>();
     return;
   }
   const auto x_edge = tile::edge<false, kEvenDepth>(x, args.row_strides[0], {first_token, M, K});
@@ -91,11 +91,11 @@ __global__ void __launch_bounds__(tile::kBlockThreads<Config> + tile::kWarpLanes
 
   tile::Accum<kRows, kTokens> weight_product;  // [M, N]
 
-  const auto copy_weights = [&](tile::Slot<Step> slot, int k) {
-    tile::copy<tile::Cache::kStream>(slot, &Step::weight_tile, weight_edge, k);
+  const auto copy_weights = [&](tile::StageBuffer<Step> buffer, int k) {
+    tile::copy<tile::Cache::kStream>(buffer, &Step::weight_tile, weight_edge, k);
   };
-  const auto copy_tokens = [&](tile::Slot<Step> slot, int k) {
-    tile::copy<tile::Cache::kKeep>(slot, &Step::x_tile, x_edge, k);
+  const auto copy_tokens = [&](tile::StageBuffer<Step> buffer, int k) {
+    tile::copy<tile::Cache::kKeep>(buffer, &Step::x_tile, x_edge, k);
   };
   const auto compute = [&](const Step& step) {
     tile::contract(weight_product, step.weight_tile, step.x_tile);  // [M, N]
@@ -104,11 +104,11 @@ __global__ void __launch_bounds__(tile::kBlockThreads<Config> + tile::kWarpLanes
   const tile::Steps steps{first_k, K, kWarps * kDepth, tile::Start::at_once()};
   tile::pipeline<Config::kStages, Step>(shared + Shared::kStepsAt, steps, copy_weights, copy_tokens,
                                         compute);
-  tile::sync_streams<kWarps>();
+  tile::sync_pipelines<kWarps>();
 
   const auto weight_product_parts =
-      tile::meet<kWarps>(shared + Shared::kWeightProductAt, weight_product);
-  tile::sync_received<kWarps>();
+      tile::store_partials<kWarps>(shared + Shared::kWeightProductAt, weight_product);
+  tile::sync_intermediate<kWarps>();
 
   const auto lora_a_product_product_parts =
       Shared::LoraAProductProduct::in(shared + Shared::kLoraAProductProductAt);
@@ -131,7 +131,7 @@ cudaError_t launch(const LaunchArgs& args, cudaStream_t stream) {
   constexpr int kThreads = tile::kBlockThreads<Config>;
   const int64_t row_tiles = tile::ceil_div(N, Config::kRows);
   const int64_t token_tiles = tile::ceil_div(args.dims[0], Config::kTokens);
-  constexpr int kSharedBytes = tile::larger(SharedMap<Config>::kBytes, tile::kAloneBytes);
+  constexpr int kSharedBytes = tile::larger(SharedMap<Config>::kBytes, tile::kExclusiveBytes);
   const tile::Grid grid{row_tiles, token_tiles, kThreads + tile::kWarpLanes, kSharedBytes};
   return tile::launch(lora_linear_batched<Config>, grid, args, stream);
 }

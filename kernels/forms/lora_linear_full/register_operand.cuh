@@ -5,9 +5,9 @@
 // Formula   [M, N] = linear(x, weight) + scale * linear(linear(x, lora_a), lora_b) + bias
 #pragma once
 
-#include "tile/apart.cuh"
-#include "tile/apart_held.cuh"
-#include "tile/held_meeting.cuh"
+#include "tile/producer_blocks/intermediate.cuh"
+#include "tile/producer_blocks/register_operand.cuh"
+#include "tile/register_operand/reduce.cuh"
 #include "tile/tile.cuh"
 
 #include "paired_producers.cuh"
@@ -21,54 +21,55 @@ constexpr int kOwn = Config::kRows / Config::kBlocks;  // rows that a block fini
 
 // Where tokens are many, they are held in registers, on the M side of products.
 template <class Config>
-struct HeldPlan : Config {
+struct RegisterOperandPlan : Config {
   using T = typename Config::T;
   static constexpr int R = Config::R;
   using Element = typename Config::T;
   static constexpr int kDepth = Config::K, kRowTensors = 1;
   static constexpr int kProducts = 1;
   static constexpr int kInner = 0;
-  static constexpr int kBesideBytes = tile::Kept<T, kOwn<Config>, R>::kBytes +
-                                      tile::Kept<T, Config::kTokens, R>::kBytes +
-                                      tile::AccumMeeting<kOwn<Config>, Config::kTokens, 1>::kBytes;
+  static constexpr int kBesideBytes = tile::Resident<T, kOwn<Config>, R>::kBytes +
+                                      tile::Resident<T, Config::kTokens, R>::kBytes +
+                                      tile::AccumPartials<kOwn<Config>, Config::kTokens, 1>::kBytes;
 };
 template <class Config>
-using HeldBlock = tile::HeldBlock<HeldPlan<Config>>;
+using RegisterOperandBlock = tile::RegisterOperandBlock<RegisterOperandPlan<Config>>;
 template <class Config>
-constexpr int kHeldThreads = HeldBlock<Config>::kThreads + tile::kReceivers * tile::kWarpLanes;
+constexpr int kRegisterOperandThreads =
+    RegisterOperandBlock<Config>::kThreads + tile::kConsumerThreads * tile::kWarpLanes;
 
 // Shared memory beside the ring, and in its place after the loop.
 template <class Config>
-struct HeldMap {
+struct RegisterOperandMap {
   using T = typename Config::T;
   static constexpr int R = Config::R;
-  using Block = HeldBlock<Config>;
-  using WeightProduct = tile::HeldMeeting<Block>;
-  using LoraBTile = tile::Kept<T, kOwn<Config>, R>;
-  using LoraAProductTotalKept = tile::Kept<T, Config::kTokens, R>;
-  using LoraAProductProduct = tile::AccumMeeting<kOwn<Config>, Config::kTokens, 1>;
-  using Staging = tile::HeldStaging<Block>;
-  static constexpr int kLoraBTileAt = Block::kRingBytes;
+  using Block = RegisterOperandBlock<Config>;
+  using WeightProduct = tile::RegisterOperandReduction<Block>;
+  using LoraBTile = tile::Resident<T, kOwn<Config>, R>;
+  using LoraAProductTotalKept = tile::Resident<T, Config::kTokens, R>;
+  using LoraAProductProduct = tile::AccumPartials<kOwn<Config>, Config::kTokens, 1>;
+  using Staging = tile::RegisterOperandStaging<Block>;
+  static constexpr int kLoraBTileAt = Block::kPipelineBytes;
   static constexpr int kLoraAProductTotalKeptAt = kLoraBTileAt + LoraBTile::kBytes;
   static constexpr int kLoraAProductProductAt =
       kLoraAProductTotalKeptAt + LoraAProductTotalKept::kBytes;
   static constexpr int kWeightProductAt = 0;
   static constexpr int kStagingAt = kWeightProductAt + WeightProduct::kBytes;
-  static_assert(kStagingAt + Staging::kBytes <= Block::kRingBytes);
+  static_assert(kStagingAt + Staging::kBytes <= Block::kPipelineBytes);
 };
 
 template <class Config>
-__global__ void __launch_bounds__(kHeldThreads<Config>, 1)
-    lora_linear_full_held(const __grid_constant__ HeldArgs given) {
+__global__ void __launch_bounds__(kRegisterOperandThreads<Config>, 1)
+    lora_linear_full_register_operand(const __grid_constant__ RegisterOperandArgs given) {
   using T = typename Config::T;
   constexpr int N = Config::N;
-  using Block = HeldBlock<Config>;
-  using Shared = HeldMap<Config>;
-  extern __shared__ __align__(tile::kBoxAtom) char boxes[];
+  using Block = RegisterOperandBlock<Config>;
+  using Shared = RegisterOperandMap<Config>;
+  extern __shared__ __align__(tile::kSwizzleAtomBytes) char boxes[];
   char* const shared = boxes;
-  tile::let_next_start();
-  const Apart<Config> apart(given.call);
-  if (apart.makes()) return lora_linear_full_make<Config>(given, shared);
+  tile::launch_dependents();
+  const ProducerBlocks<Config> producers(given.call);
+  if (producers.is_producer()) return lora_linear_full_produce<Config>(given, shared);
 
   const LaunchArgs& args = given.call;
   const T* lora_b = static_cast<const T*>(args.inputs[3]);  // [N, R]
@@ -76,45 +77,45 @@ __global__ void __launch_bounds__(kHeldThreads<Config>, 1)
   T* out = static_cast<T*>(args.outputs[0]);                // [M, N]
   const int M = static_cast<int>(args.dims[0]);
   const float scale = args.scalars[0];
-  const int box_row = apart.user() / Block::kBlocks * Block::kRows;
+  const int box_row = producers.consumer() / Block::kBlocks * Block::kRows;
   const int first_row = box_row + Block::rank() * Block::kOwnRows;
   const int first_token = blockIdx.y * Block::kTokens;
 
   if (tile::warp_index() > Block::kWarps) {
     Block::tell_cluster();
     const int receiver = tile::warp_index() - Block::kWarps - 1;
-    if (!args.constant_weights) tile::wait_for_previous();
+    if (!args.constant_weights) tile::grid_dependency_wait();
     const typename Shared::LoraBTile lora_b_tile{shared + Shared::kLoraBTileAt};
-    tile::fetch<tile::kReceivers * tile::kWarpLanes>(lora_b_tile, lora_b, first_row, N);
+    tile::fetch<tile::kConsumerThreads * tile::kWarpLanes>(lora_b_tile, lora_b, first_row, N);
     tile::commit_copies();
-    tile::wait_for_previous();
+    tile::grid_dependency_wait();
     const typename Shared::LoraAProductTotalKept lora_a_product_total_kept{
         shared + Shared::kLoraAProductTotalKeptAt};
-    apart.template receive<tile::kReceivers>(lora_a_product_total_kept, receiver);
+    producers.template receive<tile::kConsumerThreads>(lora_a_product_total_kept, receiver);
     tile::wait_copies<0>();
-    tile::sync_receivers<tile::kReceivers>();
-    tile::contract_alone<tile::kReceivers>(shared + Shared::kLoraAProductProductAt, lora_b_tile,
-                                           lora_a_product_total_kept, receiver);
-    tile::sync_received<Block::kWarps, tile::kReceivers>();
+    tile::sync_consumers<tile::kConsumerThreads>();
+    tile::contract_in_one_warp<tile::kConsumerThreads>(
+        shared + Shared::kLoraAProductProductAt, lora_b_tile, lora_a_product_total_kept, receiver);
+    tile::sync_intermediate<Block::kWarps, tile::kConsumerThreads>();
     return;
   }
   const Block block{shared, tile::token_lines<Block>(given.call.dims[0])};
   block.begin();
 
-  tile::HeldAccum<Block::kRows> weight_product;  // [M, N]
+  tile::SwappedAccum<Block::kRows> weight_product;  // [M, N]
 
-  if (block.copies()) {
-    const auto find_weights = [&](int k) { tile::find_box(given.maps[1], box_row, k); };
-    const auto copy_weights = [&](const auto& slot, int k) {
-      tile::copy_box(slot.rows(0), given.maps[1], box_row, k, slot.full);
+  if (block.is_producer()) {
+    const auto prefetch_weights = [&](int k) { tile::prefetch_tile(given.maps[1], box_row, k); };
+    const auto copy_weights = [&](const auto& buffer, int k) {
+      tile::copy_tile(buffer.rows(0), given.maps[1], box_row, k, buffer.full);
     };
-    const auto copy_tokens = [&](const auto& slot, int k) {
-      tile::copy_box(slot.tokens(), given.maps[0], first_token, k, slot.full);
+    const auto copy_tokens = [&](const auto& buffer, int k) {
+      tile::copy_tile(buffer.tokens(), given.maps[0], first_token, k, buffer.full);
     };
-    block.copy(args.constant_weights, find_weights, copy_weights, copy_tokens);
+    block.copy(args.constant_weights, prefetch_weights, copy_weights, copy_tokens);
     return;
   }
-  tile::multiply_held(block, [&](const auto& step) {
+  tile::multiply_register_operand(block, [&](const auto& step) {
     const auto x_tile = step.tokens();                    // [M, K]
     const auto weight_tile = step.rows(0);                // [N, K]
     tile::contract(weight_product, weight_tile, x_tile);  // [M, N]
@@ -122,14 +123,14 @@ __global__ void __launch_bounds__(kHeldThreads<Config>, 1)
   tile::end_loop(block);
 
   auto weight_product_parts =
-      tile::meet(block, shared + Shared::kWeightProductAt, 0, weight_product);
-  tile::sync_received<Block::kWarps, tile::kReceivers>();
-  tile::collect(block, shared + Shared::kWeightProductAt, 0, weight_product_parts);
+      tile::store_partials(block, shared + Shared::kWeightProductAt, 0, weight_product);
+  tile::sync_intermediate<Block::kWarps, tile::kConsumerThreads>();
+  tile::add_partials(block, shared + Shared::kWeightProductAt, 0, weight_product_parts);
 
   const auto lora_a_product_product_parts =
       Shared::LoraAProductProduct::in(shared + Shared::kLoraAProductProductAt);
   const tile::OutputTile out_tile{first_row, N, first_token, M};
-  const auto finish = [&](tile::DealtElement e) {
+  const auto finish = [&](tile::OwnedElement e) {
     const float bias_tile = tile::load_row(bias, out_tile, e);                         // [N]
     const float weight_product_total = tile::sum_over_warps(weight_product_parts, e);  // [M, N]
     const float lora_a_product_product = tile::sum_over_warps(lora_a_product_product_parts, e);
@@ -139,33 +140,34 @@ __global__ void __launch_bounds__(kHeldThreads<Config>, 1)
         tile::add(weight_product_plus_bias, scaled_lora_a_product_product);
     tile::store(out, out_tile, e, scaled_lora_a_product_product_plus);  // [M, N]
   };
-  tile::for_each_held(block, shared + Shared::kStagingAt, out_tile, out, finish);
+  tile::for_each_owned_row(block, shared + Shared::kStagingAt, out_tile, out, finish);
 }
 
 template <class Config>
-cudaError_t launch_held(const LaunchArgs& args, cudaStream_t stream) {
+cudaError_t launch_register_operand(const LaunchArgs& args, cudaStream_t stream) {
   using T = typename Config::T;
   constexpr int K = Config::K, N = Config::N, R = Config::R;
-  using Block = HeldBlock<Config>;
-  HeldArgs given{args};
+  using Block = RegisterOperandBlock<Config>;
+  RegisterOperandArgs given{args};
   const tile::Tensor x{args.inputs[0], args.dims[0], K, args.row_strides[0]};
   cudaError_t status = tile::encode<T>(&given.maps[0], x, tile::token_lines<Block>(args.dims[0]));
   if (status != cudaSuccess) return status;
   const tile::Tensor weight{args.inputs[1], N, K, K};
   status = tile::encode<T>(&given.maps[1], weight, Block::kRows);
   if (status != cudaSuccess) return status;
-  using Makers = MakersBlock<Config>;
-  status = tile::encode<T>(&given.made[0], x, tile::token_lines<Makers>(args.dims[0]));
+  using Producers = ProducersBlock<Config>;
+  status = tile::encode<T>(&given.made[0], x, tile::token_lines<Producers>(args.dims[0]));
   if (status != cudaSuccess) return status;
   const tile::Tensor lora_a{args.inputs[2], R, K, K};
-  status = tile::encode<T>(&given.made[1], lora_a, Makers::kRows);
+  status = tile::encode<T>(&given.made[1], lora_a, Producers::kRows);
   if (status != cudaSuccess) return status;
   const int64_t row_tiles =
-      Apart<Config>::kMakers + tile::ceil_div(N, Block::kRows) * Block::kBlocks;
+      ProducerBlocks<Config>::kProducers + tile::ceil_div(N, Block::kRows) * Block::kBlocks;
   const int64_t token_tiles = tile::ceil_div(args.dims[0], Block::kTokens);
   constexpr int kSharedBytes = tile::larger(Block::kBytes, kPairBytes<Config>);
-  const tile::Grid grid{row_tiles, token_tiles, kHeldThreads<Config>, kSharedBytes, Block::kBlocks};
-  return tile::launch(lora_linear_full_held<Config>, grid, given, stream);
+  const tile::Grid grid{row_tiles, token_tiles, kRegisterOperandThreads<Config>, kSharedBytes,
+                        Block::kBlocks};
+  return tile::launch(lora_linear_full_register_operand<Config>, grid, given, stream);
 }
 
 }  // namespace

@@ -11,7 +11,7 @@
 //           >= 0.
 #pragma once
 
-#include "tile/apart.cuh"
+#include "tile/producer_blocks/intermediate.cuh"
 #include "tile/tile.cuh"
 
 #include "producers.cuh"
@@ -33,19 +33,19 @@ template <class Config>
 struct SharedMap {
   using T = typename Config::T;
   static constexpr int R = Config::R;
-  using Steps = tile::Ring<Step<Config>, Config::kStages, Config::kWarps>;
-  using WeightProduct = tile::AccumMeeting<Config::kRows, Config::kTokens, Config::kWarps>;
-  using LoraBTile = tile::Kept<T, Config::kRows, R>;
-  using LoraAProductTotalKept = tile::Kept<T, Config::kTokens, R>;
-  using LoraAProductProduct = tile::AccumMeeting<Config::kRows, Config::kTokens, 1>;
+  using Steps = tile::StageBuffers<Step<Config>, Config::kStages, Config::kWarps>;
+  using WeightProduct = tile::AccumPartials<Config::kRows, Config::kTokens, Config::kWarps>;
+  using LoraBTile = tile::Resident<T, Config::kRows, R>;
+  using LoraAProductTotalKept = tile::Resident<T, Config::kTokens, R>;
+  using LoraAProductProduct = tile::AccumPartials<Config::kRows, Config::kTokens, 1>;
   static constexpr int kLoraBTileAt = 0;  // from the start
   static constexpr int kLoraAProductTotalKeptAt = kLoraBTileAt + LoraBTile::kBytes;
   static constexpr int kLoraAProductProductAt =
       kLoraAProductTotalKeptAt + LoraAProductTotalKept::kBytes;
   static constexpr int kStepsAt = kLoraAProductProductAt + LoraAProductProduct::kBytes;
   static constexpr int kWeightProductAt = kLoraAProductProductAt + LoraAProductProduct::kBytes;
-  static constexpr int kMeetingBytes = kWeightProductAt + WeightProduct::kBytes;
-  static constexpr int kBytes = tile::larger(kStepsAt + Steps::kBytes, kMeetingBytes);
+  static constexpr int kPartialsBytes = kWeightProductAt + WeightProduct::kBytes;
+  static constexpr int kBytes = tile::larger(kStepsAt + Steps::kBytes, kPartialsBytes);
 };
 
 template <class Config>
@@ -61,9 +61,9 @@ __global__ void __launch_bounds__(tile::kBlockThreads<Config> + tile::kWarpLanes
   constexpr bool kEvenDepth = K % kDepth == 0;
   using Shared = SharedMap<Config>;
   extern __shared__ __align__(16) char shared[];
-  tile::let_next_start();
-  const Apart<Config> apart(args);
-  if (apart.makes()) return making::lora_linear_full<Config>(args, shared);
+  tile::launch_dependents();
+  const ProducerBlocks<Config> producers(args);
+  if (producers.is_producer()) return producing::lora_linear_full<Config>(args, shared);
 
   const T* x = static_cast<const T*>(args.inputs[0]);       // [M, K]
   const T* weight = static_cast<const T*>(args.inputs[1]);  // [N, K]
@@ -72,22 +72,22 @@ __global__ void __launch_bounds__(tile::kBlockThreads<Config> + tile::kWarpLanes
   T* out = static_cast<T*>(args.outputs[0]);                // [M, N]
   const int M = static_cast<int>(args.dims[0]);
   const float scale = args.scalars[0];
-  const int first_row = apart.user() * kRows, first_token = blockIdx.y * kTokens;
+  const int first_row = producers.consumer() * kRows, first_token = blockIdx.y * kTokens;
 
   if (tile::warp_index() == kWarps) {
-    if (!args.constant_weights) tile::wait_for_previous();
+    if (!args.constant_weights) tile::grid_dependency_wait();
     const typename Shared::LoraBTile lora_b_tile{shared + Shared::kLoraBTileAt};
     tile::fetch<tile::kWarpLanes>(lora_b_tile, lora_b, first_row, N);
     tile::commit_copies();
-    tile::wait_for_previous();
+    tile::grid_dependency_wait();
     const typename Shared::LoraAProductTotalKept lora_a_product_total_kept{
         shared + Shared::kLoraAProductTotalKeptAt};
-    apart.receive(lora_a_product_total_kept);
+    producers.receive(lora_a_product_total_kept);
     tile::wait_copies<0>();
     __syncwarp();
-    tile::contract_alone(shared + Shared::kLoraAProductProductAt, lora_b_tile,
-                         lora_a_product_total_kept);
-    tile::sync_received<kWarps>();
+    tile::contract_in_one_warp(shared + Shared::kLoraAProductProductAt, lora_b_tile,
+                               lora_a_product_total_kept);
+    tile::sync_intermediate<kWarps>();
     return;
   }
   const auto x_edge = tile::edge<false, kEvenDepth>(x, args.row_strides[0], {first_token, M, K});
@@ -96,11 +96,11 @@ __global__ void __launch_bounds__(tile::kBlockThreads<Config> + tile::kWarpLanes
 
   tile::Accum<kRows, kTokens> weight_product;  // [M, N]
 
-  const auto copy_weights = [&](tile::Slot<Step> slot, int k) {
-    tile::copy<tile::Cache::kStream>(slot, &Step::weight_tile, weight_edge, k);
+  const auto copy_weights = [&](tile::StageBuffer<Step> buffer, int k) {
+    tile::copy<tile::Cache::kStream>(buffer, &Step::weight_tile, weight_edge, k);
   };
-  const auto copy_tokens = [&](tile::Slot<Step> slot, int k) {
-    tile::copy<tile::Cache::kKeep>(slot, &Step::x_tile, x_edge, k);
+  const auto copy_tokens = [&](tile::StageBuffer<Step> buffer, int k) {
+    tile::copy<tile::Cache::kKeep>(buffer, &Step::x_tile, x_edge, k);
   };
   const auto compute = [&](const Step& step) {
     tile::contract(weight_product, step.weight_tile, step.x_tile);  // [M, N]
@@ -109,11 +109,11 @@ __global__ void __launch_bounds__(tile::kBlockThreads<Config> + tile::kWarpLanes
   const tile::Steps steps{first_k, K, kWarps * kDepth, args.constant_weights};
   tile::pipeline<Config::kStages, Step>(shared + Shared::kStepsAt, steps, copy_weights, copy_tokens,
                                         compute);
-  tile::sync_streams<kWarps>();
+  tile::sync_pipelines<kWarps>();
 
   const auto weight_product_parts =
-      tile::meet<kWarps>(shared + Shared::kWeightProductAt, weight_product);
-  tile::sync_received<kWarps>();
+      tile::store_partials<kWarps>(shared + Shared::kWeightProductAt, weight_product);
+  tile::sync_intermediate<kWarps>();
 
   const auto lora_a_product_product_parts =
       Shared::LoraAProductProduct::in(shared + Shared::kLoraAProductProductAt);
@@ -134,9 +134,9 @@ template <class Config>
 cudaError_t launch(const LaunchArgs& args, cudaStream_t stream) {
   constexpr int N = Config::N;
   constexpr int kThreads = tile::kBlockThreads<Config>;
-  const int64_t row_tiles = Apart<Config>::kMakers + tile::ceil_div(N, Config::kRows);
+  const int64_t row_tiles = ProducerBlocks<Config>::kProducers + tile::ceil_div(N, Config::kRows);
   const int64_t token_tiles = tile::ceil_div(args.dims[0], Config::kTokens);
-  constexpr int kSharedBytes = tile::larger(SharedMap<Config>::kBytes, kMakerBytes<Config>);
+  constexpr int kSharedBytes = tile::larger(SharedMap<Config>::kBytes, kProducerBytes<Config>);
   const tile::Grid grid{row_tiles, token_tiles, kThreads + tile::kWarpLanes, kSharedBytes};
   return tile::launch(lora_linear_full<Config>, grid, args, stream);
 }

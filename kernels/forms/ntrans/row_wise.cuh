@@ -21,7 +21,7 @@ __global__ void __launch_bounds__(tile::kBlockThreads<Config>, 1)
   constexpr int kThreads = tile::kBlockThreads<Config>;
   using Lines = tile::Lines<K, kThreads>;
   __shared__ float sums[2][Lines::kWarps];
-  tile::let_next_start();
+  tile::launch_dependents();
 
   const T* h = static_cast<const T*>(args.inputs[0]);      // [M, K]
   const T* x = static_cast<const T*>(args.inputs[1]);      // [M, K]
@@ -29,9 +29,9 @@ __global__ void __launch_bounds__(tile::kBlockThreads<Config>, 1)
   T* out = static_cast<T*>(args.outputs[0]);               // [M, K]
   const int64_t M = args.dims[0], token = blockIdx.x;
 
-  if (!args.constant_weights) tile::wait_for_previous();
+  if (!args.constant_weights) tile::grid_dependency_wait();
   const auto alpha_line = tile::load_line<Lines>(alpha);  // [K]
-  tile::wait_for_previous();
+  tile::grid_dependency_wait();
   const auto h_tile = tile::load_line<Lines>(tile::line_of(h, args.row_strides[0], token, M));
   const auto x_tile = tile::load_line<Lines>(tile::line_of(x, args.row_strides[1], token, M));
   const auto x_squared = tile::mul<float>(x_tile, x_tile);                              // [M, K]

@@ -30,16 +30,16 @@ struct Step {
 // Shared memory in bytes: the ring of steps, and after the loop the partial sums.
 template <class Config>
 struct SharedMap {
-  using Steps = tile::Ring<Step<Config>, Config::kStages, Config::kWarps>;
-  using XSquared = tile::TokenMeeting<Config::kTokens, Config::kWarps>;
-  using ScaledUpProduct = tile::AccumMeeting<Config::kRows, Config::kTokens, Config::kWarps>;
-  using ScaledGateProduct = tile::AccumMeeting<Config::kRows, Config::kTokens, Config::kWarps>;
+  using Steps = tile::StageBuffers<Step<Config>, Config::kStages, Config::kWarps>;
+  using XSquared = tile::TokenPartials<Config::kTokens, Config::kWarps>;
+  using ScaledUpProduct = tile::AccumPartials<Config::kRows, Config::kTokens, Config::kWarps>;
+  using ScaledGateProduct = tile::AccumPartials<Config::kRows, Config::kTokens, Config::kWarps>;
   static constexpr int kStepsAt = 0;                                         // during the loop
   static constexpr int kXSquaredAt = 0;                                      // after the loop
   static constexpr int kScaledUpProductAt = kXSquaredAt + XSquared::kBytes;  // after the loop
   static constexpr int kScaledGateProductAt = kScaledUpProductAt + ScaledUpProduct::kBytes;
-  static constexpr int kMeetingBytes = kScaledGateProductAt + ScaledGateProduct::kBytes;
-  static constexpr int kBytes = tile::larger(Steps::kBytes, kMeetingBytes);
+  static constexpr int kPartialsBytes = kScaledGateProductAt + ScaledGateProduct::kBytes;
+  static constexpr int kBytes = tile::larger(Steps::kBytes, kPartialsBytes);
 };
 
 template <class Config>
@@ -55,7 +55,7 @@ __global__ void __launch_bounds__(tile::kBlockThreads<Config>, 1)
   constexpr bool kEvenDepth = K % kDepth == 0;
   using Shared = SharedMap<Config>;
   extern __shared__ __align__(16) char shared[];
-  tile::let_next_start();
+  tile::launch_dependents();
 
   const T* x = static_cast<const T*>(args.inputs[0]);            // [M, K]
   const T* norm_weight = static_cast<const T*>(args.inputs[1]);  // [K]
@@ -77,13 +77,13 @@ __global__ void __launch_bounds__(tile::kBlockThreads<Config>, 1)
   tile::Accum<kRows, kTokens> scaled_up_product;    // [M, N]
   tile::Accum<kRows, kTokens> scaled_gate_product;  // [M, N]
 
-  const auto copy_weights = [&](tile::Slot<Step> slot, int k) {
-    tile::copy<tile::Cache::kKeep>(slot, &Step::norm_weight_tile, norm_weight_edge, k);
-    tile::copy<tile::Cache::kStream>(slot, &Step::gate_weight_tile, gate_weight_edge, k);
-    tile::copy<tile::Cache::kStream>(slot, &Step::up_weight_tile, up_weight_edge, k);
+  const auto copy_weights = [&](tile::StageBuffer<Step> buffer, int k) {
+    tile::copy<tile::Cache::kKeep>(buffer, &Step::norm_weight_tile, norm_weight_edge, k);
+    tile::copy<tile::Cache::kStream>(buffer, &Step::gate_weight_tile, gate_weight_edge, k);
+    tile::copy<tile::Cache::kStream>(buffer, &Step::up_weight_tile, up_weight_edge, k);
   };
-  const auto copy_tokens = [&](tile::Slot<Step> slot, int k) {
-    tile::copy<tile::Cache::kKeep>(slot, &Step::x_tile, x_edge, k);
+  const auto copy_tokens = [&](tile::StageBuffer<Step> buffer, int k) {
+    tile::copy<tile::Cache::kKeep>(buffer, &Step::x_tile, x_edge, k);
   };
   const auto compute = [&](const Step& step) {
     const auto x_squared_terms = tile::mul<float>(step.x_tile, step.x_tile);  // [M, K]
@@ -99,11 +99,12 @@ __global__ void __launch_bounds__(tile::kBlockThreads<Config>, 1)
                                         compute);
   __syncthreads();
 
-  const auto x_squared_parts = tile::meet<kWarps>(shared + Shared::kXSquaredAt, x_squared);
+  const auto x_squared_parts =
+      tile::store_partials<kWarps>(shared + Shared::kXSquaredAt, x_squared);
   const auto scaled_up_product_parts =
-      tile::meet<kWarps>(shared + Shared::kScaledUpProductAt, scaled_up_product);
+      tile::store_partials<kWarps>(shared + Shared::kScaledUpProductAt, scaled_up_product);
   const auto scaled_gate_product_parts =
-      tile::meet<kWarps>(shared + Shared::kScaledGateProductAt, scaled_gate_product);
+      tile::store_partials<kWarps>(shared + Shared::kScaledGateProductAt, scaled_gate_product);
   __syncthreads();
 
   const tile::OutputTile out_tile{first_row, N, first_token, M};

@@ -4,8 +4,8 @@
 // Formula   [M, N] = linear(x / sqrt(mean(x^2) + eps) * norm_weight, weight)
 #pragma once
 
-#include "tile/split_meeting.cuh"
-#include "tile/split_steps.cuh"
+#include "tile/cluster_split_k/reduce.cuh"
+#include "tile/cluster_split_k/steps.cuh"
 #include "tile/tile.cuh"
 
 namespace mirage::generated {
@@ -13,30 +13,30 @@ namespace {
 
 // Where tokens are many, two blocks of a cluster share rows and split the depth.
 template <class Config>
-struct SplitPlan : Config {
+struct ClusterSplitKPlan : Config {
   using Element = typename Config::T;
   static constexpr int kDepth = Config::K, kRowTensors = 1, kVectors = 1;
-  static constexpr bool kPrepares = true, kRewrites = true;
+  static constexpr bool kTransforms = true, kRewrites = true;
   static constexpr int kProducts = 1, kTokenSums = 1;
 };
 template <class Config>
-using SplitBlock = tile::SplitBlock<SplitPlan<Config>>;
+using ClusterSplitKBlock = tile::ClusterSplitKBlock<ClusterSplitKPlan<Config>>;
 
-struct SplitArgs {
+struct ClusterSplitKArgs {
   LaunchArgs call;
   CUtensorMap maps[2];  // x, weight
 };
 
 template <class Config>
-__global__ void __cluster_dims__(tile::kSplitBlocks, 1, 1)
-    __launch_bounds__(SplitBlock<Config>::kThreads, 1)
-        rms_norm_linear_split(const __grid_constant__ SplitArgs given) {
+__global__ void __cluster_dims__(tile::kClusterBlocks, 1, 1)
+    __launch_bounds__(ClusterSplitKBlock<Config>::kThreads, 1)
+        rms_norm_linear_cluster_split_k(const __grid_constant__ ClusterSplitKArgs given) {
   using T = typename Config::T;
   constexpr int K = Config::K, N = Config::N;
-  using Block = SplitBlock<Config>;
-  extern __shared__ __align__(tile::kBoxAtom) char boxes[];
+  using Block = ClusterSplitKBlock<Config>;
+  extern __shared__ __align__(tile::kSwizzleAtomBytes) char boxes[];
   char* const shared = boxes;
-  tile::let_next_start();
+  tile::launch_dependents();
   const Block block{shared, tile::cluster_rank(), tile::token_lines<Block>(given.call.dims[0])};
   block.begin();
 
@@ -45,26 +45,26 @@ __global__ void __cluster_dims__(tile::kSplitBlocks, 1, 1)
   T* out = static_cast<T*>(args.outputs[0]);                     // [M, N]
   const int M = static_cast<int>(args.dims[0]);
   const float eps = args.scalars[0];
-  const int first_row = blockIdx.x / tile::kSplitBlocks * Block::kRows;
+  const int first_row = blockIdx.x / tile::kClusterBlocks * Block::kRows;
   const int first_token = blockIdx.y * Block::kTokens;
 
   tile::TokenPartial<Block::kTokens / tile::kGroupWarps> x_squared;  // [M]
   tile::WideAccum<Block::kTiles, Block::kTokens> scaled_x_product;   // [N, M]
 
-  if (block.copies()) {
+  if (block.is_producer()) {
     const auto copy_vectors = [&](int k) { block.copy_vector(0, norm_weight, k); };
-    const auto find_weights = [&](int k) { tile::find_box(given.maps[1], first_row, k); };
-    const auto copy_weights = [&](const auto& slot, int k) {
-      tile::copy_box(slot.rows(0), given.maps[1], first_row, k, slot.full);
+    const auto prefetch_weights = [&](int k) { tile::prefetch_tile(given.maps[1], first_row, k); };
+    const auto copy_weights = [&](const auto& buffer, int k) {
+      tile::copy_tile(buffer.rows(0), given.maps[1], first_row, k, buffer.full);
     };
-    const auto copy_tokens = [&](const auto& slot, int k) {
-      tile::copy_box(slot.tokens(), given.maps[0], first_token, k, slot.full);
+    const auto copy_tokens = [&](const auto& buffer, int k) {
+      tile::copy_tile(buffer.tokens(), given.maps[0], first_token, k, buffer.full);
     };
-    block.copy(args.constant_weights, find_weights, copy_vectors, copy_weights, copy_tokens);
+    block.copy(args.constant_weights, prefetch_weights, copy_vectors, copy_weights, copy_tokens);
     return;
   }
-  if (block.prepares()) {
-    tile::prepare(block, true, [&](const auto& step) {
+  if (block.is_transformer()) {
+    tile::transform_tokens(block, true, [&](const auto& step) {
       const auto x_tile = step.tokens();                              // [M, K]
       const auto norm_weight_tile = step.vector(0);                   // [K]
       const auto x_squared_terms = tile::mul<float>(x_tile, x_tile);  // [M, K]
@@ -79,14 +79,14 @@ __global__ void __cluster_dims__(tile::kSplitBlocks, 1, 1)
     });
   }
 
-  const auto x_squared_parts = tile::meet(block, 0, x_squared);
-  auto scaled_x_product_parts = tile::meet(block, 0, scaled_x_product);
-  tile::exchange(block);
+  const auto x_squared_parts = tile::store_partials(block, 0, x_squared);
+  auto scaled_x_product_parts = tile::store_partials(block, 0, scaled_x_product);
+  tile::wait_for_partials(block);
   if (!block.finishes(M - first_token)) return;
-  tile::collect(block, 0, scaled_x_product_parts);
+  tile::add_partials(block, 0, scaled_x_product_parts);
 
   const tile::OutputTile out_tile{first_row, N, first_token + block.rank * Block::kHalf, M};
-  const auto finish = [&](tile::DealtElement e) {
+  const auto finish = [&](tile::OwnedElement e) {
     const float x_squared_total = tile::sum_over_warps(x_squared_parts, e);                // [M]
     const float scaled_x_product_total = tile::sum_over_warps(scaled_x_product_parts, e);  // [N, M]
     const float mean_x_squared = tile::div(x_squared_total, K);                            // [M]
@@ -95,25 +95,25 @@ __global__ void __cluster_dims__(tile::kSplitBlocks, 1, 1)
     const float normed_scaled_x_product = tile::div(scaled_x_product_total, root);         // [N, M]
     tile::store(out, out_tile, e, normed_scaled_x_product);                                // [M, N]
   };
-  tile::for_each_own(block, out_tile, out, finish);
+  tile::for_each_owned(block, out_tile, out, finish);
 }
 
 template <class Config>
-cudaError_t launch_split(const LaunchArgs& args, cudaStream_t stream) {
+cudaError_t launch_cluster_split_k(const LaunchArgs& args, cudaStream_t stream) {
   using T = typename Config::T;
   constexpr int K = Config::K, N = Config::N;
-  using Block = SplitBlock<Config>;
-  SplitArgs given{args};
+  using Block = ClusterSplitKBlock<Config>;
+  ClusterSplitKArgs given{args};
   const tile::Tensor x{args.inputs[0], args.dims[0], K, args.row_strides[0]};
   cudaError_t status = tile::encode<T>(&given.maps[0], x, tile::token_lines<Block>(args.dims[0]));
   if (status != cudaSuccess) return status;
   const tile::Tensor weight{args.inputs[2], N, K, K};
   status = tile::encode<T>(&given.maps[1], weight, Block::kRows);
   if (status != cudaSuccess) return status;
-  const int64_t row_tiles = tile::ceil_div(N, Block::kRows) * tile::kSplitBlocks;
+  const int64_t row_tiles = tile::ceil_div(N, Block::kRows) * tile::kClusterBlocks;
   const int64_t token_tiles = tile::ceil_div(args.dims[0], Block::kTokens);
   const tile::Grid grid{row_tiles, token_tiles, Block::kThreads, Block::kBytes};
-  return tile::launch(rms_norm_linear_split<Config>, grid, given, stream);
+  return tile::launch(rms_norm_linear_cluster_split_k<Config>, grid, given, stream);
 }
 
 }  // namespace

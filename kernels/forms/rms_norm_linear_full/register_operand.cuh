@@ -5,7 +5,7 @@
 // Formula   [M, N] = linear(rms_norm(x, norm_weight + weight_offset), weight) + bias
 #pragma once
 
-#include "tile/held_meeting.cuh"
+#include "tile/register_operand/reduce.cuh"
 #include "tile/tile.cuh"
 
 namespace mirage::generated {
@@ -13,7 +13,7 @@ namespace {
 
 // Where tokens are many, they are held in registers, on the M side of products.
 template <class Config>
-struct HeldPlan : Config {
+struct RegisterOperandPlan : Config {
   using Element = typename Config::T;
   static constexpr int kDepth = Config::K, kRowTensors = 1;
   static constexpr int kProducts = 1;
@@ -22,34 +22,34 @@ struct HeldPlan : Config {
   static constexpr int kBesideBytes = 0;
 };
 template <class Config>
-using HeldBlock = tile::HeldBlock<HeldPlan<Config>>;
+using RegisterOperandBlock = tile::RegisterOperandBlock<RegisterOperandPlan<Config>>;
 
 // Shared memory beside the ring, and in its place after the loop.
 template <class Config>
-struct HeldMap {
-  using Block = HeldBlock<Config>;
-  using ScaledXProduct = tile::HeldMeeting<Block>;
-  using Staging = tile::HeldStaging<Block>;
+struct RegisterOperandMap {
+  using Block = RegisterOperandBlock<Config>;
+  using ScaledXProduct = tile::RegisterOperandReduction<Block>;
+  using Staging = tile::RegisterOperandStaging<Block>;
   static constexpr int kScaledXProductAt = 0;
   static constexpr int kStagingAt = kScaledXProductAt + ScaledXProduct::kBytes;
-  static_assert(kStagingAt + Staging::kBytes <= Block::kRingBytes);
+  static_assert(kStagingAt + Staging::kBytes <= Block::kPipelineBytes);
 };
 
-struct HeldArgs {
+struct RegisterOperandArgs {
   LaunchArgs call;
   CUtensorMap maps[2];  // x, weight
 };
 
 template <class Config>
-__global__ void __launch_bounds__(HeldBlock<Config>::kThreads, 1)
-    rms_norm_linear_full_held(const __grid_constant__ HeldArgs given) {
+__global__ void __launch_bounds__(RegisterOperandBlock<Config>::kThreads, 1)
+    rms_norm_linear_full_register_operand(const __grid_constant__ RegisterOperandArgs given) {
   using T = typename Config::T;
   constexpr int K = Config::K, N = Config::N;
-  using Block = HeldBlock<Config>;
-  using Shared = HeldMap<Config>;
-  extern __shared__ __align__(tile::kBoxAtom) char boxes[];
+  using Block = RegisterOperandBlock<Config>;
+  using Shared = RegisterOperandMap<Config>;
+  extern __shared__ __align__(tile::kSwizzleAtomBytes) char boxes[];
   char* const shared = boxes;
-  tile::let_next_start();
+  tile::launch_dependents();
   const Block block{shared, tile::token_lines<Block>(given.call.dims[0])};
   block.begin();
 
@@ -64,22 +64,22 @@ __global__ void __launch_bounds__(HeldBlock<Config>::kThreads, 1)
   const int first_row = box_row + Block::rank() * Block::kOwnRows;
   const int first_token = blockIdx.y * Block::kTokens;
 
-  tile::TokenPartial<tile::kRowTile> x_squared;    // [M]
-  tile::HeldAccum<Block::kRows> scaled_x_product;  // [N, M]
+  tile::TokenPartial<tile::kRowTile> x_squared;       // [M]
+  tile::SwappedAccum<Block::kRows> scaled_x_product;  // [N, M]
 
-  if (block.copies()) {
+  if (block.is_producer()) {
     const auto copy_vectors = [&] { block.copy_vector(0, norm_weight); };
-    const auto find_weights = [&](int k) { tile::find_box(given.maps[1], box_row, k); };
-    const auto copy_weights = [&](const auto& slot, int k) {
-      tile::copy_box(slot.rows(0), given.maps[1], box_row, k, slot.full);
+    const auto prefetch_weights = [&](int k) { tile::prefetch_tile(given.maps[1], box_row, k); };
+    const auto copy_weights = [&](const auto& buffer, int k) {
+      tile::copy_tile(buffer.rows(0), given.maps[1], box_row, k, buffer.full);
     };
-    const auto copy_tokens = [&](const auto& slot, int k) {
-      tile::copy_box(slot.tokens(), given.maps[0], first_token, k, slot.full);
+    const auto copy_tokens = [&](const auto& buffer, int k) {
+      tile::copy_tile(buffer.tokens(), given.maps[0], first_token, k, buffer.full);
     };
-    block.copy(args.constant_weights, find_weights, copy_vectors, copy_weights, copy_tokens);
+    block.copy(args.constant_weights, prefetch_weights, copy_vectors, copy_weights, copy_tokens);
     return;
   }
-  tile::multiply_held(block, [&](const auto& step) {
+  tile::multiply_register_operand(block, [&](const auto& step) {
     const auto x_tile = step.tokens();                              // [M, K]
     const auto norm_weight_tile = step.vector(0);                   // [K]
     const auto weight_tile = step.rows(0);                          // [N, K]
@@ -91,14 +91,14 @@ __global__ void __launch_bounds__(HeldBlock<Config>::kThreads, 1)
   });
   tile::end_loop(block);
 
-  const auto x_squared_parts = tile::meet(block, 0, x_squared);
+  const auto x_squared_parts = tile::store_partials(block, 0, x_squared);
   auto scaled_x_product_parts =
-      tile::meet(block, shared + Shared::kScaledXProductAt, 0, scaled_x_product);
+      tile::store_partials(block, shared + Shared::kScaledXProductAt, 0, scaled_x_product);
   tile::sync_workers(block);
-  tile::collect(block, shared + Shared::kScaledXProductAt, 0, scaled_x_product_parts);
+  tile::add_partials(block, shared + Shared::kScaledXProductAt, 0, scaled_x_product_parts);
 
   const tile::OutputTile out_tile{first_row, N, first_token, M};
-  const auto finish = [&](tile::DealtElement e) {
+  const auto finish = [&](tile::OwnedElement e) {
     const float bias_tile = tile::load_row(bias, out_tile, e);                             // [N]
     const float x_squared_total = tile::sum_over_warps(x_squared_parts, e);                // [M]
     const float scaled_x_product_total = tile::sum_over_warps(scaled_x_product_parts, e);  // [N, M]
@@ -109,15 +109,15 @@ __global__ void __launch_bounds__(HeldBlock<Config>::kThreads, 1)
     const float normed_scaled_x_product_plus = tile::add(bias_tile, normed_scaled_x_product);
     tile::store(out, out_tile, e, normed_scaled_x_product_plus);  // [M, N]
   };
-  tile::for_each_held(block, shared + Shared::kStagingAt, out_tile, out, finish);
+  tile::for_each_owned_row(block, shared + Shared::kStagingAt, out_tile, out, finish);
 }
 
 template <class Config>
-cudaError_t launch_held(const LaunchArgs& args, cudaStream_t stream) {
+cudaError_t launch_register_operand(const LaunchArgs& args, cudaStream_t stream) {
   using T = typename Config::T;
   constexpr int K = Config::K, N = Config::N;
-  using Block = HeldBlock<Config>;
-  HeldArgs given{args};
+  using Block = RegisterOperandBlock<Config>;
+  RegisterOperandArgs given{args};
   const tile::Tensor x{args.inputs[0], args.dims[0], K, args.row_strides[0]};
   cudaError_t status = tile::encode<T>(&given.maps[0], x, tile::token_lines<Block>(args.dims[0]));
   if (status != cudaSuccess) return status;
@@ -127,7 +127,7 @@ cudaError_t launch_held(const LaunchArgs& args, cudaStream_t stream) {
   const int64_t row_tiles = tile::ceil_div(N, Block::kRows) * Block::kBlocks;
   const int64_t token_tiles = tile::ceil_div(args.dims[0], Block::kTokens);
   const tile::Grid grid{row_tiles, token_tiles, Block::kThreads, Block::kBytes, Block::kBlocks};
-  return tile::launch(rms_norm_linear_full_held<Config>, grid, given, stream);
+  return tile::launch(rms_norm_linear_full_register_operand<Config>, grid, given, stream);
 }
 
 }  // namespace

@@ -28,14 +28,14 @@ struct Step {
 // Shared memory in bytes: the ring of steps, and after the loop the partial sums.
 template <class Config>
 struct SharedMap {
-  using Steps = tile::Ring<Step<Config>, Config::kStages, Config::kWarps>;
-  using XSquared = tile::TokenMeeting<Config::kTokens, Config::kWarps>;
-  using ScaledXProduct = tile::AccumMeeting<Config::kRows, Config::kTokens, Config::kWarps>;
+  using Steps = tile::StageBuffers<Step<Config>, Config::kStages, Config::kWarps>;
+  using XSquared = tile::TokenPartials<Config::kTokens, Config::kWarps>;
+  using ScaledXProduct = tile::AccumPartials<Config::kRows, Config::kTokens, Config::kWarps>;
   static constexpr int kStepsAt = 0;                                        // during the loop
   static constexpr int kXSquaredAt = 0;                                     // after the loop
   static constexpr int kScaledXProductAt = kXSquaredAt + XSquared::kBytes;  // after the loop
-  static constexpr int kMeetingBytes = kScaledXProductAt + ScaledXProduct::kBytes;
-  static constexpr int kBytes = tile::larger(Steps::kBytes, kMeetingBytes);
+  static constexpr int kPartialsBytes = kScaledXProductAt + ScaledXProduct::kBytes;
+  static constexpr int kBytes = tile::larger(Steps::kBytes, kPartialsBytes);
 };
 
 template <class Config>
@@ -51,7 +51,7 @@ __global__ void __launch_bounds__(tile::kBlockThreads<Config>, 1)
   constexpr bool kEvenDepth = K % kDepth == 0;
   using Shared = SharedMap<Config>;
   extern __shared__ __align__(16) char shared[];
-  tile::let_next_start();
+  tile::launch_dependents();
 
   const T* x = static_cast<const T*>(args.inputs[0]);            // [M, K]
   const T* norm_weight = static_cast<const T*>(args.inputs[1]);  // [K]
@@ -71,12 +71,12 @@ __global__ void __launch_bounds__(tile::kBlockThreads<Config>, 1)
   tile::TokenPartial<kTokens> x_squared;         // [M]
   tile::Accum<kRows, kTokens> scaled_x_product;  // [N, M]
 
-  const auto copy_weights = [&](tile::Slot<Step> slot, int k) {
-    tile::copy<tile::Cache::kKeep>(slot, &Step::norm_weight_tile, norm_weight_edge, k);
-    tile::copy<tile::Cache::kStream>(slot, &Step::weight_tile, weight_edge, k);
+  const auto copy_weights = [&](tile::StageBuffer<Step> buffer, int k) {
+    tile::copy<tile::Cache::kKeep>(buffer, &Step::norm_weight_tile, norm_weight_edge, k);
+    tile::copy<tile::Cache::kStream>(buffer, &Step::weight_tile, weight_edge, k);
   };
-  const auto copy_tokens = [&](tile::Slot<Step> slot, int k) {
-    tile::copy<tile::Cache::kKeep>(slot, &Step::x_tile, x_edge, k);
+  const auto copy_tokens = [&](tile::StageBuffer<Step> buffer, int k) {
+    tile::copy<tile::Cache::kKeep>(buffer, &Step::x_tile, x_edge, k);
   };
   const auto compute = [&](const Step& step) {
     const auto x_squared_terms = tile::mul<float>(step.x_tile, step.x_tile);  // [M, K]
@@ -92,9 +92,10 @@ __global__ void __launch_bounds__(tile::kBlockThreads<Config>, 1)
                                         compute);
   __syncthreads();
 
-  const auto x_squared_parts = tile::meet<kWarps>(shared + Shared::kXSquaredAt, x_squared);
+  const auto x_squared_parts =
+      tile::store_partials<kWarps>(shared + Shared::kXSquaredAt, x_squared);
   const auto scaled_x_product_parts =
-      tile::meet<kWarps>(shared + Shared::kScaledXProductAt, scaled_x_product);
+      tile::store_partials<kWarps>(shared + Shared::kScaledXProductAt, scaled_x_product);
   __syncthreads();
 
   const tile::OutputTile out_tile{first_row, N, first_token, M};

@@ -13,7 +13,7 @@
 //           stride, out [M, N] contiguous, total [M, K] contiguous; any M >= 0.
 #pragma once
 
-#include "tile/shares.cuh"
+#include "tile/sliced_k/store_share.cuh"
 #include "tile/tile.cuh"
 
 namespace mirage::generated {
@@ -33,14 +33,14 @@ struct Step {
 // Shared memory in bytes: the ring of steps, and after the loop the partial sums.
 template <class Config>
 struct SharedMap {
-  using Steps = tile::Ring<Step<Config>, Config::kStages, Config::kWarps>;
-  using TotalSquared = tile::TokenMeeting<Config::kTokens, Config::kWarps>;
-  using ScaledProduct = tile::AccumMeeting<Config::kRows, Config::kTokens, Config::kWarps>;
+  using Steps = tile::StageBuffers<Step<Config>, Config::kStages, Config::kWarps>;
+  using TotalSquared = tile::TokenPartials<Config::kTokens, Config::kWarps>;
+  using ScaledProduct = tile::AccumPartials<Config::kRows, Config::kTokens, Config::kWarps>;
   static constexpr int kStepsAt = 0;         // during the loop
   static constexpr int kTotalSquaredAt = 0;  // after the loop
   static constexpr int kScaledProductAt = kTotalSquaredAt + TotalSquared::kBytes;
-  static constexpr int kMeetingBytes = kScaledProductAt + ScaledProduct::kBytes;
-  static constexpr int kBytes = tile::larger(Steps::kBytes, kMeetingBytes);
+  static constexpr int kPartialsBytes = kScaledProductAt + ScaledProduct::kBytes;
+  static constexpr int kBytes = tile::larger(Steps::kBytes, kPartialsBytes);
 };
 
 template <class Config>
@@ -56,7 +56,7 @@ __global__ void __launch_bounds__(tile::kBlockThreads<Config>, 1)
   constexpr bool kEvenDepth = K % kDepth == 0;
   using Shared = SharedMap<Config>;
   extern __shared__ __align__(16) char shared[];
-  tile::let_next_start();
+  tile::launch_dependents();
 
   const T* x = static_cast<const T*>(args.inputs[0]);            // [M, K]
   const T* norm_weight = static_cast<const T*>(args.inputs[1]);  // [K]
@@ -80,13 +80,13 @@ __global__ void __launch_bounds__(tile::kBlockThreads<Config>, 1)
   tile::TokenPartial<kTokens> total_squared;   // [M]
   tile::Accum<kRows, kTokens> scaled_product;  // [M, N]
 
-  const auto copy_weights = [&](tile::Slot<Step> slot, int k) {
-    tile::copy<tile::Cache::kKeep>(slot, &Step::norm_weight_tile, norm_weight_edge, k);
-    tile::copy<tile::Cache::kStream>(slot, &Step::weight_tile, weight_edge, k);
+  const auto copy_weights = [&](tile::StageBuffer<Step> buffer, int k) {
+    tile::copy<tile::Cache::kKeep>(buffer, &Step::norm_weight_tile, norm_weight_edge, k);
+    tile::copy<tile::Cache::kStream>(buffer, &Step::weight_tile, weight_edge, k);
   };
-  const auto copy_tokens = [&](tile::Slot<Step> slot, int k) {
-    tile::copy<tile::Cache::kKeep>(slot, &Step::x_tile, x_edge, k);
-    tile::copy<tile::Cache::kKeep>(slot, &Step::residual_tile, residual_edge, k);
+  const auto copy_tokens = [&](tile::StageBuffer<Step> buffer, int k) {
+    tile::copy<tile::Cache::kKeep>(buffer, &Step::x_tile, x_edge, k);
+    tile::copy<tile::Cache::kKeep>(buffer, &Step::residual_tile, residual_edge, k);
   };
   const auto compute = [&](const Step& step, int k) {
     const auto total_tile = tile::add<T>(step.x_tile, step.residual_tile);      // [M, K]
@@ -105,9 +105,9 @@ __global__ void __launch_bounds__(tile::kBlockThreads<Config>, 1)
   __syncthreads();
 
   const auto total_squared_parts =
-      tile::meet<kWarps>(shared + Shared::kTotalSquaredAt, total_squared);
+      tile::store_partials<kWarps>(shared + Shared::kTotalSquaredAt, total_squared);
   const auto scaled_product_parts =
-      tile::meet<kWarps>(shared + Shared::kScaledProductAt, scaled_product);
+      tile::store_partials<kWarps>(shared + Shared::kScaledProductAt, scaled_product);
   __syncthreads();
 
   const tile::OutputTile out_tile{first_row, N, first_token, M};

@@ -22,7 +22,7 @@ __global__ void __launch_bounds__(tile::kBlockThreads<Config>, 1)
   constexpr int kThreads = tile::kBlockThreads<Config>;
   using Lines = tile::Lines<K, kThreads>;
   __shared__ float sums[1][Lines::kWarps];
-  tile::let_next_start();
+  tile::launch_dependents();
 
   const T* x = static_cast<const T*>(args.inputs[0]);            // [M, K]
   const T* norm_weight = static_cast<const T*>(args.inputs[1]);  // [K]
@@ -33,9 +33,9 @@ __global__ void __launch_bounds__(tile::kBlockThreads<Config>, 1)
   const float eps = args.scalars[0];
   const float weight_offset = args.scalars[1];
 
-  if (!args.constant_weights) tile::wait_for_previous();
+  if (!args.constant_weights) tile::grid_dependency_wait();
   const auto norm_weight_line = tile::load_line<Lines>(norm_weight);  // [K]
-  tile::wait_for_previous();
+  tile::grid_dependency_wait();
   const auto x_tile = tile::load_line<Lines>(tile::line_of(x, args.row_strides[0], token, M));
   const auto residual_tile =
       tile::load_line<Lines>(tile::line_of(residual, args.row_strides[2], token, M));

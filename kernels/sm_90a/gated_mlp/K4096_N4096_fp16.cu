@@ -43,8 +43,8 @@ cudaError_t gated_mlp_K4096_N4096_fp16(const LaunchArgs& args, cudaStream_t stre
   if (args.row_strides[2] != Shape::K) return cudaErrorInvalidValue;
   if (M <= 8) return launch<UpTo8M>(args, stream);
   if (M <= 16) return launch<UpTo16M>(args, stream);
-  if (M <= 32) return launch_held<UpTo32M>(args, stream);
-  return launch_held<AnyM>(args, stream);
+  if (M <= 32) return launch_register_operand<UpTo32M>(args, stream);
+  return launch_register_operand<AnyM>(args, stream);
 }
 
 }  // namespace mirage::generated

@@ -26,15 +26,15 @@ struct UpTo8M : Shape {  // 128 blocks of 8 warps, 169 KiB
 };
 struct UpTo16M : Shape {  // a block per token, then 128 blocks of 8 warps, 145 KiB
   static constexpr int kTokens = 16, kRows = 32, kStages = 12, kGroups = 2, kBlocks = 1;
-  static constexpr int kFrontWarps = 4;
+  static constexpr int kPrologueWarps = 4;
 };
 struct UpTo32M : Shape {  // a block per token, then 128 blocks of 8 warps, 129 KiB
   static constexpr int kTokens = 32, kRows = 32, kStages = 8, kGroups = 2, kBlocks = 1;
-  static constexpr int kFrontWarps = 4;
+  static constexpr int kPrologueWarps = 4;
 };
 struct AnyM : Shape {  // a block per token, then each 64 tokens: 64 clusters of 2 blocks, 145 KiB
   static constexpr int kTokens = 64, kRows = 64, kStages = 4, kGroups = 2, kBlocks = 2;
-  static constexpr int kFrontWarps = 4;
+  static constexpr int kPrologueWarps = 4;
 };
 
 }  // namespace
@@ -44,9 +44,9 @@ cudaError_t layer_norm_linear_K4096_N4096_bf16(const LaunchArgs& args, cudaStrea
   if (M == 0) return cudaSuccess;
   if (args.row_strides[3] != Shape::K) return cudaErrorInvalidValue;
   if (M <= 8) return launch<UpTo8M>(args, stream);
-  if (M <= 16) return launch_front<UpTo16M>(args, stream);
-  if (M <= 32) return launch_front<UpTo32M>(args, stream);
-  return launch_front<AnyM>(args, stream);
+  if (M <= 16) return launch_after_prologue<UpTo16M>(args, stream);
+  if (M <= 32) return launch_after_prologue<UpTo32M>(args, stream);
+  return launch_after_prologue<AnyM>(args, stream);
 }
 
 int64_t layer_norm_linear_K4096_N4096_bf16_workspace(const LaunchArgs& args) {

@@ -24,20 +24,24 @@ struct Shape {
 };
 struct UpTo8M : Shape {  // 1 producer block and 128 blocks of 8 warps, 217 KiB
   static constexpr int kTokens = 8, kRows = 32, kWarps = 8, kChunks = 2, kStages = 5;
-  static constexpr int kMakerRows = 16, kMakerTokens = 8, kMakerWarps = 8, kMakerStages = 9;
+  static constexpr int kProducerRows = 16, kProducerTokens = 8;
+  static constexpr int kProducerWarps = 8, kProducerStages = 9;
 };
 struct UpTo16M : Shape {  // 2 producer blocks and 128 blocks of 8 warps, 217 KiB
   static constexpr int kTokens = 16, kRows = 32, kWarps = 8, kChunks = 2, kStages = 3;
-  static constexpr int kMakerRows = 16, kMakerTokens = 8, kMakerWarps = 8, kMakerStages = 9;
+  static constexpr int kProducerRows = 16, kProducerTokens = 8;
+  static constexpr int kProducerWarps = 8, kProducerStages = 9;
 };
 struct UpTo32M : Shape {  // 4 producer blocks and 64 clusters of 2 blocks, 131 KiB
   static constexpr int kTokens = 32, kRows = 64, kStages = 4, kGroups = 2, kBlocks = 2;
-  static constexpr int kMakerRows = 8, kMakerTokens = 16, kMakerStages = 16, kMakerGroups = 1;
+  static constexpr int kProducerRows = 8, kProducerTokens = 16;
+  static constexpr int kProducerGroups = 1, kProducerStages = 16;
 };
 struct AnyM : Shape {  // each 64 tokens: 4 producer blocks and 64 clusters of 2 blocks, 195 KiB
   static constexpr int kTokens = 64, kRows = 64, kStages = 4, kGroups = 2, kBlocks = 2,
                        kBarriers = 2;
-  static constexpr int kMakerRows = 8, kMakerTokens = 32, kMakerStages = 16, kMakerGroups = 1;
+  static constexpr int kProducerRows = 8, kProducerTokens = 32;
+  static constexpr int kProducerGroups = 1, kProducerStages = 16;
 };
 
 }  // namespace
@@ -50,8 +54,8 @@ cudaError_t lora_linear_K4096_N4096_R16_bf16(const LaunchArgs& args, cudaStream_
   if (args.row_strides[3] != Shape::R) return cudaErrorInvalidValue;
   if (M <= 8) return launch<UpTo8M>(args, stream);
   if (M <= 16) return launch<UpTo16M>(args, stream);
-  if (M <= 32) return launch_held<UpTo32M>(args, stream);
-  return launch_held<AnyM>(args, stream);
+  if (M <= 32) return launch_register_operand<UpTo32M>(args, stream);
+  return launch_register_operand<AnyM>(args, stream);
 }
 
 int64_t lora_linear_K4096_N4096_R16_bf16_workspace(const LaunchArgs& args) {

@@ -48,12 +48,12 @@ cudaError_t lora_linear_batched_K4096_N4096_R16_bf16(const LaunchArgs& args, cud
   if (args.row_strides[1] != Shape::K) return cudaErrorInvalidValue;
   if (args.row_strides[2] != Shape::K) return cudaErrorInvalidValue;
   if (args.row_strides[3] != Shape::R) return cudaErrorInvalidValue;
-  const cudaError_t status = launch_makers<Shape>(args, stream);
+  const cudaError_t status = launch_producers<Shape>(args, stream);
   if (status != cudaSuccess) return status;
   if (M <= 8) return launch<UpTo8M>(args, stream);
   if (M <= 16) return launch<UpTo16M>(args, stream);
-  if (M <= 32) return launch_held<UpTo32M>(args, stream);
-  return launch_held<AnyM>(args, stream);
+  if (M <= 32) return launch_register_operand<UpTo32M>(args, stream);
+  return launch_register_operand<AnyM>(args, stream);
 }
 
 int64_t lora_linear_batched_K4096_N4096_R16_bf16_workspace(const LaunchArgs& args) {

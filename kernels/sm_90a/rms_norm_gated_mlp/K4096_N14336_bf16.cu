@@ -42,8 +42,8 @@ cudaError_t rms_norm_gated_mlp_K4096_N14336_bf16(const LaunchArgs& args, cudaStr
   if (args.row_strides[3] != Shape::K) return cudaErrorInvalidValue;
   if (M <= 8) return launch<UpTo8M>(args, stream);
   if (M <= 16) return launch<UpTo16M>(args, stream);
-  if (M <= 32) return launch_held<UpTo32M>(args, stream);
-  return launch_held<AnyM>(args, stream);
+  if (M <= 32) return launch_register_operand<UpTo32M>(args, stream);
+  return launch_register_operand<AnyM>(args, stream);
 }
 
 }  // namespace mirage::generated

@@ -28,11 +28,11 @@ struct UpTo16M : Shape {  // 256 blocks of 4 warps, 136 KiB
 };
 struct UpTo32M : Shape {  // 128 clusters of 2 blocks, 118 KiB
   static constexpr int kTokens = 32, kRows = 112, kStages = 3;
-  static constexpr int kGroups = 2, kTurns = 1, kBoxes = 1, kSets = 1;
+  static constexpr int kGroups = 2, kTurns = 1, kTmaTiles = 1, kSets = 1;
 };
 struct AnyM : Shape {  // each 64 tokens: 128 clusters of 2 blocks, 146 KiB
   static constexpr int kTokens = 64, kRows = 112, kStages = 3;
-  static constexpr int kGroups = 2, kTurns = 1, kBoxes = 1, kSets = 1;
+  static constexpr int kGroups = 2, kTurns = 1, kTmaTiles = 1, kSets = 1;
 };
 
 }  // namespace
@@ -44,8 +44,8 @@ cudaError_t rms_norm_gated_mlp_K4096_N14336_fp16(const LaunchArgs& args, cudaStr
   if (args.row_strides[3] != Shape::K) return cudaErrorInvalidValue;
   if (M <= 8) return launch<UpTo8M>(args, stream);
   if (M <= 16) return launch<UpTo16M>(args, stream);
-  if (M <= 32) return launch_split<UpTo32M>(args, stream);
-  return launch_split<AnyM>(args, stream);
+  if (M <= 32) return launch_cluster_split_k<UpTo32M>(args, stream);
+  return launch_cluster_split_k<AnyM>(args, stream);
 }
 
 }  // namespace mirage::generated

@@ -29,7 +29,7 @@ struct UpTo16M : Shape {  // 128 blocks of 8 warps, 224 KiB
 };
 struct UpTo32M : Shape {  // 64 clusters of 2 blocks, 116 KiB
   static constexpr int kTokens = 32, kRows = 64, kStages = 4;
-  static constexpr int kGroups = 2, kTurns = 2, kBoxes = 2, kSets = 1;
+  static constexpr int kGroups = 2, kTurns = 2, kTmaTiles = 2, kSets = 1;
 };
 struct AnyM : Shape {  // each 64 tokens: 64 clusters of 2 blocks, 150 KiB
   static constexpr int kTokens = 64, kRows = 64, kStages = 4, kGroups = 2, kBlocks = 2;
@@ -43,8 +43,8 @@ cudaError_t rms_norm_linear_K4096_N4096_bf16(const LaunchArgs& args, cudaStream_
   if (args.row_strides[2] != Shape::K) return cudaErrorInvalidValue;
   if (M <= 8) return launch<UpTo8M>(args, stream);
   if (M <= 16) return launch<UpTo16M>(args, stream);
-  if (M <= 32) return launch_split<UpTo32M>(args, stream);
-  return launch_held<AnyM>(args, stream);
+  if (M <= 32) return launch_cluster_split_k<UpTo32M>(args, stream);
+  return launch_register_operand<AnyM>(args, stream);
 }
 
 }  // namespace mirage::generated

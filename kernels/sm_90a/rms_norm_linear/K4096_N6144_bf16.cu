@@ -41,8 +41,8 @@ cudaError_t rms_norm_linear_K4096_N6144_bf16(const LaunchArgs& args, cudaStream_
   if (args.row_strides[2] != Shape::K) return cudaErrorInvalidValue;
   if (M <= 8) return launch<UpTo8M>(args, stream);
   if (M <= 16) return launch<UpTo16M>(args, stream);
-  if (M <= 32) return launch_held<UpTo32M>(args, stream);
-  return launch_held<AnyM>(args, stream);
+  if (M <= 32) return launch_register_operand<UpTo32M>(args, stream);
+  return launch_register_operand<AnyM>(args, stream);
 }
 
 }  // namespace mirage::generated

@@ -28,11 +28,11 @@ struct UpTo16M : Shape {  // 128 blocks of 8 warps, 216 KiB
 };
 struct UpTo32M : Shape {  // 64 clusters of 2 blocks, 116 KiB
   static constexpr int kTokens = 32, kRows = 96, kStages = 6;
-  static constexpr int kGroups = 2, kTurns = 1, kBoxes = 1, kSets = 2;
+  static constexpr int kGroups = 2, kTurns = 1, kTmaTiles = 1, kSets = 2;
 };
 struct AnyM : Shape {  // each 64 tokens: 64 clusters of 2 blocks, 143 KiB
   static constexpr int kTokens = 64, kRows = 96, kStages = 6;
-  static constexpr int kGroups = 2, kTurns = 1, kBoxes = 1, kSets = 2;
+  static constexpr int kGroups = 2, kTurns = 1, kTmaTiles = 1, kSets = 2;
 };
 
 }  // namespace
@@ -43,8 +43,8 @@ cudaError_t rms_norm_linear_K4096_N6144_fp16(const LaunchArgs& args, cudaStream_
   if (args.row_strides[2] != Shape::K) return cudaErrorInvalidValue;
   if (M <= 8) return launch<UpTo8M>(args, stream);
   if (M <= 16) return launch<UpTo16M>(args, stream);
-  if (M <= 32) return launch_split<UpTo32M>(args, stream);
-  return launch_split<AnyM>(args, stream);
+  if (M <= 32) return launch_cluster_split_k<UpTo32M>(args, stream);
+  return launch_cluster_split_k<AnyM>(args, stream);
 }
 
 }  // namespace mirage::generated

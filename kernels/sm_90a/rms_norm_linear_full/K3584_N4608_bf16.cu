@@ -29,7 +29,7 @@ struct UpTo16M : Shape {  // 116 blocks of 8 warps, 192 KiB
 };
 struct UpTo32M : Shape {  // 58 clusters of 2 blocks, 127 KiB
   static constexpr int kTokens = 32, kRows = 80, kStages = 8;
-  static constexpr int kGroups = 2, kTurns = 1, kBoxes = 1, kSets = 2;
+  static constexpr int kGroups = 2, kTurns = 1, kTmaTiles = 1, kSets = 2;
 };
 struct AnyM : Shape {  // each 64 tokens: 58 clusters of 2 blocks, 123 KiB
   static constexpr int kTokens = 64, kRows = 80, kStages = 3, kGroups = 1, kBlocks = 2;
@@ -43,8 +43,8 @@ cudaError_t rms_norm_linear_full_K3584_N4608_bf16(const LaunchArgs& args, cudaSt
   if (args.row_strides[2] != Shape::K) return cudaErrorInvalidValue;
   if (M <= 8) return launch<UpTo8M>(args, stream);
   if (M <= 16) return launch<UpTo16M>(args, stream);
-  if (M <= 32) return launch_split<UpTo32M>(args, stream);
-  return launch_held<AnyM>(args, stream);
+  if (M <= 32) return launch_cluster_split_k<UpTo32M>(args, stream);
+  return launch_register_operand<AnyM>(args, stream);
 }
 
 }  // namespace mirage::generated

@@ -31,7 +31,7 @@ struct UpTo32M : Shape {  // 116 blocks of 8 warps, 160 KiB
 };
 struct AnyM : Shape {  // each 64 tokens: 58 clusters of 2 blocks, 167 KiB
   static constexpr int kTokens = 64, kRows = 80, kStages = 8;
-  static constexpr int kGroups = 2, kTurns = 1, kBoxes = 1, kSets = 2;
+  static constexpr int kGroups = 2, kTurns = 1, kTmaTiles = 1, kSets = 2;
 };
 
 }  // namespace
@@ -43,7 +43,7 @@ cudaError_t rms_norm_linear_full_K3584_N4608_fp16(const LaunchArgs& args, cudaSt
   if (M <= 8) return launch<UpTo8M>(args, stream);
   if (M <= 16) return launch<UpTo16M>(args, stream);
   if (M <= 32) return launch<UpTo32M>(args, stream);
-  return launch_split<AnyM>(args, stream);
+  return launch_cluster_split_k<AnyM>(args, stream);
 }
 
 }  // namespace mirage::generated

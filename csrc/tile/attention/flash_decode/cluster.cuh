@@ -56,12 +56,13 @@ class ClusterReduction {
   // To the block that finishes a pair.
   __device__ void send(int pair, const Total& total) const {
     const int turn = place(pair), to = pair - turn * size_;
-    tile::push(in_block(at(rank_, turn), to), total.all(), in_block(shared_ + kBarrierAt, to));
+    tile::store_dsmem(map_to_block(at(rank_, turn), to), total.all(),
+                      map_to_block(shared_ + kBarrierAt, to));
   }
 
   // Returns when all of the item has arrived.
   __device__ void end() {
-    wait_for_pushes(barrier(), parity_);
+    wait_for_dsmem_stores(barrier(), parity_);
     parity_ ^= 1;
   }
 
@@ -93,8 +94,8 @@ class ClusterReduction {
     int place;
     __device__ Total of(int block) const { return Total(*cluster.at(block, place)); }
   };
-  __device__ CopyBarrier& barrier() const {
-    return *reinterpret_cast<CopyBarrier*>(shared_ + kBarrierAt);
+  __device__ Mbarrier& barrier() const {
+    return *reinterpret_cast<Mbarrier*>(shared_ + kBarrierAt);
   }
   __device__ float4* at(int block, int place) const {
     return reinterpret_cast<float4*>(shared_) + place * size_ + block;

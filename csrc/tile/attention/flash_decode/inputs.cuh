@@ -16,13 +16,13 @@ struct PartitionedPlaces {
   static constexpr int at_least(int lanes, int octets) {
     return lanes < octets ? at_least(2 * lanes, octets) : lanes;
   }
-  static constexpr int kOctets = kDepth / kLaneDepth;
-  static constexpr int kLanes = at_least(1, kOctets);  // of a line, a power of two
+  static constexpr int kVectors16 = kDepth / kLaneDepth;
+  static constexpr int kLanes = at_least(1, kVectors16);  // of a line, a power of two
   static constexpr int kAtOnce = kThreads / kLanes;
   static constexpr int kEach = (kRows + kAtOnce - 1) / kAtOnce;
 
   __device__ static int octet() { return threadIdx.x % kLanes; }
-  __device__ static bool in_line() { return kOctets == kLanes || octet() < kOctets; }
+  __device__ static bool in_line() { return kVectors16 == kLanes || octet() < kVectors16; }
   __device__ static int row(int i) { return (threadIdx.x / kLanes + i * kAtOnce) % kRows; }
 };
 
@@ -78,20 +78,20 @@ __device__ auto line_sum(const PartitionedTile<T, kLanes, kEach>& tile, const B&
 
 // The line of an input along D for a head, or the only one; null where the input is absent.
 template <class T>
-__device__ const Octet<T>* vector_line(const AttentionArgs& args, int index, int64_t head) {
+__device__ const Vec16<T>* vector_line(const AttentionArgs& args, int index, int64_t head) {
   const auto* first = static_cast<const T*>(args.vectors[index]);
   if (first == nullptr) return nullptr;
-  return reinterpret_cast<const Octet<T>*>(first + head * args.vector_heads[index]);
+  return reinterpret_cast<const Vec16<T>*>(first + head * args.vector_heads[index]);
 }
 
 // By one load, which the compiler splits into four where it is free to.
 template <class T>
-__device__ Octet<T> load_octet(const Octet<T>* from) {
+__device__ Vec16<T> load_16_bytes(const Vec16<T>* from) {
   uint4 words;
   asm volatile("ld.global.v4.u32 {%0, %1, %2, %3}, [%4];"
                : "=r"(words.x), "=r"(words.y), "=r"(words.z), "=r"(words.w)
                : "l"(from));
-  return reinterpret_cast<const Octet<T>&>(words);
+  return reinterpret_cast<const Vec16<T>&>(words);
 }
 
 // A work item's queries and what goes with them, as a thread has them. Nothing waits for what was
@@ -110,7 +110,7 @@ class PartitionedInputs {
       const auto at = item.template place<kRows>(args, min(Places::row(i), rows - 1));
       const auto* line =
           static_cast<const T*>(args.q.at) + at.token * args.q.token + at.head * args.q.head;
-      lines_[i] = reinterpret_cast<const Octet<T>*>(line);
+      lines_[i] = reinterpret_cast<const Vec16<T>*>(line);
       heads_[i] = static_cast<int>(at.head);
     }
     head_ = item.head;
@@ -151,11 +151,11 @@ class PartitionedInputs {
 
   // Where all warps can read them, as Line says.
   template <class Line>
-  __device__ static void leave(char* lines, const Tile& rows) {
+  __device__ static void publish(char* lines, const Tile& rows) {
 #pragma unroll
     for (int i = 0; i < Places::kEach; ++i) {
       char* const to = lines + Line::offset(Places::row(i), Places::octet());
-      if (Places::in_line()) *reinterpret_cast<Octet<T>*>(to) = rows.mine.at[i][0];
+      if (Places::in_line()) *reinterpret_cast<Vec16<T>*>(to) = rows.mine.at[i][0];
     }
   }
 
@@ -174,16 +174,16 @@ class PartitionedInputs {
     return result;
   }
   // Of a line, or of one that is there in any case: without a branch it is one load.
-  __device__ static Octet<T> asked(const Octet<T>* line, const Octet<T>* there) {
+  __device__ static Vec16<T> asked(const Vec16<T>* line, const Vec16<T>* there) {
     const auto* from = line == nullptr ? there : line;
     if (Places::in_line()) from += Places::octet();
-    return load_octet(from);
+    return load_16_bytes(from);
   }
   // Zeros in place of what is of no line.
-  __device__ static Octet<T> found(const Octet<T>& octet, bool there) {
+  __device__ static Vec16<T> found(const Vec16<T>& octet, bool there) {
     uint4 words = reinterpret_cast<const uint4&>(octet);
     if (!there || !Places::in_line()) words = uint4{};
-    return reinterpret_cast<const Octet<T>&>(words);
+    return reinterpret_cast<const Vec16<T>&>(words);
   }
   __device__ static Tile found(const Tile& tile, bool there) {
     Tile result;
@@ -194,7 +194,7 @@ class PartitionedInputs {
     return result;
   }
 
-  const Octet<T>* lines_[Places::kEach] = {};
+  const Vec16<T>* lines_[Places::kEach] = {};
   int heads_[Places::kEach] = {}, head_ = 0;
   Tile queries_{}, row_vectors_[kVectors]{};
   DepthFrag<T, kChunkDepth> vectors_[kVectors]{};

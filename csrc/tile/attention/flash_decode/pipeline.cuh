@@ -8,8 +8,8 @@
 
 #include "tile/attention/dynamic_scheduler.cuh"
 #include "tile/attention/tma.cuh"
-#include "tile/dependent.cuh"
-#include "tile/edges.cuh"
+#include "tile/copy/predicated.cuh"
+#include "tile/sync/dependent_launch.cuh"
 
 namespace mirage::tile {
 
@@ -26,7 +26,7 @@ class KeyPipeline {
   static constexpr int kStageBytes = kTileBytes + KeyBlockLines<T, kSecondDepth>::kBytes;
   static constexpr int kWarpBytes = kStages * kStageBytes;
   static constexpr int kBarriersAt = kWarps * kWarpBytes;
-  static constexpr int kBarrierBytes = kWarps * kStages * static_cast<int>(sizeof(CopyBarrier));
+  static constexpr int kBarrierBytes = kWarps * kStages * static_cast<int>(sizeof(Mbarrier));
   static constexpr int kDynamicAt = (kBarriersAt + kBarrierBytes + 15) / 16 * 16;
   static constexpr bool kDynamic = kDynamicOf<Knobs>;
   static constexpr int kBytes = kDynamicAt + (kDynamic ? DynamicScheduler::kBytes : 0);
@@ -42,7 +42,7 @@ class KeyPipeline {
       Knobs::kRows == kLineTile && kMore == 0 && kStepBytes >= 64 * 1024;
   static constexpr int kFewStages = kCopiesMuch ? 2 : kStages;
 
-  // `shared`: a multiple of kBoxAtom.
+  // `shared`: a multiple of kSwizzleAtomBytes.
   __device__ KeyPipeline(const AttentionArgs& args, char* shared)
       : args_(args),
         shared_(shared),
@@ -102,7 +102,7 @@ class KeyPipeline {
   // Lets the next kernel start when this warp has asked for all its steps.
   __device__ void let_next_start_then() {
     tells_ = more_;
-    if (!more_) let_next_start();
+    if (!more_) launch_dependents();
   }
 
   // Forgets what was asked for.
@@ -145,7 +145,7 @@ class KeyPipeline {
     if (armed_ > 0) fire();
 #pragma unroll 1
     for (int stage = armed_; stage < stages_ - !ahead_; ++stage) {
-      if (key() + kKeys > item_.sequence.keys - item_.sequence.tokens) wait_for_previous();
+      if (key() + kKeys > item_.sequence.keys - item_.sequence.tokens) grid_dependency_wait();
       asked_ += more_;
       issue(stage);
     }
@@ -198,8 +198,8 @@ class KeyPipeline {
   }
 
  private:
-  __device__ CopyBarrier& landed(int stage) const {
-    return reinterpret_cast<CopyBarrier*>(shared_ + kBarriersAt)[warp_index() * kStages + stage];
+  __device__ Mbarrier& landed(int stage) const {
+    return reinterpret_cast<Mbarrier*>(shared_ + kBarriersAt)[warp_index() * kStages + stage];
   }
   // Whether a step is asked for when the one before it has come, not earlier. That is better for
   // clusters of two large blocks that leave room for another call's: 16 sequences of 4096 keys and
@@ -243,12 +243,12 @@ class KeyPipeline {
 
   // Zeros in place of lines that nobody sees: pages may hold anything there.
   __device__ void clear(char* stage, const WorkItem& item, int first) const {
-    constexpr int kLineOctets = kBoxLineBytes / kOctetBytes;
+    constexpr int kLineOctets = kTmaRowBytes / kVec16Bytes;
 #pragma unroll 1
-    for (int i = lane(); i < kStageBytes / kOctetBytes; i += kWarpLanes) {
+    for (int i = lane(); i < kStageBytes / kVec16Bytes; i += kWarpLanes) {
       const int key = first + i / kLineOctets % kKeys;
       const bool seen = key >= item.sequence.lowest && key < item.sequence.keys;
-      if (!seen) *reinterpret_cast<uint4*>(stage + i * kOctetBytes) = uint4{};
+      if (!seen) *reinterpret_cast<uint4*>(stage + i * kVec16Bytes) = uint4{};
     }
     fence_proxies();
     __syncwarp();
@@ -259,7 +259,7 @@ class KeyPipeline {
   __device__ void settle() {
     while (more_ && key_block_ >= item_.last) {
       more_ = scheduler_.next(item_);
-      if (!more_ && tells_) let_next_start();
+      if (!more_ && tells_) launch_dependents();
       if (!more_) return;
       key_block_ = first_key_block(item_);
       turn_ = kWarpLanes;
@@ -301,7 +301,7 @@ class KeyPipeline {
     copy_key_block<T, kSecondDepth>(to + kTileBytes, args_.v_boxes, from, landed(stage));
   }
 
-  // Octet by octet, where key blocks may lie in several pages. A lane knows where a line begins:
+  // Vec16 by octet, where key blocks may lie in several pages. A lane knows where a line begins:
   // the first sixteen keys, the others values.
   __device__ void copy_lines(int stage) const {
     const mirage::Cache& cache = lane() < kKeys ? args_.k : args_.v;
@@ -316,18 +316,18 @@ class KeyPipeline {
   // The lines that lanes from `first` on know of; those that nobody sees read as zero.
   template <int kLong>
   __device__ void copy_tile(char* to, const T* known, int first) const {
-    constexpr int kOctets = kLong / kLaneDepth;
+    constexpr int kVectors16 = kLong / kLaneDepth;
     // Lanes to a line, a power of two; the last of them may have nothing to copy.
-    constexpr int kLanes = kOctets <= 8 ? 8 : kOctets <= 16 ? 16 : 32;
+    constexpr int kLanes = kVectors16 <= 8 ? 8 : kVectors16 <= 16 ? 16 : 32;
 #pragma unroll 4
     for (int i = lane() / kLanes; i < kKeys; i += kWarpLanes / kLanes) {
       const auto at = __shfl_sync(~0u, reinterpret_cast<unsigned long long>(known), first + i);
       const T* const line = reinterpret_cast<const T*>(at);
       const bool seen = key() + i >= item_.sequence.lowest && key() + i < item_.sequence.keys;
 #pragma unroll
-      for (int octet = lane() % kLanes; octet < kOctets; octet += kLanes) {
-        copy_octet<Cache::kStream>(to + KeyBlockLines<T, kLong>::place(i, octet),
-                                   line + octet * kLaneDepth, seen);
+      for (int octet = lane() % kLanes; octet < kVectors16; octet += kLanes) {
+        copy_16_bytes<Cache::kStream>(to + KeyBlockLines<T, kLong>::place(i, octet),
+                                      line + octet * kLaneDepth, seen);
       }
     }
   }

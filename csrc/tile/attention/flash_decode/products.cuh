@@ -3,7 +3,7 @@
 
 #include "tile/attention/tma.cuh"
 #include "tile/attention/values.cuh"
-#include "tile/contract.cuh"
+#include "tile/mma/contract.cuh"
 
 namespace mirage::tile {
 
@@ -15,7 +15,7 @@ struct SharedLines {
   static constexpr int kPitch = (kDepth + 63) / 64 * 64 * static_cast<int>(sizeof(T));
   __device__ static int offset(int line, int octet) {
     const int turned = (line & 1) << 2 | (line >> 1 & 3);
-    return line * kPitch + (octet ^ turned) * kOctetBytes;
+    return line * kPitch + (octet ^ turned) * kVec16Bytes;
   }
 };
 
@@ -34,8 +34,8 @@ __device__ RowFrag<T, kKeys, kDepth> loaded_keys(const char* stage) {
 #pragma unroll
     for (int c = 0; c < kDepth / kChunkDepth; ++c) {
       const int at = KeyBlockLines<T, kDepth>::offset(i * kLineTile + lane_line(),
-                                                      c * kChunkOctets + lane_quarter());
-      tile.at[i][c] = *reinterpret_cast<const Octet<T>*>(stage + at);
+                                                      c * kChunkVectors + lane_quarter());
+      tile.at[i][c] = *reinterpret_cast<const Vec16<T>*>(stage + at);
     }
   }
   return tile;
@@ -50,8 +50,8 @@ struct ResidentRows {  // an N-side operand that all warps read, in shared memor
 #pragma unroll
     for (int i = 0; i < kRows / kLineTile; ++i) {
       const int offset = SharedLines<T, kDepth>::offset(i * kLineTile + lane_line(),
-                                                        c * kChunkOctets + lane_quarter());
-      found.at[i][0] = *reinterpret_cast<const Octet<T>*>(at + offset);
+                                                        c * kChunkVectors + lane_quarter());
+      found.at[i][0] = *reinterpret_cast<const Vec16<T>*>(at + offset);
     }
     return found;
   }
@@ -107,7 +107,7 @@ __device__ auto scores_of(const Fragment<Dims::kRowsDepth, T, kKeyLines, kChunks
   for (int c = 0; c < kChunks; ++c) {
 #pragma unroll
     for (int k = 0; k < kKeys / kRowTile; ++k) {
-      const Octet<T> pair[2] = {keys.at[2 * k][c], keys.at[2 * k + 1][c]};
+      const Vec16<T> pair[2] = {keys.at[2 * k][c], keys.at[2 * k + 1][c]};
 #pragma unroll
       for (int r = 0; r < kRows / kTokenTile; ++r) {
         mma<T>(scores.at[k][r], pair, rows.at[r][c], 0);
@@ -127,13 +127,13 @@ __device__ auto scores_of(const Fragment<Dims::kRowsDepth, T, kKeyLines, kChunks
 #pragma unroll
     for (int c = 0; c < kChunks; ++c) {
       const int at = SharedLines<T, kDepth>::offset(r * kLineTile + lane_line(),
-                                                    c * kChunkOctets + lane_quarter());
-      const auto octet = *reinterpret_cast<const Octet<T>*>(rows.at + at);
+                                                    c * kChunkVectors + lane_quarter());
+      const auto octet = *reinterpret_cast<const Vec16<T>*>(rows.at + at);
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
 #pragma unroll
         for (int k = 0; k < kKeyLines / 2; ++k) {
-          const Octet<T> pair[2] = {keys.at[2 * k][c], keys.at[2 * k + 1][c]};
+          const Vec16<T> pair[2] = {keys.at[2 * k][c], keys.at[2 * k + 1][c]};
           mma<T>(scores.at[k][r], pair, octet, h);
         }
       }
@@ -201,7 +201,7 @@ __device__ auto line_sum(const Fragment<Dims::kRowsDepth, T, kKeyLines, kChunks>
     float halves[2][2][4] = {};  // of eight lines, of half a chunk
 #pragma unroll
     for (int c = 0; c < kChunks; ++c) {
-      const Octet<T> pair[2] = {keys.at[2 * k][c], keys.at[2 * k + 1][c]};
+      const Vec16<T> pair[2] = {keys.at[2 * k][c], keys.at[2 * k + 1][c]};
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
 #pragma unroll

@@ -73,8 +73,8 @@ class WarpReduction {
   __device__ explicit WarpReduction(char* shared) : shared_(shared) {}
 
   // Leaves what this warp has.
-  __device__ void leave(const RowMaxima<kRows>& maximum, const RowSums<kRows>& sum,
-                        const ValueProduct<kDepth, kRows>& product, char* stage) {
+  __device__ void publish(const RowMaxima<kRows>& maximum, const RowSums<kRows>& sum,
+                          const ValueProduct<kDepth, kRows>& product, char* stage) {
     __syncwarp();  // all lanes have read the keys that lie there
     float4* const quads = reinterpret_cast<float4*>(stage) + lane();
 #pragma unroll

@@ -4,7 +4,7 @@
 #include "tile/attention/flash_decode/inputs.cuh"
 #include "tile/attention/flash_decode/layout.cuh"
 #include "tile/attention/result.cuh"
-#include "tile/dependent.cuh"
+#include "tile/sync/dependent_launch.cuh"
 
 namespace mirage::tile {
 
@@ -44,7 +44,7 @@ class FlashDecode {
     if constexpr (kDynamic) scheduler_.open(args_);
     // Where clusters leave room for the next kernel it copies at once, and this one comes first.
     const bool waits = kBeginsEarly && leaves_room(args, kBlocks);
-    waits ? pipeline_.let_next_start_then() : let_next_start();
+    waits ? pipeline_.let_next_start_then() : launch_dependents();
   }
 
   // The next item of the block's range, for all its warps.
@@ -134,7 +134,7 @@ class FlashDecode {
   }
 
   __device__ void hold_resident(const typename Inputs::Tile& rows) {
-    Inputs::template leave<Line>(shared_ + Layout::kResidentAt, rows);
+    Inputs::template publish<Line>(shared_ + Layout::kResidentAt, rows);
     __syncthreads();
     if constexpr (!Layout::kResidentInShared) {
       resident_ = ResidentRows<T, kRows, kDepth>{shared_ + Layout::kResidentAt}.all();
@@ -211,7 +211,7 @@ class FlashDecode {
                           ValueProduct<kDepth, kRows>& product) {
     const Places places(rows_);
     int count = places.count();
-    reduction_.leave(maximum, sum, product, pipeline_.free_stage());
+    reduction_.publish(maximum, sum, product, pipeline_.free_stage());
     if (!cluster_.alone()) cluster_.begin(count);
     __syncthreads();
     if (!cluster_.alone()) {
@@ -231,7 +231,7 @@ class FlashDecode {
     bool waits = kBeginsEarly && !args_.constant_history && args_.first_tokens == nullptr;
     if (!waits && !args_.constant_history) {
       if (args_.seq_lens != nullptr) prefetch(args_.seq_lens + min(lane(), args_.B - 1));
-      wait_for_previous();
+      grid_dependency_wait();
     }
 #pragma unroll 1
     while (true) {
@@ -246,7 +246,7 @@ class FlashDecode {
         if (more_ && warp_index() == 0) pipeline_.prefetch_queries();
         if (kKeyWork > 0 && more_ && warp_index() == 1) inputs_.prefetch_vectors(args_);
         pipeline_.arm();
-        wait_for_previous();
+        grid_dependency_wait();
       }
       // Behind copies these would wait in the memory system's queues.
       if (!args_.constant_history) ask_for_inputs(asks_late);
@@ -255,7 +255,7 @@ class FlashDecode {
       const int pages = pipeline_.pages(), found = pipeline_.look_again(waits);
       pipeline_.fill(more_ && key_block_ + Pipeline::stride() < item_.last);
       if (args_.constant_history) {
-        wait_for_previous();
+        grid_dependency_wait();
         ask_for_inputs(asks_late);
       }
       if (!waits || (now.are(lengths, args_) && __all_sync(~0u, pages == pipeline_.bounded(found))))
@@ -288,7 +288,7 @@ class FlashDecode {
 #pragma unroll
       for (int c = 0; c < kDepth / kChunkDepth; ++c) {
         reinterpret_cast<uint4&>(queries_.at[i][c]) =
-            reinterpret_cast<const uint4*>(line)[c * kChunkOctets + lane_quarter()];
+            reinterpret_cast<const uint4*>(line)[c * kChunkVectors + lane_quarter()];
       }
     }
   }
@@ -304,7 +304,7 @@ class FlashDecode {
 #pragma unroll
     for (int i = 0; i < kRows / kLineTile; ++i) {
       const int row = i * kLineTile + lane_line();
-      const auto* line = reinterpret_cast<const Octet<T>*>(query_line(lines, row));
+      const auto* line = reinterpret_cast<const Vec16<T>*>(query_line(lines, row));
       found.source.at[i] = row < rows_ ? line : nullptr;
     }
     return found;
@@ -318,8 +318,8 @@ class FlashDecode {
       if (i % kWarps != warp_index()) continue;
       for_each_chunk(rows, [&](int c, const auto& chunk) {
         const int at =
-            SharedLine::offset(i * kLineTile + lane_line(), c * kChunkOctets + lane_quarter());
-        *reinterpret_cast<Octet<T>*>(to + at) = chunk.at[i][0];
+            SharedLine::offset(i * kLineTile + lane_line(), c * kChunkVectors + lane_quarter());
+        *reinterpret_cast<Vec16<T>*>(to + at) = chunk.at[i][0];
       });
     }
     __syncthreads();

@@ -47,7 +47,7 @@ class WgmmaCombine {
   // `arrived` counts what a cluster sends.
   template <class After>
   __device__ void finish(WgmmaMaxima<kDepth>& maximum, WgmmaProduct<kDepth>& product,
-                         CopyBarrier& arrived) const {
+                         Mbarrier& arrived) const {
     merge(maximum, product);
     if (cluster_size() > 1) {
       share<After>(maximum, product, arrived);
@@ -56,7 +56,7 @@ class WgmmaCombine {
     if (item_.first == 0 && entry_.last_block == blockIdx.x) {
       if (has_sums()) finish_lines<After>(maximum, product);
     } else {
-      if (has_sums()) leave(left_, maximum, product);
+      if (has_sums()) publish(left_, maximum, product);
       Pipeline::sync_consumers();
       item_.first > 0 ? contribute() : finish_all<After>();
     }
@@ -127,7 +127,7 @@ class WgmmaCombine {
   }
 
   // Leaves the sums among the block's rows.
-  __device__ void leave(float* at, const Maxima& maximum, const Product& product) const {
+  __device__ void publish(float* at, const Maxima& maximum, const Product& product) const {
     const Left left{at, kRows};
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
@@ -208,24 +208,24 @@ class WgmmaCombine {
   // Every block of a cluster finishes some of the rows, which the others send to it from room that
   // nobody sends to: what a group left, or the pipeline.
   template <class After>
-  __device__ void share(const Maxima& maximum, const Product& product, CopyBarrier& arrived) const {
+  __device__ void share(const Maxima& maximum, const Product& product, Mbarrier& arrived) const {
     const int cluster = cluster_size(), rows = kRows / cluster, rank = cluster_rank();
     float* const out =
         kGroups > 1 ? left_ + kRows * Left::kPitch : reinterpret_cast<float*>(pipeline_);
     const Left left{left_, rows};
     if (has_sums()) {
       sync_group();
-      leave(out, maximum, product);
+      publish(out, maximum, product);
       fence_proxies();
     }
     Pipeline::sync_consumers();
     wait_cluster();
     const int owner = static_cast<int>(threadIdx.x) - (kThreads - kLanes);
     if (owner >= 0 && owner < cluster && owner != rank) {
-      copy_to_block(in_block(left.row(rank, 0), owner), Left{out, kRows}.row(0, owner * rows),
-                    rows * Left::kPitch * 4, in_block(&arrived, owner));
+      copy_to_block(map_to_block(left.row(rank, 0), owner), Left{out, kRows}.row(0, owner * rows),
+                    rows * Left::kPitch * 4, map_to_block(&arrived, owner));
     }
-    wait_for_pushes(arrived, 0);
+    wait_for_dsmem_stores(arrived, 0);
     __syncwarp();
     arrive_cluster();
     const int first = rank * rows;

@@ -31,9 +31,9 @@ __device__ RowFrag<T, kWarpRows, kDepth> lines_of(WgmmaKeys<T, kKeys, kDepth> ke
     const int line = k * kProductKeys + warp_in_group() * kWarpRows + i * kLineTile + lane_line();
 #pragma unroll
     for (int c = 0; c < kDepth / kChunkDepth; ++c) {
-      const int octet = c * kChunkOctets + lane_quarter();
-      const int at = octet / 8 * (kKeys * kBoxLineBytes) + box_offset(line, octet % 8);
-      lines.at[i][c] = *reinterpret_cast<const Octet<T>*>(keys.at + at);
+      const int octet = c * kChunkVectors + lane_quarter();
+      const int at = octet / 8 * (kKeys * kTmaRowBytes) + swizzled_offset(line, octet % 8);
+      lines.at[i][c] = *reinterpret_cast<const Vec16<T>*>(keys.at + at);
     }
   }
   return lines;
@@ -97,14 +97,14 @@ __device__ auto line_sum(const WgmmaKeys<T, kKeys, kDepth>& keys, const B&... fa
 template <class T, int kKeys, int kDepth>
 __device__ float own_squares(const WgmmaKeys<T, kKeys, kDepth>& keys) {
   constexpr int kOfLine = WgmmaLines<float, kKeys>::kOfLine, kSharers = kLineLanes / kOfLine;
-  constexpr int kOwn = kDepth / kLaneDepth / kSharers, kBoxBytes = kKeys * kBoxLineBytes;
+  constexpr int kOwn = kDepth / kLaneDepth / kSharers, kTmaBytes = kKeys * kTmaRowBytes;
   const int first = lane_quarter() / kOfLine * kOwn, turn = lane_quarter() * 2 % kOwn;
-  const char* const at = keys.at + first / 8 * kBoxBytes;
+  const char* const at = keys.at + first / 8 * kTmaBytes;
   float sums[2] = {};
 #pragma unroll
   for (int i = 0; i < kOwn; ++i) {
-    const int place = box_offset(own_line<kKeys>(), (first % 8 + i % 8) ^ turn);
-    const auto octet = *reinterpret_cast<const Octet<T>*>(at + i / 8 * kBoxBytes + place);
+    const int place = swizzled_offset(own_line<kKeys>(), (first % 8 + i % 8) ^ turn);
+    const auto octet = *reinterpret_cast<const Vec16<T>*>(at + i / 8 * kTmaBytes + place);
 #pragma unroll
     for (const auto& two : octet.pairs) {
       const float2 pair = to_floats(two);

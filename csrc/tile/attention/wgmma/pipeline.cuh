@@ -12,8 +12,8 @@
 #include "tile/attention/wgmma/products.cuh"
 #include "tile/attention/wgmma/scheduler.cuh"
 #include "tile/attention/wgmma/tma.cuh"
-#include "tile/dependent.cuh"
-#include "tile/edges.cuh"
+#include "tile/copy/predicated.cuh"
+#include "tile/sync/dependent_launch.cuh"
 
 namespace mirage::tile {
 
@@ -47,12 +47,12 @@ struct WgmmaPipeline {
   static constexpr int kKeyReleases = kGroupWarpCount * (kAllRelease ? kWarpLanes : 1);
   static constexpr int kEntries = 2;              // items that are known at once
   static constexpr int kShares = kProducers / 2;  // of a tile, for the warps that copy it
-  static_assert(kStages > 2 * kGroups && kDepth % kBoxDepth == 0, "a stage to spare, whole boxes");
+  static_assert(kStages > 2 * kGroups && kDepth % kTmaDepth == 0, "a stage to spare, whole boxes");
 
   struct State {
-    CopyBarrier full[2][kStages], empty[2][kStages];  // keys, values
-    CopyBarrier known[kEntries], done[kEntries];
-    CopyBarrier sums;  // tells of what the blocks of a cluster leave for this one
+    Mbarrier full[2][kStages], empty[2][kStages];  // keys, values
+    Mbarrier known[kEntries], done[kEntries];
+    Mbarrier sums;  // tells of what the blocks of a cluster leave for this one
     ItemEntry entries[kEntries];
   };
   static constexpr int kStagesBytes = kStages * kStageBytes, kStateBytes = 512;
@@ -140,8 +140,8 @@ class WgmmaProducer {
   }
 
  private:
-  static constexpr int kOctets = kDepth / kLaneDepth;
-  static constexpr int kLinesAtOnce = kWarpLanes / kOctets;
+  static constexpr int kVectors16 = kDepth / kLaneDepth;
+  static constexpr int kLinesAtOnce = kWarpLanes / kVectors16;
   static constexpr int kLines = kKeys / Pipeline::kShares;  // of a step, this warp's
   static constexpr int kRounds = kLines / kLinesAtOnce;
   static_assert(kRounds * kLinesAtOnce * Pipeline::kShares == kKeys, "whole rounds");
@@ -155,7 +155,7 @@ class WgmmaProducer {
     return args_.constant_history && through <= item.sequence.keys - args_.q_len;
   }
   __device__ void wait_once() {
-    wait_for_previous();
+    grid_dependency_wait();
     waited_ = true;
   }
 
@@ -163,8 +163,8 @@ class WgmmaProducer {
     const int skipped = item.sequence.skipped;
     lowest_ = item.sequence.lowest;
     end_ = min(item.sequence.keys, (skipped + key_blocks.last) * kBlockKeys);
-    lines_ =
-        static_cast<const T*>(cache_.at) + item.head * cache_.head + lane() % kOctets * kLaneDepth;
+    lines_ = static_cast<const T*>(cache_.at) + item.head * cache_.head +
+             lane() % kVectors16 * kLaneDepth;
     const bool dense = args_.block_table == nullptr;
     if (dense) lines_ += item.b * cache_.page;
     const int begin = (skipped + key_blocks.first) * kBlockKeys;
@@ -213,8 +213,8 @@ class WgmmaProducer {
     int token = key + boxes_.token(box);
     if (args_.block_table != nullptr) token = remainder(token, args_.page);
     const KeyBlockPlace from{token, item.head, page_};
-    copy_box(stages_ + at_stage_ * Pipeline::kStageBytes + boxes_.place(box), map_,
-             boxes_.depth(box), from, full_[at_stage_]);
+    copy_tile(stages_ + at_stage_ * Pipeline::kStageBytes + boxes_.place(box), map_,
+              boxes_.depth(box), from, full_[at_stage_]);
   }
   // In a call with boxes consumers do not make lines seen to the tensor cores, so it is done here.
   __device__ void arrive_after_lines() const {
@@ -229,15 +229,15 @@ class WgmmaProducer {
 
   // Round i of a step: a lane's octet.
   __device__ void copy_own(int i, int key, const T* from) const {
-    const int line = share() * kLines + i * kLinesAtOnce + lane() / kOctets;
-    const int octet = lane() % kOctets;
+    const int line = share() * kLines + i * kLinesAtOnce + lane() / kVectors16;
+    const int octet = lane() % kVectors16;
     char* const to = stages_ + at_stage_ * Pipeline::kStageBytes +
-                     octet / 8 * (kKeys * kBoxLineBytes) + box_offset(line, octet % 8);
-    copy_octet<Cache::kStream>(to, from, key >= lowest_ && key < end_);
+                     octet / 8 * (kKeys * kTmaRowBytes) + swizzled_offset(line, octet % 8);
+    copy_16_bytes<Cache::kStream>(to, from, key >= lowest_ && key < end_);
   }
 
   __device__ void copy_dense(int first) const {
-    const int key = first + lane() / kOctets;
+    const int key = first + lane() / kVectors16;
     const T* from = lines_ + key * cache_.token;
 #pragma unroll 4
     for (int i = 0; i < kRounds; ++i) {
@@ -263,7 +263,7 @@ class WgmmaProducer {
     for (int n = 0; n < kLines / kKnown; ++n) {
 #pragma unroll 4
       for (int i = 0; i < kKnown / kLinesAtOnce; ++i) {
-        const int line = i * kLinesAtOnce + lane() / kOctets;
+        const int line = i * kLinesAtOnce + lane() / kVectors16;
         const int64_t own = __shfl_sync(~0u, at[n], line);
         copy_own(n * (kKnown / kLinesAtOnce) + i, first + n * kKnown + line, lines_ + own);
       }
@@ -274,7 +274,7 @@ class WgmmaProducer {
   const mirage::Cache& cache_;
   const CUtensorMap& map_;
   char* const stages_;  // the first one's tile
-  CopyBarrier *const full_, *const empty_;
+  Mbarrier *const full_, *const empty_;
   typename Pipeline::State& state_;
   const StepBoxes<kKeys, kDepth> boxes_;
   int at_stage_ = 0, lowest_ = 0, end_ = 0, page_ = 0;
@@ -328,11 +328,11 @@ class WgmmaConsumer {
   __device__ void release_values(int stage) const { release(state_.empty[1][stage]); }
 
  private:
-  __device__ void arrived(CopyBarrier& full, unsigned turn) const {
+  __device__ void arrived(Mbarrier& full, unsigned turn) const {
     wait(full, turn);
     if (!boxed_) fence_proxies();
   }
-  __device__ static void release(CopyBarrier& empty) {
+  __device__ static void release(Mbarrier& empty) {
     __syncwarp();
     if (lane() == 0) arrive(empty);
   }

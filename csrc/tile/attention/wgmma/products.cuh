@@ -6,7 +6,7 @@
 #pragma once
 
 #include "tile/attention/flash_decode/products.cuh"
-#include "tile/wgmma.cuh"
+#include "tile/mma/wgmma.cuh"
 
 namespace mirage::tile {
 
@@ -158,7 +158,7 @@ __device__ void begin_scores(Scores<float, kWarpRows, kKeys>& scores, const char
   begin_products();
 #pragma unroll
   for (int k = 0; k < kDepth / kMmaDepth; ++k) {
-    const int at = k % kMmas * kMmaBytes, boxes = k / kMmas * kBoxLineBytes;
+    const int at = k % kMmas * kMmaBytes, boxes = k / kMmas * kTmaRowBytes;
     if (k == 0) {
       ScoresMma<T, kKeys>::set(scores.at[0], rows, box);
     } else {
@@ -174,13 +174,13 @@ template <class T, int kKeys, int kDepth, bool kWaits>
 __device__ void contract_values(WgmmaProduct<kDepth>& product,
                                 WgmmaValues<T, kKeys, kDepth, kWaits> values,
                                 const PackedScores<T, kWarpRows, kKeys>& weights) {
-  constexpr int kLast = kDepth / kProductKeys - 1, kStep = kMmaDepth * kBoxLineBytes;
-  constexpr int kBoxBytes = kKeys * kBoxLineBytes;
+  constexpr int kLast = kDepth / kProductKeys - 1, kStep = kMmaDepth * kTmaRowBytes;
+  constexpr int kTmaBytes = kKeys * kTmaRowBytes;
   const uint64_t box = uniform_descriptor(values.at);
   // How far behind the last box the next elements are: the descriptor's second field, which is 1.
-  const auto apart = static_cast<uint32_t>(values.ones - values.at - kLast * kBoxBytes);
+  const auto apart = static_cast<uint32_t>(values.ones - values.at - kLast * kTmaBytes);
   const uint64_t with_ones =
-      moved(box, kLast * kBoxBytes) +
+      moved(box, kLast * kTmaBytes) +
       (static_cast<uint64_t>(__shfl_sync(~0u, apart / kDescriptorUnit - 1, 0)) << 16);
   begin_products();
 #pragma unroll
@@ -190,7 +190,7 @@ __device__ void contract_values(WgmmaProduct<kDepth>& product,
     const uint32_t rows[4] = {bits(low[0]), bits(low[1]), bits(high[0]), bits(high[1])};
 #pragma unroll
     for (int d = 0; d < kLast; ++d) {
-      ValuesMma<T>::add(product.at[d], rows, moved(box, d * kBoxBytes + k * kStep));
+      ValuesMma<T>::add(product.at[d], rows, moved(box, d * kTmaBytes + k * kStep));
     }
     constexpr uint64_t kNearer = uint64_t{kStep / kDescriptorUnit} << 16;
     ValuesMma<T>::add(product.at[kLast], product.sums, rows,
@@ -200,7 +200,7 @@ __device__ void contract_values(WgmmaProduct<kDepth>& product,
   if constexpr (kWaits) wait_products<1>();  // all but these: the next scores are there
 }
 
-constexpr int kOnesBytes = kMmaDepth * kBoxLineBytes;
+constexpr int kOnesBytes = kMmaDepth * kTmaRowBytes;
 template <class T>
 __device__ void write_ones(char* at) {
   for (int i = threadIdx.x; i < kOnesBytes / static_cast<int>(sizeof(T)); i += blockDim.x) {

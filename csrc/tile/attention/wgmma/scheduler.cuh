@@ -5,7 +5,7 @@
 #pragma once
 
 #include "tile/attention/scheduler.cuh"
-#include "tile/cluster.cuh"
+#include "tile/sync/cluster.cuh"
 
 namespace mirage::tile {
 

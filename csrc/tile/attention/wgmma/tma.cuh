@@ -10,14 +10,14 @@
 namespace mirage::tile {
 
 // A barrier's phase completes after so many bytes more.
-__device__ inline void await_bytes(CopyBarrier& barrier, uint32_t bytes) {
+__device__ inline void await_bytes(Mbarrier& barrier, uint32_t bytes) {
   asm volatile(
       "mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [%0], %1;" ::"r"(shared_address(&barrier)),
       "r"(bytes)
       : "memory");
 }
 // For as many threads.
-__device__ inline void arrive_for(CopyBarrier& barrier, uint32_t threads) {
+__device__ inline void arrive_for(Mbarrier& barrier, uint32_t threads) {
   asm volatile(
       "mbarrier.arrive.release.cta.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(&barrier)),
       "r"(threads)
@@ -29,7 +29,7 @@ __device__ inline void arrive_for(CopyBarrier& barrier, uint32_t threads) {
 template <int kKeys, int kDepth>
 class StepBoxes {
  public:
-  static constexpr int kGroups = kDepth / kBoxDepth;
+  static constexpr int kGroups = kDepth / kTmaDepth;
   static_assert(kGroups * kKeys / kBlockKeys <= kWarpLanes, "a lane for every box");
   static constexpr int kFewest = kBlockKeys;  // tokens of a box
 
@@ -45,10 +45,10 @@ class StepBoxes {
   }
   __device__ bool has(int box) const { return box < kGroups * kKeys / tokens_; }
   __device__ int token(int box) const { return box / kGroups * tokens_; }
-  __device__ int depth(int box) const { return box % kGroups * kBoxDepth; }
+  __device__ int depth(int box) const { return box % kGroups * kTmaDepth; }
   // Where it lands.
   __device__ int place(int box) const {
-    return (box % kGroups * kKeys + token(box)) * kBoxLineBytes;
+    return (box % kGroups * kKeys + token(box)) * kTmaRowBytes;
   }
 
  private:

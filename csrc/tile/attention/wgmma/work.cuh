@@ -9,7 +9,7 @@
 #include "tile/attention/wgmma/keys.cuh"
 #include "tile/attention/wgmma/masks.cuh"
 #include "tile/attention/wgmma/pipeline.cuh"
-#include "tile/dependent.cuh"
+#include "tile/sync/dependent_launch.cuh"
 
 namespace mirage::tile {
 
@@ -79,8 +79,8 @@ class WgmmaAttention {
     entry_ = &consumer_.next_item();
     if (entry_->more) begin_item();
     if (!waited_) {
-      wait_for_previous();
-      let_next_start();
+      grid_dependency_wait();
+      launch_dependents();
       waited_ = true;
     }
     return entry_->more;
@@ -116,8 +116,8 @@ class WgmmaAttention {
     for (int i = 0; i < 2; ++i) {
 #pragma unroll
       for (int c = 0; c < kDepth / kChunkDepth; ++c) {
-        const Octet<T>* const line = Pipeline::row_of(i) < rows_ ? query_lines_[i] : nullptr;
-        found.at[i][c] = read_global(line, c * kChunkOctets + lane_quarter());
+        const Vec16<T>* const line = Pipeline::row_of(i) < rows_ ? query_lines_[i] : nullptr;
+        found.at[i][c] = read_global(line, c * kChunkVectors + lane_quarter());
       }
     }
     return found;
@@ -132,7 +132,7 @@ class WgmmaAttention {
 #pragma unroll
     for (int c = 0; c < kDepth / kChunkDepth; ++c) {
       found.at[0][c] =
-          read_global(reinterpret_cast<const Octet<T>*>(line), c * kChunkOctets + lane_quarter());
+          read_global(reinterpret_cast<const Vec16<T>*>(line), c * kChunkVectors + lane_quarter());
     }
     return found;
   }
@@ -145,11 +145,11 @@ class WgmmaAttention {
     for (int i = 0; i < 2; ++i) {
 #pragma unroll
       for (int c = 0; c < kDepth / kChunkDepth; ++c) {
-        const int octet = c * kChunkOctets + lane_quarter();
+        const int octet = c * kChunkVectors + lane_quarter();
         const int at =
-            octet / 8 * (kRows * kBoxLineBytes) + box_offset(Pipeline::row_of(i), octet % 8);
+            octet / 8 * (kRows * kTmaRowBytes) + swizzled_offset(Pipeline::row_of(i), octet % 8);
         if (Pipeline::group() == 0)
-          *reinterpret_cast<Octet<T>*>(shared_ + kQueriesAt + at) = rows.at[i][c];
+          *reinterpret_cast<Vec16<T>*>(shared_ + kQueriesAt + at) = rows.at[i][c];
       }
     }
     fence_proxies();
@@ -237,7 +237,7 @@ class WgmmaAttention {
     for (int i = 0; i < 2; ++i) {
       const QueryPlace at =
           item_->template place<kRows>(args_, min(Pipeline::row_of(i), rows_ - 1));
-      query_lines_[i] = reinterpret_cast<const Octet<T>*>(
+      query_lines_[i] = reinterpret_cast<const Vec16<T>*>(
           static_cast<const T*>(args_.q.at) + at.token * args_.q.token + at.head * args_.q.head);
     }
   }
@@ -267,7 +267,7 @@ class WgmmaAttention {
   // Begins their products. After the last step they are of any keys, for nothing.
   __device__ void ask_for_scores() {
     const int first = warp_index() * kWarpRows % kRows / kGroupRows * kGroupRows;
-    begin_scores<kRows>(next_, shared_ + kQueriesAt + first * kBoxLineBytes, keys_in(ahead_));
+    begin_scores<kRows>(next_, shared_ + kQueriesAt + first * kTmaRowBytes, keys_in(ahead_));
   }
 
   __device__ WgmmaKeys<T, kKeys, kDepth> keys_in(int stage) const {
@@ -287,7 +287,7 @@ class WgmmaAttention {
   int first_key_ = 0, behind_ = 0;  // of the item; added to positions that are another item's
   int stage_ = 0, before_ = 0, ahead_ = 0;  // of this step, the one before, the next
   unsigned turn_ = 0;                       // of the pipeline, at this step
-  const Octet<T>* query_lines_[2];
+  const Vec16<T>* query_lines_[2];
   bool waited_ = false;      // for the kernel before
   bool has_turn_ = false;    // and not passed on
   bool is_first_ = true;     // step of its item

@@ -1,0 +1,208 @@
+// The first launch for stacked weights: products of x with the tokens' first slices.
+#pragma once
+
+#include "tile/batched_lora/groups.cuh"
+#include "tile/copy/predicated.cuh"
+#include "tile/epilogue.cuh"
+#include "tile/grid.cuh"
+#include "tile/mma/contract.cuh"
+#include "tile/sliced_k/pipeline.cuh"
+#include "tile/sync/cluster.cuh"
+
+namespace mirage::tile {
+
+// The line of x that a lane reads of a task's.
+template <class T, bool kEvenDepth>
+struct GatheredLine {
+  const T* line;
+  bool inside;
+  int depth;
+};
+
+template <bool kEvenDepth, class T>
+__device__ GatheredLine<T, kEvenDepth> gathered_line(const T* tensor, int64_t stride,
+                                                     AdapterGroup task, int first_token,
+                                                     int depth) {
+  const int place = lane_line();
+  return {tensor + (first_token + task.token(place)) * stride, place < task.count, depth};
+}
+
+// Sixteen bytes of what nobody writes while the kernel runs; zeros if not `inside`.
+template <class T>
+__device__ Vec16<T> load_16_bytes(const T* at, bool inside) {
+  Vec16<T> found{};
+  if (inside) {
+    auto& words = reinterpret_cast<uint4&>(found);
+    asm volatile("ld.global.nc.L1::no_allocate.L2::128B.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(words.x), "=r"(words.y), "=r"(words.z), "=r"(words.w)
+                 : "l"(at));
+  }
+  return found;
+}
+
+// fragment[line, :] = tensor[first_line + line, k : k + kDepth], straight into registers.
+template <class T, int kLines, int kChunks, class Stride, bool kEvenLines, bool kEvenDepth>
+__device__ void load(Fragment<Dims::kRowsDepth, T, kLines, kChunks>& fragment,
+                     const Edge<T, Stride, kEvenLines, kEvenDepth>& edge, int k) {
+#pragma unroll
+  for (int i = 0; i < kLines; ++i) {
+    const int line = i * kLineTile + lane_line();
+#pragma unroll
+    for (int c = 0; c < kChunks; ++c) {
+      const int from = k + c * kChunkDepth + lane_quarter() * kLaneDepth;
+      const bool inside = (kEvenLines || line < edge.lines) && (kEvenDepth || from < edge.depth);
+      fragment.at[i][c] = load_16_bytes(edge.first + line * edge.stride + from, inside);
+    }
+  }
+}
+
+template <class T, int kChunks, bool kEvenDepth>
+__device__ void load(Fragment<Dims::kTokensDepth, T, 1, kChunks>& fragment,
+                     const GatheredLine<T, kEvenDepth>& tokens, int k) {
+#pragma unroll
+  for (int c = 0; c < kChunks; ++c) {
+    const int from = k + c * kChunkDepth + lane_quarter() * kLaneDepth;
+    const bool inside = tokens.inside && (kEvenDepth || from < tokens.depth);
+    fragment.at[0][c] = load_16_bytes(tokens.line + from, inside);
+  }
+}
+
+// compute(load(k)) for k in first, first + stride, ... < last, kAtOnce steps on their way together.
+// A warp has few of them: a ring in shared memory would only keep other blocks away.
+template <int kAtOnce, class Step, class Load, class Compute>
+__device__ void load_and_compute(Steps steps, Load load, Compute compute) {
+#pragma unroll 1
+  for (int k = steps.first; k < steps.last; k += kAtOnce * steps.stride) {
+    Step loaded[kAtOnce];
+#pragma unroll
+    for (int s = 0; s < kAtOnce; ++s) {
+      if (k + s * steps.stride < steps.last) load(loaded[s], k + s * steps.stride);
+    }
+#pragma unroll
+    for (int s = 0; s < kAtOnce; ++s) {
+      if (k + s * steps.stride < steps.last) compute(loaded[s]);
+    }
+  }
+}
+
+// What a cluster makes at a time: of a task some rows of its slice.
+struct SliceTile {
+  AdapterGroup task;
+  int first_token, first_row;
+  int turn;  // of this cluster, from 0 on
+};
+
+// Blocks of the first launch. `Plan` has Element, kInner (rows of a slice), kRows (of a cluster),
+// kWarps, and kBlocks: of a cluster, that share the depth.
+template <class Plan>
+struct AdapterProducers {
+  using T = typename Plan::Element;
+  static constexpr int kRows = Plan::kRows, kWarps = Plan::kWarps, kBlocks = Plan::kBlocks;
+  static constexpr int kThreads = kWarps * kWarpLanes;
+  static constexpr int kRowTiles = (Plan::kInner + kRows - 1) / kRows;
+  // Most of more would find nothing to do, and the second launch, which all let start, came later
+  // (64 tokens without adapters, rank 64: 16.6 us against 14.1). With half as many 16 adapters take
+  // two turns (16 tokens: 18.9 us against 16.9).
+  static constexpr int kMostClusters = 64;
+  static_assert(kBlocks > 1 && kRows % 4 == 0);
+
+  // A cluster for each tile of rows of as many tasks as there may be, or some take turns.
+  static Grid grid(int64_t tokens, int64_t slices, int shared_bytes) {
+    const int64_t most = tokens < kMostGrouped ? tokens : kMostGrouped;
+    const int64_t full = (most + (kTokenTile - 1) * slices) / kTokenTile;
+    const int64_t tiles = (most < full ? most : full) * kRowTiles;
+    const int64_t clusters = tiles < kMostClusters ? tiles : kMostClusters;
+    return {(clusters > 0 ? clusters : 1) * kBlocks, ceil_div(tokens, kMostGrouped), kThreads,
+            shared_bytes, kBlocks};
+  }
+
+  // body(args, shared, tile) for all tiles of this cluster; `shared` begins with the tasks.
+  template <class Body>
+  __device__ static void for_each_tile(const LaunchArgs& args, char* shared, Body body) {
+    const int first_token = static_cast<int>(blockIdx.y) * kMostGrouped;
+    auto* const tasks = reinterpret_cast<AdapterGroup*>(shared);
+    const Adapters adapters(args, first_token, kMostGrouped);
+    if (warp_index() == 0) adapters.list(tasks);
+    const int count = adapters.count() * kRowTiles;
+    const int clusters = static_cast<int>(gridDim.x) / kBlocks;
+    __syncthreads();
+    int turn = 0;
+#pragma unroll 1
+    for (int i = static_cast<int>(blockIdx.x) / kBlocks; i < count; i += clusters) {
+      const int first_row = i % kRowTiles * kRows;
+      body(args, shared, SliceTile{tasks[i / kRowTiles], first_token, first_row, turn++});
+    }
+  }
+
+  // The warp's number among those of the cluster, to which the depth is dealt out.
+  __device__ static int warp() { return cluster_rank() * kWarps + warp_index(); }
+
+  // Where the blocks' sums meet, in the first of them. What comes in may come early: it has bytes
+  // of its own.
+  using Meeting = AccumPartials<kRows, kTokenTile, kBlocks>;
+  static constexpr int kBytes = Meeting::kBytes + static_cast<int>(sizeof(Mbarrier));
+  __device__ static Mbarrier& arrived(char* shared) {
+    return *reinterpret_cast<Mbarrier*>(shared + Meeting::kBytes);
+  }
+};
+
+// At the start of a turn: the first block says what is to come in. All have read what came before.
+template <class Producers>
+__device__ void begin_reduction(char* shared, int turn) {
+  if (threadIdx.x == 0 && cluster_rank() == 0) {
+    Mbarrier& arrived = Producers::arrived(shared);
+    if (turn == 0) {
+      init(arrived, 1);
+      fence_init();
+    }
+    expect(arrived, (Producers::kBlocks - 1) * Producers::kRows * kTokenTile * sizeof(float));
+  }
+  __syncwarp();
+  arrive_cluster();
+}
+
+// Behind a barrier of the block: its sums go to the cluster's first block, where all meet.
+template <class Producers>
+__device__ typename Producers::Meeting reduce_blocks(
+    char* shared, AccumPartials<Producers::kRows, kTokenTile, Producers::kWarps> parts, int turn) {
+  using Meeting = typename Producers::Meeting;
+  constexpr int kQuads = Producers::kRows / 4;
+  const int rank = cluster_rank();
+  wait_cluster();  // the barrier is there
+  float* const mine = reinterpret_cast<float*>(shared) + rank * kTokenTile * Meeting::kPitch;
+#pragma unroll 1
+  for (int i = threadIdx.x; i < kTokenTile * kQuads; i += Producers::kThreads) {
+    const int token = i / kQuads, row = i % kQuads * 4;
+    float4 sums;
+    sums.x = sum_over_warps(parts, Element{row, token});
+    sums.y = sum_over_warps(parts, Element{row + 1, token});
+    sums.z = sum_over_warps(parts, Element{row + 2, token});
+    sums.w = sum_over_warps(parts, Element{row + 3, token});
+    float* const to = mine + token * Meeting::kPitch + row;
+    if (rank == 0) {
+      *reinterpret_cast<float4*>(to) = sums;
+    } else {
+      store_dsmem(map_to_block(to, 0), sums, map_to_block(&Producers::arrived(shared), 0));
+    }
+  }
+  if (rank == 0) {
+    __syncthreads();
+    wait_for_dsmem_stores(Producers::arrived(shared), turn % 2);
+  }
+  return Meeting::in(shared);
+}
+
+// By all threads of the cluster's first block: what body(element) says of the task's tokens.
+template <class Producers, class Body>
+__device__ void publish_inner(void* workspace, OutputTile tile, AdapterGroup task, Body body) {
+  using T = typename Producers::T;
+#pragma unroll 1
+  for (int i = threadIdx.x; i < task.count * Producers::kRows; i += Producers::kThreads) {
+    const Element e{i % Producers::kRows, i / Producers::kRows};
+    if (tile.first_row + e.row >= tile.rows) continue;
+    const int64_t token = tile.first_token + task.token(e.token);
+    static_cast<T*>(workspace)[token * tile.rows + tile.first_row + e.row] = cast<T>(body(e));
+  }
+}
+
+}  // namespace mirage::tile

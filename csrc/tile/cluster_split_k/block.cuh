@@ -1,0 +1,166 @@
+// The split plan: two blocks of a cluster share rows of the weights and split the depth.
+//
+// So each block reads half as much of the tokens from L2 as a block with all of the depth, which
+// is what many tokens wait for. One warp copies: boxes of weights and tokens, into a ring of steps.
+// Two or three warpgroups multiply with all tokens: they take turns at steps, so that one reads
+// while the other has the tensor cores, or each has tiles of the rows. One warpgroup prepares, if
+// there is anything to compute of tokens alone: their sums, or scaled tokens in place of the
+// tokens. After the loop each block finishes half of the tokens (split_meeting.cuh).
+#pragma once
+
+#include "tile/copy/tma_pipeline.cuh"
+
+namespace mirage::tile {
+
+constexpr int kClusterBlocks = 2;  // of a cluster
+
+// `Plan` says what of the program and of its knobs decides how a block is built: Element, kRows,
+// kTokens, kStages, kDepth (the whole), kRowTensors (streamed weights), kVectors (along the depth),
+// kTransforms (whether tokens are computed with), kRewrites (whether that replaces them),
+// kProducts and kTokenSums (that meet after the loop), kGroups (warpgroups that multiply), kTurns
+// (so many of them have the same rows, and take turns), kTmaTiles (of a step), kSets (steps that
+// have registers of their own).
+template <class Plan>
+struct ClusterSplitKBlock {
+  using T = typename Plan::Element;
+  static constexpr bool kRewrites = Plan::kRewrites;
+  static constexpr int kRows = Plan::kRows, kTokens = Plan::kTokens, kStages = Plan::kStages;
+  static constexpr int kTmaTiles = Plan::kTmaTiles, kStepDepth = kTmaTiles * kTmaDepth;
+  static constexpr int kBarriers = 1,
+                       kTmaTilesAtOnce = kTmaTiles;  // a barrier for all boxes of a step
+  static constexpr int kPart = Plan::kDepth / kClusterBlocks, kSteps = kPart / kStepDepth;
+  static_assert(Plan::kDepth % (kClusterBlocks * kStepDepth) == 0, "whole steps");
+
+  static constexpr int kGroups = Plan::kGroups, kTurns = Plan::kTurns, kSets = Plan::kSets;
+  static constexpr int kColumns = kGroups / kTurns, kProductWarps = kGroups * kGroupWarps;
+  static_assert(kGroups % kTurns == 0 && kStages % kTurns == 0 && kSteps % kTurns == 0);
+  // Rows of a warpgroup, in whole octets; the last one may have fewer.
+  static constexpr int kOwnRows = (kRows / kLineTile + kColumns - 1) / kColumns * kLineTile;
+  static constexpr int kTiles = (kOwnRows + kGroupRows - 1) / kGroupRows;
+  static_assert(kRows % kLineTile == 0 && kTokens % (kLineTile * kGroupWarps) == 0);
+
+  static constexpr int kPreparers = Plan::kTransforms ? kGroupWarps : 0;
+  static constexpr int kCopier = kProductWarps + kPreparers;  // its warp
+  static constexpr int kWorkers = kCopier * kWarpLanes, kThreads = kWorkers + kWarpLanes;
+
+  static constexpr int kRowBytes = kRows * kTmaRowBytes, kTokenBytes = kTokens * kTmaRowBytes;
+  static constexpr int kWeightBytes = Plan::kRowTensors * kRowBytes;  // of a box of all weights
+  static constexpr int kTmaBytes = kWeightBytes + kTokenBytes;
+  static constexpr int kStageBytes = kTmaTiles * kTmaBytes;
+  // A product takes whole tiles of rows; what it reads behind a box's last is never used.
+  static constexpr int kOverrun =
+      ((kColumns - 1) * kOwnRows + kTiles * kGroupRows - kRows) * kTmaRowBytes;
+  static constexpr int kVectorBytes = kPart * static_cast<int>(sizeof(T));
+  static constexpr int kPipelineBytes = kStages * kStageBytes;
+  static constexpr int kVectorsAt =
+      kPipelineBytes + (kOverrun + kSwizzleAtomBytes - 1) / kSwizzleAtomBytes * kSwizzleAtomBytes;
+  // Where sums meet: beside the ring, in which the other block may not have finished.
+  using Sums =
+      ReduceScatter<kClusterBlocks, kGroups, kTurns, kTiles, kTokens / kTokenTile, kOwnRows>;
+  static constexpr int kHalf = kTokens / kClusterBlocks;  // of the tokens
+  static constexpr int kHalfBytes = kHalf * static_cast<int>(sizeof(float));
+  static constexpr int kSumsBytes = Sums::kIncomingBytes + Sums::kLocalBytes;
+  static constexpr int kSumsAt = kVectorsAt + Plan::kVectors * kVectorBytes;
+  static constexpr int kTokenSumsAt = kSumsAt + Plan::kProducts * kSumsBytes;
+  static constexpr int kBarriersAt = kTokenSumsAt + Plan::kTokenSums * kClusterBlocks * kHalfBytes;
+  static constexpr int kIncomingBytes =
+      Plan::kProducts * Sums::kSentBytes + Plan::kTokenSums * kHalfBytes;
+  static constexpr int kBarrierCount = 3 * kStages + 2;
+  static constexpr int kUsedBytes =
+      kBarriersAt + kBarrierCount * static_cast<int>(sizeof(Mbarrier));
+  static constexpr int kBytes = kUsedBytes > kExclusiveBytes ? kUsedBytes : kExclusiveBytes;
+
+  char* shared;
+  int rank;
+  int token_lines;  // of a box of tokens: all that there are, if they are less than a tile
+  // The same for all lanes, and the compiler knows: where warps might part, it lets no product run
+  // while the next one's operands are computed.
+  int warp = __shfl_sync(~0u, warp_index(), 0);
+
+  __device__ Mbarrier* barriers() const {
+    return reinterpret_cast<Mbarrier*>(shared + kBarriersAt);
+  }
+  __device__ Mbarrier& full(int stage, int = 0) const { return barriers()[stage]; }
+  __device__ Mbarrier& empty(int stage) const { return barriers()[kStages + stage]; }
+  __device__ Mbarrier& prepared(int stage) const { return barriers()[2 * kStages + stage]; }
+  __device__ Mbarrier& ready(int stage) const { return kRewrites ? prepared(stage) : full(stage); }
+  __device__ Mbarrier& vectors_full() const { return barriers()[3 * kStages]; }
+  __device__ Mbarrier& reduced() const { return barriers()[3 * kStages + 1]; }
+
+  __device__ Places sums(int product) const {
+    char* const at = shared + kSumsAt + product * kSumsBytes;
+    return {at, at + Sums::kIncomingBytes};
+  }
+  __device__ float* token_sums(int i) const {  // [both blocks, half of the tokens]
+    return reinterpret_cast<float*>(shared + kTokenSumsAt + i * kClusterBlocks * kHalfBytes);
+  }
+
+  __device__ int product_group() const { return warp / kGroupWarps; }
+  __device__ int own_row() const { return product_group() / kTurns * kOwnRows; }
+  __device__ bool is_producer() const { return warp == kCopier; }
+  __device__ bool is_transformer() const { return Plan::kTransforms && warp >= kProductWarps; }
+  // Whether a thread finishes anything, of so many tokens that are left. Asked once, before sums
+  // are added: without branches in between, all loads come first (10.84 us against 10.93).
+  __device__ bool finishes(int tokens) const {
+    return warp < kProductWarps && tokens > rank * kHalf;
+  }
+
+  // One box of a step, as the copier sees it.
+  struct StageBuffer {
+    char* at;
+    Mbarrier& full;
+    __device__ char* rows(int i) const { return at + i * kRowBytes; }
+    __device__ char* tokens() const { return at + kWeightBytes; }
+  };
+  __device__ StageBuffer buffer(int stage, int box) const {
+    return {shared + stage * kStageBytes + box * kTmaBytes, full(stage)};
+  }
+
+  // The vector's part of this block, by the copier.
+  __device__ void copy_vector(int i, const T* vector, int k) const {
+    copy_bulk(shared + kVectorsAt + i * kVectorBytes, vector + k, kVectorBytes, vectors_full());
+  }
+
+  // The k of a step: neighbouring clusters begin at different ones and come round to the rest.
+  __device__ int part_k(int step) const {
+    return (step + static_cast<int>(blockIdx.x) / kClusterBlocks) % kSteps * kStepDepth;
+  }
+
+  __device__ int step_k(int step) const { return rank * kPart + part_k(step); }
+
+  using Place = PipelineState<kStages>;
+
+  // Makes the barriers, and tells the other block so. The copier makes its own and does not wait
+  // for the others, nor they for it before it has begun (start_together).
+  __device__ void begin() const {
+    if (is_producer() && lane() == 0) {
+      for (int s = 0; s < kStages; ++s) init(full(s), 1);
+      init(vectors_full(), Plan::kVectors > 0 ? Plan::kVectors : 1);
+      fence_init();
+    } else if (threadIdx.x == 0) {
+      for (int s = 0; s < kStages; ++s) {
+        init(empty(s), kProductWarps / kTurns + kPreparers);
+        if (kRewrites) init(prepared(s), kGroupWarps);
+      }
+      init(reduced(), 1);
+      fence_init();
+      expect(reduced(), kIncomingBytes);
+    }
+    __syncwarp();
+    arrive_cluster();
+    if (!is_producer()) start_together();
+  }
+  __device__ static void start_together() { sync_threads<1, kThreads>(); }
+  // By every warp: racecheck waits for ever for warps that come to one side alone.
+  __device__ static void wait_for_cluster() { wait_cluster(); }
+
+  // By the copier.
+  template <class FindWeights, class CopyVectors, class CopyWeights, class CopyTokens>
+  __device__ void copy(bool early, FindWeights prefetch_weights, CopyVectors copy_vectors,
+                       CopyWeights copy_weights, CopyTokens copy_tokens) const {
+    const auto copy_own_vectors = [&] { copy_vectors(rank * kPart); };
+    copy_steps(*this, early, prefetch_weights, copy_own_vectors, copy_weights, copy_tokens);
+  }
+};
+
+}  // namespace mirage::tile

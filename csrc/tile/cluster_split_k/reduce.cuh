@@ -1,0 +1,113 @@
+// Where the two blocks of a split meet: each finishes half of the tokens.
+//
+// A warpgroup finishes eights of them, of its rows; sums of tokens alone meet beside.
+#pragma once
+
+#include "tile/cluster_split_k/block.cuh"
+
+namespace mirage::tile {
+
+template <class Block, int kTiles, int kTokens>
+__device__ Own<typename Block::Sums> store_partials(Block block, int product,
+                                                    const WideAccum<kTiles, kTokens>& accum) {
+  if (warp_index() >= Block::kProductWarps) return {};
+  return scatter<typename Block::Sums>(accum.at, block.sums(product), block.rank, block.reduced());
+}
+
+// Sums of a preparing warp's tokens: four lanes have parts of a line (TransformStep).
+template <class Block, int kLines>
+__device__ TokenParts<kClusterBlocks, Block::kHalf> store_partials(
+    Block block, int i, const Partial<Dims::kTokensDepth, kLines>& partial) {
+  float* const sums = block.token_sums(i);
+  if (block.is_transformer()) {
+#pragma unroll
+    for (int line = 0; line < kLines / kLineTile; ++line) {
+      float sum = partial.at[line];
+      sum += __shfl_xor_sync(~0u, sum, 8);
+      sum += __shfl_xor_sync(~0u, sum, 16);
+      const int token = warp_index() % kGroupWarps * kLines + line * kLineTile + lane();
+      const int owner = token / Block::kHalf;
+      float* const at = sums + block.rank * Block::kHalf + token % Block::kHalf;
+      if (lane() >= kLineTile) continue;
+      if (owner == block.rank) {
+        *at = sum;
+      } else {
+        store_dsmem(map_to_block(at, owner), sum, map_to_block(&block.reduced(), owner));
+      }
+    }
+  }
+  return {sums};
+}
+
+// After store_partials(): returns when all sums of this block's tokens are here.
+template <class Block>
+__device__ void wait_for_partials(Block block) {
+  sync_threads<2, Block::kWorkers>();
+  wait_for_dsmem_stores(block.reduced(), 0);
+}
+
+// By threads that finish something (ClusterSplitKBlock::finishes), as what follows.
+template <class Block>
+__device__ void add_partials(Block block, int product, Own<typename Block::Sums>& own) {
+  add_scattered<typename Block::Sums>(own, block.sums(product));
+}
+
+// Of a warp, on the way out: lines of 16 rows.
+template <class Block>
+struct ClusterSplitKStaging {
+  static constexpr int kTokens = Block::Sums::kOwn * kLineTile;
+  static constexpr int kLineBytes = kRowTile * 2, kTileBytes = kTokens * kLineBytes;
+  static constexpr int kWarpBytes = Block::kTiles * kTileBytes;
+  static_assert(Block::kProductWarps * kWarpBytes <= Block::kPipelineBytes);
+};
+
+// body(element) for all elements that this thread finishes, then stores what it gave to store().
+// Elements outside the tensor are computed like those at its edge, and not stored.
+template <class Block, class T, class Body>
+__device__ void for_each_owned(Block block, OutputTile tile, T* out, Body body) {
+  using Sums = typename Block::Sums;
+  using Staging = ClusterSplitKStaging<Block>;
+  const int rows = tile.rows - tile.first_row;
+  const int tokens = min(Block::kHalf, tile.tokens - tile.first_token);
+  const int first_token = Sums::turn() * Staging::kTokens;
+  const int in_tile = warp_index() % kGroupWarps * kRowTile, own_row = block.own_row();
+  const int first_row = own_row + in_tile;
+  char* const lines = block.shared + warp_index() * Staging::kWarpBytes;
+  // All are computed before the first is stored: elements do not wait for one another.
+  float results[Block::kTiles][Sums::kOwn][4];
+#pragma unroll
+  for (int r = 0; r < Block::kTiles; ++r) {
+#pragma unroll
+    for (int m = 0; m < Sums::kOwn; ++m) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const int row = first_row + r * kGroupRows + lane_line() + i / 2 * kLineTile;
+        const int token = first_token + m * kLineTile + lane_quarter() * 2 + i % 2;
+        body(
+            OwnedElement{{min(row, rows - 1), min(token, tokens - 1)}, r, m, i, &results[r][m][i]});
+      }
+    }
+  }
+#pragma unroll
+  for (int r = 0; r < Block::kTiles; ++r) {
+#pragma unroll
+    for (int m = 0; m < Sums::kOwn; ++m) {
+      char* const to = lines + r * Staging::kTileBytes +
+                       (m * kLineTile + lane() % kLineTile) * Staging::kLineBytes +
+                       lane() / kLineTile % 2 * kVec16Bytes;
+      store_matrices<true, T>(to, results[r][m]);
+    }
+  }
+  __syncwarp();
+#pragma unroll
+  for (int i = lane(); i < Staging::kWarpBytes / kVec16Bytes; i += kWarpLanes) {
+    const int r = i / (2 * Staging::kTokens), line = i / 2 % Staging::kTokens;
+    const int own = in_tile + r * kGroupRows + i % 2 * kLineTile;
+    const Element e{own_row + own, first_token + line};
+    if (own < Block::kOwnRows && e.row < Block::kRows && e.token < tokens) {
+      store_16_bytes(out, tile, e, lines + i * kVec16Bytes);
+    }
+  }
+}
+
+}  // namespace mirage::tile

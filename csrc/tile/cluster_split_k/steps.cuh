@@ -1,0 +1,162 @@
+// What the warps of a split block do with a step: tokens prepared, rows multiplied.
+#pragma once
+
+#include "tile/cluster_split_k/block.cuh"
+#include "tile/math/elementwise.cuh"
+
+namespace mirage::tile {
+
+// A step as a preparing warp sees it: a quarter of the tokens. Lane 8 q + l has octet q of every
+// chunk of line l, so that eight lanes read eight lines and meet no bank twice.
+template <class Block>
+struct TransformStep {
+  using T = typename Block::T;
+  static constexpr int kOwnTokens = Block::kTokens / kGroupWarps;
+  using Tokens = TokenFrag<T, kOwnTokens, kTmaDepth>;
+  Block block;
+  int stage, box, k;
+
+  __device__ char* octet(int i, int c) const {
+    const int line = warp_index() % kGroupWarps * kOwnTokens + i * kLineTile + lane() % kLineTile;
+    return block.buffer(stage, box).tokens() +
+           swizzled_offset(line, c * kChunkVectors + lane() / kLineTile);
+  }
+
+  __device__ Tokens tokens() const {
+    Tokens tokens;
+#pragma unroll
+    for (int i = 0; i < kOwnTokens / kLineTile; ++i) {
+#pragma unroll
+      for (int c = 0; c < kTmaDepth / kChunkDepth; ++c) {
+        reinterpret_cast<uint4&>(tokens.at[i][c]) = *reinterpret_cast<const uint4*>(octet(i, c));
+      }
+    }
+    return tokens;
+  }
+
+  __device__ DepthFrag<T, kTmaDepth> vector(int i) const {
+    DepthFrag<T, kTmaDepth> vector;
+    const char* from = block.shared + Block::kVectorsAt + i * Block::kVectorBytes;
+#pragma unroll
+    for (int c = 0; c < kTmaDepth / kChunkDepth; ++c) {
+      const int at = k + c * kChunkDepth + lane() / kLineTile * kLaneDepth;
+      reinterpret_cast<uint4&>(vector.at[0][c]) =
+          *reinterpret_cast<const uint4*>(from + at * sizeof(T));
+    }
+    return vector;
+  }
+
+  // The products see these tokens instead of those that were copied.
+  __device__ void rewrite(const Tokens& tokens) const {
+#pragma unroll
+    for (int i = 0; i < kOwnTokens / kLineTile; ++i) {
+#pragma unroll
+      for (int c = 0; c < kTmaDepth / kChunkDepth; ++c) {
+        *reinterpret_cast<uint4*>(octet(i, c)) = reinterpret_cast<const uint4&>(tokens.at[i][c]);
+      }
+    }
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+  }
+};
+
+// A step as a multiplying warpgroup sees it: its rows, all tokens. In registers a lane
+// has what the tensor cores take: of every 16 k the pairs 2t, 2t + 1 and 2t + 8, 2t + 9.
+template <class Block>
+struct ConsumerStep {
+  using T = typename Block::T;
+  using Rows = RowFrag<T, Block::kTiles * kRowTile, kTmaDepth>;
+  Block block;
+  int stage, box, k;
+
+  __device__ RowTma<T> row_box(int i) const {
+    return {block.buffer(stage, box).rows(i) + block.own_row() * kTmaRowBytes};
+  }
+
+  __device__ TokenTma<T> token_box() const { return {block.buffer(stage, box).tokens()}; }
+
+  __device__ Rows rows(int i) const {
+    Rows rows;
+    const uint32_t box = shared_address(row_box(i).at);
+    const int line = warp_index() % kGroupWarps * kRowTile + lane() % kRowTile;
+#pragma unroll
+    for (int r = 0; r < Block::kTiles; ++r) {
+#pragma unroll
+      for (int m = 0; m < kMmas; ++m) {
+        const int octet = 2 * m + lane() / kRowTile;
+        load_operand(rows.at[2 * r][m / 2], rows.at[2 * r + 1][m / 2], m,
+                     box + r * kGroupRows * kTmaRowBytes + swizzled_offset(line, octet));
+      }
+    }
+    return rows;
+  }
+
+  __device__ DepthFrag<T, kTmaDepth> vector(int i) const {
+    return load_vector<T, kTmaDepth>(block.shared + Block::kVectorsAt + i * Block::kVectorBytes +
+                                     k * sizeof(T));
+  }
+};
+
+// Before the loop, which has to wait anyway: the kernel before has ended, the other block's
+// barriers are there.
+template <class Block>
+__device__ void wait_for_cluster_start(Block) {
+  grid_dependency_wait();
+  wait_cluster();
+}
+
+// body(step) for all steps of this block's part of the depth.
+template <class Block, class Body>
+__device__ void transform_tokens(Block block, bool reads_vectors, Body body) {
+  wait_for_cluster_start(block);
+  if (reads_vectors) wait(block.vectors_full(), 0);
+  typename Block::Place place;
+#pragma unroll 1
+  for (int step = 0; step < Block::kSteps; ++step) {
+    wait(block.full(place.stage), place.parity);
+#pragma unroll
+    for (int b = 0; b < Block::kTmaTiles; ++b) {
+      body(TransformStep<Block>{block, place.stage, b, block.part_k(step) + b * kTmaDepth});
+    }
+    __syncwarp();
+    if (Block::kRewrites && lane() == 0) arrive(block.prepared(place.stage));
+    release_stage(block, place.stage);
+    place.advance();
+  }
+}
+
+// The same by warpgroups, which take turns or share rows. Where two steps have registers of their
+// own, one is read and computed with while the other's products run.
+template <class Block, class Body>
+__device__ void multiply(Block block, bool reads_vectors, Body body) {
+  constexpr int kTurns = Block::kTurns, kSets = Block::kSets;
+  wait_for_cluster_start(block);
+  if (reads_vectors) wait(block.vectors_full(), 0);
+  const int first = kTurns > 1 ? block.product_group() % kTurns : 0;
+  typename Block::Place place{first}, multiplied{first};
+  const auto release_multiplied = [&] {
+    release_stage(block, multiplied.stage);
+    multiplied.advance(kTurns);
+  };
+  const auto multiply_one = [&](int step) {
+    wait(block.ready(place.stage), place.parity);
+#pragma unroll
+    for (int b = 0; b < Block::kTmaTiles; ++b) {
+      body(ConsumerStep<Block>{block, place.stage, b, block.part_k(step) + b * kTmaDepth});
+    }
+    end_products_but<kSets - 1>();
+    if (step >= (kSets - 1) * kTurns) release_multiplied();
+    place.advance(kTurns);
+  };
+  constexpr int kRound = kSets * kTurns, kWhole = Block::kSteps / kRound * kRound;
+#pragma unroll 1
+  for (int step = first; step < kWhole; step += kRound) {
+#pragma unroll
+    for (int s = 0; s < kSets; ++s) multiply_one(step + s * kTurns);
+  }
+  if (kWhole < Block::kSteps) multiply_one(kWhole + first);
+  if (kSets == 1) return;
+  end_products();
+  release_multiplied();
+}
+
+}  // namespace mirage::tile

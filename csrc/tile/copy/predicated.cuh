@@ -1,0 +1,133 @@
+// Edges from device memory into fragments: predicated asynchronous 16-byte copies.
+//
+// Lines past the tensor's last and k past its depth read as zero and touch no memory. Pointers must
+// be aligned to 16 bytes; depth and strides must be multiples of 8 elements.
+#pragma once
+
+#include "tile/mma/fragments.cuh"
+#include "tile/sync/dependent_launch.cuh"
+
+namespace mirage::tile {
+
+// How a copy treats the caches: kKeep in L2 for what other blocks read again, kStream for weights,
+// which are read once, kL1 for what several lanes read. (A cache policy, evict_first, gained
+// nothing, and nvcc 13.0 turns cp.async with a policy operand into an instruction that sm_90
+// rejects as illegal.)
+enum class Cache { kKeep, kStream, kL1 };
+
+// A stride known at compile time: offsets become immediates of the copies.
+template <int64_t kValue>
+struct Static {
+  __device__ constexpr operator int64_t() const { return kValue; }
+};
+
+// The lines of a [lines, depth] tensor from the first of this block's tile on.
+// kEvenLines: the tiles cover the lines exactly. kEvenDepth: the steps cover the depth exactly.
+template <class T, class Stride, bool kEvenLines, bool kEvenDepth>
+struct Edge {
+  const T* first;
+  Stride stride;
+  int lines, depth;  // lines left in the tensor
+};
+
+struct Extent {
+  int first_line, lines, depth;
+};
+
+template <bool kEvenLines, bool kEvenDepth, class T, class Stride>
+__device__ Edge<T, Stride, kEvenLines, kEvenDepth> edge(const T* tensor, Stride stride,
+                                                        Extent extent) {
+  return {tensor + extent.first_line * stride, stride, extent.lines - extent.first_line,
+          extent.depth};
+}
+
+// A [depth] tensor: one line that all lanes share.
+template <bool kEvenDepth, class T>
+__device__ Edge<T, Static<0>, true, kEvenDepth> depth_edge(const T* tensor, int depth) {
+  return {tensor, {}, 1, depth};
+}
+
+// The same of a tensor that may be absent: it reads as zeros then.
+template <class T>
+__device__ Edge<T, Static<0>, true, false> optional_edge(const T* tensor, int depth) {
+  return {tensor, {}, 1, tensor == nullptr ? 0 : depth};
+}
+
+// 16 bytes from device into shared memory, asynchronously; 16 zeros if not `inside`.
+template <Cache kCache>
+__device__ void copy_16_bytes(char* shared, const void* global, bool inside) {
+  const uint32_t to = static_cast<uint32_t>(__cvta_generic_to_shared(shared));
+  const int bytes = inside ? kVec16Bytes : 0;  // the rest of the 16 is filled with zeros
+  if constexpr (kCache == Cache::kL1) {
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(global), "r"(bytes)
+                 : "memory");
+  } else if constexpr (kCache == Cache::kStream) {
+    asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(to), "l"(global),
+                 "r"(bytes)
+                 : "memory");
+  } else {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(global), "r"(bytes)
+                 : "memory");
+  }
+}
+
+// Brings the first lines of a step into L2, a line per lane and access.
+template <class StageBuffer, class Edge>
+__device__ void prefetch_rows(StageBuffer buffer, const Edge& edge, int lines, int k) {
+  const int found = min(min(lines, buffer.finds), edge.lines);
+  for (int line = lane(); line < found; line += kWarpLanes) {
+    prefetch_l2(edge.first + line * edge.stride + k);
+  }
+}
+
+// buffer.field[line, :] = tensor[first_line + line, k : k + kDepth], all lanes together: one copy
+// takes kSegmentVectors neighbours of each of a few lines.
+template <Cache kCache, class StageBuffer, class Step, Dims kDims, class T, int kLines, int kChunks,
+          class Stride, bool kEvenLines, bool kEvenDepth>
+__device__ void copy(StageBuffer buffer, Fragment<kDims, T, kLines, kChunks> Step::* field,
+                     const Edge<T, Stride, kEvenLines, kEvenDepth>& edge, int k) {
+  if (buffer.finds > 0) {
+    if (kCache == Cache::kStream) prefetch_rows(buffer, edge, kLines * kLineTile, k);
+    return;
+  }
+  constexpr int kVectors16 = StageBuffer::kSegmentVectors, kLinesPerCopy = kWarpLanes / kVectors16;
+  const int first_line = lane() / kVectors16, octet = lane() % kVectors16;
+  constexpr int kBytes = sizeof(T);
+  auto first =
+      reinterpret_cast<const char*>(edge.first + first_line * edge.stride) + octet * kVec16Bytes;
+  asm("" : "+l"(first));  // one sum, or each line's address is added up anew: 1.5 times the code
+  first += k * kBytes;
+#pragma unroll
+  for (int i = 0; i < kLines; ++i) {
+#pragma unroll
+    for (int c = 0; c < kChunks; c += StageBuffer::kSegmentChunks) {
+      char* to = buffer.segment(field, i, c);
+#pragma unroll
+      for (int n = 0; n < kLineTile; n += kLinesPerCopy) {
+        const int line = i * kLineTile + n;
+        const bool inside = (kEvenLines || line + first_line < edge.lines) &&
+                            (kEvenDepth || k + c * kChunkDepth + octet * kLaneDepth < edge.depth);
+        copy_16_bytes<kCache>(to + StageBuffer::offset(n + first_line, octet),
+                              first + (line * edge.stride + c * kChunkDepth) * kBytes, inside);
+      }
+    }
+  }
+}
+
+// buffer.field[:] = tensor[k : k + kDepth]: eight lanes want the same octet, each for itself.
+// Through L1, which merges them; copies that bypass L1 would fetch it eight times (measured: 14.8
+// against 16.8 us).
+template <Cache, class StageBuffer, class Step, class T, int kChunks, bool kEvenDepth>
+__device__ void copy(StageBuffer buffer, Fragment<Dims::kDepth, T, 1, kChunks> Step::* field,
+                     const Edge<T, Static<0>, true, kEvenDepth>& edge, int k) {
+  if (buffer.finds > 0) return;
+#pragma unroll
+  for (int c = 0; c < kChunks; ++c) {
+    const int from = k + c * kChunkDepth + lane_quarter() * kLaneDepth;
+    const int octet = c % StageBuffer::kSegmentChunks * kChunkVectors + lane_quarter();
+    copy_16_bytes<Cache::kL1>(buffer.segment(field, 0, c) + StageBuffer::offset(lane_line(), octet),
+                              edge.first + from, kEvenDepth || from < edge.depth);
+  }
+}
+
+}  // namespace mirage::tile

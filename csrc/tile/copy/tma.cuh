@@ -1,0 +1,83 @@
+// Boxes of a tensor, copied whole by the copy engine; tensor maps are made on the host, per call.
+#pragma once
+
+#include <cstdint>
+#include <type_traits>
+
+#include <cuda.h>
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <cuda_runtime.h>
+
+#include "tile/copy/bulk.cuh"
+
+namespace mirage::tile {
+
+constexpr int kTmaDepth = 64;            // k of one box
+constexpr int kTmaRowBytes = 128;        // of a 2-byte type: a line of a box is a cache line
+constexpr int kSwizzleAtomBytes = 1024;  // bytes after which the swizzle repeats: eight lines
+
+// A [lines, depth] tensor; `stride` elements between lines, a multiple of 16 bytes like `data`.
+struct Tensor {
+  const void* data;
+  int64_t lines, depth, stride;
+};
+
+// The driver's encoder, found at run time: nothing links to libcuda.
+inline cudaError_t find_encoder(decltype(&cuTensorMapEncodeTiled)* encoder) {
+  constexpr unsigned kSince = 12000;
+  static void* found = nullptr;
+  if (found == nullptr) {
+    cudaDriverEntryPointQueryResult result;
+    const cudaError_t status = cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &found,
+                                                                kSince, cudaEnableDefault, &result);
+    if (status != cudaSuccess) return status;
+    if (result != cudaDriverEntryPointSuccess) return cudaErrorNotSupported;
+  }
+  *encoder = reinterpret_cast<decltype(&cuTensorMapEncodeTiled)>(found);
+  return cudaSuccess;
+}
+
+// Boxes of `lines` lines and kTmaDepth k. What lies outside the tensor reads as zero.
+template <class T>
+cudaError_t encode(CUtensorMap* map, const Tensor& tensor, int lines) {
+  decltype(&cuTensorMapEncodeTiled) encoder = nullptr;
+  const cudaError_t status = find_encoder(&encoder);
+  if (status != cudaSuccess) return status;
+  constexpr auto kType = std::is_same_v<T, __half> ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16
+                                                   : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
+  const cuuint64_t sizes[] = {static_cast<cuuint64_t>(tensor.depth),
+                              static_cast<cuuint64_t>(tensor.lines)};
+  const cuuint64_t strides[] = {static_cast<cuuint64_t>(tensor.stride) * sizeof(T)};
+  const cuuint32_t box[] = {kTmaDepth, static_cast<cuuint32_t>(lines)};
+  const cuuint32_t steps[] = {1, 1};
+  const CUresult result =
+      encoder(map, kType, 2, const_cast<void*>(tensor.data), sizes, strides, box, steps,
+              CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+              CU_TENSOR_MAP_L2_PROMOTION_L2_128B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  return result == CUDA_SUCCESS ? cudaSuccess : cudaErrorInvalidValue;
+}
+
+// shared[lines, kTmaDepth] = tensor[line : , k : ]; `shared` a multiple of kSwizzleAtomBytes.
+__device__ inline void copy_tile(char* shared, const CUtensorMap& map, int line, int k,
+                                 Mbarrier& barrier) {
+  asm volatile(
+      "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes "
+      "[%0], [%1, {%2, %3}], [%4];" ::"r"(shared_address(shared)),
+      "l"(&map), "r"(k), "r"(line), "r"(shared_address(&barrier))
+      : "memory");
+}
+
+// The same into L2 only.
+__device__ inline void prefetch_tile(const CUtensorMap& map, int line, int k) {
+  asm volatile("cp.async.bulk.prefetch.tensor.2d.L2.global.tile [%0, {%1, %2}];" ::"l"(&map),
+               "r"(k), "r"(line)
+               : "memory");
+}
+
+// Where octet `octet` of a line lies in a box: eight lines use all banks.
+__device__ constexpr int swizzled_offset(int line, int octet) {
+  return line * kTmaRowBytes + (octet ^ line % 8) * 16;
+}
+
+}  // namespace mirage::tile

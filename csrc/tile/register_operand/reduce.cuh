@@ -1,0 +1,133 @@
+// Where sums of held tokens meet: of two warpgroups, and of the two blocks that split the depth.
+#pragma once
+
+#include "tile/register_operand/block.cuh"
+
+namespace mirage::tile {
+
+// Where sums of the two warpgroups meet, in place of the ring.
+template <class Block>
+struct RegisterOperandReduction {
+  static constexpr int kBytes = Block::Sums::kLocalBytes;
+};
+
+// What a warp finished, on its way out: lines of 16 tokens.
+template <class Block>
+struct RegisterOperandStaging {
+  static constexpr int kLineBytes = Block::Sums::kOwn * kVec16Bytes;
+  static constexpr int kWarpBytes = kRowTile * kLineBytes, kBytes = Block::kWarps * kWarpBytes;
+};
+
+template <class Block>
+__device__ void sync_workers(Block) {
+  sync_threads<2, Block::kWorkers>();
+}
+
+// After the loop: all have read their last step.
+template <class Block>
+__device__ void end_loop(Block block) {
+  sync_workers(block);
+}
+
+// Where the sums of a product meet; `area`: its place where the ring was.
+template <class Block>
+__device__ Places sums_at(Block block, char* area, int product) {
+  return {block.shared + Block::kSumsAt + product * Block::Sums::kIncomingBytes, area};
+}
+
+// Leaves the sums of others' rows for them, returns those of its own.
+template <class Block, int kRows>
+__device__ Own<typename Block::Sums> store_partials(Block block, char* area, int product,
+                                                    const SwappedAccum<kRows>& accum) {
+  using Sums = typename Block::Sums;
+  using AllSums = const float (&)[1][Sums::kVectors16][4];
+  return scatter<Sums>(reinterpret_cast<AllSums>(accum.at), sums_at(block, area, product),
+                       Block::rank(), block.reduced());
+}
+
+// Leaves all sums in shared memory, for what begins with the totals of all tokens.
+template <class Block, int kRows>
+__device__ AccumPartials<kRows, Block::kTokens, Block::kGroups> meet_whole(
+    Block, char* area, const SwappedAccum<kRows>& accum) {
+  using Meeting = AccumPartials<kRows, Block::kTokens, Block::kGroups>;
+  float* const mine =
+      reinterpret_cast<float*>(area) + Block::group() * Block::kTokens * Meeting::kPitch;
+  if (Block::first_token() < Block::kTokens) {
+#pragma unroll
+    for (int octet = 0; octet < kRows / kLineTile; ++octet) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const int token = Block::first_token() + lane_line() + half * kLineTile;
+        const int row = octet * kLineTile + lane_quarter() * 2;
+        *reinterpret_cast<float2*>(mine + token * Meeting::kPitch + row) =
+            make_float2(accum.at[octet][2 * half], accum.at[octet][2 * half + 1]);
+      }
+    }
+  }
+  return {reinterpret_cast<const float*>(area)};
+}
+
+// Leaves sums of a warp's tokens in this block and in the other: four lanes have parts of a line.
+template <class Block>
+__device__ TokenParts<Block::kParts, Block::kTokens> store_partials(
+    Block block, int i, const Partial<Dims::kTokensDepth, kRowTile>& partial) {
+  float* const sums = block.token_sums(i);
+#pragma unroll
+  for (int line = 0; line < kRowTile / kLineTile; ++line) {
+    float sum = partial.at[line];
+    sum += __shfl_xor_sync(~0u, sum, 1);
+    sum += __shfl_xor_sync(~0u, sum, 2);
+    const int token = Block::first_token() + line * kLineTile + lane_line();
+    if (lane_quarter() != 0 || token >= Block::kTokens) continue;
+    const int part = Block::rank() * Block::kGroups + Block::group();
+    float* const at = sums + part * Block::kTokens + token;
+    *at = sum;
+    const int other = 1 - Block::rank();
+    if (Block::kBlocks > 1)
+      store_dsmem(map_to_block(at, other), sum, map_to_block(&block.reduced(), other));
+  }
+  return {sums};
+}
+
+// Behind a barrier: adds what others have of the same elements.
+template <class Block>
+__device__ void add_partials(Block block, char* area, int product, Own<typename Block::Sums>& own) {
+  if (Block::kBlocks > 1) wait_for_dsmem_stores(block.reduced(), 0);
+  add_scattered<typename Block::Sums>(own, sums_at(block, area, product));
+}
+
+// body(element) for all elements that this thread finishes, then stores what it gave to store().
+// Elements outside the tensor are computed like those at its edge, and not stored.
+template <class Block, class T, class Body>
+__device__ void for_each_owned_row(Block, char* staging, OutputTile tile, T* out, Body body) {
+  constexpr int kVectors16 = Block::Sums::kOwn;
+  using Staging = RegisterOperandStaging<Block>;
+  if (Block::first_token() >= Block::kTokens) return;
+  const int rows = tile.rows - tile.first_row, tokens = tile.tokens - tile.first_token;
+  const int first_row = Block::group() * kVectors16 * kLineTile;
+  char* const lines = staging + warp_index() * Staging::kWarpBytes;
+  // Lines begin at different octets: eight of them use all banks.
+  const auto place = [&](int line, int octet) {
+    return lines + line * Staging::kLineBytes + (octet + line) % kVectors16 * kVec16Bytes;
+  };
+#pragma unroll
+  for (int m = 0; m < kVectors16; ++m) {
+    float results[4];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const int row = first_row + m * kLineTile + lane_quarter() * 2 + i % 2;
+      const int token = Block::first_token() + lane_line() + i / 2 * kLineTile;
+      body(OwnedElement{{min(row, rows - 1), min(token, tokens - 1)}, 0, m, i, &results[i]});
+    }
+    store_matrices<false, T>(place(lane() % kRowTile, m), results);
+  }
+  __syncwarp();
+#pragma unroll
+  for (int i = lane(); i < kRowTile * kVectors16; i += kWarpLanes) {
+    const int line = i / kVectors16, octet = i % kVectors16;
+    const Element e{first_row + octet * kLineTile, Block::first_token() + line};
+    if (e.token < tokens) store_16_bytes(out, tile, e, place(line, octet));
+  }
+}
+
+}  // namespace mirage::tile

@@ -1,0 +1,1 @@
+"""How the inputs of a recipe are made and addressed, its reference, its floors, its peers."""

@@ -1,0 +1,193 @@
+"""What attention is compared with: PyTorch's fused kernels, FlashInfer and FlashAttention.
+
+The last two only where they are installed. PyTorch's take dense copies that were made beforehand;
+what comes in front of attention (norms, rotation, the write to the cache) are PyTorch's own
+programs there.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import inspect
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.functional import scaled_dot_product_attention
+
+from mirage_kernels.generator.bench.workloads.calls import CallWorkload
+from mirage_kernels.generator.bench.workloads.tensors import TORCH_DTYPES, Tensors, prepared
+
+BACKENDS = {
+    "cuDNN": SDPBackend.CUDNN_ATTENTION,
+    "flash": SDPBackend.FLASH_ATTENTION,
+    "efficient": SDPBackend.EFFICIENT_ATTENTION,
+}
+_WORKSPACE_BYTES = 128 * 1024 * 1024
+
+Run = Callable[[Tensors], Tensor]
+
+
+@dataclass(frozen=True)
+class Peer:
+    """A way to compute a workload: `run` returns the result as `[.., Hq, D]` of all tokens.
+
+    It raises RuntimeError or ValueError for what it does not take.
+    """
+
+    name: str
+    run: Run
+    paged: bool = False  # takes the tensors as our op does, not dense copies
+
+
+def peers(workload: CallWorkload) -> Iterator[Peer]:
+    """Yield all that may be able to compute a workload."""
+    if workload.window_left >= 0 or workload.logits_soft_cap:
+        return
+    for name, backend in BACKENDS.items():
+        yield Peer(f"SDPA {name}", _sdpa(workload, backend, by_rows=False))
+        if workload.tokens == 1 and workload.group > 1:
+            yield Peer(f"SDPA {name}, grouped", _sdpa(workload, backend, by_rows=True))
+    if not workload.is_even:
+        yield Peer("PyTorch varlen, grouped", _varlen(workload))
+    is_paged_decode = workload.page_size > 0 and workload.tokens == 1 and not workload.appends
+    if workload.norms or workload.more or not is_paged_decode:
+        return
+    if _is_installed("flashinfer"):
+        yield Peer("FlashInfer", _flashinfer(workload), paged=True)
+    if _is_installed("flash_attn_interface"):
+        run = _flash_attention(workload, "flash_attn_interface")
+        yield Peer("FlashAttention-3", run, paged=True)
+    if _is_installed("flash_attn"):  # takes pages of 256 at least
+        yield Peer("FlashAttention-2", _flash_attention(workload, "flash_attn"))
+
+
+def _is_installed(module: str) -> bool:
+    return importlib.util.find_spec(module) is not None
+
+
+def _sdpa(workload: CallWorkload, backend: SDPBackend, *, by_rows: bool) -> Run:
+    """Return scaled_dot_product_attention on one backend.
+
+    By rows the heads of a group are the query tokens of one head, which read its keys once.
+    """
+    causal = workload.tokens > 1
+
+    def run(given: Tensors) -> Tensor:
+        q, k, v = prepared(workload, given)
+        heads = _grouped(q, k.shape[1]) if by_rows else q.transpose(1, 2)
+        with sdpa_kernel([backend]), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # each says why it does not take the call
+            y = scaled_dot_product_attention(
+                heads,
+                k,
+                v,
+                attn_mask=given.seen,
+                is_causal=causal,
+                scale=workload.scale,
+                enable_gqa=heads.shape[1] != k.shape[1],
+            )
+        return y.flatten(1, 2) if by_rows else y.transpose(1, 2)
+
+    return run
+
+
+def _grouped(q: Tensor, kv_heads: int) -> Tensor:
+    """View the one token of each sequence as `[B, Hkv, G, D]`."""
+    return q.view(q.shape[0], kv_heads, -1, q.shape[3])
+
+
+def _varlen(workload: CallWorkload) -> Run:
+    """Return PyTorch's attention over sequences laid end to end, without padding."""
+    packed: dict[int, tuple[Tensor, ...]] = {}
+
+    def lines(given: Tensors) -> tuple[Tensor, ...]:
+        """Return packed K and V, and the starts of queries and keys; made once per set."""
+        if id(given) not in packed:
+            assert given.seen is not None
+            kept = given.seen[:, 0, 0]  # [B, L]
+            k, v = (x.transpose(1, 2)[kept] for x in (given.k, given.v))
+            lengths = torch.tensor((0, *workload.lengths), device=k.device)
+            ends = lengths.cumsum(0).to(torch.int32)
+            rows = torch.arange(workload.sequences + 1, device=k.device) * workload.group
+            packed[id(given)] = (k, v, rows.to(torch.int32), ends)
+        return packed[id(given)]
+
+    def run(given: Tensors) -> Tensor:
+        varlen = _varlen_attention()
+        k, v, rows, ends = lines(given)
+        grouped = _grouped(given.q, k.shape[1]).transpose(1, 2)  # [B, G, Hkv, D]
+        q = grouped.flatten(0, 1).contiguous()
+        y = varlen(q, k, v, rows, ends, workload.group, workload.longest)
+        return y.view(grouped.shape).transpose(1, 2)
+
+    return run
+
+
+def _varlen_attention() -> Callable[..., Tensor]:
+    if not _is_installed("torch.nn.attention.varlen"):
+        raise RuntimeError("this PyTorch has no attention of uneven lengths")
+    module = importlib.import_module("torch.nn.attention.varlen")
+    found: Callable[..., Tensor] = module.varlen_attn
+    return found
+
+
+def _flashinfer(workload: CallWorkload) -> Run:
+    """Return FlashInfer's paged decode, planned at the first call.
+
+    One plan serves all sets: their pages lie in the same order.
+    """
+    planned: list[Callable[..., Tensor]] = []
+
+    def run(given: Tensors) -> Tensor:
+        if not planned:
+            planned.append(_planned(workload, given))
+        return planned[0](given.q[:, 0], (given.k, given.v))
+
+    return run
+
+
+def _planned(workload: CallWorkload, given: Tensors) -> Callable[..., Tensor]:
+    assert given.table is not None
+    device, page_size = given.q.device, workload.page_size
+    counts = [-(-length // page_size) for length in workload.lengths]
+    indptr = torch.tensor((0, *counts), device=device).cumsum(0).to(torch.int32)
+    rows = [row[:count] for row, count in zip(given.table, counts, strict=True)]
+    indices = torch.cat(rows).contiguous()
+    last = [(length - 1) % page_size + 1 for length in workload.lengths]
+    last_page_len = torch.tensor(last, dtype=torch.int32, device=device)
+    wrapper = importlib.import_module("flashinfer").BatchDecodeWithPagedKVCacheWrapper(
+        torch.empty(_WORKSPACE_BYTES, dtype=torch.uint8, device=device),
+        "NHD",
+        use_cuda_graph=True,
+        use_tensor_cores=workload.group >= 4,
+        paged_kv_indptr_buffer=indptr.clone(),
+        paged_kv_indices_buffer=indices.clone(),
+        paged_kv_last_page_len_buffer=last_page_len.clone(),
+    )
+    dtype = TORCH_DTYPES[workload.dtype]
+    sizes = (*workload.heads, workload.depth, page_size)
+    options = {"q_data_type": dtype, "kv_data_type": dtype, "sm_scale": workload.scale}
+    wrapper.plan(indptr, indices, last_page_len, *sizes, **options)
+    run: Callable[..., Tensor] = wrapper.run
+    return run
+
+
+def _flash_attention(workload: CallWorkload, module: str) -> Run:
+    """Return FlashAttention's decode, over pages or dense; the name of its table varies."""
+    attend: Callable[..., Tensor] = importlib.import_module(module).flash_attn_with_kvcache
+    named = inspect.signature(attend).parameters
+    table = "page_table" if "page_table" in named else "block_table"
+
+    def run(given: Tensors) -> Tensor:
+        places = {"cache_seqlens": given.seq_lens, "softmax_scale": workload.scale}
+        if given.table is None:
+            k, v = given.k.transpose(1, 2), given.v.transpose(1, 2)
+            return attend(given.q, k, v, **places)
+        return attend(given.q, given.k, given.v, **places, **{table: given.table})
+
+    return run

@@ -1,0 +1,134 @@
+"""Batched LoRA: the same program where each token has slices of stacked weights, or none.
+
+Which slices a token has is addressing, as pages of a cache are. The muGraph stays that of one
+token's; its kernel's second form finds the slices by the tokens' numbers
+(csrc/tile/batched_lora).
+It has producer blocks (`producer_blocks.py`) in a launch of their own, for there may be as many
+slices as tokens. Consumers have the tiles that the record is proved for.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from mirage_kernels.generator.plan.program import Layout, TileProgram
+from mirage_kernels.generator.schedules.loop import LoopKnobs
+from mirage_kernels.generator.schedules.producer_blocks import (
+    ROW_TILE,
+    WHERE_MEASURED,
+    producer_program,
+)
+from mirage_kernels.generator.schedules.register_operand.knobs import RegisterOperand
+from mirage_kernels.generator.schedules.schedule import Variant
+from mirage_kernels.generator.schedules.sizes import shared_bytes
+from mirage_kernels.generator.schedules.sliced_k.knobs import CHUNK_DEPTH, SlicedK
+from mirage_kernels.generator.schedules.sliced_k.shared_memory import Meeting, kept_bytes
+from mirage_kernels.generator.schedules.warpgroups import ALONE_BYTES, BARRIER_BYTES
+from mirage_kernels.generator.target import Target, target
+
+ENDING = "_batched"  # of the overload that such a kernel serves
+PRODUCER_TOKENS = 8  # of one slice: the N side of one product
+PRODUCER_WARPS, PRODUCER_BLOCKS, PRODUCER_CHUNKS = 4, 8, 2  # blocks of a cluster share the depth
+PRODUCER_STAGES = 2  # steps that a warp has on their way
+MOST_SLICES_AHEAD = 8  # of a block's second slices
+FEWEST_SLICES_AHEAD = 2
+TASKS_BYTES = 1024  # of a block: which tokens go together
+# In tiles of 64: 128 tokens with four adapters in use took 27 us (rank 16) and 32 (rank 64),
+# PyTorch's program 35 and 40 with a stack of eight, 47 and 94 with one of 64.
+MOST_STACKED_TOKENS = 128
+MOST_TOGETHER = 64  # tokens whose numbers are looked at together
+
+
+@dataclass(frozen=True)
+class FirstLaunch:
+    """Knobs of the first launch."""
+
+    rows: int
+    stages: int
+    warps: int = PRODUCER_WARPS
+    blocks: int = PRODUCER_BLOCKS
+
+
+def stacked_program(
+    program: TileProgram, stacked: tuple[str, ...], on: Target
+) -> TileProgram | None:
+    """Return the program whose inputs `stacked` are slices of stacks; None where there is no plan.
+
+    The slices are the rows that the grid does not cut, and what their totals are multiplied with.
+    """
+    if not stacked or on.arch not in WHERE_MEASURED or program.lines or program.also:
+        return None
+    if len(program.kept) != 1 or len(program.fetches) != 1 or len(program.products) != 1:
+        return None
+    name = program.recipe.removesuffix("_full") + ENDING
+    made = replace(program, recipe=name, producer_blocks=1, stacked=stacked)
+    inner = [s.args[0] for s in producer_program(made).loads if s.args[0] in stacked]
+    return made if {*inner, program.fetches[0].args[0]} == {*stacked} else None
+
+
+def first_launch(program: TileProgram) -> FirstLaunch:
+    """Return the knobs of the first launch: tiles of as few rows as a product has."""
+    made = producer_program(program)
+    depth = made.extents[made.roles.depth]
+    steps = -(-depth // (PRODUCER_BLOCKS * PRODUCER_WARPS * PRODUCER_CHUNKS * CHUNK_DEPTH))
+    return FirstLaunch(ROW_TILE, min(PRODUCER_STAGES, steps))
+
+
+def slices_ahead(program: TileProgram, knobs: LoopKnobs, on: Target) -> int:
+    """Return how many second slices a block has places for; 0 where it has too little memory."""
+    (fetched,) = program.fetches
+    inner = program.roles.inner_of(fetched.type)
+    assert inner is not None
+    one = kept_bytes(knobs.rows // knobs.blocks, inner.size)
+    left = on.shared_bytes - TASKS_BYTES - shared_bytes(program, knobs)
+    ahead = min(MOST_SLICES_AHEAD, 1 + left // one)
+    return ahead if ahead >= FEWEST_SLICES_AHEAD else 0
+
+
+def stacked_variants(
+    program: TileProgram, chosen: tuple[Variant, ...], on: Target
+) -> tuple[Variant, ...]:
+    """Return the variants of the second launch: of the record's tiles those that have room.
+
+    The last takes any number of tokens. Plans that split the depth have no place for slices.
+    """
+    fitting = [
+        replace(v, knobs=knobs)
+        for v in chosen
+        if isinstance(v.knobs, SlicedK | RegisterOperand)
+        and v.knobs.tokens <= MOST_TOGETHER
+        and v.knobs.rows // v.knobs.blocks % ROW_TILE == 0
+        for knobs in _fitting(program, v.knobs, on)
+    ]
+    return (*fitting[:-1], replace(fitting[-1], bucket=0)) if fitting else ()
+
+
+def _fitting(
+    program: TileProgram, knobs: SlicedK | RegisterOperand, on: Target
+) -> list[SlicedK | RegisterOperand]:
+    """Return the knobs without producers, with as many stages as leave room; none if none do."""
+    plain: SlicedK | RegisterOperand = replace(knobs, producers=None)
+    if isinstance(plain, RegisterOperand):
+        plain = replace(plain, barriers=1)
+    turns = plain.groups if isinstance(plain, RegisterOperand) else 1
+    found = (replace(plain, stages=n) for n in range(knobs.stages, 1, -turns))
+    return [k for k in found if slices_ahead(program, k, on)][:1]
+
+
+def consumers_bytes(program: TileProgram, knobs: LoopKnobs) -> int:
+    """Return what a block takes that multiplies with its tokens' slices."""
+    (fetched,) = program.fetches
+    inner = program.roles.inner_of(fetched.type)
+    assert inner is not None
+    more = slices_ahead(program, knobs, target(WHERE_MEASURED[0])) - 1
+    slices = TASKS_BYTES + more * kept_bytes(knobs.rows // knobs.blocks, inner.size)
+    return max(ALONE_BYTES, shared_bytes(program, knobs) + slices)
+
+
+def first_launch_bytes(program: TileProgram) -> int:
+    """Return what a block of the first launch takes: tasks, sums of its warps and of blocks."""
+    first = first_launch(program)
+    sums = Meeting("sums", Layout.ACCUM, barrier=False)
+    own = SlicedK(PRODUCER_TOKENS, first.rows, first.warps, 1, 1)
+    met = sums.bytes(own) + sums.bytes(replace(own, warps=first.blocks))
+    return TASKS_BYTES + met + BARRIER_BYTES
