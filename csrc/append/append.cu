@@ -253,7 +253,7 @@ __device__ void rotate(Elements& x, const Angles& angles, bool interleaved) {
 template <class T>
 __device__ T* place_of(const AppendArgs& args, const WrittenCache& cache, int token, int head) {
   const int64_t slot = number_of(args.slots, token);
-  if (buffer < 0 || slot >= args.slots_end) return nullptr;
+  if (slot < 0 || slot >= args.slots_end) return nullptr;
   const int page = static_cast<int>(slot) / args.page_size;
   const int offset = static_cast<int>(slot) - page * args.page_size;
   return static_cast<T*>(cache.at) + page * cache.page + offset * cache.token + head * cache.head;

@@ -28,41 +28,11 @@ struct SlicePipeline {
     for (int n = 0; n < kRows * kVectors16; n += kWarpLanes) {
       const int i = n + lane(), line = i / kVectors16, k = i % kVectors16 * kLaneDepth;
       if (kRows * kVectors16 % kWarpLanes != 0 && line >= kRows) break;
-      copy_16_bytes<Through::kL2Stream>(reinterpret_cast<char*>(to.at(line, k)),
-                                        first + line * kDepth + k,
-                                        rows.first_row + line < rows.rows);
+      copy_16_bytes<Cache::kStream>(reinterpret_cast<char*>(to.at(line, k)),
+                                    first + line * kDepth + k, rows.first_row + line < rows.rows);
     }
   }
 };
-
-// RegisterOperandBlock::copy() where all that it copies was there before the kernel started.
-template <class Block, class CopyWeights, class CopyTokens>
-__device__ void copy_when_ready(const Block& block, CopyWeights copy_weights,
-                                CopyTokens copy_tokens) {
-  static_assert(Block::kBarriers == 1, "a step has one");
-  const int token_bytes = Block::kTmaTiles * (Block::kTokens - block.token_lines) * kTmaRowBytes;
-  const bool runs = lane() == 0;
-  const auto copy = [&](int step, int stage) {
-    expect(block.full(stage), Block::kStageBytes - token_bytes);
-    for (int b = 0; b < Block::kTmaTiles; ++b) {
-      const auto buffer = block.buffer(stage, b);
-      const int k = Block::step_k(step) + b * kTmaDepth;
-      copy_weights(buffer, k);
-      copy_tokens(buffer, k);
-    }
-  };
-  for (int s = 0; runs && s < min(Block::kStages, Block::kSteps); ++s) copy(s, s);
-  __syncwarp();
-  Block::start_together();
-  Block::wait_for_cluster();
-  PipelineState<Block::kStages> place;
-#pragma unroll 1
-  for (int step = Block::kStages; runs && step < Block::kSteps; ++step) {
-    wait(block.empty(place.stage), place.parity);
-    copy(step, place.stage);
-    place.advance();
-  }
-}
 
 // products[n, m] of a task's tokens = sum over k of rows[n, k] * kept[m, k].
 template <class T, int kRows, int kTokens, int kDepth>
@@ -107,7 +77,7 @@ __device__ void fetch_chosen(Resident<T, kTokens, kDepth> kept, const T* inner,
   for (int i = lane(); i < tokens * kVectors16; i += kWarpLanes) {
     const int token = i / kVectors16, k = i % kVectors16 * kLaneDepth;
     if (!adapters.has(token)) continue;
-    copy_16_bytes<Through::kL2>(reinterpret_cast<char*>(kept.at(token, k)),
+    copy_16_bytes<Cache::kKeep>(reinterpret_cast<char*>(kept.at(token, k)),
                                 first + token * kDepth + k, true);
   }
 }

@@ -8,34 +8,11 @@
 // tokens. After the loop each block finishes half of the tokens (split_meeting.cuh).
 #pragma once
 
-#include "tile/reduce/scatter.cuh"
-#include "tile/sync/dependent_launch.cuh"
+#include "tile/copy/tma_pipeline.cuh"
 
 namespace mirage::tile {
 
 constexpr int kClusterBlocks = 2;  // of a cluster
-
-// A place in a ring, and the parity of its barriers' phase.
-template <int kStages>
-struct PipelineState {
-  int stage = 0;
-  uint32_t parity = 0;
-  __device__ void advance(int steps = 1) {
-    stage += steps;
-    if (stage >= kStages) {
-      stage -= kStages;
-      parity ^= 1;
-    }
-  }
-};
-
-// Lines of a box of tokens. A box that reaches beyond the tensor takes longer than one that is
-// smaller (4096 -> 4096, 40 tokens: 14.0 us against 11.8 with 64 of them), so a single tile has
-// only the lines that exist; what else lies there is multiplied, and not used.
-template <class Block>
-__host__ __device__ int token_lines(int64_t tokens) {
-  return tokens < Block::kTokens ? static_cast<int>(tokens) : Block::kTokens;
-}
 
 // `Plan` says what of the program and of its knobs decides how a block is built: Element, kRows,
 // kTokens, kStages, kDepth (the whole), kRowTensors (streamed weights), kVectors (along the depth),
@@ -49,6 +26,8 @@ struct ClusterSplitKBlock {
   static constexpr bool kRewrites = Plan::kRewrites;
   static constexpr int kRows = Plan::kRows, kTokens = Plan::kTokens, kStages = Plan::kStages;
   static constexpr int kTmaTiles = Plan::kTmaTiles, kStepDepth = kTmaTiles * kTmaDepth;
+  static constexpr int kBarriers = 1,
+                       kTmaTilesAtOnce = kTmaTiles;  // a barrier for all boxes of a step
   static constexpr int kPart = Plan::kDepth / kClusterBlocks, kSteps = kPart / kStepDepth;
   static_assert(Plan::kDepth % (kClusterBlocks * kStepDepth) == 0, "whole steps");
 
@@ -65,7 +44,8 @@ struct ClusterSplitKBlock {
   static constexpr int kWorkers = kCopier * kWarpLanes, kThreads = kWorkers + kWarpLanes;
 
   static constexpr int kRowBytes = kRows * kTmaRowBytes, kTokenBytes = kTokens * kTmaRowBytes;
-  static constexpr int kTmaBytes = Plan::kRowTensors * kRowBytes + kTokenBytes;
+  static constexpr int kWeightBytes = Plan::kRowTensors * kRowBytes;  // of a box of all weights
+  static constexpr int kTmaBytes = kWeightBytes + kTokenBytes;
   static constexpr int kStageBytes = kTmaTiles * kTmaBytes;
   // A product takes whole tiles of rows; what it reads behind a box's last is never used.
   static constexpr int kOverrun =
@@ -100,7 +80,7 @@ struct ClusterSplitKBlock {
   __device__ Mbarrier* barriers() const {
     return reinterpret_cast<Mbarrier*>(shared + kBarriersAt);
   }
-  __device__ Mbarrier& full(int stage) const { return barriers()[stage]; }
+  __device__ Mbarrier& full(int stage, int = 0) const { return barriers()[stage]; }
   __device__ Mbarrier& empty(int stage) const { return barriers()[kStages + stage]; }
   __device__ Mbarrier& prepared(int stage) const { return barriers()[2 * kStages + stage]; }
   __device__ Mbarrier& ready(int stage) const { return kRewrites ? prepared(stage) : full(stage); }
@@ -130,7 +110,7 @@ struct ClusterSplitKBlock {
     char* at;
     Mbarrier& full;
     __device__ char* rows(int i) const { return at + i * kRowBytes; }
-    __device__ char* tokens() const { return at + Plan::kRowTensors * kRowBytes; }
+    __device__ char* tokens() const { return at + kWeightBytes; }
   };
   __device__ StageBuffer buffer(int stage, int box) const {
     return {shared + stage * kStageBytes + box * kTmaBytes, full(stage)};
@@ -145,6 +125,8 @@ struct ClusterSplitKBlock {
   __device__ int part_k(int step) const {
     return (step + static_cast<int>(blockIdx.x) / kClusterBlocks) % kSteps * kStepDepth;
   }
+
+  __device__ int step_k(int step) const { return rank * kPart + part_k(step); }
 
   using Place = PipelineState<kStages>;
 
@@ -169,58 +151,15 @@ struct ClusterSplitKBlock {
     if (!is_producer()) start_together();
   }
   __device__ static void start_together() { sync_threads<1, kThreads>(); }
+  // By every warp: racecheck waits for ever for warps that come to one side alone.
+  __device__ static void wait_for_cluster() { wait_cluster(); }
 
-  // By the copier: vectors whole, then step after step. Weights of the first steps may be read
-  // `early`, while the kernel before still runs; else they come into L2 meanwhile.
+  // By the copier.
   template <class FindWeights, class CopyVectors, class CopyWeights, class CopyTokens>
   __device__ void copy(bool early, FindWeights prefetch_weights, CopyVectors copy_vectors,
                        CopyWeights copy_weights, CopyTokens copy_tokens) const {
-    constexpr int kFirst = kStages < kSteps ? kStages : kSteps;
-    constexpr int kAhead = early_steps(kTmaTiles * Plan::kRowTensors * kRowBytes, kFirst);
-    const int first = rank * kPart;
-    const bool runs = lane() == 0;
-    const auto weights = [&](int step, int stage) {
-      expect(full(stage), kStageBytes - kTmaTiles * (kTokens - token_lines) * kTmaRowBytes);
-      for (int b = 0; b < kTmaTiles; ++b) {
-        copy_weights(buffer(stage, b), first + part_k(step) + b * kTmaDepth);
-      }
-    };
-    const auto tokens = [&](int step, int stage) {
-      for (int b = 0; b < kTmaTiles; ++b) {
-        copy_tokens(buffer(stage, b), first + part_k(step) + b * kTmaDepth);
-      }
-    };
-    for (int s = 0; runs && s < kAhead; ++s) {
-      if (early) {
-        weights(s, s);
-      } else {
-        for (int b = 0; b < kTmaTiles; ++b) prefetch_weights(first + part_k(s) + b * kTmaDepth);
-      }
-    }
-    if (runs && early) copy_vectors(first);
-    grid_dependency_wait();
-    for (int s = 0; runs && s < kFirst; ++s) {
-      if (!early || s >= kAhead) weights(s, s);
-      if (!early && s == 0) copy_vectors(first);
-      tokens(s, s);
-    }
-    __syncwarp();
-    start_together();
-    wait_cluster();  // racecheck waits for ever for warps that come to one side alone
-    Place place;
-#pragma unroll 1
-    for (int step = kStages; runs && step < kSteps; ++step) {
-      wait(empty(place.stage), place.parity);
-      weights(step, place.stage);
-      tokens(step, place.stage);
-      place.advance();
-    }
-  }
-
-  // By all lanes of a warp: what it read of a step may be overwritten.
-  __device__ void release(int stage) const {
-    __syncwarp();
-    if (lane() == 0) arrive(empty(stage));
+    const auto copy_own_vectors = [&] { copy_vectors(rank * kPart); };
+    copy_steps(*this, early, prefetch_weights, copy_own_vectors, copy_weights, copy_tokens);
   }
 };
 

@@ -7,16 +7,6 @@
 
 namespace mirage::tile {
 
-template <int kHalf>
-struct ClusterSplitKTokenParts {
-  const float* at;
-};
-
-template <int kHalf>
-__device__ float sum_over_warps(ClusterSplitKTokenParts<kHalf> parts, Element e) {
-  return parts.at[e.token] + parts.at[kHalf + e.token];
-}
-
 template <class Block, int kTiles, int kTokens>
 __device__ Own<typename Block::Sums> store_partials(Block block, int product,
                                                     const WideAccum<kTiles, kTokens>& accum) {
@@ -26,7 +16,7 @@ __device__ Own<typename Block::Sums> store_partials(Block block, int product,
 
 // Sums of a preparing warp's tokens: four lanes have parts of a line (TransformStep).
 template <class Block, int kLines>
-__device__ ClusterSplitKTokenParts<Block::kHalf> store_partials(
+__device__ TokenParts<kClusterBlocks, Block::kHalf> store_partials(
     Block block, int i, const Partial<Dims::kTokensDepth, kLines>& partial) {
   float* const sums = block.token_sums(i);
   if (block.is_transformer()) {
@@ -102,16 +92,10 @@ __device__ void for_each_owned(Block block, OutputTile tile, T* out, Body body) 
   for (int r = 0; r < Block::kTiles; ++r) {
 #pragma unroll
     for (int m = 0; m < Sums::kOwn; ++m) {
-      const float (&part)[4] = results[r][m];
-      const auto low = from_floats<T>(make_float2(part[0], part[1]));
-      const auto high = from_floats<T>(make_float2(part[2], part[3]));
-      const char* to = lines + r * Staging::kTileBytes +
+      char* const to = lines + r * Staging::kTileBytes +
                        (m * kLineTile + lane() % kLineTile) * Staging::kLineBytes +
                        lane() / kLineTile % 2 * kVec16Bytes;
-      asm volatile("stmatrix.sync.aligned.m8n8.x2.trans.shared.b16 [%0], {%1, %2};" ::"r"(
-                       shared_address(to)),
-                   "r"(bits(low)), "r"(bits(high))
-                   : "memory");
+      store_matrices<true, T>(to, results[r][m]);
     }
   }
   __syncwarp();

@@ -82,36 +82,17 @@ struct ConsumerStep {
     for (int r = 0; r < Block::kTiles; ++r) {
 #pragma unroll
       for (int m = 0; m < kMmas; ++m) {
-        auto& low = rows.at[2 * r][m / 2].pairs;
-        auto& high = rows.at[2 * r + 1][m / 2].pairs;
-        const int p = m % 2 * 2;
-        const uint32_t from =
-            box + r * kGroupRows * kTmaRowBytes + swizzled_offset(line, 2 * m + lane() / kRowTile);
-        asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-                     : "=r"(reinterpret_cast<uint32_t&>(low[p])),
-                       "=r"(reinterpret_cast<uint32_t&>(high[p])),
-                       "=r"(reinterpret_cast<uint32_t&>(low[p + 1])),
-                       "=r"(reinterpret_cast<uint32_t&>(high[p + 1]))
-                     : "r"(from)
-                     : "memory");
+        const int octet = 2 * m + lane() / kRowTile;
+        load_operand(rows.at[2 * r][m / 2], rows.at[2 * r + 1][m / 2], m,
+                     box + r * kGroupRows * kTmaRowBytes + swizzled_offset(line, octet));
       }
     }
     return rows;
   }
 
   __device__ DepthFrag<T, kTmaDepth> vector(int i) const {
-    DepthFrag<T, kTmaDepth> vector;
-    const char* from = block.shared + Block::kVectorsAt + i * Block::kVectorBytes +
-                       (k + lane_quarter() * 2) * sizeof(T);
-#pragma unroll
-    for (int m = 0; m < kMmas; ++m) {
-#pragma unroll
-      for (int h = 0; h < 2; ++h) {
-        vector.at[0][m / 2].pairs[m % 2 * 2 + h] =
-            *reinterpret_cast<const Pair<T>*>(from + (m * kMmaDepth + h * kLineTile) * sizeof(T));
-      }
-    }
-    return vector;
+    return load_vector<T, kTmaDepth>(block.shared + Block::kVectorsAt + i * Block::kVectorBytes +
+                                     k * sizeof(T));
   }
 };
 
@@ -138,7 +119,7 @@ __device__ void transform_tokens(Block block, bool reads_vectors, Body body) {
     }
     __syncwarp();
     if (Block::kRewrites && lane() == 0) arrive(block.prepared(place.stage));
-    block.release(place.stage);
+    release_stage(block, place.stage);
     place.advance();
   }
 }
@@ -153,7 +134,7 @@ __device__ void multiply(Block block, bool reads_vectors, Body body) {
   const int first = kTurns > 1 ? block.product_group() % kTurns : 0;
   typename Block::Place place{first}, multiplied{first};
   const auto release_multiplied = [&] {
-    block.release(multiplied.stage);
+    release_stage(block, multiplied.stage);
     multiplied.advance(kTurns);
   };
   const auto multiply_one = [&](int step) {

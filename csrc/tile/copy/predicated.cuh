@@ -9,10 +9,11 @@
 
 namespace mirage::tile {
 
-// How a copy treats L2: kKeep for what other blocks read again, kStream for weights, which are read
-// once. (A cache policy, evict_first, gained nothing, and nvcc 13.0 turns cp.async with a policy
-// operand into an instruction that sm_90 rejects as illegal.)
-enum class Cache { kKeep, kStream };
+// How a copy treats the caches: kKeep in L2 for what other blocks read again, kStream for weights,
+// which are read once, kL1 for what several lanes read. (A cache policy, evict_first, gained
+// nothing, and nvcc 13.0 turns cp.async with a policy operand into an instruction that sm_90
+// rejects as illegal.)
+enum class Cache { kKeep, kStream, kL1 };
 
 // A stride known at compile time: offsets become immediates of the copies.
 template <int64_t kValue>
@@ -52,17 +53,15 @@ __device__ Edge<T, Static<0>, true, false> optional_edge(const T* tensor, int de
   return {tensor, {}, 1, tensor == nullptr ? 0 : depth};
 }
 
-enum class Through { kL1, kL2, kL2Stream };
-
 // 16 bytes from device into shared memory, asynchronously; 16 zeros if not `inside`.
-template <Through kThrough>
+template <Cache kCache>
 __device__ void copy_16_bytes(char* shared, const void* global, bool inside) {
   const uint32_t to = static_cast<uint32_t>(__cvta_generic_to_shared(shared));
   const int bytes = inside ? kVec16Bytes : 0;  // the rest of the 16 is filled with zeros
-  if constexpr (kThrough == Through::kL1) {
+  if constexpr (kCache == Cache::kL1) {
     asm volatile("cp.async.ca.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(global), "r"(bytes)
                  : "memory");
-  } else if constexpr (kThrough == Through::kL2Stream) {
+  } else if constexpr (kCache == Cache::kStream) {
     asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(to), "l"(global),
                  "r"(bytes)
                  : "memory");
@@ -91,7 +90,6 @@ __device__ void copy(StageBuffer buffer, Fragment<kDims, T, kLines, kChunks> Ste
     if (kCache == Cache::kStream) prefetch_rows(buffer, edge, kLines * kLineTile, k);
     return;
   }
-  constexpr auto kThrough = kCache == Cache::kStream ? Through::kL2Stream : Through::kL2;
   constexpr int kVectors16 = StageBuffer::kSegmentVectors, kLinesPerCopy = kWarpLanes / kVectors16;
   const int first_line = lane() / kVectors16, octet = lane() % kVectors16;
   constexpr int kBytes = sizeof(T);
@@ -109,8 +107,8 @@ __device__ void copy(StageBuffer buffer, Fragment<kDims, T, kLines, kChunks> Ste
         const int line = i * kLineTile + n;
         const bool inside = (kEvenLines || line + first_line < edge.lines) &&
                             (kEvenDepth || k + c * kChunkDepth + octet * kLaneDepth < edge.depth);
-        copy_16_bytes<kThrough>(to + StageBuffer::offset(n + first_line, octet),
-                                first + (line * edge.stride + c * kChunkDepth) * kBytes, inside);
+        copy_16_bytes<kCache>(to + StageBuffer::offset(n + first_line, octet),
+                              first + (line * edge.stride + c * kChunkDepth) * kBytes, inside);
       }
     }
   }
@@ -127,9 +125,8 @@ __device__ void copy(StageBuffer buffer, Fragment<Dims::kDepth, T, 1, kChunks> S
   for (int c = 0; c < kChunks; ++c) {
     const int from = k + c * kChunkDepth + lane_quarter() * kLaneDepth;
     const int octet = c % StageBuffer::kSegmentChunks * kChunkVectors + lane_quarter();
-    copy_16_bytes<Through::kL1>(
-        buffer.segment(field, 0, c) + StageBuffer::offset(lane_line(), octet), edge.first + from,
-        kEvenDepth || from < edge.depth);
+    copy_16_bytes<Cache::kL1>(buffer.segment(field, 0, c) + StageBuffer::offset(lane_line(), octet),
+                              edge.first + from, kEvenDepth || from < edge.depth);
   }
 }
 

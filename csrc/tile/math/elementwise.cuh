@@ -51,17 +51,10 @@ __device__ inline float2 pair_at(float v, int, int, int) { return make_float2(v,
 template <class Out, class Op, Dims kDims, class T, int kLines, int kChunks>
 __device__ Fragment<kDims, Out, kLines, kChunks> map(const Fragment<kDims, T, kLines, kChunks>& a) {
   Fragment<kDims, Out, kLines, kChunks> result;
-#pragma unroll
-  for (int i = 0; i < kLines; ++i) {
-#pragma unroll
-    for (int c = 0; c < kChunks; ++c) {
-#pragma unroll
-      for (int p = 0; p < kLaneDepth / 2; ++p) {
-        const float2 v = to_floats(a.at[i][c].pairs[p]);
-        result.at[i][c].pairs[p] = from_floats<Out>(make_float2(Op::of(v.x), Op::of(v.y)));
-      }
-    }
-  }
+  for_each_pair<kLines, kChunks>([&](int i, int c, int p) {
+    const float2 v = to_floats(a.at[i][c].pairs[p]);
+    result.at[i][c].pairs[p] = from_floats<Out>(make_float2(Op::of(v.x), Op::of(v.y)));
+  });
   return result;
 }
 
@@ -69,25 +62,18 @@ template <class Out, class Op, Dims kDims, class T, int kLines, int kChunks, cla
 __device__ Fragment<kDims, Out, kLines, kChunks> map(const Fragment<kDims, T, kLines, kChunks>& a,
                                                      const B& b) {
   Fragment<kDims, Out, kLines, kChunks> result;
-#pragma unroll
-  for (int i = 0; i < kLines; ++i) {
-#pragma unroll
-    for (int c = 0; c < kChunks; ++c) {
-#pragma unroll
-      for (int p = 0; p < kLaneDepth / 2; ++p) {
-        const auto va = pair_at(a, i, c, p);
-        const auto vb = pair_at(b, i, c, p);
-        if constexpr (Op::kPaired && std::is_same_v<Out, T> && !std::is_same_v<T, float> &&
-                      std::is_same_v<decltype(va), decltype(vb)>) {
-          result.at[i][c].pairs[p] = Op::of(va, vb);
-        } else {
-          const float2 fa = to_floats(va), fb = to_floats(vb);
-          result.at[i][c].pairs[p] =
-              from_floats<Out>(make_float2(Op::of(fa.x, fb.x), Op::of(fa.y, fb.y)));
-        }
-      }
+  for_each_pair<kLines, kChunks>([&](int i, int c, int p) {
+    const auto va = pair_at(a, i, c, p);
+    const auto vb = pair_at(b, i, c, p);
+    if constexpr (Op::kPaired && std::is_same_v<Out, T> && !std::is_same_v<T, float> &&
+                  std::is_same_v<decltype(va), decltype(vb)>) {
+      result.at[i][c].pairs[p] = Op::of(va, vb);
+    } else {
+      const float2 fa = to_floats(va), fb = to_floats(vb);
+      result.at[i][c].pairs[p] =
+          from_floats<Out>(make_float2(Op::of(fa.x, fb.x), Op::of(fa.y, fb.y)));
     }
-  }
+  });
   return result;
 }
 

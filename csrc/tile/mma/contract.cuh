@@ -64,17 +64,10 @@ __device__ void contract(Accum<kRows, kTokens>& accum,
 template <Dims kDims, int kTotal, int kLines, int kChunks>
 __device__ void sum_depth(Partial<kDims, kTotal>& partial,
                           const Fragment<kDims, float, kLines, kChunks>& values) {
-#pragma unroll
-  for (int i = 0; i < kLines; ++i) {
-#pragma unroll
-    for (int c = 0; c < kChunks; ++c) {
-#pragma unroll
-      for (int p = 0; p < kLaneDepth / 2; ++p) {
-        partial.at[i] += values.at[i][c].pairs[p].x;
-        partial.at[i] += values.at[i][c].pairs[p].y;
-      }
-    }
-  }
+  for_each_pair<kLines, kChunks>([&](int i, int c, int p) {
+    partial.at[i] += values.at[i][c].pairs[p].x;
+    partial.at[i] += values.at[i][c].pairs[p].y;
+  });
 }
 
 }  // namespace mirage::tile

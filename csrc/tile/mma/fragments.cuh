@@ -57,6 +57,19 @@ struct Fragment {
   Vec16<T> at[kLines][kChunks];
 };
 
+// body(line, chunk, pair) for all pairs that a lane has of a fragment.
+template <int kLines, int kChunks, class Body>
+__device__ void for_each_pair(Body body) {
+#pragma unroll
+  for (int i = 0; i < kLines; ++i) {
+#pragma unroll
+    for (int c = 0; c < kChunks; ++c) {
+#pragma unroll
+      for (int p = 0; p < kLaneDepth / 2; ++p) body(i, c, p);
+    }
+  }
+}
+
 template <class T, int kRows, int kDepth>  // [N, K]
 using RowFrag = Fragment<Dims::kRowsDepth, T, kRows / kLineTile, kDepth / kChunkDepth>;
 

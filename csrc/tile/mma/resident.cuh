@@ -36,8 +36,8 @@ __device__ void fetch(Resident<T, kLines, kDepth> kept, const T* tensor, int fir
 #pragma unroll 1
   for (int i = threadIdx.x % kThreads; i < kLines * kVectors16; i += kThreads) {
     const int line = i / kVectors16, k = i % kVectors16 * kLaneDepth;
-    copy_16_bytes<Through::kL2Stream>(reinterpret_cast<char*>(kept.at(line, k)),
-                                      first + line * kDepth + k, first_line + line < lines);
+    copy_16_bytes<Cache::kStream>(reinterpret_cast<char*>(kept.at(line, k)),
+                                  first + line * kDepth + k, first_line + line < lines);
   }
 }
 
@@ -88,17 +88,13 @@ __device__ AccumPartials<kRows, kTokens, 1> contract_resident(char* shared,
 #pragma unroll 1
   for (int i = warp_index(); i < kTiles; i += kWarps) {
     const int row = i % kRowTiles * kRowTile + lane_line(), token = i / kRowTiles * kTokenTile;
-    float sum[4] = {};
+    float sums[1][1][4] = {};
 #pragma unroll
     for (int k = 0; k < kDepth; k += kMmaDepth) {
       const Vec16<T> pair[2] = {load_quartet(rows, row, k), load_quartet(rows, row + kLineTile, k)};
-      mma<T>(sum, pair, load_quartet(tokens, token + lane_line(), k), 0);
+      mma<T>(sums[0][0], pair, load_quartet(tokens, token + lane_line(), k), 0);
     }
-#pragma unroll
-    for (int j = 0; j < 4; ++j) {
-      const int to_token = token + lane_quarter() * 2 + j % 2;
-      products[to_token * kPitch + row + j / 2 * kLineTile] = sum[j];
-    }
+    publish_products<kRows>(products + token * kPitch + row - lane_line(), sums);
   }
   return {products};
 }

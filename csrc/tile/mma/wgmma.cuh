@@ -44,87 +44,95 @@ __device__ void end_products_but() {
                : "memory");
 }
 
+// The fp32 sums of a lane, n / 2 registers, as operands and as PTX lists them.
 #define MIRAGE_TILE_FOUR(m) "+f"(d[m][0]), "+f"(d[m][1]), "+f"(d[m][2]), "+f"(d[m][3])
 #define MIRAGE_TILE_SUMS_16 MIRAGE_TILE_FOUR(0), MIRAGE_TILE_FOUR(1)
-#define MIRAGE_TILE_LIST_16 "{%0, %1, %2, %3, %4, %5, %6, %7}"
-#define MIRAGE_TILE_A_16 "{%8, %9, %10, %11}, %12"
-#define MIRAGE_TILE_B_16 "%8, %9"
-#define MIRAGE_TILE_SUMS_32 \
-  MIRAGE_TILE_FOUR(0), MIRAGE_TILE_FOUR(1), MIRAGE_TILE_FOUR(2), MIRAGE_TILE_FOUR(3)
-#define MIRAGE_TILE_LIST_32 "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15}"
-#define MIRAGE_TILE_A_32 "{%16, %17, %18, %19}, %20"
-#define MIRAGE_TILE_B_32 "%16, %17"
-#define MIRAGE_TILE_SUMS_64                                                           \
-  MIRAGE_TILE_SUMS_32, MIRAGE_TILE_FOUR(4), MIRAGE_TILE_FOUR(5), MIRAGE_TILE_FOUR(6), \
-      MIRAGE_TILE_FOUR(7)
-#define MIRAGE_TILE_LIST_64                                                                     \
-  "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, " \
-  "%20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}"
-#define MIRAGE_TILE_A_64 "{%32, %33, %34, %35}, %36"
-#define MIRAGE_TILE_B_64 "%32, %33"
-
+#define MIRAGE_TILE_SUMS_32 MIRAGE_TILE_SUMS_16, MIRAGE_TILE_FOUR(2), MIRAGE_TILE_FOUR(3)
 #define MIRAGE_TILE_SUMS_48 MIRAGE_TILE_SUMS_32, MIRAGE_TILE_FOUR(4), MIRAGE_TILE_FOUR(5)
-#define MIRAGE_TILE_LIST_48                                                                     \
-  "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, " \
-  "%20, %21, %22, %23}"
-#define MIRAGE_TILE_A_48 "{%24, %25, %26, %27}, %28"
-#define MIRAGE_TILE_B_48 "%24, %25"
+#define MIRAGE_TILE_SUMS_64 MIRAGE_TILE_SUMS_48, MIRAGE_TILE_FOUR(6), MIRAGE_TILE_FOUR(7)
 #define MIRAGE_TILE_SUMS_80 MIRAGE_TILE_SUMS_64, MIRAGE_TILE_FOUR(8), MIRAGE_TILE_FOUR(9)
-#define MIRAGE_TILE_LIST_80                                                                     \
-  "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, " \
-  "%20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, "  \
-  "%38, %39}"
-#define MIRAGE_TILE_A_80 "{%40, %41, %42, %43}, %44"
-#define MIRAGE_TILE_B_80 "%40, %41"
 #define MIRAGE_TILE_SUMS_96 MIRAGE_TILE_SUMS_80, MIRAGE_TILE_FOUR(10), MIRAGE_TILE_FOUR(11)
-#define MIRAGE_TILE_LIST_96                                                                     \
-  "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, " \
-  "%20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, "  \
-  "%38, %39, %40, %41, %42, %43, %44, %45, %46, %47}"
-#define MIRAGE_TILE_A_96 "{%48, %49, %50, %51}, %52"
-#define MIRAGE_TILE_B_96 "%48, %49"
 #define MIRAGE_TILE_SUMS_112 MIRAGE_TILE_SUMS_96, MIRAGE_TILE_FOUR(12), MIRAGE_TILE_FOUR(13)
-#define MIRAGE_TILE_LIST_112                                                                    \
-  "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, " \
-  "%20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, "  \
-  "%38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, %54, %55}"
-#define MIRAGE_TILE_A_112 "{%56, %57, %58, %59}, %60"
-#define MIRAGE_TILE_B_112 "%56, %57"
+#define MIRAGE_TILE_LIST_16 "%0, %1, %2, %3, %4, %5, %6, %7"
+#define MIRAGE_TILE_LIST_32 MIRAGE_TILE_LIST_16 ", %8, %9, %10, %11, %12, %13, %14, %15"
+#define MIRAGE_TILE_LIST_48 MIRAGE_TILE_LIST_32 ", %16, %17, %18, %19, %20, %21, %22, %23"
+#define MIRAGE_TILE_LIST_64 MIRAGE_TILE_LIST_48 ", %24, %25, %26, %27, %28, %29, %30, %31"
+#define MIRAGE_TILE_LIST_80 MIRAGE_TILE_LIST_64 ", %32, %33, %34, %35, %36, %37, %38, %39"
+#define MIRAGE_TILE_LIST_96 MIRAGE_TILE_LIST_80 ", %40, %41, %42, %43, %44, %45, %46, %47"
+#define MIRAGE_TILE_LIST_112 MIRAGE_TILE_LIST_96 ", %48, %49, %50, %51, %52, %53, %54, %55"
 
-// One instruction, by tokens and element: rows from registers, or both operands from boxes.
+// One instruction, by element and n: its M side from registers, or both sides from boxes. a0 to a3
+// and b are the numbers of the operands behind the sums.
 template <class T, int kTokens>
 struct Wgmma;
 
-#define MIRAGE_TILE_WGMMA(T, type, n)                                                          \
-  template <>                                                                                  \
-  struct Wgmma<T, n> {                                                                         \
-    __device__ static void add(float (&d)[n / 8][4], const uint32_t (&rows)[4], uint64_t to) { \
-      asm volatile("wgmma.mma_async.sync.aligned.m64n" #n "k16.f32." type "." type             \
-                   " " MIRAGE_TILE_LIST_##n ", " MIRAGE_TILE_A_##n ", 1, 1, 1, 0;"             \
-                   : MIRAGE_TILE_SUMS_##n                                                      \
-                   : "r"(rows[0]), "r"(rows[1]), "r"(rows[2]), "r"(rows[3]), "l"(to));         \
-    }                                                                                          \
-    __device__ static void add(float (&d)[n / 8][4], uint64_t rows, uint64_t to) {             \
-      asm volatile("wgmma.mma_async.sync.aligned.m64n" #n "k16.f32." type "." type             \
-                   " " MIRAGE_TILE_LIST_##n ", " MIRAGE_TILE_B_##n ", 1, 1, 1, 0, 0;"          \
-                   : MIRAGE_TILE_SUMS_##n                                                      \
-                   : "l"(rows), "l"(to));                                                      \
-    }                                                                                          \
+#define MIRAGE_TILE_WGMMA_OF(T, type, n, a0, a1, a2, a3, b)                                      \
+  template <>                                                                                    \
+  struct Wgmma<T, n> {                                                                           \
+    __device__ static void add(float (&d)[n / 8][4], const uint32_t (&rows)[4], uint64_t to) {   \
+      asm volatile("wgmma.mma_async.sync.aligned.m64n" #n "k16.f32." type "." type               \
+                   " {" MIRAGE_TILE_LIST_##n "}, {%" #a0 ", %" #a1 ", %" #a2 ", %" #a3 "}, %" #b \
+                                             ", 1, 1, 1, 0;"                                     \
+                   : MIRAGE_TILE_SUMS_##n                                                        \
+                   : "r"(rows[0]), "r"(rows[1]), "r"(rows[2]), "r"(rows[3]), "l"(to));           \
+    }                                                                                            \
+    __device__ static void add(float (&d)[n / 8][4], uint64_t rows, uint64_t to) {               \
+      asm volatile("wgmma.mma_async.sync.aligned.m64n" #n "k16.f32." type "." type               \
+                   " {" MIRAGE_TILE_LIST_##n "}, %" #a0 ", %" #a1 ", 1, 1, 1, 0, 0;"             \
+                   : MIRAGE_TILE_SUMS_##n                                                        \
+                   : "l"(rows), "l"(to));                                                        \
+    }                                                                                            \
   };
-MIRAGE_TILE_WGMMA(__half, "f16", 16)
-MIRAGE_TILE_WGMMA(__half, "f16", 32)
-MIRAGE_TILE_WGMMA(__half, "f16", 48)
-MIRAGE_TILE_WGMMA(__half, "f16", 64)
-MIRAGE_TILE_WGMMA(__half, "f16", 80)
-MIRAGE_TILE_WGMMA(__half, "f16", 96)
-MIRAGE_TILE_WGMMA(__half, "f16", 112)
-MIRAGE_TILE_WGMMA(__nv_bfloat16, "bf16", 16)
-MIRAGE_TILE_WGMMA(__nv_bfloat16, "bf16", 32)
-MIRAGE_TILE_WGMMA(__nv_bfloat16, "bf16", 48)
-MIRAGE_TILE_WGMMA(__nv_bfloat16, "bf16", 64)
-MIRAGE_TILE_WGMMA(__nv_bfloat16, "bf16", 80)
-MIRAGE_TILE_WGMMA(__nv_bfloat16, "bf16", 96)
-MIRAGE_TILE_WGMMA(__nv_bfloat16, "bf16", 112)
+#define MIRAGE_TILE_WGMMA(...)                     \
+  MIRAGE_TILE_WGMMA_OF(__half, "f16", __VA_ARGS__) \
+  MIRAGE_TILE_WGMMA_OF(__nv_bfloat16, "bf16", __VA_ARGS__)
+
+MIRAGE_TILE_WGMMA(16, 8, 9, 10, 11, 12)
+MIRAGE_TILE_WGMMA(32, 16, 17, 18, 19, 20)
+MIRAGE_TILE_WGMMA(48, 24, 25, 26, 27, 28)
+MIRAGE_TILE_WGMMA(64, 32, 33, 34, 35, 36)
+MIRAGE_TILE_WGMMA(80, 40, 41, 42, 43, 44)
+MIRAGE_TILE_WGMMA(96, 48, 49, 50, 51, 52)
+MIRAGE_TILE_WGMMA(112, 56, 57, 58, 59, 60)
+
+// The A operand of one instruction: what a lane has of lines g and g + 8, the pairs 2t, 2t + 1 and
+// 2t + 8, 2t + 9 of 16 k. Instruction `m` takes pairs 2 (m % 2) and the next of chunk m / 2.
+template <class T>
+struct OperandA {
+  uint32_t registers[4];
+  __device__ OperandA(const Vec16<T>& low, const Vec16<T>& high, int m)
+      : registers{bits(low.pairs[m % 2 * 2]), bits(high.pairs[m % 2 * 2]),
+                  bits(low.pairs[m % 2 * 2 + 1]), bits(high.pairs[m % 2 * 2 + 1])} {}
+};
+
+// Loads such an operand: `from` is the address of 16 bytes of a line, a lane's own.
+template <class T>
+__device__ void load_operand(Vec16<T>& low, Vec16<T>& high, int m, uint32_t from) {
+  const int p = m % 2 * 2;
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(reinterpret_cast<uint32_t&>(low.pairs[p])),
+                 "=r"(reinterpret_cast<uint32_t&>(high.pairs[p])),
+                 "=r"(reinterpret_cast<uint32_t&>(low.pairs[p + 1])),
+                 "=r"(reinterpret_cast<uint32_t&>(high.pairs[p + 1]))
+               : "r"(from)
+               : "memory");
+}
+
+// The same k of a vector along the depth, from its element at `first`.
+template <class T, int kDepth>
+__device__ DepthFrag<T, kDepth> load_vector(const char* first) {
+  DepthFrag<T, kDepth> vector;
+  const char* from = first + lane_quarter() * 2 * sizeof(T);
+#pragma unroll
+  for (int m = 0; m < kDepth / kMmaDepth; ++m) {
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      vector.at[0][m / 2].pairs[m % 2 * 2 + h] =
+          *reinterpret_cast<const Pair<T>*>(from + (m * kMmaDepth + h * kLineTile) * sizeof(T));
+    }
+  }
+  return vector;
+}
 
 // A box of rows, or of tokens, to be multiplied as it lies: `at` its first line for this warpgroup.
 template <class T>
@@ -162,12 +170,8 @@ __device__ void contract(WideAccum<kTiles, kTokens>& accum,
   for (int r = 0; r < kTiles; ++r) {
 #pragma unroll
     for (int k = 0; k < kMmas; ++k) {
-      const auto& low = rows.at[2 * r][k / 2].pairs;
-      const auto& high = rows.at[2 * r + 1][k / 2].pairs;
-      const int p = k % 2 * 2;
-      const uint32_t operand[4] = {bits(low[p]), bits(high[p]), bits(low[p + 1]),
-                                   bits(high[p + 1])};
-      Wgmma<T, kTokens>::add(accum.at[r], operand, descriptor(tokens.at + k * kMmaBytes));
+      const OperandA<T> operand(rows.at[2 * r][k / 2], rows.at[2 * r + 1][k / 2], k);
+      Wgmma<T, kTokens>::add(accum.at[r], operand.registers, descriptor(tokens.at + k * kMmaBytes));
     }
   }
 }

@@ -12,21 +12,6 @@
 
 namespace mirage::tile {
 
-// A block that asks for more than half of a multiprocessor's shared memory is alone there: of two
-// that shared one, others would do nothing.
-constexpr int kExclusiveBytes = 116 * 1024;
-
-// Weights of the first steps that come before the kernel before has ended: into shared memory,
-// where that is promised, else into L2. More of them keep the first tokens waiting: 32 KB took 10.9
-// us, 64 KB 11.8, promised (4096 -> 4096, 64 tokens); into L2 11.0, and 11.3 with 48 KB or none.
-constexpr int kEarlyBytes = 32 * 1024;
-
-// Steps that this makes, rounded: at least one, at most all that the ring has places for.
-__host__ __device__ constexpr int early_steps(int step_bytes, int stages) {
-  const int steps = (kEarlyBytes + step_bytes / 2) / step_bytes;
-  return steps < 1 ? 1 : steps < stages ? steps : stages;
-}
-
 // What a lane finishes.
 template <int kTiles, int kOwn>
 struct OwnSums {
@@ -171,9 +156,41 @@ __device__ float sum_over_warps(const OwnSums<kTiles, kOwn>& own, OwnedElement e
   return own.at[e.tile][e.octet][e.i];
 }
 
+// Of tokens alone: sums of all parts of the depth.
+template <int kParts, int kTokens>
+struct TokenParts {
+  const float* at;
+};
+
+template <int kParts, int kTokens>
+__device__ float sum_over_warps(TokenParts<kParts, kTokens> parts, Element e) {
+  float sum = parts.at[e.token];
+#pragma unroll
+  for (int p = 1; p < kParts; ++p) sum += parts.at[p * kTokens + e.token];
+  return sum;
+}
+
 template <class T>
 __device__ void store(T*, OutputTile, OwnedElement e, float value) {
   *e.result = value;  // what calls for elements stores lines
+}
+
+// Stores what a lane has of 8 x 16 sums as two matrices; kTransposed: the pairs lie along tokens.
+template <bool kTransposed, class T>
+__device__ void store_matrices(const char* to, const float (&sums)[4]) {
+  const auto low = from_floats<T>(make_float2(sums[0], sums[1]));
+  const auto high = from_floats<T>(make_float2(sums[2], sums[3]));
+  if constexpr (kTransposed) {
+    asm volatile(
+        "stmatrix.sync.aligned.m8n8.x2.trans.shared.b16 [%0], {%1, %2};" ::"r"(shared_address(to)),
+        "r"(bits(low)), "r"(bits(high))
+        : "memory");
+  } else {
+    asm volatile(
+        "stmatrix.sync.aligned.m8n8.x2.shared.b16 [%0], {%1, %2};" ::"r"(shared_address(to)),
+        "r"(bits(low)), "r"(bits(high))
+        : "memory");
+  }
 }
 
 // out[token, row : row + 8] = eight results, as far as they are inside the tensor

@@ -61,7 +61,8 @@ struct RegisterOperandBlock {
   static constexpr int kWorkers = kWarps * kWarpLanes, kThreads = kWorkers + kWarpLanes;
   static constexpr int kRowBytes = kRows * kTmaRowBytes, kTokenBytes = kTokens * kTmaRowBytes;
   static constexpr int kInnerBytes = Plan::kInner * kTmaRowBytes;
-  static constexpr int kInnerAt = Plan::kRowTensors * kRowBytes, kTokensAt = kInnerAt + kInnerBytes;
+  static constexpr int kWeightBytes = Plan::kRowTensors * kRowBytes;  // of rows that the grid cuts
+  static constexpr int kInnerAt = kWeightBytes, kTokensAt = kInnerAt + kInnerBytes;
   static constexpr int kTmaBytes = kTokensAt + kTokenBytes;
   static constexpr int kStageBytes = kTmaTiles * kTmaBytes, kPipelineBytes = kStages * kStageBytes;
   // Sums from the other block come beside the ring, in which this one may not have finished.
@@ -162,57 +163,7 @@ struct RegisterOperandBlock {
   template <class FindWeights, class CopyVectors, class CopyWeights, class CopyTokens>
   __device__ void copy(bool early, FindWeights prefetch_weights, CopyVectors copy_vectors,
                        CopyWeights copy_weights, CopyTokens copy_tokens) const {
-    constexpr int kFirst = kStages < kSteps ? kStages : kSteps;
-    constexpr int kAhead = early_steps(kTmaTiles * Plan::kRowTensors * kRowBytes, kFirst);
-    const bool runs = lane() == 0;
-    const int part_bytes = kStageBytes - kTmaTiles * (kTokens - token_lines) * kTmaRowBytes;
-    const auto k = [&](int step, int box) { return step_k(step) + box * kTmaDepth; };
-    const auto weights = [&](int step, int stage, int first) {  // of a barrier's boxes
-      expect(full(stage, first), part_bytes / kBarriers);
-      for (int b = first; b < first + kTmaTilesAtOnce; ++b)
-        copy_weights(buffer(stage, b), k(step, b));
-    };
-    const auto tokens = [&](int step, int stage, int first) {
-      for (int b = first; b < first + kTmaTilesAtOnce; ++b)
-        copy_tokens(buffer(stage, b), k(step, b));
-    };
-    for (int s = 0; runs && s < kAhead; ++s) {
-      for (int b = 0; b < kTmaTiles; b += kTmaTilesAtOnce) {
-        if (early) {
-          weights(s, s, b);
-        } else {
-          for (int i = b; i < b + kTmaTilesAtOnce; ++i) prefetch_weights(k(s, i));
-        }
-      }
-    }
-    if (runs && early) copy_vectors();
-    grid_dependency_wait();
-    for (int s = 0; runs && s < kFirst; ++s) {
-      for (int b = 0; b < kTmaTiles; b += kTmaTilesAtOnce) {
-        if (!early || s >= kAhead) weights(s, s, b);
-        if (!early && s + b == 0) copy_vectors();
-        tokens(s, s, b);
-      }
-    }
-    __syncwarp();
-    start_together();
-    wait_for_cluster();
-    PipelineState<kStages> place;
-#pragma unroll 1
-    for (int step = kStages; runs && step < kSteps; ++step) {
-      wait(empty(place.stage), place.parity);
-      for (int b = 0; b < kTmaTiles; b += kTmaTilesAtOnce) {
-        weights(step, place.stage, b);
-        tokens(step, place.stage, b);
-      }
-      place.advance();
-    }
-  }
-
-  // By all lanes of a warp: what it read of a step may be overwritten.
-  __device__ void release(int stage) const {
-    __syncwarp();
-    if (lane() == 0) arrive(empty(stage));
+    copy_steps(*this, early, prefetch_weights, copy_vectors, copy_weights, copy_tokens);
   }
 };
 
@@ -250,35 +201,16 @@ struct RegisterOperandStep {
 #pragma unroll
     for (int m = 0; m < Block::kTmaTilesAtOnce * kMmas; ++m) {
       const char* lines = block.buffer(stage, box + m / kMmas).tokens();
-      auto& low = tokens.at[0][m / 2].pairs;
-      auto& high = tokens.at[1][m / 2].pairs;
-      const int p = m % 2 * 2;
-      const uint32_t from =
-          shared_address(lines) + swizzled_offset(line, 2 * (m % kMmas) + lane() / kRowTile);
-      asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-                   : "=r"(reinterpret_cast<uint32_t&>(low[p])),
-                     "=r"(reinterpret_cast<uint32_t&>(high[p])),
-                     "=r"(reinterpret_cast<uint32_t&>(low[p + 1])),
-                     "=r"(reinterpret_cast<uint32_t&>(high[p + 1]))
-                   : "r"(from)
-                   : "memory");
+      const int octet = 2 * (m % kMmas) + lane() / kRowTile;
+      load_operand(tokens.at[0][m / 2], tokens.at[1][m / 2], m,
+                   shared_address(lines) + swizzled_offset(line, octet));
     }
     return tokens;
   }
 
   __device__ DepthFrag<T, kDepth> vector(int i) const {
-    DepthFrag<T, kDepth> vector;
-    const char* from = block.shared + Block::kVectorsAt + i * Block::kVectorBytes +
-                       (k + lane_quarter() * 2) * sizeof(T);
-#pragma unroll
-    for (int m = 0; m < Block::kTmaTilesAtOnce * kMmas; ++m) {
-#pragma unroll
-      for (int h = 0; h < 2; ++h) {
-        vector.at[0][m / 2].pairs[m % 2 * 2 + h] =
-            *reinterpret_cast<const Pair<T>*>(from + (m * kMmaDepth + h * kLineTile) * sizeof(T));
-      }
-    }
-    return vector;
+    return load_vector<T, kDepth>(block.shared + Block::kVectorsAt + i * Block::kVectorBytes +
+                                  k * sizeof(T));
   }
 };
 
@@ -298,15 +230,12 @@ __device__ void contract(SwappedAccum<kRows>& accum, SharedRows<Block> rows,
   begin_products();
 #pragma unroll
   for (int m = 0; m < Block::kTmaTilesAtOnce * kMmas; ++m) {
-    const auto& low = tokens.at[0][m / 2].pairs;
-    const auto& high = tokens.at[1][m / 2].pairs;
-    const int p = m % 2 * 2;
-    const uint32_t operand[4] = {bits(low[p]), bits(high[p]), bits(low[p + 1]), bits(high[p + 1])};
+    const OperandA<T> operand(tokens.at[0][m / 2], tokens.at[1][m / 2], m);
     const char* box = rows.at + m / kMmas * Block::kTmaBytes + m % kMmas * kMmaBytes;
 #pragma unroll
     for (int n = 0; n < kRows; n += kSide) {
       auto& sums = reinterpret_cast<float (&)[kSide / kLineTile][4]>(accum.at[n / kLineTile]);
-      Wgmma<T, kSide>::add(sums, operand, descriptor(box + n * kTmaRowBytes));
+      Wgmma<T, kSide>::add(sums, operand.registers, descriptor(box + n * kTmaRowBytes));
     }
   }
 }
@@ -327,7 +256,7 @@ __device__ void multiply_register_operand(Block block, Body body) {
                                       Block::part_k(step) + box * kTmaDepth});
     }
     end_products();
-    block.release(place.stage);
+    release_stage(block, place.stage);
     place.advance(Block::kGroups);
   }
 }

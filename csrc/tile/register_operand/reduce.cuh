@@ -67,23 +67,9 @@ __device__ AccumPartials<kRows, Block::kTokens, Block::kGroups> meet_whole(
   return {reinterpret_cast<const float*>(area)};
 }
 
-// Of tokens alone: sums of all parts of the depth.
-template <int kParts, int kTokens>
-struct RegisterOperandTokenParts {
-  const float* at;
-};
-
-template <int kParts, int kTokens>
-__device__ float sum_over_warps(RegisterOperandTokenParts<kParts, kTokens> parts, Element e) {
-  float sum = parts.at[e.token];
-#pragma unroll
-  for (int p = 1; p < kParts; ++p) sum += parts.at[p * kTokens + e.token];
-  return sum;
-}
-
 // Leaves sums of a warp's tokens in this block and in the other: four lanes have parts of a line.
 template <class Block>
-__device__ RegisterOperandTokenParts<Block::kParts, Block::kTokens> store_partials(
+__device__ TokenParts<Block::kParts, Block::kTokens> store_partials(
     Block block, int i, const Partial<Dims::kTokensDepth, kRowTile>& partial) {
   float* const sums = block.token_sums(i);
 #pragma unroll
@@ -133,12 +119,7 @@ __device__ void for_each_owned_row(Block, char* staging, OutputTile tile, T* out
       const int token = Block::first_token() + lane_line() + i / 2 * kLineTile;
       body(OwnedElement{{min(row, rows - 1), min(token, tokens - 1)}, 0, m, i, &results[i]});
     }
-    const auto low = from_floats<T>(make_float2(results[0], results[1]));
-    const auto high = from_floats<T>(make_float2(results[2], results[3]));
-    asm volatile("stmatrix.sync.aligned.m8n8.x2.shared.b16 [%0], {%1, %2};" ::"r"(
-                     shared_address(place(lane() % kRowTile, m))),
-                 "r"(bits(low)), "r"(bits(high))
-                 : "memory");
+    store_matrices<false, T>(place(lane() % kRowTile, m), results);
   }
   __syncwarp();
 #pragma unroll

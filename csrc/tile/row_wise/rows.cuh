@@ -33,19 +33,24 @@ __device__ const T* line_of(const T* tensor, int64_t stride, int64_t token, int6
   return token < tokens ? tensor + token * stride : nullptr;
 }
 
-// line[:], in loads of 16 bytes; zeros if there is no line.
+// line[:], in loads of 16 bytes; zeros if it is not there.
 template <class Map, class T>
-__device__ Line<Map, T> load_line(const T* line) {
+__device__ Line<Map, T> load_if(bool there, const T* line) {
   Line<Map, T> result;
 #pragma unroll
   for (int c = 0; c < Map::kChunks; ++c) {
     uint4 octet{};
-    if (line != nullptr && Map::has(c)) {
+    if (there && Map::has(c)) {
       octet = *reinterpret_cast<const uint4*>(line + Map::octet(c) * kLaneDepth);
     }
     reinterpret_cast<uint4&>(result.at[0][c]) = octet;
   }
   return result;
+}
+
+template <class Map, class T>
+__device__ Line<Map, T> load_line(const T* line) {
+  return load_if<Map>(line != nullptr, line);
 }
 
 // line[:] = value, each element converted once
@@ -78,15 +83,11 @@ __device__ Fragment<kDims, Out, kLines, kChunks> div(const Fragment<kDims, T, kL
 template <class Map, class V>
 __device__ float sum_line(const Line<Map, V>& line, float* parts = nullptr) {
   float2 sums{};
-#pragma unroll
-  for (int c = 0; c < Map::kChunks; ++c) {
-#pragma unroll
-    for (int p = 0; p < kLaneDepth / 2; ++p) {
-      const float2 pair = to_floats(line.at[0][c].pairs[p]);
-      sums.x += Map::has(c) ? pair.x : 0.0f;
-      sums.y += Map::has(c) ? pair.y : 0.0f;
-    }
-  }
+  for_each_pair<1, Map::kChunks>([&](int, int c, int p) {
+    const float2 pair = to_floats(line.at[0][c].pairs[p]);
+    sums.x += Map::has(c) ? pair.x : 0.0f;
+    sums.y += Map::has(c) ? pair.y : 0.0f;
+  });
   float sum = sums.x + sums.y;
 #pragma unroll
   for (int lanes = kWarpLanes / 2; lanes > 0; lanes /= 2) {

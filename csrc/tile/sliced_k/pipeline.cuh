@@ -13,16 +13,6 @@
 
 namespace mirage::tile {
 
-// A Step with `using Arrangement = tile::InOrder;` has its lines as they are: only benchmarks ask
-// for that, to see what swapping halves is worth.
-struct InOrder {};
-
-template <class Step, class = void>
-constexpr bool kInOrder = false;
-template <class Step>
-constexpr bool kInOrder<Step, std::void_t<typename Step::Arrangement>> =
-    std::is_same_v<typename Step::Arrangement, InOrder>;
-
 // A warp's place for one Step, a struct of fragments of depth Step::kDepth. It consists of
 // segments: one or two chunks of eight lines, each line's part contiguous, 64 or 128 bytes, so that
 // one copy moves whole cache lines (128 bytes against 64: 4 % faster at 8 tokens, 10 % at 32).
@@ -40,8 +30,7 @@ struct StageBuffer {
 
   // Lines of odd number swap their halves: reading a chunk of eight lines meets no bank twice.
   __device__ static int offset(int line, int octet) {
-    constexpr bool kSwaps = kSegmentChunks == 2 && !kInOrder<Step>;
-    const int swapped = kSwaps ? octet ^ line % 2 * kChunkVectors : octet;
+    const int swapped = kSegmentChunks == 2 ? octet ^ line % 2 * kChunkVectors : octet;
     return (line * kSegmentVectors + swapped) * kVec16Bytes;
   }
 

@@ -326,8 +326,8 @@ class KeyPipeline {
       const bool seen = key() + i >= item_.sequence.lowest && key() + i < item_.sequence.keys;
 #pragma unroll
       for (int octet = lane() % kLanes; octet < kVectors16; octet += kLanes) {
-        copy_16_bytes<Through::kL2Stream>(to + KeyBlockLines<T, kLong>::place(i, octet),
-                                          line + octet * kLaneDepth, seen);
+        copy_16_bytes<Cache::kStream>(to + KeyBlockLines<T, kLong>::place(i, octet),
+                                      line + octet * kLaneDepth, seen);
       }
     }
   }

@@ -233,7 +233,7 @@ class WgmmaProducer {
     const int octet = lane() % kVectors16;
     char* const to = stages_ + at_stage_ * Pipeline::kStageBytes +
                      octet / 8 * (kKeys * kTmaRowBytes) + swizzled_offset(line, octet % 8);
-    copy_16_bytes<Through::kL2Stream>(to, from, key >= lowest_ && key < end_);
+    copy_16_bytes<Cache::kStream>(to, from, key >= lowest_ && key < end_);
   }
 
   __device__ void copy_dense(int first) const {

@@ -36,27 +36,13 @@ __device__ void wait_products() {
   MIRAGE_TILE_SET_FOUR(0), MIRAGE_TILE_SET_FOUR(1), MIRAGE_TILE_SET_FOUR(2),     \
       MIRAGE_TILE_SET_FOUR(3), MIRAGE_TILE_SET_FOUR(4), MIRAGE_TILE_SET_FOUR(5), \
       MIRAGE_TILE_SET_FOUR(6), MIRAGE_TILE_SET_FOUR(7)
-#define MIRAGE_TILE_SET_128                                                         \
-  MIRAGE_TILE_SET_FOUR(0), MIRAGE_TILE_SET_FOUR(1), MIRAGE_TILE_SET_FOUR(2),        \
-      MIRAGE_TILE_SET_FOUR(3), MIRAGE_TILE_SET_FOUR(4), MIRAGE_TILE_SET_FOUR(5),    \
-      MIRAGE_TILE_SET_FOUR(6), MIRAGE_TILE_SET_FOUR(7), MIRAGE_TILE_SET_FOUR(8),    \
-      MIRAGE_TILE_SET_FOUR(9), MIRAGE_TILE_SET_FOUR(10), MIRAGE_TILE_SET_FOUR(11),  \
-      MIRAGE_TILE_SET_FOUR(12), MIRAGE_TILE_SET_FOUR(13), MIRAGE_TILE_SET_FOUR(14), \
-      MIRAGE_TILE_SET_FOUR(15)
-#define MIRAGE_TILE_SUMS_128                                                                \
-  MIRAGE_TILE_FOUR(0), MIRAGE_TILE_FOUR(1), MIRAGE_TILE_FOUR(2), MIRAGE_TILE_FOUR(3),       \
-      MIRAGE_TILE_FOUR(4), MIRAGE_TILE_FOUR(5), MIRAGE_TILE_FOUR(6), MIRAGE_TILE_FOUR(7),   \
-      MIRAGE_TILE_FOUR(8), MIRAGE_TILE_FOUR(9), MIRAGE_TILE_FOUR(10), MIRAGE_TILE_FOUR(11), \
-      MIRAGE_TILE_FOUR(12), MIRAGE_TILE_FOUR(13), MIRAGE_TILE_FOUR(14), MIRAGE_TILE_FOUR(15)
-#define MIRAGE_TILE_LIST_128                                                          \
-  "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, " \
-  "%18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, "  \
-  "%34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, "  \
-  "%50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63}"
-#define MIRAGE_TILE_LIST_72                                                           \
-  "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, " \
-  "%18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, "  \
-  "%34, %35}"
+#define MIRAGE_TILE_SET_128                                                                       \
+  MIRAGE_TILE_SET_64, MIRAGE_TILE_SET_FOUR(8), MIRAGE_TILE_SET_FOUR(9), MIRAGE_TILE_SET_FOUR(10), \
+      MIRAGE_TILE_SET_FOUR(11), MIRAGE_TILE_SET_FOUR(12), MIRAGE_TILE_SET_FOUR(13),               \
+      MIRAGE_TILE_SET_FOUR(14), MIRAGE_TILE_SET_FOUR(15)
+#define MIRAGE_TILE_SUMS_128 MIRAGE_TILE_SUMS_112, MIRAGE_TILE_FOUR(14), MIRAGE_TILE_FOUR(15)
+#define MIRAGE_TILE_LIST_128 MIRAGE_TILE_LIST_112 ", %56, %57, %58, %59, %60, %61, %62, %63"
+#define MIRAGE_TILE_LIST_72 MIRAGE_TILE_LIST_64 ", %32, %33, %34, %35"
 
 // One instruction of 16 k: scores of two boxes, by keys; products of weights in registers.
 template <class T, int kKeys>
@@ -64,21 +50,21 @@ struct ScoresMma;
 template <class T>
 struct ValuesMma;
 
-#define MIRAGE_TILE_SCORES_MMA(T, type, n, list, operands)                                  \
-  template <>                                                                               \
-  struct ScoresMma<T, n> {                                                                  \
-    __device__ static void set(float (&d)[n / 8][4], uint64_t rows, uint64_t box) {         \
-      asm volatile("wgmma.mma_async.sync.aligned.m64n" #n "k16.f32." type "." type " " list \
-                   ", " operands ", 0, 1, 1, 0, 0;"                                         \
-                   : MIRAGE_TILE_SET_##n                                                    \
-                   : "l"(rows), "l"(box));                                                  \
-    }                                                                                       \
-    __device__ static void add(float (&d)[n / 8][4], uint64_t rows, uint64_t box) {         \
-      asm volatile("wgmma.mma_async.sync.aligned.m64n" #n "k16.f32." type "." type " " list \
-                   ", " operands ", 1, 1, 1, 0, 0;"                                         \
-                   : MIRAGE_TILE_SUMS_##n                                                   \
-                   : "l"(rows), "l"(box));                                                  \
-    }                                                                                       \
+#define MIRAGE_TILE_SCORES_MMA(T, type, n, list, operands)                                   \
+  template <>                                                                                \
+  struct ScoresMma<T, n> {                                                                   \
+    __device__ static void set(float (&d)[n / 8][4], uint64_t rows, uint64_t box) {          \
+      asm volatile("wgmma.mma_async.sync.aligned.m64n" #n "k16.f32." type "." type " {" list \
+                   "}, " operands ", 0, 1, 1, 0, 0;"                                         \
+                   : MIRAGE_TILE_SET_##n                                                     \
+                   : "l"(rows), "l"(box));                                                   \
+    }                                                                                        \
+    __device__ static void add(float (&d)[n / 8][4], uint64_t rows, uint64_t box) {          \
+      asm volatile("wgmma.mma_async.sync.aligned.m64n" #n "k16.f32." type "." type " {" list \
+                   "}, " operands ", 1, 1, 1, 0, 0;"                                         \
+                   : MIRAGE_TILE_SUMS_##n                                                    \
+                   : "l"(rows), "l"(box));                                                   \
+    }                                                                                        \
   };
 // The values' lines are the k: d += rows * box, and the same with eight elements more.
 #define MIRAGE_TILE_VALUES_MMA(T, type)                                                       \
@@ -86,14 +72,14 @@ struct ValuesMma;
   struct ValuesMma<T> {                                                                       \
     __device__ static void add(float (&d)[8][4], const uint32_t (&rows)[4], uint64_t box) {   \
       asm volatile("wgmma.mma_async.sync.aligned.m64n64k16.f32." type "." type                \
-                   " " MIRAGE_TILE_LIST_64 ", " MIRAGE_TILE_A_64 ", 1, 1, 1, 1;"              \
+                   " {" MIRAGE_TILE_LIST_64 "}, {%32, %33, %34, %35}, %36, 1, 1, 1, 1;"       \
                    : MIRAGE_TILE_SUMS_64                                                      \
                    : "r"(rows[0]), "r"(rows[1]), "r"(rows[2]), "r"(rows[3]), "l"(box));       \
     }                                                                                         \
     __device__ static void add(float (&d)[8][4], float (&more)[4], const uint32_t (&rows)[4], \
                                uint64_t box) {                                                \
       asm volatile("wgmma.mma_async.sync.aligned.m64n72k16.f32." type "." type                \
-                   " " MIRAGE_TILE_LIST_72 ", {%36, %37, %38, %39}, %40, 1, 1, 1, 1;"         \
+                   " {" MIRAGE_TILE_LIST_72 "}, {%36, %37, %38, %39}, %40, 1, 1, 1, 1;"       \
                    : MIRAGE_TILE_SUMS_64, "+f"(more[0]), "+f"(more[1]), "+f"(more[2]),        \
                      "+f"(more[3])                                                            \
                    : "r"(rows[0]), "r"(rows[1]), "r"(rows[2]), "r"(rows[3]), "l"(box));       \

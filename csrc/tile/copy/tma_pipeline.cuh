@@ -1,0 +1,143 @@
+// The producer warp of a block whose stages are boxes: it copies step after step.
+//
+// A block of register operands (held.cuh) and one of a cluster that splits K (split.cuh) both have
+// kStages stages of kTmaTiles boxes each, a barrier `full` for kTmaTilesAtOnce of them (kBarriers
+// of a stage) and a barrier `empty`.
+#pragma once
+
+#include "tile/reduce/scatter.cuh"
+#include "tile/sync/dependent_launch.cuh"
+
+namespace mirage::tile {
+
+// A block that asks for more than half of a multiprocessor's shared memory is alone there: of two
+// that shared one, others would do nothing.
+constexpr int kExclusiveBytes = 116 * 1024;
+
+// Weights of the first steps that come before the kernel before has ended: into shared memory,
+// where that is promised, else into L2. More of them keep the first tokens waiting: 32 KB took 10.9
+// us, 64 KB 11.8, promised (4096 -> 4096, 64 tokens); into L2 11.0, and 11.3 with 48 KB or none.
+constexpr int kEarlyBytes = 32 * 1024;
+
+// Steps that this makes, rounded: at least one, at most all that the ring has places for.
+__host__ __device__ constexpr int early_steps(int step_bytes, int stages) {
+  const int steps = (kEarlyBytes + step_bytes / 2) / step_bytes;
+  return steps < 1 ? 1 : steps < stages ? steps : stages;
+}
+
+// A place in a ring, and the parity of its barriers' phase.
+template <int kStages>
+struct PipelineState {
+  int stage = 0;
+  uint32_t parity = 0;
+  __device__ void advance(int steps = 1) {
+    stage += steps;
+    if (stage >= kStages) {
+      stage -= kStages;
+      parity ^= 1;
+    }
+  }
+};
+
+// Lines of a box of tokens. A box that reaches beyond the tensor takes longer than one that is
+// smaller (4096 -> 4096, 40 tokens: 14.0 us against 11.8 with 64 of them), so a single tile has
+// only the lines that exist; what else lies there is multiplied, and not used.
+template <class Block>
+__host__ __device__ int token_lines(int64_t tokens) {
+  return tokens < Block::kTokens ? static_cast<int>(tokens) : Block::kTokens;
+}
+
+// Bytes of a stage that no copy fills: tokens beyond the last one.
+template <class Block>
+__device__ int missing_bytes(const Block& block) {
+  return Block::kTmaTiles * (Block::kTokens - block.token_lines) * kTmaRowBytes;
+}
+
+// Steps behind those of the first kStages: each waits until the consumers have released its stage.
+template <class Block, class Copy>
+__device__ void copy_rest(const Block& block, bool runs, Copy copy) {
+  __syncwarp();
+  Block::start_together();
+  Block::wait_for_cluster();
+  PipelineState<Block::kStages> place;
+#pragma unroll 1
+  for (int step = Block::kStages; runs && step < Block::kSteps; ++step) {
+    wait(block.empty(place.stage), place.parity);
+    copy(step, place.stage);
+    place.advance();
+  }
+}
+
+// Vectors whole, then step after step. The weights of the first steps may be read `early`, while
+// the kernel before still runs; otherwise they are prefetched into L2 meanwhile.
+template <class Block, class FindWeights, class CopyVectors, class CopyWeights, class CopyTokens>
+__device__ void copy_steps(const Block& block, bool early, FindWeights prefetch_weights,
+                           CopyVectors copy_vectors, CopyWeights copy_weights,
+                           CopyTokens copy_tokens) {
+  constexpr int kTmaTiles = Block::kTmaTiles, kAtOnce = Block::kTmaTilesAtOnce;
+  constexpr int kFirst = Block::kStages < Block::kSteps ? Block::kStages : Block::kSteps;
+  constexpr int kAhead = early_steps(kTmaTiles * Block::kWeightBytes, kFirst);
+  const bool runs = lane() == 0;
+  const int bytes = Block::kStageBytes - missing_bytes(block);
+  const auto k = [&](int step, int box) { return block.step_k(step) + box * kTmaDepth; };
+  const auto weights = [&](int step, int stage, int first) {  // of a barrier's boxes
+    expect(block.full(stage, first), bytes / Block::kBarriers);
+    for (int b = first; b < first + kAtOnce; ++b) copy_weights(block.buffer(stage, b), k(step, b));
+  };
+  const auto tokens = [&](int step, int stage, int first) {
+    for (int b = first; b < first + kAtOnce; ++b) copy_tokens(block.buffer(stage, b), k(step, b));
+  };
+  for (int s = 0; runs && s < kAhead; ++s) {
+    for (int b = 0; b < kTmaTiles; b += kAtOnce) {
+      if (early) {
+        weights(s, s, b);
+      } else {
+        for (int i = b; i < b + kAtOnce; ++i) prefetch_weights(k(s, i));
+      }
+    }
+  }
+  if (runs && early) copy_vectors();
+  grid_dependency_wait();
+  for (int s = 0; runs && s < kFirst; ++s) {
+    for (int b = 0; b < kTmaTiles; b += kAtOnce) {
+      if (!early || s >= kAhead) weights(s, s, b);
+      if (!early && s + b == 0) copy_vectors();
+      tokens(s, s, b);
+    }
+  }
+  copy_rest(block, runs, [&](int step, int stage) {
+    for (int b = 0; b < kTmaTiles; b += kAtOnce) {
+      weights(step, stage, b);
+      tokens(step, stage, b);
+    }
+  });
+}
+
+// The same where all that is copied was there before the kernel started.
+template <class Block, class CopyWeights, class CopyTokens>
+__device__ void copy_when_ready(const Block& block, CopyWeights copy_weights,
+                                CopyTokens copy_tokens) {
+  static_assert(Block::kBarriers == 1, "a step has one");
+  const int missing = missing_bytes(block);
+  const bool runs = lane() == 0;
+  const auto copy = [&](int step, int stage) {
+    expect(block.full(stage), Block::kStageBytes - missing);
+    for (int b = 0; b < Block::kTmaTiles; ++b) {
+      const auto buffer = block.buffer(stage, b);
+      const int k = block.step_k(step) + b * kTmaDepth;
+      copy_weights(buffer, k);
+      copy_tokens(buffer, k);
+    }
+  };
+  for (int s = 0; runs && s < min(Block::kStages, Block::kSteps); ++s) copy(s, s);
+  copy_rest(block, runs, copy);
+}
+
+// By all lanes of a consumer warp: what it read of a step may be overwritten.
+template <class Block>
+__device__ void release_stage(const Block& block, int stage) {
+  __syncwarp();
+  if (lane() == 0) arrive(block.empty(stage));
+}
+
+}  // namespace mirage::tile
