@@ -61,7 +61,7 @@ def write_args(writer: Writer, program: TileProgram, plan: BoxPlan) -> None:
     with writer.block(f"struct {plan.args} {{", "};"):
         writer.line("LaunchArgs call;")
         writer.line(f"CUtensorMap maps[{len(boxes(program))}];  // {names}")
-        if program.paired:
+        if program.producers:
             writer.line(f"{paired_producers.MAPS}  // of what makers read: tokens, rows")
     writer.line()
 
@@ -143,7 +143,7 @@ def write_launch(writer: Writer, program: TileProgram, plan: BoxPlan) -> None:
             call = f"tile::encode<T>(&given.maps[{i}], {s.args[0]}, {size});"
             writer.assignment(f"{'' if i else 'cudaError_t '}status = {call}")
             writer.line("if (status != cudaSuccess) return status;")
-        if program.paired and program.producers:
+        if program.producers:
             paired_producers.write_maps(writer, program, program.producers)
         shared = f" * {plan.blocks}" if plan.blocks else ""
         rows = f"tile::ceil_div({roles.rows}, Block::kRows){shared}"

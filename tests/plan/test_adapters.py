@@ -19,9 +19,9 @@ from mirage_kernels.generator.schedules.batched_lora import (
 )
 from mirage_kernels.generator.schedules.choose import programs_of, variants
 from mirage_kernels.generator.schedules.cluster_split_k.knobs import ClusterSplitK
+from mirage_kernels.generator.schedules.loop import producers_of
 from mirage_kernels.generator.schedules.producer_blocks import consumer_program, producer_program
 from mirage_kernels.generator.schedules.schedule import Variant
-from mirage_kernels.generator.schedules.sizes import producers_of
 from mirage_kernels.generator.target import TARGETS, target
 
 Fused = Callable[..., Graph]

@@ -13,8 +13,13 @@ from mirage_kernels.generator.plan.lower import tile_program
 from mirage_kernels.generator.plan.program import Do, Layout, TileProgram
 from mirage_kernels.generator.plan.tiles import PLANNED, Planning
 from mirage_kernels.generator.recipe import Shape
-from mirage_kernels.generator.schedules.choose import variants
-from mirage_kernels.generator.schedules.loop import Producers
+from mirage_kernels.generator.schedules.choose import (
+    producers_bytes,
+    registers,
+    shared_bytes,
+    variants,
+)
+from mirage_kernels.generator.schedules.loop import Producers, producers_of
 from mirage_kernels.generator.schedules.producer_blocks import (
     consumer_program,
     paired_tile,
@@ -25,14 +30,7 @@ from mirage_kernels.generator.schedules.producer_blocks import (
 )
 from mirage_kernels.generator.schedules.register_operand.knobs import RegisterOperand
 from mirage_kernels.generator.schedules.register_operand.rule import paired_producers
-from mirage_kernels.generator.schedules.sizes import (
-    producers_bytes,
-    producers_of,
-    registers,
-    shared_bytes,
-)
-from mirage_kernels.generator.schedules.sliced_k.block import Footprint
-from mirage_kernels.generator.schedules.sliced_k.knobs import SlicedK
+from mirage_kernels.generator.schedules.sliced_k.knobs import Footprint, SlicedK
 from mirage_kernels.generator.target import TARGETS, target
 
 Fused = Callable[..., Graph]

@@ -14,7 +14,7 @@ from mirage_kernels.generator.plan.program import TileProgram
 from mirage_kernels.generator.recipe import Shape
 from mirage_kernels.generator.records.record import load_record
 from mirage_kernels.generator.schedules.choose import programs_of, variants
-from mirage_kernels.generator.schedules.register_operand.block import (
+from mirage_kernels.generator.schedules.register_operand.knobs import (
     MOST_ROWS,
     RegisterBlock,
     can_run,

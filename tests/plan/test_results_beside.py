@@ -12,8 +12,8 @@ from mirage_kernels.generator.ir import Graph, Node
 from mirage_kernels.generator.plan.lower import tile_program
 from mirage_kernels.generator.plan.program import Do, Layout, TileProgram
 from mirage_kernels.generator.schedules.choose import BUCKETS_WITH_RESULTS, variants
-from mirage_kernels.generator.schedules.cluster_split_k.block import split
-from mirage_kernels.generator.schedules.sliced_k.block import Footprint
+from mirage_kernels.generator.schedules.cluster_split_k.knobs import split
+from mirage_kernels.generator.schedules.sliced_k.knobs import Footprint
 from mirage_kernels.generator.search.settings import Setting
 from mirage_kernels.generator.search.sketch import BlockSketch
 from mirage_kernels.generator.target import target

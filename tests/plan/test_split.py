@@ -12,7 +12,7 @@ from mirage_kernels.generator.plan.lower import tile_program
 from mirage_kernels.generator.plan.program import Do, TileProgram
 from mirage_kernels.generator.recipe import Shape
 from mirage_kernels.generator.schedules.choose import variants
-from mirage_kernels.generator.schedules.cluster_split_k.block import SplitBlock, split
+from mirage_kernels.generator.schedules.cluster_split_k.knobs import SplitBlock, split
 from mirage_kernels.generator.schedules.cluster_split_k.rule import split_stages
 from mirage_kernels.generator.target import target
 

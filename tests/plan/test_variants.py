@@ -12,14 +12,10 @@ from mirage_kernels.generator.ir import DType, Graph
 from mirage_kernels.generator.plan.lower import tile_program
 from mirage_kernels.generator.plan.program import Do, Layout, Roles, TileProgram
 from mirage_kernels.generator.recipe import Shape, catalog
-from mirage_kernels.generator.schedules.choose import variants
-from mirage_kernels.generator.schedules.loop import BUCKETS, REGISTERS_LEFT
-from mirage_kernels.generator.schedules.producer_blocks import rows_for
+from mirage_kernels.generator.schedules.choose import registers, shared_bytes, variants
+from mirage_kernels.generator.schedules.loop import BUCKETS, REGISTERS_LEFT, rows_for
 from mirage_kernels.generator.schedules.schedule import Variant
-from mirage_kernels.generator.schedules.sizes import registers, shared_bytes
-from mirage_kernels.generator.schedules.sliced_k.block import Footprint
-from mirage_kernels.generator.schedules.sliced_k.knobs import SlicedK
-from mirage_kernels.generator.schedules.sliced_k.shared_memory import Kept
+from mirage_kernels.generator.schedules.sliced_k.knobs import Footprint, Kept, SlicedK
 from mirage_kernels.generator.target import target
 
 Fused = Callable[..., Graph]
