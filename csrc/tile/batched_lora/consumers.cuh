@@ -1,4 +1,4 @@
-// The second launch for stacked weights: what the first left, multiplied with the second slices.
+// The second launch of batched LoRA: the first launch's results times the second slices.
 #pragma once
 
 #include "tile/batched_lora/groups.cuh"
@@ -10,7 +10,7 @@
 
 namespace mirage::tile {
 
-// Second slices on their way, a tile of rows each, and the tasks that they are for.
+// The pipeline of second slices, a tile of rows per stage, and the groups that they are for.
 template <class T, int kRows, int kDepth, int kStages>
 struct SlicePipeline {
   using Tile = Resident<T, kRows, kDepth>;
@@ -34,17 +34,17 @@ struct SlicePipeline {
   }
 };
 
-// products[n, m] of a task's tokens = sum over k of rows[n, k] * kept[m, k].
+// products[n, m] of a group's tokens = sum over k of rows[n, k] * resident[m, k].
 template <class T, int kRows, int kTokens, int kDepth>
 __device__ void contract_group(float* products, Resident<T, kRows, kDepth> rows,
-                               Resident<T, kTokens, kDepth> kept, AdapterGroup task) {
+                               Resident<T, kTokens, kDepth> resident, AdapterGroup task) {
   constexpr int kPitch = AccumPartials<kRows, kTokens, 1>::kPitch, kRowTiles = kRows / kRowTile;
   static_assert(kRows % kRowTile == 0);
   const int line = task.token(lane_line());
   float sums[kRowTiles][4] = {};
 #pragma unroll
   for (int k = 0; k < kDepth; k += kMmaDepth) {
-    const Vec16<T> few = load_quartet(kept, line, k);
+    const Vec16<T> few = load_quartet(resident, line, k);
 #pragma unroll
     for (int r = 0; r < kRowTiles; ++r) {
       const int row = r * kRowTile + lane_line();
@@ -65,10 +65,10 @@ __device__ void contract_group(float* products, Resident<T, kRows, kDepth> rows,
   }
 }
 
-// kept[token, :] = inner[token, :] of tokens that have an adapter, asynchronously, by one warp;
+// resident[token, :] = inner[token, :] of tokens that have an adapter, asynchronously, by one warp;
 // nobody has written the others.
 template <class T, int kTokens, int kDepth>
-__device__ void fetch_chosen(Resident<T, kTokens, kDepth> kept, const T* inner,
+__device__ void fetch_chosen(Resident<T, kTokens, kDepth> resident, const T* inner,
                              const Adapters& adapters, OutputTile tile) {
   constexpr int kVectors16 = kDepth / kLaneDepth;
   const int tokens = min(kTokens, tile.tokens - tile.first_token);
@@ -77,7 +77,7 @@ __device__ void fetch_chosen(Resident<T, kTokens, kDepth> kept, const T* inner,
   for (int i = lane(); i < tokens * kVectors16; i += kWarpLanes) {
     const int token = i / kVectors16, k = i % kVectors16 * kLaneDepth;
     if (!adapters.has(token)) continue;
-    copy_16_bytes<Cache::kKeep>(reinterpret_cast<char*>(kept.at(token, k)),
+    copy_16_bytes<Cache::kKeep>(reinterpret_cast<char*>(resident.at(token, k)),
                                 first + token * kDepth + k, true);
   }
 }
@@ -86,7 +86,7 @@ __device__ void fetch_chosen(Resident<T, kTokens, kDepth> kept, const T* inner,
 // zeros for tokens without an adapter. `tile`: the block's part of [M, N].
 template <class T, int kRows, int kTokens, int kDepth, int kStages>
 __device__ void contract_adapters(char* shared, SlicePipeline<T, kRows, kDepth, kStages> ring,
-                                  Resident<T, kTokens, kDepth> kept, const LaunchArgs& args,
+                                  Resident<T, kTokens, kDepth> resident, const LaunchArgs& args,
                                   const T* stack, OutputTile tile) {
   constexpr int kPitch = AccumPartials<kRows, kTokens, 1>::kPitch, kAhead = kStages - 1;
   static_assert(kTokens <= kMostGrouped);
@@ -104,16 +104,16 @@ __device__ void contract_adapters(char* shared, SlicePipeline<T, kRows, kDepth, 
 #pragma unroll 1
   for (int i = lane(); i < kTokens * kPitch; i += kWarpLanes) products[i] = 0.0f;
   grid_dependency_wait();
-  fetch_chosen(kept, static_cast<const T*>(args.workspace), adapters, tile);
+  fetch_chosen(resident, static_cast<const T*>(args.workspace), adapters, tile);
   commit_copies();
   wait_copies<0>();
   int stage = 0, next = kAhead;
 #pragma unroll 1
   for (int number = 0; number < count; ++number) {
     wait_copies<kAhead - 1>();
-    __syncwarp();  // all lanes' copies are here, and the tile before has been read
+    __syncwarp();  // all lanes' copies have landed, and the previous tile has been read
     fetch_task(number + kAhead, next);
-    contract_group(products, ring.tile(stage), kept, ring.tasks()[number]);
+    contract_group(products, ring.tile(stage), resident, ring.tasks()[number]);
     next = stage;
     stage = stage + 1 == kStages ? 0 : stage + 1;
   }

@@ -1,4 +1,4 @@
-// The first launch for stacked weights: products of x with the tokens' first slices.
+// The first launch of batched LoRA: products of x with the tokens' first slices.
 #pragma once
 
 #include "tile/batched_lora/groups.cuh"
@@ -11,7 +11,7 @@
 
 namespace mirage::tile {
 
-// The line of x that a lane reads of a task's.
+// The line of x that a lane reads of a group.
 template <class T, bool kEvenDepth>
 struct GatheredLine {
   const T* line;
@@ -27,7 +27,7 @@ __device__ GatheredLine<T, kEvenDepth> gathered_line(const T* tensor, int64_t st
   return {tensor + (first_token + task.token(place)) * stride, place < task.count, depth};
 }
 
-// Sixteen bytes of what nobody writes while the kernel runs; zeros if not `inside`.
+// Loads 16 bytes that nobody writes while the kernel runs; zeros if not `inside`.
 template <class T>
 __device__ Vec16<T> load_16_bytes(const T* at, bool inside) {
   Vec16<T> found{};
@@ -67,8 +67,9 @@ __device__ void load(Fragment<Dims::kTokensDepth, T, 1, kChunks>& fragment,
   }
 }
 
-// compute(load(k)) for k in first, first + stride, ... < last, kAtOnce steps on their way together.
-// A warp has few of them: a ring in shared memory would only keep other blocks away.
+// compute(load(k)) for k in first, first + stride, ... < last, with the loads of kAtOnce steps in
+// flight. A warp has few steps: stages in shared memory would only keep other blocks off the
+// multiprocessor.
 template <int kAtOnce, class Step, class Load, class Compute>
 __device__ void load_and_compute(Steps steps, Load load, Compute compute) {
 #pragma unroll 1
@@ -85,7 +86,7 @@ __device__ void load_and_compute(Steps steps, Load load, Compute compute) {
   }
 }
 
-// What a cluster makes at a time: of a task some rows of its slice.
+// What a cluster computes at a time: some rows of a group's slice.
 struct SliceTile {
   AdapterGroup task;
   int first_token, first_row;
@@ -93,20 +94,20 @@ struct SliceTile {
 };
 
 // Blocks of the first launch. `Plan` has Element, kInner (rows of a slice), kRows (of a cluster),
-// kWarps, and kBlocks: of a cluster, that share the depth.
+// kWarps, and kBlocks (of a cluster, that split the depth).
 template <class Plan>
 struct AdapterProducers {
   using T = typename Plan::Element;
   static constexpr int kRows = Plan::kRows, kWarps = Plan::kWarps, kBlocks = Plan::kBlocks;
   static constexpr int kThreads = kWarps * kWarpLanes;
   static constexpr int kRowTiles = (Plan::kInner + kRows - 1) / kRows;
-  // Most of more would find nothing to do, and the second launch, which all let start, came later
-  // (64 tokens without adapters, rank 64: 16.6 us against 14.1). With half as many 16 adapters take
-  // two turns (16 tokens: 18.9 us against 16.9).
+  // More clusters would mostly find nothing to do and delay the second launch (64 tokens without
+  // adapters, rank 64: 16.6 us against 14.1). With half as many, 16 adapters take two rounds (16
+  // tokens: 18.9 us against 16.9).
   static constexpr int kMostClusters = 64;
   static_assert(kBlocks > 1 && kRows % 4 == 0);
 
-  // A cluster for each tile of rows of as many tasks as there may be, or some take turns.
+  // One cluster per tile of rows and possible group; above kMostClusters they loop.
   static Grid grid(int64_t tokens, int64_t slices, int shared_bytes) {
     const int64_t most = tokens < kMostGrouped ? tokens : kMostGrouped;
     const int64_t full = (most + (kTokenTile - 1) * slices) / kTokenTile;
@@ -116,7 +117,7 @@ struct AdapterProducers {
             shared_bytes, kBlocks};
   }
 
-  // body(args, shared, tile) for all tiles of this cluster; `shared` begins with the tasks.
+  // body(args, shared, tile) for all tiles of this cluster; `shared` begins with the groups.
   template <class Body>
   __device__ static void for_each_tile(const LaunchArgs& args, char* shared, Body body) {
     const int first_token = static_cast<int>(blockIdx.y) * kMostGrouped;
@@ -134,11 +135,11 @@ struct AdapterProducers {
     }
   }
 
-  // The warp's number among those of the cluster, to which the depth is dealt out.
+  // The warp's number in the cluster; all warps split the depth.
   __device__ static int warp() { return cluster_rank() * kWarps + warp_index(); }
 
-  // Where the blocks' sums meet, in the first of them. What comes in may come early: it has bytes
-  // of its own.
+  // Where the blocks' sums are reduced, in the first block. Sums may arrive early, so this memory
+  // has no other use.
   using Meeting = AccumPartials<kRows, kTokenTile, kBlocks>;
   static constexpr int kBytes = Meeting::kBytes + static_cast<int>(sizeof(Mbarrier));
   __device__ static Mbarrier& arrived(char* shared) {
@@ -146,7 +147,8 @@ struct AdapterProducers {
   }
 };
 
-// At the start of a turn: the first block says what is to come in. All have read what came before.
+// At the start of a round: the first block expects the others' bytes. All have read the previous
+// round.
 template <class Producers>
 __device__ void begin_reduction(char* shared, int turn) {
   if (threadIdx.x == 0 && cluster_rank() == 0) {
@@ -161,7 +163,7 @@ __device__ void begin_reduction(char* shared, int turn) {
   arrive_cluster();
 }
 
-// Behind a barrier of the block: its sums go to the cluster's first block, where all meet.
+// After a barrier of the block: sends its sums to the cluster's first block, which reduces all.
 template <class Producers>
 __device__ typename Producers::Meeting reduce_blocks(
     char* shared, AccumPartials<Producers::kRows, kTokenTile, Producers::kWarps> parts, int turn) {
@@ -192,7 +194,7 @@ __device__ typename Producers::Meeting reduce_blocks(
   return Meeting::in(shared);
 }
 
-// By all threads of the cluster's first block: what body(element) says of the task's tokens.
+// By all threads of the cluster's first block: stores body(element) for the group's tokens.
 template <class Producers, class Body>
 __device__ void publish_inner(void* workspace, OutputTile tile, AdapterGroup task, Body body) {
   using T = typename Producers::T;
