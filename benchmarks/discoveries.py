@@ -13,11 +13,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from mirage_kernels.generator.ir import DType, dumps, retile, to_json, to_text
+from mirage_kernels.generator.ir import DType, Graph, Node, dumps, retile, to_json, to_text
 from mirage_kernels.generator.pipeline import Request, mugraphs, searched
 from mirage_kernels.generator.recipe import load_recipe, trace
 from mirage_kernels.generator.records.files import write_whole
-from mirage_kernels.generator.search.forms import best_of_forms
 from mirage_kernels.generator.search.select import Ranked, rank
 from mirage_kernels.generator.target import target
 
@@ -77,6 +76,32 @@ LISTED = (
     *("rms_norm_residual", "layer_norm"),
     *("silu_and_mul", "gelu_and_mul", "gelu_tanh_and_mul", "relu_and_mul"),
 )
+
+
+def form_of(graph: Graph) -> str:
+    """Return the form in words: `blocks split L, loop over L, store partial sums; then ...`."""
+    kernels = [n for n in graph.nodes if n.op in ("block", "contract")]
+    return "; then ".join(_kernel_form(n) for n in kernels)
+
+
+def _kernel_form(node: Node) -> str:
+    if node.body is None or node.body.space is None:
+        return "library product"
+    space, words = node.body.space, []
+    words += [f"blocks split {axis.dim}" for axis in space.reduced]
+    words += [f"loop over {space.loop.dim}"] if space.loop is not None else []
+    if space.reduced:
+        combines = node.body.of("combine", "combine_rescaled")
+        words.append("combine" if combines else "store partial sums")
+    return ", ".join(words) or "no loop"
+
+
+def best_of_forms(ranked: Sequence[Ranked]) -> dict[str, Ranked]:
+    """Return the first muGraph of every form, in the order of rank."""
+    best: dict[str, Ranked] = {}
+    for candidate in ranked:
+        best.setdefault(form_of(candidate.graph), candidate)
+    return best
 
 
 def found(recipe: str) -> tuple[str, dict[str, Ranked]]:

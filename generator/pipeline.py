@@ -23,7 +23,7 @@ from mirage_kernels.generator.ir import check as check_graph
 from mirage_kernels.generator.jobs.catalog import search_job
 from mirage_kernels.generator.jobs.executors import Local
 from mirage_kernels.generator.jobs.job import Job
-from mirage_kernels.generator.jobs.run import Workshop, complete
+from mirage_kernels.generator.jobs.run import Workshop, complete_all
 from mirage_kernels.generator.jobs.store import Store
 from mirage_kernels.generator.plan.lower import roles_of, tile_program
 from mirage_kernels.generator.plan.program import TileProgram
@@ -53,8 +53,9 @@ from mirage_kernels.generator.search.gate import Gate, Measured
 from mirage_kernels.generator.search.lower import Goal, lower
 from mirage_kernels.generator.search.problem import Limits
 from mirage_kernels.generator.search.select import Ranked, Refusal, choose, rank
+from mirage_kernels.generator.search.sketch import Found, from_json
 from mirage_kernels.generator.search.stabilise import stabilise
-from mirage_kernels.generator.search.superoptimizer import Found, found_of, run_search
+from mirage_kernels.generator.search.superoptimizer import run_search
 from mirage_kernels.generator.search.verify import Case, Proof, prove, small_cases
 from mirage_kernels.generator.target import target
 from mirage_kernels.generator.tuning.catalog import Key, tuned_kernel
@@ -168,12 +169,12 @@ def _search(job: Job, jobs: int, progress: Progress, store: Store | None) -> Fou
 
         return run_search(job.problem, jobs=jobs, progress=tell)
     shop = Workshop(store, Local(), jobs)
-    outcome = complete(
-        job, shop, lambda t: progress(Event("search", t.done, t.tasks, t.words)), processes=jobs
+    (outcome,) = complete_all(
+        [job], shop, lambda t: progress(Event("search", t.done, t.tasks, t.words))
     )
     if outcome.failure is not None:
         raise outcome.failure
-    return found_of(outcome.found)
+    return from_json(outcome.found)
 
 
 def mugraphs(found: Found, request: Request, spec: Graph) -> list[Graph]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from mirage_kernels.generator.ir import Json
 from mirage_kernels.generator.search.select import Ranked, Refusal
-from mirage_kernels.generator.search.superoptimizer import Found
+from mirage_kernels.generator.search.sketch import Found
 
 ALTERNATIVES_SHOWN = 5
 

@@ -27,7 +27,7 @@ from mirage_kernels.generator.jobs.run import Origin, Outcome, Tick, Workshop, c
 from mirage_kernels.generator.jobs.store import Store
 from mirage_kernels.generator.recipe import catalog
 from mirage_kernels.generator.request import Event
-from mirage_kernels.generator.search.superoptimizer import Found, found_of
+from mirage_kernels.generator.search.sketch import Found, from_json
 from mirage_kernels.generator.settings import ray_address, store_folder
 from mirage_kernels.generator.terminal import Table, Terminal, Watcher, counted, listed
 
@@ -124,7 +124,7 @@ def _report(outcomes: Sequence[Outcome], terminal: Terminal) -> None:
     terminal.table(Table(columns, tuple(_row(o) for o in outcomes), left=2))
     for outcome in outcomes:
         if outcome.failure is None:
-            terminal.line(f"{outcome.job.name}: pruned by {_pruned(found_of(outcome.found))}")
+            terminal.line(f"{outcome.job.name}: pruned by {_pruned(from_json(outcome.found))}")
     for outcome in outcomes:
         if outcome.failure is not None:
             terminal.line(f"FAILED {outcome.job.name}: {outcome.failure.sentence}")
@@ -138,7 +138,7 @@ def _report(outcomes: Sequence[Outcome], terminal: Terminal) -> None:
 def _row(outcome: Outcome) -> tuple[str, ...]:
     if outcome.failure is not None:
         return (outcome.job.name, "FAILED", "", "", "", "", "")
-    found = found_of(outcome.found)
+    found = from_json(outcome.found)
     numbers = [f"{n:,}" for n in _numbers(found).values()]
     seconds = "" if outcome.seconds is None else f"{outcome.seconds:.1f}"
     return (outcome.job.name, outcome.origin.value, *numbers, seconds)
@@ -175,7 +175,7 @@ def _outcome_json(outcome: Outcome, store: Store) -> dict[str, Json]:
     }
     if outcome.failure is not None:
         return data | {"error": outcome.failure.sentence, "hint": outcome.failure.hint}
-    found = found_of(outcome.found)
+    found = from_json(outcome.found)
     pruned: dict[str, Json] = {**found.counts.pruned}
     data |= {"result": str(store.path(outcome.job.key)), "seconds": outcome.seconds}
     return data | {"pruned": pruned, **_numbers(found)}

@@ -64,7 +64,7 @@ def retile(graph: Graph, tiles: Mapping[str, int]) -> Graph:
     for node in graph.nodes:
         if node.op == "block" and node.body is not None:
             fulls = [types[a] for a in node.args]
-            body = _retile_block(node.body, fulls, tiles)
+            body = _retyped(node.body, fulls, tiles)
             outs = zip(node.outs, body.outputs, strict=True)
             made = tuple(replace(v, type=body.values[name].type) for v, name in outs)
             node = replace(node, body=body, outs=made)
@@ -85,45 +85,30 @@ def with_parts(type_: TensorType, space: Space, extents: Mapping[str, int]) -> T
     return replace(type_, dims=tuple(dims))
 
 
-def _retile_block(body: Graph, fulls: Sequence[TensorType], tiles: Mapping[str, int]) -> Graph:
-    assert body.space is not None
-    space = body.space.with_tiles(tiles)
-    extents = extents_of(fulls)
+def _retyped(body: Graph, given: Sequence[TensorType], tiles: Mapping[str, int]) -> Graph:
+    """Return a block or thread graph as it is where its operands have the types `given`."""
+    space = None if body.space is None else body.space.with_tiles(tiles)
+    extents = extents_of(given)
     types: dict[str, TensorType] = {}
-    bound = iter(fulls)
+    bound = iter(given)
     nodes = []
     for node in body.nodes:
         if node.op == "input":
-            type_ = tile_type(node, next(bound), space, extents)
-        elif node.op == "output":
+            type_ = next(bound)
+            type_ = type_ if space is None else tile_type(node, type_, space, extents)
+        elif node.op == "output" and space is not None:
             type_ = with_parts(node.out.type, space, extents)
         elif node.op in ("const", "size"):
             type_ = node.out.type
         elif node.op == "thread" and node.body is not None:
-            node = replace(node, body=_retype(node.body, [types[a] for a in node.args]))
-            assert node.body is not None
-            type_ = node.body.values[node.body.outputs[0]].type
+            inner = _retyped(node.body, [types[a] for a in node.args], tiles)
+            node, type_ = replace(node, body=inner), inner.values[inner.outputs[0]].type
         else:
             inferred = result_type(node, [types[a] for a in node.args])
             type_ = replace(inferred, dtype=node.out.type.dtype)
         types[node.name] = type_
         nodes.append(replace(node, outs=(Value(node.name, type_),)))
     return replace(body, nodes=tuple(nodes), space=space)
-
-
-def _retype(body: Graph, inputs: Sequence[TensorType]) -> Graph:
-    types: dict[str, TensorType] = {}
-    bound = iter(inputs)
-    nodes = []
-    for node in body.nodes:
-        if node.op == "input":
-            type_ = next(bound)
-        else:
-            inferred = result_type(node, [types[a] for a in node.args])
-            type_ = replace(inferred, dtype=node.out.type.dtype)
-        types[node.name] = type_
-        nodes.append(replace(node, outs=(Value(node.name, type_),)))
-    return replace(body, nodes=tuple(nodes))
 
 
 _COMPUTED = (Kind.ELEMENTWISE, Kind.CONTRACT, Kind.REDUCE, Kind.STABILISER, Kind.CARRY)

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from functools import cached_property
+from math import prod
 
 from mirage_kernels.generator.ir.dtypes import DType
 
@@ -44,10 +45,7 @@ class TensorType:
     @property
     def elements(self) -> int:
         """Number of elements, dynamic dims at their bound."""
-        count = 1
-        for d in self.dims:
-            count *= d.size
-        return count
+        return prod(d.size for d in self.dims)
 
     @property
     def bytes(self) -> int:

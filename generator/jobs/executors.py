@@ -1,4 +1,7 @@
-"""Where a job's work is done: here, in worker processes, or on a Ray cluster."""
+"""Where a job's work is done: in worker processes of this machine, or on a Ray cluster.
+
+A worker process is this module as a program: an assignment on stdin, messages on stdout, pickled.
+"""
 
 from __future__ import annotations
 
@@ -11,11 +14,10 @@ import sys
 import tempfile
 import threading
 from collections.abc import Generator
-from concurrent.futures.process import BrokenProcessPool
 from typing import IO, Protocol
 
 from mirage_kernels.generator.errors import MirageError
-from mirage_kernels.generator.jobs.work import Assignment, Merged, Message, work
+from mirage_kernels.generator.jobs.work import Assignment, Merged, Message, end_with, work
 
 Messages = Generator[Message, None, None]  # closing it ends the work
 
@@ -39,20 +41,6 @@ class Executor(Protocol):
     def stop(self) -> None:
         """End all work now, whatever it is doing; what still runs raises WorkerLostError."""
         ...
-
-
-class Here:
-    """Does the work in this process and its children."""
-
-    def run(self, assignment: Assignment) -> Messages:
-        """Yield the messages of the work as they come."""
-        try:
-            yield from work(assignment)
-        except BrokenProcessPool as error:
-            raise WorkerLostError("one of its processes was killed") from error
-
-    def stop(self) -> None:
-        """Nothing to end: the work stops where its messages are not asked for."""
 
 
 class Local:
@@ -82,7 +70,7 @@ class Local:
                 _kill_group(process)
 
     def _start(self, words: IO[bytes]) -> subprocess.Popen[bytes]:
-        command = [sys.executable, "-m", "mirage_kernels.generator.jobs.worker"]
+        command = [sys.executable, "-m", "mirage_kernels.generator.jobs.executors"]
         with self._lock:
             if self._stopped:
                 raise WorkerLostError("all work was stopped")
@@ -132,3 +120,18 @@ def _how_it_ended(code: int, words: IO[bytes]) -> str:
     words.seek(0)
     lines = words.read().decode(errors="replace").strip().splitlines()[-LAST_LINES:]
     return "\n    ".join([f"{how}; its last words:", *lines]) if lines else how
+
+
+def main() -> None:
+    """Do one assignment of the parent process."""
+    out = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # what the search may print is no message
+    assignment, parent = pickle.load(sys.stdin.buffer)
+    end_with(parent)
+    for message in work(assignment):
+        pickle.dump(message, out)
+        out.flush()
+
+
+if __name__ == "__main__":
+    main()

@@ -15,21 +15,22 @@ Found = dict[str, Json]  # what a task found, and what all of them did
 Task = Callable[[], Found]  # finds the same whenever and wherever it runs
 
 
-def _never(results: Sequence[Found]) -> bool:
-    return False
-
-
 @dataclass(frozen=True)
 class Round:
-    """Tasks that run in any order and in any process, with a word for what they do.
-
-    `enough` is asked about the results of the first tasks, in order: where it says yes the rest is
-    left out. The answer does not depend on which tasks happen to finish first.
-    """
+    """Tasks that run in any order and in any process, with a word for what they do."""
 
     name: str
     tasks: Sequence[Task]
-    enough: Callable[[Sequence[Found]], bool] = _never
+
+
+@dataclass(frozen=True)
+class TaskDone:
+    """A finished task: its round, its place in it, what it found, and the seconds it took."""
+
+    round: int
+    index: int
+    found: Found
+    seconds: float
 
 
 class Problem(Protocol):

@@ -15,8 +15,7 @@ from enum import Enum
 
 from mirage_kernels.generator.errors import JobError, MirageError
 from mirage_kernels.generator.jobs.executors import Executor, WorkerLostError
-from mirage_kernels.generator.jobs.job import Found, Job
-from mirage_kernels.generator.jobs.journal import Journal, TaskDone
+from mirage_kernels.generator.jobs.job import Found, Job, TaskDone
 from mirage_kernels.generator.jobs.store import Store
 from mirage_kernels.generator.jobs.work import Assignment, Merged, Planned
 
@@ -73,30 +72,21 @@ class StoppedError(Exception):
     """The work was stopped from outside; what is finished is kept."""
 
 
-def complete(job: Job, shop: Workshop, progress: Progress, *, processes: int = 1) -> Outcome:
-    """Return the outcome of one job, from the store or by having it made.
-
-    Raises FileError where the store cannot be read or written.
-    """
-    stored = None if shop.fresh else from_store(job, shop.store)
-    if stored is not None:
-        return stored
+def _complete(job: Job, shop: Workshop, progress: Progress, processes: int) -> Outcome:
+    """Have one job made, unless another process makes it meanwhile."""
 
     def wait() -> None:
         progress(Tick(job, 0, 0, "another process is at it"))
         if shop.stopping.is_set():
             raise StoppedError
 
-    with shop.store.claim(job.key, waiting=wait) as journal:
+    with shop.store.claim(job.key, waiting=wait):
         # The one who held it may have finished it.
-        stored = None if shop.fresh else from_store(job, shop.store)
-        if stored is None:
-            return _Attempts(job, shop, journal, progress).run(processes)
-        journal.remove()
-        return stored
+        stored = None if shop.fresh else _stored(job, shop.store)
+        return stored or _Attempts(job, shop, progress).run(processes)
 
 
-def from_store(job: Job, store: Store) -> Outcome | None:
+def _stored(job: Job, store: Store) -> Outcome | None:
     """Return the outcome of a job whose result is stored whole."""
     found = store.result(job.key)
     if found is None:
@@ -107,10 +97,9 @@ def from_store(job: Job, store: Store) -> Outcome | None:
 class _Attempts:
     """One job being made: what its workers have told so far."""
 
-    def __init__(self, job: Job, shop: Workshop, journal: Journal, progress: Progress) -> None:
+    def __init__(self, job: Job, shop: Workshop, progress: Progress) -> None:
         self.job = job
         self.shop = shop
-        self.journal = journal
         self.progress = progress
         self.origin = Origin.REMADE if shop.store.has(job.key) else Origin.NEW
         self.round = Planned("", 0, 0)
@@ -139,9 +128,9 @@ class _Attempts:
 
     def _resume(self) -> None:
         if self.shop.fresh:
-            self.journal.clear()
+            self.shop.store.forget_tasks(self.job.key)
             self.origin = Origin.NEW
-        self.finished = self.journal.read()
+        self.finished = self.shop.store.tasks(self.job.key)
         if self.finished:
             self.origin = Origin.RESUMED
 
@@ -164,7 +153,7 @@ class _Attempts:
         raise WorkerLostError("gone without a last message")
 
     def _add(self, task: TaskDone) -> None:
-        self.journal.append(task)
+        self.shop.store.keep_task(self.job.key, task)
         self.finished.append(task)
         self.round = replace(self.round, done=self.round.done + 1)
 
@@ -177,14 +166,14 @@ class _Attempts:
             self.progress(Tick(self.job, done, tasks, words))
 
     def _outcome(self, found: Found | MirageError, lost: int) -> Outcome:
-        """Keep what was found; the journal goes last, so that a kill in between loses nothing."""
+        """Keep what was found; its tasks go last, so that a kill in between loses nothing."""
         if isinstance(found, MirageError):
             self._tell("FAILED", ended=True)
             return Outcome(self.job, Origin.FAILED, lost=lost, failure=found)
         seconds = sum(task.seconds for task in self.finished)
         self.shop.store.keep(self.job, found)
         self.shop.store.keep_seconds(self.job.key, seconds)
-        self.journal.remove()
+        self.shop.store.forget_tasks(self.job.key)
         self._tell("done", ended=True)
         return Outcome(self.job, self.origin, found, seconds, lost)
 
@@ -214,11 +203,13 @@ class _Shares:
 def complete_all(jobs: Sequence[Job], shop: Workshop, progress: Progress) -> list[Outcome]:
     """Return the outcomes of jobs, in order; as many are made at once as there are processes.
 
-    A job that fails leaves the others alone. An interruption, or a store that cannot be written,
-    stops them all; what they have finished is kept.
+    A job that fails leaves the others alone. An interruption, or a store that cannot be read or
+    written (FileError), stops them all; what they have finished is kept.
     """
-    outcomes = {} if shop.fresh else _stored(jobs, shop.store)
-    missing = [job for job in {j.key: j for j in jobs}.values() if job.key not in outcomes]
+    every = {job.key: job for job in jobs}
+    stored = () if shop.fresh else (_stored(job, shop.store) for job in every.values())
+    outcomes = {outcome.job.key: outcome for outcome in stored if outcome is not None}
+    missing = [job for key, job in every.items() if key not in outcomes]
     shares, telling = _Shares(shop.processes, len(missing)), threading.Lock()
 
     def tell(tick: Tick) -> None:
@@ -227,7 +218,7 @@ def complete_all(jobs: Sequence[Job], shop: Workshop, progress: Progress) -> lis
 
     def one(job: Job) -> Outcome:
         with shares.share() as processes:
-            return complete(job, shop, tell, processes=processes)
+            return _complete(job, shop, tell, processes)
 
     with ThreadPoolExecutor(max(1, min(len(missing), shop.processes))) as pool:
         futures = [pool.submit(one, job) for job in missing]
@@ -239,8 +230,3 @@ def complete_all(jobs: Sequence[Job], shop: Workshop, progress: Progress) -> lis
             shop.executor.stop()
             raise
     return [outcomes[job.key] for job in jobs]
-
-
-def _stored(jobs: Sequence[Job], store: Store) -> dict[str, Outcome]:
-    found = (from_store(job, store) for job in jobs)
-    return {outcome.job.key: outcome for outcome in found if outcome is not None}

@@ -10,19 +10,14 @@ import multiprocessing
 import os
 import signal
 import time
-from collections.abc import Generator, Iterator, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from collections.abc import Generator, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import closing
 from dataclasses import dataclass
-from itertools import islice
 
 from mirage_kernels.generator.errors import JobError, MirageError
-from mirage_kernels.generator.jobs.job import Found, Job, Round, Task, canonical
-from mirage_kernels.generator.jobs.journal import TaskDone
+from mirage_kernels.generator.jobs.job import Found, Job, Task, TaskDone, canonical
 
-# Tasks handed out per process: enough that none idles, few enough that little is done in vain
-# when the results of the first tasks turn out to be enough.
-_AHEAD = 2
 _LOOK_SECONDS = 0.5
 
 
@@ -82,35 +77,13 @@ def _work(assignment: Assignment) -> Iterator[Message]:
         number = len(rounds)
         known = {t.index: t.found for t in assignment.finished if t.round == number}
         yield Planned(this.name, len(this.tasks), len(known))
-        first = _FirstResults(this)
-        first.take(known)
-        if not first.complete:
-            todo = [i for i in range(len(this.tasks)) if i not in known]
-            with closing(_run_tasks(number, this.tasks, todo, assignment.processes)) as finished:
-                for task in finished:
-                    yield task
-                    known[task.index] = task.found
-                    first.take(known)
-                    if first.complete:
-                        break
-        rounds.append(first.results)
+        todo = [i for i in range(len(this.tasks)) if i not in known]
+        with closing(_run_tasks(number, this.tasks, todo, assignment.processes)) as finished:
+            for task in finished:
+                yield task
+                known[task.index] = task.found
+        rounds.append([known[i] for i in range(len(this.tasks))])
     yield Merged(problem.merge(rounds))
-
-
-class _FirstResults:
-    """Results of a round in the order of its tasks, up to those that are enough."""
-
-    def __init__(self, this: Round) -> None:
-        self.round = this
-        self.results: list[Found] = []
-        self.complete = not this.tasks
-
-    def take(self, known: Mapping[int, Found]) -> None:
-        """Take over what follows the results so far."""
-        while not self.complete and len(self.results) in known:
-            self.results.append(known[len(self.results)])
-            all_done = len(self.results) == len(self.round.tasks)
-            self.complete = all_done or self.round.enough(self.results)
 
 
 Finished = Generator[TaskDone, None, None]  # closing it ends the tasks that still run
@@ -131,7 +104,8 @@ def _run_tasks(number: int, tasks: Sequence[Task], todo: Sequence[int], processe
     )
     ended = False
     try:
-        yield from _as_finished(pool, todo, _AHEAD * processes)
+        for future in as_completed([pool.submit(_child_task, index) for index in todo]):
+            yield future.result()
         ended = True
     finally:
         if not ended:
@@ -140,21 +114,9 @@ def _run_tasks(number: int, tasks: Sequence[Task], todo: Sequence[int], processe
         pool.shutdown(wait=ended, cancel_futures=True)
 
 
-def _as_finished(
-    pool: ProcessPoolExecutor, todo: Sequence[int], at_once: int
-) -> Iterator[TaskDone]:
-    waiting, running = iter(todo), set[Future[TaskDone]]()
-    while True:
-        running |= {pool.submit(_child_task, i) for i in islice(waiting, at_once - len(running))}
-        if not running:
-            return
-        done, running = wait(running, return_when=FIRST_COMPLETED)
-        yield from sorted((f.result() for f in done), key=lambda task: task.index)
-
-
 def _run_task(number: int, index: int, task: Task) -> TaskDone:
     start = time.perf_counter()
-    # As a journal would return it, so that a resumed search merges what an unbroken one does.
+    # As the store would return it, so that a resumed search merges what an unbroken one does.
     found = json.loads(canonical(task()))
     return TaskDone(number, index, found, time.perf_counter() - start)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from mirage_kernels.generator.meaning.abstract import elementwise
 from mirage_kernels.generator.meaning.polynomials import ONE, ZERO
 from mirage_kernels.generator.meaning.terms import Atom, Terms
 
@@ -62,18 +61,6 @@ def in_few_ops(expression: Expression) -> Expression:
     if expression.op == "where" and args[2] == ZERO_LEAF:
         return apply("mul", args[1], apply("mask", args[0]))
     return Expression(expression.op, tuple(args), expression.words)
-
-
-def term_of(terms: Terms, expression: Expression) -> int:
-    """Return the normal form of an expression."""
-    args = [term_of(terms, a) for a in expression.args]
-    if expression.op == "leaf":
-        return terms.leaf(*expression.words)
-    if expression.op == "one":
-        return terms.one
-    if expression.op == "sum":
-        return terms.mul(args[0], terms.leaf("sum", *expression.words))
-    return elementwise(terms, expression.op, args)
 
 
 def expression_of(terms: Terms, term: int) -> Expression:

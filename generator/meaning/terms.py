@@ -11,7 +11,7 @@ into the target. Between functions and denominators a context only adds, multipl
 it makes part * c / d + rest. So `part`, times one product, must be among the products of a place:
 the target, or a place's exponent, radicand, denominator or function's argument. That is decided
 exactly, but for quotients of very large sums: there `fallback` is asked, and without one the answer
-is True, as nothing equivalent may be pruned. oracle.py checks both decisions by other means.
+is True, as nothing equivalent may be pruned. Tests check both decisions by other means (z3).
 """
 
 from __future__ import annotations

@@ -17,13 +17,11 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from itertools import count, cycle
+from itertools import count
 
 from mirage_kernels.generator.meaning.expressions import Expression
-from mirage_kernels.generator.meaning.terms import primes_below
 
 Vector = tuple[str, ...]  # of SMT-LIB terms
-PRIMES = primes_below(512)
 
 
 @dataclass(frozen=True)
@@ -152,10 +150,10 @@ _RULES: dict[str, Callable[..., Dual]] = {
 
 
 @dataclass
-class Numbers(Valuation):
-    """Reals from 1 on: every number is the next of `values`."""
+class Weights(Valuation):
+    """Reals from 1 on: all are 1 but the value declared `at` some place; alpha is 0."""
 
-    values: Iterator[int] = field(default_factory=lambda: cycle(PRIMES))
+    at: int = 0
 
     def plus(self, x: str, y: str) -> str:
         """Return x + y."""
@@ -168,17 +166,6 @@ class Numbers(Valuation):
     def unit(self) -> Vector:
         """Return 1."""
         return ("1.0",)
-
-    def choose(self, kind: str) -> Vector:
-        """Return the next number."""
-        return (f"{next(self.values)}.0",)
-
-
-@dataclass
-class Weights(Numbers):
-    """Reals from 1 on: all are 1 but the value declared `at` some place; alpha is 0."""
-
-    at: int = 0
 
     def choose(self, kind: str) -> Vector:
         """Return 1, or 4 in one place."""

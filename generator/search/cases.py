@@ -6,16 +6,10 @@ from collections.abc import Iterator, Mapping
 from math import prod
 
 from mirage_kernels.generator.ir import Graph
-from mirage_kernels.generator.search.verify import Case
+from mirage_kernels.generator.search.verify import Case, tiles_of
 
 MOST_ELEMENTS = 100_000_000  # of all inputs together, in a draw at full extents
 _EDGE = 5  # elements of the last, uneven tile
-
-
-def tiles_of(graph: Graph) -> dict[str, int]:
-    """Return the tile sizes of a muGraph by `Axis.tile_key`."""
-    spaces = [n.body.space for n in graph.blocks if n.body is not None and n.body.space is not None]
-    return {a.tile_key: a.tile for space in spaces for a in space.axes}
 
 
 def full_cases(graph: Graph) -> list[Case]:

@@ -14,6 +14,7 @@ from mirage_kernels.generator.ir import Dim, DType, Graph, Phase
 from mirage_kernels.generator.search.refine import Refined
 from mirage_kernels.generator.search.settings import FULL, PART, Setting, View
 from mirage_kernels.generator.search.values import LOAD, Saturation, Step, Value
+from mirage_kernels.generator.search.verify import summed_dims
 from mirage_kernels.generator.target import Target
 
 FEW, MANY = 8, 4096  # of a dynamic dim: rows or sequences; positions that are summed along
@@ -38,7 +39,7 @@ _CHEAP = (
 
 def nominal_sizes(spec: Graph) -> dict[str, int]:
     """Return the extents that costs are charged for."""
-    reduced = {n.over for n in spec.of("sum", "contract")}
+    reduced = summed_dims(spec)
     dims: dict[str, Dim] = {d.name: d for n in spec.nodes for v in n.outs for d in v.type.dims}
     return {
         name: min(d.size, MANY if name in reduced else FEW) if d.dynamic else d.size

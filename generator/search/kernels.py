@@ -11,25 +11,26 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from mirage_kernels.generator.ir import OPS, Kind, Phase, parts_of
 from mirage_kernels.generator.meaning.arrays import Array
 from mirage_kernels.generator.search.costs import tensor_us
+from mirage_kernels.generator.search.diversity import with_loop_inputs, with_spec_products
 from mirage_kernels.generator.search.extract import Extraction, Program
 from mirage_kernels.generator.search.fingerprints import digest, stored
-from mirage_kernels.generator.search.loop_inputs import with_loop_inputs
 from mirage_kernels.generator.search.problem import Problem
 from mirage_kernels.generator.search.refine import Leaf, Refined, refine
 from mirage_kernels.generator.search.settings import GRID, PART, Setting, TensorInfo, View
 from mirage_kernels.generator.search.sketch import (
     BlockSketch,
+    Found,
     Kernel,
     LibrarySketch,
     ProgramSketch,
+    dims_of,
     middle_name,
 )
-from mirage_kernels.generator.search.spec_products import with_spec_products
 from mirage_kernels.generator.search.values import LOAD, Counts, Saturation, Step
 
 MOST_PARTIAL = 2  # results of a first kernel whose blocks split a sum
@@ -49,14 +50,6 @@ class Task:
 
     setting: Setting | None
     first: First | None = None
-
-
-@dataclass
-class Found:
-    """What one task found, and its counts."""
-
-    programs: list[ProgramSketch] = field(default_factory=list)
-    counts: Counts = field(default_factory=Counts)
 
 
 @dataclass(frozen=True)
@@ -93,7 +86,7 @@ class Search:
             found = problem.saturated(setting)
             costs = problem.extraction(found)
             for number, value in enumerate(self.worth_storing(found)):
-                dims = problem.dims_of(found, value)
+                dims = dims_of(found, value, problem.order)
                 key, cost = (found.values[value].term, dims), costs.least((value, False))
                 dear = 2 * tensor_us(dims, problem.sizes, problem.on) > own
                 if not dear and (key not in cheapest or cost < cheapest[key][0]):
@@ -163,13 +156,13 @@ class Search:
         if task.setting.loop is not None:
             extraction.through = _loop_cut(refined)
             if not extraction.through:
-                return Found([], _counted(found.counts, refined))
+                return Found((), _counted(found.counts, refined))
         programs = reaching(problem, refined, extraction, problem.limits.kept)
         if task.setting.loop is not None:
             programs += self.beside(refined, extraction, programs)
         launch = problem.on.launch_us
-        sketches = [ProgramSketch((problem.sketch(refined, p),), p.cost + launch) for p in programs]
-        return Found(sketches, _counted(found.counts, refined))
+        whole = (ProgramSketch((problem.sketch(refined, p),), p.cost + launch) for p in programs)
+        return Found(tuple(whole), _counted(found.counts, refined))
 
     def beside(
         self, refined: Refined, extraction: Extraction, programs: Sequence[Program]
@@ -275,7 +268,7 @@ class _TwoKernels:
         else:
             values = [search.worth_storing(found)[first.result]]
         self.middles = [
-            TensorInfo(middle_name(i), problem.dims_of(found, v), found.values[v].term)
+            TensorInfo(middle_name(i), dims_of(found, v, problem.order), found.values[v].term)
             for i, v in enumerate(values)
         ]
         self.refined = refined = refine(found, values, problem.fingerprints, problem.sources)
@@ -298,17 +291,16 @@ class _TwoKernels:
         """Return the programs whose last kernel has a setting, or is a library product."""
         problem = self.problem
         if setting is None:
-            return Found(self.then_product((*problem.tensors, *self.middles)), Counts())
+            return Found(tuple(self.then_product((*problem.tensors, *self.middles))))
         found = problem.saturated(setting).extended(self.middles, problem.roles)
         refined = refine(found, problem.goals(found), problem.fingerprints, self.sources)
         read = [_fingerprint_name(i) for i in range(len(self.stored))]
         extraction = problem.extraction(refined.without_extra(), read)
         if not extraction.through:
-            return Found([], _counted(found.counts, refined))
+            return Found((), _counted(found.counts, refined))
         programs = reaching(problem, refined, extraction, problem.limits.kept_of_two)
-        joined = [self.joined(refined, program) for program in programs]
-        whole = [program for program in joined if program is not None]
-        return Found(whole, _counted(found.counts, refined))
+        joined = (self.joined(refined, program) for program in programs)
+        return Found(tuple(filter(None, joined)), _counted(found.counts, refined))
 
     def then_product(self, tensors: Sequence[TensorInfo]) -> list[ProgramSketch]:
         """Return the programs that end in a library product with the first kernel's result."""

@@ -18,7 +18,6 @@ from mirage_kernels.generator.search.fold import Parts, beside, folded, shifted
 from mirage_kernels.generator.search.refine import Leaf, Refined
 from mirage_kernels.generator.search.settings import (
     GRID,
-    PART,
     DimRoles,
     Setting,
     TensorInfo,
@@ -231,12 +230,6 @@ class Problem:
             ready = value.phase is (Phase.AFTER if setting.loop else Phase.BEFORE)
         cut = {d for d, how in value.dims if how == GRID}
         return ready and value.dtype is DType.FP32 and cut == set(setting.grid) - {setting.split}
-
-    def dims_of(self, found: Saturation, value: int) -> tuple[str, ...]:
-        """Return the dims of a stored value, parts first, then in the spec's order."""
-        dims = found.values[value].dims
-        parts = sorted(d for d, how in dims if how == PART)
-        return (*parts, *sorted((d for d, how in dims if how != PART), key=self.order.index))
 
     def sketch(self, found: Saturation | Refined, program: Program) -> BlockSketch:
         """Return a found program as a block graph without tile sizes."""

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from mirage_kernels.generator.errors import SearchError
 from mirage_kernels.generator.ir import Json
+from mirage_kernels.generator.ir.codec import from_data, to_data
 from mirage_kernels.generator.search.extract import Program
 from mirage_kernels.generator.search.refine import Refined
 from mirage_kernels.generator.search.settings import PART, Setting, View
-from mirage_kernels.generator.search.values import Saturation, Step
+from mirage_kernels.generator.search.values import Counts, Saturation, Step
 
 
 @dataclass(frozen=True)
@@ -47,6 +50,14 @@ class ProgramSketch:
     cost: float = 0.0  # nominal microseconds
 
 
+@dataclass(frozen=True)
+class Found:
+    """Programs, cheapest first, and what finding them took."""
+
+    programs: tuple[ProgramSketch, ...] = ()
+    counts: Counts = field(default_factory=Counts)
+
+
 def middle_name(result: int) -> str:
     """Return the name of a tensor between two kernels: the first kernel's result number so."""
     return f"middle_{result}"
@@ -67,7 +78,7 @@ def block_sketch(
     made = [value for value, _ in program.steps]
     number = {old: new for new, old in enumerate((*views, *constants, *made))}
     steps = tuple(Step(s.op, tuple(number[a] for a in s.args), s.over) for _, s in program.steps)
-    results = tuple((number[r], _dims(found, r, order)) for r in program.roots)
+    results = tuple((number[r], dims_of(found, r, order)) for r in program.roots)
     return BlockSketch(
         found.setting,
         tuple(v for v in (found.leaves[i] for i in views) if isinstance(v, View)),
@@ -82,80 +93,51 @@ def _position(leaf: View | str, tensors: Sequence[str]) -> int:
     return tensors.index(name) if name in tensors else len(tensors)
 
 
-def _dims(found: Saturation | Refined, value: int, order: Sequence[str]) -> tuple[str, ...]:
+def dims_of(found: Saturation | Refined, value: int, order: Sequence[str]) -> tuple[str, ...]:
+    """Return the dims of a stored value, parts first, then in that order."""
     dims = found.values[value].dims
     parts = sorted(d for d, how in dims if how == PART)
-    rest = sorted((d for d, how in dims if how != PART), key=list(order).index)
-    return (*parts, *rest)
+    return (*parts, *sorted((d for d, how in dims if how != PART), key=order.index))
 
 
-def to_json(sketch: ProgramSketch) -> Json:
-    """Return a found program as JSON data."""
-    return {"cost": sketch.cost, "kernels": [_kernel_json(k) for k in sketch.kernels]}
+def to_json(found: Found) -> dict[str, Json]:
+    """Return what was found as JSON data."""
+    programs: list[Json] = [
+        {"cost": program.cost, "kernels": [to_data(kernel) for kernel in program.kernels]}
+        for program in found.programs
+    ]
+    return {"programs": programs, "counts": to_data(found.counts)}
 
 
-def _kernel_json(kernel: Kernel) -> Json:
-    if isinstance(kernel, LibrarySketch):
-        return {"args": list(kernel.args), "over": kernel.over, "dims": list(kernel.dims)}
-    setting = kernel.setting
-    return {
-        "grid": list(setting.grid),
-        "loop": setting.loop,
-        "split": setting.split,
-        "views": [[v.tensor, list(v.cuts), v.loop_cut] for v in kernel.views],
-        "constants": list(kernel.constants),
-        "steps": [[s.op, list(s.args), s.over] for s in kernel.steps],
-        "results": [[value, list(dims)] for value, dims in kernel.results],
-    }
+def from_json(data: Mapping[str, Json]) -> Found:
+    """Read what was found back; raises SearchError for anything else."""
+    try:
+        match data:
+            case {"programs": list(programs), "counts": counts}:
+                return Found(
+                    tuple(map(_program, programs)),
+                    from_data(Counts, counts, {Counter[str]: _counter}),
+                )
+        raise ValueError("programs and counts are expected")
+    except ValueError as error:
+        raise SearchError(
+            f"a stored program is malformed: {type(error).__name__}: {error}",
+            "search anew: `mirage-kernels search RECIPE --fresh`",
+        ) from error
 
 
-def from_json(data: Mapping[str, Json]) -> ProgramSketch:
-    """Read a found program back; raises KeyError, TypeError or ValueError for anything else."""
-    kernels = tuple(_kernel(k) for k in _list(data["kernels"]))
-    cost = data["cost"]
-    if not isinstance(cost, int | float):
-        raise TypeError(f"cost must be a number, not {cost!r}")
-    return ProgramSketch(kernels, float(cost))
+def _counter(data: Json) -> Counter[str]:
+    return Counter(from_data(dict[str, int], data))
+
+
+def _program(data: Json) -> ProgramSketch:
+    match data:
+        case {"kernels": list(kernels), "cost": int(cost) | float(cost)}:
+            return ProgramSketch(tuple(map(_kernel, kernels)), cost)
+    raise ValueError(f"a program has kernels and a cost, unlike {data!r}")
 
 
 def _kernel(data: Json) -> Kernel:
-    if not isinstance(data, dict):
-        raise TypeError(f"a kernel must be an object, not {data!r}")
-    if "args" in data:
-        a, b = _names(data["args"])
-        return LibrarySketch((a, b), str(data["over"]), _names(data["dims"]))
-    setting = Setting(_names(data["grid"]), _name(data["loop"]), _name(data["split"]))
-    views = tuple(_view(_list(v)) for v in _list(data["views"]))
-    steps = tuple(_step(_list(s)) for s in _list(data["steps"]))
-    results = tuple((_number(r[0]), _names(r[1])) for r in map(_list, _list(data["results"])))
-    return BlockSketch(setting, views, _names(data["constants"]), steps, results)
-
-
-def _view(data: Sequence[Json]) -> View:
-    tensor, cuts, loop_cut = data
-    return View(str(tensor), tuple(_name(c) for c in _list(cuts)), _name(loop_cut))
-
-
-def _step(data: Sequence[Json]) -> Step:
-    op, args, over = data
-    return Step(str(op), tuple(_number(a) for a in _list(args)), str(over))
-
-
-def _list(data: Json) -> list[Json]:
-    if not isinstance(data, list):
-        raise TypeError(f"expected a list, found {data!r}")
-    return data
-
-
-def _names(data: Json) -> tuple[str, ...]:
-    return tuple(str(item) for item in _list(data))
-
-
-def _name(data: Json) -> str | None:
-    return None if data is None else str(data)
-
-
-def _number(data: Json) -> int:
-    if not isinstance(data, int):
-        raise TypeError(f"expected a whole number, found {data!r}")
-    return data
+    if isinstance(data, dict) and "args" in data:
+        return from_data(LibrarySketch, data)
+    return from_data(BlockSketch, data)

@@ -11,11 +11,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 
 from mirage_kernels.generator.errors import MirageError, SearchError
-from mirage_kernels.generator.ir import Dim, DType, Graph, Json, TensorType, Value, dumps, parts_of
+from mirage_kernels.generator.ir import Dim, DType, Graph, TensorType, Value, parts_of
 from mirage_kernels.generator.ir.dtypes import STORAGE_DTYPES
 from mirage_kernels.generator.ir.text import to_json as graph_json
 from mirage_kernels.generator.jobs.code import code_digest
@@ -23,15 +23,15 @@ from mirage_kernels.generator.jobs.job import Found as JsonFound
 from mirage_kernels.generator.jobs.job import Job, Round
 from mirage_kernels.generator.jobs.job import Problem as JobProblem
 from mirage_kernels.generator.jobs.work import Assignment, Merged, Planned, work
-from mirage_kernels.generator.search import sketch as sketches
 from mirage_kernels.generator.search.fold import unfolded
 from mirage_kernels.generator.search.gate import batch_dims
 from mirage_kernels.generator.search.kernels import Search, Task
 from mirage_kernels.generator.search.lower import Goal, lower
 from mirage_kernels.generator.search.problem import LARGEST_TILE, Limits, Problem
-from mirage_kernels.generator.search.sketch import ProgramSketch
+from mirage_kernels.generator.search.sketch import Found, ProgramSketch, from_json, to_json
 from mirage_kernels.generator.search.stabilise import stabilise
-from mirage_kernels.generator.search.verify import Case, Prover, seen_dims
+from mirage_kernels.generator.search.values import Counts
+from mirage_kernels.generator.search.verify import Case, Prover, seen_dims, summed_dims
 from mirage_kernels.generator.target import target
 
 LONG, SHORT = 4096, 64  # what static dims of each class count as
@@ -40,33 +40,6 @@ BATCH = 8  # programs that one task verifies
 SEED = 20260
 
 Progress = Callable[[str, int, int], None]
-
-
-@dataclass(frozen=True)
-class Counts:
-    """What a search did: values kept, values pruned by reason, programs found and refused."""
-
-    states: int = 0
-    pruned: Counter[str] = field(default_factory=Counter)
-    candidates: int = 0
-    rejected: int = 0
-
-    def plus(self, other: Counts) -> Counts:
-        """Return the counts of both."""
-        return Counts(
-            self.states + other.states,
-            self.pruned + other.pruned,
-            self.candidates + other.candidates,
-            self.rejected + other.rejected,
-        )
-
-
-@dataclass(frozen=True)
-class Found:
-    """Proved programs, cheapest first, and what finding them took."""
-
-    programs: tuple[ProgramSketch, ...]
-    counts: Counts
 
 
 def shape_class(spec: Graph, long: frozenset[str] = frozenset()) -> Graph:
@@ -111,33 +84,28 @@ class Superoptimization:
             search = self._search
             return Round("search", [partial(_searched, search, t) for t in search.tasks()])
         if len(earlier) == 1:
-            programs = _worth_verifying(earlier[0], self.limits)[0]
-            verifier = self._verifier
+            programs = _worth_verifying(_all_found(earlier[0]), self.limits)[0]
+            verifier = Verifier(self.spec)
             batches = [programs[i : i + BATCH] for i in range(0, len(programs), BATCH)]
             return Round("verify", [partial(_verified, verifier, batch) for batch in batches])
         return None
 
     def merge(self, rounds: Sequence[Sequence[JsonFound]]) -> JsonFound:
         """Return proved programs and counts."""
-        found, slow = _worth_verifying(rounds[0], self.limits)
+        found = _all_found(rounds[0])
+        programs, slow = _worth_verifying(found, self.limits)
+        proved = tuple(p for batch in _all_found(rounds[1]) for p in batch.programs)
         counts = Counts(
-            candidates=len(found) + slow, pruned=Counter(time=slow) if slow else Counter()
+            states=sum(f.counts.states for f in found),
+            pruned=sum((f.counts.pruned for f in found), Counter(time=slow)),
+            candidates=len(programs) + slow,
+            rejected=len(programs) - len(proved),
         )
-        for result in rounds[0]:
-            counts = counts.plus(_counts(result))
-        proved: list[Json] = []
-        for result in rounds[1]:
-            proved += _items(result["proved"])
-        counts = counts.plus(Counts(rejected=len(found) - len(proved)))
-        return {"programs": proved, "counts": _counts_json(counts)}
+        return to_json(Found(proved, counts))
 
     @property
     def _search(self) -> Search:
         return Search(Problem(self.spec, self.limits, target(self.arch)).shortened())
-
-    @property
-    def _verifier(self) -> Verifier:
-        return Verifier(self.spec)
 
 
 @dataclass(frozen=True)
@@ -163,7 +131,7 @@ class Verifier:
         The chosen muGraph is proved at length; dims that only number problems have one block.
         """
         alike = batch_dims(self.spec)
-        reduced = {n.over for n in self.spec.of("sum", "contract")}
+        reduced = summed_dims(self.spec)
         names = seen_dims(self.spec)
         tiles = {d: 2 + i % 2 for i, d in enumerate(names)}
         uneven = {d: tiles[d] if d in alike else 2 * tiles[d] + 1 for d in names}
@@ -192,40 +160,28 @@ def _searched(search: Search, task: Task) -> JsonFound:
     found = search.run(task)
     programs = found.programs
     for parts in reversed(search.problem.parts):
-        whole = [unfolded(program, parts) for program in programs]
-        programs = [program for program in whole if program is not None]
-    return {
-        "programs": [sketches.to_json(p) for p in programs],
-        "counts": _counts_json(Counts(found.counts.states, found.counts.pruned)),
-    }
+        programs = tuple(filter(None, (unfolded(program, parts) for program in programs)))
+    return to_json(replace(found, programs=programs))
 
 
-def _verified(verifier: Verifier, batch: Sequence[Json]) -> JsonFound:
-    proved = [p for p in batch if not verifier.reason_against(program_of(p))]
-    return {"proved": proved}
+def _verified(verifier: Verifier, batch: Sequence[ProgramSketch]) -> JsonFound:
+    return to_json(Found(tuple(p for p in batch if not verifier.reason_against(p))))
 
 
-def program_of(data: Json) -> ProgramSketch:
-    """Read a found program; raises SearchError for anything else."""
-    try:
-        return sketches.from_json(data if isinstance(data, dict) else {})
-    except (KeyError, TypeError, ValueError) as error:
-        raise SearchError(
-            f"a stored program is malformed: {type(error).__name__}: {error}",
-            "search anew: `mirage-kernels search RECIPE --fresh`",
-        ) from error
+def _all_found(results: Sequence[JsonFound]) -> list[Found]:
+    return [from_json(result) for result in results]
 
 
-def _worth_verifying(found: Sequence[JsonFound], limits: Limits) -> tuple[list[Json], int]:
+def _worth_verifying(found: Sequence[Found], limits: Limits) -> tuple[Sequence[ProgramSketch], int]:
     """Return the programs worth verifying, cheapest first, and how many are too slow or too many.
 
     The nominal cost of a program bounds its time from below well enough to tell the hopeless ones.
     """
-    every = {_text(p): p for result in found for p in _items(result["programs"])}
-    ordered = sorted(every.values(), key=_cost)
+    every = dict.fromkeys(program for f in found for program in f.programs)
+    ordered = sorted(every, key=lambda program: program.cost)
     if limits.kept is None or not ordered:
         return ordered, 0
-    near = [p for p in ordered if _cost(p) <= SLOWEST * _cost(ordered[0])]
+    near = [p for p in ordered if p.cost <= SLOWEST * ordered[0].cost]
     kept = near[: limits.verified]
     return kept, len(ordered) - len(kept)
 
@@ -250,47 +206,10 @@ def run_search(problem: JobProblem, *, jobs: int, progress: Progress) -> Found:
         if isinstance(message, MirageError):
             raise message
         if isinstance(message, Merged):
-            return found_of(message.found)
+            return from_json(message.found)
         if isinstance(message, Planned):
             stage, done, tasks = message.name, message.done, message.tasks
         else:
             done += 1
         progress(stage, done, tasks)
     raise SearchError("the search ended without an outcome")
-
-
-def found_of(data: JsonFound) -> Found:
-    """Read an outcome back."""
-    return Found(tuple(map(program_of, _items(data["programs"]))), _counts(data))
-
-
-def _counts(data: JsonFound) -> Counts:
-    counts = data["counts"]
-    assert isinstance(counts, dict)
-    pruned = counts["pruned"]
-    assert isinstance(pruned, dict)
-    numbers = {name: int(n) for name, n in counts.items() if isinstance(n, int)}
-    return Counts(
-        **numbers, pruned=Counter({k: int(v) for k, v in pruned.items() if isinstance(v, int)})
-    )
-
-
-def _counts_json(counts: Counts) -> Json:
-    pruned: dict[str, Json] = {**dict(sorted(counts.pruned.items()))}
-    return {**vars(counts), "pruned": pruned}
-
-
-def _items(data: Json) -> list[Json]:
-    assert isinstance(data, list)
-    return data
-
-
-def _cost(program: Json) -> float:
-    assert isinstance(program, dict)
-    cost = program["cost"]
-    assert isinstance(cost, int | float)
-    return cost
-
-
-def _text(program: Json) -> str:
-    return dumps(program)

@@ -80,10 +80,12 @@ class Vocabulary:
 
 @dataclass
 class Counts:
-    """What saturation did: values kept, and what was pruned by reason."""
+    """What a search did: values kept, values pruned by reason, programs found and refused."""
 
     states: int = 0
     pruned: Counter[str] = field(default_factory=Counter)
+    candidates: int = 0
+    rejected: int = 0
 
 
 @dataclass

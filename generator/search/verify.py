@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from mirage_kernels.generator.errors import GraphError, UndefinedError, VerifyError
 from mirage_kernels.generator.ir import DType, Graph, Json, parts_of, retile
+from mirage_kernels.generator.ir.codec import to_data
 from mirage_kernels.generator.meaning.arrays import Array, array_reading
 from mirage_kernels.generator.meaning.degree import failure_probability
 from mirage_kernels.generator.meaning.field import (
@@ -62,11 +63,6 @@ class Compared:
     draws: int
     log2_failure: float  # at most 2 to this power, should the muGraph be wrong at these sizes
 
-    def to_json(self) -> Json:
-        """Return the entry as JSON data."""
-        data: dict[str, Json] = {"tiles": {**self.tiles}, "sizes": {**self.sizes}}
-        return data | {"seed": self.seed, "draws": self.draws, "log2_failure": self.log2_failure}
-
 
 @dataclass(frozen=True)
 class Proof:
@@ -91,8 +87,8 @@ class Proof:
 
     def to_json(self) -> Json:
         """Return the record as JSON data."""
-        cases: list[Json] = [c.to_json() for c in self.cases]
         method = "random field evaluation"
+        cases = to_data(self.cases)
         return {"method": method, "log2_failure": self.log2_failure, "cases": cases}
 
 
@@ -153,7 +149,7 @@ class Prover:
         draws = draws_needed(chance) if case.bounded else 1
         for more in range(seed + 1, seed + draws):
             self._compare(tiled, case, more)
-        used = tile_keys(tiled)
+        used = tiles_of(tiled)
         tiles = {name: size for name, size in case.tiles.items() if name in used}
         return Compared(tiles, case.sizes, seed, draws, rounded_up(draws * chance))
 
@@ -320,10 +316,10 @@ def crowded_dims(spec: Graph) -> frozenset[str]:
     return frozenset(crowded)
 
 
-def tile_keys(graph: Graph) -> frozenset[str]:
-    """Return the keys of the tile sizes that a muGraph uses."""
-    spaces = [n.body.space for n in graph.blocks if n.body and n.body.space]
-    return frozenset(a.tile_key for s in spaces for a in s.axes)
+def tiles_of(graph: Graph) -> dict[str, int]:
+    """Return the tile sizes of a muGraph by `Axis.tile_key`."""
+    spaces = [n.body.space for n in graph.blocks if n.body is not None and n.body.space is not None]
+    return {a.tile_key: a.tile for space in spaces for a in space.axes}
 
 
 def small_tiles(spec: Graph) -> dict[str, int]:

@@ -71,7 +71,7 @@ def test_users_in_pairs_are_served_by_pairs_others_by_slices(name: str) -> None:
     assert "producers.template receive<tile::kConsumerThreads>(" in held
     slices = text[: text.index("// What a launch of makers and users is given.")]
     assert "lora_linear_make" not in slices
-    assert "apart.receive(" in slices
+    assert "producers.receive(" in slices
 
 
 def test_a_file_of_one_variant_in_pairs_compiles(tmp_path: Path) -> None:

@@ -31,16 +31,15 @@ class FakeSearch:
     trouble: str = ""
     at: int = 3
     times: int = 1
-    budget: int = 1_000_000  # states
 
     def identity(self) -> Found:
-        return {"search": "fake", "name": self.name, "tasks": self.tasks, "budget": self.budget}
+        return {"search": "fake", "name": self.name, "tasks": self.tasks}
 
     def next_round(self, earlier: Sequence[Sequence[Found]]) -> Round | None:
         if len(earlier) == 2:
             return None
         if not earlier:
-            return Round("search", [partial(self.search, i) for i in range(self.tasks)], self.spent)
+            return Round("search", [partial(self.search, i) for i in range(self.tasks)])
         programs = [p for result in earlier[0] for p in result["programs"]]
         return Round("prove", [partial(self.prove, p) for p in programs])
 
@@ -55,9 +54,6 @@ class FakeSearch:
 
     def prove(self, program: Json) -> Found:
         return {"proved": program["cost"] != 2.0}
-
-    def spent(self, results: Sequence[Found]) -> bool:
-        return sum(r["states"] for r in results) >= self.budget
 
     def merge(self, rounds: Sequence[Sequence[Found]]) -> Found:
         found, proofs = rounds

@@ -21,14 +21,13 @@ SEARCH = """
 import sys
 from pathlib import Path
 from fake_search import FakeSearch
-from mirage_kernels.generator.jobs.executors import Here, Local
+from mirage_kernels.generator.jobs.executors import Local
 from mirage_kernels.generator.jobs.job import Job
 from mirage_kernels.generator.jobs.run import Workshop, complete_all
 from mirage_kernels.generator.jobs.store import Store
-folder, where, processes = sys.argv[1:]
+folder, processes = sys.argv[1:]
 jobs = [Job(n, FakeSearch(n, folder, tasks=24, seconds=0.03)) for n in ("a", "b")]
-executor = Here() if where == "here" else Local()
-shop = Workshop(Store(Path(folder) / "store"), executor, int(processes))
+shop = Workshop(Store(Path(folder) / "store"), Local(), int(processes))
 complete_all(jobs, shop, lambda tick: None)
 """
 
@@ -45,8 +44,8 @@ def wait_for(what: Callable[[], bool], seconds: float = 20.0) -> None:
         time.sleep(0.01)
 
 
-def start(folder: Path, where: str, processes: int) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-c", SEARCH, str(folder), where, str(processes)]
+def start(folder: Path, processes: int) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-c", SEARCH, str(folder), str(processes)]
     return subprocess.Popen(
         command,
         stderr=subprocess.PIPE,
@@ -59,10 +58,10 @@ def ran(jobs: list[Job]) -> int:
 
 
 def started_and_ended(
-    folder: Path, jobs: list[Job], how: signal.Signals, where: str = "local", processes: int = 2
+    folder: Path, jobs: list[Job], how: signal.Signals, processes: int = 2
 ) -> subprocess.Popen[bytes]:
     """Start the search, end it once both jobs are under way, and see that all of it ends."""
-    process = start(folder, where, processes)
+    process = start(folder, processes)
     wait_for(lambda: min(len(job.problem.ran()) for job in jobs) >= 5)
     os.kill(process.pid, how)
     process.wait(timeout=10)
@@ -89,11 +88,11 @@ def marked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MIRAGE_KERNELS_TEST", str(tmp_path))
 
 
-@pytest.mark.parametrize(("where", "processes"), [("local", 2), ("local", 5), ("here", 2)])
+@pytest.mark.parametrize("processes", [2, 5])
 def test_a_killed_search_resumes_and_ends_with_the_same_bytes(
-    tmp_path: Path, jobs: list[Job], run_jobs, store: Store, where: str, processes: int
+    tmp_path: Path, jobs: list[Job], run_jobs, store: Store, processes: int
 ) -> None:
-    started_and_ended(tmp_path, jobs, signal.SIGKILL, where, processes)
+    started_and_ended(tmp_path, jobs, signal.SIGKILL, processes)
     before = ran(jobs)
     outcomes = run_jobs(*jobs)
     assert [o.origin for o in outcomes] == [Origin.RESUMED] * 2
@@ -105,11 +104,8 @@ def test_a_killed_search_resumes_and_ends_with_the_same_bytes(
     assert resumed == [store.path(job.key).read_bytes() for job in jobs]
 
 
-@pytest.mark.parametrize("where", ["local", "here"])
-def test_an_interruption_keeps_what_is_finished(
-    tmp_path: Path, jobs: list[Job], run_jobs, where: str
-) -> None:
-    process = started_and_ended(tmp_path, jobs, signal.SIGINT, where)
+def test_an_interruption_keeps_what_is_finished(tmp_path: Path, jobs: list[Job], run_jobs) -> None:
+    process = started_and_ended(tmp_path, jobs, signal.SIGINT)
     assert process.stderr is not None
     assert process.stderr.read().decode().strip().endswith("KeyboardInterrupt")
     outcomes = run_jobs(*jobs)
@@ -120,7 +116,7 @@ def test_an_interruption_keeps_what_is_finished(
 def test_a_worker_that_is_killed_from_outside_is_replaced(
     tmp_path: Path, jobs: list[Job], store: Store
 ) -> None:
-    process = start(tmp_path, "local", 2)
+    process = start(tmp_path, 2)
     wait_for(lambda: min(len(job.problem.ran()) for job in jobs) >= 5)
     workers = children_of(process.pid)
     os.kill(workers[0], signal.SIGKILL)

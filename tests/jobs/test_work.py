@@ -7,8 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from mirage_kernels.generator.jobs.job import Job
-from mirage_kernels.generator.jobs.journal import TaskDone
+from mirage_kernels.generator.jobs.job import Job, TaskDone
 from mirage_kernels.generator.jobs.work import Assignment, Merged, Message, Planned, work
 
 EVERY = [(r, i) for r in (0, 1) for i in range(6)]
@@ -28,9 +27,7 @@ def test_rounds_are_told_with_their_tasks(fake_job) -> None:
         Planned("search", 6, 0),
         Planned("prove", 6, 0),
     ]
-    assert [(t.round, t.index) for t in tasks_in(told)] == [
-        (r, i) for r in (0, 1) for i in range(6)
-    ]
+    assert [(t.round, t.index) for t in tasks_in(told)] == EVERY
     assert isinstance(told[-1], Merged)
 
 
@@ -39,9 +36,7 @@ def test_the_outcome_does_not_depend_on_processes(fake_job, processes: int) -> N
     job = fake_job("a", seconds=0.01)
     told = messages(job, processes=processes)
     assert told[-1] == messages(job)[-1]
-    assert {(t.round, t.index) for t in tasks_in(told)} == {
-        (r, i) for r in (0, 1) for i in range(6)
-    }
+    assert sorted((t.round, t.index) for t in tasks_in(told)) == EVERY
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -52,17 +47,6 @@ def test_the_outcome_does_not_depend_on_what_is_finished(fake_job, seed: int) ->
     again = messages(job, known)
     assert again[-1] == told[-1]
     assert len(tasks_in(again)) == 12 - len(known)
-
-
-@pytest.mark.parametrize("processes", [1, 2, 4])
-@pytest.mark.parametrize("known", [[], [5, 1], [0, 1, 2, 3]])
-def test_a_budget_cuts_at_the_same_task(fake_job, processes: int, known: list[int]) -> None:
-    job = fake_job("a", budget=6)  # states of the first three tasks
-    all_tasks = tasks_in(messages(fake_job("a")))
-    told = messages(job, [all_tasks[i] for i in known], processes)
-    assert isinstance(told[-1], Merged)
-    assert told[-1].found["counts"]["states"] == 6
-    assert [p["cost"] for p in told[-1].found["programs"]] == [0.0, 1.0]
 
 
 def test_other_sources_refuse_the_work(fake_job) -> None:

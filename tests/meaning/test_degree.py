@@ -67,36 +67,40 @@ def calls(graph: Graph) -> list[Call]:
     return [*degree(graph).calls.values()]
 
 
-def test_an_input_has_degree_one() -> None:
-    assert fraction(spec("M", lambda a: a)) == (1, 0)
+FRACTIONS: dict[str, tuple[str, Callable[..., Tensor], tuple[int, int]]] = {
+    "an input has degree one": ("M", lambda a: a, (1, 0)),
+    "factors add their degrees": ("M M", lambda a, b: a * b * a, (3, 0)),
+    "a sum has its largest degree": ("M M", lambda a, b: a * a + b, (2, 0)),
+    "division counts below": ("M M", lambda a, b: a / b, (1, 1)),
+    "adding fractions multiplies their denominators": (
+        "M M M",
+        lambda a, b, c: a / b + a / c,
+        (2, 2),
+    ),
+    "a long sum without denominator has the degree of a term": (
+        "MK",
+        lambda a: sum(a * a, "K"),
+        (2, 0),
+    ),
+    "a sum of fractions multiplies all their denominators": (
+        "MK MK",
+        lambda a, b: sum(a / b, "K"),
+        (10, 10),
+    ),
+    "a denominator that is constant along the sum counts once": (
+        "MK M",
+        lambda a, b: sum(a / b, "K"),
+        (1, 1),
+    ),
+    "a random functions result is a fresh variable": ("M", lambda a: sqrt(a * a * a), (1, 0)),
+    "a constant that is not whole is a variable": ("M", lambda a: a * 0.5, (2, 0)),
+}
 
 
-def test_factors_add_their_degrees() -> None:
-    assert fraction(spec("M M", lambda a, b: a * b * a)) == (3, 0)
-
-
-def test_a_sum_has_its_largest_degree() -> None:
-    assert fraction(spec("M M", lambda a, b: a * a + b)) == (2, 0)
-
-
-def test_division_counts_below() -> None:
-    assert fraction(spec("M M", lambda a, b: a / b)) == (1, 1)
-
-
-def test_adding_fractions_multiplies_their_denominators() -> None:
-    assert fraction(spec("M M M", lambda a, b, c: a / b + a / c)) == (2, 2)
-
-
-def test_a_long_sum_without_denominator_has_the_degree_of_a_term() -> None:
-    assert fraction(spec("MK", lambda a: sum(a * a, "K"))) == (2, 0)
-
-
-def test_a_sum_of_fractions_multiplies_all_their_denominators() -> None:
-    assert fraction(spec("MK MK", lambda a, b: sum(a / b, "K"))) == (10, 10)
-
-
-def test_a_denominator_that_is_constant_along_the_sum_counts_once() -> None:
-    assert fraction(spec("MK M", lambda a, b: sum(a / b, "K"))) == (1, 1)
+@pytest.mark.parametrize("law", FRACTIONS)
+def test_the_degrees_of_a_fraction(law: str) -> None:
+    dims, program, degrees = FRACTIONS[law]
+    assert fraction(spec(dims, program)) == degrees
 
 
 def test_a_number_below_is_shared_by_all_terms_of_a_sum() -> None:
@@ -110,10 +114,6 @@ def test_a_denominator_varies_along_the_dims_of_what_is_below() -> None:
 
 def test_a_summed_dim_varies_no_more() -> None:
     assert degree(spec("MK MK", lambda a, b: sum(a / b, "K"))).below == {"M"}
-
-
-def test_a_random_functions_result_is_a_fresh_variable() -> None:
-    assert fraction(spec("M", lambda a: sqrt(a * a * a))) == (1, 0)
 
 
 def test_a_random_functions_call_knows_the_degree_of_its_argument() -> None:
@@ -147,10 +147,6 @@ def test_rsqrt_is_a_call_of_sqrt() -> None:
 def test_a_maximum_is_three_calls() -> None:
     made = calls(spec("M M", maximum))
     assert [(c.function, c.number) for c in made] == [("max", 1)] * 3
-
-
-def test_a_constant_that_is_not_whole_is_a_variable() -> None:
-    assert fraction(spec("M", lambda a: a * 0.5)) == (2, 0)
 
 
 def test_a_whole_constant_is_no_variable() -> None:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import pytest
+from axioms import Answer, contained, equal, term_of
 
 from mirage_kernels.generator.meaning import abstract, oracle
 from mirage_kernels.generator.meaning.expressions import (
@@ -18,9 +19,7 @@ from mirage_kernels.generator.meaning.expressions import (
     expression_of,
     leaf,
     one,
-    term_of,
 )
-from mirage_kernels.generator.meaning.oracle import Answer, contained, equal
 from mirage_kernels.generator.meaning.terms import Terms
 
 BATCHES, PAIRS = 12, 100  # of pairs for equality, and as many for containment

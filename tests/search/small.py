@@ -4,17 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 
-from mirage_kernels.generator.frontend.symbolic import spec_of
+from mirage_kernels.generator.frontend.symbolic import spec_of as written
 from mirage_kernels.generator.ir import OPS, Builder, Dim, DType, Graph, Level, TensorType
 from mirage_kernels.generator.language import Tensor
+from mirage_kernels.generator.recipe import load_recipe, trace
 from mirage_kernels.generator.search.kernels import Search
 from mirage_kernels.generator.search.problem import Limits, Problem
-from mirage_kernels.generator.search.sketch import BlockSketch, ProgramSketch
-from mirage_kernels.generator.search.superoptimizer import Verifier
+from mirage_kernels.generator.search.sketch import BlockSketch, Found, ProgramSketch
+from mirage_kernels.generator.search.superoptimizer import (
+    Verifier,
+    shape_class,
+    superoptimize,
+)
 from mirage_kernels.generator.target import target
 
 ON = target("sm_90a")
+ONE_KERNEL = Limits(kernels=1)
 # Long dims may be cut by loops and splits, the short one (J) is always whole.
 DIMS = {
     "M": Dim("M", 64, dynamic=True),
@@ -41,7 +48,19 @@ class Small:
             dtype = DType.INT32 if kind else DType.FP16 if dims else DType.FP32
             type_ = TensorType(tuple(DIMS[d] for d in dims), dtype)
             made.append(Tensor(builder, builder.input(name, type_)))
-        return spec_of(self.program(*made))
+        return written(self.program(*made))
+
+
+def spec_of(recipe: str) -> Graph:
+    """Return a recipe's spec at its shape class."""
+    source = load_recipe(recipe)
+    return shape_class(trace(source, source.shapes[0], DType.FP16))
+
+
+@cache
+def found(recipe: str, limits: Limits = ONE_KERNEL, jobs: int = 1) -> Found:
+    """Return what the search of a recipe finds; all tests share it."""
+    return superoptimize(spec_of(recipe), limits, "sm_90a", jobs=jobs)
 
 
 def search_of(spec: Graph, limits: Limits) -> Search:

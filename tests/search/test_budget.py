@@ -3,32 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import cache
 
 import pytest
 from programs import PROGRAMS
-from small import proved_programs, search_of
+from small import ONE_KERNEL, found, proved_programs, search_of
 
 from mirage_kernels.generator import pipeline
 from mirage_kernels.generator.errors import SearchError
 from mirage_kernels.generator.ir import DType
-from mirage_kernels.generator.recipe import Recipe, load_recipe, trace
+from mirage_kernels.generator.recipe import Recipe, trace
 from mirage_kernels.generator.search.problem import Limits
-from mirage_kernels.generator.search.superoptimizer import Found, shape_class, superoptimize
+from mirage_kernels.generator.search.superoptimizer import shape_class, superoptimize
 
 NORM = PROGRAMS["norm"].small
 
 
-@cache
-def found(recipe: str, limits: Limits, jobs: int = 1) -> Found:
-    source = load_recipe(recipe)
-    spec = trace(source, source.shapes[0], DType.FP16)
-    return superoptimize(spec, limits, "sm_90a", jobs=jobs)
-
-
-@pytest.mark.parametrize("recipe", ["rms_norm_linear", "gated_mlp", "gqa"])
+@pytest.mark.parametrize("recipe", ["rms_norm_linear", "gqa"])
 def test_two_processes_find_what_one_finds_with_the_same_counts(recipe: str) -> None:
-    assert found(recipe, Limits(), 1) == found(recipe, Limits(), 2)
+    assert found(recipe, Limits()) == found(recipe, Limits(), 2)
 
 
 def test_a_search_made_again_finds_the_same() -> None:
@@ -50,11 +42,11 @@ FEW_VALUES = Limits(kernels=1, values=40)
 def test_values_beyond_the_budget_are_counted() -> None:
     counts = found("rms_norm_linear", FEW_VALUES).counts
     assert counts.pruned["budget"] > 0
-    assert counts.states < found("rms_norm_linear", Limits(kernels=1)).counts.states
+    assert counts.states < found("rms_norm_linear", ONE_KERNEL).counts.states
 
 
 def test_what_the_budget_leaves_is_the_same_for_any_jobs() -> None:
-    assert found("rms_norm_linear", FEW_VALUES, 1) == found("rms_norm_linear", FEW_VALUES, 2)
+    assert found("rms_norm_linear", FEW_VALUES) == found("rms_norm_linear", FEW_VALUES, 2)
 
 
 def test_no_more_values_than_the_budget_says_are_computed() -> None:

@@ -6,7 +6,7 @@ from functools import cache
 
 import pytest
 from programs import WRITTEN
-from small import block_of, programs_of
+from small import ONE_KERNEL, block_of, found, programs_of, spec_of
 
 from mirage_kernels.generator.ir import (
     OPS,
@@ -18,27 +18,17 @@ from mirage_kernels.generator.ir import (
     parts_of,
     phases_of,
 )
-from mirage_kernels.generator.recipe import load_recipe, trace
 from mirage_kernels.generator.search.lower import lower
 from mirage_kernels.generator.search.problem import Limits
 from mirage_kernels.generator.search.sketch import BlockSketch
 from mirage_kernels.generator.search.stabilise import stabilise
-from mirage_kernels.generator.search.superoptimizer import Found, goal_of, superoptimize
-
-ONE_KERNEL = Limits(kernels=1)
-
-
-@cache
-def found(recipe: str, limits: Limits = ONE_KERNEL) -> Found:
-    source = load_recipe(recipe)
-    return superoptimize(trace(source, source.shapes[0], DType.FP16), limits, "sm_90a")
+from mirage_kernels.generator.search.superoptimizer import goal_of
 
 
 @cache
 def graphs(recipe: str, limits: Limits = ONE_KERNEL) -> list[Graph]:
     """Return the proved muGraphs of a recipe, made safe, the cheapest first."""
-    source = load_recipe(recipe)
-    goal = goal_of(trace(source, source.shapes[0], DType.FP16), DType.FP16)
+    goal = goal_of(spec_of(recipe), DType.FP16)
     programs = found(recipe, limits).programs
     return [stabilise(lower(p, goal), DType.FP16) for p in programs]
 
@@ -174,7 +164,7 @@ def test_every_program_ends_in_the_recipes_result() -> None:
         assert graph.values[graph.outputs[0]].type.names == ("M", "N")
 
 
-@pytest.mark.parametrize("most", range(3, 10))
+@pytest.mark.parametrize("most", [3, 6, 9])
 def test_every_program_stays_within_the_limit_of_ops(most: int) -> None:
     kinds = (Kind.ELEMENTWISE, Kind.REDUCE, Kind.CONTRACT, Kind.CARRY)
     for graph in graphs("rms_norm_linear", Limits(block_ops=most)):

@@ -2,40 +2,22 @@
 
 from __future__ import annotations
 
-from functools import cache
-
 import numpy as np
 import pytest
-from small import Small, search_of
+from small import Small, found, search_of, spec_of
 
 from mirage_kernels.generator.ir import DType, Graph
 from mirage_kernels.generator.language import Tensor, contract, exp, layer_norm, sum
 from mirage_kernels.generator.meaning.arrays import Array, array_reading
 from mirage_kernels.generator.meaning.reals import FLOAT64
 from mirage_kernels.generator.meaning.walk import results
-from mirage_kernels.generator.recipe import load_recipe, trace
 from mirage_kernels.generator.search.fold import Parts, folded, shifted, unfolded
 from mirage_kernels.generator.search.problem import Limits
 from mirage_kernels.generator.search.sketch import LibrarySketch, ProgramSketch
-from mirage_kernels.generator.search.superoptimizer import (
-    Found,
-    goal_of,
-    shape_class,
-    superoptimize,
-)
+from mirage_kernels.generator.search.superoptimizer import goal_of
 
 LAYER_NORM = "qk_layer_norm_attention"
 SIZES = {"B": 2, "Hkv": 2, "G": 3, "L": 7, "D": 4}
-
-
-def spec_of(recipe: str) -> Graph:
-    source = load_recipe(recipe)
-    return shape_class(trace(source, source.shapes[0], DType.FP16))
-
-
-@cache
-def found() -> Found:
-    return superoptimize(spec_of(LAYER_NORM), Limits(kernels=1), "sm_90a")
 
 
 def drawn(spec: Graph) -> list[Array]:
@@ -114,15 +96,15 @@ def test_sums_of_inputs_that_are_never_cut_are_parts() -> None:
 
 
 def test_programs_with_parts_prove_equal_to_the_whole_spec() -> None:
-    assert found().programs
-    assert not found().counts.rejected
+    assert found(LAYER_NORM).programs
+    assert not found(LAYER_NORM).counts.rejected
 
 
 def test_programs_read_the_inputs_of_the_spec_alone_and_in_its_order() -> None:
     spec = spec_of(LAYER_NORM)
     names = [n.name for n in (*spec.inputs, *spec.of("iota"))]
     goal = goal_of(spec, DType.FP16)
-    for program in found().programs:
+    for program in found(LAYER_NORM).programs:
         (kernel,) = program.kernels
         read = [v.tensor for v in getattr(kernel, "views", ())]
         assert read == sorted(read, key=names.index)

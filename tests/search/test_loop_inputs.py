@@ -5,25 +5,21 @@ It is one kernel whose blocks split the keys, loop over their parts and combine.
 
 from __future__ import annotations
 
-from functools import cache
-
 import pytest
-from small import search_of
+from small import ONE_KERNEL, found, search_of, spec_of
 
 from mirage_kernels.generator.errors import VerifyError
 from mirage_kernels.generator.ir import DType, Graph
 from mirage_kernels.generator.recipe import load_recipe, output_type, trace
+from mirage_kernels.generator.search.diversity import with_loop_inputs
 from mirage_kernels.generator.search.gate import Gate
-from mirage_kernels.generator.search.loop_inputs import with_loop_inputs
 from mirage_kernels.generator.search.lower import Goal, lower
-from mirage_kernels.generator.search.problem import Limits, Problem
+from mirage_kernels.generator.search.problem import Problem
 from mirage_kernels.generator.search.refine import refine
 from mirage_kernels.generator.search.settings import View
 from mirage_kernels.generator.search.sketch import BlockSketch
 from mirage_kernels.generator.search.stabilise import stabilise
-from mirage_kernels.generator.search.superoptimizer import Found, shape_class, superoptimize
 
-ONE_KERNEL = Limits(kernels=1)
 ATTENTION = [
     "gqa",
     "causal_attention",
@@ -33,12 +29,6 @@ ATTENTION = [
     "qk_norm_attention",
     "qk_layer_norm_attention",
 ]
-
-
-@cache
-def found(recipe: str) -> Found:
-    source = load_recipe(recipe)
-    return superoptimize(trace(source, source.shapes[0], DType.FP16), ONE_KERNEL, "sm_90a")
 
 
 def reads_all_in_the_loop(kernel: BlockSketch) -> bool:
@@ -76,9 +66,7 @@ def test_one_that_streams_keys_and_values_is_accurate(recipe: str, dtype: DType)
 
 
 def looped(recipe: str) -> tuple[Problem, str]:
-    source = load_recipe(recipe)
-    spec = shape_class(trace(source, source.shapes[0], DType.FP16))
-    return search_of(spec, ONE_KERNEL).problem, "L"
+    return search_of(spec_of(recipe), ONE_KERNEL).problem, "L"
 
 
 def test_nothing_with_the_loops_dim_is_read_before_it() -> None:

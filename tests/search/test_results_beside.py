@@ -3,58 +3,42 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import cache
 
 import pytest
-from small import Small, block_of, search_of
+from small import ONE_KERNEL, Small, block_of, found, search_of, spec_of
 
 from mirage_kernels.generator.errors import SearchError, VerifyError
 from mirage_kernels.generator.ir import DType, Graph, Node
 from mirage_kernels.generator.language import contract
-from mirage_kernels.generator.recipe import load_recipe, trace
+from mirage_kernels.generator.recipe import load_recipe
 from mirage_kernels.generator.search.fold import beside
 from mirage_kernels.generator.search.gate import Gate
 from mirage_kernels.generator.search.lower import lower
-from mirage_kernels.generator.search.problem import Limits
-from mirage_kernels.generator.search.superoptimizer import (
-    Found,
-    Verifier,
-    goal_of,
-    shape_class,
-    superoptimize,
-)
+from mirage_kernels.generator.search.superoptimizer import Verifier, goal_of, superoptimize
 from mirage_kernels.generator.search.verify import Prover, small_cases
 
 RECIPE = load_recipe("rms_norm_linear_residual")
 
 
-@cache
-def spec() -> Graph:
-    return shape_class(trace(RECIPE, RECIPE.shapes[0], DType.FP16))
-
-
-@cache
-def found() -> Found:
-    return superoptimize(spec(), Limits(kernels=1), "sm_90a")
+SPEC = spec_of(RECIPE.name)
 
 
 def graphs() -> list[Graph]:
-    return [lower(program, goal_of(spec(), DType.FP16)) for program in found().programs]
+    return [lower(p, goal_of(SPEC, DType.FP16)) for p in found(RECIPE.name).programs]
 
 
 def test_the_shorter_spec_takes_the_result_as_an_input() -> None:
-    shorter, parts = beside(spec(), {"K", "N"})
+    shorter, parts = beside(SPEC, {"K", "N"})
     assert parts is not None
     assert [n.op for n in parts.nodes["total"]] == ["input", "input", "add"]
     names = [n.name for n in shorter.inputs]
     assert "total" in names
     assert not {"x", "residual"} & {*names}
-    assert shorter.outputs == spec().outputs[:1]
+    assert shorter.outputs == SPEC.outputs[:1]
 
 
 def test_a_spec_with_one_result_stays_as_it_is() -> None:
-    recipe = load_recipe("rms_norm_linear")
-    plain = trace(recipe, recipe.shapes[0], DType.FP16)
+    plain = spec_of("rms_norm_linear")
     assert beside(plain, {"K", "N"}) == (plain, None)
 
 
@@ -62,14 +46,14 @@ def test_parts_of_several_kinds_are_all_put_back() -> None:
     tensors = {"x": "MK", "y": "MK", "w": "JK", "a": "J", "b": "J"}
     small = Small(tensors, lambda x, y, w, a, b: contract(x + y, w, over="K") + (a + b)).spec()
     several = replace(small, outputs=(*small.outputs, "x_plus_y"))
-    problem = search_of(several, Limits(kernels=1)).problem.shortened()
+    problem = search_of(several, ONE_KERNEL).problem.shortened()
     assert [{*parts.nodes} for parts in problem.parts] == [{"x_plus_y"}, {"a_plus_b"}]
-    (program, *_) = superoptimize(several, Limits(kernels=1), "sm_90a").programs
+    (program, *_) = superoptimize(several, ONE_KERNEL, "sm_90a").programs
     assert [view.tensor for view in block_of(program).views] == [*tensors]
 
 
 def test_every_program_stores_the_result_in_every_step_that_computes_it() -> None:
-    assert found().programs
+    assert found(RECIPE.name).programs
     for graph in graphs():
         (block,) = graph.blocks
         assert graph.outputs == ("out", "total")
@@ -82,12 +66,10 @@ def test_every_program_stores_the_result_in_every_step_that_computes_it() -> Non
 
 
 def test_a_program_that_does_not_compute_the_result_is_refused() -> None:
-    plain = load_recipe("rms_norm_linear_full")
-    other = shape_class(trace(plain, RECIPE.shapes[0], DType.FP16))
-    program = superoptimize(other, Limits(kernels=1), "sm_90a").programs[0]
+    program = found("rms_norm_linear_full").programs[0]
     with pytest.raises(SearchError, match="does not compute total, which is a result too"):
-        lower(program, goal_of(spec(), DType.FP16))
-    assert "does not compute total" in Verifier(spec()).reason_against(program)
+        lower(program, goal_of(SPEC, DType.FP16))
+    assert "does not compute total" in Verifier(SPEC).reason_against(program)
 
 
 def with_sum(graph: Graph, op: str, args: tuple[str, ...]) -> Graph:
@@ -103,7 +85,7 @@ def with_sum(graph: Graph, op: str, args: tuple[str, ...]) -> Graph:
 
 
 def test_a_wrong_result_beside_a_right_output_is_rejected() -> None:
-    prover, cases = Prover(spec()), small_cases(spec())
+    prover, cases = Prover(SPEC), small_cases(SPEC)
     graph = next(g for g in graphs() if g.blocks[0].body.space.loop)  # type: ignore[union-attr]
     prover.prove(graph, cases, seed=1)
     for op, args in (("sub", ("x_tile", "residual_tile")), ("add", ("x_tile", "x_tile"))):
@@ -112,7 +94,7 @@ def test_a_wrong_result_beside_a_right_output_is_rejected() -> None:
 
 
 def test_the_gate_judges_every_result() -> None:
-    gate = Gate(spec(), RECIPE, DType.FP16)
+    gate = Gate(SPEC, RECIPE, DType.FP16)
     (reference, *_) = gate.references
     assert len(reference.unfused) == len(reference.exact) == 2
     assert 1e-4 < reference.unfused[1] < 3e-4  # one rounding

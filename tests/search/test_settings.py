@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable
 
 import pytest
 
+from mirage_kernels.generator.errors import SearchError
 from mirage_kernels.generator.ir import DType, Graph, TensorType, check, parts_of
 from mirage_kernels.generator.recipe import Recipe, Shape, load_recipe, output_type, trace
 from mirage_kernels.generator.search.lower import Goal, lower
@@ -26,13 +28,14 @@ from mirage_kernels.generator.search.settings import (
 )
 from mirage_kernels.generator.search.sketch import (
     BlockSketch,
+    Found,
     LibrarySketch,
     ProgramSketch,
     from_json,
     middle_name,
     to_json,
 )
-from mirage_kernels.generator.search.values import Step
+from mirage_kernels.generator.search.values import Counts, Step
 from mirage_kernels.generator.target import target
 
 X, W = TensorInfo("x", ("M", "K"), 0), TensorInfo("w", ("N", "K"), 1)
@@ -253,12 +256,12 @@ def test_the_parts_of_a_split_and_its_loop_have_tiles_of_their_own(goal: Goal) -
 
 @pytest.mark.parametrize("program", [scaling_then(TIMES_X), split_in_two(None), split_in_two("K")])
 def test_a_found_program_is_the_same_after_json(program: ProgramSketch) -> None:
-    assert from_json(json.loads(json.dumps(to_json(program)))) == program
+    found = Found((program,), Counts(7, Counter(type=3), 2, 1))
+    assert from_json(json.loads(json.dumps(to_json(found)))) == found
 
 
 @pytest.mark.parametrize("word", ["kernels", "cost"])
 def test_malformed_json_is_no_program(word: str) -> None:
-    data = to_json(scaling_then(TIMES_X))
-    assert isinstance(data, dict)
-    with pytest.raises((KeyError, TypeError, ValueError)):
-        from_json({**data, word: "?"})
+    data = to_json(Found((scaling_then(TIMES_X),)))
+    with pytest.raises(SearchError, match="a stored program is malformed"):
+        from_json({**data, "programs": [{**data["programs"][0], word: "?"}]})

@@ -5,37 +5,28 @@ from __future__ import annotations
 from functools import cache
 
 import pytest
-from small import search_of
+from small import ONE_KERNEL, found, search_of, spec_of
 
 from mirage_kernels.generator.errors import VerifyError
 from mirage_kernels.generator.ir import DType, Graph
-from mirage_kernels.generator.recipe import load_recipe, trace
+from mirage_kernels.generator.recipe import load_recipe
 from mirage_kernels.generator.search import refine as refining
+from mirage_kernels.generator.search.diversity import with_spec_products
 from mirage_kernels.generator.search.fingerprints import Fingerprints
 from mirage_kernels.generator.search.gate import Gate
 from mirage_kernels.generator.search.lower import lower
-from mirage_kernels.generator.search.problem import Limits
 from mirage_kernels.generator.search.refine import Refined, refine
 from mirage_kernels.generator.search.settings import Setting
-from mirage_kernels.generator.search.spec_products import with_spec_products
-from mirage_kernels.generator.search.superoptimizer import goal_of, shape_class, superoptimize
+from mirage_kernels.generator.search.superoptimizer import goal_of
 
-ONE_KERNEL = Limits(kernels=1)
 OVER_K = Setting(("N", "M"), "K")
-
-
-def spec_of(recipe: str) -> Graph:
-    source = load_recipe(recipe)
-    return shape_class(trace(source, source.shapes[0], DType.FP16))
 
 
 @cache
 def looped(recipe: str) -> list[Graph]:
     """Return the proved muGraphs of one kernel with a loop over K and no split."""
-    spec = spec_of(recipe)
-    goal = goal_of(spec, DType.FP16)
-    found = superoptimize(spec, ONE_KERNEL, "sm_90a").programs
-    kernels = [(p, p.kernels[0]) for p in found]
+    goal = goal_of(spec_of(recipe), DType.FP16)
+    kernels = [(p, p.kernels[0]) for p in found(recipe).programs]
     return [lower(p, goal) for p, k in kernels if getattr(k, "setting", None) == OVER_K]
 
 

@@ -1,0 +1,153 @@
+"""Makes the README's table and its plot, docs/gains.svg, from a dozen rows of the result files.
+
+python benchmarks/summary.py            # rewrite both
+python benchmarks/summary.py --check    # exit 1 if the table is not what the results say
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+README, PLOT = HERE.parent / "README.md", HERE.parent / "docs" / "gains.svg"
+BEGIN, END = "<!-- table: python benchmarks/summary.py -->", "<!-- end of table -->"
+FILES = {"": "bench_fp16.json", "attention": "bench_attention_fp16.json"}
+
+
+@dataclass(frozen=True)
+class Shown:
+    """A row to show: where it stands, and what a reader calls it."""
+
+    file: str
+    workload: str
+    dims: dict[str, int]
+    label: str
+    setting: str = ""
+
+    def matches(self, row: dict[str, object]) -> bool:
+        """Say whether a row of a result file is this one."""
+        dims = row["dims"]
+        assert isinstance(dims, dict)
+        same = row["workload"] == self.workload and row.get("setting", "") == self.setting
+        return same and all(dims.get(name) == size for name, size in self.dims.items())
+
+
+def _linear(workload: str, tokens: int, what: str, **dims: int) -> Shown:
+    counted = "1 token" if tokens == 1 else f"{tokens} tokens"
+    return Shown("", workload, {"M": tokens, **dims}, f"{what}, {counted}")
+
+
+def _decode(workload: str, batch: int, keys: int, setting: str = "decode") -> Shown:
+    dims = {"B": batch, "L": keys, "Hq": 32, "page": 16}
+    what = f"{workload}, 32/8 heads of 128, {batch} x {keys} keys"
+    return Shown("attention", workload, dims, what, setting)
+
+
+SHOWN = (
+    _linear("rms_norm_linear", 1, "rms_norm_linear 4096 -> 6144", K=4096, N=6144),
+    _linear("rms_norm_linear", 16, "rms_norm_linear 4096 -> 6144", K=4096, N=6144),
+    _linear("rms_norm_linear", 64, "rms_norm_linear 4096 -> 6144", K=4096, N=6144),
+    _linear("layer_norm_linear", 8, "layer_norm_linear 4096 -> 6144", K=4096, N=6144),
+    _linear("gated_mlp", 8, "gated_mlp 4096 -> 2 x 14336", K=4096, N=14336),
+    _linear("gated_mlp", 64, "gated_mlp 4096 -> 2 x 14336", K=4096, N=14336),
+    _linear("lora_linear", 16, "lora_linear 4096 -> 4096, rank 16", K=4096, N=4096, R=16),
+    _linear("ntrans", 8, "ntrans 4096", K=4096),
+    _decode("gqa", 1, 4096),
+    _decode("gqa", 8, 4096),
+    _decode("gqa", 64, 1024),
+    _decode("qk_norm_attention", 8, 4096),
+)
+
+
+@dataclass(frozen=True)
+class Times:
+    """Microseconds of one row: reading the bytes once, our op, and the best of PyTorch."""
+
+    label: str
+    floor: float
+    ours: float
+    torch: float
+    peer: str
+
+
+def times() -> list[Times]:
+    """Return every shown row as it was measured."""
+    files = {k: json.loads((HERE / "results" / f).read_text()) for k, f in FILES.items()}
+    return [_times(shown, files[shown.file]["rows"]) for shown in SHOWN]
+
+
+def _times(shown: Shown, rows: list[dict[str, object]]) -> Times:
+    (row,) = [row for row in rows if shown.matches(row)]
+    peer = str(row.get("best_peer", "eager"))
+    torch = row["best_peer_us" if "best_peer" in row else "eager_us"]
+    floor, ours = row["floor_us"], row["ours_us"]
+    assert isinstance(floor, float)
+    assert isinstance(ours, float)
+    assert isinstance(torch, float)
+    return Times(shown.label, floor, ours, torch, peer)
+
+
+def table() -> str:
+    """Return the README's table and where its numbers come from."""
+    lines = [
+        "| call, fp16 | floor, us | mirage-kernels, us | over the floor | PyTorch, us |",
+        "| --- | --- | --- | --- | --- |",
+    ]
+    for t in times():
+        ours = f"{t.ours:.1f} | {t.ours / t.floor:.2f}"
+        lines.append(f"| {t.label} | {t.floor:.1f} | {ours} | {t.torch:.1f} ({t.peer}) |")
+    found = [json.loads((HERE / "results" / f).read_text())["environment"] for f in FILES.values()]
+    made = {
+        f"{e['gpu']}, driver {e['driver']}, CUDA {e['cuda']}, torch {e['torch']}" for e in found
+    }
+    when = {f"{e['date'].partition(' ')[0]}, commit {e['commit']}" for e in found}
+    source = f"{'; '.join(sorted(made))}; `mirage-kernels bench`, {'; '.join(sorted(when))}."
+    return "\n".join([*lines, "", source])
+
+
+def plot() -> None:
+    """Draw the same rows as bars: time over the floor, ours and PyTorch's."""
+    import matplotlib
+
+    matplotlib.use("svg")
+    from matplotlib import pyplot
+
+    matplotlib.rcParams["svg.hashsalt"] = "mirage-kernels"
+    shown = times()[::-1]
+    figure, axes = pyplot.subplots(figsize=(9, 5.2))
+    for offset, name, color in ((0.2, "mirage-kernels", "#1f6f8b"), (-0.2, "PyTorch", "#c9c9c9")):
+        values = [(t.ours if name != "PyTorch" else t.torch) / t.floor for t in shown]
+        places = [i + offset for i in range(len(shown))]
+        bars = axes.barh(places, values, height=0.38, label=name, color=color)
+        axes.bar_label(bars, fmt="%.2f", padding=2, fontsize=7)
+    axes.axvline(1.0, color="black", linewidth=0.8)
+    axes.set_yticks(range(len(shown)), [t.label for t in shown], fontsize=8)
+    axes.set_xscale("log")
+    axes.set_xticks([1, 2, 4, 8, 16], ["1", "2", "4", "8", "16"])
+    axes.minorticks_off()
+    axes.set_xlim(0.8, 30)
+    axes.set_xlabel("time / time to read the same bytes once (H200, fp16, cold)")
+    axes.legend(loc="lower right", frameon=False)
+    axes.spines[["top", "right"]].set_visible(False)
+    figure.tight_layout()
+    figure.savefig(PLOT, metadata={"Date": None})
+
+
+def main(arguments: list[str]) -> int:
+    """Rewrite or check the README's table, and draw the plot."""
+    text = README.read_text()
+    before, _, rest = text.partition(BEGIN)
+    _, _, after = rest.partition(END)
+    made = f"{before}{BEGIN}\n\n{table()}\n\n{END}{after}"
+    if "--check" in arguments:
+        return int(made != text)
+    README.write_text(made)
+    plot()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

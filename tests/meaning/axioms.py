@@ -1,0 +1,190 @@
+"""What the normal form is tested against: yes or no from z3, each with a certificate.
+
+Yes: a proof from the axioms as the Mirage paper writes them, over an uninterpreted sort; z3 takes
+the instance of an axiom wherever one of its sides occurs, until nothing new appears. No: an
+interpretation that obeys all axioms and tells the expressions apart, or gives a part more than the
+whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from enum import Enum
+from itertools import cycle
+
+from mirage_kernels.generator.meaning.abstract import elementwise
+from mirage_kernels.generator.meaning.expressions import (
+    ZERO_LEAF,
+    Expression,
+    apply,
+    in_few_ops,
+)
+from mirage_kernels.generator.meaning.oracle import separations, solve
+from mirage_kernels.generator.meaning.terms import Terms, primes_below
+from mirage_kernels.generator.meaning.valuations import Script, Vector, Weights
+
+PRIMES = primes_below(512)
+
+
+class Answer(Enum):
+    """What is known: yes and no are certain."""
+
+    YES = "yes"
+    NO = "no"
+    UNKNOWN = "unknown"
+
+
+# Both sides of each axiom; x, y and z stand for anything. A side that z3 cannot match on its own
+# (it lacks a variable) only follows from the other.
+EQUALITIES = (
+    ("(add x y)", "(add y x)"),
+    ("(mul x y)", "(mul y x)"),
+    ("(add (add x y) z)", "(add x (add y z))"),
+    ("(mul (mul x y) z)", "(mul x (mul y z))"),
+    ("(mul x (add y z))", "(add (mul x y) (mul x z))"),
+    ("(div (add x y) z)", "(add (div x z) (div y z))"),
+    ("(mul x (div y z))", "(div (mul x y) z)"),
+    ("(div (div x y) z)", "(div x (mul y z))"),
+    ("(mul (exp x) (exp y))", "(exp (add x y))"),
+    ("(mul (sqrt x) (sqrt y))", "(sqrt (mul x y))"),
+    ("(max x y)", "(max y x)"),
+)
+WITH_ONE = (("(mul x one)", "x"), ("(div x one)", "x"), ("(div x y)", "(mul x (div one y))"))
+# Ops that are written with others.
+DEFINITIONS = {
+    "neg": ("(neg x)", "(mul x |const -1|)"),
+    "sub": ("(sub x y)", "(add x (mul y |const -1|))"),
+    "square": ("(square x)", "(mul x x)"),
+    "rsqrt": ("(rsqrt x)", "(div one (sqrt x))"),
+    "masked": ("(masked x y)", "(mul y (mask x))"),
+}
+SUM = (
+    ("(SUM (add x y))", "(add (SUM x) (SUM y))"),
+    ("(SUM (mul x y))", "(mul x (SUM y))"),
+    ("(SUM (div x y))", "(div (SUM x) y)"),
+)
+ARITIES = {"add": 2, "mul": 2, "div": 2, "max": 2, "exp": 1, "sqrt": 1, "mask": 1}
+
+
+def equal(a: Expression, b: Expression) -> Answer:
+    """Return whether two expressions are equal by the axioms."""
+    if solve(_distinction(a, b)) == "sat":
+        return Answer.NO
+    left, right = _masked(a), _masked(b)
+    differ = f"(assert (not (= {_text(left)} {_text(right)})))"
+    return Answer.YES if solve([*_axioms(left, right), differ]) == "unsat" else Answer.UNKNOWN
+
+
+def contained(target: Expression, part: Expression) -> Answer:
+    """Return whether `part` is a sub-expression of something equal to `target`."""
+    first, *others = separations(target, part)
+    if solve(first()) == "sat":
+        return Answer.NO
+    whole, piece = _masked(target), _masked(part)
+    apart = f"(assert (and (part {_text(whole)}) (not (part {_text(piece)}))))"
+    if solve([*_axioms(whole, piece), apart]) == "unsat":
+        return Answer.YES
+    return Answer.NO if any(solve(s()) == "sat" for s in others) else Answer.UNKNOWN
+
+
+def _masked(expression: Expression) -> Expression:
+    """Return the expression with masked(c, x) for where(c, x, 0): this 0 is no part of it."""
+    args = tuple(_masked(a) for a in expression.args)
+    if expression.op == "where" and args[2] == ZERO_LEAF:
+        return apply("masked", *args[:2])
+    return Expression(expression.op, args, expression.words)
+
+
+def _axioms(a: Expression, b: Expression) -> Iterator[str]:
+    """Yield declarations and axioms for what occurs in two expressions."""
+    nodes = [*a.parts(), *b.parts()]
+    yield "(declare-sort S 0) (declare-fun part (S) Bool)"
+    symbols = {_symbol(n) for n in nodes if not n.args}
+    for constant in sorted(symbols | {"one", "|const 0|", "|const -1|"}):
+        yield f"(declare-const {constant} S)"
+    ops = ARITIES | {_symbol(n): len(n.args) for n in nodes if n.args}
+    for op, arity in sorted(ops.items()):
+        yield f"(declare-fun {op} ({'S ' * arity}) S)"
+        yield _part_axiom(op, arity)
+    yield "(assert (= (sqrt one) one))"
+    sums = sorted({_symbol(n) for n in nodes if n.op == "sum"})
+    equalities = [*EQUALITIES, *(DEFINITIONS[op] for op in sorted(ops) if op in DEFINITIONS)]
+    equalities += [(p.replace("SUM", s), q.replace("SUM", s)) for s in sums for p, q in SUM]
+    equalities += [(f"({s} ({t} x))", f"({t} ({s} x))") for s in sums for t in sums if s < t]
+    if "one" in symbols or "rsqrt" in ops:
+        equalities += WITH_ONE
+    for left, right in equalities:
+        yield _axiom(left, right)
+
+
+def _axiom(left: str, right: str) -> str:
+    """Return left = right for all x, y, z, instantiated where a side occurs.
+
+    A side that lacks a variable does not say what the other one is.
+    """
+    variables = [v for v in "xyz" if v in _words(left)]
+    sides = [s for s in (left, right) if s[0] == "(" and set(variables) <= _words(s)]
+    patterns = " ".join(f":pattern ({s})" for s in sides)
+    bound = " ".join(f"({v} S)" for v in variables)
+    return f"(assert (forall ({bound}) (! (= {left} {right}) {patterns})))"
+
+
+def _words(text: str) -> set[str]:
+    return set(text.replace("(", " ").replace(")", " ").split())
+
+
+def _part_axiom(op: str, arity: int) -> str:
+    """Return that the arguments of a part are parts."""
+    names = [f"x{i}" for i in range(arity)]
+    bound = " ".join(f"({n} S)" for n in names)
+    whole = f"({op} {' '.join(names)})"
+    parts = " ".join(f"(part {n})" for n in names)
+    return f"(assert (forall ({bound}) (! (=> (part {whole}) (and {parts})) :pattern ({whole}))))"
+
+
+def _text(expression: Expression) -> str:
+    if not expression.args:
+        return _symbol(expression)
+    return f"({_symbol(expression)} {' '.join(map(_text, expression.args))})"
+
+
+def _symbol(expression: Expression) -> str:
+    words = expression.words if expression.op == "leaf" else (expression.op, *expression.words)
+    return f"|{' '.join(words)}|" if len(words) > 1 else words[0]
+
+
+@dataclass
+class Numbers(Weights):
+    """Reals from 1 on: every number is the next prime."""
+
+    values: Iterator[int] = field(default_factory=lambda: cycle(PRIMES))
+
+    def choose(self, kind: str) -> Vector:
+        return (f"{next(self.values)}.0",)
+
+
+def _distinction(a: Expression, b: Expression) -> list[str]:
+    """Return a script with a solution only if the expressions differ."""
+    script = Script()
+    choices = []
+    for inverse, root in ((2, 3), (3, 2)):
+        numbers = Numbers(script, inverse, root)
+        x, y = numbers.of(in_few_ops(a)), numbers.of(in_few_ops(b))
+        choices.append(f"(not (= {x.value[0]} {y.value[0]}))")
+        if x.slope and y.slope:
+            choices.append(f"(not (= {x.slope[0]} {y.slope[0]}))")
+    script.check(*choices)
+    return script.lines
+
+
+def term_of(terms: Terms, expression: Expression) -> int:
+    """Return the normal form of an expression."""
+    args = [term_of(terms, a) for a in expression.args]
+    if expression.op == "leaf":
+        return terms.leaf(*expression.words)
+    if expression.op == "one":
+        return terms.one
+    if expression.op == "sum":
+        return terms.mul(args[0], terms.leaf("sum", *expression.words))
+    return elementwise(terms, expression.op, args)
