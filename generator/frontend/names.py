@@ -15,7 +15,7 @@ _CPP = """
     typename union unsigned using virtual void volatile wchar_t xor xor_eq
 """
 _EMITTED = """
-    apart args block blockDim blockIdx box_row boxes buffer buffers call combine compute
+    apart args block blockDim blockIdx tile_row boxes buffer buffers call combine compute
     compute_statistics copy_tokens copy_vectors copy_weights e finish first first_k first_row
     first_token generated given grid gridDim int32_t int64_t launch launch_after_prologue
     launch_cluster_split_k launch_producers launch_register_operand lines load load_lines made

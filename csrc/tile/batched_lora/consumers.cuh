@@ -17,7 +17,7 @@ struct SlicePipeline {
   static constexpr int kBytes = kGroupsBytes + kStages * Tile::kBytes;
   char* shared;
 
-  __device__ AdapterGroup* tasks() const { return reinterpret_cast<AdapterGroup*>(shared); }
+  __device__ AdapterGroup* groups() const { return reinterpret_cast<AdapterGroup*>(shared); }
   __device__ Tile tile(int stage) const { return {shared + kGroupsBytes + stage * Tile::kBytes}; }
   // tile(stage) = rows of a slice, asynchronously, by one warp.
   __device__ void fetch(int stage, const T* slice, OutputTile rows) const {
@@ -37,10 +37,10 @@ struct SlicePipeline {
 // products[n, m] of a group's tokens = sum over k of rows[n, k] * resident[m, k].
 template <class T, int kRows, int kTokens, int kDepth>
 __device__ void contract_group(float* products, Resident<T, kRows, kDepth> rows,
-                               Resident<T, kTokens, kDepth> resident, AdapterGroup task) {
+                               Resident<T, kTokens, kDepth> resident, AdapterGroup group) {
   constexpr int kPitch = AccumPartials<kRows, kTokens, 1>::kPitch, kRowTiles = kRows / kRowTile;
   static_assert(kRows % kRowTile == 0);
-  const int line = task.token(lane_line());
+  const int line = group.token(lane_line());
   float sums[kRowTiles][4] = {};
 #pragma unroll
   for (int k = 0; k < kDepth; k += kMmaDepth) {
@@ -55,8 +55,8 @@ __device__ void contract_group(float* products, Resident<T, kRows, kDepth> rows,
 #pragma unroll
   for (int j = 0; j < 2; ++j) {
     const int place = lane_quarter() * 2 + j;
-    if (place >= task.count) continue;
-    float* const to = products + task.token(place) * kPitch + lane_line();
+    if (place >= group.count) continue;
+    float* const to = products + group.token(place) * kPitch + lane_line();
 #pragma unroll
     for (int r = 0; r < kRowTiles; ++r) {
       to[r * kRowTile] = sums[r][j];
@@ -92,15 +92,15 @@ __device__ void contract_adapters(char* shared, SlicePipeline<T, kRows, kDepth, 
   static_assert(kTokens <= kMostGrouped);
   float* const products = reinterpret_cast<float*>(shared);
   const Adapters adapters(args, tile.first_token, kTokens);
-  adapters.list(ring.tasks());
+  adapters.list(ring.groups());
   const int count = adapters.count();
   const int64_t slice = static_cast<int64_t>(tile.rows) * kDepth;
-  const auto fetch_task = [&](int number, int stage) {
-    if (number < count) ring.fetch(stage, stack + ring.tasks()[number].adapter * slice, tile);
+  const auto fetch_group = [&](int number, int stage) {
+    if (number < count) ring.fetch(stage, stack + ring.groups()[number].adapter * slice, tile);
     commit_copies();
   };
 #pragma unroll
-  for (int s = 0; s < kAhead; ++s) fetch_task(s, s);
+  for (int s = 0; s < kAhead; ++s) fetch_group(s, s);
 #pragma unroll 1
   for (int i = lane(); i < kTokens * kPitch; i += kWarpLanes) products[i] = 0.0f;
   grid_dependency_wait();
@@ -112,8 +112,8 @@ __device__ void contract_adapters(char* shared, SlicePipeline<T, kRows, kDepth, 
   for (int number = 0; number < count; ++number) {
     wait_copies<kAhead - 1>();
     __syncwarp();  // all lanes' copies have landed, and the previous tile has been read
-    fetch_task(number + kAhead, next);
-    contract_group(products, ring.tile(stage), resident, ring.tasks()[number]);
+    fetch_group(number + kAhead, next);
+    contract_group(products, ring.tile(stage), resident, ring.groups()[number]);
     next = stage;
     stage = stage + 1 == kStages ? 0 : stage + 1;
   }

@@ -43,11 +43,11 @@ class Adapters {
   __device__ bool has(int token) const { return chosen_ >> token & 1; }
 
   // groups[number] = the group, for all of them.
-  __device__ void list(AdapterGroup* tasks) const {
+  __device__ void list(AdapterGroup* groups) const {
 #pragma unroll 1
     for (int half = 0; half < 2; ++half) {
       const int token = lane() + half * kWarpLanes;
-      if (begins_ >> token & 1) tasks[number(token)] = task(half == 0 ? low_ : high_, token);
+      if (begins_ >> token & 1) groups[number(token)] = group(half == 0 ? low_ : high_, token);
     }
     __syncwarp();
   }
@@ -77,7 +77,7 @@ class Adapters {
   }
 
   // The group that begins at a token.
-  __device__ static AdapterGroup task(const Alike& alike, int token) {
+  __device__ static AdapterGroup group(const Alike& alike, int token) {
     uint64_t left = alike.tokens & ~before(token), tokens = 0;
     const int count = min(__popcll(left), kTokenTile);
 #pragma unroll

@@ -21,10 +21,10 @@ struct GatheredLine {
 
 template <bool kEvenDepth, class T>
 __device__ GatheredLine<T, kEvenDepth> gathered_line(const T* tensor, int64_t stride,
-                                                     AdapterGroup task, int first_token,
+                                                     AdapterGroup group, int first_token,
                                                      int depth) {
   const int place = lane_line();
-  return {tensor + (first_token + task.token(place)) * stride, place < task.count, depth};
+  return {tensor + (first_token + group.token(place)) * stride, place < group.count, depth};
 }
 
 // Loads 16 bytes that nobody writes while the kernel runs; zeros if not `inside`.
@@ -88,7 +88,7 @@ __device__ void load_and_compute(Steps steps, Load load, Compute compute) {
 
 // What a cluster computes at a time: some rows of a group's slice.
 struct SliceTile {
-  AdapterGroup task;
+  AdapterGroup group;
   int first_token, first_row;
   int turn;  // of this cluster, from 0 on
 };
@@ -121,9 +121,9 @@ struct AdapterProducers {
   template <class Body>
   __device__ static void for_each_tile(const LaunchArgs& args, char* shared, Body body) {
     const int first_token = static_cast<int>(blockIdx.y) * kMostGrouped;
-    auto* const tasks = reinterpret_cast<AdapterGroup*>(shared);
+    auto* const groups = reinterpret_cast<AdapterGroup*>(shared);
     const Adapters adapters(args, first_token, kMostGrouped);
-    if (warp_index() == 0) adapters.list(tasks);
+    if (warp_index() == 0) adapters.list(groups);
     const int count = adapters.count() * kRowTiles;
     const int clusters = static_cast<int>(gridDim.x) / kBlocks;
     __syncthreads();
@@ -131,7 +131,7 @@ struct AdapterProducers {
 #pragma unroll 1
     for (int i = static_cast<int>(blockIdx.x) / kBlocks; i < count; i += clusters) {
       const int first_row = i % kRowTiles * kRows;
-      body(args, shared, SliceTile{tasks[i / kRowTiles], first_token, first_row, turn++});
+      body(args, shared, SliceTile{groups[i / kRowTiles], first_token, first_row, turn++});
     }
   }
 
@@ -140,10 +140,10 @@ struct AdapterProducers {
 
   // Where the blocks' sums are reduced, in the first block. Sums may arrive early, so this memory
   // has no other use.
-  using Meeting = AccumPartials<kRows, kTokenTile, kBlocks>;
-  static constexpr int kBytes = Meeting::kBytes + static_cast<int>(sizeof(Mbarrier));
+  using Partials = AccumPartials<kRows, kTokenTile, kBlocks>;
+  static constexpr int kBytes = Partials::kBytes + static_cast<int>(sizeof(Mbarrier));
   __device__ static Mbarrier& arrived(char* shared) {
-    return *reinterpret_cast<Mbarrier*>(shared + Meeting::kBytes);
+    return *reinterpret_cast<Mbarrier*>(shared + Partials::kBytes);
   }
 };
 
@@ -165,13 +165,13 @@ __device__ void begin_reduction(char* shared, int turn) {
 
 // After a barrier of the block: sends its sums to the cluster's first block, which reduces all.
 template <class Producers>
-__device__ typename Producers::Meeting reduce_blocks(
+__device__ typename Producers::Partials reduce_blocks(
     char* shared, AccumPartials<Producers::kRows, kTokenTile, Producers::kWarps> parts, int turn) {
-  using Meeting = typename Producers::Meeting;
+  using Partials = typename Producers::Partials;
   constexpr int kQuads = Producers::kRows / 4;
   const int rank = cluster_rank();
   wait_cluster();  // the barrier is there
-  float* const mine = reinterpret_cast<float*>(shared) + rank * kTokenTile * Meeting::kPitch;
+  float* const mine = reinterpret_cast<float*>(shared) + rank * kTokenTile * Partials::kPitch;
 #pragma unroll 1
   for (int i = threadIdx.x; i < kTokenTile * kQuads; i += Producers::kThreads) {
     const int token = i / kQuads, row = i % kQuads * 4;
@@ -180,7 +180,7 @@ __device__ typename Producers::Meeting reduce_blocks(
     sums.y = sum_over_warps(parts, Element{row + 1, token});
     sums.z = sum_over_warps(parts, Element{row + 2, token});
     sums.w = sum_over_warps(parts, Element{row + 3, token});
-    float* const to = mine + token * Meeting::kPitch + row;
+    float* const to = mine + token * Partials::kPitch + row;
     if (rank == 0) {
       *reinterpret_cast<float4*>(to) = sums;
     } else {
@@ -191,18 +191,18 @@ __device__ typename Producers::Meeting reduce_blocks(
     __syncthreads();
     wait_for_dsmem_stores(Producers::arrived(shared), turn % 2);
   }
-  return Meeting::in(shared);
+  return Partials::in(shared);
 }
 
 // By all threads of the cluster's first block: stores body(element) for the group's tokens.
 template <class Producers, class Body>
-__device__ void publish_inner(void* workspace, OutputTile tile, AdapterGroup task, Body body) {
+__device__ void publish_inner(void* workspace, OutputTile tile, AdapterGroup group, Body body) {
   using T = typename Producers::T;
 #pragma unroll 1
-  for (int i = threadIdx.x; i < task.count * Producers::kRows; i += Producers::kThreads) {
+  for (int i = threadIdx.x; i < group.count * Producers::kRows; i += Producers::kThreads) {
     const Element e{i % Producers::kRows, i / Producers::kRows};
     if (tile.first_row + e.row >= tile.rows) continue;
-    const int64_t token = tile.first_token + task.token(e.token);
+    const int64_t token = tile.first_token + group.token(e.token);
     static_cast<T*>(workspace)[token * tile.rows + tile.first_row + e.row] = cast<T>(body(e));
   }
 }

@@ -98,7 +98,7 @@ struct ClusterSplitKBlock {
   __device__ int product_group() const { return warp / kGroupWarps; }
   __device__ int own_row() const { return product_group() / kTurns * kOwnRows; }
   __device__ bool is_producer() const { return warp == kProducerWarp; }
-  __device__ bool is_transformer() const { return Plan::kTransforms && warp >= kProductWarps; }
+  __device__ bool transforms() const { return Plan::kTransforms && warp >= kProductWarps; }
   // Whether a thread finishes any element, of so many tokens that are left. Asked once, before sums
   // are added: without branches in between all loads are issued first (10.84 us against 10.93).
   __device__ bool finishes(int tokens) const {

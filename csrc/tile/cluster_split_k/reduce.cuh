@@ -19,7 +19,7 @@ template <class Block, int kLines>
 __device__ TokenParts<kClusterBlocks, Block::kHalf> store_partials(
     Block block, int i, const Partial<Dims::kTokensDepth, kLines>& partial) {
   float* const sums = block.token_sums(i);
-  if (block.is_transformer()) {
+  if (block.transforms()) {
 #pragma unroll
     for (int line = 0; line < kLines / kLineTile; ++line) {
       float sum = partial.at[line];

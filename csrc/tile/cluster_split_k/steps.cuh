@@ -68,15 +68,15 @@ struct ConsumerStep {
   Block block;
   int stage, box, k;
 
-  __device__ RowTma<T> row_box(int i) const {
+  __device__ RowTma<T> row_tma(int i) const {
     return {block.buffer(stage, box).rows(i) + block.own_row() * kTmaRowBytes};
   }
 
-  __device__ TokenTma<T> token_box() const { return {block.buffer(stage, box).tokens()}; }
+  __device__ TokenTma<T> token_tma() const { return {block.buffer(stage, box).tokens()}; }
 
   __device__ Rows rows(int i) const {
     Rows rows;
-    const uint32_t box = shared_address(row_box(i).at);
+    const uint32_t box = shared_address(row_tma(i).at);
     const int line = warp_index() % kGroupWarps * kRowTile + lane() % kRowTile;
 #pragma unroll
     for (int r = 0; r < Block::kTiles; ++r) {

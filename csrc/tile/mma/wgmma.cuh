@@ -39,10 +39,10 @@ __device__ inline void end_products() {
   asm volatile("wgmma.commit_group.sync.aligned;\nwgmma.wait_group.sync.aligned 0;" ::: "memory");
 }
 
-// Waits for all products but those issued since the last `kBut` calls of this function.
-template <int kBut>
+// Waits for all products but those issued since the last `kPending` calls of this function.
+template <int kPending>
 __device__ void end_products_but() {
-  asm volatile("wgmma.commit_group.sync.aligned;\nwgmma.wait_group.sync.aligned %0;" ::"n"(kBut)
+  asm volatile("wgmma.commit_group.sync.aligned;\nwgmma.wait_group.sync.aligned %0;" ::"n"(kPending)
                : "memory");
 }
 

@@ -20,7 +20,7 @@
 
 namespace mirage::tile {
 
-constexpr int kConsumerThreads = 4;  // warps of a consumer that receive, where tokens are many
+constexpr int kReceivingWarps = 4;  // warps of a consumer that receive, where tokens are many
 
 struct alignas(16) Tagged {
   uint64_t tag, value;
@@ -58,7 +58,7 @@ __device__ void sync_consumers() {
 }
 
 // A different number in every call on a multiprocessor.
-__device__ inline uint64_t new_launch_tag() {
+__device__ inline uint64_t new_tag() {
   uint64_t time;
   asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(time));
   return time * 0x9e3779b97f4a7c15 ^ static_cast<uint64_t>(clock64());
@@ -215,9 +215,9 @@ template <int kWarps>
 __device__ void sync_pipelines() {
   sync_threads<2, kWarps * kWarpLanes>();
 }
-template <int kWarps, int kConsumerThreads = 1>
+template <int kWarps, int kReceivingWarps = 1>
 __device__ void sync_intermediate() {
-  sync_threads<3, (kWarps + kConsumerThreads) * kWarpLanes>();
+  sync_threads<3, (kWarps + kReceivingWarps) * kWarpLanes>();
 }
 
 }  // namespace mirage::tile

@@ -89,20 +89,20 @@ __device__ WarpPartials<kDims, kLines, kWarps> store_partials(
 }
 
 template <int kRows, int kTokens, int kWarps>
-__device__ float sum_over_warps(AccumPartials<kRows, kTokens, kWarps> meeting, Element e) {
+__device__ float sum_over_warps(AccumPartials<kRows, kTokens, kWarps> partials, Element e) {
   constexpr int kPitch = AccumPartials<kRows, kTokens, kWarps>::kPitch;
   float sum = 0.0f;
 #pragma unroll
-  for (int w = 0; w < kWarps; ++w) sum += meeting.at[(w * kTokens + e.token) * kPitch + e.row];
+  for (int w = 0; w < kWarps; ++w) sum += partials.at[(w * kTokens + e.token) * kPitch + e.row];
   return sum;
 }
 
 template <Dims kDims, int kLines, int kWarps>
-__device__ float sum_over_warps(WarpPartials<kDims, kLines, kWarps> meeting, Element e) {
+__device__ float sum_over_warps(WarpPartials<kDims, kLines, kWarps> partials, Element e) {
   const int line = kDims == Dims::kTokensDepth ? e.token : e.row;
   float sum = 0.0f;
 #pragma unroll
-  for (int w = 0; w < kWarps; ++w) sum += meeting.at[line * kWarps + w];
+  for (int w = 0; w < kWarps; ++w) sum += partials.at[line * kWarps + w];
   return sum;
 }
 

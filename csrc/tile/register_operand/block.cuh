@@ -37,7 +37,7 @@ constexpr int kBarriersOf<Plan, std::void_t<decltype(Plan::kBarriers)>> = Plan::
 // `Plan` has the constants of a block: Element, kRows, kTokens, kStages, kGroups (one or two
 // warpgroups), kBlocks (one or two that split the depth), kDepth, kRowTensors (weights that the
 // loop reads), kProducts (accumulators), kInner (rows of a weight that the grid does not cut),
-// kBesideBytes (shared memory beside the pipeline). Where the loop computes with tokens: kVectors
+// kExtraBytes (shared memory beside the pipeline). Where the loop computes with tokens: kVectors
 // ([K] inputs) and kTokenSums (per-token sums). Optionally kBarriers (of a stage: with two, each
 // TMA tile has its own and is multiplied as soon as it arrives).
 template <class Plan>
@@ -68,7 +68,7 @@ struct RegisterOperandBlock {
   static constexpr int kStageBytes = kTmaTiles * kTmaBytes, kPipelineBytes = kStages * kStageBytes;
   // Partial sums from the other block arrive beside the pipeline, which this block may still read.
   using Sums = ReduceScatter<kBlocks, kGroups, kGroups, 1, kRows / kLineTile, kTokens>;
-  static constexpr int kSumsAt = kPipelineBytes + Plan::kBesideBytes;
+  static constexpr int kSumsAt = kPipelineBytes + Plan::kExtraBytes;
   static constexpr int kVectorsAt = kSumsAt + Plan::kProducts * Sums::kIncomingBytes;
   static constexpr int kVectorBytes = kPart * static_cast<int>(sizeof(T));
   static constexpr int kTokenSumsAt = kVectorsAt + kVectors * kVectorBytes;
@@ -149,7 +149,7 @@ struct RegisterOperandBlock {
     if (kBlocks > 1) wait_cluster();
   }
   // By a warp that does not call begin().
-  __device__ static void tell_cluster() {
+  __device__ static void sync_cluster() {
     if (kBlocks > 1) arrive_cluster();
     wait_for_cluster();
   }

@@ -49,9 +49,9 @@ __device__ Own<typename Block::Sums> store_partials(Block block, char* area, int
 template <class Block, int kRows>
 __device__ AccumPartials<kRows, Block::kTokens, Block::kGroups> meet_whole(
     Block, char* area, const SwappedAccum<kRows>& accum) {
-  using Meeting = AccumPartials<kRows, Block::kTokens, Block::kGroups>;
+  using Partials = AccumPartials<kRows, Block::kTokens, Block::kGroups>;
   float* const mine =
-      reinterpret_cast<float*>(area) + Block::group() * Block::kTokens * Meeting::kPitch;
+      reinterpret_cast<float*>(area) + Block::group() * Block::kTokens * Partials::kPitch;
   if (Block::first_token() < Block::kTokens) {
 #pragma unroll
     for (int vec = 0; vec < kRows / kLineTile; ++vec) {
@@ -59,7 +59,7 @@ __device__ AccumPartials<kRows, Block::kTokens, Block::kGroups> meet_whole(
       for (int half = 0; half < 2; ++half) {
         const int token = Block::first_token() + lane_line() + half * kLineTile;
         const int row = vec * kLineTile + lane_quarter() * 2;
-        *reinterpret_cast<float2*>(mine + token * Meeting::kPitch + row) =
+        *reinterpret_cast<float2*>(mine + token * Partials::kPitch + row) =
             make_float2(accum.at[vec][2 * half], accum.at[vec][2 * half + 1]);
       }
     }

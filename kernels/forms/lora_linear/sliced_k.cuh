@@ -1,0 +1,141 @@
+// mirage-kernels generate lora_linear
+//
+// Schedule  sliced-K: each warp of a block streams its own slice of the depth; they add up their
+//           sums after the loop.
+// Formula   [M, N] = linear(x, weight) + scale * linear(linear(x, lora_a), lora_b)
+// muGraph   one kernel, its loop cuts K. Its grid, in the muGraph: x cuts N, y cuts M (a launch
+//           numbers its blocks as its plan needs). In the loop: weight_product, lora_a_product;
+//           carried: weight_product_total, lora_a_product_total; the rest after it.
+// Expects   x [M, K] rows 16-byte aligned, any row stride, weight [N, K] contiguous, lora_a [R, K]
+//           contiguous, lora_b [N, R] contiguous, out [M, N] contiguous; any M >= 0.
+#pragma once
+
+#include "tile/producer_blocks/intermediate.cuh"
+#include "tile/tile.cuh"
+
+#include "producers.cuh"
+
+namespace mirage::generated {
+namespace {
+
+// What a warp copies per step of the loop.
+template <class Config>
+struct Step {
+  using T = typename Config::T;
+  static constexpr int kDepth = Config::kChunks * tile::kChunkDepth;
+  tile::TokenFrag<T, Config::kTokens, kDepth> x_tile;   // [M, K]
+  tile::RowFrag<T, Config::kRows, kDepth> weight_tile;  // [N, K]
+};
+
+// Shared memory in bytes: the stages of the pipeline, and after the loop the partial sums.
+template <class Config>
+struct SharedMap {
+  using T = typename Config::T;
+  static constexpr int R = Config::R;
+  using Steps = tile::StageBuffers<Step<Config>, Config::kStages, Config::kWarps>;
+  using WeightProduct = tile::AccumPartials<Config::kRows, Config::kTokens, Config::kWarps>;
+  using LoraBTile = tile::Resident<T, Config::kRows, R>;
+  using LoraAProductTotalKept = tile::Resident<T, Config::kTokens, R>;
+  using LoraAProductProduct = tile::AccumPartials<Config::kRows, Config::kTokens, 1>;
+  static constexpr int kLoraBTileAt = 0;  // from the start
+  static constexpr int kLoraAProductTotalKeptAt = kLoraBTileAt + LoraBTile::kBytes;
+  static constexpr int kLoraAProductProductAt =
+      kLoraAProductTotalKeptAt + LoraAProductTotalKept::kBytes;
+  static constexpr int kStepsAt = kLoraAProductProductAt + LoraAProductProduct::kBytes;
+  static constexpr int kWeightProductAt = kLoraAProductProductAt + LoraAProductProduct::kBytes;
+  static constexpr int kPartialsBytes = kWeightProductAt + WeightProduct::kBytes;
+  static constexpr int kBytes = tile::larger(kStepsAt + Steps::kBytes, kPartialsBytes);
+};
+
+template <class Config>
+__global__ void __launch_bounds__(tile::kBlockThreads<Config> + tile::kWarpLanes, 1)
+    lora_linear(const __grid_constant__ LaunchArgs args) {
+  using T = typename Config::T;
+  constexpr int K = Config::K, N = Config::N;
+  constexpr int kThreads = tile::kBlockThreads<Config>;
+  constexpr int kRows = Config::kRows, kTokens = Config::kTokens, kWarps = Config::kWarps;
+  using Step = generated::Step<Config>;
+  constexpr int kDepth = Step::kDepth;
+  constexpr bool kEvenRows = N % kRows == 0;
+  constexpr bool kEvenDepth = K % kDepth == 0;
+  using Shared = SharedMap<Config>;
+  extern __shared__ __align__(16) char shared[];
+  tile::launch_dependents();
+  const ProducerBlocks<Config> producers(args);
+  if (producers.is_producer()) return producing::lora_linear<Config>(args, shared);
+
+  const T* x = static_cast<const T*>(args.inputs[0]);       // [M, K]
+  const T* weight = static_cast<const T*>(args.inputs[1]);  // [N, K]
+  const T* lora_b = static_cast<const T*>(args.inputs[3]);  // [N, R]
+  T* out = static_cast<T*>(args.outputs[0]);                // [M, N]
+  const int M = static_cast<int>(args.dims[0]);
+  const float scale = args.scalars[0];
+  const int first_row = producers.consumer() * kRows, first_token = blockIdx.y * kTokens;
+
+  if (tile::warp_index() == kWarps) {
+    if (!args.constant_weights) tile::grid_dependency_wait();
+    const typename Shared::LoraBTile lora_b_tile{shared + Shared::kLoraBTileAt};
+    tile::fetch<tile::kWarpLanes>(lora_b_tile, lora_b, first_row, N);
+    tile::commit_copies();
+    tile::grid_dependency_wait();
+    const typename Shared::LoraAProductTotalKept lora_a_product_total_kept{
+        shared + Shared::kLoraAProductTotalKeptAt};
+    producers.receive(lora_a_product_total_kept);
+    tile::wait_copies<0>();
+    __syncwarp();
+    tile::contract_in_one_warp(shared + Shared::kLoraAProductProductAt, lora_b_tile,
+                               lora_a_product_total_kept);
+    tile::sync_intermediate<kWarps>();
+    return;
+  }
+  const auto x_edge = tile::edge<false, kEvenDepth>(x, args.row_strides[0], {first_token, M, K});
+  const auto weight_edge =
+      tile::edge<kEvenRows, kEvenDepth>(weight, tile::Static<K>{}, {first_row, N, K});
+
+  tile::Accum<kRows, kTokens> weight_product;  // [M, N]
+
+  const auto copy_weights = [&](tile::StageBuffer<Step> buffer, int k) {
+    tile::copy<tile::Cache::kStream>(buffer, &Step::weight_tile, weight_edge, k);
+  };
+  const auto copy_tokens = [&](tile::StageBuffer<Step> buffer, int k) {
+    tile::copy<tile::Cache::kKeep>(buffer, &Step::x_tile, x_edge, k);
+  };
+  const auto compute = [&](const Step& step) {
+    tile::contract(weight_product, step.weight_tile, step.x_tile);  // [M, N]
+  };
+  const int first_k = tile::warp_index() * kDepth;
+  const tile::Steps steps{first_k, K, kWarps * kDepth, args.constant_weights};
+  tile::pipeline<Config::kStages, Step>(shared + Shared::kStepsAt, steps, copy_weights, copy_tokens,
+                                        compute);
+  tile::sync_pipelines<kWarps>();
+
+  const auto weight_product_parts =
+      tile::store_partials<kWarps>(shared + Shared::kWeightProductAt, weight_product);
+  tile::sync_intermediate<kWarps>();
+
+  const auto lora_a_product_product_parts =
+      Shared::LoraAProductProduct::in(shared + Shared::kLoraAProductProductAt);
+  const tile::OutputTile out_tile{first_row, N, first_token, M};
+  tile::for_each_element<kRows, kTokens, kThreads>(out_tile, [&](tile::Element e) {
+    const float weight_product_total = tile::sum_over_warps(weight_product_parts, e);  // [M, N]
+    const float lora_a_product_product = tile::sum_over_warps(lora_a_product_product_parts, e);
+    const float scaled_lora_a_product_product = tile::mul(scale, lora_a_product_product);  // [N, M]
+    const float scaled_lora_a_product_product_plus =
+        tile::add(weight_product_total, scaled_lora_a_product_product);
+    tile::store(out, out_tile, e, scaled_lora_a_product_product_plus);  // [M, N]
+  });
+}
+
+template <class Config>
+cudaError_t launch(const LaunchArgs& args, cudaStream_t stream) {
+  constexpr int N = Config::N;
+  constexpr int kThreads = tile::kBlockThreads<Config>;
+  const int64_t row_tiles = ProducerBlocks<Config>::kProducers + tile::ceil_div(N, Config::kRows);
+  const int64_t token_tiles = tile::ceil_div(args.dims[0], Config::kTokens);
+  constexpr int kSharedBytes = tile::larger(SharedMap<Config>::kBytes, kProducerBytes<Config>);
+  const tile::Grid grid{row_tiles, token_tiles, kThreads + tile::kWarpLanes, kSharedBytes};
+  return tile::launch(lora_linear<Config>, grid, args, stream);
+}
+
+}  // namespace
+}  // namespace mirage::generated

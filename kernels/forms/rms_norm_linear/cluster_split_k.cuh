@@ -1,0 +1,120 @@
+// mirage-kernels generate rms_norm_linear
+//
+// Schedule  cluster split-K: two blocks of a cluster share rows and split the depth.
+// Formula   [M, N] = linear(x / sqrt(mean(x^2) + eps) * norm_weight, weight)
+#pragma once
+
+#include "tile/cluster_split_k/reduce.cuh"
+#include "tile/cluster_split_k/steps.cuh"
+#include "tile/tile.cuh"
+
+namespace mirage::generated {
+namespace {
+
+// Many tokens: the two blocks of a cluster share rows and split the depth.
+template <class Config>
+struct ClusterSplitKPlan : Config {
+  using Element = typename Config::T;
+  static constexpr int kDepth = Config::K, kRowTensors = 1, kVectors = 1;
+  static constexpr bool kTransforms = true, kRewrites = false;
+  static constexpr int kProducts = 1, kTokenSums = 1;
+};
+template <class Config>
+using ClusterSplitKBlock = tile::ClusterSplitKBlock<ClusterSplitKPlan<Config>>;
+
+struct ClusterSplitKArgs {
+  LaunchArgs call;
+  CUtensorMap maps[2];  // x, weight
+};
+
+template <class Config>
+__global__ void __cluster_dims__(tile::kClusterBlocks, 1, 1)
+    __launch_bounds__(ClusterSplitKBlock<Config>::kThreads, 1)
+        rms_norm_linear_cluster_split_k(const __grid_constant__ ClusterSplitKArgs given) {
+  using T = typename Config::T;
+  constexpr int K = Config::K, N = Config::N;
+  using Block = ClusterSplitKBlock<Config>;
+  extern __shared__ __align__(tile::kSwizzleAtomBytes) char stages[];
+  char* const shared = stages;
+  tile::launch_dependents();
+  const Block block{shared, tile::cluster_rank(), tile::token_lines<Block>(given.call.dims[0])};
+  block.begin();
+
+  const LaunchArgs& args = given.call;
+  const T* norm_weight = static_cast<const T*>(args.inputs[1]);  // [K]
+  T* out = static_cast<T*>(args.outputs[0]);                     // [M, N]
+  const int M = static_cast<int>(args.dims[0]);
+  const float eps = args.scalars[0];
+  const int first_row = blockIdx.x / tile::kClusterBlocks * Block::kRows;
+  const int first_token = blockIdx.y * Block::kTokens;
+
+  tile::TokenPartial<Block::kTokens / tile::kGroupWarps> x_squared;  // [M]
+  tile::WideAccum<Block::kTiles, Block::kTokens> scaled_product;     // [M, N]
+
+  if (block.is_producer()) {
+    const auto copy_vectors = [&](int k) { block.copy_vector(0, norm_weight, k); };
+    const auto prefetch_weights = [&](int k) { tile::prefetch_tile(given.maps[1], first_row, k); };
+    const auto copy_weights = [&](const auto& buffer, int k) {
+      tile::copy_tile(buffer.rows(0), given.maps[1], first_row, k, buffer.full);
+    };
+    const auto copy_tokens = [&](const auto& buffer, int k) {
+      tile::copy_tile(buffer.tokens(), given.maps[0], first_token, k, buffer.full);
+    };
+    block.copy(args.constant_weights, prefetch_weights, copy_vectors, copy_weights, copy_tokens);
+    return;
+  }
+  if (block.transforms()) {
+    tile::transform_tokens(block, false, [&](const auto& step) {
+      const auto x_tile = step.tokens();                              // [M, K]
+      const auto x_squared_terms = tile::mul<float>(x_tile, x_tile);  // [M, K]
+      tile::sum_depth(x_squared, x_squared_terms);                    // [M]
+    });
+  } else {
+    tile::multiply(block, true, [&](const auto& step) {
+      const auto x_tile = step.token_tma();                                    // [M, K]
+      const auto norm_weight_tile = step.vector(0);                            // [K]
+      const auto weight_tile = step.rows(0);                                   // [N, K]
+      const auto scaled_weight = tile::mul<T>(weight_tile, norm_weight_tile);  // [K, N]
+      tile::contract(scaled_product, scaled_weight, x_tile);                   // [M, N]
+    });
+  }
+
+  const auto x_squared_parts = tile::store_partials(block, 0, x_squared);
+  auto scaled_product_parts = tile::store_partials(block, 0, scaled_product);
+  tile::wait_for_partials(block);
+  if (!block.finishes(M - first_token)) return;
+  tile::add_partials(block, 0, scaled_product_parts);
+
+  const tile::OutputTile out_tile{first_row, N, first_token + block.rank * Block::kHalf, M};
+  const auto finish = [&](tile::OwnedElement e) {
+    const float x_squared_total = tile::sum_over_warps(x_squared_parts, e);            // [M]
+    const float scaled_product_total = tile::sum_over_warps(scaled_product_parts, e);  // [M, N]
+    const float mean_x_squared = tile::div(x_squared_total, K);                        // [M]
+    const float mean_x_squared_plus_eps = tile::add(eps, mean_x_squared);              // [M]
+    const float root = tile::sqrt(mean_x_squared_plus_eps);                            // [M]
+    const float normed_scaled_product = tile::div(scaled_product_total, root);         // [M, N]
+    tile::store(out, out_tile, e, normed_scaled_product);                              // [M, N]
+  };
+  tile::for_each_owned(block, out_tile, out, finish);
+}
+
+template <class Config>
+cudaError_t launch_cluster_split_k(const LaunchArgs& args, cudaStream_t stream) {
+  using T = typename Config::T;
+  constexpr int K = Config::K, N = Config::N;
+  using Block = ClusterSplitKBlock<Config>;
+  ClusterSplitKArgs given{args};
+  const tile::Tensor x{args.inputs[0], args.dims[0], K, args.row_strides[0]};
+  cudaError_t status = tile::encode<T>(&given.maps[0], x, tile::token_lines<Block>(args.dims[0]));
+  if (status != cudaSuccess) return status;
+  const tile::Tensor weight{args.inputs[2], N, K, K};
+  status = tile::encode<T>(&given.maps[1], weight, Block::kRows);
+  if (status != cudaSuccess) return status;
+  const int64_t row_tiles = tile::ceil_div(N, Block::kRows) * tile::kClusterBlocks;
+  const int64_t token_tiles = tile::ceil_div(args.dims[0], Block::kTokens);
+  const tile::Grid grid{row_tiles, token_tiles, Block::kThreads, Block::kBytes};
+  return tile::launch(rms_norm_linear_cluster_split_k<Config>, grid, given, stream);
+}
+
+}  // namespace
+}  // namespace mirage::generated
