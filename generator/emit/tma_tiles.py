@@ -1,4 +1,4 @@
-"""What the plans of boxes have in common: tensors that the copy engine brings, and the launch."""
+"""What schedules with TMA tiles share: tensor maps, copies of the producer warp, the launch."""
 
 from __future__ import annotations
 

@@ -85,18 +85,18 @@ __device__ void fetch_chosen(Resident<T, kTokens, kDepth> resident, const T* inn
 // By one warp of a block: products[n, m] = sum over k of stack[adapter of m][n, k] * inner[m, k],
 // zeros for tokens without an adapter. `tile`: the block's part of [M, N].
 template <class T, int kRows, int kTokens, int kDepth, int kStages>
-__device__ void contract_adapters(char* shared, SlicePipeline<T, kRows, kDepth, kStages> ring,
+__device__ void contract_adapters(char* shared, SlicePipeline<T, kRows, kDepth, kStages> slices,
                                   Resident<T, kTokens, kDepth> resident, const LaunchArgs& args,
                                   const T* stack, OutputTile tile) {
   constexpr int kPitch = AccumPartials<kRows, kTokens, 1>::kPitch, kAhead = kStages - 1;
   static_assert(kTokens <= kMostGrouped);
   float* const products = reinterpret_cast<float*>(shared);
   const Adapters adapters(args, tile.first_token, kTokens);
-  adapters.list(ring.groups());
+  adapters.list(slices.groups());
   const int count = adapters.count();
   const int64_t slice = static_cast<int64_t>(tile.rows) * kDepth;
   const auto fetch_group = [&](int number, int stage) {
-    if (number < count) ring.fetch(stage, stack + ring.groups()[number].adapter * slice, tile);
+    if (number < count) slices.fetch(stage, stack + slices.groups()[number].adapter * slice, tile);
     commit_copies();
   };
 #pragma unroll
@@ -113,7 +113,7 @@ __device__ void contract_adapters(char* shared, SlicePipeline<T, kRows, kDepth, 
     wait_copies<kAhead - 1>();
     __syncwarp();  // all lanes' copies have landed, and the previous tile has been read
     fetch_group(number + kAhead, next);
-    contract_group(products, ring.tile(stage), resident, ring.groups()[number]);
+    contract_group(products, slices.tile(stage), resident, slices.groups()[number]);
     next = stage;
     stage = stage + 1 == kStages ? 0 : stage + 1;
   }

@@ -45,7 +45,7 @@ struct ClusterSplitKBlock {
 
   static constexpr int kRowBytes = kRows * kTmaRowBytes, kTokenBytes = kTokens * kTmaRowBytes;
   static constexpr int kWeightBytes = Plan::kRowTensors * kRowBytes;  // of a tile of all weights
-  static constexpr int kTmaBytes = kWeightBytes + kTokenBytes;
+  static constexpr int kTokensAt = kWeightBytes, kTmaBytes = kTokensAt + kTokenBytes;
   static constexpr int kStageBytes = kTmaTiles * kTmaBytes;
   // An instruction takes 64 rows; what it reads past the last row of a tile is not used.
   static constexpr int kOverrun =
@@ -87,7 +87,7 @@ struct ClusterSplitKBlock {
   __device__ Mbarrier& vectors_full() const { return barriers()[3 * kStages]; }
   __device__ Mbarrier& reduced() const { return barriers()[3 * kStages + 1]; }
 
-  __device__ Places sums(int product) const {
+  __device__ ReduceBuffers sums(int product) const {
     char* const at = shared + kSumsAt + product * kSumsBytes;
     return {at, at + Sums::kIncomingBytes};
   }
@@ -105,15 +105,8 @@ struct ClusterSplitKBlock {
     return warp < kProductWarps && tokens > rank * kHalf;
   }
 
-  // One TMA tile of a stage, for the producer.
-  struct StageBuffer {
-    char* at;
-    Mbarrier& full;
-    __device__ char* rows(int i) const { return at + i * kRowBytes; }
-    __device__ char* tokens() const { return at + kWeightBytes; }
-  };
-  __device__ StageBuffer buffer(int stage, int box) const {
-    return {shared + stage * kStageBytes + box * kTmaBytes, full(stage)};
+  __device__ StageTile<ClusterSplitKBlock> buffer(int stage, int tma) const {
+    return {shared + stage * kStageBytes + tma * kTmaBytes, full(stage)};
   }
 
   // Copies this block's part of a vector; by the producer.

@@ -14,11 +14,11 @@ struct TransformStep {
   static constexpr int kOwnTokens = Block::kTokens / kGroupWarps;
   using Tokens = TokenFrag<T, kOwnTokens, kTmaDepth>;
   Block block;
-  int stage, box, k;
+  int stage, tma, k;
 
   __device__ char* vec(int i, int c) const {
     const int line = warp_index() % kGroupWarps * kOwnTokens + i * kLineTile + lane() % kLineTile;
-    return block.buffer(stage, box).tokens() +
+    return block.buffer(stage, tma).tokens() +
            swizzled_offset(line, c * kChunkVectors + lane() / kLineTile);
   }
 
@@ -66,17 +66,17 @@ struct ConsumerStep {
   using T = typename Block::T;
   using Rows = RowFrag<T, Block::kTiles * kRowTile, kTmaDepth>;
   Block block;
-  int stage, box, k;
+  int stage, tma, k;
 
   __device__ RowTma<T> row_tma(int i) const {
-    return {block.buffer(stage, box).rows(i) + block.own_row() * kTmaRowBytes};
+    return {block.buffer(stage, tma).rows(i) + block.own_row() * kTmaRowBytes};
   }
 
-  __device__ TokenTma<T> token_tma() const { return {block.buffer(stage, box).tokens()}; }
+  __device__ TokenTma<T> token_tma() const { return {block.buffer(stage, tma).tokens()}; }
 
   __device__ Rows rows(int i) const {
     Rows rows;
-    const uint32_t box = shared_address(row_tma(i).at);
+    const uint32_t first = shared_address(row_tma(i).at);
     const int line = warp_index() % kGroupWarps * kRowTile + lane() % kRowTile;
 #pragma unroll
     for (int r = 0; r < Block::kTiles; ++r) {
@@ -84,7 +84,7 @@ struct ConsumerStep {
       for (int m = 0; m < kMmas; ++m) {
         const int vec = 2 * m + lane() / kRowTile;
         load_operand(rows.at[2 * r][m / 2], rows.at[2 * r + 1][m / 2], m,
-                     box + r * kGroupRows * kTmaRowBytes + swizzled_offset(line, vec));
+                     first + r * kGroupRows * kTmaRowBytes + swizzled_offset(line, vec));
       }
     }
     return rows;

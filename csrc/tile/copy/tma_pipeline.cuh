@@ -47,6 +47,16 @@ __host__ __device__ int token_lines(int64_t tokens) {
   return tokens < Block::kTokens ? static_cast<int>(tokens) : Block::kTokens;
 }
 
+// One TMA tile of a stage, for the producer.
+template <class Block>
+struct StageTile {
+  char* at;
+  Mbarrier& full;
+  __device__ char* rows(int i) const { return at + i * Block::kRowBytes; }
+  __device__ char* inner() const { return at + Block::kWeightBytes; }
+  __device__ char* tokens() const { return at + Block::kTokensAt; }
+};
+
 // Bytes of a stage that no copy fills: those of tokens that do not exist.
 template <class Block>
 __device__ int missing_bytes(const Block& block) {
@@ -79,7 +89,7 @@ __device__ void copy_steps(const Block& block, bool early, FindWeights prefetch_
   constexpr int kAhead = early_steps(kTmaTiles * Block::kWeightBytes, kFirst);
   const bool runs = lane() == 0;
   const int bytes = Block::kStageBytes - missing_bytes(block);
-  const auto k = [&](int step, int box) { return block.step_k(step) + box * kTmaDepth; };
+  const auto k = [&](int step, int tma) { return block.step_k(step) + tma * kTmaDepth; };
   const auto weights = [&](int step, int stage, int first) {  // of one barrier's tiles
     expect(block.full(stage, first), bytes / Block::kBarriers);
     for (int b = first; b < first + kAtOnce; ++b) copy_weights(block.buffer(stage, b), k(step, b));

@@ -63,7 +63,7 @@ struct RegisterOperandBlock {
   static constexpr int kRowBytes = kRows * kTmaRowBytes, kTokenBytes = kTokens * kTmaRowBytes;
   static constexpr int kInnerBytes = Plan::kInner * kTmaRowBytes;
   static constexpr int kWeightBytes = Plan::kRowTensors * kRowBytes;  // of a tile of all weights
-  static constexpr int kInnerAt = kWeightBytes, kTokensAt = kInnerAt + kInnerBytes;
+  static constexpr int kTokensAt = kWeightBytes + kInnerBytes;
   static constexpr int kTmaBytes = kTokensAt + kTokenBytes;
   static constexpr int kStageBytes = kTmaTiles * kTmaBytes, kPipelineBytes = kStages * kStageBytes;
   // Partial sums from the other block arrive beside the pipeline, which this block may still read.
@@ -87,8 +87,8 @@ struct RegisterOperandBlock {
   __device__ Mbarrier& barrier(int i) const {
     return reinterpret_cast<Mbarrier*>(shared + kBarriersAt)[i];
   }
-  __device__ Mbarrier& full(int stage, int box = 0) const {
-    return barrier(stage * kBarriers + box / kTmaTilesAtOnce);
+  __device__ Mbarrier& full(int stage, int tma = 0) const {
+    return barrier(stage * kBarriers + tma / kTmaTilesAtOnce);
   }
   __device__ Mbarrier& empty(int stage) const { return barrier(kBarriers * kStages + stage); }
   __device__ Mbarrier& reduced() const { return barrier((kBarriers + 1) * kStages); }
@@ -101,16 +101,8 @@ struct RegisterOperandBlock {
   __device__ static int group() { return warp_index() / kGroupWarps; }
   __device__ static int first_token() { return warp_index() % kGroupWarps * kRowTile; }
 
-  // One TMA tile of a stage, for the producer.
-  struct StageBuffer {
-    char* at;
-    Mbarrier& full;
-    __device__ char* rows(int i) const { return at + i * kRowBytes; }
-    __device__ char* inner() const { return at + kInnerAt; }
-    __device__ char* tokens() const { return at + kTokensAt; }
-  };
-  __device__ StageBuffer buffer(int stage, int box) const {
-    return {shared + stage * kStageBytes + box * kTmaBytes, full(stage, box)};
+  __device__ StageTile<RegisterOperandBlock> buffer(int stage, int tma) const {
+    return {shared + stage * kStageBytes + tma * kTmaBytes, full(stage, tma)};
   }
 
   // The k of a step in the block's part of the depth: neighbouring clusters begin at different k
@@ -190,10 +182,10 @@ struct RegisterOperandStep {
   static constexpr int kDepth = Block::kTmaTilesAtOnce * kTmaDepth;
   using Tokens = TokenFrag<T, kRowTile, kDepth>;
   Block block;
-  int stage, box, k;
+  int stage, tma, k;
 
-  __device__ SharedRows<Block> rows(int i) const { return {block.buffer(stage, box).rows(i)}; }
-  __device__ SharedRows<Block> inner() const { return {block.buffer(stage, box).inner()}; }
+  __device__ SharedRows<Block> rows(int i) const { return {block.buffer(stage, tma).rows(i)}; }
+  __device__ SharedRows<Block> inner() const { return {block.buffer(stage, tma).inner()}; }
 
   // Warps without tokens read nothing; their products are not used.
   __device__ Tokens tokens() const {
@@ -202,7 +194,7 @@ struct RegisterOperandStep {
     const int line = Block::first_token() + lane() % kRowTile;
 #pragma unroll
     for (int m = 0; m < Block::kTmaTilesAtOnce * kMmas; ++m) {
-      const char* lines = block.buffer(stage, box + m / kMmas).tokens();
+      const char* lines = block.buffer(stage, tma + m / kMmas).tokens();
       const int vec = 2 * (m % kMmas) + lane() / kRowTile;
       load_operand(tokens.at[0][m / 2], tokens.at[1][m / 2], m,
                    shared_address(lines) + swizzled_offset(line, vec));
@@ -234,11 +226,11 @@ __device__ void contract(SwappedAccum<kRows>& accum, SharedRows<Block> rows,
 #pragma unroll
   for (int m = 0; m < Block::kTmaTilesAtOnce * kMmas; ++m) {
     const OperandA<T> operand(tokens.at[0][m / 2], tokens.at[1][m / 2], m);
-    const char* box = rows.at + m / kMmas * Block::kTmaBytes + m % kMmas * kMmaBytes;
+    const char* weights = rows.at + m / kMmas * Block::kTmaBytes + m % kMmas * kMmaBytes;
 #pragma unroll
     for (int n = 0; n < kRows; n += kSide) {
       auto& sums = reinterpret_cast<float (&)[kSide / kLineTile][4]>(accum.at[n / kLineTile]);
-      Wgmma<T, kSide>::add(sums, operand.registers, descriptor(box + n * kTmaRowBytes));
+      Wgmma<T, kSide>::add(sums, operand.registers, descriptor(weights + n * kTmaRowBytes));
     }
   }
 }
@@ -253,10 +245,10 @@ __device__ void multiply_register_operand(Block block, Body body) {
 #pragma unroll 1
   for (int step = Block::group(); step < Block::kSteps; step += Block::kGroups) {
 #pragma unroll
-    for (int box = 0; box < Block::kTmaTiles; box += Block::kTmaTilesAtOnce) {
-      wait(block.full(place.stage, box), place.parity);
-      body(RegisterOperandStep<Block>{block, place.stage, box,
-                                      Block::part_k(step) + box * kTmaDepth});
+    for (int tma = 0; tma < Block::kTmaTiles; tma += Block::kTmaTilesAtOnce) {
+      wait(block.full(place.stage, tma), place.parity);
+      body(RegisterOperandStep<Block>{block, place.stage, tma,
+                                      Block::part_k(step) + tma * kTmaDepth});
     }
     end_products();
     release_stage(block, place.stage);

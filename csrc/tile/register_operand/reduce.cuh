@@ -31,7 +31,7 @@ __device__ void end_loop(Block block) {
 
 // Shared memory of a product's reduction; `area`: its place in the former pipeline.
 template <class Block>
-__device__ Places sums_at(Block block, char* area, int product) {
+__device__ ReduceBuffers sums_at(Block block, char* area, int product) {
   return {block.shared + Block::kSumsAt + product * Block::Sums::kIncomingBytes, area};
 }
 

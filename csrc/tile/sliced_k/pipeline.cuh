@@ -101,13 +101,13 @@ __device__ void wait_copies() {
 // For k in first, first + stride, ... < last: copies the step at k, and kStages - 1 steps later
 // calls compute(step), or compute(step, k) if it takes k. Neighbouring blocks start at different k
 // and wrap around; starting at the same k all would ask for the same tokens at the same time (1 to
-// 6 % slower). `ring`: StageBuffers<Step, kStages, kWarps>::kBytes of shared memory, free again
+// 6 % slower). `stages`: StageBuffers<Step, kStages, kWarps>::kBytes of shared memory, free again
 // after the block's next barrier. `before`: work before the loop.
 template <int kStages, class Step, class CopyWeights, class CopyTokens, class Before, class Compute>
-__device__ void pipeline(char* ring, Steps steps, CopyWeights copy_weights, CopyTokens copy_tokens,
-                         Before before, Compute compute) {
+__device__ void pipeline(char* stages, Steps steps, CopyWeights copy_weights,
+                         CopyTokens copy_tokens, Before before, Compute compute) {
   constexpr int kBufferBytes = StageBuffer<Step>::kBytes, kWarpBytes = kStages * kBufferBytes;
-  char* const begin = ring + warp_index() * kWarpBytes;
+  char* const begin = stages + warp_index() * kWarpBytes;
   char* const end = begin + kWarpBytes;
   const int count = max(0, (steps.last - steps.first + steps.stride - 1) / steps.stride);
   const int turn = blockIdx.x % ((steps.last + steps.stride - 1) / steps.stride);
@@ -165,9 +165,9 @@ __device__ void pipeline(char* ring, Steps steps, CopyWeights copy_weights, Copy
 }
 
 template <int kStages, class Step, class CopyWeights, class CopyTokens, class Compute>
-__device__ void pipeline(char* ring, Steps steps, CopyWeights copy_weights, CopyTokens copy_tokens,
-                         Compute compute) {
-  pipeline<kStages, Step>(ring, steps, copy_weights, copy_tokens, Nothing{}, compute);
+__device__ void pipeline(char* stages, Steps steps, CopyWeights copy_weights,
+                         CopyTokens copy_tokens, Compute compute) {
+  pipeline<kStages, Step>(stages, steps, copy_weights, copy_tokens, Nothing{}, compute);
 }
 
 }  // namespace mirage::tile

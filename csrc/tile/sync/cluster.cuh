@@ -19,7 +19,7 @@ __device__ inline int cluster_size() {
   return size;
 }
 
-// The cluster's index in a one-dimensional grid.
+// The cluster's index in a one-dimensional grid, and the number of clusters.
 __device__ inline int cluster_index() {
   int index;
   asm("mov.u32 %0, %%clusterid.x;" : "=r"(index));

@@ -1,4 +1,4 @@
-"""The split plan as CUDA: a second kernel of a muGraph, over `csrc/tile/split*.cuh`."""
+"""Cluster split-K as CUDA: one more kernel of a muGraph, over csrc/tile/cluster_split_k."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tokens made in front: what emitted kernels say of the launch that makes them, over front.cuh."""
+"""Prologue kernels as CUDA, over csrc/tile/prologue: a first launch transforms tokens."""
 
 from __future__ import annotations
 
