@@ -63,7 +63,8 @@ def write_maps(writer: Writer, users: TileProgram, makers: TileProgram) -> None:
     index, roles = operands[rows.args[0]].index, makers.roles
     writer.line("using Producers = ProducersBlock<Config>;")
     lines = "tile::token_lines<Producers>(args.dims[0])"
-    writer.assignment(f"status = tile::encode<T>(&given.producer_maps[0], {tokens.args[0]}, {lines});")
+    call = f"tile::encode<T>(&given.producer_maps[0], {tokens.args[0]}, {lines});"
+    writer.assignment(f"status = {call}")
     writer.line("if (status != cudaSuccess) return status;")
     tensor = f"{{args.inputs[{index}], {roles.rows}, {roles.depth}, {roles.depth}}}"
     writer.line(f"const tile::Tensor {rows.args[0]}{tensor};")
