@@ -90,13 +90,17 @@ __device__ AccumPartials<kRows, kTokens, 1> contract_resident(char* shared,
 #pragma unroll 1
   for (int i = warp_index(); i < kTiles; i += kWarps) {
     const int row = i % kRowTiles * kRowTile + lane_line(), token = i / kRowTiles * kTokenTile;
-    float sums[1][1][4] = {};
+    float sum[4] = {};
 #pragma unroll
     for (int k = 0; k < kDepth; k += kMmaDepth) {
       const Vec16<T> pair[2] = {load_quartet(rows, row, k), load_quartet(rows, row + kLineTile, k)};
-      mma<T>(sums[0][0], pair, load_quartet(tokens, token + lane_line(), k), 0);
+      mma<T>(sum, pair, load_quartet(tokens, token + lane_line(), k), 0);
     }
-    publish_products<kRows>(products + token * kPitch + row - lane_line(), sums);
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      const int to_token = token + lane_quarter() * 2 + j % 2;
+      products[to_token * kPitch + row + j / 2 * kLineTile] = sum[j];
+    }
   }
   return {products};
 }
