@@ -12,7 +12,7 @@ shared memory in the storage type, and multiplied there with a tile that was fet
 
 What needs a token's whole depth before the loop, a norm's statistics, is computed by lines: a warp
 takes a token whole in registers and leaves its numbers in shared memory. A program without a loop
-has nothing but lines, each held by a block, or cut into parts where nothing is summed (`lines.py`).
+has nothing but lines, each held by a block, or cut into parts where nothing is summed.
 
 A result beside the output that the loop computes from tokens is stored there, step by step, dealt
 out to the blocks that all compute it; a block that holds a line stores what it likes of it.
