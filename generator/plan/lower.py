@@ -39,10 +39,10 @@ from mirage_kernels.generator.plan.program import (
     TileProgram,
 )
 from mirage_kernels.generator.plan.tail import EVEN_DEPTH, past_the_depth
-from mirage_kernels.generator.plan.tiles import PLANNED, Planning, planned
+from mirage_kernels.generator.plan.tiles import require_layouts, with_barriers
 
 
-def tile_program(recipe: str, graph: Graph, planning: Planning = PLANNED) -> TileProgram:
+def tile_program(recipe: str, graph: Graph, arch: str = "sm_90a") -> TileProgram:
     """Return the tile program of a muGraph with one kernel: weights streamed in a loop, or lines.
 
     Raises PlanError for other muGraphs: several kernels, a value with no place in the plan, an
@@ -57,7 +57,9 @@ def tile_program(recipe: str, graph: Graph, planning: Planning = PLANNED) -> Til
     late = [n.name for n in node.body.of("output") if n.loop_cut is None]
     if late != [node.body.outputs[0]]:
         raise PlanError(f"{recipe}: the kernel stores several results outside of its loop")
-    return planned(_Lowering(recipe, graph, node, node.body).run(), graph, planning)
+    program = _Lowering(recipe, graph, node, node.body).run()
+    require_layouts(graph, arch)
+    return with_barriers(program)
 
 
 # Carries that join warps or blocks in ways of their own.

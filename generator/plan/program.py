@@ -160,7 +160,6 @@ class TileProgram:
     stages: tuple[Stage, ...] = ()  # after the meetings
     products: tuple[Statement, ...] = ()  # of what stages keep with what was fetched
     lines: tuple[Statement, ...] = ()  # once per token, before the loop
-    sharing: bool = True  # of bytes between values that are not needed at the same time
     producer_blocks: int = 0  # at most, which compute their totals for all other blocks
     produces: bool = False  # it is what producer blocks run: results are left for the others
     received: tuple[Statement, ...] = ()  # what they left, kept by a consumer block

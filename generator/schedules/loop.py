@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 from mirage_kernels.generator.plan.lower import tile_program
 from mirage_kernels.generator.plan.program import Roles, TileProgram
-from mirage_kernels.generator.plan.tiles import Planning
 from mirage_kernels.generator.schedules.schedule import Knobs, Subject
 
 ALIGNED_ELEMENTS = 8  # of two bytes, in 16
@@ -19,7 +18,7 @@ REGISTERS_BESIDE_PRODUCERS = 210  # the same beside one warp more
 
 def lowered(subject: Subject) -> TileProgram:
     """Return the tile program of a muGraph; raises PlanError for one that streams no weights."""
-    return tile_program(subject.recipe, subject.graph, Planning(arch=subject.on.arch))
+    return tile_program(subject.recipe, subject.graph, subject.on.arch)
 
 
 @dataclass(frozen=True)

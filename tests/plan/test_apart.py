@@ -11,7 +11,6 @@ import pytest
 from mirage_kernels.generator.ir import Graph
 from mirage_kernels.generator.plan.lower import tile_program
 from mirage_kernels.generator.plan.program import Do, Layout, TileProgram
-from mirage_kernels.generator.plan.tiles import PLANNED, Planning
 from mirage_kernels.generator.recipe import Shape
 from mirage_kernels.generator.schedules.choose import variants
 from mirage_kernels.generator.schedules.loop import Producers
@@ -40,11 +39,11 @@ ON = target("sm_90a")
 
 
 def program(
-    adapted: Fused, sizes: tuple[int, int, int] = (4096, 4096, 64), planning: Planning = PLANNED
+    adapted: Fused, sizes: tuple[int, int, int] = (4096, 4096, 64), arch: str = "sm_90a"
 ) -> TileProgram:
     shape = Shape("a test", dict(zip("KNR", sizes, strict=True)))
-    plain = tile_program("mine", adapted(shape=shape), planning)
-    return with_producer_blocks(plain, target(planning.arch))
+    plain = tile_program("mine", adapted(shape=shape), arch)
+    return with_producer_blocks(plain, target(arch))
 
 
 @pytest.mark.parametrize(
@@ -68,14 +67,7 @@ def test_some_blocks_compute_for_all_where_multiprocessors_are_left(
 
 @pytest.mark.parametrize("arch", sorted(set(TARGETS) - {"sm_90a"}))
 def test_elsewhere_nothing_is_computed_apart(adapted: Fused, arch: str) -> None:
-    assert program(adapted, planning=Planning(arch=arch)).producer_blocks == 0
-
-
-@pytest.mark.parametrize("left", [{"memory": False}, {"schedule": False}])
-def test_a_planning_without_it_has_none(adapted: Fused, left: dict[str, bool]) -> None:
-    made = program(adapted, planning=Planning(**left))
-    assert made.producer_blocks == 0
-    assert consumer_program(made) is made
+    assert program(adapted, arch=arch).producer_blocks == 0
 
 
 def test_without_inner_rows_there_is_nothing_to_compute(fused: Fused) -> None:

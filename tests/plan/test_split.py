@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 
 import pytest
 
@@ -70,10 +69,6 @@ def test_every_statement_of_the_loop_has_a_role(fused: Fused) -> None:
         assert made is not None
         computed = {s.out for s in whole.loop if s.do is not Do.LOAD}
         assert {s.out for s in (*made.prepared, *made.multiplied)} == computed
-
-
-def test_what_shares_no_bytes_is_not_split(fused: Fused) -> None:
-    assert split(replace(program(fused), sharing=False)) is None
 
 
 def test_three_warpgroups_have_a_tile_each_of_more_than_128_rows(fused: Fused) -> None:

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from mirage_kernels.generator.ir import DType
-from mirage_kernels.generator.plan.forms import WARP_LANES
+from mirage_kernels.generator.plan.layouts import WARP_LANES
 from mirage_kernels.generator.plan.program import Do, Layout, Statement, TileProgram
 from mirage_kernels.generator.schedules.cluster_split_k.knobs import (
     BLOCKS,
@@ -49,14 +49,12 @@ def split(program: TileProgram) -> Split | None:
     later = (program.fetches, program.stages, program.products, program.lines, program.also)
     if any(later) or program.roles.inner or not program.loop:
         return None
-    if not program.sharing:
-        return None
     computed = [s for s in program.loop if s.do is not Do.LOAD]
     loaded = {s.out: s for s in program.loads}
     layouts = [s.layout for s in program.loads]
     if layouts.count(Layout.TOKENS) != 1 or not layouts.count(Layout.ROWS):
         return None
-    if any(s.barrier or s.layout is Layout.ROW_SUMS for s in computed):
+    if any(s.layout is Layout.ROW_SUMS for s in computed):
         return None
     products = [s for s in computed if s.do is Do.CONTRACT]
     if any(a not in loaded and _type(computed, a) is DType.FP32 for p in products for a in p.args):

@@ -51,8 +51,7 @@ def spare_blocks(program: TileProgram, on: Target) -> int:
 
 def with_producer_blocks(program: TileProgram, on: Target) -> TileProgram:
     """Return the program with producer blocks where it may have some; else the same."""
-    planned = program.sharing and not any(s.barrier for s in program.loop)
-    return replace(program, producer_blocks=spare_blocks(program, on)) if planned else program
+    return replace(program, producer_blocks=spare_blocks(program, on))
 
 
 def rows_for(rows: int, blocks: int, tile: int = ROW_TILE) -> int:

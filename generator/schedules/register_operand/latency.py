@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from math import ceil
 
-from mirage_kernels.generator.plan.forms import WARP_LANES
+from mirage_kernels.generator.plan.layouts import WARP_LANES
 from mirage_kernels.generator.plan.program import TileProgram
 from mirage_kernels.generator.schedules.latency import (
     ROW_WARP_US,

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from math import ceil
 from typing import ClassVar
 
-from mirage_kernels.generator.plan.forms import WARP_LANES
+from mirage_kernels.generator.plan.layouts import WARP_LANES
 from mirage_kernels.generator.plan.program import Roles
 from mirage_kernels.generator.schedules.loop import ALIGNED_ELEMENTS
 from mirage_kernels.generator.schedules.schedule import Knobs

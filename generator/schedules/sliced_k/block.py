@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from itertools import accumulate
 
 from mirage_kernels.generator.ir import DType
-from mirage_kernels.generator.plan.forms import LINE_TILE, WARP_LANES
-from mirage_kernels.generator.plan.memory import Arrangement, Buffer, arrange, side_by_side
+from mirage_kernels.generator.plan.layouts import LINE_TILE, WARP_LANES
+from mirage_kernels.generator.plan.memory import Arrangement, Buffer, arrange
 from mirage_kernels.generator.plan.program import Do, Layout, TileProgram
 from mirage_kernels.generator.schedules.loop import (
     REGISTERS_BESIDE_PRODUCERS,
@@ -35,7 +35,6 @@ class Footprint:
     token_loads: int
     depth_loads: int
     meetings: tuple[Meeting, ...]
-    sharing: bool  # of bytes between the ring and what meets after the loop
     maps_bf16: bool  # computes with bf16 elements, not only products
     maps_depth: bool  # computes vectors along the depth in fp32
     maps_tokens: bool  # computes tokens in fp32, with statistics known before the loop
@@ -57,7 +56,6 @@ class Footprint:
             tuple(
                 Meeting(s.out, s.layout, s.barrier, own_inner(program, s)) for s in program.meetings
             ),
-            program.sharing,
             any(s.dtype is DType.BF16 for s in mapped),
             any(s.layout is Layout.DEPTH and s.dtype is DType.FP32 for s in mapped),
             bool(program.statistics),
@@ -98,8 +96,7 @@ class Footprint:
 
     def arrangement(self, knobs: SlicedK) -> Arrangement:
         """Return where the ring and what meets after the loop lie in shared memory."""
-        place = arrange if self.sharing else side_by_side
-        return place(self.buffers(knobs))
+        return arrange(self.buffers(knobs))
 
     def buffers(self, knobs: SlicedK) -> list[Buffer]:
         """Return the ring, what meets and what is kept, with the epochs in which they are live.

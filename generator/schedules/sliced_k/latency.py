@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from math import ceil
 
-from mirage_kernels.generator.plan.forms import LINE_TILE, WARP_LANES
-from mirage_kernels.generator.plan.hardware import facts
+from mirage_kernels.generator.plan.hardware import WAVEFRONT_BYTES
+from mirage_kernels.generator.plan.layouts import LINE_TILE, WARP_LANES
 from mirage_kernels.generator.plan.program import Do, TileProgram
 from mirage_kernels.generator.schedules.latency import (
     TOKEN_BYTES,
@@ -98,4 +98,4 @@ def _products_us(work: Streaming, footprint: Footprint, knobs: SlicedK, at_once:
 def _meeting_us(work: Streaming, footprint: Footprint, knobs: SlicedK, most: int) -> float:
     """Return the time in which a block's partial sums go to shared memory and are added up."""
     moved = sum(m.bytes(knobs) for m in footprint.meetings)
-    return most * 2 * moved / facts(work.on).wavefront_bytes / work.clock
+    return most * 2 * moved / WAVEFRONT_BYTES / work.clock

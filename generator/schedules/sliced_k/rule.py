@@ -23,7 +23,7 @@ from itertools import product
 from math import ceil
 
 from mirage_kernels.generator.errors import PlanError
-from mirage_kernels.generator.plan.forms import WARP_LANES
+from mirage_kernels.generator.plan.layouts import WARP_LANES
 from mirage_kernels.generator.plan.program import TileProgram
 from mirage_kernels.generator.schedules.loop import BUCKETS, FEW_TOKENS, Producers
 from mirage_kernels.generator.schedules.producer_blocks import (
@@ -140,9 +140,8 @@ def candidates(program: TileProgram, tokens: int, on: Target) -> Iterator[Sliced
 def _fits_block(program: TileProgram, footprint: Footprint, knobs: SlicedK, on: Target) -> bool:
     """Say whether a block has what it needs, and all its warps work."""
     depth, step = program.extents[program.roles.depth], knobs.step_depth
-    together = any(s.barrier for s in program.loop)  # all warps come to all barriers
     return (
-        (depth % step == 0 if together else step <= max(depth, WARP_LANES))
+        step <= max(depth, WARP_LANES)
         and knobs.stages - 1 <= ceil(depth / step)
         and footprint.registers(knobs) <= footprint.most_registers
         and footprint.shared_bytes(knobs) <= on.shared_bytes
