@@ -41,14 +41,14 @@ _ABOUT = {
     ELEMENTWISE: "elementwise: every block takes a piece of a token",
     SLICES: "sliced-K: each warp of a block streams its own slice of the depth; they add up their "
     "sums after the loop",
-    HELD: "register-operand wgmma: tokens are held in registers, on the M side of products with "
-    "weights as they lie in shared memory",
+    HELD: "register-operand wgmma: tokens are the A operand in registers, weights are read from "
+    "shared memory",
     SPLIT: "cluster split-K: two blocks of a cluster share rows and split the depth",
-    MAKERS: "producer blocks: the first blocks of a launch make {} once, for all others",
-    "stacked": "producer blocks: a launch in front makes {}, each token's with its own slice",
-    PAIRS: "producer blocks that hold tokens in registers: in pairs that split the depth they make "
-    "{} for consumers that do so too",
-    FRONT: "prologue kernel: a launch before the main one makes {} once, a block per token",
+    MAKERS: "producer blocks: the first blocks of a launch compute {} once, for all others",
+    "stacked": "producer blocks: a first launch computes {}, each token's with its own slice",
+    PAIRS: "producer blocks with register operands: pairs that split the depth compute {} for "
+    "pairs of consumer blocks",
+    FRONT: "prologue kernel: a launch before the main one computes {} once, a block per token",
 }
 # What the other plans bring: the vocabulary that they include, and their kernels.
 _PLANS = {

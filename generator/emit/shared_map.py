@@ -20,7 +20,7 @@ def shared_map(writer: Writer, program: TileProgram, variants: Sequence[SlicedK]
         early = (*program.fetches, *program.received, *program.products)
         late = program.meetings
     writer.line(
-        "// Shared memory in bytes: the ring of steps, and after the loop the partial sums."
+        "// Shared memory in bytes: the pipeline's stages, and after the loop the partial sums."
     )
     writer.line("template <class Config>")
     with writer.block("struct SharedMap {", "};"), declared(writer, program, member=True):

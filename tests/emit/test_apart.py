@@ -68,8 +68,8 @@ def test_users_in_pairs_are_served_by_pairs_others_by_slices(name: str) -> None:
     held = text[text.index("lora_linear_register_operand(const") :]
     assert "if (producers.is_producer()) return lora_linear_produce<Config>(given, shared);" in held
     assert "producing::" not in held
-    assert "producers.template receive<tile::kConsumerThreads>(" in held
-    slices = text[: text.index("// What a launch of makers and users is given.")]
+    assert "producers.template receive<tile::kReceivingWarps>(" in held
+    slices = text[: text.index("// The arguments of a launch of producer and consumer blocks.")]
     assert "lora_linear_make" not in slices
     assert "producers.receive(" in slices
 

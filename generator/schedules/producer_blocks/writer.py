@@ -31,7 +31,7 @@ def write_plan(writer: Writer, program: TileProgram) -> None:
     """Write who makes what, and the knobs of the makers."""
     (dim,) = program.roles.inner
     (kept,) = program.received
-    writer.line(f"// The first blocks of the grid make {kept.args[0]} for all others.")
+    writer.line(f"// The first blocks of the grid compute {kept.args[0]} for all others.")
     writer.line("template <class Config>")
     with writer.block("struct ProducerPlan : Config {", "};"):
         writer.line("using Element = typename Config::T;")
@@ -95,7 +95,7 @@ def write_makers_tile(writer: Writer, program: TileProgram) -> None:
         "const int first_row = producers.first_row(), first_token = producers.first_token();",
         "if (tile::warp_index() >= kWarps) return;",
         "uint64_t& tag = producers.tag(shared + Shared::kBytes);",
-        "if (threadIdx.x == 0) tag = tile::new_launch_tag();",
+        "if (threadIdx.x == 0) tag = tile::new_tag();",
     ):
         writer.line(line)
     return None
@@ -103,7 +103,7 @@ def write_makers_tile(writer: Writer, program: TileProgram) -> None:
 
 def receivers(users: TileProgram, plan: str) -> str:
     """Return how many warps of a user receive totals."""
-    return "tile::kConsumerThreads" if plan and not users.stacked else ""
+    return "tile::kReceivingWarps" if plan and not users.stacked else ""
 
 
 def more_threads(users: TileProgram, plan: str) -> str:

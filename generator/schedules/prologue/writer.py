@@ -1,4 +1,4 @@
-"""Tokens made in front: what emitted kernels say of the launch that makes them, over front.cuh."""
+"""Prologue kernels as CUDA, over csrc/tile/prologue: a first launch transforms tokens."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def write_front(writer: Writer, program: TileProgram, plan: str) -> None:
     """Write the kernel in front of a plan's, and the function that launches both."""
     made, index = prologue_program(program), prologue_program(program).output.index
     name, depth, tokens = f"{program.recipe}_prologue", program.roles.depth, program.roles.tokens
-    writer.line(f"// Where tokens are many, a launch in front makes {made.output.name}, once.")
+    writer.line(f"// Many tokens: a prologue kernel computes {made.output.name} once.")
     writer.line("template <class Config>")
     writer.line("constexpr int kPrologueThreads = Config::kPrologueWarps * tile::kWarpLanes;")
     writer.line()
