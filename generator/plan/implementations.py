@@ -201,8 +201,9 @@ class Implementations:
         m_rows, n_rows = (tuple(d for d in block.dims(a) if d != over) for a in (m_side, n_side))
         shared = set(m_rows) & set(n_rows)
         columns = tuple(d for d in n_rows if d not in shared)
-        every = dict.fromkeys((*depth, *m_rows, *n_rows)) if self.offered.any_warp_dim else depth
-        for warp_dim in every or ("",):
+        every = tuple(dict.fromkeys((*depth, *m_rows, *n_rows)))
+        warp_dims = every if self.offered.any_warp_dim else depth or every
+        for warp_dim in warp_dims or ("",):
             m, n = (
                 Fragment(lanes, rows, depth, warp_dim).of((*rows, *depth))
                 for rows in (m_rows, n_rows)
