@@ -28,7 +28,6 @@ from mirage_kernels.generator.target import Target
 class Block:
     """One kernel: its graph without thread graphs, bound to tensors, at given extents."""
 
-    index: int
     node: Node
     body: Graph
     types: Mapping[str, TensorType]  # of the kernel graph's tensors
@@ -78,10 +77,6 @@ class Block:
     def looped(self, value: str) -> bool:
         """Say whether a value is computed in every pass of the loop."""
         return self.phases[value] is Phase.LOOP
-
-    def qualified(self, value: str) -> str:
-        """Return the name of a value among those of all kernels."""
-        return f"{self.index}/{value}"
 
     @cached_property
     def steps(self) -> int:
@@ -158,8 +153,8 @@ def blocks_of(graph: Graph, sizes: Mapping[str, int], *, warps: int, on: Target)
     """Return the kernels of a muGraph; raises PlanError for one that has none of ours."""
     types = {name: value.type for name, value in graph.values.items()}
     blocks = [
-        Block(i, n, without_threads(n.body), types, sizes, warps, on)
-        for i, n in enumerate(graph.nodes)
+        Block(n, without_threads(n.body), types, sizes, warps, on)
+        for n in graph.nodes
         if n.op == "block" and n.body is not None
     ]
     if not blocks:

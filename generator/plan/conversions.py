@@ -52,10 +52,8 @@ class _Conversions:
     def conversion(
         self, layouts: tuple[ValueLayout, ValueLayout], cost: Cost, held: Cost, *waits: Latency
     ) -> Implementation:
-        name, (source, goal) = self.block.qualified(self.value), layouts
-        cost = cost.times(self.block.times(self.value)) + held
-        needs, makes = ((name, source),), ((name, goal),)
-        return Implementation(name, self.block.index, needs, makes, cost, waits)
+        (source, goal), cost = layouts, cost.times(self.block.times(self.value)) + held
+        return Implementation(self.value, ((self.value, source),), (goal,), cost, waits)
 
     def barrier(self, after: object) -> Latency:
         """Return a barrier of the loop or around it; values of one depth share theirs."""

@@ -12,14 +12,14 @@ output        from any fragment, at the cost of the sectors it touches
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 
 from mirage_kernels.generator.ir import OPS, Kind, Node, Phase, count
 from mirage_kernels.generator.plan.blocks import Block
 from mirage_kernels.generator.plan.instruction_costs import Cost, InstructionCosts
-from mirage_kernels.generator.plan.integer_program import Held, Implementation, Latency
+from mirage_kernels.generator.plan.integer_program import Implementation, Latency
 from mirage_kernels.generator.plan.layouts import (
     UNIFORM,
     Copy,
@@ -87,19 +87,15 @@ def operand_rows(block: Block, node: Node) -> tuple[Dims, Dims] | None:
 class Implementations:
     """The implementations of one block's operators."""
 
-    def __init__(
-        self, block: Block, offered: Offered, orders: Mapping[str, Sequence[Dims]]
-    ) -> None:
-        """Take the orders that dims of tensors between two kernels may have in device memory."""
-        self.block, self.offered, self.orders = block, offered, orders
-        self.costs = InstructionCosts(block)
+    def __init__(self, block: Block, offered: Offered) -> None:
+        self.block, self.offered, self.costs = block, offered, InstructionCosts(block)
         self.fragments = fragments_of(block, offered.lanes)
         self.made: dict[str, list[ValueLayout]] = {}  # the layouts that a value may be made in
         self.rules: dict[Kind, Callable[[Node], Iterator[Implementation]]] = {
             Kind.SOURCE: self.source,
-            Kind.ELEMENTWISE: self.elementwise,
-            Kind.REDUCE: self.reduce,
-            Kind.STABILISER: self.reduce,
+            Kind.ELEMENTWISE: self.aligned,
+            Kind.REDUCE: self.aligned,
+            Kind.STABILISER: self.aligned,
             Kind.CONTRACT: self.contract,
             Kind.CARRY: self.carry,
             Kind.OUTPUT: self.output,
@@ -110,17 +106,9 @@ class Implementations:
         unique: dict[tuple[object, ...], Implementation] = {}
         for made in self.rules[OPS[node.op].kind](node):
             unique.setdefault((made.needs, made.makes, made.latencies), made)
-        layouts = (layout for made in unique.values() for _, layout in made.makes)
+        layouts = (layout for made in unique.values() for layout in made.makes)
         self.made[node.name] = list(dict.fromkeys(layouts))
         return tuple(unique.values())
-
-    def implementation(
-        self, node: Node, needs: Mapping[str, ValueLayout], made: ValueLayout, cost: Cost
-    ) -> Implementation:
-        qualified = self.block.qualified
-        held = tuple((qualified(v), layout) for v, layout in needs.items())
-        name = qualified(node.name)
-        return Implementation(name, self.block.index, held, ((name, made),), cost)
 
     def often(self, value: str, cost: Cost) -> Cost:
         """Return the cost of doing something whenever a value is computed."""
@@ -134,42 +122,33 @@ class Implementations:
 
     # -- operators -------------------------------------------------------------------------------
 
-    def elementwise(self, node: Node) -> Iterator[Implementation]:
-        dims = self.block.dims(node.name)
-        for layout in self.fitting(node, dims):
-            made = layout.of(dims)
-            cost = self.costs.map(node.op, made, self.block.width(node.name))
-            for operands in product(*(self.aligned(a, layout) for a in node.args)):
-                partial = [o.partial for o in operands if o.partial and o.partial not in dims]
-                result = replace(made, partial=partial[0]) if partial else made
-                needs = dict(zip(node.args, operands, strict=True))
-                yield self.implementation(node, needs, result, self.often(node.name, cost))
+    def aligned(self, node: Node) -> Iterator[Implementation]:
+        """Yield an operator whose operands lie aligned with its result: elementwise, or a sum.
 
-    def aligned(self, value: str, layout: Fragment) -> list[Fragment]:
+        A sum over a dim that is partitioned over the warps leaves each warp a partial sum; a
+        maximum that is one operand may be each warp's own.
+        """
+        every = dict.fromkeys(d for a in node.args for d in self.block.dims(a))
+        dims = tuple(every) or self.block.dims(node.name)
+        summed, result = node.over in every, self.block.dims(node.name)
+        layouts = self.fitting(node, dims if summed else result)
+        within_a_warp = [f for f in layouts if summed and f.lanes is not Lanes.STRIPED]
+        for layout in within_a_warp or layouts:
+            cost = self.often(node.name, self.costs.operator(node, layout.of(dims), summed=summed))
+            own = node.over if summed and layout.warp_dim == node.over else ""
+            if summed:
+                cost += self.shuffled(node, layout.of(result), node.over in layout.rows)
+            for operands in product(*(self.operand(a, layout) for a in node.args)):
+                partial = [o.partial for o in operands if o.partial not in ("", *result)]
+                made = layout.of(result, own or "".join(partial[:1]))
+                needs = tuple(zip(node.args, operands, strict=True))
+                yield Implementation(node.name, needs, (made,), cost)
+
+    def operand(self, value: str, layout: Fragment) -> list[Fragment]:
         """Return the layouts of a value aligned with another; a maximum may be each warp's own."""
         dims = self.block.dims(value)
         own = layout.warp_dim in self.block.maximum_dims[value]
-        partial = [layout.of(dims, layout.warp_dim)] if own else []
-        return [*partial, layout.of(dims)]
-
-    def reduce(self, node: Node) -> Iterator[Implementation]:
-        """Yield sums and maxima over a dim, and sums of products with the same rows."""
-        dims = tuple(dict.fromkeys(d for a in node.args for d in self.block.dims(a)))
-        if node.over not in dims:  # one element to add up
-            yield from self.elementwise(node)
-            return
-        layouts = self.fitting(node, dims)
-        within_a_warp = [f for f in layouts if f.lanes is not Lanes.STRIPED]
-        for layout in within_a_warp or layouts:
-            whole = layout.of(dims)
-            partial = node.over if layout.warp_dim == node.over else ""
-            made = layout.of(self.block.dims(node.name), partial)
-            cost = self.costs.simple(whole)
-            if node.op == "contract":
-                cost += self.costs.map("mul", whole, 4)
-            cost = self.often(node.name, cost) + self.shuffled(node, made, node.over in layout.rows)
-            needs = {a: layout.of(self.block.dims(a)) for a in node.args}
-            yield self.implementation(node, needs, made, cost)
+        return [layout.of(dims, layout.warp_dim), layout.of(dims)] if own else [layout.of(dims)]
 
     def shuffled(self, node: Node, made: Fragment, over_rows: bool) -> Cost:
         """Return the cost of sums over lanes: in every pass, or once where sums are carried on."""
@@ -180,27 +159,21 @@ class Implementations:
 
     def contract(self, node: Node) -> Iterator[Implementation]:
         if operand_rows(self.block, node) is None:
-            yield from self.reduce(node)
+            yield from self.aligned(node)
             return
-        for lanes, (m_side, n_side) in product(self.offered.lanes, self.sides(node)):
-            yield from self.product(node, lanes, m_side, n_side)
-
-    def sides(self, node: Node) -> list[Dims]:
-        """Return the pairs of operands for the M and the N side, static rows on M first."""
         dynamic = {d.name for t in self.block.types.values() for d in t.dims if d.dynamic}
-        pairs = [node.args, node.args[::-1]]
+        pairs = [node.args, node.args[::-1]]  # for the M and the N side, static rows on M first
         pairs.sort(key=lambda pair: bool(dynamic & ({*self.block.dims(pair[0])} - {node.over})))
-        return pairs if self.offered.any_m_side else pairs[:1]
+        for lanes, sides in product(self.offered.lanes, pairs[: 1 + self.offered.any_m_side]):
+            yield from self.product(node, lanes, sides)
 
-    def product(
-        self, node: Node, lanes: Lanes, m_side: str, n_side: str
-    ) -> Iterator[Implementation]:
+    def product(self, node: Node, lanes: Lanes, sides: Dims) -> Iterator[Implementation]:
         """Yield products on the tensor cores, one for each dim to partition over the warps."""
         block, over = self.block, node.over
-        depth = tuple(d for d in block.dims(m_side) if d == over)  # none if of extent 1
-        m_rows, n_rows = (tuple(d for d in block.dims(a) if d != over) for a in (m_side, n_side))
-        shared = set(m_rows) & set(n_rows)
-        columns = tuple(d for d in n_rows if d not in shared)
+        depth = tuple(d for d in block.dims(sides[0]) if d == over)  # none if of extent 1
+        m_rows, n_rows = (tuple(d for d in block.dims(a) if d != over) for a in sides)
+        batch = set(m_rows) & set(n_rows)
+        columns = tuple(d for d in n_rows if d not in batch)
         every = tuple(dict.fromkeys((*depth, *m_rows, *n_rows)))
         warp_dims = every if self.offered.any_warp_dim else depth or every
         for warp_dim in warp_dims or ("",):
@@ -210,37 +183,32 @@ class Implementations:
             )
             made = Fragment(Lanes.MMA, m_rows, columns, warp_dim)
             made = made.of(made.dims, over if warp_dim == over else "")
-            cost = self.costs.contract(m, n, over, block.tile.extent(shared))
-            needs = {m_side: m, n_side: n}
-            yield self.implementation(node, needs, made, self.often(node.name, cost))
+            cost = self.costs.contract(m, n, over, block.tile.extent(batch))
+            needs = tuple(zip(sides, (m, n), strict=True))
+            yield Implementation(node.name, needs, (made,), self.often(node.name, cost))
 
     # -- carries ---------------------------------------------------------------------------------
 
     def carry(self, node: Node) -> Iterator[Implementation]:
-        rules = {"accum": self.accum, "last": self.accum, "accum_rescaled": self.accum_rescaled}
-        yield from rules.get(node.op, self.combine)(node)
+        """Yield sums over the loop, rescaled ones as well, and last values, as they are added."""
+        if node.op in ("combine", "combine_rescaled"):
+            yield from self.combine(node)
+            return
+        arg, *maximum = node.args
+        fused = self.block.body.producers[arg].op == "contract"  # an mma adds to what it is given
+        for layout in self.in_registers(arg):
+            spread = replace(layout, warp_dim=layout.warp_dim or layout.partial)
+            for operands in product([layout], *(self.operand(m, spread) for m in maximum)):
+                cost = Cost() if node.op == "last" else self.costs.accumulators(layout)
+                if maximum:
+                    cost += self.often(arg, self.costs.rescale(*operands))
+                elif node.op == "accum" and not fused:
+                    cost += self.often(arg, self.costs.simple(layout))
+                needs = tuple(zip(node.args, operands, strict=True))
+                yield Implementation(node.name, needs, (layout,), cost)
 
     def in_registers(self, value: str) -> list[Fragment]:
         return [layout for layout in self.made[value] if isinstance(layout, Fragment)]
-
-    def accum(self, node: Node) -> Iterator[Implementation]:
-        """Yield sums over the loop; an mma adds to what it is given, the last value is kept."""
-        (arg,) = node.args
-        free = node.op == "last" or self.block.body.producers[arg].op == "contract"
-        for layout in self.in_registers(arg):
-            cost = Cost() if free else self.often(arg, self.costs.simple(layout))
-            cost += Cost() if node.op == "last" else self.costs.accumulators(layout)
-            yield self.implementation(node, {arg: layout}, layout, cost)
-
-    def accum_rescaled(self, node: Node) -> Iterator[Implementation]:
-        arg, maximum = node.args
-        for layout in self.in_registers(arg):
-            aligned = layout.of(self.block.dims(maximum))
-            own = layout.partial and layout.partial in self.block.maximum_dims[maximum]
-            for chosen in [replace(aligned, partial=layout.partial), aligned] if own else [aligned]:
-                cost = self.often(arg, self.costs.rescale(layout, chosen))
-                cost += self.costs.accumulators(layout)
-                yield self.implementation(node, {arg: layout, maximum: chosen}, layout, cost)
 
     def combine(self, node: Node) -> Iterator[Implementation]:
         """Yield the sum over blocks: near ones through distributed shared memory, else any."""
@@ -248,54 +216,31 @@ class Implementations:
         assert block.body.space is not None
         axis = next(a for a in block.body.space.reduced if a.dim == node.over)
         near = count(axis, block.sizes[axis.dim]) <= hw.cluster_blocks
-        dims, name = block.dims(node.name), block.qualified(node.name)
-        waits = {
-            Place.CLUSTER: hw.cluster_barrier_cycles,
-            Place.DEVICE: block.on.launch_us * hw.cycles_per_us,
-        }
-        for place in (Place.CLUSTER, Place.DEVICE) if near else (Place.DEVICE,):
-            latency = (f"combine over {node.over}", waits[place] * block.rounds)
-            for layouts in product(*(self.in_registers(a) for a in node.args)):
-                if len({(f.partial, f.lanes) for f in layouts}) > 1:
-                    continue
-                needs = dict(zip(node.args, layouts, strict=True))
+        place = Place.CLUSTER if near else Place.DEVICE
+        waited = hw.cluster_barrier_cycles if near else block.on.launch_us * hw.cycles_per_us
+        latency = (f"combine over {node.over}", waited * block.rounds)
+        dims = block.dims(node.name)
+        makes = (Stored(place, dims, Swizzle.PADDED), Fragment(Lanes.STRIPED, dims, ()))
+        for layouts in product(*(self.in_registers(a) for a in node.args)):
+            if len({(f.partial, f.lanes) for f in layouts}) == 1:
+                needs = tuple(zip(node.args, layouts, strict=True))
                 cost = self.costs.combine(layouts[0], place).times(block.rounds)
-                made = self.implementation(node, needs, Fragment(Lanes.STRIPED, dims, ()), cost)
-                stored: Held = (name, Stored(place, dims, Swizzle.PADDED))
-                yield replace(made, makes=(stored, *made.makes), latencies=(latency,))
+                yield Implementation(node.name, needs, makes, cost, (latency,))
 
     # -- inputs and outputs ----------------------------------------------------------------------
 
     def source(self, node: Node) -> Iterator[Implementation]:
-        dims = self.block.dims(node.name)
-        if not dims:
-            yield self.implementation(node, {}, UNIFORM, Cost())
-        elif node.op == "input":
-            yield from self.input(node)
-        else:  # positions: counted where they are wanted
-            for layout in (f.of(dims) for f in self.fitting(node, dims)):
-                cost = self.often(node.name, self.costs.map("add", layout, 4))
-                yield self.implementation(node, {}, layout, cost)
-
-    def stored_orders(self, node: Node) -> Iterator[tuple[Dims, tuple[Held, ...]]]:
-        """Yield the orders of dims in device memory; those of intermediates are to be chosen."""
-        tensor = self.block.tensor(node.name)
-        if tensor not in self.orders:
-            yield self.block.types[tensor].names, ()
-        for order in self.orders.get(tensor, ()):
-            yield order, ((tensor, Stored(Place.DEVICE, order)),)
-
-    def input(self, node: Node) -> Iterator[Implementation]:
-        for order, needs in self.stored_orders(node):
+        if not self.block.dims(node.name):
+            yield Implementation(node.name, (), (UNIFORM,), Cost())
+        elif node.op != "input":
+            yield from self.aligned(node)  # positions: counted where they are wanted
+        else:
+            order = self.block.types[self.block.tensor(node.name)].names
             for copy in self.offered.copies:
                 if copy is None:
-                    found = self.direct(node, order)
+                    yield from self.direct(node, order)
                 elif copy is Copy.PLAIN or self.copyable(node, order[-1]):
-                    found = self.staged(node, order, copy)
-                else:
-                    continue
-                for made in found:
-                    yield replace(made, needs=needs)
+                    yield from self.staged(node, order, copy)
 
     def copyable(self, node: Node, fast: str) -> bool:
         """Say whether 16-byte copies can load a tile.
@@ -319,8 +264,8 @@ class Implementations:
             rows = block.tile.extent(order[:-1]) * (block.warps if warp_dim == order[-1] else 1)
             held = block.tile.shared_bytes(stored, width) * (2 if looped else 1)
             cost = self.often(node.name, self.costs.copy(stored, width, rows))
-            made = self.implementation(node, {}, stored, cost + Cost(shared_bytes=held))
-            yield replace(made, latencies=self.exposed(node) if copy is Copy.PLAIN else ())
+            waits = self.exposed(node) if copy is Copy.PLAIN else ()
+            yield Implementation(node.name, (), (stored,), cost + Cost(shared_bytes=held), waits)
 
     def exposed(self, node: Node) -> tuple[Latency, ...]:
         """Return the latency of device memory in every pass, where no pipeline hides it."""
@@ -342,22 +287,20 @@ class Implementations:
         return [s for s in self.offered.swizzles if s in able.get(copy, Swizzle)]
 
     def direct(self, node: Node, device: Dims) -> Iterator[Implementation]:
+        """Yield loads from device memory straight into registers."""
         dims, width = self.block.dims(node.name), self.block.width(node.name)
         striped = any(u.op != "contract" for u in self.block.body.users(node.name))
         layouts = [f for f in self.fragments if set(dims) <= set(f.dims)]
         for layout in [*layouts, *([Fragment(Lanes.STRIPED, dims, ())] if striped else [])]:
             made = layout.of(dims)
-            rows_together = device[-1] in made.rows and made.lanes is not Lanes.STRIPED
-            cost = self.often(node.name, self.costs.direct(made, width, rows_together))
+            cost = self.often(node.name, self.costs.direct(made, width, device[-1]))
             cost += Cost(registers=self.block.tile.registers(made, width))
-            yield replace(self.implementation(node, {}, made, cost), latencies=self.exposed(node))
+            yield Implementation(node.name, (), (made,), cost, self.exposed(node))
 
     def output(self, node: Node) -> Iterator[Implementation]:
         (arg,) = node.args
+        fast = self.block.types[self.block.tensor(node.name)].names[-1]
         dims, width = self.block.dims(arg), node.out.type.dtype.bytes
-        for device, makes in self.stored_orders(node):
-            for layout in (f.of(dims) for f in self.fitting(node, dims)):
-                together = device[-1:] == layout.rows[-1:] and layout.lanes is not Lanes.STRIPED
-                cost = self.costs.direct(layout, width, together).times(self.block.rounds)
-                made = self.implementation(node, {arg: layout}, UNIFORM, cost)
-                yield replace(made, makes=makes)
+        for layout in (f.of(dims) for f in self.fitting(node, dims)):
+            cost = self.costs.direct(layout, width, fast).times(self.block.rounds)
+            yield Implementation(node.name, ((arg, layout),), (), cost)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import astuple, dataclass
 from math import ceil
 
+from mirage_kernels.generator.ir import Node
 from mirage_kernels.generator.plan.bank_conflicts import VECTOR_BYTES, Access, access
 from mirage_kernels.generator.plan.blocks import Block
 from mirage_kernels.generator.plan.hardware import WAVEFRONT_BYTES
@@ -78,6 +79,13 @@ class InstructionCosts:
             each = each / 2 if op in PAIRED else each + hw.convert_cycles / 2
         return self.elements(layout, each)
 
+    def operator(self, node: Node, layout: Fragment, *, summed: bool) -> Cost:
+        """Return the cost of an elementwise op, or of a sum over elements in this layout."""
+        if not summed:
+            return self.map(node.op if node.args else "add", layout, self.block.width(node.name))
+        product = self.map("mul", layout, 4) if node.op == "contract" else Cost()
+        return self.simple(layout) + product
+
     def simple(self, layout: Fragment, count: float = 1.0) -> Cost:
         """Return the cost of `count` simple instructions per element: of an addition, a maximum."""
         return self.elements(layout, count * self.block.hardware.simple_cycles)
@@ -137,13 +145,13 @@ class InstructionCosts:
             issue = moved / width / WARP_LANES * 4 * hw.simple_cycles
         return Cost(cache=self._cached(moved), shared=moved / WAVEFRONT_BYTES, issue=issue)
 
-    def direct(self, fragment: Fragment, width: int, rows_together: bool) -> Cost:
+    def direct(self, fragment: Fragment, width: int, fast: str) -> Cost:
         """Return the cost of loads from device memory to registers, or stores, warp by warp.
 
-        Sectors are touched whole; `rows_together` says that a fragment's rows, not its columns,
-        are contiguous in memory.
+        Sectors are touched whole; elements along the dim `fast` are contiguous in memory.
         """
         striped, run = fragment.lanes is Lanes.STRIPED, fragment.lanes.run
+        rows_together = fast in fragment.rows and not striped
         copies = 1 if fragment.warp_dim or striped else self.block.warps
         together = LINE_TILE if rows_together else 4 * run
         waste = 1.0 if striped else max(1.0, SECTOR_BYTES / (together * width))

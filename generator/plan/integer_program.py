@@ -2,15 +2,15 @@
 
 A problem knows nothing of GPUs. Each operator takes one of its implementations, which makes values
 in layouts and needs others in layouts; a conversion makes a value in a layout out of one in which
-an implementation makes it. A kernel takes the time of its busiest resource, plus a tenth of the
+an implementation makes it. The kernel takes the time of its busiest resource, plus a tenth of the
 others' (they overlap, but not free of charge), plus latencies that nothing hides, each counted once
 however many need it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import chain
 from typing import TYPE_CHECKING
 
@@ -35,31 +35,40 @@ class Implementation:
     """A way to compute a value, or to convert its layout."""
 
     value: str
-    kernel: int
     needs: tuple[Held, ...]
-    makes: tuple[Held, ...]
+    makes: tuple[ValueLayout, ...]
     cost: Cost
     latencies: tuple[Latency, ...] = ()
 
+    @property
+    def held(self) -> tuple[Held, ...]:
+        """The value in the layouts that it is made in."""
+        return tuple((self.value, layout) for layout in self.makes)
+
 
 @dataclass(frozen=True)
-class Kernel:
-    """What a kernel pays anyhow, what a block may hold, and the cycles per unit beyond that."""
+class Problem:
+    """The implementations of each operator in canonical order, and the conversions.
 
+    `base` is what the kernel pays anyhow; a block holds so many registers and bytes, and each one
+    beyond that costs cycles.
+    """
+
+    operators: Mapping[str, tuple[Implementation, ...]]
+    conversions: tuple[Implementation, ...]
     base: Cost
     registers: int
     shared_bytes: int
     spilled_cycles: float  # per register
     beyond_cycles: float  # per byte
 
-
-@dataclass(frozen=True)
-class Problem:
-    """The implementations of each operator in canonical order, the conversions, the kernels."""
-
-    operators: Mapping[str, tuple[Implementation, ...]]
-    conversions: tuple[Implementation, ...]
-    kernels: Mapping[int, Kernel]
+    def cycles(self, chosen: Sequence[Implementation]) -> float:
+        """Return the cycles of a choice."""
+        cost = sum((c.cost for c in chosen), self.base)
+        total = (1 - OVERLAPPED) * max(cost.cycles) + OVERLAPPED * sum(cost.cycles)
+        total += sum(waited for _, waited in {x for c in chosen for x in c.latencies})
+        total += self.spilled_cycles * max(0, cost.registers - self.registers)
+        return total + self.beyond_cycles * max(0, cost.shared_bytes - self.shared_bytes)
 
 
 @dataclass(frozen=True)
@@ -69,24 +78,6 @@ class Solution:
     operators: Mapping[str, Implementation]
     conversions: tuple[Implementation, ...]
     cycles: float
-
-    @property
-    def all(self) -> tuple[Implementation, ...]:
-        """Every implementation and conversion in use."""
-        return (*self.operators.values(), *self.conversions)
-
-
-def cycles(problem: Problem, chosen: Sequence[Implementation]) -> float:
-    """Return the cycles of a choice."""
-    total = 0.0
-    for index, kernel in problem.kernels.items():
-        mine = [c for c in chosen if c.kernel == index]
-        cost = sum((c.cost for c in mine), kernel.base)
-        total += (1 - OVERLAPPED) * max(cost.cycles) + OVERLAPPED * sum(cost.cycles)
-        total += sum(waited for _, waited in {x for c in mine for x in c.latencies})
-        total += kernel.spilled_cycles * max(0, cost.registers - kernel.registers)
-        total += kernel.beyond_cycles * max(0, cost.shared_bytes - kernel.shared_bytes)
-    return total
 
 
 def solve(problem: Problem) -> Solution:
@@ -99,8 +90,7 @@ def solve(problem: Problem) -> Solution:
     program.minimise()
     operators = {name: next(filter(program.taken, o)) for name, o in problem.operators.items()}
     conversions = tuple(filter(program.taken, problem.conversions))
-    chosen = (*operators.values(), *conversions)
-    return Solution(operators, conversions, cycles(problem, chosen))
+    return Solution(operators, conversions, problem.cycles((*operators.values(), *conversions)))
 
 
 def _possible(problem: Problem) -> Problem:
@@ -108,17 +98,17 @@ def _possible(problem: Problem) -> Problem:
     operators, conversions = dict(problem.operators), problem.conversions
     size = -1
     while size != (size := len(conversions) + sum(map(len, operators.values()))):
-        own = {held for made in chain(*operators.values()) for held in made.makes}
-        every = own | {held for c in conversions for held in c.makes}
+        own = {held for made in chain(*operators.values()) for held in made.held}
+        every = own | {held for c in conversions for held in c.held}
         for name, found in operators.items():
             operators[name] = tuple(i for i in found if every.issuperset(i.needs))
             if not operators[name]:
                 raise PlanError(_lacking(name, found, every))
         wanted = {held for i in chain(*operators.values()) for held in i.needs}
         conversions = tuple(
-            c for c in conversions if own.issuperset(c.needs) and wanted.intersection(c.makes)
+            c for c in conversions if own.issuperset(c.needs) and wanted.intersection(c.held)
         )
-    return Problem(operators, conversions, problem.kernels)
+    return replace(problem, operators=operators, conversions=conversions)
 
 
 def _lacking(name: str, found: Sequence[Implementation], made: set[Held]) -> str:
@@ -139,7 +129,7 @@ class _Program:
         self.every = [*chain(*problem.operators.values()), *problem.conversions]
         self.takes = {id(c): self.new(f"x{i}", "Binary") for i, c in enumerate(self.every)}
         for found in problem.operators.values():
-            self.lp += self.total(found, [1.0] * len(found)) == 1
+            self.lp += self.count(found) == 1
         self.add_needs()
 
     def new(self, name: str, kind: str = "Continuous") -> pulp.LpVariable:
@@ -148,30 +138,29 @@ class _Program:
     def taken(self, choice: Implementation) -> bool:
         return bool(self.takes[id(choice)].varValue > 0.5)
 
-    def total(
-        self, choices: Sequence[Implementation], amounts: Sequence[float]
-    ) -> pulp.LpAffineExpression:
-        terms = zip(amounts, choices, strict=True)
+    def count(self, choices: Sequence[Implementation]) -> pulp.LpAffineExpression:
+        return self.pulp.lpSum(self.takes[id(c)] for c in choices)
+
+    def total(self, amounts: Iterable[float]) -> pulp.LpAffineExpression:
+        """Return the sum of amounts, one for each implementation and conversion, in use."""
+        terms = zip(amounts, self.every, strict=True)
         return self.pulp.lpSum(amount * self.takes[id(c)] for amount, c in terms if amount)
 
     def add_needs(self) -> None:
         """Require that what is needed is made; for a conversion, by an implementation."""
+        operators = [*chain(*self.problem.operators.values())]
         makers: dict[Held, list[Implementation]] = {}
-        for choice in self.every:
-            for held in choice.makes:
+        for found in (operators, self.problem.conversions):
+            for held, choice in [(held, c) for c in found for held in c.held]:
                 makers.setdefault(held, []).append(choice)
-        converts = set(map(id, self.problem.conversions))
-        for choice in self.every:
-            for held in choice.needs:
-                own = id(choice) in converts
-                given = [m for m in makers[held] if not (own and id(m) in converts)]
-                self.lp += self.takes[id(choice)] <= self.total(given, [1.0] * len(given))
+            users = self.problem.conversions if found is operators else operators
+            for need, choice in [(need, c) for c in users for need in c.needs]:
+                self.lp += self.takes[id(choice)] <= self.count(makers[need])
 
     def minimise(self) -> None:
         ranks = [float(r) for found in self.problem.operators.values() for r in range(len(found))]
         ranks += [1.0] * len(self.problem.conversions)
-        cost = self.pulp.lpSum(self.kernel_cost(*k) for k in self.problem.kernels.items())
-        self.lp.setObjective(cost + RANK_CYCLES * self.total(self.every, ranks))
+        self.lp.setObjective(self.cost() + RANK_CYCLES * self.total(ranks))
         solver = self.pulp.COIN_CMD(
             path=self.pulp.apis.coin_api.pulp_cbc_path,  # the CBC that comes with PuLP 3
             msg=False,
@@ -182,25 +171,26 @@ class _Program:
         if self.lp.solve(solver) != self.pulp.LpStatusOptimal:
             raise PlanError("no choice of layouts gives every operator its operands")
 
-    def kernel_cost(self, index: int, kernel: Kernel) -> pulp.LpAffineExpression:
-        mine = [c for c in self.every if c.kernel == index]
-        longest, cost = self.new(f"longest_{index}"), 0
-        for i in range(len(kernel.base.cycles)):
-            busy = self.total(mine, [c.cost.cycles[i] for c in mine]) + kernel.base.cycles[i]
+    def cost(self) -> pulp.LpAffineExpression:
+        """Return the cycles of a choice, as `Problem.cycles` does."""
+        problem = self.problem
+        longest, spilled, beyond = (self.new(name) for name in ("longest", "spilled", "beyond_kb"))
+        cost = (1 - OVERLAPPED) * longest + problem.spilled_cycles * spilled
+        cost += 1024 * problem.beyond_cycles * beyond
+        for i, base in enumerate(problem.base.cycles):
+            busy = self.total(c.cost.cycles[i] for c in self.every) + base
             self.lp += busy <= longest
             cost += OVERLAPPED * busy
-        for i, latency in enumerate(sorted({x for c in mine for x in c.latencies})):
-            paid = self.new(f"latency_{index}_{i}", "Binary")
-            for c in (c for c in mine if latency in c.latencies):
+        for i, latency in enumerate(sorted({x for c in self.every for x in c.latencies})):
+            paid = self.new(f"latency_{i}", "Binary")
+            for c in (c for c in self.every if latency in c.latencies):
                 self.lp += self.takes[id(c)] <= paid
             cost += latency[1] * paid
-        spilled, beyond = self.new(f"spilled_{index}"), self.new(f"beyond_{index}")  # beyond: KB
-        registers = self.total(mine, [c.cost.registers for c in mine]) + kernel.base.registers
-        self.lp += registers - kernel.registers <= spilled
-        held = self.total(mine, [c.cost.shared_bytes / 1024 for c in mine])
-        self.lp += held + (kernel.base.shared_bytes - kernel.shared_bytes) / 1024 <= beyond
-        cost += kernel.spilled_cycles * spilled + 1024 * kernel.beyond_cycles * beyond
-        return cost + (1 - OVERLAPPED) * longest
+        registers = self.total(c.cost.registers for c in self.every) + problem.base.registers
+        self.lp += registers - problem.registers <= spilled
+        held = self.total(c.cost.shared_bytes / 1024 for c in self.every)
+        self.lp += held + (problem.base.shared_bytes - problem.shared_bytes) / 1024 <= beyond
+        return cost
 
 
 def _pulp() -> pulp:

@@ -1,14 +1,13 @@
-"""Layouts: for every value of a muGraph its place, layout and copy instruction, by a 0/1 program.
+"""Layouts: for every value of a kernel its place, layout and copy instruction, by a 0/1 program.
 
 The implementations of all operators (`implementations.py`) and the conversions between layouts
 (`conversions.py`) have costs in cycles (`instruction_costs.py`, `hardware.py`) and are chosen
-together (`integer_program.py`). Tensors that come from outside or leave lie as they are given;
-those between two kernels lie in whatever order suits both.
+together (`integer_program.py`). Tensors in device memory lie as their types say.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import chain
 
@@ -17,13 +16,7 @@ from mirage_kernels.generator.plan.blocks import Block, blocks_of, default_sizes
 from mirage_kernels.generator.plan.conversions import conversions
 from mirage_kernels.generator.plan.implementations import Implementations, Offered
 from mirage_kernels.generator.plan.instruction_costs import InstructionCosts
-from mirage_kernels.generator.plan.integer_program import (
-    Implementation,
-    Kernel,
-    Problem,
-    Solution,
-    solve,
-)
+from mirage_kernels.generator.plan.integer_program import Problem, Solution, solve
 from mirage_kernels.generator.plan.layouts import ValueLayout
 from mirage_kernels.generator.target import Target
 
@@ -42,77 +35,45 @@ class Setup:
 
 @dataclass(frozen=True)
 class LayoutPlan:
-    """The layouts of all values, by kernel and value."""
+    """The layouts of all values of a kernel."""
 
-    blocks: tuple[Block, ...]
+    block: Block
     solution: Solution
 
-    @property
-    def cycles(self) -> float:
-        """Predicted cycles, launches left out."""
-        return self.solution.cycles
-
-    def layouts(self, block: Block, value: str) -> tuple[ValueLayout, ...]:
+    def layouts(self, value: str) -> tuple[ValueLayout, ...]:
         """Return every layout that a value takes, in the order in which it takes them."""
-        name = block.qualified(value)
-        made = (layout for i in self.solution.all for held, layout in i.makes if held == name)
-        return tuple(dict.fromkeys(made))
+        converted = (c.makes for c in self.solution.conversions if c.value == value)
+        return (*self.solution.operators[value].makes, *chain(*converted))
 
-    def m_side(self, block: Block, product: str) -> str:
+    def m_side(self, product: str) -> str:
         """Return the operand of a product that takes the M side of the tensor cores."""
-        operand, _ = self.solution.operators[block.qualified(product)].needs[0]
-        args = block.body.producers[product].args
-        return next(a for a in args if block.qualified(a) == operand)
+        return self.solution.operators[product].needs[0][0]
 
 
-def plan_layouts(graph: Graph, setup: Setup) -> LayoutPlan:
-    """Return the cheapest layouts of a muGraph's values.
+def plan_layouts(graph: Graph, setup: Setup) -> tuple[LayoutPlan, ...]:
+    """Return the cheapest layouts of the values of each kernel of a muGraph.
 
     Raises PlanError, with the operator and what it lacks, where what is offered does not suffice.
     """
-    blocks, problem = problem_of(graph, setup)
-    return LayoutPlan(blocks, solve(problem))
-
-
-def problem_of(graph: Graph, setup: Setup) -> tuple[tuple[Block, ...], Problem]:
-    """Return the kernels of a muGraph and the 0/1 problem of their layouts."""
     sizes = default_sizes(graph) if setup.sizes is None else setup.sizes
     blocks = blocks_of(graph, sizes, warps=setup.warps, on=setup.on)
-    orders = dict(_intermediates(graph, blocks))
-    operators: dict[str, tuple[Implementation, ...]] = {}
-    converted: list[Implementation] = []
-    for block in blocks:
-        rules = Implementations(block, setup.offered, orders)
-        found = {n.name: rules.of(n) for n in block.body.nodes}
-        operators |= {block.qualified(name): made for name, made in found.items()}
-        wanted: dict[str, list[ValueLayout]] = {}
-        for held, layout in chain(*(i.needs for made in found.values() for i in made)):
-            wanted.setdefault(held, []).append(layout)
-        for name, made in rules.made.items():
-            goals = wanted.get(block.qualified(name), [])
-            converted += conversions(block, name, made, goals)
-    kernels = {block.index: _kernel(block) for block in blocks}
-    return tuple(blocks), Problem(operators, tuple(converted), kernels)
+    return tuple(LayoutPlan(b, solve(problem_of(b, setup.offered))) for b in blocks)
 
 
-def _intermediates(
-    graph: Graph, blocks: list[Block]
-) -> Iterator[tuple[str, list[tuple[str, ...]]]]:
-    """Yield each tensor between two kernels with orders that differ in which dim is the fast one.
-
-    The order of its type comes first.
-    """
-    for block in blocks:
-        for tensor in (v.name for v in block.node.outs):
-            names = graph.values[tensor].type.names
-            if names and tensor not in graph.outputs:
-                lasts = (*names[-1:], *names[:-1])
-                yield tensor, [(*(n for n in names if n != last), last) for last in lasts]
-
-
-def _kernel(block: Block) -> Kernel:
+def problem_of(block: Block, offered: Offered) -> Problem:
+    """Return the 0/1 problem of a kernel's layouts."""
+    rules = Implementations(block, offered)
+    operators = {n.name: rules.of(n) for n in block.body.nodes}
+    wanted: dict[str, list[ValueLayout]] = {}
+    for value, layout in chain(*(i.needs for made in operators.values() for i in made)):
+        wanted.setdefault(value, []).append(layout)
+    converted = (
+        conversions(block, value, made, wanted.get(value, [])) for value, made in rules.made.items()
+    )
     hw, passes = block.hardware, block.steps * block.rounds
-    return Kernel(
+    return Problem(
+        operators,
+        tuple(chain(*converted)),
         InstructionCosts(block).tensors(),
         hw.registers_per_thread,
         block.on.shared_bytes,

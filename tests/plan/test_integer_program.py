@@ -11,21 +11,19 @@ import pytest
 from mirage_kernels.generator.errors import PlanError
 from mirage_kernels.generator.plan.instruction_costs import Cost
 from mirage_kernels.generator.plan.integer_program import (
-    Held,
     Implementation,
-    Kernel,
     Problem,
     Solution,
-    cycles,
     solve,
 )
 from mirage_kernels.generator.plan.layouts import Fragment, Lanes
 
-KERNEL = Kernel(Cost(), registers=10, shared_bytes=100, spilled_cycles=7.0, beyond_cycles=0.5)
+EMPTY = Problem(
+    {}, (), Cost(), registers=10, shared_bytes=100, spilled_cycles=7.0, beyond_cycles=0.5
+)
 
 
-def held(value: str, layout: int) -> Held:
-    return value, Fragment(Lanes.MMA, (f"D{layout}",), ())
+LAYOUTS = [Fragment(Lanes.MMA, (f"D{i}",), ()) for i in range(3)]
 
 
 def cost(rng: random.Random) -> Cost:
@@ -40,22 +38,23 @@ def drawn(seed: int) -> Problem:
     for i in range(rng.randint(2, 4)):
         found = []
         for _ in range(rng.randint(1, 3)):
-            needs = tuple(held(f"v{j}", rng.randrange(3)) for j in range(i) if rng.random() < 0.7)
+            used = (j for j in range(i) if rng.random() < 0.7)
+            needs = tuple((f"v{j}", rng.choice(LAYOUTS)) for j in used)
             latencies = (("once", 25.0),) if rng.random() < 0.3 else ()
-            makes = (held(f"v{i}", rng.randrange(3)),)
-            found.append(Implementation(f"v{i}", int(i > 2), needs, makes, cost(rng), latencies))
+            makes = (rng.choice(LAYOUTS),)
+            found.append(Implementation(f"v{i}", needs, makes, cost(rng), latencies))
         operators[f"v{i}"] = tuple(found)
         for a, b in ((0, 1), (1, 2), (2, 0)):
-            needs, makes = (held(f"v{i}", a),), (held(f"v{i}", b),)
-            conversions.append(Implementation(f"v{i}", 0, needs, makes, cost(rng)))
-    base = replace(KERNEL, base=cost(rng)) if rng.random() < 0.5 else KERNEL
-    return Problem(operators, tuple(conversions), {0: base, 1: KERNEL})
+            needs = ((f"v{i}", LAYOUTS[a]),)
+            conversions.append(Implementation(f"v{i}", needs, (LAYOUTS[b],), cost(rng)))
+    base = cost(rng) if rng.random() < 0.5 else Cost()
+    return replace(EMPTY, operators=operators, conversions=tuple(conversions), base=base)
 
 
 def possible(operators: tuple[Implementation, ...], used: tuple[Implementation, ...]) -> bool:
     """Say whether all needs are met: those of conversions by operators."""
-    own = {made for i in operators for made in i.makes}
-    every = own | {made for c in used for made in c.makes}
+    own = {made for i in operators for made in i.held}
+    every = own | {made for c in used for made in c.held}
     return all(every.issuperset(i.needs) for i in operators) and all(
         own.issuperset(c.needs) for c in used
     )
@@ -65,7 +64,7 @@ def brute_force(problem: Problem) -> float | None:
     """Return the least cost over all implementations and all sets of up to four conversions."""
     sets = [s for n in range(5) for s in combinations(problem.conversions, n)]
     costs = (
-        cycles(problem, (*operators, *used))
+        problem.cycles((*operators, *used))
         for operators in product(*problem.operators.values())
         for used in sets
         if possible(operators, used)
@@ -82,18 +81,19 @@ def test_no_choice_is_cheaper(seed: int) -> None:
             solve(problem)
         return
     made = solve(problem)
-    assert possible(tuple(made.operators.values()), made.conversions)
-    assert made.cycles == cycles(problem, made.all) <= cheapest * (1 + 1e-5)
+    operators = tuple(made.operators.values())
+    assert possible(operators, made.conversions)
+    assert made.cycles == problem.cycles((*operators, *made.conversions)) <= cheapest * (1 + 1e-5)
     assert solve(problem) == made
 
 
-def solved(operators: dict[str, list[Cost]], base: Cost = KERNEL.base) -> Solution:
+def solved(operators: dict[str, list[Cost]], base: Cost = EMPTY.base) -> Solution:
     """Return the choice for operators that need nothing, with implementations of these costs."""
     found = {
-        name: tuple(Implementation(name, 0, (), (), cost) for cost in costs)
+        name: tuple(Implementation(name, (), (), cost) for cost in costs)
         for name, costs in operators.items()
     }
-    return solve(Problem(found, (), {0: replace(KERNEL, base=base)}))
+    return solve(replace(EMPTY, operators=found, base=base))
 
 
 def test_of_equally_cheap_implementations_the_first_is_taken() -> None:
@@ -109,19 +109,19 @@ def test_a_resource_that_is_not_the_busiest_costs_little() -> None:
 def test_a_latency_is_paid_once() -> None:
     found = {
         name: tuple(
-            Implementation(name, 0, (), (), cost, waits)
+            Implementation(name, (), (), cost, waits)
             for cost, waits in ((Cost(issue=30.0), ()), (Cost(), (("barrier", 40.0),)))
         )
         for name in "xy"
     }
-    made = solve(Problem(found, (), {0: KERNEL}))
+    made = solve(replace(EMPTY, operators=found))
     assert all(i.latencies for i in made.operators.values())
 
 
 def test_what_an_operator_lacks_is_named() -> None:
-    x = Implementation("x", 0, (), (held("x", 0),), Cost())
-    y = Implementation("y", 0, (held("x", 1),), (), Cost())
-    problem = Problem({"x": (x,), "y": (y,)}, (), {0: KERNEL})
+    x = Implementation("x", (), (LAYOUTS[0],), Cost())
+    y = Implementation("y", (("x", LAYOUTS[1]),), (), Cost())
+    problem = replace(EMPTY, operators={"x": (x,), "y": (y,)})
     lacking = r"no layout of y: it takes x in .*\[D1 \| \], which is made in .*\[D0 \| \]"
     with pytest.raises(PlanError, match=lacking):
         solve(problem)
