@@ -36,7 +36,7 @@ from mirage_kernels.generator.plan.program import (
     TileProgram,
 )
 from mirage_kernels.generator.plan.tail import EVEN_DEPTH, past_the_depth
-from mirage_kernels.generator.plan.tiles import PLANNED, Planning, planned
+from mirage_kernels.generator.plan.tiles import require_layouts, with_barriers
 
 KEPT = "_kept"  # behind the name of what lines keep, as of totals
 # Carries that join warps or blocks in ways of their own.
@@ -52,7 +52,7 @@ _HELD = {  # what lines have, and where
 _WHOLE = (Layout.LINE, Layout.LINE_VECTOR)
 
 
-def tile_program(recipe: str, graph: Graph, planning: Planning = PLANNED) -> TileProgram:
+def tile_program(recipe: str, graph: Graph, arch: str = "sm_90a") -> TileProgram:
     """Return the tile program of a muGraph with one kernel: weights streamed in a loop, or lines.
 
     Raises PlanError for other muGraphs: several kernels, a value with no place in the plan, an
@@ -61,7 +61,10 @@ def tile_program(recipe: str, graph: Graph, planning: Planning = PLANNED) -> Til
     if len(graph.blocks) != 1 or graph.of("contract"):
         raise PlanError(f"{recipe}: the muGraph has several kernels, this plan takes one")
     program = _Lowering(recipe, graph).program()
-    return planned(program, graph, planning) if program.loop else program
+    if not program.loop:
+        return program
+    require_layouts(graph, arch)
+    return with_barriers(program)
 
 
 def roles_of(body: Graph) -> Roles:

@@ -171,7 +171,6 @@ class TileProgram:
     lines: tuple[Statement, ...] = ()  # once per token, before the loop
     also: tuple[Operand, ...] = ()  # results beside the output, stored in the loop or by lines
     grid: tuple[str, ...] = ()  # the dims that it cuts
-    sharing: bool = True  # of bytes between values that are not needed at the same time
     received: tuple[Statement, ...] = ()  # kept as other blocks of the launch leave it
     producers: TileProgram | None = None  # what these run
     consumers: TileProgram | None = None  # the same program of blocks that receive
