@@ -25,8 +25,8 @@ from mirage_kernels.generator.jobs.executors import Local
 from mirage_kernels.generator.jobs.job import Job
 from mirage_kernels.generator.jobs.run import Workshop, complete_all
 from mirage_kernels.generator.jobs.store import Store
-from mirage_kernels.generator.plan.lower import roles_of, tile_program
-from mirage_kernels.generator.plan.program import TileProgram
+from mirage_kernels.generator.plan.lower import tile_program
+from mirage_kernels.generator.plan.program import TileProgram, roles_of
 from mirage_kernels.generator.plan.threads import with_threads
 from mirage_kernels.generator.recipe import output_type, trace
 from mirage_kernels.generator.records.attention import attention_cases, planned_attention, preferred
