@@ -16,7 +16,6 @@ from dataclasses import dataclass, replace
 from mirage_kernels.generator.ir import OPS, Kind, Phase, parts_of
 from mirage_kernels.generator.meaning.arrays import Array
 from mirage_kernels.generator.search.costs import tensor_us
-from mirage_kernels.generator.search.diversity import with_loop_inputs, with_spec_products
 from mirage_kernels.generator.search.extract import Extraction, Program
 from mirage_kernels.generator.search.fingerprints import digest, stored
 from mirage_kernels.generator.search.problem import Problem
@@ -173,12 +172,12 @@ class Search:
         all that it cuts, and those that do both.
         """
         problem, limits = self.problem, self.problem.limits
-        own = with_spec_products(refined, problem.fingerprints)
-        kinds = [(with_loop_inputs(refined.without_extra()), limits.kept_loop_inputs)]
+        own = refined.with_spec_products(problem.fingerprints)
+        kinds = [(refined.without_extra().with_loop_inputs(), limits.kept_loop_inputs)]
         if refined.setting.split is None:
             kinds.insert(0, (own, limits.kept_spec_products))
         else:
-            kinds.append((with_loop_inputs(own), limits.kept_spec_products))
+            kinds.append((own.with_loop_inputs(), limits.kept_spec_products))
         known = {frozenset(p.steps) for p in programs}
         more: list[Program] = []
         for kind, most in kinds:
