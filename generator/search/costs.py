@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from math import prod
 
 from mirage_kernels.generator.ir import Dim, DType, Graph, Phase
+from mirage_kernels.generator.search.cases import summed_dims
 from mirage_kernels.generator.search.refine import Refined
 from mirage_kernels.generator.search.settings import FULL, PART, Setting, View
 from mirage_kernels.generator.search.values import LOAD, Saturation, Step, Value
-from mirage_kernels.generator.search.verify import summed_dims
 from mirage_kernels.generator.target import Target
 
 FEW, MANY = 8, 4096  # of a dynamic dim: rows or sequences; positions that are summed along

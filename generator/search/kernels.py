@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 
 from mirage_kernels.generator.ir import OPS, Kind, Phase, parts_of
 from mirage_kernels.generator.meaning.arrays import Array
@@ -30,7 +31,7 @@ from mirage_kernels.generator.search.sketch import (
     dims_of,
     middle_name,
 )
-from mirage_kernels.generator.search.values import LOAD, Counts, Saturation, Step
+from mirage_kernels.generator.search.values import LOAD, Counts, Saturation
 
 MOST_PARTIAL = 2  # results of a first kernel whose blocks split a sum
 
@@ -93,12 +94,8 @@ class Search:
         alike: dict[frozenset[str], list[tuple[int, First]]] = {}
         for (_, dims), (_, depth, first) in cheapest.items():
             alike.setdefault(frozenset(dims), []).append((-depth, first))
-        most = problem.limits.firsts
-        return [
-            first
-            for group in alike.values()
-            for _, first in sorted(group, key=lambda item: item[0])[:most]
-        ]
+        furthest = (sorted(group, key=lambda item: item[0]) for group in alike.values())
+        return [first for group in furthest for _, first in group[: problem.limits.firsts]]
 
     def splits(self) -> list[First]:
         """Return the settings of first kernels whose blocks store partial sums."""
@@ -112,13 +109,7 @@ class Search:
         less than it is stored. And no constant takes it further: its kernel would go on.
         """
         problem = self.problem
-        summing = _summing(found)
-        going_on = {
-            _beside_constants(found, step)
-            for ways in found.derivations
-            for step in ways
-            if step.op != LOAD and OPS[step.op].kind is Kind.ELEMENTWISE
-        }
+        summing, going_on = _summing(found), _going_on(found)
         return [
             value
             for value in problem.storable(found)
@@ -133,7 +124,7 @@ class Search:
         assert split is not None
         phase = Phase.AFTER if found.setting.loop else Phase.BEFORE
         grid = set(found.setting.grid) - {split}
-        going_on = {_beside_constants(found, s) for ways in found.derivations for s in ways}
+        going_on = _going_on(found)
         return [
             i
             for i, value in enumerate(found.values)
@@ -153,7 +144,9 @@ class Search:
         refined = refine(found, problem.goals(found), problem.fingerprints, problem.sources)
         extraction = problem.extraction(refined.without_extra())
         if task.setting.loop is not None:
-            extraction.through = _loop_cut(refined)
+            # Blocks that combine partial sums may make them without the loop: another setting's.
+            leaves = refined.leaves.items()
+            extraction.through = frozenset(i for i, leaf in leaves if getattr(leaf, "loop_cut", ""))
             if not extraction.through:
                 return Found((), _counted(found.counts, refined))
         programs = reaching(problem, refined, extraction, problem.limits.kept)
@@ -189,18 +182,6 @@ class Search:
         return more
 
 
-def _loop_cut(refined: Refined) -> frozenset[int]:
-    """Return the inputs that the loop cuts, of which a program must read one.
-
-    Blocks that combine partial sums may make them without the loop: another setting's program.
-    """
-    return frozenset(
-        number
-        for number, leaf in refined.leaves.items()
-        if isinstance(leaf, View) and leaf.loop_cut is not None
-    )
-
-
 def _counted(counts: Counts, refined: Refined) -> Counts:
     """Return the counts of a saturation and of its refinement together."""
     fingerprints = len(refined.values) - sum(map(bool, refined.fingerprints.values()))
@@ -222,26 +203,23 @@ def reaching(
 
 def _summing(found: Saturation) -> list[bool]:
     """Return for each value whether making it from the kernel's inputs sums anything."""
-    known: dict[int, bool] = {}
 
+    @cache
     def sums(value: int) -> bool:
-        if value not in known:
-            known[value] = any(
-                step.op != LOAD
-                and (OPS[step.op].kind is not Kind.ELEMENTWISE or any(map(sums, step.args)))
-                for step in found.derivations[value]
-            )
-        return known[value]
+        steps = (s for s in found.derivations[value] if s.op != LOAD)
+        return any(OPS[s.op].kind is not Kind.ELEMENTWISE or any(map(sums, s.args)) for s in steps)
 
     return [sums(value) for value in range(len(found.values))]
 
 
-def _beside_constants(found: Saturation, step: Step) -> int | None:
-    """Return the only operand of an elementwise step that is no constant or scalar input."""
-    if step.op == LOAD or OPS[step.op].kind is not Kind.ELEMENTWISE:
-        return None
-    others = {a for a in step.args if a not in found.leaves or found.values[a].dims}
-    return others.pop() if len(others) == 1 and len(set(step.args)) > 1 else None
+def _going_on(found: Saturation) -> set[int]:
+    """Return the values that an elementwise step takes further with constants and scalars alone."""
+    going_on: set[int] = set()
+    for step in (s for ways in found.derivations for s in ways if s.op != LOAD):
+        others = {a for a in step.args if a not in found.leaves or found.values[a].dims}
+        alone = len(others) == 1 and len({*step.args}) > 1
+        going_on |= others if alone and OPS[step.op].kind is Kind.ELEMENTWISE else set()
+    return going_on
 
 
 class _TwoKernels:

@@ -23,6 +23,7 @@ from mirage_kernels.generator.jobs.job import Found as JsonFound
 from mirage_kernels.generator.jobs.job import Job, Round
 from mirage_kernels.generator.jobs.job import Problem as JobProblem
 from mirage_kernels.generator.jobs.work import Assignment, Merged, Planned, work
+from mirage_kernels.generator.search.cases import Case, seen_dims, summed_dims
 from mirage_kernels.generator.search.fold import unfolded
 from mirage_kernels.generator.search.gate import batch_dims
 from mirage_kernels.generator.search.kernels import Search, Task
@@ -31,7 +32,7 @@ from mirage_kernels.generator.search.problem import LARGEST_TILE, Limits, Proble
 from mirage_kernels.generator.search.sketch import Found, ProgramSketch, from_json, to_json
 from mirage_kernels.generator.search.stabilise import stabilise
 from mirage_kernels.generator.search.values import Counts
-from mirage_kernels.generator.search.verify import Case, Prover, seen_dims, summed_dims
+from mirage_kernels.generator.search.verify import Prover
 from mirage_kernels.generator.target import target
 
 LONG, SHORT = 4096, 64  # what static dims of each class count as

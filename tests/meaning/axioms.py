@@ -214,15 +214,16 @@ def value(v: Valuation, e: Expression) -> Dual:
 
 def _are_distinct(a: Expression, b: Expression) -> bool:
     """Return whether numbers from 2 on, each another prime, tell two expressions apart."""
-    for inverse, root in ((2, 3), (3, 2)):
-        primes = cycle(primes_below(512))
-        numbers = Valuation(
-            operator.add, operator.mul, (1,), lambda kind: (next(primes),), inverse, root
-        )
-        x, y = value(numbers, a), value(numbers, b)
-        if x.value != y.value or (x.slope and y.slope and x.slope != y.slope):
-            return True
-    return False
+    return any(_differ(value(v, a), value(v, b)) for v in (_primes(2, 3), _primes(3, 2)))
+
+
+def _differ(x: Dual, y: Dual) -> bool:
+    return x.value != y.value or bool(x.slope and y.slope and x.slope != y.slope)
+
+
+def _primes(inverse: int, root: int) -> Valuation:
+    primes = cycle(primes_below(512))
+    return Valuation(operator.add, operator.mul, (1,), lambda kind: (next(primes),), inverse, root)
 
 
 def term_of(terms: Terms, expression: Expression) -> int:

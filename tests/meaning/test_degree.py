@@ -26,7 +26,7 @@ from mirage_kernels.generator.language import Tensor, contract, exp, maximum, me
 from mirage_kernels.generator.meaning.arrays import Array, Parts, array_reading
 from mirage_kernels.generator.meaning.degree import degree_reading, failure_probability
 from mirage_kernels.generator.meaning.field import Field, field_arithmetic, random_parts
-from mirage_kernels.generator.meaning.quotients import Call, Fraction, variable
+from mirage_kernels.generator.meaning.expsums import Call, Fraction, variable
 from mirage_kernels.generator.meaning.walk import results
 
 SIZES = {"M": 3, "K": 10}

@@ -16,7 +16,8 @@ from mirage_kernels.generator.meaning.arrays import Array, array_reading
 from mirage_kernels.generator.meaning.reals import FLOAT64, STORAGE, round_to
 from mirage_kernels.generator.meaning.walk import results
 from mirage_kernels.generator.recipe import Shape, catalog, trace
-from mirage_kernels.generator.search.verify import LOG2_WANTED, Case, Prover, small_cases
+from mirage_kernels.generator.search.cases import Case, small_cases
+from mirage_kernels.generator.search.verify import LOG2_WANTED, Prover
 
 SHAPE = Shape("a test", {"D": 64})
 RIGHT = [(recipe, form) for recipe in SCORES for form in FORMS]

@@ -18,6 +18,7 @@ from mirage_kernels.generator.language import (
 )
 from mirage_kernels.generator.meaning.field import draw_field
 from mirage_kernels.generator.recipe import Recipe, Shape, catalog, trace
+from mirage_kernels.generator.search.cases import seen_dims, small_cases, small_tiles
 from mirage_kernels.generator.search.verify import (
     LOG2_WANTED,
     MOST_DRAWS,
@@ -26,9 +27,6 @@ from mirage_kernels.generator.search.verify import (
     Prover,
     draws_needed,
     prove,
-    seen_dims,
-    small_cases,
-    small_tiles,
     whole_numbers,
 )
 

@@ -6,7 +6,8 @@ from handmade_lines import mugraph, shape_of
 
 from mirage_kernels.generator.ir import DType
 from mirage_kernels.generator.recipe import load_recipe, trace
-from mirage_kernels.generator.search.verify import LOG2_WANTED, Case, Prover
+from mirage_kernels.generator.search.cases import Case
+from mirage_kernels.generator.search.verify import LOG2_WANTED, Prover
 
 TILES = {"M": 8, "N": 16, "K": 512}
 

@@ -11,7 +11,6 @@ from small import ONE_KERNEL, found, search_of, spec_of
 from mirage_kernels.generator.errors import VerifyError
 from mirage_kernels.generator.ir import DType, Graph
 from mirage_kernels.generator.recipe import load_recipe, output_type, trace
-from mirage_kernels.generator.search.diversity import with_loop_inputs
 from mirage_kernels.generator.search.gate import Gate
 from mirage_kernels.generator.search.lower import Goal, lower
 from mirage_kernels.generator.search.problem import Problem
@@ -75,7 +74,7 @@ def test_nothing_with_the_loops_dim_is_read_before_it() -> None:
         if setting.loop == loop:
             values = problem.saturated(setting)
             refined = refine(values, problem.goals(values), problem.fingerprints, problem.sources)
-            kept = with_loop_inputs(refined)
+            kept = refined.with_loop_inputs()
             views = {i: v for i, v in refined.leaves.items() if isinstance(v, View)}
             dropped = {i for i in views if not kept.derivations[i]}
             assert dropped == {

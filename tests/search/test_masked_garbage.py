@@ -14,9 +14,15 @@ from mirage_kernels.generator.ir import DType, Graph
 from mirage_kernels.generator.language import Tensor, contract, exp, positions, sum, where
 from mirage_kernels.generator.meaning.arrays import Array
 from mirage_kernels.generator.recipe import Recipe, Shape, catalog, trace
-from mirage_kernels.generator.search.gate import DISTRIBUTIONS, STALE, Gate
-from mirage_kernels.generator.search.masked_garbage import hidden_positions, with_garbage
-from mirage_kernels.generator.search.verify import Prover, small_cases
+from mirage_kernels.generator.search.cases import small_cases
+from mirage_kernels.generator.search.gate import (
+    DISTRIBUTIONS,
+    STALE,
+    Gate,
+    hidden_positions,
+    with_garbage,
+)
+from mirage_kernels.generator.search.verify import Prover
 
 SHAPE = Shape("a test", {"D": 64})
 

@@ -24,8 +24,8 @@ from mirage_kernels.generator.meaning.arrays import Array, array_reading
 from mirage_kernels.generator.meaning.field import Field, field_arithmetic
 from mirage_kernels.generator.meaning.walk import results
 from mirage_kernels.generator.recipe import Shape, catalog, trace
-from mirage_kernels.generator.search.signature import require_signature
-from mirage_kernels.generator.search.verify import Prover, RangeOf, small_cases
+from mirage_kernels.generator.search.cases import small_cases
+from mirage_kernels.generator.search.verify import Prover, RangeOf, require_signature
 
 ROOT = Path(__file__).resolve().parents[2]
 MOST_OF_A_KIND = 10  # of one muGraph, spread over all there are

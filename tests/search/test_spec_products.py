@@ -11,7 +11,6 @@ from mirage_kernels.generator.errors import VerifyError
 from mirage_kernels.generator.ir import DType, Graph
 from mirage_kernels.generator.recipe import load_recipe
 from mirage_kernels.generator.search import refine as refining
-from mirage_kernels.generator.search.diversity import with_spec_products
 from mirage_kernels.generator.search.fingerprints import Fingerprints
 from mirage_kernels.generator.search.gate import Gate
 from mirage_kernels.generator.search.lower import lower
@@ -70,7 +69,7 @@ def contractions(values: Refined) -> set[tuple[int, ...]]:
 def test_only_the_contractions_of_the_spec_are_its_own() -> None:
     problem = search_of(spec_of("rms_norm_linear"), ONE_KERNEL).problem
     every = refined("rms_norm_linear")
-    own = with_spec_products(every, problem.fingerprints)
+    own = every.with_spec_products(problem.fingerprints)
     assert contractions(own) < contractions(every)
     for args in contractions(own):
         known = [
@@ -85,7 +84,7 @@ def test_only_the_contractions_of_the_spec_are_its_own() -> None:
 def test_a_recipe_without_a_norm_has_no_other_contractions() -> None:
     problem = search_of(spec_of("relu2_mlp"), ONE_KERNEL).problem
     every = refined("relu2_mlp")
-    assert contractions(with_spec_products(every, problem.fingerprints)) == contractions(every)
+    assert contractions(every.with_spec_products(problem.fingerprints)) == contractions(every)
 
 
 def test_meanings_of_the_spec_itself_are_kept_beyond_the_most(

@@ -26,11 +26,12 @@ from mirage_kernels.generator.meaning.arrays import Array, array_reading
 from mirage_kernels.generator.meaning.reals import FLOAT64
 from mirage_kernels.generator.meaning.walk import results
 from mirage_kernels.generator.recipe import catalog, trace
+from mirage_kernels.generator.search.cases import small_cases
 from mirage_kernels.generator.search.lower import lower
 from mirage_kernels.generator.search.problem import Limits
 from mirage_kernels.generator.search.stabilise import stabilise
 from mirage_kernels.generator.search.superoptimizer import goal_of
-from mirage_kernels.generator.search.verify import prove, small_cases
+from mirage_kernels.generator.search.verify import prove
 
 HUGE = 1e4  # e to this power is beyond float64
 SIZES = {"M": 3, "L": 11, "N": 2, "J": 5}

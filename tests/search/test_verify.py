@@ -22,14 +22,8 @@ from mirage_kernels.generator.language import (
     where,
 )
 from mirage_kernels.generator.recipe import Recipe, Shape, catalog, trace
-from mirage_kernels.generator.search.verify import (
-    LOG2_WANTED,
-    Case,
-    Prover,
-    log2_chance,
-    prove,
-    small_cases,
-)
+from mirage_kernels.generator.search.cases import Case, small_cases
+from mirage_kernels.generator.search.verify import LOG2_WANTED, Prover, log2_chance, prove
 
 SHAPE = Shape("a test", {"K": 72, "N": 40})
 FUSED = """
