@@ -334,12 +334,6 @@ def test_a_term_has_the_value_of_its_expression(seed: int) -> None:
     assert valuation.of(terms, term_of(terms, e)) == value(valuation, e)
 
 
-def test_too_little_work_leaves_a_question_open(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(oracle, "WORK", 1)
-    assert equal(*LAWS["distributivity"]) is Answer.UNKNOWN
-    assert contained(add(X, Y), X) is Answer.UNKNOWN
-
-
 def undecided(asked: list[bool]) -> tuple[Terms, int]:
     """Return terms that cannot divide sums and ask z3 instead, and e / ((a + b) * (c + d))."""
 

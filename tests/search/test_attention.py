@@ -49,12 +49,6 @@ def test_a_mistake_is_rejected(recipe: str, form: str, mistake: str) -> None:
         prover_of(recipe).prove(graph, small_cases(spec), seed=1)
 
 
-@pytest.mark.parametrize(("recipe", "form"), RIGHT)
-def test_it_is_the_recipe_in_float64(recipe: str, form: str) -> None:
-    spec = spec_of(recipe)
-    assert not differs(spec, attention(spec, recipe, form))
-
-
 @pytest.mark.parametrize(("recipe", "form", "mistake"), WRONG)
 def test_a_mistake_shows_in_float64_unless_it_needs_other_peaks(
     recipe: str, form: str, mistake: str
