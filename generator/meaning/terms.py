@@ -205,10 +205,10 @@ class Terms:
         if len(products) == 1:
             return True
         counts = Counter(products).items()
-        return any(
-            all(content.get(self._join(p, factor), 0) >= n for p, n in counts)
-            for content, factor in fits
-        )
+        for content, factor in fits:
+            if all(content.get(self._join(p, factor), 0) >= n for p, n in counts):
+                return True
+        return False
 
     def _fits(self, target: int, product: int) -> list[tuple[Counter[int], int]]:
         """Return where a product stands: in which content, times which product."""

@@ -10,7 +10,7 @@ they store, and may need several of their partial sums.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 
@@ -23,7 +23,6 @@ from mirage_kernels.generator.search.problem import Problem
 from mirage_kernels.generator.search.refine import Leaf, Refined, refine
 from mirage_kernels.generator.search.settings import GRID, PART, Setting, TensorInfo, View
 from mirage_kernels.generator.search.sketch import (
-    BlockSketch,
     Found,
     Kernel,
     LibrarySketch,
@@ -82,7 +81,7 @@ class Search:
         for number, product in enumerate(problem.products(problem.tensors)):
             term = problem.product_term(product, problem.tensors)
             cheapest[term, product.dims] = (0.0, 1, First(None, number))
-        for setting in problem.first_settings():
+        for setting in problem.settings(first=True):
             found = problem.saturated(setting)
             costs = problem.extraction(found)
             for number, value in enumerate(self.worth_storing(found)):
@@ -185,20 +184,19 @@ class Search:
 def _counted(counts: Counts, refined: Refined) -> Counts:
     """Return the counts of a saturation and of its refinement together."""
     fingerprints = len(refined.values) - sum(map(bool, refined.fingerprints.values()))
-    more = Counter(budget=refined.dropped) if refined.dropped else Counter[str]()
-    return Counts(counts.states + fingerprints, counts.pruned + more)
+    return Counts(counts.states + fingerprints, counts.pruned + Counter(budget=refined.dropped))
 
 
 def reaching(
     problem: Problem, refined: Refined, extraction: Extraction, kept: int | None
 ) -> list[Program]:
     """Return the programs whose result is the spec's."""
-    right = [
-        value
+    return [
+        program
         for value in problem.goals(refined)
         if digest(refined.arrays[value]) == problem.fingerprints.wanted
+        for program in extraction.programs([value], kept)
     ]
-    return [p for root in right for p in extraction.programs([root], kept)]
 
 
 def _summing(found: Saturation) -> list[bool]:
@@ -284,25 +282,21 @@ class _TwoKernels:
         problem = self.problem
         found = []
         for product in problem.products(tensors):
-            if self.middles[0].name not in product.args or not self.is_result(product, tensors):
+            right = problem.product_term(product, tensors) == problem.target
+            right = right and {*product.dims} == {*problem.roles.output}
+            if self.middles[0].name not in product.args or not right:
                 continue
             for i, array in enumerate(self.stored):
                 arrays = {**problem.fingerprints.tensors, self.owners[i]: array}
                 factors = [arrays[a] for a in product.args]
                 made = problem.fingerprints.result("contract", factors, product.over)
-                right = digest(made) == problem.fingerprints.wanted
-                first = self.first_kernel([i], 1) if right else None
+                equal = digest(made) == problem.fingerprints.wanted
+                first = self.first_kernel([i], 1) if equal else None
                 if first is not None:
                     cost = first[1] + self.product_cost(product, tensors)
                     cost += 2 * problem.on.launch_us
                     found.append(ProgramSketch((first[0], product), cost))
         return found
-
-    def is_result(self, product: LibrarySketch, tensors: Sequence[TensorInfo]) -> bool:
-        """Return whether a library product has the spec's term and dims."""
-        problem = self.problem
-        same = problem.product_term(product, tensors) == problem.target
-        return same and set(product.dims) == set(problem.roles.output)
 
     def product_cost(self, product: LibrarySketch, tensors: Sequence[TensorInfo]) -> float:
         """Return the nominal time of reading what a library product multiplies."""
@@ -336,14 +330,11 @@ class _TwoKernels:
         if first is None:
             return None
         names = {_fingerprint_name(r): middle_name(i) for i, r in enumerate(results)}
-        last = _renamed(problem.sketch(refined, program), names)
+        last = problem.sketch(refined, program)
+        renamed = tuple(replace(v, tensor=names.get(v.tensor, v.tensor)) for v in last.views)
+        last = replace(last, views=renamed)
         return ProgramSketch((first[0], last), first[1] + program.cost + 2 * problem.on.launch_us)
 
 
 def _fingerprint_name(number: int) -> str:
     return f"fingerprint_{number}"
-
-
-def _renamed(kernel: BlockSketch, names: Mapping[str, str]) -> BlockSketch:
-    views = tuple(replace(v, tensor=names.get(v.tensor, v.tensor)) for v in kernel.views)
-    return replace(kernel, views=views)
