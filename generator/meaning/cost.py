@@ -17,7 +17,6 @@ from mirage_kernels.generator.ir import (
     Kind,
     Node,
     Phase,
-    Space,
     count,
     ops_of_kind,
     parts_of,
@@ -26,10 +25,9 @@ from mirage_kernels.generator.ir import (
 from mirage_kernels.generator.meaning.walk import Reading, Rule, walk
 from mirage_kernels.generator.target import Target
 
-# Operations of one elementwise result, in units of a multiply-add.
-_OPERATIONS = {"add": 1, "sub": 1, "mul": 1, "square": 1, "neg": 1, "less": 1, "both": 1, "max": 1}
-_FUNCTION = 8  # anything that takes a division or a special function
-_RELU_LIKE = {"relu": 1, "where": 1}
+# Elementwise ops that cost a multiply-add; others take a division or a special function.
+CHEAP = ("add", "sub", "mul", "square", "neg", "less", "both", "max", "relu", "where")
+FUNCTION = 8  # multiply-adds
 
 
 @dataclass(frozen=True)
@@ -53,7 +51,7 @@ def _joined(args: Sequence[Work], without: str = "") -> tuple[tuple[str, int], .
 
 def _elementwise(node: Node, args: Sequence[Work]) -> list[Work]:
     extents = _joined(args)
-    each = _OPERATIONS.get(node.op, _RELU_LIKE.get(node.op, _FUNCTION))
+    each = 1 if node.op in CHEAP else FUNCTION
     return [Work(extents, operations=each * prod(n for _, n in extents))]
 
 
@@ -128,7 +126,7 @@ def _kernel(graph: Graph, node: Node, sizes: Mapping[str, int], on: Target) -> E
         whole = [Work(tuple((d, sizes[d]) for d in graph.values[a].type.names)) for a in node.args]
         return _slowest(times, cost_reading(sizes).rules[node.op](node, whole)[0], 1.0, on)
     body, space = node.body, node.body.space
-    blocks, steps = prod(count(a, sizes[a.dim]) for a in space.grid), _steps(space, sizes)
+    blocks, steps = prod(count(a, sizes[a.dim]) for a in space.grid), space.steps(sizes)
     tiles = [
         Work(tuple((d.name, min(d.size, sizes[d.name])) for d in n.out.type.dims))
         for n in body.inputs
@@ -143,14 +141,6 @@ def _kernel(graph: Graph, node: Node, sizes: Mapping[str, int], on: Target) -> E
     waves = -(-blocks // on.multiprocessors) * on.multiprocessors / blocks
     total = Work((), work.flops * blocks, work.operations * blocks)
     return _slowest(times, total, waves, on)
-
-
-def _steps(space: Space, sizes: Mapping[str, int]) -> int:
-    """Return how many steps the loop of a block takes, over its part where a split cuts the dim."""
-    if space.loop is None:
-        return 1
-    parts = [a.tile for a in space.reduced if a.dim == space.loop.dim]
-    return count(space.loop, min([sizes[space.loop.dim], *parts]))
 
 
 def _body_work(body: Graph, tiles: Sequence[Work], steps: int, sizes: Mapping[str, int]) -> Work:

@@ -97,14 +97,9 @@ class _Block:
         assert kernel.body.space is not None
         self.kernel, self.body, self.outside = kernel.name, kernel.body, outside
         self.space, self.sizes = kernel.body.space, sizes
-        self.counts = {a.name: self.tiles(a) for a in self.space.axes}
-
-    def tiles(self, axis: Axis) -> int:
-        """Return into how many tiles an axis cuts its dim; a split's part, for the loop."""
-        span = self.sizes[axis.dim]
-        if axis is self.space.loop:
-            span = min([span, *(a.tile for a in self.space.reduced if a.dim == axis.dim)])
-        return count(axis, span)
+        self.counts = {a.name: count(a, sizes[a.dim]) for a in self.space.grid}
+        if self.space.loop is not None:
+            self.counts[self.space.loop.name] = self.space.steps(sizes)
 
     def run(self, args: Sequence[Fraction]) -> list[Fraction]:
         """Return the block graph's results as whole tensors."""
