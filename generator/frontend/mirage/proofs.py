@@ -60,29 +60,23 @@ def prove(bound: Bound) -> Proof:
     so many are enough: sums of exp need sizes at which they have few terms.
     """
     prover = Prover(bound.spec)
-    done = [
-        _compared(prover, *scaled(bound.graph, small, bound.ties), SEED + i)
-        for i, small in enumerate(ONCE)
-    ]
-    often = []
-    for graph, sizes in (scaled(bound.graph, small, bound.ties) for small in OFTEN):
+    done = []
+    for seed, small in enumerate(ONCE, start=SEED):
+        graph, sizes = scaled(bound.graph, small, bound.ties)
+        prover.compare(graph, Case({}, sizes), seed=seed)
+        chance = log2_chance(bound.spec, graph, sizes)
+        done.append(Compared({}, sizes, seed, 1, rounded_up(chance)))
+    often = [scaled(bound.graph, small, bound.ties) for small in OFTEN]
+    for graph, sizes in sorted(often, key=lambda one: -math.prod(one[1].values())):
         chance = log2_chance(bound.spec, graph, sizes)
         draws = draws_needed(chance)
         if draws * chance <= LOG2_WANTED:
-            often.append((math.prod(sizes.values()), draws, graph, sizes))
-    if often:
-        _, draws, graph, sizes = max(often, key=lambda one: one[0])
-        done.append(_compared(prover, graph, sizes, SEED + len(ONCE), draws))
+            seeds = range(SEED + len(ONCE), SEED + len(ONCE) + draws)
+            for seed in seeds:
+                prover.compare(graph, Case({}, sizes), seed=seed)
+            done.append(Compared({}, sizes, seeds[0], draws, rounded_up(draws * chance)))
+            break
     return Proof.of(done)
-
-
-def _compared(
-    prover: Prover, graph: Graph, sizes: dict[str, int], seed: int, draws: int = 1
-) -> Compared:
-    for more in range(seed, seed + draws):
-        prover.compare(graph, Case({}, sizes), seed=more)
-    chance = log2_chance(prover.spec, graph, sizes)
-    return Compared({}, sizes, seed, draws, rounded_up(draws * chance))
 
 
 def scaled(
