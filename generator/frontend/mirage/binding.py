@@ -17,6 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from mirage_kernels.generator.errors import GraphError, RecipeError, VerifyError
+from mirage_kernels.generator.frontend.declarations import dims_of
 from mirage_kernels.generator.frontend.positional.lower import Layout, Lowered, flat
 from mirage_kernels.generator.ir import Builder, Dim, DType, Graph, Level, Node, TensorType, Value
 from mirage_kernels.generator.ir.infer import SCALAR
@@ -115,11 +116,6 @@ class Terms:
         return self.specs[key]
 
 
-def dims_of(text: str) -> tuple[str, ...]:
-    """Return the dims of an input as a recipe declares it."""
-    return tuple(text.partition(":")[0].split())
-
-
 def shape(layout: Layout, program: Lowered) -> list[int]:
     """Return the positional extents of an input or result."""
     return [math.prod(program.extents[part] for part in row) for row in layout]
@@ -163,35 +159,36 @@ def bound_as(choice: Choice, spec: Graph, program: Lowered, held: Held) -> Bound
     for node in spec.nodes:
         if node.op != "input":
             restating.take(node)
-    outputs = [
-        restating.result(name, dims, layout)
-        for name, dims, layout in zip(spec.outputs, choice.outputs, program.outputs, strict=True)
-    ]
+    types = {name: value.type for name, value in program.graph.values.items()}
+    whole = Builder(Level.KERNEL, None, list(program.graph.nodes), types)
+    ours, theirs = [], []
+    for name, made, *named in zip(
+        spec.outputs, program.graph.outputs, choice.outputs, program.outputs, strict=True
+    ):
+        rows = _rows(*named)
+        ours.append(restating.result(name, rows))
+        theirs.append(_over(whole, made, rows))
     ties = tuple(tuple(rows) for rows in restating.rows.values() if len(rows) > 1)
-    return Bound(choice, restating.builder.graph(outputs), _without_spare(choice, program), ties)
+    return Bound(choice, restating.builder.graph(ours), whole.graph(theirs), ties)
 
 
-def _without_spare(choice: Choice, program: Lowered) -> Graph:
-    """Return a program's graph, its results without the dims of one element that a spec lacks."""
-    graph = program.graph
-    types = {name: value.type for name, value in graph.values.items()}
-    builder = Builder(graph.level, None, list(graph.nodes), types)
-    outputs = []
-    for name, dims, layout in zip(graph.outputs, choice.outputs, program.outputs, strict=True):
-        outputs.append(_summed(builder, name, _spare(dims, layout)))
-    return builder.graph(outputs)
+def _rows(dims: Dims, layout: Layout) -> dict[str, Row]:
+    """Return what the dims of a tensor are that have a name."""
+    return {d: row for d, row in zip(dims, layout, strict=True) if d is not None}
 
 
-def _spare(dims: Dims, layout: Layout) -> Row:
-    return flat([row for d, row in zip(dims, layout, strict=True) if d is None])
+def _over(builder: Builder, name: str, rows: Mapping[str, Row]) -> str:
+    """Return a value without its dims of one element that the recipe has no name for."""
+    spare = [d for d in builder.types[name].names if d not in flat(list(rows.values()))]
+    return _summed(builder, name, spare)
 
 
 def _emit(builder: Builder, op: str, args: Sequence[str], over: str = "") -> str:
-    value = Value(builder.free_name(f"{op}_of_{args[0] if args else over}"), SCALAR)
+    value = Value(builder.free_name(f"{op}_of_{args[0]}"), SCALAR)
     return builder.add(Node(op, tuple(args), (value,), over=over))
 
 
-def _summed(builder: Builder, name: str, row: Row) -> str:
+def _summed(builder: Builder, name: str, row: Sequence[str]) -> str:
     for part in reversed(row):
         name = _emit(builder, "sum", [name], part)
     return name
@@ -206,9 +203,9 @@ class _Restating:
         self.made: dict[str, tuple[str, dict[str, Row]]] = {}  # by name in the spec
         self.rows: dict[str, list[Row]] = {}  # all that a dim of the spec is
         tensors = [*(dims for _, dims in choice.inputs), *choice.outputs]
-        for dims, layout in zip(tensors, (*program.inputs, *program.outputs), strict=True):
-            for dim, row in zip(dims, layout, strict=True):
-                if dim is not None and row not in self.rows.setdefault(dim, []):
+        for named in zip(tensors, (*program.inputs, *program.outputs), strict=True):
+            for dim, row in _rows(*named).items():
+                if row not in self.rows.setdefault(dim, []):
                     self.rows[dim].append(row)
 
     def take_inputs(self, spec: Graph, held: Held) -> None:
@@ -218,9 +215,8 @@ class _Restating:
             stated = spec.values[name].type
             if not stated.dtype.is_real:
                 raise VerifyError(f"{name} holds {stated.dtype.value}")
-            whole = _summed(self.builder, self.builder.add(node), _spare(dims, layout))
-            rows = {d: row for d, row in zip(dims, layout, strict=True) if d is not None}
-            self.made[name] = whole, {d: rows.get(d, ()) for d in stated.names}
+            rows = dict.fromkeys(stated.names, ()) | _rows(dims, layout)
+            self.made[name] = self.builder.add(node), rows
         for name, value in held.items():
             type_ = TensorType((), spec.values[name].type.dtype)
             if isinstance(value, str):
@@ -230,7 +226,7 @@ class _Restating:
 
     def source(self, op: str, type_: TensorType, over: str = "", value: float = 0.0) -> str:
         """Add a number, an extent or positions."""
-        out = Value(self.builder.free_name(f"{op}_{over}" if over else op), type_)
+        out = Value(self.builder.free_name(f"{op}_{over}"), type_)
         return self.builder.add(Node(op, (), (out,), over=over, value=value))
 
     def extent(self, dim: str, type_: TensorType) -> str:
@@ -240,16 +236,26 @@ class _Restating:
             found = _emit(self.builder, "mul", [found, self.source("size", type_, part)])
         return found
 
+    def positions(self, dim: str, dtype: DType) -> str:
+        """Return the positions along a dim: those of its outer part times the inner extent, ..."""
+        scalar = TensorType((), dtype)
+        found = self.source("const", scalar)
+        for part in self.rows.get(dim, [()])[0]:
+            along = TensorType((Dim(part, self.program.extents[part]),), dtype)
+            outer = _emit(self.builder, "mul", [found, self.source("size", scalar, part)])
+            found = _emit(self.builder, "add", [outer, self.source("iota", along, part)])
+        return found
+
     def take(self, node: Node) -> None:
-        """Add what a node of the spec computes."""
-        args = [self.made[a][0] for a in node.args]
-        rows = self.joined(node)
-        if node.op == "size":
+        """Add what a node of the spec computes; raise VerifyError where dims are confused."""
+        args, rows = [self.made[a][0] for a in node.args], self.joined(node)
+        if node.op == "const":
+            name = self.source("const", node.out.type, value=node.value)
+        elif node.op == "size":
             name = self.extent(node.over, node.out.type)
         elif node.op == "iota":
-            name, rows = self.positions(node)
-        elif node.op == "const":
-            name = self.source("const", node.out.type, value=node.value)
+            name = self.positions(node.over, node.out.type.dtype)
+            rows = {node.over: self.rows.get(node.over, [()])[0]}
         elif node.over:
             product = _emit(self.builder, "mul", args) if len(args) > 1 else args[0]
             name = _summed(self.builder, product, rows.pop(node.over))
@@ -258,7 +264,7 @@ class _Restating:
         self.made[node.name] = name, rows
 
     def joined(self, node: Node) -> dict[str, Row]:
-        """Return what the dims of a node's operands are; raise VerifyError where two disagree."""
+        """Return what the dims of a node's operands are."""
         rows: dict[str, Row] = {}
         for dim, row in (pair for a in node.args for pair in self.made[a][1].items()):
             if rows.setdefault(dim, row) != row:
@@ -270,21 +276,9 @@ class _Restating:
             raise VerifyError(f"{node.name} sums along {node.over} of what is held")
         return rows
 
-    def positions(self, node: Node) -> tuple[str, dict[str, Row]]:
-        """Return the positions along a dim: those of its outer part times the inner extent, ..."""
-        row, scalar = self.rows.get(node.over, [()])[0], TensorType((), node.out.type.dtype)
-        found = self.source("const", scalar)
-        for part in row:
-            along = TensorType((Dim(part, self.program.extents[part]),), scalar.dtype)
-            outer = _emit(self.builder, "mul", [found, self.source("size", scalar, part)])
-            found = _emit(self.builder, "add", [outer, self.source("iota", along, part)])
-        return found, {node.over: row}
-
-    def result(self, name: str, dims: Dims, layout: Layout) -> str:
+    def result(self, name: str, wanted: Mapping[str, Row]) -> str:
         """Return a result of the spec; raise VerifyError where its dims are not the program's."""
         made, rows = self.made[name]
-        wanted = dict(zip(dims, layout, strict=True))
-        for dim, row in rows.items():
-            if row != wanted.get(dim, ()):
-                raise VerifyError(f"{dim} of the result is another dim of the graph")
-        return made
+        if any(row != wanted.get(dim, ()) for dim, row in rows.items()):
+            raise VerifyError(f"{name} has other dims than the graph's result")
+        return _over(self.builder, made, wanted)

@@ -44,8 +44,12 @@ def read_checkpoint(path: Path) -> list[Program | str]:
         text = path.read_bytes()
     except OSError as error:
         raise FileError(f"{path}: {error.strerror}", "check the path") from error
-    found = read(schema.File, text, path.name)  # type: ignore[arg-type]  # a union
-    graphs = found.generated_graphs if isinstance(found, schema.Older) else found
+    older = text.lstrip().startswith(b"{")
+    graphs = (
+        read(schema.Older, text, path.name).generated_graphs
+        if older
+        else read(list[list[Raw]], text, path.name)
+    )
     return [_parsed(graph, f"{path.name}, graph {i}") for i, graph in enumerate(graphs)]
 
 

@@ -14,7 +14,8 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from mirage_kernels.generator.errors import MirageError
-from mirage_kernels.generator.frontend.mirage.binding import Choice, Held, Terms, dims_of
+from mirage_kernels.generator.frontend.declarations import dims_of
+from mirage_kernels.generator.frontend.mirage.binding import Choice, Held, Terms
 from mirage_kernels.generator.frontend.mirage.proofs import prove
 from mirage_kernels.generator.frontend.positional.lower import Lowered
 from mirage_kernels.generator.frontend.positional.program import Program

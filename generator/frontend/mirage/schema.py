@@ -94,7 +94,6 @@ class Older:
     generated_graphs: list[list[Raw]]
 
 
-File = list[list[Raw]] | Older
 NEEDED = {
     "kn_input_op": (),
     "kn_output_op": (),

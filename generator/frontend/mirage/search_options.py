@@ -46,8 +46,10 @@ class Options:
 
 
 # Options that steer Mirage's profiling and caches: taken, and without effect here.
-IGNORED = ("blockdims", "warmup_iters", "profile_iters", "use_graph_dataset")
-IGNORED += ("use_cached_graphs", "save_codes", "is_formal_verified")
+IGNORED = (
+    *("blockdims", "warmup_iters", "profile_iters", "use_graph_dataset", "use_cached_graphs"),
+    *("save_codes", "is_formal_verified"),
+)
 _WRITTEN = {  # how options are written
     **dict.fromkeys(("imaps", "omaps", "griddims"), "[(x, y, z), ...], whole numbers"),
     **dict.fromkeys(("fmaps", "franges"), "[4, 16, ...], whole numbers"),
@@ -118,7 +120,9 @@ def maps_fit(found: Lowered, wanted: Options) -> bool:
     """Say whether every block graph cuts its tensors as the wanted maps say."""
     graph = found.graph
     named = (*(n.name for n in graph.inputs), *graph.outputs)
-    layouts = {name: tuple((d,) for d in v.type.names) for name, v in graph.values.items()}
+    layouts: dict[str, Layout] = {
+        name: tuple((d,) for d in v.type.names) for name, v in graph.values.items()
+    }
     layouts |= dict(zip(named, (*found.inputs, *found.outputs), strict=True))
     return all(
         _cuts_fit(inner, layouts[name], wanted)

@@ -86,9 +86,9 @@ def _judged(
     """Return the verdict on one graph, the favourite binding tried first."""
     if verdict.program is None:
         return verdict
-    verdict = Verdict(verdict.number, verdict.program)
+    program, verdict = verdict.program, Verdict(verdict.number, verdict.program)
     try:
-        bound = list(terms.bindings(verdict.program))
+        bound = list(terms.bindings(program))
     except VerifyError as error:
         why = f"{error.sentence}; {error.hint}" if error.hint else error.sentence
         return replace(verdict, reason=why)

@@ -6,7 +6,7 @@ falls into factors; the reading that finds nothing new makes the graph.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from mirage_kernels.generator.errors import GraphError
@@ -52,7 +52,7 @@ class Lowered:
         return extents_of([*types, *(self.graph.values[o].type for o in self.graph.outputs)])
 
 
-def flat(layout: Layout) -> tuple[str, ...]:
+def flat(layout: Sequence[tuple[str, ...]]) -> tuple[str, ...]:
     """Return the dims of a tensor in positional order."""
     return tuple(name for row in layout for name in row)
 
