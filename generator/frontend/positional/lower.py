@@ -6,7 +6,7 @@ falls into factors; the reading that finds nothing new makes the graph.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from mirage_kernels.generator.errors import GraphError
@@ -19,7 +19,8 @@ from mirage_kernels.generator.frontend.positional.dims import (
     Scope,
     Tile,
 )
-from mirage_kernels.generator.frontend.positional.program import Program, Step, Tensor
+from mirage_kernels.generator.frontend.positional.program import Program
+from mirage_kernels.generator.frontend.positional.steps import Step, Tensor
 from mirage_kernels.generator.ir import (
     Builder,
     Dim,
@@ -49,6 +50,11 @@ class Lowered:
         """Extents of all dims of inputs and results."""
         types = [n.out.type for n in self.graph.inputs]
         return extents_of([*types, *(self.graph.values[o].type for o in self.graph.outputs)])
+
+
+def flat(layout: Sequence[tuple[str, ...]]) -> tuple[str, ...]:
+    """Return the dims of a tensor in positional order."""
+    return tuple(name for row in layout for name in row)
 
 
 def sizes_of(graph: Graph) -> dict[str, int]:
@@ -110,7 +116,7 @@ class _Reading:
     def customized(self, step: Step) -> None:
         assert step.block is not None
         tiles = [self.found[a] for a in step.args]
-        storage = self.program.tensor(step.args[0]).dtype
+        storage = self.program.tensors[step.args[0]].dtype
         lowering = BlockLowering(step.block, self.factors, self.names, storage)
         body, stored = lowering.run(tiles, self.builder.types)
         names = [self.builder.free_name(s.name.removesuffix("_stored")) for s in stored]
@@ -163,7 +169,7 @@ class _Reading:
                 rows.update(dict.fromkeys((t.number for t in inner.outs), known[0]))
 
     def lowered(self) -> Lowered:
-        outputs = [self.found[n] for n in self.program.outputs]
+        outputs = [self.found[t.number] for t in self.program.outputs]
         inputs = [self.found[t.number] for t in self.program.inputs]
         graph = check(self.builder.graph([t.name for t in outputs]))
         return Lowered(graph, tuple(map(self.layout, inputs)), tuple(map(self.layout, outputs)))
@@ -174,7 +180,4 @@ class _Reading:
 
 def _storage_order(tensor: Tensor) -> list[int]:
     """Return the positions of an input's dims, the one with the largest stride first."""
-    positions = list(range(len(tensor.extents)))
-    if not tensor.strides:
-        return positions
-    return sorted(positions, key=lambda i: (-tensor.strides[i], i))
+    return sorted(range(tensor.num_dims), key=lambda i: (-tensor.layout[i], i))
