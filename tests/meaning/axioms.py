@@ -8,23 +8,51 @@ whole.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+import operator
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from enum import Enum
 from itertools import cycle
 
 from mirage_kernels.generator.meaning.abstract import elementwise
-from mirage_kernels.generator.meaning.expressions import (
-    ZERO_LEAF,
-    Expression,
-    apply,
-    in_few_ops,
-)
-from mirage_kernels.generator.meaning.oracle import separations, solve
+from mirage_kernels.generator.meaning.oracle import Dual, Valuation, new_solver, separations
 from mirage_kernels.generator.meaning.terms import Terms, primes_below
-from mirage_kernels.generator.meaning.valuations import Script, Vector, Weights
 
-PRIMES = primes_below(512)
+
+@dataclass(frozen=True)
+class Expression:
+    """An op on expressions, or one of two leaves: "leaf" with its words, and "one".
+
+    `sum` is written `Expression("sum", (x,), ("K",))`; other ops are elementwise.
+    """
+
+    op: str
+    args: tuple[Expression, ...] = ()
+    words: tuple[str, ...] = ()
+
+    def parts(self) -> Iterator[Expression]:
+        """Yield the sub-expressions, this one first."""
+        yield self
+        for arg in self.args:
+            yield from arg.parts()
+
+
+def leaf(*words: str) -> Expression:
+    return Expression("leaf", (), words)
+
+
+def apply(op: str, *args: Expression) -> Expression:
+    return Expression(op, args)
+
+
+one = Expression("one")
+ZERO_LEAF, MINUS_ONE = leaf("const", "0"), leaf("const", "-1")
+IN_FEW_OPS = {
+    "neg": lambda x: apply("mul", x, MINUS_ONE),
+    "sub": lambda x, y: apply("add", x, apply("mul", y, MINUS_ONE)),
+    "square": lambda x: apply("mul", x, x),
+    "rsqrt": lambda x: apply("div", one, apply("sqrt", x)),
+}
 
 
 class Answer(Enum):
@@ -67,9 +95,16 @@ SUM = (
 ARITIES = {"add": 2, "mul": 2, "div": 2, "max": 2, "exp": 1, "sqrt": 1, "mask": 1}
 
 
+def solve(script: Iterable[str]) -> str:
+    """Return what z3 says of a script: sat, unsat or unknown."""
+    solver = new_solver()
+    solver.from_string("\n".join(script))
+    return str(solver.check())
+
+
 def equal(a: Expression, b: Expression) -> Answer:
     """Return whether two expressions are equal by the axioms."""
-    if solve(_distinction(a, b)) == "sat":
+    if _are_distinct(a, b):
         return Answer.NO
     left, right = _masked(a), _masked(b)
     differ = f"(assert (not (= {_text(left)} {_text(right)})))"
@@ -78,14 +113,15 @@ def equal(a: Expression, b: Expression) -> Answer:
 
 def contained(target: Expression, part: Expression) -> Answer:
     """Return whether `part` is a sub-expression of something equal to `target`."""
-    first, *others = separations(target, part)
-    if solve(first()) == "sat":
+    has_exp = any(e.op == "exp" for e in target.parts())
+    certificates = separations(lambda v: (value(v, target), value(v, part)), has_exp=has_exp)
+    if next(certificates):
         return Answer.NO
     whole, piece = _masked(target), _masked(part)
     apart = f"(assert (and (part {_text(whole)}) (not (part {_text(piece)}))))"
     if solve([*_axioms(whole, piece), apart]) == "unsat":
         return Answer.YES
-    return Answer.NO if any(solve(s()) == "sat" for s in others) else Answer.UNKNOWN
+    return Answer.NO if any(certificates) else Answer.UNKNOWN
 
 
 def _masked(expression: Expression) -> Expression:
@@ -154,28 +190,40 @@ def _symbol(expression: Expression) -> str:
     return f"|{' '.join(words)}|" if len(words) > 1 else words[0]
 
 
-@dataclass
-class Numbers(Weights):
-    """Reals from 1 on: every number is the next prime."""
+def value(v: Valuation, e: Expression) -> Dual:
+    """Return what an expression is in an interpretation."""
+    if e.op in IN_FEW_OPS:
+        return value(v, IN_FEW_OPS[e.op](*e.args))
+    args = [value(v, a) for a in e.args]
+    if e.op == "leaf":
+        return v.number(" ".join(e.words))
+    if e.op == "sum":
+        return v.product(args[0], v.number(" ".join(("sum", *e.words))))
+    if e.op == "where" and e.args[2] == ZERO_LEAF:
+        return v.product(args[1], v.function("where", args[0]))
+    rules = {
+        "one": lambda: Dual(v.unit, None),
+        "add": v.sum,
+        "mul": v.product,
+        "div": lambda x, y: v.product(x, v.power(y, v.inverse)),
+        "sqrt": lambda x: v.power(x, v.root),
+        "exp": v.exp,
+    }
+    return rules[e.op](*args) if e.op in rules else v.function(e.op, *args)
 
-    values: Iterator[int] = field(default_factory=lambda: cycle(PRIMES))
 
-    def choose(self, kind: str) -> Vector:
-        return (f"{next(self.values)}.0",)
+def _are_distinct(a: Expression, b: Expression) -> bool:
+    """Return whether numbers from 2 on, each another prime, tell two expressions apart."""
+    return any(_differ(value(v, a), value(v, b)) for v in (_primes(2, 3), _primes(3, 2)))
 
 
-def _distinction(a: Expression, b: Expression) -> list[str]:
-    """Return a script with a solution only if the expressions differ."""
-    script = Script()
-    choices = []
-    for inverse, root in ((2, 3), (3, 2)):
-        numbers = Numbers(script, inverse, root)
-        x, y = numbers.of(in_few_ops(a)), numbers.of(in_few_ops(b))
-        choices.append(f"(not (= {x.value[0]} {y.value[0]}))")
-        if x.slope and y.slope:
-            choices.append(f"(not (= {x.slope[0]} {y.slope[0]}))")
-    script.check(*choices)
-    return script.lines
+def _differ(x: Dual, y: Dual) -> bool:
+    return x.value != y.value or bool(x.slope and y.slope and x.slope != y.slope)
+
+
+def _primes(inverse: int, root: int) -> Valuation:
+    primes = cycle(primes_below(512))
+    return Valuation(operator.add, operator.mul, (1,), lambda kind: (next(primes),), inverse, root)
 
 
 def term_of(terms: Terms, expression: Expression) -> int:
