@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from mirage_kernels.generator.plan.program import Roles
 from mirage_kernels.generator.schedules.cluster_split_k.knobs import ClusterSplitK, SplitBlock
 from mirage_kernels.generator.schedules.cluster_split_k.rule import (
     candidates,
@@ -10,12 +11,13 @@ from mirage_kernels.generator.schedules.cluster_split_k.rule import (
     predict,
 )
 from mirage_kernels.generator.schedules.loop import lowered, sizes
-from mirage_kernels.generator.schedules.schedule import Schedule
+from mirage_kernels.generator.schedules.schedule import Ranked
 
 registers, shared_bytes = sizes(ClusterSplitK, SplitBlock.of)
-SCHEDULE = Schedule(
+SCHEDULE = Ranked(
     name=ClusterSplitK.schedule,
     knobs=ClusterSplitK,
+    roles=Roles,
     lower=lowered,
     fits=fits,
     choose=choose,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from mirage_kernels.generator.plan.program import Roles
 from mirage_kernels.generator.schedules.loop import lowered, sizes
 from mirage_kernels.generator.schedules.register_operand.knobs import (
     RegisterBlock,
@@ -13,12 +14,13 @@ from mirage_kernels.generator.schedules.register_operand.rule import (
     fits,
     predict,
 )
-from mirage_kernels.generator.schedules.schedule import Schedule
+from mirage_kernels.generator.schedules.schedule import Ranked
 
 registers, shared_bytes = sizes(RegisterOperand, RegisterBlock.of)
-SCHEDULE = Schedule(
+SCHEDULE = Ranked(
     name=RegisterOperand.schedule,
     knobs=RegisterOperand,
+    roles=Roles,
     lower=lowered,
     fits=fits,
     choose=choose,

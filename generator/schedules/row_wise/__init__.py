@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from mirage_kernels.generator.plan.program import Roles
 from mirage_kernels.generator.schedules.loop import lowered
 from mirage_kernels.generator.schedules.row_wise.knobs import (
     RowWise,
@@ -10,11 +11,12 @@ from mirage_kernels.generator.schedules.row_wise.knobs import (
     fits,
     predict,
 )
-from mirage_kernels.generator.schedules.schedule import Schedule
+from mirage_kernels.generator.schedules.schedule import Ranked
 
-SCHEDULE = Schedule(
+SCHEDULE = Ranked(
     name=RowWise.schedule,
     knobs=RowWise,
+    roles=Roles,
     lower=lowered,
     fits=fits,
     choose=choose,

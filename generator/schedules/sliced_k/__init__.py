@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from mirage_kernels.generator.plan.program import Roles
 from mirage_kernels.generator.schedules.loop import lowered, sizes
-from mirage_kernels.generator.schedules.schedule import Schedule
+from mirage_kernels.generator.schedules.schedule import Ranked
 from mirage_kernels.generator.schedules.sliced_k.knobs import Footprint, SlicedK
 from mirage_kernels.generator.schedules.sliced_k.rule import candidates, choose, fits, predict
 
 registers, shared_bytes = sizes(SlicedK, Footprint.of)
-SCHEDULE = Schedule(
+SCHEDULE = Ranked(
     name=SlicedK.schedule,
     knobs=SlicedK,
+    roles=Roles,
     lower=lowered,
     fits=fits,
     choose=choose,
