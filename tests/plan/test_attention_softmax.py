@@ -122,10 +122,7 @@ def test_a_mugraph_that_breaks_the_precondition_has_tiles_of_few_rows_only(what:
     )
 
 
-READERS = {"peak": "peak", LOWERED: LOWERED, EXP: EXP, SEEN: SEEN, "masked": "masked"}
-
-
-@pytest.mark.parametrize("read", READERS)
+@pytest.mark.parametrize("read", ["peak", LOWERED, EXP, SEEN, "masked"])
 def test_nobody_else_reads_what_lies_in_between(read: str) -> None:
     program = undone(attention_program("gqa", mugraph("gqa")))
     scaled = next(s for s in program.loop if s.out == SCALED)
