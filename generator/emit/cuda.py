@@ -13,8 +13,9 @@ from dataclasses import dataclass
 
 from mirage_kernels.generator.emit.header import Header
 from mirage_kernels.generator.emit.host import bucket_name, write_host
-from mirage_kernels.generator.emit.kernel_sources import parts_of, write_includes
+from mirage_kernels.generator.emit.kernel_sources import parts_of
 from mirage_kernels.generator.emit.names import TYPES, camel, dims_text, statics
+from mirage_kernels.generator.emit.part import write_includes
 from mirage_kernels.generator.emit.writer import WIDTH, Writer
 from mirage_kernels.generator.ir import DType
 from mirage_kernels.generator.plan.program import TileProgram

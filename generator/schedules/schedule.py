@@ -8,12 +8,14 @@ they take of shared memory and of time. Its writer turns a program into CUDA.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from typing import Any, ClassVar, Generic
 
 from typing_extensions import TypeVar
 
+from mirage_kernels.generator.emit.part import Part
 from mirage_kernels.generator.ir import Graph, Json
 from mirage_kernels.generator.ir.codec import to_data
 from mirage_kernels.generator.target import Target
@@ -120,3 +122,12 @@ class Ranked(Schedule[P]):
     candidates: Callable[[P, int, Target], Iterator[Knobs]]  # that fit a block
     registers: Callable[[P, Knobs], int]  # of a thread
     predict: Callable[[P, Target], Callable[[Knobs, int], float]]  # microseconds, of a size
+
+    def write(self, program: P, variants: Sequence[Variant]) -> list[Part]:
+        """Return the forms of a kernel's variants, by the `parts` of the schedule's own writer.
+
+        It is found by its place: writers stand upon modules that know of schedules.
+        """
+        room = f"{__package__}.{self.name}.writer"
+        parts: list[Part] = import_module(room).parts(program, variants)
+        return parts

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 from mirage_kernels.generator.emit.after_loop import LINES
 from mirage_kernels.generator.emit.names import declared, dims_text, vocabulary
+from mirage_kernels.generator.emit.part import Part, lines_of
 from mirage_kernels.generator.emit.tma_tiles import (
     TOKEN_LINES,
     BoxPlan,
@@ -24,8 +25,12 @@ from mirage_kernels.generator.schedules.cluster_split_k.knobs import (
     SplitBlock,
     split,
 )
+from mirage_kernels.generator.schedules.schedule import Variant
 
-INCLUDES = ("tile/cluster_split_k/reduce.cuh", "tile/cluster_split_k/steps.cuh")
+INCLUDES = (
+    *("tile/cluster_split_k/reduce.cuh", "tile/cluster_split_k/steps.cuh", "tile/tile.cuh"),
+)
+ABOUT = "cluster split-K: two blocks of a cluster share rows and split the depth"
 SPLIT = BoxPlan("cluster_split_k", "tile::kClusterBlocks")
 _SUMS = {
     Layout.ACCUM: "tile::WideAccum<Block::kTiles, Block::kTokens>",
@@ -41,7 +46,12 @@ def turns(program: TileProgram, knobs: ClusterSplitK) -> list[str]:
     return [f"static constexpr int {groups}, {steps};"]
 
 
-def split_kernel(writer: Writer, program: TileProgram) -> None:
+def parts(program: TileProgram, variants: Sequence[Variant]) -> list[Part]:
+    """Return the form of a kernel whose clusters split the depth."""
+    return [Part(SPLIT.name, ABOUT, INCLUDES, (), lines_of(_write, program))]
+
+
+def _write(writer: Writer, program: TileProgram) -> None:
     """Write the plan's constants, its map of shared memory, the kernel and its launch."""
     made = split(program)
     assert made is not None

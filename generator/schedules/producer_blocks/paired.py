@@ -9,6 +9,10 @@ from mirage_kernels.generator.plan.program import Do, Layout, Statement, TilePro
 from mirage_kernels.generator.schedules.producer_blocks import PAIR
 
 INCLUDES = ("tile/producer_blocks/register_operand.cuh",)
+ABOUT = (
+    "producer blocks with register operands: pairs that split the depth compute {} for pairs of "
+    "consumer blocks"
+)
 MAPS = "CUtensorMap producer_maps[2];"
 
 

@@ -14,6 +14,7 @@ from mirage_kernels.generator.schedules.producer_blocks import paired as paired_
 from mirage_kernels.generator.schedules.schedule import Knobs
 from mirage_kernels.generator.schedules.sliced_k.knobs import SlicedK
 
+FORM = "producers"
 NAMESPACE = "producing"  # of what the makers run
 
 

@@ -14,6 +14,7 @@ from mirage_kernels.generator.emit.names import (
     own_lines,
     shared_at,
 )
+from mirage_kernels.generator.emit.part import Part, lines_of
 from mirage_kernels.generator.emit.tma_tiles import (
     TOKEN_LINES,
     BoxPlan,
@@ -28,8 +29,13 @@ from mirage_kernels.generator.plan.program import Do, Layout, Stage, Statement, 
 from mirage_kernels.generator.schedules.cluster_split_k.writer import IN_LOOP
 from mirage_kernels.generator.schedules.producer_blocks import paired as paired_producers
 from mirage_kernels.generator.schedules.producer_blocks import writer as producer_blocks
+from mirage_kernels.generator.schedules.schedule import Variant
 
-INCLUDES = ("tile/register_operand/reduce.cuh",)
+INCLUDES = ("tile/register_operand/reduce.cuh", "tile/tile.cuh")
+ABOUT = (
+    "register-operand wgmma: tokens are the A operand in registers, weights are read from shared "
+    "memory"
+)
 HELD = BoxPlan(
     "register_operand",
     "Block::kBlocks",
@@ -40,7 +46,28 @@ LONG_SUM = 3  # terms that no line has room for
 _SYNC = "tile::sync_workers(block);"
 
 
-def held_kernel(writer: Writer, program: TileProgram) -> None:
+def parts(program: TileProgram, variants: Sequence[Variant]) -> list[Part]:
+    """Return the form of a kernel with tokens in registers; producers in pairs come before it."""
+    made = [_pairs(program)] if program.received and program.producers else []
+    beside = (producer_blocks.FORM,) if program.received else ()
+    beside += tuple(part.name for part in made)
+    includes = (*INCLUDES, *producer_blocks.includes(program))
+    return [*made, Part(HELD.name, ABOUT, includes, beside, lines_of(_write, program))]
+
+
+def _pairs(program: TileProgram) -> Part:
+    (kept,) = program.received
+    about = paired_producers.ABOUT.format(kept.args[0])
+    return Part(
+        "paired_producers",
+        about,
+        paired_producers.INCLUDES,
+        (producer_blocks.FORM,),
+        lines_of(_write_pairs, program),
+    )
+
+
+def _write(writer: Writer, program: TileProgram) -> None:
     """Write the plan's constants, its map of shared memory, the kernel and its launch."""
     _plan(writer, program)
     if not program.producers:
@@ -49,7 +76,7 @@ def held_kernel(writer: Writer, program: TileProgram) -> None:
     write_launch(writer, program, HELD)
 
 
-def held_makers(writer: Writer, program: TileProgram) -> None:
+def _write_pairs(writer: Writer, program: TileProgram) -> None:
     """Write what makers in pairs run, and before it what a launch of the plan is given."""
     assert program.producers is not None
     writer.line("// The arguments of a launch of producer and consumer blocks.")
