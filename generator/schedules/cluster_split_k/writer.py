@@ -20,9 +20,7 @@ from mirage_kernels.generator.emit.writer import WIDTH, Writer
 from mirage_kernels.generator.ir import DType
 from mirage_kernels.generator.plan.program import Do, Layout, Statement, TileProgram
 from mirage_kernels.generator.schedules.cluster_split_k.knobs import (
-    ClusterSplitK,
     Split,
-    SplitBlock,
     split,
 )
 from mirage_kernels.generator.schedules.schedule import Variant
@@ -36,14 +34,6 @@ _SUMS = {
     Layout.ACCUM: "tile::WideAccum<Block::kTiles, Block::kTokens>",
     Layout.TOKEN_SUMS: "tile::TokenPartial<Block::kTokens / tile::kGroupWarps>",
 }
-
-
-def turns(program: TileProgram, knobs: ClusterSplitK) -> list[str]:
-    """Return the knobs of steps: warpgroups, turns, boxes of a step, steps in registers."""
-    block = SplitBlock.of(program)
-    groups = f"kGroups = {knobs.groups}, kTurns = {block.turns(knobs.rows)}"
-    steps = f"kTmaTiles = {block.boxes(knobs.rows)}, kSets = {block.sets(knobs)}"
-    return [f"static constexpr int {groups}, {steps};"]
 
 
 def parts(program: TileProgram, variants: Sequence[Variant]) -> list[Part]:
