@@ -11,14 +11,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib import import_module
-from typing import Any, ClassVar, Generic
+from typing import TYPE_CHECKING, Any, ClassVar, Generic
 
 from typing_extensions import TypeVar
 
-from mirage_kernels.generator.emit.part import Part
 from mirage_kernels.generator.ir import Graph, Json
 from mirage_kernels.generator.ir.codec import to_data
 from mirage_kernels.generator.target import Target
+
+if TYPE_CHECKING:
+    from mirage_kernels.generator.emit.part import Part
 
 
 @dataclass(frozen=True)

@@ -49,8 +49,8 @@ _SYNC = "tile::sync_workers(block);"
 def parts(program: TileProgram, variants: Sequence[Variant]) -> list[Part]:
     """Return the form of a kernel with tokens in registers; producers in pairs come before it."""
     made = [_pairs(program)] if program.received and program.producers else []
-    beside = (producer_blocks.FORM,) if program.received else ()
-    beside += tuple(part.name for part in made)
+    receives = (producer_blocks.FORM,) if program.received else ()
+    beside = (*receives, *(part.name for part in made))
     includes = (*INCLUDES, *producer_blocks.includes(program))
     return [*made, Part(HELD.name, ABOUT, includes, beside, lines_of(_write, program))]
 
