@@ -10,9 +10,8 @@ from mirage_kernels.generator.ir import DType, Graph
 from mirage_kernels.generator.plan.lower import tile_program
 from mirage_kernels.generator.plan.program import TileProgram
 from mirage_kernels.generator.recipe import Shape
-from mirage_kernels.generator.schedules.choose import variants
+from mirage_kernels.generator.schedules.choose import registers, shared_bytes, variants
 from mirage_kernels.generator.schedules.loop import REGISTERS_LEFT
-from mirage_kernels.generator.schedules.sizes import registers, shared_bytes
 from mirage_kernels.generator.target import TARGETS, Target
 
 Fused = Callable[..., Graph]
