@@ -15,7 +15,7 @@ import torch
 from attention_cases import Call, Case, error, exact_at_once, made, same_lse
 from torch import Tensor
 
-from mirage_kernels import constant_history, gqa, kernel_table, qk_norm_rope_append
+from mirage_kernels import constant_history, gqa, kernel_table
 
 pytestmark = pytest.mark.gpu
 
@@ -362,27 +362,6 @@ def test_prefill_is_close_to_float64(dtype: str, keys: int, causal: bool) -> Non
     out = torch.full_like(call.q, torch.nan)
     assert call.run(out=out) is out
     assert error(out, exact) < 2 * case.tolerance
-
-
-def test_append_on_a_gpu_is_that_on_the_cpu() -> None:
-    """The same program; sums may be rounded otherwise."""
-    tokens, depth = 37, 128
-    draw = torch.Generator().manual_seed(0)
-    angles = torch.rand(64, 32, generator=draw)
-    qkv = torch.randn(tokens, (8 + 2 * 2) * depth, generator=draw).bfloat16()
-    weights = [1 + torch.randn(depth, generator=draw).bfloat16() / 8 for _ in range(2)]
-    slots = torch.randperm(80, generator=draw)[:tokens]
-    slots[5] = -1
-    positions = torch.arange(tokens)
-    results = []
-    for device in ("cpu", "cuda"):
-        k, v = torch.zeros(2, 5, 16, 2, depth, device=device).bfloat16()
-        given = [t.to(device) for t in (qkv, *weights, angles, positions)]
-        heads = {"num_heads": 8, "num_kv_heads": 2}
-        q = qk_norm_rope_append(*given, k, v, slots.to(device), **heads)
-        results.append([t.cpu() for t in (q, k, v)])
-    for here, there in zip(*results, strict=True):
-        assert torch.allclose(here, there, atol=0.04)
 
 
 def test_tensors_of_two_devices_are_refused_by_name() -> None:
