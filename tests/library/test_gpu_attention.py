@@ -12,7 +12,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from attention_cases import Call, Case, error, exact_at_once, made, same_lse
+from attention_cases import Call, Case, error, made, same_lse
 from torch import Tensor
 
 from mirage_kernels import constant_history, gqa, kernel_table
@@ -122,7 +122,7 @@ def check(case: Case) -> None:
     call = made(case)
     out, lse = poisoned(call)
     call.run(out=out, lse=lse)
-    exact, exact_lse = exact_at_once(call)
+    exact, exact_lse = call.exact()
     assert error(out, exact) < case.tolerance
     assert same_lse(lse, exact_lse, case.tolerance)
     again, lse_again = poisoned(call)
@@ -262,7 +262,7 @@ def test_a_graph_serves_other_lengths_and_pages(
         held.given["seq_lens"].copy_(call.given["seq_lens"])
         out.fill_(torch.nan), lse.fill_(torch.nan)
         graph.replay()
-        exact, exact_lse = exact_at_once(call)
+        exact, exact_lse = call.exact()
         assert error(out, exact) < call.case.tolerance
         assert same_lse(lse, exact_lse, call.case.tolerance)
         graph.replay()
@@ -357,7 +357,7 @@ def test_what_no_kernel_serves_is_computed(name: str) -> None:
 def test_prefill_is_close_to_float64(dtype: str, keys: int, causal: bool) -> None:
     case = Case((keys, keys), (512,), (8, 2), 128, DTYPES[dtype], "cuda", 0)
     call = made(replace(case, options={"causal": causal}))
-    exact, _ = exact_at_once(call)
+    exact, _ = call.exact()
     assert error(call.run(), exact) < 2 * case.tolerance
     out = torch.full_like(call.q, torch.nan)
     assert call.run(out=out) is out
