@@ -16,7 +16,6 @@ from mirage_kernels.generator.plan.program import (
     Roles,
     Statement,
     TileProgram,
-    roles_of,
 )
 from mirage_kernels.generator.records.record import load_record
 from mirage_kernels.generator.schedules.choose import variants
@@ -43,14 +42,9 @@ def refusal(graph: Graph) -> str:
     return caught.value.sentence
 
 
-def test_without_a_loop_there_are_tokens_and_a_depth_and_no_rows() -> None:
-    body = mugraph("ntrans").blocks[0].body
-    assert body is not None
-    assert roles_of(body) == Roles(rows="", tokens="M", depth="K")
-
-
 def test_a_kernel_without_a_loop_is_lines_loads_first_and_stores_last() -> None:
     program = planned("ntrans")
+    assert program.roles == Roles(rows="", tokens="M", depth="K")
     assert (program.loop, program.meetings, program.epilogue) == ((), (), ())
     assert [s.do for s in program.lines[:3]] == [Do.LOAD] * 3
     assert words(program.lines)[3:6] == [
@@ -59,10 +53,7 @@ def test_a_kernel_without_a_loop_is_lines_loads_first_and_stores_last() -> None:
         "sqrt sum_x_squared @ tokens",
     ]
     assert program.lines[-1].do is Do.STORE
-
-
-def test_a_vector_of_all_tokens_gets_a_name_beside_its_tensors() -> None:
-    loads = {s.args[0]: s for s in planned("ntrans").lines if s.do is Do.LOAD}
+    loads = {s.args[0]: s for s in program.lines if s.do is Do.LOAD}
     assert loads["alpha"].out == "alpha_line"
     assert loads["alpha"].layout is Layout.LINE_VECTOR
 
@@ -105,26 +96,17 @@ def test_statistics_are_lines_that_keep_a_number_per_token() -> None:
     assert next(s.do for s in program.lines if s.layout is Layout.LINE) is Do.LOAD
     assert program.epilogue[0].do is Do.TOTAL
 
-
-def test_the_loop_reads_every_statistic_once() -> None:
-    reads = [s for s in planned("layer_norm_linear").loop if s.do is Do.READ]
-    assert [(s.out, s.args) for s in reads] == [
-        ("mean_x", ("mean_x_kept",)),
-        ("root", ("root_kept",)),
-    ]
+    reads = [s for s in program.loop if s.do is Do.READ]  # each once
+    kept = [("mean_x", ("mean_x_kept",)), ("root", ("root_kept",))]
+    assert [(s.out, s.args) for s in reads] == kept
 
 
-def test_kernels_with_statistics_serve_up_to_32_tokens() -> None:
-    made = record("layer_norm_linear")
-    knobs = [v.knobs.tokens for v in variants(planned("layer_norm_linear"), target("sm_90a"))]
-    assert tuple(knobs) == BUCKETS_WITH_STATISTICS
-    assert made.max_tokens == 32
-
-
-def test_statistics_lie_below_the_ring_from_the_start() -> None:
+def test_kernels_with_statistics_serve_up_to_32_tokens_and_keep_them_below_the_ring() -> None:
     program = planned("layer_norm_linear")
-    (variant, *_) = variants(program, target("sm_90a"))
-    places = Footprint.of(program).arrangement(variant.knobs)
+    made = variants(program, target("sm_90a"))
+    assert tuple(v.knobs.tokens for v in made) == BUCKETS_WITH_STATISTICS
+    assert record("layer_norm_linear").max_tokens == 32
+    places = Footprint.of(program).arrangement(made[0].knobs)
     assert places.offsets["mean_x_kept"] < places.offsets[RING]
     assert places.offsets["root_kept"] < places.offsets[RING]
 
