@@ -23,10 +23,12 @@ from mirage_kernels.generator.schedules.loop import (
     FEW_TOKENS,
     GROUP_ROWS,
     ROW_TILE,
+    lowered,
     reasons_against,
     rows_for,
+    sizes,
 )
-from mirage_kernels.generator.schedules.schedule import Knobs
+from mirage_kernels.generator.schedules.schedule import Knobs, Schedule
 from mirage_kernels.generator.target import Target
 
 FEW_IN_TURNS = 16  # tokens; up to so many sliced-K is as fast where warpgroups take turns
@@ -100,3 +102,17 @@ def predict(program: TileProgram, on: Target) -> Model:
         return START_US + streamed + work.vectors_us(VECTOR_CYCLES)
 
     return model
+
+
+registers, shared_bytes = sizes(ClusterSplitK, SplitBlock.of)
+SCHEDULE = Schedule(
+    name=ClusterSplitK.schedule,
+    knobs=ClusterSplitK,
+    lower=lowered,
+    fits=fits,
+    choose=choose,
+    candidates=candidates,
+    registers=registers,
+    shared_bytes=shared_bytes,
+    predict=predict,
+)

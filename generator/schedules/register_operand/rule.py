@@ -24,8 +24,10 @@ from mirage_kernels.generator.schedules.loop import (
     ROW_TILE,
     TOKEN_TILE,
     Producers,
+    lowered,
     reasons_against,
     rows_for,
+    sizes,
 )
 from mirage_kernels.generator.schedules.producer_blocks import (
     PAIR,
@@ -43,7 +45,7 @@ from mirage_kernels.generator.schedules.register_operand.knobs import (
     can_run,
 )
 from mirage_kernels.generator.schedules.row_wise.knobs import row_wise_knobs, whole_row_blocks
-from mirage_kernels.generator.schedules.schedule import Knobs
+from mirage_kernels.generator.schedules.schedule import Knobs, Schedule
 from mirage_kernels.generator.target import Target
 
 FEW_TO_HOLD = 16  # tokens; up to so many sliced-K is as fast
@@ -252,3 +254,17 @@ def _model(program: TileProgram, on: Target) -> Model:
         return work.beside_producers_us(knobs, streamed)
 
     return model
+
+
+registers, shared_bytes = sizes(RegisterOperand, RegisterBlock.of)
+SCHEDULE = Schedule(
+    name=RegisterOperand.schedule,
+    knobs=RegisterOperand,
+    lower=lowered,
+    fits=fits,
+    choose=choose,
+    candidates=candidates,
+    registers=registers,
+    shared_bytes=shared_bytes,
+    predict=predict,
+)
