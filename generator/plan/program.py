@@ -58,10 +58,11 @@ class Roles:
 
     def layout(self, dims: tuple[str, ...]) -> Layout | None:
         """Return the place of a value with these dims, None if the plan has none."""
-        letters = {self.rows: "r", self.tokens: "t", self.depth: "d"}
-        letters |= dict.fromkeys(self.inner, "i")
-        found = {letters.get(d, "") for d in dims}
-        return _LAYOUTS.get(frozenset(found)) if len(found) == len(dims) else None
+        words = {self.rows: "rows", self.tokens: "tokens", self.depth: "depth"}
+        words |= dict.fromkeys(self.inner, "inner")
+        found = [words.get(d, "?") for d in dims]
+        place = " x ".join(sorted(found, key="rows inner tokens depth".find)) or "scalar"
+        return Layout(place) if place in {layout.value for layout in Layout} else None
 
     def to_json(self) -> dict[str, Json]:
         """Return the roles as JSON data."""
@@ -110,20 +111,6 @@ def roles_of(body: Graph) -> Roles:
     streamed, few = next((pair for pair in found if pair[0] in cut), found[0])
     whole = [lines for lines, other in found if other == few and lines not in cut]
     return Roles(streamed, few, depth, tuple(dict.fromkeys(n for n in whole if n != streamed)))
-
-
-_LAYOUTS = {
-    frozenset("rd"): Layout.ROWS,
-    frozenset("td"): Layout.TOKENS,
-    frozenset("d"): Layout.DEPTH,
-    frozenset("rt"): Layout.ACCUM,
-    frozenset("t"): Layout.TOKEN_SUMS,
-    frozenset("r"): Layout.ROW_SUMS,
-    frozenset("id"): Layout.INNER,
-    frozenset("it"): Layout.INNER_ACCUM,
-    frozenset("ri"): Layout.FACTORS,
-    frozenset(): Layout.SCALAR,
-}
 
 
 class Do(Enum):

@@ -134,21 +134,6 @@ def test_a_number_in_front_of_a_line_has_no_plan() -> None:
     assert refusal(graph).endswith("broadcasts its first operand")
 
 
-def test_a_product_of_rows_without_a_loop_has_no_plan() -> None:
-    views = (View("x", (None, "M"), None), View("weight", ("N", None), None))
-    steps = (Step("contract", (1, 0), "K"),)
-    whole = replace(
-        LAYER_NORM_LINEAR,
-        setting=Setting(("N", "M"), None),
-        views=views,
-        constants=(),
-        steps=steps,
-        results=((2, ("M", "N")),),
-    )
-    refused = refusal(mugraph("layer_norm_linear", whole))
-    assert refused == "without a loop the plan takes a dynamic dim and a static one"
-
-
 def test_elementwise_lines_are_cut_into_parts() -> None:
     program = planned("silu_and_mul")
     assert program.parted

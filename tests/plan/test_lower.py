@@ -146,11 +146,6 @@ def test_a_mugraph_of_two_kernels_has_no_plan(rms_norm_linear: Recipe) -> None:
     assert refusal(graph) == "mine: the muGraph has several kernels, this plan takes one"
 
 
-def test_a_library_product_alone_has_no_plan(rms_norm_linear: Recipe) -> None:
-    graph = lowered(rms_norm_linear, LibrarySketch(("weight", "x"), "K", ("N", "M")))
-    assert refusal(graph) == "mine: the muGraph has several kernels, this plan takes one"
-
-
 def test_a_product_without_a_loop_has_no_plan(rms_norm_linear: Recipe) -> None:
     graph = lowered(rms_norm_linear, linear_sketch(None, Step("contract", (0, 1), "K")))
     assert refusal(graph) == "without a loop the plan takes a dynamic dim and a static one"

@@ -24,9 +24,9 @@ from mirage_kernels.generator.schedules.loop import (
     GROUP_ROWS,
     ROW_TILE,
     lowered,
+    own,
     reasons_against,
     rows_for,
-    sizes,
 )
 from mirage_kernels.generator.schedules.schedule import Knobs, Schedule
 from mirage_kernels.generator.target import Target
@@ -104,7 +104,6 @@ def predict(program: TileProgram, on: Target) -> Model:
     return model
 
 
-registers, shared_bytes = sizes(ClusterSplitK, SplitBlock.of)
 SCHEDULE = Schedule(
     name=ClusterSplitK.schedule,
     knobs=ClusterSplitK,
@@ -112,7 +111,9 @@ SCHEDULE = Schedule(
     fits=fits,
     choose=choose,
     candidates=candidates,
-    registers=registers,
-    shared_bytes=shared_bytes,
+    registers=lambda program, knobs: SplitBlock.of(program).registers(own(ClusterSplitK, knobs)),
+    shared_bytes=lambda program, knobs: SplitBlock.of(program).shared_bytes(
+        own(ClusterSplitK, knobs)
+    ),
     predict=predict,
 )

@@ -25,9 +25,9 @@ from mirage_kernels.generator.schedules.loop import (
     TOKEN_TILE,
     Producers,
     lowered,
+    own,
     reasons_against,
     rows_for,
-    sizes,
 )
 from mirage_kernels.generator.schedules.producer_blocks import (
     PAIR,
@@ -256,7 +256,6 @@ def _model(program: TileProgram, on: Target) -> Model:
     return model
 
 
-registers, shared_bytes = sizes(RegisterOperand, RegisterBlock.of)
 SCHEDULE = Schedule(
     name=RegisterOperand.schedule,
     knobs=RegisterOperand,
@@ -264,7 +263,11 @@ SCHEDULE = Schedule(
     fits=fits,
     choose=choose,
     candidates=candidates,
-    registers=registers,
-    shared_bytes=shared_bytes,
+    registers=lambda program, knobs: RegisterBlock.of(program).registers(
+        own(RegisterOperand, knobs)
+    ),
+    shared_bytes=lambda program, knobs: RegisterBlock.of(program).shared_bytes(
+        own(RegisterOperand, knobs)
+    ),
     predict=predict,
 )

@@ -34,8 +34,8 @@ from mirage_kernels.generator.schedules.loop import (
     ROW_TILE,
     Producers,
     lowered,
+    own,
     rows_for,
-    sizes,
 )
 from mirage_kernels.generator.schedules.producer_blocks import STAMP_BYTES, producer_tiles
 from mirage_kernels.generator.schedules.schedule import Knobs, Schedule
@@ -213,7 +213,6 @@ def _products_us(work: Streaming, footprint: Footprint, knobs: SlicedK, at_once:
     return tiles / SCHEDULERS * cycles / work.clock
 
 
-registers, shared_bytes = sizes(SlicedK, Footprint.of)
 SCHEDULE = Schedule(
     name=SlicedK.schedule,
     knobs=SlicedK,
@@ -221,7 +220,7 @@ SCHEDULE = Schedule(
     fits=fits,
     choose=choose,
     candidates=candidates,
-    registers=registers,
-    shared_bytes=shared_bytes,
+    registers=lambda program, knobs: Footprint.of(program).registers(own(SlicedK, knobs)),
+    shared_bytes=lambda program, knobs: Footprint.of(program).shared_bytes(own(SlicedK, knobs)),
     predict=predict,
 )
