@@ -194,7 +194,7 @@ class TileProgram:
     grid: tuple[str, ...] = ()  # the dims that it cuts
     received: tuple[Statement, ...] = ()  # kept as other blocks of the launch leave it
     producers: TileProgram | None = None  # what these run
-    consumers: TileProgram | None = None  # the same program of blocks that receive
+    consumers: TileProgram | None = None  # the same program for blocks that receive it
 
     @property
     def streamed(self) -> TileProgram:

@@ -55,12 +55,12 @@ def programs_of(recipe: str, graph: Graph, arch: str) -> tuple[TileProgram, ...]
     """
     plain = tile_program(recipe, graph, arch)
     made = with_producer_blocks(plain, target(arch))
-    return (made, plain) if made.consumers else (plain,)
+    return (made, plain) if made.producers else (plain,)
 
 
 def member(programs: tuple[TileProgram, ...], *, producers: bool) -> TileProgram:
     """Return the program with producer blocks or without; the rule's if it is alone."""
-    found = (p for p in programs if (p.consumers is not None) is producers)
+    found = (p for p in programs if (p.producers is not None) is producers)
     return next(found, programs[0])
 
 
@@ -71,9 +71,8 @@ def shared_bytes(program: TileProgram, knobs: Knobs) -> int:
 
 def producers_bytes(program: TileProgram, knobs: LoopKnobs) -> int:
     """Return the shared memory that a producer block takes."""
-    assert program.consumers is not None
-    assert program.consumers.producers is not None
-    return shared_bytes(program.consumers.producers, knobs.producer_knobs) + STAMP_BYTES
+    assert program.producers is not None
+    return shared_bytes(program.producers, knobs.producer_knobs) + STAMP_BYTES
 
 
 def registers(program: TileProgram, knobs: Knobs) -> int:

@@ -65,15 +65,9 @@ def stacked_program(
     inputs = tuple(replace(o, stacked=o.name in stacked) for o in program.inputs)
     made = divided(replace(program, recipe=name, inputs=inputs))
     (fetched,) = program.fetches
-    factors = {*_producers(made).stacked, fetched.args[0]}
+    assert made.producers is not None
+    factors = {*made.producers.stacked, fetched.args[0]}
     return made if factors == {*stacked} else None
-
-
-def _producers(program: TileProgram) -> TileProgram:
-    """Return what the first launch runs."""
-    assert program.consumers is not None
-    assert program.consumers.producers is not None
-    return program.consumers.producers
 
 
 def first_launch(program: TileProgram) -> FirstLaunch:

@@ -79,6 +79,7 @@ def producer_tiles(
 def divided(program: TileProgram) -> TileProgram:
     """Return the program with those of its producer blocks and of its consumer blocks."""
     loop, meetings = _summed(program, program.epilogue)
+    program = replace(program, producers=_producers(program))
     consumers = replace(
         program,
         inputs=_read(program, (*loop, *program.fetches, *program.epilogue)),
@@ -87,7 +88,6 @@ def divided(program: TileProgram) -> TileProgram:
         stages=(),
         products=tuple(replace(p, barrier=False) for p in program.products),
         received=program.kept,
-        producers=_producers(program),
     )
     return replace(program, consumers=consumers)
 

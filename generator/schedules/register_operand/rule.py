@@ -97,7 +97,7 @@ def _choose(program: TileProgram, tokens: int, on: Target, most: int) -> Registe
     if (pair := in_pairs(program, tokens, on)) is not None:
         return pair
     few = FEW_TOKENS if program.roles.inner else most
-    if tokens <= few or program.consumers:  # producers of such blocks are in pairs
+    if tokens <= few or program.producers:  # producers of such blocks are in pairs
         return None
     waves = 1
     while (rows := rows_for(all_rows, waves * on.multiprocessors)) > MOST_ROWS:
@@ -120,10 +120,10 @@ def _candidates(program: TileProgram, tokens: int, on: Target) -> Iterator[Regis
     if tokens % TOKENS or tokens % least or not can_run(program.streamed):
         return
     producers = paired_producers(program, tokens, on)
-    if program.consumers and producers is None:
+    if program.producers and producers is None:
         return
     for blocks, rows in product((1, PAIR), range(ROW_TILE, PAIR * MOST_ROWS + 1, ROW_TILE)):
-        if all_rows % rows or block.inner if blocks > 1 else program.consumers:
+        if all_rows % rows or block.inner if blocks > 1 else program.producers:
             continue
         knobs = replace(block.sized(rows, tokens, blocks), producers=producers)
         if (most := deepest(block, knobs, on)) is None:
@@ -181,7 +181,7 @@ def in_pairs(program: TileProgram, tokens: int, on: Target) -> RegisterOperand |
     if block.inner or block.row_tensors > 1 or 0 < last <= rows // PAIR:
         return None
     producers = paired_producers(program, tokens, on)
-    if program.consumers and producers is None:
+    if program.producers and producers is None:
         return None
     return deepest(block, replace(block.sized(rows, tokens, PAIR), producers=producers), on)
 
@@ -192,8 +192,7 @@ def paired_producers(program: TileProgram, tokens: int, on: Target) -> Producers
     They are in pairs themselves, and their rings as deep as fits: a ring of four steps took 12.2
     us, of six 11.8 (R 64, 64 tokens).
     """
-    made = program.consumers.producers if program.consumers else None
-    if made is None or not can_run(made):
+    if (made := program.producers) is None or not can_run(made):
         return None
     block, tiles = RegisterBlock.of(made), producer_tiles(program, tokens, on, paired=True)
     steps = block.depth // (PAIR * BOXES * BOX_DEPTH)

@@ -144,7 +144,7 @@ def _with_producers(program: TileProgram, knobs: SlicedK, on: Target) -> Iterato
 
     As many stages as fit: a producer should not wait for memory more often than it must.
     """
-    if program.consumers is None or (made := program.consumers.producers) is None:
+    if (made := program.producers) is None:
         yield knobs
         return
     footprint, depth = Footprint(made), made.extents[made.roles.depth]
