@@ -97,7 +97,7 @@ def roles_of(body: Graph) -> Roles:
             raise PlanError("without a loop the plan takes a dynamic dim and a static one")
         if ordered[0] not in cut:
             raise PlanError(f"without a loop the plan cuts {ordered[0]}")
-        return Roles("", *ordered)
+        return Roles("", ordered[0], ordered[1])
     depth = body.space.loop.dim
     found: list[tuple[str, str]] = []
     for node in body.of("contract"):
