@@ -196,6 +196,11 @@ class TileProgram:
     producers: TileProgram | None = None  # what these run
     consumers: TileProgram | None = None  # the same program for blocks that receive it
 
+    def read_by(self, *statements: Statement) -> tuple[Operand, ...]:
+        """The inputs that statements read."""
+        names = {a for s in statements for a in s.args}
+        return tuple(o for o in self.inputs if o.name in names)
+
     @property
     def streamed(self) -> TileProgram:
         """What the blocks run that stream the rows: all of it unless they receive something."""

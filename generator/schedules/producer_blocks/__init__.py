@@ -82,7 +82,7 @@ def divided(program: TileProgram) -> TileProgram:
     program = replace(program, producers=_producers(program))
     consumers = replace(
         program,
-        inputs=_read(program, (*loop, *program.fetches, *program.epilogue)),
+        inputs=program.read_by(*loop, *program.fetches, *program.epilogue),
         loop=loop,
         meetings=meetings,
         stages=(),
@@ -110,7 +110,7 @@ def _producers(program: TileProgram) -> TileProgram:
     return replace(
         program,
         roles=roles,
-        inputs=_read(program, (*loop, *epilogue)),
+        inputs=program.read_by(*loop, *epilogue),
         output=Operand.in_workspace(kept.out, kept.type),
         loop=tuple(map(placed, loop)),
         meetings=tuple(map(placed, meetings)),
@@ -130,9 +130,3 @@ def _summed(
     barrier = any(m.barrier for m in program.meetings)
     met = tuple(replace(m, barrier=barrier and m is meetings[0]) for m in meetings)
     return needed(program.loop, wanted), met
-
-
-def _read(program: TileProgram, statements: tuple[Statement, ...]) -> tuple[Operand, ...]:
-    """Return the inputs that statements read."""
-    names = {a for s in statements for a in s.args}
-    return tuple(o for o in program.inputs if o.name in names)

@@ -79,12 +79,10 @@ def prologue_program(program: TileProgram) -> TileProgram:
     out = _tensor(program, made)
     stored = (names[made.out], out.name)
     lines.append(Statement(Do.STORE, f"{made.out}_stored", stored, made.type, Layout.LINE))
-    read = {a for s in lines for a in s.args}
     return replace(
         program,
         roles=roles,
-        inputs=tuple(o for o in program.inputs if o.name in read),
-        scalars=program.scalars,
+        inputs=program.read_by(*lines),
         output=out,
         loop=(),
         meetings=(),
@@ -104,8 +102,7 @@ def main_program(program: TileProgram) -> TileProgram:
     rows = [s for s in program.loads if s.out in wanted]
     load = Statement(Do.LOAD, made.out, (tokens.name,), made.type, Layout.TOKENS)
     loop = (load, *rows, *(replace(s, barrier=False) for s in products))
-    read = {a for s in (*loop, *program.epilogue) for a in s.args}
-    inputs = (tokens, *(o for o in program.inputs if o.name in read))
+    inputs = (tokens, *program.read_by(*loop, *program.epilogue))
     return replace(program, inputs=inputs, loop=loop, lines=())
 
 
