@@ -13,6 +13,7 @@ from dataclasses import replace
 
 from mirage_kernels.generator.ir import DType
 from mirage_kernels.generator.plan.dead_code import needed
+from mirage_kernels.generator.plan.lower import HELD
 from mirage_kernels.generator.plan.program import (
     Do,
     Layout,
@@ -25,7 +26,6 @@ from mirage_kernels.generator.target import Target
 
 WHERE_MEASURED = ("sm_90a",)
 MADE = "_made"  # behind the name of the tensor that tokens are made of
-_HELD = {Layout.TOKENS: Layout.LINE, Layout.DEPTH: Layout.LINE_VECTOR}
 
 
 def prologue_statement(program: TileProgram) -> Statement | None:
@@ -74,7 +74,7 @@ def prologue_program(program: TileProgram) -> TileProgram:
         else:
             line = f"{s.out}_line" if s.out in s.args else s.out
             names[s.out], args = line, tuple(names.get(a, a) for a in s.args)
-            layout = _HELD.get(s.layout, s.layout)
+            layout = HELD.get(s.layout, s.layout)
             lines.append(replace(s, out=line, args=args, layout=layout, barrier=False))
     out = _tensor(program, made)
     stored = (names[made.out], out.name)

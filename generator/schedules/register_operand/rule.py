@@ -123,8 +123,8 @@ def _candidates(program: TileProgram, tokens: int, on: Target) -> Iterator[Regis
     if program.producers and producers is None:
         return
     for blocks, rows in product((1, PAIR), range(ROW_TILE, PAIR * MOST_ROWS + 1, ROW_TILE)):
-        if all_rows % rows or block.inner if blocks > 1 else program.producers:
-            continue
+        if (all_rows % rows or block.inner) if blocks > 1 else program.producers:
+            continue  # producers of such blocks are in pairs
         knobs = replace(block.sized(rows, tokens, blocks), producers=producers)
         if (most := deepest(block, knobs, on)) is None:
             continue
@@ -139,13 +139,14 @@ def _candidates(program: TileProgram, tokens: int, on: Target) -> Iterator[Regis
 
 def deepest(block: RegisterBlock, knobs: RegisterOperand, on: Target) -> RegisterOperand | None:
     """Return the knobs with as many stages as pay; None where such blocks cannot serve."""
-    turn, own = knobs.blocks * knobs.groups, max(knobs.rows // knobs.blocks, block.inner_lines)
+    finished = max(knobs.rows // knobs.blocks, block.inner_lines)
+    turn = knobs.blocks * knobs.groups
     whole = block.depth % knobs.step_depth == 0
     steps = block.depth // (knobs.blocks * BOXES * BOX_DEPTH)
     if not whole or knobs.tokens % ROW_TILE or knobs.tokens > GROUP_ROWS or steps < FEWEST_STEPS:
         return None
     small = product_rows(knobs.rows) < min(knobs.rows, FEWEST_OF_SEVERAL)
-    if own > MOST_ROWS or small or knobs.rows % (turn * OCTET):
+    if finished > MOST_ROWS or small or knobs.rows % (turn * OCTET):
         return None
     if block.registers(knobs) > min(MOST_REGISTERS, REGISTERS // block.threads(knobs) // 8 * 8):
         return None
