@@ -82,21 +82,20 @@ def test_the_static_lines_stream_and_the_dynamic_ones_are_tokens(fused: Fused) -
     assert roles_of(body) == Roles(rows="N", tokens="M", depth="K")
 
 
-def test_the_loop_of_the_weight_form(program: TileProgram) -> None:
-    assert words(program) == [
-        "scaled_weight = mul weight_tile norm_weight_tile @ rows x depth",
-        "scaled_product = contract scaled_weight x_tile @ rows x tokens",
+def test_the_loops_of_the_weight_form_and_of_the_x_form(fused: Fused, program: TileProgram) -> None:
+    squares = [
         "x_squared_terms = mul x_tile x_tile @ tokens x depth",
         "x_squared = sum x_squared_terms @ tokens",
     ]
-
-
-def test_the_loop_of_the_x_form(fused: Fused) -> None:
+    assert words(program) == [
+        "scaled_weight = mul weight_tile norm_weight_tile @ rows x depth",
+        "scaled_product = contract scaled_weight x_tile @ rows x tokens",
+        *squares,
+    ]
     assert words(tile_program("rms_norm_linear", fused("x"))) == [
         "scaled_x = mul x_tile norm_weight_tile @ tokens x depth",
         "scaled_x_product = contract weight_tile scaled_x @ rows x tokens",
-        "x_squared_terms = mul x_tile x_tile @ tokens x depth",
-        "x_squared = sum x_squared_terms @ tokens",
+        *squares,
     ]
 
 
@@ -178,27 +177,23 @@ def test_positions_are_not_planned_yet(fused: Fused) -> None:
     assert refusal(graph) == "mine: positions are not planned yet (position)"
 
 
-def test_a_replicated_tile_is_not_planned(fused: Fused) -> None:
-    graph = edited(
-        fused(),
-        lambda n: (replace(n, loop_cut=None),) if n.name == "norm_weight_tile" else (n,),
-    )
-    assert refusal(graph) == "mine: norm_weight_tile is not cut by the loop"
+REFUSED: dict[str, tuple[str, dict[str, object]]] = {
+    "norm_weight_tile is not cut by the loop": ("norm_weight_tile", {"loop_cut": None}),
+    "x_squared_total accumulates something else than a sum": (
+        *("x_squared_total", {"args": ("scaled_weight",)}),
+    ),
+    "scaled_weight broadcasts its first operand": ("scaled_weight", {"op": "div"}),
+}
 
 
-def test_an_accumulator_over_a_product_is_not_planned(fused: Fused) -> None:
-    graph = edited(
-        fused(),
-        lambda n: (replace(n, args=("scaled_weight",)),) if n.name == "x_squared_total" else (n,),
-    )
-    assert refusal(graph) == "mine: x_squared_total accumulates something else than a sum"
+@pytest.mark.parametrize("said", REFUSED)
+def test_a_node_that_is_not_planned_is_named(fused: Fused, said: str) -> None:
+    name, fields = REFUSED[said]
 
+    def change(node: Node) -> tuple[Node, ...]:
+        return (replace(node, **fields),) if node.name == name else (node,)  # type: ignore[arg-type]
 
-def test_a_division_that_broadcasts_its_first_operand_is_not_planned(fused: Fused) -> None:
-    graph = edited(
-        fused(), lambda n: (replace(n, op="div"),) if n.name == "scaled_weight" else (n,)
-    )
-    assert refusal(graph) == "mine: scaled_weight broadcasts its first operand"
+    assert refusal(edited(fused(), change)) == f"mine: {said}"
 
 
 @pytest.mark.parametrize("value", [0.1, 1e-6, 0.7071067811865476])
