@@ -146,7 +146,7 @@ class Statement:
         return self.type.dtype
 
 
-IN_WORKSPACE = -1
+IN_WORKSPACE = -1  # the index of what is no argument: other blocks take it from there
 
 
 @dataclass(frozen=True)
@@ -158,11 +158,6 @@ class Operand:
     type: TensorType
     optional: bool = False  # a call may leave it out: zeros
     stacked: bool = False  # a call gives stacks of it, and which slice each token has
-
-    @staticmethod
-    def in_workspace(name: str, type_: TensorType) -> Operand:
-        """Return what is no argument: other blocks, or another launch, take it from here."""
-        return Operand(name, IN_WORKSPACE, type_)
 
 
 @dataclass(frozen=True)
@@ -197,7 +192,7 @@ class TileProgram:
     consumers: TileProgram | None = None  # the same program for blocks that receive it
 
     def read_by(self, *statements: Statement) -> tuple[Operand, ...]:
-        """The inputs that statements read."""
+        """Return the inputs that statements read."""
         names = {a for s in statements for a in s.args}
         return tuple(o for o in self.inputs if o.name in names)
 

@@ -16,6 +16,7 @@ from itertools import product
 
 from mirage_kernels.generator.plan.dead_code import needed
 from mirage_kernels.generator.plan.program import (
+    IN_WORKSPACE,
     Do,
     Operand,
     Roles,
@@ -111,7 +112,7 @@ def _producers(program: TileProgram) -> TileProgram:
         program,
         roles=roles,
         inputs=program.read_by(*loop, *epilogue),
-        output=Operand.in_workspace(kept.out, kept.type),
+        output=Operand(kept.out, IN_WORKSPACE, kept.type),
         loop=tuple(map(placed, loop)),
         meetings=tuple(map(placed, meetings)),
         epilogue=tuple(map(placed, epilogue)),
