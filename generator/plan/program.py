@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from mirage_kernels.generator.errors import PlanError
-from mirage_kernels.generator.ir import Dim, DType, Graph, Json, TensorType
+from mirage_kernels.generator.ir import Dim, DType, Graph, TensorType
 
 
 class Layout(Enum):
@@ -51,9 +51,9 @@ class Layout(Enum):
 class Roles:
     """Which dim of the program plays which part; without a loop there are no rows."""
 
-    rows: str
     tokens: str
     depth: str
+    rows: str = ""
     inner: tuple[str, ...] = ()  # other static lines with products along the loop
 
     def layout(self, dims: tuple[str, ...]) -> Layout | None:
@@ -64,11 +64,10 @@ class Roles:
         place = " x ".join(sorted(found, key="rows inner tokens depth".find)) or "scalar"
         return Layout(place) if place in {layout.value for layout in Layout} else None
 
-    def to_json(self) -> dict[str, Json]:
-        """Return the roles as JSON data."""
-        given: dict[str, Json] = {"rows": self.rows} if self.rows else {}
-        given |= {"tokens": self.tokens, "depth": self.depth}
-        return given | ({"inner": list(self.inner)} if self.inner else {})
+    @property
+    def counted(self) -> str:
+        """What buckets count: tokens."""
+        return self.tokens
 
     def fast(self, dims: tuple[str, ...]) -> str:
         """Return along which of its dims a tensor has to lie in memory: depth before lines."""
@@ -97,7 +96,7 @@ def roles_of(body: Graph) -> Roles:
             raise PlanError("without a loop the plan takes a dynamic dim and a static one")
         if ordered[0] not in cut:
             raise PlanError(f"without a loop the plan cuts {ordered[0]}")
-        return Roles("", ordered[0], ordered[1])
+        return Roles(tokens=ordered[0], depth=ordered[1])
     depth = body.space.loop.dim
     found: list[tuple[str, str]] = []
     for node in body.of("contract"):
@@ -110,7 +109,7 @@ def roles_of(body: Graph) -> Roles:
         raise PlanError("no contraction along the loop has one static and one dynamic operand")
     streamed, few = next((pair for pair in found if pair[0] in cut), found[0])
     whole = [lines for lines, other in found if other == few and lines not in cut]
-    return Roles(streamed, few, depth, tuple(dict.fromkeys(n for n in whole if n != streamed)))
+    return Roles(few, depth, streamed, tuple(dict.fromkeys(n for n in whole if n != streamed)))
 
 
 class Do(Enum):

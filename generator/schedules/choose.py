@@ -20,7 +20,7 @@ from mirage_kernels.generator.errors import PlanError
 from mirage_kernels.generator.ir import Graph
 from mirage_kernels.generator.plan.lower import tile_program
 from mirage_kernels.generator.plan.program import TileProgram
-from mirage_kernels.generator.schedules import SCHEDULES
+from mirage_kernels.generator.schedules import RANKED
 from mirage_kernels.generator.schedules.loop import ALIGNED_ELEMENTS, BUCKETS, LoopKnobs
 from mirage_kernels.generator.schedules.producer_blocks import (
     STAMP_BYTES,
@@ -66,7 +66,7 @@ def member(programs: tuple[TileProgram, ...], *, producers: bool) -> TileProgram
 
 def shared_bytes(program: TileProgram, knobs: Knobs) -> int:
     """Return the shared memory that a block takes."""
-    return SCHEDULES[knobs.schedule].shared_bytes(program, knobs)
+    return RANKED[knobs.schedule].shared_bytes(program, knobs)
 
 
 def producers_bytes(program: TileProgram, knobs: LoopKnobs) -> int:
@@ -77,7 +77,7 @@ def producers_bytes(program: TileProgram, knobs: LoopKnobs) -> int:
 
 def registers(program: TileProgram, knobs: Knobs) -> int:
     """Return what a thread takes."""
-    return SCHEDULES[knobs.schedule].registers(program, knobs)
+    return RANKED[knobs.schedule].registers(program, knobs)
 
 
 # -- by rule ---------------------------------------------------------------------------------------
@@ -121,7 +121,7 @@ def variants(program: TileProgram, on: Target) -> tuple[Variant, ...]:
 
 
 def _choose(program: TileProgram, bucket: int, on: Target) -> Knobs | None:
-    fitting = (s for s in SCHEDULES.values() if not s.fits(program, on))
+    fitting = (s for s in RANKED.values() if not s.fits(program, on))
     found = (s.choose(program, bucket, on) for s in fitting)
     return next((knobs for knobs in found if knobs is not None), None)
 
@@ -209,12 +209,12 @@ def _rule(program: TileProgram, tokens: int, on: Target) -> Knobs:
 
 def predicted_us(program: TileProgram, knobs: Knobs, tokens: int, on: Target) -> float:
     """Return the predicted time of knobs for a full bucket of tokens."""
-    return round(SCHEDULES[knobs.schedule].predict(program, on)(knobs, tokens), 3)
+    return round(RANKED[knobs.schedule].predict(program, on)(knobs, tokens), 3)
 
 
 def all_candidates(program: TileProgram, tokens: int, on: Target) -> Iterator[Candidate]:
     """Yield every choice of knobs of every schedule that fits a block."""
-    for schedule in SCHEDULES.values():
+    for schedule in RANKED.values():
         if not schedule.fits(program, on):
             predict = schedule.predict(program, on)
             for knobs in schedule.candidates(program, tokens, on):

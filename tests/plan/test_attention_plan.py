@@ -12,10 +12,11 @@ import pytest
 
 from mirage_kernels.generator.errors import PlanError
 from mirage_kernels.generator.ir import Graph, dumps, from_json, to_json
-from mirage_kernels.generator.pipeline import Plan, plan_for
 from mirage_kernels.generator.plan.blocks import without_threads
+from mirage_kernels.generator.plan.program import Roles
 from mirage_kernels.generator.plan.threads import with_threads
-from mirage_kernels.generator.records.record import load_emitted
+from mirage_kernels.generator.records.record import load_record
+from mirage_kernels.generator.records.sources import plan_for
 from mirage_kernels.generator.schedules.attention.lower import attention_program
 from mirage_kernels.generator.schedules.attention.program import (
     AttentionProgram,
@@ -23,7 +24,10 @@ from mirage_kernels.generator.schedules.attention.program import (
     Do,
     Held,
 )
+from mirage_kernels.generator.schedules.schedule import Subject
+from mirage_kernels.generator.target import target
 
+H200 = target("sm_90a")
 GOLDEN = Path(__file__).parents[1] / "golden"
 RECIPES = (
     *("gqa", "qk_norm_attention", "sliding_window_attention", "gqa_full"),
@@ -43,7 +47,7 @@ def golden_mugraph(name: str) -> Graph:
 def mugraph(name: str) -> Graph:
     """Return the muGraph of a recipe's golden kernel, or a golden muGraph."""
     record = GOLDEN / f"attention_{name}.json"
-    return load_emitted(record).graph if record.is_file() else golden_mugraph(name)
+    return load_record(record).graph if record.is_file() else golden_mugraph(name)
 
 
 def program(recipe: str) -> AttentionProgram:
@@ -185,11 +189,11 @@ def test_thread_graphs_change_nothing(recipe: str) -> None:
 
 @each_recipe
 def test_attention_is_the_plan_that_carries_it(recipe: str) -> None:
-    assert plan_for(recipe, mugraph(recipe), "sm_90a") is Plan.ATTENTION
+    assert plan_for(Subject(recipe, mugraph(recipe), H200)).roles is AttentionRoles
 
 
 def test_weights_are_still_streamed(fused: Callable[..., Graph]) -> None:
-    assert plan_for("rms_norm_linear", with_threads(fused()), "sm_90a") is Plan.STREAM
+    assert plan_for(Subject("rms_norm_linear", with_threads(fused()), H200)).roles is Roles
 
 
 OTHER_FORMS = {
@@ -208,7 +212,7 @@ def test_a_mugraph_of_another_form_is_refused(name: str) -> None:
 
 def test_what_no_plan_carries_is_told_by_the_plan_of_its_kind() -> None:
     with pytest.raises(PlanError, match="this plan splits L"):
-        plan_for("gqa", golden_mugraph("gqa-loop_over_L"), "sm_90a")
+        plan_for(Subject("gqa", golden_mugraph("gqa-loop_over_L"), H200))
 
 
 Change = tuple[str, str, dict[str, object]]  # recipe, node, what of it becomes what

@@ -10,7 +10,7 @@ import pytest
 from mirage_kernels.generator.errors import PlanError
 from mirage_kernels.generator.ir import Graph, Node
 from mirage_kernels.generator.plan.blocks import without_threads
-from mirage_kernels.generator.records.record import load_emitted
+from mirage_kernels.generator.records.record import load_record
 from mirage_kernels.generator.schedules.attention.lower import attention_program
 from mirage_kernels.generator.schedules.attention.program import AttentionProgram, Do
 from mirage_kernels.generator.schedules.attention.softmax import softmax_step
@@ -26,7 +26,7 @@ RECIPES = (
 
 
 def mugraph(recipe: str) -> Graph:
-    return load_emitted(GOLDEN / f"attention_{recipe}.json").graph
+    return load_record(GOLDEN / f"attention_{recipe}.json").graph
 
 
 def rewritten(recipe: str, *nodes: tuple[str, dict[str, object]], after: str = "") -> Graph:

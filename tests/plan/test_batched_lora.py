@@ -26,7 +26,7 @@ from mirage_kernels.generator.target import TARGETS, target
 Fused = Callable[..., Graph]
 ON = target("sm_90a")
 STACKED = ("lora_a", "lora_b")
-ROLES = Roles("N", "M", "K")
+ROLES = Roles("M", "K", "N")
 
 
 def plain(adapted: Fused, k: int = 4096, n: int = 4096, r: int = 64) -> TileProgram:

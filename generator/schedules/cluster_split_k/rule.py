@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from mirage_kernels.generator.plan.program import Do, TileProgram
+from mirage_kernels.generator.plan.program import Do, Roles, TileProgram
 from mirage_kernels.generator.schedules.cluster_split_k.knobs import (
     BLOCKS,
     GROUPS,
@@ -28,7 +28,7 @@ from mirage_kernels.generator.schedules.loop import (
     reasons_against,
     rows_for,
 )
-from mirage_kernels.generator.schedules.schedule import Knobs, Schedule
+from mirage_kernels.generator.schedules.schedule import Knobs, Ranked
 from mirage_kernels.generator.target import Target
 
 FEW_IN_TURNS = 16  # tokens; up to so many sliced-K is as fast where warpgroups take turns
@@ -104,9 +104,10 @@ def predict(program: TileProgram, on: Target) -> Model:
     return model
 
 
-SCHEDULE = Schedule(
+SCHEDULE = Ranked(
     name=ClusterSplitK.schedule,
     knobs=ClusterSplitK,
+    roles=Roles,
     lower=lowered,
     fits=fits,
     choose=choose,

@@ -98,7 +98,7 @@ def _producers(program: TileProgram) -> TileProgram:
     (stage,) = program.stages
     (kept,) = program.kept
     (total,) = kept.args
-    roles = Roles(stage.dim, program.roles.tokens, program.roles.depth)
+    roles = Roles(program.roles.tokens, program.roles.depth, stage.dim)
 
     def placed(s: Statement) -> Statement:
         layout = roles.layout(s.type.names)

@@ -62,7 +62,7 @@ def prologue_program(program: TileProgram) -> TileProgram:
     """Return the program of the launch in front: a token at a time, as a line."""
     made = prologue_statement(program)
     assert made is not None
-    roles = Roles("", program.roles.tokens, program.roles.depth)
+    roles = Roles(program.roles.tokens, program.roles.depth)
     lines = [s for s in program.lines if s.do is not Do.KEEP]
     names = {s.out: s.args[0] for s in program.statistics}  # what stands for values of the loop
     loaded = {s.args[0]: s.out for s in lines if s.do is Do.LOAD}

@@ -13,7 +13,7 @@ from itertools import product
 from math import ceil
 
 from mirage_kernels.generator.plan.layouts import WARP_LANES
-from mirage_kernels.generator.plan.program import Do, TileProgram
+from mirage_kernels.generator.plan.program import Do, Roles, TileProgram
 from mirage_kernels.generator.schedules.latency import ROW_WARP_US, Model, Streaming
 from mirage_kernels.generator.schedules.loop import (
     ALIGNED_ELEMENTS,
@@ -45,7 +45,7 @@ from mirage_kernels.generator.schedules.register_operand.knobs import (
     can_run,
 )
 from mirage_kernels.generator.schedules.row_wise.knobs import row_wise_knobs, whole_row_blocks
-from mirage_kernels.generator.schedules.schedule import Knobs, Schedule
+from mirage_kernels.generator.schedules.schedule import Knobs, Ranked
 from mirage_kernels.generator.target import Target
 
 FEW_TO_HOLD = 16  # tokens; up to so many sliced-K is as fast
@@ -256,9 +256,10 @@ def _model(program: TileProgram, on: Target) -> Model:
     return model
 
 
-SCHEDULE = Schedule(
+SCHEDULE = Ranked(
     name=RegisterOperand.schedule,
     knobs=RegisterOperand,
+    roles=Roles,
     lower=lowered,
     fits=fits,
     choose=choose,

@@ -14,7 +14,7 @@ from mirage_kernels.generator.plan.layouts import WARP_LANES
 from mirage_kernels.generator.plan.program import Do, Roles, TileProgram
 from mirage_kernels.generator.schedules.latency import ELEMENT_BYTES, ROW_WARP_US, Model
 from mirage_kernels.generator.schedules.loop import ALIGNED_ELEMENTS, lowered
-from mirage_kernels.generator.schedules.schedule import Knobs, Schedule
+from mirage_kernels.generator.schedules.schedule import Knobs, Ranked
 from mirage_kernels.generator.target import Target
 
 WARPS, CHUNKS = (1, 2, 4, 8, 16), 4  # of a block that holds a row; of its threads
@@ -105,9 +105,10 @@ def predict(program: TileProgram, on: Target) -> Model:
     return model
 
 
-SCHEDULE = Schedule(
+SCHEDULE = Ranked(
     name=RowWise.schedule,
     knobs=RowWise,
+    roles=Roles,
     lower=lowered,
     fits=fits,
     choose=choose,

@@ -25,7 +25,7 @@ from math import ceil
 from mirage_kernels.generator.errors import PlanError
 from mirage_kernels.generator.plan.hardware import WAVEFRONT_BYTES
 from mirage_kernels.generator.plan.layouts import LINE_TILE, WARP_LANES
-from mirage_kernels.generator.plan.program import Do, Layout, TileProgram
+from mirage_kernels.generator.plan.program import Do, Layout, Roles, TileProgram
 from mirage_kernels.generator.schedules.latency import TOKEN_BYTES, WAVE_US, Model, Streaming
 from mirage_kernels.generator.schedules.loop import (
     BUCKETS,
@@ -38,7 +38,7 @@ from mirage_kernels.generator.schedules.loop import (
     rows_for,
 )
 from mirage_kernels.generator.schedules.producer_blocks import STAMP_BYTES, producer_tiles
-from mirage_kernels.generator.schedules.schedule import Knobs, Schedule
+from mirage_kernels.generator.schedules.schedule import Knobs, Ranked
 from mirage_kernels.generator.schedules.sliced_k.knobs import CHUNK_DEPTH, Footprint, SlicedK
 from mirage_kernels.generator.target import Target
 
@@ -213,9 +213,10 @@ def _products_us(work: Streaming, footprint: Footprint, knobs: SlicedK, at_once:
     return tiles / SCHEDULERS * cycles / work.clock
 
 
-SCHEDULE = Schedule(
+SCHEDULE = Ranked(
     name=SlicedK.schedule,
     knobs=SlicedK,
+    roles=Roles,
     lower=lowered,
     fits=fits,
     choose=choose,
