@@ -14,8 +14,8 @@ from mirage_kernels.generator.records.record import KernelRecord
 from mirage_kernels.generator.schedules.attention import shared_bytes as shared_bytes_of
 from mirage_kernels.generator.schedules.attention.program import AttentionProgram
 from mirage_kernels.generator.schedules.batched_lora import (
+    PRODUCER_BLOCKS,
     consumers_bytes,
-    first_launch,
     first_launch_bytes,
 )
 from mirage_kernels.generator.schedules.choose import producers_bytes, shared_bytes
@@ -42,9 +42,8 @@ def stacked_header(
     expects = _expectations(program)
     for name in program.stacked:
         expects = expects.replace(f"{name} [", f"{name} [slices, ")
-    makers = first_launch(program)
     first = (
-        f"clusters of {makers.blocks} blocks for the inner products of up to 8 tokens of a slice"
+        f"clusters of {PRODUCER_BLOCKS} blocks for the inner products of up to 8 tokens of a slice"
         f"{_kib(first_launch_bytes(program))} shared"
     )
     own = (
