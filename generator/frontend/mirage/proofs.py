@@ -17,9 +17,9 @@ from mirage_kernels.generator.errors import VerifyError
 from mirage_kernels.generator.frontend.mirage.binding import Bound, Row
 from mirage_kernels.generator.frontend.positional.lower import sizes_of
 from mirage_kernels.generator.ir import Axis, Graph, Node, Space, count, parts_of
+from mirage_kernels.generator.search.cases import Case
 from mirage_kernels.generator.search.verify import (
     LOG2_WANTED,
-    Case,
     Compared,
     Proof,
     Prover,
