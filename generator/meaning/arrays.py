@@ -111,9 +111,8 @@ def array_reading(arithmetic: Arithmetic, sizes: Mapping[str, int]) -> Reading[A
     rules: dict[str, Rule[Array]] = {"sum": reduce, "contract": contract, "peak": peak}
     rules |= _sources(arithmetic, sizes)
     rules |= {op.name: elementwise for op in OPS.values() if op.kind is Kind.ELEMENTWISE}
-    reading = Reading(arithmetic.name, rules)
-    rules |= block_rules(reading, arithmetic, sizes)
-    return reading
+    rules |= block_rules(rules, arithmetic, sizes)
+    return rules
 
 
 def _sources(arithmetic: Arithmetic, sizes: Mapping[str, int]) -> dict[str, Rule[Array]]:

@@ -135,7 +135,7 @@ class _Launch:
         if node.op == "peak":
             found[node.name] = self.peak(node, found[node.args[0]], place, before)
             return
-        made = self.reading.rules[node.op](node, [found[a] for a in node.args])
+        made = self.reading[node.op](node, [found[a] for a in node.args])
         found.update(zip((v.name for v in node.outs), made, strict=True))
 
     def peak(self, node: Node, x: Array, place: Place, before: Array | None) -> Array:

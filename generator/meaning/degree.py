@@ -72,11 +72,11 @@ def degree_reading(sizes: Extents) -> Reading[Fraction]:
 
     def block(node: Node, args: Sequence[Fraction]) -> list[Fraction]:
         whole = {d: n for a in args for d, n in a.along.items()}
-        return _Block(node, reading, {**sizes, **whole}).run(args)
+        return _Block(node, rules, {**sizes, **whole}).run(args)
 
     def thread(node: Node, args: Sequence[Fraction]) -> list[Fraction]:
         assert node.body is not None
-        return results(node.body, args, reading)
+        return results(node.body, args, rules)
 
     def inside(node: Node, args: Sequence[Fraction]) -> list[Fraction]:
         raise AssertionError(f"{node.op} outside of a block graph")
@@ -85,8 +85,7 @@ def degree_reading(sizes: Extents) -> Reading[Fraction]:
     rules |= dict.fromkeys(ops_of_kind(Kind.CARRY, Kind.OUTPUT), inside)
     rules |= dict.fromkeys(("const", "size", "iota"), source)
     rules |= {"sum": reduce, "contract": contract, "peak": peak, "block": block, "thread": thread}
-    reading = Reading("degree", rules)
-    return reading
+    return rules
 
 
 class _Block:
@@ -112,9 +111,8 @@ class _Block:
             "combine": self.combine,
             "combine_rescaled": self.combine,
         }
-        inside = Reading(self.outside.name, {**self.outside.rules, **rules})
         inputs = [self.input(n, a) for n, a in zip(self.body.inputs, args, strict=True)]
-        return results(self.body, inputs, inside)
+        return results(self.body, inputs, {**self.outside, **rules})
 
     def input(self, node: Node, whole: Fraction) -> Fraction:
         """Return the tile of a tensor that an imap and fmap give a block in one step."""
