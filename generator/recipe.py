@@ -5,9 +5,10 @@ A recipe file holds one function decorated with `recipe`; the decorated name is 
 
 from __future__ import annotations
 
-import importlib
+import importlib.util
 import inspect
 import pkgutil
+import re
 import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -25,14 +26,14 @@ from mirage_kernels.generator.frontend.declarations import (
 )
 from mirage_kernels.generator.frontend.options import Form
 from mirage_kernels.generator.frontend.options import form as form
-from mirage_kernels.generator.frontend.recipe_files import run_file
 from mirage_kernels.generator.frontend.results import checked_spec
-from mirage_kernels.generator.frontend.symbolic import Tensor
+from mirage_kernels.generator.frontend.symbolic import Tensor, unknown_operator
 from mirage_kernels.generator.ir import Builder, Dim, DType, Graph, Level, TensorType
 
 if TYPE_CHECKING:
     import torch
 
+_MISSING_NAME = re.compile(r"cannot import name '(\w+)' from 'mirage_kernels.generator.language'")
 # Kernels count columns in int32, and proofs run at full extents: 8 times the largest vocabulary.
 LARGEST_STATIC, LARGEST_DYNAMIC = 2**21, 2**31 - 1
 
@@ -298,7 +299,7 @@ def load_recipe(name_or_path: str) -> Recipe:
     path = Path(f"{file}.py" if name else name_or_path)
     if not path.is_file():
         raise RecipeError(f"recipe file {path} does not exist", "check the path")
-    found = [r for r in _recipes_in(run_file(path)) if not name or r.name == name]
+    found = [r for r in _recipes_in(_run_file(path)) if not name or r.name == name]
     if len(found) == 1:
         return found[0]
     if name:
@@ -307,4 +308,33 @@ def load_recipe(name_or_path: str) -> Recipe:
     raise RecipeError(
         f"{name_or_path} defines {len(found)} recipes, not one",
         f"name one: {several}" if found else "decorate one function with @recipe(...)",
+    )
+
+
+def _run_file(path: Path) -> ModuleType:
+    """Run a recipe file. Raises RecipeError with the line that fails."""
+    spec = importlib.util.spec_from_file_location(path.stem, path.resolve())
+    if spec is None or spec.loader is None:
+        raise RecipeError(f"recipe file {path} cannot be read as Python")
+    module = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except RecipeError:
+        raise
+    except Exception as error:  # the file is the user's: it may raise anything
+        raise _failure_of(path, error) from error
+    return module
+
+
+def _failure_of(path: Path, error: Exception) -> RecipeError:
+    """Return what to say of an error that a recipe file raised: its line, or the missing op."""
+    missing = _MISSING_NAME.match(str(error))
+    if missing:
+        return unknown_operator(missing[1])
+    own = str(path.resolve())
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename == own]
+    line = frames[-1].lineno if frames else getattr(error, "lineno", None)
+    return RecipeError(
+        f"{path.name}, line {line}: {type(error).__name__}: {error}",
+        "the recipe file must run as Python; nothing was written",
     )

@@ -162,12 +162,10 @@ def bound_as(choice: Choice, spec: Graph, program: Lowered, held: Held) -> Bound
     types = {name: value.type for name, value in program.graph.values.items()}
     whole = Builder(Level.KERNEL, None, list(program.graph.nodes), types)
     ours, theirs = [], []
-    for name, made, *named in zip(
-        spec.outputs, program.graph.outputs, choice.outputs, program.outputs, strict=True
-    ):
+    for i, named in enumerate(zip(choice.outputs, program.outputs, strict=True)):
         rows = _rows(*named)
-        ours.append(restating.result(name, rows))
-        theirs.append(_over(whole, made, rows))
+        ours.append(restating.result(spec.outputs[i], rows))
+        theirs.append(_over(whole, program.graph.outputs[i], rows))
     ties = tuple(tuple(rows) for rows in restating.rows.values() if len(rows) > 1)
     return Bound(choice, restating.builder.graph(ours), whole.graph(theirs), ties)
 
