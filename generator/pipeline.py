@@ -25,10 +25,9 @@ from mirage_kernels.generator.jobs.executors import Local
 from mirage_kernels.generator.jobs.job import Job
 from mirage_kernels.generator.jobs.run import Workshop, complete_all
 from mirage_kernels.generator.jobs.store import Store
-from mirage_kernels.generator.plan.lower import roles_of, tile_program
-from mirage_kernels.generator.plan.program import TileProgram
+from mirage_kernels.generator.plan.lower import tile_program
+from mirage_kernels.generator.plan.program import TileProgram, roles_of
 from mirage_kernels.generator.plan.threads import with_threads
-from mirage_kernels.generator.plan.tiles import Planning
 from mirage_kernels.generator.recipe import output_type, trace
 from mirage_kernels.generator.records.attention import attention_cases, planned_attention, preferred
 from mirage_kernels.generator.records.record import (
@@ -233,7 +232,7 @@ def plan_for(recipe: str, graph: Graph, arch: str) -> Plan:
     """
     on = target(arch)
     try:
-        variants(tile_program(recipe, graph, Planning(arch=arch)), on)
+        variants(tile_program(recipe, graph, arch), on)
         _require_room(recipe, _carried(graph))
         return Plan.STREAM
     except PlanError as error:

@@ -47,12 +47,25 @@ def apply(op: str, *args: Expression) -> Expression:
 
 one = Expression("one")
 ZERO_LEAF, MINUS_ONE = leaf("const", "0"), leaf("const", "-1")
-IN_FEW_OPS = {
+DEFINITIONS = {
     "neg": lambda x: apply("mul", x, MINUS_ONE),
     "sub": lambda x, y: apply("add", x, apply("mul", y, MINUS_ONE)),
     "square": lambda x: apply("mul", x, x),
     "rsqrt": lambda x: apply("div", one, apply("sqrt", x)),
 }
+
+
+def in_few_ops(e: Expression) -> Expression:
+    """Return an expression in add, mul, div, sum, exp, sqrt and functions without laws.
+
+    where(c, x, 0) is a product with a mask.
+    """
+    if e.op in DEFINITIONS:
+        return in_few_ops(DEFINITIONS[e.op](*e.args))
+    args = tuple(map(in_few_ops, e.args))
+    if e.op == "where" and args[2] == ZERO_LEAF:
+        return apply("mul", args[1], apply("mask", args[0]))
+    return Expression(e.op, args, e.words)
 
 
 class Answer(Enum):
@@ -79,14 +92,6 @@ EQUALITIES = (
     ("(max x y)", "(max y x)"),
 )
 WITH_ONE = (("(mul x one)", "x"), ("(div x one)", "x"), ("(div x y)", "(mul x (div one y))"))
-# Ops that are written with others.
-DEFINITIONS = {
-    "neg": ("(neg x)", "(mul x |const -1|)"),
-    "sub": ("(sub x y)", "(add x (mul y |const -1|))"),
-    "square": ("(square x)", "(mul x x)"),
-    "rsqrt": ("(rsqrt x)", "(div one (sqrt x))"),
-    "masked": ("(masked x y)", "(mul y (mask x))"),
-}
 SUM = (
     ("(SUM (add x y))", "(add (SUM x) (SUM y))"),
     ("(SUM (mul x y))", "(mul x (SUM y))"),
@@ -104,32 +109,24 @@ def solve(script: Iterable[str]) -> str:
 
 def equal(a: Expression, b: Expression) -> Answer:
     """Return whether two expressions are equal by the axioms."""
-    if _are_distinct(a, b):
+    left, right = in_few_ops(a), in_few_ops(b)
+    if _are_distinct(left, right):
         return Answer.NO
-    left, right = _masked(a), _masked(b)
     differ = f"(assert (not (= {_text(left)} {_text(right)})))"
     return Answer.YES if solve([*_axioms(left, right), differ]) == "unsat" else Answer.UNKNOWN
 
 
 def contained(target: Expression, part: Expression) -> Answer:
     """Return whether `part` is a sub-expression of something equal to `target`."""
-    has_exp = any(e.op == "exp" for e in target.parts())
-    certificates = separations(lambda v: (value(v, target), value(v, part)), has_exp=has_exp)
+    whole, piece = in_few_ops(target), in_few_ops(part)
+    has_exp = any(e.op == "exp" for e in whole.parts())
+    certificates = separations(lambda v: (value(v, whole), value(v, piece)), has_exp=has_exp)
     if next(certificates):
         return Answer.NO
-    whole, piece = _masked(target), _masked(part)
     apart = f"(assert (and (part {_text(whole)}) (not (part {_text(piece)}))))"
     if solve([*_axioms(whole, piece), apart]) == "unsat":
         return Answer.YES
     return Answer.NO if any(certificates) else Answer.UNKNOWN
-
-
-def _masked(expression: Expression) -> Expression:
-    """Return the expression with masked(c, x) for where(c, x, 0): this 0 is no part of it."""
-    args = tuple(_masked(a) for a in expression.args)
-    if expression.op == "where" and args[2] == ZERO_LEAF:
-        return apply("masked", *args[:2])
-    return Expression(expression.op, args, expression.words)
 
 
 def _axioms(a: Expression, b: Expression) -> Iterator[str]:
@@ -145,10 +142,12 @@ def _axioms(a: Expression, b: Expression) -> Iterator[str]:
         yield _part_axiom(op, arity)
     yield "(assert (= (sqrt one) one))"
     sums = sorted({_symbol(n) for n in nodes if n.op == "sum"})
-    equalities = [*EQUALITIES, *(DEFINITIONS[op] for op in sorted(ops) if op in DEFINITIONS)]
-    equalities += [(p.replace("SUM", s), q.replace("SUM", s)) for s in sums for p, q in SUM]
+    equalities = [
+        *EQUALITIES,
+        *((p.replace("SUM", s), q.replace("SUM", s)) for s in sums for p, q in SUM),
+    ]
     equalities += [(f"({s} ({t} x))", f"({t} ({s} x))") for s in sums for t in sums if s < t]
-    if "one" in symbols or "rsqrt" in ops:
+    if "one" in symbols:
         equalities += WITH_ONE
     for left, right in equalities:
         yield _axiom(left, right)
@@ -191,16 +190,12 @@ def _symbol(expression: Expression) -> str:
 
 
 def value(v: Valuation, e: Expression) -> Dual:
-    """Return what an expression is in an interpretation."""
-    if e.op in IN_FEW_OPS:
-        return value(v, IN_FEW_OPS[e.op](*e.args))
+    """Return what an expression in few ops is in an interpretation."""
     args = [value(v, a) for a in e.args]
     if e.op == "leaf":
         return v.number(" ".join(e.words))
     if e.op == "sum":
         return v.product(args[0], v.number(" ".join(("sum", *e.words))))
-    if e.op == "where" and e.args[2] == ZERO_LEAF:
-        return v.product(args[1], v.function("where", args[0]))
     rules = {
         "one": lambda: Dual(v.unit, None),
         "add": v.sum,
@@ -209,7 +204,8 @@ def value(v: Valuation, e: Expression) -> Dual:
         "sqrt": lambda x: v.power(x, v.root),
         "exp": v.exp,
     }
-    return rules[e.op](*args) if e.op in rules else v.function(e.op, *args)
+    name = "where" if e.op == "mask" else e.op
+    return rules[e.op](*args) if e.op in rules else v.function(name, *args)
 
 
 def _are_distinct(a: Expression, b: Expression) -> bool:
