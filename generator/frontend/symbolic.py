@@ -27,13 +27,6 @@ _RECORDED = (Kind.ELEMENTWISE, Kind.REDUCE, Kind.CONTRACT)  # kinds of ops that 
 _COUNTING = ("add", "sub", "mul", "max", "neg")  # ops that are closed under int32
 _ARITHMETIC = (*_COUNTING, "div")  # with a real operand these take an int32 one too
 
-# What `language` defines, for errors to list.
-LANGUAGE = (
-    *("contract", "sum", "mean", "where", "maximum", "exp", "log", "sqrt", "rsqrt", "square"),
-    *("sigmoid", "silu", "gelu", "gelu_tanh", "tanh", "relu", "soft_cap", "softmax"),
-    *("rms_norm", "layer_norm", "group_norm", "l2_norm", "extent", "positions"),
-)
-
 
 @dataclass(frozen=True, eq=False)
 class Tensor:
@@ -117,8 +110,16 @@ def unknown_operator(operator: str) -> UnknownOperatorError:
     """Return the error for a name that is no operator, with the list of those there are."""
     return UnknownOperatorError(
         f"recipes have no operator {operator!r}",
-        f"operators: {', '.join(LANGUAGE)}, and + - * / < <= > >= &",
+        f"operators: {', '.join(operators())}, and + - * / < <= > >= &",
     )
+
+
+def operators() -> list[str]:
+    """Return the names of what `language` defines."""
+    from mirage_kernels.generator import language
+
+    own = ((name, getattr(f, "__module__", "")) for name, f in vars(language).items())
+    return [name for name, home in own if home == language.__name__ and not name.startswith("_")]
 
 
 def spec_of(result: Tensor, *also: Tensor) -> Graph:
