@@ -29,7 +29,7 @@ from mirage_kernels.generator.schedules.sliced_k.knobs import SlicedK
 
 def kernel_header(record: KernelRecord, program: TileProgram) -> Header:
     """Return the header of a kernel that streams weights, or of lines."""
-    own = (_mugraph_words(record.graph), _expectations(program))
+    own = (mugraph_words(record.graph), _expectations(program))
     header = _paragraphs(record, program.output.type.names, own)
     return replace(header, launches=_launches(record, program, record.variants))
 
@@ -48,7 +48,7 @@ def stacked_header(
     )
     own = (
         f"that of {record.recipe}, for every token with its own slices of {named}; which those are "
-        f"is addressing. {_mugraph_words(record.graph)}",
+        f"is addressing. {mugraph_words(record.graph)}",
         f"{expects} A number of a slice per token, int32 or int64; any that is none's: no slice.",
         f"first {first}; then what stands at the knobs.",
     )
@@ -88,7 +88,8 @@ def recipe_command(record: KernelRecord) -> str:
     return f"mirage-kernels generate {record.recipe}"
 
 
-def _mugraph_words(graph: Graph) -> str:
+def mugraph_words(graph: Graph) -> str:
+    """Return a muGraph of one kernel in words: its loop, its grid, what is computed when."""
     (node,) = graph.blocks
     body = node.body
     assert body is not None
