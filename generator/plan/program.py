@@ -17,8 +17,8 @@ has nothing but lines, each held by a block, or cut into parts where nothing is 
 A result beside the output that the loop computes from tokens is stored there, step by step, dealt
 out to the blocks that all compute it; a block that holds a line stores what it likes of it.
 
-Which operand takes which side and how the ring is swizzled is the layouts' choice (`layouts.py`),
-where barriers stand the schedule's (`barriers.py`), and what shares bytes `memory.py`'s.
+`layout_planner.py` says whether such layouts exist, `barriers.py` where barriers stand, and
+`memory.py` what shares bytes.
 """
 
 from __future__ import annotations
