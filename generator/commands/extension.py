@@ -1,7 +1,7 @@
 """The compiled extension as the command line sees it: where it is, what it holds, does it load.
 
-Loading happens in a fresh interpreter: an extension that is broken can end its process, and verbs
-that don't need torch should not wait for it.
+Loading happens in a fresh interpreter, which runs this module as a program: an extension that is
+broken can end its process, and verbs that don't need torch should not wait for it.
 """
 
 from __future__ import annotations
@@ -9,30 +9,31 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import cast
 
 from mirage_kernels.generator.build.compile import EXTENSION_NAME
 from mirage_kernels.generator.commands.arguments import package_kernels
-from mirage_kernels.generator.errors import ToolchainError
+from mirage_kernels.generator.errors import MirageError, ToolchainError
 from mirage_kernels.generator.target import TARGETS
 
 PROBE_SECONDS = 300
-_PROBE = "mirage_kernels.generator.commands.probe"
 
 
-@dataclass(frozen=True)
+@dataclass
 class Loaded:
     """What a fresh interpreter found when it imported torch and the extension."""
 
-    torch: str  # version; empty where torch is missing
-    cuda: str  # the CUDA that torch was built for; empty for a CPU build
-    gpu: str  # name; empty where torch sees none
-    capability: tuple[int, int] | None
-    kernels: tuple[str, ...]  # names in the dispatch table
-    arch: str
-    problem: str  # why torch or the extension does not load; empty when both do
+    torch: str = ""  # version; empty where torch is missing
+    cuda: str = ""  # the CUDA that torch was built for; empty for a CPU build
+    gpu: str = ""  # name; empty where torch sees none
+    capability: tuple[int, ...] = ()
+    kernels: tuple[str, ...] = ()  # names in the dispatch table
+    arch: str = ""
+    problem: str = ""  # why torch or the extension does not load; empty when both do
     complaint: str = ""  # why the extension does not run on the GPU; empty where it does
 
 
@@ -55,8 +56,7 @@ def compiled_names(names: Iterable[str]) -> set[str]:
 
     The table's names are C strings: each stands in the file between two NUL bytes.
     """
-    file = extension_file()
-    content = file.read_bytes() if file.is_file() else b""
+    content = _content()
     return {name for name in names if b"\0" + name.encode() + b"\0" in content}
 
 
@@ -65,20 +65,22 @@ def compiled_arch() -> str:
 
     The table's `kArch` ends in a NUL byte; no other text in the file names an architecture.
     """
-    file = extension_file()
-    content = file.read_bytes() if file.is_file() else b""
+    content = _content()
     return next((arch for arch in TARGETS if arch.encode() + b"\0" in content), "")
+
+
+def _content() -> bytes:
+    return extension_file().read_bytes() if extension_file().is_file() else b""
 
 
 def load() -> Loaded:
     """Import torch and the extension in a fresh interpreter and return what it found."""
     try:
-        data = json.loads(_probe(["describe"]))
+        found = Loaded(**json.loads(_probe()))
     except ToolchainError as failure:
-        return Loaded("", "", "", None, (), "", problem=failure.hint or failure.sentence)
-    capability = data.pop("capability")
-    kernels = tuple(data.pop("kernels"))
-    return Loaded(capability=capability and tuple(capability), kernels=kernels, **data)
+        return Loaded(problem=failure.hint or failure.sentence)
+    found.capability, found.kernels = tuple(found.capability), tuple(found.kernels)
+    return found
 
 
 def call_on_cpu(recipe: str, dtype: str, sizes: Mapping[str, int]) -> Call:
@@ -86,12 +88,12 @@ def call_on_cpu(recipe: str, dtype: str, sizes: Mapping[str, int]) -> Call:
 
     Raises ToolchainError when the extension does not load or has no such op.
     """
-    return Call(**json.loads(_probe(["call", recipe, dtype, json.dumps(dict(sizes))])))
+    return Call(**json.loads(_probe(recipe, dtype, json.dumps(dict(sizes)))))
 
 
-def _probe(words: Sequence[str]) -> str:
-    """Run the probe and return its last line; raises ToolchainError with what it said instead."""
-    command = [sys.executable, "-m", _PROBE, *words]
+def _probe(*words: str) -> str:
+    """Run this module and return its last line; raises ToolchainError with what it said instead."""
+    command = [sys.executable, "-m", "mirage_kernels.generator.commands.extension", *words]
     try:
         ran = subprocess.run(
             command, capture_output=True, text=True, check=False, timeout=PROBE_SECONDS
@@ -107,3 +109,53 @@ def _probe(words: Sequence[str]) -> str:
         f"a fresh interpreter that loads the extension ends with {how}",
         said[-1] if said else f"it says nothing; try `{' '.join(command)}`",
     )
+
+
+# -- in the fresh interpreter ----------------------------------------------------------------------
+
+
+def _loaded() -> Loaded:
+    found = Loaded()
+    try:
+        import torch
+
+        found.torch, found.cuda = torch.__version__, torch.version.cuda or ""
+        if torch.cuda.is_available():
+            found.gpu = torch.cuda.get_device_name()
+            found.capability = torch.cuda.get_device_capability()
+        from mirage_kernels import kernel_table
+
+        found.kernels = tuple(entry.name for entry in kernel_table())
+        found.arch = next((entry.arch for entry in kernel_table()), "")
+        if found.gpu:
+            gpu = (*found.capability, found.gpu)
+            found.complaint = torch.ops.mirage_kernels._architecture_complaint(*gpu)
+    except ImportError as failure:
+        found.problem = str(failure)
+    return found
+
+
+def _called(name: str, dtype: str, sizes: str) -> Call:
+    from mirage_kernels.generator.bench.measure import Op, largest_error
+    from mirage_kernels.generator.bench.op_calls import function_of
+    from mirage_kernels.generator.bench.workloads.tokens import Workload
+    from mirage_kernels.generator.ir.dtypes import DType
+    from mirage_kernels.generator.recipe import load_recipe
+
+    work = Workload(load_recipe(name), DType(dtype), json.loads(sizes), "cpu")
+    op = cast(Op, function_of(work.recipe))
+    inputs = work.inputs(seed=0)
+    exact = work.reference(*(t.double() if t.is_floating_point() else t for t in inputs))
+    started = time.monotonic()
+    result = work.with_scalars(op)(*inputs)
+    seconds = time.monotonic() - started
+    eager = largest_error(work.reference(*inputs), exact)
+    return Call(largest_error(result, exact), eager, seconds)
+
+
+if __name__ == "__main__":
+    try:
+        words = sys.argv[1:]
+        print(json.dumps(asdict(_called(*words) if words else _loaded())))
+    except (MirageError, ImportError, LookupError) as failure:
+        sys.exit(str(failure))

@@ -7,7 +7,7 @@ from collections import Counter
 from pathlib import Path
 
 from mirage_kernels.generator.commands import arguments as given
-from mirage_kernels.generator.commands.arguments import Parser, Verb
+from mirage_kernels.generator.commands.arguments import argument
 from mirage_kernels.generator.errors import MirageError
 from mirage_kernels.generator.frontend.mirage.binding import Held
 from mirage_kernels.generator.frontend.mirage.checkpoints import read_checkpoint
@@ -32,22 +32,18 @@ examples:
 Tensors are bound to the recipe's inputs by position and extents, whatever order their dims are in.
 Exit code 1 where a graph is not parsed. What a proof covers: docs/mirage.md.
 """
-
-
-def add_arguments(parser: Parser) -> None:
-    """Add the verb's arguments."""
-    parser.add_argument("file", metavar="FILE.json", help="a list of muGraphs in Mirage's schema")
-    parser.add_argument(
-        "--verify", metavar="RECIPE", help="prove each graph equal to a recipe, or refuse it"
-    )
-    parser.add_argument(
+ARGUMENTS = (
+    argument("file", metavar="FILE.json", help="a list of muGraphs in Mirage's schema"),
+    argument("--verify", metavar="RECIPE", help="prove each graph equal to a recipe, or refuse it"),
+    argument(
         "--hold",
         metavar="eps=0,scale=1",
         default="",
         help="values of the recipe's inputs that the graphs lack: numbers, or a dim's extent",
-    )
-    parser.add_argument("--show", type=int, metavar="N", help="print graph number N")
-    given.add_json(parser)
+    ),
+    argument("--show", type=int, metavar="N", help="print graph number N"),
+    given.JSON,
+)
 
 
 def run(arguments: argparse.Namespace, terminal: Terminal) -> int:
@@ -163,6 +159,3 @@ def _document(path: Path, verdicts: list[Verdict], shown: Verdict | None) -> Jso
         if shown is None or v.number == shown.number
     ]
     return {"file": path.name, "counts": {**_counts(verdicts)}, "graphs": rows}
-
-
-VERB = Verb(DETAILS, add_arguments, run)

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
+from mirage_kernels.generator.build.selection import kernel_name
 from mirage_kernels.generator.cli import VERBS
 from mirage_kernels.generator.commands import check as check_verb
 from mirage_kernels.generator.commands import doctor
 from mirage_kernels.generator.commands.arguments import package_kernels
 from mirage_kernels.generator.commands.extension import Loaded
-from mirage_kernels.generator.commands.list import kernel_name
 from mirage_kernels.generator.records.folder import Difference, emitted, records
 from mirage_kernels.generator.records.record import KernelRecord
 
