@@ -8,8 +8,7 @@ from mirage_kernels.generator.emit.names import MEETINGS, camel, declared, kept_
 from mirage_kernels.generator.emit.writer import Writer
 from mirage_kernels.generator.errors import PlanError
 from mirage_kernels.generator.plan.program import TileProgram
-from mirage_kernels.generator.schedules.sliced_k.block import RING, Footprint
-from mirage_kernels.generator.schedules.sliced_k.knobs import SlicedK
+from mirage_kernels.generator.schedules.sliced_k.knobs import RING, Footprint, SlicedK
 
 
 def shared_map(writer: Writer, program: TileProgram, variants: Sequence[SlicedK]) -> None:

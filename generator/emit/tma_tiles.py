@@ -59,7 +59,7 @@ def write_args(writer: Writer, program: TileProgram, plan: BoxPlan) -> None:
     """Write the kernel's arguments: the call, and a map per tensor."""
     names = ", ".join(s.args[0] for s in boxes(program))
     maps = [(f"CUtensorMap maps[{len(boxes(program))}];", names)]
-    if program.paired:
+    if program.producers:
         maps.append((paired_producers.MAPS, "the producers' tokens and rows"))
     with writer.block(f"struct {plan.args} {{", "};"):
         writer.line("LaunchArgs call;")
@@ -144,7 +144,7 @@ def write_launch(writer: Writer, program: TileProgram, plan: BoxPlan) -> None:
             call = f"tile::encode<T>(&given.maps[{i}], {s.args[0]}, {size});"
             writer.assignment(f"{'' if i else 'cudaError_t '}status = {call}")
             writer.line("if (status != cudaSuccess) return status;")
-        if program.paired and program.producers:
+        if program.producers:
             paired_producers.write_maps(writer, program, program.producers)
         shared = f" * {plan.blocks}" if plan.blocks else ""
         rows = f"tile::ceil_div({roles.rows}, Block::kRows){shared}"

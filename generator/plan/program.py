@@ -12,7 +12,7 @@ shared memory in the storage type, and multiplied there with a tile that was fet
 
 What needs a token's whole depth before the loop, a norm's statistics, is computed by lines: a warp
 takes a token whole in registers and leaves its numbers in shared memory. A program without a loop
-has nothing but lines, each held by a block, or cut into parts where nothing is summed (`lines.py`).
+has nothing but lines, each held by a block, or cut into parts where nothing is summed.
 
 A result beside the output that the loop computes from tokens is stored there, step by step, dealt
 out to the blocks that all compute it; a block that holds a line stores what it likes of it.
@@ -125,6 +125,9 @@ class Statement:
         return self.type.dtype
 
 
+IN_WORKSPACE = -1
+
+
 @dataclass(frozen=True)
 class Operand:
     """A tensor of the kernel's argument list: its place there and how lines are strided."""
@@ -133,6 +136,12 @@ class Operand:
     index: int
     type: TensorType
     optional: bool = False  # a call may leave it out: zeros
+    stacked: bool = False  # a call gives stacks of it, and which slice each token has
+
+    @staticmethod
+    def in_workspace(name: str, type_: TensorType) -> Operand:
+        """Return what is no argument: other blocks, or another launch, take it from here."""
+        return Operand(name, IN_WORKSPACE, type_)
 
 
 @dataclass(frozen=True)
@@ -160,15 +169,32 @@ class TileProgram:
     stages: tuple[Stage, ...] = ()  # after the meetings
     products: tuple[Statement, ...] = ()  # of what stages keep with what was fetched
     lines: tuple[Statement, ...] = ()  # once per token, before the loop
-    sharing: bool = True  # of bytes between values that are not needed at the same time
-    producer_blocks: int = 0  # at most, which compute their totals for all other blocks
-    produces: bool = False  # it is what producer blocks run: results are left for the others
-    received: tuple[Statement, ...] = ()  # what they left, kept by a consumer block
-    producers: TileProgram | None = None  # what producer blocks run, of the consumers' program
-    paired: bool = False  # some producers have register operands, in pairs (variants)
-    stacked: tuple[str, ...] = ()  # inputs that are slices of stacks, by token (batched_lora.py)
     also: tuple[Operand, ...] = ()  # results beside the output, stored in the loop or by lines
-    parted: bool = False  # lines are cut by the grid as well
+    grid: tuple[str, ...] = ()  # the dims that it cuts
+    sharing: bool = True  # of bytes between values that are not needed at the same time
+    received: tuple[Statement, ...] = ()  # kept as other blocks of the launch leave it
+    producers: TileProgram | None = None  # what these run
+    consumers: TileProgram | None = None  # the same program of blocks that receive
+
+    @property
+    def streamed(self) -> TileProgram:
+        """What the blocks run that stream the rows: all of it unless they receive something."""
+        return self.consumers or self
+
+    @property
+    def produces(self) -> bool:
+        """Whether it leaves its result for other blocks."""
+        return self.output.index == IN_WORKSPACE
+
+    @property
+    def stacked(self) -> tuple[str, ...]:
+        """The inputs that are slices of stacks, by token."""
+        return tuple(o.name for o in self.inputs if o.stacked)
+
+    @property
+    def parted(self) -> bool:
+        """Whether there are lines alone, and the grid cuts them as well."""
+        return not self.loop and self.roles.depth in self.grid
 
     @property
     def results(self) -> tuple[Operand, ...]:

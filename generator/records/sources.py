@@ -24,8 +24,8 @@ from mirage_kernels.generator.schedules.batched_lora import (
     stacked_program,
     stacked_variants,
 )
+from mirage_kernels.generator.schedules.loop import producers_of
 from mirage_kernels.generator.schedules.producer_blocks import with_producer_blocks
-from mirage_kernels.generator.schedules.sizes import producers_of
 from mirage_kernels.generator.target import target
 
 

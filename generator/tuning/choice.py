@@ -12,8 +12,8 @@ from collections.abc import Mapping, Sequence
 from math import log
 
 from mirage_kernels.generator.schedules.attention.variants import FEW_TILES_ROWS
+from mirage_kernels.generator.schedules.loop import producers_of
 from mirage_kernels.generator.schedules.schedule import Knobs
-from mirage_kernels.generator.schedules.sizes import producers_of
 from mirage_kernels.generator.tuning.catalog import (
     Beyond,
     Bucket,

@@ -15,13 +15,14 @@ from mirage_kernels.generator.emit.table import Entry, emit_table
 from mirage_kernels.generator.records.headers import kernel_header
 from mirage_kernels.generator.records.record import load_record
 from mirage_kernels.generator.records.sources import table_of
-from mirage_kernels.generator.schedules.choose import programs_of, variants
-from mirage_kernels.generator.schedules.producer_blocks import STAMP_BYTES
-from mirage_kernels.generator.schedules.sizes import (
+from mirage_kernels.generator.schedules.choose import (
     producers_bytes,
-    producers_of,
+    programs_of,
     shared_bytes,
+    variants,
 )
+from mirage_kernels.generator.schedules.loop import producers_of
+from mirage_kernels.generator.schedules.producer_blocks import STAMP_BYTES
 from mirage_kernels.generator.target import target
 
 KERNELS = Path(__file__).resolve().parents[2] / "kernels" / "sm_90a"

@@ -11,9 +11,8 @@ from mirage_kernels.generator.emit.cuda import Kernel, emit_cuda
 from mirage_kernels.generator.emit.header import Header
 from mirage_kernels.generator.plan.lower import tile_program
 from mirage_kernels.generator.records.record import load_record
-from mirage_kernels.generator.schedules.choose import variants
+from mirage_kernels.generator.schedules.choose import shared_bytes, variants
 from mirage_kernels.generator.schedules.producer_blocks import with_producer_blocks
-from mirage_kernels.generator.schedules.sizes import shared_bytes
 from mirage_kernels.generator.target import target
 
 KERNELS = Path(__file__).resolve().parents[2] / "kernels" / "sm_90a"

@@ -14,7 +14,7 @@ from mirage_kernels.generator.plan.program import Do, Layout, Roles, Statement, 
 from mirage_kernels.generator.records.record import load_record
 from mirage_kernels.generator.schedules.choose import variants
 from mirage_kernels.generator.schedules.row_wise.knobs import elementwise_knobs, row_wise_knobs
-from mirage_kernels.generator.schedules.sliced_k.block import RING, Footprint
+from mirage_kernels.generator.schedules.sliced_k.knobs import RING, Footprint
 from mirage_kernels.generator.schedules.sliced_k.rule import BUCKETS_WITH_STATISTICS
 from mirage_kernels.generator.search.settings import Setting, View
 from mirage_kernels.generator.search.values import Step

@@ -18,8 +18,12 @@ from mirage_kernels.generator.emit.tma_tiles import (
 from mirage_kernels.generator.emit.writer import WIDTH, Writer
 from mirage_kernels.generator.ir import DType
 from mirage_kernels.generator.plan.program import Do, Layout, Statement, TileProgram
-from mirage_kernels.generator.schedules.cluster_split_k.block import Split, SplitBlock, split
-from mirage_kernels.generator.schedules.cluster_split_k.knobs import ClusterSplitK
+from mirage_kernels.generator.schedules.cluster_split_k.knobs import (
+    ClusterSplitK,
+    Split,
+    SplitBlock,
+    split,
+)
 
 INCLUDES = ("tile/cluster_split_k/reduce.cuh", "tile/cluster_split_k/steps.cuh")
 SPLIT = BoxPlan("cluster_split_k", "tile::kClusterBlocks")
@@ -31,10 +35,10 @@ _SUMS = {
 
 def turns(program: TileProgram, knobs: ClusterSplitK) -> list[str]:
     """Return the knobs of steps: warpgroups, turns, boxes of a step, steps in registers."""
-    block = SplitBlock.of(program).sized(knobs.rows, knobs.tokens)
-    groups = f"kGroups = {block.groups}, kTurns = {block.turns}"
-    sets = block.sets(knobs.stages)
-    return [f"static constexpr int {groups}, kTmaTiles = {block.boxes}, kSets = {sets};"]
+    block = SplitBlock.of(program)
+    groups = f"kGroups = {knobs.groups}, kTurns = {block.turns(knobs.rows)}"
+    steps = f"kTmaTiles = {block.boxes(knobs.rows)}, kSets = {block.sets(knobs)}"
+    return [f"static constexpr int {groups}, {steps};"]
 
 
 def split_kernel(writer: Writer, program: TileProgram) -> None:

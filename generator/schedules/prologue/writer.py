@@ -5,10 +5,10 @@ from __future__ import annotations
 from mirage_kernels.generator.emit.names import declared, dims_text, operand_dims, pointer
 from mirage_kernels.generator.emit.writer import Writer
 from mirage_kernels.generator.plan.program import Do, Layout, Statement, TileProgram
+from mirage_kernels.generator.schedules.loop import prologue_warps
 from mirage_kernels.generator.schedules.prologue import prologue_program
 from mirage_kernels.generator.schedules.row_wise.writer import Lines, line_rows
 from mirage_kernels.generator.schedules.schedule import Knobs
-from mirage_kernels.generator.schedules.sizes import prologue_warps
 
 INCLUDES = ("tile/prologue/launch.cuh",)
 

@@ -43,7 +43,7 @@ _SYNC = "tile::sync_workers(block);"
 def held_kernel(writer: Writer, program: TileProgram) -> None:
     """Write the plan's constants, its map of shared memory, the kernel and its launch."""
     _plan(writer, program)
-    if not (program.paired and program.producers):
+    if not program.producers:
         write_args(writer, program, HELD)
     _kernel(writer, program)
     write_launch(writer, program, HELD)

@@ -13,17 +13,15 @@ from mirage_kernels.generator.plan.lower import tile_program
 from mirage_kernels.generator.plan.program import Do, Layout, TileProgram
 from mirage_kernels.generator.plan.tiles import Planning
 from mirage_kernels.generator.records.record import KernelRecord, load_record
-from mirage_kernels.generator.schedules.candidates import Wanted, candidates, predicted_us
-from mirage_kernels.generator.schedules.choose import variants
+from mirage_kernels.generator.schedules.choose import Wanted, candidates, predicted_us, variants
+from mirage_kernels.generator.schedules.loop import prologue_warps
 from mirage_kernels.generator.schedules.prologue import (
     has_prologue,
     main_program,
     prologue_program,
     prologue_statement,
 )
-from mirage_kernels.generator.schedules.register_operand.block import can_run
-from mirage_kernels.generator.schedules.register_operand.knobs import RegisterOperand
-from mirage_kernels.generator.schedules.sizes import prologue_warps
+from mirage_kernels.generator.schedules.register_operand.knobs import RegisterOperand, can_run
 from mirage_kernels.generator.schedules.sliced_k.rule import BUCKETS_WITH_STATISTICS
 from mirage_kernels.generator.target import TARGETS, target
 from mirage_kernels.generator.tuning.catalog import Key, tuned_kernel
