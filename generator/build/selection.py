@@ -38,7 +38,7 @@ def selected(only: Sequence[str], arch: str, kernels_dir: Path) -> Sources:
     chosen = [record for record in records if kernel_name(record) in wanted]
     cuda = {p for r in chosen for p in sources_below(kernels_dir, r) if p.suffix == ".cu"}
     table = write_whole(ROOT / "build" / arch / "table.cpp", table_of(arch, chosen))
-    return Sources(arch, kernels_dir.resolve(), tuple(sorted(p.resolve() for p in cuda)), table)
+    return Sources(arch, tuple(sorted(p.resolve() for p in cuda)), table)
 
 
 def core(records: Iterable[Emitted], kernels_dir: Path) -> list[str]:

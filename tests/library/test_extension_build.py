@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from mirage_kernels.generator.build import compile as compiler
-from mirage_kernels.generator.build.objects import ObjectCache, Places, Wanted
+from mirage_kernels.generator.build.objects import ObjectCache, Wanted
 from mirage_kernels.generator.build.toolchain import find_toolchain
 from mirage_kernels.generator.errors import ToolchainError
 
@@ -98,33 +98,25 @@ def test_failure_shows_the_command_and_the_next_build_goes_on_from_there(tree: P
     assert build(tree) == ["z.cu"]
 
 
-def test_keys_name_folders_by_what_they_hold() -> None:
-    places = Places({"/home/me/venv/torch": "torch", "/home/me": "tree"})
-    assert places.named("-I/home/me/venv/torch/include") == "-Itorch/include"
-    assert places.named("/home/me") == "tree"
-    assert places.named("/home/meant/x.h") == "/home/meant/x.h"
-    assert places.path("torch/all.h") == "/home/me/venv/torch/all.h"
-
-
-@pytest.mark.parametrize("changed", ["compilers", "command", "content"])
-def test_an_object_is_of_its_compilers_command_and_content(tmp_path: Path, changed: str) -> None:
+@pytest.mark.parametrize("changed", ["compilers", "options", "content"])
+def test_an_object_is_of_its_compiler_options_and_content(tmp_path: Path, changed: str) -> None:
     (tmp_path / "x.cu").write_text("int x;")
     (tmp_path / "x.o").write_bytes(b"object")
     (tmp_path / "x.d").write_text("x.o: x.cu \\\n gone.h\n")
-    cache = ObjectCache(tmp_path / "objects", tmp_path, Places({}), "nvcc 13.0")
-    wanted = Wanted("x.cu", ("nvcc", "-O3"))
+    cache = ObjectCache(tmp_path / "objects", tmp_path, "nvcc 13.0")
+    wanted = Wanted("x.cu", ("nvcc",), ("-O3",))
     kept = cache.keep(wanted, tmp_path / "x.o", tmp_path / "x.d")
     assert cache.find(wanted) == kept
     if changed == "content":
         (tmp_path / "x.cu").write_text("int y;")
     compilers = "nvcc 13.1" if changed == "compilers" else "nvcc 13.0"
-    command = ("nvcc", "-O2") if changed == "command" else wanted.command
-    later = ObjectCache(cache.folder, tmp_path, Places({}), compilers)
-    assert later.find(Wanted("x.cu", command)) is None
+    options = ("-O2",) if changed == "options" else wanted.options
+    later = ObjectCache(cache.folder, tmp_path, compilers)
+    assert later.find(Wanted("x.cu", ("nvcc",), options)) is None
 
 
 def test_objects_used_last_stay_in_a_full_cache(tmp_path: Path) -> None:
-    cache = ObjectCache(tmp_path, tmp_path, Places({}), "")
+    cache = ObjectCache(tmp_path, tmp_path, "")
     for age, name in enumerate(("new", "old")):
         (tmp_path / "ab").mkdir(exist_ok=True)
         (tmp_path / "ab" / name).write_bytes(bytes(100))
