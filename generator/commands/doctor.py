@@ -144,7 +144,6 @@ _PACKAGES = (
     ("triton", "run", "`pip install triton`: emitted Triton programs run on the CPU with it"),
     ("numpy", "generate", "`pip install numpy`"),
     ("ray", "search", "`pip install 'mirage-kernels[ray]'`: searches on a cluster need it"),
-    ("rich", "terminal", "`pip install rich`; without it output is plain lines"),
 )
 
 
