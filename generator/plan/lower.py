@@ -30,13 +30,13 @@ from mirage_kernels.generator.plan.program import (
     Do,
     Layout,
     Operand,
-    Roles,
     Stage,
     Statement,
     TileProgram,
+    roles_of,
 )
 from mirage_kernels.generator.plan.tail import EVEN_DEPTH, past_the_depth
-from mirage_kernels.generator.plan.tiles import PLANNED, Planning, planned
+from mirage_kernels.generator.plan.tiles import require_layouts, with_barriers
 
 KEPT = "_kept"  # behind the name of what lines keep, as of totals
 # Carries that join warps or blocks in ways of their own.
@@ -49,10 +49,10 @@ _HELD = {  # what lines have, and where
     Layout.TOKEN_SUMS: Layout.TOKEN_SUMS,
     Layout.SCALAR: Layout.SCALAR,
 }
-_WHOLE = (Layout.LINE, Layout.LINE_VECTOR)
+_WHOLE = (Layout.TOKENS, Layout.DEPTH)  # of a line
 
 
-def tile_program(recipe: str, graph: Graph, planning: Planning = PLANNED) -> TileProgram:
+def tile_program(recipe: str, graph: Graph, arch: str = "sm_90a") -> TileProgram:
     """Return the tile program of a muGraph with one kernel: weights streamed in a loop, or lines.
 
     Raises PlanError for other muGraphs: several kernels, a value with no place in the plan, an
@@ -61,47 +61,10 @@ def tile_program(recipe: str, graph: Graph, planning: Planning = PLANNED) -> Til
     if len(graph.blocks) != 1 or graph.of("contract"):
         raise PlanError(f"{recipe}: the muGraph has several kernels, this plan takes one")
     program = _Lowering(recipe, graph).program()
-    return planned(program, graph, planning) if program.loop else program
-
-
-def roles_of(body: Graph) -> Roles:
-    """Return which dim is streamed, which holds the few lines, which is contracted.
-
-    The loop's dim is the depth; of the two operands of a contraction over it, the one with static
-    lines streams. Where several do, the grid cuts the rows; lines that it leaves whole are inner
-    ones. Without a loop tokens are cut, and lines are whole or cut. Raises PlanError where that
-    does not determine the roles.
-    """
-    assert body.space is not None
-    cut = {axis.dim for axis in body.space.grid}
-    if body.space.loop is None:
-        return _line_roles(body, cut)
-    depth = body.space.loop.dim
-    found: list[tuple[str, str]] = []
-    for node in body.of("contract"):
-        kept = [[d for d in body.values[a].type.dims if d.name != depth] for a in node.args]
-        if node.over != depth or [len(k) for k in kept] != [1, 1] or kept[0] == kept[1]:
-            continue
-        rows, tokens = sorted((k[0] for k in kept), key=lambda d: d.dynamic)
-        if not rows.dynamic and tokens.dynamic:
-            found.append((rows.name, tokens.name))
-    if not found:
-        raise PlanError("no contraction along the loop has one static and one dynamic operand")
-    streamed, few = next((pair for pair in found if pair[0] in cut), found[0])
-    whole = (lines for lines, other in found if other == few and lines not in cut)
-    inner = tuple(dict.fromkeys(lines for lines in whole if lines != streamed))
-    return Roles(streamed, few, depth, inner)
-
-
-def _line_roles(body: Graph, cut: set[str]) -> Roles:
-    dims = {d.name: d for v in body.values.values() for d in v.type.dims}
-    tokens = [name for name, dim in dims.items() if dim.dynamic]
-    lines = [name for name, dim in dims.items() if not dim.dynamic]
-    if len(tokens) != 1 or len(lines) != 1:
-        raise PlanError("without a loop the plan takes a dynamic dim and a static one")
-    if tokens[0] not in cut:
-        raise PlanError(f"without a loop the plan cuts {tokens[0]}")
-    return Roles("", tokens[0], lines[0])
+    if not program.loop:
+        return program
+    require_layouts(graph, arch)
+    return with_barriers(program)
 
 
 class _Lowering:
@@ -137,10 +100,10 @@ class _Lowering:
 
     def program(self) -> TileProgram:
         for node in self.body.nodes:
-            rule = self.rules.get(OPS[node.op].kind)
-            if rule is None or node.op in _UNPLANNED:
+            kind = OPS[node.op].kind
+            if kind not in self.rules or node.op in _UNPLANNED:
                 raise self.error(f"{node.op} is not planned yet ({node.name})")
-            (self.line if self.is_line(node) else rule)(node)
+            (self.line if kind in _COMPUTED and self.is_line(node) else self.rules[kind])(node)
         tensors = [n for n in self.graph.inputs if n.out.type.dims]
         inputs = tuple(Operand(n.name, i, n.out.type, n.optional) for i, n in enumerate(tensors))
         types = self.graph.values
@@ -208,7 +171,12 @@ class _Lowering:
     # -- statements ------------------------------------------------------------------------------
 
     def is_line(self, node: Node) -> bool:
-        """Say whether lines compute a node: before the loop, or without one."""
+        """Say whether a node belongs to the lines: before the loop, or without one."""
+        if node.op == "output":
+            return not self.roles.rows
+        if node.op == "input":
+            whole = node.loop_cut is None and bool(node.out.type.dims)
+            return whole and self.layout(node.name) not in (Layout.FACTORS, *_READABLE)
         return OPS[node.op].kind in _COMPUTED and self.phases[node.name] is Phase.BEFORE
 
     def is_statistic(self, name: str) -> bool:
@@ -223,27 +191,23 @@ class _Lowering:
             raise self.error(f"{name} {type_} has no place in the plan")
         return layout
 
-    def held(self, name: str) -> Layout:
-        """Return how a line has a value; raises PlanError where it has no place for it."""
-        layout = self.roles.layout(self.types[name].names)
-        if layout not in _HELD:
-            raise self.error(f"{name} {self.types[name]} is no part of a line")
-        return _HELD[layout]
-
     def add(self, do: Do, node: Node, args: Sequence[str], op: str = "") -> None:
-        """Append a statement to the part of the block's life that the node belongs to."""
-        if self.is_line(node):
-            return self.add_line(do, node, args, op)
-        here = self.loop if self.phases[node.name] is Phase.LOOP else self.epilogue
-        self.read(args, here)
-        layout = self.layout(node.name, node.out.type)
-        return here.append(Statement(do, node.name, tuple(args), node.out.type, layout, op))
+        """Append a statement that makes a node's value."""
+        layout = self.layout(node.name)
+        self.put(Statement(do, node.name, tuple(args), node.out.type, layout, op), node)
 
-    def add_line(self, do: Do, node: Node, args: Sequence[str], op: str = "") -> None:
-        """Append a statement of a line."""
-        named = args if do is Do.LOAD else [self.renamed.get(a, a) for a in args]
-        out, layout = self.renamed.get(node.name, node.name), self.held(node.name)
-        self.lines.append(Statement(do, out, tuple(named), node.out.type, layout, op))
+    def put(self, s: Statement, node: Node) -> None:
+        """Append a statement to the part of the block's life that a node belongs to."""
+        if not self.is_line(node):
+            here = self.loop if self.phases[node.name] is Phase.LOOP else self.epilogue
+            self.read(s.args, here)
+            return here.append(s)
+        if s.layout not in _HELD:
+            raise self.error(f"{s.out} {s.type} is no part of a line")
+        out, args = self.renamed.get(s.out, s.out), s.args
+        if s.do is not Do.LOAD:
+            args = tuple(self.renamed.get(a, a) for a in args)
+        return self.lines.append(replace(s, out=out, args=args, layout=_HELD[s.layout]))
 
     def read(self, names: Sequence[str], here: list[Statement]) -> None:
         """Read the statistics among operands, each once; raises PlanError for a whole line.
@@ -263,7 +227,7 @@ class _Lowering:
 
     def keep(self, name: str) -> str:
         """Keep a token's number in shared memory, once; return how it is called there."""
-        if self.held(name) is not Layout.TOKEN_SUMS:
+        if self.layout(name) is not Layout.TOKEN_SUMS:
             raise self.error(f"{name} is computed before the loop")
         kept = Statement(Do.KEEP, name + KEPT, (name,), self.types[name], Layout.TOKEN_SUMS)
         if kept not in self.lines:
@@ -278,7 +242,7 @@ class _Lowering:
         """
         first = node.args[0]
         if self.is_line(node):
-            wide = self.held(node.name) not in _WHOLE or self.held(first) in _WHOLE
+            wide = self.layout(node.name) not in _WHOLE or self.layout(first) in _WHOLE
         else:
             wide = set(self.types[first].names) == set(node.out.type.names)
             wide |= self.phases[node.name] is not Phase.LOOP or len(node.args) != 2
@@ -290,14 +254,8 @@ class _Lowering:
         """Multiply in registers what a contraction of lines with the same lines sums up."""
         wide = max((self.types[a] for a in node.args), key=lambda t: len(t.dims))
         name, type_ = f"{node.name}_terms", replace(wide, dtype=node.out.type.dtype)
-        layout, here = self.layout(name, type_), self.loop
-        args = node.args
-        if self.is_line(node):
-            layout, here = _HELD[layout], self.lines
-            args = tuple(self.renamed.get(a, a) for a in args)
-        else:
-            self.read(args, here)
-        here.append(Statement(Do.MAP, name, args, type_, layout, "mul"))
+        layout = self.layout(name, type_)
+        self.put(Statement(Do.MAP, name, node.args, type_, layout, "mul"), node)
         return name
 
     # -- rules by kind ---------------------------------------------------------------------------
@@ -320,19 +278,17 @@ class _Lowering:
         if node.op != "input" or (node.loop_cut is None and not node.out.type.dims):
             return
         tensor, layout = self.tensors[node.name], self.layout(node.name)
-        if node.loop_cut is not None:
-            self.add(Do.LOAD, node, (tensor,))
-        elif layout is Layout.FACTORS:
+        if layout is Layout.FACTORS:
             fetch = Statement(Do.FETCH, node.name, (tensor,), node.out.type, layout)
             self.fetches.append(fetch)
-        elif layout in _READABLE:
+        elif node.loop_cut is None and layout in _READABLE:
             self.add(Do.READ, node, (tensor,))
-        elif self.held(node.name) not in _WHOLE:
+        elif node.loop_cut is None and layout not in _WHOLE:
             raise self.error(f"{node.name} has a number per token, which no plan reads yet")
         else:
-            if node.name == tensor:
+            if self.is_line(node) and node.name == tensor:
                 self.renamed[node.name] = f"{node.name}_line"
-            self.add_line(Do.LOAD, node, (tensor,))
+            self.add(Do.LOAD, node, (tensor,))
 
     def elementwise(self, node: Node) -> None:
         if self.layout(node.name) is Layout.FACTORS:
@@ -407,10 +363,10 @@ class _Lowering:
 
     def output(self, node: Node) -> None:
         tensor = self.tensors[node.name]
-        if not self.roles.rows:
-            return self.add_line(Do.STORE, node, (*node.args, tensor))
-        if node.loop_cut is None:
+        if self.roles.rows and node.loop_cut is None:
             return self.add(Do.STORE, node, node.args)
+        if not self.roles.rows:
+            return self.add(Do.STORE, node, (*node.args, tensor))
         last = self.graph.values[tensor].type.names[-1]
         loaded = self.body.producers[node.args[0]].op == "input"
         if self.roles.inner:

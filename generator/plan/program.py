@@ -26,7 +26,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-from mirage_kernels.generator.ir import Dim, DType, Json, TensorType
+from mirage_kernels.generator.errors import PlanError
+from mirage_kernels.generator.ir import Dim, DType, Graph, Json, TensorType
 
 
 class Layout(Enum):
@@ -76,6 +77,39 @@ class Roles:
     def inner_of(self, type_: TensorType) -> Dim | None:
         """Return the inner dim of a value, None if it has none."""
         return next((d for d in type_.dims if d.name in self.inner), None)
+
+
+def roles_of(body: Graph) -> Roles:
+    """Return which dim is streamed, which holds the few lines, which is contracted.
+
+    The loop's dim is the depth; of the two operands of a contraction over it, the one with static
+    lines streams. Where several do, the grid cuts the rows; lines that it leaves whole are inner
+    ones. Without a loop tokens are cut, and lines are whole or cut. Raises PlanError where that
+    does not determine the roles.
+    """
+    assert body.space is not None
+    cut = {axis.dim for axis in body.space.grid}
+    dims = {d.name: d for v in body.values.values() for d in v.type.dims}
+    if body.space.loop is None:
+        ordered = sorted(dims, key=lambda name: not dims[name].dynamic)
+        if [dims[name].dynamic for name in ordered] != [True, False]:
+            raise PlanError("without a loop the plan takes a dynamic dim and a static one")
+        if ordered[0] not in cut:
+            raise PlanError(f"without a loop the plan cuts {ordered[0]}")
+        return Roles("", *ordered)
+    depth = body.space.loop.dim
+    found: list[tuple[str, str]] = []
+    for node in body.of("contract"):
+        kept = [[d for d in body.values[a].type.names if d != depth] for a in node.args]
+        if node.over == depth and [len(k) for k in kept] == [1, 1]:
+            (rows,), (tokens,) = sorted(kept, key=lambda k: dims[k[0]].dynamic)
+            if not dims[rows].dynamic and dims[tokens].dynamic:
+                found.append((rows, tokens))
+    if not found:
+        raise PlanError("no contraction along the loop has one static and one dynamic operand")
+    streamed, few = next((pair for pair in found if pair[0] in cut), found[0])
+    whole = [lines for lines, other in found if other == few and lines not in cut]
+    return Roles(streamed, few, depth, tuple(dict.fromkeys(n for n in whole if n != streamed)))
 
 
 _LAYOUTS = {
@@ -171,7 +205,6 @@ class TileProgram:
     lines: tuple[Statement, ...] = ()  # once per token, before the loop
     also: tuple[Operand, ...] = ()  # results beside the output, stored in the loop or by lines
     grid: tuple[str, ...] = ()  # the dims that it cuts
-    sharing: bool = True  # of bytes between values that are not needed at the same time
     received: tuple[Statement, ...] = ()  # kept as other blocks of the launch leave it
     producers: TileProgram | None = None  # what these run
     consumers: TileProgram | None = None  # the same program of blocks that receive

@@ -20,7 +20,6 @@ from mirage_kernels.generator.errors import PlanError
 from mirage_kernels.generator.ir import Graph, Json
 from mirage_kernels.generator.plan.lower import tile_program
 from mirage_kernels.generator.plan.program import TileProgram
-from mirage_kernels.generator.plan.tiles import Planning
 from mirage_kernels.generator.schedules import SCHEDULES
 from mirage_kernels.generator.schedules.loop import ALIGNED_ELEMENTS, BUCKETS, LoopKnobs
 from mirage_kernels.generator.schedules.producer_blocks import (
@@ -54,7 +53,7 @@ def programs_of(recipe: str, graph: Graph, arch: str) -> tuple[TileProgram, ...]
     Whether there are producer blocks concerns a whole emitted file, hence all variants of a kernel;
     all else is a matter of a variant's knobs. Raises PlanError for a muGraph without a plan.
     """
-    plain = tile_program(recipe, graph, Planning(arch=arch))
+    plain = tile_program(recipe, graph, arch)
     made = with_producer_blocks(plain, target(arch))
     return (made, plain) if made.consumers else (plain,)
 

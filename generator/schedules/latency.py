@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from math import ceil, prod
 
 from mirage_kernels.generator.ir import DType
-from mirage_kernels.generator.plan.hardware import facts
+from mirage_kernels.generator.plan.hardware import hardware
 from mirage_kernels.generator.plan.program import Do, Layout, TileProgram
 from mirage_kernels.generator.schedules.loop import LoopKnobs
 from mirage_kernels.generator.schedules.producer_blocks import PAIR
@@ -54,7 +54,7 @@ class Streaming:
     @property
     def clock(self) -> float:
         """Cycles per microsecond."""
-        return facts(self.on).cycles_per_us
+        return hardware(self.on).cycles_per_us
 
     @property
     def rows(self) -> int:

@@ -8,7 +8,6 @@ from typing import Protocol, TypeVar
 
 from mirage_kernels.generator.plan.lower import tile_program
 from mirage_kernels.generator.plan.program import Roles, TileProgram
-from mirage_kernels.generator.plan.tiles import Planning
 from mirage_kernels.generator.schedules.schedule import Knobs, Subject
 from mirage_kernels.generator.target import Target
 
@@ -130,7 +129,7 @@ def sizes(knobs: type[K], block: Callable[[TileProgram], Block[K]]) -> tuple[Siz
 
 def lowered(subject: Subject) -> TileProgram:
     """Return the tile program of a muGraph; raises PlanError for one that streams no weights."""
-    return tile_program(subject.recipe, subject.graph, Planning(arch=subject.on.arch))
+    return tile_program(subject.recipe, subject.graph, subject.on.arch)
 
 
 def reasons_against(on: Target) -> tuple[str, ...]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 
 import pytest
 
@@ -58,7 +57,6 @@ def test_every_statement_has_a_role_and_scaled_weights_are_computed_where_they_a
     assert [s.do for s in made.multiplied] == [Do.MAP, Do.CONTRACT]
     assert made.rewritten == ""
     assert {*made.prepared, *made.multiplied} == {*whole.loop} - {*whole.loads}
-    assert split(replace(whole, sharing=False)) is None
 
 
 def test_scaled_tokens_are_computed_once_and_replace_the_tokens(fused: Fused) -> None:

@@ -12,7 +12,6 @@ from mirage_kernels.generator.build.compile import ROOT
 from mirage_kernels.generator.ir import Graph
 from mirage_kernels.generator.plan.lower import tile_program
 from mirage_kernels.generator.plan.program import Do, Layout, TileProgram
-from mirage_kernels.generator.plan.tiles import PLANNED, Planning
 from mirage_kernels.generator.recipe import Shape
 from mirage_kernels.generator.records.record import load_record
 from mirage_kernels.generator.schedules.choose import (
@@ -38,11 +37,10 @@ ON = target("sm_90a")
 
 
 def program(
-    adapted: Fused, sizes: tuple[int, int, int] = (4096, 4096, 64), planning: Planning = PLANNED
+    adapted: Fused, sizes: tuple[int, int, int] = (4096, 4096, 64), arch: str = "sm_90a"
 ) -> TileProgram:
     shape = Shape("a test", dict(zip("KNR", sizes, strict=True)))
-    plain = tile_program("mine", adapted(shape=shape), planning)
-    return with_producer_blocks(plain, target(planning.arch))
+    return with_producer_blocks(tile_program("mine", adapted(shape=shape), arch), target(arch))
 
 
 def parts(whole: TileProgram) -> tuple[TileProgram, TileProgram]:
@@ -72,16 +70,9 @@ def test_some_blocks_compute_for_all_where_multiprocessors_are_left(
     assert (made.consumers is not None) is (spare > 0)
 
 
-@pytest.mark.parametrize(
-    "planning",
-    [
-        *(Planning(arch=arch) for arch in sorted(set(TARGETS) - {"sm_90a"})),
-        Planning(memory=False),
-        Planning(schedule=False),
-    ],
-)
-def test_elsewhere_and_without_planners_there_are_none(adapted: Fused, planning: Planning) -> None:
-    made = program(adapted, planning=planning)
+@pytest.mark.parametrize("arch", sorted(set(TARGETS) - {"sm_90a"}))
+def test_elsewhere_there_are_none(adapted: Fused, arch: str) -> None:
+    made = program(adapted, arch=arch)
     assert made.consumers is None
     assert made.streamed is made
 

@@ -15,7 +15,7 @@ from typing import ClassVar
 
 from mirage_kernels.generator.ir import DType
 from mirage_kernels.generator.plan.dead_code import needed
-from mirage_kernels.generator.plan.forms import WARP_LANES
+from mirage_kernels.generator.plan.layouts import WARP_LANES
 from mirage_kernels.generator.plan.program import Do, Layout, Statement, TileProgram
 from mirage_kernels.generator.schedules.loop import (
     ALONE_BYTES,
@@ -78,14 +78,14 @@ class Split:
 def split(program: TileProgram) -> Split | None:
     """Return a program's loop by roles, None if this plan cannot carry it."""
     later = (program.fetches, program.stages, program.products, program.lines, program.also)
-    if any(later) or program.roles.inner or not program.loop or not program.sharing:
+    if any(later) or program.roles.inner or not program.loop:
         return None
     computed = [s for s in program.loop if s.do is not Do.LOAD]
     loaded = {s.out for s in program.loads}
     layouts = [s.layout for s in program.loads]
     if layouts.count(Layout.TOKENS) != 1 or not layouts.count(Layout.ROWS):
         return None
-    if any(s.barrier or s.layout is Layout.ROW_SUMS for s in computed):
+    if any(s.layout is Layout.ROW_SUMS for s in computed):
         return None
     products = [s for s in computed if s.do is Do.CONTRACT]
     wide = {s.out for s in computed if s.dtype is DType.FP32}

@@ -51,8 +51,7 @@ def spare_blocks(program: TileProgram, on: Target) -> int:
 
 def with_producer_blocks(program: TileProgram, on: Target) -> TileProgram:
     """Return the program with producer blocks where it may have some; else the same."""
-    planned = program.sharing and not any(s.barrier for s in program.loop)
-    return divided(program) if planned and spare_blocks(program, on) else program
+    return divided(program) if spare_blocks(program, on) else program
 
 
 def producer_tiles(

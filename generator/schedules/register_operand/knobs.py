@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from mirage_kernels.generator.ir import DType
-from mirage_kernels.generator.plan.forms import WARP_LANES
+from mirage_kernels.generator.plan.layouts import WARP_LANES
 from mirage_kernels.generator.plan.program import Do, Layout, Statement, TileProgram
 from mirage_kernels.generator.schedules.loop import (
     ALONE_BYTES,
@@ -89,7 +89,7 @@ class RegisterOperand(LoopKnobs):
 
 def can_run(program: TileProgram) -> bool:
     """Say whether a program's loop multiplies weights as it loads them."""
-    if program.lines or not program.loop or len(program.roles.inner) > 1 or not program.sharing:
+    if program.lines or not program.loop or len(program.roles.inner) > 1:
         return False
     loaded = {s.out: s.layout for s in program.loads}
     held = list(loaded.values())
@@ -105,12 +105,12 @@ def can_run(program: TileProgram) -> bool:
 def _of_tokens(s: Statement) -> bool:
     """Say whether a statement of the loop computes something of tokens, or of the depth, alone."""
     alone = (Layout.TOKENS, Layout.TOKEN_SUMS, Layout.DEPTH)
-    return s.do in (Do.MAP, Do.SUM) and s.layout in alone and not s.barrier
+    return s.do in (Do.MAP, Do.SUM) and s.layout in alone
 
 
 def _multiplies(s: Statement, loaded: Mapping[str, Layout], tokens: set[str]) -> bool:
     """Say whether a statement of the loop is a product of loaded rows with tokens."""
-    if s.do is not Do.CONTRACT or s.barrier:
+    if s.do is not Do.CONTRACT:
         return False
     return loaded.get(s.args[0]) in (Layout.ROWS, Layout.INNER) and s.args[1] in tokens
 

@@ -12,7 +12,7 @@ from dataclasses import replace
 from itertools import product
 from math import ceil
 
-from mirage_kernels.generator.plan.forms import WARP_LANES
+from mirage_kernels.generator.plan.layouts import WARP_LANES
 from mirage_kernels.generator.plan.program import Do, TileProgram
 from mirage_kernels.generator.schedules.latency import ROW_WARP_US, Model, Streaming
 from mirage_kernels.generator.schedules.loop import (

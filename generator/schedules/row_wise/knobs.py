@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from math import ceil
 from typing import ClassVar
 
-from mirage_kernels.generator.plan.forms import WARP_LANES
+from mirage_kernels.generator.plan.layouts import WARP_LANES
 from mirage_kernels.generator.plan.program import Do, Roles, TileProgram
 from mirage_kernels.generator.schedules.latency import ELEMENT_BYTES, ROW_WARP_US, Model
 from mirage_kernels.generator.schedules.loop import ALIGNED_ELEMENTS

@@ -12,8 +12,8 @@ from itertools import accumulate
 from typing import ClassVar
 
 from mirage_kernels.generator.ir import DType
-from mirage_kernels.generator.plan.forms import LINE_TILE, WARP_LANES
-from mirage_kernels.generator.plan.memory import Arrangement, Buffer, arrange, side_by_side
+from mirage_kernels.generator.plan.layouts import LINE_TILE, WARP_LANES
+from mirage_kernels.generator.plan.memory import Arrangement, Buffer, arrange
 from mirage_kernels.generator.plan.program import Do, Layout, Statement, TileProgram
 from mirage_kernels.generator.schedules.loop import (
     REGISTERS_BESIDE_PRODUCERS,
@@ -195,4 +195,4 @@ class Footprint:
         ]
         first = sum(a.since < 0 for a in self.areas)
         buffers.insert(first, Buffer(RING, ring, frozenset({0})))
-        return (arrange if self.program.sharing else side_by_side)(buffers)
+        return arrange(buffers)

@@ -23,8 +23,8 @@ from itertools import product
 from math import ceil
 
 from mirage_kernels.generator.errors import PlanError
-from mirage_kernels.generator.plan.forms import LINE_TILE, WARP_LANES
-from mirage_kernels.generator.plan.hardware import facts
+from mirage_kernels.generator.plan.hardware import WAVEFRONT_BYTES
+from mirage_kernels.generator.plan.layouts import LINE_TILE, WARP_LANES
 from mirage_kernels.generator.plan.program import Do, Layout, TileProgram
 from mirage_kernels.generator.schedules.latency import TOKEN_BYTES, WAVE_US, Model, Streaming
 from mirage_kernels.generator.schedules.loop import (
@@ -138,9 +138,8 @@ def _fits_block(footprint: Footprint, knobs: SlicedK, on: Target) -> bool:
     """Say whether a block has what it needs, and all its warps work."""
     program, step = footprint.program, knobs.step_depth
     depth = program.extents[program.roles.depth]
-    together = any(s.barrier for s in program.loop)  # all warps come to all barriers
     return (
-        (depth % step == 0 if together else step <= max(depth, WARP_LANES))
+        step <= max(depth, WARP_LANES)
         and knobs.stages - 1 <= ceil(depth / step)
         and footprint.registers(knobs) <= footprint.most_registers
         and footprint.shared_bytes(knobs) <= on.shared_bytes
@@ -181,7 +180,7 @@ def predict(program: TileProgram, on: Target) -> Model:
         streamed = START_US + max(taken, issued) + WAVE_US * (ceil(most / at_once) - 1)
         streamed += work.vectors_us(VECTOR_CYCLES)
         met = sum(a.bytes(knobs) for a in footprint.areas if a.partial)  # written, and read
-        streamed += most * 2 * met / facts(on).wavefront_bytes / work.clock
+        streamed += most * 2 * met / WAVEFRONT_BYTES / work.clock
         streamed += FEW_WARPS_US * (knobs.warps * at_once <= SCHEDULERS)
         if program.statistics:
             streamed += STATISTICS_US * most * knobs.tokens / knobs.warps
