@@ -10,17 +10,28 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
+import msgspec
+
 from mirage_kernels.generator.build.compile import EXTENSION_NAME
 from mirage_kernels.generator.commands.arguments import package_kernels
-from mirage_kernels.generator.errors import MirageError, ToolchainError
+from mirage_kernels.generator.errors import MirageError
 from mirage_kernels.generator.target import TARGETS
 
 PROBE_SECONDS = 300
+
+
+@dataclass(frozen=True)
+class Call:
+    """A compiled op called on CPU tensors: relative errors against float64, and the time."""
+
+    error: float
+    error_eager: float
+    seconds: float
 
 
 @dataclass
@@ -35,15 +46,7 @@ class Loaded:
     arch: str = ""
     problem: str = ""  # why torch or the extension does not load; empty when both do
     complaint: str = ""  # why the extension does not run on the GPU; empty where it does
-
-
-@dataclass(frozen=True)
-class Call:
-    """A compiled op called on CPU tensors: relative errors against float64, and the time."""
-
-    error: float
-    error_eager: float
-    seconds: float
+    call: Call | None = None  # what came of a call, if one was asked for and there is no GPU
 
 
 def extension_file() -> Path:
@@ -73,53 +76,36 @@ def _content() -> bytes:
     return extension_file().read_bytes() if extension_file().is_file() else b""
 
 
-def load() -> Loaded:
-    """Import torch and the extension in a fresh interpreter and return what it found."""
-    try:
-        found = Loaded(**json.loads(_probe()))
-    except ToolchainError as failure:
-        return Loaded(problem=failure.hint or failure.sentence)
-    found.capability, found.kernels = tuple(found.capability), tuple(found.kernels)
-    return found
+def load(*call: str) -> Loaded:
+    """Import torch and the extension in a fresh interpreter and return what it found.
 
-
-def call_on_cpu(recipe: str, dtype: str, sizes: Mapping[str, int]) -> Call:
-    """Call a recipe's compiled op on CPU tensors in a fresh interpreter.
-
-    Raises ToolchainError when the extension does not load or has no such op.
+    `call` may name an op to call on CPU tensors: a recipe, a dtype, and sizes as JSON.
     """
-    return Call(**json.loads(_probe(recipe, dtype, json.dumps(dict(sizes)))))
-
-
-def _probe(*words: str) -> str:
-    """Run this module and return its last line; raises ToolchainError with what it said instead."""
-    command = [sys.executable, "-m", "mirage_kernels.generator.commands.extension", *words]
+    command = [sys.executable, "-m", "mirage_kernels.generator.commands.extension", *call]
     try:
         ran = subprocess.run(
             command, capture_output=True, text=True, check=False, timeout=PROBE_SECONDS
         )
-    except subprocess.TimeoutExpired as expired:
-        raise ToolchainError(f"loading the extension took over {PROBE_SECONDS} s") from expired
+    except subprocess.TimeoutExpired:
+        return Loaded(problem=f"loading the extension took over {PROBE_SECONDS} s")
     lines = ran.stdout.splitlines()
     if ran.returncode == 0 and lines:
-        return lines[-1]
+        return msgspec.json.decode(lines[-1], type=Loaded)
     said = [line for line in ran.stderr.splitlines() if line.strip()]
     how = f"signal {-ran.returncode}" if ran.returncode < 0 else f"exit code {ran.returncode}"
-    raise ToolchainError(
-        f"a fresh interpreter that loads the extension ends with {how}",
-        said[-1] if said else f"it says nothing; try `{' '.join(command)}`",
-    )
+    silent = f"a fresh interpreter ends with {how} and says nothing; try `{' '.join(command)}`"
+    return Loaded(problem=said[-1] if said else silent)
 
 
 # -- in the fresh interpreter ----------------------------------------------------------------------
 
 
-def _loaded() -> Loaded:
+def _loaded(*call: str) -> Loaded:
     found = Loaded()
     try:
         import torch
 
-        found.torch, found.cuda = torch.__version__, torch.version.cuda or ""
+        found.torch, found.cuda = str(torch.__version__), torch.version.cuda or ""
         if torch.cuda.is_available():
             found.gpu = torch.cuda.get_device_name()
             found.capability = torch.cuda.get_device_capability()
@@ -130,7 +116,9 @@ def _loaded() -> Loaded:
         if found.gpu:
             gpu = (*found.capability, found.gpu)
             found.complaint = torch.ops.mirage_kernels._architecture_complaint(*gpu)
-    except ImportError as failure:
+        elif call:
+            found.call = _called(*call)
+    except (ImportError, LookupError, MirageError) as failure:
         found.problem = str(failure)
     return found
 
@@ -154,8 +142,4 @@ def _called(name: str, dtype: str, sizes: str) -> Call:
 
 
 if __name__ == "__main__":
-    try:
-        words = sys.argv[1:]
-        print(json.dumps(asdict(_called(*words) if words else _loaded())))
-    except (MirageError, ImportError, LookupError) as failure:
-        sys.exit(str(failure))
+    print(msgspec.json.encode(_loaded(*sys.argv[1:])).decode())

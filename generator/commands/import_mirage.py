@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from collections import Counter
 from pathlib import Path
 
 from mirage_kernels.generator.commands import arguments as given
@@ -80,12 +79,11 @@ def read_held(text: str) -> Held:
 
 def _number(value: str, text: str) -> float:
     try:
-        found = float(value)
+        return float(value)
     except ValueError:
         raise MirageError(
             f"{value!r} in --hold {text} is no number and no dim", "write --hold eps=0,seq_lens=L"
         ) from None
-    return found
 
 
 def _shown(number: int | None, verdicts: list[Verdict]) -> Verdict | None:
@@ -100,16 +98,15 @@ def _shown(number: int | None, verdicts: list[Verdict]) -> Verdict | None:
 
 
 def _print(verdicts: list[Verdict], proving: bool, terminal: Terminal) -> None:
-    rows = tuple((str(v.number), _kernels(v), _verdict(v)) for v in verdicts)
+    launches = [counted(v.kernels, "kernel") if v.program is not None else "-" for v in verdicts]
+    rows = tuple((str(v.number), n, _verdict(v)) for v, n in zip(verdicts, launches, strict=True))
     terminal.table(Table(("graph", "launches", "verdict"), rows, left=3))
-    choices = Counter(str(v.choice) for v in verdicts if v.choice is not None)
-    for choice in choices:
+    for choice in dict.fromkeys(str(v.choice) for v in verdicts if v.choice is not None):
         terminal.line(f"\nwhere the graphs' tensors are {choice}")
-    terminal.line("\n" + _summary(verdicts, proving))
-
-
-def _kernels(verdict: Verdict) -> str:
-    return counted(verdict.kernels, "kernel") if verdict.program is not None else "-"
+    counts = _counts(verdicts)
+    told = ("parsed", "verified", "refused") if proving else ("parsed",)
+    found = ", ".join(f"{counts[name]} {name}" for name in told)
+    terminal.line(f"\n{counted(counts['graphs'], 'graph')}: {found}")
 
 
 def _verdict(verdict: Verdict) -> str:
@@ -129,14 +126,6 @@ def _counts(verdicts: list[Verdict]) -> dict[str, int]:
         "verified": sum(v.proof is not None for v in read),
         "refused": sum(bool(v.reason) for v in read),
     }
-
-
-def _summary(verdicts: list[Verdict], proving: bool) -> str:
-    counts = _counts(verdicts)
-    text = f"{counted(counts['graphs'], 'graph')}: {counts['parsed']} parsed"
-    if proving:
-        text += f", {counts['verified']} verified, {counts['refused']} refused"
-    return text
 
 
 def _document(path: Path, verdicts: list[Verdict], shown: Verdict | None) -> Json:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import time
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -75,7 +76,8 @@ def run(arguments: argparse.Namespace, terminal: Terminal) -> int:
         with all_or_nothing():
             write([result], package_kernels())
         failure = _compile(result, terminal)
-    loaded = Loaded() if failure else load()
+    sizes = json.dumps(trial.few_tokens(result))
+    loaded = Loaded() if failure else load(arguments.recipe, result.record.dtype, sizes)
     trials = _trials(arguments, result, loaded, terminal)
     if failure:
         trials.append(trial.Trial("compiled extension", {}, complaint=trial.words_of(failure)))
@@ -142,7 +144,7 @@ def _trials(
     trials = trial.on_cpu(result, terminal)
     there = kernel_name(trial.kernel_of(result)) in loaded.kernels
     if there or (loaded != Loaded() and not arguments.no_write):
-        trials.append(trial.of_extension(arguments.recipe, result, loaded))
+        trials.append(trial.of_extension(result, loaded))
     return trials
 
 

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 from mirage_kernels.generator.bench.demonstrate import demonstrate
 from mirage_kernels.generator.build.selection import kernel_name
-from mirage_kernels.generator.commands.extension import Loaded, call_on_cpu
-from mirage_kernels.generator.errors import MirageError, PlanError, ToolchainError, VerifyError
+from mirage_kernels.generator.commands.extension import Loaded
+from mirage_kernels.generator.errors import MirageError, PlanError, VerifyError
 from mirage_kernels.generator.pipeline import Result
 from mirage_kernels.generator.recipe import Recipe
 from mirage_kernels.generator.records.record import AttentionRecord, KernelRecord, MuGraphRecord
@@ -94,19 +94,20 @@ def on_cpu(result: Result, terminal: Terminal) -> list[Trial]:
     return [Trial(d.what, d.sizes, d.good, d.error, d.error_unfused, d.seconds) for d in shown]
 
 
-def of_extension(name: str, result: Result, loaded: Loaded) -> Trial:
-    """Call the extension's op on CPU tensors, and look the kernel up in its dispatch table."""
-    what = f"compiled extension ({counted(len(loaded.kernels), 'kernel')}), op on CPU tensors"
+def few_tokens(result: Result) -> dict[str, int]:
+    """Return the sizes at which programs are run on the CPU."""
     record = kernel_of(result)
-    sizes = {**record.shape, record.roles.tokens: _INTERPRETED_TOKENS}
-    kernel = kernel_name(record)
+    return {**record.shape, record.roles.tokens: _INTERPRETED_TOKENS}
+
+
+def of_extension(result: Result, loaded: Loaded) -> Trial:
+    """Say what came of the op's call on CPU tensors, and of the kernel in the dispatch table."""
+    what = f"compiled extension ({counted(len(loaded.kernels), 'kernel')}), op on CPU tensors"
+    sizes, kernel = few_tokens(result), kernel_name(kernel_of(result))
     complaint = "" if kernel in loaded.kernels else f"its dispatch table lacks {kernel}"
-    if loaded.problem or complaint:
+    called = loaded.call
+    if called is None or complaint:
         return Trial(what, sizes, complaint=loaded.problem or complaint)
-    try:
-        called = call_on_cpu(name, result.record.dtype, sizes)
-    except ToolchainError as failure:
-        return Trial(what, sizes, complaint=failure.hint)
     passed = _accurate(called.error, called.error_eager, result.request.recipe)
     return Trial(what, sizes, passed, called.error, called.error_eager, called.seconds)
 
