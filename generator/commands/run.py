@@ -76,7 +76,7 @@ def run(arguments: argparse.Namespace, terminal: Terminal) -> int:
         with all_or_nothing():
             write([result], package_kernels())
         failure = _compile(result, terminal)
-    sizes = json.dumps(trial.few_tokens(result))
+    sizes = json.dumps(trial.interpreted_sizes(result))
     loaded = Loaded() if failure else load(arguments.recipe, result.record.dtype, sizes)
     trials = _trials(arguments, result, loaded, terminal)
     if failure:

@@ -19,8 +19,8 @@ from mirage_kernels.generator.request import sizes_text
 from mirage_kernels.generator.terminal import Table, Terminal, counted
 
 TOKENS = (1, 8, 16, 64)
-# Uneven: no tile divides it.
-_INTERPRETED_TOKENS = 5
+# At most so many are interpreted on the CPU. Uneven: no tile divides them.
+_TOKENS, _ROWS = 5, 1035
 
 
 @dataclass(frozen=True)
@@ -85,25 +85,25 @@ def kernel_of(result: Result) -> KernelRecord:
 def on_cpu(result: Result, terminal: Terminal) -> list[Trial]:
     """Run the muGraph and the emitted Triton program in their interpreters."""
     terminal.note("running the muGraph and its Triton program on the CPU")
-    recipe = result.request.recipe
     try:
-        shown = demonstrate(kernel_of(result), recipe, _INTERPRETED_TOKENS)
+        shown = demonstrate(kernel_of(result), result.request.recipe, interpreted_sizes(result))
     except VerifyError as error:
         what = "muGraph and Triton program, interpreted"
         return [Trial(what, result.record.shape, complaint=words_of(error))]
     return [Trial(d.what, d.sizes, d.good, d.error, d.error_unfused, d.seconds) for d in shown]
 
 
-def few_tokens(result: Result) -> dict[str, int]:
-    """Return the sizes at which programs are run on the CPU."""
+def interpreted_sizes(result: Result) -> dict[str, int]:
+    """Return the kernel's sizes with few tokens and few rows of weights."""
     record = kernel_of(result)
-    return {**record.shape, record.roles.tokens: _INTERPRETED_TOKENS}
+    rows, sizes = record.roles.rows, {**record.shape, record.roles.tokens: _TOKENS}
+    return sizes | ({rows: min(_ROWS, sizes[rows])} if rows else {})
 
 
 def of_extension(result: Result, loaded: Loaded) -> Trial:
     """Say what came of the op's call on CPU tensors, and of the kernel in the dispatch table."""
     what = f"compiled extension ({counted(len(loaded.kernels), 'kernel')}), op on CPU tensors"
-    sizes, kernel = few_tokens(result), kernel_name(kernel_of(result))
+    sizes, kernel = interpreted_sizes(result), kernel_name(kernel_of(result))
     complaint = "" if kernel in loaded.kernels else f"its dispatch table lacks {kernel}"
     called = loaded.call
     if called is None or complaint:
