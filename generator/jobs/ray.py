@@ -57,15 +57,14 @@ def _connect(address: str | None, processes: int) -> None:
     quiet_ray()
     if address is not None:
         _check_answer(address)
-        ray.init(address=address, log_to_driver=False, configure_logging=False)
-        return
     ray.init(
-        address="local",
-        num_cpus=processes,
-        include_dashboard=False,
+        address=address or "local",
+        # What a running cluster has is not for this process to say.
+        num_cpus=None if address else processes,
+        include_dashboard=None if address else False,
+        object_store_memory=None if address else _OBJECT_BYTES,
         log_to_driver=False,
         configure_logging=False,
-        object_store_memory=_OBJECT_BYTES,
     )
 
 
