@@ -16,7 +16,7 @@ from mirage_kernels.generator.commands.extension import (
 from mirage_kernels.generator.ir.text import Json
 from mirage_kernels.generator.recipe import Recipe, catalog
 from mirage_kernels.generator.records.folder import emitted
-from mirage_kernels.generator.records.record import AttentionRecord, Emitted, KernelRecord
+from mirage_kernels.generator.records.record import KernelRecord
 from mirage_kernels.generator.request import sizes_text
 from mirage_kernels.generator.target import TARGETS
 from mirage_kernels.generator.terminal import Table, Terminal
@@ -75,7 +75,7 @@ def run(arguments: argparse.Namespace, terminal: Terminal) -> int:
     return 0
 
 
-def listed(records: Mapping[str, Emitted]) -> list[Listed]:
+def listed(records: Mapping[str, KernelRecord]) -> list[Listed]:
     """Return what is to be told of each kernel, by the path of its record."""
     days = {
         (section.arch, name): section.measured.get("date", "yes").partition(" ")[0]
@@ -92,7 +92,7 @@ def listed(records: Mapping[str, Emitted]) -> list[Listed]:
             dtype=record.dtype,
             arch=record.arch,
             buckets=[variant.bucket for variant in record.variants],
-            stacked=list(record.stacked) if isinstance(record, KernelRecord) else [],
+            stacked=list(record.stacked),
             tuned=days.get((record.arch, kernel_name(record))),
             compiled=path in compiled,
         )
@@ -100,7 +100,7 @@ def listed(records: Mapping[str, Emitted]) -> list[Listed]:
     ]
 
 
-def print_kernels(records: Mapping[str, Emitted], terminal: Terminal) -> None:
+def print_kernels(records: Mapping[str, KernelRecord], terminal: Terminal) -> None:
     """Print the table of committed kernels, and whether the extension contains them."""
     if not records:
         terminal.line("no kernels yet: `mirage-kernels generate rms_norm_linear` makes some")
@@ -114,14 +114,16 @@ def print_kernels(records: Mapping[str, Emitted], terminal: Terminal) -> None:
         terminal.line("the extension is not built: `make extension` in a source checkout builds it")
 
 
-def _served(kernel: Listed, record: Emitted) -> str:
+def _served(kernel: Listed, record: KernelRecord) -> str:
     """Say which numbers of tokens or rows the variants serve: `M <= 8, 16, 32, any`."""
     served = ", ".join(dict.fromkeys(str(bucket or "any") for bucket in kernel.buckets))
-    text = f"any {bucketed(record)}" if served == "any" else f"{bucketed(record)} <= {served}"
+    text = (
+        f"any {record.roles.counted}" if served == "any" else f"{record.roles.counted} <= {served}"
+    )
     return text + (f", and stacks of {', '.join(kernel.stacked)}" if kernel.stacked else "")
 
 
-def compiled_paths(records: Mapping[str, Emitted]) -> set[str]:
+def compiled_paths(records: Mapping[str, KernelRecord]) -> set[str]:
     """Return which committed kernels the extension contains: those of its one architecture."""
     arch, names = compiled_arch(), compiled_names(kernel_name(r) for r in records.values())
     return {path for path, r in records.items() if r.arch == arch and kernel_name(r) in names}
@@ -150,10 +152,3 @@ def recipe_json(recipe: Recipe) -> Json:
         "dtypes": [d.value for d in recipe.dtypes],
         "shapes": [{"source": s.source, "dims": dict(s.dims)} for s in recipe.shapes],
     }
-
-
-def bucketed(record: Emitted) -> str:
-    """Return what buckets count: tokens; of attention query rows, `T*G`."""
-    if isinstance(record, AttentionRecord):
-        return "*".join(record.roles.rows)
-    return record.roles.tokens

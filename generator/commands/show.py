@@ -14,22 +14,20 @@ from textwrap import indent
 from mirage_kernels.generator.build.compile import DEFAULT_ARCH
 from mirage_kernels.generator.build.selection import kernel_name
 from mirage_kernels.generator.commands import arguments as given
-from mirage_kernels.generator.commands.list import bucketed, listed, print_kernels, recipe_json
+from mirage_kernels.generator.commands.list import listed, print_kernels, recipe_json
 from mirage_kernels.generator.errors import FileError, RecipeError
 from mirage_kernels.generator.ir import to_text
 from mirage_kernels.generator.recipe import Recipe, catalog, trace
 from mirage_kernels.generator.records.folder import emitted, sources_below
 from mirage_kernels.generator.records.record import (
     MUGRAPH_ENDING,
-    Emitted,
+    KernelRecord,
     MuGraphRecord,
     Record,
-    load_emitted,
     load_mugraph,
+    load_record,
 )
 from mirage_kernels.generator.request import sizes_text
-from mirage_kernels.generator.schedules.attention.variants import AttentionVariant
-from mirage_kernels.generator.schedules.schedule import Variant
 from mirage_kernels.generator.terminal import Table, Terminal
 
 DETAILS = """\
@@ -77,10 +75,10 @@ def _read(path: Path) -> Record:
     if problem:
         hint = "`mirage-kernels generate RECIPE` writes records"
         raise FileError(f"{path} is not a kernel record: {problem}", hint)
-    return load_mugraph(path) if path.name.endswith(MUGRAPH_ENDING) else load_emitted(path)
+    return load_mugraph(path) if path.name.endswith(MUGRAPH_ENDING) else load_record(path)
 
 
-def _named(name: str, found: Mapping[str, Emitted]) -> tuple[str, Record]:
+def _named(name: str, found: Mapping[str, KernelRecord]) -> tuple[str, Record]:
     """Return the kernel of a name, with its architecture or without; raises RecipeError."""
     names = {path: (path.removesuffix(".json"), kernel_name(r)) for path, r in found.items()}
     matching = [path for path in found if name in names[path]]
@@ -95,7 +93,7 @@ def _named(name: str, found: Mapping[str, Emitted]) -> tuple[str, Record]:
     return path, found[path]
 
 
-def _show_recipe(recipe: Recipe, found: Mapping[str, Emitted], terminal: Terminal) -> None:
+def _show_recipe(recipe: Recipe, found: Mapping[str, KernelRecord], terminal: Terminal) -> None:
     spec = to_text(trace(recipe, recipe.shapes[0], recipe.dtypes[0]))
     own = {path: record for path, record in found.items() if record.recipe == recipe.name}
     bounds = ", ".join(f"{name} <= {bound}" for name, bound in recipe.dynamic.items())
@@ -140,15 +138,14 @@ def _show_kernel(path: str, record: Record, sources: Sequence[Path], terminal: T
     )
 
 
-def _variant_rows(record: Emitted) -> Iterator[tuple[str, ...]]:
-    counted = bucketed(record)
-    variants: Sequence[Variant | AttentionVariant] = record.variants
-    for variant, cut in zip(variants, record.all_tiles, strict=True):
+def _variant_rows(record: KernelRecord) -> Iterator[tuple[str, ...]]:
+    counted = record.roles.counted
+    for variant, cut in zip(record.variants, record.all_tiles, strict=True):
         tiles = ", ".join(f"{name} by {size}" for name, size in cut.items())
         knobs = ", ".join(f"{name} {value}" for name, value in vars(variant.knobs).items())
         served = f"{counted} <= {variant.bucket}" if variant.bucket else f"any {counted}"
-        tiled = variant.work_tiles if isinstance(variant, AttentionVariant) else ""
-        yield served + (f", {tiled} work tiles" if tiled else ""), tiles, knobs
+        tiled = f", {variant.work_tiles} work tiles" if variant.work_tiles else ""
+        yield served + tiled, tiles, knobs
 
 
 def proof_sentence(record: Record) -> str:

@@ -32,7 +32,7 @@ from mirage_kernels.generator.errors import FileError, MirageError, ToolchainErr
 from mirage_kernels.generator.ir import Graph
 from mirage_kernels.generator.jobs.store import Store
 from mirage_kernels.generator.records.folder import emitted
-from mirage_kernels.generator.records.record import Emitted, MuGraphRecord
+from mirage_kernels.generator.records.record import KernelRecord, MuGraphRecord
 from mirage_kernels.generator.request import Progress, Request, parse_shape, requests
 from mirage_kernels.generator.settings import store_folder
 from mirage_kernels.generator.terminal import PROGRAM, Terminal, counted
@@ -174,7 +174,7 @@ def _compiled(arguments: argparse.Namespace, folder: Path, terminal: Terminal) -
     return made
 
 
-def _chosen(arguments: argparse.Namespace) -> Sequence[Emitted | Request]:
+def _chosen(arguments: argparse.Namespace) -> Sequence[KernelRecord | Request]:
     """Return what to tune: committed records, or requests for what was named."""
     arch = arguments.arch
     committed = {path: r for path, r in emitted(package_kernels()).items() if r.arch == arch}
@@ -197,8 +197,8 @@ def _chosen(arguments: argparse.Namespace) -> Sequence[Emitted | Request]:
 
 
 def _record(
-    one: Emitted | Request, arguments: argparse.Namespace, by: tuple[Store, Progress]
-) -> Emitted:
+    one: KernelRecord | Request, arguments: argparse.Namespace, by: tuple[Store, Progress]
+) -> KernelRecord:
     """Return a kernel's record, generated where it was asked for by name.
 
     Raises MirageError for a recipe without a plan.
@@ -216,7 +216,7 @@ def _record(
 
 
 def _forms(
-    one: Emitted | Request, arguments: argparse.Namespace, by: tuple[Store, Progress]
+    one: KernelRecord | Request, arguments: argparse.Namespace, by: tuple[Store, Progress]
 ) -> Sequence[Graph]:
     """Return other muGraphs of a recipe asked for by name, where several are compared."""
     if not isinstance(one, Request) or one.recipe.name not in ATTENTION:
