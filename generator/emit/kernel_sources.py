@@ -9,6 +9,7 @@ from mirage_kernels.generator.emit.part import Part
 from mirage_kernels.generator.plan.program import TileProgram
 from mirage_kernels.generator.schedules import RANKED
 from mirage_kernels.generator.schedules.loop import producers_of, prologue_warps
+from mirage_kernels.generator.schedules.producer_blocks.paired import pairs
 from mirage_kernels.generator.schedules.producer_blocks.producers import makers
 from mirage_kernels.generator.schedules.prologue import main_program
 from mirage_kernels.generator.schedules.prologue import writer as prologue
@@ -24,6 +25,7 @@ def parts_of(program: TileProgram, variants: Sequence[Variant]) -> list[Part]:
     if not any(_in_pairs(v.knobs) for v in variants):
         users = replace(users, producers=None)
     parts = [makers(program, users, variants)] if users.received else []
+    parts += [pairs(users)] if users.received and users.producers else []
     fronted = [v for v in variants if prologue_warps(v.knobs)]
     used = {v.schedule for v in variants}
     for schedule in (s for s in reversed(RANKED.values()) if s.name in used):

@@ -14,8 +14,8 @@ from mirage_kernels.generator.records.record import KernelRecord
 from mirage_kernels.generator.schedules.attention import shared_bytes as shared_bytes_of
 from mirage_kernels.generator.schedules.attention.program import AttentionProgram
 from mirage_kernels.generator.schedules.batched_lora import (
+    PRODUCER_BLOCKS,
     consumers_bytes,
-    first_launch,
     first_launch_bytes,
 )
 from mirage_kernels.generator.schedules.choose import producers_bytes, shared_bytes
@@ -29,7 +29,7 @@ from mirage_kernels.generator.schedules.sliced_k.knobs import SlicedK
 
 def kernel_header(record: KernelRecord, program: TileProgram) -> Header:
     """Return the header of a kernel that streams weights, or of lines."""
-    own = (_mugraph_words(record.graph), _expectations(program))
+    own = (mugraph_words(record.graph), _expectations(program))
     header = _paragraphs(record, program.output.type.names, own)
     return replace(header, launches=_launches(record, program, record.variants))
 
@@ -42,14 +42,13 @@ def stacked_header(
     expects = _expectations(program)
     for name in program.stacked:
         expects = expects.replace(f"{name} [", f"{name} [slices, ")
-    makers = first_launch(program)
     first = (
-        f"clusters of {makers.blocks} blocks for the inner products of up to 8 tokens of a slice"
+        f"clusters of {PRODUCER_BLOCKS} blocks for the inner products of up to 8 tokens of a slice"
         f"{_kib(first_launch_bytes(program))} shared"
     )
     own = (
         f"that of {record.recipe}, for every token with its own slices of {named}; which those are "
-        f"is addressing. {_mugraph_words(record.graph)}",
+        f"is addressing. {mugraph_words(record.graph)}",
         f"{expects} A number of a slice per token, int32 or int64; any that is none's: no slice.",
         f"first {first}; then what stands at the knobs.",
     )
@@ -89,7 +88,8 @@ def recipe_command(record: KernelRecord) -> str:
     return f"mirage-kernels generate {record.recipe}"
 
 
-def _mugraph_words(graph: Graph) -> str:
+def mugraph_words(graph: Graph) -> str:
+    """Return a muGraph of one kernel in words: its loop, its grid, what is computed when."""
     (node,) = graph.blocks
     body = node.body
     assert body is not None

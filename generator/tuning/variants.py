@@ -51,7 +51,7 @@ def chosen_variants(
         for m, variant in rule.items()
         if m in found and variant.knobs.label in {t.knobs.label for t in found[m].tried}
     }
-    producers = next((has_producers(k) for k in known.values()), programs[0].consumers is not None)
+    producers = next((has_producers(k) for k in known.values()), programs[0].producers is not None)
     program = member(programs, producers=producers)
     known = {m: k for m, k in known.items() if has_producers(k) is producers}
     _check_tokens_fit(program, on, known)

@@ -27,7 +27,6 @@ from mirage_kernels.generator.emit.tma_tiles import (
 from mirage_kernels.generator.emit.writer import WIDTH, Writer
 from mirage_kernels.generator.plan.program import Do, Layout, Stage, Statement, TileProgram
 from mirage_kernels.generator.schedules.cluster_split_k.writer import IN_LOOP
-from mirage_kernels.generator.schedules.producer_blocks import paired as paired_producers
 from mirage_kernels.generator.schedules.producer_blocks import writer as producer_blocks
 from mirage_kernels.generator.schedules.schedule import Variant
 
@@ -47,24 +46,11 @@ _SYNC = "tile::sync_workers(block);"
 
 
 def parts(program: TileProgram, variants: Sequence[Variant]) -> list[Part]:
-    """Return the form of a kernel with tokens in registers; producers in pairs come before it."""
-    made = [_pairs(program)] if program.received and program.producers else []
-    receives = (producer_blocks.FORM,) if program.received else ()
-    beside = (*receives, *(part.name for part in made))
+    """Return the form of a kernel with tokens in registers."""
+    forms = (producer_blocks.FORM, *([producer_blocks.PAIRS] if program.producers else []))
+    beside = forms if program.received else ()
     includes = (*INCLUDES, *producer_blocks.includes(program))
-    return [*made, Part(HELD.name, ABOUT, includes, beside, lines_of(_write, program))]
-
-
-def _pairs(program: TileProgram) -> Part:
-    (kept,) = program.received
-    about = paired_producers.ABOUT.format(kept.args[0])
-    return Part(
-        "paired_producers",
-        about,
-        paired_producers.INCLUDES,
-        (producer_blocks.FORM,),
-        lines_of(_write_pairs, program),
-    )
+    return [Part(HELD.name, ABOUT, includes, beside, lines_of(_write, program))]
 
 
 def _write(writer: Writer, program: TileProgram) -> None:
@@ -74,14 +60,6 @@ def _write(writer: Writer, program: TileProgram) -> None:
         write_args(writer, program, HELD)
     _kernel(writer, program)
     write_launch(writer, program, HELD)
-
-
-def _write_pairs(writer: Writer, program: TileProgram) -> None:
-    """Write what makers in pairs run, and before it what a launch of the plan is given."""
-    assert program.producers is not None
-    writer.line("// The arguments of a launch of producer and consumer blocks.")
-    write_args(writer, program, HELD)
-    paired_producers.write_makers(writer, program, program.producers)
 
 
 def _plan(writer: Writer, program: TileProgram) -> None:
@@ -235,7 +213,7 @@ def _kernel(writer: Writer, program: TileProgram) -> None:
             writer.line("return;")
         if program.fetches and not program.received:
             _fetches(writer, program)
-        _loop(writer, program)
+        write_loop(writer, program)
         _after(writer, program)
     writer.line()
 
@@ -279,7 +257,8 @@ def _fetches(writer: Writer, program: TileProgram) -> None:
     writer.line("tile::commit_copies();")
 
 
-def _loop(writer: Writer, program: TileProgram) -> None:
+def write_loop(writer: Writer, program: TileProgram) -> None:
+    """Write a pass of the loop, statement by statement."""
     with writer.block("tile::multiply_register_operand(block, [&](const auto& step) {", "});"):
         rows = [s for s in boxes(program) if s.layout is Layout.ROWS]
         lines = [(f"const auto {s.out} = {_read(s, rows, program)};", s) for s in program.loads]
