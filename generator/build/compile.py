@@ -104,8 +104,7 @@ def _wanted(toolchain: Toolchain, sources: Sources) -> list[Wanted]:
 
 
 def _object(source: Path, compiler: Sequence[str], options: Sequence[str]) -> Wanted:
-    path = source.relative_to(ROOT) if source.is_relative_to(ROOT) else source
-    return Wanted(str(path), tuple(compiler), tuple(options))
+    return Wanted(str(source.relative_to(ROOT)), tuple(compiler), tuple(options))
 
 
 def default_jobs() -> int:

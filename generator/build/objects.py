@@ -101,7 +101,11 @@ def _digest(content: bytes) -> str:
 
 
 def _dependencies(dependency_file: Path) -> list[str]:
-    """Return the files of a Makefile rule `object : source header \\ header ...`, each once."""
-    _, _, paths = dependency_file.read_text().replace("\\\n", " ").partition(":")
-    words = re.split(r"(?<!\\)\s+", paths.strip())
-    return sorted({os.path.normpath(word.replace("\\ ", " ")) for word in words})
+    """Return the files of a Makefile rule `object : source header \\ header ...`, each once.
+
+    Those of the toolkit, whose paths are absolute, are left out: its version stands for them.
+    """
+    _, _, rule = dependency_file.read_text().replace("\\\n", " ").partition(":")
+    words = re.split(r"(?<!\\)\s+", rule.strip())
+    paths = {os.path.normpath(word.replace("\\ ", " ")) for word in words}
+    return sorted(path for path in paths if not os.path.isabs(path))

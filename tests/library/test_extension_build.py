@@ -109,11 +109,12 @@ def test_failure_shows_the_command_and_the_next_build_goes_on_from_there(tree: P
 def test_an_object_is_of_its_compiler_options_and_content(tmp_path: Path, changed: str) -> None:
     (tmp_path / "x.cu").write_text("int x;")
     (tmp_path / "x.o").write_bytes(b"object")
-    (tmp_path / "x.d").write_text("x.o: x.cu \\\n gone.h\n")
+    (tmp_path / "x.d").write_text("x.o: x.cu \\\n gone.h /opt/cuda/y.h\n")
     cache = ObjectCache(tmp_path / "objects", tmp_path, "nvcc 13.0")
     wanted = Wanted("x.cu", ("nvcc",), ("-O3",))
     kept = cache.keep(wanted, tmp_path / "x.o", tmp_path / "x.d")
     assert cache.find(wanted) == kept
+    assert not [f for f in cache.folder.glob("??/*.json") if "/opt" in f.read_text()]
     if changed == "content":
         (tmp_path / "x.cu").write_text("int y;")
     compilers = "nvcc 13.1" if changed == "compilers" else "nvcc 13.0"
