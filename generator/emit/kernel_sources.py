@@ -11,6 +11,7 @@ from mirage_kernels.generator.schedules import RANKED
 from mirage_kernels.generator.schedules.loop import producers_of, prologue_warps
 from mirage_kernels.generator.schedules.producer_blocks.paired import pairs
 from mirage_kernels.generator.schedules.producer_blocks.producers import makers
+from mirage_kernels.generator.schedules.producer_blocks.writer import PAIRS
 from mirage_kernels.generator.schedules.prologue import main_program
 from mirage_kernels.generator.schedules.prologue import writer as prologue
 from mirage_kernels.generator.schedules.schedule import Knobs, Variant
@@ -25,12 +26,14 @@ def parts_of(program: TileProgram, variants: Sequence[Variant]) -> list[Part]:
     if not any(_in_pairs(v.knobs) for v in variants):
         users = replace(users, producers=None)
     parts = [makers(program, users, variants)] if users.received else []
-    parts += [pairs(users)] if users.received and users.producers else []
     fronted = [v for v in variants if prologue_warps(v.knobs)]
     used = {v.schedule for v in variants}
     for schedule in (s for s in reversed(RANKED.values()) if s.name in used):
         own = main_program(users) if schedule.name in {v.schedule for v in fronted} else users
-        parts += schedule.write(own, variants)
+        written = schedule.write(own, variants)
+        if any(PAIRS in part.beside for part in written):
+            parts.append(pairs(users))
+        parts += written
     return [*parts, *(prologue.front(users, v.schedule) for v in fronted[:1])]
 
 
