@@ -19,11 +19,10 @@ import torch
 
 from mirage_kernels import constant_weights, lora_linear
 from mirage_kernels.generator.bench.measure import (
-    FloorReader,
+    TORCH_DTYPES,
     Inputs,
     cold_microseconds,
     floor_microseconds,
-    library_floor,
     relative_error,
     rotation_count,
 )
@@ -31,7 +30,7 @@ from mirage_kernels.generator.commands.bench import document_of, measured_here
 from mirage_kernels.generator.records.files import write_whole
 
 K, N, STACK, SCALE = 4096, 4096, 64, 2.0
-DTYPES = {"fp16": torch.float16, "bf16": torch.bfloat16}
+DTYPES = {dtype.value: kind for dtype, kind in TORCH_DTYPES.items()}
 
 
 @dataclass(frozen=True)
@@ -99,12 +98,12 @@ def exact(calls: Calls, inputs: Inputs) -> torch.Tensor:
     return calls.by_adapter(*(t.double() if t.is_floating_point() else t for t in inputs))
 
 
-def measured(calls: Calls, reader: FloorReader) -> dict[str, object]:
+def measured(calls: Calls) -> dict[str, object]:
     """Measure one workload."""
     sets = [calls.inputs(n) for n in range(rotation_count(calls.bytes_read))]
     oracle = exact(calls, sets[0])
     times = {
-        "floor_us": floor_microseconds(reader, calls.bytes_read),
+        "floor_us": floor_microseconds(calls.bytes_read),
         "ours_us": cold_microseconds(ours, sets),
     }
     constant_weights()
@@ -137,9 +136,9 @@ def main() -> int:
     parser.add_argument("-m", nargs="+", type=int, default=[1, 8, 16, 32, 64])
     parser.add_argument("--used", nargs="+", type=int, default=[0, 1, 4, 16, 64])
     arguments = parser.parse_args()
-    reader, rows = library_floor(), []
+    rows = []
     for calls in workloads(arguments):
-        row = measured(calls, reader)
+        row = measured(calls)
         rows.append(row)
         words = (f"{k} {v:.4g}" if isinstance(v, float) else f"{k} {v}" for k, v in row.items())
         print(", ".join(words), flush=True)

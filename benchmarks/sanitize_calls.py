@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from itertools import cycle, product
+from typing import Any
 
 import torch
 from sanitize_reports import BEGIN, END
@@ -31,9 +32,12 @@ from mirage_kernels import (
     lora_linear,
     qk_norm_rope_append,
 )
-from mirage_kernels.generator.bench.workloads.calls import ATTENTION, CallWorkload
-from mirage_kernels.generator.bench.workloads.tensors import Tensors, drawn, ours
-from mirage_kernels.generator.bench.workloads.tokens import TORCH_DTYPES, Workload
+from mirage_kernels.generator.bench.measure import TORCH_DTYPES
+from mirage_kernels.generator.bench.workload import Workload
+from mirage_kernels.generator.bench.workloads.cache import RECIPES, CacheWorkload
+from mirage_kernels.generator.bench.workloads.cache_inputs import CacheInputs
+from mirage_kernels.generator.bench.workloads.lists import SEVERAL_TOKENS
+from mirage_kernels.generator.bench.workloads.tensors import TensorWorkload
 from mirage_kernels.generator.ir.dtypes import DType
 from mirage_kernels.generator.recipe import catalog
 
@@ -67,7 +71,7 @@ def main() -> int:
     bad = 0
     for name in arguments.names:
         print(BEGIN, name, flush=True)
-        made: list[torch.Tensor] = []
+        made: list[Tensor] = []
         for promised in (False, True):
             constant_weights(promised)
             constant_history(promised)
@@ -88,38 +92,43 @@ def filled_workspaces() -> Iterator[None]:
         torch.use_deterministic_algorithms(False)
 
 
-def results(
-    name: str, kernels: Mapping[str, KernelEntry], around: Around
-) -> Iterator[torch.Tensor]:
+def results(name: str, kernels: Mapping[str, KernelEntry], around: Around) -> Iterator[Tensor]:
     """Run all variants of a kernel and yield what they compute."""
     if name not in kernels:
-        yield from of_append(name)
-        return
+        return of_append(name)
     kernel = kernels[name]
-    if kernel.recipe in ATTENTION:
-        yield from of_calls(kernel, around)
-    elif kernel.recipe in catalog():
-        yield from of_recipe(kernel, around)
-    else:
-        yield from of_stacks(kernel, around)
+    known = kernel.recipe in RECIPES or kernel.recipe in catalog()
+    return of_recipe(kernel, around) if known else of_stacks(kernel, around)
 
 
-def of_recipe(kernel: KernelEntry, around: Around) -> Iterator[torch.Tensor]:
-    """Run all variants of a kernel that serves a recipe, with weights given once."""
-    source, dtype = catalog()[kernel.recipe], DType(kernel.dtype)
-    for tokens in (m for m in TOKENS if m <= (kernel.max_tokens or m)):
-        work = Workload(source, dtype, {**kernel.dims, "M": tokens}, "cuda")
-        inputs = work.inputs(0)
-        shapes = [[work.sizes[dim] for dim in dims.split()] for dims in source.results]
-        out = tuple(inputs[0].new_empty(shape) for shape in shapes)
-        ours_into = work.subject().ours_into
-        assert ours_into is not None
+def of_recipe(
+    kernel: KernelEntry, around: Around = nullcontext, device: str = "cuda"
+) -> Iterator[Tensor]:
+    """Run all variants of a kernel that serves a recipe and yield what they compute.
+
+    Calls over a cache also with lse and sinks, and with uneven tokens.
+    """
+    for place, workload in enumerate(workloads(kernel)):
+        given = workload.draw(place, device)
+        outs, more = workload.new_outs(given), {}
+        if isinstance(workload, CacheWorkload) and place % 2 == 0:
+            more = _options(workload, given, outs[0])
         with around():
-            ours_into(out if len(out) > 1 else out[0], *inputs)
-        yield from out
+            workload.ours(given, outs, **more)
+        yield from outs
+        if "lse" in more:
+            yield more["lse"].exp()  # that of no keys is minus infinity
+    if isinstance(workload, CacheWorkload):
+        yield _uneven(workload, around, device)
 
 
-def of_stacks(kernel: KernelEntry, around: Around) -> Iterator[torch.Tensor]:
+def _options(workload: CacheWorkload, given: CacheInputs, out: Tensor) -> dict[str, Tensor]:
+    """Return tensors that a call over a cache may have besides."""
+    lse = {"lse": out.new_empty(out.shape[:-1], dtype=torch.float32)}
+    return lse if workload.more else lse | {"sinks": given.q[0, 0, :, 0].contiguous()}
+
+
+def of_stacks(kernel: KernelEntry, around: Around) -> Iterator[Tensor]:
     """Run all variants of a kernel for stacked adapters, some tokens without one."""
     rows, depth, rank = (kernel.dims[name] for name in "NKR")
     dtype = TORCH_DTYPES[DType(kernel.dtype)]
@@ -134,19 +143,27 @@ def of_stacks(kernel: KernelEntry, around: Around) -> Iterator[torch.Tensor]:
         yield out
 
 
-def workloads(kernel: KernelEntry) -> Iterator[CallWorkload]:
-    """Yield calls that the kernel serves: short and long, paged and dense, with each window."""
+def workloads(kernel: KernelEntry) -> Iterator[Workload[Any]]:
+    """Yield calls that the kernel serves, which run all of its variants."""
+    if kernel.recipe in RECIPES:
+        yield from cache_workloads(kernel)
+        return
+    for tokens in (m for m in TOKENS if m <= (kernel.max_tokens or m)):
+        sizes = {**kernel.dims, "M": tokens}
+        yield TensorWorkload(kernel.recipe, sizes, dtype=DType(kernel.dtype))
+
+
+def cache_workloads(kernel: KernelEntry) -> Iterator[CacheWorkload]:
+    """Yield calls over a cache: short and long, paged and dense, with each window."""
     places = cycle(PAGE_SIZES)
-    by_place = kernel.recipe in ("sliding_window_attention", "gqa_full")
+    by_place, more = kernel.recipe in SEVERAL_TOKENS, kernel.dims.get("P", 0)
     for (tokens, group), window in zip(ROWS, WINDOWS, strict=True):
         claims = (tokens, group) == ROWS[0] and kernel.name.startswith(CLAIM)
         many = [(MANY, MANY_HEADS)] if claims else []
         for lengths, kv_heads in [(SHORT, 2), (LONG, 4), (ALONE, 2), *many]:
             rows = group if by_place else tokens * group
-            more = kernel.dims.get("P", 0)
-            yield CallWorkload(
+            yield CacheWorkload(
                 kernel.recipe,
-                "sanitizer",
                 lengths,
                 (rows, 1) if more else (rows * kv_heads, kv_heads),
                 kernel.dims["C"] if more else kernel.dims["D"],
@@ -157,40 +174,20 @@ def workloads(kernel: KernelEntry) -> Iterator[CallWorkload]:
                 window_left=window if by_place else -1,
                 logits_soft_cap=20.0 if kernel.recipe == "gqa_full" else 0.0,
                 dtype=DType(kernel.dtype),
+                setting="sanitizer",
             )
 
 
-def of_calls(
-    kernel: KernelEntry, around: Around = nullcontext, device: str = "cuda"
-) -> Iterator[Tensor]:
-    """Call the kernel and yield what it computes: alone, with lse and sinks, with uneven tokens."""
-    for place, workload in enumerate(workloads(kernel)):
-        given = drawn(workload, place, device)
-        shape = given.q.shape if workload.tokens > 1 else given.q[:, 0].shape
-        out = given.q.new_empty(*shape[:-1], workload.depth)
-        extra = {"out": out}
-        if place % 2 == 0:
-            extra["lse"] = out.new_empty(shape[:-1], dtype=torch.float32)
-            if not workload.more:
-                extra["sinks"] = given.q[0, 0, :, 0].contiguous()
-        with around():
-            ours(workload, given, **extra)
-        yield out
-        if "lse" in extra:
-            yield extra["lse"].exp()  # that of no keys is minus infinity
-    yield _uneven(workload, around, device)
-
-
-def _uneven(workload: CallWorkload, around: Around, device: str) -> Tensor:
+def _uneven(workload: CacheWorkload, around: Around, device: str) -> Tensor:
     """Call it with as many query tokens per sequence as STARTS says."""
     paged = replace(workload, lengths=SHORT, page_size=16)
-    given = drawn(paged, 0, device)
+    given = paged.draw(0, device)
     q = given.q.new_empty(STARTS[-1], *given.q.shape[2:]).normal_()
-    flat: Tensors = replace(given, q=q[None] if workload.tokens > 1 else q[:, None])
+    flat = replace(given, q=q[None] if workload.tokens > 1 else q[:, None])
     starts = torch.tensor(STARTS, dtype=torch.int32, device=device)
-    out = flat.q.new_empty(*q.shape[:-1], workload.depth)
+    out = q.new_empty(*q.shape[:-1], workload.depth)
     with around():
-        ours(paged, flat, cu_seqlens_q=starts, out=out)
+        paged.ours(flat, [out], cu_seqlens_q=starts)
     return out
 
 

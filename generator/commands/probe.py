@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import sys
 import time
-from typing import cast
 
 from mirage_kernels.generator.errors import MirageError
 from mirage_kernels.generator.ir.text import Json
@@ -36,25 +35,22 @@ def describe() -> Json:
 
 def call(name: str, dtype: str, sizes: dict[str, int]) -> Json:
     """Call the recipe's op on CPU tensors; return its error and the reference's against float64."""
-    from mirage_kernels.generator.bench.measure import Op, largest_error
-    from mirage_kernels.generator.bench.op_calls import function_of
-    from mirage_kernels.generator.bench.workloads.tokens import Workload
+    from mirage_kernels.generator.bench.measure import largest_error
+    from mirage_kernels.generator.bench.workloads.tensors import TensorWorkload
     from mirage_kernels.generator.ir.dtypes import DType
-    from mirage_kernels.generator.recipe import load_recipe
 
-    work = Workload(load_recipe(name), DType(dtype), sizes, "cpu")
+    work = TensorWorkload(name, sizes, dtype=DType(dtype))
+    inputs = work.draw(0, "cpu")
+    exact = work.exact(inputs)
+    started = time.monotonic()
     try:
-        op = cast(Op, function_of(work.recipe))
+        result = work.ours(inputs)
     except LookupError as missing:
         raise MirageError(str(missing)) from missing
-    inputs = work.inputs(seed=0)
-    exact = work.reference(*(t.double() if t.is_floating_point() else t for t in inputs))
-    started = time.monotonic()
-    result = work.with_scalars(op)(*inputs)
     seconds = time.monotonic() - started
     return {
         "error": largest_error(result, exact),
-        "error_eager": largest_error(work.reference(*inputs), exact),
+        "error_eager": largest_error(work.eager()(inputs), exact),
         "seconds": seconds,
     }
 

@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from mirage_kernels.generator import pipeline
-from mirage_kernels.generator.bench.workloads.calls import ATTENTION
+from mirage_kernels.generator.bench.workloads.cache import RECIPES
 from mirage_kernels.generator.commands.arguments import (
     Parser,
     Verb,
@@ -225,7 +225,7 @@ def _forms(
     one: Emitted | Request, arguments: argparse.Namespace, by: tuple[Store, Progress]
 ) -> Sequence[Graph]:
     """Return other muGraphs of a recipe asked for by name, where several are compared."""
-    if not isinstance(one, Request) or one.recipe.name not in ATTENTION:
+    if not isinstance(one, Request) or one.recipe.name not in RECIPES:
         return ()
     store, progress = by
     return mugraph_forms(one, jobs=arguments.jobs, progress=progress, store=store)

@@ -8,21 +8,34 @@ their own.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import exp, log
 from pathlib import Path
+from statistics import correlation
 
 from mirage_kernels.generator.build.compile import ROOT
 from mirage_kernels.generator.ir.text import dumps
 from mirage_kernels.generator.records.files import write_whole
 from mirage_kernels.generator.schedules.schedule import Knobs
-from mirage_kernels.generator.tuning.correlation import rank_correlation, relative
 from mirage_kernels.generator.tuning.files import Kind, read_file, written
-from mirage_kernels.generator.tuning.keys import Key as Key
 
 ELEMENT_TYPES = ("fp16", "bf16")
 HINT = "measure again: mirage-kernels tune"
+
+
+@dataclass(frozen=True)
+class Key:
+    """What names a kernel: recipe, element type, static extents."""
+
+    recipe: str
+    dtype: str
+    shape: Mapping[str, int]
+
+    @property
+    def name(self) -> str:
+        """`rms_norm_linear/K4096_N6144_fp16`."""
+        dims = "_".join(f"{name}{size}" for name, size in self.shape.items())
+        return f"{self.recipe}/{dims}_{self.dtype}"
 
 
 @dataclass(frozen=True)
@@ -206,9 +219,25 @@ class Tuned:
         return tuple(c.knobs for b in self.buckets for c in b.chosen)
 
 
+def rank_correlation(pairs: Sequence[tuple[float, float]]) -> float | None:
+    """Return Spearman's rank correlation of pairs; equal values share the mean of their ranks.
+
+    None where it has no meaning: fewer than three pairs, or all values of a side equal.
+    """
+    sides = [[pair[side] for pair in pairs] for side in (0, 1)]
+    if len(pairs) < 3 or any(len(set(values)) == 1 for values in sides):
+        return None
+    first, second = ([sorted(v).index(x) + v.count(x) / 2 for x in v] for v in sides)
+    return round(correlation(first, second), 3)
+
+
 def overall_correlation(kernels: Sequence[Tuned]) -> float | None:
     """Return the rank correlation over all buckets, times relative to the least of each."""
-    return rank_correlation([p for k in kernels for b in k.buckets for p in relative(b.pairs)])
+    found: list[tuple[float, float]] = []
+    for pairs in (bucket.pairs for kernel in kernels for bucket in kernel.buckets if bucket.pairs):
+        least = [min(pair[side] for pair in pairs) for side in (0, 1)]
+        found += [(predicted / least[0], us / least[1]) for predicted, us in pairs]
+    return rank_correlation(found)
 
 
 @dataclass(frozen=True)
@@ -295,8 +324,3 @@ def tuned_kernel(
     own = {b.size for b in found[0].buckets}
     more = (b for tuned in found[1:] for b in tuned.buckets if b.size not in own)
     return replace(found[0], buckets=(*found[0].buckets, *more))
-
-
-def geometric_mean(values: Sequence[float]) -> float:
-    """Return the geometric mean of positive numbers."""
-    return exp(sum(map(log, values)) / len(values))

@@ -25,8 +25,8 @@ from mirage_kernels.generator.ir.text import dumps
 from mirage_kernels.generator.records.files import write_whole
 from mirage_kernels.generator.records.record import Emitted
 from mirage_kernels.generator.request import Event, Progress
+from mirage_kernels.generator.tuning.catalog import Key
 from mirage_kernels.generator.tuning.files import Kind, read_file, written
-from mirage_kernels.generator.tuning.keys import Key
 from mirage_kernels.generator.tuning.manifest import (
     FOLDER_HINT,
     Built,

@@ -9,8 +9,8 @@ from mirage_kernels.generator.ir.text import dumps
 from mirage_kernels.generator.records.files import write_whole
 from mirage_kernels.generator.schedules.row_wise.knobs import RowWise
 from mirage_kernels.generator.schedules.schedule import Knobs
+from mirage_kernels.generator.tuning.catalog import Key
 from mirage_kernels.generator.tuning.files import Kind, read_file, written
-from mirage_kernels.generator.tuning.keys import Key
 
 FOLDER_HINT = "choose a folder that can be written"
 
@@ -70,11 +70,6 @@ class Compiled:
     def is_row_wise(self) -> bool:
         """Say whether blocks hold a token each: one variant serves any number of tokens."""
         return self.buckets[0].built[0].knobs.schedule == RowWise.schedule
-
-    @property
-    def tokens(self) -> tuple[int, ...]:
-        """Return all numbers of tokens that anything of it is measured with."""
-        return (*(b.size for b in self.buckets), *self.beyond)
 
     @property
     def candidates(self) -> dict[str, Built]:

@@ -32,21 +32,15 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Peers:
-    """What a kernel is compared with: the floor, PyTorch eager, the library's own program."""
+    """What a kernel is compared with: the floor, PyTorch eager, what the library runs without it.
+
+    `peers` are PyTorch's kernels one by one.
+    """
 
     floor_us: float
     eager_us: float | None = None
     library_us: float | None = None
-
-
-@dataclass(frozen=True)
-class DenseOutcome:
-    """Our time at a dense call, PyTorch's, and those of its kernels; or why there are none."""
-
-    us: float = 0.0
-    sdpa_us: float = 0.0
     peers: dict[str, float] = field(default_factory=dict)
-    failed: str = ""
 
 
 def answered(kind: type[T], answer: Mapping[str, Json]) -> T:
@@ -68,7 +62,6 @@ class Measured:
     environment: dict[str, str] = field(default_factory=dict)
     outcomes: dict[str, Outcome] = field(default_factory=dict)
     peers: dict[str, Peers] = field(default_factory=dict)
-    dense: dict[str, DenseOutcome] = field(default_factory=dict)
 
 
 @dataclass
@@ -100,11 +93,6 @@ class Results:
 def at(name: str, call: str, *, assumed: bool = False) -> str:
     """Return under which name something is kept that was measured at a call."""
     return f"{name}@{call}{' assumed' if assumed else ''}"
-
-
-def tokens_call(dim: str, tokens: int) -> str:
-    """Return the name of the call with so many tokens: `M=8`."""
-    return f"{dim}={tokens}"
 
 
 def load_results(path: Path) -> Results:

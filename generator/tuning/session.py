@@ -7,12 +7,10 @@ from dataclasses import dataclass, replace
 from mirage_kernels.generator.errors import ToolchainError
 from mirage_kernels.generator.ir.text import Json
 from mirage_kernels.generator.request import Event, Progress
-from mirage_kernels.generator.tuning.by_calls import CallsTuning
-from mirage_kernels.generator.tuning.by_tokens import TokensTuning
 from mirage_kernels.generator.tuning.catalog import Section, overall_correlation
 from mirage_kernels.generator.tuning.files import read
+from mirage_kernels.generator.tuning.kernel import PEERS_SECONDS, KernelTuning
 from mirage_kernels.generator.tuning.manifest import Compiled, Manifest
-from mirage_kernels.generator.tuning.measurements import PEERS_SECONDS, KernelTuning
 from mirage_kernels.generator.tuning.process import Measurer
 from mirage_kernels.generator.tuning.results import Results
 
@@ -37,8 +35,7 @@ class Tuning:
 
     def of(self, kernel: Compiled) -> KernelTuning:
         """Return the tuning of one kernel."""
-        kind = TokensTuning if kernel.dim else CallsTuning
-        return kind(kernel, self.results, self._ask)
+        return KernelTuning(kernel, self.results, self._ask)
 
     def whole(self) -> Tuning:
         """Return the tuning of those kernels of which enough has been measured."""

@@ -4,7 +4,6 @@
     {"kernel": NAME, "at": CALL}       -> {"floor_us": ..., "eager_us": ..., "library_us": ...}
     {"kernel": NAME, "at": CALL, "library": FILE, "assumed": BOOL}
                                        -> {"us": ..., "error": ..., "few_tiles": ...}
-    {"kernel": NAME, "dense": CALL, "library": FILE} -> {"us": ..., "sdpa_us": ..., "peers": {}}
 
 or {"failed": REASON}. What is assumed: that no kernel before a launch writes its weights or the
 cached tokens. With "leaving" the process says that the GPU's state cannot be trusted any more, and
@@ -17,68 +16,115 @@ import ctypes
 import json
 import os
 import sys
-from dataclasses import asdict, dataclass, field
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from functools import cached_property, partial
 from pathlib import Path
+from typing import Any, Generic
 
 import torch
+from torch import Tensor
 
+from mirage_kernels.generator.bench.launch_args import Args
 from mirage_kernels.generator.bench.measure import (
-    FloorReader,
+    Clock,
+    Results,
     environment,
-    floor_microseconds,
-    library_floor,
+    gpu_clock,
+    largest_error,
 )
+from mirage_kernels.generator.bench.rows import peer_times
+from mirage_kernels.generator.bench.workload import I, Workload, poisoned
 from mirage_kernels.generator.ir.text import Json
 from mirage_kernels.generator.target import target
-from mirage_kernels.generator.tuning.calls_bench import CallsBench
+from mirage_kernels.generator.tuning.calls import calls_of
 from mirage_kernels.generator.tuning.library import Library, RefusedError
 from mirage_kernels.generator.tuning.manifest import Manifest, load_manifest
-from mirage_kernels.generator.tuning.tokens_bench import TokensBench
+from mirage_kernels.generator.tuning.sources import FEW_TILES
+
+
+@dataclass
+class Buffers(Generic[I]):
+    """The tensors of one workload, shared by all candidates."""
+
+    workload: Workload[I]
+    clock: Clock
+
+    @cached_property
+    def sets(self) -> list[I]:
+        """Input sets that together exceed the cache often enough."""
+        count = self.clock.sets(self.workload.bytes_read)
+        return [self.workload.draw(seed, self.clock.device) for seed in range(count)]
+
+    @cached_property
+    def exact(self) -> tuple[Results, float]:
+        """The first set's results in float64, and the error that a right result may have."""
+        dense = self.workload.dense(self.sets[0])
+        exact = self.workload.exact(dense)
+        return exact, self.workload.error_allowed(dense, exact)
+
+    def peers(self) -> dict[str, Json]:
+        """Measure the floor, and what would run in a kernel's place."""
+        workload, clock = self.workload, self.clock
+        found: dict[str, Json] = {"floor_us": clock.floor(workload.bytes_read)}
+        for name, program in workload.in_place().items():
+            found[name] = clock.per_call([partial(program, given) for given in self.sets])
+        if not workload.needs_kernel:
+            found["peers"] = {**peer_times(workload, (self.sets,) * 2, self.exact[0], clock)}
+        return found
+
+    def candidate(self, library: Library, *, assumed: bool) -> dict[str, Json]:
+        """Compare a candidate's result with float64; where it is right, measure its time."""
+        outs = [poisoned(self.workload.new_outs(given)) for given in self.sets]
+        pairs = zip(self.sets, outs, strict=True)
+        args = [self._args(library, *pair, assumed=assumed) for pair in pairs]
+        timed = [library.launch(one, out[0]) for one, out in zip(args, outs, strict=True)]
+        few = library.asked(FEW_TILES, args[0])
+        timed[0]()
+        exact, allowed = self.exact
+        error = largest_error(outs[0], exact)
+        if not error <= allowed:
+            where = f"at {self.workload.name}, {allowed:.2e} is allowed"
+            return {"failed": f"its error is {error:.2e} {where}"}
+        return {"us": self.clock.per_call(timed), "error": error, "few_tiles": bool(few)}
+
+    def _args(self, library: Library, given: I, outs: Sequence[Tensor], *, assumed: bool) -> Args:
+        args = library.args()
+        self.workload.fill(args, given, outs)
+        if assumed:
+            self.workload.assume(args)
+        return args
 
 
 @dataclass
 class Worker:
-    """Answers questions about a folder's libraries; one kernel's buffers are kept at a time."""
+    """Answers questions about a folder's libraries; one call's buffers are kept at a time."""
 
     folder: Path
     manifest: Manifest
-    reader: FloorReader
-    benches: dict[str, TokensBench | CallsBench] = field(default_factory=dict)
-    floors: dict[int, float] = field(default_factory=dict)
+    clock: Clock
+    kept: tuple[tuple[str, str], Buffers[Any]] | None = None
 
     def answer(self, question: dict[str, Json]) -> dict[str, Json]:
         """Answer one question."""
         if "environment" in question:
             here = asdict(environment(command=str(question["environment"]), commit=""))
             return {"environment": {name: value for name, value in here.items() if value}}
-        bench = self.bench(str(question["kernel"]))
+        buffers = self.buffers(str(question["kernel"]), str(question["at"]))
         if "library" not in question:
-            call = str(question["at"])
-            return {"floor_us": self.floor_of(bench.bytes_read(call))} | bench.peers(call)
+            return buffers.peers()
         file = self.folder / str(question["library"])
-        if isinstance(bench, TokensBench):
-            library = Library.load(file, bench.arguments)
-            call, assumed = str(question["at"]), bool(question["assumed"])
-            return bench.candidate(call, library, assumed=assumed)
-        loaded = Library.load(file, bench.arguments)
-        if "dense" in question:
-            return bench.dense(str(question["dense"]), loaded)
-        return bench.candidate(str(question["at"]), loaded, assumed=bool(question["assumed"]))
+        library = Library.load(file, buffers.workload.arguments)
+        return buffers.candidate(library, assumed=bool(question["assumed"]))
 
-    def floor_of(self, size: int) -> float:
-        """Measure the floor of so many bytes once."""
-        if size not in self.floors:
-            self.floors[size] = floor_microseconds(self.reader, size)
-        return self.floors[size]
-
-    def bench(self, name: str) -> TokensBench | CallsBench:
-        """Return a kernel's buffers, giving back those of the kernel before."""
-        if name not in self.benches:
-            self.benches.clear()
+    def buffers(self, kernel: str, call: str) -> Buffers[Any]:
+        """Return a call's buffers, giving back those of the call before."""
+        if self.kept is None or self.kept[0] != (kernel, call):
+            self.kept = None
             torch.cuda.empty_cache()
-            kernel = next(k for k in self.manifest.kernels if k.key.name == name)
-            self.benches[name] = (TokensBench if kernel.dim else CallsBench)(kernel)
-        return self.benches[name]
+            found = next(k for k in self.manifest.kernels if k.key.name == kernel)
+            self.kept = (kernel, call), Buffers(calls_of(found)[call], self.clock)
+        return self.kept[1]
 
 
 def refusal(manifest: Manifest) -> dict[str, Json]:
@@ -112,7 +158,7 @@ def serve(folder: Path) -> None:
     if refused:
         return say(refused)
     _publish_runtime()
-    worker = Worker(folder, manifest, library_floor())
+    worker = Worker(folder, manifest, gpu_clock())
     say({"ready": True})
     for line in sys.stdin:
         try:

@@ -88,6 +88,13 @@ def test_the_sanitizer_fills_every_bucket_of_rows(
     calls = list(sanitize.workloads(kernel))
     assert sorted({w.tokens * w.group for w in calls}) == [7, 12, 25, 45, 100]
     assert {w.page_size for w in calls} == {0, 1, 16}
-    computed = list(sanitize.of_calls(kernel, device="cpu"))
+    computed = list(sanitize.of_recipe(kernel, device="cpu"))
     assert len(computed) >= len(calls) + 1
     assert all(bool(torch.isfinite(y).all()) for y in computed)
+
+
+def test_the_sanitizer_fills_every_bucket_of_tokens() -> None:
+    sanitize, dims = script("sanitize_calls"), {"K": 72, "N": 40}
+    kernel = KernelEntry("rms_norm_linear/x", "sm_90a", "rms_norm_linear", "fp16", dims, 64, "")
+    computed = list(sanitize.of_recipe(kernel, device="cpu"))
+    assert [y.shape for y in computed] == [(m, 40) for m in (1, 8, 13, 29, 61)]

@@ -11,7 +11,14 @@ import pytest
 from mirage_kernels.generator.schedules.loop import Producers
 from mirage_kernels.generator.schedules.register_operand.knobs import RegisterOperand
 from mirage_kernels.generator.schedules.sliced_k.knobs import SlicedK
-from mirage_kernels.generator.tuning.catalog import Beyond, Bucket, Chosen, Point, Tried
+from mirage_kernels.generator.tuning.catalog import (
+    Beyond,
+    Bucket,
+    Chosen,
+    Point,
+    Tried,
+    rank_correlation,
+)
 from mirage_kernels.generator.tuning.choice import (
     chosen,
     fastest,
@@ -19,7 +26,6 @@ from mirage_kernels.generator.tuning.choice import (
     most_tokens,
     with_producers,
 )
-from mirage_kernels.generator.tuning.correlation import rank_correlation
 
 KNOBS = SlicedK(8, 16, 4, 1, 2)
 
