@@ -25,10 +25,9 @@ from mirage_kernels.generator.jobs.executors import Local
 from mirage_kernels.generator.jobs.job import Job
 from mirage_kernels.generator.jobs.run import Workshop, complete_all
 from mirage_kernels.generator.jobs.store import Store
-from mirage_kernels.generator.plan.lower import roles_of, tile_program
-from mirage_kernels.generator.plan.program import TileProgram
+from mirage_kernels.generator.plan.lower import tile_program
+from mirage_kernels.generator.plan.program import TileProgram, roles_of
 from mirage_kernels.generator.plan.threads import with_threads
-from mirage_kernels.generator.plan.tiles import Planning
 from mirage_kernels.generator.recipe import output_type, trace
 from mirage_kernels.generator.records.attention import attention_cases, planned_attention, preferred
 from mirage_kernels.generator.records.record import (
@@ -48,7 +47,7 @@ from mirage_kernels.generator.schedules.choose import programs_of, variants
 from mirage_kernels.generator.schedules.loop import ALIGNED_ELEMENTS
 from mirage_kernels.generator.schedules.prologue import has_prologue
 from mirage_kernels.generator.schedules.schedule import Variant
-from mirage_kernels.generator.search.cases import affordable, full_cases
+from mirage_kernels.generator.search.cases import Case, affordable, full_cases, small_cases
 from mirage_kernels.generator.search.gate import Gate, Measured
 from mirage_kernels.generator.search.lower import Goal, lower
 from mirage_kernels.generator.search.problem import Limits
@@ -56,7 +55,7 @@ from mirage_kernels.generator.search.select import Ranked, Refusal, choose, rank
 from mirage_kernels.generator.search.sketch import Found, from_json
 from mirage_kernels.generator.search.stabilise import stabilise
 from mirage_kernels.generator.search.superoptimizer import run_search
-from mirage_kernels.generator.search.verify import Case, Proof, prove, small_cases
+from mirage_kernels.generator.search.verify import Proof, prove
 from mirage_kernels.generator.target import target
 from mirage_kernels.generator.tuning.catalog import Key, tuned_kernel
 from mirage_kernels.generator.tuning.variants import MAX_TOKENS, chosen_variants
@@ -233,7 +232,7 @@ def plan_for(recipe: str, graph: Graph, arch: str) -> Plan:
     """
     on = target(arch)
     try:
-        variants(tile_program(recipe, graph, Planning(arch=arch)), on)
+        variants(tile_program(recipe, graph, arch), on)
         _require_room(recipe, _carried(graph))
         return Plan.STREAM
     except PlanError as error:

@@ -5,9 +5,10 @@ A recipe file holds one function decorated with `recipe`; the decorated name is 
 
 from __future__ import annotations
 
-import importlib
+import importlib.util
 import inspect
 import pkgutil
+import re
 import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -17,22 +18,22 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 from mirage_kernels.generator.errors import GraphError, RecipeError, ShapeError
-from mirage_kernels.generator.frontend.options import Form, check_parameters, recipes_of
-from mirage_kernels.generator.frontend.options import form as form
-from mirage_kernels.generator.frontend.recipe_checks import (
-    check_declaration,
-    require_extent,
-    require_kinds,
+from mirage_kernels.generator.frontend.declarations import (
+    SHAPE_EXAMPLE,
+    check_parameters,
+    checked,
+    dims_of,
 )
-from mirage_kernels.generator.frontend.recipe_files import run_file
-from mirage_kernels.generator.frontend.results import spec_of_results
-from mirage_kernels.generator.frontend.symbolic import Tensor
-from mirage_kernels.generator.ir import Builder, Dim, DType, Graph, Level, TensorType, check
-from mirage_kernels.generator.ir.text import expression
+from mirage_kernels.generator.frontend.options import Form
+from mirage_kernels.generator.frontend.options import form as form
+from mirage_kernels.generator.frontend.results import checked_spec
+from mirage_kernels.generator.frontend.symbolic import Tensor, unknown_operator
+from mirage_kernels.generator.ir import Builder, Dim, DType, Graph, Level, TensorType
 
 if TYPE_CHECKING:
     import torch
 
+_MISSING_NAME = re.compile(r"cannot import name '(\w+)' from 'mirage_kernels.generator.language'")
 # Kernels count columns in int32, and proofs run at full extents: 8 times the largest vocabulary.
 LARGEST_STATIC, LARGEST_DYNAMIC = 2**21, 2**31 - 1
 
@@ -59,21 +60,14 @@ def shape(source: str, **dims: int) -> Shape:
     Raises RecipeError for a source that is no text and for sizes that are no whole numbers.
     """
     if not isinstance(source, str):
-        raise RecipeError(f"a shape's source is a text, not {source!r}", 'shape("my model", K=64)')
+        raise RecipeError(f"a shape's source is a text, not {source!r}", f"write {SHAPE_EXAMPLE}")
     for name, size in dims.items():
-        require_extent(f"dim {name} of the shape {source!r}", size)
+        if type(size) is not int:
+            raise RecipeError(
+                f"dim {name} of the shape {source!r} must be a whole number, not {size!r}",
+                f"write {SHAPE_EXAMPLE}",
+            )
     return Shape(source, dims)
-
-
-def _own_dtype(recipe_name: str, name: str, kind: str, otherwise: DType) -> DType:
-    if not kind:
-        return otherwise
-    if kind not in {d.value for d in DType}:
-        raise RecipeError(
-            f"input {name} of recipe {recipe_name} has the unknown element type {kind!r}",
-            f"element types: {', '.join(d.value for d in DType)}; none means the kernel's own",
-        )
-    return DType(kind)
 
 
 @dataclass(frozen=True)
@@ -117,7 +111,7 @@ class Recipe:
     @property
     def static_dims(self) -> tuple[str, ...]:
         """Names of the static dims, in order of appearance."""
-        names = " ".join(text.partition(":")[0] for text in self.inputs.values()).split()
+        names = [n for text in self.inputs.values() for n in dims_of(text)]
         return tuple(dict.fromkeys(n for n in names if n not in self.dynamic))
 
     def reference_results(self, *inputs: object) -> tuple[torch.Tensor, ...]:
@@ -127,7 +121,7 @@ class Recipe:
 
     def is_weight(self, name: str) -> bool:
         """Return whether an input is a weight: a tensor that has none of a call's tokens."""
-        dims = self.inputs.get(name, "").partition(":")[0].split()
+        dims = dims_of(self.inputs.get(name, ""))
         return bool(dims) and next(iter(self.dynamic), "") not in dims
 
     def dims(self, chosen: Shape) -> dict[str, Dim]:
@@ -157,9 +151,14 @@ class Recipe:
         dims = self.dims(chosen)
         types = {}
         for name, text in self.inputs.items():
-            names, _, kind = text.partition(":")
-            own = _own_dtype(self.name, name, kind.strip(), dtype if names.split() else DType.FP32)
-            types[name] = TensorType(tuple(dims[n] for n in names.split()), own)
+            own, kind = dims_of(text), text.partition(":")[2].strip()
+            kind, known = kind or (dtype if own else DType.FP32).value, [d.value for d in DType]
+            if kind not in known:
+                raise RecipeError(
+                    f"input {name} of recipe {self.name} has the unknown element type {kind!r}",
+                    f"element types: {', '.join(known)}; none means the kernel's own",
+                )
+            types[name] = TensorType(tuple(dims[n] for n in own), DType(kind))
         return types
 
     def range_of(self, name: str, sizes: Mapping[str, int]) -> tuple[int, int]:
@@ -176,11 +175,8 @@ class Recipe:
         return least, largest
 
 
-@dataclass(frozen=True)
-class Family:
-    """A recipe with options: the programs that they yield."""
-
-    recipes: tuple[Recipe, ...]
+NONE: Mapping[str, str] = {}  # of what a recipe may declare
+NO_NUMBERS: Mapping[str, float] = {}
 
 
 def recipe(
@@ -190,10 +186,10 @@ def recipe(
     dynamic: Mapping[str, int],
     shapes: tuple[Shape, ...] = (),
     reference: Reference,
-    scalars: Mapping[str, float] | None = None,
-    ranges: Mapping[str, str] | None = None,
+    scalars: Mapping[str, float] = NO_NUMBERS,
+    ranges: Mapping[str, str] = NONE,
     optional: tuple[str, ...] = (),
-    also: Mapping[str, str] | None = None,
+    also: Mapping[str, str] = NONE,
     stacked: tuple[str, ...] = (),
     tolerance: float = 1.1,
 ) -> Callable[[Program], Recipe]:
@@ -204,56 +200,35 @@ def recipe(
     `stacked` the weights of which every token may have its own. Raises RecipeError for a
     declaration that is wrong whatever the program computes.
     """
-    declared: dict[str, object] = {
-        "inputs": inputs,
-        "also": also or {},
-        "output": output,
-        "dynamic": dynamic,
-        "scalars": scalars or {},
-        "ranges": ranges or {},
-        "optional": optional,
-        "stacked": stacked,
-        "shapes": shapes,
-    }
 
     def decorate(program: Program) -> Recipe:
-        name = program.__name__
-        require_kinds(name, declared)
         made = Recipe(
-            name=name,
+            name=program.__name__,
             program=program,
-            inputs=dict(inputs),
+            inputs=inputs,
             output=output,
-            dynamic=dict(dynamic),
-            shapes=tuple(shapes),
+            dynamic=dynamic,
+            shapes=shapes,
             reference=reference,
             tolerance=tolerance,
-            scalars=dict(scalars or {}),
-            ranges=dict(ranges or {}),
-            optional=tuple(optional),
-            also=dict(also or {}),
-            stacked=tuple(stacked),
+            scalars=scalars,
+            ranges=ranges,
+            optional=optional,
+            also=also,
+            stacked=stacked,
             summary=(program.__doc__ or "").strip().partition("\n")[0].rstrip("."),
         )
-        check_declaration(made, Shape)
-        return made
+        return checked(made)
 
     return decorate
 
 
-def options(declared: Mapping[str, str], *forms: Form) -> Callable[[Recipe], Family]:
+def options(declared: Mapping[str, str], *forms: Form) -> Callable[[Recipe], tuple[Recipe, ...]]:
     """Turn a recipe that names all its inputs into one for each form (`frontend/options.py`).
 
     Raises RecipeError for a form with options that are not declared, or as `recipe` does.
     """
-
-    def decorate(source: Recipe) -> Family:
-        yielded = recipes_of(source, declared, forms)
-        for each in yielded:
-            check_declaration(each, Shape)
-        return Family(yielded)
-
-    return decorate
+    return lambda source: tuple(checked(form.of(source, declared)) for form in forms)
 
 
 def trace(source: Recipe, chosen: Shape, dtype: DType) -> Graph:
@@ -281,43 +256,7 @@ def trace(source: Recipe, chosen: Shape, dtype: DType) -> Graph:
             f"recipe {source.name} fails: {type(error).__name__}: {error}",
             f"look at {Path(line.filename).name}:{line.lineno}: {line.line}",
         ) from error
-    dims = {"output": source.output, **source.also}
-    spec = check(spec_of_results(source.name, made, dims))
-    return _computing(source, _with_neutral_options(source, spec))
-
-
-def _computing(source: Recipe, spec: Graph) -> Graph:
-    """Return the spec if every input plays a part in it and its output is not one of them."""
-    if spec.outputs[0] in source.inputs:
-        raise RecipeError(
-            f"recipe {source.name} returns its input {spec.outputs[0]} as it is",
-            "return what is computed from the inputs",
-        )
-    unused = [name for name in source.inputs if not spec.users(name)]
-    if unused:
-        raise RecipeError(
-            f"recipe {source.name} does not use its input {unused[0]}",
-            "leave it out of inputs and of the function's parameters",
-        )
-    return spec
-
-
-def _with_neutral_options(source: Recipe, spec: Graph) -> Graph:
-    """Return the spec if zeros in place of an optional input are as if it were not there."""
-    unknown = [name for name in source.optional if name not in source.inputs]
-    if unknown:
-        raise RecipeError(
-            f"recipe {source.name} has no input {unknown[0]}, which it says is optional",
-            f"its inputs: {', '.join(source.inputs)}",
-        )
-    for name in source.optional:
-        for node in spec.users(name):
-            if node.op not in ("add", "sub") or (node.op, node.args[0]) == ("sub", name):
-                raise RecipeError(
-                    f"recipe {source.name} computes {expression(node)} of its optional {name}",
-                    "left out it counts as zeros, so it may only be added or subtracted",
-                )
-    return spec
+    return checked_spec(source, made)
 
 
 def output_type(source: Recipe, chosen: Shape, dtype: DType) -> TensorType:
@@ -337,9 +276,8 @@ def catalog() -> dict[str, Recipe]:
 
 
 def _recipes_in(module: ModuleType) -> list[Recipe]:
-    values = vars(module).values()
-    yielded = [r for v in values if isinstance(v, Family) for r in v.recipes]
-    return [v for v in values if isinstance(v, Recipe)] + yielded
+    values = [v if isinstance(v, tuple) else (v,) for v in vars(module).values()]
+    return [one for several in values for one in several if isinstance(one, Recipe)]
 
 
 def load_recipe(name_or_path: str) -> Recipe:
@@ -361,7 +299,7 @@ def load_recipe(name_or_path: str) -> Recipe:
     path = Path(f"{file}.py" if name else name_or_path)
     if not path.is_file():
         raise RecipeError(f"recipe file {path} does not exist", "check the path")
-    found = [r for r in _recipes_in(run_file(path)) if not name or r.name == name]
+    found = [r for r in _recipes_in(_run_file(path)) if not name or r.name == name]
     if len(found) == 1:
         return found[0]
     if name:
@@ -370,4 +308,33 @@ def load_recipe(name_or_path: str) -> Recipe:
     raise RecipeError(
         f"{name_or_path} defines {len(found)} recipes, not one",
         f"name one: {several}" if found else "decorate one function with @recipe(...)",
+    )
+
+
+def _run_file(path: Path) -> ModuleType:
+    """Run a recipe file. Raises RecipeError with the line that fails."""
+    spec = importlib.util.spec_from_file_location(path.stem, path.resolve())
+    if spec is None or spec.loader is None:
+        raise RecipeError(f"recipe file {path} cannot be read as Python")
+    module = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except RecipeError:
+        raise
+    except Exception as error:  # the file is the user's: it may raise anything
+        raise _failure_of(path, error) from error
+    return module
+
+
+def _failure_of(path: Path, error: Exception) -> RecipeError:
+    """Return what to say of an error that a recipe file raised: its line, or the missing op."""
+    missing = _MISSING_NAME.match(str(error))
+    if missing:
+        return unknown_operator(missing[1])
+    own = str(path.resolve())
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename == own]
+    line = frames[-1].lineno if frames else getattr(error, "lineno", None)
+    return RecipeError(
+        f"{path.name}, line {line}: {type(error).__name__}: {error}",
+        "the recipe file must run as Python; nothing was written",
     )

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from mirage_kernels.generator.language import Tensor, contract, gelu, relu, square
+from mirage_kernels.generator.language import Tensor, contract
 from mirage_kernels.generator.recipe import form, options, recipe, shape
+from mirage_kernels.recipes.activations import ACTIVATIONS, torch_activation
 
 if TYPE_CHECKING:
     import torch
@@ -18,14 +19,13 @@ def reference(
     activation: str = "gelu",
 ) -> torch.Tensor:
     """PyTorch's own unfused program: the matmul's result rounded to the input's type first."""
-    from torch.nn import functional
+    from torch.nn.functional import linear
 
-    product = functional.linear(x, weight, bias)
-    return functional.gelu(product) if activation == "gelu" else functional.relu(product).square()
+    return torch_activation(activation)(linear(x, weight, bias))
 
 
 @options(
-    {"bias": "", "activation=gelu": "", "activation=relu2": ""},
+    {"bias": "", "activation=gelu": "", "activation=gelu_tanh": "", "activation=relu2": ""},
     form(
         "gelu_mlp",
         "bias",
@@ -39,7 +39,19 @@ def reference(
         ),
     ),
     form(
-        "relu2_mlp",  # Primer's
+        "gelu_tanh_mlp",
+        "bias",
+        "activation=gelu_tanh",
+        summary="gelu_tanh(linear(x, weight) + bias)",
+        shapes=(
+            shape("GPT-2", K=768, N=3072),
+            shape("GPT-2-XL", K=1600, N=6400),
+            shape("Phi-2, TP 1", K=2560, N=10240),
+            shape("StarCoder2-15B, TP 1", K=6144, N=24576),
+        ),
+    ),
+    form(
+        "relu2_mlp",
         "activation=relu2",
         summary="relu(linear(x, weight))^2",
         shapes=(
@@ -59,5 +71,4 @@ def reference(
 def mlp(x: Tensor, weight: Tensor, bias: Tensor | None = None, *, activation: str) -> Tensor:
     """activation(linear(x, weight) + bias)."""
     product = contract(x, weight, over="K")
-    shifted = product if bias is None else product + bias
-    return gelu(shifted) if activation == "gelu" else square(relu(shifted))
+    return ACTIVATIONS[activation](product if bias is None else product + bias)

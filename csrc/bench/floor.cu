@@ -18,7 +18,7 @@ namespace {
 
 constexpr uint32_t kUnlikely = 0x9e3779b9;
 
-__device__ void store_resident(uint32_t sum, uint32_t* sink) {
+__device__ void use(uint32_t sum, uint32_t* sink) {
   if (sum == kUnlikely) *sink = sum;
 }
 
@@ -46,7 +46,7 @@ __global__ void __launch_bounds__(kThreads)
 #pragma unroll
     for (int u = 0; u < kUnroll; ++u) sum += v[u].x ^ v[u].y ^ v[u].z ^ v[u].w;
   }
-  store_resident(sum, sink);
+  use(sum, sink);
 }
 
 #if MIRAGE_BULK_COPIES
@@ -83,7 +83,7 @@ __global__ void __launch_bounds__(32)
       parity ^= 1;
     }
   }
-  store_resident(sum, sink);
+  use(sum, sink);
 }
 #endif
 

@@ -1,4 +1,4 @@
-// After the loop: one thread per output element, fp32 until the store.
+// The epilogue of sliced-K kernels: one thread per output element, fp32 until the store.
 #pragma once
 
 #include "tile/math/elementwise.cuh"
@@ -6,9 +6,9 @@
 
 namespace mirage::tile {
 
-// This block's part of an [M, N] tensor; rows are the fast dim in memory.
+// This block's tile of an [M, N] tensor; N is the fast dim in memory.
 struct OutputTile {
-  int first_row, rows, first_token, tokens;  // rows, tokens: the whole tensor's
+  int first_row, rows, first_token, tokens;  // rows, tokens: of the whole tensor
 };
 
 // The largest divisor of kRows that is at most `most`.
@@ -17,9 +17,9 @@ __host__ __device__ constexpr int own_rows(int most) {
   return most <= 1 ? 1 : kRows % most == 0 ? most : own_rows<kRows>(most - 1);
 }
 
-// body(element) for all elements inside the tensor; neighbouring threads have neighbouring rows, so
-// that accesses along N are coalesced. A thread takes several rows of one token if that leaves work
-// for all threads: what depends on the token alone is then computed once.
+// body(element) for all elements inside the tensor. Neighbouring threads have neighbouring rows, so
+// that accesses along N are coalesced. A thread takes several rows of one token where that leaves
+// work for all threads: it then computes per-token values once.
 template <int kRows, int kTokens, int kThreads, class Body>
 __device__ void for_each_element(OutputTile tile, Body body) {
   constexpr int kOwn = kRowTile * kTokens < kThreads ? 1 : own_rows<kRows>(kRows / kRowTile);
@@ -47,7 +47,7 @@ __device__ void store(T* out, OutputTile tile, Element e, float value) {
   out[token * tile.rows + tile.first_row + e.row] = cast<T>(value);
 }
 
-// The element of an [M, N] tensor (a residual) with its own row stride; 0 if there is no tensor.
+// An element of an optional [M, N] tensor (a residual) with its own row stride; 0 if it is absent.
 template <class T>
 __device__ float load_element(const T* tensor, int64_t stride, OutputTile tile, Element e) {
   if (tensor == nullptr) return 0.0f;
@@ -55,7 +55,7 @@ __device__ float load_element(const T* tensor, int64_t stride, OutputTile tile, 
   return static_cast<float>(tensor[token * stride + tile.first_row + e.row]);
 }
 
-// The element of an [N] tensor (a bias); 0 if there is no tensor.
+// An element of an optional [N] tensor (a bias); 0 if it is absent.
 template <class T>
 __device__ float load_row(const T* tensor, OutputTile tile, Element e) {
   return tensor == nullptr ? 0.0f : static_cast<float>(tensor[tile.first_row + e.row]);

@@ -1,4 +1,4 @@
-// Host side of a launch.
+// Host side of a launch: grid, cluster, shared memory, PDL.
 #pragma once
 
 #include <cstdint>
@@ -17,11 +17,11 @@ struct Grid {
   int cluster = 1;  // blocks of a cluster, along the row tiles
 };
 
-constexpr int kSharedBytesByDefault = 48 * 1024;  // more has to be asked for, per device
-constexpr int kAnswers = 64;                      // about kernels that a thread remembers
-constexpr int kPortableCluster = 8;               // larger ones, too
+constexpr int kSharedBytesByDefault = 48 * 1024;  // more needs an attribute, per device
+constexpr int kAnswers = 64;                      // that a thread caches
+constexpr int kPortableCluster = 8;               // larger ones need an attribute
 
-// What a launch asks for beside its grid.
+// A launch's configuration.
 template <class Args>
 class Launch {
  public:
@@ -41,7 +41,7 @@ class Launch {
     attributes_[config_.numAttrs++].val.clusterDim = {static_cast<unsigned>(grid.cluster), 1, 1};
   }
 
-  // What the kernel has to be allowed, per device.
+  // Sets the kernel's attributes, per device.
   cudaError_t allow() const {
     if (grid_.shared_bytes > kSharedBytesByDefault) {
       const cudaError_t status = cudaFuncSetAttribute(
@@ -52,7 +52,7 @@ class Launch {
     return cudaFuncSetAttribute(kernel_, cudaFuncAttributeNonPortableClusterSizeAllowed, 1);
   }
 
-  // Clusters that run at once; after allow(). What a thread asked last it remembers: the answer
+  // Clusters that run at once; call allow() first. Each thread caches its last answers: asking
   // takes microseconds.
   cudaError_t resident(int& clusters) const {
     struct Answer {

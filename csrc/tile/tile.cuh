@@ -1,4 +1,5 @@
-// The whole device vocabulary of emitted kernels.
+// The device vocabulary of sliced-K and row-wise kernels; other schedules include their folder,
+// too.
 #pragma once
 
 #include "tile/copy/predicated.cuh"

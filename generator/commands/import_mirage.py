@@ -9,14 +9,9 @@ from pathlib import Path
 from mirage_kernels.generator.commands import arguments as given
 from mirage_kernels.generator.commands.arguments import Parser, Verb
 from mirage_kernels.generator.errors import MirageError
-from mirage_kernels.generator.frontend.mirage.binding import Held
+from mirage_kernels.generator.frontend.mirage.binding import Held, Terms
 from mirage_kernels.generator.frontend.mirage.checkpoints import read_checkpoint
-from mirage_kernels.generator.frontend.mirage.verification import (
-    Verdict,
-    Verification,
-    parsed,
-    terms_of,
-)
+from mirage_kernels.generator.frontend.mirage.verification import Verdict, parsed, verified
 from mirage_kernels.generator.ir import to_json, to_text
 from mirage_kernels.generator.ir.text import Json
 from mirage_kernels.generator.request import Event
@@ -56,19 +51,19 @@ def run(arguments: argparse.Namespace, terminal: Terminal) -> int:
     if held and not arguments.verify:
         raise MirageError("--hold needs a recipe", "name it: --verify RECIPE")
     recipe = given.recipe(arguments.verify) if arguments.verify else None
-    terms = terms_of(recipe, held) if recipe else None
+    terms = Terms(recipe, held) if recipe else None
     path = Path(arguments.file)
-    verdicts = [parsed(imported) for imported in read_checkpoint(path)]
+    verdicts = [parsed(i, graph) for i, graph in enumerate(read_checkpoint(path))]
     shown = _shown(arguments.show, verdicts)
-    if recipe and terms:
+    if terms:
         with terminal.watch(f"proving {counted(len(verdicts), 'graph')} of {path.name}") as watch:
-            verdicts = Verification(terms).all(
-                verdicts, lambda done, total: watch(Event("prove", done, total, ""))
+            verdicts = verified(
+                terms, verdicts, lambda done, total: watch(Event("prove", done, total, ""))
             )
     if shown is not None and shown.program is not None:
         terminal.line(to_text(shown.program.graph))
     else:
-        _print(verdicts, recipe is not None, terminal)
+        _print(verdicts, terms is not None, terminal)
     terminal.document(_document(path, verdicts, shown))
     return 0 if all(v.program is not None for v in verdicts) else 1
 

@@ -21,13 +21,12 @@ from mirage_kernels.generator.plan.program import TileProgram
 from mirage_kernels.generator.schedules.batched_lora import writer as batched_lora
 from mirage_kernels.generator.schedules.cluster_split_k.knobs import ClusterSplitK
 from mirage_kernels.generator.schedules.cluster_split_k.writer import turns
-from mirage_kernels.generator.schedules.loop import LoopKnobs
+from mirage_kernels.generator.schedules.loop import LoopKnobs, producers_of, prologue_warps
 from mirage_kernels.generator.schedules.producer_blocks import writer as producer_blocks
 from mirage_kernels.generator.schedules.prologue import writer as prologue
 from mirage_kernels.generator.schedules.register_operand.knobs import RegisterOperand
 from mirage_kernels.generator.schedules.row_wise.knobs import RowWise
 from mirage_kernels.generator.schedules.schedule import Knobs, Variant
-from mirage_kernels.generator.schedules.sizes import producers_of, prologue_warps
 from mirage_kernels.generator.schedules.sliced_k.knobs import SlicedK
 
 __all__ = ["Kernel", "bucket_name", "camel", "dims_text", "emit_cuda", "instantiation"]

@@ -8,9 +8,9 @@ from mirage_kernels.generator.emit.names import THREADS, declared
 from mirage_kernels.generator.emit.writer import WIDTH, Writer
 from mirage_kernels.generator.plan.program import Layout, TileProgram
 from mirage_kernels.generator.schedules.batched_lora import writer as batched_lora
+from mirage_kernels.generator.schedules.loop import prologue_warps
 from mirage_kernels.generator.schedules.producer_blocks import writer as producer_blocks
 from mirage_kernels.generator.schedules.schedule import Variant
-from mirage_kernels.generator.schedules.sizes import prologue_warps
 
 if TYPE_CHECKING:
     from mirage_kernels.generator.emit.cuda import Kernel

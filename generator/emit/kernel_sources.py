@@ -15,7 +15,7 @@ from mirage_kernels.generator.emit.writer import Writer
 from mirage_kernels.generator.plan.program import TileProgram
 from mirage_kernels.generator.schedules.batched_lora import writer as batched_lora
 from mirage_kernels.generator.schedules.cluster_split_k import writer as cluster_split_k
-from mirage_kernels.generator.schedules.producer_blocks import consumer_program
+from mirage_kernels.generator.schedules.loop import producers_of, prologue_warps
 from mirage_kernels.generator.schedules.producer_blocks import paired as paired_producers
 from mirage_kernels.generator.schedules.producer_blocks import writer as producer_blocks
 from mirage_kernels.generator.schedules.producer_blocks.producers import write_makers
@@ -23,7 +23,6 @@ from mirage_kernels.generator.schedules.prologue import main_program, prologue_p
 from mirage_kernels.generator.schedules.prologue import writer as prologue
 from mirage_kernels.generator.schedules.register_operand import writer as register_operand
 from mirage_kernels.generator.schedules.schedule import Knobs, Variant
-from mirage_kernels.generator.schedules.sizes import producers_of, prologue_warps
 from mirage_kernels.generator.schedules.sliced_k import writer as sliced_k
 
 MAKERS, PAIRS, SLICES, FRONT = "producers", "paired_producers", "sliced_k", "prologue"
@@ -41,14 +40,14 @@ _ABOUT = {
     ELEMENTWISE: "elementwise: every block takes a piece of a token",
     SLICES: "sliced-K: each warp of a block streams its own slice of the depth; they add up their "
     "sums after the loop",
-    HELD: "register-operand wgmma: tokens are held in registers, on the M side of products with "
-    "weights as they lie in shared memory",
+    HELD: "register-operand wgmma: tokens are the A operand in registers, weights are read from "
+    "shared memory",
     SPLIT: "cluster split-K: two blocks of a cluster share rows and split the depth",
-    MAKERS: "producer blocks: the first blocks of a launch make {} once, for all others",
-    "stacked": "producer blocks: a launch in front makes {}, each token's with its own slice",
-    PAIRS: "producer blocks that hold tokens in registers: in pairs that split the depth they make "
-    "{} for consumers that do so too",
-    FRONT: "prologue kernel: a launch before the main one makes {} once, a block per token",
+    MAKERS: "producer blocks: the first blocks of a launch compute {} once, for all others",
+    "stacked": "producer blocks: a first launch computes {}, each token's with its own slice",
+    PAIRS: "producer blocks with register operands: pairs that split the depth compute {} for "
+    "pairs of consumer blocks",
+    FRONT: "prologue kernel: a launch before the main one computes {} once, a block per token",
 }
 # What the other plans bring: the vocabulary that they include, and their kernels.
 _PLANS = {
@@ -108,8 +107,9 @@ def parts_of(program: TileProgram, variants: Sequence[Variant]) -> list[Part]:
 
     Raises PlanError for an op that the device vocabulary lacks.
     """
-    users = consumer_program(program)
-    users = replace(users, paired=any(_in_pairs(v.knobs) for v in variants))
+    users = program.streamed
+    if not any(_in_pairs(v.knobs) for v in variants):
+        users = replace(users, producers=None)
     fronted = any(prologue_warps(v.knobs) for v in variants)
     plans = [plan for plan in _PLANS if any(v.schedule == plan for v in variants)]
     parts = []
@@ -117,7 +117,7 @@ def parts_of(program: TileProgram, variants: Sequence[Variant]) -> list[Part]:
         parts.append(_makers(program, users, variants))
     if any(v.schedule not in _PLANS for v in variants):
         parts.append(_slices(users, variants))
-    if users.received and users.paired:
+    if users.received and users.producers:
         parts.append(_pairs(users))
     for plan in plans:
         parts.append(_boxed(main_program(users) if fronted else users, plan))
@@ -165,7 +165,7 @@ def _slices(users: TileProgram, variants: Sequence[Variant]) -> Part:
     name = SLICES if users.loop else ELEMENTWISE if users.parted else ROW_WISE
     includes = (
         *sliced_k.includes(users),
-        *producer_blocks.includes(replace(users, paired=False)),
+        *producer_blocks.includes(replace(users, producers=None)),
     )
     beside = (MAKERS,) if users.received else ()
     lines = _lines(sliced_k.slices_kernel, users, variants)
@@ -176,7 +176,7 @@ def _boxed(users: TileProgram, plan: str) -> Part:
     """Return a schedule whose tensors come as TMA tiles."""
     name, vocabulary, write = _PLANS[plan]
     beside = (MAKERS,) if users.received else ()
-    beside = (*beside, PAIRS) if users.received and users.paired else beside
+    beside = (*beside, PAIRS) if users.received and users.producers else beside
     includes = (*vocabulary, *producer_blocks.includes(users))
     lines = _lines(write, users)
     return Part(name, _ABOUT[name], (*includes, "tile/tile.cuh"), beside, lines)

@@ -21,7 +21,7 @@ def edge_text(s: Statement, operand: Operand, program: TileProgram) -> str:
         extent = f"{{first_row, {roles.rows}, {roles.depth}}}"
         even = "kEvenRows"
     elif program.produces and program.stacked:
-        where = f"args.row_strides[{operand.index}], task, first_token, {roles.depth}"
+        where = f"args.row_strides[{operand.index}], group, first_token, {roles.depth}"
         return f"const auto {name}_edge = tile::gathered_line<kEvenDepth>({name}, {where});"
     else:
         extent = f"{{first_token, {roles.tokens}, {roles.depth}}}"

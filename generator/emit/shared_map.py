@@ -8,8 +8,7 @@ from mirage_kernels.generator.emit.names import MEETINGS, camel, declared, kept_
 from mirage_kernels.generator.emit.writer import Writer
 from mirage_kernels.generator.errors import PlanError
 from mirage_kernels.generator.plan.program import TileProgram
-from mirage_kernels.generator.schedules.sliced_k.block import RING, Footprint
-from mirage_kernels.generator.schedules.sliced_k.knobs import SlicedK
+from mirage_kernels.generator.schedules.sliced_k.knobs import RING, Footprint, SlicedK
 
 
 def shared_map(writer: Writer, program: TileProgram, variants: Sequence[SlicedK]) -> None:
@@ -20,7 +19,7 @@ def shared_map(writer: Writer, program: TileProgram, variants: Sequence[SlicedK]
         early = (*program.fetches, *program.received, *program.products)
         late = program.meetings
     writer.line(
-        "// Shared memory in bytes: the ring of steps, and after the loop the partial sums."
+        "// Shared memory in bytes: the pipeline's stages, and after the loop the partial sums."
     )
     writer.line("template <class Config>")
     with writer.block("struct SharedMap {", "};"), declared(writer, program, member=True):

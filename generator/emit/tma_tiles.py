@@ -1,4 +1,4 @@
-"""What the plans of boxes have in common: tensors that the copy engine brings, and the launch."""
+"""What schedules with TMA tiles share: tensor maps, copies of the producer warp, the launch."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ class BoxPlan:
     cluster: str = ""  # blocks of a cluster, where the launch has to say so
 
     @property
-    def box_row(self) -> str:
+    def tile_row(self) -> str:
         """Name the first row of the boxes."""
-        return "box_row" if self.finished else "first_row"
+        return "tile_row" if self.finished else "first_row"
 
     @property
     def block(self) -> str:
@@ -58,11 +58,12 @@ def boxes(program: TileProgram) -> list[Statement]:
 def write_args(writer: Writer, program: TileProgram, plan: BoxPlan) -> None:
     """Write the kernel's arguments: the call, and a map per tensor."""
     names = ", ".join(s.args[0] for s in boxes(program))
+    maps = [(f"CUtensorMap maps[{len(boxes(program))}];", names)]
+    if program.producers:
+        maps.append((paired_producers.MAPS, "the producers' tokens and rows"))
     with writer.block(f"struct {plan.args} {{", "};"):
         writer.line("LaunchArgs call;")
-        writer.line(f"CUtensorMap maps[{len(boxes(program))}];  // {names}")
-        if program.paired:
-            writer.line(f"{paired_producers.MAPS}  // of what makers read: tokens, rows")
+        writer.table(maps)
     writer.line()
 
 
@@ -82,9 +83,9 @@ def write_operands(writer: Writer, program: TileProgram, plan: BoxPlan) -> None:
             writer.line(f"const float {scalar} = args.scalars[{i}];")
     shared = f" / {plan.blocks}" if plan.blocks else ""
     block = producer_blocks.user(program, "blockIdx.x")
-    writer.line(f"const int {plan.box_row} = {block}{shared} * Block::kRows;")
+    writer.line(f"const int {plan.tile_row} = {block}{shared} * Block::kRows;")
     if plan.finished:
-        writer.line(f"const int first_row = {plan.box_row} + {plan.finished};")
+        writer.line(f"const int first_row = {plan.tile_row} + {plan.finished};")
     writer.line("const int first_token = blockIdx.y * Block::kTokens;")
     writer.line()
 
@@ -113,7 +114,7 @@ def write_copies(
 def _find(writer: Writer, program: TileProgram, plan: BoxPlan) -> None:
     """Write how weights that may not be read yet come into L2."""
     found = [
-        f"tile::prefetch_tile(given.maps[{i + 1}], {plan.box_row}, k);"
+        f"tile::prefetch_tile(given.maps[{i + 1}], {plan.tile_row}, k);"
         for i, s in enumerate(boxes(program)[1:])
         if s.layout is Layout.ROWS
     ]
@@ -143,7 +144,7 @@ def write_launch(writer: Writer, program: TileProgram, plan: BoxPlan) -> None:
             call = f"tile::encode<T>(&given.maps[{i}], {s.args[0]}, {size});"
             writer.assignment(f"{'' if i else 'cudaError_t '}status = {call}")
             writer.line("if (status != cudaSuccess) return status;")
-        if program.paired and program.producers:
+        if program.producers:
             paired_producers.write_maps(writer, program, program.producers)
         shared = f" * {plan.blocks}" if plan.blocks else ""
         rows = f"tile::ceil_div({roles.rows}, Block::kRows){shared}"
@@ -167,7 +168,7 @@ def write_launch(writer: Writer, program: TileProgram, plan: BoxPlan) -> None:
 def _first(s: Statement, program: TileProgram, plan: BoxPlan) -> str:
     """Return the first line of a weight's box."""
     inner = program.roles.inner_of(s.type)
-    return plan.box_row if inner is None else "0"
+    return plan.tile_row if inner is None else "0"
 
 
 def _extent(s: Statement, program: TileProgram, index: int) -> tuple[str, str, str]:

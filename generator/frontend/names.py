@@ -15,18 +15,17 @@ _CPP = """
     typename union unsigned using virtual void volatile wchar_t xor xor_eq
 """
 _EMITTED = """
-    apart args block blockDim blockIdx box_row boxes buffer buffers call combine compute
-    compute_statistics copy_tokens copy_vectors copy_weights e finish first first_k first_row
-    first_token generated given grid gridDim int32_t int64_t launch launch_after_prologue
-    launch_cluster_split_k launch_producers launch_register_operand lines load load_lines made
-    make making maps mirage out out_tile own prefetch_weights producers producing range receive
-    receiver row_tiles rows shared slot stamp statistics status step steps stream sums tag task
-    threadIdx tile tl token token_tiles torch triton uint32_t uint64_t warpSize with_knobs work
-    workspace AnyM AnyRows AttentionArgs Block Call ClusterSplitKArgs ClusterSplitKBlock
-    ClusterSplitKPlan Clusters Config Consumers Element INFINITY Knobs LaunchArgs Lines
-    ProducerBlocks ProducerPlan Producers ProducersBlock ProducersPlan RegisterOperandArgs
-    RegisterOperandBlock RegisterOperandMap RegisterOperandPlan Rows Shape Shared SharedMap
-    Staging Step Steps Work
+    args block blockDim blockIdx buffer buffers call combine compute compute_statistics copy_tokens
+    copy_vectors copy_weights e finish first first_k first_row first_token generated given grid
+    gridDim group int32_t int64_t launch launch_after_prologue launch_cluster_split_k
+    launch_producers launch_register_operand lines load load_lines maps mirage out out_tile own
+    prefetch_weights producer_maps producers producing range receive receiver row_tiles rows shared
+    stages statistics status step steps stream sums tag threadIdx tile tile_row tl token token_tiles
+    torch triton uint32_t uint64_t warpSize with_knobs work workspace AnyM AnyRows AttentionArgs
+    Block Call ClusterSplitKArgs ClusterSplitKBlock ClusterSplitKPlan Clusters Config Consumers
+    Element INFINITY Knobs LaunchArgs Lines ProducerBlocks ProducerPlan Producers ProducersBlock
+    ProducersPlan RegisterOperandArgs RegisterOperandBlock RegisterOperandMap RegisterOperandPlan
+    Rows Shape Shared SharedMap Staging Step Steps Work
 """
 TAKEN = frozenset((*keyword.kwlist, *_CPP.split(), *_EMITTED.split()))
 ELEMENT = "T"  # emitted files call the storage type so; attention has dynamic dims of that name

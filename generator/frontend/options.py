@@ -9,8 +9,7 @@ out of the forms that do not take it:
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import wraps
 from typing import TYPE_CHECKING
@@ -40,6 +39,45 @@ class Form:
     scalars: Mapping[str, float] = field(default_factory=dict)
     stacked: tuple[str, ...] = ()
 
+    def of(self, source: Recipe, options: Mapping[str, str]) -> Recipe:
+        """Return the recipe of this form, as if it were declared by itself.
+
+        Raises RecipeError for an option that the recipe does not declare.
+        """
+        unknown = [option for option in self.takes if option not in options]
+        if unknown:
+            raise RecipeError(
+                f"the form {self.name} of recipe {source.name} takes {unknown[0]!r}, "
+                "which is none of its options",
+                f"it declares {', '.join(options) or 'none'}; write {EXAMPLE}",
+            )
+        brought = {option: _brought(option, more) for option, more in options.items()}
+        absent = {name for names in brought.values() for name in names}
+        absent -= {name for option in self.takes for name in brought[option]}
+        inputs = _without(source.inputs, absent)
+        optional = source.optional if self.optional is None else self.optional
+        choices = dict(option.split("=", 1) for option in self.takes if "=" in option)
+        scalars = {name: v for name, v in source.scalars.items() if name in inputs}
+        ranges = {name: r.split("..") for name, r in source.ranges.items() if name in inputs}
+        return replace(
+            source,
+            name=self.name,
+            family=source.name,
+            choices=choices,
+            reference=_of_inputs(source.reference, inputs, choices),
+            inputs=inputs,
+            output=_dims_left(source.output, absent),
+            also=_without(source.also, absent),
+            dynamic={dim: bound for dim, bound in source.dynamic.items() if dim not in absent},
+            # in a range, a dim that the form does not have counts 1
+            ranges={n: "..".join("1" if e in absent else e for e in r) for n, r in ranges.items()},
+            scalars={**scalars, **self.scalars},
+            optional=tuple(name for name in optional if name in inputs),
+            stacked=self.stacked,
+            shapes=self.shapes,
+            summary=self.summary,
+        )
+
 
 def form(
     name: str,
@@ -51,50 +89,7 @@ def form(
     stacked: tuple[str, ...] = (),
 ) -> Form:
     """Ask a recipe for a program: `form("linear_gelu", "bias", "activation=gelu", ...)`."""
-    return Form(name, takes, summary, shapes, optional, dict(scalars or {}), stacked)
-
-
-def recipes_of(
-    source: Recipe, options: Mapping[str, str], forms: Iterable[Form]
-) -> tuple[Recipe, ...]:
-    """Return the recipe of every form, as if each were declared by itself.
-
-    Raises RecipeError for a form that takes an option which the recipe does not declare.
-    """
-    return tuple(_recipe_of(source, options, asked) for asked in forms)
-
-
-def _recipe_of(source: Recipe, options: Mapping[str, str], asked: Form) -> Recipe:
-    unknown = [option for option in asked.takes if option not in options]
-    if unknown:
-        raise RecipeError(
-            f"the form {asked.name} of recipe {source.name} takes {unknown[0]!r}, "
-            "which is none of its options",
-            f"it declares {', '.join(options) or 'none'}; write {EXAMPLE}",
-        )
-    taken = {name for option in asked.takes for name in _brought(option, options[option])}
-    absent = {n for option, more in options.items() for n in _brought(option, more)} - taken
-    inputs = _without(source.inputs, absent)
-    optional = source.optional if asked.optional is None else asked.optional
-    scalars = {name: v for name, v in source.scalars.items() if name in inputs}
-    choices = dict(option.split("=", 1) for option in asked.takes if "=" in option)
-    return replace(
-        source,
-        name=asked.name,
-        family=source.name,
-        choices=choices,
-        reference=_of_inputs(source.reference, inputs, choices),
-        inputs=inputs,
-        output=_dims_left(source.output, absent),
-        also=_without(source.also, absent),
-        dynamic={dim: bound for dim, bound in source.dynamic.items() if dim not in absent},
-        ranges={n: _range_left(r, absent) for n, r in source.ranges.items() if n in inputs},
-        scalars={**scalars, **asked.scalars},
-        optional=tuple(name for name in optional if name in inputs),
-        stacked=asked.stacked,
-        shapes=asked.shapes,
-        summary=asked.summary,
-    )
+    return Form(name, takes, summary, shapes, optional, scalars or {}, stacked)
 
 
 def _of_inputs(
@@ -123,38 +118,3 @@ def _without(declared: Mapping[str, str], absent: set[str]) -> dict[str, str]:
 def _dims_left(text: str, absent: set[str]) -> str:
     names, colon, kind = text.partition(":")
     return " ".join(n for n in names.split() if n not in absent) + colon + kind
-
-
-def _range_left(text: str, absent: set[str]) -> str:
-    """Return a range in which a dim that a form does not have counts 1."""
-    return "..".join("1" if end in absent else end for end in text.split(".."))
-
-
-def check_parameters(source: Recipe) -> None:
-    """Raise RecipeError unless the program's parameters are the recipe's inputs, in order.
-
-    Where options yield the recipe there may be others, which those inputs leave at their defaults.
-    """
-    found = inspect.signature(source.program).parameters.values()
-    marks: dict[object, str] = {inspect.Parameter.VAR_POSITIONAL: "*"}
-    if not source.family:
-        marks[inspect.Parameter.KEYWORD_ONLY] = "*, "
-    left_out = {p.name for p in found if p.default is not inspect.Parameter.empty}
-    left_out = left_out - set(source.inputs) if source.family else set()
-    parameters = [
-        marks.get(p.kind, "") + p.name
-        for p in found
-        if p.name not in left_out and p.name not in source.choices
-    ]
-    if parameters != list(source.inputs):
-        raise RecipeError(
-            f"recipe {source.name} takes ({', '.join(parameters)}), "
-            f"but declares the inputs {', '.join(source.inputs)}",
-            "name the function's parameters like the inputs, in the same order",
-        )
-    unstacked = [name for name in source.stacked if not source.is_weight(name)]
-    if unstacked:
-        raise RecipeError(
-            f"recipe {source.name} stacks {unstacked[0]}, which is no weight",
-            "weights are the tensors without the first of the dynamic dims",
-        )

@@ -62,17 +62,18 @@ def _read(kind: object, data: Json, readers: Readers) -> object:
     if kind in readers:
         return readers[kind](data)
     inner = get_args(kind)
-    if get_origin(kind) is tuple and isinstance(data, list):
-        return tuple(_read(inner[0], item, readers) for item in data)
-    if get_origin(kind) is dict and isinstance(data, dict):
-        return {name: _read(inner[1], item, readers) for name, item in data.items()}
+    if get_origin(kind) is tuple:
+        return tuple(_read(inner[0], item, readers) for item in msgspec.convert(data, list))
+    if get_origin(kind) is dict:
+        items = msgspec.convert(data, dict).items()
+        return {name: _read(inner[1], item, readers) for name, item in items}
     if get_origin(kind) is UnionType and inner[1] is type(None):
         return None if data is None else _read(inner[0], data, readers)
-    if isinstance(kind, type) and is_dataclass(kind) and isinstance(data, dict):
-        types = get_type_hints(kind)
-        missing = [f.name for f in fields(kind) if f.name not in data and _default(f) is MISSING]
+    if isinstance(kind, type) and is_dataclass(kind):
+        given, types = msgspec.convert(data, dict), get_type_hints(kind)
+        missing = [f.name for f in fields(kind) if f.name not in given and _default(f) is MISSING]
         if missing:
             raise ValueError(f"{kind.__name__} lacks {missing[0]}")
-        known = {f.name for f in fields(kind) if f.name in data}
-        return kind(**{name: _read(types[name], data[name], readers) for name in known})
+        known = (f.name for f in fields(kind) if f.name in given)
+        return kind(**{name: _read(types[name], given[name], readers) for name in known})
     return msgspec.convert(data, type=kind)

@@ -114,6 +114,16 @@ class Space:
         cut = [replace(a, tile=tiles.get(a.tile_key, a.tile)) for a in self.axes]
         return Space(tuple(cut[: len(self.grid)]), cut[-1] if self.loop else None)
 
+    def steps(self, extents: Mapping[str, int]) -> int:
+        """Return how many steps the loop takes, over a block's part where an axis splits its dim.
+
+        Without a loop a block takes one step.
+        """
+        if self.loop is None:
+            return 1
+        parts = [a.tile for a in self.reduced if a.dim == self.loop.dim]
+        return -(-min([extents[self.loop.dim], *parts]) // self.loop.tile)
+
     @property
     def reduced(self) -> tuple[Axis, ...]:
         """Grid axes whose blocks make partial sums."""

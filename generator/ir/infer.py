@@ -82,18 +82,11 @@ def count(axis: Axis, extent: int) -> int:
     return -(-extent // axis.tile)
 
 
-def cut_extent(axis: Axis, dim: Dim, extents: dict[str, int]) -> int:
-    """Return the tile extent of `dim` when `axis` cuts it.
+def tile_type(node: Node, full: TensorType, space: Space, extents: dict[str, int]) -> TensorType:
+    """Return the type of the tile that a block input sees of the tensor type `full`.
 
     An axis may cut another dim than its own (a wrong imap does): into equally many tiles.
     """
-    if dim.name == axis.dim or axis.dim not in extents:
-        return axis.tile
-    return -(-dim.size // count(axis, extents[axis.dim]))
-
-
-def tile_type(node: Node, full: TensorType, space: Space, extents: dict[str, int]) -> TensorType:
-    """Return the type of the tile that a block input sees of the tensor type `full`."""
     dims = {d.name: d for d in full.dims}
     for axis, cut in zip(space.axes, (*node.cuts, node.loop_cut), strict=False):
         if cut is None:
@@ -102,7 +95,9 @@ def tile_type(node: Node, full: TensorType, space: Space, extents: dict[str, int
             raise GraphError(
                 f"{node.name}: axis {axis.name} cuts dim {cut!r}, which {full} does not have"
             )
-        dims[cut] = replace(dims[cut], size=cut_extent(axis, dims[cut], extents))
+        own = cut == axis.dim or axis.dim not in extents
+        size = axis.tile if own else -(-dims[cut].size // count(axis, extents[axis.dim]))
+        dims[cut] = replace(dims[cut], size=size)
     return TensorType(tuple(dims.values()), full.dtype)
 
 

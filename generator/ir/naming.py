@@ -6,17 +6,14 @@ from collections.abc import Mapping, Sequence
 
 from mirage_kernels.generator.ir import TensorType
 
-_WHERE = ("_tile", "_total")
 _LONG = 20  # characters: a longer operand name is not repeated in a result's name
-_NOUNS = {"sqrt": "root", "rsqrt": "inverse_root", "neg": "minus", "exp": "exp"}
+_NOUNS = {"sqrt": "root", "rsqrt": "inverse_root", "neg": "minus"}
 _MASKS = {"less": "mask", "both": "mask", "where": "masked"}
 
 
 def stem(name: str) -> str:
     """Return a value's name without what says where it lives."""
-    for suffix in _WHERE:
-        name = name.removesuffix(suffix)
-    return name
+    return name.removesuffix("_tile").removesuffix("_total")
 
 
 def name_of(op: str, args: Sequence[str], types: Mapping[str, TensorType]) -> str:
@@ -25,20 +22,19 @@ def name_of(op: str, args: Sequence[str], types: Mapping[str, TensorType]) -> st
     A name tells what the value is, not how it came about: long chains don't make long names.
     """
     stems = [stem(a) for a in args]
+    first = stems[0]
     if op in ("mul", "div", "contract"):
         return _product_name(op, args, types)
-    if op == "sum":
-        return f"sum_{stems[0]}"
-    if op == "accum":
-        return f"{stems[0]}_total"
     if op in _MASKS:
         return _MASKS[op]
+    if op in ("sum", "accum"):
+        return f"sum_{first}" if op == "sum" else f"{first}_total"
     if op in ("add", "sub"):
         word = "plus" if op == "add" else "minus"
         first, second = sorted(stems, key=len, reverse=True) if op == "add" else stems
         return f"{first}_{word}_{second}" if max(map(len, stems)) < _LONG else f"{first}_{word}"
     noun = _NOUNS.get(op, op)
-    return f"{noun}_{stems[0]}" if len(stems[0]) < _LONG else noun
+    return f"{noun}_{first}" if len(first) < _LONG else noun
 
 
 def _product_name(op: str, args: Sequence[str], types: Mapping[str, TensorType]) -> str:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from math import isfinite
+
+from msgspec import convert
 
 from mirage_kernels.generator.errors import GraphError
 from mirage_kernels.generator.ir.dtypes import DType
@@ -89,60 +90,39 @@ def parse_type(text: str) -> TensorType:
 def from_json(data: Json) -> Graph:
     """Read a graph back; raises GraphError naming what is missing or malformed."""
     try:
-        return _graph(_object(data))
+        return _graph(data)
     except (KeyError, ValueError, TypeError) as error:
         raise GraphError(f"the muGraph's JSON is malformed: {error!r}") from error
 
 
-def _object(data: Json) -> dict[str, Json]:
-    if not isinstance(data, dict):
-        raise TypeError(f"expected an object, found {type(data).__name__}")
-    return data
-
-
-def _items(data: Json) -> Sequence[Json]:
-    if not isinstance(data, list):
-        raise TypeError(f"expected a list, found {type(data).__name__}")
-    return data
-
-
-def _number(data: Json) -> float:
-    if data in ("inf", "-inf"):
-        return float(str(data))
-    if not isinstance(data, int | float):
-        raise TypeError(f"expected a number, found {data!r}")
-    return data
+def _graph(data: Json) -> Graph:
+    item, space = convert(data, dict), None
+    if "grid" in item:
+        loop = item["loop"]
+        space = Space(tuple(map(_axis, convert(item["grid"], list))), _axis(loop) if loop else None)
+    nodes = tuple(map(_node, convert(item["nodes"], list)))
+    return Graph(Level(item["level"]), nodes, convert(item["outputs"], tuple[str, ...]), space)
 
 
 def _axis(data: Json) -> Axis:
-    item = _object(data)
+    item = convert(data, dict)
     reduced = bool(item.get("reduced", False))
-    return Axis(str(item["axis"]), str(item["dim"]), int(_number(item["tile"])), reduced)
+    return Axis(str(item["axis"]), str(item["dim"]), convert(item["tile"], int), reduced)
 
 
-def _graph(data: dict[str, Json]) -> Graph:
-    space = None
-    if "grid" in data:
-        loop = data["loop"]
-        grid = tuple(_axis(a) for a in _items(data["grid"]))
-        space = Space(grid, _axis(loop) if loop else None)
-    nodes = tuple(_node(_object(n)) for n in _items(data["nodes"]))
-    return Graph(Level(data["level"]), nodes, tuple(str(o) for o in _items(data["outputs"])), space)
-
-
-def _node(data: dict[str, Json]) -> Node:
-    outs = _object(data["outs"])
-    loop_cut = data.get("loop_cut")
+def _node(data: Json) -> Node:
+    item = convert(data, dict)
+    value = item.get("value", 0.0)
     return Node(
-        op=str(data["op"]),
-        args=tuple(str(a) for a in _items(data["args"])),
-        outs=tuple(Value(name, parse_type(str(t))) for name, t in outs.items()),
-        over=str(data.get("over", "")),
-        value=_number(data.get("value", 0.0)),
-        cuts=tuple(None if c is None else str(c) for c in _items(data.get("cuts", []))),
-        loop_cut=None if loop_cut is None else str(loop_cut),
-        body=_graph(_object(data["body"])) if "body" in data else None,
-        optional=bool(data.get("optional", False)),
+        op=str(item["op"]),
+        args=convert(item["args"], tuple[str, ...]),
+        outs=tuple(Value(n, parse_type(t)) for n, t in convert(item["outs"], dict).items()),
+        over=str(item.get("over", "")),
+        value=float(value) if value in ("inf", "-inf") else convert(value, int | float),
+        cuts=convert(item.get("cuts", []), tuple[str | None, ...]),
+        loop_cut=convert(item.get("loop_cut"), str | None),
+        body=_graph(item["body"]) if "body" in item else None,
+        optional=bool(item.get("optional", False)),
     )
 
 
@@ -151,7 +131,8 @@ def to_text(graph: Graph, indent: str = "") -> str:
     lines = []
     phases = phases_of(graph) if graph.level is Level.BLOCK else {}
     last = None
-    for node in sorted(graph.nodes, key=lambda n: _phase_rank(phases.get(n.name))):
+    order = [None, *Phase]
+    for node in sorted(graph.nodes, key=lambda n: order.index(phases.get(n.name))):
         phase = phases.get(node.name)
         if phase is not None and phase is not last:
             lines.append(f"{indent}{phase.value}:")
@@ -161,11 +142,6 @@ def to_text(graph: Graph, indent: str = "") -> str:
             lines.append(f"{indent}    {_space_text(node.body)}")
             lines.append(to_text(node.body, indent + "    "))
     return "\n".join(lines)
-
-
-def _phase_rank(phase: object) -> int:
-    order = list(Phase)
-    return order.index(phase) if isinstance(phase, Phase) else 0
 
 
 def _space_text(block: Graph) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
+from functools import partial, reduce
 from typing import TYPE_CHECKING
 from zlib import crc32
 
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
 Point = Mapping[str, int]  # axis name -> index of the tile
 Place = tuple[Point, int]  # a block, and a step of its loop
+Cutter = tuple[Axis, int]  # an axis, and the extent that it cuts
 Found = dict[str, "Array"]
 
 
@@ -66,9 +68,7 @@ class _Launch:
         self.kernel, self.body, self.space = kernel.name, kernel.body, kernel.body.space
         self.reading, self.arithmetic, self.sizes = reading, arithmetic, sizes
         self.phases = _by_phase(self.body)
-        self.looped = [n for n in self.body.inputs if n.loop_cut]
         self.carried = self.body.of("accum", "accum_rescaled", "last")
-        self.stepwise = [n for n in self.body.of("output") if n.loop_cut]
         self.stored: Found = {}
         for axis in self.space.axes:
             if axis.dim not in sizes:
@@ -78,17 +78,18 @@ class _Launch:
         """Run every block; return what they stored together."""
         grid = self.space.grid
         counts = (range(count(a, self.sizes[a.dim])) for a in grid)
-        points = [
-            dict(zip((a.name for a in grid), i, strict=True)) for i in itertools.product(*counts)
-        ]
-        if not self.phases[Phase.JOINED]:
-            for point in points:
-                self.paste(self.run_block(args, point), point)
-        else:
-            blocks = [(point, self.run_block(args, point)) for point in points]
-            self.join(blocks)
-            for point, found in blocks:
-                self.paste(found, point)
+        names = [a.name for a in grid]
+        points = [dict(zip(names, i, strict=True)) for i in itertools.product(*counts)]
+        blocks = ((point, self.run_block(args, point)) for point in points)
+        if self.phases[Phase.JOINED]:
+            together = list(blocks)
+            self.join(together)
+            blocks = iter(together)
+        outputs = [self.body.producers[name] for name in self.body.outputs]
+        for point, found in blocks:
+            for node in outputs:
+                if not node.loop_cut:
+                    self.store(node, found[node.name], point)
         return [self.stored[name] for name in self.body.outputs]
 
     def run_block(self, args: Sequence[Array], point: Point) -> Found:
@@ -100,20 +101,16 @@ class _Launch:
         self.run_phase(Phase.BEFORE, found, (point, 0))
         loop = self.space.loop
         if loop is not None:
-            whole = {n.name: found[n.name] for n in self.looped}
             span = self.span(loop.dim, point)
+            whole = {n: found[n.name] for n in self.body.inputs if n.loop_cut}
             for step in range(count(loop, span)):
-                for node in self.looped:
-                    found[node.name] = self.tile(
-                        whole[node.name], node.loop_cut, (loop, span), step
-                    )
+                for node, full in whole.items():
+                    found[node.name] = self.tile(full, node.loop_cut, (loop, span), step)
                 earlier = dict(found) if step else {}
                 self.run_phase(Phase.LOOP, found, (point, step), earlier)
-                for node in self.stepwise:
-                    place = self.cut(self.whole(node, found[node.name]), node.cuts, point)
-                    place = self.tile(place, node.loop_cut, (loop, span), step)
-                    self.require_alike(node.name, place, found[node.name])
-                    self.write(node.name, place, found[node.name])
+                for node in self.body.of("output"):
+                    if node.loop_cut:
+                        self.store(node, found[node.name], point, ((loop, span), step))
                 self.accumulate(found, earlier)
         self.run_phase(Phase.AFTER, found, (point, 0))
         return found
@@ -143,14 +140,13 @@ class _Launch:
 
     def peak(self, node: Node, x: Array, place: Place, before: Array | None) -> Array:
         """Return the running bound of `x` along the dim of a `peak`."""
-        seed = self.seed(node.name, *place)
         real = x.parts if x.real else self.arithmetic.number(x.parts[0])
+        seed = self.seed(node.name, *place)
         parts = self.arithmetic.peak(real, x.dims.index(node.over), seed)
         if before is not None:
             parts = self.arithmetic.higher(before.parts, parts)
-        return type(x)(
-            tuple(d for d in x.dims if d != node.over), self.arithmetic.finish(node, parts)
-        )
+        dims = tuple(d for d in x.dims if d != node.over)
+        return type(x)(dims, self.arithmetic.finish(node, parts))
 
     def seed(self, name: str, point: Point, step: int) -> int:
         """Return a number for a value of this kernel in one block and step, for none other."""
@@ -184,25 +180,20 @@ class _Launch:
     def join(self, blocks: Sequence[tuple[Point, Found]]) -> None:
         """Run what comes after the blocks have combined: node by node, in all blocks."""
         for node in self.phases[Phase.JOINED]:
-            if node.op.startswith("combine"):
-                self.combine(node, blocks)
+            if not node.op.startswith("combine"):
+                for point, found in blocks:
+                    self.evaluate(node, found, (point, 0))
                 continue
+            # Teams of blocks that differ only along the reduced axis sum their values.
+            axes = [a.name for a in self.space.reduced if a.dim == node.over]
+            teams: dict[str, tuple[Point, list[Found]]] = {}
             for point, found in blocks:
-                self.evaluate(node, found, (point, 0))
-
-    def combine(self, node: Node, blocks: Sequence[tuple[Point, Found]]) -> None:
-        """Sum a value over the blocks that differ only along the reduced axis of a `combine`."""
-        axes = [a.name for a in self.space.reduced if a.dim == node.over]
-        teams: dict[str, list[Found]] = {}
-        places: dict[str, Point] = {}
-        for point, found in blocks:
-            others = {name: i for name, i in point.items() if name not in axes}
-            teams.setdefault(_label(others), []).append(found)
-            places[_label(others)] = others
-        for label, team in teams.items():
-            total = self.total(node, team, places[label])
-            for found in team:
-                found[node.name] = total
+                others = {name: i for name, i in point.items() if name not in axes}
+                teams.setdefault(_label(others), (others, []))[1].append(found)
+            for others, team in teams.values():
+                total = self.total(node, team, others)
+                for found in team:
+                    found[node.name] = total
 
     def total(self, node: Node, team: Sequence[Found], point: Point) -> Array:
         """Return the sum over one team of blocks, for their common peak if it has peaks."""
@@ -211,18 +202,15 @@ class _Launch:
             peaks = [found[node.args[1]] for found in team]
             common = self.common_peak(peaks, self.seed(f"common {node.args[1]}", point, 0))
             values = [self.rescaled(x, own, common) for x, own in zip(values, peaks, strict=True)]
-        total = values[0]
-        for value in values[1:]:
-            total = self.sum(node, total, value)
+        total = reduce(partial(self.sum, node), values)
         return type(total)(total.dims, self.arithmetic.finish(node, total.parts))
 
     def common_peak(self, peaks: Sequence[Array], seed: int) -> Array:
         """Return a bound of all the peaks; the same for every value that is rescaled by them."""
         if len({p.parts[0].shape for p in peaks}) > 1:
             raise GraphError("blocks combine values with peaks of different shapes")
-        stacked: Parts = tuple(
-            np.stack(same, axis=-1) for same in zip(*(p.parts for p in peaks), strict=True)
-        )
+        each = zip(*(p.parts for p in peaks), strict=True)
+        stacked: Parts = tuple(np.stack(same, axis=-1) for same in each)
         parts = self.arithmetic.peak(stacked, stacked[0].ndim - 1, seed)
         return type(peaks[0])(peaks[0].dims, parts)
 
@@ -232,7 +220,7 @@ class _Launch:
             full = self.tile(full, dim, (axis, self.sizes[axis.dim]), point[axis.name])
         return full
 
-    def tile(self, x: Array, dim: str | None, axis_span: tuple[Axis, int], step: int) -> Array:
+    def tile(self, x: Array, dim: str | None, cutter: Cutter, step: int) -> Array:
         """Return the tile number `step` of the dim that an axis cuts; all of it if it cuts none.
 
         An axis that cuts another dim than its own, whose extent is the span, cuts it into equally
@@ -240,56 +228,40 @@ class _Launch:
         """
         if dim is None:
             return x
-        axis, span = axis_span
+        axis, span = cutter
         extent = x.extent(dim)
         length = axis.tile if dim == axis.dim else -(-extent // count(axis, span))
         return x.cut(dim, min(step * length, extent), min((step + 1) * length, extent))
 
-    def paste(self, found: Found, point: Point) -> None:
-        """Write a block's results to their places; raise GraphError when one does not fit."""
-        for name in self.body.outputs:
-            tile, node = found[name], self.body.producers[name]
-            if node not in self.stepwise:
-                place = self.cut(self.whole(node, tile), node.cuts, point)
-                if None in node.cuts:  # other blocks store there too
-                    self.require_alike(name, place, tile)
-                self.write(name, place, tile)
+    def store(
+        self, node: Node, tile: Array, point: Point, at: tuple[Cutter, int] | None = None
+    ) -> None:
+        """Write a tile to its place, `at` a step of the loop.
 
-    def whole(self, node: Node, tile: Array) -> Array:
-        """Return a result as it is stored so far, with as many parts as its tile has."""
+        What several blocks or steps store in one place must be the same: any may be the last.
+        """
         if node.name not in self.stored:
-            self.stored[node.name] = self.poisoned(node, tile)
+            parts = {parts_of(a.dim): count(a, self.sizes[a.dim]) for a in self.space.reduced}
+            sizes = {**self.sizes, **parts}
+            shape = [sizes[d] for d in node.out.type.names]
+            poison = tuple(_poison(shape, p.dtype) for p in tile.parts)
+            self.stored[node.name] = type(tile)(node.out.type.names, poison, tile.real)
         stored = self.stored[node.name]
         if len(tile.parts) < len(stored.parts):  # some blocks rescale, others had no need to
             stored = type(tile)(stored.dims, stored.parts[: len(tile.parts)], stored.real)
             self.stored[node.name] = stored
-        return stored
-
-    def require_alike(self, name: str, place: Array, tile: Array) -> None:
-        """Raise GraphError where a block before has stored something else: any may be the last."""
+        place = self.cut(stored, node.cuts, point)
+        if at is not None:
+            place = self.tile(place, node.loop_cut, *at)
         for old, new in zip(place.parts, tile.parts, strict=False):
             if old.shape != new.shape:
-                continue  # which `write` refuses
-            alike = _is_poison(old) | (old == new)
-            if not alike.all():
-                raise GraphError(f"{name}: blocks store different values in one place")
-
-    def write(self, name: str, place: Array, tile: Array) -> None:
-        """Write a tile to its place."""
-        for target, source in zip(place.parts, tile.parts, strict=False):
-            if target.shape != source.shape:
                 raise GraphError(
-                    f"{name}: a tile of shape {source.shape} does not fit {target.shape}"
+                    f"{node.name}: a tile of shape {new.shape} does not fit {old.shape}"
                 )
-            target[...] = source
-
-    def poisoned(self, node: Node, tile: Array) -> Array:
-        """Return the unwritten result that an output's tiles are parts of."""
-        parts = {parts_of(a.dim): count(a, self.sizes[a.dim]) for a in self.space.reduced}
-        sizes = {**self.sizes, **parts}
-        shape = [sizes[d] for d in node.out.type.names]
-        poison = tuple(_poison(shape, p.dtype) for p in tile.parts)
-        return type(tile)(node.out.type.names, poison, tile.real)
+            shared = at is not None or None in node.cuts
+            if shared and not (_is_poison(old) | (old == new)).all():
+                raise GraphError(f"{node.name}: blocks store different values in one place")
+            old[...] = new
 
 
 def _by_phase(body: Graph) -> dict[Phase, list[Node]]:

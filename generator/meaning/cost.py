@@ -17,7 +17,6 @@ from mirage_kernels.generator.ir import (
     Kind,
     Node,
     Phase,
-    Space,
     count,
     ops_of_kind,
     parts_of,
@@ -26,10 +25,9 @@ from mirage_kernels.generator.ir import (
 from mirage_kernels.generator.meaning.walk import Reading, Rule, walk
 from mirage_kernels.generator.target import Target
 
-# Operations of one elementwise result, in units of a multiply-add.
-_OPERATIONS = {"add": 1, "sub": 1, "mul": 1, "square": 1, "neg": 1, "less": 1, "both": 1, "max": 1}
-_FUNCTION = 8  # anything that takes a division or a special function
-_RELU_LIKE = {"relu": 1, "where": 1}
+# Elementwise ops that cost a multiply-add; others take a division or a special function.
+CHEAP = ("add", "sub", "mul", "square", "neg", "less", "both", "max", "relu", "where")
+FUNCTION = 8  # multiply-adds
 
 
 @dataclass(frozen=True)
@@ -53,7 +51,7 @@ def _joined(args: Sequence[Work], without: str = "") -> tuple[tuple[str, int], .
 
 def _elementwise(node: Node, args: Sequence[Work]) -> list[Work]:
     extents = _joined(args)
-    each = _OPERATIONS.get(node.op, _RELU_LIKE.get(node.op, _FUNCTION))
+    each = 1 if node.op in CHEAP else FUNCTION
     return [Work(extents, operations=each * prod(n for _, n in extents))]
 
 
@@ -110,84 +108,39 @@ class Estimate:
 
 def estimate(graph: Graph, sizes: Mapping[str, int], on: Target) -> Estimate:
     """Return the predicted time of a muGraph at the given extents."""
-    sizes = {**sizes, **_parts(graph, sizes)}
-    kernels = [
-        _block_cost(graph, n, sizes, on) if n.op == "block" else _library_cost(graph, n, sizes, on)
-        for n in graph.nodes
-        if n.op in ("block", "contract")
-    ]
+    spaces = [n.body.space for n in graph.blocks if n.body is not None and n.body.space is not None]
+    parts = {parts_of(a.dim): count(a, sizes[a.dim]) for s in spaces for a in s.reduced}
+    sizes = {**sizes, **parts}
+    kernels = [_kernel(graph, n, sizes, on) for n in graph.nodes if n.op in ("block", "contract")]
     longest = max(kernels, key=lambda k: k.microseconds)
     return Estimate(sum(k.microseconds for k in kernels), longest.limit)
 
 
-def _parts(graph: Graph, sizes: Mapping[str, int]) -> dict[str, int]:
-    """Return the extents of the dims along which the blocks of splits store partial sums."""
-    spaces = [n.body.space for n in graph.blocks if n.body is not None and n.body.space is not None]
-    return {parts_of(a.dim): count(a, sizes[a.dim]) for s in spaces for a in s.reduced}
-
-
-def _bytes(node_type_names: Sequence[str], width: int, sizes: Mapping[str, int]) -> int:
-    return width * prod(sizes[d] for d in node_type_names)
-
-
-def _tensor_bytes(graph: Graph, name: str, sizes: Mapping[str, int]) -> int:
-    type_ = graph.values[name].type
-    return _bytes(type_.names, type_.dtype.bytes, sizes)
-
-
-def _library_cost(graph: Graph, node: Node, sizes: Mapping[str, int], on: Target) -> Estimate:
-    moved = sum(_tensor_bytes(graph, v, sizes) for v in (*node.args, node.name))
-    work = walk_one(node, [_whole(graph, a, sizes) for a in node.args], sizes)
-    return _slowest({"memory": moved / on.memory_bytes_per_us}, work, 1.0, on)
-
-
-def _whole(graph: Graph, name: str, sizes: Mapping[str, int]) -> Work:
-    return Work(tuple((d, sizes[d]) for d in graph.values[name].type.names))
-
-
-def walk_one(node: Node, args: Sequence[Work], sizes: Mapping[str, int]) -> Work:
-    """Return the work of a single node."""
-    return cost_reading(sizes).rules[node.op](node, args)[0]
-
-
-def _block_cost(graph: Graph, node: Node, sizes: Mapping[str, int], on: Target) -> Estimate:
-    body = node.body
-    assert body is not None
-    assert body.space is not None
-    blocks = prod(count(a, sizes[a.dim]) for a in body.space.grid)
-    steps = _steps(body.space, sizes)
-    tiles = [_tile(n, sizes) for n in body.inputs]
-    work = _body_work(body, tiles, steps, sizes)
-    loaded = sum(
-        t.elements * n.out.type.dtype.bytes * (steps if n.loop_cut else 1)
-        for n, t in zip(body.inputs, tiles, strict=True)
-    )
-    tensors = dict.fromkeys((*node.args, *(v.name for v in node.outs)))
-    moved = sum(_tensor_bytes(graph, v, sizes) for v in tensors)
-    waves = -(-blocks // on.multiprocessors) * on.multiprocessors / blocks
-    resident = sum(
-        t.elements * n.out.type.dtype.bytes for n, t in zip(body.inputs, tiles, strict=True)
-    )
-    if resident > on.shared_bytes:
+def _kernel(graph: Graph, node: Node, sizes: Mapping[str, int], on: Target) -> Estimate:
+    types = [
+        graph.values[v].type for v in dict.fromkeys((*node.args, *(v.name for v in node.outs)))
+    ]
+    moved = sum(t.dtype.bytes * prod(sizes[d] for d in t.names) for t in types)
+    times = {"memory": moved / on.memory_bytes_per_us}
+    if node.body is None or node.body.space is None:
+        whole = [Work(tuple((d, sizes[d]) for d in graph.values[a].type.names)) for a in node.args]
+        return _slowest(times, cost_reading(sizes).rules[node.op](node, whole)[0], 1.0, on)
+    body, space = node.body, node.body.space
+    blocks, steps = prod(count(a, sizes[a.dim]) for a in space.grid), space.steps(sizes)
+    tiles = [
+        Work(tuple((d.name, min(d.size, sizes[d.name])) for d in n.out.type.dims))
+        for n in body.inputs
+    ]
+    held = [t.elements * n.out.type.dtype.bytes for n, t in zip(body.inputs, tiles, strict=True)]
+    if sum(held) > on.shared_bytes:
         return Estimate(inf, "shared memory")
-    times = {
-        "memory": moved / on.memory_bytes_per_us,
-        "cache": blocks * loaded / on.l2_bytes_per_us,
-    }
+    repeats = (steps if n.loop_cut else 1 for n in body.inputs)
+    loaded = sum(b * r for b, r in zip(held, repeats, strict=True))
+    times["cache"] = blocks * loaded / on.l2_bytes_per_us
+    work = _body_work(body, tiles, steps, sizes)
+    waves = -(-blocks // on.multiprocessors) * on.multiprocessors / blocks
     total = Work((), work.flops * blocks, work.operations * blocks)
     return _slowest(times, total, waves, on)
-
-
-def _steps(space: Space, sizes: Mapping[str, int]) -> int:
-    """Return how many steps the loop of a block takes, over its part where a split cuts the dim."""
-    if space.loop is None:
-        return 1
-    parts = [a.tile for a in space.reduced if a.dim == space.loop.dim]
-    return count(space.loop, min([sizes[space.loop.dim], *parts]))
-
-
-def _tile(node: Node, sizes: Mapping[str, int]) -> Work:
-    return Work(tuple((d.name, min(d.size, sizes[d.name])) for d in node.out.type.dims))
 
 
 def _body_work(body: Graph, tiles: Sequence[Work], steps: int, sizes: Mapping[str, int]) -> Work:

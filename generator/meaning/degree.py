@@ -21,43 +21,22 @@ from mirage_kernels.generator.ir import (
     ops_of_kind,
     parts_of,
 )
-from mirage_kernels.generator.meaning.expsums import vanishing
+from mirage_kernels.generator.meaning import expsums
+from mirage_kernels.generator.meaning.expsums import Call, Cut, Extents, Fraction
 from mirage_kernels.generator.meaning.field import WHOLE_BELOW
-from mirage_kernels.generator.meaning.quotients import (
-    Call,
-    Cut,
-    Extents,
-    Fraction,
-    add,
-    at_one,
-    called,
-    cross,
-    div,
-    exp,
-    mask,
-    maximum,
-    mul,
-    number,
-    rescaled,
-    stored,
-    tile,
-    total,
-    variable,
-    where,
-)
 from mirage_kernels.generator.meaning.walk import Reading, Rule, results
 
 _LAWFUL: dict[str, Callable[..., Fraction]] = {
     "neg": lambda a: a,
-    "square": lambda a: mul(a, a),
-    "exp": exp,
-    "add": add,
-    "sub": add,
-    "mul": mul,
-    "div": div,
-    "less": mask,
-    "both": mask,
-    "where": where,
+    "square": lambda a: expsums.mul(a, a),
+    "exp": expsums.exp,
+    "add": expsums.add,
+    "sub": expsums.add,
+    "mul": expsums.mul,
+    "div": expsums.div,
+    "less": expsums.mask,
+    "both": expsums.mask,
+    "where": expsums.where,
 }
 
 
@@ -65,10 +44,10 @@ def _elementwise(node: Node, args: Sequence[Fraction]) -> list[Fraction]:
     if node.op in _LAWFUL:
         return [_LAWFUL[node.op](*args)]
     if node.op == "max":
-        return [maximum(args[0], args[1], node.name)]
+        return [expsums.maximum(args[0], args[1], node.name)]
     if node.op == "rsqrt":
-        return [div(number(1), called("sqrt", args[0], node.name))]
-    return [called(node.op, args[0], node.name)]
+        return [expsums.div(expsums.number(1), expsums.called("sqrt", args[0], node.name))]
+    return [expsums.called(node.op, args[0], node.name)]
 
 
 def degree_reading(sizes: Extents) -> Reading[Fraction]:
@@ -77,19 +56,19 @@ def degree_reading(sizes: Extents) -> Reading[Fraction]:
     def source(node: Node, args: Sequence[Fraction]) -> list[Fraction]:
         whole = abs(node.value) < WHOLE_BELOW and node.value == round(node.value)
         if node.op == "const" and not whole:
-            return [variable({})]  # a random element, one per constant
+            return [expsums.variable({})]  # a random element, one per constant
         size = abs(round(node.value)) if node.op == "const" else sizes[node.over]
         along = {d: sizes[d] for d in node.out.type.names}
-        return [number(size, along, exact=node.op != "iota")]
+        return [expsums.number(size, along, exact=node.op != "iota")]
 
     def reduce(node: Node, args: Sequence[Fraction]) -> list[Fraction]:
-        return [total(args[0], node.over, args[0].along.get(node.over, 1))]
+        return [expsums.total(args[0], node.over, args[0].along.get(node.over, 1))]
 
     def contract(node: Node, args: Sequence[Fraction]) -> list[Fraction]:
-        return reduce(node, [mul(*args)])
+        return reduce(node, [expsums.mul(*args)])
 
     def peak(node: Node, args: Sequence[Fraction]) -> list[Fraction]:
-        return [variable({c: n for c, n in args[0].along.items() if c != node.over})]
+        return [expsums.variable({c: n for c, n in args[0].along.items() if c != node.over})]
 
     def block(node: Node, args: Sequence[Fraction]) -> list[Fraction]:
         whole = {d: n for a in args for d, n in a.along.items()}
@@ -118,14 +97,9 @@ class _Block:
         assert kernel.body.space is not None
         self.kernel, self.body, self.outside = kernel.name, kernel.body, outside
         self.space, self.sizes = kernel.body.space, sizes
-        self.counts = {a.name: self.tiles(a) for a in self.space.axes}
-
-    def tiles(self, axis: Axis) -> int:
-        """Return into how many tiles an axis cuts its dim; a split's part, for the loop."""
-        span = self.sizes[axis.dim]
-        if axis is self.space.loop:
-            span = min([span, *(a.tile for a in self.space.reduced if a.dim == axis.dim)])
-        return count(axis, span)
+        self.counts = {a.name: count(a, sizes[a.dim]) for a in self.space.grid}
+        if self.space.loop is not None:
+            self.counts[self.space.loop.name] = self.space.steps(sizes)
 
     def run(self, args: Sequence[Fraction]) -> list[Fraction]:
         """Return the block graph's results as whole tensors."""
@@ -152,7 +126,7 @@ class _Block:
                 within = min(axis.tile, old.within) if dim == axis.dim else share
                 axes = {**old.axes, _at(axis): self.counts[axis.name]}
                 cuts[dim] = Cut(dim, within, axes)
-        return tile(whole, cuts, f"{self.kernel}.{node.name}")
+        return expsums.tile(whole, cuts, f"{self.kernel}.{node.name}")
 
     def output(self, node: Node, args: Sequence[Fraction]) -> list[Fraction]:
         parts = {parts_of(a.dim): self.counts[a.name] for a in self.space.reduced}
@@ -160,27 +134,27 @@ class _Block:
         axes = list(zip(self.space.axes, (*node.cuts, node.loop_cut), strict=False))
         names = node.out.type.names
         cuts = {d: frozenset(_at(a) for a, cut in axes if cut == d) for d in names}
-        return [stored(args[0], {d: sizes[d] for d in node.out.type.names}, cuts)]
+        return [expsums.stored(args[0], {d: sizes[d] for d in node.out.type.names}, cuts)]
 
     def peak(self, node: Node, args: Sequence[Fraction]) -> list[Fraction]:
         rows = {c: n for c, n in args[0].along.items() if c != node.over}
-        return [variable(rows | {_at(a): self.counts[a.name] for a in self.space.grid})]
+        return [expsums.variable(rows | {_at(a): self.counts[a.name] for a in self.space.grid})]
 
     def accum(self, node: Node, args: Sequence[Fraction]) -> list[Fraction]:
         assert self.space.loop is not None
-        value = rescaled(*args) if node.op == "accum_rescaled" else args[0]
+        value = expsums.rescaled(*args) if node.op == "accum_rescaled" else args[0]
         loop = self.space.loop
-        return [total(value, _at(loop), self.counts[loop.name])]
+        return [expsums.total(value, _at(loop), self.counts[loop.name])]
 
     def last(self, node: Node, args: Sequence[Fraction]) -> list[Fraction]:
         assert self.space.loop is not None
-        return [at_one(args[0], _at(self.space.loop))]
+        return [expsums.at_one(args[0], _at(self.space.loop))]
 
     def combine(self, node: Node, args: Sequence[Fraction]) -> list[Fraction]:
-        value = rescaled(*args) if node.op == "combine_rescaled" else args[0]
+        value = expsums.rescaled(*args) if node.op == "combine_rescaled" else args[0]
         for axis in self.space.reduced:
             if axis.dim == node.over:
-                value = total(value, _at(axis), self.counts[axis.name])
+                value = expsums.total(value, _at(axis), self.counts[axis.name])
         return [value]
 
 
@@ -213,19 +187,19 @@ def _probability(graphs: tuple[Graph, Graph], sizes: Extents, p: int, chosen: in
 def _input(node: Node, sizes: Extents, *, tied: bool) -> Fraction:
     along = {d: sizes[d] for d in node.out.type.names}
     if node.out.type.dtype in (DType.INT32, DType.BOOL):
-        return number(max(sizes.values(), default=1), along)
-    return variable(along, tied=tied)
+        return expsums.number(max(sizes.values(), default=1), along)
+    return expsums.variable(along, tied=tied)
 
 
 def _differing(a: Fraction, b: Fraction, p: int) -> float:
     """Return how likely two elements agree that differ, or calls that they depend on collide."""
     calls = [*a.calls.values(), *b.calls.values()]
     collisions = sum(_colliding(x, y, p) for x, y in combinations_with_replacement(calls, 2))
-    return min(1.0, vanishing(cross(a, b), p) + collisions)
+    return min(1.0, expsums.vanishing(expsums.cross(a, b), p) + collisions)
 
 
 def _colliding(a: Call, b: Call, p: int) -> float:
     pairs = a.number * (a.number - 1) // 2 if a is b else a.number * b.number
     if a.function != b.function or not pairs:
         return 0.0
-    return pairs * vanishing(cross(a.argument, b.argument), p)
+    return pairs * expsums.vanishing(expsums.cross(a.argument, b.argument), p)

@@ -4,7 +4,20 @@ An abstract expression forgets indices (MIRAGE.md, section 1; Mirage paper, sect
 axioms: addition and multiplication commute, associate and distribute; x/z + y/z = (x+y)/z,
 x * (y/z) = (x*y)/z, (x/y)/z = x/(y*z); exp(x) * exp(y) = exp(x+y), sqrt(x) * sqrt(y) = sqrt(x*y);
 summing along a dim is multiplication by a formal factor; 1 * x = x. Nothing cancels, no axiom opens
-x / (y/z), and other functions are opaque. The normal form is a sum of products (polynomials.py).
+x / (y/z), and other functions are opaque. So a product holds at most one exponential, one root and
+one denominator, and every value is a sum of products in one way:
+
+    atoms * exp(exponent) * sqrt(radicand) / denominator
+
+where the exponent, radicand and denominator are values again. An atom (a leaf or a function) is a
+prime and a product of atoms the product of their primes: whether one divides another is a single
+remainder. Products and values are interned: equal ones are one number.
+
+Values lie in a ring of polynomials without divisors of zero, so there is at most one quotient.
+Long division finds it, given an order of products that multiplication keeps: the greatest product
+of a multiple of d is then a multiple of the greatest product of d. Integers are in such an order.
+It extends to values, compared by their products from the greatest down, as adding and multiplying
+keep that order; so exponents, radicands and denominators decide between products of equal atoms.
 
 `contains(target, part)` holds when some context of add, mul, div, sum and functions turns `part`
 into the target. Between functions and denominators a context only adds, multiplies and divides:
@@ -17,41 +30,46 @@ is True, as nothing equivalent may be pruned. Tests check both decisions by othe
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from itertools import compress
 
-from mirage_kernels.generator.meaning.polynomials import (
-    EMPTY,
-    ONE,
-    ZERO,
-    Polynomials,
-    UndecidedError,
-)
-
+Product = tuple[int, int, int, int]  # atoms; exponent, radicand and denominator by number
+Sum = tuple[int, ...]  # products by number, sorted, each as often as it is added
+Rank = tuple["int | Rank", ...]
 Atom = tuple[str, ...] | tuple[str, str, tuple[int, ...]]
 Fallback = Callable[["Terms", int, int], bool]
 
+ZERO = 0  # the empty sum: no expression's value, stands for "no exponent"
+ONE = 1
+EMPTY: Product = (1, ZERO, ONE, ONE)
+
+
+class UndecidedError(Exception):
+    """A quotient that takes longer than it is worth; the caller keeps what it asked about."""
+
 
 @dataclass
-class _Places:
-    """Where parts of one target may stand, and what was found out about them."""
+class Terms:
+    """An interning table: a term is a number, equal terms are one; `table` holds their products."""
 
-    contents: list[Counter[int]]  # the products of each place
-    fits: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
-    contained: dict[int, bool] = field(default_factory=dict)
-
-
-@dataclass
-class Terms(Polynomials):
-    """An interning table of terms; a term is a number, equal terms are one number."""
-
+    largest: int = 1 << 14  # products of a sum that is still divided by a sum
     fallback: Fallback | None = None  # whether (terms, target, part) is kept where undecided
+    table: list[Sum] = field(default_factory=lambda: [(), (0,)])
+    products: list[Product] = field(default_factory=lambda: [EMPTY])
     atoms: list[Atom] = field(default_factory=list)
-    _atom_terms: dict[Atom, int] = field(default_factory=dict)
+    _numbers: dict[Sum, int] = field(default_factory=lambda: {(): ZERO, (0,): ONE})
+    _product_numbers: dict[Product, int] = field(default_factory=lambda: {EMPTY: 0})
     _primes: list[int] = field(default_factory=list)
-    _places: dict[int, _Places] = field(default_factory=dict)
-    _counted: dict[int, Counter[str]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        once: tuple[Callable[..., object], ...] = (
+            *(self.add, self.mul, self.div, self.quotient, self.contains, self.occurrences),
+            *(self._atom, self._join, self._rank, self._places, self._fits),
+        )
+        for operation in once:  # the same question is answered once
+            setattr(self, operation.__name__, cache(operation))
 
     @property
     def one(self) -> int:
@@ -70,20 +88,143 @@ class Terms(Polynomials):
             return self._value([self._product((1, ZERO, args[0], ONE))])
         return self._atom(("fn", name, args))
 
+    def add(self, a: int, b: int) -> int:
+        """Return a + b."""
+        return self._value((*self.table[a], *self.table[b]))
+
+    def mul(self, a: int, b: int) -> int:
+        """Return a * b."""
+        if a == ONE or b == ONE:
+            return b if a == ONE else a
+        return self._value([self._join(x, y) for x in self.table[a] for y in self.table[b]])
+
+    def div(self, a: int, b: int) -> int:
+        """Return a / b, for which nothing is cancelled."""
+        below = self._product((1, ZERO, ONE, b))
+        return self._value([self._join(x, below) for x in self.table[a]])
+
+    def difference(self, whole: int, part: int) -> int | None:
+        """Return r with part + r = whole (`ZERO` if they are equal), None if there is none."""
+        if part == ZERO:
+            return whole
+        left = Counter(self.table[whole])
+        left.subtract(self.table[part])
+        if min(left.values(), default=-1) < 0:
+            return None
+        return self._value(list(left.elements()))
+
+    def quotient(self, whole: int, divisor: int) -> int | None:
+        """Return q with divisor * q = whole, None if there is none.
+
+        Raises UndecidedError where the sum is larger than `largest`.
+        """
+        if divisor in (ONE, whole):
+            return whole if divisor == ONE else ONE
+        size, parts = len(self.table[whole]), len(self.table[divisor])
+        if size % parts:  # x * y has as many products as x has, times as many as y has
+            return None
+        if parts > 1 and size > self.largest:
+            raise UndecidedError
+        return self._long_division(whole, divisor)
+
+    def _long_division(self, whole: int, divisor: int) -> int | None:
+        parts = Counter(self.table[divisor])
+        greatest = max(parts, key=self._rank)
+        left = Counter(self.table[whole])
+        quotient: list[int] = []
+        for product in sorted(left, key=self._rank, reverse=True):
+            if not left[product]:
+                continue
+            times, rest = divmod(left[product], parts[greatest])
+            factor = self._product_quotient(product, greatest)
+            if rest or factor is None:
+                return None
+            for part, count in parts.items():
+                reached = self._join(part, factor)
+                left[reached] -= count * times
+                if left[reached] < 0:
+                    return None
+            quotient += [factor] * times
+        return self._value(quotient)
+
+    def _product_quotient(self, whole: int, divisor: int) -> int | None:
+        """Return the product that makes `divisor` into `whole`, None if there is none."""
+        atoms, exponent, radicand, denominator = self.products[whole]
+        atoms_out, exponent_out, radicand_out, denominator_out = self.products[divisor]
+        if atoms % atoms_out:
+            return None
+        exponent_left = self.difference(exponent, exponent_out)
+        if exponent_left is None:
+            return None
+        radicand_left = self.quotient(radicand, radicand_out)
+        if radicand_left is None:
+            return None
+        denominator_left = self.quotient(denominator, denominator_out)
+        if denominator_left is None:
+            return None
+        return self._product((atoms // atoms_out, exponent_left, radicand_left, denominator_left))
+
+    def _join(self, x: int, y: int) -> int:
+        """Return the product of two products."""
+        atoms, exponent, radicand, denominator = self.products[x]
+        more_atoms, more_exponent, more_radicand, more_denominator = self.products[y]
+        return self._product(
+            (
+                atoms * more_atoms,
+                self.add(exponent, more_exponent),
+                self.mul(radicand, more_radicand),
+                self.mul(denominator, more_denominator),
+            )
+        )
+
+    def _rank(self, product: int) -> Rank:
+        """Return what products are ordered by; multiplying by a product keeps the order.
+
+        () stands for the least exponent, radicand or denominator: none.
+        """
+        atoms, exponent, radicand, denominator = self.products[product]
+        values = (exponent, *(ZERO if v == ONE else v for v in (radicand, denominator)))
+        ranks = (sorted(map(self._rank, self.table[v]), reverse=True) for v in values)
+        return (atoms, *map(tuple, ranks))
+
     def contains(self, target: int, part: int) -> bool:
         """Return whether `part` can be a sub-expression of something equal to `target`."""
-        places = self._places.get(target)
-        if places is None:
-            contents = [Counter(self.table[p]) for p in self.positions(target)]
-            places = self._places[target] = _Places(contents)
-        found = places.contained.get(part)
-        if found is None:
-            try:
-                found = self._stands(places, part)
-            except UndecidedError:
-                found = self.fallback is None or self.fallback(self, target, part)
-            places.contained[part] = found
+        try:
+            return self._stands(target, part)
+        except UndecidedError:
+            return self.fallback is None or self.fallback(self, target, part)
+
+    def _stands(self, target: int, part: int) -> bool:
+        """Return whether a place holds the products of `part` times one product."""
+        products = self.table[part]
+        fits: list[tuple[Counter[int], int]] = []
+        for product in products:
+            fits = self._fits(target, product)
+            if not fits:
+                return False
+        if len(products) == 1:
+            return True
+        counts = Counter(products).items()
+        for content, factor in fits:
+            if all(content.get(self._join(p, factor), 0) >= n for p, n in counts):
+                return True
+        return False
+
+    def _fits(self, target: int, product: int) -> list[tuple[Counter[int], int]]:
+        """Return where a product stands: in which content, times which product."""
+        atoms = self.products[product][0]
+        found = []
+        for content in self._places(target):
+            for whole in content:
+                if self.products[whole][0] % atoms == 0:
+                    factor = self._product_quotient(whole, product)
+                    if factor is not None:
+                        found.append((content, factor))
         return found
+
+    def _places(self, target: int) -> list[Counter[int]]:
+        """Return the products of every place where parts of a target may stand."""
+        return [Counter(self.table[place]) for place in self.positions(target)]
 
     def positions(self, target: int) -> list[int]:
         """Return the places of parts: target, exponents, radicands, denominators, arguments."""
@@ -109,49 +250,16 @@ class Terms(Polynomials):
         A context can only add to these counts, so values that are all still to be used can't count
         more of an input than the target does.
         """
-        found = self._counted.get(term)
-        if found is None:
-            found = self._counted[term] = Counter()
-            for product in self.table[term]:
-                for atom in self.factors(product):
-                    if atom[0] == "input":
-                        found[str(atom[1])] += 1
-                    for argument in self.arguments(atom):
-                        found.update(self.occurrences(argument))
-                for value in self.products[product][1:]:
+        found = Counter[str]()
+        for product in self.table[term]:
+            for atom in self.factors(product):
+                if atom[0] == "input":
+                    found[str(atom[1])] += 1
+                for argument in self.arguments(atom):
+                    found.update(self.occurrences(argument))
+            for value in self.products[product][1:]:
+                if value not in (ZERO, ONE):
                     found.update(self.occurrences(value))
-        return found
-
-    def _stands(self, places: _Places, part: int) -> bool:
-        """Return whether a place holds the products of `part` times one product."""
-        products = self.table[part]
-        fits: list[tuple[int, int]] = []
-        for product in products:
-            fits = self._fits(places, product)
-            if not fits:
-                return False
-        if len(products) == 1:
-            return True
-        counts = Counter(products).items()
-        for place, factor in fits:
-            content = places.contents[place]
-            if all(content.get(self._join(p, factor), 0) >= n for p, n in counts):
-                return True
-        return False
-
-    def _fits(self, places: _Places, product: int) -> list[tuple[int, int]]:
-        """Return where a product stands: (place, the product that makes it one of the place's)."""
-        found = places.fits.get(product)
-        if found is None:
-            found = []
-            atoms = self.products[product][0]
-            for place, content in enumerate(places.contents):
-                for whole in content:
-                    if self.products[whole][0] % atoms == 0:
-                        factor = self._product_quotient(whole, product)
-                        if factor is not None:
-                            found.append((place, factor))
-            places.fits[product] = found
         return found
 
     def factors(self, product: int) -> Iterator[Atom]:
@@ -169,13 +277,24 @@ class Terms(Polynomials):
         return tuple(int(a) for a in atom[2]) if atom[0] == "fn" else ()
 
     def _atom(self, atom: Atom) -> int:
-        if atom not in self._atom_terms:
-            if len(self.atoms) == len(self._primes):
-                self._primes = primes_below(2 * self._primes[-1] if self._primes else 1024)
-            prime = self._primes[len(self.atoms)]
-            self._atom_terms[atom] = self._value([self._product((prime, *EMPTY[1:]))])
-            self.atoms.append(atom)
-        return self._atom_terms[atom]
+        if len(self.atoms) == len(self._primes):
+            self._primes = primes_below(2 * self._primes[-1] if self._primes else 1024)
+        self.atoms.append(atom)
+        prime = self._primes[len(self.atoms) - 1]
+        return self._value([self._product((prime, *EMPTY[1:]))])
+
+    def _value(self, products: Sequence[int]) -> int:
+        key = tuple(sorted(products))
+        found = self._numbers.setdefault(key, len(self.table))
+        if found == len(self.table):
+            self.table.append(key)
+        return found
+
+    def _product(self, product: Product) -> int:
+        found = self._product_numbers.setdefault(product, len(self.products))
+        if found == len(self.products):
+            self.products.append(product)
+        return found
 
 
 def primes_below(limit: int) -> list[int]:

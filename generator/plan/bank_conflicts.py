@@ -1,8 +1,8 @@
-"""Bank conflicts, counted: the addresses of a warp's lanes, laid out over the banks.
+"""Bank conflicts, counted: the addresses of a warp's lanes, mapped to the banks.
 
-A fragment is read or written one instruction at a time. For each instruction the lanes' byte
-addresses follow from the fragment's map and the tile's strides; the wavefronts are what the fullest
-bank has to serve. Sources of the rules: `hardware.py`.
+A warp reads or writes a fragment one instruction at a time. The byte addresses of the lanes follow
+from the fragment's lane map and the tile's strides; an instruction takes as many wavefronts as the
+fullest bank has words to serve. Sources of the rules: `hardware.py`.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from mirage_kernels.generator.plan.forms import Fragment, Lanes, Stored, Swizzle, Tile
+from mirage_kernels.generator.plan.layouts import Fragment, Lanes, Stored, Swizzle, Tile
 
 BANKS, BANK_BYTES = 32, 4
-PIECE_BYTES = 16  # what swizzles move and what the widest access takes
+VECTOR_BYTES = 16  # what swizzles move and what the widest access takes
 MATRIX = 8  # rows and columns of an ldmatrix matrix, 2-byte elements (PTX ISA, ldmatrix)
 
 
@@ -38,11 +38,8 @@ def wavefronts(addresses: Sequence[int], width: int) -> int:
 
 
 def _fullest_bank(addresses: Sequence[int], width: int) -> int:
-    words = {
-        (at + byte) // BANK_BYTES
-        for at in addresses
-        for byte in range(0, max(width, 1), min(width, BANK_BYTES))
-    }
+    step = min(width, BANK_BYTES)
+    words = {(at + byte) // BANK_BYTES for at in addresses for byte in range(0, width, step)}
     banks = [word % BANKS for word in words]
     return max(banks.count(bank) for bank in set(banks))
 
@@ -60,57 +57,51 @@ class _Grid:
     def address(self, row: int, col: int) -> int:
         at = min(row, self.rows - 1) * self.row_stride + min(col, self.cols - 1) * self.col_stride
         line = at // (BANKS * BANK_BYTES)
-        if self.swizzle is Swizzle.XOR:
-            return at ^ line % 8 * PIECE_BYTES
-        if self.swizzle is Swizzle.HALVES:
-            return at ^ line % 2 * 4 * PIECE_BYTES
-        return at
+        swapped = {Swizzle.XOR: line % 8, Swizzle.HALVES: line % 2 * 4}
+        return at ^ swapped.get(self.swizzle, 0) * VECTOR_BYTES
 
 
-def _grid(form: Fragment, stored: Stored, tile: Tile, width: int) -> _Grid:
+def _grid(fragment: Fragment, stored: Stored, tile: Tile, width: int) -> _Grid:
     """Return the strides; swizzled tiles lie in panels of 128 bytes, as the copy engine's do."""
     strides: dict[str, int] = {}
     stride = width
     for i, dim in enumerate(reversed(stored.order)):
         strides[dim] = stride
-        stride *= tile.extent((dim,), stored.slice)
+        stride *= tile.extent((dim,), stored.warp_dim)
         if i == 0 and stored.swizzle is Swizzle.PADDED:
-            stride += PIECE_BYTES
+            stride += VECTOR_BYTES
         elif i == 0 and stored.swizzle is not Swizzle.NONE:
             stride = min(stride, BANKS * BANK_BYTES)
     return _Grid(
-        min((strides[d] for d in form.rows), default=0),
-        min((strides[d] for d in form.cols), default=0),
-        tile.extent(form.rows, form.split),
-        tile.extent(form.cols, form.split),
+        min((strides[d] for d in fragment.rows), default=0),
+        min((strides[d] for d in fragment.cols), default=0),
+        tile.extent(fragment.rows, fragment.warp_dim),
+        tile.extent(fragment.cols, fragment.warp_dim),
         stored.swizzle,
     )
 
 
-def access(form: Fragment, stored: Stored, tile: Tile, width: int) -> Access:
+def access(fragment: Fragment, stored: Stored, tile: Tile, width: int) -> Access:
     """Return how a warp reads or writes a fragment of a tile in shared memory.
 
     `width` is the size of an element in bytes.
     """
-    if form.lanes is Lanes.SPREAD:
-        held = tile.lane_elements(form) * width
-        instructions = -(-held // PIECE_BYTES)
-        return Access(instructions, -(-held * 32 // (BANKS * BANK_BYTES)))
-    grid = _grid(form, stored, tile, width)
-    matrix = _by_matrices(form, grid, tile, width)
-    vectors = _by_vectors(form, grid, tile, width)
-    if matrix is not None and matrix.wavefronts <= vectors.wavefronts:
-        return matrix
-    return vectors
+    if fragment.lanes is Lanes.STRIPED:
+        held = tile.lane_elements(fragment) * width
+        return Access(-(-held // VECTOR_BYTES), -(-held * 32 // (BANKS * BANK_BYTES)))
+    grid = _grid(fragment, stored, tile, width)
+    matrices = _by_matrices(fragment, grid, tile, width)
+    vectors = _by_vectors(fragment, grid, tile, width)
+    return min((a for a in (matrices, vectors) if a), key=lambda a: a.wavefronts)
 
 
-def _by_vectors(form: Fragment, grid: _Grid, tile: Tile, width: int) -> Access:
-    """Return the accesses in the widest pieces of a lane's run that lie together and aligned."""
-    run = form.lanes.run if form.cols else 1
+def _by_vectors(fragment: Fragment, grid: _Grid, tile: Tile, width: int) -> Access:
+    """Return the accesses in the widest aligned vectors of neighbouring elements of a lane."""
+    run = fragment.lanes.run if fragment.cols else 1
     wide = width
     while (
         grid.col_stride == width
-        and wide < min(run * width, PIECE_BYTES)
+        and wide < min(run * width, VECTOR_BYTES)
         and grid.row_stride % (2 * wide) == 0
     ):
         wide *= 2
@@ -119,23 +110,21 @@ def _by_vectors(form: Fragment, grid: _Grid, tile: Tile, width: int) -> Access:
         wavefronts([grid.address(g, t * run + j) for g in range(8) for t in range(4)], wide)
         for j in range(0, run, step)
     )
-    runs = tile.lane_elements(form) // run
+    runs = tile.lane_elements(fragment) // run
     return Access(runs * -(-run // step), runs * passes)
 
 
-def _by_matrices(form: Fragment, grid: _Grid, tile: Tile, width: int) -> Access | None:
+def _by_matrices(fragment: Fragment, grid: _Grid, tile: Tile, width: int) -> Access | None:
     """Return the accesses by ldmatrix (stmatrix), transposing where the rows lie together.
 
     It takes 8 x 8 matrices of 2-byte elements whose lines are 16 contiguous, aligned bytes.
     """
-    if form.lanes is not Lanes.PAIRS or width != 2 or not (form.rows and form.cols):
-        return None
-    lines, pitch = (
-        (MATRIX, grid.row_stride) if grid.col_stride == width else (MATRIX, grid.col_stride)
-    )
-    if width not in (grid.col_stride, grid.row_stride) or pitch % PIECE_BYTES:
+    if fragment.lanes is not Lanes.MMA or width != 2 or not (fragment.rows and fragment.cols):
         return None
     along_rows = grid.col_stride == width
-    addresses = [grid.address(i, 0) if along_rows else grid.address(0, i) for i in range(lines)]
-    matrices = tile.lane_elements(form) // 2
-    return Access(-(-matrices // 4), matrices * wavefronts(addresses, PIECE_BYTES), True)
+    pitch = grid.row_stride if along_rows else grid.col_stride
+    if width not in (grid.col_stride, grid.row_stride) or pitch % VECTOR_BYTES:
+        return None
+    lines = [grid.address(i, 0) if along_rows else grid.address(0, i) for i in range(MATRIX)]
+    matrices = tile.lane_elements(fragment) // 2
+    return Access(-(-matrices // 4), matrices * wavefronts(lines, VECTOR_BYTES), matrices=True)

@@ -52,11 +52,6 @@ class Schedule:
         """Return the barriers inside a section, of one pass."""
         return len(self.order[section]) - 1
 
-    def stretch(self, section: int) -> range:
-        """Return the epochs of a section."""
-        start = sum(self.barriers(i) + self.entry[i] for i in range(section)) + self.entry[section]
-        return range(start, start + len(self.order[section]))
-
 
 def schedule(sections: Sequence[Section], edges: Sequence[Edge]) -> Schedule:
     """Return the schedule with the fewest barriers, those inside loops counted first.
@@ -66,7 +61,10 @@ def schedule(sections: Sequence[Section], edges: Sequence[Edge]) -> Schedule:
     epochs: dict[str, int] = {}
     order, entry, base = [], [], 0
     for section in sections:
-        floors = _floors(section, edges, epochs, base)
+        floors = dict.fromkeys(section.tasks, 0)
+        for e in edges:
+            if e.first in epochs and e.then in floors:
+                floors[e.then] = max(floors[e.then], epochs[e.first] + e.barrier - base)
         depths, passes = _depths(section, edges, floors)
         waits = any(floors[t] > depths[t] for t in section.tasks)
         base += waits
@@ -77,32 +75,6 @@ def schedule(sections: Sequence[Section], edges: Sequence[Edge]) -> Schedule:
         entry.append(waits)
         base += passes
     return Schedule(epochs, tuple(order), tuple(entry))
-
-
-def barrier_everywhere(sections: Sequence[Section]) -> Schedule:
-    """Return the schedule with a barrier between any two tasks: what there is without a plan."""
-    epochs: dict[str, int] = {}
-    order, entry, base = [], [], 0
-    for section in sections:
-        waits = bool(epochs and section.tasks)
-        base += waits
-        epochs |= {t: base + i for i, t in enumerate(section.tasks)}
-        alone = [(t,) for t in section.tasks]
-        order.append((*alone, ()) if section.loop or not alone else tuple(alone))
-        entry.append(waits)
-        base += len(order[-1]) - 1
-    return Schedule(epochs, tuple(order), tuple(entry))
-
-
-def _floors(
-    section: Section, edges: Sequence[Edge], epochs: Mapping[str, int], base: int
-) -> dict[str, int]:
-    """Return after how many barriers from now each task may run: 0, or 1 for what waits for one."""
-    floors = dict.fromkeys(section.tasks, 0)
-    for e in edges:
-        if e.first in epochs and e.then in floors:
-            floors[e.then] = max(floors[e.then], epochs[e.first] + e.barrier - base)
-    return floors
 
 
 def _depths(
@@ -128,14 +100,14 @@ def _least(edges: Sequence[Edge], floors: Mapping[str, int], passes: int) -> dic
     """Return the least depths that meet all edges with that many barriers per pass, if any do."""
     depths = dict(floors)
     for _ in range(len(depths) + 1):
-        changed = False
+        late: dict[str, int] = {}
         for e in edges:
             least = depths[e.first] + e.barrier - passes * e.distance
-            if least > depths[e.then]:
-                depths[e.then] = least
-                changed = True
+            if least > late.get(e.then, depths[e.then]):
+                late[e.then] = least
+        depths |= late
         if max(depths.values(), default=0) > passes:
             return None
-        if not changed:
+        if not late:
             return depths
     return None

@@ -1,4 +1,4 @@
-"""A block graph as the planners see it: tile extents, phases, what repeats, whose tensors."""
+"""A kernel of a muGraph as the layout planner sees it: tile extents, phases, how often it runs."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from mirage_kernels.generator.ir import (
     count,
     phases_of,
 )
-from mirage_kernels.generator.plan.forms import Tile
-from mirage_kernels.generator.plan.hardware import Facts, facts
+from mirage_kernels.generator.plan.hardware import HardwareParameters, hardware
+from mirage_kernels.generator.plan.layouts import Tile
 from mirage_kernels.generator.target import Target
 
 
@@ -28,7 +28,6 @@ from mirage_kernels.generator.target import Target
 class Block:
     """One kernel: its graph without thread graphs, bound to tensors, at given extents."""
 
-    index: int
     node: Node
     body: Graph
     types: Mapping[str, TensorType]  # of the kernel graph's tensors
@@ -36,15 +35,24 @@ class Block:
     warps: int
     on: Target
 
-    @cached_property
-    def facts(self) -> Facts:
+    @property
+    def hardware(self) -> HardwareParameters:
         """What its multiprocessor does per cycle."""
-        return facts(self.on)
+        return hardware(self.on)
 
     @cached_property
     def phases(self) -> Mapping[str, Phase]:
         """When each value is computed."""
         return {name: phase for name, phase in phases_of(self.body).items() if phase is not None}
+
+    @cached_property
+    def depths(self) -> Mapping[str, int]:
+        """Return for each value the operators of its phase on the longest path to it."""
+        depths: dict[str, int] = {}
+        for node in self.body.nodes:
+            before = [depths[a] for a in node.args if self.phases[a] is self.phases[node.name]]
+            depths |= {v.name: 1 + max(before, default=-1) for v in node.outs}
+        return depths
 
     @cached_property
     def tile(self) -> Tile:
@@ -66,23 +74,22 @@ class Block:
         """Return the size of a value's elements in bytes."""
         return self.body.values[value].type.dtype.bytes
 
-    def held(self, value: str) -> str:
-        """Return the name of a value among those of all kernels."""
-        return f"{self.index}/{value}"
+    def looped(self, value: str) -> bool:
+        """Say whether a value is computed in every pass of the loop."""
+        return self.phases[value] is Phase.LOOP
 
     @cached_property
     def steps(self) -> int:
         """Passes of the loop."""
-        loop = self.body.space.loop if self.body.space else None
-        if loop is None:
+        space = self.body.space
+        if space is None or space.loop is None:
             return 1
-        reduced = [a for a in self.body.space.reduced if a.dim == loop.dim]  # type: ignore[union-attr]
-        extent = reduced[0].tile if reduced else self.sizes[loop.dim]
-        return count(loop, extent)
+        reduced = [a.tile for a in space.reduced if a.dim == space.loop.dim]
+        return count(space.loop, reduced[0] if reduced else self.sizes[space.loop.dim])
 
     def times(self, value: str) -> int:
-        """Return how often a value is computed."""
-        return self.steps if self.phases[value] is Phase.LOOP else 1
+        """Return how often a multiprocessor computes a value, in all passes of all its blocks."""
+        return (self.steps if self.looped(value) else 1) * self.rounds
 
     @cached_property
     def blocks(self) -> int:
@@ -108,19 +115,16 @@ class Block:
         return type_.dtype.bytes * prod(self.sizes.get(d.name, d.size) for d in type_.dims)
 
     @cached_property
-    def own(self) -> Mapping[str, frozenset[str]]:
-        """Return for each value the dims of which it is a bound.
-
-        A bound may differ from warp to warp: each has looked at its own part of the dim.
-        """
+    def maximum_dims(self) -> Mapping[str, frozenset[str]]:
+        """Return for each value the dims of which it is a maximum, perhaps each warp's own."""
         found: dict[str, frozenset[str]] = {}
         for node in self.body.nodes:
-            along = frozenset[str]().union(*(found[a] for a in node.args))
+            dims = frozenset[str]().union(*(found[a] for a in node.args))
             if node.op == "peak":
-                along |= {node.over}
-            elif node.op not in ("last",) and OPS[node.op].kind is not Kind.ELEMENTWISE:
-                along = frozenset()
-            found |= {v.name: along - set(v.type.names) for v in node.outs}
+                dims |= {node.over}
+            elif node.op != "last" and OPS[node.op].kind is not Kind.ELEMENTWISE:
+                dims = frozenset()
+            found |= {v.name: dims - set(v.type.names) for v in node.outs}
         return found
 
 
@@ -149,8 +153,8 @@ def blocks_of(graph: Graph, sizes: Mapping[str, int], *, warps: int, on: Target)
     """Return the kernels of a muGraph; raises PlanError for one that has none of ours."""
     types = {name: value.type for name, value in graph.values.items()}
     blocks = [
-        Block(i, n, without_threads(n.body), types, sizes, warps, on)
-        for i, n in enumerate(graph.nodes)
+        Block(n, without_threads(n.body), types, sizes, warps, on)
+        for n in graph.nodes
         if n.op == "block" and n.body is not None
     ]
     if not blocks:

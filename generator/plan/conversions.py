@@ -1,114 +1,96 @@
-"""How a value gets from the form it is made in to the forms it is wanted in.
+"""Layout conversions: how a value gets from the layout it is made in to one that is wanted.
 
-registers -> shared -> registers   written by all threads, read by others: a barrier between
-parts in every warp -> shared      side by side, added up by whoever reads them
-shared -> registers                a staged tile; a barrier unless every warp reads its own
-                                   slice or an mbarrier tells of the copy
-pairs [a | b] -> pairs [b | a]     movmatrix, inside the warp
+shared -> registers              a staged tile; a barrier unless each warp reads its own part or an
+                                 mbarrier reports the copy
+registers -> shared -> registers stored by all threads, read by others: a barrier between; partial
+                                 sums of warps lie side by side and are added up by the readers
+[a | b] -> [b | a] of mma        movmatrix, inside the warp
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
 
-from mirage_kernels.generator.ir import Phase
 from mirage_kernels.generator.plan.blocks import Block
-from mirage_kernels.generator.plan.forms import (
-    UNIFORM,
-    Form,
+from mirage_kernels.generator.plan.instruction_costs import Cost, InstructionCosts
+from mirage_kernels.generator.plan.integer_program import Implementation, Latency
+from mirage_kernels.generator.plan.layouts import (
     Fragment,
     Lanes,
     Place,
     Stored,
     Swizzle,
+    ValueLayout,
 )
-from mirage_kernels.generator.plan.instruction_costs import Prices
-from mirage_kernels.generator.plan.integer_program import Way, Work
 
 
-class Moves:
-    """The moves of one block's values."""
+def conversions(
+    block: Block, value: str, made: Iterable[ValueLayout], wanted: Iterable[ValueLayout]
+) -> Iterator[Implementation]:
+    """Yield every conversion of a value from a layout it may be made in to one that is wanted.
 
-    def __init__(self, block: Block, depths: dict[str, int]) -> None:
-        self.block, self.depths, self.prices = block, depths, Prices(block)
+    A maximum that each warp has of its own stays so inside the loop: all users see the same one.
+    """
+    convert = _Conversions(block, value)
+    goals = [goal for goal in dict.fromkeys(wanted) if isinstance(goal, Fragment)]
+    for source in dict.fromkeys(made):
+        for goal in goals:
+            if goal.partial or goal == source:
+                continue
+            if isinstance(source, Stored):
+                yield from convert.load(source, goal)
+            elif not (source.partial in block.maximum_dims[value] and block.looped(value)):
+                yield from convert.transpose(source, goal)
+                yield convert.exchange(source, goal)
 
-    def of(self, value: str, made: Iterable[Form], wanted: Iterable[Form]) -> Iterator[Way]:
-        """Yield every move that may be of use for a value made and wanted in these forms."""
-        goals = [f for f in dict.fromkeys(wanted) if isinstance(f, Fragment) and f != UNIFORM]
-        forms = list(dict.fromkeys(made))
-        staged = [f for f in forms if isinstance(f, Stored) and f.place is Place.SHARED]
-        held = [f for f in forms if isinstance(f, Fragment)]
-        stores: dict[Stored, None] = {}
-        for form in held:
-            if any(goal != form for goal in goals):
-                for stored in self.places(form):
-                    stores[stored] = None
-                    yield self.store(value, form, stored)
-            yield from self.transposed(value, form, goals)
-        for stored in (*staged, *stores):
-            for goal in goals:
-                if self.readable(stored, goal):
-                    yield self.load(value, stored, goal)
 
-    def places(self, form: Fragment) -> list[Stored]:
-        """Return how a fragment may lie in shared memory: either group of dims the faster one."""
-        orders = dict.fromkeys((form.rows + form.cols, form.cols + form.rows))
-        return [
-            Stored(Place.SHARED, order, Swizzle.PADDED, parts=form.pending)
-            for order in orders
-            if form.lanes is not Lanes.SPREAD or order == form.rows
-        ]
+class _Conversions:
+    def __init__(self, block: Block, value: str) -> None:
+        self.block, self.value, self.width = block, value, block.width(value)
+        self.costs, self.tile = InstructionCosts(block), block.tile
 
-    def readable(self, stored: Stored, goal: Fragment) -> bool:
-        """Say whether a stored tile can be read as a fragment.
+    def conversion(
+        self, layouts: tuple[ValueLayout, ValueLayout], cost: Cost, held: Cost, *waits: Latency
+    ) -> Implementation:
+        (source, goal), cost = layouts, cost.times(self.block.times(self.value)) + held
+        return Implementation(self.value, ((self.value, source),), (goal,), cost, waits)
 
-        What a warp keeps to itself only that warp reads; parts are added up by whoever reads.
-        """
-        if goal.pending or set(stored.order) != set(goal.rows + goal.cols):
-            return False
-        return not stored.slice or stored.slice == goal.split
+    def barrier(self, after: object) -> Latency:
+        """Return a barrier of the loop or around it; values of one depth share theirs."""
+        cycles = self.block.hardware.barrier_cycles * self.block.times(self.value)
+        return (f"barrier after {after}, {self.block.phases[self.value].value}", cycles)
 
-    def width(self, value: str, stored: Stored) -> int:
-        """Return the size of a stored element: partial sums are fp32 whatever becomes of them."""
-        return 4 if stored.parts else self.block.width(value)
-
-    def move(self, value: str, source: Form, target: Form, work: Work) -> Way:
-        name = f"{value}: {source} -> {target}"
-        needs, makes = (self.block.held(value), source), (self.block.held(value), target)
-        return Way(name, self.block.index, (needs,), (makes,), work, is_move=True)
-
-    def store(self, value: str, form: Fragment, stored: Stored) -> Way:
-        width = self.width(value, stored)
-        work = self.prices.often(value, self.prices.stores(form, stored, width))
-        in_loop = self.block.phases[value] is Phase.LOOP
-        held = self.block.tile.shared_bytes(stored, width) if in_loop else 0
-        way = self.move(value, form, stored, work + Work(shared_bytes=held))
-        return replace(way, latencies=self.late(value), first_hand=True)
-
-    def load(self, value: str, stored: Stored, goal: Fragment) -> Way:
-        width = self.width(value, stored)
-        work = self.prices.often(value, self.prices.loads(goal, stored, width))
-        registers = self.block.tile.registers(goal, width) if stored.copy else 0
-        way = self.move(value, stored, goal, work + Work(registers=registers))
-        waits = stored.copy is not None and not stored.slice and not stored.copy.tracked
-        latencies = (self.arrival(value),) if waits else ()
-        return replace(way, latencies=latencies)
-
-    def transposed(self, value: str, form: Fragment, goals: list[Fragment]) -> Iterator[Way]:
-        if form.lanes is not Lanes.PAIRS or self.block.width(value) != 2 or form.pending:
+    def load(self, stored: Stored, goal: Fragment) -> Iterator[Implementation]:
+        same_dims = set(stored.order) == set(goal.dims)
+        own_part = not stored.warp_dim or stored.warp_dim == goal.warp_dim
+        if stored.place is not Place.SHARED or not same_dims or not own_part:
             return
-        turned = Fragment(Lanes.PAIRS, form.cols, form.rows, form.split)
-        if form.rows and form.cols and turned in goals:
-            work = self.prices.often(value, self.prices.transpose(form))
-            way = self.move(value, form, turned, work)
-            yield replace(way, first_hand=True)
+        cost = self.costs.load(goal, stored, self.width)
+        waits = not stored.warp_dim and not (stored.copy and stored.copy.tracked)
+        barriers = [self.barrier("copies")] if waits else []
+        held = Cost(registers=self.tile.registers(goal, self.width))
+        yield self.conversion((stored, goal), cost, held, *barriers)
 
-    def late(self, value: str) -> tuple[str, ...]:
-        """Return the barrier behind the stores of a value's depth: values of one depth share it."""
-        phase = self.block.phases[value]
-        return (f"{self.block.index} {phase.name} {self.depths[value]}",)
+    def exchange(self, source: Fragment, goal: Fragment) -> Implementation:
+        """Return the conversion through shared memory, rows or columns the faster dims there."""
+        width = 4 if source.partial else self.width  # partial sums are fp32
+        orders = dict.fromkeys((source.dims, source.cols + source.rows))
+        stored = [
+            Stored(Place.SHARED, order, Swizzle.PADDED, partial=source.partial) for order in orders
+        ]
+        costs = [
+            self.costs.store(source, s, width) + self.costs.load(goal, s, width) for s in stored
+        ]
+        cheapest = min(range(len(stored)), key=lambda i: costs[i].shared + costs[i].issue)
+        cost, between = costs[cheapest], stored[cheapest]
+        bytes_ = self.tile.shared_bytes(between, width) if self.block.looped(self.value) else 0
+        depth = self.block.depths[self.value]
+        return self.conversion(
+            (source, goal), cost, Cost(shared_bytes=bytes_), self.barrier(f"depth {depth}")
+        )
 
-    def arrival(self, value: str) -> str:
-        """Return the barrier behind the copies of a pass."""
-        return f"{self.block.index} {self.block.phases[value].name} copies"
+    def transpose(self, source: Fragment, goal: Fragment) -> Iterator[Implementation]:
+        turned = Fragment(Lanes.MMA, source.cols, source.rows, source.warp_dim)
+        two_dims = source.rows and source.cols and not source.partial
+        if source.lanes is Lanes.MMA and self.width == 2 and two_dims and goal == turned:
+            yield self.conversion((source, goal), self.costs.transpose(source), Cost())

@@ -1,359 +1,306 @@
-"""The ways to do each operator of a block graph: by op kind, in every frame that fits.
+"""The implementations of each operator of a block graph: by op kind, in every layout that fits.
 
-elementwise   any frame; operands aligned with it, each in the fragment that the frame gives it
-sum, peak     any frame; a dim dealt out to the warps leaves every warp a part
-contract      operands as lines | contracted, either one on the M side, in the same lane map,
-              any one dim dealt out to the warps; makes PAIRS of M lines | N lines
-accum         in the form of what is added
-combine       parts of all blocks through distributed shared memory, or device memory
+elementwise   any layout; operands aligned with it
+sum, peak     any layout; if the summed dim is partitioned over the warps, each has a partial sum
+contract      operands as rows | contracted dim, either one on the M side, in one lane map, any one
+              dim partitioned over the warps; makes an mma fragment of M rows | N rows
+accum         in the layout of what is added
+combine       over all blocks through distributed shared memory, or device memory
 input         one of the offered copies into shared memory, or straight into registers
 output        from any fragment, at the cost of the sectors it touches
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 
 from mirage_kernels.generator.ir import OPS, Kind, Node, Phase, count
 from mirage_kernels.generator.plan.blocks import Block
-from mirage_kernels.generator.plan.forms import (
+from mirage_kernels.generator.plan.instruction_costs import Cost, InstructionCosts
+from mirage_kernels.generator.plan.integer_program import Implementation, Latency
+from mirage_kernels.generator.plan.layouts import (
     UNIFORM,
     Copy,
-    Form,
     Fragment,
-    Frame,
     Lanes,
     Place,
     Stored,
     Swizzle,
+    ValueLayout,
 )
-from mirage_kernels.generator.plan.frames import frames_of, operands_of, sides_of
-from mirage_kernels.generator.plan.instruction_costs import Prices
-from mirage_kernels.generator.plan.integer_program import Held, Way, Work
+
+Dims = tuple[str, ...]
 
 
 @dataclass(frozen=True)
 class Offered:
-    """Which choices there are; the writers offer fewer than the machine."""
+    """Which choices there are: a writer may know fewer than the machine has."""
 
     copies: tuple[Copy | None, ...] = (*Copy, None)  # None: straight into registers
     swizzles: tuple[Swizzle, ...] = tuple(Swizzle)
-    slices: tuple[bool, ...] = (True, False)  # warps with their own slices of a tile, or one tile
-    lanes: tuple[Lanes, ...] = (Lanes.OCTETS, Lanes.PAIRS)  # of a contraction's operands
-    deals: str = "any"  # which dim of a product goes to the warps: "any", "depth", "lines"
-    m_side: str = "any"  # whose lines take it: "any", "first" operand's, "static", "dynamic" ones
+    per_warp: tuple[bool, ...] = (True, False)  # each warp loads its own part of a tile, or not
+    lanes: tuple[Lanes, ...] = (Lanes.VECTORS, Lanes.MMA)  # of a contraction's operands
+    any_warp_dim: bool = True  # of a contraction; else the contracted one
+    any_m_side: bool = True  # else the operand with static rows: weights, which are many
 
 
-NOTHING = Work()
-Devices = Mapping[str, tuple[Stored, ...]]  # how each tensor of device memory may lie
+def fragments_of(block: Block, lanes: Sequence[Lanes]) -> tuple[Fragment, ...]:
+    """Return the layouts in registers of a block: of operands and results of its contractions.
+
+    Values that lack some of their dims are aligned with them. Where no contraction has a value's
+    dims, its fast dim lies along the columns and the others along the rows.
+    """
+    found: dict[Fragment, None] = {}
+    for node in block.body.of("contract"):
+        rows = operand_rows(block, node)
+        if rows is None:
+            continue
+        over = (node.over,) if block.tile.extents[node.over] > 1 else ()
+        for own, other in (rows, rows[::-1]):
+            found |= dict.fromkeys(_over_warps(lanes, own, over))
+            columns = tuple(d for d in other if d not in own)
+            found |= dict.fromkeys(_over_warps((Lanes.MMA,), own, columns))
+    covered = [set(f.dims) for f in found]
+    for node in block.body.nodes:
+        dims = block.dims(node.name) if node.op != "output" else ()
+        if dims and not any(set(dims) <= c for c in covered):
+            found |= dict.fromkeys(_over_warps(lanes, dims[:-1], dims[-1:]))
+    return tuple(found)
 
 
-class Ways:
-    """The ways of one block's operators."""
+def _over_warps(lanes: Sequence[Lanes], rows: Dims, cols: Dims) -> Iterator[Fragment]:
+    for lane_map, warp_dim in product(lanes, (*rows, *cols)):
+        yield Fragment(lane_map, rows, cols, warp_dim)
 
-    def __init__(self, block: Block, offered: Offered, devices: Devices) -> None:
-        self.block, self.offered, self.devices = block, offered, devices
-        self.prices = Prices(block)
-        self.frames = frames_of(block, offered.lanes)
-        self.made: dict[str, list[Form]] = {}  # the forms that ways make a value in
-        self.rules: dict[Kind, Callable[[Node], Iterator[Way]]] = {
+
+def operand_rows(block: Block, node: Node) -> tuple[Dims, Dims] | None:
+    """Return the rows of a contraction's operands; None where they are the same dims.
+
+    Dims of both operands that stay are a batch: they belong to the rows of both.
+    """
+    first, second = (tuple(d for d in block.dims(a) if d != node.over) for a in node.args)
+    return None if set(first) == set(second) else (first, second)
+
+
+class Implementations:
+    """The implementations of one block's operators."""
+
+    def __init__(self, block: Block, offered: Offered) -> None:
+        self.block, self.offered, self.costs = block, offered, InstructionCosts(block)
+        self.fragments = fragments_of(block, offered.lanes)
+        self.made: dict[str, list[ValueLayout]] = {}  # the layouts that a value may be made in
+        self.rules: dict[Kind, Callable[[Node], Iterator[Implementation]]] = {
             Kind.SOURCE: self.source,
-            Kind.ELEMENTWISE: self.elementwise,
-            Kind.REDUCE: self.reduce,
-            Kind.STABILISER: self.reduce,
+            Kind.ELEMENTWISE: self.aligned,
+            Kind.REDUCE: self.aligned,
+            Kind.STABILISER: self.aligned,
             Kind.CONTRACT: self.contract,
             Kind.CARRY: self.carry,
             Kind.OUTPUT: self.output,
         }
 
-    def of(self, node: Node) -> tuple[Way, ...]:
-        """Return a node's ways; nodes come in the order of the graph."""
-        unique: dict[tuple[object, ...], Way] = {}
-        for way in self.rules[OPS[node.op].kind](node):
-            unique.setdefault((way.needs, way.makes, way.latencies, way.mode), way)
-        forms = [form for way in unique.values() for _, form in way.makes]
-        self.made[node.name] = list(dict.fromkeys(forms))
+    def of(self, node: Node) -> tuple[Implementation, ...]:
+        """Return a node's implementations; nodes come in the order of the graph."""
+        unique: dict[tuple[object, ...], Implementation] = {}
+        for made in self.rules[OPS[node.op].kind](node):
+            unique.setdefault((made.needs, made.makes, made.latencies), made)
+        layouts = (layout for made in unique.values() for layout in made.makes)
+        self.made[node.name] = list(dict.fromkeys(layouts))
         return tuple(unique.values())
 
-    def way(
-        self, node: Node, needs: Sequence[Held], made: Form | None, work: Work = NOTHING
-    ) -> Way:
-        makes = () if made is None else ((self.block.held(node.name), made),)
-        return Way(node.name, self.block.index, tuple(needs), makes, work)
+    def often(self, value: str, cost: Cost) -> Cost:
+        """Return the cost of doing something whenever a value is computed."""
+        return cost.times(self.block.times(value))
 
-    def needs(self, *values: tuple[str, Form]) -> list[Held]:
-        return [(self.block.held(v), form) for v, form in values]
-
-    def frames_for(self, node: Node, dims: set[str]) -> Iterator[Frame]:
-        """Yield the frames in which a node over these dims may run."""
+    def fitting(self, node: Node, dims: Dims) -> list[Fragment]:
+        """Return the layouts in registers in which a node over these dims may run."""
+        fitting = [f for f in self.fragments if set(dims) <= set(f.dims)]
         late = self.block.phases[node.name] in (Phase.AFTER, Phase.JOINED)
-        fitting = [f for f in self.frames if dims <= f.dims]
-        if late or not fitting:
-            order = tuple(d for d in self.block.dims(node.name) if d in dims)
-            yield Frame(Lanes.SPREAD, order + tuple(sorted(dims - set(order))), ())
-        yield from fitting
-
-    def lane_frames(self, node: Node, dims: set[str]) -> list[Frame]:
-        """Return the frames in which a sum stays within a warp."""
-        frames = list(self.frames_for(node, dims))
-        return [f for f in frames if f.lanes is not Lanes.SPREAD] or frames
+        return [Fragment(Lanes.STRIPED, dims, ()), *fitting] if late or not fitting else fitting
 
     # -- operators -------------------------------------------------------------------------------
 
-    def elementwise(self, node: Node) -> Iterator[Way]:
-        width = self.block.width(node.name)
-        for frame in self.frames_for(node, set(self.block.dims(node.name))):
-            form = frame.of(self.block.dims(node.name))
-            work = self.prices.often(node.name, self.prices.map(node.op, form, width))
-            for choice in product(*(self.aligned(a, frame) for a in node.args)):
-                needs = self.needs(*zip(node.args, choice, strict=True))
-                pending = {f.pending for f in choice if f.pending} - set(form.rows + form.cols)
-                made = replace(form, pending=pending.pop()) if pending else form
-                yield self.answering(self.way(node, needs, made, work), node, choice)
+    def aligned(self, node: Node) -> Iterator[Implementation]:
+        """Yield an operator whose operands lie aligned with its result: elementwise, or a sum.
 
-    def aligned(self, value: str, frame: Frame) -> list[Fragment]:
-        """Return the fragments in which a value lies aligned with a frame.
-
-        A bound along the dim that the frame deals out may be each warp's own.
+        A sum over a dim that is partitioned over the warps leaves each warp a partial sum; a
+        maximum that is one operand may be each warp's own.
         """
+        every = dict.fromkeys(d for a in node.args for d in self.block.dims(a))
+        dims = tuple(every) or self.block.dims(node.name)
+        summed, result = node.over in every, self.block.dims(node.name)
+        layouts = self.fitting(node, dims if summed else result)
+        within_a_warp = [f for f in layouts if summed and f.lanes is not Lanes.STRIPED]
+        for layout in within_a_warp or layouts:
+            cost = self.often(node.name, self.costs.operator(node, layout.of(dims), summed=summed))
+            own = node.over if summed and layout.warp_dim == node.over else ""
+            if summed:
+                cost += self.shuffled(node, layout.of(result), node.over in layout.rows)
+            for operands in product(*(self.operand(a, layout) for a in node.args)):
+                partial = [o.partial for o in operands if o.partial not in ("", *result)]
+                made = layout.of(result, own or "".join(partial[:1]))
+                needs = tuple(zip(node.args, operands, strict=True))
+                yield Implementation(node.name, needs, (made,), cost)
+
+    def operand(self, value: str, layout: Fragment) -> list[Fragment]:
+        """Return the layouts of a value aligned with another; a maximum may be each warp's own."""
         dims = self.block.dims(value)
-        whole = frame.of(dims)
-        if frame.split in self.block.own[value]:
-            return [frame.of(dims, pending=frame.split), whole]
-        return [whole]
+        own = layout.warp_dim in self.block.maximum_dims[value]
+        return [layout.of(dims, layout.warp_dim), layout.of(dims)] if own else [layout.of(dims)]
 
-    def answering(self, way: Way, node: Node, forms: Sequence[Fragment]) -> Way:
-        """Have all users of a bound take it alike: each warp's own, or the whole block's."""
-        for arg, form in zip(node.args, forms, strict=True):
-            root = self.bound_of(arg)
-            if root and self.block.phases[node.name] is Phase.LOOP:
-                return replace(way, mode=(self.block.held(root), form.pending or "whole"))
-        return way
-
-    def bound_of(self, value: str) -> str:
-        """Return the running bound that a value is made of alone."""
-        node = self.block.body.producers[value]
-        return value if node.op == "peak" else ""
-
-    def reduce(self, node: Node) -> Iterator[Way]:
-        (arg,) = node.args
-        dims = self.block.dims(arg)
-        if node.over not in dims:  # one element to add up
-            yield from self.elementwise(node)
-            return
-        for frame in self.lane_frames(node, set(dims)):
-            form = frame.of(dims)
-            pending = node.over if frame.split == node.over else ""
-            made = frame.of(self.block.dims(node.name), pending)
-            work = self.prices.often(node.name, self.prices.reduce(form, node.over))
-            work += self.joined_lanes(node, made, node.over in frame.rows)
-            yield self.way(node, self.needs((arg, form)), made, work)
-
-    def joined_lanes(self, node: Node, made: Fragment, over_rows: bool) -> Work:
-        """Return the cost of joining lanes: in every pass, or once where sums are carried on."""
+    def shuffled(self, node: Node, made: Fragment, over_rows: bool) -> Cost:
+        """Return the cost of sums over lanes: in every pass, or once where sums are carried on."""
         users = self.block.body.users(node.name)
-        work = self.prices.lanes(made, over_rows)
-        if users and all(u.op == "accum" for u in users):
-            return work.times(self.block.rounds)
-        return self.prices.often(node.name, work)
+        once = users and all(u.op == "accum" for u in users)
+        cost = self.costs.shuffles(made, over_rows)
+        return cost.times(self.block.rounds) if once else self.often(node.name, cost)
 
-    def contract(self, node: Node) -> Iterator[Way]:
-        operands = operands_of(self.block, node)
-        if operands is None:  # lines times the same lines
-            yield from self.squares(node)
+    def contract(self, node: Node) -> Iterator[Implementation]:
+        if operand_rows(self.block, node) is None:
+            yield from self.aligned(node)
             return
-        for lanes in self.offered.lanes:
-            for first, second in sides_of(self.block, node, self.offered.m_side):
-                yield from self.product(node, lanes, (first, second))
+        dynamic = {d.name for t in self.block.types.values() for d in t.dims if d.dynamic}
+        pairs = [node.args, node.args[::-1]]  # for the M and the N side, static rows on M first
+        pairs.sort(key=lambda pair: bool(dynamic & ({*self.block.dims(pair[0])} - {node.over})))
+        for lanes, sides in product(self.offered.lanes, pairs[: 1 + self.offered.any_m_side]):
+            yield from self.product(node, lanes, sides)
 
-    def product(self, node: Node, lanes: Lanes, sides: tuple[str, str]) -> Iterator[Way]:
-        """Yield the ways with `sides[0]` on the M side, one for every dim to deal out."""
+    def product(self, node: Node, lanes: Lanes, sides: Dims) -> Iterator[Implementation]:
+        """Yield products on the tensor cores, one for each dim to partition over the warps."""
         block, over = self.block, node.over
         depth = tuple(d for d in block.dims(sides[0]) if d == over)  # none if of extent 1
-        lines = [tuple(d for d in block.dims(a) if d != over) for a in sides]
-        shared = set(lines[0]) & set(lines[1])
-        batch = block.tile.extent(shared)
-        for split in self.dealt(depth, (*lines[0], *lines[1])):
-            rows, cols = (Frame(lanes, x, depth, split).of((*x, *depth)) for x in lines)
-            pending = over if split == over else ""
-            columns = tuple(d for d in lines[1] if d not in shared)
-            made = Frame(Lanes.PAIRS, lines[0], columns, split).of((*lines[0], *columns), pending)
-            work = self.prices.contract(rows, cols, over, batch)
-            needs = self.needs((sides[0], rows), (sides[1], cols))
-            yield self.way(node, needs, made, self.prices.often(node.name, work))
-
-    def dealt(self, depth: tuple[str, ...], lines: tuple[str, ...]) -> tuple[str, ...]:
-        """Return the dims of which one goes to the warps; none where there is but one element."""
-        every = tuple(dict.fromkeys((*depth, *lines)))
-        return {"depth": depth, "lines": lines}.get(self.offered.deals) or every or ("",)
-
-    def squares(self, node: Node) -> Iterator[Way]:
-        dims = tuple(dict.fromkeys(d for a in node.args for d in self.block.dims(a)))
-        for frame in self.lane_frames(node, set(dims)):
-            forms = [frame.of(self.block.dims(a)) for a in node.args]
-            made = frame.of(
-                self.block.dims(node.name), node.over if frame.split == node.over else ""
+        m_rows, n_rows = (tuple(d for d in block.dims(a) if d != over) for a in sides)
+        batch = set(m_rows) & set(n_rows)
+        columns = tuple(d for d in n_rows if d not in batch)
+        every = tuple(dict.fromkeys((*depth, *m_rows, *n_rows)))
+        warp_dims = every if self.offered.any_warp_dim else depth or every
+        for warp_dim in warp_dims or ("",):
+            m, n = (
+                Fragment(lanes, rows, depth, warp_dim).of((*rows, *depth))
+                for rows in (m_rows, n_rows)
             )
-            once = self.prices.map("mul", frame.of(dims), 4)
-            once += self.prices.reduce(frame.of(dims), node.over)
-            work = self.prices.often(node.name, once)
-            work += self.joined_lanes(node, made, node.over in frame.rows)
-            yield self.way(node, self.needs(*zip(node.args, forms, strict=True)), made, work)
+            made = Fragment(Lanes.MMA, m_rows, columns, warp_dim)
+            made = made.of(made.dims, over if warp_dim == over else "")
+            cost = self.costs.contract(m, n, over, block.tile.extent(batch))
+            needs = tuple(zip(sides, (m, n), strict=True))
+            yield Implementation(node.name, needs, (made,), self.often(node.name, cost))
 
     # -- carries ---------------------------------------------------------------------------------
 
-    def carry(self, node: Node) -> Iterator[Way]:
-        rules = {"accum": self.accum, "last": self.last, "accum_rescaled": self.accum_rescaled}
-        yield from rules.get(node.op, self.combine)(node)
-
-    def fragments(self, value: str) -> list[Fragment]:
-        return [f for f in self.made[value] if isinstance(f, Fragment)]
-
-    def accum(self, node: Node) -> Iterator[Way]:
-        (arg,) = node.args
-        fused = self.block.body.producers[arg].op == "contract"  # an mma adds to what it is given
-        for form in self.fragments(arg):
-            work = self.prices.accumulate(form, 0.0 if fused else 1.0)
-            yield self.way(node, self.needs((arg, form)), form, self.prices.often(arg, work))
-
-    def last(self, node: Node) -> Iterator[Way]:
-        (arg,) = node.args
-        for form in self.fragments(arg):
-            yield self.answering(self.way(node, self.needs((arg, form)), form), node, [form])
-
-    def accum_rescaled(self, node: Node) -> Iterator[Way]:
-        arg, bound = node.args
-        for form in self.fragments(arg):
-            frame = Frame(form.lanes, form.rows, form.cols, form.split)
-            aligned = frame.of(self.block.dims(bound))
-            choices = [aligned]
-            if form.pending in self.block.own[bound]:
-                choices.insert(0, replace(aligned, pending=form.pending))
-            for chosen in choices:
-                work = self.prices.often(arg, self.prices.rescale(form, chosen))
-                way = self.way(node, self.needs((arg, form), (bound, chosen)), form, work)
-                kind = (self.block.held(self.bound_of(bound) or bound), chosen.pending or "whole")
-                yield replace(way, mode=kind)
-
-    def combine(self, node: Node) -> Iterator[Way]:
-        """Yield the sum over blocks: near ones through distributed shared memory, else any."""
-        f, space = self.block.facts, self.block.body.space
-        assert space is not None
-        axis = next(a for a in space.reduced if a.dim == node.over)
-        near = count(axis, self.block.sizes[axis.dim]) <= f.cluster_blocks
-        dims = self.block.dims(node.name)
-        spread = Frame(Lanes.SPREAD, dims, ()).of(dims)
-        for place in (Place.CLUSTER, Place.DEVICE) if near else (Place.DEVICE,):
-            latency = "cluster" if place is Place.CLUSTER else "device"
-            stored = Stored(place, dims, Swizzle.PADDED)
-            for forms in product(*(self.fragments(a) for a in node.args)):
-                if len({f.pending for f in forms}) > 1 or len({f.lanes for f in forms}) > 1:
-                    continue
-                work = self.prices.exchange(forms[0], place).times(self.block.rounds)
-                way = self.way(node, self.needs(*zip(node.args, forms, strict=True)), spread, work)
-                makes = ((self.block.held(node.name), stored), *way.makes)
-                latencies = (f"{self.block.index} {latency} {node.over}",)
-                yield replace(way, makes=makes, latencies=latencies)
-
-    # -- edges -----------------------------------------------------------------------------------
-
-    def source(self, node: Node) -> Iterator[Way]:
-        if node.op == "input" and node.out.type.dims:
-            yield from self.input(node)
-        elif not self.block.dims(node.name):
-            yield self.way(node, [], UNIFORM)
-        else:  # positions: counted where they are wanted
-            for frame in self.frames_for(node, set(self.block.dims(node.name))):
-                form = frame.of(self.block.dims(node.name))
-                work = self.prices.often(node.name, self.prices.map("add", form, 4))
-                yield self.way(node, [], form, work)
-
-    def input(self, node: Node) -> Iterator[Way]:
-        if not self.block.dims(node.name):
-            yield self.way(node, [], UNIFORM)
+    def carry(self, node: Node) -> Iterator[Implementation]:
+        """Yield sums over the loop, rescaled ones as well, and last values, as they are added."""
+        if node.op in ("combine", "combine_rescaled"):
+            yield from self.combine(node)
             return
-        for device in self.devices[self.block.tensor(node.name)]:
-            needs: list[Held] = [(self.block.tensor(node.name), device)]
+        arg, *maximum = node.args
+        fused = self.block.body.producers[arg].op == "contract"  # an mma adds to what it is given
+        for layout in self.in_registers(arg):
+            spread = replace(layout, warp_dim=layout.warp_dim or layout.partial)
+            for operands in product([layout], *(self.operand(m, spread) for m in maximum)):
+                cost = Cost() if node.op == "last" else self.costs.accumulators(layout)
+                if maximum:
+                    cost += self.often(arg, self.costs.rescale(*operands))
+                elif node.op == "accum" and not fused:
+                    cost += self.often(arg, self.costs.simple(layout))
+                needs = tuple(zip(node.args, operands, strict=True))
+                yield Implementation(node.name, needs, (layout,), cost)
+
+    def in_registers(self, value: str) -> list[Fragment]:
+        return [layout for layout in self.made[value] if isinstance(layout, Fragment)]
+
+    def combine(self, node: Node) -> Iterator[Implementation]:
+        """Yield the sum over blocks: near ones through distributed shared memory, else any."""
+        block, hw = self.block, self.block.hardware
+        assert block.body.space is not None
+        axis = next(a for a in block.body.space.reduced if a.dim == node.over)
+        near = count(axis, block.sizes[axis.dim]) <= hw.cluster_blocks
+        place = Place.CLUSTER if near else Place.DEVICE
+        waited = hw.cluster_barrier_cycles if near else block.on.launch_us * hw.cycles_per_us
+        latency = (f"combine over {node.over}", waited * block.rounds)
+        dims = block.dims(node.name)
+        makes = (Stored(place, dims, Swizzle.PADDED), Fragment(Lanes.STRIPED, dims, ()))
+        for layouts in product(*(self.in_registers(a) for a in node.args)):
+            if len({(f.partial, f.lanes) for f in layouts}) == 1:
+                needs = tuple(zip(node.args, layouts, strict=True))
+                cost = self.costs.combine(layouts[0], place).times(block.rounds)
+                yield Implementation(node.name, needs, makes, cost, (latency,))
+
+    # -- inputs and outputs ----------------------------------------------------------------------
+
+    def source(self, node: Node) -> Iterator[Implementation]:
+        if not self.block.dims(node.name):
+            yield Implementation(node.name, (), (UNIFORM,), Cost())
+        elif node.op != "input":
+            yield from self.aligned(node)  # positions: counted where they are wanted
+        else:
+            order = self.block.types[self.block.tensor(node.name)].names
             for copy in self.offered.copies:
                 if copy is None:
-                    yield from self.direct(node, device, needs)
-                elif copy is Copy.PLAIN or self.copyable(node, device):
-                    yield from self.staged(node, device, copy)
+                    yield from self.direct(node, order)
+                elif copy is Copy.PLAIN or self.copyable(node, order[-1]):
+                    yield from self.staged(node, order, copy)
 
-    def copyable(self, node: Node, device: Stored) -> bool:
-        """Say whether 16-byte copies can bring a tile in.
+    def copyable(self, node: Node, fast: str) -> bool:
+        """Say whether 16-byte copies can load a tile.
 
-        Lines must begin at multiples of 16 bytes and tiles cut them there, cp.async and bulk copies
-        alike (PTX ISA); lines of dynamic length give no such promise.
+        Rows must begin at multiples of 16 bytes and tiles cut them there, cp.async and bulk copies
+        alike (PTX ISA); rows of dynamic length give no such assurance.
         """
         type_ = self.block.types[self.block.tensor(node.name)]
-        fast = type_.dim(device.order[-1])
-        extent = self.block.tile.extents.get(fast.name, 1)
-        width = type_.dtype.bytes
-        aligned = len(type_.dims) == 1 or (not fast.dynamic and fast.size * width % 16 == 0)
-        return aligned and extent * width % 16 == 0
+        dim, width = type_.dim(fast), type_.dtype.bytes
+        aligned = len(type_.dims) == 1 or (not dim.dynamic and dim.size * width % 16 == 0)
+        return aligned and self.block.tile.extents.get(fast, 1) * width % 16 == 0
 
-    def staged(self, node: Node, device: Stored, copy: Copy) -> Iterator[Way]:
-        """Yield the ways through shared memory: by swizzle, for the block or warp by warp."""
-        dims, width = self.block.dims(node.name), self.block.width(node.name)
-        order = tuple(d for d in device.order if d in dims)
-        slices = [*(dims if True in self.offered.slices else ())]
-        slices += [""] if False in self.offered.slices else []
-        for swizzle, slice_ in product(self.swizzles(copy, order), slices):
-            stored = Stored(Place.SHARED, order, swizzle, slice_, copy=copy)
-            lines = self.lines(order, slice_)
-            work = self.prices.often(node.name, self.prices.copy(stored, width, lines))
-            looped = self.block.phases[node.name] is Phase.LOOP
-            held = self.block.tile.shared_bytes(stored, width) * (2 if looped else 1)
-            needs = [(self.block.tensor(node.name), device)]
-            way = self.way(node, needs, stored, work + Work(shared_bytes=held))
-            yield self.exposed(way) if copy is Copy.PLAIN and looped else way
+    def staged(self, node: Node, device: Dims, copy: Copy) -> Iterator[Implementation]:
+        """Yield copies into shared memory: by swizzle, for the block or warp by warp."""
+        block = self.block
+        dims, width, looped = block.dims(node.name), block.width(node.name), block.looped(node.name)
+        order = tuple(d for d in device if d in dims)
+        warp_dims = [d for own in self.offered.per_warp for d in (dims if own else ("",))]
+        for swizzle, warp_dim in product(self.swizzles(copy, order), warp_dims):
+            stored = Stored(Place.SHARED, order, swizzle, warp_dim, copy=copy)
+            rows = block.tile.extent(order[:-1]) * (block.warps if warp_dim == order[-1] else 1)
+            held = block.tile.shared_bytes(stored, width) * (2 if looped else 1)
+            cost = self.often(node.name, self.costs.copy(stored, width, rows))
+            waits = self.exposed(node) if copy is Copy.PLAIN else ()
+            yield Implementation(node.name, (), (stored,), cost + Cost(shared_bytes=held), waits)
 
-    def exposed(self, way: Way) -> Way:
-        """Have a way pay for the latency of device memory in every pass: no ring hides it."""
-        return replace(way, latencies=(f"{self.block.index} {Phase.LOOP.name} exposed",))
+    def exposed(self, node: Node) -> tuple[Latency, ...]:
+        """Return the latency of device memory in every pass, where no pipeline hides it."""
+        cycles = self.block.hardware.exposed_cycles * self.block.times(node.name)
+        return (("device memory", cycles),) if self.block.looped(node.name) else ()
 
-    def lines(self, order: tuple[str, ...], slice_: str) -> int:
-        """Return the contiguous runs of a tile: a slice along the fast dim cuts each of them."""
-        runs = self.block.tile.extent(order[:-1])
-        return runs * (self.block.warps if slice_ == order[-1] else 1)
-
-    def swizzles(self, copy: Copy, order: tuple[str, ...]) -> list[Swizzle]:
+    def swizzles(self, copy: Copy, order: Dims) -> Sequence[Swizzle]:
         """Return how a copy may arrange what it brings.
 
         The tensor copy swizzles by itself, in the one way that has 128-byte rows (PTX ISA, tensor
-        swizzling modes); a bulk copy keeps a line together and so can only pad lines.
+        swizzling modes); a bulk copy keeps a row together and so can only pad rows.
         """
+        if len(order) == 1:
+            return [Swizzle.NONE]
         able = {
             Copy.TENSOR: (Swizzle.NONE, Swizzle.XOR),
             Copy.BULK: (Swizzle.NONE, Swizzle.PADDED),
-        }.get(copy, tuple(Swizzle))
-        wanted = [s for s in self.offered.swizzles if s in able]
-        return wanted if len(order) > 1 else [Swizzle.NONE]
+        }
+        return [s for s in self.offered.swizzles if s in able.get(copy, Swizzle)]
 
-    def direct(self, node: Node, device: Stored, needs: list[Held]) -> Iterator[Way]:
+    def direct(self, node: Node, device: Dims) -> Iterator[Implementation]:
+        """Yield loads from device memory straight into registers."""
         dims, width = self.block.dims(node.name), self.block.width(node.name)
-        users = self.block.body.users(node.name)
-        looped = self.block.phases[node.name] is Phase.LOOP
-        for frame in [f for f in self.frames if set(dims) <= f.dims] + [
-            Frame(Lanes.SPREAD, dims, ()) for u in users if u.op != "contract"
-        ]:
-            form = frame.of(dims)
-            rows_together = device.order[-1] in form.rows and form.lanes is not Lanes.SPREAD
-            work = self.prices.often(node.name, self.prices.direct(form, width, rows_together))
-            held = Work(registers=self.block.tile.registers(form, width))
-            way = self.way(node, needs, form, work + held)
-            yield self.exposed(way) if looped else way
+        striped = any(u.op != "contract" for u in self.block.body.users(node.name))
+        layouts = [f for f in self.fragments if set(dims) <= set(f.dims)]
+        for layout in [*layouts, *([Fragment(Lanes.STRIPED, dims, ())] if striped else [])]:
+            made = layout.of(dims)
+            cost = self.often(node.name, self.costs.direct(made, width, device[-1]))
+            cost += Cost(registers=self.block.tile.registers(made, width))
+            yield Implementation(node.name, (), (made,), cost, self.exposed(node))
 
-    def output(self, node: Node) -> Iterator[Way]:
+    def output(self, node: Node) -> Iterator[Implementation]:
         (arg,) = node.args
+        fast = self.block.types[self.block.tensor(node.name)].names[-1]
         dims, width = self.block.dims(arg), node.out.type.dtype.bytes
-        for device in self.devices[self.block.tensor(node.name)]:
-            makes = ((self.block.tensor(node.name), device),)
-            for frame in self.frames_for(node, set(dims)):
-                form = frame.of(dims)
-                together = device.order[-1:] == form.rows[-1:] and form.lanes is not Lanes.SPREAD
-                work = self.prices.direct(form, width, together).times(self.block.rounds)
-                yield replace(self.way(node, self.needs((arg, form)), None, work), makes=makes)
+        for layout in (f.of(dims) for f in self.fitting(node, dims)):
+            cost = self.costs.direct(layout, width, fast).times(self.block.rounds)
+            yield Implementation(node.name, ((arg, layout),), (), cost)

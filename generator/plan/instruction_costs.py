@@ -1,164 +1,175 @@
-"""What ways and moves cost a multiprocessor, from the facts and the forms' maps."""
+"""Instruction costs: what implementations and layout conversions cost a multiprocessor."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from math import ceil
 
-from mirage_kernels.generator.plan.bank_conflicts import access
+from mirage_kernels.generator.ir import Node
+from mirage_kernels.generator.plan.bank_conflicts import VECTOR_BYTES, Access, access
 from mirage_kernels.generator.plan.blocks import Block
-from mirage_kernels.generator.plan.forms import (
+from mirage_kernels.generator.plan.hardware import WAVEFRONT_BYTES
+from mirage_kernels.generator.plan.layouts import (
     LINE_TILE,
+    WARP_LANES,
     Copy,
     Fragment,
     Lanes,
     Place,
     Stored,
-    Tile,
 )
-from mirage_kernels.generator.plan.integer_program import Work
 
-_SIMPLE = ("neg", "square", "relu", "add", "sub", "mul", "max", "less", "both", "where")
-_PAIRED = ("add", "sub", "mul")  # two 2-byte values at a time (csrc/tile/elementwise.cuh)
-_MMA_ROWS, _MMA_COLS, _MMA_DEPTH = 16, 8, 16  # m16n8k16, PTX ISA
+SIMPLE = ("neg", "square", "relu", "add", "sub", "mul", "max", "less", "both", "where")
+PAIRED = ("add", "sub", "mul")  # two 2-byte values at a time (csrc/tile/elementwise.cuh)
+MMA_M, MMA_N, MMA_K = 16, 8, 16  # m16n8k16, PTX ISA
+BOX_ROWS = 256  # of a tensor copy at most, PTX ISA
 SECTOR_BYTES = 32  # what device memory and L2 move at least, CUDA C++ Programming Guide
-_PIECE = 16
 
 
 @dataclass(frozen=True)
-class Prices:
-    """Costs of one block, all its passes and all blocks of a multiprocessor counted in."""
+class Cost:
+    """Cycles of a multiprocessor by resource; registers of a thread and shared memory in use."""
+
+    memory: float = 0.0
+    cache: float = 0.0
+    shared: float = 0.0
+    issue: float = 0.0
+    tensor: float = 0.0
+    registers: int = 0
+    shared_bytes: int = 0
+
+    @property
+    def cycles(self) -> tuple[float, ...]:
+        """Cycles by resource."""
+        return (self.memory, self.cache, self.shared, self.issue, self.tensor)
+
+    def __add__(self, other: Cost) -> Cost:
+        return Cost(*(a + b for a, b in zip(astuple(self), astuple(other), strict=True)))
+
+    def times(self, count: int) -> Cost:
+        """Return the cost of doing it so often; what it holds is held once."""
+        memory, cache, shared, issue, tensor = (c * count for c in self.cycles)
+        return Cost(memory, cache, shared, issue, tensor, self.registers, self.shared_bytes)
+
+
+@dataclass(frozen=True)
+class InstructionCosts:
+    """Costs in one block, once."""
 
     block: Block
 
-    @property
-    def tile(self) -> Tile:
-        """Extents and warps."""
-        return self.block.tile
-
-    def often(self, value: str, work: Work) -> Work:
-        """Return the cost of doing something whenever a value is computed."""
-        return work.times(self.block.times(value) * self.block.rounds)
-
-    def base(self) -> Work:
+    def tensors(self) -> Cost:
         """Return what a kernel pays anyhow: every distinct byte of its tensors once."""
         block = self.block
-        tensors = dict.fromkeys((*block.node.args, *(v.name for v in block.node.outs)))
-        moved = sum(block.tensor_bytes(t) for t in tensors)
-        microseconds = moved / block.on.memory_bytes_per_us
-        return Work({"memory": microseconds * block.facts.cycles_per_us})
+        names = dict.fromkeys((*block.node.args, *(v.name for v in block.node.outs)))
+        microseconds = sum(map(block.tensor_bytes, names)) / block.on.memory_bytes_per_us
+        return Cost(memory=microseconds * block.hardware.cycles_per_us)
 
-    def map(self, op: str, form: Fragment, width: int) -> Work:
-        """Return the cost of an elementwise op whose result has this form."""
-        f = self.block.facts
-        each = f.simple_cycles if op in _SIMPLE else f.function_cycles
-        if op == "exp":
-            each = f.exp_cycles
-        pairs = 0.5 if op in _PAIRED and width == 2 else 1.0
-        narrowed = f.convert_cycles / 2 if width == 2 and op not in _PAIRED else 0.0
-        return self._issued(form, pairs * each + narrowed)
+    def elements(self, layout: Fragment, cycles: float) -> Cost:
+        """Return the cost of so many cycles of a warp for each element of its lanes."""
+        tile = self.block.tile
+        return Cost(issue=tile.warps * tile.lane_elements(layout) * cycles)
 
-    def _issued(self, form: Fragment, cycles: float) -> Work:
-        return Work({"issue": self.tile.warps * self.tile.lane_elements(form) * cycles})
+    def map(self, op: str, layout: Fragment, width: int) -> Cost:
+        """Return the cost of an elementwise op whose result has this layout."""
+        hw = self.block.hardware
+        function = hw.exp_cycles if op == "exp" else hw.function_cycles
+        each = hw.simple_cycles if op in SIMPLE else function
+        if width == 2:
+            each = each / 2 if op in PAIRED else each + hw.convert_cycles / 2
+        return self.elements(layout, each)
 
-    def accumulate(self, form: Fragment, each: float = 1.0) -> Work:
-        """Return the cost of adding a fragment to a carried one, and the registers of that."""
-        held = self.tile.registers(form, 4)
-        return self._issued(form, each * self.block.facts.simple_cycles) + Work(registers=held)
+    def operator(self, node: Node, layout: Fragment, *, summed: bool) -> Cost:
+        """Return the cost of an elementwise op, or of a sum over elements in this layout."""
+        if not summed:
+            return self.map(node.op if node.args else "add", layout, self.block.width(node.name))
+        product = self.map("mul", layout, 4) if node.op == "contract" else Cost()
+        return self.simple(layout) + product
 
-    def rescale(self, form: Fragment, bound: Fragment) -> Work:
-        """Return the cost of a carried fragment's multiplication by exp(bound before - after)."""
-        return self.accumulate(form, 2.0) + self._issued(bound, self.block.facts.exp_cycles)
+    def simple(self, layout: Fragment, count: float = 1.0) -> Cost:
+        """Return the cost of `count` simple instructions per element: of an addition, a maximum."""
+        return self.elements(layout, count * self.block.hardware.simple_cycles)
 
-    def reduce(self, form: Fragment, over: str) -> Work:
-        """Return the cost of adding up (or taking the largest) along a dim, inside each lane."""
-        return self._issued(form, self.block.facts.simple_cycles)
+    def accumulators(self, layout: Fragment) -> Cost:
+        """Return the registers of a value that is carried across the loop in fp32."""
+        return Cost(registers=self.block.tile.registers(layout, 4))
 
-    def lanes(self, result: Fragment, over_rows: bool) -> Work:
-        """Return the cost of joining lanes: rows lie in eight, columns in four of them."""
+    def rescale(self, layout: Fragment, maximum: Fragment) -> Cost:
+        """Return the cost of x * exp(maximum before - after) + y."""
+        exponentials = self.elements(maximum, self.block.hardware.exp_cycles)
+        return self.simple(layout, 2.0) + exponentials
+
+    def shuffles(self, result: Fragment, over_rows: bool) -> Cost:
+        """Return the cost of sums over lanes: rows lie in eight, columns in four of them."""
         steps = 3 if over_rows else 2
-        return self._issued(result, steps * self.block.facts.shuffle_cycles)
+        return self.elements(result, steps * self.block.hardware.shuffle_cycles)
 
-    def contract(self, rows: Fragment, cols: Fragment, over: str, batch: int) -> Work:
-        """Return the cost of a product on the tensor cores; `rows` is the M side's operand."""
-        tile, f = self.tile, self.block.facts
-        split = rows.split or cols.split
-        rows_per_warp = -(-tile.extent(rows.rows, split) // batch)
-        cols_per_warp = -(-tile.extent(cols.rows, split) // batch)
-        depth = tile.extent((over,), split)
-        count = (
-            tile.warps
-            * batch
-            * ceil(rows_per_warp / _MMA_ROWS)
-            * ceil(cols_per_warp / _MMA_COLS)
-            * ceil(depth / _MMA_DEPTH)
-        )
-        return Work({"tensor": count * f.mma_cycles, "issue": count * f.simple_cycles})
+    def contract(self, m_side: Fragment, n_side: Fragment, over: str, batch: int) -> Cost:
+        """Return the cost of a product on the tensor cores."""
+        tile, hw = self.block.tile, self.block.hardware
+        warp_dim = m_side.warp_dim or n_side.warp_dim
+        m, n = (-(-tile.extent(side.rows, warp_dim) // batch) for side in (m_side, n_side))
+        depth = tile.extent((over,), warp_dim)
+        count = tile.warps * batch * ceil(m / MMA_M) * ceil(n / MMA_N) * ceil(depth / MMA_K)
+        return Cost(tensor=count * hw.mma_cycles, issue=count * hw.simple_cycles)
 
-    def loads(self, form: Fragment, stored: Stored, width: int) -> Work:
-        """Return the cost of reading a fragment from shared memory."""
-        every = access(form, stored, self.tile, width)
-        copies = self.tile.warps if stored.parts else 1
-        work = self._accessed(every.instructions * copies, every.wavefronts * copies, form)
-        if copies > 1:
-            work += self._issued(form, (copies - 1) * self.block.facts.simple_cycles)
-        return work
+    def load(self, fragment: Fragment, stored: Stored, width: int) -> Cost:
+        """Return the cost of reading a fragment from shared memory, every warp's partial sum."""
+        once = access(fragment, stored, self.block.tile, width)
+        copies = self.block.warps if stored.partial else 1
+        return self._accessed(once, copies) + self.simple(fragment, copies - 1)
 
-    def stores(self, form: Fragment, stored: Stored, width: int) -> Work:
+    def store(self, fragment: Fragment, stored: Stored, width: int) -> Cost:
         """Return the cost of writing a fragment to shared memory."""
-        every = access(form, stored, self.tile, width)
-        return self._accessed(every.instructions, every.wavefronts, form)
+        return self._accessed(access(fragment, stored, self.block.tile, width))
 
-    def _accessed(self, instructions: int, passes: int, form: Fragment) -> Work:
-        f, warps = self.block.facts, self.tile.warps
-        return Work({"shared": warps * passes, "issue": warps * instructions * f.simple_cycles})
+    def _accessed(self, access: Access, count: int = 1) -> Cost:
+        often, cycles = self.block.warps * count, self.block.hardware.simple_cycles
+        return Cost(shared=often * access.wavefronts, issue=often * access.instructions * cycles)
 
-    def transpose(self, form: Fragment) -> Work:
+    def transpose(self, layout: Fragment) -> Cost:
         """Return the cost of exchanging rows and columns of a 2-byte fragment by movmatrix."""
-        return self._issued(form, self.block.facts.transpose_cycles / 2)
+        return self.elements(layout, self.block.hardware.transpose_cycles / 2)
 
-    def copy(self, stored: Stored, width: int, lines: int) -> Work:
-        """Return the cost of bringing a tile of so many lines into shared memory."""
-        f, tile = self.block.facts, self.tile
-        moved = tile.extent(stored.order) * width
-        issue = {
-            Copy.PLAIN: 2 * moved / width / 32 * f.simple_cycles * 2,  # load, store, addresses
-            Copy.CP_ASYNC: moved / (32 * _PIECE) * f.copy_cycles,
-            Copy.BULK: lines * f.bulk_cycles,
-            Copy.TENSOR: ceil(lines / 256) * f.bulk_cycles,  # a box has at most 256 lines
-        }[stored.copy or Copy.PLAIN]
-        shared = moved / f.wavefront_bytes
-        return Work({"cache": self._cached(moved), "shared": shared, "issue": issue})
+    def copy(self, stored: Stored, width: int, rows: int) -> Cost:
+        """Return the cost of bringing a tile of so many contiguous rows into shared memory."""
+        hw = self.block.hardware
+        moved = self.block.tile.extent(stored.order) * width
+        if stored.copy is Copy.CP_ASYNC:
+            issue = moved / (WARP_LANES * VECTOR_BYTES) * hw.copy_cycles
+        elif stored.copy is Copy.BULK:
+            issue = rows * hw.bulk_cycles
+        elif stored.copy is Copy.TENSOR:
+            issue = ceil(rows / BOX_ROWS) * hw.bulk_cycles
+        else:  # load, store, two addresses per element
+            issue = moved / width / WARP_LANES * 4 * hw.simple_cycles
+        return Cost(cache=self._cached(moved), shared=moved / WAVEFRONT_BYTES, issue=issue)
 
-    def direct(self, form: Fragment, width: int, rows_together: bool) -> Work:
-        """Return the cost of loads from device memory to registers, warp by warp."""
-        f, tile = self.block.facts, self.tile
-        copies = 1 if form.split or form.lanes is Lanes.SPREAD else tile.warps
-        elements = tile.extent(form.rows + form.cols)
-        waste = self.wasted(form, width, rows_together)
-        moved = elements * width * copies * waste
-        run = 1 if rows_together else form.lanes.run
-        instructions = copies * elements * width / (32 * min(_PIECE, run * width))
-        issue = instructions * 2 * f.simple_cycles
-        return Work({"cache": self._cached(moved), "issue": issue})
+    def direct(self, fragment: Fragment, width: int, fast: str) -> Cost:
+        """Return the cost of loads from device memory to registers, or stores, warp by warp.
 
-    def wasted(self, form: Fragment, width: int, rows_together: bool) -> float:
-        """Return the bytes of the sectors that an access touches, per byte that it wants."""
-        if form.lanes is Lanes.SPREAD:
-            return 1.0
-        together = LINE_TILE if rows_together else 4 * form.lanes.run
-        return max(1.0, SECTOR_BYTES / (together * width))
+        Sectors are touched whole; elements along the dim `fast` are contiguous in memory.
+        """
+        striped, run = fragment.lanes is Lanes.STRIPED, fragment.lanes.run
+        rows_together = fast in fragment.rows and not striped
+        copies = 1 if fragment.warp_dim or striped else self.block.warps
+        together = LINE_TILE if rows_together else 4 * run
+        waste = 1.0 if striped else max(1.0, SECTOR_BYTES / (together * width))
+        moved = self.block.tile.extent(fragment.dims) * width * copies
+        vector = min(VECTOR_BYTES, width * (1 if rows_together else run))
+        issue = moved / (WARP_LANES * vector) * 2 * self.block.hardware.simple_cycles
+        return Cost(cache=self._cached(moved * waste), issue=issue)
 
     def _cached(self, moved: float) -> float:
         """Return the cycles in which L2 serves one block's bytes, all blocks asking at once."""
-        on, f = self.block.on, self.block.facts
+        on = self.block.on
         at_once = min(self.block.blocks, on.multiprocessors)
-        return moved * at_once / on.l2_bytes_per_us * f.cycles_per_us
+        return moved * at_once / on.l2_bytes_per_us * self.block.hardware.cycles_per_us
 
-    def exchange(self, form: Fragment, place: Place) -> Work:
-        """Return the cost of a sum over blocks: all write theirs and read a part of the others'."""
-        f = self.block.facts
-        moved = self.tile.extent(form.rows + form.cols) * 4
+    def combine(self, fragment: Fragment, place: Place) -> Cost:
+        """Return the cost of a sum over blocks: each writes its own and reads a part of all."""
+        moved = self.block.tile.extent(fragment.dims) * 4
         if place is Place.CLUSTER:
-            return Work({"shared": moved / f.wavefront_bytes + moved / f.cluster_bytes})
-        return Work({"cache": 2 * self._cached(moved)})
+            remote = moved / self.block.hardware.cluster_bytes
+            return Cost(shared=moved / WAVEFRONT_BYTES + remote)
+        return Cost(cache=2 * self._cached(moved))

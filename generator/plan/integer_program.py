@@ -1,230 +1,166 @@
-"""One way for every item, values in the forms that the ways need, at least cost: a 0/1 program.
+"""One implementation per operator, values in the layouts that they need, at least cost: an ILP.
 
-A problem knows nothing of GPUs. An item is done in exactly one of its ways; a way makes values in
-forms and needs others in forms; moves make a value in a form out of another form of it. Kernels
-take the time of their busiest resource, plus a tenth of the others' (they overlap, but not free of
-charge), plus latencies that nothing hides, each counted once however many need it.
+A problem knows nothing of GPUs. Each operator takes one of its implementations, which makes values
+in layouts and needs others in layouts; a conversion makes a value in a layout out of one in which
+an implementation makes it. The kernel takes the time of its busiest resource, plus a tenth of the
+others' (they overlap, but not free of charge), plus latencies that nothing hides, each counted once
+however many need it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from mirage_kernels.generator.errors import PlanError, ToolchainError
-from mirage_kernels.generator.plan.forms import Form
+from mirage_kernels.generator.plan.instruction_costs import Cost
+from mirage_kernels.generator.plan.layouts import ValueLayout
 
 if TYPE_CHECKING:
     import pulp
 
-RESOURCES = ("memory", "cache", "shared", "issue", "tensor")
 # Share of a resource's time that shows beside a busier one's, as in the cost model.
 OVERLAPPED = 0.1
-RANK_CYCLES = 1e-3  # per place in the order of an item's ways, and per move: ties go to the first
+# Per place in the order of an operator's implementations, and per conversion: ties go to the first.
+RANK_CYCLES = 1e-3
 
-Held = tuple[str, Form]  # a value in a form
-
-
-@dataclass(frozen=True)
-class Work:
-    """Cycles of one multiprocessor by resource, registers and shared memory held all along."""
-
-    cycles: Mapping[str, float] = field(default_factory=dict)
-    registers: int = 0  # of a thread
-    shared_bytes: int = 0
-
-    def times(self, count: int) -> Work:
-        """Return the work of doing it so often; what it holds is held once."""
-        cycles = {r: c * count for r, c in self.cycles.items()}
-        return Work(cycles, self.registers, self.shared_bytes)
-
-    def __add__(self, other: Work) -> Work:
-        names = dict.fromkeys((*self.cycles, *other.cycles))
-        cycles = {r: self.cycles.get(r, 0.0) + other.cycles.get(r, 0.0) for r in names}
-        return Work(
-            cycles, self.registers + other.registers, self.shared_bytes + other.shared_bytes
-        )
+Held = tuple[str, ValueLayout]  # a value in a layout
+Latency = tuple[str, float]  # what is waited for, cycles
 
 
 @dataclass(frozen=True)
-class Way:
-    """A way to do an item, or a move. `mode` = (a question, its answer): chosen ways must agree."""
+class Implementation:
+    """A way to compute a value, or to convert its layout."""
 
-    name: str
-    kernel: int
+    value: str
     needs: tuple[Held, ...]
-    makes: tuple[Held, ...]
-    work: Work = field(default_factory=Work)
-    latencies: tuple[str, ...] = ()
-    mode: tuple[str, str] | None = None
-    first_hand: bool = False  # what it needs is made by an item, not by a move
-    is_move: bool = False
+    makes: tuple[ValueLayout, ...]
+    cost: Cost
+    latencies: tuple[Latency, ...] = ()
 
-
-@dataclass(frozen=True)
-class Limits:
-    """What a block may hold, and the cycles that going beyond costs (per register, per byte)."""
-
-    registers: int
-    shared_bytes: int
-    spilled_cycles: float
-    beyond_cycles: float
+    @property
+    def held(self) -> tuple[Held, ...]:
+        """The value in the layouts that it is made in."""
+        return tuple((self.value, layout) for layout in self.makes)
 
 
 @dataclass(frozen=True)
 class Problem:
-    """Items with their ways in canonical order, the moves, and what the kernels pay anyhow."""
+    """The implementations of each operator in canonical order, and the conversions.
 
-    items: Mapping[str, tuple[Way, ...]]
-    moves: tuple[Way, ...]
-    latency_cycles: Mapping[str, float]
-    limits: Limits
-    base: Mapping[int, Work] = field(default_factory=dict)
+    `base` is what the kernel pays anyhow; a block holds so many registers and bytes, and each one
+    beyond that costs cycles.
+    """
 
-    @property
-    def kernels(self) -> tuple[int, ...]:
-        """Numbers of the kernels."""
-        ways = (*(w for ways in self.items.values() for w in ways), *self.moves)
-        return tuple(sorted({*self.base, *(w.kernel for w in ways)}))
+    operators: Mapping[str, tuple[Implementation, ...]]
+    conversions: tuple[Implementation, ...]
+    base: Cost
+    registers: int
+    shared_bytes: int
+    spilled_cycles: float  # per register
+    beyond_cycles: float  # per byte
+
+    def cycles(self, chosen: Sequence[Implementation]) -> float:
+        """Return the cycles of a choice."""
+        cost = sum((c.cost for c in chosen), self.base)
+        total = (1 - OVERLAPPED) * max(cost.cycles) + OVERLAPPED * sum(cost.cycles)
+        total += sum(waited for _, waited in {x for c in chosen for x in c.latencies})
+        total += self.spilled_cycles * max(0, cost.registers - self.registers)
+        return total + self.beyond_cycles * max(0, cost.shared_bytes - self.shared_bytes)
 
 
 @dataclass(frozen=True)
 class Solution:
-    """A way for every item, the moves in use, and their cost in cycles."""
+    """An implementation of every operator, the conversions in use, and their cost in cycles."""
 
-    ways: Mapping[str, Way]
-    moves: tuple[Way, ...]
+    operators: Mapping[str, Implementation]
+    conversions: tuple[Implementation, ...]
     cycles: float
-
-    @property
-    def all(self) -> tuple[Way, ...]:
-        """Every way in use."""
-        return (*self.ways.values(), *self.moves)
-
-
-def price(problem: Problem, chosen: Sequence[Way]) -> float:
-    """Return the cycles of a choice."""
-    total = 0.0
-    for kernel in problem.kernels:
-        mine = [w for w in chosen if w.kernel == kernel]
-        work = sum((w.work for w in mine), problem.base.get(kernel, Work()))
-        busy = [work.cycles.get(r, 0.0) for r in RESOURCES]
-        total += (1 - OVERLAPPED) * max(busy) + OVERLAPPED * sum(busy)
-        total += sum(problem.latency_cycles[x] for x in {x for w in mine for x in w.latencies})
-        limits = problem.limits
-        total += limits.spilled_cycles * max(0, work.registers - limits.registers)
-        total += limits.beyond_cycles * max(0, work.shared_bytes - limits.shared_bytes)
-    return total
-
-
-def possible(chosen: Sequence[Way]) -> bool:
-    """Say whether every need of a choice is met, and its modes agree."""
-    by_items = {h for w in chosen if not w.is_move for h in w.makes}
-    made = {h for w in chosen for h in w.makes}
-    needs_met = all(set(w.needs) <= (by_items if w.first_hand else made) for w in chosen)
-    modes = {w.mode for w in chosen if w.mode}
-    return needs_met and len(modes) == len({question for question, _ in modes})
 
 
 def solve(problem: Problem) -> Solution:
-    """Return the cheapest choice; of equally cheap ones the first in the order of the ways.
+    """Return the cheapest choice; of equally cheap ones the first in the order given.
 
-    Raises PlanError if there is none.
+    Raises PlanError, with the operator and what it lacks, if there is none.
     """
+    problem = _possible(problem)
     program = _Program(problem)
-    program.minimise(program.cost + RANK_CYCLES * program.rank)
-    ways = {i: next(w for w in ways if program.taken(w)) for i, ways in problem.items.items()}
-    moves = tuple(m for m in problem.moves if program.taken(m))
-    return Solution(ways, moves, price(problem, (*ways.values(), *moves)))
+    program.minimise()
+    operators = {name: next(filter(program.taken, o)) for name, o in problem.operators.items()}
+    conversions = tuple(filter(program.taken, problem.conversions))
+    return Solution(operators, conversions, problem.cycles((*operators.values(), *conversions)))
+
+
+def _possible(problem: Problem) -> Problem:
+    """Return the problem without what can't be used: operands that nothing makes, unused goals."""
+    operators, conversions = dict(problem.operators), problem.conversions
+    size = -1
+    while size != (size := len(conversions) + sum(map(len, operators.values()))):
+        own = {held for made in chain(*operators.values()) for held in made.held}
+        every = own | {held for c in conversions for held in c.held}
+        for name, found in operators.items():
+            operators[name] = tuple(i for i in found if every.issuperset(i.needs))
+            if not operators[name]:
+                raise PlanError(_lacking(name, found, every))
+        wanted = {held for i in chain(*operators.values()) for held in i.needs}
+        conversions = tuple(
+            c for c in conversions if own.issuperset(c.needs) and wanted.intersection(c.held)
+        )
+    return replace(problem, operators=operators, conversions=conversions)
+
+
+def _lacking(name: str, found: Sequence[Implementation], made: set[Held]) -> str:
+    if not found:
+        return f"no layout of {name}: nothing that is offered implements it"
+    missing = next(held for held in found[0].needs if held not in made)
+    others = [str(layout) for value, layout in made if value == missing[0]]
+    there = "; ".join(sorted(others)) or "no layout"
+    return f"no layout of {name}: it takes {missing[0]} in {missing[1]}, which is made in {there}"
 
 
 class _Program:
-    """The 0/1 program of a problem."""
+    """The 0/1 program of a problem: a variable for each implementation and conversion."""
 
     def __init__(self, problem: Problem) -> None:
-        self.pulp = _pulp()
-        self.problem = problem
-        self.lp = self.pulp.LpProblem("choose", self.pulp.LpMinimize)
-        everything = [w for ways in problem.items.values() for w in ways] + list(problem.moves)
-        self.takes = {id(w): self.new(f"x{i}", "Binary") for i, w in enumerate(everything)}
-        self.everything = everything
-        self.add_ways()
-        self.add_modes()
-        self.cost = self.pulp.lpSum(self.kernel_cost(k) for k in problem.kernels)
-        ranks = [r for ways in problem.items.values() for r in range(len(ways))]
-        ranks += [1] * len(problem.moves)
-        self.rank = self.pulp.lpSum(
-            rank * self.takes[id(w)] for rank, w in zip(ranks, everything, strict=True)
-        )
-
-    def take(self, way: Way) -> pulp.LpVariable:
-        return self.takes[id(way)]
-
-    def taken(self, way: Way) -> bool:
-        return bool(self.take(way).varValue > 0.5)
-
-    def add_ways(self) -> None:
-        for ways in self.problem.items.values():
-            self.lp += self.pulp.lpSum(self.take(w) for w in ways) == 1
-        makers: dict[Held, list[Way]] = {}
-        for w in self.everything:
-            for held in w.makes:
-                makers.setdefault(held, []).append(w)
-        for w in self.everything:
-            for held in w.needs:
-                given = makers.get(held, [])
-                if w.first_hand:
-                    given = [m for m in given if not m.is_move]
-                self.lp += self.take(w) <= self.pulp.lpSum(self.take(m) for m in given)
-
-    def add_modes(self) -> None:
-        modes = sorted({w.mode for w in self.everything if w.mode})
-        for question in dict.fromkeys(q for q, _ in modes):
-            answers = [mode for mode in modes if mode[0] == question]
-            said = {m: self.new(f"mode_{modes.index(m)}", "Binary") for m in answers}
-            self.lp += self.pulp.lpSum(said.values()) <= 1
-            for w in self.everything:
-                if w.mode in said:
-                    self.lp += self.take(w) <= said[w.mode]
+        self.pulp, self.problem = _pulp(), problem
+        self.lp = self.pulp.LpProblem("layouts", self.pulp.LpMinimize)
+        self.every = [*chain(*problem.operators.values()), *problem.conversions]
+        self.takes = {id(c): self.new(f"x{i}", "Binary") for i, c in enumerate(self.every)}
+        for found in problem.operators.values():
+            self.lp += self.count(found) == 1
+        self.add_needs()
 
     def new(self, name: str, kind: str = "Continuous") -> pulp.LpVariable:
         return self.lp.add_variable(name, lowBound=0, cat=kind)
 
-    def total(self, ways: Iterable[Way], amounts: Iterable[float]) -> pulp.LpAffineExpression:
-        terms = (amount * self.take(w) for w, amount in zip(ways, amounts, strict=True) if amount)
-        return self.pulp.lpSum(terms)
+    def taken(self, choice: Implementation) -> bool:
+        return bool(self.takes[id(choice)].varValue > 0.5)
 
-    def kernel_cost(self, kernel: int) -> pulp.LpAffineExpression:
-        mine = [w for w in self.everything if w.kernel == kernel]
-        base = self.problem.base.get(kernel, Work())
-        longest, cost = self.new(f"longest_{kernel}"), 0
-        for resource in RESOURCES:
-            cycles = [w.work.cycles.get(resource, 0.0) for w in mine]
-            busy = self.total(mine, cycles) + base.cycles.get(resource, 0.0)
-            self.lp += busy <= longest
-            cost += OVERLAPPED * busy
-        return cost + (1 - OVERLAPPED) * longest + self.held_cost(kernel, mine)
+    def count(self, choices: Sequence[Implementation]) -> pulp.LpAffineExpression:
+        return self.pulp.lpSum(self.takes[id(c)] for c in choices)
 
-    def held_cost(self, kernel: int, mine: Sequence[Way]) -> pulp.LpAffineExpression:
-        """Return the cost of latencies and of holding more than fits."""
-        limits, base, cost = self.problem.limits, self.problem.base.get(kernel, Work()), 0
-        for i, latency in enumerate(sorted({x for w in mine for x in w.latencies})):
-            paid = self.new(f"latency_{kernel}_{i}", "Binary")
-            for w in mine:
-                if latency in w.latencies:
-                    self.lp += self.take(w) <= paid
-            cost += self.problem.latency_cycles[latency] * paid
-        spilled, beyond = self.new(f"spilled_{kernel}"), self.new(f"beyond_{kernel}")
-        registers = self.total(mine, [w.work.registers for w in mine]) + base.registers
-        self.lp += registers - limits.registers <= spilled
-        held = self.total(mine, [w.work.shared_bytes / 1024 for w in mine])
-        self.lp += held + (base.shared_bytes - limits.shared_bytes) / 1024 <= beyond
-        cost += limits.spilled_cycles * spilled
-        return cost + limits.beyond_cycles * 1024 * beyond
+    def total(self, amounts: Iterable[float]) -> pulp.LpAffineExpression:
+        """Return the sum of amounts, one for each implementation and conversion, in use."""
+        terms = zip(amounts, self.every, strict=True)
+        return self.pulp.lpSum(amount * self.takes[id(c)] for amount, c in terms if amount)
 
-    def minimise(self, expression: pulp.LpAffineExpression) -> None:
-        self.lp.setObjective(expression)
+    def add_needs(self) -> None:
+        """Require that what is needed is made; for a conversion, by an implementation."""
+        operators = [*chain(*self.problem.operators.values())]
+        makers: dict[Held, list[Implementation]] = {}
+        for found in (operators, self.problem.conversions):
+            for held, choice in [(held, c) for c in found for held in c.held]:
+                makers.setdefault(held, []).append(choice)
+            users = self.problem.conversions if found is operators else operators
+            for need, choice in [(need, c) for c in users for need in c.needs]:
+                self.lp += self.takes[id(choice)] <= self.count(makers[need])
+
+    def minimise(self) -> None:
+        ranks = [float(r) for found in self.problem.operators.values() for r in range(len(found))]
+        ranks += [1.0] * len(self.problem.conversions)
+        self.lp.setObjective(self.cost() + RANK_CYCLES * self.total(ranks))
         solver = self.pulp.COIN_CMD(
             path=self.pulp.apis.coin_api.pulp_cbc_path,  # the CBC that comes with PuLP 3
             msg=False,
@@ -234,6 +170,27 @@ class _Program:
         )
         if self.lp.solve(solver) != self.pulp.LpStatusOptimal:
             raise PlanError("no choice of layouts gives every operator its operands")
+
+    def cost(self) -> pulp.LpAffineExpression:
+        """Return the cycles of a choice, as `Problem.cycles` does."""
+        problem = self.problem
+        longest, spilled, beyond = (self.new(name) for name in ("longest", "spilled", "beyond_kb"))
+        cost = (1 - OVERLAPPED) * longest + problem.spilled_cycles * spilled
+        cost += 1024 * problem.beyond_cycles * beyond
+        for i, base in enumerate(problem.base.cycles):
+            busy = self.total(c.cost.cycles[i] for c in self.every) + base
+            self.lp += busy <= longest
+            cost += OVERLAPPED * busy
+        for i, latency in enumerate(sorted({x for c in self.every for x in c.latencies})):
+            paid = self.new(f"latency_{i}", "Binary")
+            for c in (c for c in self.every if latency in c.latencies):
+                self.lp += self.takes[id(c)] <= paid
+            cost += latency[1] * paid
+        registers = self.total(c.cost.registers for c in self.every) + problem.base.registers
+        self.lp += registers - problem.registers <= spilled
+        held = self.total(c.cost.shared_bytes / 1024 for c in self.every)
+        self.lp += held + (problem.base.shared_bytes - problem.shared_bytes) / 1024 <= beyond
+        return cost
 
 
 def _pulp() -> pulp:

@@ -1,189 +1,159 @@
-"""Layouts: for every value of a muGraph its place, layout and copy, by a 0/1 program.
-
-The implementations of all operators (`implementations.py`) and the layout conversions between forms
-(`conversions.py`) have costs in cycles (`instruction_costs.py`, `hardware.py`) and are chosen
-together (`integer_program.py`). Tensors that come from outside or leave have the layout they are
-given in; those between two kernels take whatever suits both.
-"""
+"""The layouts that a value may take: where its elements lie, in memory or in registers of lanes."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from itertools import chain
+from enum import Enum
+from math import prod
 
-from mirage_kernels.generator.ir import Graph, Phase
-from mirage_kernels.generator.plan.blocks import Block, blocks_of, default_sizes
-from mirage_kernels.generator.plan.conversions import Moves
-from mirage_kernels.generator.plan.forms import Form, Place, Stored
-from mirage_kernels.generator.plan.implementations import Offered, Ways
-from mirage_kernels.generator.plan.instruction_costs import Prices
-from mirage_kernels.generator.plan.integer_program import (
-    Limits,
-    Problem,
-    Solution,
-    Way,
-    solve,
-)
-from mirage_kernels.generator.plan.prune import pruned
-from mirage_kernels.generator.target import Target
-
-WARPS = 8
-EVERYTHING = Offered()
+WARP_LANES = 32
+LINE_TILE = 8  # rows of a fragment that the lanes of a warp hold at once
 
 
-@dataclass(frozen=True)
-class Setup:
-    """What layouts are planned for beside the muGraph; no sizes: `default_sizes`."""
+class Place(Enum):
+    """Which memory holds a value."""
 
-    on: Target
-    sizes: Mapping[str, int] | None = None
-    warps: int = WARPS
-    offered: Offered = EVERYTHING
+    DEVICE = "device"
+    SHARED = "shared"
+    CLUSTER = "distributed shared"
 
 
-@dataclass(frozen=True)
-class Layouts:
-    """The forms of all values: `forms` by kernel (its place in the graph) and value."""
+class Swizzle(Enum):
+    """How a tile's 16-byte vectors are arranged in shared memory."""
 
-    blocks: tuple[Block, ...]
-    problem: Problem
-    solution: Solution
+    NONE = "in order"
+    XOR = "swizzled"  # vector i of a 128-byte row lies at i xor (row mod 8)
+    HALVES = "odd rows swap halves"  # vector i of a 128-byte row lies at i xor 4 (row mod 2)
+    PADDED = "padded"  # 16 bytes behind every row
+
+
+class Copy(Enum):
+    """The instruction that brings a tile from device memory into shared memory."""
+
+    PLAIN = "plain loads"
+    CP_ASYNC = "cp.async"
+    BULK = "cp.async.bulk"
+    TENSOR = "cp.async.bulk.tensor"
 
     @property
-    def cycles(self) -> float:
-        """Predicted cycles, launches left out."""
-        return self.solution.cycles
-
-    def forms(self, block: Block, value: str) -> tuple[Form, ...]:
-        """Return every form that a value takes, in the order in which it takes them."""
-        name = block.held(value)
-        made = (form for way in self.solution.all for held, form in way.makes if held == name)
-        return tuple(dict.fromkeys(made))
-
-    def device(self, tensor: str) -> Stored | None:
-        """Return how a tensor lies in device memory, None if no kernel of ours touches it."""
-        for way in self.solution.all:
-            for held, form in (*way.makes, *way.needs):
-                if held == tensor and isinstance(form, Stored):
-                    return form
-        return None
-
-    def m_side(self, block: Block, product: str) -> str:
-        """Return the operand of a product that takes the M side of the tensor cores."""
-        held, _ = self.solution.ways[block.held(product)].needs[0]
-        return next(a for a in block.body.producers[product].args if block.held(a) == held)
-
-    def describe(self) -> dict[str, list[str]]:
-        """Return every value's forms as words."""
-        return {
-            block.held(v.name): [str(f) for f in self.forms(block, v.name)]
-            for block in self.blocks
-            for n in block.body.nodes
-            for v in n.outs
-            if n.op != "output"
-        }
+    def tracked(self) -> bool:
+        """Whether an mbarrier reports its arrival to readers, so that no block barrier has to."""
+        return self in (Copy.BULK, Copy.TENSOR)
 
 
-def layouts(graph: Graph, setup: Setup) -> Layouts:
-    """Return the cheapest layouts of a muGraph's values.
+class Lanes(Enum):
+    """Which elements of rows x columns a lane holds; lane = 4 g + t.
 
-    Raises PlanError where what is offered does not suffice.
+    Both operands of a contraction may number the contracted elements in any way if they agree
+    (csrc/tile/mma/fragments.cuh). MMA is what ldmatrix leaves and what an mma makes (PTX ISA,
+    matrix fragments for mma.m16n8k16).
     """
-    blocks, problem = problem_of(graph, setup)
-    return Layouts(blocks, problem, solve(pruned(problem)))
+
+    VECTORS = "16-byte vectors"  # rows 8 i + g, columns 32 c + 8 t + 0..7
+    MMA = "mma fragment"  # rows 8 i + g, columns 8 c + 2 t + 0..1
+    STRIPED = "striped"  # neighbouring elements in neighbouring threads of the block
+
+    @property
+    def run(self) -> int:
+        """Neighbouring columns that a lane holds."""
+        return {Lanes.VECTORS: 8, Lanes.MMA: 2, Lanes.STRIPED: 1}[self]
 
 
-def problem_of(graph: Graph, setup: Setup) -> tuple[tuple[Block, ...], Problem]:
-    """Return the kernels of a muGraph and the 0/1 problem of their layouts."""
-    sizes = default_sizes(graph) if setup.sizes is None else setup.sizes
-    blocks = blocks_of(graph, sizes, warps=setup.warps, on=setup.on)
-    devices = _devices(graph, blocks)
-    items: dict[str, tuple[Way, ...]] = {
-        tensor: tuple(
-            Way(tensor, blocks[0].index, (), ((tensor, form),)) for form in devices[tensor]
+@dataclass(frozen=True)
+class Stored:
+    """A value in memory, dims from slow to fast."""
+
+    place: Place
+    order: tuple[str, ...]
+    swizzle: Swizzle = Swizzle.NONE
+    warp_dim: str = ""  # each warp has its own part along this dim, which it alone reads
+    partial: str = ""  # each warp has stored its own partial sum over this dim
+    copy: Copy | None = None  # that loads it
+
+    def __str__(self) -> str:
+        words = [f"{self.place.value} [{', '.join(self.order)}]"]
+        words += [self.swizzle.value] if self.place is not Place.DEVICE else []
+        words += [f"through {self.copy.value}"] if self.copy else []
+        return ", ".join(words + _warps(self))
+
+
+@dataclass(frozen=True)
+class Fragment:
+    """A value in registers: rows and columns partitioned over lanes, one dim over the warps.
+
+    A value without `warp_dim` is whole in every warp, or `partial`: each warp has its own partial
+    sum (or its own maximum) over that dim.
+    """
+
+    lanes: Lanes
+    rows: tuple[str, ...]
+    cols: tuple[str, ...]
+    warp_dim: str = ""
+    partial: str = ""
+
+    def __str__(self) -> str:
+        dims = f"[{', '.join(self.rows)} | {', '.join(self.cols)}]"
+        return ", ".join([f"registers, {self.lanes.value} {dims}", *_warps(self)])
+
+    @property
+    def dims(self) -> tuple[str, ...]:
+        """Its dims, rows first."""
+        return self.rows + self.cols
+
+    def of(self, dims: Iterable[str], partial: str = "") -> Fragment:
+        """Return the layout, aligned with this one, of a value that has only these of its dims."""
+        wanted = set(dims)
+        rows = tuple(d for d in self.rows if d in wanted)
+        cols = tuple(d for d in self.cols if d in wanted)
+        if not rows and not cols:
+            return Fragment(Lanes.STRIPED, (), (), "", partial)
+        one_element_per_row = not cols and self.lanes is Lanes.VECTORS
+        lanes = Lanes.MMA if one_element_per_row else self.lanes  # the maps are the same there
+        return Fragment(
+            lanes, rows, cols, self.warp_dim if self.warp_dim in wanted else "", partial
         )
-        for tensor in devices
-        if graph.producers[tensor].op != "block"
-    }
-    moves: list[Way] = []
-    for block in blocks:
-        ways = Ways(block, setup.offered, devices)
-        made = {n.name: ways.of(n) for n in block.body.nodes}
-        items |= {block.held(name): found for name, found in made.items()}
-        moves += _moves(block, ways, made)
-    everything = (*chain.from_iterable(items.values()), *moves)
-    base = {b.index: Prices(b).base() for b in blocks}
-    latencies = {x: _latency(x, blocks) for w in everything for x in w.latencies}
-    problem = Problem(items, tuple(moves), latencies, _limits(blocks[0]), base)
-    return tuple(blocks), problem
 
 
-def _moves(block: Block, ways: Ways, made: Mapping[str, tuple[Way, ...]]) -> list[Way]:
-    moves = Moves(block, depths_of(block))
-    wanted: dict[str, list[Form]] = {}
-    for way in chain.from_iterable(made.values()):
-        for held, form in way.needs:
-            wanted.setdefault(held, []).append(form)
-    return [
-        move
-        for name in made
-        if block.body.producers[name].op != "output"
-        for move in moves.of(name, ways.made[name], wanted.get(block.held(name), []))
-    ]
+ValueLayout = Stored | Fragment
+UNIFORM = Fragment(Lanes.STRIPED, (), ())  # one number, the same in all threads
 
 
-def depths_of(block: Block) -> dict[str, int]:
-    """Return for each value the operators of its phase on the longest path to it."""
-    depths: dict[str, int] = {}
-    phases = block.phases
-    for node in block.body.nodes:
-        same = (depths[a] for a in node.args if phases[a] is phases[node.name])
-        depth = 1 + max(same, default=-1)
-        depths |= {v.name: depth for v in node.outs}
-    return depths
+def _warps(layout: ValueLayout) -> list[str]:
+    words = [f"partitioned over warps along {layout.warp_dim}"] if layout.warp_dim else []
+    return words + ([f"each warp with its own over {layout.partial}"] if layout.partial else [])
 
 
-def _devices(graph: Graph, blocks: Iterable[Block]) -> dict[str, tuple[Stored, ...]]:
-    """Return how each tensor of our kernels may lie in device memory."""
-    outside = {n.name for n in graph.inputs} | set(graph.outputs)
-    found: dict[str, tuple[Stored, ...]] = {}
-    for block in blocks:
-        for tensor in (*block.node.args, *(v.name for v in block.node.outs)):
-            names = graph.values[tensor].type.names
-            orders = [names] if tensor in outside else _orders(names)
-            if names:
-                found[tensor] = tuple(Stored(Place.DEVICE, order) for order in orders)
-    return found
+@dataclass(frozen=True)
+class Tile:
+    """What sizes of layouts follow from: extents of a block's tiles, and its warps."""
 
+    extents: Mapping[str, int]
+    warps: int
 
-def _orders(names: tuple[str, ...]) -> list[tuple[str, ...]]:
-    """Return the orders that differ in which dim is the fast one; the given one first."""
-    lasts = (*names[-1:], *names[:-1])
-    return [(*(n for n in names if n != last), last) for last in lasts]
+    def extent(self, dims: Iterable[str], warp_dim: str = "") -> int:
+        """Return the product of extents; that of `warp_dim` is divided among the warps."""
+        return prod(
+            -(-self.extents[d] // self.warps) if d == warp_dim else self.extents[d] for d in dims
+        )
 
+    def lane_elements(self, layout: Fragment) -> int:
+        """Return how many elements a lane holds, padding counted in."""
+        if layout.lanes is Lanes.STRIPED:
+            return max(1, -(-self.extent(layout.dims) // (self.warps * WARP_LANES)))
+        rows, cols = (self.extent(d, layout.warp_dim) for d in (layout.rows, layout.cols))
+        lines = -(-rows // LINE_TILE) if layout.rows else 1
+        runs = -(-cols // (4 * layout.lanes.run)) if layout.cols else 1
+        return lines * runs * (layout.lanes.run if layout.cols else 1)
 
-def _latency(name: str, blocks: Iterable[Block]) -> float:
-    """Return the cycles of a latency, by its name: kernel, phase or kind, and which."""
-    kernel, kind, which = name.split(" ", 2)
-    block = next(b for b in blocks if b.index == int(kernel))
-    f = block.facts
-    each = {
-        "cluster": 2 * f.cluster_cycles,
-        "device": block.on.launch_us * f.cycles_per_us,
-        "exposed": f.exposed_cycles,
-    }
-    passes = block.steps if kind == Phase.LOOP.name else 1
-    return each.get(kind, each.get(which, f.barrier_cycles)) * passes * block.rounds
+    def registers(self, layout: Fragment, width: int) -> int:
+        """Return the registers of a thread that hold elements of `width` bytes."""
+        return -(-self.lane_elements(layout) * max(width, 2) // 4)
 
-
-def _limits(block: Block) -> Limits:
-    f = block.facts
-    passes = block.steps * block.rounds * block.warps
-    # Shared memory that is not there costs more than any traffic: such layouts are a last resort.
-    return Limits(
-        f.registers_per_thread,
-        block.on.shared_bytes,
-        f.spilled_cycles * passes * f.simple_cycles,
-        beyond_cycles=100.0 * block.steps * block.rounds,
-    )
+    def shared_bytes(self, layout: Stored, width: int) -> int:
+        """Return the bytes of shared memory that a stored tile takes."""
+        elements = self.extent(layout.order)
+        rows = elements // self.extents[layout.order[-1]] if layout.order else 1
+        rows *= self.warps if layout.warp_dim in layout.order[-1:] else 1
+        padding = rows * 16 if layout.swizzle is Swizzle.PADDED else 0
+        return (elements * width + padding) * (self.warps if layout.partial else 1)

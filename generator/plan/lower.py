@@ -1,4 +1,10 @@
-"""From a muGraph to its tile program; a muGraph that this plan can't carry is refused by name."""
+"""From a muGraph to its tile program; a muGraph that this plan can't carry is refused by name.
+
+Tokens taken whole are lines: in registers, by a warp before a loop, or by a block without one.
+Elementwise operators and sums along the depth need nothing else: every thread holds some elements
+of the line, and sums meet in a warp by shuffles, in a block through shared memory. Where nothing is
+summed the grid cuts the lines as well, and a block holds a part of one.
+"""
 
 from __future__ import annotations
 
@@ -15,34 +21,38 @@ from mirage_kernels.generator.ir import (
     Node,
     Phase,
     TensorType,
+    number_text,
     phases_of,
 )
 from mirage_kernels.generator.plan.blocks import without_threads
 from mirage_kernels.generator.plan.dead_code import needed
-from mirage_kernels.generator.plan.lines import (
-    KEPT,
-    Lines,
-    line_program,
-    line_roles,
-    literals,
-    lying,
-    operands,
-    result,
-    scalars,
-)
 from mirage_kernels.generator.plan.program import (
     Do,
     Layout,
-    Roles,
+    Operand,
     Stage,
     Statement,
     TileProgram,
+    roles_of,
 )
 from mirage_kernels.generator.plan.tail import EVEN_DEPTH, past_the_depth
-from mirage_kernels.generator.plan.tiles import PLANNED, Planning, planned
+from mirage_kernels.generator.plan.tiles import require_layouts, with_barriers
+
+KEPT = "_kept"  # behind the name of what lines keep, as of totals
+# Carries that join warps or blocks in ways of their own.
+_UNPLANNED = ("accum_rescaled", "last", "combine", "combine_rescaled")
+_COMPUTED = (Kind.ELEMENTWISE, Kind.REDUCE, Kind.CONTRACT)
+_READABLE = (Layout.ACCUM, Layout.ROW_SUMS)  # by the epilogue
+_HELD = {  # what lines have, and where
+    Layout.TOKENS: Layout.LINE,
+    Layout.DEPTH: Layout.LINE_VECTOR,
+    Layout.TOKEN_SUMS: Layout.TOKEN_SUMS,
+    Layout.SCALAR: Layout.SCALAR,
+}
+_WHOLE = (Layout.TOKENS, Layout.DEPTH)  # of a line
 
 
-def tile_program(recipe: str, graph: Graph, planning: Planning = PLANNED) -> TileProgram:
+def tile_program(recipe: str, graph: Graph, arch: str = "sm_90a") -> TileProgram:
     """Return the tile program of a muGraph with one kernel: weights streamed in a loop, or lines.
 
     Raises PlanError for other muGraphs: several kernels, a value with no place in the plan, an
@@ -50,70 +60,36 @@ def tile_program(recipe: str, graph: Graph, planning: Planning = PLANNED) -> Til
     """
     if len(graph.blocks) != 1 or graph.of("contract"):
         raise PlanError(f"{recipe}: the muGraph has several kernels, this plan takes one")
-    (node,) = graph.blocks
-    assert node.body is not None
-    if node.body.space is not None and node.body.space.loop is None:
-        return line_program(recipe, graph, node, without_threads(node.body))
-    late = [n.name for n in node.body.of("output") if n.loop_cut is None]
-    if late != [node.body.outputs[0]]:
-        raise PlanError(f"{recipe}: the kernel stores several results outside of its loop")
-    return planned(_Lowering(recipe, graph, node, node.body).run(), graph, planning)
-
-
-# Carries that join warps or blocks in ways of their own.
-_UNPLANNED = ("accum_rescaled", "last", "combine", "combine_rescaled")
-_COMPUTED = (Kind.ELEMENTWISE, Kind.REDUCE, Kind.CONTRACT)
-_READABLE = (Layout.ACCUM, Layout.ROW_SUMS)  # by the epilogue
-
-
-def roles_of(body: Graph) -> Roles:
-    """Return which dim is streamed, which holds the few lines, which is contracted.
-
-    The loop's dim is the depth; of the two operands of a contraction over it, the one with static
-    lines streams. Where several do, the grid cuts the rows; lines that it leaves whole are inner
-    ones. Without a loop there are lines (`lines.py`). Raises PlanError where that does not
-    determine the roles.
-    """
-    loop = body.space.loop if body.space is not None else None
-    if loop is None:
-        return line_roles(body)
-    found: list[tuple[str, str]] = []
-    for node in body.of("contract"):
-        kept = [[d for d in body.values[a].type.dims if d.name != loop.dim] for a in node.args]
-        if node.over != loop.dim or [len(k) for k in kept] != [1, 1] or kept[0] == kept[1]:
-            continue
-        rows, tokens = sorted((k[0] for k in kept), key=lambda d: d.dynamic)
-        if not rows.dynamic and tokens.dynamic:
-            found.append((rows.name, tokens.name))
-    if not found:
-        raise PlanError("no contraction along the loop has one static and one dynamic operand")
-    assert body.space is not None
-    cut = {axis.dim for axis in body.space.grid}
-    streamed, few = next((pair for pair in found if pair[0] in cut), found[0])
-    whole = (lines for lines, other in found if other == few and lines not in cut)
-    inner = tuple(dict.fromkeys(lines for lines in whole if lines != streamed))
-    return Roles(streamed, few, loop.dim, inner)
+    program = _Lowering(recipe, graph).program()
+    if not program.loop:
+        return program
+    require_layouts(graph, arch)
+    return with_barriers(program)
 
 
 class _Lowering:
     """One muGraph on its way to a tile program."""
 
-    def __init__(self, recipe: str, graph: Graph, node: Node, body: Graph) -> None:
-        self.recipe, self.graph, self.node = recipe, graph, node
-        self.body = body = without_threads(body)
-        self.roles = roles_of(body)
-        self.phases = phases_of(body)
-        self.past = past_the_depth(body, self.phases)
-        self.types = {name: value.type for name, value in body.values.items()}
+    def __init__(self, recipe: str, graph: Graph) -> None:
+        (self.node,) = graph.blocks
+        assert self.node.body is not None
+        self.recipe, self.graph = recipe, graph
+        self.body = without_threads(self.node.body)
+        self.roles = roles_of(self.body)
+        self.phases = phases_of(self.body)
+        self.past = past_the_depth(self.body, self.phases)
+        self.types = {name: value.type for name, value in self.body.values.items()}
+        self.tensors = dict(
+            zip((n.name for n in self.body.inputs), self.node.args, strict=True)
+        ) | dict(zip(self.body.outputs, (v.name for v in self.node.outs), strict=True))
+        self.renamed: dict[str, str] = {}  # lines that would be called like their tensor
+        self.lines: list[Statement] = []
+        self.fetches: list[Statement] = []
         self.loop: list[Statement] = []
         self.meetings: list[Statement] = []
-        self.epilogue: list[Statement] = []
-        self.fetches: list[Statement] = []
         self.products: list[Statement] = []
-        self.lines = Lines(recipe, self.roles, self.types)
-
-    def run(self) -> TileProgram:
-        rules: dict[Kind, Callable[[Node], None]] = {
+        self.epilogue: list[Statement] = []
+        self.rules: dict[Kind, Callable[[Node], None]] = {
             Kind.SOURCE: self.source,
             Kind.ELEMENTWISE: self.elementwise,
             Kind.CONTRACT: self.contract,
@@ -121,37 +97,67 @@ class _Lowering:
             Kind.CARRY: self.carry,
             Kind.OUTPUT: self.output,
         }
-        for node in self.body.nodes:
-            kind = OPS[node.op].kind
-            if kind not in rules or node.op in _UNPLANNED:
-                raise PlanError(f"{self.recipe}: {node.op} is not planned yet ({node.name})")
-            if kind in _COMPUTED and self.phases[node.name] is Phase.BEFORE:
-                self.lines.compute(node)
-            else:
-                rules[kind](node)
-        return self.program()
 
     def program(self) -> TileProgram:
+        for node in self.body.nodes:
+            kind = OPS[node.op].kind
+            if kind not in self.rules or node.op in _UNPLANNED:
+                raise self.error(f"{node.op} is not planned yet ({node.name})")
+            (self.line if kind in _COMPUTED and self.is_line(node) else self.rules[kind])(node)
+        tensors = [n for n in self.graph.inputs if n.out.type.dims]
+        inputs = tuple(Operand(n.name, i, n.out.type, n.optional) for i, n in enumerate(tensors))
+        types = self.graph.values
+        results = [Operand(n, i, types[n].type) for i, n in enumerate(self.graph.outputs)]
         stored = {s.out for s in self.epilogue if s.do is Do.STORE}
         stages = map(self.stage, self.roles.inner)
-        inputs, output = operands(self.graph), result(self.graph, 0)
-        lying(self.recipe, self.roles, (*inputs, output))
-        return TileProgram(
+        assert self.body.space is not None
+        made = TileProgram(
             recipe=self.recipe,
             roles=self.roles,
             inputs=inputs,
-            scalars=scalars(self.graph),
-            output=output,
-            literals=literals(self.body),
+            scalars=tuple(n.name for n in self.graph.inputs if not n.out.type.dims),
+            output=results[0],
+            literals={n.name: n.over for n in self.body.of("size")}
+            | {n.name: number_text(n.value) for n in self.body.of("const")},
             loop=tuple(self.loop),
             meetings=tuple(self.meetings),
             epilogue=needed(self.epilogue, stored),
             fetches=tuple(self.fetches),
             stages=tuple(stage for stage in stages if stage.statements),
             products=tuple(self.products),
-            lines=tuple(self.lines.statements),
-            also=tuple(result(self.graph, i) for i in range(1, len(self.graph.outputs))),
+            lines=tuple(self.lines),
+            also=tuple(results[1:]),
+            grid=tuple(axis.dim for axis in self.body.space.grid),
         )
+        return self.checked(made)
+
+    def checked(self, made: TileProgram) -> TileProgram:
+        """Return the program; raises PlanError for what its loads and stores cannot do."""
+        late = [n.name for n in self.body.of("output") if n.loop_cut is None]
+        if made.loop and late != [self.body.outputs[0]]:
+            raise self.error("the kernel stores several results outside of its loop")
+        for o in () if made.loop else made.results:
+            if o.type.names != (self.roles.tokens, self.roles.depth):
+                raise self.error(f"the result {o.type} is no line per token")
+        for o in (*made.inputs, made.output):
+            *others, last = o.type.names
+            if others and last != (fast := self.roles.fast(o.type.names)):
+                wanted = " ".join((*(d for d in o.type.names if d != fast), fast))
+                raise self.error(
+                    f"{o.name} [{', '.join(o.type.names)}] has contiguous {last}, "
+                    f"the plan takes contiguous {fast}",
+                    f'give it as "{wanted}"',
+                )
+        if made.parted and any(s.do is Do.SUM for s in made.lines):
+            raise self.error("sums of lines that the grid cuts are not planned")
+        if made.parted and any(o.optional for o in made.inputs):
+            raise self.error("parts of a vector that may be missing are not planned yet")
+        if made.loop:
+            return made
+        return replace(made, lines=tuple(sorted(made.lines, key=lambda s: s.do is not Do.LOAD)))
+
+    def error(self, sentence: str, hint: str = "") -> PlanError:
+        return PlanError(f"{self.recipe}: {sentence}", hint)
 
     def stage(self, dim: str) -> Stage:
         """Return what makes the totals over a dim that products contract."""
@@ -162,19 +168,46 @@ class _Lowering:
         ]
         return Stage(dim, (*needed(self.epilogue, set(mine)), *keeps))
 
-    def layout(self, name: str, type_: TensorType) -> Layout:
+    # -- statements ------------------------------------------------------------------------------
+
+    def is_line(self, node: Node) -> bool:
+        """Say whether a node belongs to the lines: before the loop, or without one."""
+        if node.op == "output":
+            return not self.roles.rows
+        if node.op == "input":
+            whole = node.loop_cut is None and bool(node.out.type.dims)
+            return whole and self.layout(node.name) not in (Layout.FACTORS, *_READABLE)
+        return OPS[node.op].kind in _COMPUTED and self.phases[node.name] is Phase.BEFORE
+
+    def is_statistic(self, name: str) -> bool:
+        """Say whether lines compute a value."""
+        return name in self.body.producers and self.is_line(self.body.producers[name])
+
+    def layout(self, name: str, type_: TensorType | None = None) -> Layout:
+        """Return the place of a value in the loop and behind it."""
+        type_ = type_ or self.types[name]
         layout = self.roles.layout(type_.names)
-        if layout is None or len(type_.dims) > 2:
-            raise PlanError(f"{self.recipe}: {name} {type_} has no place in the plan")
+        if layout is None:
+            raise self.error(f"{name} {type_} has no place in the plan")
         return layout
 
-    def add(self, do: Do, node: Node, args: tuple[str, ...], **more: str) -> None:
-        """Append a statement to the part of the block's life that the node belongs to."""
-        layout = self.layout(node.name, node.out.type)
-        statement = Statement(do, node.name, args, node.out.type, layout, more.get("op", ""))
-        here = self.loop if self.phases[node.name] is Phase.LOOP else self.epilogue
-        self.read(args, here)
-        here.append(statement)
+    def add(self, do: Do, node: Node, args: Sequence[str], op: str = "") -> None:
+        """Append a statement that makes a node's value."""
+        layout = self.layout(node.name)
+        self.put(Statement(do, node.name, tuple(args), node.out.type, layout, op), node)
+
+    def put(self, s: Statement, node: Node) -> None:
+        """Append a statement to the part of the block's life that a node belongs to."""
+        if not self.is_line(node):
+            here = self.loop if self.phases[node.name] is Phase.LOOP else self.epilogue
+            self.read(s.args, here)
+            return here.append(s)
+        if s.layout not in _HELD:
+            raise self.error(f"{s.out} {s.type} is no part of a line")
+        out, args = self.renamed.get(s.out, s.out), s.args
+        if s.do is not Do.LOAD:
+            args = tuple(self.renamed.get(a, a) for a in args)
+        return self.lines.append(replace(s, out=out, args=args, layout=_HELD[s.layout]))
 
     def read(self, names: Sequence[str], here: list[Statement]) -> None:
         """Read the statistics among operands, each once; raises PlanError for a whole line.
@@ -182,23 +215,124 @@ class _Lowering:
         So it does in the loop for what only the epilogue reads.
         """
         late = {s.out for s in self.epilogue if s.do is Do.READ} if here is self.loop else set()
+        lines = {s.out for s in self.lines if s.do is Do.LOAD}
         for name in names:
-            line = any(s.do is Do.LOAD and s.out == name for s in self.lines.statements)
-            if line or (name in late and not self.is_statistic(name)):
-                raise PlanError(f"{self.recipe}: {name} is not cut by the loop")
-            if self.is_statistic(name) and all(s.out != name for s in here):
-                self.lines.keep(name)
-                kept, type_ = name + KEPT, self.types[name]
-                here.append(Statement(Do.READ, name, (kept,), type_, self.layout(name, type_)))
+            statistic = self.is_statistic(name)
+            if name in lines or (name in late and not statistic):
+                raise self.error(f"{name} is not cut by the loop")
+            if statistic and all(s.out != name for s in here):
+                kept = self.keep(name)
+                layout = self.layout(name)
+                here.append(Statement(Do.READ, name, (kept,), self.types[name], layout))
 
-    def is_statistic(self, name: str) -> bool:
-        """Say whether lines compute a value, before the loop."""
-        made = self.body.producers.get(name)
-        return (
-            made is not None
-            and OPS[made.op].kind in _COMPUTED
-            and self.phases[name] is Phase.BEFORE
-        )
+    def keep(self, name: str) -> str:
+        """Keep a token's number in shared memory, once; return how it is called there."""
+        if self.layout(name) is not Layout.TOKEN_SUMS:
+            raise self.error(f"{name} is computed before the loop")
+        kept = Statement(Do.KEEP, name + KEPT, (name,), self.types[name], Layout.TOKEN_SUMS)
+        if kept not in self.lines:
+            self.lines.append(kept)
+        return kept.out
+
+    def widest_first(self, node: Node) -> Sequence[str]:
+        """Return the operands with one in front that has all dims of the result.
+
+        Fragments, and lines, broadcast to the first operand; only commutative ops may be turned
+        round.
+        """
+        first = node.args[0]
+        if self.is_line(node):
+            wide = self.layout(node.name) not in _WHOLE or self.layout(first) in _WHOLE
+        else:
+            wide = set(self.types[first].names) == set(node.out.type.names)
+            wide |= self.phases[node.name] is not Phase.LOOP or len(node.args) != 2
+        if not wide and not OPS[node.op].commutative:
+            raise self.error(f"{node.name} broadcasts its first operand")
+        return node.args if wide else node.args[::-1]
+
+    def multiplied(self, node: Node) -> str:
+        """Multiply in registers what a contraction of lines with the same lines sums up."""
+        wide = max((self.types[a] for a in node.args), key=lambda t: len(t.dims))
+        name, type_ = f"{node.name}_terms", replace(wide, dtype=node.out.type.dtype)
+        layout = self.layout(name, type_)
+        self.put(Statement(Do.MAP, name, node.args, type_, layout, "mul"), node)
+        return name
+
+    # -- rules by kind ---------------------------------------------------------------------------
+
+    def line(self, node: Node) -> None:
+        """Add an operator to the lines; raises PlanError for one that they do not have."""
+        kind, along = OPS[node.op].kind, node.over == self.roles.depth
+        if kind is Kind.ELEMENTWISE and len(node.args) <= 2:
+            self.add(Do.MAP, node, self.widest_first(node), node.op)
+        elif kind is Kind.REDUCE and along:
+            self.add(Do.SUM, node, node.args)
+        elif kind is Kind.CONTRACT and along:
+            self.add(Do.SUM, node, (self.multiplied(node),))
+        else:
+            raise self.error(f"{node.op} of a line is not planned ({node.name})")
+
+    def source(self, node: Node) -> None:
+        if node.op == "iota":
+            raise self.error(f"positions are not planned yet ({node.name})")
+        if node.op != "input" or (node.loop_cut is None and not node.out.type.dims):
+            return
+        tensor, layout = self.tensors[node.name], self.layout(node.name)
+        if layout is Layout.FACTORS:
+            fetch = Statement(Do.FETCH, node.name, (tensor,), node.out.type, layout)
+            self.fetches.append(fetch)
+        elif node.loop_cut is None and layout in _READABLE:
+            self.add(Do.READ, node, (tensor,))
+        elif node.loop_cut is None and layout not in _WHOLE:
+            raise self.error(f"{node.name} has a number per token, which no plan reads yet")
+        else:
+            if self.is_line(node) and node.name == tensor:
+                self.renamed[node.name] = f"{node.name}_line"
+            self.add(Do.LOAD, node, (tensor,))
+
+    def elementwise(self, node: Node) -> None:
+        if self.layout(node.name) is Layout.FACTORS:
+            raise self.error(f"{node.name} is not planned, {Layout.FACTORS.value}")
+        self.add(Do.MAP, node, self.widest_first(node), op=node.op)
+
+    def contract(self, node: Node) -> None:
+        layouts = {self.layout(a) for a in node.args}
+        if node.over in self.roles.inner and self.phases[node.name] is Phase.AFTER:
+            self.late_product(node)
+        elif node.over != self.roles.depth:
+            raise self.error(f"{node.name} contracts {node.over}, not the loop's dim")
+        elif layouts in ({Layout.ROWS, Layout.TOKENS}, {Layout.INNER, Layout.TOKENS}):
+            rows, tokens = sorted(node.args, key=lambda a: self.layout(a) is Layout.TOKENS)
+            self.ends(node, "multiplies", self.past[rows] * self.past[tokens])
+            self.add(Do.CONTRACT, node, (rows, tokens))
+        elif len(layouts) == 1:  # lines times the same lines: multiplied and summed in registers
+            self.sum_up(node, self.multiplied(node))
+        else:
+            raise self.error(f"{node.name} contracts {[x.value for x in layouts]}")
+
+    def late_product(self, node: Node) -> None:
+        """Multiply a fetched tile with totals, which a stage keeps in the storage type."""
+        fetched = {s.out for s in self.fetches}
+        factors, totals = sorted(node.args, key=lambda a: a not in fetched)
+        layouts = [self.layout(a) for a in (factors, totals)]
+        if factors not in fetched or layouts != [Layout.FACTORS, Layout.INNER_ACCUM]:
+            raise self.error(f"{node.name} contracts {[x.value for x in layouts]}")
+        if self.types[totals].dtype is DType.FP32:
+            raise self.error(f"{node.name} contracts fp32 totals")
+        layout, args = self.layout(node.name), (factors, totals + KEPT)
+        self.products.append(Statement(Do.CONTRACT, node.name, args, node.out.type, layout))
+        self.add(Do.TOTAL, node, (node.name,))
+
+    def reduce(self, node: Node) -> None:
+        if node.over != self.roles.depth or self.phases[node.name] is not Phase.LOOP:
+            raise self.error(f"{node.name} sums {node.over} outside the loop")
+        self.sum_up(node, node.args[0])
+
+    def sum_up(self, node: Node, terms: str) -> None:
+        if any(self.has_statistics(a) for a in node.args):
+            raise self.error(f"{node.name} sums what need not end with the depth")
+        self.ends(node, "sums", prod(self.past[a] for a in node.args))
+        self.add(Do.SUM, node, (terms,))
 
     def has_statistics(self, name: str) -> bool:
         """Say whether a value of the loop depends on what lines compute.
@@ -210,128 +344,33 @@ class _Lowering:
             self.is_statistic(name) or any(self.has_statistics(a) for a in found.args)
         )
 
-    def source(self, node: Node) -> None:
-        if node.op == "iota":
-            raise PlanError(f"{self.recipe}: positions are not planned yet ({node.name})")
-        if node.op != "input":
-            return
-        tensor = self.node.args[[n.name for n in self.body.inputs].index(node.name)]
-        if node.loop_cut is not None:
-            self.add(Do.LOAD, node, (tensor,))
-        elif node.out.type.dims:
-            layout = self.layout(node.name, node.out.type)
-            if layout is Layout.FACTORS:
-                fetch = Statement(Do.FETCH, node.name, (tensor,), node.out.type, layout)
-                self.fetches.append(fetch)
-            elif layout in _READABLE:
-                self.add(Do.READ, node, (tensor,))
-            else:
-                self.lines.load(node, tensor)
-
-    def elementwise(self, node: Node) -> None:
-        if self.layout(node.name, node.out.type) is Layout.FACTORS:
-            raise PlanError(f"{self.recipe}: {node.name} is not planned, {Layout.FACTORS.value}")
-        self.add(Do.MAP, node, self.widest_first(node), op=node.op)
-
-    def widest_first(self, node: Node) -> tuple[str, ...]:
-        """Return the operands with one that has all dims of the result in front.
-
-        Fragments broadcast to the first operand; only commutative ops may be turned round.
-        """
-        if self.phases[node.name] is not Phase.LOOP or len(node.args) != 2:
-            return node.args
-        wide = [set(self.types[a].names) == set(node.out.type.names) for a in node.args]
-        if wide[0]:
-            return node.args
-        if not OPS[node.op].commutative:
-            raise PlanError(f"{self.recipe}: {node.name} broadcasts its first operand")
-        return node.args[::-1]
-
-    def contract(self, node: Node) -> None:
-        layouts = {self.layout(a, self.body.values[a].type) for a in node.args}
-        if node.over in self.roles.inner and self.phases[node.name] is Phase.AFTER:
-            self.late_product(node)
-        elif node.over != self.roles.depth:
-            raise PlanError(f"{self.recipe}: {node.name} contracts {node.over}, not the loop's dim")
-        elif layouts in ({Layout.ROWS, Layout.TOKENS}, {Layout.INNER, Layout.TOKENS}):
-            rows, tokens = sorted(node.args, key=lambda a: self.is_tokens(a))
-            self.ends(node, "multiplies", self.past[rows] * self.past[tokens])
-            self.add(Do.CONTRACT, node, (rows, tokens))
-        elif len(layouts) == 1:  # lines times the same lines: multiplied and summed in registers
-            self.squares(node)
-        else:
-            raise PlanError(f"{self.recipe}: {node.name} contracts {[x.value for x in layouts]}")
-
-    def is_tokens(self, name: str) -> bool:
-        return self.layout(name, self.body.values[name].type) is Layout.TOKENS
-
-    def late_product(self, node: Node) -> None:
-        """Multiply a fetched tile with totals, which a stage keeps in the storage type."""
-        fetched = {s.out for s in self.fetches}
-        factors, totals = sorted(node.args, key=lambda a: a not in fetched)
-        layouts = [self.layout(a, self.types[a]) for a in (factors, totals)]
-        if factors not in fetched or layouts != [Layout.FACTORS, Layout.INNER_ACCUM]:
-            raise PlanError(f"{self.recipe}: {node.name} contracts {[x.value for x in layouts]}")
-        if self.types[totals].dtype is DType.FP32:
-            raise PlanError(f"{self.recipe}: {node.name} contracts fp32 totals")
-        layout, args = self.layout(node.name, node.out.type), (factors, totals + KEPT)
-        self.products.append(Statement(Do.CONTRACT, node.name, args, node.out.type, layout))
-        self.add(Do.TOTAL, node, (node.name,))
-
-    def squares(self, node: Node) -> None:
-        first = self.body.values[node.args[0]]
-        name = f"{node.name}_terms"
-        self.read(node.args, self.loop)
-        self.loop.append(
-            Statement(
-                Do.MAP,
-                name,
-                node.args,
-                replace(first.type, dtype=node.out.type.dtype),
-                self.layout(name, first.type),
-                "mul",
-            )
-        )
-        self.sum_up(node, name)
-
-    def sum_up(self, node: Node, terms: str) -> None:
-        if any(self.has_statistics(a) for a in node.args):
-            raise PlanError(f"{self.recipe}: {node.name} sums what need not end with the depth")
-        self.ends(node, "sums", prod(self.past[a] for a in node.args))
-        self.add(Do.SUM, node, (terms,))
-
     def ends(self, node: Node, does: str, past: float) -> None:
         """Raise PlanError if a sum along the depth would go on behind it; `past`: with what."""
-        depth = next(d for o in operands(self.graph) for d in o.type.dims if d.name == node.over)
-        if past != 0 and depth.size % EVEN_DEPTH:
-            raise PlanError(
-                f"{self.recipe}: {node.name} {does} what need not end with the depth",
-                f"choose {depth.name} as a multiple of {EVEN_DEPTH}",
+        dims = {d.name: d for n in self.graph.inputs for d in n.out.type.dims}
+        if past != 0 and dims[node.over].size % EVEN_DEPTH:
+            raise self.error(
+                f"{node.name} {does} what need not end with the depth",
+                f"choose {node.over} as a multiple of {EVEN_DEPTH}",
             )
-
-    def reduce(self, node: Node) -> None:
-        if node.over != self.roles.depth or self.phases[node.name] is not Phase.LOOP:
-            raise PlanError(f"{self.recipe}: {node.name} sums {node.over} outside the loop")
-        self.sum_up(node, node.args[0])
 
     def carry(self, node: Node) -> None:
         (summed,) = node.args
         if not any(s.out == summed and s.do in (Do.CONTRACT, Do.SUM) for s in self.loop):
-            raise PlanError(f"{self.recipe}: {node.name} accumulates something else than a sum")
-        layout = self.layout(node.name, node.out.type)
+            raise self.error(f"{node.name} accumulates something else than a sum")
+        layout = self.layout(node.name)
         self.meetings.append(Statement(Do.MEET, summed, (summed,), node.out.type, layout))
         self.epilogue.append(Statement(Do.TOTAL, node.name, (summed,), node.out.type, layout))
 
     def output(self, node: Node) -> None:
-        if node.loop_cut is None:
-            self.add(Do.STORE, node, node.args)
-            return
-        layout = self.layout(node.name, node.out.type)
-        tensor = self.node.outs[self.body.outputs.index(node.name)].name
+        tensor = self.tensors[node.name]
+        if self.roles.rows and node.loop_cut is None:
+            return self.add(Do.STORE, node, node.args)
+        if not self.roles.rows:
+            return self.add(Do.STORE, node, (*node.args, tensor))
         last = self.graph.values[tensor].type.names[-1]
         loaded = self.body.producers[node.args[0]].op == "input"
         if self.roles.inner:
-            raise PlanError(f"{self.recipe}: {tensor} beside inner dims is not planned yet")
-        if layout is not Layout.TOKENS or last != self.roles.depth or loaded:
-            raise PlanError(f"{self.recipe}: the loop computes no lines of tokens for {tensor}")
-        self.add(Do.STORE, node, (*node.args, tensor))
+            raise self.error(f"{tensor} beside inner dims is not planned yet")
+        if self.layout(node.name) is not Layout.TOKENS or last != self.roles.depth or loaded:
+            raise self.error(f"the loop computes no lines of tokens for {tensor}")
+        return self.add(Do.STORE, node, (*node.args, tensor))

@@ -12,7 +12,7 @@ shared memory in the storage type, and multiplied there with a tile that was fet
 
 What needs a token's whole depth before the loop, a norm's statistics, is computed by lines: a warp
 takes a token whole in registers and leaves its numbers in shared memory. A program without a loop
-has nothing but lines, each held by a block, or cut into parts where nothing is summed (`lines.py`).
+has nothing but lines, each held by a block, or cut into parts where nothing is summed.
 
 A result beside the output that the loop computes from tokens is stored there, step by step, dealt
 out to the blocks that all compute it; a block that holds a line stores what it likes of it.
@@ -26,7 +26,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-from mirage_kernels.generator.ir import Dim, DType, Json, TensorType
+from mirage_kernels.generator.errors import PlanError
+from mirage_kernels.generator.ir import Dim, DType, Graph, Json, TensorType
 
 
 class Layout(Enum):
@@ -78,6 +79,39 @@ class Roles:
         return next((d for d in type_.dims if d.name in self.inner), None)
 
 
+def roles_of(body: Graph) -> Roles:
+    """Return which dim is streamed, which holds the few lines, which is contracted.
+
+    The loop's dim is the depth; of the two operands of a contraction over it, the one with static
+    lines streams. Where several do, the grid cuts the rows; lines that it leaves whole are inner
+    ones. Without a loop tokens are cut, and lines are whole or cut. Raises PlanError where that
+    does not determine the roles.
+    """
+    assert body.space is not None
+    cut = {axis.dim for axis in body.space.grid}
+    dims = {d.name: d for v in body.values.values() for d in v.type.dims}
+    if body.space.loop is None:
+        ordered = sorted(dims, key=lambda name: not dims[name].dynamic)
+        if [dims[name].dynamic for name in ordered] != [True, False]:
+            raise PlanError("without a loop the plan takes a dynamic dim and a static one")
+        if ordered[0] not in cut:
+            raise PlanError(f"without a loop the plan cuts {ordered[0]}")
+        return Roles("", *ordered)
+    depth = body.space.loop.dim
+    found: list[tuple[str, str]] = []
+    for node in body.of("contract"):
+        kept = [[d for d in body.values[a].type.names if d != depth] for a in node.args]
+        if node.over == depth and [len(k) for k in kept] == [1, 1]:
+            (rows,), (tokens,) = sorted(kept, key=lambda k: dims[k[0]].dynamic)
+            if not dims[rows].dynamic and dims[tokens].dynamic:
+                found.append((rows, tokens))
+    if not found:
+        raise PlanError("no contraction along the loop has one static and one dynamic operand")
+    streamed, few = next((pair for pair in found if pair[0] in cut), found[0])
+    whole = [lines for lines, other in found if other == few and lines not in cut]
+    return Roles(streamed, few, depth, tuple(dict.fromkeys(n for n in whole if n != streamed)))
+
+
 _LAYOUTS = {
     frozenset("rd"): Layout.ROWS,
     frozenset("td"): Layout.TOKENS,
@@ -125,6 +159,9 @@ class Statement:
         return self.type.dtype
 
 
+IN_WORKSPACE = -1
+
+
 @dataclass(frozen=True)
 class Operand:
     """A tensor of the kernel's argument list: its place there and how lines are strided."""
@@ -133,6 +170,12 @@ class Operand:
     index: int
     type: TensorType
     optional: bool = False  # a call may leave it out: zeros
+    stacked: bool = False  # a call gives stacks of it, and which slice each token has
+
+    @staticmethod
+    def in_workspace(name: str, type_: TensorType) -> Operand:
+        """Return what is no argument: other blocks, or another launch, take it from here."""
+        return Operand(name, IN_WORKSPACE, type_)
 
 
 @dataclass(frozen=True)
@@ -160,15 +203,31 @@ class TileProgram:
     stages: tuple[Stage, ...] = ()  # after the meetings
     products: tuple[Statement, ...] = ()  # of what stages keep with what was fetched
     lines: tuple[Statement, ...] = ()  # once per token, before the loop
-    sharing: bool = True  # of bytes between values that are not needed at the same time
-    producer_blocks: int = 0  # at most, which compute their totals for all other blocks
-    produces: bool = False  # it is what producer blocks run: results are left for the others
-    received: tuple[Statement, ...] = ()  # what they left, kept by a consumer block
-    producers: TileProgram | None = None  # what producer blocks run, of the consumers' program
-    paired: bool = False  # some producers have register operands, in pairs (variants)
-    stacked: tuple[str, ...] = ()  # inputs that are slices of stacks, by token (batched_lora.py)
     also: tuple[Operand, ...] = ()  # results beside the output, stored in the loop or by lines
-    parted: bool = False  # lines are cut by the grid as well
+    grid: tuple[str, ...] = ()  # the dims that it cuts
+    received: tuple[Statement, ...] = ()  # kept as other blocks of the launch leave it
+    producers: TileProgram | None = None  # what these run
+    consumers: TileProgram | None = None  # the same program of blocks that receive
+
+    @property
+    def streamed(self) -> TileProgram:
+        """What the blocks run that stream the rows: all of it unless they receive something."""
+        return self.consumers or self
+
+    @property
+    def produces(self) -> bool:
+        """Whether it leaves its result for other blocks."""
+        return self.output.index == IN_WORKSPACE
+
+    @property
+    def stacked(self) -> tuple[str, ...]:
+        """The inputs that are slices of stacks, by token."""
+        return tuple(o.name for o in self.inputs if o.stacked)
+
+    @property
+    def parted(self) -> bool:
+        """Whether there are lines alone, and the grid cuts them as well."""
+        return not self.loop and self.roles.depth in self.grid
 
     @property
     def results(self) -> tuple[Operand, ...]:

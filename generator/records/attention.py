@@ -11,8 +11,8 @@ from mirage_kernels.generator.records.record import About, AttentionRecord
 from mirage_kernels.generator.schedules.attention.lower import attention_program
 from mirage_kernels.generator.schedules.attention.program import form_name
 from mirage_kernels.generator.schedules.attention.variants import AttentionVariant, with_dynamic
+from mirage_kernels.generator.search.cases import Case
 from mirage_kernels.generator.search.select import Ranked
-from mirage_kernels.generator.search.verify import Case
 from mirage_kernels.generator.target import target
 from mirage_kernels.generator.tuning.catalog import Key, tuned_kernel
 from mirage_kernels.generator.tuning.variants import chosen_row_variants

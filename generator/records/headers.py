@@ -17,16 +17,12 @@ from mirage_kernels.generator.schedules.batched_lora import (
     first_launch,
     first_launch_bytes,
 )
+from mirage_kernels.generator.schedules.choose import producers_bytes, shared_bytes
 from mirage_kernels.generator.schedules.cluster_split_k.knobs import ClusterSplitK
+from mirage_kernels.generator.schedules.loop import producers_of, prologue_warps
 from mirage_kernels.generator.schedules.register_operand.knobs import RegisterOperand
 from mirage_kernels.generator.schedules.row_wise.knobs import RowWise
 from mirage_kernels.generator.schedules.schedule import Variant
-from mirage_kernels.generator.schedules.sizes import (
-    producers_bytes,
-    producers_of,
-    prologue_warps,
-    shared_bytes,
-)
 from mirage_kernels.generator.schedules.sliced_k.knobs import SlicedK
 
 

@@ -8,7 +8,6 @@ from mirage_kernels.generator.emit import forms
 from mirage_kernels.generator.emit.cuda import Kernel
 from mirage_kernels.generator.emit.table import AttentionEntry, Entry, emit_table
 from mirage_kernels.generator.plan.lower import tile_program
-from mirage_kernels.generator.plan.tiles import Planning
 from mirage_kernels.generator.records.headers import attention_header, kernel_header, stacked_header
 from mirage_kernels.generator.records.record import (
     AttentionRecord,
@@ -24,8 +23,8 @@ from mirage_kernels.generator.schedules.batched_lora import (
     stacked_program,
     stacked_variants,
 )
+from mirage_kernels.generator.schedules.loop import producers_of
 from mirage_kernels.generator.schedules.producer_blocks import with_producer_blocks
-from mirage_kernels.generator.schedules.sizes import producers_of
 from mirage_kernels.generator.target import target
 
 
@@ -65,7 +64,7 @@ def triton_of(record: KernelRecord) -> str:
 
 def kernel_of(record: KernelRecord) -> Kernel:
     """Return the kernel of a record, planned."""
-    program = tile_program(record.recipe, record.graph, Planning(arch=record.arch))
+    program = tile_program(record.recipe, record.graph, record.arch)
     if any(producers_of(v.knobs) for v in record.variants):
         program = with_producer_blocks(program, target(record.arch))
     return Kernel(program, record.variants, record.storage, kernel_header(record, program))
@@ -76,7 +75,7 @@ def stacked_kernel(record: KernelRecord) -> Kernel | None:
     if not record.stacked:
         return None
     on = target(record.arch)
-    plain = tile_program(record.recipe, record.graph, Planning(arch=record.arch))
+    plain = tile_program(record.recipe, record.graph, record.arch)
     program = stacked_program(plain, record.stacked, on)
     variants = () if program is None else stacked_variants(program, record.variants, on)
     if program is None or not variants:

@@ -17,13 +17,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from math import ceil
+from math import ceil, prod
 
 from mirage_kernels.generator.ir import DType
-from mirage_kernels.generator.plan.hardware import facts
+from mirage_kernels.generator.plan.hardware import hardware
 from mirage_kernels.generator.plan.program import Do, Layout, TileProgram
-from mirage_kernels.generator.schedules.loop import LoopKnobs, Producers
-from mirage_kernels.generator.schedules.producer_blocks import PAIR, consumer_program
+from mirage_kernels.generator.schedules.loop import LoopKnobs
+from mirage_kernels.generator.schedules.producer_blocks import PAIR
 from mirage_kernels.generator.schedules.schedule import Knobs
 from mirage_kernels.generator.target import Target
 
@@ -43,19 +43,18 @@ ROW_WARP_US = 0.012  # warps of a line's block, by multiprocessor
 class Streaming:
     """A planned program on a target: all that its predicted time depends on beside the knobs."""
 
-    program: TileProgram
-    consumers: TileProgram  # the same without what producer blocks compute
+    program: TileProgram  # of the blocks that stream the rows
     on: Target
 
     @staticmethod
     def of(program: TileProgram, on: Target) -> Streaming:
         """Return what the predictions for a program need."""
-        return Streaming(program, consumer_program(program), on)
+        return Streaming(program.streamed, on)
 
     @property
     def clock(self) -> float:
         """Cycles per microsecond."""
-        return facts(self.on).cycles_per_us
+        return hardware(self.on).cycles_per_us
 
     @property
     def rows(self) -> int:
@@ -67,60 +66,64 @@ class Streaming:
         """The contracted extent."""
         return self.program.extents[self.program.roles.depth]
 
-    @property
-    def products(self) -> int:
-        """Products of one pass of the loop."""
-        return sum(s.do is Do.CONTRACT for s in self.consumers.loop)
-
-    def elements(self, names: tuple[str, ...], knobs: LoopKnobs) -> int:
-        """Return the elements that a block has of a value in the whole loop."""
-        roles, count = self.program.roles, 1
-        own = self.program.extents | {roles.rows: knobs.rows, roles.tokens: knobs.tokens}
-        for name in names:
-            count *= own[name]
-        return count // knobs.blocks
-
     def read_bytes(self, knobs: LoopKnobs, *, rows: bool) -> int:
         """Return the bytes that a block loads: of the weights that it shares with no other block
         (`rows`), or of all else.
         """
-        loads = [s for s in self.consumers.loads if (s.layout is Layout.ROWS) is rows]
-        return ELEMENT_BYTES * sum(self.elements(s.type.names, knobs) for s in loads)
+        roles, read = self.program.roles, 0
+        own = self.program.extents | {roles.rows: knobs.rows, roles.tokens: knobs.tokens}
+        for s in self.program.loads:
+            if (s.layout is Layout.ROWS) is rows:
+                read += ELEMENT_BYTES * (prod(own[name] for name in s.type.names) // knobs.blocks)
+        return read
 
-    def computes(self, layout: Layout) -> bool:
-        """Say whether the loop computes with values of a layout, not only products."""
-        maps = (s for s in self.consumers.loop if s.do is Do.MAP and s.layout is layout)
-        return any(layout is not Layout.DEPTH or s.dtype is DType.FP32 for s in maps)
+    def blocks(self, knobs: LoopKnobs) -> int:
+        """Return how many blocks stream, of one tile of tokens."""
+        return ceil(self.rows / knobs.rows) * knobs.blocks
 
     def most_blocks(self, knobs: LoopKnobs) -> int:
         """Return how many blocks the busiest multiprocessor runs."""
-        return ceil(ceil(self.rows / knobs.rows) * knobs.blocks / self.on.multiprocessors)
+        return ceil(self.blocks(knobs) / self.on.multiprocessors)
 
-    def memory_us(self, knobs: LoopKnobs) -> float:
-        """Return the time in which device memory hands out all weights."""
+    def weights_us(self, knobs: LoopKnobs, share: float = 1.0) -> float:
+        """Return the time in which weights come: from memory, and to the busiest multiprocessor.
+
+        Its port takes a `share` of what it could where few bytes are in flight, or some are empty.
+        """
         own = self.read_bytes(knobs, rows=True)
         whole = own * knobs.blocks * self.rows / knobs.rows  # the last block may be partly empty
-        return whole / self.on.memory_bytes_per_us / OVERLAP
-
-    def port(self, knobs: LoopKnobs) -> float:
-        """Return how many bytes of weights come to a multiprocessor in a microsecond."""
         few = self.rows / knobs.rows * knobs.blocks <= self.on.multiprocessors / 2
-        return (ALONE_BYTES if few else WEIGHT_BYTES) * self.clock
+        port = (ALONE_BYTES if few else WEIGHT_BYTES) * self.clock * share
+        memory = whole / self.on.memory_bytes_per_us / OVERLAP
+        return max(memory, self.most_blocks(knobs) * own / port)
+
+    def tokens_us(self, knobs: LoopKnobs, cycle_bytes: float) -> float:
+        """Return the time that blocks spend on what all of them read, from L2."""
+        again = self.read_bytes(knobs, rows=False)
+        return self.most_blocks(knobs) * again / (cycle_bytes * self.clock)
+
+    def warpgroups_us(self, knobs: LoopKnobs, taken: float, cycles: float) -> float:
+        """Return the time of blocks alone on their multiprocessors, one after the other.
+
+        Operands come in the time `taken`, warpgroups issue products for `cycles` of each block.
+        """
+        most = self.most_blocks(knobs)
+        issued = most * cycles / self.clock
+        return max(taken, issued) + SHOWN * issued + WAVE_US * (most - 1)
 
     def vectors_us(self, cycles: float) -> float:
         """Return the time of vectors along the depth that the loop computes in fp32."""
-        return cycles * self.depth / self.clock if self.computes(Layout.DEPTH) else 0.0
+        maps = (s for s in self.program.loop if s.do is Do.MAP and s.layout is Layout.DEPTH)
+        computed = any(s.dtype is DType.FP32 for s in maps)
+        return cycles * self.depth / self.clock if computed else 0.0
 
-
-def beside_producers_us(
-    work: Streaming, knobs: LoopKnobs, producers: Producers | None, streamed: float
-) -> float:
-    """Return the time of a launch in which producer blocks compute something for all others."""
-    if producers is None:
-        return streamed
-    few = PAIR if producers.groups else 1  # half of the depth, of twice as many rows
-    lines = producers.rows + producers.tokens // few
-    read = ELEMENT_BYTES * lines * work.depth
-    crowded = WAVE_US * (ceil(work.rows / knobs.rows) * knobs.blocks > work.on.multiprocessors)
-    made = PRODUCER_US + read / (TOKEN_BYTES * work.clock)
-    return max(streamed, made + PRODUCER_US) + SHOWN * made + 2 * crowded
+    def beside_producers_us(self, knobs: LoopKnobs, streamed: float) -> float:
+        """Return the time of a launch in which producer blocks compute something for all others."""
+        if (producers := knobs.producers) is None:
+            return streamed
+        few = PAIR if producers.groups else 1  # half of the depth, of twice as many rows
+        lines = producers.rows + producers.tokens // few
+        read = ELEMENT_BYTES * lines * self.depth
+        crowded = WAVE_US * (self.blocks(knobs) > self.on.multiprocessors)
+        made = PRODUCER_US + read / (TOKEN_BYTES * self.clock)
+        return max(streamed, made + PRODUCER_US) + SHOWN * made + 2 * crowded

@@ -2,24 +2,33 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol, TypeVar
 
 from mirage_kernels.generator.plan.lower import tile_program
 from mirage_kernels.generator.plan.program import Roles, TileProgram
-from mirage_kernels.generator.plan.tiles import Planning
 from mirage_kernels.generator.schedules.schedule import Knobs, Subject
+from mirage_kernels.generator.target import Target
 
 ALIGNED_ELEMENTS = 8  # of two bytes, in 16
 BUCKETS = (8, 16, 32, 64)
 FEW_TOKENS = 32  # up to so many, two chunks per step are worth more than one wave
 RESERVED_BYTES = 1024  # of shared memory, per block, by the system
+ROW_TILE, TOKEN_TILE = 16, 8  # of one tensor-core instruction
 REGISTERS_LEFT = 250  # for a step and its accumulators: 264 spill, 240 do not
 REGISTERS_BESIDE_PRODUCERS = 210  # the same beside one warp more
+KEPT_ALIGNMENT = 128  # bytes: what lies behind begins where banks do
 
-
-def lowered(subject: Subject) -> TileProgram:
-    """Return the tile program of a muGraph; raises PlanError for one that streams no weights."""
-    return tile_program(subject.recipe, subject.graph, Planning(arch=subject.on.arch))
+# Of warpgroup products (wgmma), whose operands come as TMA tiles.
+BOX_DEPTH = 64  # contracted elements of one TMA tile: 128 bytes, which the swizzle covers
+BARRIER_BYTES = 8  # of one that counts what arrives
+GROUP_WARPS = 4
+GROUP_ROWS = 64  # rows of one instruction: a tile for each of its warps
+REGISTERS = 65536  # of a multiprocessor
+REGISTERS_BESIDE = 40  # sums and operands: addresses, vectors along the depth (ptxas)
+ALONE_BYTES = 116 * 1024  # a block asks for so many, to be alone on its multiprocessor
+WITH_WARPGROUPS = ("sm_90a",)  # architectures that have the vocabulary's wgmma
 
 
 @dataclass(frozen=True)
@@ -50,6 +59,26 @@ class LoopKnobs(Knobs):
         return 1
 
     @property
+    def producers(self) -> Producers | None:
+        """Return the knobs of producer blocks, None where a launch has none."""
+        return None
+
+    @property
+    def producer_knobs(self) -> LoopKnobs:
+        """Return what producer blocks are as blocks of their own."""
+        raise NotImplementedError
+
+    @property
+    def prologue_warps(self) -> int:
+        """Return the warps of a block of the prologue kernel; 0: there is none."""
+        return 0
+
+    @property
+    def has_workspace(self) -> bool:
+        """Say whether blocks leave something for others, in a workspace."""
+        return self.producers is not None or self.prologue_warps > 0
+
+    @property
     def step_depth(self) -> int:
         """Return how much of the contracted dim one pass of the loop takes."""
         raise NotImplementedError
@@ -57,3 +86,68 @@ class LoopKnobs(Knobs):
     def tiles(self, roles: Roles) -> dict[str, int]:
         """Return the tile sizes of the muGraph that such a kernel runs, by dim."""
         return {roles.rows: self.rows, roles.tokens: self.tokens, roles.depth: self.step_depth}
+
+
+def producers_of(knobs: Knobs) -> Producers | None:
+    """Return the knobs of producer blocks, None where a launch has none."""
+    return knobs.producers if isinstance(knobs, LoopKnobs) else None
+
+
+def prologue_warps(knobs: Knobs) -> int:
+    """Return the warps of a block of the prologue kernel; 0: there is none."""
+    return knobs.prologue_warps if isinstance(knobs, LoopKnobs) else 0
+
+
+K = TypeVar("K", bound=Knobs)
+Own = TypeVar("Own", bound=Knobs, contravariant=True)
+Size = Callable[[TileProgram, Knobs], int]
+
+
+class Block(Protocol[Own]):
+    """What a block of a schedule takes, by its knobs."""
+
+    def registers(self, knobs: Own) -> int:
+        """Return the registers of a thread that multiplies."""
+
+    def shared_bytes(self, knobs: Own) -> int:
+        """Return the shared memory of one block."""
+
+
+def sizes(knobs: type[K], block: Callable[[TileProgram], Block[K]]) -> tuple[Size, Size]:
+    """Return a schedule's registers of a thread and its shared memory of a block."""
+
+    def registers(program: TileProgram, given: Knobs) -> int:
+        assert isinstance(given, knobs)
+        return block(program).registers(given)
+
+    def shared_bytes(program: TileProgram, given: Knobs) -> int:
+        assert isinstance(given, knobs)
+        return block(program).shared_bytes(given)
+
+    return registers, shared_bytes
+
+
+def lowered(subject: Subject) -> TileProgram:
+    """Return the tile program of a muGraph; raises PlanError for one that streams no weights."""
+    return tile_program(subject.recipe, subject.graph, subject.on.arch)
+
+
+def reasons_against(on: Target) -> tuple[str, ...]:
+    """Return why a target runs no schedule of warpgroup products."""
+    return () if on.arch in WITH_WARPGROUPS else (f"{on.arch} has no wgmma",)
+
+
+def rows_for(rows: int, blocks: int, tile: int = ROW_TILE) -> int:
+    """Return the fewest rows per block, in whole row tiles, of which `blocks` cover all rows."""
+    return -(-rows // (tile * blocks)) * tile
+
+
+def row_tiles(lines: int) -> int:
+    """Return a number of lines in whole row tiles."""
+    return -(-lines // ROW_TILE) * ROW_TILE
+
+
+def kept_bytes(lines: int, inner: int) -> int:
+    """Return what lines of the inner dim take (csrc/tile/mma/resident.cuh)."""
+    pitch = (inner // ALIGNED_ELEMENTS | 1) * ALIGNED_ELEMENTS
+    return -(-lines * pitch * 2 // KEPT_ALIGNMENT) * KEPT_ALIGNMENT

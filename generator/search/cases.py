@@ -1,15 +1,120 @@
-"""Extents and tiles that a chosen muGraph is proved at beside the quick small ones."""
+"""What a muGraph is proved at: extents and tile sizes, small ones and its own."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from math import prod
 
-from mirage_kernels.generator.ir import Graph
-from mirage_kernels.generator.search.verify import Case, tiles_of
+from mirage_kernels.generator.ir import Axis, DType, Graph, parts_of
 
+FEWER = ((3, 1, 2), (2, 1, 1))  # extents, tiles and parts of dims that powers are summed along
 MOST_ELEMENTS = 100_000_000  # of all inputs together, in a draw at full extents
 _EDGE = 5  # elements of the last, uneven tile
+
+
+@dataclass(frozen=True)
+class Case:
+    """What draws are made for: the muGraph at these tile sizes, tensors of these extents.
+
+    A `bounded` case is drawn until the failure bound is reached, any other once.
+    """
+
+    tiles: dict[str, int]
+    sizes: dict[str, int]
+    bounded: bool = False
+
+
+def seen_dims(spec: Graph) -> tuple[str, ...]:
+    """Return the names of all dims of a spec, in order of appearance."""
+    names = [d for n in spec.nodes for v in n.outs for d in v.type.names]
+    return tuple(dict.fromkeys(names))
+
+
+def summed_dims(spec: Graph) -> frozenset[str]:
+    """Return the dims that a spec sums along."""
+    return frozenset(n.over for n in spec.of("sum", "contract"))
+
+
+def crowded_dims(spec: Graph) -> frozenset[str]:
+    """Return the dims along which a spec sums different powers: each adds terms to the sum."""
+    varies: dict[str, frozenset[str]] = {}
+    crowded: set[str] = set()
+    for node in spec.nodes:
+        dims = frozenset[str]().union(*(varies[a] for a in node.args))
+        if node.op == "exp":
+            dims = frozenset(node.out.type.names)
+        if node.over in dims:
+            crowded.add(node.over)
+        varies.update({v.name: dims - {node.over} for v in node.outs})
+    return frozenset(crowded)
+
+
+def tiles_of(graph: Graph) -> dict[str, int]:
+    """Return the tile sizes of a muGraph by `Axis.tile_key`."""
+    return {axis.tile_key: axis.tile for axis in _axes(graph)}
+
+
+def small_tiles(spec: Graph) -> dict[str, int]:
+    """Return a small tile size for every dim, and for the parts of every dim that is summed along.
+
+    No two are the same, so that none can be confused; but sums of powers are short (2).
+    """
+    crowded = crowded_dims(spec)
+    others = [d for d in seen_dims(spec) if d not in crowded]
+    tiles = {d: 2 + i for i, d in enumerate(others)} | dict.fromkeys(sorted(crowded), 2)
+    return tiles | {parts_of(d): tiles[d] + 1 for d in sorted(summed_dims(spec))}
+
+
+def small_cases(spec: Graph) -> list[Case]:
+    """Return cases for a proof at small tiles: within a single tile, uneven, even.
+
+    The first is the quickest to reject what is wrong. The uneven one has two tiles along every
+    dim, three along those that are summed along, two parts of which the first has two tiles. With
+    exp many draws are needed: made where only the dims that are summed along are cut.
+    """
+    tiles, crowded, summed = small_tiles(spec), crowded_dims(spec), summed_dims(spec)
+    of_dims = {d: tiles[d] for d in seen_dims(spec)}
+    single = {d: n if d in crowded else max(1, n - 1) for d, n in of_dims.items()}
+    uneven = {d: 2 * n + 1 if d in summed else n + (n + 1) // 2 for d, n in of_dims.items()}
+    even = {d: 2 * n for d, n in of_dims.items()}
+    cases = [Case(tiles, single), Case(tiles, uneven, bounded=not crowded), Case(tiles, even)]
+    if crowded:
+        rows = dict.fromkeys(_dims_of_lengths(spec), max(uneven[d] for d in crowded))
+        sums = {d: uneven[d] for d in summed}
+        cases[1:1] = [Case(tiles | rows, single | sums | rows, bounded=True)]
+    return [replace(c, sizes=_countable(spec, c.sizes)) for c in cases]
+
+
+def _dims_of_lengths(spec: Graph) -> list[str]:
+    """Return the dims of lengths and positions; long ones let every draw have every length."""
+    ints = [n.out.type for n in spec.inputs if n.out.type.dtype is DType.INT32]
+    return sorted({d for type_ in ints for d in type_.names} - summed_dims(spec))
+
+
+def _countable(spec: Graph, sizes: dict[str, int]) -> dict[str, int]:
+    """Return extents at which masks leave something: no more places to see from than to see."""
+    counted = {n.over for n in spec.of("iota", "size") if n.out.type.dtype is DType.INT32}
+    crowded = crowded_dims(spec)
+    longest = min((sizes[d] for d in crowded & counted), default=max(sizes.values(), default=1))
+    return {d: min(n, longest) if d in counted - crowded else n for d, n in sizes.items()}
+
+
+def smaller(spec: Graph, case: Case) -> Iterator[Case]:
+    """Yield what to draw instead where sums are too long for a bound, or those with exp are.
+
+    A tile and one element are as many passes of a loop as two tiles are, and sums half as long.
+    """
+    crowded = crowded_dims(spec)
+    if case.bounded and not crowded:
+        cut = {d: case.tiles[d] + 1 for d in summed_dims(spec) if d in case.tiles}
+        if cut:
+            yield Case(case.tiles, {**case.sizes, **cut}, bounded=True)
+    for size, tile, part in FEWER if case.bounded and crowded else ():
+        sizes, tiles = dict(case.sizes), dict(case.tiles)
+        for dim in crowded:
+            sizes[dim], tiles[dim], tiles[parts_of(dim)] = size, tile, part
+        yield Case(tiles, sizes, bounded=True)
 
 
 def full_cases(graph: Graph) -> list[Case]:
@@ -19,7 +124,8 @@ def full_cases(graph: Graph) -> list[Case]:
     numbers rows or problems is the same in every tile.
     """
     tiles = tiles_of(graph)
-    whole = _largest_tiles(graph)
+    # The largest tile of each dim that is cut; a split's part where there is one.
+    whole = {a.dim: a.tile for a in sorted(_axes(graph), key=lambda a: a.tile)}
     dims = {d.name: d for n in graph.inputs for d in n.out.type.dims}
     kept = set(_spoken_of(graph))
     rows = {d for d in whole if dims[d].dynamic and d not in kept}
@@ -64,12 +170,6 @@ def _spoken_of(graph: Graph) -> Iterator[str]:
         yield graph.space.loop.dim
 
 
-def _largest_tiles(graph: Graph) -> dict[str, int]:
-    """Return the largest tile of each dim that is cut; a split's part where there is one."""
-    largest: dict[str, int] = {}
-    for node in graph.blocks:
-        assert node.body is not None
-        assert node.body.space is not None
-        for axis in node.body.space.axes:
-            largest[axis.dim] = max(largest.get(axis.dim, 1), axis.tile)
-    return largest
+def _axes(graph: Graph) -> list[Axis]:
+    spaces = (n.body.space for n in graph.blocks if n.body is not None)
+    return [axis for space in spaces if space is not None for axis in space.axes]

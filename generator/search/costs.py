@@ -11,30 +11,18 @@ from dataclasses import dataclass
 from math import prod
 
 from mirage_kernels.generator.ir import Dim, DType, Graph, Phase
+from mirage_kernels.generator.meaning.cost import CHEAP, FUNCTION
+from mirage_kernels.generator.search.cases import summed_dims
 from mirage_kernels.generator.search.refine import Refined
 from mirage_kernels.generator.search.settings import FULL, PART, Setting, View
 from mirage_kernels.generator.search.values import LOAD, Saturation, Step, Value
-from mirage_kernels.generator.search.verify import summed_dims
 from mirage_kernels.generator.target import Target
 
 FEW, MANY = 8, 4096  # of a dynamic dim: rows or sequences; positions that are summed along
 TILE, STEP = 64, 64  # nominal tiles of the grid and of the loop
 LONGEST, UNCUT = 256, 1.25  # of a dim that is not cut; what more than that costs
 PARTS_EACH = 16  # blocks that share a split dim
-_CHEAP = (
-    "add",
-    "sub",
-    "mul",
-    "square",
-    "neg",
-    "less",
-    "both",
-    "max",
-    "relu",
-    "where",
-    "sum",
-    "accum",
-)
+_EACH = 0.002  # of any step: fewer steps are better where nothing else differs
 
 
 def nominal_sizes(spec: Graph) -> dict[str, int]:
@@ -64,7 +52,8 @@ class Costs:
         times = self._elements(dims) * self._repeats(dims, found.values[value], args)
         if step.op == "contract":
             return 2 * times / self.on.tensor_flops_per_us + _EACH
-        return times * (1 if step.op in _CHEAP else 8) / self.on.alu_ops_per_us + _EACH
+        each = 1 if step.op in (*CHEAP, "sum", "accum") else FUNCTION
+        return times * each / self.on.alu_ops_per_us + _EACH
 
     def load(self, found: Saturation | Refined, value: int) -> float:
         """Return the nominal time of reading an input: once from memory, again from the cache.
@@ -100,9 +89,6 @@ class Costs:
         loop = self.setting.loop
         steps = -(-self.extent(loop) // STEP) if looped and loop and loop not in cut else 1
         return float(blocks * steps)
-
-
-_EACH = 0.002  # of any step: fewer steps are better where nothing else differs
 
 
 def tensor_us(dims: tuple[str, ...], sizes: Mapping[str, int], on: Target) -> float:

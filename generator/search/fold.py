@@ -39,19 +39,18 @@ _SOURCES = ("input", "const", "size", "iota")
 
 def folded(spec: Graph, long: Collection[str]) -> tuple[Graph, Parts | None]:
     """Return the spec with its parts as inputs, and the parts; dims in `long` may be cut."""
-    inside = _foldable(spec, long)
+    inside: set[str] = set()
     summing: set[str] = set()
     for node in spec.nodes:
+        local = node.op == "sum" and node.over not in long
+        plain = OPS[node.op].kind is Kind.ELEMENTWISE and node.op != "exp"
+        if node.op in _SOURCES or (inside >= {*node.args} and (local or plain)):
+            inside.add(node.name)
         if node.op == "sum" or summing & {*node.args}:
             summing.add(node.name)
-    roots = [
-        n.name
-        for n in spec.nodes
-        if n.name in inside & summing
-        and n.out.type.dims
-        and any(user.name not in inside for user in spec.users(n.name))
-    ]
-    return _without(spec, roots) if spec.outputs[0] not in inside else (spec, None)
+    if spec.outputs[0] in inside:
+        return spec, None
+    return _without(spec, [name for name in _leaving(spec, inside) if name in summing])
 
 
 def beside(spec: Graph, long: Collection[str]) -> tuple[Graph, Parts | None]:
@@ -65,10 +64,15 @@ def shifted(spec: Graph, long: Collection[str]) -> tuple[Graph, Parts | None]:
     inside: set[str] = set()
     for node in spec.nodes:
         whole = node.out.type.dtype.is_real and not {*node.out.type.names} & {*long}
-        within = node.op in ("add", "sub") and all(a in inside for a in node.args)
+        within = node.op in ("add", "sub") and inside >= {*node.args}
         if whole and (node.op in ("input", "const") or within):
             inside.add(node.name)
-    roots = [
+    return _without(spec, _leaving(spec, inside))
+
+
+def _leaving(spec: Graph, inside: set[str]) -> list[str]:
+    """Return the computed tensors of a set that something outside of it uses."""
+    return [
         n.name
         for n in spec.nodes
         if n.name in inside
@@ -76,32 +80,18 @@ def shifted(spec: Graph, long: Collection[str]) -> tuple[Graph, Parts | None]:
         and n.out.type.dims
         and any(user.name not in inside for user in spec.users(n.name))
     ]
-    return _without(spec, roots)
 
 
 def _without(spec: Graph, roots: Sequence[str]) -> tuple[Graph, Parts | None]:
     """Return the spec with some values as inputs, and the parts that make them."""
     if not roots:
         return spec, None
-    inputs = [Node("input", (), (spec.values[root],)) for root in roots]
     kept = _leading_to(spec, spec.outputs, stop=roots)
-    nodes = [n for n in spec.nodes if n.name in kept]
-    first = [n for n in nodes if n.op == "input"]
-    rest = [n for n in nodes if n.op != "input"]
+    own = [n for n in spec.inputs if n.name in kept]
+    inputs = [Node("input", (), (spec.values[root],)) for root in roots]
+    rest = [n for n in spec.nodes if n.name in kept and n.op != "input"]
     parts = Parts(spec, {root: _part(spec, root) for root in roots})
-    return replace(spec, nodes=(*first, *inputs, *rest)), parts
-
-
-def _foldable(spec: Graph, long: Collection[str]) -> set[str]:
-    """Return the values that a part may hold."""
-    inside: set[str] = set()
-    for node in spec.nodes:
-        local = node.op == "sum" and node.over not in long
-        plain = OPS[node.op].kind is Kind.ELEMENTWISE and node.op != "exp"
-        within = all(a in inside for a in node.args)
-        if node.op in _SOURCES or (within and (local or plain)):
-            inside.add(node.name)
-    return inside
+    return replace(spec, nodes=(*own, *inputs, *rest)), parts
 
 
 def _leading_to(spec: Graph, results: Collection[str], stop: Collection[str] = ()) -> set[str]:
@@ -147,27 +137,29 @@ def unfolded(program: ProgramSketch, parts: Parts) -> ProgramSketch | None:
 
 @dataclass
 class _Unfolding:
-    """A block graph whose views of parts are being replaced by what makes them."""
+    """A block graph whose views of parts are being replaced by what makes them.
+
+    A value is a view, a constant's name, or the number of a step.
+    """
 
     kernel: BlockSketch
     parts: Parts
     views: dict[View, None] = field(default_factory=dict)
     constants: dict[str, None] = field(default_factory=dict)
-    steps: list[tuple[str, tuple[object, ...], str]] = field(default_factory=list)
+    steps: list[tuple[str, list[object], str]] = field(default_factory=list)
 
     def run(self) -> BlockSketch:
         """Return the block graph, its values numbered anew."""
-        kernel = self.kernel
+        kernel, spec = self.kernel, self.parts.spec
         self.constants = dict.fromkeys(kernel.constants)
-        known: list[object] = [self.viewed(view) for view in kernel.views]
-        known += kernel.constants
+        known: list[object] = [*map(self.viewed, kernel.views), *kernel.constants]
         for step in kernel.steps:
-            self.steps.append((step.op, tuple(known[a] for a in step.args), step.over))
-            known.append(len(self.steps) - 1)
-        views = sorted(self.views, key=self.position)
-        before = [*views, *self.constants]
-        number: dict[object, int] = {value: i for i, value in enumerate(before)}
-        number |= {i: len(before) + i for i in range(len(self.steps))}
+            known.append(self.step(step.op, [known[a] for a in step.args], step.over))
+        names = [n.name for n in (*spec.inputs, *spec.of("iota"))]
+        places = {name: i for i, name in enumerate(names)}  # what a first kernel made comes last
+        views = sorted(self.views, key=lambda view: places.get(view.tensor, len(names)))
+        values: list[object] = [*views, *self.constants, *range(len(self.steps))]
+        number = {value: i for i, value in enumerate(values)}
         return replace(
             kernel,
             views=tuple(views),
@@ -176,11 +168,9 @@ class _Unfolding:
             results=tuple((number[known[value]], dims) for value, dims in kernel.results),
         )
 
-    def position(self, view: View) -> int:
-        """Return where a tensor comes among the spec's; what a first kernel made comes last."""
-        spec = self.parts.spec
-        names = [n.name for n in (*spec.inputs, *spec.of("iota"))]
-        return names.index(view.tensor) if view.tensor in names else len(names)
+    def step(self, op: str, args: list[object], over: str) -> int:
+        self.steps.append((op, args, over))
+        return len(self.steps) - 1
 
     def viewed(self, view: View) -> object:
         """Return what stands for an input: a view, or the last step of the part that it views."""
@@ -189,19 +179,18 @@ class _Unfolding:
             return view
         made: dict[str, object] = {}
         for node in self.parts.nodes[view.tensor]:
-            made[node.name] = self.made(node, made, view)
+            if node.op in _SOURCES:
+                made[node.name] = self.source(node, view)
+            else:
+                made[node.name] = self.step(node.op, [made[a] for a in node.args], node.over)
         return made[view.tensor]
 
-    def made(self, node: Node, before: Mapping[str, object], view: View) -> object:
-        """Return what stands for a value of a part that is viewed like this."""
+    def source(self, node: Node, view: View) -> View | str:
         if node.op in ("const", "size"):
             self.constants.setdefault(node.name)
             return node.name
-        if node.op in _SOURCES:
-            names = node.out.type.names
-            cuts = tuple(c if c in names else None for c in view.cuts)
-            own = View(node.name, cuts, view.loop_cut if view.loop_cut in names else None)
-            self.views.setdefault(own)
-            return own
-        self.steps.append((node.op, tuple(before[a] for a in node.args), node.over))
-        return len(self.steps) - 1
+        names = node.out.type.names
+        cuts = tuple(c if c in names else None for c in view.cuts)
+        own = View(node.name, cuts, view.loop_cut if view.loop_cut in names else None)
+        self.views.setdefault(own)
+        return own

@@ -8,12 +8,15 @@ The distributions are chosen so that overflow shows: activations with outliers o
 weights of up to 4, which is normal for a network and beyond fp16 if multiplied before normalising.
 The error must also be of the size of a few roundings of the result: an unfused program may be no
 measure at all.
-Where a recipe masks positions, one more has short lengths and large garbage beyond them
-(`search/masked_garbage.py`): a peak that covers what is masked makes all that is seen underflow.
+Where a recipe masks positions, one more has short lengths and large garbage beyond them, as buffers
+of keys and values have: a peak that covers what is masked makes all that is seen underflow. The
+spec's masks say which elements of which inputs nothing looks at; that results do not depend on them
+is confirmed by evaluating the spec on other values there.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -25,7 +28,7 @@ from mirage_kernels.generator.ir import (
     DType,
     Graph,
     Json,
-    TensorType,
+    Node,
     Value,
     parts_of,
     retile,
@@ -33,12 +36,10 @@ from mirage_kernels.generator.ir import (
 )
 from mirage_kernels.generator.meaning.arrays import Array, array_reading
 from mirage_kernels.generator.meaning.reals import FLOAT64, STORAGE, round_to
-from mirage_kernels.generator.meaning.walk import results
+from mirage_kernels.generator.meaning.walk import results, walk
 from mirage_kernels.generator.recipe import Recipe
-from mirage_kernels.generator.search.masked_garbage import hidden_positions, with_garbage
-from mirage_kernels.generator.search.signature import require_storage
+from mirage_kernels.generator.search.cases import seen_dims, summed_dims
 from mirage_kernels.generator.search.stabilise import stabilise
-from mirage_kernels.generator.search.verify import seen_dims, summed_dims
 
 Real = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
@@ -71,6 +72,8 @@ STALE = Distribution("stale", 1.0, garbage=1e4, length_share=1 / 8)
 # so many times that of the exact result, rounded once, or of a number of usual size.
 ROUNDINGS = 8
 EPSILON = {DType.FP16: 2.0**-11, DType.BF16: 2.0**-8}
+
+SAME = 1e-9  # relative difference of float64 results up to which they are the same
 
 LONG, LONG_TILE = 256, 96  # of dims that are summed along
 WIDE, WIDE_TILE = 64, 24  # of the others
@@ -141,32 +144,26 @@ class Gate:
         rng = np.random.default_rng((self.seed, 3))
         drawn = []
         for node in self.spec.inputs:
-            type_ = node.out.type
-            shape = tuple(self.sizes()[d] for d in type_.names)
-            if type_.dtype is DType.INT32:
+            names = node.out.type.names
+            if node.out.type.dtype is DType.INT32:
                 least, largest = self.recipe.range_of(node.name, self.sizes())
                 longest = least + int(distribution.length_share * (largest - least))
+                shape = tuple(self.sizes()[d] for d in names)
                 lengths = rng.integers(least, longest + 1, shape)
-                drawn.append(Array(type_.names, (lengths,), real=False))
+                drawn.append(Array(names, (lengths,), real=False))
             else:
-                data = self._draw(node.name, type_, shape, distribution, rng)
-                drawn.append(Array(type_.names, (data,)))
+                drawn.append(Array(names, (self._draw(node, distribution, rng),)))
         return drawn
 
-    def _draw(
-        self,
-        name: str,
-        type_: TensorType,
-        shape: tuple[int, ...],
-        distribution: Distribution,
-        rng: np.random.Generator,
-    ) -> Real:
+    def _draw(self, node: Node, of: Distribution, rng: np.random.Generator) -> Real:
+        type_ = node.out.type
+        shape = tuple(self.sizes()[d] for d in type_.names)
         if not type_.dims:
-            return np.asarray(self.recipe.scalars.get(name, 1.0), np.float64)
-        if not self.recipe.is_weight(name):
-            data = rng.standard_normal(shape) * distribution.scale
-            hit = rng.random(shape) < distribution.outlier_share
-            data = np.where(hit, np.sign(data) * distribution.outlier, data)
+            return np.asarray(self.recipe.scalars.get(node.name, 1.0), np.float64)
+        if not self.recipe.is_weight(node.name):
+            data = rng.standard_normal(shape) * of.scale
+            hit = rng.random(shape) < of.outlier_share
+            data = np.where(hit, np.sign(data) * of.outlier, data)
         elif len(shape) == 1:
             data = rng.uniform(0.5, 4.0, shape)
         else:
@@ -176,25 +173,20 @@ class Gate:
     def measure(self, candidate: Graph) -> tuple[Measured, ...]:
         """Return the candidate's errors; raise VerifyError when one is beyond the tolerance."""
         require_storage(self.spec, candidate, self.dtype)
-        cut = retile(candidate, self.tiles())
+        cut, storage = retile(candidate, self.tiles()), array_reading(STORAGE, self.sizes())
         found = []
         for reference in self.references:
-            every = self._measured(cut, reference)
+            mine = results(cut, reference.inputs, storage)
+            # What is rounded where the unfused program overflows is judged at the other places.
+            for result, exact, finite in zip(mine, reference.exact, reference.finite, strict=True):
+                if finite.any() and not finite.all():
+                    self._judge_partly(result, exact, finite, reference.distribution)
+            name, errors = reference.distribution.name, map(relative_error, mine, reference.exact)
+            every = [Measured(name, e, u) for e, u in zip(errors, reference.unfused, strict=True)]
             for m, rounded_error in zip(every, reference.rounded, strict=True):
                 self._judge(m, rounded_error)
             found.append(every[0])
         return tuple(found)
-
-    def _measured(self, candidate: Graph, reference: Reference) -> list[Measured]:
-        """Return the errors of every result, where the unfused program overflows judged in part."""
-        storage = array_reading(STORAGE, self.sizes())
-        mine = results(candidate, reference.inputs, storage)
-        for result, exact, finite in zip(mine, reference.exact, reference.finite, strict=True):
-            if finite.any() and not finite.all():
-                self._judge_partly(result, exact, finite, reference.distribution)
-        errors = map(relative_error, mine, reference.exact)
-        name = reference.distribution.name
-        return [Measured(name, e, u) for e, u in zip(errors, reference.unfused, strict=True)]
 
     def _judge_partly(
         self, found: Array, exact: Array, finite: Bools, distribution: Distribution
@@ -232,7 +224,7 @@ class Gate:
         return stabilise(self.spec, self.dtype)
 
     @cached_property
-    def hidden(self) -> dict[int, npt.NDArray[np.bool_]]:
+    def hidden(self) -> dict[int, Bools]:
         """The elements of inputs, by number of the input, that masks hide where lengths are short.
 
         Results do not depend on them.
@@ -277,6 +269,72 @@ def batch_dims(spec: Graph) -> frozenset[str]:
     for node in spec.of("contract"):
         found &= {*spec.values[node.args[0]].type.names} & {*spec.values[node.args[1]].type.names}
     return frozenset(found - summed_dims(spec)) if spec.of("contract") else frozenset()
+
+
+def hidden_positions(
+    spec: Graph, inputs: Sequence[Array], sizes: Mapping[str, int], *, seed: int
+) -> dict[int, Bools]:
+    """Return by number of an input which of its elements no result of `spec` depends on.
+
+    Only inputs with such elements are listed; `spec` is safe from overflow.
+    """
+    conditions = sorted({n.args[0] for n in spec.of("where")})
+    if not conditions:
+        return {}
+    reading = array_reading(FLOAT64, sizes)
+    values = walk(spec, inputs, reading)
+    wanted = [values[name] for name in spec.outputs]
+    rng = np.random.default_rng((seed, 5))
+    found, others = {}, list(inputs)
+    for i, x in enumerate(inputs):
+        hidden = _hidden(x, [values[name] for name in conditions])
+        if hidden.any():
+            drawn = np.where(hidden, rng.standard_normal(hidden.shape), x.parts[0])
+            changed = [*others[:i], Array(x.dims, (drawn,)), *others[i + 1 :]]
+            if all(map(_are_same, results(spec, changed, reading), wanted)):
+                found[i], others = hidden, changed
+    return found
+
+
+def _hidden(x: Array, masks: Sequence[Array]) -> Bools:
+    """Return where every mask is false for all that meets an element of `x`."""
+    seen = np.zeros(x.parts[0].shape, np.bool_)
+    for mask in masks:
+        beyond = tuple(i for i, d in enumerate(mask.dims) if d not in x.dims)
+        dims = tuple(d for d in mask.dims if d in x.dims)
+        met = Array(dims, (np.any(mask.parts[0], axis=beyond),), real=False)
+        seen |= np.asarray(met.over(x.dims).parts[0], np.bool_)
+    return ~seen if x.real else np.zeros_like(seen)
+
+
+def _are_same(a: Array, b: Array) -> bool:
+    return np.allclose(a.over(b.dims).parts[0], b.parts[0], rtol=SAME, atol=SAME)
+
+
+def with_garbage(
+    inputs: Sequence[Array], hidden: Mapping[int, Bools], magnitude: float, dtype: DType
+) -> list[Array]:
+    """Return the inputs with `magnitude`, of either sign, wherever `hidden` says."""
+    rng = np.random.default_rng(4)
+    made = list(inputs)
+    for i, at in hidden.items():
+        garbage = np.asarray(round_to(rng.choice((-magnitude, magnitude), at.shape), dtype))
+        made[i] = Array(inputs[i].dims, (np.where(at, garbage, inputs[i].parts[0]),))
+    return made
+
+
+def require_storage(spec: Graph, candidate: Graph, dtype: DType) -> None:
+    """Raise VerifyError unless inputs are stored as the recipe's, and results as `dtype`."""
+    for ours, theirs in zip(spec.inputs, candidate.inputs, strict=True):
+        if ours.out.type.dtype is not theirs.out.type.dtype:
+            raise VerifyError(
+                f"its input {theirs.name} is {theirs.out.type.dtype.value}, "
+                f"in the recipe {ours.out.type.dtype.value}"
+            )
+    for name in candidate.outputs:
+        stored = candidate.values[name].type.dtype
+        if stored is not dtype:
+            raise VerifyError(f"its result {name} is {stored.value}, not {dtype.value}")
 
 
 def rounded(exact: Array, dtype: DType) -> Array:

@@ -10,20 +10,19 @@ they store, and may need several of their partial sums.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 
 from mirage_kernels.generator.ir import OPS, Kind, Phase, parts_of
 from mirage_kernels.generator.meaning.arrays import Array
 from mirage_kernels.generator.search.costs import tensor_us
-from mirage_kernels.generator.search.diversity import with_loop_inputs, with_spec_products
 from mirage_kernels.generator.search.extract import Extraction, Program
 from mirage_kernels.generator.search.fingerprints import digest, stored
 from mirage_kernels.generator.search.problem import Problem
 from mirage_kernels.generator.search.refine import Leaf, Refined, refine
 from mirage_kernels.generator.search.settings import GRID, PART, Setting, TensorInfo, View
 from mirage_kernels.generator.search.sketch import (
-    BlockSketch,
     Found,
     Kernel,
     LibrarySketch,
@@ -31,7 +30,7 @@ from mirage_kernels.generator.search.sketch import (
     dims_of,
     middle_name,
 )
-from mirage_kernels.generator.search.values import LOAD, Counts, Saturation, Step
+from mirage_kernels.generator.search.values import LOAD, Counts, Saturation
 
 MOST_PARTIAL = 2  # results of a first kernel whose blocks split a sum
 
@@ -82,7 +81,7 @@ class Search:
         for number, product in enumerate(problem.products(problem.tensors)):
             term = problem.product_term(product, problem.tensors)
             cheapest[term, product.dims] = (0.0, 1, First(None, number))
-        for setting in problem.first_settings():
+        for setting in problem.settings(first=True):
             found = problem.saturated(setting)
             costs = problem.extraction(found)
             for number, value in enumerate(self.worth_storing(found)):
@@ -94,12 +93,8 @@ class Search:
         alike: dict[frozenset[str], list[tuple[int, First]]] = {}
         for (_, dims), (_, depth, first) in cheapest.items():
             alike.setdefault(frozenset(dims), []).append((-depth, first))
-        most = problem.limits.firsts
-        return [
-            first
-            for group in alike.values()
-            for _, first in sorted(group, key=lambda item: item[0])[:most]
-        ]
+        furthest = (sorted(group, key=lambda item: item[0]) for group in alike.values())
+        return [first for group in furthest for _, first in group[: problem.limits.firsts]]
 
     def splits(self) -> list[First]:
         """Return the settings of first kernels whose blocks store partial sums."""
@@ -113,13 +108,7 @@ class Search:
         less than it is stored. And no constant takes it further: its kernel would go on.
         """
         problem = self.problem
-        summing = _summing(found)
-        going_on = {
-            _beside_constants(found, step)
-            for ways in found.derivations
-            for step in ways
-            if step.op != LOAD and OPS[step.op].kind is Kind.ELEMENTWISE
-        }
+        summing, going_on = _summing(found), _going_on(found)
         return [
             value
             for value in problem.storable(found)
@@ -134,7 +123,7 @@ class Search:
         assert split is not None
         phase = Phase.AFTER if found.setting.loop else Phase.BEFORE
         grid = set(found.setting.grid) - {split}
-        going_on = {_beside_constants(found, s) for ways in found.derivations for s in ways}
+        going_on = _going_on(found)
         return [
             i
             for i, value in enumerate(found.values)
@@ -154,7 +143,9 @@ class Search:
         refined = refine(found, problem.goals(found), problem.fingerprints, problem.sources)
         extraction = problem.extraction(refined.without_extra())
         if task.setting.loop is not None:
-            extraction.through = _loop_cut(refined)
+            # Blocks that combine partial sums may make them without the loop: another setting's.
+            leaves = refined.leaves.items()
+            extraction.through = frozenset(i for i, leaf in leaves if getattr(leaf, "loop_cut", ""))
             if not extraction.through:
                 return Found((), _counted(found.counts, refined))
         programs = reaching(problem, refined, extraction, problem.limits.kept)
@@ -173,12 +164,12 @@ class Search:
         all that it cuts, and those that do both.
         """
         problem, limits = self.problem, self.problem.limits
-        own = with_spec_products(refined, problem.fingerprints)
-        kinds = [(with_loop_inputs(refined.without_extra()), limits.kept_loop_inputs)]
+        own = refined.with_spec_products(problem.fingerprints)
+        kinds = [(refined.without_extra().with_loop_inputs(), limits.kept_loop_inputs)]
         if refined.setting.split is None:
             kinds.insert(0, (own, limits.kept_spec_products))
         else:
-            kinds.append((with_loop_inputs(own), limits.kept_spec_products))
+            kinds.append((own.with_loop_inputs(), limits.kept_spec_products))
         known = {frozenset(p.steps) for p in programs}
         more: list[Program] = []
         for kind, most in kinds:
@@ -190,59 +181,43 @@ class Search:
         return more
 
 
-def _loop_cut(refined: Refined) -> frozenset[int]:
-    """Return the inputs that the loop cuts, of which a program must read one.
-
-    Blocks that combine partial sums may make them without the loop: another setting's program.
-    """
-    return frozenset(
-        number
-        for number, leaf in refined.leaves.items()
-        if isinstance(leaf, View) and leaf.loop_cut is not None
-    )
-
-
 def _counted(counts: Counts, refined: Refined) -> Counts:
     """Return the counts of a saturation and of its refinement together."""
     fingerprints = len(refined.values) - sum(map(bool, refined.fingerprints.values()))
-    more = Counter(budget=refined.dropped) if refined.dropped else Counter[str]()
-    return Counts(counts.states + fingerprints, counts.pruned + more)
+    return Counts(counts.states + fingerprints, counts.pruned + Counter(budget=refined.dropped))
 
 
 def reaching(
     problem: Problem, refined: Refined, extraction: Extraction, kept: int | None
 ) -> list[Program]:
     """Return the programs whose result is the spec's."""
-    right = [
-        value
+    return [
+        program
         for value in problem.goals(refined)
         if digest(refined.arrays[value]) == problem.fingerprints.wanted
+        for program in extraction.programs([value], kept)
     ]
-    return [p for root in right for p in extraction.programs([root], kept)]
 
 
 def _summing(found: Saturation) -> list[bool]:
     """Return for each value whether making it from the kernel's inputs sums anything."""
-    known: dict[int, bool] = {}
 
+    @cache
     def sums(value: int) -> bool:
-        if value not in known:
-            known[value] = any(
-                step.op != LOAD
-                and (OPS[step.op].kind is not Kind.ELEMENTWISE or any(map(sums, step.args)))
-                for step in found.derivations[value]
-            )
-        return known[value]
+        steps = (s for s in found.derivations[value] if s.op != LOAD)
+        return any(OPS[s.op].kind is not Kind.ELEMENTWISE or any(map(sums, s.args)) for s in steps)
 
     return [sums(value) for value in range(len(found.values))]
 
 
-def _beside_constants(found: Saturation, step: Step) -> int | None:
-    """Return the only operand of an elementwise step that is no constant or scalar input."""
-    if step.op == LOAD or OPS[step.op].kind is not Kind.ELEMENTWISE:
-        return None
-    others = {a for a in step.args if a not in found.leaves or found.values[a].dims}
-    return others.pop() if len(others) == 1 and len(set(step.args)) > 1 else None
+def _going_on(found: Saturation) -> set[int]:
+    """Return the values that an elementwise step takes further with constants and scalars alone."""
+    going_on: set[int] = set()
+    for step in (s for ways in found.derivations for s in ways if s.op != LOAD):
+        others = {a for a in step.args if a not in found.leaves or found.values[a].dims}
+        alone = len(others) == 1 and len({*step.args}) > 1
+        going_on |= others if alone and OPS[step.op].kind is Kind.ELEMENTWISE else set()
+    return going_on
 
 
 class _TwoKernels:
@@ -307,25 +282,21 @@ class _TwoKernels:
         problem = self.problem
         found = []
         for product in problem.products(tensors):
-            if self.middles[0].name not in product.args or not self.is_result(product, tensors):
+            right = problem.product_term(product, tensors) == problem.target
+            right = right and {*product.dims} == {*problem.roles.output}
+            if self.middles[0].name not in product.args or not right:
                 continue
             for i, array in enumerate(self.stored):
                 arrays = {**problem.fingerprints.tensors, self.owners[i]: array}
                 factors = [arrays[a] for a in product.args]
                 made = problem.fingerprints.result("contract", factors, product.over)
-                right = digest(made) == problem.fingerprints.wanted
-                first = self.first_kernel([i], 1) if right else None
+                equal = digest(made) == problem.fingerprints.wanted
+                first = self.first_kernel([i], 1) if equal else None
                 if first is not None:
                     cost = first[1] + self.product_cost(product, tensors)
                     cost += 2 * problem.on.launch_us
                     found.append(ProgramSketch((first[0], product), cost))
         return found
-
-    def is_result(self, product: LibrarySketch, tensors: Sequence[TensorInfo]) -> bool:
-        """Return whether a library product has the spec's term and dims."""
-        problem = self.problem
-        same = problem.product_term(product, tensors) == problem.target
-        return same and set(product.dims) == set(problem.roles.output)
 
     def product_cost(self, product: LibrarySketch, tensors: Sequence[TensorInfo]) -> float:
         """Return the nominal time of reading what a library product multiplies."""
@@ -359,14 +330,11 @@ class _TwoKernels:
         if first is None:
             return None
         names = {_fingerprint_name(r): middle_name(i) for i, r in enumerate(results)}
-        last = _renamed(problem.sketch(refined, program), names)
+        last = problem.sketch(refined, program)
+        renamed = tuple(replace(v, tensor=names.get(v.tensor, v.tensor)) for v in last.views)
+        last = replace(last, views=renamed)
         return ProgramSketch((first[0], last), first[1] + program.cost + 2 * problem.on.launch_us)
 
 
 def _fingerprint_name(number: int) -> str:
     return f"fingerprint_{number}"
-
-
-def _renamed(kernel: BlockSketch, names: Mapping[str, str]) -> BlockSketch:
-    views = tuple(replace(v, tensor=names.get(v.tensor, v.tensor)) for v in kernel.views)
-    return replace(kernel, views=views)

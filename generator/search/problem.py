@@ -131,8 +131,8 @@ class Problem:
         reduced = tuple(dict.fromkeys(n.over for n in self.spec.of("sum", "contract")))
         most = self.on.shared_bytes // DType.FP16.bytes
         dims = (d for v in self.spec.values.values() for d in v.type.dims)
-        endless = frozenset(d.name for d in dims if d.size > most)
-        return DimRoles(reduced, self.spec.values[self.spec.outputs[0]].type.names, endless)
+        output = self.spec.values[self.spec.outputs[0]].type.names
+        return DimRoles(reduced, output, frozenset(d.name for d in dims if d.size > most))
 
     @cached_property
     def vocabulary(self) -> Vocabulary:
@@ -153,13 +153,10 @@ class Problem:
         """Names of all dims in order of appearance."""
         return tuple(dict.fromkeys(d for t in self.tensors for d in t.dims))
 
-    def settings(self) -> list[Setting]:
-        """Return where block graphs may run."""
-        return list(settings(self.tensors, self.roles, self.long))
-
-    def first_settings(self) -> list[Setting]:
-        """Return where the first of two kernels may run, other than to split a sum."""
-        return list(first_settings(self.tensors, self.roles, self.long))
+    def settings(self, *, first: bool = False) -> list[Setting]:
+        """Return where block graphs may run, or the first of two, other than to split a sum."""
+        found = first_settings if first else settings
+        return list(found(self.tensors, self.roles, self.long))
 
     @cached_property
     def long(self) -> frozenset[str]:
@@ -197,12 +194,8 @@ class Problem:
 
     def goals(self, found: Saturation | Refined) -> list[int]:
         """Return the values of a saturation that have the term and the dims of the result."""
-        return [
-            number
-            for number in self.storable(found)
-            if found.values[number].term == self.target
-            and found.values[number].names == set(self.roles.output)
-        ]
+        wanted, values = (self.target, {*self.roles.output}), found.values
+        return [i for i in self.storable(found) if (values[i].term, values[i].names) == wanted]
 
     def extraction(self, found: Saturation | Refined, through: Sequence[str] = ()) -> Extraction:
         """Return the enumeration of a saturation's programs that read one of some tensors."""
@@ -217,35 +210,31 @@ class Problem:
         )
 
     def storable(self, found: Saturation | Refined) -> list[int]:
-        """Return the values that a kernel could store for another one."""
-        made = (i for i in range(len(found.values)) if i not in found.leaves)
-        return [i for i in made if self.is_ready(found, i)]
-
-    def is_ready(self, found: Saturation | Refined, number: int) -> bool:
-        """Return whether a value can leave its kernel: final, and different in every block."""
-        value, setting = found.values[number], found.setting
-        if setting.split is not None:
-            ready = value.phase is Phase.JOINED
-        else:
-            ready = value.phase is (Phase.AFTER if setting.loop else Phase.BEFORE)
-        cut = {d for d, how in value.dims if how == GRID}
-        return ready and value.dtype is DType.FP32 and cut == set(setting.grid) - {setting.split}
+        """Return the values that a kernel could store: final, and different in every block."""
+        setting = found.setting
+        last = Phase.JOINED if setting.split else Phase.AFTER if setting.loop else Phase.BEFORE
+        grid = {*setting.grid} - {setting.split}
+        return [
+            i
+            for i, value in enumerate(found.values)
+            if i not in found.leaves
+            and value.phase is last
+            and value.dtype is DType.FP32
+            and {d for d, how in value.dims if how == GRID} == grid
+        ]
 
     def sketch(self, found: Saturation | Refined, program: Program) -> BlockSketch:
         """Return a found program as a block graph without tile sizes."""
-        tensors = [t.name for t in self.tensors]
-        return block_sketch(found, program, self.order, tensors=tensors)
+        return block_sketch(found, program, self.order, tensors=[t.name for t in self.tensors])
 
     def products(self, tensors: Sequence[TensorInfo]) -> list[LibrarySketch]:
         """Return the matrix products the library can do on two tensors that the spec may need."""
+        pairs = [(a, b) for a in tensors for b in tensors if a.name < b.name]
         found = [
             LibrarySketch((a.name, b.name), over, tuple(d for d in (*a.dims, *b.dims) if d != over))
-            for a in tensors
-            for b in tensors
+            for a, b in pairs
             for over in self.vocabulary.contractions
-            if a.name < b.name
-            and len(a.dims) == len(b.dims) == 2
-            and {over} == {*a.dims} & {*b.dims}
+            if len(a.dims) == len(b.dims) == 2 and {over} == {*a.dims} & {*b.dims}
         ]
         return [p for p in found if self.terms.contains(self.target, self.product_term(p, tensors))]
 

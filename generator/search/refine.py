@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import product
+from functools import cache
+from itertools import combinations, product
 
 from mirage_kernels.generator.meaning.arrays import Array
 from mirage_kernels.generator.search.fingerprints import Fingerprints, digest
@@ -47,81 +48,108 @@ class Refined:
         kept = [[s for s in w if self.extra.isdisjoint(s.args)] for w in self.derivations]
         return replace(self, derivations=kept, extra=set())
 
+    def with_spec_products(self, fingerprints: Fingerprints) -> Refined:
+        """Return the same values without contractions along dims where the spec's own are there.
+
+        Where a norm meets a product it is cheapest to divide after it, or to scale the weights;
+        whether that is accurate depends on the storage type. A program that contracts what the spec
+        contracts is as accurate as the spec, and weights go into its products as they are stored.
+        Along a dim where a setting has none of the spec's products all are kept: a loop over keys
+        sums weights that are not normalised yet.
+        """
+
+        @cache
+        def meant(number: int) -> frozenset[str]:
+            """Return which of the spec's values a value is."""
+            known = fingerprints.spec_values(self.values[number].dims, self.setting.split)
+            return known.get(digest(self.arrays[number]), frozenset())
+
+        products = {
+            (node.over, *args)
+            for node in fingerprints.spec.of("contract")
+            for args in (node.args, node.args[::-1])
+        }
+        contractions = {s for ways in self.derivations for s in ways if s.op == "contract"}
+        own = {
+            s
+            for s in contractions
+            if any((s.over, a, b) in products for a, b in product(*map(meant, s.args)))
+        }
+        other = {s for s in contractions - own if s.over in {o.over for o in own}}
+        kept = [[s for s in ways if s not in other] for ways in self.derivations]
+        return replace(self, derivations=kept, extra=set())
+
+    def with_loop_inputs(self) -> Refined:
+        """Return the same values without inputs that have the loop's dim and are read before it.
+
+        A block can hold its part of a long dim before the loop, and loop over other inputs alone:
+        nominal costs count the same bytes either way, so dozens of mixtures cost as much as the
+        program that reads every input tile by tile. That one needs the least shared memory, and is
+        what a kernel that streams its inputs runs.
+        """
+        held = {
+            number
+            for number, leaf in self.leaves.items()
+            if isinstance(leaf, View)
+            and leaf.loop_cut is None
+            and self.setting.loop in self.values[number].names
+        }
+        kept = [[] if i in held else ways for i, ways in enumerate(self.derivations)]
+        return replace(self, derivations=kept)
+
+    def add(
+        self, number: int, made: tuple[Value, Array, Step], own: Collection[bytes] = ()
+    ) -> int | None:
+        """Add a derivation of a value, of a new meaning too where there is room or it is in `own`.
+
+        A meaning beyond the room is extra, and so is what is made of extra ones alone: it takes no
+        room from others.
+        """
+        value, array, step = made
+        known, key = self.fingerprints.setdefault(number, {}), digest(array)
+        usual = self.extra.isdisjoint(step.args)
+        room = usual and len(known) - len(self.extra & set(known.values())) < MOST_FINGERPRINTS
+        if key not in known:
+            if not room and key not in own:
+                self.dropped += usual
+                return None
+            known[key] = len(self.values)
+            self.values.append(value)
+            self.arrays.append(array)
+            self.derivations.append([])
+            if not room:
+                self.extra.add(known[key])
+        elif room:
+            self.extra.discard(known[key])
+        self.derivations[known[key]].append(step)
+        return known[key]
+
 
 def refine(
     found: Saturation, goals: Sequence[int], fingerprints: Fingerprints, sources: Sources
 ) -> Refined:
     """Return the refinement of what leads to some values of a saturation."""
-    refined = Refined(found.setting)
+    refined, split = Refined(found.setting), found.setting.split
     for number in _operands_first(found, goals):
-        known = refined.fingerprints.setdefault(number, {})
-        own = fingerprints.spec_values(found.values[number].dims, found.setting.split)
+        value = found.values[number]
+        own = fingerprints.spec_values(value.dims, split)
         for step in found.derivations[number]:
             if step.op == LOAD:
-                _load(refined, found, number, (fingerprints, sources))
+                for leaf, whole in sources(found.leaves[number]):
+                    seen = isinstance(leaf, View)
+                    array = fingerprints.view(whole, value.dims, split) if seen else whole
+                    made = refined.add(number, (value, array, step))
+                    if made is not None:
+                        refined.derivations[made] = [step]
+                        refined.leaves[made] = leaf
                 continue
-            choices = [refined.variants(a) for a in step.args]
-            for args in product(*choices):
-                if any(
-                    step.args[i] == step.args[j] and args[i] != args[j] for i, j in _pairs(args)
-                ):
+            for args in product(*map(refined.variants, step.args)):
+                both = combinations(zip(step.args, args, strict=True), 2)
+                if any(a == b and x != y for (a, x), (b, y) in both):
                     continue  # the same operand twice has one meaning
                 array = fingerprints.result(step.op, [refined.arrays[a] for a in args], step.over)
-                made = Step(step.op, args, step.over)
-                _add(refined, known, (found.values[number], array, made), own)
+                refined.add(number, (value, array, Step(step.op, args, step.over)), own)
     return refined
-
-
-def _pairs(args: Sequence[int]) -> list[tuple[int, int]]:
-    return [(i, j) for j in range(len(args)) for i in range(j)]
-
-
-def _add(
-    refined: Refined,
-    known: dict[bytes, int],
-    made: tuple[Value, Array, Step],
-    own: Collection[bytes] = (),
-) -> int | None:
-    """Add a derivation, of a new meaning too where there is room or it is in `own`.
-
-    A meaning beyond the room is extra, and so is what is made of extra ones alone: it takes no
-    room from others.
-    """
-    value, array, step = made
-    key = digest(array)
-    number = known.get(key)
-    room = refined.extra.isdisjoint(step.args) and (
-        len(known) - len(refined.extra.intersection(known.values())) < MOST_FINGERPRINTS
-    )
-    if number is None:
-        if not room and key not in own:
-            refined.dropped += refined.extra.isdisjoint(step.args)
-            return None
-        number = known[key] = len(refined.values)
-        refined.values.append(value)
-        refined.arrays.append(array)
-        refined.derivations.append([])
-        if not room:
-            refined.extra.add(number)
-    elif room:
-        refined.extra.discard(number)
-    refined.derivations[number].append(step)
-    return number
-
-
-def _load(
-    refined: Refined, found: Saturation, number: int, draw: tuple[Fingerprints, Sources]
-) -> None:
-    fingerprints, sources = draw
-    value, known = found.values[number], refined.fingerprints[number]
-    for leaf, whole in sources(found.leaves[number]):
-        array = whole
-        if isinstance(leaf, View):
-            array = fingerprints.view(whole, value.dims, found.setting.split)
-        made = _add(refined, known, (value, array, Step(LOAD, ())))
-        if made is not None:
-            refined.derivations[made] = [Step(LOAD, ())]
-            refined.leaves[made] = leaf
 
 
 def _operands_first(found: Saturation, goals: Sequence[int]) -> list[int]:

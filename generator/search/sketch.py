@@ -72,25 +72,21 @@ def block_sketch(
     """
     used = {a for _, step in program.steps for a in step.args} | set(program.roots)
     leaves = [i for i in sorted(used) if i in found.leaves]
-    views = [i for i in leaves if isinstance(found.leaves[i], View)]
+    views = {i: v for i in leaves if isinstance(v := found.leaves[i], View)}
     constants = [i for i in leaves if i not in views]
-    views.sort(key=lambda i: _position(found.leaves[i], tensors))
+    places = {name: place for place, name in enumerate(tensors)}
+    ordered = sorted(views, key=lambda i: places.get(views[i].tensor, len(places)))
     made = [value for value, _ in program.steps]
-    number = {old: new for new, old in enumerate((*views, *constants, *made))}
+    number = {old: new for new, old in enumerate((*ordered, *constants, *made))}
     steps = tuple(Step(s.op, tuple(number[a] for a in s.args), s.over) for _, s in program.steps)
     results = tuple((number[r], dims_of(found, r, order)) for r in program.roots)
     return BlockSketch(
         found.setting,
-        tuple(v for v in (found.leaves[i] for i in views) if isinstance(v, View)),
+        tuple(views[i] for i in ordered),
         tuple(str(found.leaves[i]) for i in constants),
         steps,
         results,
     )
-
-
-def _position(leaf: View | str, tensors: Sequence[str]) -> int:
-    name = leaf.tensor if isinstance(leaf, View) else leaf
-    return tensors.index(name) if name in tensors else len(tensors)
 
 
 def dims_of(found: Saturation | Refined, value: int, order: Sequence[str]) -> tuple[str, ...]:
@@ -112,32 +108,23 @@ def to_json(found: Found) -> dict[str, Json]:
 def from_json(data: Mapping[str, Json]) -> Found:
     """Read what was found back; raises SearchError for anything else."""
     try:
-        match data:
-            case {"programs": list(programs), "counts": counts}:
-                return Found(
-                    tuple(map(_program, programs)),
-                    from_data(Counts, counts, {Counter[str]: _counter}),
-                )
-        raise ValueError("programs and counts are expected")
-    except ValueError as error:
+        return Found(
+            from_data(tuple[ProgramSketch, ...], data["programs"], _READERS),
+            from_data(Counts, data["counts"], _READERS),
+        )
+    except (KeyError, ValueError) as error:
         raise SearchError(
             f"a stored program is malformed: {type(error).__name__}: {error}",
             "search anew: `mirage-kernels search RECIPE --fresh`",
         ) from error
 
 
-def _counter(data: Json) -> Counter[str]:
-    return Counter(from_data(dict[str, int], data))
-
-
-def _program(data: Json) -> ProgramSketch:
-    match data:
-        case {"kernels": list(kernels), "cost": int(cost) | float(cost)}:
-            return ProgramSketch(tuple(map(_kernel, kernels)), cost)
-    raise ValueError(f"a program has kernels and a cost, unlike {data!r}")
-
-
 def _kernel(data: Json) -> Kernel:
-    if isinstance(data, dict) and "args" in data:
-        return from_data(LibrarySketch, data)
-    return from_data(BlockSketch, data)
+    is_library = isinstance(data, dict) and "args" in data
+    return from_data(LibrarySketch if is_library else BlockSketch, data)
+
+
+_READERS = {
+    Kernel: _kernel,
+    Counter[str]: lambda data: Counter(from_data(dict[str, int], data)),
+}

@@ -77,27 +77,21 @@ class _Rewrite:
 
     def copy(self, node: Node) -> None:
         """Append a node of the graph, with what its degree asks for."""
-        rule = {"exp": self.exp, "sum": self.total, "contract": self.total}.get(node.op)
-        if rule is not None:
-            rule(node)
-            return
-        if node.op == "accum":
-            self.accum(node)
-        elif node.op == "combine":
-            self.combine(node)
-        else:
-            self.builder.add(node)
-            self.degrees[node.name] = self.degree_of(node)
+        rules = {"exp": self.exp, "sum": self.total, "contract": self.total}
+        rules |= {"accum": self.carry, "combine": self.carry}
+        rules.get(node.op, self.keep)(node)
+
+    def keep(self, node: Node) -> None:
+        """Append a node as it is."""
+        self.builder.add(node)
+        self.degrees[node.name] = self.degree_of(node)
 
     def exp(self, node: Node) -> None:
         """Take exp relative to the peak of its argument along the dims that it is summed along."""
         (argument,) = node.args
         dims = self.summed_dims(node.name) & set(self.builder.types[argument].names)
         if not dims:
-            if self.degrees[argument]:
-                raise _UnstableError
-            self.builder.add(node)
-            self.degrees[node.name] = {}
+            self.keep(node)
             return
         peak = self.seen(node, argument)
         for dim in sorted(dims):
@@ -126,14 +120,11 @@ class _Rewrite:
 
     def summed_dims(self, name: str) -> set[str]:
         """Return the dims that users of a value, and theirs, sum along."""
-        dims: set[str] = set()
-        todo, done = [name], set[str]()
-        while todo:
-            for user in self.graph.users(todo.pop()):
-                dims |= {user.over} if user.op in ("sum", "contract") else set()
-                if user.name not in done:
-                    done.add(user.name)
-                    todo.append(user.name)
+        dims, reached = set[str](), {name}
+        for node in self.graph.nodes:  # operands first
+            if reached & {*node.args}:
+                reached |= {v.name for v in node.outs}
+                dims |= {node.over} if node.op in ("sum", "contract") else set()
         return dims
 
     def total(self, node: Node) -> None:
@@ -160,30 +151,23 @@ class _Rewrite:
         self.degrees[made] = _plus(rest, {common: 1})
         return made
 
-    def accum(self, node: Node) -> None:
-        """Carry a sum across the loop, rescaled whenever the running peak rises."""
-        degree = self.degrees[node.args[0]]
-        if not degree:
-            self.builder.add(node)
-            self.degrees[node.name] = {}
-            return
-        peak = _only(degree)
-        final = f"{peak}_last"
-        if final not in self.builder.types:
-            self.add("last", (peak,), final)
-        self.builder.add(replace(node, op="accum_rescaled", args=(node.args[0], peak)))
-        self.degrees[node.name] = {final: 1}
+    def carry(self, node: Node) -> None:
+        """Sum across the loop, rescaled whenever the running peak rises, or over a split's blocks.
 
-    def combine(self, node: Node) -> None:
-        """Sum over the blocks of a split, relative to their common peak."""
+        What the blocks sum is relative to their common peak.
+        """
         degree = self.degrees[node.args[0]]
         if not degree:
-            self.builder.add(node)
-            self.degrees[node.name] = {}
+            self.keep(node)
             return
-        peak = _only(degree)
-        self.builder.add(replace(node, op="combine_rescaled", args=(node.args[0], peak)))
-        self.degrees[node.name] = {f"{peak} of all blocks": 1}
+        if list(degree.values()) != [1]:
+            raise _UnstableError
+        (peak,) = degree
+        after = f"{peak}_last" if node.op == "accum" else f"{peak} of all blocks"
+        if node.op == "accum" and after not in self.builder.types:
+            self.add("last", (peak,), after)
+        self.builder.add(replace(node, op=f"{node.op}_rescaled", args=(node.args[0], peak)))
+        self.degrees[node.name] = {after: 1}
 
     def degree_of(self, node: Node) -> Degree:
         """Return the degree of an op's result."""
@@ -208,13 +192,6 @@ def _plus(*degrees: Degree) -> Degree:
     for peak, power in (item for d in degrees for item in d.items()):
         total[peak] = total.get(peak, 0) + power
     return {peak: power for peak, power in total.items() if power}
-
-
-def _only(degree: Degree) -> str:
-    """Return the peak of a degree that is one peak to the first power."""
-    if list(degree.values()) != [1]:
-        raise _UnstableError
-    return next(iter(degree))
 
 
 class _Kernels(_Rewrite):

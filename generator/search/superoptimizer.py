@@ -23,6 +23,7 @@ from mirage_kernels.generator.jobs.job import Found as JsonFound
 from mirage_kernels.generator.jobs.job import Job, Round
 from mirage_kernels.generator.jobs.job import Problem as JobProblem
 from mirage_kernels.generator.jobs.work import Assignment, Merged, Planned, work
+from mirage_kernels.generator.search.cases import Case, seen_dims, summed_dims
 from mirage_kernels.generator.search.fold import unfolded
 from mirage_kernels.generator.search.gate import batch_dims
 from mirage_kernels.generator.search.kernels import Search, Task
@@ -31,7 +32,7 @@ from mirage_kernels.generator.search.problem import LARGEST_TILE, Limits, Proble
 from mirage_kernels.generator.search.sketch import Found, ProgramSketch, from_json, to_json
 from mirage_kernels.generator.search.stabilise import stabilise
 from mirage_kernels.generator.search.values import Counts
-from mirage_kernels.generator.search.verify import Case, Prover, seen_dims, summed_dims
+from mirage_kernels.generator.search.verify import Prover
 from mirage_kernels.generator.target import target
 
 LONG, SHORT = 4096, 64  # what static dims of each class count as
@@ -81,10 +82,11 @@ class Superoptimization:
     def next_round(self, earlier: Sequence[Sequence[JsonFound]]) -> Round | None:
         """Return the tasks that search, then the tasks that verify what was found."""
         if not earlier:
-            search = self._search
+            problem = Problem(self.spec, self.limits, target(self.arch))
+            search = Search(problem.shortened())
             return Round("search", [partial(_searched, search, t) for t in search.tasks()])
         if len(earlier) == 1:
-            programs = _worth_verifying(_all_found(earlier[0]), self.limits)[0]
+            programs, _ = _worth_verifying([*map(from_json, earlier[0])], self.limits)
             verifier = Verifier(self.spec)
             batches = [programs[i : i + BATCH] for i in range(0, len(programs), BATCH)]
             return Round("verify", [partial(_verified, verifier, batch) for batch in batches])
@@ -92,9 +94,9 @@ class Superoptimization:
 
     def merge(self, rounds: Sequence[Sequence[JsonFound]]) -> JsonFound:
         """Return proved programs and counts."""
-        found = _all_found(rounds[0])
+        found = [*map(from_json, rounds[0])]
         programs, slow = _worth_verifying(found, self.limits)
-        proved = tuple(p for batch in _all_found(rounds[1]) for p in batch.programs)
+        proved = tuple(p for batch in map(from_json, rounds[1]) for p in batch.programs)
         counts = Counts(
             states=sum(f.counts.states for f in found),
             pruned=sum((f.counts.pruned for f in found), Counter(time=slow)),
@@ -102,10 +104,6 @@ class Superoptimization:
             rejected=len(programs) - len(proved),
         )
         return to_json(Found(proved, counts))
-
-    @property
-    def _search(self) -> Search:
-        return Search(Problem(self.spec, self.limits, target(self.arch)).shortened())
 
 
 @dataclass(frozen=True)
@@ -168,10 +166,6 @@ def _verified(verifier: Verifier, batch: Sequence[ProgramSketch]) -> JsonFound:
     return to_json(Found(tuple(p for p in batch if not verifier.reason_against(p))))
 
 
-def _all_found(results: Sequence[JsonFound]) -> list[Found]:
-    return [from_json(result) for result in results]
-
-
 def _worth_verifying(found: Sequence[Found], limits: Limits) -> tuple[Sequence[ProgramSketch], int]:
     """Return the programs worth verifying, cheapest first, and how many are too slow or too many.
 
@@ -193,9 +187,8 @@ def superoptimize(
 
     `progress(stage, done, tasks)` is called as tasks finish. Raises what the search raises.
     """
-    return run_search(
-        Superoptimization(shape_class(spec), limits, arch), jobs=jobs, progress=progress
-    )
+    problem = Superoptimization(shape_class(spec), limits, arch)
+    return run_search(problem, jobs=jobs, progress=progress)
 
 
 def run_search(problem: JobProblem, *, jobs: int, progress: Progress) -> Found:

@@ -19,8 +19,10 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import product
 
 from mirage_kernels.generator.ir import OPS, DType, Graph, Kind, Phase, join_phases, parts_of
 from mirage_kernels.generator.meaning.abstract import COMBINE_PARTS, PARTS, accum_parts, sum_parts
@@ -98,9 +100,8 @@ class Saturation:
     max_depth: int
     most_values: int = sys.maxsize
     values: list[Value] = field(default_factory=list)
-    terms: list[int] = field(default_factory=list)  # of the values
-    cuts: list[int] = field(default_factory=list)  # numbers of dims and phase together
-    cut_numbers: dict[tuple[Dims, str], int] = field(default_factory=dict)
+    keys: list[tuple[int, int]] = field(default_factory=list)  # their terms, and cuts by number
+    cuts: dict[tuple[Dims, str], int] = field(default_factory=dict)  # numbers of dims and phases
     derivations: list[list[Step]] = field(default_factory=list)
     leaves: dict[int, View | str] = field(default_factory=dict)  # inputs and constants
     depths: list[int] = field(default_factory=list)
@@ -122,20 +123,19 @@ class Saturation:
                 self._leaf(Value(tensor.term, how, phase, _reading(tensor.dtype)), view)
 
     def _leaf(self, value: Value, what: View | str) -> None:
-        number = self.numbers.get(value)
-        if number is None:
-            number = self._add(value, 0)
+        number = self._number(value, 0)
         self.derivations[number] = [Step(LOAD, ())]  # what can be loaded is not computed again
         self.leaves[number] = what
 
-    def _add(self, value: Value, depth: int) -> int:
-        number = self.numbers[value] = len(self.values)
-        self.values.append(value)
-        self.terms.append(value.term)
-        way = (value.dims, value.phase.value)
-        self.cuts.append(self.cut_numbers.setdefault(way, len(self.cut_numbers)))
-        self.derivations.append([])
-        self.depths.append(depth)
+    def _number(self, value: Value, depth: int) -> int:
+        """Return the number of a value, a new one if it is new."""
+        number = self.numbers.setdefault(value, len(self.values))
+        if number == len(self.values):
+            self.values.append(value)
+            cut = self.cuts.setdefault((value.dims, value.phase.value), len(self.cuts))
+            self.keys.append((value.term, cut))
+            self.derivations.append([])
+            self.depths.append(depth)
         return number
 
     def run(self) -> None:
@@ -149,18 +149,9 @@ class Saturation:
 
     def extended(self, tensors: Sequence[TensorInfo], roles: DimRoles) -> Saturation:
         """Return a saturation that has more inputs, with counts of its own."""
-        more = replace(
-            self,
-            values=[*self.values],
-            terms=[*self.terms],
-            cuts=[*self.cuts],
-            cut_numbers={**self.cut_numbers},
-            derivations=[[*ways] for ways in self.derivations],
-            leaves={**self.leaves},
-            depths=[*self.depths],
-            numbers={**self.numbers},
-            counts=Counts(),
-        )
+        own = ("values", "keys", "cuts", "leaves", "depths", "numbers")
+        more = replace(self, **{name: copy(getattr(self, name)) for name in own}, counts=Counts())
+        more.derivations = [[*ways] for ways in self.derivations]
         more.add_inputs(tensors, roles)
         more.run()
         return more
@@ -173,24 +164,22 @@ class Saturation:
                 known.setdefault(leaf.tensor, i)
         for node in spec.nodes:
             if node.args and all(a in known for a in node.args):
-                value = self._make(Step(node.op, tuple(known[a] for a in node.args), node.over))
-                if value is not None and value not in self.numbers:
-                    self._add(value, 1 + max(self.depths[known[a]] for a in node.args))
+                args = tuple(known[a] for a in node.args)
+                value = self._make(Step(node.op, args, node.over))
                 if value is not None:
-                    known[node.name] = self.numbers[value]
+                    known[node.name] = self._number(value, 1 + max(self.depths[a] for a in args))
 
     def _take(self, step: Step) -> None:
         value = self._make(step)
         if value is None:
             return
-        number = self.numbers.get(value)
-        if number is None:
+        if value not in self.numbers:
             depth = 1 + max(self.depths[i] for i in step.args)
             if depth > self.max_depth or len(self.values) >= self.most_values:
                 self.counts.pruned["depth" if depth > self.max_depth else "budget"] += 1
                 return
-            number = self._add(value, depth)
-        self.derivations[number].append(step)
+            self._number(value, depth)
+        self.derivations[self.numbers[value]].append(step)
 
     def _steps_at(self, high: int) -> Iterator[Step]:
         """Yield the steps whose newest operand is `high`.
@@ -200,19 +189,18 @@ class Saturation:
         """
         yield from self._steps_on_one(high, self.values[high])
         meets: dict[int, bool] = {}
-        own, unneeded, apart = self.terms[high], 0, 0
-        for low in range(high + 1):
-            ops = self.space.ops_on(self.terms[low], own)
+        own, unneeded, apart = self.keys[high][0], 0, 0
+        for low, (term, cut) in enumerate(self.keys[: high + 1]):
+            ops = self.space.ops_on(term, own)
             if not ops:
                 unneeded += 1
                 continue
-            cut = self.cuts[low]
             if cut not in meets:
                 meets[cut] = _may_meet(self.values[high], self.values[low])
-            if not meets[cut]:
+            if meets[cut]:
+                yield from self._steps_on_two(low, high, ops)
+            else:
                 apart += 1
-                continue
-            yield from self._steps_on_two(low, high, ops)
         self.counts.pruned["abstract"] += unneeded
         self.counts.pruned["type"] += apart
         yield from self._choices_at(high)
@@ -245,13 +233,11 @@ class Saturation:
 
     def _choices_at(self, high: int) -> Iterator[Step]:
         """Yield the steps with three operands: a truth value chooses between two numbers."""
+        upto = range(high + 1)
         for op in self.vocabulary.of_arity(3):
-            kinds = [i for i in range(high + 1) if self.values[i].dtype is DType.BOOL]
-            for condition in kinds:
-                newest = range(high + 1) if condition == high else ()
-                others = [(high, i) for i in range(high + 1)] + [(i, high) for i in range(high)]
-                pairs = [(a, b) for a in newest for b in newest] if condition == high else others
-                for a, b in pairs:
+            for condition in (i for i in upto if self.values[i].dtype is DType.BOOL):
+                newest = [(high, i) for i in upto] + [(i, high) for i in range(high)]
+                for a, b in product(upto, upto) if condition == high else newest:
                     if self.space.is_chosen_between(self.values[a].term, self.values[b].term):
                         yield Step(op, (condition, a, b))
 
@@ -269,7 +255,7 @@ class Saturation:
         parts = self._parts_of(step, args)
         term = self.space.result(step.op, terms, over.removesuffix(parts_of("")), parts)
         if term is None:
-            self.counts.pruned[self.space.reason] += 1
+            self.counts.pruned["abstract"] += 1
             return None
         return Value(term, dims, phase, dtype)
 
@@ -281,42 +267,34 @@ class Saturation:
         and truth values may meet along new dims: they are computed where they are used.
         """
         together: Dims = frozenset().union(*(a.dims for a in args))
+        setting = self.setting
         if len({d for d, _ in together}) < len(together):
             return None
         if step.op == "accum":
-            return self._accumulated(together)
+            if any(how in (LOOP, BOTH) for _, how in together):
+                return None
+            split = setting.split if setting.loop == setting.split else None
+            return together | {(parts_of(split), PART)} if split else together
         if step.op == "combine":
             return together - {(parts_of(step.over), PART)}
         if OPS[step.op].kind is Kind.ELEMENTWISE:
             free = dtype in (DType.INT32, DType.BOOL) or any(a.dims == together for a in args)
             return together if free else None
         how = dict(together)[step.over]
-        if how == GRID and step.over != self.setting.split:
+        if how == GRID and step.over != setting.split:
             return None
         left = together - {(step.over, how)}
         return left | {(parts_of(step.over), PART)} if how == GRID else left
 
-    def _accumulated(self, dims: Dims) -> Dims | None:
-        if any(how in (LOOP, BOTH) for _, how in dims):
-            return None
-        loop = self.setting.loop
-        split = loop is not None and loop == self.setting.split
-        return dims | {(parts_of(loop or ""), PART)} if split else dims
-
-    def _phase_of(self, step: Step, args: Sequence[Value], dims: Dims | None) -> Phase | None:
+    def _phase_of(self, step: Step, args: Sequence[Value], dims: Dims) -> Phase | None:
         if step.op == "accum":
             return Phase.AFTER
         if step.op == "combine":
             return Phase.JOINED if args[0].phase in (Phase.BEFORE, Phase.AFTER) else None
         phase = join_phases(a.phase for a in args)
-        apart = dims is not None and any(
-            how in (PART, GRID) and self._is_split(d) for d, how in dims
-        )
-        return None if phase is Phase.JOINED and apart else phase
-
-    def _is_split(self, dim: str) -> bool:
         split = self.setting.split
-        return split is not None and dim in (split, parts_of(split))
+        own = {(split, GRID), (parts_of(split), PART)} if split else set[tuple[str, str]]()
+        return None if phase is Phase.JOINED and own & dims else phase
 
     def _parts_of(self, step: Step, args: Sequence[Value]) -> tuple[str, ...]:
         """Return which factors of a sum a step does."""

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 from mirage_kernels.generator.errors import GraphError, UndefinedError, VerifyError
-from mirage_kernels.generator.ir import DType, Graph, Json, parts_of, retile
+from mirage_kernels.generator.ir import DType, Graph, Json, Node, TensorType, retile
 from mirage_kernels.generator.ir.codec import to_data
 from mirage_kernels.generator.meaning.arrays import Array, array_reading
 from mirage_kernels.generator.meaning.degree import failure_probability
@@ -27,7 +27,7 @@ from mirage_kernels.generator.meaning.field import (
     random_parts,
 )
 from mirage_kernels.generator.meaning.walk import results
-from mirage_kernels.generator.search.signature import require_signature
+from mirage_kernels.generator.search.cases import Case, smaller, tiles_of
 
 Sizes = Mapping[str, int]
 Ints = npt.NDArray[np.int64]
@@ -35,22 +35,9 @@ RangeOf = Callable[[str, Sizes], tuple[int, int]]
 
 LOG2_WANTED = -40.0  # a bounded case is drawn until a wrong candidate passes no more often
 MOST_DRAWS = 64  # of one case; where more would be needed, one draw is a test like any other
-FEWER = ((3, 1, 2), (2, 1, 1))  # extents, tiles and parts of dims that powers are summed along
 FEW_ELEMENTS = 2**18  # recipe's results up to this size are kept for the next candidate
 RETRIES = 8  # of draws on which the recipe itself divides by zero, for each way to raise lengths
 RETRY_STRIDE = 2**32  # between the seeds of such draws; keeps their prime
-
-
-@dataclass(frozen=True)
-class Case:
-    """What draws are made for: the muGraph at these tile sizes, tensors of these extents.
-
-    A `bounded` case is drawn until the failure bound is reached, any other once.
-    """
-
-    tiles: dict[str, int]
-    sizes: dict[str, int]
-    bounded: bool = False
 
 
 @dataclass(frozen=True)
@@ -119,28 +106,12 @@ class Prover:
         require_signature(self.spec, candidate)
         compared: list[Compared] = []
         for case in cases:
-            for tried in (case, *self._smaller(case)):
+            for tried in (case, *smaller(self.spec, case)):
                 compared.append(self._compared(candidate, tried, seed))
                 seed += compared[-1].draws
                 if compared[-1].log2_failure <= LOG2_WANTED:
                     break
         return Proof.of(compared)
-
-    def _smaller(self, case: Case) -> Iterator[Case]:
-        """Yield what to draw instead where sums are too long for a bound, or those with exp are.
-
-        A tile and one element are as many passes of a loop as two tiles are, and sums half as long.
-        """
-        crowded = crowded_dims(self.spec)
-        if case.bounded and not crowded:
-            cut = {d: case.tiles[d] + 1 for d in summed_dims(self.spec) if d in case.tiles}
-            if cut:
-                yield Case(case.tiles, {**case.sizes, **cut}, bounded=True)
-        for size, tile, part in FEWER if case.bounded and crowded else ():
-            sizes, tiles = dict(case.sizes), dict(case.tiles)
-            for dim in crowded:
-                sizes[dim], tiles[dim], tiles[parts_of(dim)] = size, tile, part
-            yield Case(tiles, sizes, bounded=True)
 
     def _compared(self, candidate: Graph, case: Case, seed: int) -> Compared:
         tiled = _retiled(candidate, case)
@@ -222,20 +193,20 @@ class Prover:
         for node in self.spec.inputs:
             names = node.out.type.names
             shape = tuple(sizes[d] for d in names)
-            if node.out.type.dtype is DType.INT32:
-                least, largest = self.range_of(node.name, sizes)
-                if least > largest:
-                    raise VerifyError(f"{node.name} has no value at extents {_text(sizes)}")
-                least += round((largest - least) * raised.get(node.name, 0.0))
-                span = range(least, largest + 1)
-                if math.prod(shape) == 1:
-                    turn, value = divmod(turn, len(span))
-                    numbers = np.full(shape, span[value], np.int64)
-                else:
-                    numbers = whole_numbers(span, shape, rng)
-                inputs.append(Array(names, (numbers,), real=False))
-            else:
+            if node.out.type.dtype is not DType.INT32:
                 inputs.append(Array(names, random_parts(field, shape, rng)))
+                continue
+            least, largest = self.range_of(node.name, sizes)
+            if least > largest:
+                raise VerifyError(f"{node.name} has no value at extents {_text(sizes)}")
+            least += round((largest - least) * raised.get(node.name, 0.0))
+            span = range(least, largest + 1)
+            if math.prod(shape) == 1:
+                turn, value = divmod(turn, len(span))
+                numbers = np.full(shape, span[value], np.int64)
+            else:
+                numbers = whole_numbers(span, shape, rng)
+            inputs.append(Array(names, (numbers,), real=False))
         return inputs
 
 
@@ -291,80 +262,38 @@ def prove(spec: Graph, candidate: Graph, cases: Iterable[Case], *, seed: int) ->
     return Prover(spec).prove(candidate, cases, seed=seed)
 
 
-def seen_dims(spec: Graph) -> tuple[str, ...]:
-    """Return the names of all dims of a spec, in order of appearance."""
-    names = [d for n in spec.nodes for v in n.outs for d in v.type.names]
-    return tuple(dict.fromkeys(names))
+def require_signature(spec: Graph, candidate: Graph) -> None:
+    """Raise VerifyError unless inputs and results are declared as the recipe's, in order.
 
-
-def summed_dims(spec: Graph) -> frozenset[str]:
-    """Return the dims that a spec sums along."""
-    return frozenset(n.over for n in spec.of("sum", "contract"))
-
-
-def crowded_dims(spec: Graph) -> frozenset[str]:
-    """Return the dims along which a spec sums different powers: each adds terms to the sum."""
-    varies: dict[str, frozenset[str]] = {}
-    crowded: set[str] = set()
-    for node in spec.nodes:
-        dims = frozenset[str]().union(*(varies[a] for a in node.args))
-        if node.op == "exp":
-            dims = frozenset(node.out.type.names)
-        if node.over in dims:
-            crowded.add(node.over)
-        varies.update({v.name: dims - {node.over} for v in node.outs})
-    return frozenset(crowded)
-
-
-def tiles_of(graph: Graph) -> dict[str, int]:
-    """Return the tile sizes of a muGraph by `Axis.tile_key`."""
-    spaces = [n.body.space for n in graph.blocks if n.body is not None and n.body.space is not None]
-    return {a.tile_key: a.tile for space in spaces for a in space.axes}
-
-
-def small_tiles(spec: Graph) -> dict[str, int]:
-    """Return a small tile size for every dim, and for the parts of every dim that is summed along.
-
-    No two are the same, so that none can be confused; but sums of powers are short (2).
+    Names, dims with their extents and what may be left out are compared, and whether inputs are
+    real numbers; storage types are the numeric gate's to compare.
     """
-    crowded = crowded_dims(spec)
-    others = [d for d in seen_dims(spec) if d not in crowded]
-    tiles = {d: 2 + i for i, d in enumerate(others)} | dict.fromkeys(sorted(crowded), 2)
-    return tiles | {parts_of(d): tiles[d] + 1 for d in sorted(summed_dims(spec))}
+    wanted = [_declared(n) for n in spec.inputs]
+    found = [_declared(n) for n in candidate.inputs]
+    for ours, theirs in zip(wanted, found, strict=False):
+        if ours != theirs:
+            raise VerifyError(f"its input {theirs} is {ours} in the recipe")
+    if len(found) != len(wanted):
+        raise VerifyError(f"{len(found)} inputs instead of {len(wanted)}")
+    if len(candidate.outputs) != len(spec.outputs):
+        raise VerifyError(f"{len(candidate.outputs)} results instead of {len(spec.outputs)}")
+    for ours, theirs in zip(spec.outputs, candidate.outputs, strict=True):
+        dims, given = spec.values[ours].type, candidate.values[theirs].type
+        if dims.dims != given.dims:
+            raise VerifyError(
+                f"its result {theirs} has dims {_dims(given)}, in the recipe {_dims(dims)}"
+            )
 
 
-def small_cases(spec: Graph) -> list[Case]:
-    """Return cases for a proof at small tiles: within a single tile, uneven, even.
-
-    The first is the quickest to reject what is wrong. The uneven one has two tiles along every
-    dim, three along those that are summed along, two parts of which the first has two tiles. With
-    exp many draws are needed: made where only the dims that are summed along are cut.
-    """
-    tiles, crowded, summed = small_tiles(spec), crowded_dims(spec), summed_dims(spec)
-    of_dims = {d: tiles[d] for d in seen_dims(spec)}
-    single = {d: n if d in crowded else max(1, n - 1) for d, n in of_dims.items()}
-    uneven = {d: 2 * n + 1 if d in summed else n + (n + 1) // 2 for d, n in of_dims.items()}
-    even = {d: 2 * n for d, n in of_dims.items()}
-    cases = [Case(tiles, single), Case(tiles, uneven, bounded=not crowded), Case(tiles, even)]
-    if crowded:
-        rows = dict.fromkeys(_dims_of_lengths(spec), max(uneven[d] for d in crowded))
-        sums = {d: uneven[d] for d in summed}
-        cases[1:1] = [Case(tiles | rows, single | sums | rows, bounded=True)]
-    return [replace(c, sizes=_countable(spec, c.sizes)) for c in cases]
+def _declared(node: Node) -> str:
+    """Return what is compared of an input, as it is shown: `optional bias [N=4096]`."""
+    type_ = node.out.type
+    kind = "" if type_.dtype.is_real else f" {type_.dtype.value}"
+    return f"{'optional ' * node.optional}{node.name}{kind} [{_dims(type_)}]"
 
 
-def _dims_of_lengths(spec: Graph) -> list[str]:
-    """Return the dims of lengths and positions; long ones let every draw have every length."""
-    ints = [n.out.type for n in spec.inputs if n.out.type.dtype is DType.INT32]
-    return sorted({d for type_ in ints for d in type_.names} - summed_dims(spec))
-
-
-def _countable(spec: Graph, sizes: dict[str, int]) -> dict[str, int]:
-    """Return extents at which masks leave something: no more places to see from than to see."""
-    counted = {n.over for n in spec.of("iota", "size") if n.out.type.dtype is DType.INT32}
-    crowded = crowded_dims(spec)
-    longest = min((sizes[d] for d in crowded & counted), default=max(sizes.values(), default=1))
-    return {d: min(n, longest) if d in counted - crowded else n for d, n in sizes.items()}
+def _dims(type_: TensorType) -> str:
+    return ", ".join(map(str, type_.dims))
 
 
 def _text(sizes: Sizes) -> str:

@@ -13,8 +13,8 @@ from math import log
 from statistics import geometric_mean
 
 from mirage_kernels.generator.schedules.attention.variants import FEW_TILES_ROWS
+from mirage_kernels.generator.schedules.loop import producers_of
 from mirage_kernels.generator.schedules.schedule import Knobs
-from mirage_kernels.generator.schedules.sizes import producers_of
 from mirage_kernels.generator.tuning.catalog import (
     Beyond,
     Bucket,

@@ -22,8 +22,13 @@ from mirage_kernels.generator.schedules.attention.writer import (
     emit_attention,
     few_tiles,
 )
-from mirage_kernels.generator.schedules.candidates import Wanted, by_size, candidates
-from mirage_kernels.generator.schedules.choose import member, programs_of
+from mirage_kernels.generator.schedules.choose import (
+    Wanted,
+    by_size,
+    candidates,
+    member,
+    programs_of,
+)
 from mirage_kernels.generator.schedules.loop import BUCKETS
 from mirage_kernels.generator.schedules.schedule import Knobs, Variant
 from mirage_kernels.generator.target import target

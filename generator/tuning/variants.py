@@ -17,11 +17,15 @@ from mirage_kernels.generator.schedules.attention.variants import (
     AttentionVariant,
     attention_variants,
 )
-from mirage_kernels.generator.schedules.candidates import by_size, untuned
-from mirage_kernels.generator.schedules.choose import member
+from mirage_kernels.generator.schedules.choose import (
+    by_size,
+    member,
+    registers,
+    shared_bytes,
+    untuned,
+)
 from mirage_kernels.generator.schedules.loop import REGISTERS_LEFT
 from mirage_kernels.generator.schedules.schedule import Knobs, Variant
-from mirage_kernels.generator.schedules.sizes import registers, shared_bytes
 from mirage_kernels.generator.target import Target
 from mirage_kernels.generator.tuning.catalog import HINT, Bucket, Tuned
 from mirage_kernels.generator.tuning.choice import has_producers
@@ -46,7 +50,7 @@ def chosen_variants(
         for m, variant in rule.items()
         if m in found and variant.knobs.label in {t.knobs.label for t in found[m].tried}
     }
-    producers = next((has_producers(k) for k in known.values()), programs[0].producer_blocks > 0)
+    producers = next((has_producers(k) for k in known.values()), programs[0].consumers is not None)
     program = member(programs, producers=producers)
     known = {m: k for m, k in known.items() if has_producers(k) is producers}
     _check_tokens_fit(program, on, known)

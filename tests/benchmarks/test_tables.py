@@ -14,7 +14,6 @@ PAGES = {
     "tables": "rewrites the tables of docs/performance.md",
     "summary": "rewrites the README's table and plot (matplotlib: the extra `plot`)",
     "search_table": "--tables rewrites the page",
-    "ablation": "--tables rewrites the page's tables",
 }
 
 

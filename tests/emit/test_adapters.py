@@ -17,9 +17,8 @@ from mirage_kernels.generator.schedules.batched_lora import (
     first_launch_bytes,
     slices_ahead,
 )
-from mirage_kernels.generator.schedules.sizes import shared_bytes
-from mirage_kernels.generator.schedules.sliced_k.shared_memory import kept_bytes
-from mirage_kernels.generator.schedules.warpgroups import ALONE_BYTES
+from mirage_kernels.generator.schedules.choose import shared_bytes
+from mirage_kernels.generator.schedules.loop import ALONE_BYTES, kept_bytes
 from mirage_kernels.generator.target import target
 
 KERNELS = Path(__file__).resolve().parents[2] / "kernels" / "sm_90a" / "lora_linear_full"

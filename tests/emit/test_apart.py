@@ -15,13 +15,14 @@ from mirage_kernels.generator.emit.table import Entry, emit_table
 from mirage_kernels.generator.records.headers import kernel_header
 from mirage_kernels.generator.records.record import load_record
 from mirage_kernels.generator.records.sources import table_of
-from mirage_kernels.generator.schedules.choose import programs_of, variants
-from mirage_kernels.generator.schedules.producer_blocks import STAMP_BYTES
-from mirage_kernels.generator.schedules.sizes import (
+from mirage_kernels.generator.schedules.choose import (
     producers_bytes,
-    producers_of,
+    programs_of,
     shared_bytes,
+    variants,
 )
+from mirage_kernels.generator.schedules.loop import producers_of
+from mirage_kernels.generator.schedules.producer_blocks import STAMP_BYTES
 from mirage_kernels.generator.target import target
 
 KERNELS = Path(__file__).resolve().parents[2] / "kernels" / "sm_90a"
@@ -68,8 +69,8 @@ def test_users_in_pairs_are_served_by_pairs_others_by_slices(name: str) -> None:
     held = text[text.index("lora_linear_register_operand(const") :]
     assert "if (producers.is_producer()) return lora_linear_produce<Config>(given, shared);" in held
     assert "producing::" not in held
-    assert "producers.template receive<tile::kConsumerThreads>(" in held
-    slices = text[: text.index("// What a launch of makers and users is given.")]
+    assert "producers.template receive<tile::kReceivingWarps>(" in held
+    slices = text[: text.index("// The arguments of a launch of producer and consumer blocks.")]
     assert "lora_linear_make" not in slices
     assert "producers.receive(" in slices
 

@@ -12,9 +12,9 @@ from mirage_kernels.generator.emit.cuda import Kernel, emit_cuda
 from mirage_kernels.generator.emit.header import Header
 from mirage_kernels.generator.plan.lower import tile_program
 from mirage_kernels.generator.records.record import KernelRecord, load_record
-from mirage_kernels.generator.schedules.choose import variants
+from mirage_kernels.generator.schedules.choose import shared_bytes, variants
+from mirage_kernels.generator.schedules.loop import prologue_warps
 from mirage_kernels.generator.schedules.schedule import Variant
-from mirage_kernels.generator.schedules.sizes import prologue_warps, shared_bytes
 from mirage_kernels.generator.target import target
 
 KERNELS = Path(__file__).resolve().parents[2] / "kernels" / "sm_90a"

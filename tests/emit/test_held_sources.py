@@ -11,9 +11,8 @@ from mirage_kernels.generator.emit.cuda import Kernel, emit_cuda
 from mirage_kernels.generator.emit.header import Header
 from mirage_kernels.generator.plan.lower import tile_program
 from mirage_kernels.generator.records.record import load_record
-from mirage_kernels.generator.schedules.choose import variants
+from mirage_kernels.generator.schedules.choose import shared_bytes, variants
 from mirage_kernels.generator.schedules.producer_blocks import with_producer_blocks
-from mirage_kernels.generator.schedules.sizes import shared_bytes
 from mirage_kernels.generator.target import target
 
 KERNELS = Path(__file__).resolve().parents[2] / "kernels" / "sm_90a"
@@ -78,15 +77,15 @@ def test_what_is_computed_of_tokens_stands_in_the_loop_and_beside_the_ring() -> 
 
 def test_blocks_of_a_pair_copy_the_same_rows_and_finish_half_of_them() -> None:
     lines = [line.strip() for line in emit_cuda(kernel(NAMES[2])).splitlines()]
-    copied = "const int box_row = producers.consumer() / Block::kBlocks * Block::kRows;"
+    copied = "const int tile_row = producers.consumer() / Block::kBlocks * Block::kRows;"
     assert copied in lines
-    assert "const int first_row = box_row + Block::rank() * Block::kOwnRows;" in lines
-    assert "tile::copy_tile(buffer.rows(0), given.maps[1], box_row, k, buffer.full);" in lines
+    assert "const int first_row = tile_row + Block::rank() * Block::kOwnRows;" in lines
+    assert "tile::copy_tile(buffer.rows(0), given.maps[1], tile_row, k, buffer.full);" in lines
     assert "const tile::OutputTile out_tile{first_row, N, first_token, M};" in lines
 
 
 def test_every_warp_of_a_user_tells_the_cluster_once() -> None:
     text = emit_cuda(kernel(NAMES[2]))
     user = text[text.index("lora_linear_register_operand(const __grid_constant__") :]
-    assert user.count("Block::tell_cluster();") == 1  # the warp that receives
+    assert user.count("Block::sync_cluster();") == 1  # the warp that receives
     assert user.count("block.begin();") == 1  # all others

@@ -14,9 +14,8 @@ from mirage_kernels.generator.emit.header import Header
 from mirage_kernels.generator.ir import DType, Graph
 from mirage_kernels.generator.plan.lower import tile_program
 from mirage_kernels.generator.recipe import Shape
-from mirage_kernels.generator.schedules.choose import variants
+from mirage_kernels.generator.schedules.choose import shared_bytes, variants
 from mirage_kernels.generator.schedules.cluster_split_k.knobs import ClusterSplitK
-from mirage_kernels.generator.schedules.sizes import shared_bytes
 from mirage_kernels.generator.target import target
 
 Fused = Callable[..., Graph]

@@ -6,15 +6,12 @@ from collections.abc import Callable
 
 import pytest
 
-from mirage_kernels.generator.errors import GraphError
 from mirage_kernels.generator.ir import (
-    OPS,
     Axis,
     Builder,
     Dim,
     DType,
     Graph,
-    Kind,
     Level,
     Node,
     Phase,
@@ -23,8 +20,6 @@ from mirage_kernels.generator.ir import (
     check,
     count,
     join_phases,
-    ops_of_kind,
-    phases_of,
     retile,
 )
 from mirage_kernels.generator.plan.threads import with_threads
@@ -75,11 +70,6 @@ def test_mixed_precision_is_computed_in_fp32() -> None:
     assert built("add", fp16(M), TensorType((M,), DType.BF16)).dtype is DType.FP32
 
 
-def test_one_reduced_dim_that_is_missing_is_named() -> None:
-    with pytest.raises(GraphError, match="x0 has no dim 'N'"):
-        built("sum", fp16(M, K), over="N")
-
-
 def test_a_free_name_is_the_wanted_one_or_gets_the_smallest_suffix() -> None:
     builder = Builder(Level.KERNEL)
     builder.input("x", fp16(M))
@@ -90,40 +80,6 @@ def test_a_free_name_is_the_wanted_one_or_gets_the_smallest_suffix() -> None:
 @pytest.mark.parametrize(("extent", "tiles"), [(1, 1), (8, 1), (9, 2), (16, 2), (17, 3)])
 def test_an_uneven_extent_needs_one_more_tile(extent: int, tiles: int) -> None:
     assert count(Axis("x", "M", 8), extent) == tiles
-
-
-def test_every_op_is_of_exactly_one_kind() -> None:
-    assert sorted(name for kind in Kind for name in ops_of_kind(kind)) == sorted(OPS)
-
-
-def test_retiling_gives_every_axis_its_new_tile(fused: Callable[..., Graph]) -> None:
-    space = body_of(retile(fused(), TILES)).space
-    assert space is not None
-    assert {a.dim: a.tile for a in space.axes} == TILES
-
-
-def test_retiling_changes_the_extents_of_every_tile(fused: Callable[..., Graph]) -> None:
-    values = body_of(retile(fused(), TILES)).values
-    for name, value in values.items():
-        if not name.endswith("_stored"):
-            assert all(d.size == TILES[d.name] for d in value.type.dims), name
-
-
-def test_retiling_leaves_what_is_stored_whole(fused: Callable[..., Graph]) -> None:
-    before, after = fused(), retile(fused(), TILES)
-    assert after.values == before.values
-    assert body_of(after).values["out_stored"] == body_of(before).values["out_stored"]
-
-
-def test_retiling_keeps_the_precision_of_every_value(fused: Callable[..., Graph]) -> None:
-    before, after = body_of(fused()), body_of(retile(fused(), TILES))
-    assert {n: v.type.dtype for n, v in before.values.items()} == {
-        n: v.type.dtype for n, v in after.values.items()
-    }
-
-
-def test_a_retiled_graph_is_well_formed(fused: Callable[..., Graph]) -> None:
-    assert check(retile(fused(), TILES))
 
 
 def test_a_retiled_graph_with_threads_is_well_formed(fused: Callable[..., Graph]) -> None:
@@ -158,14 +114,3 @@ def test_accumulators_are_fp32(fused: Callable[..., Graph]) -> None:
 )
 def test_a_value_is_ready_when_all_operands_are(ready: list[Phase], phase: Phase | None) -> None:
     assert join_phases(ready) is phase
-
-
-def test_the_fused_mugraphs_root_is_taken_after_the_loop(fused: Callable[..., Graph]) -> None:
-    body = body_of(fused())
-    (root,) = body.of("sqrt")
-    assert phases_of(body)[root.name] is Phase.AFTER
-
-
-def test_the_fused_mugraphs_products_are_made_in_the_loop(fused: Callable[..., Graph]) -> None:
-    body = body_of(fused())
-    assert {phases_of(body)[n.name] for n in body.of("contract", "mul")} == {Phase.LOOP}

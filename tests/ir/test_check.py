@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -79,11 +78,6 @@ def refusal(graph: Graph) -> str:
     with pytest.raises(GraphError) as caught:
         check(graph)
     return caught.value.sentence
-
-
-def test_a_well_formed_kernel_graph_passes() -> None:
-    graph = kernel(given("x", M, K), op("y", "sum x", fp32(M), over="K"))
-    assert check(graph) is graph
 
 
 def test_a_well_formed_block_graph_passes() -> None:
@@ -266,7 +260,3 @@ def test_a_value_of_one_iteration_cannot_be_used_after_the_loop() -> None:
         check(summing(stored=None, mixed=mixed, late=block_nodes()["stored"]))
     assert "mixed = add(sum_x, total): mixes values of one loop iteration" in caught.value.sentence
     assert "accum" in caught.value.hint
-
-
-def test_the_fused_mugraph_passes(fused: Callable[..., Graph]) -> None:
-    assert check(fused())

@@ -8,23 +8,64 @@ whole.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+import operator
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from enum import Enum
 from itertools import cycle
 
 from mirage_kernels.generator.meaning.abstract import elementwise
-from mirage_kernels.generator.meaning.expressions import (
-    ZERO_LEAF,
-    Expression,
-    apply,
-    in_few_ops,
-)
-from mirage_kernels.generator.meaning.oracle import separations, solve
+from mirage_kernels.generator.meaning.oracle import Dual, Valuation, new_solver, separations
 from mirage_kernels.generator.meaning.terms import Terms, primes_below
-from mirage_kernels.generator.meaning.valuations import Script, Vector, Weights
 
-PRIMES = primes_below(512)
+
+@dataclass(frozen=True)
+class Expression:
+    """An op on expressions, or one of two leaves: "leaf" with its words, and "one".
+
+    `sum` is written `Expression("sum", (x,), ("K",))`; other ops are elementwise.
+    """
+
+    op: str
+    args: tuple[Expression, ...] = ()
+    words: tuple[str, ...] = ()
+
+    def parts(self) -> Iterator[Expression]:
+        """Yield the sub-expressions, this one first."""
+        yield self
+        for arg in self.args:
+            yield from arg.parts()
+
+
+def leaf(*words: str) -> Expression:
+    return Expression("leaf", (), words)
+
+
+def apply(op: str, *args: Expression) -> Expression:
+    return Expression(op, args)
+
+
+one = Expression("one")
+ZERO_LEAF, MINUS_ONE = leaf("const", "0"), leaf("const", "-1")
+DEFINITIONS = {
+    "neg": lambda x: apply("mul", x, MINUS_ONE),
+    "sub": lambda x, y: apply("add", x, apply("mul", y, MINUS_ONE)),
+    "square": lambda x: apply("mul", x, x),
+    "rsqrt": lambda x: apply("div", one, apply("sqrt", x)),
+}
+
+
+def in_few_ops(e: Expression) -> Expression:
+    """Return an expression in add, mul, div, sum, exp, sqrt and functions without laws.
+
+    where(c, x, 0) is a product with a mask.
+    """
+    if e.op in DEFINITIONS:
+        return in_few_ops(DEFINITIONS[e.op](*e.args))
+    args = tuple(map(in_few_ops, e.args))
+    if e.op == "where" and args[2] == ZERO_LEAF:
+        return apply("mul", args[1], apply("mask", args[0]))
+    return Expression(e.op, args, e.words)
 
 
 class Answer(Enum):
@@ -51,14 +92,6 @@ EQUALITIES = (
     ("(max x y)", "(max y x)"),
 )
 WITH_ONE = (("(mul x one)", "x"), ("(div x one)", "x"), ("(div x y)", "(mul x (div one y))"))
-# Ops that are written with others.
-DEFINITIONS = {
-    "neg": ("(neg x)", "(mul x |const -1|)"),
-    "sub": ("(sub x y)", "(add x (mul y |const -1|))"),
-    "square": ("(square x)", "(mul x x)"),
-    "rsqrt": ("(rsqrt x)", "(div one (sqrt x))"),
-    "masked": ("(masked x y)", "(mul y (mask x))"),
-}
 SUM = (
     ("(SUM (add x y))", "(add (SUM x) (SUM y))"),
     ("(SUM (mul x y))", "(mul x (SUM y))"),
@@ -67,33 +100,33 @@ SUM = (
 ARITIES = {"add": 2, "mul": 2, "div": 2, "max": 2, "exp": 1, "sqrt": 1, "mask": 1}
 
 
+def solve(script: Iterable[str]) -> str:
+    """Return what z3 says of a script: sat, unsat or unknown."""
+    solver = new_solver()
+    solver.from_string("\n".join(script))
+    return str(solver.check())
+
+
 def equal(a: Expression, b: Expression) -> Answer:
     """Return whether two expressions are equal by the axioms."""
-    if solve(_distinction(a, b)) == "sat":
+    left, right = in_few_ops(a), in_few_ops(b)
+    if _are_distinct(left, right):
         return Answer.NO
-    left, right = _masked(a), _masked(b)
     differ = f"(assert (not (= {_text(left)} {_text(right)})))"
     return Answer.YES if solve([*_axioms(left, right), differ]) == "unsat" else Answer.UNKNOWN
 
 
 def contained(target: Expression, part: Expression) -> Answer:
     """Return whether `part` is a sub-expression of something equal to `target`."""
-    first, *others = separations(target, part)
-    if solve(first()) == "sat":
+    whole, piece = in_few_ops(target), in_few_ops(part)
+    has_exp = any(e.op == "exp" for e in whole.parts())
+    certificates = separations(lambda v: (value(v, whole), value(v, piece)), has_exp=has_exp)
+    if next(certificates):
         return Answer.NO
-    whole, piece = _masked(target), _masked(part)
     apart = f"(assert (and (part {_text(whole)}) (not (part {_text(piece)}))))"
     if solve([*_axioms(whole, piece), apart]) == "unsat":
         return Answer.YES
-    return Answer.NO if any(solve(s()) == "sat" for s in others) else Answer.UNKNOWN
-
-
-def _masked(expression: Expression) -> Expression:
-    """Return the expression with masked(c, x) for where(c, x, 0): this 0 is no part of it."""
-    args = tuple(_masked(a) for a in expression.args)
-    if expression.op == "where" and args[2] == ZERO_LEAF:
-        return apply("masked", *args[:2])
-    return Expression(expression.op, args, expression.words)
+    return Answer.NO if any(certificates) else Answer.UNKNOWN
 
 
 def _axioms(a: Expression, b: Expression) -> Iterator[str]:
@@ -109,10 +142,12 @@ def _axioms(a: Expression, b: Expression) -> Iterator[str]:
         yield _part_axiom(op, arity)
     yield "(assert (= (sqrt one) one))"
     sums = sorted({_symbol(n) for n in nodes if n.op == "sum"})
-    equalities = [*EQUALITIES, *(DEFINITIONS[op] for op in sorted(ops) if op in DEFINITIONS)]
-    equalities += [(p.replace("SUM", s), q.replace("SUM", s)) for s in sums for p, q in SUM]
+    equalities = [
+        *EQUALITIES,
+        *((p.replace("SUM", s), q.replace("SUM", s)) for s in sums for p, q in SUM),
+    ]
     equalities += [(f"({s} ({t} x))", f"({t} ({s} x))") for s in sums for t in sums if s < t]
-    if "one" in symbols or "rsqrt" in ops:
+    if "one" in symbols:
         equalities += WITH_ONE
     for left, right in equalities:
         yield _axiom(left, right)
@@ -154,28 +189,37 @@ def _symbol(expression: Expression) -> str:
     return f"|{' '.join(words)}|" if len(words) > 1 else words[0]
 
 
-@dataclass
-class Numbers(Weights):
-    """Reals from 1 on: every number is the next prime."""
+def value(v: Valuation, e: Expression) -> Dual:
+    """Return what an expression in few ops is in an interpretation."""
+    args = [value(v, a) for a in e.args]
+    if e.op == "leaf":
+        return v.number(" ".join(e.words))
+    if e.op == "sum":
+        return v.product(args[0], v.number(" ".join(("sum", *e.words))))
+    rules = {
+        "one": lambda: Dual(v.unit, None),
+        "add": v.sum,
+        "mul": v.product,
+        "div": lambda x, y: v.product(x, v.power(y, v.inverse)),
+        "sqrt": lambda x: v.power(x, v.root),
+        "exp": v.exp,
+    }
+    name = "where" if e.op == "mask" else e.op
+    return rules[e.op](*args) if e.op in rules else v.function(name, *args)
 
-    values: Iterator[int] = field(default_factory=lambda: cycle(PRIMES))
 
-    def choose(self, kind: str) -> Vector:
-        return (f"{next(self.values)}.0",)
+def _are_distinct(a: Expression, b: Expression) -> bool:
+    """Return whether numbers from 2 on, each another prime, tell two expressions apart."""
+    return any(_differ(value(v, a), value(v, b)) for v in (_primes(2, 3), _primes(3, 2)))
 
 
-def _distinction(a: Expression, b: Expression) -> list[str]:
-    """Return a script with a solution only if the expressions differ."""
-    script = Script()
-    choices = []
-    for inverse, root in ((2, 3), (3, 2)):
-        numbers = Numbers(script, inverse, root)
-        x, y = numbers.of(in_few_ops(a)), numbers.of(in_few_ops(b))
-        choices.append(f"(not (= {x.value[0]} {y.value[0]}))")
-        if x.slope and y.slope:
-            choices.append(f"(not (= {x.slope[0]} {y.slope[0]}))")
-    script.check(*choices)
-    return script.lines
+def _differ(x: Dual, y: Dual) -> bool:
+    return x.value != y.value or bool(x.slope and y.slope and x.slope != y.slope)
+
+
+def _primes(inverse: int, root: int) -> Valuation:
+    primes = cycle(primes_below(512))
+    return Valuation(operator.add, operator.mul, (1,), lambda kind: (next(primes),), inverse, root)
 
 
 def term_of(terms: Terms, expression: Expression) -> int:

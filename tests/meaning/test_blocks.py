@@ -28,7 +28,6 @@ from mirage_kernels.generator.meaning.arrays import Arithmetic, Array, array_rea
 from mirage_kernels.generator.meaning.field import draw_field, field_arithmetic, random_parts
 from mirage_kernels.generator.meaning.reals import FLOAT64
 from mirage_kernels.generator.meaning.walk import results
-from mirage_kernels.generator.plan.threads import with_threads
 from mirage_kernels.generator.recipe import Recipe, Shape, trace
 
 Fused = Callable[..., Graph]
@@ -61,19 +60,6 @@ def test_block_by_block_equals_whole(
     spec = trace(rms_norm_linear, Shape("small", {"K": 11, "N": 7}), DType.FP16)
     graph = retile(fused(scales), tiles)
     np.testing.assert_allclose(run(graph, UNEVEN), run(spec, UNEVEN), rtol=1e-12)
-
-
-@pytest.mark.parametrize("tokens", [1, 2, 3, 8])
-def test_any_number_of_tokens_runs(fused: Fused, rms_norm_linear: Recipe, tokens: int) -> None:
-    sizes = UNEVEN | {"M": tokens}
-    spec = trace(rms_norm_linear, Shape("small", {"K": 11, "N": 7}), DType.FP16)
-    graph = retile(fused(), TILES[0])
-    np.testing.assert_allclose(run(graph, sizes), run(spec, sizes), rtol=1e-12)
-
-
-def test_thread_graphs_change_nothing(fused: Fused) -> None:
-    graph = retile(fused(), TILES[0])
-    np.testing.assert_array_equal(run(with_threads(graph), UNEVEN), run(graph, UNEVEN))
 
 
 M, K, N = Dim("M", 6), Dim("K", 10), Dim("N", 9)
@@ -121,35 +107,6 @@ def test_a_loop_of_any_length_sums_all(step: int) -> None:
     np.testing.assert_allclose(run(summing(4, step), sizes), whole, rtol=1e-14)
 
 
-@pytest.mark.parametrize("rows", range(1, 8))
-def test_a_grid_of_any_length_covers_all(rows: int) -> None:
-    sizes = {"M": 6, "K": 10}
-    whole = some(typed(M, K), sizes, 0).parts[0].sum(axis=1)
-    np.testing.assert_allclose(run(summing(rows, 3), sizes), whole, rtol=1e-14)
-
-
-def test_a_result_may_be_stored_with_its_dims_in_another_order() -> None:
-    body = Builder(Level.BLOCK, Space((Axis("x", "M", 4),)))
-    tile(body, "x", typed(M, K), "M")
-    store(body, "x", typed(K, M), "M")
-    sizes = {"M": 6, "K": 10}
-    np.testing.assert_array_equal(
-        run(block(body, {"whole": typed(M, K)}, typed(K, M)), sizes),
-        some(typed(M, K), sizes, 0).parts[0].T,
-    )
-
-
-def test_three_grid_axes_cut_three_dims() -> None:
-    axes = (Axis("x", "M", 4), Axis("y", "K", 3), Axis("z", "N", 2))
-    body = Builder(Level.BLOCK, Space(axes))
-    tile(body, "x", typed(M, K, N), "M", "K", "N")
-    minus = body.add(Node("neg", ("x",), (Value("minus", SCALAR),)))
-    store(body, minus, typed(M, K, N), "M", "K", "N")
-    sizes = {"M": 6, "K": 10, "N": 9}
-    graph = block(body, {"whole": typed(M, K, N)}, typed(M, K, N))
-    np.testing.assert_array_equal(run(graph, sizes), -some(typed(M, K, N), sizes, 0).parts[0])
-
-
 def test_a_replicated_input_is_whole_in_every_block() -> None:
     body = Builder(Level.BLOCK, Space((Axis("x", "M", 4),)))
     tile(body, "x", typed(M, K), "M")
@@ -178,12 +135,6 @@ def test_a_tile_that_is_too_big_for_its_place_is_refused() -> None:
 def last_block_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     fewer = SimpleNamespace(product=lambda *grid: list(itertools.product(*grid))[:-1])
     monkeypatch.setattr(blocks, "itertools", fewer)
-
-
-@pytest.mark.usefixtures("last_block_missing")
-def test_a_place_that_no_block_writes_stays_nan() -> None:
-    made = run(summing(4, 3), {"M": 6, "K": 10})
-    assert np.isnan(made).tolist() == [False] * 4 + [True] * 2
 
 
 @pytest.mark.usefixtures("last_block_missing")
@@ -264,15 +215,6 @@ def test_blocks_that_share_a_sum_store_their_parts(part: int, step: int) -> None
     x = some(typed(M, K), sizes, 0).parts[0]
     whole = [x[:, i : i + part].sum(axis=1) for i in range(0, 10, part)]
     np.testing.assert_allclose(made, whole, rtol=1e-14)
-
-
-@pytest.mark.parametrize("step", range(1, 12))
-def test_a_running_peak_ends_as_the_maximum(step: int) -> None:
-    sizes = {"M": 6, "K": 10}
-    body = summing_parts(10, step, *SAFE)
-    store(body, "last", typed(Dim("K_parts", 1), M), "M", "K_parts")
-    made = run(block(body, {"x_whole": typed(M, K)}, typed(Dim("K_parts", 1), M)), sizes)
-    np.testing.assert_array_equal(made[0], some(typed(M, K), sizes, 0).parts[0].max(axis=1))
 
 
 @pytest.mark.parametrize(("part", "step"), CUTS)

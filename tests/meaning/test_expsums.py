@@ -27,33 +27,9 @@ def power(*varies: str, exponent: Ratio = X) -> Terms:
     return Terms(exponent=exponent, varies=frozenset(varies))
 
 
-def test_products_add_degrees_and_multiply_heights() -> None:
-    assert Size(2, 3) * Size(4, 5) == Size(6, 15)
-
-
-def test_sums_take_the_larger_degree_and_add_heights() -> None:
-    assert Size(2, 3) + Size(4, 5) == Size(4, 8)
-
-
-def test_nothing_times_anything_is_nothing() -> None:
-    assert Size(4, 5) * NOTHING == NOTHING
-
-
 def test_exponents_add_as_fractions() -> None:
     a, b = Ratio(Size(1, 1), Size(2, 1)), Ratio(Size(1, 1), Size(5, 1))
     assert a + b == Ratio(Size(6, 2), Size(7, 1))
-
-
-def test_an_exponent_of_zero_changes_no_exponent() -> None:
-    assert X + Ratio() == X
-
-
-def test_a_product_has_a_term_for_each_pair_of_terms() -> None:
-    assert (Terms(count=3, exponent=X) * Terms(count=5, exponent=X)).count == 15
-
-
-def test_a_sum_has_the_terms_of_both() -> None:
-    assert (Terms(count=3, exponent=X) + Terms(count=5, exponent=X)).count == 8
 
 
 def test_what_has_not_been_through_exp_stays_one_term() -> None:
@@ -72,18 +48,10 @@ def test_a_sum_does_not_vary_along_what_it_summed() -> None:
     assert power("L", "M").summed("L", 7).varies == {"M"}
 
 
-def test_heights_add_up_along_a_sum() -> None:
-    assert Terms(VARIABLE).summed("L", 7).coefficient == Size(1, 7)
-
-
 def test_a_power_of_a_sum_multiplies_its_terms() -> None:
     assert Terms(Size(2, 3), 2, X, most=2).to_the(3) == Terms(
         Size(6, 27), 8, Ratio(Size(1, 3)), most=8
     )
-
-
-def test_the_zeroth_power_is_one() -> None:
-    assert Terms(Size(2, 3), 2, X).to_the(0) == Terms()
 
 
 def tied(*coordinates: str) -> Terms:
@@ -127,10 +95,6 @@ def test_a_choice_between_a_tied_value_and_zero_stays_tied() -> None:
 def test_a_choice_between_zero_and_zero_lacks_the_chosen_input() -> None:
     zero = Terms(NOTHING, count=0)
     assert zero.either(zero).tied is None
-
-
-def test_a_polynomial_vanishes_with_its_degree_over_p() -> None:
-    assert vanishing(Terms(Size(6, 6)), LARGE) == 6 / LARGE
 
 
 def test_a_polynomial_that_may_be_a_multiple_of_p_has_no_bound() -> None:

@@ -10,7 +10,7 @@ import torch
 
 from mirage_kernels.generator.ir import Builder, Dim, DType, Level, Node, TensorType, Value
 from mirage_kernels.generator.meaning.arrays import Array, array_reading
-from mirage_kernels.generator.meaning.reals import ELEMENTWISE, FLOAT64, STORAGE, round_to
+from mirage_kernels.generator.meaning.reals import ELEMENTWISE, STORAGE, round_to
 from mirage_kernels.generator.meaning.walk import results
 
 TORCH = {DType.FP16: torch.float16, DType.BF16: torch.bfloat16, DType.FP32: torch.float32}
@@ -40,26 +40,6 @@ def test_bf16_rounds_half_way_to_even_as_pytorch_does() -> None:
     x = half_way()
     theirs = torch.from_numpy(x).to(torch.bfloat16).float().numpy()
     np.testing.assert_array_equal(round_to(x, DType.BF16), theirs)
-
-
-@pytest.mark.parametrize("dtype", TORCH, ids=lambda d: d.value)
-def test_rounding_keeps_the_sign_of_zero(dtype: DType) -> None:
-    assert np.signbit(round_to(np.array([-0.0]), dtype)).all()
-
-
-@pytest.mark.parametrize("dtype", TORCH, ids=lambda d: d.value)
-def test_rounding_twice_changes_nothing(dtype: DType) -> None:
-    once = round_to(every_kind_of_float32(), dtype)
-    np.testing.assert_array_equal(round_to(once, dtype), once)
-
-
-@pytest.mark.parametrize("shape", [(), (1,), (2, 3), (2, 3, 4)])
-def test_rounding_keeps_the_shape(shape: tuple[int, ...]) -> None:
-    assert round_to(np.ones(shape), DType.BF16).shape == shape
-
-
-def test_what_is_too_big_for_fp16_becomes_infinite() -> None:
-    assert round_to(np.array([3e4 * 4]), DType.FP16)[0] == np.inf
 
 
 TORCH_FUNCTIONS = {
@@ -102,10 +82,6 @@ def test_storage_rounds_every_value_to_its_type() -> None:
     assert product(DType.BF16).parts[0].tolist() == [1 + 2**-6] * 4
 
 
-def test_storage_leaves_fp32_alone() -> None:
-    assert product(DType.FP32).parts[0].tolist() == [(1 + 2**-7) ** 2] * 4
-
-
 def summed(op: str, order: np.ndarray) -> list[float]:
     """Contract or sum 999 numbers of very different size along K, in this order."""
     long = TensorType((Dim("K", 999),), DType.FP16)
@@ -123,12 +99,3 @@ def summed(op: str, order: np.ndarray) -> list[float]:
 def test_a_stored_sum_does_not_depend_on_the_order_that_a_machine_adds_in(op: str) -> None:
     orders = [np.random.default_rng(seed).permutation(999) for seed in range(8)]
     assert len({tuple(summed(op, order)) for order in orders}) == 1
-
-
-def test_the_oracle_computes_in_float64() -> None:
-    assert FLOAT64.number(np.asarray(1, np.float32))[0].dtype == np.float64
-
-
-def test_overflow_is_silent_and_infinite() -> None:
-    (made,) = ELEMENTWISE["exp"]((np.array([1000.0]),))
-    assert made[0] == np.inf

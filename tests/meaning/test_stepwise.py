@@ -18,10 +18,7 @@ from mirage_kernels.generator.ir import (
     TensorType,
     Value,
     check,
-    from_json,
     retile,
-    to_json,
-    with_precision,
 )
 from mirage_kernels.generator.meaning.arrays import Array, array_reading
 from mirage_kernels.generator.meaning.reals import FLOAT64
@@ -68,18 +65,6 @@ def test_a_result_is_stored_step_by_step(tiles: dict[str, int]) -> None:
     np.testing.assert_allclose(sums, -x.sum(axis=1))
 
 
-def test_it_goes_through_json() -> None:
-    assert from_json(to_json(negated())) == negated()
-
-
-def test_it_is_rounded_for_all_its_users() -> None:
-    body = negated().blocks[0].body
-    assert body is not None
-    made = with_precision(body, DType.BF16).values
-    assert made["minus"].type.dtype is DType.BF16
-    assert made["part"].type.dtype is DType.FP32
-
-
 def test_without_its_fmap_it_is_a_value_of_one_iteration() -> None:
     with pytest.raises(GraphError, match="minus_stored is a value of one loop iteration"):
         check(negated(fmap=None))
@@ -105,9 +90,3 @@ def test_what_the_loop_does_not_compute_has_no_fmap() -> None:
     whole = Graph(graph.level, (*graph.inputs, block), graph.outputs)
     with pytest.raises(GraphError, match="sums_stored has an fmap, but is no value of the loop"):
         check(whole)
-
-
-def test_blocks_that_store_different_values_in_one_place_are_refused() -> None:
-    graph = retile(negated(cuts=(None, None)), {"M": 3})
-    with pytest.raises(GraphError, match=r"does not fit|different values"):
-        run(graph, np.random.default_rng(0).standard_normal((6, 10)))

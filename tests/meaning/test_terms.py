@@ -52,32 +52,20 @@ def norm(w: Words, *factors: int) -> int:
 
 
 PARTS: dict[str, Case] = {
-    "itself": lambda w: (w.add(w.a, w.b), w.add(w.a, w.b)),
-    "a summand": lambda w: (w.add(w.a, w.b), w.b),
-    "a factor": lambda w: (w.mul(w.a, w.b, w.c), w.mul(w.c, w.a)),
-    "a factor of a summand": lambda w: (w.add(w.mul(w.a, w.b), w.c), w.b),
     "a sum before distributing": lambda w: (w.mul(w.add(w.a, w.b), w.c), w.add(w.a, w.b)),
     "two of three summands": lambda w: (w.add(w.add(w.a, w.b), w.c), w.add(w.a, w.c)),
-    "a numerator": lambda w: (w.div(w.a, w.b), w.a),
     "a denominator": lambda w: (w.div(w.a, w.b), w.b),
-    "a denominator's factor": lambda w: (w.div(w.a, w.mul(w.b, w.c)), w.c),
     "a denominator's summand": lambda w: (w.div(w.a, w.add(w.b, w.c)), w.c),
     "early division": lambda w: (w.div(w.mul(w.a, w.b, w.k), w.c), w.div(w.a, w.c)),
-    "late division": lambda w: (w.div(w.mul(w.a, w.b, w.k), w.c), w.mul(w.a, w.b, w.k)),
     "one of two divisions": lambda w: (w.div(w.div(w.a, w.b), w.c), w.div(w.a, w.c)),
     "a factor of a denominator's sum": lambda w: (
         w.div(w.c, w.mul(w.fn("silu", w.a), w.add(w.add(w.mul(w.a, w.a), w.a), w.b))),
         w.div(w.c, w.add(w.add(w.mul(w.a, w.a), w.a), w.b)),
     ),
-    "a function's argument": lambda w: (w.mul(w.fn("silu", w.add(w.a, w.b)), w.c), w.a),
     "a nested argument": lambda w: (w.fn("silu", w.fn("gelu", w.mul(w.a, w.b))), w.mul(w.a, w.b)),
-    "a sum along a tile": lambda w: (w.mul(w.a, w.k, w.b), w.mul(w.a, w.k)),
     "one of two exponentials": lambda w: (w.fn("exp", w.add(w.a, w.b)), w.fn("exp", w.b)),
-    "one of two roots": lambda w: (w.fn("sqrt", w.mul(w.a, w.b)), w.fn("sqrt", w.a)),
     "a root of a square": lambda w: (w.fn("sqrt", w.mul(w.a, w.a)), w.fn("sqrt", w.a)),
-    "an exponential twice": lambda w: (w.fn("exp", w.add(w.a, w.a)), w.fn("exp", w.a)),
     "the square under a norm": lambda w: (norm(w, w.b, w.c), w.mul(w.a, w.a)),
-    "the sum under a norm": lambda w: (norm(w, w.b, w.c), w.mul(w.k, w.a, w.a)),
     "the norm's root": lambda w: (
         norm(w, w.b, w.c),
         w.fn("sqrt", w.add(w.mul(w.k, w.a, w.a), w.d)),
@@ -85,17 +73,9 @@ PARTS: dict[str, Case] = {
     "the product before the norm": lambda w: (norm(w, w.b, w.c), w.mul(w.a, w.b, w.c)),
     "the norm without its scale": lambda w: (norm(w, w.b, w.c), norm(w)),
     "the scaled weight": lambda w: (norm(w, w.b, w.c), w.mul(w.b, w.c)),
-    "a mean's numerator twice": lambda w: (
-        w.add(w.div(w.a, w.c), w.div(w.b, w.c)),
-        w.add(w.a, w.b),
-    ),
     "one of three sums below": lambda w: (
         w.div(w.e, w.mul(w.add(w.a, w.b), w.add(w.c, w.d), w.add(w.a, w.c))),
         w.div(w.e, w.add(w.a, w.c)),
-    ),
-    "two of three sums below": lambda w: (
-        w.div(w.e, w.mul(w.add(w.a, w.b), w.add(w.c, w.d), w.add(w.a, w.c))),
-        w.div(w.e, w.mul(w.add(w.a, w.b), w.add(w.c, w.d))),
     ),
     "a sum with a root below": lambda w: (
         w.div(w.a, w.mul(w.add(w.fn("sqrt", w.b), w.c), w.add(w.fn("sqrt", w.c), w.d))),
@@ -122,26 +102,18 @@ PARTS: dict[str, Case] = {
 }
 
 NO_PARTS: dict[str, Case] = {
-    "another input": lambda w: (w.add(w.a, w.b), w.c),
     "a square of a factor": lambda w: (w.mul(w.a, w.b), w.mul(w.a, w.a)),
-    "a product of summands": lambda w: (w.add(w.a, w.b), w.mul(w.a, w.b)),
-    "a sum of factors": lambda w: (w.mul(w.a, w.b), w.add(w.a, w.b)),
     "a quotient upside down": lambda w: (w.div(w.a, w.b), w.div(w.b, w.a)),
     "a product with the denominator": lambda w: (w.div(w.a, w.b), w.mul(w.a, w.b)),
     "a sum along another dim": lambda w: (
         w.mul(w.a, w.k),
         w.mul(w.a, w.terms.leaf("sum", "N", "tile")),
     ),
-    "a summand twice": lambda w: (w.add(w.a, w.b), w.add(w.a, w.a)),
-    "another function": lambda w: (w.fn("silu", w.a), w.fn("gelu", w.a)),
-    "a function of another argument": lambda w: (w.fn("silu", w.a), w.fn("silu", w.b)),
     "the sum before a root": lambda w: (w.fn("sqrt", w.a), w.add(w.fn("sqrt", w.a), w.a)),
-    "another exponential": lambda w: (w.fn("exp", w.add(w.a, w.b)), w.fn("exp", w.c)),
     "division by the norm's argument": lambda w: (
         norm(w, w.b),
         w.div(w.a, w.add(w.mul(w.k, w.a, w.a), w.d)),
     ),
-    "the norm twice": lambda w: (norm(w, w.b), w.mul(norm(w), norm(w))),
     "a sum that is no factor below": lambda w: (
         w.div(w.e, w.mul(w.add(w.a, w.b), w.add(w.c, w.d), w.add(w.a, w.c))),
         w.div(w.e, w.add(w.a, w.d)),
@@ -214,21 +186,6 @@ def test_every_part_of_an_expression_is_contained_in_it(seed: int) -> None:
     assert missed == []
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-def test_an_input_that_does_not_occur_is_not_contained(seed: int) -> None:
-    words = Words()
-    whole = grown(words, random.Random(seed), 4, [])
-    assert not words.terms.contains(whole, words.e)
-
-
-@pytest.mark.parametrize("seed", SEEDS)
-def test_a_part_never_counts_an_input_more_often_than_the_whole(seed: int) -> None:
-    words, parts = Words(), []
-    whole = words.terms.occurrences(grown(words, random.Random(seed), 4, parts))
-    for part in parts:
-        assert words.terms.occurrences(part) <= whole
-
-
 @pytest.mark.parametrize("op", ["add", "mul", "div"])
 @pytest.mark.parametrize("seed", SEEDS)
 def test_joining_two_values_counts_at_least_the_inputs_of_both(seed: int, op: str) -> None:
@@ -236,27 +193,6 @@ def test_joining_two_values_counts_at_least_the_inputs_of_both(seed: int, op: st
     first, second = grown(words, rng, 3, []), grown(words, rng, 3, [])
     both = words.terms.occurrences(first) + words.terms.occurrences(second)
     assert both <= words.terms.occurrences(getattr(words, op)(first, second))
-
-
-@pytest.mark.parametrize("seed", SEEDS)
-def test_a_function_counts_what_its_argument_counts(seed: int) -> None:
-    words = Words()
-    inner = grown(words, random.Random(seed), 3, [])
-    assert words.terms.occurrences(words.fn("silu", inner)) == words.terms.occurrences(inner)
-
-
-def test_equal_terms_are_identical_numbers() -> None:
-    words = Words()
-    assert words.mul(words.add(words.a, words.b), words.c) == words.add(
-        words.mul(words.c, words.b), words.mul(words.a, words.c)
-    )
-
-
-def test_division_by_a_quotient_twice_is_division_by_a_product() -> None:
-    words = Words()
-    inner = words.div(words.a, words.b)
-    twice = words.div(words.div(words.e, inner), words.c)
-    assert twice == words.div(words.e, words.mul(inner, words.c))
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -300,23 +236,6 @@ def test_what_is_called_a_quotient_is_one(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_a_sum_with_a_rest_is_not_divided(seed: int) -> None:
-    words, rng = Words(), random.Random(seed)
-    first, second = grown(words, rng, 3, []), grown(words, rng, 3, [])
-    whole = words.mul(first, second)
-    for _ in words.terms.table[second]:  # as many more products as the divisor has
-        whole = words.add(whole, words.e)
-    assert words.terms.quotient(whole, second) is None
-
-
-@pytest.mark.parametrize("seed", SEEDS)
-def test_a_summand_is_taken_out_exactly(seed: int) -> None:
-    words, rng = Words(), random.Random(seed)
-    first, second = grown(words, rng, 3, []), grown(words, rng, 3, [])
-    assert words.terms.difference(words.add(first, second), second) == first
-
-
-@pytest.mark.parametrize("seed", SEEDS)
 def test_every_containment_of_random_expressions_is_decided(seed: int) -> None:
     asked: list[int] = []
     words, rng, parts = Words(), random.Random(seed), []
@@ -334,11 +253,6 @@ def undecided(fallback: Fallback | None = None) -> tuple[Terms, int, int]:
     a, b, c, d, e = (terms.leaf("input", name) for name in "abcde")
     below = terms.add(a, b)
     return terms, terms.div(e, terms.mul(below, terms.add(c, d))), terms.div(e, below)
-
-
-def test_what_cannot_be_decided_is_kept() -> None:
-    terms, whole, part = undecided()
-    assert terms.contains(whole, part)
 
 
 @pytest.mark.parametrize("answer", [True, False])
@@ -362,18 +276,3 @@ def test_more_leaves_than_there_are_small_primes_stay_apart() -> None:
     assert words.terms.contains(whole, words.mul(*leaves[100:400]))
     assert not words.terms.contains(whole, words.mul(*leaves[100:400], leaves[-1]))
     assert words.terms.occurrences(whole) == Counter({f"x{i}": 1 for i in range(499)})
-
-
-def test_the_atoms_of_a_term_are_its_leaves_and_functions() -> None:
-    words = Words()
-    term = words.add(words.mul(words.a, words.a, words.fn("silu", words.b)), words.c)
-    silu = ("fn", "silu", (words.b,))
-    assert set(words.terms.atoms_of(term)) == {("input", "a"), silu, ("input", "c")}
-
-
-def test_places_of_parts_are_denominators_radicands_exponents_and_arguments() -> None:
-    words = Words()
-    a, b, c, d = words.fn("exp", words.a), words.fn("sqrt", words.b), words.c, words.d
-    whole = words.div(words.mul(a, b, words.fn("silu", c)), d)
-    places = {whole, words.a, words.b, words.c, words.d, words.terms.one}
-    assert set(words.terms.positions(whole)) == places

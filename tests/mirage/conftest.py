@@ -15,7 +15,8 @@ import mirage_kernels.generator as mi
 from mirage_kernels.generator.cli import main
 from mirage_kernels.generator.frontend.mirage.builder import KernelGraph
 from mirage_kernels.generator.frontend.positional.lower import Lowered, lower
-from mirage_kernels.generator.frontend.positional.program import Block, Program, Step
+from mirage_kernels.generator.frontend.positional.program import Program
+from mirage_kernels.generator.frontend.positional.steps import Frame, Step
 from mirage_kernels.generator.meaning.arrays import Array as Values
 from mirage_kernels.generator.meaning.arrays import array_reading
 from mirage_kernels.generator.meaning.reals import FLOAT64
@@ -144,7 +145,7 @@ def to_columns(x: Array, axis: int, size: int) -> Array:
     return x.reshape(shape).sum(axis=axis)
 
 
-def plain(step: Step, args: Sequence[Array], block: Block | None) -> Array:
+def plain(step: Step, args: Sequence[Array]) -> Array:
     """Evaluate an operator that no loop matters to."""
     if step.op in UNARY:
         return UNARY[step.op](*args)
@@ -166,7 +167,7 @@ def plain(step: Step, args: Sequence[Array], block: Block | None) -> Array:
     raise NotImplementedError(step.op)
 
 
-def accumulated(step: Step, tiles: Sequence[Array], block: Block) -> Array:
+def accumulated(step: Step, tiles: Sequence[Array], frame: Frame) -> Array:
     """Evaluate an accumulation from its operand's values in all iterations."""
     total = np.sum(tiles, axis=0)
     last = total.ndim - 1
@@ -180,24 +181,26 @@ def accumulated(step: Step, tiles: Sequence[Array], block: Block) -> Array:
     if step.kind == "rms":
         squares = np.sum(np.square(tiles), axis=0)
         return np.sqrt(to_columns(squares, last, 1) / count)
-    return to_columns(total, last, block.dimx)
+    return to_columns(total, last, frame.dimx)
 
 
 def cut(x: Array, axis: int, parts: int, index: int) -> Array:
     return np.split(x, parts, axis=axis)[index]
 
 
-def run_block(block: Block, inputs: Sequence[Array], point: Sequence[int]) -> list[Array]:
+def run_block(block: Program, inputs: Sequence[Array], point: Sequence[int]) -> list[Array]:
     """Return what one block stores."""
+    frame = block.frame
+    assert frame is not None
     values: dict[int, list[Array]] = {}  # per iteration; one entry after accumulation
     given = iter(inputs)
     stored = []
     for step in block.steps:
         if step.op == "input":
             tile = next(given)
-            for axis, index, count in zip(step.maps, point, block.grid, strict=True):
+            for axis, index, count in zip(step.maps, point, frame.grid, strict=True):
                 tile = cut(tile, axis, count, index) if axis >= 0 and count > 1 else tile
-            steps = range(block.loop_range)
+            steps = range(frame.loop_range)
             looped = [tile if step.dim < 0 else cut(tile, step.dim, len(steps), i) for i in steps]
             values[step.outs[0].number] = looped
         elif step.op == "output":
@@ -205,10 +208,10 @@ def run_block(block: Block, inputs: Sequence[Array], point: Sequence[int]) -> li
             stored.append(tile)
         elif step.op == "accum":
             tiles = values[step.args[0]]
-            values[step.outs[0].number] = [accumulated(step, tiles, block)]
+            values[step.outs[0].number] = [accumulated(step, tiles, frame)]
         else:
             operands = zip(*(values[a] for a in step.args), strict=True)
-            values[step.outs[0].number] = [plain(step, args, block) for args in operands]
+            values[step.outs[0].number] = [plain(step, args) for args in operands]
     return stored
 
 
@@ -216,12 +219,13 @@ def run_customized(step: Step, inputs: Sequence[Array]) -> list[Array]:
     """Return the tensors that all blocks store together."""
     block = step.block
     assert block is not None
+    assert block.frame is not None
     outs = [np.full(t.extents, np.nan) for t in step.outs]
-    for point in itertools.product(*map(range, block.grid)):
+    for point in itertools.product(*map(range, block.frame.grid)):
         tiles = run_block(block, inputs, point)
         for out, tile, output in zip(outs, tiles, block.of("output"), strict=True):
             place = [slice(None)] * out.ndim
-            for axis, index, count in zip(output.maps, point, block.grid, strict=True):
+            for axis, index, count in zip(output.maps, point, block.frame.grid, strict=True):
                 if axis >= 0 and count > 1:
                     n = tile.shape[axis]
                     place[axis] = slice(index * n, (index + 1) * n)
@@ -237,11 +241,11 @@ def run_program(program: Program, inputs: Sequence[Array]) -> list[Array]:
         if step.op == "customized":
             made = run_customized(step, args)
         elif step.op != "input":
-            made = [plain(step, args, None)]
+            made = [plain(step, args)]
         else:
             continue
         values.update(zip((t.number for t in step.outs), made, strict=True))
-    return [values[n] for n in program.outputs]
+    return [values[t.number] for t in program.outputs]
 
 
 @pytest.fixture(scope="session")

@@ -24,7 +24,7 @@ def file(
     """A checkpoint in the current folder: two RMSNorm kernels and a gated MLP."""
     monkeypatch.chdir(tmp_path)
     graphs = [programs["rms_norm"](), programs["rms_norm"](steps=2), programs["gated_mlp"]()]
-    Path("some.json").write_text(checkpoint_text([g.program() for g in graphs]))
+    Path("some.json").write_text(checkpoint_text([g.program for g in graphs]))
     return "some.json"
 
 

@@ -10,8 +10,8 @@ import mirage_kernels.generator as mi
 from mirage_kernels.generator.errors import GraphError, MirageError
 from mirage_kernels.generator.frontend.mirage.builder import KernelGraph
 from mirage_kernels.generator.frontend.positional.lower import lower
-from mirage_kernels.generator.frontend.positional.program import Step
-from mirage_kernels.generator.frontend.positional.recorder import Recorder
+from mirage_kernels.generator.frontend.positional.program import Program
+from mirage_kernels.generator.frontend.positional.steps import Step
 from mirage_kernels.generator.ir import DType, to_text
 
 Three = tuple[int, int, int]
@@ -20,7 +20,7 @@ Three = tuple[int, int, int]
 def test_hand_written_kernels_compute_what_they_compute_by_position(
     named_program: tuple[str, KernelGraph], assert_agrees: Callable
 ) -> None:
-    assert_agrees(named_program[1].program())
+    assert_agrees(named_program[1].program)
 
 
 ACCUMULATIONS = [None, "sum", "mean", "rms", "sum_todimx"]
@@ -41,7 +41,7 @@ def test_accumulations_agree_with_their_definition(
     block.new_output(block.forloop_accum(looped, "sum"), (0, -1, -1))
     for made in graph.customized([x, w], block):
         graph.mark_output(made)
-    assert_agrees(graph.program())
+    assert_agrees(graph.program)
 
 
 def test_tiles_may_be_laid_out_along_another_dim(assert_agrees: Callable) -> None:
@@ -52,7 +52,7 @@ def test_tiles_may_be_laid_out_along_another_dim(assert_agrees: Callable) -> Non
     (y,) = graph.customized([x], block)
     assert y.dims == (12, 4)
     graph.mark_output(y)
-    assert_agrees(graph.program())
+    assert_agrees(graph.program)
 
 
 def test_blocks_may_pair_tiles_of_different_dims(assert_agrees: Callable) -> None:
@@ -62,7 +62,7 @@ def test_blocks_may_pair_tiles_of_different_dims(assert_agrees: Callable) -> Non
     bx, by = block.new_input(x, (0, -1, -1), -1), block.new_input(y, (1, -1, -1), -1)
     block.new_output(block.add(bx, by), (1, -1, -1))
     graph.mark_output(graph.customized([x, y], block)[0])
-    assert_agrees(graph.program())
+    assert_agrees(graph.program)
 
 
 def two_kernels(first: int, second: int) -> KernelGraph:
@@ -84,7 +84,7 @@ def test_two_kernels_may_cut_one_dim_at_different_places(
     first: int, second: int, assert_agrees: Callable
 ) -> None:
     graph = two_kernels(first, second)
-    assert_agrees(graph.program())
+    assert_agrees(graph.program)
     assert graph.lowered().inputs[0] == (("M",), ("K",))
 
 
@@ -108,7 +108,7 @@ def test_operators_of_a_kernel_graph_agree_with_their_definition(assert_agrees: 
     z = graph.div(graph.exp(y), graph.reduction(graph.exp(y), -1))
     graph.mark_output(graph.clamp(graph.mul_scalar(z, 3.0), 0.25, 1.5))
     graph.mark_output(graph.relu(graph.sub(y, graph.tanh(y))))
-    assert_agrees(graph.program())
+    assert_agrees(graph.program)
 
 
 def test_a_dim_of_one_element_keeps_its_name_unless_it_broadcasts() -> None:
@@ -123,11 +123,11 @@ def test_a_dim_of_one_element_keeps_its_name_unless_it_broadcasts() -> None:
 
 
 def test_other_front_ends_record_programs_in_the_ops_of_the_one_table() -> None:
-    recorder = Recorder()
-    x, y = recorder.input((4, 8), DType.BF16), recorder.input((4, 1), DType.BF16)
-    (larger,) = recorder.apply(Step("max"), [x, y])
-    recorder.apply(Step("rsqrt"), [larger])
-    lowered = lower(recorder.program())
+    program = Program()
+    x, y = program.input((4, 8), DType.BF16), program.input((4, 1), DType.BF16)
+    (larger,) = program.apply(Step("max"), [x, y])
+    program.apply(Step("rsqrt"), [larger])
+    lowered = lower(program)
     assert [n.op for n in lowered.graph.nodes] == ["input", "input", "max", "rsqrt"]
     assert lowered.inputs == ((("D",), ("D2",)), (("D",), ()))
 

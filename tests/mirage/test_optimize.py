@@ -14,7 +14,7 @@ from mirage_kernels.generator.errors import MirageError, PlanError, SearchError
 from mirage_kernels.generator.frontend.mirage.builder import KernelGraph
 from mirage_kernels.generator.frontend.mirage.checkpoints import checkpoint_text
 from mirage_kernels.generator.frontend.mirage.compiled import find_compiled, matches
-from mirage_kernels.generator.frontend.mirage.constraints import read_options
+from mirage_kernels.generator.frontend.mirage.search_options import read_options
 from mirage_kernels.generator.recipe import catalog
 
 torch = pytest.importorskip("torch")
@@ -43,8 +43,7 @@ def attention() -> KernelGraph:
 def inputs(graph: KernelGraph, scale: float = 0.3) -> list:
     generator = torch.Generator().manual_seed(2)
     return [
-        (torch.randn(t.extents, generator=generator) * scale).half()
-        for t in graph.signature().inputs
+        (torch.randn(t.extents, generator=generator) * scale).half() for t in graph.program.inputs
     ]
 
 
@@ -112,8 +111,8 @@ def test_constraints_that_nothing_meets_say_so(recorded) -> None:
 
 BAD_OPTIONS = [
     ({"grid": [(1, 1, 1)]}, "no option 'grid'"),
-    ({"config": "conv"}, "no config 'conv'"),
-    ({"backend": "nki"}, "no backend 'nki'"),
+    ({"config": "conv"}, "config is 'conv'"),
+    ({"backend": "nki"}, "backend is 'nki'"),
     ({"griddims": (64, 1, 1)}, "griddims is"),
     ({"griddims": [(64, 1)]}, "griddims is"),
     ({"franges": 4}, "franges is"),
@@ -203,7 +202,7 @@ def test_the_catalogs_recipe_that_computes_a_graph_is_recognised() -> None:
 
 def test_a_compiled_op_takes_the_graphs_tensors() -> None:
     graph = rms_norm_linear()
-    run = find_compiled(graph.lowered(), graph.signature())  # on CPU tensors: the op's reference
+    run = find_compiled(graph.lowered(), graph.program)  # on CPU tensors: the op's reference
     tensors = inputs(graph)
     assert torch.allclose(
         run(tensors)[0].float(), graph(inputs=tensors)[0].float(), rtol=1e-2, atol=1e-2
@@ -214,7 +213,7 @@ def test_a_graph_that_no_compiled_op_computes_says_so() -> None:
     graph = mi.new_kernel_graph()
     graph.mark_output(graph.tanh(graph.new_input(dims=(4, 8), dtype=mi.float16)))
     with pytest.raises(MirageError, match="no compiled kernel of this build"):
-        find_compiled(graph.lowered(), graph.signature())
+        find_compiled(graph.lowered(), graph.program)
 
 
 def test_muGraphs_of_a_checkpoint_take_the_place_of_a_search(  # noqa: N802
@@ -224,7 +223,7 @@ def test_muGraphs_of_a_checkpoint_take_the_place_of_a_search(  # noqa: N802
     x, w = recorded.new_input(dims=(4, 32)), recorded.new_input(dims=(32, 24))
     recorded.mark_output(recorded.matmul(recorded.rms_norm(x), w))
     path = tmp_path / "graphs.json"
-    text = checkpoint_text([programs[name]().program() for name in ("gated_mlp", "rms_norm")])
+    text = checkpoint_text([programs[name]().program for name in ("gated_mlp", "rms_norm")])
     path.write_text(text)
     graphs = recorded.superoptimize(previous_checkpoint=str(path))
     assert len(graphs) == 1
@@ -238,6 +237,6 @@ def test_muGraphs_of_a_checkpoint_take_the_place_of_a_search(  # noqa: N802
 
 def test_a_checkpoint_without_an_equal_graph_says_so(programs, recorded, tmp_path: Path) -> None:
     path = tmp_path / "graphs.json"
-    path.write_text(checkpoint_text([programs["rms_norm"]().program()]))
+    path.write_text(checkpoint_text([programs["rms_norm"]().program]))
     with pytest.raises(SearchError, match=r"none of the 1 graphs in .* is equal"):
         recorded.superoptimize(previous_checkpoint=str(path))

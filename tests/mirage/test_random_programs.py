@@ -10,7 +10,7 @@ import numpy as np
 import mirage_kernels.generator as mi
 from mirage_kernels.generator.errors import MirageError
 from mirage_kernels.generator.frontend.mirage.builder import BlockGraph, KernelGraph
-from mirage_kernels.generator.frontend.positional.program import Tensor
+from mirage_kernels.generator.frontend.positional.steps import Tensor
 
 SEEDS, ATTEMPTS = 90, 60  # most attempts are refused: their maps do not fit
 UNARY = ("exp", "silu", "square", "rms_norm", "sqrt")
@@ -88,4 +88,4 @@ def test_accepted_programs_compute_what_they_compute_by_position(assert_agrees: 
     found = {seed: graph for seed, graph in graphs.items() if graph is not None}
     assert len(found) >= SEEDS // 2
     for seed, graph in found.items():
-        assert_agrees(graph.program(), seed)
+        assert_agrees(graph.program, seed)

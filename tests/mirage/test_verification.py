@@ -13,20 +13,13 @@ import pytest
 
 import mirage_kernels.generator as mi
 from mirage_kernels.generator.errors import MirageError
+from mirage_kernels.generator.frontend.mirage.binding import Terms
 from mirage_kernels.generator.frontend.mirage.builder import KernelGraph
-from mirage_kernels.generator.frontend.mirage.checkpoints import (
-    Imported,
-    checkpoint_text,
-    read_checkpoint,
-)
-from mirage_kernels.generator.frontend.mirage.scaled import Small, scaled
-from mirage_kernels.generator.frontend.mirage.verification import (
-    Verdict,
-    Verification,
-    parsed,
-    terms_of,
-)
+from mirage_kernels.generator.frontend.mirage.checkpoints import checkpoint_text, read_checkpoint
+from mirage_kernels.generator.frontend.mirage.proofs import Small, scaled
+from mirage_kernels.generator.frontend.mirage.verification import Verdict, parsed, verified
 from mirage_kernels.generator.frontend.positional.lower import lower
+from mirage_kernels.generator.frontend.positional.program import Program
 from mirage_kernels.generator.recipe import load_recipe
 
 Build = Callable[..., KernelGraph]
@@ -39,30 +32,26 @@ CATALOG = {  # in the catalog, with what its inputs beyond Mirage's are held at
 PUBLISHED = {"rmsnorm_bs1": "rms_norm", "gqa_bs1": "gqa", "gated_mlp": "gated_mlp", "lora": "lora"}
 
 
-def judged(name: str, *programs: Imported) -> list[Verdict]:
+def judged(name: str, *programs: Program | str) -> list[Verdict]:
     recipe, held = CATALOG[name]
-    verification = Verification(terms_of(load_recipe(recipe), held))
-    return verification.all([parsed(p) for p in programs], lambda done, total: None)
-
-
-def imported(*graphs: KernelGraph) -> list[Imported]:
-    return [Imported(i, graph.program()) for i, graph in enumerate(graphs)]
+    verdicts = [parsed(i, program) for i, program in enumerate(programs)]
+    return verified(Terms(load_recipe(recipe), held), verdicts, lambda done, total: None)
 
 
 def test_hand_written_kernels_are_proved_and_a_wrong_one_would_hardly_pass(
     named_program: tuple[str, KernelGraph],
 ) -> None:
     name, graph = named_program
-    (verdict,) = judged(name, *imported(graph))
+    (verdict,) = judged(name, graph.program)
     assert verdict.reason == ""
     assert verdict.proof is not None
     assert verdict.proof.log2_failure <= -40
 
 
 def test_a_graph_of_another_recipe_is_refused(programs: dict[str, Build]) -> None:
-    (verdict,) = judged("rms_norm", *imported(programs["gated_mlp"]()))
+    (verdict,) = judged("rms_norm", programs["gated_mlp"]().program)
     assert verdict.reason.startswith("rms_norm_linear takes x[M K], weight[N K]")
-    (verdict,) = judged("gated_mlp", *imported(programs["gqa"]()))
+    (verdict,) = judged("gated_mlp", programs["gqa"]().program)
     assert verdict.reason.startswith("no input of gated_mlp fits")
 
 
@@ -70,7 +59,7 @@ def test_swapped_inputs_are_bound_by_trying(programs: dict[str, Build]) -> None:
     graph = mi.new_kernel_graph()
     w, x = graph.new_input(dims=(16, 12)), graph.new_input(dims=(4, 16))
     graph.mark_output(graph.matmul(graph.rms_norm(x), w))
-    (verdict,) = judged("rms_norm", *imported(graph))
+    (verdict,) = judged("rms_norm", graph.program)
     assert str(verdict.choice) == "weight[K N], x[M K]"
 
 
@@ -81,7 +70,7 @@ def test_a_file_is_bound_alike_and_the_odd_one_out_is_refused(
     x, up, gate = (turned.new_input(dims=d) for d in ((4, 16), (16, 12), (16, 12)))
     turned.mark_output(turned.mul(turned.silu(turned.matmul(x, gate)), turned.matmul(x, up)))
     plain = [programs["gated_mlp"](), programs["gated_mlp"](steps=2)]
-    verdicts = judged("gated_mlp", *imported(turned, *plain))
+    verdicts = judged("gated_mlp", *(g.program for g in (turned, *plain)))
     assert [v.proof is not None for v in verdicts] == [False, True, True]
     assert verdicts[0].reason.startswith("equal only as x[M K], up_weight[K N], gate_weight[K N]")
 
@@ -148,17 +137,16 @@ def mutants(data: list) -> Iterator[tuple[str, list]]:
                 yield f"{key} turned", changed
 
 
-def differs(wanted: KernelGraph, changed: Imported, oracle: Callable) -> bool:
+def differs(wanted: KernelGraph, changed: Program, oracle: Callable) -> bool:
     """Say by float64 evaluation, by position, whether a mutant computes something else."""
-    program = wanted.program()
+    program = wanted.program
     rng = np.random.default_rng(5)
     inputs = [rng.standard_normal(t.extents) for t in program.inputs]
-    assert changed.program is not None
-    if [t.extents for t in changed.program.inputs] != [t.extents for t in program.inputs]:
+    if [t.extents for t in changed.inputs] != [t.extents for t in program.inputs]:
         return True
     with np.errstate(all="ignore"):
         (a,) = oracle(program, inputs)
-        (b,) = oracle(changed.program, inputs)
+        (b,) = oracle(changed, inputs)
     return a.shape != b.shape or not np.allclose(a, b, rtol=1e-6)
 
 
@@ -166,7 +154,7 @@ def test_every_mutant_that_differs_is_refused(
     named_program: tuple[str, KernelGraph], oracle: Callable, tmp_path: Path
 ) -> None:
     name, graph = named_program
-    (data,) = json.loads(checkpoint_text([graph.program()]))
+    (data,) = json.loads(checkpoint_text([graph.program]))
     tried = 0
     for what, changed in mutants(data):
         path = tmp_path / "mutant.json"
@@ -175,7 +163,7 @@ def test_every_mutant_that_differs_is_refused(
             (found,) = read_checkpoint(path)
         except MirageError:  # dims don't fit any more
             continue
-        if found.program is None or not differs(graph, found, oracle):
+        if isinstance(found, str) or not differs(graph, found, oracle):
             continue
         tried += 1
         (verdict,) = judged(name, found)
@@ -195,4 +183,4 @@ def test_published_graphs_are_proved_equal_to_the_catalogs_recipes(
 def test_a_programs_graph_is_made_once(programs: dict[str, Build]) -> None:
     graph = programs["rms_norm"]()
     assert graph.lowered() is graph.lowered()
-    assert lower(graph.program()) == graph.lowered()
+    assert lower(graph.program) == graph.lowered()

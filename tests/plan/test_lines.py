@@ -9,12 +9,19 @@ from handmade_lines import LAYER_NORM_LINEAR, NORM_RESIDUAL, NTRANS, mugraph, re
 
 from mirage_kernels.generator.errors import PlanError
 from mirage_kernels.generator.ir import Graph
-from mirage_kernels.generator.plan.lower import roles_of, tile_program
-from mirage_kernels.generator.plan.program import Do, Layout, Roles, Statement, TileProgram
+from mirage_kernels.generator.plan.lower import tile_program
+from mirage_kernels.generator.plan.program import (
+    Do,
+    Layout,
+    Roles,
+    Statement,
+    TileProgram,
+    roles_of,
+)
 from mirage_kernels.generator.records.record import load_record
 from mirage_kernels.generator.schedules.choose import variants
 from mirage_kernels.generator.schedules.row_wise.knobs import elementwise_knobs, row_wise_knobs
-from mirage_kernels.generator.schedules.sliced_k.block import RING, Footprint
+from mirage_kernels.generator.schedules.sliced_k.knobs import RING, Footprint
 from mirage_kernels.generator.schedules.sliced_k.rule import BUCKETS_WITH_STATISTICS
 from mirage_kernels.generator.search.settings import Setting, View
 from mirage_kernels.generator.search.values import Step

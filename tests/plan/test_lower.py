@@ -9,8 +9,8 @@ import pytest
 
 from mirage_kernels.generator.errors import PlanError
 from mirage_kernels.generator.ir import DType, Graph, Node, Value
-from mirage_kernels.generator.plan.lower import roles_of, tile_program
-from mirage_kernels.generator.plan.program import Do, Layout, Roles, TileProgram
+from mirage_kernels.generator.plan.lower import tile_program
+from mirage_kernels.generator.plan.program import Do, Layout, Roles, TileProgram, roles_of
 from mirage_kernels.generator.plan.threads import with_threads
 from mirage_kernels.generator.recipe import Recipe, Shape, catalog, output_type, trace
 from mirage_kernels.generator.search.lower import Goal, lower

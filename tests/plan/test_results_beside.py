@@ -12,8 +12,7 @@ from mirage_kernels.generator.ir import Graph, Node
 from mirage_kernels.generator.plan.lower import tile_program
 from mirage_kernels.generator.plan.program import Do, Layout, TileProgram
 from mirage_kernels.generator.schedules.choose import BUCKETS_WITH_RESULTS, variants
-from mirage_kernels.generator.schedules.cluster_split_k.block import split
-from mirage_kernels.generator.schedules.sliced_k.block import Footprint
+from mirage_kernels.generator.schedules.cluster_split_k.knobs import split
 from mirage_kernels.generator.search.settings import Setting
 from mirage_kernels.generator.search.sketch import BlockSketch
 from mirage_kernels.generator.target import target
@@ -56,7 +55,7 @@ def test_the_loop_stores_it_beside_what_it_computes_of_it(program: TileProgram) 
 
 
 def test_both_tensors_of_tokens_stream(program: TileProgram) -> None:
-    assert Footprint.of(program).token_loads == 2
+    assert [s.layout for s in program.loads].count(Layout.TOKENS) == 2
 
 
 def test_there_are_variants_for_few_tokens(program: TileProgram) -> None:

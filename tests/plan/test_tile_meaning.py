@@ -19,7 +19,6 @@ from mirage_kernels.generator.meaning.walk import results
 from mirage_kernels.generator.plan.lower import tile_program
 from mirage_kernels.generator.plan.program import Do, Statement, TileProgram
 from mirage_kernels.generator.plan.threads import with_threads
-from mirage_kernels.generator.plan.tiles import Planning
 
 Fused = Callable[..., Graph]
 Tiles = Mapping[str, int]
@@ -188,21 +187,17 @@ def drawn(graph: Graph, sizes: Mapping[str, int]) -> list[Array]:
     return [Array(t.names, (rng.uniform(0.5, 1.5, [sizes[d] for d in t.names]),)) for t in types]
 
 
-PLANNINGS = [Planning(), Planning(schedule=False), Planning(memory=False)]
-
-
-@pytest.mark.parametrize("planning", PLANNINGS, ids=["planned", "no schedule", "no memory"])
 @pytest.mark.parametrize("tokens", [1, 19])
 @pytest.mark.parametrize("name", ["fused", "adapted", "normed_adapted"])
 def test_a_tile_program_computes_its_mugraph(
-    request: pytest.FixtureRequest, name: str, tokens: int, planning: Planning
+    request: pytest.FixtureRequest, name: str, tokens: int
 ) -> None:
     graph = with_threads(request.getfixturevalue(name)())
     sizes = {"K": 72, "N": 40, "R": 8, "M": tokens}
     inputs = drawn(graph, sizes)
     exact = results(graph, inputs, array_reading(FLOAT64, sizes))[0]
     named = dict(zip((n.name for n in graph.inputs), inputs, strict=True))
-    made = run(tile_program("mine", graph, planning), named, sizes)
+    made = run(tile_program("mine", graph), named, sizes)
     np.testing.assert_allclose(made, ordered(exact, ("M", "N")), rtol=1e-12)
 
 

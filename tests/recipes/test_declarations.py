@@ -31,7 +31,12 @@ BODY = 'return contract(x, weight, over="K")'
 # What is replaced, by what, and words of the sentence and the hint.
 MISTAKES = [
     (INPUTS, 'inputs={"x", "weight"}', "inputs of recipe mine cannot be", '"x": "M K"'),
-    (INPUTS, 'inputs={"x": ("M", "K"), "weight": "N K"}', "x the dims ('M', 'K')", '"M K"'),
+    (
+        INPUTS,
+        'inputs={"x": ("M", "K"), "weight": "N K"}',
+        "inputs of recipe mine cannot be",
+        '"M K"',
+    ),
     (INPUTS, 'inputs={"x": "M,K", "weight": "N,K"}', "dim 'M,K'", "letters, digits and _"),
     (INPUTS, 'inputs={"x": "M K K", "weight": "N K"}', "input x of recipe mine has dim K", "name"),
     (INPUTS, 'inputs={"out": "M K", "weight": "N K"}', "input 'out'", "choose another name"),
@@ -43,7 +48,7 @@ MISTAKES = [
     ("def mine", "def naïve", "recipe 'naïve'", "letters, digits and _"),
     ('output="M N"', 'output=("M", "N")', "output of recipe mine cannot be", 'output="M N"'),
     (DYNAMIC, 'dynamic=["M"]', "dynamic of recipe mine cannot be ['M']", '{"M": 4096}'),
-    (DYNAMIC, 'dynamic={"M": "64"}', "dynamic dim M", "K=4096"),
+    (DYNAMIC, 'dynamic={"M": "64"}', "dynamic of recipe mine cannot be", '{"M": 4096}'),
     (DYNAMIC, 'dynamic={"Q": 4, "M": 64}', "no input with its dynamic dim Q", "K, M, N"),
     (SHAPES, 'shapes=shape("mine", K=32, N=48)', "shapes of recipe mine cannot be", "its comma"),
     (SHAPES, "shapes=((32, 48),)", "shapes of recipe mine hold (32, 48)", "shape("),

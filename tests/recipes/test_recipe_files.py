@@ -219,7 +219,7 @@ def test_what_zeros_would_change_is_not_optional(tmp_path: Path, body: str) -> N
 def test_an_optional_input_that_is_none_is_refused(tmp_path: Path) -> None:
     bad = OPTIONAL.replace('optional=("bias",)', 'optional=("basis",)')
     said = refusal(tmp_path, bad.replace("weight, over", "weight, over"))
-    assert "no input basis" in said
+    assert "optional of recipe my_recipe names basis, which is none of its inputs" in said
 
 
 def test_an_optional_input_reads_back_from_json(tmp_path: Path) -> None:

@@ -81,7 +81,7 @@ def test_the_catalog_holds_every_recipe_once() -> None:
     linear = ("rms_norm_linear", "layer_norm_linear", "group_norm_linear", "lora_linear")
     gated = ("gated_mlp", "geglu_mlp", "gated_mlp_gelu", "gated_mlp_relu", "rms_norm_gated_mlp")
     normed_gated = ("rms_norm_gated_mlp_gelu", "rms_norm_gated_mlp_relu", "rms_norm_geglu_mlp")
-    mlp = (*gated, *normed_gated, "gelu_mlp", "relu2_mlp")
+    mlp = (*gated, *normed_gated, "gelu_mlp", "gelu_tanh_mlp", "relu2_mlp")
     full = ("rms_norm_linear_full", "layer_norm_linear_full", "lora_linear_full")
     masked = ("causal_attention", "sliding_window_attention", "gqa_full")
     attention = ("gqa", *masked, "soft_cap_attention")

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from functools import cache, cached_property
 
 import numpy as np
-from brute_values import COUNTING, Parts, Worth, chosen, elementwise
+from brute_values import COUNTING, Parts, Worth
 from small import ON
 
 from mirage_kernels.generator.ir import OPS, DType, Graph
@@ -230,13 +230,10 @@ class Enumeration:
             dim = step.over or self.setting.loop or ""
             return self.worth.total(args[0], dim, "step" if step.op == "accum" else "block")
         if step.over:
-            product = args[0] if len(args) == 1 else elementwise("mul", args)
+            product = args[0] if len(args) == 1 else self.worth.elementwise("mul", args)
             return self.worth.total(product, step.over, "tile")
-        if step.op == "where":
-            return chosen(*args)
-        if any(self.types[a].kind != "real" for a in step.args):
-            return (COUNTING[step.op](*(a[0] for a in args)),)
-        return elementwise(step.op, args)
+        counts = any(self.types[a].kind != "real" for a in step.args)
+        return self.worth.elementwise(step.op, args, counts=counts)
 
     def meaning(self, number: int) -> bytes:
         """Return what expressions of equal value have in common."""

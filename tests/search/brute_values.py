@@ -2,82 +2,28 @@
 
 Every dim becomes three axes: the block, the loop's step, the tile. What runs block by block and
 step by step on a GPU is computed here for all of them at once; an axis along which a value does not
-vary has the extent 1. Functions without a law are tables of random numbers.
+vary has the extent 1.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
 
 from mirage_kernels.generator.ir import OPS, DType, Graph, Kind, Node
+from mirage_kernels.generator.meaning.arrays import _INTEGER as COUNTING
+from mirage_kernels.generator.search.fingerprints import Fingerprints
 from mirage_kernels.generator.search.settings import Setting
 
-P = 65267  # a safe prime: (P - 1) / 2 is prime, and squares have that order
-MODULI = (P, (P - 1) // 2)
 EXTENT = 8  # of every dim: 4 tiles of 2, or 2 blocks of 2 such steps
 TILE = 2
 
 Ints = npt.NDArray[np.int64]
-Parts = tuple[Ints, ...]  # residues mod P and, before an exp, mod (P - 1) / 2; or whole numbers
-
-COUNTING = {
-    "add": np.add,
-    "sub": np.subtract,
-    "mul": np.multiply,
-    "max": np.maximum,
-    "less": np.less,
-    "both": np.logical_and,
-}
-
-
-@cache
-def _inverses(modulus: int) -> Ints:
-    return np.array([0, *(pow(x, -1, modulus) for x in range(1, modulus))])
-
-
-@cache
-def _powers() -> Ints:
-    found = [1]
-    while len(found) < MODULI[1]:
-        found.append(found[-1] * 25 % P)
-    return np.array(found)
-
-
-@cache
-def _random_table(name: str) -> Ints:
-    return np.random.default_rng([*name.encode()]).integers(0, P, 3 * P)
-
-
-def _function(name: str, x: Parts) -> Parts:
-    """Apply a random function, the same one for the same name."""
-    table = _random_table(name)
-    mixed = table[x[0]] + (table[P + x[1]] if len(x) > 1 else 0)
-    return tuple(table[(mixed * 7 + i) % (3 * P)] % m for i, m in enumerate(MODULI[: len(x)]))
-
-
-def elementwise(op: str, args: Sequence[Parts]) -> Parts:
-    """Return the result of an op on numbers; nothing for an exp of an exp."""
-    both = list(zip(MODULI, *args, strict=False))
-    if op in ("add", "sub", "mul"):
-        return tuple(COUNTING[op](a, b) % m for m, a, b in both)
-    if op == "div":
-        return tuple(a * _inverses(m)[b] % m for m, a, b in both)
-    if op == "exp":
-        return (_powers()[args[0][1]],) if len(args[0]) > 1 else ()
-    if op == "max":
-        a, b = (_function("max", x) for x in args)
-        return _function("max", elementwise("add", [a, b]))
-    return _function(op, args[0])
-
-
-def chosen(condition: Parts, a: Parts, b: Parts) -> Parts:
-    """Return `a` where a condition holds, `b` elsewhere."""
-    return tuple(np.where(condition[0], x, y) for x, y in zip(a, b, strict=False))
+Parts = tuple[Ints, ...]  # residues mod p and, before an exp, mod q; or whole numbers
 
 
 @dataclass(frozen=True)
@@ -87,6 +33,27 @@ class Worth:
     spec: Graph
     setting: Setting
     order: tuple[str, ...]  # names of all dims
+
+    @cached_property
+    def numbers(self) -> Fingerprints:
+        """The small field."""
+        return Fingerprints(self.spec, frozenset())
+
+    @cached_property
+    def moduli(self) -> tuple[int, int]:
+        """Of a number's parts: p and q."""
+        return self.numbers.field.p, self.numbers.field.q
+
+    def elementwise(self, op: str, args: Sequence[Parts], *, counts: bool = False) -> Parts:
+        """Return the result of an op on numbers, or what counts; nothing for an exp of an exp."""
+        if op == "where":
+            condition, a, b = args
+            return tuple(np.where(condition[0], x, y) for x, y in zip(a, b, strict=False))
+        if counts:
+            return (COUNTING[op](*(a[0] for a in args)),)
+        if op == "exp" and len(args[0]) < 2:
+            return ()
+        return self.numbers.arithmetic.elementwise[op](*args)
 
     @cached_property
     def axes(self) -> list[tuple[str, str]]:
@@ -102,7 +69,7 @@ class Worth:
         rng = np.random.default_rng((number, 7))
         shape = tuple(EXTENT for _ in node.out.type.dims)
         whole = node.out.type.dtype is DType.INT32
-        moduli = MODULI if self.spec.of("exp") else MODULI[:1]
+        moduli = self.moduli if self.spec.of("exp") else self.moduli[:1]
         if node.op == "iota":
             return (np.arange(EXTENT),)
         if node.op in ("const", "size"):
@@ -131,7 +98,7 @@ class Worth:
     def total(self, x: Parts, dim: str, part: str) -> Parts:
         """Sum along one axis."""
         axis = self.axes.index((dim, part))
-        return tuple(a.sum(axis, keepdims=True) % m for m, a in zip(MODULI, x, strict=False))
+        return tuple(a.sum(axis, keepdims=True) % m for m, a in zip(self.moduli, x, strict=False))
 
     def wanted(self) -> Parts:
         """Return the spec's result, cut as this setting's blocks do."""
@@ -150,9 +117,7 @@ class Worth:
 
     def _result(self, node: Node, args: Sequence[Parts]) -> Parts:
         if OPS[node.op].kind is not Kind.ELEMENTWISE:
-            product = args[0] if len(args) == 1 else elementwise("mul", args)
+            product = args[0] if len(args) == 1 else self.elementwise("mul", args)
             return self.total(product, node.over, "tile")
-        if node.op == "where":
-            return chosen(*args)
         counts = all(not self.spec.values[a].type.dtype.is_real for a in node.args)
-        return (COUNTING[node.op](*(a[0] for a in args)),) if counts else elementwise(node.op, args)
+        return self.elementwise(node.op, args, counts=counts)

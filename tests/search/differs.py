@@ -13,7 +13,8 @@ from mirage_kernels.generator.ir import DType, Graph, TensorType, retile
 from mirage_kernels.generator.meaning.arrays import Arithmetic, Array, Parts, array_reading
 from mirage_kernels.generator.meaning.reals import FLOAT64
 from mirage_kernels.generator.meaning.walk import results
-from mirage_kernels.generator.search.verify import Case, Prover, RangeOf, small_cases
+from mirage_kernels.generator.search.cases import Case, small_cases
+from mirage_kernels.generator.search.verify import Prover, RangeOf
 
 CASES = slice(0, 3)
 

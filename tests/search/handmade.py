@@ -16,6 +16,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
+from small import Small
+
 from mirage_kernels.generator.ir import (
     Axis,
     Builder,
@@ -140,11 +142,4 @@ class _Block:
 
 def spec_of(inputs: Mapping[str, str], made: Callable[..., Tensor]) -> Graph:
     """Return the spec of a small program: the dims of its inputs, one letter each, and itself."""
-    builder = Builder(Level.KERNEL)
-    dims = {"M": Dim("M", 8, dynamic=True), "K": Dim("K", 6), "N": Dim("N", 4), "T": Dim("T", 4)}
-    tensors = []
-    for name, text in inputs.items():
-        names, _, kind = text.partition(":")
-        type_ = TensorType(tuple(dims[d] for d in names), DType(kind or "fp16"))
-        tensors.append(Tensor(builder, builder.input(name, type_)))
-    return builder.graph([made(*tensors).name])
+    return Small(inputs, made).spec()

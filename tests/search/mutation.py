@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from mirage_kernels.generator.ir import (
@@ -88,8 +88,19 @@ def operators(place: Place) -> Changes:
 
 
 def operands(place: Place) -> Changes:
+    """Give a node of a block or thread graph another operand."""
+    if place.graph.level is not Level.KERNEL:
+        yield from _operands(place, place.graph.nodes)
+
+
+def bindings(place: Place) -> Changes:
+    """Give a kernel another tensor."""
+    yield from _operands(place, place.graph.blocks)
+
+
+def _operands(place: Place, nodes: Sequence[Node]) -> Changes:
     names = [v.name for n in place.graph.nodes for v in n.outs]
-    for node in place.graph.nodes:
+    for node in nodes:
         for i, old in enumerate(node.args):
             for new in names[: names.index(node.name)]:
                 if new != old:
@@ -145,12 +156,21 @@ def constants(place: Place) -> Changes:
 
 def imaps(place: Place) -> Changes:
     for node in place.graph.inputs:
-        for i, old in enumerate(node.cuts):
-            for new in (*place.dims, None):
-                if new != old:
-                    cuts = (*node.cuts[:i], new, *node.cuts[i + 1 :])
-                    changed = place.with_node(node, replace(node, cuts=cuts))
-                    yield f"imap {cuts} of {node.name}", changed
+        yield from _maps(place, node, place.dims)
+
+
+def omaps(place: Place) -> Changes:
+    for node in place.graph.of("output"):
+        yield from _maps(place, node, node.out.type.names)
+
+
+def _maps(place: Place, node: Node, dims: Sequence[str]) -> Changes:
+    for i, old in enumerate(node.cuts):
+        for new in (*dims, None):
+            if new != old:
+                cuts = (*node.cuts[:i], new, *node.cuts[i + 1 :])
+                changed = place.with_node(node, replace(node, cuts=cuts))
+                yield f"{cuts} cut in {node.name}", changed
 
 
 def fmaps(place: Place) -> Changes:
@@ -162,16 +182,6 @@ def fmaps(place: Place) -> Changes:
                 yield f"fmap {new} of {node.name}", changed
 
 
-def omaps(place: Place) -> Changes:
-    for node in place.graph.of("output"):
-        for i, old in enumerate(node.cuts):
-            for new in (*node.out.type.names, None):
-                if new != old:
-                    cuts = (*node.cuts[:i], new, *node.cuts[i + 1 :])
-                    changed = place.with_node(node, replace(node, cuts=cuts))
-                    yield f"omap {cuts} of {node.name}", changed
-
-
 def spaces(place: Place) -> Changes:
     space = place.graph.space
     if space is None:
@@ -181,12 +191,8 @@ def spaces(place: Place) -> Changes:
     for axis in space.axes:
         changes = [(f"along {d}", replace(axis, dim=d)) for d in place.dims if d != axis.dim]
         if axis is not space.loop:
-            changes.append(
-                (
-                    "reduced" if not axis.reduced else "not reduced",
-                    replace(axis, reduced=not axis.reduced),
-                )
-            )
+            what = "not reduced" if axis.reduced else "reduced"
+            changes.append((what, replace(axis, reduced=not axis.reduced)))
         for what, new in changes:
             axes = [new if a is axis else a for a in space.axes]
             grid = tuple(axes[: len(space.grid)])
@@ -285,18 +291,6 @@ def _with_steps(place: Place, node: Node, chosen: tuple[str, str, str]) -> Graph
     return outer.with_node(full, counted, block)
 
 
-def bindings(place: Place) -> Changes:
-    """Give a kernel another tensor."""
-    names = [v.name for n in place.graph.nodes for v in n.outs]
-    for node in place.graph.blocks:
-        for i, old in enumerate(node.args):
-            for new in names[: names.index(node.name)]:
-                if new != old:
-                    args = (*node.args[:i], new, *node.args[i + 1 :])
-                    changed = place.with_node(node, replace(node, args=args))
-                    yield f"{new} for {old} in {node.name}", changed
-
-
 def results(place: Place) -> Changes:
     """Exchange two results of a kernel."""
     for node in place.graph.blocks:
@@ -342,11 +336,6 @@ class Mutant:
 def mutants(graph: Graph, most: int) -> Iterator[Mutant]:
     """Yield mutants of every kind, at most so many of each, spread over all there are."""
     for kind, mutate in MUTATIONS.items():
-        of_kind = [
-            Mutant(kind, what, changed)
-            for place in places(graph)
-            if kind != "another operand" or place.graph.level is not Level.KERNEL
-            for what, changed in mutate(place)
-        ]
+        of_kind = [Mutant(kind, *made) for place in places(graph) for made in mutate(place)]
         stride = max(1, -(-len(of_kind) // most))
         yield from of_kind[::stride]

@@ -29,6 +29,7 @@ DIMS = {
     "K": Dim("K", 4096),
     "L": Dim("L", 8192, dynamic=True),
     "J": Dim("J", 64),
+    "T": Dim("T", 64),
 }
 
 

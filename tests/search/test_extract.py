@@ -44,23 +44,9 @@ def steps_of(programs: Sequence[Program]) -> list[list[Step]]:
     return [[step for _, step in p.steps] for p in programs]
 
 
-def test_a_program_is_one_choice_for_every_value_it_computes() -> None:
-    found = steps_of(extraction(SHARED, {}).programs([3]))
-    assert sorted(found) == sorted(
-        [[two, three] for two in (mul(0, 1), add(0, 1)) for three in (mul(2, 2), mul(0, 2))]
-    )
-
-
 def test_operands_come_before_their_users() -> None:
     for program in extraction(SHARED, {}).programs([3]):
         assert [value for value, _ in program.steps] == [2, 3]
-
-
-def test_the_cheapest_program_comes_first() -> None:
-    costs = {mul(0, 1): 5.0, mul(2, 2): 3.0}
-    programs = extraction(SHARED, costs).programs([3])
-    assert steps_of(programs)[0] == [add(0, 1), mul(0, 2)]
-    assert [p.cost for p in programs] == sorted(p.cost for p in programs)
 
 
 def test_what_is_used_twice_is_paid_for_once() -> None:
@@ -81,36 +67,12 @@ def test_no_more_ops_than_the_limit() -> None:
     assert len(extraction(graph, {}, ops=2).programs([2])) == 3
 
 
-def test_what_is_loaded_counts_as_no_op() -> None:
-    graph = [[INPUT], [INPUT], [mul(0, 1)]]
-    assert len(extraction(graph, {}, ops=1).programs([2])) == 1
-
-
 def test_a_value_that_nothing_makes_is_in_no_program() -> None:
     assert extraction([[INPUT], [], [mul(0, 1)]], {}).programs([2]) == []
 
 
-def test_wanting_some_gives_the_cheapest() -> None:
-    costs = {mul(0, 1): 5.0, mul(2, 2): 3.0}
-    every = extraction(SHARED, costs).programs([3])
-    assert extraction(SHARED, costs).programs([3], 2) == every[:2]
-
-
 # 1 must be read; 2 is made of it or not, 3 of 2 and 0.
 THROUGH = [[INPUT], [INPUT], [mul(0, 0), mul(0, 1)], [add(0, 2), mul(0, 0), add(1, 2)]]
-
-
-def test_a_program_reads_what_it_must() -> None:
-    programs = extraction(THROUGH, {}, through=[1]).programs([3])
-    for program in programs:
-        assert 1 in {a for _, step in program.steps for a in step.args}
-
-
-def test_every_program_that_reads_it_is_found_once() -> None:
-    found = steps_of(extraction(THROUGH, {}, through=[1]).programs([3]))
-    assert sorted(found) == sorted(
-        [[mul(0, 1), add(0, 2)], [mul(0, 0), add(1, 2)], [mul(0, 1), add(1, 2)]]
-    )
 
 
 def test_what_must_be_read_counts_in_the_cost() -> None:

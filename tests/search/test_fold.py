@@ -7,7 +7,7 @@ import pytest
 from small import Small, found, search_of, spec_of
 
 from mirage_kernels.generator.ir import DType, Graph
-from mirage_kernels.generator.language import Tensor, contract, exp, layer_norm, sum
+from mirage_kernels.generator.language import Tensor, contract, exp, sum
 from mirage_kernels.generator.meaning.arrays import Array, array_reading
 from mirage_kernels.generator.meaning.reals import FLOAT64
 from mirage_kernels.generator.meaning.walk import results
@@ -46,31 +46,14 @@ def test_the_shorter_spec_over_the_parts_is_the_spec(recipe: str) -> None:
     np.testing.assert_allclose(made.over(wanted.dims).parts[0], wanted.parts[0], rtol=1e-9)
 
 
-def test_the_parts_are_what_is_summed_within_a_tile() -> None:
-    spec = spec_of(LAYER_NORM)
-    _, parts = folded(spec, {"L"})
-    assert parts is not None
-    (product,) = [n for n in spec.of("contract") if n.over == "D"]
-    assert set(parts.nodes) == {*product.args}
-
-
 @pytest.mark.parametrize("recipe", ["gqa", "layer_norm_linear", "mla_decode"])
 def test_what_sums_along_dims_that_are_cut_is_no_part(recipe: str) -> None:
     problem = search_of(spec_of(recipe), Limits()).problem
     assert folded(problem.spec, problem.long) == (problem.spec, None)
 
 
-def normed(x: Tensor, y: Tensor) -> Tensor:
-    return layer_norm(x, 1e-5, over="J") + y
-
-
 def late(x: Tensor, v: Tensor) -> Tensor:
     return contract(exp(sum(x, over="J")), v, over="K")
-
-
-def test_a_spec_that_would_be_one_part_is_left_as_it_is() -> None:
-    spec = Small({"x": "MJ", "y": "J"}, normed).spec()
-    assert folded(spec, set()) == (spec, None)
 
 
 def test_a_part_ends_before_exp() -> None:

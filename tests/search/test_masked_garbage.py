@@ -14,9 +14,14 @@ from mirage_kernels.generator.ir import DType, Graph
 from mirage_kernels.generator.language import Tensor, contract, exp, positions, sum, where
 from mirage_kernels.generator.meaning.arrays import Array
 from mirage_kernels.generator.recipe import Recipe, Shape, catalog, trace
-from mirage_kernels.generator.search.gate import DISTRIBUTIONS, STALE, Gate
-from mirage_kernels.generator.search.masked_garbage import hidden_positions, with_garbage
-from mirage_kernels.generator.search.verify import Prover, small_cases
+from mirage_kernels.generator.search.cases import small_cases
+from mirage_kernels.generator.search.gate import (
+    DISTRIBUTIONS,
+    STALE,
+    Gate,
+    hidden_positions,
+)
+from mirage_kernels.generator.search.verify import Prover
 
 SHAPE = Shape("a test", {"D": 64})
 
@@ -106,11 +111,3 @@ def test_what_one_row_sees_is_not_hidden_from_it_by_the_masks_of_others() -> Non
     spec = Small({"s": "ML", "v": "L", "n": "M:int"}, averaged).spec()
     assert hidden_in(spec, [2, 3]) == {"v"}  # beyond both lengths
     assert hidden_in(spec, [2, 6]) == set()
-
-
-def test_garbage_has_both_signs_and_stands_where_nothing_looks() -> None:
-    x = Array(("L",), (np.ones(64),))
-    hidden = np.arange(64) >= 8
-    made = np.asarray(with_garbage([x], {0: hidden}, 1e4, DType.FP16)[0].parts[0])
-    assert (made[:8] == 1).all()
-    assert set(made[8:]) == {-1e4, 1e4}

@@ -11,11 +11,12 @@ from mirage_kernels.generator.errors import SearchError, VerifyError
 from mirage_kernels.generator.ir import DType, Graph, Node
 from mirage_kernels.generator.language import contract
 from mirage_kernels.generator.recipe import load_recipe
+from mirage_kernels.generator.search.cases import small_cases
 from mirage_kernels.generator.search.fold import beside
 from mirage_kernels.generator.search.gate import Gate
 from mirage_kernels.generator.search.lower import lower
 from mirage_kernels.generator.search.superoptimizer import Verifier, goal_of, superoptimize
-from mirage_kernels.generator.search.verify import Prover, small_cases
+from mirage_kernels.generator.search.verify import Prover
 
 RECIPE = load_recipe("rms_norm_linear_residual")
 

@@ -10,8 +10,9 @@ import pytest
 from mirage_kernels.generator.errors import VerifyError
 from mirage_kernels.generator.ir import Dim, DType, Graph, Node, TensorType, Value
 from mirage_kernels.generator.recipe import Recipe, Shape, catalog, trace
+from mirage_kernels.generator.search.cases import small_cases
 from mirage_kernels.generator.search.gate import Gate
-from mirage_kernels.generator.search.verify import prove, small_cases
+from mirage_kernels.generator.search.verify import prove
 
 SHAPE = Shape("a test", {"K": 16, "N": 8})
 

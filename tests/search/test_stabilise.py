@@ -26,11 +26,12 @@ from mirage_kernels.generator.meaning.arrays import Array, array_reading
 from mirage_kernels.generator.meaning.reals import FLOAT64
 from mirage_kernels.generator.meaning.walk import results
 from mirage_kernels.generator.recipe import catalog, trace
+from mirage_kernels.generator.search.cases import small_cases
 from mirage_kernels.generator.search.lower import lower
 from mirage_kernels.generator.search.problem import Limits
 from mirage_kernels.generator.search.stabilise import stabilise
 from mirage_kernels.generator.search.superoptimizer import goal_of
-from mirage_kernels.generator.search.verify import prove, small_cases
+from mirage_kernels.generator.search.verify import prove
 
 HUGE = 1e4  # e to this power is beyond float64
 SIZES = {"M": 3, "L": 11, "N": 2, "J": 5}
@@ -108,12 +109,6 @@ def test_an_unsafe_program_overflows_and_the_safe_one_does_not(name: str) -> Non
     graph = forms()[name]
     assert not np.isfinite(run(graph, HUGE)).all()
     np.testing.assert_allclose(run(safe(graph), HUGE), run(LATE.spec(), 0), rtol=1e-9)
-
-
-def test_every_program_that_is_rewritten_means_what_it_meant() -> None:
-    wanted = run(LATE.spec(), 0)
-    for graph in programs():
-        np.testing.assert_allclose(run(safe(graph), 0), wanted, rtol=1e-9)
 
 
 def nodes(graph: Graph, *ops: str) -> list[Node]:

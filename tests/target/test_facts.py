@@ -9,7 +9,7 @@ import pytest
 from mirage_kernels.generator.build.compile import carries_ptx, gencode
 from mirage_kernels.generator.commands.arguments import package_kernels
 from mirage_kernels.generator.errors import TargetError
-from mirage_kernels.generator.plan.hardware import facts
+from mirage_kernels.generator.plan.hardware import hardware
 from mirage_kernels.generator.records.folder import records
 from mirage_kernels.generator.target import TARGETS, Evidence, Target, target
 
@@ -28,9 +28,9 @@ def test_numbers_are_there_and_consistent(on: Target) -> None:
 
 @each
 def test_a_multiprocessor_has_facts_and_its_clock_makes_the_arithmetic_rate(on: Target) -> None:
-    clock = facts(on).cycles_per_us
+    clock = hardware(on).cycles_per_us
     lanes = on.alu_ops_per_us / on.multiprocessors / clock
-    assert lanes == pytest.approx(32 / facts(on).simple_cycles, rel=0.02)
+    assert lanes == pytest.approx(32 / hardware(on).simple_cycles, rel=0.02)
 
 
 def test_only_what_was_measured_or_run_through_ptx_is_called_so() -> None:

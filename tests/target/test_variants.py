@@ -9,11 +9,9 @@ import pytest
 from mirage_kernels.generator.ir import DType, Graph
 from mirage_kernels.generator.plan.lower import tile_program
 from mirage_kernels.generator.plan.program import TileProgram
-from mirage_kernels.generator.plan.tiles import Planning
 from mirage_kernels.generator.recipe import Shape
-from mirage_kernels.generator.schedules.choose import variants
+from mirage_kernels.generator.schedules.choose import registers, shared_bytes, variants
 from mirage_kernels.generator.schedules.loop import REGISTERS_LEFT
-from mirage_kernels.generator.schedules.sizes import registers, shared_bytes
 from mirage_kernels.generator.target import TARGETS, Target
 
 Fused = Callable[..., Graph]
@@ -24,7 +22,7 @@ each_shape = pytest.mark.parametrize(("k", "n"), SHAPES)
 
 
 def program(graph: Graph, on: Target) -> TileProgram:
-    return tile_program("mine", graph, Planning(arch=on.arch))
+    return tile_program("mine", graph, on.arch)
 
 
 @each

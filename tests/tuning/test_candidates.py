@@ -14,7 +14,7 @@ from mirage_kernels.generator.plan.lower import tile_program
 from mirage_kernels.generator.plan.program import TileProgram
 from mirage_kernels.generator.recipe import Shape
 from mirage_kernels.generator.records.record import load_record
-from mirage_kernels.generator.schedules.candidates import (
+from mirage_kernels.generator.schedules.choose import (
     MUCH,
     ROW_WISE_AT,
     STAGES_OF_EACH,
@@ -22,20 +22,22 @@ from mirage_kernels.generator.schedules.candidates import (
     Wanted,
     by_size,
     candidates,
+    member,
     predicted_us,
-    untuned,
-)
-from mirage_kernels.generator.schedules.choose import member, programs_of, variants
-from mirage_kernels.generator.schedules.latency import OVERLAP, Streaming
-from mirage_kernels.generator.schedules.loop import BUCKETS, REGISTERS_LEFT
-from mirage_kernels.generator.schedules.sizes import (
-    producers_of,
-    prologue_warps,
+    programs_of,
     registers,
     shared_bytes,
+    untuned,
+    variants,
 )
-from mirage_kernels.generator.schedules.sliced_k.block import Footprint
-from mirage_kernels.generator.schedules.sliced_k.knobs import SlicedK
+from mirage_kernels.generator.schedules.latency import OVERLAP, Streaming
+from mirage_kernels.generator.schedules.loop import (
+    BUCKETS,
+    REGISTERS_LEFT,
+    producers_of,
+    prologue_warps,
+)
+from mirage_kernels.generator.schedules.sliced_k.knobs import Footprint, SlicedK
 from mirage_kernels.generator.target import TARGETS, target
 
 Fused = Callable[..., Graph]

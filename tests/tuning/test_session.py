@@ -10,8 +10,8 @@ from pretended_tuning import HERE, MakeTuning, Pretended, compiled, knobs, of_li
 
 from mirage_kernels.generator.errors import FileError, MirageError, ToolchainError
 from mirage_kernels.generator.request import Event
+from mirage_kernels.generator.schedules.loop import producers_of
 from mirage_kernels.generator.schedules.schedule import Knobs
-from mirage_kernels.generator.schedules.sizes import producers_of
 from mirage_kernels.generator.tuning.catalog import Tuned
 from mirage_kernels.generator.tuning.files import read, written
 from mirage_kernels.generator.tuning.manifest import Built

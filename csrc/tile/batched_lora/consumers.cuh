@@ -1,4 +1,4 @@
-// The second launch for stacked weights: what the first left, multiplied with the second slices.
+// The second launch of batched LoRA: the first launch's results times the second slices.
 #pragma once
 
 #include "tile/batched_lora/groups.cuh"
@@ -10,14 +10,14 @@
 
 namespace mirage::tile {
 
-// Second slices on their way, a tile of rows each, and the tasks that they are for.
+// The pipeline of second slices, a tile of rows per stage, and the groups that they are for.
 template <class T, int kRows, int kDepth, int kStages>
 struct SlicePipeline {
   using Tile = Resident<T, kRows, kDepth>;
   static constexpr int kBytes = kGroupsBytes + kStages * Tile::kBytes;
   char* shared;
 
-  __device__ AdapterGroup* tasks() const { return reinterpret_cast<AdapterGroup*>(shared); }
+  __device__ AdapterGroup* groups() const { return reinterpret_cast<AdapterGroup*>(shared); }
   __device__ Tile tile(int stage) const { return {shared + kGroupsBytes + stage * Tile::kBytes}; }
   // tile(stage) = rows of a slice, asynchronously, by one warp.
   __device__ void fetch(int stage, const T* slice, OutputTile rows) const {
@@ -34,17 +34,17 @@ struct SlicePipeline {
   }
 };
 
-// products[n, m] of a task's tokens = sum over k of rows[n, k] * kept[m, k].
+// products[n, m] of a group's tokens = sum over k of rows[n, k] * resident[m, k].
 template <class T, int kRows, int kTokens, int kDepth>
 __device__ void contract_group(float* products, Resident<T, kRows, kDepth> rows,
-                               Resident<T, kTokens, kDepth> kept, AdapterGroup task) {
+                               Resident<T, kTokens, kDepth> resident, AdapterGroup group) {
   constexpr int kPitch = AccumPartials<kRows, kTokens, 1>::kPitch, kRowTiles = kRows / kRowTile;
   static_assert(kRows % kRowTile == 0);
-  const int line = task.token(lane_line());
+  const int line = group.token(lane_line());
   float sums[kRowTiles][4] = {};
 #pragma unroll
   for (int k = 0; k < kDepth; k += kMmaDepth) {
-    const Vec16<T> few = load_quartet(kept, line, k);
+    const Vec16<T> few = load_quartet(resident, line, k);
 #pragma unroll
     for (int r = 0; r < kRowTiles; ++r) {
       const int row = r * kRowTile + lane_line();
@@ -55,8 +55,8 @@ __device__ void contract_group(float* products, Resident<T, kRows, kDepth> rows,
 #pragma unroll
   for (int j = 0; j < 2; ++j) {
     const int place = lane_quarter() * 2 + j;
-    if (place >= task.count) continue;
-    float* const to = products + task.token(place) * kPitch + lane_line();
+    if (place >= group.count) continue;
+    float* const to = products + group.token(place) * kPitch + lane_line();
 #pragma unroll
     for (int r = 0; r < kRowTiles; ++r) {
       to[r * kRowTile] = sums[r][j];
@@ -65,10 +65,10 @@ __device__ void contract_group(float* products, Resident<T, kRows, kDepth> rows,
   }
 }
 
-// kept[token, :] = inner[token, :] of tokens that have an adapter, asynchronously, by one warp;
+// resident[token, :] = inner[token, :] of tokens that have an adapter, asynchronously, by one warp;
 // nobody has written the others.
 template <class T, int kTokens, int kDepth>
-__device__ void fetch_chosen(Resident<T, kTokens, kDepth> kept, const T* inner,
+__device__ void fetch_chosen(Resident<T, kTokens, kDepth> resident, const T* inner,
                              const Adapters& adapters, OutputTile tile) {
   constexpr int kVectors16 = kDepth / kLaneDepth;
   const int tokens = min(kTokens, tile.tokens - tile.first_token);
@@ -77,7 +77,7 @@ __device__ void fetch_chosen(Resident<T, kTokens, kDepth> kept, const T* inner,
   for (int i = lane(); i < tokens * kVectors16; i += kWarpLanes) {
     const int token = i / kVectors16, k = i % kVectors16 * kLaneDepth;
     if (!adapters.has(token)) continue;
-    copy_16_bytes<Cache::kKeep>(reinterpret_cast<char*>(kept.at(token, k)),
+    copy_16_bytes<Cache::kKeep>(reinterpret_cast<char*>(resident.at(token, k)),
                                 first + token * kDepth + k, true);
   }
 }
@@ -85,35 +85,35 @@ __device__ void fetch_chosen(Resident<T, kTokens, kDepth> kept, const T* inner,
 // By one warp of a block: products[n, m] = sum over k of stack[adapter of m][n, k] * inner[m, k],
 // zeros for tokens without an adapter. `tile`: the block's part of [M, N].
 template <class T, int kRows, int kTokens, int kDepth, int kStages>
-__device__ void contract_adapters(char* shared, SlicePipeline<T, kRows, kDepth, kStages> ring,
-                                  Resident<T, kTokens, kDepth> kept, const LaunchArgs& args,
+__device__ void contract_adapters(char* shared, SlicePipeline<T, kRows, kDepth, kStages> slices,
+                                  Resident<T, kTokens, kDepth> resident, const LaunchArgs& args,
                                   const T* stack, OutputTile tile) {
   constexpr int kPitch = AccumPartials<kRows, kTokens, 1>::kPitch, kAhead = kStages - 1;
   static_assert(kTokens <= kMostGrouped);
   float* const products = reinterpret_cast<float*>(shared);
   const Adapters adapters(args, tile.first_token, kTokens);
-  adapters.list(ring.tasks());
+  adapters.list(slices.groups());
   const int count = adapters.count();
   const int64_t slice = static_cast<int64_t>(tile.rows) * kDepth;
-  const auto fetch_task = [&](int number, int stage) {
-    if (number < count) ring.fetch(stage, stack + ring.tasks()[number].adapter * slice, tile);
+  const auto fetch_group = [&](int number, int stage) {
+    if (number < count) slices.fetch(stage, stack + slices.groups()[number].adapter * slice, tile);
     commit_copies();
   };
 #pragma unroll
-  for (int s = 0; s < kAhead; ++s) fetch_task(s, s);
+  for (int s = 0; s < kAhead; ++s) fetch_group(s, s);
 #pragma unroll 1
   for (int i = lane(); i < kTokens * kPitch; i += kWarpLanes) products[i] = 0.0f;
   grid_dependency_wait();
-  fetch_chosen(kept, static_cast<const T*>(args.workspace), adapters, tile);
+  fetch_chosen(resident, static_cast<const T*>(args.workspace), adapters, tile);
   commit_copies();
   wait_copies<0>();
   int stage = 0, next = kAhead;
 #pragma unroll 1
   for (int number = 0; number < count; ++number) {
     wait_copies<kAhead - 1>();
-    __syncwarp();  // all lanes' copies are here, and the tile before has been read
-    fetch_task(number + kAhead, next);
-    contract_group(products, ring.tile(stage), kept, ring.tasks()[number]);
+    __syncwarp();  // all lanes' copies have landed, and the previous tile has been read
+    fetch_group(number + kAhead, next);
+    contract_group(products, slices.tile(stage), resident, slices.groups()[number]);
     next = stage;
     stage = stage + 1 == kStages ? 0 : stage + 1;
   }

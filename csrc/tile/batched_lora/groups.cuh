@@ -1,4 +1,4 @@
-// Which tokens have the same adapter: they go together in tasks.
+// Groups of tokens with the same adapter.
 #pragma once
 
 #include "launch.h"
@@ -6,11 +6,11 @@
 
 namespace mirage::tile {
 
-constexpr int kMostGrouped = 2 * kWarpLanes;  // tokens that are looked at together
+constexpr int kMostGrouped = 2 * kWarpLanes;  // tokens that are grouped together
 
-// Up to eight tokens of one adapter, a byte each; places behind them hold the first one again.
+// Up to eight tokens of one adapter, a byte each; unused places repeat the first token.
 struct AdapterGroup {
-  uint64_t tokens;  // of a tile
+  uint64_t tokens;  // numbers within a tile
   int adapter, count;
 
   __device__ int token(int place) const { return static_cast<int>(tokens >> 8 * place & 0xff); }
@@ -18,12 +18,12 @@ struct AdapterGroup {
 
 constexpr int kGroupsBytes = kMostGrouped * static_cast<int>(sizeof(AdapterGroup));
 
-// The tasks of a tile of tokens, two tokens to a lane; made and listed by all lanes of a warp.
+// The groups of a tile of tokens, two tokens to a lane; built by all lanes of a warp.
 class Adapters {
  public:
   static constexpr int kNone = -1;
 
-  // Of the tokens from `first_token` on, at most `most`.
+  // Of at most `most` tokens from `first_token` on.
   __device__ Adapters(const LaunchArgs& args, int first_token, int most) {
     const int64_t end = min(args.dims[0], static_cast<int64_t>(first_token) + most);
     low_.adapter = load(args, first_token + lane(), end);
@@ -40,20 +40,20 @@ class Adapters {
   }
 
   __device__ int count() const { return __popcll(begins_); }
-  __device__ bool has(int token) const { return chosen_ >> token & 1; }  // an adapter
+  __device__ bool has(int token) const { return chosen_ >> token & 1; }
 
-  // tasks[number] = the task, for all of them.
-  __device__ void list(AdapterGroup* tasks) const {
+  // groups[number] = the group, for all of them.
+  __device__ void list(AdapterGroup* groups) const {
 #pragma unroll 1
     for (int half = 0; half < 2; ++half) {
       const int token = lane() + half * kWarpLanes;
-      if (begins_ >> token & 1) tasks[number(token)] = task(half == 0 ? low_ : high_, token);
+      if (begins_ >> token & 1) groups[number(token)] = group(half == 0 ? low_ : high_, token);
     }
     __syncwarp();
   }
 
  private:
-  // A token's adapter, and which tokens have the same; without one: no matter which.
+  // A token's adapter, and the set of tokens with the same one; any set if it has none.
   struct Alike {
     uint64_t tokens;
     int adapter;
@@ -68,7 +68,7 @@ class Adapters {
   }
   __device__ int number(int token) const { return __popcll(begins_ & before(token)); }
 
-  // Numbers that are no adapter's mean none: nothing outside the stacks is read.
+  // Ids outside the stack mean none: nothing outside is read.
   __device__ static int load(const LaunchArgs& args, int token, int64_t end) {
     if (token >= end) return kNone;
     const int64_t id = args.wide_ids ? static_cast<const int64_t*>(args.slice_ids)[token]
@@ -76,8 +76,8 @@ class Adapters {
     return id >= 0 && id < args.slices ? static_cast<int>(id) : kNone;
   }
 
-  // The task that begins at a token.
-  __device__ static AdapterGroup task(const Alike& alike, int token) {
+  // The group that begins at a token.
+  __device__ static AdapterGroup group(const Alike& alike, int token) {
     uint64_t left = alike.tokens & ~before(token), tokens = 0;
     const int count = min(__popcll(left), kTokenTile);
 #pragma unroll
@@ -90,7 +90,7 @@ class Adapters {
   }
 
   Alike low_, high_;
-  uint64_t chosen_, begins_;  // a bit for each token: whether it has an adapter, begins a task
+  uint64_t chosen_, begins_;  // one bit per token: has an adapter, begins a group
 };
 
 }  // namespace mirage::tile

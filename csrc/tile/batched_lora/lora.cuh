@@ -1,16 +1,15 @@
-// Stacked weights, of which each token has one of its own or none: adapters.
+// Batched LoRA: stacked weights (adapters), of which each token selects one or none.
 //
-// Which one a token has is addressing, as pages of a cache are: what is computed of a token is what
-// the muGraph computes, with the token's slices of the stacks. Tokens of equal adapter are gathered
-// in tasks of up to eight, as many as a tensor-core instruction takes: a token begins a task if its
-// rank among those of its adapter is a multiple of eight. Any order of ids will do, and the host
-// knows none of them.
+// The selection is addressing, like pages of a cache: the muGraph gives the mathematics of one
+// token with its slices of the stacks. Tokens with the same adapter form groups of up to eight, as
+// many as a tensor-core instruction takes; a token begins a group if its rank among the tokens of
+// its adapter is a multiple of eight. Ids may come in any order, and the host does not read them.
 //
-// A call is two launches. In the first, clusters make the products of x with the tokens' first
-// slices, which are rows that the grid of the second does not cut: a task, some of its rows, the
-// depth dealt out to the blocks and their warps. They let the second start as soon as all that came
-// before has ended. So its blocks stream their weights at once; one warp of each waits for the
-// first launch, and multiplies each task with its second slice.
+// A call is two launches. In the first, clusters compute the products of x with the tokens' first
+// slices (rows that the second grid does not cut): a cluster takes a group and some rows and splits
+// the depth over its blocks and their warps. The first launch triggers the second as soon as
+// everything before it has ended. The second's blocks stream their weights at once; one warp of
+// each waits for the first launch and multiplies each group with its second slice.
 #pragma once
 
 #include "tile/batched_lora/consumers.cuh"

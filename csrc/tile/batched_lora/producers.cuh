@@ -1,4 +1,4 @@
-// The first launch for stacked weights: products of x with the tokens' first slices.
+// The first launch of batched LoRA: products of x with the tokens' first slices.
 #pragma once
 
 #include "tile/batched_lora/groups.cuh"
@@ -11,7 +11,7 @@
 
 namespace mirage::tile {
 
-// The line of x that a lane reads of a task's.
+// The line of x that a lane reads of a group.
 template <class T, bool kEvenDepth>
 struct GatheredLine {
   const T* line;
@@ -21,13 +21,13 @@ struct GatheredLine {
 
 template <bool kEvenDepth, class T>
 __device__ GatheredLine<T, kEvenDepth> gathered_line(const T* tensor, int64_t stride,
-                                                     AdapterGroup task, int first_token,
+                                                     AdapterGroup group, int first_token,
                                                      int depth) {
   const int place = lane_line();
-  return {tensor + (first_token + task.token(place)) * stride, place < task.count, depth};
+  return {tensor + (first_token + group.token(place)) * stride, place < group.count, depth};
 }
 
-// Sixteen bytes of what nobody writes while the kernel runs; zeros if not `inside`.
+// Loads 16 bytes that nobody writes while the kernel runs; zeros if not `inside`.
 template <class T>
 __device__ Vec16<T> load_16_bytes(const T* at, bool inside) {
   Vec16<T> found{};
@@ -67,8 +67,9 @@ __device__ void load(Fragment<Dims::kTokensDepth, T, 1, kChunks>& fragment,
   }
 }
 
-// compute(load(k)) for k in first, first + stride, ... < last, kAtOnce steps on their way together.
-// A warp has few of them: a ring in shared memory would only keep other blocks away.
+// compute(load(k)) for k in first, first + stride, ... < last, with the loads of kAtOnce steps in
+// flight. A warp has few steps: stages in shared memory would only keep other blocks off the
+// multiprocessor.
 template <int kAtOnce, class Step, class Load, class Compute>
 __device__ void load_and_compute(Steps steps, Load load, Compute compute) {
 #pragma unroll 1
@@ -85,28 +86,28 @@ __device__ void load_and_compute(Steps steps, Load load, Compute compute) {
   }
 }
 
-// What a cluster makes at a time: of a task some rows of its slice.
+// What a cluster computes at a time: some rows of a group's slice.
 struct SliceTile {
-  AdapterGroup task;
+  AdapterGroup group;
   int first_token, first_row;
   int turn;  // of this cluster, from 0 on
 };
 
 // Blocks of the first launch. `Plan` has Element, kInner (rows of a slice), kRows (of a cluster),
-// kWarps, and kBlocks: of a cluster, that share the depth.
+// kWarps, and kBlocks (of a cluster, that split the depth).
 template <class Plan>
 struct AdapterProducers {
   using T = typename Plan::Element;
   static constexpr int kRows = Plan::kRows, kWarps = Plan::kWarps, kBlocks = Plan::kBlocks;
   static constexpr int kThreads = kWarps * kWarpLanes;
   static constexpr int kRowTiles = (Plan::kInner + kRows - 1) / kRows;
-  // Most of more would find nothing to do, and the second launch, which all let start, came later
-  // (64 tokens without adapters, rank 64: 16.6 us against 14.1). With half as many 16 adapters take
-  // two turns (16 tokens: 18.9 us against 16.9).
+  // More clusters would mostly find nothing to do and delay the second launch (64 tokens without
+  // adapters, rank 64: 16.6 us against 14.1). With half as many, 16 adapters take two rounds (16
+  // tokens: 18.9 us against 16.9).
   static constexpr int kMostClusters = 64;
   static_assert(kBlocks > 1 && kRows % 4 == 0);
 
-  // A cluster for each tile of rows of as many tasks as there may be, or some take turns.
+  // One cluster per tile of rows and possible group; above kMostClusters they loop.
   static Grid grid(int64_t tokens, int64_t slices, int shared_bytes) {
     const int64_t most = tokens < kMostGrouped ? tokens : kMostGrouped;
     const int64_t full = (most + (kTokenTile - 1) * slices) / kTokenTile;
@@ -116,13 +117,13 @@ struct AdapterProducers {
             shared_bytes, kBlocks};
   }
 
-  // body(args, shared, tile) for all tiles of this cluster; `shared` begins with the tasks.
+  // body(args, shared, tile) for all tiles of this cluster; `shared` begins with the groups.
   template <class Body>
   __device__ static void for_each_tile(const LaunchArgs& args, char* shared, Body body) {
     const int first_token = static_cast<int>(blockIdx.y) * kMostGrouped;
-    auto* const tasks = reinterpret_cast<AdapterGroup*>(shared);
+    auto* const groups = reinterpret_cast<AdapterGroup*>(shared);
     const Adapters adapters(args, first_token, kMostGrouped);
-    if (warp_index() == 0) adapters.list(tasks);
+    if (warp_index() == 0) adapters.list(groups);
     const int count = adapters.count() * kRowTiles;
     const int clusters = static_cast<int>(gridDim.x) / kBlocks;
     __syncthreads();
@@ -130,23 +131,24 @@ struct AdapterProducers {
 #pragma unroll 1
     for (int i = static_cast<int>(blockIdx.x) / kBlocks; i < count; i += clusters) {
       const int first_row = i % kRowTiles * kRows;
-      body(args, shared, SliceTile{tasks[i / kRowTiles], first_token, first_row, turn++});
+      body(args, shared, SliceTile{groups[i / kRowTiles], first_token, first_row, turn++});
     }
   }
 
-  // The warp's number among those of the cluster, to which the depth is dealt out.
+  // The warp's number in the cluster; all warps split the depth.
   __device__ static int warp() { return cluster_rank() * kWarps + warp_index(); }
 
-  // Where the blocks' sums meet, in the first of them. What comes in may come early: it has bytes
-  // of its own.
-  using Meeting = AccumPartials<kRows, kTokenTile, kBlocks>;
-  static constexpr int kBytes = Meeting::kBytes + static_cast<int>(sizeof(Mbarrier));
+  // Where the blocks' sums are reduced, in the first block. Sums may arrive early, so this memory
+  // has no other use.
+  using Partials = AccumPartials<kRows, kTokenTile, kBlocks>;
+  static constexpr int kBytes = Partials::kBytes + static_cast<int>(sizeof(Mbarrier));
   __device__ static Mbarrier& arrived(char* shared) {
-    return *reinterpret_cast<Mbarrier*>(shared + Meeting::kBytes);
+    return *reinterpret_cast<Mbarrier*>(shared + Partials::kBytes);
   }
 };
 
-// At the start of a turn: the first block says what is to come in. All have read what came before.
+// At the start of a round: the first block expects the others' bytes. All have read the previous
+// round.
 template <class Producers>
 __device__ void begin_reduction(char* shared, int turn) {
   if (threadIdx.x == 0 && cluster_rank() == 0) {
@@ -161,15 +163,15 @@ __device__ void begin_reduction(char* shared, int turn) {
   arrive_cluster();
 }
 
-// Behind a barrier of the block: its sums go to the cluster's first block, where all meet.
+// After a barrier of the block: sends its sums to the cluster's first block, which reduces all.
 template <class Producers>
-__device__ typename Producers::Meeting reduce_blocks(
+__device__ typename Producers::Partials reduce_blocks(
     char* shared, AccumPartials<Producers::kRows, kTokenTile, Producers::kWarps> parts, int turn) {
-  using Meeting = typename Producers::Meeting;
+  using Partials = typename Producers::Partials;
   constexpr int kQuads = Producers::kRows / 4;
   const int rank = cluster_rank();
   wait_cluster();  // the barrier is there
-  float* const mine = reinterpret_cast<float*>(shared) + rank * kTokenTile * Meeting::kPitch;
+  float* const mine = reinterpret_cast<float*>(shared) + rank * kTokenTile * Partials::kPitch;
 #pragma unroll 1
   for (int i = threadIdx.x; i < kTokenTile * kQuads; i += Producers::kThreads) {
     const int token = i / kQuads, row = i % kQuads * 4;
@@ -178,7 +180,7 @@ __device__ typename Producers::Meeting reduce_blocks(
     sums.y = sum_over_warps(parts, Element{row + 1, token});
     sums.z = sum_over_warps(parts, Element{row + 2, token});
     sums.w = sum_over_warps(parts, Element{row + 3, token});
-    float* const to = mine + token * Meeting::kPitch + row;
+    float* const to = mine + token * Partials::kPitch + row;
     if (rank == 0) {
       *reinterpret_cast<float4*>(to) = sums;
     } else {
@@ -189,18 +191,18 @@ __device__ typename Producers::Meeting reduce_blocks(
     __syncthreads();
     wait_for_dsmem_stores(Producers::arrived(shared), turn % 2);
   }
-  return Meeting::in(shared);
+  return Partials::in(shared);
 }
 
-// By all threads of the cluster's first block: what body(element) says of the task's tokens.
+// By all threads of the cluster's first block: stores body(element) for the group's tokens.
 template <class Producers, class Body>
-__device__ void publish_inner(void* workspace, OutputTile tile, AdapterGroup task, Body body) {
+__device__ void publish_inner(void* workspace, OutputTile tile, AdapterGroup group, Body body) {
   using T = typename Producers::T;
 #pragma unroll 1
-  for (int i = threadIdx.x; i < task.count * Producers::kRows; i += Producers::kThreads) {
+  for (int i = threadIdx.x; i < group.count * Producers::kRows; i += Producers::kThreads) {
     const Element e{i % Producers::kRows, i / Producers::kRows};
     if (tile.first_row + e.row >= tile.rows) continue;
-    const int64_t token = tile.first_token + task.token(e.token);
+    const int64_t token = tile.first_token + group.token(e.token);
     static_cast<T*>(workspace)[token * tile.rows + tile.first_row + e.row] = cast<T>(body(e));
   }
 }

@@ -1,11 +1,12 @@
-// The split plan: two blocks of a cluster share rows of the weights and split the depth.
+// Cluster split-K: the two blocks of a cluster share rows of the weights and split the depth.
 //
-// So each block reads half as much of the tokens from L2 as a block with all of the depth, which
-// is what many tokens wait for. One warp copies: boxes of weights and tokens, into a ring of steps.
-// Two or three warpgroups multiply with all tokens: they take turns at steps, so that one reads
-// while the other has the tensor cores, or each has tiles of the rows. One warpgroup prepares, if
-// there is anything to compute of tokens alone: their sums, or scaled tokens in place of the
-// tokens. After the loop each block finishes half of the tokens (split_meeting.cuh).
+// Each block reads half as much of the tokens from L2 as a block with all of the depth would; with
+// many tokens that read is the bottleneck. One producer warp copies TMA tiles of weights and tokens
+// into a multistage pipeline. Two or three warpgroups multiply with all tokens: they take turns at
+// steps, so that one loads operands while the other uses the tensor cores, or each has some rows.
+// One more warpgroup transforms tokens where the muGraph computes with them: per-token sums, or
+// scaled tokens in place of the copied ones. After the loop each block finishes half of the tokens
+// (reduce.cuh).
 #pragma once
 
 #include "tile/copy/tma_pipeline.cuh"
@@ -14,12 +15,11 @@ namespace mirage::tile {
 
 constexpr int kClusterBlocks = 2;  // of a cluster
 
-// `Plan` says what of the program and of its knobs decides how a block is built: Element, kRows,
-// kTokens, kStages, kDepth (the whole), kRowTensors (streamed weights), kVectors (along the depth),
-// kTransforms (whether tokens are computed with), kRewrites (whether that replaces them),
-// kProducts and kTokenSums (that meet after the loop), kGroups (warpgroups that multiply), kTurns
-// (so many of them have the same rows, and take turns), kTmaTiles (of a step), kSets (steps that
-// have registers of their own).
+// `Plan` has the constants of a block: Element, kRows, kTokens, kStages, kDepth (of both blocks),
+// kRowTensors (weights that the loop reads), kVectors ([K] inputs), kTransforms (whether the loop
+// computes with tokens), kRewrites (whether that replaces them), kProducts and kTokenSums (reduced
+// after the loop), kGroups (warpgroups that multiply), kTurns (of which so many have the same rows
+// and take turns), kTmaTiles (of a stage), kSets (steps in flight with registers of their own).
 template <class Plan>
 struct ClusterSplitKBlock {
   using T = typename Plan::Element;
@@ -27,34 +27,34 @@ struct ClusterSplitKBlock {
   static constexpr int kRows = Plan::kRows, kTokens = Plan::kTokens, kStages = Plan::kStages;
   static constexpr int kTmaTiles = Plan::kTmaTiles, kStepDepth = kTmaTiles * kTmaDepth;
   static constexpr int kBarriers = 1,
-                       kTmaTilesAtOnce = kTmaTiles;  // a barrier for all boxes of a step
+                       kTmaTilesAtOnce = kTmaTiles;  // one barrier for all tiles of a stage
   static constexpr int kPart = Plan::kDepth / kClusterBlocks, kSteps = kPart / kStepDepth;
   static_assert(Plan::kDepth % (kClusterBlocks * kStepDepth) == 0, "whole steps");
 
   static constexpr int kGroups = Plan::kGroups, kTurns = Plan::kTurns, kSets = Plan::kSets;
   static constexpr int kColumns = kGroups / kTurns, kProductWarps = kGroups * kGroupWarps;
   static_assert(kGroups % kTurns == 0 && kStages % kTurns == 0 && kSteps % kTurns == 0);
-  // Rows of a warpgroup, in whole octets; the last one may have fewer.
+  // Rows of a warpgroup, in whole eights; the last warpgroup may have fewer.
   static constexpr int kOwnRows = (kRows / kLineTile + kColumns - 1) / kColumns * kLineTile;
   static constexpr int kTiles = (kOwnRows + kGroupRows - 1) / kGroupRows;
   static_assert(kRows % kLineTile == 0 && kTokens % (kLineTile * kGroupWarps) == 0);
 
-  static constexpr int kPreparers = Plan::kTransforms ? kGroupWarps : 0;
-  static constexpr int kCopier = kProductWarps + kPreparers;  // its warp
-  static constexpr int kWorkers = kCopier * kWarpLanes, kThreads = kWorkers + kWarpLanes;
+  static constexpr int kTransformWarps = Plan::kTransforms ? kGroupWarps : 0;
+  static constexpr int kProducerWarp = kProductWarps + kTransformWarps;  // its warp
+  static constexpr int kWorkers = kProducerWarp * kWarpLanes, kThreads = kWorkers + kWarpLanes;
 
   static constexpr int kRowBytes = kRows * kTmaRowBytes, kTokenBytes = kTokens * kTmaRowBytes;
-  static constexpr int kWeightBytes = Plan::kRowTensors * kRowBytes;  // of a box of all weights
-  static constexpr int kTmaBytes = kWeightBytes + kTokenBytes;
+  static constexpr int kWeightBytes = Plan::kRowTensors * kRowBytes;  // of a tile of all weights
+  static constexpr int kTokensAt = kWeightBytes, kTmaBytes = kTokensAt + kTokenBytes;
   static constexpr int kStageBytes = kTmaTiles * kTmaBytes;
-  // A product takes whole tiles of rows; what it reads behind a box's last is never used.
+  // An instruction takes 64 rows; what it reads past the last row of a tile is not used.
   static constexpr int kOverrun =
       ((kColumns - 1) * kOwnRows + kTiles * kGroupRows - kRows) * kTmaRowBytes;
   static constexpr int kVectorBytes = kPart * static_cast<int>(sizeof(T));
   static constexpr int kPipelineBytes = kStages * kStageBytes;
   static constexpr int kVectorsAt =
       kPipelineBytes + (kOverrun + kSwizzleAtomBytes - 1) / kSwizzleAtomBytes * kSwizzleAtomBytes;
-  // Where sums meet: beside the ring, in which the other block may not have finished.
+  // The reductions' shared memory lies beside the pipeline, which the other block may still read.
   using Sums =
       ReduceScatter<kClusterBlocks, kGroups, kTurns, kTiles, kTokens / kTokenTile, kOwnRows>;
   static constexpr int kHalf = kTokens / kClusterBlocks;  // of the tokens
@@ -72,9 +72,9 @@ struct ClusterSplitKBlock {
 
   char* shared;
   int rank;
-  int token_lines;  // of a box of tokens: all that there are, if they are less than a tile
-  // The same for all lanes, and the compiler knows: where warps might part, it lets no product run
-  // while the next one's operands are computed.
+  int token_lines;  // of a TMA tile of tokens
+  // The shuffle tells the compiler that all lanes agree: where warps might diverge, it does not
+  // overlap wgmma with computing the next operands.
   int warp = __shfl_sync(~0u, warp_index(), 0);
 
   __device__ Mbarrier* barriers() const {
@@ -87,7 +87,7 @@ struct ClusterSplitKBlock {
   __device__ Mbarrier& vectors_full() const { return barriers()[3 * kStages]; }
   __device__ Mbarrier& reduced() const { return barriers()[3 * kStages + 1]; }
 
-  __device__ Places sums(int product) const {
+  __device__ ReduceBuffers sums(int product) const {
     char* const at = shared + kSumsAt + product * kSumsBytes;
     return {at, at + Sums::kIncomingBytes};
   }
@@ -97,31 +97,24 @@ struct ClusterSplitKBlock {
 
   __device__ int product_group() const { return warp / kGroupWarps; }
   __device__ int own_row() const { return product_group() / kTurns * kOwnRows; }
-  __device__ bool is_producer() const { return warp == kCopier; }
-  __device__ bool is_transformer() const { return Plan::kTransforms && warp >= kProductWarps; }
-  // Whether a thread finishes anything, of so many tokens that are left. Asked once, before sums
-  // are added: without branches in between, all loads come first (10.84 us against 10.93).
+  __device__ bool is_producer() const { return warp == kProducerWarp; }
+  __device__ bool transforms() const { return Plan::kTransforms && warp >= kProductWarps; }
+  // Whether a thread finishes any element, of so many tokens that are left. Asked once, before sums
+  // are added: without branches in between all loads are issued first (10.84 us against 10.93).
   __device__ bool finishes(int tokens) const {
     return warp < kProductWarps && tokens > rank * kHalf;
   }
 
-  // One box of a step, as the copier sees it.
-  struct StageBuffer {
-    char* at;
-    Mbarrier& full;
-    __device__ char* rows(int i) const { return at + i * kRowBytes; }
-    __device__ char* tokens() const { return at + kWeightBytes; }
-  };
-  __device__ StageBuffer buffer(int stage, int box) const {
-    return {shared + stage * kStageBytes + box * kTmaBytes, full(stage)};
+  __device__ StageTile<ClusterSplitKBlock> buffer(int stage, int tma) const {
+    return {shared + stage * kStageBytes + tma * kTmaBytes, full(stage)};
   }
 
-  // The vector's part of this block, by the copier.
+  // Copies this block's part of a vector; by the producer.
   __device__ void copy_vector(int i, const T* vector, int k) const {
     copy_bulk(shared + kVectorsAt + i * kVectorBytes, vector + k, kVectorBytes, vectors_full());
   }
 
-  // The k of a step: neighbouring clusters begin at different ones and come round to the rest.
+  // The k of a step: neighbouring clusters begin at different k and wrap around.
   __device__ int part_k(int step) const {
     return (step + static_cast<int>(blockIdx.x) / kClusterBlocks) % kSteps * kStepDepth;
   }
@@ -130,8 +123,8 @@ struct ClusterSplitKBlock {
 
   using Place = PipelineState<kStages>;
 
-  // Makes the barriers, and tells the other block so. The copier makes its own and does not wait
-  // for the others, nor they for it before it has begun (start_together).
+  // Initialises the barriers and signals the other block. The producer initialises its own; neither
+  // side waits for the other until the producer has begun (start_together).
   __device__ void begin() const {
     if (is_producer() && lane() == 0) {
       for (int s = 0; s < kStages; ++s) init(full(s), 1);
@@ -139,7 +132,7 @@ struct ClusterSplitKBlock {
       fence_init();
     } else if (threadIdx.x == 0) {
       for (int s = 0; s < kStages; ++s) {
-        init(empty(s), kProductWarps / kTurns + kPreparers);
+        init(empty(s), kProductWarps / kTurns + kTransformWarps);
         if (kRewrites) init(prepared(s), kGroupWarps);
       }
       init(reduced(), 1);
@@ -151,10 +144,10 @@ struct ClusterSplitKBlock {
     if (!is_producer()) start_together();
   }
   __device__ static void start_together() { sync_threads<1, kThreads>(); }
-  // By every warp: racecheck waits for ever for warps that come to one side alone.
+  // By every warp: racecheck hangs if some come to only one side of the cluster barrier.
   __device__ static void wait_for_cluster() { wait_cluster(); }
 
-  // By the copier.
+  // By the producer warp (copy/tma_pipeline.cuh).
   template <class FindWeights, class CopyVectors, class CopyWeights, class CopyTokens>
   __device__ void copy(bool early, FindWeights prefetch_weights, CopyVectors copy_vectors,
                        CopyWeights copy_weights, CopyTokens copy_tokens) const {

@@ -1,6 +1,6 @@
-// Where the two blocks of a split meet: each finishes half of the tokens.
+// Reductions of cluster split-K blocks: each of the two blocks finishes half of the tokens.
 //
-// A warpgroup finishes eights of them, of its rows; sums of tokens alone meet beside.
+// A warpgroup finishes groups of eight tokens of its rows. Per-token sums are reduced beside.
 #pragma once
 
 #include "tile/cluster_split_k/block.cuh"
@@ -14,12 +14,12 @@ __device__ Own<typename Block::Sums> store_partials(Block block, int product,
   return scatter<typename Block::Sums>(accum.at, block.sums(product), block.rank, block.reduced());
 }
 
-// Sums of a preparing warp's tokens: four lanes have parts of a line (TransformStep).
+// Per-token sums of a transforming warp: four lanes have parts of a line (TransformStep).
 template <class Block, int kLines>
 __device__ TokenParts<kClusterBlocks, Block::kHalf> store_partials(
     Block block, int i, const Partial<Dims::kTokensDepth, kLines>& partial) {
   float* const sums = block.token_sums(i);
-  if (block.is_transformer()) {
+  if (block.transforms()) {
 #pragma unroll
     for (int line = 0; line < kLines / kLineTile; ++line) {
       float sum = partial.at[line];
@@ -39,20 +39,20 @@ __device__ TokenParts<kClusterBlocks, Block::kHalf> store_partials(
   return {sums};
 }
 
-// After store_partials(): returns when all sums of this block's tokens are here.
+// After store_partials(): returns when all partial sums of this block's tokens have arrived.
 template <class Block>
 __device__ void wait_for_partials(Block block) {
   sync_threads<2, Block::kWorkers>();
   wait_for_dsmem_stores(block.reduced(), 0);
 }
 
-// By threads that finish something (ClusterSplitKBlock::finishes), as what follows.
+// By threads that finish something (ClusterSplitKBlock::finishes), like all that follows.
 template <class Block>
 __device__ void add_partials(Block block, int product, Own<typename Block::Sums>& own) {
   add_scattered<typename Block::Sums>(own, block.sums(product));
 }
 
-// Of a warp, on the way out: lines of 16 rows.
+// Staging of a warp's results before the store: lines of 16 rows.
 template <class Block>
 struct ClusterSplitKStaging {
   static constexpr int kTokens = Block::Sums::kOwn * kLineTile;
@@ -61,8 +61,8 @@ struct ClusterSplitKStaging {
   static_assert(Block::kProductWarps * kWarpBytes <= Block::kPipelineBytes);
 };
 
-// body(element) for all elements that this thread finishes, then stores what it gave to store().
-// Elements outside the tensor are computed like those at its edge, and not stored.
+// body(element) for all elements that this thread finishes; then stores the values that body passed
+// to store(). Elements outside the tensor are computed like the nearest one inside, and not stored.
 template <class Block, class T, class Body>
 __device__ void for_each_owned(Block block, OutputTile tile, T* out, Body body) {
   using Sums = typename Block::Sums;
@@ -73,7 +73,7 @@ __device__ void for_each_owned(Block block, OutputTile tile, T* out, Body body) 
   const int in_tile = warp_index() % kGroupWarps * kRowTile, own_row = block.own_row();
   const int first_row = own_row + in_tile;
   char* const lines = block.shared + warp_index() * Staging::kWarpBytes;
-  // All are computed before the first is stored: elements do not wait for one another.
+  // All are computed before the first is stored, so that elements do not wait for one another.
   float results[Block::kTiles][Sums::kOwn][4];
 #pragma unroll
   for (int r = 0; r < Block::kTiles; ++r) {

@@ -1,4 +1,4 @@
-// What the warps of a split block do with a step: tokens prepared, rows multiplied.
+// The consumer loops of cluster split-K blocks: one warpgroup transforms tokens, others multiply.
 #pragma once
 
 #include "tile/cluster_split_k/block.cuh"
@@ -6,19 +6,19 @@
 
 namespace mirage::tile {
 
-// A step as a preparing warp sees it: a quarter of the tokens. Lane 8 q + l has octet q of every
-// chunk of line l, so that eight lanes read eight lines and meet no bank twice.
+// A step for a transforming warp: a quarter of the tokens. Lane 8 q + l has vector q of every chunk
+// of line l, so that eight lanes read eight lines without bank conflicts.
 template <class Block>
 struct TransformStep {
   using T = typename Block::T;
   static constexpr int kOwnTokens = Block::kTokens / kGroupWarps;
   using Tokens = TokenFrag<T, kOwnTokens, kTmaDepth>;
   Block block;
-  int stage, box, k;
+  int stage, tma, k;
 
-  __device__ char* octet(int i, int c) const {
+  __device__ char* vec(int i, int c) const {
     const int line = warp_index() % kGroupWarps * kOwnTokens + i * kLineTile + lane() % kLineTile;
-    return block.buffer(stage, box).tokens() +
+    return block.buffer(stage, tma).tokens() +
            swizzled_offset(line, c * kChunkVectors + lane() / kLineTile);
   }
 
@@ -28,7 +28,7 @@ struct TransformStep {
     for (int i = 0; i < kOwnTokens / kLineTile; ++i) {
 #pragma unroll
       for (int c = 0; c < kTmaDepth / kChunkDepth; ++c) {
-        reinterpret_cast<uint4&>(tokens.at[i][c]) = *reinterpret_cast<const uint4*>(octet(i, c));
+        reinterpret_cast<uint4&>(tokens.at[i][c]) = *reinterpret_cast<const uint4*>(vec(i, c));
       }
     }
     return tokens;
@@ -46,45 +46,45 @@ struct TransformStep {
     return vector;
   }
 
-  // The products see these tokens instead of those that were copied.
+  // Replaces the copied tokens; the products read these.
   __device__ void rewrite(const Tokens& tokens) const {
 #pragma unroll
     for (int i = 0; i < kOwnTokens / kLineTile; ++i) {
 #pragma unroll
       for (int c = 0; c < kTmaDepth / kChunkDepth; ++c) {
-        *reinterpret_cast<uint4*>(octet(i, c)) = reinterpret_cast<const uint4&>(tokens.at[i][c]);
+        *reinterpret_cast<uint4*>(vec(i, c)) = reinterpret_cast<const uint4&>(tokens.at[i][c]);
       }
     }
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
   }
 };
 
-// A step as a multiplying warpgroup sees it: its rows, all tokens. In registers a lane
-// has what the tensor cores take: of every 16 k the pairs 2t, 2t + 1 and 2t + 8, 2t + 9.
+// A step for a multiplying warpgroup: its rows, all tokens. In registers a lane has the A operand:
+// of every 16 k the pairs 2t, 2t + 1 and 2t + 8, 2t + 9.
 template <class Block>
 struct ConsumerStep {
   using T = typename Block::T;
   using Rows = RowFrag<T, Block::kTiles * kRowTile, kTmaDepth>;
   Block block;
-  int stage, box, k;
+  int stage, tma, k;
 
-  __device__ RowTma<T> row_box(int i) const {
-    return {block.buffer(stage, box).rows(i) + block.own_row() * kTmaRowBytes};
+  __device__ RowTma<T> row_tma(int i) const {
+    return {block.buffer(stage, tma).rows(i) + block.own_row() * kTmaRowBytes};
   }
 
-  __device__ TokenTma<T> token_box() const { return {block.buffer(stage, box).tokens()}; }
+  __device__ TokenTma<T> token_tma() const { return {block.buffer(stage, tma).tokens()}; }
 
   __device__ Rows rows(int i) const {
     Rows rows;
-    const uint32_t box = shared_address(row_box(i).at);
+    const uint32_t first = shared_address(row_tma(i).at);
     const int line = warp_index() % kGroupWarps * kRowTile + lane() % kRowTile;
 #pragma unroll
     for (int r = 0; r < Block::kTiles; ++r) {
 #pragma unroll
       for (int m = 0; m < kMmas; ++m) {
-        const int octet = 2 * m + lane() / kRowTile;
+        const int vec = 2 * m + lane() / kRowTile;
         load_operand(rows.at[2 * r][m / 2], rows.at[2 * r + 1][m / 2], m,
-                     box + r * kGroupRows * kTmaRowBytes + swizzled_offset(line, octet));
+                     first + r * kGroupRows * kTmaRowBytes + swizzled_offset(line, vec));
       }
     }
     return rows;
@@ -96,8 +96,7 @@ struct ConsumerStep {
   }
 };
 
-// Before the loop, which has to wait anyway: the kernel before has ended, the other block's
-// barriers are there.
+// Before the loop: the previous kernel has ended, and the other block's barriers are there.
 template <class Block>
 __device__ void wait_for_cluster_start(Block) {
   grid_dependency_wait();
@@ -124,8 +123,8 @@ __device__ void transform_tokens(Block block, bool reads_vectors, Body body) {
   }
 }
 
-// The same by warpgroups, which take turns or share rows. Where two steps have registers of their
-// own, one is read and computed with while the other's products run.
+// The same by multiplying warpgroups, which take turns or share rows. With two sets of registers
+// one step's operands are loaded and transformed while the other step's products run.
 template <class Block, class Body>
 __device__ void multiply(Block block, bool reads_vectors, Body body) {
   constexpr int kTurns = Block::kTurns, kSets = Block::kSets;

@@ -1,4 +1,4 @@
-// Bulk copies from device into shared memory, and the barrier that tells of their arrival.
+// mbarriers, and bulk copies from device into shared memory that signal them.
 #pragma once
 
 #include <cstdint>
@@ -9,8 +9,8 @@
 
 namespace mirage::tile {
 
-// An mbarrier, of one arriving thread or of several: a phase completes when all have arrived and
-// all bytes announced have landed.
+// An mbarrier of one arriving thread or several: a phase completes when all have arrived and all
+// expected bytes have landed.
 struct Mbarrier {
   uint64_t state;
 };
@@ -29,24 +29,24 @@ __device__ inline void arrive(Mbarrier& barrier) {
                : "memory");
 }
 
-// After init, before the copy engine may see the barriers.
+// After init and before asynchronous copies use the barriers.
 __device__ inline void fence_init() {
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 }
 
-// What threads wrote to shared memory comes before what copies or products find there later.
+// Orders what threads wrote to shared memory before asynchronous copies and wgmma that read it.
 __device__ inline void fence_proxies() {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
-// The thread arrives once all that it copied by cp.async so far has landed.
+// The thread arrives once all its earlier cp.async copies have landed.
 __device__ inline void arrive_with_copies(Mbarrier& barrier) {
   asm volatile(
       "cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(shared_address(&barrier))
       : "memory");
 }
 
-// One lane of a warp whose lanes all come here.
+// True in one lane of a converged warp.
 __device__ inline bool elected() {
   uint32_t chosen;
   asm volatile(
@@ -57,7 +57,8 @@ __device__ inline bool elected() {
   return chosen != 0;
 }
 
-// Starts a copy of `bytes` (a multiple of 16, both addresses aligned to 16) in the current phase.
+// Starts a copy of `bytes` bytes (a multiple of 16, both addresses aligned to 16) in the current
+// phase.
 __device__ inline void copy_bulk(void* shared, const void* global, uint32_t bytes,
                                  Mbarrier& barrier) {
   const uint32_t full = shared_address(&barrier);
@@ -70,7 +71,7 @@ __device__ inline void copy_bulk(void* shared, const void* global, uint32_t byte
       : "memory");
 }
 
-// Blocks until the phase of the given parity (0, 1, 0, ... from init) has completed.
+// Waits until the phase of the given parity (0, 1, 0, ... from init) has completed.
 __device__ inline void wait(Mbarrier& barrier, uint32_t parity) {
   asm volatile(
       "{ .reg .pred done;\n"

@@ -1,7 +1,8 @@
-// Edges from device memory into fragments: predicated asynchronous 16-byte copies.
+// Predicated copies: tiles of any extent from device memory into the fragments of a stage.
 //
-// Lines past the tensor's last and k past its depth read as zero and touch no memory. Pointers must
-// be aligned to 16 bytes; depth and strides must be multiples of 8 elements.
+// They are cp.async copies of 16 bytes. Lines past the tensor's last and k past its depth read as
+// zero and touch no memory. Pointers must be aligned to 16 bytes; depth and strides must be
+// multiples of 8 elements.
 #pragma once
 
 #include "tile/mma/fragments.cuh"
@@ -9,10 +10,10 @@
 
 namespace mirage::tile {
 
-// How a copy treats the caches: kKeep in L2 for what other blocks read again, kStream for weights,
-// which are read once, kL1 for what several lanes read. (A cache policy, evict_first, gained
-// nothing, and nvcc 13.0 turns cp.async with a policy operand into an instruction that sm_90
-// rejects as illegal.)
+// How a copy treats the caches: kKeep (in L2) for what other blocks read again, kStream for
+// weights, which are read once, kL1 for what several lanes read. (The policy evict_first gained
+// nothing, and nvcc 13.0 turns cp.async with a policy operand into an instruction that is illegal
+// on sm_90.)
 enum class Cache { kKeep, kStream, kL1 };
 
 // A stride known at compile time: offsets become immediates of the copies.
@@ -21,8 +22,8 @@ struct Static {
   __device__ constexpr operator int64_t() const { return kValue; }
 };
 
-// The lines of a [lines, depth] tensor from the first of this block's tile on.
-// kEvenLines: the tiles cover the lines exactly. kEvenDepth: the steps cover the depth exactly.
+// The lines of a [lines, depth] tensor from the first one of this block's tile. kEvenLines: the
+// tiles cover the lines exactly. kEvenDepth: the steps cover the depth exactly.
 template <class T, class Stride, bool kEvenLines, bool kEvenDepth>
 struct Edge {
   const T* first;
@@ -41,19 +42,19 @@ __device__ Edge<T, Stride, kEvenLines, kEvenDepth> edge(const T* tensor, Stride 
           extent.depth};
 }
 
-// A [depth] tensor: one line that all lanes share.
+// A [depth] tensor: one line that all lanes read.
 template <bool kEvenDepth, class T>
 __device__ Edge<T, Static<0>, true, kEvenDepth> depth_edge(const T* tensor, int depth) {
   return {tensor, {}, 1, depth};
 }
 
-// The same of a tensor that may be absent: it reads as zeros then.
+// An optional [depth] tensor: zeros where it is absent.
 template <class T>
 __device__ Edge<T, Static<0>, true, false> optional_edge(const T* tensor, int depth) {
   return {tensor, {}, 1, tensor == nullptr ? 0 : depth};
 }
 
-// 16 bytes from device into shared memory, asynchronously; 16 zeros if not `inside`.
+// Copies 16 bytes from device into shared memory asynchronously; writes zeros if not `inside`.
 template <Cache kCache>
 __device__ void copy_16_bytes(char* shared, const void* global, bool inside) {
   const uint32_t to = static_cast<uint32_t>(__cvta_generic_to_shared(shared));
@@ -71,31 +72,33 @@ __device__ void copy_16_bytes(char* shared, const void* global, bool inside) {
   }
 }
 
-// Brings the first lines of a step into L2, a line per lane and access.
+// Prefetches the first lines of a step into L2, one cache line per lane and access.
 template <class StageBuffer, class Edge>
 __device__ void prefetch_rows(StageBuffer buffer, const Edge& edge, int lines, int k) {
-  const int found = min(min(lines, buffer.finds), edge.lines);
+  const int found = min(min(lines, buffer.prefetches), edge.lines);
   for (int line = lane(); line < found; line += kWarpLanes) {
     prefetch_l2(edge.first + line * edge.stride + k);
   }
 }
 
-// buffer.field[line, :] = tensor[first_line + line, k : k + kDepth], all lanes together: one copy
-// takes kSegmentVectors neighbours of each of a few lines.
+// buffer.field[line, :] = tensor[first_line + line, k : k + kDepth], by all lanes together: one
+// copy takes kSegmentVectors neighbouring vectors of each of a few lines.
 template <Cache kCache, class StageBuffer, class Step, Dims kDims, class T, int kLines, int kChunks,
           class Stride, bool kEvenLines, bool kEvenDepth>
 __device__ void copy(StageBuffer buffer, Fragment<kDims, T, kLines, kChunks> Step::* field,
                      const Edge<T, Stride, kEvenLines, kEvenDepth>& edge, int k) {
-  if (buffer.finds > 0) {
+  if (buffer.prefetches > 0) {
     if (kCache == Cache::kStream) prefetch_rows(buffer, edge, kLines * kLineTile, k);
     return;
   }
   constexpr int kVectors16 = StageBuffer::kSegmentVectors, kLinesPerCopy = kWarpLanes / kVectors16;
-  const int first_line = lane() / kVectors16, octet = lane() % kVectors16;
+  const int first_line = lane() / kVectors16, vec = lane() % kVectors16;
   constexpr int kBytes = sizeof(T);
   auto first =
-      reinterpret_cast<const char*>(edge.first + first_line * edge.stride) + octet * kVec16Bytes;
-  asm("" : "+l"(first));  // one sum, or each line's address is added up anew: 1.5 times the code
+      reinterpret_cast<const char*>(edge.first + first_line * edge.stride) + vec * kVec16Bytes;
+  asm(""
+      : "+l"(first));  // keeps one base address: nvcc recomputes it per line otherwise, 1.5 times
+                       // the code
   first += k * kBytes;
 #pragma unroll
   for (int i = 0; i < kLines; ++i) {
@@ -106,26 +109,25 @@ __device__ void copy(StageBuffer buffer, Fragment<kDims, T, kLines, kChunks> Ste
       for (int n = 0; n < kLineTile; n += kLinesPerCopy) {
         const int line = i * kLineTile + n;
         const bool inside = (kEvenLines || line + first_line < edge.lines) &&
-                            (kEvenDepth || k + c * kChunkDepth + octet * kLaneDepth < edge.depth);
-        copy_16_bytes<kCache>(to + StageBuffer::offset(n + first_line, octet),
+                            (kEvenDepth || k + c * kChunkDepth + vec * kLaneDepth < edge.depth);
+        copy_16_bytes<kCache>(to + StageBuffer::offset(n + first_line, vec),
                               first + (line * edge.stride + c * kChunkDepth) * kBytes, inside);
       }
     }
   }
 }
 
-// buffer.field[:] = tensor[k : k + kDepth]: eight lanes want the same octet, each for itself.
-// Through L1, which merges them; copies that bypass L1 would fetch it eight times (measured: 14.8
-// against 16.8 us).
+// buffer.field[:] = tensor[k : k + kDepth]. Eight lanes copy the same vector, each for itself,
+// through L1, which merges the accesses (14.8 us; 16.8 with copies that bypass L1).
 template <Cache, class StageBuffer, class Step, class T, int kChunks, bool kEvenDepth>
 __device__ void copy(StageBuffer buffer, Fragment<Dims::kDepth, T, 1, kChunks> Step::* field,
                      const Edge<T, Static<0>, true, kEvenDepth>& edge, int k) {
-  if (buffer.finds > 0) return;
+  if (buffer.prefetches > 0) return;
 #pragma unroll
   for (int c = 0; c < kChunks; ++c) {
     const int from = k + c * kChunkDepth + lane_quarter() * kLaneDepth;
-    const int octet = c % StageBuffer::kSegmentChunks * kChunkVectors + lane_quarter();
-    copy_16_bytes<Cache::kL1>(buffer.segment(field, 0, c) + StageBuffer::offset(lane_line(), octet),
+    const int vec = c % StageBuffer::kSegmentChunks * kChunkVectors + lane_quarter();
+    copy_16_bytes<Cache::kL1>(buffer.segment(field, 0, c) + StageBuffer::offset(lane_line(), vec),
                               edge.first + from, kEvenDepth || from < edge.depth);
   }
 }

@@ -1,4 +1,4 @@
-// Boxes of a tensor, copied whole by the copy engine; tensor maps are made on the host, per call.
+// TMA: tiles of a tensor, copied by one instruction. Tensor maps are encoded on the host per call.
 #pragma once
 
 #include <cstdint>
@@ -13,17 +13,18 @@
 
 namespace mirage::tile {
 
-constexpr int kTmaDepth = 64;            // k of one box
-constexpr int kTmaRowBytes = 128;        // of a 2-byte type: a line of a box is a cache line
-constexpr int kSwizzleAtomBytes = 1024;  // bytes after which the swizzle repeats: eight lines
+constexpr int kTmaDepth = 64;            // k of one tile
+constexpr int kTmaRowBytes = 128;        // of a 2-byte type: a line of a tile is a cache line
+constexpr int kSwizzleAtomBytes = 1024;  // the swizzle repeats after eight lines
 
-// A [lines, depth] tensor; `stride` elements between lines, a multiple of 16 bytes like `data`.
+// A [lines, depth] tensor with `stride` elements between lines; strides and `data` are multiples of
+// 16 bytes.
 struct Tensor {
   const void* data;
   int64_t lines, depth, stride;
 };
 
-// The driver's encoder, found at run time: nothing links to libcuda.
+// The driver's encoder, looked up at run time so that nothing links to libcuda.
 inline cudaError_t find_encoder(decltype(&cuTensorMapEncodeTiled)* encoder) {
   constexpr unsigned kSince = 12000;
   static void* found = nullptr;
@@ -38,7 +39,7 @@ inline cudaError_t find_encoder(decltype(&cuTensorMapEncodeTiled)* encoder) {
   return cudaSuccess;
 }
 
-// Boxes of `lines` lines and kTmaDepth k. What lies outside the tensor reads as zero.
+// Encodes tiles of `lines` lines and kTmaDepth k. Elements outside the tensor read as zero.
 template <class T>
 cudaError_t encode(CUtensorMap* map, const Tensor& tensor, int lines) {
   decltype(&cuTensorMapEncodeTiled) encoder = nullptr;
@@ -58,7 +59,7 @@ cudaError_t encode(CUtensorMap* map, const Tensor& tensor, int lines) {
   return result == CUDA_SUCCESS ? cudaSuccess : cudaErrorInvalidValue;
 }
 
-// shared[lines, kTmaDepth] = tensor[line : , k : ]; `shared` a multiple of kSwizzleAtomBytes.
+// shared[lines, kTmaDepth] = tensor[line : , k : ]; `shared` is a multiple of kSwizzleAtomBytes.
 __device__ inline void copy_tile(char* shared, const CUtensorMap& map, int line, int k,
                                  Mbarrier& barrier) {
   asm volatile(
@@ -68,16 +69,17 @@ __device__ inline void copy_tile(char* shared, const CUtensorMap& map, int line,
       : "memory");
 }
 
-// The same into L2 only.
+// The same tile into L2 only.
 __device__ inline void prefetch_tile(const CUtensorMap& map, int line, int k) {
   asm volatile("cp.async.bulk.prefetch.tensor.2d.L2.global.tile [%0, {%1, %2}];" ::"l"(&map),
                "r"(k), "r"(line)
                : "memory");
 }
 
-// Where octet `octet` of a line lies in a box: eight lines use all banks.
-__device__ constexpr int swizzled_offset(int line, int octet) {
-  return line * kTmaRowBytes + (octet ^ line % 8) * 16;
+// The byte offset of 16-byte vector `vec` of a line in a tile with the 128-byte swizzle: eight
+// lines use all banks.
+__device__ constexpr int swizzled_offset(int line, int vec) {
+  return line * kTmaRowBytes + (vec ^ line % 8) * 16;
 }
 
 }  // namespace mirage::tile

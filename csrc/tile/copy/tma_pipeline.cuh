@@ -1,8 +1,8 @@
-// The producer warp of a block whose stages are boxes: it copies step after step.
+// The producer warp of a warp-specialised block: TMA copies into a multistage pipeline.
 //
-// A block of register operands (held.cuh) and one of a cluster that splits K (split.cuh) both have
-// kStages stages of kTmaTiles boxes each, a barrier `full` for kTmaTilesAtOnce of them (kBarriers
-// of a stage) and a barrier `empty`.
+// Blocks with register operands (register_operand/block.cuh) and blocks of a cluster split-K
+// (cluster_split_k/block.cuh) have kStages stages of kTmaTiles tiles each. A stage has kBarriers
+// `full` barriers, each for kTmaTilesAtOnce tiles, and one `empty` barrier.
 #pragma once
 
 #include "tile/reduce/scatter.cuh"
@@ -10,22 +10,22 @@
 
 namespace mirage::tile {
 
-// A block that asks for more than half of a multiprocessor's shared memory is alone there: of two
-// that shared one, others would do nothing.
+// With more than half of a multiprocessor's shared memory a block runs alone there. Two blocks on
+// one multiprocessor would leave others idle.
 constexpr int kExclusiveBytes = 116 * 1024;
 
-// Weights of the first steps that come before the kernel before has ended: into shared memory,
-// where that is promised, else into L2. More of them keep the first tokens waiting: 32 KB took 10.9
-// us, 64 KB 11.8, promised (4096 -> 4096, 64 tokens); into L2 11.0, and 11.3 with 48 KB or none.
+// Weights of the first steps that are read before the previous kernel has ended: into shared memory
+// where the caller allows it, else into L2. More delay the first tokens: 32 KB took 10.9 us, 64 KB
+// 11.8 (4096 -> 4096, 64 tokens); into L2 11.0, and 11.3 with 48 KB or none.
 constexpr int kEarlyBytes = 32 * 1024;
 
-// Steps that this makes, rounded: at least one, at most all that the ring has places for.
+// The same in steps, rounded: at least one, at most all stages.
 __host__ __device__ constexpr int early_steps(int step_bytes, int stages) {
   const int steps = (kEarlyBytes + step_bytes / 2) / step_bytes;
   return steps < 1 ? 1 : steps < stages ? steps : stages;
 }
 
-// A place in a ring, and the parity of its barriers' phase.
+// A stage of a pipeline and the parity of its barriers' phase.
 template <int kStages>
 struct PipelineState {
   int stage = 0;
@@ -39,21 +39,31 @@ struct PipelineState {
   }
 };
 
-// Lines of a box of tokens. A box that reaches beyond the tensor takes longer than one that is
-// smaller (4096 -> 4096, 40 tokens: 14.0 us against 11.8 with 64 of them), so a single tile has
-// only the lines that exist; what else lies there is multiplied, and not used.
+// Lines of a tile of tokens. A tile that reaches beyond the tensor takes longer than a smaller one
+// (4096 -> 4096, 40 tokens: 14.0 us with 64 lines, 11.8 with 40), so a single tile has only the
+// tokens that exist. The rest of the stage is multiplied but its results are not used.
 template <class Block>
 __host__ __device__ int token_lines(int64_t tokens) {
   return tokens < Block::kTokens ? static_cast<int>(tokens) : Block::kTokens;
 }
 
-// Bytes of a stage that no copy fills: tokens beyond the last one.
+// One TMA tile of a stage, for the producer.
+template <class Block>
+struct StageTile {
+  char* at;
+  Mbarrier& full;
+  __device__ char* rows(int i) const { return at + i * Block::kRowBytes; }
+  __device__ char* inner() const { return at + Block::kWeightBytes; }
+  __device__ char* tokens() const { return at + Block::kTokensAt; }
+};
+
+// Bytes of a stage that no copy fills: those of tokens that do not exist.
 template <class Block>
 __device__ int missing_bytes(const Block& block) {
   return Block::kTmaTiles * (Block::kTokens - block.token_lines) * kTmaRowBytes;
 }
 
-// Steps behind those of the first kStages: each waits until the consumers have released its stage.
+// The steps after the first kStages: each waits until the consumers have released its stage.
 template <class Block, class Copy>
 __device__ void copy_rest(const Block& block, bool runs, Copy copy) {
   __syncwarp();
@@ -68,8 +78,8 @@ __device__ void copy_rest(const Block& block, bool runs, Copy copy) {
   }
 }
 
-// Vectors whole, then step after step. The weights of the first steps may be read `early`, while
-// the kernel before still runs; otherwise they are prefetched into L2 meanwhile.
+// Copies vectors whole, then step after step. With `early` the weights of the first steps are read
+// before the previous kernel has ended; without it they are prefetched into L2 meanwhile.
 template <class Block, class FindWeights, class CopyVectors, class CopyWeights, class CopyTokens>
 __device__ void copy_steps(const Block& block, bool early, FindWeights prefetch_weights,
                            CopyVectors copy_vectors, CopyWeights copy_weights,
@@ -79,8 +89,8 @@ __device__ void copy_steps(const Block& block, bool early, FindWeights prefetch_
   constexpr int kAhead = early_steps(kTmaTiles * Block::kWeightBytes, kFirst);
   const bool runs = lane() == 0;
   const int bytes = Block::kStageBytes - missing_bytes(block);
-  const auto k = [&](int step, int box) { return block.step_k(step) + box * kTmaDepth; };
-  const auto weights = [&](int step, int stage, int first) {  // of a barrier's boxes
+  const auto k = [&](int step, int tma) { return block.step_k(step) + tma * kTmaDepth; };
+  const auto weights = [&](int step, int stage, int first) {  // of one barrier's tiles
     expect(block.full(stage, first), bytes / Block::kBarriers);
     for (int b = first; b < first + kAtOnce; ++b) copy_weights(block.buffer(stage, b), k(step, b));
   };
@@ -113,7 +123,7 @@ __device__ void copy_steps(const Block& block, bool early, FindWeights prefetch_
   });
 }
 
-// The same where all that is copied was there before the kernel started.
+// The same without PDL: everything was written before the kernel started.
 template <class Block, class CopyWeights, class CopyTokens>
 __device__ void copy_when_ready(const Block& block, CopyWeights copy_weights,
                                 CopyTokens copy_tokens) {
@@ -133,7 +143,7 @@ __device__ void copy_when_ready(const Block& block, CopyWeights copy_weights,
   copy_rest(block, runs, copy);
 }
 
-// By all lanes of a consumer warp: what it read of a step may be overwritten.
+// Called by all lanes of a consumer warp: it has read the stage, which may be overwritten.
 template <class Block>
 __device__ void release_stage(const Block& block, int stage) {
   __syncwarp();

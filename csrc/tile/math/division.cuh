@@ -1,12 +1,12 @@
-// Division by a number that the host knows: a product and a shift, where the instruction sequence
-// for any divisor is a chain of conversions of some 150 cycles.
+// Division by a number that the host knows: a product and a shift. Division by an arbitrary number
+// is a sequence of conversions of some 150 cycles.
 #pragma once
 
 #include "launch.h"
 
 namespace mirage::tile {
 
-// For divisors 1 to 2^31 - 1 and numbers below 2^31: multiplier / 2^shift is above 1 / divisor by
+// For divisors 1 to 2^31 - 1 and numbers below 2^31: multiplier / 2^shift exceeds 1 / divisor by
 // less than 2^-31 of it.
 inline HostDivisor divisor(int64_t value) {
   int bits = 0;

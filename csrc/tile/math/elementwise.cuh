@@ -41,7 +41,7 @@ __device__ T cast(float v) {
   }
 }
 
-// An operand of a binary function, seen at (chunk, line, pair).
+// An operand of a binary function at (line, chunk, pair).
 template <Dims kDims, class T, int kLines, int kChunks>
 __device__ Pair<T> pair_at(const Fragment<kDims, T, kLines, kChunks>& f, int i, int c, int p) {
   return f.at[kDims == Dims::kDepth ? 0 : i][c].pairs[p];
@@ -77,9 +77,9 @@ __device__ Fragment<kDims, Out, kLines, kChunks> map(const Fragment<kDims, T, kL
   return result;
 }
 
-// a / b to two units in the last place and the square root to 2^-23, for all values: the exact ones
+// a / b to two units in the last place and the square root to 2^-23, for all values. The exact ones
 // branch for rare operands, and then every element of an epilogue waits for the one before it (240
-// cycles each, measured).
+// cycles each).
 __device__ inline float quotient(float a, float b) {
   float q;
   asm("div.full.f32 %0, %1, %2;" : "=f"(q) : "f"(a), "f"(b));
@@ -90,7 +90,7 @@ __device__ inline float root(float a) {
   asm("sqrt.approx.f32 %0, %1;" : "=f"(r) : "f"(a));
   return r;
 }
-// 2^a to 2^-22 of it, 0 where that is less than 2^-126: one instruction.
+// 2^a to a relative 2^-22, and 0 where that is less than 2^-126: one instruction.
 __device__ inline float power_of_two(float a) {
   float p;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(p) : "f"(a));
@@ -103,7 +103,8 @@ __device__ inline float logistic(float numerator, float a) {
   return quotient(numerator, 1.0f + power_of_two(-1.44269504f * a));
 }
 
-// One line per op: its meaning on fp32, and for some a way to take two 2-byte values at a time.
+// One line per op: its meaning on fp32, and for some the instruction for two 2-byte values at a
+// time.
 #define MIRAGE_TILE_UNARY(name, Op, meaning)                \
   struct Op {                                               \
     __device__ static float of(float a) { return meaning; } \

@@ -1,4 +1,4 @@
-// Sums over depth: the tensor-core contraction and the plain sum along k.
+// Sums over K: the tensor-core contraction of two fragments, and the plain sum of one.
 #pragma once
 
 #include <type_traits>
@@ -12,8 +12,8 @@ __device__ const uint32_t& bits(const P& pair) {
   return reinterpret_cast<const uint32_t&>(pair);
 }
 
-// d[16 rows, 8 tokens] += rows[16, 16 k] * tokens[8, 16 k], fragments as the instruction has them.
-// PTX, because including CuTe's atoms costs each file 2.4 s.
+// d[16 rows, 8 tokens] += rows[16, 16 k] * tokens[8, 16 k], with the instruction's fragments.
+// Inline PTX: including CuTe's atom costs each file 2.8 s.
 template <class T>
 __device__ void mma(float (&d)[4], const uint32_t (&rows)[4], const uint32_t (&tokens)[2]) {
   if constexpr (std::is_same_v<T, __half>) {
@@ -29,7 +29,7 @@ __device__ void mma(float (&d)[4], const uint32_t (&rows)[4], const uint32_t (&t
   }
 }
 
-// The same of the 16 k of half h of a chunk; rows[0] and rows[1] are octets of rows g and g + 8.
+// The same for half h of a chunk, 16 k; rows[0] and rows[1] are the vectors of rows g and g + 8.
 template <class T>
 __device__ void mma(float (&d)[4], const Vec16<T> (&rows)[2], const Vec16<T>& tokens, int h) {
   mma<T>(d,

@@ -1,11 +1,11 @@
-// The values a warp holds in registers, each type named by the tensor dims it spans.
+// Register fragments of a warp, each type named by the tensor dims that it spans.
 //
-// N rows of a weight, M tokens, K the contracted depth. All fragments agree on one lane map:
-// lane = 4 * g + t holds, of every chunk of 32 k, the eight k = 32 * chunk + 8 * t + 0..7 of the
-// lines (rows or tokens) 8 * i + g. So each lane loads 16 contiguous bytes, four lanes
-// together 64, and nothing is shuffled between memory and the tensor core: mma.m16n8k16 wants other
-// k in each lane, but a contraction does not care which k is called which as long as both
-// operands agree, and they do. Half h of a chunk (elements 4h .. 4h+3 of every lane) is one mma.
+// N are rows of a weight, M tokens, K the contracted depth; a line is a row or a token. All
+// fragments have one lane map: lane = 4 * g + t holds, of every chunk of 32 k, elements k = 32 *
+// chunk + 8 * t + 0..7 of lines 8 * i + g. So a lane loads 16 contiguous bytes, four lanes 64, and
+// nothing is shuffled between memory and the tensor core. The instruction mma.m16n8k16 expects
+// other k in each lane, but a contraction gives the same sum under any order of k that both
+// operands share. Half h of a chunk (elements 4h .. 4h+3 of every lane) is one mma.
 #pragma once
 
 #include <cstdint>
@@ -22,7 +22,7 @@ constexpr int kVec16Bytes = 16;   // of a 2-byte type: what one lane copies at a
 constexpr int kLaneDepth = 8;     // k per lane and chunk
 constexpr int kChunkDepth = 32;   // k per chunk: four lanes
 constexpr int kChunkVectors = 4;  // per line and chunk
-constexpr int kLineTile = 8;      // lines (rows or tokens) per octet of a lane
+constexpr int kLineTile = 8;      // lines (rows or tokens) per vector of a lane
 constexpr int kRowTile = 16;      // rows per mma
 constexpr int kTokenTile = 8;     // tokens per mma
 
@@ -43,7 +43,7 @@ struct PairOf<float> {
 template <class T>
 using Pair = typename PairOf<T>::type;
 
-// Eight consecutive k of one line.
+// Eight consecutive k of one line: 16 bytes of a 2-byte type.
 template <class T>
 struct alignas(16) Vec16 {
   Pair<T> pairs[kLaneDepth / 2];
@@ -57,7 +57,7 @@ struct Fragment {
   Vec16<T> at[kLines][kChunks];
 };
 
-// body(line, chunk, pair) for all pairs that a lane has of a fragment.
+// Calls body(line, chunk, pair) for all pairs of a lane's fragment.
 template <int kLines, int kChunks, class Body>
 __device__ void for_each_pair(Body body) {
 #pragma unroll
@@ -79,9 +79,9 @@ using TokenFrag = Fragment<Dims::kTokensDepth, T, kTokens / kLineTile, kDepth / 
 template <class T, int kDepth>  // [K], the same in all lanes of equal t
 using DepthFrag = Fragment<Dims::kDepth, T, 1, kDepth / kChunkDepth>;
 
-// [N, M] fp32: what mma.m16n8k16 leaves in a lane. Of tile (r, m):
-// at[0], at[1] = row 16r + g, tokens 8m + 2t + 0..1; at[2], at[3] = the same of row 16r + g + 8.
-// Where rows are an odd number of eights, the last tile's second half is of no rows.
+// [N, M] fp32 accumulators of mma.m16n8k16. Of tile (r, m): at[0], at[1] = row 16r + g, tokens 8m +
+// 2t + 0..1; at[2], at[3] = the same of row 16r + g + 8. If the rows are an odd number of eights,
+// the second half of the last tile is unused.
 template <int kRows_, int kTokens_>
 struct Accum {
   static constexpr int kRows = kRows_, kTokens = kTokens_;
@@ -89,7 +89,7 @@ struct Accum {
   float at[kTiles][kTokens / kTokenTile][4] = {};
 };
 
-// [M] or [N] fp32: sums over the k that this lane has seen, of the lines 8 * i + g.
+// [M] or [N] fp32: this lane's partial sums over k, of lines 8 * i + g.
 template <Dims kDims, int kLines_>
 struct Partial {
   static constexpr int kLines = kLines_;

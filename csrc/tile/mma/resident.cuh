@@ -1,7 +1,8 @@
-// Tiles that lie whole in shared memory, and their products after the loop.
+// Resident operands: tiles that lie whole in shared memory, and their products after the loop.
 //
-// A second product, of a weight with totals of the first, is made by each block for its own rows:
-// the weight's tile is fetched when the kernel starts, the totals are kept once they are known.
+// Each block computes a second product, of a weight with the first product's results, for its own
+// rows: it fetches the weight's tile when the kernel starts and stores the results as soon as they
+// are known.
 #pragma once
 
 #include "tile/copy/predicated.cuh"
@@ -13,8 +14,8 @@ namespace mirage::tile {
 
 constexpr int kMmaDepth = 16;  // k of one mma
 
-// [kLines, kDepth]; lines are an odd number of octets producers, so that neighbours begin in
-// different banks.
+// [kLines, kDepth]; the pitch is an odd number of 16-byte vectors, so that neighbouring lines begin
+// in different banks.
 template <class T, int kLines, int kDepth>
 struct Resident {
   static constexpr int kPitch = (kDepth / kLaneDepth | 1) * kLaneDepth;
@@ -26,40 +27,41 @@ struct Resident {
   }
 };
 
-// kept[line, :] = tensor[first_line + line, :], asynchronously, by kThreads threads; lines past
-// the tensor's last read as zero. Visible to a thread's own wait_copies, to others a barrier later.
+// resident[line, :] = tensor[first_line + line, :], asynchronously, by kThreads threads. Lines past
+// the tensor's last read as zero. A thread sees its own copies after wait_copies, those of others
+// after a barrier.
 template <int kThreads, class T, int kLines, int kDepth>
-__device__ void fetch(Resident<T, kLines, kDepth> kept, const T* tensor, int first_line,
+__device__ void fetch(Resident<T, kLines, kDepth> resident, const T* tensor, int first_line,
                       int lines) {
   constexpr int kVectors16 = kDepth / kLaneDepth;
   const T* first = tensor + static_cast<int64_t>(first_line) * kDepth;
 #pragma unroll 1
   for (int i = threadIdx.x % kThreads; i < kLines * kVectors16; i += kThreads) {
     const int line = i / kVectors16, k = i % kVectors16 * kLaneDepth;
-    copy_16_bytes<Cache::kStream>(reinterpret_cast<char*>(kept.at(line, k)),
+    copy_16_bytes<Cache::kStream>(reinterpret_cast<char*>(resident.at(line, k)),
                                   first + line * kDepth + k, first_line + line < lines);
   }
 }
 
-// kept[token, row] = value, converted once
+// resident[token, row] = value, converted once
 template <class T, int kTokens, int kDepth>
-__device__ void store_resident(Resident<T, kTokens, kDepth> kept, Element e, float value) {
-  *kept.at(e.token, e.row) = cast<T>(value);
+__device__ void store_resident(Resident<T, kTokens, kDepth> resident, Element e, float value) {
+  *resident.at(e.token, e.row) = cast<T>(value);
 }
 
-// A lane's four k of one line, as the first half of an octet; which four does not matter as long as
+// A lane's four k of one line, as the first half of a vector. Which four does not matter as long as
 // both operands agree.
 template <class T, int kLines, int kDepth>
-__device__ Vec16<T> load_quartet(Resident<T, kLines, kDepth> kept, int line, int first_k) {
+__device__ Vec16<T> load_quartet(Resident<T, kLines, kDepth> resident, int line, int first_k) {
   Vec16<T> found{};
   const int k = first_k + lane_quarter() * 4;
   if (kDepth % kMmaDepth == 0 || k < kDepth) {
-    reinterpret_cast<uint2&>(found) = *reinterpret_cast<const uint2*>(kept.at(line, k));
+    reinterpret_cast<uint2&>(found) = *reinterpret_cast<const uint2*>(resident.at(line, k));
   }
   return found;
 }
 
-// products[n, m] = sums, as mmas leave them.
+// products[n, m] = sums, from the lanes' accumulators.
 template <int kRows, int kTiles, int kRowTiles>
 __device__ void publish_products(float* products, const float (&sums)[kTiles][kRowTiles][4]) {
   constexpr int kPitch = AccumPartials<kRows, kTiles * kTokenTile, 1>::kPitch;
@@ -77,7 +79,7 @@ __device__ void publish_products(float* products, const float (&sums)[kTiles][kR
   }
 }
 
-// products[n, m] = sum over k of rows[n, k] * tokens[m, k]: every warp takes some of the mmas.
+// products[n, m] = sum over k of rows[n, k] * tokens[m, k]: the warps share the output tiles.
 template <int kWarps, class T, int kRows, int kTokens, int kDepth>
 __device__ AccumPartials<kRows, kTokens, 1> contract_resident(char* shared,
                                                               Resident<T, kRows, kDepth> rows,
@@ -88,19 +90,23 @@ __device__ AccumPartials<kRows, kTokens, 1> contract_resident(char* shared,
 #pragma unroll 1
   for (int i = warp_index(); i < kTiles; i += kWarps) {
     const int row = i % kRowTiles * kRowTile + lane_line(), token = i / kRowTiles * kTokenTile;
-    float sums[1][1][4] = {};
+    float sum[4] = {};
 #pragma unroll
     for (int k = 0; k < kDepth; k += kMmaDepth) {
       const Vec16<T> pair[2] = {load_quartet(rows, row, k), load_quartet(rows, row + kLineTile, k)};
-      mma<T>(sums[0][0], pair, load_quartet(tokens, token + lane_line(), k), 0);
+      mma<T>(sum, pair, load_quartet(tokens, token + lane_line(), k), 0);
     }
-    publish_products<kRows>(products + token * kPitch + row - lane_line(), sums);
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      const int to_token = token + lane_quarter() * 2 + j % 2;
+      products[to_token * kPitch + row + j / 2 * kLineTile] = sum[j];
+    }
   }
   return {products};
 }
 
-// The same by `warp` of kWarps, of some of the tokens. It has several sums at a time: one after the
-// other they took one warp 2 us.
+// The same by `warp` of kWarps, for some of the tokens. It computes several tiles at a time: one
+// after the other took one warp 2 us.
 template <int kWarps = 1, class T, int kRows, int kTokens, int kDepth>
 __device__ void contract_in_one_warp(char* shared, Resident<T, kRows, kDepth> rows,
                                      Resident<T, kTokens, kDepth> tokens, int warp = 0) {

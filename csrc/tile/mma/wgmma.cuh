@@ -1,4 +1,5 @@
-// Products of a warpgroup, four warps: 64 rows a tile on the M side, tokens on the N side.
+// wgmma: products of a warpgroup (four warps), 64 rows of the M side at a time, tokens on the N
+// side.
 #pragma once
 
 #include <type_traits>
@@ -13,38 +14,39 @@ constexpr int kGroupWarps = 4;
 constexpr int kGroupRows = 64;                // rows of one instruction: 16 per warp
 constexpr int kDescriptorUnit = 16;           // bytes
 constexpr int kMmaBytes = kMmaDepth * 2;      // of one line
-constexpr int kMmas = kTmaDepth / kMmaDepth;  // along the depth of a box
+constexpr int kMmas = kTmaDepth / kMmaDepth;  // along the depth of a tile
 
-// [N, M] fp32 of a warpgroup: of tile r and tokens 8 m + 0..7 a lane has what mma.m16n8k16 leaves.
+// [N, M] fp32 of a warpgroup: of tile r and tokens 8 m + 0..7 a lane has the accumulators of an
+// mma.m16n8k16.
 template <int kTiles_, int kTokens_>
 struct WideAccum {
   static constexpr int kTiles = kTiles_, kTokens = kTokens_;
   float at[kTiles][kTokens / kTokenTile][4] = {};
 };
 
-// A box in shared memory as an operand: lines along the depth, swizzled.
-__device__ inline uint64_t descriptor(const char* box) {
+// The descriptor of a TMA tile in shared memory: K-major, 128-byte swizzle.
+__device__ inline uint64_t descriptor(const char* tile) {
   constexpr uint64_t kSwizzle128 = uint64_t{1} << 62;
   constexpr uint64_t kEightLines = uint64_t{kSwizzleAtomBytes / kDescriptorUnit} << 32;
   return kSwizzle128 | kEightLines | uint64_t{1} << 16 |
-         (shared_address(box) & 0x3ffff) / kDescriptorUnit;
+         (shared_address(tile) & 0x3ffff) / kDescriptorUnit;
 }
 
 __device__ inline void begin_products() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 
-// Returns when the warpgroup's products are done: operands may be overwritten, sums be read.
+// Waits for all of the warpgroup's products: operands may then be overwritten and sums read.
 __device__ inline void end_products() {
   asm volatile("wgmma.commit_group.sync.aligned;\nwgmma.wait_group.sync.aligned 0;" ::: "memory");
 }
 
-// Returns when all products are done but those begun since the last `kBut` calls of this.
-template <int kBut>
+// Waits for all products but those issued since the last `kPending` calls of this function.
+template <int kPending>
 __device__ void end_products_but() {
-  asm volatile("wgmma.commit_group.sync.aligned;\nwgmma.wait_group.sync.aligned %0;" ::"n"(kBut)
+  asm volatile("wgmma.commit_group.sync.aligned;\nwgmma.wait_group.sync.aligned %0;" ::"n"(kPending)
                : "memory");
 }
 
-// The fp32 sums of a lane, n / 2 registers, as operands and as PTX lists them.
+// The fp32 accumulators of a lane, n / 2 registers, as asm operands and as PTX lists them.
 #define MIRAGE_TILE_FOUR(m) "+f"(d[m][0]), "+f"(d[m][1]), "+f"(d[m][2]), "+f"(d[m][3])
 #define MIRAGE_TILE_SUMS_16 MIRAGE_TILE_FOUR(0), MIRAGE_TILE_FOUR(1)
 #define MIRAGE_TILE_SUMS_32 MIRAGE_TILE_SUMS_16, MIRAGE_TILE_FOUR(2), MIRAGE_TILE_FOUR(3)
@@ -61,8 +63,10 @@ __device__ void end_products_but() {
 #define MIRAGE_TILE_LIST_96 MIRAGE_TILE_LIST_80 ", %40, %41, %42, %43, %44, %45, %46, %47"
 #define MIRAGE_TILE_LIST_112 MIRAGE_TILE_LIST_96 ", %48, %49, %50, %51, %52, %53, %54, %55"
 
-// One instruction, by element and n: its M side from registers, or both sides from boxes. a0 to a3
-// and b are the numbers of the operands behind the sums.
+// One instruction by element type and n: A from registers, or both operands from shared memory. a0
+// to a3 and b are the numbers of the asm operands after the accumulators.
+// (cute/arch/mma_sm90_gmma.hpp has the same atoms; including it costs each file 1.7 s, 38 % of a
+// compilation.)
 template <class T, int kTokens>
 struct Wgmma;
 
@@ -95,8 +99,8 @@ MIRAGE_TILE_WGMMA(80, 40, 41, 42, 43, 44)
 MIRAGE_TILE_WGMMA(96, 48, 49, 50, 51, 52)
 MIRAGE_TILE_WGMMA(112, 56, 57, 58, 59, 60)
 
-// The A operand of one instruction: what a lane has of lines g and g + 8, the pairs 2t, 2t + 1 and
-// 2t + 8, 2t + 9 of 16 k. Instruction `m` takes pairs 2 (m % 2) and the next of chunk m / 2.
+// The A operand of one instruction: of lines g and g + 8 a lane has the pairs 2t, 2t + 1 and 2t +
+// 8, 2t + 9 of 16 k. Instruction `m` takes pairs 2 (m % 2) and the next one of chunk m / 2.
 template <class T>
 struct OperandA {
   uint32_t registers[4];
@@ -105,7 +109,8 @@ struct OperandA {
                   bits(low.pairs[m % 2 * 2 + 1]), bits(high.pairs[m % 2 * 2 + 1])} {}
 };
 
-// Loads such an operand: `from` is the address of 16 bytes of a line, a lane's own.
+// Loads this operand by ldmatrix: `from` is the shared address of the 16 bytes that this lane
+// provides.
 template <class T>
 __device__ void load_operand(Vec16<T>& low, Vec16<T>& high, int m, uint32_t from) {
   const int p = m % 2 * 2;
@@ -118,7 +123,7 @@ __device__ void load_operand(Vec16<T>& low, Vec16<T>& high, int m, uint32_t from
                : "memory");
 }
 
-// The same k of a vector along the depth, from its element at `first`.
+// Loads the same k of a [K] vector, whose first element lies at `first`.
 template <class T, int kDepth>
 __device__ DepthFrag<T, kDepth> load_vector(const char* first) {
   DepthFrag<T, kDepth> vector;
@@ -134,7 +139,8 @@ __device__ DepthFrag<T, kDepth> load_vector(const char* first) {
   return vector;
 }
 
-// A box of rows, or of tokens, to be multiplied as it lies: `at` its first line for this warpgroup.
+// A TMA tile of rows or of tokens as a shared-memory operand: `at` is its first line for this
+// warpgroup.
 template <class T>
 struct RowTma {
   const char* at;
@@ -144,7 +150,8 @@ struct TokenTma {
   const char* at;
 };
 
-// accum[n, m] += sum over k of rows[n, k] * tokens[m, k], begun here, done after end_products().
+// accum[n, m] += sum over k of rows[n, k] * tokens[m, k], asynchronously: complete after
+// end_products().
 template <int kTiles, int kTokens, class T>
 __device__ void contract(WideAccum<kTiles, kTokens>& accum, RowTma<T> rows, TokenTma<T> tokens) {
   begin_products();
@@ -159,12 +166,13 @@ __device__ void contract(WideAccum<kTiles, kTokens>& accum, RowTma<T> rows, Toke
   }
 }
 
-// The same with rows in registers: of tile r a warp has 16 rows, lines 2 r and 2 r + 1 of a lane.
+// The same with the rows in registers: of tile r a warp has 16 rows, lines 2 r and 2 r + 1 of a
+// lane.
 template <int kTiles, int kTokens, class T, int kLines, int kChunks>
 __device__ void contract(WideAccum<kTiles, kTokens>& accum,
                          const Fragment<Dims::kRowsDepth, T, kLines, kChunks>& rows,
                          TokenTma<T> tokens) {
-  static_assert(kLines == 2 * kTiles && kChunks * 2 == kMmas, "rows of all tiles, a whole box");
+  static_assert(kLines == 2 * kTiles && kChunks * 2 == kMmas, "rows of all tiles, a whole tile");
   begin_products();
 #pragma unroll
   for (int r = 0; r < kTiles; ++r) {

@@ -1,9 +1,8 @@
-// Producers that hold tokens in registers: two blocks of a cluster share a tile and split the
-// depth.
+// Producer blocks with register operands: two blocks of a cluster share a tile and split the depth.
 //
-// They are blocks of held.cuh whose rows are the inner ones. Each finishes half of the rows, and
-// leaves them as other makers do (producers.cuh). Products of warpgroups and boxes bring totals
-// sooner than slices: R 64, 64 tokens, 11.8 us against 12.9.
+// They are blocks of register_operand/block.cuh whose rows are the inner ones. Each finishes half
+// of the rows and publishes them like other producers (intermediate.cuh). wgmma and TMA bring
+// results sooner than sliced-K: R 64, 64 tokens, 11.8 us against 12.9.
 #pragma once
 
 #include "tile/producer_blocks/intermediate.cuh"
@@ -11,8 +10,8 @@
 
 namespace mirage::tile {
 
-// By all that multiply: body(element) for all elements that this thread finishes, left with the
-// tag, which lies behind all else. `lines` is shared memory for what warps finish.
+// By all consumer warps: body(element) for all elements that this thread finishes, published with
+// the tag. `lines`: shared memory for the warps' results.
 template <class Block, class ProducerBlocks, class Body>
 __device__ void produce_register_operand(Block block, const ProducerBlocks& producers, char* lines,
                                          OutputTile tile, Body body) {
@@ -44,9 +43,9 @@ __device__ void produce_register_operand(Block block, const ProducerBlocks& prod
     const int token = tile.first_token + Block::first_token() + line;
     if (Block::first_token() >= Block::kTokens || token >= tile.tokens) continue;
     const auto& value = reinterpret_cast<const uint64_t&>(*place(line, row / 2));
-    producers.leave_quad(token, tile.first_row + first_row + row, {tag, value});
+    producers.publish_quad(token, tile.first_row + first_row + row, {tag, value});
   }
-  producers.template tell<Block::kWorkers>(tag);
+  producers.template publish_tag<Block::kWorkers>(tag);
 }
 
 }  // namespace mirage::tile

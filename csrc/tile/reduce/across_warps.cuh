@@ -1,14 +1,15 @@
-// Where the warps of a block meet: each leaves its fp32 sums in shared memory, all add them up.
+// Reductions across the warps of a block, through shared memory.
 //
-// The warps share the depth, so every warp holds a partial sum of every element. After a barrier,
-// sum_over_warps adds them in the order of the warps: the same result on every run.
+// The warps share the depth (sliced-K), so every warp has a partial sum of every element. Each
+// stores its fp32 sums; after a barrier sum_over_warps adds them in the order of the warps, so that
+// every run gives the same result.
 #pragma once
 
 #include "tile/mma/fragments.cuh"
 
 namespace mirage::tile {
 
-// A barrier of some of the block's warps, which may come to it at different places.
+// A named barrier for some of the block's warps.
 template <int kBarrier, int kThreads>
 __device__ void sync_threads() {
   asm volatile("barrier.cta.sync %0, %1;" ::"n"(kBarrier), "n"(kThreads) : "memory");
@@ -19,12 +20,13 @@ struct Element {
   int row, token;
 };
 
-// Lines in whole row tiles: what products along the loop have of a dim that the grid leaves whole.
+// Lines rounded up to whole row tiles: the extent of a product over a dim that the grid does not
+// cut.
 __host__ __device__ constexpr int padded(int lines) {
   return (lines + kRowTile - 1) / kRowTile * kRowTile;
 }
 
-// [kWarps, kTokens, kRows]; the pitch makes both the lanes' writes and the reads along rows free of
+// [kWarps, kTokens, kRows]; with this pitch the lanes' writes and the reads along rows are free of
 // bank conflicts (2 * pitch = 8 mod 32).
 template <int kRows, int kTokens, int kWarps>
 struct AccumPartials {
@@ -32,7 +34,7 @@ struct AccumPartials {
   static constexpr int kBytes = kWarps * kTokens * kPitch * sizeof(float);
   const float* at;
 
-  // What lies there.
+  // The sums at an address.
   __device__ static AccumPartials in(const char* shared) {
     return {reinterpret_cast<const float*>(shared)};
   }
@@ -87,20 +89,20 @@ __device__ WarpPartials<kDims, kLines, kWarps> store_partials(
 }
 
 template <int kRows, int kTokens, int kWarps>
-__device__ float sum_over_warps(AccumPartials<kRows, kTokens, kWarps> meeting, Element e) {
+__device__ float sum_over_warps(AccumPartials<kRows, kTokens, kWarps> partials, Element e) {
   constexpr int kPitch = AccumPartials<kRows, kTokens, kWarps>::kPitch;
   float sum = 0.0f;
 #pragma unroll
-  for (int w = 0; w < kWarps; ++w) sum += meeting.at[(w * kTokens + e.token) * kPitch + e.row];
+  for (int w = 0; w < kWarps; ++w) sum += partials.at[(w * kTokens + e.token) * kPitch + e.row];
   return sum;
 }
 
 template <Dims kDims, int kLines, int kWarps>
-__device__ float sum_over_warps(WarpPartials<kDims, kLines, kWarps> meeting, Element e) {
+__device__ float sum_over_warps(WarpPartials<kDims, kLines, kWarps> partials, Element e) {
   const int line = kDims == Dims::kTokensDepth ? e.token : e.row;
   float sum = 0.0f;
 #pragma unroll
-  for (int w = 0; w < kWarps; ++w) sum += meeting.at[line * kWarps + w];
+  for (int w = 0; w < kWarps; ++w) sum += partials.at[line * kWarps + w];
   return sum;
 }
 

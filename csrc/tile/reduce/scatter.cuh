@@ -1,9 +1,9 @@
-// Sums of products, dealt out to those who finish them.
+// Reduce-scatter of accumulators over warpgroups and over the two blocks of a cluster.
 //
-// The blocks of a cluster and the warpgroups of a block may each have a part of the depth, and so
-// sums of the same elements. Everyone finishes some octets of them: its own stay in registers,
-// those of others go to their places in shared memory. What goes to the other block is counted by
-// its barrier, so nobody waits for a block as a whole. Sums are added in one order on every run.
+// Blocks and warpgroups that split the depth have partial sums of the same elements. Each finishes
+// some groups of eight lines: it keeps its own part in registers and stores the rest for the
+// others, in its own shared memory or, by DSMEM, in the other block's. The other block's mbarrier
+// counts the bytes, so no block waits for a whole block. Every run adds in the same order.
 #pragma once
 
 #include "tile/epilogue.cuh"
@@ -12,26 +12,29 @@
 
 namespace mirage::tile {
 
-// What a lane finishes.
+// The sums that a lane finishes.
 template <int kTiles, int kOwn>
 struct OwnSums {
   float at[kTiles][kOwn][4];
 };
 
-// kTurns of kGroups warpgroups have sums of the same elements: kTiles x kVectors16 times what a
-// lane has of eight lines of the N side. Of the M side kLines are used, a warp has 16 of every 64.
+// kTurns of the kGroups warpgroups have sums of the same elements: a lane has kTiles x kVectors16
+// groups of eight lines of the N side. Of the M side kLines are used; a warp has 16 of every 64.
 template <int kBlocks_, int kGroups_, int kTurns_, int kTiles_, int kOctets_, int kLines_>
 struct ReduceScatter {
   static constexpr int kBlocks = kBlocks_, kGroups = kGroups_, kTurns = kTurns_;
   static constexpr int kTiles = kTiles_, kVectors16 = kOctets_, kLines = kLines_;
-  static constexpr int kOwn = kVectors16 / (kBlocks * kTurns);  // octets that a warpgroup finishes
+  static constexpr int kOwn =
+      kVectors16 / (kBlocks * kTurns);  // groups of eight lines that a warpgroup finishes
   static_assert(kVectors16 % (kBlocks * kTurns) == 0 && kTurns <= 2 && kBlocks <= 2);
   static constexpr int kLanes = kGroupWarps * kWarpLanes;
-  static constexpr int kPlace = kTiles * kOwn * kLanes;  // float4 of one for another
+  static constexpr int kPlace =
+      kTiles * kOwn * kLanes;  // float4 that one warpgroup stores for another
   static constexpr int kPlaceBytes = kPlace * static_cast<int>(sizeof(float4));
   static constexpr int kIncomingBytes = (kBlocks - 1) * kGroups * kTurns * kPlaceBytes;
   static constexpr int kLocalBytes = (kTurns - 1) * kGroups * kPlaceBytes;
-  // What really comes: between blocks 8 KB take 0.3 us, so a warp without lines sends nothing.
+  // Bytes that arrive. Sending 8 KB between blocks takes 0.3 us, so warps without lines send
+  // nothing.
   static constexpr int kSendingWarps = (kLines + kRowTile - 1) / kRowTile;  // of all tiles
   static constexpr int kSentBytes = kIncomingBytes / (kTiles * kGroupWarps) * kSendingWarps;
   static_assert(kSendingWarps <= kTiles * kGroupWarps);
@@ -41,7 +44,7 @@ struct ReduceScatter {
   }
   __device__ static int group() { return warp_index() / kGroupWarps; }
   __device__ static int turn() { return group() % kTurns; }
-  // Where sums of a turn lie for another one, sent by the other block or left in this one.
+  // Where partial sums of one turn for another lie: sent by the other block, or stored in this one.
   __device__ static const float4* incoming(const char* area, int from, int to) {
     const int column = group() / kTurns;
     return reinterpret_cast<const float4*>(area) +
@@ -56,12 +59,12 @@ struct ReduceScatter {
 template <class ReduceScatter>
 using Own = OwnSums<ReduceScatter::kTiles, ReduceScatter::kOwn>;
 
-// Shared memory in which a product's sums meet: those that the other block sends, and the block's.
-struct Places {
+// Shared memory of one product's reduction: partial sums from the other block, and from this one.
+struct ReduceBuffers {
   char *incoming, *local;
 };
 
-// to[:] = one of two, without a branch
+// to[:] = second ? b : a, without a branch
 __device__ inline void select(float (&to)[4], bool second, const float (&a)[4],
                               const float (&b)[4]) {
 #pragma unroll
@@ -69,7 +72,7 @@ __device__ inline void select(float (&to)[4], bool second, const float (&a)[4],
 }
 __device__ inline float4 packed(const float (&v)[4]) { return make_float4(v[0], v[1], v[2], v[3]); }
 
-// To the other block: sums of what it finishes, the second half of the octets or the first one.
+// Sends the other block the sums that it finishes, the second half of the groups or the first.
 template <class ReduceScatter>
 __device__ void send(const float (&sums)[ReduceScatter::kTiles][ReduceScatter::kVectors16][4],
                      char* incoming, int rank, Mbarrier& met) {
@@ -83,8 +86,8 @@ __device__ void send(const float (&sums)[ReduceScatter::kTiles][ReduceScatter::k
 #pragma unroll
     for (int o = 0; o < kHalf; ++o) {
       const int to = o / ReduceScatter::kOwn,
-                octet = r * ReduceScatter::kOwn + o % ReduceScatter::kOwn;
-      const int place = to * ReduceScatter::kPlace + octet * ReduceScatter::kLanes;
+                vec = r * ReduceScatter::kOwn + o % ReduceScatter::kOwn;
+      const int place = to * ReduceScatter::kPlace + vec * ReduceScatter::kLanes;
       float part[4];
       select(part, rank != 0, sums[r][kHalf + o], sums[r][o]);
       store_dsmem(there + place * static_cast<int>(sizeof(float4)), packed(part), barrier);
@@ -92,15 +95,15 @@ __device__ void send(const float (&sums)[ReduceScatter::kTiles][ReduceScatter::k
   }
 }
 
-// Leaves the sums of others where these will find them, returns those that this lane finishes. Who
-// finishes what is selected: with branches it took 0.43 us, not 0.16, until all was sent.
+// Stores the partial sums that others finish and returns those that this lane finishes. Selects
+// avoid branches: with branches sending took 0.43 us, not 0.16.
 template <class ReduceScatter>
 __device__ Own<ReduceScatter> scatter(
-    const float (&sums)[ReduceScatter::kTiles][ReduceScatter::kVectors16][4], Places places,
+    const float (&sums)[ReduceScatter::kTiles][ReduceScatter::kVectors16][4], ReduceBuffers buffers,
     int rank, Mbarrier& met) {
   constexpr int kHalf = ReduceScatter::kVectors16 / ReduceScatter::kBlocks,
                 kLast = ReduceScatter::kTurns - 1;
-  if constexpr (ReduceScatter::kBlocks > 1) send<ReduceScatter>(sums, places.incoming, rank, met);
+  if constexpr (ReduceScatter::kBlocks > 1) send<ReduceScatter>(sums, buffers.incoming, rank, met);
   const bool second = ReduceScatter::kBlocks > 1 && rank != 0, later = ReduceScatter::turn() != 0;
   Own<ReduceScatter> own;
 #pragma unroll
@@ -110,23 +113,23 @@ __device__ Own<ReduceScatter> scatter(
       float mine[ReduceScatter::kTurns][4], others[4];
 #pragma unroll
       for (int turn = 0; turn < ReduceScatter::kTurns; ++turn) {
-        const int octet = turn * ReduceScatter::kOwn + o;
-        select(mine[turn], second, sums[r][octet],
-               sums[r][(octet + kHalf) % ReduceScatter::kVectors16]);
+        const int vec = turn * ReduceScatter::kOwn + o;
+        select(mine[turn], second, sums[r][vec],
+               sums[r][(vec + kHalf) % ReduceScatter::kVectors16]);
       }
       select(own.at[r][o], later, mine[0], mine[kLast]);
       if (ReduceScatter::kTurns == 1) continue;
       select(others, later, mine[kLast], mine[0]);
       const int place = (r * ReduceScatter::kOwn + o) * ReduceScatter::kLanes;
-      ReduceScatter::local(places.local, 1 - ReduceScatter::turn())[place] = packed(others);
+      ReduceScatter::local(buffers.local, 1 - ReduceScatter::turn())[place] = packed(others);
     }
   }
   return own;
 }
 
-// Behind a barrier, and when all is there that the other block sends: adds it up.
+// After a barrier, and when the other block's sums have arrived: adds them.
 template <class ReduceScatter>
-__device__ void add_scattered(Own<ReduceScatter>& own, Places places) {
+__device__ void add_scattered(Own<ReduceScatter>& own, ReduceBuffers buffers) {
   const auto add = [&](const float4* from) {
 #pragma unroll
     for (int i = 0; i < ReduceScatter::kTiles * ReduceScatter::kOwn; ++i) {
@@ -138,25 +141,25 @@ __device__ void add_scattered(Own<ReduceScatter>& own, Places places) {
       sums[3] += part.w;
     }
   };
-  if (ReduceScatter::kTurns > 1) add(ReduceScatter::local(places.local, ReduceScatter::turn()));
+  if (ReduceScatter::kTurns > 1) add(ReduceScatter::local(buffers.local, ReduceScatter::turn()));
 #pragma unroll
   for (int from = 0; ReduceScatter::kBlocks > 1 && from < ReduceScatter::kTurns; ++from) {
-    add(ReduceScatter::incoming(places.incoming, from, ReduceScatter::turn()));
+    add(ReduceScatter::incoming(buffers.incoming, from, ReduceScatter::turn()));
   }
 }
 
-// An element, and where its sums are in the thread.
+// An element, and where its sum is in the thread's registers.
 struct OwnedElement : Element {
-  int tile, octet, i;
+  int tile, vec, i;
   float* result;
 };
 
 template <int kTiles, int kOwn>
 __device__ float sum_over_warps(const OwnSums<kTiles, kOwn>& own, OwnedElement e) {
-  return own.at[e.tile][e.octet][e.i];
+  return own.at[e.tile][e.vec][e.i];
 }
 
-// Of tokens alone: sums of all parts of the depth.
+// Per-token sums of all parts of the depth.
 template <int kParts, int kTokens>
 struct TokenParts {
   const float* at;
@@ -172,10 +175,11 @@ __device__ float sum_over_warps(TokenParts<kParts, kTokens> parts, Element e) {
 
 template <class T>
 __device__ void store(T*, OutputTile, OwnedElement e, float value) {
-  *e.result = value;  // what calls for elements stores lines
+  *e.result = value;  // for_each_owned stores whole lines later
 }
 
-// Stores what a lane has of 8 x 16 sums as two matrices; kTransposed: the pairs lie along tokens.
+// Converts 8 x 16 sums and stores them as two 8 x 8 matrices by stmatrix; kTransposed: tokens are
+// the fast dim of the sums.
 template <bool kTransposed, class T>
 __device__ void store_matrices(const char* to, const float (&sums)[4]) {
   const auto low = from_floats<T>(make_float2(sums[0], sums[1]));

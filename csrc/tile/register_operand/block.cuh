@@ -1,16 +1,16 @@
-// The plan of held tokens: they are operands in registers, and weights are multiplied as they lie.
+// Register-operand wgmma: tokens are the A operand in registers, weights B in shared memory.
 //
-// With tokens on the M side of a warpgroup's product, weights are multiplied as they lie in shared
-// memory, and each byte is read from there once. (On the M side themselves they fill tiles of 64
-// rows, and tokens are read anew for every tile: 20.3 us against 18.9, gated MLP 4096 -> 2 x 4096
-// at 64 tokens.) One warp copies boxes. Warpgroups take turns at steps, each with all rows and
-// tokens; after the loop each finishes some of the rows (held_meeting.cuh).
+// With tokens on the M side, weights are multiplied as they lie in shared memory, and each byte is
+// read from there once. (With weights on the M side they fill tiles of 64 rows, and every tile
+// reads the tokens again: 20.3 us against 18.9, gated MLP 4096 -> 2 x 4096 at 64 tokens.) One
+// producer warp copies TMA tiles. The consumer warpgroups alternate between steps, each with all
+// rows and tokens; after the loop each finishes some of the rows (reduce.cuh).
 //
-// A block has all of the depth, or the two blocks of a cluster share rows and split it: then each
-// reads half as much of the tokens from L2.
+// A block has all of the depth, or the two blocks of a cluster share rows and split the depth: then
+// each reads half as much of the tokens from L2.
 //
-// What the loop computes of tokens alone, sums of their squares or scaled tokens, it computes in
-// those registers; vectors along the depth lie beside the ring, whole.
+// The loop computes functions of tokens (squares for a norm, scaled tokens) in these registers; [K]
+// vectors lie whole beside the pipeline.
 #pragma once
 
 #include "tile/cluster_split_k/block.cuh"
@@ -18,7 +18,7 @@
 
 namespace mirage::tile {
 
-constexpr int kLargestWgmmaN = 112;  // rows of one instruction, of those that the vocabulary has
+constexpr int kLargestWgmmaN = 112;  // the largest instruction of mma/wgmma.cuh
 
 template <class Plan, class = void>
 struct OfTokens {
@@ -34,22 +34,23 @@ constexpr int kBarriersOf = 1;
 template <class Plan>
 constexpr int kBarriersOf<Plan, std::void_t<decltype(Plan::kBarriers)>> = Plan::kBarriers;
 
-// `Plan` says what decides how a block is built: Element, kRows, kTokens, kStages, kGroups (one or
-// two warpgroups), kBlocks (that split the depth, one or two), kDepth, kRowTensors (streamed
-// weights), kProducts (sums), kInner (rows of a weight that the grid does not cut), kBesideBytes
-// (kept beside the ring); where the loop computes of tokens alone, kVectors (along the depth) and
-// kTokenSums (that meet after it); perhaps kBarriers (of a step: two are one for each box, which is
-// multiplied as soon as it is there).
+// `Plan` has the constants of a block: Element, kRows, kTokens, kStages, kGroups (one or two
+// warpgroups), kBlocks (one or two that split the depth), kDepth, kRowTensors (weights that the
+// loop reads), kProducts (accumulators), kInner (rows of a weight that the grid does not cut),
+// kExtraBytes (shared memory beside the pipeline). Where the loop computes with tokens: kVectors
+// ([K] inputs) and kTokenSums (per-token sums). Optionally kBarriers (of a stage: with two, each
+// TMA tile has its own and is multiplied as soon as it arrives).
 template <class Plan>
 struct RegisterOperandBlock {
   using T = typename Plan::Element;
   static constexpr int kRows = Plan::kRows, kTokens = Plan::kTokens, kStages = Plan::kStages;
   static constexpr int kGroups = Plan::kGroups, kTmaTiles = 2;  // of a step
   static constexpr int kBarriers = kBarriersOf<Plan>;
-  static constexpr int kTmaTilesAtOnce = kTmaTiles / kBarriers;  // one barrier's
+  static constexpr int kTmaTilesAtOnce = kTmaTiles / kBarriers;  // of one barrier
   static constexpr int kVectors = OfTokens<Plan>::kVectors;
   static constexpr int kTokenSums = OfTokens<Plan>::kTokenSums;
-  static constexpr int kBlocks = Plan::kBlocks, kOwnRows = kRows / kBlocks;  // that it finishes
+  static constexpr int kBlocks = Plan::kBlocks,
+                       kOwnRows = kRows / kBlocks;  // that a block finishes
   static constexpr int kPart = Plan::kDepth / kBlocks, kStepDepth = kTmaTiles * kTmaDepth;
   static constexpr int kSteps = kPart / kStepDepth;
   static_assert(Plan::kDepth % (kBlocks * kGroups * kStepDepth) == 0, "whole turns");
@@ -61,13 +62,13 @@ struct RegisterOperandBlock {
   static constexpr int kWorkers = kWarps * kWarpLanes, kThreads = kWorkers + kWarpLanes;
   static constexpr int kRowBytes = kRows * kTmaRowBytes, kTokenBytes = kTokens * kTmaRowBytes;
   static constexpr int kInnerBytes = Plan::kInner * kTmaRowBytes;
-  static constexpr int kWeightBytes = Plan::kRowTensors * kRowBytes;  // of rows that the grid cuts
-  static constexpr int kInnerAt = kWeightBytes, kTokensAt = kInnerAt + kInnerBytes;
+  static constexpr int kWeightBytes = Plan::kRowTensors * kRowBytes;  // of a tile of all weights
+  static constexpr int kTokensAt = kWeightBytes + kInnerBytes;
   static constexpr int kTmaBytes = kTokensAt + kTokenBytes;
   static constexpr int kStageBytes = kTmaTiles * kTmaBytes, kPipelineBytes = kStages * kStageBytes;
-  // Sums from the other block come beside the ring, in which this one may not have finished.
+  // Partial sums from the other block arrive beside the pipeline, which this block may still read.
   using Sums = ReduceScatter<kBlocks, kGroups, kGroups, 1, kRows / kLineTile, kTokens>;
-  static constexpr int kSumsAt = kPipelineBytes + Plan::kBesideBytes;
+  static constexpr int kSumsAt = kPipelineBytes + Plan::kExtraBytes;
   static constexpr int kVectorsAt = kSumsAt + Plan::kProducts * Sums::kIncomingBytes;
   static constexpr int kVectorBytes = kPart * static_cast<int>(sizeof(T));
   static constexpr int kTokenSumsAt = kVectorsAt + kVectors * kVectorBytes;
@@ -81,13 +82,13 @@ struct RegisterOperandBlock {
   static constexpr int kBytes = kUsedBytes > kExclusiveBytes ? kUsedBytes : kExclusiveBytes;
 
   char* shared;
-  int token_lines;  // of a box of tokens
+  int token_lines;  // of a TMA tile of tokens
 
   __device__ Mbarrier& barrier(int i) const {
     return reinterpret_cast<Mbarrier*>(shared + kBarriersAt)[i];
   }
-  __device__ Mbarrier& full(int stage, int box = 0) const {
-    return barrier(stage * kBarriers + box / kTmaTilesAtOnce);
+  __device__ Mbarrier& full(int stage, int tma = 0) const {
+    return barrier(stage * kBarriers + tma / kTmaTilesAtOnce);
   }
   __device__ Mbarrier& empty(int stage) const { return barrier(kBarriers * kStages + stage); }
   __device__ Mbarrier& reduced() const { return barrier((kBarriers + 1) * kStages); }
@@ -100,32 +101,25 @@ struct RegisterOperandBlock {
   __device__ static int group() { return warp_index() / kGroupWarps; }
   __device__ static int first_token() { return warp_index() % kGroupWarps * kRowTile; }
 
-  // One box of a step, as the copier sees it.
-  struct StageBuffer {
-    char* at;
-    Mbarrier& full;
-    __device__ char* rows(int i) const { return at + i * kRowBytes; }
-    __device__ char* inner() const { return at + kInnerAt; }
-    __device__ char* tokens() const { return at + kTokensAt; }
-  };
-  __device__ StageBuffer buffer(int stage, int box) const {
-    return {shared + stage * kStageBytes + box * kTmaBytes, full(stage, box)};
+  __device__ StageTile<RegisterOperandBlock> buffer(int stage, int tma) const {
+    return {shared + stage * kStageBytes + tma * kTmaBytes, full(stage, tma)};
   }
 
-  // The k of a step in the block's part of the depth: neighbouring clusters begin at different ones
-  // and come round to the rest.
+  // The k of a step in the block's part of the depth: neighbouring clusters begin at different k
+  // and wrap around.
   __device__ static int part_k(int step) {
     return (step + static_cast<int>(blockIdx.x) / kBlocks) % kSteps * kStepDepth;
   }
   __device__ static int step_k(int step) { return rank() * kPart + part_k(step); }
 
-  // The vector's part of this block, by the copier.
+  // Copies this block's part of a vector; by the producer.
   __device__ void copy_vector(int i, const T* vector) const {
     const T* const from = vector + rank() * kPart;
     copy_bulk(shared + kVectorsAt + i * kVectorBytes, from, kVectorBytes, vectors_full());
   }
 
-  // Makes the barriers. The copier makes its own and begins before the others are there.
+  // Initialises the barriers. The producer initialises its own and starts before the others are
+  // there.
   __device__ void begin() const {
     if (is_producer() && lane() == 0) {
       for (int i = 0; i < kBarriers * kStages; ++i) init(barrier(i), 1);
@@ -141,20 +135,19 @@ struct RegisterOperandBlock {
     if (kBlocks > 1) arrive_cluster();
     if (!is_producer()) start_together();
   }
-  // By every warp, once, behind begin(): the barriers of both blocks are there. A warp that came to
-  // one side of the cluster's barrier alone would keep racecheck waiting for ever.
+  // By every warp, once, after begin(): the barriers of both blocks are there. (All warps call it:
+  // racecheck hangs if some come to only one side of the cluster barrier.)
   __device__ static void wait_for_cluster() {
     if (kBlocks > 1) wait_cluster();
   }
-  // By a warp that has no begin().
-  __device__ static void tell_cluster() {
+  // By a warp that does not call begin().
+  __device__ static void sync_cluster() {
     if (kBlocks > 1) arrive_cluster();
     wait_for_cluster();
   }
   __device__ static void start_together() { sync_threads<1, kThreads>(); }
 
-  // By the copier: vectors whole, then step after step. Weights of the first steps may be read
-  // `early`, while the kernel before still runs; else they come into L2 meanwhile.
+  // By the producer warp (copy/tma_pipeline.cuh).
   template <class FindWeights, class CopyWeights, class CopyTokens>
   __device__ void copy(bool early, FindWeights prefetch_weights, CopyWeights copy_weights,
                        CopyTokens copy_tokens) const {
@@ -167,43 +160,44 @@ struct RegisterOperandBlock {
   }
 };
 
-// Boxes of rows, to be multiplied as they lie.
+// TMA tiles of rows as the B operand.
 template <class Block>
 struct SharedRows {
-  const char* at;  // of the first box
+  const char* at;  // of the first tile
 };
 
-// [M, N] fp32 of a warpgroup: of rows 8 m + 0..7 a lane has what mma.m16n8k16 leaves of 16 tokens.
+// [M, N] fp32 of a warpgroup: of rows 8 m + 0..7 a lane has the accumulators of an mma.m16n8k16
+// with 16 tokens.
 template <int kRows>
 struct SwappedAccum {
   float at[kRows / kLineTile][4] = {};
 };
 
-// What one barrier of a step announces, as a warpgroup sees it: a warp has 16 tokens, all have all
-// rows. In registers a lane has what the tensor cores take: of every 16 k the pairs 2t, 2t + 1 and
-// 2t + 8, 2t + 9.
+// The part of a stage that one barrier covers, for a consumer warpgroup: a warp has 16 tokens and
+// all rows. In registers a lane has the A operand: of every 16 k the pairs 2t, 2t + 1 and 2t + 8,
+// 2t + 9.
 template <class Block>
 struct RegisterOperandStep {
   using T = typename Block::T;
   static constexpr int kDepth = Block::kTmaTilesAtOnce * kTmaDepth;
   using Tokens = TokenFrag<T, kRowTile, kDepth>;
   Block block;
-  int stage, box, k;
+  int stage, tma, k;
 
-  __device__ SharedRows<Block> rows(int i) const { return {block.buffer(stage, box).rows(i)}; }
-  __device__ SharedRows<Block> inner() const { return {block.buffer(stage, box).inner()}; }
+  __device__ SharedRows<Block> rows(int i) const { return {block.buffer(stage, tma).rows(i)}; }
+  __device__ SharedRows<Block> inner() const { return {block.buffer(stage, tma).inner()}; }
 
-  // Warps without tokens read nothing: their products are not used.
+  // Warps without tokens read nothing; their products are not used.
   __device__ Tokens tokens() const {
     Tokens tokens{};
     if (Block::first_token() >= Block::kTokens) return tokens;
     const int line = Block::first_token() + lane() % kRowTile;
 #pragma unroll
     for (int m = 0; m < Block::kTmaTilesAtOnce * kMmas; ++m) {
-      const char* lines = block.buffer(stage, box + m / kMmas).tokens();
-      const int octet = 2 * (m % kMmas) + lane() / kRowTile;
+      const char* lines = block.buffer(stage, tma + m / kMmas).tokens();
+      const int vec = 2 * (m % kMmas) + lane() / kRowTile;
       load_operand(tokens.at[0][m / 2], tokens.at[1][m / 2], m,
-                   shared_address(lines) + swizzled_offset(line, octet));
+                   shared_address(lines) + swizzled_offset(line, vec));
     }
     return tokens;
   }
@@ -214,14 +208,15 @@ struct RegisterOperandStep {
   }
 };
 
-// What one instruction takes of so many rows: all, or equal parts of them.
+// The n of one instruction: all rows, or an equal part of them.
 __host__ __device__ constexpr int wgmma_n(int rows) {
   int parts = 1;
   while (rows / parts > kLargestWgmmaN || rows % (parts * kRowTile) != 0) ++parts;
   return rows / parts;
 }
 
-// accum[m, n] += sum over k of tokens[m, k] * rows[n, k], begun here, done after end_products().
+// accum[m, n] += sum over k of tokens[m, k] * rows[n, k], asynchronously: complete after
+// end_products().
 template <int kRows, class T, int kChunks, class Block>
 __device__ void contract(SwappedAccum<kRows>& accum, SharedRows<Block> rows,
                          const Fragment<Dims::kTokensDepth, T, 2, kChunks>& tokens) {
@@ -231,16 +226,16 @@ __device__ void contract(SwappedAccum<kRows>& accum, SharedRows<Block> rows,
 #pragma unroll
   for (int m = 0; m < Block::kTmaTilesAtOnce * kMmas; ++m) {
     const OperandA<T> operand(tokens.at[0][m / 2], tokens.at[1][m / 2], m);
-    const char* box = rows.at + m / kMmas * Block::kTmaBytes + m % kMmas * kMmaBytes;
+    const char* weights = rows.at + m / kMmas * Block::kTmaBytes + m % kMmas * kMmaBytes;
 #pragma unroll
     for (int n = 0; n < kRows; n += kSide) {
       auto& sums = reinterpret_cast<float (&)[kSide / kLineTile][4]>(accum.at[n / kLineTile]);
-      Wgmma<T, kSide>::add(sums, operand.registers, descriptor(box + n * kTmaRowBytes));
+      Wgmma<T, kSide>::add(sums, operand.registers, descriptor(weights + n * kTmaRowBytes));
     }
   }
 }
 
-// body(step) for all steps, by warpgroups in turns.
+// The consumers' loop: body(step) for all steps, which the warpgroups take in turns.
 template <class Block, class Body>
 __device__ void multiply_register_operand(Block block, Body body) {
   grid_dependency_wait();
@@ -250,10 +245,10 @@ __device__ void multiply_register_operand(Block block, Body body) {
 #pragma unroll 1
   for (int step = Block::group(); step < Block::kSteps; step += Block::kGroups) {
 #pragma unroll
-    for (int box = 0; box < Block::kTmaTiles; box += Block::kTmaTilesAtOnce) {
-      wait(block.full(place.stage, box), place.parity);
-      body(RegisterOperandStep<Block>{block, place.stage, box,
-                                      Block::part_k(step) + box * kTmaDepth});
+    for (int tma = 0; tma < Block::kTmaTiles; tma += Block::kTmaTilesAtOnce) {
+      wait(block.full(place.stage, tma), place.parity);
+      body(RegisterOperandStep<Block>{block, place.stage, tma,
+                                      Block::part_k(step) + tma * kTmaDepth});
     }
     end_products();
     release_stage(block, place.stage);

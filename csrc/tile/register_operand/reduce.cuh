@@ -1,17 +1,17 @@
-// Where sums of held tokens meet: of two warpgroups, and of the two blocks that split the depth.
+// Reductions of register-operand blocks: across warpgroups, and across the two blocks of a cluster.
 #pragma once
 
 #include "tile/register_operand/block.cuh"
 
 namespace mirage::tile {
 
-// Where sums of the two warpgroups meet, in place of the ring.
+// Shared memory for the warpgroups' partial sums; it takes the place of the pipeline.
 template <class Block>
 struct RegisterOperandReduction {
   static constexpr int kBytes = Block::Sums::kLocalBytes;
 };
 
-// What a warp finished, on its way out: lines of 16 tokens.
+// Staging of a warp's results before the store: lines of 16 tokens.
 template <class Block>
 struct RegisterOperandStaging {
   static constexpr int kLineBytes = Block::Sums::kOwn * kVec16Bytes;
@@ -23,19 +23,19 @@ __device__ void sync_workers(Block) {
   sync_threads<2, Block::kWorkers>();
 }
 
-// After the loop: all have read their last step.
+// After the loop: all warps have read their last step.
 template <class Block>
 __device__ void end_loop(Block block) {
   sync_workers(block);
 }
 
-// Where the sums of a product meet; `area`: its place where the ring was.
+// Shared memory of a product's reduction; `area`: its place in the former pipeline.
 template <class Block>
-__device__ Places sums_at(Block block, char* area, int product) {
+__device__ ReduceBuffers sums_at(Block block, char* area, int product) {
   return {block.shared + Block::kSumsAt + product * Block::Sums::kIncomingBytes, area};
 }
 
-// Leaves the sums of others' rows for them, returns those of its own.
+// Stores partial sums of the rows that others finish; returns those of its own.
 template <class Block, int kRows>
 __device__ Own<typename Block::Sums> store_partials(Block block, char* area, int product,
                                                     const SwappedAccum<kRows>& accum) {
@@ -45,29 +45,29 @@ __device__ Own<typename Block::Sums> store_partials(Block block, char* area, int
                        Block::rank(), block.reduced());
 }
 
-// Leaves all sums in shared memory, for what begins with the totals of all tokens.
+// Stores all partial sums in shared memory, for a stage that reads the totals of all tokens.
 template <class Block, int kRows>
 __device__ AccumPartials<kRows, Block::kTokens, Block::kGroups> meet_whole(
     Block, char* area, const SwappedAccum<kRows>& accum) {
-  using Meeting = AccumPartials<kRows, Block::kTokens, Block::kGroups>;
+  using Partials = AccumPartials<kRows, Block::kTokens, Block::kGroups>;
   float* const mine =
-      reinterpret_cast<float*>(area) + Block::group() * Block::kTokens * Meeting::kPitch;
+      reinterpret_cast<float*>(area) + Block::group() * Block::kTokens * Partials::kPitch;
   if (Block::first_token() < Block::kTokens) {
 #pragma unroll
-    for (int octet = 0; octet < kRows / kLineTile; ++octet) {
+    for (int vec = 0; vec < kRows / kLineTile; ++vec) {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         const int token = Block::first_token() + lane_line() + half * kLineTile;
-        const int row = octet * kLineTile + lane_quarter() * 2;
-        *reinterpret_cast<float2*>(mine + token * Meeting::kPitch + row) =
-            make_float2(accum.at[octet][2 * half], accum.at[octet][2 * half + 1]);
+        const int row = vec * kLineTile + lane_quarter() * 2;
+        *reinterpret_cast<float2*>(mine + token * Partials::kPitch + row) =
+            make_float2(accum.at[vec][2 * half], accum.at[vec][2 * half + 1]);
       }
     }
   }
   return {reinterpret_cast<const float*>(area)};
 }
 
-// Leaves sums of a warp's tokens in this block and in the other: four lanes have parts of a line.
+// Stores per-token sums of a warp in both blocks; the four lanes of a line add up first.
 template <class Block>
 __device__ TokenParts<Block::kParts, Block::kTokens> store_partials(
     Block block, int i, const Partial<Dims::kTokensDepth, kRowTile>& partial) {
@@ -89,15 +89,15 @@ __device__ TokenParts<Block::kParts, Block::kTokens> store_partials(
   return {sums};
 }
 
-// Behind a barrier: adds what others have of the same elements.
+// After a barrier: adds the partial sums that others have stored.
 template <class Block>
 __device__ void add_partials(Block block, char* area, int product, Own<typename Block::Sums>& own) {
   if (Block::kBlocks > 1) wait_for_dsmem_stores(block.reduced(), 0);
   add_scattered<typename Block::Sums>(own, sums_at(block, area, product));
 }
 
-// body(element) for all elements that this thread finishes, then stores what it gave to store().
-// Elements outside the tensor are computed like those at its edge, and not stored.
+// body(element) for all elements that this thread finishes; then stores the values that body passed
+// to store(). Elements outside the tensor are computed like the nearest one inside, and not stored.
 template <class Block, class T, class Body>
 __device__ void for_each_owned_row(Block, char* staging, OutputTile tile, T* out, Body body) {
   constexpr int kVectors16 = Block::Sums::kOwn;
@@ -106,9 +106,9 @@ __device__ void for_each_owned_row(Block, char* staging, OutputTile tile, T* out
   const int rows = tile.rows - tile.first_row, tokens = tile.tokens - tile.first_token;
   const int first_row = Block::group() * kVectors16 * kLineTile;
   char* const lines = staging + warp_index() * Staging::kWarpBytes;
-  // Lines begin at different octets: eight of them use all banks.
-  const auto place = [&](int line, int octet) {
-    return lines + line * Staging::kLineBytes + (octet + line) % kVectors16 * kVec16Bytes;
+  // Lines begin at different vectors, so that eight of them use all banks.
+  const auto place = [&](int line, int vec) {
+    return lines + line * Staging::kLineBytes + (vec + line) % kVectors16 * kVec16Bytes;
   };
 #pragma unroll
   for (int m = 0; m < kVectors16; ++m) {
@@ -124,9 +124,9 @@ __device__ void for_each_owned_row(Block, char* staging, OutputTile tile, T* out
   __syncwarp();
 #pragma unroll
   for (int i = lane(); i < kRowTile * kVectors16; i += kWarpLanes) {
-    const int line = i / kVectors16, octet = i % kVectors16;
-    const Element e{first_row + octet * kLineTile, Block::first_token() + line};
-    if (e.token < tokens) store_16_bytes(out, tile, e, place(line, octet));
+    const int line = i / kVectors16, vec = i % kVectors16;
+    const Element e{first_row + vec * kLineTile, Block::first_token() + line};
+    if (e.token < tokens) store_16_bytes(out, tile, e, place(line, vec));
   }
 }
 

@@ -1,8 +1,8 @@
-// Lines held whole in registers: some threads take one token, elementwise, and sum along its depth.
+// Row-wise kernels: the threads of a warp or a block hold whole lines (of one token) in registers.
 //
-// A line is a fragment of one line, so that it has the functions of elementwise.cuh: which element
-// a thread holds matters to loads, sums and stores alone. Thread t of a line's kThreads holds the
-// octets t, t + kThreads, ...: neighbours load neighbouring 16 bytes.
+// A line is a fragment of one line, so that elementwise.cuh applies to it: which element a thread
+// holds matters only to loads, sums and stores. Of a line's kThreads threads, thread t holds the
+// 16-byte vectors t, t + kThreads, ...: neighbours load neighbouring vectors.
 #pragma once
 
 #include "tile/math/elementwise.cuh"
@@ -10,40 +10,42 @@
 
 namespace mirage::tile {
 
-// Who holds which octet of a line: a warp, each for itself, or the whole block.
+// Maps the vectors of a line to threads: of a warp, each warp having its own line, or of the whole
+// block.
 template <int kDepth, int kThreads_>
 struct Lines {
   static constexpr int kThreads = kThreads_;
   static constexpr int kVectors16 = kDepth / kLaneDepth;
-  static constexpr int kChunks = (kVectors16 + kThreads - 1) / kThreads;  // octets of a thread
+  static constexpr int kChunks = (kVectors16 + kThreads - 1) / kThreads;  // vectors of a thread
   static constexpr int kWarps = kThreads / kWarpLanes;
 
-  __device__ static int octet(int c) {
+  __device__ static int vec(int c) {
     return static_cast<int>(threadIdx.x) % kThreads + c * kThreads;
   }
-  __device__ static bool has(int c) { return kVectors16 % kThreads == 0 || octet(c) < kVectors16; }
+  __device__ static bool has(int c) { return kVectors16 % kThreads == 0 || vec(c) < kVectors16; }
 };
 
 template <class Map, class T>
 using Line = Fragment<Dims::kDepth, T, 1, Map::kChunks>;
 
-// Where the line of a token begins; no line past the last token.
+// The start of a token's line; null past the last token.
 template <class T>
 __device__ const T* line_of(const T* tensor, int64_t stride, int64_t token, int64_t tokens) {
   return token < tokens ? tensor + token * stride : nullptr;
 }
 
-// line[:], in loads of 16 bytes; zeros if it is not there.
+// line[:], in loads of 16 bytes; zeros if it is not there. Without a test of the pointer a kernel's
+// loads are all in flight together (one after the other: 0.9 us more, bf16).
 template <class Map, class T>
 __device__ Line<Map, T> load_if(bool there, const T* line) {
   Line<Map, T> result;
 #pragma unroll
   for (int c = 0; c < Map::kChunks; ++c) {
-    uint4 octet{};
+    uint4 vec{};
     if (there && Map::has(c)) {
-      octet = *reinterpret_cast<const uint4*>(line + Map::octet(c) * kLaneDepth);
+      vec = *reinterpret_cast<const uint4*>(line + Map::vec(c) * kLaneDepth);
     }
-    reinterpret_cast<uint4&>(result.at[0][c]) = octet;
+    reinterpret_cast<uint4&>(result.at[0][c]) = vec;
   }
   return result;
 }
@@ -58,28 +60,27 @@ template <class Map, class T, class V>
 __device__ void store_line(T* line, const Line<Map, V>& value) {
 #pragma unroll
   for (int c = 0; c < Map::kChunks; ++c) {
-    Vec16<T> octet;
+    Vec16<T> vec;
 #pragma unroll
     for (int p = 0; p < kLaneDepth / 2; ++p) {
-      octet.pairs[p] = from_floats<T>(to_floats(value.at[0][c].pairs[p]));
+      vec.pairs[p] = from_floats<T>(to_floats(value.at[0][c].pairs[p]));
     }
     if (Map::has(c)) {
-      *reinterpret_cast<uint4*>(line + Map::octet(c) * kLaneDepth) =
-          reinterpret_cast<const uint4&>(octet);
+      *reinterpret_cast<uint4*>(line + Map::vec(c) * kLaneDepth) =
+          reinterpret_cast<const uint4&>(vec);
     }
   }
 }
 
-// Division by a number that many elements share: one reciprocal, which is exact to an fp32
-// rounding.
+// Division by one number for many elements: one reciprocal, exact to an fp32 rounding.
 template <class Out, Dims kDims, class T, int kLines, int kChunks>
 __device__ Fragment<kDims, Out, kLines, kChunks> div(const Fragment<kDims, T, kLines, kChunks>& a,
                                                      float b) {
   return mul<Out>(a, 1.0f / b);
 }
 
-// The sum of a line, in an order of its own: the same in all its threads and in every run. Where a
-// block holds the line, its warps' sums meet in `parts`, shared memory that only this sum uses.
+// The sum of a line, the same in all its threads and in every run. Where a block holds the line,
+// its warps reduce through `parts`, shared memory of this sum alone.
 template <class Map, class V>
 __device__ float sum_line(const Line<Map, V>& line, float* parts = nullptr) {
   float2 sums{};

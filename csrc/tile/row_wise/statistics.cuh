@@ -1,9 +1,8 @@
-// Numbers of which every token has one, known before the loop: what a norm's statistics are.
+// Per-token statistics that are known before the loop, such as those of a norm.
 //
-// Each warp takes some tokens, whole (lines.cuh), and leaves the numbers in shared memory, where
-// the loop reads those of the lines that a lane holds, and the epilogue that of an element.
-// (Clusters whose blocks take some tokens each were slower: those of four left multiprocessors
-// without a block, 24 us against 14 at 16 tokens.)
+// Each warp reads some tokens whole (rows.cuh) and stores their numbers in shared memory. The loop
+// reads those of a lane's lines, the epilogue that of an element. (Clusters whose blocks share the
+// tokens were slower: clusters of four left multiprocessors idle, 24 us against 14 at 16 tokens.)
 #pragma once
 
 #include "tile/reduce/across_warps.cuh"
@@ -19,9 +18,9 @@ struct TokenTable {
   __device__ static TokenTable at_bytes(char* shared) { return {reinterpret_cast<float*>(shared)}; }
 };
 
-// load(token), then compute(token), for all of a block's tokens, past the last one too; then all
-// threads may read what was kept. A warp's first lines are asked for before the weights: behind
-// them they would come behind them.
+// Calls load(token), then compute(token), for all of a block's tokens, past the last one too; then
+// all threads may read what was stored. ask() loads a warp's first lines before the weights, which
+// they would otherwise queue behind.
 template <int kTokens, int kWarps, class Load, class Compute>
 struct TokenPass {
   Load load;
@@ -45,7 +44,7 @@ __device__ TokenPass<kTokens, kWarps, Load, Compute> token_pass(Load load, Compu
   return {load, compute};
 }
 
-// table[token] = value, which all lanes know
+// table[token] = value, which all lanes have
 template <int kTokens>
 __device__ void store_resident(TokenTable<kTokens> table, int token, float value) {
   if (lane() == 0) table.at[token] = value;
@@ -56,7 +55,7 @@ __device__ float token_value(TokenTable<kTokens> table, Element e) {
   return table.at[e.token];
 }
 
-// [M] fp32: of the lines 8 * i + g, as fragments of tokens have them.
+// [M] fp32: of lines 8 * i + g, as in fragments of tokens.
 template <int kTokens>
 struct TokenValues {
   float at[kTokens / kLineTile];
@@ -76,7 +75,7 @@ __device__ float2 pair_at(const TokenValues<kTokens>& values, int i, int, int) {
   return make_float2(values.at[i], values.at[i]);
 }
 
-// As for one number (lines.cuh): a reciprocal per token.
+// As for one number (rows.cuh): a reciprocal per token.
 template <class Out, class T, int kLines, int kChunks, int kTokens>
 __device__ Fragment<Dims::kTokensDepth, Out, kLines, kChunks> div(
     const Fragment<Dims::kTokensDepth, T, kLines, kChunks>& a, TokenValues<kTokens> b) {

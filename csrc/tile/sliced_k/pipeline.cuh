@@ -1,9 +1,9 @@
-// The software pipeline: copies run kStages - 1 steps ahead of the arithmetic.
+// Sliced-K: each warp multiplies its own slice of the depth, from its own multistage pipeline.
 //
-// The ring lies in shared memory, a part of it for each warp: what a warp reads only its own lanes
-// have copied, so a step needs no barrier of the block. (A ring in registers was measured first:
-// loads of several steps wait for one another, and any depth ran like a depth of one, 1.2 to 2.3
-// times the floor.)
+// cp.async copies run kStages - 1 steps ahead of the arithmetic. Each warp has its own stages in
+// shared memory and reads only what its own lanes have copied, so a step needs no block barrier.
+// (Stages in registers were slower: loads of several steps wait for one another, 1.2 to 2.3 times
+// the floor at any depth.)
 #pragma once
 
 #include <type_traits>
@@ -13,11 +13,10 @@
 
 namespace mirage::tile {
 
-// A warp's place for one Step, a struct of fragments of depth Step::kDepth. It consists of
+// A stage of one warp: room for a Step, a struct of fragments of depth Step::kDepth. It consists of
 // segments: one or two chunks of eight lines, each line's part contiguous, 64 or 128 bytes, so that
-// one copy moves whole cache lines (128 bytes against 64: 4 % faster at 8 tokens, 10 % at 32).
-// Fragments keep the chunks of a line together, hence octets 2j and 2j + 1 of a lane share a
-// segment.
+// one copy moves whole cache lines (128 bytes are 4 % faster than 64 at 8 tokens, 10 % at 32).
+// Fragments keep the chunks of a line together, so vectors 2j and 2j + 1 of a lane share a segment.
 template <class Step>
 struct StageBuffer {
   static constexpr int kSegmentChunks = Step::kDepth / kChunkDepth % 2 == 0 ? 2 : 1;
@@ -26,20 +25,21 @@ struct StageBuffer {
   static constexpr int kVectors16 = sizeof(Step) / kVec16Bytes;  // per lane
   static constexpr int kBytes = kVectors16 / kSegmentChunks * kSegmentBytes;
   char* at;
-  int finds = 0;  // not 0: of each weight so many lines are brought into L2, and nothing is copied
+  int prefetches = 0;  // not 0: prefetches so many lines of each weight into L2, copies nothing
 
-  // Lines of odd number swap their halves: reading a chunk of eight lines meets no bank twice.
-  __device__ static int offset(int line, int octet) {
-    const int swapped = kSegmentChunks == 2 ? octet ^ line % 2 * kChunkVectors : octet;
+  // The swizzle: odd lines swap their halves, so that reading a chunk of eight lines has no bank
+  // conflicts.
+  __device__ static int offset(int line, int vec) {
+    const int swapped = kSegmentChunks == 2 ? vec ^ line % 2 * kChunkVectors : vec;
     return (line * kSegmentVectors + swapped) * kVec16Bytes;
   }
 
   // The segment of lines 8 i + 0..7 that holds chunk c.
   template <Dims kDims, class T, int kLines, int kChunks>
   __device__ char* segment(Fragment<kDims, T, kLines, kChunks> Step::* field, int i, int c) const {
-    Step shape;  // never read, only measured
-    const auto* octet = &(shape.*field).at[i][c];
-    const auto before = (reinterpret_cast<const char*>(octet) - reinterpret_cast<char*>(&shape)) /
+    Step shape;  // for offsets only, never read
+    const auto* vec = &(shape.*field).at[i][c];
+    const auto before = (reinterpret_cast<const char*>(vec) - reinterpret_cast<char*>(&shape)) /
                         static_cast<int>(sizeof(Vec16<T>));
     return at + before / kSegmentChunks * kSegmentBytes;
   }
@@ -48,8 +48,8 @@ struct StageBuffer {
     Step step;
 #pragma unroll
     for (int j = 0; j < kVectors16; ++j) {
-      const int octet = j % kSegmentChunks * kChunkVectors + lane_quarter();
-      const char* from = at + j / kSegmentChunks * kSegmentBytes + offset(lane_line(), octet);
+      const int vec = j % kSegmentChunks * kChunkVectors + lane_quarter();
+      const char* from = at + j / kSegmentChunks * kSegmentBytes + offset(lane_line(), vec);
       reinterpret_cast<uint4*>(&step)[j] = *reinterpret_cast<const uint4*>(from);
     }
     return step;
@@ -63,8 +63,8 @@ struct StageBuffers {
 };
 
 struct Start {
-  bool early;          // whether the first weights may be read before the kernel before ends
-  bool ready = false;  // whether all that is read was there before this kernel started
+  bool early;          // the first weights may be read before the previous kernel ends
+  bool ready = false;  // everything was written before this kernel started
   __device__ constexpr Start(bool weights) : early(weights) {}
   __device__ static constexpr Start at_once() {
     Start start{true};
@@ -73,9 +73,9 @@ struct Start {
   }
 };
 
-// Weights of the first step that come into L2 before the kernel before has ended, where nothing is
-// promised and warps have more than one step: so many bytes of each, per block. 9.5 us instead of
-// 9.9 (4096 -> 4096, 16 tokens); with 16 or 48 KB 9.6, with 32 as many but gated MLPs 0.1 to 0.3
+// PDL without early weights: so many bytes of the first step's weights, per block, are prefetched
+// into L2 before the previous kernel ends, if warps have more than one step. 9.5 us instead of 9.9
+// (4096 -> 4096, 16 tokens); 9.6 with 16 or 48 KB; 9.5 with 32, but gated MLPs take 0.1 to 0.3 us
 // more.
 constexpr int kPrefetchBytes = 24 * 1024;
 
@@ -84,7 +84,8 @@ struct Steps {
   Start start;
 };
 
-// What a block does before the loop has two parts; the weights' copies start in between.
+// Work before the loop: ask() issues its loads before the weights' copies, compute() runs after
+// them.
 struct Nothing {
   __device__ void ask() const {}
   __device__ void compute() const {}
@@ -97,17 +98,16 @@ __device__ void wait_copies() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
 }
 
-// For k in first, first + stride, ... < last: both is_producer(buffer, k), and kStages - 1 steps
-// later compute(step), or compute(step, k) if it takes k. Neighbouring blocks start at different k
-// and come round to the rest, else all would ask for the same tokens at the same time (1 to 6 %
-// slower). `ring`: StageBuffers<Step, kStages, kWarps>::kBytes of shared memory, free again for the
-// block after its next barrier. `before`: what asks for more than the steps and what computes with
-// it, once the first copies are on their way.
+// For k in first, first + stride, ... < last: copies the step at k, and kStages - 1 steps later
+// calls compute(step), or compute(step, k) if it takes k. Neighbouring blocks start at different k
+// and wrap around; starting at the same k all would ask for the same tokens at the same time (1 to
+// 6 % slower). `stages`: StageBuffers<Step, kStages, kWarps>::kBytes of shared memory, free again
+// after the block's next barrier. `before`: work before the loop.
 template <int kStages, class Step, class CopyWeights, class CopyTokens, class Before, class Compute>
-__device__ void pipeline(char* ring, Steps steps, CopyWeights copy_weights, CopyTokens copy_tokens,
-                         Before before, Compute compute) {
+__device__ void pipeline(char* stages, Steps steps, CopyWeights copy_weights,
+                         CopyTokens copy_tokens, Before before, Compute compute) {
   constexpr int kBufferBytes = StageBuffer<Step>::kBytes, kWarpBytes = kStages * kBufferBytes;
-  char* const begin = ring + warp_index() * kWarpBytes;
+  char* const begin = stages + warp_index() * kWarpBytes;
   char* const end = begin + kWarpBytes;
   const int count = max(0, (steps.last - steps.first + steps.stride - 1) / steps.stride);
   const int turn = blockIdx.x % ((steps.last + steps.stride - 1) / steps.stride);
@@ -123,7 +123,7 @@ __device__ void pipeline(char* ring, Steps steps, CopyWeights copy_weights, Copy
     }
   };
   int k = start < steps.last ? start : steps.first;
-  int computed = k;  // of the step that is next to be computed
+  int computed = k;  // k of the next step to compute
   if (steps.start.early) {
     copy_first_weights(k);
   } else if (count > 1) {
@@ -137,20 +137,20 @@ __device__ void pipeline(char* ring, Steps steps, CopyWeights copy_weights, Copy
 #pragma unroll
   for (int s = 0; s < kStages - 1; ++s) {
     if (s < count) copy_tokens(StageBuffer<Step>{begin + s * kBufferBytes}, k);
-    commit_copies();  // the first group holds the first weights of all these steps, too
+    commit_copies();  // the first group includes the first weights of all these steps
     k = after(k);
   }
   before.compute();
   char *full = begin, *empty = begin + (kStages - 1) * kBufferBytes;
 #pragma unroll 1
   for (int s = 0; s < count; ++s) {
-    __syncwarp();  // all lanes have read the step before, whose buffer is written now
+    __syncwarp();  // all lanes have read the previous step, whose stage is written now
     if (s + kStages - 1 < count) {
       copy_weights(StageBuffer<Step>{empty}, k);
       copy_tokens(StageBuffer<Step>{empty}, k);
       k = after(k);
     }
-    commit_copies();  // also when empty: the count of groups is what is waited on
+    commit_copies();  // also when empty: waits count groups
     wait_copies<kStages - 1>();
     __syncwarp();  // the other lanes' copies have landed, too
     if constexpr (std::is_invocable_v<Compute, const Step&, int>) {
@@ -165,9 +165,9 @@ __device__ void pipeline(char* ring, Steps steps, CopyWeights copy_weights, Copy
 }
 
 template <int kStages, class Step, class CopyWeights, class CopyTokens, class Compute>
-__device__ void pipeline(char* ring, Steps steps, CopyWeights copy_weights, CopyTokens copy_tokens,
-                         Compute compute) {
-  pipeline<kStages, Step>(ring, steps, copy_weights, copy_tokens, Nothing{}, compute);
+__device__ void pipeline(char* stages, Steps steps, CopyWeights copy_weights,
+                         CopyTokens copy_tokens, Compute compute) {
+  pipeline<kStages, Step>(stages, steps, copy_weights, copy_tokens, Nothing{}, compute);
 }
 
 }  // namespace mirage::tile

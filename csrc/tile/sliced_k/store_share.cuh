@@ -1,13 +1,13 @@
-// Results that all blocks of some tokens compute alike: each stores its share.
+// Results that all blocks of a tile of tokens compute alike: each stores its share.
 #pragma once
 
 #include "tile/copy/predicated.cuh"
 
 namespace mirage::tile {
 
-// out[first_line + line, k : k + kDepth] = value[line, :], lines and k inside the tensor, whose
-// lines are contiguous. The steps of the loop are dealt out to the blocks along grid.x, which all
-// come to all of them.
+// out[first_line + line, k : k + kDepth] = value[line, :] for lines and k inside the tensor, whose
+// lines are contiguous. All blocks along grid.x call this in every step; each stores every
+// gridDim.x-th one.
 template <bool kEvenDepth, class T, int kLines, int kChunks>
 __device__ void store_share(T* out, Extent extent,
                             const Fragment<Dims::kTokensDepth, T, kLines, kChunks>& value, int k) {

@@ -1,4 +1,5 @@
-// A cluster of blocks: who is in it, its barrier, and stores into another block's shared memory.
+// Thread-block clusters: ranks, the cluster barrier, and stores into another block's shared memory
+// (DSMEM).
 #pragma once
 
 #include "tile/copy/bulk.cuh"
@@ -11,14 +12,14 @@ __device__ inline int cluster_rank() {
   return rank;
 }
 
-// Blocks of a cluster; one where the launch named none.
+// The number of blocks of the cluster; one without a cluster launch.
 __device__ inline int cluster_size() {
   int size;
   asm("mov.u32 %0, %%cluster_nctarank;" : "=r"(size));
   return size;
 }
 
-// Of a grid of one dimension.
+// The cluster's index in a one-dimensional grid, and the number of clusters.
 __device__ inline int cluster_index() {
   int index;
   asm("mov.u32 %0, %%clusterid.x;" : "=r"(index));
@@ -30,8 +31,9 @@ __device__ inline int cluster_count() {
   return count;
 }
 
-// All threads of all blocks come to both, in turns. Relaxed: a released arrival waits for all that
-// the block has in flight, and nothing but finished reads has to be known (1.0 us a launch).
+// All threads of all blocks arrive, then wait. Relaxed: an arrival with release waits for all
+// memory accesses of the block in flight (1.0 us a launch), and here others only need to know that
+// reads have finished.
 __device__ inline void arrive_cluster() {
   asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
 }
@@ -39,7 +41,7 @@ __device__ inline void wait_cluster() {
   asm volatile("barrier.cluster.wait.aligned;" ::: "memory");
 }
 
-// One arrival, and so many bytes to land before the phase completes.
+// Arrives once and expects so many bytes before the phase completes.
 __device__ inline void expect(Mbarrier& barrier, uint32_t bytes) {
   asm volatile(
       "mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(&barrier)),
@@ -47,14 +49,15 @@ __device__ inline void expect(Mbarrier& barrier, uint32_t bytes) {
       : "memory");
 }
 
-// What has this place in the shared memory of another block.
+// Maps an address of this block to the same place in the shared memory of another block.
 __device__ inline uint32_t map_to_block(const void* own, int rank) {
   uint32_t there;
   asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(shared_address(own)), "r"(rank));
   return there;
 }
 
-// Stores that the barrier beside them, of the same block, counts when they have landed.
+// DSMEM stores. The mbarrier beside the target, in the same block, counts their bytes when they
+// land.
 __device__ inline void store_dsmem(uint32_t to, float value, uint32_t barrier) {
   asm volatile(
       "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.f32 [%0], %1, [%2];" ::"r"(to),
@@ -76,7 +79,7 @@ __device__ inline void store_dsmem(uint32_t to, float4 value, uint32_t barrier) 
       : "memory");
 }
 
-// As wait() of bulk.cuh, for what other blocks of the cluster pushed.
+// Waits like wait() of copy/bulk.cuh, for DSMEM stores of other blocks.
 __device__ inline void wait_for_dsmem_stores(Mbarrier& barrier, uint32_t parity) {
   asm volatile(
       "{ .reg .pred done;\n"

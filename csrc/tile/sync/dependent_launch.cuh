@@ -1,14 +1,14 @@
-// Programmatic dependent launch: a kernel starts while the one before it in the stream still runs.
+// Programmatic dependent launch (PDL): a kernel starts while the previous one still runs.
 //
-// Before grid_dependency_wait() a kernel reads nothing but weights, and those only where the caller
-// has promised that the kernel before does not write them; it writes nothing. A few weights may
-// come into L2 early without a promise: what is written later is seen all the same. (Many make
-// kernels slower: they are gone again when they are needed.)
+// Before grid_dependency_wait() a kernel writes nothing and reads only weights, and those only
+// where the caller says that the previous kernel does not write them. A few weights may be
+// prefetched into L2 without that: later writes stay visible. (Prefetching many makes kernels
+// slower: they are evicted before they are needed.)
 #pragma once
 
 namespace mirage::tile {
 
-// Host code may ask: a build is for one architecture.
+// Host code may use it too: a build is for one architecture.
 #if defined(__CUDA_ARCH_LIST__) && __CUDA_ARCH_LIST__ >= 900
 constexpr bool kHasDependentLaunch = true;
 #else
@@ -22,14 +22,15 @@ __device__ inline void launch_dependents() {
 #endif
 }
 
-// Returns when the kernels before have ended and all that they wrote can be seen.
+// Returns when the previous kernels have ended and all their writes are visible.
 __device__ inline void grid_dependency_wait() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
 }
 
-// Brings the line of L2 that holds an address there; pointless where kernels do not overlap.
+// Prefetches the cache line of an address into L2; without PDL kernels do not overlap and it would
+// be no use.
 __device__ inline void prefetch_l2(const void* at) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   asm volatile("prefetch.global.L2 [%0];" ::"l"(at));

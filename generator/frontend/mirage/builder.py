@@ -8,26 +8,24 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mirage_kernels.generator.errors import MirageError
-from mirage_kernels.generator.frontend.mirage.running import TORCH_NAMES, Runnable, Signature
+from mirage_kernels.generator.frontend.mirage.running import TORCH_NAMES, Runnable
 from mirage_kernels.generator.frontend.positional.lower import Lowered, lower
 from mirage_kernels.generator.frontend.positional.ops import POSITIONAL
-from mirage_kernels.generator.frontend.positional.program import (
-    AXES,
+from mirage_kernels.generator.frontend.positional.program import Program
+from mirage_kernels.generator.frontend.positional.steps import (
     NOWHERE,
-    Block,
     Extents,
-    Program,
+    Frame,
     Step,
     Tensor,
     Three,
 )
-from mirage_kernels.generator.frontend.positional.recorder import Recorder, check_strides
 from mirage_kernels.generator.ir import DType
 
 if TYPE_CHECKING:
     import torch
 
-    from mirage_kernels.generator.frontend.mirage.optimize import MuGraphs
+    from mirage_kernels.generator.frontend.mirage.optimize import MuGraph
 
 float16, bfloat16, float32 = DType.FP16, DType.BF16, DType.FP32
 
@@ -60,17 +58,17 @@ def _operator(op: str, meaning: str) -> Callable[..., Tensor]:
 
 
 class MirageGraph:
-    """A graph under construction: a recorder, and operators that add one step each."""
+    """A positional program under construction, and operators that add one step each."""
 
     kind = "graph"
 
-    def __init__(self, recorder: Recorder) -> None:
-        self.recorder = recorder
+    def __init__(self, program: Program) -> None:
+        self.program = program
 
     def require_own(self, tensors: Sequence[Tensor], what: str, hint: str = "") -> None:
         """Raise MirageError for a tensor of another graph, or none at all."""
         for tensor in tensors:
-            if not self.recorder.owns(tensor):
+            if not self.program.owns(tensor):
                 raise MirageError(
                     f"{what} of {tensor!r}: it is no tensor of this {self.kind}", hint
                 )
@@ -81,7 +79,7 @@ class MirageGraph:
         self.require_own(operands, step.op, hint)
         if POSITIONAL[step.op].over_dim:
             step = replace(step, dim=operands[0].position(step.dim))
-        return list(self.recorder.apply(step, operands))
+        return self.program.apply(step, operands)
 
     def one(self, step: Step, *operands: Tensor) -> Tensor:
         """Add a step with one result."""
@@ -126,8 +124,8 @@ class BlockGraph(MirageGraph):
 
     kind = "block graph"
 
-    def __init__(self, frame: Block) -> None:
-        super().__init__(Recorder(frame))
+    def __init__(self, frame: Frame) -> None:
+        super().__init__(Program(frame))
         self.dimx = frame.dimx
         self.tensors: list[Tensor] = []  # what the inputs are tiles of, in order
 
@@ -149,7 +147,7 @@ class BlockGraph(MirageGraph):
             )
         dim = NOWHERE if forloop_dim == NOWHERE else dtensor.position(forloop_dim)
         self.tensors.append(dtensor)
-        return self.recorder.tile(dtensor, _three(input_map, "input_map"), dim)
+        return self.program.tile(dtensor, _three(input_map, "input_map"), dim)
 
     def new_output(
         self,
@@ -165,7 +163,7 @@ class BlockGraph(MirageGraph):
                 "accumulate over the loop and store once",
             )
         self.require_own([stensor], "new_output")
-        self.recorder.store(stensor, _three(output_map, "output_map"))
+        self.program.store(stensor, _three(output_map, "output_map"))
 
     def rms_norm(self, A: Tensor) -> Tensor:  # noqa: N803
         """A / sqrt(mean(A^2)) along the last dim of the tile."""
@@ -206,9 +204,8 @@ class KernelGraph(MirageGraph, Runnable):
     kind = "kernel graph"
 
     def __init__(self) -> None:
-        super().__init__(Recorder())
-        self.results: list[Tensor] = []  # as mark_output named them, with their strides
-        self._lowered: tuple[Program, Lowered] | None = None
+        super().__init__(Program())
+        self._lowered: tuple[tuple[Sequence[Step], Sequence[Tensor]], Lowered] | None = None
 
     def new_input(
         self, dims: Sequence[int], strides: Sequence[int] | None = None, dtype: DType = float16
@@ -216,13 +213,12 @@ class KernelGraph(MirageGraph, Runnable):
         """Add an input of the given extents; strides (in elements) default to row-major."""
         if dtype not in TORCH_NAMES:
             raise MirageError(f"new_input of {dtype!r}", "dtypes: float16, bfloat16, float32")
-        extents = _whole(dims, "dims")
-        return self.recorder.input(extents, dtype, _layout(strides))
+        return self.program.input(_whole(dims, "dims"), dtype, _whole(strides or (), "strides"))
 
     def mark_output(self, A: Tensor, strides: Sequence[int] | None = None) -> None:  # noqa: N803
         """Make a tensor a result; without any, tensors that nothing takes are the results."""
         self.require_own([A], "mark_output")
-        self.results.append(replace(A, strides=check_strides(_layout(strides), A.dims)))
+        self.program.results.append(replace(A, strides=_whole(strides or (), "strides")))
 
     def rms_norm(
         self,
@@ -249,7 +245,7 @@ class KernelGraph(MirageGraph, Runnable):
 
     def customized(self, inputs: Sequence[Tensor], bgraph: BlockGraph) -> list[Tensor]:
         """Apply a hand-written block graph to the tensors that its inputs were made for."""
-        if not bgraph.recorder.stored or not bgraph.tensors:
+        if not bgraph.program.stored or not bgraph.tensors:
             raise MirageError("a block graph needs inputs and outputs", "new_input, new_output")
         if list(map(id, bgraph.tensors)) != list(map(id, inputs)):
             raise MirageError(
@@ -257,28 +253,17 @@ class KernelGraph(MirageGraph, Runnable):
                 "give the same tensors in the same order",
             )
         self.require_own(inputs, "customized")
-        return list(self.recorder.customized(bgraph.recorder, inputs))
-
-    def program(self) -> Program:
-        """Return what was recorded."""
-        program = self.recorder.program([t.number for t in self.results])
-        if not program.inputs or not program.outputs:
-            raise MirageError("the graph computes nothing yet", "new_input, then operators")
-        return program
+        return self.program.customized(bgraph.program, inputs)
 
     def lowered(self) -> Lowered:
-        """Return the graph with named dims."""
-        program = self.program()
-        if self._lowered is None or self._lowered[0] != program:
-            self._lowered = (program, lower(program))
+        """Return the graph with named dims, made anew when the program has grown."""
+        program = self.program
+        if not program.inputs or not program.outputs:
+            raise MirageError("the graph computes nothing yet", "new_input, then operators")
+        now = ([*program.steps], program.outputs)
+        if self._lowered is None or self._lowered[0] != now:
+            self._lowered = (now, lower(program))
         return self._lowered[1]
-
-    def signature(self) -> Signature:
-        """Return the positional tensors that the program takes and gives."""
-        program = self.program()
-        strided = {t.number: t for t in self.results}
-        outputs = tuple(strided.get(n, program.tensor(n)) for n in program.outputs)
-        return Signature(program.inputs, outputs)
 
     def __call__(
         self, inputs: Sequence[torch.Tensor], outputs: Sequence[Tensor] = ()
@@ -287,11 +272,10 @@ class KernelGraph(MirageGraph, Runnable):
         if not outputs:
             return super().__call__(inputs)
         chosen = KernelGraph()
-        chosen.recorder = self.recorder
-        chosen.results = list(outputs)
+        chosen.program = replace(self.program, results=list(outputs))
         return Runnable.__call__(chosen, inputs)
 
-    def superoptimize(self, config: str | None = None, **options: object) -> MuGraphs:
+    def superoptimize(self, config: str | None = None, **options: object) -> MuGraph:
         """Search for the fastest muGraphs equal to this graph; see docs/mirage.md for options."""
         from mirage_kernels.generator.frontend.mirage.optimize import superoptimize
 
@@ -301,40 +285,30 @@ class KernelGraph(MirageGraph, Runnable):
         """Write the graph as a checkpoint of one graph."""
         from mirage_kernels.generator.frontend.mirage.checkpoints import checkpoint_text
 
-        Path(filename).write_text(checkpoint_text([self.program()]))
+        Path(filename).write_text(checkpoint_text([self.program]))
 
     def from_json(self, filename: str) -> None:
         """Read the first graph of a checkpoint into this one, which is empty so far."""
         from mirage_kernels.generator.frontend.mirage.checkpoints import read_checkpoint
 
-        found = read_checkpoint(Path(filename))
-        program = found[0].program if found else None
-        if program is None:
-            why = found[0].reason if found else "it is an empty list"
-            raise MirageError(f"{filename} holds no graph to read: {why}")
-        if self.recorder.steps:
+        first = next(iter(read_checkpoint(Path(filename))), "it is an empty list")
+        if isinstance(first, str):
+            raise MirageError(f"{filename} holds no graph to read: {first}")
+        if self.program.steps:
             raise MirageError("from_json into a graph that is not empty", "new_kernel_graph()")
-        self.recorder = Recorder.of(program)
-        self.results = [program.tensor(n) for n in program.outputs]
+        self.program = first
 
 
 def _whole(values: Sequence[int], what: str) -> Extents:
-    try:
-        found = tuple(values)
-    except TypeError:
-        raise MirageError(f"{what} is {values!r}", "give a tuple of whole numbers") from None
-    if not all(isinstance(v, int) and not isinstance(v, bool) for v in found):
+    whole = isinstance(values, Sequence) and all(type(v) is int for v in values)
+    if not whole:
         raise MirageError(f"{what} is {values!r}", "give a tuple of whole numbers")
-    return found
-
-
-def _layout(strides: Sequence[int] | None) -> Extents:
-    return () if strides is None else _whole(strides, "strides")
+    return tuple(values)
 
 
 def _three(values: Sequence[int], what: str) -> Three:
     found = _whole(values, what)
-    if len(found) != len(AXES):
+    if len(found) != 3:
         raise MirageError(f"{what} is {values!r}", "it is three whole numbers, for x, y and z")
     x, y, z = found
     return (x, y, z)
@@ -364,4 +338,4 @@ def new_threadblock_graph(
     The threads of a block are the planner's choice here: `block_dim` is kept, not used.
     """
     grid, threads = _three(grid_dim, "grid_dim"), _three(block_dim, "block_dim")
-    return BlockGraph(Block(grid, threads, forloop_range, reduction_dimx, ()))
+    return BlockGraph(Frame(grid, threads, forloop_range, reduction_dimx))

@@ -14,11 +14,11 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from mirage_kernels.generator.errors import MirageError
-from mirage_kernels.generator.frontend.mirage.binding import Bound, Held, bindings
+from mirage_kernels.generator.frontend.declarations import dims_of
+from mirage_kernels.generator.frontend.mirage.binding import Choice, Held, Terms
 from mirage_kernels.generator.frontend.mirage.proofs import prove
-from mirage_kernels.generator.frontend.mirage.running import Signature
-from mirage_kernels.generator.frontend.mirage.verification import terms_of
 from mirage_kernels.generator.frontend.positional.lower import Lowered
+from mirage_kernels.generator.frontend.positional.program import Program
 from mirage_kernels.generator.recipe import Recipe, catalog
 
 if TYPE_CHECKING:
@@ -41,17 +41,17 @@ class Match:
     """A recipe that computes a graph, how its inputs are bound, and what the others are held at."""
 
     recipe: Recipe
-    bound: Bound
+    choice: Choice
     held: Held
 
 
-def find_compiled(lowered: Lowered, signature: Signature) -> Run:
+def find_compiled(lowered: Lowered, program: Program) -> Run:
     """Return a function that runs a graph on GPU tensors; raise MirageError where none can."""
     import mirage_kernels
 
     for match in matches(lowered, catalog()):
         if match.recipe.name in mirage_kernels.__all__:
-            return partial(call, match, signature)
+            return partial(call, match, program)
     raise MirageError(
         "no compiled kernel of this build computes the graph on GPU tensors",
         "CPU tensors run in the interpreter; `mirage-kernels list` shows the compiled kernels",
@@ -64,40 +64,31 @@ def matches(lowered: Lowered, recipes: Mapping[str, Recipe]) -> Iterator[Match]:
         lacking = len(recipe.inputs) - len(lowered.inputs)
         neutral = [name for name in recipe.inputs if name in NEUTRAL]
         for names in itertools.combinations(neutral, max(0, lacking)):
-            match = _match(lowered, recipe, {name: NEUTRAL[name] for name in names})
-            if match is not None:
-                yield match
+            held = {name: NEUTRAL[name] for name in names}
+            with contextlib.suppress(MirageError):  # other numbers of inputs or dims
+                for bound in list(Terms(recipe, held).bindings(lowered)):
+                    with contextlib.suppress(MirageError):  # not equal
+                        prove(bound)
+                        yield Match(recipe, bound.choice, held)
+                        break
 
 
-def _match(lowered: Lowered, recipe: Recipe, held: Held) -> Match | None:
-    try:
-        terms = terms_of(recipe, held)
-        found = list(bindings(terms, lowered))
-    except MirageError:  # other numbers of inputs or dims
-        return None
-    for bound in found:
-        with contextlib.suppress(MirageError):
-            prove(terms, bound)
-            return Match(recipe, bound, held)
-    return None
-
-
-def call(match: Match, signature: Signature, given: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+def call(match: Match, program: Program, given: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     """Call a compiled op in place of a graph; the op raises for what its kernels do not cover."""
     import mirage_kernels
 
-    recipe, choice = match.recipe, match.bound.choice
-    stated = {name: _dims(text) for name, text in recipe.inputs.items()}
+    recipe, choice = match.recipe, match.choice
     arguments: dict[str, torch.Tensor | float] = {}
     sizes: dict[str, int] = {}
-    for x, tensor, (name, dims) in zip(given, signature.inputs, choice.inputs, strict=True):
-        arguments[name] = y = turned(x.reshape(tensor.extents), dims, stated[name]).contiguous()
-        sizes.update(zip(stated[name], y.shape, strict=True))
+    for x, tensor, (name, dims) in zip(given, program.inputs, choice.inputs, strict=True):
+        stated = dims_of(recipe.inputs[name])
+        arguments[name] = y = turned(x.reshape(tensor.extents), dims, stated).contiguous()
+        sizes.update(zip(stated, y.shape, strict=True))
     for name, value in match.held.items():
         number = sizes[value] if isinstance(value, str) else value
         arguments[name] = _filled(recipe.inputs[name], number, sizes, given[0])
     made = getattr(mirage_kernels, recipe.name)(*(arguments[name] for name in recipe.inputs))
-    (dims,), (tensor,) = choice.outputs, signature.outputs
+    (dims,), (tensor,) = choice.outputs, program.outputs
     wanted = [d for d in dims if d is not None]
     ours = [d if d in wanted else None for d in recipe.output.split()]
     return [turned(made, ours, wanted).reshape(tensor.extents)]
@@ -109,11 +100,10 @@ def _filled(
     """Return an input that the graph lacks: the same number everywhere."""
     import torch
 
-    dims = _dims(text)
-    if not dims:
+    if not dims_of(text):
         return float(number)
     dtype = torch.int32 if text.endswith("int32") else like.dtype
-    return torch.full([sizes[d] for d in dims], number, dtype=dtype, device=like.device)
+    return torch.full([sizes[d] for d in dims_of(text)], number, dtype=dtype, device=like.device)
 
 
 def turned(x: torch.Tensor, dims: Sequence[str | None], wanted: Sequence[str]) -> torch.Tensor:
@@ -125,7 +115,3 @@ def turned(x: torch.Tensor, dims: Sequence[str | None], wanted: Sequence[str]) -
     x = x.reshape([n for n, d in zip(x.shape, dims, strict=True) if d is not None])
     index = tuple(slice(None) if d in named else None for d in wanted)
     return x.permute([named.index(d) for d in wanted if d in named])[index]
-
-
-def _dims(text: str) -> list[str]:
-    return text.partition(":")[0].split()

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,8 +16,9 @@ import numpy as np
 
 from mirage_kernels.generator.errors import MirageError
 from mirage_kernels.generator.frontend.mirage.drawing import write_drawing
-from mirage_kernels.generator.frontend.positional.lower import Layout, Lowered, sizes_of
-from mirage_kernels.generator.frontend.positional.program import Extents, Tensor, row_major
+from mirage_kernels.generator.frontend.positional.lower import Lowered, flat, sizes_of
+from mirage_kernels.generator.frontend.positional.program import Program
+from mirage_kernels.generator.frontend.positional.steps import Extents, Tensor
 from mirage_kernels.generator.ir import DType, with_precision
 from mirage_kernels.generator.meaning.arrays import Array, array_reading
 from mirage_kernels.generator.meaning.reals import STORAGE, round_to
@@ -32,24 +32,14 @@ if TYPE_CHECKING:
 TORCH_NAMES = {DType.FP16: "float16", DType.BF16: "bfloat16", DType.FP32: "float32"}
 
 
-@dataclass(frozen=True)
-class Signature:
-    """What a program takes and gives, by position."""
-
-    inputs: tuple[Tensor, ...]
-    outputs: tuple[Tensor, ...]
-
-
 class Runnable(ABC):
     """A program with a graph: run on torch tensors, drawn, written as Triton or CUDA."""
+
+    program: Program  # whose inputs and results it takes and gives
 
     @abstractmethod
     def lowered(self) -> Lowered:
         """Return the graph with named dims, and which dims inputs and results have."""
-
-    @abstractmethod
-    def signature(self) -> Signature:
-        """Return the positional tensors that the program takes and gives."""
 
     def choices(self) -> Sequence[Runnable]:
         """Return the graphs that compute this, best first: the first that can be planned counts."""
@@ -66,10 +56,9 @@ class Runnable(ABC):
         Raises MirageError for tensors of other shapes or types than `new_input` said, and where no
         compiled kernel computes this graph.
         """
-        signature = self.signature()
-        check_arguments(inputs, signature)
+        _check_arguments(inputs, self.program.inputs)
         if inputs[0].device.type == "cpu":
-            return run_on_cpu(self.lowered(), inputs, signature)
+            return run_on_cpu(self.lowered(), inputs, self.program)
         return self.run_compiled(inputs)
 
     def run_compiled(self, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
@@ -79,7 +68,7 @@ class Runnable(ABC):
         lowered = self.lowered()
         known: tuple[Lowered, Run] | None = self.__dict__.get("_compiled")
         if known is None or known[0] is not lowered:
-            known = (lowered, find_compiled(self.mathematics(), self.signature()))
+            known = (lowered, find_compiled(self.mathematics(), self.program))
             self.__dict__["_compiled"] = known
         return known[1](inputs)
 
@@ -89,19 +78,19 @@ class Runnable(ABC):
 
     def get_input_dtensors(self) -> list[Tensor]:
         """Return the inputs in order."""
-        return list(self.signature().inputs)
+        return self.program.inputs
 
     def get_num_inputs(self) -> int:
         """Return the number of inputs."""
-        return len(self.signature().inputs)
+        return len(self.program.inputs)
 
     def get_num_outputs(self) -> int:
         """Return the number of results."""
-        return len(self.signature().outputs)
+        return len(self.program.outputs)
 
     def get_input_dtensor_shape_and_stride(self, A: Tensor) -> tuple[Extents, Extents]:  # noqa: N803
         """Return extents and strides of an input."""
-        return A.dims, A.strides or row_major(A.dims)
+        return A.dims, A.layout
 
     def visualize(self, file_name: str) -> list[Path]:
         """Draw the graph: writes `file_name`.dot and .txt (and .svg where graphviz is there)."""
@@ -127,66 +116,55 @@ def convert_dtype_to_torch_type(dtype: DType) -> torch.dtype:
     return found
 
 
-def check_arguments(given: Sequence[torch.Tensor], signature: Signature) -> None:
-    """Raise MirageError for tensors that are not what the program takes."""
+def _check_arguments(given: Sequence[torch.Tensor], wanted: Sequence[Tensor]) -> None:
+    """Raise MirageError for tensors that are not what a program takes."""
     import torch
 
-    if len(given) != len(signature.inputs):
+    if len(given) != len(wanted):
         raise MirageError(
-            f"the graph takes {len(signature.inputs)} tensors, {len(given)} are given",
+            f"the graph takes {len(wanted)} tensors, {len(given)} are given",
             "call it as graph(inputs=[...]) with the tensors in the order of new_input",
         )
-    for i, (x, tensor) in enumerate(zip(given, signature.inputs, strict=True), start=1):
+    for i, (x, tensor) in enumerate(zip(given, wanted, strict=True), start=1):
         if not isinstance(x, torch.Tensor):
             raise MirageError(f"input {i} is {type(x).__name__}, not a torch tensor")
         if [n for n in x.shape if n != 1] != [n for n in tensor.extents if n != 1]:
             raise MirageError(
                 f"input {i} has the shape {list(x.shape)}, not {list(tensor.extents)}"
             )
-        if x.dtype != convert_dtype_to_torch_type(tensor.dtype):
-            raise MirageError(
-                f"input {i} holds {x.dtype}, not {convert_dtype_to_torch_type(tensor.dtype)}",
-                "convert the tensor, or give new_input another dtype",
-            )
+        dtype = convert_dtype_to_torch_type(tensor.dtype)
+        if x.dtype != dtype:
+            hint = "convert the tensor, or give new_input another dtype"
+            raise MirageError(f"input {i} holds {x.dtype}, not {dtype}", hint)
         if x.device != given[0].device:
             raise MirageError(f"input {i} is on {x.device}, input 1 on {given[0].device}")
 
 
 def run_on_cpu(
-    lowered: Lowered, given: Sequence[torch.Tensor], signature: Signature
+    lowered: Lowered, given: Sequence[torch.Tensor], program: Program
 ) -> list[torch.Tensor]:
-    """Return the program's results on CPU tensors."""
-    graph = with_precision(lowered.graph, signature.inputs[0].dtype)
+    """Return a program's results on CPU tensors."""
+    graph = with_precision(lowered.graph, program.inputs[0].dtype)
     sizes = sizes_of(graph)
-    arrays = [_array(x, layout, sizes) for x, layout in zip(given, lowered.inputs, strict=True)]
+    arrays = []
+    for x, layout in zip(given, lowered.inputs, strict=True):
+        names = flat(layout)
+        data = x.detach().float().reshape([sizes[n] for n in names])
+        arrays.append(Array(names, (np.asarray(data.numpy()),)))
     made = results(graph, arrays, array_reading(STORAGE, sizes))
-    return [
-        _tensor(x, layout, tensor)
-        for x, layout, tensor in zip(made, lowered.outputs, signature.outputs, strict=True)
-    ]
+    named = zip(made, lowered.outputs, program.outputs, strict=True)
+    return [_tensor(x.over(flat(layout)), tensor) for x, layout, tensor in named]
 
 
-def _array(x: torch.Tensor, layout: Layout, sizes: Mapping[str, int]) -> Array:
-    names = tuple(name for row in layout for name in row)
-    data = x.detach().float().reshape([sizes[n] for n in names])
-    return Array(names, (np.asarray(data.numpy()),))
-
-
-def _tensor(x: Array, layout: Layout, tensor: Tensor) -> torch.Tensor:
+def _tensor(x: Array, wanted: Tensor) -> torch.Tensor:
+    """Return a result in its element type, in memory as `mark_output` wants it."""
     import torch
 
-    names = tuple(name for row in layout for name in row)
-    data = round_to(np.asarray(x.over(names).parts[0], np.float32), tensor.dtype)
-    whole = torch.from_numpy(np.ascontiguousarray(data)).reshape(tensor.extents)
-    stored = whole.to(convert_dtype_to_torch_type(tensor.dtype))
-    return stored if not tensor.strides else _strided(stored, tensor.strides)
-
-
-def _strided(x: torch.Tensor, strides: Extents) -> torch.Tensor:
-    """Return the tensor in memory as `mark_output` wants it."""
-    import torch
-
-    span = 1 + sum((n - 1) * s for n, s in zip(x.shape, strides, strict=True))
-    room = torch.empty(max(span, math.prod(x.shape)), dtype=x.dtype)
-    laid_out = torch.as_strided(room, x.shape, strides)
-    return laid_out.copy_(x)
+    data = round_to(np.asarray(x.parts[0], np.float32), wanted.dtype)
+    whole = torch.from_numpy(np.ascontiguousarray(data)).reshape(wanted.extents)
+    stored = whole.to(convert_dtype_to_torch_type(wanted.dtype))
+    if not wanted.strides:
+        return stored
+    last = sum((n - 1) * s for n, s in zip(wanted.extents, wanted.strides, strict=True))
+    room = torch.empty(max(1 + last, math.prod(wanted.extents)), dtype=stored.dtype)
+    return torch.as_strided(room, wanted.extents, wanted.strides).copy_(stored)

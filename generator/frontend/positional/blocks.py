@@ -21,8 +21,9 @@ from mirage_kernels.generator.frontend.positional.dims import (
     only_values,
 )
 from mirage_kernels.generator.frontend.positional.ops import lowered
-from mirage_kernels.generator.frontend.positional.program import AXES, NOWHERE, Block, Step
+from mirage_kernels.generator.frontend.positional.program import Program
 from mirage_kernels.generator.frontend.positional.shapes import cut_dims
+from mirage_kernels.generator.frontend.positional.steps import AXES, NOWHERE, Frame, Step
 from mirage_kernels.generator.ir import (
     Axis,
     Builder,
@@ -45,11 +46,17 @@ Types = Mapping[str, TensorType]
 class BlockLowering:
     """One block graph on its way into named dims; `slots` are its grid axes, factor by factor."""
 
-    block: Block
+    block: Program
     factors: Factors
     names: Callable[[Factor], str]
     storage: DType
     slots: list[tuple[str, int]] = field(default_factory=list)
+
+    @property
+    def frame(self) -> Frame:
+        """Grid and loop."""
+        assert self.block.frame is not None
+        return self.block.frame
 
     def run(self, operands: Sequence[Tile], types: Types) -> tuple[Graph, list[Tile]]:
         """Return the body and its results: their values in the body, the factors of their dims."""
@@ -62,7 +69,7 @@ class BlockLowering:
         loop = self.axis(axes[LOOP][0], 0) if axes[LOOP] else None
         builder = Builder(Level.BLOCK, Space(grid, loop))
         loop_cuts = tuple(c for of_input in cuts for c in of_input if c.axis == LOOP)
-        scope = Scope(builder, self.factors, self.names, self.block.loop_range, loop_cuts)
+        scope = Scope(builder, self.factors, self.names, self.frame.loop_range, loop_cuts)
         found = {}
         extents = extents_of([types[o.name] for o in operands])
         for step, operand, of_input in zip(inputs, operands, cuts, strict=True):
@@ -76,9 +83,9 @@ class BlockLowering:
 
     def cuts_of(self, step: Step, operand: Tile) -> list[Cut]:
         """Return how the grid axes and the loop cut the factors of an input."""
-        wanted = cut_dims(step.maps, self.block.grid, f"the input map {step.maps}")
-        if step.dim != NOWHERE and self.block.loop_range > 1:
-            wanted.append((LOOP, step.dim, self.block.loop_range))
+        wanted = cut_dims(step.maps, self.frame.grid, f"the input map {step.maps}")
+        if step.dim != NOWHERE and self.frame.loop_range > 1:
+            wanted.append((LOOP, step.dim, self.frame.loop_range))
         cuts: list[Cut] = []
         for axis, dim, count in wanted:
             cuts += self.cut_row(operand.rows[dim], Cut(NOWHERE, axis, count), cuts)
@@ -156,13 +163,13 @@ class BlockLowering:
         """Add an output: where each block's tile goes in the result."""
         only_values([tile], "new_output")
         what = f"the output map {step.maps}"
-        if tile.looped and self.block.loop_range > 1:
+        if tile.looped and self.frame.loop_range > 1:
             raise GraphError(
                 f"{what} stores a value of one iteration",
                 "accumulate it over the loop first: forloop_accum",
             )
         rows = [list(row) for row in tile.rows]
-        placed = {axis: dim for axis, dim, _ in cut_dims(step.maps, self.block.grid, what)}
+        placed = {axis: dim for axis, dim, _ in cut_dims(step.maps, self.frame.grid, what)}
         for axis in AXES:
             self.place(tile, axis, placed.get(axis), rows)
         dims = {d.name: d for d in scope.builder.types[tile.name].dims}
@@ -177,7 +184,7 @@ class BlockLowering:
     def place(self, tile: Tile, axis: str, dim: int | None, rows: list[list[Factor]]) -> None:
         """Put what an axis cuts of a tile at the front of the dim where its blocks go."""
         cuts = tile.along(axis)
-        count = self.block.grid[AXES.index(axis)]
+        count = self.frame.grid[AXES.index(axis)]
         if dim is None:
             if cuts:
                 raise GraphError(

@@ -6,7 +6,9 @@ falls into factors; the reading that finds nothing new makes the graph.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from mirage_kernels.generator.errors import GraphError
@@ -15,11 +17,11 @@ from mirage_kernels.generator.frontend.positional.dims import (
     Factor,
     Factors,
     Refined,
-    Row,
     Scope,
     Tile,
 )
-from mirage_kernels.generator.frontend.positional.program import Program, Step, Tensor
+from mirage_kernels.generator.frontend.positional.program import Program
+from mirage_kernels.generator.frontend.positional.steps import Step, Tensor
 from mirage_kernels.generator.ir import (
     Builder,
     Dim,
@@ -51,6 +53,11 @@ class Lowered:
         return extents_of([*types, *(self.graph.values[o].type for o in self.graph.outputs)])
 
 
+def flat(layout: Sequence[tuple[str, ...]]) -> tuple[str, ...]:
+    """Return the dims of a tensor in positional order."""
+    return tuple(name for row in layout for name in row)
+
+
 def sizes_of(graph: Graph) -> dict[str, int]:
     """Return the extent of every dim of a kernel graph's tensors."""
     return extents_of([value.type for value in graph.values.values()])
@@ -59,38 +66,77 @@ def sizes_of(graph: Graph) -> dict[str, int]:
 def lower(program: Program) -> Lowered:
     """Return a program's checked graph; raise GraphError for what has no meaning in named dims."""
     factors = Factors()
+    roles = _roles(_settled(program, factors).graph)
+    return _Reading(program, factors, lambda factor: roles[_number(factor)]).run()
+
+
+def _settled(program: Program, factors: Factors) -> Lowered:
+    """Read a program until nothing new is found about its dims."""
     for _ in range(MOST_READINGS):
-        try:
-            roles = _Reading(program, factors, lambda factor: f"d{factor}").run().roles
-            return _Reading(program, factors, roles.__getitem__).run().lowered()
-        except Refined:
-            continue
+        with contextlib.suppress(Refined):
+            return _Reading(program, factors, _number).run()
     raise GraphError("the dims of the program keep falling into ever smaller factors")
 
 
+def _number(factor: Factor) -> str:
+    return f"d{factor}"
+
+
+def _roles(graph: Graph) -> dict[str, str]:
+    """Return names for dims after what products of matrices do with them, as in BLAS.
+
+    M and N are rows and columns, K is summed along, B what both operands have; D are other dims. Of
+    one letter they are numbered, and so are the factors of rows or columns.
+    """
+    roles: dict[str, str] = {}
+    used: Counter[str] = Counter()
+
+    def note(letter: str, *dims: str) -> None:
+        if all(dim in roles for dim in dims):
+            return
+        used[letter] += 1
+        base = letter if used[letter] == 1 else f"{letter}{used[letter]}"
+        for i, dim in enumerate(dims):
+            roles.setdefault(dim, base if len(dims) == 1 else f"{base}_{i}")
+
+    for level in (graph, *(n.body for n in graph.blocks if n.body)):
+        for node in level.of("contract"):
+            a, b = (level.values[arg].type.names for arg in node.args)
+            for dim in (d for d in a if d in b and d != node.over):
+                note("B", dim)
+            note("M", *(d for d in a if d not in b))
+            note("K", node.over)
+            note("N", *(d for d in b if d not in a))
+    for dim in sizes_of(graph):
+        note("D", dim)
+    return roles
+
+
 class _Reading:
-    """One pass over a program: tensors by number, the growing graph, what each dim is for."""
+    """One pass over a program: tensors by number, the growing graph."""
 
     def __init__(self, program: Program, factors: Factors, names: Callable[[Factor], str]) -> None:
         self.program, self.factors, self.names = program, factors, names
         self.builder = Builder(Level.KERNEL)
         self.scope = Scope(self.builder, factors, names)
         self.found: dict[int, Tile] = {}
-        self.roles: dict[Factor, str] = {}
 
-    def run(self) -> _Reading:
+    def run(self) -> Lowered:
         for step in self.program.steps:
             if step.op == "input":
                 self.input(step.outs[0])
             elif step.op == "customized":
                 self.customized(step)
             else:
-                if step.op == "matmul":
-                    a, b = (self.found[a].rows for a in step.args)
-                    self.note_matmul(a, b)
                 compute(self.scope, [step], self.found)
-        self.note_rest()
-        return self
+        layouts = []
+        for tensor in (*self.program.inputs, *self.program.outputs):
+            rows = self.found[tensor.number].rows
+            layouts.append(tuple(tuple(map(self.names, row)) for row in rows))
+        count = len(self.program.inputs)
+        outputs = [self.found[t.number].name for t in self.program.outputs]
+        graph = check(self.builder.graph(outputs))
+        return Lowered(graph, tuple(layouts[:count]), tuple(layouts[count:]))
 
     def input(self, tensor: Tensor) -> None:
         extents = enumerate(tensor.extents)
@@ -110,7 +156,7 @@ class _Reading:
     def customized(self, step: Step) -> None:
         assert step.block is not None
         tiles = [self.found[a] for a in step.args]
-        storage = self.program.tensor(step.args[0]).dtype
+        storage = self.program.tensors[step.args[0]].dtype
         lowering = BlockLowering(step.block, self.factors, self.names, storage)
         body, stored = lowering.run(tiles, self.builder.types)
         names = [self.builder.free_name(s.name.removesuffix("_stored")) for s in stored]
@@ -121,60 +167,7 @@ class _Reading:
         for tensor, name, s in zip(step.outs, names, stored, strict=True):
             self.found[tensor.number] = Tile(name, s.rows)
 
-    def note_matmul(self, a: tuple[Row, ...], b: tuple[Row, ...]) -> None:
-        """Name the dims of a product of matrices as BLAS does; leading ones are B."""
-        leading = [("B", row) for pair in zip(a[:-2], b[:-2], strict=False) for row in pair]
-        for letter, row in (*leading, *zip("MKKN", (*a[-2:], *b[-2:]), strict=True)):
-            self.note(letter, row)
-
-    def note(self, letter: str, row: Row) -> None:
-        """Name a row of factors after what it is for; they are numbered."""
-        if all(factor in self.roles for factor in row):
-            return
-        bases = {role.partition("_")[0] for role in self.roles.values()}
-        base, suffix = letter, 1
-        while base in bases:
-            suffix += 1
-            base = f"{letter}{suffix}"
-        for i, factor in enumerate(row):
-            self.roles.setdefault(factor, base if len(row) == 1 else f"{base}_{i}")
-
-    def note_rest(self) -> None:
-        """Name what no matmul of the kernel graph takes, block graphs' matmuls first."""
-        for step in self.program.steps:
-            if step.block is not None:
-                self.note_block(step)
-        for tensor in self.program.inputs:
-            for row in self.found[tensor.number].rows:
-                self.note("D", row)
-
-    def note_block(self, step: Step) -> None:
-        assert step.block is not None
-        rows: dict[int, tuple[Row, ...]] = {}
-        for inner, outer in zip(step.block.of("input"), step.args, strict=True):
-            rows[inner.outs[0].number] = self.found[outer].rows
-        for inner in step.block.steps:
-            known = [rows[a] for a in inner.args if a in rows]
-            if inner.op == "matmul" and len(known) == 2:
-                a, b = known
-                self.note_matmul(a, b)
-                rows[inner.outs[0].number] = (*a[:-1], b[-1])
-            elif known and inner.op not in ("accum", "reduction"):
-                rows.update(dict.fromkeys((t.number for t in inner.outs), known[0]))
-
-    def lowered(self) -> Lowered:
-        outputs = [self.found[n] for n in self.program.outputs]
-        inputs = [self.found[t.number] for t in self.program.inputs]
-        graph = check(self.builder.graph([t.name for t in outputs]))
-        return Lowered(graph, tuple(map(self.layout, inputs)), tuple(map(self.layout, outputs)))
-
-    def layout(self, tile: Tile) -> Layout:
-        return tuple(tuple(self.names(f) for f in row) for row in tile.rows)
-
 
 def _storage_order(tensor: Tensor) -> list[int]:
     """Return the positions of an input's dims, the one with the largest stride first."""
-    positions = list(range(len(tensor.extents)))
-    if not tensor.strides:
-        return positions
-    return sorted(positions, key=lambda i: (-tensor.strides[i], i))
+    return sorted(range(tensor.num_dims), key=lambda i: (-tensor.layout[i], i))

@@ -21,7 +21,7 @@ from mirage_kernels.generator.frontend.positional.dims import (
     Tile,
     only_values,
 )
-from mirage_kernels.generator.frontend.positional.program import Block, Extents, Step
+from mirage_kernels.generator.frontend.positional.steps import Extents, Frame, Step
 from mirage_kernels.generator.ir import OPS, Kind
 
 Lowering = Callable[[Scope, Step, Sequence[Tile]], list[Tile]]
@@ -39,26 +39,31 @@ class Op:
     extents: shapes.ShapeRule
     lower: Lowering
     numbers: int = 0
+    results: int = 1
     over_dim: bool = False
     block: bool = False
     special: bool = False
 
 
-def result_extents(step: Step, args: Sequence[Extents], block: Block | None) -> list[Extents]:
-    """Return the extents of a step's results; raise GraphError where its operands don't fit."""
-    op = POSITIONAL.get(step.op)
-    if op is None or (block is None and op.block):
-        level = "kernel" if block is None else "block"
-        known = [name for name, op in POSITIONAL.items() if block is not None or not op.block]
-        raise GraphError(f"a {level} graph has no operator {step.op!r}", f"there are {known}")
+def result_extents(step: Step, args: Sequence[Extents], frame: Frame | None) -> list[Extents]:
+    """Return the extents of a step's results; raise GraphError where its operands don't fit.
+
+    `frame` is that of the block graph around it, None at kernel level.
+    """
+    level, known = "block", POSITIONAL
+    if frame is None:
+        level, known = "kernel", {name: op for name, op in POSITIONAL.items() if not op.block}
+    op = known.get(step.op)
+    if op is None:
+        raise GraphError(f"a {level} graph has no operator {step.op!r}", f"there are {[*known]}")
     if op.arity != len(args):
         raise GraphError(f"{step.op} takes {op.arity} operands, not {len(args)}")
     if op.numbers != len(step.numbers):
         raise GraphError(f"{step.op} takes {op.numbers} numbers, not {len(step.numbers)}")
-    if op.over_dim:
-        shapes.check_position(step, args[0])
-    found = op.extents(step, args, block)
-    return [shapes.check_extents(e, f"the result of {step.op}") for e in found]
+    if op.over_dim and not 0 <= step.dim < len(args[0]):
+        raise GraphError(f"{step.op} over dim {step.dim}: the tensor has the dims {list(args[0])}")
+    found = shapes.check_extents(op.extents(step, args, frame), f"the result of {step.op}")
+    return [found] * op.results
 
 
 def lowered(scope: Scope, step: Step, args: Sequence[Tile]) -> list[Tile]:
@@ -283,15 +288,15 @@ ELEMENTWISE = {
 }
 POSITIONAL: dict[str, Op] = {
     **{name: Op(n, shapes.elementwise, _elementwise) for name, n in ELEMENTWISE.items()},
-    "exp": Op(1, shapes.same, _exp, special=True),
-    "mul_scalar": Op(1, shapes.same, _mul_scalar, numbers=1),
-    "clamp": Op(1, shapes.same, _clamp, numbers=2),
+    "exp": Op(1, shapes.elementwise, _exp, special=True),
+    "mul_scalar": Op(1, shapes.elementwise, _mul_scalar, numbers=1),
+    "clamp": Op(1, shapes.elementwise, _clamp, numbers=2),
     "matmul": Op(2, shapes.matmul, _matmul, special=True),
     "reduction": Op(1, shapes.reduction, _reduction, over_dim=True),
-    "rms_norm": Op(1, shapes.same, _rms_norm, over_dim=True),
-    "reduction_max": Op(1, shapes.reduction_max, _reduction_max, over_dim=True, block=True),
+    "rms_norm": Op(1, shapes.elementwise, _rms_norm, over_dim=True),
+    "reduction_max": Op(1, shapes.reduction, _reduction_max, results=2, over_dim=True, block=True),
     "accum": Op(1, shapes.accum, _accum, block=True),
     "accum_rescale": Op(2, shapes.accum, _accum_rescale, block=True, special=True),
-    "accum_max": Op(1, shapes.same, _accum_max, block=True, special=True),
+    "accum_max": Op(1, shapes.elementwise, _accum_max, block=True, special=True),
     "concat": Op(2, shapes.concat, _concat, over_dim=True, block=True),
 }

@@ -1,121 +1,100 @@
-"""Positional programs: what a front end records before dims have names."""
+"""Positional programs: what a front end records, each step checked, before dims have names."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 
+from mirage_kernels.generator.frontend.positional import shapes
+from mirage_kernels.generator.frontend.positional.ops import result_extents
+from mirage_kernels.generator.frontend.positional.steps import (
+    Extents,
+    Frame,
+    Step,
+    Tensor,
+    Three,
+    row_major,
+)
 from mirage_kernels.generator.ir import DType
 
-Extents = tuple[int, ...]
-Three = tuple[int, int, int]  # x, y, z: a grid, a block, or the dims that a grid's axes cut
-NOWHERE = -1  # in maps: an axis that cuts no dim; a loop that cuts no dim
-AXES = ("x", "y", "z")
 
-
-@dataclass(frozen=True)
-class Tensor:
-    """A positional tensor: its number in the program, extents, element type.
-
-    `strides` (in elements) say how an input lies in memory; none means row-major.
-    """
-
-    number: int
-    extents: Extents
-    dtype: DType = DType.FP16
-    strides: Extents = ()
-
-    @property
-    def guid(self) -> int:
-        """The number, as Mirage calls it."""
-        return self.number
-
-    @property
-    def dims(self) -> Extents:
-        """Extents of all dims."""
-        return self.extents
-
-    @property
-    def num_dims(self) -> int:
-        """Number of dims."""
-        return len(self.extents)
-
-    def dim(self, index: int) -> int:
-        """Return the extent of one dim."""
-        return self.extents[index]
-
-    def position(self, dim: int) -> int:
-        """Return the position of a dim that may be counted from the end."""
-        return dim + self.num_dims if -self.num_dims <= dim < 0 else dim
-
-
-@dataclass(frozen=True)
-class Step:
-    """One operator of a kernel or block graph, applied to tensors by number.
-
-    `dim` is the dim that a reduction shortens to `size` elements, the first one that a norm runs
-    over, the one that concat joins, or the one that the loop cuts of a block's input (its fmap).
-    `maps` is the imap of a block's input or the omap of its output; `kind` the kind of an
-    accumulation; `numbers` the constants of clamp and mul_scalar.
-    """
-
-    op: str
-    args: tuple[int, ...] = ()
-    outs: tuple[Tensor, ...] = ()
-    dim: int = NOWHERE
-    size: int = 1
-    maps: Three = (NOWHERE, NOWHERE, NOWHERE)
-    kind: str = ""
-    numbers: tuple[float, ...] = ()
-    block: Block | None = None
-
-
-@dataclass(frozen=True)
-class Block:
-    """A block graph: grid, threads (kept, not used), iterations of its loop, `reduction_dimx`."""
-
-    grid: Three
-    threads: Three
-    loop_range: int
-    dimx: int
-    steps: tuple[Step, ...]
-
-    def of(self, op: str) -> tuple[Step, ...]:
-        """Return the steps with the given op, in order."""
-        return tuple(s for s in self.steps if s.op == op)
-
-
-@dataclass(frozen=True)
+@dataclass
 class Program:
-    """A kernel graph: steps in topological order, and the numbers of its results."""
+    """A kernel graph, step by step; with a `frame`, the block graph of that grid and loop.
 
-    steps: tuple[Step, ...]
-    outputs: tuple[int, ...]
+    `results` are tensors that were chosen as results, with their strides.
+    """
+
+    frame: Frame | None = None
+    steps: list[Step] = field(default_factory=list)
+    tensors: list[Tensor] = field(default_factory=list)  # by number
+    results: list[Tensor] = field(default_factory=list)
+
+    def of(self, op: str) -> list[Step]:
+        """Return the steps with the given op, in order."""
+        return [s for s in self.steps if s.op == op]
 
     @property
-    def inputs(self) -> tuple[Tensor, ...]:
-        """The program's input tensors, in order."""
-        return tuple(s.outs[0] for s in self.steps if s.op == "input")
+    def inputs(self) -> list[Tensor]:
+        """The input tensors, in order."""
+        return [s.outs[0] for s in self.of("input")]
 
-    def tensor(self, number: int) -> Tensor:
-        """Return a tensor of the kernel graph by its number."""
-        return next(t for t in self.tensors() if t.number == number)
+    @property
+    def outputs(self) -> list[Tensor]:
+        """The results; where none are chosen, the computed tensors that no step takes."""
+        taken = {a for s in self.steps for a in s.args}
+        made = [t for s in self.steps if s.op != "input" for t in s.outs]
+        return self.results or [t for t in made if t.number not in taken]
 
-    def tensors(self) -> Iterator[Tensor]:
-        """Yield every tensor of the kernel graph."""
-        return (t for s in self.steps for t in s.outs)
+    @property
+    def stored(self) -> list[Extents]:
+        """Extents of what a block graph's outputs make together."""
+        return [self._stored(step) for step in self.of("output")]
 
+    def _stored(self, step: Step) -> Extents:
+        assert self.frame is not None
+        return shapes.stored_extents(step, self.tensors[step.args[0]].extents, self.frame)
 
-def unused(steps: tuple[Step, ...]) -> tuple[int, ...]:
-    """Return the computed tensors that no step takes: the results where none is named."""
-    taken = {a for s in steps for a in s.args}
-    made = [t.number for s in steps if s.op != "input" for t in s.outs]
-    return tuple(n for n in made if n not in taken)
+    def owns(self, tensor: object) -> bool:
+        """Say whether something is a tensor of this graph."""
+        return any(tensor is own for own in self.tensors)
 
+    def add(self, step: Step, extents: Sequence[Extents], dtype: DType) -> list[Tensor]:
+        """Append a step and return its results."""
+        first = len(self.tensors)
+        outs = [Tensor(first + i, e, dtype) for i, e in enumerate(extents)]
+        self.tensors += outs
+        self.steps.append(replace(step, outs=tuple(outs)))
+        return outs
 
-def row_major(extents: Extents) -> Extents:
-    """Return the strides of a contiguous tensor."""
-    strides = [1]
-    for n in reversed(extents[1:]):
-        strides.append(strides[-1] * n)
-    return tuple(reversed(strides))
+    def input(self, extents: Extents, dtype: DType, strides: Extents = ()) -> Tensor:
+        """Add an input of the program; strides (in elements) default to row-major."""
+        shapes.check_extents(extents, "an input")
+        strides = () if strides == row_major(extents) else strides
+        self.tensors.append(Tensor(len(self.tensors), extents, dtype, strides))
+        self.steps.append(Step("input", outs=(self.tensors[-1],)))
+        return self.tensors[-1]
+
+    def apply(self, step: Step, args: Sequence[Tensor]) -> list[Tensor]:
+        """Add an operator; raise GraphError where its operands don't fit."""
+        extents = result_extents(step, [a.extents for a in args], self.frame)
+        return self.add(replace(step, args=tuple(a.number for a in args)), extents, args[0].dtype)
+
+    def tile(self, whole: Tensor, maps: Three, dim: int) -> Tensor:
+        """Add a block graph's input: the tile of a tensor that grid and loop cut."""
+        assert self.frame is not None
+        step = Step("input", dim=dim, maps=maps)
+        return self.add(step, [shapes.tile_extents(step, whole.extents, self.frame)], whole.dtype)[
+            0
+        ]
+
+    def store(self, tile: Tensor, maps: Three) -> None:
+        """Add a block graph's output: where each block's tile goes in a result."""
+        step = Step("output", (tile.number,), maps=maps)
+        self._stored(step)
+        self.steps.append(step)
+
+    def customized(self, block: Program, args: Sequence[Tensor]) -> list[Tensor]:
+        """Add a kernel: a finished block graph applied to tensors."""
+        step = Step("customized", tuple(a.number for a in args), block=block)
+        return self.add(step, block.stored, args[0].dtype)

@@ -3,27 +3,28 @@
 Which slices a token has is addressing, as pages of a cache are. The muGraph stays that of one
 token's; its kernel's second form finds the slices by the tokens' numbers
 (csrc/tile/batched_lora).
-It has producer blocks (`producer_blocks.py`) in a launch of their own, for there may be as many
-slices as tokens. Consumers have the tiles that the record is proved for.
+It has producer blocks (`producer_blocks`) in a launch of their own, for there may be as many slices
+as tokens. Consumers have the tiles that the record is proved for.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from mirage_kernels.generator.plan.program import Layout, TileProgram
-from mirage_kernels.generator.schedules.loop import LoopKnobs
-from mirage_kernels.generator.schedules.producer_blocks import (
+from mirage_kernels.generator.schedules.choose import shared_bytes
+from mirage_kernels.generator.schedules.loop import (
+    ALONE_BYTES,
+    BARRIER_BYTES,
     ROW_TILE,
-    WHERE_MEASURED,
-    producer_program,
+    LoopKnobs,
+    kept_bytes,
 )
+from mirage_kernels.generator.schedules.producer_blocks import WHERE_MEASURED, divided
 from mirage_kernels.generator.schedules.register_operand.knobs import RegisterOperand
 from mirage_kernels.generator.schedules.schedule import Variant
-from mirage_kernels.generator.schedules.sizes import shared_bytes
-from mirage_kernels.generator.schedules.sliced_k.knobs import CHUNK_DEPTH, SlicedK
-from mirage_kernels.generator.schedules.sliced_k.shared_memory import Meeting, kept_bytes
-from mirage_kernels.generator.schedules.warpgroups import ALONE_BYTES, BARRIER_BYTES
+from mirage_kernels.generator.schedules.sliced_k.knobs import CHUNK_DEPTH, Area, SlicedK
 from mirage_kernels.generator.target import Target, target
 
 ENDING = "_batched"  # of the overload that such a kernel serves
@@ -61,28 +62,38 @@ def stacked_program(
     if len(program.kept) != 1 or len(program.fetches) != 1 or len(program.products) != 1:
         return None
     name = program.recipe.removesuffix("_full") + ENDING
-    made = replace(program, recipe=name, producer_blocks=1, stacked=stacked)
-    inner = [s.args[0] for s in producer_program(made).loads if s.args[0] in stacked]
-    return made if {*inner, program.fetches[0].args[0]} == {*stacked} else None
+    inputs = tuple(replace(o, stacked=o.name in stacked) for o in program.inputs)
+    made = divided(replace(program, recipe=name, inputs=inputs))
+    (fetched,) = program.fetches
+    factors = {*_producers(made).stacked, fetched.args[0]}
+    return made if factors == {*stacked} else None
+
+
+def _producers(program: TileProgram) -> TileProgram:
+    """Return what the first launch runs."""
+    assert program.consumers is not None
+    assert program.consumers.producers is not None
+    return program.consumers.producers
 
 
 def first_launch(program: TileProgram) -> FirstLaunch:
     """Return the knobs of the first launch: tiles of as few rows as a product has."""
-    made = producer_program(program)
-    depth = made.extents[made.roles.depth]
+    depth = program.extents[program.roles.depth]
     steps = -(-depth // (PRODUCER_BLOCKS * PRODUCER_WARPS * PRODUCER_CHUNKS * CHUNK_DEPTH))
     return FirstLaunch(ROW_TILE, min(PRODUCER_STAGES, steps))
 
 
 def slices_ahead(program: TileProgram, knobs: LoopKnobs, on: Target) -> int:
     """Return how many second slices a block has places for; 0 where it has too little memory."""
-    (fetched,) = program.fetches
-    inner = program.roles.inner_of(fetched.type)
-    assert inner is not None
-    one = kept_bytes(knobs.rows // knobs.blocks, inner.size)
     left = on.shared_bytes - TASKS_BYTES - shared_bytes(program, knobs)
-    ahead = min(MOST_SLICES_AHEAD, 1 + left // one)
+    ahead = min(MOST_SLICES_AHEAD, 1 + left // _slice_bytes(program, knobs))
     return ahead if ahead >= FEWEST_SLICES_AHEAD else 0
+
+
+def _slice_bytes(program: TileProgram, knobs: LoopKnobs) -> int:
+    """Return what a block's rows of a second slice take."""
+    (dim,) = program.roles.inner
+    return kept_bytes(knobs.rows // knobs.blocks, program.extents[dim])
 
 
 def stacked_variants(
@@ -98,37 +109,33 @@ def stacked_variants(
         if isinstance(v.knobs, SlicedK | RegisterOperand)
         and v.knobs.tokens <= MOST_TOGETHER
         and v.knobs.rows // v.knobs.blocks % ROW_TILE == 0
-        for knobs in _fitting(program, v.knobs, on)
+        and (knobs := next(_fitting(program, v.knobs, on), None))
     ]
     return (*fitting[:-1], replace(fitting[-1], bucket=0)) if fitting else ()
 
 
 def _fitting(
     program: TileProgram, knobs: SlicedK | RegisterOperand, on: Target
-) -> list[SlicedK | RegisterOperand]:
-    """Return the knobs without producers, with as many stages as leave room; none if none do."""
+) -> Iterator[SlicedK | RegisterOperand]:
+    """Yield the knobs without producers, with as many stages as leave room, the most first."""
     plain: SlicedK | RegisterOperand = replace(knobs, producers=None)
+    turns = 1
     if isinstance(plain, RegisterOperand):
-        plain = replace(plain, barriers=1)
-    turns = plain.groups if isinstance(plain, RegisterOperand) else 1
+        plain, turns = replace(plain, barriers=1), plain.groups
     found = (replace(plain, stages=n) for n in range(knobs.stages, 1, -turns))
-    return [k for k in found if slices_ahead(program, k, on)][:1]
+    return (k for k in found if slices_ahead(program, k, on))
 
 
 def consumers_bytes(program: TileProgram, knobs: LoopKnobs) -> int:
     """Return what a block takes that multiplies with its tokens' slices."""
-    (fetched,) = program.fetches
-    inner = program.roles.inner_of(fetched.type)
-    assert inner is not None
     more = slices_ahead(program, knobs, target(WHERE_MEASURED[0])) - 1
-    slices = TASKS_BYTES + more * kept_bytes(knobs.rows // knobs.blocks, inner.size)
+    slices = TASKS_BYTES + more * _slice_bytes(program, knobs)
     return max(ALONE_BYTES, shared_bytes(program, knobs) + slices)
 
 
 def first_launch_bytes(program: TileProgram) -> int:
     """Return what a block of the first launch takes: tasks, sums of its warps and of blocks."""
-    first = first_launch(program)
-    sums = Meeting("sums", Layout.ACCUM, barrier=False)
-    own = SlicedK(PRODUCER_TOKENS, first.rows, first.warps, 1, 1)
-    met = sums.bytes(own) + sums.bytes(replace(own, warps=first.blocks))
+    first, sums = first_launch(program), Area("sums", Layout.ACCUM, partial=True)
+    copies = (first.warps, first.blocks)
+    met = sum(sums.bytes(SlicedK(PRODUCER_TOKENS, first.rows, n, 1, 1)) for n in copies)
     return TASKS_BYTES + met + BARRIER_BYTES

@@ -36,7 +36,7 @@ def knobs_text(program: TileProgram, knobs: LoopKnobs) -> str:
 def write_map(writer: Writer, makers: TileProgram) -> None:
     """Write the makers' map of shared memory."""
     writer.line(
-        "// Shared memory in bytes: tasks, the warps' sums, what blocks of the cluster send."
+        "// Shared memory in bytes: groups, the warps' sums, what blocks of the cluster send."
     )
     writer.line("template <class Config>")
     with writer.block("struct SharedMap {", "};"), declared(writer, makers, member=True):
@@ -73,7 +73,7 @@ def write_plan(writer: Writer, users: TileProgram, program: TileProgram) -> None
         "Blocks": knobs.blocks,
     }
     constants = ", ".join(f"k{name} = {value}" for name, value in sizes.items())
-    writer.line(f"// A launch of its own makes {kept.args[0]}, each token's with its own slice.")
+    writer.line(f"// A first launch computes {kept.args[0]}, each token's with its own slice.")
     writer.line("template <class Shape>")
     with writer.block("struct Producers : Shape {", "};"):
         writer.line("using Element = typename Shape::T;")
@@ -93,11 +93,11 @@ def write_makers_head(writer: Writer, makers: TileProgram) -> str:
 def write_makers_tile(writer: Writer, program: TileProgram) -> None:
     """Write which tokens and which slice a cluster has."""
     writer.line("const int first_row = own.first_row, first_token = own.first_token;")
-    writer.line("const tile::AdapterGroup task = own.task;")
+    writer.line("const tile::AdapterGroup group = own.group;")
     for s in program.loads:
         if s.args[0] in program.stacked:
             rows, depth = program.roles.rows, program.roles.depth
-            writer.line(f"{s.args[0]} += int64_t{{task.adapter}} * {rows} * {depth};")
+            writer.line(f"{s.args[0]} += int64_t{{group.adapter}} * {rows} * {depth};")
     writer.line("tile::begin_reduction<Clusters>(shared + Shared::kBlocksAt, own.turn);")
 
 
@@ -120,7 +120,7 @@ def write_left(writer: Writer, program: TileProgram) -> str:
         where = f"shared + Shared::kBlocksAt, {s.out}_own, own.turn"
         writer.assignment(f"const auto {s.out}_parts = tile::reduce_blocks<Clusters>({where});")
     writer.line("if (tile::cluster_rank() > 0) return;")
-    return "tile::publish_inner<Clusters>(args.workspace, out_tile, task"
+    return "tile::publish_inner<Clusters>(args.workspace, out_tile, group"
 
 
 def write_makers_launch(writer: Writer, makers: TileProgram) -> None:

@@ -1,15 +1,37 @@
-"""Knobs of cluster split-K."""
+"""Knobs of cluster split-K, and what a block of theirs keeps.
+
+Every block of sliced-K reads all of its tokens from L2; from some 64 tokens on that takes longer
+than the weights take from memory. Where two blocks split the depth, each reads half as much. A
+block then has roles instead of equal warps (csrc/tile/cluster_split_k/block.cuh): one warp copies
+boxes, two or three warpgroups multiply, and one computes what concerns tokens alone. The muGraph
+stays as it is: its loop is dealt out to blocks as it is to warps, and the sums meet in a fixed
+order.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import ClassVar
 
-from mirage_kernels.generator.schedules.loop import LoopKnobs
-from mirage_kernels.generator.schedules.warpgroups import BOX_DEPTH, GROUP_WARPS
+from mirage_kernels.generator.ir import DType
+from mirage_kernels.generator.plan.dead_code import needed
+from mirage_kernels.generator.plan.layouts import WARP_LANES
+from mirage_kernels.generator.plan.program import Do, Layout, Statement, TileProgram
+from mirage_kernels.generator.schedules.loop import (
+    ALONE_BYTES,
+    BARRIER_BYTES,
+    BOX_DEPTH,
+    GROUP_ROWS,
+    GROUP_WARPS,
+    REGISTERS,
+    REGISTERS_BESIDE,
+    TOKEN_TILE,
+    LoopKnobs,
+)
 
 BLOCKS = 2  # of a cluster: all SMs hold pairs, not all larger clusters (docs/measurements.md)
 GROUPS, MOST_GROUPS = 2, 3  # warpgroups that multiply
+SETS, FEWEST_STAGES_OF_SETS = 2, 6  # steps that have registers of their own; of a ring of so many
 
 
 @dataclass(frozen=True)
@@ -42,3 +64,146 @@ class ClusterSplitK(LoopKnobs):
     def step_depth(self) -> int:
         """Return how much of the contracted dim one pass of the loop takes."""
         return BLOCKS * BOX_DEPTH
+
+
+@dataclass(frozen=True)
+class Split:
+    """The statements of a loop by the warps that run them."""
+
+    prepared: tuple[Statement, ...]  # of tokens alone
+    multiplied: tuple[Statement, ...]
+    rewritten: str  # computed tokens that products take instead of the loaded ones; "": none
+
+
+def split(program: TileProgram) -> Split | None:
+    """Return a program's loop by roles, None if this plan cannot carry it."""
+    later = (program.fetches, program.stages, program.products, program.lines, program.also)
+    if any(later) or program.roles.inner or not program.loop:
+        return None
+    computed = [s for s in program.loop if s.do is not Do.LOAD]
+    loaded = {s.out for s in program.loads}
+    layouts = [s.layout for s in program.loads]
+    if layouts.count(Layout.TOKENS) != 1 or not layouts.count(Layout.ROWS):
+        return None
+    if any(s.layout is Layout.ROW_SUMS for s in computed):
+        return None
+    products = [s for s in computed if s.do is Do.CONTRACT]
+    wide = {s.out for s in computed if s.dtype is DType.FP32}
+    tokens = {p.args[1] for p in products}
+    if len(tokens) > 1 or wide & {a for p in products for a in p.args}:
+        return None
+    (operand,) = tokens
+
+    def role(*layouts: Layout) -> tuple[Statement, ...]:
+        """Return the statements of values, with the computed vectors that they need."""
+        own = [s for s in computed if s.layout in (*layouts, Layout.DEPTH)]
+        return needed(own, {s.out for s in own if s.layout in layouts})
+
+    return Split(
+        role(Layout.TOKENS, Layout.TOKEN_SUMS),
+        role(Layout.ROWS, Layout.ACCUM),
+        "" if operand in loaded else operand,
+    )
+
+
+@dataclass(frozen=True)
+class SplitBlock:
+    """What blocks of a program keep, by their knobs (csrc/tile/cluster_split_k/block.cuh)."""
+
+    depth: int
+    row_tensors: int
+    computed_rows: int  # that are multiplied from registers, not as they lie
+    vectors: int
+    accumulators: int
+    token_sums: int
+    prepares: bool  # whether a warpgroup computes what concerns tokens alone
+
+    @staticmethod
+    def of(program: TileProgram) -> SplitBlock:
+        """Return what blocks of a program keep."""
+        loads, loaded = [s.layout for s in program.loads], {s.out for s in program.loads}
+        sums, made = [m.layout for m in program.meetings], split(program)
+        return SplitBlock(
+            program.extents[program.roles.depth],
+            loads.count(Layout.ROWS),
+            len({a for s in program.loop if s.do is Do.CONTRACT for a in s.args[:1]} - loaded),
+            loads.count(Layout.DEPTH),
+            sums.count(Layout.ACCUM),
+            sums.count(Layout.TOKEN_SUMS),
+            made is not None and bool(made.prepared),
+        )
+
+    def turns(self, rows: int) -> int:
+        """Return how many warpgroups take turns at steps, each with all rows.
+
+        So that one reads while the other has the tensor cores, if all rows are one tile; with more
+        of them a tile each is faster (96: measured).
+        """
+        step = BLOCKS * BOX_DEPTH * GROUPS
+        return GROUPS if rows <= GROUP_ROWS and self.depth % step == 0 else 1
+
+    def boxes(self, rows: int) -> int:
+        """Return the boxes of a step.
+
+        Turns are of two, 12.0 us against 12.6 (64 rows); shared steps are faster with one.
+        """
+        even = self.depth % (2 * BLOCKS * BOX_DEPTH * GROUPS) == 0
+        return 2 if self.turns(rows) > 1 and even else 1
+
+    def own_rows(self, knobs: ClusterSplitK) -> int:
+        """Return the rows that one warpgroup multiplies, in octets; the last one may have fewer."""
+        return -(-knobs.rows // TOKEN_TILE // self._columns(knobs)) * TOKEN_TILE
+
+    def tiles(self, knobs: ClusterSplitK) -> int:
+        """Return the same in whole tiles."""
+        return -(-self.own_rows(knobs) // GROUP_ROWS)
+
+    def _columns(self, knobs: ClusterSplitK) -> int:
+        """Return how many warpgroups have rows of their own."""
+        return knobs.groups // self.turns(knobs.rows)
+
+    def most_registers(self, knobs: ClusterSplitK) -> int:
+        """Return what a thread may have: warpgroups multiply, one prepares, one warp copies."""
+        threads = WARP_LANES * (GROUP_WARPS * (knobs.groups + self.prepares) + 1)
+        return REGISTERS // threads // 8 * 8
+
+    def _operands(self, knobs: ClusterSplitK) -> int:
+        """Return the registers of a step's rows that are computed with."""
+        return self.computed_rows * self.tiles(knobs) * BOX_DEPTH // 4
+
+    def registers(self, knobs: ClusterSplitK) -> int:
+        """Return the registers of a thread that multiplies: sums, rows in registers, the rest."""
+        sums = self.accumulators * self.tiles(knobs) * knobs.tokens // 2
+        return sums + self._operands(knobs) + REGISTERS_BESIDE
+
+    def sets(self, knobs: ClusterSplitK) -> int:
+        """Return how many steps have registers of their own.
+
+        With two, one step is read and computed with while the other's products run, and two of the
+        ring's are not overwritten: 15.2 us against 15.7 (3584 -> 4608, with bias), 15.8 against
+        16.0 (4096 -> 6144); of a ring of four 48 against 46.5 (8192 -> 10240).
+        """
+        more = self.registers(knobs) + (SETS - 1) * self._operands(knobs)
+        deep = self.turns(knobs.rows) == 1 and knobs.stages >= FEWEST_STAGES_OF_SETS
+        return SETS if deep and more <= self.most_registers(knobs) else 1
+
+    def meeting_bytes(self, knobs: ClusterSplitK) -> int:
+        """Return what sums take that come from the other block, and from the other warpgroup."""
+        turns = self.turns(knobs.rows)
+        octets = knobs.tokens // TOKEN_TILE // BLOCKS * knobs.groups * self.tiles(knobs)
+        octets += octets // turns * (turns - 1)
+        sums = self.accumulators * octets * GROUP_WARPS * WARP_LANES * 16
+        return sums + self.token_sums * knobs.tokens * 4
+
+    def ring_bytes(self, knobs: ClusterSplitK) -> int:
+        """Return what the boxes of all stages take."""
+        lines = self.row_tensors * knobs.rows + knobs.tokens
+        return knobs.stages * self.boxes(knobs.rows) * lines * BOX_DEPTH * 2
+
+    def shared_bytes(self, knobs: ClusterSplitK) -> int:
+        """Return the shared memory of one block."""
+        lines = (self._columns(knobs) - 1) * self.own_rows(knobs) + self.tiles(knobs) * GROUP_ROWS
+        overrun = (lines - knobs.rows) * BOX_DEPTH * 2
+        rest = -(-overrun // 1024) * 1024 + self.vectors * self.depth // BLOCKS * 2
+        rest += self.meeting_bytes(knobs) + (3 * knobs.stages + 2) * BARRIER_BYTES
+        return max(ALONE_BYTES, self.ring_bytes(knobs) + rest)

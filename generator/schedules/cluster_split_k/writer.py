@@ -1,4 +1,4 @@
-"""The split plan as CUDA: a second kernel of a muGraph, over `csrc/tile/split*.cuh`."""
+"""Cluster split-K as CUDA: one more kernel of a muGraph, over csrc/tile/cluster_split_k."""
 
 from __future__ import annotations
 
@@ -18,8 +18,12 @@ from mirage_kernels.generator.emit.tma_tiles import (
 from mirage_kernels.generator.emit.writer import WIDTH, Writer
 from mirage_kernels.generator.ir import DType
 from mirage_kernels.generator.plan.program import Do, Layout, Statement, TileProgram
-from mirage_kernels.generator.schedules.cluster_split_k.block import Split, SplitBlock, split
-from mirage_kernels.generator.schedules.cluster_split_k.knobs import ClusterSplitK
+from mirage_kernels.generator.schedules.cluster_split_k.knobs import (
+    ClusterSplitK,
+    Split,
+    SplitBlock,
+    split,
+)
 
 INCLUDES = ("tile/cluster_split_k/reduce.cuh", "tile/cluster_split_k/steps.cuh")
 SPLIT = BoxPlan("cluster_split_k", "tile::kClusterBlocks")
@@ -31,10 +35,10 @@ _SUMS = {
 
 def turns(program: TileProgram, knobs: ClusterSplitK) -> list[str]:
     """Return the knobs of steps: warpgroups, turns, boxes of a step, steps in registers."""
-    block = SplitBlock.of(program).sized(knobs.rows, knobs.tokens)
-    groups = f"kGroups = {block.groups}, kTurns = {block.turns}"
-    sets = block.sets(knobs.stages)
-    return [f"static constexpr int {groups}, kTmaTiles = {block.boxes}, kSets = {sets};"]
+    block = SplitBlock.of(program)
+    groups = f"kGroups = {knobs.groups}, kTurns = {block.turns(knobs.rows)}"
+    steps = f"kTmaTiles = {block.boxes(knobs.rows)}, kSets = {block.sets(knobs)}"
+    return [f"static constexpr int {groups}, {steps};"]
 
 
 def split_kernel(writer: Writer, program: TileProgram) -> None:
@@ -52,7 +56,7 @@ def _vectors(program: TileProgram) -> list[Statement]:
 
 
 def _plan(writer: Writer, program: TileProgram, made: Split) -> None:
-    writer.line("// Where tokens are many, two blocks of a cluster share rows and split the depth.")
+    writer.line("// Many tokens: the two blocks of a cluster share rows and split the depth.")
     writer.line("template <class Config>")
     rows = len(boxes(program)) - 1
     counts = f"kRowTensors = {rows}, kVectors = {len(_vectors(program))}"
@@ -88,7 +92,7 @@ def _kernel(writer: Writer, program: TileProgram, made: Split) -> None:
         with writer.block("if (block.is_producer()) {"):
             _copies(writer, program)
         if made.prepared:
-            with writer.block("if (block.is_transformer()) {", ""):
+            with writer.block("if (block.transforms()) {", ""):
                 _role(writer, program, (made.prepared, "transform_tokens", made.rewritten))
             with writer.block("} else {"):
                 _role(writer, program, (made.multiplied, "multiply", made.rewritten))
@@ -101,8 +105,8 @@ def _kernel(writer: Writer, program: TileProgram, made: Split) -> None:
 def _prologue(writer: Writer, program: TileProgram) -> None:
     for line in (
         "using Block = ClusterSplitKBlock<Config>;",
-        "extern __shared__ __align__(tile::kSwizzleAtomBytes) char boxes[];",
-        "char* const shared = boxes;",
+        "extern __shared__ __align__(tile::kSwizzleAtomBytes) char stages[];",
+        "char* const shared = stages;",
         "tile::launch_dependents();",
         f"const Block block{{shared, tile::cluster_rank(), {TOKEN_LINES}}};",
         "block.begin();",
@@ -144,7 +148,7 @@ def _role(writer: Writer, program: TileProgram, role: tuple[Sequence[Statement],
         ]
         for s in statements:
             args = [
-                "step.token_box()" if a == rewritten and a not in computes else a for a in s.args
+                "step.token_tma()" if a == rewritten and a not in computes else a for a in s.args
             ]
             rows.append((IN_LOOP[s.do](s, args), dims_text(s.type.names)))
             if s.out == rewritten:
@@ -164,9 +168,9 @@ def _read(program: TileProgram, statements: Sequence[Statement], role: str) -> d
         elif s.layout is Layout.TOKENS and role == "transform_tokens":
             found[s.out] = "tokens()"
         elif s.layout is Layout.TOKENS and s.out in products:
-            found[s.out] = "token_box()"
+            found[s.out] = "token_tma()"
         elif s.layout is Layout.ROWS and s.out in products and s.out not in mapped:
-            found[s.out] = f"row_box({rows.index(s.out)})"
+            found[s.out] = f"row_tma({rows.index(s.out)})"
         elif s.layout is Layout.ROWS and role == "multiply":
             found[s.out] = f"rows({rows.index(s.out)})"
     return found

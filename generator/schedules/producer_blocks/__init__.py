@@ -22,10 +22,10 @@ from mirage_kernels.generator.plan.program import (
     Statement,
     TileProgram,
 )
+from mirage_kernels.generator.schedules.loop import ROW_TILE, TOKEN_TILE, rows_for
 from mirage_kernels.generator.target import Target
 
 WHERE_MEASURED = ("sm_90a",)
-ROW_TILE, TOKEN_TILE = 16, 8  # of one tensor-core instruction
 # Results have to be there before a consumer needs them: with a loop of 256 elements consumers
 # waited (3.6 us against 2.3), with as many rows as a producer has they would, too.
 FEWEST_DEPTH, FEWEST_ROWS = 2048, 2 * ROW_TILE
@@ -51,41 +51,48 @@ def spare_blocks(program: TileProgram, on: Target) -> int:
 
 def with_producer_blocks(program: TileProgram, on: Target) -> TileProgram:
     """Return the program with producer blocks where it may have some; else the same."""
-    planned = program.sharing and not any(s.barrier for s in program.loop)
-    return replace(program, producer_blocks=spare_blocks(program, on)) if planned else program
+    return divided(program) if spare_blocks(program, on) else program
 
 
-def rows_for(rows: int, blocks: int, tile: int = ROW_TILE) -> int:
-    """Return the fewest rows per block, in whole row tiles, of which `blocks` cover all rows."""
-    return -(-rows // (tile * blocks)) * tile
+def producer_tiles(
+    program: TileProgram, tokens: int, on: Target, *, paired: bool = False
+) -> list[tuple[int, int]]:
+    """Return the inner rows and the tokens that a producer may have, the fewest lines first.
 
-
-def producer_tile(inner: int, tokens: int, spare: int) -> tuple[int, int]:
-    """Return the inner rows and the tokens of a producer: the fewest that so many blocks cover.
-
-    Of tiles with as many lines the first by rows.
+    As many tiles as there are cover all: one for each of the blocks that are left, or for each pair
+    of them that shares one and has register operands. Of tiles with as many lines the first by
+    rows; of pairs the one with most, whose producers end sooner (64 x 32: 6.9 us, 32 x 64: 7.5).
     """
-    rows = range(ROW_TILE, inner + ROW_TILE, ROW_TILE)
-    halves = [t for t in (tokens >> i for i in range(tokens.bit_length())) if t % TOKEN_TILE == 0]
+    (dim,) = program.roles.inner
+    inner, spare = program.extents[dim], spare_blocks(program, on) // (PAIR if paired else 1)
+    least = ROW_TILE if paired else TOKEN_TILE
+    rows = [
+        r
+        for r in range(ROW_TILE, inner + ROW_TILE, ROW_TILE)
+        if not paired or (inner % r == 0 and r <= MOST_PAIRED_ROWS)
+    ]
+    halves = [t for t in (tokens >> i for i in range(tokens.bit_length())) if t % least == 0]
     fitting = [(r, t) for r, t in product(rows, halves) if -(-inner // r) * (tokens // t) <= spare]
-    return min(fitting, key=lambda tile: (sum(tile), tile))
+    return sorted(fitting, key=lambda tile: (sum(tile), -tile[0] if paired else tile[0]))
 
 
-def paired_tile(inner: int, tokens: int, spare: int) -> tuple[int, int] | None:
-    """Return the inner rows and the tokens that two producers share, which have register operands.
-
-    Of tiles with the fewest lines the one with most rows: producers end sooner (64 x 32: 6.9 us,
-    32 x 64: 7.5). None where so few blocks cannot cover all.
-    """
-    rows = (
-        r for r in range(ROW_TILE, min(inner, MOST_PAIRED_ROWS) + 1, ROW_TILE) if inner % r == 0
+def divided(program: TileProgram) -> TileProgram:
+    """Return the program with those of its producer blocks and of its consumer blocks."""
+    loop, meetings = _summed(program, program.epilogue)
+    consumers = replace(
+        program,
+        inputs=_read(program, (*loop, *program.fetches, *program.epilogue)),
+        loop=loop,
+        meetings=meetings,
+        stages=(),
+        products=tuple(replace(p, barrier=False) for p in program.products),
+        received=program.kept,
+        producers=_producers(program),
     )
-    halves = [t for t in (tokens >> i for i in range(tokens.bit_length())) if t % ROW_TILE == 0]
-    fitting = [(r, t) for r, t in product(rows, halves) if inner // r * (tokens // t) <= spare // 2]
-    return min(fitting, key=lambda tile: (sum(tile), -tile[0]), default=None)
+    return replace(program, consumers=consumers)
 
 
-def producer_program(program: TileProgram) -> TileProgram:
+def _producers(program: TileProgram) -> TileProgram:
     """Return the program of the producer blocks: a plain one, of the inner rows."""
     (stage,) = program.stages
     (kept,) = program.kept
@@ -104,32 +111,13 @@ def producer_program(program: TileProgram) -> TileProgram:
         program,
         roles=roles,
         inputs=_read(program, (*loop, *epilogue)),
-        output=Operand(kept.out, 0, kept.type),
+        output=Operand.in_workspace(kept.out, kept.type),
         loop=tuple(map(placed, loop)),
         meetings=tuple(map(placed, meetings)),
         epilogue=tuple(map(placed, epilogue)),
         fetches=(),
         stages=(),
         products=(),
-        producer_blocks=0,
-        produces=True,
-    )
-
-
-def consumer_program(program: TileProgram) -> TileProgram:
-    """Return the program of the consumer blocks; the same where there are no producers."""
-    if not program.producer_blocks or program.received:
-        return program
-    loop, meetings = _summed(program, program.epilogue)
-    return replace(
-        program,
-        inputs=_read(program, (*loop, *program.fetches, *program.epilogue)),
-        loop=loop,
-        meetings=meetings,
-        stages=(),
-        products=tuple(replace(p, barrier=False) for p in program.products),
-        received=program.kept,
-        producers=producer_program(program),
     )
 
 

@@ -9,7 +9,7 @@ from mirage_kernels.generator.plan.program import Do, Layout, Statement, TilePro
 from mirage_kernels.generator.schedules.producer_blocks import PAIR
 
 INCLUDES = ("tile/producer_blocks/register_operand.cuh",)
-MAPS = "CUtensorMap made[2];"
+MAPS = "CUtensorMap producer_maps[2];"
 
 
 def write_makers(writer: Writer, users: TileProgram, makers: TileProgram) -> None:
@@ -63,11 +63,12 @@ def write_maps(writer: Writer, users: TileProgram, makers: TileProgram) -> None:
     index, roles = operands[rows.args[0]].index, makers.roles
     writer.line("using Producers = ProducersBlock<Config>;")
     lines = "tile::token_lines<Producers>(args.dims[0])"
-    writer.assignment(f"status = tile::encode<T>(&given.made[0], {tokens.args[0]}, {lines});")
+    call = f"tile::encode<T>(&given.producer_maps[0], {tokens.args[0]}, {lines});"
+    writer.assignment(f"status = {call}")
     writer.line("if (status != cudaSuccess) return status;")
     tensor = f"{{args.inputs[{index}], {roles.rows}, {roles.depth}, {roles.depth}}}"
     writer.line(f"const tile::Tensor {rows.args[0]}{tensor};")
-    call = f"tile::encode<T>(&given.made[1], {rows.args[0]}, Producers::kRows);"
+    call = f"tile::encode<T>(&given.producer_maps[1], {rows.args[0]}, Producers::kRows);"
     writer.assignment(f"status = {call}")
     writer.line("if (status != cudaSuccess) return status;")
 
@@ -91,7 +92,7 @@ def _plan(writer: Writer, users: TileProgram, makers: TileProgram) -> None:
         writer.line(
             f"static constexpr int kDepth = Consumers::{makers.roles.depth}, kRowTensors = 1;"
         )
-        writer.line("static constexpr int kProducts = 1, kInner = 0, kBesideBytes = 0;")
+        writer.line("static constexpr int kProducts = 1, kInner = 0, kExtraBytes = 0;")
     writer.line("template <class Consumers>")
     writer.line("using ProducersBlock = tile::RegisterOperandBlock<ProducersPlan<Consumers>>;")
     writer.line()
@@ -112,10 +113,10 @@ def _start(writer: Writer, makers: TileProgram) -> None:
     for line in (
         "const ProducerBlocks<Config> producers(args);",
         "const int first_row = producers.first_row(), first_token = producers.first_token();",
-        "const int box_row = first_row / Block::kRows * Block::kRows;",
+        "const int tile_row = first_row / Block::kRows * Block::kRows;",
         "if (tile::warp_index() > Block::kWarps) return;",
         f"const Block block{{shared, tile::token_lines<Block>({makers.roles.tokens})}};",
-        "if (threadIdx.x == 0) producers.tag(shared + Block::kBytes) = tile::new_launch_tag();",
+        "if (threadIdx.x == 0) producers.tag(shared + Block::kBytes) = tile::new_tag();",
         "block.begin();",
         "",
     ):
@@ -124,13 +125,14 @@ def _start(writer: Writer, makers: TileProgram) -> None:
 
 def _copies(writer: Writer) -> None:
     for line in (
-        "const auto prefetch_weights = "
-        "[&](int k) { tile::prefetch_tile(given.made[1], box_row, k); };",
+        "const auto prefetch_weights = [&](int k) {",
+        "  tile::prefetch_tile(given.producer_maps[1], tile_row, k);",
+        "};",
         "const auto copy_weights = [&](const auto& buffer, int k) {",
-        "  tile::copy_tile(buffer.rows(0), given.made[1], box_row, k, buffer.full);",
+        "  tile::copy_tile(buffer.rows(0), given.producer_maps[1], tile_row, k, buffer.full);",
         "};",
         "const auto copy_tokens = [&](const auto& buffer, int k) {",
-        "  tile::copy_tile(buffer.tokens(), given.made[0], first_token, k, buffer.full);",
+        "  tile::copy_tile(buffer.tokens(), given.producer_maps[0], first_token, k, buffer.full);",
         "};",
         "block.copy(args.constant_weights, prefetch_weights, copy_weights, copy_tokens);",
         "return;",

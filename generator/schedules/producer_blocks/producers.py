@@ -9,17 +9,18 @@ from mirage_kernels.generator.emit.shared_map import shared_map
 from mirage_kernels.generator.emit.writer import Writer
 from mirage_kernels.generator.plan.program import TileProgram
 from mirage_kernels.generator.schedules.batched_lora import writer as batched_lora
-from mirage_kernels.generator.schedules.producer_blocks import consumer_program, producer_program
+from mirage_kernels.generator.schedules.loop import producers_of
 from mirage_kernels.generator.schedules.producer_blocks import writer as producer_blocks
 from mirage_kernels.generator.schedules.schedule import Variant
-from mirage_kernels.generator.schedules.sizes import producers_of
 from mirage_kernels.generator.schedules.sliced_k.knobs import PRODUCER_CHUNKS, SlicedK
 from mirage_kernels.generator.schedules.sliced_k.writer import write_body, write_step
 
 
 def write_makers(writer: Writer, program: TileProgram, variants: Sequence[Variant]) -> None:
     """Write who makes what, and what the makers run: the plan of slices."""
-    makers, users = producer_program(program), consumer_program(program)
+    users = program.streamed
+    makers = users.producers
+    assert makers is not None
     if makers.stacked:
         batched_lora.write_plan(writer, users, program)
     else:
@@ -55,6 +56,6 @@ def write_makers(writer: Writer, program: TileProgram, variants: Sequence[Varian
 def _making(variants: Sequence[Variant]) -> list[SlicedK]:
     """Return the knobs of producer blocks beside sliced-K; without any, of those in pairs."""
     sliced = (v.knobs for v in variants if isinstance(v.knobs, SlicedK))
-    made = [k.of_producers(k.producers) for k in sliced if k.producers]
+    made = [k.producer_knobs for k in sliced if k.producers]
     pairs = (producers_of(v.knobs) for v in variants)
     return made or [SlicedK(p.tokens, p.rows, 4, PRODUCER_CHUNKS, p.stages) for p in pairs if p]

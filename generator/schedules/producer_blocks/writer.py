@@ -8,10 +8,10 @@ from mirage_kernels.generator.emit.names import declared, kept_at, shared_at
 from mirage_kernels.generator.emit.writer import Writer
 from mirage_kernels.generator.plan.program import TileProgram
 from mirage_kernels.generator.schedules.batched_lora import writer as batched_lora
+from mirage_kernels.generator.schedules.loop import producers_of
 from mirage_kernels.generator.schedules.producer_blocks import PAIR
 from mirage_kernels.generator.schedules.producer_blocks import paired as paired_producers
 from mirage_kernels.generator.schedules.schedule import Knobs
-from mirage_kernels.generator.schedules.sizes import producers_of
 from mirage_kernels.generator.schedules.sliced_k.knobs import SlicedK
 
 NAMESPACE = "producing"  # of what the makers run
@@ -21,7 +21,7 @@ def includes(users: TileProgram) -> tuple[str, ...]:
     """Return the vocabulary that totals computed apart need."""
     if not users.received:
         return ()
-    held = paired_producers.INCLUDES if users.paired else ()
+    held = paired_producers.INCLUDES if users.producers else ()
     return (
         batched_lora.INCLUDES if users.stacked else ("tile/producer_blocks/intermediate.cuh", *held)
     )
@@ -31,7 +31,7 @@ def write_plan(writer: Writer, program: TileProgram) -> None:
     """Write who makes what, and the knobs of the makers."""
     (dim,) = program.roles.inner
     (kept,) = program.received
-    writer.line(f"// The first blocks of the grid make {kept.args[0]} for all others.")
+    writer.line(f"// The first blocks of the grid compute {kept.args[0]} for all others.")
     writer.line("template <class Config>")
     with writer.block("struct ProducerPlan : Config {", "};"):
         writer.line("using Element = typename Config::T;")
@@ -95,7 +95,7 @@ def write_makers_tile(writer: Writer, program: TileProgram) -> None:
         "const int first_row = producers.first_row(), first_token = producers.first_token();",
         "if (tile::warp_index() >= kWarps) return;",
         "uint64_t& tag = producers.tag(shared + Shared::kBytes);",
-        "if (threadIdx.x == 0) tag = tile::new_launch_tag();",
+        "if (threadIdx.x == 0) tag = tile::new_tag();",
     ):
         writer.line(line)
     return None
@@ -103,7 +103,7 @@ def write_makers_tile(writer: Writer, program: TileProgram) -> None:
 
 def receivers(users: TileProgram, plan: str) -> str:
     """Return how many warps of a user receive totals."""
-    return "tile::kConsumerThreads" if plan and not users.stacked else ""
+    return "tile::kReceivingWarps" if plan and not users.stacked else ""
 
 
 def more_threads(users: TileProgram, plan: str) -> str:
@@ -170,7 +170,7 @@ def write_fork(writer: Writer, users: TileProgram, args: str) -> None:
         return
     writer.line(f"const ProducerBlocks<Config> producers({args});")
     call = f"{NAMESPACE}::{users.recipe}<Config>({args}, shared)"
-    if users.producers is None or not users.paired or args == "args":
+    if users.producers is None or args == "args":
         writer.line(f"if (producers.is_producer()) return {call};")
         return
     paired = f"{paired_producers.name(users.producers)}<Config>(given, shared)"
@@ -197,6 +197,6 @@ def shared_bytes(program: TileProgram, users: str) -> str:
         return users
     if program.stacked:
         return batched_lora.shared_bytes(users)
-    paired = program.paired and users.startswith("Block")
+    paired = program.producers and users.startswith("Block")
     makers = paired_producers.makers_bytes(program) if paired else "kProducerBytes<Config>"
     return f"tile::larger({users}, {makers})"

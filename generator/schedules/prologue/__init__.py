@@ -54,7 +54,7 @@ def prologue_statement(program: TileProgram) -> Statement | None:
 
 def has_prologue(program: TileProgram, on: Target) -> bool:
     """Say whether many tokens are made in front: such as need statistics of their whole row."""
-    measured = on.arch in WHERE_MEASURED and program.sharing and bool(program.statistics)
+    measured = on.arch in WHERE_MEASURED and bool(program.statistics)
     return measured and prologue_statement(program) is not None
 
 

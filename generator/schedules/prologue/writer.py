@@ -1,14 +1,14 @@
-"""Tokens made in front: what emitted kernels say of the launch that makes them, over front.cuh."""
+"""Prologue kernels as CUDA, over csrc/tile/prologue: a first launch transforms tokens."""
 
 from __future__ import annotations
 
 from mirage_kernels.generator.emit.names import declared, dims_text, operand_dims, pointer
 from mirage_kernels.generator.emit.writer import Writer
 from mirage_kernels.generator.plan.program import Do, Layout, Statement, TileProgram
+from mirage_kernels.generator.schedules.loop import prologue_warps
 from mirage_kernels.generator.schedules.prologue import prologue_program
 from mirage_kernels.generator.schedules.row_wise.writer import Lines, line_rows
 from mirage_kernels.generator.schedules.schedule import Knobs
-from mirage_kernels.generator.schedules.sizes import prologue_warps
 
 INCLUDES = ("tile/prologue/launch.cuh",)
 
@@ -22,7 +22,7 @@ def write_front(writer: Writer, program: TileProgram, plan: str) -> None:
     """Write the kernel in front of a plan's, and the function that launches both."""
     made, index = prologue_program(program), prologue_program(program).output.index
     name, depth, tokens = f"{program.recipe}_prologue", program.roles.depth, program.roles.tokens
-    writer.line(f"// Where tokens are many, a launch in front makes {made.output.name}, once.")
+    writer.line(f"// Many tokens: a prologue kernel computes {made.output.name} once.")
     writer.line("template <class Config>")
     writer.line("constexpr int kPrologueThreads = Config::kPrologueWarps * tile::kWarpLanes;")
     writer.line()

@@ -43,7 +43,7 @@ _SYNC = "tile::sync_workers(block);"
 def held_kernel(writer: Writer, program: TileProgram) -> None:
     """Write the plan's constants, its map of shared memory, the kernel and its launch."""
     _plan(writer, program)
-    if not (program.paired and program.producers):
+    if not program.producers:
         write_args(writer, program, HELD)
     _kernel(writer, program)
     write_launch(writer, program, HELD)
@@ -52,7 +52,7 @@ def held_kernel(writer: Writer, program: TileProgram) -> None:
 def held_makers(writer: Writer, program: TileProgram) -> None:
     """Write what makers in pairs run, and before it what a launch of the plan is given."""
     assert program.producers is not None
-    writer.line("// What a launch of makers and users is given.")
+    writer.line("// The arguments of a launch of producer and consumer blocks.")
     write_args(writer, program, HELD)
     paired_producers.write_makers(writer, program, program.producers)
 
@@ -63,7 +63,7 @@ def _plan(writer: Writer, program: TileProgram) -> None:
         own = "constexpr int kOwn = Config::kRows / Config::kBlocks;"
         writer.line(f"{own}  // rows that a block finishes")
         writer.line()
-    writer.line("// Where tokens are many, they are held in registers, on the M side of products.")
+    writer.line("// Many tokens: they are the A operand of wgmma, in registers.")
     writer.line("template <class Config>")
     members = declared(writer, program, member=True)
     with writer.block("struct RegisterOperandPlan : Config {", "};"), members:
@@ -81,7 +81,7 @@ def _plan(writer: Writer, program: TileProgram) -> None:
         inner = " + ".join(own_lines(dim) for dim in whole)
         writer.line(f"static constexpr int kInner = {inner or '0'};")
         beside = [f"tile::{_kept_type(s, program)}::kBytes" for s in _beside(program)]
-        _sum(writer, "static constexpr int kBesideBytes = ", beside or ["0"])
+        _sum(writer, "static constexpr int kExtraBytes = ", beside or ["0"])
     writer.line("template <class Config>")
     writer.line(
         "using RegisterOperandBlock = tile::RegisterOperandBlock<RegisterOperandPlan<Config>>;"
@@ -117,7 +117,7 @@ def _beside(program: TileProgram) -> tuple[Statement, ...]:
 
 
 def _map(writer: Writer, program: TileProgram) -> None:
-    writer.line("// Shared memory beside the ring, and in its place after the loop.")
+    writer.line("// Shared memory beside the pipeline, and in its place after the loop.")
     writer.line("template <class Config>")
     with writer.block("struct RegisterOperandMap {", "};"), declared(writer, program, member=True):
         writer.line("using Block = RegisterOperandBlock<Config>;")
@@ -181,8 +181,8 @@ def _kernel(writer: Writer, program: TileProgram) -> None:
         for line in (
             "using Block = RegisterOperandBlock<Config>;",
             "using Shared = RegisterOperandMap<Config>;",
-            "extern __shared__ __align__(tile::kSwizzleAtomBytes) char boxes[];",
-            "char* const shared = boxes;",
+            "extern __shared__ __align__(tile::kSwizzleAtomBytes) char stages[];",
+            "char* const shared = stages;",
             "tile::launch_dependents();",
         ):
             writer.line(line)
@@ -194,7 +194,7 @@ def _kernel(writer: Writer, program: TileProgram) -> None:
         write_operands(writer, program, HELD)
         if program.received:
             with writer.block("if (tile::warp_index() > Block::kWarps) {"):
-                writer.line("Block::tell_cluster();")
+                writer.line("Block::sync_cluster();")
                 producer_blocks.write_received(writer, program, "Block::kWarps", "register_operand")
             _begin(writer)
         sums = [

@@ -1,4 +1,7 @@
-"""Knobs of row-wise kernels: a block holds a row, or a part of one where nothing is summed."""
+"""Row-wise kernels: a block holds a row, or a tile of one where nothing is summed.
+
+Their knobs, which serve any number of tokens, and their predicted time.
+"""
 
 from __future__ import annotations
 
@@ -7,14 +10,17 @@ from dataclasses import dataclass
 from math import ceil
 from typing import ClassVar
 
-from mirage_kernels.generator.plan.forms import WARP_LANES
-from mirage_kernels.generator.plan.program import Roles
+from mirage_kernels.generator.plan.layouts import WARP_LANES
+from mirage_kernels.generator.plan.program import Do, Roles, TileProgram
+from mirage_kernels.generator.schedules.latency import ELEMENT_BYTES, ROW_WARP_US, Model
 from mirage_kernels.generator.schedules.loop import ALIGNED_ELEMENTS
 from mirage_kernels.generator.schedules.schedule import Knobs
+from mirage_kernels.generator.target import Target
 
 WARPS, CHUNKS = (1, 2, 4, 8, 16), 4  # of a block that holds a row; of its threads
 TILE_WARPS, TILE_CHUNKS = 4, 1  # of a row tile; two pieces a thread were 3 to 9 % slower
 MOST_CHUNKS = 8  # 16-byte pieces of a row that a thread holds
+START_US = 1.9  # and end
 
 
 @dataclass(frozen=True)
@@ -40,8 +46,7 @@ class RowWise(Knobs):
 def row_wise_knobs(depth: int) -> RowWise:
     """Return the knobs of a block per token: few elements per thread."""
     octets = -(-depth // ALIGNED_ELEMENTS)
-    warps = next(w for w in (*WARPS, octets) if octets <= w * WARP_LANES * CHUNKS)
-    warps = min(warps, max(WARPS))
+    warps = next((w for w in WARPS if octets <= w * WARP_LANES * CHUNKS), max(WARPS))
     return RowWise(warps, -(-octets // (warps * WARP_LANES)))
 
 
@@ -64,3 +69,37 @@ def whole_row_blocks(depth: int) -> Iterator[tuple[int, int]]:
         idle = warps > 1 and (warps - 1) * WARP_LANES * chunks >= octets
         if chunks <= MOST_CHUNKS and not idle:
             yield warps, chunks
+
+
+def fits(program: TileProgram, on: Target) -> tuple[str, ...]:
+    """Return why a row-wise kernel does not fit a program."""
+    return ("it has a loop",) if program.loop else ()
+
+
+def choose(program: TileProgram, size: int, on: Target) -> RowWise:
+    """Return the knobs, the same for any number of tokens."""
+    depth = program.extents[program.roles.depth]
+    return elementwise_knobs(depth) if program.parted else row_wise_knobs(depth)
+
+
+def candidates(program: TileProgram, size: int, on: Target) -> Iterator[RowWise]:
+    """Yield blocks that hold a row each; a tile of one as the rule has it."""
+    if program.parted:
+        yield choose(program, size, on)
+        return
+    for warps, chunks in whole_row_blocks(program.extents[program.roles.depth]):
+        yield RowWise(warps, chunks)
+
+
+def predict(program: TileProgram, on: Target) -> Model:
+    """Return the model of a program (`schedules/latency.py`)."""
+    statements = [s for s in program.lines if s.do in (Do.LOAD, Do.STORE)]
+    rows = sum(program.roles.tokens in s.type.names for s in statements)
+    row_us = rows * program.extents[program.roles.depth] * ELEMENT_BYTES / on.memory_bytes_per_us
+
+    def model(knobs: Knobs, tokens: int) -> float:
+        assert isinstance(knobs, RowWise)
+        crowded = ROW_WARP_US * knobs.warps * max(1.0, tokens / on.multiprocessors)
+        return START_US + row_us * tokens + crowded + knobs.chunks * ROW_WARP_US
+
+    return model

@@ -1,4 +1,4 @@
-"""Which knobs a sliced-K kernel has for a bucket of tokens, by rule and to be tried.
+"""Which knobs a sliced-K kernel has for a bucket of tokens, by rule and to be tried; its time.
 
 The rule was read off a sweep on an H200 (docs/measurements.md):
 
@@ -23,20 +23,21 @@ from itertools import product
 from math import ceil
 
 from mirage_kernels.generator.errors import PlanError
-from mirage_kernels.generator.plan.forms import WARP_LANES
-from mirage_kernels.generator.plan.program import TileProgram
-from mirage_kernels.generator.schedules.loop import BUCKETS, FEW_TOKENS, Producers
-from mirage_kernels.generator.schedules.producer_blocks import (
+from mirage_kernels.generator.plan.hardware import WAVEFRONT_BYTES
+from mirage_kernels.generator.plan.layouts import LINE_TILE, WARP_LANES
+from mirage_kernels.generator.plan.program import Do, Layout, TileProgram
+from mirage_kernels.generator.schedules.latency import TOKEN_BYTES, WAVE_US, Model, Streaming
+from mirage_kernels.generator.schedules.loop import (
+    BUCKETS,
+    FEW_TOKENS,
+    RESERVED_BYTES,
     ROW_TILE,
-    STAMP_BYTES,
-    TOKEN_TILE,
-    consumer_program,
-    producer_program,
-    producer_tile,
+    Producers,
     rows_for,
 )
-from mirage_kernels.generator.schedules.sliced_k.block import Footprint
-from mirage_kernels.generator.schedules.sliced_k.knobs import CHUNK_DEPTH, SlicedK
+from mirage_kernels.generator.schedules.producer_blocks import STAMP_BYTES, producer_tiles
+from mirage_kernels.generator.schedules.schedule import Knobs
+from mirage_kernels.generator.schedules.sliced_k.knobs import CHUNK_DEPTH, Footprint, SlicedK
 from mirage_kernels.generator.target import Target
 
 # Statistics of a norm read every token once more, in every block: 20 us against 11 at 32 tokens, 40
@@ -47,21 +48,56 @@ MOST_BYTES_BESIDE_PRODUCERS = 32 * 1024
 WARPS, CHUNKS, STAGES = (4, 8), (1, 2), (2, 3, 4, 5, 6)
 PRODUCER_TILES = 2  # tiles of producers tried, those with the fewest lines
 
+START_US = 0.3  # and end
+ADDRESS_REGISTERS = 28  # beside a step and its accumulators: 24 and 30 by ptxas
+SCHEDULERS = 4  # of a multiprocessor
+BESIDE = 0.7  # more of that where there are others beside it
+# Of weights in flight, by multiprocessor: fewer wait for their latency.
+IN_FLIGHT, COMPUTED_IN_FLIGHT = 32 * 1024, 36 * 1024
+HALF_SEGMENTS = 1.065  # rows copied 64 bytes at a time, not 128: 14.8 us against 13.9
+ODD_SEGMENTS = 1.15  # the same where half of a row tile stays empty: 26.7 us against 20
+ALONE_CYCLES, TOGETHER_CYCLES = 24.0, 18.0  # per m16n8k16 of a scheduler, with one warp, with more
+FEW_WARPS_US = 0.3  # of four warps that have a multiprocessor to themselves, not eight
+VECTOR_CYCLES = 0.5  # per element of the depth, where vectors along it are computed, by slices
+STATISTICS_US = 1.4  # of a token that a warp takes whole before the loop
+
+
+def fits(program: TileProgram, on: Target) -> tuple[str, ...]:
+    """Return why sliced-K does not fit a program: it takes every one with a loop."""
+    return () if program.loop else ("it has no loop",)
+
 
 def choose(program: TileProgram, tokens: int, on: Target) -> SlicedK | None:
     """Return the knobs for a bucket; raises PlanError where no block can hold so many tokens."""
     most = max(BUCKETS_WITH_STATISTICS if program.statistics else BUCKETS)
-    return None if tokens > most else with_producers(program, _alone(program, tokens, on), on)
+    if tokens > most:
+        return None
+    return next(_with_producers(program, _alone(program, tokens, on), on))
+
+
+def candidates(program: TileProgram, tokens: int, on: Target) -> Iterator[SlicedK]:
+    """Yield knobs to try for a bucket, all of which arrange shared memory as the rule's do."""
+    footprint = Footprint.of(program)
+    all_rows, tile = program.extents[program.roles.rows], footprint.row_tile
+    below = footprint.arrangement(_alone(program, BUCKETS[0], on)).below
+    for rows in range(tile, ceil(all_rows / tile) * tile + 1, tile):
+        if footprint.registers(SlicedK(tokens, rows, 4, 1, 2)) > footprint.most_registers:
+            return
+        for warps, chunks, stages in product(WARPS, CHUNKS, STAGES):
+            knobs = SlicedK(tokens, rows, warps, chunks, stages)
+            fits = _fits_block(footprint, knobs, on)
+            if fits and footprint.arrangement(knobs).below == below:
+                yield from _with_producers(program, knobs, on)
 
 
 def _alone(program: TileProgram, tokens: int, on: Target) -> SlicedK:
-    extents, footprint = program.extents, Footprint.of(program)
-    rows, depth = extents[program.roles.rows], extents[program.roles.depth]
+    """Return the rule's knobs without producer blocks."""
+    rows, footprint = program.extents[program.roles.rows], Footprint.of(program)
     for block_rows, chunks in _sizes(tokens, rows_by_wave(rows, footprint.row_tile, on)):
         knobs = SlicedK(tokens, block_rows, warps=8, chunks=chunks, stages=2)
         smallest = footprint.shared_bytes(replace(knobs, warps=4))
         if footprint.registers(knobs) <= footprint.most_registers and smallest <= on.shared_bytes:
-            return _with_stages(footprint, knobs, depth, on.shared_bytes)
+            return _with_stages(footprint, knobs, on.shared_bytes)
     few = footprint.row_tile
     raise PlanError(
         f"{tokens} tokens and {few} rows need more registers or shared memory than a block has"
@@ -81,88 +117,104 @@ def _sizes(tokens: int, most: list[int]) -> list[tuple[int, int]]:
     return [(block_rows, chunks) for block_rows in most for chunks in (2, 1)]
 
 
-def _with_stages(footprint: Footprint, knobs: SlicedK, depth: int, limit: int) -> SlicedK:
+def _with_stages(footprint: Footprint, knobs: SlicedK, limit: int) -> SlicedK:
     """Return the knobs with warps and stages that fit `limit` bytes."""
     if footprint.shared_bytes(knobs) > limit:
         knobs = replace(knobs, warps=4)
-    per_warp = -(-depth // knobs.step_depth)
-    most = MOST_BYTES_BESIDE_PRODUCERS if footprint.receives else MOST_BYTES_IN_FLIGHT
-    row_bytes = knobs.chunks * CHUNK_DEPTH * 2 * knobs.rows * footprint.row_loads
-    while True:
-        deeper = replace(knobs, stages=knobs.stages + 1)
-        in_flight = deeper.warps * (deeper.stages - 1) * row_bytes
-        fits = footprint.shared_bytes(deeper) <= limit and in_flight <= most
-        if not fits or deeper.stages - 1 > per_warp:
-            return knobs
+    program = footprint.program
+    passes = -(-program.extents[program.roles.depth] // knobs.step_depth)
+    most = MOST_BYTES_BESIDE_PRODUCERS if program.received else MOST_BYTES_IN_FLIGHT
+    lines = knobs.rows * footprint.loads[Layout.ROWS]
+    in_flight = knobs.warps * knobs.chunks * CHUNK_DEPTH * 2 * lines  # of every stage but one
+    for stages in range(3, passes + 2):
+        deeper = replace(knobs, stages=stages)
+        if footprint.shared_bytes(deeper) > limit or in_flight * (stages - 1) > most:
+            break
         knobs = deeper
+    return knobs
 
 
-def with_producers(
-    program: TileProgram, knobs: SlicedK, on: Target, tile: tuple[int, int] | None = None
-) -> SlicedK:
-    """Return the knobs with those of producer blocks, if the program has any.
-
-    They have the rows and tokens of `tile`, else the fewest lines. As many stages as fit: a
-    producer should not wait for memory more often than it must.
-    """
-    if not program.producer_blocks:
-        return knobs
-    made = producer_program(program)
-    extents, footprint = made.extents, Footprint.of(made)
-    rows, tokens = tile or producer_tile(
-        extents[made.roles.rows], knobs.tokens, program.producer_blocks
-    )
-    few = Producers(rows, tokens, 2)
-    steps = -(-extents[made.roles.depth] // knobs.of_producers(few).step_depth)
-    fitting = [
-        deep
-        for deep in (replace(few, stages=n) for n in range(2, steps + 2))
-        if footprint.shared_bytes(knobs.of_producers(deep)) + STAMP_BYTES <= on.shared_bytes
-    ]
-    return replace(knobs, producers=fitting[-1])
-
-
-def candidates(program: TileProgram, tokens: int, on: Target) -> Iterator[SlicedK]:
-    """Yield knobs to try for a bucket, all of which arrange shared memory as the rule's do."""
-    footprint, consumers = Footprint.of(program), consumer_program(program)
-    all_rows, tile = program.extents[program.roles.rows], footprint.row_tile
-    below = footprint.arrangement(_alone(program, BUCKETS[0], on)).below
-    for rows in range(tile, ceil(all_rows / tile) * tile + 1, tile):
-        if footprint.registers(SlicedK(tokens, rows, 4, 1, 2)) > footprint.most_registers:
-            return
-        for warps, chunks, stages in product(WARPS, CHUNKS, STAGES):
-            knobs = SlicedK(tokens, rows, warps, chunks, stages)
-            fits = _fits_block(consumers, footprint, knobs, on)
-            if fits and footprint.arrangement(knobs).below == below:
-                yield from _with_tiles(program, knobs, on)
-
-
-def _fits_block(program: TileProgram, footprint: Footprint, knobs: SlicedK, on: Target) -> bool:
+def _fits_block(footprint: Footprint, knobs: SlicedK, on: Target) -> bool:
     """Say whether a block has what it needs, and all its warps work."""
-    depth, step = program.extents[program.roles.depth], knobs.step_depth
-    together = any(s.barrier for s in program.loop)  # all warps come to all barriers
+    program, step = footprint.program, knobs.step_depth
+    depth = program.extents[program.roles.depth]
     return (
-        (depth % step == 0 if together else step <= max(depth, WARP_LANES))
+        step <= max(depth, WARP_LANES)
         and knobs.stages - 1 <= ceil(depth / step)
         and footprint.registers(knobs) <= footprint.most_registers
         and footprint.shared_bytes(knobs) <= on.shared_bytes
     )
 
 
-def _with_tiles(program: TileProgram, knobs: SlicedK, on: Target) -> Iterator[SlicedK]:
-    """Yield knobs with those of producer blocks, if the program has any."""
-    if not program.producer_blocks:
+def _with_producers(program: TileProgram, knobs: SlicedK, on: Target) -> Iterator[SlicedK]:
+    """Yield the knobs with those of producer blocks, if the program has any, the best first.
+
+    As many stages as fit: a producer should not wait for memory more often than it must.
+    """
+    if program.consumers is None or (made := program.consumers.producers) is None:
         yield knobs
         return
-    made = producer_program(program)
-    inner = made.extents[made.roles.rows]
-    halves = [knobs.tokens >> i for i in range(knobs.tokens.bit_length())]
-    tiles = [
-        (rows, tokens)
-        for rows in range(ROW_TILE, inner + ROW_TILE, ROW_TILE)
-        for tokens in halves
-        if tokens % TOKEN_TILE == 0
-        and ceil(inner / rows) * (knobs.tokens // tokens) <= program.producer_blocks
-    ]
-    for tile in sorted(tiles, key=lambda t: (sum(t), t))[:PRODUCER_TILES]:
-        yield with_producers(program, knobs, on, tile)
+    footprint, depth = Footprint(made), made.extents[made.roles.depth]
+    for tile in producer_tiles(program, knobs.tokens, on)[:PRODUCER_TILES]:
+        few = replace(knobs, producers=Producers(*tile, 2))
+        steps = ceil(depth / few.producer_knobs.step_depth)
+        tried = [replace(knobs, producers=Producers(*tile, n)) for n in range(2, steps + 2)]
+        limit = on.shared_bytes - STAMP_BYTES
+        yield [k for k in tried if footprint.shared_bytes(k.producer_knobs) <= limit][-1]
+
+
+# -- the predicted time (schedules/latency.py) -----------------------------------------------------
+
+
+def predict(program: TileProgram, on: Target) -> Model:
+    """Return the model of a program."""
+    work, footprint = Streaming.of(program, on), Footprint.of(program)
+
+    def model(knobs: Knobs, tokens: int) -> float:
+        assert isinstance(knobs, SlicedK)
+        most = work.most_blocks(knobs)
+        at_once = min(_resident(footprint, knobs, on), most)
+        token_bytes = TOKEN_BYTES * (1 + (BESIDE if at_once > 1 else 0.0))
+        taken = _weights_us(work, knobs, at_once) + work.tokens_us(knobs, token_bytes)
+        issued = most * _products_us(work, footprint, knobs, at_once)
+        streamed = START_US + max(taken, issued) + WAVE_US * (ceil(most / at_once) - 1)
+        streamed += work.vectors_us(VECTOR_CYCLES)
+        met = sum(a.bytes(knobs) for a in footprint.areas if a.partial)  # written, and read
+        streamed += most * 2 * met / WAVEFRONT_BYTES / work.clock
+        streamed += FEW_WARPS_US * (knobs.warps * at_once <= SCHEDULERS)
+        if program.statistics:
+            streamed += STATISTICS_US * most * knobs.tokens / knobs.warps
+        return work.beside_producers_us(knobs, streamed)
+
+    return model
+
+
+def _resident(footprint: Footprint, knobs: SlicedK, on: Target) -> int:
+    """Return how many blocks a multiprocessor holds at once."""
+    shared = footprint.shared_bytes(knobs) + RESERVED_BYTES
+    registers = (footprint.registers(knobs) + ADDRESS_REGISTERS) * knobs.warps * WARP_LANES
+    fitting = (on.shared_bytes + RESERVED_BYTES) // shared
+    return max(1, min(fitting, on.registers // registers))
+
+
+def _weights_us(work: Streaming, knobs: SlicedK, at_once: int) -> float:
+    """Return the time in which weights come: from memory, and to the busiest multiprocessor."""
+    own, step = work.read_bytes(knobs, rows=True), knobs.step_depth
+    passes = ceil(work.depth / step)
+    stretch = passes * step / work.depth  # warps without work in the last pass
+    in_flight = at_once * min(knobs.stages - 1, passes) * own * step / work.depth
+    computed = any(s.do is Do.MAP for s in work.program.loop)
+    enough = COMPUTED_IN_FLIGHT if computed else IN_FLIGHT
+    segments = HALF_SEGMENTS if knobs.chunks == 1 else 1.0
+    if knobs.chunks == 1 and knobs.rows % ROW_TILE:
+        segments = ODD_SEGMENTS
+    return segments * work.weights_us(knobs, min(1.0, in_flight / enough) / stretch)
+
+
+def _products_us(work: Streaming, footprint: Footprint, knobs: SlicedK, at_once: int) -> float:
+    """Return the time in which a block's warps issue their products."""
+    lines = footprint.products * ceil(knobs.rows / ROW_TILE) + footprint.inner_tiles
+    tiles = lines * ceil(knobs.tokens / LINE_TILE) * work.depth / ROW_TILE
+    alone = knobs.warps * at_once <= SCHEDULERS
+    cycles = ALONE_CYCLES if alone else TOGETHER_CYCLES
+    return tiles / SCHEDULERS * cycles / work.clock

@@ -168,9 +168,6 @@ def _loop(writer: Writer, program: TileProgram) -> None:
     given = "const Step& step, int k" if program.also else "const Step& step"
     with writer.block(f"const auto compute = [&]({given}) {{", "};"):
         _compute(writer, program)
-    if any(s.barrier for s in program.loop):
-        even = f"{program.roles.depth} % (kWarps * kDepth) == 0"
-        writer.line(f'static_assert({even}, "all warps come to all barriers");')
     warp, warps, early = producer_blocks.dealt_out(program)
     writer.line(f"const int first_k = {warp} * kDepth;")
     steps = f"first_k, {program.roles.depth}, {warps} * kDepth, {early}"
@@ -200,7 +197,6 @@ def _compute(writer: Writer, program: TileProgram) -> None:
     for s in program.loop:
         if s.do is not Do.LOAD:
             args = [f"step.{a}" if a in loaded else a for a in s.args]
-            rows += [(barrier(program), "")] if s.barrier else []
             text = _LOOP[s.do](s, args) if s.do is not Do.STORE else _store_share(s, program)
             rows.append((text, dims_text(s.type.names)))
     writer.table(rows)

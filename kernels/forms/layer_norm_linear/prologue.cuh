@@ -1,6 +1,6 @@
 // mirage-kernels generate layer_norm_linear
 //
-// Schedule  prologue kernel: a launch before the main one makes x_made once, a block per token.
+// Schedule  prologue kernel: a launch before the main one computes x_made once, a block per token.
 // Formula   [M, N] = linear(layer_norm(x, eps) * norm_weight + norm_bias, weight)
 #pragma once
 
@@ -12,7 +12,7 @@
 namespace mirage::generated {
 namespace {
 
-// Where tokens are many, a launch in front makes x_made, once.
+// Many tokens: a prologue kernel computes x_made once.
 template <class Config>
 constexpr int kPrologueThreads = Config::kPrologueWarps * tile::kWarpLanes;
 

@@ -1,7 +1,7 @@
 // mirage-kernels generate layer_norm_linear_full
 //
-// Schedule  register-operand wgmma: tokens are held in registers, on the M side of products with
-//           weights as they lie in shared memory.
+// Schedule  register-operand wgmma: tokens are the A operand in registers, weights are read from
+//           shared memory.
 // Formula   [M, N] = linear(layer_norm(x, eps) * norm_weight + norm_bias, weight) + bias
 #pragma once
 
@@ -11,19 +11,19 @@
 namespace mirage::generated {
 namespace {
 
-// Where tokens are many, they are held in registers, on the M side of products.
+// Many tokens: they are the A operand of wgmma, in registers.
 template <class Config>
 struct RegisterOperandPlan : Config {
   using Element = typename Config::T;
   static constexpr int kDepth = Config::K, kRowTensors = 1;
   static constexpr int kProducts = 1;
   static constexpr int kInner = 0;
-  static constexpr int kBesideBytes = 0;
+  static constexpr int kExtraBytes = 0;
 };
 template <class Config>
 using RegisterOperandBlock = tile::RegisterOperandBlock<RegisterOperandPlan<Config>>;
 
-// Shared memory beside the ring, and in its place after the loop.
+// Shared memory beside the pipeline, and in its place after the loop.
 template <class Config>
 struct RegisterOperandMap {
   using Block = RegisterOperandBlock<Config>;
@@ -47,8 +47,8 @@ __global__ void __launch_bounds__(RegisterOperandBlock<Config>::kThreads, 1)
   constexpr int N = Config::N;
   using Block = RegisterOperandBlock<Config>;
   using Shared = RegisterOperandMap<Config>;
-  extern __shared__ __align__(tile::kSwizzleAtomBytes) char boxes[];
-  char* const shared = boxes;
+  extern __shared__ __align__(tile::kSwizzleAtomBytes) char stages[];
+  char* const shared = stages;
   tile::launch_dependents();
   const Block block{shared, tile::token_lines<Block>(given.call.dims[0])};
   block.begin();
@@ -57,16 +57,16 @@ __global__ void __launch_bounds__(RegisterOperandBlock<Config>::kThreads, 1)
   const T* bias = static_cast<const T*>(args.inputs[4]);  // [N]
   T* out = static_cast<T*>(args.outputs[0]);              // [M, N]
   const int M = static_cast<int>(args.dims[0]);
-  const int box_row = blockIdx.x / Block::kBlocks * Block::kRows;
-  const int first_row = box_row + Block::rank() * Block::kOwnRows;
+  const int tile_row = blockIdx.x / Block::kBlocks * Block::kRows;
+  const int first_row = tile_row + Block::rank() * Block::kOwnRows;
   const int first_token = blockIdx.y * Block::kTokens;
 
   tile::SwappedAccum<Block::kRows> scaled_normed_x_tile_2_minus_mean_x_plus_product;  // [N, M]
 
   if (block.is_producer()) {
-    const auto prefetch_weights = [&](int k) { tile::prefetch_tile(given.maps[1], box_row, k); };
+    const auto prefetch_weights = [&](int k) { tile::prefetch_tile(given.maps[1], tile_row, k); };
     const auto copy_weights = [&](const auto& buffer, int k) {
-      tile::copy_tile(buffer.rows(0), given.maps[1], box_row, k, buffer.full);
+      tile::copy_tile(buffer.rows(0), given.maps[1], tile_row, k, buffer.full);
     };
     const auto copy_tokens = [&](const auto& buffer, int k) {
       tile::copy_tile(buffer.tokens(), given.maps[0], first_token, k, buffer.full);

@@ -1,7 +1,7 @@
 // mirage-kernels generate lora_linear
 //
-// Schedule  producer blocks: the first blocks of a launch make lora_a_product_total once, for all
-//           others.
+// Schedule  producer blocks: the first blocks of a launch compute lora_a_product_total once, for
+//           all others.
 // Formula   [M, N] = linear(x, weight) + scale * linear(linear(x, lora_a), lora_b)
 #pragma once
 
@@ -11,7 +11,7 @@
 namespace mirage::generated {
 namespace {
 
-// The first blocks of the grid make lora_a_product_total for all others.
+// The first blocks of the grid compute lora_a_product_total for all others.
 template <class Config>
 struct ProducerPlan : Config {
   using Element = typename Config::T;
@@ -38,7 +38,7 @@ struct Step {
   tile::RowFrag<T, Config::kRows, kDepth> lora_a_tile;  // [R, K]
 };
 
-// Shared memory in bytes: the ring of steps, and after the loop the partial sums.
+// Shared memory in bytes: the pipeline's stages, and after the loop the partial sums.
 template <class Config>
 struct SharedMap {
   using Steps = tile::StageBuffers<Step<Config>, Config::kStages, Config::kWarps>;
@@ -69,7 +69,7 @@ __device__ void lora_linear(const LaunchArgs& args, char* shared) {
   const int first_row = producers.first_row(), first_token = producers.first_token();
   if (tile::warp_index() >= kWarps) return;
   uint64_t& tag = producers.tag(shared + Shared::kBytes);
-  if (threadIdx.x == 0) tag = tile::new_launch_tag();
+  if (threadIdx.x == 0) tag = tile::new_tag();
 
   const auto x_edge = tile::edge<false, kEvenDepth>(x, args.row_strides[0], {first_token, M, K});
   const auto lora_a_edge =

@@ -26,7 +26,7 @@ struct Step {
   tile::RowFrag<T, tile::padded(R), kDepth> lora_a_tile;  // [R, K]
 };
 
-// Shared memory in bytes: the ring of steps, and after the loop the partial sums.
+// Shared memory in bytes: the pipeline's stages, and after the loop the partial sums.
 template <class Config>
 struct SharedMap {
   using T = typename Config::T;

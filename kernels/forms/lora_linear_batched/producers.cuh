@@ -1,6 +1,6 @@
 // mirage-kernels generate lora_linear_full
 //
-// Schedule  producer blocks: a launch in front makes lora_a_product_total, each token's with its
+// Schedule  producer blocks: a first launch computes lora_a_product_total, each token's with its
 //           own slice.
 // Formula   [M, N] = linear(x, weight) + scale * linear(linear(x, lora_a), lora_b) + bias
 #pragma once
@@ -11,7 +11,7 @@
 namespace mirage::generated {
 namespace {
 
-// A launch of its own makes lora_a_product_total, each token's with its own slice.
+// A first launch computes lora_a_product_total, each token's with its own slice.
 template <class Shape>
 struct Producers : Shape {
   using Element = typename Shape::T;
@@ -30,7 +30,7 @@ struct Step {
   tile::RowFrag<T, Config::kRows, kDepth> lora_a_tile;  // [R, K]
 };
 
-// Shared memory in bytes: tasks, the warps' sums, what blocks of the cluster send.
+// Shared memory in bytes: groups, the warps' sums, what blocks of the cluster send.
 template <class Config>
 struct SharedMap {
   using Clusters = tile::AdapterProducers<Config>;
@@ -57,11 +57,12 @@ __device__ void lora_linear_batched(const LaunchArgs& args, char* shared,
   const T* lora_a = static_cast<const T*>(args.inputs[2]);  // [slices, R, K]
   const int M = static_cast<int>(args.dims[0]);
   const int first_row = own.first_row, first_token = own.first_token;
-  const tile::AdapterGroup task = own.task;
-  lora_a += int64_t{task.adapter} * R * K;
+  const tile::AdapterGroup group = own.group;
+  lora_a += int64_t{group.adapter} * R * K;
   tile::begin_reduction<Clusters>(shared + Shared::kBlocksAt, own.turn);
 
-  const auto x_edge = tile::gathered_line<kEvenDepth>(x, args.row_strides[0], task, first_token, K);
+  const auto x_edge =
+      tile::gathered_line<kEvenDepth>(x, args.row_strides[0], group, first_token, K);
   const auto lora_a_edge =
       tile::edge<kEvenRows, kEvenDepth>(lora_a, tile::Static<K>{}, {first_row, R, K});
 
@@ -87,7 +88,7 @@ __device__ void lora_linear_batched(const LaunchArgs& args, char* shared,
   const auto lora_a_product_parts =
       tile::reduce_blocks<Clusters>(shared + Shared::kBlocksAt, lora_a_product_own, own.turn);
   if (tile::cluster_rank() > 0) return;
-  tile::publish_inner<Clusters>(args.workspace, out_tile, task, [&](tile::Element e) {
+  tile::publish_inner<Clusters>(args.workspace, out_tile, group, [&](tile::Element e) {
     const float lora_a_product_total = tile::sum_over_warps(lora_a_product_parts, e);  // [M, R]
     return lora_a_product_total;
   });

@@ -1,7 +1,7 @@
 // mirage-kernels generate lora_linear_full
 //
-// Schedule  register-operand wgmma: tokens are held in registers, on the M side of products with
-//           weights as they lie in shared memory.
+// Schedule  register-operand wgmma: tokens are the A operand in registers, weights are read from
+//           shared memory.
 // Formula   [M, N] = linear(x, weight) + scale * linear(linear(x, lora_a), lora_b) + bias
 #pragma once
 
@@ -17,7 +17,7 @@ namespace {
 template <class Config>
 constexpr int kOwn = Config::kRows / Config::kBlocks;  // rows that a block finishes
 
-// Where tokens are many, they are held in registers, on the M side of products.
+// Many tokens: they are the A operand of wgmma, in registers.
 template <class Config>
 struct RegisterOperandPlan : Config {
   using T = typename Config::T;
@@ -26,7 +26,7 @@ struct RegisterOperandPlan : Config {
   static constexpr int kDepth = Config::K, kRowTensors = 1;
   static constexpr int kProducts = 1;
   static constexpr int kInner = 0;
-  static constexpr int kBesideBytes =
+  static constexpr int kExtraBytes =
       tile::SlicePipeline<T, kOwn<Config>, R, Config::kSlices>::kBytes +
       tile::Resident<T, Config::kTokens, R>::kBytes +
       tile::AccumPartials<kOwn<Config>, Config::kTokens, 1>::kBytes;
@@ -36,7 +36,7 @@ using RegisterOperandBlock = tile::RegisterOperandBlock<RegisterOperandPlan<Conf
 template <class Config>
 constexpr int kRegisterOperandThreads = RegisterOperandBlock<Config>::kThreads + tile::kWarpLanes;
 
-// Shared memory beside the ring, and in its place after the loop.
+// Shared memory beside the pipeline, and in its place after the loop.
 template <class Config>
 struct RegisterOperandMap {
   using T = typename Config::T;
@@ -68,8 +68,8 @@ __global__ void __launch_bounds__(kRegisterOperandThreads<Config>, 1)
   constexpr int N = Config::N;
   using Block = RegisterOperandBlock<Config>;
   using Shared = RegisterOperandMap<Config>;
-  extern __shared__ __align__(tile::kSwizzleAtomBytes) char boxes[];
-  char* const shared = boxes;
+  extern __shared__ __align__(tile::kSwizzleAtomBytes) char stages[];
+  char* const shared = stages;
   tile::launch_dependents();
 
   const LaunchArgs& args = given.call;
@@ -78,12 +78,12 @@ __global__ void __launch_bounds__(kRegisterOperandThreads<Config>, 1)
   T* out = static_cast<T*>(args.outputs[0]);                // [M, N]
   const int M = static_cast<int>(args.dims[0]);
   const float scale = args.scalars[0];
-  const int box_row = blockIdx.x / Block::kBlocks * Block::kRows;
-  const int first_row = box_row + Block::rank() * Block::kOwnRows;
+  const int tile_row = blockIdx.x / Block::kBlocks * Block::kRows;
+  const int first_row = tile_row + Block::rank() * Block::kOwnRows;
   const int first_token = blockIdx.y * Block::kTokens;
 
   if (tile::warp_index() > Block::kWarps) {
-    Block::tell_cluster();
+    Block::sync_cluster();
     const typename Shared::LoraBTile lora_b_tile{shared + Shared::kLoraBTileAt};
     const typename Shared::LoraAProductTotalKept lora_a_product_total_kept{
         shared + Shared::kLoraAProductTotalKeptAt};
@@ -100,7 +100,7 @@ __global__ void __launch_bounds__(kRegisterOperandThreads<Config>, 1)
 
   if (block.is_producer()) {
     const auto copy_weights = [&](const auto& buffer, int k) {
-      tile::copy_tile(buffer.rows(0), given.maps[1], box_row, k, buffer.full);
+      tile::copy_tile(buffer.rows(0), given.maps[1], tile_row, k, buffer.full);
     };
     const auto copy_tokens = [&](const auto& buffer, int k) {
       tile::copy_tile(buffer.tokens(), given.maps[0], first_token, k, buffer.full);

@@ -1,7 +1,7 @@
 // mirage-kernels generate lora_linear_full
 //
-// Schedule  producer blocks that hold tokens in registers: in pairs that split the depth they make
-//           lora_a_product_total for consumers that do so too.
+// Schedule  producer blocks with register operands: pairs that split the depth compute
+//           lora_a_product_total for pairs of consumer blocks.
 // Formula   [M, N] = linear(x, weight) + scale * linear(linear(x, lora_a), lora_b) + bias
 #pragma once
 
@@ -12,11 +12,11 @@
 namespace mirage::generated {
 namespace {
 
-// What a launch of makers and users is given.
+// The arguments of a launch of producer and consumer blocks.
 struct RegisterOperandArgs {
   LaunchArgs call;
-  CUtensorMap maps[2];  // x, weight
-  CUtensorMap made[2];  // of what makers read: tokens, rows
+  CUtensorMap maps[2];           // x, weight
+  CUtensorMap producer_maps[2];  // the producers' tokens and rows
 };
 
 // Producers share a tile in pairs, too, and split the depth.
@@ -27,7 +27,7 @@ struct ProducersPlan {
   static constexpr int kStages = Consumers::kProducerStages, kGroups = Consumers::kProducerGroups;
   static constexpr int kBlocks = 2;
   static constexpr int kDepth = Consumers::K, kRowTensors = 1;
-  static constexpr int kProducts = 1, kInner = 0, kBesideBytes = 0;
+  static constexpr int kProducts = 1, kInner = 0, kExtraBytes = 0;
 };
 template <class Consumers>
 using ProducersBlock = tile::RegisterOperandBlock<ProducersPlan<Consumers>>;
@@ -43,21 +43,23 @@ __device__ void lora_linear_full_produce(const RegisterOperandArgs& given, char*
   const int M = static_cast<int>(args.dims[0]);
   const ProducerBlocks<Config> producers(args);
   const int first_row = producers.first_row(), first_token = producers.first_token();
-  const int box_row = first_row / Block::kRows * Block::kRows;
+  const int tile_row = first_row / Block::kRows * Block::kRows;
   if (tile::warp_index() > Block::kWarps) return;
   const Block block{shared, tile::token_lines<Block>(M)};
-  if (threadIdx.x == 0) producers.tag(shared + Block::kBytes) = tile::new_launch_tag();
+  if (threadIdx.x == 0) producers.tag(shared + Block::kBytes) = tile::new_tag();
   block.begin();
 
   tile::SwappedAccum<Block::kRows> lora_a_product;  // [M, R]
 
   if (block.is_producer()) {
-    const auto prefetch_weights = [&](int k) { tile::prefetch_tile(given.made[1], box_row, k); };
+    const auto prefetch_weights = [&](int k) {
+      tile::prefetch_tile(given.producer_maps[1], tile_row, k);
+    };
     const auto copy_weights = [&](const auto& buffer, int k) {
-      tile::copy_tile(buffer.rows(0), given.made[1], box_row, k, buffer.full);
+      tile::copy_tile(buffer.rows(0), given.producer_maps[1], tile_row, k, buffer.full);
     };
     const auto copy_tokens = [&](const auto& buffer, int k) {
-      tile::copy_tile(buffer.tokens(), given.made[0], first_token, k, buffer.full);
+      tile::copy_tile(buffer.tokens(), given.producer_maps[0], first_token, k, buffer.full);
     };
     block.copy(args.constant_weights, prefetch_weights, copy_weights, copy_tokens);
     return;

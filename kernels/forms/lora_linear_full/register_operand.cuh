@@ -1,7 +1,7 @@
 // mirage-kernels generate lora_linear_full
 //
-// Schedule  register-operand wgmma: tokens are held in registers, on the M side of products with
-//           weights as they lie in shared memory.
+// Schedule  register-operand wgmma: tokens are the A operand in registers, weights are read from
+//           shared memory.
 // Formula   [M, N] = linear(x, weight) + scale * linear(linear(x, lora_a), lora_b) + bias
 #pragma once
 
@@ -19,7 +19,7 @@ namespace {
 template <class Config>
 constexpr int kOwn = Config::kRows / Config::kBlocks;  // rows that a block finishes
 
-// Where tokens are many, they are held in registers, on the M side of products.
+// Many tokens: they are the A operand of wgmma, in registers.
 template <class Config>
 struct RegisterOperandPlan : Config {
   using T = typename Config::T;
@@ -28,17 +28,17 @@ struct RegisterOperandPlan : Config {
   static constexpr int kDepth = Config::K, kRowTensors = 1;
   static constexpr int kProducts = 1;
   static constexpr int kInner = 0;
-  static constexpr int kBesideBytes = tile::Resident<T, kOwn<Config>, R>::kBytes +
-                                      tile::Resident<T, Config::kTokens, R>::kBytes +
-                                      tile::AccumPartials<kOwn<Config>, Config::kTokens, 1>::kBytes;
+  static constexpr int kExtraBytes = tile::Resident<T, kOwn<Config>, R>::kBytes +
+                                     tile::Resident<T, Config::kTokens, R>::kBytes +
+                                     tile::AccumPartials<kOwn<Config>, Config::kTokens, 1>::kBytes;
 };
 template <class Config>
 using RegisterOperandBlock = tile::RegisterOperandBlock<RegisterOperandPlan<Config>>;
 template <class Config>
 constexpr int kRegisterOperandThreads =
-    RegisterOperandBlock<Config>::kThreads + tile::kConsumerThreads * tile::kWarpLanes;
+    RegisterOperandBlock<Config>::kThreads + tile::kReceivingWarps * tile::kWarpLanes;
 
-// Shared memory beside the ring, and in its place after the loop.
+// Shared memory beside the pipeline, and in its place after the loop.
 template <class Config>
 struct RegisterOperandMap {
   using T = typename Config::T;
@@ -65,8 +65,8 @@ __global__ void __launch_bounds__(kRegisterOperandThreads<Config>, 1)
   constexpr int N = Config::N;
   using Block = RegisterOperandBlock<Config>;
   using Shared = RegisterOperandMap<Config>;
-  extern __shared__ __align__(tile::kSwizzleAtomBytes) char boxes[];
-  char* const shared = boxes;
+  extern __shared__ __align__(tile::kSwizzleAtomBytes) char stages[];
+  char* const shared = stages;
   tile::launch_dependents();
   const ProducerBlocks<Config> producers(given.call);
   if (producers.is_producer()) return lora_linear_full_produce<Config>(given, shared);
@@ -77,26 +77,26 @@ __global__ void __launch_bounds__(kRegisterOperandThreads<Config>, 1)
   T* out = static_cast<T*>(args.outputs[0]);                // [M, N]
   const int M = static_cast<int>(args.dims[0]);
   const float scale = args.scalars[0];
-  const int box_row = producers.consumer() / Block::kBlocks * Block::kRows;
-  const int first_row = box_row + Block::rank() * Block::kOwnRows;
+  const int tile_row = producers.consumer() / Block::kBlocks * Block::kRows;
+  const int first_row = tile_row + Block::rank() * Block::kOwnRows;
   const int first_token = blockIdx.y * Block::kTokens;
 
   if (tile::warp_index() > Block::kWarps) {
-    Block::tell_cluster();
+    Block::sync_cluster();
     const int receiver = tile::warp_index() - Block::kWarps - 1;
     if (!args.constant_weights) tile::grid_dependency_wait();
     const typename Shared::LoraBTile lora_b_tile{shared + Shared::kLoraBTileAt};
-    tile::fetch<tile::kConsumerThreads * tile::kWarpLanes>(lora_b_tile, lora_b, first_row, N);
+    tile::fetch<tile::kReceivingWarps * tile::kWarpLanes>(lora_b_tile, lora_b, first_row, N);
     tile::commit_copies();
     tile::grid_dependency_wait();
     const typename Shared::LoraAProductTotalKept lora_a_product_total_kept{
         shared + Shared::kLoraAProductTotalKeptAt};
-    producers.template receive<tile::kConsumerThreads>(lora_a_product_total_kept, receiver);
+    producers.template receive<tile::kReceivingWarps>(lora_a_product_total_kept, receiver);
     tile::wait_copies<0>();
-    tile::sync_consumers<tile::kConsumerThreads>();
-    tile::contract_in_one_warp<tile::kConsumerThreads>(
+    tile::sync_consumers<tile::kReceivingWarps>();
+    tile::contract_in_one_warp<tile::kReceivingWarps>(
         shared + Shared::kLoraAProductProductAt, lora_b_tile, lora_a_product_total_kept, receiver);
-    tile::sync_intermediate<Block::kWarps, tile::kConsumerThreads>();
+    tile::sync_intermediate<Block::kWarps, tile::kReceivingWarps>();
     return;
   }
   const Block block{shared, tile::token_lines<Block>(given.call.dims[0])};
@@ -105,9 +105,9 @@ __global__ void __launch_bounds__(kRegisterOperandThreads<Config>, 1)
   tile::SwappedAccum<Block::kRows> weight_product;  // [M, N]
 
   if (block.is_producer()) {
-    const auto prefetch_weights = [&](int k) { tile::prefetch_tile(given.maps[1], box_row, k); };
+    const auto prefetch_weights = [&](int k) { tile::prefetch_tile(given.maps[1], tile_row, k); };
     const auto copy_weights = [&](const auto& buffer, int k) {
-      tile::copy_tile(buffer.rows(0), given.maps[1], box_row, k, buffer.full);
+      tile::copy_tile(buffer.rows(0), given.maps[1], tile_row, k, buffer.full);
     };
     const auto copy_tokens = [&](const auto& buffer, int k) {
       tile::copy_tile(buffer.tokens(), given.maps[0], first_token, k, buffer.full);
@@ -124,7 +124,7 @@ __global__ void __launch_bounds__(kRegisterOperandThreads<Config>, 1)
 
   auto weight_product_parts =
       tile::store_partials(block, shared + Shared::kWeightProductAt, 0, weight_product);
-  tile::sync_intermediate<Block::kWarps, tile::kConsumerThreads>();
+  tile::sync_intermediate<Block::kWarps, tile::kReceivingWarps>();
   tile::add_partials(block, shared + Shared::kWeightProductAt, 0, weight_product_parts);
 
   const auto lora_a_product_product_parts =
@@ -156,10 +156,10 @@ cudaError_t launch_register_operand(const LaunchArgs& args, cudaStream_t stream)
   status = tile::encode<T>(&given.maps[1], weight, Block::kRows);
   if (status != cudaSuccess) return status;
   using Producers = ProducersBlock<Config>;
-  status = tile::encode<T>(&given.made[0], x, tile::token_lines<Producers>(args.dims[0]));
+  status = tile::encode<T>(&given.producer_maps[0], x, tile::token_lines<Producers>(args.dims[0]));
   if (status != cudaSuccess) return status;
   const tile::Tensor lora_a{args.inputs[2], R, K, K};
-  status = tile::encode<T>(&given.made[1], lora_a, Producers::kRows);
+  status = tile::encode<T>(&given.producer_maps[1], lora_a, Producers::kRows);
   if (status != cudaSuccess) return status;
   const int64_t row_tiles =
       ProducerBlocks<Config>::kProducers + tile::ceil_div(N, Block::kRows) * Block::kBlocks;

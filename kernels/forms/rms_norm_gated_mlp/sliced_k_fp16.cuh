@@ -27,7 +27,7 @@ struct Step {
   tile::RowFrag<T, Config::kRows, kDepth> up_weight_tile;    // [N, K]
 };
 
-// Shared memory in bytes: the ring of steps, and after the loop the partial sums.
+// Shared memory in bytes: the pipeline's stages, and after the loop the partial sums.
 template <class Config>
 struct SharedMap {
   using Steps = tile::StageBuffers<Step<Config>, Config::kStages, Config::kWarps>;

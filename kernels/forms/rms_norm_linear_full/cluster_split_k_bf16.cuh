@@ -11,7 +11,7 @@
 namespace mirage::generated {
 namespace {
 
-// Where tokens are many, two blocks of a cluster share rows and split the depth.
+// Many tokens: the two blocks of a cluster share rows and split the depth.
 template <class Config>
 struct ClusterSplitKPlan : Config {
   using Element = typename Config::T;
@@ -34,8 +34,8 @@ __global__ void __cluster_dims__(tile::kClusterBlocks, 1, 1)
   using T = typename Config::T;
   constexpr int K = Config::K, N = Config::N;
   using Block = ClusterSplitKBlock<Config>;
-  extern __shared__ __align__(tile::kSwizzleAtomBytes) char boxes[];
-  char* const shared = boxes;
+  extern __shared__ __align__(tile::kSwizzleAtomBytes) char stages[];
+  char* const shared = stages;
   tile::launch_dependents();
   const Block block{shared, tile::cluster_rank(), tile::token_lines<Block>(given.call.dims[0])};
   block.begin();
@@ -65,7 +65,7 @@ __global__ void __cluster_dims__(tile::kClusterBlocks, 1, 1)
     block.copy(args.constant_weights, prefetch_weights, copy_vectors, copy_weights, copy_tokens);
     return;
   }
-  if (block.is_transformer()) {
+  if (block.transforms()) {
     tile::transform_tokens(block, true, [&](const auto& step) {
       const auto x_tile = step.tokens();                              // [M, K]
       const auto norm_weight_tile = step.vector(0);                   // [K]
@@ -77,8 +77,8 @@ __global__ void __cluster_dims__(tile::kClusterBlocks, 1, 1)
     });
   } else {
     tile::multiply(block, false, [&](const auto& step) {
-      const auto weight_tile = step.row_box(0);                         // [N, K]
-      tile::contract(scaled_x_product, weight_tile, step.token_box());  // [N, M]
+      const auto weight_tile = step.row_tma(0);                         // [N, K]
+      tile::contract(scaled_x_product, weight_tile, step.token_tma());  // [N, M]
     });
   }
 

@@ -30,7 +30,7 @@ struct Step {
   tile::TokenFrag<T, Config::kTokens, kDepth> residual_tile;  // [M, K]
 };
 
-// Shared memory in bytes: the ring of steps, and after the loop the partial sums.
+// Shared memory in bytes: the pipeline's stages, and after the loop the partial sums.
 template <class Config>
 struct SharedMap {
   using Steps = tile::StageBuffers<Step<Config>, Config::kStages, Config::kWarps>;

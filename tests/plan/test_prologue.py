@@ -11,19 +11,16 @@ from handmade_lines import mugraph
 from mirage_kernels.generator import pipeline
 from mirage_kernels.generator.plan.lower import tile_program
 from mirage_kernels.generator.plan.program import Do, Layout, TileProgram
-from mirage_kernels.generator.plan.tiles import Planning
 from mirage_kernels.generator.records.record import KernelRecord, load_record
-from mirage_kernels.generator.schedules.candidates import Wanted, candidates, predicted_us
-from mirage_kernels.generator.schedules.choose import variants
+from mirage_kernels.generator.schedules.choose import Wanted, candidates, predicted_us, variants
+from mirage_kernels.generator.schedules.loop import prologue_warps
 from mirage_kernels.generator.schedules.prologue import (
     has_prologue,
     main_program,
     prologue_program,
     prologue_statement,
 )
-from mirage_kernels.generator.schedules.register_operand.block import can_run
-from mirage_kernels.generator.schedules.register_operand.knobs import RegisterOperand
-from mirage_kernels.generator.schedules.sizes import prologue_warps
+from mirage_kernels.generator.schedules.register_operand.knobs import RegisterOperand, can_run
 from mirage_kernels.generator.schedules.sliced_k.rule import BUCKETS_WITH_STATISTICS
 from mirage_kernels.generator.target import TARGETS, target
 from mirage_kernels.generator.tuning.catalog import Key, tuned_kernel
@@ -89,7 +86,7 @@ def test_a_statistic_that_the_epilogue_needs_stays(program: TileProgram) -> None
 @pytest.mark.parametrize("arch", sorted(set(TARGETS) - {"sm_90a"}))
 def test_elsewhere_nothing_is_made_in_front(arch: str) -> None:
     graph = mugraph("layer_norm_linear")
-    program = tile_program("layer_norm_linear", graph, Planning(arch=arch))
+    program = tile_program("layer_norm_linear", graph, arch)
     assert not has_prologue(program, target(arch))
     assert all(prologue_warps(v.knobs) == 0 for v in variants(program, target(arch)))
 

@@ -19,21 +19,19 @@ from mirage_kernels.generator.schedules.batched_lora import (
 )
 from mirage_kernels.generator.schedules.choose import programs_of, variants
 from mirage_kernels.generator.schedules.cluster_split_k.knobs import ClusterSplitK
-from mirage_kernels.generator.schedules.producer_blocks import consumer_program, producer_program
+from mirage_kernels.generator.schedules.loop import producers_of
 from mirage_kernels.generator.schedules.schedule import Variant
-from mirage_kernels.generator.schedules.sizes import producers_of
 from mirage_kernels.generator.target import TARGETS, target
 
 Fused = Callable[..., Graph]
 ON = target("sm_90a")
 STACKED = ("lora_a", "lora_b")
-RECIPE = "mine_full"
 ROLES = Roles("N", "M", "K")
 
 
 def plain(adapted: Fused, k: int = 4096, n: int = 4096, r: int = 64) -> TileProgram:
     shape = Shape("a test", {"K": k, "N": n, "R": r})
-    return programs_of(RECIPE, adapted(shape=shape), "sm_90a")[0]
+    return programs_of("mine_full", adapted(shape=shape), "sm_90a")[0]
 
 
 def stacked(adapted: Fused, k: int = 4096, n: int = 4096, r: int = 64) -> TileProgram:
@@ -42,13 +40,18 @@ def stacked(adapted: Fused, k: int = 4096, n: int = 4096, r: int = 64) -> TilePr
     return made
 
 
-def test_it_is_named_after_the_overload_that_it_serves(adapted: Fused) -> None:
-    assert stacked(adapted).recipe == "mine_batched"
+def test_it_knows_what_is_stacked_and_is_named_after_its_overload(adapted: Fused) -> None:
+    made = stacked(adapted)
+    assert (made.recipe, made.stacked) == ("mine_batched", STACKED)
+    assert made.consumers is not None
+    assert made.consumers.producers is not None
+    assert (made.consumers.stacked, made.consumers.producers.stacked) == (("lora_b",), ("lora_a",))
+    assert [s.args[0] for s in made.consumers.fetches] == ["lora_b"]
 
 
 @pytest.mark.parametrize("sizes", [(4096, 4224, 16), (256, 4096, 16), (4096, 1024, 16)])
 def test_no_multiprocessor_has_to_be_left(adapted: Fused, sizes: tuple[int, int, int]) -> None:
-    assert plain(adapted, *sizes).producer_blocks == 0
+    assert plain(adapted, *sizes).consumers is None
     made = stacked(adapted, *sizes)
     assert stacked_variants(made, variants(plain(adapted, *sizes), ON), ON)
 
@@ -69,20 +72,14 @@ def test_without_inner_rows_there_is_nothing_to_stack(fused: Fused) -> None:
     assert stacked_program(tile_program("mine", fused("w")), ("weight",), ON) is None
 
 
-def test_makers_and_users_know_what_is_stacked(adapted: Fused) -> None:
-    made = stacked(adapted)
-    assert producer_program(made).stacked == consumer_program(made).stacked == STACKED
-    assert [s.args[0] for s in consumer_program(made).fetches] == ["lora_b"]
-
-
 @pytest.mark.parametrize(("depth", "stages"), [(4096, 2), (16384, 2), (2048, 1), (256, 1)])
-def test_a_maker_has_no_more_steps_on_their_way_than_there_are(
+def test_a_producer_has_no_more_steps_on_their_way_than_there_are(
     adapted: Fused, depth: int, stages: int
 ) -> None:
     assert first_launch(stacked(adapted, k=depth)).stages == stages
 
 
-def test_variants_have_the_records_tiles_and_no_makers(adapted: Fused) -> None:
+def test_variants_have_the_records_tiles_and_no_producers(adapted: Fused) -> None:
     chosen = variants(plain(adapted), ON)
     made = stacked_variants(stacked(adapted), chosen, ON)
     assert [v.knobs.tiles(ROLES) for v in made] == [v.knobs.tiles(ROLES) for v in chosen]

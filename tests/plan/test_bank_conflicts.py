@@ -5,15 +5,15 @@ from __future__ import annotations
 import pytest
 
 from mirage_kernels.generator.plan.bank_conflicts import Access, access, wavefronts
-from mirage_kernels.generator.plan.forms import Fragment, Lanes, Place, Stored, Swizzle, Tile
+from mirage_kernels.generator.plan.layouts import Fragment, Lanes, Place, Stored, Swizzle, Tile
 
 WEIGHT = Tile({"N": 48, "K": 512, "M": 8}, warps=8)
-OCTETS = Fragment(Lanes.OCTETS, ("N",), ("K",), "K")
-PAIRS = Fragment(Lanes.PAIRS, ("N",), ("K",), "K")
+VECTORS = Fragment(Lanes.VECTORS, ("N",), ("K",), "K")
+MATRICES = Fragment(Lanes.MMA, ("N",), ("K",), "K")
 
 
-def stored(swizzle: Swizzle, order: tuple[str, ...] = ("N", "K"), slice_: str = "") -> Stored:
-    return Stored(Place.SHARED, order, swizzle, slice_)
+def stored(swizzle: Swizzle, order: tuple[str, ...] = ("N", "K"), warp_dim: str = "") -> Stored:
+    return Stored(Place.SHARED, order, swizzle, warp_dim)
 
 
 PATTERNS = {
@@ -38,37 +38,37 @@ CONFLICTS = {Swizzle.NONE: 2, Swizzle.XOR: 2, Swizzle.PADDED: 2, Swizzle.HALVES:
 
 
 @pytest.mark.parametrize("swizzle", CONFLICTS)
-def test_octets_of_two_lines_are_read_at_once(swizzle: Swizzle) -> None:
+def test_vectors_of_two_lines_are_read_at_once(swizzle: Swizzle) -> None:
     """A pass takes half of lines 2 i and 2 i + 1: they have to start in different halves."""
-    made = access(OCTETS, stored(swizzle, slice_="K"), WEIGHT, 2)
+    made = access(VECTORS, stored(swizzle, warp_dim="K"), WEIGHT, 2)
     assert made == Access(12, 12 * 4 * CONFLICTS[swizzle])
 
 
 def test_matrices_of_lines_in_one_bank_take_eight_passes() -> None:
-    in_order = access(PAIRS, stored(Swizzle.NONE), WEIGHT, 2)
-    swizzled = access(PAIRS, stored(Swizzle.XOR), WEIGHT, 2)
+    in_order = access(MATRICES, stored(Swizzle.NONE), WEIGHT, 2)
+    swizzled = access(MATRICES, stored(Swizzle.XOR), WEIGHT, 2)
     assert swizzled == Access(12, 48, matrices=True)
     assert in_order.wavefronts > 3 * swizzled.wavefronts
 
 
 def test_matrices_are_transposed_where_rows_lie_together() -> None:
     whole = Tile({"N": 64, "K": 512}, warps=8)
-    made = access(PAIRS, stored(Swizzle.XOR, order=("K", "N")), whole, 2)
+    made = access(MATRICES, stored(Swizzle.XOR, order=("K", "N")), whole, 2)
     assert made == Access(16, 64, matrices=True)
 
 
-def test_octets_across_the_lines_are_read_element_by_element() -> None:
-    made = access(OCTETS, stored(Swizzle.XOR, order=("K", "N")), WEIGHT, 2)
+def test_vectors_across_the_lines_are_read_element_by_element() -> None:
+    made = access(VECTORS, stored(Swizzle.XOR, order=("K", "N")), WEIGHT, 2)
     assert made.instructions == 12 * 8
 
 
 def test_a_vector_along_the_columns_is_read_once_for_all_rows() -> None:
-    vector = Fragment(Lanes.OCTETS, (), ("K",), "K")
-    made = access(vector, Stored(Place.SHARED, ("K",), slice="K"), WEIGHT, 2)
+    vector = Fragment(Lanes.VECTORS, (), ("K",), "K")
+    made = access(vector, Stored(Place.SHARED, ("K",), warp_dim="K"), WEIGHT, 2)
     assert made == Access(2, 2 * 4)
 
 
-def test_spread_elements_meet_no_conflict() -> None:
-    spread = Fragment(Lanes.SPREAD, ("M", "N"), ())
-    made = access(spread, Stored(Place.SHARED, ("M", "N")), WEIGHT, 4)
+def test_striped_elements_meet_no_conflict() -> None:
+    striped = Fragment(Lanes.STRIPED, ("M", "N"), ())
+    made = access(striped, Stored(Place.SHARED, ("M", "N")), WEIGHT, 4)
     assert made == Access(1, 2)

@@ -1,0 +1,141 @@
+"""What a recipe declares, checked where it is declared: kinds of values, sizes, names."""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated
+
+from msgspec import Meta, ValidationError, convert
+
+from mirage_kernels.generator.errors import RecipeError
+from mirage_kernels.generator.frontend.names import ELEMENT, MODULES, TAKEN
+
+if TYPE_CHECKING:
+    from mirage_kernels.generator.recipe import Recipe
+
+SHAPE_EXAMPLE = 'shape("my model", K=4096, N=6144)'
+# What each argument of @recipe is, and how it is written.
+_KINDS: dict[str, tuple[object, str]] = {
+    "inputs": (dict[str, str], '{"x": "M K", "weight": "N K", "eps": ""}'),
+    "also": (dict[str, str], '{"total": "M K"}'),
+    "output": (str, '"M N"'),
+    "dynamic": (dict[str, int], '{"M": 4096}'),
+    "scalars": (dict[str, float], '{"eps": 1e-6}'),
+    "ranges": (dict[str, str], '{"seq_lens": "T..L"}'),
+    "optional": (tuple[str, ...], '("bias",), with its comma'),
+    "stacked": (tuple[str, ...], '("lora_a", "lora_b")'),
+    "tolerance": (Annotated[float, Meta(gt=0)], "1.1"),
+}
+
+
+def dims_of(text: str) -> tuple[str, ...]:
+    """Return the dims of an input as a recipe declares it: `"B:int32"` has one."""
+    return tuple(text.partition(":")[0].split())
+
+
+def checked(recipe: Recipe) -> Recipe:
+    """Return a recipe, lists as tuples.
+
+    Raises RecipeError for what no kernel could be made of, whatever the program computes.
+    """
+    kept = {}
+    for what, (kind, example) in _KINDS.items():
+        given = getattr(recipe, what)
+        try:
+            kept[what] = convert(given, kind)
+        except ValidationError as error:
+            raise RecipeError(
+                f"{what} of recipe {recipe.name} cannot be {given!r}", f"write {what}={example}"
+            ) from error
+    if not isinstance(recipe.shapes, tuple | list):
+        raise RecipeError(
+            f"shapes of recipe {recipe.name} cannot be {recipe.shapes!r}",
+            f"write shapes=({SHAPE_EXAMPLE},), with its comma",
+        )
+    recipe = replace(recipe, shapes=tuple(recipe.shapes), **kept)
+    for sentence, hint in _mistakes(recipe):
+        raise RecipeError(sentence, hint)
+    return recipe
+
+
+def _mistakes(recipe: Recipe) -> Iterator[tuple[str, str]]:
+    """Yield what is wrong in a declaration, and what would work."""
+    own, inputs = f"of recipe {recipe.name}", recipe.inputs
+    for entry in recipe.shapes:
+        if not hasattr(entry, "stem"):
+            yield f"shapes {own} hold {entry!r}", f"write shapes=({SHAPE_EXAMPLE},)"
+    dims = sorted({d for text in inputs.values() for d in dims_of(text)})
+    yield from _wrong_names(recipe, dims)
+    for name, text in inputs.items():
+        twice = [d for d in dims_of(text) if dims_of(text).count(d) > 1]
+        if twice:
+            hint = "dims go by name: give the second one a name of its own"
+            yield f"input {name} {own} has dim {twice[0]} twice", hint
+    for dim in recipe.dynamic:
+        if dim not in dims:
+            hint = f"dims of its inputs: {', '.join(dims)}"
+            yield f"recipe {recipe.name} has no input with its dynamic dim {dim}", hint
+    yield from _wrong_numbers(recipe)
+
+
+def _wrong_numbers(recipe: Recipe) -> Iterator[tuple[str, str]]:
+    own, inputs = f"of recipe {recipe.name}", recipe.inputs
+    numbers = [name for name, text in inputs.items() if not dims_of(text)]
+    for what, known in (("scalars", numbers), ("ranges", inputs), ("optional", inputs)):
+        for name in (n for n in getattr(recipe, what) if n not in known):
+            kind = "inputs without dims" if known is numbers else "inputs"
+            sentence = f"{what} {own} names {name}, which is none of its {kind}"
+            yield sentence, f"there are: {', '.join(known) or 'none'}"
+    for name, value in (*recipe.scalars.items(), ("tolerance", recipe.tolerance)):
+        if not math.isfinite(value):
+            yield f"{name} {own} cannot be {value!r}", "write a number such as 1.1"
+
+
+def _wrong_names(recipe: Recipe, dims: list[str]) -> Iterator[tuple[str, str]]:
+    own, tensors = f"of recipe {recipe.name}", {*recipe.inputs, *recipe.also}
+    named = [("recipe", recipe.name), *(("input", name) for name in recipe.inputs)]
+    named += [*(("result", name) for name in recipe.also), *(("dim", name) for name in dims)]
+    for kind, name in named:
+        place = f"{kind} {name!r}" + ("" if kind == "recipe" else f" {own}")
+        if not (name.isascii() and name.isidentifier()):
+            hint = "letters, digits and _ make one"
+            yield f"{place} is no name: emitted files use it as one", hint
+        static = kind == "dim" and name not in recipe.dynamic
+        taken = name in TAKEN or (kind == "dim" and name.lower() in MODULES)
+        if taken or (name == ELEMENT and (static or kind == "input")):
+            yield f"{place} has a name that emitted files need", "choose another name"
+    for name, text in recipe.inputs.items():
+        if not dims_of(text) and name in {d.lower() for d in dims}:
+            hint = "Triton programs call places along a dim so: choose another name"
+            yield f"input {name!r} {own} is a dim in small letters", hint
+    for name in (d for d in dims if d in tensors):
+        yield f"{name!r} {own} is a dim and a tensor", "dims are upper case by custom: M, K, Hkv"
+
+
+def check_parameters(source: Recipe) -> None:
+    """Raise RecipeError unless the program's parameters are the recipe's inputs, in order.
+
+    Where options yield the recipe there may be others, which those inputs leave at their defaults.
+    """
+    found = inspect.signature(source.program).parameters.values()
+    marks: dict[object, str] = {inspect.Parameter.VAR_POSITIONAL: "*"}
+    if not source.family:
+        marks[inspect.Parameter.KEYWORD_ONLY] = "*, "
+    left_out = {p.name for p in found if source.family and p.default is not inspect.Parameter.empty}
+    left_out = left_out - set(source.inputs) | set(source.choices)
+    parameters = [marks.get(p.kind, "") + p.name for p in found if p.name not in left_out]
+    if parameters != list(source.inputs):
+        raise RecipeError(
+            f"recipe {source.name} takes ({', '.join(parameters)}), "
+            f"but declares the inputs {', '.join(source.inputs)}",
+            "name the function's parameters like the inputs, in the same order",
+        )
+    unstacked = [name for name in source.stacked if not source.is_weight(name)]
+    if unstacked:
+        raise RecipeError(
+            f"recipe {source.name} stacks {unstacked[0]}, which is no weight",
+            "weights are the tensors without the first of the dynamic dims",
+        )

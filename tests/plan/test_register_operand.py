@@ -1,0 +1,175 @@
+"""Register-operand wgmma: which programs it carries, and what fits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from mirage_kernels.generator.ir import Dim, Graph
+from mirage_kernels.generator.plan.lower import tile_program
+from mirage_kernels.generator.plan.program import TileProgram
+from mirage_kernels.generator.recipe import Shape
+from mirage_kernels.generator.records.record import load_record
+from mirage_kernels.generator.schedules.choose import programs_of, variants
+from mirage_kernels.generator.schedules.register_operand.knobs import (
+    MOST_ROWS,
+    RegisterBlock,
+    RegisterOperand,
+    can_run,
+)
+from mirage_kernels.generator.schedules.register_operand.rule import (
+    deepest,
+    in_pairs,
+    product_rows,
+)
+from mirage_kernels.generator.target import target
+
+Fused = Callable[..., Graph]
+ON = target("sm_90a")
+KERNELS = Path(__file__).resolve().parents[2] / "kernels" / "sm_90a"
+GATED = ["gated_mlp/K4096_N4096_fp16", "gated_mlp/K4096_N14336_bf16"]
+LORA = ["lora_linear/K4096_N4096_R16_fp16", "lora_linear/K4096_N4096_R64_bf16"]
+
+
+def program(name: str) -> TileProgram:
+    record = load_record(KERNELS / f"{name}.json")
+    return programs_of(record.recipe, record.graph, record.arch)[0]
+
+
+def scaled(fused: Fused, k: int, n: int) -> TileProgram:
+    return tile_program("mine", fused("x", shape=Shape("a test", {"K": k, "N": n})))
+
+
+@pytest.mark.parametrize("name", GATED)
+def test_more_than_16_tokens_are_held_where_weights_are_taken_as_they_lie(name: str) -> None:
+    made = program(name)
+    found = {v.knobs.tokens: v.knobs for v in variants(made, ON)}
+    few, many = ("sliced_k",) * 2, ("register_operand",) * 2
+    assert [found[m].schedule for m in (8, 16, 32, 64)] == [*few, *many]
+    assert found[64].blocks == 1
+    assert -(-made.extents["N"] // found[64].rows) <= ON.multiprocessors  # one wave
+
+
+@pytest.mark.parametrize("name", LORA)
+def test_where_other_blocks_compute_totals_pairs_hold_tokens(name: str) -> None:
+    found = {v.knobs.tokens: (v.schedule, v.knobs.blocks) for v in variants(program(name), ON)}
+    assert found == {
+        **dict.fromkeys((8, 16), ("sliced_k", 1)),
+        **dict.fromkeys((32, 64), ("register_operand", 2)),
+    }
+
+
+def test_a_single_producer_leaves_no_pairs() -> None:
+    made = program(LORA[0])
+    assert in_pairs(made, 64, ON) is not None
+    assert in_pairs(made, 64, replace(ON, multiprocessors=129)) is None
+
+
+def test_the_last_pair_has_rows_for_both_blocks() -> None:
+    made = program(LORA[0])
+    for rows, pair in ((4096, 64), (4096 - 16, 64), (4096 - 40, 0)):
+        found = in_pairs(_with_rows(made, rows), 64, ON)
+        assert (found.rows if found else 0) == pair
+    assert in_pairs(program(GATED[0]), 64, ON) is None  # two weights
+
+
+def _with_rows(made: TileProgram, rows: int) -> TileProgram:
+    def cut(dim: Dim) -> Dim:
+        return replace(dim, size=rows) if dim.name == made.roles.rows else dim
+
+    def smaller(made: TileProgram) -> TileProgram:
+        types = [replace(o.type, dims=tuple(map(cut, o.type.dims))) for o in made.inputs]
+        inputs = tuple(replace(o, type=t) for o, t in zip(made.inputs, types, strict=True))
+        return replace(made, inputs=inputs)
+
+    assert made.consumers is not None
+    return replace(smaller(made), consumers=smaller(made.consumers))
+
+
+def test_weights_that_are_computed_with_are_not_for_this_plan(fused: Fused) -> None:
+    assert not can_run(tile_program("mine", fused("w")))
+    assert can_run(tile_program("mine", fused("x")))
+
+
+def test_a_ring_of_pairs_has_two_turns() -> None:
+    block = RegisterBlock.of(program(GATED[0]))
+    knobs = block.sized(64, 64, 2)
+    made = deepest(block, knobs, ON)
+    assert made == replace(knobs, stages=2 * knobs.groups)
+    assert deepest(block, knobs, replace(ON, shared_bytes=ON.shared_bytes // 2)) is None
+
+
+def test_sums_vectors_and_barriers_lie_beside_the_ring(fused: Fused) -> None:
+    block = RegisterBlock.of(program(GATED[0]))
+    alone, pair = (replace(block.sized(64, 64, n), stages=4) for n in (1, 2))
+    sums = 2 * 32 * 64 * 4 * 2  # products, rows of a block, tokens, fp32, warpgroups that send
+    assert block.shared_bytes(pair) - block.shared_bytes(alone) == sums
+    more = replace(pair, barriers=pair.barriers + 1)
+    assert block.shared_bytes(more) - block.shared_bytes(pair) == 4 * 8
+    block = RegisterBlock.of(scaled(fused, 4096, 4096))
+    assert (block.vectors, block.token_sums, block.mapped) == (1, 1, 1)
+    plain = replace(block, vectors=0, token_sums=0)
+    beside = 2048 * 2 + 4 * 64 * 4  # half of the vector; two warpgroups of two blocks
+    assert block.shared_bytes(pair) - plain.shared_bytes(pair) == beside
+
+
+@pytest.mark.parametrize(
+    ("k", "n", "rows", "stages"), [(4096, 6144, 96, 4), (8192, 10240, 160, 3), (3584, 4608, 80, 3)]
+)
+def test_pairs_hold_scaled_tokens_where_there_are_many(
+    fused: Fused, k: int, n: int, rows: int, stages: int
+) -> None:
+    knobs = {v.knobs.tokens: v.knobs for v in variants(scaled(fused, k, n), ON)}
+    made = knobs[64]
+    assert (made.schedule, made.rows, made.stages) == ("register_operand", rows, stages)
+    assert made.blocks == 1 or knobs[32].schedule != "register_operand"
+
+
+def test_more_rows_than_one_product_takes_are_equal_parts() -> None:
+    sides = {rows: product_rows(rows) for rows in (64, 112, 128, 160, 192, 208)}
+    assert sides == {64: 64, 112: 112, 128: 64, 160: 80, 192: 96, 208: 16}
+    block = RegisterBlock.of(program(LORA[0]))
+    assert deepest(block, block.sized(208, 64, 2), ON) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "arch"),
+    [*((GATED[0], a) for a in ("sm_80", "sm_100a")), ("lora_linear/K256_N4096_R16_fp16", "sm_90a")],
+)
+def test_elsewhere_and_with_a_short_depth_nothing_is_held(name: str, arch: str) -> None:
+    found = {v.schedule for v in variants(program(name), target(arch))}
+    assert "register_operand" not in found
+
+
+@pytest.mark.parametrize("name", [GATED[0], LORA[1]])
+@pytest.mark.parametrize("tokens", [16, 64])
+def test_what_meets_fits_where_the_ring_was(name: str, tokens: int) -> None:
+    block = RegisterBlock.of(program(name))
+    fitting = [
+        made
+        for rows in range(16, 2 * MOST_ROWS, 16)
+        if (made := deepest(block, block.sized(rows, tokens), ON))
+    ]
+    assert fitting
+    for made in fitting:
+        assert made.stages % made.groups == 0
+        assert block.meeting_bytes(made) <= block.ring_bytes(made)
+        assert block.shared_bytes(made) <= ON.shared_bytes
+        assert made.rows <= MOST_ROWS
+
+
+def test_short_steps_have_two_warpgroups_and_slow_ones_barriers_of_their_own() -> None:
+    block = RegisterBlock.of(program(GATED[0]))
+
+    def groups(made: RegisterOperand) -> tuple[int, int]:
+        return made.groups, made.barriers
+
+    assert [block.sized(rows, 64).groups for rows in (32, 64, 80, 112)] == [2, 2, 1, 1]
+    assert replace(block, depth=4096 + 128).sized(32, 64).groups == 1
+    assert groups(block.sized(32, 64)) == (2, 2)
+    assert groups(block.sized(112, 32)) == (1, 2)
+    assert groups(block.sized(32, 32)) == (2, 1)
+    assert groups(replace(block, mapped=1).sized(32, 64)) == (2, 1)
