@@ -1,4 +1,4 @@
-"""The process that measures: reads a question per line, answers on a line; needs PyTorch and a GPU.
+"""What the process that measures answers to a question; needs PyTorch and a GPU.
 
     {"environment": COMMAND}           -> {"environment": {...}}
     {"kernel": NAME, "at": CALL}       -> {"floor_us": ..., "eager_us": ..., "library_us": ...}
@@ -13,12 +13,10 @@ ends.
 from __future__ import annotations
 
 import ctypes
-import json
-import os
-import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property, partial
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, Generic
 
@@ -145,30 +143,23 @@ def refusal(manifest: Manifest) -> dict[str, Json]:
     return {}
 
 
-def serve(folder: Path) -> None:
-    """Answer the questions of stdin until it ends; what others print goes to stderr."""
-    answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)
-
-    def say(answer: dict[str, Json]) -> None:
-        print(json.dumps(answer), file=answers, flush=True)
-
+def serve(folder: Path, pipe: Connection) -> None:
+    """Greet, then answer questions; ends where the GPU's state cannot be trusted any more."""
     manifest = load_manifest(folder)
     refused = refusal(manifest)
     if refused:
-        return say(refused)
+        return pipe.send(refused)
     _publish_runtime()
     worker = Worker(folder, manifest, gpu_clock())
-    say({"ready": True})
-    for line in sys.stdin:
+    pipe.send({"ready": True})
+    while True:
         try:
-            say(worker.answer(json.loads(line)))
+            pipe.send(worker.answer(pipe.recv()))
         except (RefusedError, RuntimeError) as error:  # CUDA's errors are RuntimeErrors
             first = str(error).strip().partition("\n")[0] or type(error).__name__
             if not (isinstance(error, RefusedError) and _is_well()):
-                return say({"failed": first, "leaving": True})
-            say({"failed": first})
-    return None
+                return pipe.send({"failed": first, "leaving": True})
+            pipe.send({"failed": first})
 
 
 def _is_well() -> bool:
@@ -186,7 +177,3 @@ def _publish_runtime() -> None:
     runtime = next((f for f in mapped if Path(f).name.startswith("libcudart")), None)
     major = str(torch.version.cuda).partition(".")[0]
     ctypes.CDLL(runtime or f"libcudart.so.{major}", mode=ctypes.RTLD_GLOBAL)
-
-
-if __name__ == "__main__":
-    serve(Path(sys.argv[1]))

@@ -24,10 +24,12 @@ from mirage_kernels.generator.bench.workloads.cache import CacheWorkload
 from mirage_kernels.generator.bench.workloads.lists import dense_calls, kernel_calls
 from mirage_kernels.generator.bench.workloads.tensors import TensorWorkload
 from mirage_kernels.generator.build.compile import ROOT
+from mirage_kernels.generator.errors import ToolchainError
 from mirage_kernels.generator.ir.dtypes import DType
 from mirage_kernels.generator.tuning.library import ALIGNMENT, Library, RefusedError
 from mirage_kernels.generator.tuning.manifest import Manifest
-from mirage_kernels.generator.tuning.worker import Buffers, Worker, refusal
+from mirage_kernels.generator.tuning.process import worker_process
+from mirage_kernels.generator.tuning.worker import Buffers, Worker
 
 pytestmark = pytest.mark.skipif(shutil.which("gcc") is None, reason="needs a C compiler")
 
@@ -234,8 +236,10 @@ def test_a_dense_call_of_many_tokens_is_compared_with_pytorchs() -> None:
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
-def test_without_a_gpu_the_worker_refuses() -> None:
-    assert "needs an NVIDIA GPU" in str(refusal(Manifest("sm_90a", "", ()))["refused"])
+def test_without_a_gpu_the_worker_process_refuses(tmp_path: Path) -> None:
+    Manifest("sm_90a", "", ()).write(tmp_path)
+    with pytest.raises(ToolchainError, match="needs an NVIDIA GPU"):
+        worker_process(tmp_path).ask({"environment": "tune"}, seconds=60)
 
 
 SIZES = {"M": 70, "K": 256, "N": 64, "R": 16}
