@@ -142,13 +142,18 @@ def graph_microseconds(calls: Timed, *, method: Method = METHOD) -> float:
 def paced_microseconds(calls: Timed) -> float:
     """Time one call in a graph, with fewer repetitions of what takes long anyway."""
     calls[0]()  # what only the first call does
+    is_slow = min(_elapsed(calls[0]) for _ in range(3)) > SLOW_MICROSECONDS
+    return graph_microseconds(calls, method=_SLOW if is_slow else _SETTLED)
+
+
+def _elapsed(call: Callable[[], object]) -> float:
+    """Return the microseconds of a call outside a graph, launches included."""
     begin, end = _events(2)
     begin.record()
-    calls[0]()
+    call()
     end.record()
     torch.cuda.synchronize()
-    is_slow = 1e3 * begin.elapsed_time(end) > SLOW_MICROSECONDS
-    return graph_microseconds(calls, method=_SLOW if is_slow else _SETTLED)
+    return 1e3 * begin.elapsed_time(end)
 
 
 def _events(count: int) -> list[torch.cuda.Event]:

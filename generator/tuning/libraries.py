@@ -11,7 +11,7 @@ import re
 import subprocess
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import TypeVar
@@ -19,13 +19,13 @@ from typing import TypeVar
 from mirage_kernels.generator.build.compile import ROOT, gencode
 from mirage_kernels.generator.build.ptxas import parse
 from mirage_kernels.generator.build.toolchain import Toolchain, find_toolchain
-from mirage_kernels.generator.errors import FileError, ToolchainError
+from mirage_kernels.generator.errors import FileError, PlanError, ToolchainError
 from mirage_kernels.generator.ir import Graph
 from mirage_kernels.generator.ir.text import dumps
 from mirage_kernels.generator.records.files import write_whole
 from mirage_kernels.generator.records.record import Emitted
 from mirage_kernels.generator.request import Event, Progress
-from mirage_kernels.generator.tuning.catalog import Key
+from mirage_kernels.generator.schedules.schedule import Knobs
 from mirage_kernels.generator.tuning.files import Kind, read_file, written
 from mirage_kernels.generator.tuning.manifest import (
     FOLDER_HINT,
@@ -34,7 +34,7 @@ from mirage_kernels.generator.tuning.manifest import (
     Compiled,
     Manifest,
 )
-from mirage_kernels.generator.tuning.sources import Candidates, Source, candidates_of
+from mirage_kernels.generator.tuning.sources import Candidates, candidates_of
 
 DIGEST_LETTERS = 20
 _OWN = re.compile(rf"[0-9a-f]{{{DIGEST_LETTERS}}}\.(cu|so|json|o|unfinished)")
@@ -80,37 +80,26 @@ class Wanted:
 
 def compiled_kernel(record: Emitted, shop: Shop, wanted: Wanted, progress: Progress) -> Compiled:
     """Compile every candidate of a kernel; what the folder has already is not compiled again."""
-    found = candidates_of(record, wanted.top, wanted.forms)
-    key = Key(record.recipe, record.dtype, dict(record.shape))
-    return _compiled_form(key, found, shop, (record, progress))
+    return _compiled_form(candidates_of(record, wanted.top, wanted.forms), shop, (record, progress))
 
 
-def _compiled_form(
-    key: Key, found: Candidates, shop: Shop, by: tuple[Emitted, Progress]
-) -> Compiled:
+def _compiled_form(found: Candidates, shop: Shop, by: tuple[Emitted, Progress]) -> Compiled:
     record, progress = by
-    knobs = list(dict.fromkeys(k for b in found.buckets for k in b.predicted_us))
+    knobs = list(dict.fromkeys(b.knobs for bucket in found.kernel.buckets for b in bucket.built))
 
     def tell(done: int) -> None:
         progress(Event("compile", done, len(knobs), f"{record.recipe} {record.stem}"))
 
-    sources = [found.source(k) for k in knobs]
-    made = each(lambda s: _built(s, shop, record.arch), sources, shop, tell)
+    made = each(lambda k: _built(found.source, k, (shop, record.arch)), knobs, shop, tell)
     by_knobs = dict(zip(knobs, made, strict=True))
-    buckets = tuple(
-        BuiltBucket(
-            bucket.size,
-            tuple(
-                Built(by_knobs[k][0], k, by_knobs[k][1].registers, us, by_knobs[k][1].failed)
-                for k, us in bucket.predicted_us.items()
-            ),
-            bucket.rule,
-            bucket.rule_of_few,
-        )
-        for bucket in found.buckets
-    )
-    forms = tuple(_compiled_form(key, form, shop, by) for form in found.forms)
-    return Compiled(key, buckets, found.dim, found.beyond, found.form, forms)
+
+    def filled(bucket: BuiltBucket) -> BuiltBucket:
+        built = (replace(by_knobs[b.knobs], predicted_us=b.predicted_us) for b in bucket.built)
+        return replace(bucket, built=tuple(built))
+
+    forms = tuple(_compiled_form(form, shop, by) for form in found.forms)
+    buckets = tuple(filled(bucket) for bucket in found.kernel.buckets)
+    return replace(found.kernel, buckets=buckets, forms=forms)
 
 
 def prune(shop: Shop, manifest: Manifest) -> None:
@@ -139,17 +128,19 @@ def each(
     return made
 
 
-def _built(source: Source, shop: Shop, arch: str) -> tuple[str, Report]:
-    """Compile a source, or find what the folder has of it; return its name and the report."""
-    digest = digest_of(source.text, shop.toolchain, arch)
-    if source.failed:
-        return digest, Report(0, source.failed)
-    report = shop.folder / f"{digest}.json"
-    if not (report.is_file() and (shop.folder / f"{digest}.so").is_file()):
-        said = _compiled(source.text, digest, shop, arch)
-        write_whole(report, dumps(written(said)), hint=FOLDER_HINT)
-    named = Kind("a compiler's report", "remove it, compile again")
-    return digest, read_file(report, Report, named)
+def _built(source: Callable[[Knobs], str], knobs: Knobs, at: tuple[Shop, str]) -> Built:
+    """Compile a candidate for an architecture (`at`), or find what the folder has of it."""
+    shop, arch = at
+    try:
+        text = source(knobs)
+    except PlanError as error:
+        return Built(digest_of("", shop.toolchain, arch), knobs, 0, failed=error.sentence)
+    digest = digest_of(text, shop.toolchain, arch)
+    file = shop.folder / f"{digest}.json"
+    if not (file.is_file() and (shop.folder / f"{digest}.so").is_file()):
+        write_whole(file, dumps(written(_compiled(text, digest, shop, arch))), hint=FOLDER_HINT)
+    report = read_file(file, Report, Kind("a compiler's report", "remove it, compile again"))
+    return Built(digest, knobs, report.registers, failed=report.failed)
 
 
 def _compiled(source: str, digest: str, shop: Shop, arch: str) -> Report:

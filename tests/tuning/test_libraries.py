@@ -12,10 +12,10 @@ from mirage_kernels.generator.build.compile import ROOT
 from mirage_kernels.generator.build.toolchain import Toolchain, find_nvcc
 from mirage_kernels.generator.errors import FileError, ToolchainError
 from mirage_kernels.generator.ir import DType
-from mirage_kernels.generator.records.record import KernelRecord
+from mirage_kernels.generator.records.record import KernelRecord, load_emitted
 from mirage_kernels.generator.request import Event
 from mirage_kernels.generator.schedules.loop import BUCKETS
-from mirage_kernels.generator.tuning import libraries
+from mirage_kernels.generator.tuning import libraries, sources
 from mirage_kernels.generator.tuning.libraries import (
     Shop,
     Wanted,
@@ -35,6 +35,7 @@ REPORT = """ptxas info    : Compiling entry function '_Z1k' for 'sm_90a'
     0 bytes stack frame, {spilled} bytes spill stores, {spilled} bytes spill loads
 ptxas info    : Used 96 registers, used 1 barriers
 """
+GOLDEN = Path(__file__).parents[1] / "golden"
 NOWHERE = Path("nowhere")
 TOOLS = Toolchain(NOWHERE / "nvcc", NOWHERE / "g++", NOWHERE, NOWHERE, NOWHERE, ())
 Compile = Callable[..., Compiled]
@@ -137,12 +138,31 @@ def test_a_file_in_place_of_the_folder_is_an_error(tmp_path: Path) -> None:
         Shop.at(tmp_path / "file", 1)
 
 
+def test_sources_of_rows_serve_any_number_and_are_compiled_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sources, "tuned_kernel", lambda arch, key, **_: None)
+    few_tiles = {"gqa": "mirage::tile::has_few_work_tiles<8, 128>(*args)", "mla_decode": "return 0"}
+    for recipe, says in few_tiles.items():
+        compiler = Compiler()
+        monkeypatch.setattr(libraries, "_ran", compiler)
+        golden = load_emitted(GOLDEN / f"attention_{recipe}.json")
+        shop = Shop(tmp_path, TOOLS, 1)
+        kernel = compiled_kernel(golden, shop, Wanted(3), silent)
+        for source in compiler.sources:
+            assert source.count("struct AnyRows : Shape {") == 1
+            assert "UpTo" not in source
+            assert says in source.partition("int mirage_candidate_few_tiles")[2]
+        distinct = {b.digest for b in all_built(kernel)}
+        assert len(compiler.sources) == len(distinct) <= len(all_built(kernel))
+
+
 def test_libraries_of_changed_sources_are_removed(compile_with: Compile, tmp_path: Path) -> None:
     kernel = compile_with(Compiler())
     (tmp_path / f"{'0' * 20}.so").write_bytes(b"old")
     prune(Shop(tmp_path, TOOLS, 1), Manifest("sm_90a", "", (kernel,)))
     left = {f.stem for f in tmp_path.glob("*.so")}
-    assert left == {b.digest for b in all_built(kernel)}
+    assert left == {b.digest for b in all_built(kernel)} != set()
 
 
 def test_nothing_but_libraries_is_removed(compile_with: Compile, tmp_path: Path) -> None:
@@ -172,6 +192,7 @@ def test_a_folder_without_a_manifest_is_an_error_with_the_command(tmp_path: Path
 def test_a_candidate_compiles_with_nvcc(record: KernelRecord, tmp_path: Path) -> None:
     shop = Shop.at(tmp_path, 1)
     found = candidates_of(record, 1)
-    digest, report = libraries._built(found.source(found.buckets[0].rule), shop, "sm_90a")
-    assert report.failed == ""
-    assert (tmp_path / f"{digest}.so").stat().st_size > 1000
+    rule = found.kernel.buckets[0].rule
+    built = libraries._built(found.source, rule, (shop, "sm_90a"))
+    assert built.failed == ""
+    assert (tmp_path / built.library).stat().st_size > 1000

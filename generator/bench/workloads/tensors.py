@@ -98,8 +98,13 @@ class TensorWorkload(Workload[Inputs]):
     def ours(self, given: Inputs, outs: Sequence[Tensor] | None = None) -> Results:
         """Call the op; raises LookupError where the library has none for the recipe."""
         more = {} if outs is None else {"out": outs[0] if len(outs) == 1 else tuple(outs)}
-        return cast(Results, function_of(self.source)(*self._positional()(given), **more))
+        return cast(Results, self._op(*self._positional(given), **more))
 
+    @cached_property
+    def _op(self) -> Callable[..., object]:
+        return function_of(self.source)
+
+    @cached_property
     def _positional(self) -> Callable[[Inputs], list[Tensor | float]]:
         """Return what puts the scalars between the tensors, plain enough for torch.compile."""
         texts, values = self.source.inputs.items(), self.source.scalars
@@ -113,7 +118,7 @@ class TensorWorkload(Workload[Inputs]):
 
     def eager(self) -> Program[Inputs]:
         """Return PyTorch's own unfused program."""
-        reference, arguments = self.source.reference, self._positional()
+        reference, arguments = self.source.reference, self._positional
         return lambda given: reference(*arguments(given))
 
     def exact(self, given: Inputs) -> Results:
