@@ -41,6 +41,7 @@ from mirage_kernels.generator.bench.workloads.tensors import TensorWorkload
 from mirage_kernels.generator.ir.dtypes import DType
 from mirage_kernels.generator.recipe import catalog
 
+DEVICE = "cuda"
 TOKENS = (1, 8, 13, 29, 61, 100)
 # Query tokens and heads of a group: their product fills every bucket of rows unevenly.
 ROWS = ((1, 7), (3, 4), (5, 5), (9, 5), (20, 5))
@@ -101,15 +102,13 @@ def results(name: str, kernels: Mapping[str, KernelEntry], around: Around) -> It
     return of_recipe(kernel, around) if known else of_stacks(kernel, around)
 
 
-def of_recipe(
-    kernel: KernelEntry, around: Around = nullcontext, device: str = "cuda"
-) -> Iterator[Tensor]:
+def of_recipe(kernel: KernelEntry, around: Around = nullcontext) -> Iterator[Tensor]:
     """Run all variants of a kernel that serves a recipe and yield what they compute.
 
     Calls over a cache also with lse and sinks, and with uneven tokens.
     """
     for place, workload in enumerate(workloads(kernel)):
-        given = workload.draw(place, device)
+        given = workload.draw(place, DEVICE)
         outs, more = workload.new_outs(given), {}
         if isinstance(workload, CacheWorkload) and place % 2 == 0:
             more = _options(workload, given, outs[0])
@@ -119,7 +118,7 @@ def of_recipe(
         if "lse" in more:
             yield more["lse"].exp()  # that of no keys is minus infinity
     if isinstance(workload, CacheWorkload):
-        yield _uneven(workload, around, device)
+        yield _uneven(workload, around)
 
 
 def _options(workload: CacheWorkload, given: CacheInputs, out: Tensor) -> dict[str, Tensor]:
@@ -133,10 +132,10 @@ def of_stacks(kernel: KernelEntry, around: Around) -> Iterator[Tensor]:
     rows, depth, rank = (kernel.dims[name] for name in "NKR")
     dtype = TORCH_DTYPES[DType(kernel.dtype)]
     for tokens in TOKENS:
-        x, weight = (torch.randn(n, depth, device="cuda").to(dtype) for n in (tokens, rows))
-        lora_a = torch.randn(3, rank, depth, device="cuda").to(dtype)
-        lora_b = torch.randn(3, rows, rank, device="cuda").to(dtype)
-        ids = torch.arange(tokens, device="cuda") % 4 - 1
+        x, weight = (torch.randn(n, depth, device=DEVICE).to(dtype) for n in (tokens, rows))
+        lora_a = torch.randn(3, rank, depth, device=DEVICE).to(dtype)
+        lora_b = torch.randn(3, rows, rank, device=DEVICE).to(dtype)
+        ids = torch.arange(tokens, device=DEVICE) % 4 - 1
         out = x.new_empty(tokens, rows)
         with around():
             lora_linear(x, weight, lora_a, lora_b, 0.01, adapter_ids=ids, out=out)
@@ -178,13 +177,13 @@ def cache_workloads(kernel: KernelEntry) -> Iterator[CacheWorkload]:
             )
 
 
-def _uneven(workload: CacheWorkload, around: Around, device: str) -> Tensor:
+def _uneven(workload: CacheWorkload, around: Around) -> Tensor:
     """Call it with as many query tokens per sequence as STARTS says."""
     paged = replace(workload, lengths=SHORT, page_size=16)
-    given = paged.draw(0, device)
+    given = paged.draw(0, DEVICE)
     q = given.q.new_empty(STARTS[-1], *given.q.shape[2:]).normal_()
     flat = replace(given, q=q[None] if workload.tokens > 1 else q[:, None])
-    starts = torch.tensor(STARTS, dtype=torch.int32, device=device)
+    starts = torch.tensor(STARTS, dtype=torch.int32, device=DEVICE)
     out = q.new_empty(*q.shape[:-1], workload.depth)
     with around():
         paged.ours(flat, [out], cu_seqlens_q=starts)
@@ -207,16 +206,16 @@ def _appended(depth: int, dtype: torch.dtype, norm: str, rope: str) -> Iterator[
     queries, kv = APPEND_HEADS
 
     def drawn(*shape: int) -> Tensor:
-        return torch.randn(shape, device="cuda").to(dtype)
+        return torch.randn(shape, device=DEVICE).to(dtype)
 
-    caches = [torch.empty(PAGES, PAGE_SIZE, kv, depth, dtype=dtype, device="cuda") for _ in "kv"]
-    slots = torch.randperm(PAGES * PAGE_SIZE, device="cuda")[:APPEND_TOKENS]
+    caches = [torch.empty(PAGES, PAGE_SIZE, kv, depth, dtype=dtype, device=DEVICE) for _ in "kv"]
+    slots = torch.randperm(PAGES * PAGE_SIZE, device=DEVICE)[:APPEND_TOKENS]
     slots[::3] = -1
     biases = {"q_bias": drawn(depth), "k_bias": drawn(depth)} if norm == "layer" else {}
     yield qk_norm_rope_append(
         *(drawn(APPEND_TOKENS, (queries + 2 * kv) * depth), drawn(depth), drawn(depth)),
-        torch.randn(POSITIONS, depth, device="cuda"),
-        torch.arange(APPEND_TOKENS, device="cuda"),
+        torch.randn(POSITIONS, depth, device=DEVICE),
+        torch.arange(APPEND_TOKENS, device=DEVICE),
         *(*caches, slots),
         num_heads=queries,
         num_kv_heads=kv,
