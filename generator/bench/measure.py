@@ -153,7 +153,7 @@ def _elapsed(call: Callable[[], object]) -> float:
     call()
     end.record()
     torch.cuda.synchronize()
-    return 1e3 * begin.elapsed_time(end)
+    return 1e3 * float(begin.elapsed_time(end))
 
 
 def _events(count: int) -> list[torch.cuda.Event]:

@@ -41,12 +41,12 @@ from mirage_kernels.generator.tuning.catalog import (
     write_catalog,
 )
 from mirage_kernels.generator.tuning.files import written
-from mirage_kernels.generator.tuning.forms import mugraph_forms
 from mirage_kernels.generator.tuning.libraries import Shop, Wanted, compiled_kernel, prune
 from mirage_kernels.generator.tuning.manifest import Manifest, load_manifest, path_in
 from mirage_kernels.generator.tuning.process import worker_process
 from mirage_kernels.generator.tuning.results import load_results
 from mirage_kernels.generator.tuning.session import Tuning
+from mirage_kernels.generator.tuning.sources import mugraph_forms
 
 TOP = 4
 DETAILS = f"""\
@@ -170,9 +170,8 @@ def _compiled(arguments: argparse.Namespace, folder: Path, terminal: Terminal) -
         )
     with terminal.watch(f"compiling candidates of {counted(len(chosen), 'kernel')}") as progress:
         for one in chosen:
-            record = _record(one, arguments, (store, progress))
-            wanted = Wanted(arguments.top, _forms(one, arguments, (store, progress)))
-            built = compiled_kernel(record, shop, wanted, progress)
+            record, forms = _record(one, arguments, (store, progress))
+            built = compiled_kernel(record, shop, Wanted(arguments.top, forms), progress)
             made = replace(made, kernels=(*made.kernels, built))
             kept = before.without(made.names).kernels
             replace(made, kernels=(*kept, *made.kernels)).write(folder)
@@ -204,31 +203,24 @@ def _chosen(arguments: argparse.Namespace) -> Sequence[Emitted | Request]:
 
 def _record(
     one: Emitted | Request, arguments: argparse.Namespace, by: tuple[Store, Progress]
-) -> Emitted:
+) -> tuple[Emitted, Sequence[Graph]]:
     """Return a kernel's record, generated where it was asked for by name.
 
-    Raises MirageError for a recipe without a plan.
+    Where several muGraphs of such a recipe are compared, these too. Raises MirageError for a recipe
+    without a plan.
     """
     if not isinstance(one, Request):
-        return one
+        return one, ()
     store, progress = by
     made = pipeline.generate(one, jobs=arguments.jobs, progress=progress, store=store).record
-    if not isinstance(made, MuGraphRecord):
-        return made
-    raise MirageError(
-        f"{made.recipe} {made.stem} has no kernel to tune: {made.no_plan}",
-        "leave it out; everything compiled before it is kept",
-    )
-
-
-def _forms(
-    one: Emitted | Request, arguments: argparse.Namespace, by: tuple[Store, Progress]
-) -> Sequence[Graph]:
-    """Return other muGraphs of a recipe asked for by name, where several are compared."""
-    if not isinstance(one, Request) or one.recipe.name not in RECIPES:
-        return ()
-    store, progress = by
-    return mugraph_forms(one, jobs=arguments.jobs, progress=progress, store=store)
+    if isinstance(made, MuGraphRecord):
+        raise MirageError(
+            f"{made.recipe} {made.stem} has no kernel to tune: {made.no_plan}",
+            "leave it out; everything compiled before it is kept",
+        )
+    if one.recipe.name not in RECIPES:
+        return made, ()
+    return made, mugraph_forms(one, jobs=arguments.jobs, progress=progress, store=store)
 
 
 # -- measure ---------------------------------------------------------------------------------------

@@ -145,18 +145,6 @@ class Beyond:
         return self.library_us or self.eager_us
 
 
-def kind_of(tokens: int, keys: int, *, causal: bool) -> str:
-    """Return what query tokens see: "all" keys, or those up to their own.
-
-    Causal tokens are as many as the keys ("square"), "most" of them, or a "part", up to half.
-    """
-    if not causal:
-        return "all"
-    if tokens == keys:
-        return "square"
-    return "most" if 2 * tokens > keys else "part"
-
-
 @dataclass(frozen=True)
 class Dense:
     """A dense call of many query tokens: our time and that of PyTorch's attention.
@@ -172,11 +160,6 @@ class Dense:
     us: float
     sdpa_us: float
     peers: dict[str, float]
-
-    @property
-    def kind(self) -> str:
-        """What tokens see, in the words of kernels/prefill.py."""
-        return kind_of(self.tokens, self.keys, causal=self.causal)
 
     @property
     def lines(self) -> int:
@@ -289,13 +272,8 @@ class Catalog:
 def committed_path() -> Path:
     """Return where the package's catalog stands, in a checkout or installed."""
     return (
-        ROOT / "kernels" / "catalog.json" if (ROOT / "kernels").is_dir() else catalog_beside(ROOT)
+        ROOT / "kernels" / "catalog.json" if (ROOT / "kernels").is_dir() else ROOT / "catalog.json"
     )
-
-
-def catalog_beside(folder: Path) -> Path:
-    """Return where the catalog stands in a folder of kernels."""
-    return folder / "catalog.json"
 
 
 def load_catalog(path: Path) -> Catalog:

@@ -1,4 +1,7 @@
-"""The sources of candidates: a kernel as it is emitted, with one variant, and C functions."""
+"""The sources of candidates: a kernel as it is emitted, with one variant, and C functions.
+
+Also which other muGraphs of a recipe measurement compares.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +11,15 @@ from dataclasses import dataclass, replace
 from mirage_kernels.generator.emit.cuda import Kernel, emit_cuda
 from mirage_kernels.generator.emit.header import Header
 from mirage_kernels.generator.emit.writer import Writer
+from mirage_kernels.generator.errors import MirageError, PlanError
 from mirage_kernels.generator.ir import Graph
+from mirage_kernels.generator.jobs.store import Store
+from mirage_kernels.generator.pipeline import Plan, mugraphs, plan_for, searched
 from mirage_kernels.generator.plan.program import TileProgram
+from mirage_kernels.generator.plan.threads import with_threads
+from mirage_kernels.generator.recipe import trace
 from mirage_kernels.generator.records.record import AttentionRecord, Emitted, KernelRecord
+from mirage_kernels.generator.request import Progress, Request
 from mirage_kernels.generator.schedules.attention.candidates import row_buckets
 from mirage_kernels.generator.schedules.attention.knobs import AttentionKnobs
 from mirage_kernels.generator.schedules.attention.lower import attention_program
@@ -30,6 +39,8 @@ from mirage_kernels.generator.schedules.choose import (
 )
 from mirage_kernels.generator.schedules.loop import BUCKETS
 from mirage_kernels.generator.schedules.schedule import Knobs, Variant
+from mirage_kernels.generator.search.gate import Gate
+from mirage_kernels.generator.search.select import Ranked, rank
 from mirage_kernels.generator.target import target
 from mirage_kernels.generator.tuning.catalog import Key, Tuned, tuned_kernel
 from mirage_kernels.generator.tuning.choice import has_producers
@@ -161,3 +172,34 @@ def _entries(symbol: str, arguments: str, answers: Mapping[str, str]) -> str:
     with writer.block(f"{VISIBLE} int {ARGS_BYTES}() {{"):
         writer.line(f"return static_cast<int>(sizeof(mirage::{arguments}));")
     return writer.text()
+
+
+# -- other muGraphs --------------------------------------------------------------------------------
+
+
+def mugraph_forms(
+    request: Request, *, jobs: int, progress: Progress, store: Store | None
+) -> list[Graph]:
+    """Return every muGraph that is accurate and has the plan of tuned kernels, as predicted.
+
+    The search finds many, and the predicted time hardly tells them apart: one divides before it
+    multiplies, another scales the scores and not the queries.
+    """
+    spec = trace(request.recipe, request.shape, request.dtype)
+    found = searched(request, jobs=jobs, progress=progress, store=store)
+    ranked = rank(mugraphs(found, request, spec), spec, target(request.arch))
+    gate = Gate(spec, request.recipe, request.dtype)
+    return [with_threads(r.graph) for r in ranked if _is_one(r, request, gate)]
+
+
+def _is_one(ranked: Ranked, request: Request, gate: Gate) -> bool:
+    try:
+        plan = plan_for(request.recipe.name, with_threads(ranked.graph), request.arch)
+        if plan is not Plan.ATTENTION:
+            return False
+        gate.measure(ranked.graph)
+    except PlanError:
+        return False
+    except MirageError:  # it is not accurate
+        return False
+    return True

@@ -13,7 +13,8 @@ ends.
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
+import secrets
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property, partial
 from multiprocessing.connection import Connection
@@ -36,9 +37,64 @@ from mirage_kernels.generator.bench.workload import I, Workload, poisoned
 from mirage_kernels.generator.ir.text import Json
 from mirage_kernels.generator.target import target
 from mirage_kernels.generator.tuning.calls import calls_of
-from mirage_kernels.generator.tuning.library import Library, RefusedError
 from mirage_kernels.generator.tuning.manifest import Manifest, load_manifest
-from mirage_kernels.generator.tuning.sources import FEW_TILES
+from mirage_kernels.generator.tuning.sources import ARGS_BYTES, FEW_TILES, LAUNCH, WORKSPACE
+
+ALIGNMENT = 64  # of the launch's arguments, which may hold maps of tensors
+
+
+class RefusedError(Exception):
+    """A library that cannot be loaded, or a launch that was refused."""
+
+
+@dataclass(frozen=True)
+class Library:
+    """One candidate's library; its arguments are those known here, then others, all zeros."""
+
+    loaded: ctypes.CDLL
+    arguments: type[Args]
+    args_bytes: int
+
+    @staticmethod
+    def load(path: Path, arguments: type[Args]) -> Library:
+        """Load a library; its CUDA runtime is the one that PyTorch has loaded."""
+        try:
+            loaded = ctypes.CDLL(str(path))
+        except OSError as error:
+            raise RefusedError(f"the library does not load: {error}") from error
+        expected, own = ctypes.sizeof(arguments), int(getattr(loaded, ARGS_BYTES)())
+        if own < expected:
+            name = arguments.__name__
+            raise RefusedError(f"its {name} have {own} bytes, the worker's {expected}")
+        pointer = ctypes.POINTER(arguments)
+        getattr(loaded, LAUNCH).argtypes = (pointer, ctypes.c_void_p)
+        getattr(loaded, FEW_TILES).argtypes = (pointer,)
+        workspace = getattr(loaded, WORKSPACE)
+        workspace.argtypes, workspace.restype = (pointer,), ctypes.c_int64
+        return Library(loaded, arguments, own)
+
+    def asked(self, name: str, args: Args, *more: object) -> int:
+        """Call one of its functions."""
+        return int(getattr(self.loaded, name)(ctypes.byref(args), *more))
+
+    def args(self) -> Args:
+        """Return arguments at a place that is aligned as the kernel's are, all zeros."""
+        space = bytearray(self.args_bytes + ALIGNMENT)
+        start = ctypes.addressof(ctypes.c_char.from_buffer(space))
+        return self.arguments.from_buffer(space, -start % ALIGNMENT)
+
+    def launch(self, args: Args, out: Tensor) -> Callable[[], None]:
+        """Return a launch on fixed buffers, with a workspace of its own."""
+        space = out.new_empty(self.asked(WORKSPACE, args), dtype=torch.uint8)
+
+        def launch() -> None:
+            args.workspace, args.nonce = space.data_ptr(), secrets.randbits(64)
+            stream = torch.cuda.current_stream().cuda_stream if out.is_cuda else None
+            status = self.asked(LAUNCH, args, stream)
+            if status:
+                raise RefusedError(f"the launch failed with CUDA error {status}")
+
+        return launch
 
 
 @dataclass

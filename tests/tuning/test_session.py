@@ -56,22 +56,14 @@ def test_the_choice_is_measured_without_assumptions_too(tuning: MakeTuning) -> N
     assert (bucket.best.assumed_us, bucket.best.us) == ((12.0,), (14.0,))
 
 
-def test_an_interrupted_tuning_asks_only_for_the_rest(tuning: MakeTuning) -> None:
-    with pytest.raises(KeyboardInterrupt):
-        tuning(Pretended(stops_after=3)).measure(silent)
-    again = Pretended()
-    tuning(again).measure(silent)
-    assert len(again.asked) == QUESTIONS - 3
-
-
-def test_an_interrupted_tuning_ends_with_the_same_choice(tuning: MakeTuning) -> None:
+def test_an_interrupted_tuning_asks_for_the_rest_and_chooses_the_same(tuning: MakeTuning) -> None:
     times = {"b8.so@8": 12.0, "c64.so@64": 15.0}
+    before, after = Pretended(times=times, stops_after=3), Pretended(times=times)
     with pytest.raises(KeyboardInterrupt):
-        tuning(Pretended(times=times, stops_after=3)).measure(silent)
-    assert choices(measured(tuning(Pretended(times=times)))) == {
-        8: knobs(8, 32),
-        64: knobs(64, 48),
-    }
+        tuning(before).measure(silent)
+    assert choices(measured(tuning(after))) == {8: knobs(8, 32), 64: knobs(64, 48)}
+    asked = [json.dumps(q) for q in (*before.asked, *after.asked)]
+    assert len(asked) == len(set(asked))
 
 
 def test_the_results_are_whole_after_every_answer(tuning: MakeTuning, tmp_path: Path) -> None:
@@ -112,15 +104,12 @@ def test_where_nothing_could_be_measured_there_is_no_section(tuning: MakeTuning)
         made.section()
 
 
+@pytest.mark.parametrize(("us", "most"), [(40.0, 64), (20.0, 128)])
 def test_a_kernel_behind_pytorch_above_the_buckets_leaves_that_to_the_library(
-    tuning: MakeTuning,
+    tuning: MakeTuning, us: float, most: int
 ) -> None:
-    measurer = Pretended(times={"a64.so@128 by default": 40.0})
-    assert measured(tuning(measurer)).max_tokens == 64
-
-
-def test_a_kernel_ahead_of_pytorch_above_the_buckets_serves_that_too(tuning: MakeTuning) -> None:
-    assert measured(tuning(Pretended())).max_tokens == 128
+    measurer = Pretended(times={"a64.so@128 by default": us})
+    assert measured(tuning(measurer)).max_tokens == most
 
 
 def test_a_kernel_is_compared_with_what_would_run_in_its_place(tuning: MakeTuning) -> None:

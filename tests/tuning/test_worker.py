@@ -26,10 +26,15 @@ from mirage_kernels.generator.bench.workloads.tensors import TensorWorkload
 from mirage_kernels.generator.build.compile import ROOT
 from mirage_kernels.generator.errors import ToolchainError
 from mirage_kernels.generator.ir.dtypes import DType
-from mirage_kernels.generator.tuning.library import ALIGNMENT, Library, RefusedError
 from mirage_kernels.generator.tuning.manifest import Manifest
 from mirage_kernels.generator.tuning.process import worker_process
-from mirage_kernels.generator.tuning.worker import Buffers, Worker
+from mirage_kernels.generator.tuning.worker import (
+    ALIGNMENT,
+    Buffers,
+    Library,
+    RefusedError,
+    Worker,
+)
 
 pytestmark = pytest.mark.skipif(shutil.which("gcc") is None, reason="needs a C compiler")
 
