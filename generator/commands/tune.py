@@ -41,12 +41,12 @@ from mirage_kernels.generator.tuning.catalog import (
     write_catalog,
 )
 from mirage_kernels.generator.tuning.files import written
-from mirage_kernels.generator.tuning.libraries import Shop, Wanted, compiled_kernel, prune
+from mirage_kernels.generator.tuning.libraries import Shop, compiled_kernel, prune
 from mirage_kernels.generator.tuning.manifest import Manifest, load_manifest, path_in
 from mirage_kernels.generator.tuning.process import worker_process
 from mirage_kernels.generator.tuning.results import load_results
 from mirage_kernels.generator.tuning.session import Tuning
-from mirage_kernels.generator.tuning.sources import mugraph_forms
+from mirage_kernels.generator.tuning.sources import candidates_of, mugraph_forms
 
 TOP = 4
 DETAILS = f"""\
@@ -160,7 +160,7 @@ def _require_gpu() -> None:
 def _compiled(arguments: argparse.Namespace, folder: Path, terminal: Terminal) -> Manifest:
     """Compile the chosen kernels; the folder's manifest keeps what else it holds."""
     chosen, arch = _chosen(arguments), known_arch(arguments.arch)
-    shop = Shop.at(folder, arguments.jobs)
+    shop = Shop.at(folder, arch, arguments.jobs)
     store = Store(store_folder(arguments.store))
     made = Manifest(arch, _command(), ())
     before = load_manifest(folder) if path_in(folder).is_file() else made
@@ -171,7 +171,7 @@ def _compiled(arguments: argparse.Namespace, folder: Path, terminal: Terminal) -
     with terminal.watch(f"compiling candidates of {counted(len(chosen), 'kernel')}") as progress:
         for one in chosen:
             record, forms = _record(one, arguments, (store, progress))
-            built = compiled_kernel(record, shop, Wanted(arguments.top, forms), progress)
+            built = compiled_kernel(candidates_of(record, arguments.top, forms), shop, progress)
             made = replace(made, kernels=(*made.kernels, built))
             kept = before.without(made.names).kernels
             replace(made, kernels=(*kept, *made.kernels)).write(folder)

@@ -14,16 +14,13 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import TypeVar
 
 from mirage_kernels.generator.build.compile import ROOT, gencode
 from mirage_kernels.generator.build.ptxas import parse
 from mirage_kernels.generator.build.toolchain import Toolchain, find_toolchain
 from mirage_kernels.generator.errors import FileError, PlanError, ToolchainError
-from mirage_kernels.generator.ir import Graph
 from mirage_kernels.generator.ir.text import dumps
 from mirage_kernels.generator.records.files import write_whole
-from mirage_kernels.generator.records.record import Emitted
 from mirage_kernels.generator.request import Event, Progress
 from mirage_kernels.generator.schedules.schedule import Knobs
 from mirage_kernels.generator.tuning.files import Kind, read_file, written
@@ -34,32 +31,30 @@ from mirage_kernels.generator.tuning.manifest import (
     Compiled,
     Manifest,
 )
-from mirage_kernels.generator.tuning.sources import Candidates, candidates_of
+from mirage_kernels.generator.tuning.sources import Candidates
 
 DIGEST_LETTERS = 20
 _OWN = re.compile(rf"[0-9a-f]{{{DIGEST_LETTERS}}}\.(cu|so|json|o|unfinished)")
 _INCLUDED = re.compile(r'^#include "([^"]+)"', re.MULTILINE)
 ERROR_LINES = 3
 
-R = TypeVar("R")
-S = TypeVar("S")
-
 
 @dataclass(frozen=True)
 class Shop:
-    """Where libraries are made: the folder, the compilers, how many at once."""
+    """Where libraries are made: the folder, for which architecture, by what, how many at once."""
 
     folder: Path
+    arch: str
     toolchain: Toolchain
     jobs: int
 
     @staticmethod
-    def at(folder: Path, jobs: int) -> Shop:
+    def at(folder: Path, arch: str, jobs: int) -> Shop:
         """Return the shop of a folder; raises ToolchainError, or FileError for a file."""
         if folder.exists() and not folder.is_dir():
             raise FileError(f"{folder} is a file, not a folder", FOLDER_HINT)
         folder.mkdir(parents=True, exist_ok=True)
-        return Shop(folder, find_toolchain(), jobs)
+        return Shop(folder, arch, find_toolchain(), jobs)
 
 
 @dataclass(frozen=True)
@@ -70,34 +65,26 @@ class Report:
     failed: str = ""
 
 
-@dataclass(frozen=True)
-class Wanted:
-    """How many candidates beside the rule's, and other muGraphs of which there are some too."""
+def compiled_kernel(found: Candidates, shop: Shop, progress: Progress) -> Compiled:
+    """Compile every candidate of a kernel; what the folder has already is not compiled again.
 
-    top: int
-    forms: Sequence[Graph] = ()
-
-
-def compiled_kernel(record: Emitted, shop: Shop, wanted: Wanted, progress: Progress) -> Compiled:
-    """Compile every candidate of a kernel; what the folder has already is not compiled again."""
-    return _compiled_form(candidates_of(record, wanted.top, wanted.forms), shop, (record, progress))
-
-
-def _compiled_form(found: Candidates, shop: Shop, by: tuple[Emitted, Progress]) -> Compiled:
-    record, progress = by
+    An interrupt keeps what has not started from starting.
+    """
     knobs = list(dict.fromkeys(b.knobs for bucket in found.kernel.buckets for b in bucket.built))
-
-    def tell(done: int) -> None:
-        progress(Event("compile", done, len(knobs), f"{record.recipe} {record.stem}"))
-
-    made = each(lambda k: _built(found.source, k, (shop, record.arch)), knobs, shop, tell)
-    by_knobs = dict(zip(knobs, made, strict=True))
+    made: dict[Knobs, Built] = {}
+    pool = ThreadPoolExecutor(shop.jobs)
+    try:
+        for built in pool.map(lambda k: _built(found.source, k, shop), knobs):
+            made[built.knobs] = built
+            progress(Event("compile", len(made), len(knobs), found.kernel.key.name))
+    finally:
+        pool.shutdown(cancel_futures=True)
 
     def filled(bucket: BuiltBucket) -> BuiltBucket:
-        built = (replace(by_knobs[b.knobs], predicted_us=b.predicted_us) for b in bucket.built)
+        built = (replace(made[b.knobs], predicted_us=b.predicted_us) for b in bucket.built)
         return replace(bucket, built=tuple(built))
 
-    forms = tuple(_compiled_form(form, shop, by) for form in found.forms)
+    forms = tuple(compiled_kernel(form, shop, progress) for form in found.forms)
     buckets = tuple(filled(bucket) for bucket in found.kernel.buckets)
     return replace(found.kernel, buckets=buckets, forms=forms)
 
@@ -110,45 +97,32 @@ def prune(shop: Shop, manifest: Manifest) -> None:
             file.unlink()
 
 
-def each(
-    work: Callable[[S], R], items: Sequence[S], shop: Shop, tell: Callable[[int], None]
-) -> list[R]:
-    """Do the work of all items, so many at once as the shop does; `tell` hears how many are done.
-
-    An interrupt keeps what has not started from starting.
-    """
-    made: list[R] = []
-    pool = ThreadPoolExecutor(shop.jobs)
-    try:
-        for done, one in enumerate(pool.map(work, items), 1):
-            tell(done)
-            made.append(one)
-    finally:
-        pool.shutdown(cancel_futures=True)
-    return made
-
-
-def _built(source: Callable[[Knobs], str], knobs: Knobs, at: tuple[Shop, str]) -> Built:
-    """Compile a candidate for an architecture (`at`), or find what the folder has of it."""
-    shop, arch = at
+def _built(source: Callable[[Knobs], str], knobs: Knobs, shop: Shop) -> Built:
+    """Compile a candidate, or find what the folder has of it."""
     try:
         text = source(knobs)
     except PlanError as error:
-        return Built(digest_of("", shop.toolchain, arch), knobs, 0, failed=error.sentence)
-    digest = digest_of(text, shop.toolchain, arch)
+        return Built(digest_of("", shop.toolchain, shop.arch), knobs, 0, failed=error.sentence)
+    digest = digest_of(text, shop.toolchain, shop.arch)
     file = shop.folder / f"{digest}.json"
     if not (file.is_file() and (shop.folder / f"{digest}.so").is_file()):
-        write_whole(file, dumps(written(_compiled(text, digest, shop, arch))), hint=FOLDER_HINT)
+        write_whole(file, dumps(written(_compiled(text, digest, shop))), hint=FOLDER_HINT)
     report = read_file(file, Report, Kind("a compiler's report", "remove it, compile again"))
     return Built(digest, knobs, report.registers, failed=report.failed)
 
 
-def _compiled(source: str, digest: str, shop: Shop, arch: str) -> Report:
+def _compiled(source: str, digest: str, shop: Shop) -> Report:
     """Compile and link one library; return its registers, or why it is not to be measured."""
     file, library = (shop.folder / f"{digest}{ending}" for ending in (".cu", ".so"))
     write_whole(file, source, hint=FOLDER_HINT)
     object_file, unfinished = file.with_suffix(".o"), file.with_suffix(".unfinished")
-    compile_command = [*compiler(shop.toolchain, arch), "-c", str(file), "-o", str(object_file)]
+    compile_command = [
+        *compiler(shop.toolchain, shop.arch),
+        "-c",
+        str(file),
+        "-o",
+        str(object_file),
+    ]
     link = [str(shop.toolchain.cxx), "-shared", "-s", str(object_file), "-o", str(unfinished)]
     try:
         report = _ran(compile_command)

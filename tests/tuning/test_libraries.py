@@ -18,7 +18,6 @@ from mirage_kernels.generator.schedules.loop import BUCKETS
 from mirage_kernels.generator.tuning import libraries, sources
 from mirage_kernels.generator.tuning.libraries import (
     Shop,
-    Wanted,
     compiled_kernel,
     digest_of,
     prune,
@@ -68,9 +67,13 @@ def record(golden_record: Callable[[DType], KernelRecord]) -> KernelRecord:
 def compile_with(tmp_path: Path, record: KernelRecord, monkeypatch: pytest.MonkeyPatch) -> Compile:
     def run(compiler: Compiler) -> Compiled:
         monkeypatch.setattr(libraries, "_ran", compiler)
-        return compiled_kernel(record, Shop(tmp_path, TOOLS, 1), Wanted(1), silent)
+        return compiled_kernel(candidates_of(record, 1), shop_in(tmp_path), silent)
 
     return run
+
+
+def shop_in(folder: Path) -> Shop:
+    return Shop(folder, "sm_90a", TOOLS, 1)
 
 
 def silent(event: Event) -> None:
@@ -135,7 +138,7 @@ def test_the_compilers_folder_makes_no_other_libraries() -> None:
 def test_a_file_in_place_of_the_folder_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
     with pytest.raises(FileError, match="is a file, not a folder"):
-        Shop.at(tmp_path / "file", 1)
+        Shop.at(tmp_path / "file", "sm_90a", 1)
 
 
 def test_sources_of_rows_serve_any_number_and_are_compiled_once(
@@ -147,8 +150,7 @@ def test_sources_of_rows_serve_any_number_and_are_compiled_once(
         compiler = Compiler()
         monkeypatch.setattr(libraries, "_ran", compiler)
         golden = load_emitted(GOLDEN / f"attention_{recipe}.json")
-        shop = Shop(tmp_path, TOOLS, 1)
-        kernel = compiled_kernel(golden, shop, Wanted(3), silent)
+        kernel = compiled_kernel(candidates_of(golden, 3), shop_in(tmp_path), silent)
         for source in compiler.sources:
             assert source.count("struct AnyRows : Shape {") == 1
             assert "UpTo" not in source
@@ -160,7 +162,7 @@ def test_sources_of_rows_serve_any_number_and_are_compiled_once(
 def test_libraries_of_changed_sources_are_removed(compile_with: Compile, tmp_path: Path) -> None:
     kernel = compile_with(Compiler())
     (tmp_path / f"{'0' * 20}.so").write_bytes(b"old")
-    prune(Shop(tmp_path, TOOLS, 1), Manifest("sm_90a", "", (kernel,)))
+    prune(shop_in(tmp_path), Manifest("sm_90a", "", (kernel,)))
     left = {f.stem for f in tmp_path.glob("*.so")}
     assert left == {b.digest for b in all_built(kernel)} != set()
 
@@ -169,7 +171,7 @@ def test_nothing_but_libraries_is_removed(compile_with: Compile, tmp_path: Path)
     kept = [tmp_path / "measured.json", tmp_path / "mine.so", tmp_path / "notes.txt"]
     for file in kept:
         file.write_text("mine")
-    prune(Shop(tmp_path, TOOLS, 1), Manifest("sm_90a", "", ()))
+    prune(shop_in(tmp_path), Manifest("sm_90a", "", ()))
     assert all(file.is_file() for file in kept)
 
 
@@ -190,9 +192,9 @@ def test_a_folder_without_a_manifest_is_an_error_with_the_command(tmp_path: Path
     find_nvcc() is None or not (ROOT / "csrc").is_dir(), reason="needs nvcc and the sources"
 )
 def test_a_candidate_compiles_with_nvcc(record: KernelRecord, tmp_path: Path) -> None:
-    shop = Shop.at(tmp_path, 1)
+    shop = Shop.at(tmp_path, "sm_90a", 1)
     found = candidates_of(record, 1)
     rule = found.kernel.buckets[0].rule
-    built = libraries._built(found.source, rule, (shop, "sm_90a"))
+    built = libraries._built(found.source, rule, shop)
     assert built.failed == ""
     assert (tmp_path / built.library).stat().st_size > 1000
