@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -21,8 +22,8 @@ from mirage_kernels import constant_weights, lora_linear
 from mirage_kernels.generator.bench.measure import (
     TORCH_DTYPES,
     Inputs,
-    cold_microseconds,
     floor_microseconds,
+    graph_microseconds,
     relative_error,
     rotation_count,
 )
@@ -93,6 +94,11 @@ def library(*inputs: torch.Tensor) -> torch.Tensor:
     return out
 
 
+def cold(launch: Callable[..., torch.Tensor], sets: Sequence[Inputs]) -> float:
+    """Time a launch while rotating over input sets."""
+    return graph_microseconds([partial(launch, *inputs) for inputs in sets])
+
+
 def exact(calls: Calls, inputs: Inputs) -> torch.Tensor:
     """Return the result in float64."""
     return calls.by_adapter(*(t.double() if t.is_floating_point() else t for t in inputs))
@@ -104,13 +110,13 @@ def measured(calls: Calls) -> dict[str, object]:
     oracle = exact(calls, sets[0])
     times = {
         "floor_us": floor_microseconds(calls.bytes_read),
-        "ours_us": cold_microseconds(ours, sets),
+        "ours_us": cold(ours, sets),
     }
     constant_weights()
-    times["promised_us"] = cold_microseconds(ours, sets)
+    times["promised_us"] = cold(ours, sets)
     constant_weights(False)
-    times["library_us"] = cold_microseconds(library, sets)
-    times["by_adapter_us"] = cold_microseconds(calls.by_adapter, sets)
+    times["library_us"] = cold(library, sets)
+    times["by_adapter_us"] = cold(calls.by_adapter, sets)
     errors = {
         "error_ours": relative_error(ours(*sets[0]), oracle),
         "error_library": relative_error(library(*sets[0]), oracle),

@@ -103,11 +103,6 @@ def environment(*, command: str, commit: str) -> Environment:
 # -- times -----------------------------------------------------------------------------------------
 
 
-def total_bytes(tensors: Sequence[Tensor]) -> int:
-    """Count the bytes of all tensors together."""
-    return sum(tensor.nbytes for tensor in tensors)
-
-
 def rotation_count(set_bytes: int) -> int:
     """Return how many input sets together exceed the cache often enough for a cold reading."""
     l2_bytes = torch.cuda.get_device_properties(torch.cuda.current_device()).L2_cache_size
@@ -158,14 +153,6 @@ def _elapsed(call: Callable[[], object]) -> float:
 
 def _events(count: int) -> list[torch.cuda.Event]:
     return [torch.cuda.Event(enable_timing=True) for _ in range(count)]  # type: ignore[no-untyped-call]
-
-
-def cold_microseconds(launch: Callable[..., object], input_sets: Sequence[Inputs]) -> float:
-    """Time `launch(*inputs)` per call while rotating over the input sets (see `rotation_count`).
-
-    One set is warm.
-    """
-    return graph_microseconds([partial(launch, *inputs) for inputs in input_sets])
 
 
 def floor_microseconds(byte_count: int) -> float:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
-from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.attention import SDPBackend, sdpa_kernel, varlen
 from torch.nn.functional import scaled_dot_product_attention
 
 from mirage_kernels.generator.bench.measure import TORCH_DTYPES
@@ -114,22 +114,13 @@ def _varlen(workload: CacheWorkload) -> Run:
         return packed[id(given)]
 
     def run(given: CacheInputs) -> Tensor:
-        varlen = _varlen_attention()
         k, v, rows, ends = lines(given)
         grouped = _grouped(given.q, k.shape[1]).transpose(1, 2)  # [B, G, Hkv, D]
         q = grouped.flatten(0, 1).contiguous()
-        y = varlen(q, k, v, rows, ends, workload.group, workload.longest)
+        y = varlen.varlen_attn(q, k, v, rows, ends, workload.group, workload.longest)
         return y.view(grouped.shape).transpose(1, 2)
 
     return run
-
-
-def _varlen_attention() -> Callable[..., Tensor]:
-    if not _is_installed("torch.nn.attention.varlen"):
-        raise RuntimeError("this PyTorch has no attention of uneven lengths")
-    module = importlib.import_module("torch.nn.attention.varlen")
-    found: Callable[..., Tensor] = module.varlen_attn
-    return found
 
 
 def _flashinfer(workload: CacheWorkload) -> Run:
