@@ -17,7 +17,7 @@ from mirage_kernels.generator.build.compile import ROOT
 from mirage_kernels.generator.ir.text import dumps
 from mirage_kernels.generator.records.files import write_whole
 from mirage_kernels.generator.schedules.schedule import Knobs
-from mirage_kernels.generator.tuning.files import Kind, read_file, written
+from mirage_kernels.generator.tuning.files import read_file, written
 
 ELEMENT_TYPES = ("fp16", "bf16")
 HINT = "measure again: mirage-kernels tune"
@@ -51,11 +51,6 @@ class Point:
     eager_us: float | None = None
     library_us: float | None = None
     few_tiles: bool = False
-
-    @property
-    def other_us(self) -> float | None:
-        """What would run in a kernel's place."""
-        return self.library_us or self.eager_us
 
 
 @dataclass(frozen=True)
@@ -278,7 +273,7 @@ def committed_path() -> Path:
 
 def load_catalog(path: Path) -> Catalog:
     """Read a catalog, an empty one where there is no file; raises FileError for another file."""
-    return read_file(path, Catalog, Kind("a catalog", HINT)) if path.is_file() else Catalog()
+    return read_file(path, Catalog, what="a catalog", hint=HINT) if path.is_file() else Catalog()
 
 
 def write_catalog(path: Path, catalog: Catalog) -> None:

@@ -23,7 +23,7 @@ from mirage_kernels.generator.ir.text import dumps
 from mirage_kernels.generator.records.files import write_whole
 from mirage_kernels.generator.request import Event, Progress
 from mirage_kernels.generator.schedules.schedule import Knobs
-from mirage_kernels.generator.tuning.files import Kind, read_file, written
+from mirage_kernels.generator.tuning.files import read_file, written
 from mirage_kernels.generator.tuning.manifest import (
     FOLDER_HINT,
     Built,
@@ -107,7 +107,8 @@ def _built(source: Callable[[Knobs], str], knobs: Knobs, shop: Shop) -> Built:
     file = shop.folder / f"{digest}.json"
     if not (file.is_file() and (shop.folder / f"{digest}.so").is_file()):
         write_whole(file, dumps(written(_compiled(text, digest, shop))), hint=FOLDER_HINT)
-    report = read_file(file, Report, Kind("a compiler's report", "remove it, compile again"))
+    hint = "remove it, compile again"
+    report = read_file(file, Report, what="a compiler's report", hint=hint)
     return Built(digest, knobs, report.registers, failed=report.failed)
 
 

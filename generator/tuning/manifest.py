@@ -10,7 +10,7 @@ from mirage_kernels.generator.records.files import write_whole
 from mirage_kernels.generator.schedules.row_wise.knobs import RowWise
 from mirage_kernels.generator.schedules.schedule import Knobs
 from mirage_kernels.generator.tuning.catalog import Key
-from mirage_kernels.generator.tuning.files import Kind, read_file, written
+from mirage_kernels.generator.tuning.files import read_file, written
 
 FOLDER_HINT = "choose a folder that can be written"
 
@@ -110,4 +110,4 @@ def path_in(folder: Path) -> Path:
 def load_manifest(folder: Path) -> Manifest:
     """Read a folder's manifest; raises FileError where there is none."""
     hint = f"`mirage-kernels tune --compile {folder}` writes it"
-    return read_file(path_in(folder), Manifest, Kind("a tuning's manifest", hint))
+    return read_file(path_in(folder), Manifest, what="a tuning's manifest", hint=hint)

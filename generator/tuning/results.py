@@ -10,7 +10,7 @@ from typing import TypeVar
 from mirage_kernels.generator.errors import FileError
 from mirage_kernels.generator.ir.text import Json, dumps
 from mirage_kernels.generator.records.files import write_whole
-from mirage_kernels.generator.tuning.files import Kind, read, read_file, written
+from mirage_kernels.generator.tuning.files import read, read_file, written
 
 SAME = ("gpu", "driver", "cuda", "torch")  # what one file's measurements must agree in
 DIGITS = 3
@@ -99,5 +99,5 @@ def load_results(path: Path) -> Results:
     """Read the file of an interrupted tuning, or begin a new one."""
     if not path.is_file():
         return Results(path)
-    named = Kind("a file of measurements", "remove it and measure again")
-    return Results(path, read_file(path, Measured, named))
+    hint = "remove it and measure again"
+    return Results(path, read_file(path, Measured, what="a file of measurements", hint=hint))
