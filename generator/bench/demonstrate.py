@@ -21,7 +21,7 @@ from mirage_kernels.generator.meaning.reals import FLOAT64, STORAGE, round_to
 from mirage_kernels.generator.meaning.walk import results
 from mirage_kernels.generator.recipe import Recipe, Shape, trace
 from mirage_kernels.generator.records.record import KernelRecord
-from mirage_kernels.generator.records.sources import triton_of
+from mirage_kernels.generator.schedules.streaming import triton_of
 from mirage_kernels.generator.search.gate import Gate, relative_error
 
 Real = npt.NDArray[np.float64]

@@ -20,7 +20,7 @@ from mirage_kernels.generator.commands.extension import (
 from mirage_kernels.generator.ir.text import Json
 from mirage_kernels.generator.recipe import Recipe, Shape, catalog
 from mirage_kernels.generator.records.folder import emitted
-from mirage_kernels.generator.records.record import AttentionRecord, Emitted, KernelRecord
+from mirage_kernels.generator.records.record import KernelRecord
 from mirage_kernels.generator.target import TARGETS
 from mirage_kernels.generator.terminal import Table, Terminal
 from mirage_kernels.generator.tuning.catalog import committed_path, load_catalog
@@ -61,7 +61,9 @@ def run(arguments: argparse.Namespace, terminal: Terminal) -> int:
     return 0
 
 
-def print_kernels(found: Mapping[str, Emitted], compiled: set[str], terminal: Terminal) -> None:
+def print_kernels(
+    found: Mapping[str, KernelRecord], compiled: set[str], terminal: Terminal
+) -> None:
     """Print the table of committed kernels and how many of them the extension contains."""
     if not found:
         terminal.line("no kernels yet: `mirage-kernels generate rms_norm_linear` makes some")
@@ -89,13 +91,13 @@ def tuned_days() -> dict[tuple[str, str], str]:
     }
 
 
-def compiled_paths(found: Mapping[str, Emitted]) -> set[str]:
+def compiled_paths(found: Mapping[str, KernelRecord]) -> set[str]:
     """Return which committed kernels the extension contains: those of its one architecture."""
     arch, names = compiled_arch(), compiled_names(kernel_name(r) for r in found.values())
     return {path for path, r in found.items() if r.arch == arch and kernel_name(r) in names}
 
 
-def print_architectures(found: Mapping[str, Emitted], terminal: Terminal) -> None:
+def print_architectures(found: Mapping[str, KernelRecord], terminal: Terminal) -> None:
     """Print every architecture with its number of kernels, and whether they have been run."""
     rows = tuple(
         (arch, on.gpu, str(sum(r.arch == arch for r in found.values())), _evidence(found, arch))
@@ -104,7 +106,7 @@ def print_architectures(found: Mapping[str, Emitted], terminal: Terminal) -> Non
     terminal.table(Table(("arch", "planned for", "kernels", "evidence"), rows, left=4))
 
 
-def _evidence(found: Mapping[str, Emitted], arch: str) -> str:
+def _evidence(found: Mapping[str, KernelRecord], arch: str) -> str:
     """Say what is known of an architecture's kernels, and of how many nothing is."""
     kernels = [record for record in found.values() if record.arch == arch]
     made = sum(not is_of_catalog(record) for record in kernels)
@@ -112,13 +114,13 @@ def _evidence(found: Mapping[str, Emitted], arch: str) -> str:
     return "; ".join([*shipped, *([f"{made} generated, not measured"] if made else [])]) or "-"
 
 
-def is_of_catalog(record: Emitted) -> bool:
+def is_of_catalog(record: KernelRecord) -> bool:
     """Say whether a kernel is one of the product's, which the evidence is about."""
     shapes = [dict(s.dims) for recipe in catalog().values() for s in recipe.shapes]
     return record.recipe in catalog() and dict(record.shape) in shapes
 
 
-def architectures_json(found: Mapping[str, Emitted]) -> Json:
+def architectures_json(found: Mapping[str, KernelRecord]) -> Json:
     """Return the architectures as JSON data."""
     return [
         {
@@ -132,7 +134,7 @@ def architectures_json(found: Mapping[str, Emitted]) -> Json:
     ]
 
 
-def kernels_json(found: Mapping[str, Emitted], compiled: set[str]) -> Json:
+def kernels_json(found: Mapping[str, KernelRecord], compiled: set[str]) -> Json:
     """Return the committed kernels as JSON data."""
     days = tuned_days()
     return [
@@ -144,7 +146,7 @@ def kernels_json(found: Mapping[str, Emitted], compiled: set[str]) -> Json:
             "dtype": record.dtype,
             "arch": record.arch,
             "buckets": [variant.bucket for variant in record.variants],
-            "stacked": list(stacked(record)),
+            "stacked": list(record.stacked),
             "tuned": days.get((record.arch, kernel_name(record))),
             "compiled": path in compiled,
         }
@@ -171,34 +173,22 @@ def dims_text(shape: Shape) -> str:
     return ",".join(f"{name}={size}" for name, size in shape.dims.items())
 
 
-def kernel_name(record: Emitted) -> str:
+def kernel_name(record: KernelRecord) -> str:
     """Return the kernel's name here and in the dispatch table: `rms_norm_linear/K64_N48_fp16`."""
     return f"{record.recipe}/{record.stem}"
 
 
-def buckets(record: Emitted) -> str:
+def buckets(record: KernelRecord) -> str:
     """Say which numbers of tokens or rows the variants serve: `M <= 8, 16, 32, any`."""
     served = dict.fromkeys(str(variant.bucket or "any") for variant in record.variants)
     if list(served) == ["any"]:
-        return f"any {bucketed(record)}"
-    return f"{bucketed(record)} <= {', '.join(served)}"
+        return f"any {record.roles.counted}"
+    return f"{record.roles.counted} <= {', '.join(served)}"
 
 
-def stacked(record: Emitted) -> tuple[str, ...]:
-    """Return the weights of which a second kernel takes one slice per token."""
-    return record.stacked if isinstance(record, KernelRecord) else ()
-
-
-def beside(record: Emitted) -> str:
+def beside(record: KernelRecord) -> str:
     """Say what a second kernel of the same muGraph takes: `, and stacks of lora_a, lora_b`."""
-    return f", and stacks of {', '.join(stacked(record))}" if stacked(record) else ""
-
-
-def bucketed(record: Emitted) -> str:
-    """Return what buckets count: tokens; of attention query rows, `T*G`."""
-    if isinstance(record, AttentionRecord):
-        return "*".join(record.roles.rows)
-    return record.roles.tokens
+    return f", and stacks of {', '.join(record.stacked)}" if record.stacked else ""
 
 
 def _yes(answer: bool) -> str:

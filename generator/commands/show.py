@@ -13,7 +13,6 @@ from mirage_kernels.generator.build.compile import DEFAULT_ARCH
 from mirage_kernels.generator.commands import arguments as given
 from mirage_kernels.generator.commands.arguments import Parser, Verb
 from mirage_kernels.generator.commands.list import (
-    bucketed,
     compiled_paths,
     dims_text,
     kernel_name,
@@ -27,14 +26,12 @@ from mirage_kernels.generator.recipe import Recipe, catalog, trace
 from mirage_kernels.generator.records.folder import emitted, sources_below
 from mirage_kernels.generator.records.record import (
     MUGRAPH_ENDING,
-    Emitted,
+    KernelRecord,
     MuGraphRecord,
     Record,
-    load_emitted,
     load_mugraph,
+    load_record,
 )
-from mirage_kernels.generator.schedules.attention.variants import AttentionVariant
-from mirage_kernels.generator.schedules.schedule import Variant
 from mirage_kernels.generator.terminal import Table, Terminal
 
 _NEAREST = 3  # names that are told where there is none of a name
@@ -65,7 +62,7 @@ def run(arguments: argparse.Namespace, terminal: Terminal) -> int:
         _show_kernel(name, load_mugraph(Path(name)), (), terminal)
         return 0
     if name.endswith(".json"):
-        record = load_emitted(Path(name))
+        record = load_record(Path(name))
         folder = Path(name).resolve().parent.parent.parent
         _show_kernel(name, record, sources_below(folder, record), terminal)
         return 0
@@ -102,12 +99,12 @@ def _require_record(path: Path) -> None:
         raise FileError(f"{path} is not a kernel record: {found}", hint)
 
 
-def _means(name: str, path: str, record: Emitted) -> bool:
+def _means(name: str, path: str, record: KernelRecord) -> bool:
     """Say whether a name, with or without the architecture, means this kernel."""
     return name in (path.removesuffix(".json"), kernel_name(record))
 
 
-def _show_recipe(recipe: Recipe, found: Mapping[str, Emitted], terminal: Terminal) -> None:
+def _show_recipe(recipe: Recipe, found: Mapping[str, KernelRecord], terminal: Terminal) -> None:
     spec = to_text(trace(recipe, recipe.shapes[0], recipe.dtypes[0]))
     own = {path: record for path, record in found.items() if record.recipe == recipe.name}
     compiled = compiled_paths(own)
@@ -139,7 +136,7 @@ def _show_kernel(path: str, record: Record, sources: Sequence[Path], terminal: T
         terminal.line("`mirage-kernels check` proves it again.")
         for folder, files in groupby(sources, lambda path: path.parent):
             names = ", ".join(file.name for file in files)
-            terminal.line(f"Emitted: {folder.parent.name}/{folder.name}: {names}")
+            terminal.line(f"KernelRecord: {folder.parent.name}/{folder.name}: {names}")
         terminal.line()
         table = Table(("variant serves", "cuts", "knobs"), tuple(_variant_rows(record)), left=3)
         terminal.table(table)
@@ -147,15 +144,17 @@ def _show_kernel(path: str, record: Record, sources: Sequence[Path], terminal: T
     terminal.document({"path": path, "text": text, "sources": paths, "record": record.to_json()})
 
 
-def _variant_rows(record: Emitted) -> Iterator[tuple[str, ...]]:
-    counted = bucketed(record)
-    variants: Sequence[Variant | AttentionVariant] = record.variants
-    for variant, cut in zip(variants, record.all_tiles, strict=True):
+def _variant_rows(record: KernelRecord) -> Iterator[tuple[str, ...]]:
+    counted = record.roles.counted
+    for variant, cut in zip(record.variants, record.all_tiles, strict=True):
         tiles = ", ".join(f"{name} by {size}" for name, size in cut.items())
         knobs = ", ".join(f"{name} {value}" for name, value in vars(variant.knobs).items())
         served = f"{counted} <= {variant.bucket}" if variant.bucket else f"any {counted}"
-        tiled = variant.work_tiles if isinstance(variant, AttentionVariant) else ""
-        yield served + (f", {tiled} work tiles" if tiled else ""), tiles, knobs
+        yield (
+            served + (f", {variant.work_tiles} work tiles" if variant.work_tiles else ""),
+            tiles,
+            knobs,
+        )
 
 
 def proof_sentence(record: Record) -> str:

@@ -13,8 +13,9 @@ from mirage_kernels.generator.commands.extension import Loaded, call_on_cpu
 from mirage_kernels.generator.commands.list import kernel_name
 from mirage_kernels.generator.errors import PlanError, ToolchainError, VerifyError
 from mirage_kernels.generator.pipeline import Result
+from mirage_kernels.generator.plan.program import Roles
 from mirage_kernels.generator.recipe import Recipe
-from mirage_kernels.generator.records.record import AttentionRecord, KernelRecord, MuGraphRecord
+from mirage_kernels.generator.records.record import KernelRecord, MuGraphRecord
 from mirage_kernels.generator.terminal import Table, Terminal, counted
 
 TOKENS = (1, 8, 16, 64)
@@ -70,7 +71,7 @@ def kernel_of(result: Result) -> KernelRecord:
     record = result.record
     if isinstance(record, MuGraphRecord):
         raise PlanError(f"{record.recipe} has no kernel to run: {record.no_plan}")
-    if isinstance(record, AttentionRecord):
+    if not isinstance(record.roles, Roles):
         raise PlanError(
             f"{record.recipe} is attention, which this verb does not run",
             "benchmarks and tests of the library do, on a GPU",

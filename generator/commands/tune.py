@@ -31,7 +31,7 @@ from mirage_kernels.generator.errors import FileError, MirageError, ToolchainErr
 from mirage_kernels.generator.ir import Graph
 from mirage_kernels.generator.jobs.store import Store
 from mirage_kernels.generator.records.folder import emitted
-from mirage_kernels.generator.records.record import Emitted, MuGraphRecord
+from mirage_kernels.generator.records.record import KernelRecord, MuGraphRecord
 from mirage_kernels.generator.request import Progress, Request, parse_shape, requests
 from mirage_kernels.generator.settings import store_folder
 from mirage_kernels.generator.terminal import PROGRAM, Terminal, counted
@@ -179,7 +179,7 @@ def _compiled(arguments: argparse.Namespace, folder: Path, terminal: Terminal) -
     return made
 
 
-def _chosen(arguments: argparse.Namespace) -> Sequence[Emitted | Request]:
+def _chosen(arguments: argparse.Namespace) -> Sequence[KernelRecord | Request]:
     """Return what to tune: committed records, or requests for what was named."""
     arch = known_arch(arguments.arch)
     committed = {path: r for path, r in emitted(package_kernels()).items() if r.arch == arch}
@@ -202,8 +202,8 @@ def _chosen(arguments: argparse.Namespace) -> Sequence[Emitted | Request]:
 
 
 def _record(
-    one: Emitted | Request, arguments: argparse.Namespace, by: tuple[Store, Progress]
-) -> tuple[Emitted, Sequence[Graph]]:
+    one: KernelRecord | Request, arguments: argparse.Namespace, by: tuple[Store, Progress]
+) -> tuple[KernelRecord, Sequence[Graph]]:
     """Return a kernel's record, generated where it was asked for by name.
 
     Where several muGraphs of such a recipe are compared, these too. Raises MirageError for a recipe

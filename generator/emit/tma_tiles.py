@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from mirage_kernels.generator.emit.names import (
@@ -13,9 +13,8 @@ from mirage_kernels.generator.emit.names import (
     pointer,
     result_pointer,
 )
-from mirage_kernels.generator.emit.writer import Writer
+from mirage_kernels.generator.emit.writer import WIDTH, Writer
 from mirage_kernels.generator.plan.program import Layout, Statement, TileProgram
-from mirage_kernels.generator.schedules.producer_blocks import paired as paired_producers
 from mirage_kernels.generator.schedules.producer_blocks import writer as producer_blocks
 from mirage_kernels.generator.schedules.prologue import is_main
 
@@ -29,6 +28,7 @@ class BoxPlan:
 
     finished: str = ""  # where a block's own rows begin, of those that it shares; "": it has all
     cluster: str = ""  # blocks of a cluster, where the launch has to say so
+    maps: str = "maps"  # the argument that has the tensors' maps
 
     @property
     def tile_row(self) -> str:
@@ -46,6 +46,8 @@ class BoxPlan:
         return f"{camel(self.name)}Args"
 
 
+# Producer blocks of such a kernel, which are in pairs: they have maps of their own, behind its own.
+PRODUCERS = BoxPlan("producers", finished="producers", maps="producer_maps")
 TOKEN_LINES = "tile::token_lines<Block>(given.call.dims[0])"
 
 
@@ -60,7 +62,7 @@ def write_args(writer: Writer, program: TileProgram, plan: BoxPlan) -> None:
     names = ", ".join(s.args[0] for s in boxes(program))
     maps = [(f"CUtensorMap maps[{len(boxes(program))}];", names)]
     if program.producers:
-        maps.append((paired_producers.MAPS, "the producers' tokens and rows"))
+        maps.append((f"CUtensorMap {PRODUCERS.maps}[2];", "the producers' tokens and rows"))
     with writer.block(f"struct {plan.args} {{", "};"):
         writer.line("LaunchArgs call;")
         writer.table(maps)
@@ -100,10 +102,11 @@ def write_copies(
         for i, s in enumerate(boxes(program)[1:]):
             place = "buffer.inner()" if s.layout is Layout.INNER else f"buffer.rows({i})"
             line = _first(s, program, plan)
-            where = f"{place}, given.maps[{i + 1}], {line}, k, buffer.full"
+            where = f"{place}, given.{plan.maps}[{i + 1}], {line}, k, buffer.full"
             writer.line(f"tile::copy_tile({where});")
     with writer.block("const auto copy_tokens = [&](const auto& buffer, int k) {", "};"):
-        writer.line("tile::copy_tile(buffer.tokens(), given.maps[0], first_token, k, buffer.full);")
+        where = f"given.{plan.maps}[0], first_token, k, buffer.full"
+        writer.line(f"tile::copy_tile(buffer.tokens(), {where});")
     callbacks = ", ".join((*vectors, "copy_weights", "copy_tokens"))
     if program.stacked:
         writer.line(f"tile::copy_when_ready(block, {callbacks});")
@@ -114,13 +117,14 @@ def write_copies(
 def _find(writer: Writer, program: TileProgram, plan: BoxPlan) -> None:
     """Write how weights that may not be read yet come into L2."""
     found = [
-        f"tile::prefetch_tile(given.maps[{i + 1}], {plan.tile_row}, k);"
+        f"tile::prefetch_tile(given.{plan.maps}[{i + 1}], {plan.tile_row}, k);"
         for i, s in enumerate(boxes(program)[1:])
         if s.layout is Layout.ROWS
     ]
     head = "const auto prefetch_weights = [&](int k) {"
-    if len(found) == 1:
-        return writer.line(f"{head} {found[0]} }};")
+    whole = f"{head} {found[0]} }};"
+    if len(found) == 1 and len(whole) <= WIDTH - 2 * len(writer.unit):
+        return writer.line(whole)
     with writer.block(head, "};"):
         for line in found:
             writer.line(line)
@@ -130,22 +134,15 @@ def _find(writer: Writer, program: TileProgram, plan: BoxPlan) -> None:
 def write_launch(writer: Writer, program: TileProgram, plan: BoxPlan) -> None:
     """Write the function that makes the maps and launches the kernel."""
     roles = program.roles
-    operands = {o.name: o for o in program.inputs}
     writer.line("template <class Config>")
     head = f"cudaError_t launch_{plan.name}(const LaunchArgs& args, cudaStream_t stream) {{"
     with writer.block(head), declared(writer, program):
         writer.line(f"using Block = {plan.block}<Config>;")
         writer.line(f"{plan.args} given{{args}};")
-        for i, s in enumerate(boxes(program)):
-            index = operands[s.args[0]].index
-            lines, stride, size = _extent(s, program, index)
-            tensor = f"{{args.inputs[{index}], {lines}, {roles.depth}, {stride}}}"
-            writer.line(f"const tile::Tensor {s.args[0]}{tensor};")
-            call = f"tile::encode<T>(&given.maps[{i}], {s.args[0]}, {size});"
-            writer.assignment(f"{'' if i else 'cudaError_t '}status = {call}")
-            writer.line("if (status != cudaSuccess) return status;")
+        _write_maps(writer, program, plan)
         if program.producers:
-            paired_producers.write_maps(writer, program, program.producers)
+            writer.line("using Producers = ProducersBlock<Config>;")
+            _write_maps(writer, program.producers, PRODUCERS, {s.args[0] for s in boxes(program)})
         shared = f" * {plan.blocks}" if plan.blocks else ""
         rows = f"tile::ceil_div({roles.rows}, Block::kRows){shared}"
         writer.assignment(
@@ -163,6 +160,24 @@ def write_launch(writer: Writer, program: TileProgram, plan: BoxPlan) -> None:
         kernel = f"{program.recipe}_{plan.name}<Config>"
         writer.line(f"return tile::launch({kernel}, grid, given, stream);")
     writer.line()
+
+
+def _write_maps(
+    writer: Writer, program: TileProgram, plan: BoxPlan, known: Collection[str] = ()
+) -> None:
+    """Write the maps of what comes as boxes; tensors that are `known` have been named before."""
+    operands = {o.name: o for o in program.inputs}
+    for i, s in enumerate(boxes(program)):
+        index = operands[s.args[0]].index
+        lines, stride, size = _extent(s, program, index)
+        if s.args[0] not in known:
+            tensor = f"{{args.inputs[{index}], {lines}, {program.roles.depth}, {stride}}}"
+            writer.line(f"const tile::Tensor {s.args[0]}{tensor};")
+        if plan is PRODUCERS:
+            size = size.replace("Block", "Producers")
+        call = f"tile::encode<T>(&given.{plan.maps}[{i}], {s.args[0]}, {size});"
+        writer.assignment(f"{'' if i or known else 'cudaError_t '}status = {call}")
+        writer.line("if (status != cudaSuccess) return status;")
 
 
 def _first(s: Statement, program: TileProgram, plan: BoxPlan) -> str:

@@ -9,12 +9,13 @@ from mirage_kernels.generator.emit.header import Header
 from mirage_kernels.generator.emit.names import dims_text
 from mirage_kernels.generator.ir import Graph, Node, Phase, Space, phases_of
 from mirage_kernels.generator.plan.blocks import without_threads
-from mirage_kernels.generator.plan.program import Do, Layout, TileProgram
-from mirage_kernels.generator.records.record import AttentionRecord, Emitted, KernelRecord
+from mirage_kernels.generator.plan.program import Do, Layout, Roles, TileProgram
+from mirage_kernels.generator.records.record import KernelRecord
+from mirage_kernels.generator.schedules.attention import shared_bytes as shared_bytes_of
 from mirage_kernels.generator.schedules.attention.program import AttentionProgram
 from mirage_kernels.generator.schedules.batched_lora import (
+    PRODUCER_BLOCKS,
     consumers_bytes,
-    first_launch,
     first_launch_bytes,
 )
 from mirage_kernels.generator.schedules.choose import producers_bytes, shared_bytes
@@ -28,7 +29,7 @@ from mirage_kernels.generator.schedules.sliced_k.knobs import SlicedK
 
 def kernel_header(record: KernelRecord, program: TileProgram) -> Header:
     """Return the header of a kernel that streams weights, or of lines."""
-    own = (_mugraph_words(record.graph), _expectations(program))
+    own = (mugraph_words(record.graph), _expectations(program))
     header = _paragraphs(record, program.output.type.names, own)
     return replace(header, launches=_launches(record, program, record.variants))
 
@@ -41,14 +42,13 @@ def stacked_header(
     expects = _expectations(program)
     for name in program.stacked:
         expects = expects.replace(f"{name} [", f"{name} [slices, ")
-    makers = first_launch(program)
     first = (
-        f"clusters of {makers.blocks} blocks for the inner products of up to 8 tokens of a slice"
+        f"clusters of {PRODUCER_BLOCKS} blocks for the inner products of up to 8 tokens of a slice"
         f"{_kib(first_launch_bytes(program))} shared"
     )
     own = (
         f"that of {record.recipe}, for every token with its own slices of {named}; which those are "
-        f"is addressing. {_mugraph_words(record.graph)}",
+        f"is addressing. {mugraph_words(record.graph)}",
         f"{expects} A number of a slice per token, int32 or int64; any that is none's: no slice.",
         f"first {first}; then what stands at the knobs.",
     )
@@ -56,7 +56,7 @@ def stacked_header(
     return replace(header, launches=_launches(record, program, variants))
 
 
-def attention_header(record: AttentionRecord, program: AttentionProgram) -> Header:
+def attention_header(record: KernelRecord, program: AttentionProgram) -> Header:
     """Return the header of an attention kernel."""
     out = record.graph.values[program.output].type.names
     own = (
@@ -67,7 +67,7 @@ def attention_header(record: AttentionRecord, program: AttentionProgram) -> Head
     return _paragraphs(record, out, own)
 
 
-def _paragraphs(record: Emitted, out: Sequence[str], own: Sequence[str]) -> Header:
+def _paragraphs(record: KernelRecord, out: Sequence[str], own: Sequence[str]) -> Header:
     """Return a header: what all kernels say, and in words of their own muGraph, needs, launch."""
     mugraph, expects, *launch = own
     paragraphs = [
@@ -83,12 +83,13 @@ def _paragraphs(record: Emitted, out: Sequence[str], own: Sequence[str]) -> Head
     return Header(record.command, record.stem, paragraphs, recipe_command(record))
 
 
-def recipe_command(record: Emitted) -> str:
+def recipe_command(record: KernelRecord) -> str:
     """Return the command that makes what is the same for all shapes of a record's recipe."""
     return f"mirage-kernels generate {record.recipe}"
 
 
-def _mugraph_words(graph: Graph) -> str:
+def mugraph_words(graph: Graph) -> str:
+    """Return a muGraph of one kernel in words: its loop, its grid, what is computed when."""
     (node,) = graph.blocks
     body = node.body
     assert body is not None
@@ -145,7 +146,7 @@ def _attention_mugraph(graph: Graph, program: AttentionProgram) -> str:
     )
 
 
-def _proof_words(record: Emitted) -> str:
+def _proof_words(record: KernelRecord) -> str:
     proof, count = record.proof, len(record.variants)
     variants = {1: "its one variant", 2: "both variants"}.get(count, f"all {count} variants")
     return (
@@ -155,14 +156,14 @@ def _proof_words(record: Emitted) -> str:
     )
 
 
-def _extents_words(record: Emitted) -> str:
+def _extents_words(record: KernelRecord) -> str:
     """Say what was proved whole: rows are independent, and of very many a few tiles are run."""
     whole = [d for d in record.shape if all(record.shape[d] in c for c in _sizes(record, d))]
-    everything = len(whole) == len(record.shape) and isinstance(record, KernelRecord)
+    everything = len(whole) == len(record.shape) and isinstance(record.roles, Roles)
     return "full extents" if everything else f"full {', '.join(whole)}"
 
 
-def _sizes(record: Emitted, dim: str) -> list[set[int]]:
+def _sizes(record: KernelRecord, dim: str) -> list[set[int]]:
     """Return, per tile shape of a variant, the sizes of a dim that the proof covers."""
     by_tiles: dict[tuple[tuple[str, int], ...], set[int]] = {}
     for case in (c for c in record.proof.cases if c.tiles in record.all_tiles):
@@ -171,7 +172,7 @@ def _sizes(record: Emitted, dim: str) -> list[set[int]]:
     return list(by_tiles.values())
 
 
-def _accuracy_words(record: Emitted) -> str:
+def _accuracy_words(record: KernelRecord) -> str:
     parts = [f"{m.distribution} {m.error:.1e} ({m.unfused:.1e})" for m in record.accuracy]
     return f"emulated error against float64 (unfused program's): {', '.join(parts)}."
 
@@ -241,9 +242,9 @@ def _kib(shared: int) -> str:
     return f", {-(-shared // 1024)} KiB"
 
 
-def _attention_launch(record: AttentionRecord, program: AttentionProgram) -> str:
+def _attention_launch(record: KernelRecord, program: AttentionProgram) -> str:
     knobs = dict.fromkeys(v.knobs for v in record.variants)
-    sizes = (f"{-(-k.shared_bytes(*program.sizes) // 1024)}" for k in knobs)
+    sizes = (f"{-(-shared_bytes_of(program, k) // 1024)}" for k in knobs)
     rows = " times ".join(program.roles.rows)
     return (
         f"as many blocks as run at once, by query rows ({rows}) as below; shared memory of their "

@@ -14,11 +14,12 @@ from mirage_kernels.generator.emit.writer import Writer
 from mirage_kernels.generator.errors import MirageError, PlanError
 from mirage_kernels.generator.ir import Graph
 from mirage_kernels.generator.jobs.store import Store
-from mirage_kernels.generator.pipeline import Plan, mugraphs, plan_for, searched
-from mirage_kernels.generator.plan.program import TileProgram
+from mirage_kernels.generator.pipeline import mugraphs, searched
+from mirage_kernels.generator.plan.program import Roles, TileProgram
 from mirage_kernels.generator.plan.threads import with_threads
 from mirage_kernels.generator.recipe import trace
-from mirage_kernels.generator.records.record import AttentionRecord, Emitted, KernelRecord
+from mirage_kernels.generator.records.record import KernelRecord
+from mirage_kernels.generator.records.sources import plan_for
 from mirage_kernels.generator.request import Progress, Request
 from mirage_kernels.generator.schedules.attention.candidates import row_buckets
 from mirage_kernels.generator.schedules.attention.knobs import AttentionKnobs
@@ -38,7 +39,7 @@ from mirage_kernels.generator.schedules.choose import (
     programs_of,
 )
 from mirage_kernels.generator.schedules.loop import BUCKETS
-from mirage_kernels.generator.schedules.schedule import Knobs, Variant
+from mirage_kernels.generator.schedules.schedule import Knobs, Subject, Variant
 from mirage_kernels.generator.search.gate import Gate
 from mirage_kernels.generator.search.select import Ranked, rank
 from mirage_kernels.generator.target import target
@@ -65,13 +66,13 @@ class Candidates:
     forms: tuple[Candidates, ...] = ()
 
 
-def candidates_of(record: Emitted, top: int, forms: Sequence[Graph] = ()) -> Candidates:
+def candidates_of(record: KernelRecord, top: int, forms: Sequence[Graph] = ()) -> Candidates:
     """Return the candidates of a kernel: the rule's choice, what the catalog has, `top` others.
 
     Of other muGraphs (`forms`) there are the rule's variants, of `top` muGraphs.
     """
     key = _key(record)
-    if isinstance(record, KernelRecord):
+    if isinstance(record.roles, Roles):
         return _by_tokens(record, top, tuned_kernel(record.arch, key))
     made = _by_rows(record, top, tuned_kernel(record.arch, key, of_any_type=True))
     others: dict[str, Candidates] = {}
@@ -82,7 +83,7 @@ def candidates_of(record: Emitted, top: int, forms: Sequence[Graph] = ()) -> Can
     return replace(made, forms=tuple(others.values()))
 
 
-def _key(record: Emitted) -> Key:
+def _key(record: KernelRecord) -> Key:
     return Key(record.recipe, record.dtype, dict(record.shape))
 
 
@@ -124,7 +125,7 @@ def _beyond(program: TileProgram, last: int) -> tuple[int, ...]:
 # -- kernels with buckets of query rows ------------------------------------------------------------
 
 
-def _by_rows(record: AttentionRecord, top: int, tuned: Tuned | None) -> Candidates:
+def _by_rows(record: KernelRecord, top: int, tuned: Tuned | None) -> Candidates:
     """Return candidates whose sources also say whether the rule finds few work tiles in a call.
 
     For only the launch knows that.
@@ -153,7 +154,7 @@ def _by_rows(record: AttentionRecord, top: int, tuned: Tuned | None) -> Candidat
 # -- both ------------------------------------------------------------------------------------------
 
 
-def _header(record: Emitted, knobs: Knobs) -> Header:
+def _header(record: KernelRecord, knobs: Knobs) -> Header:
     return Header(f"{COMMAND} {record.recipe}", record.stem, [("Knobs", str(knobs))])
 
 
@@ -194,8 +195,8 @@ def mugraph_forms(
 
 def _is_one(ranked: Ranked, request: Request, gate: Gate) -> bool:
     try:
-        plan = plan_for(request.recipe.name, with_threads(ranked.graph), request.arch)
-        if plan is not Plan.ATTENTION:
+        subject = Subject(request.recipe.name, with_threads(ranked.graph), target(request.arch))
+        if not plan_for(subject).form(subject):
             return False
         gate.measure(ranked.graph)
     except PlanError:

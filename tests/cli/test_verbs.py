@@ -164,8 +164,8 @@ def test_show_kernel_by_name_or_file(mirage_kernels, kernels: Path, name: str) -
     assert "fmap=K" in outcome.out
     assert re.search(r"Proved equal to the recipe on \d+ random draws .* 2\^-\d+", outcome.out)
     assert re.search(r"any M +.*K by \d+.*stages \d+", outcome.out)
-    assert f"Emitted: forms/rms_norm_linear: {', '.join(FORMS)}\n" in outcome.out
-    assert "Emitted: sm_90a/rms_norm_linear: K4096_N6144_fp16.cu\n" in outcome.out
+    assert f"KernelRecord: forms/rms_norm_linear: {', '.join(FORMS)}\n" in outcome.out
+    assert "KernelRecord: sm_90a/rms_norm_linear: K4096_N6144_fp16.cu\n" in outcome.out
 
 
 def test_show_kernel_json_is_its_record(mirage_kernels, kernels, record: KernelRecord) -> None:

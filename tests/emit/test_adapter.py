@@ -20,13 +20,13 @@ from mirage_kernels.generator.ir import DType, Graph
 from mirage_kernels.generator.meaning.arrays import Array, array_reading
 from mirage_kernels.generator.meaning.reals import FLOAT64, STORAGE, round_to
 from mirage_kernels.generator.meaning.walk import results
-from mirage_kernels.generator.pipeline import planned
 from mirage_kernels.generator.plan.lower import tile_program
 from mirage_kernels.generator.plan.threads import with_threads
 from mirage_kernels.generator.recipe import Recipe, Shape, load_recipe, trace
 from mirage_kernels.generator.records.record import About, KernelRecord, load_record
 from mirage_kernels.generator.schedules.choose import shared_bytes, variants
 from mirage_kernels.generator.schedules.producer_blocks import with_producer_blocks
+from mirage_kernels.generator.schedules.streaming import planned
 from mirage_kernels.generator.search.gate import Gate
 from mirage_kernels.generator.target import target
 

@@ -12,7 +12,7 @@ from mirage_kernels.generator.build.compile import ROOT
 from mirage_kernels.generator.build.toolchain import Toolchain, find_nvcc
 from mirage_kernels.generator.errors import FileError, ToolchainError
 from mirage_kernels.generator.ir import DType
-from mirage_kernels.generator.records.record import KernelRecord, load_emitted
+from mirage_kernels.generator.records.record import KernelRecord, load_record
 from mirage_kernels.generator.request import Event
 from mirage_kernels.generator.schedules.loop import BUCKETS
 from mirage_kernels.generator.tuning import libraries, sources
@@ -149,7 +149,7 @@ def test_sources_of_rows_serve_any_number_and_are_compiled_once(
     for recipe, says in few_tiles.items():
         compiler = Compiler()
         monkeypatch.setattr(libraries, "_ran", compiler)
-        golden = load_emitted(GOLDEN / f"attention_{recipe}.json")
+        golden = load_record(GOLDEN / f"attention_{recipe}.json")
         kernel = compiled_kernel(candidates_of(golden, 3), shop_in(tmp_path), silent)
         for source in compiler.sources:
             assert source.count("struct AnyRows : Shape {") == 1

@@ -12,7 +12,7 @@ import importlib.util
 import inspect
 import warnings
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import torch
 from torch import Tensor
@@ -117,7 +117,8 @@ def _varlen(workload: CacheWorkload) -> Run:
         k, v, rows, ends = lines(given)
         grouped = _grouped(given.q, k.shape[1]).transpose(1, 2)  # [B, G, Hkv, D]
         q = grouped.flatten(0, 1).contiguous()
-        y = varlen.varlen_attn(q, k, v, rows, ends, workload.group, workload.longest)
+        most = (workload.group, workload.longest)
+        y = cast(Tensor, varlen.varlen_attn(q, k, v, rows, ends, *most))
         return y.view(grouped.shape).transpose(1, 2)
 
     return run

@@ -24,7 +24,7 @@ from mirage_kernels.generator.schedules.attention.program import (
     Held,
     Step,
 )
-from mirage_kernels.generator.schedules.attention.variants import AttentionVariant
+from mirage_kernels.generator.schedules.attention.variants import AttentionVariant, name_of
 
 MASKS = ("less", "both", "where")  # beyond what other kernels' vocabulary has
 FORMS, FORM = "forms", "flash_attention"  # the folder of forms, and the name of this one
@@ -157,7 +157,7 @@ def _write_configs(writer: Writer, source: AttentionSource) -> None:
         if source.serves(variant) is not variant:  # one kernel serves both
             continue
         knobs = [f"k{camel(k)} = {v}" for k, v in variant.knobs.constants.items()]
-        with writer.block(f"struct {variant.name} : Shape {{", "};"):
+        with writer.block(f"struct {name_of(variant)} : Shape {{", "};"):
             writer.declaration("static constexpr int ", knobs)
     writer.line()
     _dispatch(writer, source)
@@ -356,11 +356,11 @@ def _dispatch(writer: Writer, source: AttentionSource) -> None:
         if any(v.bucket for v in source.variants):
             writer.line("const int64_t rows = static_cast<int64_t>(args.q_len) * args.G;")
         for variant in source.variants:
-            kernel = source.serves(variant).name
+            kernel = name_of(source.serves(variant))
             conditions = [f"rows <= {variant.bucket}"] if variant.bucket else []
             if variant.few_tiles:
                 conditions.append(f"tile::{few_tiles(source.program, variant.knobs)}(args)")
-            if variant.is_dynamic:
+            if variant.knobs.is_dynamic:
                 conditions.append(f"tile::has_many_work_tiles<{kernel}>(args)")
             guard = f"if ({' && '.join(conditions)})" if conditions else ""
             _returned(writer, guard, f"return call({kernel}{{}});")
