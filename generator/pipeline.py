@@ -20,7 +20,6 @@ from mirage_kernels.generator.frontend.references import require_reference
 from mirage_kernels.generator.ir import Graph
 from mirage_kernels.generator.ir import check as check_graph
 from mirage_kernels.generator.jobs.catalog import search_job
-from mirage_kernels.generator.jobs.executors import Local
 from mirage_kernels.generator.jobs.job import Job
 from mirage_kernels.generator.jobs.run import Workshop, complete_all
 from mirage_kernels.generator.jobs.store import Store
@@ -153,10 +152,8 @@ def _search(job: Job, jobs: int, progress: Progress, store: Store | None) -> Fou
             progress(Event(stage, done, tasks, f"{done} of {tasks} tasks"))
 
         return run_search(job.problem, jobs=jobs, progress=tell)
-    shop = Workshop(store, Local(), jobs)
-    (outcome,) = complete_all(
-        [job], shop, lambda t: progress(Event("search", t.done, t.tasks, t.words))
-    )
+    shop = Workshop(store, processes=jobs)
+    (outcome,) = complete_all([job], shop, lambda event: progress(replace(event, stage="search")))
     if outcome.failure is not None:
         raise outcome.failure
     return from_json(outcome.found)

@@ -44,13 +44,12 @@ class Demonstration:
         return self.error <= self.tolerance * self.error_unfused
 
 
-def demonstrate(record: KernelRecord, recipe: Recipe, tokens: int) -> list[Demonstration]:
+def demonstrate(record: KernelRecord, recipe: Recipe, sizes: dict[str, int]) -> list[Demonstration]:
     """Run a kernel's muGraph block by block, and its Triton program under Triton's interpreter.
 
     Raises VerifyError when the Triton program fails.
     """
     spec = trace(recipe, Shape(record.source, record.shape), record.storage)
-    sizes = {**record.shape, record.roles.tokens: tokens}
     inputs = _inputs(spec, recipe, sizes, record.storage)
     exact = results(spec, inputs, array_reading(FLOAT64, sizes))
     narrow = [Array(a.dims, (np.asarray(a.parts[0], np.float32),)) if a.real else a for a in inputs]

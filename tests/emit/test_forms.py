@@ -94,10 +94,10 @@ def test_every_file_is_formatted_as_clang_format_would(name: str) -> None:
 
 
 @each_kernel
-def test_every_file_compiles_by_itself(name: str, tmp_path: Path) -> None:
+def test_every_header_compiles_by_itself(name: str, tmp_path: Path) -> None:
     written(record(name), tmp_path)
     for path in own_files(name):
-        if ".cu" in path:
+        if path.endswith(".cuh"):
             ran = compiled(
                 f'#include "{path}"\n', tmp_path, "-ptx", "-arch=sm_90a", f"-I{tmp_path}"
             )
