@@ -110,6 +110,19 @@ def camel(name: str) -> str:
     return "".join(word.capitalize() for word in name.split("_"))
 
 
+def write_shape(writer: Writer, storage: DType, extents: Mapping[str, int]) -> None:
+    """Write what all variants of a shape have: the element type and the static extents."""
+    with writer.block("struct Shape {", "};"):
+        writer.line(f"using T = {TYPES[storage]};")
+        texts = [f"{name} = {size}" for name, size in extents.items()]
+        writer.declaration("static constexpr int ", texts)
+
+
+def config_text(schedule: str, knobs: Mapping[str, object]) -> str:
+    """Return a config in the words of csrc/variants.h: its schedule, `Shape`, its knobs."""
+    return f"{schedule}<{', '.join(('Shape', *(f'{camel(k)}<{v}>' for k, v in knobs.items())))}>"
+
+
 def typed(texts: Mapping[Layout, str], s: Statement, program: TileProgram) -> str:
     """Return the type of a statement's result; `lines` is filled in."""
     dim = program.roles.inner_of(s.type)

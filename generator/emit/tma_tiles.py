@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from mirage_kernels.generator.emit.host import launch_function
 from mirage_kernels.generator.emit.names import (
     camel,
     declared,
@@ -131,9 +132,7 @@ def write_launch(writer: Writer, program: TileProgram, plan: BoxPlan) -> None:
     """Write the function that makes the maps and launches the kernel."""
     roles = program.roles
     operands = {o.name: o for o in program.inputs}
-    writer.line("template <class Config>")
-    head = f"cudaError_t launch_{plan.name}(const LaunchArgs& args, cudaStream_t stream) {{"
-    with writer.block(head), declared(writer, program):
+    with launch_function(writer, camel(plan.name)), declared(writer, program):
         writer.line(f"using Block = {plan.block}<Config>;")
         writer.line(f"{plan.args} given{{args}};")
         for i, s in enumerate(boxes(program)):

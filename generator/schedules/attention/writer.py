@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from mirage_kernels.generator.emit.header import Header
-from mirage_kernels.generator.emit.names import TYPES, camel, dims_text, vocabulary
+from mirage_kernels.generator.emit.names import config_text, dims_text, vocabulary, write_shape
 from mirage_kernels.generator.emit.writer import WIDTH, Writer
 from mirage_kernels.generator.errors import PlanError
 from mirage_kernels.generator.ir import DType, TensorType, number_text
@@ -60,7 +60,7 @@ class AttentionSource:
         self.header.of_form(ABOUT).write(writer, "//")
         writer.line("#pragma once")
         writer.line()
-        _open(writer, ("tile/attention/attention.cuh",))
+        _open(writer, ("tile/attention/attention.cuh", "variants.h"))
         _write_form(writer, self.program)
         writer.line("}  // namespace")
         writer.line("}  // namespace mirage::generated")
@@ -70,8 +70,7 @@ class AttentionSource:
         """Return the file of one shape and element type, given the name of its form's file."""
         writer = Writer()
         self.header.of_shape().write(writer, "//")
-        writer.line()
-        _open(writer, ("launch.h",), form_file)
+        _open(writer, (), form_file)
         _write_configs(writer, self)
         return writer.text()
 
@@ -84,7 +83,7 @@ def emit_attention(source: AttentionSource) -> str:
     writer = Writer()
     source.header.write(writer, "//")
     writer.line()
-    _open(writer, ("launch.h", "tile/attention/attention.cuh"))
+    _open(writer, ("tile/attention/attention.cuh", "variants.h"))
     _write_form(writer, source.program)
     _write_configs(writer, source)
     return writer.text()
@@ -113,7 +112,6 @@ def _open(writer: Writer, includes: Sequence[str], beside: str = "") -> None:
     for include in includes:
         writer.line(f'#include "{include}"')
     if beside:
-        writer.line()
         writer.line(f'#include "{beside}"')
     for line in ("", "namespace mirage::generated {", "namespace {", ""):
         writer.line(line)
@@ -147,18 +145,15 @@ def _write_form(writer: Writer, program: AttentionProgram) -> None:
 def _write_configs(writer: Writer, source: AttentionSource) -> None:
     """Write the shape, the knobs of each bucket, which of them serve a call, host functions."""
     program = source.program
-    with writer.block("struct Shape {", "};"):
-        writer.line(f"using T = {TYPES[source.storage]};")
-        extents = [f"{program.roles.depth} = {program.depth}"]
-        extents += [f"{program.roles.more} = {program.more_depth}"] if program.roles.more else []
-        extents += [f"kKeyWork = {program.key_work}"] if program.key_work else []
-        writer.declaration("static constexpr int ", extents)
+    extents = {program.roles.depth: program.depth}
+    extents |= {program.roles.more: program.more_depth} if program.roles.more else {}
+    extents |= {"kKeyWork": program.key_work} if program.key_work else {}
+    write_shape(writer, source.storage, extents)
     for variant in source.variants:
         if source.serves(variant) is not variant:  # one kernel serves both
             continue
-        knobs = [f"k{camel(k)} = {v}" for k, v in variant.knobs.constants.items()]
-        with writer.block(f"struct {variant.name} : Shape {{", "};"):
-            writer.declaration("static constexpr int ", knobs)
+        config = config_text("FlashAttention", variant.knobs.constants)
+        writer.assignment(f"using {variant.name} = {config};")
     writer.line()
     _dispatch(writer, source)
     writer.line("}  // namespace")
@@ -351,12 +346,14 @@ LINES: dict[Do, Callable[[Step, Sequence[str], AttentionProgram], str]] = {
 
 def _dispatch(writer: Writer, source: AttentionSource) -> None:
     """Write which variant serves a call: its launch and its workspace ask the same question."""
+    kernels = [(v, source.serves(v).name) for v in source.variants]
+    while len(kernels) > 1 and kernels[-2][1] == kernels[-1][1]:  # one kernel for all the rest
+        del kernels[-2]
     writer.line("template <class Call>")
     with writer.block("auto with_config(const AttentionArgs& args, Call call) {"):
         if any(v.bucket for v in source.variants):
             writer.line("const int64_t rows = static_cast<int64_t>(args.q_len) * args.G;")
-        for variant in source.variants:
-            kernel = source.serves(variant).name
+        for variant, kernel in kernels:
             conditions = [f"rows <= {variant.bucket}"] if variant.bucket else []
             if variant.few_tiles:
                 conditions.append(f"tile::{few_tiles(source.program, variant.knobs)}(args)")

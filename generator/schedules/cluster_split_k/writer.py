@@ -33,12 +33,11 @@ _SUMS = {
 }
 
 
-def turns(program: TileProgram, knobs: ClusterSplitK) -> list[str]:
-    """Return the knobs of steps: warpgroups, turns, boxes of a step, steps in registers."""
-    block = SplitBlock.of(program)
-    groups = f"kGroups = {knobs.groups}, kTurns = {block.turns(knobs.rows)}"
-    steps = f"kTmaTiles = {block.boxes(knobs.rows)}, kSets = {block.sets(knobs)}"
-    return [f"static constexpr int {groups}, {steps};"]
+def knobs_of(program: TileProgram, knobs: ClusterSplitK) -> dict[str, int]:
+    """Return the knobs of steps: warpgroups, turns, TMA tiles of a step, steps in registers."""
+    block, rows = SplitBlock.of(program), knobs.rows
+    steps = {"tma_tiles": block.boxes(rows), "sets": block.sets(knobs)}
+    return {"groups": knobs.groups, "turns": block.turns(rows), **steps}
 
 
 def split_kernel(writer: Writer, program: TileProgram) -> None:

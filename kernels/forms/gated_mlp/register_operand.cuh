@@ -1,5 +1,4 @@
 // mirage-kernels generate gated_mlp
-//
 // Schedule  register-operand wgmma: tokens are the A operand in registers, weights are read from
 //           shared memory.
 // Formula   [M, N] = silu(linear(x, gate_weight)) * linear(x, up_weight)
@@ -7,6 +6,7 @@
 
 #include "tile/register_operand/reduce.cuh"
 #include "tile/tile.cuh"
+#include "variants.h"
 
 namespace mirage::generated {
 namespace {
@@ -106,8 +106,9 @@ __global__ void __launch_bounds__(RegisterOperandBlock<Config>::kThreads, 1)
   tile::for_each_owned_row(block, shared + Shared::kStagingAt, out_tile, out, finish);
 }
 
-template <class Config>
-cudaError_t launch_register_operand(const LaunchArgs& args, cudaStream_t stream) {
+template <class... Knobs>
+cudaError_t launch(RegisterOperand<Knobs...>, const LaunchArgs& args, cudaStream_t stream) {
+  using Config = RegisterOperand<Knobs...>;
   using T = typename Config::T;
   constexpr int K = Config::K, N = Config::N;
   using Block = RegisterOperandBlock<Config>;

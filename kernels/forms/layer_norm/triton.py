@@ -1,5 +1,4 @@
 # mirage-kernels generate layer_norm
-#
 # Schedule  a program per tile of the result, of any shape.
 # Formula   [M, K] = layer_norm(x, eps) * norm_weight + norm_bias
 # muGraph   one kernel, no loop: the other dims are whole in a block. Its grid, in the muGraph: x

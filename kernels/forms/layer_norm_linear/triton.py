@@ -1,5 +1,4 @@
 # mirage-kernels generate layer_norm_linear
-#
 # Schedule  a program per tile of the result, of any shape.
 # Formula   [M, N] = linear(layer_norm(x, eps) * norm_weight + norm_bias, weight)
 # muGraph   one kernel, its loop cuts K. Its grid, in the muGraph: x cuts N, y cuts M (a launch

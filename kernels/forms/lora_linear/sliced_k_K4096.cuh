@@ -1,5 +1,4 @@
 // mirage-kernels generate lora_linear
-//
 // Schedule  sliced-K: each warp of a block streams its own slice of the depth; they add up their
 //           sums after the loop.
 // Formula   [M, N] = linear(x, weight) + scale * linear(linear(x, lora_a), lora_b)
@@ -12,6 +11,7 @@
 
 #include "tile/producer_blocks/intermediate.cuh"
 #include "tile/tile.cuh"
+#include "variants.h"
 
 #include "producers.cuh"
 
@@ -126,8 +126,9 @@ __global__ void __launch_bounds__(tile::kBlockThreads<Config> + tile::kWarpLanes
   });
 }
 
-template <class Config>
-cudaError_t launch(const LaunchArgs& args, cudaStream_t stream) {
+template <class... Knobs>
+cudaError_t launch(SlicedK<Knobs...>, const LaunchArgs& args, cudaStream_t stream) {
+  using Config = SlicedK<Knobs...>;
   constexpr int N = Config::N;
   constexpr int kThreads = tile::kBlockThreads<Config>;
   const int64_t row_tiles = ProducerBlocks<Config>::kProducers + tile::ceil_div(N, Config::kRows);

@@ -1,5 +1,4 @@
 # mirage-kernels generate lora_linear
-#
 # Schedule  a program per tile of the result, of any shape.
 # Formula   [M, N] = linear(x, weight) + scale * linear(linear(x, lora_a), lora_b)
 # muGraph   one kernel, its loop cuts K. Its grid, in the muGraph: x cuts N, y cuts M (a launch

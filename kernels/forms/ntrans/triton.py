@@ -1,5 +1,4 @@
 # mirage-kernels generate ntrans
-#
 # Schedule  a program per tile of the result, of any shape.
 # Formula   [M, K] = norm(h + alpha * (norm(x) - h)), where norm(x) = x / sqrt(sum(x^2))
 # muGraph   one kernel, no loop: the other dims are whole in a block. Its grid, in the muGraph: x

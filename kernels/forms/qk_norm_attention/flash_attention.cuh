@@ -1,5 +1,4 @@
 // mirage-kernels generate qk_norm_attention
-//
 // Schedule  flash attention: few query rows by flash decode, where keys take the M side of mma and
 //           the warps of a block take different keys; many rows by wgmma, where query rows take the
 //           M side.
@@ -18,6 +17,7 @@
 #pragma once
 
 #include "tile/attention/attention.cuh"
+#include "variants.h"
 
 namespace mirage::generated {
 namespace {

@@ -1,5 +1,4 @@
 # mirage-kernels generate rms_norm
-#
 # Schedule  a program per tile of the result, of any shape.
 # Formula   [M, K] = rms_norm(x) * (norm_weight + weight_offset)
 # muGraph   one kernel, no loop: the other dims are whole in a block. Its grid, in the muGraph: x

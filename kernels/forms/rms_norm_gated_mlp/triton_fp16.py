@@ -1,5 +1,4 @@
 # mirage-kernels generate rms_norm_gated_mlp
-#
 # Schedule  a program per tile of the result, of any shape.
 # Formula   [M, N] = silu(linear(rms_norm(x), gate_weight)) * linear(rms_norm(x), up_weight)
 # muGraph   one kernel, its loop cuts K. Its grid, in the muGraph: x cuts N, y cuts M (a launch

@@ -1,5 +1,4 @@
 // mirage-kernels generate rms_norm_linear
-//
 // Schedule  cluster split-K: two blocks of a cluster share rows and split the depth.
 // Formula   [M, N] = linear(x / sqrt(mean(x^2) + eps) * norm_weight, weight)
 #pragma once
@@ -7,6 +6,7 @@
 #include "tile/cluster_split_k/reduce.cuh"
 #include "tile/cluster_split_k/steps.cuh"
 #include "tile/tile.cuh"
+#include "variants.h"
 
 namespace mirage::generated {
 namespace {
@@ -98,8 +98,9 @@ __global__ void __cluster_dims__(tile::kClusterBlocks, 1, 1)
   tile::for_each_owned(block, out_tile, out, finish);
 }
 
-template <class Config>
-cudaError_t launch_cluster_split_k(const LaunchArgs& args, cudaStream_t stream) {
+template <class... Knobs>
+cudaError_t launch(ClusterSplitK<Knobs...>, const LaunchArgs& args, cudaStream_t stream) {
+  using Config = ClusterSplitK<Knobs...>;
   using T = typename Config::T;
   constexpr int K = Config::K, N = Config::N;
   using Block = ClusterSplitKBlock<Config>;

@@ -1,5 +1,4 @@
 // mirage-kernels generate rms_norm_linear
-//
 // Schedule  sliced-K: each warp of a block streams its own slice of the depth; they add up their
 //           sums after the loop.
 // Formula   [M, N] = linear(x / sqrt(mean(x^2) + eps) * norm_weight, weight)
@@ -11,6 +10,7 @@
 #pragma once
 
 #include "tile/tile.cuh"
+#include "variants.h"
 
 namespace mirage::generated {
 namespace {
@@ -106,8 +106,9 @@ __global__ void __launch_bounds__(tile::kBlockThreads<Config>, 1)
   });
 }
 
-template <class Config>
-cudaError_t launch(const LaunchArgs& args, cudaStream_t stream) {
+template <class... Knobs>
+cudaError_t launch(SlicedK<Knobs...>, const LaunchArgs& args, cudaStream_t stream) {
+  using Config = SlicedK<Knobs...>;
   constexpr int N = Config::N;
   constexpr int kThreads = tile::kBlockThreads<Config>;
   const int64_t row_tiles = tile::ceil_div(N, Config::kRows);

@@ -1,5 +1,4 @@
 # mirage-kernels generate rms_norm_linear
-#
 # Schedule  a program per tile of the result, of any shape.
 # Formula   [M, N] = linear(x / sqrt(mean(x^2) + eps) * norm_weight, weight)
 # muGraph   one kernel, its loop cuts K. Its grid, in the muGraph: x cuts N, y cuts M (a launch

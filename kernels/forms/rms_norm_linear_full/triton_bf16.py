@@ -1,5 +1,4 @@
 # mirage-kernels generate rms_norm_linear_full
-#
 # Schedule  a program per tile of the result, of any shape.
 # Formula   [M, N] = linear(rms_norm(x, norm_weight + weight_offset), weight) + bias
 # muGraph   one kernel, its loop cuts K. Its grid, in the muGraph: x cuts N, y cuts M (a launch

@@ -1,5 +1,4 @@
 # mirage-kernels generate rms_norm_linear_residual
-#
 # Schedule  a program per tile of the result, of any shape.
 # Formula   [M, N] = linear(rms_norm(total, norm_weight + weight_offset), weight) + bias; total = x
 #           + residual

@@ -1,5 +1,4 @@
 # mirage-kernels generate rms_norm_residual
-#
 # Schedule  a program per tile of the result, of any shape.
 # Formula   [M, K] = rms_norm(total) * (norm_weight + weight_offset); total = x + residual
 # muGraph   one kernel, no loop: the other dims are whole in a block. Its grid, in the muGraph: x

@@ -1,5 +1,4 @@
 # mirage-kernels generate silu_and_mul
-#
 # Schedule  a program per tile of the result, of any shape.
 # Formula   [M, N] = silu(gate) * up
 # muGraph   one kernel, no loop. Its grid, in the muGraph: x cuts N, y cuts M (a launch numbers its

@@ -1,19 +1,6 @@
 // mirage-kernels generate sliding_window_attention --arch sm_90a --dtype fp16 --shape D=96
-//
-// Formula   [B, T, Hkv, G, D] = softmax(scale * q k^T) v, each query token over the last `window`
-//           keys up to its own
-// Shape     Phi-3-mini (window is 2047)
-// Proved    equal to the recipe on 72 random draws over finite fields, for the tiles of all 3
-//           variants, at full D and uneven edges; a wrong muGraph passes with probability at most
-//           2^-40.4.
-// Accuracy  emulated error against float64 (unfused program's): unit 2.5e-04 (7.2e-04), tiny
-//           2.8e-04 (3.2e-04), outliers 3.8e-04 (inf), wide 2.8e-05 (3.7e-02), stale 2.4e-04
-//           (5.7e-04).
-// Launch    as many blocks as run at once, by query rows (T times G) as below; shared memory of
-//           their blocks: 200, 103, 82 KiB.
-
-#include "launch.h"
-
+// Shape   Phi-3-mini (window is 2047)
+// Proved  72 random draws over finite fields; a wrong muGraph passes with probability <= 2^-40.4.
 #include "../../forms/sliding_window_attention/flash_attention.cuh"
 
 namespace mirage::generated {
@@ -23,15 +10,9 @@ struct Shape {
   using T = __half;
   static constexpr int D = 96;
 };
-struct UpTo8RowsFewTiles : Shape {
-  static constexpr int kRows = 8, kKeys = 16, kWarps = 8, kStages = 3, kBlocks = 1;
-};
-struct UpTo8Rows : Shape {
-  static constexpr int kRows = 8, kKeys = 16, kWarps = 4, kStages = 3, kBlocks = 2;
-};
-struct AnyRows : Shape {
-  static constexpr int kRows = 16, kKeys = 16, kWarps = 4, kStages = 2, kBlocks = 2;
-};
+using UpTo8RowsFewTiles = FlashAttention<Shape, Rows<8>, Keys<16>, Warps<8>, Stages<3>, Blocks<1>>;
+using UpTo8Rows = FlashAttention<Shape, Rows<8>, Keys<16>, Warps<4>, Stages<3>, Blocks<2>>;
+using AnyRows = FlashAttention<Shape, Rows<16>, Keys<16>, Warps<4>, Stages<2>, Blocks<2>>;
 
 template <class Call>
 auto with_config(const AttentionArgs& args, Call call) {
