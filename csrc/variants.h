@@ -61,22 +61,45 @@ struct AnyConfig {
 };
 inline int64_t workspace(AnyConfig, const LaunchArgs&) { return 0; }
 
-// The config for calls of at most so many tokens that the variants before it do not serve.
-template <int64_t tokens, class Variant>
-struct UpTo {
-  static constexpr int64_t kMostTokens = tokens;
-  using Config = Variant;
-};
-template <class Variant>
-using Any = UpTo<INT64_MAX, Variant>;
+// What is launched before any variant of a shape: nothing, unless its form overloads it.
+inline cudaError_t launch_first(AnyConfig, const LaunchArgs&, cudaStream_t) { return cudaSuccess; }
 
-template <class Config>
-cudaError_t launch_variant(Config config, const LaunchArgs& args, cudaStream_t stream) {
+// Calls with configs; overloads are found beside the shape.
+template <class Config, class Args>
+cudaError_t launch_variant(Config config, const Args& args, cudaStream_t stream) {
   return launch(config, args, stream);
 }
-template <class Config>
-int64_t workspace_of(Config config, const LaunchArgs& args) {
+template <class Config, class Args>
+int64_t workspace_of(Config config, const Args& args) {
   return workspace(config, args);
+}
+
+struct Always {
+  template <class Args>
+  static bool holds(const Args&) {
+    return true;
+  }
+};
+
+// The config for calls of at most so many tokens, or query rows of attention, that fulfil a
+// condition and that the variants before it do not serve.
+template <int64_t size, class Variant, class Condition = Always>
+struct UpTo {
+  using Config = Variant;
+  template <class Args>
+  static bool serves(int64_t asked, const Args& args) {
+    return asked <= size && Condition::holds(args);
+  }
+};
+template <class Variant, class Condition = Always>
+using Any = UpTo<INT64_MAX, Variant, Condition>;
+
+// call(config) of the first variant that serves a call; the last one serves all.
+template <class Variant, class... Others, class Args, class Call>
+auto serve(int64_t size, const Args& args, Call call) {
+  if constexpr (sizeof...(Others) > 0)
+    if (!Variant::serves(size, args)) return serve<Others...>(size, args, call);
+  return call(typename Variant::Config{});
 }
 
 // An input's index, and the elements between its rows that the kernel was compiled for.
@@ -87,37 +110,54 @@ struct RowStride {
 
 // The variants of one shape, the fewest tokens first.
 template <class... Variants>
-class Kernels {
- public:
+struct Kernels {
+  template <class Shape>
   static cudaError_t launch(const LaunchArgs& args, cudaStream_t stream,
-                            std::initializer_list<RowStride> strides = {}) {
-    return launch(args, stream, strides, [] { return cudaSuccess; });
-  }
-
-  // `first` is launched before the variant.
-  template <class First>
-  static cudaError_t launch(const LaunchArgs& args, cudaStream_t stream,
-                            std::initializer_list<RowStride> strides, First first) {
+                            std::initializer_list<RowStride> strides) {
     if (args.dims[0] == 0) return cudaSuccess;
     for (const RowStride& stride : strides)
       if (args.row_strides[stride.input] != stride.elements) return cudaErrorInvalidValue;
-    const cudaError_t status = first();
+    const cudaError_t status = launch_first(Shape{}, args, stream);
     if (status != cudaSuccess) return status;
-    return serve<Variants...>(args.dims[0],
-                              [&](auto config) { return launch_variant(config, args, stream); });
+    return serve<Variants...>(args.dims[0], args, [&](auto config) {
+      return launch_variant(config, args, stream);
+    });
   }
 
   static int64_t workspace(const LaunchArgs& args) {
-    return serve<Variants...>(args.dims[0], [&](auto config) { return workspace_of(config, args); });
-  }
-
- private:
-  template <class Variant, class... Others, class Call>
-  static auto serve(int64_t tokens, Call call) {
-    if constexpr (sizeof...(Others) > 0)
-      if (tokens > Variant::kMostTokens) return serve<Others...>(tokens, call);
-    return call(typename Variant::Config{});
+    return serve<Variants...>(args.dims[0], args,
+                              [&](auto config) { return workspace_of(config, args); });
   }
 };
+
+// The same of attention, the fewest query rows first.
+template <class... Variants>
+struct AttentionKernels {
+  static int64_t rows(const AttentionArgs& args) {
+    return static_cast<int64_t>(args.q_len) * args.G;
+  }
+  static cudaError_t launch(const AttentionArgs& args, cudaStream_t stream) {
+    return serve<Variants...>(rows(args), args, [&](auto config) {
+      return launch_variant(config, args, stream);
+    });
+  }
+  static int64_t workspace(const AttentionArgs& args) {
+    return serve<Variants...>(rows(args), args,
+                              [&](auto config) { return workspace_of(config, args); });
+  }
+};
+
+// The functions that the dispatch table names, of a file's `Shape` and `Variants`; behind the name
+// stand the row strides of inputs.
+#define MIRAGE_KERNEL(symbol, ...)                                           \
+  cudaError_t symbol(const LaunchArgs& args, cudaStream_t stream) {          \
+    return Variants::launch<Shape>(args, stream, {__VA_ARGS__});             \
+  }                                                                          \
+  int64_t symbol##_workspace(const LaunchArgs& args) { return Variants::workspace(args); }
+#define MIRAGE_ATTENTION(symbol)                                             \
+  cudaError_t symbol(const AttentionArgs& args, cudaStream_t stream) {       \
+    return Variants::launch(args, stream);                                   \
+  }                                                                          \
+  int64_t symbol##_workspace(const AttentionArgs& args) { return Variants::workspace(args); }
 
 }  // namespace mirage

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from mirage_kernels.generator.emit.names import THREADS, camel, declared
-from mirage_kernels.generator.emit.writer import WIDTH, Writer
+from mirage_kernels.generator.emit.writer import Writer
 from mirage_kernels.generator.plan.program import Layout, TileProgram
 from mirage_kernels.generator.schedules.loop import prologue_warps
 from mirage_kernels.generator.schedules.producer_blocks import writer as producer_blocks
@@ -70,19 +70,9 @@ def write_slices(writer: Writer, program: TileProgram) -> None:
 
 
 def write_host(writer: Writer, kernel: Kernel) -> None:
-    """Write what callers see: the launch, and the size of the workspace if there is one."""
+    """Write what callers see: the launch, and the size of the workspace."""
     program = kernel.program
     operands = {o.name: o for o in program.inputs}
     whole = (operands[s.args[0]] for s in (*program.loads, *program.fetches) if s.layout in _WHOLE)
-    strides = ", ".join(f"{{{o.index}, Shape::{o.type.names[-1]}}}" for o in whole)
-    given = f"args, stream, {{{strides}}}" if strides else "args, stream"
-    head = f"cudaError_t {kernel.symbol}(const LaunchArgs& args, cudaStream_t stream) {{"
-    with writer.block(head if len(head) <= WIDTH else head.replace("(const", "(\n    const")):
-        if program.stacked:
-            writer.line("const auto first = [&] { return launch_producers<Shape>(args, stream); };")
-            given += ", first"
-        writer.line(f"return Variants::launch({given});")
-    if any(v.knobs.has_workspace for v in kernel.variants) or program.stacked:
-        writer.line()
-        with writer.block(f"int64_t {kernel.symbol}_workspace(const LaunchArgs& args) {{"):
-            writer.line("return Variants::workspace(args);")
+    strides = (f"{{{o.index}, Shape::{o.type.names[-1]}}}" for o in whole)
+    writer.line(f"MIRAGE_KERNEL({', '.join((kernel.symbol, *strides))})")

@@ -137,7 +137,7 @@ def _write_form(writer: Writer, program: AttentionProgram) -> None:
         ("int64_t", "workspace", "", "attention_workspace<Work<Config>>(args)"),
     ):
         writer.line("template <class Config>")
-        with writer.block(f"{result} {name}(const AttentionArgs& args{arguments}) {{"):
+        with writer.block(f"{result} {name}(Config, const AttentionArgs& args{arguments}) {{"):
             writer.line(f"return tile::{call};")
         writer.line()
 
@@ -158,7 +158,7 @@ def _write_configs(writer: Writer, source: AttentionSource) -> None:
     _dispatch(writer, source)
     writer.line("}  // namespace")
     writer.line()
-    _host(writer, source)
+    writer.line(f"MIRAGE_ATTENTION({source.symbol})")
     writer.line()
     writer.line("}  // namespace mirage::generated")
 
@@ -349,45 +349,22 @@ def _dispatch(writer: Writer, source: AttentionSource) -> None:
     kernels = [(v, source.serves(v).name) for v in source.variants]
     while len(kernels) > 1 and kernels[-2][1] == kernels[-1][1]:  # one kernel for all the rest
         del kernels[-2]
-    writer.line("template <class Call>")
-    with writer.block("auto with_config(const AttentionArgs& args, Call call) {"):
-        if any(v.bucket for v in source.variants):
-            writer.line("const int64_t rows = static_cast<int64_t>(args.q_len) * args.G;")
-        for variant, kernel in kernels:
-            conditions = [f"rows <= {variant.bucket}"] if variant.bucket else []
-            if variant.few_tiles:
-                conditions.append(f"tile::{few_tiles(source.program, variant.knobs)}(args)")
-            if variant.is_dynamic:
-                conditions.append(f"tile::has_many_work_tiles<{kernel}>(args)")
-            guard = f"if ({' && '.join(conditions)})" if conditions else ""
-            _returned(writer, guard, f"return call({kernel}{{}});")
+    rows = []
+    for variant, kernel in kernels:
+        given = [f"UpTo<{variant.bucket}, {kernel}" if variant.bucket else f"Any<{kernel}"]
+        if variant.few_tiles:
+            given.append(few_tiles(source.program, variant.knobs))
+        if variant.is_dynamic:
+            given.append(f"tile::ManyTiles<{kernel}>")
+        rows.append(f"{', '.join(given)}>")
+    writer.line("using Variants = AttentionKernels<")
+    for row in rows[:-1]:
+        writer.line(f"    {row},")
+    writer.line(f"    {rows[-1]}>;")
     writer.line()
 
 
-def _returned(writer: Writer, guard: str, statement: str) -> None:
-    """Write a guarded statement, below its guard where one line is too short."""
-    line = f"{guard} {statement}".lstrip()
-    fits = len(writer.unit) * writer.depth + len(line) <= WIDTH
-    for text in (line,) if fits else (guard, f"{writer.unit}{statement}"):
-        writer.line(text)
-
-
 def few_tiles(program: AttentionProgram, knobs: AttentionKnobs) -> str:
-    """Return the function that says if a call has few work tiles with much to read for each."""
+    """Return the condition that a call has few work tiles with much to read for each."""
     numbers = [knobs.rows, program.depth, *([program.key_work] if program.key_work else [])]
-    return f"has_few_work_tiles<{', '.join(map(str, numbers))}>"
-
-
-def _host(writer: Writer, source: AttentionSource) -> None:
-    """Write the functions that the dispatch table names: launch, and bytes of the workspace."""
-    for result, suffix, parameters, call in (
-        ("cudaError_t", "", ", cudaStream_t stream", "launch<decltype(config)>(args, stream)"),
-        ("int64_t", "_workspace", "", "workspace<decltype(config)>(args)"),
-    ):
-        opening = f"{result} {source.symbol}{suffix}(const AttentionArgs& args{parameters}) {{"
-        if len(opening) > WIDTH:
-            opening = opening.replace("(const", "(\n    const")
-        with writer.block(opening):
-            writer.line(f"return with_config(args, [&](auto config) {{ return {call}; }});")
-        if not suffix:
-            writer.line()
+    return f"tile::FewTiles<{', '.join(map(str, numbers))}>"

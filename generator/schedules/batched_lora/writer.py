@@ -125,7 +125,7 @@ def write_left(writer: Writer, program: TileProgram) -> str:
 def write_makers_launch(writer: Writer, makers: TileProgram) -> None:
     """Write the launch of the makers."""
     tokens = makers.roles.tokens
-    head = "cudaError_t launch_producers(const LaunchArgs& args, cudaStream_t stream) {"
+    head = "cudaError_t launch_first(Shape, const LaunchArgs& args, cudaStream_t stream) {"
     writer.line("template <class Shape>")
     with writer.block(head):
         writer.line("using Config = Producers<Shape>;")

@@ -107,7 +107,7 @@ __global__ void __launch_bounds__(tile::kBlockThreads<Config>)
 }  // namespace producing
 
 template <class Shape>
-cudaError_t launch_producers(const LaunchArgs& args, cudaStream_t stream) {
+cudaError_t launch_first(Shape, const LaunchArgs& args, cudaStream_t stream) {
   using Config = Producers<Shape>;
   using Clusters = tile::AdapterProducers<Config>;
   constexpr int kSharedBytes = producing::SharedMap<Config>::kBytes;

@@ -18,8 +18,6 @@ using Variants = Kernels<
 
 }  // namespace
 
-cudaError_t rms_norm_linear_K4096_N6144_bf16(const LaunchArgs& args, cudaStream_t stream) {
-  return Variants::launch(args, stream, {{2, Shape::K}});
-}
+MIRAGE_KERNEL(rms_norm_linear_K4096_N6144_bf16, {2, Shape::K})
 
 }  // namespace mirage::generated

@@ -21,8 +21,6 @@ using Variants = Kernels<
 
 }  // namespace
 
-cudaError_t gated_mlp_K4096_N14336_bf16(const LaunchArgs& args, cudaStream_t stream) {
-  return Variants::launch(args, stream, {{1, Shape::K}, {2, Shape::K}});
-}
+MIRAGE_KERNEL(gated_mlp_K4096_N14336_bf16, {1, Shape::K}, {2, Shape::K})
 
 }  // namespace mirage::generated

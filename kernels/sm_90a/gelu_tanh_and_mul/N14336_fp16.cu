@@ -15,8 +15,6 @@ using Variants = Kernels<
 
 }  // namespace
 
-cudaError_t gelu_tanh_and_mul_N14336_fp16(const LaunchArgs& args, cudaStream_t stream) {
-  return Variants::launch(args, stream);
-}
+MIRAGE_KERNEL(gelu_tanh_and_mul_N14336_fp16)
 
 }  // namespace mirage::generated

@@ -13,20 +13,12 @@ struct Shape {
 using AnyRowsFewTiles = FlashAttention<Shape, Rows<8>, Keys<16>, Warps<8>, Stages<2>, Blocks<1>>;
 using AnyRows = FlashAttention<Shape, Rows<8>, Keys<16>, Warps<4>, Stages<2>, Blocks<2>>;
 
-template <class Call>
-auto with_config(const AttentionArgs& args, Call call) {
-  if (tile::has_few_work_tiles<8, 192>(args)) return call(AnyRowsFewTiles{});
-  return call(AnyRows{});
-}
+using Variants = AttentionKernels<
+    Any<AnyRowsFewTiles, tile::FewTiles<8, 192>>,
+    Any<AnyRows>>;
 
 }  // namespace
 
-cudaError_t gqa_D192_fp16(const AttentionArgs& args, cudaStream_t stream) {
-  return with_config(args, [&](auto config) { return launch<decltype(config)>(args, stream); });
-}
-
-int64_t gqa_D192_fp16_workspace(const AttentionArgs& args) {
-  return with_config(args, [&](auto config) { return workspace<decltype(config)>(args); });
-}
+MIRAGE_ATTENTION(gqa_D192_fp16)
 
 }  // namespace mirage::generated

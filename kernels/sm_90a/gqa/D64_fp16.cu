@@ -16,24 +16,15 @@ using UpTo16Rows = FlashAttention<Shape, Rows<16>, Keys<16>, Warps<8>, Stages<5>
 using AnyRows =
     FlashAttention<Shape, Rows<64>, Keys<128>, Warps<12>, Stages<5>, Blocks<1>, Producers<4>>;
 
-template <class Call>
-auto with_config(const AttentionArgs& args, Call call) {
-  const int64_t rows = static_cast<int64_t>(args.q_len) * args.G;
-  if (rows <= 8 && tile::has_few_work_tiles<8, 64>(args)) return call(UpTo8RowsFewTiles{});
-  if (rows <= 8) return call(UpTo8Rows{});
-  if (rows <= 16 && tile::has_few_work_tiles<8, 64>(args)) return call(UpTo8RowsFewTiles{});
-  if (rows <= 16) return call(UpTo16Rows{});
-  return call(AnyRows{});
-}
+using Variants = AttentionKernels<
+    UpTo<8, UpTo8RowsFewTiles, tile::FewTiles<8, 64>>,
+    UpTo<8, UpTo8Rows>,
+    UpTo<16, UpTo8RowsFewTiles, tile::FewTiles<8, 64>>,
+    UpTo<16, UpTo16Rows>,
+    Any<AnyRows>>;
 
 }  // namespace
 
-cudaError_t gqa_D64_fp16(const AttentionArgs& args, cudaStream_t stream) {
-  return with_config(args, [&](auto config) { return launch<decltype(config)>(args, stream); });
-}
-
-int64_t gqa_D64_fp16_workspace(const AttentionArgs& args) {
-  return with_config(args, [&](auto config) { return workspace<decltype(config)>(args); });
-}
+MIRAGE_ATTENTION(gqa_D64_fp16)
 
 }  // namespace mirage::generated

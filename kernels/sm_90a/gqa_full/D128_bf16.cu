@@ -16,25 +16,16 @@ using UpTo16Rows = FlashAttention<Shape, Rows<16>, Keys<16>, Warps<4>, Stages<2>
 using UpTo32Rows =
     FlashAttention<Shape, Rows<128>, Keys<64>, Warps<12>, Stages<3>, Blocks<1>, Producers<4>>;
 
-template <class Call>
-auto with_config(const AttentionArgs& args, Call call) {
-  const int64_t rows = static_cast<int64_t>(args.q_len) * args.G;
-  if (rows <= 8 && tile::has_few_work_tiles<8, 128>(args)) return call(UpTo8RowsFewTiles{});
-  if (rows <= 8) return call(UpTo8Rows{});
-  if (rows <= 16 && tile::has_few_work_tiles<8, 128>(args)) return call(UpTo8RowsFewTiles{});
-  if (rows <= 16) return call(UpTo16Rows{});
-  if (rows <= 32 && tile::has_few_work_tiles<8, 128>(args)) return call(UpTo8RowsFewTiles{});
-  return call(UpTo32Rows{});
-}
+using Variants = AttentionKernels<
+    UpTo<8, UpTo8RowsFewTiles, tile::FewTiles<8, 128>>,
+    UpTo<8, UpTo8Rows>,
+    UpTo<16, UpTo8RowsFewTiles, tile::FewTiles<8, 128>>,
+    UpTo<16, UpTo16Rows>,
+    UpTo<32, UpTo8RowsFewTiles, tile::FewTiles<8, 128>>,
+    Any<UpTo32Rows>>;
 
 }  // namespace
 
-cudaError_t gqa_full_D128_bf16(const AttentionArgs& args, cudaStream_t stream) {
-  return with_config(args, [&](auto config) { return launch<decltype(config)>(args, stream); });
-}
-
-int64_t gqa_full_D128_bf16_workspace(const AttentionArgs& args) {
-  return with_config(args, [&](auto config) { return workspace<decltype(config)>(args); });
-}
+MIRAGE_ATTENTION(gqa_full_D128_bf16)
 
 }  // namespace mirage::generated

@@ -15,8 +15,6 @@ using Variants = Kernels<
 
 }  // namespace
 
-cudaError_t layer_norm_K4096_fp16(const LaunchArgs& args, cudaStream_t stream) {
-  return Variants::launch(args, stream);
-}
+MIRAGE_KERNEL(layer_norm_K4096_fp16)
 
 }  // namespace mirage::generated

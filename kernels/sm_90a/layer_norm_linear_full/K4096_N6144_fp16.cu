@@ -23,12 +23,6 @@ using Variants = Kernels<
 
 }  // namespace
 
-cudaError_t layer_norm_linear_full_K4096_N6144_fp16(const LaunchArgs& args, cudaStream_t stream) {
-  return Variants::launch(args, stream, {{3, Shape::K}});
-}
-
-int64_t layer_norm_linear_full_K4096_N6144_fp16_workspace(const LaunchArgs& args) {
-  return Variants::workspace(args);
-}
+MIRAGE_KERNEL(layer_norm_linear_full_K4096_N6144_fp16, {3, Shape::K})
 
 }  // namespace mirage::generated

@@ -18,8 +18,6 @@ using Variants = Kernels<
 
 }  // namespace
 
-cudaError_t lora_linear_K256_N4096_R16_bf16(const LaunchArgs& args, cudaStream_t stream) {
-  return Variants::launch(args, stream, {{1, Shape::K}, {2, Shape::K}, {3, Shape::R}});
-}
+MIRAGE_KERNEL(lora_linear_K256_N4096_R16_bf16, {1, Shape::K}, {2, Shape::K}, {3, Shape::R})
 
 }  // namespace mirage::generated

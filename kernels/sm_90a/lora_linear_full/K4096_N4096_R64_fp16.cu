@@ -26,12 +26,6 @@ using Variants = Kernels<
 
 }  // namespace
 
-cudaError_t lora_linear_full_K4096_N4096_R64_fp16(const LaunchArgs& args, cudaStream_t stream) {
-  return Variants::launch(args, stream, {{1, Shape::K}, {2, Shape::K}, {3, Shape::R}});
-}
-
-int64_t lora_linear_full_K4096_N4096_R64_fp16_workspace(const LaunchArgs& args) {
-  return Variants::workspace(args);
-}
+MIRAGE_KERNEL(lora_linear_full_K4096_N4096_R64_fp16, {1, Shape::K}, {2, Shape::K}, {3, Shape::R})
 
 }  // namespace mirage::generated

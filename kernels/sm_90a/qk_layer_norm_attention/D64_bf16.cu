@@ -14,22 +14,13 @@ using UpTo8RowsFewTiles = FlashAttention<Shape, Rows<8>, Keys<16>, Warps<8>, Sta
 using UpTo8Rows = FlashAttention<Shape, Rows<8>, Keys<16>, Warps<4>, Stages<5>, Blocks<2>>;
 using AnyRows = FlashAttention<Shape, Rows<16>, Keys<16>, Warps<4>, Stages<5>, Blocks<2>>;
 
-template <class Call>
-auto with_config(const AttentionArgs& args, Call call) {
-  const int64_t rows = static_cast<int64_t>(args.q_len) * args.G;
-  if (rows <= 8 && tile::has_few_work_tiles<8, 64, 2>(args)) return call(UpTo8RowsFewTiles{});
-  if (rows <= 8) return call(UpTo8Rows{});
-  return call(AnyRows{});
-}
+using Variants = AttentionKernels<
+    UpTo<8, UpTo8RowsFewTiles, tile::FewTiles<8, 64, 2>>,
+    UpTo<8, UpTo8Rows>,
+    Any<AnyRows>>;
 
 }  // namespace
 
-cudaError_t qk_layer_norm_attention_D64_bf16(const AttentionArgs& args, cudaStream_t stream) {
-  return with_config(args, [&](auto config) { return launch<decltype(config)>(args, stream); });
-}
-
-int64_t qk_layer_norm_attention_D64_bf16_workspace(const AttentionArgs& args) {
-  return with_config(args, [&](auto config) { return workspace<decltype(config)>(args); });
-}
+MIRAGE_ATTENTION(qk_layer_norm_attention_D64_bf16)
 
 }  // namespace mirage::generated

@@ -18,29 +18,18 @@ using UpTo16Rows = FlashAttention<Shape, Rows<16>, Keys<16>, Warps<8>, Stages<2>
 using AnyRows =
     FlashAttention<Shape, Rows<128>, Keys<64>, Warps<12>, Stages<3>, Blocks<1>, Producers<4>, KeySums<1>>;
 
-template <class Call>
-auto with_config(const AttentionArgs& args, Call call) {
-  const int64_t rows = static_cast<int64_t>(args.q_len) * args.G;
-  if (rows <= 8 && tile::has_few_work_tiles<8, 128, 1>(args)) return call(UpTo8RowsFewTiles{});
-  if (rows <= 8 && tile::has_many_work_tiles<UpTo8RowsManyTiles>(args))
-    return call(UpTo8RowsManyTiles{});
-  if (rows <= 8) return call(UpTo8Rows{});
-  if (rows <= 16) return call(UpTo16Rows{});
-  if (rows <= 32 && tile::has_few_work_tiles<8, 128, 1>(args)) return call(UpTo8RowsFewTiles{});
-  if (rows <= 32 && tile::has_many_work_tiles<UpTo8RowsManyTiles>(args))
-    return call(UpTo8RowsManyTiles{});
-  if (rows <= 32) return call(UpTo8Rows{});
-  return call(AnyRows{});
-}
+using Variants = AttentionKernels<
+    UpTo<8, UpTo8RowsFewTiles, tile::FewTiles<8, 128, 1>>,
+    UpTo<8, UpTo8RowsManyTiles, tile::ManyTiles<UpTo8RowsManyTiles>>,
+    UpTo<8, UpTo8Rows>,
+    UpTo<16, UpTo16Rows>,
+    UpTo<32, UpTo8RowsFewTiles, tile::FewTiles<8, 128, 1>>,
+    UpTo<32, UpTo8RowsManyTiles, tile::ManyTiles<UpTo8RowsManyTiles>>,
+    UpTo<32, UpTo8Rows>,
+    Any<AnyRows>>;
 
 }  // namespace
 
-cudaError_t qk_norm_attention_D128_fp16(const AttentionArgs& args, cudaStream_t stream) {
-  return with_config(args, [&](auto config) { return launch<decltype(config)>(args, stream); });
-}
-
-int64_t qk_norm_attention_D128_fp16_workspace(const AttentionArgs& args) {
-  return with_config(args, [&](auto config) { return workspace<decltype(config)>(args); });
-}
+MIRAGE_ATTENTION(qk_norm_attention_D128_fp16)
 
 }  // namespace mirage::generated

@@ -15,8 +15,6 @@ using Variants = Kernels<
 
 }  // namespace
 
-cudaError_t rms_norm_K8192_fp16(const LaunchArgs& args, cudaStream_t stream) {
-  return Variants::launch(args, stream);
-}
+MIRAGE_KERNEL(rms_norm_K8192_fp16)
 
 }  // namespace mirage::generated

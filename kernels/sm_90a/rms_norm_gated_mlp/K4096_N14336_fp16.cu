@@ -21,8 +21,6 @@ using Variants = Kernels<
 
 }  // namespace
 
-cudaError_t rms_norm_gated_mlp_K4096_N14336_fp16(const LaunchArgs& args, cudaStream_t stream) {
-  return Variants::launch(args, stream, {{2, Shape::K}, {3, Shape::K}});
-}
+MIRAGE_KERNEL(rms_norm_gated_mlp_K4096_N14336_fp16, {2, Shape::K}, {3, Shape::K})
 
 }  // namespace mirage::generated

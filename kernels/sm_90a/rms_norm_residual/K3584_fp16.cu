@@ -15,8 +15,6 @@ using Variants = Kernels<
 
 }  // namespace
 
-cudaError_t rms_norm_residual_K3584_fp16(const LaunchArgs& args, cudaStream_t stream) {
-  return Variants::launch(args, stream);
-}
+MIRAGE_KERNEL(rms_norm_residual_K3584_fp16)
 
 }  // namespace mirage::generated

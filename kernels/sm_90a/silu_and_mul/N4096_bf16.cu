@@ -15,8 +15,6 @@ using Variants = Kernels<
 
 }  // namespace
 
-cudaError_t silu_and_mul_N4096_bf16(const LaunchArgs& args, cudaStream_t stream) {
-  return Variants::launch(args, stream);
-}
+MIRAGE_KERNEL(silu_and_mul_N4096_bf16)
 
 }  // namespace mirage::generated

@@ -12,19 +12,11 @@ struct Shape {
 };
 using AnyRows = FlashAttention<Shape, Rows<8>, Keys<16>, Warps<4>, Stages<3>, Blocks<1>>;
 
-template <class Call>
-auto with_config(const AttentionArgs& args, Call call) {
-  return call(AnyRows{});
-}
+using Variants = AttentionKernels<
+    Any<AnyRows>>;
 
 }  // namespace
 
-cudaError_t sliding_window_attention_D256_bf16(const AttentionArgs& args, cudaStream_t stream) {
-  return with_config(args, [&](auto config) { return launch<decltype(config)>(args, stream); });
-}
-
-int64_t sliding_window_attention_D256_bf16_workspace(const AttentionArgs& args) {
-  return with_config(args, [&](auto config) { return workspace<decltype(config)>(args); });
-}
+MIRAGE_ATTENTION(sliding_window_attention_D256_bf16)
 
 }  // namespace mirage::generated
