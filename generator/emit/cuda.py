@@ -84,7 +84,7 @@ def _open(writer: Writer) -> None:
 def _configs(writer: Writer, kernel: Kernel) -> None:
     """Write the shape, the knobs of each variant, and what callers see."""
     write_shape(writer, kernel.storage, statics(kernel.program))
-    writer.line("using Variants = Kernels<")
+    rows: list[str] = []
     for variant in kernel.variants:
         name = schedule_name(variant, kernel.program)
         config = config_text(name, _constants(kernel.program, variant.knobs))
@@ -92,9 +92,15 @@ def _configs(writer: Writer, kernel: Kernel) -> None:
         end = ">;" if variant is kernel.variants[-1] else ","
         inner = bucket.index("Shape")  # below which a list of knobs goes on
         first, *rest = wrapped(bucket + end, WIDTH - _CONTINUED)
-        lines = [first, *(" " * inner + r for r in wrapped(" ".join(rest), WIDTH - inner) if r)]
-        for line in lines:
-            writer.line(" " * _CONTINUED + line)
+        rows += [first]
+        rows += [" " * inner + row for row in wrapped(" ".join(rest), WIDTH - inner) if row]
+    head = "using Variants = Kernels<"
+    if len(rows) == 1 and len(head + rows[0]) <= WIDTH:
+        rows = [head + rows[0]]
+    else:
+        rows = [head, *(" " * _CONTINUED + row for row in rows)]
+    for row in rows:
+        writer.line(row)
     writer.line()
     writer.line("}  // namespace")
     writer.line()

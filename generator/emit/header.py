@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from mirage_kernels.generator.emit.writer import WIDTH, Writer, wrapped
 
-OF_THE_FORM = ("Formula", "muGraph", "Expects")
+OF_THE_FORM = ("Formula", "Expects")
 OF_THE_SHAPE = ("Shape", "Proved")
 
 

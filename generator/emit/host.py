@@ -52,7 +52,7 @@ def write_slices(writer: Writer, program: TileProgram) -> None:
     roles = program.roles
     name = "SlicedK" if program.loop else lines_name(program)
     with launch_function(writer, name), declared(writer, program):
-        if program.loop:
+        if program.received:
             tokens = "tile::ceil_div(args.dims[0], Config::kTokens)"
             tiles = f"tile::ceil_div({roles.rows}, Config::kRows)"
             makers = producer_blocks.makers_before(program)
@@ -60,11 +60,14 @@ def write_slices(writer: Writer, program: TileProgram) -> None:
             writer.line(f"const int64_t token_tiles = {tokens};")
             size = producer_blocks.shared_bytes(program, "SharedMap<Config>::kBytes")
             writer.assignment(f"constexpr int kSharedBytes = {size};")
-        many = "kThreads + tile::kWarpLanes" if program.received else "kThreads"
-        grid = f"row_tiles, token_tiles, {many}, kSharedBytes"
-        parts = f"{roles.depth} / Config::kLine" if program.parted else "1"
-        grid = grid if program.loop else f"args.dims[0], {parts}, kThreads, 0"
-        writer.line(f"const tile::Grid grid{{{grid}}};")
+            grid = "row_tiles, token_tiles, kThreads + tile::kWarpLanes, kSharedBytes"
+            writer.line(f"const tile::Grid grid{{{grid}}};")
+        elif program.loop:
+            given = f"args.dims[0], {roles.rows}, SharedMap<Config>::kBytes"
+            writer.line(f"const tile::Grid grid = tile::tile_grid<Config>({given});")
+        else:
+            parts = f"{roles.depth} / Config::kLine" if program.parted else "1"
+            writer.line(f"const tile::Grid grid{{args.dims[0], {parts}, kThreads, 0}};")
         writer.line(f"return tile::launch({program.recipe}<Config>, grid, args, stream);")
     writer.line()
 

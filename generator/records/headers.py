@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from mirage_kernels.generator.emit.header import Header
 from mirage_kernels.generator.emit.names import dims_text
-from mirage_kernels.generator.ir import Graph, Node, Phase, Space, phases_of
-from mirage_kernels.generator.plan.blocks import without_threads
+from mirage_kernels.generator.ir import Graph
 from mirage_kernels.generator.plan.program import Do, Layout, TileProgram
 from mirage_kernels.generator.records.record import AttentionRecord, Emitted, KernelRecord
 from mirage_kernels.generator.schedules.attention.program import AttentionProgram
@@ -15,39 +12,33 @@ from mirage_kernels.generator.schedules.attention.program import AttentionProgra
 
 def kernel_header(record: KernelRecord, program: TileProgram) -> Header:
     """Return the header of a kernel that streams weights, or of lines."""
-    return _header(record, _mugraph_words(record.graph), _expectations(program))
+    return _header(record, _expectations(program))
 
 
 def stacked_header(record: KernelRecord, program: TileProgram) -> Header:
-    """Return the header of a kernel for slices of stacks: whose muGraph it is, and what differs."""
+    """Return the header of a kernel for slices of stacks: what differs from the plain one."""
+    named = " and ".join(program.stacked)
     expects = _expectations(program)
     for name in program.stacked:
         expects = expects.replace(f"{name} [", f"{name} [slices, ")
     return _header(
         record,
-        f"that of {record.recipe}, for every token with its own slices of "
-        f"{' and '.join(program.stacked)}; which those are is addressing. "
-        f"{_mugraph_words(record.graph)}",
-        f"{expects} A number of a slice per token, int32 or int64; any that is none's: no slice.",
+        f"{expects} Every token has its own slices of {named}: a number per token, int32 or int64; "
+        "any that is none's: no slice.",
     )
 
 
 def attention_header(record: AttentionRecord, program: AttentionProgram) -> Header:
     """Return the header of an attention kernel."""
-    return _header(
-        record,
-        _attention_mugraph(record.graph, program),
-        _attention_expects(record.graph, program),
-    )
+    return _header(record, _attention_expects(record.graph, program))
 
 
-def _header(record: Emitted, mugraph: str, expects: str) -> Header:
+def _header(record: Emitted, expects: str) -> Header:
     out = record.graph.values[record.graph.outputs[0]].type.names
     proof = record.proof
     paragraphs = [
         ("Formula", f"{dims_text(out)} = {record.summary}"),
         ("Shape", record.source),
-        ("muGraph", mugraph),
         (
             "Proved",
             f"{proof.draws} random draws over finite fields; a wrong muGraph passes with "
@@ -61,63 +52,6 @@ def _header(record: Emitted, mugraph: str, expects: str) -> Header:
 def recipe_command(record: Emitted) -> str:
     """Return the command that makes what is the same for all shapes of a record's recipe."""
     return f"mirage-kernels generate {record.recipe}"
-
-
-def _mugraph_words(graph: Graph) -> str:
-    (node,) = graph.blocks
-    body = node.body
-    assert body is not None
-    assert body.space is not None
-    phases = phases_of(body)
-    looped = [n.name for n in body.nodes if phases[n.name] is Phase.LOOP and n.op != "input"]
-    looped = [name for name in looped if body.producers[name].op != "output"]
-    grid = _grid_words(body.space)
-    if body.space.loop is None:
-        cut = {axis.dim for axis in body.space.grid}
-        dims = {d.name for v in body.values.values() for d in v.type.dims}
-        rest = ": the other dims are whole in a block" if dims - cut else ""
-        return f"one kernel, no loop{rest}. {grid}."
-    before = _before_words(body, phases)
-    return (
-        f"one kernel, its loop cuts {body.space.loop.dim}. {grid}. {before}In the loop: "
-        f"{', '.join(looped)}; carried: {', '.join(n.name for n in body.of('accum'))}; "
-        f"{_stored_words(node, body)}the rest after it."
-    )
-
-
-def _grid_words(space: Space) -> str:
-    """Say what the axes of a muGraph's grid cut, which are not those of a launch."""
-    axes = (f"{a.name} {'splits' if a.reduced else 'cuts'} {a.dim}" for a in space.grid)
-    cuts = ", ".join(axes)
-    return f"Its grid, in the muGraph: {cuts} (a launch numbers its blocks as its plan needs)"
-
-
-def _stored_words(node: Node, body: Graph) -> str:
-    """Say what is stored step by step, if anything is."""
-    pairs = zip(node.outs, body.outputs, strict=True)
-    stored = [value.name for value, name in pairs if body.producers[name].loop_cut is not None]
-    return f"stored in the loop: {', '.join(stored)}; " if stored else ""
-
-
-def _before_words(body: Graph, phases: Mapping[str, Phase | None]) -> str:
-    """Say what is computed before the loop, if anything is."""
-    early = [n.name for n in body.nodes if phases[n.name] is Phase.BEFORE and n.args]
-    return f"Before the loop: {', '.join(early)}. " if early else ""
-
-
-def _attention_mugraph(graph: Graph, program: AttentionProgram) -> str:
-    (node,) = graph.blocks
-    assert node.body is not None
-    assert node.body.space is not None
-    body, space = without_threads(node.body), node.body.space
-    phases = phases_of(body)
-    looped = [n.name for n in body.nodes if phases[n.name] is Phase.LOOP and n.op != "input"]
-    carried = f"{program.sum.name}, {program.product.name}"
-    return (
-        f"one kernel, its loop cuts {program.roles.keys}. {_grid_words(space)}. In the loop: "
-        f"{', '.join(looped)}; carried relative to {program.peak}: {carried}; the blocks that "
-        f"split {program.roles.keys} combine, the rest after it."
-    )
 
 
 def _expectations(program: TileProgram) -> str:

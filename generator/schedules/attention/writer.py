@@ -154,7 +154,6 @@ def _write_configs(writer: Writer, source: AttentionSource) -> None:
             continue
         config = config_text("FlashAttention", variant.knobs.constants)
         writer.assignment(f"using {variant.name} = {config};")
-    writer.line()
     _dispatch(writer, source)
     writer.line("}  // namespace")
     writer.line()

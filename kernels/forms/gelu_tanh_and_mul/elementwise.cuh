@@ -1,8 +1,6 @@
 // mirage-kernels generate gelu_tanh_and_mul
 // Schedule  elementwise: every block takes a piece of a token.
 // Formula   [M, N] = gelu_tanh(gate) * up
-// muGraph   one kernel, no loop. Its grid, in the muGraph: x cuts N, y cuts M (a launch numbers its
-//           blocks as its plan needs).
 // Expects   gate [M, N] rows 16-byte aligned, any row stride, up [M, N] rows 16-byte aligned, any
 //           row stride, out [M, N] contiguous; any M >= 0.
 #pragma once

@@ -1,8 +1,6 @@
 // mirage-kernels generate layer_norm
 // Schedule  row-wise: a block holds a token whole in registers.
 // Formula   [M, K] = layer_norm(x, eps) * norm_weight + norm_bias
-// muGraph   one kernel, no loop: the other dims are whole in a block. Its grid, in the muGraph: x
-//           cuts M (a launch numbers its blocks as its plan needs).
 // Expects   x [M, K] rows 16-byte aligned, any row stride, norm_weight [K] contiguous, norm_bias
 //           [K] contiguous, out [M, K] contiguous; any M >= 0.
 #pragma once

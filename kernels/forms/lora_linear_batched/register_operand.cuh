@@ -56,14 +56,9 @@ struct RegisterOperandMap {
   static_assert(kStagingAt + Staging::kBytes <= Block::kPipelineBytes);
 };
 
-struct RegisterOperandArgs {
-  LaunchArgs call;
-  CUtensorMap maps[2];  // x, weight
-};
-
 template <class Config>
 __global__ void __launch_bounds__(kRegisterOperandThreads<Config>, 1)
-    lora_linear_batched_register_operand(const __grid_constant__ RegisterOperandArgs given) {
+    lora_linear_batched_register_operand(const __grid_constant__ tile::TmaArgs<2> given) {
   using T = typename Config::T;
   constexpr int N = Config::N;
   using Block = RegisterOperandBlock<Config>;
@@ -142,7 +137,7 @@ cudaError_t launch(RegisterOperand<Knobs...>, const LaunchArgs& args, cudaStream
   using T = typename Config::T;
   constexpr int K = Config::K, N = Config::N;
   using Block = RegisterOperandBlock<Config>;
-  RegisterOperandArgs given{args};
+  tile::TmaArgs<2> given{args};
   const tile::Tensor x{args.inputs[0], args.dims[0], K, args.row_strides[0]};
   cudaError_t status = tile::encode<T>(&given.maps[0], x, tile::token_lines<Block>(args.dims[0]));
   if (status != cudaSuccess) return status;

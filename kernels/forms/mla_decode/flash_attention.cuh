@@ -4,14 +4,6 @@
 //           M side.
 // Formula   [B, Hq, C] = softmax(scale * (q_latent latent^T + q_rope k_rope^T)) latent over the
 //           first seq_lens
-// muGraph   one kernel, its loop cuts L. Its grid, in the muGraph: x cuts Hq, y cuts B, z splits L
-//           (a launch numbers its blocks as its plan needs). In the loop: mask, k_rope_product,
-//           latent_product, latent_product_plus_k_rope_product,
-//           scaled_latent_product_plus_k_rope_product,
-//           seen_scaled_latent_product_plus_k_rope_product, peak,
-//           lowered_scaled_latent_product_plus_k_rope_product, exp, masked, sum_masked,
-//           masked_product; carried relative to peak: sum_masked, masked_product; the blocks that
-//           split L combine, the rest after it.
 // Expects   q_latent [B, Hq, C], q_rope [B, Hq, P], latent [B, L, C], k_rope [B, L, P]: lines along
 //           C and P contiguous and 16-byte aligned, any other strides, keys and values in pages or
 //           dense; B, Hq, L at run time, L by sequence, 0 too.

@@ -1,8 +1,6 @@
 // mirage-kernels generate ntrans
 // Schedule  row-wise: a block holds a token whole in registers.
 // Formula   [M, K] = norm(h + alpha * (norm(x) - h)), where norm(x) = x / sqrt(sum(x^2))
-// muGraph   one kernel, no loop: the other dims are whole in a block. Its grid, in the muGraph: x
-//           cuts M (a launch numbers its blocks as its plan needs).
 // Expects   h [M, K] rows 16-byte aligned, any row stride, x [M, K] rows 16-byte aligned, any row
 //           stride, alpha [K] contiguous, out [M, K] contiguous; any M >= 0.
 #pragma once

@@ -1,8 +1,6 @@
 // mirage-kernels generate rms_norm
 // Schedule  row-wise: a block holds a token whole in registers.
 // Formula   [M, K] = rms_norm(x) * (norm_weight + weight_offset)
-// muGraph   one kernel, no loop: the other dims are whole in a block. Its grid, in the muGraph: x
-//           cuts M (a launch numbers its blocks as its plan needs).
 // Expects   x [M, K] rows 16-byte aligned, any row stride, norm_weight [K] contiguous, out [M, K]
 //           contiguous; any M >= 0.
 #pragma once

@@ -35,14 +35,9 @@ struct RegisterOperandMap {
   static_assert(kStagingAt + Staging::kBytes <= Block::kPipelineBytes);
 };
 
-struct RegisterOperandArgs {
-  LaunchArgs call;
-  CUtensorMap maps[2];  // x, weight
-};
-
 template <class Config>
 __global__ void __launch_bounds__(RegisterOperandBlock<Config>::kThreads, 1)
-    rms_norm_linear_full_register_operand(const __grid_constant__ RegisterOperandArgs given) {
+    rms_norm_linear_full_register_operand(const __grid_constant__ tile::TmaArgs<2> given) {
   using T = typename Config::T;
   constexpr int K = Config::K, N = Config::N;
   using Block = RegisterOperandBlock<Config>;
@@ -118,17 +113,14 @@ cudaError_t launch(RegisterOperand<Knobs...>, const LaunchArgs& args, cudaStream
   using T = typename Config::T;
   constexpr int K = Config::K, N = Config::N;
   using Block = RegisterOperandBlock<Config>;
-  RegisterOperandArgs given{args};
-  const tile::Tensor x{args.inputs[0], args.dims[0], K, args.row_strides[0]};
-  cudaError_t status = tile::encode<T>(&given.maps[0], x, tile::token_lines<Block>(args.dims[0]));
-  if (status != cudaSuccess) return status;
-  const tile::Tensor weight{args.inputs[2], N, K, K};
-  status = tile::encode<T>(&given.maps[1], weight, Block::kRows);
-  if (status != cudaSuccess) return status;
-  const int64_t row_tiles = tile::ceil_div(N, Block::kRows) * Block::kBlocks;
-  const int64_t token_tiles = tile::ceil_div(args.dims[0], Block::kTokens);
-  const tile::Grid grid{row_tiles, token_tiles, Block::kThreads, Block::kBytes, Block::kBlocks};
-  return tile::launch(rms_norm_linear_full_register_operand<Config>, grid, given, stream);
+  const int64_t tokens = args.dims[0];
+  const tile::TiledTensor tensors[] = {
+      {{args.inputs[0], tokens, K, args.row_strides[0]}, tile::token_lines<Block>(tokens)},
+      {{args.inputs[2], N, K, K}, Block::kRows},  // weight
+  };
+  const tile::Grid grid = tile::tma_grid<Block>(tokens, N, Block::kBlocks, Block::kBlocks);
+  return tile::launch_tma<T>(rms_norm_linear_full_register_operand<Config>, grid, args, tensors,
+                             stream);
 }
 
 }  // namespace

@@ -1,8 +1,6 @@
 // mirage-kernels generate rms_norm_residual
 // Schedule  row-wise: a block holds a token whole in registers.
 // Formula   [M, K] = rms_norm(total) * (norm_weight + weight_offset); total = x + residual
-// muGraph   one kernel, no loop: the other dims are whole in a block. Its grid, in the muGraph: x
-//           cuts M (a launch numbers its blocks as its plan needs).
 // Expects   x [M, K] rows 16-byte aligned, any row stride, norm_weight [K] contiguous, residual [M,
 //           K] rows 16-byte aligned, any row stride, out [M, K] contiguous, total [M, K]
 //           contiguous; any M >= 0.

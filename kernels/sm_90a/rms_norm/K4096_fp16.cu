@@ -10,8 +10,7 @@ struct Shape {
   using T = __half;
   static constexpr int K = 4096;
 };
-using Variants = Kernels<
-    Any<RowWise<Shape, Warps<4>>>>;
+using Variants = Kernels<Any<RowWise<Shape, Warps<4>>>>;
 
 }  // namespace
 

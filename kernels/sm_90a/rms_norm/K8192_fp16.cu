@@ -10,8 +10,7 @@ struct Shape {
   using T = __half;
   static constexpr int K = 8192;
 };
-using Variants = Kernels<
-    Any<RowWise<Shape, Warps<8>>>>;
+using Variants = Kernels<Any<RowWise<Shape, Warps<8>>>>;
 
 }  // namespace
 

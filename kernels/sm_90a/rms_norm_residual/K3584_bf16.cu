@@ -10,8 +10,7 @@ struct Shape {
   using T = __nv_bfloat16;
   static constexpr int K = 3584;
 };
-using Variants = Kernels<
-    Any<RowWise<Shape, Warps<4>>>>;
+using Variants = Kernels<Any<RowWise<Shape, Warps<4>>>>;
 
 }  // namespace
 

@@ -10,8 +10,7 @@ struct Shape {
   using T = __half;
   static constexpr int N = 4096;
 };
-using Variants = Kernels<
-    Any<Elementwise<Shape, Warps<4>, Line<1024>>>>;
+using Variants = Kernels<Any<Elementwise<Shape, Warps<4>, Line<1024>>>>;
 
 }  // namespace
 

@@ -11,7 +11,6 @@ struct Shape {
   static constexpr int D = 256;
 };
 using AnyRows = FlashAttention<Shape, Rows<8>, Keys<16>, Warps<4>, Stages<3>, Blocks<1>>;
-
 using Variants = AttentionKernels<
     Any<AnyRows>>;
 
