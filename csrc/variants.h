@@ -9,10 +9,10 @@
 namespace mirage {
 
 // A knob is a constant of a config: Tokens<8> gives kTokens = 8.
-#define MIRAGE_KNOB(Name)                     \
-  template <int value>                        \
-  struct Name {                               \
-    static constexpr int k##Name = value;     \
+#define MIRAGE_KNOB(Name)                 \
+  template <int value>                    \
+  struct Name {                           \
+    static constexpr int k##Name = value; \
   };
 MIRAGE_KNOB(Tokens)
 MIRAGE_KNOB(Rows)
@@ -119,9 +119,8 @@ struct Kernels {
       if (args.row_strides[stride.input] != stride.elements) return cudaErrorInvalidValue;
     const cudaError_t status = launch_first(Shape{}, args, stream);
     if (status != cudaSuccess) return status;
-    return serve<Variants...>(args.dims[0], args, [&](auto config) {
-      return launch_variant(config, args, stream);
-    });
+    return serve<Variants...>(args.dims[0], args,
+                              [&](auto config) { return launch_variant(config, args, stream); });
   }
 
   static int64_t workspace(const LaunchArgs& args) {
@@ -137,9 +136,8 @@ struct AttentionKernels {
     return static_cast<int64_t>(args.q_len) * args.G;
   }
   static cudaError_t launch(const AttentionArgs& args, cudaStream_t stream) {
-    return serve<Variants...>(rows(args), args, [&](auto config) {
-      return launch_variant(config, args, stream);
-    });
+    return serve<Variants...>(rows(args), args,
+                              [&](auto config) { return launch_variant(config, args, stream); });
   }
   static int64_t workspace(const AttentionArgs& args) {
     return serve<Variants...>(rows(args), args,
@@ -149,15 +147,15 @@ struct AttentionKernels {
 
 // The functions that the dispatch table names, of a file's `Shape` and `Variants`; behind the name
 // stand the row strides of inputs.
-#define MIRAGE_KERNEL(symbol, ...)                                           \
-  cudaError_t symbol(const LaunchArgs& args, cudaStream_t stream) {          \
-    return Variants::launch<Shape>(args, stream, {__VA_ARGS__});             \
-  }                                                                          \
+#define MIRAGE_KERNEL(symbol, ...)                                  \
+  cudaError_t symbol(const LaunchArgs& args, cudaStream_t stream) { \
+    return Variants::launch<Shape>(args, stream, {__VA_ARGS__});    \
+  }                                                                 \
   int64_t symbol##_workspace(const LaunchArgs& args) { return Variants::workspace(args); }
-#define MIRAGE_ATTENTION(symbol)                                             \
-  cudaError_t symbol(const AttentionArgs& args, cudaStream_t stream) {       \
-    return Variants::launch(args, stream);                                   \
-  }                                                                          \
+#define MIRAGE_ATTENTION(symbol)                                       \
+  cudaError_t symbol(const AttentionArgs& args, cudaStream_t stream) { \
+    return Variants::launch(args, stream);                             \
+  }                                                                    \
   int64_t symbol##_workspace(const AttentionArgs& args) { return Variants::workspace(args); }
 
 }  // namespace mirage

@@ -14,8 +14,15 @@ from dataclasses import dataclass
 from mirage_kernels.generator.emit.header import Header
 from mirage_kernels.generator.emit.host import schedule_name, write_host
 from mirage_kernels.generator.emit.kernel_sources import parts_of, write_includes
-from mirage_kernels.generator.emit.names import camel, config_text, dims_text, statics, write_shape
-from mirage_kernels.generator.emit.writer import WIDTH, Writer, wrapped
+from mirage_kernels.generator.emit.names import (
+    camel,
+    config_text,
+    dims_text,
+    statics,
+    write_shape,
+    write_variants,
+)
+from mirage_kernels.generator.emit.writer import Writer
 from mirage_kernels.generator.ir import DType
 from mirage_kernels.generator.plan.program import TileProgram
 from mirage_kernels.generator.schedules.batched_lora import writer as batched_lora
@@ -29,7 +36,6 @@ from mirage_kernels.generator.schedules.schedule import Knobs, Variant
 from mirage_kernels.generator.schedules.sliced_k.knobs import SlicedK
 
 __all__ = ["Kernel", "camel", "dims_text", "emit_cuda", "instantiation"]
-_CONTINUED = 4  # spaces before the variants
 
 
 @dataclass(frozen=True)
@@ -84,23 +90,12 @@ def _open(writer: Writer) -> None:
 def _configs(writer: Writer, kernel: Kernel) -> None:
     """Write the shape, the knobs of each variant, and what callers see."""
     write_shape(writer, kernel.storage, statics(kernel.program))
-    rows: list[str] = []
+    rows = []
     for variant in kernel.variants:
         name = schedule_name(variant, kernel.program)
         config = config_text(name, _constants(kernel.program, variant.knobs))
-        bucket = f"UpTo<{variant.bucket}, {config}>" if variant.bucket else f"Any<{config}>"
-        end = ">;" if variant is kernel.variants[-1] else ","
-        inner = bucket.index("Shape")  # below which a list of knobs goes on
-        first, *rest = wrapped(bucket + end, WIDTH - _CONTINUED)
-        rows += [first]
-        rows += [" " * inner + row for row in wrapped(" ".join(rest), WIDTH - inner) if row]
-    head = "using Variants = Kernels<"
-    if len(rows) == 1 and len(head + rows[0]) <= WIDTH:
-        rows = [head + rows[0]]
-    else:
-        rows = [head, *(" " * _CONTINUED + row for row in rows)]
-    for row in rows:
-        writer.line(row)
+        rows.append(f"UpTo<{variant.bucket}, {config}>" if variant.bucket else f"Any<{config}>")
+    write_variants(writer, "Kernels", rows)
     writer.line()
     writer.line("}  // namespace")
     writer.line()

@@ -123,6 +123,30 @@ def config_text(schedule: str, knobs: Mapping[str, object]) -> str:
     return f"{schedule}<{', '.join(('Shape', *(f'{camel(k)}<{v}>' for k, v in knobs.items())))}>"
 
 
+def write_variants(writer: Writer, template: str, variants: Sequence[str]) -> None:
+    """Write `Variants`, a list of template arguments, broken where clang-format breaks it."""
+    left, items = "using Variants =", [f"{v}," for v in variants[:-1]] + [f"{variants[-1]}>;"]
+    beside = _packed(f"{left} {template}<", items)
+    below = [left, *_packed(f"    {template}<", items)]
+    for row in min(below, beside, key=lambda rows: (max(map(len, rows)) > WIDTH, len(rows))):
+        writer.line(row)
+
+
+def _packed(opening: str, items: Sequence[str]) -> list[str]:
+    """Return as few lines as arguments take; the knobs of a long one go on below its first."""
+    rows, column = [opening + items[0]], len(opening)
+    for place in range(len(items)):
+        if place and len(f"{rows[-1]} {items[place]}") <= WIDTH and "Shape" not in rows[-1]:
+            rows[-1] += f" {items[place]}"
+        elif place:
+            rows.append(" " * column + items[place])
+        if len(rows[-1]) > WIDTH and "Shape" in rows[-1]:
+            row, inner = rows[-1], rows[-1].index("Shape")
+            cut = row.rindex(" ", 0, WIDTH + 1)
+            rows[-1:] = [row[:cut], " " * inner + row[cut + 1 :]]
+    return rows
+
+
 def typed(texts: Mapping[Layout, str], s: Statement, program: TileProgram) -> str:
     """Return the type of a statement's result; `lines` is filled in."""
     dim = program.roles.inner_of(s.type)

@@ -12,7 +12,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from mirage_kernels.generator.emit.header import Header
-from mirage_kernels.generator.emit.names import config_text, dims_text, vocabulary, write_shape
+from mirage_kernels.generator.emit.names import (
+    config_text,
+    dims_text,
+    vocabulary,
+    write_shape,
+    write_variants,
+)
 from mirage_kernels.generator.emit.writer import WIDTH, Writer
 from mirage_kernels.generator.errors import PlanError
 from mirage_kernels.generator.ir import DType, TensorType, number_text
@@ -356,10 +362,7 @@ def _dispatch(writer: Writer, source: AttentionSource) -> None:
         if variant.is_dynamic:
             given.append(f"tile::ManyTiles<{kernel}>")
         rows.append(f"{', '.join(given)}>")
-    writer.line("using Variants = AttentionKernels<")
-    for row in rows[:-1]:
-        writer.line(f"    {row},")
-    writer.line(f"    {rows[-1]}>;")
+    write_variants(writer, "AttentionKernels", rows)
     writer.line()
 
 

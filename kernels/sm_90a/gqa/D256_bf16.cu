@@ -11,8 +11,7 @@ struct Shape {
   static constexpr int D = 256;
 };
 using AnyRows = FlashAttention<Shape, Rows<8>, Keys<16>, Warps<4>, Stages<3>, Blocks<1>>;
-using Variants = AttentionKernels<
-    Any<AnyRows>>;
+using Variants = AttentionKernels<Any<AnyRows>>;
 
 }  // namespace
 

@@ -12,9 +12,7 @@ struct Shape {
 };
 using AnyRowsFewTiles = FlashAttention<Shape, Rows<8>, Keys<16>, Warps<8>, Stages<2>, Blocks<1>>;
 using AnyRows = FlashAttention<Shape, Rows<8>, Keys<16>, Warps<4>, Stages<2>, Blocks<2>>;
-using Variants = AttentionKernels<
-    Any<AnyRowsFewTiles, tile::FewTiles<8, 192>>,
-    Any<AnyRows>>;
+using Variants = AttentionKernels<Any<AnyRowsFewTiles, tile::FewTiles<8, 192>>, Any<AnyRows>>;
 
 }  // namespace
 

@@ -13,10 +13,8 @@ struct Shape {
 using UpTo8RowsFewTiles = FlashAttention<Shape, Rows<8>, Keys<16>, Warps<8>, Stages<2>, Blocks<1>>;
 using UpTo8Rows = FlashAttention<Shape, Rows<8>, Keys<16>, Warps<4>, Stages<3>, Blocks<2>>;
 using AnyRows = FlashAttention<Shape, Rows<16>, Keys<16>, Warps<8>, Stages<2>, Blocks<1>>;
-using Variants = AttentionKernels<
-    UpTo<8, UpTo8RowsFewTiles, tile::FewTiles<8, 128, 2>>,
-    UpTo<8, UpTo8Rows>,
-    Any<AnyRows>>;
+using Variants = AttentionKernels<UpTo<8, UpTo8RowsFewTiles, tile::FewTiles<8, 128, 2>>,
+                                  UpTo<8, UpTo8Rows>, Any<AnyRows>>;
 
 }  // namespace
 
