@@ -17,6 +17,7 @@ namespace mirage {
 MIRAGE_KNOB(Tokens)
 MIRAGE_KNOB(Rows)
 MIRAGE_KNOB(Keys)
+MIRAGE_KNOB(KeySums)
 MIRAGE_KNOB(Line)
 MIRAGE_KNOB(Warps)
 MIRAGE_KNOB(Chunks)

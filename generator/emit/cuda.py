@@ -12,15 +12,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from mirage_kernels.generator.emit.header import Header
-from mirage_kernels.generator.emit.host import schedule_name, write_host
+from mirage_kernels.generator.emit.host import bucket_name, schedule_name, write_host
 from mirage_kernels.generator.emit.kernel_sources import parts_of, write_includes
 from mirage_kernels.generator.emit.names import (
     camel,
-    config_text,
     dims_text,
     statics,
+    write_alias,
+    write_config,
     write_shape,
-    write_variants,
 )
 from mirage_kernels.generator.emit.writer import Writer
 from mirage_kernels.generator.ir import DType
@@ -35,7 +35,7 @@ from mirage_kernels.generator.schedules.row_wise.knobs import RowWise
 from mirage_kernels.generator.schedules.schedule import Knobs, Variant
 from mirage_kernels.generator.schedules.sliced_k.knobs import SlicedK
 
-__all__ = ["Kernel", "camel", "dims_text", "emit_cuda", "instantiation"]
+__all__ = ["Kernel", "bucket_name", "camel", "dims_text", "emit_cuda", "instantiation"]
 
 
 @dataclass(frozen=True)
@@ -90,12 +90,13 @@ def _open(writer: Writer) -> None:
 def _configs(writer: Writer, kernel: Kernel) -> None:
     """Write the shape, the knobs of each variant, and what callers see."""
     write_shape(writer, kernel.storage, statics(kernel.program))
-    rows = []
+    listed = []
     for variant in kernel.variants:
-        name = schedule_name(variant, kernel.program)
-        config = config_text(name, _constants(kernel.program, variant.knobs))
-        rows.append(f"UpTo<{variant.bucket}, {config}>" if variant.bucket else f"Any<{config}>")
-    write_variants(writer, "Kernels", rows)
+        name = bucket_name(variant, kernel.program.roles.tokens)
+        schedule = schedule_name(variant, kernel.program)
+        write_config(writer, name, schedule, _constants(kernel.program, variant.knobs))
+        listed.append(f"UpTo<{variant.bucket}, {name}>" if variant.bucket else f"Any<{name}>")
+    write_alias(writer, "Variants", "Kernels", listed)
     writer.line()
     writer.line("}  // namespace")
     writer.line()

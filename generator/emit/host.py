@@ -19,6 +19,11 @@ if TYPE_CHECKING:
 _WHOLE = (Layout.ROWS, Layout.INNER, Layout.FACTORS)  # weights, whose rows are contiguous
 
 
+def bucket_name(variant: Variant, dim: str) -> str:
+    """Return the name of a variant's config: `UpTo8M`, `AnyM`."""
+    return f"UpTo{variant.bucket}{dim}" if variant.bucket else f"Any{dim}"
+
+
 def schedule_name(variant: Variant, program: TileProgram) -> str:
     """Return the config template of a variant's schedule in csrc/variants.h."""
     if prologue_warps(variant.knobs):

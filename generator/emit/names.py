@@ -118,32 +118,30 @@ def write_shape(writer: Writer, storage: DType, extents: Mapping[str, int]) -> N
         writer.declaration("static constexpr int ", texts)
 
 
-def config_text(schedule: str, knobs: Mapping[str, object]) -> str:
-    """Return a config in the words of csrc/variants.h: its schedule, `Shape`, its knobs."""
-    return f"{schedule}<{', '.join(('Shape', *(f'{camel(k)}<{v}>' for k, v in knobs.items())))}>"
+def write_config(writer: Writer, name: str, schedule: str, knobs: Mapping[str, object]) -> None:
+    """Write a config in the words of csrc/variants.h: its schedule, `Shape`, its knobs."""
+    items = ["Shape", *(f"{camel(knob)}<{value}>" for knob, value in knobs.items())]
+    write_alias(writer, name, schedule, items)
 
 
-def write_variants(writer: Writer, template: str, variants: Sequence[str]) -> None:
-    """Write `Variants`, a list of template arguments, broken where clang-format breaks it."""
-    left, items = "using Variants =", [f"{v}," for v in variants[:-1]] + [f"{variants[-1]}>;"]
-    beside = _packed(f"{left} {template}<", items)
-    below = [left, *_packed(f"    {template}<", items)]
-    for row in min(below, beside, key=lambda rows: (max(map(len, rows)) > WIDTH, len(rows))):
+def write_alias(writer: Writer, name: str, template: str, arguments: Sequence[str]) -> None:
+    """Write an alias of a template, broken where clang-format breaks it."""
+    left = f"using {name} ="
+    ended = [f"{a}," for a in arguments[:-1]] + [f"{arguments[-1]}>;"]
+    beside = _packed(f"{left} {template}<", ended)
+    below = [left, *_packed(f"    {template}<", ended)]
+    for row in beside if len(beside) == 1 else min(below, beside, key=len):
         writer.line(row)
 
 
 def _packed(opening: str, items: Sequence[str]) -> list[str]:
-    """Return as few lines as arguments take; the knobs of a long one go on below its first."""
-    rows, column = [opening + items[0]], len(opening)
-    for place in range(len(items)):
-        if place and len(f"{rows[-1]} {items[place]}") <= WIDTH and "Shape" not in rows[-1]:
-            rows[-1] += f" {items[place]}"
-        elif place:
-            rows.append(" " * column + items[place])
-        if len(rows[-1]) > WIDTH and "Shape" in rows[-1]:
-            row, inner = rows[-1], rows[-1].index("Shape")
-            cut = row.rindex(" ", 0, WIDTH + 1)
-            rows[-1:] = [row[:cut], " " * inner + row[cut + 1 :]]
+    """Return as few lines as arguments take, below the first of them."""
+    rows = [opening + items[0]]
+    for item in items[1:]:
+        if len(f"{rows[-1]} {item}") <= WIDTH:
+            rows[-1] += f" {item}"
+        else:
+            rows.append(" " * len(opening) + item)
     return rows
 
 

@@ -13,11 +13,11 @@ from dataclasses import dataclass
 
 from mirage_kernels.generator.emit.header import Header
 from mirage_kernels.generator.emit.names import (
-    config_text,
     dims_text,
     vocabulary,
+    write_alias,
+    write_config,
     write_shape,
-    write_variants,
 )
 from mirage_kernels.generator.emit.writer import WIDTH, Writer
 from mirage_kernels.generator.errors import PlanError
@@ -158,8 +158,7 @@ def _write_configs(writer: Writer, source: AttentionSource) -> None:
     for variant in source.variants:
         if source.serves(variant) is not variant:  # one kernel serves both
             continue
-        config = config_text("FlashAttention", variant.knobs.constants)
-        writer.assignment(f"using {variant.name} = {config};")
+        write_config(writer, variant.name, "FlashAttention", variant.knobs.constants)
     _dispatch(writer, source)
     writer.line("}  // namespace")
     writer.line()
@@ -362,7 +361,7 @@ def _dispatch(writer: Writer, source: AttentionSource) -> None:
         if variant.is_dynamic:
             given.append(f"tile::ManyTiles<{kernel}>")
         rows.append(f"{', '.join(given)}>")
-    write_variants(writer, "AttentionKernels", rows)
+    write_alias(writer, "Variants", "AttentionKernels", rows)
     writer.line()
 
 

@@ -10,11 +10,11 @@ struct Shape {
   using T = __nv_bfloat16;
   static constexpr int K = 4096, N = 6144;
 };
-using Variants =
-    Kernels<UpTo<8, SlicedK<Shape, Tokens<8>, Rows<64>, Warps<8>, Chunks<2>, Stages<2>>>,
-            UpTo<16, SlicedK<Shape, Tokens<16>, Rows<64>, Warps<4>, Chunks<2>, Stages<3>>>,
-            UpTo<32, SlicedK<Shape, Tokens<32>, Rows<64>, Warps<4>, Chunks<2>, Stages<3>>>,
-            Any<SlicedK<Shape, Tokens<64>, Rows<64>, Warps<8>, Chunks<1>, Stages<2>>>>;
+using UpTo8M = SlicedK<Shape, Tokens<8>, Rows<64>, Warps<8>, Chunks<2>, Stages<2>>;
+using UpTo16M = SlicedK<Shape, Tokens<16>, Rows<64>, Warps<4>, Chunks<2>, Stages<3>>;
+using UpTo32M = SlicedK<Shape, Tokens<32>, Rows<64>, Warps<4>, Chunks<2>, Stages<3>>;
+using AnyM = SlicedK<Shape, Tokens<64>, Rows<64>, Warps<8>, Chunks<1>, Stages<2>>;
+using Variants = Kernels<UpTo<8, UpTo8M>, UpTo<16, UpTo16M>, UpTo<32, UpTo32M>, Any<AnyM>>;
 
 }  // namespace
 

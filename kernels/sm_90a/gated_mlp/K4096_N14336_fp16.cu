@@ -11,13 +11,13 @@ struct Shape {
   using T = __half;
   static constexpr int K = 4096, N = 14336;
 };
-using Variants =
-    Kernels<UpTo<8, SlicedK<Shape, Tokens<8>, Rows<56>, Warps<4>, Chunks<2>, Stages<3>>>,
-            UpTo<16, SlicedK<Shape, Tokens<16>, Rows<56>, Warps<4>, Chunks<2>, Stages<2>>>,
-            UpTo<32, RegisterOperand<Shape, Tokens<32>, Rows<112>, Stages<2>, Groups<1>, Blocks<1>,
-                                     Barriers<2>>>,
-            Any<RegisterOperand<Shape, Tokens<64>, Rows<112>, Stages<2>, Groups<1>, Blocks<1>,
-                                Barriers<2>>>>;
+using UpTo8M = SlicedK<Shape, Tokens<8>, Rows<56>, Warps<4>, Chunks<2>, Stages<3>>;
+using UpTo16M = SlicedK<Shape, Tokens<16>, Rows<56>, Warps<4>, Chunks<2>, Stages<2>>;
+using UpTo32M =
+    RegisterOperand<Shape, Tokens<32>, Rows<112>, Stages<2>, Groups<1>, Blocks<1>, Barriers<2>>;
+using AnyM =
+    RegisterOperand<Shape, Tokens<64>, Rows<112>, Stages<2>, Groups<1>, Blocks<1>, Barriers<2>>;
+using Variants = Kernels<UpTo<8, UpTo8M>, UpTo<16, UpTo16M>, UpTo<32, UpTo32M>, Any<AnyM>>;
 
 }  // namespace
 

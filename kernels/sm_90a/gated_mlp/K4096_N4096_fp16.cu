@@ -11,12 +11,12 @@ struct Shape {
   using T = __half;
   static constexpr int K = 4096, N = 4096;
 };
-using Variants =
-    Kernels<UpTo<8, SlicedK<Shape, Tokens<8>, Rows<32>, Warps<4>, Chunks<2>, Stages<6>>>,
-            UpTo<16, SlicedK<Shape, Tokens<16>, Rows<32>, Warps<4>, Chunks<2>, Stages<5>>>,
-            UpTo<32, RegisterOperand<Shape, Tokens<32>, Rows<32>, Stages<6>, Groups<2>, Blocks<1>>>,
-            Any<RegisterOperand<Shape, Tokens<64>, Rows<32>, Stages<4>, Groups<2>, Blocks<1>,
-                                Barriers<2>>>>;
+using UpTo8M = SlicedK<Shape, Tokens<8>, Rows<32>, Warps<4>, Chunks<2>, Stages<6>>;
+using UpTo16M = SlicedK<Shape, Tokens<16>, Rows<32>, Warps<4>, Chunks<2>, Stages<5>>;
+using UpTo32M = RegisterOperand<Shape, Tokens<32>, Rows<32>, Stages<6>, Groups<2>, Blocks<1>>;
+using AnyM =
+    RegisterOperand<Shape, Tokens<64>, Rows<32>, Stages<4>, Groups<2>, Blocks<1>, Barriers<2>>;
+using Variants = Kernels<UpTo<8, UpTo8M>, UpTo<16, UpTo16M>, UpTo<32, UpTo32M>, Any<AnyM>>;
 
 }  // namespace
 

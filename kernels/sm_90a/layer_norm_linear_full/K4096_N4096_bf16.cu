@@ -12,14 +12,14 @@ struct Shape {
   using T = __nv_bfloat16;
   static constexpr int K = 4096, N = 4096;
 };
-using Variants =
-    Kernels<UpTo<8, SlicedK<Shape, Tokens<8>, Rows<32>, Warps<8>, Chunks<1>, Stages<6>>>,
-            UpTo<16, AfterPrologue<Shape, Tokens<16>, Rows<32>, Stages<12>, Groups<2>, Blocks<1>,
-                                   PrologueWarps<4>>>,
-            UpTo<32, AfterPrologue<Shape, Tokens<32>, Rows<64>, Stages<4>, Groups<2>, Blocks<2>,
-                                   PrologueWarps<4>>>,
-            Any<AfterPrologue<Shape, Tokens<64>, Rows<64>, Stages<4>, Groups<2>, Blocks<2>,
-                              PrologueWarps<4>>>>;
+using UpTo8M = SlicedK<Shape, Tokens<8>, Rows<32>, Warps<8>, Chunks<1>, Stages<6>>;
+using UpTo16M =
+    AfterPrologue<Shape, Tokens<16>, Rows<32>, Stages<12>, Groups<2>, Blocks<1>, PrologueWarps<4>>;
+using UpTo32M =
+    AfterPrologue<Shape, Tokens<32>, Rows<64>, Stages<4>, Groups<2>, Blocks<2>, PrologueWarps<4>>;
+using AnyM =
+    AfterPrologue<Shape, Tokens<64>, Rows<64>, Stages<4>, Groups<2>, Blocks<2>, PrologueWarps<4>>;
+using Variants = Kernels<UpTo<8, UpTo8M>, UpTo<16, UpTo16M>, UpTo<32, UpTo32M>, Any<AnyM>>;
 
 }  // namespace
 

@@ -12,14 +12,13 @@ struct Shape {
   using T = __nv_bfloat16;
   static constexpr int K = 4096, N = 4096, R = 16;
 };
-using Variants =
-    Kernels<UpTo<8, SlicedK<Shape, Tokens<8>, Rows<32>, Warps<8>, Chunks<2>, Stages<2>, Slices<8>>>,
-            UpTo<16, SlicedK<Shape, Tokens<16>, Rows<32>, Warps<8>, Chunks<2>, Stages<2>,
-                             Slices<8>>>,
-            UpTo<32, RegisterOperand<Shape, Tokens<32>, Rows<64>, Stages<4>, Groups<2>, Blocks<2>,
-                                     Slices<8>>>,
-            Any<RegisterOperand<Shape, Tokens<64>, Rows<64>, Stages<4>, Groups<2>, Blocks<2>,
-                                Slices<8>>>>;
+using UpTo8M = SlicedK<Shape, Tokens<8>, Rows<32>, Warps<8>, Chunks<2>, Stages<2>, Slices<8>>;
+using UpTo16M = SlicedK<Shape, Tokens<16>, Rows<32>, Warps<8>, Chunks<2>, Stages<2>, Slices<8>>;
+using UpTo32M =
+    RegisterOperand<Shape, Tokens<32>, Rows<64>, Stages<4>, Groups<2>, Blocks<2>, Slices<8>>;
+using AnyM =
+    RegisterOperand<Shape, Tokens<64>, Rows<64>, Stages<4>, Groups<2>, Blocks<2>, Slices<8>>;
+using Variants = Kernels<UpTo<8, UpTo8M>, UpTo<16, UpTo16M>, UpTo<32, UpTo32M>, Any<AnyM>>;
 
 }  // namespace
 

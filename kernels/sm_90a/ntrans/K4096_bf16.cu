@@ -10,7 +10,8 @@ struct Shape {
   using T = __nv_bfloat16;
   static constexpr int K = 4096;
 };
-using Variants = Kernels<Any<RowWise<Shape, Warps<8>>>>;
+using AnyM = RowWise<Shape, Warps<8>>;
+using Variants = Kernels<Any<AnyM>>;
 
 }  // namespace
 

@@ -15,8 +15,8 @@ using UpTo8RowsManyTiles =
     FlashAttention<Shape, Rows<8>, Keys<16>, Warps<4>, Stages<3>, Blocks<2>, Dynamic<1>>;
 using UpTo8Rows = FlashAttention<Shape, Rows<8>, Keys<16>, Warps<4>, Stages<3>, Blocks<2>>;
 using UpTo16Rows = FlashAttention<Shape, Rows<16>, Keys<16>, Warps<8>, Stages<2>, Blocks<1>>;
-using AnyRows =
-    FlashAttention<Shape, Rows<128>, Keys<64>, Warps<12>, Stages<3>, Blocks<1>, Producers<4>, KeySums<1>>;
+using AnyRows = FlashAttention<Shape, Rows<128>, Keys<64>, Warps<12>, Stages<3>, Blocks<1>,
+                               Producers<4>, KeySums<1>>;
 using Variants = AttentionKernels<UpTo<8, UpTo8RowsFewTiles, tile::FewTiles<8, 128, 1>>,
                                   UpTo<8, UpTo8RowsManyTiles, tile::ManyTiles<UpTo8RowsManyTiles>>,
                                   UpTo<8, UpTo8Rows>, UpTo<16, UpTo16Rows>,

@@ -13,8 +13,8 @@ struct Shape {
 using UpTo8RowsFewTiles = FlashAttention<Shape, Rows<8>, Keys<16>, Warps<8>, Stages<3>, Blocks<1>>;
 using UpTo8Rows = FlashAttention<Shape, Rows<8>, Keys<16>, Warps<4>, Stages<5>, Blocks<2>>;
 using UpTo16Rows = FlashAttention<Shape, Rows<16>, Keys<16>, Warps<4>, Stages<5>, Blocks<2>>;
-using AnyRows =
-    FlashAttention<Shape, Rows<64>, Keys<128>, Warps<12>, Stages<5>, Blocks<1>, Producers<4>, KeySums<1>>;
+using AnyRows = FlashAttention<Shape, Rows<64>, Keys<128>, Warps<12>, Stages<5>, Blocks<1>,
+                               Producers<4>, KeySums<1>>;
 using Variants = AttentionKernels<UpTo<8, UpTo8RowsFewTiles, tile::FewTiles<8, 64, 1>>,
                                   UpTo<8, UpTo8Rows>, UpTo<16, UpTo8Rows, tile::FewTiles<8, 64, 1>>,
                                   UpTo<16, UpTo16Rows>, Any<AnyRows>>;

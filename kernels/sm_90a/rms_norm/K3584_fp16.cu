@@ -10,7 +10,8 @@ struct Shape {
   using T = __half;
   static constexpr int K = 3584;
 };
-using Variants = Kernels<Any<RowWise<Shape, Warps<4>>>>;
+using AnyM = RowWise<Shape, Warps<4>>;
+using Variants = Kernels<Any<AnyM>>;
 
 }  // namespace
 

@@ -11,13 +11,13 @@ struct Shape {
   using T = __half;
   static constexpr int K = 4096, N = 4096;
 };
-using Variants =
-    Kernels<UpTo<8, SlicedK<Shape, Tokens<8>, Rows<32>, Warps<8>, Chunks<2>, Stages<4>>>,
-            UpTo<16, SlicedK<Shape, Tokens<16>, Rows<32>, Warps<8>, Chunks<2>, Stages<4>>>,
-            UpTo<32, ClusterSplitK<Shape, Tokens<32>, Rows<64>, Stages<4>, Groups<2>, Turns<2>,
-                                   TmaTiles<2>, Sets<1>>>,
-            Any<ClusterSplitK<Shape, Tokens<64>, Rows<64>, Stages<4>, Groups<2>, Turns<2>,
-                              TmaTiles<2>, Sets<1>>>>;
+using UpTo8M = SlicedK<Shape, Tokens<8>, Rows<32>, Warps<8>, Chunks<2>, Stages<4>>;
+using UpTo16M = SlicedK<Shape, Tokens<16>, Rows<32>, Warps<8>, Chunks<2>, Stages<4>>;
+using UpTo32M = ClusterSplitK<Shape, Tokens<32>, Rows<64>, Stages<4>, Groups<2>, Turns<2>,
+                              TmaTiles<2>, Sets<1>>;
+using AnyM = ClusterSplitK<Shape, Tokens<64>, Rows<64>, Stages<4>, Groups<2>, Turns<2>, TmaTiles<2>,
+                           Sets<1>>;
+using Variants = Kernels<UpTo<8, UpTo8M>, UpTo<16, UpTo16M>, UpTo<32, UpTo32M>, Any<AnyM>>;
 
 }  // namespace
 

@@ -11,13 +11,13 @@ struct Shape {
   using T = __nv_bfloat16;
   static constexpr int K = 8192, N = 10240;
 };
-using Variants =
-    Kernels<UpTo<8, SlicedK<Shape, Tokens<8>, Rows<40>, Warps<4>, Chunks<2>, Stages<4>>>,
-            UpTo<16, SlicedK<Shape, Tokens<16>, Rows<80>, Warps<4>, Chunks<2>, Stages<4>>>,
-            UpTo<32, ClusterSplitK<Shape, Tokens<32>, Rows<160>, Stages<4>, Groups<3>, Turns<1>,
-                                   TmaTiles<1>, Sets<1>>>,
-            Any<ClusterSplitK<Shape, Tokens<64>, Rows<160>, Stages<4>, Groups<3>, Turns<1>,
-                              TmaTiles<1>, Sets<1>>>>;
+using UpTo8M = SlicedK<Shape, Tokens<8>, Rows<40>, Warps<4>, Chunks<2>, Stages<4>>;
+using UpTo16M = SlicedK<Shape, Tokens<16>, Rows<80>, Warps<4>, Chunks<2>, Stages<4>>;
+using UpTo32M = ClusterSplitK<Shape, Tokens<32>, Rows<160>, Stages<4>, Groups<3>, Turns<1>,
+                              TmaTiles<1>, Sets<1>>;
+using AnyM = ClusterSplitK<Shape, Tokens<64>, Rows<160>, Stages<4>, Groups<3>, Turns<1>,
+                           TmaTiles<1>, Sets<1>>;
+using Variants = Kernels<UpTo<8, UpTo8M>, UpTo<16, UpTo16M>, UpTo<32, UpTo32M>, Any<AnyM>>;
 
 }  // namespace
 

@@ -12,12 +12,12 @@ struct Shape {
   using T = __nv_bfloat16;
   static constexpr int K = 3584, N = 4608;
 };
-using Variants =
-    Kernels<UpTo<8, SlicedK<Shape, Tokens<8>, Rows<40>, Warps<8>, Chunks<2>, Stages<3>>>,
-            UpTo<16, SlicedK<Shape, Tokens<16>, Rows<40>, Warps<8>, Chunks<2>, Stages<3>>>,
-            UpTo<32, ClusterSplitK<Shape, Tokens<32>, Rows<80>, Stages<8>, Groups<2>, Turns<1>,
-                                   TmaTiles<1>, Sets<2>>>,
-            Any<RegisterOperand<Shape, Tokens<64>, Rows<80>, Stages<3>, Groups<1>, Blocks<2>>>>;
+using UpTo8M = SlicedK<Shape, Tokens<8>, Rows<40>, Warps<8>, Chunks<2>, Stages<3>>;
+using UpTo16M = SlicedK<Shape, Tokens<16>, Rows<40>, Warps<8>, Chunks<2>, Stages<3>>;
+using UpTo32M = ClusterSplitK<Shape, Tokens<32>, Rows<80>, Stages<8>, Groups<2>, Turns<1>,
+                              TmaTiles<1>, Sets<2>>;
+using AnyM = RegisterOperand<Shape, Tokens<64>, Rows<80>, Stages<3>, Groups<1>, Blocks<2>>;
+using Variants = Kernels<UpTo<8, UpTo8M>, UpTo<16, UpTo16M>, UpTo<32, UpTo32M>, Any<AnyM>>;
 
 }  // namespace
 

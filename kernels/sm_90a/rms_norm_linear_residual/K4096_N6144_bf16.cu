@@ -10,9 +10,9 @@ struct Shape {
   using T = __nv_bfloat16;
   static constexpr int K = 4096, N = 6144;
 };
-using Variants =
-    Kernels<UpTo<8, SlicedK<Shape, Tokens<8>, Rows<48>, Warps<8>, Chunks<2>, Stages<3>>>,
-            Any<SlicedK<Shape, Tokens<16>, Rows<48>, Warps<8>, Chunks<2>, Stages<2>>>>;
+using UpTo8M = SlicedK<Shape, Tokens<8>, Rows<48>, Warps<8>, Chunks<2>, Stages<3>>;
+using AnyM = SlicedK<Shape, Tokens<16>, Rows<48>, Warps<8>, Chunks<2>, Stages<2>>;
+using Variants = Kernels<UpTo<8, UpTo8M>, Any<AnyM>>;
 
 }  // namespace
 

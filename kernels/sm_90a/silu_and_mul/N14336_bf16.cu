@@ -10,7 +10,8 @@ struct Shape {
   using T = __nv_bfloat16;
   static constexpr int N = 14336;
 };
-using Variants = Kernels<Any<Elementwise<Shape, Warps<4>, Line<1024>>>>;
+using AnyM = Elementwise<Shape, Warps<4>, Line<1024>>;
+using Variants = Kernels<Any<AnyM>>;
 
 }  // namespace
 
