@@ -92,7 +92,10 @@ def source(path: Path) -> str:
     e = document["environment"]
     watched = "sanitizer" in document
     tool = f"compute-sanitizer {document['sanitizer']}" if watched else f"torch {e['torch']}"
-    again = "".join(f"; what had not ended, again {a['date']}" for a in document.get("again", []))
+    again = "".join(
+        f"; some kernels again at commit {a['commit']}, {a['date']}"
+        for a in document.get("again", [])
+    )
     return (
         f"`benchmarks/results/{path.name}`: {e['gpu']}, driver {e['driver']}, CUDA {e['cuda']}, "
         f"{tool}, {e['date']}, commit {e['commit']}, `{e['command']}`{again}"

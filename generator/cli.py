@@ -11,12 +11,14 @@ import importlib
 import os
 import sys
 from collections.abc import Sequence
+from typing import NoReturn
 
-from mirage_kernels.generator.commands.arguments import Parser, Verb, verb_program
+from mirage_kernels import __version__
 from mirage_kernels.generator.errors import FileError, MirageError
 from mirage_kernels.generator.terminal import PROGRAM, Terminal
 
-# Each verb is the module of its name (with _ for -) in `commands`, imported when it is asked for.
+# Each verb is the module of its name (with _ for -) in `commands`, imported when it is asked for:
+# DETAILS is what its help says beyond the summary, ARGUMENTS what it takes, `run` what it does.
 VERBS = {
     "generate": "search, prove, plan and emit the kernels of a recipe",
     "search": "search the muGraphs of many recipes at once, keeping what is found",
@@ -29,7 +31,15 @@ VERBS = {
     "import-mirage": "read a checkpoint of Mirage, prove its muGraphs equal to a recipe",
     "doctor": "what was found on this machine, what is missing, how to get it",
 }
-DONE, NO, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130
+DONE, BAD_INPUT, INTERRUPTED = 0, 2, 130
+
+
+class Parser(argparse.ArgumentParser):
+    """Argparse whose complaints are errors like all others: a sentence and a hint."""
+
+    def error(self, message: str) -> NoReturn:
+        """Raise instead of printing the usage and leaving."""
+        raise MirageError(message, f"`{self.prog} --help` shows what it takes")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -56,23 +66,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return BAD_INPUT
 
 
-def _run(words: Sequence[str], terminal: Terminal) -> int:
+def _run(words: list[str], terminal: Terminal) -> int:
     name = next((word for word in words if not word.startswith("-")), None)
+    parser = _parser_of_all() if name is None else _parser_of(name)
+    if name is not None:
+        words.remove(name)
+    try:
+        options = parser.parse_args(words)
+    except SystemExit:  # argparse has printed the help, or the version
+        return DONE
     if name is None:
-        return _without_verb(words)
-    if name not in VERBS:
-        close = difflib.get_close_matches(name, VERBS, n=1)
-        suggestion = f"did you mean `{verb_program(close[0])}`? " if close else ""
-        raise MirageError(f"there is no verb {name!r}", f"{suggestion}verbs: {', '.join(VERBS)}")
-    rest = list(words)
-    rest.remove(name)
-    module = f"mirage_kernels.generator.commands.{name.replace('-', '_')}"
-    verb: Verb = importlib.import_module(module).VERB
-    options = _parse(_verb_parser(name, verb), rest)
-    return DONE if options is None else verb.run(options, terminal)
+        parser.print_help()
+        return DONE
+    code: int = options.run(options, terminal)
+    return code
 
 
-def _without_verb(words: Sequence[str]) -> int:
+def _parser_of_all() -> Parser:
     verbs = "\n".join(f"  {name:<14}{summary}" for name, summary in VERBS.items())
     parser = Parser(
         prog=PROGRAM,
@@ -82,36 +92,28 @@ def _without_verb(words: Sequence[str]) -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    parser.add_argument("--version", action="store_true", help="print the version and leave")
-    options = _parse(parser, words)
-    if options is None:
-        return DONE
-    if options.version:
-        print(f"{PROGRAM} {_version()}")
-    else:
-        parser.print_help()
-    return DONE
-
-
-def _verb_parser(name: str, verb: Verb) -> Parser:
-    summary = VERBS[name]
-    parser = Parser(
-        prog=verb_program(name),
-        description=f"{summary[0].upper()}{summary[1:]}.",
-        epilog=verb.details,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
-    verb.add_arguments(parser)
+    version = f"{PROGRAM} {__version__}"
+    parser.add_argument("--version", action="version", version=version, help="print the version")
     return parser
 
 
-def _parse(parser: Parser, words: Sequence[str]) -> argparse.Namespace | None:
-    """Return the parsed words, or None when argparse has printed the help."""
-    try:
-        return parser.parse_args(words)
-    except SystemExit:
-        return None
+def _parser_of(name: str) -> Parser:
+    if name not in VERBS:
+        close = difflib.get_close_matches(name, VERBS, n=1)
+        suggestion = f"did you mean `{PROGRAM} {close[0]}`? " if close else ""
+        raise MirageError(f"there is no verb {name!r}", f"{suggestion}verbs: {', '.join(VERBS)}")
+    verb = importlib.import_module(f"mirage_kernels.generator.commands.{name.replace('-', '_')}")
+    parser = Parser(
+        prog=f"{PROGRAM} {name}",
+        description=f"{VERBS[name][0].upper()}{VERBS[name][1:]}.",
+        epilog=verb.DETAILS,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.set_defaults(run=verb.run)
+    for add in verb.ARGUMENTS:
+        add(parser)
+    return parser
 
 
 def _wants_json(words: Sequence[str]) -> bool:
@@ -119,12 +121,6 @@ def _wants_json(words: Sequence[str]) -> bool:
     if "bench" in words:
         return "-" in words[words.index("--json") + 1 :][:1] if "--json" in words else False
     return "--json" in words
-
-
-def _version() -> str:
-    from mirage_kernels import __version__
-
-    return __version__
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ import pkgutil
 import re
 import traceback
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from pathlib import Path
 from types import ModuleType
@@ -70,7 +70,11 @@ def shape(source: str, **dims: int) -> Shape:
     return Shape(source, dims)
 
 
-@dataclass(frozen=True)
+def _no_program(*args: Tensor) -> Tensor:
+    raise RecipeError("a recipe is declared without a program", "decorate a function: @recipe(...)")
+
+
+@dataclass(frozen=True, kw_only=True)
 class Recipe:
     """A tensor program, its inputs by name, its PyTorch reference and the shapes it is built for.
 
@@ -80,28 +84,37 @@ class Recipe:
     numbers what a call brings, tokens or sequences: an input without it is a weight. `ranges` gives
     the least and the largest value of int32 inputs, as numbers or dims: `"1..L"`. A call may leave
     out what is `optional`: it counts as zeros then, so the program may only add or subtract it.
+    `scalars` gives the values that run-time scalars take in tests and measurements.
     `also` names results beside the output, which the program returns behind it and computes it
     from: elementwise functions of the inputs, stored as they are computed. Weights that are
     `stacked` may also come as slices of stacks, of which every token has its own.
     """
 
-    name: str
-    program: Program
     inputs: Mapping[str, str]
     output: str
     dynamic: Mapping[str, int]
-    shapes: tuple[Shape, ...]
     reference: Reference
-    dtypes: tuple[DType, ...] = (DType.FP16, DType.BF16)
+    shapes: tuple[Shape, ...] = ()
     tolerance: float = 1.1  # error allowed, as a multiple of the unfused program's
     scalars: Mapping[str, float] = field(default_factory=dict)
     ranges: Mapping[str, str] = field(default_factory=dict)
     optional: tuple[str, ...] = ()
     also: Mapping[str, str] = field(default_factory=dict)
     stacked: tuple[str, ...] = ()
+    dtypes: tuple[DType, ...] = (DType.FP16, DType.BF16)
+    name: str = ""
+    program: Program = _no_program
     summary: str = ""
     family: str = ""  # the recipe whose options yield this one
     choices: Mapping[str, str] = field(default_factory=dict)  # options that are words
+
+    def __call__(self, program: Program) -> Recipe:
+        """Return the recipe of a function over symbolic tensors, named like the function.
+
+        Raises RecipeError for a declaration that is wrong whatever the program computes.
+        """
+        summary = (program.__doc__ or "").strip().partition("\n")[0].rstrip(".")
+        return checked(replace(self, name=program.__name__, program=program, summary=summary))
 
     @property
     def results(self) -> tuple[str, ...]:
@@ -175,52 +188,7 @@ class Recipe:
         return least, largest
 
 
-NONE: Mapping[str, str] = {}  # of what a recipe may declare
-NO_NUMBERS: Mapping[str, float] = {}
-
-
-def recipe(
-    *,
-    inputs: Mapping[str, str],
-    output: str,
-    dynamic: Mapping[str, int],
-    shapes: tuple[Shape, ...] = (),
-    reference: Reference,
-    scalars: Mapping[str, float] = NO_NUMBERS,
-    ranges: Mapping[str, str] = NONE,
-    optional: tuple[str, ...] = (),
-    also: Mapping[str, str] = NONE,
-    stacked: tuple[str, ...] = (),
-    tolerance: float = 1.1,
-) -> Callable[[Program], Recipe]:
-    """Turn a function over symbolic tensors into a Recipe named like the function.
-
-    `scalars` gives the values that run-time scalars take in tests and measurements, `optional` the
-    inputs that count as zeros where a call leaves them out, `also` results beside the output,
-    `stacked` the weights of which every token may have its own. Raises RecipeError for a
-    declaration that is wrong whatever the program computes.
-    """
-
-    def decorate(program: Program) -> Recipe:
-        made = Recipe(
-            name=program.__name__,
-            program=program,
-            inputs=inputs,
-            output=output,
-            dynamic=dynamic,
-            shapes=shapes,
-            reference=reference,
-            tolerance=tolerance,
-            scalars=scalars,
-            ranges=ranges,
-            optional=optional,
-            also=also,
-            stacked=stacked,
-            summary=(program.__doc__ or "").strip().partition("\n")[0].rstrip("."),
-        )
-        return checked(made)
-
-    return decorate
+recipe = Recipe  # as a decorator: `@recipe(inputs=..., ...)` declares what the function computes
 
 
 def options(declared: Mapping[str, str], *forms: Form) -> Callable[[Recipe], tuple[Recipe, ...]]:

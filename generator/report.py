@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from mirage_kernels.generator.ir import Json
 from mirage_kernels.generator.search.select import Ranked, Refusal
 from mirage_kernels.generator.search.sketch import Found
+from mirage_kernels.generator.terminal import listed
 
 ALTERNATIVES_SHOWN = 5
 
@@ -29,16 +30,12 @@ class Report:
     def to_json(self) -> dict[str, Json]:
         """Return the report as JSON data."""
         data: dict[str, Json] = {
-            "states": self.states,
-            "pruned": {**self.pruned},
-            "candidates": self.candidates,
-            "proved": self.proved,
-            "rejected": self.rejected,
-            "gated": self.gated,
-            "seconds": {k: round(v, 2) for k, v in self.seconds.items()},
+            **vars(self),
+            "seconds": {stage: round(seconds, 2) for stage, seconds in self.seconds.items()},
             "alternatives": list(self.alternatives),
+            "refused": [f"{r.line}: {r.reason}" for r in self.refused],
         }
-        return data | {"refused": [f"{r.line}: {r.reason}" for r in self.refused]}
+        return data
 
 
 def report_of(
@@ -58,3 +55,9 @@ def report_of(
         alternatives=tuple(others),
         refused=tuple(refused),
     )
+
+
+def pruned_by(counts: Mapping[str, int]) -> str:
+    """Say why prefixes were cut away, and how many: `type 1,700 and time 2`."""
+    cut = sorted(counts.items(), key=lambda item: -item[1])
+    return listed([f"{reason} {count:,}" for reason, count in cut if count]) or "nothing"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from mirage_kernels.generator.errors import ShapeError
@@ -33,6 +33,11 @@ class Request:
     dtype: DType
     arch: str = "sm_90a"
 
+    @property
+    def name(self) -> str:
+        """What a person calls it: `rms_norm_linear K4096_N6144_fp16`."""
+        return f"{self.recipe.name} {self.shape.stem}_{self.dtype.value}"
+
 
 def requests(
     recipe: Recipe, arch: str, dtypes: Sequence[DType] | None, shapes: Sequence[Shape] | None
@@ -44,6 +49,11 @@ def requests(
         for shape in (shapes or recipe.shapes)
         for dtype in (dtypes or recipe.dtypes)
     ]
+
+
+def sizes_text(sizes: Mapping[str, int]) -> str:
+    """Write sizes as `parse_shape` reads them: `K=4096,N=6144`."""
+    return ",".join(f"{name}={size}" for name, size in sizes.items())
 
 
 def parse_shape(text: str, recipe: Recipe) -> Shape:

@@ -1,26 +1,24 @@
 """What a person sees: results on stdout, progress and errors on stderr, rich only on a terminal.
 
-Where a stream is no terminal, or rich is not installed, everything is plain lines. With `--json`
-stdout holds one JSON document and nothing else.
+Where a stream is no terminal, everything is plain lines. With `--json` stdout holds
+one JSON document and nothing else.
 """
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import TYPE_CHECKING, TextIO
 
 from mirage_kernels.generator.errors import MirageError
 from mirage_kernels.generator.ir.text import Json
 
 if TYPE_CHECKING:
-    from rich.console import Console
+    from rich.console import Console, RenderableType
     from rich.progress import Progress, TaskID
 
     from mirage_kernels.generator.request import Event
@@ -56,6 +54,19 @@ class Table:
             lines.append("  ".join(padded).rstrip())
         return lines
 
+    def framed(self) -> RenderableType:
+        """Return the table in a frame, with colours for what is good and what is not."""
+        from rich import box
+        from rich.table import Table as Framed
+        from rich.text import Text
+
+        framed = Framed(title=self.title or None, title_justify="left", box=box.SIMPLE_HEAD)
+        for i, column in enumerate(self.columns):
+            framed.add_column(Text(column), justify="left" if i < self.left else "right")
+        for row in self.rows:
+            framed.add_row(*(Text(cell, style=_CELL_STYLES.get(cell, "")) for cell in row))
+        return framed
+
 
 @dataclass
 class Terminal:
@@ -64,11 +75,6 @@ class Terminal:
     as_json: bool = False
     out: TextIO = field(default_factory=lambda: sys.stdout)
     err: TextIO = field(default_factory=lambda: sys.stderr)
-
-    @cached_property
-    def console(self) -> Console | None:
-        """Rich's console on stdout, or None for plain lines."""
-        return _console(self.out)
 
     def line(self, text: str = "") -> None:
         """Print a result as it is."""
@@ -84,11 +90,12 @@ class Terminal:
         lines = table.plain_lines
         if self.as_json:
             return
-        if self.console is None or max(map(len, lines)) > self.console.width:
+        console = _console(self.out)
+        if console is None or max(map(len, lines)) > console.width:
             for line in lines:
                 self.line(line)
             return
-        _print_framed(self.console, table)
+        console.print(table.framed())
 
     def document(self, data: Json) -> None:
         """Print the one JSON document of `--json`."""
@@ -179,7 +186,7 @@ class _BarWatch:
 
 
 def _console(stream: TextIO) -> Console | None:
-    if not stream.isatty() or importlib.util.find_spec("rich") is None:
+    if not stream.isatty():
         return None
     from rich.console import Console
 
@@ -198,16 +205,3 @@ def _bars(console: Console) -> Progress:
         console=console,
         transient=True,
     )
-
-
-def _print_framed(console: Console, table: Table) -> None:
-    from rich import box
-    from rich.table import Table as Framed
-    from rich.text import Text
-
-    framed = Framed(title=table.title or None, title_justify="left", box=box.SIMPLE_HEAD)
-    for i, column in enumerate(table.columns):
-        framed.add_column(Text(column), justify="left" if i < table.left else "right")
-    for row in table.rows:
-        framed.add_row(*(Text(cell, style=_CELL_STYLES.get(cell, "")) for cell in row))
-    console.print(framed)

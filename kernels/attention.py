@@ -191,7 +191,7 @@ def _collapses(tensor: Tensor) -> bool:
     return tensor.stride(0) == tensor.shape[1] * tensor.stride(1)
 
 
-GQA = forms("gqa")
+_GQA = forms("gqa")
 _QK_NORM = forms("qk_norm_attention")
 
 
@@ -295,9 +295,9 @@ def gqa(
     if torch.is_grad_enabled():
         refuse_grad("gqa", q=q, k_cache=k_cache, v_cache=v_cache, sinks=sinks, out=out, lse=lse)
     if is_prefill(call, wanted, kernels=True):
-        check(GQA, call, out)
+        check(_GQA, call, out)
         return prefill(call, out)
-    return attend(GQA, call, wanted)
+    return attend(_GQA, call, wanted)
 
 
 @overload

@@ -5,6 +5,9 @@ The compiled op calls these programs, and they call it. Each writes into the ten
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+
 import torch
 from torch import Tensor
 
@@ -17,28 +20,28 @@ OPS = torch.ops.mirage_kernels
 _FEW = 32
 
 
-def _add_bias(bias: Tensor | None, out: Tensor) -> None:
-    if bias is not None:
-        out.add_(bias)
+def around(op: str, names: Sequence[str], overload: str = "") -> Callable[..., None]:
+    """Return the program of an op whose kernel takes neither offset nor bias, nor lacks a shift.
 
+    `names` are those of the op's parameters, in order.
+    """
+    call = getattr(getattr(OPS, op), f"{overload}_out" if overload else "out")
 
-def _shifted(norm_weight: Tensor, weight_offset: float) -> Tensor:
-    return norm_weight + weight_offset if weight_offset else norm_weight
+    def run(*args: object, out: Tensor, **named: object) -> None:
+        given = dict(zip(names, args, strict=False)) | named
+        bias, offset = given.pop("bias", None), given.pop("weight_offset", 0.0)
+        assert isinstance(offset, int | float)
+        norm_weight = given.get("norm_weight")
+        if isinstance(norm_weight, Tensor):
+            given["norm_weight"] = norm_weight + offset if offset else norm_weight
+            if "norm_bias" in given and given["norm_bias"] is None:
+                given["norm_bias"] = torch.zeros_like(norm_weight)
+        with fresh_weights() if norm_weight is not None else nullcontext():
+            call(**given, out=out)
+        if isinstance(bias, Tensor):
+            out.add_(bias)
 
-
-def rms_norm_linear(
-    x: Tensor,
-    norm_weight: Tensor,
-    weight: Tensor,
-    eps: float,
-    bias: Tensor | None = None,
-    weight_offset: float = 0.0,
-    *,
-    out: Tensor,
-) -> None:
-    with fresh_weights():
-        OPS.rms_norm_linear.out(x, _shifted(norm_weight, weight_offset), weight, eps, out=out)
-    _add_bias(bias, out)
+    return run
 
 
 def rms_norm_linear_residual(
@@ -62,64 +65,3 @@ def rms_norm_linear_residual(
         torch.add(x, residual, out=total)
     # Through the op: its kernel may take the other options.
     OPS.rms_norm_linear.out(total, norm_weight, weight, eps, bias, weight_offset, out=out)
-
-
-def layer_norm_linear(
-    x: Tensor,
-    norm_weight: Tensor,
-    norm_bias: Tensor | None,
-    weight: Tensor,
-    eps: float,
-    bias: Tensor | None = None,
-    *,
-    out: Tensor,
-) -> None:
-    shift = torch.zeros_like(norm_weight) if norm_bias is None else norm_bias
-    with fresh_weights():
-        OPS.layer_norm_linear.out(x, norm_weight, shift, weight, eps, out=out)
-    _add_bias(bias, out)
-
-
-def lora_linear(
-    x: Tensor,
-    weight: Tensor,
-    lora_a: Tensor,
-    lora_b: Tensor,
-    scale: float,
-    bias: Tensor | None = None,
-    *,
-    out: Tensor,
-) -> None:
-    OPS.lora_linear.out(x, weight, lora_a, lora_b, scale, out=out)
-    _add_bias(bias, out)
-
-
-def rms_norm_gated_mlp(
-    x: Tensor,
-    norm_weight: Tensor,
-    gate_weight: Tensor,
-    up_weight: Tensor,
-    eps: float,
-    activation: str,
-    weight_offset: float = 0.0,
-    *,
-    out: Tensor,
-) -> None:
-    shifted = _shifted(norm_weight, weight_offset)
-    with fresh_weights():
-        OPS.rms_norm_gated_mlp.out(x, shifted, gate_weight, up_weight, eps, activation, out=out)
-
-
-def rms_norm_gated_mlp_packed(
-    x: Tensor,
-    norm_weight: Tensor,
-    gate_up_weight: Tensor,
-    eps: float,
-    activation: str,
-    weight_offset: float = 0.0,
-    *,
-    out: Tensor,
-) -> None:
-    shifted = _shifted(norm_weight, weight_offset)
-    with fresh_weights():
-        OPS.rms_norm_gated_mlp.packed_out(x, shifted, gate_up_weight, eps, activation, out=out)

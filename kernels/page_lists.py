@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Literal, overload
 import torch
 from torch import Tensor
 
-from mirage_kernels.argument_checks import given_integer, given_tensor, nhd, refuse_grad
-from mirage_kernels.attention import GQA, Call, Pair, Wanted, attend
+from mirage_kernels.argument_checks import given_integer, given_tensor, nhd
+from mirage_kernels.attention import Pair, gqa
 from mirage_kernels.errors import number_sentence, page_device_sentence, page_list_sentence
 
 if TYPE_CHECKING:
@@ -114,30 +114,19 @@ def gqa_csr(
     indices: Tensor,
     last_page_len: Tensor,
     *,
-    cu_seqlens_q: Tensor | None = None,
-    max_q_len: int | None = None,
-    scale: float | None = None,
-    causal: bool | None = None,
-    window_left: int = -1,
-    logits_soft_cap: float = 0.0,
-    sinks: Tensor | None = None,
-    kv_layout: str = "NHD",
-    max_seq_len: int | None = None,
-    out: Tensor | None = None,
-    lse: Tensor | None = None,
     return_lse: bool = False,
+    **options: Unpack[Options],
 ) -> Tensor | Pair:
     """Compute gqa over FlashInfer's page lists: `block_table_from_csr`, then `gqa`.
 
-    Give `max_seq_len`, which bounds the table that is made.
+    Options are those of `gqa`. Give `max_seq_len`, which bounds the table that is made.
     """
-    q = given_tensor("gqa", "q", q)
-    k, v = nhd("gqa", "k_cache", k_cache, kv_layout), nhd("gqa", "v_cache", v_cache, kv_layout)
+    k = nhd("gqa", "k_cache", k_cache, options.get("kv_layout", "NHD"))
     table, seq_lens = block_table_from_csr(
-        indptr, indices, last_page_len, page_size=k.shape[1], max_seq_len=max_seq_len
+        indptr,
+        indices,
+        last_page_len,
+        page_size=k.shape[1],
+        max_seq_len=options.get("max_seq_len"),
     )
-    lengths = (table, seq_lens, cu_seqlens_q, sinks, max_q_len, max_seq_len)
-    call = Call(q, k, v, *lengths, scale, causal, window_left, logits_soft_cap)
-    if torch.is_grad_enabled():
-        refuse_grad("gqa", q=q, k_cache=k_cache, v_cache=v_cache, sinks=sinks, out=out, lse=lse)
-    return attend(GQA, call, Wanted(out, lse, return_lse))
+    return gqa(q, k_cache, v_cache, table, seq_lens, return_lse=return_lse, **options)

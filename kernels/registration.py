@@ -19,6 +19,11 @@ from mirage_kernels.signatures import Signature, signatures
 
 Program = Callable[..., None]
 
+# Ops whose kernels may take fewer options than they do.
+AROUND = (
+    *("rms_norm_linear", "layer_norm_linear", "lora_linear"),
+    *("rms_norm_gated_mlp", "rms_norm_gated_mlp.packed"),
+)
 # By op and overload. "library": the whole op, for CPU tensors and calls without a kernel;
 # "composite": a kernel, and before and after it the options that it does not take.
 PROGRAMS: Mapping[str, Mapping[str, Program]] = {
@@ -46,12 +51,14 @@ PROGRAMS: Mapping[str, Mapping[str, Program]] = {
         "qk_norm_rope_append": append_library.qk_norm_rope_append,
     },
     "composite": {
-        "rms_norm_linear": composite.rms_norm_linear,
         "rms_norm_linear.residual": composite.rms_norm_linear_residual,
-        "layer_norm_linear": composite.layer_norm_linear,
-        "lora_linear": composite.lora_linear,
-        "rms_norm_gated_mlp": composite.rms_norm_gated_mlp,
-        "rms_norm_gated_mlp.packed": composite.rms_norm_gated_mlp_packed,
+        **{
+            signature.key: composite.around(
+                signature.op, [p.name for p in signature.parameters], signature.overload
+            )
+            for signature in signatures()
+            if signature.key in AROUND
+        },
     },
 }
 

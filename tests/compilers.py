@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from mirage_kernels.generator.build.ptxas import Assembled, parse
+from mirage_kernels.generator.build.toolchain import find_nvcc
 
 ROOT = Path(__file__).parents[1]
 
@@ -33,9 +35,8 @@ def formatted(text: str, name: str = "kernel.cu") -> str:
 
 def nvcc() -> str:
     """Return the compiler's path."""
-    beside = Path(os.environ.get("CUDA_HOME", "/usr/local/cuda")) / "bin" / "nvcc"
-    found = shutil.which("nvcc") or (str(beside) if beside.is_file() else None)
-    return found or pytest.skip("nvcc is not installed")
+    found = find_nvcc()
+    return str(found) if found else pytest.skip("nvcc is not installed")
 
 
 def compiled(text: str, folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
@@ -44,3 +45,11 @@ def compiled(text: str, folder: Path, *options: str) -> subprocess.CompletedProc
     path.write_text(text)
     command = [nvcc(), "-std=c++17", "-I", str(ROOT / "csrc"), *options, str(path)]
     return subprocess.run(command, capture_output=True, text=True, cwd=folder)
+
+
+def assembled(source: Path, arch: str, folder: Path) -> list[Assembled]:
+    """Return what ptxas reports of the kernels in a source over csrc/."""
+    options = ("-O3", "-std=c++17", f"-I{ROOT / 'csrc'}", "-Xptxas=-v", "-cubin", f"-arch={arch}")
+    command = [nvcc(), *options, str(source), "-o", str(folder / "kernels.cubin")]
+    ran = subprocess.run(command, capture_output=True, text=True, check=True)
+    return parse(ran.stdout + ran.stderr)

@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 from mirage_kernels.generator.ir import DType, Graph
-from mirage_kernels.generator.pipeline import planned, prove_record
+from mirage_kernels.generator.pipeline import prove_record
 from mirage_kernels.generator.plan.threads import with_threads
 from mirage_kernels.generator.recipe import Recipe, Shape, load_recipe, output_type, trace
 from mirage_kernels.generator.records.record import About, KernelRecord, SearchSummary
+from mirage_kernels.generator.schedules.streaming import planned
 from mirage_kernels.generator.search.lower import Goal, lower
 from mirage_kernels.generator.search.settings import Setting, View
 from mirage_kernels.generator.search.sketch import BlockSketch, ProgramSketch

@@ -7,8 +7,9 @@ from pathlib import Path
 from compilers import ROOT
 
 from mirage_kernels.generator.emit.cuda import emit_cuda
-from mirage_kernels.generator.records.record import Emitted, KernelRecord
-from mirage_kernels.generator.records.sources import kernel_of, sources_of, triton_of
+from mirage_kernels.generator.records.record import KernelRecord
+from mirage_kernels.generator.records.sources import files_of
+from mirage_kernels.generator.schedules.streaming import kernel_of, triton_of
 
 
 def source(record: KernelRecord, ending: str) -> str:
@@ -16,17 +17,17 @@ def source(record: KernelRecord, ending: str) -> str:
     return emit_cuda(kernel_of(record)) if ending == "cu" else triton_of(record)
 
 
-def written(record: Emitted, folder: Path) -> Path:
+def written(record: KernelRecord, folder: Path) -> Path:
     """Write the files of a record; return the one that instantiates its forms."""
-    for name, text in sources_of(record).items():
+    for name, text in files_of(record).items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(text)
     return folder / record.path.replace(".json", ".cu")
 
 
-def foreign_forms(record: Emitted) -> list[str]:
+def foreign_forms(record: KernelRecord) -> list[str]:
     """Return the forms of a record that are no committed ones, but for a suffix of the name."""
-    forms = {p: text for p, text in sources_of(record).items() if p.startswith("forms/")}
+    forms = {p: text for p, text in files_of(record).items() if p.startswith("forms/")}
     return [path for path, text in forms.items() if text not in _committed(Path(path))]
 
 

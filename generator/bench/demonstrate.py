@@ -21,7 +21,7 @@ from mirage_kernels.generator.meaning.reals import FLOAT64, STORAGE, round_to
 from mirage_kernels.generator.meaning.walk import results
 from mirage_kernels.generator.recipe import Recipe, Shape, trace
 from mirage_kernels.generator.records.record import KernelRecord
-from mirage_kernels.generator.records.sources import triton_of
+from mirage_kernels.generator.schedules.streaming import triton_of
 from mirage_kernels.generator.search.gate import Gate, relative_error
 
 Real = npt.NDArray[np.float64]
@@ -44,13 +44,12 @@ class Demonstration:
         return self.error <= self.tolerance * self.error_unfused
 
 
-def demonstrate(record: KernelRecord, recipe: Recipe, tokens: int) -> list[Demonstration]:
+def demonstrate(record: KernelRecord, recipe: Recipe, sizes: dict[str, int]) -> list[Demonstration]:
     """Run a kernel's muGraph block by block, and its Triton program under Triton's interpreter.
 
     Raises VerifyError when the Triton program fails.
     """
     spec = trace(recipe, Shape(record.source, record.shape), record.storage)
-    sizes = {**record.shape, record.roles.tokens: tokens}
     inputs = _inputs(spec, recipe, sizes, record.storage)
     exact = results(spec, inputs, array_reading(FLOAT64, sizes))
     narrow = [Array(a.dims, (np.asarray(a.parts[0], np.float32),)) if a.real else a for a in inputs]

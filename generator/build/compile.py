@@ -9,13 +9,13 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
-from mirage_kernels.generator.build.objects import ObjectCache, Places, Wanted
+from mirage_kernels.generator.build.objects import OBJECTS_HINT, ObjectCache, Wanted
 from mirage_kernels.generator.build.toolchain import Toolchain, find_toolchain, versions
 from mirage_kernels.generator.errors import FileError, ToolchainError
-from mirage_kernels.generator.settings import OBJECTS_VARIABLE, objects_folder
+from mirage_kernels.generator.settings import objects_folder
 from mirage_kernels.generator.target import TARGETS
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -27,7 +27,6 @@ TORCH_TARGET_VERSION = "0x020a000000000000"
 # An nvcc job over CUTLASS headers takes up to this much.
 JOB_MEMORY_BYTES = 3 << 30
 FAILURE_LINES = 30
-OBJECTS_HINT = f"name a folder that can be written: {OBJECTS_VARIABLE}=DIR"
 
 # What is told on the way: the stage, how many of its steps are done, of how many, a short line.
 Progress = Callable[[str, int, int, str], None]
@@ -38,7 +37,6 @@ class Sources:
     """What an extension is made of: the kernels' CUDA files and the table that lists them."""
 
     arch: str
-    kernels_dir: Path
     cuda: tuple[Path, ...]
     table: Path
 
@@ -59,7 +57,7 @@ def all_sources(arch: str, kernels_dir: Path) -> Sources:
             f"there are some for: {', '.join(present) or 'nothing'}; "
             "`mirage-kernels generate RECIPE --arch ARCH` makes more",
         )
-    return Sources(arch, kernels_dir.resolve(), tuple(sorted(folder.rglob("*.cu"))), table)
+    return Sources(arch, tuple(sorted(folder.rglob("*.cu"))), table)
 
 
 def build_extension(
@@ -71,8 +69,8 @@ def build_extension(
     command.
     """
     toolchain = find_toolchain()
-    cache = _cache(toolchain, sources)
-    objects = _objects(plan_jobs(toolchain, sources), cache, jobs or default_jobs(), progress)
+    cache = ObjectCache(_made(objects_folder()), ROOT, versions(toolchain))
+    objects = _objects(_wanted(toolchain, sources), cache, jobs or default_jobs(), progress)
     started = time.monotonic()
     _link(toolchain, objects, out)
     progress("link", 1, 1, f"{out.name}  {time.monotonic() - started:.1f} s")
@@ -80,15 +78,33 @@ def build_extension(
     return out
 
 
-def plan_jobs(toolchain: Toolchain, sources: Sources) -> list[Wanted]:
+def _made(folder: Path) -> Path:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise FileError(f"{folder} cannot be made: {error.strerror}", OBJECTS_HINT) from error
+    return folder
+
+
+def _wanted(toolchain: Toolchain, sources: Sources) -> list[Wanted]:
     """List the object files, slowest kind first, each with its source and command."""
     by_hand = [path for name in ("append", "bench") for path in (ROOT / "csrc" / name).glob("*.cu")]
     host = [*sorted((ROOT / "csrc/torch").glob("*.cpp")), sources.table]
-    nvcc, cxx = _nvcc_command(toolchain, sources), _cxx_command(toolchain, sources)
+    nvcc = (str(toolchain.nvcc), f"-ccbin={toolchain.cxx}")
+    torch = toolchain.torch_dir
+    cxx = (
+        *(str(toolchain.cxx), "-isystem", str(toolchain.cuda_include_dir)),
+        # No path of the building machine may end in the binary; those of this tree are relative.
+        *("-isystem", f"{torch}/include", f"-ffile-prefix-map={torch}/=torch/"),
+    )
     return [
-        *(_wanted(source, nvcc) for source in (*sources.cuda, *sorted(by_hand))),
-        *(_wanted(source, cxx) for source in host),
+        *(_object(s, nvcc, _nvcc_options(sources.arch)) for s in (*sources.cuda, *sorted(by_hand))),
+        *(_object(source, cxx, _cxx_options(sources.arch)) for source in host),
     ]
+
+
+def _object(source: Path, compiler: Sequence[str], options: Sequence[str]) -> Wanted:
+    return Wanted(str(source.relative_to(ROOT)), tuple(compiler), tuple(options))
 
 
 def default_jobs() -> int:
@@ -105,13 +121,6 @@ def _free_memory_bytes() -> int:
     return int(found.group(1)) * 1024 if found else JOB_MEMORY_BYTES
 
 
-def _host_flags(toolchain: Toolchain, sources: Sources) -> list[str]:
-    # No path of the building machine may end in the binary; those of this tree are relative.
-    mapped = {toolchain.torch_dir: "torch", sources.table.parent: "table"}
-    maps = [f"-ffile-prefix-map={folder}/={name}/" for folder, name in mapped.items()]
-    return ["-fPIC", "-fvisibility=hidden", "-fvisibility-inlines-hidden", "-Wall", *maps]
-
-
 def carries_ptx(arch: str) -> bool:
     """Say whether builds for an architecture also hold PTX, which later GPUs can run."""
     return arch in TARGETS and TARGETS[arch].carries_ptx
@@ -124,53 +133,23 @@ def gencode(arch: str) -> str:
     return f"-gencode=arch={virtual},code={code}"
 
 
-def _nvcc_command(toolchain: Toolchain, sources: Sources) -> list[str]:
+_HOST_OPTIONS = ("-fPIC", "-fvisibility=hidden", "-fvisibility-inlines-hidden", "-Wall")
+
+
+def _nvcc_options(arch: str) -> list[str]:
     return [
-        str(toolchain.nvcc),
-        *("-O3", "-std=c++17", "-Icsrc"),
-        gencode(sources.arch),
-        "-Xfatbin=-compress-all",
-        "--compress-mode=size",
-        f"-ccbin={toolchain.cxx}",
-        *(f"-Xcompiler={flag}" for flag in _host_flags(toolchain, sources)),
+        *("-O3", "-std=c++17", "-Icsrc", gencode(arch)),
+        *("-Xfatbin=-compress-all", "--compress-mode=size"),
+        *(f"-Xcompiler={option}" for option in _HOST_OPTIONS),
     ]
 
 
-def _cxx_command(toolchain: Toolchain, sources: Sources) -> list[str]:
+def _cxx_options(arch: str) -> list[str]:
     return [
-        str(toolchain.cxx),
-        *("-O2", "-std=c++17", "-Icsrc"),
-        *("-isystem", str(toolchain.cuda_include_dir)),
-        *("-isystem", f"{toolchain.torch_dir}/include"),
-        f"-DTORCH_TARGET_VERSION={TORCH_TARGET_VERSION}",
-        "-DTORCH_STABLE_ONLY",
-        *(["-DMIRAGE_CARRIES_PTX"] if carries_ptx(sources.arch) else []),
-        *_host_flags(toolchain, sources),
+        *("-O2", "-std=c++17", "-Icsrc", *_HOST_OPTIONS),
+        *(f"-DTORCH_TARGET_VERSION={TORCH_TARGET_VERSION}", "-DTORCH_STABLE_ONLY"),
+        *(["-DMIRAGE_CARRIES_PTX"] if carries_ptx(arch) else []),
     ]
-
-
-def _wanted(source: Path, compiler: list[str]) -> Wanted:
-    path = source.relative_to(ROOT) if source.is_relative_to(ROOT) else source
-    return Wanted(str(path), (*compiler, "-MMD", "-c", str(path)))
-
-
-def _cache(toolchain: Toolchain, sources: Sources) -> ObjectCache:
-    places = {
-        str(sources.table.parent): "table",
-        str(sources.kernels_dir): "kernels",
-        str(ROOT): "tree",
-        str(toolchain.torch_dir): "torch",
-        str(toolchain.cuda_include_dir): "cuda",
-        str(toolchain.cuda_include_dir.resolve()): "cuda",
-        str(toolchain.nvcc.parent): "nvcc",
-        str(toolchain.cxx.parent): "cxx",
-    }
-    folder = objects_folder()
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise FileError(f"{folder} cannot be made: {error.strerror}", OBJECTS_HINT) from error
-    return ObjectCache(folder, ROOT, Places(places), versions(toolchain))
 
 
 def _objects(
@@ -181,39 +160,34 @@ def _objects(
     stale = [wanted for wanted in work if wanted not in found]
     if found:
         progress("cached", len(found), len(work), "of the objects are unchanged")
-    clock = Clock(len(stale))
+    started = time.monotonic()
     with ThreadPoolExecutor(max_workers=jobs) as pool:
         futures = {pool.submit(_compiled, wanted, cache): wanted for wanted in stale}
         try:
             for done, future in enumerate(as_completed(futures), 1):
                 wanted = futures[future]
                 found[wanted] = future.result()
-                progress("compile", done, len(stale), f"{wanted.source}  {clock.at(done)}")
+                time_left = _time_left(started, done / len(stale))
+                progress("compile", done, len(stale), f"{wanted.source}  {time_left}")
         except BaseException:  # an interrupt too: what has not started must not
             pool.shutdown(cancel_futures=True)
             raise
     return [found[wanted] for wanted in work]
 
 
-@dataclass(frozen=True)
-class Clock:
-    """Says how long some steps have taken, and about how long the rest will."""
-
-    steps: int
-    started: float = field(default_factory=time.monotonic)
-
-    def at(self, done: int) -> str:
-        """Return the words after so many steps."""
-        elapsed = time.monotonic() - self.started
-        left = elapsed / done * (self.steps - done)
-        return f"{elapsed:.0f} s" + (f", about {left:.0f} s left" if done < self.steps else "")
+def _time_left(started: float, done: float) -> str:
+    """Say how long a part of the work has taken, and about how long the rest will."""
+    elapsed = time.monotonic() - started
+    left = f", about {elapsed / done - elapsed:.0f} s left" if done < 1 else ""
+    return f"{elapsed:.0f} s{left}"
 
 
 def _compiled(wanted: Wanted, cache: ObjectCache) -> Path:
     """Compile one source in a folder of its own; return the object file in the cache."""
     with tempfile.TemporaryDirectory(dir=cache.folder, prefix="unfinished.") as folder:
         made, dependencies = Path(folder, "made.o"), Path(folder, "made.d")
-        _run((*wanted.command, "-o", str(made), "-MF", str(dependencies)), wanted.source)
+        command = (*wanted.compiler, *wanted.options, "-c", wanted.source, "-o", str(made))
+        _run((*command, "-MMD", "-MF", str(dependencies)), wanted.source)
         return cache.keep(wanted, made, dependencies)
 
 

@@ -1,6 +1,6 @@
-"""The cache of object files: keyed by compiler, command and contents, never by a folder's path.
+"""The cache of object files: keyed by compiler, options and contents, never by a folder's path.
 
-A source with the command that compiles it has a list of headers (from the compiler's own dependency
+A source with the options that compile it has a list of headers (from the compiler's own dependency
 file); the contents of all of them make the key of the object file. So a moved or fresh checkout
 takes its objects from the cache, and an interrupted build goes on where it was.
 """
@@ -11,42 +11,26 @@ import hashlib
 import json
 import os
 import re
-import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from mirage_kernels.generator.records.files import write_whole
+from mirage_kernels.generator.settings import OBJECTS_VARIABLE
+
+OBJECTS_HINT = f"name a folder that can be written: {OBJECTS_VARIABLE}=DIR"
 LARGEST_BYTES = 2 << 30  # of all objects together; those that were used last are kept
 LISTS_KEPT = 8  # of headers that a source has had
 
 
 @dataclass(frozen=True)
-class Places:
-    """Folders that are named in keys by what they hold: `/opt/venv/.../torch` by `torch`."""
-
-    names: Mapping[str, str]  # the folders' names by path
-
-    def named(self, text: str) -> str:
-        """Return a path, or an option with a path in it, with folders by name."""
-        for folder in sorted(self.names, key=len, reverse=True):
-            text = re.sub(rf"{re.escape(folder)}(?=/|$)", self.names[folder], text)
-        return text
-
-    def path(self, name: str) -> str:
-        """Return the path of a file by its name here."""
-        for folder, called in self.names.items():
-            if name.startswith(f"{called}/"):
-                return f"{folder}/{name.removeprefix(f'{called}/')}"
-        return name
-
-
-@dataclass(frozen=True)
 class Wanted:
-    """One object file to find or to make: its source, and all else that the key names."""
+    """One object file to find or to make: its source, and the compiler with what the key names."""
 
-    source: str
-    command: tuple[str, ...]
+    source: str  # relative to the root
+    compiler: tuple[str, ...]  # with options that only name folders of this machine
+    options: tuple[str, ...]
 
 
 @dataclass
@@ -55,7 +39,6 @@ class ObjectCache:
 
     folder: Path
     root: Path
-    places: Places
     compilers: str  # names and versions
     _digests: dict[str, str] = field(default_factory=dict)
 
@@ -69,15 +52,14 @@ class ObjectCache:
         return None
 
     def keep(self, wanted: Wanted, made: Path, dependency_file: Path) -> Path:
-        """Move an object file into the cache; return its path there."""
-        paths = map(os.path.normpath, _dependencies(dependency_file))
-        headers = sorted({self.places.named(path) for path in paths})
+        """Move an object file into the cache, from the same disk; return its path there."""
+        headers = _dependencies(dependency_file)
+        lists = [headers, *(known for known in self._lists(wanted) if known != headers)]
+        text = json.dumps(lists[:LISTS_KEPT])
+        write_whole(self._lists_file(wanted), text, hint=OBJECTS_HINT)
         path = self._object(wanted, headers)
         path.parent.mkdir(parents=True, exist_ok=True)
-        _place(made, path)
-        lists = [headers, *(known for known in self._lists(wanted) if known != headers)]
-        self._write_lists(wanted, lists[:LISTS_KEPT])
-        return path
+        return made.replace(path)
 
     def shrink(self, largest_bytes: int = LARGEST_BYTES) -> None:
         """Remove the objects that were used longest ago until the rest is small enough."""
@@ -90,60 +72,40 @@ class ObjectCache:
             path.unlink(missing_ok=True)
 
     def _lists(self, wanted: Wanted) -> list[list[str]]:
-        file = self._lists_file(wanted)
         try:
-            lists: list[list[str]] = json.loads(file.read_text())
+            lists: list[list[str]] = json.loads(self._lists_file(wanted).read_text())
         except (OSError, ValueError):  # none yet
             return []
         return lists
 
-    def _write_lists(self, wanted: Wanted, lists: Sequence[Sequence[str]]) -> None:
-        file = self._lists_file(wanted)
-        file.parent.mkdir(parents=True, exist_ok=True)
-        unfinished = file.with_suffix(f".{os.getpid()}")
-        unfinished.write_text(json.dumps(lists))
-        os.replace(unfinished, file)
-
     def _lists_file(self, wanted: Wanted) -> Path:
-        return self._file(_digest(self._about(wanted)), ".json")
+        return self._file(wanted, [wanted.source], ".json")
 
     def _object(self, wanted: Wanted, headers: Sequence[str]) -> Path:
-        contents = [[name, self._file_digest(name)] for name in headers]
-        return self._file(_digest([*self._about(wanted), contents]), ".o")
+        return self._file(wanted, [wanted.source, *headers], ".o")
 
-    def _about(self, wanted: Wanted) -> list[object]:
-        command = [self.places.named(word) for word in wanted.command]
-        name = self.places.named(wanted.source)
-        return [self.compilers, command, name, self._file_digest(name)]
-
-    def _file(self, digest: str, ending: str) -> Path:
+    def _file(self, wanted: Wanted, names: Sequence[str], ending: str) -> Path:
+        contents = [[name, self._digest_of(name)] for name in names]
+        digest = _digest(json.dumps([self.compilers, wanted.options, contents]).encode())
         return self.folder / digest[:2] / f"{digest[2:]}{ending}"
 
-    def _file_digest(self, name: str) -> str:
+    def _digest_of(self, name: str) -> str:
         if name not in self._digests:
-            file = self.root / self.places.path(name)
-            content = file.read_bytes() if file.is_file() else None
-            self._digests[name] = "missing" if content is None else _sha256(content)
+            file = self.root / name
+            self._digests[name] = _digest(file.read_bytes()) if file.is_file() else "missing"
         return self._digests[name]
 
 
-def _digest(data: object) -> str:
-    return _sha256(json.dumps(data).encode())
-
-
-def _sha256(content: bytes) -> str:
+def _digest(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
-def _place(made: Path, path: Path) -> None:
-    """Move a file to where others may be looking for it, whole, from another disk too."""
-    unfinished = path.with_suffix(f".{os.getpid()}")
-    shutil.move(made, unfinished)
-    os.replace(unfinished, path)
+def _dependencies(dependency_file: Path) -> list[str]:
+    """Return the files of a Makefile rule `object : source header \\ header ...`, each once.
 
-
-def _dependencies(dependency_file: Path) -> Iterator[str]:
-    """Yield the paths of a Makefile rule `object : source header \\ header ...`."""
-    _, _, paths = dependency_file.read_text().replace("\\\n", " ").partition(":")
-    for path in re.split(r"(?<!\\)\s+", paths.strip()):
-        yield path.replace("\\ ", " ")
+    Those of the toolkit, whose paths are absolute, are left out: its version stands for them.
+    """
+    _, _, rule = dependency_file.read_text().replace("\\\n", " ").partition(":")
+    words = re.split(r"(?<!\\)\s+", rule.strip())
+    paths = {os.path.normpath(word.replace("\\ ", " ")) for word in words}
+    return sorted(path for path in paths if not os.path.isabs(path))

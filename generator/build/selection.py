@@ -16,7 +16,7 @@ from mirage_kernels.generator.build.compile import ROOT, Sources, all_sources
 from mirage_kernels.generator.errors import ToolchainError
 from mirage_kernels.generator.records.files import write_whole
 from mirage_kernels.generator.records.folder import emitted, sources_below
-from mirage_kernels.generator.records.record import Emitted
+from mirage_kernels.generator.records.record import KernelRecord
 from mirage_kernels.generator.records.sources import table_of
 
 CORE = "core"
@@ -35,15 +35,15 @@ def selected(only: Sequence[str], arch: str, kernels_dir: Path) -> Sources:
         return everything
     records = list(emitted(kernels_dir, arch).values())
     wanted = {name for pattern in only for name in _matching(pattern, records, kernels_dir)}
-    chosen = [record for record in records if _name(record) in wanted]
+    chosen = [record for record in records if kernel_name(record) in wanted]
     cuda = {p for r in chosen for p in sources_below(kernels_dir, r) if p.suffix == ".cu"}
     table = write_whole(ROOT / "build" / arch / "table.cpp", table_of(arch, chosen))
-    return Sources(arch, kernels_dir.resolve(), tuple(sorted(p.resolve() for p in cuda)), table)
+    return Sources(arch, tuple(sorted(p.resolve() for p in cuda)), table)
 
 
-def core(records: Iterable[Emitted], kernels_dir: Path) -> list[str]:
+def core(records: Iterable[KernelRecord], kernels_dir: Path) -> list[str]:
     """Return names of few kernels that have every feature between them."""
-    features = {_name(record): features_of(record, kernels_dir) for record in records}
+    features = {kernel_name(record): features_of(record, kernels_dir) for record in records}
     names = [name for name in features if fnmatchcase(name, ALWAYS_CORE)]
     left = set[tuple[str, ...]]().union(*features.values())
     left -= set[tuple[str, ...]]().union(*(features[name] for name in names))
@@ -54,7 +54,7 @@ def core(records: Iterable[Emitted], kernels_dir: Path) -> list[str]:
     return names
 
 
-def features_of(record: Emitted, kernels_dir: Path) -> set[tuple[str, ...]]:
+def features_of(record: KernelRecord, kernels_dir: Path) -> set[tuple[str, ...]]:
     """Return what a kernel alone may show: files that it includes, its recipes, its options."""
     sources = [p for p in sources_below(kernels_dir, record) if p.suffix == ".cu"]
     names = {name for path in sources for name in _included(path)}
@@ -73,10 +73,10 @@ def _included(source: Path) -> Iterator[str]:
             yield from _included(beside)
 
 
-def _matching(pattern: str, records: Sequence[Emitted], kernels_dir: Path) -> Iterable[str]:
+def _matching(pattern: str, records: Sequence[KernelRecord], kernels_dir: Path) -> Iterable[str]:
     if pattern == CORE:
         return core(records, kernels_dir)
-    names = [_name(record) for record in records]
+    names = [kernel_name(record) for record in records]
     found = [n for n in names if fnmatchcase(n, pattern) or n.startswith(f"{pattern}/")]
     if found:
         return found
@@ -87,5 +87,6 @@ def _matching(pattern: str, records: Sequence[Emitted], kernels_dir: Path) -> It
     )
 
 
-def _name(record: Emitted) -> str:
+def kernel_name(record: KernelRecord) -> str:
+    """Return the kernel's name, in the dispatch table too: `rms_norm_linear/K64_N48_fp16`."""
     return f"{record.recipe}/{record.stem}"

@@ -14,6 +14,7 @@ from pathlib import Path
 from mirage_kernels.generator.errors import ToolchainError
 
 OLDEST_RELEASE = (12, 8)  # the first with --compress-mode, and with sm_100a and sm_120a
+TARGET = "targets/x86_64-linux"  # where some toolkits keep headers and libraries
 
 
 @dataclass(frozen=True)
@@ -39,8 +40,8 @@ def find_toolchain() -> Toolchain:
     cxx = shutil.which(os.environ.get("CXX", "g++"))
     if cxx is None:
         raise ToolchainError("no C++ compiler (g++) was found", "`apt-get install g++` brings one")
-    torch_dir = _package_dir("torch")
-    if torch_dir is None:
+    torch_dirs = _package_dirs("torch")
+    if not torch_dirs:
         raise ToolchainError("torch is not installed", "`pip install 'torch>=2.10'` brings it")
     _require_release(nvcc)
     toolkit = _toolkit_dir(nvcc)
@@ -48,9 +49,9 @@ def find_toolchain() -> Toolchain:
     return Toolchain(
         nvcc=nvcc,
         cxx=Path(cxx),
-        torch_dir=torch_dir,
-        cuda_lib_dir=_static_runtime_dir(toolkit),
-        cuda_include_dir=_header_dir(toolkit),
+        torch_dir=torch_dirs[0],
+        cuda_lib_dir=_first_with(toolkit, ("lib64", "lib", f"{TARGET}/lib"), "libcudart_static.a"),
+        cuda_include_dir=_first_with(toolkit, ("include", f"{TARGET}/include"), "cuda_runtime.h"),
         launcher=(ccache,) if ccache else (),
     )
 
@@ -60,12 +61,12 @@ def find_nvcc() -> Path | None:
     cuda_home = os.environ.get("CUDA_HOME")
     on_path = shutil.which("nvcc")
     candidates = [
-        Path(cuda_home, "bin/nvcc") if cuda_home else None,
-        Path(on_path) if on_path else None,
+        *([Path(cuda_home, "bin/nvcc")] if cuda_home else []),
+        *([Path(on_path)] if on_path else []),
         Path("/usr/local/cuda/bin/nvcc"),
-        *(folder / "bin" / "nvcc" for folder in _pip_toolkits()),
+        *sorted(p for root in _package_dirs("nvidia") for p in root.glob("cu[0-9]*/bin/nvcc")),
     ]
-    return next((path for path in candidates if path and path.is_file()), None)
+    return next((path for path in candidates if path.is_file()), None)
 
 
 def nvcc_release(nvcc: Path) -> str:
@@ -96,19 +97,9 @@ def _require_release(nvcc: Path) -> None:
         )
 
 
-def _package_dir(name: str) -> Path | None:
+def _package_dirs(name: str) -> list[Path]:
     found = importlib.util.find_spec(name)
-    if found is None or not found.submodule_search_locations:
-        return None
-    return Path(found.submodule_search_locations[0])
-
-
-def _pip_toolkits() -> list[Path]:
-    found = importlib.util.find_spec("nvidia")
-    if found is None or not found.submodule_search_locations:
-        return []
-    roots = [Path(root) for root in found.submodule_search_locations]
-    return sorted(folder for root in roots for folder in root.glob("cu[0-9]*"))
+    return list(map(Path, (found and found.submodule_search_locations) or ()))
 
 
 def _toolkit_dir(nvcc: Path) -> Path:
@@ -124,21 +115,11 @@ def _toolkit_dir(nvcc: Path) -> Path:
     )
 
 
-def _header_dir(toolkit: Path) -> Path:
-    folders = (toolkit / "include", toolkit / "targets" / "x86_64-linux" / "include")
-    return _first_with(folders, "cuda_runtime.h", "nvidia-cuda-runtime")
-
-
-def _static_runtime_dir(toolkit: Path) -> Path:
-    folders = (toolkit / "lib64", toolkit / "lib", toolkit / "targets" / "x86_64-linux" / "lib")
-    return _first_with(folders, "libcudart_static.a", "nvidia-cuda-runtime")
-
-
-def _first_with(folders: tuple[Path, ...], name: str, package: str) -> Path:
+def _first_with(toolkit: Path, folders: tuple[str, ...], name: str) -> Path:
     for folder in folders:
-        if (folder / name).is_file():
-            return folder
+        if (toolkit / folder / name).is_file():
+            return toolkit / folder
     raise ToolchainError(
-        f"{name} is missing beside nvcc (looked in {', '.join(map(str, folders))})",
-        f"install the pip package {package}, or a complete CUDA toolkit",
+        f"{name} is missing beside nvcc (looked in {', '.join(folders)} of {toolkit})",
+        "install the pip package nvidia-cuda-runtime, or a complete CUDA toolkit",
     )

@@ -1,4 +1,4 @@
-"""Words of the command line become values: recipes, shapes, dtypes, folders; or one clear error."""
+"""What several verbs take: words of the command line become values, or one clear error."""
 
 from __future__ import annotations
 
@@ -8,94 +8,35 @@ import os
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import NoReturn
+from typing import Any
 
 from mirage_kernels.generator.bench.op_calls import op_call
 from mirage_kernels.generator.build.compile import DEFAULT_ARCH, ROOT
-from mirage_kernels.generator.errors import FileError, MirageError, RecipeError, TargetError
+from mirage_kernels.generator.errors import FileError, RecipeError, TargetError
 from mirage_kernels.generator.ir.dtypes import STORAGE_DTYPES, DType
 from mirage_kernels.generator.recipe import Recipe, load_recipe
 from mirage_kernels.generator.settings import STORE_VARIABLE
 from mirage_kernels.generator.target import target
-from mirage_kernels.generator.terminal import PROGRAM, Terminal
+
+Container = argparse.ArgumentParser | argparse._MutuallyExclusiveGroup
+Argument = Callable[[Container], object]  # adds itself to a parser
 
 
-class Parser(argparse.ArgumentParser):
-    """Argparse whose complaints are errors like all others: a sentence and a hint."""
-
-    def error(self, message: str) -> NoReturn:
-        """Raise instead of printing the usage and leaving."""
-        raise MirageError(message, f"`{self.prog} --help` shows what it takes")
+def argument(*names: str, **settings: Any) -> Argument:
+    """Declare an argument, as `ArgumentParser.add_argument` takes it."""
+    return lambda parser: parser.add_argument(*names, **settings)
 
 
-@dataclass(frozen=True)
-class Verb:
-    """One verb: what its help says beyond the summary, its arguments, and what it does.
+def one_of(*arguments: Argument) -> Argument:
+    """Declare arguments of which a command takes one."""
 
-    `run` returns the exit code: 0, or 1 where the answer is no (a difference, a failed row).
-    """
+    def add(parser: Container) -> None:
+        group = parser.add_mutually_exclusive_group()
+        for each in arguments:
+            each(group)
 
-    details: str
-    add_arguments: Callable[[Parser], None]
-    run: Callable[[argparse.Namespace, Terminal], int]
-
-
-def add_json(parser: Parser) -> None:
-    """Add `--json`, which every verb takes."""
-    parser.add_argument(
-        "--json", action="store_true", help="print one JSON document on stdout and nothing else"
-    )
-
-
-def add_effort(parser: Parser) -> None:
-    """Add for which architecture to generate, and with how many processes."""
-    parser.add_argument(
-        "--arch", default=DEFAULT_ARCH, metavar="ARCH", help=f"default: {DEFAULT_ARCH}"
-    )
-    add_jobs(parser)
-
-
-def add_jobs(parser: Parser) -> None:
-    """Add `--jobs N`."""
-    parser.add_argument(
-        "--jobs", type=positive, default=cores(), metavar="N", help="default: one per core"
-    )
-
-
-def add_store(parser: Parser) -> None:
-    """Add `--store DIR`."""
-    parser.add_argument(
-        "--store",
-        metavar="DIR",
-        help=f"where results of searches are kept (default: {STORE_VARIABLE}, or the user's cache)",
-    )
-
-
-def add_workload(parser: Parser) -> None:
-    """Add `--dtype` and `--shape`; both may be given several times."""
-    parser.add_argument(
-        "--dtype", action="append", type=dtype, metavar="fp16|bf16", help="may be given twice"
-    )
-    parser.add_argument(
-        "--shape",
-        action="append",
-        metavar="K=4096,N=6144",
-        help="sizes of the recipe's static dims; may be given several times",
-    )
-
-
-def add_kernels(parser: Parser) -> None:
-    """Add `--kernels DIR`."""
-    parser.add_argument(
-        "--kernels", metavar="DIR", help="folder of emitted kernels (default: the package's own)"
-    )
-
-
-def cores() -> int:
-    """Return how many cores this process may use."""
-    return len(os.sched_getaffinity(0))
+    return add
 
 
 def positive(text: str) -> int:
@@ -121,6 +62,37 @@ def dtype(text: str) -> DType:
 def known_arch(text: str) -> str:
     """Return the architecture; raises TargetError for one without facts."""
     return target(text).arch
+
+
+CORES = len(os.sched_getaffinity(0))  # that this process may use
+JSON = argument(
+    "--json", action="store_true", help="print one JSON document on stdout and nothing else"
+)
+ARCH = argument(
+    "--arch",
+    type=known_arch,
+    default=DEFAULT_ARCH,
+    metavar="ARCH",
+    help=f"default: {DEFAULT_ARCH}",
+)
+JOBS = argument("--jobs", type=positive, default=CORES, metavar="N", help="default: one per core")
+STORE = argument(
+    "--store",
+    metavar="DIR",
+    help=f"where results of searches are kept (default: {STORE_VARIABLE}, or the user's cache)",
+)
+DTYPES = argument(
+    "--dtype", action="append", type=dtype, metavar="fp16|bf16", help="may be given twice"
+)
+SHAPES = argument(
+    "--shape",
+    action="append",
+    metavar="K=4096,N=6144",
+    help="sizes of the recipe's static dims; may be given several times",
+)
+KERNELS = argument(
+    "--kernels", metavar="DIR", help="folder of emitted kernels (default: the package's own)"
+)
 
 
 def recipe(name_or_path: str) -> Recipe:
@@ -175,10 +147,10 @@ def output_folder(given: str | None, recipe_name: str, arch: str) -> Path:
     folder = Path(given) if given is not None else _own_folder(recipe_name)
     if folder.exists() and not folder.is_dir():
         raise FileError(f"{folder} is a file, not a folder", "choose another one: --out DIR")
-    check_writable(folder if folder.exists() else folder.parent, what=str(folder))
+    check_writable(folder)
     for inside in (folder / arch, folder / arch / Path(recipe_name).stem):
         if inside.exists():
-            check_writable(inside, what=str(inside))
+            check_writable(inside)
     return folder
 
 
@@ -196,25 +168,14 @@ def _own_folder(recipe_name: str) -> Path:
     return ROOT / "kernels"
 
 
-def check_writable(existing: Path, *, what: str) -> None:
-    """Raise FileError when `what`, which is `existing` or lies in it, could not be written."""
-    elsewhere = "choose another place"
-    if not existing.exists():
-        problem, hint = f"{existing} does not exist", f"mkdir -p {existing}"
-    elif existing.is_file() and str(existing) == what and os.access(existing, os.W_OK):
-        return
-    elif not existing.is_dir():
-        problem, hint = f"{existing} is not a folder", elsewhere
-    else:
-        try:
-            tempfile.TemporaryFile(dir=existing).close()  # a file without a name
-        except OSError as error:
-            problem, hint = f"{existing}: {error.strerror}", elsewhere
-        else:
+def check_writable(path: Path) -> None:
+    """Raise FileError when a file or folder, which may not exist yet, could not be written."""
+    existing = path if path.exists() else path.parent
+    try:
+        with path.open("a") if path.is_file() else tempfile.TemporaryFile(dir=existing):
             return
-    raise FileError(f"{what} can't be written: {problem}", hint)
-
-
-def verb_program(verb: str) -> str:
-    """Return how help texts name a verb: `mirage-kernels check`."""
-    return f"{PROGRAM} {verb}"
+    except OSError as error:
+        problem, hint = f"{existing}: {error.strerror}", "choose another place"
+        if not existing.exists():
+            problem, hint = f"{existing} does not exist", f"mkdir -p {existing}"
+        raise FileError(f"{path} can't be written: {problem}", hint) from error

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING
 from mirage_kernels.generator.build.compile import ROOT
 from mirage_kernels.generator.commands import bench_calls
 from mirage_kernels.generator.commands.arguments import (
-    Parser,
-    Verb,
-    add_workload,
+    DTYPES,
+    SHAPES,
+    argument,
     check_writable,
     is_checkout,
     positives,
@@ -57,43 +57,41 @@ examples:
   mirage-kernels bench --attention --dtype fp16 --json attention.json
   mirage-kernels bench gqa --m 1,8 --only decode --only page=16
 """
-
-
-def add_arguments(parser: Parser) -> None:
-    """Add the verb's arguments."""
-    parser.add_argument(
+ARGUMENTS = (
+    argument(
         "recipe",
         nargs="?",
         metavar="RECIPE",
         help="default: every recipe with compiled kernels, but for attention's",
-    )
-    parser.add_argument(
+    ),
+    argument(
         "--attention", action="store_true", help="measure attention: all its recipes, or RECIPE"
-    )
-    parser.add_argument(
+    ),
+    argument(
         "--only",
         action="append",
         metavar="TEXT",
         help="attention workloads with TEXT in their names, as 'B=8 L=4096' or 'mixed'; may be"
         " given several times, all must be there",
-    )
-    add_workload(parser)
-    parser.add_argument(
+    ),
+    *(DTYPES, SHAPES),
+    argument(
         "--m",
         type=positives,
         default=(1, 8, 16, 64),
         metavar="1,8,16,64",
         help="tokens; for attention, sequences",
-    )
-    parser.add_argument(
+    ),
+    argument(
         "--compile", action="store_true", help="torch.compile(max-autotune) as well (minutes)"
-    )
-    parser.add_argument(
+    ),
+    argument(
         "--commit", metavar="ID", help="what to record as measured (default: the checkout's commit)"
-    )
-    parser.add_argument(
+    ),
+    argument(
         "--json", metavar="FILE", help="write rows and environment there; - prints them on stdout"
-    )
+    ),
+)
 
 
 def run(arguments: argparse.Namespace, terminal: Terminal) -> int:
@@ -135,7 +133,7 @@ def _shapes(arguments: argparse.Namespace, chosen: Recipe | None) -> list[Shape]
 def _check_target(file: Path) -> None:
     if file.is_dir():
         raise FileError(f"{file} is a folder", "--json takes the name of a file to write")
-    check_writable(file if file.exists() else file.parent, what=str(file))
+    check_writable(file)
 
 
 def _require_gpu() -> None:
@@ -279,6 +277,3 @@ def _described(environment: Environment) -> str:
         f"{e.gpu}, driver {e.driver}, CUDA {e.cuda}, torch {e.torch}, {e.date}, commit {e.commit}"
         f"\n{e.command}"
     )
-
-
-VERB = Verb(DETAILS, add_arguments, run)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import argparse
+from dataclasses import asdict
 from pathlib import Path
 
 from mirage_kernels.generator.commands.arguments import (
-    Parser,
-    Verb,
-    add_jobs,
-    add_json,
-    add_kernels,
+    JOBS,
+    JSON,
+    KERNELS,
+    argument,
     is_checkout,
     kernels_folder,
     recipe,
@@ -27,14 +27,10 @@ examples:
   mirage-kernels check
   mirage-kernels check path/to/my_recipe.py --kernels path/to/kernels
 """
-
-
-def add_arguments(parser: Parser) -> None:
-    """Add the verb's arguments."""
-    parser.add_argument("files", nargs="*", metavar="FILE", help="recipe files beside the catalog")
-    add_kernels(parser)
-    add_jobs(parser)
-    add_json(parser)
+ARGUMENTS = (
+    argument("files", nargs="*", metavar="FILE", help="recipe files beside the catalog"),
+    *(KERNELS, JOBS, JSON),
+)
 
 
 def run(arguments: argparse.Namespace, terminal: Terminal) -> int:
@@ -68,9 +64,7 @@ def run(arguments: argparse.Namespace, terminal: Terminal) -> int:
         {
             "folder": str(folder),
             "kernels": count,
-            "differences": [
-                {"path": d.path, "reason": d.reason, "diff": d.diff} for d in differences
-            ],
+            "differences": [asdict(difference) for difference in differences],
         }
     )
     return 1 if differences else 0
@@ -85,6 +79,3 @@ def _recipe_file(given: str) -> str:
         )
     recipe(given)
     return str(Path(given).resolve())
-
-
-VERB = Verb(DETAILS, add_arguments, run)

@@ -11,16 +11,10 @@ import subprocess
 from collections import Counter
 from dataclasses import asdict, dataclass
 
+from mirage_kernels.generator.build.selection import kernel_name
 from mirage_kernels.generator.build.toolchain import find_nvcc, nvcc_release
-from mirage_kernels.generator.commands.arguments import (
-    Parser,
-    Verb,
-    add_json,
-    is_checkout,
-    package_kernels,
-)
+from mirage_kernels.generator.commands.arguments import JSON, is_checkout, package_kernels
 from mirage_kernels.generator.commands.extension import Loaded, extension_file, load
-from mirage_kernels.generator.commands.list import kernel_name
 from mirage_kernels.generator.errors import MirageError
 from mirage_kernels.generator.records.folder import emitted
 from mirage_kernels.generator.target import TARGETS
@@ -30,6 +24,7 @@ DETAILS = """\
 Exit code 0 unless something that the library itself needs (torch, the compiled extension) does not
 work; what only `generate` or `bench` need may be missing.
 """
+ARGUMENTS = (JSON,)
 
 
 @dataclass(frozen=True)
@@ -41,11 +36,6 @@ class Finding:
     status: str  # "ok", "missing" or "broken"
     found: str
     hint: str = ""
-
-
-def add_arguments(parser: Parser) -> None:
-    """Add the verb's arguments."""
-    add_json(parser)
 
 
 def run(arguments: argparse.Namespace, terminal: Terminal) -> int:
@@ -107,15 +97,13 @@ def _gpu(loaded: Loaded) -> Finding:
     if not loaded.gpu:
         hint = "install a torch built for CUDA; the driver must be new enough for it"
         return Finding("GPU", "bench", "broken", f"{seen}, but torch does not see it", hint)
-    major, minor = loaded.capability or (0, 0)
-    found = f"{seen or loaded.gpu}, compute capability {major}.{minor}"
+    found = f"{seen or loaded.gpu}, compute capability {'.'.join(map(str, loaded.capability))}"
     if loaded.complaint:
         return Finding("GPU", "bench", "missing", found, loaded.complaint)
     return Finding("GPU", "bench", "ok", found)
 
 
 def _served(arch: str) -> str:
-    """Say which GPUs kernels are for: those of the extension, and those that it could be for."""
     gpus = ", ".join(f"{a} ({on.gpu})" for a, on in TARGETS.items())
     here = f"the extension here serves {arch}; " if arch else ""
     return f"CPU tensors run PyTorch's programs; {here}kernels can be made for {gpus}"
@@ -156,7 +144,6 @@ _PACKAGES = (
     ("triton", "run", "`pip install triton`: emitted Triton programs run on the CPU with it"),
     ("numpy", "generate", "`pip install numpy`"),
     ("ray", "search", "`pip install 'mirage-kernels[ray]'`: searches on a cluster need it"),
-    ("rich", "terminal", "`pip install rich`; without it output is plain lines"),
 )
 
 
@@ -185,6 +172,3 @@ def _kernels(loaded: Loaded) -> Finding:
         words += f"; {len(absent)} are not compiled, {min(absent)} for one"
         return Finding(what, "generate", "missing", words, hint)
     return Finding(what, "generate", "ok", words)
-
-
-VERB = Verb(DETAILS, add_arguments, run)

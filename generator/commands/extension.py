@@ -1,7 +1,7 @@
 """The compiled extension as the command line sees it: where it is, what it holds, does it load.
 
-Loading happens in a fresh interpreter: an extension that is broken can end its process, and verbs
-that don't need torch should not wait for it.
+Loading happens in a fresh interpreter, which runs this module as a program: an extension that is
+broken can end its process, and verbs that don't need torch should not wait for it.
 """
 
 from __future__ import annotations
@@ -9,31 +9,20 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+import time
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import cast
+
+import msgspec
 
 from mirage_kernels.generator.build.compile import EXTENSION_NAME
 from mirage_kernels.generator.commands.arguments import package_kernels
-from mirage_kernels.generator.errors import ToolchainError
+from mirage_kernels.generator.errors import MirageError
 from mirage_kernels.generator.target import TARGETS
 
 PROBE_SECONDS = 300
-_PROBE = "mirage_kernels.generator.commands.probe"
-
-
-@dataclass(frozen=True)
-class Loaded:
-    """What a fresh interpreter found when it imported torch and the extension."""
-
-    torch: str  # version; empty where torch is missing
-    cuda: str  # the CUDA that torch was built for; empty for a CPU build
-    gpu: str  # name; empty where torch sees none
-    capability: tuple[int, int] | None
-    kernels: tuple[str, ...]  # names in the dispatch table
-    arch: str
-    problem: str  # why torch or the extension does not load; empty when both do
-    complaint: str = ""  # why the extension does not run on the GPU; empty where it does
 
 
 @dataclass(frozen=True)
@@ -43,6 +32,21 @@ class Call:
     error: float
     error_eager: float
     seconds: float
+
+
+@dataclass
+class Loaded:
+    """What a fresh interpreter found when it imported torch and the extension."""
+
+    torch: str = ""  # version; empty where torch is missing
+    cuda: str = ""  # the CUDA that torch was built for; empty for a CPU build
+    gpu: str = ""  # name; empty where torch sees none
+    capability: tuple[int, ...] = ()
+    kernels: tuple[str, ...] = ()  # names in the dispatch table
+    arch: str = ""
+    problem: str = ""  # why torch or the extension does not load; empty when both do
+    complaint: str = ""  # why the extension does not run on the GPU; empty where it does
+    call: Call | None = None  # what came of a call, if one was asked for and there is no GPU
 
 
 def extension_file() -> Path:
@@ -55,8 +59,7 @@ def compiled_names(names: Iterable[str]) -> set[str]:
 
     The table's names are C strings: each stands in the file between two NUL bytes.
     """
-    file = extension_file()
-    content = file.read_bytes() if file.is_file() else b""
+    content = _content()
     return {name for name in names if b"\0" + name.encode() + b"\0" in content}
 
 
@@ -65,45 +68,78 @@ def compiled_arch() -> str:
 
     The table's `kArch` ends in a NUL byte; no other text in the file names an architecture.
     """
-    file = extension_file()
-    content = file.read_bytes() if file.is_file() else b""
+    content = _content()
     return next((arch for arch in TARGETS if arch.encode() + b"\0" in content), "")
 
 
-def load() -> Loaded:
-    """Import torch and the extension in a fresh interpreter and return what it found."""
-    try:
-        data = json.loads(_probe(["describe"]))
-    except ToolchainError as failure:
-        return Loaded("", "", "", None, (), "", problem=failure.hint or failure.sentence)
-    capability = data.pop("capability")
-    kernels = tuple(data.pop("kernels"))
-    return Loaded(capability=capability and tuple(capability), kernels=kernels, **data)
+def _content() -> bytes:
+    return extension_file().read_bytes() if extension_file().is_file() else b""
 
 
-def call_on_cpu(recipe: str, dtype: str, sizes: Mapping[str, int]) -> Call:
-    """Call a recipe's compiled op on CPU tensors in a fresh interpreter.
+def load(*call: str) -> Loaded:
+    """Import torch and the extension in a fresh interpreter and return what it found.
 
-    Raises ToolchainError when the extension does not load or has no such op.
+    `call` may name an op to call on CPU tensors: a recipe, a dtype, and sizes as JSON.
     """
-    return Call(**json.loads(_probe(["call", recipe, dtype, json.dumps(dict(sizes))])))
-
-
-def _probe(words: Sequence[str]) -> str:
-    """Run the probe and return its last line; raises ToolchainError with what it said instead."""
-    command = [sys.executable, "-m", _PROBE, *words]
+    command = [sys.executable, "-m", "mirage_kernels.generator.commands.extension", *call]
     try:
         ran = subprocess.run(
             command, capture_output=True, text=True, check=False, timeout=PROBE_SECONDS
         )
-    except subprocess.TimeoutExpired as expired:
-        raise ToolchainError(f"loading the extension took over {PROBE_SECONDS} s") from expired
+    except subprocess.TimeoutExpired:
+        return Loaded(problem=f"loading the extension took over {PROBE_SECONDS} s")
     lines = ran.stdout.splitlines()
     if ran.returncode == 0 and lines:
-        return lines[-1]
+        return msgspec.json.decode(lines[-1], type=Loaded)
     said = [line for line in ran.stderr.splitlines() if line.strip()]
     how = f"signal {-ran.returncode}" if ran.returncode < 0 else f"exit code {ran.returncode}"
-    raise ToolchainError(
-        f"a fresh interpreter that loads the extension ends with {how}",
-        said[-1] if said else f"it says nothing; try `{' '.join(command)}`",
-    )
+    silent = f"a fresh interpreter ends with {how} and says nothing; try `{' '.join(command)}`"
+    return Loaded(problem=said[-1] if said else silent)
+
+
+# -- in the fresh interpreter ----------------------------------------------------------------------
+
+
+def _loaded(*call: str) -> Loaded:
+    found = Loaded()
+    try:
+        import torch
+
+        found.torch, found.cuda = str(torch.__version__), torch.version.cuda or ""
+        if torch.cuda.is_available():
+            found.gpu = torch.cuda.get_device_name()
+            found.capability = torch.cuda.get_device_capability()
+        from mirage_kernels import kernel_table
+
+        found.kernels = tuple(entry.name for entry in kernel_table())
+        found.arch = next((entry.arch for entry in kernel_table()), "")
+        if found.gpu:
+            gpu = (*found.capability, found.gpu)
+            found.complaint = torch.ops.mirage_kernels._architecture_complaint(*gpu)
+        elif call:
+            found.call = _called(*call)
+    except (ImportError, LookupError, MirageError) as failure:
+        found.problem = str(failure)
+    return found
+
+
+def _called(name: str, dtype: str, sizes: str) -> Call:
+    from mirage_kernels.generator.bench.measure import Op, largest_error
+    from mirage_kernels.generator.bench.op_calls import function_of
+    from mirage_kernels.generator.bench.workloads.tokens import Workload
+    from mirage_kernels.generator.ir.dtypes import DType
+    from mirage_kernels.generator.recipe import load_recipe
+
+    work = Workload(load_recipe(name), DType(dtype), json.loads(sizes), "cpu")
+    op = cast(Op, function_of(work.recipe))
+    inputs = work.inputs(seed=0)
+    exact = work.reference(*(t.double() if t.is_floating_point() else t for t in inputs))
+    started = time.monotonic()
+    result = work.with_scalars(op)(*inputs)
+    seconds = time.monotonic() - started
+    eager = largest_error(work.reference(*inputs), exact)
+    return Call(largest_error(result, exact), eager, seconds)
+
+
+if __name__ == "__main__":
+    print(msgspec.json.encode(_loaded(*sys.argv[1:])).decode())

@@ -5,19 +5,19 @@ from __future__ import annotations
 import argparse
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from mirage_kernels.generator import pipeline
 from mirage_kernels.generator.commands.arguments import (
-    Parser,
-    Verb,
-    add_effort,
-    add_json,
-    add_store,
-    add_workload,
-    known_arch,
+    ARCH,
+    DTYPES,
+    JOBS,
+    JSON,
+    SHAPES,
+    STORE,
+    argument,
     output_folder,
     recipe,
 )
@@ -29,8 +29,9 @@ from mirage_kernels.generator.recipe import Recipe
 from mirage_kernels.generator.records.files import all_or_nothing
 from mirage_kernels.generator.records.folder import write
 from mirage_kernels.generator.records.record import MuGraphRecord
+from mirage_kernels.generator.report import pruned_by
 from mirage_kernels.generator.request import Request, parse_shape, requests
-from mirage_kernels.generator.schedules.loop import ALIGNED_ELEMENTS as OCTET
+from mirage_kernels.generator.schedules.loop import ALIGNED_ELEMENTS
 from mirage_kernels.generator.settings import store_folder
 from mirage_kernels.generator.terminal import Table, Terminal, counted, listed
 
@@ -46,6 +47,13 @@ examples:
   mirage-kernels generate rms_norm_linear --shape K=4096,N=6144 --dtype fp16 --dry-run
   mirage-kernels generate path/to/my_recipe.py --shape K=1024,N=512
 """
+ARGUMENTS = (
+    argument("recipe", metavar="RECIPE|FILE", help="a recipe's name, or a file that defines one"),
+    *(DTYPES, SHAPES, ARCH, JOBS, STORE),
+    argument("--out", metavar="DIR", help="folder to write to: DIR/sm_90a/..."),
+    argument("--dry-run", action="store_true", help="say what would be generated, and stop"),
+    JSON,
+)
 
 
 @dataclass(frozen=True)
@@ -55,32 +63,20 @@ class Made:
     result: Result
     seconds: float
 
-    @property
-    def name(self) -> str:
-        """Recipe and shape: `rms_norm_linear K4096_N6144_fp16`."""
-        return described(self.result.request)
-
-
-def add_arguments(parser: Parser) -> None:
-    """Add the verb's arguments."""
-    parser.add_argument(
-        "recipe", metavar="RECIPE|FILE", help="a recipe's name, or a file that defines one"
-    )
-    add_workload(parser)
-    add_effort(parser)
-    add_store(parser)
-    parser.add_argument("--out", metavar="DIR", help="folder to write to: DIR/sm_90a/...")
-    parser.add_argument(
-        "--dry-run", action="store_true", help="say what would be generated, and stop"
-    )
-    add_json(parser)
+    def to_json(self) -> dict[str, Json]:
+        """Return what was asked for, what the search did, and the time as JSON data."""
+        return _request_json(self.result.request) | {
+            "report": self.result.report.to_json(),
+            "seconds": round(self.seconds, 2),
+            "log2_failure": self.result.record.proof.log2_failure,
+        }
 
 
 def run(arguments: argparse.Namespace, terminal: Terminal) -> int:
     """Generate every requested kernel, write all files, and report what the search did."""
     source = recipe(arguments.recipe)
     folder = output_folder(arguments.out, arguments.recipe, arguments.arch)
-    wanted = requested(source, arguments)
+    wanted = _requested(source, arguments)
     if arguments.dry_run:
         _say_what_would_happen(wanted, folder, terminal)
         return 0
@@ -90,44 +86,42 @@ def run(arguments: argparse.Namespace, terminal: Terminal) -> int:
     _report(made, terminal)
     terminal.line(f"{counted(len(written), 'file')} in {folder}")
     terminal.document(
-        {
-            "kernels": [made_json(m) for m in made],
-            "written": [str(path) for path in written],
-        }
+        {"kernels": [m.to_json() for m in made], "written": [str(path) for path in written]}
     )
     return 0
 
 
-def requested(source: Recipe, arguments: argparse.Namespace) -> list[Request]:
-    """Return the kernels that `--arch`, `--dtype` and `--shape` choose."""
+def _requested(source: Recipe, arguments: argparse.Namespace) -> list[Request]:
     shapes = [parse_shape(text, source) for text in arguments.shape or ()]
-    arch = known_arch(arguments.arch)
     if not (shapes or source.shapes):
         raise ShapeError(
             f"recipe {source.name} has no shapes of its own",
             f"write --shape {','.join(f'{n}=...' for n in source.static_dims)}",
         )
-    return requests(source, arch, arguments.dtype or None, shapes or None)
+    return requests(source, arguments.arch, arguments.dtype, shapes)
 
 
 def generate_one(request: Request, arguments: argparse.Namespace, terminal: Terminal) -> Made:
     """Generate one kernel with live progress, then print its line; its search may be stored."""
     started = time.monotonic()
     store = Store(store_folder(arguments.store))
-    with terminal.watch(described(request)) as progress:
+    with terminal.watch(request.name) as progress:
         result = pipeline.generate(request, jobs=arguments.jobs, progress=progress, store=store)
     made = Made(result, time.monotonic() - started)
-    terminal.note(f"  done     {made.name}  {made.seconds:.1f} s")
+    terminal.note(f"  done     {request.name}  {made.seconds:.1f} s")
     return made
 
 
-def described(request: Request) -> str:
-    """Name a kernel to be made: `rms_norm_linear K4096_N6144_fp16`."""
-    return f"{request.recipe.name} {request.shape.stem}_{request.dtype.value}"
+def search_lines(result: Result) -> Iterator[str]:
+    """Say what the search did, what it cut away and why."""
+    report = result.report
+    yield f"searched {report.states:,} states, pruned by {pruned_by(report.pruned)}"
+    yield (
+        f"{report.candidates:,} candidates: {report.proved:,} proved, {report.rejected:,} rejected"
+    )
 
 
-def request_json(request: Request) -> dict[str, Json]:
-    """Return what was asked for as JSON data."""
+def _request_json(request: Request) -> dict[str, Json]:
     return {
         "recipe": request.recipe.name,
         "shape": dict(request.shape.dims),
@@ -137,32 +131,11 @@ def request_json(request: Request) -> dict[str, Json]:
     }
 
 
-def made_json(made: Made) -> dict[str, Json]:
-    """Return a generated kernel as JSON data: what was asked for, what the search did, time."""
-    report = made.result.report.to_json()
-    return request_json(made.result.request) | {
-        "report": report,
-        "seconds": round(made.seconds, 2),
-        "log2_failure": made.result.record.proof.log2_failure,
-    }
-
-
-def search_lines(result: Result) -> list[str]:
-    """Say what the search did, what it cut away and why."""
-    report = result.report
-    cut = sorted(report.pruned.items(), key=lambda item: -item[1])
-    reasons = [f"{reason} {count:,}" for reason, count in cut if count]
-    return [
-        f"searched {report.states:,} states, pruned by {listed(reasons) or 'nothing'}",
-        f"{report.candidates:,} candidates: {report.proved:,} proved, {report.rejected:,} rejected",
-    ]
-
-
 def _say_what_would_happen(wanted: Sequence[Request], folder: Path, terminal: Terminal) -> None:
     terminal.line(f"would generate {counted(len(wanted), 'kernel')} into {folder}")
-    rows = tuple((described(r), r.arch, r.shape.source) for r in wanted)
+    rows = tuple((r.name, r.arch, r.shape.source) for r in wanted)
     terminal.table(Table(("kernel", "arch", "shape from"), rows, left=3))
-    terminal.document({"folder": str(folder), "kernels": [request_json(r) for r in wanted]})
+    terminal.document({"folder": str(folder), "kernels": [_request_json(r) for r in wanted]})
 
 
 def _report(made: Sequence[Made], terminal: Terminal) -> None:
@@ -176,28 +149,23 @@ def _report(made: Sequence[Made], terminal: Terminal) -> None:
     columns = ("kernel", "gated", "proof draws", "wrong passes", "variants", "seconds")
     terminal.table(Table(columns, tuple(_row(m) for m in made), left=1))
     terminal.line("gated: faster by prediction, but refused by the numeric gate")
-    for one in made:
-        record = one.result.record
+    for record in (m.result.record for m in made):
         if isinstance(record, MuGraphRecord):
-            terminal.line(f"{one.name}: proved, not emitted: {record.no_plan}")
-            odd = [f"{name} {size}" for name, size in record.shape.items() if size % OCTET]
-            if odd:
-                terminal.line(
-                    f"  hint: kernels read {OCTET} elements of a row at a time; with a multiple of "
-                    f"{OCTET} in place of {listed(odd)} there may be a plan"
-                )
+            _say_why_not_emitted(record, terminal)
 
 
 def _row(made: Made) -> tuple[str, ...]:
-    record, report = made.result.record, made.result.report
-    return (
-        made.name,
-        f"{report.gated:,}",
-        str(record.proof.draws),
-        f"2^{record.proof.log2_failure:g}",
-        str(len(record.variants)),
-        f"{made.seconds:.1f}",
-    )
+    record, proof = made.result.record, made.result.record.proof
+    counts = (f"{made.result.report.gated:,}", str(proof.draws), f"2^{proof.log2_failure:g}")
+    return made.result.request.name, *counts, str(len(record.variants)), f"{made.seconds:.1f}"
 
 
-VERB = Verb(DETAILS, add_arguments, run)
+def _say_why_not_emitted(record: MuGraphRecord, terminal: Terminal) -> None:
+    terminal.line(f"{record.recipe} {record.stem}: proved, not emitted: {record.no_plan}")
+    size = ALIGNED_ELEMENTS
+    odd = [f"{name} {extent}" for name, extent in record.shape.items() if extent % size]
+    if odd:
+        terminal.line(
+            f"  hint: kernels read {size} elements of a row at a time; with a multiple of {size} "
+            f"in place of {listed(odd)} there may be a plan"
+        )

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import argparse
-from collections import Counter
 from pathlib import Path
 
 from mirage_kernels.generator.commands import arguments as given
-from mirage_kernels.generator.commands.arguments import Parser, Verb
+from mirage_kernels.generator.commands.arguments import argument
 from mirage_kernels.generator.errors import MirageError
 from mirage_kernels.generator.frontend.mirage.binding import Held, Terms
 from mirage_kernels.generator.frontend.mirage.checkpoints import read_checkpoint
@@ -27,22 +26,18 @@ examples:
 Tensors are bound to the recipe's inputs by position and extents, whatever order their dims are in.
 Exit code 1 where a graph is not parsed. What a proof covers: docs/mirage.md.
 """
-
-
-def add_arguments(parser: Parser) -> None:
-    """Add the verb's arguments."""
-    parser.add_argument("file", metavar="FILE.json", help="a list of muGraphs in Mirage's schema")
-    parser.add_argument(
-        "--verify", metavar="RECIPE", help="prove each graph equal to a recipe, or refuse it"
-    )
-    parser.add_argument(
+ARGUMENTS = (
+    argument("file", metavar="FILE.json", help="a list of muGraphs in Mirage's schema"),
+    argument("--verify", metavar="RECIPE", help="prove each graph equal to a recipe, or refuse it"),
+    argument(
         "--hold",
         metavar="eps=0,scale=1",
         default="",
         help="values of the recipe's inputs that the graphs lack: numbers, or a dim's extent",
-    )
-    parser.add_argument("--show", type=int, metavar="N", help="print graph number N")
-    given.add_json(parser)
+    ),
+    argument("--show", type=int, metavar="N", help="print graph number N"),
+    given.JSON,
+)
 
 
 def run(arguments: argparse.Namespace, terminal: Terminal) -> int:
@@ -84,12 +79,11 @@ def read_held(text: str) -> Held:
 
 def _number(value: str, text: str) -> float:
     try:
-        found = float(value)
+        return float(value)
     except ValueError:
         raise MirageError(
             f"{value!r} in --hold {text} is no number and no dim", "write --hold eps=0,seq_lens=L"
         ) from None
-    return found
 
 
 def _shown(number: int | None, verdicts: list[Verdict]) -> Verdict | None:
@@ -104,16 +98,15 @@ def _shown(number: int | None, verdicts: list[Verdict]) -> Verdict | None:
 
 
 def _print(verdicts: list[Verdict], proving: bool, terminal: Terminal) -> None:
-    rows = tuple((str(v.number), _kernels(v), _verdict(v)) for v in verdicts)
+    launches = [counted(v.kernels, "kernel") if v.program is not None else "-" for v in verdicts]
+    rows = tuple((str(v.number), n, _verdict(v)) for v, n in zip(verdicts, launches, strict=True))
     terminal.table(Table(("graph", "launches", "verdict"), rows, left=3))
-    choices = Counter(str(v.choice) for v in verdicts if v.choice is not None)
-    for choice in choices:
+    for choice in dict.fromkeys(str(v.choice) for v in verdicts if v.choice is not None):
         terminal.line(f"\nwhere the graphs' tensors are {choice}")
-    terminal.line("\n" + _summary(verdicts, proving))
-
-
-def _kernels(verdict: Verdict) -> str:
-    return counted(verdict.kernels, "kernel") if verdict.program is not None else "-"
+    counts = _counts(verdicts)
+    told = ("parsed", "verified", "refused") if proving else ("parsed",)
+    found = ", ".join(f"{counts[name]} {name}" for name in told)
+    terminal.line(f"\n{counted(counts['graphs'], 'graph')}: {found}")
 
 
 def _verdict(verdict: Verdict) -> str:
@@ -135,14 +128,6 @@ def _counts(verdicts: list[Verdict]) -> dict[str, int]:
     }
 
 
-def _summary(verdicts: list[Verdict], proving: bool) -> str:
-    counts = _counts(verdicts)
-    text = f"{counted(counts['graphs'], 'graph')}: {counts['parsed']} parsed"
-    if proving:
-        text += f", {counts['verified']} verified, {counts['refused']} refused"
-    return text
-
-
 def _document(path: Path, verdicts: list[Verdict], shown: Verdict | None) -> Json:
     rows: list[Json] = [
         {
@@ -158,6 +143,3 @@ def _document(path: Path, verdicts: list[Verdict], shown: Verdict | None) -> Jso
         if shown is None or v.number == shown.number
     ]
     return {"file": path.name, "counts": {**_counts(verdicts)}, "graphs": rows}
-
-
-VERB = Verb(DETAILS, add_arguments, run)

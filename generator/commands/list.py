@@ -4,23 +4,20 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping
+from dataclasses import asdict, dataclass
 
-from mirage_kernels.generator.commands.arguments import (
-    Parser,
-    Verb,
-    add_json,
-    add_kernels,
-    kernels_folder,
-)
+from mirage_kernels.generator.build.selection import kernel_name
+from mirage_kernels.generator.commands.arguments import JSON, KERNELS, argument, kernels_folder
 from mirage_kernels.generator.commands.extension import (
     compiled_arch,
     compiled_names,
     extension_file,
 )
 from mirage_kernels.generator.ir.text import Json
-from mirage_kernels.generator.recipe import Recipe, Shape, catalog
+from mirage_kernels.generator.recipe import Recipe, catalog
 from mirage_kernels.generator.records.folder import emitted
-from mirage_kernels.generator.records.record import AttentionRecord, Emitted, KernelRecord
+from mirage_kernels.generator.records.record import KernelRecord
+from mirage_kernels.generator.request import sizes_text
 from mirage_kernels.generator.target import TARGETS
 from mirage_kernels.generator.terminal import Table, Terminal
 from mirage_kernels.generator.tuning.catalog import committed_path, load_catalog
@@ -30,126 +27,117 @@ DETAILS = """\
 to the number of tokens (M) that its bucket names; in attention of query rows: heads of a group (G),
 times tokens (T*G) where they see keys up to their own. "tuned" is the day when variants were
 measured, as kernels/catalog.json has it; others are the rule's. An architecture's kernels are
-planned for the GPU beside it; "evidence" says whether those of the catalog have been run on one, or
-were only compiled; others were generated, and not measured.
+planned for the GPU beside it; "tuned" counts those whose own times are in the catalog, and the last
+column says how far the kernels that are shipped for it have been tried.
 """
+ARGUMENTS = (
+    argument("--recipes", action="store_true", help="only the recipes and their shapes"),
+    *(KERNELS, JSON),
+)
 
 
-def add_arguments(parser: Parser) -> None:
-    """Add the verb's arguments."""
-    parser.add_argument("--recipes", action="store_true", help="only the recipes and their shapes")
-    add_kernels(parser)
-    add_json(parser)
+@dataclass(frozen=True)
+class Listed:
+    """A committed kernel."""
+
+    name: str
+    path: str
+    recipe: str
+    shape: dict[str, int]
+    dtype: str
+    arch: str
+    buckets: list[int]
+    stacked: list[str]  # weights of which a second kernel takes one slice per token
+    tuned: str | None  # the day
+    compiled: bool
 
 
 def run(arguments: argparse.Namespace, terminal: Terminal) -> int:
     """Print the recipes with their shapes, then the committed kernels."""
     recipes = catalog().values()
-    found = {} if arguments.recipes else emitted(kernels_folder(arguments.kernels))
-    compiled = compiled_paths(found)
-    rows = tuple((r.name, dims_text(s), s.source) for r in recipes for s in r.shapes)
-    terminal.table(Table(("recipe", "static dims", "shape from"), rows, left=3))
+    rows = tuple((r.name, sizes_text(s.dims), s.source) for r in recipes for s in r.shapes)
     document: dict[str, Json] = {"recipes": [recipe_json(r) for r in recipes]}
+    records = {} if arguments.recipes else emitted(kernels_folder(arguments.kernels))
+    terminal.table(Table(("recipe", "static dims", "shape from"), rows, left=3))
     if not arguments.recipes:
+        kernels = listed(records)
         terminal.line()
-        print_kernels(found, compiled, terminal)
+        print_kernels(records, terminal)
         terminal.line()
-        print_architectures(found, terminal)
-        document["kernels"] = kernels_json(found, compiled)
-        document["architectures"] = architectures_json(found)
+        architectures = [_architecture(arch, kernels) for arch in TARGETS]
+        cells = tuple(tuple(map(str, a.values())) for a in architectures)
+        terminal.table(
+            Table(("arch", "planned for", "kernels", "tuned", "those shipped"), cells, left=5)
+        )
+        document["kernels"] = [asdict(kernel) for kernel in kernels]
+        document["architectures"] = [*architectures]
     terminal.document(document)
     return 0
 
 
-def print_kernels(found: Mapping[str, Emitted], compiled: set[str], terminal: Terminal) -> None:
-    """Print the table of committed kernels and how many of them the extension contains."""
-    if not found:
-        terminal.line("no kernels yet: `mirage-kernels generate rms_norm_linear` makes some")
-        return
-    days = tuned_days()
-    rows = tuple(
-        (
-            *(kernel_name(record), record.arch, buckets(record) + beside(record)),
-            *(days.get((record.arch, kernel_name(record)), "-"), _yes(path in compiled)),
-        )
-        for path, record in found.items()
-    )
-    columns = ("kernel", "arch", "variants serve", "tuned", "compiled")
-    terminal.table(Table(columns, rows, left=5))
-    if not extension_file().is_file():
-        terminal.line("the extension is not built: `make extension` in a source checkout builds it")
-
-
-def tuned_days() -> dict[tuple[str, str], str]:
-    """Return when each kernel of the catalog was measured, by architecture and name."""
-    return {
+def listed(records: Mapping[str, KernelRecord]) -> list[Listed]:
+    """Return what is to be told of each kernel, by the path of its record."""
+    days = {
         (section.arch, name): section.measured.get("date", "yes").partition(" ")[0]
         for section in load_catalog(committed_path()).sections
         for name in section.names
     }
+    compiled = compiled_paths(records)
+    return [
+        Listed(
+            name=kernel_name(record),
+            path=path,
+            recipe=record.recipe,
+            shape=dict(record.shape),
+            dtype=record.dtype,
+            arch=record.arch,
+            buckets=[variant.bucket for variant in record.variants],
+            stacked=list(record.stacked),
+            tuned=days.get((record.arch, kernel_name(record))),
+            compiled=path in compiled,
+        )
+        for path, record in records.items()
+    ]
 
 
-def compiled_paths(found: Mapping[str, Emitted]) -> set[str]:
-    """Return which committed kernels the extension contains: those of its one architecture."""
-    arch, names = compiled_arch(), compiled_names(kernel_name(r) for r in found.values())
-    return {path for path, r in found.items() if r.arch == arch and kernel_name(r) in names}
-
-
-def print_architectures(found: Mapping[str, Emitted], terminal: Terminal) -> None:
-    """Print every architecture with its number of kernels, and whether they have been run."""
+def print_kernels(records: Mapping[str, KernelRecord], terminal: Terminal) -> None:
+    """Print the table of committed kernels, and whether the extension contains them."""
+    if not records:
+        terminal.line("no kernels yet: `mirage-kernels generate rms_norm_linear` makes some")
+        return
     rows = tuple(
-        (arch, on.gpu, str(sum(r.arch == arch for r in found.values())), _evidence(found, arch))
-        for arch, on in TARGETS.items()
+        (k.name, k.arch, _served(k, record), k.tuned or "-", "yes" if k.compiled else "no")
+        for k, record in zip(listed(records), records.values(), strict=True)
     )
-    terminal.table(Table(("arch", "planned for", "kernels", "evidence"), rows, left=4))
+    terminal.table(Table(("kernel", "arch", "variants serve", "tuned", "compiled"), rows, left=5))
+    if not extension_file().is_file():
+        terminal.line("the extension is not built: `make extension` in a source checkout builds it")
 
 
-def _evidence(found: Mapping[str, Emitted], arch: str) -> str:
-    """Say what is known of an architecture's kernels, and of how many nothing is."""
-    kernels = [record for record in found.values() if record.arch == arch]
-    made = sum(not is_of_catalog(record) for record in kernels)
-    shipped = [TARGETS[arch].evidence.value] if made < len(kernels) else []
-    return "; ".join([*shipped, *([f"{made} generated, not measured"] if made else [])]) or "-"
+def _served(kernel: Listed, record: KernelRecord) -> str:
+    """Say which numbers of tokens or rows the variants serve: `M <= 8, 16, 32, any`."""
+    served = ", ".join(dict.fromkeys(str(bucket or "any") for bucket in kernel.buckets))
+    text = (
+        f"any {record.roles.counted}" if served == "any" else f"{record.roles.counted} <= {served}"
+    )
+    return text + (f", and stacks of {', '.join(kernel.stacked)}" if kernel.stacked else "")
 
 
-def is_of_catalog(record: Emitted) -> bool:
-    """Say whether a kernel is one of the product's, which the evidence is about."""
-    shapes = [dict(s.dims) for recipe in catalog().values() for s in recipe.shapes]
-    return record.recipe in catalog() and dict(record.shape) in shapes
+def compiled_paths(records: Mapping[str, KernelRecord]) -> set[str]:
+    """Return which committed kernels the extension contains: those of its one architecture."""
+    arch, names = compiled_arch(), compiled_names(kernel_name(r) for r in records.values())
+    return {path for path, r in records.items() if r.arch == arch and kernel_name(r) in names}
 
 
-def architectures_json(found: Mapping[str, Emitted]) -> Json:
-    """Return the architectures as JSON data."""
-    return [
-        {
-            "arch": arch,
-            "gpu": on.gpu,
-            "kernels": sum(record.arch == arch for record in found.values()),
-            "generated": sum(r.arch == arch and not is_of_catalog(r) for r in found.values()),
-            "evidence": on.evidence.name.lower(),
-        }
-        for arch, on in TARGETS.items()
-    ]
-
-
-def kernels_json(found: Mapping[str, Emitted], compiled: set[str]) -> Json:
-    """Return the committed kernels as JSON data."""
-    days = tuned_days()
-    return [
-        {
-            "name": kernel_name(record),
-            "path": path,
-            "recipe": record.recipe,
-            "shape": dict(record.shape),
-            "dtype": record.dtype,
-            "arch": record.arch,
-            "buckets": [variant.bucket for variant in record.variants],
-            "stacked": list(stacked(record)),
-            "tuned": days.get((record.arch, kernel_name(record))),
-            "compiled": path in compiled,
-        }
-        for path, record in found.items()
-    ]
+def _architecture(arch: str, kernels: list[Listed]) -> dict[str, Json]:
+    own = [kernel for kernel in kernels if kernel.arch == arch]
+    return {
+        "arch": arch,
+        "gpu": TARGETS[arch].gpu,
+        "kernels": len(own),
+        "tuned": sum(kernel.tuned is not None for kernel in own),
+        "evidence": TARGETS[arch].evidence.value,
+    }
 
 
 def recipe_json(recipe: Recipe) -> Json:
@@ -164,45 +152,3 @@ def recipe_json(recipe: Recipe) -> Json:
         "dtypes": [d.value for d in recipe.dtypes],
         "shapes": [{"source": s.source, "dims": dict(s.dims)} for s in recipe.shapes],
     }
-
-
-def dims_text(shape: Shape) -> str:
-    """Write a shape as `--shape` takes it: `K=4096,N=6144`."""
-    return ",".join(f"{name}={size}" for name, size in shape.dims.items())
-
-
-def kernel_name(record: Emitted) -> str:
-    """Return the kernel's name here and in the dispatch table: `rms_norm_linear/K64_N48_fp16`."""
-    return f"{record.recipe}/{record.stem}"
-
-
-def buckets(record: Emitted) -> str:
-    """Say which numbers of tokens or rows the variants serve: `M <= 8, 16, 32, any`."""
-    served = dict.fromkeys(str(variant.bucket or "any") for variant in record.variants)
-    if list(served) == ["any"]:
-        return f"any {bucketed(record)}"
-    return f"{bucketed(record)} <= {', '.join(served)}"
-
-
-def stacked(record: Emitted) -> tuple[str, ...]:
-    """Return the weights of which a second kernel takes one slice per token."""
-    return record.stacked if isinstance(record, KernelRecord) else ()
-
-
-def beside(record: Emitted) -> str:
-    """Say what a second kernel of the same muGraph takes: `, and stacks of lora_a, lora_b`."""
-    return f", and stacks of {', '.join(stacked(record))}" if stacked(record) else ""
-
-
-def bucketed(record: Emitted) -> str:
-    """Return what buckets count: tokens; of attention query rows, `T*G`."""
-    if isinstance(record, AttentionRecord):
-        return "*".join(record.roles.rows)
-    return record.roles.tokens
-
-
-def _yes(answer: bool) -> str:
-    return "yes" if answer else "no"
-
-
-VERB = Verb(DETAILS, add_arguments, run)

@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 import argparse
+import json
 import time
 from collections.abc import Sequence
 from dataclasses import asdict
 
 import mirage_kernels
 from mirage_kernels.generator.build.compile import build_extension
-from mirage_kernels.generator.build.selection import selected
+from mirage_kernels.generator.build.selection import kernel_name, selected
 from mirage_kernels.generator.build.toolchain import find_toolchain
 from mirage_kernels.generator.commands import trial
 from mirage_kernels.generator.commands.arguments import (
-    Parser,
-    Verb,
-    add_effort,
-    add_json,
-    add_store,
+    ARCH,
+    JOBS,
+    JSON,
+    STORE,
+    argument,
     dtype,
     is_checkout,
-    known_arch,
     package_kernels,
     recipe,
 )
@@ -31,8 +31,7 @@ from mirage_kernels.generator.commands.extension import (
     extension_file,
     load,
 )
-from mirage_kernels.generator.commands.generate import generate_one, made_json, search_lines
-from mirage_kernels.generator.commands.list import kernel_name
+from mirage_kernels.generator.commands.generate import generate_one, search_lines
 from mirage_kernels.generator.commands.show import proof_sentence
 from mirage_kernels.generator.errors import FileError, RecipeError, ToolchainError
 from mirage_kernels.generator.ir.dtypes import DType
@@ -51,19 +50,14 @@ the compiled op against PyTorch. Without: the muGraph in the block-by-block inte
 Triton program in Triton's interpreter, and the extension's op on CPU tensors, against float64. Exit
 code 1 when a row fails, 2 without a compiler (then nothing is written).
 """
-
-
-def add_arguments(parser: Parser) -> None:
-    """Add the verb's arguments."""
-    parser.add_argument("recipe", metavar="RECIPE", help="a recipe that the library has an op for")
-    parser.add_argument("--shape", metavar="K=4096,N=6144", help="default: the recipe's first")
-    parser.add_argument("--dtype", type=dtype, metavar="fp16|bf16", default=DType.FP16)
-    add_effort(parser)
-    add_store(parser)
-    parser.add_argument(
-        "--no-write", action="store_true", help="write nothing: no kernel, no extension"
-    )
-    add_json(parser)
+ARGUMENTS = (
+    argument("recipe", metavar="RECIPE", help="a recipe that the library has an op for"),
+    argument("--shape", metavar="K=4096,N=6144", help="default: the recipe's first"),
+    argument("--dtype", type=dtype, metavar="fp16|bf16", default=DType.FP16),
+    *(ARCH, JOBS, STORE),
+    argument("--no-write", action="store_true", help="write nothing: no kernel, no extension"),
+    JSON,
+)
 
 
 def run(arguments: argparse.Namespace, terminal: Terminal) -> int:
@@ -77,23 +71,20 @@ def run(arguments: argparse.Namespace, terminal: Terminal) -> int:
     request = _request(arguments)
     missing = _missing_compiler()
     made = generate_one(request, arguments, terminal)
-    result = made.result
+    result, failure = made.result, missing
     if not (arguments.no_write or missing):
         with all_or_nothing():
             write([result], package_kernels())
-    failure = missing or (None if arguments.no_write else _compile(result, terminal))
-    loaded = None if failure else load()
+        failure = _compile(result, terminal)
+    sizes = json.dumps(trial.interpreted_sizes(result))
+    loaded = Loaded() if failure else load(arguments.recipe, result.record.dtype, sizes)
     trials = _trials(arguments, result, loaded, terminal)
     if failure:
-        trials.append(failure)
+        trials.append(trial.Trial("compiled extension", {}, complaint=trial.words_of(failure)))
     _print(result, trials, loaded, terminal)
     terminal.line(f"{time.monotonic() - started:.0f} s in all")
     terminal.document(
-        {
-            "kernel": made_json(made),
-            "gpu": loaded.gpu if loaded else "",
-            "rows": [asdict(t) for t in trials],
-        }
+        {"kernel": made.to_json(), "gpu": loaded.gpu, "rows": [asdict(t) for t in trials]}
     )
     if missing:
         return 2
@@ -107,22 +98,21 @@ def _request(arguments: argparse.Namespace) -> Request:
             f"run calls the library's op, and it has none for {source.name}",
             "`mirage-kernels generate RECIPE --out DIR` makes kernels of any recipe",
         )
-    arch = known_arch(arguments.arch)
     shapes = [parse_shape(arguments.shape, source)] if arguments.shape else None
-    return requests(source, arch, [arguments.dtype], shapes)[0]
+    return requests(source, arguments.arch, [arguments.dtype], shapes)[0]
 
 
-def _missing_compiler() -> trial.Trial | None:
-    """Return a failed row where nothing can be compiled: then nothing is written either."""
+def _missing_compiler() -> ToolchainError | None:
+    """Return why nothing can be compiled, if nothing can: then nothing is written either."""
     try:
         find_toolchain()
     except ToolchainError as error:
-        return _not_compiled(error)
+        return error
     return None
 
 
-def _compile(result: Result, terminal: Terminal) -> trial.Trial | None:
-    """Compile the kernel beside those that are compiled; return a failed row if that fails."""
+def _compile(result: Result, terminal: Terminal) -> ToolchainError | None:
+    """Compile the kernel beside those that are compiled; return why that fails, if it does."""
     folder, arch = package_kernels(), result.request.arch
     try:
         with terminal.watch("compiling the extension") as progress:
@@ -133,7 +123,7 @@ def _compile(result: Result, terminal: Terminal) -> trial.Trial | None:
                 progress=lambda *step: progress(Event(*step)),
             )
     except ToolchainError as error:
-        return _not_compiled(error)
+        return error
     return None
 
 
@@ -144,29 +134,24 @@ def _compiled_before(arch: str) -> set[str]:
     return compiled_names(kernel_name(r) for r in emitted(package_kernels(), arch).values())
 
 
-def _not_compiled(error: ToolchainError) -> trial.Trial:
-    complaint = f"{error.sentence}\n  hint: {error.hint}"
-    return trial.Trial("compiled extension", {}, passed=False, complaint=complaint)
-
-
 def _trials(
-    arguments: argparse.Namespace, result: Result, loaded: Loaded | None, terminal: Terminal
+    arguments: argparse.Namespace, result: Result, loaded: Loaded, terminal: Terminal
 ) -> list[trial.Trial]:
-    if loaded and loaded.gpu:
+    if loaded.gpu:
         if loaded.capability == target(result.request.arch).capability:
             return trial.on_gpu(arguments.recipe, result, terminal)
         terminal.note(f"{loaded.gpu} does not run {result.request.arch} code: trying on the CPU")
     trials = trial.on_cpu(result, terminal)
-    there = loaded and kernel_name(trial.kernel_of(result)) in loaded.kernels
-    if loaded and (there or not arguments.no_write):
-        trials.append(trial.of_extension(arguments.recipe, result, loaded))
+    there = kernel_name(trial.kernel_of(result)) in loaded.kernels
+    if there or (loaded != Loaded() and not arguments.no_write):
+        trials.append(trial.of_extension(result, loaded))
     return trials
 
 
 def _print(
-    result: Result, trials: Sequence[trial.Trial], loaded: Loaded | None, terminal: Terminal
+    result: Result, trials: Sequence[trial.Trial], loaded: Loaded, terminal: Terminal
 ) -> None:
-    where = f" on {loaded.gpu}" if loaded and loaded.gpu else ""
+    where = f" on {loaded.gpu}" if loaded.gpu else ""
     terminal.line()
     for line in search_lines(result):
         terminal.line(line)
@@ -176,6 +161,3 @@ def _print(
     terminal.line("error: relative, against float64; PyTorch's: its unfused program's")
     for failed in (t for t in trials if t.complaint):
         terminal.line(f"FAILED {failed.what}: {failed.complaint}")
-
-
-VERB = Verb(DETAILS, add_arguments, run)

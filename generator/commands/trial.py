@@ -9,17 +9,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from mirage_kernels.generator.bench.demonstrate import demonstrate
-from mirage_kernels.generator.commands.extension import Loaded, call_on_cpu
-from mirage_kernels.generator.commands.list import kernel_name
-from mirage_kernels.generator.errors import PlanError, ToolchainError, VerifyError
+from mirage_kernels.generator.build.selection import kernel_name
+from mirage_kernels.generator.commands.extension import Loaded
+from mirage_kernels.generator.errors import MirageError, PlanError, VerifyError
 from mirage_kernels.generator.pipeline import Result
+from mirage_kernels.generator.plan.program import Roles
 from mirage_kernels.generator.recipe import Recipe
-from mirage_kernels.generator.records.record import AttentionRecord, KernelRecord, MuGraphRecord
+from mirage_kernels.generator.records.record import KernelRecord, MuGraphRecord
+from mirage_kernels.generator.request import sizes_text
 from mirage_kernels.generator.terminal import Table, Terminal, counted
 
 TOKENS = (1, 8, 16, 64)
-# Uneven: no tile divides it.
-_INTERPRETED_TOKENS = 5
+# At most so many are interpreted on the CPU. Uneven: no tile divides them.
+_TOKENS, _ROWS = 5, 1035
 
 
 @dataclass(frozen=True)
@@ -28,7 +30,7 @@ class Trial:
 
     what: str
     sizes: Mapping[str, int]
-    passed: bool
+    passed: bool = False
     error: float | None = None
     error_unfused: float | None = None
     seconds: float | None = None
@@ -37,19 +39,22 @@ class Trial:
     complaint: str = ""  # why it failed, and what helps
 
 
+def words_of(error: MirageError) -> str:
+    """Return an error as the complaint of a failed row."""
+    return f"{error.sentence}\n  hint: {error.hint}"
+
+
 def on_gpu(name: str, result: Result, terminal: Terminal) -> list[Trial]:
     """Measure the compiled op, in an interpreter of its own: this one may hold an older file."""
-    request = result.request
-    shape = ",".join(f"{dim}={size}" for dim, size in request.shape.dims.items())
+    request, what = result.request, "compiled op on the GPU"
     command = [sys.executable, "-m", "mirage_kernels.generator.cli", "bench", name]
-    command += ["--shape", shape, "--dtype", request.dtype.value, "--json", "-"]
-    command += ["--m", ",".join(map(str, TOKENS))]
+    command += ["--shape", sizes_text(request.shape.dims), "--dtype", request.dtype.value]
+    command += ["--m", ",".join(map(str, TOKENS)), "--json", "-"]
     terminal.note("measuring on the GPU")
     ran = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
-    what = "compiled op on the GPU"
     if ran.returncode:
         complaint = "the measurement ended early; its message stands above"
-        return [Trial(what, request.shape.dims, passed=False, complaint=complaint)]
+        return [Trial(what, request.shape.dims, complaint=complaint)]
     return [
         Trial(
             what=what,
@@ -70,7 +75,7 @@ def kernel_of(result: Result) -> KernelRecord:
     record = result.record
     if isinstance(record, MuGraphRecord):
         raise PlanError(f"{record.recipe} has no kernel to run: {record.no_plan}")
-    if isinstance(record, AttentionRecord):
+    if not isinstance(record.roles, Roles):
         raise PlanError(
             f"{record.recipe} is attention, which this verb does not run",
             "benchmarks and tests of the library do, on a GPU",
@@ -81,56 +86,38 @@ def kernel_of(result: Result) -> KernelRecord:
 def on_cpu(result: Result, terminal: Terminal) -> list[Trial]:
     """Run the muGraph and the emitted Triton program in their interpreters."""
     terminal.note("running the muGraph and its Triton program on the CPU")
-    recipe = result.request.recipe
     try:
-        shown = demonstrate(kernel_of(result), recipe, _INTERPRETED_TOKENS)
+        shown = demonstrate(kernel_of(result), result.request.recipe, interpreted_sizes(result))
     except VerifyError as error:
         what = "muGraph and Triton program, interpreted"
-        complaint = f"{error.sentence}\n  hint: {error.hint}"
-        return [Trial(what, result.record.shape, passed=False, complaint=complaint)]
-    return [
-        Trial(
-            what=one.what,
-            sizes=one.sizes,
-            passed=_accurate(one.error, one.error_unfused, recipe),
-            error=one.error,
-            error_unfused=one.error_unfused,
-            seconds=one.seconds,
-        )
-        for one in shown
-    ]
+        return [Trial(what, result.record.shape, complaint=words_of(error))]
+    return [Trial(d.what, d.sizes, d.good, d.error, d.error_unfused, d.seconds) for d in shown]
 
 
-def of_extension(name: str, result: Result, loaded: Loaded) -> Trial:
-    """Call the extension's op on CPU tensors, and look the kernel up in its dispatch table."""
-    what = f"compiled extension ({counted(len(loaded.kernels), 'kernel')}), op on CPU tensors"
+def interpreted_sizes(result: Result) -> dict[str, int]:
+    """Return the kernel's sizes with few tokens and few rows of weights."""
     record = kernel_of(result)
-    sizes = {**record.shape, record.roles.tokens: _INTERPRETED_TOKENS}
-    kernel = kernel_name(record)
-    if loaded.problem:
-        return Trial(what, sizes, passed=False, complaint=loaded.problem)
-    if kernel not in loaded.kernels:
-        complaint = f"its dispatch table lacks {kernel}"
-        return Trial(what, sizes, passed=False, complaint=complaint)
-    try:
-        called = call_on_cpu(name, result.record.dtype, sizes)
-    except ToolchainError as failure:
-        return Trial(what, sizes, passed=False, complaint=failure.hint)
-    return Trial(
-        what=what,
-        sizes=sizes,
-        passed=_accurate(called.error, called.error_eager, result.request.recipe),
-        error=called.error,
-        error_unfused=called.error_eager,
-        seconds=called.seconds,
-    )
+    rows, sizes = record.roles.rows, {**record.shape, record.roles.tokens: _TOKENS}
+    return sizes | ({rows: min(_ROWS, sizes[rows])} if rows else {})
+
+
+def of_extension(result: Result, loaded: Loaded) -> Trial:
+    """Say what came of the op's call on CPU tensors, and of the kernel in the dispatch table."""
+    what = f"compiled extension ({counted(len(loaded.kernels), 'kernel')}), op on CPU tensors"
+    sizes, kernel = interpreted_sizes(result), kernel_name(kernel_of(result))
+    complaint = "" if kernel in loaded.kernels else f"its dispatch table lacks {kernel}"
+    called = loaded.call
+    if called is None or complaint:
+        return Trial(what, sizes, complaint=loaded.problem or complaint)
+    passed = _accurate(called.error, called.error_eager, result.request.recipe)
+    return Trial(what, sizes, passed, called.error, called.error_eager, called.seconds)
 
 
 def table(trials: Sequence[Trial]) -> Table:
     """Lay the trials out; columns that no trial fills are left away."""
     columns = {
         "what ran": [t.what for t in trials],
-        "sizes": [",".join(f"{n}={size}" for n, size in t.sizes.items()) for t in trials],
+        "sizes": [sizes_text(t.sizes) for t in trials],
         "result": ["ok" if t.passed else "FAILED" for t in trials],
         "error": [_number(t.error, "{:.2e}") for t in trials],
         "PyTorch's error": [_number(t.error_unfused, "{:.2e}") for t in trials],

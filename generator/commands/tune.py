@@ -13,15 +13,16 @@ from pathlib import Path
 from mirage_kernels.generator import pipeline
 from mirage_kernels.generator.bench.workloads.calls import ATTENTION
 from mirage_kernels.generator.commands.arguments import (
-    Parser,
-    Verb,
-    add_effort,
-    add_json,
-    add_store,
-    add_workload,
+    ARCH,
+    DTYPES,
+    JOBS,
+    JSON,
+    SHAPES,
+    STORE,
+    argument,
     check_writable,
     is_checkout,
-    known_arch,
+    one_of,
     package_kernels,
     positive,
     recipe,
@@ -31,7 +32,7 @@ from mirage_kernels.generator.errors import FileError, MirageError, ToolchainErr
 from mirage_kernels.generator.ir import Graph
 from mirage_kernels.generator.jobs.store import Store
 from mirage_kernels.generator.records.folder import emitted
-from mirage_kernels.generator.records.record import Emitted, MuGraphRecord
+from mirage_kernels.generator.records.record import KernelRecord, MuGraphRecord
 from mirage_kernels.generator.request import Progress, Request, parse_shape, requests
 from mirage_kernels.generator.settings import store_folder
 from mirage_kernels.generator.terminal import PROGRAM, Terminal, counted
@@ -65,34 +66,27 @@ examples:
   {PROGRAM} tune gated_mlp --compile build/tune
   {PROGRAM} tune --measure build/tune
 """
-
-
-def add_arguments(parser: Parser) -> None:
-    """Add the verb's arguments."""
-    parser.add_argument(
-        "recipes", nargs="*", metavar="RECIPE", help="default: every committed kernel"
-    )
-    add_workload(parser)
-    add_effort(parser)
-    add_store(parser)
-    parser.add_argument(
+ARGUMENTS = (
+    argument("recipes", nargs="*", metavar="RECIPE", help="default: every committed kernel"),
+    *(DTYPES, SHAPES, ARCH, JOBS, STORE),
+    argument(
         "--top", type=positive, default=TOP, metavar="N", help=f"beside the rule's (default: {TOP})"
-    )
-    phase = parser.add_mutually_exclusive_group()
-    phase.add_argument("--compile", metavar="DIR", help="only compile, into DIR")
-    phase.add_argument("--measure", metavar="DIR", help="only measure what DIR holds")
-    parser.add_argument(
+    ),
+    one_of(
+        argument("--compile", metavar="DIR", help="only compile, into DIR"),
+        argument("--measure", metavar="DIR", help="only measure what DIR holds"),
+    ),
+    argument(
         "--results", metavar="FILE", help="measurements made so far (default: DIR/measured.json)"
-    )
-    parser.add_argument(
-        "--catalog", metavar="FILE", help="what to write (default: kernels/catalog.json)"
-    )
-    parser.add_argument(
+    ),
+    argument("--catalog", metavar="FILE", help="what to write (default: kernels/catalog.json)"),
+    argument(
         "--as-is",
         action="store_true",
         help="with --measure: measure nothing, take the kernels that have been measured whole",
-    )
-    add_json(parser)
+    ),
+    JSON,
+)
 
 
 def run(arguments: argparse.Namespace, terminal: Terminal) -> int:
@@ -113,7 +107,7 @@ def run(arguments: argparse.Namespace, terminal: Terminal) -> int:
         return 0
     _require_gpu()
     catalog = _catalog_path(arguments)
-    folder = store_folder(arguments.store) / "tuning" / known_arch(arguments.arch)
+    folder = store_folder(arguments.store) / "tuning" / arguments.arch
     return _measured(_compiled(arguments, folder, terminal), folder, (arguments, catalog), terminal)
 
 
@@ -137,7 +131,7 @@ def _catalog_path(arguments: argparse.Namespace) -> Path:
     file = committed_path() if arguments.catalog is None else Path(arguments.catalog)
     if file.is_dir():
         raise FileError(f"{file} is a folder", "--catalog takes the name of a file to write")
-    check_writable(file if file.exists() else file.parent, what=str(file))
+    check_writable(file)
     load_catalog(file)
     return file
 
@@ -159,7 +153,7 @@ def _require_gpu() -> None:
 
 def _compiled(arguments: argparse.Namespace, folder: Path, terminal: Terminal) -> Manifest:
     """Compile the chosen kernels; the folder's manifest keeps what else it holds."""
-    chosen, arch = _chosen(arguments), known_arch(arguments.arch)
+    chosen, arch = _chosen(arguments), arguments.arch
     shop = Shop.at(folder, arguments.jobs)
     store = Store(store_folder(arguments.store))
     made = Manifest(arch, _command(), ())
@@ -180,9 +174,9 @@ def _compiled(arguments: argparse.Namespace, folder: Path, terminal: Terminal) -
     return made
 
 
-def _chosen(arguments: argparse.Namespace) -> Sequence[Emitted | Request]:
+def _chosen(arguments: argparse.Namespace) -> Sequence[KernelRecord | Request]:
     """Return what to tune: committed records, or requests for what was named."""
-    arch = known_arch(arguments.arch)
+    arch = arguments.arch
     committed = {path: r for path, r in emitted(package_kernels()).items() if r.arch == arch}
     if not arguments.recipes:
         if arguments.shape:
@@ -203,8 +197,8 @@ def _chosen(arguments: argparse.Namespace) -> Sequence[Emitted | Request]:
 
 
 def _record(
-    one: Emitted | Request, arguments: argparse.Namespace, by: tuple[Store, Progress]
-) -> Emitted:
+    one: KernelRecord | Request, arguments: argparse.Namespace, by: tuple[Store, Progress]
+) -> KernelRecord:
     """Return a kernel's record, generated where it was asked for by name.
 
     Raises MirageError for a recipe without a plan.
@@ -222,7 +216,7 @@ def _record(
 
 
 def _forms(
-    one: Emitted | Request, arguments: argparse.Namespace, by: tuple[Store, Progress]
+    one: KernelRecord | Request, arguments: argparse.Namespace, by: tuple[Store, Progress]
 ) -> Sequence[Graph]:
     """Return other muGraphs of a recipe asked for by name, where several are compared."""
     if not isinstance(one, Request) or one.recipe.name not in ATTENTION:
@@ -272,6 +266,3 @@ def _command() -> str:
     """Return this command without the folders of this machine."""
     words = [Path(word).name if word.startswith("/") else word for word in sys.argv[1:]]
     return shlex.join([PROGRAM, *words])
-
-
-VERB = Verb(DETAILS, add_arguments, run)

@@ -16,8 +16,8 @@ from mirage_kernels.generator.plan.program import TileProgram
 from mirage_kernels.generator.schedules.batched_lora import writer as batched_lora
 from mirage_kernels.generator.schedules.cluster_split_k import writer as cluster_split_k
 from mirage_kernels.generator.schedules.loop import producers_of, prologue_warps
-from mirage_kernels.generator.schedules.producer_blocks import paired as paired_producers
 from mirage_kernels.generator.schedules.producer_blocks import writer as producer_blocks
+from mirage_kernels.generator.schedules.producer_blocks.paired import write_producers
 from mirage_kernels.generator.schedules.producer_blocks.producers import write_makers
 from mirage_kernels.generator.schedules.prologue import main_program, prologue_program
 from mirage_kernels.generator.schedules.prologue import writer as prologue
@@ -155,9 +155,9 @@ def _pairs(users: TileProgram) -> Part:
     return Part(
         PAIRS,
         about,
-        paired_producers.INCLUDES,
+        producer_blocks.PAIRED,
         (MAKERS,),
-        _lines(register_operand.held_makers, users),
+        _lines(write_producers, users),
     )
 
 

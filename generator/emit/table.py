@@ -29,6 +29,7 @@ class Entry:
     max_tokens: int = 0
     options: tuple[str, ...] = ()
     workspace: bool = False  # whether a launch needs one
+    reads_cache: bool = False  # whether a call's keys and values lie in a cache
 
     @property
     def symbol(self) -> str:
@@ -36,25 +37,7 @@ class Entry:
         return f"{self.recipe}_{self.stem}"
 
 
-@dataclass(frozen=True)
-class AttentionEntry:
-    """One attention kernel."""
-
-    recipe: str
-    dtype: str
-    dims: Mapping[str, int]
-    stem: str
-    options: tuple[str, ...] = ()
-
-    @property
-    def symbol(self) -> str:
-        """Name of the host function; that of the workspace has an ending of its own."""
-        return f"{self.recipe}_{self.stem}"
-
-
-def emit_table(
-    arch: str, entries: Sequence[Entry], attention: Sequence[AttentionEntry] = ()
-) -> str:
+def emit_table(arch: str, entries: Sequence[Entry]) -> str:
     """Return table.cpp; entries are listed in the order of their symbols, a line each."""
     writer = Writer()
     writer.line(f"// mirage-kernels generate RECIPE --arch {arch}")
@@ -62,38 +45,22 @@ def emit_table(
     for line in wrapped(ABOUT, WIDTH - len("// ")):
         writer.line(f"// {line}")
     writer.line()
-    _list(writer, "KERNELS(PLAIN, SPACE)", [_row(e) for e in sorted(entries, key=_symbol)])
-    rows = [_attention_row(e) for e in sorted(attention, key=_symbol)]
-    _list(writer, "ATTENTION_KERNELS(ATTENTION)", rows)
+    ordered = sorted(entries, key=lambda entry: entry.symbol)
+    _list(writer, "KERNELS(PLAIN, SPACE)", [_row(e) for e in ordered if not e.reads_cache])
+    _list(writer, "ATTENTION_KERNELS(ATTENTION)", [_row(e) for e in ordered if e.reads_cache])
     writer.line(f'#define ARCH "{arch}"')
     writer.line()
     writer.line('#include "table.h"')
     return writer.text()
 
 
-def _symbol(entry: Entry | AttentionEntry) -> str:
-    return entry.symbol
-
-
 def _row(entry: Entry) -> list[str]:
-    kind = "SPACE" if entry.workspace else "PLAIN"
-    return [*_names(kind, entry), str(entry.max_tokens), _options(entry), *_dims(entry)]
-
-
-def _attention_row(entry: AttentionEntry) -> list[str]:
-    return [*_names("ATTENTION", entry), _options(entry), *_dims(entry)]
-
-
-def _names(kind: str, entry: Entry | AttentionEntry) -> list[str]:
-    return [f"{kind}({entry.recipe}", entry.stem, entry.dtype]
-
-
-def _options(entry: Entry | AttentionEntry) -> str:
-    return f'"{" ".join(entry.options)}"'
-
-
-def _dims(entry: Entry | AttentionEntry) -> list[str]:
-    return [f'{{"{name}", {size}}}' for name, size in entry.dims.items()]
+    """Return the arguments of a row's macro; rows of attention have no most tokens."""
+    kind = "ATTENTION" if entry.reads_cache else "SPACE" if entry.workspace else "PLAIN"
+    most = [] if entry.reads_cache else [str(entry.max_tokens)]
+    options = f'"{" ".join(entry.options)}"'
+    dims = [f'{{"{name}", {size}}}' for name, size in entry.dims.items()]
+    return [f"{kind}({entry.recipe}", entry.stem, entry.dtype, *most, options, *dims]
 
 
 def _list(writer: Writer, macro: str, rows: Sequence[Sequence[str]]) -> None:

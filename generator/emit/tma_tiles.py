@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from mirage_kernels.generator.emit.host import launch_function
@@ -14,9 +14,8 @@ from mirage_kernels.generator.emit.names import (
     pointer,
     result_pointer,
 )
-from mirage_kernels.generator.emit.writer import Writer
+from mirage_kernels.generator.emit.writer import WIDTH, Writer
 from mirage_kernels.generator.plan.program import Layout, Statement, TileProgram
-from mirage_kernels.generator.schedules.producer_blocks import paired as paired_producers
 from mirage_kernels.generator.schedules.producer_blocks import writer as producer_blocks
 from mirage_kernels.generator.schedules.prologue import is_main
 
@@ -30,6 +29,7 @@ class BoxPlan:
 
     finished: str = ""  # where a block's own rows begin, of those that it shares; "": it has all
     cluster: str = ""  # blocks of a cluster, where the launch has to say so
+    maps: str = "maps"  # the argument that has the tensors' maps
 
     @property
     def tile_row(self) -> str:
@@ -47,6 +47,8 @@ class BoxPlan:
         return f"{camel(self.name)}Args"
 
 
+# Producer blocks of such a kernel, which are in pairs: they have maps of their own, behind its own.
+PRODUCERS = BoxPlan("producers", finished="producers", maps="producer_maps")
 TOKEN_LINES = "tile::token_lines<Block>(given.call.dims[0])"
 
 
@@ -65,7 +67,7 @@ def write_args(writer: Writer, program: TileProgram, plan: BoxPlan) -> None:
     """Write the kernel's arguments where producer blocks have maps of their own."""
     names = ", ".join(s.args[0] for s in boxes(program))
     maps = [(f"CUtensorMap maps[{len(boxes(program))}];", names)]
-    maps.append((paired_producers.MAPS, "the producers' tokens and rows"))
+    maps.append((f"CUtensorMap {PRODUCERS.maps}[2];", "the producers' tokens and rows"))
     with writer.block(f"struct {plan.args} {{", "};"):
         writer.line("LaunchArgs call;")
         writer.table(maps)
@@ -105,10 +107,11 @@ def write_copies(
         for i, s in enumerate(boxes(program)[1:]):
             place = "buffer.inner()" if s.layout is Layout.INNER else f"buffer.rows({i})"
             line = _first(s, program, plan)
-            where = f"{place}, given.maps[{i + 1}], {line}, k, buffer.full"
+            where = f"{place}, given.{plan.maps}[{i + 1}], {line}, k, buffer.full"
             writer.line(f"tile::copy_tile({where});")
     with writer.block("const auto copy_tokens = [&](const auto& buffer, int k) {", "};"):
-        writer.line("tile::copy_tile(buffer.tokens(), given.maps[0], first_token, k, buffer.full);")
+        where = f"given.{plan.maps}[0], first_token, k, buffer.full"
+        writer.line(f"tile::copy_tile(buffer.tokens(), {where});")
     callbacks = ", ".join((*vectors, "copy_weights", "copy_tokens"))
     if program.stacked:
         writer.line(f"tile::copy_when_ready(block, {callbacks});")
@@ -119,13 +122,14 @@ def write_copies(
 def _find(writer: Writer, program: TileProgram, plan: BoxPlan) -> None:
     """Write how weights that may not be read yet come into L2."""
     found = [
-        f"tile::prefetch_tile(given.maps[{i + 1}], {plan.tile_row}, k);"
+        f"tile::prefetch_tile(given.{plan.maps}[{i + 1}], {plan.tile_row}, k);"
         for i, s in enumerate(boxes(program)[1:])
         if s.layout is Layout.ROWS
     ]
     head = "const auto prefetch_weights = [&](int k) {"
-    if len(found) == 1:
-        return writer.line(f"{head} {found[0]} }};")
+    whole = f"{head} {found[0]} }};"
+    if len(found) == 1 and len(whole) <= WIDTH - 2 * len(writer.unit):
+        return writer.line(whole)
     with writer.block(head, "};"):
         for line in found:
             writer.line(line)
@@ -148,7 +152,7 @@ def _write_plain_launch(writer: Writer, program: TileProgram, plan: BoxPlan) -> 
     rows = []
     for s in boxes(program):
         index = operands[s.args[0]].index
-        lines, stride, size = _extent(s, program, index)
+        lines, stride, size = _extent(s, program, index, plain=True)
         tensor = f"{{args.inputs[{index}], {lines}, {program.roles.depth}, {stride}}}"
         rows.append((f"    {{{tensor}, {size}}},", s.args[0]))
     writer.line("const int64_t tokens = args.dims[0];")
@@ -164,32 +168,41 @@ def _write_plain_launch(writer: Writer, program: TileProgram, plan: BoxPlan) -> 
 
 def _write_received_launch(writer: Writer, program: TileProgram, plan: BoxPlan) -> None:
     roles = program.roles
-    operands = {o.name: o for o in program.inputs}
     writer.line(f"{args_type(program, plan)} given{{args}};")
-    for i, s in enumerate(boxes(program)):
-        index = operands[s.args[0]].index
-        lines, stride, size = _extent(s, program, index)
-        tensor = f"{{args.inputs[{index}], {lines}, {roles.depth}, {stride}}}"
-        writer.line(f"const tile::Tensor {s.args[0]}{tensor};")
-        call = f"tile::encode<T>(&given.maps[{i}], {s.args[0]}, {size});"
-        writer.assignment(f"{'' if i else 'cudaError_t '}status = {call}")
-        writer.line("if (status != cudaSuccess) return status;")
+    _write_maps(writer, program, plan)
     if program.producers:
-        paired_producers.write_maps(writer, program, program.producers)
+        writer.line("using Producers = ProducersBlock<Config>;")
+        _write_maps(writer, program.producers, PRODUCERS, {s.args[0] for s in boxes(program)})
     shared = f" * {plan.blocks}" if plan.blocks else ""
     rows = f"tile::ceil_div({roles.rows}, Block::kRows){shared}"
     writer.assignment(f"const int64_t row_tiles = {producer_blocks.makers_before(program)}{rows};")
     tokens = "tile::ceil_div(args.dims[0], Block::kTokens)"
     writer.line(f"const int64_t token_tiles = {tokens};")
-    size = "Block::kThreads, Block::kBytes"
-    if program.received:
-        bytes_ = producer_blocks.shared_bytes(program, "Block::kBytes")
-        writer.assignment(f"constexpr int kSharedBytes = {bytes_};")
-        size = f"k{camel(plan.name)}Threads<Config>, kSharedBytes"
+    bytes_ = producer_blocks.shared_bytes(program, "Block::kBytes")
+    writer.assignment(f"constexpr int kSharedBytes = {bytes_};")
+    size = f"k{camel(plan.name)}Threads<Config>, kSharedBytes"
     size = f"{size}, {plan.cluster}" if plan.cluster else size
     writer.assignment(f"const tile::Grid grid{{row_tiles, token_tiles, {size}}};")
     kernel = f"{program.recipe}_{plan.name}<Config>"
     writer.line(f"return tile::launch({kernel}, grid, given, stream);")
+
+
+def _write_maps(
+    writer: Writer, program: TileProgram, plan: BoxPlan, known: Collection[str] = ()
+) -> None:
+    """Write the maps of what comes as boxes; tensors that are `known` have been named before."""
+    operands = {o.name: o for o in program.inputs}
+    for i, s in enumerate(boxes(program)):
+        index = operands[s.args[0]].index
+        lines, stride, size = _extent(s, program, index)
+        if s.args[0] not in known:
+            tensor = f"{{args.inputs[{index}], {lines}, {program.roles.depth}, {stride}}}"
+            writer.line(f"const tile::Tensor {s.args[0]}{tensor};")
+        if plan is PRODUCERS:
+            size = size.replace("Block", "Producers")
+        call = f"tile::encode<T>(&given.{plan.maps}[{i}], {s.args[0]}, {size});"
+        writer.assignment(f"{'' if i or known else 'cudaError_t '}status = {call}")
+        writer.line("if (status != cudaSuccess) return status;")
 
 
 def _first(s: Statement, program: TileProgram, plan: BoxPlan) -> str:
@@ -198,11 +211,13 @@ def _first(s: Statement, program: TileProgram, plan: BoxPlan) -> str:
     return plan.tile_row if inner is None else "0"
 
 
-def _extent(s: Statement, program: TileProgram, index: int) -> tuple[str, str, str]:
+def _extent(
+    s: Statement, program: TileProgram, index: int, *, plain: bool = False
+) -> tuple[str, str, str]:
     """Return a tensor's lines, their stride, and the lines of a box."""
     roles = program.roles
     if s.layout is Layout.TOKENS:
-        tokens = "args.dims[0]" if program.received else "tokens"
+        tokens = "tokens" if plain else "args.dims[0]"
         return tokens, f"args.row_strides[{index}]", f"tile::token_lines<Block>({tokens})"
     inner = roles.inner_of(s.type)
     if inner is not None:

@@ -27,13 +27,6 @@ _RECORDED = (Kind.ELEMENTWISE, Kind.REDUCE, Kind.CONTRACT)  # kinds of ops that 
 _COUNTING = ("add", "sub", "mul", "max", "neg")  # ops that are closed under int32
 _ARITHMETIC = (*_COUNTING, "div")  # with a real operand these take an int32 one too
 
-# What `language` defines, for errors to list.
-LANGUAGE = (
-    *("contract", "sum", "mean", "where", "maximum", "exp", "log", "sqrt", "rsqrt", "square"),
-    *("sigmoid", "silu", "gelu", "gelu_tanh", "tanh", "relu", "soft_cap", "softmax"),
-    *("rms_norm", "layer_norm", "group_norm", "l2_norm", "extent", "positions"),
-)
-
 
 @dataclass(frozen=True, eq=False)
 class Tensor:
@@ -46,6 +39,11 @@ class Tensor:
     def type(self) -> TensorType:
         """Dims and element type."""
         return self.builder.types[self.name]
+
+    @property
+    def node(self) -> Node:
+        """The node that makes it."""
+        return next(n for n in self.builder.nodes if n.name == self.name)
 
     def __add__(self, other: Tensor | float) -> Tensor:
         return apply("add", self, other)
@@ -112,8 +110,16 @@ def unknown_operator(operator: str) -> UnknownOperatorError:
     """Return the error for a name that is no operator, with the list of those there are."""
     return UnknownOperatorError(
         f"recipes have no operator {operator!r}",
-        f"operators: {', '.join(LANGUAGE)}, and + - * / < <= > >= &",
+        f"operators: {', '.join(operators())}, and + - * / < <= > >= &",
     )
+
+
+def operators() -> list[str]:
+    """Return the names of what `language` defines."""
+    from mirage_kernels.generator import language
+
+    own = ((name, getattr(f, "__module__", "")) for name, f in vars(language).items())
+    return [name for name, home in own if home == language.__name__ and not name.startswith("_")]
 
 
 def spec_of(result: Tensor, *also: Tensor) -> Graph:
@@ -152,79 +158,62 @@ def _record(builder: Builder, node: Node) -> Tensor:
 
 
 def _typed(op: str, operands: Sequence[Tensor | float]) -> list[Tensor]:
-    """Return the operands of `op` as tensors of one kind: real numbers, int32 or masks."""
+    """Return the operands of `op` as tensors of one kind: real numbers, int32 or masks.
+
+    It is done in int32 where it compares positions, or where no operand needs to be real.
+    """
     tensors = [o for o in operands if isinstance(o, Tensor)]
     if not tensors:
         raise RecipeError(
             f"{op} takes a tensor, not {operands[0]!r}",
             "compute with numbers alone in plain Python",
         )
-    builder = tensors[0].builder
-    masks = 2 if op == "both" else int(op == "where")
-    for operand in operands[:masks]:
-        _require_mask(op, operand)
-    numbers = operands[masks:]
-    dtype = DType.INT32 if _counts(op, tensors) else DType.FP32
-    if dtype is DType.FP32:
-        _require_real(op, numbers)
+    masks = {"both": 2, "where": 1}.get(op, 0)
+    counting = op in _COUNTING and any(map(_is_int32, tensors)) and all(map(_is_whole, tensors))
+    lifted = op in _ARITHMETIC and not all(map(_is_int32, operands))
+    wanted = "position" if op == "less" else "number" if counting or lifted else "real"
+    for i, operand in enumerate(operands):
+        _require(op, operand, "mask" if i < masks else wanted)
+    dtype = DType.INT32 if counting or op == "less" else DType.FP32
     chosen = [o for o in operands[:masks] if isinstance(o, Tensor)]
-    return chosen + [_as_type(builder, o, dtype) for o in numbers]
+    return chosen + [_as_type(tensors[0].builder, o, dtype) for o in operands[masks:]]
 
 
-def _counts(op: str, tensors: Sequence[Tensor]) -> bool:
-    """Say whether `op` is done in int32: it compares positions, or no operand needs to be real."""
-    if op == "less":
-        for tensor in tensors:
-            _require_position(tensor)
-        return True
-    return op in _COUNTING and any(map(_is_int32, tensors)) and all(map(_is_whole, tensors))
-
-
-def _require_mask(op: str, operand: Tensor | float) -> None:
-    if not isinstance(operand, Tensor) or operand.type.dtype is not DType.BOOL:
+def _require(op: str, operand: Tensor | float, wanted: str) -> None:
+    """Refuse an operand of another kind: a mask, a position, any number or a real one is wanted."""
+    said = f"{operand.name}: {operand.type}" if isinstance(operand, Tensor) else repr(operand)
+    is_mask = isinstance(operand, Tensor) and operand.type.dtype is DType.BOOL
+    if wanted == "mask" and not is_mask:
         raise RecipeError(
-            f"{op} takes a mask, and {_described(operand)} is none",
+            f"{op} takes a mask, and {said} is none",
             'compare positions: positions(k, "L") < lengths; join masks with &',
         )
-
-
-def _require_position(tensor: Tensor) -> None:
-    if not _is_whole(tensor):
+    if wanted == "position" and isinstance(operand, Tensor) and not _is_whole(operand):
         raise RecipeError(
-            f"only positions and lengths compare, and {_described(tensor)} is not int32",
+            f"only positions and lengths compare, and {said} is not int32",
             "of real numbers take maximum(a, b) or relu(x)",
         )
-
-
-def _require_real(op: str, operands: Sequence[Tensor | float]) -> None:
-    """Refuse masks, and int32 where nothing real makes the result real."""
-    lifts = op in _ARITHMETIC and not all(map(_is_int32, operands))
-    for operand in operands:
-        if isinstance(operand, Tensor) and operand.type.dtype is DType.BOOL:
-            raise RecipeError(
-                f"{op} takes numbers, and {_described(operand)} is a mask",
-                "choose with where(mask, a, b), join masks with &",
-            )
-        if _is_int32(operand) and not lifts:
-            raise RecipeError(
-                f"{op} takes real numbers, and {_described(operand)} is int32",
-                "positions and lengths take + - * < & and maximum; divided by 1 they are real",
-            )
+    if wanted != "mask" and is_mask:
+        raise RecipeError(
+            f"{op} takes numbers, and {said} is a mask",
+            "choose with where(mask, a, b), join masks with &",
+        )
+    if wanted == "real" and _is_int32(operand):
+        raise RecipeError(
+            f"{op} takes real numbers, and {said} is int32",
+            "positions and lengths take + - * < & and maximum; divided by 1 they are real",
+        )
 
 
 def _is_int32(operand: Tensor | float) -> bool:
     return isinstance(operand, Tensor) and operand.type.dtype is DType.INT32
 
 
-def _described(operand: Tensor | float) -> str:
-    return f"{operand.name}: {operand.type}" if isinstance(operand, Tensor) else repr(operand)
-
-
 def _is_whole(x: Tensor) -> bool:
     """Say whether a value is int32, or can be: made of extents and whole numbers alone."""
     if _is_int32(x):
         return True
-    node = next(n for n in x.builder.nodes if n.name == x.name)
+    node = x.node
     if node.op == "const":
         return node.value == round(node.value)
     if node.op in _COUNTING:
@@ -238,7 +227,7 @@ def _as_type(builder: Builder, x: Tensor | float, dtype: DType) -> Tensor:
         return constant(builder, x, dtype)
     if dtype is not DType.INT32 or x.type.dtype is dtype:
         return x
-    node = next(n for n in builder.nodes if n.name == x.name)
+    node = x.node
     if node.op == "const":
         return constant(builder, node.value, dtype)
     if node.op == "size":

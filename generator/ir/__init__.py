@@ -2,7 +2,7 @@
 
 from mirage_kernels.generator.ir.build import Builder, retile, with_precision
 from mirage_kernels.generator.ir.check import check
-from mirage_kernels.generator.ir.dtypes import STORAGE_DTYPES, DType
+from mirage_kernels.generator.ir.dtypes import DType
 from mirage_kernels.generator.ir.graph import (
     Axis,
     Dim,
@@ -14,12 +14,11 @@ from mirage_kernels.generator.ir.graph import (
     TensorType,
     Value,
     join_phases,
-    partial_along,
     parts_of,
     phases_of,
 )
-from mirage_kernels.generator.ir.infer import count, result_type, tile_type, union_dims
-from mirage_kernels.generator.ir.ops import OPS, Kind, Op, ops_of_kind
+from mirage_kernels.generator.ir.infer import count, result_type, tile_type
+from mirage_kernels.generator.ir.ops import OPS, Kind, ops_of_kind
 from mirage_kernels.generator.ir.text import (
     Json,
     dumps,
@@ -32,7 +31,6 @@ from mirage_kernels.generator.ir.text import (
 
 __all__ = [
     "OPS",
-    "STORAGE_DTYPES",
     "Axis",
     "Builder",
     "DType",
@@ -42,7 +40,6 @@ __all__ = [
     "Kind",
     "Level",
     "Node",
-    "Op",
     "Phase",
     "Space",
     "TensorType",
@@ -55,7 +52,6 @@ __all__ = [
     "join_phases",
     "number_text",
     "ops_of_kind",
-    "partial_along",
     "parts_of",
     "phases_of",
     "result_type",
@@ -63,6 +59,5 @@ __all__ = [
     "tile_type",
     "to_json",
     "to_text",
-    "union_dims",
     "with_precision",
 ]

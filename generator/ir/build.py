@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -31,13 +32,15 @@ class Builder:
     def add(self, node: Node) -> str:
         """Append `node` with its inferred result type and return its name."""
         args = [self.types[a] for a in node.args]
-        if OPS[node.op].kind in (Kind.GRAPH, Kind.OUTPUT):
-            typed = node
-        else:
-            typed = replace(node, outs=(Value(node.name, result_type(node, args)),))
-        self.nodes.append(typed)
-        self.types.update({v.name: v.type for v in typed.outs})
-        return typed.name
+        if OPS[node.op].kind not in (Kind.GRAPH, Kind.OUTPUT):
+            node = replace(node, outs=(Value(node.name, result_type(node, args)),))
+        return self.keep(node)
+
+    def keep(self, node: Node) -> str:
+        """Append `node` with the types that it declares and return its name."""
+        self.nodes.append(node)
+        self.types.update({v.name: v.type for v in node.outs})
+        return node.name
 
     def input(self, name: str, type_: TensorType, *, optional: bool = False) -> str:
         """Append a kernel-level input."""
@@ -45,12 +48,8 @@ class Builder:
 
     def free_name(self, wanted: str) -> str:
         """Return `wanted`, or with the smallest suffix that makes it new."""
-        if wanted not in self.types:
-            return wanted
-        suffix = 2
-        while f"{wanted}_{suffix}" in self.types:
-            suffix += 1
-        return f"{wanted}_{suffix}"
+        names = itertools.chain([wanted], (f"{wanted}_{suffix}" for suffix in itertools.count(2)))
+        return next(name for name in names if name not in self.types)
 
     def graph(self, outputs: Sequence[str]) -> Graph:
         """Return the finished graph."""
@@ -124,15 +123,13 @@ def with_precision(block: Graph, storage: DType, *, squares: bool = True) -> Gra
     """
     nodes = []
     for node in block.nodes:
-        kind = OPS[node.op].kind
-        if kind in _COMPUTED:
+        if OPS[node.op].kind in _COMPUTED:
             users = block.users(node.name)
             products = [u for u in users if u.op == "contract"]
             narrow = any(squares or len({*u.args}) > 1 for u in products)
             narrow |= any(u.op == "output" and u.loop_cut is not None for u in users)
-            old = node.out.type.dtype
-            new = storage if narrow else DType.FP32
-            type_ = replace(node.out.type, dtype=new if old.is_real else old)
-            node = replace(node, outs=(Value(node.name, type_),))
+            if node.out.type.dtype.is_real:
+                type_ = replace(node.out.type, dtype=storage if narrow else DType.FP32)
+                node = replace(node, outs=(Value(node.name, type_),))
         nodes.append(node)
     return replace(block, nodes=tuple(nodes))

@@ -13,7 +13,7 @@ from mirage_kernels.generator.ir.graph import (
     parts_of,
     phases_of,
 )
-from mirage_kernels.generator.ir.infer import extents_of, result_type, tile_type
+from mirage_kernels.generator.ir.infer import extents_of, op_of, result_type, tile_type
 from mirage_kernels.generator.ir.ops import OPS, Kind, ops_of_kind
 
 _LEVEL_OF_BODY = {"block": Level.BLOCK, "thread": Level.THREAD}
@@ -59,10 +59,7 @@ def _check_names(node: Node, seen: dict[str, TensorType], graph: Graph) -> None:
     for value in node.outs:
         if value.name in seen:
             raise GraphError(f"value {value.name!r} is defined twice")
-    if node.op not in OPS:
-        raise GraphError(
-            f"{node.name}: there is no op called {node.op!r}", f"ops: {', '.join(OPS)}"
-        )
+    op_of(node)
     if graph.level is not _NODE_LEVELS.get(node.op, graph.level):
         raise GraphError(f"{node.name}: {node.op} does not belong in a {graph.level.value} graph")
 
@@ -110,14 +107,11 @@ def _check_body(node: Node, args: tuple[TensorType, ...]) -> None:
 def _check_output(node: Node, graph: Graph, tile: TensorType) -> None:
     if graph.space is None or len(node.cuts) != len(graph.space.grid):
         raise GraphError(f"{node.name}: its omap must have one entry per grid axis")
-    parts = {
-        parts_of(axis.dim)
-        for axis, cut in zip(graph.space.grid, node.cuts, strict=True)
-        if axis.reduced and cut == parts_of(axis.dim)
-    }
+    cuts = list(zip(graph.space.grid, node.cuts, strict=True))
+    parts = {cut for axis, cut in cuts if axis.reduced and cut == parts_of(axis.dim)}
     if set(tile.names) | parts != set(node.out.type.names):
         raise GraphError(f"{node.name}: stores a tile {tile} into {node.out.type}, the dims differ")
-    for axis, cut in zip(graph.space.grid, node.cuts, strict=True):
+    for axis, cut in cuts:
         if cut is not None and cut not in tile.names and cut not in parts:
             raise GraphError(f"{node.name}: its omap cuts {cut!r} by {axis.name}, a dim it lacks")
     if node.loop_cut is not None and node.loop_cut not in tile.names:
@@ -159,7 +153,9 @@ def _check_partial(graph: Graph) -> None:
     partial, phases = partial_along(graph), phases_of(graph)
     for node in graph.nodes:
         if node.op == "output":
-            lost = partial[node.args[0]] - _dims_kept(node)
+            # The dims along which the omap keeps blocks apart.
+            kept = {cut.removesuffix(parts_of("")) for cut in node.cuts if cut is not None}
+            lost = partial[node.args[0]] - kept
             if lost:
                 raise GraphError(
                     f"{node.name}: blocks along {min(lost)} hold partial results and store them "
@@ -170,8 +166,3 @@ def _check_partial(graph: Graph) -> None:
             joined = [partial[a] for a in node.args if phases[a] is Phase.JOINED]
             if not partial[node.name] <= frozenset().union(*joined):
                 raise GraphError(f"{node.name}: mixes one block's values with combined ones")
-
-
-def _dims_kept(node: Node) -> frozenset[str]:
-    """Return the dims along which an output's omap keeps blocks apart."""
-    return frozenset(cut.removesuffix(parts_of("")) for cut in node.cuts if cut is not None)

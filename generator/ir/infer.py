@@ -8,7 +8,7 @@ from dataclasses import replace
 from mirage_kernels.generator.errors import GraphError
 from mirage_kernels.generator.ir.dtypes import DType, wider
 from mirage_kernels.generator.ir.graph import Axis, Dim, Node, Space, TensorType
-from mirage_kernels.generator.ir.ops import OPS, Kind
+from mirage_kernels.generator.ir.ops import OPS, Kind, Op
 
 SCALAR = TensorType((), DType.FP32)
 
@@ -25,15 +25,22 @@ def union_dims(types: Sequence[TensorType], where: str) -> tuple[Dim, ...]:
     return tuple(dims.values())
 
 
+def op_of(node: Node) -> Op:
+    """Return a node's row of the op table; raises GraphError where there is none."""
+    if node.op not in OPS:
+        raise GraphError(
+            f"{node.name}: there is no op called {node.op!r}", f"ops: {', '.join(OPS)}"
+        )
+    return OPS[node.op]
+
+
 def result_type(node: Node, args: Sequence[TensorType]) -> TensorType:
     """Return the type of `node`'s result; sources must carry their own type.
 
     Raises GraphError for a wrong number of operands, dims that disagree, a missing reduced dim.
     """
-    op = OPS.get(node.op)
+    op = op_of(node)
     where = f"{node.name} = {node.op}({', '.join(node.args)})"
-    if op is None:
-        raise GraphError(f"{where}: there is no op called {node.op!r}", f"ops: {', '.join(OPS)}")
     if op.arity >= 0 and op.arity != len(args):
         raise GraphError(f"{where}: {node.op} takes {op.arity} operands, not {len(args)}")
     if op.kind is Kind.SOURCE:

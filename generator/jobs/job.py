@@ -6,13 +6,17 @@ import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
+from pathlib import Path
 from typing import Protocol
 
 from mirage_kernels.generator.ir.text import Json
 
 Found = dict[str, Json]  # what a task found, and what all of them did
 Task = Callable[[], Found]  # finds the same whenever and wherever it runs
+
+# What a search's outcome depends on, below the generator's folder.
+SEARCH_CODE = ("ir", "meaning", "search", "target.py")
 
 
 @dataclass(frozen=True)
@@ -59,7 +63,7 @@ class Job:
     @cached_property
     def key(self) -> str:
         """The name of the result: a digest of all that it depends on."""
-        return digest(self.problem.identity())
+        return hashlib.sha256(canonical(self.problem.identity()).encode()).hexdigest()
 
 
 def canonical(data: Json | Mapping[str, Json]) -> str:
@@ -67,6 +71,13 @@ def canonical(data: Json | Mapping[str, Json]) -> str:
     return json.dumps(data, separators=(",", ":"))
 
 
-def digest(data: Json | Mapping[str, Json]) -> str:
-    """Return the digest of JSON data as 64 hexadecimal digits."""
-    return hashlib.sha256(canonical(data).encode()).hexdigest()
+@cache
+def code_digest(root: Path = Path(__file__).parents[1]) -> str:
+    """Return the digest of the sources that a search depends on, wherever their folder lies."""
+    total = hashlib.sha256()
+    for path in sorted(
+        p for name in SEARCH_CODE for p in (root / name, *root.glob(f"{name}/*.py"))
+    ):
+        if path.is_file():
+            total.update(f"{path.relative_to(root)}\n".encode() + path.read_bytes())
+    return total.hexdigest()

@@ -11,23 +11,28 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout
+from typing import cast
 
 import ray
-from ray import ObjectRefGenerator
 from ray.exceptions import RayError
 
 from mirage_kernels.generator.errors import MirageError, ToolchainError
-from mirage_kernels.generator.jobs.executors import LAST_LINES, Messages, WorkerLostError
+from mirage_kernels.generator.jobs.local import (
+    POLL_SECONDS,
+    Executor,
+    Messages,
+    WorkerLostError,
+    with_last_lines,
+)
 from mirage_kernels.generator.jobs.work import Assignment, Merged, Message, work
 from mirage_kernels.generator.settings import quiet_ray
 
-_POLL_SECONDS = 0.2
 _ANSWER_SECONDS = 10
 _OBJECT_BYTES = 100 << 20  # messages are small: the store of shared objects can be, too
 
 
 @contextmanager
-def connected(address: str | None, processes: int) -> Iterator[OnRay]:
+def connected(address: str | None, processes: int) -> Iterator[Executor]:
     """Connect to the cluster at an address, or run one on this machine meanwhile.
 
     Raises ToolchainError where no cluster answers.
@@ -43,7 +48,7 @@ def connected(address: str | None, processes: int) -> Iterator[OnRay]:
                 "start one with `ray start --head`, or leave out --ray-address",
             ) from error
         try:
-            yield OnRay()
+            yield on_ray
         finally:
             ray.shutdown()
 
@@ -52,15 +57,14 @@ def _connect(address: str | None, processes: int) -> None:
     quiet_ray()
     if address is not None:
         _check_answer(address)
-        ray.init(address=address, log_to_driver=False, configure_logging=False)
-        return
     ray.init(
-        address="local",
-        num_cpus=processes,
-        include_dashboard=False,
+        address=address or "local",
+        # What a running cluster has is not for this process to say.
+        num_cpus=None if address else processes,
+        include_dashboard=None if address else False,
+        object_store_memory=None if address else _OBJECT_BYTES,
         log_to_driver=False,
         configure_logging=False,
-        object_store_memory=_OBJECT_BYTES,
     )
 
 
@@ -71,49 +75,23 @@ def _check_answer(address: str) -> None:
         socket.create_connection((host.strip("[]"), int(port)), _ANSWER_SECONDS).close()
 
 
-class OnRay:
-    """Does the work of every job on the cluster that this process is connected to."""
+def on_ray(assignment: Assignment, stopping: threading.Event) -> Messages:
+    """Yield the messages of a Ray task on the cluster that this process is connected to.
 
-    def __init__(self) -> None:
-        self._stopping = threading.Event()
-        self._work = ray.remote(num_cpus=1, max_retries=0, num_returns="streaming")(work)
-
-    def run(self, assignment: Assignment) -> Messages:
-        """Yield the messages of a Ray task as they come."""
-        messages = self._work.remote(assignment)
-        ended = False
-        try:
-            while not ended:
-                message = self._next(messages)
+    Raises WorkerLostError when its worker ends before them.
+    """
+    task = ray.remote(num_cpus=1, max_retries=0, num_returns="streaming")(work)
+    messages = cast("ray.ObjectRefGenerator[Message]", task.remote(assignment))
+    ended = False
+    try:
+        while not (ended or stopping.is_set()):
+            if ray.wait([messages], timeout=POLL_SECONDS)[0]:
+                message: Message = ray.get(next(messages))
                 ended = isinstance(message, Merged | MirageError)
                 yield message
-        except RayError as error:
-            ended = True
-            raise WorkerLostError(_described(error)) from error
-        finally:
-            if not ended:
-                ray.cancel(messages, force=True)
-
-    def _next(self, messages: ObjectRefGenerator[Message]) -> Message:
-        while not self._stopping.is_set():
-            ready, _ = ray.wait([messages], timeout=_POLL_SECONDS)
-            if ready:
-                return _received(messages)
-        raise WorkerLostError("all work was stopped")
-
-    def stop(self) -> None:
-        """End all work now."""
-        self._stopping.set()
-
-
-def _received(messages: ObjectRefGenerator[Message]) -> Message:
-    try:
-        message: Message = ray.get(next(messages))
-    except StopIteration as error:
-        raise WorkerLostError("gone without a last message") from error
-    return message
-
-
-def _described(error: RayError) -> str:
-    lines = str(error).strip().splitlines()[-LAST_LINES:]
-    return "\n    ".join([type(error).__name__, *lines])
+    except (RayError, StopIteration) as error:
+        ended = True
+        raise WorkerLostError(with_last_lines(type(error).__name__, str(error))) from error
+    finally:
+        if not ended:
+            ray.cancel(messages, force=True)

@@ -7,17 +7,18 @@ is lost costs the tasks it was at; its job is given out again, a few times.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from contextlib import closing, contextmanager
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
 from mirage_kernels.generator.errors import JobError, MirageError
-from mirage_kernels.generator.jobs.executors import Executor, WorkerLostError
 from mirage_kernels.generator.jobs.job import Found, Job, TaskDone
+from mirage_kernels.generator.jobs.local import Executor, WorkerLostError, local
 from mirage_kernels.generator.jobs.store import Store
 from mirage_kernels.generator.jobs.work import Assignment, Merged, Planned
+from mirage_kernels.generator.request import Event, Progress
 
 ATTEMPTS = 3
 
@@ -28,7 +29,6 @@ class Origin(Enum):
     STORE = "store"
     NEW = "new"
     RESUMED = "resumed"  # some tasks were kept from an earlier run
-    REMADE = "remade"  # the stored result was damaged
     FAILED = "failed"
 
 
@@ -39,22 +39,9 @@ class Outcome:
     job: Job
     origin: Origin
     found: Found = field(default_factory=dict)
-    seconds: float | None = None  # of its tasks, all processes together, whenever they ran
+    seconds: float = 0.0  # of its tasks, all processes together, whenever they ran
     lost: int = 0  # workers that ended before their job did
     failure: MirageError | None = None
-
-
-@dataclass(frozen=True)
-class Tick:
-    """How far a job is: tasks done of its round's (0 before they are known), and a few words."""
-
-    job: Job
-    done: int
-    tasks: int
-    words: str = ""
-
-
-Progress = Callable[[Tick], None]
 
 
 @dataclass(frozen=True)
@@ -62,82 +49,102 @@ class Workshop:
     """What jobs are run with: where results are kept, who works, in how many processes."""
 
     store: Store
-    executor: Executor
+    executor: Executor = local
     processes: int = 1
     fresh: bool = False  # make anew what the store has, and forget unfinished work
     stopping: threading.Event = field(default_factory=threading.Event)
+
+    def stored(self, job: Job) -> Outcome | None:
+        """Return the outcome of a job whose result is stored and may be taken."""
+        kept = None if self.fresh else self.store.result(job.key)
+        return Outcome(job, Origin.STORE, *kept) if kept else None
 
 
 class StoppedError(Exception):
     """The work was stopped from outside; what is finished is kept."""
 
 
-def _complete(job: Job, shop: Workshop, progress: Progress, processes: int) -> Outcome:
-    """Have one job made, unless another process makes it meanwhile."""
+def complete_all(jobs: Sequence[Job], shop: Workshop, progress: Progress) -> list[Outcome]:
+    """Return the outcomes of jobs, in order; as many are made at once as there are processes.
 
-    def wait() -> None:
-        progress(Tick(job, 0, 0, "another process is at it"))
-        if shop.stopping.is_set():
-            raise StoppedError
+    The stage of an event is the name of a job. A job that fails leaves the others alone. An
+    interruption, or a store that cannot be read or written (FileError), stops them all; what they
+    have finished is kept.
+    """
+    every = {job.key: job for job in jobs}
+    outcomes = {key: made for key, job in every.items() if (made := shop.stored(job))}
+    missing = [job for key, job in every.items() if key not in outcomes]
+    telling = threading.Lock()
 
-    with shop.store.claim(job.key, waiting=wait):
-        # The one who held it may have finished it.
-        stored = None if shop.fresh else _stored(job, shop.store)
-        return stored or _Attempts(job, shop, progress).run(processes)
+    def complete(job: Job, share: int) -> Outcome:
+        return _Making(job, replace(shop, processes=share), tell).complete()
+
+    def tell(event: Event) -> None:
+        with telling:
+            progress(event)
+
+    with ThreadPoolExecutor(max(1, min(len(missing), shop.processes))) as pool:
+        shares = even_shares(shop.processes, len(missing))
+        futures = [pool.submit(complete, *given) for given in zip(missing, shares, strict=True)]
+        try:
+            outcomes |= {f.result().job.key: f.result() for f in as_completed(futures)}
+        except BaseException:
+            shop.stopping.set()
+            pool.shutdown(cancel_futures=True)
+            raise
+    return [outcomes[job.key] for job in jobs]
 
 
-def _stored(job: Job, store: Store) -> Outcome | None:
-    """Return the outcome of a job whose result is stored whole."""
-    found = store.result(job.key)
-    if found is None:
-        return None
-    return Outcome(job, Origin.STORE, found, store.seconds(job.key))
+def even_shares(processes: int, jobs: int) -> list[int]:
+    """Return how many of the processes each job gets: one at least."""
+    return [max(1, (processes + i) // jobs) for i in reversed(range(jobs))]
 
 
-class _Attempts:
+@dataclass
+class _Making:
     """One job being made: what its workers have told so far."""
 
-    def __init__(self, job: Job, shop: Workshop, progress: Progress) -> None:
-        self.job = job
-        self.shop = shop
-        self.progress = progress
-        self.origin = Origin.REMADE if shop.store.has(job.key) else Origin.NEW
-        self.round = Planned("", 0, 0)
-        self.finished: list[TaskDone] = []
+    job: Job
+    shop: Workshop
+    progress: Progress
+    finished: list[TaskDone] = field(default_factory=list)
+    round: Planned = field(default_factory=lambda: Planned("", 0, 0))
 
-    def run(self, processes: int) -> Outcome:
+    def complete(self) -> Outcome:
+        """Have the job made, unless another process makes it meanwhile."""
+        with self.shop.store.claim(self.job.key, waiting=self._wait):
+            # The one who held it may have finished it.
+            return self.shop.stored(self.job) or self._make()
+
+    def _wait(self) -> None:
+        self._tell("another process is at it")
+        if self.shop.stopping.is_set():
+            raise StoppedError
+
+    def _make(self) -> Outcome:
         """Have the job made, by another worker where one is lost."""
-        self._resume()
-        self.progress(Tick(self.job, 0, 0, "cutting it into tasks"))
-        lost: list[str] = []
-        while len(lost) < ATTEMPTS:
-            try:
-                found = self._attempt(processes)
-            except WorkerLostError as error:
-                if self.shop.stopping.is_set():
-                    raise StoppedError from error
-                lost.append(str(error))
-                self._tell("a worker was lost: another takes over")
-                continue
-            return self._outcome(found, len(lost))
-        failure = JobError(
-            f"search job {self.job.name} lost {ATTEMPTS} workers in a row, the last one {lost[-1]}",
-            "what is finished is kept: the same command goes on from there",
-        )
-        return self._outcome(failure, ATTEMPTS)
-
-    def _resume(self) -> None:
         if self.shop.fresh:
             self.shop.store.forget_tasks(self.job.key)
-            self.origin = Origin.NEW
         self.finished = self.shop.store.tasks(self.job.key)
-        if self.finished:
-            self.origin = Origin.RESUMED
+        origin = Origin.RESUMED if self.finished else Origin.NEW
+        self._tell("cutting it into tasks")
+        for lost in range(ATTEMPTS):
+            try:
+                return self._outcome(self._attempt(), origin, lost)
+            except WorkerLostError as error:
+                last = str(error)
+                self._tell("a worker was lost: another takes over")
+        failure = JobError(
+            f"search job {self.job.name} lost {ATTEMPTS} workers in a row, the last one {last}",
+            "what is finished is kept: the same command goes on from there",
+        )
+        return self._outcome(failure, origin, ATTEMPTS)
 
-    def _attempt(self, processes: int) -> Found | MirageError:
+    def _attempt(self) -> Found | MirageError:
         """Return the outcome of the search, or what its worker says is wrong with it."""
-        assignment = Assignment(self.job, self.job.key, tuple(self.finished), processes)
-        with closing(self.shop.executor.run(assignment)) as messages:
+        shop, key = self.shop, self.job.key
+        assignment = Assignment(self.job, key, tuple(self.finished), shop.processes)
+        with closing(shop.executor(assignment, shop.stopping)) as messages:
             for message in messages:
                 if isinstance(message, Merged):
                     return message.found
@@ -146,87 +153,22 @@ class _Attempts:
                 if isinstance(message, Planned):
                     self.round = message
                 else:
-                    self._add(message)
-                self._tell(self.round.name)
-                if self.shop.stopping.is_set():
-                    raise StoppedError
-        raise WorkerLostError("gone without a last message")
+                    shop.store.keep_task(key, message)
+                    self.finished.append(message)
+                    self.round = replace(self.round, done=self.round.done + 1)
+                if self.round.done < self.round.tasks:  # only the end has all tasks done
+                    self._tell(self.round.name)
+        raise StoppedError
 
-    def _add(self, task: TaskDone) -> None:
-        self.shop.store.keep_task(self.job.key, task)
-        self.finished.append(task)
-        self.round = replace(self.round, done=self.round.done + 1)
-
-    def _tell(self, words: str, *, ended: bool = False) -> None:
-        """Say how far the job is; only its end is told with all tasks done."""
-        done, tasks = self.round.done, self.round.tasks
-        if ended:
-            self.progress(Tick(self.job, max(1, tasks), max(1, tasks), words))
-        elif done < tasks:
-            self.progress(Tick(self.job, done, tasks, words))
-
-    def _outcome(self, found: Found | MirageError, lost: int) -> Outcome:
-        """Keep what was found; its tasks go last, so that a kill in between loses nothing."""
+    def _outcome(self, found: Found | MirageError, origin: Origin, lost: int) -> Outcome:
+        self.round = Planned("", *[max(1, self.round.tasks)] * 2)
         if isinstance(found, MirageError):
-            self._tell("FAILED", ended=True)
+            self._tell("FAILED")
             return Outcome(self.job, Origin.FAILED, lost=lost, failure=found)
-        seconds = sum(task.seconds for task in self.finished)
-        self.shop.store.keep(self.job, found)
-        self.shop.store.keep_seconds(self.job.key, seconds)
-        self.shop.store.forget_tasks(self.job.key)
-        self._tell("done", ended=True)
-        return Outcome(self.job, self.origin, found, seconds, lost)
+        seconds = round(sum(task.seconds for task in self.finished), 2)
+        self.shop.store.keep(self.job, found, seconds)
+        self._tell("done")
+        return Outcome(self.job, origin, found, seconds, lost)
 
-
-class _Shares:
-    """Processes dealt out to jobs as they start: an even share of those that are free."""
-
-    def __init__(self, processes: int, jobs: int) -> None:
-        self._free = processes
-        self._waiting = jobs
-        self._lock = threading.Lock()
-
-    @contextmanager
-    def share(self) -> Iterator[int]:
-        """Hold the share of one job while it runs."""
-        with self._lock:
-            share = max(1, self._free // self._waiting)
-            self._free -= share
-            self._waiting -= 1
-        try:
-            yield share
-        finally:
-            with self._lock:
-                self._free += share
-
-
-def complete_all(jobs: Sequence[Job], shop: Workshop, progress: Progress) -> list[Outcome]:
-    """Return the outcomes of jobs, in order; as many are made at once as there are processes.
-
-    A job that fails leaves the others alone. An interruption, or a store that cannot be read or
-    written (FileError), stops them all; what they have finished is kept.
-    """
-    every = {job.key: job for job in jobs}
-    stored = () if shop.fresh else (_stored(job, shop.store) for job in every.values())
-    outcomes = {outcome.job.key: outcome for outcome in stored if outcome is not None}
-    missing = [job for key, job in every.items() if key not in outcomes]
-    shares, telling = _Shares(shop.processes, len(missing)), threading.Lock()
-
-    def tell(tick: Tick) -> None:
-        with telling:
-            progress(tick)
-
-    def one(job: Job) -> Outcome:
-        with shares.share() as processes:
-            return _complete(job, shop, tell, processes)
-
-    with ThreadPoolExecutor(max(1, min(len(missing), shop.processes))) as pool:
-        futures = [pool.submit(one, job) for job in missing]
-        try:
-            outcomes |= {f.result().job.key: f.result() for f in as_completed(futures)}
-        except BaseException:
-            shop.stopping.set()
-            pool.shutdown(wait=False, cancel_futures=True)
-            shop.executor.stop()
-            raise
-    return [outcomes[job.key] for job in jobs]
+    def _tell(self, words: str) -> None:
+        self.progress(Event(self.job.name, self.round.done, self.round.tasks, words))

@@ -1,141 +1,123 @@
-"""The folder of results: one file per search, named by its key, written whole or not at all.
+"""The store: results of searches by key, and finished tasks of those that are not finished.
 
-    results/<key>.json     what was asked for and what was found; the same bytes whoever makes it
-    results/<key>.tasks/   finished tasks of a search that is not finished, a file each
-    seconds/<key>.json     what it took here
-
-Every file carries its own checksum: one that was damaged counts as missing and is made again. A
-process that works on a search holds a lock on the folder of its tasks; the kernel frees the lock
-when that process ends, however it does.
+A SQLite database in a folder. A process that works on a search holds a lock on a file beside it;
+the kernel frees the lock when that process ends, however it does.
 """
 
 from __future__ import annotations
 
-import contextlib
 import fcntl
 import json
-import os
+import sqlite3
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from mirage_kernels.generator.errors import FileError
-from mirage_kernels.generator.ir.text import dumps
-from mirage_kernels.generator.jobs.job import Found, Job, TaskDone, digest
-from mirage_kernels.generator.records.files import write_whole
+from mirage_kernels.generator.jobs.job import Found, Job, TaskDone, canonical
 
-FORMAT = 1
 STORE_HINT = "keep results elsewhere: --store DIR"
 WAIT_SECONDS = 0.1  # between looks at a search that another process works on
+BUSY_SECONDS = 60.0  # that a statement waits for those of other processes
+# Nothing waits for the disk: a killed process loses nothing; after a power cut the database may be
+# damaged, then searches are made again.
+TABLES = """
+PRAGMA synchronous = OFF;
+CREATE TABLE IF NOT EXISTS results (key PRIMARY KEY, asked, found, seconds);
+CREATE TABLE IF NOT EXISTS tasks (key, round, i, found, seconds, PRIMARY KEY (key, round, i));
+"""
 
 
 @dataclass(frozen=True)
 class Store:
-    """Results of searches in a folder; nothing is made there before there is something to write."""
+    """Results of searches in a folder; nothing is made there before there is something to write.
+
+    Every method raises FileError for a database that cannot be read or written.
+    """
 
     folder: Path
 
-    def path(self, key: str) -> Path:
-        """Return the file of a result."""
-        return self.folder / "results" / f"{key}.json"
+    @property
+    def path(self) -> Path:
+        """The database."""
+        return self.folder / "searches.sqlite"
 
-    def tasks_folder(self, key: str) -> Path:
-        """Return the folder of an unfinished search."""
-        return self.folder / "results" / f"{key}.tasks"
+    def result(self, key: str) -> tuple[Found, float] | None:
+        """Return what a search found, and the seconds of its tasks, all processes together."""
+        if not self.path.exists():
+            return None
+        with self._database() as database:
+            query = "SELECT found, seconds FROM results WHERE key = ?"
+            row = database.execute(query, (key,)).fetchone()
+        return (json.loads(row[0]), row[1]) if row else None
 
-    def has(self, key: str) -> bool:
-        """Say whether there is a file for a result, whole or damaged."""
-        return self.path(key).exists()
-
-    def result(self, key: str) -> Found | None:
-        """Return what a search found; None where it is missing, damaged, or another search's."""
-        content = _read(self.path(key)) or {}
-        expected = content.get("key") == key and content.get("format") == FORMAT
-        found = content.get("found")
-        return found if expected and isinstance(found, dict) else None
-
-    def keep(self, job: Job, found: Found) -> Path:
-        """Write a result, whole or not at all; an unchanged file is left alone."""
-        asked = job.problem.identity()
-        content: Found = {"format": FORMAT, "key": job.key, "asked": asked, "found": found}
-        return _write(self.path(job.key), content)
-
-    def seconds(self, key: str) -> float | None:
-        """Return the seconds that the tasks of a search took, all processes together, if known."""
-        seconds = (_read(self._seconds_path(key)) or {}).get("tasks")
-        return seconds if isinstance(seconds, float) else None
-
-    def keep_seconds(self, key: str, seconds: float) -> None:
-        """Write what a search took; apart from its result, which says nothing of this machine."""
-        _write(self._seconds_path(key), {"tasks": round(seconds, 2)})
-
-    def _seconds_path(self, key: str) -> Path:
-        return self.folder / "seconds" / f"{key}.json"
+    def keep(self, job: Job, found: Found, seconds: float) -> None:
+        """Keep a result with what was asked for, and forget the tasks that it was made from."""
+        asked = canonical(job.problem.identity())
+        row = (job.key, asked, canonical(found), seconds)
+        with self._database() as database:
+            database.execute("INSERT OR REPLACE INTO results VALUES (?, ?, ?, ?)", row)
+            database.execute("DELETE FROM tasks WHERE key = ?", (job.key,))
 
     def tasks(self, key: str) -> list[TaskDone]:
-        """Return the finished tasks of an unfinished search, those that are whole."""
-        tasks = []
-        for path in sorted(self.tasks_folder(key).glob("[0-9]*.json")):
-            match _read(path):
-                case {"round": int(r), "index": int(i), "found": dict(found), "seconds": float(s)}:
-                    tasks.append(TaskDone(r, i, found, s))
-        return tasks
+        """Return the finished tasks of an unfinished search."""
+        with self._database() as database:
+            query = "SELECT round, i, found, seconds FROM tasks WHERE key = ?"
+            rows = database.execute(query, (key,)).fetchall()
+        return [TaskDone(number, i, json.loads(found), s) for number, i, found, s in rows]
 
     def keep_task(self, key: str, task: TaskDone) -> None:
-        """Write a finished task of a search."""
-        _write(self.tasks_folder(key) / f"{task.round}-{task.index}.json", vars(task))
+        """Keep a finished task of a search."""
+        row = (key, task.round, task.index, canonical(task.found), task.seconds)
+        with self._database() as database:
+            database.execute("INSERT OR REPLACE INTO tasks VALUES (?, ?, ?, ?, ?)", row)
 
     def forget_tasks(self, key: str) -> None:
-        """Remove the finished tasks of a search that this process holds."""
-        for path in self.tasks_folder(key).iterdir():
-            path.unlink()
+        """Remove the finished tasks of a search."""
+        with self._database() as database:
+            database.execute("DELETE FROM tasks WHERE key = ?", (key,))
 
-    @contextlib.contextmanager
+    @contextmanager
     def claim(self, key: str, *, waiting: Callable[[], None]) -> Iterator[None]:
         """Hold a search; `waiting` is called now and then while another process does."""
-        folder = self.tasks_folder(key)
-        while (descriptor := _lock(folder)) is None:
-            waiting()
-            time.sleep(WAIT_SECONDS)
+        with self._database():  # makes the folder
+            lock = (self.folder / f"{key}.lock").open("w")
+        with lock:
+            while not _locked(lock.fileno()):
+                waiting()
+                time.sleep(WAIT_SECONDS)
+            try:
+                yield
+            finally:
+                Path(lock.name).unlink(missing_ok=True)
+                fcntl.flock(lock, fcntl.LOCK_UN)  # forked workers may still have it open
+
+    @contextmanager
+    def _database(self) -> Iterator[sqlite3.Connection]:
+        """Open the database for one transaction."""
         try:
-            yield
-        finally:
-            with contextlib.suppress(OSError):  # not empty: the search is not finished
-                folder.rmdir()
-            os.close(descriptor)
+            self.folder.mkdir(parents=True, exist_ok=True)
+            with closing(sqlite3.connect(self.path, BUSY_SECONDS)) as database, database:
+                database.executescript(TABLES)
+                yield database
+        except OSError as error:
+            raise FileError(
+                f"{self.folder} cannot be used: {error.strerror}", STORE_HINT
+            ) from error
+        except sqlite3.OperationalError as error:
+            raise FileError(f"{self.path} cannot be used: {error}", STORE_HINT) from error
+        except sqlite3.DatabaseError as error:
+            damaged = self.path.replace(self.path.with_suffix(".damaged"))
+            raise FileError(
+                f"{self.path} was damaged ({error}); it is {damaged} now",
+                "the same command makes its results again",
+            ) from error
 
 
-def _read(path: Path) -> Found | None:
-    """Return what a file holds; None where it is missing or damaged."""
-    try:
-        content: Found = json.loads(path.read_bytes())
-        return content if content.pop("sha256") == digest(content) else None
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        raise FileError(f"{path} cannot be read: {error.strerror}", STORE_HINT) from error
-    except (ValueError, KeyError, TypeError, AttributeError):
-        return None
-
-
-def _write(path: Path, content: Found) -> Path:
-    # What is kept must be what is read: content that JSON changes would never be found whole.
-    return write_whole(path, dumps({**content, "sha256": digest(content)}), hint=STORE_HINT)
-
-
-def _lock(folder: Path) -> int | None:
-    """Return the descriptor that holds a folder, made if need be; None while another holds it."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
-    except (FileNotFoundError, FileExistsError):  # its holder was done and removed it just now
-        return None
-    except OSError as error:
-        raise FileError(f"{folder} cannot be written: {error.strerror}", STORE_HINT) from error
-    with contextlib.suppress(BlockingIOError, FileNotFoundError):
+def _locked(descriptor: int) -> bool:
+    with suppress(BlockingIOError):
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        if os.path.samestat(os.stat(folder), os.fstat(descriptor)):
-            return descriptor
-    os.close(descriptor)
-    return None
+        return True
+    return False

@@ -5,6 +5,7 @@ Every executor runs `work`, here or elsewhere.
 
 from __future__ import annotations
 
+import ctypes
 import json
 import multiprocessing
 import os
@@ -18,7 +19,7 @@ from dataclasses import dataclass
 from mirage_kernels.generator.errors import JobError, MirageError
 from mirage_kernels.generator.jobs.job import Found, Job, Task, TaskDone, canonical
 
-_LOOK_SECONDS = 0.5
+_SIGNAL_AT_DEATH_OF_PARENT = 1  # PR_SET_PDEATHSIG of prctl(2)
 
 
 @dataclass(frozen=True)
@@ -91,8 +92,9 @@ Finished = Generator[TaskDone, None, None]  # closing it ends the tasks that sti
 
 def _run_tasks(number: int, tasks: Sequence[Task], todo: Sequence[int], processes: int) -> Finished:
     """Run some tasks of a round, in any order."""
+    _round_here[:] = [(number, tasks)]
     if processes == 1 or len(todo) < 2:
-        yield from (_run_task(number, index, tasks[index]) for index in todo)
+        yield from map(_run_task, todo)
         return
     others = set(multiprocessing.active_children())
     # Forked: the children share the tasks, and all that was read to make them.
@@ -100,11 +102,11 @@ def _run_tasks(number: int, tasks: Sequence[Task], todo: Sequence[int], processe
         min(processes, len(todo)),
         mp_context=multiprocessing.get_context("fork"),
         initializer=_start_child,
-        initargs=(number, tasks, os.getpid()),
+        initargs=(os.getpid(),),
     )
     ended = False
     try:
-        for future in as_completed([pool.submit(_child_task, index) for index in todo]):
+        for future in as_completed([pool.submit(_run_task, index) for index in todo]):
             yield future.result()
         ended = True
     finally:
@@ -114,33 +116,24 @@ def _run_tasks(number: int, tasks: Sequence[Task], todo: Sequence[int], processe
         pool.shutdown(wait=ended, cancel_futures=True)
 
 
-def _run_task(number: int, index: int, task: Task) -> TaskDone:
-    start = time.perf_counter()
-    # As the store would return it, so that a resumed search merges what an unbroken one does.
-    found = json.loads(canonical(task()))
-    return TaskDone(number, index, found, time.perf_counter() - start)
-
-
 _round_here: list[tuple[int, Sequence[Task]]] = []
 
 
-def _start_child(number: int, tasks: Sequence[Task], parent: int) -> None:
+def _run_task(index: int) -> TaskDone:
+    number, tasks = _round_here[0]
+    start = time.perf_counter()
+    # As the store would return it, so that a resumed search merges what an unbroken one does.
+    found = json.loads(canonical(tasks[index]()))
+    return TaskDone(number, index, found, time.perf_counter() - start)
+
+
+def _start_child(parent: int) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides
     end_with(parent)
-    _round_here[:] = [(number, tasks)]
-
-
-def _child_task(index: int) -> TaskDone:
-    number, tasks = _round_here[0]
-    return _run_task(number, index, tasks[index])
 
 
 def end_with(parent: int) -> None:
-    """End this process soon after its parent, which may be killed without a word."""
-
-    def look(*_: object) -> None:
-        if os.getppid() != parent:
-            os._exit(1)
-
-    signal.signal(signal.SIGALRM, look)
-    signal.setitimer(signal.ITIMER_REAL, _LOOK_SECONDS, _LOOK_SECONDS)
+    """Have the kernel end this process with its parent, which may be killed without a word."""
+    ctypes.CDLL(None).prctl(_SIGNAL_AT_DEATH_OF_PARENT, signal.SIGKILL)
+    if os.getppid() != parent:  # it ended before
+        os._exit(1)

@@ -121,7 +121,7 @@ def abstract_reading(terms: Terms, block: Graph | None = None) -> Reading[int]:
         "contract": lambda node, args: total(node, terms.mul(*args)),
         "peak": lambda node, args: [terms.function("peak", args[0])],
     }
-    return Reading("abstract", rules)
+    return rules
 
 
 def _cut_by_loop(block: Graph) -> frozenset[str]:

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mirage_kernels.generator.errors import GraphError
-from mirage_kernels.generator.ir import OPS, DType, Kind, Node
+from mirage_kernels.generator.ir import DType, Kind, Node, ops_of_kind
 from mirage_kernels.generator.meaning.blocks import block_rules
 from mirage_kernels.generator.meaning.walk import Reading, Rule
 
@@ -90,30 +90,30 @@ _INTEGER: dict[str, Callable[..., Part]] = {
 def array_reading(arithmetic: Arithmetic, sizes: Mapping[str, int]) -> Reading[Array]:
     """Return the reading that runs graphs on arrays; `sizes` are the extents of all dims."""
 
-    def elementwise(node: Node, args: Sequence[Array]) -> list[Array]:
-        return [_elementwise(arithmetic, node, args)]
-
-    def reduce(node: Node, args: Sequence[Array]) -> list[Array]:
-        (x,) = args
+    def reduced(node: Node, x: Array, parts: Parts) -> list[Array]:
         dims = tuple(d for d in x.dims if d != node.over)
-        parts = arithmetic.total(x.parts, x.dims.index(node.over))
         return [Array(dims, arithmetic.finish(node, parts))]
 
-    def contract(node: Node, args: Sequence[Array]) -> list[Array]:
-        return [_contract(arithmetic, node, args[0], args[1])]
+    def total(node: Node, args: Sequence[Array]) -> list[Array]:
+        (x,) = args
+        return reduced(node, x, arithmetic.total(x.parts, x.dims.index(node.over)))
 
     def peak(node: Node, args: Sequence[Array]) -> list[Array]:
-        x = _lift(arithmetic, args[0])
-        parts = arithmetic.peak(x.parts, x.dims.index(node.over), crc32(node.name.encode()))
-        dims = tuple(d for d in x.dims if d != node.over)
-        return [Array(dims, arithmetic.finish(node, parts))]
+        x, seed = _lift(arithmetic, args[0]), crc32(node.name.encode())
+        return reduced(node, x, arithmetic.peak(x.parts, x.dims.index(node.over), seed))
 
-    rules: dict[str, Rule[Array]] = {"sum": reduce, "contract": contract, "peak": peak}
+    rules: dict[str, Rule[Array]] = {
+        "sum": total,
+        "contract": lambda node, args: [_contract(arithmetic, node, *args)],
+        "peak": peak,
+        **dict.fromkeys(
+            ops_of_kind(Kind.ELEMENTWISE),
+            lambda node, args: [_elementwise(arithmetic, node, args)],
+        ),
+    }
     rules |= _sources(arithmetic, sizes)
-    rules |= {op.name: elementwise for op in OPS.values() if op.kind is Kind.ELEMENTWISE}
-    reading = Reading(arithmetic.name, rules)
-    rules |= block_rules(reading, arithmetic, sizes)
-    return reading
+    rules |= block_rules(rules, arithmetic, sizes)
+    return rules
 
 
 def _sources(arithmetic: Arithmetic, sizes: Mapping[str, int]) -> dict[str, Rule[Array]]:

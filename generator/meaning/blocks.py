@@ -8,7 +8,7 @@ Where blocks combine, all of them run up to that point first.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial, reduce
 from typing import TYPE_CHECKING
 from zlib import crc32
@@ -80,11 +80,11 @@ class _Launch:
         counts = (range(count(a, self.sizes[a.dim])) for a in grid)
         names = [a.name for a in grid]
         points = [dict(zip(names, i, strict=True)) for i in itertools.product(*counts)]
+        blocks: Iterable[tuple[Point, Found]]
         blocks = ((point, self.run_block(args, point)) for point in points)
         if self.phases[Phase.JOINED]:
-            together = list(blocks)
-            self.join(together)
-            blocks = iter(together)
+            blocks = list(blocks)
+            self.join(blocks)
         outputs = [self.body.producers[name] for name in self.body.outputs]
         for point, found in blocks:
             for node in outputs:
@@ -135,7 +135,7 @@ class _Launch:
         if node.op == "peak":
             found[node.name] = self.peak(node, found[node.args[0]], place, before)
             return
-        made = self.reading.rules[node.op](node, [found[a] for a in node.args])
+        made = self.reading[node.op](node, [found[a] for a in node.args])
         found.update(zip((v.name for v in node.outs), made, strict=True))
 
     def peak(self, node: Node, x: Array, place: Place, before: Array | None) -> Array:
@@ -190,8 +190,8 @@ class _Launch:
             for point, found in blocks:
                 others = {name: i for name, i in point.items() if name not in axes}
                 teams.setdefault(_label(others), (others, []))[1].append(found)
-            for others, team in teams.values():
-                total = self.total(node, team, others)
+            for place, team in teams.values():
+                total = self.total(node, team, place)
                 for found in team:
                     found[node.name] = total
 

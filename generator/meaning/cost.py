@@ -95,7 +95,7 @@ def cost_reading(sizes: Mapping[str, int]) -> Reading[Work]:
     rules |= dict.fromkeys(("output", "last"), same)
     rules |= {"sum": _sum, "contract": _contract, "peak": _sum}
     rules |= {"thread": thread, "block": block}
-    return Reading("cost", rules)
+    return rules
 
 
 @dataclass(frozen=True)
@@ -124,7 +124,7 @@ def _kernel(graph: Graph, node: Node, sizes: Mapping[str, int], on: Target) -> E
     times = {"memory": moved / on.memory_bytes_per_us}
     if node.body is None or node.body.space is None:
         whole = [Work(tuple((d, sizes[d]) for d in graph.values[a].type.names)) for a in node.args]
-        return _slowest(times, cost_reading(sizes).rules[node.op](node, whole)[0], 1.0, on)
+        return _slowest(times, cost_reading(sizes)[node.op](node, whole)[0], 1.0, on)
     body, space = node.body, node.body.space
     blocks, steps = prod(count(a, sizes[a.dim]) for a in space.grid), space.steps(sizes)
     tiles = [

@@ -8,6 +8,7 @@ the loop, written "@axis") and how many calls of random functions it is made of.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Sequence
 from itertools import combinations_with_replacement
 
@@ -28,12 +29,12 @@ from mirage_kernels.generator.meaning.walk import Reading, Rule, results
 
 _LAWFUL: dict[str, Callable[..., Fraction]] = {
     "neg": lambda a: a,
-    "square": lambda a: expsums.mul(a, a),
-    "exp": expsums.exp,
-    "add": expsums.add,
-    "sub": expsums.add,
-    "mul": expsums.mul,
-    "div": expsums.div,
+    "square": lambda a: a * a,
+    "exp": Fraction.exp,
+    "add": operator.add,
+    "sub": operator.add,
+    "mul": operator.mul,
+    "div": operator.truediv,
     "less": expsums.mask,
     "both": expsums.mask,
     "where": expsums.where,
@@ -46,8 +47,8 @@ def _elementwise(node: Node, args: Sequence[Fraction]) -> list[Fraction]:
     if node.op == "max":
         return [expsums.maximum(args[0], args[1], node.name)]
     if node.op == "rsqrt":
-        return [expsums.div(expsums.number(1), expsums.called("sqrt", args[0], node.name))]
-    return [expsums.called(node.op, args[0], node.name)]
+        return [expsums.number(1) / args[0].called("sqrt", node.name)]
+    return [args[0].called(node.op, node.name)]
 
 
 def degree_reading(sizes: Extents) -> Reading[Fraction]:
@@ -62,21 +63,21 @@ def degree_reading(sizes: Extents) -> Reading[Fraction]:
         return [expsums.number(size, along, exact=node.op != "iota")]
 
     def reduce(node: Node, args: Sequence[Fraction]) -> list[Fraction]:
-        return [expsums.total(args[0], node.over, args[0].along.get(node.over, 1))]
+        return [args[0].total(node.over, args[0].along.get(node.over, 1))]
 
     def contract(node: Node, args: Sequence[Fraction]) -> list[Fraction]:
-        return reduce(node, [expsums.mul(*args)])
+        return reduce(node, [args[0] * args[1]])
 
     def peak(node: Node, args: Sequence[Fraction]) -> list[Fraction]:
         return [expsums.variable({c: n for c, n in args[0].along.items() if c != node.over})]
 
     def block(node: Node, args: Sequence[Fraction]) -> list[Fraction]:
         whole = {d: n for a in args for d, n in a.along.items()}
-        return _Block(node, reading, {**sizes, **whole}).run(args)
+        return _Block(node, rules, {**sizes, **whole}).run(args)
 
     def thread(node: Node, args: Sequence[Fraction]) -> list[Fraction]:
         assert node.body is not None
-        return results(node.body, args, reading)
+        return results(node.body, args, rules)
 
     def inside(node: Node, args: Sequence[Fraction]) -> list[Fraction]:
         raise AssertionError(f"{node.op} outside of a block graph")
@@ -85,8 +86,7 @@ def degree_reading(sizes: Extents) -> Reading[Fraction]:
     rules |= dict.fromkeys(ops_of_kind(Kind.CARRY, Kind.OUTPUT), inside)
     rules |= dict.fromkeys(("const", "size", "iota"), source)
     rules |= {"sum": reduce, "contract": contract, "peak": peak, "block": block, "thread": thread}
-    reading = Reading("degree", rules)
-    return reading
+    return rules
 
 
 class _Block:
@@ -112,9 +112,8 @@ class _Block:
             "combine": self.combine,
             "combine_rescaled": self.combine,
         }
-        inside = Reading(self.outside.name, {**self.outside.rules, **rules})
         inputs = [self.input(n, a) for n, a in zip(self.body.inputs, args, strict=True)]
-        return results(self.body, inputs, inside)
+        return results(self.body, inputs, {**self.outside, **rules})
 
     def input(self, node: Node, whole: Fraction) -> Fraction:
         """Return the tile of a tensor that an imap and fmap give a block in one step."""
@@ -142,19 +141,19 @@ class _Block:
 
     def accum(self, node: Node, args: Sequence[Fraction]) -> list[Fraction]:
         assert self.space.loop is not None
-        value = expsums.rescaled(*args) if node.op == "accum_rescaled" else args[0]
+        value = args[0].rescaled(args[1]) if node.op == "accum_rescaled" else args[0]
         loop = self.space.loop
-        return [expsums.total(value, _at(loop), self.counts[loop.name])]
+        return [value.total(_at(loop), self.counts[loop.name])]
 
     def last(self, node: Node, args: Sequence[Fraction]) -> list[Fraction]:
         assert self.space.loop is not None
-        return [expsums.at_one(args[0], _at(self.space.loop))]
+        return [args[0].at_one(_at(self.space.loop))]
 
     def combine(self, node: Node, args: Sequence[Fraction]) -> list[Fraction]:
-        value = expsums.rescaled(*args) if node.op == "combine_rescaled" else args[0]
+        value = args[0].rescaled(args[1]) if node.op == "combine_rescaled" else args[0]
         for axis in self.space.reduced:
             if axis.dim == node.over:
-                value = expsums.total(value, _at(axis), self.counts[axis.name])
+                value = value.total(_at(axis), self.counts[axis.name])
         return [value]
 
 
@@ -195,11 +194,11 @@ def _differing(a: Fraction, b: Fraction, p: int) -> float:
     """Return how likely two elements agree that differ, or calls that they depend on collide."""
     calls = [*a.calls.values(), *b.calls.values()]
     collisions = sum(_colliding(x, y, p) for x, y in combinations_with_replacement(calls, 2))
-    return min(1.0, expsums.vanishing(expsums.cross(a, b), p) + collisions)
+    return min(1.0, expsums.vanishing(a.cross(b), p) + collisions)
 
 
 def _colliding(a: Call, b: Call, p: int) -> float:
     pairs = a.number * (a.number - 1) // 2 if a is b else a.number * b.number
     if a.function != b.function or not pairs:
         return 0.0
-    return pairs * expsums.vanishing(expsums.cross(a.argument, b.argument), p)
+    return pairs * expsums.vanishing(a.argument.cross(b.argument), p)

@@ -234,14 +234,72 @@ class Fraction:
             exact=False,
         )
 
+    def joined(self, other: Fraction, top: Terms, bottom: Terms, scale: int) -> Fraction:
+        """Return a fraction that varies where two do and depends on the calls of both."""
+        a, b = self.along, other.along
+        along = {c: max(a.get(c, 1), b.get(c, 1)) for c in (*a, *b)}
+        calls = _merged(self.calls, other.calls)
+        return Fraction(top, bottom, scale, along, self.below | other.below, calls)
 
-def _joined(a: Fraction, b: Fraction, made: tuple[Terms, Terms, int]) -> Fraction:
-    return Fraction(
-        *made,
-        {c: max(a.along.get(c, 1), b.along.get(c, 1)) for c in (*a.along, *b.along)},
-        a.below | b.below,
-        _merged(a.calls, b.calls),
-    )
+    def cross(self, other: Fraction) -> Terms:
+        """Return the numerator of the sum or difference over a common denominator."""
+        scale = lcm(self.scale, other.scale)
+        mine = (self.top * other.bottom).times(scale // self.scale)
+        return mine + (other.top * self.bottom).times(scale // other.scale)
+
+    def __add__(self, other: Fraction) -> Fraction:
+        scale = lcm(self.scale, other.scale)
+        return self.joined(other, self.cross(other), self.bottom * other.bottom, scale)
+
+    def __mul__(self, other: Fraction) -> Fraction:
+        scale = self.scale * other.scale
+        return self.joined(other, self.top * other.top, self.bottom * other.bottom, scale)
+
+    def __truediv__(self, other: Fraction) -> Fraction:
+        if other.exact and other.top.count:
+            return replace(self, scale=self.scale * other.top.coefficient.height, exact=False)
+        top = (self.top * other.bottom).times(other.scale)
+        made = self.joined(other, top, self.bottom * other.top, self.scale)
+        return replace(made, below=made.below | frozenset(other.along))
+
+    @property
+    def exponent(self) -> Ratio:
+        """What the fraction is in an exponent."""
+        return Ratio(self.top.coefficient, self.bottom.coefficient, self.scale)
+
+    def exp(self) -> Fraction:
+        """Return the power that it is the exponent of; raises VerifyError for powers of powers."""
+        if not (self.top.plain and self.bottom.plain):
+            raise VerifyError("exp of a value that depends on another exp has no failure bound")
+        power = Terms(exponent=self.exponent, varies=frozenset(self.along))
+        return Fraction(power, along=self.along, calls=self.calls)
+
+    def rescaled(self, peak: Fraction) -> Fraction:
+        """Return the value times one power: exp(peak - another peak)."""
+        factor = Terms(exponent=peak.exponent + peak.exponent, varies=frozenset(peak.along))
+        return self * Fraction(factor, along=peak.along)
+
+    def called(self, function: str, name: str) -> Fraction:
+        """Return a random function of it; calls of one `name` with equal arguments are one call."""
+        call = Call(function, Fraction(self.top, self.bottom, self.scale), frozenset(self.along))
+        return replace(variable(self.along), calls=_merged(self.calls, {name: call}))
+
+    def total(self, coordinate: str, length: int) -> Fraction:
+        """Return the sum along a coordinate of that extent."""
+        top, bottom = self.top, self.bottom
+        if coordinate in self.below:
+            top, bottom = top * bottom.to_the(length - 1), bottom.to_the(length)
+        calls = {
+            name: replace(c, number=c.number * length) if coordinate in c.along else c
+            for name, c in self.calls.items()
+        }
+        whole = replace(self, top=top.summed(coordinate, length), bottom=bottom, calls=calls)
+        return whole.at_one(coordinate)
+
+    def at_one(self, coordinate: str) -> Fraction:
+        """Return the value at one place along a coordinate."""
+        along = {c: n for c, n in self.along.items() if c != coordinate}
+        return self.moved(lambda coordinates: coordinates - {coordinate}, along)
 
 
 def _merged(a: Mapping[str, Call], b: Mapping[str, Call]) -> dict[str, Call]:
@@ -264,45 +322,10 @@ def variable(along: Extents, *, tied: bool = False) -> Fraction:
     return Fraction(Terms(VARIABLE, tied=ties), along=along)
 
 
-def cross(a: Fraction, b: Fraction) -> Terms:
-    """Return the numerator of a + b or a - b over their common denominator."""
-    scale = lcm(a.scale, b.scale)
-    return (a.top * b.bottom).times(scale // a.scale) + (b.top * a.bottom).times(scale // b.scale)
-
-
-def add(a: Fraction, b: Fraction) -> Fraction:
-    return _joined(a, b, (cross(a, b), a.bottom * b.bottom, lcm(a.scale, b.scale)))
-
-
-def mul(a: Fraction, b: Fraction) -> Fraction:
-    return _joined(a, b, (a.top * b.top, a.bottom * b.bottom, a.scale * b.scale))
-
-
-def div(a: Fraction, b: Fraction) -> Fraction:
-    if b.exact and b.top.count:
-        return replace(a, scale=a.scale * b.top.coefficient.height, exact=False)
-    joined = _joined(a, b, ((a.top * b.bottom).times(b.scale), a.bottom * b.top, a.scale))
-    return replace(joined, below=joined.below | frozenset(b.along))
-
-
-def exp(a: Fraction) -> Fraction:
-    if not (a.top.plain and a.bottom.plain):
-        raise VerifyError("exp of a value that depends on another exp has no failure bound")
-    exponent = Ratio(a.top.coefficient, a.bottom.coefficient, a.scale)
-    power = Terms(exponent=exponent, varies=frozenset(a.along))
-    return Fraction(power, along=a.along, calls=a.calls)
-
-
-def called(function: str, a: Fraction, name: str) -> Fraction:
-    """Return a random function of `a`; calls of one `name` with equal arguments are one call."""
-    call = Call(function, Fraction(a.top, a.bottom, a.scale), frozenset(a.along))
-    return replace(variable(a.along), calls=_merged(a.calls, {name: call}))
-
-
 def maximum(a: Fraction, b: Fraction, name: str) -> Fraction:
     """Return the random function of two numbers in any order: f(f(a) + f(b))."""
-    inner = [called("max", x, f"{name}.{i}") for i, x in enumerate((a, b))]
-    return called("max", add(*inner), name)
+    first, second = (x.called("max", f"{name}.{i}") for i, x in enumerate((a, b)))
+    return (first + second).called("max", name)
 
 
 def mask(*args: Fraction) -> Fraction:
@@ -314,38 +337,12 @@ def where(condition: Fraction, a: Fraction, b: Fraction) -> Fraction:
         a = b = a if a.top.count else b
     scale = lcm(a.scale, b.scale)
     mine, theirs = (x.top.times(scale // x.scale) for x in (a, b))
-    joined = _joined(a, b, (mine.either(theirs), a.bottom.either(b.bottom), scale))
+    joined = a.joined(b, mine.either(theirs), a.bottom.either(b.bottom), scale)
     mask, top = frozenset(condition.along), joined.top
     if not top.plain:
         top = replace(top, varies=top.varies | mask)
     below = joined.below if a.bottom == b.bottom else joined.below | mask
     return replace(joined, top=top, below=below, along={**condition.along, **joined.along})
-
-
-def total(a: Fraction, coordinate: str, length: int) -> Fraction:
-    """Return the sum of a value along a coordinate of that extent."""
-    top, bottom = a.top, a.bottom
-    if coordinate in a.below:
-        top, bottom = top * bottom.to_the(length - 1), bottom.to_the(length)
-    calls = {
-        name: replace(c, number=c.number * length) if coordinate in c.along else c
-        for name, c in a.calls.items()
-    }
-    whole = replace(a, top=top.summed(coordinate, length), bottom=bottom, calls=calls)
-    return at_one(whole, coordinate)
-
-
-def at_one(a: Fraction, coordinate: str) -> Fraction:
-    """Return a value at one place along a coordinate."""
-    along = {c: n for c, n in a.along.items() if c != coordinate}
-    return a.moved(lambda coordinates: coordinates - {coordinate}, along)
-
-
-def rescaled(x: Fraction, peak: Fraction) -> Fraction:
-    """Return x times one power: exp(peak - another peak)."""
-    exponent = Ratio(peak.top.coefficient, peak.bottom.coefficient, peak.scale)
-    factor = Terms(exponent=exponent + exponent, varies=frozenset(peak.along))
-    return mul(x, Fraction(factor, along=peak.along))
 
 
 @dataclass(frozen=True)

@@ -54,6 +54,63 @@ class Field:
         """Order of the exponents."""
         return (self.p - 1) // 2
 
+    @property
+    def moduli(self) -> tuple[int, int]:
+        """Of a number's parts."""
+        return self.p, self.q
+
+    def each(self, function: Callable[..., Int], *operands: Parts) -> Parts:
+        """Apply a ring operation to both parts; the second is lost where one operand lacks it."""
+        return tuple(
+            np.asarray(function(*parts)) % modulus
+            for parts, modulus in zip(zip(*operands, strict=False), self.moduli, strict=False)
+        )
+
+    def inverse(self, x: Parts) -> Parts:
+        """Return 1 / x; raises UndefinedError where x is 0, unless the field is total."""
+        invert = _total_inverse if self.total else inverse
+        return tuple(invert(_ints(y), m) for y, m in zip(x, self.moduli, strict=False))
+
+    def exp(self, x: Parts) -> Parts:
+        """Return the power of the root that the part mod q is."""
+        if len(x) < 2:
+            raise GraphError("exp of a value that depends on another exp has no law in the field")
+        return (root_to_the(_ints(x[1]), self),)
+
+    def function(self, name: str, x: Parts) -> Parts:
+        """Return a random function of a number."""
+        key = _key_of(name) ^ self.key
+        mixed = scramble(_ints(x[0]), key)
+        return self._residues(scramble(mixed ^ _ints(x[1]), key) if len(x) == 2 else mixed, key)
+
+    def _residues(self, mixed: Int, key: int) -> Parts:
+        wide = (mixed, scramble(mixed, key)) if self.exponents else (mixed,)
+        return tuple(part % m for part, m in zip(wide, self.moduli, strict=False))
+
+    def maximum(self, a: Parts, b: Parts) -> Parts:
+        """Return a random function of two numbers in any order."""
+        first, second = self.function("max", a), self.function("max", b)
+        return self.function("max", self.each(np.add, first, second))
+
+    def arbitrary(self, x: Parts, axis: int, seed: int) -> Parts:
+        """Return random elements in the shape that reducing `x` along an axis has."""
+        shape = np.delete(np.asarray(x[0].shape), axis)
+        places = np.arange(int(np.prod(shape, dtype=np.int64)), dtype=np.int64).reshape(shape)
+        key = (seed << 20) ^ self.key
+        return self._residues(scramble(places, key), key)
+
+    def number(self, data: Part) -> Parts:
+        """Embed numbers: integers as themselves, other constants as a random element each.
+
+        So are huge ones, which float64 holds as whole numbers: 1e30 is no other's equal.
+        """
+        values = np.asarray(data, np.float64)
+        is_whole = (np.abs(values) < WHOLE_BELOW) & (values == np.round(values))
+        whole = np.where(is_whole, values, 0).astype(np.int64)
+        hashed = scramble(values.view(np.int64).reshape(values.shape), self.key)
+        random = zip(self._residues(hashed, self.key), self.moduli, strict=False)
+        return tuple(np.where(is_whole, whole % m, r) for r, m in random)
+
 
 def draw_field(seed: int, *, exponents: bool) -> Field:
     """Return the field that `seed` chooses."""
@@ -144,45 +201,8 @@ def scramble(x: Int, key: int) -> Int:
     return np.asarray((mixed ^ (mixed >> np.uint64(31))) >> np.uint64(2), np.int64)
 
 
-def _moduli(field: Field) -> tuple[int, ...]:
-    return (field.p, field.q)
-
-
-def _each(field: Field, function: Callable[..., Int], *operands: Parts) -> Parts:
-    """Apply a ring operation to both parts; the second is lost where one operand lacks it."""
-    return tuple(
-        np.asarray(function(*parts)) % modulus
-        for parts, modulus in zip(zip(*operands, strict=False), _moduli(field), strict=False)
-    )
-
-
-def _inverse(field: Field, x: Parts) -> Parts:
-    return tuple(
-        _total_inverse(_ints(y), m) if field.total else inverse(_ints(y), m)
-        for y, m in zip(x, _moduli(field), strict=False)
-    )
-
-
 def _total_inverse(x: Int, modulus: int) -> Int:
     return np.where(x == 0, 0, inverse(np.where(x == 0, 1, x), modulus))
-
-
-def _divide(field: Field, a: Parts, b: Parts) -> Parts:
-    return _each(field, np.multiply, a, _inverse(field, b))
-
-
-def _exp(field: Field, x: Parts) -> Parts:
-    if len(x) < 2:
-        raise GraphError("exp of a value that depends on another exp has no law in the field")
-    return (root_to_the(_ints(x[1]), field),)
-
-
-def _random_function(field: Field, name: str, x: Parts) -> Parts:
-    key = _key_of(name) ^ field.key
-    mixed = scramble(_ints(x[0]), key)
-    if len(x) == 2:
-        mixed = scramble(mixed ^ _ints(x[1]), key)
-    return _residues(field, mixed, key)
 
 
 @cache
@@ -191,81 +211,34 @@ def _key_of(name: str) -> int:
     return int(scramble(np.asarray(int.from_bytes(name.encode()[:6], "little")), 0))
 
 
-def _residues(field: Field, mixed: Int, key: int) -> Parts:
-    wide = (mixed, scramble(mixed, key)) if field.exponents else (mixed,)
-    return tuple(part % m for part, m in zip(wide, _moduli(field), strict=False))
-
-
-def _random_maximum(field: Field, a: Parts, b: Parts) -> Parts:
-    """Return a random function of two numbers in any order."""
-    first, second = _random_function(field, "max", a), _random_function(field, "max", b)
-    return _random_function(field, "max", _each(field, np.add, first, second))
-
-
-def _inverse_root(field: Field, x: Parts) -> Parts:
-    return _inverse(field, _random_function(field, "sqrt", x))
-
-
-def _arbitrary(field: Field, x: Parts, axis: int, seed: int) -> Parts:
-    """Return random elements in the shape that reducing `x` along an axis has."""
-    shape = np.delete(np.asarray(x[0].shape), axis)
-    places = np.arange(int(np.prod(shape, dtype=np.int64)), dtype=np.int64).reshape(shape)
-    key = (seed << 20) ^ field.key
-    return _residues(field, scramble(places, key), key)
-
-
-def _number(field: Field, data: Part) -> Parts:
-    """Embed numbers: integers as themselves, other constants as a random element each.
-
-    So are huge ones, which float64 holds as whole numbers: 1e30 is no other's equal.
-    """
-    values = np.asarray(data, np.float64)
-    is_whole = (np.abs(values) < WHOLE_BELOW) & (values == np.round(values))
-    whole = np.where(is_whole, values, 0).astype(np.int64)
-    hashed = scramble(values.view(np.int64).reshape(values.shape), field.key)
-    random = _residues(field, hashed, field.key)
-    return tuple(
-        np.where(is_whole, whole % m, r) for r, m in zip(random, _moduli(field), strict=False)
-    )
-
-
 def field_arithmetic(field: Field) -> Arithmetic:
     """Return the arithmetic of one draw."""
-    each = partial(_each, field)
+    each = field.each
     elementwise: dict[str, Callable[..., Parts]] = {
         "neg": partial(each, np.negative),
         "square": partial(each, np.square),
         "add": partial(each, np.add),
         "sub": partial(each, np.subtract),
         "mul": partial(each, np.multiply),
-        "div": partial(_divide, field),
-        "exp": partial(_exp, field),
-    }
-    elementwise |= {name: partial(_random_function, field, name) for name in LAWLESS}
-    elementwise |= {
-        "rsqrt": partial(_inverse_root, field),
-        "max": partial(_random_maximum, field),
+        "div": lambda a, b: each(np.multiply, a, field.inverse(b)),
+        "exp": field.exp,
+        "rsqrt": lambda x: field.inverse(field.function("sqrt", x)),
+        "max": field.maximum,
+        **{name: partial(field.function, name) for name in LAWLESS},
     }
     assert set(elementwise) | {"less", "both", "where"} == set(ops_of_kind(Kind.ELEMENTWISE))
 
-    def total(x: Parts, axis: int) -> Parts:
-        return each(partial(np.sum, axis=axis), x)
-
     def matmul(a: Parts, b: Parts) -> Parts:
-        return tuple(
-            matmul_mod(_ints(x), _ints(y), m) for x, y, m in zip(a, b, _moduli(field), strict=False)
-        )
-
-    def decay(old: Parts, new: Parts) -> Parts:
-        return _exp(field, each(np.subtract, old, new))
+        parts = zip(a, b, field.moduli, strict=False)
+        return tuple(matmul_mod(_ints(x), _ints(y), m) for x, y, m in parts)
 
     return Arithmetic(
         "field",
         elementwise,
-        total,
+        lambda x, axis: each(partial(np.sum, axis=axis), x),
         matmul,
-        number=partial(_number, field),
-        peak=partial(_arbitrary, field),
+        number=field.number,
+        peak=field.arbitrary,
         higher=lambda before, now: now,
-        decay=decay,
+        decay=lambda old, new: field.exp(each(np.subtract, old, new)),
     )

@@ -22,15 +22,15 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import reduce
 from itertools import count
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from mirage_kernels.generator.meaning.terms import ONE, ZERO, Atom, Terms
 
 if TYPE_CHECKING:
     import z3
 
-    Number = int | z3.ArithRef
-Vector = tuple["Number", ...]
+Number: TypeAlias = "int | z3.ArithRef"
+Vector = tuple[Number, ...]
 
 WORK = 100_000  # z3's resource limit for one question
 LARGEST = 2_000  # products of a question that `keeps` asks

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
@@ -12,11 +14,6 @@ from mirage_kernels.generator.ir import DType, Node
 from mirage_kernels.generator.meaning.arrays import Arithmetic, Part, Parts
 
 Real = npt.NDArray[np.floating]
-
-
-def _erf(x: Real) -> Real:
-    """Error function, elementwise."""
-    return np.asarray(np.vectorize(math.erf, otypes=[x.dtype])(x))
 
 
 def _sigmoid(x: Real) -> Real:
@@ -33,22 +30,8 @@ def _one(function: Callable[..., Part]) -> Callable[..., Parts]:
     return apply
 
 
-def _matmul(a: Parts, b: Parts) -> Parts:
-    with np.errstate(all="ignore"):
-        return (np.matmul(a[0], b[0]),)
-
-
 def _sum(x: Parts, axis: int) -> Parts:
-    with np.errstate(all="ignore"):
-        return (np.sum(x[0], axis=axis),)
-
-
-def _peak(x: Parts, axis: int, seed: int) -> Parts:
-    return (np.max(x[0], axis=axis, initial=-np.inf),)
-
-
-def _higher(a: Parts, b: Parts) -> Parts:
-    return (np.maximum(a[0], b[0]),)
+    return _one(partial(np.sum, axis=axis))(x)
 
 
 def _decay(old: Parts, new: Parts) -> Parts:
@@ -58,6 +41,7 @@ def _decay(old: Parts, new: Parts) -> Parts:
         return (np.where(old[0] == new[0], np.ones_like(factor), factor),)
 
 
+_erf = np.vectorize(math.erf, otypes=[np.float64])
 _SLOPE = 2 * math.sqrt(2 / math.pi)  # (1 + tanh(y)) / 2 = sigmoid(2 y)
 
 ELEMENTWISE: dict[str, Callable[..., Parts]] = {
@@ -69,7 +53,9 @@ ELEMENTWISE: dict[str, Callable[..., Parts]] = {
     "square": _one(np.square),
     "sigmoid": _one(_sigmoid),
     "silu": _one(lambda x: x * _sigmoid(x)),
-    "gelu": _one(lambda x: x * (1 + _erf(x / np.sqrt(np.asarray(2.0, x.dtype)))) / 2),
+    "gelu": _one(
+        lambda x: x * (1 + _erf(x / np.sqrt(np.asarray(2.0, x.dtype))).astype(x.dtype)) / 2
+    ),
     "gelu_tanh": _one(lambda x: x * _sigmoid(x * (_SLOPE + _SLOPE * 0.044715 * x * x))),
     "tanh": _one(np.tanh),
     "relu": _one(lambda x: np.maximum(x, 0)),
@@ -84,10 +70,10 @@ FLOAT64 = Arithmetic(
     "float64",
     ELEMENTWISE,
     total=_sum,
-    matmul=_matmul,
+    matmul=_one(np.matmul),
     number=lambda data: (np.asarray(data, np.float64),),
-    peak=_peak,
-    higher=_higher,
+    peak=lambda x, axis, seed: (np.max(x[0], axis=axis, initial=-np.inf),),
+    higher=_one(np.maximum),
     decay=_decay,
 )
 
@@ -116,14 +102,11 @@ def _wide(x: Parts) -> Parts:
 
 # Sums are made in float64 and rounded to fp32 once: the order in which a machine adds must not
 # show in the errors that records hold.
-STORAGE = Arithmetic(
-    "storage",
-    ELEMENTWISE,
+STORAGE = replace(
+    FLOAT64,
+    name="storage",
     total=lambda x, axis: _sum(_wide(x), axis),
-    matmul=lambda a, b: _matmul(_wide(a), _wide(b)),
+    matmul=lambda a, b: FLOAT64.matmul(_wide(a), _wide(b)),
     number=lambda data: (np.asarray(data, np.float32),),
-    peak=_peak,
-    higher=_higher,
-    decay=_decay,
     finish=_finish_stored,
 )

@@ -3,26 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import TypeVar
 
 from mirage_kernels.generator.errors import GraphError
-from mirage_kernels.generator.ir import OPS, Graph, Node
+from mirage_kernels.generator.ir import Graph, Node
 
 V = TypeVar("V")
 Rule = Callable[[Node, Sequence[V]], Sequence[V]]
-
-
-@dataclass(frozen=True)
-class Reading(Generic[V]):
-    """What every op means in one algebra: op name -> rule from operands to results."""
-
-    name: str
-    rules: Mapping[str, Rule[V]]
-
-    def missing(self) -> list[str]:
-        """Return the ops this reading has no rule for (inputs are bound, never read)."""
-        return [op for op in OPS if op not in self.rules and op != "input"]
+Reading = Mapping[str, Rule[V]]  # what every op means in one algebra: from operands to results
 
 
 def walk(graph: Graph, inputs: Sequence[V], reading: Reading[V]) -> dict[str, V]:
@@ -32,7 +20,7 @@ def walk(graph: Graph, inputs: Sequence[V], reading: Reading[V]) -> dict[str, V]
     found = dict(zip((n.name for n in graph.inputs), inputs, strict=True))
     for node in graph.nodes:
         if node.op != "input":
-            results = reading.rules[node.op](node, [found[a] for a in node.args])
+            results = reading[node.op](node, [found[a] for a in node.args])
             found.update(zip((v.name for v in node.outs), results, strict=True))
     return found
 

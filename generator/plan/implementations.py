@@ -165,9 +165,9 @@ class Implementations:
         pairs = [node.args, node.args[::-1]]  # for the M and the N side, static rows on M first
         pairs.sort(key=lambda pair: bool(dynamic & ({*self.block.dims(pair[0])} - {node.over})))
         for lanes, sides in product(self.offered.lanes, pairs[: 1 + self.offered.any_m_side]):
-            yield from self.product(node, lanes, sides)
+            yield from self.tensor_cores(node, lanes, sides)
 
-    def product(self, node: Node, lanes: Lanes, sides: Dims) -> Iterator[Implementation]:
+    def tensor_cores(self, node: Node, lanes: Lanes, sides: Dims) -> Iterator[Implementation]:
         """Yield products on the tensor cores, one for each dim to partition over the warps."""
         block, over = self.block, node.over
         depth = tuple(d for d in block.dims(sides[0]) if d == over)  # none if of extent 1

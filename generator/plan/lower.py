@@ -43,7 +43,7 @@ KEPT = "_kept"  # behind the name of what lines keep, as of totals
 _UNPLANNED = ("accum_rescaled", "last", "combine", "combine_rescaled")
 _COMPUTED = (Kind.ELEMENTWISE, Kind.REDUCE, Kind.CONTRACT)
 _READABLE = (Layout.ACCUM, Layout.ROW_SUMS)  # by the epilogue
-_HELD = {  # what lines have, and where
+HELD = {  # what lines have, and where
     Layout.TOKENS: Layout.LINE,
     Layout.DEPTH: Layout.LINE_VECTOR,
     Layout.TOKEN_SUMS: Layout.TOKEN_SUMS,
@@ -202,12 +202,12 @@ class _Lowering:
             here = self.loop if self.phases[node.name] is Phase.LOOP else self.epilogue
             self.read(s.args, here)
             return here.append(s)
-        if s.layout not in _HELD:
+        if s.layout not in HELD:
             raise self.error(f"{s.out} {s.type} is no part of a line")
         out, args = self.renamed.get(s.out, s.out), s.args
         if s.do is not Do.LOAD:
             args = tuple(self.renamed.get(a, a) for a in args)
-        return self.lines.append(replace(s, out=out, args=args, layout=_HELD[s.layout]))
+        return self.lines.append(replace(s, out=out, args=args, layout=HELD[s.layout]))
 
     def read(self, names: Sequence[str], here: list[Statement]) -> None:
         """Read the statistics among operands, each once; raises PlanError for a whole line.

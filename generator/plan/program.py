@@ -17,8 +17,8 @@ has nothing but lines, each held by a block, or cut into parts where nothing is 
 A result beside the output that the loop computes from tokens is stored there, step by step, dealt
 out to the blocks that all compute it; a block that holds a line stores what it likes of it.
 
-Which operand takes which side and how the ring is swizzled is the layouts' choice (`layouts.py`),
-where barriers stand the schedule's (`barriers.py`), and what shares bytes `memory.py`'s.
+`layout_planner.py` says whether such layouts exist, `barriers.py` where barriers stand, and
+`memory.py` what shares bytes.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from mirage_kernels.generator.errors import PlanError
-from mirage_kernels.generator.ir import Dim, DType, Graph, Json, TensorType
+from mirage_kernels.generator.ir import Dim, DType, Graph, TensorType
 
 
 class Layout(Enum):
@@ -51,23 +51,23 @@ class Layout(Enum):
 class Roles:
     """Which dim of the program plays which part; without a loop there are no rows."""
 
-    rows: str
     tokens: str
     depth: str
+    rows: str = ""
     inner: tuple[str, ...] = ()  # other static lines with products along the loop
 
     def layout(self, dims: tuple[str, ...]) -> Layout | None:
         """Return the place of a value with these dims, None if the plan has none."""
-        letters = {self.rows: "r", self.tokens: "t", self.depth: "d"}
-        letters |= dict.fromkeys(self.inner, "i")
-        found = {letters.get(d, "") for d in dims}
-        return _LAYOUTS.get(frozenset(found)) if len(found) == len(dims) else None
+        words = {self.rows: "rows", self.tokens: "tokens", self.depth: "depth"}
+        words |= dict.fromkeys(self.inner, "inner")
+        found = [words.get(d, "?") for d in dims]
+        place = " x ".join(sorted(found, key="rows inner tokens depth".find)) or "scalar"
+        return Layout(place) if place in {layout.value for layout in Layout} else None
 
-    def to_json(self) -> dict[str, Json]:
-        """Return the roles as JSON data."""
-        given: dict[str, Json] = {"rows": self.rows} if self.rows else {}
-        given |= {"tokens": self.tokens, "depth": self.depth}
-        return given | ({"inner": list(self.inner)} if self.inner else {})
+    @property
+    def counted(self) -> str:
+        """What buckets count: tokens."""
+        return self.tokens
 
     def fast(self, dims: tuple[str, ...]) -> str:
         """Return along which of its dims a tensor has to lie in memory: depth before lines."""
@@ -96,7 +96,7 @@ def roles_of(body: Graph) -> Roles:
             raise PlanError("without a loop the plan takes a dynamic dim and a static one")
         if ordered[0] not in cut:
             raise PlanError(f"without a loop the plan cuts {ordered[0]}")
-        return Roles("", *ordered)
+        return Roles(tokens=ordered[0], depth=ordered[1])
     depth = body.space.loop.dim
     found: list[tuple[str, str]] = []
     for node in body.of("contract"):
@@ -109,21 +109,7 @@ def roles_of(body: Graph) -> Roles:
         raise PlanError("no contraction along the loop has one static and one dynamic operand")
     streamed, few = next((pair for pair in found if pair[0] in cut), found[0])
     whole = [lines for lines, other in found if other == few and lines not in cut]
-    return Roles(streamed, few, depth, tuple(dict.fromkeys(n for n in whole if n != streamed)))
-
-
-_LAYOUTS = {
-    frozenset("rd"): Layout.ROWS,
-    frozenset("td"): Layout.TOKENS,
-    frozenset("d"): Layout.DEPTH,
-    frozenset("rt"): Layout.ACCUM,
-    frozenset("t"): Layout.TOKEN_SUMS,
-    frozenset("r"): Layout.ROW_SUMS,
-    frozenset("id"): Layout.INNER,
-    frozenset("it"): Layout.INNER_ACCUM,
-    frozenset("ri"): Layout.FACTORS,
-    frozenset(): Layout.SCALAR,
-}
+    return Roles(few, depth, streamed, tuple(dict.fromkeys(n for n in whole if n != streamed)))
 
 
 class Do(Enum):
@@ -159,7 +145,7 @@ class Statement:
         return self.type.dtype
 
 
-IN_WORKSPACE = -1
+IN_WORKSPACE = -1  # the index of what is no argument: other blocks take it from there
 
 
 @dataclass(frozen=True)
@@ -171,11 +157,6 @@ class Operand:
     type: TensorType
     optional: bool = False  # a call may leave it out: zeros
     stacked: bool = False  # a call gives stacks of it, and which slice each token has
-
-    @staticmethod
-    def in_workspace(name: str, type_: TensorType) -> Operand:
-        """Return what is no argument: other blocks, or another launch, take it from here."""
-        return Operand(name, IN_WORKSPACE, type_)
 
 
 @dataclass(frozen=True)
@@ -207,7 +188,12 @@ class TileProgram:
     grid: tuple[str, ...] = ()  # the dims that it cuts
     received: tuple[Statement, ...] = ()  # kept as other blocks of the launch leave it
     producers: TileProgram | None = None  # what these run
-    consumers: TileProgram | None = None  # the same program of blocks that receive
+    consumers: TileProgram | None = None  # the same program for blocks that receive it
+
+    def read_by(self, *statements: Statement) -> tuple[Operand, ...]:
+        """Return the inputs that statements read."""
+        names = {a for s in statements for a in s.args}
+        return tuple(o for o in self.inputs if o.name in names)
 
     @property
     def streamed(self) -> TileProgram:

@@ -20,17 +20,17 @@ from mirage_kernels.generator.errors import FileError, JobError, MirageError
 from mirage_kernels.generator.ir import DType, Graph, dumps, to_json
 from mirage_kernels.generator.ir import check as check_graph
 from mirage_kernels.generator.pipeline import Result, proof_cases, prove_record
+from mirage_kernels.generator.plan.program import Roles
 from mirage_kernels.generator.recipe import Recipe, Shape, catalog, load_recipe, trace
 from mirage_kernels.generator.records.files import OUT_HINT, write_whole
 from mirage_kernels.generator.records.headers import recipe_command
 from mirage_kernels.generator.records.record import (
     MUGRAPH_ENDING,
-    Emitted,
     KernelRecord,
     MuGraphRecord,
     Record,
-    load_emitted,
     load_mugraph,
+    load_record,
 )
 from mirage_kernels.generator.records.sources import recipe_sources, table_of
 from mirage_kernels.generator.request import Event, Progress
@@ -72,7 +72,7 @@ def write(results: Sequence[Result], kernels_dir: Path) -> list[Path]:
     return list(dict.fromkeys(written))
 
 
-def _write_recipe(alike: Sequence[Emitted], kernels_dir: Path) -> list[Path]:
+def _write_recipe(alike: Sequence[KernelRecord], kernels_dir: Path) -> list[Path]:
     """Write the sources of a recipe's records; remove those that an earlier generation left."""
     written = [write_whole(kernels_dir / n, text) for n, text in recipe_sources(alike).items()]
     made_by = {command for record in alike for command in (record.command, recipe_command(record))}
@@ -101,7 +101,7 @@ def _remove(path: Path) -> None:
         raise FileError(f"{path} cannot be removed: {error.strerror}", OUT_HINT) from error
 
 
-def sources_below(kernels_dir: Path, record: Emitted) -> list[Path]:
+def sources_below(kernels_dir: Path, record: KernelRecord) -> list[Path]:
     """Return the sources that a record made: its instantiations, the forms that they include."""
     names = (f"{record.stem}.cu", f"{record.stem}.py")
     found = {path for name in names for path in (kernels_dir / record.arch).glob(f"*/{name}")}
@@ -113,7 +113,7 @@ def sources_below(kernels_dir: Path, record: Emitted) -> list[Path]:
     return sorted(sources | {path for path in beside if path.is_file()})
 
 
-def _suffixes(record: Emitted) -> Iterator[str]:
+def _suffixes(record: KernelRecord) -> Iterator[str]:
     """Yield what may stand behind the name of a form that a record has (`forms.py`)."""
     extents = (f"{name}{size}" for name, size in record.shape.items())
     whole = f"{record.stem}_{record.arch}"
@@ -142,11 +142,11 @@ def _maker(path: Path) -> str:
         return file.readline().rstrip("\n").lstrip("/# ")
 
 
-def emitted(kernels_dir: Path, arch: str = "*") -> dict[str, Emitted]:
+def emitted(kernels_dir: Path, arch: str = "*") -> dict[str, KernelRecord]:
     """Return every committed kernel by the path of its record below the folder."""
     paths = sorted(kernels_dir.glob(f"{arch}/*/*.json"))
     paths = [p for p in paths if not p.name.endswith(MUGRAPH_ENDING)]
-    return {str(p.relative_to(kernels_dir)): load_emitted(p) for p in paths}
+    return {str(p.relative_to(kernels_dir)): load_record(p) for p in paths}
 
 
 def without_plan(kernels_dir: Path) -> dict[str, MuGraphRecord]:
@@ -158,7 +158,7 @@ def without_plan(kernels_dir: Path) -> dict[str, MuGraphRecord]:
 def records(kernels_dir: Path, arch: str = "*") -> dict[str, KernelRecord]:
     """Return the committed kernels that stream weights, which are tuned and measured alike."""
     found = emitted(kernels_dir, arch).items()
-    return {path: record for path, record in found if isinstance(record, KernelRecord)}
+    return {path: record for path, record in found if isinstance(record.roles, Roles)}
 
 
 def check(
@@ -220,7 +220,7 @@ def _expected_of(
     return records | {str(p.relative_to(kernels_dir)): _content(p) for p in sources | bad}
 
 
-def _refusal(record: Emitted) -> MirageError | None:
+def _refusal(record: KernelRecord) -> MirageError | None:
     """Return why a record cannot be emitted, if it cannot."""
     try:
         recipe_sources([record])

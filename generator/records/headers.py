@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from mirage_kernels.generator.emit.header import Header
 from mirage_kernels.generator.emit.names import dims_text
-from mirage_kernels.generator.ir import Graph
+from mirage_kernels.generator.ir import Graph, Node, Phase, Space, phases_of
 from mirage_kernels.generator.plan.program import Do, Layout, TileProgram
-from mirage_kernels.generator.records.record import AttentionRecord, Emitted, KernelRecord
+from mirage_kernels.generator.records.record import KernelRecord
 from mirage_kernels.generator.schedules.attention.program import AttentionProgram
 
 
@@ -28,12 +30,12 @@ def stacked_header(record: KernelRecord, program: TileProgram) -> Header:
     )
 
 
-def attention_header(record: AttentionRecord, program: AttentionProgram) -> Header:
+def attention_header(record: KernelRecord, program: AttentionProgram) -> Header:
     """Return the header of an attention kernel."""
     return _header(record, _attention_expects(record.graph, program))
 
 
-def _header(record: Emitted, expects: str) -> Header:
+def _header(record: KernelRecord, expects: str) -> Header:
     out = record.graph.values[record.graph.outputs[0]].type.names
     proof = record.proof
     paragraphs = [
@@ -49,9 +51,52 @@ def _header(record: Emitted, expects: str) -> Header:
     return Header(record.command, record.stem, paragraphs, recipe_command(record))
 
 
-def recipe_command(record: Emitted) -> str:
+def recipe_command(record: KernelRecord) -> str:
     """Return the command that makes what is the same for all shapes of a record's recipe."""
     return f"mirage-kernels generate {record.recipe}"
+
+
+def mugraph_words(graph: Graph) -> str:
+    """Return a muGraph of one kernel in words: its loop, its grid, what is computed when."""
+    (node,) = graph.blocks
+    body = node.body
+    assert body is not None
+    assert body.space is not None
+    phases = phases_of(body)
+    looped = [n.name for n in body.nodes if phases[n.name] is Phase.LOOP and n.op != "input"]
+    looped = [name for name in looped if body.producers[name].op != "output"]
+    grid = _grid_words(body.space)
+    if body.space.loop is None:
+        cut = {axis.dim for axis in body.space.grid}
+        dims = {d.name for v in body.values.values() for d in v.type.dims}
+        rest = ": the other dims are whole in a block" if dims - cut else ""
+        return f"one kernel, no loop{rest}. {grid}."
+    before = _before_words(body, phases)
+    return (
+        f"one kernel, its loop cuts {body.space.loop.dim}. {grid}. {before}In the loop: "
+        f"{', '.join(looped)}; carried: {', '.join(n.name for n in body.of('accum'))}; "
+        f"{_stored_words(node, body)}the rest after it."
+    )
+
+
+def _grid_words(space: Space) -> str:
+    """Say what the axes of a muGraph's grid cut, which are not those of a launch."""
+    axes = (f"{a.name} {'splits' if a.reduced else 'cuts'} {a.dim}" for a in space.grid)
+    cuts = ", ".join(axes)
+    return f"Its grid, in the muGraph: {cuts} (a launch numbers its blocks as its plan needs)"
+
+
+def _stored_words(node: Node, body: Graph) -> str:
+    """Say what is stored step by step, if anything is."""
+    pairs = zip(node.outs, body.outputs, strict=True)
+    stored = [value.name for value, name in pairs if body.producers[name].loop_cut is not None]
+    return f"stored in the loop: {', '.join(stored)}; " if stored else ""
+
+
+def _before_words(body: Graph, phases: Mapping[str, Phase | None]) -> str:
+    """Say what is computed before the loop, if anything is."""
+    early = [n.name for n in body.nodes if phases[n.name] is Phase.BEFORE and n.args]
+    return f"Before the loop: {', '.join(early)}. " if early else ""
 
 
 def _expectations(program: TileProgram) -> str:

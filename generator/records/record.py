@@ -10,15 +10,12 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from mirage_kernels.generator.errors import FileError, GraphError
 from mirage_kernels.generator.ir import DType, Graph, Json, dumps, from_json, to_json
-from mirage_kernels.generator.ir.codec import from_data
-from mirage_kernels.generator.plan.program import Roles
-from mirage_kernels.generator.schedules import read_variant
-from mirage_kernels.generator.schedules.attention.program import AttentionRoles
-from mirage_kernels.generator.schedules.attention.variants import AttentionVariant, read_knobs
+from mirage_kernels.generator.ir.codec import from_data, to_data
+from mirage_kernels.generator.schedules import SCHEDULES, read_variant
 from mirage_kernels.generator.schedules.schedule import Variant
 from mirage_kernels.generator.search.gate import Measured
 from mirage_kernels.generator.search.verify import Proof
@@ -135,9 +132,9 @@ class Written(About):
 class KernelRecord(Written):
     """One kernel of the library, as it is committed in `kernels/<arch>/<recipe>/<stem>.json`."""
 
-    roles: Roles
+    roles: Any  # what its schedules read into the dims of the muGraph
     variants: tuple[Variant, ...]
-    max_tokens: int  # above it the library runs PyTorch's own program; 0: never
+    max_tokens: int = 0  # above it the library runs PyTorch's own program; 0: never
     stacked: tuple[str, ...] = ()  # weights that may be slices of stacks, by token
 
     def tiles(self, variant: Variant) -> dict[str, int]:
@@ -152,39 +149,11 @@ class KernelRecord(Written):
     def plan_json(self) -> dict[str, Json]:
         """Return roles, variants and up to how many tokens they serve; what may be stacked."""
         given: dict[str, Json] = {
-            "roles": self.roles.to_json(),
+            "roles": to_data(self.roles),
             "variants": [v.to_json() for v in self.variants],
             "max_tokens": self.max_tokens,
         }
         return given | ({"stacked": list(self.stacked)} if self.stacked else {})
-
-
-@dataclass(frozen=True)
-class AttentionRecord(Written):
-    """One attention kernel of the library, in `kernels/<arch>/<recipe>/<stem>.json`."""
-
-    roles: AttentionRoles
-    variants: tuple[AttentionVariant, ...]
-
-    def tiles(self, variant: AttentionVariant) -> dict[str, int]:
-        """Return the tile sizes of the muGraph that a variant runs."""
-        return variant.tiles(self.roles)
-
-    @property
-    def all_tiles(self) -> list[dict[str, int]]:
-        """The same, variant by variant."""
-        return [self.tiles(variant) for variant in self.variants]
-
-    def plan_json(self) -> dict[str, Json]:
-        """Return the plan's name, roles and variants."""
-        return {
-            "plan": ATTENTION,
-            "roles": self.roles.to_json(),
-            "variants": [v.to_json() for v in self.variants],
-        }
-
-
-ATTENTION = "attention"  # the plan of such a record; the others stream weights
 
 
 @dataclass(frozen=True)
@@ -201,18 +170,12 @@ class MuGraphRecord(Written):
         return {"no_plan": self.no_plan}
 
 
-Emitted = KernelRecord | AttentionRecord
-Record = Emitted | MuGraphRecord
+Record = KernelRecord | MuGraphRecord
 
 
 def load_record(path: Path) -> KernelRecord:
-    """Read the record of a kernel that streams weights; raises FileError saying what is wrong."""
-    return _loaded(path, _record)
-
-
-def load_emitted(path: Path) -> Emitted:
     """Read a committed record; raises FileError naming the file and what is wrong with it."""
-    return _loaded(path, lambda data: (_attention if "plan" in data else _record)(data))
+    return _loaded(path, _record)
 
 
 def load_mugraph(path: Path) -> MuGraphRecord:
@@ -235,31 +198,15 @@ def _loaded(path: Path, read: Callable[[dict[str, Json]], R]) -> R:
 
 
 def _record(data: dict[str, Json]) -> KernelRecord:
+    variants = tuple(read_variant(_object(v)) for v in _list(data["variants"]))
     return KernelRecord(
         **vars(_about(data)),
-        roles=from_data(Roles, {"rows": "", **_object(data["roles"])}),
-        variants=tuple(read_variant(_object(v)) for v in _list(data["variants"])),
+        roles=from_data(SCHEDULES[variants[0].schedule].roles, data["roles"]),
+        variants=variants,
         max_tokens=from_data(int, data["max_tokens"]),
         stacked=from_data(tuple[str, ...], data.get("stacked", [])),
         graph=from_json(data["mugraph"]),
     )
-
-
-def _attention(data: dict[str, Json]) -> AttentionRecord:
-    if data["plan"] != ATTENTION:
-        raise ValueError(f"there is no plan called {data['plan']}")
-    return AttentionRecord(
-        **vars(_about(data)),
-        roles=from_data(AttentionRoles, data["roles"]),
-        variants=tuple(map(_attention_variant, _list(data["variants"]))),
-        graph=from_json(data["mugraph"]),
-    )
-
-
-def _attention_variant(data: Json) -> AttentionVariant:
-    fields = _object(data)
-    few = bool(from_data(int, fields.get("few_tiles", 0)))
-    return AttentionVariant(from_data(int, fields["bucket"]), read_knobs(fields), few_tiles=few)
 
 
 def _mugraph(data: dict[str, Json]) -> MuGraphRecord:

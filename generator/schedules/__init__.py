@@ -6,21 +6,28 @@ Adding a schedule adds a room and a row to this table. In the order in which the
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from mirage_kernels.generator.ir import Json
 from mirage_kernels.generator.ir.codec import from_data
 from mirage_kernels.generator.plan.program import TileProgram
 from mirage_kernels.generator.schedules import (
     cluster_split_k,
+    flash_decode,
     register_operand,
     row_wise,
     sliced_k,
+    wgmma_attention,
 )
-from mirage_kernels.generator.schedules.schedule import Knobs, Schedule, Variant
+from mirage_kernels.generator.schedules.schedule import Knobs, Ranked, Schedule, Variant
 
-SCHEDULES: dict[str, Schedule[TileProgram]] = {
+RANKED: dict[str, Ranked[TileProgram]] = {
     room.SCHEDULE.name: room.SCHEDULE
     for room in (row_wise, register_operand, cluster_split_k, sliced_k)
+}
+SCHEDULES: dict[str, Schedule[Any]] = {
+    **RANKED,
+    **{room.SCHEDULE.name: room.SCHEDULE for room in (flash_decode, wgmma_attention)},
 }
 
 
@@ -34,4 +41,5 @@ def read_knobs(data: Mapping[str, Json]) -> Knobs:
 
 def read_variant(data: Mapping[str, Json]) -> Variant:
     """Read a variant; raises ValueError saying what is wrong."""
-    return Variant(from_data(int, data["bucket"]), read_knobs(data))
+    few = bool(from_data(int, data.get("few_tiles", 0)))
+    return Variant(from_data(int, data["bucket"]), read_knobs(data), few_tiles=few)

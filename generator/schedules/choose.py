@@ -11,16 +11,16 @@ whatever is predicted to be fastest.
 
 from __future__ import annotations
 
-import json
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 
 from mirage_kernels.generator.errors import PlanError
-from mirage_kernels.generator.ir import Graph, Json
+from mirage_kernels.generator.ir import Graph
 from mirage_kernels.generator.plan.lower import tile_program
 from mirage_kernels.generator.plan.program import TileProgram
-from mirage_kernels.generator.schedules import SCHEDULES
+from mirage_kernels.generator.schedules import RANKED
 from mirage_kernels.generator.schedules.loop import ALIGNED_ELEMENTS, BUCKETS, LoopKnobs
 from mirage_kernels.generator.schedules.producer_blocks import (
     STAMP_BYTES,
@@ -55,30 +55,29 @@ def programs_of(recipe: str, graph: Graph, arch: str) -> tuple[TileProgram, ...]
     """
     plain = tile_program(recipe, graph, arch)
     made = with_producer_blocks(plain, target(arch))
-    return (made, plain) if made.consumers else (plain,)
+    return (made, plain) if made.producers else (plain,)
 
 
 def member(programs: tuple[TileProgram, ...], *, producers: bool) -> TileProgram:
     """Return the program with producer blocks or without; the rule's if it is alone."""
-    found = (p for p in programs if (p.consumers is not None) is producers)
+    found = (p for p in programs if (p.producers is not None) is producers)
     return next(found, programs[0])
 
 
 def shared_bytes(program: TileProgram, knobs: Knobs) -> int:
     """Return the shared memory that a block takes."""
-    return SCHEDULES[knobs.schedule].shared_bytes(program, knobs)
+    return RANKED[knobs.schedule].shared_bytes(program, knobs)
 
 
 def producers_bytes(program: TileProgram, knobs: LoopKnobs) -> int:
     """Return the shared memory that a producer block takes."""
-    assert program.consumers is not None
-    assert program.consumers.producers is not None
-    return shared_bytes(program.consumers.producers, knobs.producer_knobs) + STAMP_BYTES
+    assert program.producers is not None
+    return shared_bytes(program.producers, knobs.producer_knobs) + STAMP_BYTES
 
 
 def registers(program: TileProgram, knobs: Knobs) -> int:
     """Return what a thread takes."""
-    return SCHEDULES[knobs.schedule].registers(program, knobs)
+    return RANKED[knobs.schedule].registers(program, knobs)
 
 
 # -- by rule ---------------------------------------------------------------------------------------
@@ -122,7 +121,7 @@ def variants(program: TileProgram, on: Target) -> tuple[Variant, ...]:
 
 
 def _choose(program: TileProgram, bucket: int, on: Target) -> Knobs | None:
-    fitting = (s for s in SCHEDULES.values() if not s.fits(program, on))
+    fitting = (s for s in RANKED.values() if not s.fits(program, on))
     found = (s.choose(program, bucket, on) for s in fitting)
     return next((knobs for knobs in found if knobs is not None), None)
 
@@ -210,12 +209,12 @@ def _rule(program: TileProgram, tokens: int, on: Target) -> Knobs:
 
 def predicted_us(program: TileProgram, knobs: Knobs, tokens: int, on: Target) -> float:
     """Return the predicted time of knobs for a full bucket of tokens."""
-    return round(SCHEDULES[knobs.schedule].predict(program, on)(knobs, tokens), 3)
+    return round(RANKED[knobs.schedule].predict(program, on)(knobs, tokens), 3)
 
 
 def all_candidates(program: TileProgram, tokens: int, on: Target) -> Iterator[Candidate]:
     """Yield every choice of knobs of every schedule that fits a block."""
-    for schedule in SCHEDULES.values():
+    for schedule in RANKED.values():
         if not schedule.fits(program, on):
             predict = schedule.predict(program, on)
             for knobs in schedule.candidates(program, tokens, on):
@@ -241,12 +240,7 @@ def _varied(made: list[Candidate], known: Knobs | None) -> Iterator[Candidate]:
 
 def _alike(knobs: Knobs) -> str:
     """Return the knobs without their stages and the barriers of a step."""
-
-    def bare(data: dict[str, Json]) -> dict[str, Json]:
-        kept = {name: v for name, v in data.items() if name not in ("stages", "barriers")}
-        return {name: bare(v) if isinstance(v, dict) else v for name, v in kept.items()}
-
-    return json.dumps(bare(knobs.to_json()))
+    return re.sub(r"(stages|barriers)=\d+", "", repr(knobs))
 
 
 def _mixed(ranked: Sequence[Candidate], rule: Knobs, wanted: Wanted) -> list[Candidate]:

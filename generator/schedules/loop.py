@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from mirage_kernels.generator.plan.lower import tile_program
 from mirage_kernels.generator.plan.program import Roles, TileProgram
@@ -99,32 +98,12 @@ def prologue_warps(knobs: Knobs) -> int:
 
 
 K = TypeVar("K", bound=Knobs)
-Own = TypeVar("Own", bound=Knobs, contravariant=True)
-Size = Callable[[TileProgram, Knobs], int]
 
 
-class Block(Protocol[Own]):
-    """What a block of a schedule takes, by its knobs."""
-
-    def registers(self, knobs: Own) -> int:
-        """Return the registers of a thread that multiplies."""
-
-    def shared_bytes(self, knobs: Own) -> int:
-        """Return the shared memory of one block."""
-
-
-def sizes(knobs: type[K], block: Callable[[TileProgram], Block[K]]) -> tuple[Size, Size]:
-    """Return a schedule's registers of a thread and its shared memory of a block."""
-
-    def registers(program: TileProgram, given: Knobs) -> int:
-        assert isinstance(given, knobs)
-        return block(program).registers(given)
-
-    def shared_bytes(program: TileProgram, given: Knobs) -> int:
-        assert isinstance(given, knobs)
-        return block(program).shared_bytes(given)
-
-    return registers, shared_bytes
+def own(kind: type[K], knobs: Knobs) -> K:
+    """Return knobs as those of their schedule, which alone is given them."""
+    assert isinstance(knobs, kind)
+    return knobs
 
 
 def lowered(subject: Subject) -> TileProgram:

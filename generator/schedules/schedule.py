@@ -10,13 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import ClassVar, Generic
+from typing import Any, ClassVar, Generic
 
 from typing_extensions import TypeVar
 
 from mirage_kernels.generator.ir import Graph, Json
 from mirage_kernels.generator.ir.codec import to_data
-from mirage_kernels.generator.plan.program import Roles
 from mirage_kernels.generator.target import Target
 
 
@@ -37,12 +36,20 @@ class Knobs:
         return False
 
     @property
+    def is_dynamic(self) -> bool:
+        """Say whether blocks claim whole work tiles, for calls of many."""
+        return False
+
+    @property
     def preference(self) -> tuple[int, ...]:
         """Order knobs that are predicted to be equally fast: the least comes first."""
         return ()
 
-    def tiles(self, roles: Roles) -> dict[str, int]:
-        """Return the tile sizes of the muGraph that such a kernel runs, by dim."""
+    def tiles(self, roles: Any) -> dict[str, int]:
+        """Return the tile sizes of the muGraph that such a kernel runs, by `Axis.tile_key`.
+
+        `roles` are those that the schedule reads into the dims of a muGraph.
+        """
         raise NotImplementedError
 
     def to_json(self) -> dict[str, Json]:
@@ -62,6 +69,12 @@ class Variant(Generic[K]):
 
     bucket: int
     knobs: K
+    few_tiles: bool = False  # for calls of few work tiles only, with much to read for each
+
+    @property
+    def work_tiles(self) -> str:
+        """How many work tiles a call has that it serves: few, many; nothing where that is open."""
+        return "few" if self.few_tiles else "many" if self.knobs.is_dynamic else ""
 
     @property
     def schedule(self) -> str:
@@ -70,7 +83,8 @@ class Variant(Generic[K]):
 
     def to_json(self) -> dict[str, Json]:
         """Return bucket, schedule and knobs as one JSON object."""
-        return {"bucket": self.bucket, **self.knobs.to_json()}
+        few: dict[str, Json] = {"few_tiles": 1} if self.few_tiles else {}
+        return {"bucket": self.bucket, **few, **self.knobs.to_json()}
 
 
 @dataclass(frozen=True)
@@ -84,18 +98,25 @@ class Subject:
 
 @dataclass(frozen=True)
 class Schedule(Generic[P]):
-    """One way of running a muGraph; `size` is a bucket of the dynamic extent."""
+    """One way of running a muGraph."""
 
     name: str
     knobs: type[Knobs]
+    roles: type[Any]  # what it reads into the dims of a muGraph
     lower: Callable[[Subject], P]  # raises PlanError for a muGraph of another form
     fits: Callable[[P, Target], tuple[str, ...]]  # reasons against; none: it fits
-    choose: Callable[[P, int, Target], Knobs | None]  # by rule; None: another schedule is better
-    candidates: Callable[[P, int, Target], Iterator[Knobs]]  # that fit a block
-    registers: Callable[[P, Knobs], int]  # of a thread
     shared_bytes: Callable[[P, Knobs], int]  # of a block
-    predict: Callable[[P, Target], Callable[[Knobs, int], float]]  # microseconds, of a size
 
     def reasons(self, subject: Subject) -> tuple[str, ...]:
         """Return what speaks against this schedule; raises PlanError for another form."""
         return self.fits(self.lower(subject), subject.on)
+
+
+@dataclass(frozen=True)
+class Ranked(Schedule[P]):
+    """A schedule whose knobs a model of time ranks; `size` is a bucket of the dynamic extent."""
+
+    choose: Callable[[P, int, Target], Knobs | None]  # by rule; None: another schedule is better
+    candidates: Callable[[P, int, Target], Iterator[Knobs]]  # that fit a block
+    registers: Callable[[P, Knobs], int]  # of a thread
+    predict: Callable[[P, Target], Callable[[Knobs, int], float]]  # microseconds, of a size

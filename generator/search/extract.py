@@ -51,8 +51,9 @@ class Extraction:
     through: frozenset[int] = frozenset()  # inputs of which a program must read at least one
     bound: float = 0.0  # on the total regret
     beyond: float = inf  # the least regret that the bound cut off
+    _priced: dict[Want, list[tuple[float, Step, tuple[Want, ...]]]] = field(default_factory=dict)
     _least: dict[Want, float] = field(default_factory=dict)
-    _ways: dict[Want, tuple[_Way, ...]] = field(default_factory=dict)
+    _ways: dict[Want, list[_Way]] = field(default_factory=dict)
     _rank: dict[int, int] = field(default_factory=dict)
 
     def programs(self, roots: Sequence[int], wanted: int | None = None) -> list[Program]:
@@ -73,14 +74,15 @@ class Extraction:
 
     def least(self, want: Want) -> float:
         """Return the cost of the cheapest way to get what is wanted, shared parts counted twice."""
-        if want not in self._least:
+        if want not in self._priced:
             value, obliged = want
-            best = inf
-            for step in self.graph.derivations[value]:
-                for wants in self._choices(value, step, obliged):
-                    best = min(best, self.cost(value, step) + sum(map(self.least, wants)))
-            self._least[want] = best
+            self._priced[want] = [
+                (self.cost(value, step) + sum(map(self.least, wants)), step, wants)
+                for step in self.graph.derivations[value]
+                for wants in self._choices(value, step, obliged)
+            ]
             self._rank.setdefault(value, len(self._rank))
+            self._least[want] = min((price for price, _, _ in self._priced[want]), default=inf)
         return self._least[want]
 
     def _choices(self, value: int, step: Step, obliged: bool) -> Iterator[tuple[Want, ...]]:
@@ -101,7 +103,7 @@ class Extraction:
             return
         value = max(pending, key=self._rank.__getitem__)  # its users have all been chosen
         rest = {v: obliged for v, obliged in pending.items() if v != value}
-        made = sum(step.op != LOAD for step in chosen.values())
+        made, derivations = sum(s.op != LOAD for s in chosen.values()), self.graph.derivations
         for way in self.ways((value, pending[value])):
             if way.regret > room:
                 self.beyond = min(self.beyond, self.bound - room + way.regret)
@@ -109,32 +111,20 @@ class Extraction:
             left = {**rest}
             for operand, obliged in way.wants:
                 left[operand] = left.get(operand, False) or obliged
-            computed = sum(self._is_computed(v) for v in left) + (way.step.op != LOAD)
+            computed = sum(derivations[v][0].op != LOAD for v in left) + (way.step.op != LOAD)
             if made + computed > self.max_ops:
                 continue
             chosen[value] = way.step
             yield from self._expand(chosen, left, room - way.regret)
             del chosen[value]
 
-    def _is_computed(self, value: int) -> bool:
-        return self.graph.derivations[value][0].op != LOAD
-
-    def ways(self, want: Want) -> tuple[_Way, ...]:
+    def ways(self, want: Want) -> list[_Way]:
         """Return the ways to get what is wanted, least regret first."""
         if want not in self._ways:
-            value, obliged = want
             least = self.least(want)
-            found = [
-                _Way(
-                    max(self.cost(value, step) + sum(map(self.least, wants)) - least, 0.0),
-                    step,
-                    wants,
-                )
-                for step in self.graph.derivations[value]
-                for wants in self._choices(value, step, obliged)
-            ]
-            finite = [way for way in found if way.regret < inf]
-            self._ways[want] = tuple(sorted(finite, key=lambda way: way.regret))
+            priced = [way for way in self._priced[want] if way[0] < inf]
+            found = [_Way(max(price - least, 0.0), step, wants) for price, step, wants in priced]
+            self._ways[want] = sorted(found, key=lambda way: way.regret)
         return self._ways[want]
 
     def _finished(self, steps: tuple[tuple[int, Step], ...], roots: tuple[int, ...]) -> Program:

@@ -67,7 +67,7 @@ class Fingerprints:
         rng = np.random.default_rng(_SEED)
         found = {n.name: self._input(n, rng) for n in self.spec.inputs}
         for node in self.spec.of("const", "size", "iota"):
-            found[node.name] = self._reading.rules[node.op](node, [])[0]
+            found[node.name] = self._reading[node.op](node, [])[0]
         return found
 
     def _input(self, node: Node, rng: np.random.Generator) -> Array:
@@ -149,7 +149,7 @@ class Fingerprints:
             (x,) = args
             parts = self.arithmetic.total(x.parts, x.dims.index(axis))
             return Array(tuple(d for d in x.dims if d != axis), parts, x.real)
-        return self._reading.rules[op](Node(op, (), (Value(op, SCALAR),)), args)[0]
+        return self._reading[op](Node(op, (), (Value(op, SCALAR),)), args)[0]
 
 
 def stored(value: Array, split: str | None) -> Array:

@@ -99,15 +99,22 @@ class Measured:
 
 
 @dataclass(frozen=True)
+class Wanted:
+    """One exact result, and the errors of a rounding and of the unfused program."""
+
+    exact: Array
+    rounded: float
+    unfused: float
+    finite: Bools  # where the unfused program's result is finite
+
+
+@dataclass(frozen=True)
 class Reference:
-    """One distribution's inputs, exact results, and the errors of a rounding and of unfused."""
+    """One distribution's inputs and results."""
 
     distribution: Distribution
     inputs: list[Array]
-    exact: list[Array]
-    rounded: list[float]
-    unfused: list[float]
-    finite: list[Bools]  # where the unfused program's results are finite
+    results: list[Wanted]
 
 
 @dataclass(frozen=True)
@@ -176,41 +183,34 @@ class Gate:
         cut, storage = retile(candidate, self.tiles()), array_reading(STORAGE, self.sizes())
         found = []
         for reference in self.references:
-            mine = results(cut, reference.inputs, storage)
-            # What is rounded where the unfused program overflows is judged at the other places.
-            for result, exact, finite in zip(mine, reference.exact, reference.finite, strict=True):
-                if finite.any() and not finite.all():
-                    self._judge_partly(result, exact, finite, reference.distribution)
-            name, errors = reference.distribution.name, map(relative_error, mine, reference.exact)
-            every = [Measured(name, e, u) for e, u in zip(errors, reference.unfused, strict=True)]
-            for m, rounded_error in zip(every, reference.rounded, strict=True):
-                self._judge(m, rounded_error)
-            found.append(every[0])
+            made = results(cut, reference.inputs, storage)
+            pairs = zip(made, reference.results, strict=True)
+            judged = [self._judged(reference.distribution.name, *pair) for pair in pairs]
+            found.append(judged[0])
         return tuple(found)
 
-    def _judge_partly(
-        self, found: Array, exact: Array, finite: Bools, distribution: Distribution
-    ) -> None:
-        """Judge an error at the places where the unfused program does not overflow."""
-        error = relative_error(found, exact, at=finite)
-        alone = relative_error(rounded(exact, self.dtype), exact, at=finite)
-        if not error <= ROUNDINGS * max(EPSILON[self.dtype], alone):
-            raise VerifyError(
-                f"error {error:.2e} on the distribution {distribution.name!r}, where the unfused "
-                f"program is finite, is more than {ROUNDINGS} times that of a rounding"
-            )
-
-    def _judge(self, m: Measured, rounded_error: float) -> None:
+    def _judged(self, name: str, made: Array, wanted: Wanted) -> Measured:
+        where, exact, finite = f"on the distribution {name!r}", wanted.exact, wanted.finite
+        if finite.any() and not finite.all():  # the unfused program overflows at other places
+            error = relative_error(made, exact, at=finite)
+            alone = relative_error(rounded(exact, self.dtype), exact, at=finite)
+            if not error <= ROUNDINGS * max(EPSILON[self.dtype], alone):
+                raise VerifyError(
+                    f"error {error:.2e} {where}, where the unfused program is finite, "
+                    f"is more than {ROUNDINGS} times that of a rounding"
+                )
+        m = Measured(name, relative_error(made, exact), wanted.unfused)
         if not m.error <= self.recipe.tolerance * m.unfused:
             raise VerifyError(
-                f"error {m.error:.2e} on the distribution {m.distribution!r} is more than "
+                f"error {m.error:.2e} {where} is more than "
                 f"{self.recipe.tolerance:g} times the unfused program's {m.unfused:.2e}"
             )
-        if np.isfinite(m.error) and m.error > ROUNDINGS * rounded_error:
+        if np.isfinite(m.error) and m.error > ROUNDINGS * wanted.rounded:
             raise VerifyError(
-                f"error {m.error:.2e} on the distribution {m.distribution!r} is more than "
-                f"{ROUNDINGS} times that of a rounding, {rounded_error:.2e}"
+                f"error {m.error:.2e} {where} is more than "
+                f"{ROUNDINGS} times that of a rounding, {wanted.rounded:.2e}"
             )
+        return m
 
     @cached_property
     def references(self) -> tuple[Reference, ...]:
@@ -241,14 +241,15 @@ class Gate:
         ]
         storage = array_reading(STORAGE, self.sizes())
         theirs = results(self.unfused(), narrow, storage)
-        alone = (relative_error(rounded(e, self.dtype), e) for e in exact)
-        return Reference(
-            distribution,
-            narrow,
+        pairs = zip(exact, theirs, strict=True)
+        return Reference(distribution, narrow, [self._wanted(e, t) for e, t in pairs])
+
+    def _wanted(self, exact: Array, unfused: Array) -> Wanted:
+        return Wanted(
             exact,
-            [max(EPSILON[self.dtype], error) for error in alone],
-            list(map(relative_error, theirs, exact)),
-            [np.isfinite(t.over(e.dims).parts[0]) for t, e in zip(theirs, exact, strict=True)],
+            max(EPSILON[self.dtype], relative_error(rounded(exact, self.dtype), exact)),
+            relative_error(unfused, exact),
+            np.isfinite(unfused.over(exact.dims).parts[0]),
         )
 
     def unfused(self) -> Graph:

@@ -65,7 +65,6 @@ class _Lowering:
             self.builder.add(node)
         self.bound = {name: name for name in self.builder.types}
         self.inputs = frozenset(self.bound)
-        self.also: dict[str, str] = {}  # results beside the output: by name, who stores them
 
     def run(self, program: ProgramSketch) -> Graph:
         made: Sequence[str] = ()
@@ -80,7 +79,9 @@ class _Lowering:
         if missing:
             raise SearchError(f"the program does not compute {missing[0]}, which is a result too")
         outputs = (*made, *self.goal.spec.outputs[1:])
-        return check(_without_idle_sources(self.builder.graph(outputs)))
+        graph = self.builder.graph(outputs)
+        used = [n for n in graph.nodes if n.op != "iota" or graph.users(n.name)]
+        return check(replace(graph, nodes=tuple(used)))
 
     def library(self, kernel: LibrarySketch, result: TensorType | None) -> str:
         """Add a library product; `result` is the type of the program's result, if this is it."""
@@ -88,12 +89,9 @@ class _Lowering:
         types = self.builder.types
         name = "out" if result else self.builder.free_name(name_of("contract", args, types))
         node = Node("contract", args, (Value(name, SCALAR),), over=kernel.over)
-        made = result or replace(
-            result_type(node, [types[a] for a in args]), dtype=self.goal.storage
-        )
-        self.builder.nodes.append(replace(node, outs=(Value(name, made),)))
-        types[name] = made
-        return name
+        made = result_type(node, [types[a] for a in args])
+        made = result or replace(made, dtype=self.goal.storage)
+        return self.builder.keep(replace(node, outs=(Value(name, made),)))
 
     def block(self, kernel: BlockSketch, result: TensorType | None) -> list[str]:
         """Add a block graph; `result` is the type of the program's result, if this is it."""
@@ -103,7 +101,8 @@ class _Lowering:
         for name, (_, dims) in zip(made, kernel.results, strict=True):
             stored = result or self.stored_type(kernel, dims)
             public = "out" if result else self.builder.free_name(name)
-            cuts = _omap(kernel.setting, stored.names)
+            keys = (parts_of(d) if d == kernel.setting.split else d for d in kernel.setting.grid)
+            cuts = tuple(d if d in stored.names else None for d in keys)
             nodes.append(Node("output", (name,), (Value(f"{public}_stored", stored),), cuts=cuts))
             outs.append(Value(public, stored))
         for name, tiles in also.items():
@@ -134,27 +133,19 @@ class _Lowering:
     def stored_type(self, kernel: BlockSketch, dims: Sequence[str]) -> TensorType:
         """Return the type of a tensor between kernels; partial sums and statistics are fp32."""
         own = {d.name: d for t in self.builder.types.values() for d in t.dims}
-        space = self.space(kernel.setting)
-        for axis in space.reduced:
-            whole = own[axis.dim]
-            own[parts_of(axis.dim)] = Dim(
-                parts_of(axis.dim), count(axis, whole.size), whole.dynamic
-            )
-        partial = any(d.endswith(parts_of("")) for d in dims)
-        narrow = not partial and len(dims) > 1
+        for axis in self.space(kernel.setting).reduced:
+            whole, parts = own[axis.dim], parts_of(axis.dim)
+            own[parts] = Dim(parts, count(axis, whole.size), whole.dynamic)
+        narrow = len(dims) > 1 and not any(d.endswith(parts_of("")) for d in dims)
         return TensorType(tuple(own[d] for d in dims), self.goal.storage if narrow else DType.FP32)
 
     def space(self, setting: Setting) -> Space:
         """Return the grid and loop of a setting; a dim without a tile size stays whole."""
         extents = extents_of(list(self.builder.types.values()))
-        tiles = self.goal.tiles
-        axes = [
-            Axis(axis, dim, extents[dim], reduced=dim == setting.split)
-            for axis, dim in zip(GRID_AXES, setting.grid, strict=False)
-        ]
-        loop = setting.loop
-        space = Space(tuple(axes), Axis("loop", loop, extents[loop]) if loop else None)
-        return space.with_tiles(tiles)
+        loop, named = setting.loop, zip(GRID_AXES, setting.grid, strict=False)
+        grid = tuple(Axis(a, d, extents[d], reduced=d == setting.split) for a, d in named)
+        space = Space(grid, Axis("loop", loop, extents[loop]) if loop else None)
+        return space.with_tiles(self.goal.tiles)
 
     def body(
         self, kernel: BlockSketch, args: Sequence[str]
@@ -196,15 +187,3 @@ class _Lowering:
             return ""
         nodes = self.goal.spec.of(step.op)
         return next((n.name for n in nodes if n.args == tuple(args)), "")
-
-
-def _omap(setting: Setting, stored: Sequence[str]) -> tuple[str | None, ...]:
-    """Return which dim of a stored tensor each grid axis cuts; a split's own is the parts dim."""
-    parts = [parts_of(d) if d == setting.split else d for d in setting.grid]
-    return tuple(d if d in stored else None for d in parts)
-
-
-def _without_idle_sources(graph: Graph) -> Graph:
-    """Drop positions that the program cut away; inputs stay."""
-    kept = [n for n in graph.nodes if n.op != "iota" or graph.users(n.name)]
-    return replace(graph, nodes=tuple(kept))

@@ -194,7 +194,7 @@ class Problem:
 
     def goals(self, found: Saturation | Refined) -> list[int]:
         """Return the values of a saturation that have the term and the dims of the result."""
-        wanted, values = (self.target, {*self.roles.output}), found.values
+        wanted, values = (self.target, frozenset(self.roles.output)), found.values
         return [i for i in self.storable(found) if (values[i].term, values[i].names) == wanted]
 
     def extraction(self, found: Saturation | Refined, through: Sequence[str] = ()) -> Extraction:

@@ -108,7 +108,8 @@ class Refined:
         value, array, step = made
         known, key = self.fingerprints.setdefault(number, {}), digest(array)
         usual = self.extra.isdisjoint(step.args)
-        room = usual and len(known) - len(self.extra & set(known.values())) < MOST_FINGERPRINTS
+        beyond = len(self.extra.intersection(known.values())) if self.extra else 0
+        room = usual and len(known) - beyond < MOST_FINGERPRINTS
         if key not in known:
             if not room and key not in own:
                 self.dropped += usual

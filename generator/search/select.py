@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from mirage_kernels.generator.errors import MirageError, SearchError
@@ -50,21 +50,17 @@ def rank(graphs: Sequence[Graph], spec: Graph, on: Target) -> list[Ranked]:
     ranked = []
     for position, graph in enumerate(graphs):
         choices = tile_choices(graph, sizes, alike)
-        best, tiled = min(_estimates(graph, choices, sizes, on), key=lambda e: e[0].microseconds)
-        ranked.append(Ranked(tiled, best, position))
-    return sorted(ranked, key=lambda r: (round(r.estimate.microseconds, 3), _nodes(r), r.position))
+        every = (dict(zip(choices, t, strict=True)) for t in itertools.product(*choices.values()))
+        tiled = (retile(graph, tiles) for tiles in every)
+        estimates = ((estimate(made, sizes, on), made) for made in tiled)
+        best, made = min(estimates, key=lambda pair: pair[0].microseconds)
+        ranked.append(Ranked(made, best, position))
+    return sorted(ranked, key=_order)
 
 
-def _nodes(ranked: Ranked) -> int:
-    return sum(len(n.body.nodes) if n.body else 1 for n in ranked.graph.nodes)
-
-
-def _estimates(
-    graph: Graph, choices: Mapping[str, tuple[int, ...]], sizes: Mapping[str, int], on: Target
-) -> Iterator[tuple[Estimate, Graph]]:
-    for tiles in itertools.product(*choices.values()):
-        tiled = retile(graph, dict(zip(choices, tiles, strict=True)))
-        yield estimate(tiled, sizes, on), tiled
+def _order(ranked: Ranked) -> tuple[float, int, int]:
+    nodes = sum(len(n.body.nodes) if n.body else 1 for n in ranked.graph.nodes)
+    return round(ranked.estimate.microseconds, 3), nodes, ranked.position
 
 
 def tile_choices(

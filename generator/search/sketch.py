@@ -120,8 +120,9 @@ def from_json(data: Mapping[str, Json]) -> Found:
 
 
 def _kernel(data: Json) -> Kernel:
-    is_library = isinstance(data, dict) and "args" in data
-    return from_data(LibrarySketch if is_library else BlockSketch, data)
+    if isinstance(data, dict) and "args" in data:
+        return from_data(LibrarySketch, data)
+    return from_data(BlockSketch, data)
 
 
 _READERS = {

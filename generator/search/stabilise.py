@@ -218,9 +218,7 @@ class _Kernels(_Rewrite):
         """Keep a library product, which stores its result as it is."""
         if any(self.degrees[a] for a in node.args):
             raise _UnstableError
-        self.builder.nodes.append(node)
-        self.builder.types[node.name] = node.out.type
-        self.degrees[node.name] = {}
+        self.degrees[self.builder.keep(node)] = {}
 
     def block(self, node: Node) -> None:
         """Rebuild a block graph; partial sums are stored with their peaks."""
@@ -274,15 +272,12 @@ class _Block(_Rewrite):
             if tile not in self.builder.types:
                 self.args.append(peak)
                 bound = Node("input", (), (Value(tile, full),), cuts=cuts, loop_cut=loop_cut)
-                type_ = tile_type(bound, full, self.space, self.extents())
+                extents = extents_of([self.kernels.builder.types[a] for a in self.args])
+                type_ = tile_type(bound, full, self.space, extents)
                 self.builder.add(replace(bound, outs=(Value(tile, type_),)))
                 self.degrees[tile] = {}
             peaks[tile] = power
         self.degrees[node.name] = peaks
-
-    def extents(self) -> dict[str, int]:
-        """Return the extents of the tensors in device memory."""
-        return extents_of([self.kernels.builder.types[a] for a in self.args])
 
     def store(self, peak: str, beside: Node) -> str:
         """Store a peak next to what is relative to it, cut alike."""

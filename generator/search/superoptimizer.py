@@ -18,9 +18,8 @@ from mirage_kernels.generator.errors import MirageError, SearchError
 from mirage_kernels.generator.ir import Dim, DType, Graph, TensorType, Value, parts_of
 from mirage_kernels.generator.ir.dtypes import STORAGE_DTYPES
 from mirage_kernels.generator.ir.text import to_json as graph_json
-from mirage_kernels.generator.jobs.code import code_digest
 from mirage_kernels.generator.jobs.job import Found as JsonFound
-from mirage_kernels.generator.jobs.job import Job, Round
+from mirage_kernels.generator.jobs.job import Job, Round, code_digest
 from mirage_kernels.generator.jobs.job import Problem as JobProblem
 from mirage_kernels.generator.jobs.work import Assignment, Merged, Planned, work
 from mirage_kernels.generator.search.cases import Case, seen_dims, summed_dims
@@ -76,7 +75,7 @@ class Superoptimization:
             "limits": dict(vars(self.limits)),
             "arch": self.arch,
             "seed": SEED,
-            "code": code_digest(__name__),
+            "code": code_digest(),
         }
 
     def next_round(self, earlier: Sequence[Sequence[JsonFound]]) -> Round | None:

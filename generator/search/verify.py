@@ -115,24 +115,23 @@ class Prover:
 
     def _compared(self, candidate: Graph, case: Case, seed: int) -> Compared:
         tiled = _retiled(candidate, case)
-        self._compare(tiled, case, seed)  # wrong candidates end here, before any bound is computed
+        self.compare(
+            tiled, case, seed=seed
+        )  # wrong candidates end here, before any bound is computed
         chance = log2_chance(self.spec, tiled, case.sizes)
         draws = draws_needed(chance) if case.bounded else 1
         for more in range(seed + 1, seed + draws):
-            self._compare(tiled, case, more)
+            self.compare(tiled, case, seed=more)
         used = tiles_of(tiled)
         tiles = {name: size for name, size in case.tiles.items() if name in used}
         return Compared(tiles, case.sizes, seed, draws, rounded_up(draws * chance))
 
     def compare(self, candidate: Graph, case: Case, *, seed: int) -> None:
         """Evaluate on one draw; raise VerifyError where a result is not the recipe's."""
-        self._compare(_retiled(candidate, case), case, seed)
-
-    def _compare(self, candidate: Graph, case: Case, seed: int) -> None:
-        reference = self.reference(case.sizes, seed)
+        tiled, reference = _retiled(candidate, case), self.reference(case.sizes, seed)
         reading = array_reading(field_arithmetic(reference.field), case.sizes)
         try:
-            made = results(candidate, reference.inputs, reading)
+            made = results(tiled, reference.inputs, reading)
         except GraphError as error:
             raise VerifyError(f"the candidate cannot be evaluated: {error.sentence}") from error
         if len(made) != len(reference.wanted):

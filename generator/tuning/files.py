@@ -11,14 +11,10 @@ from mirage_kernels.generator.errors import FileError
 from mirage_kernels.generator.ir.codec import from_data, to_data
 from mirage_kernels.generator.ir.text import Json
 from mirage_kernels.generator.schedules import SCHEDULES
-from mirage_kernels.generator.schedules.attention import variants as attention
 from mirage_kernels.generator.schedules.schedule import Knobs
 
 T = TypeVar("T")
-KNOBS: dict[str, type[Knobs]] = {
-    **{name: schedule.knobs for name, schedule in SCHEDULES.items()},
-    **attention.KNOBS,
-}
+KNOBS: dict[str, type[Knobs]] = {name: s.knobs for name, s in SCHEDULES.items()}
 
 
 @dataclass(frozen=True)

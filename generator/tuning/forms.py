@@ -9,10 +9,12 @@ from __future__ import annotations
 from mirage_kernels.generator.errors import MirageError, PlanError
 from mirage_kernels.generator.ir import Graph
 from mirage_kernels.generator.jobs.store import Store
-from mirage_kernels.generator.pipeline import Plan, mugraphs, plan_for, searched
+from mirage_kernels.generator.pipeline import mugraphs, searched
 from mirage_kernels.generator.plan.threads import with_threads
 from mirage_kernels.generator.recipe import trace
+from mirage_kernels.generator.records.sources import plan_for
 from mirage_kernels.generator.request import Progress, Request
+from mirage_kernels.generator.schedules.schedule import Subject
 from mirage_kernels.generator.search.gate import Gate
 from mirage_kernels.generator.search.select import Ranked, rank
 from mirage_kernels.generator.target import target
@@ -31,8 +33,8 @@ def mugraph_forms(
 
 def _is_one(ranked: Ranked, request: Request, gate: Gate) -> bool:
     try:
-        plan = plan_for(request.recipe.name, with_threads(ranked.graph), request.arch)
-        if plan is not Plan.ATTENTION:
+        subject = Subject(request.recipe.name, with_threads(ranked.graph), target(request.arch))
+        if not plan_for(subject).form(subject):
             return False
         gate.measure(ranked.graph)
     except PlanError:

@@ -23,7 +23,7 @@ from mirage_kernels.generator.errors import FileError, ToolchainError
 from mirage_kernels.generator.ir import Graph
 from mirage_kernels.generator.ir.text import dumps
 from mirage_kernels.generator.records.files import write_whole
-from mirage_kernels.generator.records.record import Emitted
+from mirage_kernels.generator.records.record import KernelRecord
 from mirage_kernels.generator.request import Event, Progress
 from mirage_kernels.generator.tuning.files import Kind, read_file, written
 from mirage_kernels.generator.tuning.keys import Key
@@ -78,7 +78,9 @@ class Wanted:
     forms: Sequence[Graph] = ()
 
 
-def compiled_kernel(record: Emitted, shop: Shop, wanted: Wanted, progress: Progress) -> Compiled:
+def compiled_kernel(
+    record: KernelRecord, shop: Shop, wanted: Wanted, progress: Progress
+) -> Compiled:
     """Compile every candidate of a kernel; what the folder has already is not compiled again."""
     found = candidates_of(record, wanted.top, wanted.forms)
     key = Key(record.recipe, record.dtype, dict(record.shape))
@@ -86,7 +88,7 @@ def compiled_kernel(record: Emitted, shop: Shop, wanted: Wanted, progress: Progr
 
 
 def _compiled_form(
-    key: Key, found: Candidates, shop: Shop, by: tuple[Emitted, Progress]
+    key: Key, found: Candidates, shop: Shop, by: tuple[KernelRecord, Progress]
 ) -> Compiled:
     record, progress = by
     knobs = list(dict.fromkeys(k for b in found.buckets for k in b.predicted_us))

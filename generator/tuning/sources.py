@@ -10,8 +10,8 @@ from mirage_kernels.generator.emit.header import Header
 from mirage_kernels.generator.emit.writer import Writer
 from mirage_kernels.generator.errors import PlanError
 from mirage_kernels.generator.ir import Graph
-from mirage_kernels.generator.plan.program import TileProgram
-from mirage_kernels.generator.records.record import AttentionRecord, Emitted, KernelRecord
+from mirage_kernels.generator.plan.program import Roles, TileProgram
+from mirage_kernels.generator.records.record import KernelRecord
 from mirage_kernels.generator.schedules.attention.candidates import row_buckets
 from mirage_kernels.generator.schedules.attention.knobs import AttentionKnobs
 from mirage_kernels.generator.schedules.attention.lower import attention_program
@@ -72,13 +72,13 @@ class Candidates:
     forms: tuple[Candidates, ...] = field(default=())
 
 
-def candidates_of(record: Emitted, top: int, forms: Sequence[Graph] = ()) -> Candidates:
+def candidates_of(record: KernelRecord, top: int, forms: Sequence[Graph] = ()) -> Candidates:
     """Return the candidates of a kernel: the rule's choice, what the catalog has, `top` others.
 
     Of other muGraphs (`forms`) there are the rule's variants, of `top` muGraphs.
     """
     key = Key(record.recipe, record.dtype, dict(record.shape))
-    if isinstance(record, KernelRecord):
+    if isinstance(record.roles, Roles):
         return _by_tokens(record, top, tuned_kernel(record.arch, key))
     tuned = tuned_kernel(record.arch, key, of_any_type=True)
     made = _by_calls(record, top, tuned)
@@ -134,7 +134,7 @@ def _tokens_source(record: KernelRecord, program: TileProgram, knobs: Knobs) -> 
 # -- kernels with buckets of query rows ------------------------------------------------------------
 
 
-def _by_calls(record: AttentionRecord, top: int, tuned: Tuned | None) -> Candidates:
+def _by_calls(record: KernelRecord, top: int, tuned: Tuned | None) -> Candidates:
     program, on = attention_program(record.recipe, record.graph), target(record.arch)
     known = [k for k in (tuned.knobs if tuned else ()) if isinstance(k, AttentionKnobs)]
     found = row_buckets(program, on, top, known)
@@ -151,7 +151,7 @@ def _by_calls(record: AttentionRecord, top: int, tuned: Tuned | None) -> Candida
 
 
 def _calls_source(
-    record: AttentionRecord,
+    record: KernelRecord,
     program: AttentionProgram,
     by: tuple[AttentionKnobs, AttentionKnobs | None],
 ) -> Source:
@@ -171,7 +171,7 @@ def _calls_source(
 # -- both ------------------------------------------------------------------------------------------
 
 
-def _header(record: Emitted, knobs: Knobs) -> Header:
+def _header(record: KernelRecord, knobs: Knobs) -> Header:
     return Header(f"{COMMAND} {record.recipe}", record.stem, [("Knobs", str(knobs))])
 
 

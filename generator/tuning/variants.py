@@ -16,6 +16,7 @@ from mirage_kernels.generator.schedules.attention.program import AttentionProgra
 from mirage_kernels.generator.schedules.attention.variants import (
     AttentionVariant,
     attention_variants,
+    name_of,
 )
 from mirage_kernels.generator.schedules.choose import (
     by_size,
@@ -50,7 +51,7 @@ def chosen_variants(
         for m, variant in rule.items()
         if m in found and variant.knobs.label in {t.knobs.label for t in found[m].tried}
     }
-    producers = next((has_producers(k) for k in known.values()), programs[0].consumers is not None)
+    producers = next((has_producers(k) for k in known.values()), programs[0].producers is not None)
     program = member(programs, producers=producers)
     known = {m: k for m, k in known.items() if has_producers(k) is producers}
     _check_tokens_fit(program, on, known)
@@ -120,7 +121,7 @@ def _check_rows_fit(
         bytes_ = v.knobs.shared_bytes(*program.sizes)
         if bytes_ > on.shared_bytes:
             raise PlanError(
-                f"{program.recipe}: the knobs that the catalog has for {v.name} need {bytes_} "
+                f"{program.recipe}: the knobs that the catalog has for {name_of(v)} need {bytes_} "
                 f"bytes of shared memory, a block has {on.shared_bytes}",
                 HINT,
             )

@@ -15,7 +15,7 @@ from mirage_kernels.generator.jobs.store import Store
 from mirage_kernels.generator.pipeline import Event, Progress, Report, Request, Result
 from mirage_kernels.generator.records.folder import records
 from mirage_kernels.generator.records.record import KernelRecord
-from mirage_kernels.generator.records.sources import sources_of
+from mirage_kernels.generator.records.sources import files_of
 
 
 @dataclass(frozen=True)
@@ -71,6 +71,6 @@ def without_search(record: KernelRecord, monkeypatch: pytest.MonkeyPatch) -> Non
             ),
             refused=(),
         )
-        return Result(request, record, report, sources_of(record))
+        return Result(request, record, report, files_of(record))
 
     monkeypatch.setattr(pipeline, "generate", generate)

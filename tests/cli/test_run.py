@@ -22,7 +22,7 @@ from mirage_kernels.generator.ir.dtypes import DType
 from mirage_kernels.generator.recipe import load_recipe
 
 KERNEL = "rms_norm_linear/K4096_N6144_fp16"
-LOADED = Loaded("2.13.0", "", "", None, (KERNEL,), "sm_90a", "")
+LOADED = Loaded("2.13.0", kernels=(KERNEL,), arch="sm_90a", call=Call(3e-4, 3e-4, 0.01))
 SIZES = {"K": 4096, "N": 6144, "M": 5}
 SHOWN = [Demonstration("muGraph, block by block", SIZES, 2.9e-4, 3.0e-4, 0.3)]
 ROW = Row(
@@ -57,9 +57,8 @@ def stand_ins(
     monkeypatch.setattr(run_verb, "find_toolchain", lambda: None)
     monkeypatch.setattr(run_verb, "selected", lambda names, *_: names)
     monkeypatch.setattr(run_verb, "build_extension", build_extension)
-    monkeypatch.setattr(run_verb, "load", lambda: LOADED)
+    monkeypatch.setattr(run_verb, "load", lambda *_: LOADED)
     monkeypatch.setattr(trial, "demonstrate", lambda *_: SHOWN)
-    monkeypatch.setattr(trial, "call_on_cpu", lambda *_: Call(3e-4, 3e-4, 0.01))
     return monkeypatch
 
 
@@ -109,7 +108,9 @@ def test_failing_triton_program_is_a_failed_row(mirage_kernels, stand_ins) -> No
 
 
 def test_extension_that_does_not_load_is_a_failed_row(mirage_kernels, stand_ins) -> None:
-    stand_ins.setattr(run_verb, "load", lambda: replace(LOADED, kernels=(), problem="no _C"))
+    stand_ins.setattr(
+        run_verb, "load", lambda *_: replace(LOADED, kernels=(), call=None, problem="no _C")
+    )
     outcome = mirage_kernels("run", "rms_norm_linear")
     assert outcome.code == 1
     assert "no _C" in outcome.out
@@ -156,7 +157,7 @@ def test_with_a_gpu_the_op_is_measured(mirage_kernels, stand_ins) -> None:
         return subprocess.CompletedProcess(command, 0, json.dumps({"rows": rows}))
 
     on_h200 = replace(LOADED, gpu="NVIDIA H200", capability=(9, 0))
-    stand_ins.setattr(run_verb, "load", lambda: on_h200)
+    stand_ins.setattr(run_verb, "load", lambda *_: on_h200)
     stand_ins.setattr(trial.subprocess, "run", bench_in_a_process)
     outcome = mirage_kernels("run", "rms_norm_linear")
     assert outcome.code == 0
@@ -168,7 +169,7 @@ def test_with_a_gpu_the_op_is_measured(mirage_kernels, stand_ins) -> None:
 
 def test_gpu_of_another_architecture_is_not_used(mirage_kernels, stand_ins) -> None:
     on_a100 = replace(LOADED, gpu="NVIDIA A100", capability=(8, 0))
-    stand_ins.setattr(run_verb, "load", lambda: on_a100)
+    stand_ins.setattr(run_verb, "load", lambda *_: on_a100)
     outcome = mirage_kernels("run", "rms_norm_linear")
     assert outcome.code == 0
     assert "NVIDIA A100 does not run sm_90a code" in outcome.err

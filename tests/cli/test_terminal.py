@@ -63,17 +63,6 @@ def test_table_wider_than_the_terminal_is_lines(monkeypatch: pytest.MonkeyPatch)
     assert "rms_norm_linear [M, K]  13.6\n" in written(terminal)[0]
 
 
-def test_without_rich_a_terminal_gets_lines(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module.importlib.util, "find_spec", lambda name: None)
-    terminal = on_screen()
-    terminal.table(TABLE)
-    with terminal.watch("searching") as progress:
-        progress(Event("search", 1, 1, "3 states"))
-    out, err = written(terminal)
-    assert "\x1b" not in out + err
-    assert err.splitlines() == ["searching", "  search   1/1  3 states"]
-
-
 def test_plain_progress_says_each_stage_once() -> None:
     terminal = in_file()
     with terminal.watch("rms_norm_linear") as progress:

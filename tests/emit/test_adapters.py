@@ -1,4 +1,4 @@
-"""Emitted kernels whose tokens have slices of stacked weights."""
+"""KernelRecord kernels whose tokens have slices of stacked weights."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from compilers import compiled, formatted
 
 from mirage_kernels.generator.emit.cuda import Kernel, emit_cuda
 from mirage_kernels.generator.records.record import KernelRecord, load_record
-from mirage_kernels.generator.records.sources import sources_of, stacked_kernel, table_of
+from mirage_kernels.generator.records.sources import files_of, table_of
 from mirage_kernels.generator.schedules.batched_lora import (
     TASKS_BYTES,
     consumers_bytes,
@@ -19,6 +19,7 @@ from mirage_kernels.generator.schedules.batched_lora import (
 )
 from mirage_kernels.generator.schedules.choose import shared_bytes
 from mirage_kernels.generator.schedules.loop import ALONE_BYTES, kept_bytes
+from mirage_kernels.generator.schedules.streaming import stacked_kernel
 from mirage_kernels.generator.target import target
 
 KERNELS = Path(__file__).resolve().parents[2] / "kernels" / "sm_90a" / "lora_linear_full"
@@ -68,8 +69,8 @@ def test_a_record_whose_weights_may_be_stacked_has_a_second_kernel_and_row() -> 
     plain = load_record(KERNELS / f"{NAMES[0]}.json")
     stacked = record(NAMES[0])
     path = f"sm_90a/lora_linear_batched/{NAMES[0]}.cu"
-    assert path in sources_of(stacked)
-    assert path not in sources_of(replace(plain, stacked=()))
+    assert path in files_of(stacked)
+    assert path not in files_of(replace(plain, stacked=()))
     row = "SPACE(lora_linear_batched, K4096_N4096_R16_bf16, bf16,"
     assert row in table_of("sm_90a", [stacked])
     assert row not in table_of("sm_90a", [replace(plain, stacked=())])

@@ -1,4 +1,4 @@
-"""Emitted kernels whose first blocks compute totals for all others."""
+"""KernelRecord kernels whose first blocks compute totals for all others."""
 
 from __future__ import annotations
 

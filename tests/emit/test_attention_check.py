@@ -11,9 +11,9 @@ import pytest
 from mirage_kernels.generator.cli import main
 from mirage_kernels.generator.errors import FileError, VerifyError
 from mirage_kernels.generator.ir import Graph, Node
-from mirage_kernels.generator.records.attention import attention_cases
+from mirage_kernels.generator.pipeline import proof_cases
 from mirage_kernels.generator.records.folder import check, emitted, proved_again, records
-from mirage_kernels.generator.records.record import AttentionRecord, load_emitted, load_record
+from mirage_kernels.generator.records.record import KernelRecord, load_record
 from mirage_kernels.generator.records.sources import recipe_sources, table_of
 
 GOLDEN = Path(__file__).parents[1] / "golden"
@@ -21,14 +21,14 @@ PATH, FORM = "sm_90a/gqa/D128_fp16.json", "forms/gqa/flash_attention.cuh"
 
 
 @pytest.fixture(scope="module")
-def record() -> AttentionRecord:
-    found = load_emitted(GOLDEN / "attention_gqa.json")
-    assert isinstance(found, AttentionRecord)
+def record() -> KernelRecord:
+    found = load_record(GOLDEN / "attention_gqa.json")
+    assert isinstance(found, KernelRecord)
     return replace(found, variants=found.variants[-1:])
 
 
 @pytest.fixture
-def kernels(record: AttentionRecord, tmp_path: Path) -> Path:
+def kernels(record: KernelRecord, tmp_path: Path) -> Path:
     """A kernels folder with one attention kernel, of one variant, proved for that."""
     proved = proved_again(record)
     for name, text in recipe_sources([proved]).items():
@@ -65,7 +65,7 @@ RESCALED = (
 
 
 @pytest.mark.parametrize("name", RESCALED)
-def test_one_rescale_less_does_not_prove(record: AttentionRecord, name: str) -> None:
+def test_one_rescale_less_does_not_prove(record: KernelRecord, name: str) -> None:
     mutant = replace(record, graph=without_rescale(record.graph, name))
     with pytest.raises(VerifyError, match="not equal to its recipe"):
         proved_again(mutant)
@@ -76,7 +76,7 @@ def test_a_committed_kernel_checks(kernels: Path) -> None:
 
 
 def test_one_rescale_less_fails_the_check(kernels: Path) -> None:
-    committed = load_emitted(kernels / PATH)
+    committed = load_record(kernels / PATH)
     mutant = replace(committed, graph=without_rescale(committed.graph, "sum_masked_total"))
     (kernels / PATH).write_text(mutant.text())
     (found,) = check(kernels, progress=quiet, jobs=1)
@@ -91,9 +91,9 @@ def test_another_source_fails_the_check(kernels: Path) -> None:
 
 
 def test_a_kernel_is_proved_for_each_variant_with_uneven_edges() -> None:
-    whole = load_emitted(GOLDEN / "attention_gqa.json")
-    assert isinstance(whole, AttentionRecord)
-    cases = attention_cases(whole)
+    whole = load_record(GOLDEN / "attention_gqa.json")
+    assert isinstance(whole, KernelRecord)
+    cases = proof_cases(whole)
     for tiles in whole.all_tiles:
         mine = [c.sizes for c in cases if c.tiles == tiles]
         assert all(c["D"] == 128 for c in mine)
@@ -110,7 +110,7 @@ def test_an_unknown_plan_is_refused(kernels: Path) -> None:
     data = json.loads((kernels / PATH).read_text())
     (kernels / PATH).write_text(json.dumps(data | {"plan": "magic"}))
     with pytest.raises(FileError, match="there is no plan called magic"):
-        load_emitted(kernels / PATH)
+        load_record(kernels / PATH)
 
 
 def test_an_attention_record_does_not_stream_weights() -> None:

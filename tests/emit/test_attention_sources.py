@@ -1,4 +1,4 @@
-"""Emitted attention: golden, formatted, named like its muGraph, and it compiles."""
+"""KernelRecord attention: golden, formatted, named like its muGraph, and it compiles."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ from pathlib import Path
 import pytest
 from compilers import compiled, formatted
 
-from mirage_kernels.generator.emit.table import AttentionEntry, emit_table
+from mirage_kernels.generator.emit.table import Entry, emit_table
 from mirage_kernels.generator.errors import PlanError
 from mirage_kernels.generator.plan.blocks import without_threads
-from mirage_kernels.generator.records.record import AttentionRecord, load_emitted
-from mirage_kernels.generator.records.sources import attention_source, recipe_sources, table_of
+from mirage_kernels.generator.records.record import KernelRecord, load_record
+from mirage_kernels.generator.records.sources import recipe_sources, table_of
 from mirage_kernels.generator.schedules.attention.lower import attention_program
+from mirage_kernels.generator.schedules.attention.plan import source_of
 from mirage_kernels.generator.schedules.attention.program import Do
 from mirage_kernels.generator.schedules.attention.writer import emit_attention
 from mirage_kernels.generator.target import TARGETS
@@ -29,17 +30,17 @@ RECIPES = (
 each_recipe = pytest.mark.parametrize("recipe", RECIPES)
 
 
-def record(recipe: str) -> AttentionRecord:
-    found = load_emitted(GOLDEN / f"attention_{recipe}.json")
-    assert isinstance(found, AttentionRecord)
+def record(recipe: str) -> KernelRecord:
+    found = load_record(GOLDEN / f"attention_{recipe}.json")
+    assert isinstance(found, KernelRecord)
     return found
 
 
-def source(of: AttentionRecord) -> str:
-    return emit_attention(attention_source(of))
+def source(of: KernelRecord) -> str:
+    return emit_attention(source_of(of))
 
 
-def files(*of: AttentionRecord) -> dict[str, str]:
+def files(*of: KernelRecord) -> dict[str, str]:
     """Return the files of records of one recipe, by name."""
     return {path.rpartition("/")[2]: text for path, text in recipe_sources(of).items()}
 
@@ -150,7 +151,7 @@ def test_a_kernel_is_formatted_as_clang_format_would(recipe: str) -> None:
     assert text == formatted(text)
 
 
-def with_sizes(made: AttentionRecord) -> str:
+def with_sizes(made: KernelRecord) -> str:
     """Return a kernel's source that also says what shared memory the planner counts on."""
     program = attention_program(made.recipe, made.graph)
     kernels = {v.knobs: v.name for v in reversed(made.variants)}  # named after the first
@@ -166,18 +167,18 @@ def with_sizes(made: AttentionRecord) -> str:
 def test_a_kernel_compiles_and_takes_the_shared_memory_that_was_planned(
     recipe: str, tmp_path: Path
 ) -> None:
-    options = ("-cubin", "-arch=sm_90a", "-o", "kernel.cubin")
+    options = ("-ptx", "-arch=sm_90a", "-o", "kernel.ptx")  # the build takes it on from there
     made = compiled(with_sizes(record(recipe)), tmp_path, *options)
     assert made.returncode == 0, made.stderr
 
 
 def test_the_table_lists_attention_by_symbols() -> None:
     entries = [
-        AttentionEntry("b", "fp16", {"D": 64}, "D64_fp16"),
-        AttentionEntry("a", "bf16", {"C": 8, "P": 16}, "D8"),
+        Entry("b", "fp16", {"D": 64}, "D64_fp16", reads_cache=True),
+        Entry("a", "bf16", {"C": 8, "P": 16}, "D8", reads_cache=True),
     ]
-    text = emit_table("sm_90a", [], entries)
-    assert text == emit_table("sm_90a", [], entries[::-1])
+    text = emit_table("sm_90a", entries)
+    assert text == emit_table("sm_90a", entries[::-1])
     assert 'ATTENTION(a, D8, bf16, "", {"C", 8}, {"P", 16})' in text
     assert 'ATTENTION(b, D64_fp16, fp16, "", {"D", 64})' in text
 

@@ -15,12 +15,8 @@ from sources import source, written
 from mirage_kernels.generator.emit.forms import Emitted, recipe_files, suffixes
 from mirage_kernels.generator.records import folder
 from mirage_kernels.generator.records.record import KernelRecord, load_record
-from mirage_kernels.generator.records.sources import (
-    kernel_of,
-    recipe_sources,
-    sources_of,
-    table_of,
-)
+from mirage_kernels.generator.records.sources import files_of, recipe_sources, table_of
+from mirage_kernels.generator.schedules.streaming import kernel_of
 
 KERNELS = ROOT / "kernels"
 MOST_LINES = {".cuh": 200, ".cu": 70, ".py": 200}
@@ -45,7 +41,7 @@ def record(name: str, arch: str = "sm_90a") -> KernelRecord:
 def own_files(name: str) -> dict[str, str]:
     """Return the files of a kernel, without those of other kernels that its record makes."""
     recipe = name.partition("/")[0]
-    files = sources_of(record(name))
+    files = files_of(record(name))
     return {path: text for path, text in files.items() if f"/{recipe}/" in path}
 
 
@@ -68,7 +64,7 @@ def test_each_schedule_has_a_form_and_the_shape_a_file_that_includes_them(name: 
 @each_kernel
 def test_a_file_comes_after_all_that_it_includes(name: str) -> None:
     seen = {"launch.h"}
-    for path, text in sources_of(record(name)).items():
+    for path, text in files_of(record(name)).items():
         beside = re.findall('#include "(.*)"', text) if "cu" in Path(path).suffix else []
         assert {Path(n).name for n in beside if not n.startswith("tile/")} <= seen
         seen.add(Path(path).name)
@@ -98,10 +94,10 @@ def test_every_file_is_formatted_as_clang_format_would(name: str) -> None:
 
 
 @each_kernel
-def test_every_file_compiles_by_itself(name: str, tmp_path: Path) -> None:
+def test_every_header_compiles_by_itself(name: str, tmp_path: Path) -> None:
     written(record(name), tmp_path)
     for path in own_files(name):
-        if ".cu" in path:
+        if path.endswith(".cuh"):
             ran = compiled(
                 f'#include "{path}"\n', tmp_path, "-ptx", "-arch=sm_90a", f"-I{tmp_path}"
             )
@@ -123,7 +119,7 @@ def test_files_and_the_one_text_compile_to_the_same(name: str, tmp_path: Path) -
 
 
 def test_a_form_says_its_schedule_and_needs_and_a_shape_what_was_proved_of_it() -> None:
-    files = sources_of(record("rms_norm_linear/K4096_N6144_fp16"))
+    files = files_of(record("rms_norm_linear/K4096_N6144_fp16"))
     form = files["forms/rms_norm_linear/sliced_k.cuh"].partition("#pragma")[0]
     shape = files["sm_90a/rms_norm_linear/K4096_N6144_fp16.cu"].partition("#include")[0]
     words = [re.findall(r"^// (\w+)  +\S", text, re.MULTILINE) for text in (form, shape)]

@@ -1,4 +1,4 @@
-"""Emitted kernels whose tokens are made by a launch in front."""
+"""KernelRecord kernels whose tokens are made by a launch in front."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Emitted kernels of the plan of held tokens: formatted, and as large as planned."""
+"""KernelRecord kernels of the plan of held tokens: formatted, and as large as planned."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Emitted kernels with lines: golden, formatted, and their Triton programs run."""
+"""KernelRecord kernels with lines: golden, formatted, and their Triton programs run."""
 
 from __future__ import annotations
 

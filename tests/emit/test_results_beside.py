@@ -1,4 +1,4 @@
-"""Emitted kernels with a result beside the output: golden, formatted, and run in Triton."""
+"""KernelRecord kernels with a result beside the output: golden, formatted, and run in Triton."""
 
 from __future__ import annotations
 

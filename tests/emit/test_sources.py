@@ -1,4 +1,4 @@
-"""Emitted files: golden, short, formatted, nothing volatile, and they compile."""
+"""KernelRecord files: golden, short, formatted, nothing volatile, and they compile."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from mirage_kernels.generator.emit.table import Entry, emit_table
 from mirage_kernels.generator.ir import DType, Graph
 from mirage_kernels.generator.plan.threads import with_threads
 from mirage_kernels.generator.records.record import KernelRecord
-from mirage_kernels.generator.records.sources import sources_of, table_of
+from mirage_kernels.generator.records.sources import files_of, table_of
 from mirage_kernels.generator.schedules.schedule import Variant
 
 GoldenRecord = Callable[[DType], KernelRecord]
@@ -44,7 +44,7 @@ def test_an_instantiation_is_golden(
     golden_record: GoldenRecord, golden: Callable[[str, str], None]
 ) -> None:
     record = golden_record(DType.FP16)
-    golden("K72_N40_fp16.cu", sources_of(record)[record.path.replace(".json", ".cu")])
+    golden("K72_N40_fp16.cu", files_of(record)[record.path.replace(".json", ".cu")])
 
 
 def test_the_table_is_golden(
@@ -54,7 +54,7 @@ def test_the_table_is_golden(
 
 
 def test_line_1_is_the_command_that_makes_the_file(golden_record: GoldenRecord) -> None:
-    first = {p: text.splitlines()[0] for p, text in sources_of(golden_record(DType.FP16)).items()}
+    first = {p: text.splitlines()[0] for p, text in files_of(golden_record(DType.FP16)).items()}
     command, recipe = "mirage-kernels generate", "rms_norm_linear"
     assert first[f"forms/{recipe}/sliced_k.cuh"] == f"// {command} {recipe}"
     assert first[f"forms/{recipe}/triton.py"] == f"# {command} {recipe}"
@@ -80,7 +80,7 @@ def test_no_line_ends_in_a_blank(golden_record: GoldenRecord, dtype: DType, endi
 def test_the_same_record_is_emitted_the_same_again(
     golden_record: GoldenRecord, dtype: DType
 ) -> None:
-    assert sources_of(golden_record(dtype)) == sources_of(golden_record(dtype))
+    assert files_of(golden_record(dtype)) == files_of(golden_record(dtype))
 
 
 @each_file
@@ -104,8 +104,8 @@ def test_a_file_does_not_depend_on_the_hash_seed(
     program = (
         "import sys; from pathlib import Path\n"
         "from mirage_kernels.generator.records.record import load_record\n"
-        "from mirage_kernels.generator.records.sources import sources_of\n"
-        "print(''.join(sources_of(load_record(Path(sys.argv[1]))).values()), end='')"
+        "from mirage_kernels.generator.records.sources import files_of\n"
+        "print(''.join(files_of(load_record(Path(sys.argv[1]))).values()), end='')"
     )
     made = subprocess.run(
         [sys.executable, "-c", program, str(path)],
@@ -114,7 +114,7 @@ def test_a_file_does_not_depend_on_the_hash_seed(
         text=True,
         check=True,
     )
-    assert made.stdout == "".join(sources_of(record).values())
+    assert made.stdout == "".join(files_of(record).values())
 
 
 @each_dtype

@@ -1,4 +1,4 @@
-"""Emitted Triton programs are executed, by Triton's interpreter, and compared with float64."""
+"""KernelRecord Triton programs are executed, by Triton's interpreter, and compared with float64."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from mirage_kernels.generator.meaning.reals import ELEMENTWISE, FLOAT64, STORAGE
 from mirage_kernels.generator.meaning.walk import results
 from mirage_kernels.generator.recipe import Recipe, Shape, recipe, trace
 from mirage_kernels.generator.records.record import KernelRecord
-from mirage_kernels.generator.records.sources import triton_of
+from mirage_kernels.generator.schedules.streaming import triton_of
 from mirage_kernels.generator.search.gate import Gate
 from mirage_kernels.generator.search.settings import Setting, View
 from mirage_kernels.generator.search.sketch import BlockSketch

@@ -10,10 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from mirage_kernels.generator.jobs.executors import Executor, Local
 from mirage_kernels.generator.jobs.job import Job
-from mirage_kernels.generator.jobs.run import Outcome, Tick, Workshop, complete_all
+from mirage_kernels.generator.jobs.local import Executor, local
+from mirage_kernels.generator.jobs.run import Outcome, Workshop, complete_all
 from mirage_kernels.generator.jobs.store import Store
+from mirage_kernels.generator.request import Event
 
 HERE = Path(__file__).resolve().parent
 # Worker processes unpickle the fake search by its module's name.
@@ -41,17 +42,17 @@ def store(tmp_path: Path) -> Store:
 
 @pytest.fixture
 def run_jobs(store: Store) -> RunJobs:
-    """Run jobs in the test's store; `ticks` is filled with the progress."""
+    """Run jobs in the test's store; `told` is filled with the progress."""
 
     def run(
         *jobs: Job,
-        executor: Executor | None = None,
+        executor: Executor = local,
         processes: int = 2,
         fresh: bool = False,
-        ticks: list[Tick] | None = None,
+        told: list[Event] | None = None,
     ) -> list[Outcome]:
-        shop = Workshop(store, executor or Local(), processes, fresh)
-        return complete_all(jobs, shop, (ticks if ticks is not None else []).append)
+        shop = Workshop(store, executor, processes, fresh)
+        return complete_all(jobs, shop, (told if told is not None else []).append)
 
     return run
 
@@ -65,8 +66,8 @@ def interrupted(fake_job: FakeJob, store: Store) -> Callable[[Executor], Job]:
         other = fake_job("other", tasks=400, seconds=0.01)
         hangs = Path(hanging.problem.folder) / "hanging.troubles"
 
-        def interrupt(tick: Tick) -> None:
-            if tick.job is other and hangs.exists():
+        def interrupt(event: Event) -> None:
+            if event.stage == "other" and hangs.exists():
                 raise KeyboardInterrupt
 
         started = time.monotonic()

@@ -1,16 +1,21 @@
-"""The search jobs of recipes: a search for each class of shapes, and for all storage types."""
+"""The search jobs of recipes, and what their keys depend on: the class of shapes and the code."""
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from mirage_kernels.generator.jobs.catalog import search_job, search_jobs
+from mirage_kernels.generator.jobs.job import SEARCH_CODE, code_digest
 from mirage_kernels.generator.recipe import Recipe, Shape, catalog, load_recipe
 from mirage_kernels.generator.search.problem import Limits
 
-ARCH = "sm_90a"
+ARCH, GENERATOR = "sm_90a", "mirage_kernels.generator"
+SEARCH = f"{GENERATOR}.search.superoptimizer"
 
 
 @pytest.fixture(scope="module")
@@ -22,21 +27,11 @@ def key(source: Recipe, **dims: int) -> str:
     return search_job(source, Shape("a test", dims), Limits(), arch=ARCH).key
 
 
-def test_a_recipe_is_one_job_with_its_name(rms_norm_linear: Recipe) -> None:
-    assert len(rms_norm_linear.shapes) > 1
-    jobs = search_jobs([rms_norm_linear], Limits(), arch=ARCH)
-    assert [j.name for j in jobs] == ["rms_norm_linear"]
-
-
 def test_one_search_serves_all_shapes_of_a_class(rms_norm_linear: Recipe) -> None:
     first = key(rms_norm_linear, K=4096, N=6144)
     assert key(rms_norm_linear, K=8192, N=10240) == first
     small = replace(rms_norm_linear, shapes=())
     assert key(small, K=64, N=6144) != key(small, K=4096, N=6144)
-
-
-def test_a_recipe_given_twice_is_searched_once(rms_norm_linear: Recipe) -> None:
-    assert len(search_jobs([rms_norm_linear] * 2, Limits(), arch=ARCH)) == 1
 
 
 def test_a_recipe_without_shapes_has_no_job(rms_norm_linear: Recipe) -> None:
@@ -49,7 +44,28 @@ def test_other_limits_are_another_search(rms_norm_linear: Recipe) -> None:
     assert job.key != other.key
 
 
-def test_every_recipe_of_the_catalog_has_a_job() -> None:
+def test_every_recipe_of_the_catalog_is_searched_once() -> None:
     known = catalog()
-    jobs = search_jobs(list(known.values()), Limits(), arch=ARCH)
+    jobs = search_jobs([*known.values(), *known.values()], Limits(), arch=ARCH)
     assert [job.name for job in jobs] == list(known)
+
+
+def test_the_code_of_a_search_is_what_it_imports_below_the_recipe() -> None:
+    import_it = f"import sys, {SEARCH}; print(*sys.modules)"
+    ran = subprocess.run([sys.executable, "-c", import_it], capture_output=True, text=True)
+    ours = [m.removeprefix(f"{GENERATOR}.") for m in ran.stdout.split() if f"{GENERATOR}." in m]
+    folders = {Path(name).stem for name in SEARCH_CODE}
+    assert folders <= {name.partition(".")[0] for name in ours}
+    others = {name.partition(".")[0] for name in ours} - folders
+    assert others <= {"errors", "recipe", "frontend", "jobs"}
+
+
+def test_the_digest_of_the_code_changes_with_it_and_not_with_its_folder(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        (tmp_path / name / "search").mkdir(parents=True)
+        (tmp_path / name / "search" / "values.py").write_text("x = 1\n")
+        (tmp_path / name / "cli.py").write_text(f"{name}\n")
+    assert code_digest(tmp_path / "a") == code_digest(tmp_path / "b")
+    (tmp_path / "b" / "search" / "values.py").write_text("x = 2\n")
+    code_digest.cache_clear()
+    assert code_digest(tmp_path / "a") != code_digest(tmp_path / "b")

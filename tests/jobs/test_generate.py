@@ -8,7 +8,7 @@ import pytest
 
 from mirage_kernels.generator import pipeline
 from mirage_kernels.generator.ir import DType
-from mirage_kernels.generator.jobs.executors import Local
+from mirage_kernels.generator.jobs import local
 from mirage_kernels.generator.jobs.store import Store
 from mirage_kernels.generator.pipeline import Result
 from mirage_kernels.generator.search.problem import Limits
@@ -29,5 +29,5 @@ def test_a_stored_search_makes_the_same_bytes(
         raise AssertionError("searched again")
 
     assert again().files == without_store.files
-    monkeypatch.setattr(Local, "run", no_worker)
+    monkeypatch.setattr(local, "work", no_worker)
     assert again().files == without_store.files

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+import random
+from dataclasses import replace
 
 import pytest
 
-from mirage_kernels.generator.jobs.executors import Local
-from mirage_kernels.generator.jobs.run import ATTEMPTS, Origin, Tick, _Shares
+from mirage_kernels.generator.jobs.job import TaskDone
+from mirage_kernels.generator.jobs.local import local
+from mirage_kernels.generator.jobs.run import ATTEMPTS, Origin, even_shares
 from mirage_kernels.generator.jobs.store import Store
+from mirage_kernels.generator.jobs.work import Assignment, work
+from mirage_kernels.generator.request import Event
 
 
 def origins(outcomes) -> list[Origin]:
     return [outcome.origin for outcome in outcomes]
-
-
-def results(store: Store) -> dict[str, bytes]:
-    return {p.name: p.read_bytes() for p in (store.folder / "results").iterdir()}
 
 
 def test_a_second_run_only_looks_up(fake_job, run_jobs) -> None:
@@ -24,7 +24,7 @@ def test_a_second_run_only_looks_up(fake_job, run_jobs) -> None:
     first, second = run_jobs(*jobs), run_jobs(*jobs)
     assert origins(first) == [Origin.NEW] * 3
     assert origins(second) == [Origin.STORE] * 3
-    assert [o.found for o in second] == [o.found for o in first]
+    assert [(o.found, o.seconds) for o in second] == [(o.found, o.seconds) for o in first]
     assert all(sorted(job.problem.ran()) == list(range(6)) for job in jobs)
 
 
@@ -35,19 +35,33 @@ def test_outcomes_come_in_the_order_of_jobs(fake_job, run_jobs) -> None:
     assert [o.job.name for o in outcomes] == names
 
 
-def test_results_are_the_same_bytes_for_any_number_of_processes(
-    fake_job, run_jobs, store: Store
-) -> None:
-    run_jobs(*map(fake_job, "abc"), processes=1)
-    one = results(store)
-    run_jobs(*map(fake_job, "abc"), processes=7, fresh=True)
-    assert one == results(store)
-    assert len(one) == 3
+def test_the_outcome_does_not_depend_on_processes_or_lost_workers(fake_job, run_jobs) -> None:
+    (one,) = run_jobs(fake_job("a"), processes=1)
+    for settings in ({}, {"trouble": "kill", "times": 2}):
+        (again,) = run_jobs(fake_job("a", **settings), processes=5, fresh=True)
+        assert again.found == one.found
 
 
-def test_another_search_is_another_result(fake_job, run_jobs, store: Store) -> None:
-    run_jobs(fake_job("a"), fake_job("a", tasks=5))
-    assert len(results(store)) == 2
+@pytest.mark.parametrize("seed", range(3))
+def test_the_outcome_does_not_depend_on_what_is_finished(fake_job, seed: int) -> None:
+    job, rng = fake_job("a"), random.Random(seed)
+    told = list(work(Assignment(job, job.key, [])))
+    done = [message for message in told if isinstance(message, TaskDone)]
+    assert [(t.round, t.index) for t in done] == [(r, i) for r in (0, 1) for i in range(6)]
+    again = list(work(Assignment(job, job.key, rng.sample(done, 7))))
+    assert again[-1] == told[-1]
+    assert len([message for message in again if isinstance(message, TaskDone)]) == 5
+
+
+def test_a_search_of_no_tasks_has_an_outcome(fake_job, run_jobs) -> None:
+    assert run_jobs(fake_job("a", tasks=0))[0].found["programs"] == []
+
+
+def test_other_sources_refuse_the_work(fake_job) -> None:
+    job = fake_job("a")
+    (refusal,) = work(replace(Assignment(job, job.key, []), key="0" * 64))
+    assert "another version" in refusal.sentence
+    assert job.problem.ran() == []
 
 
 @pytest.mark.parametrize("trouble", ["kill", "exit", "error"])
@@ -62,13 +76,6 @@ def test_a_lost_worker_costs_the_task_it_was_at(fake_job, run_jobs, trouble: str
 def test_a_lost_child_of_a_worker_is_a_lost_worker(fake_job, run_jobs) -> None:
     (outcome,) = run_jobs(fake_job("a", trouble="kill"), processes=3)
     assert (outcome.origin, outcome.lost) == (Origin.NEW, 1)
-
-
-def test_a_lost_worker_changes_no_byte(fake_job, run_jobs, store: Store) -> None:
-    run_jobs(fake_job("a", trouble="kill", times=2))
-    broken = results(store)
-    run_jobs(fake_job("a"), fresh=True)
-    assert broken == results(store)
 
 
 def test_a_job_that_loses_every_worker_fails_with_its_last_words(fake_job, run_jobs) -> None:
@@ -89,57 +96,50 @@ def test_a_failed_job_goes_on_where_it_stood(fake_job, run_jobs) -> None:
 
 
 def test_an_error_of_the_search_is_told_once(fake_job, run_jobs) -> None:
-    job = fake_job("a", trouble="ours", times=99)
-    (outcome,) = run_jobs(job)
+    (outcome,) = run_jobs(fake_job("a", trouble="ours", times=99))
     assert (outcome.origin, outcome.lost) == (Origin.FAILED, 0)
     assert outcome.failure.sentence == "there is no such muGraph"
     assert outcome.failure.hint == "try another one"
 
 
-def test_what_a_search_prints_is_no_message(fake_job, run_jobs, capfd) -> None:
+def test_what_a_search_prints_is_no_result(fake_job, run_jobs, capfd) -> None:
     assert origins(run_jobs(fake_job("a", trouble="print"))) == [Origin.NEW]
     assert capfd.readouterr().out == ""
 
 
-def test_fresh_makes_everything_anew(fake_job, run_jobs) -> None:
-    job = fake_job("a")
-    run_jobs(job)
-    assert origins(run_jobs(job, fresh=True)) == [Origin.NEW]
-    assert len(job.problem.ran()) == 12
-
-
-def test_fresh_forgets_unfinished_work(fake_job, run_jobs) -> None:
+def test_fresh_makes_everything_anew_and_forgets_unfinished_work(fake_job, run_jobs) -> None:
     job = fake_job("a", trouble="ours")
     run_jobs(job, processes=1)
     assert job.problem.ran() == [0, 1, 2]
-    run_jobs(job, processes=1, fresh=True)
-    assert job.problem.ran() == [0, 1, 2, *range(6)]
+    for _ in range(2):
+        assert origins(run_jobs(job, processes=1, fresh=True)) == [Origin.NEW]
+    assert job.problem.ran() == [0, 1, 2, *range(6), *range(6)]
 
 
-def test_a_finished_job_leaves_no_tasks(fake_job, run_jobs, store: Store) -> None:
-    run_jobs(fake_job("a"), fake_job("b", trouble="kill"))
-    assert {Path(name).suffix for name in results(store)} == {".json"}
+def test_a_finished_job_leaves_no_tasks_and_no_lock(fake_job, run_jobs, store: Store) -> None:
+    jobs = [fake_job("a"), fake_job("b", trouble="kill")]
+    run_jobs(*jobs)
+    assert [store.tasks(job.key) for job in jobs] == [[], []]
+    assert list(store.folder.iterdir()) == [store.path]
 
 
 def test_progress_counts_tasks_of_each_round_and_ends(fake_job, run_jobs) -> None:
-    ticks: list[Tick] = []
-    run_jobs(fake_job("a"), processes=1, ticks=ticks)
-    told = [(t.done, t.tasks, t.words) for t in ticks]
-    assert told[0] == (0, 0, "cutting it into tasks")
-    assert told[1:8] == [*((i, 6, "search") for i in range(6)), (0, 6, "prove")]
-    assert told[-1] == (6, 6, "done")
+    told: list[Event] = []
+    run_jobs(fake_job("a"), processes=1, told=told)
+    seen = [(e.done, e.total, e.text) for e in told]
+    assert seen[0] == (0, 0, "cutting it into tasks")
+    assert seen[1:8] == [*((i, 6, "search") for i in range(6)), (0, 6, "prove")]
+    assert seen[-1] == (6, 6, "done")
 
 
-@pytest.mark.parametrize(("processes", "jobs"), [(8, 5), (8, 1), (2, 5), (7, 7), (1, 3), (12, 5)])
-def test_processes_are_dealt_out_without_rest(processes: int, jobs: int) -> None:
-    shares = _Shares(processes, jobs)
-    at_once = [shares.share() for _ in range(min(processes, jobs))]
-    dealt = [share.__enter__() for share in at_once]
-    assert sum(dealt) == processes
-    assert max(dealt) - min(dealt) <= 1
+@pytest.mark.parametrize(("processes", "jobs"), [(8, 5), (8, 1), (7, 7), (1, 3), (12, 5)])
+def test_processes_are_shared_evenly(processes: int, jobs: int) -> None:
+    shares = even_shares(processes, jobs)
+    assert sum(shares) == max(processes, jobs)
+    assert max(shares) - min(shares) <= 1
 
 
 def test_an_interruption_ends_work_in_processes(interrupted, run_jobs) -> None:
-    hanging = interrupted(Local())
+    hanging = interrupted(local)
     (again,) = run_jobs(hanging)
     assert (again.origin, sorted(hanging.problem.ran())) == (Origin.RESUMED, list(range(6)))

@@ -83,7 +83,7 @@ def test_json_is_one_document(verb: Search, fake_job) -> None:
     good, bad = json.loads(outcome.out)["jobs"]
     assert (good["job"], good["from"], good["states"], good["proved"]) == ("a", "new", 21, 5)
     assert good["pruned"] == {"type": 1700, "time": 2}
-    assert json.loads(Path(good["result"]).read_text())["key"] == good["key"] == jobs[0].key
+    assert good["key"] == jobs[0].key
     assert bad["error"] == "there is no such muGraph"
 
 
@@ -103,7 +103,7 @@ def test_a_store_that_cannot_be_written_is_a_sentence(verb: Search, fake_job, tm
     (tmp_path / "store").write_text("")
     outcome = verb([fake_job("a")])
     assert outcome.code == 2
-    assert "Not a directory" in outcome.err
+    assert "store cannot be used: File exists" in outcome.err
     assert "hint: keep results elsewhere: --store DIR" in outcome.err
 
 

@@ -1,12 +1,12 @@
-"""Calls of attention at random, and what they compute in float64: one loop per query token.
+"""Calls of attention at random, and what they compute in float64, sequence by sequence.
 
-Nothing here is shared with the library: pages are looked up one by one, and every sum is over the
-keys that the token sees.
+Nothing here is shared with the library: keys lie in tensors of their own before they are paged, and
+the range of keys that a token sees is worked out token by token.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -52,10 +52,6 @@ class Case:
         """
         closest = 1e-3 if self.dtype == torch.float16 else 8e-3
         return 2 * closest if self.options.get("weight_offset") else closest
-
-    def on(self, device: str) -> Case:
-        """Return the same call there."""
-        return replace(self, device=device)
 
 
 @dataclass
@@ -195,39 +191,7 @@ def _normed(call: Call, name: str, x: Tensor) -> Tensor:
 
 
 def _exact(call: Call) -> tuple[Tensor, Tensor]:
-    case, options = call.case, call.case.options
-    query_heads, kv_heads = case.heads
-    group = query_heads // kv_heads
-    queries = _normed(call, "q", call.q.double().reshape(-1, query_heads, case.depth))
-    out = queries.new_zeros(*queries.shape[:2], call.values[0].shape[-1])
-    lse = torch.full_like(queries[..., 0], -torch.inf)
-    sinks = call.given.get("sinks")
-    scale = options.get("scale") or case.depth**-0.5
-    token = 0
-    for b, count in enumerate(case.counts):
-        keys, values = _normed(call, "k", call.keys[b].double()), call.values[b].double()
-        for t in range(count):
-            first, last = _seen(case, case.lengths[b], (t, count))
-            for head in range(kv_heads):
-                mine = slice(head * group, (head + 1) * group)
-                scores = queries[token, mine] @ keys[first:last, head].t() * scale  # [G, seen]
-                cap = options.get("logits_soft_cap", 0.0)
-                if cap:
-                    scores = cap * torch.tanh(scores / cap)
-                if sinks is not None:
-                    sink = sinks[mine].double()  # type: ignore[index]
-                    scores = torch.cat([scores, sink[:, None]], dim=1)
-                if scores.shape[1] == 0:
-                    continue
-                lse[token, mine] = scores.logsumexp(1)
-                weights = scores.softmax(1)[:, : last - first]
-                out[token, mine] = weights @ values[first:last, head]
-            token += 1
-    return out, lse
-
-
-def exact_at_once(call: Call) -> tuple[Tensor, Tensor]:
-    """Return what `exact` does, all tokens and heads of a sequence together: for large calls."""
+    """Return result and log-sum-exp, all tokens and heads of a sequence together."""
     case, options = call.case, call.case.options
     kv_heads = case.heads[1]
     queries = _normed(call, "q", call.q.double().reshape(-1, *call.q.shape[-2:]))

@@ -3,27 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-
-def _rms_normed(x: Tensor, norm_weight: Tensor, eps: float, weight_offset: float) -> Tensor:
-    root = torch.sqrt(x.square().mean(-1, keepdim=True) + eps)
-    return x / root * (norm_weight + weight_offset)
+NORM = {"x", "norm_weight", "eps", "weight_offset"}
 
 
 def exact_rms_norm(
     x: Tensor,
     norm_weight: Tensor,
     eps: float = 1e-6,
-    *,
     residual: Tensor | None = None,
     weight_offset: float = 0.0,
 ) -> Tensor | tuple[Tensor, Tensor]:
     total = x if residual is None else x + residual
-    y = _rms_normed(total, norm_weight, eps, weight_offset)
+    root = torch.sqrt(total.square().mean(-1, keepdim=True) + eps)
+    y = total / root * (norm_weight + weight_offset)
     return y if residual is None else (y, total)
 
 
@@ -36,30 +34,14 @@ def exact_layer_norm(
 
 
 def exact_rms_norm_linear(
-    x: Tensor,
-    norm_weight: Tensor,
-    weight: Tensor,
-    eps: float = 1e-6,
-    *,
-    bias: Tensor | float = 0.0,
-    residual: Tensor | None = None,
-    weight_offset: float = 0.0,
-) -> Tensor | tuple[Tensor, Tensor]:
-    total = x if residual is None else x + residual
-    y = _rms_normed(total, norm_weight, eps, weight_offset) @ weight.t() + bias
-    return y if residual is None else (y, total)
+    weight: Tensor, bias: Tensor | float = 0.0, **norm: Any
+) -> tuple[Tensor, ...]:
+    y, *total = results(exact_rms_norm(**norm))
+    return (y @ weight.t() + bias, *total)
 
 
-def exact_layer_norm_linear(
-    x: Tensor,
-    norm_weight: Tensor,
-    norm_bias: Tensor | None,
-    weight: Tensor,
-    eps: float = 1e-5,
-    *,
-    bias: Tensor | float = 0.0,
-) -> Tensor:
-    return exact_layer_norm(x, norm_weight, norm_bias, eps) @ weight.t() + bias
+def exact_layer_norm_linear(weight: Tensor, bias: Tensor | float = 0.0, **norm: Any) -> Tensor:
+    return exact_layer_norm(**norm) @ weight.t() + bias
 
 
 def exact_lora_linear(
@@ -68,7 +50,6 @@ def exact_lora_linear(
     lora_a: Tensor,
     lora_b: Tensor,
     scale: float,
-    *,
     bias: Tensor | float = 0.0,
     adapter_ids: Tensor | None = None,
 ) -> Tensor:
@@ -91,24 +72,15 @@ ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = {
 
 
 def exact_gated_mlp(
-    x: Tensor, gate_weight: Tensor, up_weight: Tensor | None = None, *, activation: str = "silu"
+    x: Tensor, gate_weight: Tensor, up_weight: Tensor | None = None, activation: str = "silu"
 ) -> Tensor:
     gate, up = gate_weight.chunk(2) if up_weight is None else (gate_weight, up_weight)
     return ACTIVATIONS[activation](x @ gate.t()) * (x @ up.t())
 
 
-def exact_rms_norm_gated_mlp(
-    x: Tensor,
-    norm_weight: Tensor,
-    gate_weight: Tensor,
-    up_weight: Tensor | None = None,
-    eps: float = 1e-6,
-    *,
-    activation: str = "silu",
-    weight_offset: float = 0.0,
-) -> Tensor:
-    normed = _rms_normed(x, norm_weight, eps, weight_offset)
-    return exact_gated_mlp(normed, gate_weight, up_weight, activation=activation)
+def exact_rms_norm_gated_mlp(**given: Any) -> Tensor:
+    norm = {name: given.pop(name) for name in NORM & {*given}}
+    return exact_gated_mlp(exact_rms_norm(**norm), **given)
 
 
 def exact_ntrans(h: Tensor, x: Tensor, alpha: Tensor) -> Tensor:

@@ -1,8 +1,9 @@
-"""Norm, rotation and the write to the cache, against loops in float64."""
+"""Norm, rotation and the write to the cache, on the CPU and on a GPU, against float64."""
 
 from __future__ import annotations
 
-import math
+import random
+from dataclasses import dataclass, field, replace
 
 import pytest
 import torch
@@ -10,171 +11,321 @@ from torch import Tensor
 
 from mirage_kernels import gqa, qk_norm_rope_append
 
-HQ, HKV, D, PAGES, PAGE = 4, 2, 16, 3, 8
-SLOTS = [5, -1, 23, 0, 8]
-POSITIONS = [0, 7, 3, 3, 9]
+DEPTHS = [64, 96, 128, 192, 256]
+DTYPES = [torch.float16, torch.bfloat16]
+CLOSE = {torch.float16: 2**-10, torch.bfloat16: 2**-7}  # a rounding, and a bit
+KNOWN_POSITIONS = 50
+GPU = pytest.param("cuda", marks=pytest.mark.gpu)
+on_both = pytest.mark.parametrize("device", ["cpu", GPU])
 
 
-def arguments(dtype: torch.dtype = torch.float16, rotated: int = D) -> dict[str, object]:
-    draw = torch.Generator().manual_seed(1)
+@dataclass(frozen=True)
+class Case:
+    """One call, and how its tensors lie."""
+
+    depth: int = 128
+    dtype: torch.dtype = torch.float16
+    norm: str = "rms"
+    rope: str = "neox"
+    rotated: int = 128
+    heads: tuple[int, int] = (8, 2)  # of q, and of k and v
+    tokens: int = 9
+    page_size: int = 16
+    layout: str = "NHD"
+    halves: bool = False  # the caches are halves of one tensor
+    strided: bool = False  # qkv has columns to skip
+    by_head: bool = False  # weights [heads, D]
+    float_angles: bool = True
+    indices: torch.dtype = torch.int64
+    weight_offset: float = 0.0
+    seed: int = 0
+    device: str = "cpu"
+
+
+@dataclass
+class Call:
+    """Its tensors: caches are full of bits that no line has."""
+
+    case: Case
+    qkv: Tensor
+    weights: dict[str, Tensor]
+    angles: Tensor
+    positions: Tensor
+    slots: Tensor
+    caches: list[Tensor]  # as the layout has them
+    before: list[Tensor] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.before = [cache.clone() for cache in self.caches]
+
+    def run(self, **changes: object) -> Tensor:
+        case = self.case
+        given: dict[str, object] = {
+            **{"qkv": self.qkv, **self.weights, "cos_sin_cache": self.angles},
+            **{"positions": self.positions, "slot_mapping": self.slots},
+            **{"k_cache": self.caches[0], "v_cache": self.caches[1]},
+            **{"num_heads": case.heads[0], "num_kv_heads": case.heads[1], "eps": 1e-5},
+            **{"weight_offset": case.weight_offset, "norm": case.norm, "rope": case.rope},
+            "kv_layout": case.layout,
+        }
+        return qk_norm_rope_append(**given | changes)  # type: ignore[arg-type]
+
+    def slot_lines(self, cache: Tensor) -> Tensor:
+        """View a cache as lines by slot, `[slots, Hkv, D]`, copied."""
+        pages = cache if self.case.layout == "NHD" else cache.transpose(1, 2)
+        return pages.flatten(0, 1)
+
+
+def made(case: Case) -> Call:
+    """Draw the tensors of a call: a third of its tokens is not written."""
+    draw = torch.Generator(case.device).manual_seed(case.seed)
 
     def normal(*shape: int) -> Tensor:
-        return torch.randn(shape, generator=draw).to(dtype)
+        return torch.randn(shape, generator=draw, device=case.device).to(case.dtype)
 
-    angles = torch.arange(10)[:, None] / 100 ** (torch.arange(rotated // 2) / (rotated / 2))
-    return {
-        "qkv": normal(5, (HQ + 2 * HKV) * D),
-        "q_weight": 1 + normal(D) / 8,
-        "k_weight": 1 + normal(D) / 8,
-        "cos_sin_cache": torch.cat([angles.cos(), angles.sin()], 1),
-        "positions": torch.tensor(POSITIONS),
-        "k_cache": torch.zeros(PAGES, PAGE, HKV, D, dtype=dtype),
-        "v_cache": torch.zeros(PAGES, PAGE, HKV, D, dtype=dtype),
-        "slot_mapping": torch.tensor(SLOTS),
-        "num_heads": HQ,
-        "num_kv_heads": HKV,
+    hq, hkv = case.heads
+    width = (hq + 2 * hkv) * case.depth
+    qkv = normal(case.tokens, width + 64 * case.strided)[:, :width]
+    names = ["weight", "bias"] if case.norm == "layer" else ["weight"]
+    weights = {
+        f"{kind}_{name}": normal(*([heads] * case.by_head), case.depth) / 4 + (name == "weight")
+        for kind, heads in (("q", hq), ("k", hkv))
+        for name in names
     }
+    phases = (
+        torch.rand(KNOWN_POSITIONS, case.rotated // 2, generator=draw, device=case.device) * 6.3
+    )
+    angles = torch.cat([phases.cos(), phases.sin()], 1)
+    pages = 2 * case.tokens // case.page_size + 2
+    slots = torch.randperm(pages * case.page_size, generator=draw, device=case.device)[
+        : case.tokens
+    ]
+    slots[::3] = -1
+    positions = torch.randint(
+        KNOWN_POSITIONS, (case.tokens,), generator=draw, device=case.device, dtype=case.indices
+    )
+    return Call(
+        case,
+        qkv,
+        weights,
+        angles if case.float_angles else angles.to(case.dtype),
+        positions,
+        slots.to(case.indices),
+        poisoned_caches(case, pages),
+    )
 
 
-def run(given: dict[str, object], **options: object) -> Tensor:
-    return qk_norm_rope_append(**given, **options)  # type: ignore[arg-type]
+def poisoned_caches(case: Case, pages: int) -> list[Tensor]:
+    """Return caches of NaN: what is not written stays that, bit for bit."""
+    shape = [pages, case.page_size, case.heads[1], case.depth]
+    if case.layout == "HND":
+        shape[1:3] = shape[2:0:-1]
+    if not case.halves:
+        return [
+            torch.full(shape, torch.nan, dtype=case.dtype, device=case.device) for _ in range(2)
+        ]
+    both = torch.full([*shape[:3], 2 * shape[3]], torch.nan, dtype=case.dtype, device=case.device)
+    return list(both.chunk(2, -1))
 
 
-def exact_line(x: Tensor, weight: Tensor, position: int, options: dict[str, object]) -> Tensor:
-    """Norm and rotate one line [D] in float64, element by element."""
-    rotated = options.get("rotated", D)
-    x = x.double()
-    if options.get("norm") == "layer":
-        x = x - x.mean()
-    y = x / math.sqrt(float(x.square().mean()) + options.get("eps", 1e-6))
-    y = y * (weight.double() + options.get("weight_offset", 0.0)) + options.get("bias", 0.0)
-    result = y.clone()
-    for i in range(rotated // 2):
-        angle = position / 100 ** (i / (rotated / 2))
-        a, b = (i, rotated // 2 + i) if options.get("rope") != "interleaved" else (2 * i, 2 * i + 1)
-        result[a] = y[a] * math.cos(angle) - y[b] * math.sin(angle)
-        result[b] = y[b] * math.cos(angle) + y[a] * math.sin(angle)
-    return result
+def exact(call: Call, kind: str, lines: Tensor) -> Tensor:
+    """Norm and rotate lines `[tokens, heads, D]` in float64."""
+    case, x = call.case, lines.double()
+    if case.norm == "layer":
+        x = x - x.mean(-1, keepdim=True)
+    x = x / (x.square().mean(-1, keepdim=True) + 1e-5).sqrt()
+    x = x * (call.weights[f"{kind}_weight"].double() + case.weight_offset)
+    if case.norm == "layer":
+        x = x + call.weights[f"{kind}_bias"].double()
+    turned, rest = x.tensor_split([case.rotated], -1)
+    cos, sin = call.angles[call.positions.long()].double()[:, None].chunk(2, -1)
+    if case.rope == "neox":
+        a, b = turned.chunk(2, -1)
+        return torch.cat([a * cos - b * sin, b * cos + a * sin, rest], -1)
+    a, b = turned[..., ::2], turned[..., 1::2]
+    turned = torch.stack([a * cos - b * sin, b * cos + a * sin], -1).flatten(-2)
+    return torch.cat([turned, rest], -1)
 
 
-OPTIONS = {
-    "Qwen3": {},
-    "Gemma3": {"weight_offset": 1.0},
-    "GPT-J": {"rope": "interleaved"},
-    "a part is rotated": {"rotated": 8},
-    "an interleaved part": {"rotated": 8, "rope": "interleaved"},
-    "Chameleon": {"norm": "layer", "eps": 1e-5},
-}
+def bits(tensor: Tensor) -> Tensor:
+    return tensor.contiguous().view(torch.int16)
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-@pytest.mark.parametrize("name", OPTIONS)
-def test_is_close_to_float64(name: str, dtype: torch.dtype) -> None:
-    options = dict(OPTIONS[name])
-    given = arguments(dtype, options.get("rotated", D))
-    bias = {}
-    if options.get("norm") == "layer":
-        bias = {"q_bias": torch.full((D,), 0.25).to(dtype), "k_bias": torch.zeros(D).to(dtype)}
-    q = run(given, **bias, **{k: v for k, v in options.items() if k != "rotated"})
-    lines = given["qkv"].view(5, -1, D)
-    tolerance = 2e-3 if dtype == torch.float16 else 2e-2
-    for t, (slot, position) in enumerate(zip(SLOTS, POSITIONS, strict=True)):
-        for h in range(HQ):
-            more = options | {"bias": 0.25 if bias else 0.0}
-            expected = exact_line(lines[t, h], given["q_weight"], position, more)
-            assert torch.allclose(q[t, h].double(), expected, atol=tolerance, rtol=tolerance)
-        if slot < 0:
-            continue
-        place = (slot // PAGE, slot % PAGE)
-        for h in range(HKV):
-            expected = exact_line(lines[t, HQ + h], given["k_weight"], position, options)
-            found = given["k_cache"][place][h].double()
-            assert torch.allclose(found, expected, atol=tolerance, rtol=tolerance)
-            assert torch.equal(given["v_cache"][place][h], lines[t, HQ + HKV + h])
+def assert_close(found: Tensor, expected: Tensor) -> None:
+    close = CLOSE[found.dtype]
+    torch.testing.assert_close(found.double(), expected, rtol=close, atol=1e-5)
 
 
-def test_writes_only_its_slots() -> None:
-    given = arguments()
-    run(given)
-    for cache in (given["k_cache"], given["v_cache"]):
-        written = cache.flatten(0, 1).flatten(1).any(1)
-        assert written.nonzero().flatten().tolist() == sorted(s for s in SLOTS if s >= 0)
+def check(case: Case) -> None:
+    call = made(case)
+    check_results(call, call.run())
 
 
-def test_negative_slots_write_nothing() -> None:
-    given = arguments()
-    given["slot_mapping"] = torch.full((5,), -1)
-    given["k_cache"].fill_(3)
-    q = run(given)
-    assert (given["k_cache"] == 3).all()
-    assert torch.equal(q, run(arguments()))
+def check_results(call: Call, q: Tensor) -> None:
+    hq, hkv = call.case.heads
+    lines = call.qkv.view(call.case.tokens, -1, call.case.depth)
+    queries, keys, values = lines.tensor_split([hq, hq + hkv], 1)
+    assert_close(q, exact(call, "q", queries))
+    k, v = (call.slot_lines(cache) for cache in call.caches)
+    written = (call.slots >= 0) & (call.slots < k.shape[0])
+    places = call.slots[written].long()
+    assert_close(k[places], exact(call, "k", keys)[written])
+    assert torch.equal(bits(v[places]), bits(values[written]))
+    others = torch.ones(k.shape[0], dtype=torch.bool, device=k.device)
+    others[places] = False
+    for lines_now, before in zip((k, v), call.before, strict=True):
+        assert torch.equal(bits(lines_now[others]), bits(call.slot_lines(before)[others]))
 
 
-def test_slots_past_the_last_page_write_nothing() -> None:
-    given, other = arguments(), arguments()
-    given["slot_mapping"] = torch.tensor([PAGES * PAGE, 5, 2**40, -(2**40), 2**32])
-    other["slot_mapping"] = torch.tensor([-1, 5, -1, -1, -1])
-    assert torch.equal(run(given), run(other))
-    for name in ("k_cache", "v_cache"):
-        assert torch.equal(given[name], other[name])
+def some_case(depth: int, seed: int) -> Case:
+    """Draw how the tensors of a call lie."""
+    draw = random.Random(f"{depth} {seed}")
+    return Case(
+        depth=depth,
+        rotated=draw.choice([depth, depth // 2, 16]),
+        heads=draw.choice([(8, 2), (32, 8), (5, 1), (7, 7), (1, 3)]),
+        tokens=draw.choice([1, 3, 8, 64, 300]),
+        page_size=draw.choice([1, 16, 16, 24, 256]),
+        layout=draw.choice(["NHD", "HND"]),
+        halves=draw.random() < 0.4,
+        strided=draw.random() < 0.4,
+        by_head=draw.random() < 0.3,
+        float_angles=draw.random() < 0.6,
+        indices=draw.choice([torch.int32, torch.int64]),
+        weight_offset=draw.choice([0.0, 1.0]),
+        seed=seed,
+    )
 
 
-@pytest.mark.parametrize("table_rows", [10, 0])
-def test_positions_outside_the_table_give_nan_where_rotated(table_rows: int) -> None:
-    given = arguments(rotated=8)
-    given["cos_sin_cache"] = given["cos_sin_cache"][:table_rows]
-    given["positions"] = torch.tensor([10, -1, 2**40, -(2**40), 11])
-    q = run(given)
-    assert q[..., :8].isnan().all()
-    assert not q[..., 8:].isnan().any()
+def kernels_of(call: Call) -> list[str]:
+    """Run a call and return the names of the kernels it launched."""
+    call.run()
+    torch.cuda.synchronize()
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as seen:
+        call.run()
+        torch.cuda.synchronize()
+    return [e.name for e in seen.events() if e.device_type.name == "CUDA"]
 
 
-@pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
-def test_indices_may_be_of_either_type(dtype: torch.dtype) -> None:
-    given, other = arguments(), arguments()
-    other |= {n: other[n].to(dtype) for n in ("positions", "slot_mapping")}
-    assert torch.equal(run(given), run(other))
-    assert torch.equal(given["k_cache"], other["k_cache"])
+@pytest.mark.parametrize("rope", ["neox", "interleaved"])
+@pytest.mark.parametrize("norm", ["rms", "layer"])
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(
+    ("device", "depth"),
+    [("cpu", 16), ("cpu", 96), *(pytest.param("cuda", d, marks=pytest.mark.gpu) for d in DEPTHS)],
+)
+def test_is_close_to_float64_and_writes_only_its_slots(
+    device: str, depth: int, dtype: torch.dtype, norm: str, rope: str
+) -> None:
+    for seed in range(6 if device == "cuda" else 2):
+        case = replace(some_case(depth, seed), device=device)
+        check(replace(case, dtype=dtype, norm=norm, rope=rope))
 
 
-def test_caches_may_be_heads_first_or_halves() -> None:
-    given, other = arguments(), arguments()
-    run(given)
-    both = torch.zeros(PAGES, HKV, PAGE, 2 * D).half()
-    other["k_cache"], other["v_cache"] = both.chunk(2, dim=-1)
-    run(other, kv_layout="HND")
-    assert torch.equal(both[..., :D].transpose(1, 2), given["k_cache"])
-    assert torch.equal(both[..., D:].transpose(1, 2), given["v_cache"])
+@on_both
+@pytest.mark.parametrize("rotated", [0, 8, 24, 40, 64, 120, 128])
+@pytest.mark.parametrize("rope", ["neox", "interleaved"])
+def test_any_even_part_may_be_rotated(device: str, rope: str, rotated: int) -> None:
+    """On a GPU, those of parts of 16-byte vectors run PyTorch's program."""
+    check(Case(device=device, rope=rope, rotated=rotated))
 
 
-def test_the_table_of_angles_may_be_half_precision() -> None:
-    given, other = arguments(), arguments()
-    other["cos_sin_cache"] = other["cos_sin_cache"].half()
-    assert torch.allclose(run(given), run(other), atol=4e-3)
+@pytest.mark.gpu
+@pytest.mark.parametrize("depth", [32, 80])
+def test_other_head_sizes_are_computed_too(depth: int) -> None:
+    check(Case(device="cuda", depth=depth, rotated=depth))
 
 
-def test_weights_may_differ_by_head() -> None:
-    given, other = arguments(), arguments()
-    other["q_weight"] = other["q_weight"].expand(HQ, D).contiguous()
-    assert torch.equal(run(given), run(other))
+@pytest.mark.gpu
+@pytest.mark.parametrize("rope", ["neox", "interleaved"])
+@pytest.mark.parametrize("depth", DEPTHS)
+def test_a_call_is_one_kernel(depth: int, rope: str) -> None:
+    (name,) = kernels_of(made(Case(device="cuda", depth=depth, rotated=depth, rope=rope)))
+    assert "append" in name
+
+
+@on_both
+@pytest.mark.parametrize("float_angles", [True, False])
+def test_large_values_neither_overflow_nor_vanish(device: str, float_angles: bool) -> None:
+    call = made(Case(device=device, float_angles=float_angles))
+    call.qkv.mul_(1000)
+    check_results(call, call.run())
+
+
+@on_both
+@pytest.mark.parametrize("depth", [128, 80])
+def test_slots_outside_the_cache_are_not_written(device: str, depth: int) -> None:
+    call = made(Case(device=device, depth=depth, rotated=depth, tokens=6))
+    slots = call.slot_lines(call.caches[0]).shape[0]
+    call.slots.copy_(torch.tensor([slots, 2**40, -1, -(2**40), slots - 1, 2**32]))
+    check_results(call, call.run())
+
+
+@on_both
+def test_no_slot_inside_writes_nothing(device: str) -> None:
+    call = made(Case(device=device))
+    call.slots.fill_(-1)
+    check_results(call, call.run())
+
+
+@on_both
+@pytest.mark.parametrize("table_rows", [KNOWN_POSITIONS, 0])
+def test_positions_outside_the_table_give_nan_where_rotated(device: str, table_rows: int) -> None:
+    call = made(Case(device=device, rotated=64, tokens=4))
+    call.angles = call.angles[:table_rows]
+    call.positions.copy_(torch.tensor([KNOWN_POSITIONS, 2**40, -1, -(2**40)]))
+    q = call.run()
+    assert q[..., :64].isnan().all()
+    assert not q[..., 64:].isnan().any()
+
+
+@on_both
+def test_indices_and_rows_of_qkv_may_be_strided(device: str) -> None:
+    call = made(Case(device=device))
+    call.slots = torch.stack([call.slots, call.slots * 0], 1)[:, 0]
+    call.positions = torch.stack([call.positions, call.positions * 0], 1)[:, 0]
+    check_results(call, call.run())
+    apart = torch.empty(call.case.tokens, call.qkv.shape[1] + 1, dtype=call.qkv.dtype)
+    call.qkv = apart.to(device)[:, 1:].copy_(call.qkv)
+    check_results(call, call.run())
+
+
+@pytest.mark.gpu
+def test_many_tokens_work() -> None:
+    """More than a second dim of a grid could count."""
+    check(Case(device="cuda", depth=64, rotated=64, tokens=70_000, heads=(1, 1)))
+
+
+@pytest.mark.gpu
+def test_a_replayed_graph_sees_new_values() -> None:
+    call = made(Case(device="cuda", tokens=20))
+    call.run()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        q = call.run()
+    other = made(Case(device="cuda", tokens=20, seed=1))
+    for name in ("qkv", "slots", "positions"):
+        getattr(call, name).copy_(getattr(other, name))
+    for cache, before in zip(call.caches, call.before, strict=True):
+        cache.copy_(before)
+    graph.replay()
+    check_results(call, q)
+
+
+SMALL = Case(depth=16, rotated=16, heads=(4, 2), tokens=5, page_size=8)
 
 
 def test_no_tokens_are_fine() -> None:
-    given = arguments()
-    for name in ("qkv", "positions", "slot_mapping"):
-        given[name] = given[name][:0]
-    assert run(given).shape == (0, HQ, D)
+    assert made(replace(SMALL, tokens=0)).run().shape == (0, 4, 16)
 
 
 def test_feeds_gqa() -> None:
     """One sequence of five tokens, written and then attended to."""
-    given = arguments()
-    given["slot_mapping"] = torch.arange(5)
-    q = run(given)
-    table, lengths = torch.zeros(1, 1).int(), torch.tensor([5]).int()
-    y = gqa(q[None], given["k_cache"], given["v_cache"], table, lengths)
-    dense = gqa(q[None], given["k_cache"][:1, :5], given["v_cache"][:1, :5], causal=True)
-    assert torch.equal(y, dense)
+    call = made(SMALL)
+    call.slots = torch.arange(5)
+    q, (k, v) = call.run(), call.caches
+    y = gqa(q[None], k, v, torch.zeros(1, 1).int(), torch.tensor([5]).int())
+    assert torch.equal(y, gqa(q[None], k[:1, :5], v[:1, :5], causal=True))
 
 
 WRONG = {
@@ -204,5 +355,5 @@ WRONG = {
 @pytest.mark.parametrize("sentence", WRONG)
 def test_wrong_argument_gets_a_sentence(sentence: str) -> None:
     with pytest.raises(RuntimeError) as raised:
-        run(arguments() | WRONG[sentence])
+        made(SMALL).run(**WRONG[sentence])
     assert str(raised.value) == "mirage_kernels::qk_norm_rope_append: " + sentence

@@ -18,8 +18,28 @@ K = torch.ones(9, 16, 2, 64).half()
 TABLE = torch.zeros(2, 3).int()
 LENGTHS = torch.ones(2).int()
 STARTS = torch.tensor([0, 1, 2]).int()
-GOOD = {"q": Q, "k_cache": K, "v_cache": K, "block_table": TABLE, "seq_lens": LENGTHS}
-PREFIX = "mirage_kernels::gqa: "
+LONG = torch.ones(1, 256, 4, 64).half()
+LONG_K = LONG[:, :, :2].contiguous()
+WEIGHT = torch.ones(64).half()
+LATENT_Q, LATENT = torch.ones(2, 4, 48).half(), torch.ones(9, 16, 48).half()
+INDICES = torch.zeros(2).int()
+
+PAGED = {"q": Q, "k_cache": K, "v_cache": K, "block_table": TABLE, "seq_lens": LENGTHS}
+DENSE = {"q": LONG, "k_cache": LONG_K, "v_cache": LONG_K}  # PyTorch's attention computes it
+NORMED = {**PAGED, "q_weight": WEIGHT, "k_weight": WEIGHT}
+LISTS = {"indptr": STARTS, "indices": INDICES, "last_page_len": LENGTHS}
+MLA = {"block_table": TABLE, "seq_lens": LENGTHS, "scale": 1.0}
+CACHES = {"k_cache": K, "v_cache": K + 1, "slot_mapping": LENGTHS}
+ROPE = {"cos_sin_cache": torch.ones(5, 64), "positions": LENGTHS, "q_weight": WEIGHT}
+APPEND = {"qkv": torch.ones(2, 8 * 64).half(), "k_weight": WEIGHT} | CACHES | ROPE
+GOOD = {
+    "gqa": PAGED,
+    "gqa dense": DENSE,
+    "qk_norm_attention": NORMED,
+    "block_table_from_csr": LISTS | {"page_size": 16},
+    "mla_decode": MLA | {"q": LATENT_Q, "kv_cache": LATENT, "latent_dim": 32},
+    "qk_norm_rope_append": APPEND | {"num_heads": 4, "num_kv_heads": 2},
+}
 
 
 def odd(tensor: Tensor) -> Tensor:
@@ -27,7 +47,8 @@ def odd(tensor: Tensor) -> Tensor:
     return torch.cat([tensor.new_zeros(1), tensor.flatten()])[1:].view(tensor.shape)
 
 
-WRONG = {
+# A sentence, and the arguments that get it, or several such.
+WRONG_GQA = {
     "q has dtype float32; float16 and bfloat16 work": {"q": Q.float()},
     "q has 2 dims; [tokens, Hq, D] works": {"q": Q[0]},
     "q has heads of size 60; multiples of 8 work": {"q": Q[..., :60]},
@@ -98,7 +119,10 @@ WRONG = {
     "q has heads of size 0; multiples of 8 work": {"q": Q[..., :0]},
     "k_cache is None; a tensor works": {"k_cache": None},
     "k_cache has 3 dims; [pages, page size, Hkv, D] works": {"k_cache": K[0]},
-    "v_cache has 3 dims; [pages, Hkv, page size, D] works": {"v_cache": K[0], "kv_layout": "HND"},
+    "v_cache has 3 dims; [pages, Hkv, page size, D] works": {
+        "v_cache": K[0],
+        "kv_layout": "HND",
+    },
     "q is on cpu, another tensor is not; one device works": [
         {"k_cache": K.to("meta")},
         {"block_table": TABLE.to("meta")},
@@ -118,33 +142,19 @@ WRONG = {
         {"lse": torch.ones(2, 4).half()},
         {"lse": torch.ones(4, 2)},
     ],
+    "sinks is of type list; a tensor or None works": {"sinks": [0.0]},
+    "window_left is of type str; an integer of 64 bits works": {"window_left": "3"},
+    "window_left is of type int; an integer of 64 bits works": {"window_left": 2**63},
+    "max_seq_len is of type float; an integer of 64 bits works": {"max_seq_len": 4096.0},
+    "causal is of type str; True or False works": {"causal": "yes"},
+    "kv_layout is ['NHD']; 'NHD' and 'HND' work": {"kv_layout": ["NHD"]},
+    "q has 0 dims; [B, T, Hq, D] works": {"q": Q[0, 0, 0]},
+    "out has elements that share memory; a tensor from torch.empty has none": [
+        {"out": torch.ones(600).half().as_strided((2, 4, 64), (8, 64, 1))},
+        {"out": torch.ones(1, 4, 64).half().expand(2, 4, 64)},
+    ],
 }
-
-
-@pytest.mark.parametrize("sentence", WRONG)
-def test_wrong_argument_gets_a_sentence(sentence: str) -> None:
-    given = WRONG[sentence]
-    for wrong in given if isinstance(given, list) else [given]:
-        with pytest.raises(RuntimeError) as raised:
-            gqa(**GOOD | wrong)  # type: ignore[arg-type]
-        assert str(raised.value) == PREFIX + sentence
-
-
-def test_dense_keys_are_called_what_they_are() -> None:
-    with pytest.raises(RuntimeError, match=r"k_cache .* needs \[B, L, Hkv, D\] = \[any, any, any"):
-        gqa(Q, K[:2, ..., :56], K[:2, ..., :56])
-
-
-def test_results_of_sequences_with_gaps_are_refused() -> None:
-    q = torch.ones(2, 3, 4, 64).half()
-    gaps = torch.ones(2, 4, 4, 64).half()[:, :3]
-    with pytest.raises(RuntimeError, match=r"gqa: out is no tensor \[B, T, ...\] whose sequences"):
-        gqa(q, K[:2], K[:2], out=gaps)
-
-
-LONG = torch.ones(1, 256, 4, 64).half()
-LONG_K = LONG[:, :, :2].contiguous()
-WRONG_LONG = {
+WRONG_DENSE = {
     "q has dtype float32; float16 and bfloat16 work": {
         "q": LONG.float(),
         "k_cache": LONG_K.float(),
@@ -160,27 +170,9 @@ WRONG_LONG = {
     },
     "out has dtype float32, but q has float16; give both the same dtype": {"out": LONG.float()},
     "out shares memory with q; give it memory of its own": {"out": LONG},
+    "window_left is of type str; an integer of 64 bits works": {"window_left": "3"},
+    "scale is of type str; a number works": {"scale": "1"},
 }
-
-
-@pytest.mark.parametrize("sentence", WRONG_LONG)
-def test_what_pytorchs_attention_computes_is_refused_alike(sentence: str) -> None:
-    given = {"q": LONG, "k_cache": LONG_K, "v_cache": LONG_K} | WRONG_LONG[sentence]
-    with pytest.raises(RuntimeError) as raised:
-        gqa(**given)  # type: ignore[arg-type]
-    assert str(raised.value) == PREFIX + sentence
-
-
-def test_queries_of_other_strides_are_checked_without_a_copy() -> None:
-    q = torch.ones(2, 4, 256, 64).half().transpose(1, 2)
-    k = LONG_K.expand(2, 256, 2, 64).contiguous()
-    assert torch.equal(gqa(q, k, k), torch.ones(2, 256, 4, 64).half())
-    with pytest.raises(RuntimeError, match="q has 512 tokens, which is not 256 for each of 1"):
-        gqa(q, LONG_K, LONG_K)
-
-
-WEIGHT = torch.ones(64).half()
-NORMED = {**GOOD, "q_weight": WEIGHT, "k_weight": WEIGHT}
 WRONG_NORMS = {
     (
         "q_weight has shape [56], but q of shape [2, 4, 64] needs [D] or [heads, D] = [64] or "
@@ -198,24 +190,6 @@ WRONG_NORMS = {
     "norm 'rms' takes no q_bias and no k_bias; 'layer' does": {"q_bias": WEIGHT},
     "eps is -1; a finite number that is not negative works, such as 1e-6": {"eps": -1.0},
 }
-
-
-@pytest.mark.parametrize("sentence", WRONG_NORMS)
-def test_wrong_norm_gets_a_sentence(sentence: str) -> None:
-    """Also in front of PyTorch's attention."""
-    long = {"q": LONG, "k_cache": LONG_K, "v_cache": LONG_K, "q_weight": WEIGHT, "k_weight": WEIGHT}
-    for tokens, given in {2: NORMED, 256: long}.items():
-        with pytest.raises(RuntimeError) as raised:
-            qk_norm_attention(**given | WRONG_NORMS[sentence])  # type: ignore[arg-type]
-        said = sentence.replace("[2, 4, 64] needs", f"[{tokens}, 4, 64] needs")
-        assert str(raised.value) == "mirage_kernels::qk_norm_attention: " + said
-
-
-LISTS = {
-    "indptr": torch.tensor([0, 1, 2]).int(),
-    "indices": torch.zeros(2).int(),
-    "last_page_len": torch.ones(2).int(),
-}
 WRONG_LISTS = {
     "indices is None; a tensor works": {"indices": None},
     "indices has shape [2] and dtype float32; one dim works, int32 or int64": {
@@ -229,23 +203,137 @@ WRONG_LISTS = {
         "or int64"
     ): {"indptr": torch.tensor([0, 2]).int()},
     "max_seq_len is -1; 0 or more works": {"max_seq_len": -1},
+    "page_size is of type str; an integer works": {"page_size": "16"},
+    "page_size is None; an integer works": {"page_size": None},
+    "max_seq_len is of type float; an integer works": {"max_seq_len": 40.0},
+    "indices is on meta, but last_page_len on cpu; one device works": {
+        "indices": INDICES.to("meta")
+    },
+}
+WRONG_LATENT = {
+    (
+        "q has lines of 32 elements and latent_dim is 32; a positive one that is shorter works, or "
+        "the pair of its parts"
+    ): {"q": LATENT_Q[..., :32]},
+    "latent cache has dtype bfloat16, but q has float16; give both the same dtype": {
+        "kv_cache": LATENT.bfloat16()
+    },
+    (
+        "latent cache has shape [16, 32], but q of shape [2, 4, 32] needs [pages, page size, 1, C] "
+        "= [any, any, any, 32]"
+    ): {"kv_cache": LATENT[0]},
+    (
+        "rope part of the cache has shape [9, 16, 1, 8], but rope part of q of shape [2, 4, 16] "
+        "needs [pages, page size, 1, P] = [9, 16, 1, 16]"
+    ): {"kv_cache": LATENT[..., :40]},
+    (
+        "rope part of q has shape [2, 2, 16], but q of shape [2, 4, 32] needs [tokens, Hq, P] = "
+        "[2, 4, any]"
+    ): {"q": (LATENT_Q[..., :32], LATENT_Q[:, :2, 32:])},
+    "the rope part of q has size 4; multiples of 8 work": {
+        "q": LATENT_Q[..., :36],
+        "kv_cache": LATENT[..., :36],
+    },
+    "seq_lens is missing; with block_table the keys of each sequence [B] are needed": {
+        "seq_lens": None
+    },
+    "out shares memory with latent cache; give it memory of its own": {
+        "out": LATENT.view(-1)[:256].view(2, 4, 32)
+    },
+    "q is of type tuple; a tensor works": {"q": (Q,)},
+    "scale is None; a number works": {"scale": None},
+    "latent_dim is of type float; an integer works": {"latent_dim": 512.0},
+    "q has 0 dims; [..., latent_dim + rope] works": {"q": Q[0, 0, 0]},
+}
+WRONG_APPEND = {
+    "num_heads is of type float; an integer of 64 bits works": {"num_heads": 4.0},
+    "k_cache and v_cache start at one address; each needs memory of its own": {"v_cache": K},
+    "v_cache has elements that share memory; a tensor from torch.empty has none": {
+        "v_cache": K[:1].expand(9, 16, 2, 64)
+    },
+}
+WRONG = {
+    "gqa": WRONG_GQA,
+    "gqa dense": WRONG_DENSE,
+    "qk_norm_attention": WRONG_NORMS,
+    "block_table_from_csr": WRONG_LISTS,
+    "mla_decode": WRONG_LATENT,
+    "qk_norm_rope_append": WRONG_APPEND,
 }
 
 
-@pytest.mark.parametrize("sentence", WRONG_LISTS)
-def test_wrong_page_lists_get_a_sentence(sentence: str) -> None:
+@pytest.mark.parametrize(("call", "sentence"), [(c, s) for c in WRONG for s in WRONG[c]])
+def test_wrong_argument_gets_a_sentence(call: str, sentence: str) -> None:
+    op, given = call.partition(" ")[0], WRONG[call][sentence]
+    for wrong in given if isinstance(given, list) else [given]:
+        with pytest.raises(RuntimeError) as raised:
+            getattr(mirage_kernels, op)(**GOOD[call] | wrong)
+        assert str(raised.value) == f"mirage_kernels::{op}: {sentence}"
+
+
+@pytest.mark.parametrize("sentence", WRONG_NORMS)
+def test_wrong_norms_are_refused_in_front_of_pytorchs_attention(sentence: str) -> None:
+    given = NORMED | DENSE | {"block_table": None, "seq_lens": None}
     with pytest.raises(RuntimeError) as raised:
-        gqa_csr(Q, K, K, **LISTS | WRONG_LISTS[sentence])  # type: ignore[arg-type]
-    assert str(raised.value) == "mirage_kernels::block_table_from_csr: " + sentence
+        qk_norm_attention(**given | WRONG_NORMS[sentence])
+    said = sentence.replace("[2, 4, 64] needs", "[256, 4, 64] needs")
+    assert str(raised.value) == "mirage_kernels::qk_norm_attention: " + said
 
 
-@pytest.mark.parametrize("name", ["q", "k_cache", "v_cache", "q_weight", "k_weight"])
-def test_input_that_requires_grad_is_refused_by_name(name: str) -> None:
-    given = NORMED | {name: NORMED[name].clone().requires_grad_()}
-    with pytest.raises(InferenceOnlyError, match=f"attention: {name} requires grad"):
-        qk_norm_attention(**given)  # type: ignore[arg-type]
+def test_page_lists_are_refused_by_the_op_that_takes_them() -> None:
+    with pytest.raises(RuntimeError, match="block_table_from_csr: indices is None; a tensor works"):
+        gqa_csr(Q, K, K, **LISTS | {"indices": None})
+
+
+def test_dense_keys_are_called_what_they_are() -> None:
+    with pytest.raises(RuntimeError, match=r"k_cache .* needs \[B, L, Hkv, D\] = \[any, any, any"):
+        gqa(Q, K[:2, ..., :56], K[:2, ..., :56])
+
+
+def test_results_of_sequences_with_gaps_are_refused() -> None:
+    q = torch.ones(2, 3, 4, 64).half()
+    gaps = torch.ones(2, 4, 4, 64).half()[:, :3]
+    with pytest.raises(RuntimeError, match=r"gqa: out is no tensor \[B, T, ...\] whose sequences"):
+        gqa(q, K[:2], K[:2], out=gaps)
+
+
+def test_queries_of_other_strides_are_checked_without_a_copy() -> None:
+    q = torch.ones(2, 4, 256, 64).half().transpose(1, 2)
+    k = LONG_K.expand(2, 256, 2, 64).contiguous()
+    assert torch.equal(gqa(q, k, k), torch.ones(2, 256, 4, 64).half())
+    with pytest.raises(RuntimeError, match="q has 512 tokens, which is not 256 for each of 1"):
+        gqa(q, LONG_K, LONG_K)
+
+
+@pytest.mark.parametrize("tokens", [1, 2])
+def test_a_batch_of_no_sequences_is_fine(tokens: int) -> None:
+    q, table, lengths = Q.new_ones(0, tokens, 4, 64), TABLE[:0], LENGTHS[:0]
+    out, lse = gqa(q, K, K, table, lengths, return_lse=True)
+    assert (out.shape, lse.shape) == (q.shape, q.shape[:-1])
+
+
+def test_sequences_without_tokens_are_fine() -> None:
+    q = Q.new_ones(2, 0, 4, 64)
+    out, lse = torch.empty_like(q), q.new_empty(2, 0, 4, dtype=torch.float32)
+    assert gqa(q, K, K, TABLE, LENGTHS, out=out, lse=lse) is out
+
+
+@pytest.mark.parametrize(
+    ("op", "name"),
+    [
+        *(("qk_norm_attention", n) for n in ("q", "k_cache", "v_cache", "q_weight", "k_weight")),
+        *(("mla_decode", n) for n in ("q", "kv_cache")),
+        *((call, "out") for call in ("gqa", "gqa dense")),
+    ],
+)
+def test_what_requires_grad_is_refused_by_name(op: str, name: str) -> None:
+    call, good = getattr(mirage_kernels, op.partition(" ")[0]), GOOD[op]
+    tensor = torch.empty_like(good["q"]) if name == "out" else good[name].clone()
+    given = good | {name: tensor.requires_grad_()}
+    with pytest.raises(InferenceOnlyError, match=f": {name} requires grad"):
+        call(**given)
     with torch.no_grad():
-        qk_norm_attention(**given)  # type: ignore[arg-type]
+        call(**given)
 
 
 def test_what_fails_in_pytorchs_program_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -281,9 +369,12 @@ def test_supports_asks_for_the_norm() -> None:
     assert not supports("qk_norm_attention", D=64, norm="l2", device="cpu")
 
 
-def test_signatures_take_the_cache_by_the_names_of_the_docs() -> None:
-    for op in ("gqa", "gqa_csr", "qk_norm_attention", "mla_decode", "qk_norm_rope_append"):
-        assert getattr(mirage_kernels, op).__doc__
+def test_supports_asks_for_both_sizes() -> None:
+    compiled = {(e.dims["C"], e.dims["P"]) for e in kernel_table() if e.recipe == "mla_decode"}
+    assert supports("mla_decode", C=512, P=64) is ((512, 64) in compiled)
+    assert not supports("mla_decode", C=512, P=72)
+    assert supports("mla_decode", C=32, P=16, B=4, Hq=8, L=100, device="cpu")
+    assert not supports("mla_decode", D=64, device="cpu")
 
 
 @pytest.mark.skipif(not hasattr(typing, "get_overloads"), reason="needs Python >= 3.11")

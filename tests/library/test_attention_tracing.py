@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import attention_cases
+import latent_cases
 import pytest
 import torch
-from attention_cases import Case, made
+from attention_cases import Call, Case
 from torch import Tensor
 from torch._dynamo.testing import CompileCounter
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -14,7 +16,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from mirage_kernels import gqa, gqa_csr, qk_norm_rope_append, supports
 
 OPS = torch.ops.mirage_kernels
-PAGED = Case()
+PAGED, LATENT = Case(), latent_cases.Case()
 CASES = {
     "paged": PAGED,
     "heads first": replace(PAGED, layout="HND"),
@@ -27,7 +29,16 @@ CASES = {
     ),
     "normed": replace(PAGED, norm="rms"),
     "normed prefill": replace(PAGED, page_size=0, lengths=(130, 130), tokens=(130,), norm="layer"),
+    "latents": LATENT,
+    "latents in two tensors each": replace(LATENT, apart=True),
+    "latents, varlen": replace(LATENT, tokens=(2, 0, 7), lengths=(3, 40, 16)),
 }
+
+
+def made(case: Case | latent_cases.Case) -> Call | latent_cases.Call:
+    if isinstance(case, latent_cases.Case):
+        return latent_cases.made(case)
+    return attention_cases.made(case)
 
 
 @pytest.fixture(autouse=True)
@@ -125,25 +136,33 @@ def test_exports() -> None:
     assert len(ours) == 1
 
 
-def op_arguments(call, normed: bool) -> tuple[object, ...]:
+def op_arguments(op: str) -> tuple[object, ...]:
+    """Return the arguments of an op of ragged queries, as it takes them."""
+    if op == "mla_decode":
+        latents = latent_cases.made(replace(LATENT, tokens=(2, 1, 4)))
+        q, cache = latents.q, latents.cache.nan_to_num().unsqueeze(2)
+        lengths = (latents.given[n] for n in ("block_table", "seq_lens", "cu_seqlens_q"))
+        parts = (q[..., :32], q[..., 32:], cache[..., :32], cache[..., 32:])
+        return (*parts, *lengths, -1, -1, 0.125, True)
+    norm = "" if op == "gqa" else "rms"
+    call = attention_cases.made(replace(PAGED, tokens=(2, 1, 4), sinks=True, norm=norm))
     names = ("block_table", "seq_lens", "cu_seqlens_q", "sinks")
     given = tuple(call.given.get(name) for name in names)
     common = (call.q, call.k.nan_to_num(), call.v.nan_to_num(), *given, -1, -1, 0.125, True, 3, 2.0)
     weights = (call.norms.get("q_weight"), call.norms.get("k_weight"), None, None)
-    return (*common, *weights, 1e-6, 0.5, "rms") if normed else common
+    return (*common, *weights, 1e-6, 0.5, "rms") if norm else common
 
 
 @pytest.mark.parametrize("overload", ["default", "lse", "out", "lse_out"])
-@pytest.mark.parametrize("op", ["gqa", "qk_norm_attention"])
+@pytest.mark.parametrize("op", ["gqa", "qk_norm_attention", "mla_decode"])
 def test_passes_opcheck(op: str, overload: str) -> None:
-    normed = op != "gqa"
-    call = made(replace(PAGED, tokens=(2, 1, 4), sinks=True, norm="rms" if normed else ""))
-    outs: dict[str, Tensor] = {}
-    if "out" in overload:
-        outs["out"] = torch.zeros_like(call.q)
+    arguments = op_arguments(op)
+    q = arguments[0]
+    assert isinstance(q, Tensor)
+    outs = {"out": torch.zeros_like(q)} if "out" in overload else {}
     if overload == "lse_out":
-        outs["lse"] = torch.zeros(call.q.shape[:2])
-    torch.library.opcheck(getattr(getattr(OPS, op), overload), op_arguments(call, normed), outs)
+        outs["lse"] = torch.zeros(q.shape[:2])
+    torch.library.opcheck(getattr(getattr(OPS, op), overload), arguments, outs)
 
 
 def append_arguments() -> tuple[object, ...]:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from attention_cases import Case, error, exact_at_once, made, same_lse
+from attention_cases import Case, error, made, same_lse
 
 from mirage_kernels import block_table_from_csr, gqa, gqa_csr, qk_norm_attention
 
@@ -244,12 +244,3 @@ def test_qk_norm_is_gqa_of_normed_tensors() -> None:
     q, k = (torch.nn.functional.rms_norm(t, (64,), weight, 1e-6) for t in (call.q, call.k))
     y = qk_norm_attention(call.q, call.k, call.v, weight, weight)
     assert torch.allclose(y, gqa(q, k, call.v), atol=4e-3)
-
-
-@pytest.mark.parametrize("name", CASES)
-def test_the_reference_for_large_calls_is_the_reference(name: str) -> None:
-    if CASES[name].tokens[0] > 100:
-        pytest.skip("the same as with fewer tokens")
-    call = made(CASES[name])
-    for found, expected in zip(exact_at_once(call), call.exact(), strict=True):
-        assert torch.allclose(found, expected, atol=1e-12)

@@ -12,10 +12,10 @@ from dataclasses import replace
 
 import pytest
 import torch
-from attention_cases import Call, Case, error, exact_at_once, made, same_lse
+from attention_cases import Call, Case, error, made, same_lse
 from torch import Tensor
 
-from mirage_kernels import constant_history, gqa, kernel_table, qk_norm_rope_append
+from mirage_kernels import constant_history, gqa, kernel_table
 
 pytestmark = pytest.mark.gpu
 
@@ -122,7 +122,7 @@ def check(case: Case) -> None:
     call = made(case)
     out, lse = poisoned(call)
     call.run(out=out, lse=lse)
-    exact, exact_lse = exact_at_once(call)
+    exact, exact_lse = call.exact()
     assert error(out, exact) < case.tolerance
     assert same_lse(lse, exact_lse, case.tolerance)
     again, lse_again = poisoned(call)
@@ -262,7 +262,7 @@ def test_a_graph_serves_other_lengths_and_pages(
         held.given["seq_lens"].copy_(call.given["seq_lens"])
         out.fill_(torch.nan), lse.fill_(torch.nan)
         graph.replay()
-        exact, exact_lse = exact_at_once(call)
+        exact, exact_lse = call.exact()
         assert error(out, exact) < call.case.tolerance
         assert same_lse(lse, exact_lse, call.case.tolerance)
         graph.replay()
@@ -357,32 +357,11 @@ def test_what_no_kernel_serves_is_computed(name: str) -> None:
 def test_prefill_is_close_to_float64(dtype: str, keys: int, causal: bool) -> None:
     case = Case((keys, keys), (512,), (8, 2), 128, DTYPES[dtype], "cuda", 0)
     call = made(replace(case, options={"causal": causal}))
-    exact, _ = exact_at_once(call)
+    exact, _ = call.exact()
     assert error(call.run(), exact) < 2 * case.tolerance
     out = torch.full_like(call.q, torch.nan)
     assert call.run(out=out) is out
     assert error(out, exact) < 2 * case.tolerance
-
-
-def test_append_on_a_gpu_is_that_on_the_cpu() -> None:
-    """The same program; sums may be rounded otherwise."""
-    tokens, depth = 37, 128
-    draw = torch.Generator().manual_seed(0)
-    angles = torch.rand(64, 32, generator=draw)
-    qkv = torch.randn(tokens, (8 + 2 * 2) * depth, generator=draw).bfloat16()
-    weights = [1 + torch.randn(depth, generator=draw).bfloat16() / 8 for _ in range(2)]
-    slots = torch.randperm(80, generator=draw)[:tokens]
-    slots[5] = -1
-    positions = torch.arange(tokens)
-    results = []
-    for device in ("cpu", "cuda"):
-        k, v = torch.zeros(2, 5, 16, 2, depth, device=device).bfloat16()
-        given = [t.to(device) for t in (qkv, *weights, angles, positions)]
-        heads = {"num_heads": 8, "num_kv_heads": 2}
-        q = qk_norm_rope_append(*given, k, v, slots.to(device), **heads)
-        results.append([t.cpu() for t in (q, k, v)])
-    for here, there in zip(*results, strict=True):
-        assert torch.allclose(here, there, atol=0.04)
 
 
 def test_tensors_of_two_devices_are_refused_by_name() -> None:

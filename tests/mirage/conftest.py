@@ -22,7 +22,6 @@ from mirage_kernels.generator.meaning.arrays import array_reading
 from mirage_kernels.generator.meaning.reals import FLOAT64
 from mirage_kernels.generator.meaning.walk import results
 
-RECIPES = Path(__file__).parent / "recipes"
 Array = np.ndarray
 Build = Callable[..., KernelGraph]
 

@@ -97,55 +97,52 @@ def test_attention_with_a_running_maximum_does_not_overflow() -> None:
     assert torch.norm(output.float() - wanted) < 0.02 * torch.norm(wanted)
 
 
-def test_lora_as_a_kernel_graph() -> None:
-    graph = mi.new_graph()
-    X = graph.new_input(dims=(16, 64), dtype=mi.float16)
-    W = graph.new_input(dims=(64, 96), dtype=mi.float16)
-    A = graph.new_input(dims=(64, 16), dtype=mi.float16)
-    B = graph.new_input(dims=(16, 96), dtype=mi.float16)
-    D = graph.matmul(X, A)
-    E = graph.matmul(D, B)
-    C = graph.matmul(X, W)
-    graph.add(C, E)  # the tutorial marks no output: what nothing takes is the result
-    x, w, a, b = halves((16, 64), (64, 96), (64, 16), (16, 96), scale=0.2)
-    (output,) = graph(inputs=[x, w, a, b])
-    wanted = x.float() @ w.float() + x.float() @ a.float() @ b.float()
-    assert close(output, wanted)
+def lora(graph, X, W, A, B):
+    graph.add(graph.matmul(X, W), graph.matmul(graph.matmul(X, A), B))
 
 
-def test_attention_with_normalised_queries_and_keys() -> None:
-    graph = mi.new_kernel_graph()
-    Q = graph.new_input(dims=(2, 8, 16), dtype=mi.float16)
-    K = graph.new_input(dims=(2, 16, 32), dtype=mi.float16)
-    V = graph.new_input(dims=(2, 32, 16), dtype=mi.float16)
-    q, k, v = halves((2, 8, 16), (2, 16, 32), (2, 32, 16))
-    A = graph.matmul(graph.rms_norm(Q), graph.rms_norm(K))
-    E = graph.exp(A)
+def qk_norm_attention(graph, Q, K, V):
+    E = graph.exp(graph.matmul(graph.rms_norm(Q), graph.rms_norm(K)))
     S = graph.reduction(E, 2)
-    made = graph.matmul(graph.div(E, S), V)
-    graph.mark_output(made)
-    (output,) = graph([q, k, v])
-    wanted = (rms(q.float()) @ rms(k.float())).softmax(-1) @ v.float()
-    assert close(output, wanted)
+    graph.mark_output(graph.matmul(graph.div(E, S), V))
 
 
-def test_softmax_is_exp_over_its_sum() -> None:
-    graph = mi.new_kernel_graph()
-    X = graph.new_input(dims=(4, 32), dtype=mi.float16)
-    graph.mark_output(graph.softmax(X, dim=1))
-    (x,) = halves((4, 32))
-    assert close(graph(inputs=[x])[0], x.float().softmax(-1))
-
-
-def test_rms_norm_takes_the_norms_weight_as_the_tutorial_passes_it() -> None:
-    graph = mi.new_kernel_graph()
-    X = graph.new_input(dims=(16, 64), dtype=mi.float16)
-    G = graph.new_input(dims=(1, 64), dtype=mi.float16)
-    W = graph.new_input(dims=(64, 32), dtype=mi.float16)
+def weighted_rms_norm(graph, X, G, W):
     graph.mark_output(graph.matmul(graph.rms_norm(X, G), W))
-    x, g, w = halves((16, 64), (64,), (64, 32))
-    (output,) = graph(inputs=[x, g, w])
-    assert close(output, (rms(x.float()) * g.float()) @ w.float())
+
+
+SNIPPETS = {  # where a tutorial marks no output, what nothing takes is the result
+    "lora": (
+        lora,
+        [(16, 64), (64, 96), (64, 16), (16, 96)],
+        lambda x, w, a, b: x @ w + x @ a @ b,
+    ),
+    "qk_norm": (
+        qk_norm_attention,
+        [(2, 8, 16), (2, 16, 32), (2, 32, 16)],
+        lambda q, k, v: (rms(q) @ rms(k)).softmax(-1) @ v,
+    ),
+    "softmax": (
+        lambda graph, X: graph.mark_output(graph.softmax(X, dim=1)),
+        [(4, 32)],
+        lambda x: x.softmax(-1),
+    ),
+    "weighted_rms_norm": (
+        weighted_rms_norm,
+        [(16, 64), (1, 64), (64, 32)],
+        lambda x, g, w: (rms(x) * g) @ w,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SNIPPETS)
+def test_snippets_of_the_tutorials_compute_their_formula(name: str) -> None:
+    build, shapes, formula = SNIPPETS[name]
+    graph = mi.new_graph()
+    build(graph, *(graph.new_input(dims=shape, dtype=mi.float16) for shape in shapes))
+    tensors = halves(*shapes, scale=0.2)
+    (output,) = graph(inputs=tensors)
+    assert close(output, formula(*(x.float() for x in tensors)))
 
 
 def test_a_transposed_weight_and_an_extra_leading_dim_are_taken() -> None:

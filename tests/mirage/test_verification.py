@@ -75,6 +75,36 @@ def test_a_file_is_bound_alike_and_the_odd_one_out_is_refused(
     assert verdicts[0].reason.startswith("equal only as x[M K], up_weight[K N], gate_weight[K N]")
 
 
+def test_a_dim_of_one_element_that_the_recipe_lacks_is_no_obstacle() -> None:
+    graph = mi.new_kernel_graph()
+    x, w = graph.new_input(dims=(1, 4, 16)), graph.new_input(dims=(1, 16, 12))
+    graph.mark_output(graph.matmul(graph.rms_norm(x), w))
+    (verdict,) = judged("rms_norm", graph.program)
+    assert verdict.reason == ""
+    assert str(verdict.choice) == "x[1 M K], weight[1 K N]"
+
+
+SUMS_OF_PRODUCTS = """
+from mirage_kernels.generator.language import sum
+from mirage_kernels.generator.recipe import recipe
+
+@recipe(inputs={"x": "M K", "y": "N K"}, output="K", dynamic={}, reference=None)
+def sum_of_products(x, y):
+    return sum(x * y, over="M N")
+"""
+
+
+def test_two_dims_of_a_recipe_are_not_taken_for_one_of_the_graph(tmp_path: Path) -> None:
+    (tmp_path / "sums.py").write_text(SUMS_OF_PRODUCTS)
+    graph = mi.new_kernel_graph()
+    x, y = graph.new_input(dims=(4, 8)), graph.new_input(dims=(4, 8))
+    graph.mark_output(graph.reduction(graph.mul(x, y), 0))  # of M = N alone
+    terms = Terms(load_recipe(str(tmp_path / "sums.py")), {})
+    (verdict,) = verified(terms, [parsed(0, graph.program)], lambda done, total: None)
+    assert verdict.proof is None
+    assert verdict.reason
+
+
 def test_scaling_down_keeps_tiles_even_and_their_ratios() -> None:
     graph = mi.new_kernel_graph()
     x, w = graph.new_input(dims=(64, 4096)), graph.new_input(dims=(4096, 96))

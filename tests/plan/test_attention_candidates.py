@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from mirage_kernels.generator.records.record import load_emitted
+from mirage_kernels.generator.records.record import load_record
 from mirage_kernels.generator.schedules.attention.candidates import RowBucket, row_buckets
 from mirage_kernels.generator.schedules.attention.lower import attention_program
 from mirage_kernels.generator.schedules.attention.program import AttentionProgram
@@ -26,7 +26,7 @@ each_depth = pytest.mark.parametrize("depth", [64, 96, 128, 192, 256])
 
 
 def program(recipe: str = "gqa", depth: int = 128) -> AttentionProgram:
-    made = attention_program(recipe, load_emitted(GOLDEN / f"attention_{recipe}.json").graph)
+    made = attention_program(recipe, load_record(GOLDEN / f"attention_{recipe}.json").graph)
     return replace(made, depth=depth)
 
 
@@ -96,7 +96,7 @@ def test_calls_of_few_tiles_may_have_no_variant_of_their_own() -> None:
 
 
 def test_latents_have_shorter_rings_and_fewer_warps() -> None:
-    golden = load_emitted(GOLDEN / "attention_mla_decode.json")
+    golden = load_record(GOLDEN / "attention_mla_decode.json")
     (bucket,) = row_buckets(attention_program("mla_decode", golden.graph), H200, 9)
     assert all(isinstance(k, FlashDecode) and k.rows == 8 for k in bucket.knobs)
     assert len({(k.warps, k.stages) for k in bucket.knobs}) > 1

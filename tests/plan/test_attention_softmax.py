@@ -10,7 +10,7 @@ import pytest
 from mirage_kernels.generator.errors import PlanError
 from mirage_kernels.generator.ir import Graph, Node
 from mirage_kernels.generator.plan.blocks import without_threads
-from mirage_kernels.generator.records.record import load_emitted
+from mirage_kernels.generator.records.record import load_record
 from mirage_kernels.generator.schedules.attention.lower import attention_program
 from mirage_kernels.generator.schedules.attention.program import AttentionProgram, Do
 from mirage_kernels.generator.schedules.attention.softmax import softmax_step
@@ -26,7 +26,7 @@ RECIPES = (
 
 
 def mugraph(recipe: str) -> Graph:
-    return load_emitted(GOLDEN / f"attention_{recipe}.json").graph
+    return load_record(GOLDEN / f"attention_{recipe}.json").graph
 
 
 def rewritten(recipe: str, *nodes: tuple[str, dict[str, object]], after: str = "") -> Graph:
@@ -122,10 +122,7 @@ def test_a_mugraph_that_breaks_the_precondition_has_tiles_of_few_rows_only(what:
     )
 
 
-READERS = {"peak": "peak", LOWERED: LOWERED, EXP: EXP, SEEN: SEEN, "masked": "masked"}
-
-
-@pytest.mark.parametrize("read", READERS)
+@pytest.mark.parametrize("read", ["peak", LOWERED, EXP, SEEN, "masked"])
 def test_nobody_else_reads_what_lies_in_between(read: str) -> None:
     program = undone(attention_program("gqa", mugraph("gqa")))
     scaled = next(s for s in program.loop if s.out == SCALED)

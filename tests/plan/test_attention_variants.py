@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from mirage_kernels.generator.errors import PlanError
-from mirage_kernels.generator.records.record import load_emitted
+from mirage_kernels.generator.records.record import load_record
 from mirage_kernels.generator.schedules.attention.lower import attention_program
 from mirage_kernels.generator.schedules.attention.program import AttentionProgram, Do
 from mirage_kernels.generator.schedules.attention.variants import (
@@ -33,7 +33,7 @@ each_depth = pytest.mark.parametrize("depth", DEPTHS)
 
 
 def program(recipe: str = "gqa") -> AttentionProgram:
-    return attention_program(recipe, load_emitted(GOLDEN / f"attention_{recipe}.json").graph)
+    return attention_program(recipe, load_record(GOLDEN / f"attention_{recipe}.json").graph)
 
 
 def of_depth(depth: int, arch: str = "sm_90a") -> tuple[AttentionVariant, ...]:

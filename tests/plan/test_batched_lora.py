@@ -26,7 +26,7 @@ from mirage_kernels.generator.target import TARGETS, target
 Fused = Callable[..., Graph]
 ON = target("sm_90a")
 STACKED = ("lora_a", "lora_b")
-ROLES = Roles("N", "M", "K")
+ROLES = Roles("M", "K", "N")
 
 
 def plain(adapted: Fused, k: int = 4096, n: int = 4096, r: int = 64) -> TileProgram:
@@ -44,8 +44,8 @@ def test_it_knows_what_is_stacked_and_is_named_after_its_overload(adapted: Fused
     made = stacked(adapted)
     assert (made.recipe, made.stacked) == ("mine_batched", STACKED)
     assert made.consumers is not None
-    assert made.consumers.producers is not None
-    assert (made.consumers.stacked, made.consumers.producers.stacked) == (("lora_b",), ("lora_a",))
+    assert made.producers is not None
+    assert (made.consumers.stacked, made.producers.stacked) == (("lora_b",), ("lora_a",))
     assert [s.args[0] for s in made.consumers.fetches] == ["lora_b"]
 
 

@@ -16,14 +16,17 @@ from mirage_kernels.generator.plan.program import (
     Roles,
     Statement,
     TileProgram,
-    roles_of,
 )
 from mirage_kernels.generator.records.record import load_record
 from mirage_kernels.generator.schedules.choose import variants
-from mirage_kernels.generator.schedules.row_wise.knobs import elementwise_knobs, row_wise_knobs
+from mirage_kernels.generator.schedules.row_wise.knobs import (
+    RowWise,
+    elementwise_knobs,
+    row_wise_knobs,
+)
 from mirage_kernels.generator.schedules.sliced_k.knobs import RING, Footprint
 from mirage_kernels.generator.schedules.sliced_k.rule import BUCKETS_WITH_STATISTICS
-from mirage_kernels.generator.search.settings import Setting, View
+from mirage_kernels.generator.search.settings import Setting
 from mirage_kernels.generator.search.values import Step
 from mirage_kernels.generator.target import target
 
@@ -43,14 +46,9 @@ def refusal(graph: Graph) -> str:
     return caught.value.sentence
 
 
-def test_without_a_loop_there_are_tokens_and_a_depth_and_no_rows() -> None:
-    body = mugraph("ntrans").blocks[0].body
-    assert body is not None
-    assert roles_of(body) == Roles(rows="", tokens="M", depth="K")
-
-
 def test_a_kernel_without_a_loop_is_lines_loads_first_and_stores_last() -> None:
     program = planned("ntrans")
+    assert program.roles == Roles(rows="", tokens="M", depth="K")
     assert (program.loop, program.meetings, program.epilogue) == ((), (), ())
     assert [s.do for s in program.lines[:3]] == [Do.LOAD] * 3
     assert words(program.lines)[3:6] == [
@@ -59,10 +57,7 @@ def test_a_kernel_without_a_loop_is_lines_loads_first_and_stores_last() -> None:
         "sqrt sum_x_squared @ tokens",
     ]
     assert program.lines[-1].do is Do.STORE
-
-
-def test_a_vector_of_all_tokens_gets_a_name_beside_its_tensors() -> None:
-    loads = {s.args[0]: s for s in planned("ntrans").lines if s.do is Do.LOAD}
+    loads = {s.args[0]: s for s in program.lines if s.do is Do.LOAD}
     assert loads["alpha"].out == "alpha_line"
     assert loads["alpha"].layout is Layout.LINE_VECTOR
 
@@ -78,16 +73,11 @@ def test_a_block_holds_a_token_and_the_tile_follows() -> None:
     assert [a.tile for a in body.space.grid] == [1]
 
 
-@pytest.mark.parametrize(
-    ("depth", "warps", "chunks"),
-    [(8, 1, 1), (1024, 1, 4), (1280, 2, 3), (4096, 4, 4), (8192, 8, 4), (32768, 16, 8)],
-)
-def test_threads_hold_up_to_four_pieces_of_a_line_while_there_are_warps(
-    depth: int, warps: int, chunks: int
-) -> None:
-    knobs = row_wise_knobs(depth)
-    assert (knobs.warps, knobs.chunks) == (warps, chunks)
-    assert knobs.warps * 32 * knobs.chunks * 8 >= depth
+def test_threads_hold_up_to_four_pieces_of_a_line_while_there_are_warps() -> None:
+    sizes = {8: (1, 1), 1024: (1, 4), 1280: (2, 3), 4096: (4, 4), 8192: (8, 4), 32768: (16, 8)}
+    assert {depth: row_wise_knobs(depth) for depth in sizes} == {
+        depth: RowWise(*size) for depth, size in sizes.items()
+    }
 
 
 def test_a_record_without_rows_is_read_back(tmp_path) -> None:
@@ -104,27 +94,17 @@ def test_statistics_are_lines_that_keep_a_number_per_token() -> None:
     assert [s.args[0] for s in program.statistics] == ["mean_x", "root"]
     assert next(s.do for s in program.lines if s.layout is Layout.LINE) is Do.LOAD
     assert program.epilogue[0].do is Do.TOTAL
+    reads = [s for s in program.loop if s.do is Do.READ]  # each once
+    kept = [("mean_x", ("mean_x_kept",)), ("root", ("root_kept",))]
+    assert [(s.out, s.args) for s in reads] == kept
 
 
-def test_the_loop_reads_every_statistic_once() -> None:
-    reads = [s for s in planned("layer_norm_linear").loop if s.do is Do.READ]
-    assert [(s.out, s.args) for s in reads] == [
-        ("mean_x", ("mean_x_kept",)),
-        ("root", ("root_kept",)),
-    ]
-
-
-def test_kernels_with_statistics_serve_up_to_32_tokens() -> None:
-    made = record("layer_norm_linear")
-    knobs = [v.knobs.tokens for v in variants(planned("layer_norm_linear"), target("sm_90a"))]
-    assert tuple(knobs) == BUCKETS_WITH_STATISTICS
-    assert made.max_tokens == 32
-
-
-def test_statistics_lie_below_the_ring_from_the_start() -> None:
+def test_kernels_with_statistics_serve_up_to_32_tokens_and_keep_them_below_the_ring() -> None:
     program = planned("layer_norm_linear")
-    (variant, *_) = variants(program, target("sm_90a"))
-    places = Footprint.of(program).arrangement(variant.knobs)
+    made = variants(program, target("sm_90a"))
+    assert tuple(v.knobs.tokens for v in made) == BUCKETS_WITH_STATISTICS
+    assert record("layer_norm_linear").max_tokens == 32
+    places = Footprint.of(program).arrangement(made[0].knobs)
     assert places.offsets["mean_x_kept"] < places.offsets[RING]
     assert places.offsets["root_kept"] < places.offsets[RING]
 
@@ -139,32 +119,16 @@ def test_a_sum_of_what_need_not_vanish_past_the_depth_has_no_plan() -> None:
         Step("accum", (18,)),
         Step("div", (19, 17)),
     )
-    graph = mugraph(
-        "layer_norm_linear",
-        replace(LAYER_NORM_LINEAR, steps=squares, results=((20, ("M", "N")),)),
+    summed = replace(LAYER_NORM_LINEAR, steps=squares, results=((20, ("M", "N")),))
+    assert refusal(mugraph("layer_norm_linear", summed)).endswith(
+        "sums what need not end with the depth"
     )
-    assert refusal(graph).endswith("sums what need not end with the depth")
 
 
 def test_a_number_in_front_of_a_line_has_no_plan() -> None:
     steps = (*NTRANS.steps[:3], Step("sub", (5, 1)))
     graph = mugraph("ntrans", replace(NTRANS, steps=steps, results=((6, ("M", "K")),)))
     assert refusal(graph).endswith("broadcasts its first operand")
-
-
-def test_a_product_of_rows_without_a_loop_has_no_plan() -> None:
-    views = (View("x", (None, "M"), None), View("weight", ("N", None), None))
-    steps = (Step("contract", (1, 0), "K"),)
-    whole = replace(
-        LAYER_NORM_LINEAR,
-        setting=Setting(("N", "M"), None),
-        views=views,
-        constants=(),
-        steps=steps,
-        results=((2, ("M", "N")),),
-    )
-    refused = refusal(mugraph("layer_norm_linear", whole))
-    assert refused == "without a loop the plan takes a dynamic dim and a static one"
 
 
 def test_elementwise_lines_are_cut_into_parts() -> None:
@@ -177,37 +141,17 @@ def test_elementwise_lines_are_cut_into_parts() -> None:
     assert [case.tiles["N"] for case in made.proof.cases[-3:]] == [variant.knobs.elements] * 3
 
 
-@pytest.mark.parametrize(
-    ("depth", "line", "warps", "chunks"),
-    [
-        (14336, 1024, 4, 1),
-        (11008, 688, 3, 1),
-        (4096, 1024, 4, 1),
-        (1024, 1024, 4, 1),
-        (40, 40, 1, 1),
-    ],
-)
-def test_parts_are_the_longest_that_divide_a_line(
-    depth: int, line: int, warps: int, chunks: int
-) -> None:
-    knobs = elementwise_knobs(depth)
-    assert (knobs.elements, knobs.warps, knobs.chunks) == (line, warps, chunks)
-    assert depth % knobs.elements == 0
-    assert knobs.warps * 32 * knobs.chunks * 8 >= knobs.elements
+def test_parts_are_the_longest_that_divide_a_line() -> None:
+    sizes = {14336: (4, 1024), 11008: (3, 688), 4096: (4, 1024), 1024: (4, 1024), 40: (1, 40)}
+    assert {depth: elementwise_knobs(depth) for depth in sizes} == {
+        depth: RowWise(warps, 1, elements) for depth, (warps, elements) in sizes.items()
+    }
 
 
 def test_sums_of_lines_that_the_grid_cuts_have_no_plan() -> None:
-    cut = replace(
-        NORM_RESIDUAL,
-        setting=Setting(("M", "K"), None),
-        views=(
-            View("x", ("M", "K"), None),
-            View("norm_weight", (None, "K"), None),
-            View("eps", (None, None), None),
-            View("residual", ("M", "K"), None),
-            View("weight_offset", (None, None), None),
-        ),
-    )
+    cuts = {"x": ("M", "K"), "norm_weight": (None, "K"), "residual": ("M", "K")}
+    views = tuple(replace(v, cuts=cuts.get(v.tensor, (None, None))) for v in NORM_RESIDUAL.views)
+    cut = replace(NORM_RESIDUAL, setting=Setting(("M", "K"), None), views=views)
     assert refusal(mugraph("rms_norm_residual", cut)).endswith("the grid cuts are not planned")
 
 

@@ -91,11 +91,7 @@ def test_a_sum_that_goes_on_past_the_depth_has_no_plan(made: Callable[[int], Gra
     error = refusal(made(EVEN_DEPTH + 8))
     assert error.sentence.endswith("what need not end with the depth")
     assert error.hint == "choose K as a multiple of 128"
-
-
-@pytest.mark.parametrize("made", [divided, summed, exponentials])
-def test_a_depth_of_whole_steps_has_nothing_past_it(made: Callable[[int], Graph]) -> None:
-    assert tile_program("mine", made(2 * EVEN_DEPTH)).loop
+    assert tile_program("mine", made(2 * EVEN_DEPTH)).loop  # of whole steps
 
 
 def test_zeros_of_one_operand_end_a_product() -> None:
@@ -114,29 +110,30 @@ def test_what_is_said_to_be_zero_past_the_depth_is(op: str, number: float) -> No
 
 
 SCALED = {"x": "M K", "scale": "M", "weight": "N K"}
+SCALE = View("scale", (None, "M"), None)
 
 
-def test_a_number_per_token_in_the_loop_has_no_plan() -> None:
+def in_the_loop() -> Graph:
     source = written(lambda x, scale, weight: contract(silu(x * scale), weight, over="K"), SCALED)
-    views = (X, View("scale", (None, "M"), None), WEIGHT)
     steps = (Step("mul", (0, 1)), Step("silu", (3,)), Step("contract", (4, 2), "K"))
-    graph = mugraph(source, views, *steps, Step("accum", (5,)))
-    assert refusal(graph).sentence.endswith("has a number per token, which no plan reads yet")
+    return mugraph(source, (X, SCALE, WEIGHT), *steps, Step("accum", (5,)))
 
 
-def test_a_number_per_token_after_the_loop_has_no_plan() -> None:
+def after_the_loop() -> Graph:
     source = written(lambda x, scale, weight: contract(x, weight, over="K") * scale, SCALED)
-    views = (X, View("scale", (None, "M"), None), WEIGHT)
     steps = (Step("contract", (0, 2), "K"), Step("accum", (3,)), Step("mul", (1, 4)))
-    error = refusal(mugraph(source, views, *steps))
-    assert error.sentence.endswith("has a number per token, which no plan reads yet")
+    return mugraph(source, (X, SCALE, WEIGHT), *steps)
 
 
-def test_a_number_per_token_of_lines_has_no_plan() -> None:
+def of_lines() -> Graph:
     source = written(lambda x, scale: square(x) * scale, {"x": "M K", "scale": "M"}, "M K")
     views = (View("x", ("M",), None), View("scale", ("M",), None))
-    error = refusal(mugraph(source, views, Step("square", (0,)), Step("mul", (1, 2))))
-    assert error.sentence.endswith("has a number per token, which no plan reads yet")
+    return mugraph(source, views, Step("square", (0,)), Step("mul", (1, 2)))
+
+
+@pytest.mark.parametrize("made", [in_the_loop, after_the_loop, of_lines])
+def test_a_number_per_token_has_no_plan(made: Callable[[], Graph]) -> None:
+    assert refusal(made()).sentence.endswith("has a number per token, which no plan reads yet")
 
 
 def test_a_number_per_row_in_the_loop_has_no_plan() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from handmade_lines import RESIDUAL, mugraph, record
+from handmade_lines import mugraph, record
 
 from mirage_kernels.generator.errors import PlanError
 from mirage_kernels.generator.ir import Graph, Node
@@ -13,8 +13,6 @@ from mirage_kernels.generator.plan.lower import tile_program
 from mirage_kernels.generator.plan.program import Do, Layout, TileProgram
 from mirage_kernels.generator.schedules.choose import BUCKETS_WITH_RESULTS, variants
 from mirage_kernels.generator.schedules.cluster_split_k.knobs import split
-from mirage_kernels.generator.search.settings import Setting
-from mirage_kernels.generator.search.sketch import BlockSketch
 from mirage_kernels.generator.target import target
 
 NAME = "rms_norm_linear_residual"
@@ -52,46 +50,18 @@ def test_the_loop_stores_it_beside_what_it_computes_of_it(program: TileProgram) 
     (made,) = (s for s in program.loop if s.out == "total_tile")
     assert (made.op, made.args, made.dtype.value) == ("add", ("x_tile", "residual_tile"), "fp16")
     assert not any(s.barrier for s in program.loop)
-
-
-def test_both_tensors_of_tokens_stream(program: TileProgram) -> None:
     assert [s.layout for s in program.loads].count(Layout.TOKENS) == 2
 
 
-def test_there_are_variants_for_few_tokens(program: TileProgram) -> None:
+def test_sliced_k_alone_serves_few_tokens(program: TileProgram) -> None:
     found = variants(program, target("sm_90a"))
     assert [v.knobs.tokens for v in found] == [*BUCKETS_WITH_RESULTS]
     assert [v.bucket for v in found] == [*BUCKETS_WITH_RESULTS[:-1], 0]
-    assert not any(v.schedule != "sliced_k" for v in found)
-    assert record(NAME).max_tokens == BUCKETS_WITH_RESULTS[-1]
-
-
-def test_blocks_that_split_the_depth_do_not_serve_it(program: TileProgram) -> None:
+    assert {v.schedule for v in found} == {"sliced_k"}
     assert split(program) is None
+    assert record(NAME).max_tokens == BUCKETS_WITH_RESULTS[-1]
 
 
 def test_what_is_only_loaded_is_not_stored() -> None:
     said = refusal(changed(args=("x_tile",)))
     assert said == "mine: the loop computes no lines of tokens for total"
-
-
-def without_loop() -> BlockSketch:
-    """Return the kernel with the depth whole in a block: values count on without the sums'."""
-    number = {old: new for new, old in enumerate(n for n in range(20) if n not in (10, 14))}
-    number |= {10: number[9], 14: number[13]}
-    return BlockSketch(
-        Setting(("N", "M"), None),
-        tuple(replace(v, loop_cut=None) for v in RESIDUAL.views),
-        RESIDUAL.constants,
-        tuple(
-            replace(s, args=tuple(number[a] for a in s.args))
-            for s in RESIDUAL.steps
-            if s.op != "accum"
-        ),
-        ((number[19], ("M", "N")),),
-    )
-
-
-def test_a_product_and_a_result_without_a_loop_are_refused() -> None:
-    said = refusal(mugraph(NAME, without_loop()))
-    assert said == "without a loop the plan takes a dynamic dim and a static one"

@@ -104,7 +104,7 @@ def test_more_than_registers_or_shared_memory_hold_is_refused(fused: Fused) -> N
 
 def test_tiles_of_a_variant_go_by_dim() -> None:
     knobs = SlicedK(tokens=8, rows=48, warps=8, chunks=2, stages=3)
-    assert knobs.tiles(Roles("N", "M", "K")) == {"N": 48, "M": 8, "K": 8 * 2 * 32}
+    assert knobs.tiles(Roles("M", "K", "N")) == {"N": 48, "M": 8, "K": 8 * 2 * 32}
 
 
 def test_element_types_of_one_size_have_the_same_variants(fused: Fused) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import json
 import operator
 import re
 from collections.abc import Callable
@@ -14,9 +13,8 @@ import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812
 
-from mirage_kernels.generator import language
 from mirage_kernels.generator.errors import GraphError, RecipeError
-from mirage_kernels.generator.frontend.symbolic import LANGUAGE, spec_of
+from mirage_kernels.generator.frontend.symbolic import operators, spec_of
 from mirage_kernels.generator.ir import (
     Builder,
     Dim,
@@ -25,9 +23,6 @@ from mirage_kernels.generator.ir import (
     Level,
     TensorType,
     check,
-    dumps,
-    from_json,
-    to_json,
 )
 from mirage_kernels.generator.language import (
     Tensor,
@@ -149,24 +144,10 @@ def dims_of(program: Program) -> str:
     return " ".join(d for d in ("M", "G", "K", "N") if d in names)
 
 
-@pytest.mark.parametrize("name", LANGUAGE)
+@pytest.mark.parametrize("name", operators())
 def test_every_operator_is_what_pytorch_has_of_that_name(name: str) -> None:
     program, wanted = FUNCTIONS[name]
     torch.testing.assert_close(computed(program, dims_of(program)), wanted)
-
-
-def test_errors_list_what_the_language_defines() -> None:
-    own = {
-        n for n, f in vars(language).items() if getattr(f, "__module__", "") == language.__name__
-    }
-    assert {n for n in own if not n.startswith("_")} == set(LANGUAGE)
-
-
-@pytest.mark.parametrize("name", LANGUAGE)
-def test_every_operator_says_in_one_line_what_it_is(name: str) -> None:
-    said = getattr(language, name).__doc__
-    assert said.endswith(".")
-    assert "\n" not in said
 
 
 SEVERAL: list[tuple[Program, str, torch.Tensor]] = [
@@ -230,11 +211,6 @@ def test_the_causal_mask_is_aligned_at_the_bottom_right() -> None:
     for length, mask in zip(LENS.tolist(), seen, strict=True):
         assert torch.equal(mask[:, :length], torch.ones(3, length).tril(length - 3).bool())
         assert not mask[:, length:].any()
-
-
-def test_a_spec_with_positions_reads_back_from_its_json() -> None:
-    graph = spec(causal)
-    assert from_json(json.loads(dumps(to_json(graph)))) == graph
 
 
 def test_the_same_number_is_one_constant_of_each_type() -> None:

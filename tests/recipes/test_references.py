@@ -10,7 +10,7 @@ from mirage_kernels.generator.errors import RecipeError
 from mirage_kernels.generator.frontend.references import require_reference
 from mirage_kernels.generator.ir import DType
 from mirage_kernels.generator.pipeline import generate
-from mirage_kernels.generator.recipe import Recipe, catalog, load_recipe, trace
+from mirage_kernels.generator.recipe import Recipe, load_recipe, trace
 from mirage_kernels.generator.request import requests
 
 MINE = '''
@@ -55,11 +55,6 @@ def loaded(folder: Path, body: str, reference: str = "reference") -> Recipe:
 
 def compare(recipe: Recipe) -> None:
     require_reference(recipe, trace(recipe, recipe.shapes[0], DType.FP16), DType.FP16)
-
-
-@pytest.mark.parametrize("name", sorted(catalog()))
-def test_the_catalogs_references_are_their_programs(name: str) -> None:
-    compare(catalog()[name])
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache
 
 import pytest
@@ -79,9 +80,6 @@ def one_loop(recipe: str, dim: str) -> list[Graph]:
     return [b for b in bodies if loop_of(b) == dim and not split_of(b)]
 
 
-# RMSNorm + linear
-
-
 def divides_late(body: Graph, scaled: str) -> bool:
     """Return whether sum(x * weight * norm_weight) is carried by the loop and divided after it.
 
@@ -99,32 +97,61 @@ def divides_late(body: Graph, scaled: str) -> bool:
     )
 
 
-@pytest.mark.parametrize("scaled", ["weight", "x"])
-def test_rms_norm_linear_divides_after_the_matmul_and_squares_in_the_same_loop(scaled: str) -> None:
-    assert any(divides_late(b, scaled) for b in one_loop("rms_norm_linear", "K"))
-
-
-def test_a_kernel_without_a_loop_is_found_too() -> None:
-    assert any(loop_of(body_of(g)) is None for g in graphs("rms_norm_linear"))
-
-
-def test_blocks_that_share_a_sum_combine_in_one_kernel() -> None:
-    bodies = [body_of(g) for g in graphs("rms_norm_linear") if split_of(body_of(g)) == ("K",)]
-    assert any(len(b.of("combine")) == 2 and loop_of(b) == "K" for b in bodies)
-    assert any(len(b.of("combine")) == 2 and loop_of(b) is None for b in bodies)
-
-
 TWO = Limits()
 
 
-def test_a_norm_before_the_library_product_is_found() -> None:
-    forms = [g for g in graphs("rms_norm_linear", TWO) if len(g.blocks) == 1 and g.of("contract")]
-    assert any(g.nodes[-1].op == "contract" for g in forms)
+def combines(body: Graph, dim: str, loop: str | None) -> bool:
+    """Return whether blocks share two sums along a dim and combine them."""
+    both = len(body.of("combine", "combine_rescaled")) == 2
+    return split_of(body) == (dim,) and loop_of(body) == loop and both
 
 
-def test_a_library_product_before_a_kernel_is_found() -> None:
-    forms = [g for g in graphs("lora_linear", TWO) if g.of("contract")]
-    assert any(g.nodes[-1].op == "block" for g in forms)
+def reads_once(body: Graph, tile: str, products: int) -> bool:
+    """Return whether an input is read in one way, for so many products."""
+    inputs = [n for n in body.inputs if n.name.startswith(tile)]
+    return len(inputs) == 1 and len(body.of("contract")) == products
+
+
+def divides_products_late(body: Graph) -> bool:
+    divided = [n for n in body.of("div") if "weight" in made_of(body, n.args[0])]
+    return bool(divided) and ready(body, "sqrt") == {Phase.AFTER}
+
+
+def late_gated(body: Graph) -> bool:
+    return len(carried(body)) == 3 and ready(body, "silu", "sqrt", "div") == {Phase.AFTER}
+
+
+# A program of one kernel: what it is, the recipe, what its block graph must be.
+ONE_BLOCK: list[tuple[str, str, Callable[[Graph], bool]]] = [
+    ("scales weights and divides late", "rms_norm_linear", lambda b: divides_late(b, "weight")),
+    ("scales x and divides late", "rms_norm_linear", lambda b: divides_late(b, "x")),
+    ("has no loop", "rms_norm_linear", lambda b: loop_of(b) is None),
+    ("combines what loops sum", "rms_norm_linear", lambda b: combines(b, "K", "K")),
+    ("combines without a loop", "rms_norm_linear", lambda b: combines(b, "K", None)),
+    ("reads x once for lora", "lora_linear", lambda b: reads_once(b, "x", 3)),
+    ("shares x among gate and up", "gated_mlp", lambda b: reads_once(b, "x", 2)),
+    ("norms and gates after its loop", "rms_norm_gated_mlp", late_gated),
+    ("norms layers after its loop", "layer_norm_linear", divides_products_late),
+    (
+        "loops over the keys and divides after",
+        "gqa",
+        lambda b: len(carried(b)) == 2 and ready(b, "div") == {Phase.AFTER},
+    ),
+    ("splits the keys and combines", "gqa", lambda b: combines(b, "L", "L")),
+]
+
+
+@pytest.mark.parametrize(("what", "recipe", "holds"), ONE_BLOCK, ids=[w for w, *_ in ONE_BLOCK])
+def test_a_program_is_found_that(what: str, recipe: str, holds: Callable[[Graph], bool]) -> None:
+    assert any(holds(body_of(g)) for g in graphs(recipe) if is_custom(g))
+
+
+@pytest.mark.parametrize(
+    ("recipe", "last"), [("rms_norm_linear", "contract"), ("lora_linear", "block")]
+)
+def test_a_library_product_after_a_kernel_and_before_one_is_found(recipe: str, last: str) -> None:
+    forms = [g for g in graphs(recipe, TWO) if g.of("contract") and g.blocks]
+    assert any(g.nodes[-1].op == last for g in forms)
 
 
 def test_blocks_that_share_a_sum_store_it_for_a_second_kernel() -> None:
@@ -162,64 +189,12 @@ def test_the_fewest_ops_that_loop_over_both_sums_of_rms_norm_linear_are_nine() -
     assert not both_looped(8)
 
 
-# MLPs
-
-
-def test_lora_is_one_kernel_that_reads_x_once() -> None:
-    bodies = one_loop("lora_linear", "K")
-    assert any(
-        len([n for n in b.inputs if n.name.startswith("x")]) == 1 and len(b.of("contract")) == 3
-        for b in bodies
-    )
-
-
-def products_of(body: Graph, tile: str) -> list[Node]:
-    return [n for n in body.of("contract") if tile in n.args]
-
-
-def test_a_gated_mlp_is_one_kernel_whose_products_share_x() -> None:
-    bodies = one_loop("gated_mlp", "K")
-    assert any(len(products_of(b, "x_tile")) == 2 and len(b.of("silu")) == 1 for b in bodies)
-
-
-def test_a_norm_and_a_gated_mlp_are_one_kernel_with_three_sums_in_its_loop() -> None:
-    bodies = one_loop("rms_norm_gated_mlp", "K")
-    assert any(
-        len(carried(b)) == 3 and ready(b, "silu", "sqrt", "div") == {Phase.AFTER} for b in bodies
-    )
-
-
-# layer norm
-
-
-def test_a_layer_norm_and_a_linear_are_one_kernel_that_divides_late() -> None:
-    def late(body: Graph) -> bool:
-        divided = [n for n in body.of("div") if "weight" in made_of(body, n.args[0])]
-        return bool(divided) and ready(body, "sqrt") == {Phase.AFTER}
-
-    assert any(late(b) for b in one_loop("layer_norm_linear", "K"))
-
-
-# attention
-
-
-def test_attention_is_one_kernel_that_loops_over_the_keys_and_divides_after() -> None:
-    bodies = one_loop("gqa", "L")
-    assert any(len(carried(b)) == 2 and ready(b, "div") == {Phase.AFTER} for b in bodies)
-
-
 def test_looped_attention_carries_rescaled_sums_relative_to_one_running_peak() -> None:
     bodies = [b for b in one_loop("gqa", "L") if len(carried(b)) == 2]
     for body in bodies:
         rescaled = body.of("accum_rescaled")
         assert len(rescaled) == 2
         assert len({n.args[1] for n in rescaled}) == 1
-
-
-def test_attention_splits_the_keys_among_blocks_that_combine() -> None:
-    bodies = [body_of(g) for g in graphs("gqa") if is_custom(g)]
-    splits = [b for b in bodies if split_of(b) == ("L",)]
-    assert any(loop_of(b) == "L" and len(b.of("combine_rescaled")) == 2 for b in splits)
 
 
 def test_attention_splits_the_keys_among_blocks_of_a_first_kernel() -> None:
@@ -243,9 +218,6 @@ def test_both_norms_of_qk_norm_attention_are_inside_its_one_kernel() -> None:
     body = one_loop("qk_norm_attention", "L")[0]  # the first: no value is made in two ways
     assert made_of(body, body.outputs[0]) >= {"q", "k", "v", "q_weight", "k_weight"}
     assert len(body.of("sqrt")) == 2
-
-
-# whatever is searched
 
 
 def test_a_tensor_is_read_cut_for_a_sum_and_again_whole_for_the_result() -> None:

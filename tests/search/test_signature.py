@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from mirage_kernels.generator.errors import VerifyError
-from mirage_kernels.generator.ir import Dim, DType, Graph, Node, TensorType, Value
+from mirage_kernels.generator.ir import Dim, DType, Graph, Value
 from mirage_kernels.generator.recipe import Recipe, Shape, catalog, trace
 from mirage_kernels.generator.search.cases import small_cases
 from mirage_kernels.generator.search.gate import Gate
@@ -27,14 +27,12 @@ def spec(recipe: Recipe) -> Graph:
     return trace(recipe, SHAPE, DType.FP16)
 
 
-def with_input(graph: Graph, name: str, new: Node) -> Graph:
-    """Return the graph with another declaration of one input."""
-    nodes = tuple(new if n.name == name else n for n in graph.nodes)
-    return replace(graph, nodes=nodes)
-
-
-def declared(graph: Graph, name: str) -> Node:
-    return next(n for n in graph.inputs if n.name == name)
+def changed(graph: Graph, name: str, **fields: object) -> Graph:
+    """Return the graph with another declaration of one input, or of its type."""
+    node = next(n for n in graph.nodes if n.name == name)
+    type_ = {f: fields.pop(f) for f in ("dims", "dtype") if f in fields}
+    new = replace(node, outs=(Value(name, replace(node.out.type, **type_)),), **fields)
+    return replace(graph, nodes=tuple(new if n is node else n for n in graph.nodes))
 
 
 def refused(spec: Graph, candidate: Graph) -> str:
@@ -45,19 +43,15 @@ def refused(spec: Graph, candidate: Graph) -> str:
 
 def test_another_extent_is_refused(spec: Graph) -> None:
     """A draw has extents of its own: it does not see those that a kernel would be made for."""
-    text = {n.name: str(n.out.type) for n in spec.inputs}
-    shorter = TensorType((Dim("K", 8),), DType.FP16)
-    node = replace(declared(spec, "norm_weight"), outs=(Value("norm_weight", shorter),))
-    assert "K=16" in text["norm_weight"]
-    assert refused(spec, with_input(spec, "norm_weight", node)) == (
+    assert refused(spec, changed(spec, "norm_weight", dims=(Dim("K", 8),))) == (
         "its input norm_weight [K=8] is norm_weight [K=16] in the recipe"
     )
 
 
 @pytest.mark.parametrize("name", ["norm_weight", "bias"])
 def test_another_choice_of_what_may_be_left_out_is_refused(spec: Graph, name: str) -> None:
-    node = declared(spec, name)
-    flipped = with_input(spec, name, replace(node, optional=not node.optional))
+    optional = next(n for n in spec.inputs if n.name == name).optional
+    flipped = changed(spec, name, optional=not optional)
     assert re.search(rf"optional {name} \[", refused(spec, flipped))
 
 
@@ -72,26 +66,15 @@ def test_inputs_in_another_order_are_refused(spec: Graph) -> None:
         )
         for n in spec.nodes
     )
-    exchanged = with_optional(replace(spec, nodes=nodes), spec)
+    exchanged = replace(spec, nodes=nodes)
+    for node in spec.inputs:
+        exchanged = changed(exchanged, node.name, optional=node.optional)
     assert "in the recipe" in refused(spec, exchanged)
-
-
-def with_optional(graph: Graph, like: Graph) -> Graph:
-    """Return the graph with its inputs optional as those of `like` with their names are."""
-    optional = {n.name: n.optional for n in like.inputs}
-    nodes = (replace(n, optional=optional.get(n.name, False)) for n in graph.nodes)
-    return replace(graph, nodes=tuple(nodes))
 
 
 def test_a_result_that_is_stored_in_another_order_is_refused(spec: Graph) -> None:
     (name,) = spec.outputs
-    turned = [
-        replace(n, outs=(Value(name, replace(n.out.type, dims=n.out.type.dims[::-1])),))
-        if n.name == name
-        else n
-        for n in spec.nodes
-    ]
-    said = refused(spec, replace(spec, nodes=tuple(turned)))
+    said = refused(spec, changed(spec, name, dims=spec.values[name].type.dims[::-1]))
     assert said.startswith(f"its result {name} has dims N=8, M<=4096, in the recipe M<=4096, N=8")
 
 
@@ -105,13 +88,9 @@ def test_too_few_inputs_are_refused(spec: Graph) -> None:
 def test_the_gate_refuses_inputs_that_are_stored_otherwise(
     recipe: Recipe, spec: Graph, dtype: DType
 ) -> None:
-    gate = Gate(spec, recipe, DType.FP16)
-    node = declared(spec, "norm_weight")
-    other = replace(node, outs=(Value(node.name, replace(node.out.type, dtype=dtype)),))
-    with pytest.raises(
-        VerifyError, match=f"its input norm_weight is {dtype.value}, in the recipe fp16"
-    ):
-        gate.measure(with_input(spec, "norm_weight", other))
+    words = f"its input norm_weight is {dtype.value}, in the recipe fp16"
+    with pytest.raises(VerifyError, match=words):
+        Gate(spec, recipe, DType.FP16).measure(changed(spec, "norm_weight", dtype=dtype))
 
 
 def test_the_gate_refuses_results_that_are_stored_otherwise(recipe: Recipe, spec: Graph) -> None:

@@ -59,8 +59,8 @@ def test_every_architecture_has_kernels_in_both_types(on: Target) -> None:
 
 @each
 def test_every_kernel_fits_its_architectures_shared_memory(on: Target) -> None:
-    from mirage_kernels.generator.records.sources import kernel_of
-    from mirage_kernels.generator.schedules.sizes import shared_bytes
+    from mirage_kernels.generator.schedules.choose import shared_bytes
+    from mirage_kernels.generator.schedules.streaming import kernel_of
 
     for record in records(package_kernels(), on.arch).values():
         made = kernel_of(record).program

@@ -15,7 +15,7 @@ from mirage_kernels.generator.ir import DType, Graph
 from mirage_kernels.generator.plan.lower import tile_program
 from mirage_kernels.generator.plan.program import TileProgram
 from mirage_kernels.generator.records.record import KernelRecord, load_record
-from mirage_kernels.generator.records.sources import sources_of, table_of
+from mirage_kernels.generator.records.sources import files_of, table_of
 from mirage_kernels.generator.schedules.choose import ROW_WISE_AT, programs_of, variants
 from mirage_kernels.generator.schedules.loop import producers_of
 from mirage_kernels.generator.schedules.register_operand.knobs import RegisterOperand
@@ -218,7 +218,7 @@ def test_a_record_with_nothing_apart_is_emitted_so() -> None:
     record = kernel("lora_linear/K4096_N4096_R16")
     programs, _ = of_kernel("lora_linear/K4096_N4096_R16")
     own = tuple(replace(v, knobs=without_makers(v.knobs)) for v in variants(programs[1], ON))
-    texts = sources_of(replace(record, variants=own))
+    texts = files_of(replace(record, variants=own))
     text = texts[record.path.replace(".json", ".cu")]
     assert "forms/lora_linear/producers.cuh" not in texts
     assert "_workspace" not in text

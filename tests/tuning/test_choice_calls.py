@@ -9,7 +9,7 @@ import pytest
 from pretended_calls import KEY, OTHER, POINTS, RULE, THIRD, dense, tried
 
 from mirage_kernels.generator.errors import PlanError
-from mirage_kernels.generator.records.record import load_emitted
+from mirage_kernels.generator.records.record import load_record
 from mirage_kernels.generator.schedules.attention.knobs import AttentionKnobs
 from mirage_kernels.generator.schedules.attention.lower import attention_program
 from mirage_kernels.generator.schedules.attention.variants import attention_variants
@@ -21,7 +21,7 @@ from mirage_kernels.generator.tuning.variants import chosen_row_variants
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 H200 = target("sm_90a")
-PROGRAM = attention_program("gqa", load_emitted(GOLDEN / "attention_gqa.json").graph)
+PROGRAM = attention_program("gqa", load_record(GOLDEN / "attention_gqa.json").graph)
 
 
 def choice(*candidates: Tried, few: bool, rule: AttentionKnobs = RULE) -> Chosen:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from test_libraries import TOOLS, Compiler
 
-from mirage_kernels.generator.records.record import AttentionRecord, load_emitted
+from mirage_kernels.generator.records.record import KernelRecord, load_record
 from mirage_kernels.generator.request import Event
 from mirage_kernels.generator.tuning import libraries, sources
 from mirage_kernels.generator.tuning.libraries import Shop, Wanted, compiled_kernel, prune
@@ -28,8 +28,8 @@ def compile_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Compile:
 
     def run(compiler: Compiler, recipe: str = "gqa") -> Compiled:
         monkeypatch.setattr(libraries, "_ran", compiler)
-        record = load_emitted(GOLDEN / f"attention_{recipe}.json")
-        assert isinstance(record, AttentionRecord)
+        record = load_record(GOLDEN / f"attention_{recipe}.json")
+        assert isinstance(record, KernelRecord)
         return compiled_kernel(record, Shop(tmp_path, TOOLS, 1), Wanted(3), silent)
 
     return run

@@ -7,9 +7,9 @@ mul_scalar, `normalized_shape` of a norm over several dims.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, TypeVar
+from typing import Annotated
 
-from msgspec import Meta, MsgspecError, Raw, ValidationError, json
+from msgspec import Meta, MsgspecError, ValidationError, json
 
 from mirage_kernels.generator.errors import FileError
 from mirage_kernels.generator.frontend.positional.ops import ELEMENTWISE
@@ -62,13 +62,15 @@ class TensorData:
 
 @dataclass(frozen=True, kw_only=True)
 class BlockGraph:
-    """A block graph; its operators are read one by one."""
+    """A block graph."""
 
+    graph_level: str = ""
     grid_dim: XYZ
     block_dim: XYZ
     forloop_range: Whole
     reduction_dimx: Whole
-    operators: list[Raw]
+    smem_offset: Whole | None = None
+    operators: tuple[Operator, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,9 +82,11 @@ class Operator:
     output_tensors: tuple[TensorData, ...]
     numbers: tuple[Number, ...] | None = None
     normalized_shape: tuple[Whole, ...] = ()  # Mirage's own files have none: a norm over one dim
-    input_strides: tuple[Whole, ...] = ()
+    dtensor: TensorData | None = None
     input_map: XYZ | None = None
+    input_strides: tuple[Whole, ...] = ()
     output_map: XYZ | None = None
+    output_strides: tuple[Whole, ...] = ()
     forloop_dim: Whole | None = None
     bgraph: BlockGraph | None = None
 
@@ -91,7 +95,7 @@ class Operator:
 class Older:
     """An older file: an object that holds the graphs."""
 
-    generated_graphs: list[list[Raw]]
+    generated_graphs: list[list[Operator]]
 
 
 NEEDED = {
@@ -101,20 +105,21 @@ NEEDED = {
     "tb_input_op": ("input_map", "forloop_dim"),
     "tb_output_op": ("output_map",),
 }
-T = TypeVar("T")
 
 
-def read(kind: type[T], text: bytes | Raw, place: str) -> T:
-    """Return JSON as a value of the schema; raise FileError naming the place of what is wrong."""
+def read_graphs(text: bytes, name: str) -> list[list[Operator]]:
+    """Return the graphs of a file; raise FileError naming the place of what breaks the schema."""
     try:
-        return json.decode(text, type=kind)
+        if text.lstrip().startswith(b"{"):
+            return json.decode(text, type=Older).generated_graphs
+        return json.decode(text, type=list[list[Operator]])
     except ValidationError as error:
         hint = "docs/mirage.md describes the schema of checkpoints"
-        raise FileError(f"{place}: {error}", hint) from error
+        raise FileError(f"{name}: {error}", hint) from error
     except (MsgspecError, UnicodeDecodeError) as error:
-        raise FileError(f"{place} is no JSON: {error}", "is it a checkpoint of Mirage?") from error
+        raise FileError(f"{name} is no JSON: {error}", "is it a checkpoint of Mirage?") from error
     except RecursionError as error:
-        raise FileError(f"{place} is nested too deeply") from error
+        raise FileError(f"{name} is nested too deeply") from error
 
 
 _ACCUMULATIONS = {

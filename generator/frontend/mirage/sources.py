@@ -19,14 +19,13 @@ from mirage_kernels.generator.frontend.positional.lower import Lowered
 from mirage_kernels.generator.ir import (
     Graph,
     Node,
-    Phase,
     TensorType,
     Value,
     check,
-    phases_of,
 )
 from mirage_kernels.generator.plan.lower import tile_program
 from mirage_kernels.generator.plan.threads import with_threads
+from mirage_kernels.generator.records.headers import mugraph_words
 from mirage_kernels.generator.schedules.choose import variants
 from mirage_kernels.generator.target import target
 
@@ -82,7 +81,7 @@ def _planned(lowered: Lowered) -> Kernel:
     graph = with_threads(streamed(lowered))
     program = tile_program(NAME, graph)
     storage = graph.inputs[0].out.type.dtype
-    paragraphs = [("muGraph", _words(lowered.graph))]
+    paragraphs = [("muGraph", mugraph_words(lowered.graph))]
     dims = "_".join(f"{d.name}{d.size}" for d in program.output.type.dims)
     header = Header("mirage_kernels.generator: superoptimize", dims, paragraphs)
     return Kernel(program, variants(program, target(DEFAULT_ARCH)), storage, header)
@@ -112,21 +111,6 @@ def streamed(lowered: Lowered) -> Graph:
         return replace(node, outs=outs, body=body)
 
     return check(replace(graph, nodes=tuple(node_of(n, top=True) for n in graph.nodes)))
-
-
-def _words(graph: Graph) -> str:
-    """Say where a muGraph's kernel runs and what it computes when."""
-    (node,) = graph.blocks
-    assert node.body is not None
-    assert node.body.space is not None
-    assert node.body.space.loop is not None
-    phases = phases_of(node.body)
-    looped = [n.name for n in node.body.nodes if phases[n.name] is Phase.LOOP and n.op != "input"]
-    grid = ", ".join(f"grid.{a.name} cuts {a.dim}" for a in node.body.space.grid)
-    return (
-        f"one kernel; {grid}, the loop cuts {node.body.space.loop.dim}. In the loop: "
-        f"{', '.join(looped)}; the rest after it."
-    )
 
 
 def _host_text(kernel: Kernel, lowered: Lowered) -> str:

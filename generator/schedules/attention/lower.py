@@ -6,19 +6,11 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from mirage_kernels.generator.errors import PlanError
-from mirage_kernels.generator.ir import (
-    OPS,
-    DType,
-    Graph,
-    Kind,
-    Node,
-    Phase,
-    phases_of,
-)
+from mirage_kernels.generator.ir import OPS, DType, Graph, Kind, Node, Phase, phases_of
 from mirage_kernels.generator.plan.blocks import without_threads
 from mirage_kernels.generator.plan.dead_code import needed
 from mirage_kernels.generator.schedules.attention.form import form_of
-from mirage_kernels.generator.schedules.attention.mask import Positions, check_hidden
+from mirage_kernels.generator.schedules.attention.mask import COUNTED, check_hidden
 from mirage_kernels.generator.schedules.attention.program import (
     AttentionProgram,
     Do,
@@ -50,6 +42,7 @@ def attention_program(recipe: str, graph: Graph) -> AttentionProgram:
 
 
 _ONE = {Do.QUERIES: "tile of queries", Do.KEYS: "tile of keys", Do.LENGTH: "length per sequence"}
+_TENSORS = (Do.QUERIES, Do.KEYS, Do.MORE_QUERIES, Do.MORE_KEYS)
 
 
 class _Lowering:
@@ -57,83 +50,66 @@ class _Lowering:
 
     def __init__(self, graph: Graph, node: Node, body: Graph) -> None:
         self.graph, self.body = graph, body
-        self.form = form_of(node, body)
-        self.roles, self.phases = self.form.roles, phases_of(body)
+        self.form, self.phases = form_of(node, body), phases_of(body)
+        self.roles = roles = self.form.roles
         self.tensor = dict(zip((n.name for n in body.inputs), node.args, strict=True))
+        self.tensors = {"values": self.tensor[self.form.values]}  # role -> argument
         self.literals: dict[str, Literal] = {}
         self.steps: dict[Phase | None, list[Step]] = {phase: [] for phase in Phase}
+        self.row_vector = (roles.heads, roles.group, roles.depth)
+        self.vectors = ((roles.depth,), (roles.heads, roles.depth), self.row_vector)
 
     def run(self, recipe: str) -> AttentionProgram:
         rules: dict[Kind, Callable[[Node], None]] = {
             Kind.SOURCE: self.source,
             Kind.ELEMENTWISE: self.elementwise,
             Kind.CONTRACT: self.contract,
-            Kind.REDUCE: self.reduce,
+            Kind.REDUCE: self.contract,
             Kind.STABILISER: self.raise_peak,
             Kind.CARRY: self.carry,
-            Kind.OUTPUT: self.store,
+            Kind.OUTPUT: lambda node: self.add(Do.STORE, node, node.args),
         }
         for node in self.body.nodes:
             rules[OPS[node.op].kind](node)
         self.check_sources()
         self.check_order()
         self.check_after()
-        check_hidden(self.body, self.form.weights, self.positions_of())
+        counted = {s.out: s.do for s in self.early() if s.do in COUNTED}
+        check_hidden(self.body, self.form.weights, counted)
         return self.program(recipe)
 
+    def early(self) -> list[Step]:
+        return [*self.steps[Phase.BEFORE], *self.steps[Phase.LOOP]]
+
     def program(self, recipe: str) -> AttentionProgram:
-        form, depth = self.form, self.roles.depth
-        stored = {s.out for s in self.steps[Phase.JOINED] if s.do is Do.STORE}
+        form, values = self.form, self.body.values
+        resident, more = form.scores.queries, form.more.queries if form.more else ""
+        later = (*self.steps[Phase.LOOP], *self.steps[Phase.JOINED])
+        used = {resident, more}.union(*(s.args for s in later))
         summed = {form.peak.name, form.sum.name, form.product.name}
+        stored = {s.out for s in self.steps[Phase.JOINED] if s.do is Do.STORE}
+        inputs = {n.name: n.out.type for n in self.graph.inputs}
+        numbers = {name: type_.dtype for name, type_ in inputs.items() if not type_.dims}
         return AttentionProgram(
             recipe=recipe,
             roles=self.roles,
-            tensors=self.tensors(),
-            scalars=self.inputs_without_dims(DType.FP32),
-            integers=self.inputs_without_dims(DType.INT32),
-            vectors=self.vectors(),
+            tensors=self.tensors,
+            scalars=tuple(n for n, dtype in numbers.items() if dtype is DType.FP32),
+            integers=tuple(n for n, dtype in numbers.items() if dtype is DType.INT32),
+            vectors=tuple(n for n, type_ in inputs.items() if type_.names in self.vectors),
             output=self.graph.outputs[0],
-            depth=self.depth_of(form.resident, depth),
+            depth=values[resident].type.dim(self.roles.depth).size,
             literals=self.literals,
-            before=needed(self.steps[Phase.BEFORE], {*self.resident(), *self.used_later()}),
-            resident=form.resident,
-            more_resident=form.more_resident,
-            more_depth=self.depth_of(form.more_resident, self.roles.more) if form.more else 0,
+            before=needed(self.steps[Phase.BEFORE], used),
+            resident=resident,
+            more_resident=more,
+            more_depth=values[more].type.dim(self.roles.more).size if more else 0,
             peak=form.peak.name,
             sum=form.sum,
             product=form.product,
             loop=needed(self.steps[Phase.LOOP], summed),
             after=needed(self.steps[Phase.JOINED], stored),
         )
-
-    def resident(self) -> set[str]:
-        return {self.form.resident, self.form.more_resident} - {""}
-
-    def depth_of(self, name: str, dim: str) -> int:
-        return self.body.values[name].type.dim(dim).size
-
-    # The kernel's arguments.
-
-    def tensors(self) -> dict[str, str]:
-        found = {"values": self.tensor[self.form.values]}
-        for phase in (Phase.BEFORE, Phase.LOOP):
-            for s in self.steps[phase]:
-                if s.do in (Do.QUERIES, Do.KEYS, Do.MORE_QUERIES, Do.MORE_KEYS):
-                    found[s.do.value] = self.tensor[s.out]
-        return found
-
-    def inputs_without_dims(self, dtype: DType) -> tuple[str, ...]:
-        types = {n.name: n.out.type for n in self.graph.inputs}
-        return tuple(n for n, type_ in types.items() if not type_.dims and type_.dtype is dtype)
-
-    def vectors(self) -> tuple[str, ...]:
-        wanted = {*self.vector_dims().values()}
-        return tuple(n.name for n in self.graph.inputs if n.out.type.names in wanted)
-
-    def vector_dims(self) -> dict[str, tuple[str, ...]]:
-        """Return the dims of inputs along the depth: of all heads, of the cache's, of the rows'."""
-        heads, depth = self.roles.heads, self.roles.depth
-        return {"all": (depth,), "heads": (heads, depth), "rows": (heads, self.roles.group, depth)}
 
     # Node by node.
 
@@ -147,14 +123,16 @@ class _Lowering:
     def add(self, do: Do, node: Node, args: tuple[str, ...] = (), *, op: str = "") -> None:
         """Append a statement to the phase of the kernel that the node belongs to."""
         self.steps[self.phases[node.name]].append(Step(do, node.name, args, node.out.type, op))
+        if do in _TENSORS:
+            self.tensors[do.value] = self.tensor[node.name]
 
     def source(self, node: Node) -> None:
+        real = node.out.type.dtype.is_real
         if node.op == "input":
             self.input(node)
         elif node.op == "const":
-            real = node.out.type.dtype.is_real
             self.literals[node.name] = float(node.value) if real else int(node.value)
-        elif node.op == "size" and node.over == self.roles.depth and node.out.type.dtype.is_real:
+        elif node.op == "size" and node.over == self.roles.depth and real:
             self.literals[node.name] = node.over
         elif node.op == "size" and node.over == self.roles.tokens:
             self.add(Do.TOKEN_COUNT, node)
@@ -164,23 +142,26 @@ class _Lowering:
     def input(self, node: Node) -> None:
         """Place a tile of an argument, or of positions that the kernel graph numbers."""
         made, held = self.graph.producers[self.tensor[node.name]], self.held(node.name)
-        looped, dtype = node.loop_cut is not None, node.out.type.dtype
+        roles, type_ = self.roles, node.out.type
+        more = roles.more in type_.names
+        along = roles.more if more else roles.depth
+        queries = {roles.sequences, *roles.rows, roles.heads, along} - {""}
         if made.op in ("const", "size"):
             self.source(replace(made, outs=node.outs))
         elif made.op == "iota":
             self.positions(node, made)
-        elif held is Held.KEYS and looped:
+        elif held is Held.KEYS and node.loop_cut is not None:
             if node.name != self.form.values or self.form.more:
-                self.add(Do.MORE_KEYS if self.is_more(node) else Do.KEYS, node)
-        elif held is Held.QUERIES and set(node.out.type.names) == self.query_dims(node):
-            self.add(Do.MORE_QUERIES if self.is_more(node) else Do.QUERIES, node)
-        elif node.out.type.names in self.vector_dims().values():
-            rows = node.out.type.names == self.vector_dims()["rows"]
-            self.add(Do.ROW_VECTORS if rows else Do.VECTOR, node, (made.name,))
-        elif dtype is DType.INT32 and node.out.type.names == (self.roles.sequences,):
+                self.add(Do.MORE_KEYS if more else Do.KEYS, node)
+        elif held is Held.QUERIES and {*type_.names} == queries:
+            self.add(Do.MORE_QUERIES if more else Do.QUERIES, node)
+        elif type_.names in self.vectors:
+            do = Do.ROW_VECTORS if type_.names == self.row_vector else Do.VECTOR
+            self.add(do, node, (made.name,))
+        elif type_.dtype is DType.INT32 and type_.names == (roles.sequences,):
             self.add(Do.LENGTH, node)
-        elif node.out.type.dims:
-            raise PlanError(f"{node.name} {node.out.type} is an input that this plan does not read")
+        elif type_.dims:
+            raise PlanError(f"{node.name} {type_} is an input that this plan does not read")
 
     def positions(self, node: Node, made: Node) -> None:
         if made.over == self.roles.keys and node.loop_cut is not None:
@@ -190,50 +171,34 @@ class _Lowering:
         else:
             raise PlanError(f"{node.name}: positions along {made.over} are not planned")
 
-    def is_more(self, node: Node) -> bool:
-        return self.roles.more in node.out.type.names
-
-    def query_dims(self, node: Node) -> set[str]:
-        roles = self.roles
-        depth = roles.more if self.is_more(node) else roles.depth
-        return {roles.sequences, *roles.rows, roles.heads, depth} - {""}
-
     def elementwise(self, node: Node) -> None:
-        if self.phases[node.name] is not Phase.JOINED:
-            self.held(node.name)
-        peak = self.form.peak.name
-        if peak in node.args and (node.op != "sub" or node.args[0] == peak):
-            raise PlanError(f"{node.name} = {node.op}(..): a peak is only subtracted in this plan")
-        self.add(Do.MAP, node, self.widest_first(node), op=node.op)
-
-    def widest_first(self, node: Node) -> tuple[str, ...]:
-        """Return the operands with one of the result's kind in front, if the result is a tile.
+        """Map values; one of the result's kind comes first, if the result is a tile.
 
         Fragments broadcast to the first operand; only commutative ops may be turned round.
         """
-        tiles = (Held.QUERIES, Held.KEYS, Held.DEPTH_VECTOR)
-        joined = self.phases[node.name] is Phase.JOINED
-        held = None if joined else self.held(node.name)
-        if held not in tiles or self.held(node.args[0]) is held:
-            return node.args
-        if not OPS[node.op].commutative:
-            raise PlanError(f"{node.name} = {node.op}(..) broadcasts its first operand")
-        return node.args[::-1]
+        peak, args = self.form.peak.name, node.args
+        if self.phases[node.name] is not Phase.JOINED:
+            held = self.held(node.name)
+            tile = held in (Held.QUERIES, Held.KEYS, Held.DEPTH_VECTOR)
+            if tile and self.held(args[0]) is not held:
+                if not OPS[node.op].commutative:
+                    raise PlanError(f"{node.name} = {node.op}(..) broadcasts its first operand")
+                args = args[::-1]
+        if peak in node.args and (node.op != "sub" or node.args[0] == peak):
+            raise PlanError(f"{node.name} = {node.op}(..): a peak is only subtracted in this plan")
+        self.add(Do.MAP, node, args, op=node.op)
 
     def contract(self, node: Node) -> None:
+        """Place a product or a sum: over keys, of keys and queries, or along the depth."""
         form = self.form
         if node.name == form.product.name:
             self.add(Do.PRODUCT, node, (form.values, form.weights))
-        elif node is form.scores:
-            self.add(Do.SCORES, node, (form.scored,))
-        elif node is form.more:
-            self.add(Do.MORE_SCORES, node, (form.more_scored,))
-        else:
-            self.line_sum(node)
-
-    def reduce(self, node: Node) -> None:
-        if node.name == self.form.sum.name:
+        elif node.name == form.sum.name:
             self.add(Do.SUM, node, node.args)
+        elif node is form.scores.node:
+            self.add(Do.SCORES, node, (form.scores.keys,))
+        elif form.more and node is form.more.node:
+            self.add(Do.MORE_SCORES, node, (form.more.keys,))
         else:
             self.line_sum(node)
 
@@ -257,23 +222,18 @@ class _Lowering:
         if node.name not in self.form.carries:
             raise PlanError(f"{node.name} = {node.op}(..) carries what this plan does not")
 
-    def store(self, node: Node) -> None:
-        self.add(Do.STORE, node, node.args)
-
     # What holds for the whole.
 
     def check_sources(self) -> None:
         """Refuse several tiles of queries or keys, several lengths or none, and odd orders."""
-        steps = (*self.steps[Phase.BEFORE], *self.steps[Phase.LOOP])
         for do, words in _ONE.items():
-            found = [s.out for s in steps if s.do is do]
+            found = [s.out for s in self.early() if s.do is do]
             if len(found) != 1:
                 names = " and ".join(found) or "none"
                 raise PlanError(f"this plan has one {words}, the muGraph {names}")
-        tensors = {what: self.graph.values[name] for what, name in self.tensors().items()}
+        tensors = {what: self.graph.values[name] for what, name in self.tensors.items()}
         out = self.graph.values[self.graph.outputs[0]]
-        for one, like in (("values", tensors["keys"]), ("out", tensors["queries"])):
-            stored = tensors.get(one, out)
+        for stored, like in ((tensors["values"], tensors["keys"]), (out, tensors["queries"])):
             if stored.type.names != like.type.names:
                 raise PlanError(f"{stored.name} {stored.type} is not stored as {like.name} is")
 
@@ -289,26 +249,10 @@ class _Lowering:
     def check_after(self) -> None:
         """Refuse what an element of the result can't look into, and sums that do not divide."""
         steps, whole = self.steps[Phase.JOINED], self.form.sum.whole
-        made = {*(s.out for s in steps), *self.form.carries}
+        made = {*(s.out for s in steps), *self.form.carries, *self.literals}
         for step in steps:
             if whole in step.args and (step.op != "div" or step.args[0] == whole):
                 raise PlanError(f"{step.out} = {step.op}(..): this plan only divides by {whole}")
             for arg in step.args:
-                if arg not in made and arg not in self.literals:
+                if arg not in made:
                     raise PlanError(f"{step.out} needs {arg} after the blocks have combined")
-
-    def positions_of(self) -> Positions:
-        """Return the names under which positions, lengths and counts are known in the block."""
-        named: dict[Do, list[str]] = {do: [] for do in Do}
-        for step in (*self.steps[Phase.BEFORE], *self.steps[Phase.LOOP]):
-            named[step.do].append(step.out)
-        return Positions(
-            keys=frozenset(named[Do.KEY_POSITIONS]),
-            tokens=frozenset(named[Do.ROW_TOKENS]),
-            lengths=frozenset(named[Do.LENGTH]),
-            counts=frozenset(named[Do.TOKEN_COUNT]),
-        )
-
-    def used_later(self) -> set[str]:
-        later = (*self.steps[Phase.LOOP], *self.steps[Phase.JOINED])
-        return {a for s in later for a in s.args}

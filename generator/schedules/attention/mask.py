@@ -7,14 +7,15 @@ numbers of query tokens and values of int32 inputs, which is where comparisons d
 
 from __future__ import annotations
 
-import itertools
 import operator
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from itertools import product
 
 from mirage_kernels.generator.errors import PlanError
-from mirage_kernels.generator.ir import DType, Graph, Node
+from mirage_kernels.generator.ir import DType, Graph
+from mirage_kernels.generator.schedules.attention.program import Do
 
+COUNTED = (Do.KEY_POSITIONS, Do.ROW_TOKENS, Do.LENGTH, Do.TOKEN_COUNT)
 MOST_KEYS, MOST_TOKENS = 6, 3  # of the small cases
 _OPS: dict[str, Callable[..., int]] = {
     "less": operator.lt,
@@ -27,42 +28,31 @@ _OPS: dict[str, Callable[..., int]] = {
 }
 
 
-@dataclass(frozen=True)
-class Positions:
-    """Values of a block graph, by what they count."""
+def check_hidden(body: Graph, weights: str, counted: Mapping[str, Do]) -> None:
+    """Raise PlanError unless the weights are zero for all keys behind the length.
 
-    keys: frozenset[str]
-    tokens: frozenset[str]
-    lengths: frozenset[str]
-    counts: frozenset[str]  # of query tokens
-
-
-def check_hidden(body: Graph, weights: str, positions: Positions) -> None:
-    """Raise PlanError unless the weights are zero for all keys behind the length."""
+    `counted` says which of `COUNTED` a value of the block graph is.
+    """
     node = body.producers[weights]
-    if node.op != "where" or not _is_zero(body.producers[node.args[2]]):
+    hidden = body.producers[node.args[2]] if node.op == "where" else None
+    if hidden is None or hidden.op != "const" or hidden.value != 0:
         raise PlanError(f"{weights} = {node.op}(..) is not masked, keys behind a length would show")
-    mask = node.args[0]
-    numbers = [n.name for n in body.inputs if _is_number(n)]
-    span = range(MOST_KEYS + 1)
-    for tokens, length in itertools.product(range(1, MOST_TOKENS + 1), span):
-        for given in itertools.product(span, repeat=len(numbers)):
+    mask, numbers = node.args[0], [n.name for n in body.inputs if not n.out.type.dims]
+    numbers = [name for name in numbers if body.values[name].type.dtype is DType.INT32]
+    for case in _behind():
+        for given in product(range(MOST_KEYS + 1), repeat=len(numbers)):
             known = dict(zip(numbers, given, strict=True))
-            known |= dict.fromkeys(positions.lengths, length)
-            known |= dict.fromkeys(positions.counts, tokens)
-            for key, token in itertools.product((length, length + 1), range(tokens)):
-                known |= dict.fromkeys(positions.keys, key)
-                known |= dict.fromkeys(positions.tokens, token)
-                if _number(mask, body, known):
-                    raise PlanError(f"{mask} shows key {key} of a sequence of {length} keys")
+            known |= {name: case[do] for name, do in counted.items()}
+            if _number(mask, body, known):
+                key, length = case[Do.KEY_POSITIONS], case[Do.LENGTH]
+                raise PlanError(f"{mask} shows key {key} of a sequence of {length} keys")
 
 
-def _is_number(node: Node) -> bool:
-    return node.out.type.dtype is DType.INT32 and not node.out.type.dims
-
-
-def _is_zero(node: Node) -> bool:
-    return node.op == "const" and node.value == 0
+def _behind() -> Iterator[dict[Do, int]]:
+    """Yield keys behind a length, by query token."""
+    for tokens, length in product(range(1, MOST_TOKENS + 1), range(MOST_KEYS + 1)):
+        for key, token in product((length, length + 1), range(tokens)):
+            yield dict(zip(COUNTED, (key, token, length, tokens), strict=True))
 
 
 def _number(name: str, body: Graph, known: Mapping[str, int]) -> int:

@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 
-from mirage_kernels.generator.ir import DType, Json, TensorType
+from mirage_kernels.generator.ir import DType, TensorType
 
 
 class Held(Enum):
@@ -65,11 +65,10 @@ class AttentionRoles:
         shown = tuple(d for d in type_.names if d not in (self.heads, self.sequences))
         return shown or type_.names
 
-    def to_json(self) -> dict[str, Json]:
-        """Return the roles as JSON data."""
-        one: dict[str, Json] = {"keys": self.keys, "depth": self.depth, "rows": [*self.rows]}
-        one |= {"heads": self.heads, "sequences": self.sequences}
-        return one | ({"more": self.more} if self.more else {})
+    @property
+    def counted(self) -> str:
+        """What buckets count: query rows, `T*G`."""
+        return "*".join(self.rows)
 
 
 _HELD = {

@@ -6,76 +6,26 @@ takes any number, tile by tile.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from mirage_kernels.generator.errors import PlanError
-from mirage_kernels.generator.ir import Json, parts_of
-from mirage_kernels.generator.ir.codec import from_data
 from mirage_kernels.generator.schedules.attention.knobs import AttentionKnobs
-from mirage_kernels.generator.schedules.attention.program import AttentionProgram, AttentionRoles
+from mirage_kernels.generator.schedules.attention.program import AttentionProgram
 from mirage_kernels.generator.schedules.flash_decode import knobs as flash_decode
-from mirage_kernels.generator.schedules.flash_decode.knobs import FlashDecode
+from mirage_kernels.generator.schedules.schedule import Variant
 from mirage_kernels.generator.schedules.wgmma_attention import knobs as wgmma_attention
-from mirage_kernels.generator.schedules.wgmma_attention.knobs import WgmmaAttention
 from mirage_kernels.generator.target import Target
 
 FEW_TILES_ROWS = 8  # up to which few work tiles have a variant: with more, registers do not suffice
-PASSES_OF_A_SPLIT = 3  # in proofs: passes of the loop that a block makes
-KNOBS: dict[str, type[AttentionKnobs]] = {k.schedule: k for k in (FlashDecode, WgmmaAttention)}
+AttentionVariant = Variant[AttentionKnobs]
 
 
-def read_knobs(data: Mapping[str, Json]) -> AttentionKnobs:
-    """Read knobs among an object's fields; raises ValueError saying what is wrong."""
-    name = data["schedule"]
-    if name not in KNOBS:
-        raise ValueError(f"there is no schedule of attention called {name}")
-    return from_data(KNOBS[str(name)], dict(data))
-
-
-@dataclass(frozen=True)
-class AttentionVariant:
-    """A kernel with fixed knobs, and the largest number of rows it is chosen for (0 = any)."""
-
-    bucket: int
-    knobs: AttentionKnobs
-    few_tiles: bool = False  # for calls of few work tiles only, with much to read for each
-
-    @property
-    def is_dynamic(self) -> bool:
-        """Say whether blocks claim whole work tiles, for calls of many."""
-        return isinstance(self.knobs, FlashDecode) and self.knobs.dynamic > 0
-
-    @property
-    def name(self) -> str:
-        """The name of its knobs: `UpTo8Rows`, `AnyRows`, `AnyRowsFewTiles`."""
-        rows = f"UpTo{self.bucket}Rows" if self.bucket else "AnyRows"
-        return f"{rows}{self.work_tiles.capitalize()}Tiles" if self.work_tiles else rows
-
-    @property
-    def work_tiles(self) -> str:
-        """How many work tiles a call has that it serves: few, many; nothing where that is open."""
-        return "few" if self.few_tiles else "many" if self.is_dynamic else ""
-
-    def to_json(self) -> dict[str, Json]:
-        """Return bucket, schedule and knobs as JSON data."""
-        few: dict[str, Json] = {"few_tiles": 1} if self.few_tiles else {}
-        return {"bucket": self.bucket, **few, **self.knobs.to_json()}
-
-    def tiles(self, roles: AttentionRoles) -> dict[str, int]:
-        """Return the tile sizes of the muGraph that this variant runs, by `Axis.tile_key`.
-
-        Blocks split the keys into whole passes of the loop. With several tokens a tile's rows are
-        those of two tokens here: rows do not know of each other.
-        """
-        keys = self.knobs.pass_keys
-        tokens = min(2, self.knobs.rows) if roles.tokens else 1
-        tiles = {roles.sequences: 1, roles.group: self.knobs.rows // tokens}
-        if roles.heads:
-            tiles[roles.heads] = 1
-        if roles.tokens:
-            tiles[roles.tokens] = tokens
-        return tiles | {roles.keys: keys, parts_of(roles.keys): PASSES_OF_A_SPLIT * keys}
+def name_of(variant: AttentionVariant) -> str:
+    """Return the name of a variant's knobs: `UpTo8Rows`, `AnyRows`, `AnyRowsFewTiles`."""
+    rows = f"UpTo{variant.bucket}Rows" if variant.bucket else "AnyRows"
+    few_or_many = variant.work_tiles.capitalize()
+    return f"{rows}{few_or_many}Tiles" if few_or_many else rows
 
 
 def attention_variants(program: AttentionProgram, on: Target) -> tuple[AttentionVariant, ...]:
@@ -86,12 +36,9 @@ def attention_variants(program: AttentionProgram, on: Target) -> tuple[Attention
     lines are not 16-byte aligned, and where the shortest pipeline does not fit in any case.
     """
     _require_aligned(program)
+    for reason in flash_decode.fits(program, on):
+        raise PlanError(f"{program.recipe}: {reason}")
     found = list(_of_few_rows(program, on))
-    if not found:
-        raise PlanError(
-            f"{program.recipe}: {flash_decode.FEWEST_STAGES} stages of {program.depth} elements "
-            f"need more shared memory than the {on.shared_bytes} bytes of a block"
-        )
     many = wgmma_attention.rule(program, on)
     if many:
         return (*found, AttentionVariant(0, many))

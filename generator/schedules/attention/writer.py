@@ -30,7 +30,7 @@ from mirage_kernels.generator.schedules.attention.program import (
     Held,
     Step,
 )
-from mirage_kernels.generator.schedules.attention.variants import AttentionVariant
+from mirage_kernels.generator.schedules.attention.variants import AttentionVariant, name_of
 
 MASKS = ("less", "both", "where")  # beyond what other kernels' vocabulary has
 FORMS, FORM = "forms", "flash_attention"  # the folder of forms, and the name of this one
@@ -158,7 +158,7 @@ def _write_configs(writer: Writer, source: AttentionSource) -> None:
     for variant in source.variants:
         if source.serves(variant) is not variant:  # one kernel serves both
             continue
-        write_config(writer, variant.name, "FlashAttention", variant.knobs.constants)
+        write_config(writer, name_of(variant), "FlashAttention", variant.knobs.constants)
     _dispatch(writer, source)
     writer.line("}  // namespace")
     writer.line()
@@ -350,7 +350,7 @@ LINES: dict[Do, Callable[[Step, Sequence[str], AttentionProgram], str]] = {
 
 def _dispatch(writer: Writer, source: AttentionSource) -> None:
     """Write which variant serves a call: its launch and its workspace ask the same question."""
-    kernels = [(v, source.serves(v).name) for v in source.variants]
+    kernels = [(v, name_of(source.serves(v))) for v in source.variants]
     while len(kernels) > 1 and kernels[-2][1] == kernels[-1][1]:  # one kernel for all the rest
         del kernels[-2]
     rows = []
@@ -358,7 +358,7 @@ def _dispatch(writer: Writer, source: AttentionSource) -> None:
         given = [f"UpTo<{variant.bucket}, {kernel}" if variant.bucket else f"Any<{kernel}"]
         if variant.few_tiles:
             given.append(few_tiles(source.program, variant.knobs))
-        if variant.is_dynamic:
+        if variant.knobs.is_dynamic:
             given.append(f"tile::ManyTiles<{kernel}>")
         rows.append(f"{', '.join(given)}>")
     write_alias(writer, "Variants", "AttentionKernels", rows)

@@ -10,7 +10,7 @@ as tokens. Consumers have the tiles that the record is proved for.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from mirage_kernels.generator.plan.program import Layout, TileProgram
 from mirage_kernels.generator.schedules.choose import shared_bytes
@@ -40,16 +40,6 @@ MOST_STACKED_TOKENS = 128
 MOST_TOGETHER = 64  # tokens whose numbers are looked at together
 
 
-@dataclass(frozen=True)
-class FirstLaunch:
-    """Knobs of the first launch."""
-
-    rows: int
-    stages: int
-    warps: int = PRODUCER_WARPS
-    blocks: int = PRODUCER_BLOCKS
-
-
 def stacked_program(
     program: TileProgram, stacked: tuple[str, ...], on: Target
 ) -> TileProgram | None:
@@ -65,22 +55,17 @@ def stacked_program(
     inputs = tuple(replace(o, stacked=o.name in stacked) for o in program.inputs)
     made = divided(replace(program, recipe=name, inputs=inputs))
     (fetched,) = program.fetches
-    factors = {*_producers(made).stacked, fetched.args[0]}
+    assert made.producers is not None
+    factors = {*made.producers.stacked, fetched.args[0]}
     return made if factors == {*stacked} else None
 
 
-def _producers(program: TileProgram) -> TileProgram:
-    """Return what the first launch runs."""
-    assert program.consumers is not None
-    assert program.consumers.producers is not None
-    return program.consumers.producers
-
-
-def first_launch(program: TileProgram) -> FirstLaunch:
+def first_launch(program: TileProgram) -> SlicedK:
     """Return the knobs of the first launch: tiles of as few rows as a product has."""
     depth = program.extents[program.roles.depth]
     steps = -(-depth // (PRODUCER_BLOCKS * PRODUCER_WARPS * PRODUCER_CHUNKS * CHUNK_DEPTH))
-    return FirstLaunch(ROW_TILE, min(PRODUCER_STAGES, steps))
+    stages = min(PRODUCER_STAGES, steps)
+    return SlicedK(PRODUCER_TOKENS, ROW_TILE, PRODUCER_WARPS, PRODUCER_CHUNKS, stages)
 
 
 def slices_ahead(program: TileProgram, knobs: LoopKnobs, on: Target) -> int:
@@ -136,6 +121,5 @@ def consumers_bytes(program: TileProgram, knobs: LoopKnobs) -> int:
 def first_launch_bytes(program: TileProgram) -> int:
     """Return what a block of the first launch takes: tasks, sums of its warps and of blocks."""
     first, sums = first_launch(program), Area("sums", Layout.ACCUM, partial=True)
-    copies = (first.warps, first.blocks)
-    met = sum(sums.bytes(SlicedK(PRODUCER_TOKENS, first.rows, n, 1, 1)) for n in copies)
+    met = sums.bytes(first) + sums.bytes(replace(first, warps=PRODUCER_BLOCKS))
     return TASKS_BYTES + met + BARRIER_BYTES

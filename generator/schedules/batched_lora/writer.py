@@ -14,8 +14,7 @@ from mirage_kernels.generator.emit.names import (
 from mirage_kernels.generator.emit.writer import Writer
 from mirage_kernels.generator.plan.program import TileProgram
 from mirage_kernels.generator.schedules.batched_lora import (
-    PRODUCER_CHUNKS,
-    PRODUCER_TOKENS,
+    PRODUCER_BLOCKS,
     first_launch,
     slices_ahead,
 )
@@ -65,11 +64,11 @@ def write_plan(writer: Writer, users: TileProgram, program: TileProgram) -> None
     knobs = first_launch(program)
     sizes = {
         "Rows": knobs.rows,
-        "Tokens": PRODUCER_TOKENS,
+        "Tokens": knobs.tokens,
         "Warps": knobs.warps,
-        "Chunks": PRODUCER_CHUNKS,
+        "Chunks": knobs.chunks,
         "Stages": knobs.stages,
-        "Blocks": knobs.blocks,
+        "Blocks": PRODUCER_BLOCKS,
     }
     constants = ", ".join(f"k{name} = {value}" for name, value in sizes.items())
     writer.line(f"// A first launch computes {kept.args[0]}, each token's with its own slice.")

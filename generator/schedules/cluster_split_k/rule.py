@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from mirage_kernels.generator.plan.program import Do, TileProgram
+from mirage_kernels.generator.plan.program import Do, Roles, TileProgram
 from mirage_kernels.generator.schedules.cluster_split_k.knobs import (
     BLOCKS,
     GROUPS,
@@ -23,10 +23,12 @@ from mirage_kernels.generator.schedules.loop import (
     FEW_TOKENS,
     GROUP_ROWS,
     ROW_TILE,
+    lowered,
+    own,
     reasons_against,
     rows_for,
 )
-from mirage_kernels.generator.schedules.schedule import Knobs
+from mirage_kernels.generator.schedules.schedule import Knobs, Ranked
 from mirage_kernels.generator.target import Target
 
 FEW_IN_TURNS = 16  # tokens; up to so many sliced-K is as fast where warpgroups take turns
@@ -100,3 +102,19 @@ def predict(program: TileProgram, on: Target) -> Model:
         return START_US + streamed + work.vectors_us(VECTOR_CYCLES)
 
     return model
+
+
+SCHEDULE = Ranked(
+    name=ClusterSplitK.schedule,
+    knobs=ClusterSplitK,
+    roles=Roles,
+    lower=lowered,
+    fits=fits,
+    choose=choose,
+    candidates=candidates,
+    registers=lambda program, knobs: SplitBlock.of(program).registers(own(ClusterSplitK, knobs)),
+    shared_bytes=lambda program, knobs: SplitBlock.of(program).shared_bytes(
+        own(ClusterSplitK, knobs)
+    ),
+    predict=predict,
+)

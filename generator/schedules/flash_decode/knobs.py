@@ -54,6 +54,11 @@ class FlashDecode(AttentionKnobs):
     dynamic: int = 0  # 1 where blocks claim whole work tiles, one at a time
 
     @property
+    def is_dynamic(self) -> bool:
+        """Say whether blocks claim whole work tiles, for calls of many."""
+        return self.dynamic > 0
+
+    @property
     def pass_keys(self) -> int:
         """Return how many keys a block takes in one pass of its loop: a step of every warp."""
         return self.keys * self.warps
@@ -74,6 +79,17 @@ class FlashDecode(AttentionKnobs):
         if self.rows * depth <= REGISTER_QUERIES and not key_work:
             resident = 0
         return -(-received // ALIGNMENT) * ALIGNMENT + resident
+
+
+def fits(program: AttentionProgram, on: Target) -> tuple[str, ...]:
+    """Return what speaks against flash decode: nothing, where a block has room for its rows."""
+    least = FlashDecode(min(ROW_BUCKETS), KEYS, BLOCK_SHAPES[-1][1], FEWEST_STAGES, 1)
+    if any(_fitting(least, program, on)):
+        return ()
+    return (
+        f"{FEWEST_STAGES} stages of {program.depth} elements "
+        f"need more shared memory than the {on.shared_bytes} bytes of a block",
+    )
 
 
 def rule(

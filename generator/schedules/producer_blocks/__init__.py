@@ -16,6 +16,7 @@ from itertools import product
 
 from mirage_kernels.generator.plan.dead_code import needed
 from mirage_kernels.generator.plan.program import (
+    IN_WORKSPACE,
     Do,
     Operand,
     Roles,
@@ -79,15 +80,15 @@ def producer_tiles(
 def divided(program: TileProgram) -> TileProgram:
     """Return the program with those of its producer blocks and of its consumer blocks."""
     loop, meetings = _summed(program, program.epilogue)
+    program = replace(program, producers=_producers(program))
     consumers = replace(
         program,
-        inputs=_read(program, (*loop, *program.fetches, *program.epilogue)),
+        inputs=program.read_by(*loop, *program.fetches, *program.epilogue),
         loop=loop,
         meetings=meetings,
         stages=(),
         products=tuple(replace(p, barrier=False) for p in program.products),
         received=program.kept,
-        producers=_producers(program),
     )
     return replace(program, consumers=consumers)
 
@@ -97,7 +98,7 @@ def _producers(program: TileProgram) -> TileProgram:
     (stage,) = program.stages
     (kept,) = program.kept
     (total,) = kept.args
-    roles = Roles(stage.dim, program.roles.tokens, program.roles.depth)
+    roles = Roles(program.roles.tokens, program.roles.depth, stage.dim)
 
     def placed(s: Statement) -> Statement:
         layout = roles.layout(s.type.names)
@@ -110,8 +111,8 @@ def _producers(program: TileProgram) -> TileProgram:
     return replace(
         program,
         roles=roles,
-        inputs=_read(program, (*loop, *epilogue)),
-        output=Operand.in_workspace(kept.out, kept.type),
+        inputs=program.read_by(*loop, *epilogue),
+        output=Operand(kept.out, IN_WORKSPACE, kept.type),
         loop=tuple(map(placed, loop)),
         meetings=tuple(map(placed, meetings)),
         epilogue=tuple(map(placed, epilogue)),
@@ -130,9 +131,3 @@ def _summed(
     barrier = any(m.barrier for m in program.meetings)
     met = tuple(replace(m, barrier=barrier and m is meetings[0]) for m in meetings)
     return needed(program.loop, wanted), met
-
-
-def _read(program: TileProgram, statements: tuple[Statement, ...]) -> tuple[Operand, ...]:
-    """Return the inputs that statements read."""
-    names = {a for s in statements for a in s.args}
-    return tuple(o for o in program.inputs if o.name in names)

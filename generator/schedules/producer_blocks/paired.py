@@ -4,20 +4,23 @@ from __future__ import annotations
 
 from mirage_kernels.generator.emit.after_loop import per_element
 from mirage_kernels.generator.emit.names import declared, dims_text
+from mirage_kernels.generator.emit.tma_tiles import PRODUCERS, write_args, write_copies
 from mirage_kernels.generator.emit.writer import Writer
-from mirage_kernels.generator.plan.program import Do, Layout, Statement, TileProgram
+from mirage_kernels.generator.plan.program import TileProgram
 from mirage_kernels.generator.schedules.producer_blocks import PAIR
-
-INCLUDES = ("tile/producer_blocks/register_operand.cuh",)
-MAPS = "CUtensorMap producer_maps[2];"
+from mirage_kernels.generator.schedules.register_operand.writer import HELD, write_loop
 
 
-def write_makers(writer: Writer, users: TileProgram, makers: TileProgram) -> None:
-    """Write what the makers run that share a tile in pairs, blocks of the plan of held tokens."""
-    _plan(writer, users, makers)
-    roles = makers.roles
+def write_producers(writer: Writer, consumers: TileProgram) -> None:
+    """Write the arguments of a launch with consumers in pairs, and what producers of it run."""
+    makers = consumers.producers
+    assert makers is not None
+    writer.line("// The arguments of a launch of producer and consumer blocks.")
+    write_args(writer, consumers, HELD)
+    _plan(writer, makers)
+    roles, name = makers.roles, f"{makers.recipe}_produce"
     writer.line("template <class Config>")
-    head = f"__device__ void {name(makers)}(const RegisterOperandArgs& given, char* shared) {{"
+    head = f"__device__ void {name}(const RegisterOperandArgs& given, char* shared) {{"
     with writer.block(head), declared(writer, makers):
         _start(writer, makers)
         (met,) = makers.meetings
@@ -25,8 +28,9 @@ def write_makers(writer: Writer, users: TileProgram, makers: TileProgram) -> Non
         writer.table([(accumulator, dims_text(met.type.names))])
         writer.line()
         with writer.block("if (block.is_producer()) {"):
-            _copies(writer)
-        _loop(writer, makers)
+            write_copies(writer, makers, PRODUCERS)
+            writer.line("return;")
+        write_loop(writer, makers)
         writer.line("tile::end_loop(block);")
         writer.line()
         writer.assignment(
@@ -46,40 +50,7 @@ def write_makers(writer: Writer, users: TileProgram, makers: TileProgram) -> Non
     writer.line()
 
 
-def name(makers: TileProgram) -> str:
-    """Return the name of the function that such makers run."""
-    return f"{makers.recipe}_produce"
-
-
-def makers_bytes(users: TileProgram) -> str:
-    """Return the shared memory that makers take beside users that hold tokens."""
-    return "kPairBytes<Config>"
-
-
-def write_maps(writer: Writer, users: TileProgram, makers: TileProgram) -> None:
-    """Write the maps of what such makers read, boxes of their own size; tokens have a tensor."""
-    tokens, rows = _boxes(makers)
-    operands = {o.name: o for o in makers.inputs}
-    index, roles = operands[rows.args[0]].index, makers.roles
-    writer.line("using Producers = ProducersBlock<Config>;")
-    lines = "tile::token_lines<Producers>(args.dims[0])"
-    call = f"tile::encode<T>(&given.producer_maps[0], {tokens.args[0]}, {lines});"
-    writer.assignment(f"status = {call}")
-    writer.line("if (status != cudaSuccess) return status;")
-    tensor = f"{{args.inputs[{index}], {roles.rows}, {roles.depth}, {roles.depth}}}"
-    writer.line(f"const tile::Tensor {rows.args[0]}{tensor};")
-    call = f"tile::encode<T>(&given.producer_maps[1], {rows.args[0]}, Producers::kRows);"
-    writer.assignment(f"status = {call}")
-    writer.line("if (status != cudaSuccess) return status;")
-
-
-def _boxes(makers: TileProgram) -> tuple[Statement, Statement]:
-    (tokens,) = (s for s in makers.loads if s.layout is Layout.TOKENS)
-    (rows,) = (s for s in makers.loads if s.layout is Layout.ROWS)
-    return tokens, rows
-
-
-def _plan(writer: Writer, users: TileProgram, makers: TileProgram) -> None:
+def _plan(writer: Writer, makers: TileProgram) -> None:
     writer.line("// Producers share a tile in pairs, too, and split the depth.")
     writer.line("template <class Consumers>")
     with writer.block("struct ProducersPlan {", "};"):
@@ -121,32 +92,3 @@ def _start(writer: Writer, makers: TileProgram) -> None:
         "",
     ):
         writer.line(line)
-
-
-def _copies(writer: Writer) -> None:
-    for line in (
-        "const auto prefetch_weights = [&](int k) {",
-        "  tile::prefetch_tile(given.producer_maps[1], tile_row, k);",
-        "};",
-        "const auto copy_weights = [&](const auto& buffer, int k) {",
-        "  tile::copy_tile(buffer.rows(0), given.producer_maps[1], tile_row, k, buffer.full);",
-        "};",
-        "const auto copy_tokens = [&](const auto& buffer, int k) {",
-        "  tile::copy_tile(buffer.tokens(), given.producer_maps[0], first_token, k, buffer.full);",
-        "};",
-        "block.copy(args.constant_weights, prefetch_weights, copy_weights, copy_tokens);",
-        "return;",
-    ):
-        writer.line(line)
-
-
-def _loop(writer: Writer, makers: TileProgram) -> None:
-    with writer.block("tile::multiply_register_operand(block, [&](const auto& step) {", "});"):
-        lines = []
-        for s in makers.loop:
-            read = "step.rows(0)" if s.layout is Layout.ROWS else "step.tokens()"
-            text = f"const auto {s.out} = {read};"
-            if s.do is Do.CONTRACT:
-                text = f"tile::contract({s.out}, {', '.join(s.args)});"
-            lines.append((text, dims_text(s.type.names)))
-        writer.table(lines)

@@ -8,10 +8,10 @@ from mirage_kernels.generator.plan.program import TileProgram
 from mirage_kernels.generator.schedules.batched_lora import writer as batched_lora
 from mirage_kernels.generator.schedules.loop import producers_of
 from mirage_kernels.generator.schedules.producer_blocks import PAIR
-from mirage_kernels.generator.schedules.producer_blocks import paired as paired_producers
 from mirage_kernels.generator.schedules.schedule import Knobs
 from mirage_kernels.generator.schedules.sliced_k.knobs import SlicedK
 
+PAIRED = ("tile/producer_blocks/register_operand.cuh",)
 NAMESPACE = "producing"  # of what the makers run
 
 
@@ -19,7 +19,7 @@ def includes(users: TileProgram) -> tuple[str, ...]:
     """Return the vocabulary that totals computed apart need."""
     if not users.received:
         return ()
-    held = paired_producers.INCLUDES if users.producers else ()
+    held = PAIRED if users.producers else ()
     return (
         batched_lora.INCLUDES if users.stacked else ("tile/producer_blocks/intermediate.cuh", *held)
     )
@@ -172,7 +172,7 @@ def write_fork(writer: Writer, users: TileProgram, args: str) -> None:
     if users.producers is None or args == "args":
         writer.line(f"if (producers.is_producer()) return {call};")
         return
-    paired = f"{paired_producers.name(users.producers)}<Config>(given, shared)"
+    paired = f"{users.producers.recipe}_produce<Config>(given, shared)"
     writer.line(f"if (producers.is_producer()) return {paired};")
 
 
@@ -193,5 +193,5 @@ def shared_bytes(program: TileProgram, users: str) -> str:
     if program.stacked:
         return batched_lora.shared_bytes(users)
     paired = program.producers and users.startswith("Block")
-    makers = paired_producers.makers_bytes(program) if paired else "kProducerBytes<Config>"
+    makers = "kPairBytes<Config>" if paired else "kProducerBytes<Config>"
     return f"tile::larger({users}, {makers})"

@@ -13,6 +13,7 @@ from dataclasses import replace
 
 from mirage_kernels.generator.ir import DType
 from mirage_kernels.generator.plan.dead_code import needed
+from mirage_kernels.generator.plan.lower import HELD
 from mirage_kernels.generator.plan.program import (
     Do,
     Layout,
@@ -25,7 +26,6 @@ from mirage_kernels.generator.target import Target
 
 WHERE_MEASURED = ("sm_90a",)
 MADE = "_made"  # behind the name of the tensor that tokens are made of
-_HELD = {Layout.TOKENS: Layout.LINE, Layout.DEPTH: Layout.LINE_VECTOR}
 
 
 def prologue_statement(program: TileProgram) -> Statement | None:
@@ -62,7 +62,7 @@ def prologue_program(program: TileProgram) -> TileProgram:
     """Return the program of the launch in front: a token at a time, as a line."""
     made = prologue_statement(program)
     assert made is not None
-    roles = Roles("", program.roles.tokens, program.roles.depth)
+    roles = Roles(program.roles.tokens, program.roles.depth)
     lines = [s for s in program.lines if s.do is not Do.KEEP]
     names = {s.out: s.args[0] for s in program.statistics}  # what stands for values of the loop
     loaded = {s.args[0]: s.out for s in lines if s.do is Do.LOAD}
@@ -74,17 +74,15 @@ def prologue_program(program: TileProgram) -> TileProgram:
         else:
             line = f"{s.out}_line" if s.out in s.args else s.out
             names[s.out], args = line, tuple(names.get(a, a) for a in s.args)
-            layout = _HELD.get(s.layout, s.layout)
+            layout = HELD.get(s.layout, s.layout)
             lines.append(replace(s, out=line, args=args, layout=layout, barrier=False))
     out = _tensor(program, made)
     stored = (names[made.out], out.name)
     lines.append(Statement(Do.STORE, f"{made.out}_stored", stored, made.type, Layout.LINE))
-    read = {a for s in lines for a in s.args}
     return replace(
         program,
         roles=roles,
-        inputs=tuple(o for o in program.inputs if o.name in read),
-        scalars=program.scalars,
+        inputs=program.read_by(*lines),
         output=out,
         loop=(),
         meetings=(),
@@ -104,8 +102,7 @@ def main_program(program: TileProgram) -> TileProgram:
     rows = [s for s in program.loads if s.out in wanted]
     load = Statement(Do.LOAD, made.out, (tokens.name,), made.type, Layout.TOKENS)
     loop = (load, *rows, *(replace(s, barrier=False) for s in products))
-    read = {a for s in (*loop, *program.epilogue) for a in s.args}
-    inputs = (tokens, *(o for o in program.inputs if o.name in read))
+    inputs = (tokens, *program.read_by(*loop, *program.epilogue))
     return replace(program, inputs=inputs, loop=loop, lines=())
 
 

@@ -13,7 +13,7 @@ from itertools import product
 from math import ceil
 
 from mirage_kernels.generator.plan.layouts import WARP_LANES
-from mirage_kernels.generator.plan.program import Do, TileProgram
+from mirage_kernels.generator.plan.program import Do, Roles, TileProgram
 from mirage_kernels.generator.schedules.latency import ROW_WARP_US, Model, Streaming
 from mirage_kernels.generator.schedules.loop import (
     ALIGNED_ELEMENTS,
@@ -24,6 +24,8 @@ from mirage_kernels.generator.schedules.loop import (
     ROW_TILE,
     TOKEN_TILE,
     Producers,
+    lowered,
+    own,
     reasons_against,
     rows_for,
 )
@@ -43,7 +45,7 @@ from mirage_kernels.generator.schedules.register_operand.knobs import (
     can_run,
 )
 from mirage_kernels.generator.schedules.row_wise.knobs import row_wise_knobs, whole_row_blocks
-from mirage_kernels.generator.schedules.schedule import Knobs
+from mirage_kernels.generator.schedules.schedule import Knobs, Ranked
 from mirage_kernels.generator.target import Target
 
 FEW_TO_HOLD = 16  # tokens; up to so many sliced-K is as fast
@@ -95,7 +97,7 @@ def _choose(program: TileProgram, tokens: int, on: Target, most: int) -> Registe
     if (pair := in_pairs(program, tokens, on)) is not None:
         return pair
     few = FEW_TOKENS if program.roles.inner else most
-    if tokens <= few or program.consumers:  # producers of such blocks are in pairs
+    if tokens <= few or program.producers:  # producers of such blocks are in pairs
         return None
     waves = 1
     while (rows := rows_for(all_rows, waves * on.multiprocessors)) > MOST_ROWS:
@@ -118,11 +120,11 @@ def _candidates(program: TileProgram, tokens: int, on: Target) -> Iterator[Regis
     if tokens % TOKENS or tokens % least or not can_run(program.streamed):
         return
     producers = paired_producers(program, tokens, on)
-    if program.consumers and producers is None:
+    if program.producers and producers is None:
         return
     for blocks, rows in product((1, PAIR), range(ROW_TILE, PAIR * MOST_ROWS + 1, ROW_TILE)):
-        if all_rows % rows or block.inner if blocks > 1 else program.consumers:
-            continue
+        if (all_rows % rows or block.inner) if blocks > 1 else program.producers:
+            continue  # producers of such blocks are in pairs
         knobs = replace(block.sized(rows, tokens, blocks), producers=producers)
         if (most := deepest(block, knobs, on)) is None:
             continue
@@ -137,13 +139,14 @@ def _candidates(program: TileProgram, tokens: int, on: Target) -> Iterator[Regis
 
 def deepest(block: RegisterBlock, knobs: RegisterOperand, on: Target) -> RegisterOperand | None:
     """Return the knobs with as many stages as pay; None where such blocks cannot serve."""
-    turn, own = knobs.blocks * knobs.groups, max(knobs.rows // knobs.blocks, block.inner_lines)
+    finished = max(knobs.rows // knobs.blocks, block.inner_lines)
+    turn = knobs.blocks * knobs.groups
     whole = block.depth % knobs.step_depth == 0
     steps = block.depth // (knobs.blocks * BOXES * BOX_DEPTH)
     if not whole or knobs.tokens % ROW_TILE or knobs.tokens > GROUP_ROWS or steps < FEWEST_STEPS:
         return None
     small = product_rows(knobs.rows) < min(knobs.rows, FEWEST_OF_SEVERAL)
-    if own > MOST_ROWS or small or knobs.rows % (turn * OCTET):
+    if finished > MOST_ROWS or small or knobs.rows % (turn * OCTET):
         return None
     if block.registers(knobs) > min(MOST_REGISTERS, REGISTERS // block.threads(knobs) // 8 * 8):
         return None
@@ -179,7 +182,7 @@ def in_pairs(program: TileProgram, tokens: int, on: Target) -> RegisterOperand |
     if block.inner or block.row_tensors > 1 or 0 < last <= rows // PAIR:
         return None
     producers = paired_producers(program, tokens, on)
-    if program.consumers and producers is None:
+    if program.producers and producers is None:
         return None
     return deepest(block, replace(block.sized(rows, tokens, PAIR), producers=producers), on)
 
@@ -190,8 +193,7 @@ def paired_producers(program: TileProgram, tokens: int, on: Target) -> Producers
     They are in pairs themselves, and their rings as deep as fits: a ring of four steps took 12.2
     us, of six 11.8 (R 64, 64 tokens).
     """
-    made = program.consumers.producers if program.consumers else None
-    if made is None or not can_run(made):
+    if (made := program.producers) is None or not can_run(made):
         return None
     block, tiles = RegisterBlock.of(made), producer_tiles(program, tokens, on, paired=True)
     steps = block.depth // (PAIR * BOXES * BOX_DEPTH)
@@ -252,3 +254,21 @@ def _model(program: TileProgram, on: Target) -> Model:
         return work.beside_producers_us(knobs, streamed)
 
     return model
+
+
+SCHEDULE = Ranked(
+    name=RegisterOperand.schedule,
+    knobs=RegisterOperand,
+    roles=Roles,
+    lower=lowered,
+    fits=fits,
+    choose=choose,
+    candidates=candidates,
+    registers=lambda program, knobs: RegisterBlock.of(program).registers(
+        own(RegisterOperand, knobs)
+    ),
+    shared_bytes=lambda program, knobs: RegisterBlock.of(program).shared_bytes(
+        own(RegisterOperand, knobs)
+    ),
+    predict=predict,
+)

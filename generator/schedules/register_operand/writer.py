@@ -19,7 +19,6 @@ from mirage_kernels.generator.emit.tma_tiles import (
     BoxPlan,
     args_type,
     boxes,
-    write_args,
     write_copies,
     write_launch,
     write_operands,
@@ -27,7 +26,6 @@ from mirage_kernels.generator.emit.tma_tiles import (
 from mirage_kernels.generator.emit.writer import WIDTH, Writer
 from mirage_kernels.generator.plan.program import Do, Layout, Stage, Statement, TileProgram
 from mirage_kernels.generator.schedules.cluster_split_k.writer import IN_LOOP
-from mirage_kernels.generator.schedules.producer_blocks import paired as paired_producers
 from mirage_kernels.generator.schedules.producer_blocks import writer as producer_blocks
 
 INCLUDES = ("tile/register_operand/reduce.cuh",)
@@ -46,14 +44,6 @@ def held_kernel(writer: Writer, program: TileProgram) -> None:
     _plan(writer, program)
     _kernel(writer, program)
     write_launch(writer, program, HELD)
-
-
-def held_makers(writer: Writer, program: TileProgram) -> None:
-    """Write what makers in pairs run, and before it what a launch of the plan is given."""
-    assert program.producers is not None
-    writer.line("// The arguments of a launch of producer and consumer blocks.")
-    write_args(writer, program, HELD)
-    paired_producers.write_makers(writer, program, program.producers)
 
 
 def _plan(writer: Writer, program: TileProgram) -> None:
@@ -207,7 +197,7 @@ def _kernel(writer: Writer, program: TileProgram) -> None:
             writer.line("return;")
         if program.fetches and not program.received:
             _fetches(writer, program)
-        _loop(writer, program)
+        write_loop(writer, program)
         _after(writer, program)
     writer.line()
 
@@ -251,7 +241,8 @@ def _fetches(writer: Writer, program: TileProgram) -> None:
     writer.line("tile::commit_copies();")
 
 
-def _loop(writer: Writer, program: TileProgram) -> None:
+def write_loop(writer: Writer, program: TileProgram) -> None:
+    """Write a pass of the loop, statement by statement."""
     with writer.block("tile::multiply_register_operand(block, [&](const auto& step) {", "});"):
         rows = [s for s in boxes(program) if s.layout is Layout.ROWS]
         lines = [(f"const auto {s.out} = {_read(s, rows, program)};", s) for s in program.loads]

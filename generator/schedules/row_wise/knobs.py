@@ -13,8 +13,8 @@ from typing import ClassVar
 from mirage_kernels.generator.plan.layouts import WARP_LANES
 from mirage_kernels.generator.plan.program import Do, Roles, TileProgram
 from mirage_kernels.generator.schedules.latency import ELEMENT_BYTES, ROW_WARP_US, Model
-from mirage_kernels.generator.schedules.loop import ALIGNED_ELEMENTS
-from mirage_kernels.generator.schedules.schedule import Knobs
+from mirage_kernels.generator.schedules.loop import ALIGNED_ELEMENTS, lowered
+from mirage_kernels.generator.schedules.schedule import Knobs, Ranked
 from mirage_kernels.generator.target import Target
 
 WARPS, CHUNKS = (1, 2, 4, 8, 16), 4  # of a block that holds a row; of its threads
@@ -103,3 +103,17 @@ def predict(program: TileProgram, on: Target) -> Model:
         return START_US + row_us * tokens + crowded + knobs.chunks * ROW_WARP_US
 
     return model
+
+
+SCHEDULE = Ranked(
+    name=RowWise.schedule,
+    knobs=RowWise,
+    roles=Roles,
+    lower=lowered,
+    fits=fits,
+    choose=choose,
+    candidates=candidates,
+    registers=lambda program, knobs: 0,  # a thread holds a few elements
+    shared_bytes=lambda program, knobs: 0,  # sums of warps take a few static bytes
+    predict=predict,
+)

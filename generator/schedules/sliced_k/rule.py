@@ -25,7 +25,7 @@ from math import ceil
 from mirage_kernels.generator.errors import PlanError
 from mirage_kernels.generator.plan.hardware import WAVEFRONT_BYTES
 from mirage_kernels.generator.plan.layouts import LINE_TILE, WARP_LANES
-from mirage_kernels.generator.plan.program import Do, Layout, TileProgram
+from mirage_kernels.generator.plan.program import Do, Layout, Roles, TileProgram
 from mirage_kernels.generator.schedules.latency import TOKEN_BYTES, WAVE_US, Model, Streaming
 from mirage_kernels.generator.schedules.loop import (
     BUCKETS,
@@ -33,10 +33,12 @@ from mirage_kernels.generator.schedules.loop import (
     RESERVED_BYTES,
     ROW_TILE,
     Producers,
+    lowered,
+    own,
     rows_for,
 )
 from mirage_kernels.generator.schedules.producer_blocks import STAMP_BYTES, producer_tiles
-from mirage_kernels.generator.schedules.schedule import Knobs
+from mirage_kernels.generator.schedules.schedule import Knobs, Ranked
 from mirage_kernels.generator.schedules.sliced_k.knobs import CHUNK_DEPTH, Footprint, SlicedK
 from mirage_kernels.generator.target import Target
 
@@ -92,8 +94,12 @@ def candidates(program: TileProgram, tokens: int, on: Target) -> Iterator[Sliced
 
 def _alone(program: TileProgram, tokens: int, on: Target) -> SlicedK:
     """Return the rule's knobs without producer blocks."""
-    rows, footprint = program.extents[program.roles.rows], Footprint.of(program)
-    for block_rows, chunks in _sizes(tokens, rows_by_wave(rows, footprint.row_tile, on)):
+    footprint, all_rows = Footprint.of(program), program.extents[program.roles.rows]
+    waves = range(1, -(-all_rows // on.multiprocessors) + 1)
+    by_wave = [rows_for(all_rows, on.multiprocessors * n, footprint.row_tile) for n in waves]
+    tried = product(dict.fromkeys(by_wave), (2, 1))  # rows of a block, chunks of a step
+    best_first = sorted(tried, key=lambda size: -size[1]) if tokens <= FEW_TOKENS else tried
+    for block_rows, chunks in best_first:
         knobs = SlicedK(tokens, block_rows, warps=8, chunks=chunks, stages=2)
         smallest = footprint.shared_bytes(replace(knobs, warps=4))
         if footprint.registers(knobs) <= footprint.most_registers and smallest <= on.shared_bytes:
@@ -102,19 +108,6 @@ def _alone(program: TileProgram, tokens: int, on: Target) -> SlicedK:
     raise PlanError(
         f"{tokens} tokens and {few} rows need more registers or shared memory than a block has"
     )
-
-
-def rows_by_wave(rows: int, tile: int, on: Target) -> list[int]:
-    """Return the rows of a block, in whole tiles, that need one wave of blocks, two and so on."""
-    waves = range(1, -(-rows // on.multiprocessors) + 1)
-    return list(dict.fromkeys(rows_for(rows, on.multiprocessors * n, tile) for n in waves))
-
-
-def _sizes(tokens: int, most: list[int]) -> list[tuple[int, int]]:
-    """Return rows of a block and chunks of a step, best first."""
-    if tokens <= FEW_TOKENS:
-        return [(block_rows, chunks) for chunks in (2, 1) for block_rows in most]
-    return [(block_rows, chunks) for block_rows in most for chunks in (2, 1)]
 
 
 def _with_stages(footprint: Footprint, knobs: SlicedK, limit: int) -> SlicedK:
@@ -151,7 +144,7 @@ def _with_producers(program: TileProgram, knobs: SlicedK, on: Target) -> Iterato
 
     As many stages as fit: a producer should not wait for memory more often than it must.
     """
-    if program.consumers is None or (made := program.consumers.producers) is None:
+    if (made := program.producers) is None:
         yield knobs
         return
     footprint, depth = Footprint(made), made.extents[made.roles.depth]
@@ -218,3 +211,17 @@ def _products_us(work: Streaming, footprint: Footprint, knobs: SlicedK, at_once:
     alone = knobs.warps * at_once <= SCHEDULERS
     cycles = ALONE_CYCLES if alone else TOGETHER_CYCLES
     return tiles / SCHEDULERS * cycles / work.clock
+
+
+SCHEDULE = Ranked(
+    name=SlicedK.schedule,
+    knobs=SlicedK,
+    roles=Roles,
+    lower=lowered,
+    fits=fits,
+    choose=choose,
+    candidates=candidates,
+    registers=lambda program, knobs: Footprint.of(program).registers(own(SlicedK, knobs)),
+    shared_bytes=lambda program, knobs: Footprint.of(program).shared_bytes(own(SlicedK, knobs)),
+    predict=predict,
+)

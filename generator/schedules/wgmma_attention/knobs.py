@@ -65,12 +65,21 @@ class WgmmaAttention(AttentionKnobs):
         return pipeline + ONES_BYTES + queries + STATE_BYTES + left + numbers
 
 
+def fits(program: AttentionProgram, on: Target) -> tuple[str, ...]:
+    """Return what speaks against tiles of many query rows."""
+    reasons = [
+        (on.arch in ARCHS, f"{on.arch} has no wgmma"),
+        (program.depth in SHAPES, f"there is no tile for heads of {program.depth} elements"),
+        (takes_many_rows(program), "it computes what tiles of many rows do not"),
+    ]
+    return tuple(reason for holds, reason in reasons if not holds)
+
+
 def rule(program: AttentionProgram, on: Target) -> WgmmaAttention | None:
     """Return the knobs of the variant, with the most stages; None if a program or GPU has none."""
-    shape = SHAPES.get(program.depth)
-    if shape is None or on.arch not in ARCHS or not takes_many_rows(program):
+    if fits(program, on):
         return None
-    rows, keys = shape
+    rows, keys = SHAPES[program.depth]
     sums = int(any(s.do is Do.LINE_SUM for s in program.loop))
     for stages in range(MOST_STAGES, FEWEST_STAGES - 1, -1):
         warps = CONSUMERS + PRODUCERS

@@ -16,38 +16,35 @@ from mirage_kernels.generator.records.folder import emitted
 from mirage_kernels.generator.target import TARGETS
 
 
-@pytest.mark.parametrize("arch", TARGETS)
-def test_list_says_of_every_architecture_whether_its_kernels_have_been_run(
-    mirage_kernels, arch: str
+def architectures(outcome) -> dict[str, dict[str, object]]:
+    return {a["arch"]: a for a in json.loads(outcome.out)["architectures"]}
+
+
+def test_list_says_of_every_architecture_how_far_its_kernels_have_been_tried(
+    mirage_kernels,
 ) -> None:
-    on, count = TARGETS[arch], len(emitted(package_kernels(), arch))
-    printed = mirage_kernels("list").out
-    assert re.search(rf"{arch} +{on.gpu} +{count} +{re.escape(on.evidence.value)}\n", printed)
+    found = architectures(mirage_kernels("list", "--json"))
+    assert list(found) == list(TARGETS)
+    for arch, on in TARGETS.items():
+        assert found[arch]["kernels"] == len(emitted(package_kernels(), arch))
+        assert (found[arch]["gpu"], found[arch]["evidence"]) == (on.gpu, on.evidence.value)
+    assert found["sm_90a"]["tuned"] > 50
+    assert found["sm_80"]["tuned"] == 0
 
 
-def test_list_says_of_kernels_just_generated_that_they_are_not_measured(
+def test_only_kernels_with_times_of_their_own_count_as_measured(
     mirage_kernels, record, tmp_path: Path
 ) -> None:
-    for shape in ({"K": 64, "N": 48}, record.shape):
+    """One that was just generated has none, whatever others of its architecture have."""
+    tuned, new = dict(record.shape), {"K": 5120, "N": 7168}
+    for shape in (tuned, new):
         made = replace(record, shape=shape)
         path = tmp_path / made.path
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(made.text())
     printed = mirage_kernels("list", "--kernels", str(tmp_path)).out
-    assert re.search(r"sm_90a .* 2 +run and measured; 1 generated, not measured\n", printed)
-
-
-def test_an_architecture_without_kernels_has_no_evidence(mirage_kernels, tmp_path: Path) -> None:
-    printed = mirage_kernels("list", "--kernels", str(tmp_path)).out
-    assert re.search(r"sm_90a +NVIDIA H200 +0 +-\n", printed)
-
-
-def test_list_json_holds_the_architectures(mirage_kernels) -> None:
-    document = json.loads(mirage_kernels("list", "--json").out)
-    by_arch = {a["arch"]: a for a in document["architectures"]}
-    assert list(by_arch) == list(TARGETS)
-    assert by_arch["sm_90a"]["evidence"] == "measured"
-    assert by_arch["sm_120a"]["evidence"] == "compiled"
+    assert re.search(r"sm_90a +NVIDIA H200 +2 +1 +run and measured\n", printed)
+    assert re.search(r"rms_norm_linear/K5120_N7168_fp16 +sm_90a .* - +", printed)
 
 
 def test_list_says_when_a_kernel_was_tuned(mirage_kernels) -> None:
@@ -75,9 +72,7 @@ def test_show_takes_the_measured_architecture_where_several_have_the_kernel(mira
     assert "fp16, sm_90a (" in printed
 
 
-def test_generate_for_an_unknown_architecture_names_those_that_are_known(
-    mirage_kernels, tmp_path: Path
-) -> None:
+def test_generate_for_an_unknown_architecture_names_those_that_are_known(mirage_kernels) -> None:
     outcome = mirage_kernels("generate", "rms_norm_linear", "--arch", "sm_99")
     assert outcome.code == 2
     assert "no facts about architecture 'sm_99'" in outcome.err

@@ -1,0 +1,153 @@
+"""Kernels that stream weights past tokens, and row-wise ones: from a muGraph to their sources."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+from mirage_kernels.generator.emit import forms
+from mirage_kernels.generator.emit.cuda import Kernel
+from mirage_kernels.generator.emit.table import Entry
+from mirage_kernels.generator.ir import Graph, retile
+from mirage_kernels.generator.plan.lower import tile_program
+from mirage_kernels.generator.plan.program import Roles, TileProgram
+from mirage_kernels.generator.records.headers import kernel_header, stacked_header
+from mirage_kernels.generator.records.plans import Plan, options_of, require_room
+from mirage_kernels.generator.records.record import About, KernelRecord
+from mirage_kernels.generator.schedules.batched_lora import (
+    MOST_STACKED_TOKENS,
+    stacked_program,
+    stacked_variants,
+)
+from mirage_kernels.generator.schedules.choose import programs_of, variants
+from mirage_kernels.generator.schedules.loop import ALIGNED_ELEMENTS, lowered, producers_of
+from mirage_kernels.generator.schedules.producer_blocks import with_producer_blocks
+from mirage_kernels.generator.schedules.prologue import has_prologue
+from mirage_kernels.generator.schedules.schedule import Subject, Variant
+from mirage_kernels.generator.search.cases import Case, affordable
+from mirage_kernels.generator.target import target
+from mirage_kernels.generator.tuning.catalog import Key, tuned_kernel
+from mirage_kernels.generator.tuning.variants import MAX_TOKENS, chosen_variants
+
+# What a launch has room for: the arrays of LaunchArgs and Kernel in csrc/launch.h.
+ROOM = {"tensors": 8, "scalars": 4, "results": 4, "dynamic dims": 4, "static dims": 4}
+
+
+def require(subject: Subject) -> None:
+    """Raise PlanError for a muGraph that no schedule runs."""
+    variants(lowered(subject), subject.on)
+    require_room(subject.recipe, _carried(subject.graph), ROOM)
+
+
+def _carried(graph: Graph) -> dict[str, Collection[str]]:
+    """Return the names of what a launch carries."""
+    types = {n.name: n.out.type for n in graph.inputs}
+    dims = {d.name: d.dynamic for type_ in types.values() for d in type_.dims}
+    return {
+        "tensors": [name for name, type_ in types.items() if type_.dims],
+        "scalars": [name for name, type_ in types.items() if not type_.dims],
+        "results": graph.outputs,
+        "dynamic dims": [d for d, dynamic in dims.items() if dynamic],
+        "static dims": [d for d, dynamic in dims.items() if not dynamic],
+    }
+
+
+def planned(about: About, graph: Graph) -> KernelRecord:
+    """Return the record of a kernel with its variants: measured ones where it was tuned."""
+    programs = programs_of(about.recipe, graph, about.arch)
+    roles = programs[0].roles
+    tuned = tuned_kernel(about.arch, Key(about.recipe, about.dtype, about.shape))
+    chosen = chosen_variants(programs, target(about.arch), tuned)
+    most_tokens = _most_tokens(programs[0], chosen)
+    measured = {b.size for b in tuned.buckets} if tuned else set()
+    largest = chosen[-1].knobs.tiles(roles)[roles.tokens]
+    if tuned and (not has_prologue(programs[0], target(about.arch)) or largest in measured):
+        most_tokens = tuned.max_tokens  # else it was measured before the plan for so many was there
+    tiled = retile(graph, chosen[0].knobs.tiles(roles))
+    return KernelRecord(
+        **vars(about), roles=roles, variants=chosen, max_tokens=most_tokens, graph=tiled
+    )
+
+
+def _most_tokens(program: TileProgram, chosen: Sequence[Variant]) -> int:
+    """Return up to how many tokens a kernel serves that was never measured (0: any number)."""
+    if not program.loop:
+        return 0
+    most = chosen[-1].knobs.tiles(program.roles)[program.roles.tokens]
+    return most if program.statistics or program.also else MAX_TOKENS
+
+
+def cases(record: KernelRecord, variant: Variant) -> list[Case]:
+    """Return what a variant is proved on.
+
+    The full extents have an uneven number of tokens; the small ones have uneven edges everywhere,
+    and no more than a single tile. Rows without a loop: full lines, short ones, a single token.
+    """
+    roles, tiles = record.roles, record.tiles(variant)
+    if not roles.rows:
+        full = {roles.tokens: tiles[roles.tokens] + 2, **record.shape}
+        few = {roles.tokens: 2, roles.depth: ALIGNED_ELEMENTS}
+        single = full | {roles.tokens: 1}
+        return [Case(tiles, full), Case(tiles, full | few, bounded=True), Case(tiles, single)]
+    tokens = tiles[roles.tokens] + 3
+    rows, depth = tiles[roles.rows], tiles[roles.depth]
+    full = affordable(record.graph, {roles.tokens: tokens, **record.shape}, tiles)
+    uneven = full | {roles.rows: 2 * rows + 5, roles.depth: 2 * depth + 8}
+    single = full | {roles.tokens: 1, roles.rows: rows - 1, roles.depth: depth}
+    return [Case(tiles, full), Case(tiles, uneven, bounded=True), Case(tiles, single)]
+
+
+def sources(records: Sequence[KernelRecord]) -> dict[str, str]:
+    """Return the sources of a recipe's records: CUDA, then Triton."""
+    plain = [forms.Emitted(record.arch, kernel_of(record)) for record in records]
+    stacked = [(record.arch, stacked_kernel(record)) for record in records]
+    files = forms.recipe_files(plain)
+    files |= forms.recipe_files([forms.Emitted(arch, k) for arch, k in stacked if k is not None])
+    return files | forms.triton_files(plain)
+
+
+def triton_of(record: KernelRecord) -> str:
+    """Return the Triton program of a record."""
+    (text,) = forms.triton_files([forms.Emitted(record.arch, kernel_of(record))]).values()
+    return text
+
+
+def kernel_of(record: KernelRecord) -> Kernel:
+    """Return the kernel of a record, planned."""
+    program = tile_program(record.recipe, record.graph, record.arch)
+    if any(producers_of(v.knobs) for v in record.variants):
+        program = with_producer_blocks(program, target(record.arch))
+    return Kernel(program, record.variants, record.storage, kernel_header(record, program))
+
+
+def stacked_kernel(record: KernelRecord) -> Kernel | None:
+    """Return the kernel of the same muGraph whose tokens have slices of stacks, if there is one."""
+    if not record.stacked:
+        return None
+    on = target(record.arch)
+    plain = tile_program(record.recipe, record.graph, record.arch)
+    program = stacked_program(plain, record.stacked, on)
+    variants = () if program is None else stacked_variants(program, record.variants, on)
+    if program is None or not variants:
+        return None
+    return Kernel(program, variants, record.storage, stacked_header(record, program))
+
+
+def entries(record: KernelRecord) -> list[Entry]:
+    """Return the rows of a record: its kernel, and the one for slices of stacks."""
+    options, about = options_of(record), (record.dtype, record.shape, record.stem)
+    space = any(v.knobs.has_workspace for v in record.variants)
+    found = [Entry(record.recipe, *about, record.max_tokens, options, space)]
+    stacked = stacked_kernel(record)
+    if stacked is not None:
+        most = max(MOST_STACKED_TOKENS, record.max_tokens) if record.max_tokens else 0
+        found.append(Entry(stacked.program.recipe, *about, most, options, workspace=True))
+    return found
+
+
+def form(subject: Subject) -> str:
+    """Return nothing: muGraphs that stream weights have no names; PlanError for other ones."""
+    lowered(subject)
+    return ""
+
+
+PLAN = Plan(Roles, form, require, planned, cases, sources, entries)
