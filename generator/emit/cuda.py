@@ -12,18 +12,24 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from mirage_kernels.generator.emit.header import Header
-from mirage_kernels.generator.emit.host import bucket_name, write_host
+from mirage_kernels.generator.emit.host import bucket_name, schedule_name, write_host
 from mirage_kernels.generator.emit.kernel_sources import parts_of, write_includes
-from mirage_kernels.generator.emit.names import TYPES, camel, dims_text, statics
-from mirage_kernels.generator.emit.writer import WIDTH, Writer
+from mirage_kernels.generator.emit.names import (
+    camel,
+    dims_text,
+    statics,
+    write_alias,
+    write_config,
+    write_shape,
+)
+from mirage_kernels.generator.emit.writer import Writer
 from mirage_kernels.generator.ir import DType
 from mirage_kernels.generator.plan.program import TileProgram
 from mirage_kernels.generator.schedules.batched_lora import writer as batched_lora
+from mirage_kernels.generator.schedules.cluster_split_k import writer as cluster_split_k
 from mirage_kernels.generator.schedules.cluster_split_k.knobs import ClusterSplitK
-from mirage_kernels.generator.schedules.cluster_split_k.writer import turns
-from mirage_kernels.generator.schedules.loop import LoopKnobs, producers_of, prologue_warps
+from mirage_kernels.generator.schedules.loop import LoopKnobs, prologue_warps
 from mirage_kernels.generator.schedules.producer_blocks import writer as producer_blocks
-from mirage_kernels.generator.schedules.prologue import writer as prologue
 from mirage_kernels.generator.schedules.register_operand.knobs import RegisterOperand
 from mirage_kernels.generator.schedules.row_wise.knobs import RowWise
 from mirage_kernels.generator.schedules.schedule import Knobs, Variant
@@ -55,8 +61,7 @@ def emit_cuda(kernel: Kernel) -> str:
     parts, writer = parts_of(kernel.program, kernel.variants), Writer()
     kernel.header.write(writer, "//")
     writer.line()
-    writer.line('#include "launch.h"')
-    for include in sorted({i for part in parts for i in part.includes}):
+    for include in sorted({i for part in parts for i in part.includes} | {"variants.h"}):
         writer.line(f'#include "{include}"')
     writer.line()
     _open(writer)
@@ -70,9 +75,6 @@ def instantiation(kernel: Kernel, forms: Sequence[str]) -> str:
     """Return the file of one shape and element type, given those of the forms that it includes."""
     writer = Writer()
     kernel.header.of_shape().write(writer, "//")
-    writer.line()
-    writer.line('#include "launch.h"')
-    writer.line()
     write_includes(writer, forms)
     _open(writer)
     _configs(writer, kernel)
@@ -86,13 +88,15 @@ def _open(writer: Writer) -> None:
 
 
 def _configs(writer: Writer, kernel: Kernel) -> None:
-    """Write the shape, the knobs of each bucket, and what callers see."""
-    with writer.block("struct Shape {", "};"):
-        writer.line(f"using T = {TYPES[kernel.storage]};")
-        extents = [f"{name} = {size}" for name, size in statics(kernel.program).items()]
-        writer.declaration("static constexpr int ", extents)
+    """Write the shape, the knobs of each variant, and what callers see."""
+    write_shape(writer, kernel.storage, statics(kernel.program))
+    listed = []
     for variant in kernel.variants:
-        _knobs_of(writer, kernel, variant)
+        name = bucket_name(variant, kernel.program.roles.tokens)
+        schedule = schedule_name(variant, kernel.program)
+        write_config(writer, name, schedule, _constants(kernel.program, variant.knobs))
+        listed.append(f"UpTo<{variant.bucket}, {name}>" if variant.bucket else f"Any<{name}>")
+    write_alias(writer, "Variants", "Kernels", listed)
     writer.line()
     writer.line("}  // namespace")
     writer.line()
@@ -101,37 +105,21 @@ def _configs(writer: Writer, kernel: Kernel) -> None:
     writer.line("}  // namespace mirage::generated")
 
 
-def _knobs_of(writer: Writer, kernel: Kernel, variant: Variant) -> None:
-    knobs, program = variant.knobs, kernel.program
-    launch = kernel.header.launches.get(variant.bucket, "")
-    head = f"struct {bucket_name(variant, program.roles.tokens)} : Shape {{"
-    noted = f"{head}  // {launch}"
-    if launch and len(noted) > WIDTH:
-        writer.line(f"// {launch}.")
-    with writer.block(noted if launch and len(noted) <= WIDTH else head, "};"):
-        constants = [f"k{camel(k)} = {v}" for k, v in _constants(knobs).items()]
-        writer.declaration("static constexpr int ", constants)
-        if prologue_warps(knobs):
-            writer.line(prologue.knobs_text(knobs))
-        if producers_of(knobs):
-            for line in producer_blocks.knobs_text(knobs):
-                writer.line(line)
-        if program.stacked and isinstance(knobs, LoopKnobs):
-            writer.line(batched_lora.knobs_text(program, knobs))
-        if isinstance(knobs, ClusterSplitK):
-            for line in turns(program, knobs):
-                writer.line(line)
-
-
-def _constants(knobs: Knobs) -> dict[str, int]:
-    """Return what a config has of the knobs themselves."""
+def _constants(program: TileProgram, knobs: Knobs) -> dict[str, int]:
+    """Return what a config has."""
     if isinstance(knobs, RowWise):
         return {"warps": knobs.warps} | ({"line": knobs.elements} if knobs.elements else {})
-    if isinstance(knobs, SlicedK):
-        return {k: v for k, v in vars(knobs).items() if k != "producers"}
     assert isinstance(knobs, LoopKnobs)
-    found = {"tokens": knobs.tokens, "rows": knobs.rows, "stages": knobs.stages}
+    if isinstance(knobs, SlicedK):
+        found = {k: v for k, v in vars(knobs).items() if k != "producers"}
+    else:
+        found = {"tokens": knobs.tokens, "rows": knobs.rows, "stages": knobs.stages}
     if isinstance(knobs, RegisterOperand):
         found |= {"groups": knobs.groups, "blocks": knobs.blocks}
         found |= {"barriers": knobs.barriers} if knobs.barriers > 1 else {}
-    return found
+    if isinstance(knobs, ClusterSplitK):
+        found |= cluster_split_k.knobs_of(program, knobs)
+    if warps := prologue_warps(knobs):
+        found |= {"prologue_warps": warps}
+    found |= producer_blocks.knobs_of(knobs)
+    return found | (batched_lora.knobs_of(program, knobs) if program.stacked else {})

@@ -9,8 +9,8 @@ from mirage_kernels.generator.emit.names import declared, dims_text, vocabulary
 from mirage_kernels.generator.emit.tma_tiles import (
     TOKEN_LINES,
     BoxPlan,
+    args_type,
     boxes,
-    write_args,
     write_copies,
     write_launch,
     write_operands,
@@ -33,12 +33,11 @@ _SUMS = {
 }
 
 
-def turns(program: TileProgram, knobs: ClusterSplitK) -> list[str]:
-    """Return the knobs of steps: warpgroups, turns, boxes of a step, steps in registers."""
-    block = SplitBlock.of(program)
-    groups = f"kGroups = {knobs.groups}, kTurns = {block.turns(knobs.rows)}"
-    steps = f"kTmaTiles = {block.boxes(knobs.rows)}, kSets = {block.sets(knobs)}"
-    return [f"static constexpr int {groups}, {steps};"]
+def knobs_of(program: TileProgram, knobs: ClusterSplitK) -> dict[str, int]:
+    """Return the knobs of steps: warpgroups, turns, TMA tiles of a step, steps in registers."""
+    block, rows = SplitBlock.of(program), knobs.rows
+    steps = {"tma_tiles": block.boxes(rows), "sets": block.sets(knobs)}
+    return {"groups": knobs.groups, "turns": block.turns(rows), **steps}
 
 
 def split_kernel(writer: Writer, program: TileProgram) -> None:
@@ -46,7 +45,6 @@ def split_kernel(writer: Writer, program: TileProgram) -> None:
     made = split(program)
     assert made is not None
     _plan(writer, program, made)
-    write_args(writer, program, SPLIT)
     _kernel(writer, program, made)
     write_launch(writer, program, SPLIT)
 
@@ -86,7 +84,7 @@ def _kernel(writer: Writer, program: TileProgram, made: Split) -> None:
     writer.line("__global__ void __cluster_dims__(tile::kClusterBlocks, 1, 1)")
     writer.line("    __launch_bounds__(ClusterSplitKBlock<Config>::kThreads, 1)")
     name = f"{program.recipe}_cluster_split_k"
-    head = f"        {name}(const __grid_constant__ ClusterSplitKArgs given) {{"
+    head = f"        {name}(const __grid_constant__ {args_type(program, SPLIT)} given) {{"
     with writer.block(head), declared(writer, program):
         _prologue(writer, program)
         with writer.block("if (block.is_producer()) {"):
