@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "launch.h"
+#include "tile/mma/fragments.cuh"
 #include "tile/sync/dependent_launch.cuh"
 
 namespace mirage::tile {
@@ -16,6 +17,13 @@ struct Grid {
   int threads, shared_bytes;
   int cluster = 1;  // blocks of a cluster, along the row tiles
 };
+
+// The tiles of a result of `rows` and `tokens`, each a block.
+template <class Config>
+Grid tile_grid(int64_t tokens, int64_t rows, int shared_bytes) {
+  const int64_t row_tiles = ceil_div(rows, Config::kRows);
+  return {row_tiles, ceil_div(tokens, Config::kTokens), kBlockThreads<Config>, shared_bytes};
+}
 
 constexpr int kSharedBytesByDefault = 48 * 1024;  // more needs an attribute, per device
 constexpr int kAnswers = 64;                      // that a thread caches

@@ -8,22 +8,28 @@ a pure function of its arguments.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from mirage_kernels.generator.emit.header import Header
-from mirage_kernels.generator.emit.host import bucket_name, write_host
+from mirage_kernels.generator.emit.host import bucket_name, schedule_name, write_host
 from mirage_kernels.generator.emit.kernel_sources import parts_of
-from mirage_kernels.generator.emit.names import TYPES, camel, dims_text, statics
+from mirage_kernels.generator.emit.names import (
+    camel,
+    dims_text,
+    statics,
+    write_alias,
+    write_config,
+    write_shape,
+)
 from mirage_kernels.generator.emit.part import write_includes
-from mirage_kernels.generator.emit.writer import WIDTH, Writer
+from mirage_kernels.generator.emit.writer import Writer
 from mirage_kernels.generator.ir import DType
 from mirage_kernels.generator.plan.program import TileProgram
 from mirage_kernels.generator.schedules.batched_lora import writer as batched_lora
-from mirage_kernels.generator.schedules.loop import LoopKnobs, producers_of, prologue_warps
+from mirage_kernels.generator.schedules.loop import LoopKnobs, prologue_warps
 from mirage_kernels.generator.schedules.producer_blocks import writer as producer_blocks
-from mirage_kernels.generator.schedules.prologue import writer as prologue
-from mirage_kernels.generator.schedules.schedule import Variant
+from mirage_kernels.generator.schedules.schedule import Knobs, Variant
 
 __all__ = ["Kernel", "bucket_name", "camel", "dims_text", "emit_cuda", "instantiation"]
 
@@ -51,8 +57,7 @@ def emit_cuda(kernel: Kernel) -> str:
     parts, writer = parts_of(kernel.program, kernel.variants), Writer()
     kernel.header.write(writer, "//")
     writer.line()
-    writer.line('#include "launch.h"')
-    for include in sorted({i for part in parts for i in part.includes}):
+    for include in sorted({i for part in parts for i in part.includes} | {"variants.h"}):
         writer.line(f'#include "{include}"')
     writer.line()
     _open(writer)
@@ -66,9 +71,6 @@ def instantiation(kernel: Kernel, forms: Sequence[str]) -> str:
     """Return the file of one shape and element type, given those of the forms that it includes."""
     writer = Writer()
     kernel.header.of_shape().write(writer, "//")
-    writer.line()
-    writer.line('#include "launch.h"')
-    writer.line()
     write_includes(writer, forms)
     _open(writer)
     _configs(writer, kernel)
@@ -82,13 +84,15 @@ def _open(writer: Writer) -> None:
 
 
 def _configs(writer: Writer, kernel: Kernel) -> None:
-    """Write the shape, the knobs of each bucket, and what callers see."""
-    with writer.block("struct Shape {", "};"):
-        writer.line(f"using T = {TYPES[kernel.storage]};")
-        extents = [f"{name} = {size}" for name, size in statics(kernel.program).items()]
-        writer.declaration("static constexpr int ", extents)
+    """Write the shape, the knobs of each variant, and what callers see."""
+    write_shape(writer, kernel.storage, statics(kernel.program))
+    listed = []
     for variant in kernel.variants:
-        _knobs_of(writer, kernel, variant)
+        name = bucket_name(variant, kernel.program.roles.tokens)
+        schedule = schedule_name(variant, kernel.program)
+        write_config(writer, name, schedule, _constants(kernel.program, variant.knobs))
+        listed.append(f"UpTo<{variant.bucket}, {name}>" if variant.bucket else f"Any<{name}>")
+    write_alias(writer, "Variants", "Kernels", listed)
     writer.line()
     writer.line("}  // namespace")
     writer.line()
@@ -97,26 +101,12 @@ def _configs(writer: Writer, kernel: Kernel) -> None:
     writer.line("}  // namespace mirage::generated")
 
 
-def _knobs_of(writer: Writer, kernel: Kernel, variant: Variant) -> None:
-    knobs, program = variant.knobs, kernel.program
-    launch = kernel.header.launches.get(variant.bucket, "")
-    head = f"struct {bucket_name(variant, program.roles.tokens)} : Shape {{"
-    noted = f"{head}  // {launch}"
-    if launch and len(noted) > WIDTH:
-        writer.line(f"// {launch}.")
-    with writer.block(noted if launch and len(noted) <= WIDTH else head, "};"):
-        first, *more = knobs.config(program)
-        writer.declaration("static constexpr int ", _constants(first))
-        if prologue_warps(knobs):
-            writer.line(prologue.knobs_text(knobs))
-        if producers_of(knobs):
-            for line in producer_blocks.knobs_text(knobs):
-                writer.line(line)
-        if program.stacked and isinstance(knobs, LoopKnobs):
-            writer.line(batched_lora.knobs_text(program, knobs))
-        for constants in more:
-            writer.declaration("static constexpr int ", _constants(constants))
-
-
-def _constants(values: Mapping[str, int]) -> list[str]:
-    return [f"k{camel(name)} = {value}" for name, value in values.items()]
+def _constants(program: TileProgram, knobs: Knobs) -> dict[str, int]:
+    """Return what a config has."""
+    found = knobs.config(program)
+    if warps := prologue_warps(knobs):
+        found |= {"prologue_warps": warps}
+    found |= producer_blocks.knobs_of(knobs)
+    if program.stacked and isinstance(knobs, LoopKnobs):
+        found |= batched_lora.knobs_of(program, knobs)
+    return found

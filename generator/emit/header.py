@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Container, Sequence
+from dataclasses import dataclass, replace
 
 from mirage_kernels.generator.emit.writer import WIDTH, Writer, wrapped
 
-OF_THE_FORM = ("Formula", "muGraph", "Expects")
-OF_THE_SHAPE = ("Formula", "Shape", "Proved", "Accuracy", "Launch")
+OF_THE_FORM = ("Formula", "Expects")
+OF_THE_SHAPE = ("Shape", "Proved")
 
 
 @dataclass(frozen=True)
@@ -19,7 +19,6 @@ class Header:
     stem: str  # of the file's name: K4096_N6144_fp16
     paragraphs: Sequence[tuple[str, str]]
     recipe_command: str = ""  # makes what is the same for all shapes
-    launches: Mapping[int, str] = field(default_factory=dict)  # in words, by bucket
 
     def of_form(self, schedule: str, about: Container[str] = OF_THE_FORM) -> Header:
         """Return the header of a form: its schedule, and what holds for every shape."""
@@ -28,14 +27,12 @@ class Header:
         return replace(self, command=command, paragraphs=[("Schedule", schedule), *said])
 
     def of_shape(self) -> Header:
-        """Return the header of an instantiation: what was proved and measured of it."""
-        said = [p for p in self.paragraphs if p[0] in OF_THE_SHAPE]
-        return replace(self, paragraphs=said)
+        """Return the header of an instantiation: where its shape comes from, and its proof."""
+        return replace(self, paragraphs=[p for p in self.paragraphs if p[0] in OF_THE_SHAPE])
 
     def write(self, writer: Writer, mark: str) -> None:
         """Write the header as comment lines that start with `mark`."""
         writer.line(f"{mark} {self.command}")
-        writer.line(mark)
         indent = max((len(word) for word, _ in self.paragraphs), default=0) + 2
         for word, text in self.paragraphs:
             lines = wrapped(text, WIDTH - len(mark) - 1 - indent)

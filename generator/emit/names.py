@@ -110,6 +110,41 @@ def camel(name: str) -> str:
     return "".join(word.capitalize() for word in name.split("_"))
 
 
+def write_shape(writer: Writer, storage: DType, extents: Mapping[str, int]) -> None:
+    """Write what all variants of a shape have: the element type and the static extents."""
+    with writer.block("struct Shape {", "};"):
+        writer.line(f"using T = {TYPES[storage]};")
+        texts = [f"{name} = {size}" for name, size in extents.items()]
+        writer.declaration("static constexpr int ", texts)
+
+
+def write_config(writer: Writer, name: str, schedule: str, knobs: Mapping[str, object]) -> None:
+    """Write a config in the words of csrc/variants.h: its schedule, `Shape`, its knobs."""
+    items = ["Shape", *(f"{camel(knob)}<{value}>" for knob, value in knobs.items())]
+    write_alias(writer, name, schedule, items)
+
+
+def write_alias(writer: Writer, name: str, template: str, arguments: Sequence[str]) -> None:
+    """Write an alias of a template, broken where clang-format breaks it."""
+    left = f"using {name} ="
+    ended = [f"{a}," for a in arguments[:-1]] + [f"{arguments[-1]}>;"]
+    beside = _packed(f"{left} {template}<", ended)
+    below = [left, *_packed(f"    {template}<", ended)]
+    for row in beside if len(beside) == 1 else min(below, beside, key=len):
+        writer.line(row)
+
+
+def _packed(opening: str, items: Sequence[str]) -> list[str]:
+    """Return as few lines as arguments take, below the first of them."""
+    rows = [opening + items[0]]
+    for item in items[1:]:
+        if len(f"{rows[-1]} {item}") <= WIDTH:
+            rows[-1] += f" {item}"
+        else:
+            rows.append(" " * len(opening) + item)
+    return rows
+
+
 def typed(texts: Mapping[Layout, str], s: Statement, program: TileProgram) -> str:
     """Return the type of a statement's result; `lines` is filled in."""
     dim = program.roles.inner_of(s.type)

@@ -31,7 +31,7 @@ class Part:
         header.of_form(f"{self.about}.", said).write(writer, "//")
         writer.line("#pragma once")
         writer.line()
-        for include in sorted(self.includes):
+        for include in sorted({*self.includes, "variants.h"}):
             writer.line(f'#include "{include}"')
         writer.line()
         write_includes(writer, [files[name] for name in self.beside])

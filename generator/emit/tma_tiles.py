@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
+from mirage_kernels.generator.emit.host import launch_function
 from mirage_kernels.generator.emit.names import (
     camel,
     declared,
@@ -57,12 +58,16 @@ def boxes(program: TileProgram) -> list[Statement]:
     return [s for layout in order for s in program.loads if s.layout is layout]
 
 
+def args_type(program: TileProgram, plan: BoxPlan) -> str:
+    """Return the type of a kernel's arguments: the call, and a map per tensor."""
+    return plan.args if program.producers else f"tile::TmaArgs<{len(boxes(program))}>"
+
+
 def write_args(writer: Writer, program: TileProgram, plan: BoxPlan) -> None:
-    """Write the kernel's arguments: the call, and a map per tensor."""
+    """Write the kernel's arguments where producer blocks have maps of their own."""
     names = ", ".join(s.args[0] for s in boxes(program))
     maps = [(f"CUtensorMap maps[{len(boxes(program))}];", names)]
-    if program.producers:
-        maps.append((f"CUtensorMap {PRODUCERS.maps}[2];", "the producers' tokens and rows"))
+    maps.append((f"CUtensorMap {PRODUCERS.maps}[2];", "the producers' tokens and rows"))
     with writer.block(f"struct {plan.args} {{", "};"):
         writer.line("LaunchArgs call;")
         writer.table(maps)
@@ -133,33 +138,53 @@ def _find(writer: Writer, program: TileProgram, plan: BoxPlan) -> None:
 
 def write_launch(writer: Writer, program: TileProgram, plan: BoxPlan) -> None:
     """Write the function that makes the maps and launches the kernel."""
-    roles = program.roles
-    writer.line("template <class Config>")
-    head = f"cudaError_t launch_{plan.name}(const LaunchArgs& args, cudaStream_t stream) {{"
-    with writer.block(head), declared(writer, program):
+    with launch_function(writer, camel(plan.name)), declared(writer, program):
         writer.line(f"using Block = {plan.block}<Config>;")
-        writer.line(f"{plan.args} given{{args}};")
-        _write_maps(writer, program, plan)
-        if program.producers:
-            writer.line("using Producers = ProducersBlock<Config>;")
-            _write_maps(writer, program.producers, PRODUCERS, {s.args[0] for s in boxes(program)})
-        shared = f" * {plan.blocks}" if plan.blocks else ""
-        rows = f"tile::ceil_div({roles.rows}, Block::kRows){shared}"
-        writer.assignment(
-            f"const int64_t row_tiles = {producer_blocks.makers_before(program)}{rows};"
-        )
-        tokens = "tile::ceil_div(args.dims[0], Block::kTokens)"
-        writer.line(f"const int64_t token_tiles = {tokens};")
-        size = "Block::kThreads, Block::kBytes"
         if program.received:
-            bytes_ = producer_blocks.shared_bytes(program, "Block::kBytes")
-            writer.assignment(f"constexpr int kSharedBytes = {bytes_};")
-            size = f"k{camel(plan.name)}Threads<Config>, kSharedBytes"
-        size = f"{size}, {plan.cluster}" if plan.cluster else size
-        writer.assignment(f"const tile::Grid grid{{row_tiles, token_tiles, {size}}};")
-        kernel = f"{program.recipe}_{plan.name}<Config>"
-        writer.line(f"return tile::launch({kernel}, grid, given, stream);")
+            _write_received_launch(writer, program, plan)
+        else:
+            _write_plain_launch(writer, program, plan)
     writer.line()
+
+
+def _write_plain_launch(writer: Writer, program: TileProgram, plan: BoxPlan) -> None:
+    operands = {o.name: o for o in program.inputs}
+    rows = []
+    for s in boxes(program):
+        index = operands[s.args[0]].index
+        lines, stride, size = _extent(s, program, index, plain=True)
+        tensor = f"{{args.inputs[{index}], {lines}, {program.roles.depth}, {stride}}}"
+        rows.append((f"    {{{tensor}, {size}}},", s.args[0]))
+    writer.line("const int64_t tokens = args.dims[0];")
+    writer.line("const tile::TiledTensor tensors[] = {")
+    writer.table(rows)
+    writer.line("};")
+    blocks = ", ".join(filter(None, (plan.blocks or "1", plan.cluster)))
+    grid = f"tile::tma_grid<Block>(tokens, {program.roles.rows}, {blocks})"
+    writer.assignment(f"const tile::Grid grid = {grid};")
+    kernel = f"{program.recipe}_{plan.name}<Config>"
+    writer.assignment(f"return tile::launch_tma<T>({kernel}, grid, args, tensors, stream);")
+
+
+def _write_received_launch(writer: Writer, program: TileProgram, plan: BoxPlan) -> None:
+    roles = program.roles
+    writer.line(f"{args_type(program, plan)} given{{args}};")
+    _write_maps(writer, program, plan)
+    if program.producers:
+        writer.line("using Producers = ProducersBlock<Config>;")
+        _write_maps(writer, program.producers, PRODUCERS, {s.args[0] for s in boxes(program)})
+    shared = f" * {plan.blocks}" if plan.blocks else ""
+    rows = f"tile::ceil_div({roles.rows}, Block::kRows){shared}"
+    writer.assignment(f"const int64_t row_tiles = {producer_blocks.makers_before(program)}{rows};")
+    tokens = "tile::ceil_div(args.dims[0], Block::kTokens)"
+    writer.line(f"const int64_t token_tiles = {tokens};")
+    bytes_ = producer_blocks.shared_bytes(program, "Block::kBytes")
+    writer.assignment(f"constexpr int kSharedBytes = {bytes_};")
+    size = f"k{camel(plan.name)}Threads<Config>, kSharedBytes"
+    size = f"{size}, {plan.cluster}" if plan.cluster else size
+    writer.assignment(f"const tile::Grid grid{{row_tiles, token_tiles, {size}}};")
+    kernel = f"{program.recipe}_{plan.name}<Config>"
+    writer.line(f"return tile::launch({kernel}, grid, given, stream);")
 
 
 def _write_maps(
@@ -186,12 +211,14 @@ def _first(s: Statement, program: TileProgram, plan: BoxPlan) -> str:
     return plan.tile_row if inner is None else "0"
 
 
-def _extent(s: Statement, program: TileProgram, index: int) -> tuple[str, str, str]:
+def _extent(
+    s: Statement, program: TileProgram, index: int, *, plain: bool = False
+) -> tuple[str, str, str]:
     """Return a tensor's lines, their stride, and the lines of a box."""
     roles = program.roles
     if s.layout is Layout.TOKENS:
-        lines = "tile::token_lines<Block>(args.dims[0])"
-        return "args.dims[0]", f"args.row_strides[{index}]", lines
+        tokens = "tokens" if plain else "args.dims[0]"
+        return tokens, f"args.row_strides[{index}]", f"tile::token_lines<Block>({tokens})"
     inner = roles.inner_of(s.type)
     if inner is not None:
         return inner.name, roles.depth, own_lines(inner.name)

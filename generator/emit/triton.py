@@ -74,7 +74,7 @@ def emit_triton(kernel: Kernel) -> str:
     The function takes static extents from its tensors: one program serves all shapes of the form.
     """
     writer, schedule = Writer(unit="    "), "a program per tile of the result, of any shape."
-    kernel.header.of_form(schedule).write(writer, "#")
+    kernel.header.of_form(schedule, ("Formula",)).write(writer, "#")
     for line in ("", "import torch", "import triton", "import triton.language as tl", "", ""):
         writer.line(line)
     _device(writer, kernel)
@@ -169,12 +169,12 @@ def _statement(writer: Writer, s: Statement, program: TileProgram) -> None:
         return
     dims = f"  # {dims_text(s.type.names if s in program.lines else _axes(s, program))}"
     if s.do in (Do.LOAD, Do.READ, Do.FETCH):
-        writer.call(f"{s.out} = tl.load(", _load(s, program), f"){dims}")
+        _access(writer, f"{s.out} = tl.load", _load(s, program), dims)
     elif s.do is Do.STORE:
         if s in program.loop:  # all programs of these tokens compute it: one stores it
             step = f"{program.roles.depth.lower()} // {_block(program.roles.depth)}"
             writer.line(f"mine = {step} % tl.num_programs(0) == tl.program_id(0)")
-        writer.call("tl.store(", _store(s, program), f"){dims}")
+        _access(writer, "tl.store", _store(s, program), dims)
     else:
         *before, last = _LINES[s.do](s, program)
         for line in before:
@@ -183,6 +183,18 @@ def _statement(writer: Writer, s: Statement, program: TileProgram) -> None:
             writer.line(last + dims)
         else:
             _assignment(writer, last)
+
+
+def _access(writer: Writer, function: str, arguments: Sequence[str], dims: str) -> None:
+    """Write a load or a store in one line, in three, or with an argument per line, as ruff does."""
+    inside, indent = ", ".join(arguments), len(writer.unit) * writer.depth
+    if indent + len(f"{function}({inside}){dims}") <= WIDTH:
+        writer.line(f"{function}({inside}){dims}")
+    elif indent + len(writer.unit + inside) <= WIDTH:
+        with writer.block(f"{function}(", f"){dims}"):
+            writer.line(inside)
+    else:
+        writer.call(f"{function}(", arguments, f"){dims}")
 
 
 def _assignment(writer: Writer, line: str) -> None:
@@ -223,7 +235,8 @@ def _strided(program: TileProgram) -> list[Operand]:
 
 def _expanded(name: str, own: Sequence[str], wanted: Axes) -> str:
     """Return a value indexed so that it broadcasts to the axes `wanted`: `root[None, :]`."""
-    if tuple(own) == wanted or not own:
+    # Broadcasting puts axes in front.
+    if not own or tuple(own) == (wanted[-len(own) :] if name.isidentifier() else wanted):
         return name
     return f"{name}[{', '.join(':' if dim in own else 'None' for dim in wanted)}]"
 

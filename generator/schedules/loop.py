@@ -77,14 +77,9 @@ class LoopKnobs(Knobs):
         """Say whether blocks leave something for others, in a workspace."""
         return self.producers is not None or self.prologue_warps > 0
 
-    @property
-    def launch(self) -> str:
-        """Name the emitted function that launches it."""
-        return "launch_after_prologue" if self.prologue_warps else super().launch
-
-    def config(self, program: TileProgram) -> list[dict[str, int]]:
-        """Return the constants of an emitted kernel's config, a declaration each."""
-        return [{"tokens": self.tokens, "rows": self.rows, "stages": self.stages}]
+    def config(self, program: TileProgram) -> dict[str, int]:
+        """Return the constants of an emitted kernel's config, by name."""
+        return {"tokens": self.tokens, "rows": self.rows, "stages": self.stages}
 
     @property
     def step_depth(self) -> int:

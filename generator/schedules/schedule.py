@@ -49,17 +49,12 @@ class Knobs:
         """Order knobs that are predicted to be equally fast: the least comes first."""
         return ()
 
-    @property
-    def launch(self) -> str:
-        """Name the emitted function that launches it."""
-        return f"launch_{self.schedule}"
-
-    def config(self, program: Any) -> list[dict[str, int]]:
-        """Return the constants of an emitted kernel's config, a declaration each.
+    def config(self, program: Any) -> dict[str, int]:
+        """Return the constants of an emitted kernel's config, by name.
 
         `program` is what the schedule reads the kernel's muGraph as.
         """
-        return [dict(vars(self))]
+        return dict(vars(self))
 
     def tiles(self, roles: Any) -> dict[str, int]:
         """Return the tile sizes of the muGraph that such a kernel runs, by `Axis.tile_key`.

@@ -129,7 +129,7 @@ def stacked_kernel(record: KernelRecord) -> Kernel | None:
     variants = () if program is None else stacked_variants(program, record.variants, on)
     if program is None or not variants:
         return None
-    return Kernel(program, variants, record.storage, stacked_header(record, program, variants))
+    return Kernel(program, variants, record.storage, stacked_header(record, program))
 
 
 def entries(record: KernelRecord) -> list[Entry]:

@@ -83,17 +83,6 @@ def test_a_file_of_one_variant_in_pairs_compiles(tmp_path: Path) -> None:
 
 
 @each_kernel
-def test_every_bucket_has_its_workspace(name: str) -> None:
-    made = kernel(name)
-    lines = [line.strip() for line in emit_cuda(made).splitlines()]
-    start = lines.index(f"int64_t {made.symbol}_workspace(const LaunchArgs& args) {{")
-    assert lines[start + 2 : start + 6] == [
-        *(f"if (M <= {m}) return workspace<UpTo{m}M>(args);" for m in (8, 16, 32)),
-        "return workspace<AnyM>(args);",
-    ]
-
-
-@each_kernel
 def test_a_workspace_has_room_for_blocks_that_share_rows(name: str) -> None:
     made = kernel(name)
     rows = r"tile::ceil_div\(N, Config::kRows\)"

@@ -54,30 +54,22 @@ def test_its_blocks_are_as_large_as_planned(name: str, tmp_path: Path) -> None:
 
 @each_kernel
 def test_both_launches_serve_many_tokens_and_few_need_no_workspace(name: str) -> None:
-    host = emit_cuda(kernel(name)).split("}  // namespace\n")[1]
-    launched = re.findall(r"return (launch\w*)<(\w+)>", host)
-    assert launched == [
-        ("launch", "UpTo8M"),
-        ("launch_after_prologue", "UpTo16M"),
-        ("launch_after_prologue", "UpTo32M"),
-        ("launch_after_prologue", "AnyM"),
+    text = emit_cuda(kernel(name))
+    assert re.findall(r"using (\w+M) =\s+(\w+)<Shape", text) == [
+        ("UpTo8M", "SlicedK"),
+        ("UpTo16M", "AfterPrologue"),
+        ("UpTo32M", "AfterPrologue"),
+        ("AnyM", "AfterPrologue"),
     ]
-    needed = host[host.index("_workspace(") :]
-    assert re.findall(r"return (.*);", needed) == [
-        "0",
-        "workspace<UpTo16M>(args)",
-        "workspace<UpTo32M>(args)",
-        "workspace<AnyM>(args)",
-    ]
+    assert re.findall(r"int64_t workspace\((\w+)", text) == ["AfterPrologue"]
 
 
 def test_what_follows_starts_when_the_kernels_before_have_ended() -> None:
     text = emit_cuda(kernel(NAMES[0]))
-    front = text[text.index("layer_norm_linear_prologue(") : text.index("launch_after_prologue(")]
+    front = text[text.index("layer_norm_linear_prologue(") : text.index("launch(AfterPrologue")]
     assert front.index("launch_prologue()") < front.index("load_if_given")
-    assert (
-        "return launch_register_operand<Config>(tile::launch_behind(args, 0, K), stream);" in text
-    )
+    behind = "return launch(RegisterOperand<Config>{}, tile::launch_behind(args, 0, K), stream);"
+    assert behind in text
 
 
 def test_a_file_whose_variants_are_all_of_few_tokens_has_no_launch_in_front() -> None:

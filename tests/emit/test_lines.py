@@ -51,19 +51,9 @@ def test_the_cuda_file_is_formatted_as_clang_format_would(
     assert text == formatted(text)
 
 
-def test_the_header_names_what_comes_before_the_loop(records: dict[str, KernelRecord]) -> None:
-    text = " ".join(source(records["layer_norm_linear"], "cu").replace("//", "").split())
-    assert "Before the loop: sum_x, mean_x," in text
-    assert "for the tiles of all 3 variants" in text
-
-
-def test_the_header_of_lines_says_who_holds_them(records: dict[str, KernelRecord]) -> None:
+def test_the_header_of_lines_says_what_they_expect(records: dict[str, KernelRecord]) -> None:
     text = " ".join(source(records["ntrans"], "cu").replace("//", "").split())
-    assert "one kernel, no loop: the other dims are whole in a block." in text
-    assert "Its grid, in the muGraph: x cuts M (a launch numbers its blocks" in text
-    assert "a block of 1 warp per token" in text
     assert "alpha [K] contiguous" in text
-    assert "for the tiles of its one variant" in text
 
 
 def test_a_vector_that_may_be_absent_reads_as_zeros(records: dict[str, KernelRecord]) -> None:
@@ -124,12 +114,6 @@ def test_a_formula_too_long_for_a_line_takes_a_name_for_what_it_is_of() -> None:
     inputs = [Array(("M", "N"), (v,)) for v in (gate, up)]
     inner = 0.7978845608028654 * (gate + 0.044715 * gate**3)
     assert error(run_triton(made, inputs), gate / 2 * (1 + np.tanh(inner)) * up) < 5e-4
-
-
-def test_the_header_of_parts_says_how_many_a_token_has(records: dict[str, KernelRecord]) -> None:
-    text = " ".join(source(records["silu_and_mul"], "cu").replace("//", "").split())
-    assert "one kernel, no loop. Its grid, in the muGraph: x cuts N, y cuts M (" in text
-    assert "// a block of 1 warp per token" in source(records["silu_and_mul"], "cu")
 
 
 def test_the_triton_program_of_layer_norm_is_close_to_float64(

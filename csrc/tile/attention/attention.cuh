@@ -18,6 +18,16 @@ template <class T, int kDepth, class Config, int kMore = 0>
 using AttentionWork = std::conditional_t<kUsesWgmma<Config>, WgmmaAttention<T, kDepth, Config>,
                                          FlashDecode<T, kDepth, Config, kMore>>;
 
+// Conditions of the variants of a shape.
+template <int... kNumbers>
+struct FewTiles {
+  static bool holds(const AttentionArgs& args) { return has_few_work_tiles<kNumbers...>(args); }
+};
+template <class Config>
+struct ManyTiles {
+  static bool holds(const AttentionArgs& args) { return has_many_work_tiles<Config>(args); }
+};
+
 template <class Work>
 int64_t attention_workspace(const AttentionArgs& args) {
   if constexpr (kUsesWgmma<Work>) {

@@ -5,6 +5,7 @@
 // `full` barriers, each for kTmaTilesAtOnce tiles, and one `empty` barrier.
 #pragma once
 
+#include "tile/copy/tma_launch.cuh"
 #include "tile/reduce/scatter.cuh"
 #include "tile/sync/dependent_launch.cuh"
 

@@ -12,7 +12,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from mirage_kernels.generator.emit.header import Header
-from mirage_kernels.generator.emit.names import TYPES, camel, dims_text, vocabulary
+from mirage_kernels.generator.emit.names import (
+    dims_text,
+    vocabulary,
+    write_alias,
+    write_config,
+    write_shape,
+)
 from mirage_kernels.generator.emit.writer import WIDTH, Writer
 from mirage_kernels.generator.errors import PlanError
 from mirage_kernels.generator.ir import DType, TensorType, number_text
@@ -60,7 +66,7 @@ class AttentionSource:
         self.header.of_form(ABOUT).write(writer, "//")
         writer.line("#pragma once")
         writer.line()
-        _open(writer, ("tile/attention/attention.cuh",))
+        _open(writer, ("tile/attention/attention.cuh", "variants.h"))
         _write_form(writer, self.program)
         writer.line("}  // namespace")
         writer.line("}  // namespace mirage::generated")
@@ -70,8 +76,7 @@ class AttentionSource:
         """Return the file of one shape and element type, given the name of its form's file."""
         writer = Writer()
         self.header.of_shape().write(writer, "//")
-        writer.line()
-        _open(writer, ("launch.h",), form_file)
+        _open(writer, (), form_file)
         _write_configs(writer, self)
         return writer.text()
 
@@ -84,7 +89,7 @@ def emit_attention(source: AttentionSource) -> str:
     writer = Writer()
     source.header.write(writer, "//")
     writer.line()
-    _open(writer, ("launch.h", "tile/attention/attention.cuh"))
+    _open(writer, ("tile/attention/attention.cuh", "variants.h"))
     _write_form(writer, source.program)
     _write_configs(writer, source)
     return writer.text()
@@ -113,7 +118,6 @@ def _open(writer: Writer, includes: Sequence[str], beside: str = "") -> None:
     for include in includes:
         writer.line(f'#include "{include}"')
     if beside:
-        writer.line()
         writer.line(f'#include "{beside}"')
     for line in ("", "namespace mirage::generated {", "namespace {", ""):
         writer.line(line)
@@ -139,7 +143,7 @@ def _write_form(writer: Writer, program: AttentionProgram) -> None:
         ("int64_t", "workspace", "", "attention_workspace<Work<Config>>(args)"),
     ):
         writer.line("template <class Config>")
-        with writer.block(f"{result} {name}(const AttentionArgs& args{arguments}) {{"):
+        with writer.block(f"{result} {name}(Config, const AttentionArgs& args{arguments}) {{"):
             writer.line(f"return tile::{call};")
         writer.line()
 
@@ -147,23 +151,18 @@ def _write_form(writer: Writer, program: AttentionProgram) -> None:
 def _write_configs(writer: Writer, source: AttentionSource) -> None:
     """Write the shape, the knobs of each bucket, which of them serve a call, host functions."""
     program = source.program
-    with writer.block("struct Shape {", "};"):
-        writer.line(f"using T = {TYPES[source.storage]};")
-        extents = [f"{program.roles.depth} = {program.depth}"]
-        extents += [f"{program.roles.more} = {program.more_depth}"] if program.roles.more else []
-        extents += [f"kKeyWork = {program.key_work}"] if program.key_work else []
-        writer.declaration("static constexpr int ", extents)
+    extents = {program.roles.depth: program.depth}
+    extents |= {program.roles.more: program.more_depth} if program.roles.more else {}
+    extents |= {"kKeyWork": program.key_work} if program.key_work else {}
+    write_shape(writer, source.storage, extents)
     for variant in source.variants:
         if source.serves(variant) is not variant:  # one kernel serves both
             continue
-        knobs = [f"k{camel(k)} = {v}" for k, v in variant.knobs.constants.items()]
-        with writer.block(f"struct {name_of(variant)} : Shape {{", "};"):
-            writer.declaration("static constexpr int ", knobs)
-    writer.line()
+        write_config(writer, name_of(variant), "FlashAttention", variant.knobs.constants)
     _dispatch(writer, source)
     writer.line("}  // namespace")
     writer.line()
-    _host(writer, source)
+    writer.line(f"MIRAGE_ATTENTION({source.symbol})")
     writer.line()
     writer.line("}  // namespace mirage::generated")
 
@@ -351,46 +350,22 @@ LINES: dict[Do, Callable[[Step, Sequence[str], AttentionProgram], str]] = {
 
 def _dispatch(writer: Writer, source: AttentionSource) -> None:
     """Write which variant serves a call: its launch and its workspace ask the same question."""
-    writer.line("template <class Call>")
-    with writer.block("auto with_config(const AttentionArgs& args, Call call) {"):
-        if any(v.bucket for v in source.variants):
-            writer.line("const int64_t rows = static_cast<int64_t>(args.q_len) * args.G;")
-        for variant in source.variants:
-            kernel = name_of(source.serves(variant))
-            conditions = [f"rows <= {variant.bucket}"] if variant.bucket else []
-            if variant.few_tiles:
-                conditions.append(f"tile::{few_tiles(source.program, variant.knobs)}(args)")
-            if variant.knobs.is_dynamic:
-                conditions.append(f"tile::has_many_work_tiles<{kernel}>(args)")
-            guard = f"if ({' && '.join(conditions)})" if conditions else ""
-            _returned(writer, guard, f"return call({kernel}{{}});")
+    kernels = [(v, name_of(source.serves(v))) for v in source.variants]
+    while len(kernels) > 1 and kernels[-2][1] == kernels[-1][1]:  # one kernel for all the rest
+        del kernels[-2]
+    rows = []
+    for variant, kernel in kernels:
+        given = [f"UpTo<{variant.bucket}, {kernel}" if variant.bucket else f"Any<{kernel}"]
+        if variant.few_tiles:
+            given.append(few_tiles(source.program, variant.knobs))
+        if variant.knobs.is_dynamic:
+            given.append(f"tile::ManyTiles<{kernel}>")
+        rows.append(f"{', '.join(given)}>")
+    write_alias(writer, "Variants", "AttentionKernels", rows)
     writer.line()
 
 
-def _returned(writer: Writer, guard: str, statement: str) -> None:
-    """Write a guarded statement, below its guard where one line is too short."""
-    line = f"{guard} {statement}".lstrip()
-    fits = len(writer.unit) * writer.depth + len(line) <= WIDTH
-    for text in (line,) if fits else (guard, f"{writer.unit}{statement}"):
-        writer.line(text)
-
-
 def few_tiles(program: AttentionProgram, knobs: AttentionKnobs) -> str:
-    """Return the function that says if a call has few work tiles with much to read for each."""
+    """Return the condition that a call has few work tiles with much to read for each."""
     numbers = [knobs.rows, program.depth, *([program.key_work] if program.key_work else [])]
-    return f"has_few_work_tiles<{', '.join(map(str, numbers))}>"
-
-
-def _host(writer: Writer, source: AttentionSource) -> None:
-    """Write the functions that the dispatch table names: launch, and bytes of the workspace."""
-    for result, suffix, parameters, call in (
-        ("cudaError_t", "", ", cudaStream_t stream", "launch<decltype(config)>(args, stream)"),
-        ("int64_t", "_workspace", "", "workspace<decltype(config)>(args)"),
-    ):
-        opening = f"{result} {source.symbol}{suffix}(const AttentionArgs& args{parameters}) {{"
-        if len(opening) > WIDTH:
-            opening = opening.replace("(const", "(\n    const")
-        with writer.block(opening):
-            writer.line(f"return with_config(args, [&](auto config) {{ return {call}; }});")
-        if not suffix:
-            writer.line()
+    return f"tile::FewTiles<{', '.join(map(str, numbers))}>"

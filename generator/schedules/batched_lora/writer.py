@@ -26,10 +26,9 @@ INCLUDES = ("tile/batched_lora/lora.cuh",)
 READY = "tile::Start::at_once()"  # all that streams was there when the kernel started
 
 
-def knobs_text(program: TileProgram, knobs: LoopKnobs) -> str:
+def knobs_of(program: TileProgram, knobs: LoopKnobs) -> dict[str, int]:
     """Return the constant of a variant: how many second slices a block has places for."""
-    places = slices_ahead(program, knobs, target(WHERE_MEASURED[0]))
-    return f"static constexpr int kSlices = {places};"
+    return {"slices": slices_ahead(program, knobs, target(WHERE_MEASURED[0]))}
 
 
 def write_map(writer: Writer, makers: TileProgram) -> None:
@@ -125,7 +124,7 @@ def write_left(writer: Writer, program: TileProgram) -> str:
 def write_makers_launch(writer: Writer, makers: TileProgram) -> None:
     """Write the launch of the makers."""
     tokens = makers.roles.tokens
-    head = "cudaError_t launch_producers(const LaunchArgs& args, cudaStream_t stream) {"
+    head = "cudaError_t launch_first(Shape, const LaunchArgs& args, cudaStream_t stream) {"
     writer.line("template <class Shape>")
     with writer.block(head):
         writer.line("using Config = Producers<Shape>;")
@@ -165,12 +164,7 @@ def write_workspace(writer: Writer, users: TileProgram) -> None:
     """Write the size of the workspace: the makers' totals."""
     (dim,) = users.roles.inner
     writer.line("template <class Config>")
-    with writer.block("int64_t workspace(const LaunchArgs& args) {"), declared(writer, users):
+    head = "int64_t workspace(Config, const LaunchArgs& args) {"
+    with writer.block(head), declared(writer, users):
         writer.line(f"return args.dims[0] * {dim} * static_cast<int64_t>(sizeof(T));")
     writer.line()
-
-
-def write_first_launch(writer: Writer) -> None:
-    """Write the call of the makers, before that of the users."""
-    writer.line("const cudaError_t status = launch_producers<Shape>(args, stream);")
-    writer.line("if (status != cudaSuccess) return status;")

@@ -10,8 +10,8 @@ from mirage_kernels.generator.emit.part import Part, lines_of
 from mirage_kernels.generator.emit.tma_tiles import (
     TOKEN_LINES,
     BoxPlan,
+    args_type,
     boxes,
-    write_args,
     write_copies,
     write_launch,
     write_operands,
@@ -46,7 +46,6 @@ def _write(writer: Writer, program: TileProgram) -> None:
     made = split(program)
     assert made is not None
     _plan(writer, program, made)
-    write_args(writer, program, SPLIT)
     _kernel(writer, program, made)
     write_launch(writer, program, SPLIT)
 
@@ -86,7 +85,7 @@ def _kernel(writer: Writer, program: TileProgram, made: Split) -> None:
     writer.line("__global__ void __cluster_dims__(tile::kClusterBlocks, 1, 1)")
     writer.line("    __launch_bounds__(ClusterSplitKBlock<Config>::kThreads, 1)")
     name = f"{program.recipe}_cluster_split_k"
-    head = f"        {name}(const __grid_constant__ ClusterSplitKArgs given) {{"
+    head = f"        {name}(const __grid_constant__ {args_type(program, SPLIT)} given) {{"
     with writer.block(head), declared(writer, program):
         _prologue(writer, program)
         with writer.block("if (block.is_producer()) {"):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from mirage_kernels.generator.emit.names import declared, kept_at, shared_at
 from mirage_kernels.generator.emit.writer import Writer
 from mirage_kernels.generator.plan.program import TileProgram
@@ -157,7 +155,8 @@ def write_workspace(writer: Writer, users: TileProgram) -> None:
         return batched_lora.write_workspace(writer, users)
     roles = users.roles
     writer.line("template <class Config>")
-    with writer.block("int64_t workspace(const LaunchArgs& args) {"), declared(writer, users):
+    head = "int64_t workspace(Config, const LaunchArgs& args) {"
+    with writer.block(head), declared(writer, users):
         writer.line("// Two blocks may share rows, and each is told.")
         blocks = f"{PAIR} * tile::ceil_div({roles.rows}, Config::kRows)"
         writer.line(f"return ProducerBlocks<Config>::bytes(args.dims[0], {blocks});")
@@ -178,18 +177,14 @@ def write_fork(writer: Writer, users: TileProgram, args: str) -> None:
     writer.line(f"if (producers.is_producer()) return {paired};")
 
 
-def knobs_text(knobs: Knobs) -> list[str]:
+def knobs_of(knobs: Knobs) -> dict[str, int]:
     """Return the constants of a variant's producer blocks."""
     producers = producers_of(knobs)
-    assert producers is not None
-    own = {"Warps": knobs.warps} if isinstance(knobs, SlicedK) else {"Groups": producers.groups}
-    tile = {"Rows": producers.rows, "Tokens": producers.tokens}
-    return [_constants(tile), _constants(own | {"Stages": producers.stages})]
-
-
-def _constants(values: Mapping[str, int]) -> str:
-    text = ", ".join(f"kProducer{name} = {value}" for name, value in values.items())
-    return f"static constexpr int {text};"
+    if producers is None:
+        return {}
+    own = {"warps": knobs.warps} if isinstance(knobs, SlicedK) else {"groups": producers.groups}
+    made = {"rows": producers.rows, "tokens": producers.tokens, **own, "stages": producers.stages}
+    return {f"producer_{name}": value for name, value in made.items()}
 
 
 def shared_bytes(program: TileProgram, users: str) -> str:

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from mirage_kernels.generator.emit.names import declared, dims_text, operand_dims, pointer
+from mirage_kernels.generator.emit.host import launch_function
+from mirage_kernels.generator.emit.names import (
+    camel,
+    declared,
+    dims_text,
+    operand_dims,
+    pointer,
+)
 from mirage_kernels.generator.emit.part import Part, lines_of
 from mirage_kernels.generator.emit.writer import Writer
 from mirage_kernels.generator.plan.program import Do, Layout, Statement, TileProgram
-from mirage_kernels.generator.schedules.loop import prologue_warps
 from mirage_kernels.generator.schedules.prologue import prologue_program
 from mirage_kernels.generator.schedules.row_wise.writer import Lines, line_rows
-from mirage_kernels.generator.schedules.schedule import Knobs
 
 INCLUDES = ("tile/prologue/launch.cuh", "tile/tile.cuh")
 ABOUT = "prologue kernel: a launch before the main one computes {} once, a block per token"
-
-
-def knobs_text(knobs: Knobs) -> str:
-    """Return the constant of a variant: the warps of a token's block in front."""
-    return f"static constexpr int kPrologueWarps = {prologue_warps(knobs)};"
 
 
 def front(program: TileProgram, schedule: str) -> Part:
@@ -29,7 +29,7 @@ def front(program: TileProgram, schedule: str) -> Part:
 def _write(writer: Writer, program: TileProgram, plan: str) -> None:
     """Write the kernel in front of a plan's, and the function that launches both."""
     made, index = prologue_program(program), prologue_program(program).output.index
-    name, depth, tokens = f"{program.recipe}_prologue", program.roles.depth, program.roles.tokens
+    name, depth = f"{program.recipe}_prologue", program.roles.depth
     writer.line(f"// Many tokens: a prologue kernel computes {made.output.name} once.")
     writer.line("template <class Config>")
     writer.line("constexpr int kPrologueThreads = Config::kPrologueWarps * tile::kWarpLanes;")
@@ -42,20 +42,20 @@ def _write(writer: Writer, program: TileProgram, plan: str) -> None:
     ):
         _kernel(writer, made)
     writer.line()
-    writer.line("template <class Config>")
-    head = "cudaError_t launch_after_prologue(const LaunchArgs& args, cudaStream_t stream) {"
-    with writer.block(head), declared(writer, program):
+    with launch_function(writer, "AfterPrologue"), declared(writer, program):
         writer.line("const tile::Grid grid{args.dims[0], 1, kPrologueThreads<Config>, 0};")
         call = f"tile::launch({name}<Config>, grid, args, stream);"
         writer.assignment(f"const cudaError_t status = {call}")
         writer.line("if (status != cudaSuccess) return status;")
         given = f"tile::launch_behind(args, {index}, {depth})"
-        writer.line(f"return launch_{plan}<Config>({given}, stream);")
+        writer.line(f"return launch({camel(plan)}<Config>{{}}, {given}, stream);")
     writer.line()
-    writer.line("template <class Config>")
-    with writer.block("int64_t workspace(const LaunchArgs& args) {"), declared(writer, program):
-        writer.line(f"const int64_t {tokens} = args.dims[0];")
-        writer.line(f"return {tokens} * {depth} * static_cast<int64_t>(sizeof(T));")
+    writer.line("template <class... Knobs>")
+    head = "int64_t workspace(AfterPrologue<Knobs...>, const LaunchArgs& args) {"
+    with writer.block(head):
+        writer.line("using Config = AfterPrologue<Knobs...>;")
+        size = "static_cast<int64_t>(sizeof(typename Config::T))"
+        writer.line(f"return args.dims[0] * Config::{depth} * {size};")
     writer.line()
 
 

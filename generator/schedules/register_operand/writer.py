@@ -18,8 +18,8 @@ from mirage_kernels.generator.emit.part import Part, lines_of
 from mirage_kernels.generator.emit.tma_tiles import (
     TOKEN_LINES,
     BoxPlan,
+    args_type,
     boxes,
-    write_args,
     write_copies,
     write_launch,
     write_operands,
@@ -56,8 +56,6 @@ def parts(program: TileProgram, variants: Sequence[Variant]) -> list[Part]:
 def _write(writer: Writer, program: TileProgram) -> None:
     """Write the plan's constants, its map of shared memory, the kernel and its launch."""
     _plan(writer, program)
-    if not program.producers:
-        write_args(writer, program, HELD)
     _kernel(writer, program)
     write_launch(writer, program, HELD)
 
@@ -181,7 +179,7 @@ def _kernel(writer: Writer, program: TileProgram) -> None:
     )
     writer.line(f"__global__ void __launch_bounds__({threads}, 1)")
     name = f"{program.recipe}_register_operand"
-    head = f"    {name}(const __grid_constant__ RegisterOperandArgs given) {{"
+    head = f"    {name}(const __grid_constant__ {args_type(program, HELD)} given) {{"
     with writer.block(head), declared(writer, program):
         for line in (
             "using Block = RegisterOperandBlock<Config>;",

@@ -56,14 +56,9 @@ class SlicedK(LoopKnobs):
         tile = (self.producers.rows, self.producers.tokens) if self.producers else (0, 0)
         return (-self.warps, -self.chunks, self.rows, *tile, -self.stages)
 
-    @property
-    def launch(self) -> str:
-        """Name the emitted function that launches it."""
-        return "launch"
-
-    def config(self, program: TileProgram) -> list[dict[str, int]]:
-        """Return the constants of an emitted kernel's config, a declaration each."""
-        return [{name: value for name, value in vars(self).items() if name != "producers"}]
+    def config(self, program: TileProgram) -> dict[str, int]:
+        """Return the constants of an emitted kernel's config, by name."""
+        return {name: value for name, value in vars(self).items() if name != "producers"}
 
     @property
     def step_depth(self) -> int:

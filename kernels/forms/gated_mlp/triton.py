@@ -1,12 +1,6 @@
 # mirage-kernels generate gated_mlp
-#
 # Schedule  a program per tile of the result, of any shape.
 # Formula   [M, N] = silu(linear(x, gate_weight)) * linear(x, up_weight)
-# muGraph   one kernel, its loop cuts K. Its grid, in the muGraph: x cuts N, y cuts M (a launch
-#           numbers its blocks as its plan needs). In the loop: up_product, gate_product; carried:
-#           up_product_total, gate_product_total; the rest after it.
-# Expects   x [M, K] rows 16-byte aligned, any row stride, gate_weight [N, K] contiguous, up_weight
-#           [N, K] contiguous, out [M, N] contiguous; any M >= 0.
 
 import torch
 import triton
@@ -34,19 +28,13 @@ def _gated_mlp(
     for k0 in range(0, K, BLOCK_K):
         k = k0 + tl.arange(0, BLOCK_K)
         x_tile = tl.load(
-            x_ptr + m[:, None] * x_stride + k[None, :],
-            mask=(m[:, None] < M) & (k[None, :] < K),
-            other=0.0,
+            x_ptr + m[:, None] * x_stride + k, mask=(m[:, None] < M) & (k < K), other=0.0
         )  # [M, K]
         gate_weight_tile = tl.load(
-            gate_weight_ptr + n[:, None] * K + k[None, :],
-            mask=(n[:, None] < N) & (k[None, :] < K),
-            other=0.0,
+            gate_weight_ptr + n[:, None] * K + k, mask=(n[:, None] < N) & (k < K), other=0.0
         )  # [N, K]
         up_weight_tile = tl.load(
-            up_weight_ptr + n[:, None] * K + k[None, :],
-            mask=(n[:, None] < N) & (k[None, :] < K),
-            other=0.0,
+            up_weight_ptr + n[:, None] * K + k, mask=(n[:, None] < N) & (k < K), other=0.0
         )  # [N, K]
         up_product += tl.dot(up_weight_tile, tl.trans(x_tile))  # [N, M]
         gate_product += tl.dot(gate_weight_tile, tl.trans(x_tile))  # [N, M]
@@ -55,9 +43,9 @@ def _gated_mlp(
     silu_gate_product = gate_product_total * tl.sigmoid(gate_product_total)  # [N, M]
     up_product_times_silu_gate_product = up_product_total * silu_gate_product  # [N, M]
     tl.store(
-        out_ptr + m[None, :] * N + n[:, None],
+        out_ptr + m * N + n[:, None],
         up_product_times_silu_gate_product.to(out_ptr.dtype.element_ty),
-        mask=(n[:, None] < N) & (m[None, :] < M),
+        mask=(n[:, None] < N) & (m < M),
     )  # [N, M]
 
 

@@ -1,20 +1,15 @@
 // mirage-kernels generate gqa
-//
 // Schedule  flash attention: few query rows by flash decode, where keys take the M side of mma and
 //           the warps of a block take different keys; many rows by wgmma, where query rows take the
 //           M side.
 // Formula   [B, Hkv, G, D] = softmax(scale * q k^T) v over the first seq_lens keys of each sequence
-// muGraph   one kernel, its loop cuts L. Its grid, in the muGraph: x cuts G, y cuts Hkv, z cuts B,
-//           u splits L (a launch numbers its blocks as its plan needs). In the loop: mask,
-//           k_product, scaled_k_product, seen_scaled_k_product, peak, lowered_scaled_k_product,
-//           exp_scaled_k_product, masked, sum_masked, masked_product; carried relative to peak:
-//           sum_masked, masked_product; the blocks that split L combine, the rest after it.
 // Expects   q [B, Hkv, G, D], k [B, L, Hkv, D], v [B, L, Hkv, D]: lines along D contiguous and
 //           16-byte aligned, any other strides, keys and values in pages or dense; B, Hkv, G, L at
 //           run time, L by sequence, 0 too.
 #pragma once
 
 #include "tile/attention/attention.cuh"
+#include "variants.h"
 
 namespace mirage::generated {
 namespace {
@@ -62,12 +57,12 @@ __global__ void __launch_bounds__(Work<Config>::kThreads, Work<Config>::kBlocks)
 }
 
 template <class Config>
-cudaError_t launch(const AttentionArgs& args, cudaStream_t stream) {
+cudaError_t launch(Config, const AttentionArgs& args, cudaStream_t stream) {
   return tile::launch_attention<Work<Config>>(gqa<Config>, args, stream);
 }
 
 template <class Config>
-int64_t workspace(const AttentionArgs& args) {
+int64_t workspace(Config, const AttentionArgs& args) {
   return tile::attention_workspace<Work<Config>>(args);
 }
 

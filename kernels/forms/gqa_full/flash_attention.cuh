@@ -1,23 +1,16 @@
 // mirage-kernels generate gqa_full
-//
 // Schedule  flash attention: few query rows by flash decode, where keys take the M side of mma and
 //           the warps of a block take different keys; many rows by wgmma, where query rows take the
 //           M side.
 // Formula   [B, T, Hkv, G, D] = softmax(cap * tanh(scale * q k^T / cap)) v over the last `window`
 //           keys up to each token's
-// muGraph   one kernel, its loop cuts L. Its grid, in the muGraph: x cuts G, y cuts Hkv, z cuts T,
-//           u cuts B, v splits L (a launch numbers its blocks as its plan needs). In the loop:
-//           position_L_plus_window, mask, mask_2, mask_3, k_product, scaled_k_product,
-//           tanh_scaled_k_product, scaled_tanh_scaled_k_product, seen_scaled_tanh_scaled_k_product,
-//           peak, lowered_scaled_tanh_scaled_k_product, exp, masked, sum_masked, masked_product;
-//           carried relative to peak: sum_masked, masked_product; the blocks that split L combine,
-//           the rest after it.
 // Expects   q [B, T, Hkv, G, D], k [B, L, Hkv, D], v [B, L, Hkv, D]: lines along D contiguous and
 //           16-byte aligned, any other strides, keys and values in pages or dense; B, Hkv, T, G, L
 //           at run time, L by sequence, 0 too.
 #pragma once
 
 #include "tile/attention/attention.cuh"
+#include "variants.h"
 
 namespace mirage::generated {
 namespace {
@@ -82,12 +75,12 @@ __global__ void __launch_bounds__(Work<Config>::kThreads, Work<Config>::kBlocks)
 }
 
 template <class Config>
-cudaError_t launch(const AttentionArgs& args, cudaStream_t stream) {
+cudaError_t launch(Config, const AttentionArgs& args, cudaStream_t stream) {
   return tile::launch_attention<Work<Config>>(gqa_full<Config>, args, stream);
 }
 
 template <class Config>
-int64_t workspace(const AttentionArgs& args) {
+int64_t workspace(Config, const AttentionArgs& args) {
   return tile::attention_workspace<Work<Config>>(args);
 }
 

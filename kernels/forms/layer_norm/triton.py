@@ -1,11 +1,6 @@
 # mirage-kernels generate layer_norm
-#
 # Schedule  a program per tile of the result, of any shape.
 # Formula   [M, K] = layer_norm(x, eps) * norm_weight + norm_bias
-# muGraph   one kernel, no loop: the other dims are whole in a block. Its grid, in the muGraph: x
-#           cuts M (a launch numbers its blocks as its plan needs).
-# Expects   x [M, K] rows 16-byte aligned, any row stride, norm_weight [K] contiguous, norm_bias [K]
-#           contiguous, out [M, K] contiguous; any M >= 0.
 
 import torch
 import triton
@@ -28,27 +23,15 @@ def _layer_norm(
     m = tl.program_id(0).to(tl.int64) * BLOCK_M + tl.arange(0, BLOCK_M)
     k_whole = tl.arange(0, BLOCK_K_whole)
     x_tile = tl.load(
-        x_ptr + m[:, None] * x_stride + k_whole[None, :],
-        mask=(m[:, None] < M) & (k_whole[None, :] < K),
-        other=0.0,
+        x_ptr + m[:, None] * x_stride + k_whole, mask=(m[:, None] < M) & (k_whole < K), other=0.0
     )  # [M, K]
-    norm_weight_line = tl.load(
-        norm_weight_ptr + k_whole,
-        mask=k_whole < K,
-        other=0.0,
-    )  # [K]
-    norm_bias_line = tl.load(
-        norm_bias_ptr + k_whole,
-        mask=k_whole < K,
-        other=0.0,
-    )  # [K]
-    sum_x = tl.sum(tl.where(k_whole[None, :] < K, x_tile.to(tl.float32), 0.0), axis=1)  # [M]
+    norm_weight_line = tl.load(norm_weight_ptr + k_whole, mask=k_whole < K, other=0.0)  # [K]
+    norm_bias_line = tl.load(norm_bias_ptr + k_whole, mask=k_whole < K, other=0.0)  # [K]
+    sum_x = tl.sum(tl.where(k_whole < K, x_tile.to(tl.float32), 0.0), axis=1)  # [M]
     mean_x = sum_x / K  # [M]
     x_minus_mean_x = x_tile.to(tl.float32) - mean_x[:, None]  # [M, K]
     x_minus_mean_x_squared = x_minus_mean_x * x_minus_mean_x  # [M, K]
-    sum_x_minus_mean_x_squared = tl.sum(
-        tl.where(k_whole[None, :] < K, x_minus_mean_x_squared, 0.0), axis=1
-    )
+    sum_x_minus_mean_x_squared = tl.sum(tl.where(k_whole < K, x_minus_mean_x_squared, 0.0), axis=1)
     mean_x_minus_mean_x_squared = sum_x_minus_mean_x_squared / K  # [M]
     mean_x_minus_mean_x_squared_plus = eps + mean_x_minus_mean_x_squared  # [M]
     root = tl.sqrt(mean_x_minus_mean_x_squared_plus)  # [M]
@@ -58,9 +41,9 @@ def _layer_norm(
         norm_bias_line.to(tl.float32)[None, :] + scaled_normed_x_minus_mean_x
     )
     tl.store(
-        out_ptr + m[:, None] * K + k_whole[None, :],
+        out_ptr + m[:, None] * K + k_whole,
         scaled_normed_x_minus_mean_x_plus.to(out_ptr.dtype.element_ty),
-        mask=(k_whole[None, :] < K) & (m[:, None] < M),
+        mask=(k_whole < K) & (m[:, None] < M),
     )  # [M, K]
 
 

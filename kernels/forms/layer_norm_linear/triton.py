@@ -1,15 +1,6 @@
 # mirage-kernels generate layer_norm_linear
-#
 # Schedule  a program per tile of the result, of any shape.
 # Formula   [M, N] = linear(layer_norm(x, eps) * norm_weight + norm_bias, weight)
-# muGraph   one kernel, its loop cuts K. Its grid, in the muGraph: x cuts N, y cuts M (a launch
-#           numbers its blocks as its plan needs). Before the loop: sum_x, mean_x,
-#           x_minus_mean_x_squared, sum_x_minus_mean_x_squared, root. In the loop:
-#           scaled_normed_x_tile_2_minus_mean_x_plus,
-#           scaled_normed_x_tile_2_minus_mean_x_plus_product; carried:
-#           scaled_normed_x_tile_2_minus_mean_x_plus_product_total; the rest after it.
-# Expects   x [M, K] rows 16-byte aligned, any row stride, norm_weight [K] contiguous, norm_bias [K]
-#           contiguous, weight [N, K] contiguous, out [M, N] contiguous; any M >= 0.
 
 import torch
 import triton
@@ -37,17 +28,13 @@ def _layer_norm_linear(
     m = tl.program_id(1).to(tl.int64) * BLOCK_M + tl.arange(0, BLOCK_M)
     k_whole = tl.arange(0, BLOCK_K_whole)
     x_tile = tl.load(
-        x_ptr + m[:, None] * x_stride + k_whole[None, :],
-        mask=(m[:, None] < M) & (k_whole[None, :] < K),
-        other=0.0,
+        x_ptr + m[:, None] * x_stride + k_whole, mask=(m[:, None] < M) & (k_whole < K), other=0.0
     )  # [M, K]
-    sum_x = tl.sum(tl.where(k_whole[None, :] < K, x_tile.to(tl.float32), 0.0), axis=1)  # [M]
+    sum_x = tl.sum(tl.where(k_whole < K, x_tile.to(tl.float32), 0.0), axis=1)  # [M]
     mean_x = sum_x / K  # [M]
     x_minus_mean_x = x_tile.to(tl.float32) - mean_x[:, None]  # [M, K]
     x_minus_mean_x_squared = x_minus_mean_x * x_minus_mean_x  # [M, K]
-    sum_x_minus_mean_x_squared = tl.sum(
-        tl.where(k_whole[None, :] < K, x_minus_mean_x_squared, 0.0), axis=1
-    )
+    sum_x_minus_mean_x_squared = tl.sum(tl.where(k_whole < K, x_minus_mean_x_squared, 0.0), axis=1)
     mean_x_minus_mean_x_squared = sum_x_minus_mean_x_squared / K  # [M]
     mean_x_minus_mean_x_squared_plus = eps + mean_x_minus_mean_x_squared  # [M]
     root = tl.sqrt(mean_x_minus_mean_x_squared_plus)  # [M]
@@ -55,24 +42,12 @@ def _layer_norm_linear(
     for k0 in range(0, K, BLOCK_K):
         k = k0 + tl.arange(0, BLOCK_K)
         x_tile_2 = tl.load(
-            x_ptr + m[:, None] * x_stride + k[None, :],
-            mask=(m[:, None] < M) & (k[None, :] < K),
-            other=0.0,
+            x_ptr + m[:, None] * x_stride + k, mask=(m[:, None] < M) & (k < K), other=0.0
         )  # [M, K]
-        norm_weight_tile = tl.load(
-            norm_weight_ptr + k,
-            mask=k < K,
-            other=0.0,
-        )  # [K]
-        norm_bias_tile = tl.load(
-            norm_bias_ptr + k,
-            mask=k < K,
-            other=0.0,
-        )  # [K]
+        norm_weight_tile = tl.load(norm_weight_ptr + k, mask=k < K, other=0.0)  # [K]
+        norm_bias_tile = tl.load(norm_bias_ptr + k, mask=k < K, other=0.0)  # [K]
         weight_tile = tl.load(
-            weight_ptr + n[:, None] * K + k[None, :],
-            mask=(n[:, None] < N) & (k[None, :] < K),
-            other=0.0,
+            weight_ptr + n[:, None] * K + k, mask=(n[:, None] < N) & (k < K), other=0.0
         )  # [N, K]
         x_tile_2_minus_mean_x = x_tile_2.to(tl.float32) - mean_x[:, None]  # [M, K]
         normed_x_tile_2_minus_mean_x = x_tile_2_minus_mean_x / root[:, None]  # [M, K]
@@ -92,9 +67,9 @@ def _layer_norm_linear(
         scaled_normed_x_tile_2_minus_mean_x_plus_product
     )
     tl.store(
-        out_ptr + m[None, :] * N + n[:, None],
+        out_ptr + m * N + n[:, None],
         scaled_normed_x_tile_2_minus_mean_x_plus_product_total.to(out_ptr.dtype.element_ty),
-        mask=(n[:, None] < N) & (m[None, :] < M),
+        mask=(n[:, None] < N) & (m < M),
     )  # [N, M]
 
 

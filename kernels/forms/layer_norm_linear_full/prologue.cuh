@@ -1,11 +1,11 @@
 // mirage-kernels generate layer_norm_linear_full
-//
 // Schedule  prologue kernel: a launch before the main one computes x_made once, a block per token.
 // Formula   [M, N] = linear(layer_norm(x, eps) * norm_weight + norm_bias, weight) + bias
 #pragma once
 
 #include "tile/prologue/launch.cuh"
 #include "tile/tile.cuh"
+#include "variants.h"
 
 #include "register_operand.cuh"
 
@@ -52,22 +52,21 @@ __global__ void __launch_bounds__(kPrologueThreads<Config>)
   tile::store_line<Lines>(x_made + token * K, scaled_normed_x_tile_2_minus_mean_x_plus);  // [M, K]
 }
 
-template <class Config>
-cudaError_t launch_after_prologue(const LaunchArgs& args, cudaStream_t stream) {
+template <class... Knobs>
+cudaError_t launch(AfterPrologue<Knobs...>, const LaunchArgs& args, cudaStream_t stream) {
+  using Config = AfterPrologue<Knobs...>;
   constexpr int K = Config::K;
   const tile::Grid grid{args.dims[0], 1, kPrologueThreads<Config>, 0};
   const cudaError_t status =
       tile::launch(layer_norm_linear_full_prologue<Config>, grid, args, stream);
   if (status != cudaSuccess) return status;
-  return launch_register_operand<Config>(tile::launch_behind(args, 0, K), stream);
+  return launch(RegisterOperand<Config>{}, tile::launch_behind(args, 0, K), stream);
 }
 
-template <class Config>
-int64_t workspace(const LaunchArgs& args) {
-  using T = typename Config::T;
-  constexpr int K = Config::K;
-  const int64_t M = args.dims[0];
-  return M * K * static_cast<int64_t>(sizeof(T));
+template <class... Knobs>
+int64_t workspace(AfterPrologue<Knobs...>, const LaunchArgs& args) {
+  using Config = AfterPrologue<Knobs...>;
+  return args.dims[0] * Config::K * static_cast<int64_t>(sizeof(typename Config::T));
 }
 
 }  // namespace

@@ -1,5 +1,4 @@
 // mirage-kernels generate layer_norm_linear_full
-//
 // Schedule  register-operand wgmma: tokens are the A operand in registers, weights are read from
 //           shared memory.
 // Formula   [M, N] = linear(layer_norm(x, eps) * norm_weight + norm_bias, weight) + bias
@@ -7,6 +6,7 @@
 
 #include "tile/register_operand/reduce.cuh"
 #include "tile/tile.cuh"
+#include "variants.h"
 
 namespace mirage::generated {
 namespace {
@@ -35,14 +35,9 @@ struct RegisterOperandMap {
   static_assert(kStagingAt + Staging::kBytes <= Block::kPipelineBytes);
 };
 
-struct RegisterOperandArgs {
-  LaunchArgs call;
-  CUtensorMap maps[2];  // x_made, weight
-};
-
 template <class Config>
 __global__ void __launch_bounds__(RegisterOperandBlock<Config>::kThreads, 1)
-    layer_norm_linear_full_register_operand(const __grid_constant__ RegisterOperandArgs given) {
+    layer_norm_linear_full_register_operand(const __grid_constant__ tile::TmaArgs<2> given) {
   using T = typename Config::T;
   constexpr int N = Config::N;
   using Block = RegisterOperandBlock<Config>;
@@ -101,23 +96,20 @@ __global__ void __launch_bounds__(RegisterOperandBlock<Config>::kThreads, 1)
   tile::for_each_owned_row(block, shared + Shared::kStagingAt, out_tile, out, finish);
 }
 
-template <class Config>
-cudaError_t launch_register_operand(const LaunchArgs& args, cudaStream_t stream) {
+template <class... Knobs>
+cudaError_t launch(RegisterOperand<Knobs...>, const LaunchArgs& args, cudaStream_t stream) {
+  using Config = RegisterOperand<Knobs...>;
   using T = typename Config::T;
   constexpr int K = Config::K, N = Config::N;
   using Block = RegisterOperandBlock<Config>;
-  RegisterOperandArgs given{args};
-  const tile::Tensor x_made{args.inputs[0], args.dims[0], K, args.row_strides[0]};
-  cudaError_t status =
-      tile::encode<T>(&given.maps[0], x_made, tile::token_lines<Block>(args.dims[0]));
-  if (status != cudaSuccess) return status;
-  const tile::Tensor weight{args.inputs[3], N, K, K};
-  status = tile::encode<T>(&given.maps[1], weight, Block::kRows);
-  if (status != cudaSuccess) return status;
-  const int64_t row_tiles = tile::ceil_div(N, Block::kRows) * Block::kBlocks;
-  const int64_t token_tiles = tile::ceil_div(args.dims[0], Block::kTokens);
-  const tile::Grid grid{row_tiles, token_tiles, Block::kThreads, Block::kBytes, Block::kBlocks};
-  return tile::launch(layer_norm_linear_full_register_operand<Config>, grid, given, stream);
+  const int64_t tokens = args.dims[0];
+  const tile::TiledTensor tensors[] = {
+      {{args.inputs[0], tokens, K, args.row_strides[0]}, tile::token_lines<Block>(tokens)},
+      {{args.inputs[3], N, K, K}, Block::kRows},  // weight
+  };
+  const tile::Grid grid = tile::tma_grid<Block>(tokens, N, Block::kBlocks, Block::kBlocks);
+  return tile::launch_tma<T>(layer_norm_linear_full_register_operand<Config>, grid, args, tensors,
+                             stream);
 }
 
 }  // namespace

@@ -1,20 +1,14 @@
 // mirage-kernels generate layer_norm_linear_full
-//
 // Schedule  sliced-K: each warp of a block streams its own slice of the depth; they add up their
 //           sums after the loop.
 // Formula   [M, N] = linear(layer_norm(x, eps) * norm_weight + norm_bias, weight) + bias
-// muGraph   one kernel, its loop cuts K. Its grid, in the muGraph: x cuts N, y cuts M (a launch
-//           numbers its blocks as its plan needs). Before the loop: sum_x, mean_x,
-//           x_minus_mean_x_squared, sum_x_minus_mean_x_squared, root. In the loop:
-//           scaled_normed_x_tile_2_minus_mean_x_plus,
-//           scaled_normed_x_tile_2_minus_mean_x_plus_product; carried:
-//           scaled_normed_x_tile_2_minus_mean_x_plus_product_total; the rest after it.
 // Expects   x [M, K] rows 16-byte aligned, any row stride, norm_weight [K] contiguous, norm_bias
 //           [K] contiguous, weight [N, K] contiguous, bias [N] contiguous, out [M, N] contiguous;
 //           any M >= 0.
 #pragma once
 
 #include "tile/tile.cuh"
+#include "variants.h"
 
 namespace mirage::generated {
 namespace {
@@ -142,14 +136,11 @@ __global__ void __launch_bounds__(tile::kBlockThreads<Config>, 1)
   });
 }
 
-template <class Config>
-cudaError_t launch(const LaunchArgs& args, cudaStream_t stream) {
+template <class... Knobs>
+cudaError_t launch(SlicedK<Knobs...>, const LaunchArgs& args, cudaStream_t stream) {
+  using Config = SlicedK<Knobs...>;
   constexpr int N = Config::N;
-  constexpr int kThreads = tile::kBlockThreads<Config>;
-  const int64_t row_tiles = tile::ceil_div(N, Config::kRows);
-  const int64_t token_tiles = tile::ceil_div(args.dims[0], Config::kTokens);
-  constexpr int kSharedBytes = SharedMap<Config>::kBytes;
-  const tile::Grid grid{row_tiles, token_tiles, kThreads, kSharedBytes};
+  const tile::Grid grid = tile::tile_grid<Config>(args.dims[0], N, SharedMap<Config>::kBytes);
   return tile::launch(layer_norm_linear_full<Config>, grid, args, stream);
 }
 

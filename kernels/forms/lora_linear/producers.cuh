@@ -1,5 +1,4 @@
 // mirage-kernels generate lora_linear
-//
 // Schedule  producer blocks: the first blocks of a launch compute lora_a_product_total once, for
 //           all others.
 // Formula   [M, N] = linear(x, weight) + scale * linear(linear(x, lora_a), lora_b)
@@ -7,6 +6,7 @@
 
 #include "tile/producer_blocks/intermediate.cuh"
 #include "tile/tile.cuh"
+#include "variants.h"
 
 namespace mirage::generated {
 namespace {
@@ -110,7 +110,7 @@ constexpr int kProducerBytes =
     producing::SharedMap<Producers<Config>>::kBytes + ProducerBlocks<Config>::kTagBytes;
 
 template <class Config>
-int64_t workspace(const LaunchArgs& args) {
+int64_t workspace(Config, const LaunchArgs& args) {
   constexpr int N = Config::N;
   // Two blocks may share rows, and each is told.
   return ProducerBlocks<Config>::bytes(args.dims[0], 2 * tile::ceil_div(N, Config::kRows));

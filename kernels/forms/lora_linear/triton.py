@@ -1,12 +1,6 @@
 # mirage-kernels generate lora_linear
-#
 # Schedule  a program per tile of the result, of any shape.
 # Formula   [M, N] = linear(x, weight) + scale * linear(linear(x, lora_a), lora_b)
-# muGraph   one kernel, its loop cuts K. Its grid, in the muGraph: x cuts N, y cuts M (a launch
-#           numbers its blocks as its plan needs). In the loop: weight_product, lora_a_product;
-#           carried: weight_product_total, lora_a_product_total; the rest after it.
-# Expects   x [M, K] rows 16-byte aligned, any row stride, weight [N, K] contiguous, lora_a [R, K]
-#           contiguous, lora_b [N, R] contiguous, out [M, N] contiguous; any M >= 0.
 
 import torch
 import triton
@@ -39,26 +33,18 @@ def _lora_linear(
     for k0 in range(0, K, BLOCK_K):
         k = k0 + tl.arange(0, BLOCK_K)
         x_tile = tl.load(
-            x_ptr + m[:, None] * x_stride + k[None, :],
-            mask=(m[:, None] < M) & (k[None, :] < K),
-            other=0.0,
+            x_ptr + m[:, None] * x_stride + k, mask=(m[:, None] < M) & (k < K), other=0.0
         )  # [M, K]
         weight_tile = tl.load(
-            weight_ptr + n[:, None] * K + k[None, :],
-            mask=(n[:, None] < N) & (k[None, :] < K),
-            other=0.0,
+            weight_ptr + n[:, None] * K + k, mask=(n[:, None] < N) & (k < K), other=0.0
         )  # [N, K]
         lora_a_tile = tl.load(
-            lora_a_ptr + r[:, None] * K + k[None, :],
-            mask=(r[:, None] < R) & (k[None, :] < K),
-            other=0.0,
+            lora_a_ptr + r[:, None] * K + k, mask=(r[:, None] < R) & (k < K), other=0.0
         )  # [R, K]
         weight_product += tl.dot(weight_tile, tl.trans(x_tile))  # [N, M]
         lora_a_product += tl.dot(lora_a_tile, tl.trans(x_tile))  # [R, M]
     lora_b_tile = tl.load(
-        lora_b_ptr + n[:, None] * R + r[None, :],
-        mask=(n[:, None] < N) & (r[None, :] < R),
-        other=0.0,
+        lora_b_ptr + n[:, None] * R + r, mask=(n[:, None] < N) & (r < R), other=0.0
     )  # [N, R]
     lora_a_product_total = lora_a_product  # [R, M]
     lora_a_product_total_kept = lora_a_product_total.to(x_ptr.dtype.element_ty)  # [R, M]
@@ -67,9 +53,9 @@ def _lora_linear(
     scaled_lora_a_product_product = scale * lora_a_product_product  # [N, M]
     scaled_lora_a_product_product_plus = weight_product_total + scaled_lora_a_product_product
     tl.store(
-        out_ptr + m[None, :] * N + n[:, None],
+        out_ptr + m * N + n[:, None],
         scaled_lora_a_product_product_plus.to(out_ptr.dtype.element_ty),
-        mask=(n[:, None] < N) & (m[None, :] < M),
+        mask=(n[:, None] < N) & (m < M),
     )  # [N, M]
 
 

@@ -1,5 +1,4 @@
 // mirage-kernels generate lora_linear_full
-//
 // Schedule  producer blocks: a first launch computes lora_a_product_total, each token's with its
 //           own slice.
 // Formula   [M, N] = linear(x, weight) + scale * linear(linear(x, lora_a), lora_b) + bias
@@ -7,6 +6,7 @@
 
 #include "tile/batched_lora/lora.cuh"
 #include "tile/tile.cuh"
+#include "variants.h"
 
 namespace mirage::generated {
 namespace {
@@ -107,7 +107,7 @@ __global__ void __launch_bounds__(tile::kBlockThreads<Config>)
 }  // namespace producing
 
 template <class Shape>
-cudaError_t launch_producers(const LaunchArgs& args, cudaStream_t stream) {
+cudaError_t launch_first(Shape, const LaunchArgs& args, cudaStream_t stream) {
   using Config = Producers<Shape>;
   using Clusters = tile::AdapterProducers<Config>;
   constexpr int kSharedBytes = producing::SharedMap<Config>::kBytes;
@@ -117,7 +117,7 @@ cudaError_t launch_producers(const LaunchArgs& args, cudaStream_t stream) {
 }
 
 template <class Config>
-int64_t workspace(const LaunchArgs& args) {
+int64_t workspace(Config, const LaunchArgs& args) {
   using T = typename Config::T;
   constexpr int R = Config::R;
   return args.dims[0] * R * static_cast<int64_t>(sizeof(T));

@@ -1,5 +1,4 @@
 // mirage-kernels generate lora_linear_full
-//
 // Schedule  register-operand wgmma: tokens are the A operand in registers, weights are read from
 //           shared memory.
 // Formula   [M, N] = linear(x, weight) + scale * linear(linear(x, lora_a), lora_b) + bias
@@ -8,6 +7,7 @@
 #include "tile/batched_lora/lora.cuh"
 #include "tile/register_operand/reduce.cuh"
 #include "tile/tile.cuh"
+#include "variants.h"
 
 #include "producers.cuh"
 
@@ -56,14 +56,9 @@ struct RegisterOperandMap {
   static_assert(kStagingAt + Staging::kBytes <= Block::kPipelineBytes);
 };
 
-struct RegisterOperandArgs {
-  LaunchArgs call;
-  CUtensorMap maps[2];  // x, weight
-};
-
 template <class Config>
 __global__ void __launch_bounds__(kRegisterOperandThreads<Config>, 1)
-    lora_linear_batched_register_operand(const __grid_constant__ RegisterOperandArgs given) {
+    lora_linear_batched_register_operand(const __grid_constant__ tile::TmaArgs<2> given) {
   using T = typename Config::T;
   constexpr int N = Config::N;
   using Block = RegisterOperandBlock<Config>;
@@ -136,12 +131,13 @@ __global__ void __launch_bounds__(kRegisterOperandThreads<Config>, 1)
   tile::for_each_owned_row(block, shared + Shared::kStagingAt, out_tile, out, finish);
 }
 
-template <class Config>
-cudaError_t launch_register_operand(const LaunchArgs& args, cudaStream_t stream) {
+template <class... Knobs>
+cudaError_t launch(RegisterOperand<Knobs...>, const LaunchArgs& args, cudaStream_t stream) {
+  using Config = RegisterOperand<Knobs...>;
   using T = typename Config::T;
   constexpr int K = Config::K, N = Config::N;
   using Block = RegisterOperandBlock<Config>;
-  RegisterOperandArgs given{args};
+  tile::TmaArgs<2> given{args};
   const tile::Tensor x{args.inputs[0], args.dims[0], K, args.row_strides[0]};
   cudaError_t status = tile::encode<T>(&given.maps[0], x, tile::token_lines<Block>(args.dims[0]));
   if (status != cudaSuccess) return status;

@@ -1,21 +1,16 @@
 // mirage-kernels generate lora_linear_full
-//
 // Schedule  sliced-K: each warp of a block streams its own slice of the depth; they add up their
 //           sums after the loop.
 // Formula   [M, N] = linear(x, weight) + scale * linear(linear(x, lora_a), lora_b) + bias
-// muGraph   that of lora_linear_full, for every token with its own slices of lora_a and lora_b;
-//           which those are is addressing. one kernel, its loop cuts K. Its grid, in the muGraph: x
-//           cuts N, y cuts M (a launch numbers its blocks as its plan needs). In the loop:
-//           weight_product, lora_a_product; carried: weight_product_total, lora_a_product_total;
-//           the rest after it.
 // Expects   x [M, K] rows 16-byte aligned, any row stride, weight [N, K] contiguous, lora_a
 //           [slices, R, K] contiguous, lora_b [slices, N, R] contiguous, bias [N] contiguous, out
-//           [M, N] contiguous; any M >= 0. A number of a slice per token, int32 or int64; any that
-//           is none's: no slice.
+//           [M, N] contiguous; any M >= 0. Every token has its own slices of lora_a and lora_b: a
+//           number per token, int32 or int64; any that is none's: no slice.
 #pragma once
 
 #include "tile/batched_lora/lora.cuh"
 #include "tile/tile.cuh"
+#include "variants.h"
 
 #include "producers.cuh"
 
@@ -125,8 +120,9 @@ __global__ void __launch_bounds__(tile::kBlockThreads<Config> + tile::kWarpLanes
   });
 }
 
-template <class Config>
-cudaError_t launch(const LaunchArgs& args, cudaStream_t stream) {
+template <class... Knobs>
+cudaError_t launch(SlicedK<Knobs...>, const LaunchArgs& args, cudaStream_t stream) {
+  using Config = SlicedK<Knobs...>;
   constexpr int N = Config::N;
   constexpr int kThreads = tile::kBlockThreads<Config>;
   const int64_t row_tiles = tile::ceil_div(N, Config::kRows);

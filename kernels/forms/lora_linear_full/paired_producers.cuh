@@ -1,11 +1,11 @@
 // mirage-kernels generate lora_linear_full
-//
 // Schedule  producer blocks with register operands: pairs that split the depth compute
 //           lora_a_product_total for pairs of consumer blocks.
 // Formula   [M, N] = linear(x, weight) + scale * linear(linear(x, lora_a), lora_b) + bias
 #pragma once
 
 #include "tile/producer_blocks/register_operand.cuh"
+#include "variants.h"
 
 #include "producers.cuh"
 

@@ -1,5 +1,4 @@
 // mirage-kernels generate lora_linear_full
-//
 // Schedule  register-operand wgmma: tokens are the A operand in registers, weights are read from
 //           shared memory.
 // Formula   [M, N] = linear(x, weight) + scale * linear(linear(x, lora_a), lora_b) + bias
@@ -9,6 +8,7 @@
 #include "tile/producer_blocks/register_operand.cuh"
 #include "tile/register_operand/reduce.cuh"
 #include "tile/tile.cuh"
+#include "variants.h"
 
 #include "paired_producers.cuh"
 #include "producers.cuh"
@@ -143,8 +143,9 @@ __global__ void __launch_bounds__(kRegisterOperandThreads<Config>, 1)
   tile::for_each_owned_row(block, shared + Shared::kStagingAt, out_tile, out, finish);
 }
 
-template <class Config>
-cudaError_t launch_register_operand(const LaunchArgs& args, cudaStream_t stream) {
+template <class... Knobs>
+cudaError_t launch(RegisterOperand<Knobs...>, const LaunchArgs& args, cudaStream_t stream) {
+  using Config = RegisterOperand<Knobs...>;
   using T = typename Config::T;
   constexpr int K = Config::K, N = Config::N, R = Config::R;
   using Block = RegisterOperandBlock<Config>;

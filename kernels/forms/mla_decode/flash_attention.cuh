@@ -1,24 +1,16 @@
 // mirage-kernels generate mla_decode
-//
 // Schedule  flash attention: few query rows by flash decode, where keys take the M side of mma and
 //           the warps of a block take different keys; many rows by wgmma, where query rows take the
 //           M side.
 // Formula   [B, Hq, C] = softmax(scale * (q_latent latent^T + q_rope k_rope^T)) latent over the
 //           first seq_lens
-// muGraph   one kernel, its loop cuts L. Its grid, in the muGraph: x cuts Hq, y cuts B, z splits L
-//           (a launch numbers its blocks as its plan needs). In the loop: mask, k_rope_product,
-//           latent_product, latent_product_plus_k_rope_product,
-//           scaled_latent_product_plus_k_rope_product,
-//           seen_scaled_latent_product_plus_k_rope_product, peak,
-//           lowered_scaled_latent_product_plus_k_rope_product, exp, masked, sum_masked,
-//           masked_product; carried relative to peak: sum_masked, masked_product; the blocks that
-//           split L combine, the rest after it.
 // Expects   q_latent [B, Hq, C], q_rope [B, Hq, P], latent [B, L, C], k_rope [B, L, P]: lines along
 //           C and P contiguous and 16-byte aligned, any other strides, keys and values in pages or
 //           dense; B, Hq, L at run time, L by sequence, 0 too.
 #pragma once
 
 #include "tile/attention/attention.cuh"
+#include "variants.h"
 
 namespace mirage::generated {
 namespace {
@@ -74,12 +66,12 @@ __global__ void __launch_bounds__(Work<Config>::kThreads, Work<Config>::kBlocks)
 }
 
 template <class Config>
-cudaError_t launch(const AttentionArgs& args, cudaStream_t stream) {
+cudaError_t launch(Config, const AttentionArgs& args, cudaStream_t stream) {
   return tile::launch_attention<Work<Config>>(mla_decode<Config>, args, stream);
 }
 
 template <class Config>
-int64_t workspace(const AttentionArgs& args) {
+int64_t workspace(Config, const AttentionArgs& args) {
   return tile::attention_workspace<Work<Config>>(args);
 }
 

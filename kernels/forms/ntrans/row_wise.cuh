@@ -1,14 +1,12 @@
 // mirage-kernels generate ntrans
-//
 // Schedule  row-wise: a block holds a token whole in registers.
 // Formula   [M, K] = norm(h + alpha * (norm(x) - h)), where norm(x) = x / sqrt(sum(x^2))
-// muGraph   one kernel, no loop: the other dims are whole in a block. Its grid, in the muGraph: x
-//           cuts M (a launch numbers its blocks as its plan needs).
 // Expects   h [M, K] rows 16-byte aligned, any row stride, x [M, K] rows 16-byte aligned, any row
 //           stride, alpha [K] contiguous, out [M, K] contiguous; any M >= 0.
 #pragma once
 
 #include "tile/tile.cuh"
+#include "variants.h"
 
 namespace mirage::generated {
 namespace {
@@ -51,8 +49,9 @@ __global__ void __launch_bounds__(tile::kBlockThreads<Config>, 1)
   tile::store_line<Lines>(out + token * K, normed_scaled_normed_x_minus_h_plus);  // [M, K]
 }
 
-template <class Config>
-cudaError_t launch(const LaunchArgs& args, cudaStream_t stream) {
+template <class... Knobs>
+cudaError_t launch(RowWise<Knobs...>, const LaunchArgs& args, cudaStream_t stream) {
+  using Config = RowWise<Knobs...>;
   constexpr int kThreads = tile::kBlockThreads<Config>;
   const tile::Grid grid{args.dims[0], 1, kThreads, 0};
   return tile::launch(ntrans<Config>, grid, args, stream);

@@ -1,11 +1,6 @@
 # mirage-kernels generate ntrans
-#
 # Schedule  a program per tile of the result, of any shape.
 # Formula   [M, K] = norm(h + alpha * (norm(x) - h)), where norm(x) = x / sqrt(sum(x^2))
-# muGraph   one kernel, no loop: the other dims are whole in a block. Its grid, in the muGraph: x
-#           cuts M (a launch numbers its blocks as its plan needs).
-# Expects   h [M, K] rows 16-byte aligned, any row stride, x [M, K] rows 16-byte aligned, any row
-#           stride, alpha [K] contiguous, out [M, K] contiguous; any M >= 0.
 
 import torch
 import triton
@@ -28,22 +23,14 @@ def _ntrans(
     m = tl.program_id(0).to(tl.int64) * BLOCK_M + tl.arange(0, BLOCK_M)
     k_whole = tl.arange(0, BLOCK_K_whole)
     h_tile = tl.load(
-        h_ptr + m[:, None] * h_stride + k_whole[None, :],
-        mask=(m[:, None] < M) & (k_whole[None, :] < K),
-        other=0.0,
+        h_ptr + m[:, None] * h_stride + k_whole, mask=(m[:, None] < M) & (k_whole < K), other=0.0
     )  # [M, K]
     x_tile = tl.load(
-        x_ptr + m[:, None] * x_stride + k_whole[None, :],
-        mask=(m[:, None] < M) & (k_whole[None, :] < K),
-        other=0.0,
+        x_ptr + m[:, None] * x_stride + k_whole, mask=(m[:, None] < M) & (k_whole < K), other=0.0
     )  # [M, K]
-    alpha_line = tl.load(
-        alpha_ptr + k_whole,
-        mask=k_whole < K,
-        other=0.0,
-    )  # [K]
+    alpha_line = tl.load(alpha_ptr + k_whole, mask=k_whole < K, other=0.0)  # [K]
     x_squared = x_tile.to(tl.float32) * x_tile.to(tl.float32)  # [M, K]
-    sum_x_squared = tl.sum(tl.where(k_whole[None, :] < K, x_squared, 0.0), axis=1)  # [M]
+    sum_x_squared = tl.sum(tl.where(k_whole < K, x_squared, 0.0), axis=1)  # [M]
     root_sum_x_squared = tl.sqrt(sum_x_squared)  # [M]
     normed_x = x_tile.to(tl.float32) / root_sum_x_squared[:, None]  # [M, K]
     normed_x_minus_h = normed_x - h_tile.to(tl.float32)  # [M, K]
@@ -53,14 +40,14 @@ def _ntrans(
         scaled_normed_x_minus_h_plus * scaled_normed_x_minus_h_plus
     )
     sum_scaled_normed_x_minus_h_plus_squared = tl.sum(
-        tl.where(k_whole[None, :] < K, scaled_normed_x_minus_h_plus_squared, 0.0), axis=1
+        tl.where(k_whole < K, scaled_normed_x_minus_h_plus_squared, 0.0), axis=1
     )
     root = tl.sqrt(sum_scaled_normed_x_minus_h_plus_squared)  # [M]
     normed_scaled_normed_x_minus_h_plus = scaled_normed_x_minus_h_plus / root[:, None]  # [M, K]
     tl.store(
-        out_ptr + m[:, None] * K + k_whole[None, :],
+        out_ptr + m[:, None] * K + k_whole,
         normed_scaled_normed_x_minus_h_plus.to(out_ptr.dtype.element_ty),
-        mask=(k_whole[None, :] < K) & (m[:, None] < M),
+        mask=(k_whole < K) & (m[:, None] < M),
     )  # [M, K]
 
 

@@ -1,26 +1,16 @@
 // mirage-kernels generate qk_layer_norm_attention
-//
 // Schedule  flash attention: few query rows by flash decode, where keys take the M side of mma and
 //           the warps of a block take different keys; many rows by wgmma, where query rows take the
 //           M side.
 // Formula   [B, Hkv, G, D] = gqa of layer_norm(q) * q_weight + q_bias and layer_norm(k) * k_weight
 //           + k_bias, over D
-// muGraph   one kernel, its loop cuts L. Its grid, in the muGraph: x cuts G, y cuts Hkv, z cuts B,
-//           u splits L (a launch numbers its blocks as its plan needs). In the loop: sum_k, mean_k,
-//           k_minus_mean_k, k_minus_mean_k_squared, mean_k_minus_mean_k_squared,
-//           mean_k_minus_mean_k_squared_plus, root_2, normed_k_minus_mean_k,
-//           scaled_normed_k_minus_mean_k, scaled_normed_k_minus_mean_k_plus, mask,
-//           scaled_scaled_normed_q_minus_mean_q_plus_product,
-//           seen_scaled_scaled_normed_q_minus_mean_q_plus_product, peak,
-//           lowered_scaled_scaled_normed_q_minus_mean_q_plus_product, exp, masked, sum_masked,
-//           masked_product; carried relative to peak: sum_masked, masked_product; the blocks that
-//           split L combine, the rest after it.
 // Expects   q [B, Hkv, G, D], k [B, L, Hkv, D], v [B, L, Hkv, D]: lines along D contiguous and
 //           16-byte aligned, any other strides, keys and values in pages or dense; B, Hkv, G, L at
 //           run time, L by sequence, 0 too.
 #pragma once
 
 #include "tile/attention/attention.cuh"
+#include "variants.h"
 
 namespace mirage::generated {
 namespace {
@@ -104,12 +94,12 @@ __global__ void __launch_bounds__(Work<Config>::kThreads, Work<Config>::kBlocks)
 }
 
 template <class Config>
-cudaError_t launch(const AttentionArgs& args, cudaStream_t stream) {
+cudaError_t launch(Config, const AttentionArgs& args, cudaStream_t stream) {
   return tile::launch_attention<Work<Config>>(qk_layer_norm_attention<Config>, args, stream);
 }
 
 template <class Config>
-int64_t workspace(const AttentionArgs& args) {
+int64_t workspace(Config, const AttentionArgs& args) {
   return tile::attention_workspace<Work<Config>>(args);
 }
 

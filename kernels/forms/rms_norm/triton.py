@@ -1,11 +1,6 @@
 # mirage-kernels generate rms_norm
-#
 # Schedule  a program per tile of the result, of any shape.
 # Formula   [M, K] = rms_norm(x) * (norm_weight + weight_offset)
-# muGraph   one kernel, no loop: the other dims are whole in a block. Its grid, in the muGraph: x
-#           cuts M (a launch numbers its blocks as its plan needs).
-# Expects   x [M, K] rows 16-byte aligned, any row stride, norm_weight [K] contiguous, out [M, K]
-#           contiguous; any M >= 0.
 
 import torch
 import triton
@@ -28,27 +23,21 @@ def _rms_norm(
     m = tl.program_id(0).to(tl.int64) * BLOCK_M + tl.arange(0, BLOCK_M)
     k_whole = tl.arange(0, BLOCK_K_whole)
     x_tile = tl.load(
-        x_ptr + m[:, None] * x_stride + k_whole[None, :],
-        mask=(m[:, None] < M) & (k_whole[None, :] < K),
-        other=0.0,
+        x_ptr + m[:, None] * x_stride + k_whole, mask=(m[:, None] < M) & (k_whole < K), other=0.0
     )  # [M, K]
-    norm_weight_line = tl.load(
-        norm_weight_ptr + k_whole,
-        mask=k_whole < K,
-        other=0.0,
-    )  # [K]
+    norm_weight_line = tl.load(norm_weight_ptr + k_whole, mask=k_whole < K, other=0.0)  # [K]
     x_squared = x_tile.to(tl.float32) * x_tile.to(tl.float32)  # [M, K]
-    sum_x_squared = tl.sum(tl.where(k_whole[None, :] < K, x_squared, 0.0), axis=1)  # [M]
+    sum_x_squared = tl.sum(tl.where(k_whole < K, x_squared, 0.0), axis=1)  # [M]
     weight_offset_plus_norm_weight = norm_weight_line.to(tl.float32) + weight_offset  # [K]
     mean_x_squared = sum_x_squared / K  # [M]
     mean_x_squared_plus_eps = eps + mean_x_squared  # [M]
     root = tl.sqrt(mean_x_squared_plus_eps)  # [M]
     normed_x = x_tile.to(tl.float32) / root[:, None]  # [M, K]
-    scaled_normed_x = weight_offset_plus_norm_weight[None, :] * normed_x  # [K, M]
+    scaled_normed_x = weight_offset_plus_norm_weight * normed_x  # [K, M]
     tl.store(
-        out_ptr + m[:, None] * K + k_whole[None, :],
+        out_ptr + m[:, None] * K + k_whole,
         scaled_normed_x.to(out_ptr.dtype.element_ty),
-        mask=(k_whole[None, :] < K) & (m[:, None] < M),
+        mask=(k_whole < K) & (m[:, None] < M),
     )  # [M, K]
 
 

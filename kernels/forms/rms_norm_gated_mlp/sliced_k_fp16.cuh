@@ -1,17 +1,13 @@
 // mirage-kernels generate rms_norm_gated_mlp
-//
 // Schedule  sliced-K: each warp of a block streams its own slice of the depth; they add up their
 //           sums after the loop.
 // Formula   [M, N] = silu(linear(rms_norm(x), gate_weight)) * linear(rms_norm(x), up_weight)
-// muGraph   one kernel, its loop cuts K. Its grid, in the muGraph: x cuts N, y cuts M (a launch
-//           numbers its blocks as its plan needs). In the loop: x_squared, scaled_up_weight,
-//           scaled_up_product, scaled_gate_weight, scaled_gate_product; carried: x_squared_total,
-//           scaled_up_product_total, scaled_gate_product_total; the rest after it.
 // Expects   x [M, K] rows 16-byte aligned, any row stride, norm_weight [K] contiguous, gate_weight
 //           [N, K] contiguous, up_weight [N, K] contiguous, out [M, N] contiguous; any M >= 0.
 #pragma once
 
 #include "tile/tile.cuh"
+#include "variants.h"
 
 namespace mirage::generated {
 namespace {
@@ -123,14 +119,11 @@ __global__ void __launch_bounds__(tile::kBlockThreads<Config>, 1)
   });
 }
 
-template <class Config>
-cudaError_t launch(const LaunchArgs& args, cudaStream_t stream) {
+template <class... Knobs>
+cudaError_t launch(SlicedK<Knobs...>, const LaunchArgs& args, cudaStream_t stream) {
+  using Config = SlicedK<Knobs...>;
   constexpr int N = Config::N;
-  constexpr int kThreads = tile::kBlockThreads<Config>;
-  const int64_t row_tiles = tile::ceil_div(N, Config::kRows);
-  const int64_t token_tiles = tile::ceil_div(args.dims[0], Config::kTokens);
-  constexpr int kSharedBytes = SharedMap<Config>::kBytes;
-  const tile::Grid grid{row_tiles, token_tiles, kThreads, kSharedBytes};
+  const tile::Grid grid = tile::tile_grid<Config>(args.dims[0], N, SharedMap<Config>::kBytes);
   return tile::launch(rms_norm_gated_mlp<Config>, grid, args, stream);
 }
 

@@ -1,13 +1,6 @@
 # mirage-kernels generate rms_norm_gated_mlp
-#
 # Schedule  a program per tile of the result, of any shape.
 # Formula   [M, N] = silu(linear(rms_norm(x), gate_weight)) * linear(rms_norm(x), up_weight)
-# muGraph   one kernel, its loop cuts K. Its grid, in the muGraph: x cuts N, y cuts M (a launch
-#           numbers its blocks as its plan needs). In the loop: x_squared, scaled_x,
-#           scaled_x_product, scaled_x_product_2; carried: x_squared_total, scaled_x_product_total,
-#           scaled_x_product_2_total; the rest after it.
-# Expects   x [M, K] rows 16-byte aligned, any row stride, norm_weight [K] contiguous, gate_weight
-#           [N, K] contiguous, up_weight [N, K] contiguous, out [M, N] contiguous; any M >= 0.
 
 import torch
 import triton
@@ -38,24 +31,14 @@ def _rms_norm_gated_mlp(
     for k0 in range(0, K, BLOCK_K):
         k = k0 + tl.arange(0, BLOCK_K)
         x_tile = tl.load(
-            x_ptr + m[:, None] * x_stride + k[None, :],
-            mask=(m[:, None] < M) & (k[None, :] < K),
-            other=0.0,
+            x_ptr + m[:, None] * x_stride + k, mask=(m[:, None] < M) & (k < K), other=0.0
         )  # [M, K]
-        norm_weight_tile = tl.load(
-            norm_weight_ptr + k,
-            mask=k < K,
-            other=0.0,
-        )  # [K]
+        norm_weight_tile = tl.load(norm_weight_ptr + k, mask=k < K, other=0.0)  # [K]
         gate_weight_tile = tl.load(
-            gate_weight_ptr + n[:, None] * K + k[None, :],
-            mask=(n[:, None] < N) & (k[None, :] < K),
-            other=0.0,
+            gate_weight_ptr + n[:, None] * K + k, mask=(n[:, None] < N) & (k < K), other=0.0
         )  # [N, K]
         up_weight_tile = tl.load(
-            up_weight_ptr + n[:, None] * K + k[None, :],
-            mask=(n[:, None] < N) & (k[None, :] < K),
-            other=0.0,
+            up_weight_ptr + n[:, None] * K + k, mask=(n[:, None] < N) & (k < K), other=0.0
         )  # [N, K]
         x_squared_terms = x_tile.to(tl.float32) * x_tile.to(tl.float32)  # [M, K]
         x_squared += tl.sum(x_squared_terms, axis=1)  # [M]
@@ -69,14 +52,14 @@ def _rms_norm_gated_mlp(
     root = tl.sqrt(mean_x_squared_plus_eps)  # [M]
     scaled_x_product_total = scaled_x_product  # [N, M]
     scaled_x_product_2_total = scaled_x_product_2  # [N, M]
-    normed_scaled_x_product = scaled_x_product_total / root[None, :]  # [N, M]
-    normed_scaled_x_product_2 = scaled_x_product_2_total / root[None, :]  # [N, M]
+    normed_scaled_x_product = scaled_x_product_total / root  # [N, M]
+    normed_scaled_x_product_2 = scaled_x_product_2_total / root  # [N, M]
     silu = normed_scaled_x_product_2 * tl.sigmoid(normed_scaled_x_product_2)  # [N, M]
     normed_scaled_x_product_times_silu = normed_scaled_x_product * silu  # [N, M]
     tl.store(
-        out_ptr + m[None, :] * N + n[:, None],
+        out_ptr + m * N + n[:, None],
         normed_scaled_x_product_times_silu.to(out_ptr.dtype.element_ty),
-        mask=(n[:, None] < N) & (m[None, :] < M),
+        mask=(n[:, None] < N) & (m < M),
     )  # [N, M]
 
 

@@ -1,5 +1,4 @@
 // mirage-kernels generate rms_norm_linear_full
-//
 // Schedule  cluster split-K: two blocks of a cluster share rows and split the depth.
 // Formula   [M, N] = linear(rms_norm(x, norm_weight + weight_offset), weight) + bias
 #pragma once
@@ -7,6 +6,7 @@
 #include "tile/cluster_split_k/reduce.cuh"
 #include "tile/cluster_split_k/steps.cuh"
 #include "tile/tile.cuh"
+#include "variants.h"
 
 namespace mirage::generated {
 namespace {
@@ -22,15 +22,10 @@ struct ClusterSplitKPlan : Config {
 template <class Config>
 using ClusterSplitKBlock = tile::ClusterSplitKBlock<ClusterSplitKPlan<Config>>;
 
-struct ClusterSplitKArgs {
-  LaunchArgs call;
-  CUtensorMap maps[2];  // x, weight
-};
-
 template <class Config>
 __global__ void __cluster_dims__(tile::kClusterBlocks, 1, 1)
     __launch_bounds__(ClusterSplitKBlock<Config>::kThreads, 1)
-        rms_norm_linear_full_cluster_split_k(const __grid_constant__ ClusterSplitKArgs given) {
+        rms_norm_linear_full_cluster_split_k(const __grid_constant__ tile::TmaArgs<2> given) {
   using T = typename Config::T;
   constexpr int K = Config::K, N = Config::N;
   using Block = ClusterSplitKBlock<Config>;
@@ -103,22 +98,20 @@ __global__ void __cluster_dims__(tile::kClusterBlocks, 1, 1)
   tile::for_each_owned(block, out_tile, out, finish);
 }
 
-template <class Config>
-cudaError_t launch_cluster_split_k(const LaunchArgs& args, cudaStream_t stream) {
+template <class... Knobs>
+cudaError_t launch(ClusterSplitK<Knobs...>, const LaunchArgs& args, cudaStream_t stream) {
+  using Config = ClusterSplitK<Knobs...>;
   using T = typename Config::T;
   constexpr int K = Config::K, N = Config::N;
   using Block = ClusterSplitKBlock<Config>;
-  ClusterSplitKArgs given{args};
-  const tile::Tensor x{args.inputs[0], args.dims[0], K, args.row_strides[0]};
-  cudaError_t status = tile::encode<T>(&given.maps[0], x, tile::token_lines<Block>(args.dims[0]));
-  if (status != cudaSuccess) return status;
-  const tile::Tensor weight{args.inputs[2], N, K, K};
-  status = tile::encode<T>(&given.maps[1], weight, Block::kRows);
-  if (status != cudaSuccess) return status;
-  const int64_t row_tiles = tile::ceil_div(N, Block::kRows) * tile::kClusterBlocks;
-  const int64_t token_tiles = tile::ceil_div(args.dims[0], Block::kTokens);
-  const tile::Grid grid{row_tiles, token_tiles, Block::kThreads, Block::kBytes};
-  return tile::launch(rms_norm_linear_full_cluster_split_k<Config>, grid, given, stream);
+  const int64_t tokens = args.dims[0];
+  const tile::TiledTensor tensors[] = {
+      {{args.inputs[0], tokens, K, args.row_strides[0]}, tile::token_lines<Block>(tokens)},
+      {{args.inputs[2], N, K, K}, Block::kRows},  // weight
+  };
+  const tile::Grid grid = tile::tma_grid<Block>(tokens, N, tile::kClusterBlocks);
+  return tile::launch_tma<T>(rms_norm_linear_full_cluster_split_k<Config>, grid, args, tensors,
+                             stream);
 }
 
 }  // namespace

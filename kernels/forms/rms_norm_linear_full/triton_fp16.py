@@ -1,12 +1,6 @@
 # mirage-kernels generate rms_norm_linear_full
-#
 # Schedule  a program per tile of the result, of any shape.
 # Formula   [M, N] = linear(rms_norm(x, norm_weight + weight_offset), weight) + bias
-# muGraph   one kernel, its loop cuts K. Its grid, in the muGraph: x cuts N, y cuts M (a launch
-#           numbers its blocks as its plan needs). In the loop: x_squared, scaled_weight,
-#           scaled_product; carried: x_squared_total, scaled_product_total; the rest after it.
-# Expects   x [M, K] rows 16-byte aligned, any row stride, norm_weight [K] contiguous, weight [N, K]
-#           contiguous, bias [N] contiguous, out [M, N] contiguous; any M >= 0.
 
 import torch
 import triton
@@ -37,42 +31,30 @@ def _rms_norm_linear_full(
     for k0 in range(0, K, BLOCK_K):
         k = k0 + tl.arange(0, BLOCK_K)
         x_tile = tl.load(
-            x_ptr + m[:, None] * x_stride + k[None, :],
-            mask=(m[:, None] < M) & (k[None, :] < K),
-            other=0.0,
+            x_ptr + m[:, None] * x_stride + k, mask=(m[:, None] < M) & (k < K), other=0.0
         )  # [M, K]
-        norm_weight_tile = tl.load(
-            norm_weight_ptr + k,
-            mask=k < K,
-            other=0.0,
-        )  # [K]
+        norm_weight_tile = tl.load(norm_weight_ptr + k, mask=k < K, other=0.0)  # [K]
         weight_tile = tl.load(
-            weight_ptr + n[:, None] * K + k[None, :],
-            mask=(n[:, None] < N) & (k[None, :] < K),
-            other=0.0,
+            weight_ptr + n[:, None] * K + k, mask=(n[:, None] < N) & (k < K), other=0.0
         )  # [N, K]
         x_squared_terms = x_tile.to(tl.float32) * x_tile.to(tl.float32)  # [M, K]
         x_squared += tl.sum(x_squared_terms, axis=1)  # [M]
         weight_offset_plus_norm_weight = norm_weight_tile.to(tl.float32) + weight_offset  # [K]
-        scaled_weight_wide = weight_tile.to(tl.float32) * weight_offset_plus_norm_weight[None, :]
+        scaled_weight_wide = weight_tile.to(tl.float32) * weight_offset_plus_norm_weight
         scaled_weight = scaled_weight_wide.to(x_ptr.dtype.element_ty)  # [N, K]
         scaled_product += tl.dot(scaled_weight, tl.trans(x_tile))  # [N, M]
-    bias_tile = tl.load(
-        bias_ptr + n,
-        mask=n < N,
-        other=0.0,
-    )  # [N]
+    bias_tile = tl.load(bias_ptr + n, mask=n < N, other=0.0)  # [N]
     x_squared_total = x_squared  # [M]
     scaled_product_total = scaled_product  # [N, M]
     mean_x_squared = x_squared_total / K  # [M]
     mean_x_squared_plus_eps = eps + mean_x_squared  # [M]
     root = tl.sqrt(mean_x_squared_plus_eps)  # [M]
-    normed_scaled_product = scaled_product_total / root[None, :]  # [N, M]
+    normed_scaled_product = scaled_product_total / root  # [N, M]
     normed_scaled_product_plus = bias_tile[:, None] + normed_scaled_product  # [N, M]
     tl.store(
-        out_ptr + m[None, :] * N + n[:, None],
+        out_ptr + m * N + n[:, None],
         normed_scaled_product_plus.to(out_ptr.dtype.element_ty),
-        mask=(n[:, None] < N) & (m[None, :] < M),
+        mask=(n[:, None] < N) & (m < M),
     )  # [N, M]
 
 

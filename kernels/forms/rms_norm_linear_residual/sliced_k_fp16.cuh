@@ -1,13 +1,8 @@
 // mirage-kernels generate rms_norm_linear_residual
-//
 // Schedule  sliced-K: each warp of a block streams its own slice of the depth; they add up their
 //           sums after the loop.
 // Formula   [M, N] = linear(rms_norm(total, norm_weight + weight_offset), weight) + bias; total = x
 //           + residual
-// muGraph   one kernel, its loop cuts K. Its grid, in the muGraph: x cuts M, y cuts N (a launch
-//           numbers its blocks as its plan needs). In the loop: total_tile, total_squared,
-//           scaled_weight, scaled_product; carried: total_squared_total, scaled_product_total;
-//           stored in the loop: total; the rest after it.
 // Expects   x [M, K] rows 16-byte aligned, any row stride, norm_weight [K] contiguous, weight [N,
 //           K] contiguous, bias [N] contiguous, residual [M, K] rows 16-byte aligned, any row
 //           stride, out [M, N] contiguous, total [M, K] contiguous; any M >= 0.
@@ -15,6 +10,7 @@
 
 #include "tile/sliced_k/store_share.cuh"
 #include "tile/tile.cuh"
+#include "variants.h"
 
 namespace mirage::generated {
 namespace {
@@ -124,14 +120,11 @@ __global__ void __launch_bounds__(tile::kBlockThreads<Config>, 1)
   });
 }
 
-template <class Config>
-cudaError_t launch(const LaunchArgs& args, cudaStream_t stream) {
+template <class... Knobs>
+cudaError_t launch(SlicedK<Knobs...>, const LaunchArgs& args, cudaStream_t stream) {
+  using Config = SlicedK<Knobs...>;
   constexpr int N = Config::N;
-  constexpr int kThreads = tile::kBlockThreads<Config>;
-  const int64_t row_tiles = tile::ceil_div(N, Config::kRows);
-  const int64_t token_tiles = tile::ceil_div(args.dims[0], Config::kTokens);
-  constexpr int kSharedBytes = SharedMap<Config>::kBytes;
-  const tile::Grid grid{row_tiles, token_tiles, kThreads, kSharedBytes};
+  const tile::Grid grid = tile::tile_grid<Config>(args.dims[0], N, SharedMap<Config>::kBytes);
   return tile::launch(rms_norm_linear_residual<Config>, grid, args, stream);
 }
 

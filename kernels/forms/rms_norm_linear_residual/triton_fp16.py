@@ -1,15 +1,7 @@
 # mirage-kernels generate rms_norm_linear_residual
-#
 # Schedule  a program per tile of the result, of any shape.
 # Formula   [M, N] = linear(rms_norm(total, norm_weight + weight_offset), weight) + bias; total = x
 #           + residual
-# muGraph   one kernel, its loop cuts K. Its grid, in the muGraph: x cuts M, y cuts N (a launch
-#           numbers its blocks as its plan needs). In the loop: total_tile, total_squared,
-#           scaled_weight, scaled_product; carried: total_squared_total, scaled_product_total;
-#           stored in the loop: total; the rest after it.
-# Expects   x [M, K] rows 16-byte aligned, any row stride, norm_weight [K] contiguous, weight [N, K]
-#           contiguous, bias [N] contiguous, residual [M, K] rows 16-byte aligned, any row stride,
-#           out [M, N] contiguous, total [M, K] contiguous; any M >= 0.
 
 import torch
 import triton
@@ -43,23 +35,15 @@ def _rms_norm_linear_residual(
     for k0 in range(0, K, BLOCK_K):
         k = k0 + tl.arange(0, BLOCK_K)
         x_tile = tl.load(
-            x_ptr + m[:, None] * x_stride + k[None, :],
-            mask=(m[:, None] < M) & (k[None, :] < K),
-            other=0.0,
+            x_ptr + m[:, None] * x_stride + k, mask=(m[:, None] < M) & (k < K), other=0.0
         )  # [M, K]
-        norm_weight_tile = tl.load(
-            norm_weight_ptr + k,
-            mask=k < K,
-            other=0.0,
-        )  # [K]
+        norm_weight_tile = tl.load(norm_weight_ptr + k, mask=k < K, other=0.0)  # [K]
         weight_tile = tl.load(
-            weight_ptr + n[:, None] * K + k[None, :],
-            mask=(n[:, None] < N) & (k[None, :] < K),
-            other=0.0,
+            weight_ptr + n[:, None] * K + k, mask=(n[:, None] < N) & (k < K), other=0.0
         )  # [N, K]
         residual_tile = tl.load(
-            residual_ptr + m[:, None] * residual_stride + k[None, :],
-            mask=(m[:, None] < M) & (k[None, :] < K),
+            residual_ptr + m[:, None] * residual_stride + k,
+            mask=(m[:, None] < M) & (k < K),
             other=0.0,
         )  # [M, K]
         total_tile_wide = x_tile.to(tl.float32) + residual_tile.to(tl.float32)
@@ -67,31 +51,25 @@ def _rms_norm_linear_residual(
         total_squared_terms = total_tile.to(tl.float32) * total_tile.to(tl.float32)  # [M, K]
         total_squared += tl.sum(total_squared_terms, axis=1)  # [M]
         weight_offset_plus_norm_weight = norm_weight_tile.to(tl.float32) + weight_offset  # [K]
-        scaled_weight_wide = weight_tile.to(tl.float32) * weight_offset_plus_norm_weight[None, :]
+        scaled_weight_wide = weight_tile.to(tl.float32) * weight_offset_plus_norm_weight
         scaled_weight = scaled_weight_wide.to(x_ptr.dtype.element_ty)  # [N, K]
         scaled_product += tl.dot(scaled_weight, tl.trans(total_tile))  # [N, M]
         mine = k // BLOCK_K % tl.num_programs(0) == tl.program_id(0)
         tl.store(
-            total_ptr + m[:, None] * K + k[None, :],
-            total_tile,
-            mask=(m[:, None] < M) & (k[None, :] < K) & mine[None, :],
+            total_ptr + m[:, None] * K + k, total_tile, mask=(m[:, None] < M) & (k < K) & mine
         )  # [M, K]
-    bias_tile = tl.load(
-        bias_ptr + n,
-        mask=n < N,
-        other=0.0,
-    )  # [N]
+    bias_tile = tl.load(bias_ptr + n, mask=n < N, other=0.0)  # [N]
     total_squared_total = total_squared  # [M]
     scaled_product_total = scaled_product  # [N, M]
     mean_total_squared = total_squared_total / K  # [M]
     mean_total_squared_plus_eps = eps + mean_total_squared  # [M]
     root = tl.sqrt(mean_total_squared_plus_eps)  # [M]
-    normed_scaled_product = scaled_product_total / root[None, :]  # [N, M]
+    normed_scaled_product = scaled_product_total / root  # [N, M]
     normed_scaled_product_plus = bias_tile[:, None] + normed_scaled_product  # [N, M]
     tl.store(
-        out_ptr + m[None, :] * N + n[:, None],
+        out_ptr + m * N + n[:, None],
         normed_scaled_product_plus.to(out_ptr.dtype.element_ty),
-        mask=(n[:, None] < N) & (m[None, :] < M),
+        mask=(n[:, None] < N) & (m < M),
     )  # [N, M]
 
 

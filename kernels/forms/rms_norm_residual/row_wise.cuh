@@ -1,15 +1,13 @@
 // mirage-kernels generate rms_norm_residual
-//
 // Schedule  row-wise: a block holds a token whole in registers.
 // Formula   [M, K] = rms_norm(total) * (norm_weight + weight_offset); total = x + residual
-// muGraph   one kernel, no loop: the other dims are whole in a block. Its grid, in the muGraph: x
-//           cuts M (a launch numbers its blocks as its plan needs).
 // Expects   x [M, K] rows 16-byte aligned, any row stride, norm_weight [K] contiguous, residual [M,
 //           K] rows 16-byte aligned, any row stride, out [M, K] contiguous, total [M, K]
 //           contiguous; any M >= 0.
 #pragma once
 
 #include "tile/tile.cuh"
+#include "variants.h"
 
 namespace mirage::generated {
 namespace {
@@ -52,8 +50,9 @@ __global__ void __launch_bounds__(tile::kBlockThreads<Config>, 1)
   tile::store_line<Lines>(total + token * K, total_tile);   // [M, K]
 }
 
-template <class Config>
-cudaError_t launch(const LaunchArgs& args, cudaStream_t stream) {
+template <class... Knobs>
+cudaError_t launch(RowWise<Knobs...>, const LaunchArgs& args, cudaStream_t stream) {
+  using Config = RowWise<Knobs...>;
   constexpr int kThreads = tile::kBlockThreads<Config>;
   const tile::Grid grid{args.dims[0], 1, kThreads, 0};
   return tile::launch(rms_norm_residual<Config>, grid, args, stream);

@@ -1,12 +1,6 @@
 # mirage-kernels generate rms_norm_residual
-#
 # Schedule  a program per tile of the result, of any shape.
 # Formula   [M, K] = rms_norm(total) * (norm_weight + weight_offset); total = x + residual
-# muGraph   one kernel, no loop: the other dims are whole in a block. Its grid, in the muGraph: x
-#           cuts M (a launch numbers its blocks as its plan needs).
-# Expects   x [M, K] rows 16-byte aligned, any row stride, norm_weight [K] contiguous, residual [M,
-#           K] rows 16-byte aligned, any row stride, out [M, K] contiguous, total [M, K] contiguous;
-#           any M >= 0.
 
 import torch
 import triton
@@ -32,38 +26,32 @@ def _rms_norm_residual(
     m = tl.program_id(0).to(tl.int64) * BLOCK_M + tl.arange(0, BLOCK_M)
     k_whole = tl.arange(0, BLOCK_K_whole)
     x_tile = tl.load(
-        x_ptr + m[:, None] * x_stride + k_whole[None, :],
-        mask=(m[:, None] < M) & (k_whole[None, :] < K),
-        other=0.0,
+        x_ptr + m[:, None] * x_stride + k_whole, mask=(m[:, None] < M) & (k_whole < K), other=0.0
     )  # [M, K]
-    norm_weight_line = tl.load(
-        norm_weight_ptr + k_whole,
-        mask=k_whole < K,
-        other=0.0,
-    )  # [K]
+    norm_weight_line = tl.load(norm_weight_ptr + k_whole, mask=k_whole < K, other=0.0)  # [K]
     residual_tile = tl.load(
-        residual_ptr + m[:, None] * residual_stride + k_whole[None, :],
-        mask=(m[:, None] < M) & (k_whole[None, :] < K),
+        residual_ptr + m[:, None] * residual_stride + k_whole,
+        mask=(m[:, None] < M) & (k_whole < K),
         other=0.0,
     )  # [M, K]
     total_tile = x_tile.to(tl.float32) + residual_tile.to(tl.float32)  # [M, K]
     total_squared = total_tile * total_tile  # [M, K]
-    sum_total_squared = tl.sum(tl.where(k_whole[None, :] < K, total_squared, 0.0), axis=1)  # [M]
+    sum_total_squared = tl.sum(tl.where(k_whole < K, total_squared, 0.0), axis=1)  # [M]
     weight_offset_plus_norm_weight = norm_weight_line.to(tl.float32) + weight_offset  # [K]
     mean_total_squared = sum_total_squared / K  # [M]
     mean_total_squared_plus_eps = eps + mean_total_squared  # [M]
     root = tl.sqrt(mean_total_squared_plus_eps)  # [M]
     normed_total = total_tile / root[:, None]  # [M, K]
-    scaled_normed = weight_offset_plus_norm_weight[None, :] * normed_total  # [K, M]
+    scaled_normed = weight_offset_plus_norm_weight * normed_total  # [K, M]
     tl.store(
-        out_ptr + m[:, None] * K + k_whole[None, :],
+        out_ptr + m[:, None] * K + k_whole,
         scaled_normed.to(out_ptr.dtype.element_ty),
-        mask=(k_whole[None, :] < K) & (m[:, None] < M),
+        mask=(k_whole < K) & (m[:, None] < M),
     )  # [M, K]
     tl.store(
-        total_ptr + m[:, None] * K + k_whole[None, :],
+        total_ptr + m[:, None] * K + k_whole,
         total_tile.to(total_ptr.dtype.element_ty),
-        mask=(k_whole[None, :] < K) & (m[:, None] < M),
+        mask=(k_whole < K) & (m[:, None] < M),
     )  # [M, K]
 
 

@@ -1,14 +1,12 @@
 // mirage-kernels generate silu_and_mul
-//
 // Schedule  elementwise: every block takes a piece of a token.
 // Formula   [M, N] = silu(gate) * up
-// muGraph   one kernel, no loop. Its grid, in the muGraph: x cuts N, y cuts M (a launch numbers its
-//           blocks as its plan needs).
 // Expects   gate [M, N] rows 16-byte aligned, any row stride, up [M, N] rows 16-byte aligned, any
 //           row stride, out [M, N] contiguous; any M >= 0.
 #pragma once
 
 #include "tile/tile.cuh"
+#include "variants.h"
 
 namespace mirage::generated {
 namespace {
@@ -38,8 +36,9 @@ __global__ void __launch_bounds__(tile::kBlockThreads<Config>, 1)
   tile::store_line<Lines>(out + token * N + first, up_times_silu_gate);  // [M, N]
 }
 
-template <class Config>
-cudaError_t launch(const LaunchArgs& args, cudaStream_t stream) {
+template <class... Knobs>
+cudaError_t launch(Elementwise<Knobs...>, const LaunchArgs& args, cudaStream_t stream) {
+  using Config = Elementwise<Knobs...>;
   constexpr int N = Config::N;
   constexpr int kThreads = tile::kBlockThreads<Config>;
   const tile::Grid grid{args.dims[0], N / Config::kLine, kThreads, 0};

@@ -1,11 +1,6 @@
 # mirage-kernels generate silu_and_mul
-#
 # Schedule  a program per tile of the result, of any shape.
 # Formula   [M, N] = silu(gate) * up
-# muGraph   one kernel, no loop. Its grid, in the muGraph: x cuts N, y cuts M (a launch numbers its
-#           blocks as its plan needs).
-# Expects   gate [M, N] rows 16-byte aligned, any row stride, up [M, N] rows 16-byte aligned, any
-#           row stride, out [M, N] contiguous; any M >= 0.
 
 import torch
 import triton
@@ -27,21 +22,19 @@ def _silu_and_mul(
     m = tl.program_id(0).to(tl.int64) * BLOCK_M + tl.arange(0, BLOCK_M)
     n_whole = tl.program_id(1).to(tl.int64) * BLOCK_N_whole + tl.arange(0, BLOCK_N_whole)
     gate_tile = tl.load(
-        gate_ptr + m[:, None] * gate_stride + n_whole[None, :],
-        mask=(m[:, None] < M) & (n_whole[None, :] < N),
+        gate_ptr + m[:, None] * gate_stride + n_whole,
+        mask=(m[:, None] < M) & (n_whole < N),
         other=0.0,
     )  # [M, N]
     up_tile = tl.load(
-        up_ptr + m[:, None] * up_stride + n_whole[None, :],
-        mask=(m[:, None] < M) & (n_whole[None, :] < N),
-        other=0.0,
+        up_ptr + m[:, None] * up_stride + n_whole, mask=(m[:, None] < M) & (n_whole < N), other=0.0
     )  # [M, N]
     silu_gate = gate_tile.to(tl.float32) * tl.sigmoid(gate_tile.to(tl.float32))  # [M, N]
     up_times_silu_gate = up_tile.to(tl.float32) * silu_gate  # [M, N]
     tl.store(
-        out_ptr + m[:, None] * N + n_whole[None, :],
+        out_ptr + m[:, None] * N + n_whole,
         up_times_silu_gate.to(out_ptr.dtype.element_ty),
-        mask=(n_whole[None, :] < N) & (m[:, None] < M),
+        mask=(n_whole < N) & (m[:, None] < M),
     )  # [M, N]
 
 

@@ -1,22 +1,16 @@
 // mirage-kernels generate sliding_window_attention
-//
 // Schedule  flash attention: few query rows by flash decode, where keys take the M side of mma and
 //           the warps of a block take different keys; many rows by wgmma, where query rows take the
 //           M side.
 // Formula   [B, T, Hkv, G, D] = softmax(scale * q k^T) v, each query token over the last `window`
 //           keys up to its own
-// muGraph   one kernel, its loop cuts L. Its grid, in the muGraph: x cuts G, y cuts Hkv, z cuts T,
-//           u cuts B, v splits L (a launch numbers its blocks as its plan needs). In the loop:
-//           position_L_plus_window, mask, mask_2, mask_3, k_product, scaled_k_product,
-//           seen_scaled_k_product, peak, lowered_scaled_k_product, exp_scaled_k_product, masked,
-//           sum_masked, masked_product; carried relative to peak: sum_masked, masked_product; the
-//           blocks that split L combine, the rest after it.
 // Expects   q [B, T, Hkv, G, D], k [B, L, Hkv, D], v [B, L, Hkv, D]: lines along D contiguous and
 //           16-byte aligned, any other strides, keys and values in pages or dense; B, Hkv, T, G, L
 //           at run time, L by sequence, 0 too.
 #pragma once
 
 #include "tile/attention/attention.cuh"
+#include "variants.h"
 
 namespace mirage::generated {
 namespace {
@@ -77,12 +71,12 @@ __global__ void __launch_bounds__(Work<Config>::kThreads, Work<Config>::kBlocks)
 }
 
 template <class Config>
-cudaError_t launch(const AttentionArgs& args, cudaStream_t stream) {
+cudaError_t launch(Config, const AttentionArgs& args, cudaStream_t stream) {
   return tile::launch_attention<Work<Config>>(sliding_window_attention<Config>, args, stream);
 }
 
 template <class Config>
-int64_t workspace(const AttentionArgs& args) {
+int64_t workspace(Config, const AttentionArgs& args) {
   return tile::attention_workspace<Work<Config>>(args);
 }
 

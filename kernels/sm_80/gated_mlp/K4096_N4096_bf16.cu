@@ -1,15 +1,6 @@
 // mirage-kernels generate gated_mlp --arch sm_80 --dtype bf16 --shape K=4096,N=4096
-//
-// Formula   [M, N] = silu(linear(x, gate_weight)) * linear(x, up_weight)
-// Shape     the Mirage paper's gated MLP
-// Proved    equal to the recipe on 16 random draws over finite fields, for the tiles of all 4
-//           variants, at full extents and uneven edges; a wrong muGraph passes with probability at
-//           most 2^-57.3.
-// Accuracy  emulated error against float64 (unfused program's): unit 1.7e-03 (3.2e-03), tiny
-//           1.7e-03 (2.7e-03), outliers 1.6e-03 (2.7e-03), wide 1.7e-03 (2.8e-03).
-
-#include "launch.h"
-
+// Shape   the Mirage paper's gated MLP
+// Proved  16 random draws over finite fields; a wrong muGraph passes with probability <= 2^-57.3.
 #include "../../forms/gated_mlp/sliced_k.cuh"
 
 namespace mirage::generated {
@@ -19,30 +10,14 @@ struct Shape {
   using T = __nv_bfloat16;
   static constexpr int K = 4096, N = 4096;
 };
-struct UpTo8M : Shape {  // 103 blocks of 4 warps, 132 KiB
-  static constexpr int kTokens = 8, kRows = 40, kWarps = 4, kChunks = 2, kStages = 3;
-};
-struct UpTo16M : Shape {  // 103 blocks of 4 warps, 144 KiB
-  static constexpr int kTokens = 16, kRows = 40, kWarps = 4, kChunks = 2, kStages = 3;
-};
-struct UpTo32M : Shape {  // 103 blocks of 4 warps, 112 KiB
-  static constexpr int kTokens = 32, kRows = 40, kWarps = 4, kChunks = 2, kStages = 2;
-};
-struct AnyM : Shape {  // each 64 tokens: 171 blocks of 4 warps, 112 KiB
-  static constexpr int kTokens = 64, kRows = 24, kWarps = 4, kChunks = 2, kStages = 2;
-};
+using UpTo8M = SlicedK<Shape, Tokens<8>, Rows<40>, Warps<4>, Chunks<2>, Stages<3>>;
+using UpTo16M = SlicedK<Shape, Tokens<16>, Rows<40>, Warps<4>, Chunks<2>, Stages<3>>;
+using UpTo32M = SlicedK<Shape, Tokens<32>, Rows<40>, Warps<4>, Chunks<2>, Stages<2>>;
+using AnyM = SlicedK<Shape, Tokens<64>, Rows<24>, Warps<4>, Chunks<2>, Stages<2>>;
+using Variants = Kernels<UpTo<8, UpTo8M>, UpTo<16, UpTo16M>, UpTo<32, UpTo32M>, Any<AnyM>>;
 
 }  // namespace
 
-cudaError_t gated_mlp_K4096_N4096_bf16(const LaunchArgs& args, cudaStream_t stream) {
-  const int64_t M = args.dims[0];
-  if (M == 0) return cudaSuccess;
-  if (args.row_strides[1] != Shape::K) return cudaErrorInvalidValue;
-  if (args.row_strides[2] != Shape::K) return cudaErrorInvalidValue;
-  if (M <= 8) return launch<UpTo8M>(args, stream);
-  if (M <= 16) return launch<UpTo16M>(args, stream);
-  if (M <= 32) return launch<UpTo32M>(args, stream);
-  return launch<AnyM>(args, stream);
-}
+MIRAGE_KERNEL(gated_mlp_K4096_N4096_bf16, {1, Shape::K}, {2, Shape::K})
 
 }  // namespace mirage::generated

@@ -1,15 +1,6 @@
 // mirage-kernels generate rms_norm_linear --arch sm_89 --dtype bf16 --shape K=4096,N=6144
-//
-// Formula   [M, N] = linear(x / sqrt(mean(x^2) + eps) * norm_weight, weight)
-// Shape     Llama-3-8B qkv_proj, TP 1; also the Mirage paper's RMSNorm
-// Proved    equal to the recipe on 16 random draws over finite fields, for the tiles of all 4
-//           variants, at full extents and uneven edges; a wrong muGraph passes with probability at
-//           most 2^-56.8.
-// Accuracy  emulated error against float64 (unfused program's): unit 2.4e-03 (2.4e-03), tiny
-//           2.3e-03 (2.3e-03), outliers 2.3e-03 (2.4e-03), wide 2.3e-03 (2.3e-03).
-
-#include "launch.h"
-
+// Shape   Llama-3-8B qkv_proj, TP 1; also the Mirage paper's RMSNorm
+// Proved  16 random draws over finite fields; a wrong muGraph passes with probability <= 2^-56.8.
 #include "../../forms/rms_norm_linear/sliced_k_bf16.cuh"
 
 namespace mirage::generated {
@@ -19,29 +10,14 @@ struct Shape {
   using T = __nv_bfloat16;
   static constexpr int K = 4096, N = 6144;
 };
-struct UpTo8M : Shape {  // 128 blocks of 4 warps, 96 KiB
-  static constexpr int kTokens = 8, kRows = 48, kWarps = 4, kChunks = 2, kStages = 3;
-};
-struct UpTo16M : Shape {  // 128 blocks of 4 warps, 72 KiB
-  static constexpr int kTokens = 16, kRows = 48, kWarps = 4, kChunks = 2, kStages = 2;
-};
-struct UpTo32M : Shape {  // 128 blocks of 4 warps, 88 KiB
-  static constexpr int kTokens = 32, kRows = 48, kWarps = 4, kChunks = 2, kStages = 2;
-};
-struct AnyM : Shape {  // each 64 tokens: 128 blocks of 4 warps, 90 KiB
-  static constexpr int kTokens = 64, kRows = 48, kWarps = 4, kChunks = 1, kStages = 3;
-};
+using UpTo8M = SlicedK<Shape, Tokens<8>, Rows<48>, Warps<4>, Chunks<2>, Stages<3>>;
+using UpTo16M = SlicedK<Shape, Tokens<16>, Rows<48>, Warps<4>, Chunks<2>, Stages<2>>;
+using UpTo32M = SlicedK<Shape, Tokens<32>, Rows<48>, Warps<4>, Chunks<2>, Stages<2>>;
+using AnyM = SlicedK<Shape, Tokens<64>, Rows<48>, Warps<4>, Chunks<1>, Stages<3>>;
+using Variants = Kernels<UpTo<8, UpTo8M>, UpTo<16, UpTo16M>, UpTo<32, UpTo32M>, Any<AnyM>>;
 
 }  // namespace
 
-cudaError_t rms_norm_linear_K4096_N6144_bf16(const LaunchArgs& args, cudaStream_t stream) {
-  const int64_t M = args.dims[0];
-  if (M == 0) return cudaSuccess;
-  if (args.row_strides[2] != Shape::K) return cudaErrorInvalidValue;
-  if (M <= 8) return launch<UpTo8M>(args, stream);
-  if (M <= 16) return launch<UpTo16M>(args, stream);
-  if (M <= 32) return launch<UpTo32M>(args, stream);
-  return launch<AnyM>(args, stream);
-}
+MIRAGE_KERNEL(rms_norm_linear_K4096_N6144_bf16, {2, Shape::K})
 
 }  // namespace mirage::generated

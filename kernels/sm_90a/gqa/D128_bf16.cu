@@ -1,19 +1,7 @@
 // mirage-kernels generate gqa --arch sm_90a --dtype bf16 --shape D=128
-//
-// Formula   [B, Hkv, G, D] = softmax(scale * q k^T) v over the first seq_lens keys of each sequence
-// Shape     Llama-3-8B and Qwen3-8B; Llama-3-70B and Qwen3-32B; Llama-2-7B and Chameleon-7B
-//           (multi-head)
-// Proved    equal to the recipe on 142 random draws over finite fields, for the tiles of all 8
-//           variants, at full D and uneven edges; a wrong muGraph passes with probability at most
-//           2^-40.4.
-// Accuracy  emulated error against float64 (unfused program's): unit 2.0e-03 (5.5e-03), tiny
-//           1.6e-03 (2.0e-03), outliers 2.9e-05 (7.4e-01), wide 1.4e-04 (8.3e-02), stale 1.9e-03
-//           (4.2e-03).
-// Launch    as many blocks as run at once, by query rows (G) as below; shared memory of their
-//           blocks: 202, 105, 105, 150, 200 KiB.
-
-#include "launch.h"
-
+// Shape   Llama-3-8B and Qwen3-8B; Llama-3-70B and Qwen3-32B; Llama-2-7B and Chameleon-7B
+//         (multi-head)
+// Proved  142 random draws over finite fields; a wrong muGraph passes with probability <= 2^-40.4.
 #include "../../forms/gqa/flash_attention.cuh"
 
 namespace mirage::generated {
@@ -23,45 +11,22 @@ struct Shape {
   using T = __nv_bfloat16;
   static constexpr int D = 128;
 };
-struct UpTo8RowsFewTiles : Shape {
-  static constexpr int kRows = 8, kKeys = 16, kWarps = 8, kStages = 3, kBlocks = 1;
-};
-struct UpTo8RowsManyTiles : Shape {
-  static constexpr int kRows = 8, kKeys = 16, kWarps = 4, kStages = 3, kBlocks = 2, kDynamic = 1;
-};
-struct UpTo8Rows : Shape {
-  static constexpr int kRows = 8, kKeys = 16, kWarps = 4, kStages = 3, kBlocks = 2;
-};
-struct UpTo16Rows : Shape {
-  static constexpr int kRows = 16, kKeys = 16, kWarps = 8, kStages = 2, kBlocks = 1;
-};
-struct UpTo32Rows : Shape {
-  static constexpr int kRows = 128, kKeys = 64, kWarps = 12, kStages = 3, kBlocks = 1,
-                       kProducers = 4;
-};
-
-template <class Call>
-auto with_config(const AttentionArgs& args, Call call) {
-  const int64_t rows = static_cast<int64_t>(args.q_len) * args.G;
-  if (rows <= 8 && tile::has_few_work_tiles<8, 128>(args)) return call(UpTo8RowsFewTiles{});
-  if (rows <= 8 && tile::has_many_work_tiles<UpTo8RowsManyTiles>(args))
-    return call(UpTo8RowsManyTiles{});
-  if (rows <= 8) return call(UpTo8Rows{});
-  if (rows <= 16 && tile::has_few_work_tiles<8, 128>(args)) return call(UpTo8RowsFewTiles{});
-  if (rows <= 16) return call(UpTo16Rows{});
-  if (rows <= 32 && tile::has_few_work_tiles<8, 128>(args)) return call(UpTo8RowsFewTiles{});
-  if (rows <= 32) return call(UpTo32Rows{});
-  return call(UpTo32Rows{});
-}
+using UpTo8RowsFewTiles = FlashAttention<Shape, Rows<8>, Keys<16>, Warps<8>, Stages<3>, Blocks<1>>;
+using UpTo8RowsManyTiles =
+    FlashAttention<Shape, Rows<8>, Keys<16>, Warps<4>, Stages<3>, Blocks<2>, Dynamic<1>>;
+using UpTo8Rows = FlashAttention<Shape, Rows<8>, Keys<16>, Warps<4>, Stages<3>, Blocks<2>>;
+using UpTo16Rows = FlashAttention<Shape, Rows<16>, Keys<16>, Warps<8>, Stages<2>, Blocks<1>>;
+using UpTo32Rows =
+    FlashAttention<Shape, Rows<128>, Keys<64>, Warps<12>, Stages<3>, Blocks<1>, Producers<4>>;
+using Variants =
+    AttentionKernels<UpTo<8, UpTo8RowsFewTiles, tile::FewTiles<8, 128>>,
+                     UpTo<8, UpTo8RowsManyTiles, tile::ManyTiles<UpTo8RowsManyTiles>>,
+                     UpTo<8, UpTo8Rows>, UpTo<16, UpTo8RowsFewTiles, tile::FewTiles<8, 128>>,
+                     UpTo<16, UpTo16Rows>, UpTo<32, UpTo8RowsFewTiles, tile::FewTiles<8, 128>>,
+                     Any<UpTo32Rows>>;
 
 }  // namespace
 
-cudaError_t gqa_D128_bf16(const AttentionArgs& args, cudaStream_t stream) {
-  return with_config(args, [&](auto config) { return launch<decltype(config)>(args, stream); });
-}
-
-int64_t gqa_D128_bf16_workspace(const AttentionArgs& args) {
-  return with_config(args, [&](auto config) { return workspace<decltype(config)>(args); });
-}
+MIRAGE_ATTENTION(gqa_D128_bf16)
 
 }  // namespace mirage::generated

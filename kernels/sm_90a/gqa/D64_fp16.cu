@@ -1,17 +1,6 @@
 // mirage-kernels generate gqa --arch sm_90a --dtype fp16 --shape D=64
-//
-// Formula   [B, Hkv, G, D] = softmax(scale * q k^T) v over the first seq_lens keys of each sequence
-// Shape     the Mirage paper's GQA, MHA and MQA, L 4096, scale 1; Llama-3.2-1B
-// Proved    equal to the recipe on 100 random draws over finite fields, for the tiles of all 5
-//           variants, at full D and uneven edges; a wrong muGraph passes with probability at most
-//           2^-40.4.
-// Accuracy  emulated error against float64 (unfused program's): unit 2.4e-04 (6.9e-04), tiny
-//           2.8e-04 (3.2e-04), outliers 3.9e-04 (inf), wide 2.1e-05 (inf), stale 2.4e-04 (5.2e-04).
-// Launch    as many blocks as run at once, by query rows (G) as below; shared memory of their
-//           blocks: 166, 85, 170, 209 KiB.
-
-#include "launch.h"
-
+// Shape   the Mirage paper's GQA, MHA and MQA, L 4096, scale 1; Llama-3.2-1B
+// Proved  100 random draws over finite fields; a wrong muGraph passes with probability <= 2^-40.4.
 #include "../../forms/gqa/flash_attention.cuh"
 
 namespace mirage::generated {
@@ -21,38 +10,18 @@ struct Shape {
   using T = __half;
   static constexpr int D = 64;
 };
-struct UpTo8RowsFewTiles : Shape {
-  static constexpr int kRows = 8, kKeys = 16, kWarps = 8, kStages = 5, kBlocks = 1;
-};
-struct UpTo8Rows : Shape {
-  static constexpr int kRows = 8, kKeys = 16, kWarps = 4, kStages = 5, kBlocks = 2;
-};
-struct UpTo16Rows : Shape {
-  static constexpr int kRows = 16, kKeys = 16, kWarps = 8, kStages = 5, kBlocks = 1;
-};
-struct AnyRows : Shape {
-  static constexpr int kRows = 64, kKeys = 128, kWarps = 12, kStages = 5, kBlocks = 1,
-                       kProducers = 4;
-};
-
-template <class Call>
-auto with_config(const AttentionArgs& args, Call call) {
-  const int64_t rows = static_cast<int64_t>(args.q_len) * args.G;
-  if (rows <= 8 && tile::has_few_work_tiles<8, 64>(args)) return call(UpTo8RowsFewTiles{});
-  if (rows <= 8) return call(UpTo8Rows{});
-  if (rows <= 16 && tile::has_few_work_tiles<8, 64>(args)) return call(UpTo8RowsFewTiles{});
-  if (rows <= 16) return call(UpTo16Rows{});
-  return call(AnyRows{});
-}
+using UpTo8RowsFewTiles = FlashAttention<Shape, Rows<8>, Keys<16>, Warps<8>, Stages<5>, Blocks<1>>;
+using UpTo8Rows = FlashAttention<Shape, Rows<8>, Keys<16>, Warps<4>, Stages<5>, Blocks<2>>;
+using UpTo16Rows = FlashAttention<Shape, Rows<16>, Keys<16>, Warps<8>, Stages<5>, Blocks<1>>;
+using AnyRows =
+    FlashAttention<Shape, Rows<64>, Keys<128>, Warps<12>, Stages<5>, Blocks<1>, Producers<4>>;
+using Variants =
+    AttentionKernels<UpTo<8, UpTo8RowsFewTiles, tile::FewTiles<8, 64>>, UpTo<8, UpTo8Rows>,
+                     UpTo<16, UpTo8RowsFewTiles, tile::FewTiles<8, 64>>, UpTo<16, UpTo16Rows>,
+                     Any<AnyRows>>;
 
 }  // namespace
 
-cudaError_t gqa_D64_fp16(const AttentionArgs& args, cudaStream_t stream) {
-  return with_config(args, [&](auto config) { return launch<decltype(config)>(args, stream); });
-}
-
-int64_t gqa_D64_fp16_workspace(const AttentionArgs& args) {
-  return with_config(args, [&](auto config) { return workspace<decltype(config)>(args); });
-}
+MIRAGE_ATTENTION(gqa_D64_fp16)
 
 }  // namespace mirage::generated

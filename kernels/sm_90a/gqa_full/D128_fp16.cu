@@ -1,19 +1,6 @@
 // mirage-kernels generate gqa_full --arch sm_90a --dtype fp16 --shape D=128
-//
-// Formula   [B, T, Hkv, G, D] = softmax(cap * tanh(scale * q k^T / cap)) v over the last `window`
-//           keys up to each token's
-// Shape     Gemma-2-27B (scale is 144^-0.5)
-// Proved    equal to the recipe on 128 random draws over finite fields, for the tiles of all 7
-//           variants, at full D and uneven edges; a wrong muGraph passes with probability at most
-//           2^-40.4.
-// Accuracy  emulated error against float64 (unfused program's): unit 2.7e-04 (5.1e-04), tiny
-//           2.8e-04 (3.2e-04), outliers 2.1e-04 (3.2e-04), wide 2.2e-04 (3.0e-04), stale 2.5e-04
-//           (4.6e-04).
-// Launch    as many blocks as run at once, by query rows (T times G) as below; shared memory of
-//           their blocks: 202, 105, 86, 200 KiB.
-
-#include "launch.h"
-
+// Shape   Gemma-2-27B (scale is 144^-0.5)
+// Proved  128 random draws over finite fields; a wrong muGraph passes with probability <= 2^-40.4.
 #include "../../forms/gqa_full/flash_attention.cuh"
 
 namespace mirage::generated {
@@ -23,40 +10,18 @@ struct Shape {
   using T = __half;
   static constexpr int D = 128;
 };
-struct UpTo8RowsFewTiles : Shape {
-  static constexpr int kRows = 8, kKeys = 16, kWarps = 8, kStages = 3, kBlocks = 1;
-};
-struct UpTo8Rows : Shape {
-  static constexpr int kRows = 8, kKeys = 16, kWarps = 4, kStages = 3, kBlocks = 2;
-};
-struct UpTo16Rows : Shape {
-  static constexpr int kRows = 16, kKeys = 16, kWarps = 4, kStages = 2, kBlocks = 2;
-};
-struct UpTo32Rows : Shape {
-  static constexpr int kRows = 128, kKeys = 64, kWarps = 12, kStages = 3, kBlocks = 1,
-                       kProducers = 4;
-};
-
-template <class Call>
-auto with_config(const AttentionArgs& args, Call call) {
-  const int64_t rows = static_cast<int64_t>(args.q_len) * args.G;
-  if (rows <= 8 && tile::has_few_work_tiles<8, 128>(args)) return call(UpTo8RowsFewTiles{});
-  if (rows <= 8) return call(UpTo8Rows{});
-  if (rows <= 16 && tile::has_few_work_tiles<8, 128>(args)) return call(UpTo8RowsFewTiles{});
-  if (rows <= 16) return call(UpTo16Rows{});
-  if (rows <= 32 && tile::has_few_work_tiles<8, 128>(args)) return call(UpTo8RowsFewTiles{});
-  if (rows <= 32) return call(UpTo32Rows{});
-  return call(UpTo32Rows{});
-}
+using UpTo8RowsFewTiles = FlashAttention<Shape, Rows<8>, Keys<16>, Warps<8>, Stages<3>, Blocks<1>>;
+using UpTo8Rows = FlashAttention<Shape, Rows<8>, Keys<16>, Warps<4>, Stages<3>, Blocks<2>>;
+using UpTo16Rows = FlashAttention<Shape, Rows<16>, Keys<16>, Warps<4>, Stages<2>, Blocks<2>>;
+using UpTo32Rows =
+    FlashAttention<Shape, Rows<128>, Keys<64>, Warps<12>, Stages<3>, Blocks<1>, Producers<4>>;
+using Variants =
+    AttentionKernels<UpTo<8, UpTo8RowsFewTiles, tile::FewTiles<8, 128>>, UpTo<8, UpTo8Rows>,
+                     UpTo<16, UpTo8RowsFewTiles, tile::FewTiles<8, 128>>, UpTo<16, UpTo16Rows>,
+                     UpTo<32, UpTo8RowsFewTiles, tile::FewTiles<8, 128>>, Any<UpTo32Rows>>;
 
 }  // namespace
 
-cudaError_t gqa_full_D128_fp16(const AttentionArgs& args, cudaStream_t stream) {
-  return with_config(args, [&](auto config) { return launch<decltype(config)>(args, stream); });
-}
-
-int64_t gqa_full_D128_fp16_workspace(const AttentionArgs& args) {
-  return with_config(args, [&](auto config) { return workspace<decltype(config)>(args); });
-}
+MIRAGE_ATTENTION(gqa_full_D128_fp16)
 
 }  // namespace mirage::generated

@@ -1,15 +1,6 @@
 // mirage-kernels generate layer_norm --arch sm_90a --dtype fp16 --shape K=4096
-//
-// Formula   [M, K] = layer_norm(x, eps) * norm_weight + norm_bias
-// Shape     OPT-6.7B, MPT-7B, GPT-J-6B, Command R7B
-// Proved    equal to the recipe on 4 random draws over finite fields, for the tiles of its one
-//           variant, at full extents and uneven edges; a wrong muGraph passes with probability at
-//           most 2^-57.3.
-// Accuracy  emulated error against float64 (unfused program's): unit 2.1e-04 (2.1e-04), tiny
-//           2.0e-04 (2.0e-04), outliers 2.0e-04 (2.0e-04), wide 2.1e-04 (2.1e-04).
-
-#include "launch.h"
-
+// Shape   OPT-6.7B, MPT-7B, GPT-J-6B, Command R7B
+// Proved  4 random draws over finite fields; a wrong muGraph passes with probability <= 2^-57.3.
 #include "../../forms/layer_norm/row_wise.cuh"
 
 namespace mirage::generated {
@@ -19,16 +10,11 @@ struct Shape {
   using T = __half;
   static constexpr int K = 4096;
 };
-struct AnyM : Shape {  // a block of 4 warps per token
-  static constexpr int kWarps = 4;
-};
+using AnyM = RowWise<Shape, Warps<4>>;
+using Variants = Kernels<Any<AnyM>>;
 
 }  // namespace
 
-cudaError_t layer_norm_K4096_fp16(const LaunchArgs& args, cudaStream_t stream) {
-  const int64_t M = args.dims[0];
-  if (M == 0) return cudaSuccess;
-  return launch<AnyM>(args, stream);
-}
+MIRAGE_KERNEL(layer_norm_K4096_fp16)
 
 }  // namespace mirage::generated

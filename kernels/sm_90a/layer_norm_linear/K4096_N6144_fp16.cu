@@ -1,15 +1,6 @@
 // mirage-kernels generate layer_norm_linear --arch sm_90a --dtype fp16 --shape K=4096,N=6144
-//
-// Formula   [M, N] = linear(layer_norm(x, eps) * norm_weight + norm_bias, weight)
-// Shape     Command R7B qkv_proj, TP 1 (norm_bias is 0)
-// Proved    equal to the recipe on 17 random draws over finite fields, for the tiles of all 4
-//           variants, at full extents and uneven edges; a wrong muGraph passes with probability at
-//           most 2^-56.8.
-// Accuracy  emulated error against float64 (unfused program's): unit 3.0e-04 (3.0e-04), tiny
-//           3.1e-04 (3.1e-04), outliers 2.9e-04 (2.9e-04), wide 2.9e-04 (2.9e-04).
-
-#include "launch.h"
-
+// Shape   Command R7B qkv_proj, TP 1 (norm_bias is 0)
+// Proved  17 random draws over finite fields; a wrong muGraph passes with probability <= 2^-56.8.
 #include "../../forms/layer_norm_linear/prologue.cuh"
 #include "../../forms/layer_norm_linear/register_operand.cuh"
 #include "../../forms/layer_norm_linear/sliced_k.cuh"
@@ -21,40 +12,17 @@ struct Shape {
   using T = __half;
   static constexpr int K = 4096, N = 6144;
 };
-struct UpTo8M : Shape {  // 128 blocks of 8 warps, 217 KiB
-  static constexpr int kTokens = 8, kRows = 48, kWarps = 8, kChunks = 2, kStages = 3;
-};
-struct UpTo16M : Shape {  // a block per token, then 128 blocks of 8 warps, 129 KiB
-  static constexpr int kTokens = 16, kRows = 48, kStages = 8, kGroups = 2, kBlocks = 1;
-  static constexpr int kPrologueWarps = 4;
-};
-struct UpTo32M : Shape {  // a block per token, then 128 blocks of 8 warps, 121 KiB
-  static constexpr int kTokens = 32, kRows = 48, kStages = 6, kGroups = 2, kBlocks = 1;
-  static constexpr int kPrologueWarps = 4;
-};
-struct AnyM : Shape {  // a block per token, then each 64 tokens: 128 blocks of 8 warps, 116 KiB
-  static constexpr int kTokens = 64, kRows = 48, kStages = 4, kGroups = 2, kBlocks = 1;
-  static constexpr int kPrologueWarps = 4;
-};
+using UpTo8M = SlicedK<Shape, Tokens<8>, Rows<48>, Warps<8>, Chunks<2>, Stages<3>>;
+using UpTo16M =
+    AfterPrologue<Shape, Tokens<16>, Rows<48>, Stages<8>, Groups<2>, Blocks<1>, PrologueWarps<4>>;
+using UpTo32M =
+    AfterPrologue<Shape, Tokens<32>, Rows<48>, Stages<6>, Groups<2>, Blocks<1>, PrologueWarps<4>>;
+using AnyM =
+    AfterPrologue<Shape, Tokens<64>, Rows<48>, Stages<4>, Groups<2>, Blocks<1>, PrologueWarps<4>>;
+using Variants = Kernels<UpTo<8, UpTo8M>, UpTo<16, UpTo16M>, UpTo<32, UpTo32M>, Any<AnyM>>;
 
 }  // namespace
 
-cudaError_t layer_norm_linear_K4096_N6144_fp16(const LaunchArgs& args, cudaStream_t stream) {
-  const int64_t M = args.dims[0];
-  if (M == 0) return cudaSuccess;
-  if (args.row_strides[3] != Shape::K) return cudaErrorInvalidValue;
-  if (M <= 8) return launch<UpTo8M>(args, stream);
-  if (M <= 16) return launch_after_prologue<UpTo16M>(args, stream);
-  if (M <= 32) return launch_after_prologue<UpTo32M>(args, stream);
-  return launch_after_prologue<AnyM>(args, stream);
-}
-
-int64_t layer_norm_linear_K4096_N6144_fp16_workspace(const LaunchArgs& args) {
-  const int64_t M = args.dims[0];
-  if (M <= 8) return 0;
-  if (M <= 16) return workspace<UpTo16M>(args);
-  if (M <= 32) return workspace<UpTo32M>(args);
-  return workspace<AnyM>(args);
-}
+MIRAGE_KERNEL(layer_norm_linear_K4096_N6144_fp16, {3, Shape::K})
 
 }  // namespace mirage::generated

@@ -1,19 +1,6 @@
 // mirage-kernels generate mla_decode --arch sm_90a --dtype bf16 --shape C=512,P=64
-//
-// Formula   [B, Hq, C] = softmax(scale * (q_latent latent^T + q_rope k_rope^T)) latent over the
-//           first seq_lens
-// Shape     DeepSeek-V3 and R1, DeepSeek-V2-Lite, Kimi-K2
-// Proved    equal to the recipe on 44 random draws over finite fields, for the tiles of its one
-//           variant, at full C, P and uneven edges; a wrong muGraph passes with probability at most
-//           2^-40.4.
-// Accuracy  emulated error against float64 (unfused program's): unit 1.8e-03 (5.4e-03), tiny
-//           1.7e-03 (3.7e-03), outliers 1.8e-09 (7.9e-01), wide 1.5e-04 (8.8e-04), stale 1.9e-03
-//           (3.8e-03).
-// Launch    as many blocks as run at once, by query rows (Hq) as below; shared memory of their
-//           blocks: 226 KiB.
-
-#include "launch.h"
-
+// Shape   DeepSeek-V3 and R1, DeepSeek-V2-Lite, Kimi-K2
+// Proved  44 random draws over finite fields; a wrong muGraph passes with probability <= 2^-40.4.
 #include "../../forms/mla_decode/flash_attention.cuh"
 
 namespace mirage::generated {
@@ -23,23 +10,11 @@ struct Shape {
   using T = __nv_bfloat16;
   static constexpr int C = 512, P = 64;
 };
-struct AnyRows : Shape {
-  static constexpr int kRows = 8, kKeys = 16, kWarps = 4, kStages = 3, kBlocks = 1;
-};
-
-template <class Call>
-auto with_config(const AttentionArgs& args, Call call) {
-  return call(AnyRows{});
-}
+using AnyRows = FlashAttention<Shape, Rows<8>, Keys<16>, Warps<4>, Stages<3>, Blocks<1>>;
+using Variants = AttentionKernels<Any<AnyRows>>;
 
 }  // namespace
 
-cudaError_t mla_decode_C512_P64_bf16(const AttentionArgs& args, cudaStream_t stream) {
-  return with_config(args, [&](auto config) { return launch<decltype(config)>(args, stream); });
-}
-
-int64_t mla_decode_C512_P64_bf16_workspace(const AttentionArgs& args) {
-  return with_config(args, [&](auto config) { return workspace<decltype(config)>(args); });
-}
+MIRAGE_ATTENTION(mla_decode_C512_P64_bf16)
 
 }  // namespace mirage::generated

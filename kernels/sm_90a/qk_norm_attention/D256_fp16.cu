@@ -1,19 +1,6 @@
 // mirage-kernels generate qk_norm_attention --arch sm_90a --dtype fp16 --shape D=256
-//
-// Formula   [B, Hkv, G, D] = gqa of q and k after rms_norm over D, by their weights plus
-//           weight_offset
-// Shape     Gemma-3-4B and Gemma-3-12B (weight_offset is 1)
-// Proved    equal to the recipe on 44 random draws over finite fields, for the tiles of its one
-//           variant, at full D and uneven edges; a wrong muGraph passes with probability at most
-//           2^-40.4.
-// Accuracy  emulated error against float64 (unfused program's): unit 8.6e-04 (2.1e-03), tiny
-//           6.2e-04 (1.3e-03), outliers 1.3e-03 (2.8e-03), wide 6.7e-04 (2.1e-03), stale 6.7e-04
-//           (1.3e-03).
-// Launch    as many blocks as run at once, by query rows (G) as below; shared memory of their
-//           blocks: 197 KiB.
-
-#include "launch.h"
-
+// Shape   Gemma-3-4B and Gemma-3-12B (weight_offset is 1)
+// Proved  44 random draws over finite fields; a wrong muGraph passes with probability <= 2^-40.4.
 #include "../../forms/qk_norm_attention/flash_attention.cuh"
 
 namespace mirage::generated {
@@ -23,23 +10,11 @@ struct Shape {
   using T = __half;
   static constexpr int D = 256, kKeyWork = 1;
 };
-struct AnyRows : Shape {
-  static constexpr int kRows = 8, kKeys = 16, kWarps = 4, kStages = 3, kBlocks = 1;
-};
-
-template <class Call>
-auto with_config(const AttentionArgs& args, Call call) {
-  return call(AnyRows{});
-}
+using AnyRows = FlashAttention<Shape, Rows<8>, Keys<16>, Warps<4>, Stages<3>, Blocks<1>>;
+using Variants = AttentionKernels<Any<AnyRows>>;
 
 }  // namespace
 
-cudaError_t qk_norm_attention_D256_fp16(const AttentionArgs& args, cudaStream_t stream) {
-  return with_config(args, [&](auto config) { return launch<decltype(config)>(args, stream); });
-}
-
-int64_t qk_norm_attention_D256_fp16_workspace(const AttentionArgs& args) {
-  return with_config(args, [&](auto config) { return workspace<decltype(config)>(args); });
-}
+MIRAGE_ATTENTION(qk_norm_attention_D256_fp16)
 
 }  // namespace mirage::generated

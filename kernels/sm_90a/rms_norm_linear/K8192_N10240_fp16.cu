@@ -1,15 +1,6 @@
 // mirage-kernels generate rms_norm_linear --arch sm_90a --dtype fp16 --shape K=8192,N=10240
-//
-// Formula   [M, N] = linear(x / sqrt(mean(x^2) + eps) * norm_weight, weight)
-// Shape     Llama-3-70B qkv_proj, TP 1
-// Proved    equal to the recipe on 16 random draws over finite fields, for the tiles of all 4
-//           variants, at full extents and uneven edges; a wrong muGraph passes with probability at
-//           most 2^-56.8.
-// Accuracy  emulated error against float64 (unfused program's): unit 2.9e-04 (2.9e-04), tiny
-//           2.9e-04 (2.9e-04), outliers 2.9e-04 (3.0e-04), wide 3.0e-04 (2.9e-04).
-
-#include "launch.h"
-
+// Shape   Llama-3-70B qkv_proj, TP 1
+// Proved  16 random draws over finite fields; a wrong muGraph passes with probability <= 2^-56.8.
 #include "../../forms/rms_norm_linear/cluster_split_k_fp16.cuh"
 #include "../../forms/rms_norm_linear/sliced_k_fp16.cuh"
 
@@ -20,31 +11,16 @@ struct Shape {
   using T = __half;
   static constexpr int K = 8192, N = 10240;
 };
-struct UpTo8M : Shape {  // 256 blocks of 4 warps, 112 KiB
-  static constexpr int kTokens = 8, kRows = 40, kWarps = 4, kChunks = 2, kStages = 4;
-};
-struct UpTo16M : Shape {  // 128 blocks of 4 warps, 208 KiB
-  static constexpr int kTokens = 16, kRows = 80, kWarps = 4, kChunks = 2, kStages = 4;
-};
-struct UpTo32M : Shape {  // 64 clusters of 2 blocks, 119 KiB
-  static constexpr int kTokens = 32, kRows = 160, kStages = 4;
-  static constexpr int kGroups = 3, kTurns = 1, kTmaTiles = 1, kSets = 1;
-};
-struct AnyM : Shape {  // each 64 tokens: 64 clusters of 2 blocks, 147 KiB
-  static constexpr int kTokens = 64, kRows = 160, kStages = 4;
-  static constexpr int kGroups = 3, kTurns = 1, kTmaTiles = 1, kSets = 1;
-};
+using UpTo8M = SlicedK<Shape, Tokens<8>, Rows<40>, Warps<4>, Chunks<2>, Stages<4>>;
+using UpTo16M = SlicedK<Shape, Tokens<16>, Rows<80>, Warps<4>, Chunks<2>, Stages<4>>;
+using UpTo32M = ClusterSplitK<Shape, Tokens<32>, Rows<160>, Stages<4>, Groups<3>, Turns<1>,
+                              TmaTiles<1>, Sets<1>>;
+using AnyM = ClusterSplitK<Shape, Tokens<64>, Rows<160>, Stages<4>, Groups<3>, Turns<1>,
+                           TmaTiles<1>, Sets<1>>;
+using Variants = Kernels<UpTo<8, UpTo8M>, UpTo<16, UpTo16M>, UpTo<32, UpTo32M>, Any<AnyM>>;
 
 }  // namespace
 
-cudaError_t rms_norm_linear_K8192_N10240_fp16(const LaunchArgs& args, cudaStream_t stream) {
-  const int64_t M = args.dims[0];
-  if (M == 0) return cudaSuccess;
-  if (args.row_strides[2] != Shape::K) return cudaErrorInvalidValue;
-  if (M <= 8) return launch<UpTo8M>(args, stream);
-  if (M <= 16) return launch<UpTo16M>(args, stream);
-  if (M <= 32) return launch_cluster_split_k<UpTo32M>(args, stream);
-  return launch_cluster_split_k<AnyM>(args, stream);
-}
+MIRAGE_KERNEL(rms_norm_linear_K8192_N10240_fp16, {2, Shape::K})
 
 }  // namespace mirage::generated

@@ -1,15 +1,6 @@
 // mirage-kernels generate rms_norm_linear_full --arch sm_90a --dtype fp16 --shape K=3584,N=4608
-//
-// Formula   [M, N] = linear(rms_norm(x, norm_weight + weight_offset), weight) + bias
-// Shape     Qwen2-7B qkv_proj, TP 1 (weight_offset is 0)
-// Proved    equal to the recipe on 16 random draws over finite fields, for the tiles of all 4
-//           variants, at full extents and uneven edges; a wrong muGraph passes with probability at
-//           most 2^-56.8.
-// Accuracy  emulated error against float64 (unfused program's): unit 2.6e-04 (3.2e-04), tiny
-//           2.4e-04 (2.9e-04), outliers 2.6e-04 (3.1e-04), wide 2.7e-04 (3.2e-04).
-
-#include "launch.h"
-
+// Shape   Qwen2-7B qkv_proj, TP 1 (weight_offset is 0)
+// Proved  16 random draws over finite fields; a wrong muGraph passes with probability <= 2^-56.8.
 #include "../../forms/rms_norm_linear_full/cluster_split_k_fp16.cuh"
 #include "../../forms/rms_norm_linear_full/sliced_k_fp16.cuh"
 
@@ -20,30 +11,15 @@ struct Shape {
   using T = __half;
   static constexpr int K = 3584, N = 4608;
 };
-struct UpTo8M : Shape {  // 116 blocks of 8 warps, 168 KiB
-  static constexpr int kTokens = 8, kRows = 40, kWarps = 8, kChunks = 2, kStages = 3;
-};
-struct UpTo16M : Shape {  // 116 blocks of 8 warps, 192 KiB
-  static constexpr int kTokens = 16, kRows = 40, kWarps = 8, kChunks = 2, kStages = 3;
-};
-struct UpTo32M : Shape {  // 116 blocks of 8 warps, 160 KiB
-  static constexpr int kTokens = 32, kRows = 40, kWarps = 8, kChunks = 2, kStages = 2;
-};
-struct AnyM : Shape {  // each 64 tokens: 58 clusters of 2 blocks, 167 KiB
-  static constexpr int kTokens = 64, kRows = 80, kStages = 8;
-  static constexpr int kGroups = 2, kTurns = 1, kTmaTiles = 1, kSets = 2;
-};
+using UpTo8M = SlicedK<Shape, Tokens<8>, Rows<40>, Warps<8>, Chunks<2>, Stages<3>>;
+using UpTo16M = SlicedK<Shape, Tokens<16>, Rows<40>, Warps<8>, Chunks<2>, Stages<3>>;
+using UpTo32M = SlicedK<Shape, Tokens<32>, Rows<40>, Warps<8>, Chunks<2>, Stages<2>>;
+using AnyM = ClusterSplitK<Shape, Tokens<64>, Rows<80>, Stages<8>, Groups<2>, Turns<1>, TmaTiles<1>,
+                           Sets<2>>;
+using Variants = Kernels<UpTo<8, UpTo8M>, UpTo<16, UpTo16M>, UpTo<32, UpTo32M>, Any<AnyM>>;
 
 }  // namespace
 
-cudaError_t rms_norm_linear_full_K3584_N4608_fp16(const LaunchArgs& args, cudaStream_t stream) {
-  const int64_t M = args.dims[0];
-  if (M == 0) return cudaSuccess;
-  if (args.row_strides[2] != Shape::K) return cudaErrorInvalidValue;
-  if (M <= 8) return launch<UpTo8M>(args, stream);
-  if (M <= 16) return launch<UpTo16M>(args, stream);
-  if (M <= 32) return launch<UpTo32M>(args, stream);
-  return launch_cluster_split_k<AnyM>(args, stream);
-}
+MIRAGE_KERNEL(rms_norm_linear_full_K3584_N4608_fp16, {2, Shape::K})
 
 }  // namespace mirage::generated

@@ -1,15 +1,6 @@
 // mirage-kernels generate rms_norm_residual --arch sm_90a --dtype bf16 --shape K=3584
-//
-// Formula   [M, K] = rms_norm(total) * (norm_weight + weight_offset); total = x + residual
-// Shape     Qwen2-7B (weight_offset is 0)
-// Proved    equal to the recipe on 4 random draws over finite fields, for the tiles of its one
-//           variant, at full extents and uneven edges; a wrong muGraph passes with probability at
-//           most 2^-57.3.
-// Accuracy  emulated error against float64 (unfused program's): unit 1.7e-03 (2.5e-03), tiny
-//           1.7e-03 (2.5e-03), outliers 1.7e-03 (1.7e-03), wide 1.7e-03 (2.5e-03).
-
-#include "launch.h"
-
+// Shape   Qwen2-7B (weight_offset is 0)
+// Proved  4 random draws over finite fields; a wrong muGraph passes with probability <= 2^-57.3.
 #include "../../forms/rms_norm_residual/row_wise.cuh"
 
 namespace mirage::generated {
@@ -19,16 +10,11 @@ struct Shape {
   using T = __nv_bfloat16;
   static constexpr int K = 3584;
 };
-struct AnyM : Shape {  // a block of 4 warps per token
-  static constexpr int kWarps = 4;
-};
+using AnyM = RowWise<Shape, Warps<4>>;
+using Variants = Kernels<Any<AnyM>>;
 
 }  // namespace
 
-cudaError_t rms_norm_residual_K3584_bf16(const LaunchArgs& args, cudaStream_t stream) {
-  const int64_t M = args.dims[0];
-  if (M == 0) return cudaSuccess;
-  return launch<AnyM>(args, stream);
-}
+MIRAGE_KERNEL(rms_norm_residual_K3584_bf16)
 
 }  // namespace mirage::generated

@@ -1,15 +1,6 @@
 // mirage-kernels generate silu_and_mul --arch sm_90a --dtype bf16 --shape N=14336
-//
-// Formula   [M, N] = silu(gate) * up
-// Shape     Llama-3-8B, TP 1
-// Proved    equal to the recipe on 4 random draws over finite fields, for the tiles of its one
-//           variant, at full extents and uneven edges; a wrong muGraph passes with probability at
-//           most 2^-58.8.
-// Accuracy  emulated error against float64 (unfused program's): unit 1.9e-03 (1.9e-03), tiny
-//           1.3e-03 (1.3e-03), outliers 1.8e-03 (1.8e-03), wide 1.0e-03 (1.0e-03).
-
-#include "launch.h"
-
+// Shape   Llama-3-8B, TP 1
+// Proved  4 random draws over finite fields; a wrong muGraph passes with probability <= 2^-58.8.
 #include "../../forms/silu_and_mul/elementwise.cuh"
 
 namespace mirage::generated {
@@ -19,16 +10,11 @@ struct Shape {
   using T = __nv_bfloat16;
   static constexpr int N = 14336;
 };
-struct AnyM : Shape {  // 14 blocks of 4 warps per token
-  static constexpr int kWarps = 4, kLine = 1024;
-};
+using AnyM = Elementwise<Shape, Warps<4>, Line<1024>>;
+using Variants = Kernels<Any<AnyM>>;
 
 }  // namespace
 
-cudaError_t silu_and_mul_N14336_bf16(const LaunchArgs& args, cudaStream_t stream) {
-  const int64_t M = args.dims[0];
-  if (M == 0) return cudaSuccess;
-  return launch<AnyM>(args, stream);
-}
+MIRAGE_KERNEL(silu_and_mul_N14336_bf16)
 
 }  // namespace mirage::generated

@@ -1,15 +1,6 @@
 // mirage-kernels generate silu_and_mul --arch sm_90a --dtype fp16 --shape N=4096
-//
-// Formula   [M, N] = silu(gate) * up
-// Shape     the Mirage paper's gated MLP
-// Proved    equal to the recipe on 4 random draws over finite fields, for the tiles of its one
-//           variant, at full extents and uneven edges; a wrong muGraph passes with probability at
-//           most 2^-58.8.
-// Accuracy  emulated error against float64 (unfused program's): unit 2.0e-04 (2.0e-04), tiny
-//           3.4e-02 (3.4e-02), outliers 2.3e-04 (2.3e-04), wide 2.0e-04 (2.0e-04).
-
-#include "launch.h"
-
+// Shape   the Mirage paper's gated MLP
+// Proved  4 random draws over finite fields; a wrong muGraph passes with probability <= 2^-58.8.
 #include "../../forms/silu_and_mul/elementwise.cuh"
 
 namespace mirage::generated {
@@ -19,16 +10,11 @@ struct Shape {
   using T = __half;
   static constexpr int N = 4096;
 };
-struct AnyM : Shape {  // 4 blocks of 4 warps per token
-  static constexpr int kWarps = 4, kLine = 1024;
-};
+using AnyM = Elementwise<Shape, Warps<4>, Line<1024>>;
+using Variants = Kernels<Any<AnyM>>;
 
 }  // namespace
 
-cudaError_t silu_and_mul_N4096_fp16(const LaunchArgs& args, cudaStream_t stream) {
-  const int64_t M = args.dims[0];
-  if (M == 0) return cudaSuccess;
-  return launch<AnyM>(args, stream);
-}
+MIRAGE_KERNEL(silu_and_mul_N4096_fp16)
 
 }  // namespace mirage::generated

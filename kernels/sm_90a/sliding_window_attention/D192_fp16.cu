@@ -1,19 +1,6 @@
 // mirage-kernels generate sliding_window_attention --arch sm_90a --dtype fp16 --shape D=192
-//
-// Formula   [B, T, Hkv, G, D] = softmax(scale * q k^T) v, each query token over the last `window`
-//           keys up to its own
-// Shape     Nemotron-4-340B (window is all keys)
-// Proved    equal to the recipe on 58 random draws over finite fields, for the tiles of both
-//           variants, at full D and uneven edges; a wrong muGraph passes with probability at most
-//           2^-40.4.
-// Accuracy  emulated error against float64 (unfused program's): unit 2.5e-04 (7.2e-04), tiny
-//           2.8e-04 (3.2e-04), outliers 3.8e-04 (inf), wide 2.8e-05 (3.7e-02), stale 2.4e-04
-//           (5.7e-04).
-// Launch    as many blocks as run at once, by query rows (T times G) as below; shared memory of
-//           their blocks: 196, 100 KiB.
-
-#include "launch.h"
-
+// Shape   Nemotron-4-340B (window is all keys)
+// Proved  58 random draws over finite fields; a wrong muGraph passes with probability <= 2^-40.4.
 #include "../../forms/sliding_window_attention/flash_attention.cuh"
 
 namespace mirage::generated {
@@ -23,27 +10,12 @@ struct Shape {
   using T = __half;
   static constexpr int D = 192;
 };
-struct AnyRowsFewTiles : Shape {
-  static constexpr int kRows = 8, kKeys = 16, kWarps = 8, kStages = 2, kBlocks = 1;
-};
-struct AnyRows : Shape {
-  static constexpr int kRows = 8, kKeys = 16, kWarps = 4, kStages = 2, kBlocks = 2;
-};
-
-template <class Call>
-auto with_config(const AttentionArgs& args, Call call) {
-  if (tile::has_few_work_tiles<8, 192>(args)) return call(AnyRowsFewTiles{});
-  return call(AnyRows{});
-}
+using AnyRowsFewTiles = FlashAttention<Shape, Rows<8>, Keys<16>, Warps<8>, Stages<2>, Blocks<1>>;
+using AnyRows = FlashAttention<Shape, Rows<8>, Keys<16>, Warps<4>, Stages<2>, Blocks<2>>;
+using Variants = AttentionKernels<Any<AnyRowsFewTiles, tile::FewTiles<8, 192>>, Any<AnyRows>>;
 
 }  // namespace
 
-cudaError_t sliding_window_attention_D192_fp16(const AttentionArgs& args, cudaStream_t stream) {
-  return with_config(args, [&](auto config) { return launch<decltype(config)>(args, stream); });
-}
-
-int64_t sliding_window_attention_D192_fp16_workspace(const AttentionArgs& args) {
-  return with_config(args, [&](auto config) { return workspace<decltype(config)>(args); });
-}
+MIRAGE_ATTENTION(sliding_window_attention_D192_fp16)
 
 }  // namespace mirage::generated

@@ -1,19 +1,6 @@
 // mirage-kernels generate sliding_window_attention --arch sm_90a --dtype fp16 --shape D=256
-//
-// Formula   [B, T, Hkv, G, D] = softmax(scale * q k^T) v, each query token over the last `window`
-//           keys up to its own
-// Shape     Gemma-3-12B (window is 1024)
-// Proved    equal to the recipe on 44 random draws over finite fields, for the tiles of its one
-//           variant, at full D and uneven edges; a wrong muGraph passes with probability at most
-//           2^-40.4.
-// Accuracy  emulated error against float64 (unfused program's): unit 2.5e-04 (7.2e-04), tiny
-//           2.8e-04 (3.2e-04), outliers 3.8e-04 (inf), wide 2.8e-05 (3.7e-02), stale 2.4e-04
-//           (5.7e-04).
-// Launch    as many blocks as run at once, by query rows (T times G) as below; shared memory of
-//           their blocks: 197 KiB.
-
-#include "launch.h"
-
+// Shape   Gemma-3-12B (window is 1024)
+// Proved  44 random draws over finite fields; a wrong muGraph passes with probability <= 2^-40.4.
 #include "../../forms/sliding_window_attention/flash_attention.cuh"
 
 namespace mirage::generated {
@@ -23,23 +10,11 @@ struct Shape {
   using T = __half;
   static constexpr int D = 256;
 };
-struct AnyRows : Shape {
-  static constexpr int kRows = 8, kKeys = 16, kWarps = 4, kStages = 3, kBlocks = 1;
-};
-
-template <class Call>
-auto with_config(const AttentionArgs& args, Call call) {
-  return call(AnyRows{});
-}
+using AnyRows = FlashAttention<Shape, Rows<8>, Keys<16>, Warps<4>, Stages<3>, Blocks<1>>;
+using Variants = AttentionKernels<Any<AnyRows>>;
 
 }  // namespace
 
-cudaError_t sliding_window_attention_D256_fp16(const AttentionArgs& args, cudaStream_t stream) {
-  return with_config(args, [&](auto config) { return launch<decltype(config)>(args, stream); });
-}
-
-int64_t sliding_window_attention_D256_fp16_workspace(const AttentionArgs& args) {
-  return with_config(args, [&](auto config) { return workspace<decltype(config)>(args); });
-}
+MIRAGE_ATTENTION(sliding_window_attention_D256_fp16)
 
 }  // namespace mirage::generated
