@@ -12,6 +12,8 @@ from mirage_kernels.generator.build.compile import ROOT
 from mirage_kernels.generator.recipe import load_recipe
 from mirage_kernels.generator.records.record import MuGraphRecord
 from mirage_kernels.generator.request import Request, requests
+from mirage_kernels.generator.schedules import streaming
+from mirage_kernels.generator.schedules.attention import plan
 
 NAMES = [f"a{i}" for i in range(9)]
 FILE = f"""
@@ -54,9 +56,9 @@ def test_the_room_is_that_of_the_header() -> None:
         "results": int(args["outputs"]),
         "dynamic dims": int(args["dims"]),
         "static dims": int(row["dims"]),
-    } == pipeline.LAUNCH_ROOM
+    } == streaming.ROOM
     assert {
         "scalars": int(attending["scalars"]),
         "int32 scalars": int(attending["integers"]),
         "inputs along the depth": int(attending["vectors"]),
-    } == pipeline.ATTENTION_ROOM
+    } == plan.ROOM
