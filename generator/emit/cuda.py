@@ -8,26 +8,22 @@ a pure function of its arguments.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from mirage_kernels.generator.emit.header import Header
 from mirage_kernels.generator.emit.host import bucket_name, write_host
-from mirage_kernels.generator.emit.kernel_sources import parts_of, write_includes
+from mirage_kernels.generator.emit.kernel_sources import parts_of
 from mirage_kernels.generator.emit.names import TYPES, camel, dims_text, statics
+from mirage_kernels.generator.emit.part import write_includes
 from mirage_kernels.generator.emit.writer import WIDTH, Writer
 from mirage_kernels.generator.ir import DType
 from mirage_kernels.generator.plan.program import TileProgram
 from mirage_kernels.generator.schedules.batched_lora import writer as batched_lora
-from mirage_kernels.generator.schedules.cluster_split_k.knobs import ClusterSplitK
-from mirage_kernels.generator.schedules.cluster_split_k.writer import turns
 from mirage_kernels.generator.schedules.loop import LoopKnobs, producers_of, prologue_warps
 from mirage_kernels.generator.schedules.producer_blocks import writer as producer_blocks
 from mirage_kernels.generator.schedules.prologue import writer as prologue
-from mirage_kernels.generator.schedules.register_operand.knobs import RegisterOperand
-from mirage_kernels.generator.schedules.row_wise.knobs import RowWise
-from mirage_kernels.generator.schedules.schedule import Knobs, Variant
-from mirage_kernels.generator.schedules.sliced_k.knobs import SlicedK
+from mirage_kernels.generator.schedules.schedule import Variant
 
 __all__ = ["Kernel", "bucket_name", "camel", "dims_text", "emit_cuda", "instantiation"]
 
@@ -109,8 +105,8 @@ def _knobs_of(writer: Writer, kernel: Kernel, variant: Variant) -> None:
     if launch and len(noted) > WIDTH:
         writer.line(f"// {launch}.")
     with writer.block(noted if launch and len(noted) <= WIDTH else head, "};"):
-        constants = [f"k{camel(k)} = {v}" for k, v in _constants(knobs).items()]
-        writer.declaration("static constexpr int ", constants)
+        first, *more = knobs.config(program)
+        writer.declaration("static constexpr int ", _constants(first))
         if prologue_warps(knobs):
             writer.line(prologue.knobs_text(knobs))
         if producers_of(knobs):
@@ -118,20 +114,9 @@ def _knobs_of(writer: Writer, kernel: Kernel, variant: Variant) -> None:
                 writer.line(line)
         if program.stacked and isinstance(knobs, LoopKnobs):
             writer.line(batched_lora.knobs_text(program, knobs))
-        if isinstance(knobs, ClusterSplitK):
-            for line in turns(program, knobs):
-                writer.line(line)
+        for constants in more:
+            writer.declaration("static constexpr int ", _constants(constants))
 
 
-def _constants(knobs: Knobs) -> dict[str, int]:
-    """Return what a config has of the knobs themselves."""
-    if isinstance(knobs, RowWise):
-        return {"warps": knobs.warps} | ({"line": knobs.elements} if knobs.elements else {})
-    if isinstance(knobs, SlicedK):
-        return {k: v for k, v in vars(knobs).items() if k != "producers"}
-    assert isinstance(knobs, LoopKnobs)
-    found = {"tokens": knobs.tokens, "rows": knobs.rows, "stages": knobs.stages}
-    if isinstance(knobs, RegisterOperand):
-        found |= {"groups": knobs.groups, "blocks": knobs.blocks}
-        found |= {"barriers": knobs.barriers} if knobs.barriers > 1 else {}
-    return found
+def _constants(values: Mapping[str, int]) -> list[str]:
+    return [f"k{camel(name)} = {value}" for name, value in values.items()]

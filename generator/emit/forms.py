@@ -17,9 +17,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from graphlib import TopologicalSorter
 
 from mirage_kernels.generator.emit.cuda import Kernel, instantiation
-from mirage_kernels.generator.emit.kernel_sources import NAMES, parts_of
+from mirage_kernels.generator.emit.kernel_sources import parts_of
 from mirage_kernels.generator.emit.names import statics
 from mirage_kernels.generator.emit.triton import emit_triton
 
@@ -50,7 +51,10 @@ def recipe_files(emitted: Sequence[Emitted]) -> dict[str, str]:
     parts = [{part.name: part for part in parts_of(k.program, k.variants)} for k in kernels]
     names: list[dict[str, str]] = [{} for _ in kernels]  # of form files, by form
     files: dict[str, str] = {}
-    for form in NAMES:
+    beside: dict[str, list[str]] = {}
+    for part in (part for own in parts for part in own.values()):
+        beside.setdefault(part.name, []).extend(part.beside)
+    for form in TopologicalSorter(beside).static_order():
         texts = {
             i: part[form].text(kernels[i].header, names[i])
             for i, part in enumerate(parts)

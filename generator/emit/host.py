@@ -8,14 +8,11 @@ from mirage_kernels.generator.emit.names import THREADS, declared
 from mirage_kernels.generator.emit.writer import WIDTH, Writer
 from mirage_kernels.generator.plan.program import Layout, TileProgram
 from mirage_kernels.generator.schedules.batched_lora import writer as batched_lora
-from mirage_kernels.generator.schedules.loop import prologue_warps
 from mirage_kernels.generator.schedules.producer_blocks import writer as producer_blocks
 from mirage_kernels.generator.schedules.schedule import Variant
 
 if TYPE_CHECKING:
     from mirage_kernels.generator.emit.cuda import Kernel
-
-LAUNCHES = ("register_operand", "cluster_split_k")  # schedules with launches of their own
 
 
 def bucket_name(variant: Variant, dim: str) -> str:
@@ -71,10 +68,8 @@ def write_host(writer: Writer, kernel: Kernel) -> None:
         if kernel.program.stacked:
             batched_lora.write_first_launch(writer)
         for variant in kernel.variants:
-            own = variant.schedule if variant.schedule in LAUNCHES else ""
-            plan = "after_prologue" if prologue_warps(variant.knobs) else own
-            how = f"launch_{plan}" if plan else "launch"
-            call = f"return {how}<{bucket_name(variant, roles.tokens)}>(args, stream);"
+            name = bucket_name(variant, roles.tokens)
+            call = f"return {variant.knobs.launch}<{name}>(args, stream);"
             writer.line(_guard(variant, roles.tokens) + call)
     if not any(v.knobs.has_workspace for v in kernel.variants) and not kernel.program.stacked:
         return

@@ -78,6 +78,15 @@ class LoopKnobs(Knobs):
         return self.producers is not None or self.prologue_warps > 0
 
     @property
+    def launch(self) -> str:
+        """Name the emitted function that launches it."""
+        return "launch_after_prologue" if self.prologue_warps else super().launch
+
+    def config(self, program: TileProgram) -> list[dict[str, int]]:
+        """Return the constants of an emitted kernel's config, a declaration each."""
+        return [{"tokens": self.tokens, "rows": self.rows, "stages": self.stages}]
+
+    @property
     def step_depth(self) -> int:
         """Return how much of the contracted dim one pass of the loop takes."""
         raise NotImplementedError

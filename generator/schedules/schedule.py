@@ -8,15 +8,19 @@ they take of shared memory and of time. Its writer turns a program into CUDA.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Generic
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, ClassVar, Generic
 
 from typing_extensions import TypeVar
 
 from mirage_kernels.generator.ir import Graph, Json
 from mirage_kernels.generator.ir.codec import to_data
 from mirage_kernels.generator.target import Target
+
+if TYPE_CHECKING:
+    from mirage_kernels.generator.emit.part import Part
 
 
 @dataclass(frozen=True)
@@ -44,6 +48,18 @@ class Knobs:
     def preference(self) -> tuple[int, ...]:
         """Order knobs that are predicted to be equally fast: the least comes first."""
         return ()
+
+    @property
+    def launch(self) -> str:
+        """Name the emitted function that launches it."""
+        return f"launch_{self.schedule}"
+
+    def config(self, program: Any) -> list[dict[str, int]]:
+        """Return the constants of an emitted kernel's config, a declaration each.
+
+        `program` is what the schedule reads the kernel's muGraph as.
+        """
+        return [dict(vars(self))]
 
     def tiles(self, roles: Any) -> dict[str, int]:
         """Return the tile sizes of the muGraph that such a kernel runs, by `Axis.tile_key`.
@@ -120,3 +136,12 @@ class Ranked(Schedule[P]):
     candidates: Callable[[P, int, Target], Iterator[Knobs]]  # that fit a block
     registers: Callable[[P, Knobs], int]  # of a thread
     predict: Callable[[P, Target], Callable[[Knobs, int], float]]  # microseconds, of a size
+
+    def write(self, program: P, variants: Sequence[Variant]) -> list[Part]:
+        """Return the forms of a kernel's variants, by the `parts` of the schedule's own writer.
+
+        It is found by its place: writers stand upon modules that know of schedules.
+        """
+        room = f"{__package__}.{self.name}.writer"
+        parts: list[Part] = import_module(room).parts(program, variants)
+        return parts

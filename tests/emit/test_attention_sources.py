@@ -18,6 +18,7 @@ from mirage_kernels.generator.records.sources import recipe_sources, table_of
 from mirage_kernels.generator.schedules.attention.lower import attention_program
 from mirage_kernels.generator.schedules.attention.plan import source_of
 from mirage_kernels.generator.schedules.attention.program import Do
+from mirage_kernels.generator.schedules.attention.variants import name_of
 from mirage_kernels.generator.schedules.attention.writer import emit_attention
 from mirage_kernels.generator.target import TARGETS
 
@@ -129,8 +130,8 @@ def test_variants_with_the_same_knobs_are_one_kernel() -> None:
     more = [replace(v, bucket=32) for v in (many, usual)]
     text = source(replace(made, variants=(few, many, usual, *more, last)))
     assert "UpTo32Rows" not in text
-    assert f"if (rows <= 32 && tile::has_many_work_tiles<{many.name}>(args))" in text
-    assert f"if (rows <= 32) return call({usual.name}{{}});" in text
+    assert f"if (rows <= 32 && tile::has_many_work_tiles<{name_of(many)}>(args))" in text
+    assert f"if (rows <= 32) return call({name_of(usual)}{{}});" in text
 
 
 def test_an_op_that_the_vocabulary_lacks_is_refused() -> None:
@@ -154,7 +155,7 @@ def test_a_kernel_is_formatted_as_clang_format_would(recipe: str) -> None:
 def with_sizes(made: KernelRecord) -> str:
     """Return a kernel's source that also says what shared memory the planner counts on."""
     program = attention_program(made.recipe, made.graph)
-    kernels = {v.knobs: v.name for v in reversed(made.variants)}  # named after the first
+    kernels = {v.knobs: name_of(v) for v in reversed(made.variants)}  # named after the first
     planned = {name: knobs.shared_bytes(*program.sizes) for knobs, name in kernels.items()}
     asserts = (
         f"static_assert(Work<{name}>::kBytes <= {most} && {most} < Work<{name}>::kBytes + 1024);\n"

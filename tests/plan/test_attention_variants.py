@@ -14,6 +14,7 @@ from mirage_kernels.generator.schedules.attention.program import AttentionProgra
 from mirage_kernels.generator.schedules.attention.variants import (
     AttentionVariant,
     attention_variants,
+    name_of,
     with_dynamic,
 )
 from mirage_kernels.generator.schedules.flash_decode.knobs import (
@@ -57,7 +58,7 @@ def test_longer_lines_leave_room_for_fewer_rows(depth: int, rows: set[int]) -> N
 @pytest.mark.parametrize(("depth", "rows"), [(64, 64), (128, 128)])
 def test_many_rows_have_a_variant_of_their_own(depth: int, rows: int) -> None:
     last = of_depth(depth)[-1]
-    assert (last.name, last.knobs.rows, last.knobs.producers) == ("AnyRows", rows, 4)
+    assert (name_of(last), last.knobs.rows, last.knobs.producers) == ("AnyRows", rows, 4)
     assert {v.bucket for v in of_few_rows(depth)} == {8, 16}
 
 
@@ -77,7 +78,7 @@ def test_keys_that_are_computed_with_have_no_tiles_of_many_rows() -> None:
 @each_depth
 def test_the_last_variant_takes_any_number_of_rows(depth: int) -> None:
     found = of_depth(depth)
-    assert (found[-1].bucket, found[-1].name) == (0, "AnyRows")
+    assert (found[-1].bucket, name_of(found[-1])) == (0, "AnyRows")
     limited = [v for v in found if v.bucket]
     assert [v.bucket for v in limited] == [v.knobs.rows for v in limited]
 
@@ -118,15 +119,15 @@ def dealing(recipe: str, depth: int = 128) -> list[AttentionVariant]:
     planned = replace(program(recipe), depth=depth)
     before = attention_variants(planned, target("sm_90a"))
     made = with_dynamic(planned, before)
-    assert tuple(v for v in made if not v.is_dynamic) == before
-    return [v for v in made if v.is_dynamic]
+    assert tuple(v for v in made if not v.knobs.is_dynamic) == before
+    return [v for v in made if v.knobs.is_dynamic]
 
 
 @pytest.mark.parametrize("recipe", ["gqa", "qk_norm_attention"])
 def test_small_blocks_have_a_variant_that_claims_whole_work_tiles(recipe: str) -> None:
     (found,) = dealing(recipe)
     knobs = crowded(128)
-    assert (found.name, found.bucket) == ("UpTo8RowsManyTiles", 8)
+    assert (name_of(found), found.bucket) == ("UpTo8RowsManyTiles", 8)
     assert found.knobs == replace(knobs, dynamic=1)
     assert found.to_json()["dynamic"] == 1
 
@@ -165,13 +166,13 @@ def test_a_ring_that_never_fits_is_refused() -> None:
 
 def test_a_pass_of_the_loop_is_a_step_of_every_warp() -> None:
     gqa = program()
-    tiles = AttentionVariant(8, FlashDecode(8, 16, 8, 2, 1)).tiles(gqa.roles)
+    tiles = FlashDecode(8, 16, 8, 2, 1).tiles(gqa.roles)
     assert tiles == {"B": 1, "Hkv": 1, "G": 8, "L": 128, "L_parts": 384}
 
 
 def test_a_pass_of_many_rows_is_a_step_of_every_group_of_warpgroups() -> None:
     gqa = program()
-    tiles = [of_depth(depth)[-1].tiles(gqa.roles) for depth in (64, 128)]
+    tiles = [of_depth(depth)[-1].knobs.tiles(gqa.roles) for depth in (64, 128)]
     assert [(t["G"], t["L"]) for t in tiles] == [(64, 256), (128, 64)]
 
 
@@ -189,5 +190,5 @@ def test_shared_memory_of_many_rows(depth: int, most: int) -> None:
 
 def test_rows_of_several_tokens_share_a_tile() -> None:
     roles = program("sliding_window_attention").roles
-    tiles = AttentionVariant(8, FlashDecode(8, 16, 4, 2, 2)).tiles(roles)
+    tiles = FlashDecode(8, 16, 4, 2, 2).tiles(roles)
     assert (tiles["T"], tiles["G"], tiles["L"]) == (2, 4, 64)

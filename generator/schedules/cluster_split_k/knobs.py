@@ -60,6 +60,13 @@ class ClusterSplitK(LoopKnobs):
         """Order knobs that are predicted to be equally fast."""
         return (-self.warps, self.rows, self.blocks, -self.stages)
 
+    def config(self, program: TileProgram) -> list[dict[str, int]]:
+        """Return the knobs; of steps warpgroups, turns, boxes, and sets of registers."""
+        block, rows = SplitBlock.of(program), self.rows
+        steps = {"groups": self.groups, "turns": block.turns(rows)}
+        steps |= {"tma_tiles": block.boxes(rows), "sets": block.sets(self)}
+        return [*super().config(program), steps]
+
     @property
     def step_depth(self) -> int:
         """Return how much of the contracted dim one pass of the loop takes."""

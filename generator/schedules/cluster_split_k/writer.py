@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 from mirage_kernels.generator.emit.after_loop import LINES
 from mirage_kernels.generator.emit.names import declared, dims_text, vocabulary
+from mirage_kernels.generator.emit.part import Part, lines_of
 from mirage_kernels.generator.emit.tma_tiles import (
     TOKEN_LINES,
     BoxPlan,
@@ -19,13 +20,15 @@ from mirage_kernels.generator.emit.writer import WIDTH, Writer
 from mirage_kernels.generator.ir import DType
 from mirage_kernels.generator.plan.program import Do, Layout, Statement, TileProgram
 from mirage_kernels.generator.schedules.cluster_split_k.knobs import (
-    ClusterSplitK,
     Split,
-    SplitBlock,
     split,
 )
+from mirage_kernels.generator.schedules.schedule import Variant
 
-INCLUDES = ("tile/cluster_split_k/reduce.cuh", "tile/cluster_split_k/steps.cuh")
+INCLUDES = (
+    *("tile/cluster_split_k/reduce.cuh", "tile/cluster_split_k/steps.cuh", "tile/tile.cuh"),
+)
+ABOUT = "cluster split-K: two blocks of a cluster share rows and split the depth"
 SPLIT = BoxPlan("cluster_split_k", "tile::kClusterBlocks")
 _SUMS = {
     Layout.ACCUM: "tile::WideAccum<Block::kTiles, Block::kTokens>",
@@ -33,15 +36,12 @@ _SUMS = {
 }
 
 
-def turns(program: TileProgram, knobs: ClusterSplitK) -> list[str]:
-    """Return the knobs of steps: warpgroups, turns, boxes of a step, steps in registers."""
-    block = SplitBlock.of(program)
-    groups = f"kGroups = {knobs.groups}, kTurns = {block.turns(knobs.rows)}"
-    steps = f"kTmaTiles = {block.boxes(knobs.rows)}, kSets = {block.sets(knobs)}"
-    return [f"static constexpr int {groups}, {steps};"]
+def parts(program: TileProgram, variants: Sequence[Variant]) -> list[Part]:
+    """Return the form of a kernel whose clusters split the depth."""
+    return [Part(SPLIT.name, ABOUT, INCLUDES, (), lines_of(_write, program))]
 
 
-def split_kernel(writer: Writer, program: TileProgram) -> None:
+def _write(writer: Writer, program: TileProgram) -> None:
     """Write the plan's constants, its map of shared memory, the kernel and its launch."""
     made = split(program)
     assert made is not None

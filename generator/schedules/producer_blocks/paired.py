@@ -4,11 +4,27 @@ from __future__ import annotations
 
 from mirage_kernels.generator.emit.after_loop import per_element
 from mirage_kernels.generator.emit.names import declared, dims_text
+from mirage_kernels.generator.emit.part import Part, lines_of
 from mirage_kernels.generator.emit.tma_tiles import PRODUCERS, write_args, write_copies
 from mirage_kernels.generator.emit.writer import Writer
 from mirage_kernels.generator.plan.program import TileProgram
 from mirage_kernels.generator.schedules.producer_blocks import PAIR
+from mirage_kernels.generator.schedules.producer_blocks import writer as producer_blocks
 from mirage_kernels.generator.schedules.register_operand.writer import HELD, write_loop
+
+ABOUT = (
+    "producer blocks with register operands: pairs that split the depth compute {} for pairs of "
+    "consumer blocks"
+)
+
+
+def pairs(users: TileProgram) -> Part:
+    """Return the form of producer blocks in pairs, which `users` receive from."""
+    (kept,) = users.received
+    about, lines = ABOUT.format(kept.args[0]), lines_of(write_producers, users)
+    return Part(
+        producer_blocks.PAIRS, about, producer_blocks.PAIRED, (producer_blocks.FORM,), lines
+    )
 
 
 def write_producers(writer: Writer, consumers: TileProgram) -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from mirage_kernels.generator.emit.names import declared
+from mirage_kernels.generator.emit.part import Part, lines_of
 from mirage_kernels.generator.emit.shared_map import shared_map
 from mirage_kernels.generator.emit.writer import Writer
 from mirage_kernels.generator.plan.program import TileProgram
@@ -15,8 +17,20 @@ from mirage_kernels.generator.schedules.schedule import Variant
 from mirage_kernels.generator.schedules.sliced_k.knobs import PRODUCER_CHUNKS, SlicedK
 from mirage_kernels.generator.schedules.sliced_k.writer import write_body, write_step
 
+ABOUT = "producer blocks: the first blocks of a launch compute {} once, for all others"
+OF_STACKS = "producer blocks: a first launch computes {}, each token's with its own slice"
 
-def write_makers(writer: Writer, program: TileProgram, variants: Sequence[Variant]) -> None:
+
+def makers(program: TileProgram, users: TileProgram, variants: Sequence[Variant]) -> Part:
+    """Return the form of producer blocks, which `users` receive from."""
+    (kept,) = users.received
+    about = (OF_STACKS if users.stacked else ABOUT).format(kept.args[0])
+    own = producer_blocks.includes(replace(users, producers=None))
+    lines = lines_of(_write, program, variants)
+    return Part(producer_blocks.FORM, about, (*own, "tile/tile.cuh"), (), lines)
+
+
+def _write(writer: Writer, program: TileProgram, variants: Sequence[Variant]) -> None:
     """Write who makes what, and what the makers run: the plan of slices."""
     users = program.streamed
     makers = users.producers

@@ -13,6 +13,7 @@ from mirage_kernels.generator.schedules.producer_blocks import PAIR
 from mirage_kernels.generator.schedules.schedule import Knobs
 from mirage_kernels.generator.schedules.sliced_k.knobs import SlicedK
 
+FORM, PAIRS = "producers", "paired_producers"
 PAIRED = ("tile/producer_blocks/register_operand.cuh",)
 NAMESPACE = "producing"  # of what the makers run
 

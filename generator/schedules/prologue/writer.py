@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from mirage_kernels.generator.emit.names import declared, dims_text, operand_dims, pointer
+from mirage_kernels.generator.emit.part import Part, lines_of
 from mirage_kernels.generator.emit.writer import Writer
 from mirage_kernels.generator.plan.program import Do, Layout, Statement, TileProgram
 from mirage_kernels.generator.schedules.loop import prologue_warps
@@ -10,7 +11,8 @@ from mirage_kernels.generator.schedules.prologue import prologue_program
 from mirage_kernels.generator.schedules.row_wise.writer import Lines, line_rows
 from mirage_kernels.generator.schedules.schedule import Knobs
 
-INCLUDES = ("tile/prologue/launch.cuh",)
+INCLUDES = ("tile/prologue/launch.cuh", "tile/tile.cuh")
+ABOUT = "prologue kernel: a launch before the main one computes {} once, a block per token"
 
 
 def knobs_text(knobs: Knobs) -> str:
@@ -18,7 +20,13 @@ def knobs_text(knobs: Knobs) -> str:
     return f"static constexpr int kPrologueWarps = {prologue_warps(knobs)};"
 
 
-def write_front(writer: Writer, program: TileProgram, plan: str) -> None:
+def front(program: TileProgram, schedule: str) -> Part:
+    """Return the form of the kernel in front of a schedule's."""
+    about = ABOUT.format(prologue_program(program).output.name)
+    return Part("prologue", about, INCLUDES, (schedule,), lines_of(_write, program, schedule))
+
+
+def _write(writer: Writer, program: TileProgram, plan: str) -> None:
     """Write the kernel in front of a plan's, and the function that launches both."""
     made, index = prologue_program(program), prologue_program(program).output.index
     name, depth, tokens = f"{program.recipe}_prologue", program.roles.depth, program.roles.tokens

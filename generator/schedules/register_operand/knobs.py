@@ -74,6 +74,12 @@ class RegisterOperand(LoopKnobs):
         """Order knobs that are predicted to be equally fast."""
         return (-self.warps, self.rows, self.blocks, -self.stages)
 
+    def config(self, program: TileProgram) -> list[dict[str, int]]:
+        """Return the constants of an emitted kernel's config, a declaration each."""
+        (own,) = super().config(program)
+        own |= {"groups": self.groups, "blocks": self.blocks}
+        return [own | ({"barriers": self.barriers} if self.barriers > 1 else {})]
+
     @property
     def step_depth(self) -> int:
         """Return how much of the contracted dim one pass of the loop takes."""

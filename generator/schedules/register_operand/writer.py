@@ -14,6 +14,7 @@ from mirage_kernels.generator.emit.names import (
     own_lines,
     shared_at,
 )
+from mirage_kernels.generator.emit.part import Part, lines_of
 from mirage_kernels.generator.emit.tma_tiles import (
     TOKEN_LINES,
     BoxPlan,
@@ -27,8 +28,13 @@ from mirage_kernels.generator.emit.writer import WIDTH, Writer
 from mirage_kernels.generator.plan.program import Do, Layout, Stage, Statement, TileProgram
 from mirage_kernels.generator.schedules.cluster_split_k.writer import IN_LOOP
 from mirage_kernels.generator.schedules.producer_blocks import writer as producer_blocks
+from mirage_kernels.generator.schedules.schedule import Variant
 
-INCLUDES = ("tile/register_operand/reduce.cuh",)
+INCLUDES = ("tile/register_operand/reduce.cuh", "tile/tile.cuh")
+ABOUT = (
+    "register-operand wgmma: tokens are the A operand in registers, weights are read from shared "
+    "memory"
+)
 HELD = BoxPlan(
     "register_operand",
     "Block::kBlocks",
@@ -39,7 +45,15 @@ LONG_SUM = 3  # terms that no line has room for
 _SYNC = "tile::sync_workers(block);"
 
 
-def held_kernel(writer: Writer, program: TileProgram) -> None:
+def parts(program: TileProgram, variants: Sequence[Variant]) -> list[Part]:
+    """Return the form of a kernel with tokens in registers."""
+    forms = (producer_blocks.FORM, *([producer_blocks.PAIRS] if program.producers else []))
+    beside = forms if program.received else ()
+    includes = (*INCLUDES, *producer_blocks.includes(program))
+    return [Part(HELD.name, ABOUT, includes, beside, lines_of(_write, program))]
+
+
+def _write(writer: Writer, program: TileProgram) -> None:
     """Write the plan's constants, its map of shared memory, the kernel and its launch."""
     _plan(writer, program)
     if not program.producers:

@@ -38,6 +38,15 @@ class RowWise(Knobs):
         """Order knobs that are predicted to be equally fast."""
         return (-self.warps, -self.chunks)
 
+    @property
+    def launch(self) -> str:
+        """Name the emitted function that launches it."""
+        return "launch"
+
+    def config(self, program: TileProgram) -> list[dict[str, int]]:
+        """Return the constants of an emitted kernel's config, a declaration each."""
+        return [{"warps": self.warps} | ({"line": self.elements} if self.elements else {})]
+
     def tiles(self, roles: Roles) -> dict[str, int]:
         """Return the tile sizes of the muGraph that such a kernel runs, by dim."""
         return {roles.tokens: 1} | ({roles.depth: self.elements} if self.elements else {})

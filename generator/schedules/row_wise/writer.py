@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from mirage_kernels.generator.emit.host import threads, write_slices
 from mirage_kernels.generator.emit.names import (
     camel,
+    declared,
     dims_text,
     operand_dims,
     pointer,
@@ -14,10 +16,16 @@ from mirage_kernels.generator.emit.names import (
     shared_at,
     vocabulary,
 )
+from mirage_kernels.generator.emit.part import Part, lines_of
 from mirage_kernels.generator.emit.writer import Writer
 from mirage_kernels.generator.ir import DType
 from mirage_kernels.generator.plan.program import Do, Layout, Statement, TileProgram
+from mirage_kernels.generator.schedules.schedule import Variant
 
+ABOUT = {
+    "row_wise": "row-wise: a block holds a token whole in registers",
+    "elementwise": "elementwise: every block takes a piece of a token",
+}
 _WHOLE = (Layout.LINE, Layout.LINE_VECTOR)
 
 
@@ -107,7 +115,27 @@ def statistics(writer: Writer, program: TileProgram) -> None:
     writer.assignment(f"const auto statistics = {call};")
 
 
-def line_kernel(writer: Writer, program: TileProgram) -> None:
+def parts(program: TileProgram, variants: Sequence[Variant]) -> list[Part]:
+    """Return the form of a kernel without a loop."""
+    name = "elementwise" if program.parted else "row_wise"
+    lines = lines_of(_write, program)
+    return [Part(name, ABOUT[name], ("tile/tile.cuh",), (), lines, describes=True)]
+
+
+def _write(writer: Writer, program: TileProgram) -> None:
+    """Write the kernel and its launch."""
+    writer.line("template <class Config>")
+    writer.line(f"__global__ void __launch_bounds__({threads(program)}, 1)")
+    with (
+        writer.block(f"    {program.recipe}(const __grid_constant__ LaunchArgs args) {{"),
+        declared(writer, program),
+    ):
+        _body(writer, program)
+    writer.line()
+    write_slices(writer, program)
+
+
+def _body(writer: Writer, program: TileProgram) -> None:
     """Write the body of a kernel without a loop: one token per block, or a part of one."""
     tokens = program.roles.tokens
     depth = "Config::kLine" if program.parted else program.roles.depth

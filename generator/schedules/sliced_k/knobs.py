@@ -57,6 +57,15 @@ class SlicedK(LoopKnobs):
         return (-self.warps, -self.chunks, self.rows, *tile, -self.stages)
 
     @property
+    def launch(self) -> str:
+        """Name the emitted function that launches it."""
+        return "launch"
+
+    def config(self, program: TileProgram) -> list[dict[str, int]]:
+        """Return the constants of an emitted kernel's config, a declaration each."""
+        return [{name: value for name, value in vars(self).items() if name != "producers"}]
+
+    @property
     def step_depth(self) -> int:
         """Return how much of the contracted dim one pass of the loop takes."""
         return self.warps * self.chunks * CHUNK_DEPTH

@@ -7,6 +7,7 @@ which have no loop.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from mirage_kernels.generator.emit.after_loop import after_loop
 from mirage_kernels.generator.emit.host import threads, write_slices
@@ -23,6 +24,7 @@ from mirage_kernels.generator.emit.names import (
     typed,
     vocabulary,
 )
+from mirage_kernels.generator.emit.part import Part, lines_of
 from mirage_kernels.generator.emit.predicated_copies import edge_text
 from mirage_kernels.generator.emit.shared_map import shared_map
 from mirage_kernels.generator.emit.writer import Writer
@@ -30,22 +32,30 @@ from mirage_kernels.generator.ir import DType
 from mirage_kernels.generator.plan.program import Do, Layout, Statement, TileProgram
 from mirage_kernels.generator.schedules.batched_lora import writer as batched_lora
 from mirage_kernels.generator.schedules.producer_blocks import writer as producer_blocks
-from mirage_kernels.generator.schedules.row_wise.writer import line_kernel, statistics
+from mirage_kernels.generator.schedules.row_wise.writer import statistics
 from mirage_kernels.generator.schedules.schedule import Variant
 from mirage_kernels.generator.schedules.sliced_k.knobs import SlicedK
 
+ABOUT = (
+    "sliced-K: each warp of a block streams its own slice of the depth; they add up their sums "
+    "after the loop"
+)
 
-def includes(program: TileProgram) -> tuple[str, ...]:
-    """Return the vocabulary of the plan."""
-    shares = ("tile/sliced_k/store_share.cuh",) if program.also and program.loop else ()
-    return (*shares, "tile/tile.cuh")
+
+def parts(program: TileProgram, variants: Sequence[Variant]) -> list[Part]:
+    """Return the form of a kernel whose warps have slices of the depth."""
+    beside = (producer_blocks.FORM,) if program.received else ()
+    shares = ("tile/sliced_k/store_share.cuh",) if program.also else ()
+    received = producer_blocks.includes(replace(program, producers=None))
+    includes = (*shares, "tile/tile.cuh", *received)
+    lines = lines_of(_write, program, variants)
+    return [Part("sliced_k", ABOUT, includes, beside, lines, describes=True)]
 
 
-def slices_kernel(writer: Writer, program: TileProgram, variants: Sequence[Variant]) -> None:
+def _write(writer: Writer, program: TileProgram, variants: Sequence[Variant]) -> None:
     """Write the step, the map of shared memory, the kernel and its launch."""
-    if program.loop:
-        write_step(writer, program)
-        shared_map(writer, program, [v.knobs for v in variants if isinstance(v.knobs, SlicedK)])
+    write_step(writer, program)
+    shared_map(writer, program, [v.knobs for v in variants if isinstance(v.knobs, SlicedK)])
     _kernel(writer, program)
     write_slices(writer, program)
 
@@ -71,10 +81,7 @@ def _kernel(writer: Writer, program: TileProgram) -> None:
         writer.block(f"    {program.recipe}(const __grid_constant__ LaunchArgs args) {{"),
         declared(writer, program),
     ):
-        if program.loop:
-            write_body(writer, program)
-        else:
-            line_kernel(writer, program)
+        write_body(writer, program)
     writer.line()
 
 
