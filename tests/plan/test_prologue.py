@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from handmade_lines import mugraph
 
-from mirage_kernels.generator import pipeline
 from mirage_kernels.generator.plan.lower import tile_program
 from mirage_kernels.generator.plan.program import Do, Layout, TileProgram
-from mirage_kernels.generator.records.record import KernelRecord, load_record
+from mirage_kernels.generator.records.record import About, KernelRecord, load_record
+from mirage_kernels.generator.schedules import streaming
 from mirage_kernels.generator.schedules.choose import predicted_us, variants
 from mirage_kernels.generator.schedules.loop import prologue_warps
 from mirage_kernels.generator.schedules.prologue import (
@@ -143,6 +143,6 @@ def test_what_was_measured_without_them_does_not_limit_the_tokens_served(
     assert tuned is not None
     few = tuple(b for b in tuned.buckets if b.size <= max(BUCKETS_WITH_STATISTICS))
     before = replace(tuned, buckets=few, max_tokens=32)
-    monkeypatch.setattr(pipeline, "tuned_kernel", lambda arch, key: before)
-    about = {n: getattr(record, n) for n in pipeline.About.__dataclass_fields__}
-    assert pipeline.planned(pipeline.About(**about), record.graph).max_tokens == 64
+    monkeypatch.setattr(streaming, "tuned_kernel", lambda arch, key: before)
+    about = {n: getattr(record, n) for n in About.__dataclass_fields__}
+    assert streaming.planned(About(**about), record.graph).max_tokens == 64
