@@ -11,19 +11,19 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 
 import torch
 
 from mirage_kernels import constant_weights, lora_linear
 from mirage_kernels.generator.bench.measure import (
-    FloorReader,
+    TORCH_DTYPES,
     Inputs,
-    cold_microseconds,
     floor_microseconds,
-    library_floor,
+    graph_microseconds,
     relative_error,
     rotation_count,
 )
@@ -31,7 +31,7 @@ from mirage_kernels.generator.commands.bench import document_of, measured_here
 from mirage_kernels.generator.records.files import write_whole
 
 K, N, STACK, SCALE = 4096, 4096, 64, 2.0
-DTYPES = {"fp16": torch.float16, "bf16": torch.bfloat16}
+DTYPES = {dtype.value: kind for dtype, kind in TORCH_DTYPES.items()}
 
 
 @dataclass(frozen=True)
@@ -94,24 +94,29 @@ def library(*inputs: torch.Tensor) -> torch.Tensor:
     return out
 
 
+def cold(launch: Callable[..., torch.Tensor], sets: Sequence[Inputs]) -> float:
+    """Time a launch while rotating over input sets."""
+    return graph_microseconds([partial(launch, *inputs) for inputs in sets])
+
+
 def exact(calls: Calls, inputs: Inputs) -> torch.Tensor:
     """Return the result in float64."""
     return calls.by_adapter(*(t.double() if t.is_floating_point() else t for t in inputs))
 
 
-def measured(calls: Calls, reader: FloorReader) -> dict[str, object]:
+def measured(calls: Calls) -> dict[str, object]:
     """Measure one workload."""
     sets = [calls.inputs(n) for n in range(rotation_count(calls.bytes_read))]
     oracle = exact(calls, sets[0])
     times = {
-        "floor_us": floor_microseconds(reader, calls.bytes_read),
-        "ours_us": cold_microseconds(ours, sets),
+        "floor_us": floor_microseconds(calls.bytes_read),
+        "ours_us": cold(ours, sets),
     }
     constant_weights()
-    times["promised_us"] = cold_microseconds(ours, sets)
+    times["promised_us"] = cold(ours, sets)
     constant_weights(False)
-    times["library_us"] = cold_microseconds(library, sets)
-    times["by_adapter_us"] = cold_microseconds(calls.by_adapter, sets)
+    times["library_us"] = cold(library, sets)
+    times["by_adapter_us"] = cold(calls.by_adapter, sets)
     errors = {
         "error_ours": relative_error(ours(*sets[0]), oracle),
         "error_library": relative_error(library(*sets[0]), oracle),
@@ -137,9 +142,9 @@ def main() -> int:
     parser.add_argument("-m", nargs="+", type=int, default=[1, 8, 16, 32, 64])
     parser.add_argument("--used", nargs="+", type=int, default=[0, 1, 4, 16, 64])
     arguments = parser.parse_args()
-    reader, rows = library_floor(), []
+    rows = []
     for calls in workloads(arguments):
-        row = measured(calls, reader)
+        row = measured(calls)
         rows.append(row)
         words = (f"{k} {v:.4g}" if isinstance(v, float) else f"{k} {v}" for k, v in row.items())
         print(", ".join(words), flush=True)

@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import argparse
 import sys
+from functools import partial
 from itertools import product
 from pathlib import Path
 
 import torch
 
 from mirage_kernels import gqa, prefill
-from mirage_kernels.generator.bench.measure import cold_microseconds, rotation_count
+from mirage_kernels.generator.bench.measure import graph_microseconds, rotation_count
 from mirage_kernels.generator.commands.bench import document_of, measured_here
 from mirage_kernels.generator.records.files import write_whole
 
@@ -33,15 +34,12 @@ def measured(depth: int, causal: bool, sequences: int, tokens: int) -> dict[str,
     def inputs() -> tuple[torch.Tensor, ...]:
         return drawn(tokens, HEADS), drawn(KEYS, KV_HEADS), drawn(KEYS, KV_HEADS)
 
-    def call(*tensors: torch.Tensor) -> torch.Tensor:
-        return gqa(*tensors, causal=causal)
-
     one = inputs()
     sets = [one, *(inputs() for _ in range(rotation_count(sum(t.nbytes for t in one)) - 1))]
     times = {}
     for name, long in (("ours_us", False), ("pytorch_us", True)):
         prefill.is_long = lambda *_, long=long, **__: long
-        times[name] = cold_microseconds(call, sets)
+        times[name] = graph_microseconds([partial(gqa, *one, causal=causal) for one in sets])
     return {"D": depth, "causal": causal, "sequences": sequences, "tokens": tokens, **times}
 
 

@@ -33,7 +33,7 @@ from sanitize_reports import Watched
 
 from mirage_kernels import KernelEntry, kernel_table
 from mirage_kernels.generator.bench.measure import Environment
-from mirage_kernels.generator.bench.workloads.calls import ATTENTION
+from mirage_kernels.generator.bench.workloads.cache import RECIPES
 from mirage_kernels.generator.commands.bench import document_of, measured_here
 from mirage_kernels.generator.records.files import write_whole
 
@@ -133,15 +133,15 @@ def planned(
     known: Collection[tuple[str, str]] = (),
 ) -> Iterator[Task]:
     """Yield all processes, the slowest tool's last: what is known is written as it comes."""
-    attention = [kernel.name for kernel in table if kernel.recipe in ATTENTION]
-    weights = [kernel.name for kernel in table if kernel.recipe not in ATTENTION]
-    every = [*attention, *weights, *sanitize_calls.append_names()]
+    over_cache = [kernel.name for kernel in table if kernel.recipe in RECIPES]
+    others = [kernel.name for kernel in table if kernel.recipe not in RECIPES]
+    every = [*over_cache, *others, *sanitize_calls.append_names()]
     names = [name for name in every if any(text in name for text in arguments.only)]
     for tool in sorted(arguments.tool, key=TOOLS.index):
         wanted = [name for name in names if (name, tool) not in known]
         alone = [name for name in wanted if name.startswith(sanitize_calls.CLAIM)]
-        others = [name for name in wanted if name not in alone]
-        for together in [*groups(alone, 1), *groups(others, TOGETHER[tool])]:
+        rest = [name for name in wanted if name not in alone]
+        for together in [*groups(alone, 1), *groups(rest, TOGETHER[tool])]:
             yield Task(tool, together)
 
 

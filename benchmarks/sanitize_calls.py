@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from itertools import cycle, product
+from typing import Any
 
 import torch
 from sanitize_reports import BEGIN, END
@@ -31,12 +32,16 @@ from mirage_kernels import (
     lora_linear,
     qk_norm_rope_append,
 )
-from mirage_kernels.generator.bench.workloads.calls import ATTENTION, CallWorkload
-from mirage_kernels.generator.bench.workloads.tensors import Tensors, drawn, ours
-from mirage_kernels.generator.bench.workloads.tokens import TORCH_DTYPES, Workload
+from mirage_kernels.generator.bench.measure import TORCH_DTYPES
+from mirage_kernels.generator.bench.workload import Workload
+from mirage_kernels.generator.bench.workloads.cache import RECIPES, CacheWorkload
+from mirage_kernels.generator.bench.workloads.cache_inputs import CacheInputs
+from mirage_kernels.generator.bench.workloads.lists import SEVERAL_TOKENS
+from mirage_kernels.generator.bench.workloads.tensors import TensorWorkload
 from mirage_kernels.generator.ir.dtypes import DType
 from mirage_kernels.generator.recipe import catalog
 
+DEVICE = "cuda"
 TOKENS = (1, 8, 13, 29, 61, 100)
 # Query tokens and heads of a group: their product fills every bucket of rows unevenly.
 ROWS = ((1, 7), (3, 4), (5, 5), (9, 5), (20, 5))
@@ -67,7 +72,7 @@ def main() -> int:
     bad = 0
     for name in arguments.names:
         print(BEGIN, name, flush=True)
-        made: list[torch.Tensor] = []
+        made: list[Tensor] = []
         for promised in (False, True):
             constant_weights(promised)
             constant_history(promised)
@@ -88,65 +93,76 @@ def filled_workspaces() -> Iterator[None]:
         torch.use_deterministic_algorithms(False)
 
 
-def results(
-    name: str, kernels: Mapping[str, KernelEntry], around: Around
-) -> Iterator[torch.Tensor]:
+def results(name: str, kernels: Mapping[str, KernelEntry], around: Around) -> Iterator[Tensor]:
     """Run all variants of a kernel and yield what they compute."""
     if name not in kernels:
-        yield from of_append(name)
-        return
+        return of_append(name)
     kernel = kernels[name]
-    if kernel.recipe in ATTENTION:
-        yield from of_calls(kernel, around)
-    elif kernel.recipe in catalog():
-        yield from of_recipe(kernel, around)
-    else:
-        yield from of_stacks(kernel, around)
+    known = kernel.recipe in RECIPES or kernel.recipe in catalog()
+    return of_recipe(kernel, around) if known else of_stacks(kernel, around)
 
 
-def of_recipe(kernel: KernelEntry, around: Around) -> Iterator[torch.Tensor]:
-    """Run all variants of a kernel that serves a recipe, with weights given once."""
-    source, dtype = catalog()[kernel.recipe], DType(kernel.dtype)
-    for tokens in (m for m in TOKENS if m <= (kernel.max_tokens or m)):
-        work = Workload(source, dtype, {**kernel.dims, "M": tokens}, "cuda")
-        inputs = work.inputs(0)
-        shapes = [[work.sizes[dim] for dim in dims.split()] for dims in source.results]
-        out = tuple(inputs[0].new_empty(shape) for shape in shapes)
-        ours_into = work.subject().ours_into
-        assert ours_into is not None
+def of_recipe(kernel: KernelEntry, around: Around = nullcontext) -> Iterator[Tensor]:
+    """Run all variants of a kernel that serves a recipe and yield what they compute.
+
+    Calls over a cache also with lse and sinks, and with uneven tokens.
+    """
+    for place, workload in enumerate(workloads(kernel)):
+        given = workload.draw(place, DEVICE)
+        outs, more = workload.new_outs(given), {}
+        if isinstance(workload, CacheWorkload) and place % 2 == 0:
+            more = _options(workload, given, outs[0])
         with around():
-            ours_into(out if len(out) > 1 else out[0], *inputs)
-        yield from out
+            workload.ours(given, outs, **more)
+        yield from outs
+        if "lse" in more:
+            yield more["lse"].exp()  # that of no keys is minus infinity
+    if isinstance(workload, CacheWorkload):
+        yield _uneven(workload, around)
 
 
-def of_stacks(kernel: KernelEntry, around: Around) -> Iterator[torch.Tensor]:
+def _options(workload: CacheWorkload, given: CacheInputs, out: Tensor) -> dict[str, Tensor]:
+    """Return tensors that a call over a cache may have besides."""
+    lse = {"lse": out.new_empty(out.shape[:-1], dtype=torch.float32)}
+    return lse if workload.more else lse | {"sinks": given.q[0, 0, :, 0].contiguous()}
+
+
+def of_stacks(kernel: KernelEntry, around: Around) -> Iterator[Tensor]:
     """Run all variants of a kernel for stacked adapters, some tokens without one."""
     rows, depth, rank = (kernel.dims[name] for name in "NKR")
     dtype = TORCH_DTYPES[DType(kernel.dtype)]
     for tokens in TOKENS:
-        x, weight = (torch.randn(n, depth, device="cuda").to(dtype) for n in (tokens, rows))
-        lora_a = torch.randn(3, rank, depth, device="cuda").to(dtype)
-        lora_b = torch.randn(3, rows, rank, device="cuda").to(dtype)
-        ids = torch.arange(tokens, device="cuda") % 4 - 1
+        x, weight = (torch.randn(n, depth, device=DEVICE).to(dtype) for n in (tokens, rows))
+        lora_a = torch.randn(3, rank, depth, device=DEVICE).to(dtype)
+        lora_b = torch.randn(3, rows, rank, device=DEVICE).to(dtype)
+        ids = torch.arange(tokens, device=DEVICE) % 4 - 1
         out = x.new_empty(tokens, rows)
         with around():
             lora_linear(x, weight, lora_a, lora_b, 0.01, adapter_ids=ids, out=out)
         yield out
 
 
-def workloads(kernel: KernelEntry) -> Iterator[CallWorkload]:
-    """Yield calls that the kernel serves: short and long, paged and dense, with each window."""
+def workloads(kernel: KernelEntry) -> Iterator[Workload[Any]]:
+    """Yield calls that the kernel serves, which run all of its variants."""
+    if kernel.recipe in RECIPES:
+        yield from cache_workloads(kernel)
+        return
+    for tokens in (m for m in TOKENS if m <= (kernel.max_tokens or m)):
+        sizes = {**kernel.dims, "M": tokens}
+        yield TensorWorkload(kernel.recipe, sizes, dtype=DType(kernel.dtype))
+
+
+def cache_workloads(kernel: KernelEntry) -> Iterator[CacheWorkload]:
+    """Yield calls over a cache: short and long, paged and dense, with each window."""
     places = cycle(PAGE_SIZES)
-    by_place = kernel.recipe in ("sliding_window_attention", "gqa_full")
+    by_place, more = kernel.recipe in SEVERAL_TOKENS, kernel.dims.get("P", 0)
     for (tokens, group), window in zip(ROWS, WINDOWS, strict=True):
         claims = (tokens, group) == ROWS[0] and kernel.name.startswith(CLAIM)
         many = [(MANY, MANY_HEADS)] if claims else []
         for lengths, kv_heads in [(SHORT, 2), (LONG, 4), (ALONE, 2), *many]:
             rows = group if by_place else tokens * group
-            more = kernel.dims.get("P", 0)
-            yield CallWorkload(
+            yield CacheWorkload(
                 kernel.recipe,
-                "sanitizer",
                 lengths,
                 (rows, 1) if more else (rows * kv_heads, kv_heads),
                 kernel.dims["C"] if more else kernel.dims["D"],
@@ -157,40 +173,20 @@ def workloads(kernel: KernelEntry) -> Iterator[CallWorkload]:
                 window_left=window if by_place else -1,
                 logits_soft_cap=20.0 if kernel.recipe == "gqa_full" else 0.0,
                 dtype=DType(kernel.dtype),
+                setting="sanitizer",
             )
 
 
-def of_calls(
-    kernel: KernelEntry, around: Around = nullcontext, device: str = "cuda"
-) -> Iterator[Tensor]:
-    """Call the kernel and yield what it computes: alone, with lse and sinks, with uneven tokens."""
-    for place, workload in enumerate(workloads(kernel)):
-        given = drawn(workload, place, device)
-        shape = given.q.shape if workload.tokens > 1 else given.q[:, 0].shape
-        out = given.q.new_empty(*shape[:-1], workload.depth)
-        extra = {"out": out}
-        if place % 2 == 0:
-            extra["lse"] = out.new_empty(shape[:-1], dtype=torch.float32)
-            if not workload.more:
-                extra["sinks"] = given.q[0, 0, :, 0].contiguous()
-        with around():
-            ours(workload, given, **extra)
-        yield out
-        if "lse" in extra:
-            yield extra["lse"].exp()  # that of no keys is minus infinity
-    yield _uneven(workload, around, device)
-
-
-def _uneven(workload: CallWorkload, around: Around, device: str) -> Tensor:
+def _uneven(workload: CacheWorkload, around: Around) -> Tensor:
     """Call it with as many query tokens per sequence as STARTS says."""
     paged = replace(workload, lengths=SHORT, page_size=16)
-    given = drawn(paged, 0, device)
+    given = paged.draw(0, DEVICE)
     q = given.q.new_empty(STARTS[-1], *given.q.shape[2:]).normal_()
-    flat: Tensors = replace(given, q=q[None] if workload.tokens > 1 else q[:, None])
-    starts = torch.tensor(STARTS, dtype=torch.int32, device=device)
-    out = flat.q.new_empty(*q.shape[:-1], workload.depth)
+    flat = replace(given, q=q[None] if workload.tokens > 1 else q[:, None])
+    starts = torch.tensor(STARTS, dtype=torch.int32, device=DEVICE)
+    out = q.new_empty(*q.shape[:-1], workload.depth)
     with around():
-        ours(paged, flat, cu_seqlens_q=starts, out=out)
+        paged.ours(flat, [out], cu_seqlens_q=starts)
     return out
 
 
@@ -210,16 +206,16 @@ def _appended(depth: int, dtype: torch.dtype, norm: str, rope: str) -> Iterator[
     queries, kv = APPEND_HEADS
 
     def drawn(*shape: int) -> Tensor:
-        return torch.randn(shape, device="cuda").to(dtype)
+        return torch.randn(shape, device=DEVICE).to(dtype)
 
-    caches = [torch.empty(PAGES, PAGE_SIZE, kv, depth, dtype=dtype, device="cuda") for _ in "kv"]
-    slots = torch.randperm(PAGES * PAGE_SIZE, device="cuda")[:APPEND_TOKENS]
+    caches = [torch.empty(PAGES, PAGE_SIZE, kv, depth, dtype=dtype, device=DEVICE) for _ in "kv"]
+    slots = torch.randperm(PAGES * PAGE_SIZE, device=DEVICE)[:APPEND_TOKENS]
     slots[::3] = -1
     biases = {"q_bias": drawn(depth), "k_bias": drawn(depth)} if norm == "layer" else {}
     yield qk_norm_rope_append(
         *(drawn(APPEND_TOKENS, (queries + 2 * kv) * depth), drawn(depth), drawn(depth)),
-        torch.randn(POSITIONS, depth, device="cuda"),
-        torch.arange(APPEND_TOKENS, device="cuda"),
+        torch.randn(POSITIONS, depth, device=DEVICE),
+        torch.arange(APPEND_TOKENS, device=DEVICE),
         *(*caches, slots),
         num_heads=queries,
         num_kv_heads=kv,

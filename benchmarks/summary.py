@@ -1,6 +1,6 @@
 """Makes the README's table and its plot, docs/gains.svg, from a dozen rows of the result files.
 
-python benchmarks/summary.py            # rewrite both
+python benchmarks/summary.py            # rewrite both: needs the extra `plot`
 python benchmarks/summary.py --check    # exit 1 if the table is not what the results say
 """
 
@@ -81,8 +81,8 @@ def times() -> list[Times]:
 
 def _times(shown: Shown, rows: list[dict[str, object]]) -> Times:
     (row,) = [row for row in rows if shown.matches(row)]
-    peer = str(row.get("best_peer", "eager"))
-    torch = row["best_peer_us" if "best_peer" in row else "eager_us"]
+    peer = str(row.get("best_peer") or "eager")
+    torch = row["best_peer_us" if row.get("best_peer") else "eager_us"]
     floor, ours = row["floor_us"], row["ours_us"]
     assert isinstance(floor, float)
     assert isinstance(ours, float)

@@ -7,13 +7,17 @@ import json
 import shlex
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+import torch
+
+from mirage_kernels.generator.bench import measure, rows
+from mirage_kernels.generator.bench.measure import Environment
+from mirage_kernels.generator.bench.rows import Row
 from mirage_kernels.generator.build.compile import ROOT
-from mirage_kernels.generator.commands import bench_calls
+from mirage_kernels.generator.commands import bench_workloads
 from mirage_kernels.generator.commands.arguments import (
     DTYPES,
     SHAPES,
@@ -24,16 +28,11 @@ from mirage_kernels.generator.commands.arguments import (
     recipe,
 )
 from mirage_kernels.generator.errors import FileError, MirageError, ToolchainError
-from mirage_kernels.generator.ir.dtypes import DType
 from mirage_kernels.generator.ir.text import Json
-from mirage_kernels.generator.recipe import Recipe, Shape, catalog
+from mirage_kernels.generator.recipe import Recipe, Shape
 from mirage_kernels.generator.records.files import write_whole
 from mirage_kernels.generator.request import Event, parse_shape
 from mirage_kernels.generator.terminal import PROGRAM, Table, Terminal
-
-if TYPE_CHECKING:
-    from mirage_kernels.generator.bench.measure import Environment, Row
-    from mirage_kernels.generator.bench.workloads.tokens import Workload
 
 DETAILS = """\
 Only CUDA graphs are timed, median over replays. "ours", "PyTorch" and "floor" are cold: launches
@@ -101,20 +100,15 @@ def run(arguments: argparse.Namespace, terminal: Terminal) -> int:
         _check_target(target_file)
     chosen = None if arguments.recipe is None else recipe(arguments.recipe)
     shapes = _shapes(arguments, chosen)
-    attention = bench_calls.is_attention(arguments, chosen)
+    bench_workloads.is_over_cache(arguments, chosen)
     _require_gpu()
-    if attention:
-        calls = bench_calls.chosen_workloads(arguments, chosen, shapes)
-        rows = _measured([call.name for call in calls], bench_calls.rows(calls), terminal)
-        table = bench_calls.table(rows)
-    else:
-        work = list(_workloads(arguments, chosen, shapes))
-        rows = _measured([_name(w) for w in work], _rows(work, arguments.compile), terminal)
-        table = _table(rows, arguments.compile)
+    work = bench_workloads.chosen_workloads(arguments, chosen, shapes)
+    measured = rows.rows(work, measure.gpu_clock(), with_compile=arguments.compile)
+    made = _kept([w.name for w in work], measured, terminal)
     environment = measured_here(PROGRAM, arguments.commit)
-    terminal.table(table)
+    terminal.table(_table(made))
     terminal.line(_described(environment))
-    document = document_of(environment, [asdict(row) for row in rows])
+    document = document_of(environment, [asdict(row) for row in made])
     terminal.document(json.loads(document))
     if target_file is not None:
         write_whole(target_file, document)
@@ -137,10 +131,6 @@ def _check_target(file: Path) -> None:
 
 
 def _require_gpu() -> None:
-    try:
-        import torch
-    except ImportError as missing:
-        raise ToolchainError("torch is not installed", "`pip install 'torch>=2.10'`") from missing
     if not torch.cuda.is_available():
         raise ToolchainError(
             "bench needs an NVIDIA GPU, and torch sees none",
@@ -157,99 +147,58 @@ def _require_gpu() -> None:
         raise ToolchainError(complaint)
 
 
-def _workloads(
-    arguments: argparse.Namespace, chosen: Recipe | None, shapes: Sequence[Shape]
-) -> Iterator[Workload]:
-    """Yield what is compiled among what was asked for; asking for what isn't is an error."""
-    from mirage_kernels.generator.bench.workloads.tokens import Workload
-
-    recipes = [r for r in catalog().values() if "M" in r.dynamic]  # those over tokens
-    if chosen is not None:
-        recipes = [chosen]
-    dtypes: list[DType] = arguments.dtype or [DType.FP16]
-    found = False
-    for source in recipes:
-        for shape in shapes or source.shapes:
-            for dtype in dtypes:
-                if _is_compiled(source, shape, dtype):
-                    found = True
-                    for tokens in arguments.m:
-                        yield Workload(source, dtype, {**shape.dims, "M": tokens}, "cuda")
-                elif shapes:
-                    raise MirageError(
-                        f"no compiled kernel for {source.name} {shape.stem} {dtype.value}",
-                        f"`{PROGRAM} list` shows what there is; `make extension KERNELS=all`",
-                    )
-    if not found:
-        raise MirageError(
-            f"nothing compiled to measure{f' for {chosen.name}' if chosen else ''}",
-            f"`{PROGRAM} list` shows what there is",
-        )
-
-
-def _is_compiled(source: Recipe, shape: Shape, dtype: DType) -> bool:
-    from mirage_kernels import kernel_table
-
-    wanted = (source.name, dtype.value, dict(shape.dims))
-    return any((k.recipe, k.dtype, dict(k.dims)) == wanted for k in kernel_table())
-
-
-def _measured(names: Sequence[str], found: Iterable[Row], terminal: Terminal) -> list[Row]:
+def _kept(names: Sequence[str], found: Iterable[Row], terminal: Terminal) -> list[Row]:
     """Measure one workload after the other; Ctrl-C ends that where there are rows already."""
-    rows: list[Row] = []
+    made: list[Row] = []
     try:
         with terminal.watch(f"measuring {len(names)} workloads") as progress:
             progress(Event("measure", 0, len(names), names[0]))
             for row in found:
-                rows.append(row)
-                coming = names[len(rows)] if len(rows) < len(names) else "done"
-                progress(Event("measure", len(rows), len(names), coming))
+                made.append(row)
+                coming = names[len(made)] if len(made) < len(names) else "done"
+                progress(Event("measure", len(made), len(names), coming))
     except KeyboardInterrupt:
-        if not rows:
+        if not made:
             raise
-        terminal.line(f"stopped: {len(rows)} of {len(names)} workloads measured")
-    return rows
+        terminal.line(f"stopped: {len(made)} of {len(names)} workloads measured")
+    return made
 
 
-def _rows(work: Sequence[Workload], with_compile: bool) -> Iterator[Row]:
-    from mirage_kernels.generator.bench.measure import library_floor, measure
+def _table(made: Sequence[Row]) -> Table:
+    """Lay the rows out; columns that no row fills are left away."""
+    columns = {
+        "recipe": [r.workload for r in made],
+        "setting": [r.setting for r in made],
+        "dtype": [r.dtype for r in made],
+        "sizes": [",".join(f"{name}={size}" for name, size in r.dims.items()) for r in made],
+        "best peer": [r.best_peer for r in made],
+        "floor us": [_number(r.floor_us) for r in made],
+        "compute us": [_number(r.compute_us or None) for r in made],
+        "ours us": [_number(r.ours_us) for r in made],
+        "ratio": [_number(r.ratio) for r in made],
+        "promised us": [_number(r.promised_us) for r in made],
+        "promised ratio": [_number(r.promised_ratio) for r in made],
+        "warm us": [_number(r.warm_us) for r in made],
+        "peer us": [_number(r.best_peer_us) for r in made],
+        "PyTorch us": [_number(r.eager_us) for r in made],
+        "compile us": [_number(r.compile_us) for r in made],
+        "error": [f"{r.error_ours:.2e}" for r in made],
+        "PyTorch's error": [f"{r.error_eager:.2e}" for r in made],
+    }
+    filled = {name: cells for name, cells in columns.items() if any(cells)}
+    left = sum(name in filled for name in ("recipe", "setting", "dtype", "sizes", "best peer"))
+    return Table(tuple(filled), tuple(zip(*filled.values(), strict=True)), left=left)
 
-    reader = library_floor()
-    for workload in work:
-        yield measure(workload.subject(), reader, with_compile=with_compile)
 
-
-def _name(workload: Workload) -> str:
-    dims = ", ".join(f"{name}={size}" for name, size in workload.sizes.items())
-    return f"{workload.recipe.name} {dims}, {workload.dtype.value}"
-
-
-def _table(rows: Sequence[Row], with_compile: bool) -> Table:
-    columns = ["recipe", "dtype", "static dims", "M", "floor us", "ours us", "ratio"]
-    columns += ["promised us", "ratio", "warm us"]
-    columns += ["PyTorch us", *(["compile us"] if with_compile else [])]
-    columns += ["error", "PyTorch's error"]
-    return Table(tuple(columns), tuple(_cells(r, with_compile) for r in rows), left=3)
-
-
-def _cells(row: Row, with_compile: bool) -> tuple[str, ...]:
-    static = ",".join(f"{name}={size}" for name, size in row.dims.items() if name != "M")
-    times = [f"{row.floor_us:.2f}", f"{row.ours_us:.2f}", f"{row.ratio:.2f}"]
-    times += [f"{row.promised_us:.2f}", f"{row.promised_ratio:.2f}"]
-    times += [f"{row.warm_us:.2f}", f"{row.eager_us:.2f}"]
-    if with_compile:
-        times.append("-" if row.compile_us is None else f"{row.compile_us:.2f}")
-    errors = (f"{row.error_ours:.2e}", f"{row.error_eager:.2e}")
-    return (row.workload, row.dtype, static, str(row.dims["M"]), *times, *errors)
+def _number(value: float | None) -> str:
+    return "" if value is None else f"{value:.2f}"
 
 
 def measured_here(program: str, commit: str | None = None) -> Environment:
     """Return where this process measures, by the command line that it was started with."""
-    from mirage_kernels.generator.bench.measure import environment
-
     words = [Path(word).name if word.startswith("/") else word for word in sys.argv[1:]]
     command = " ".join([program, *map(shlex.quote, words)])
-    return environment(command=command, commit=commit or _commit())
+    return measure.environment(command=command, commit=commit or _commit())
 
 
 def document_of(environment: Environment, rows: Sequence[Json]) -> str:

@@ -13,7 +13,6 @@ import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import cast
 
 import msgspec
 
@@ -124,21 +123,17 @@ def _loaded(*call: str) -> Loaded:
 
 
 def _called(name: str, dtype: str, sizes: str) -> Call:
-    from mirage_kernels.generator.bench.measure import Op, largest_error
-    from mirage_kernels.generator.bench.op_calls import function_of
-    from mirage_kernels.generator.bench.workloads.tokens import Workload
+    from mirage_kernels.generator.bench.measure import largest_error
+    from mirage_kernels.generator.bench.workloads.tensors import TensorWorkload
     from mirage_kernels.generator.ir.dtypes import DType
-    from mirage_kernels.generator.recipe import load_recipe
 
-    work = Workload(load_recipe(name), DType(dtype), json.loads(sizes), "cpu")
-    op = cast(Op, function_of(work.recipe))
-    inputs = work.inputs(seed=0)
-    exact = work.reference(*(t.double() if t.is_floating_point() else t for t in inputs))
+    work = TensorWorkload(name, json.loads(sizes), dtype=DType(dtype))
+    inputs = work.draw(0, "cpu")
+    exact = work.exact(inputs)
     started = time.monotonic()
-    result = work.with_scalars(op)(*inputs)
+    result = work.ours(inputs)
     seconds = time.monotonic() - started
-    eager = largest_error(work.reference(*inputs), exact)
-    return Call(largest_error(result, exact), eager, seconds)
+    return Call(largest_error(result, exact), largest_error(work.eager()(inputs), exact), seconds)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from mirage_kernels.generator import pipeline
-from mirage_kernels.generator.bench.workloads.calls import ATTENTION
+from mirage_kernels.generator.bench.workloads.cache import RECIPES
 from mirage_kernels.generator.commands.arguments import (
     ARCH,
     DTYPES,
@@ -42,12 +42,12 @@ from mirage_kernels.generator.tuning.catalog import (
     write_catalog,
 )
 from mirage_kernels.generator.tuning.files import written
-from mirage_kernels.generator.tuning.forms import mugraph_forms
-from mirage_kernels.generator.tuning.libraries import Shop, Wanted, compiled_kernel, prune
+from mirage_kernels.generator.tuning.libraries import Shop, compiled_kernel, prune
 from mirage_kernels.generator.tuning.manifest import Manifest, load_manifest, path_in
 from mirage_kernels.generator.tuning.process import worker_process
 from mirage_kernels.generator.tuning.results import load_results
 from mirage_kernels.generator.tuning.session import Tuning
+from mirage_kernels.generator.tuning.sources import candidates_of, mugraph_forms
 
 TOP = 4
 DETAILS = f"""\
@@ -154,7 +154,7 @@ def _require_gpu() -> None:
 def _compiled(arguments: argparse.Namespace, folder: Path, terminal: Terminal) -> Manifest:
     """Compile the chosen kernels; the folder's manifest keeps what else it holds."""
     chosen, arch = _chosen(arguments), arguments.arch
-    shop = Shop.at(folder, arguments.jobs)
+    shop = Shop.at(folder, arch, arguments.jobs)
     store = Store(store_folder(arguments.store))
     made = Manifest(arch, _command(), ())
     before = load_manifest(folder) if path_in(folder).is_file() else made
@@ -164,9 +164,8 @@ def _compiled(arguments: argparse.Namespace, folder: Path, terminal: Terminal) -
         )
     with terminal.watch(f"compiling candidates of {counted(len(chosen), 'kernel')}") as progress:
         for one in chosen:
-            record = _record(one, arguments, (store, progress))
-            wanted = Wanted(arguments.top, _forms(one, arguments, (store, progress)))
-            built = compiled_kernel(record, shop, wanted, progress)
+            record, forms = _record(one, arguments, (store, progress))
+            built = compiled_kernel(candidates_of(record, arguments.top, forms), shop, progress)
             made = replace(made, kernels=(*made.kernels, built))
             kept = before.without(made.names).kernels
             replace(made, kernels=(*kept, *made.kernels)).write(folder)
@@ -198,31 +197,24 @@ def _chosen(arguments: argparse.Namespace) -> Sequence[KernelRecord | Request]:
 
 def _record(
     one: KernelRecord | Request, arguments: argparse.Namespace, by: tuple[Store, Progress]
-) -> KernelRecord:
+) -> tuple[KernelRecord, Sequence[Graph]]:
     """Return a kernel's record, generated where it was asked for by name.
 
-    Raises MirageError for a recipe without a plan.
+    Where several muGraphs of such a recipe are compared, these too. Raises MirageError for a recipe
+    without a plan.
     """
     if not isinstance(one, Request):
-        return one
+        return one, ()
     store, progress = by
     made = pipeline.generate(one, jobs=arguments.jobs, progress=progress, store=store).record
-    if not isinstance(made, MuGraphRecord):
-        return made
-    raise MirageError(
-        f"{made.recipe} {made.stem} has no kernel to tune: {made.no_plan}",
-        "leave it out; everything compiled before it is kept",
-    )
-
-
-def _forms(
-    one: KernelRecord | Request, arguments: argparse.Namespace, by: tuple[Store, Progress]
-) -> Sequence[Graph]:
-    """Return other muGraphs of a recipe asked for by name, where several are compared."""
-    if not isinstance(one, Request) or one.recipe.name not in ATTENTION:
-        return ()
-    store, progress = by
-    return mugraph_forms(one, jobs=arguments.jobs, progress=progress, store=store)
+    if isinstance(made, MuGraphRecord):
+        raise MirageError(
+            f"{made.recipe} {made.stem} has no kernel to tune: {made.no_plan}",
+            "leave it out; everything compiled before it is kept",
+        )
+    if one.recipe.name not in RECIPES:
+        return made, ()
+    return made, mugraph_forms(one, jobs=arguments.jobs, progress=progress, store=store)
 
 
 # -- measure ---------------------------------------------------------------------------------------

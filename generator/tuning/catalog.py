@@ -8,21 +8,34 @@ their own.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import exp, log
 from pathlib import Path
+from statistics import correlation
 
 from mirage_kernels.generator.build.compile import ROOT
 from mirage_kernels.generator.ir.text import dumps
 from mirage_kernels.generator.records.files import write_whole
 from mirage_kernels.generator.schedules.schedule import Knobs
-from mirage_kernels.generator.tuning.correlation import rank_correlation, relative
-from mirage_kernels.generator.tuning.files import Kind, read_file, written
-from mirage_kernels.generator.tuning.keys import Key as Key
+from mirage_kernels.generator.tuning.files import read_file, written
 
 ELEMENT_TYPES = ("fp16", "bf16")
 HINT = "measure again: mirage-kernels tune"
+
+
+@dataclass(frozen=True)
+class Key:
+    """What names a kernel: recipe, element type, static extents."""
+
+    recipe: str
+    dtype: str
+    shape: Mapping[str, int]
+
+    @property
+    def name(self) -> str:
+        """`rms_norm_linear/K4096_N6144_fp16`."""
+        dims = "_".join(f"{name}{size}" for name, size in self.shape.items())
+        return f"{self.recipe}/{dims}_{self.dtype}"
 
 
 @dataclass(frozen=True)
@@ -38,11 +51,6 @@ class Point:
     eager_us: float | None = None
     library_us: float | None = None
     few_tiles: bool = False
-
-    @property
-    def other_us(self) -> float | None:
-        """What would run in a kernel's place."""
-        return self.library_us or self.eager_us
 
 
 @dataclass(frozen=True)
@@ -132,18 +140,6 @@ class Beyond:
         return self.library_us or self.eager_us
 
 
-def kind_of(tokens: int, keys: int, *, causal: bool) -> str:
-    """Return what query tokens see: "all" keys, or those up to their own.
-
-    Causal tokens are as many as the keys ("square"), "most" of them, or a "part", up to half.
-    """
-    if not causal:
-        return "all"
-    if tokens == keys:
-        return "square"
-    return "most" if 2 * tokens > keys else "part"
-
-
 @dataclass(frozen=True)
 class Dense:
     """A dense call of many query tokens: our time and that of PyTorch's attention.
@@ -159,11 +155,6 @@ class Dense:
     us: float
     sdpa_us: float
     peers: dict[str, float]
-
-    @property
-    def kind(self) -> str:
-        """What tokens see, in the words of kernels/prefill.py."""
-        return kind_of(self.tokens, self.keys, causal=self.causal)
 
     @property
     def lines(self) -> int:
@@ -206,9 +197,25 @@ class Tuned:
         return tuple(c.knobs for b in self.buckets for c in b.chosen)
 
 
+def rank_correlation(pairs: Sequence[tuple[float, float]]) -> float | None:
+    """Return Spearman's rank correlation of pairs; equal values share the mean of their ranks.
+
+    None where it has no meaning: fewer than three pairs, or all values of a side equal.
+    """
+    sides = [[pair[side] for pair in pairs] for side in (0, 1)]
+    if len(pairs) < 3 or any(len(set(values)) == 1 for values in sides):
+        return None
+    first, second = ([sorted(v).index(x) + v.count(x) / 2 for x in v] for v in sides)
+    return round(correlation(first, second), 3)
+
+
 def overall_correlation(kernels: Sequence[Tuned]) -> float | None:
     """Return the rank correlation over all buckets, times relative to the least of each."""
-    return rank_correlation([p for k in kernels for b in k.buckets for p in relative(b.pairs)])
+    found: list[tuple[float, float]] = []
+    for pairs in (bucket.pairs for kernel in kernels for bucket in kernel.buckets if bucket.pairs):
+        least = [min(pair[side] for pair in pairs) for side in (0, 1)]
+        found += [(predicted / least[0], us / least[1]) for predicted, us in pairs]
+    return rank_correlation(found)
 
 
 @dataclass(frozen=True)
@@ -260,18 +267,13 @@ class Catalog:
 def committed_path() -> Path:
     """Return where the package's catalog stands, in a checkout or installed."""
     return (
-        ROOT / "kernels" / "catalog.json" if (ROOT / "kernels").is_dir() else catalog_beside(ROOT)
+        ROOT / "kernels" / "catalog.json" if (ROOT / "kernels").is_dir() else ROOT / "catalog.json"
     )
-
-
-def catalog_beside(folder: Path) -> Path:
-    """Return where the catalog stands in a folder of kernels."""
-    return folder / "catalog.json"
 
 
 def load_catalog(path: Path) -> Catalog:
     """Read a catalog, an empty one where there is no file; raises FileError for another file."""
-    return read_file(path, Catalog, Kind("a catalog", HINT)) if path.is_file() else Catalog()
+    return read_file(path, Catalog, what="a catalog", hint=HINT) if path.is_file() else Catalog()
 
 
 def write_catalog(path: Path, catalog: Catalog) -> None:
@@ -295,8 +297,3 @@ def tuned_kernel(
     own = {b.size for b in found[0].buckets}
     more = (b for tuned in found[1:] for b in tuned.buckets if b.size not in own)
     return replace(found[0], buckets=(*found[0].buckets, *more))
-
-
-def geometric_mean(values: Sequence[float]) -> float:
-    """Return the geometric mean of positive numbers."""
-    return exp(sum(map(log, values)) / len(values))

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from math import log
+from statistics import geometric_mean
 
 from mirage_kernels.generator.schedules.attention.variants import FEW_TILES_ROWS
 from mirage_kernels.generator.schedules.loop import producers_of
@@ -21,7 +22,6 @@ from mirage_kernels.generator.tuning.catalog import (
     Point,
     Tried,
     TriedForm,
-    geometric_mean,
 )
 
 EQUAL = 1.01  # times that are closer than 1 % count as equal

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
@@ -17,23 +16,14 @@ T = TypeVar("T")
 KNOBS: dict[str, type[Knobs]] = {name: s.knobs for name, s in SCHEDULES.items()}
 
 
-@dataclass(frozen=True)
-class Kind:
-    """What a file is, in words, and what helps where it is something else."""
-
-    what: str
-    hint: str
-
-
-def read_file(path: Path, kind: type[T], named: Kind) -> T:
-    """Read a JSON file; raises FileError naming the file and what is wrong with it."""
+def read_file(path: Path, kind: type[T], *, what: str, hint: str) -> T:
+    """Read a JSON file that is `what`; raises FileError naming the file and what is wrong."""
     try:
         return read(kind, json.loads(path.read_text()))
     except OSError as error:
-        raise FileError(f"{path} cannot be read: {error.strerror}", named.hint) from error
+        raise FileError(f"{path} cannot be read: {error.strerror}", hint) from error
     except (ValueError, KeyError, TypeError) as error:
-        reason = f"{type(error).__name__}: {error}"
-        raise FileError(f"{path} is not {named.what}: {reason}", named.hint) from error
+        raise FileError(f"{path} is not {what}: {type(error).__name__}: {error}", hint) from error
 
 
 def read(kind: type[T], data: Json) -> T:

@@ -11,22 +11,19 @@ import re
 import subprocess
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import TypeVar
 
 from mirage_kernels.generator.build.compile import ROOT, gencode
 from mirage_kernels.generator.build.ptxas import parse
 from mirage_kernels.generator.build.toolchain import Toolchain, find_toolchain
-from mirage_kernels.generator.errors import FileError, ToolchainError
-from mirage_kernels.generator.ir import Graph
+from mirage_kernels.generator.errors import FileError, PlanError, ToolchainError
 from mirage_kernels.generator.ir.text import dumps
 from mirage_kernels.generator.records.files import write_whole
-from mirage_kernels.generator.records.record import KernelRecord
 from mirage_kernels.generator.request import Event, Progress
-from mirage_kernels.generator.tuning.files import Kind, read_file, written
-from mirage_kernels.generator.tuning.keys import Key
+from mirage_kernels.generator.schedules.schedule import Knobs
+from mirage_kernels.generator.tuning.files import read_file, written
 from mirage_kernels.generator.tuning.manifest import (
     FOLDER_HINT,
     Built,
@@ -34,32 +31,30 @@ from mirage_kernels.generator.tuning.manifest import (
     Compiled,
     Manifest,
 )
-from mirage_kernels.generator.tuning.sources import Candidates, Source, candidates_of
+from mirage_kernels.generator.tuning.sources import Candidates
 
 DIGEST_LETTERS = 20
 _OWN = re.compile(rf"[0-9a-f]{{{DIGEST_LETTERS}}}\.(cu|so|json|o|unfinished)")
 _INCLUDED = re.compile(r'^#include "([^"]+)"', re.MULTILINE)
 ERROR_LINES = 3
 
-R = TypeVar("R")
-S = TypeVar("S")
-
 
 @dataclass(frozen=True)
 class Shop:
-    """Where libraries are made: the folder, the compilers, how many at once."""
+    """Where libraries are made: the folder, for which architecture, by what, how many at once."""
 
     folder: Path
+    arch: str
     toolchain: Toolchain
     jobs: int
 
     @staticmethod
-    def at(folder: Path, jobs: int) -> Shop:
+    def at(folder: Path, arch: str, jobs: int) -> Shop:
         """Return the shop of a folder; raises ToolchainError, or FileError for a file."""
         if folder.exists() and not folder.is_dir():
             raise FileError(f"{folder} is a file, not a folder", FOLDER_HINT)
         folder.mkdir(parents=True, exist_ok=True)
-        return Shop(folder, find_toolchain(), jobs)
+        return Shop(folder, arch, find_toolchain(), jobs)
 
 
 @dataclass(frozen=True)
@@ -70,49 +65,28 @@ class Report:
     failed: str = ""
 
 
-@dataclass(frozen=True)
-class Wanted:
-    """How many candidates beside the rule's, and other muGraphs of which there are some too."""
+def compiled_kernel(found: Candidates, shop: Shop, progress: Progress) -> Compiled:
+    """Compile every candidate of a kernel; what the folder has already is not compiled again.
 
-    top: int
-    forms: Sequence[Graph] = ()
+    An interrupt keeps what has not started from starting.
+    """
+    knobs = list(dict.fromkeys(b.knobs for bucket in found.kernel.buckets for b in bucket.built))
+    made: dict[Knobs, Built] = {}
+    pool = ThreadPoolExecutor(shop.jobs)
+    try:
+        for built in pool.map(lambda k: _built(found.source, k, shop), knobs):
+            made[built.knobs] = built
+            progress(Event("compile", len(made), len(knobs), found.kernel.key.name))
+    finally:
+        pool.shutdown(cancel_futures=True)
 
+    def filled(bucket: BuiltBucket) -> BuiltBucket:
+        built = (replace(made[b.knobs], predicted_us=b.predicted_us) for b in bucket.built)
+        return replace(bucket, built=tuple(built))
 
-def compiled_kernel(
-    record: KernelRecord, shop: Shop, wanted: Wanted, progress: Progress
-) -> Compiled:
-    """Compile every candidate of a kernel; what the folder has already is not compiled again."""
-    found = candidates_of(record, wanted.top, wanted.forms)
-    key = Key(record.recipe, record.dtype, dict(record.shape))
-    return _compiled_form(key, found, shop, (record, progress))
-
-
-def _compiled_form(
-    key: Key, found: Candidates, shop: Shop, by: tuple[KernelRecord, Progress]
-) -> Compiled:
-    record, progress = by
-    knobs = list(dict.fromkeys(k for b in found.buckets for k in b.predicted_us))
-
-    def tell(done: int) -> None:
-        progress(Event("compile", done, len(knobs), f"{record.recipe} {record.stem}"))
-
-    sources = [found.source(k) for k in knobs]
-    made = each(lambda s: _built(s, shop, record.arch), sources, shop, tell)
-    by_knobs = dict(zip(knobs, made, strict=True))
-    buckets = tuple(
-        BuiltBucket(
-            bucket.size,
-            tuple(
-                Built(by_knobs[k][0], k, by_knobs[k][1].registers, us, by_knobs[k][1].failed)
-                for k, us in bucket.predicted_us.items()
-            ),
-            bucket.rule,
-            bucket.rule_of_few,
-        )
-        for bucket in found.buckets
-    )
-    forms = tuple(_compiled_form(key, form, shop, by) for form in found.forms)
-    return Compiled(key, buckets, found.dim, found.beyond, found.form, forms)
+    forms = tuple(compiled_kernel(form, shop, progress) for form in found.forms)
+    buckets = tuple(filled(bucket) for bucket in found.kernel.buckets)
+    return replace(found.kernel, buckets=buckets, forms=forms)
 
 
 def prune(shop: Shop, manifest: Manifest) -> None:
@@ -123,43 +97,33 @@ def prune(shop: Shop, manifest: Manifest) -> None:
             file.unlink()
 
 
-def each(
-    work: Callable[[S], R], items: Sequence[S], shop: Shop, tell: Callable[[int], None]
-) -> list[R]:
-    """Do the work of all items, so many at once as the shop does; `tell` hears how many are done.
-
-    An interrupt keeps what has not started from starting.
-    """
-    made: list[R] = []
-    pool = ThreadPoolExecutor(shop.jobs)
+def _built(source: Callable[[Knobs], str], knobs: Knobs, shop: Shop) -> Built:
+    """Compile a candidate, or find what the folder has of it."""
     try:
-        for done, one in enumerate(pool.map(work, items), 1):
-            tell(done)
-            made.append(one)
-    finally:
-        pool.shutdown(cancel_futures=True)
-    return made
+        text = source(knobs)
+    except PlanError as error:
+        return Built(digest_of("", shop.toolchain, shop.arch), knobs, 0, failed=error.sentence)
+    digest = digest_of(text, shop.toolchain, shop.arch)
+    file = shop.folder / f"{digest}.json"
+    if not (file.is_file() and (shop.folder / f"{digest}.so").is_file()):
+        write_whole(file, dumps(written(_compiled(text, digest, shop))), hint=FOLDER_HINT)
+    hint = "remove it, compile again"
+    report = read_file(file, Report, what="a compiler's report", hint=hint)
+    return Built(digest, knobs, report.registers, failed=report.failed)
 
 
-def _built(source: Source, shop: Shop, arch: str) -> tuple[str, Report]:
-    """Compile a source, or find what the folder has of it; return its name and the report."""
-    digest = digest_of(source.text, shop.toolchain, arch)
-    if source.failed:
-        return digest, Report(0, source.failed)
-    report = shop.folder / f"{digest}.json"
-    if not (report.is_file() and (shop.folder / f"{digest}.so").is_file()):
-        said = _compiled(source.text, digest, shop, arch)
-        write_whole(report, dumps(written(said)), hint=FOLDER_HINT)
-    named = Kind("a compiler's report", "remove it, compile again")
-    return digest, read_file(report, Report, named)
-
-
-def _compiled(source: str, digest: str, shop: Shop, arch: str) -> Report:
+def _compiled(source: str, digest: str, shop: Shop) -> Report:
     """Compile and link one library; return its registers, or why it is not to be measured."""
     file, library = (shop.folder / f"{digest}{ending}" for ending in (".cu", ".so"))
     write_whole(file, source, hint=FOLDER_HINT)
     object_file, unfinished = file.with_suffix(".o"), file.with_suffix(".unfinished")
-    compile_command = [*compiler(shop.toolchain, arch), "-c", str(file), "-o", str(object_file)]
+    compile_command = [
+        *compiler(shop.toolchain, shop.arch),
+        "-c",
+        str(file),
+        "-o",
+        str(object_file),
+    ]
     link = [str(shop.toolchain.cxx), "-shared", "-s", str(object_file), "-o", str(unfinished)]
     try:
         report = _ran(compile_command)

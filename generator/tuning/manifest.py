@@ -9,8 +9,8 @@ from mirage_kernels.generator.ir.text import dumps
 from mirage_kernels.generator.records.files import write_whole
 from mirage_kernels.generator.schedules.row_wise.knobs import RowWise
 from mirage_kernels.generator.schedules.schedule import Knobs
-from mirage_kernels.generator.tuning.files import Kind, read_file, written
-from mirage_kernels.generator.tuning.keys import Key
+from mirage_kernels.generator.tuning.catalog import Key
+from mirage_kernels.generator.tuning.files import read_file, written
 
 FOLDER_HINT = "choose a folder that can be written"
 
@@ -72,11 +72,6 @@ class Compiled:
         return self.buckets[0].built[0].knobs.schedule == RowWise.schedule
 
     @property
-    def tokens(self) -> tuple[int, ...]:
-        """Return all numbers of tokens that anything of it is measured with."""
-        return (*(b.size for b in self.buckets), *self.beyond)
-
-    @property
     def candidates(self) -> dict[str, Built]:
         """All candidates by the names of their libraries, those of other muGraphs too."""
         found = {b.digest: b for bucket in self.buckets for b in bucket.built}
@@ -115,4 +110,4 @@ def path_in(folder: Path) -> Path:
 def load_manifest(folder: Path) -> Manifest:
     """Read a folder's manifest; raises FileError where there is none."""
     hint = f"`mirage-kernels tune --compile {folder}` writes it"
-    return read_file(path_in(folder), Manifest, Kind("a tuning's manifest", hint))
+    return read_file(path_in(folder), Manifest, what="a tuning's manifest", hint=hint)

@@ -11,6 +11,7 @@ from itertools import product
 from math import log
 
 from mirage_kernels.generator.tuning.catalog import Catalog, Dense
+from mirage_kernels.prefill import kind_of
 
 NEVER = 1 << 30  # query tokens
 
@@ -50,10 +51,11 @@ def _sizes(dense: Sequence[Dense]) -> tuple[set[int], set[int]]:
 
 
 def prefill_rules(catalog: Catalog, arch: str) -> dict[tuple[str, int], Prefill]:
-    """Return the catalog's rules by kind of call (see `Dense.kind`) and by the length of a head."""
+    """Return the catalog's rules by kind of call (see `kind_of`) and by the length of a head."""
     points: dict[tuple[str, int], list[Dense]] = {}
     for kernel in catalog.of(arch):
         for call in kernel.dense:
-            points.setdefault((call.kind, kernel.key.shape["D"]), []).append(call)
+            kind = kind_of(call.tokens, call.keys, causal=call.causal)
+            points.setdefault((kind, kernel.key.shape["D"]), []).append(call)
     found = {at: prefill_from(points[at]) for at in sorted(points)}
     return {at: rule for at, rule in found.items() if rule is not None}

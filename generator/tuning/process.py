@@ -6,18 +6,17 @@ or hangs, that is the answer to the question it had, and the next one starts ano
 
 from __future__ import annotations
 
-import json
 import os
-import select
 import signal
-import subprocess
-import sys
 import tempfile
-import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
+from multiprocessing import get_context
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import IO, Protocol
+from typing import Protocol
 
 from mirage_kernels.generator.errors import ToolchainError
 from mirage_kernels.generator.ir.text import Json
@@ -25,6 +24,7 @@ from mirage_kernels.generator.ir.text import Json
 START_SECONDS = 300.0
 TAIL_LINES = 3
 Question = Mapping[str, Json]
+Serve = Callable[[Connection], None]  # greets, then answers questions until there are no more
 
 
 class Measurer(Protocol):
@@ -45,18 +45,17 @@ class _EndedError(Exception):
 class Process:
     """A worker process, started when there is something to ask, and again after its end."""
 
-    command: Sequence[str]
-    running: subprocess.Popen[bytes] | None = None
-    said: IO[bytes] | None = None  # its stderr
-    unread: bytes = field(default=b"")
+    serve: Serve
+    running: BaseProcess | None = None
+    pipe: Connection = field(init=False)
+    said: Path = field(init=False)  # what it printed
 
     def ask(self, question: Question, *, seconds: float) -> dict[str, Json]:
         """Ask the process; see `Measurer`."""
         try:
             if self.running is None:
                 self._start()
-            self._write(question)
-            answer = self._answer(seconds)
+            answer = self._answer(question, seconds)
         except _EndedError as ended:
             self.close()
             return {"failed": str(ended)}
@@ -69,19 +68,21 @@ class Process:
         if self.running is None:
             return
         self.running.kill()
-        self.running.wait()
-        for stream in (self.running.stdin, self.running.stdout, self.said):
-            if stream is not None:
-                stream.close()
-        self.running, self.said, self.unread = None, None, b""
+        self.running.join()
+        self.pipe.close()
+        self.said.unlink()
+        self.running = None
 
     def _start(self) -> None:
-        self.said = tempfile.TemporaryFile()  # noqa: SIM115  (closed by `close`)
-        self.running = subprocess.Popen(
-            self.command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.said
-        )
+        handle, name = tempfile.mkstemp(prefix="mirage-kernels-")
+        os.close(handle)
+        spawn = get_context("spawn")
+        self.said, (self.pipe, theirs) = Path(name), spawn.Pipe()
+        self.running = spawn.Process(target=_serve, args=(self.serve, theirs, self.said))
+        self.running.start()
+        theirs.close()
         try:
-            greeting = self._answer(START_SECONDS)
+            greeting = self._answer(None, START_SECONDS)
         except _EndedError as ended:
             self.close()
             raise ToolchainError(
@@ -92,47 +93,37 @@ class Process:
             self.close()
             raise ToolchainError(str(greeting["refused"]), str(greeting["hint"]))
 
-    def _write(self, question: Question) -> None:
-        assert self.running is not None
-        assert self.running.stdin is not None
+    def _answer(self, question: Question | None, seconds: float) -> dict[str, Json]:
+        """Return what it answers to a question, or its greeting."""
         try:
-            self.running.stdin.write(json.dumps(question).encode() + b"\n")
-            self.running.stdin.flush()
-        except BrokenPipeError as broken:
-            raise _EndedError(self._how_it_ended()) from broken
-
-    def _answer(self, seconds: float) -> dict[str, Json]:
-        """Return the next line of its stdout as JSON."""
-        assert self.running is not None
-        assert self.running.stdout is not None
-        stream, end = self.running.stdout.fileno(), time.monotonic() + seconds
-        while b"\n" not in self.unread:
-            ready, _, _ = select.select([stream], [], [], max(0.0, end - time.monotonic()))
-            if not ready:
+            if question is not None:
+                self.pipe.send(question)
+            if not self.pipe.poll(seconds):
                 raise _EndedError(f"no answer within {seconds:g} s")
-            more = os.read(stream, 1 << 16)
-            if not more:
-                raise _EndedError(self._how_it_ended())
-            self.unread += more
-        line, _, self.unread = self.unread.partition(b"\n")
-        answer: dict[str, Json] = json.loads(line)
+            answer: dict[str, Json] = self.pipe.recv()
+        except (EOFError, ConnectionError) as ended:
+            raise _EndedError(self._how_it_ended()) from ended
         return answer
 
     def _how_it_ended(self) -> str:
         assert self.running is not None
-        code = self.running.wait()
+        self.running.join()
+        code = self.running.exitcode or 0
         how = f"exit code {code}" if code >= 0 else signal.Signals(-code).name
-        return f"the process died: {how}{self._last_words()}"
+        lines = self.said.read_text(errors="replace").strip().splitlines()
+        return " / ".join([f"the process died: {how}", *map(str.strip, lines[-TAIL_LINES:])])
 
-    def _last_words(self) -> str:
-        if self.said is None:
-            return ""
-        self.said.seek(0)
-        lines = self.said.read().decode(errors="replace").strip().splitlines()
-        return "".join(f" / {line.strip()}" for line in lines[-TAIL_LINES:])
+
+def _serve(serve: Serve, pipe: Connection, said: Path) -> None:
+    """Serve in the process; what it and its libraries print goes to a file."""
+    with said.open("wb") as file:
+        os.dup2(file.fileno(), 1)
+        os.dup2(file.fileno(), 2)
+    serve(pipe)
 
 
 def worker_process(folder: Path) -> Process:
     """Return the process that measures a folder's libraries on this machine's GPU."""
-    module = "mirage_kernels.generator.tuning.worker"
-    return Process((sys.executable, "-m", module, str(folder)))
+    from mirage_kernels.generator.tuning.worker import serve
+
+    return Process(partial(serve, folder))

@@ -10,7 +10,7 @@ from typing import TypeVar
 from mirage_kernels.generator.errors import FileError
 from mirage_kernels.generator.ir.text import Json, dumps
 from mirage_kernels.generator.records.files import write_whole
-from mirage_kernels.generator.tuning.files import Kind, read, read_file, written
+from mirage_kernels.generator.tuning.files import read, read_file, written
 
 SAME = ("gpu", "driver", "cuda", "torch")  # what one file's measurements must agree in
 DIGITS = 3
@@ -32,21 +32,15 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Peers:
-    """What a kernel is compared with: the floor, PyTorch eager, the library's own program."""
+    """What a kernel is compared with: the floor, PyTorch eager, what the library runs without it.
+
+    `peers` are PyTorch's kernels one by one.
+    """
 
     floor_us: float
     eager_us: float | None = None
     library_us: float | None = None
-
-
-@dataclass(frozen=True)
-class DenseOutcome:
-    """Our time at a dense call, PyTorch's, and those of its kernels; or why there are none."""
-
-    us: float = 0.0
-    sdpa_us: float = 0.0
     peers: dict[str, float] = field(default_factory=dict)
-    failed: str = ""
 
 
 def answered(kind: type[T], answer: Mapping[str, Json]) -> T:
@@ -68,7 +62,6 @@ class Measured:
     environment: dict[str, str] = field(default_factory=dict)
     outcomes: dict[str, Outcome] = field(default_factory=dict)
     peers: dict[str, Peers] = field(default_factory=dict)
-    dense: dict[str, DenseOutcome] = field(default_factory=dict)
 
 
 @dataclass
@@ -102,14 +95,9 @@ def at(name: str, call: str, *, assumed: bool = False) -> str:
     return f"{name}@{call}{' assumed' if assumed else ''}"
 
 
-def tokens_call(dim: str, tokens: int) -> str:
-    """Return the name of the call with so many tokens: `M=8`."""
-    return f"{dim}={tokens}"
-
-
 def load_results(path: Path) -> Results:
     """Read the file of an interrupted tuning, or begin a new one."""
     if not path.is_file():
         return Results(path)
-    named = Kind("a file of measurements", "remove it and measure again")
-    return Results(path, read_file(path, Measured, named))
+    hint = "remove it and measure again"
+    return Results(path, read_file(path, Measured, what="a file of measurements", hint=hint))

@@ -1,21 +1,30 @@
-"""The sources of candidates: a kernel as it is emitted, with one variant, and C functions."""
+"""The sources of candidates: a kernel as it is emitted, with one variant, and C functions.
+
+Also which other muGraphs of a recipe measurement compares.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from mirage_kernels.generator.emit.cuda import Kernel, emit_cuda
 from mirage_kernels.generator.emit.header import Header
 from mirage_kernels.generator.emit.writer import Writer
-from mirage_kernels.generator.errors import PlanError
+from mirage_kernels.generator.errors import MirageError, PlanError
 from mirage_kernels.generator.ir import Graph
+from mirage_kernels.generator.jobs.store import Store
+from mirage_kernels.generator.pipeline import mugraphs, searched
 from mirage_kernels.generator.plan.program import Roles, TileProgram
+from mirage_kernels.generator.plan.threads import with_threads
+from mirage_kernels.generator.recipe import trace
 from mirage_kernels.generator.records.record import KernelRecord
+from mirage_kernels.generator.records.sources import plan_for
+from mirage_kernels.generator.request import Progress, Request
 from mirage_kernels.generator.schedules.attention.candidates import row_buckets
 from mirage_kernels.generator.schedules.attention.knobs import AttentionKnobs
 from mirage_kernels.generator.schedules.attention.lower import attention_program
-from mirage_kernels.generator.schedules.attention.program import AttentionProgram, form_name
+from mirage_kernels.generator.schedules.attention.program import form_name
 from mirage_kernels.generator.schedules.attention.variants import AttentionVariant
 from mirage_kernels.generator.schedules.attention.writer import (
     AttentionSource,
@@ -30,10 +39,13 @@ from mirage_kernels.generator.schedules.choose import (
     programs_of,
 )
 from mirage_kernels.generator.schedules.loop import BUCKETS
-from mirage_kernels.generator.schedules.schedule import Knobs, Variant
+from mirage_kernels.generator.schedules.schedule import Knobs, Subject, Variant
+from mirage_kernels.generator.search.gate import Gate
+from mirage_kernels.generator.search.select import Ranked, rank
 from mirage_kernels.generator.target import target
 from mirage_kernels.generator.tuning.catalog import Key, Tuned, tuned_kernel
 from mirage_kernels.generator.tuning.choice import has_producers
+from mirage_kernels.generator.tuning.manifest import Built, BuiltBucket, Compiled
 
 COMMAND = "mirage-kernels tune"
 LAUNCH, ARGS_BYTES = "mirage_candidate_launch", "mirage_candidate_args_bytes"
@@ -43,33 +55,15 @@ VISIBLE = 'extern "C" __attribute__((visibility("default")))'
 
 
 @dataclass(frozen=True)
-class Source:
-    """A candidate's source, or in `failed` why there is none."""
-
-    text: str
-    failed: str = ""
-
-
-@dataclass(frozen=True)
-class SourceBucket:
-    """Candidates of a bucket, by `BuiltBucket`'s rules, with their predicted times if any."""
-
-    size: int
-    rule: Knobs
-    predicted_us: Mapping[Knobs, float | None]
-    rule_of_few: Knobs | None = None
-
-
-@dataclass(frozen=True)
 class Candidates:
-    """A kernel's candidates by bucket, and how one becomes a source; see `Compiled`."""
+    """A kernel's candidates, not compiled yet, and how knobs become a source.
 
-    buckets: tuple[SourceBucket, ...]
-    source: Callable[[Knobs], Source]
-    dim: str = ""
-    beyond: tuple[int, ...] = ()
-    form: str = ""
-    forms: tuple[Candidates, ...] = field(default=())
+    `source` raises PlanError where there is none.
+    """
+
+    kernel: Compiled
+    source: Callable[[Knobs], str]
+    forms: tuple[Candidates, ...] = ()
 
 
 def candidates_of(record: KernelRecord, top: int, forms: Sequence[Graph] = ()) -> Candidates:
@@ -77,17 +71,20 @@ def candidates_of(record: KernelRecord, top: int, forms: Sequence[Graph] = ()) -
 
     Of other muGraphs (`forms`) there are the rule's variants, of `top` muGraphs.
     """
-    key = Key(record.recipe, record.dtype, dict(record.shape))
+    key = _key(record)
     if isinstance(record.roles, Roles):
         return _by_tokens(record, top, tuned_kernel(record.arch, key))
-    tuned = tuned_kernel(record.arch, key, of_any_type=True)
-    made = _by_calls(record, top, tuned)
+    made = _by_rows(record, top, tuned_kernel(record.arch, key, of_any_type=True))
     others: dict[str, Candidates] = {}
     for graph in forms:
         name = form_name(attention_program(record.recipe, graph))
-        if len(others) < top and name not in (made.form, *others):
-            others[name] = _by_calls(replace(record, graph=graph), 0, None)
+        if len(others) < top and name not in (made.kernel.form, *others):
+            others[name] = _by_rows(replace(record, graph=graph), 0, None)
     return replace(made, forms=tuple(others.values()))
+
+
+def _key(record: KernelRecord) -> Key:
+    return Key(record.recipe, record.dtype, dict(record.shape))
 
 
 # -- kernels with buckets of tokens ----------------------------------------------------------------
@@ -99,15 +96,19 @@ def _by_tokens(record: KernelRecord, top: int, tuned: Tuned | None) -> Candidate
     buckets = []
     for tokens in by_size(programs[0], on):
         found = candidates(programs, tokens, on, Wanted(top, known.get(tokens)))
-        predicted = {c.knobs: round(c.predicted_us, 3) for c in found}
-        buckets.append(SourceBucket(tokens, found[0].knobs, predicted))
+        built = tuple(Built("", c.knobs, 0, round(c.predicted_us, 3)) for c in found)
+        buckets.append(BuiltBucket(tokens, built, found[0].knobs))
 
-    def source(knobs: Knobs) -> Source:
+    def source(knobs: Knobs) -> str:
         program = member(programs, producers=has_producers(knobs))
-        return _tokens_source(record, program, knobs)
+        kernel = Kernel(program, (Variant(0, knobs),), record.storage, _header(record, knobs))
+        workspace = f"mirage::generated::{kernel.symbol}_workspace(*args)"
+        answers = {WORKSPACE: workspace if knobs.has_workspace else "0", FEW_TILES: "0"}
+        return emit_cuda(kernel) + _entries(kernel.symbol, "LaunchArgs", answers)
 
     beyond = _beyond(programs[0], buckets[-1].size)
-    return Candidates(tuple(buckets), source, record.roles.tokens, beyond)
+    kernel = Compiled(_key(record), tuple(buckets), record.roles.tokens, beyond)
+    return Candidates(kernel, source)
 
 
 def _beyond(program: TileProgram, last: int) -> tuple[int, ...]:
@@ -121,51 +122,33 @@ def _beyond(program: TileProgram, last: int) -> tuple[int, ...]:
     return () if program.also else tuple(m for m in (*BUCKETS, BEYOND) if m > last)
 
 
-def _tokens_source(record: KernelRecord, program: TileProgram, knobs: Knobs) -> Source:
-    kernel = Kernel(program, (Variant(0, knobs),), record.storage, _header(record, knobs))
-    workspace = f"mirage::generated::{kernel.symbol}_workspace(*args)"
-    answers = {WORKSPACE: workspace if knobs.has_workspace else "0", FEW_TILES: "0"}
-    try:
-        return Source(emit_cuda(kernel) + _entries(kernel.symbol, "LaunchArgs", answers))
-    except PlanError as error:
-        return Source("", error.sentence)
-
-
 # -- kernels with buckets of query rows ------------------------------------------------------------
 
 
-def _by_calls(record: KernelRecord, top: int, tuned: Tuned | None) -> Candidates:
+def _by_rows(record: KernelRecord, top: int, tuned: Tuned | None) -> Candidates:
+    """Return candidates whose sources also say whether the rule finds few work tiles in a call.
+
+    For only the launch knows that.
+    """
     program, on = attention_program(record.recipe, record.graph), target(record.arch)
     known = [k for k in (tuned.knobs if tuned else ()) if isinstance(k, AttentionKnobs)]
     found = row_buckets(program, on, top, known)
     buckets = tuple(
-        SourceBucket(b.rows, b.rule, dict.fromkeys(b.knobs), b.rule_of_few) for b in found
+        BuiltBucket(b.rows, tuple(Built("", k, 0) for k in b.knobs), b.rule, b.rule_of_few)
+        for b in found
     )
     few = next((b.rule_of_few for b in found if b.rule_of_few), None)
 
-    def source(knobs: Knobs) -> Source:
+    def source(knobs: Knobs) -> str:
         assert isinstance(knobs, AttentionKnobs)
-        return _calls_source(record, program, (knobs, few))
+        variants = (AttentionVariant(0, knobs),)
+        made = AttentionSource(program, variants, record.storage, _header(record, knobs))
+        asked = f"mirage::tile::{few_tiles(program, few)}(*args)" if few is not None else "0"
+        workspace = f"mirage::generated::{made.symbol}_workspace(*args)"
+        answers = {WORKSPACE: workspace, FEW_TILES: asked}
+        return emit_attention(made) + _entries(made.symbol, "AttentionArgs", answers)
 
-    return Candidates(buckets, source, form=form_name(program))
-
-
-def _calls_source(
-    record: KernelRecord,
-    program: AttentionProgram,
-    by: tuple[AttentionKnobs, AttentionKnobs | None],
-) -> Source:
-    """Return a source that also says whether the rule (`by[1]`) finds few work tiles in a call.
-
-    For only the launch knows that.
-    """
-    knobs, few = by
-    variants = (AttentionVariant(0, knobs),)
-    source = AttentionSource(program, variants, record.storage, _header(record, knobs))
-    found = f"mirage::tile::{few_tiles(program, few)}(*args)" if few is not None else "0"
-    workspace = f"mirage::generated::{source.symbol}_workspace(*args)"
-    answers = {WORKSPACE: workspace, FEW_TILES: found}
-    return Source(emit_attention(source) + _entries(source.symbol, "AttentionArgs", answers))
+    return Candidates(Compiled(_key(record), buckets, form=form_name(program)), source)
 
 
 # -- both ------------------------------------------------------------------------------------------
@@ -190,3 +173,34 @@ def _entries(symbol: str, arguments: str, answers: Mapping[str, str]) -> str:
     with writer.block(f"{VISIBLE} int {ARGS_BYTES}() {{"):
         writer.line(f"return static_cast<int>(sizeof(mirage::{arguments}));")
     return writer.text()
+
+
+# -- other muGraphs --------------------------------------------------------------------------------
+
+
+def mugraph_forms(
+    request: Request, *, jobs: int, progress: Progress, store: Store | None
+) -> list[Graph]:
+    """Return every muGraph that is accurate and has the plan of tuned kernels, as predicted.
+
+    The search finds many, and the predicted time hardly tells them apart: one divides before it
+    multiplies, another scales the scores and not the queries.
+    """
+    spec = trace(request.recipe, request.shape, request.dtype)
+    found = searched(request, jobs=jobs, progress=progress, store=store)
+    ranked = rank(mugraphs(found, request, spec), spec, target(request.arch))
+    gate = Gate(spec, request.recipe, request.dtype)
+    return [with_threads(r.graph) for r in ranked if _is_one(r, request, gate)]
+
+
+def _is_one(ranked: Ranked, request: Request, gate: Gate) -> bool:
+    try:
+        subject = Subject(request.recipe.name, with_threads(ranked.graph), target(request.arch))
+        if not plan_for(subject).form(subject):
+            return False
+        gate.measure(ranked.graph)
+    except PlanError:
+        return False
+    except MirageError:  # it is not accurate
+        return False
+    return True

@@ -1,4 +1,4 @@
-"""Tables of calls from a small result file, and the calls that the sanitizer watches."""
+"""Tables of calls from a small result file."""
 
 from __future__ import annotations
 
@@ -6,10 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-import torch
 from scripts import script
-
-from mirage_kernels import KernelEntry
 
 ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.skipif(not (ROOT / "docs").is_dir(), reason="not a checkout")
@@ -68,26 +65,3 @@ def test_the_long_table_names_the_best_peer_and_the_command(results: Path) -> No
 
 def test_without_results_there_are_no_tables(tmp_path: Path) -> None:
     assert script("tables").by_calls(tmp_path) == ""
-
-
-@pytest.mark.parametrize(
-    "recipe",
-    [
-        *("gqa", "sliding_window_attention", "gqa_full"),
-        *("qk_norm_attention", "qk_layer_norm_attention", "mla_decode"),
-    ],
-)
-def test_the_sanitizer_fills_every_bucket_of_rows(
-    recipe: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    sanitize = script("sanitize_calls")
-    monkeypatch.setattr(sanitize, "LONG", (0, 60, 1, 21))
-    monkeypatch.setattr(sanitize, "ALONE", (60,))
-    dims = {"C": 64, "P": 16} if recipe == "mla_decode" else {"D": 64}
-    kernel = KernelEntry(f"{recipe}/D64_fp16", "sm_90a", recipe, "fp16", dims, 0, "")
-    calls = list(sanitize.workloads(kernel))
-    assert sorted({w.tokens * w.group for w in calls}) == [7, 12, 25, 45, 100]
-    assert {w.page_size for w in calls} == {0, 1, 16}
-    computed = list(sanitize.of_calls(kernel, device="cpu"))
-    assert len(computed) >= len(calls) + 1
-    assert all(bool(torch.isfinite(y).all()) for y in computed)

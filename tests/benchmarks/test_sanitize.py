@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
+import io
 import json
+import sys
+from itertools import product
 from pathlib import Path
+from types import ModuleType
 
 import pytest
+import torch
 
-pytest.importorskip("torch")
 from mirage_kernels import KernelEntry
+from mirage_kernels.generator.bench.measure import Environment
 from tests.scripts import BENCHMARKS, script
 
 ROOT = Path(__file__).parents[2]
@@ -134,3 +140,80 @@ def test_the_table_counts_what_was_clean(tmp_path: Path) -> None:
     made = tables.watched(path)
     assert "| gqa | 2 | 1 of 2 clean | clean | clean | clean |" in made
     assert "* memcheck, Invalid read: `gqa/D64_bf16`" in made
+
+
+# -- the calls, on the CPU -------------------------------------------------------------------------
+
+CACHE_RECIPES = (
+    *("gqa", "sliding_window_attention", "gqa_full"),
+    *("qk_norm_attention", "qk_layer_norm_attention", "mla_decode"),
+)
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """The calls of few keys and on the CPU."""
+    made = script("sanitize_calls")
+    small = {"DEVICE": "cpu", "LONG": (0, 60, 1, 21), "ALONE": (60,), "MANY": (9,) * 3}
+    for name, value in small.items():
+        monkeypatch.setattr(made, name, value)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    return made
+
+
+def entry(recipe: str, dims: dict[str, int], max_tokens: int = 0) -> KernelEntry:
+    stem = "_".join(f"{name}{size}" for name, size in dims.items())
+    return KernelEntry(f"{recipe}/{stem}_fp16", "sm_90a", recipe, "fp16", dims, max_tokens, "")
+
+
+@pytest.mark.parametrize("recipe", CACHE_RECIPES)
+def test_calls_over_a_cache_fill_every_bucket_of_rows(calls: ModuleType, recipe: str) -> None:
+    kernel = entry(recipe, {"C": 64, "P": 16} if recipe == "mla_decode" else {"D": 64})
+    found = list(calls.workloads(kernel))
+    assert sorted({w.rows for w in found}) == [7, 12, 25, 45, 100]
+    assert {w.page_size for w in found} == {0, 1, 16}
+    computed = list(calls.of_recipe(kernel))
+    assert len(computed) >= len(found) + 1
+    assert all(bool(torch.isfinite(y).all()) for y in computed)
+
+
+def test_calls_of_tensors_fill_every_bucket_of_tokens(calls: ModuleType) -> None:
+    computed = calls.of_recipe(entry("rms_norm_linear", {"K": 72, "N": 40}, 64))
+    assert [y.shape for y in computed] == [(m, 40) for m in (1, 8, 13, 29, 61)]
+
+
+def test_the_whole_command_writes_a_row_per_kernel_and_tool(
+    calls: ModuleType,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+) -> None:
+    """Each process runs in this one; the tool finds nothing."""
+    sanitize = script("sanitize")
+    table = (
+        entry("gqa", {"D": 128}),
+        entry("rms_norm_linear", {"K": 72, "N": 40}, 64),
+        entry("_lora_linear", {"K": 72, "N": 40, "R": 8}),
+    )
+
+    def process(command: list[str], seconds: float, gpu: str) -> str:
+        with contextlib.redirect_stdout(io.StringIO()) as said:
+            monkeypatch.setattr(sys, "argv", command[command.index(str(calls.__file__)) :])
+            assert calls.main() == 0
+        return f"{said.getvalue()}========= ERROR SUMMARY: 0 errors\n"
+
+    here = Environment("H200", "1", "13.0", "2.11", "today", "abc", "sanitize.py")
+    stand_ins = {"kernel_table": lambda: table, "output_of": process, "gpus": lambda: ["0"]}
+    stand_ins |= {"version": lambda tool: "2025", "measured_here": lambda *_: here}
+    for name, value in stand_ins.items():
+        monkeypatch.setattr(sanitize, name, value)
+    monkeypatch.setattr(calls, "kernel_table", lambda: table)
+    monkeypatch.setattr(sanitize.shutil, "which", lambda name: __file__)
+    out = tmp_path / "rows.json"
+    monkeypatch.setattr(sys, "argv", ["sanitize.py", "--json", str(out), "--jobs", "1"])
+    assert sanitize.main() == 0, capsys.readouterr().out
+    rows = json.loads(out.read_text())["rows"]
+    names = [kernel.name for kernel in table] + calls.append_names()
+    assert {(r["kernel"], r["tool"]) for r in rows} == set(product(names, sanitize.TOOLS))
+    assert {r["outcome"] for r in rows} == {"clean"}
+    assert "20 runs, 0 not clean" in capsys.readouterr().out

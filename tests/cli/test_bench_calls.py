@@ -13,24 +13,25 @@ import pytest
 
 import mirage_kernels as library
 from mirage_kernels import KernelEntry
-from mirage_kernels.generator.bench import call_rows, measure
-from mirage_kernels.generator.bench.call_rows import Clock
-from mirage_kernels.generator.bench.measure import Environment
-from mirage_kernels.generator.bench.workloads.calls import (
+from mirage_kernels.generator.bench import measure, rows
+from mirage_kernels.generator.bench.measure import Clock, Environment
+from mirage_kernels.generator.bench.workloads.cache import (
     APPEND,
     DECODE,
+    PREFILL,
+    CacheWorkload,
+)
+from mirage_kernels.generator.bench.workloads.lists import (
     MIXED,
     PAPER,
-    PREFILL,
-    CallWorkload,
+    cache_workloads,
     mixed_lengths,
-    workloads,
 )
-from mirage_kernels.generator.commands import bench, bench_calls
+from mirage_kernels.generator.commands import bench, bench_workloads
 from mirage_kernels.generator.ir.dtypes import DType
 
 HERE = Environment("NVIDIA H200", "580.1", "13.0", "2.11.0", "2026-01-01", "abc", "mirage-kernels")
-FP16 = workloads([DType.FP16])
+FP16 = cache_workloads([DType.FP16])
 
 
 def pretended_time(timed: Sequence[Callable[[], object]]) -> float:
@@ -42,7 +43,7 @@ def pretended_time(timed: Sequence[Callable[[], object]]) -> float:
 CPU = Clock("cpu", pretended_time, floor=lambda _: 2.0, matrix=lambda _: 1e-9, sets=lambda _: 2)
 
 
-def small(workload: CallWorkload) -> CallWorkload:
+def small(workload: CacheWorkload) -> CacheWorkload:
     """Return it with few keys and heads."""
     lengths = tuple(1 + length // 64 for length in workload.lengths[:5])
     tokens = max(1, workload.tokens // 64)
@@ -59,11 +60,10 @@ def pretended(monkeypatch: pytest.MonkeyPatch, workplace: Path) -> None:
     table.append(KernelEntry("mla_decode/C32_P64", "sm_90a", "mla_decode", "fp16", latent, 0, ""))
     monkeypatch.setattr(library, "kernel_table", lambda: tuple(table))
     monkeypatch.setattr(bench, "_require_gpu", lambda: None)
-    monkeypatch.setattr(measure, "library_floor", lambda: None)
     monkeypatch.setattr(measure, "environment", lambda **_: HERE)
-    monkeypatch.setattr(call_rows, "gpu_clock", lambda _: CPU)
+    monkeypatch.setattr(measure, "gpu_clock", lambda: CPU)
     tiny = {(w.recipe, w.setting, w.page_size): small(w) for w in FP16}
-    monkeypatch.setattr(bench_calls, "workloads", lambda _: list(tiny.values()))
+    monkeypatch.setattr(bench_workloads, "cache_workloads", lambda _: list(tiny.values()))
 
 
 ALL = ("bench", "--attention", "--m", "1,5", "--json", "rows.json")
@@ -74,9 +74,9 @@ def test_all_settings_are_measured_and_right(mirage_kernels, pretended, workplac
     assert outcome.code == 0, outcome.err
     document = json.loads((workplace / "rows.json").read_text())
     assert set(document["environment"]) == set(vars(HERE))
-    rows = document["rows"]
-    assert {row["setting"] for row in rows} == {DECODE, MIXED, PAPER, APPEND, PREFILL}
-    for row in rows:
+    found = document["rows"]
+    assert {row["setting"] for row in found} == {DECODE, MIXED, PAPER, APPEND, PREFILL}
+    for row in found:
         assert row["setting"] in outcome.out
         assert row["error_ours"] < 1e-3
         assert row["error_eager"] < 5e-3
@@ -85,9 +85,9 @@ def test_all_settings_are_measured_and_right(mirage_kernels, pretended, workplac
 def test_fused_attention_of_pytorch_is_a_peer(mirage_kernels, pretended) -> None:
     outcome = mirage_kernels("bench", "gqa", "--m", "1,5", "--only", "page=16", "--json", "-")
     assert outcome.code == 0, outcome.err
-    rows = json.loads(outcome.out)["rows"]
-    assert {row["setting"] for row in rows} == {DECODE, MIXED, APPEND}
-    for row in rows:
+    found = json.loads(outcome.out)["rows"]
+    assert {row["setting"] for row in found} == {DECODE, MIXED, APPEND}
+    for row in found:
         assert row["best_peer"] in row["peers"]
         assert row["best_peer"].startswith("SDPA flash")
 
@@ -102,11 +102,11 @@ def test_the_longer_of_both_floors_is_the_yardstick(mirage_kernels, pretended) -
 def test_a_recipe_without_listed_calls_gets_usual_ones(
     mirage_kernels, pretended, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def few(*asked: object) -> list[CallWorkload]:
+    def few(*asked: object) -> list[CacheWorkload]:
         return [replace(w, lengths=(70, 70)) for w in usual(*asked)]
 
-    usual = bench_calls.usual
-    monkeypatch.setattr(bench_calls, "usual", few)
+    usual = bench_workloads.usual
+    monkeypatch.setattr(bench_workloads, "usual", few)
     outcome = mirage_kernels("bench", "gqa_full", "--shape", "D=32", "--m", "2", "--json", "-")
     assert outcome.code == 0, outcome.err
     (row,) = json.loads(outcome.out)["rows"]
@@ -119,13 +119,13 @@ def test_a_recipe_without_listed_calls_gets_usual_ones(
 def test_ctrl_c_keeps_what_was_measured(
     mirage_kernels, pretended, monkeypatch: pytest.MonkeyPatch, workplace: Path, measured: int
 ) -> None:
-    rows = call_rows.rows
+    every = rows.rows
 
-    def stopped(*asked: Any) -> Iterator[object]:
-        yield from islice(rows(*asked), measured)
+    def stopped(*asked: Any, **options: Any) -> Iterator[object]:
+        yield from islice(every(*asked, **options), measured)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(call_rows, "rows", stopped)
+    monkeypatch.setattr(rows, "rows", stopped)
     outcome = mirage_kernels(*ALL)
     if not measured:
         assert outcome.code == 130
@@ -157,7 +157,7 @@ def test_what_cannot_be_measured_is_refused(
 
 
 def test_names_tell_workloads_apart() -> None:
-    names = [w.name for w in workloads([DType.FP16, DType.BF16])]
+    names = [w.name for w in cache_workloads([DType.FP16, DType.BF16])]
     assert len(names) == len(set(names))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.machinery
 import sys
+from dataclasses import replace
 from types import ModuleType
 
 import pytest
@@ -11,12 +12,12 @@ import torch
 from torch import Tensor
 from torch.nn.attention import varlen
 
-from mirage_kernels.generator.bench.measure import relative_error
-from mirage_kernels.generator.bench.workloads import tensors as calls
-from mirage_kernels.generator.bench.workloads.calls import APPEND, DECODE, CallWorkload
-from mirage_kernels.generator.bench.workloads.peers import Peer, peers
+from mirage_kernels.generator.bench.measure import largest_error
+from mirage_kernels.generator.bench.workload import Peer, poisoned
+from mirage_kernels.generator.bench.workloads.cache import APPEND, CacheWorkload
+from mirage_kernels.generator.bench.workloads.cache_inputs import CacheInputs
 
-MIXED = CallWorkload("gqa", DECODE, (3, 40, 1, 17), (8, 2), depth=32, page_size=16)
+MIXED = CacheWorkload("gqa", (3, 40, 1, 17), (8, 2), depth=32, page_size=16)
 
 
 def attended(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
@@ -84,12 +85,12 @@ def pretend(monkeypatch: pytest.MonkeyPatch, name: str, **members: object) -> No
 
 
 @pytest.fixture
-def every(monkeypatch: pytest.MonkeyPatch) -> dict[str, Peer]:
+def every(monkeypatch: pytest.MonkeyPatch) -> dict[str, Peer[CacheInputs]]:
     monkeypatch.setattr(varlen, "varlen_attn", packed_attention)
     pretend(monkeypatch, "flashinfer", BatchDecodeWithPagedKVCacheWrapper=PagedDecode)
     pretend(monkeypatch, "flash_attn_interface", flash_attn_with_kvcache=with_cache)
     pretend(monkeypatch, "flash_attn", flash_attn_with_kvcache=with_cache)
-    return {peer.name: peer for peer in peers(MIXED)}
+    return {peer.name: peer for peer in MIXED.peers()}
 
 
 NAMES = ("SDPA flash", "SDPA flash, grouped", "PyTorch varlen, grouped")
@@ -97,33 +98,46 @@ LIBRARIES = ("FlashInfer", "FlashAttention-3", "FlashAttention-2")
 
 
 @pytest.mark.parametrize("name", [*NAMES, *LIBRARIES])
-def test_a_peer_computes_uneven_lengths(every: dict[str, Peer], name: str) -> None:
+def test_a_peer_computes_uneven_lengths(every: dict[str, Peer[CacheInputs]], name: str) -> None:
     for seed in (0, 1):
-        given = calls.drawn(MIXED, seed, "cpu")
-        dense = calls.dense(MIXED, given)
-        exact = calls.exact(MIXED, dense)
+        given = MIXED.draw(seed, "cpu")
+        dense = MIXED.dense(given)
         result = every[name].run(given if every[name].paged else dense)
-        assert relative_error(result.reshape(exact.shape), exact) < 1e-3
+        assert largest_error(result, MIXED.exact(dense)) < 1e-3
 
 
 def test_what_is_not_installed_is_no_peer() -> None:
-    names = {peer.name for peer in peers(MIXED)}
-    assert not names & set(LIBRARIES)
+    assert not {peer.name for peer in MIXED.peers()} & set(LIBRARIES)
 
 
-@pytest.mark.parametrize("recipe", ["sliding_window_attention", "gqa_full"])
-def test_masks_and_caps_that_no_peer_takes_have_none(recipe: str) -> None:
-    window_left, cap = (5, 0.0) if recipe == "sliding_window_attention" else (-1, 20.0)
-    workload = CallWorkload(recipe, DECODE, (40,), window_left=window_left, logits_soft_cap=cap)
-    assert list(peers(workload)) == []
+@pytest.mark.parametrize(
+    "workload",
+    [
+        CacheWorkload("sliding_window_attention", (40,), window_left=5),
+        CacheWorkload("gqa_full", (40,), logits_soft_cap=20.0),
+        CacheWorkload("gqa", (40,), tokens=4, page_size=0),  # PyTorch's causal tokens are the first
+    ],
+)
+def test_masks_and_caps_that_no_peer_takes_have_none(workload: CacheWorkload) -> None:
+    assert list(workload.peers()) == []
 
 
 def test_the_new_token_is_seen_by_ours_and_by_peers() -> None:
-    workload = CallWorkload("gqa", APPEND, (40, 40), (8, 2), depth=32)
-    given = calls.drawn(workload, 0, "cpu")
-    dense = calls.dense(workload, given)
-    exact = calls.exact(workload, dense)
-    found = {peer.name: peer for peer in peers(workload)}
-    peer = found["SDPA flash"].run(dense)
-    for result in (calls.poisoned_run(workload, given), calls.eager(workload, dense), peer):
-        assert relative_error(result.reshape(exact.shape), exact) < 1e-3
+    workload = CacheWorkload("gqa", (40, 40), (8, 2), depth=32, setting=APPEND)
+    given = workload.draw(0, "cpu")
+    dense, outs = workload.dense(given), poisoned(workload.new_outs(given))
+    exact = workload.exact(dense)
+    workload.ours(given, outs)
+    found = {peer.name: peer for peer in workload.peers()}
+    for result in (outs, workload.eager()(dense), found["SDPA flash"].run(dense)):
+        assert largest_error(result, exact) < 1e-3
+
+
+def test_tokens_that_see_all_keys_are_rows_of_their_heads() -> None:
+    workload = CacheWorkload("gqa", (40, 7), (8, 2), 32, page_size=0, tokens=3, is_causal=False)
+    given = workload.draw(0, "cpu")
+    one = CacheWorkload("gqa", (40, 7), (8, 2), 32, page_size=0)
+    for token in range(3):
+        exact = one.exact(replace(given, q=given.q[:, token : token + 1]))
+        assert largest_error(workload.exact(given)[:, token : token + 1], exact) < 1e-12
+    assert largest_error(workload.ours(given), workload.exact(given)) < 1e-3

@@ -4,22 +4,23 @@ from __future__ import annotations
 
 import json
 import subprocess
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
-from mirage_kernels.generator.bench import measure
+from mirage_kernels.generator.bench import measure, rows
 from mirage_kernels.generator.bench.demonstrate import Demonstration
-from mirage_kernels.generator.bench.measure import Environment, Row
-from mirage_kernels.generator.bench.workloads.tokens import Workload
+from mirage_kernels.generator.bench.measure import Environment
+from mirage_kernels.generator.bench.rows import Row
+from mirage_kernels.generator.bench.workloads.tensors import TensorWorkload
 from mirage_kernels.generator.commands import bench, trial
 from mirage_kernels.generator.commands import run as run_verb
 from mirage_kernels.generator.commands.extension import Call, Loaded
 from mirage_kernels.generator.errors import ToolchainError, VerifyError
 from mirage_kernels.generator.ir.dtypes import DType
-from mirage_kernels.generator.recipe import load_recipe
 
 KERNEL = "rms_norm_linear/K4096_N6144_fp16"
 LOADED = Loaded("2.13.0", kernels=(KERNEL,), arch="sm_90a", call=Call(3e-4, 3e-4, 0.01))
@@ -177,13 +178,14 @@ def test_gpu_of_another_architecture_is_not_used(mirage_kernels, stand_ins) -> N
 
 @pytest.fixture
 def measured(monkeypatch: pytest.MonkeyPatch, workplace: Path) -> None:
-    def measured_row(subject: measure.Subject, reader: object, *, with_compile: bool) -> Row:
+    def measured_row(workload: TensorWorkload, clock: object, *, with_compile: bool) -> Row:
         us = 15.9 if with_compile else None
-        return replace(ROW, dims=subject.dims, dtype=subject.dtype, compile_us=us)
+        return replace(ROW, dims=workload.dims, dtype=workload.dtype.value, compile_us=us)
 
+    clock = measure.Clock("cpu", len, float, lambda _: 0.0, lambda _: 1)
     monkeypatch.setattr(bench, "_require_gpu", lambda: None)
-    monkeypatch.setattr(measure, "library_floor", lambda: None)
-    monkeypatch.setattr(measure, "measure", measured_row)
+    monkeypatch.setattr(measure, "gpu_clock", lambda: clock)
+    monkeypatch.setattr(rows, "measured", measured_row)
     monkeypatch.setattr(measure, "environment", lambda **_: HERE)
 
 
@@ -220,17 +222,27 @@ def test_bench_refuses_what_is_not_compiled(mirage_kernels, measured) -> None:
     assert "Traceback" not in outcome.err
 
 
+SMALL = TensorWorkload("rms_norm_linear", {"M": 3, "K": 64, "N": 16}, dtype=DType.BF16)
+
+
 def test_inputs_are_drawn_in_recipe_order() -> None:
-    work = Workload(load_recipe("rms_norm_linear"), DType.BF16, {"M": 3, "K": 64, "N": 16}, "cpu")
-    x, norm_weight, weight = work.inputs(seed=0)
-    assert [t.shape for t in (x, norm_weight, weight)] == [(3, 64), (64,), (16, 64)]
-    assert x.dtype == torch.bfloat16
-    assert torch.equal(x, work.inputs(seed=0)[0])
-    assert not torch.equal(x, work.inputs(seed=1)[0])
-    assert work.reference(x, norm_weight, weight).shape == (3, 16)
+    given = SMALL.draw(0, "cpu")
+    assert [t.shape for t in given] == [(3, 64), (64,), (16, 64)]
+    assert given[0].dtype == torch.bfloat16
+    assert torch.equal(given[0], SMALL.draw(0, "cpu")[0])
+    assert not torch.equal(given[0], SMALL.draw(1, "cpu")[0])
+    assert SMALL.eager()(given).shape == (3, 16)
+    assert SMALL.bytes_read == sum(t.nbytes for t in given)
 
 
-def test_measured_op_writes_into_a_poisoned_output() -> None:
-    work = Workload(load_recipe("rms_norm_linear"), DType.FP16, {"M": 3, "K": 64, "N": 16}, "cpu")
-    error_ours, error_eager = measure.errors(work.subject(), work.inputs(seed=0))
-    assert 0 < error_ours <= 1.1 * error_eager
+@pytest.mark.parametrize(
+    "workload", [SMALL, replace(SMALL, recipe="rms_norm_linear_residual", dtype=DType.FP16)]
+)
+def test_a_workload_of_tensors_is_measured_whole(workload: TensorWorkload) -> None:
+    def per_call(calls: list[Callable[[], object]]) -> float:
+        return 10.0 + 0 * len([call() for call in calls])
+
+    clock = measure.Clock("cpu", per_call, lambda size: 5.0, lambda dtype: 1.0, lambda size: 2)
+    (row,) = rows.rows([workload], clock)
+    assert 0 < row.error_ours <= 1.1 * row.error_eager
+    assert (row.ratio, row.compute_us, row.compile_us, row.peers) == (2.0, 0.0, None, {})

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import linear, rms_norm, silu
 
+from mirage_kernels.generator.bench.launch_args import LaunchArgs
 from mirage_kernels.generator.build.compile import ROOT, gencode
 from mirage_kernels.generator.build.toolchain import find_nvcc
-from mirage_kernels.generator.tuning.library import LaunchArgs
 
 pytestmark = pytest.mark.gpu
 

@@ -6,7 +6,10 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+import pretended_calls as calls
 import pytest
+from pretended_calls import OTHER as LARGE
+from pretended_calls import POINTS, RULE, WIDE, dense, tried
 
 from mirage_kernels.generator import pipeline
 from mirage_kernels.generator.build.compile import ROOT
@@ -15,7 +18,7 @@ from mirage_kernels.generator.ir import DType, Graph
 from mirage_kernels.generator.plan.lower import tile_program
 from mirage_kernels.generator.plan.program import TileProgram
 from mirage_kernels.generator.records.record import KernelRecord, load_record
-from mirage_kernels.generator.records.sources import files_of, table_of
+from mirage_kernels.generator.records.sources import files_of, plan_of, table_of
 from mirage_kernels.generator.schedules.choose import ROW_WISE_AT, programs_of, variants
 from mirage_kernels.generator.schedules.loop import producers_of
 from mirage_kernels.generator.schedules.register_operand.knobs import RegisterOperand
@@ -34,6 +37,7 @@ from mirage_kernels.generator.tuning.catalog import (
     Point,
     Section,
     Tried,
+    TriedForm,
     Tuned,
     load_catalog,
     tuned_kernel,
@@ -82,17 +86,13 @@ def test_another_file_is_no_catalog(tmp_path: Path, text: str) -> None:
         load_catalog(file)
 
 
-def test_a_new_tuning_replaces_what_it_measured() -> None:
+def test_a_new_tuning_replaces_what_it_measured_and_keeps_the_rest() -> None:
     old = Catalog((section(tuned(KEY), tuned(OTHER)),))
     made = old.with_section(section(tuned(KEY, replace(KNOBS, stages=3)), gpu="another"))
+    assert [[k.key for k in s.kernels] for s in made.sections] == [[OTHER], [KEY]]
     found = made.find("sm_90a", KEY)
     assert found is not None
     assert found.buckets[0].chosen[0].knobs.stages == 3
-
-
-def test_a_new_tuning_keeps_what_it_did_not_measure() -> None:
-    made = Catalog((section(tuned(KEY), tuned(OTHER)),)).with_section(section(tuned(KEY)))
-    assert [[k.key for k in s.kernels] for s in made.sections] == [[OTHER], [KEY]]
 
 
 def with_times(key: Key, *times: float) -> Tuned:
@@ -108,14 +108,41 @@ def test_what_is_left_of_a_tuning_has_a_correlation_of_its_own() -> None:
     assert (left.correlation, new.correlation) == (-1.0, 0.75)
 
 
-def test_a_section_that_is_all_replaced_goes() -> None:
+def test_a_section_that_is_all_replaced_goes_but_not_for_another_architecture() -> None:
     made = Catalog((section(),)).with_section(section(gpu="another"))
     assert [s.measured["gpu"] for s in made.sections] == ["another"]
-
-
-def test_a_tuning_for_another_architecture_replaces_nothing() -> None:
     made = Catalog((section(),)).with_section(section(arch="sm_80"))
     assert [s.arch for s in made.sections] == ["sm_90a", "sm_80"]
+
+
+def of_rows(key: Key = calls.KEY) -> Tuned:
+    """Return a kernel measured at several calls, with everything that such a one may have."""
+    few = (tried(RULE, 10, 20, 40), tried(LARGE, 11, 21, 41), Tried(WIDE, failed="hung"))
+    rows = Bucket(8, (Chosen(RULE, 1.05, 1.05),), POINTS, few)
+    many = Bucket(0, (Chosen(WIDE, 1.5),), POINTS[:1], (tried(WIDE, 15),))
+    forms = (TriedForm("first", 1.2), TriedForm("second", None))
+    return Tuned(key, (rows, many), dense=(dense(128, 9, 10),), form="first", forms=forms)
+
+
+def test_a_kernel_is_found_by_architecture_and_shape(tmp_path: Path) -> None:
+    path, catalog = tmp_path / "catalog.json", Catalog((section(of_rows()),))
+    write_catalog(path, catalog)
+    assert load_catalog(path) == catalog
+    assert tuned_kernel("sm_90a", calls.KEY, path=path) == of_rows()
+    assert tuned_kernel("sm_80", calls.KEY, path=path) is None
+    assert tuned_kernel("sm_90a", replace(calls.KEY, shape={"D": 64}), path=path) is None
+
+
+def test_a_type_that_was_not_measured_has_the_other_ones_choice(tmp_path: Path) -> None:
+    path, brain = tmp_path / "catalog.json", replace(calls.KEY, dtype="bf16")
+    write_catalog(path, Catalog((section(of_rows()),)))
+    assert tuned_kernel("sm_90a", brain, path=path, of_any_type=True) == of_rows()
+    assert tuned_kernel("sm_90a", brain, path=path) is None
+    part = replace(of_rows(brain), buckets=of_rows().buckets[:1], dense=())
+    write_catalog(path, Catalog((section(of_rows(), part),)))
+    assert tuned_kernel("sm_90a", calls.KEY, path=path) == of_rows()
+    whole = tuned_kernel("sm_90a", brain, path=path, of_any_type=True)
+    assert whole == replace(part, buckets=of_rows().buckets)
 
 
 @pytest.fixture
@@ -127,17 +154,10 @@ def test_a_kernel_never_tuned_has_the_variants_of_the_rule(program: Programs) ->
     assert chosen_variants(program, ON, None) == variants(program[0], ON)
 
 
-def test_a_tuned_bucket_has_the_measured_knobs(program: Programs) -> None:
-    chosen = {v.bucket: v.knobs for v in chosen_variants(program, ON, tuned())}
-    assert chosen[16] == KNOBS
-
-
-def test_the_buckets_that_were_not_measured_keep_the_rule(program: Programs) -> None:
+def test_a_tuned_bucket_has_the_measured_knobs_and_the_others_the_rules(program: Programs) -> None:
     chosen = {v.bucket: v.knobs for v in chosen_variants(program, ON, tuned())}
     rule = {v.bucket: v.knobs for v in variants(program[0], ON)}
-    assert {b: k for b, k in chosen.items() if b != 16} == {
-        b: k for b, k in rule.items() if b != 16
-    }
+    assert chosen == rule | {16: KNOBS}
 
 
 def test_a_kernel_that_holds_fewer_buckets_has_variants_for_those(
@@ -252,7 +272,7 @@ def test_generate_takes_variants_and_most_tokens_from_the_catalog(
     write_catalog(committed, Catalog((section(),)))
     record = golden_record(DType.FP16)
     about = {n: getattr(record, n) for n in pipeline.About.__dataclass_fields__}
-    made = pipeline.planned(pipeline.About(**about), record.graph)
+    made = plan_of(record).record(pipeline.About(**about), record.graph)
     assert {v.bucket: v.knobs for v in made.variants}[16] == KNOBS
     assert made.max_tokens == 128
 
@@ -264,9 +284,3 @@ def test_a_committed_record_does_not_depend_on_the_catalog(
     before = table_of("sm_90a", [record])
     write_catalog(committed, Catalog((section(),)))
     assert table_of("sm_90a", [record]) == before
-
-
-def test_a_kernel_is_found_by_its_architecture(committed: Path) -> None:
-    write_catalog(committed, Catalog((section(),)))
-    assert tuned_kernel("sm_90a", KEY) == tuned()
-    assert tuned_kernel("sm_80", KEY) is None

@@ -12,7 +12,7 @@ from mirage_kernels.generator.errors import PlanError
 from mirage_kernels.generator.records.record import load_record
 from mirage_kernels.generator.schedules.attention.knobs import AttentionKnobs
 from mirage_kernels.generator.schedules.attention.lower import attention_program
-from mirage_kernels.generator.schedules.attention.variants import attention_variants
+from mirage_kernels.generator.schedules.attention.variants import attention_variants, name_of
 from mirage_kernels.generator.target import target
 from mirage_kernels.generator.tuning.catalog import Bucket, Chosen, Tried, TriedForm, Tuned
 from mirage_kernels.generator.tuning.choice import chosen_form, chosen_knobs, chosen_of
@@ -42,15 +42,11 @@ def test_the_least_geometric_mean_over_the_floors_is_taken() -> None:
     assert (found.knobs, found.ratio, found.rule_ratio) == (THIRD, 1.5, 2.0)
 
 
-def test_within_two_per_cent_the_rules_choice_stays() -> None:
-    assert choice(tried(RULE, 10.15, 1, 1), tried(OTHER, 10, 1, 1), few=False).knobs == RULE
-    assert choice(tried(RULE, 10.3, 1, 1), tried(OTHER, 10, 1, 1), few=False).knobs == OTHER
-
-
-def test_the_rules_choice_may_stand_anywhere() -> None:
-    candidates = (tried(OTHER, 10, 1, 1), tried(RULE, 10.1, 1, 1))
-    assert choice(*candidates, few=False).knobs == RULE
-    assert choice(*candidates, few=False, rule=OTHER).knobs == OTHER
+@pytest.mark.parametrize(("us", "kept"), [(10.15, RULE), (10.3, OTHER)])
+def test_within_two_per_cent_the_rules_choice_stays(us: float, kept: AttentionKnobs) -> None:
+    candidates = (tried(RULE, us, 1, 1), tried(OTHER, 10, 1, 1))
+    assert choice(*candidates, few=False).knobs == kept
+    assert choice(*candidates[::-1], few=False).knobs == kept
 
 
 def test_calls_with_and_without_assumptions_count_alike() -> None:
@@ -58,14 +54,11 @@ def test_calls_with_and_without_assumptions_count_alike() -> None:
     assert choice(*candidates, few=False).knobs == OTHER
 
 
-def test_what_failed_is_never_chosen() -> None:
+def test_what_failed_is_never_chosen_and_without_calls_there_is_no_choice() -> None:
     failed = Tried(RULE, failed="spills 8 bytes")
     found = choice(failed, tried(OTHER, 10, 1, 1), few=False)
     assert (found.knobs, found.rule_ratio) == (OTHER, None)
     assert chosen_knobs(POINTS, [failed], RULE, few=False) is None
-
-
-def test_without_workloads_there_is_no_choice() -> None:
     assert chosen_knobs(POINTS[:1], [tried(RULE, 10)], RULE, few=True) is None
 
 
@@ -84,8 +77,10 @@ def rules() -> tuple[AttentionKnobs, ...]:
     return usual, few
 
 
-def test_a_kernel_never_tuned_has_the_rules_variants() -> None:
-    assert chosen_row_variants(PROGRAM, H200, None) == attention_variants(PROGRAM, H200)
+def test_a_kernel_never_tuned_or_without_the_rules_knobs_has_the_rules_variants() -> None:
+    rule, other = attention_variants(PROGRAM, H200), replace(rules()[0], stages=2)
+    assert chosen_row_variants(PROGRAM, H200, None) == rule
+    assert chosen_row_variants(PROGRAM, H200, tuned(other, other)) == rule
 
 
 def test_measured_knobs_take_the_place_of_the_rules() -> None:
@@ -101,13 +96,7 @@ def test_measured_knobs_take_the_place_of_the_rules() -> None:
 def test_one_variant_serves_all_calls_where_both_have_the_same_knobs() -> None:
     usual, few = rules()
     made = chosen_row_variants(PROGRAM, H200, tuned(usual, usual, few))
-    assert [v.name for v in made] == ["UpTo8Rows", "UpTo16Rows", "AnyRows"]
-
-
-def test_what_was_measured_without_the_rules_knobs_says_nothing() -> None:
-    other = replace(rules()[0], stages=2)
-    made = chosen_row_variants(PROGRAM, H200, tuned(other, other))
-    assert made == attention_variants(PROGRAM, H200)
+    assert [name_of(v) for v in made] == ["UpTo8Rows", "UpTo16Rows", "AnyRows"]
 
 
 def test_knobs_that_no_longer_fit_are_an_error() -> None:
@@ -131,11 +120,8 @@ def test_many_sequences_make_up_for_few_tokens_each() -> None:
     assert prefill_from([*few, *many]) == Prefill(128, 5120)
 
 
-def test_without_measurements_there_is_no_rule() -> None:
+def test_without_measurements_there_is_no_rule_and_equal_times_are_ours() -> None:
     assert prefill_from([]) is None
-
-
-def test_where_both_take_as_long_ours_serves() -> None:
     assert dense(128, 9, 9).served_by == "ours"
 
 
@@ -173,7 +159,7 @@ def test_a_bucket_without_a_variant_for_few_tiles_gets_one() -> None:
     rows = Bucket(16, chosen, POINTS, (tried(rule, 10, 20, 40),))
     made = chosen_row_variants(PROGRAM, H200, Tuned(KEY, (rows,), form="first"))
     names = ["UpTo8RowsFewTiles", "UpTo8Rows"]
-    assert [v.name for v in made] == [*names, "UpTo16RowsFewTiles", "UpTo16Rows", "AnyRows"]
+    assert [name_of(v) for v in made] == [*names, "UpTo16RowsFewTiles", "UpTo16Rows", "AnyRows"]
     assert [v.knobs.rows for v in made] == [8, 8, 8, 16, 128]
 
 
@@ -183,7 +169,7 @@ def test_buckets_with_the_same_knobs_are_one() -> None:
     chosen = (Chosen(usual.knobs, 1.1, 1.2), Chosen(few.knobs, 1.1, 1.2, few_tiles=True))
     rows = Bucket(16, chosen, POINTS, (tried(rule, 10, 20, 40),))
     made = chosen_row_variants(PROGRAM, H200, Tuned(KEY, (rows,), form="first"))
-    assert [v.name for v in made] == ["UpTo16RowsFewTiles", "UpTo16Rows", "AnyRows"]
+    assert [name_of(v) for v in made] == ["UpTo16RowsFewTiles", "UpTo16Rows", "AnyRows"]
 
 
 def test_a_bucket_that_the_rule_lacks_stands_where_its_knobs_are_others() -> None:
@@ -193,7 +179,7 @@ def test_a_bucket_that_the_rule_lacks_stands_where_its_knobs_are_others() -> Non
     def made(*chosen: Chosen) -> list[str]:
         rows = Bucket(32, chosen, POINTS, (tried(any_, 10, 20, 40),))
         found = chosen_row_variants(PROGRAM, H200, Tuned(KEY, (rows,), form="first"))
-        return [v.name for v in found if v.bucket not in (8, 16)]
+        return [name_of(v) for v in found if v.bucket not in (8, 16)]
 
     usual = Chosen(any_, 1.1, 1.1)
     assert made(usual) == ["AnyRows"]

@@ -12,13 +12,12 @@ from mirage_kernels.generator.build.compile import ROOT
 from mirage_kernels.generator.build.toolchain import Toolchain, find_nvcc
 from mirage_kernels.generator.errors import FileError, ToolchainError
 from mirage_kernels.generator.ir import DType
-from mirage_kernels.generator.records.record import KernelRecord
+from mirage_kernels.generator.records.record import KernelRecord, load_record
 from mirage_kernels.generator.request import Event
 from mirage_kernels.generator.schedules.loop import BUCKETS
-from mirage_kernels.generator.tuning import libraries
+from mirage_kernels.generator.tuning import libraries, sources
 from mirage_kernels.generator.tuning.libraries import (
     Shop,
-    Wanted,
     compiled_kernel,
     digest_of,
     prune,
@@ -35,6 +34,7 @@ REPORT = """ptxas info    : Compiling entry function '_Z1k' for 'sm_90a'
     0 bytes stack frame, {spilled} bytes spill stores, {spilled} bytes spill loads
 ptxas info    : Used 96 registers, used 1 barriers
 """
+GOLDEN = Path(__file__).parents[1] / "golden"
 NOWHERE = Path("nowhere")
 TOOLS = Toolchain(NOWHERE / "nvcc", NOWHERE / "g++", NOWHERE, NOWHERE, NOWHERE, ())
 Compile = Callable[..., Compiled]
@@ -67,9 +67,13 @@ def record(golden_record: Callable[[DType], KernelRecord]) -> KernelRecord:
 def compile_with(tmp_path: Path, record: KernelRecord, monkeypatch: pytest.MonkeyPatch) -> Compile:
     def run(compiler: Compiler) -> Compiled:
         monkeypatch.setattr(libraries, "_ran", compiler)
-        return compiled_kernel(record, Shop(tmp_path, TOOLS, 1), Wanted(1), silent)
+        return compiled_kernel(candidates_of(record, 1), shop_in(tmp_path), silent)
 
     return run
+
+
+def shop_in(folder: Path) -> Shop:
+    return Shop(folder, "sm_90a", TOOLS, 1)
 
 
 def silent(event: Event) -> None:
@@ -80,24 +84,24 @@ def all_built(kernel: Compiled) -> list[Built]:
     return [b for bucket in kernel.buckets for b in bucket.built]
 
 
-def test_every_bucket_has_candidates(compile_with: Compile) -> None:
-    assert tuple(b.size for b in compile_with(Compiler()).buckets) == BUCKETS
-
-
-def test_every_source_has_one_variant(compile_with: Compile) -> None:
+def test_every_bucket_has_candidates_and_every_source_one_variant(compile_with: Compile) -> None:
     compiler = Compiler()
-    compile_with(compiler)
+    assert tuple(b.size for b in compile_with(compiler).buckets) == BUCKETS
     assert {len(re.findall(r"constexpr int kTokens =", s)) for s in compiler.sources} == {1}
 
 
-def test_a_compile_error_costs_one_candidate(compile_with: Compile) -> None:
-    built = all_built(compile_with(Compiler(ToolchainError("does not compile: error"))))
-    assert [b.failed for b in built if b.failed] == ["does not compile: error"]
-
-
-def test_a_spill_costs_one_candidate(compile_with: Compile) -> None:
-    built = all_built(compile_with(Compiler(REPORT.format(spilled=4))))
-    assert [b.failed for b in built if b.failed] == ["spills 8 bytes"]
+@pytest.mark.parametrize(
+    ("answer", "failed"),
+    [
+        (ToolchainError("does not compile: error"), "does not compile: error"),
+        (REPORT.format(spilled=4), "spills 8 bytes"),
+    ],
+)
+def test_a_compile_error_or_a_spill_costs_one_candidate(
+    compile_with: Compile, answer: str | ToolchainError, failed: str
+) -> None:
+    built = all_built(compile_with(Compiler(answer)))
+    assert [b.failed for b in built if b.failed] == [failed]
 
 
 def test_nothing_is_compiled_twice(compile_with: Compile) -> None:
@@ -134,22 +138,40 @@ def test_the_compilers_folder_makes_no_other_libraries() -> None:
 def test_a_file_in_place_of_the_folder_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
     with pytest.raises(FileError, match="is a file, not a folder"):
-        Shop.at(tmp_path / "file", 1)
+        Shop.at(tmp_path / "file", "sm_90a", 1)
+
+
+def test_sources_of_rows_serve_any_number_and_are_compiled_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sources, "tuned_kernel", lambda arch, key, **_: None)
+    few_tiles = {"gqa": "mirage::tile::has_few_work_tiles<8, 128>(*args)", "mla_decode": "return 0"}
+    for recipe, says in few_tiles.items():
+        compiler = Compiler()
+        monkeypatch.setattr(libraries, "_ran", compiler)
+        golden = load_record(GOLDEN / f"attention_{recipe}.json")
+        kernel = compiled_kernel(candidates_of(golden, 3), shop_in(tmp_path), silent)
+        for source in compiler.sources:
+            assert source.count("struct AnyRows : Shape {") == 1
+            assert "UpTo" not in source
+            assert says in source.partition("int mirage_candidate_few_tiles")[2]
+        distinct = {b.digest for b in all_built(kernel)}
+        assert len(compiler.sources) == len(distinct) <= len(all_built(kernel))
 
 
 def test_libraries_of_changed_sources_are_removed(compile_with: Compile, tmp_path: Path) -> None:
     kernel = compile_with(Compiler())
     (tmp_path / f"{'0' * 20}.so").write_bytes(b"old")
-    prune(Shop(tmp_path, TOOLS, 1), Manifest("sm_90a", "", (kernel,)))
+    prune(shop_in(tmp_path), Manifest("sm_90a", "", (kernel,)))
     left = {f.stem for f in tmp_path.glob("*.so")}
-    assert left == {b.digest for b in all_built(kernel)}
+    assert left == {b.digest for b in all_built(kernel)} != set()
 
 
 def test_nothing_but_libraries_is_removed(compile_with: Compile, tmp_path: Path) -> None:
     kept = [tmp_path / "measured.json", tmp_path / "mine.so", tmp_path / "notes.txt"]
     for file in kept:
         file.write_text("mine")
-    prune(Shop(tmp_path, TOOLS, 1), Manifest("sm_90a", "", ()))
+    prune(shop_in(tmp_path), Manifest("sm_90a", "", ()))
     assert all(file.is_file() for file in kept)
 
 
@@ -170,8 +192,9 @@ def test_a_folder_without_a_manifest_is_an_error_with_the_command(tmp_path: Path
     find_nvcc() is None or not (ROOT / "csrc").is_dir(), reason="needs nvcc and the sources"
 )
 def test_a_candidate_compiles_with_nvcc(record: KernelRecord, tmp_path: Path) -> None:
-    shop = Shop.at(tmp_path, 1)
+    shop = Shop.at(tmp_path, "sm_90a", 1)
     found = candidates_of(record, 1)
-    digest, report = libraries._built(found.source(found.buckets[0].rule), shop, "sm_90a")
-    assert report.failed == ""
-    assert (tmp_path / f"{digest}.so").stat().st_size > 1000
+    rule = found.kernel.buckets[0].rule
+    built = libraries._built(found.source, rule, shop)
+    assert built.failed == ""
+    assert (tmp_path / built.library).stat().st_size > 1000

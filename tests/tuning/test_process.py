@@ -2,39 +2,53 @@
 
 from __future__ import annotations
 
+import itertools
+import os
+import signal
 import sys
+import time
 from collections.abc import Callable, Iterator
+from multiprocessing.connection import Connection
 
 import pytest
 
 from mirage_kernels.generator.errors import ToolchainError
-from mirage_kernels.generator.tuning.process import Process
+from mirage_kernels.generator.tuning.process import Process, Serve
 
-# Does what the question says; counts the questions that this process had.
-OBEDIENT = """
-import json, os, signal, sys, time
-print(json.dumps({"ready": True}), flush=True)
-for count, line in enumerate(sys.stdin, 1):
-    do = json.loads(line)["do"]
-    if do == "crash":
-        os.kill(os.getpid(), signal.SIGSEGV)
-    if do == "hang":
-        time.sleep(600)
-    if do == "leave":
-        print("first words", file=sys.stderr)
-        sys.exit("last words")
-    print(json.dumps({"count": count} | ({"leaving": True} if do == "say goodbye" else {})),
-          flush=True)
-"""
-Make = Callable[[str], Process]
+
+def obedient(pipe: Connection) -> None:
+    """Do what the question says; count the questions that this process had."""
+    pipe.send({"ready": True})
+    for count in itertools.count(1):
+        do = pipe.recv()["do"]
+        if do == "crash":
+            os.kill(os.getpid(), signal.SIGSEGV)
+        if do == "hang":
+            time.sleep(600)
+        if do == "leave":
+            print("first words", file=sys.stderr)
+            sys.exit("last words")
+        goodbye = {"leaving": True} if do == "say goodbye" else {}
+        pipe.send({"count": count} | goodbye)
+
+
+def refuse(pipe: Connection) -> None:
+    pipe.send({"refused": "no GPU", "hint": "get one"})
+
+
+def fail(pipe: Connection) -> None:
+    raise SystemExit("no torch")
+
+
+Make = Callable[[Serve], Process]
 
 
 @pytest.fixture
 def make() -> Iterator[Make]:
     made: list[Process] = []
 
-    def process(program: str) -> Process:
-        made.append(Process((sys.executable, "-c", program)))
+    def process(serve: Serve) -> Process:
+        made.append(Process(serve))
         return made[-1]
 
     yield process
@@ -47,42 +61,33 @@ def asked(process: Process, *orders: str, seconds: float = 30) -> list[object]:
 
 
 def test_one_process_serves_many_questions(make: Make) -> None:
-    assert asked(make(OBEDIENT), "work", "work") == [{"count": 1}, {"count": 2}]
+    assert asked(make(obedient), "work", "work") == [{"count": 1}, {"count": 2}]
 
 
-def test_a_crash_is_the_answer_to_its_question(make: Make) -> None:
-    assert asked(make(OBEDIENT), "crash") == [{"failed": "the process died: SIGSEGV"}]
+def test_a_crash_is_the_answer_to_its_question_and_another_process_goes_on(make: Make) -> None:
+    crashed = {"failed": "the process died: SIGSEGV"}
+    assert asked(make(obedient), "work", "crash", "work") == [{"count": 1}, crashed, {"count": 1}]
 
 
-def test_after_a_crash_another_process_goes_on(make: Make) -> None:
-    assert asked(make(OBEDIENT), "work", "crash", "work")[-1] == {"count": 1}
-
-
-def test_a_hang_is_the_answer_to_its_question(make: Make) -> None:
-    process = make(OBEDIENT)
+def test_a_hang_is_the_answer_to_its_question_and_another_process_goes_on(make: Make) -> None:
+    process = make(obedient)
     assert asked(process, "work")
     assert asked(process, "hang", seconds=0.2) == [{"failed": "no answer within 0.2 s"}]
-
-
-def test_after_a_hang_another_process_goes_on(make: Make) -> None:
-    process = make(OBEDIENT)
-    asked(process, "work")
-    asked(process, "hang", seconds=0.2)
     assert asked(process, "work") == [{"count": 1}]
 
 
 def test_a_process_that_leaves_says_its_last_words(make: Make) -> None:
-    (answer,) = asked(make(OBEDIENT), "leave")
+    (answer,) = asked(make(obedient), "leave")
     assert answer == {"failed": "the process died: exit code 1 / first words / last words"}
 
 
 def test_a_process_that_says_goodbye_is_not_asked_again(make: Make) -> None:
-    answers = asked(make(OBEDIENT), "say goodbye", "work")
+    answers = asked(make(obedient), "say goodbye", "work")
     assert answers == [{"count": 1, "leaving": True}, {"count": 1}]
 
 
 def test_a_worker_that_refuses_is_an_error_with_its_hint(make: Make) -> None:
-    process = make("""print('{"refused": "no GPU", "hint": "get one"}')""")
+    process = make(refuse)
     with pytest.raises(ToolchainError, match="no GPU") as raised:
         asked(process, "work")
     assert raised.value.hint == "get one"
@@ -90,10 +95,10 @@ def test_a_worker_that_refuses_is_an_error_with_its_hint(make: Make) -> None:
 
 def test_a_worker_that_does_not_start_is_an_error(make: Make) -> None:
     with pytest.raises(ToolchainError, match=r"did not start: .*exit code 1 / no torch"):
-        asked(make("raise SystemExit('no torch')"), "work")
+        asked(make(fail), "work")
 
 
 def test_nothing_is_started_before_there_is_a_question(make: Make) -> None:
-    process = make(OBEDIENT)
+    process = make(obedient)
     process.close()
     assert process.running is None

@@ -56,22 +56,14 @@ def test_the_choice_is_measured_without_assumptions_too(tuning: MakeTuning) -> N
     assert (bucket.best.assumed_us, bucket.best.us) == ((12.0,), (14.0,))
 
 
-def test_an_interrupted_tuning_asks_only_for_the_rest(tuning: MakeTuning) -> None:
-    with pytest.raises(KeyboardInterrupt):
-        tuning(Pretended(stops_after=3)).measure(silent)
-    again = Pretended()
-    tuning(again).measure(silent)
-    assert len(again.asked) == QUESTIONS - 3
-
-
-def test_an_interrupted_tuning_ends_with_the_same_choice(tuning: MakeTuning) -> None:
+def test_an_interrupted_tuning_asks_for_the_rest_and_chooses_the_same(tuning: MakeTuning) -> None:
     times = {"b8.so@8": 12.0, "c64.so@64": 15.0}
+    before, after = Pretended(times=times, stops_after=3), Pretended(times=times)
     with pytest.raises(KeyboardInterrupt):
-        tuning(Pretended(times=times, stops_after=3)).measure(silent)
-    assert choices(measured(tuning(Pretended(times=times)))) == {
-        8: knobs(8, 32),
-        64: knobs(64, 48),
-    }
+        tuning(before).measure(silent)
+    assert choices(measured(tuning(after))) == {8: knobs(8, 32), 64: knobs(64, 48)}
+    asked = [json.dumps(q) for q in (*before.asked, *after.asked)]
+    assert len(asked) == len(set(asked))
 
 
 def test_the_results_are_whole_after_every_answer(tuning: MakeTuning, tmp_path: Path) -> None:
@@ -83,16 +75,11 @@ def test_the_results_are_whole_after_every_answer(tuning: MakeTuning, tmp_path: 
         assert len(kept.get("outcomes", ())) + len(kept["peers"]) == stops_after
 
 
-def test_a_crash_costs_one_candidate(tuning: MakeTuning) -> None:
-    measurer = Pretended(fails={"a8.so@8": "the process died: SIGSEGV"})
-    kernel = measured(tuning(measurer))
+def test_a_crash_costs_one_candidate_which_is_not_tried_again(tuning: MakeTuning) -> None:
+    kernel = measured(tuning(Pretended(fails={"a8.so@8": "the process died: SIGSEGV"})))
     tried = kernel.buckets[0].tried
     assert [t.failed for t in tried] == ["the process died: SIGSEGV", "", ""]
     assert choices(kernel)[8] == knobs(8, 32)
-
-
-def test_a_candidate_that_failed_is_not_tried_again(tuning: MakeTuning) -> None:
-    tuning(Pretended(fails={"a8.so@8": "no answer within 60 s"})).measure(silent)
     again = Pretended()
     tuning(again).measure(silent)
     assert again.asked == []
@@ -112,15 +99,12 @@ def test_where_nothing_could_be_measured_there_is_no_section(tuning: MakeTuning)
         made.section()
 
 
+@pytest.mark.parametrize(("us", "most"), [(40.0, 64), (20.0, 128)])
 def test_a_kernel_behind_pytorch_above_the_buckets_leaves_that_to_the_library(
-    tuning: MakeTuning,
+    tuning: MakeTuning, us: float, most: int
 ) -> None:
-    measurer = Pretended(times={"a64.so@128 by default": 40.0})
-    assert measured(tuning(measurer)).max_tokens == 64
-
-
-def test_a_kernel_ahead_of_pytorch_above_the_buckets_serves_that_too(tuning: MakeTuning) -> None:
-    assert measured(tuning(Pretended())).max_tokens == 128
+    measurer = Pretended(times={"a64.so@128 by default": us})
+    assert measured(tuning(measurer)).max_tokens == most
 
 
 def test_a_kernel_is_compared_with_what_would_run_in_its_place(tuning: MakeTuning) -> None:
@@ -158,14 +142,10 @@ def test_the_overall_correlation_compares_within_buckets(tuning: MakeTuning) -> 
     assert section.correlation > 0.8  # the buckets spread differently
 
 
-def test_the_fastest_plan_is_chosen(tuning: MakeTuning) -> None:
+def test_the_fastest_plan_is_chosen_and_the_times_of_every_plan_kept(tuning: MakeTuning) -> None:
     kernel = measured(tuning(Pretended(times={"b64.so@64": 15.0}), of_plans()))
     assert [b.chosen[0].knobs.label for b in kernel.buckets] == ["sliced_k", "register_operand"]
-
-
-def test_the_times_of_every_plan_are_kept(tuning: MakeTuning) -> None:
-    bucket = measured(tuning(Pretended(times={"b64.so@64": 15.0}), of_plans())).buckets[1]
-    assert bucket.plans == {
+    assert kernel.buckets[1].plans == {
         "register_operand": 15.0,
         "sliced_k": 20.0,
         "sliced_k, producer blocks": 20.0,
@@ -200,13 +180,13 @@ def test_nothing_is_measured_above_where_pytorch_is_faster(tuning: MakeTuning) -
     assert kernel.max_tokens == 64
 
 
-def test_lines_that_are_nowhere_behind_serve_any_number_of_tokens(tuning: MakeTuning) -> None:
+def test_lines_serve_any_number_of_tokens_or_what_is_below_where_they_are_behind(
+    tuning: MakeTuning, tmp_path: Path
+) -> None:
     kernel = measured(tuning(Pretended(times={"b64.so@64": 15.0}), of_lines()))
     assert kernel.max_tokens == 0
     assert kernel.buckets[0].chosen[0].knobs.warps == 8
     assert [b.tokens for b in kernel.beyond] == [8, 128, 4096]
-
-
-def test_lines_that_are_behind_somewhere_serve_what_is_below(tuning: MakeTuning) -> None:
+    (tmp_path / "measured.json").unlink()
     measurer = Pretended(times={"a64.so@4096 by default": 40.0})
     assert measured(tuning(measurer, of_lines())).max_tokens == 128

@@ -12,15 +12,20 @@ import importlib.util
 import inspect
 import warnings
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from typing import TYPE_CHECKING, cast
 
 import torch
 from torch import Tensor
-from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.attention import SDPBackend, sdpa_kernel, varlen
 from torch.nn.functional import scaled_dot_product_attention
 
-from mirage_kernels.generator.bench.workloads.calls import CallWorkload
-from mirage_kernels.generator.bench.workloads.tensors import TORCH_DTYPES, Tensors, prepared
+from mirage_kernels.generator.bench.measure import TORCH_DTYPES
+from mirage_kernels.generator.bench.workload import Peer
+from mirage_kernels.generator.bench.workloads.cache_inputs import CacheInputs
+from mirage_kernels.generator.bench.workloads.cache_reference import prepared
+
+if TYPE_CHECKING:
+    from mirage_kernels.generator.bench.workloads.cache import CacheWorkload
 
 BACKENDS = {
     "cuDNN": SDPBackend.CUDNN_ATTENTION,
@@ -29,24 +34,15 @@ BACKENDS = {
 }
 _WORKSPACE_BYTES = 128 * 1024 * 1024
 
-Run = Callable[[Tensors], Tensor]
+Run = Callable[[CacheInputs], Tensor]
 
 
-@dataclass(frozen=True)
-class Peer:
-    """A way to compute a workload: `run` returns the result as `[.., Hq, D]` of all tokens.
-
-    It raises RuntimeError or ValueError for what it does not take.
-    """
-
-    name: str
-    run: Run
-    paged: bool = False  # takes the tensors as our op does, not dense copies
-
-
-def peers(workload: CallWorkload) -> Iterator[Peer]:
+def peers(workload: CacheWorkload) -> Iterator[Peer[CacheInputs]]:
     """Yield all that may be able to compute a workload."""
     if workload.window_left >= 0 or workload.logits_soft_cap:
+        return
+    square = workload.is_causal and workload.tokens == workload.longest
+    if workload.tokens > 1 and not square:  # PyTorch's mask is that of the first tokens
         return
     for name, backend in BACKENDS.items():
         yield Peer(f"SDPA {name}", _sdpa(workload, backend, by_rows=False))
@@ -70,14 +66,14 @@ def _is_installed(module: str) -> bool:
     return importlib.util.find_spec(module) is not None
 
 
-def _sdpa(workload: CallWorkload, backend: SDPBackend, *, by_rows: bool) -> Run:
+def _sdpa(workload: CacheWorkload, backend: SDPBackend, *, by_rows: bool) -> Run:
     """Return scaled_dot_product_attention on one backend.
 
     By rows the heads of a group are the query tokens of one head, which read its keys once.
     """
-    causal = workload.tokens > 1
+    causal = workload.is_causal and workload.tokens > 1
 
-    def run(given: Tensors) -> Tensor:
+    def run(given: CacheInputs) -> Tensor:
         q, k, v = prepared(workload, given)
         heads = _grouped(q, k.shape[1]) if by_rows else q.transpose(1, 2)
         with sdpa_kernel([backend]), warnings.catch_warnings():
@@ -101,11 +97,11 @@ def _grouped(q: Tensor, kv_heads: int) -> Tensor:
     return q.view(q.shape[0], kv_heads, -1, q.shape[3])
 
 
-def _varlen(workload: CallWorkload) -> Run:
+def _varlen(workload: CacheWorkload) -> Run:
     """Return PyTorch's attention over sequences laid end to end, without padding."""
     packed: dict[int, tuple[Tensor, ...]] = {}
 
-    def lines(given: Tensors) -> tuple[Tensor, ...]:
+    def lines(given: CacheInputs) -> tuple[Tensor, ...]:
         """Return packed K and V, and the starts of queries and keys; made once per set."""
         if id(given) not in packed:
             assert given.seen is not None
@@ -117,33 +113,25 @@ def _varlen(workload: CallWorkload) -> Run:
             packed[id(given)] = (k, v, rows.to(torch.int32), ends)
         return packed[id(given)]
 
-    def run(given: Tensors) -> Tensor:
-        varlen = _varlen_attention()
+    def run(given: CacheInputs) -> Tensor:
         k, v, rows, ends = lines(given)
         grouped = _grouped(given.q, k.shape[1]).transpose(1, 2)  # [B, G, Hkv, D]
         q = grouped.flatten(0, 1).contiguous()
-        y = varlen(q, k, v, rows, ends, workload.group, workload.longest)
+        most = (workload.group, workload.longest)
+        y = cast(Tensor, varlen.varlen_attn(q, k, v, rows, ends, *most))
         return y.view(grouped.shape).transpose(1, 2)
 
     return run
 
 
-def _varlen_attention() -> Callable[..., Tensor]:
-    if not _is_installed("torch.nn.attention.varlen"):
-        raise RuntimeError("this PyTorch has no attention of uneven lengths")
-    module = importlib.import_module("torch.nn.attention.varlen")
-    found: Callable[..., Tensor] = module.varlen_attn
-    return found
-
-
-def _flashinfer(workload: CallWorkload) -> Run:
+def _flashinfer(workload: CacheWorkload) -> Run:
     """Return FlashInfer's paged decode, planned at the first call.
 
     One plan serves all sets: their pages lie in the same order.
     """
     planned: list[Callable[..., Tensor]] = []
 
-    def run(given: Tensors) -> Tensor:
+    def run(given: CacheInputs) -> Tensor:
         if not planned:
             planned.append(_planned(workload, given))
         return planned[0](given.q[:, 0], (given.k, given.v))
@@ -151,7 +139,7 @@ def _flashinfer(workload: CallWorkload) -> Run:
     return run
 
 
-def _planned(workload: CallWorkload, given: Tensors) -> Callable[..., Tensor]:
+def _planned(workload: CacheWorkload, given: CacheInputs) -> Callable[..., Tensor]:
     assert given.table is not None
     device, page_size = given.q.device, workload.page_size
     counts = [-(-length // page_size) for length in workload.lengths]
@@ -177,13 +165,13 @@ def _planned(workload: CallWorkload, given: Tensors) -> Callable[..., Tensor]:
     return run
 
 
-def _flash_attention(workload: CallWorkload, module: str) -> Run:
+def _flash_attention(workload: CacheWorkload, module: str) -> Run:
     """Return FlashAttention's decode, over pages or dense; the name of its table varies."""
     attend: Callable[..., Tensor] = importlib.import_module(module).flash_attn_with_kvcache
     named = inspect.signature(attend).parameters
     table = "page_table" if "page_table" in named else "block_table"
 
-    def run(given: Tensors) -> Tensor:
+    def run(given: CacheInputs) -> Tensor:
         places = {"cache_seqlens": given.seq_lens, "softmax_scale": workload.scale}
         if given.table is None:
             k, v = given.k.transpose(1, 2), given.v.transpose(1, 2)
