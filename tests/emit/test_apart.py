@@ -12,7 +12,6 @@ from compilers import compiled, formatted
 from mirage_kernels.generator.emit.cuda import Kernel, emit_cuda
 from mirage_kernels.generator.emit.header import Header
 from mirage_kernels.generator.emit.table import Entry, emit_table
-from mirage_kernels.generator.records.headers import kernel_header
 from mirage_kernels.generator.records.record import load_record
 from mirage_kernels.generator.records.sources import table_of
 from mirage_kernels.generator.schedules.choose import (
@@ -21,7 +20,6 @@ from mirage_kernels.generator.schedules.choose import (
     shared_bytes,
     variants,
 )
-from mirage_kernels.generator.schedules.loop import producers_of
 from mirage_kernels.generator.schedules.producer_blocks import STAMP_BYTES
 from mirage_kernels.generator.target import target
 
@@ -89,17 +87,6 @@ def test_a_workspace_has_room_for_blocks_that_share_rows(name: str) -> None:
     room = rf"ProducerBlocks<Config>::bytes\(args\.dims\[0\], (\d+) \* {rows}\)"
     (users_of_rows,) = re.findall(room, emit_cuda(made))
     assert max(v.knobs.blocks for v in made.variants) == int(users_of_rows)
-
-
-@each_kernel
-def test_the_knobs_say_how_many_producers_there_are_and_what_each_block_takes(name: str) -> None:
-    record = load_record(KERNELS / f"{name}.json")
-    made = programs_of(record.recipe, record.graph, record.arch)[0]
-    header = kernel_header(record, made)
-    for variant in (v for v in record.variants if producers_of(v.knobs)):
-        sizes = producers_bytes(made, variant.knobs), shared_bytes(made, variant.knobs)
-        words = rf"producer blocks? and \d+ .* {-(-max(sizes) // 1024)} KiB$"
-        assert re.search(words, header.launches[variant.bucket])
 
 
 def test_the_table_names_workspaces_where_there_are_some() -> None:

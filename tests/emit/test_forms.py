@@ -58,12 +58,12 @@ def test_each_schedule_has_a_form_and_the_shape_a_file_that_includes_them(name: 
     shape = f"sm_90a/{name}.cu"
     assert set(files) == {*forms, shape, f"sm_90a/{name}.json", f"forms/{recipe}/triton.py"}
     included = re.findall('#include "(.*)"', files[shape])
-    assert included == ["launch.h", *sorted(f"../../{form}" for form in forms)]
+    assert included == sorted(f"../../{form}" for form in forms)
 
 
 @each_kernel
 def test_a_file_comes_after_all_that_it_includes(name: str) -> None:
-    seen = {"launch.h"}
+    seen = {"variants.h"}
     for path, text in files_of(record(name)).items():
         beside = re.findall('#include "(.*)"', text) if "cu" in Path(path).suffix else []
         assert {Path(n).name for n in beside if not n.startswith("tile/")} <= seen

@@ -41,10 +41,8 @@ def test_the_cuda_file_is_formatted_as_clang_format_would(made: KernelRecord) ->
     assert text == formatted(text)
 
 
-def test_the_header_says_what_is_stored_in_the_loop(made: KernelRecord) -> None:
+def test_the_header_says_what_is_stored(made: KernelRecord) -> None:
     text = joined(source(made, "cu"))
-    assert "In the loop: total_tile, total_squared," in text
-    assert "stored in the loop: total; the rest after it." in text
     assert "out [M, N] contiguous, total [M, K] contiguous; any M >= 0." in text
 
 

@@ -82,8 +82,8 @@ def test_a_header_opens_with_the_command() -> None:
 
 def test_a_headers_paragraphs_are_aligned() -> None:
     lines = header(("Formula", "out = a"), ("Shape", "b " * 60))
-    assert lines[2:4] == ["// Formula  out = a", f"// Shape    {'b ' * 43}b"]
-    assert lines[4].startswith("//          b")
+    assert lines[1:3] == ["// Formula  out = a", f"// Shape    {'b ' * 43}b"]
+    assert lines[3].startswith("//          b")
 
 
 def test_a_header_stays_within_the_width() -> None:

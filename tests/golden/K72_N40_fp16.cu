@@ -1,15 +1,6 @@
 // mirage-kernels generate rms_norm_linear --arch sm_90a --dtype fp16 --shape K=72,N=40
-//
-// Formula   [M, N] = linear(x / sqrt(mean(x^2) + eps) * norm_weight, weight)
-// Shape     a test
-// Proved    equal to the recipe on 16 random draws over finite fields, for the tiles of all 4
-//           variants, at full extents and uneven edges; a wrong muGraph passes with probability at
-//           most 2^-56.8.
-// Accuracy  emulated error against float64 (unfused program's): unit 2.9e-04 (2.9e-04), tiny
-//           2.9e-04 (2.9e-04), outliers 2.9e-04 (3.0e-04), wide 3.0e-04 (2.9e-04).
-
-#include "launch.h"
-
+// Shape   a test
+// Proved  16 random draws over finite fields; a wrong muGraph passes with probability <= 2^-56.8.
 #include "../../forms/rms_norm_linear/sliced_k.cuh"
 
 namespace mirage::generated {
@@ -19,29 +10,14 @@ struct Shape {
   using T = __half;
   static constexpr int K = 72, N = 40;
 };
-struct UpTo8M : Shape {  // 5 blocks of 8 warps, 48 KiB
-  static constexpr int kTokens = 8, kRows = 8, kWarps = 8, kChunks = 2, kStages = 2;
-};
-struct UpTo16M : Shape {  // 5 blocks of 8 warps, 64 KiB
-  static constexpr int kTokens = 16, kRows = 8, kWarps = 8, kChunks = 2, kStages = 2;
-};
-struct UpTo32M : Shape {  // 5 blocks of 8 warps, 96 KiB
-  static constexpr int kTokens = 32, kRows = 8, kWarps = 8, kChunks = 2, kStages = 2;
-};
-struct AnyM : Shape {  // each 64 tokens: 5 blocks of 8 warps, 160 KiB
-  static constexpr int kTokens = 64, kRows = 8, kWarps = 8, kChunks = 2, kStages = 2;
-};
+using UpTo8M = SlicedK<Shape, Tokens<8>, Rows<8>, Warps<8>, Chunks<2>, Stages<2>>;
+using UpTo16M = SlicedK<Shape, Tokens<16>, Rows<8>, Warps<8>, Chunks<2>, Stages<2>>;
+using UpTo32M = SlicedK<Shape, Tokens<32>, Rows<8>, Warps<8>, Chunks<2>, Stages<2>>;
+using AnyM = SlicedK<Shape, Tokens<64>, Rows<8>, Warps<8>, Chunks<2>, Stages<2>>;
+using Variants = Kernels<UpTo<8, UpTo8M>, UpTo<16, UpTo16M>, UpTo<32, UpTo32M>, Any<AnyM>>;
 
 }  // namespace
 
-cudaError_t rms_norm_linear_K72_N40_fp16(const LaunchArgs& args, cudaStream_t stream) {
-  const int64_t M = args.dims[0];
-  if (M == 0) return cudaSuccess;
-  if (args.row_strides[2] != Shape::K) return cudaErrorInvalidValue;
-  if (M <= 8) return launch<UpTo8M>(args, stream);
-  if (M <= 16) return launch<UpTo16M>(args, stream);
-  if (M <= 32) return launch<UpTo32M>(args, stream);
-  return launch<AnyM>(args, stream);
-}
+MIRAGE_KERNEL(rms_norm_linear_K72_N40_fp16, {2, Shape::K})
 
 }  // namespace mirage::generated

@@ -1,28 +1,14 @@
 // mirage-kernels generate gqa --arch sm_90a --dtype fp16 --shape D=128
-//
-// Formula   [B, Hkv, G, D] = softmax(scale * q k^T) v over the first seq_lens keys of each sequence
-// Shape     Llama-3-8B and Qwen3-8B; Llama-3-70B and Qwen3-32B; Llama-2-7B and Chameleon-7B
-//           (multi-head)
-// muGraph   one kernel, its loop cuts L. Its grid, in the muGraph: x cuts G, y cuts Hkv, z cuts B,
-//           u splits L (a launch numbers its blocks as its plan needs). In the loop: mask,
-//           k_product, scaled_k_product, seen_scaled_k_product, peak, lowered_scaled_k_product,
-//           exp_scaled_k_product, masked, sum_masked, masked_product; carried relative to peak:
-//           sum_masked, masked_product; the blocks that split L combine, the rest after it.
-// Found     the first by predicted time of 70 proved muGraphs that passes the numeric gate and has
-//           a plan (756 states, 70 candidates).
-// Proved    equal to the recipe on 142 random draws over finite fields, for the tiles of all 8
-//           variants, at full D and uneven edges; a wrong muGraph passes with probability at most
-//           2^-40.4.
-// Accuracy  emulated error against float64 (unfused program's): unit 2.4e-04 (6.9e-04), tiny
-//           2.8e-04 (3.2e-04), outliers 3.9e-04 (inf), wide 2.1e-05 (inf), stale 2.4e-04 (5.2e-04).
-// Expects   q [B, Hkv, G, D], k [B, L, Hkv, D], v [B, L, Hkv, D]: lines along D contiguous and
-//           16-byte aligned, any other strides, keys and values in pages or dense; B, Hkv, G, L at
-//           run time, L by sequence, 0 too.
-// Launch    as many blocks as run at once, by query rows (G) as below; shared memory of their
-//           blocks: 202, 105, 105, 150, 200 KiB.
+// Formula  [B, Hkv, G, D] = softmax(scale * q k^T) v over the first seq_lens keys of each sequence
+// Shape    Llama-3-8B and Qwen3-8B; Llama-3-70B and Qwen3-32B; Llama-2-7B and Chameleon-7B
+//          (multi-head)
+// Proved   142 random draws over finite fields; a wrong muGraph passes with probability <= 2^-40.4.
+// Expects  q [B, Hkv, G, D], k [B, L, Hkv, D], v [B, L, Hkv, D]: lines along D contiguous and
+//          16-byte aligned, any other strides, keys and values in pages or dense; B, Hkv, G, L at
+//          run time, L by sequence, 0 too.
 
-#include "launch.h"
 #include "tile/attention/attention.cuh"
+#include "variants.h"
 
 namespace mirage::generated {
 namespace {
@@ -70,12 +56,12 @@ __global__ void __launch_bounds__(Work<Config>::kThreads, Work<Config>::kBlocks)
 }
 
 template <class Config>
-cudaError_t launch(const AttentionArgs& args, cudaStream_t stream) {
+cudaError_t launch(Config, const AttentionArgs& args, cudaStream_t stream) {
   return tile::launch_attention<Work<Config>>(gqa<Config>, args, stream);
 }
 
 template <class Config>
-int64_t workspace(const AttentionArgs& args) {
+int64_t workspace(Config, const AttentionArgs& args) {
   return tile::attention_workspace<Work<Config>>(args);
 }
 
@@ -83,45 +69,22 @@ struct Shape {
   using T = __half;
   static constexpr int D = 128;
 };
-struct UpTo8RowsFewTiles : Shape {
-  static constexpr int kRows = 8, kKeys = 16, kWarps = 8, kStages = 3, kBlocks = 1;
-};
-struct UpTo8RowsManyTiles : Shape {
-  static constexpr int kRows = 8, kKeys = 16, kWarps = 4, kStages = 3, kBlocks = 2, kDynamic = 1;
-};
-struct UpTo8Rows : Shape {
-  static constexpr int kRows = 8, kKeys = 16, kWarps = 4, kStages = 3, kBlocks = 2;
-};
-struct UpTo16Rows : Shape {
-  static constexpr int kRows = 16, kKeys = 16, kWarps = 8, kStages = 2, kBlocks = 1;
-};
-struct UpTo32Rows : Shape {
-  static constexpr int kRows = 128, kKeys = 64, kWarps = 12, kStages = 3, kBlocks = 1,
-                       kProducers = 4;
-};
-
-template <class Call>
-auto with_config(const AttentionArgs& args, Call call) {
-  const int64_t rows = static_cast<int64_t>(args.q_len) * args.G;
-  if (rows <= 8 && tile::has_few_work_tiles<8, 128>(args)) return call(UpTo8RowsFewTiles{});
-  if (rows <= 8 && tile::has_many_work_tiles<UpTo8RowsManyTiles>(args))
-    return call(UpTo8RowsManyTiles{});
-  if (rows <= 8) return call(UpTo8Rows{});
-  if (rows <= 16 && tile::has_few_work_tiles<8, 128>(args)) return call(UpTo8RowsFewTiles{});
-  if (rows <= 16) return call(UpTo16Rows{});
-  if (rows <= 32 && tile::has_few_work_tiles<8, 128>(args)) return call(UpTo8RowsFewTiles{});
-  if (rows <= 32) return call(UpTo32Rows{});
-  return call(UpTo32Rows{});
-}
+using UpTo8RowsFewTiles = FlashAttention<Shape, Rows<8>, Keys<16>, Warps<8>, Stages<3>, Blocks<1>>;
+using UpTo8RowsManyTiles =
+    FlashAttention<Shape, Rows<8>, Keys<16>, Warps<4>, Stages<3>, Blocks<2>, Dynamic<1>>;
+using UpTo8Rows = FlashAttention<Shape, Rows<8>, Keys<16>, Warps<4>, Stages<3>, Blocks<2>>;
+using UpTo16Rows = FlashAttention<Shape, Rows<16>, Keys<16>, Warps<8>, Stages<2>, Blocks<1>>;
+using UpTo32Rows =
+    FlashAttention<Shape, Rows<128>, Keys<64>, Warps<12>, Stages<3>, Blocks<1>, Producers<4>>;
+using Variants =
+    AttentionKernels<UpTo<8, UpTo8RowsFewTiles, tile::FewTiles<8, 128>>,
+                     UpTo<8, UpTo8RowsManyTiles, tile::ManyTiles<UpTo8RowsManyTiles>>,
+                     UpTo<8, UpTo8Rows>, UpTo<16, UpTo8RowsFewTiles, tile::FewTiles<8, 128>>,
+                     UpTo<16, UpTo16Rows>, UpTo<32, UpTo8RowsFewTiles, tile::FewTiles<8, 128>>,
+                     Any<UpTo32Rows>>;
 
 }  // namespace
 
-cudaError_t gqa_D128_fp16(const AttentionArgs& args, cudaStream_t stream) {
-  return with_config(args, [&](auto config) { return launch<decltype(config)>(args, stream); });
-}
-
-int64_t gqa_D128_fp16_workspace(const AttentionArgs& args) {
-  return with_config(args, [&](auto config) { return workspace<decltype(config)>(args); });
-}
+MIRAGE_ATTENTION(gqa_D128_fp16)
 
 }  // namespace mirage::generated

@@ -1,32 +1,14 @@
 // mirage-kernels generate mla_decode --arch sm_90a --dtype fp16 --shape C=512,P=64
-//
-// Formula   [B, Hq, C] = softmax(scale * (q_latent latent^T + q_rope k_rope^T)) latent over the
-//           first seq_lens
-// Shape     DeepSeek-V3 and R1, DeepSeek-V2-Lite, Kimi-K2
-// muGraph   one kernel, its loop cuts L. Its grid, in the muGraph: x cuts Hq, y cuts B, z splits L
-//           (a launch numbers its blocks as its plan needs). In the loop: mask, k_rope_product,
-//           latent_product, latent_product_plus_k_rope_product,
-//           scaled_latent_product_plus_k_rope_product,
-//           seen_scaled_latent_product_plus_k_rope_product, peak,
-//           lowered_scaled_latent_product_plus_k_rope_product, exp, masked, sum_masked,
-//           masked_product; carried relative to peak: sum_masked, masked_product; the blocks that
-//           split L combine, the rest after it.
-// Found     the first by predicted time of 173 proved muGraphs that passes the numeric gate and has
-//           a plan (14843 states, 281 candidates).
-// Proved    equal to the recipe on 44 random draws over finite fields, for the tiles of its one
-//           variant, at full C, P and uneven edges; a wrong muGraph passes with probability at most
-//           2^-40.4.
-// Accuracy  emulated error against float64 (unfused program's): unit 2.3e-04 (6.2e-04), tiny
-//           3.0e-04 (4.7e-04), outliers 2.9e-04 (inf), wide 2.4e-05 (5.6e-03), stale 2.4e-04
-//           (5.1e-04).
-// Expects   q_latent [B, Hq, C], q_rope [B, Hq, P], latent [B, L, C], k_rope [B, L, P]: lines along
-//           C and P contiguous and 16-byte aligned, any other strides, keys and values in pages or
-//           dense; B, Hq, L at run time, L by sequence, 0 too.
-// Launch    as many blocks as run at once, by query rows (Hq) as below; shared memory of their
-//           blocks: 226 KiB.
+// Formula  [B, Hq, C] = softmax(scale * (q_latent latent^T + q_rope k_rope^T)) latent over the
+//          first seq_lens
+// Shape    DeepSeek-V3 and R1, DeepSeek-V2-Lite, Kimi-K2
+// Proved   44 random draws over finite fields; a wrong muGraph passes with probability <= 2^-40.4.
+// Expects  q_latent [B, Hq, C], q_rope [B, Hq, P], latent [B, L, C], k_rope [B, L, P]: lines along
+//          C and P contiguous and 16-byte aligned, any other strides, keys and values in pages or
+//          dense; B, Hq, L at run time, L by sequence, 0 too.
 
-#include "launch.h"
 #include "tile/attention/attention.cuh"
+#include "variants.h"
 
 namespace mirage::generated {
 namespace {
@@ -82,12 +64,12 @@ __global__ void __launch_bounds__(Work<Config>::kThreads, Work<Config>::kBlocks)
 }
 
 template <class Config>
-cudaError_t launch(const AttentionArgs& args, cudaStream_t stream) {
+cudaError_t launch(Config, const AttentionArgs& args, cudaStream_t stream) {
   return tile::launch_attention<Work<Config>>(mla_decode<Config>, args, stream);
 }
 
 template <class Config>
-int64_t workspace(const AttentionArgs& args) {
+int64_t workspace(Config, const AttentionArgs& args) {
   return tile::attention_workspace<Work<Config>>(args);
 }
 
@@ -95,23 +77,11 @@ struct Shape {
   using T = __half;
   static constexpr int C = 512, P = 64;
 };
-struct AnyRows : Shape {
-  static constexpr int kRows = 8, kKeys = 16, kWarps = 4, kStages = 3, kBlocks = 1;
-};
-
-template <class Call>
-auto with_config(const AttentionArgs& args, Call call) {
-  return call(AnyRows{});
-}
+using AnyRows = FlashAttention<Shape, Rows<8>, Keys<16>, Warps<4>, Stages<3>, Blocks<1>>;
+using Variants = AttentionKernels<Any<AnyRows>>;
 
 }  // namespace
 
-cudaError_t mla_decode_C512_P64_fp16(const AttentionArgs& args, cudaStream_t stream) {
-  return with_config(args, [&](auto config) { return launch<decltype(config)>(args, stream); });
-}
-
-int64_t mla_decode_C512_P64_fp16_workspace(const AttentionArgs& args) {
-  return with_config(args, [&](auto config) { return workspace<decltype(config)>(args); });
-}
+MIRAGE_ATTENTION(mla_decode_C512_P64_fp16)
 
 }  // namespace mirage::generated

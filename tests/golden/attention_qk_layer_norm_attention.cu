@@ -1,34 +1,14 @@
 // mirage-kernels generate qk_layer_norm_attention --arch sm_90a --dtype fp16 --shape D=128
-//
-// Formula   [B, Hkv, G, D] = gqa of layer_norm(q) * q_weight + q_bias and layer_norm(k) * k_weight
-//           + k_bias, over D
-// Shape     Chameleon-7B (multi-head) and Chameleon-34B; Command-R+ (no biases)
-// muGraph   one kernel, its loop cuts L. Its grid, in the muGraph: x cuts G, y cuts Hkv, z cuts B,
-//           u splits L (a launch numbers its blocks as its plan needs). In the loop: sum_k, mean_k,
-//           k_minus_mean_k, k_minus_mean_k_squared, mean_k_minus_mean_k_squared,
-//           mean_k_minus_mean_k_squared_plus, root_2, normed_k_minus_mean_k,
-//           scaled_normed_k_minus_mean_k, scaled_normed_k_minus_mean_k_plus, mask,
-//           scaled_scaled_normed_q_minus_mean_q_plus_product,
-//           seen_scaled_scaled_normed_q_minus_mean_q_plus_product, peak,
-//           lowered_scaled_scaled_normed_q_minus_mean_q_plus_product, exp, masked, sum_masked,
-//           masked_product; carried relative to peak: sum_masked, masked_product; the blocks that
-//           split L combine, the rest after it.
-// Found     the first by predicted time of 70 proved muGraphs that passes the numeric gate and has
-//           a plan (756 states, 70 candidates).
-// Proved    equal to the recipe on 72 random draws over finite fields, for the tiles of all 3
-//           variants, at full D and uneven edges; a wrong muGraph passes with probability at most
-//           2^-40.4.
-// Accuracy  emulated error against float64 (unfused program's): unit 2.5e-04 (3.4e-04), tiny
-//           2.8e-04 (3.6e-04), outliers 2.2e-04 (3.1e-04), wide 2.5e-04 (3.4e-04), stale 2.4e-04
-//           (3.2e-04).
-// Expects   q [B, Hkv, G, D], k [B, L, Hkv, D], v [B, L, Hkv, D]: lines along D contiguous and
-//           16-byte aligned, any other strides, keys and values in pages or dense; B, Hkv, G, L at
-//           run time, L by sequence, 0 too.
-// Launch    as many blocks as run at once, by query rows (G) as below; shared memory of their
-//           blocks: 140, 107, 150 KiB.
+// Formula  [B, Hkv, G, D] = gqa of layer_norm(q) * q_weight + q_bias and layer_norm(k) * k_weight +
+//          k_bias, over D
+// Shape    Chameleon-7B (multi-head) and Chameleon-34B; Command-R+ (no biases)
+// Proved   72 random draws over finite fields; a wrong muGraph passes with probability <= 2^-40.4.
+// Expects  q [B, Hkv, G, D], k [B, L, Hkv, D], v [B, L, Hkv, D]: lines along D contiguous and
+//          16-byte aligned, any other strides, keys and values in pages or dense; B, Hkv, G, L at
+//          run time, L by sequence, 0 too.
 
-#include "launch.h"
 #include "tile/attention/attention.cuh"
+#include "variants.h"
 
 namespace mirage::generated {
 namespace {
@@ -112,12 +92,12 @@ __global__ void __launch_bounds__(Work<Config>::kThreads, Work<Config>::kBlocks)
 }
 
 template <class Config>
-cudaError_t launch(const AttentionArgs& args, cudaStream_t stream) {
+cudaError_t launch(Config, const AttentionArgs& args, cudaStream_t stream) {
   return tile::launch_attention<Work<Config>>(qk_layer_norm_attention<Config>, args, stream);
 }
 
 template <class Config>
-int64_t workspace(const AttentionArgs& args) {
+int64_t workspace(Config, const AttentionArgs& args) {
   return tile::attention_workspace<Work<Config>>(args);
 }
 
@@ -125,32 +105,14 @@ struct Shape {
   using T = __half;
   static constexpr int D = 128, kKeyWork = 2;
 };
-struct UpTo8RowsFewTiles : Shape {
-  static constexpr int kRows = 8, kKeys = 16, kWarps = 8, kStages = 2, kBlocks = 1;
-};
-struct UpTo8Rows : Shape {
-  static constexpr int kRows = 8, kKeys = 16, kWarps = 4, kStages = 3, kBlocks = 2;
-};
-struct AnyRows : Shape {
-  static constexpr int kRows = 16, kKeys = 16, kWarps = 8, kStages = 2, kBlocks = 1;
-};
-
-template <class Call>
-auto with_config(const AttentionArgs& args, Call call) {
-  const int64_t rows = static_cast<int64_t>(args.q_len) * args.G;
-  if (rows <= 8 && tile::has_few_work_tiles<8, 128, 2>(args)) return call(UpTo8RowsFewTiles{});
-  if (rows <= 8) return call(UpTo8Rows{});
-  return call(AnyRows{});
-}
+using UpTo8RowsFewTiles = FlashAttention<Shape, Rows<8>, Keys<16>, Warps<8>, Stages<2>, Blocks<1>>;
+using UpTo8Rows = FlashAttention<Shape, Rows<8>, Keys<16>, Warps<4>, Stages<3>, Blocks<2>>;
+using AnyRows = FlashAttention<Shape, Rows<16>, Keys<16>, Warps<8>, Stages<2>, Blocks<1>>;
+using Variants = AttentionKernels<UpTo<8, UpTo8RowsFewTiles, tile::FewTiles<8, 128, 2>>,
+                                  UpTo<8, UpTo8Rows>, Any<AnyRows>>;
 
 }  // namespace
 
-cudaError_t qk_layer_norm_attention_D128_fp16(const AttentionArgs& args, cudaStream_t stream) {
-  return with_config(args, [&](auto config) { return launch<decltype(config)>(args, stream); });
-}
-
-int64_t qk_layer_norm_attention_D128_fp16_workspace(const AttentionArgs& args) {
-  return with_config(args, [&](auto config) { return workspace<decltype(config)>(args); });
-}
+MIRAGE_ATTENTION(qk_layer_norm_attention_D128_fp16)
 
 }  // namespace mirage::generated

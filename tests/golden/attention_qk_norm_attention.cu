@@ -1,31 +1,14 @@
 // mirage-kernels generate qk_norm_attention --arch sm_90a --dtype fp16 --shape D=128
-//
-// Formula   [B, Hkv, G, D] = gqa of q and k after rms_norm over D, by their weights plus
-//           weight_offset
-// Shape     Qwen3-8B and Qwen3-32B; Gemma-3-27B (weight_offset is 1)
-// muGraph   one kernel, its loop cuts L. Its grid, in the muGraph: x cuts G, y cuts Hkv, z cuts B,
-//           u splits L (a launch numbers its blocks as its plan needs). In the loop: mask,
-//           k_squared, normed_scaled_q_product, mean_k_squared, mean_k_squared_plus_eps, root_2,
-//           normed_root_2, scaled_normed_scaled_q_product, seen_scaled_normed_scaled_q_product,
-//           peak, lowered_scaled_normed_scaled_q_product, exp, masked, sum_masked, masked_product;
-//           carried relative to peak: sum_masked, masked_product; the blocks that split L combine,
-//           the rest after it.
-// Found     the first by predicted time of 164 proved muGraphs that passes the numeric gate and has
-//           a plan (5293 states, 164 candidates).
-// Proved    equal to the recipe on 142 random draws over finite fields, for the tiles of all 8
-//           variants, at full D and uneven edges; a wrong muGraph passes with probability at most
-//           2^-40.4.
-// Accuracy  emulated error against float64 (unfused program's): unit 8.6e-04 (2.1e-03), tiny
-//           6.2e-04 (1.3e-03), outliers 1.3e-03 (2.8e-03), wide 6.7e-04 (2.1e-03), stale 6.7e-04
-//           (1.3e-03).
-// Expects   q [B, Hkv, G, D], k [B, L, Hkv, D], v [B, L, Hkv, D]: lines along D contiguous and
-//           16-byte aligned, any other strides, keys and values in pages or dense; B, Hkv, G, L at
-//           run time, L by sequence, 0 too.
-// Launch    as many blocks as run at once, by query rows (G) as below; shared memory of their
-//           blocks: 204, 107, 107, 150, 200 KiB.
+// Formula  [B, Hkv, G, D] = gqa of q and k after rms_norm over D, by their weights plus
+//          weight_offset
+// Shape    Qwen3-8B and Qwen3-32B; Gemma-3-27B (weight_offset is 1)
+// Proved   142 random draws over finite fields; a wrong muGraph passes with probability <= 2^-40.4.
+// Expects  q [B, Hkv, G, D], k [B, L, Hkv, D], v [B, L, Hkv, D]: lines along D contiguous and
+//          16-byte aligned, any other strides, keys and values in pages or dense; B, Hkv, G, L at
+//          run time, L by sequence, 0 too.
 
-#include "launch.h"
 #include "tile/attention/attention.cuh"
+#include "variants.h"
 
 namespace mirage::generated {
 namespace {
@@ -96,12 +79,12 @@ __global__ void __launch_bounds__(Work<Config>::kThreads, Work<Config>::kBlocks)
 }
 
 template <class Config>
-cudaError_t launch(const AttentionArgs& args, cudaStream_t stream) {
+cudaError_t launch(Config, const AttentionArgs& args, cudaStream_t stream) {
   return tile::launch_attention<Work<Config>>(qk_norm_attention<Config>, args, stream);
 }
 
 template <class Config>
-int64_t workspace(const AttentionArgs& args) {
+int64_t workspace(Config, const AttentionArgs& args) {
   return tile::attention_workspace<Work<Config>>(args);
 }
 
@@ -109,46 +92,22 @@ struct Shape {
   using T = __half;
   static constexpr int D = 128, kKeyWork = 1;
 };
-struct UpTo8RowsFewTiles : Shape {
-  static constexpr int kRows = 8, kKeys = 16, kWarps = 8, kStages = 3, kBlocks = 1;
-};
-struct UpTo8RowsManyTiles : Shape {
-  static constexpr int kRows = 8, kKeys = 16, kWarps = 4, kStages = 3, kBlocks = 2, kDynamic = 1;
-};
-struct UpTo8Rows : Shape {
-  static constexpr int kRows = 8, kKeys = 16, kWarps = 4, kStages = 3, kBlocks = 2;
-};
-struct UpTo16Rows : Shape {
-  static constexpr int kRows = 16, kKeys = 16, kWarps = 8, kStages = 2, kBlocks = 1;
-};
-struct AnyRows : Shape {
-  static constexpr int kRows = 128, kKeys = 64, kWarps = 12, kStages = 3, kBlocks = 1,
-                       kProducers = 4, kKeySums = 1;
-};
-
-template <class Call>
-auto with_config(const AttentionArgs& args, Call call) {
-  const int64_t rows = static_cast<int64_t>(args.q_len) * args.G;
-  if (rows <= 8 && tile::has_few_work_tiles<8, 128, 1>(args)) return call(UpTo8RowsFewTiles{});
-  if (rows <= 8 && tile::has_many_work_tiles<UpTo8RowsManyTiles>(args))
-    return call(UpTo8RowsManyTiles{});
-  if (rows <= 8) return call(UpTo8Rows{});
-  if (rows <= 16) return call(UpTo16Rows{});
-  if (rows <= 32 && tile::has_few_work_tiles<8, 128, 1>(args)) return call(UpTo8RowsFewTiles{});
-  if (rows <= 32 && tile::has_many_work_tiles<UpTo8RowsManyTiles>(args))
-    return call(UpTo8RowsManyTiles{});
-  if (rows <= 32) return call(UpTo8Rows{});
-  return call(AnyRows{});
-}
+using UpTo8RowsFewTiles = FlashAttention<Shape, Rows<8>, Keys<16>, Warps<8>, Stages<3>, Blocks<1>>;
+using UpTo8RowsManyTiles =
+    FlashAttention<Shape, Rows<8>, Keys<16>, Warps<4>, Stages<3>, Blocks<2>, Dynamic<1>>;
+using UpTo8Rows = FlashAttention<Shape, Rows<8>, Keys<16>, Warps<4>, Stages<3>, Blocks<2>>;
+using UpTo16Rows = FlashAttention<Shape, Rows<16>, Keys<16>, Warps<8>, Stages<2>, Blocks<1>>;
+using AnyRows = FlashAttention<Shape, Rows<128>, Keys<64>, Warps<12>, Stages<3>, Blocks<1>,
+                               Producers<4>, KeySums<1>>;
+using Variants = AttentionKernels<UpTo<8, UpTo8RowsFewTiles, tile::FewTiles<8, 128, 1>>,
+                                  UpTo<8, UpTo8RowsManyTiles, tile::ManyTiles<UpTo8RowsManyTiles>>,
+                                  UpTo<8, UpTo8Rows>, UpTo<16, UpTo16Rows>,
+                                  UpTo<32, UpTo8RowsFewTiles, tile::FewTiles<8, 128, 1>>,
+                                  UpTo<32, UpTo8RowsManyTiles, tile::ManyTiles<UpTo8RowsManyTiles>>,
+                                  UpTo<32, UpTo8Rows>, Any<AnyRows>>;
 
 }  // namespace
 
-cudaError_t qk_norm_attention_D128_fp16(const AttentionArgs& args, cudaStream_t stream) {
-  return with_config(args, [&](auto config) { return launch<decltype(config)>(args, stream); });
-}
-
-int64_t qk_norm_attention_D128_fp16_workspace(const AttentionArgs& args) {
-  return with_config(args, [&](auto config) { return workspace<decltype(config)>(args); });
-}
+MIRAGE_ATTENTION(qk_norm_attention_D128_fp16)
 
 }  // namespace mirage::generated
