@@ -143,7 +143,7 @@ def _by_rows(record: KernelRecord, top: int, tuned: Tuned | None) -> Candidates:
         assert isinstance(knobs, AttentionKnobs)
         variants = (AttentionVariant(0, knobs),)
         made = AttentionSource(program, variants, record.storage, _header(record, knobs))
-        asked = f"mirage::tile::{few_tiles(program, few)}(*args)" if few is not None else "0"
+        asked = f"mirage::{few_tiles(program, few)}::holds(*args)" if few is not None else "0"
         workspace = f"mirage::generated::{made.symbol}_workspace(*args)"
         answers = {WORKSPACE: workspace, FEW_TILES: asked}
         return emit_attention(made) + _entries(made.symbol, "AttentionArgs", answers)

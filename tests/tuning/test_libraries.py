@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
+from compilers import compiled
 
 from mirage_kernels.generator.build.compile import ROOT
 from mirage_kernels.generator.build.toolchain import Toolchain, find_nvcc
@@ -87,7 +88,7 @@ def all_built(kernel: Compiled) -> list[Built]:
 def test_every_bucket_has_candidates_and_every_source_one_variant(compile_with: Compile) -> None:
     compiler = Compiler()
     assert tuple(b.size for b in compile_with(compiler).buckets) == BUCKETS
-    assert {len(re.findall(r"constexpr int kTokens =", s)) for s in compiler.sources} == {1}
+    assert {len(re.findall(r"^using \w+M =", s, re.MULTILINE)) for s in compiler.sources} == {1}
 
 
 @pytest.mark.parametrize(
@@ -145,18 +146,25 @@ def test_sources_of_rows_serve_any_number_and_are_compiled_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sources, "tuned_kernel", lambda arch, key, **_: None)
-    few_tiles = {"gqa": "mirage::tile::has_few_work_tiles<8, 128>(*args)", "mla_decode": "return 0"}
+    few_tiles = {"gqa": "mirage::tile::FewTiles<8, 128>::holds(*args)", "mla_decode": "return 0"}
     for recipe, says in few_tiles.items():
         compiler = Compiler()
         monkeypatch.setattr(libraries, "_ran", compiler)
         golden = load_record(GOLDEN / f"attention_{recipe}.json")
         kernel = compiled_kernel(candidates_of(golden, 3), shop_in(tmp_path), silent)
         for source in compiler.sources:
-            assert source.count("struct AnyRows : Shape {") == 1
+            assert source.count("using AnyRows =") == 1
             assert "UpTo" not in source
             assert says in source.partition("int mirage_candidate_few_tiles")[2]
         distinct = {b.digest for b in all_built(kernel)}
         assert len(compiler.sources) == len(distinct) <= len(all_built(kernel))
+
+
+def test_a_source_of_rows_compiles(tmp_path: Path) -> None:
+    found = candidates_of(load_record(GOLDEN / "attention_gqa.json"), 0)
+    text = found.source(found.kernel.buckets[0].rule)
+    made = compiled(text, tmp_path, "-cubin", "-arch=sm_90a", "-o", "kernel.cubin")
+    assert made.returncode == 0, made.stderr
 
 
 def test_libraries_of_changed_sources_are_removed(compile_with: Compile, tmp_path: Path) -> None:
