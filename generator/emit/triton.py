@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from mirage_kernels.generator.emit.cuda import Kernel, dims_text
-from mirage_kernels.generator.emit.names import statics
+from mirage_kernels.generator.emit.cuda import Kernel
+from mirage_kernels.generator.emit.names import dims_text, statics
 from mirage_kernels.generator.emit.writer import WIDTH, Writer
 from mirage_kernels.generator.errors import PlanError
 from mirage_kernels.generator.ir import DType

@@ -29,7 +29,7 @@ from mirage_kernels.generator.schedules.producer_blocks import (
 )
 from mirage_kernels.generator.schedules.prologue import has_prologue
 from mirage_kernels.generator.schedules.schedule import Knobs, Variant
-from mirage_kernels.generator.schedules.sliced_k.rule import BUCKETS_WITH_STATISTICS
+from mirage_kernels.generator.schedules.sliced_k import BUCKETS_WITH_STATISTICS
 from mirage_kernels.generator.target import Target, target
 
 # A result beside the output that the loop computes, x + residual: every block reads both. Up to 16

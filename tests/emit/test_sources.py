@@ -14,7 +14,8 @@ import pytest
 from compilers import compiled, formatted
 from sources import foreign_forms, source
 
-from mirage_kernels.generator.emit.cuda import bucket_name, camel, dims_text
+from mirage_kernels.generator.emit.cuda import bucket_name
+from mirage_kernels.generator.emit.names import camel, dims_text
 from mirage_kernels.generator.emit.table import Entry, emit_table
 from mirage_kernels.generator.ir import DType, Graph
 from mirage_kernels.generator.plan.threads import with_threads

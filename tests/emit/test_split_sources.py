@@ -16,7 +16,7 @@ from mirage_kernels.generator.ir import DType, Graph
 from mirage_kernels.generator.plan.lower import tile_program
 from mirage_kernels.generator.recipe import Shape
 from mirage_kernels.generator.schedules.choose import shared_bytes, variants
-from mirage_kernels.generator.schedules.cluster_split_k.knobs import ClusterSplitK
+from mirage_kernels.generator.schedules.cluster_split_k import ClusterSplitK
 from mirage_kernels.generator.target import target
 
 Fused = Callable[..., Graph]

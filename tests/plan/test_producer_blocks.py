@@ -28,8 +28,8 @@ from mirage_kernels.generator.schedules.producer_blocks import (
     spare_blocks,
     with_producer_blocks,
 )
-from mirage_kernels.generator.schedules.register_operand.knobs import RegisterOperand
-from mirage_kernels.generator.schedules.sliced_k.knobs import Footprint, SlicedK
+from mirage_kernels.generator.schedules.register_operand import RegisterOperand
+from mirage_kernels.generator.schedules.sliced_k import Footprint, SlicedK
 from mirage_kernels.generator.target import TARGETS, target
 
 Fused = Callable[..., Graph]
