@@ -122,10 +122,8 @@ def camel(name: str) -> str:
 
 def write_shape(writer: Writer, storage: DType, extents: Mapping[str, int]) -> None:
     """Write what all variants of a shape have: the element type and the static extents."""
-    with writer.block("struct Shape {", "};"):
-        writer.line(f"using T = {TYPES[storage]};")
-        texts = [f"{name} = {size}" for name, size in extents.items()]
-        writer.declaration("static constexpr int ", texts)
+    texts = ", ".join(f"{name} = {size}" for name, size in extents.items())
+    writer.line(f"MIRAGE_SHAPE({TYPES[storage]}, {texts})")
 
 
 def write_config(writer: Writer, name: str, schedule: str, knobs: Mapping[str, object]) -> None:
