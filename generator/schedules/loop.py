@@ -41,11 +41,6 @@ class Producers:
     stages: int
     groups: int = 0  # warpgroups, in pairs of blocks that split the depth; 0: sliced-K
 
-    @property
-    def label(self) -> str:
-        """Name them behind the name of a schedule."""
-        return ", producer blocks in pairs" if self.groups else ", producer blocks"
-
 
 class LoopKnobs(Knobs):
     """Knobs of a block with rows and tokens whose loop streams weights in stages."""
@@ -73,6 +68,15 @@ class LoopKnobs(Knobs):
     def prologue_warps(self) -> int:
         """Return the warps of a block of the prologue kernel; 0: there is none."""
         return 0
+
+    @property
+    def label(self) -> str:
+        """Name the schedule, whether blocks are in pairs, and what other blocks do for them."""
+        pairs = " in pairs" if self.blocks > 1 else ""
+        prologue = ", prologue" if self.prologue_warps else ""
+        producers = ", producer blocks" if self.producers else ""
+        in_pairs = " in pairs" if self.producers and self.producers.groups else ""
+        return f"{self.schedule}{pairs}{prologue}{producers}{in_pairs}"
 
     @property
     def template(self) -> str:
@@ -121,6 +125,11 @@ class Block:
         return self.program.extents[self.program.roles.rows]
 
     @cached_property
+    def inner(self) -> int:
+        """Rows of a weight that the grid does not cut."""
+        return sum(self.program.extents[dim] for dim in self.program.roles.inner)
+
+    @cached_property
     def loads(self) -> Counter[Layout]:
         """Tiles of the streamed operands."""
         return Counter(s.layout for s in self.program.loads)
@@ -129,6 +138,22 @@ class Block:
     def sums(self) -> Counter[Layout]:
         """Values that are added up in the loop, and meet after it."""
         return Counter(s.layout for s in self.program.meetings)
+
+
+class WarpgroupKnobs(LoopKnobs):
+    """Knobs of a block whose warpgroups multiply what comes as TMA tiles."""
+
+    groups: int  # warpgroups that multiply
+
+    @property
+    def warps(self) -> int:
+        """Return how many warps of a block multiply."""
+        return self.groups * GROUP_WARPS
+
+    @property
+    def preference(self) -> tuple[int, ...]:
+        """Order knobs that are predicted to be equally fast."""
+        return (-self.warps, self.rows, self.blocks, -self.stages)
 
 
 def producers_of(knobs: Knobs) -> Producers | None:

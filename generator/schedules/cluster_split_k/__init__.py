@@ -32,7 +32,7 @@ from mirage_kernels.generator.schedules.loop import (
     ROW_TILE,
     TOKEN_TILE,
     Block,
-    LoopKnobs,
+    WarpgroupKnobs,
     lowered,
     reasons_against,
     rows_for,
@@ -55,7 +55,7 @@ VECTOR_CYCLES = 1.8  # per element of the depth, where vectors along it are comp
 
 
 @dataclass(frozen=True)
-class ClusterSplitK(LoopKnobs):
+class ClusterSplitK(WarpgroupKnobs):
     """Template constants of a cluster split-K kernel."""
 
     schedule: ClassVar[str] = "cluster_split_k"
@@ -66,19 +66,14 @@ class ClusterSplitK(LoopKnobs):
     groups: int = GROUPS  # warpgroups that multiply
 
     @property
+    def label(self) -> str:
+        """Name the schedule: its blocks are always in pairs."""
+        return self.schedule
+
+    @property
     def blocks(self) -> int:
         """Return how many blocks, of a cluster, split the loop."""
         return BLOCKS
-
-    @property
-    def warps(self) -> int:
-        """Return how many warps of a block multiply."""
-        return self.groups * GROUP_WARPS
-
-    @property
-    def preference(self) -> tuple[int, ...]:
-        """Order knobs that are predicted to be equally fast."""
-        return (-self.warps, self.rows, self.blocks, -self.stages)
 
     def config(self, program: TileProgram) -> dict[str, int]:
         """Return the knobs; of steps warpgroups, turns, boxes, and sets of registers."""

@@ -2,21 +2,19 @@
 
 Where weights are multiplied as they are loaded, tokens can take the M side of a warpgroup's
 product, from registers, and weights the N side, as they lie in shared memory: each byte is read
-from there once (csrc/tile/register_operand).
-What the loop computes of tokens alone it computes in those registers. Weights that the loop
-computes with would have to be written back to shared memory, so they stay with sliced-K and cluster
-split-K.
-
+from there once (csrc/tile/register_operand). What the loop computes of tokens alone it computes in
+those registers. Weights that the loop computes with would have to be written back to shared memory,
+so they stay with sliced-K and cluster split-K.
 Above 16 tokens register operands are faster than sliced-K; there two blocks split the depth where
 their rows fit. A prologue kernel makes tokens above 8.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import product
+from itertools import count, product
 from math import ceil
 from typing import ClassVar
 
@@ -37,8 +35,8 @@ from mirage_kernels.generator.schedules.loop import (
     ROW_TILE,
     TOKEN_TILE,
     Block,
-    LoopKnobs,
     Producers,
+    WarpgroupKnobs,
     kept_bytes,
     lowered,
     reasons_against,
@@ -66,7 +64,6 @@ SUMS_BYTES = GROUP_WARPS * WARP_LANES * 16  # of a warpgroup, of an octet
 
 FEW_TO_HOLD = 16  # tokens; up to so many sliced-K is as fast
 FEW_IN_EVERY_BLOCK = 8  # the same of tokens that are made (16 in a prologue 11.8 us, else 12.9)
-TOKENS = 16  # what csrc/tile wants a block's tokens to be a multiple of
 FEWEST_OF_SEVERAL = 48  # rows of one of several products: smaller ones read tokens too often
 MOST_BYTES_IN_FLIGHT = 96 * 1024  # of weights
 MOST_STAGES_RECEIVING = 6  # beside producer blocks
@@ -88,7 +85,7 @@ PROLOGUE_US = 1.3  # what a prologue kernel adds, beside its warps
 
 
 @dataclass(frozen=True)
-class RegisterOperand(LoopKnobs):
+class RegisterOperand(WarpgroupKnobs):
     """Template constants of a kernel with tokens as register operands."""
 
     schedule: ClassVar[str] = "register_operand"
@@ -101,24 +98,6 @@ class RegisterOperand(LoopKnobs):
     barriers: int = 1  # of a step: one, or one for each of its boxes
     prologue_warps: int = 0  # of a token's block in a prologue kernel, which makes tokens; 0: none
     producers: Producers | None = None
-
-    @property
-    def label(self) -> str:
-        """Name the schedule, whether blocks are in pairs, and what other blocks do for them."""
-        pairs = " in pairs" if self.blocks > 1 else ""
-        prologue = ", prologue" if self.prologue_warps else ""
-        producers = self.producers.label if self.producers else ""
-        return f"{self.schedule}{pairs}{prologue}{producers}"
-
-    @property
-    def warps(self) -> int:
-        """Return how many warps of a block multiply."""
-        return self.groups * GROUP_WARPS
-
-    @property
-    def preference(self) -> tuple[int, ...]:
-        """Order knobs that are predicted to be equally fast."""
-        return (-self.warps, self.rows, self.blocks, -self.stages)
 
     @property
     def step_depth(self) -> int:
@@ -145,20 +124,14 @@ def can_run(program: TileProgram) -> bool:
     if any(s.do is not Do.CONTRACT for s in computed) and Layout.INNER in held:
         return False
     tokens = {s.out for s in program.loop if s.layout is Layout.TOKENS and s.dtype in STORED}
-    return all(_of_tokens(s) or _multiplies(s, loaded, tokens) for s in computed)
+    alone = (Layout.TOKENS, Layout.TOKEN_SUMS, Layout.DEPTH)  # computed of tokens, or of the depth
 
+    def can(s: Statement) -> bool:
+        if s.do is not Do.CONTRACT:
+            return s.do in (Do.MAP, Do.SUM) and s.layout in alone
+        return loaded.get(s.args[0]) in (Layout.ROWS, Layout.INNER) and s.args[1] in tokens
 
-def _of_tokens(s: Statement) -> bool:
-    """Say whether a statement of the loop computes something of tokens, or of the depth, alone."""
-    alone = (Layout.TOKENS, Layout.TOKEN_SUMS, Layout.DEPTH)
-    return s.do in (Do.MAP, Do.SUM) and s.layout in alone
-
-
-def _multiplies(s: Statement, loaded: Mapping[str, Layout], tokens: set[str]) -> bool:
-    """Say whether a statement of the loop is a product of loaded rows with tokens."""
-    if s.do is not Do.CONTRACT:
-        return False
-    return loaded.get(s.args[0]) in (Layout.ROWS, Layout.INNER) and s.args[1] in tokens
+    return all(map(can, computed))
 
 
 @dataclass(frozen=True)
@@ -169,21 +142,6 @@ class RegisterBlock(Block):
     def of(program: TileProgram) -> RegisterBlock:
         """Return what blocks of a program keep, behind a prologue kernel if there has to be one."""
         return RegisterBlock(main_program(program) if program.lines else program.streamed)
-
-    @cached_property
-    def whole(self) -> int:
-        """Rows of a weight that the grid does not cut."""
-        return sum(self.program.extents[dim] for dim in self.program.roles.inner)
-
-    @property
-    def inner(self) -> int:
-        """Those of which a block computes the totals itself."""
-        return 0 if self.program.received else self.whole
-
-    @property
-    def received(self) -> int:
-        """Those of which other blocks do."""
-        return self.whole if self.program.received else 0
 
     @cached_property
     def mapped(self) -> int:
@@ -205,29 +163,29 @@ class RegisterBlock(Block):
         barriers = BOXES if slow and not self.mapped else 1
         return RegisterOperand(tokens, rows, 0, groups, blocks, barriers)
 
-    @property
+    @cached_property
     def inner_lines(self) -> int:
-        """A block's rows of those that the grid does not cut, in whole row tiles."""
-        return row_tiles(self.inner)
+        """Inner rows of which a block computes the totals, in whole row tiles."""
+        return 0 if self.program.received else row_tiles(self.inner)
 
-    def threads(self, knobs: RegisterOperand) -> int:
-        """Return those who multiply, a warp that copies, perhaps some that receive."""
-        return (knobs.warps + 1 + (RECEIVERS if self.received else 0)) * WARP_LANES
+    def most_registers(self, knobs: RegisterOperand) -> int:
+        """Return what a thread may have: of warps that multiply, one that copies, some receive."""
+        threads = (knobs.warps + 1 + (RECEIVERS if self.program.received else 0)) * WARP_LANES
+        return min(MOST_REGISTERS, REGISTERS // threads // 8 * 8)
 
     def registers(self, knobs: RegisterOperand) -> int:
         """Return the registers of a thread that multiplies: its sums, tokens, the rest."""
         sums = (self.sums[Layout.ACCUM] * knobs.rows + self.inner_lines) // 2
         operands = (1 + self.mapped) * BOXES * BOX_DEPTH // 4
-        return (
-            sums + operands + self.loads[Layout.DEPTH] * BOXES * BOX_DEPTH // 8 + REGISTERS_BESIDE
-        )
+        vectors = self.loads[Layout.DEPTH] * BOXES * BOX_DEPTH // 8
+        return sums + operands + vectors + REGISTERS_BESIDE
 
     def meeting_bytes(self, knobs: RegisterOperand) -> int:
         """Return what lies where the ring was: sums for the other warpgroup, finished lines."""
         groups, octets = knobs.groups, knobs.rows // OCTET // (knobs.blocks * knobs.groups)
         sums = groups * octets * SUMS_BYTES if groups > 1 else 0
         leaving = groups * GROUP_WARPS * ROW_TILE * octets * 16
-        if self.inner:
+        if self.inner_lines:
             leaving += groups * knobs.tokens * (self.inner_lines + 4) * 4
             leaving += kept_bytes(knobs.tokens, self.inner) + knobs.tokens * (knobs.rows + 4) * 4
         return self.sums[Layout.ACCUM] * sums + leaving
@@ -240,9 +198,9 @@ class RegisterBlock(Block):
     def shared_bytes(self, knobs: RegisterOperand) -> int:
         """Return the shared memory of one block."""
         rows, tokens, blocks = knobs.rows // knobs.blocks, knobs.tokens, knobs.blocks
-        beside = kept_bytes(rows, self.inner or self.received) if self.inner or self.received else 0
-        if self.received:
-            beside += kept_bytes(tokens, self.received) + tokens * (rows + 4) * 4
+        beside = kept_bytes(rows, self.inner) if self.inner else 0
+        if self.program.received:
+            beside += kept_bytes(tokens, self.inner) + tokens * (rows + 4) * 4
         octets = rows // OCTET * knobs.groups  # from all warpgroups of the other block
         beside += (blocks - 1) * self.sums[Layout.ACCUM] * octets * SUMS_BYTES
         beside += self.loads[Layout.DEPTH] * self.depth // blocks * 2
@@ -252,8 +210,8 @@ class RegisterBlock(Block):
 
     def fits(self, knobs: RegisterOperand, limit: int) -> bool:
         """Say whether the ring fits, and what meets in its place."""
-        room = self.meeting_bytes(knobs) <= self.ring_bytes(knobs)
-        return room and self.shared_bytes(knobs) <= limit
+        meets = self.meeting_bytes(knobs) <= self.ring_bytes(knobs)
+        return meets and self.shared_bytes(knobs) <= limit
 
 
 # -- the rule, and what is tried -------------------------------------------------------------------
@@ -268,29 +226,23 @@ def fits(program: TileProgram, on: Target) -> tuple[str, ...]:
 
 def choose(program: TileProgram, tokens: int, on: Target) -> RegisterOperand | None:
     """Return the knobs for a bucket, None where such blocks cannot serve or others are better."""
-    if not has_prologue(program, on):
-        return _choose(program, tokens, on, FEW_TO_HOLD)
-    knobs = _choose(main_program(program), tokens, on, FEW_IN_EVERY_BLOCK)
-    warps = row_wise_knobs(program.extents[program.roles.depth]).warps
-    return replace(knobs, prologue_warps=warps) if knobs else None
-
-
-def _choose(program: TileProgram, tokens: int, on: Target, most: int) -> RegisterOperand | None:
-    """Return the knobs of blocks of more than `most` tokens, None where they cannot serve."""
-    block, all_rows = RegisterBlock.of(program), program.extents[program.roles.rows]
+    most, prologue = FEW_TO_HOLD, has_prologue(program, on)
+    if prologue:
+        most, program = FEW_IN_EVERY_BLOCK, main_program(program)
+    block = RegisterBlock.of(program)
     if tokens <= most or not can_run(program.streamed):
         return None
     if tokens <= FEW_TOKENS and block.mapped and block.loads[Layout.ROWS] == 1:
         return None  # 10.5 us against 10.2 split (4096 -> 4096), 14.4 against 12.1 (3584 -> 4608)
-    if (pair := in_pairs(program, tokens, on)) is not None:
-        return pair
+    knobs = in_pairs(program, tokens, on)
     few = FEW_TOKENS if program.roles.inner else most
-    if tokens <= few or program.producers:  # producers of such blocks are in pairs
-        return None
-    waves = 1
-    while (rows := rows_for(all_rows, waves * on.multiprocessors)) > MOST_ROWS:
-        waves += 1
-    return deepest(block, block.sized(rows, tokens), on)
+    if knobs is None and tokens > few and not program.producers:  # those need blocks in pairs
+        by_wave = (rows_for(block.rows, n * on.multiprocessors) for n in count(1))
+        rows = next(rows for rows in by_wave if rows <= MOST_ROWS)
+        knobs = deepest(block, block.sized(rows, tokens), on)
+    if knobs is None or not prologue:
+        return knobs
+    return replace(knobs, prologue_warps=row_wise_knobs(block.depth).warps)
 
 
 def candidates(program: TileProgram, tokens: int, on: Target) -> Iterator[RegisterOperand]:
@@ -303,21 +255,22 @@ def candidates(program: TileProgram, tokens: int, on: Target) -> Iterator[Regist
 
 
 def _candidates(program: TileProgram, tokens: int, on: Target) -> Iterator[RegisterOperand]:
-    block, all_rows = RegisterBlock.of(program), program.extents[program.roles.rows]
-    least = TOKEN_TILE * RECEIVERS if block.received else 1  # each receives some
-    if tokens % TOKENS or tokens % least or not can_run(program.streamed):
+    block = RegisterBlock.of(program)
+    least = TOKEN_TILE * RECEIVERS if block.program.received else 1  # each receives some
+    if tokens % least or not can_run(program.streamed):
         return
     producers = paired_producers(program, tokens, on)
     if program.producers and producers is None:
         return
     for blocks, rows in product((1, PAIR), range(ROW_TILE, PAIR * MOST_ROWS + 1, ROW_TILE)):
-        if (all_rows % rows or block.inner) if blocks > 1 else program.producers:
+        if (block.rows % rows or block.inner_lines) if blocks > 1 else program.producers:
             continue  # producers of such blocks are in pairs
         knobs = replace(block.sized(rows, tokens, blocks), producers=producers)
         if (most := deepest(block, knobs, on)) is None:
             continue
-        fewest = max(FEWEST_STAGES, knobs.groups * blocks)
-        for stages in range(most.stages, fewest - 1, -knobs.groups):
+        for stages in range(
+            most.stages, max(FEWEST_STAGES, knobs.groups * blocks) - 1, -knobs.groups
+        ):
             fitting = replace(knobs, stages=stages)
             if block.fits(fitting, on.shared_bytes):
                 yield fitting
@@ -328,15 +281,14 @@ def _candidates(program: TileProgram, tokens: int, on: Target) -> Iterator[Regis
 def deepest(block: RegisterBlock, knobs: RegisterOperand, on: Target) -> RegisterOperand | None:
     """Return the knobs with as many stages as pay; None where such blocks cannot serve."""
     finished = max(knobs.rows // knobs.blocks, block.inner_lines)
-    turn = knobs.blocks * knobs.groups
     whole = block.depth % knobs.step_depth == 0
     steps = block.depth // (knobs.blocks * BOXES * BOX_DEPTH)
     if not whole or knobs.tokens % ROW_TILE or knobs.tokens > GROUP_ROWS or steps < FEWEST_STEPS:
         return None
     small = product_rows(knobs.rows) < min(knobs.rows, FEWEST_OF_SEVERAL)
-    if finished > MOST_ROWS or small or knobs.rows % (turn * OCTET):
+    if finished > MOST_ROWS or small or knobs.rows % (knobs.blocks * knobs.groups * OCTET):
         return None
-    if block.registers(knobs) > min(MOST_REGISTERS, REGISTERS // block.threads(knobs) // 8 * 8):
+    if block.registers(knobs) > block.most_registers(knobs):
         return None
     step = BOXES * block.loads[Layout.ROWS] * knobs.rows * BOX_DEPTH * 2
     ring = block.ring_bytes(replace(knobs, stages=1))
@@ -346,7 +298,7 @@ def deepest(block: RegisterBlock, knobs: RegisterOperand, on: Target) -> Registe
     fewest = max(3, 2 * knobs.groups) if knobs.blocks > 1 else 1
     if knobs.blocks > 1:
         most = max(fewest, MOST_BYTES_IN_PAIRS // step)
-    elif block.received:
+    elif block.program.received:
         most = min(most, MOST_STAGES_RECEIVING)
     tried = (replace(knobs, stages=s) for s in range(most, fewest - 1, -1) if s % knobs.groups == 0)
     return next((k for k in tried if block.fits(k, on.shared_bytes)), None)
@@ -364,10 +316,10 @@ def in_pairs(program: TileProgram, tokens: int, on: Target) -> RegisterOperand |
     Each reads half as much of the tokens from L2: 10.6 us against 11.5 (4096 -> 4096, 64 tokens).
     With twice as many rows of weights for them that is worth no exchange: 19.1 against 18.9.
     """
-    block, all_rows = RegisterBlock.of(program), program.extents[program.roles.rows]
-    rows = rows_for(all_rows, on.multiprocessors // PAIR)
-    last = all_rows % rows  # rows of the last cluster: each block has some
-    if block.inner or block.loads[Layout.ROWS] > 1 or 0 < last <= rows // PAIR:
+    block = RegisterBlock.of(program)
+    rows = rows_for(block.rows, on.multiprocessors // PAIR)
+    last = block.rows % rows  # rows of the last cluster: each block has some
+    if block.inner_lines or block.loads[Layout.ROWS] > 1 or 0 < last <= rows // PAIR:
         return None
     producers = paired_producers(program, tokens, on)
     if program.producers and producers is None:
@@ -392,29 +344,22 @@ def paired_producers(program: TileProgram, tokens: int, on: Target) -> Producers
         knobs = replace(knobs, groups=1)
     stages = range(2 * knobs.groups, steps + 1, knobs.groups)
     tried = (replace(knobs, stages=s) for s in reversed(stages))
-    fitting = (k for k in tried if block.fits(k, on.shared_bytes - STAMP_BYTES))
-    ring = next(fitting, None)
+    ring = next((k for k in tried if block.fits(k, on.shared_bytes - STAMP_BYTES)), None)
     if ring is None or block.depth % knobs.step_depth:
         return None
     return Producers(knobs.rows // PAIR, knobs.tokens, ring.stages, knobs.groups)
 
 
-# -- the predicted time (schedules/latency.py) -----------------------------------------------------
-
-
 def predict(program: TileProgram, on: Target) -> Model:
-    """Return the model of a program."""
-    alone = _model(program, on)
-    if not has_prologue(program, on):
-        return alone
-    main, depth = _model(main_program(program), on), program.extents[program.roles.depth]
+    """Return the model of a program (`schedules/latency.py`), perhaps behind a prologue."""
+    alone, main = _model(program, on), _model(main_program(program), on)
+    depth = program.extents[program.roles.depth]
 
     def model(knobs: RegisterOperand, tokens: int) -> float:
-        if not knobs.prologue_warps:
+        if not (warps := knobs.prologue_warps):
             return alone(knobs, tokens)
-        chunks = ceil(depth / (knobs.prologue_warps * WARP_LANES * ALIGNED_ELEMENTS))
-        prologue = PROLOGUE_US + ROW_WARP_US * (knobs.prologue_warps + chunks)
-        return prologue + main(replace(knobs, prologue_warps=0), tokens)
+        chunks = ceil(depth / (warps * WARP_LANES * ALIGNED_ELEMENTS))
+        return main(knobs, tokens) + PROLOGUE_US + ROW_WARP_US * (warps + chunks)
 
     return model
 
@@ -429,9 +374,8 @@ def _model(program: TileProgram, on: Target) -> Model:
         taken += work.tokens_us(knobs, BOX_TOKEN_BYTES)
         steps = work.depth / (knobs.blocks * BOX_DEPTH)
         share = knobs.rows / (4 * ROW_TILE) / knobs.groups  # of a group, in products of 64 lines
-        streamed = START_US + work.warpgroups_us(
-            knobs, taken, products * steps * share * STEP_CYCLES
-        )
+        cycles = products * steps * share * STEP_CYCLES
+        streamed = START_US + work.warpgroups_us(knobs, taken, cycles)
         streamed += work.vectors_us(PAIRED_VECTOR_CYCLES if knobs.blocks > 1 else VECTOR_CYCLES)
         if knobs.blocks > 1 and not knobs.producers:
             streamed += PAIRED_ROW_US * knobs.rows

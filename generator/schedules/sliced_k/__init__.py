@@ -92,11 +92,6 @@ class SlicedK(LoopKnobs):
     producers: Producers | None = None
 
     @property
-    def label(self) -> str:
-        """Name the schedule, and whether other blocks compute a product for it."""
-        return self.schedule + (self.producers.label if self.producers else "")
-
-    @property
     def preference(self) -> tuple[int, ...]:
         """Order knobs that are predicted to be equally fast."""
         tile = (self.producers.rows, self.producers.tokens) if self.producers else (0, 0)
