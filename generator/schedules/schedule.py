@@ -138,6 +138,7 @@ class Ranked(Schedule[P]):
     candidates: Callable[[P, int, Target], Iterator[Knobs]]  # that fit a block
     registers: Callable[[P, Any], int]  # of a thread, with its knobs
     predict: Callable[[P, Target], Model]
+    buckets: tuple[int, ...] = ()  # sizes that it is compared at, of programs without a loop
 
     def write(self, program: P, variants: Sequence[Variant]) -> list[Part]:
         """Return the forms of a kernel's variants, by the `parts` of the schedule's own writer.
