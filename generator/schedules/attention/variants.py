@@ -27,7 +27,7 @@ SHARED_ROWS = 32  # up to which several tiles of few rows might be faster than o
 AttentionVariant = Variant[AttentionKnobs]
 
 
-def name_of(variant: AttentionVariant) -> str:
+def name_of(variant: Variant) -> str:
     """Return the name of a variant's knobs: `UpTo8Rows`, `AnyRows`, `AnyRowsFewTiles`."""
     rows = f"UpTo{variant.bucket}Rows" if variant.bucket else "AnyRows"
     few_or_many = variant.work_tiles.capitalize()

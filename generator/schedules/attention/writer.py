@@ -63,7 +63,7 @@ class AttentionKernel(KernelSource[AttentionProgram]):
         rows = []
         for variant, name in kernels:
             given = [f"UpTo<{variant.bucket}, {name}" if variant.bucket else f"Any<{name}"]
-            if variant.few_tiles:
+            if variant.few_tiles and isinstance(variant.knobs, AttentionKnobs):
                 given.append(few_tiles(self.program, variant.knobs))
             if variant.knobs.is_dynamic:
                 given.append(f"tile::ManyTiles<{name}>")
