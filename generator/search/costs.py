@@ -13,9 +13,9 @@ from math import prod
 from mirage_kernels.generator.ir import Dim, DType, Graph, Phase
 from mirage_kernels.generator.meaning.cost import CHEAP, FUNCTION
 from mirage_kernels.generator.search.cases import summed_dims
-from mirage_kernels.generator.search.refine import Refined
-from mirage_kernels.generator.search.settings import FULL, PART, Setting, View
-from mirage_kernels.generator.search.values import LOAD, Saturation, Step, Value
+from mirage_kernels.generator.search.settings import FULL, PART, Dims, View
+from mirage_kernels.generator.search.sketch import Step
+from mirage_kernels.generator.search.values import LOAD, Values
 from mirage_kernels.generator.target import Target
 
 FEW, MANY = 8, 4096  # of a dynamic dim: rows or sequences; positions that are summed along
@@ -37,61 +37,54 @@ def nominal_sizes(spec: Graph) -> dict[str, int]:
 
 @dataclass(frozen=True)
 class Costs:
-    """Nominal microseconds of steps and of reading inputs, in one setting."""
+    """Nominal microseconds of making values, and of reading and writing tensors."""
 
-    setting: Setting
     sizes: Mapping[str, int]
     on: Target
 
-    def step(self, found: Saturation | Refined, value: int, step: Step) -> float:
-        """Return the nominal time of making a value."""
+    def step(self, found: Values, value: int, step: Step) -> float:
+        """Return the nominal time of making a value, or of reading an input.
+
+        An input is read once from memory, again from the cache; a long tile of it that is not cut
+        is read before anything is computed with it.
+        """
+        made, args = found.values[value], [found.values[a] for a in step.args]
         if step.op == LOAD:
-            return self.load(found, value)
-        args = [found.values[a] for a in step.args]
-        dims = frozenset[tuple[str, str]]().union(*(a.dims for a in args))
-        times = self._elements(dims) * self._repeats(dims, found.values[value], args)
+            if not isinstance(found.leaves[value], View):
+                return 0.0
+            whole = self._elements(made.dims) * 2
+            if any(how == FULL and self.extent(d) > LONGEST for d, how in made.dims):
+                whole *= UNCUT
+            again = self._repeats(found, made.dims, looped=False)
+            return whole / self.on.memory_bytes_per_us + whole * again / self.on.l2_bytes_per_us
+        dims: Dims = frozenset().union(*(a.dims for a in args))
+        looped = any(a.phase is Phase.LOOP for a in args)
+        times = self._elements(dims) * self._repeats(found, dims, looped=looped)
         if step.op == "contract":
             return 2 * times / self.on.tensor_flops_per_us + _EACH
         each = 1 if step.op in (*CHEAP, "sum", "accum") else FUNCTION
         return times * each / self.on.alu_ops_per_us + _EACH
 
-    def load(self, found: Saturation | Refined, value: int) -> float:
-        """Return the nominal time of reading an input: once from memory, again from the cache.
-
-        A long tile that is not cut is read before anything is computed with it.
-        """
-        leaf = found.leaves[value]
-        if not isinstance(leaf, View):
-            return 0.0
-        seen = found.values[value]
-        whole = self._elements(seen.dims) * 2
-        if any(how == FULL and self.extent(d) > LONGEST for d, how in seen.dims):
-            whole *= UNCUT
-        again = self._repeats(seen.dims, seen, [])
-        return whole / self.on.memory_bytes_per_us + whole * again / self.on.l2_bytes_per_us
-
-    def _elements(self, dims: frozenset[tuple[str, str]]) -> float:
-        return float(prod(self.extent(d) for d, how in dims if how != PART))
+    def tensor(self, dims: tuple[str, ...]) -> float:
+        """Return the nominal time of reading or writing a tensor once."""
+        elements = prod(map(self.extent, dims))
+        return elements * DType.FP16.bytes / self.on.memory_bytes_per_us
 
     def extent(self, dim: str) -> int:
         """Return the nominal extent of a dim; of a parts dim, how many blocks share the sum."""
         return self.sizes.get(dim, PARTS_EACH)
 
-    def _repeats(self, dims: frozenset[tuple[str, str]], value: Value, args: list[Value]) -> float:
+    def _elements(self, dims: Dims) -> float:
+        return float(prod(self.extent(d) for d, how in dims if how != PART))
+
+    def _repeats(self, found: Values, dims: Dims, *, looped: bool) -> float:
         """Return how many blocks and steps do the same: along axes that cut none of the dims."""
-        cut = {d for d, how in dims if how != FULL}
+        cut, setting = {d for d, how in dims if how != FULL}, found.setting
         blocks = prod(
-            PARTS_EACH if axis == self.setting.split else -(-self.extent(axis) // TILE)
-            for axis in self.setting.grid
+            PARTS_EACH if axis == setting.split else -(-self.extent(axis) // TILE)
+            for axis in setting.grid
             if axis not in cut
         )
-        looped = any(a.phase is Phase.LOOP for a in args)
-        loop = self.setting.loop
+        loop = setting.loop
         steps = -(-self.extent(loop) // STEP) if looped and loop and loop not in cut else 1
         return float(blocks * steps)
-
-
-def tensor_us(dims: tuple[str, ...], sizes: Mapping[str, int], on: Target) -> float:
-    """Return the nominal time of reading or writing a tensor once."""
-    elements = prod(sizes.get(d, PARTS_EACH) for d in dims)
-    return elements * DType.FP16.bytes / on.memory_bytes_per_us

@@ -15,45 +15,36 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from math import inf
+from operator import itemgetter
 
-from mirage_kernels.generator.search.refine import Refined
-from mirage_kernels.generator.search.values import LOAD, Saturation, Step
+from mirage_kernels.generator.search.sketch import Step
+from mirage_kernels.generator.search.values import LOAD, Values
 
-Graph = Saturation | Refined
 Want = tuple[int, bool]  # a value, and whether it must be made from what an obligation names
+Steps = tuple[tuple[int, Step], ...]  # values and what makes each
+Way = tuple[float, Step, tuple[Want, ...]]  # the cost, the step, and what that wants in turn
 
 
 @dataclass(frozen=True)
 class Program:
     """One program: the derivation of every value it computes, operands first, and its cost."""
 
-    steps: tuple[tuple[int, Step], ...]  # loads left out
+    steps: Steps  # loads left out
     roots: tuple[int, ...]
     cost: float
-
-
-@dataclass(frozen=True)
-class _Way:
-    """One way to get what is wanted: its regret, the step, and what that wants in turn."""
-
-    regret: float
-    step: Step
-    wants: tuple[Want, ...]
 
 
 @dataclass
 class Extraction:
     """Enumeration of the programs of one saturation, or of its refinement."""
 
-    graph: Graph
+    graph: Values
     cost: Callable[[int, Step], float]  # of a step that makes a value, loads included
     max_ops: int
     through: frozenset[int] = frozenset()  # inputs of which a program must read at least one
     bound: float = 0.0  # on the total regret
     beyond: float = inf  # the least regret that the bound cut off
-    _priced: dict[Want, list[tuple[float, Step, tuple[Want, ...]]]] = field(default_factory=dict)
-    _least: dict[Want, float] = field(default_factory=dict)
-    _ways: dict[Want, list[_Way]] = field(default_factory=dict)
+    _ways: dict[Want, list[Way]] = field(default_factory=dict)
     _rank: dict[int, int] = field(default_factory=dict)
 
     def programs(self, roots: Sequence[int], wanted: int | None = None) -> list[Program]:
@@ -74,16 +65,21 @@ class Extraction:
 
     def least(self, want: Want) -> float:
         """Return the cost of the cheapest way to get what is wanted, shared parts counted twice."""
-        if want not in self._priced:
+        ways = self.ways(want)
+        return ways[0][0] if ways else inf
+
+    def ways(self, want: Want) -> list[Way]:
+        """Return the ways to get what is wanted, cheapest first."""
+        if want not in self._ways:
             value, obliged = want
-            self._priced[want] = [
+            priced = [
                 (self.cost(value, step) + sum(map(self.least, wants)), step, wants)
                 for step in self.graph.derivations[value]
                 for wants in self._choices(value, step, obliged)
             ]
             self._rank.setdefault(value, len(self._rank))
-            self._least[want] = min((price for price, _, _ in self._priced[want]), default=inf)
-        return self._least[want]
+            self._ways[want] = sorted((w for w in priced if w[0] < inf), key=itemgetter(0))
+        return self._ways[want]
 
     def _choices(self, value: int, step: Step, obliged: bool) -> Iterator[tuple[Want, ...]]:
         """Yield what a step wants: its operands, one of them under the obligation if there is."""
@@ -97,52 +93,42 @@ class Extraction:
 
     def _expand(
         self, chosen: dict[int, Step], pending: dict[int, bool], room: float
-    ) -> Iterator[tuple[tuple[int, Step], ...]]:
+    ) -> Iterator[Steps]:
         if not pending:
             yield tuple(sorted(chosen.items(), key=lambda item: self._rank[item[0]]))
             return
         value = max(pending, key=self._rank.__getitem__)  # its users have all been chosen
         rest = {v: obliged for v, obliged in pending.items() if v != value}
         made, derivations = sum(s.op != LOAD for s in chosen.values()), self.graph.derivations
-        for way in self.ways((value, pending[value])):
-            if way.regret > room:
-                self.beyond = min(self.beyond, self.bound - room + way.regret)
+        ways = self.ways((value, pending[value]))
+        for cost, step, wants in ways:
+            regret = cost - ways[0][0]
+            if regret > room:
+                self.beyond = min(self.beyond, self.bound - room + regret)
                 break
             left = {**rest}
-            for operand, obliged in way.wants:
+            for operand, obliged in wants:
                 left[operand] = left.get(operand, False) or obliged
-            computed = sum(derivations[v][0].op != LOAD for v in left) + (way.step.op != LOAD)
+            computed = sum(derivations[v][0].op != LOAD for v in left) + (step.op != LOAD)
             if made + computed > self.max_ops:
                 continue
-            chosen[value] = way.step
-            yield from self._expand(chosen, left, room - way.regret)
+            chosen[value] = step
+            yield from self._expand(chosen, left, room - regret)
             del chosen[value]
 
-    def ways(self, want: Want) -> list[_Way]:
-        """Return the ways to get what is wanted, least regret first."""
-        if want not in self._ways:
-            least = self.least(want)
-            priced = [way for way in self._priced[want] if way[0] < inf]
-            found = [_Way(max(price - least, 0.0), step, wants) for price, step, wants in priced]
-            self._ways[want] = sorted(found, key=lambda way: way.regret)
-        return self._ways[want]
-
-    def _finished(self, steps: tuple[tuple[int, Step], ...], roots: tuple[int, ...]) -> Program:
-        cost = sum(self.cost(value, step) for value, step in steps)
-        return Program(self._light_first([s for s in steps if s[1].op != LOAD]), roots, cost)
-
-    def _light_first(self, steps: Sequence[tuple[int, Step]]) -> tuple[tuple[int, Step], ...]:
-        """Return steps in an order in which operands come first, of those ready the lightest.
+    def _finished(self, chosen: Steps, roots: tuple[int, ...]) -> Program:
+        """Return a program; its operands come first, and of the steps that are ready the lightest.
 
         What is light leaves little behind; a heavy product that comes last holds its operands
         for the shortest time.
         """
-        waiting = {value for value, _ in steps}
-        left, ordered = list(steps), []
+        cost = sum(self.cost(value, step) for value, step in chosen)
+        left = [s for s in chosen if s[1].op != LOAD]
+        waiting, ordered = {value for value, _ in left}, []
         while left:
             ready = [s for s in left if waiting.isdisjoint(s[1].args)]
             lightest = min(ready, key=lambda s: (self.cost(*s), self._rank[s[0]]))
             ordered.append(lightest)
             left.remove(lightest)
             waiting.discard(lightest[0])
-        return tuple(ordered)
+        return Program(tuple(ordered), roots, cost)

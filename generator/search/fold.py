@@ -14,16 +14,19 @@ anyway, elementwise, so that any tile of one follows from tiles of inputs.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from mirage_kernels.generator.ir import OPS, Graph, Kind, Node
 from mirage_kernels.generator.search.settings import View
 from mirage_kernels.generator.search.sketch import (
     BlockSketch,
     Kernel,
+    Leaf,
+    LibrarySketch,
     ProgramSketch,
+    Step,
+    in_order,
 )
-from mirage_kernels.generator.search.values import Step
 
 
 @dataclass(frozen=True)
@@ -126,71 +129,51 @@ def unfolded(program: ProgramSketch, parts: Parts) -> ProgramSketch | None:
     """Return a program with the parts computed where they are read; None if the library does."""
     kernels: list[Kernel] = []
     for kernel in program.kernels:
-        if isinstance(kernel, BlockSketch):
-            kernels.append(_Unfolding(kernel, parts).run())
-        elif parts.nodes.keys() & {*kernel.args}:
+        if isinstance(kernel, LibrarySketch) and parts.nodes.keys() & {*kernel.args}:
             return None
-        else:
-            kernels.append(kernel)
-    return replace(program, kernels=tuple(kernels))
+        kernels.append(kernel if isinstance(kernel, LibrarySketch) else _unfolded(kernel, parts))
+    return ProgramSketch(tuple(kernels), program.cost)
 
 
-@dataclass
-class _Unfolding:
-    """A block graph whose views of parts are being replaced by what makes them.
+def _unfolded(kernel: BlockSketch, parts: Parts) -> BlockSketch:
+    """Return a block graph whose views of parts are replaced by what makes them."""
+    leaves: dict[Leaf, None] = dict.fromkeys(c for c in kernel.leaves if isinstance(c, str))
+    steps: list[tuple[str, list[Leaf | int], str]] = []
+    known: list[Leaf | int] = []  # what stands for each value: a leaf, or the number of a step
 
-    A value is a view, a constant's name, or the number of a step.
-    """
+    def step(op: str, args: list[Leaf | int], over: str) -> int:
+        steps.append((op, args, over))
+        return len(steps) - 1
 
-    kernel: BlockSketch
-    parts: Parts
-    views: dict[View, None] = field(default_factory=dict)
-    constants: dict[str, None] = field(default_factory=dict)
-    steps: list[tuple[str, list[object], str]] = field(default_factory=list)
-
-    def run(self) -> BlockSketch:
-        """Return the block graph, its values numbered anew."""
-        kernel, spec = self.kernel, self.parts.spec
-        self.constants = dict.fromkeys(kernel.constants)
-        known: list[object] = [*map(self.viewed, kernel.views), *kernel.constants]
-        for step in kernel.steps:
-            known.append(self.step(step.op, [known[a] for a in step.args], step.over))
-        names = [n.name for n in (*spec.inputs, *spec.of("iota"))]
-        places = {name: i for i, name in enumerate(names)}  # what a first kernel made comes last
-        views = sorted(self.views, key=lambda view: places.get(view.tensor, len(names)))
-        values: list[object] = [*views, *self.constants, *range(len(self.steps))]
-        number = {value: i for i, value in enumerate(values)}
-        return replace(
-            kernel,
-            views=tuple(views),
-            constants=tuple(self.constants),
-            steps=tuple(Step(op, tuple(number[a] for a in args), o) for op, args, o in self.steps),
-            results=tuple((number[known[value]], dims) for value, dims in kernel.results),
-        )
-
-    def step(self, op: str, args: list[object], over: str) -> int:
-        self.steps.append((op, args, over))
-        return len(self.steps) - 1
-
-    def viewed(self, view: View) -> object:
-        """Return what stands for an input: a view, or the last step of the part that it views."""
-        if view.tensor not in self.parts.nodes:
-            self.views.setdefault(view)
-            return view
-        made: dict[str, object] = {}
-        for node in self.parts.nodes[view.tensor]:
-            if node.op in _SOURCES:
-                made[node.name] = self.source(node, view)
+    for leaf in kernel.leaves:
+        made: dict[str, Leaf | int] = {}
+        nodes = parts.nodes.get(leaf.tensor, ()) if isinstance(leaf, View) else ()
+        for node in nodes:
+            if isinstance(leaf, View) and node.op in _SOURCES:
+                made[node.name] = source = _source(node, leaf)
+                leaves.setdefault(source)
             else:
-                made[node.name] = self.step(node.op, [made[a] for a in node.args], node.over)
-        return made[view.tensor]
+                made[node.name] = step(node.op, [made[a] for a in node.args], node.over)
+        known.append(made[nodes[-1].name] if nodes else leaf)
+        if not nodes:
+            leaves.setdefault(leaf)
+    for old in kernel.steps:
+        known.append(step(old.op, [known[a] for a in old.args], old.over))
+    names = [n.name for n in (*parts.spec.inputs, *parts.spec.of("iota"))]
+    ordered = in_order(leaves, names)
+    number = {value: i for i, value in enumerate((*ordered, *range(len(steps))))}
+    return BlockSketch(
+        kernel.setting,
+        ordered,
+        tuple(Step(op, tuple(number[a] for a in args), over) for op, args, over in steps),
+        tuple((number[known[value]], dims) for value, dims in kernel.results),
+    )
 
-    def source(self, node: Node, view: View) -> View | str:
-        if node.op in ("const", "size"):
-            self.constants.setdefault(node.name)
-            return node.name
-        names = node.out.type.names
-        cuts = tuple(c if c in names else None for c in view.cuts)
-        own = View(node.name, cuts, view.loop_cut if view.loop_cut in names else None)
-        self.views.setdefault(own)
-        return own
+
+def _source(node: Node, view: View) -> Leaf:
+    """Return what stands for an input or a constant of a part that is viewed."""
+    if node.op in ("const", "size"):
+        return node.name
+    names = node.out.type.names
+    cuts = tuple(c if c in names else None for c in view.cuts)
+    return View(node.name, cuts, view.loop_cut if view.loop_cut in names else None)

@@ -35,9 +35,9 @@ from mirage_kernels.generator.search.sketch import (
     BlockSketch,
     LibrarySketch,
     ProgramSketch,
+    Step,
     middle_name,
 )
-from mirage_kernels.generator.search.values import Step
 
 
 @dataclass(frozen=True)
@@ -75,18 +75,17 @@ class _Lowering:
             else:
                 made = self.block(kernel, result)
             self.bound |= {middle_name(i): name for i, name in enumerate(made)}
-        missing = [name for name in self.goal.spec.outputs[1:] if name not in self.builder.types]
+        also = self.goal.spec.outputs[1:]
+        missing = [name for name in also if name not in self.builder.types]
         if missing:
             raise SearchError(f"the program does not compute {missing[0]}, which is a result too")
-        outputs = (*made, *self.goal.spec.outputs[1:])
-        graph = self.builder.graph(outputs)
+        graph = self.builder.graph((*made, *also))
         used = [n for n in graph.nodes if n.op != "iota" or graph.users(n.name)]
         return check(replace(graph, nodes=tuple(used)))
 
     def library(self, kernel: LibrarySketch, result: TensorType | None) -> str:
         """Add a library product; `result` is the type of the program's result, if this is it."""
-        args = tuple(self.bound[a] for a in kernel.args)
-        types = self.builder.types
+        args, types = tuple(self.bound[a] for a in kernel.args), self.builder.types
         name = "out" if result else self.builder.free_name(name_of("contract", args, types))
         node = Node("contract", args, (Value(name, SCALAR),), over=kernel.over)
         made = result_type(node, [types[a] for a in args])
@@ -97,43 +96,34 @@ class _Lowering:
         """Add a block graph; `result` is the type of the program's result, if this is it."""
         args = tuple(self.bound[v.tensor] for v in kernel.views)
         body, made, also = self.body(kernel, args)
-        outs, nodes = [], []
+        outs, nodes, setting = [], [], kernel.setting
         for name, (_, dims) in zip(made, kernel.results, strict=True):
-            stored = result or self.stored_type(kernel, dims)
+            stored = result or self.stored_type(setting, dims)
             public = "out" if result else self.builder.free_name(name)
-            keys = (parts_of(d) if d == kernel.setting.split else d for d in kernel.setting.grid)
+            keys = (parts_of(d) if d == setting.split else d for d in setting.grid)
             cuts = tuple(d if d in stored.names else None for d in keys)
             nodes.append(Node("output", (name,), (Value(f"{public}_stored", stored),), cuts=cuts))
             outs.append(Value(public, stored))
+        phases = phases_of(body)
         for name, tiles in also.items():
-            nodes.append(self.beside(name, tiles, body, kernel.setting))
-            outs.append(Value(name, nodes[-1].out.type))
+            # Of several tiles of a result beside the output, the one that the loop cuts.
+            type_ = replace(self.goal.spec.values[name].type, dtype=self.goal.storage)
+            looped = [tile for tile in tiles if phases[tile] is Phase.LOOP]
+            cuts = tuple(d if d in type_.names else None for d in setting.grid)
+            value, loop_cut = Value(f"{name}_stored", type_), setting.loop if looped else None
+            tile = (*looped, *tiles)[0]
+            nodes.append(Node("output", (tile,), (value,), cuts=cuts, loop_cut=loop_cut))
+            outs.append(Value(name, type_))
         outputs = tuple(n.name for n in nodes)
         body = replace(body, nodes=(*body.nodes, *nodes), outputs=outputs)
         body = with_precision(body, self.goal.storage)
         self.builder.add(Node("block", args, tuple(outs), body=body))
         return [value.name for value in outs[: len(made)]]
 
-    def beside(self, name: str, tiles: Sequence[str], body: Graph, setting: Setting) -> Node:
-        """Return the node that stores a result beside the output, step by step if the loop has it.
-
-        A block may have several tiles of it: one whole, one cut by the loop.
-        """
-        type_ = replace(self.goal.spec.values[name].type, dtype=self.goal.storage)
-        phases = phases_of(body)
-        looped = [tile for tile in tiles if phases[tile] is Phase.LOOP]
-        return Node(
-            "output",
-            ((*looped, *tiles)[0],),
-            (Value(f"{name}_stored", type_),),
-            cuts=tuple(d if d in type_.names else None for d in setting.grid),
-            loop_cut=setting.loop if looped else None,
-        )
-
-    def stored_type(self, kernel: BlockSketch, dims: Sequence[str]) -> TensorType:
+    def stored_type(self, setting: Setting, dims: Sequence[str]) -> TensorType:
         """Return the type of a tensor between kernels; partial sums and statistics are fp32."""
         own = {d.name: d for t in self.builder.types.values() for d in t.dims}
-        for axis in self.space(kernel.setting).reduced:
+        for axis in self.space(setting).reduced:
             whole, parts = own[axis.dim], parts_of(axis.dim)
             own[parts] = Dim(parts, count(axis, whole.size), whole.dynamic)
         narrow = len(dims) > 1 and not any(d.endswith(parts_of("")) for d in dims)
@@ -165,13 +155,13 @@ class _Lowering:
             tile = tile_type(node, full, space, extents)
             names.append(builder.add(replace(node, outs=(Value(name, tile),))))
             whole |= {name: arg} if arg in self.inputs else {}
-        for constant in kernel.constants:
+        for constant in (leaf for leaf in kernel.leaves if isinstance(leaf, str)):
             names.append(builder.add(self.goal.spec.producers[constant]))
             whole[names[-1]] = constant
         also: dict[str, list[str]] = {}
         for step in kernel.steps:
-            operands = tuple(names[i] for i in step.args)
-            of = self.spec_value(step, [whole.get(o, "") for o in operands])
+            operands = tuple(names[a] for a in step.args)
+            of = self.spec_value(step, tuple(whole.get(o, "") for o in operands))
             is_result = of in self.goal.spec.outputs[1:] and of not in self.builder.types
             own = f"{of}_tile" if is_result else name_of(step.op, operands, builder.types)
             name = builder.free_name(own)
@@ -181,9 +171,8 @@ class _Lowering:
             also |= {of: [*also.get(of, []), name]} if is_result else {}
         return builder.graph(()), [names[value] for value, _ in kernel.results], also
 
-    def spec_value(self, step: Step, args: Sequence[str]) -> str:
+    def spec_value(self, step: Step, args: tuple[str, ...]) -> str:
         """Return the spec's value that an elementwise step makes a tile of, "" if it has none."""
         if OPS[step.op].kind is not Kind.ELEMENTWISE:
             return ""
-        nodes = self.goal.spec.of(step.op)
-        return next((n.name for n in nodes if n.args == tuple(args)), "")
+        return next((n.name for n in self.goal.spec.of(step.op) if n.args == args), "")

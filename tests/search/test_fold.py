@@ -49,7 +49,7 @@ def test_the_shorter_spec_over_the_parts_is_the_spec(recipe: str) -> None:
 @pytest.mark.parametrize("recipe", ["gqa", "layer_norm_linear", "mla_decode"])
 def test_what_sums_along_dims_that_are_cut_is_no_part(recipe: str) -> None:
     problem = search_of(spec_of(recipe), Limits()).problem
-    assert folded(problem.spec, problem.long) == (problem.spec, None)
+    assert folded(problem.spec, problem.roles.long) == (problem.spec, None)
 
 
 def late(x: Tensor, v: Tensor) -> Tensor:
