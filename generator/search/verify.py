@@ -269,11 +269,11 @@ def require_signature(spec: Graph, candidate: Graph) -> None:
         raise VerifyError(f"{len(candidate.inputs)} inputs instead of {len(spec.inputs)}")
     if len(candidate.outputs) != len(spec.outputs):
         raise VerifyError(f"{len(candidate.outputs)} results instead of {len(spec.outputs)}")
-    for name, theirs in zip(spec.outputs, candidate.outputs, strict=True):
-        dims, given = spec.values[name].type, candidate.values[theirs].type
+    for wanted, name in zip(spec.outputs, candidate.outputs, strict=True):
+        dims, given = spec.values[wanted].type, candidate.values[name].type
         if dims.dims != given.dims:
             raise VerifyError(
-                f"its result {theirs} has dims {_dims(given)}, in the recipe {_dims(dims)}"
+                f"its result {name} has dims {_dims(given)}, in the recipe {_dims(dims)}"
             )
 
 
