@@ -3,8 +3,8 @@
 Where both operands of a product are sums of several products, the terms of all that could be made
 of them are too many to search through. What such a part sums along dims that are never cut lies
 within a tile, wherever the tile is: the parts are left out of the search, which then finds programs
-of a smaller spec, and put back into what it finds. A part has no product of two tensors and no exp:
-there the order of evaluation matters.
+of a smaller spec. A part has no product of two tensors and no exp: there the order of evaluation
+matters. Found programs view parts by their names in the whole spec; lowering computes them.
 
 Sums of inputs that are never cut, such as weights stored less 1, are parts of any spec: multiplying
 them out is what makes sums long. So are the results beside the output: they are stored and computed
@@ -13,57 +13,37 @@ anyway, elementwise, so that any tile of one follows from tiles of inputs.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Sequence
+from dataclasses import replace
 
 from mirage_kernels.generator.ir import OPS, Graph, Kind, Node
-from mirage_kernels.generator.search.settings import View
-from mirage_kernels.generator.search.sketch import (
-    BlockSketch,
-    Kernel,
-    Leaf,
-    LibrarySketch,
-    ProgramSketch,
-    Step,
-    in_order,
-)
+
+SOURCES = ("input", "const", "size", "iota")
 
 
-@dataclass(frozen=True)
-class Parts:
-    """The parts of a spec: the nodes of each by its name, operands first."""
-
-    spec: Graph
-    nodes: Mapping[str, tuple[Node, ...]]
-
-
-_SOURCES = ("input", "const", "size", "iota")
-
-
-def folded(spec: Graph, long: Collection[str]) -> tuple[Graph, Parts | None]:
-    """Return the spec with its parts as inputs, and the parts; dims in `long` may be cut."""
+def folded(spec: Graph, long: Collection[str]) -> Graph:
+    """Return the spec with its parts as inputs; dims in `long` may be cut."""
     inside: set[str] = set()
     summing: set[str] = set()
     for node in spec.nodes:
         local = node.op == "sum" and node.over not in long
         plain = OPS[node.op].kind is Kind.ELEMENTWISE and node.op != "exp"
-        if node.op in _SOURCES or (inside >= {*node.args} and (local or plain)):
+        if node.op in SOURCES or (inside >= {*node.args} and (local or plain)):
             inside.add(node.name)
         if node.op == "sum" or summing & {*node.args}:
             summing.add(node.name)
     if spec.outputs[0] in inside:
-        return spec, None
+        return spec
     return _without(spec, [name for name in _leaving(spec, inside) if name in summing])
 
 
-def beside(spec: Graph, long: Collection[str]) -> tuple[Graph, Parts | None]:
-    """Return the spec with its results beside the output as inputs, and these parts."""
-    made, parts = _without(replace(spec, outputs=spec.outputs[:1]), spec.outputs[1:])
-    return made, parts and replace(parts, spec=spec)
+def beside(spec: Graph, long: Collection[str]) -> Graph:
+    """Return the spec with its results beside the output as inputs."""
+    return _without(replace(spec, outputs=spec.outputs[:1]), spec.outputs[1:])
 
 
-def shifted(spec: Graph, long: Collection[str]) -> tuple[Graph, Parts | None]:
-    """Return the spec with its sums of inputs as inputs, and these parts."""
+def shifted(spec: Graph, long: Collection[str]) -> Graph:
+    """Return the spec with its sums of inputs as inputs."""
     inside: set[str] = set()
     for node in spec.nodes:
         whole = node.out.type.dtype.is_real and not {*node.out.type.names} & {*long}
@@ -85,16 +65,15 @@ def _leaving(spec: Graph, inside: set[str]) -> list[str]:
     ]
 
 
-def _without(spec: Graph, roots: Sequence[str]) -> tuple[Graph, Parts | None]:
-    """Return the spec with some values as inputs, and the parts that make them."""
+def _without(spec: Graph, roots: Sequence[str]) -> Graph:
+    """Return the spec with some values as inputs."""
     if not roots:
-        return spec, None
+        return spec
     kept = _leading_to(spec, spec.outputs, stop=roots)
     own = [n for n in spec.inputs if n.name in kept]
     inputs = [Node("input", (), (spec.values[root],)) for root in roots]
     rest = [n for n in spec.nodes if n.name in kept and n.op != "input"]
-    parts = Parts(spec, {root: _part(spec, root) for root in roots})
-    return replace(spec, nodes=(*own, *inputs, *rest)), parts
+    return replace(spec, nodes=(*own, *inputs, *rest))
 
 
 def _leading_to(spec: Graph, results: Collection[str], stop: Collection[str] = ()) -> set[str]:
@@ -109,8 +88,8 @@ def _leading_to(spec: Graph, results: Collection[str], stop: Collection[str] = (
     return needed
 
 
-def _part(spec: Graph, root: str) -> tuple[Node, ...]:
-    """Return the nodes of a part; a sum of products is a contraction."""
+def part(spec: Graph, root: str) -> list[Node]:
+    """Return the nodes that make a part; a sum of products is a contraction."""
     needed = _leading_to(spec, [root])
     nodes = [n for n in spec.nodes if n.name in needed]
     made: list[Node] = []
@@ -122,58 +101,4 @@ def _part(spec: Graph, root: str) -> tuple[Node, ...]:
             node = replace(node, op="contract", args=(a, b))
             made = [n for n in made if n.name != factors.name]
         made.append(node)
-    return tuple(made)
-
-
-def unfolded(program: ProgramSketch, parts: Parts) -> ProgramSketch | None:
-    """Return a program with the parts computed where they are read; None if the library does."""
-    kernels: list[Kernel] = []
-    for kernel in program.kernels:
-        if isinstance(kernel, LibrarySketch) and parts.nodes.keys() & {*kernel.args}:
-            return None
-        kernels.append(kernel if isinstance(kernel, LibrarySketch) else _unfolded(kernel, parts))
-    return ProgramSketch(tuple(kernels), program.cost)
-
-
-def _unfolded(kernel: BlockSketch, parts: Parts) -> BlockSketch:
-    """Return a block graph whose views of parts are replaced by what makes them."""
-    leaves: dict[Leaf, None] = dict.fromkeys(c for c in kernel.leaves if isinstance(c, str))
-    steps: list[tuple[str, list[Leaf | int], str]] = []
-    known: list[Leaf | int] = []  # what stands for each value: a leaf, or the number of a step
-
-    def step(op: str, args: list[Leaf | int], over: str) -> int:
-        steps.append((op, args, over))
-        return len(steps) - 1
-
-    for leaf in kernel.leaves:
-        made: dict[str, Leaf | int] = {}
-        nodes = parts.nodes.get(leaf.tensor, ()) if isinstance(leaf, View) else ()
-        for node in nodes:
-            if isinstance(leaf, View) and node.op in _SOURCES:
-                made[node.name] = source = _source(node, leaf)
-                leaves.setdefault(source)
-            else:
-                made[node.name] = step(node.op, [made[a] for a in node.args], node.over)
-        known.append(made[nodes[-1].name] if nodes else leaf)
-        if not nodes:
-            leaves.setdefault(leaf)
-    for old in kernel.steps:
-        known.append(step(old.op, [known[a] for a in old.args], old.over))
-    names = [n.name for n in (*parts.spec.inputs, *parts.spec.of("iota"))]
-    ordered = in_order(leaves, names)
-    number = {value: i for i, value in enumerate((*ordered, *range(len(steps))))}
-    return BlockSketch(
-        kernel.setting,
-        ordered,
-        tuple(Step(op, tuple(number[a] for a in args), over) for op, args, over in steps),
-        tuple((number[known[value]], dims) for value, dims in kernel.results),
-    )
-
-
-def _source(node: Node, view: View) -> Leaf:
-    """Return what stands for an input or a constant of a part that is viewed."""
-    if node.op in ("const", "size"):
-        return node.name
-    names = node.out.type.names
-    cuts = tuple(c if c in names else None for c in view.cuts)
-    return View(node.name, cuts, view.loop_cut if view.loop_cut in names else None)
+    return made

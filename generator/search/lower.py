@@ -30,12 +30,14 @@ from mirage_kernels.generator.ir import (
 )
 from mirage_kernels.generator.ir.infer import SCALAR, extents_of
 from mirage_kernels.generator.ir.naming import name_of
-from mirage_kernels.generator.search.settings import GRID_AXES, Setting
+from mirage_kernels.generator.search.fold import part
+from mirage_kernels.generator.search.settings import GRID_AXES, Setting, View
 from mirage_kernels.generator.search.sketch import (
     BlockSketch,
+    Leaf,
     LibrarySketch,
     ProgramSketch,
-    Step,
+    in_order,
     middle_name,
 )
 
@@ -64,7 +66,7 @@ class _Lowering:
         for node in (*goal.spec.inputs, *goal.spec.of("iota")):
             self.builder.add(node)
         self.bound = {name: name for name in self.builder.types}
-        self.inputs = frozenset(self.bound)
+        self.inputs = list(self.bound)
 
     def run(self, program: ProgramSketch) -> Graph:
         made: Sequence[str] = ()
@@ -94,9 +96,9 @@ class _Lowering:
 
     def block(self, kernel: BlockSketch, result: TensorType | None) -> list[str]:
         """Add a block graph; `result` is the type of the program's result, if this is it."""
-        args = tuple(self.bound[v.tensor] for v in kernel.views)
-        body, made, also = self.body(kernel, args)
-        outs, nodes, setting = [], [], kernel.setting
+        args, made, block = self.body(kernel)
+        body, setting = block.builder.graph(()), kernel.setting
+        outs, nodes = [], []
         for name, (_, dims) in zip(made, kernel.results, strict=True):
             stored = result or self.stored_type(setting, dims)
             public = "out" if result else self.builder.free_name(name)
@@ -105,7 +107,7 @@ class _Lowering:
             nodes.append(Node("output", (name,), (Value(f"{public}_stored", stored),), cuts=cuts))
             outs.append(Value(public, stored))
         phases = phases_of(body)
-        for name, tiles in also.items():
+        for name, tiles in block.beside.items():
             # Of several tiles of a result beside the output, the one that the loop cuts.
             type_ = replace(self.goal.spec.values[name].type, dtype=self.goal.storage)
             looped = [tile for tile in tiles if phases[tile] is Phase.LOOP]
@@ -137,42 +139,77 @@ class _Lowering:
         space = Space(grid, Axis("loop", loop, extents[loop]) if loop else None)
         return space.with_tiles(self.goal.tiles)
 
-    def body(
-        self, kernel: BlockSketch, args: Sequence[str]
-    ) -> tuple[Graph, list[str], dict[str, list[str]]]:
-        """Return the block graph without outputs, and the names of the kernel's results.
+    def body(self, kernel: BlockSketch) -> tuple[tuple[str, ...], list[str], _Body]:
+        """Return what a block graph reads, the names of its results, and itself without outputs.
 
-        Last the tiles of results beside the output that no kernel has stored yet, by their names.
+        Where it views a part of the spec that was searched as an input, it computes that.
         """
-        fulls = [self.builder.types[a] for a in args]
-        space, extents = self.space(kernel.setting), extents_of(fulls)
-        builder = Builder(Level.BLOCK, space)
-        names: list[str] = []
-        whole: dict[str, str] = {}  # the spec's values that tiles are of
-        for view, arg, full in zip(kernel.views, args, fulls, strict=True):
-            name = builder.free_name(f"{arg}_tile" if any(view.cuts) or view.loop_cut else arg)
-            node = Node("input", (), (Value(name, full),), cuts=view.cuts, loop_cut=view.loop_cut)
-            tile = tile_type(node, full, space, extents)
-            names.append(builder.add(replace(node, outs=(Value(name, tile),))))
-            whole |= {name: arg} if arg in self.inputs else {}
-        for constant in (leaf for leaf in kernel.leaves if isinstance(leaf, str)):
-            names.append(builder.add(self.goal.spec.producers[constant]))
-            whole[names[-1]] = constant
-        also: dict[str, list[str]] = {}
+        spec, types = self.goal.spec, self.builder.types
+        parts: dict[Leaf, list[Node]] = {}
+        read: dict[Leaf, None] = dict.fromkeys(c for c in kernel.leaves if isinstance(c, str))
+        for leaf in kernel.leaves:
+            if isinstance(leaf, View) and leaf.tensor not in self.bound:
+                parts[leaf] = part(spec, leaf.tensor)
+                read |= dict.fromkeys(_source(n, leaf) for n in parts[leaf] if not n.args)
+            else:
+                read.setdefault(leaf)
+        leaves = in_order(read, self.inputs)
+        args = tuple(self.bound[leaf.tensor] for leaf in leaves if isinstance(leaf, View))
+        space, extents = self.space(kernel.setting), extents_of([types[a] for a in args])
+        body = _Body(spec, space, [name for name in spec.outputs[1:] if name not in types])
+        names: dict[Leaf, str] = {}
+        for leaf in leaves:
+            if isinstance(leaf, str):
+                names[leaf] = body.add(spec.producers[leaf], leaf)
+                continue
+            arg, cut = self.bound[leaf.tensor], any(leaf.cuts) or leaf.loop_cut
+            full = Value(body.builder.free_name(f"{arg}_tile" if cut else arg), types[arg])
+            node = Node("input", (), (full,), cuts=leaf.cuts, loop_cut=leaf.loop_cut)
+            tile = Value(full.name, tile_type(node, full.type, space, extents))
+            names[leaf] = body.add(replace(node, outs=(tile,)), arg if arg in self.inputs else "")
+        values: list[str] = []
+        for leaf in kernel.leaves:
+            made = {n.name: names[_source(n, leaf)] for n in parts.get(leaf, ()) if not n.args}
+            for node in (n for n in parts.get(leaf, ()) if n.args):
+                made[node.name] = body.step(node.op, [made[a] for a in node.args], node.over)
+            values.append(made[leaf.tensor] if isinstance(leaf, View) and made else names[leaf])
         for step in kernel.steps:
-            operands = tuple(names[a] for a in step.args)
-            of = self.spec_value(step, tuple(whole.get(o, "") for o in operands))
-            is_result = of in self.goal.spec.outputs[1:] and of not in self.builder.types
-            own = f"{of}_tile" if is_result else name_of(step.op, operands, builder.types)
-            name = builder.free_name(own)
-            node = Node(step.op, operands, (Value(name, SCALAR),), over=step.over)
-            names.append(builder.add(node))
-            whole |= {name: of} if of else {}
-            also |= {of: [*also.get(of, []), name]} if is_result else {}
-        return builder.graph(()), [names[value] for value, _ in kernel.results], also
+            values.append(body.step(step.op, [values[a] for a in step.args], step.over))
+        return args, [values[value] for value, _ in kernel.results], body
 
-    def spec_value(self, step: Step, args: tuple[str, ...]) -> str:
-        """Return the spec's value that an elementwise step makes a tile of, "" if it has none."""
-        if OPS[step.op].kind is not Kind.ELEMENTWISE:
-            return ""
-        return next((n.name for n in self.goal.spec.of(step.op) if n.args == args), "")
+
+class _Body:
+    """A block graph under construction."""
+
+    def __init__(self, spec: Graph, space: Space, wanted: Sequence[str]) -> None:
+        self.spec, self.wanted = spec, wanted  # results beside the output that no kernel has stored
+        self.builder = Builder(Level.BLOCK, space)
+        self.whole: dict[str, str] = {}  # the spec's values that tiles are of
+        self.beside: dict[str, list[str]] = {}  # tiles of what is wanted
+
+    def add(self, node: Node, of: str) -> str:
+        """Add a node that makes a tile of a value of the spec, if of one."""
+        name = self.builder.add(node)
+        if of:
+            self.whole[name] = of
+        if of in self.wanted:
+            self.beside.setdefault(of, []).append(name)
+        return name
+
+    def step(self, op: str, args: Sequence[str], over: str) -> str:
+        """Add a step, named after what it computes."""
+        of, whole = "", tuple(self.whole.get(a, "") for a in args)
+        if OPS[op].kind is Kind.ELEMENTWISE:
+            of = next((n.name for n in self.spec.of(op) if n.args == whole), "")
+        own = f"{of}_tile" if of in self.wanted else name_of(op, tuple(args), self.builder.types)
+        value = Value(self.builder.free_name(own), SCALAR)
+        return self.add(Node(op, tuple(args), (value,), over=over), of)
+
+
+def _source(node: Node, leaf: Leaf) -> Leaf:
+    """Return what stands for an input or a constant of a part that is viewed."""
+    if isinstance(leaf, str) or node.op in ("const", "size"):
+        return node.name
+    names = node.out.type.names
+    cuts = tuple(c if c in names else None for c in leaf.cuts)
+    return View(node.name, cuts, leaf.loop_cut if leaf.loop_cut in names else None)

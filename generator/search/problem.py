@@ -11,10 +11,9 @@ from mirage_kernels.generator.meaning.abstract import PARTS, source, summed, tar
 from mirage_kernels.generator.meaning.arrays import Array
 from mirage_kernels.generator.meaning.oracle import keeps
 from mirage_kernels.generator.meaning.terms import Terms
-from mirage_kernels.generator.search.costs import Costs, nominal_sizes
-from mirage_kernels.generator.search.extract import Extraction, Program
+from mirage_kernels.generator.search.extract import Costs, Extraction, Program, nominal_sizes
 from mirage_kernels.generator.search.fingerprints import Fingerprints
-from mirage_kernels.generator.search.fold import Parts, beside, folded, shifted
+from mirage_kernels.generator.search.fold import beside, folded, shifted
 from mirage_kernels.generator.search.settings import (
     GRID,
     PART,
@@ -31,8 +30,7 @@ from mirage_kernels.generator.search.sketch import (
     Step,
     in_order,
 )
-from mirage_kernels.generator.search.termspace import TermSpace
-from mirage_kernels.generator.search.values import Saturation, Values, Vocabulary
+from mirage_kernels.generator.search.values import Saturation, TermSpace, Values, Vocabulary
 from mirage_kernels.generator.target import Target
 
 LARGEST_TILE = 256  # elements of one dim that a block holds whole
@@ -63,13 +61,10 @@ class Problem:
 
     `terms` interns all terms (z3 is asked where it cannot decide), `target` is the spec's, `space`
     holds what can be part of it. `tensors` are inputs and positions, `order` names their dims.
-    `parts` of longer specs are inputs here, the longest spec's first.
     """
 
-    def __init__(
-        self, spec: Graph, limits: Limits, on: Target, parts: tuple[Parts, ...] = ()
-    ) -> None:
-        self.spec, self.limits, self.on, self.parts = spec, limits, on, parts
+    def __init__(self, spec: Graph, limits: Limits, on: Target) -> None:
+        self.spec, self.limits, self.on = spec, limits, on
         self.costs, self.roles = Costs(nominal_sizes(spec), on), _roles(spec, on)
         self.terms = Terms(fallback=keeps)
         inputs = [(n, self.terms.leaf("input", n.name)) for n in spec.inputs]
@@ -82,20 +77,19 @@ class Problem:
         self._saturations: dict[Setting, Saturation] = {}
 
     def shortened(self) -> Problem:
-        """Return the problem without results beside the output, without sums of inputs, and, if it
-        is long still, without parts.
+        """Return the problem with parts of its spec as inputs: see `search/fold.py`.
 
-        What is found then reads parts, which `fold.unfolded` puts back.
+        These are results beside the output and sums of inputs, and more where it is long still.
         """
         shorter = self.without(beside).without(shifted)
         places = shorter.terms.positions(shorter.target)
         products = sum(len(shorter.terms.table[place]) ** 2 for place in places)
         return shorter.without(folded) if products > LONGEST_SUMS else shorter
 
-    def without(self, fold: Callable[..., tuple[Graph, Parts | None]]) -> Problem:
+    def without(self, fold: Callable[[Graph, frozenset[str]], Graph]) -> Problem:
         """Return the problem without what a fold makes parts of; itself where there is none."""
-        spec, parts = fold(self.spec, self.roles.long)
-        return Problem(spec, self.limits, self.on, (*self.parts, parts)) if parts else self
+        spec = fold(self.spec, self.roles.long)
+        return Problem(spec, self.limits, self.on) if spec != self.spec else self
 
     @cached_property
     def target(self) -> int:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from mirage_kernels.generator.errors import MirageError, SearchError
 from mirage_kernels.generator.ir import Graph, retile
 from mirage_kernels.generator.meaning.cost import Estimate, estimate
-from mirage_kernels.generator.search.costs import FEW, nominal_sizes
+from mirage_kernels.generator.search.extract import FEW, nominal_sizes
 from mirage_kernels.generator.search.gate import batch_dims
 from mirage_kernels.generator.target import Target
 

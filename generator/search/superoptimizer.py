@@ -23,12 +23,11 @@ from mirage_kernels.generator.jobs.job import Problem as JobProblem
 from mirage_kernels.generator.jobs.work import Planned, work
 from mirage_kernels.generator.recipe import Recipe, Shape, trace
 from mirage_kernels.generator.search.cases import Case, seen_dims, summed_dims
-from mirage_kernels.generator.search.fold import unfolded
 from mirage_kernels.generator.search.gate import batch_dims
 from mirage_kernels.generator.search.kernels import Search, Task
 from mirage_kernels.generator.search.lower import Goal, lower
 from mirage_kernels.generator.search.problem import LARGEST_TILE, Limits, Problem
-from mirage_kernels.generator.search.sketch import Counts, Found, ProgramSketch
+from mirage_kernels.generator.search.sketch import Counts, Found, LibrarySketch, ProgramSketch
 from mirage_kernels.generator.search.stabilise import stabilise
 from mirage_kernels.generator.search.verify import Prover
 from mirage_kernels.generator.target import target
@@ -81,8 +80,10 @@ class Superoptimization:
         """Return the tasks that search, then the tasks that verify what was found."""
         if not earlier:
             problem = Problem(self.spec, self.limits, target(self.arch))
-            search = Search(problem.shortened())
-            return Round("search", [partial(_searched, search, t) for t in search.tasks()])
+            search, own = Search(problem.shortened()), {t.name for t in problem.tensors}
+            parts = frozenset(t.name for t in search.problem.tensors) - own
+            searched = partial(_searched, search, parts)
+            return Round("search", [partial(searched, task) for task in search.tasks()])
         if len(earlier) == 1:
             programs, _ = self._worth_verifying(earlier[0])
             verifier = Verifier(self.spec)
@@ -166,12 +167,15 @@ def goal_of(spec: Graph, storage: DType) -> Goal:
     return Goal(spec, replace(result, dtype=storage), storage, {})
 
 
-def _searched(search: Search, task: Task) -> Found:
+def _searched(search: Search, parts: frozenset[str], task: Task) -> Found:
+    """Return what a task finds; the library cannot multiply parts of the spec: none is stored."""
     found = search.run(task)
-    programs = found.programs
-    for parts in reversed(search.problem.parts):
-        programs = tuple(filter(None, (unfolded(program, parts) for program in programs)))
-    return Found(programs, found.counts)
+    programs = (
+        program
+        for program in found.programs
+        if not any(isinstance(k, LibrarySketch) and parts & {*k.args} for k in program.kernels)
+    )
+    return Found(tuple(programs), found.counts)
 
 
 def _verified(verifier: Verifier, batch: Sequence[ProgramSketch]) -> Found:

@@ -28,7 +28,7 @@ from mirage_kernels.generator.search.lower import lower
 from mirage_kernels.generator.search.problem import Limits
 from mirage_kernels.generator.search.sketch import ProgramSketch
 from mirage_kernels.generator.search.superoptimizer import Verifier
-from mirage_kernels.generator.search.termspace import TermSpace
+from mirage_kernels.generator.search.values import TermSpace
 
 
 @dataclass(frozen=True)

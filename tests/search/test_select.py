@@ -10,7 +10,7 @@ from mirage_kernels.generator.errors import PlanError, SearchError, VerifyError
 from mirage_kernels.generator.ir import DType, Graph
 from mirage_kernels.generator.meaning.cost import estimate
 from mirage_kernels.generator.recipe import Recipe, Shape, output_type, trace
-from mirage_kernels.generator.search.costs import nominal_sizes
+from mirage_kernels.generator.search.extract import nominal_sizes
 from mirage_kernels.generator.search.lower import Goal, lower
 from mirage_kernels.generator.search.select import Ranked, choose, rank, tile_choices
 from mirage_kernels.generator.search.settings import Setting, View
