@@ -26,8 +26,7 @@ from mirage_kernels.generator.records.record import KernelRecord
 from mirage_kernels.generator.schedules.streaming import triton_of
 from mirage_kernels.generator.search.gate import Gate
 from mirage_kernels.generator.search.settings import Setting, View
-from mirage_kernels.generator.search.sketch import BlockSketch
-from mirage_kernels.generator.search.values import Step
+from mirage_kernels.generator.search.sketch import BlockSketch, Step
 
 GoldenRecord = Callable[[DType], KernelRecord]
 K, N = 72, 40  # of the golden records: no multiple of a tile
@@ -103,7 +102,6 @@ def test_a_tensor_of_the_outputs_dims_is_read_where_its_tokens_lie() -> None:
             View("weight", ("N", None), "K"),
             View("residual", ("N", "M"), None),
         ),
-        (),
         (Step("contract", (0, 1), "K"), Step("accum", (3,)), Step("add", (2, 4))),
         ((5, ("M", "N")),),
     )
