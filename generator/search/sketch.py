@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -15,8 +14,12 @@ from mirage_kernels.generator.search.settings import PART, Setting, View
 from mirage_kernels.generator.search.values import Counts, Saturation, Step
 
 
+class Kernel:
+    """A kernel of a program: a block graph, or a library operator."""
+
+
 @dataclass(frozen=True)
-class BlockSketch:
+class BlockSketch(Kernel):
     """A block graph: its setting, inputs, constants, steps and results.
 
     Steps and results count values in this order: inputs, constants, steps. `results` gives the
@@ -31,15 +34,12 @@ class BlockSketch:
 
 
 @dataclass(frozen=True)
-class LibrarySketch:
+class LibrarySketch(Kernel):
     """A library operator as a kernel: the matrix product of two tensors over a dim."""
 
     args: tuple[str, str]
     over: str
     dims: tuple[str, ...]
-
-
-Kernel = BlockSketch | LibrarySketch
 
 
 @dataclass(frozen=True)
@@ -110,7 +110,7 @@ def from_json(data: Mapping[str, Json]) -> Found:
     try:
         return Found(
             from_data(tuple[ProgramSketch, ...], data["programs"], _READERS),
-            from_data(Counts, data["counts"], _READERS),
+            from_data(Counts, data["counts"]),
         )
     except (KeyError, ValueError) as error:
         raise SearchError(
@@ -120,12 +120,8 @@ def from_json(data: Mapping[str, Json]) -> Found:
 
 
 def _kernel(data: Json) -> Kernel:
-    if isinstance(data, dict) and "args" in data:
-        return from_data(LibrarySketch, data)
-    return from_data(BlockSketch, data)
+    is_library = isinstance(data, dict) and "args" in data
+    return from_data(LibrarySketch if is_library else BlockSketch, data)
 
 
-_READERS = {
-    Kernel: _kernel,
-    Counter[str]: lambda data: Counter(from_data(dict[str, int], data)),
-}
+_READERS = {Kernel: _kernel}
