@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from mirage_kernels.generator.emit.part import Part
 
 
-@dataclass(frozen=True)
 class Knobs:
     """Template constants of an emitted kernel: every schedule derives a class with its own."""
 
