@@ -39,6 +39,13 @@ MIRAGE_KNOB(ProducerGroups)
 MIRAGE_KNOB(ProducerStages)
 #undef MIRAGE_KNOB
 
+// What all variants of a kernel have: the element type and the static extents, `K = 4096`.
+#define MIRAGE_SHAPE(Element, ...)    \
+  struct Shape {                      \
+    using T = Element;                \
+    static constexpr int __VA_ARGS__; \
+  };
+
 // Configs by schedule: a shape and its knobs. The form of a schedule overloads launch() for its
 // configs, and workspace() where a launch needs one.
 template <class... Knobs>

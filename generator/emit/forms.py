@@ -19,8 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from graphlib import TopologicalSorter
 
-from mirage_kernels.generator.emit.cuda import Kernel, instantiation
-from mirage_kernels.generator.emit.kernel_sources import parts_of
+from mirage_kernels.generator.emit.cuda import Kernel, instantiation, parts_of
 from mirage_kernels.generator.emit.names import statics
 from mirage_kernels.generator.emit.triton import emit_triton
 

@@ -69,6 +69,16 @@ def declared(writer: Writer, program: TileProgram, *, member: bool = False) -> I
     writer.lines[start:start] = head.lines
 
 
+@contextmanager
+def launch_function(writer: Writer, schedule: str) -> Iterator[None]:
+    """Write the function that launches the configs of a schedule."""
+    writer.line("template <class... Knobs>")
+    arguments = f"{schedule}<Knobs...>, const LaunchArgs& args, cudaStream_t stream"
+    with writer.block(f"cudaError_t launch({arguments}) {{"):
+        writer.line(f"using Config = {schedule}<Knobs...>;")
+        yield
+
+
 def statics(program: TileProgram) -> dict[str, int]:
     """Return the static extents of a program, which its text takes from `Config`."""
     dims = {d.name: d for o in program.inputs for d in o.type.dims}
@@ -112,10 +122,8 @@ def camel(name: str) -> str:
 
 def write_shape(writer: Writer, storage: DType, extents: Mapping[str, int]) -> None:
     """Write what all variants of a shape have: the element type and the static extents."""
-    with writer.block("struct Shape {", "};"):
-        writer.line(f"using T = {TYPES[storage]};")
-        texts = [f"{name} = {size}" for name, size in extents.items()]
-        writer.declaration("static constexpr int ", texts)
+    texts = ", ".join(f"{name} = {size}" for name, size in extents.items())
+    writer.line(f"MIRAGE_SHAPE({TYPES[storage]}, {texts})")
 
 
 def write_config(writer: Writer, name: str, schedule: str, knobs: Mapping[str, object]) -> None:
@@ -176,16 +184,6 @@ def shared_at(s: Statement) -> str:
     return f"shared + Shared::k{camel(s.out)}At"
 
 
-def kept_at(writer: Writer, s: Statement) -> None:
-    """Write the line that says where a kept tile lies."""
-    left, right = f"const typename Shared::{camel(s.out)} {s.out}{{", f"{shared_at(s)}}};"
-    if len(writer.unit) * writer.depth + len(left + right) <= WIDTH:
-        writer.line(left + right)
-    else:
-        broken(writer, left, right)
-
-
-def broken(writer: Writer, left: str, right: str) -> None:
-    """Write a line in two, the second indented as a continuation."""
-    writer.line(left)
-    writer.line(f"{writer.unit * 2}{right}")
+def kept_at(s: Statement) -> str:
+    """Return the line that says where a kept tile lies."""
+    return f"const typename Shared::{camel(s.out)} {s.out}{{{shared_at(s)}}};"

@@ -15,7 +15,6 @@ docs/measurements.md), leads for all other GPUs.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from math import ceil, prod
 
@@ -24,10 +23,8 @@ from mirage_kernels.generator.plan.hardware import hardware
 from mirage_kernels.generator.plan.program import Do, Layout, TileProgram
 from mirage_kernels.generator.schedules.loop import LoopKnobs
 from mirage_kernels.generator.schedules.producer_blocks import PAIR
-from mirage_kernels.generator.schedules.schedule import Knobs
 from mirage_kernels.generator.target import Target
 
-Model = Callable[[Knobs, int], float]  # microseconds, of knobs and a number of tokens
 ELEMENT_BYTES = 2
 OVERLAP = 1.06  # faster than memory alone: a launch starts before the one before it ends
 WEIGHT_BYTES = 20.0  # per cycle, to one multiprocessor while its neighbour asks too

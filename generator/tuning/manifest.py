@@ -7,7 +7,7 @@ from pathlib import Path
 
 from mirage_kernels.generator.ir.text import dumps
 from mirage_kernels.generator.records.files import write_whole
-from mirage_kernels.generator.schedules.row_wise.knobs import RowWise
+from mirage_kernels.generator.schedules.row_wise import RowWise
 from mirage_kernels.generator.schedules.schedule import Knobs
 from mirage_kernels.generator.tuning.catalog import Key
 from mirage_kernels.generator.tuning.files import read_file, written

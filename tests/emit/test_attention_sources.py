@@ -108,7 +108,7 @@ def test_the_element_type_is_one_line_of_the_kernel() -> None:
     brain = replace(half, dtype="bf16")
     lines = [source(r).replace(r.dtype, "").splitlines() for r in (half, brain)]
     assert [pair for pair in zip(*lines, strict=True) if pair[0] != pair[1]] == [
-        ("  using T = __half;", "  using T = __nv_bfloat16;")
+        ("MIRAGE_SHAPE(__half, D = 128)", "MIRAGE_SHAPE(__nv_bfloat16, D = 128)")
     ]
 
 

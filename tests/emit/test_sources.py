@@ -14,7 +14,8 @@ import pytest
 from compilers import compiled, formatted
 from sources import foreign_forms, source
 
-from mirage_kernels.generator.emit.cuda import bucket_name, camel, dims_text
+from mirage_kernels.generator.emit.cuda import bucket_name
+from mirage_kernels.generator.emit.names import camel, dims_text
 from mirage_kernels.generator.emit.table import Entry, emit_table
 from mirage_kernels.generator.ir import DType, Graph
 from mirage_kernels.generator.plan.threads import with_threads
@@ -127,7 +128,7 @@ def test_the_element_type_is_one_line_of_the_kernel(golden_record: GoldenRecord)
     brain = replace(half, dtype=DType.BF16.value)
     lines = [source(r, "cu").replace(r.dtype, "").splitlines() for r in (half, brain)]
     assert [pair for pair in zip(*lines, strict=True) if pair[0] != pair[1]] == [
-        ("  using T = __half;", "  using T = __nv_bfloat16;")
+        ("MIRAGE_SHAPE(__half, K = 72, N = 40)", "MIRAGE_SHAPE(__nv_bfloat16, K = 72, N = 40)")
     ]
 
 

@@ -19,13 +19,12 @@ from mirage_kernels.generator.plan.program import (
 )
 from mirage_kernels.generator.records.record import load_record
 from mirage_kernels.generator.schedules.choose import variants
-from mirage_kernels.generator.schedules.row_wise.knobs import (
+from mirage_kernels.generator.schedules.row_wise import (
     RowWise,
     elementwise_knobs,
     row_wise_knobs,
 )
-from mirage_kernels.generator.schedules.sliced_k.knobs import RING, Footprint
-from mirage_kernels.generator.schedules.sliced_k.rule import BUCKETS_WITH_STATISTICS
+from mirage_kernels.generator.schedules.sliced_k import BUCKETS_WITH_STATISTICS, RING, Footprint
 from mirage_kernels.generator.search.settings import Setting
 from mirage_kernels.generator.search.values import Step
 from mirage_kernels.generator.target import target

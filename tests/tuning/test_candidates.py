@@ -37,7 +37,7 @@ from mirage_kernels.generator.schedules.loop import (
     producers_of,
     prologue_warps,
 )
-from mirage_kernels.generator.schedules.sliced_k.knobs import Footprint, SlicedK
+from mirage_kernels.generator.schedules.sliced_k import Footprint, SlicedK
 from mirage_kernels.generator.target import TARGETS, target
 
 Fused = Callable[..., Graph]

@@ -21,10 +21,10 @@ from mirage_kernels.generator.records.record import KernelRecord, load_record
 from mirage_kernels.generator.records.sources import files_of, plan_of, table_of
 from mirage_kernels.generator.schedules.choose import ROW_WISE_AT, programs_of, variants
 from mirage_kernels.generator.schedules.loop import producers_of
-from mirage_kernels.generator.schedules.register_operand.knobs import RegisterOperand
-from mirage_kernels.generator.schedules.row_wise.knobs import RowWise
+from mirage_kernels.generator.schedules.register_operand import RegisterOperand
+from mirage_kernels.generator.schedules.row_wise import RowWise
 from mirage_kernels.generator.schedules.schedule import Knobs
-from mirage_kernels.generator.schedules.sliced_k.knobs import SlicedK
+from mirage_kernels.generator.schedules.sliced_k import SlicedK
 from mirage_kernels.generator.target import target
 from mirage_kernels.generator.tuning import catalog as catalog_module
 from mirage_kernels.generator.tuning import variants as variants_module
