@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from mirage_kernels.generator.emit.part import Part
 
 
+@dataclass(frozen=True)
 class Knobs:
     """Template constants of an emitted kernel: every schedule derives a class with its own."""
 
