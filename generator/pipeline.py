@@ -13,7 +13,6 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import TypeVar
 
 from mirage_kernels.generator.errors import PlanError, SearchError
 from mirage_kernels.generator.frontend.references import require_reference
@@ -24,14 +23,7 @@ from mirage_kernels.generator.jobs.run import Workshop, complete_all
 from mirage_kernels.generator.jobs.store import Store
 from mirage_kernels.generator.plan.threads import with_threads
 from mirage_kernels.generator.recipe import output_type, trace
-from mirage_kernels.generator.records.plans import Plan
-from mirage_kernels.generator.records.record import (
-    About,
-    KernelRecord,
-    MuGraphRecord,
-    Record,
-    SearchSummary,
-)
+from mirage_kernels.generator.records.record import About, KernelRecord, Plan, SearchSummary
 from mirage_kernels.generator.records.sources import files_of, form_of, plan_for, plan_of
 from mirage_kernels.generator.report import Report, report_of
 from mirage_kernels.generator.request import Event, Progress, Request
@@ -51,15 +43,13 @@ from mirage_kernels.generator.tuning.catalog import Key, tuned_kernel
 SEED = 20260
 LIMITS = Limits()
 
-R = TypeVar("R", bound=Record)
-
 
 @dataclass(frozen=True)
 class Result:
     """What was made: its record, its report, and its files by path below the kernels folder."""
 
     request: Request
-    record: Record
+    record: KernelRecord
     report: Report
     files: dict[str, str]
 
@@ -219,7 +209,7 @@ def _key(request: Request) -> Key:
     return Key(recipe.name, request.dtype.value, shape)
 
 
-def _recorded(request: Request, spec: Graph, choice: Choice, found: Found) -> Record:
+def _recorded(request: Request, spec: Graph, choice: Choice, found: Found) -> KernelRecord:
     """Return the record of a chosen muGraph, not yet proved at its tiles."""
     recipe, key = request.recipe, _key(request)
     about = About(
@@ -235,35 +225,36 @@ def _recorded(request: Request, spec: Graph, choice: Choice, found: Found) -> Re
     )
     graph = choice.ranked.graph
     if choice.plan is None:
-        return MuGraphRecord(**vars(about), graph=graph, no_plan=choice.no_plan)
+        return KernelRecord(**vars(about), graph=graph, no_plan=choice.no_plan)
     return replace(choice.plan.record(about, with_threads(graph)), stacked=recipe.stacked)
 
 
-def proof_cases(record: Record) -> list[Case]:
+def proof_cases(record: KernelRecord) -> list[Case]:
     """Return what a muGraph is proved on: at full static extents and at small ones.
 
     A kernel is proved for the tiles of each of its variants.
     """
-    if isinstance(record, MuGraphRecord):
+    if record.no_plan:
         return full_cases(record.graph)
     plan = plan_of(record)
     return [case for variant in record.variants for case in plan.cases(record, variant)]
 
 
-def prove_record(record: R, spec: Graph, progress: Progress) -> R:
+def prove_record(record: KernelRecord, spec: Graph, progress: Progress) -> KernelRecord:
     """Return the record with the proof of its muGraph at its real tile sizes and extents."""
     check_graph(record.graph)
     cases = _announced([*_quick(record, spec), *proof_cases(record)], record, progress)
     return replace(record, proof=prove(spec, record.graph, cases, seed=SEED))
 
 
-def _quick(record: Record, spec: Graph) -> list[Case]:
+def _quick(record: KernelRecord, spec: Graph) -> list[Case]:
     """Return the small cases too where a muGraph has none: with exp only they have a bound."""
-    bounded = isinstance(record, KernelRecord) and not plan_of(record).proves_small
-    return [] if bounded else small_cases(spec)
+    if record.no_plan or plan_of(record).proves_small:
+        return small_cases(spec)
+    return []
 
 
-def _announced(cases: Sequence[Case], record: Record, progress: Progress) -> Iterator[Case]:
+def _announced(cases: Sequence[Case], record: KernelRecord, progress: Progress) -> Iterator[Case]:
     for done, case in enumerate(cases, start=1):
         progress(Event("prove", done, len(cases), f"{record.recipe} {record.stem}"))
         yield case

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from handmade_lines import record_of
+from sources import error
 
 from mirage_kernels.generator.bench.demonstrate import run_triton
 from mirage_kernels.generator.emit.triton import _ELEMENTWISE
@@ -57,10 +58,6 @@ def drawn(tokens: int, dtype: DType) -> list[Array]:
 def linear_and_residual(x: Tensor, weight: Tensor, residual: Tensor) -> Tensor:
     """linear(x, weight) + residual."""
     return contract(x, weight, over="K") + residual
-
-
-def error(made: np.ndarray, exact: np.ndarray) -> float:
-    return float(np.linalg.norm(made - exact) / np.linalg.norm(exact))
 
 
 def spec_of(recipe: Recipe, dtype: DType) -> Graph:
