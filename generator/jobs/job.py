@@ -38,7 +38,8 @@ class Round(NamedTuple):
     tasks: Sequence[Task]
 
 
-class TaskDone(NamedTuple):
+@dataclass(frozen=True)
+class TaskDone:
     """A finished task: its round, its place in it, what it found, and the seconds it took."""
 
     round: int
