@@ -24,8 +24,8 @@ from mirage_kernels.generator.ir import (
     number_text,
     phases_of,
 )
-from mirage_kernels.generator.plan.blocks import without_threads
-from mirage_kernels.generator.plan.dead_code import needed
+from mirage_kernels.generator.plan.barriers import with_barriers
+from mirage_kernels.generator.plan.layout_planner import require_layouts
 from mirage_kernels.generator.plan.program import (
     Do,
     Layout,
@@ -33,10 +33,11 @@ from mirage_kernels.generator.plan.program import (
     Stage,
     Statement,
     TileProgram,
+    needed,
     roles_of,
 )
 from mirage_kernels.generator.plan.tail import EVEN_DEPTH, past_the_depth
-from mirage_kernels.generator.plan.tiles import require_layouts, with_barriers
+from mirage_kernels.generator.plan.threads import without_threads
 
 KEPT = "_kept"  # behind the name of what lines keep, as of totals
 # Carries that join warps or blocks in ways of their own.

@@ -23,8 +23,10 @@ out to the blocks that all compute it; a block that holds a line stores what it 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
+from typing import Protocol, TypeVar
 
 from mirage_kernels.generator.errors import PlanError
 from mirage_kernels.generator.ir import Dim, DType, Graph, TensorType
@@ -244,3 +246,26 @@ class TileProgram:
     def kept(self) -> tuple[Statement, ...]:
         """The statements that keep a stage's totals."""
         return tuple(s for stage in self.stages for s in stage.statements if s.do is Do.KEEP)
+
+
+class _Made(Protocol):
+    """A statement: it makes a value from others."""
+
+    @property
+    def out(self) -> str: ...
+
+    @property
+    def args(self) -> tuple[str, ...]: ...
+
+
+S = TypeVar("S", bound=_Made)
+
+
+def needed(statements: Sequence[S], wanted: set[str]) -> tuple[S, ...]:
+    """Return the statements that values are made by, in their order; the others are dead code."""
+    found, names = list[S](), set(wanted)
+    for s in reversed(statements):
+        if s.out in names:
+            names |= set(s.args)
+            found.append(s)
+    return tuple(reversed(found))

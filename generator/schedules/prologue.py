@@ -23,7 +23,6 @@ from mirage_kernels.generator.emit.part import Part, lines_of
 from mirage_kernels.generator.emit.statements import scalars
 from mirage_kernels.generator.emit.writer import Writer
 from mirage_kernels.generator.ir import DType
-from mirage_kernels.generator.plan.dead_code import needed
 from mirage_kernels.generator.plan.lower import HELD
 from mirage_kernels.generator.plan.program import (
     Do,
@@ -32,6 +31,7 @@ from mirage_kernels.generator.plan.program import (
     Roles,
     Statement,
     TileProgram,
+    needed,
 )
 from mirage_kernels.generator.schedules.row_wise.writer import Lines, line_rows
 from mirage_kernels.generator.target import Target
