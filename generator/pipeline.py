@@ -18,7 +18,6 @@ from mirage_kernels.generator.errors import PlanError, SearchError
 from mirage_kernels.generator.frontend.references import require_reference
 from mirage_kernels.generator.ir import Graph
 from mirage_kernels.generator.ir import check as check_graph
-from mirage_kernels.generator.jobs.catalog import search_job
 from mirage_kernels.generator.jobs.job import Job
 from mirage_kernels.generator.jobs.run import Workshop, complete_all
 from mirage_kernels.generator.jobs.store import Store
@@ -34,9 +33,9 @@ from mirage_kernels.generator.search.gate import Gate, Measured
 from mirage_kernels.generator.search.lower import Goal, lower
 from mirage_kernels.generator.search.problem import Limits
 from mirage_kernels.generator.search.select import Ranked, Refusal, choose, rank
-from mirage_kernels.generator.search.sketch import Found, from_json
+from mirage_kernels.generator.search.sketch import Found
 from mirage_kernels.generator.search.stabilise import stabilise
-from mirage_kernels.generator.search.superoptimizer import run_search
+from mirage_kernels.generator.search.superoptimizer import run_search, search_job
 from mirage_kernels.generator.search.verify import Proof, prove
 from mirage_kernels.generator.target import target
 from mirage_kernels.generator.tuning.catalog import Key, tuned_kernel
@@ -93,7 +92,7 @@ def generate(
 def _require_some(found: Found, recipe: str) -> None:
     if found.programs:
         return
-    cut = found.counts.pruned["budget"] > 0
+    cut = found.counts.pruned.get("budget", 0) > 0
     raise SearchError(
         f"the search found no muGraph equal to {recipe} "
         + (
@@ -146,7 +145,7 @@ def _search(job: Job, jobs: int, progress: Progress, store: Store | None) -> Fou
     (outcome,) = complete_all([job], shop, lambda event: progress(replace(event, stage="search")))
     if outcome.failure is not None:
         raise outcome.failure
-    return from_json(outcome.found)
+    return outcome.found
 
 
 def mugraphs(found: Found, request: Request, spec: Graph) -> list[Graph]:

@@ -9,8 +9,8 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable, Sequence
 
-from mirage_kernels.generator.emit.cuda import Kernel
 from mirage_kernels.generator.emit.names import dims_text, statics
+from mirage_kernels.generator.emit.part import KernelSource
 from mirage_kernels.generator.emit.writer import WIDTH, Writer
 from mirage_kernels.generator.errors import PlanError
 from mirage_kernels.generator.ir import DType
@@ -69,7 +69,7 @@ def block_sizes(program: TileProgram) -> dict[str, str]:
     return sizes | ({roles.depth + WHOLE: whole} if program.lines else {})
 
 
-def emit_triton(kernel: Kernel) -> str:
+def emit_triton(kernel: KernelSource[TileProgram]) -> str:
     """Return the Triton program of a planned kernel, a Python module with one function to call.
 
     The function takes static extents from its tensors: one program serves all shapes of the form.
@@ -108,7 +108,7 @@ def _constants(program: TileProgram) -> list[str]:
     return extents + [_block(d) for d in cut]
 
 
-def _device(writer: Writer, kernel: Kernel) -> None:
+def _device(writer: Writer, kernel: KernelSource[TileProgram]) -> None:
     program = kernel.program
     statics = [f"{n}: tl.constexpr" for n in _constants(program)]
     tensors = [f"{o.name}_ptr" for o in (*program.inputs, *program.results)]
@@ -292,7 +292,7 @@ def _sum(s: Statement, program: TileProgram) -> list[str]:
 def _store(s: Statement, program: TileProgram) -> list[str]:
     """Return where a tile of a result goes, its value, and the mask."""
     roles, lines, shared = program.roles, s in program.lines, s in program.loop
-    axes = (roles.tokens, roles.depth + WHOLE) if lines else (roles.rows, roles.tokens)
+    axes: Axes = (roles.tokens, roles.depth + WHOLE) if lines else (roles.rows, roles.tokens)
     fast, size = (axes[1], roles.depth) if lines else (roles.rows, roles.rows)
     if shared:
         axes, fast, size = _axes(s, program), roles.depth, roles.depth
@@ -316,7 +316,7 @@ _LINES: dict[Do, Callable[[Statement, TileProgram], list[str]]] = {
 }
 
 
-def _host(writer: Writer, kernel: Kernel) -> None:
+def _host(writer: Writer, kernel: KernelSource[TileProgram]) -> None:
     program, roles = kernel.program, kernel.program.roles
     first = _strided(program)[0].name
     typed = [f"{o.name}: torch.Tensor" for o in program.inputs]

@@ -33,7 +33,7 @@ from mirage_kernels.generator.plan.program import (
     TileProgram,
     needed,
 )
-from mirage_kernels.generator.schedules.row_wise.writer import Lines, line_rows
+from mirage_kernels.generator.schedules.row_wise.writer import Lines, Rows, line_rows
 from mirage_kernels.generator.target import Target
 
 WHERE_MEASURED = ("sm_90a",)
@@ -174,7 +174,8 @@ def _write(writer: Writer, program: TileProgram, schedule: str) -> None:
 
 
 def _kernel(writer: Writer, program: TileProgram) -> None:
-    lines, out = Lines(program, "token", summed=True), program.output
+    out = program.output
+    lines = Lines(program, "token", Rows("AfterPrologue", program.roles.depth))
     writer.write(*lines.head(program.roles.depth, "kPrologueThreads<Config>"), "")
     operands = [(pointer(o), operand_dims(o, program)) for o in program.inputs]
     made = f"T* {out.name} = static_cast<T*>(args.workspace);"

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from mirage_kernels.generator.emit.part import Part
 
 
-@dataclass(frozen=True)
 class Knobs:
     """Template constants of an emitted kernel: every schedule derives a class with its own."""
 
@@ -138,6 +137,7 @@ class Ranked(Schedule[P]):
     candidates: Callable[[P, int, Target], Iterator[Knobs]]  # that fit a block
     registers: Callable[[P, Any], int]  # of a thread, with its knobs
     predict: Callable[[P, Target], Model]
+    buckets: tuple[int, ...] = ()  # sizes that it is compared at, of programs without a loop
 
     def write(self, program: P, variants: Sequence[Variant]) -> list[Part]:
         """Return the forms of a kernel's variants, by the `parts` of the schedule's own writer.
