@@ -203,7 +203,8 @@ class Implementations:
         for layout in self.in_registers(arg):
             spread = replace(layout, warp_dim=layout.warp_dim or layout.partial)
             for operands in product([layout], *(self.operand(m, spread) for m in maximum)):
-                cost = Cost() if node.op == "last" else self.costs.accumulators(layout)
+                carried = 0 if node.op == "last" else self.block.tile.registers(layout, 4)  # fp32
+                cost = Cost(registers=carried)
                 if maximum:
                     cost += self.often(arg, self.costs.rescale(*operands))
                 elif node.op == "accum" and not fused:
@@ -365,5 +366,6 @@ class Implementations:
         two_dims = source.rows and source.cols and not source.partial
         narrow = self.block.width(value) == 2
         if source.lanes is Lanes.MMA and narrow and two_dims and goal == turned:
-            cost = self.often(value, self.costs.transpose(source))
+            cycles = self.block.hardware.transpose_cycles / 2  # of a register, two elements
+            cost = self.often(value, self.costs.elements(source, cycles))
             yield Implementation(value, ((value, source),), (goal,), cost)
