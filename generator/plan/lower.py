@@ -13,16 +13,7 @@ from dataclasses import replace
 from math import prod
 
 from mirage_kernels.generator.errors import PlanError
-from mirage_kernels.generator.ir import (
-    OPS,
-    DType,
-    Graph,
-    Kind,
-    Node,
-    Phase,
-    number_text,
-    phases_of,
-)
+from mirage_kernels.generator.ir import OPS, DType, Graph, Kind, Node, Phase, number_text, phases_of
 from mirage_kernels.generator.plan.barriers import with_barriers
 from mirage_kernels.generator.plan.layout_planner import require_layouts
 from mirage_kernels.generator.plan.program import (

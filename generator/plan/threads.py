@@ -8,16 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from mirage_kernels.generator.ir import (
-    OPS,
-    Graph,
-    Kind,
-    Level,
-    Node,
-    Value,
-    check,
-    phases_of,
-)
+from mirage_kernels.generator.ir import OPS, Graph, Kind, Level, Node, Value, check, phases_of
 
 
 def with_threads(graph: Graph) -> Graph:
