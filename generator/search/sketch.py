@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -110,7 +111,7 @@ def from_json(data: Mapping[str, Json]) -> Found:
     try:
         return Found(
             from_data(tuple[ProgramSketch, ...], data["programs"], _READERS),
-            from_data(Counts, data["counts"]),
+            from_data(Counts, data["counts"], _READERS),
         )
     except (KeyError, ValueError) as error:
         raise SearchError(
@@ -124,4 +125,7 @@ def _kernel(data: Json) -> Kernel:
     return from_data(LibrarySketch if is_library else BlockSketch, data)
 
 
-_READERS = {Kernel: _kernel}
+_READERS = {
+    Kernel: _kernel,
+    Counter[str]: lambda data: Counter(from_data(dict[str, int], data)),
+}
