@@ -13,25 +13,16 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import TypeVar
 
 from mirage_kernels.generator.errors import PlanError, SearchError
 from mirage_kernels.generator.frontend.references import require_reference
 from mirage_kernels.generator.ir import Graph
 from mirage_kernels.generator.ir import check as check_graph
-from mirage_kernels.generator.jobs.catalog import search_job
 from mirage_kernels.generator.jobs.run import Workshop, complete_all
 from mirage_kernels.generator.jobs.store import Store
 from mirage_kernels.generator.plan.threads import with_threads
 from mirage_kernels.generator.recipe import output_type, trace
-from mirage_kernels.generator.records.plans import Plan
-from mirage_kernels.generator.records.record import (
-    About,
-    KernelRecord,
-    MuGraphRecord,
-    Record,
-    SearchSummary,
-)
+from mirage_kernels.generator.records.record import About, KernelRecord, Plan, SearchSummary
 from mirage_kernels.generator.records.sources import files_of, form_of, plan_for, plan_of
 from mirage_kernels.generator.report import Report, report_of
 from mirage_kernels.generator.request import Event, Progress, Request
@@ -41,9 +32,9 @@ from mirage_kernels.generator.search.gate import Gate, Measured
 from mirage_kernels.generator.search.lower import Goal, lower
 from mirage_kernels.generator.search.problem import Limits
 from mirage_kernels.generator.search.select import Ranked, Refusal, choose, rank
-from mirage_kernels.generator.search.sketch import Found, from_json
+from mirage_kernels.generator.search.sketch import Found
 from mirage_kernels.generator.search.stabilise import stabilise
-from mirage_kernels.generator.search.superoptimizer import run_search
+from mirage_kernels.generator.search.superoptimizer import run_search, search_job
 from mirage_kernels.generator.search.verify import Proof, prove
 from mirage_kernels.generator.target import target
 from mirage_kernels.generator.tuning.catalog import Key, tuned_kernel
@@ -51,15 +42,13 @@ from mirage_kernels.generator.tuning.catalog import Key, tuned_kernel
 SEED = 20260
 LIMITS = Limits()
 
-R = TypeVar("R", bound=Record)
-
 
 @dataclass(frozen=True)
 class Result:
     """What was made: its record, its report, and its files by path below the kernels folder."""
 
     request: Request
-    record: Record
+    record: KernelRecord
     report: Report
     files: dict[str, str]
 
@@ -101,7 +90,7 @@ def generate(
 
 
 def _nothing_found(found: Found, recipe: str) -> SearchError:
-    if found.counts.pruned["budget"] > 0:
+    if found.counts.pruned.get("budget", 0) > 0:
         where = f"among the {found.counts.states:,} values of its budget"
     else:
         kernels = f"{LIMITS.kernels} kernel{'s' if LIMITS.kernels > 1 else ''}"
@@ -146,7 +135,7 @@ def searched(request: Request, *, jobs: int, progress: Progress, store: Store | 
         made = complete_all([job], shop, lambda event: progress(replace(event, stage="search")))
         if made[0].failure is not None:
             raise made[0].failure
-        _searched[job.key] = from_json(made[0].found)
+        _searched[job.key] = made[0].found
     return _searched[job.key]
 
 
@@ -211,7 +200,7 @@ def _key(request: Request) -> Key:
     return Key(recipe.name, request.dtype.value, shape)
 
 
-def _recorded(request: Request, spec: Graph, choice: Choice, found: Found) -> Record:
+def _recorded(request: Request, spec: Graph, choice: Choice, found: Found) -> KernelRecord:
     """Return the record of a chosen muGraph, not yet proved at its tiles."""
     recipe, key = request.recipe, _key(request)
     about = About(
@@ -227,29 +216,29 @@ def _recorded(request: Request, spec: Graph, choice: Choice, found: Found) -> Re
     )
     graph = choice.ranked.graph
     if choice.plan is None:
-        return MuGraphRecord(**vars(about), graph=graph, no_plan=choice.no_plan)
+        return KernelRecord(**vars(about), graph=graph, no_plan=choice.no_plan)
     return replace(choice.plan.record(about, with_threads(graph)), stacked=recipe.stacked)
 
 
-def proof_cases(record: Record) -> list[Case]:
+def proof_cases(record: KernelRecord) -> list[Case]:
     """Return what a muGraph is proved on: at full static extents and at small ones.
 
     A kernel is proved for the tiles of each of its variants.
     """
-    if isinstance(record, MuGraphRecord):
+    if record.no_plan:
         return full_cases(record.graph)
     plan = plan_of(record)
     return [case for variant in record.variants for case in plan.cases(record, variant)]
 
 
-def prove_record(record: R, spec: Graph, progress: Progress) -> R:
+def prove_record(record: KernelRecord, spec: Graph, progress: Progress) -> KernelRecord:
     """Return the record with the proof of its muGraph at its real tile sizes and extents.
 
     Where a muGraph has no small cases of its own they come first: with exp only they have a bound.
     """
     check_graph(record.graph)
-    bounded = isinstance(record, KernelRecord) and not plan_of(record).proves_small
-    cases = [*([] if bounded else small_cases(spec)), *proof_cases(record)]
+    small = small_cases(spec) if record.no_plan or plan_of(record).proves_small else []
+    cases = [*small, *proof_cases(record)]
 
     def announced() -> Iterator[Case]:
         for done, case in enumerate(cases, start=1):

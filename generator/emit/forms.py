@@ -18,10 +18,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from graphlib import TopologicalSorter
+from typing import Any
 
-from mirage_kernels.generator.emit.cuda import Kernel, instantiation
-from mirage_kernels.generator.emit.kernel_sources import parts_of
-from mirage_kernels.generator.emit.names import statics
+from mirage_kernels.generator.emit.cuda import instantiation
+from mirage_kernels.generator.emit.part import KernelSource
 from mirage_kernels.generator.emit.triton import emit_triton
 
 FORMS = "forms"  # the folder beside those of the architectures
@@ -32,7 +32,7 @@ class Emitted:
     """A kernel of a recipe, and the architecture that it is for."""
 
     arch: str
-    kernel: Kernel
+    kernel: KernelSource[Any]
 
     @property
     def name(self) -> str:
@@ -48,7 +48,7 @@ def recipe_files(emitted: Sequence[Emitted]) -> dict[str, str]:
     """
     emitted = sorted(emitted, key=lambda one: one.name)
     kernels = [one.kernel for one in emitted]
-    parts = [{part.name: part for part in parts_of(k.program, k.variants)} for k in kernels]
+    parts = [{part.name: part for part in k.parts()} for k in kernels]
     names: list[dict[str, str]] = [{} for _ in kernels]  # of form files, by form
     files: dict[str, str] = {}
     beside: dict[str, list[str]] = {}
@@ -78,7 +78,7 @@ def triton_files(emitted: Sequence[Emitted]) -> dict[str, str]:
     return {f"{_folder(emitted[i].kernel)}/triton{s}.py": texts[i] for i, s in named}
 
 
-def _folder(kernel: Kernel) -> str:
+def _folder(kernel: KernelSource[Any]) -> str:
     return f"{FORMS}/{kernel.program.recipe}"
 
 
@@ -96,11 +96,11 @@ def suffixes(emitted: Sequence[Emitted], texts: Mapping[int, str]) -> dict[int, 
     return {i: f"_{emitted[group[0]].name}" for group in groups.values() for i in group}
 
 
-def _attributes(first: Kernel) -> list[Callable[[Emitted], str]]:
+def _attributes(first: KernelSource[Any]) -> list[Callable[[Emitted], str]]:
     """Return what may tell kernels of a recipe apart, the first choice first."""
 
     def extent(name: str) -> Callable[[Emitted], str]:
-        return lambda one: f"{name}{statics(one.kernel.program)[name]}"
+        return lambda one: f"{name}{one.kernel.extents[name]}"
 
-    extents = map(extent, statics(first.program))
+    extents = map(extent, first.extents)
     return [lambda one: one.kernel.storage.value, lambda one: one.arch, *extents]

@@ -63,10 +63,20 @@ def declared(writer: Writer, program: TileProgram, *, member: bool = False) -> I
         head.line("using Clusters = tile::AdapterProducers<Config>;")
     extents = [f"{name} = Config::{name}" for name in statics(program) if name in named]
     if extents:
-        head.declaration(f"{constant} ", extents)
+        head.line(f"{constant} {', '.join(extents)};")
     if "kThreads" in named:
         head.line(f"{constant} kThreads = {THREADS};")
     writer.lines[start:start] = head.lines
+
+
+@contextmanager
+def launch_function(writer: Writer, schedule: str) -> Iterator[None]:
+    """Write the function that launches the configs of a schedule."""
+    writer.line("template <class... Knobs>")
+    arguments = f"{schedule}<Knobs...>, const LaunchArgs& args, cudaStream_t stream"
+    with writer.block(f"cudaError_t launch({arguments}) {{"):
+        writer.line(f"using Config = {schedule}<Knobs...>;")
+        yield
 
 
 def statics(program: TileProgram) -> dict[str, int]:
@@ -100,11 +110,6 @@ def pointer(operand: Operand) -> str:
     return f"const T* {operand.name} = static_cast<const T*>(args.inputs[{operand.index}]);"
 
 
-def result_pointer(result: Operand) -> str:
-    """Return the line that names a result where it lies."""
-    return f"T* {result.name} = static_cast<T*>(args.outputs[{result.index}]);"
-
-
 def camel(name: str) -> str:
     """Return a value's name as a type or constant is written: `sum_sq` -> `SumSq`."""
     return "".join(word.capitalize() for word in name.split("_"))
@@ -112,10 +117,8 @@ def camel(name: str) -> str:
 
 def write_shape(writer: Writer, storage: DType, extents: Mapping[str, int]) -> None:
     """Write what all variants of a shape have: the element type and the static extents."""
-    with writer.block("struct Shape {", "};"):
-        writer.line(f"using T = {TYPES[storage]};")
-        texts = [f"{name} = {size}" for name, size in extents.items()]
-        writer.declaration("static constexpr int ", texts)
+    texts = ", ".join(f"{name} = {size}" for name, size in extents.items())
+    writer.line(f"MIRAGE_SHAPE({TYPES[storage]}, {texts})")
 
 
 def write_config(writer: Writer, name: str, schedule: str, knobs: Mapping[str, object]) -> None:
@@ -176,16 +179,6 @@ def shared_at(s: Statement) -> str:
     return f"shared + Shared::k{camel(s.out)}At"
 
 
-def kept_at(writer: Writer, s: Statement) -> None:
-    """Write the line that says where a kept tile lies."""
-    left, right = f"const typename Shared::{camel(s.out)} {s.out}{{", f"{shared_at(s)}}};"
-    if len(writer.unit) * writer.depth + len(left + right) <= WIDTH:
-        writer.line(left + right)
-    else:
-        broken(writer, left, right)
-
-
-def broken(writer: Writer, left: str, right: str) -> None:
-    """Write a line in two, the second indented as a continuation."""
-    writer.line(left)
-    writer.line(f"{writer.unit * 2}{right}")
+def kept_at(s: Statement) -> str:
+    """Return the line that says where a kept tile lies."""
+    return f"const typename Shared::{camel(s.out)} {s.out}{{{shared_at(s)}}};"

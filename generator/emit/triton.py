@@ -6,10 +6,11 @@ them for real. Triton deals work out to warps itself: a statement is one line on
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Callable, Sequence
 
-from mirage_kernels.generator.emit.cuda import Kernel, dims_text
-from mirage_kernels.generator.emit.names import statics
+from mirage_kernels.generator.emit.names import dims_text, statics
+from mirage_kernels.generator.emit.part import KernelSource
 from mirage_kernels.generator.emit.writer import WIDTH, Writer
 from mirage_kernels.generator.errors import PlanError
 from mirage_kernels.generator.ir import DType
@@ -68,7 +69,7 @@ def block_sizes(program: TileProgram) -> dict[str, str]:
     return sizes | ({roles.depth + WHOLE: whole} if program.lines else {})
 
 
-def emit_triton(kernel: Kernel) -> str:
+def emit_triton(kernel: KernelSource[TileProgram]) -> str:
     """Return the Triton program of a planned kernel, a Python module with one function to call.
 
     The function takes static extents from its tensors: one program serves all shapes of the form.
@@ -107,7 +108,7 @@ def _constants(program: TileProgram) -> list[str]:
     return extents + [_block(d) for d in cut]
 
 
-def _device(writer: Writer, kernel: Kernel) -> None:
+def _device(writer: Writer, kernel: KernelSource[TileProgram]) -> None:
     program = kernel.program
     statics = [f"{n}: tl.constexpr" for n in _constants(program)]
     tensors = [f"{o.name}_ptr" for o in (*program.inputs, *program.results)]
@@ -169,58 +170,42 @@ def _statement(writer: Writer, s: Statement, program: TileProgram) -> None:
         return
     dims = f"  # {dims_text(s.type.names if s in program.lines else _axes(s, program))}"
     if s.do in (Do.LOAD, Do.READ, Do.FETCH):
-        _access(writer, f"{s.out} = tl.load", _load(s, program), dims)
+        _fitted(writer, f"{s.out} = tl.load(", _load(s, program), f"){dims}")
     elif s.do is Do.STORE:
         if s in program.loop:  # all programs of these tokens compute it: one stores it
             step = f"{program.roles.depth.lower()} // {_block(program.roles.depth)}"
             writer.line(f"mine = {step} % tl.num_programs(0) == tl.program_id(0)")
-        _access(writer, "tl.store", _store(s, program), dims)
+        _fitted(writer, "tl.store(", _store(s, program), f"){dims}")
     else:
-        *before, last = _LINES[s.do](s, program)
-        for line in before:
+        lines = _LINES[s.do](s, program)
+        if len(lines[-1] + dims) <= writer.room:
+            lines[-1] += dims
+        for line in lines:
             _assignment(writer, line)
-        if len(writer.unit) * writer.depth + len(last + dims) <= WIDTH:
-            writer.line(last + dims)
-        else:
-            _assignment(writer, last)
 
 
-def _access(writer: Writer, function: str, arguments: Sequence[str], dims: str) -> None:
-    """Write a load or a store in one line, in three, or with an argument per line, as ruff does."""
-    inside, indent = ", ".join(arguments), len(writer.unit) * writer.depth
-    if indent + len(f"{function}({inside}){dims}") <= WIDTH:
-        writer.line(f"{function}({inside}){dims}")
-    elif indent + len(writer.unit + inside) <= WIDTH:
-        with writer.block(f"{function}(", f"){dims}"):
+def _fitted(writer: Writer, opening: str, arguments: Sequence[str], closing: str) -> None:
+    """Write a call in one line, in three, or with an argument per line, as ruff does."""
+    inside = ", ".join(arguments)
+    if len(opening + inside + closing) <= writer.room:
+        writer.line(opening + inside + closing)
+    elif len(writer.unit + inside) <= writer.room:
+        with writer.block(opening, closing):
             writer.line(inside)
     else:
-        writer.call(f"{function}(", arguments, f"){dims}")
+        writer.call(opening, arguments, closing)
 
 
 def _assignment(writer: Writer, line: str) -> None:
     """Write an assignment; if it is too long, as ruff breaks it: in the call, or in parentheses."""
-    if len(writer.unit) * writer.depth + len(line) <= WIDTH:
-        writer.line(line)
-        return
+    if len(line) <= writer.room:
+        return writer.line(line)
     left, _, right = line.partition("= ")
-    name, arguments = _call(right)
-    inside = arguments if name else right
-    if len(writer.unit) * (writer.depth + 1) + len(inside) <= WIDTH:
-        with writer.block(f"{left}= {name}(", ")"):
-            writer.line(inside)
-    else:
-        writer.call(f"{left}= {name}(", inside.split(", "), ")")
-
-
-def _call(text: str) -> tuple[str, str]:
-    """Return the function and the arguments of a text that is one call, else nothing."""
-    name, opened, rest = text.partition("(")
-    depth, ends = 1, []
-    for i, letter in enumerate(rest):
-        depth += (letter == "(") - (letter == ")")
-        ends += [i] if depth == 0 else []
-    is_call = bool(opened) and name.replace(".", "").isidentifier() and ends[:1] == [len(rest) - 1]
-    return (name, rest[:-1]) if is_call else ("", "")
+    name, _, arguments = right.partition("(")
+    made = ast.parse(right, mode="eval").body
+    if isinstance(made, ast.Call) and ast.unparse(made.func) == name:
+        return _fitted(writer, f"{left}= {name}(", arguments[:-1].split(", "), ")")
+    return _fitted(writer, f"{left}= (", right.split(", "), ")")
 
 
 _BY_TOKEN = (Layout.TOKENS, Layout.LINE, Layout.ACCUM)  # tensors with a row per token
@@ -294,10 +279,6 @@ def _contract(s: Statement, program: TileProgram) -> list[str]:
     return [f"{s.out} += tl.dot({s.args[0]}, tl.trans({s.args[1]}))"]
 
 
-def _keep(s: Statement, program: TileProgram) -> list[str]:
-    return [f"{s.out} = {s.args[0]}.to({_narrow(program)})"]
-
-
 def _sum(s: Statement, program: TileProgram) -> list[str]:
     if s not in program.lines:
         return [f"{s.out} += tl.sum({s.args[0]}, axis=1)"]
@@ -308,45 +289,34 @@ def _sum(s: Statement, program: TileProgram) -> list[str]:
     return [f"{s.out} = tl.sum({terms}, axis={len(_axes_of(s.args[0], program)) - 1})"]
 
 
-def _total(s: Statement, program: TileProgram) -> list[str]:
-    return [f"{s.out} = {s.args[0]}"]
-
-
 def _store(s: Statement, program: TileProgram) -> list[str]:
-    if s in program.loop:
-        return _store_share(s, program)
-    roles, lines = program.roles, s in program.lines
-    axes = (roles.tokens, roles.depth + WHOLE) if lines else (roles.rows, roles.tokens)
+    """Return where a tile of a result goes, its value, and the mask."""
+    roles, lines, shared = program.roles, s in program.lines, s in program.loop
+    axes: Axes = (roles.tokens, roles.depth + WHOLE) if lines else (roles.rows, roles.tokens)
     fast, size = (axes[1], roles.depth) if lines else (roles.rows, roles.rows)
+    if shared:
+        axes, fast, size = _axes(s, program), roles.depth, roles.depth
     row, token = (_expanded(dim.lower(), (dim,), axes) for dim in (fast, roles.tokens))
+    place = f"{{}}_ptr + {token} * {size} + {row}"
+    inside = [f"({row} < {size})", f"({token} < {roles.tokens})"]
+    if shared:  # a step's tile, by the program that has the step
+        mine = _expanded("mine", (roles.depth,), axes)
+        return [place.format(s.args[1]), s.args[0], f"mask={' & '.join([*inside[::-1], mine])}"]
     name = s.args[1] if lines else program.output.name
-    return [
-        f"{name}_ptr + {token} * {size} + {row}",
-        f"{s.args[0]}.to({name}_ptr.dtype.element_ty)",
-        f"mask=({row} < {size}) & ({token} < {roles.tokens})",
-    ]
-
-
-def _store_share(s: Statement, program: TileProgram) -> list[str]:
-    """Return where a step's tile of a result goes, and the mask."""
-    (value, tensor), axes = s.args, _axes(s, program)
-    token, k = (_expanded(dim.lower(), (dim,), axes) for dim in axes)
-    depth, tokens = program.roles.depth, program.roles.tokens
-    inside = f"({token} < {tokens}) & ({k} < {depth})"
-    mine = _expanded("mine", (depth,), axes)
-    return [f"{tensor}_ptr + {token} * {depth} + {k}", value, f"mask={inside} & {mine}"]
+    value = f"{s.args[0]}.to({name}_ptr.dtype.element_ty)"
+    return [place.format(name), value, f"mask={' & '.join(inside)}"]
 
 
 _LINES: dict[Do, Callable[[Statement, TileProgram], list[str]]] = {
     Do.MAP: _map,
     Do.CONTRACT: _contract,
     Do.SUM: _sum,
-    Do.TOTAL: _total,
-    Do.KEEP: _keep,
+    Do.TOTAL: lambda s, program: [f"{s.out} = {s.args[0]}"],
+    Do.KEEP: lambda s, program: [f"{s.out} = {s.args[0]}.to({_narrow(program)})"],
 }
 
 
-def _host(writer: Writer, kernel: Kernel) -> None:
+def _host(writer: Writer, kernel: KernelSource[TileProgram]) -> None:
     program, roles = kernel.program, kernel.program.roles
     first = _strided(program)[0].name
     typed = [f"{o.name}: torch.Tensor" for o in program.inputs]

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import hashlib
-import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
 from typing import Protocol
 
-from mirage_kernels.generator.ir.text import Json
+import msgspec
 
-Found = dict[str, Json]  # what a task found, and what all of them did
+from mirage_kernels.generator.ir.text import Json
+from mirage_kernels.generator.search.sketch import Found
+
 Task = Callable[[], Found]  # finds the same whenever and wherever it runs
 
 # What a search's outcome depends on, below the generator's folder.
@@ -40,7 +41,7 @@ class TaskDone:
 class Problem(Protocol):
     """A search that can be pickled, and is made in rounds; each may build on those before."""
 
-    def identity(self) -> Found:
+    def identity(self) -> dict[str, Json]:
         """Return everything that the outcome depends on, the version of the code included."""
         ...
 
@@ -62,22 +63,18 @@ class Job:
 
     @cached_property
     def key(self) -> str:
-        """The name of the result: a digest of all that it depends on."""
-        return hashlib.sha256(canonical(self.problem.identity()).encode()).hexdigest()
+        """The name of the result: a digest of all that it depends on.
 
-
-def canonical(data: Json | Mapping[str, Json]) -> str:
-    """Return the one text of JSON data; names keep their order, which may mean something."""
-    return json.dumps(data, separators=(",", ":"))
+        A worker gets the job with the key that was asked for.
+        """
+        return hashlib.sha256(msgspec.json.encode(self.problem.identity())).hexdigest()
 
 
 @cache
 def code_digest(root: Path = Path(__file__).parents[1]) -> str:
     """Return the digest of the sources that a search depends on, wherever their folder lies."""
     total = hashlib.sha256()
-    for path in sorted(
-        p for name in SEARCH_CODE for p in (root / name, *root.glob(f"{name}/*.py"))
-    ):
-        if path.is_file():
-            total.update(f"{path.relative_to(root)}\n".encode() + path.read_bytes())
+    paths = (p for name in SEARCH_CODE for p in (root / name, *root.glob(f"{name}/*.py")))
+    for path in sorted(p for p in paths if p.is_file()):
+        total.update(f"{path.relative_to(root)}\n".encode() + path.read_bytes())
     return total.hexdigest()

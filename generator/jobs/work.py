@@ -6,7 +6,6 @@ Every executor runs `work`, here or elsewhere.
 from __future__ import annotations
 
 import ctypes
-import json
 import multiprocessing
 import os
 import signal
@@ -17,19 +16,10 @@ from contextlib import closing
 from dataclasses import dataclass
 
 from mirage_kernels.generator.errors import JobError, MirageError
-from mirage_kernels.generator.jobs.job import Found, Job, Task, TaskDone, canonical
+from mirage_kernels.generator.jobs.job import Job, Task, TaskDone
+from mirage_kernels.generator.search.sketch import Found
 
 _SIGNAL_AT_DEATH_OF_PARENT = 1  # PR_SET_PDEATHSIG of prctl(2)
-
-
-@dataclass(frozen=True)
-class Assignment:
-    """A job with the tasks that are finished, and how many processes may work on the others."""
-
-    job: Job
-    key: str  # as the one who assigns computes it
-    finished: Sequence[TaskDone]
-    processes: int = 1
 
 
 @dataclass(frozen=True)
@@ -41,50 +31,34 @@ class Planned:
     done: int
 
 
-@dataclass(frozen=True)
-class Merged:
-    """The last message: the outcome of the search."""
-
-    found: Found
+Message = Planned | TaskDone | Found | MirageError  # the last two end the work
 
 
-Message = Planned | TaskDone | Merged | MirageError
+def work(job: Job, finished: Sequence[TaskDone], processes: int) -> Iterator[Message]:
+    """Do what is left of a job, message by message; an error of ours is the last message.
 
-
-def work(assignment: Assignment) -> Iterator[Message]:
-    """Do what is left of a job, message by message; an error of ours is the last message."""
+    The work of other sources is refused: a cluster may hold another version of them.
+    """
     try:
-        _check_version(assignment)
-        yield from _work(assignment)
+        if Job(job.name, job.problem).key != job.key:
+            raise JobError(
+                f"the worker's generator is another version than the one that asks for {job.name}",
+                "install the same version of mirage-kernels wherever workers run",
+            )
+        rounds: list[list[Found]] = []
+        while (this := job.problem.next_round(rounds)) is not None:
+            number = len(rounds)
+            known = {t.index: t.found for t in finished if t.round == number}
+            yield Planned(this.name, len(this.tasks), len(known))
+            todo = [i for i in range(len(this.tasks)) if i not in known]
+            with closing(_run_tasks(number, this.tasks, todo, processes)) as messages:
+                for task in messages:
+                    yield task
+                    known[task.index] = task.found
+            rounds.append([known[i] for i in range(len(this.tasks))])
+        yield job.problem.merge(rounds)
     except MirageError as error:
         yield error
-
-
-def _check_version(assignment: Assignment) -> None:
-    """Refuse to do the work of other sources: a cluster may hold another version of them."""
-    here = Job(assignment.job.name, assignment.job.problem).key
-    if here != assignment.key:
-        raise JobError(
-            "the worker's generator is another version than the one that asks for "
-            f"{assignment.job.name}",
-            "install the same version of mirage-kernels wherever workers run",
-        )
-
-
-def _work(assignment: Assignment) -> Iterator[Message]:
-    problem = assignment.job.problem
-    rounds: list[list[Found]] = []
-    while (this := problem.next_round(rounds)) is not None:
-        number = len(rounds)
-        known = {t.index: t.found for t in assignment.finished if t.round == number}
-        yield Planned(this.name, len(this.tasks), len(known))
-        todo = [i for i in range(len(this.tasks)) if i not in known]
-        with closing(_run_tasks(number, this.tasks, todo, assignment.processes)) as finished:
-            for task in finished:
-                yield task
-                known[task.index] = task.found
-        rounds.append([known[i] for i in range(len(this.tasks))])
-    yield Merged(problem.merge(rounds))
 
 
 Finished = Generator[TaskDone, None, None]  # closing it ends the tasks that still run
@@ -122,9 +96,7 @@ _round_here: list[tuple[int, Sequence[Task]]] = []
 def _run_task(index: int) -> TaskDone:
     number, tasks = _round_here[0]
     start = time.perf_counter()
-    # As the store would return it, so that a resumed search merges what an unbroken one does.
-    found = json.loads(canonical(tasks[index]()))
-    return TaskDone(number, index, found, time.perf_counter() - start)
+    return TaskDone(number, index, tasks[index](), time.perf_counter() - start)
 
 
 def _start_child(parent: int) -> None:

@@ -12,24 +12,20 @@ whatever is predicted to be fastest.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from itertools import groupby
+from itertools import chain, groupby
 
 from mirage_kernels.generator.errors import PlanError
 from mirage_kernels.generator.ir import Graph
 from mirage_kernels.generator.plan.lower import tile_program
 from mirage_kernels.generator.plan.program import TileProgram
 from mirage_kernels.generator.schedules import RANKED
-from mirage_kernels.generator.schedules.loop import ALIGNED_ELEMENTS, BUCKETS, LoopKnobs
-from mirage_kernels.generator.schedules.producer_blocks import (
-    STAMP_BYTES,
-    WHERE_MEASURED,
-    with_producer_blocks,
-)
+from mirage_kernels.generator.schedules.loop import ALIGNED_ELEMENTS, BUCKETS
+from mirage_kernels.generator.schedules.producer_blocks import WHERE_MEASURED, with_producer_blocks
 from mirage_kernels.generator.schedules.prologue import has_prologue
 from mirage_kernels.generator.schedules.schedule import Knobs, Variant
-from mirage_kernels.generator.schedules.sliced_k.rule import BUCKETS_WITH_STATISTICS
+from mirage_kernels.generator.schedules.sliced_k import BUCKETS_WITH_STATISTICS
 from mirage_kernels.generator.target import Target, target
 
 # A result beside the output that the loop computes, x + residual: every block reads both. Up to 16
@@ -37,7 +33,6 @@ from mirage_kernels.generator.target import Target, target
 # to 6 (docs/planning.md).
 BUCKETS_WITH_RESULTS = (8, 16)
 ANY_SIZE = 0  # the bucket of a variant that serves any number of tokens
-ROW_WISE_AT = 64  # tokens at which row-wise kernels are compared: one variant serves any number
 
 STAGES_OF_EACH = 2  # numbers of stages tried of knobs that are alike otherwise
 AFTER = 1.02  # times slower: what another number of stages counts as, so that others come first
@@ -69,12 +64,6 @@ def shared_bytes(program: TileProgram, knobs: Knobs) -> int:
     return RANKED[knobs.schedule].shared_bytes(program, knobs)
 
 
-def producers_bytes(program: TileProgram, knobs: LoopKnobs) -> int:
-    """Return the shared memory that a producer block takes."""
-    assert program.producers is not None
-    return shared_bytes(program.producers, knobs.producer_knobs) + STAMP_BYTES
-
-
 def registers(program: TileProgram, knobs: Knobs) -> int:
     """Return what a thread takes."""
     return RANKED[knobs.schedule].registers(program, knobs)
@@ -84,9 +73,10 @@ def registers(program: TileProgram, knobs: Knobs) -> int:
 
 
 def buckets(program: TileProgram, on: Target) -> tuple[int, ...]:
-    """Return the numbers of tokens that a program has variants for; row-wise ones take any."""
+    """Return the numbers of tokens that a program has variants for."""
     if not program.loop:
-        return (ROW_WISE_AT,)
+        fitting = [s for s in RANKED.values() if not s.fits(program, on)]
+        return tuple(sorted({size for s in fitting for size in s.buckets}))
     if program.also:
         return BUCKETS_WITH_RESULTS
     again = program.statistics and not has_prologue(program, on)
@@ -100,10 +90,12 @@ def by_size(program: TileProgram, on: Target) -> dict[int, Variant]:
     the program's loads cannot take, and for one that keeps more than a block can hold in any case.
     """
     _require_aligned(program)
+    fitting = [schedule for schedule in RANKED.values() if not schedule.fits(program, on)]
     chosen: dict[int, Variant] = {}
     for bucket in buckets(program, on):
         try:
-            knobs = _choose(program, bucket, on)
+            found = (schedule.choose(program, bucket, on) for schedule in fitting)
+            knobs = next((k for k in found if k is not None), None)
         except PlanError:
             if not chosen:
                 raise
@@ -118,12 +110,6 @@ def by_size(program: TileProgram, on: Target) -> dict[int, Variant]:
 def variants(program: TileProgram, on: Target) -> tuple[Variant, ...]:
     """Return the variants of `by_size`."""
     return tuple(by_size(program, on).values())
-
-
-def _choose(program: TileProgram, bucket: int, on: Target) -> Knobs | None:
-    fitting = (s for s in RANKED.values() if not s.fits(program, on))
-    found = (s.choose(program, bucket, on) for s in fitting)
-    return next((knobs for knobs in found if knobs is not None), None)
 
 
 def _require_aligned(program: TileProgram) -> None:
@@ -144,17 +130,14 @@ def untuned(program: TileProgram, on: Target) -> tuple[Variant, ...]:
     The rule's choice; the model's where that is predicted to be much faster and its numbers were
     measured.
     """
-    if on.arch not in WHERE_MEASURED or not program.loop:
-        return variants(program, on)
-
-    def better(tokens: int, variant: Variant) -> Variant:
-        best = min(all_candidates(program, tokens, on), key=_order, default=None)
-        by_rule = predicted_us(program, variant.knobs, tokens, on)
-        if best is None or best.predicted_us * MUCH > by_rule:
-            return variant
-        return replace(variant, knobs=best.knobs)
-
-    return tuple(better(tokens, variant) for tokens, variant in by_size(program, on).items())
+    chosen = by_size(program, on)
+    if on.arch in WHERE_MEASURED and program.loop:
+        for tokens, variant in chosen.items():
+            best = min(all_candidates(program, tokens, on), key=_order, default=None)
+            by_rule = predicted_us(program, variant.knobs, tokens, on)
+            if best is not None and best.predicted_us * MUCH <= by_rule:
+                chosen[tokens] = replace(variant, knobs=best.knobs)
+    return tuple(chosen.values())
 
 
 # -- to be measured --------------------------------------------------------------------------------
@@ -167,6 +150,16 @@ class Candidate:
     knobs: Knobs
     predicted_us: float
     rule: bool = False
+
+    @property
+    def alike(self) -> str:
+        """The knobs without their stages and the barriers of a step."""
+        return re.sub(r"(stages|barriers)=\d+", "", repr(self.knobs))
+
+
+def _order(candidate: Candidate) -> tuple[float, tuple[int, ...]]:
+    """Order by predicted time; equals by the preference of their schedule."""
+    return candidate.predicted_us, candidate.knobs.preference
 
 
 @dataclass(frozen=True)
@@ -183,28 +176,42 @@ def candidates(
     """Return what to measure for a bucket: the rule's choice, then others as predicted.
 
     Others are what was chosen before, and so many as wanted: the best of every other schedule
-    before more of one. All fit a block, and all of sliced-K arrange shared memory as the rule's do,
-    so that any of them can stand in one emitted file. Raises PlanError for a bucket that nothing
-    fits.
+    before more of one, and what differs from one before it in its stages only later. All fit a
+    block, and all of sliced-K arrange shared memory as the rule's do, so that any of them can stand
+    in one emitted file. Raises PlanError for a bucket that nothing fits.
     """
-    rule = _rule(programs[0], tokens, on)
-    ranked: list[Candidate] = []
-    for program in programs:
-        made = [c for c in all_candidates(program, tokens, on) if c.knobs != rule]
-        ranked += _varied(made, wanted.known)
-    least = min((c.predicted_us for c in ranked), default=0.0)
-    ranked = sorted((c for c in ranked if c.predicted_us < TOO_SLOW * least), key=_order)
-    first = Candidate(rule, predicted_us(programs[0], rule, tokens, on), rule=True)
-    return [first, *sorted(_mixed(ranked, rule, wanted), key=_order)]
-
-
-def _rule(program: TileProgram, tokens: int, on: Target) -> Knobs:
-    """Return the rule's choice for a bucket."""
-    if tokens not in (named := buckets(program, on)):
+    named, by_rule = buckets(programs[0], on), by_size(programs[0], on)
+    if tokens not in named:
         raise PlanError(f"there is no bucket of {tokens} tokens", f"buckets: {named}")
-    if (chosen := by_size(program, on).get(tokens)) is None:
-        raise PlanError(f"{program.recipe}: a block cannot hold {tokens} tokens of this kernel")
-    return chosen.knobs
+    if tokens not in by_rule:
+        name = programs[0].recipe
+        raise PlanError(f"{name}: a block cannot hold {tokens} tokens of this kernel")
+    knobs = by_rule[tokens].knobs
+    rule = Candidate(knobs, predicted_us(programs[0], knobs, tokens, on), rule=True)
+    made = ([c for c in all_candidates(p, tokens, on) if c.knobs != knobs] for p in programs)
+    varied = list(chain.from_iterable(_varied(found, wanted.known) for found in made))
+    least = min((c.predicted_us for c in varied), default=0.0)
+    ranked = sorted((c for c in varied if c.predicted_us < TOO_SLOW * least), key=_order)
+    best = {c.knobs.label: c for c in reversed(ranked)}
+    best.pop(knobs.label, None)
+    known = [c for c in ranked if c.knobs == wanted.known]
+    others = sorted((c for c in best.values() if c not in known), key=_order)
+    seen, later = {rule.alike}, []
+    for candidate in (c for c in ranked if c not in (*known, *others)):
+        counted = candidate.predicted_us * (AFTER if candidate.alike in seen else 1.0)
+        later.append((counted, _order(candidate), candidate))
+        seen.add(candidate.alike)
+    others += [candidate for *_, candidate in sorted(later, key=lambda one: one[:2])]
+    return [rule, *sorted([*known, *others[: wanted.top]], key=_order)]
+
+
+def _varied(made: list[Candidate], known: Knobs | None) -> Iterator[Candidate]:
+    """Yield the first few of candidates that differ in their stages only, and what is known."""
+    ordered = sorted(made, key=lambda c: (c.alike, _order(c)))
+    for _, group in groupby(ordered, key=lambda c: c.alike):
+        for i, candidate in enumerate(group):
+            if i < STAGES_OF_EACH or candidate.knobs == known:
+                yield candidate
 
 
 def predicted_us(program: TileProgram, knobs: Knobs, tokens: int, on: Target) -> float:
@@ -219,43 +226,3 @@ def all_candidates(program: TileProgram, tokens: int, on: Target) -> Iterator[Ca
             predict = schedule.predict(program, on)
             for knobs in schedule.candidates(program, tokens, on):
                 yield Candidate(knobs, round(predict(knobs, tokens), 3))
-
-
-def _order(candidate: Candidate) -> tuple[float, tuple[int, ...]]:
-    """Order by predicted time; equals by the preference of their schedule."""
-    return candidate.predicted_us, candidate.knobs.preference
-
-
-def _varied(made: list[Candidate], known: Knobs | None) -> Iterator[Candidate]:
-    """Yield the first few of candidates that differ in their stages only, and what is known."""
-
-    def alike(candidate: Candidate) -> str:
-        return _alike(candidate.knobs)
-
-    for _, group in groupby(sorted(made, key=lambda c: (alike(c), _order(c))), key=alike):
-        for i, candidate in enumerate(group):
-            if i < STAGES_OF_EACH or candidate.knobs == known:
-                yield candidate
-
-
-def _alike(knobs: Knobs) -> str:
-    """Return the knobs without their stages and the barriers of a step."""
-    return re.sub(r"(stages|barriers)=\d+", "", repr(knobs))
-
-
-def _mixed(ranked: Sequence[Candidate], rule: Knobs, wanted: Wanted) -> list[Candidate]:
-    """Return so many of the ranked, in which the best of every other schedule comes first.
-
-    What differs in its stages only from one before it, or from the rule's, comes later.
-    """
-    best = {c.knobs.label: c for c in reversed(ranked)}
-    best.pop(rule.label, None)
-    known = [c for c in ranked if c.knobs == wanted.known]
-    others = sorted((c for c in best.values() if c not in known), key=_order)
-    seen, later = {_alike(rule)}, []
-    for candidate in (c for c in ranked if c not in (*known, *others)):
-        again = _alike(candidate.knobs) in seen
-        later.append((candidate.predicted_us * (AFTER if again else 1.0), candidate))
-        seen.add(_alike(candidate.knobs))
-    later.sort(key=lambda pair: (pair[0], _order(pair[1])))
-    return [*known, *[*others, *(c for _, c in later)][: wanted.top]]

@@ -15,19 +15,16 @@ docs/measurements.md), leads for all other GPUs.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from math import ceil, prod
 
 from mirage_kernels.generator.ir import DType
 from mirage_kernels.generator.plan.hardware import hardware
 from mirage_kernels.generator.plan.program import Do, Layout, TileProgram
-from mirage_kernels.generator.schedules.loop import LoopKnobs
+from mirage_kernels.generator.schedules.loop import Block, LoopKnobs
 from mirage_kernels.generator.schedules.producer_blocks import PAIR
-from mirage_kernels.generator.schedules.schedule import Knobs
 from mirage_kernels.generator.target import Target
 
-Model = Callable[[Knobs, int], float]  # microseconds, of knobs and a number of tokens
 ELEMENT_BYTES = 2
 OVERLAP = 1.06  # faster than memory alone: a launch starts before the one before it ends
 WEIGHT_BYTES = 20.0  # per cycle, to one multiprocessor while its neighbour asks too
@@ -40,10 +37,9 @@ ROW_WARP_US = 0.012  # warps of a line's block, by multiprocessor
 
 
 @dataclass(frozen=True)
-class Streaming:
-    """A planned program on a target: all that its predicted time depends on beside the knobs."""
+class Streaming(Block):
+    """The blocks that stream rows on a target: all that time depends on beside the knobs."""
 
-    program: TileProgram  # of the blocks that stream the rows
     on: Target
 
     @staticmethod
@@ -55,16 +51,6 @@ class Streaming:
     def clock(self) -> float:
         """Cycles per microsecond."""
         return hardware(self.on).cycles_per_us
-
-    @property
-    def rows(self) -> int:
-        """Rows of the streamed weights."""
-        return self.program.extents[self.program.roles.rows]
-
-    @property
-    def depth(self) -> int:
-        """The contracted extent."""
-        return self.program.extents[self.program.roles.depth]
 
     def read_bytes(self, knobs: LoopKnobs, *, rows: bool) -> int:
         """Return the bytes that a block loads: of the weights that it shares with no other block

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
-from typing import TypeVar
+from functools import cached_property
 
 from mirage_kernels.generator.plan.lower import tile_program
-from mirage_kernels.generator.plan.program import Roles, TileProgram
+from mirage_kernels.generator.plan.program import Layout, Roles, TileProgram
 from mirage_kernels.generator.schedules.schedule import Knobs, Subject
 from mirage_kernels.generator.target import Target
 
@@ -28,6 +29,7 @@ REGISTERS = 65536  # of a multiprocessor
 REGISTERS_BESIDE = 40  # sums and operands: addresses, vectors along the depth (ptxas)
 ALONE_BYTES = 116 * 1024  # a block asks for so many, to be alone on its multiprocessor
 WITH_WARPGROUPS = ("sm_90a",)  # architectures that have the vocabulary's wgmma
+UNSTATED = {"barriers": 1, "prologue_warps": 0}  # knobs that a config leaves away at these values
 
 
 @dataclass(frozen=True)
@@ -39,17 +41,12 @@ class Producers:
     stages: int
     groups: int = 0  # warpgroups, in pairs of blocks that split the depth; 0: sliced-K
 
-    @property
-    def label(self) -> str:
-        """Name them behind the name of a schedule."""
-        return ", producer blocks in pairs" if self.groups else ", producer blocks"
-
 
 class LoopKnobs(Knobs):
     """Knobs of a block with rows and tokens whose loop streams weights in stages."""
 
-    tokens: int
-    rows: int
+    tokens: int  # of one block
+    rows: int  # of one block, or of the blocks that share them
     stages: int
 
     @property
@@ -73,13 +70,33 @@ class LoopKnobs(Knobs):
         return 0
 
     @property
+    def label(self) -> str:
+        """Name the schedule, whether blocks are in pairs, and what other blocks do for them."""
+        pairs = " in pairs" if self.blocks > 1 else ""
+        prologue = ", prologue" if self.prologue_warps else ""
+        producers = ", producer blocks" if self.producers else ""
+        in_pairs = " in pairs" if self.producers and self.producers.groups else ""
+        return f"{self.schedule}{pairs}{prologue}{producers}{in_pairs}"
+
+    @property
+    def template(self) -> str:
+        """Name the C++ template of its configs, for which the form overloads `launch`."""
+        return "AfterPrologue" if self.prologue_warps else super().template
+
+    @property
     def has_workspace(self) -> bool:
         """Say whether blocks leave something for others, in a workspace."""
         return self.producers is not None or self.prologue_warps > 0
 
     def config(self, program: TileProgram) -> dict[str, int]:
         """Return the constants of an emitted kernel's config, by name."""
-        return {"tokens": self.tokens, "rows": self.rows, "stages": self.stages}
+        stated = vars(self).items()
+        own = {k: v for k, v in stated if k != "producers" and UNSTATED.get(k) != v}
+        if (made := self.producers) is None:
+            return own
+        own |= {"producer_rows": made.rows, "producer_tokens": made.tokens}
+        own |= {"producer_groups": made.groups} if made.groups else {"producer_warps": own["warps"]}
+        return own | {"producer_stages": made.stages}
 
     @property
     def step_depth(self) -> int:
@@ -91,6 +108,54 @@ class LoopKnobs(Knobs):
         return {roles.rows: self.rows, roles.tokens: self.tokens, roles.depth: self.step_depth}
 
 
+@dataclass(frozen=True)
+class Block:
+    """What a block of a program that streams rows loads and adds up, counted by layout."""
+
+    program: TileProgram
+
+    @cached_property
+    def depth(self) -> int:
+        """The contracted extent."""
+        return self.program.extents[self.program.roles.depth]
+
+    @cached_property
+    def rows(self) -> int:
+        """Rows of the streamed weights."""
+        return self.program.extents[self.program.roles.rows]
+
+    @cached_property
+    def inner(self) -> int:
+        """Rows of a weight that the grid does not cut."""
+        return sum(self.program.extents[dim] for dim in self.program.roles.inner)
+
+    @cached_property
+    def loads(self) -> Counter[Layout]:
+        """Tiles of the streamed operands."""
+        return Counter(s.layout for s in self.program.loads)
+
+    @cached_property
+    def sums(self) -> Counter[Layout]:
+        """Values that are added up in the loop, and meet after it."""
+        return Counter(s.layout for s in self.program.meetings)
+
+
+class WarpgroupKnobs(LoopKnobs):
+    """Knobs of a block whose warpgroups multiply what comes as TMA tiles."""
+
+    groups: int  # warpgroups that multiply
+
+    @property
+    def warps(self) -> int:
+        """Return how many warps of a block multiply."""
+        return self.groups * GROUP_WARPS
+
+    @property
+    def preference(self) -> tuple[int, ...]:
+        """Order knobs that are predicted to be equally fast."""
+        return (-self.warps, self.rows, self.blocks, -self.stages)
+
+
 def producers_of(knobs: Knobs) -> Producers | None:
     """Return the knobs of producer blocks, None where a launch has none."""
     return knobs.producers if isinstance(knobs, LoopKnobs) else None
@@ -99,15 +164,6 @@ def producers_of(knobs: Knobs) -> Producers | None:
 def prologue_warps(knobs: Knobs) -> int:
     """Return the warps of a block of the prologue kernel; 0: there is none."""
     return knobs.prologue_warps if isinstance(knobs, LoopKnobs) else 0
-
-
-K = TypeVar("K", bound=Knobs)
-
-
-def own(kind: type[K], knobs: Knobs) -> K:
-    """Return knobs as those of their schedule, which alone is given them."""
-    assert isinstance(knobs, kind)
-    return knobs
 
 
 def lowered(subject: Subject) -> TileProgram:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic
 
 from typing_extensions import TypeVar
 
+from mirage_kernels.generator.emit.names import camel
 from mirage_kernels.generator.ir import Graph, Json
 from mirage_kernels.generator.ir.codec import to_data
 from mirage_kernels.generator.target import Target
@@ -32,6 +33,11 @@ class Knobs:
     def label(self) -> str:
         """Name all that a kernel is: its schedule, and what goes with it."""
         return self.schedule
+
+    @property
+    def template(self) -> str:
+        """Name the C++ template of its configs, for which the form overloads `launch`."""
+        return camel(self.schedule)
 
     @property
     def has_workspace(self) -> bool:
@@ -71,6 +77,7 @@ class Knobs:
 
 P = TypeVar("P")  # what a schedule reads a muGraph as
 K = TypeVar("K", bound=Knobs, covariant=True, default=Knobs)
+Model = Callable[[Any, int], float]  # microseconds, of knobs and a size
 
 
 @dataclass(frozen=True)
@@ -115,7 +122,7 @@ class Schedule(Generic[P]):
     roles: type[Any]  # what it reads into the dims of a muGraph
     lower: Callable[[Subject], P]  # raises PlanError for a muGraph of another form
     fits: Callable[[P, Target], tuple[str, ...]]  # reasons against; none: it fits
-    shared_bytes: Callable[[P, Knobs], int]  # of a block
+    shared_bytes: Callable[[P, Any], int]  # of a block with its knobs
 
     def reasons(self, subject: Subject) -> tuple[str, ...]:
         """Return what speaks against this schedule; raises PlanError for another form."""
@@ -128,8 +135,9 @@ class Ranked(Schedule[P]):
 
     choose: Callable[[P, int, Target], Knobs | None]  # by rule; None: another schedule is better
     candidates: Callable[[P, int, Target], Iterator[Knobs]]  # that fit a block
-    registers: Callable[[P, Knobs], int]  # of a thread
-    predict: Callable[[P, Target], Callable[[Knobs, int], float]]  # microseconds, of a size
+    registers: Callable[[P, Any], int]  # of a thread, with its knobs
+    predict: Callable[[P, Target], Model]
+    buckets: tuple[int, ...] = ()  # sizes that it is compared at, of programs without a loop
 
     def write(self, program: P, variants: Sequence[Variant]) -> list[Part]:
         """Return the forms of a kernel's variants, by the `parts` of the schedule's own writer.

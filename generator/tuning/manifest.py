@@ -7,7 +7,7 @@ from pathlib import Path
 
 from mirage_kernels.generator.ir.text import dumps
 from mirage_kernels.generator.records.files import write_whole
-from mirage_kernels.generator.schedules.row_wise.knobs import RowWise
+from mirage_kernels.generator.schedules.row_wise import RowWise
 from mirage_kernels.generator.schedules.schedule import Knobs
 from mirage_kernels.generator.tuning.catalog import Key
 from mirage_kernels.generator.tuning.files import read_file, written
@@ -69,7 +69,7 @@ class Compiled:
     @property
     def is_row_wise(self) -> bool:
         """Say whether blocks hold a token each: one variant serves any number of tokens."""
-        return self.buckets[0].built[0].knobs.schedule == RowWise.schedule
+        return self.buckets[-1].built[0].knobs.schedule == RowWise.schedule
 
     @property
     def candidates(self) -> dict[str, Built]:

@@ -21,16 +21,11 @@ from mirage_kernels.generator.recipe import trace
 from mirage_kernels.generator.records.record import KernelRecord
 from mirage_kernels.generator.records.sources import plan_for
 from mirage_kernels.generator.request import Progress, Request
-from mirage_kernels.generator.schedules.attention.candidates import row_buckets
 from mirage_kernels.generator.schedules.attention.knobs import AttentionKnobs
 from mirage_kernels.generator.schedules.attention.lower import attention_program
 from mirage_kernels.generator.schedules.attention.program import form_name
-from mirage_kernels.generator.schedules.attention.variants import AttentionVariant
-from mirage_kernels.generator.schedules.attention.writer import (
-    AttentionSource,
-    emit_attention,
-    few_tiles,
-)
+from mirage_kernels.generator.schedules.attention.variants import AttentionVariant, row_buckets
+from mirage_kernels.generator.schedules.attention.writer import AttentionKernel, few_tiles
 from mirage_kernels.generator.schedules.choose import (
     Wanted,
     by_size,
@@ -142,11 +137,11 @@ def _by_rows(record: KernelRecord, top: int, tuned: Tuned | None) -> Candidates:
     def source(knobs: Knobs) -> str:
         assert isinstance(knobs, AttentionKnobs)
         variants = (AttentionVariant(0, knobs),)
-        made = AttentionSource(program, variants, record.storage, _header(record, knobs))
+        made = AttentionKernel(program, variants, record.storage, _header(record, knobs))
         asked = f"mirage::{few_tiles(program, few)}::holds(*args)" if few is not None else "0"
         workspace = f"mirage::generated::{made.symbol}_workspace(*args)"
         answers = {WORKSPACE: workspace, FEW_TILES: asked}
-        return emit_attention(made) + _entries(made.symbol, "AttentionArgs", answers)
+        return emit_cuda(made) + _entries(made.symbol, "AttentionArgs", answers)
 
     return Candidates(Compiled(_key(record), buckets, form=form_name(program)), source)
 

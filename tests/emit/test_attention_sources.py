@@ -10,16 +10,16 @@ from pathlib import Path
 import pytest
 from compilers import compiled, formatted
 
+from mirage_kernels.generator.emit.cuda import emit_cuda
 from mirage_kernels.generator.emit.table import Entry, emit_table
 from mirage_kernels.generator.errors import PlanError
 from mirage_kernels.generator.plan.blocks import without_threads
 from mirage_kernels.generator.records.record import KernelRecord, load_record
 from mirage_kernels.generator.records.sources import recipe_sources, table_of
 from mirage_kernels.generator.schedules.attention.lower import attention_program
-from mirage_kernels.generator.schedules.attention.plan import source_of
+from mirage_kernels.generator.schedules.attention.plan import kernel_of
 from mirage_kernels.generator.schedules.attention.program import Do
 from mirage_kernels.generator.schedules.attention.variants import name_of
-from mirage_kernels.generator.schedules.attention.writer import emit_attention
 from mirage_kernels.generator.target import TARGETS
 
 ROOT = Path(__file__).parents[2]
@@ -38,7 +38,7 @@ def record(recipe: str) -> KernelRecord:
 
 
 def source(of: KernelRecord) -> str:
-    return emit_attention(source_of(of))
+    return emit_cuda(kernel_of(of))
 
 
 def files(*of: KernelRecord) -> dict[str, str]:
@@ -66,7 +66,7 @@ def test_kernels_with_different_texts_have_a_form_each() -> None:
     half, other = record("gqa"), replace(record("qk_norm_attention"), recipe="gqa", dtype="bf16")
     made = files(half, other)
     for stem in (half.stem, other.stem):
-        form = f"flash_attention_{stem}_sm_90a.cuh"
+        form = f"flash_attention_{stem.partition('_')[2]}.cuh"
         assert f'#include "../../forms/gqa/{form}"' in made[f"{stem}.cu"]
         assert form in made
 
@@ -108,7 +108,7 @@ def test_the_element_type_is_one_line_of_the_kernel() -> None:
     brain = replace(half, dtype="bf16")
     lines = [source(r).replace(r.dtype, "").splitlines() for r in (half, brain)]
     assert [pair for pair in zip(*lines, strict=True) if pair[0] != pair[1]] == [
-        ("  using T = __half;", "  using T = __nv_bfloat16;")
+        ("MIRAGE_SHAPE(__half, D = 128)", "MIRAGE_SHAPE(__nv_bfloat16, D = 128)")
     ]
 
 

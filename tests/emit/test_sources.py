@@ -14,7 +14,8 @@ import pytest
 from compilers import compiled, formatted
 from sources import foreign_forms, source
 
-from mirage_kernels.generator.emit.cuda import bucket_name, camel, dims_text
+from mirage_kernels.generator.emit.cuda import bucket_name
+from mirage_kernels.generator.emit.names import camel, dims_text
 from mirage_kernels.generator.emit.table import Entry, emit_table
 from mirage_kernels.generator.ir import DType, Graph
 from mirage_kernels.generator.plan.threads import with_threads
@@ -64,26 +65,6 @@ def test_line_1_is_the_command_that_makes_the_file(golden_record: GoldenRecord) 
 
 
 @each_file
-def test_no_line_is_longer_than_100_columns(
-    golden_record: GoldenRecord, dtype: DType, ending: str
-) -> None:
-    lines = source(golden_record(dtype), ending).splitlines()
-    assert [line for line in lines if len(line) > 100] == []
-
-
-@each_file
-def test_no_line_ends_in_a_blank(golden_record: GoldenRecord, dtype: DType, ending: str) -> None:
-    assert re.search(r"[ \t]\n", source(golden_record(dtype), ending)) is None
-
-
-@each_dtype
-def test_the_same_record_is_emitted_the_same_again(
-    golden_record: GoldenRecord, dtype: DType
-) -> None:
-    assert files_of(golden_record(dtype)) == files_of(golden_record(dtype))
-
-
-@each_file
 def test_nothing_volatile_is_emitted(
     golden_record: GoldenRecord, dtype: DType, ending: str
 ) -> None:
@@ -92,6 +73,14 @@ def test_nothing_volatile_is_emitted(
     assert str(ROOT) not in text
     assert host not in text.split()
     assert re.search(r"\b20\d\d-\d\d|\b\d\d:\d\d\b", text) is None
+
+
+@each_file
+def test_lines_are_short_and_end_in_no_blank(
+    golden_record: GoldenRecord, dtype: DType, ending: str
+) -> None:
+    lines = source(golden_record(dtype), ending).splitlines()
+    assert [line for line in lines if len(line) > 100 or line != line.rstrip()] == []
 
 
 @each_dtype
@@ -117,17 +106,12 @@ def test_a_file_does_not_depend_on_the_hash_seed(
     assert made.stdout == "".join(files_of(record).values())
 
 
-@each_dtype
-def test_the_triton_program_is_python(golden_record: GoldenRecord, dtype: DType) -> None:
-    compile(source(golden_record(dtype), "py"), "program.py", "exec")
-
-
 def test_the_element_type_is_one_line_of_the_kernel(golden_record: GoldenRecord) -> None:
     half = golden_record(DType.FP16)
     brain = replace(half, dtype=DType.BF16.value)
     lines = [source(r, "cu").replace(r.dtype, "").splitlines() for r in (half, brain)]
     assert [pair for pair in zip(*lines, strict=True) if pair[0] != pair[1]] == [
-        ("  using T = __half;", "  using T = __nv_bfloat16;")
+        ("MIRAGE_SHAPE(__half, K = 72, N = 40)", "MIRAGE_SHAPE(__nv_bfloat16, K = 72, N = 40)")
     ]
 
 

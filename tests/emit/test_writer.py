@@ -34,19 +34,19 @@ def test_an_empty_line_has_no_indentation() -> None:
 
 def test_a_short_assignment_stays_on_one_line() -> None:
     writer = Writer()
-    writer.assignment("const int a = 1;")
+    writer.line("const int a = 1;")
     assert writer.lines == ["const int a = 1;"]
 
 
 def test_a_long_assignment_breaks_behind_the_equals_sign() -> None:
     writer = Writer(depth=1)
-    writer.assignment(f"const auto a = {'b' * 90};")
+    writer.line(f"const auto a = {'b' * 90};")
     assert writer.lines == ["  const auto a =", f"      {'b' * 90};"]
 
 
 def test_an_assignment_of_exactly_the_width_stays_on_one_line() -> None:
     writer = Writer()
-    writer.assignment("a = " + "b" * (WIDTH - 4))
+    writer.line("a = " + "b" * (WIDTH - 4))
     assert len(writer.lines) == 1
 
 

@@ -6,10 +6,7 @@
 namespace mirage::generated {
 namespace {
 
-struct Shape {
-  using T = __half;
-  static constexpr int K = 72, N = 40;
-};
+MIRAGE_SHAPE(__half, K = 72, N = 40)
 using UpTo8M = SlicedK<Shape, Tokens<8>, Rows<8>, Warps<8>, Chunks<2>, Stages<2>>;
 using UpTo16M = SlicedK<Shape, Tokens<16>, Rows<8>, Warps<8>, Chunks<2>, Stages<2>>;
 using UpTo32M = SlicedK<Shape, Tokens<32>, Rows<8>, Warps<8>, Chunks<2>, Stages<2>>;

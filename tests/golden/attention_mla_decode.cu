@@ -73,10 +73,7 @@ int64_t workspace(Config, const AttentionArgs& args) {
   return tile::attention_workspace<Work<Config>>(args);
 }
 
-struct Shape {
-  using T = __half;
-  static constexpr int C = 512, P = 64;
-};
+MIRAGE_SHAPE(__half, C = 512, P = 64)
 using AnyRows = FlashAttention<Shape, Rows<8>, Keys<16>, Warps<4>, Stages<3>, Blocks<1>>;
 using Variants = AttentionKernels<Any<AnyRows>>;
 

@@ -101,10 +101,7 @@ int64_t workspace(Config, const AttentionArgs& args) {
   return tile::attention_workspace<Work<Config>>(args);
 }
 
-struct Shape {
-  using T = __half;
-  static constexpr int D = 128, kKeyWork = 2;
-};
+MIRAGE_SHAPE(__half, D = 128, kKeyWork = 2)
 using UpTo8RowsFewTiles = FlashAttention<Shape, Rows<8>, Keys<16>, Warps<8>, Stages<2>, Blocks<1>>;
 using UpTo8Rows = FlashAttention<Shape, Rows<8>, Keys<16>, Warps<4>, Stages<3>, Blocks<2>>;
 using AnyRows = FlashAttention<Shape, Rows<16>, Keys<16>, Warps<8>, Stages<2>, Blocks<1>>;

@@ -88,10 +88,7 @@ int64_t workspace(Config, const AttentionArgs& args) {
   return tile::attention_workspace<Work<Config>>(args);
 }
 
-struct Shape {
-  using T = __half;
-  static constexpr int D = 128, kKeyWork = 1;
-};
+MIRAGE_SHAPE(__half, D = 128, kKeyWork = 1)
 using UpTo8RowsFewTiles = FlashAttention<Shape, Rows<8>, Keys<16>, Warps<8>, Stages<3>, Blocks<1>>;
 using UpTo8RowsManyTiles =
     FlashAttention<Shape, Rows<8>, Keys<16>, Warps<4>, Stages<3>, Blocks<2>, Dynamic<1>>;

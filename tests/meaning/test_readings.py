@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mirage_kernels.generator.emit import after_loop, names, triton
+from mirage_kernels.generator.emit import names, statements, triton
 from mirage_kernels.generator.errors import PlanError
 from mirage_kernels.generator.ir import OPS, Dim, DType, Kind, TensorType, ops_of_kind
 from mirage_kernels.generator.meaning.abstract import abstract_reading
@@ -16,7 +16,6 @@ from mirage_kernels.generator.meaning.reals import FLOAT64, STORAGE
 from mirage_kernels.generator.meaning.terms import Terms
 from mirage_kernels.generator.plan.program import Do, Layout, Statement
 from mirage_kernels.generator.schedules.attention import writer as attention
-from mirage_kernels.generator.schedules.sliced_k import writer as sliced_k
 
 READINGS = {
     "float64": array_reading(FLOAT64, {}),
@@ -79,7 +78,7 @@ def test_a_triton_line_names_as_many_operands_as_the_op_takes(op: str) -> None:
 
 @pytest.mark.parametrize("do", [d for d in Do if d not in (Do.LOAD, Do.FETCH, Do.MEET)])
 def test_the_cuda_writer_has_a_line_for_every_statement(do: Do) -> None:
-    assert do in sliced_k._LOOP or do in after_loop.LINES
+    assert do in statements.IN_LOOP or do in statements.PER_ELEMENT
 
 
 def test_every_place_in_the_loop_has_a_fragment_or_an_accumulator() -> None:

@@ -9,15 +9,16 @@ from pathlib import Path
 import pytest
 
 from mirage_kernels.generator.records.record import load_record
-from mirage_kernels.generator.schedules.attention.candidates import RowBucket, row_buckets
 from mirage_kernels.generator.schedules.attention.lower import attention_program
 from mirage_kernels.generator.schedules.attention.program import AttentionProgram
 from mirage_kernels.generator.schedules.attention.variants import (
+    RowBucket,
     attention_variants,
+    row_buckets,
 )
-from mirage_kernels.generator.schedules.flash_decode.knobs import FlashDecode
+from mirage_kernels.generator.schedules.flash_decode import FlashDecode
 from mirage_kernels.generator.schedules.loop import RESERVED_BYTES
-from mirage_kernels.generator.schedules.wgmma_attention.knobs import WgmmaAttention
+from mirage_kernels.generator.schedules.wgmma_attention import WgmmaAttention
 from mirage_kernels.generator.target import target
 
 GOLDEN = Path(__file__).parents[1] / "golden"

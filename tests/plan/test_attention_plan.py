@@ -22,7 +22,7 @@ from mirage_kernels.generator.schedules.attention.program import (
     AttentionProgram,
     AttentionRoles,
     Do,
-    Held,
+    Place,
 )
 from mirage_kernels.generator.schedules.schedule import Subject
 from mirage_kernels.generator.target import target
@@ -88,12 +88,12 @@ def test_roles_do_not_depend_on_names() -> None:
 def test_a_value_is_what_its_dims_make_it() -> None:
     gqa, held = program(SCALED_FIRST), {}
     for step in (*gqa.before, *gqa.loop):
-        held[step.out] = gqa.roles.held(step.type)
-    assert held["q_tile"] is held["scaled_q"] is Held.QUERIES
-    assert held["k_tile"] is Held.KEYS
-    assert held["mask"] is Held.KEY_VECTOR
-    assert held["scaled_q_product"] is Held.SCORES
-    assert held["seq_lens_tile"] is Held.SCALAR
+        held[step.out] = gqa.roles.place(step.type)
+    assert held["q_tile"] is held["scaled_q"] is Place.QUERIES
+    assert held["k_tile"] is Place.KEYS
+    assert held["mask"] is Place.KEY_VECTOR
+    assert held["scaled_q_product"] is Place.SCORES
+    assert held["seq_lens_tile"] is Place.SCALAR
 
 
 def test_decoding_runs_node_by_node() -> None:

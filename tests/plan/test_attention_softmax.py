@@ -15,7 +15,7 @@ from mirage_kernels.generator.schedules.attention.lower import attention_program
 from mirage_kernels.generator.schedules.attention.program import AttentionProgram, Do
 from mirage_kernels.generator.schedules.attention.softmax import softmax_step
 from mirage_kernels.generator.schedules.attention.variants import attention_variants
-from mirage_kernels.generator.schedules.wgmma_attention.knobs import WgmmaAttention, takes_many_rows
+from mirage_kernels.generator.schedules.wgmma_attention import WgmmaAttention, takes_many_rows
 from mirage_kernels.generator.target import target
 
 GOLDEN = Path(__file__).parents[1] / "golden"

@@ -17,7 +17,7 @@ from mirage_kernels.generator.schedules.attention.variants import (
     name_of,
     with_dynamic,
 )
-from mirage_kernels.generator.schedules.flash_decode.knobs import (
+from mirage_kernels.generator.schedules.flash_decode import (
     BLOCK_SHAPES,
     FEW_TILES,
     FEWEST_STAGES,
@@ -25,7 +25,7 @@ from mirage_kernels.generator.schedules.flash_decode.knobs import (
     FlashDecode,
 )
 from mirage_kernels.generator.schedules.loop import RESERVED_BYTES
-from mirage_kernels.generator.schedules.wgmma_attention.knobs import WgmmaAttention, takes_many_rows
+from mirage_kernels.generator.schedules.wgmma_attention import WgmmaAttention, takes_many_rows
 from mirage_kernels.generator.target import TARGETS, target
 
 GOLDEN = Path(__file__).parents[1] / "golden"

@@ -18,7 +18,7 @@ from mirage_kernels.generator.schedules.batched_lora import (
     stacked_variants,
 )
 from mirage_kernels.generator.schedules.choose import programs_of, variants
-from mirage_kernels.generator.schedules.cluster_split_k.knobs import ClusterSplitK
+from mirage_kernels.generator.schedules.cluster_split_k import ClusterSplitK
 from mirage_kernels.generator.schedules.loop import producers_of
 from mirage_kernels.generator.schedules.schedule import Variant
 from mirage_kernels.generator.target import TARGETS, target

@@ -11,12 +11,12 @@ from mirage_kernels.generator.plan.lower import tile_program
 from mirage_kernels.generator.plan.program import Do, TileProgram
 from mirage_kernels.generator.recipe import Shape
 from mirage_kernels.generator.schedules.choose import variants
-from mirage_kernels.generator.schedules.cluster_split_k.knobs import (
+from mirage_kernels.generator.schedules.cluster_split_k import (
     ClusterSplitK,
     SplitBlock,
+    candidates,
     split,
 )
-from mirage_kernels.generator.schedules.cluster_split_k.rule import candidates
 from mirage_kernels.generator.target import target
 
 Fused = Callable[..., Graph]
@@ -71,7 +71,7 @@ def test_scaled_tokens_are_computed_once_and_replace_the_tokens(fused: Fused) ->
 
 def test_three_warpgroups_have_a_tile_each_of_more_than_128_rows(fused: Fused) -> None:
     whole = program(fused)
-    block = SplitBlock.of(whole)
+    block = SplitBlock(whole)
     knobs = {k.rows: k for k in candidates(whole, 64, ON)}
     sizes = {rows: (k.groups, block.turns(rows), block.tiles(k)) for rows, k in knobs.items()}
     assert [sizes[rows] for rows in (64, 96, 128)] == [(2, 2, 1), (2, 1, 1), (2, 1, 1)]
@@ -83,14 +83,14 @@ def test_three_warpgroups_have_a_tile_each_of_more_than_128_rows(fused: Fused) -
 
 
 def test_two_steps_are_in_registers_where_they_and_the_ring_have_room(fused: Fused) -> None:
-    block = SplitBlock.of(program(fused))
+    block = SplitBlock(program(fused))
     sizes = [(96, 6), (96, 4), (64, 8), (208, 6)]  # few stages, turns, two tiles
     assert [block.sets(ClusterSplitK(64, *size)) for size in sizes] == [2, 1, 1, 1]
 
 
 def test_the_ring_and_what_meets_beside_it_fit(fused: Fused) -> None:
     whole = program(fused)
-    block = SplitBlock.of(whole)
+    block = SplitBlock(whole)
     made = [*candidates(whole, 64, ON)]
     assert max(knobs.rows for knobs in made) <= 256  # lines of a box
     for knobs in made:

@@ -20,8 +20,8 @@ from mirage_kernels.generator.schedules.prologue import (
     prologue_program,
     prologue_statement,
 )
-from mirage_kernels.generator.schedules.register_operand.knobs import RegisterOperand, can_run
-from mirage_kernels.generator.schedules.sliced_k.rule import BUCKETS_WITH_STATISTICS
+from mirage_kernels.generator.schedules.register_operand import RegisterOperand, can_run
+from mirage_kernels.generator.schedules.sliced_k import BUCKETS_WITH_STATISTICS
 from mirage_kernels.generator.target import TARGETS, target
 from mirage_kernels.generator.tuning.catalog import Key, tuned_kernel
 

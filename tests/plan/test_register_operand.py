@@ -10,17 +10,15 @@ import pytest
 
 from mirage_kernels.generator.ir import Dim, Graph
 from mirage_kernels.generator.plan.lower import tile_program
-from mirage_kernels.generator.plan.program import TileProgram
+from mirage_kernels.generator.plan.program import Layout, TileProgram
 from mirage_kernels.generator.recipe import Shape
 from mirage_kernels.generator.records.record import load_record
 from mirage_kernels.generator.schedules.choose import programs_of, variants
-from mirage_kernels.generator.schedules.register_operand.knobs import (
+from mirage_kernels.generator.schedules.register_operand import (
     MOST_ROWS,
     RegisterBlock,
     RegisterOperand,
     can_run,
-)
-from mirage_kernels.generator.schedules.register_operand.rule import (
     deepest,
     in_pairs,
     product_rows,
@@ -89,6 +87,13 @@ def _with_rows(made: TileProgram, rows: int) -> TileProgram:
     return replace(smaller(made), consumers=smaller(made.consumers))
 
 
+def changed(block: RegisterBlock, **counts: object) -> RegisterBlock:
+    """Return a block that counts otherwise than its program says."""
+    made = replace(block)
+    vars(made).update(counts)
+    return made
+
+
 def test_weights_that_are_computed_with_are_not_for_this_plan(fused: Fused) -> None:
     assert not can_run(tile_program("mine", fused("w")))
     assert can_run(tile_program("mine", fused("x")))
@@ -110,8 +115,9 @@ def test_sums_vectors_and_barriers_lie_beside_the_ring(fused: Fused) -> None:
     more = replace(pair, barriers=pair.barriers + 1)
     assert block.shared_bytes(more) - block.shared_bytes(pair) == 4 * 8
     block = RegisterBlock.of(scaled(fused, 4096, 4096))
-    assert (block.vectors, block.token_sums, block.mapped) == (1, 1, 1)
-    plain = replace(block, vectors=0, token_sums=0)
+    assert (block.loads[Layout.DEPTH], block.sums[Layout.TOKEN_SUMS], block.mapped) == (1, 1, 1)
+    loads = {**block.loads, Layout.DEPTH: 0}
+    plain = changed(block, loads=loads, sums={Layout.ACCUM: 1, Layout.TOKEN_SUMS: 0})
     beside = 2048 * 2 + 4 * 64 * 4  # half of the vector; two warpgroups of two blocks
     assert block.shared_bytes(pair) - plain.shared_bytes(pair) == beside
 
@@ -168,8 +174,8 @@ def test_short_steps_have_two_warpgroups_and_slow_ones_barriers_of_their_own() -
         return made.groups, made.barriers
 
     assert [block.sized(rows, 64).groups for rows in (32, 64, 80, 112)] == [2, 2, 1, 1]
-    assert replace(block, depth=4096 + 128).sized(32, 64).groups == 1
+    assert changed(block, depth=4096 + 128).sized(32, 64).groups == 1
     assert groups(block.sized(32, 64)) == (2, 2)
     assert groups(block.sized(112, 32)) == (1, 2)
     assert groups(block.sized(32, 32)) == (2, 1)
-    assert groups(replace(block, mapped=1).sized(32, 64)) == (2, 1)
+    assert groups(changed(block, mapped=1).sized(32, 64)) == (2, 1)

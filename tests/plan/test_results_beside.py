@@ -12,7 +12,7 @@ from mirage_kernels.generator.ir import Graph, Node
 from mirage_kernels.generator.plan.lower import tile_program
 from mirage_kernels.generator.plan.program import Do, Layout, TileProgram
 from mirage_kernels.generator.schedules.choose import BUCKETS_WITH_RESULTS, variants
-from mirage_kernels.generator.schedules.cluster_split_k.knobs import split
+from mirage_kernels.generator.schedules.cluster_split_k import split
 from mirage_kernels.generator.target import target
 
 NAME = "rms_norm_linear_residual"

@@ -16,7 +16,7 @@ from mirage_kernels.generator.plan.program import TileProgram
 from mirage_kernels.generator.plan.tiles import WRITTEN
 from mirage_kernels.generator.recipe import Shape
 from mirage_kernels.generator.schedules.choose import variants
-from mirage_kernels.generator.schedules.sliced_k.knobs import Footprint, SlicedK
+from mirage_kernels.generator.schedules.sliced_k import Footprint, SlicedK
 from mirage_kernels.generator.target import target
 
 Fused = Callable[..., Graph]

@@ -19,7 +19,7 @@ from mirage_kernels.generator.schedules.loop import (
     kept_bytes,
     rows_for,
 )
-from mirage_kernels.generator.schedules.sliced_k.knobs import Footprint, SlicedK
+from mirage_kernels.generator.schedules.sliced_k import Footprint, SlicedK
 from mirage_kernels.generator.target import target
 
 Fused = Callable[..., Graph]

@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from small import ONE_KERNEL, Small, block_of, found, search_of, spec_of
+from small import ONE_KERNEL, Small, found, search_of, spec_of
 
 from mirage_kernels.generator.errors import SearchError, VerifyError
 from mirage_kernels.generator.ir import DType, Graph, Node
 from mirage_kernels.generator.language import contract
 from mirage_kernels.generator.recipe import load_recipe
 from mirage_kernels.generator.search.cases import small_cases
-from mirage_kernels.generator.search.fold import beside
+from mirage_kernels.generator.search.fold import beside, part
 from mirage_kernels.generator.search.gate import Gate
 from mirage_kernels.generator.search.lower import lower
 from mirage_kernels.generator.search.superoptimizer import Verifier, goal_of, superoptimize
@@ -29,9 +29,8 @@ def graphs() -> list[Graph]:
 
 
 def test_the_shorter_spec_takes_the_result_as_an_input() -> None:
-    shorter, parts = beside(SPEC, {"K", "N"})
-    assert parts is not None
-    assert [n.op for n in parts.nodes["total"]] == ["input", "input", "add"]
+    shorter = beside(SPEC, {"K", "N"})
+    assert [n.op for n in part(SPEC, "total")] == ["input", "input", "add"]
     names = [n.name for n in shorter.inputs]
     assert "total" in names
     assert not {"x", "residual"} & {*names}
@@ -40,17 +39,17 @@ def test_the_shorter_spec_takes_the_result_as_an_input() -> None:
 
 def test_a_spec_with_one_result_stays_as_it_is() -> None:
     plain = spec_of("rms_norm_linear")
-    assert beside(plain, {"K", "N"}) == (plain, None)
+    assert beside(plain, {"K", "N"}) == plain
 
 
-def test_parts_of_several_kinds_are_all_put_back() -> None:
+def test_parts_of_several_kinds_are_all_computed() -> None:
     tensors = {"x": "MK", "y": "MK", "w": "JK", "a": "J", "b": "J"}
     small = Small(tensors, lambda x, y, w, a, b: contract(x + y, w, over="K") + (a + b)).spec()
     several = replace(small, outputs=(*small.outputs, "x_plus_y"))
     problem = search_of(several, ONE_KERNEL).problem.shortened()
-    assert [{*parts.nodes} for parts in problem.parts] == [{"x_plus_y"}, {"a_plus_b"}]
+    assert {t.name for t in problem.tensors} - {*tensors} == {"x_plus_y", "a_plus_b"}
     (program, *_) = superoptimize(several, ONE_KERNEL, "sm_90a").programs
-    assert [view.tensor for view in block_of(program).views] == [*tensors]
+    assert lower(program, goal_of(several, DType.FP16)).blocks[0].args == (*tensors,)
 
 
 def test_every_program_stores_the_result_in_every_step_that_computes_it() -> None:

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field, replace
 
 from mirage_kernels.generator.ir.text import Json
 from mirage_kernels.generator.schedules.attention.knobs import AttentionKnobs
-from mirage_kernels.generator.schedules.flash_decode.knobs import FlashDecode
-from mirage_kernels.generator.schedules.wgmma_attention.knobs import WgmmaAttention
+from mirage_kernels.generator.schedules.flash_decode import FlashDecode
+from mirage_kernels.generator.schedules.wgmma_attention import WgmmaAttention
 from mirage_kernels.generator.tuning.catalog import Dense, Key, Point, Tried
 from mirage_kernels.generator.tuning.manifest import Built, BuiltBucket, Compiled
 

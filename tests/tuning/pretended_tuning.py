@@ -7,9 +7,9 @@ from dataclasses import dataclass, field, replace
 
 from mirage_kernels.generator.ir.text import Json
 from mirage_kernels.generator.schedules.loop import Producers
-from mirage_kernels.generator.schedules.register_operand.knobs import RegisterOperand
-from mirage_kernels.generator.schedules.row_wise.knobs import RowWise
-from mirage_kernels.generator.schedules.sliced_k.knobs import SlicedK
+from mirage_kernels.generator.schedules.register_operand import RegisterOperand
+from mirage_kernels.generator.schedules.row_wise import RowWise
+from mirage_kernels.generator.schedules.sliced_k import SlicedK
 from mirage_kernels.generator.tuning.catalog import Key
 from mirage_kernels.generator.tuning.manifest import Built, BuiltBucket, Compiled
 from mirage_kernels.generator.tuning.session import Tuning

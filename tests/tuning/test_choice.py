@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from mirage_kernels.generator.schedules.loop import Producers
-from mirage_kernels.generator.schedules.register_operand.knobs import RegisterOperand
-from mirage_kernels.generator.schedules.sliced_k.knobs import SlicedK
+from mirage_kernels.generator.schedules.register_operand import RegisterOperand
+from mirage_kernels.generator.schedules.sliced_k import SlicedK
 from mirage_kernels.generator.tuning.catalog import (
     Beyond,
     Bucket,

@@ -6,6 +6,13 @@
 
 #include "tile/attention/flash_decode/launch.cuh"
 #include "tile/attention/wgmma/launch.cuh"
+#include "variants.h"
+
+MIRAGE_SCHEDULE(FlashAttention)
+MIRAGE_KNOB(Keys)
+MIRAGE_KNOB(KeySums)
+MIRAGE_KNOB(Dynamic)
+MIRAGE_KNOB(Producers)
 
 namespace mirage::tile {
 

@@ -7,6 +7,11 @@
 
 #include "tile/math/elementwise.cuh"
 #include "tile/sync/dependent_launch.cuh"
+#include "variants.h"
+
+MIRAGE_SCHEDULE(RowWise)
+MIRAGE_SCHEDULE(Elementwise)
+MIRAGE_KNOB(Line)
 
 namespace mirage::tile {
 

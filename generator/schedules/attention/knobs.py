@@ -1,12 +1,15 @@
-"""What the knobs of both attention schedules have in common."""
+"""What the knobs of both attention schedules have in common, and how the schedules are made."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
-from mirage_kernels.generator.ir import Json, parts_of
-from mirage_kernels.generator.schedules.attention.program import AttentionRoles
-from mirage_kernels.generator.schedules.schedule import Knobs
+from mirage_kernels.generator.ir import parts_of
+from mirage_kernels.generator.schedules.attention.lower import attention_program
+from mirage_kernels.generator.schedules.attention.program import AttentionProgram, AttentionRoles
+from mirage_kernels.generator.schedules.schedule import Knobs, Schedule
+from mirage_kernels.generator.target import Target
 
 ELEMENT_BYTES, FLOAT_BYTES = 2, 4
 PASSES_OF_A_SPLIT = 3  # in proofs: passes of the loop that a block makes
@@ -23,6 +26,11 @@ class AttentionKnobs(Knobs):
     blocks: int  # of a multiprocessor
 
     @property
+    def template(self) -> str:
+        """Name the C++ template of its configs: both schedules have the same."""
+        return "FlashAttention"
+
+    @property
     def pass_keys(self) -> int:
         """Return how many keys a block takes in one pass of its loop."""
         raise NotImplementedError
@@ -31,14 +39,18 @@ class AttentionKnobs(Knobs):
         """Return the shared memory of one block; see `AttentionProgram.sizes`."""
         raise NotImplementedError
 
+    def config(self, program: AttentionProgram) -> dict[str, int]:
+        """Return the knobs by name; those that are optional and 0 are left away."""
+        optional = ("dynamic", "key_sums")
+        return {name: n for name, n in vars(self).items() if n or name not in optional}
+
     def tiles(self, roles: AttentionRoles) -> dict[str, int]:
         """Return the tile sizes of the muGraph that such a kernel runs, by `Axis.tile_key`.
 
         Blocks split the keys into whole passes of the loop. With several tokens a tile's rows are
         those of two tokens here: rows do not know of each other.
         """
-        keys = self.pass_keys
-        tokens = min(2, self.rows) if roles.tokens else 1
+        keys, tokens = self.pass_keys, min(2, self.rows) if roles.tokens else 1
         tiles = {roles.sequences: 1, roles.group: self.rows // tokens}
         if roles.heads:
             tiles[roles.heads] = 1
@@ -46,7 +58,16 @@ class AttentionKnobs(Knobs):
             tiles[roles.tokens] = tokens
         return tiles | {roles.keys: keys, parts_of(roles.keys): PASSES_OF_A_SPLIT * keys}
 
-    @property
-    def constants(self) -> dict[str, Json]:
-        """Return the knobs by name; those that are optional and 0 are left away."""
-        return {name: value for name, value in self.to_json().items() if name != "schedule"}
+
+def attention_schedule(
+    knobs: type[AttentionKnobs], fits: Callable[[AttentionProgram, Target], tuple[str, ...]]
+) -> Schedule[AttentionProgram]:
+    """Return the schedule of such knobs, with what speaks against a program."""
+    return Schedule(
+        name=knobs.schedule,
+        knobs=knobs,
+        roles=AttentionRoles,
+        lower=lambda subject: attention_program(subject.recipe, subject.graph),
+        fits=fits,
+        shared_bytes=lambda program, chosen: chosen.shared_bytes(*program.sizes),
+    )

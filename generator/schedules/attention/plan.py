@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import cast
 
+from mirage_kernels.generator.emit.forms import Emitted, recipe_files
 from mirage_kernels.generator.emit.table import Entry
 from mirage_kernels.generator.ir import Graph, parts_of, retile
 from mirage_kernels.generator.records.headers import attention_header
-from mirage_kernels.generator.records.plans import Plan, options_of, require_room
-from mirage_kernels.generator.records.record import About, KernelRecord
-from mirage_kernels.generator.schedules.attention import lowered
+from mirage_kernels.generator.records.record import About, KernelRecord, Plan, require_room
 from mirage_kernels.generator.schedules.attention.lower import attention_program
 from mirage_kernels.generator.schedules.attention.program import AttentionRoles, form_name
 from mirage_kernels.generator.schedules.attention.variants import (
-    AttentionVariant,
     attention_variants,
     with_dynamic,
 )
-from mirage_kernels.generator.schedules.attention.writer import AttentionSource, attention_files
+from mirage_kernels.generator.schedules.attention.writer import AttentionKernel
 from mirage_kernels.generator.schedules.schedule import Subject, Variant
 from mirage_kernels.generator.search.cases import Case
 from mirage_kernels.generator.target import target
@@ -32,7 +29,7 @@ EDGE = 5  # keys of an uneven pass
 
 def require(subject: Subject) -> None:
     """Raise PlanError for a muGraph that neither schedule runs."""
-    program = lowered(subject)
+    program = attention_program(subject.recipe, subject.graph)
     attention_variants(program, subject.on)
     names = {"scalars": program.scalars, "int32 scalars": program.integers}
     require_room(subject.recipe, {**names, "inputs along the depth": program.vectors}, ROOM)
@@ -70,26 +67,25 @@ def cases(record: KernelRecord, variant: Variant) -> list[Case]:
 
 def sources(records: Sequence[KernelRecord]) -> dict[str, str]:
     """Return the sources of a recipe's records."""
-    return attention_files([(record.arch, source_of(record)) for record in records])
+    return recipe_files([Emitted(record.arch, kernel_of(record)) for record in records])
 
 
-def source_of(record: KernelRecord) -> AttentionSource:
+def kernel_of(record: KernelRecord) -> AttentionKernel:
     """Return the attention kernel of a record, planned."""
     program = attention_program(record.recipe, record.graph)
     header = attention_header(record, program)
-    variants = cast("tuple[AttentionVariant, ...]", record.variants)
-    return AttentionSource(program, variants, record.storage, header)
+    return AttentionKernel(program, record.variants, record.storage, header)
 
 
 def entries(record: KernelRecord) -> list[Entry]:
     """Return the row of a record."""
     about = (record.dtype, record.shape, record.stem)
-    return [Entry(record.recipe, *about, options=options_of(record), reads_cache=True)]
+    return [Entry(record.recipe, *about, options=record.options, reads_cache=True)]
 
 
 def form(subject: Subject) -> str:
     """Return the name of a muGraph's form; raises PlanError for one that is no attention."""
-    return form_name(lowered(subject))
+    return form_name(attention_program(subject.recipe, subject.graph))
 
 
 PLAN = Plan(AttentionRoles, form, require, planned, cases, sources, entries, proves_small=True)

@@ -17,10 +17,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 
+from mirage_kernels.generator.errors import PlanError
 from mirage_kernels.generator.ir import DType, TensorType
 
 
-class Held(Enum):
+class Place(Enum):
     """What a value is to the block: the dims that it varies along, of those the plan knows."""
 
     QUERIES = "rows x depth"  # the tile of queries, once per work item
@@ -53,14 +54,13 @@ class AttentionRoles:
         """The dim of the query heads that share a head of keys."""
         return self.rows[-1]
 
-    def held(self, type_: TensorType) -> Held | None:
+    def place(self, type_: TensorType) -> Place | None:
         """Return what a value with these dims is; None if the plan has no place for it."""
-        letters = {self.keys: "k", self.depth: "d", self.heads: "", self.sequences: ""}
-        letters |= {self.more: "d"} if self.more else {}
-        letters |= dict.fromkeys(self.rows, "r")
-        return _HELD.get(frozenset("".join(letters.get(d, "?") for d in type_.names)))
+        letters = {self.keys: "k", self.depth: "d", self.more: "d", self.heads: ""}
+        letters |= {self.sequences: "", **dict.fromkeys(self.rows, "r")}
+        return _PLACES.get(frozenset("".join(letters.get(d, "?") for d in type_.names)))
 
-    def own(self, type_: TensorType) -> tuple[str, ...]:
+    def shown(self, type_: TensorType) -> tuple[str, ...]:
         """Return a value's dims without those that a work item has one of, or all."""
         shown = tuple(d for d in type_.names if d not in (self.heads, self.sequences))
         return shown or type_.names
@@ -71,18 +71,16 @@ class AttentionRoles:
         return "*".join(self.rows)
 
 
-_HELD = {
-    frozenset("rd"): Held.QUERIES,
-    frozenset("kd"): Held.KEYS,
-    frozenset("kr"): Held.SCORES,
-    frozenset("k"): Held.KEY_VECTOR,
-    frozenset("r"): Held.ROW_VECTOR,
-    frozenset("d"): Held.DEPTH_VECTOR,
-    frozenset(): Held.SCALAR,
+_PLACES = {
+    frozenset("rd"): Place.QUERIES,
+    frozenset("kd"): Place.KEYS,
+    frozenset("kr"): Place.SCORES,
+    frozenset("k"): Place.KEY_VECTOR,
+    frozenset("r"): Place.ROW_VECTOR,
+    frozenset("d"): Place.DEPTH_VECTOR,
+    frozenset(): Place.SCALAR,
 }
-
-
-WIDEST_PARTITIONED = 256  # elements that a warp has at once, an octet to a lane
+WIDEST_PARTITIONED = 256  # elements that a warp has at once, 16 bytes to a lane
 
 Literal = float | int | str  # an fp32 constant, an int32 one, a dim's extent by its name
 
@@ -164,7 +162,7 @@ class AttentionProgram:
     @property
     def key_work(self) -> int:
         """Return what steps do with keys: 0 products, 1 sums of lines too, 2 new lines of them."""
-        if any(s.do is Do.MAP and self.roles.held(s.type) is Held.KEYS for s in self.loop):
+        if any(s.do is Do.MAP and self.roles.place(s.type) is Place.KEYS for s in self.loop):
             return 2
         return int(any(s.do is Do.LINE_SUM for s in self.loop))
 
@@ -175,7 +173,7 @@ class AttentionProgram:
 
     @property
     def partitioned(self) -> frozenset[str]:
-        """Return the values of the queries' side that threads share, an octet of a line to each.
+        """Return the values of the queries' side that threads share, 16 bytes of a line to each.
 
         These are all that the resident tile is computed from. None, if nothing is computed, or if
         something else needs one of them: then lanes hold them as the products want them.
@@ -184,16 +182,14 @@ class AttentionProgram:
         wanted = {self.resident} & {*made}
         while more := {a for n in wanted for a in made[n].args if a in made} - wanted:
             wanted |= more
-        held = {n for n in wanted if self.roles.held(made[n].type) is not Held.SCALAR}
+        tiles = {n for n in wanted if self.roles.place(made[n].type) is not Place.SCALAR}
         others = (s for s in (*self.before, *self.loop, *self.after) if s.out not in wanted)
         used = {a for s in others for a in s.args}
-        computed = any(made[n].do is Do.MAP for n in held)
-        tokens = any(made[n].do is Do.ROW_TOKENS for n in held)
+        computed = any(made[n].do is Do.MAP for n in tiles)
+        by_token = any(made[n].do is Do.ROW_TOKENS for n in tiles)
         fits = self.key_work > 0 and not self.roles.more and self.depth <= WIDEST_PARTITIONED
-        return frozenset(held) if computed and fits and not (tokens or used & held) else frozenset()
-
-
-FORM_LETTERS = 12
+        alone = computed and fits and not (by_token or used & tiles)
+        return frozenset(tiles) if alone else frozenset()
 
 
 def form_name(program: AttentionProgram) -> str:
@@ -201,4 +197,10 @@ def form_name(program: AttentionProgram) -> str:
     loop = (one for s in program.loop for one in s.covers or (s,))
     steps = (*program.before, *loop, *program.after)
     text = "\n".join(f"{s.do.value} {s.op} {s.out} {' '.join(s.args)}" for s in steps)
-    return hashlib.sha256(text.encode()).hexdigest()[:FORM_LETTERS]
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def require(holds: object, sentence: str, hint: str = "") -> None:
+    """Refuse a muGraph, with the reason, unless what attention needs of it holds."""
+    if not holds:
+        raise PlanError(sentence, hint)

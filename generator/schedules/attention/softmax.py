@@ -11,17 +11,75 @@ A muGraph says so in seven nodes, and device code may run these in another way: 
 the maximum is known and once more if one is too large, sum them with their product, begin the next
 step's scores in between. That is right where nobody else sees a value between the scores and the
 two sums. This module forms the statement where that holds; elsewhere the nodes stay as they are.
+
+The mask hides every key behind a sequence's length, for those lines of the cache are never read. It
+is whole-number arithmetic on positions, and is evaluated at all small lengths, numbers of query
+tokens and values of int32 inputs, which is where comparisons differ by one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import operator
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from itertools import product
 from math import inf
 
 from mirage_kernels.generator.errors import PlanError
-from mirage_kernels.generator.ir import DType
-from mirage_kernels.generator.schedules.attention.program import AttentionProgram, Do, Step
+from mirage_kernels.generator.ir import DType, Graph
+from mirage_kernels.generator.schedules.attention.program import (
+    AttentionProgram,
+    Do,
+    Step,
+    require,
+)
+
+COUNTED = (Do.KEY_POSITIONS, Do.ROW_TOKENS, Do.LENGTH, Do.TOKEN_COUNT)
+MOST_KEYS, MOST_TOKENS = 6, 3  # of the small cases
+_OPS: dict[str, Callable[..., int]] = {
+    "less": operator.lt,
+    "both": operator.and_,
+    "add": operator.add,
+    "sub": operator.sub,
+    "mul": operator.mul,
+    "max": max,
+    "neg": operator.neg,
+}
+
+
+def check_hidden(body: Graph, weights: str, counted: Mapping[str, Do]) -> None:
+    """Raise PlanError unless the weights are zero for all keys behind the length.
+
+    `counted` says which of `COUNTED` a value of the block graph is.
+    """
+    node = body.producers[weights]
+    hidden = body.producers[node.args[2]] if node.op == "where" else None
+    require(
+        hidden is not None and hidden.op == "const" and hidden.value == 0,
+        f"{weights} = {node.op}(..) is not masked, keys behind a length would show",
+    )
+    mask, numbers = node.args[0], [n.out for n in body.inputs if not n.out.type.dims]
+    names = [v.name for v in numbers if v.type.dtype is DType.INT32]
+    for tokens, length in product(range(1, MOST_TOKENS + 1), range(MOST_KEYS + 1)):
+        for key, token in product((length, length + 1), range(tokens)):
+            case = dict(zip(COUNTED, (key, token, length, tokens), strict=True))
+            places = {name: case[do] for name, do in counted.items()}
+            for given in product(range(MOST_KEYS + 1), repeat=len(names)):
+                known = places | dict(zip(names, given, strict=True))
+                shows = _number(mask, body, known)
+                require(not shows, f"{mask} shows key {key} of a sequence of {length} keys")
+
+
+def _number(name: str, body: Graph, known: Mapping[str, int]) -> int:
+    """Return a value of the mask at one place."""
+    if name in known:
+        return known[name]
+    node = body.producers[name]
+    if node.op == "const":
+        return int(node.value)
+    if node.op not in _OPS:
+        raise PlanError(f"{name} = {node.op}(..) is no arithmetic of positions, which masks are")
+    return _OPS[node.op](*(_number(a, body, known) for a in node.args))
 
 
 def with_softmax_step(program: AttentionProgram) -> AttentionProgram:
@@ -42,50 +100,41 @@ def softmax_step(program: AttentionProgram) -> Step:
     product take these weights; and no other statement reads a value in between. Raises PlanError
     with the statement that breaks it.
     """
-    made = {s.out: s for s in program.loop}
-    raised, summed, product = (_only(program, do) for do in (Do.RAISE, Do.SUM, Do.PRODUCT))
-    seen = _made(made, raised.args[0], "where")
+    raised, summed, contracted = (_only(program, do) for do in (Do.RAISE, Do.SUM, Do.PRODUCT))
+    seen = _made(program, raised.args[0], "where")
     mask, scores, hidden = seen.args
-    weights = _made(made, product.args[-1], "where")
-    exponential = _made(made, weights.args[1], "exp")
-    lowered = _made(made, exponential.args[0], "sub")
-    _require(summed.args == (weights.out,), f"{summed.out} sums other weights than {weights.out}")
-    _require(program.literals.get(hidden) == -inf, f"{seen.out} is not -inf under its mask")
-    _require(program.literals.get(weights.args[2]) == 0.0, f"{weights.out} is not 0 under its mask")
-    _require(weights.args[0] == mask, f"{weights.out} has another mask than {seen.out}")
-    _require(lowered.args == (scores, raised.out), f"{lowered.out} is not {scores} - {raised.out}")
-    for step in (seen, lowered, exponential):
-        _require(step.dtype is DType.FP32, f"{step.out} is {step.dtype.value}, not fp32")
-    covers = (seen, raised, lowered, exponential, weights, summed, product)
-    _require_alone(program, covers)
+    weights = _made(program, contracted.args[-1], "where")
+    exponential = _made(program, weights.args[1], "exp")
+    lowered = _made(program, exponential.args[0], "sub")
+    for holds, reason in (
+        (summed.args == (weights.out,), f"{summed.out} sums other weights than {weights.out}"),
+        (program.literals.get(hidden) == -inf, f"{seen.out} is not -inf under its mask"),
+        (program.literals.get(weights.args[2]) == 0.0, f"{weights.out} is not 0 under its mask"),
+        (weights.args[0] == mask, f"{weights.out} has another mask than {seen.out}"),
+        (lowered.args == (scores, raised.out), f"{lowered.out} is not {scores} - {raised.out}"),
+        *((s.dtype is DType.FP32, f"{s.out} is not fp32") for s in (seen, lowered, exponential)),
+    ):
+        require(holds, f"no online-softmax step: {reason}")
+    covers = (seen, raised, lowered, exponential, weights, summed, contracted)
+    inside = {s.out for s in covers}
+    for step in (*program.before, *program.loop, *program.after):
+        read = sorted(inside & {*step.args})
+        require(step in covers or not read, f"{step.out} reads {' and '.join(read)}, too")
     ordered = tuple(s for s in program.loop if s in covers)
-    return Step(Do.SOFTMAX, product.out, (scores, mask), product.type, covers=ordered)
-
-
-def _require(holds: bool, reason: str) -> None:
-    if not holds:
-        raise PlanError(f"no online-softmax step: {reason}")
+    in_order = ordered[:5] == covers[:5]  # sum and product may change places
+    require(in_order, "no online-softmax step: its statements stand in another order")
+    return Step(Do.SOFTMAX, contracted.out, (scores, mask), contracted.type, covers=ordered)
 
 
 def _only(program: AttentionProgram, do: Do) -> Step:
     found = [s for s in program.loop if s.do is do]
-    _require(len(found) == 1, f"{len(found)} statements {do.value}")
+    require(len(found) == 1, f"no online-softmax step: {len(found)} statements {do.value}")
     return found[0]
 
 
-def _made(made: Mapping[str, Step], name: str, op: str) -> Step:
-    step = made.get(name)
-    if step is None or step.op != op:
-        raise PlanError(f"no online-softmax step: {name} is not computed by {op} in the loop")
-    return step
-
-
-def _require_alone(program: AttentionProgram, covers: tuple[Step, ...]) -> None:
-    """Refuse other readers of what the step computes, and another order than the listed one."""
-    inside = {s.out for s in covers}
-    for step in (*program.before, *program.loop, *program.after):
-        read = sorted(inside & {*step.args})
-        _require(step in covers or not read, f"{step.out} reads {' and '.join(read)}, too")
-    order = [s.out for s in program.loop]
-    places = [order.index(s.out) for s in covers[:-1]]  # sum and product may change places
-    _require(places == sorted(places), "its statements stand in another order")
+def _made(program: AttentionProgram, name: str, op: str) -> Step:
+    """Return the statement of the loop that computes a value, which must be by an op."""
+    for step in program.loop:
+        if (step.out, step.op) == (name, op):
+            return step
+    raise PlanError(f"no online-softmax step: {name} is not computed by {op} in the loop")

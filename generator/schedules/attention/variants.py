@@ -1,27 +1,33 @@
 """Variants of an attention kernel: which schedule with which knobs serves how many query rows.
 
 A call has as many rows per head of keys as query tokens times heads of the group; the last variant
-takes any number, tile by tile.
+takes any number, tile by tile. By rule, and as candidates to measure: neighbours of the rule's
+choice, with other numbers of stages, other shapes of blocks, other tiles. No model predicts their
+times: they are few, and all that are requested are measured. How many clusters a call is launched
+with is no knob: the launch decides it by lengths.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from math import inf
 
 from mirage_kernels.generator.errors import PlanError
+from mirage_kernels.generator.schedules import flash_decode, wgmma_attention
 from mirage_kernels.generator.schedules.attention.knobs import AttentionKnobs
-from mirage_kernels.generator.schedules.attention.program import AttentionProgram
-from mirage_kernels.generator.schedules.flash_decode import knobs as flash_decode
+from mirage_kernels.generator.schedules.attention.program import AttentionProgram, require
+from mirage_kernels.generator.schedules.flash_decode import FlashDecode
 from mirage_kernels.generator.schedules.schedule import Variant
-from mirage_kernels.generator.schedules.wgmma_attention import knobs as wgmma_attention
+from mirage_kernels.generator.schedules.wgmma_attention import WgmmaAttention
 from mirage_kernels.generator.target import Target
 
 FEW_TILES_ROWS = 8  # up to which few work tiles have a variant: with more, registers do not suffice
+SHARED_ROWS = 32  # up to which several tiles of few rows might be faster than one of many
 AttentionVariant = Variant[AttentionKnobs]
 
 
-def name_of(variant: AttentionVariant) -> str:
+def name_of(variant: Variant) -> str:
     """Return the name of a variant's knobs: `UpTo8Rows`, `AnyRows`, `AnyRowsFewTiles`."""
     rows = f"UpTo{variant.bucket}Rows" if variant.bucket else "AnyRows"
     few_or_many = variant.work_tiles.capitalize()
@@ -32,39 +38,30 @@ def attention_variants(program: AttentionProgram, on: Target) -> tuple[Attention
     """Return one or two variants per bucket of rows; the last takes any number.
 
     Where blocks share a multiprocessor, one with a single large block serves few long work tiles.
-    Buckets of more rows than a block can hold are left away. Raises PlanError for a depth whose
+    Buckets of more rows than a block has room for are left away. Raises PlanError for a depth whose
     lines are not 16-byte aligned, and where the shortest pipeline does not fit in any case.
     """
-    _require_aligned(program)
+    roles, recipe = program.roles, program.recipe
+    for dim, depth in ((roles.depth, program.depth), (roles.more, program.more_depth)):
+        hint = f"choose {dim} as a multiple of 8"
+        sentence = f"{recipe}: lines of {depth} elements are not 16-byte aligned"
+        require(depth % 8 == 0, sentence, hint)
     for reason in flash_decode.fits(program, on):
-        raise PlanError(f"{program.recipe}: {reason}")
-    found = list(_of_few_rows(program, on))
-    many = wgmma_attention.rule(program, on)
-    if many:
-        return (*found, AttentionVariant(0, many))
-    widest = max(v.bucket for v in found)
-    return tuple(replace(v, bucket=0) if v.bucket == widest else v for v in found)
-
-
-def _of_few_rows(program: AttentionProgram, on: Target) -> Iterator[AttentionVariant]:
+        raise PlanError(f"{recipe}: {reason}")
+    found: list[AttentionVariant] = []
     for rows in flash_decode.ROW_BUCKETS:
         knobs = flash_decode.rule(rows, program, on, flash_decode.BLOCK_SHAPES)
         if knobs is None:
-            return
+            break
         large = flash_decode.rule(rows, program, on, (flash_decode.FEW_TILES,))
         if large and knobs.blocks > large.blocks and rows <= FEW_TILES_ROWS:
-            yield AttentionVariant(rows, large, few_tiles=True)
-        yield AttentionVariant(rows, knobs)
-
-
-def _require_aligned(program: AttentionProgram) -> None:
-    roles = program.roles
-    for dim, depth in ((roles.depth, program.depth), (roles.more, program.more_depth)):
-        if depth % 8:
-            raise PlanError(
-                f"{program.recipe}: lines of {depth} elements are not 16-byte aligned",
-                f"choose {dim} as a multiple of 8",
-            )
+            found.append(AttentionVariant(rows, large, few_tiles=True))
+        found.append(AttentionVariant(rows, knobs))
+    many = wgmma_attention.rule(program, on)
+    if many:
+        return (*found, AttentionVariant(0, many))
+    widest = found[-1].bucket
+    return tuple(replace(v, bucket=0) if v.bucket == widest else v for v in found)
 
 
 def with_dynamic(
@@ -78,3 +75,60 @@ def with_dynamic(
             found.append(replace(variant, knobs=dynamic))
         found.append(variant)
     return tuple(found)
+
+
+# -- to be measured --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class RowBucket:
+    """What serves up to so many query rows (0: any number): the rule's knobs, then others."""
+
+    rows: int
+    rule: AttentionKnobs
+    rule_of_few: AttentionKnobs | None  # of calls of few work tiles, where they have a variant
+    knobs: tuple[AttentionKnobs, ...]
+
+    def rules(self, *, few: bool) -> AttentionKnobs:
+        """Return the rule's choice for calls of few work tiles, or for the others."""
+        return self.rule_of_few if few and self.rule_of_few else self.rule
+
+
+def row_buckets(
+    program: AttentionProgram, on: Target, top: int, known: Sequence[AttentionKnobs] = ()
+) -> tuple[RowBucket, ...]:
+    """Return what to measure for each bucket of query rows.
+
+    That is the rule's choice, what was chosen before (`known`) and the `top` first others. Raises
+    PlanError for a program without variants.
+    """
+    made = attention_variants(program, on)
+    found: list[RowBucket] = []
+    for rows in dict.fromkeys(v.bucket for v in made):
+        own = [v for v in made if v.bucket == rows]
+        rule = next(v.knobs for v in own if not v.few_tiles)
+        few = next((v.knobs for v in own if v.few_tiles), None)
+        first = [rule, *([few] if few else [])]
+        others = dict.fromkeys(k for k in _others(made, rule, program, on) if k not in first)
+        tuned = [k for k in others if k in known]
+        more = [k for k in others if k not in tuned][:top]
+        found.append(RowBucket(rows, rule, few, (*first, *tuned, *more)))
+    many = made[-1].knobs
+    if top and isinstance(many, WgmmaAttention):  # which small tiles might serve as well
+        least = min(v.knobs.rows for v in made)
+        small = [v.knobs for v in reversed(made) if v.knobs.rows == least]
+        found.append(RowBucket(SHARED_ROWS, many, None, (many, *small)))
+    return tuple(sorted(found, key=lambda b: b.rows or inf))
+
+
+def _others(
+    made: Sequence[AttentionVariant], rule: AttentionKnobs, program: AttentionProgram, on: Target
+) -> Iterator[AttentionKnobs]:
+    """Yield other knobs that fit, those that differ less from the rule's first."""
+    few = [v for v in reversed(made) if isinstance(v.knobs, FlashDecode)]
+    if isinstance(rule, WgmmaAttention):
+        yield from wgmma_attention.candidates(rule, program, on)
+        yield from (v.knobs for v in few if not v.few_tiles)
+    elif isinstance(rule, FlashDecode):
+        smaller = [v.knobs for v in few if v.knobs.rows < rule.rows]
+        yield from flash_decode.candidates(rule, smaller, program, on)

@@ -1,3 +1,298 @@
-"""Cluster split-K: two blocks of a cluster share rows and split the depth, for many tokens."""
+"""Cluster split-K: two blocks of a cluster share rows and split the depth, for many tokens.
 
-from mirage_kernels.generator.schedules.cluster_split_k.rule import SCHEDULE as SCHEDULE
+Every block of sliced-K reads all of its tokens from L2; from some 64 tokens on that takes longer
+than the weights take from memory. Where two blocks split the depth, each reads half as much. A
+block then has roles instead of equal warps (csrc/tile/cluster_split_k/block.cuh): one warp copies
+boxes, two or three warpgroups multiply, and one computes what concerns tokens alone. The muGraph
+stays as it is: its loop is dealt out to blocks as it is to warps, and the sums meet in a fixed
+order. It is faster than sliced-K above 32 tokens, above 16 where its warpgroups take turns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import ClassVar
+
+from mirage_kernels.generator.ir import DType
+from mirage_kernels.generator.plan.dead_code import needed
+from mirage_kernels.generator.plan.layouts import WARP_LANES
+from mirage_kernels.generator.plan.program import Do, Layout, Roles, Statement, TileProgram
+from mirage_kernels.generator.schedules.latency import TOKEN_BYTES, Streaming
+from mirage_kernels.generator.schedules.loop import (
+    ALONE_BYTES,
+    BARRIER_BYTES,
+    BOX_DEPTH,
+    FEW_TOKENS,
+    GROUP_ROWS,
+    GROUP_WARPS,
+    REGISTERS,
+    REGISTERS_BESIDE,
+    ROW_TILE,
+    TOKEN_TILE,
+    Block,
+    WarpgroupKnobs,
+    lowered,
+    reasons_against,
+    rows_for,
+)
+from mirage_kernels.generator.schedules.schedule import Model, Ranked
+from mirage_kernels.generator.target import Target
+
+BLOCKS = 2  # of a cluster: all SMs hold pairs, not all larger clusters (docs/measurements.md)
+GROUPS, MOST_GROUPS = 2, 3  # warpgroups that multiply
+SETS, FEWEST_STAGES_OF_SETS = 2, 6  # steps that have registers of their own; of a ring of so many
+FEW_IN_TURNS = 16  # tokens; up to so many sliced-K is as fast where warpgroups take turns
+FEWEST_STAGES = 3
+MOST_BOX_LINES = 256  # of the copy engine
+MOST_BYTES_IN_FLIGHT = 80 * 1024  # of weights: more was slower
+TOKENS = 32  # what csrc/tile wants a block's tokens to be a multiple of
+
+START_US = 2.0  # and end
+STEP_CYCLES, COMPUTED_CYCLES = 250.0, 600.0  # per 64 elements of the depth, as tiles lie, computed
+VECTOR_CYCLES = 1.8  # per element of the depth, where vectors along it are computed
+
+
+@dataclass(frozen=True)
+class ClusterSplitK(WarpgroupKnobs):
+    """Template constants of a cluster split-K kernel."""
+
+    schedule: ClassVar[str] = "cluster_split_k"
+
+    tokens: int  # of one block
+    rows: int  # of a cluster
+    stages: int
+    groups: int = GROUPS  # warpgroups that multiply
+
+    @property
+    def label(self) -> str:
+        """Name the schedule: its blocks are always in pairs."""
+        return self.schedule
+
+    @property
+    def blocks(self) -> int:
+        """Return how many blocks, of a cluster, split the loop."""
+        return BLOCKS
+
+    def config(self, program: TileProgram) -> dict[str, int]:
+        """Return the knobs; of steps warpgroups, turns, boxes, and sets of registers."""
+        block, rows = SplitBlock(program), self.rows
+        steps = {"groups": self.groups, "turns": block.turns(rows)}
+        steps |= {"tma_tiles": block.boxes(rows), "sets": block.sets(self)}
+        return super().config(program) | steps
+
+    @property
+    def step_depth(self) -> int:
+        """Return how much of the contracted dim one pass of the loop takes."""
+        return BLOCKS * BOX_DEPTH
+
+
+@dataclass(frozen=True)
+class Split:
+    """The statements of a loop by the warps that run them."""
+
+    prepared: tuple[Statement, ...]  # of tokens alone
+    multiplied: tuple[Statement, ...]
+    rewritten: str  # computed tokens that products take instead of the loaded ones; "": none
+
+
+def split(program: TileProgram) -> Split | None:
+    """Return a program's loop by roles, None if this plan cannot carry it."""
+    later = (program.fetches, program.stages, program.products, program.lines, program.also)
+    if any(later) or program.roles.inner or not program.loop:
+        return None
+    computed = [s for s in program.loop if s.do is not Do.LOAD]
+    loaded = {s.out for s in program.loads}
+    layouts = [s.layout for s in program.loads]
+    if layouts.count(Layout.TOKENS) != 1 or not layouts.count(Layout.ROWS):
+        return None
+    if any(s.layout is Layout.ROW_SUMS for s in computed):
+        return None
+    products = [s for s in computed if s.do is Do.CONTRACT]
+    wide = {s.out for s in computed if s.dtype is DType.FP32}
+    tokens = {p.args[1] for p in products}
+    if len(tokens) > 1 or wide & {a for p in products for a in p.args}:
+        return None
+    (operand,) = tokens
+
+    def role(*layouts: Layout) -> tuple[Statement, ...]:
+        """Return the statements of values, with the computed vectors that they need."""
+        own = [s for s in computed if s.layout in (*layouts, Layout.DEPTH)]
+        return needed(own, {s.out for s in own if s.layout in layouts})
+
+    return Split(
+        role(Layout.TOKENS, Layout.TOKEN_SUMS),
+        role(Layout.ROWS, Layout.ACCUM),
+        "" if operand in loaded else operand,
+    )
+
+
+@dataclass(frozen=True)
+class SplitBlock(Block):
+    """What blocks of a program keep, by their knobs (csrc/tile/cluster_split_k/block.cuh)."""
+
+    @cached_property
+    def computed_rows(self) -> int:
+        """Tensors that are multiplied from registers, not as they lie."""
+        products = {a for s in self.program.loop if s.do is Do.CONTRACT for a in s.args[:1]}
+        return len(products - {s.out for s in self.program.loads})
+
+    @cached_property
+    def prepares(self) -> bool:
+        """Whether a warpgroup computes what concerns tokens alone."""
+        made = split(self.program)
+        return made is not None and bool(made.prepared)
+
+    def turns(self, rows: int) -> int:
+        """Return how many warpgroups take turns at steps, each with all rows.
+
+        So that one reads while the other has the tensor cores, if all rows are one tile; with more
+        of them a tile each is faster (96: measured).
+        """
+        step = BLOCKS * BOX_DEPTH * GROUPS
+        return GROUPS if rows <= GROUP_ROWS and self.depth % step == 0 else 1
+
+    def boxes(self, rows: int) -> int:
+        """Return the boxes of a step.
+
+        Turns are of two, 12.0 us against 12.6 (64 rows); shared steps are faster with one.
+        """
+        even = self.depth % (2 * BLOCKS * BOX_DEPTH * GROUPS) == 0
+        return 2 if self.turns(rows) > 1 and even else 1
+
+    def own_rows(self, knobs: ClusterSplitK) -> int:
+        """Return the rows that one warpgroup multiplies, in octets; the last one may have fewer."""
+        return -(-knobs.rows // TOKEN_TILE // self._columns(knobs)) * TOKEN_TILE
+
+    def tiles(self, knobs: ClusterSplitK) -> int:
+        """Return the same in whole tiles."""
+        return -(-self.own_rows(knobs) // GROUP_ROWS)
+
+    def _columns(self, knobs: ClusterSplitK) -> int:
+        """Return how many warpgroups have rows of their own."""
+        return knobs.groups // self.turns(knobs.rows)
+
+    def most_registers(self, knobs: ClusterSplitK) -> int:
+        """Return what a thread may have: warpgroups multiply, one prepares, one warp copies."""
+        threads = WARP_LANES * (GROUP_WARPS * (knobs.groups + self.prepares) + 1)
+        return REGISTERS // threads // 8 * 8
+
+    def _operands(self, knobs: ClusterSplitK) -> int:
+        """Return the registers of a step's rows that are computed with."""
+        return self.computed_rows * self.tiles(knobs) * BOX_DEPTH // 4
+
+    def registers(self, knobs: ClusterSplitK) -> int:
+        """Return the registers of a thread that multiplies: sums, rows in registers, the rest."""
+        sums = self.sums[Layout.ACCUM] * self.tiles(knobs) * knobs.tokens // 2
+        return sums + self._operands(knobs) + REGISTERS_BESIDE
+
+    def sets(self, knobs: ClusterSplitK) -> int:
+        """Return how many steps have registers of their own.
+
+        With two, one step is read and computed with while the other's products run, and two of the
+        ring's are not overwritten: 15.2 us against 15.7 (3584 -> 4608, with bias), 15.8 against
+        16.0 (4096 -> 6144); of a ring of four 48 against 46.5 (8192 -> 10240).
+        """
+        more = self.registers(knobs) + (SETS - 1) * self._operands(knobs)
+        deep = self.turns(knobs.rows) == 1 and knobs.stages >= FEWEST_STAGES_OF_SETS
+        return SETS if deep and more <= self.most_registers(knobs) else 1
+
+    def meeting_bytes(self, knobs: ClusterSplitK) -> int:
+        """Return what sums take that come from the other block, and from the other warpgroup."""
+        turns = self.turns(knobs.rows)
+        octets = knobs.tokens // TOKEN_TILE // BLOCKS * knobs.groups * self.tiles(knobs)
+        octets += octets // turns * (turns - 1)
+        sums = self.sums[Layout.ACCUM] * octets * GROUP_WARPS * WARP_LANES * 16
+        return sums + self.sums[Layout.TOKEN_SUMS] * knobs.tokens * 4
+
+    def ring_bytes(self, knobs: ClusterSplitK) -> int:
+        """Return what the boxes of all stages take."""
+        lines = self.loads[Layout.ROWS] * knobs.rows + knobs.tokens
+        return knobs.stages * self.boxes(knobs.rows) * lines * BOX_DEPTH * 2
+
+    def shared_bytes(self, knobs: ClusterSplitK) -> int:
+        """Return the shared memory of one block."""
+        lines = (self._columns(knobs) - 1) * self.own_rows(knobs) + self.tiles(knobs) * GROUP_ROWS
+        overrun = (lines - knobs.rows) * BOX_DEPTH * 2
+        rest = -(-overrun // 1024) * 1024 + self.loads[Layout.DEPTH] * self.depth // BLOCKS * 2
+        rest += self.meeting_bytes(knobs) + (3 * knobs.stages + 2) * BARRIER_BYTES
+        return max(ALONE_BYTES, self.ring_bytes(knobs) + rest)
+
+
+# -- the rule, and what is tried -------------------------------------------------------------------
+
+
+def fits(program: TileProgram, on: Target) -> tuple[str, ...]:
+    """Return why cluster split-K does not fit a program."""
+    form = () if split(program) else ("its loop is more than products of rows with one operand",)
+    return (*reasons_against(on), *form)
+
+
+def choose(program: TileProgram, tokens: int, on: Target) -> ClusterSplitK | None:
+    """Return the knobs for a bucket, None where such blocks cannot serve or sliced-K is better."""
+    block = SplitBlock(program)
+    rows = rows_for(block.rows, on.multiprocessors // BLOCKS)
+    if tokens <= (FEW_IN_TURNS if block.turns(rows) > 1 else FEW_TOKENS):
+        return None
+    return next(_by_stages(program, rows, tokens, on), None)
+
+
+def candidates(program: TileProgram, tokens: int, on: Target) -> Iterator[ClusterSplitK]:
+    """Yield knobs to try for a bucket."""
+    if tokens % TOKENS == 0:
+        for rows in range(ROW_TILE, program.extents[program.roles.rows] + ROW_TILE, ROW_TILE):
+            yield from _by_stages(program, rows, tokens, on)
+
+
+def _by_stages(program: TileProgram, rows: int, tokens: int, on: Target) -> Iterator[ClusterSplitK]:
+    """Yield knobs whose rings fit, the deepest first; none where such blocks cannot serve.
+
+    Three warpgroups have up to 192 rows, 44.9 us against 48.9 with two tiles each of two (8192 ->
+    10240).
+    """
+    block, groups = SplitBlock(program), GROUPS
+    if GROUPS < -(-rows // GROUP_ROWS) <= MOST_GROUPS:
+        groups = MOST_GROUPS
+    least = ClusterSplitK(tokens, rows, FEWEST_STAGES, groups)
+    if block.depth % (BLOCKS * BOX_DEPTH) or rows > MOST_BOX_LINES:
+        return
+    if block.registers(least) > block.most_registers(least):
+        return
+    turns, boxes = block.turns(rows), block.boxes(rows)
+    step = boxes * block.loads[Layout.ROWS] * rows * BOX_DEPTH * 2
+    deepest = max(FEWEST_STAGES * turns // boxes, MOST_BYTES_IN_FLIGHT // step)
+    for stages in range(deepest // turns * turns, FEWEST_STAGES - 1, -turns):
+        knobs = replace(least, stages=stages)
+        if block.shared_bytes(knobs) <= on.shared_bytes:
+            yield knobs
+
+
+def predict(program: TileProgram, on: Target) -> Model:
+    """Return the model of a program (`schedules/latency.py`)."""
+    work, block = Streaming.of(program, on), SplitBlock(program)
+    products = sum(s.do is Do.CONTRACT for s in program.loop)
+    step_cycles = COMPUTED_CYCLES if block.computed_rows else STEP_CYCLES
+    steps = products * block.depth / (BLOCKS * BOX_DEPTH)
+
+    def model(knobs: ClusterSplitK, tokens: int) -> float:
+        taken = work.weights_us(knobs) + work.tokens_us(knobs, TOKEN_BYTES)
+        cycles = steps / block.turns(knobs.rows) * block.tiles(knobs) * step_cycles
+        streamed = work.warpgroups_us(knobs, taken, cycles)
+        return START_US + streamed + work.vectors_us(VECTOR_CYCLES)
+
+    return model
+
+
+SCHEDULE = Ranked(
+    name=ClusterSplitK.schedule,
+    knobs=ClusterSplitK,
+    roles=Roles,
+    lower=lowered,
+    fits=fits,
+    choose=choose,
+    candidates=candidates,
+    registers=lambda program, knobs: SplitBlock(program).registers(knobs),
+    shared_bytes=lambda program, knobs: SplitBlock(program).shared_bytes(knobs),
+    predict=predict,
+)

@@ -1,198 +1,140 @@
-"""Producer and consumer blocks of an intermediate as CUDA, over csrc/tile/producer_blocks."""
+"""What blocks write to produce an intermediate for others, or to receive it.
+
+The vocabulary is csrc/tile/producer_blocks; with stacked weights, where producers have a launch of
+their own, it is csrc/tile/batched_lora.
+"""
 
 from __future__ import annotations
 
-from mirage_kernels.generator.emit.names import declared, kept_at, shared_at
-from mirage_kernels.generator.emit.writer import Writer
+from mirage_kernels.generator.emit.names import kept_at, shared_at
+from mirage_kernels.generator.emit.statements import fetches, output_tile
 from mirage_kernels.generator.plan.program import TileProgram
-from mirage_kernels.generator.schedules.batched_lora import writer as batched_lora
-from mirage_kernels.generator.schedules.loop import producers_of
-from mirage_kernels.generator.schedules.producer_blocks import PAIR
-from mirage_kernels.generator.schedules.schedule import Knobs
-from mirage_kernels.generator.schedules.sliced_k.knobs import SlicedK
 
 FORM, PAIRS = "producers", "paired_producers"
-PAIRED = ("tile/producer_blocks/register_operand.cuh",)
-NAMESPACE = "producing"  # of what the makers run
+PAIRED = "tile/producer_blocks/register_operand.cuh"
+NAMESPACE = "producing"  # of what producers run
+RECEIVING = "tile::kReceivingWarps"  # of a consumer that receives from pairs
+AT_ONCE = "tile::Start::at_once()"  # all that streams was there when the kernel started
 
 
-def includes(users: TileProgram) -> tuple[str, ...]:
-    """Return the vocabulary that totals computed apart need."""
-    if not users.received:
+def includes(consumers: TileProgram) -> tuple[str, ...]:
+    """Return the vocabulary of blocks that receive an intermediate."""
+    if not consumers.received:
         return ()
-    held = PAIRED if users.producers else ()
-    return (
-        batched_lora.INCLUDES if users.stacked else ("tile/producer_blocks/intermediate.cuh", *held)
-    )
+    if consumers.stacked:
+        return ("tile/batched_lora/lora.cuh",)
+    return ("tile/producer_blocks/intermediate.cuh", *([PAIRED] if consumers.producers else []))
 
 
-def write_plan(writer: Writer, program: TileProgram) -> None:
-    """Write who makes what, and the knobs of the makers."""
-    (dim,) = program.roles.inner
-    (kept,) = program.received
-    writer.line(f"// The first blocks of the grid compute {kept.args[0]} for all others.")
-    writer.line("template <class Config>")
-    with writer.block("struct ProducerPlan : Config {", "};"):
-        writer.line("using Element = typename Config::T;")
-        writer.line(f"static constexpr int kInner = Config::{dim};")
-    writer.line("template <class Config>")
-    writer.line("using ProducerBlocks = tile::ProducerBlocks<ProducerPlan<Config>>;")
-    writer.line()
-    writer.line("template <class Consumers>")
-    with writer.block("struct Producers : Consumers {", "};"):
-        writer.line(
-            "static constexpr int kRows = Consumers::kProducerRows, "
-            "kTokens = Consumers::kProducerTokens;"
-        )
-        writer.line("static constexpr int kWarps = Consumers::kProducerWarps, kChunks = 2;")
-        writer.line("static constexpr int kStages = Consumers::kProducerStages;")
-    writer.line()
+def in_launch(program: TileProgram) -> bool:
+    """Say whether blocks receive from producers of their own launch."""
+    return bool(program.received) and not program.stacked
 
 
-def write_makers_head(writer: Writer, makers: TileProgram) -> str:
-    """Write what stands before the function that the makers run; return its head."""
-    if makers.stacked:
-        return batched_lora.write_makers_head(writer, makers)
-    writer.line("template <class Consumers>")
-    return f"__device__ void {makers.recipe}(const LaunchArgs& args, char* shared) {{"
+def fork(consumers: TileProgram, *, paired: bool = False) -> list[str]:
+    """Return that producers go their own way, if they are blocks of the same grid."""
+    if not in_launch(consumers):
+        return []
+    call = f"{NAMESPACE}::{consumers.recipe}<Config>(args, shared)"
+    if paired:
+        call = f"{consumers.recipe}_produce<Config>(given, shared)"
+    return [
+        f"const ProducerBlocks<Config> producers({'given.call' if paired else 'args'});",
+        f"if (producers.is_producer()) return {call};",
+    ]
 
 
-def write_start(writer: Writer, program: TileProgram) -> None:
-    """Write how a kernel starts; makers inside of one have started."""
-    if not program.produces:
-        writer.line("extern __shared__ __align__(16) char shared[];")
-        writer.line("tile::launch_dependents();")
-
-
-def user(program: TileProgram, otherwise: str) -> str:
+def block_index(program: TileProgram) -> str:
     """Return the number of a block among those that have rows."""
-    return "producers.consumer()" if program.received and not program.stacked else otherwise
+    return "producers.consumer()" if in_launch(program) else "blockIdx.x"
 
 
-def makers_before(program: TileProgram) -> str:
-    """Return how many blocks of a grid come before those that have rows, as a term of a sum."""
-    return (
-        "ProducerBlocks<Config>::kProducers + " if program.received and not program.stacked else ""
-    )
+def row_tiles(program: TileProgram, tiles: str) -> str:
+    """Return how many blocks a grid has along rows: first its producers."""
+    before = "ProducerBlocks<Config>::kProducers + " if in_launch(program) else ""
+    return f"const int64_t row_tiles = {before}{tiles};"
 
 
-def dealt_out(program: TileProgram) -> tuple[str, str, str]:
-    """Return a warp's number, the number of warps that share the depth, and what may be early."""
-    if not program.stacked:
-        return "tile::warp_index()", "kWarps", "args.constant_weights"
-    if program.produces:
-        return "Clusters::warp()", "Config::kBlocks * kWarps", batched_lora.READY
-    return "tile::warp_index()", "kWarps", batched_lora.READY
+def shared_bytes(program: TileProgram, own: str, producers: str) -> str:
+    """Return the shared memory of a block: as much as consumers take, or producers.
 
-
-def write_makers_tile(writer: Writer, program: TileProgram) -> None:
-    """Write where a maker's tile begins, and its stamp."""
-    if program.stacked:
-        return batched_lora.write_makers_tile(writer, program)
-    for line in (
-        "const ProducerBlocks<Consumers> producers(args);",
-        "const int first_row = producers.first_row(), first_token = producers.first_token();",
-        "if (tile::warp_index() >= kWarps) return;",
-        "uint64_t& tag = producers.tag(shared + Shared::kBytes);",
-        "if (threadIdx.x == 0) tag = tile::new_tag();",
-    ):
-        writer.line(line)
-    return None
-
-
-def receivers(users: TileProgram, plan: str) -> str:
-    """Return how many warps of a user receive totals."""
-    return "tile::kReceivingWarps" if plan and not users.stacked else ""
-
-
-def more_threads(users: TileProgram, plan: str) -> str:
-    """Return the threads of a user that do not stream, as a term of a sum."""
-    many = receivers(users, plan)
-    count = f"{many} * " if many else ""
-    return f" + {count}tile::kWarpLanes" if users.received else ""
-
-
-def received(users: TileProgram, warps: str, plan: str = "") -> str:
-    """Return a barrier of all of a user: what is received has been multiplied."""
-    return f"tile::sync_intermediate<{', '.join(filter(None, (warps, receivers(users, plan))))}>();"
-
-
-def write_received(writer: Writer, users: TileProgram, warps: str, plan: str = "") -> None:
-    """Write what a user's last warps do: they receive totals and multiply them.
-
-    The tile that they multiply with is a weight, fetched as early as weights are.
+    Beside a first launch so much that no multiprocessor has two: where producers still run when
+    consumers start, two would be put on one, and others would have none.
     """
-    if users.stacked:
-        return batched_lora.write_received(writer, users, warps)
-    many = receivers(users, plan)
-    count, mine = (f"<{many}>", ", receiver") if many else ("", "")
-    if many:
-        writer.line(f"const int receiver = tile::warp_index() - {warps} - 1;")
-    writer.line("if (!args.constant_weights) tile::grid_dependency_wait();")
-    for s in users.fetches:
-        kept_at(writer, s)
-        where = f"{s.out}, {s.args[0]}, first_row, {users.roles.rows}"
-        writer.line(f"tile::fetch<{f'{many} * ' if many else ''}tile::kWarpLanes>({where});")
-    writer.line("tile::commit_copies();")
-    writer.line("tile::grid_dependency_wait();")
-    for s in users.received:
-        kept_at(writer, s)
-        receive = f"template receive{count}" if many else "receive"
-        writer.line(f"producers.{receive}({s.out}{mine});")
-    writer.line("tile::wait_copies<0>();")
-    writer.line(f"tile::sync_consumers{count}();" if many else "__syncwarp();")
-    for s in users.products:
-        arguments = f"{shared_at(s)}, {', '.join(s.args)}{mine}"
-        writer.assignment(f"tile::contract_in_one_warp{count}({arguments});")
-    writer.line(received(users, warps, plan))
-    writer.line("return;")
-    return None
+    more = producers if in_launch(program) else "tile::kExclusiveBytes"
+    return f"constexpr int kSharedBytes = tile::larger({own}, {more});"
 
 
-def write_workspace(writer: Writer, users: TileProgram) -> None:
-    """Write the size of a variant's workspace."""
-    if users.stacked:
-        return batched_lora.write_workspace(writer, users)
-    roles = users.roles
-    writer.line("template <class Config>")
-    head = "int64_t workspace(Config, const LaunchArgs& args) {"
-    with writer.block(head), declared(writer, users):
-        writer.line("// Two blocks may share rows, and each is told.")
-        blocks = f"{PAIR} * tile::ceil_div({roles.rows}, Config::kRows)"
-        writer.line(f"return ProducerBlocks<Config>::bytes(args.dims[0], {blocks});")
-    writer.line()
-    return None
+def steps(program: TileProgram) -> list[str]:
+    """Return which steps of the depth a warp has, and which of them may be copied early."""
+    warp, warps = "tile::warp_index()", "kWarps"
+    if program.stacked and program.produces:
+        warp, warps = "Clusters::warp()", "Config::kBlocks * kWarps"
+    early = AT_ONCE if program.stacked else "args.constant_weights"
+    return [
+        f"const int first_k = {warp} * kDepth;",
+        f"const tile::Steps steps{{first_k, {program.roles.depth}, {warps} * kDepth, {early}}};",
+    ]
 
 
-def write_fork(writer: Writer, users: TileProgram, args: str) -> None:
-    """Write that makers go their own way, if they are blocks of the same grid."""
-    if users.stacked:
-        return
-    writer.line(f"const ProducerBlocks<Config> producers({args});")
-    call = f"{NAMESPACE}::{users.recipe}<Config>({args}, shared)"
-    if users.producers is None or args == "args":
-        writer.line(f"if (producers.is_producer()) return {call};")
-        return
-    paired = f"{users.producers.recipe}_produce<Config>(given, shared)"
-    writer.line(f"if (producers.is_producer()) return {paired};")
+def producer_tile(program: TileProgram) -> list[str]:
+    """Return where a producer's tile begins: of a block and its tag, of a cluster and its slice."""
+    if not program.stacked:
+        return [
+            "const ProducerBlocks<Consumers> producers(args);",
+            "const int first_row = producers.first_row(), first_token = producers.first_token();",
+            "if (tile::warp_index() >= kWarps) return;",
+            "uint64_t& tag = producers.tag(shared + Shared::kBytes);",
+            "if (threadIdx.x == 0) tag = tile::new_tag();",
+        ]
+    size = f"{program.roles.rows} * {program.roles.depth}"
+    stacks = [s.args[0] for s in program.loads if s.args[0] in program.stacked]
+    return [
+        "const int first_row = own.first_row, first_token = own.first_token;",
+        "const tile::AdapterGroup group = own.group;",
+        *(f"{stack} += int64_t{{group.adapter}} * {size};" for stack in stacks),
+        "tile::begin_reduction<Clusters>(shared + Shared::kBlocksAt, own.turn);",
+    ]
 
 
-def knobs_of(knobs: Knobs) -> dict[str, int]:
-    """Return the constants of a variant's producer blocks."""
-    producers = producers_of(knobs)
-    if producers is None:
-        return {}
-    own = {"warps": knobs.warps} if isinstance(knobs, SlicedK) else {"groups": producers.groups}
-    made = {"rows": producers.rows, "tokens": producers.tokens, **own, "stages": producers.stages}
-    return {f"producer_{name}": value for name, value in made.items()}
+def publish(program: TileProgram) -> tuple[list[str], str]:
+    """Return how blocks of a cluster reduce their sums, and the call that leaves totals."""
+    if not program.stacked:
+        return [], "producers.template make<kThreads>(out_tile, tag"
+    lines = []
+    for s in program.meetings:
+        where = f"shared + Shared::kBlocksAt, {s.out}_own, own.turn"
+        lines.append(f"const auto {s.out}_parts = tile::reduce_blocks<Clusters>({where});")
+    lines.append("if (tile::cluster_rank() > 0) return;")
+    return lines, "tile::publish_inner<Clusters>(args.workspace, out_tile, group"
 
 
-def shared_bytes(program: TileProgram, users: str) -> str:
-    """Return the shared memory of a block: as much as users take, or makers."""
-    if not program.received:
-        return users
-    if program.stacked:
-        return batched_lora.shared_bytes(users)
-    paired = program.producers and users.startswith("Block")
-    makers = "kPairBytes<Config>" if paired else "kProducerBytes<Config>"
-    return f"tile::larger({users}, {makers})"
+def receive(consumers: TileProgram, warps: str, receivers: str = "") -> list[str]:
+    """Return what a consumer's last warps do: they receive totals and multiply them.
+
+    One warp does, or several `receivers`. The tile that they multiply with is a weight, fetched as
+    early as weights are.
+    """
+    count, mine = (f"<{receivers}>", ", receiver") if receivers else ("", "")
+    if consumers.stacked:
+        stack = consumers.fetches[0].args[0]
+        lines = [*map(kept_at, (*consumers.fetches, *consumers.received)), output_tile(consumers)]
+        product, mine = "contract_adapters", f", args, {stack}, out_tile"
+    else:
+        receive = f"template receive{count}" if receivers else "receive"
+        lines = [f"const int receiver = tile::warp_index() - {warps} - 1;"] if receivers else []
+        lines += fetches(consumers, f"{receivers} * tile::kWarpLanes".removeprefix(" * "))
+        lines += ["tile::commit_copies();", "tile::grid_dependency_wait();"]
+        for s in consumers.received:
+            lines += [kept_at(s), f"producers.{receive}({s.out}{mine});"]
+        lines.append("tile::wait_copies<0>();")
+        lines.append(f"tile::sync_consumers{count}();" if receivers else "__syncwarp();")
+        product = f"contract_in_one_warp{count}"
+    for s in consumers.products:
+        lines.append(f"tile::{product}({shared_at(s)}, {', '.join(s.args)}{mine});")
+    return [*lines, received(warps, receivers), "return;"]
+
+
+def received(warps: str, receivers: str = "") -> str:
+    """Return a barrier of all of a consumer: what is received has been multiplied."""
+    return f"tile::sync_intermediate<{', '.join(filter(None, (warps, receivers)))}>();"

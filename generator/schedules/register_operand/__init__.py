@@ -1,3 +1,400 @@
-"""Register-operand wgmma (RS): tokens are stationary in registers, weights stream past them."""
+"""Register-operand wgmma (RS): tokens are stationary in registers, weights stream past them.
 
-from mirage_kernels.generator.schedules.register_operand.rule import SCHEDULE as SCHEDULE
+Where weights are multiplied as they are loaded, tokens can take the M side of a warpgroup's
+product, from registers, and weights the N side, as they lie in shared memory: each byte is read
+from there once (csrc/tile/register_operand). What the loop computes of tokens alone it computes in
+those registers. Weights that the loop computes with would have to be written back to shared memory,
+so they stay with sliced-K and cluster split-K.
+Above 16 tokens register operands are faster than sliced-K; there two blocks split the depth where
+their rows fit. A prologue kernel makes tokens above 8.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import count, product
+from math import ceil
+from typing import ClassVar
+
+from mirage_kernels.generator.ir import DType
+from mirage_kernels.generator.plan.layouts import WARP_LANES
+from mirage_kernels.generator.plan.program import Do, Layout, Roles, Statement, TileProgram
+from mirage_kernels.generator.schedules.latency import ROW_WARP_US, Streaming
+from mirage_kernels.generator.schedules.loop import (
+    ALIGNED_ELEMENTS,
+    ALONE_BYTES,
+    BARRIER_BYTES,
+    BOX_DEPTH,
+    FEW_TOKENS,
+    GROUP_ROWS,
+    GROUP_WARPS,
+    REGISTERS,
+    REGISTERS_BESIDE,
+    ROW_TILE,
+    TOKEN_TILE,
+    Block,
+    Producers,
+    WarpgroupKnobs,
+    kept_bytes,
+    lowered,
+    reasons_against,
+    row_tiles,
+    rows_for,
+)
+from mirage_kernels.generator.schedules.producer_blocks import (
+    PAIR,
+    RECEIVERS,
+    STAMP_BYTES,
+    producer_tiles,
+)
+from mirage_kernels.generator.schedules.prologue import has_prologue, main_program
+from mirage_kernels.generator.schedules.row_wise import row_wise_knobs, whole_row_blocks
+from mirage_kernels.generator.schedules.schedule import Model, Ranked
+from mirage_kernels.generator.target import Target
+
+BOXES = 2  # of a step: 128 contracted elements; one box was 5 % slower, four no faster
+MOST_ROWS = 112  # that a block finishes; the N side of the vocabulary's largest product
+MOST_ROWS_IN_TURNS = 128  # of all weights; with more, steps are long enough for one warpgroup
+FEW_FOR_BARRIERS = 32  # tokens, where two warpgroups take turns
+OCTET = 8  # rows of which a lane has sums
+STORED = (DType.FP16, DType.BF16)  # what products take
+SUMS_BYTES = GROUP_WARPS * WARP_LANES * 16  # of a warpgroup, of an octet
+
+FEW_TO_HOLD = 16  # tokens; up to so many sliced-K is as fast
+FEW_IN_EVERY_BLOCK = 8  # the same of tokens that are made (16 in a prologue 11.8 us, else 12.9)
+FEWEST_OF_SEVERAL = 48  # rows of one of several products: smaller ones read tokens too often
+MOST_BYTES_IN_FLIGHT = 96 * 1024  # of weights
+MOST_STAGES_RECEIVING = 6  # beside producer blocks
+MOST_RING_BYTES = 144 * 1024  # 64 tokens: 18.9 us with 128 KB, 19.0 with 192
+MOST_BYTES_IN_PAIRS = 64 * 1024  # the same where two blocks split the depth: 10.6 us, 10.8 with 96
+FEWEST_STAGES = 2
+FEWEST_STEPS = 8  # with fewer there is no loop to speak of, and ptxas orders its products
+MOST_REGISTERS = 255  # of a thread
+
+START_US = 1.5  # and end
+IN_FLIGHT = 24 * 1024  # of weights, by multiprocessor: fewer bytes wait for their latency
+BOX_TOKEN_BYTES = 115.0  # the same by boxes for tokens that are held in registers
+STEP_CYCLES = 250.0  # per 64 elements of the depth
+# Per element of the depth, where vectors along it are computed: by blocks alone, in pairs.
+VECTOR_CYCLES, PAIRED_VECTOR_CYCLES = 0.5, 1.8
+PAIRED_ROW_US = 0.012  # of register operands in pairs: sums cross, beside no producers
+INNER_US, INNER_CYCLES = 1.0, 2.4  # what held tokens pay for totals of inner lines, per element
+PROLOGUE_US = 1.3  # what a prologue kernel adds, beside its warps
+
+
+@dataclass(frozen=True)
+class RegisterOperand(WarpgroupKnobs):
+    """Template constants of a kernel with tokens as register operands."""
+
+    schedule: ClassVar[str] = "register_operand"
+
+    tokens: int  # of one block
+    rows: int  # of one block, or of the pair that shares them
+    stages: int
+    groups: int = 1  # warpgroups that take turns at steps
+    blocks: int = 1  # of a cluster, which split the depth
+    barriers: int = 1  # of a step: one, or one for each of its boxes
+    prologue_warps: int = 0  # of a token's block in a prologue kernel, which makes tokens; 0: none
+    producers: Producers | None = None
+
+    @property
+    def step_depth(self) -> int:
+        """Return how much of the contracted dim one pass of the loop takes."""
+        return self.blocks * self.groups * BOXES * BOX_DEPTH
+
+    @property
+    def producer_knobs(self) -> RegisterOperand:
+        """Return what producer blocks are as blocks of their own: pairs that split the depth."""
+        assert self.producers is not None
+        p = self.producers
+        return RegisterOperand(p.tokens, PAIR * p.rows, p.stages, p.groups, PAIR)
+
+
+def can_run(program: TileProgram) -> bool:
+    """Say whether a program's loop multiplies weights as it loads them."""
+    if program.lines or not program.loop or len(program.roles.inner) > 1:
+        return False
+    loaded = {s.out: s.layout for s in program.loads}
+    held = list(loaded.values())
+    if held.count(Layout.TOKENS) != 1 or held.count(Layout.INNER) > 1:
+        return False
+    computed = [s for s in program.loop if s.do is not Do.LOAD]
+    if any(s.do is not Do.CONTRACT for s in computed) and Layout.INNER in held:
+        return False
+    tokens = {s.out for s in program.loop if s.layout is Layout.TOKENS and s.dtype in STORED}
+    alone = (Layout.TOKENS, Layout.TOKEN_SUMS, Layout.DEPTH)  # computed of tokens, or of the depth
+
+    def can(s: Statement) -> bool:
+        if s.do is not Do.CONTRACT:
+            return s.do in (Do.MAP, Do.SUM) and s.layout in alone
+        return loaded.get(s.args[0]) in (Layout.ROWS, Layout.INNER) and s.args[1] in tokens
+
+    return all(map(can, computed))
+
+
+@dataclass(frozen=True)
+class RegisterBlock(Block):
+    """What blocks of a program keep, by their knobs (csrc/tile/register_operand/block.cuh)."""
+
+    @staticmethod
+    def of(program: TileProgram) -> RegisterBlock:
+        """Return what blocks of a program keep, behind a prologue kernel if there has to be one."""
+        return RegisterBlock(main_program(program) if program.lines else program.streamed)
+
+    @cached_property
+    def mapped(self) -> int:
+        """Values of tokens, or of the depth, that the loop computes."""
+        return sum(s.do is Do.MAP and s.dtype in STORED for s in self.program.loop)
+
+    def sized(self, rows: int, tokens: int, blocks: int = 1) -> RegisterOperand:
+        """Return knobs of so many rows and tokens with the best warpgroups and barriers.
+
+        Two barriers of a step are worth it where tokens are multiplied as they come, and are many
+        or those of one warpgroup: gated MLP 4096 -> 2 x 4096 at 64 tokens 18.59 us instead of
+        18.67, 2 x 14336 at 32 tokens 57.5 instead of 57.8, LoRA R 16 10.98 instead of 11.06; but
+        0.1 us more where two warpgroups take turns at 32 tokens, and 0.05 to 0.3 with a norm.
+        """
+        turns = rows * self.loads[Layout.ROWS] + self.inner_lines <= MOST_ROWS_IN_TURNS
+        even = self.depth % (2 * blocks * BOXES * BOX_DEPTH) == 0
+        groups = 2 if turns and even and rows % (2 * blocks * OCTET) == 0 else 1
+        slow = tokens > FEW_FOR_BARRIERS or groups == 1
+        barriers = BOXES if slow and not self.mapped else 1
+        return RegisterOperand(tokens, rows, 0, groups, blocks, barriers)
+
+    @cached_property
+    def inner_lines(self) -> int:
+        """Inner rows of which a block computes the totals, in whole row tiles."""
+        return 0 if self.program.received else row_tiles(self.inner)
+
+    def most_registers(self, knobs: RegisterOperand) -> int:
+        """Return what a thread may have: of warps that multiply, one that copies, some receive."""
+        threads = (knobs.warps + 1 + (RECEIVERS if self.program.received else 0)) * WARP_LANES
+        return min(MOST_REGISTERS, REGISTERS // threads // 8 * 8)
+
+    def registers(self, knobs: RegisterOperand) -> int:
+        """Return the registers of a thread that multiplies: its sums, tokens, the rest."""
+        sums = (self.sums[Layout.ACCUM] * knobs.rows + self.inner_lines) // 2
+        operands = (1 + self.mapped) * BOXES * BOX_DEPTH // 4
+        vectors = self.loads[Layout.DEPTH] * BOXES * BOX_DEPTH // 8
+        return sums + operands + vectors + REGISTERS_BESIDE
+
+    def meeting_bytes(self, knobs: RegisterOperand) -> int:
+        """Return what lies where the ring was: sums for the other warpgroup, finished lines."""
+        groups, octets = knobs.groups, knobs.rows // OCTET // (knobs.blocks * knobs.groups)
+        sums = groups * octets * SUMS_BYTES if groups > 1 else 0
+        leaving = groups * GROUP_WARPS * ROW_TILE * octets * 16
+        if self.inner_lines:
+            leaving += groups * knobs.tokens * (self.inner_lines + 4) * 4
+            leaving += kept_bytes(knobs.tokens, self.inner) + knobs.tokens * (knobs.rows + 4) * 4
+        return self.sums[Layout.ACCUM] * sums + leaving
+
+    def ring_bytes(self, knobs: RegisterOperand) -> int:
+        """Return what the boxes of all stages take."""
+        lines = self.loads[Layout.ROWS] * knobs.rows + self.inner_lines + knobs.tokens
+        return knobs.stages * BOXES * lines * BOX_DEPTH * 2
+
+    def shared_bytes(self, knobs: RegisterOperand) -> int:
+        """Return the shared memory of one block."""
+        rows, tokens, blocks = knobs.rows // knobs.blocks, knobs.tokens, knobs.blocks
+        beside = kept_bytes(rows, self.inner) if self.inner else 0
+        if self.program.received:
+            beside += kept_bytes(tokens, self.inner) + tokens * (rows + 4) * 4
+        octets = rows // OCTET * knobs.groups  # from all warpgroups of the other block
+        beside += (blocks - 1) * self.sums[Layout.ACCUM] * octets * SUMS_BYTES
+        beside += self.loads[Layout.DEPTH] * self.depth // blocks * 2
+        beside += self.sums[Layout.TOKEN_SUMS] * blocks * knobs.groups * tokens * 4
+        barriers = (knobs.barriers + 1) * knobs.stages + 2
+        return max(ALONE_BYTES, self.ring_bytes(knobs) + beside + barriers * BARRIER_BYTES)
+
+    def fits(self, knobs: RegisterOperand, limit: int) -> bool:
+        """Say whether the ring fits, and what meets in its place."""
+        meets = self.meeting_bytes(knobs) <= self.ring_bytes(knobs)
+        return meets and self.shared_bytes(knobs) <= limit
+
+
+# -- the rule, and what is tried -------------------------------------------------------------------
+
+
+def fits(program: TileProgram, on: Target) -> tuple[str, ...]:
+    """Return why register operands do not fit a program."""
+    runs = has_prologue(program, on) or can_run(program.streamed)
+    form = () if runs else ("its loop computes with weights before it multiplies them",)
+    return (*reasons_against(on), *form)
+
+
+def choose(program: TileProgram, tokens: int, on: Target) -> RegisterOperand | None:
+    """Return the knobs for a bucket, None where such blocks cannot serve or others are better."""
+    most, prologue = FEW_TO_HOLD, has_prologue(program, on)
+    if prologue:
+        most, program = FEW_IN_EVERY_BLOCK, main_program(program)
+    block = RegisterBlock.of(program)
+    if tokens <= most or not can_run(program.streamed):
+        return None
+    if tokens <= FEW_TOKENS and block.mapped and block.loads[Layout.ROWS] == 1:
+        return None  # 10.5 us against 10.2 split (4096 -> 4096), 14.4 against 12.1 (3584 -> 4608)
+    knobs = in_pairs(program, tokens, on)
+    few = FEW_TOKENS if program.roles.inner else most
+    if knobs is None and tokens > few and not program.producers:  # those need blocks in pairs
+        by_wave = (rows_for(block.rows, n * on.multiprocessors) for n in count(1))
+        rows = next(rows for rows in by_wave if rows <= MOST_ROWS)
+        knobs = deepest(block, block.sized(rows, tokens), on)
+    if knobs is None or not prologue:
+        return knobs
+    return replace(knobs, prologue_warps=row_wise_knobs(block.depth).warps)
+
+
+def candidates(program: TileProgram, tokens: int, on: Target) -> Iterator[RegisterOperand]:
+    """Yield knobs to try for a bucket: blocks alone or in pairs, with a prologue or without."""
+    yield from _candidates(program, tokens, on)
+    if has_prologue(program, on) and tokens > FEW_IN_EVERY_BLOCK:
+        for warps, _ in whole_row_blocks(program.extents[program.roles.depth]):
+            for knobs in _candidates(main_program(program), tokens, on):
+                yield replace(knobs, prologue_warps=warps)
+
+
+def _candidates(program: TileProgram, tokens: int, on: Target) -> Iterator[RegisterOperand]:
+    block = RegisterBlock.of(program)
+    least = TOKEN_TILE * RECEIVERS if block.program.received else 1  # each receives some
+    if tokens % least or not can_run(program.streamed):
+        return
+    producers = paired_producers(program, tokens, on)
+    if program.producers and producers is None:
+        return
+    for blocks, rows in product((1, PAIR), range(ROW_TILE, PAIR * MOST_ROWS + 1, ROW_TILE)):
+        if (block.rows % rows or block.inner_lines) if blocks > 1 else program.producers:
+            continue  # producers of such blocks are in pairs
+        knobs = replace(block.sized(rows, tokens, blocks), producers=producers)
+        if (most := deepest(block, knobs, on)) is None:
+            continue
+        for stages in range(
+            most.stages, max(FEWEST_STAGES, knobs.groups * blocks) - 1, -knobs.groups
+        ):
+            fitting = replace(knobs, stages=stages)
+            if block.fits(fitting, on.shared_bytes):
+                yield fitting
+                if fitting.barriers > 1:
+                    yield replace(fitting, barriers=1)
+
+
+def deepest(block: RegisterBlock, knobs: RegisterOperand, on: Target) -> RegisterOperand | None:
+    """Return the knobs with as many stages as pay; None where such blocks cannot serve."""
+    finished = max(knobs.rows // knobs.blocks, block.inner_lines)
+    whole = block.depth % knobs.step_depth == 0
+    steps = block.depth // (knobs.blocks * BOXES * BOX_DEPTH)
+    if not whole or knobs.tokens % ROW_TILE or knobs.tokens > GROUP_ROWS or steps < FEWEST_STEPS:
+        return None
+    small = product_rows(knobs.rows) < min(knobs.rows, FEWEST_OF_SEVERAL)
+    if finished > MOST_ROWS or small or knobs.rows % (knobs.blocks * knobs.groups * OCTET):
+        return None
+    if block.registers(knobs) > block.most_registers(knobs):
+        return None
+    step = BOXES * block.loads[Layout.ROWS] * knobs.rows * BOX_DEPTH * 2
+    ring = block.ring_bytes(replace(knobs, stages=1))
+    most = max(FEWEST_STAGES, min(MOST_BYTES_IN_FLIGHT // step, MOST_RING_BYTES // ring))
+    # 13.9 us with two stages of a pair, 11.2 with four (4096 -> 4096); of 160 rows 45.0 with two,
+    # 43.9 with three (8192 -> 10240).
+    fewest = max(3, 2 * knobs.groups) if knobs.blocks > 1 else 1
+    if knobs.blocks > 1:
+        most = max(fewest, MOST_BYTES_IN_PAIRS // step)
+    elif block.program.received:
+        most = min(most, MOST_STAGES_RECEIVING)
+    tried = (replace(knobs, stages=s) for s in range(most, fewest - 1, -1) if s % knobs.groups == 0)
+    return next((k for k in tried if block.fits(k, on.shared_bytes)), None)
+
+
+def product_rows(rows: int) -> int:
+    """Return the rows of one product: all, or equal parts of more than one takes; 0: none do."""
+    parts = (rows // n for n in range(1, rows // ROW_TILE + 1) if rows % (n * ROW_TILE) == 0)
+    return rows if rows <= MOST_ROWS else next((part for part in parts if part <= MOST_ROWS), 0)
+
+
+def in_pairs(program: TileProgram, tokens: int, on: Target) -> RegisterOperand | None:
+    """Return blocks that share rows and split the depth in pairs, None where they cannot.
+
+    Each reads half as much of the tokens from L2: 10.6 us against 11.5 (4096 -> 4096, 64 tokens).
+    With twice as many rows of weights for them that is worth no exchange: 19.1 against 18.9.
+    """
+    block = RegisterBlock.of(program)
+    rows = rows_for(block.rows, on.multiprocessors // PAIR)
+    last = block.rows % rows  # rows of the last cluster: each block has some
+    if block.inner_lines or block.loads[Layout.ROWS] > 1 or 0 < last <= rows // PAIR:
+        return None
+    producers = paired_producers(program, tokens, on)
+    if program.producers and producers is None:
+        return None
+    return deepest(block, replace(block.sized(rows, tokens, PAIR), producers=producers), on)
+
+
+def paired_producers(program: TileProgram, tokens: int, on: Target) -> Producers | None:
+    """Return the producer blocks of consumers in pairs; None where there are none that fit.
+
+    They are in pairs themselves, and their rings as deep as fits: a ring of four steps took 12.2
+    us, of six 11.8 (R 64, 64 tokens).
+    """
+    if (made := program.producers) is None or not can_run(made):
+        return None
+    block, tiles = RegisterBlock.of(made), producer_tiles(program, tokens, on, paired=True)
+    steps = block.depth // (PAIR * BOXES * BOX_DEPTH)
+    if not tiles or steps < FEWEST_STEPS:
+        return None
+    knobs = replace(block.sized(*tiles[0], PAIR), barriers=1)
+    if knobs.rows % (PAIR * knobs.groups * OCTET):
+        knobs = replace(knobs, groups=1)
+    stages = range(2 * knobs.groups, steps + 1, knobs.groups)
+    tried = (replace(knobs, stages=s) for s in reversed(stages))
+    ring = next((k for k in tried if block.fits(k, on.shared_bytes - STAMP_BYTES)), None)
+    if ring is None or block.depth % knobs.step_depth:
+        return None
+    return Producers(knobs.rows // PAIR, knobs.tokens, ring.stages, knobs.groups)
+
+
+def predict(program: TileProgram, on: Target) -> Model:
+    """Return the model of a program (`schedules/latency.py`), perhaps behind a prologue."""
+    alone, main = _model(program, on), _model(main_program(program), on)
+    depth = program.extents[program.roles.depth]
+
+    def model(knobs: RegisterOperand, tokens: int) -> float:
+        if not (warps := knobs.prologue_warps):
+            return alone(knobs, tokens)
+        chunks = ceil(depth / (warps * WARP_LANES * ALIGNED_ELEMENTS))
+        return main(knobs, tokens) + PROLOGUE_US + ROW_WARP_US * (warps + chunks)
+
+    return model
+
+
+def _model(program: TileProgram, on: Target) -> Model:
+    work, block = Streaming.of(program, on), RegisterBlock.of(program)
+    products = sum(s.do is Do.CONTRACT for s in work.program.loop)
+
+    def model(knobs: RegisterOperand, tokens: int) -> float:
+        step = work.read_bytes(knobs, rows=True) * BOXES * BOX_DEPTH * knobs.blocks / work.depth
+        taken = work.weights_us(knobs, min(1.0, (knobs.stages - 1) * step / IN_FLIGHT))
+        taken += work.tokens_us(knobs, BOX_TOKEN_BYTES)
+        steps = work.depth / (knobs.blocks * BOX_DEPTH)
+        share = knobs.rows / (4 * ROW_TILE) / knobs.groups  # of a group, in products of 64 lines
+        cycles = products * steps * share * STEP_CYCLES
+        streamed = START_US + work.warpgroups_us(knobs, taken, cycles)
+        streamed += work.vectors_us(PAIRED_VECTOR_CYCLES if knobs.blocks > 1 else VECTOR_CYCLES)
+        if knobs.blocks > 1 and not knobs.producers:
+            streamed += PAIRED_ROW_US * knobs.rows
+        if block.inner_lines:
+            streamed += INNER_US + INNER_CYCLES * block.inner_lines * knobs.tokens / work.clock
+        return work.beside_producers_us(knobs, streamed)
+
+    return model
+
+
+SCHEDULE = Ranked(
+    name=RegisterOperand.schedule,
+    knobs=RegisterOperand,
+    roles=Roles,
+    lower=lowered,
+    fits=fits,
+    choose=choose,
+    candidates=candidates,
+    registers=lambda program, knobs: RegisterBlock.of(program).registers(knobs),
+    shared_bytes=lambda program, knobs: RegisterBlock.of(program).shared_bytes(knobs),
+    predict=predict,
+)

@@ -1,24 +1,30 @@
-"""How emitted kernels spell lines, before a loop or instead of one, and the kernels without one."""
+"""Row-wise and elementwise kernels as CUDA, and rows that a block takes before a loop."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from mirage_kernels.generator.emit.host import threads, write_slices
 from mirage_kernels.generator.emit.names import (
+    THREADS,
     camel,
     declared,
     dims_text,
+    launch_function,
     operand_dims,
-    pointer,
-    result_pointer,
     shared_at,
     vocabulary,
 )
 from mirage_kernels.generator.emit.part import Part, lines_of
+from mirage_kernels.generator.emit.statements import (
+    EARLY,
+    WHOLE,
+    map_text,
+    operands,
+    rows_of,
+    scalars,
+)
 from mirage_kernels.generator.emit.writer import Writer
-from mirage_kernels.generator.ir import DType
 from mirage_kernels.generator.plan.program import Do, Layout, Statement, TileProgram
 from mirage_kernels.generator.schedules.schedule import Variant
 
@@ -26,7 +32,18 @@ ABOUT = {
     "row_wise": "row-wise: a block holds a token whole in registers",
     "elementwise": "elementwise: every block takes a piece of a token",
 }
-_WHOLE = (Layout.LINE, Layout.LINE_VECTOR)
+
+
+@dataclass(frozen=True)
+class Rows:
+    """How blocks hold rows: a config's template, and what a block has of which row."""
+
+    template: str
+    piece: str  # elements
+    token: str = "blockIdx.x"
+    first: str = ""  # element of the row; the row's own if there is none
+    grid: str = "args.dims[0], 1, kThreads, 0"
+    cluster: bool = False  # blocks of a cluster add up their sums
 
 
 @dataclass(frozen=True)
@@ -35,17 +52,24 @@ class Lines:
 
     program: TileProgram
     token: str  # the line's number
-    summed: bool  # in a block, through shared memory
-    first: str = ""  # where the block's part of a line begins
+    rows: Rows | None = None  # of blocks: sums meet in shared memory; None: of warps
 
-    def operand(self, name: str) -> str:
-        """Return how an operand is written: constants by value or by their dim's name."""
-        return self.program.literals.get(name, name)
+    @property
+    def first(self) -> str:
+        """Return what is added to a row's address."""
+        return " + first" if self.rows and self.rows.first else ""
 
     def sums(self) -> dict[str, int]:
         """Return the number of each sum of lines."""
         summed = [s.out for s in self.program.lines if s.do is Do.SUM]
         return {name: i for i, name in enumerate(summed)}
+
+    def head(self, depth: str, threads: str) -> Iterator[str]:
+        """Yield the type of lines that so many threads hold, and where their sums meet."""
+        yield f"using Lines = tile::Lines<{depth}, {threads}>;"
+        if self.rows and (sums := len(self.sums())):
+            pieces = f", pieces[{sums}][Config::kBlocks]" if self.rows.cluster else ""
+            yield f"__shared__ float sums[{sums}][Lines::kWarps]{pieces};"
 
 
 def line_rows(statements: Sequence[Statement], lines: Lines) -> list[tuple[str, str]]:
@@ -61,23 +85,26 @@ def line_rows(statements: Sequence[Statement], lines: Lines) -> list[tuple[str, 
 
 def _load(s: Statement, lines: Lines) -> str:
     program, (name,) = lines.program, s.args
-    if s.layout is not Layout.LINE:
-        return f"const auto {s.out} = tile::load_line<Lines>({name}{lines.first});"
-    index = next(o.index for o in program.inputs if o.name == name)
-    place = f"{name}, args.row_strides[{index}], {lines.token}, {program.roles.tokens}"
-    return f"const auto {s.out} = tile::load_line<Lines>(tile::line_of({place}){lines.first});"
+    place = name
+    if s.layout is Layout.LINE:
+        index = next(o.index for o in program.inputs if o.name == name)
+        where = f"{name}, args.row_strides[{index}], {lines.token}, {program.roles.tokens}"
+        place = f"tile::line_of({where})"
+    return f"const auto {s.out} = tile::load_line<Lines>({place}{lines.first});"
 
 
 def _map(s: Statement, lines: Lines) -> str:
-    args = ", ".join(map(lines.operand, s.args))
-    if s.layout not in _WHOLE:
-        return f"const float {s.out} = tile::{vocabulary(s.op)}({args});"
-    made = "float" if s.dtype is DType.FP32 else "T"
-    return f"const auto {s.out} = tile::{vocabulary(s.op)}<{made}>({args});"
+    args = [lines.program.literals.get(a, a) for a in s.args]
+    if s.layout in WHOLE:
+        return map_text(s, args)
+    return f"const float {s.out} = tile::{vocabulary(s.op)}({', '.join(args)});"
 
 
 def _sum(s: Statement, lines: Lines) -> str:
-    parts = f", sums[{lines.sums()[s.out]}]" if lines.summed else ""
+    i = lines.sums()[s.out]
+    parts = f", sums[{i}]" if lines.rows else ""
+    if lines.rows and lines.rows.cluster:
+        return f"const float {s.out} = tile::sum_cluster<Lines>({s.args[0]}{parts}, pieces[{i}]);"
     return f"const float {s.out} = tile::sum_line<Lines>({s.args[0]}{parts});"
 
 
@@ -98,67 +125,65 @@ _TEXTS: dict[Do, Callable[[Statement, Lines], str]] = {
 
 def statistics(writer: Writer, program: TileProgram) -> None:
     """Write what a block computes of its tokens before the loop, in two functions of a token."""
-    lines = Lines(program, "first_token + token", summed=False)
+    lines = Lines(program, "first_token + token")
     loads = [s for s in program.lines if s.do is Do.LOAD]
     rest = [s for s in program.lines if s.do is not Do.LOAD]
-    writer.line(f"using Lines = tile::Lines<{program.roles.depth}, tile::kWarpLanes>;")
+    writer.write(*lines.head(program.roles.depth, "tile::kWarpLanes"))
     for s in program.statistics:
-        writer.assignment(f"const auto {s.out} = Shared::{camel(s.out)}::at_bytes({shared_at(s)});")
-    rows = [(f"tile::Line<Lines, T> {s.out};", dims_text(s.type.names)) for s in loads]
-    writer.table(rows)
+        writer.line(f"const auto {s.out} = Shared::{camel(s.out)}::at_bytes({shared_at(s)});")
+    writer.table(rows_of((f"tile::Line<Lines, T> {s.out};", s) for s in loads))
     with writer.block("const auto load_lines = [&](int token) {", "};"):
-        for s in loads:
-            writer.assignment(_load(s, lines).removeprefix("const auto "))
+        writer.write(*(_load(s, lines).removeprefix("const auto ") for s in loads))
     with writer.block("const auto compute_statistics = [&](int token) {", "};"):
         writer.table(line_rows(rest, lines))
     call = "tile::token_pass<kTokens, kWarps>(load_lines, compute_statistics)"
-    writer.assignment(f"const auto statistics = {call};")
+    writer.line(f"const auto statistics = {call};")
 
 
 def parts(program: TileProgram, variants: Sequence[Variant]) -> list[Part]:
     """Return the form of a kernel without a loop."""
-    name = "elementwise" if program.parted else "row_wise"
-    lines = lines_of(_write, program)
+    name, depth = "row_wise", program.roles.depth
+    rows = Rows("RowWise", depth)
+    if program.parted:
+        name, piece = "elementwise", "Config::kLine"
+        grid = f"args.dims[0], {depth} / {piece}, kThreads, 0"
+        rows = Rows("Elementwise", piece, first=f"blockIdx.y * {piece}", grid=grid)
+    lines = lines_of(write_rows, program, rows)
     return [Part(name, ABOUT[name], ("tile/tile.cuh",), (), lines, describes=True)]
 
 
-def _write(writer: Writer, program: TileProgram) -> None:
-    """Write the kernel and its launch."""
-    writer.line("template <class Config>")
-    writer.line(f"__global__ void __launch_bounds__({threads(program)}, 1)")
-    with (
-        writer.block(f"    {program.recipe}(const __grid_constant__ LaunchArgs args) {{"),
-        declared(writer, program),
-    ):
-        _body(writer, program)
+def write_rows(writer: Writer, program: TileProgram, rows: Rows) -> None:
+    """Write the kernel and its launch: a row, or a piece of one, per block."""
+    writer.write("template <class Config>", f"__global__ void __launch_bounds__({THREADS}, 1)")
+    kernel = f"{program.recipe}_cluster" if rows.cluster else program.recipe
+    head = f"    {kernel}(const __grid_constant__ LaunchArgs args) {{"
+    with writer.block(head), declared(writer, program):
+        lines = Lines(program, "token", rows)
+        writer.write(*lines.head(rows.piece, "kThreads"), "tile::launch_dependents();")
+        if rows.cluster:
+            writer.line("tile::arrive_cluster();")
+        writer.line("")
+        operands(writer, program.inputs, program)
+        writer.line(f"const int64_t {program.roles.tokens} = args.dims[0], token = {rows.token};")
+        if rows.first:
+            writer.line(f"const int first = {rows.first};")
+        writer.write(*scalars(program), "")
+        loads = [s for s in program.lines if s.do is Do.LOAD]
+        if shared := [s for s in loads if s.layout is Layout.LINE_VECTOR]:
+            writer.line(EARLY)
+            writer.table(line_rows(shared, lines))
+        writer.line("tile::grid_dependency_wait();")
+        own = [s for s in loads if s not in shared]
+        rest = [s for s in program.lines if s.do is not Do.LOAD]
+        if rows.cluster:
+            writer.table(line_rows(own, lines))
+            writer.line("tile::wait_cluster();")
+            own = []
+        writer.table(line_rows([*own, *rest], lines))
     writer.line()
-    write_slices(writer, program)
-
-
-def _body(writer: Writer, program: TileProgram) -> None:
-    """Write the body of a kernel without a loop: one token per block, or a part of one."""
-    tokens = program.roles.tokens
-    depth = "Config::kLine" if program.parted else program.roles.depth
-    lines = Lines(program, "token", summed=True, first=" + first" if program.parted else "")
-    shared = [s for s in program.lines if s.do is Do.LOAD and s.layout is Layout.LINE_VECTOR]
-    own = [s for s in program.lines if s.do is Do.LOAD and s.layout is Layout.LINE]
-    rest = [s for s in program.lines if s.do is not Do.LOAD]
-    writer.line(f"using Lines = tile::Lines<{depth}, kThreads>;")
-    if lines.sums():
-        writer.line(f"__shared__ float sums[{len(lines.sums())}][Lines::kWarps];")
-    writer.line("tile::launch_dependents();")
+    with launch_function(writer, rows.template), declared(writer, program):
+        writer.write(
+            f"const tile::Grid grid{{{rows.grid}}};",
+            f"return tile::launch({kernel}<Config>, grid, args, stream);",
+        )
     writer.line()
-    operands = [(pointer(o), operand_dims(o, program)) for o in program.inputs]
-    operands += [(result_pointer(o), operand_dims(o, program)) for o in program.results]
-    writer.table(operands)
-    writer.line(f"const int64_t {tokens} = args.dims[0], token = blockIdx.x;")
-    if program.parted:
-        writer.line(f"const int first = blockIdx.y * {depth};")
-    for i, scalar in enumerate(program.scalars):
-        writer.line(f"const float {scalar} = args.scalars[{i}];")
-    writer.line()
-    if shared:
-        writer.line("if (!args.constant_weights) tile::grid_dependency_wait();")
-        writer.table(line_rows(shared, lines))
-    writer.line("tile::grid_dependency_wait();")
-    writer.table(line_rows([*own, *rest], lines))

@@ -1,3 +1,369 @@
-"""Sliced-K: every warp of a block takes slices of the depth, by mma from a multistage pipeline."""
+"""Sliced-K: every warp of a block takes slices of the depth, and their sums meet in the end.
 
-from mirage_kernels.generator.schedules.sliced_k.rule import SCHEDULE as SCHEDULE
+The rule was read off a sweep on an H200 (docs/measurements.md):
+
+* rows per block so that one wave of blocks covers all rows, one block per multiprocessor, in
+  eights where half of an instruction's rows may stay empty: 4608 rows in blocks of 40 instead of
+  48 take 10.3 us instead of 11.7 (K = 3584, one token);
+* two chunks per step, which makes 128-byte segments of every row: up to 32 tokens they are worth
+  more than a single wave, above they give way to it;
+* eight warps, or four where two stages of eight do not fit shared memory;
+* as many stages as fit, up to 96 KB of weights in flight per multiprocessor;
+* beside producer blocks fewer bytes in flight, so that these are not kept waiting: 9.6 us against
+  9.8 (16 tokens).
+
+Other GPUs get the same rule within limits of their own; on them nothing of it has been measured.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import accumulate, product
+from math import ceil
+from typing import ClassVar
+
+from mirage_kernels.generator.errors import PlanError
+from mirage_kernels.generator.ir import DType
+from mirage_kernels.generator.plan.hardware import WAVEFRONT_BYTES
+from mirage_kernels.generator.plan.layouts import LINE_TILE, WARP_LANES
+from mirage_kernels.generator.plan.memory import Arrangement, Buffer, arrange
+from mirage_kernels.generator.plan.program import Do, Layout, Roles, Statement, TileProgram
+from mirage_kernels.generator.schedules.latency import TOKEN_BYTES, WAVE_US, Streaming
+from mirage_kernels.generator.schedules.loop import (
+    BUCKETS,
+    FEW_TOKENS,
+    REGISTERS_BESIDE_PRODUCERS,
+    REGISTERS_LEFT,
+    RESERVED_BYTES,
+    ROW_TILE,
+    Block,
+    LoopKnobs,
+    Producers,
+    kept_bytes,
+    lowered,
+    row_tiles,
+    rows_for,
+)
+from mirage_kernels.generator.schedules.producer_blocks import STAMP_BYTES, producer_tiles
+from mirage_kernels.generator.schedules.schedule import Model, Ranked
+from mirage_kernels.generator.target import Target
+
+CHUNK_DEPTH = 32  # contracted elements that a warp takes of a row at once: 4 lanes x 16 bytes
+PRODUCER_CHUNKS = 2
+RING = "steps"  # the pipeline's name among the buffers
+MAPPED_DEPTH_REGISTERS = 16  # of fp32 vectors along the depth that the loop computes (ptxas)
+MAPPED_BF16_REGISTERS = 24  # more than fp16: 13 to 38 by ptxas, for six architectures
+
+# Statistics of a norm read every token once more, in every block: 20 us against 11 at 32 tokens, 40
+# against 14 at 64 (K = N = 4096), where PyTorch takes 20.
+BUCKETS_WITH_STATISTICS = (8, 16, 32)
+MOST_BYTES_IN_FLIGHT = 96 * 1024  # of weights, per multiprocessor: more was slightly worse
+MOST_BYTES_BESIDE_PRODUCERS = 32 * 1024
+WARPS, CHUNKS, STAGES = (4, 8), (1, 2), (2, 3, 4, 5, 6)
+PRODUCER_TILES = 2  # tiles of producers tried, those with the fewest lines
+
+START_US = 0.3  # and end
+ADDRESS_REGISTERS = 28  # beside a step and its accumulators: 24 and 30 by ptxas
+SCHEDULERS = 4  # of a multiprocessor
+BESIDE = 0.7  # more of that where there are others beside it
+# Of weights in flight, by multiprocessor: fewer wait for their latency.
+IN_FLIGHT, COMPUTED_IN_FLIGHT = 32 * 1024, 36 * 1024
+HALF_SEGMENTS = 1.065  # rows copied 64 bytes at a time, not 128: 14.8 us against 13.9
+ODD_SEGMENTS = 1.15  # the same where half of a row tile stays empty: 26.7 us against 20
+ALONE_CYCLES, TOGETHER_CYCLES = 24.0, 18.0  # per m16n8k16 of a scheduler, with one warp, with more
+FEW_WARPS_US = 0.3  # of four warps that have a multiprocessor to themselves, not eight
+VECTOR_CYCLES = 0.5  # per element of the depth, where vectors along it are computed, by slices
+STATISTICS_US = 1.4  # of a token that a warp takes whole before the loop
+
+
+@dataclass(frozen=True)
+class SlicedK(LoopKnobs):
+    """Template constants of a sliced-K kernel."""
+
+    schedule: ClassVar[str] = "sliced_k"
+
+    tokens: int  # of one block
+    rows: int  # of one block
+    warps: int  # the loop is partitioned over
+    chunks: int  # 16-byte pieces that a lane takes of a row per step: 32 elements of four lanes
+    stages: int
+    producers: Producers | None = None
+
+    @property
+    def preference(self) -> tuple[int, ...]:
+        """Order knobs that are predicted to be equally fast."""
+        tile = (self.producers.rows, self.producers.tokens) if self.producers else (0, 0)
+        return (-self.warps, -self.chunks, self.rows, *tile, -self.stages)
+
+    @property
+    def step_depth(self) -> int:
+        """Return how much of the contracted dim one pass of the loop takes."""
+        return self.warps * self.chunks * CHUNK_DEPTH
+
+    @property
+    def producer_knobs(self) -> SlicedK:
+        """Return what producer blocks are as blocks of their own."""
+        assert self.producers is not None
+        p = self.producers
+        return SlicedK(p.tokens, p.rows, self.warps, PRODUCER_CHUNKS, p.stages)
+
+
+# -- what a block keeps ----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Area:
+    """A value in shared memory: partial sums of all warps, side by side, or one that is kept."""
+
+    name: str
+    layout: Layout
+    inner: int = 0  # extent of the inner dim; 0: it has none
+    since: int = -1  # barriers after the loop before it is written; -1: there from the start
+    partial: bool = False  # a sum of every warp
+
+    def bytes(self, knobs: SlicedK) -> int:
+        """Return its size (csrc/tile/reduce/across_warps.cuh, csrc/tile/mma/resident.cuh)."""
+        if self.layout is Layout.FACTORS or (self.inner and not self.partial):
+            lines = knobs.rows if self.layout is Layout.FACTORS else knobs.tokens
+            return kept_bytes(lines, self.inner)
+        elements = {
+            Layout.ACCUM: knobs.tokens * (knobs.rows + 4),
+            Layout.TOKEN_SUMS: knobs.tokens,
+            Layout.ROW_SUMS: knobs.rows,
+            Layout.INNER_ACCUM: knobs.tokens * (row_tiles(self.inner) + 4),
+        }
+        return elements[self.layout] * 4 * (knobs.warps if self.partial else 1)
+
+
+@dataclass(frozen=True)
+class Footprint(Block):
+    """What the blocks of a tile program keep per step and in all, by their knobs."""
+
+    @staticmethod
+    def of(program: TileProgram) -> Footprint:
+        """Return what blocks that stream keep."""
+        return Footprint(program.streamed)
+
+    @cached_property
+    def inner_tiles(self) -> int:
+        """Row tiles of accumulators over inner rows that the grid does not cut."""
+        return sum(row_tiles(self._inner(s)) for s in self.program.meetings) // ROW_TILE
+
+    @property
+    def row_tile(self) -> int:
+        """What a block's rows are a multiple of."""
+        return ROW_TILE if self.program.roles.inner else LINE_TILE
+
+    @cached_property
+    def areas(self) -> tuple[Area, ...]:
+        """What lies beside the ring, where sums meet, and what is kept of them, in this order."""
+        program = self.program
+        early = [*program.fetches, *program.statistics, *program.received]
+        late = [s for stage in program.stages for s in stage.statements]
+        if program.received:  # one warp multiplies while the others stream
+            early += program.products
+        else:
+            late += program.products
+        areas = [Area(s.out, s.layout, self._inner(s)) for s in early]
+        since = 0
+        for s in program.meetings:
+            since += s.barrier
+            areas.append(Area(s.out, s.layout, self._inner(s), since, partial=True))
+        for s, barriers in zip(late, accumulate(s.barrier for s in late), strict=True):
+            if s.do in (Do.KEEP, Do.CONTRACT):
+                areas.append(Area(s.out, s.layout, self._inner(s), since + barriers))
+        return tuple(areas)
+
+    def _inner(self, s: Statement) -> int:
+        dim = self.program.roles.inner_of(s.type)
+        return dim.size if dim else 0
+
+    def octets(self, knobs: SlicedK) -> int:
+        """Return how many 16-byte octets a lane holds of one step."""
+        lines = self.loads[Layout.ROWS] * knobs.rows + self.loads[Layout.TOKENS] * knobs.tokens
+        lines += sum(row_tiles(self._inner(s)) for s in self.program.loads)
+        return knobs.chunks * (lines // LINE_TILE + self.loads[Layout.DEPTH])
+
+    def registers(self, knobs: SlicedK) -> int:
+        """Return how many registers a thread needs for one step and its accumulators."""
+        maps = [s for s in self.program.loop if s.do is Do.MAP]
+        vectors = any(s.layout is Layout.DEPTH and s.dtype is DType.FP32 for s in maps)
+        mapped = MAPPED_BF16_REGISTERS * any(s.dtype is DType.BF16 for s in maps)
+        mapped += MAPPED_DEPTH_REGISTERS * vectors
+        mapped += knobs.tokens * knobs.chunks * bool(self.program.statistics)
+        tiles = self.sums[Layout.ACCUM] * -(-knobs.rows // ROW_TILE) + self.inner_tiles
+        return tiles * (knobs.tokens // LINE_TILE) * 4 + self.octets(knobs) * 4 + mapped
+
+    def shared_bytes(self, knobs: SlicedK) -> int:
+        """Return the shared memory of one block."""
+        return self.arrangement(knobs).peak
+
+    def arrangement(self, knobs: SlicedK) -> Arrangement:
+        """Return where the ring and what meets after the loop lie in shared memory.
+
+        All of it is taken to be read until the last epoch, that of the epilogue.
+        """
+        ring = knobs.warps * knobs.stages * self.octets(knobs) * 16 * WARP_LANES
+        end = max((a.since for a in self.areas), default=0) + 2
+        buffers = [
+            Buffer(a.name, a.bytes(knobs), frozenset(range(max(a.since, 0), end)))
+            for a in self.areas
+        ]
+        first = sum(a.since < 0 for a in self.areas)
+        buffers.insert(first, Buffer(RING, ring, frozenset({0})))
+        return arrange(buffers)
+
+    def few_registers(self, knobs: SlicedK) -> bool:
+        """Say whether a thread's registers do not spill."""
+        most = REGISTERS_BESIDE_PRODUCERS if self.program.received else REGISTERS_LEFT
+        return self.registers(knobs) <= most
+
+    def fits(self, knobs: SlicedK, on: Target) -> bool:
+        """Say whether a block has what it needs, and all its warps work."""
+        return (
+            knobs.step_depth <= max(self.depth, WARP_LANES)
+            and knobs.stages - 1 <= ceil(self.depth / knobs.step_depth)
+            and self.few_registers(knobs)
+            and self.shared_bytes(knobs) <= on.shared_bytes
+        )
+
+
+# -- the rule, and what is tried -------------------------------------------------------------------
+
+
+def fits(program: TileProgram, on: Target) -> tuple[str, ...]:
+    """Return why sliced-K does not fit a program: it takes every one with a loop."""
+    return () if program.loop else ("it has no loop",)
+
+
+def choose(program: TileProgram, tokens: int, on: Target) -> SlicedK | None:
+    """Return the knobs for a bucket; raises PlanError where no block can hold so many tokens."""
+    most = max(BUCKETS_WITH_STATISTICS if program.statistics else BUCKETS)
+    if tokens > most:
+        return None
+    return next(_with_producers(program, _alone(program, tokens, on), on))
+
+
+def candidates(program: TileProgram, tokens: int, on: Target) -> Iterator[SlicedK]:
+    """Yield knobs to try for a bucket, all of which arrange shared memory as the rule's do."""
+    block = Footprint.of(program)
+    tile = block.row_tile
+    below = block.arrangement(_alone(program, BUCKETS[0], on)).below
+    for rows in range(tile, ceil(block.rows / tile) * tile + 1, tile):
+        if not block.few_registers(SlicedK(tokens, rows, 4, 1, 2)):
+            return
+        for warps, chunks, stages in product(WARPS, CHUNKS, STAGES):
+            knobs = SlicedK(tokens, rows, warps, chunks, stages)
+            if block.fits(knobs, on) and block.arrangement(knobs).below == below:
+                yield from _with_producers(program, knobs, on)
+
+
+def _alone(program: TileProgram, tokens: int, on: Target) -> SlicedK:
+    """Return the rule's knobs without producer blocks."""
+    block = Footprint.of(program)
+    waves = range(1, -(-block.rows // on.multiprocessors) + 1)
+    by_wave = [rows_for(block.rows, on.multiprocessors * n, block.row_tile) for n in waves]
+    tried = product(dict.fromkeys(by_wave), (2, 1))  # rows of a block, chunks of a step
+    best_first = sorted(tried, key=lambda size: -size[1]) if tokens <= FEW_TOKENS else tried
+    for block_rows, chunks in best_first:
+        knobs = SlicedK(tokens, block_rows, warps=8, chunks=chunks, stages=2)
+        smallest = block.shared_bytes(replace(knobs, warps=4))
+        if block.few_registers(knobs) and smallest <= on.shared_bytes:
+            return _with_stages(block, knobs, on.shared_bytes)
+    raise PlanError(
+        f"{tokens} tokens and {block.row_tile} rows need more registers or shared memory than a "
+        "block has"
+    )
+
+
+def _with_stages(block: Footprint, knobs: SlicedK, limit: int) -> SlicedK:
+    """Return the knobs with warps and stages that fit `limit` bytes."""
+    if block.shared_bytes(knobs) > limit:
+        knobs = replace(knobs, warps=4)
+    passes = -(-block.depth // knobs.step_depth)
+    most = MOST_BYTES_BESIDE_PRODUCERS if block.program.received else MOST_BYTES_IN_FLIGHT
+    step_bytes = knobs.step_depth * 2 * knobs.rows * block.loads[Layout.ROWS]
+    for stages in range(3, passes + 2):
+        deeper = replace(knobs, stages=stages)
+        if block.shared_bytes(deeper) > limit or step_bytes * (stages - 1) > most:
+            break
+        knobs = deeper
+    return knobs
+
+
+def _with_producers(program: TileProgram, knobs: SlicedK, on: Target) -> Iterator[SlicedK]:
+    """Yield the knobs with those of producer blocks, if the program has any, the best first.
+
+    As many stages as fit: a producer should not wait for memory more often than it must.
+    """
+    if (made := program.producers) is None:
+        yield knobs
+        return
+    block = Footprint(made)
+    for tile in producer_tiles(program, knobs.tokens, on)[:PRODUCER_TILES]:
+        few = replace(knobs, producers=Producers(*tile, 2))
+        steps = ceil(block.depth / few.producer_knobs.step_depth)
+        tried = [replace(knobs, producers=Producers(*tile, n)) for n in range(2, steps + 2)]
+        limit = on.shared_bytes - STAMP_BYTES
+        yield [k for k in tried if block.shared_bytes(k.producer_knobs) <= limit][-1]
+
+
+# -- the predicted time (schedules/latency.py) -----------------------------------------------------
+
+
+def predict(program: TileProgram, on: Target) -> Model:
+    """Return the model of a program."""
+    work, block = Streaming.of(program, on), Footprint.of(program)
+
+    def model(knobs: SlicedK, tokens: int) -> float:
+        most = work.most_blocks(knobs)
+        shared = (on.shared_bytes + RESERVED_BYTES) // (block.shared_bytes(knobs) + RESERVED_BYTES)
+        registers = (block.registers(knobs) + ADDRESS_REGISTERS) * knobs.warps * WARP_LANES
+        at_once = min(max(1, min(shared, on.registers // registers)), most)  # of the blocks
+        token_bytes = TOKEN_BYTES * (1 + (BESIDE if at_once > 1 else 0.0))
+        taken = _weights_us(work, knobs, at_once) + work.tokens_us(knobs, token_bytes)
+        lines = block.sums[Layout.ACCUM] * ceil(knobs.rows / ROW_TILE) + block.inner_tiles
+        tiles = lines * ceil(knobs.tokens / LINE_TILE) * work.depth / ROW_TILE
+        few_warps = knobs.warps * at_once <= SCHEDULERS
+        cycles = ALONE_CYCLES if few_warps else TOGETHER_CYCLES
+        issued = most * (tiles / SCHEDULERS * cycles / work.clock)
+        streamed = START_US + max(taken, issued) + WAVE_US * (ceil(most / at_once) - 1)
+        streamed += work.vectors_us(VECTOR_CYCLES)
+        met = sum(a.bytes(knobs) for a in block.areas if a.partial)  # written, and read
+        streamed += most * 2 * met / WAVEFRONT_BYTES / work.clock
+        streamed += FEW_WARPS_US * few_warps
+        if program.statistics:
+            streamed += STATISTICS_US * most * knobs.tokens / knobs.warps
+        return work.beside_producers_us(knobs, streamed)
+
+    return model
+
+
+def _weights_us(work: Streaming, knobs: SlicedK, at_once: int) -> float:
+    """Return the time in which weights come: from memory, and to the busiest multiprocessor."""
+    own, step = work.read_bytes(knobs, rows=True), knobs.step_depth
+    passes = ceil(work.depth / step)
+    stretch = passes * step / work.depth  # warps without work in the last pass
+    in_flight = at_once * min(knobs.stages - 1, passes) * own * step / work.depth
+    computed = any(s.do is Do.MAP for s in work.program.loop)
+    enough = COMPUTED_IN_FLIGHT if computed else IN_FLIGHT
+    segments = HALF_SEGMENTS if knobs.chunks == 1 else 1.0
+    if knobs.chunks == 1 and knobs.rows % ROW_TILE:
+        segments = ODD_SEGMENTS
+    return segments * work.weights_us(knobs, min(1.0, in_flight / enough) / stretch)
+
+
+SCHEDULE = Ranked(
+    name=SlicedK.schedule,
+    knobs=SlicedK,
+    roles=Roles,
+    lower=lowered,
+    fits=fits,
+    choose=choose,
+    candidates=candidates,
+    registers=lambda program, knobs: Footprint.of(program).registers(knobs),
+    shared_bytes=lambda program, knobs: Footprint.of(program).shared_bytes(knobs),
+    predict=predict,
+)

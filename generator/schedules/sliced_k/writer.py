@@ -1,40 +1,44 @@
-"""The plan of slices as CUDA: each warp of a block multiplies a slice of the depth.
-
-So are emitted the blocks that compute totals for all others (`makers.py`), and kernels of lines,
-which have no loop.
-"""
+"""Sliced-K as CUDA; producer blocks of an intermediate are written by the same functions."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from mirage_kernels.generator.emit.after_loop import after_loop
-from mirage_kernels.generator.emit.host import threads, write_slices
 from mirage_kernels.generator.emit.names import (
     ACCUMULATORS,
     FRAGMENTS,
+    MEETINGS,
+    THREADS,
     barrier,
+    camel,
     declared,
-    dims_text,
-    kept_at,
-    operand_dims,
-    pointer,
-    result_pointer,
+    kept_type,
+    launch_function,
+    own_lines,
+    shared_at,
     typed,
-    vocabulary,
 )
 from mirage_kernels.generator.emit.part import Part, lines_of
-from mirage_kernels.generator.emit.predicated_copies import edge_text
-from mirage_kernels.generator.emit.shared_map import shared_map
+from mirage_kernels.generator.emit.statements import (
+    IN_LOOP,
+    fetches,
+    late_products,
+    number_of_tokens,
+    operands,
+    output_tile,
+    per_element,
+    rows_of,
+    scalars,
+    stage_tile,
+)
 from mirage_kernels.generator.emit.writer import Writer
-from mirage_kernels.generator.ir import DType
-from mirage_kernels.generator.plan.program import Do, Layout, Statement, TileProgram
-from mirage_kernels.generator.schedules.batched_lora import writer as batched_lora
+from mirage_kernels.generator.errors import PlanError
+from mirage_kernels.generator.plan.program import Do, Layout, Operand, Statement, TileProgram
 from mirage_kernels.generator.schedules.producer_blocks import writer as producer_blocks
 from mirage_kernels.generator.schedules.row_wise.writer import statistics
 from mirage_kernels.generator.schedules.schedule import Variant
-from mirage_kernels.generator.schedules.sliced_k.knobs import SlicedK
+from mirage_kernels.generator.schedules.sliced_k import RING, Footprint, SlicedK
 
 ABOUT = (
     "sliced-K: each warp of a block streams its own slice of the depth; they add up their sums "
@@ -47,56 +51,107 @@ def parts(program: TileProgram, variants: Sequence[Variant]) -> list[Part]:
     beside = (producer_blocks.FORM,) if program.received else ()
     shares = ("tile/sliced_k/store_share.cuh",) if program.also else ()
     received = producer_blocks.includes(replace(program, producers=None))
+    knobs = [v.knobs for v in variants if isinstance(v.knobs, SlicedK)]
+    lines = lines_of(_write, program, knobs)
     includes = (*shares, "tile/tile.cuh", *received)
-    lines = lines_of(_write, program, variants)
     return [Part("sliced_k", ABOUT, includes, beside, lines, describes=True)]
 
 
-def _write(writer: Writer, program: TileProgram, variants: Sequence[Variant]) -> None:
-    """Write the step, the map of shared memory, the kernel and its launch."""
+def _write(writer: Writer, program: TileProgram, variants: Sequence[SlicedK]) -> None:
     write_step(writer, program)
-    shared_map(writer, program, [v.knobs for v in variants if isinstance(v.knobs, SlicedK)])
-    _kernel(writer, program)
-    write_slices(writer, program)
+    write_map(writer, program, variants)
+    threads = f"{THREADS} + tile::kWarpLanes" if program.received else THREADS
+    writer.line("template <class Config>")
+    writer.line(f"__global__ void __launch_bounds__({threads}, 1)")
+    head = f"    {program.recipe}(const __grid_constant__ LaunchArgs args) {{"
+    with writer.block(head), declared(writer, program):
+        write_body(writer, program)
+    writer.line()
+    rows, size = program.roles.rows, "SharedMap<Config>::kBytes"
+    with launch_function(writer, "SlicedK"), declared(writer, program):
+        grid = f" = tile::tile_grid<Config>(args.dims[0], {rows}, {size})"
+        if program.received:
+            grid = "{row_tiles, token_tiles, kThreads + tile::kWarpLanes, kSharedBytes}"
+            writer.write(
+                producer_blocks.row_tiles(program, f"tile::ceil_div({rows}, Config::kRows)"),
+                "const int64_t token_tiles = tile::ceil_div(args.dims[0], Config::kTokens);",
+                producer_blocks.shared_bytes(program, size, "kProducerBytes<Config>"),
+            )
+        writer.line(f"const tile::Grid grid{grid};")
+        writer.line(f"return tile::launch({program.recipe}<Config>, grid, args, stream);")
+    writer.line()
 
 
 def write_step(writer: Writer, program: TileProgram) -> None:
     """Write what a warp copies per step."""
-    writer.line("// What a warp copies per step of the loop.")
-    writer.line("template <class Config>")
+    writer.write("// What a warp copies per step of the loop.", "template <class Config>")
     with writer.block("struct Step {", "};"), declared(writer, program, member=True):
         writer.line("static constexpr int kDepth = Config::kChunks * tile::kChunkDepth;")
+        fragments = ((f"{typed(FRAGMENTS, s, program)} {s.out};", s) for s in program.loads)
+        writer.table(rows_of(fragments))
+    writer.line()
+
+
+def write_map(writer: Writer, program: TileProgram, variants: Sequence[SlicedK]) -> None:
+    """Write the map of shared memory without numbers: the same for all variants."""
+    early = (*program.fetches, *program.statistics)
+    late = (*program.meetings, *program.kept, *program.products)
+    if program.received:
+        early = (*program.fetches, *program.received, *program.products)
+        late = program.meetings
+    writer.write(
+        "// Shared memory in bytes: the pipeline's stages, and after the loop the partial sums.",
+        "template <class Config>",
+    )
+    with writer.block("struct SharedMap {", "};"), declared(writer, program, member=True):
+        types = {s.out: typed(MEETINGS, s, program) for s in program.meetings}
+        for s in (*program.fetches, *program.kept, *program.received, *program.products):
+            types[s.out] = kept_type(s, program)
+        types |= {s.out: "TokenTable<Config::kTokens>" for s in program.statistics}
+        writer.write(
+            "using Steps = tile::StageBuffers<Step<Config>, Config::kStages, Config::kWarps>;",
+            *(f"using {camel(name)} = tile::{type_};" for name, type_ in types.items()),
+        )
+        below = _below(program, variants)
         rows = [
-            (f"{typed(FRAGMENTS, s, program)} {s.out};", dims_text(s.type.names))
-            for s in program.loads
+            *((_offset(s.out, below), "from the start") for s in early),
+            (_offset(RING, below), "during the loop"),
+            *((_offset(s.out, below), "after the loop") for s in late),
         ]
-        writer.table(rows)
+        writer.table([(f"static constexpr int {text};", when) for text, when in rows])
+        ring, last = _end(RING, below), _end(list(below)[-1], below)
+        writer.write(
+            f"static constexpr int kPartialsBytes = {last};",
+            f"static constexpr int kBytes = tile::larger({ring}, kPartialsBytes);",
+        )
     writer.line()
 
 
-def _kernel(writer: Writer, program: TileProgram) -> None:
-    writer.line("template <class Config>")
-    writer.line(f"__global__ void __launch_bounds__({threads(program)}, 1)")
-    with (
-        writer.block(f"    {program.recipe}(const __grid_constant__ LaunchArgs args) {{"),
-        declared(writer, program),
-    ):
-        write_body(writer, program)
-    writer.line()
+def _below(program: TileProgram, variants: Sequence[SlicedK]) -> dict[str, tuple[str, ...]]:
+    """Return what each buffer lies on, bottom first."""
+    footprint = Footprint.of(program)
+    maps = [dict(footprint.arrangement(knobs).below) for knobs in variants]
+    if any(m != maps[0] or max(map(len, m.values())) > 1 for m in maps):
+        raise PlanError(f"{program.recipe}: its variants arrange shared memory differently")
+    return maps[0]
+
+
+def _offset(name: str, below: Mapping[str, tuple[str, ...]]) -> str:
+    start = " + ".join(_end(under, below) for under in below[name]) or "0"
+    return f"k{camel(name)}At = {start}"
+
+
+def _end(name: str, below: Mapping[str, tuple[str, ...]]) -> str:
+    begins_at_0 = name == RING and not below[name]
+    return f"{camel(name)}::kBytes" if begins_at_0 else f"k{camel(name)}At + {camel(name)}::kBytes"
 
 
 def write_body(writer: Writer, program: TileProgram) -> None:
     """Write what a block does: up to its loop, the loop, what follows."""
-    _prologue(writer, program)
-    _loop(writer, program)
-    after_loop(writer, program)
-
-
-def _prologue(writer: Writer, program: TileProgram) -> None:
     roles = program.roles
-    where = producer_blocks.NAMESPACE if program.produces else "generated"
     inner = roles.inner if any(s.layout is Layout.INNER for s in program.loads) else ()
-    for line in (
+    where = producer_blocks.NAMESPACE if program.produces else "generated"
+    writer.write(
         "constexpr int kRows = Config::kRows, kTokens = Config::kTokens, kWarps = Config::kWarps;",
         f"using Step = {where}::Step<Config>;",
         "constexpr int kDepth = Step::kDepth;",
@@ -104,85 +159,88 @@ def _prologue(writer: Writer, program: TileProgram) -> None:
         f"constexpr bool kEvenDepth = {roles.depth} % kDepth == 0;",
         *(f"constexpr bool kEven{dim} = {dim} % tile::kRowTile == 0;" for dim in inner),
         "using Shared = SharedMap<Config>;",
-    ):
-        writer.line(line)
-    producer_blocks.write_start(writer, program)
-    if program.received:
-        producer_blocks.write_fork(writer, program, "args")
-    writer.line()
-    _arguments(writer, program)
+    )
+    if not program.produces:
+        writer.write("extern __shared__ __align__(16) char shared[];", "tile::launch_dependents();")
+    writer.write(*producer_blocks.fork(program), "")
+    _before_loop(writer, program)
+    _loop(writer, program)
+    _after_loop(writer, program)
+
+
+def _before_loop(writer: Writer, program: TileProgram) -> None:
+    operands(writer, program.inputs, program)
+    used = (*program.loop, *program.epilogue) if program.produces else None
+    writer.write(number_of_tokens(program), *scalars(program, used))
+    if program.produces:
+        writer.write(*producer_blocks.producer_tile(program))
+    else:
+        block = producer_blocks.block_index(program)
+        writer.line(f"const int first_row = {block} * kRows, first_token = blockIdx.y * kTokens;")
     writer.line()
     if program.received:
         with writer.block("if (tile::warp_index() == kWarps) {"):
-            producer_blocks.write_received(writer, program, "kWarps")
+            writer.write(*producer_blocks.receive(program, "kWarps"))
     by_name = {o.name: o for o in program.inputs}
-    for s in program.loads:
-        writer.assignment(edge_text(s, by_name[s.args[0]], program))
-    writer.line()
-    rows = [
-        (f"{typed(ACCUMULATORS, s, program)} {s.out};", dims_text(s.type.names))
-        for s in program.accumulators
-    ]
-    writer.table(rows)
+    writer.write(*(_edge(s, by_name[s.args[0]], program) for s in program.loads), "")
+    sums = ((f"{typed(ACCUMULATORS, s, program)} {s.out};", s) for s in program.accumulators)
+    writer.table(rows_of(sums))
     writer.line()
     if program.fetches and not program.received:
-        _fetches(writer, program)
+        writer.write(*fetches(program, "kThreads"), "")
 
 
-def _arguments(writer: Writer, program: TileProgram) -> None:
-    """Write tensors, run-time numbers, and where the block's tile begins."""
-    roles = program.roles
-    rows = [(pointer(o), operand_dims(o, program)) for o in program.inputs]
-    if not program.produces:
-        rows += [(result_pointer(o), operand_dims(o, program)) for o in program.results]
-    writer.table(rows)
-    writer.line(f"const int {roles.tokens} = static_cast<int>(args.dims[0]);")
-    used = {a for s in (*program.loop, *program.epilogue) for a in s.args}
-    for i, scalar in enumerate(program.scalars):
-        if scalar in used or not program.produces:
-            writer.line(f"const float {scalar} = args.scalars[{i}];")
-    if program.produces:
-        return producer_blocks.write_makers_tile(writer, program)
-    block = producer_blocks.user(program, "blockIdx.x")
-    writer.line(f"const int first_row = {block} * kRows, first_token = blockIdx.y * kTokens;")
-    return None
-
-
-def _fetches(writer: Writer, program: TileProgram) -> None:
-    """Write the copies of tiles that the loop does not cut; weights, so as early as weights."""
-    writer.line("if (!args.constant_weights) tile::grid_dependency_wait();")
-    for s in program.fetches:
-        kept_at(writer, s)
-        where = f"{s.out}, {s.args[0]}, first_row, {program.roles.rows}"
-        writer.line(f"tile::fetch<kThreads>({where});")
-    writer.line()
+def _edge(s: Statement, operand: Operand, program: TileProgram) -> str:
+    """Return the line that says where a load's tile begins and where its tensor ends."""
+    roles, name = program.roles, operand.name
+    left, inner = f"const auto {name}_edge =", roles.inner_of(s.type)
+    if s.layout is Layout.DEPTH:
+        edge = "optional_edge" if operand.optional else "depth_edge<kEvenDepth>"
+        return f"{left} tile::{edge}({name}, {roles.depth});"
+    even, first, stride = (
+        "false",
+        f"first_token, {roles.tokens}",
+        f"tile::Static<{roles.depth}>{{}}",
+    )
+    if inner is not None:
+        even, first = f"kEven{inner.name}", f"0, {inner.name}"
+    elif s.layout is Layout.ROWS:
+        even, first = "kEvenRows", f"first_row, {roles.rows}"
+    else:
+        stride = f"args.row_strides[{operand.index}]"
+        if program.produces and program.stacked:
+            where = f"{stride}, group, first_token, {roles.depth}"
+            return f"{left} tile::gathered_line<kEvenDepth>({name}, {where});"
+    where = f"{stride}, {{{first}, {roles.depth}}}"
+    return f"{left} tile::edge<{even}, kEvenDepth>({name}, {where});"
 
 
 def _loop(writer: Writer, program: TileProgram) -> None:
     in_registers = program.produces and program.stacked
     if in_registers:
-        batched_lora.write_loads(writer, program)
-    for what in () if in_registers else ("weights", "tokens"):
-        head = f"const auto copy_{what} = [&](tile::StageBuffer<Step> buffer, int k) {{"
-        with writer.block(head, "};"):
-            for s in program.loads:
-                if (s.layout is Layout.TOKENS) is (what == "tokens"):
-                    cache = "kStream" if s.layout is Layout.ROWS else "kKeep"
-                    where = f"buffer, &Step::{s.out}, {s.args[0]}_edge, k"
-                    writer.line(f"tile::copy<tile::Cache::{cache}>({where});")
+        with writer.block("const auto load = [&](Step& step, int k) {", "};"):
+            loads = ((s.out, s.args[0]) for s in program.loads)
+            writer.write(*(f"tile::load(step.{out}, {name}_edge, k);" for out, name in loads))
+        run = "tile::load_and_compute<Config::kStages, Step>(steps, load, compute);"
+    else:
+        for what in ("weights", "tokens"):
+            _copies(writer, program, what)
+        run = "tile::pipeline<Config::kStages, Step>(shared + Shared::kStepsAt, steps, "
+        run += f"copy_weights, copy_tokens, {'statistics, ' if program.lines else ''}compute);"
     if program.lines:
         statistics(writer, program)
     given = "const Step& step, int k" if program.also else "const Step& step"
     with writer.block(f"const auto compute = [&]({given}) {{", "};"):
-        _compute(writer, program)
-    warp, warps, early = producer_blocks.dealt_out(program)
-    writer.line(f"const int first_k = {warp} * kDepth;")
-    steps = f"first_k, {program.roles.depth}, {warps} * kDepth, {early}"
-    writer.line(f"const tile::Steps steps{{{steps}}};")
-    if in_registers:
-        writer.line(batched_lora.CALL)
-    else:
-        _pipeline(writer, program)
+        loaded = {s.out for s in program.loads}
+        rows = []
+        for s in (s for s in program.loop if s.do is not Do.LOAD):
+            args = [f"step.{a}" if a in loaded else a for a in s.args]
+            if s.do is Do.STORE:  # what all blocks of these tokens compute, by one of them
+                extent = f"{{first_token, {program.roles.tokens}, {program.roles.depth}}}"
+                call = f"tile::store_share<kEvenDepth>({s.args[1]}, {extent}, {s.args[0]}, k);"
+            rows.append((call if s.do is Do.STORE else IN_LOOP[s.do](s, args), s))
+        writer.table(rows_of(rows))
+    writer.write(*producer_blocks.steps(program), run)
     if program.fetches and not program.received:
         writer.line("tile::wait_copies<0>();")
     if program.meetings[0].barrier:
@@ -190,40 +248,49 @@ def _loop(writer: Writer, program: TileProgram) -> None:
     writer.line()
 
 
-def _pipeline(writer: Writer, program: TileProgram) -> None:
-    call = "tile::pipeline<Config::kStages, Step>(shared + Shared::kStepsAt, steps, "
-    writer.line(f"{call}copy_weights, copy_tokens,")
-    last = "statistics, compute" if program.lines else "compute"
-    writer.line(f"{' ' * (call.index('(') + 1)}{last});")
+def _copies(writer: Writer, program: TileProgram, what: str) -> None:
+    head = f"const auto copy_{what} = [&](tile::StageBuffer<Step> buffer, int k) {{"
+    with writer.block(head, "};"):
+        for s in program.loads:
+            if (s.layout is Layout.TOKENS) is (what == "tokens"):
+                cache = "kStream" if s.layout is Layout.ROWS else "kKeep"
+                where = f"buffer, &Step::{s.out}, {s.args[0]}_edge, k"
+                writer.line(f"tile::copy<tile::Cache::{cache}>({where});")
 
 
-def _compute(writer: Writer, program: TileProgram) -> None:
-    """Write a pass of the loop, statement by statement."""
-    loaded = {s.out for s in program.loads}
-    rows = []
-    for s in program.loop:
-        if s.do is not Do.LOAD:
-            args = [f"step.{a}" if a in loaded else a for a in s.args]
-            text = _LOOP[s.do](s, args) if s.do is not Do.STORE else _store_share(s, program)
-            rows.append((text, dims_text(s.type.names)))
-    writer.table(rows)
+def _after_loop(writer: Writer, program: TileProgram) -> None:
+    """Write where sums meet, what is kept of them and multiplied, and the epilogue."""
+    own = "own" if program.stacked and program.produces else "parts"
+    for i, s in enumerate(program.meetings):
+        if s.barrier and i > 0:
+            writer.line(barrier(program))
+        met = f"tile::store_partials<kWarps>({shared_at(s)}, {s.args[0]})"
+        writer.line(f"const auto {s.out}_{own} = {met};")
+    if program.received:
+        writer.write(producer_blocks.received("kWarps"), "")
+    for stage in program.stages:
+        _wait(writer, stage.statements[0], program)
+        kept = [s for s in stage.statements if s.do is Do.KEEP]
+        writer.write(*stage_tile(program, stage.dim, kept))
+        call = f"tile::for_each_element<{own_lines(stage.dim)}, kTokens, kThreads>"
+        tile = f"{stage.dim.lower()}_tile"
+        with writer.block(f"{call}({tile}, [&](tile::Element e) {{", "});"):
+            per_element(writer, stage.statements, program)
+    for s, line in zip(program.products, late_products(program, "kWarps"), strict=True):
+        if s.barrier:
+            _wait(writer, s, program)
+        writer.line(line)
+    if not program.received:
+        _wait(writer, program.epilogue[0], program)
+    writer.line(output_tile(program))
+    call = "tile::for_each_element<kRows, kTokens, kThreads>(out_tile"
+    if program.produces:
+        lines, call = producer_blocks.publish(program)
+        writer.write(*lines)
+    with writer.block(f"{call}, [&](tile::Element e) {{", "});"):
+        per_element(writer, program.epilogue, program)
 
 
-def _map_in_loop(s: Statement, args: Sequence[str]) -> str:
-    out = "T" if s.dtype is not DType.FP32 else "float"
-    return f"const auto {s.out} = tile::{vocabulary(s.op)}<{out}>({', '.join(args)});"
-
-
-def _store_share(s: Statement, program: TileProgram) -> str:
-    """Return the line that stores what all blocks of these tokens compute, by one of them."""
-    value, tensor = s.args
-    extent = f"{{first_token, {program.roles.tokens}, {program.roles.depth}}}"
-    return f"tile::store_share<kEvenDepth>({tensor}, {extent}, {value}, k);"
-
-
-_LOOP: dict[Do, Callable[[Statement, Sequence[str]], str]] = {
-    Do.MAP: _map_in_loop,
-    Do.CONTRACT: lambda s, args: f"tile::contract({s.out}, {', '.join(args)});",
-    Do.SUM: lambda s, args: f"tile::sum_depth({s.out}, {', '.join(args)});",
-    Do.READ: lambda s, args: f"const auto {s.out} = tile::token_values({', '.join(args)});",
-}
+def _wait(writer: Writer, then: Statement, program: TileProgram) -> None:
+    """Write the barrier before a statement that begins a part of the block's life."""
+    writer.write(*([barrier(program)] if then.barrier else []), "")

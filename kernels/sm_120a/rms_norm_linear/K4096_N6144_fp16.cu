@@ -6,10 +6,7 @@
 namespace mirage::generated {
 namespace {
 
-struct Shape {
-  using T = __half;
-  static constexpr int K = 4096, N = 6144;
-};
+MIRAGE_SHAPE(__half, K = 4096, N = 6144)
 using UpTo8M = SlicedK<Shape, Tokens<8>, Rows<40>, Warps<4>, Chunks<2>, Stages<3>>;
 using UpTo16M = SlicedK<Shape, Tokens<16>, Rows<40>, Warps<4>, Chunks<2>, Stages<3>>;
 using UpTo32M = SlicedK<Shape, Tokens<32>, Rows<40>, Warps<4>, Chunks<2>, Stages<2>>;

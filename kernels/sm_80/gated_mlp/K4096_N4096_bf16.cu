@@ -6,10 +6,7 @@
 namespace mirage::generated {
 namespace {
 
-struct Shape {
-  using T = __nv_bfloat16;
-  static constexpr int K = 4096, N = 4096;
-};
+MIRAGE_SHAPE(__nv_bfloat16, K = 4096, N = 4096)
 using UpTo8M = SlicedK<Shape, Tokens<8>, Rows<40>, Warps<4>, Chunks<2>, Stages<3>>;
 using UpTo16M = SlicedK<Shape, Tokens<16>, Rows<40>, Warps<4>, Chunks<2>, Stages<3>>;
 using UpTo32M = SlicedK<Shape, Tokens<32>, Rows<40>, Warps<4>, Chunks<2>, Stages<2>>;

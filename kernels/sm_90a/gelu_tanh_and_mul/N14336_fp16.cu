@@ -6,10 +6,7 @@
 namespace mirage::generated {
 namespace {
 
-struct Shape {
-  using T = __half;
-  static constexpr int N = 14336;
-};
+MIRAGE_SHAPE(__half, N = 14336)
 using AnyM = Elementwise<Shape, Warps<4>, Line<1024>>;
 using Variants = Kernels<Any<AnyM>>;
 

@@ -6,10 +6,7 @@
 namespace mirage::generated {
 namespace {
 
-struct Shape {
-  using T = __half;
-  static constexpr int D = 192;
-};
+MIRAGE_SHAPE(__half, D = 192)
 using AnyRowsFewTiles = FlashAttention<Shape, Rows<8>, Keys<16>, Warps<8>, Stages<2>, Blocks<1>>;
 using AnyRows = FlashAttention<Shape, Rows<8>, Keys<16>, Warps<4>, Stages<2>, Blocks<2>>;
 using Variants = AttentionKernels<Any<AnyRowsFewTiles, tile::FewTiles<8, 192>>, Any<AnyRows>>;

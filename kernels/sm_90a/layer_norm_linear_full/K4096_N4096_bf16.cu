@@ -8,10 +8,7 @@
 namespace mirage::generated {
 namespace {
 
-struct Shape {
-  using T = __nv_bfloat16;
-  static constexpr int K = 4096, N = 4096;
-};
+MIRAGE_SHAPE(__nv_bfloat16, K = 4096, N = 4096)
 using UpTo8M = SlicedK<Shape, Tokens<8>, Rows<32>, Warps<8>, Chunks<1>, Stages<6>>;
 using UpTo16M =
     AfterPrologue<Shape, Tokens<16>, Rows<32>, Stages<12>, Groups<2>, Blocks<1>, PrologueWarps<4>>;

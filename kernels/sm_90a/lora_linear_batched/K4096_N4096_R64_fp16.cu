@@ -8,10 +8,7 @@
 namespace mirage::generated {
 namespace {
 
-struct Shape {
-  using T = __half;
-  static constexpr int K = 4096, N = 4096, R = 64;
-};
+MIRAGE_SHAPE(__half, K = 4096, N = 4096, R = 64)
 using UpTo8M = SlicedK<Shape, Tokens<8>, Rows<32>, Warps<8>, Chunks<2>, Stages<2>, Slices<8>>;
 using UpTo16M = SlicedK<Shape, Tokens<16>, Rows<32>, Warps<8>, Chunks<2>, Stages<2>, Slices<8>>;
 using UpTo32M =

@@ -6,10 +6,7 @@
 namespace mirage::generated {
 namespace {
 
-struct Shape {
-  using T = __nv_bfloat16;
-  static constexpr int C = 512, P = 64;
-};
+MIRAGE_SHAPE(__nv_bfloat16, C = 512, P = 64)
 using AnyRows = FlashAttention<Shape, Rows<8>, Keys<16>, Warps<4>, Stages<3>, Blocks<1>>;
 using Variants = AttentionKernels<Any<AnyRows>>;
 

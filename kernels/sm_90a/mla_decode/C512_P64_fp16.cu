@@ -6,10 +6,7 @@
 namespace mirage::generated {
 namespace {
 
-struct Shape {
-  using T = __half;
-  static constexpr int C = 512, P = 64;
-};
+MIRAGE_SHAPE(__half, C = 512, P = 64)
 using AnyRows = FlashAttention<Shape, Rows<8>, Keys<16>, Warps<4>, Stages<3>, Blocks<1>>;
 using Variants = AttentionKernels<Any<AnyRows>>;
 

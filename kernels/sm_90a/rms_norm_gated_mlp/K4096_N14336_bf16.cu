@@ -7,10 +7,7 @@
 namespace mirage::generated {
 namespace {
 
-struct Shape {
-  using T = __nv_bfloat16;
-  static constexpr int K = 4096, N = 14336;
-};
+MIRAGE_SHAPE(__nv_bfloat16, K = 4096, N = 14336)
 using UpTo8M = SlicedK<Shape, Tokens<8>, Rows<56>, Warps<4>, Chunks<2>, Stages<2>>;
 using UpTo16M = SlicedK<Shape, Tokens<16>, Rows<56>, Warps<4>, Chunks<2>, Stages<2>>;
 using UpTo32M = RegisterOperand<Shape, Tokens<32>, Rows<112>, Stages<2>, Groups<1>, Blocks<1>>;

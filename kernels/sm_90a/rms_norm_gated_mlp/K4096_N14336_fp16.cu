@@ -7,10 +7,7 @@
 namespace mirage::generated {
 namespace {
 
-struct Shape {
-  using T = __half;
-  static constexpr int K = 4096, N = 14336;
-};
+MIRAGE_SHAPE(__half, K = 4096, N = 14336)
 using UpTo8M = SlicedK<Shape, Tokens<8>, Rows<56>, Warps<4>, Chunks<2>, Stages<2>>;
 using UpTo16M = SlicedK<Shape, Tokens<16>, Rows<56>, Warps<4>, Chunks<2>, Stages<2>>;
 using UpTo32M = ClusterSplitK<Shape, Tokens<32>, Rows<112>, Stages<3>, Groups<2>, Turns<1>,

@@ -7,10 +7,7 @@
 namespace mirage::generated {
 namespace {
 
-struct Shape {
-  using T = __half;
-  static constexpr int K = 8192, N = 10240;
-};
+MIRAGE_SHAPE(__half, K = 8192, N = 10240)
 using UpTo8M = SlicedK<Shape, Tokens<8>, Rows<40>, Warps<4>, Chunks<2>, Stages<4>>;
 using UpTo16M = SlicedK<Shape, Tokens<16>, Rows<80>, Warps<4>, Chunks<2>, Stages<4>>;
 using UpTo32M = ClusterSplitK<Shape, Tokens<32>, Rows<160>, Stages<4>, Groups<3>, Turns<1>,

@@ -8,10 +8,7 @@
 namespace mirage::generated {
 namespace {
 
-struct Shape {
-  using T = __nv_bfloat16;
-  static constexpr int K = 3584, N = 4608;
-};
+MIRAGE_SHAPE(__nv_bfloat16, K = 3584, N = 4608)
 using UpTo8M = SlicedK<Shape, Tokens<8>, Rows<40>, Warps<8>, Chunks<2>, Stages<3>>;
 using UpTo16M = SlicedK<Shape, Tokens<16>, Rows<40>, Warps<8>, Chunks<2>, Stages<3>>;
 using UpTo32M = ClusterSplitK<Shape, Tokens<32>, Rows<80>, Stages<8>, Groups<2>, Turns<1>,

@@ -7,10 +7,7 @@
 namespace mirage::generated {
 namespace {
 
-struct Shape {
-  using T = __half;
-  static constexpr int K = 3584, N = 4608;
-};
+MIRAGE_SHAPE(__half, K = 3584, N = 4608)
 using UpTo8M = SlicedK<Shape, Tokens<8>, Rows<40>, Warps<8>, Chunks<2>, Stages<3>>;
 using UpTo16M = SlicedK<Shape, Tokens<16>, Rows<40>, Warps<8>, Chunks<2>, Stages<3>>;
 using UpTo32M = SlicedK<Shape, Tokens<32>, Rows<40>, Warps<8>, Chunks<2>, Stages<2>>;

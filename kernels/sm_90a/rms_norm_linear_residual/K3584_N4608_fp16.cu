@@ -6,10 +6,7 @@
 namespace mirage::generated {
 namespace {
 
-struct Shape {
-  using T = __half;
-  static constexpr int K = 3584, N = 4608;
-};
+MIRAGE_SHAPE(__half, K = 3584, N = 4608)
 using UpTo8M = SlicedK<Shape, Tokens<8>, Rows<40>, Warps<8>, Chunks<2>, Stages<3>>;
 using AnyM = SlicedK<Shape, Tokens<16>, Rows<40>, Warps<8>, Chunks<2>, Stages<2>>;
 using Variants = Kernels<UpTo<8, UpTo8M>, Any<AnyM>>;

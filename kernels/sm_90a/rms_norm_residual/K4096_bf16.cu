@@ -6,10 +6,7 @@
 namespace mirage::generated {
 namespace {
 
-struct Shape {
-  using T = __nv_bfloat16;
-  static constexpr int K = 4096;
-};
+MIRAGE_SHAPE(__nv_bfloat16, K = 4096)
 using AnyM = RowWise<Shape, Warps<4>>;
 using Variants = Kernels<Any<AnyM>>;
 

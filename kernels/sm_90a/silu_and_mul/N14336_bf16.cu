@@ -6,10 +6,7 @@
 namespace mirage::generated {
 namespace {
 
-struct Shape {
-  using T = __nv_bfloat16;
-  static constexpr int N = 14336;
-};
+MIRAGE_SHAPE(__nv_bfloat16, N = 14336)
 using AnyM = Elementwise<Shape, Warps<4>, Line<1024>>;
 using Variants = Kernels<Any<AnyM>>;
 

@@ -11,6 +11,17 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from mirage_kernels.generator.emit.names import (
+    camel,
+    declared,
+    dims_text,
+    launch_function,
+    operand_dims,
+    pointer,
+)
+from mirage_kernels.generator.emit.part import Part, lines_of
+from mirage_kernels.generator.emit.statements import scalars
+from mirage_kernels.generator.emit.writer import Writer
 from mirage_kernels.generator.ir import DType
 from mirage_kernels.generator.plan.dead_code import needed
 from mirage_kernels.generator.plan.lower import HELD
@@ -22,10 +33,13 @@ from mirage_kernels.generator.plan.program import (
     Statement,
     TileProgram,
 )
+from mirage_kernels.generator.schedules.row_wise.writer import Lines, Rows, line_rows
 from mirage_kernels.generator.target import Target
 
 WHERE_MEASURED = ("sm_90a",)
 MADE = "_made"  # behind the name of the tensor that tokens are made of
+INCLUDES = ("tile/prologue/launch.cuh", "tile/tile.cuh")
+ABOUT = "prologue kernel: a launch before the main one computes {} once, a block per token"
 
 
 def prologue_statement(program: TileProgram) -> Statement | None:
@@ -62,7 +76,6 @@ def prologue_program(program: TileProgram) -> TileProgram:
     """Return the program of the launch in front: a token at a time, as a line."""
     made = prologue_statement(program)
     assert made is not None
-    roles = Roles(program.roles.tokens, program.roles.depth)
     lines = [s for s in program.lines if s.do is not Do.KEEP]
     names = {s.out: s.args[0] for s in program.statistics}  # what stands for values of the loop
     loaded = {s.args[0]: s.out for s in lines if s.do is Do.LOAD}
@@ -81,7 +94,7 @@ def prologue_program(program: TileProgram) -> TileProgram:
     lines.append(Statement(Do.STORE, f"{made.out}_stored", stored, made.type, Layout.LINE))
     return replace(
         program,
-        roles=roles,
+        roles=Roles(program.roles.tokens, program.roles.depth),
         inputs=program.read_by(*lines),
         output=out,
         loop=(),
@@ -117,3 +130,73 @@ def _tensor(program: TileProgram, made: Statement) -> Operand:
     names = {s.args[0] for s in loads if s.do is Do.LOAD}
     tokens = next(o for o in program.inputs if o.name in names)
     return replace(tokens, name=tokens.name + MADE, type=replace(tokens.type, dtype=made.dtype))
+
+
+# -- as CUDA, over csrc/tile/prologue --------------------------------------------------------------
+
+
+def part(program: TileProgram, schedule: str) -> Part:
+    """Return the form of the kernel in front of a schedule's."""
+    made = prologue_program(program)
+    lines = lines_of(_write, made, schedule)
+    return Part("prologue", ABOUT.format(made.output.name), INCLUDES, (schedule,), lines)
+
+
+def _write(writer: Writer, program: TileProgram, schedule: str) -> None:
+    """Write the kernel in front of a schedule's, and the function that launches both."""
+    out, depth, name = program.output, program.roles.depth, f"{program.recipe}_prologue"
+    writer.write(
+        f"// Many tokens: a prologue kernel computes {out.name} once.",
+        "template <class Config>",
+        "constexpr int kPrologueThreads = Config::kPrologueWarps * tile::kWarpLanes;",
+        "",
+        "template <class Config>",
+        "__global__ void __launch_bounds__(kPrologueThreads<Config>)",
+    )
+    head = f"    {name}(const __grid_constant__ LaunchArgs args) {{"
+    with writer.block(head), declared(writer, program):
+        _kernel(writer, program)
+    writer.line()
+    with launch_function(writer, "AfterPrologue"), declared(writer, program):
+        main = f"tile::launch_behind(args, {out.index}, {depth})"
+        writer.write(
+            "const tile::Grid grid{args.dims[0], 1, kPrologueThreads<Config>, 0};",
+            f"const cudaError_t status = tile::launch({name}<Config>, grid, args, stream);",
+            "if (status != cudaSuccess) return status;",
+            f"return launch({camel(schedule)}<Config>{{}}, {main}, stream);",
+        )
+    writer.write("", "template <class... Knobs>")
+    with writer.block("int64_t workspace(AfterPrologue<Knobs...>, const LaunchArgs& args) {"):
+        size = "static_cast<int64_t>(sizeof(typename Config::T))"
+        writer.line("using Config = AfterPrologue<Knobs...>;")
+        writer.line(f"return args.dims[0] * Config::{depth} * {size};")
+    writer.line()
+
+
+def _kernel(writer: Writer, program: TileProgram) -> None:
+    out = program.output
+    lines = Lines(program, "token", Rows("AfterPrologue", program.roles.depth))
+    writer.write(*lines.head(program.roles.depth, "kPrologueThreads<Config>"), "")
+    operands = [(pointer(o), operand_dims(o, program)) for o in program.inputs]
+    made = f"T* {out.name} = static_cast<T*>(args.workspace);"
+    writer.table([*operands, (made, operand_dims(out, program))])
+    writer.write(
+        "const int64_t token = blockIdx.x;",
+        *scalars(program, program.lines),
+        "",
+        "tile::launch_prologue();",
+    )
+    optional = {o.name for o in program.inputs if o.optional}
+    loads = [s for s in program.lines if s.do is Do.LOAD]
+    loads.sort(key=lambda s: s.args[0] in optional)
+    rest = [s for s in program.lines if s.do is not Do.LOAD]
+    rows = [(_load(s, program), dims_text(s.type.names)) for s in loads]
+    writer.table([*rows, *line_rows(rest, lines)])
+
+
+def _load(s: Statement, program: TileProgram) -> str:
+    operand = next(o for o in program.inputs if o.name == s.args[0])
+    line, how = operand.name, "load_line" if operand.optional else "load_if_given"
+    if s.layout is Layout.LINE:
+        line += f" + token * args.row_strides[{operand.index}]"
+    return f"const auto {s.out} = tile::{how}<Lines>({line});"

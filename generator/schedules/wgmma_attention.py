@@ -1,12 +1,12 @@
-"""Knobs of attention by wgmma, and which programs it fits.
+"""Attention by wgmma: many query rows, which take the M side of the warpgroup instruction.
 
-Query rows take the M side of the warpgroup instruction, 64 of them to a warpgroup, and keys the N
-side. A third warpgroup only copies. The numbers below are those of csrc/tile/attention/wgmma/.
+A warpgroup has 64 of them; keys take the N side. A third warpgroup only copies. The numbers below
+are those of csrc/tile/attention/wgmma/.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -14,8 +14,9 @@ from mirage_kernels.generator.schedules.attention.knobs import (
     ELEMENT_BYTES,
     FLOAT_BYTES,
     AttentionKnobs,
+    attention_schedule,
 )
-from mirage_kernels.generator.schedules.attention.program import AttentionProgram, Do, Held, Step
+from mirage_kernels.generator.schedules.attention.program import AttentionProgram, Do, Place, Step
 from mirage_kernels.generator.target import Target
 
 ARCHS = ("sm_90a",)  # that have the instruction
@@ -75,6 +76,9 @@ def fits(program: AttentionProgram, on: Target) -> tuple[str, ...]:
     return tuple(reason for holds, reason in reasons if not holds)
 
 
+SCHEDULE = attention_schedule(WgmmaAttention, fits)
+
+
 def rule(program: AttentionProgram, on: Target) -> WgmmaAttention | None:
     """Return the knobs of the variant, with the most stages; None if a program or GPU has none."""
     if fits(program, on):
@@ -112,34 +116,32 @@ def takes_many_rows(program: AttentionProgram) -> bool:
     Keys are multiplied as they lie in shared memory: nothing is computed of them but sums of lines.
     What is done with scores ends in one online-softmax step, whose mask compares positions.
     """
-    of_keys = {s.do for s in program.loop if program.roles.held(s.type) is Held.KEYS}
+    of_keys = {s.do for s in program.loop if program.roles.place(s.type) is Place.KEYS}
     step = program.loop[-1]
     others = program.roles.more or any(s.do is Do.ROW_VECTORS for s in program.before)
     if of_keys != {Do.KEYS} or step.do is not Do.SOFTMAX or others:
         return False
-    return _compares_positions(step.args[1], program)
+    made = {s.out: s for s in program.loop}
+    scalars = {s.out for s in program.before if program.roles.place(s.type) is Place.SCALAR}
+    numbers = scalars.union(program.literals, program.integers)
+    return _compares_positions(step.args[1], made, numbers)
 
 
-def _compares_positions(mask: str, program: AttentionProgram) -> bool:
+def _compares_positions(mask: str, made: Mapping[str, Step], numbers: Set[str]) -> bool:
     """Say whether a mask is made of comparisons with key positions, perhaps moved by a number.
 
     Such masks need not be computed for steps that they show whole.
     """
-    made = {s.out: s for s in program.loop}
     step = made.get(mask)
     if step is None or step.op not in ("both", "less"):
         return False
     if step.op == "both":
-        return all(_compares_positions(a, program) for a in step.args)
-    return sum(_is_position(made.get(a), program) for a in step.args) == 1
+        return all(_compares_positions(a, made, numbers) for a in step.args)
 
+    def is_position(name: str) -> bool:
+        step = made.get(name)
+        if step is None or step.do is Do.KEY_POSITIONS:
+            return step is not None
+        return step.op == "add" and step.args[0] in numbers and is_position(step.args[1])
 
-def _is_position(step: Step | None, program: AttentionProgram) -> bool:
-    """Say whether a value is the key positions, or a number plus these."""
-    if step is None or step.do is Do.KEY_POSITIONS:
-        return step is not None
-    made = {s.out: s for s in program.loop}
-    number, moved = (*step.args, "", "")[:2]
-    scalars = {s.out for s in program.before if program.roles.held(s.type) is Held.SCALAR}
-    known = scalars.union(program.literals, program.integers)
-    return step.op == "add" and number in known and _is_position(made.get(moved), program)
+    return sum(map(is_position, step.args)) == 1

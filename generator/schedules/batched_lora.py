@@ -12,27 +12,20 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from mirage_kernels.generator.plan.program import Layout, TileProgram
+from mirage_kernels.generator.plan.program import TileProgram
 from mirage_kernels.generator.schedules.choose import shared_bytes
-from mirage_kernels.generator.schedules.loop import (
-    ALONE_BYTES,
-    BARRIER_BYTES,
-    ROW_TILE,
-    LoopKnobs,
-    kept_bytes,
-)
+from mirage_kernels.generator.schedules.loop import ROW_TILE, LoopKnobs, kept_bytes
 from mirage_kernels.generator.schedules.producer_blocks import WHERE_MEASURED, divided
-from mirage_kernels.generator.schedules.register_operand.knobs import RegisterOperand
+from mirage_kernels.generator.schedules.register_operand import RegisterOperand
 from mirage_kernels.generator.schedules.schedule import Variant
-from mirage_kernels.generator.schedules.sliced_k.knobs import CHUNK_DEPTH, Area, SlicedK
-from mirage_kernels.generator.target import Target, target
+from mirage_kernels.generator.schedules.sliced_k import CHUNK_DEPTH, SlicedK
+from mirage_kernels.generator.target import Target
 
 ENDING = "_batched"  # of the overload that such a kernel serves
 PRODUCER_TOKENS = 8  # of one slice: the N side of one product
 PRODUCER_WARPS, PRODUCER_BLOCKS, PRODUCER_CHUNKS = 4, 8, 2  # blocks of a cluster share the depth
 PRODUCER_STAGES = 2  # steps that a warp has on their way
-MOST_SLICES_AHEAD = 8  # of a block's second slices
-FEWEST_SLICES_AHEAD = 2
+FEWEST_SLICES_AHEAD, MOST_SLICES_AHEAD = 2, 8  # a block's second slices
 TASKS_BYTES = 1024  # of a block: which tokens go together
 # In tiles of 64: 128 tokens with four adapters in use took 27 us (rank 16) and 32 (rank 64),
 # PyTorch's program 35 and 40 with a stack of eight, 47 and 94 with one of 64.
@@ -70,15 +63,11 @@ def first_launch(program: TileProgram) -> SlicedK:
 
 def slices_ahead(program: TileProgram, knobs: LoopKnobs, on: Target) -> int:
     """Return how many second slices a block has places for; 0 where it has too little memory."""
-    left = on.shared_bytes - TASKS_BYTES - shared_bytes(program, knobs)
-    ahead = min(MOST_SLICES_AHEAD, 1 + left // _slice_bytes(program, knobs))
-    return ahead if ahead >= FEWEST_SLICES_AHEAD else 0
-
-
-def _slice_bytes(program: TileProgram, knobs: LoopKnobs) -> int:
-    """Return what a block's rows of a second slice take."""
     (dim,) = program.roles.inner
-    return kept_bytes(knobs.rows // knobs.blocks, program.extents[dim])
+    slice_bytes = kept_bytes(knobs.rows // knobs.blocks, program.extents[dim])
+    left = on.shared_bytes - TASKS_BYTES - shared_bytes(program, knobs)
+    ahead = min(MOST_SLICES_AHEAD, 1 + left // slice_bytes)
+    return ahead if ahead >= FEWEST_SLICES_AHEAD else 0
 
 
 def stacked_variants(
@@ -109,17 +98,3 @@ def _fitting(
         plain, turns = replace(plain, barriers=1), plain.groups
     found = (replace(plain, stages=n) for n in range(knobs.stages, 1, -turns))
     return (k for k in found if slices_ahead(program, k, on))
-
-
-def consumers_bytes(program: TileProgram, knobs: LoopKnobs) -> int:
-    """Return what a block takes that multiplies with its tokens' slices."""
-    more = slices_ahead(program, knobs, target(WHERE_MEASURED[0])) - 1
-    slices = TASKS_BYTES + more * _slice_bytes(program, knobs)
-    return max(ALONE_BYTES, shared_bytes(program, knobs) + slices)
-
-
-def first_launch_bytes(program: TileProgram) -> int:
-    """Return what a block of the first launch takes: tasks, sums of its warps and of blocks."""
-    first, sums = first_launch(program), Area("sums", Layout.ACCUM, partial=True)
-    met = sums.bytes(first) + sums.bytes(replace(first, warps=PRODUCER_BLOCKS))
-    return TASKS_BYTES + met + BARRIER_BYTES

@@ -1,6 +1,7 @@
-"""Knobs of flash decode: how many query rows a block takes at once, its warps, its pipeline.
+"""Flash decode: few query rows, each warp of a block takes keys of its own.
 
-The numbers below are those of csrc/tile/attention/flash_decode/, in one place to be tuned.
+Its knobs: how many query rows a block takes at once, its warps, its pipeline. The numbers below are
+those of csrc/tile/attention/flash_decode/, in one place to be tuned.
 """
 
 from __future__ import annotations
@@ -13,13 +14,14 @@ from mirage_kernels.generator.schedules.attention.knobs import (
     ELEMENT_BYTES,
     FLOAT_BYTES,
     AttentionKnobs,
+    attention_schedule,
 )
 from mirage_kernels.generator.schedules.attention.program import AttentionProgram
 from mirage_kernels.generator.schedules.loop import RESERVED_BYTES
 from mirage_kernels.generator.target import Target
 
 ROW_BUCKETS = (8, 16)  # the N side of the tensor-core instruction comes in eights
-WIDEST_DEPTH = {16: 128}  # up to which a warp can hold the products of so many rows
+WIDEST_DEPTH = {16: 128}  # up to which a warp's registers suffice for so many rows
 KEYS = 16  # of one step of a warp: the M side of the instruction
 # Blocks of one multiprocessor and warps of each, in order of preference.
 BLOCK_SHAPES = ((2, 4), (1, 8), (1, 4), (1, 2))
@@ -47,7 +49,7 @@ FEWER_WARPS = BLOCK_SHAPES[2:]  # have the longest pipeline only
 
 @dataclass(frozen=True)
 class FlashDecode(AttentionKnobs):
-    """Template constants of flash decode: each warp takes keys of its own."""
+    """Template constants of flash decode."""
 
     schedule: ClassVar[str] = "flash_decode"
 
@@ -70,15 +72,22 @@ class FlashDecode(AttentionKnobs):
         not; where there is key work, queries pass through shared memory. `FlashDecode::kBytes` is
         the same number.
         """
-        pitch = _pitch(depth)
-        stage = self.keys * (pitch + _pitch(more or depth)) + STAGE_BARRIER_BYTES
+        pitch, other = _pitch(depth), _pitch(more or depth)
+        stage = self.keys * (pitch + other) + STAGE_BARRIER_BYTES
         pipelines = self.warps * self.stages * stage + self.dynamic * CLAIM_BYTES
         reduced = pipelines + self.warps * (WARP_BYTES + self.rows * 2 * FLOAT_BYTES)
-        received = reduced + _cluster_bytes(self.rows, depth)
+        clusters = depth <= LONGEST_OF_CLUSTERS
+        quads = self.rows * depth // 4 + MAX_CLUSTER if clusters else 0  # sent between blocks
+        received = reduced + quads * QUAD_BYTES + BARRIER_BYTES
         resident = self.rows * (pitch + _pitch(more))
         if self.rows * depth <= REGISTER_QUERIES and not key_work:
             resident = 0
         return -(-received // ALIGNMENT) * ALIGNMENT + resident
+
+
+def _pitch(depth: int) -> int:
+    """Return the bytes of a line in shared memory."""
+    return -(-depth // PADDED_DEPTH) * PADDED_DEPTH * ELEMENT_BYTES
 
 
 def fits(program: AttentionProgram, on: Target) -> tuple[str, ...]:
@@ -90,6 +99,9 @@ def fits(program: AttentionProgram, on: Target) -> tuple[str, ...]:
         f"{FEWEST_STAGES} stages of {program.depth} elements "
         f"need more shared memory than the {on.shared_bytes} bytes of a block",
     )
+
+
+SCHEDULE = attention_schedule(FlashDecode, fits)
 
 
 def rule(
@@ -116,8 +128,8 @@ def dynamic(program: AttentionProgram, knobs: AttentionKnobs) -> FlashDecode | N
     small = knobs.rows == min(ROW_BUCKETS) and knobs.blocks > 1
     plain = program.key_work < COMPUTED and not program.roles.more and not program.roles.tokens
     short = knobs.stages <= MOST_DYNAMIC_STAGES
-    fits = small and plain and short and program.depth == DYNAMIC_DEPTH
-    return replace(knobs, dynamic=1) if fits else None
+    worth = small and plain and short and program.depth == DYNAMIC_DEPTH
+    return replace(knobs, dynamic=1) if worth else None
 
 
 def candidates(
@@ -142,14 +154,3 @@ def _fitting(knobs: FlashDecode, program: AttentionProgram, on: Target) -> Itera
         if shorter.shared_bytes(*program.sizes) <= share:
             yield shorter
             return
-
-
-def _cluster_bytes(rows: int, depth: int) -> int:
-    """Return the bytes of what blocks send to one another, and of the barrier that counts it."""
-    quads = rows * depth // 4 + MAX_CLUSTER if depth <= LONGEST_OF_CLUSTERS else 0
-    return quads * QUAD_BYTES + BARRIER_BYTES
-
-
-def _pitch(depth: int) -> int:
-    """Return the bytes of a line in shared memory."""
-    return -(-depth // PADDED_DEPTH) * PADDED_DEPTH * ELEMENT_BYTES

@@ -1,0 +1,200 @@
+"""What writers of schedules with TMA tiles share: tensor maps, the producer warp, the launch."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+from mirage_kernels.generator.emit.names import camel, declared, launch_function
+from mirage_kernels.generator.emit.statements import (
+    inner_lines,
+    number_of_tokens,
+    operands,
+    scalars,
+)
+from mirage_kernels.generator.emit.writer import Writer
+from mirage_kernels.generator.plan.program import Layout, Statement, TileProgram
+from mirage_kernels.generator.schedules.producer_blocks import writer as producer_blocks
+from mirage_kernels.generator.schedules.prologue import is_main
+
+TOKEN_LINES = "tile::token_lines<Block>(given.call.dims[0])"
+
+
+@dataclass(frozen=True)
+class TmaPlan:
+    """A schedule's name in emitted text, and how many blocks share rows."""
+
+    name: str
+    blocks: str = ""  # a constant that the plan has; "": one
+    finished: str = ""  # where a block's own rows begin, of those that it shares; "": it has all
+    cluster: str = ""  # blocks of a cluster, where the launch has to say so
+    maps: str = "maps"  # the argument that has the tensors' maps
+
+    @property
+    def tile_row(self) -> str:
+        """Name the first row of the TMA tiles."""
+        return "tile_row" if self.finished else "first_row"
+
+    @property
+    def args(self) -> str:
+        """Return the type of its kernels' arguments."""
+        return f"{camel(self.name)}Args"
+
+
+# Producer blocks of such a kernel, which are in pairs: they have maps of their own, behind its own.
+PRODUCERS = TmaPlan("producers", finished="producers", maps="producer_maps")
+
+
+def tma_tiles(program: TileProgram) -> list[Statement]:
+    """Return the loads that come as TMA tiles: tokens, rows, then what the grid leaves whole."""
+    order = (Layout.TOKENS, Layout.ROWS, Layout.INNER)
+    return [s for layout in order for s in program.loads if s.layout is layout]
+
+
+def row_tensors(program: TileProgram) -> list[str]:
+    """Return the tiles of rows, in the order of their tensor maps."""
+    return [s.out for s in tma_tiles(program) if s.layout is Layout.ROWS]
+
+
+def vectors(program: TileProgram) -> list[Statement]:
+    """Return the loads of vectors along the depth, which are copied whole."""
+    return [s for s in program.loads if s.layout is Layout.DEPTH]
+
+
+def met(program: TileProgram, layout: Layout) -> list[Statement]:
+    """Return what meets after the loop, of one kind."""
+    return [s for s in program.meetings if s.layout is layout]
+
+
+def args_type(program: TileProgram, plan: TmaPlan) -> str:
+    """Return the type of a kernel's arguments: the call, and a map per tensor."""
+    return plan.args if program.producers else f"tile::TmaArgs<{len(tma_tiles(program))}>"
+
+
+def write_args(writer: Writer, program: TileProgram, plan: TmaPlan) -> None:
+    """Write the kernel's arguments where producer blocks have maps of their own."""
+    names = ", ".join(s.args[0] for s in tma_tiles(program))
+    maps = [(f"CUtensorMap maps[{len(tma_tiles(program))}];", names)]
+    maps.append((f"CUtensorMap {PRODUCERS.maps}[2];", "the producers' tokens and rows"))
+    with writer.block(f"struct {plan.args} {{", "};"):
+        writer.line("LaunchArgs call;")
+        writer.table(maps)
+    writer.line()
+
+
+def write_operands(writer: Writer, program: TileProgram, plan: TmaPlan) -> None:
+    """Write the tensors that do not come as TMA tiles, run-time numbers, where the tile begins."""
+    writer.line("const LaunchArgs& args = given.call;")
+    tiled = {s.args[0] for s in tma_tiles(program)}
+    operands(writer, [o for o in program.inputs if o.name not in tiled], program)
+    shared = f" / {plan.blocks}" if plan.blocks else ""
+    block = producer_blocks.block_index(program)
+    own = [f"const int first_row = {plan.tile_row} + {plan.finished};"] if plan.finished else []
+    writer.write(
+        number_of_tokens(program),
+        *scalars(program, program.epilogue if is_main(program) else None),
+        f"const int {plan.tile_row} = {block}{shared} * Block::kRows;",
+        *own,
+        "const int first_token = blockIdx.y * Block::kTokens;",
+        "",
+    )
+
+
+def write_copies(
+    writer: Writer, program: TileProgram, plan: TmaPlan, before: Sequence[str] = ()
+) -> None:
+    """Write what the producer warp does; `before` = a callback for vectors."""
+    tiles = list(enumerate(tma_tiles(program)))[1:]
+    if not program.stacked:
+        rows = (i for i, s in tiles if s.layout is Layout.ROWS)
+        found = (f"tile::prefetch_tile(given.{plan.maps}[{i}], {plan.tile_row}, k);" for i in rows)
+        writer.function("const auto prefetch_weights = [&](int k) {", *found)
+    with writer.block("const auto copy_weights = [&](const auto& buffer, int k) {", "};"):
+        for i, s in tiles:
+            inner = s.layout is Layout.INNER
+            place = "buffer.inner(), " if inner else f"buffer.rows({i - 1}), "
+            place += f"given.{plan.maps}[{i}], {'0' if inner else plan.tile_row}"
+            writer.line(f"tile::copy_tile({place}, k, buffer.full);")
+    with writer.block("const auto copy_tokens = [&](const auto& buffer, int k) {", "};"):
+        where = f"given.{plan.maps}[0], first_token, k, buffer.full"
+        writer.line(f"tile::copy_tile(buffer.tokens(), {where});")
+    callbacks = ", ".join((*before, "copy_weights", "copy_tokens"))
+    if program.stacked:
+        writer.line(f"tile::copy_when_ready(block, {callbacks});")
+    else:
+        writer.line(f"block.copy(args.constant_weights, prefetch_weights, {callbacks});")
+
+
+def write_launch(writer: Writer, program: TileProgram, plan: TmaPlan) -> None:
+    """Write the function that makes the maps and launches the kernel."""
+    name = camel(plan.name)
+    kernel = f"{program.recipe}_{plan.name}<Config>"
+    with launch_function(writer, name), declared(writer, program):
+        writer.line(f"using Block = {name}Block<Config>;")
+        if program.received:
+            _write_maps_and_grid(writer, program, plan)
+            writer.line(f"return tile::launch({kernel}, grid, given, stream);")
+        else:
+            _write_tensors_and_grid(writer, program, plan)
+            writer.line(f"return tile::launch_tma<T>({kernel}, grid, args, tensors, stream);")
+    writer.line()
+
+
+def _write_tensors_and_grid(writer: Writer, program: TileProgram, plan: TmaPlan) -> None:
+    writer.write("const int64_t tokens = args.dims[0];", "const tile::TiledTensor tensors[] = {")
+    rows = []
+    for s in tma_tiles(program):
+        tensor, size = _tensor(s, program, "tokens")
+        rows.append((f"    {{{tensor}, {size}}},", s.args[0]))
+    writer.table(rows)
+    blocks = ", ".join(filter(None, (plan.blocks or "1", plan.cluster)))
+    grid = f"tile::tma_grid<Block>(tokens, {program.roles.rows}, {blocks})"
+    writer.write("};", f"const tile::Grid grid = {grid};")
+
+
+def _write_maps_and_grid(writer: Writer, program: TileProgram, plan: TmaPlan) -> None:
+    writer.line(f"{args_type(program, plan)} given{{args}};")
+    _write_maps(writer, program, plan)
+    if program.producers:
+        writer.line("using Producers = ProducersBlock<Config>;")
+        known = {s.args[0] for s in tma_tiles(program)}
+        _write_maps(writer, program.producers, PRODUCERS, known)
+    shared = f" * {plan.blocks}" if plan.blocks else ""
+    rows = f"tile::ceil_div({program.roles.rows}, Block::kRows){shared}"
+    size = ", ".join(
+        filter(None, (f"k{camel(plan.name)}Threads<Config>", "kSharedBytes", plan.cluster))
+    )
+    writer.write(
+        producer_blocks.row_tiles(program, rows),
+        "const int64_t token_tiles = tile::ceil_div(args.dims[0], Block::kTokens);",
+        producer_blocks.shared_bytes(program, "Block::kBytes", "kPairBytes<Config>"),
+        f"const tile::Grid grid{{row_tiles, token_tiles, {size}}};",
+    )
+
+
+def _write_maps(
+    writer: Writer, program: TileProgram, plan: TmaPlan, known: Collection[str] = ()
+) -> None:
+    """Write the maps of TMA tiles; tensors that are `known` have been named before."""
+    for i, s in enumerate(tma_tiles(program)):
+        tensor, size = _tensor(s, program, "args.dims[0]")
+        if s.args[0] not in known:
+            writer.line(f"const tile::Tensor {s.args[0]}{tensor};")
+        if plan is PRODUCERS:
+            size = size.replace("Block", "Producers")
+        call = f"tile::encode<T>(&given.{plan.maps}[{i}], {s.args[0]}, {size});"
+        writer.line(f"{'' if i or known else 'cudaError_t '}status = {call}")
+        writer.line("if (status != cudaSuccess) return status;")
+
+
+def _tensor(s: Statement, program: TileProgram, tokens: str) -> tuple[str, str]:
+    """Return a tensor with its lines and their stride, and the lines of a TMA tile."""
+    roles = program.roles
+    index = next(o.index for o in program.inputs if o.name == s.args[0])
+    inner = roles.inner_of(s.type)
+    lines, stride = inner.name if inner else roles.rows, roles.depth
+    size = inner_lines(s, program, "Block::kRows")
+    if s.layout is Layout.TOKENS:
+        lines, stride = tokens, f"args.row_strides[{index}]"
+        size = f"tile::token_lines<Block>({tokens})"
+    return f"{{args.inputs[{index}], {lines}, {roles.depth}, {stride}}}", size
