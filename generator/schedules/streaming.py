@@ -10,9 +10,8 @@ from mirage_kernels.generator.emit.table import Entry
 from mirage_kernels.generator.ir import Graph, retile
 from mirage_kernels.generator.plan.lower import tile_program
 from mirage_kernels.generator.plan.program import Roles
-from mirage_kernels.generator.records.headers import kernel_header, stacked_header
-from mirage_kernels.generator.records.plans import Plan, options_of, require_room
-from mirage_kernels.generator.records.record import About, KernelRecord
+from mirage_kernels.generator.records.headers import kernel_header
+from mirage_kernels.generator.records.record import About, KernelRecord, Plan, require_room
 from mirage_kernels.generator.schedules.batched_lora import (
     MOST_STACKED_TOKENS,
     stacked_program,
@@ -118,12 +117,12 @@ def stacked_kernel(record: KernelRecord) -> Kernel | None:
     variants = () if program is None else stacked_variants(program, record.variants, on)
     if program is None or not variants:
         return None
-    return Kernel(program, variants, record.storage, stacked_header(record, program))
+    return Kernel(program, variants, record.storage, kernel_header(record, program))
 
 
 def entries(record: KernelRecord) -> list[Entry]:
     """Return the rows of a record: its kernel, and the one for slices of stacks."""
-    options, about = options_of(record), (record.dtype, record.shape, record.stem)
+    options, about = record.options, (record.dtype, record.shape, record.stem)
     space = any(v.knobs.has_workspace for v in record.variants)
     found = [Entry(record.recipe, *about, record.max_tokens, options, space)]
     stacked = stacked_kernel(record)

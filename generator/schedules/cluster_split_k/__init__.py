@@ -17,9 +17,8 @@ from functools import cached_property
 from typing import ClassVar
 
 from mirage_kernels.generator.ir import DType
-from mirage_kernels.generator.plan.dead_code import needed
 from mirage_kernels.generator.plan.layouts import WARP_LANES
-from mirage_kernels.generator.plan.program import Do, Layout, Statement, TileProgram
+from mirage_kernels.generator.plan.program import Do, Layout, Statement, TileProgram, needed
 from mirage_kernels.generator.schedules.latency import TOKEN_BYTES, Streaming
 from mirage_kernels.generator.schedules.loop import (
     ALONE_BYTES,
