@@ -23,7 +23,7 @@ from mirage_kernels.generator.schedules.choose import (
 )
 from mirage_kernels.generator.schedules.loop import LoopKnobs, Producers
 from mirage_kernels.generator.schedules.producer_blocks import (
-    STAMP_BYTES,
+    TAG_BYTES,
     producer_tiles,
     spare_blocks,
     with_producer_blocks,
@@ -163,7 +163,7 @@ def test_producers_and_consumers_fit_a_block(adapted: Fused, r: int) -> None:
         assert isinstance(knobs, LoopKnobs)
         assert knobs.producers
         assert shared_bytes(whole, knobs) <= ON.shared_bytes
-        assert shared_bytes(made, knobs.producer_knobs) + STAMP_BYTES <= ON.shared_bytes
+        assert shared_bytes(made, knobs.producer_knobs) + TAG_BYTES <= ON.shared_bytes
         if isinstance(knobs, SlicedK):
             assert max(registers(whole, knobs), registers(made, knobs.producer_knobs)) <= 210
 
