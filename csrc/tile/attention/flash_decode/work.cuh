@@ -3,7 +3,6 @@
 
 #include "tile/attention/flash_decode/inputs.cuh"
 #include "tile/attention/flash_decode/layout.cuh"
-#include "tile/attention/result.cuh"
 #include "tile/sync/dependent_launch.cuh"
 
 namespace mirage::tile {

@@ -9,9 +9,9 @@
 // wait for their own copies: a fence for the tensor core waits for them all.)
 #pragma once
 
+#include "tile/attention/tma.cuh"
 #include "tile/attention/wgmma/products.cuh"
 #include "tile/attention/wgmma/scheduler.cuh"
-#include "tile/attention/wgmma/tma.cuh"
 #include "tile/copy/predicated.cuh"
 #include "tile/sync/dependent_launch.cuh"
 

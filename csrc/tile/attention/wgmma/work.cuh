@@ -7,8 +7,8 @@
 #include "tile/attention/lazy_tiles.cuh"
 #include "tile/attention/wgmma/combine.cuh"
 #include "tile/attention/wgmma/keys.cuh"
-#include "tile/attention/wgmma/masks.cuh"
 #include "tile/attention/wgmma/pipeline.cuh"
+#include "tile/attention/wgmma/scores.cuh"
 #include "tile/sync/dependent_launch.cuh"
 
 namespace mirage::tile {
