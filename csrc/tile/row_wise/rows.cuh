@@ -85,7 +85,7 @@ __device__ Fragment<kDims, Out, kLines, kChunks> div(const Fragment<kDims, T, kL
 template <class Map, class V>
 __device__ float sum_line(const Line<Map, V>& line, float* parts = nullptr) {
   float2 sums{};
-  for_each_pair<1, Map::kChunks>([&](int, int c, int p) {
+  unrolled<1, Map::kChunks, kLaneDepth / 2>([&](int, int c, int p) {
     const float2 pair = to_floats(line.at[0][c].pairs[p]);
     sums.x += Map::has(c) ? pair.x : 0.0f;
     sums.y += Map::has(c) ? pair.y : 0.0f;

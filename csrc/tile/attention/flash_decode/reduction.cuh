@@ -171,14 +171,10 @@ class WarpReduction {
                           const ValueProduct<kDepth, kRows>& product, char* stage) {
     __syncwarp();  // all lanes have read the keys that lie there
     float4* const quads = reinterpret_cast<float4*>(stage) + lane();
-#pragma unroll
-    for (int d = 0; d < kDepth / kRowTile; ++d) {
-#pragma unroll
-      for (int r = 0; r < kTiles; ++r) {
-        const float (&four)[4] = product.at[d][r];
-        quads[(d * kTiles + r) * kWarpLanes] = make_float4(four[0], four[2], four[1], four[3]);
-      }
-    }
+    unrolled<kDepth / kRowTile, kTiles>([&](int d, int r) {
+      const float (&four)[4] = product.at[d][r];
+      quads[(d * kTiles + r) * kWarpLanes] = make_float4(four[0], four[2], four[1], four[3]);
+    });
 #pragma unroll
     for (int r = 0; r < kTiles; ++r) {
       float total[2];

@@ -263,11 +263,7 @@ __device__ void rescale_to(const float (&most)[2], WgmmaMaxima<kDepth>& maximum,
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
     product.sums[i] *= factor[i / 2];
-#pragma unroll
-    for (int d = 0; d < kDepth / kProductKeys; ++d) {
-#pragma unroll
-      for (int n = 0; n < 8; ++n) product.at[d][n][i] *= factor[i / 2];
-    }
+    unrolled<kDepth / kProductKeys, 8>([&](int d, int n) { product.at[d][n][i] *= factor[i / 2]; });
   }
 }
 

@@ -95,11 +95,7 @@ __device__ void pack_weights(PackedScores<T, kWarpRows, kKeys>& found, const S& 
     return fast_exp2(__fmaf_rn(scaled.scores.at[0][n][i], scale, offsets[i / 2]));
   };
   float early[kEarly][4];
-#pragma unroll
-  for (int n = 0; n < kEarly; ++n) {
-#pragma unroll
-    for (int i = 0; i < 4; ++i) early[n][i] = weight(n, i);
-  }
+  unrolled<kEarly, 4>([&](int n, int i) { early[n][i] = weight(n, i); });
   if constexpr (kWaits) wait_products<0>();
 #pragma unroll
   for (int n = 0; n < kTiles; ++n) {
@@ -145,13 +141,9 @@ __device__ void line_maxima(float (&most)[2],
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
     most[i] = -INFINITY;
-#pragma unroll
-    for (int n = 0; n < kKeys / kTokenTile; ++n) {
-#pragma unroll
-      for (int j = 0; j < 2; ++j) {
-        most[i] = fmaxf(most[i], keyed.scores.at[0][n][2 * i + j] * keyed.scale.at[n][j]);
-      }
-    }
+    unrolled<kKeys / kTokenTile, 2>([&](int n, int j) {
+      most[i] = fmaxf(most[i], keyed.scores.at[0][n][2 * i + j] * keyed.scale.at[n][j]);
+    });
     most[i] *= 1.0f / kLog2E;
   }
 }
