@@ -28,10 +28,9 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import TypedDict
 
-from mirage_kernels.generator.jobs.catalog import search_job
 from mirage_kernels.generator.recipe import catalog, load_recipe
 from mirage_kernels.generator.search.problem import Limits
-from mirage_kernels.generator.search.superoptimizer import run_search
+from mirage_kernels.generator.search.superoptimizer import run_search, search_job
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results" / "search.json"

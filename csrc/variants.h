@@ -6,38 +6,23 @@
 
 #include "launch.h"
 
-namespace mirage {
-
 // A knob is a constant of a config: Tokens<8> gives kTokens = 8.
 #define MIRAGE_KNOB(Name)                 \
+  namespace mirage {                      \
   template <int value>                    \
   struct Name {                           \
     static constexpr int k##Name = value; \
-  };
-MIRAGE_KNOB(Tokens)
-MIRAGE_KNOB(Rows)
-MIRAGE_KNOB(Keys)
-MIRAGE_KNOB(KeySums)
-MIRAGE_KNOB(Line)
-MIRAGE_KNOB(Warps)
-MIRAGE_KNOB(Chunks)
-MIRAGE_KNOB(Stages)
-MIRAGE_KNOB(Groups)
-MIRAGE_KNOB(Blocks)
-MIRAGE_KNOB(Barriers)
-MIRAGE_KNOB(Turns)
-MIRAGE_KNOB(TmaTiles)
-MIRAGE_KNOB(Sets)
-MIRAGE_KNOB(Slices)
-MIRAGE_KNOB(Dynamic)
-MIRAGE_KNOB(Producers)
-MIRAGE_KNOB(PrologueWarps)
-MIRAGE_KNOB(ProducerRows)
-MIRAGE_KNOB(ProducerTokens)
-MIRAGE_KNOB(ProducerWarps)
-MIRAGE_KNOB(ProducerGroups)
-MIRAGE_KNOB(ProducerStages)
-#undef MIRAGE_KNOB
+  };                                      \
+  }
+
+// A config: a shape and its knobs. The form of a schedule overloads launch() for its configs, and
+// workspace() where a launch needs one. Each schedule declares its config and its own knobs beside
+// its device code.
+#define MIRAGE_SCHEDULE(Name) \
+  namespace mirage {          \
+  template <class... Knobs>   \
+  struct Name : Knobs... {};  \
+  }
 
 // What all variants of a kernel have: the element type and the static extents, `K = 4096`.
 #define MIRAGE_SHAPE(Element, ...)    \
@@ -46,22 +31,15 @@ MIRAGE_KNOB(ProducerStages)
     static constexpr int __VA_ARGS__; \
   };
 
-// Configs by schedule: a shape and its knobs. The form of a schedule overloads launch() for its
-// configs, and workspace() where a launch needs one.
-template <class... Knobs>
-struct SlicedK : Knobs... {};
-template <class... Knobs>
-struct RowWise : Knobs... {};
-template <class... Knobs>
-struct Elementwise : Knobs... {};
-template <class... Knobs>
-struct RegisterOperand : Knobs... {};
-template <class... Knobs>
-struct ClusterSplitK : Knobs... {};
-template <class... Knobs>
-struct AfterPrologue : Knobs... {};
-template <class... Knobs>
-struct FlashAttention : Knobs... {};
+// The knobs of several schedules.
+MIRAGE_KNOB(Tokens)
+MIRAGE_KNOB(Rows)
+MIRAGE_KNOB(Warps)
+MIRAGE_KNOB(Stages)
+MIRAGE_KNOB(Groups)
+MIRAGE_KNOB(Blocks)
+
+namespace mirage {
 
 struct AnyConfig {
   template <class Config>

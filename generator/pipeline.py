@@ -13,26 +13,16 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import TypeVar
 
 from mirage_kernels.generator.errors import PlanError, SearchError
 from mirage_kernels.generator.frontend.references import require_reference
 from mirage_kernels.generator.ir import Graph
 from mirage_kernels.generator.ir import check as check_graph
-from mirage_kernels.generator.jobs.catalog import search_job
-from mirage_kernels.generator.jobs.job import Job
 from mirage_kernels.generator.jobs.run import Workshop, complete_all
 from mirage_kernels.generator.jobs.store import Store
 from mirage_kernels.generator.plan.threads import with_threads
 from mirage_kernels.generator.recipe import output_type, trace
-from mirage_kernels.generator.records.plans import Plan
-from mirage_kernels.generator.records.record import (
-    About,
-    KernelRecord,
-    MuGraphRecord,
-    Record,
-    SearchSummary,
-)
+from mirage_kernels.generator.records.record import About, KernelRecord, Plan, SearchSummary
 from mirage_kernels.generator.records.sources import files_of, form_of, plan_for, plan_of
 from mirage_kernels.generator.report import Report, report_of
 from mirage_kernels.generator.request import Event, Progress, Request
@@ -42,9 +32,9 @@ from mirage_kernels.generator.search.gate import Gate, Measured
 from mirage_kernels.generator.search.lower import Goal, lower
 from mirage_kernels.generator.search.problem import Limits
 from mirage_kernels.generator.search.select import Ranked, Refusal, choose, rank
-from mirage_kernels.generator.search.sketch import Found, from_json
+from mirage_kernels.generator.search.sketch import Found
 from mirage_kernels.generator.search.stabilise import stabilise
-from mirage_kernels.generator.search.superoptimizer import run_search
+from mirage_kernels.generator.search.superoptimizer import run_search, search_job
 from mirage_kernels.generator.search.verify import Proof, prove
 from mirage_kernels.generator.target import target
 from mirage_kernels.generator.tuning.catalog import Key, tuned_kernel
@@ -52,15 +42,13 @@ from mirage_kernels.generator.tuning.catalog import Key, tuned_kernel
 SEED = 20260
 LIMITS = Limits()
 
-R = TypeVar("R", bound=Record)
-
 
 @dataclass(frozen=True)
 class Result:
     """What was made: its record, its report, and its files by path below the kernels folder."""
 
     request: Request
-    record: Record
+    record: KernelRecord
     report: Report
     files: dict[str, str]
 
@@ -83,7 +71,8 @@ def generate(
     require_reference(request.recipe, spec, request.dtype)
     with clock.stage("search"):
         found = searched(request, jobs=jobs, progress=progress, store=store)
-    _require_some(found, request.recipe.name)
+    if not found.programs:
+        raise _nothing_found(found, request.recipe.name)
     with clock.stage("rank"):
         progress(Event("rank", 0, 0, f"{len(found.programs)} proved muGraphs"))
         ranked = rank(mugraphs(found, request, spec), spec, on)
@@ -100,23 +89,16 @@ def generate(
     return Result(request, record, report_of(found, ranked, choice.refused, clock.seconds), files)
 
 
-def _require_some(found: Found, recipe: str) -> None:
-    if found.programs:
-        return
-    cut = found.counts.pruned["budget"] > 0
-    raise SearchError(
-        f"the search found no muGraph equal to {recipe} "
-        + (
-            f"among the {found.counts.states:,} values of its budget"
-            if cut
-            else f"with at most {LIMITS.block_ops} block operators in {_kernels(LIMITS.kernels)}"
-        ),
+def _nothing_found(found: Found, recipe: str) -> SearchError:
+    if found.counts.pruned.get("budget", 0) > 0:
+        where = f"among the {found.counts.states:,} values of its budget"
+    else:
+        kernels = f"{LIMITS.kernels} kernel{'s' if LIMITS.kernels > 1 else ''}"
+        where = f"with at most {LIMITS.block_ops} block operators in {kernels}"
+    return SearchError(
+        f"the search found no muGraph equal to {recipe} {where}",
         "see docs/search.md for what is enumerated; a shorter program may do",
     )
-
-
-def _kernels(number: int) -> str:
-    return "1 kernel" if number == 1 else f"{number} kernels"
 
 
 class Clock:
@@ -140,23 +122,21 @@ def searched(request: Request, *, jobs: int, progress: Progress, store: Store | 
     search serves a recipe's whole catalog. It is looked up in `store`, or made and kept there.
     """
     job = search_job(request.recipe, request.shape, LIMITS, arch=request.arch)
-    if job.key not in _searched:
-        _searched[job.key] = _search(job, jobs, progress, store)
-    return _searched[job.key]
 
+    def tell(stage: str, done: int, tasks: int) -> None:
+        progress(Event(stage, done, tasks, f"{done} of {tasks} tasks"))
 
-def _search(job: Job, jobs: int, progress: Progress, store: Store | None) -> Found:
+    if job.key in _searched:
+        return _searched[job.key]
     if store is None:
-
-        def tell(stage: str, done: int, tasks: int) -> None:
-            progress(Event(stage, done, tasks, f"{done} of {tasks} tasks"))
-
-        return run_search(job.problem, jobs=jobs, progress=tell)
-    shop = Workshop(store, processes=jobs)
-    (outcome,) = complete_all([job], shop, lambda event: progress(replace(event, stage="search")))
-    if outcome.failure is not None:
-        raise outcome.failure
-    return from_json(outcome.found)
+        _searched[job.key] = run_search(job.problem, jobs=jobs, progress=tell)
+    else:
+        shop = Workshop(store, processes=jobs)
+        made = complete_all([job], shop, lambda event: progress(replace(event, stage="search")))
+        if made[0].failure is not None:
+            raise made[0].failure
+        _searched[job.key] = made[0].found
+    return _searched[job.key]
 
 
 def mugraphs(found: Found, request: Request, spec: Graph) -> list[Graph]:
@@ -220,7 +200,7 @@ def _key(request: Request) -> Key:
     return Key(recipe.name, request.dtype.value, shape)
 
 
-def _recorded(request: Request, spec: Graph, choice: Choice, found: Found) -> Record:
+def _recorded(request: Request, spec: Graph, choice: Choice, found: Found) -> KernelRecord:
     """Return the record of a chosen muGraph, not yet proved at its tiles."""
     recipe, key = request.recipe, _key(request)
     about = About(
@@ -236,35 +216,33 @@ def _recorded(request: Request, spec: Graph, choice: Choice, found: Found) -> Re
     )
     graph = choice.ranked.graph
     if choice.plan is None:
-        return MuGraphRecord(**vars(about), graph=graph, no_plan=choice.no_plan)
+        return KernelRecord(**vars(about), graph=graph, no_plan=choice.no_plan)
     return replace(choice.plan.record(about, with_threads(graph)), stacked=recipe.stacked)
 
 
-def proof_cases(record: Record) -> list[Case]:
+def proof_cases(record: KernelRecord) -> list[Case]:
     """Return what a muGraph is proved on: at full static extents and at small ones.
 
     A kernel is proved for the tiles of each of its variants.
     """
-    if isinstance(record, MuGraphRecord):
+    if record.no_plan:
         return full_cases(record.graph)
     plan = plan_of(record)
     return [case for variant in record.variants for case in plan.cases(record, variant)]
 
 
-def prove_record(record: R, spec: Graph, progress: Progress) -> R:
-    """Return the record with the proof of its muGraph at its real tile sizes and extents."""
+def prove_record(record: KernelRecord, spec: Graph, progress: Progress) -> KernelRecord:
+    """Return the record with the proof of its muGraph at its real tile sizes and extents.
+
+    Where a muGraph has no small cases of its own they come first: with exp only they have a bound.
+    """
     check_graph(record.graph)
-    cases = _announced([*_quick(record, spec), *proof_cases(record)], record, progress)
-    return replace(record, proof=prove(spec, record.graph, cases, seed=SEED))
+    small = small_cases(spec) if record.no_plan or plan_of(record).proves_small else []
+    cases = [*small, *proof_cases(record)]
 
+    def announced() -> Iterator[Case]:
+        for done, case in enumerate(cases, start=1):
+            progress(Event("prove", done, len(cases), f"{record.recipe} {record.stem}"))
+            yield case
 
-def _quick(record: Record, spec: Graph) -> list[Case]:
-    """Return the small cases too where a muGraph has none: with exp only they have a bound."""
-    bounded = isinstance(record, KernelRecord) and not plan_of(record).proves_small
-    return [] if bounded else small_cases(spec)
-
-
-def _announced(cases: Sequence[Case], record: Record, progress: Progress) -> Iterator[Case]:
-    for done, case in enumerate(cases, start=1):
-        progress(Event("prove", done, len(cases), f"{record.recipe} {record.stem}"))
-        yield case
+    return replace(record, proof=prove(spec, record.graph, announced(), seed=SEED))

@@ -16,8 +16,7 @@ from mirage_kernels.generator.records.record import KernelRecord, load_record
 from mirage_kernels.generator.search.lower import Goal, lower
 from mirage_kernels.generator.search.problem import Limits
 from mirage_kernels.generator.search.settings import Setting, View
-from mirage_kernels.generator.search.sketch import BlockSketch, ProgramSketch
-from mirage_kernels.generator.search.values import Step
+from mirage_kernels.generator.search.sketch import BlockSketch, ProgramSketch, Step
 from mirage_kernels.generator.settings import STORE_VARIABLE
 
 if TYPE_CHECKING:
@@ -154,7 +153,7 @@ def _fused_block(scales: str) -> BlockSketch:
         Step("div", (7, 12)),
     )
     results = ((len(views) + len(steps), ("M", "N")),)  # the last step's, after one constant
-    return BlockSketch(Setting(("N", "M"), "K"), views, ("size_K",), steps, results)
+    return BlockSketch(Setting(("N", "M"), "K"), (*views, "size_K"), steps, results)
 
 
 @pytest.fixture(scope="session")
@@ -190,7 +189,7 @@ def _adapted_block() -> BlockSketch:
         Step("add", (7, 10)),
     )
     results = ((len(views) + len(steps) - 1, ("M", "N")),)
-    return BlockSketch(Setting(("N", "M"), "K"), views, (), steps, results)
+    return BlockSketch(Setting(("N", "M"), "K"), views, steps, results)
 
 
 @pytest.fixture(scope="session")
@@ -238,4 +237,4 @@ def _normed_adapted_block() -> BlockSketch:
         Step("add", (16, 22)),
     )
     results = ((len(views) + len(steps), ("M", "N")),)
-    return BlockSketch(Setting(("N", "M"), "K"), views, ("size_K",), steps, results)
+    return BlockSketch(Setting(("N", "M"), "K"), (*views, "size_K"), steps, results)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from mirage_kernels.generator.ir import DType, Graph
 from mirage_kernels.generator.pipeline import prove_record
@@ -12,8 +12,7 @@ from mirage_kernels.generator.records.record import About, KernelRecord, SearchS
 from mirage_kernels.generator.schedules.streaming import planned
 from mirage_kernels.generator.search.lower import Goal, lower
 from mirage_kernels.generator.search.settings import Setting, View
-from mirage_kernels.generator.search.sketch import BlockSketch, ProgramSketch
-from mirage_kernels.generator.search.values import Step
+from mirage_kernels.generator.search.sketch import BlockSketch, ProgramSketch, Step
 from mirage_kernels.generator.search.verify import Proof
 
 K, N = 72, 40  # no multiples of a tile
@@ -22,7 +21,6 @@ TILES = {"M": 8, "K": 32, "N": 16}
 NTRANS = BlockSketch(
     Setting(("M",), None),
     (View("h", ("M",), None), View("x", ("M",), None), View("alpha", (None,), None)),
-    (),
     (
         Step("mul", (1, 1)),  # 3
         Step("sum", (3,), "K"),
@@ -47,8 +45,8 @@ LAYER_NORM_LINEAR = BlockSketch(
         View("norm_bias", (None, None), "K"),
         View("weight", ("N", None), "K"),
         View("eps", (None, None), None),
+        "size_K",  # 6
     ),
-    ("size_K",),  # 6
     (
         Step("sum", (0,), "K"),
         Step("div", (7, 6)),  # 8: the mean
@@ -77,8 +75,8 @@ RESIDUAL = BlockSketch(
         View("bias", ("N", None), None),
         View("residual", (None, "M"), "K"),
         View("weight_offset", (None, None), None),
+        "size_K",  # 7
     ),
-    ("size_K",),  # 7
     (
         Step("add", (0, 5)),  # 8: the result beside the output
         Step("contract", (8, 8), "K"),
@@ -103,8 +101,8 @@ NORM_RESIDUAL = BlockSketch(
         View("eps", (None,), None),
         View("residual", ("M",), None),
         View("weight_offset", (None,), None),
+        "size_K",  # 5
     ),
-    ("size_K",),  # 5
     (
         Step("add", (0, 3)),  # 6: the result beside the output
         Step("mul", (6, 6)),
@@ -121,7 +119,6 @@ NORM_RESIDUAL = BlockSketch(
 SILU_AND_MUL = BlockSketch(
     Setting(("N", "M"), None),
     (View("gate", ("N", "M"), None), View("up", ("N", "M"), None)),
-    (),
     (Step("silu", (0,)), Step("mul", (1, 2))),
     ((3, ("M", "N")),),
 )

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 from compilers import ROOT
 
 from mirage_kernels.generator.emit.cuda import emit_cuda
 from mirage_kernels.generator.records.record import KernelRecord
 from mirage_kernels.generator.records.sources import files_of
 from mirage_kernels.generator.schedules.streaming import kernel_of, triton_of
+
+
+def error(made: np.ndarray, exact: np.ndarray) -> float:
+    """Return the relative error of an array."""
+    return float(np.linalg.norm(made - exact) / np.linalg.norm(exact))
 
 
 def source(record: KernelRecord, ending: str) -> str:

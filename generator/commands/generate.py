@@ -28,7 +28,7 @@ from mirage_kernels.generator.pipeline import Result
 from mirage_kernels.generator.recipe import Recipe
 from mirage_kernels.generator.records.files import all_or_nothing
 from mirage_kernels.generator.records.folder import write
-from mirage_kernels.generator.records.record import MuGraphRecord
+from mirage_kernels.generator.records.record import KernelRecord
 from mirage_kernels.generator.report import pruned_by
 from mirage_kernels.generator.request import Request, parse_shape, requests
 from mirage_kernels.generator.schedules.loop import ALIGNED_ELEMENTS
@@ -150,7 +150,7 @@ def _report(made: Sequence[Made], terminal: Terminal) -> None:
     terminal.table(Table(columns, tuple(_row(m) for m in made), left=1))
     terminal.line("gated: faster by prediction, but refused by the numeric gate")
     for record in (m.result.record for m in made):
-        if isinstance(record, MuGraphRecord):
+        if record.no_plan:
             _say_why_not_emitted(record, terminal)
 
 
@@ -160,7 +160,7 @@ def _row(made: Made) -> tuple[str, ...]:
     return made.result.request.name, *counts, str(len(record.variants)), f"{made.seconds:.1f}"
 
 
-def _say_why_not_emitted(record: MuGraphRecord, terminal: Terminal) -> None:
+def _say_why_not_emitted(record: KernelRecord, terminal: Terminal) -> None:
     terminal.line(f"{record.recipe} {record.stem}: proved, not emitted: {record.no_plan}")
     size = ALIGNED_ELEMENTS
     odd = [f"{name} {extent}" for name, extent in record.shape.items() if extent % size]

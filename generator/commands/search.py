@@ -20,13 +20,13 @@ from mirage_kernels.generator.commands.arguments import (
 )
 from mirage_kernels.generator.errors import ToolchainError
 from mirage_kernels.generator.ir.text import Json
-from mirage_kernels.generator.jobs.catalog import search_jobs
 from mirage_kernels.generator.jobs.local import Executor, local
 from mirage_kernels.generator.jobs.run import Origin, Outcome, Workshop, complete_all
 from mirage_kernels.generator.jobs.store import Store
 from mirage_kernels.generator.recipe import catalog
 from mirage_kernels.generator.report import pruned_by
-from mirage_kernels.generator.search.sketch import Found, from_json
+from mirage_kernels.generator.search.sketch import Found
+from mirage_kernels.generator.search.superoptimizer import search_jobs
 from mirage_kernels.generator.settings import ray_address, store_folder
 from mirage_kernels.generator.terminal import Table, Terminal, counted
 
@@ -114,7 +114,7 @@ def _report(outcomes: Sequence[Outcome], terminal: Terminal) -> None:
         if failure is not None:
             terminal.line(f"FAILED {name}: {failure.sentence}\n  hint: {failure.hint}")
             continue
-        terminal.line(f"{name}: pruned by {pruned_by(from_json(outcome.found).counts.pruned)}")
+        terminal.line(f"{name}: pruned by {pruned_by(outcome.found.counts.pruned)}")
         if outcome.lost:
             lost = counted(outcome.lost, "worker")
             terminal.line(f"{name}: {lost} lost on the way, and replaced")
@@ -124,7 +124,7 @@ def _report(outcomes: Sequence[Outcome], terminal: Terminal) -> None:
 def _row(outcome: Outcome) -> tuple[str, ...]:
     if outcome.failure is not None:
         return (outcome.job.name, "FAILED", "", "", "", "", "")
-    numbers = [f"{n:,}" for n in _numbers(from_json(outcome.found)).values()]
+    numbers = [f"{n:,}" for n in _numbers(outcome.found).values()]
     return (outcome.job.name, outcome.origin.value, *numbers, f"{outcome.seconds:.1f}")
 
 
@@ -154,6 +154,6 @@ def _outcome_json(outcome: Outcome) -> dict[str, Json]:
     }
     if outcome.failure is not None:
         return data | {"error": outcome.failure.sentence, "hint": outcome.failure.hint}
-    found = from_json(outcome.found)
+    found = outcome.found
     pruned: dict[str, Json] = {**found.counts.pruned}
     return data | {"seconds": outcome.seconds, "pruned": pruned, **_numbers(found)}

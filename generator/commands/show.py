@@ -19,14 +19,7 @@ from mirage_kernels.generator.errors import FileError, RecipeError
 from mirage_kernels.generator.ir import to_text
 from mirage_kernels.generator.recipe import Recipe, catalog, trace
 from mirage_kernels.generator.records.folder import emitted, sources_below
-from mirage_kernels.generator.records.record import (
-    MUGRAPH_ENDING,
-    KernelRecord,
-    MuGraphRecord,
-    Record,
-    load_mugraph,
-    load_record,
-)
+from mirage_kernels.generator.records.record import KernelRecord, load_record
 from mirage_kernels.generator.request import sizes_text
 from mirage_kernels.generator.terminal import Table, Terminal
 
@@ -58,12 +51,12 @@ def run(arguments: argparse.Namespace, terminal: Terminal) -> int:
             _show_recipe(given.recipe(name), found, terminal)
             return 0
         path, record = _named(name, found)
-    sources = [] if isinstance(record, MuGraphRecord) else sources_below(folder, record)
+    sources = [] if record.no_plan else sources_below(folder, record)
     _show_kernel(path, record, sources, terminal)
     return 0
 
 
-def _read(path: Path) -> Record:
+def _read(path: Path) -> KernelRecord:
     """Return a record from its file; raises FileError for a file that is none."""
     try:
         data = json.loads(path.read_text())
@@ -75,10 +68,10 @@ def _read(path: Path) -> Record:
     if problem:
         hint = "`mirage-kernels generate RECIPE` writes records"
         raise FileError(f"{path} is not a kernel record: {problem}", hint)
-    return load_mugraph(path) if path.name.endswith(MUGRAPH_ENDING) else load_record(path)
+    return load_record(path)
 
 
-def _named(name: str, found: Mapping[str, KernelRecord]) -> tuple[str, Record]:
+def _named(name: str, found: Mapping[str, KernelRecord]) -> tuple[str, KernelRecord]:
     """Return the kernel of a name, with its architecture or without; raises RecipeError."""
     names = {path: (path.removesuffix(".json"), kernel_name(r)) for path, r in found.items()}
     matching = [path for path in found if name in names[path]]
@@ -113,12 +106,14 @@ def _show_recipe(recipe: Recipe, found: Mapping[str, KernelRecord], terminal: Te
     )
 
 
-def _show_kernel(path: str, record: Record, sources: Sequence[Path], terminal: Terminal) -> None:
+def _show_kernel(
+    path: str, record: KernelRecord, sources: Sequence[Path], terminal: Terminal
+) -> None:
     text = to_text(record.graph)
     dims = sizes_text(record.shape).replace(",", ", ")
     terminal.line(f"{record.recipe} at {dims}, {record.dtype}, {record.arch} ({record.source})")
     terminal.line(f"{path}\n\n{indent(text, '  ')}\n\n{proof_sentence(record)}")
-    if isinstance(record, MuGraphRecord):
+    if record.no_plan:
         terminal.line(f"Not emitted: {record.no_plan}.")
     else:
         terminal.line("`mirage-kernels check` proves it again.")
@@ -148,7 +143,7 @@ def _variant_rows(record: KernelRecord) -> Iterator[tuple[str, ...]]:
         yield served + tiled, tiles, knobs
 
 
-def proof_sentence(record: Record) -> str:
+def proof_sentence(record: KernelRecord) -> str:
     """Say what was proved, and how sure it is."""
     proof = record.proof
     return (

@@ -15,7 +15,7 @@ from mirage_kernels.generator.errors import MirageError, PlanError, VerifyError
 from mirage_kernels.generator.pipeline import Result
 from mirage_kernels.generator.plan.program import Roles
 from mirage_kernels.generator.recipe import Recipe
-from mirage_kernels.generator.records.record import KernelRecord, MuGraphRecord
+from mirage_kernels.generator.records.record import KernelRecord
 from mirage_kernels.generator.request import sizes_text
 from mirage_kernels.generator.terminal import Table, Terminal, counted
 
@@ -73,7 +73,7 @@ def on_gpu(name: str, result: Result, terminal: Terminal) -> list[Trial]:
 def kernel_of(result: Result) -> KernelRecord:
     """Return the record of a made kernel; raise PlanError where there is none that this runs."""
     record = result.record
-    if isinstance(record, MuGraphRecord):
+    if record.no_plan:
         raise PlanError(f"{record.recipe} has no kernel to run: {record.no_plan}")
     if not isinstance(record.roles, Roles):
         raise PlanError(

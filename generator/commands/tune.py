@@ -32,7 +32,7 @@ from mirage_kernels.generator.errors import FileError, MirageError, ToolchainErr
 from mirage_kernels.generator.ir import Graph
 from mirage_kernels.generator.jobs.store import Store
 from mirage_kernels.generator.records.folder import emitted
-from mirage_kernels.generator.records.record import KernelRecord, MuGraphRecord
+from mirage_kernels.generator.records.record import KernelRecord
 from mirage_kernels.generator.request import Progress, Request, parse_shape, requests
 from mirage_kernels.generator.settings import store_folder
 from mirage_kernels.generator.terminal import PROGRAM, Terminal, counted
@@ -207,7 +207,7 @@ def _record(
         return one, ()
     store, progress = by
     made = pipeline.generate(one, jobs=arguments.jobs, progress=progress, store=store).record
-    if isinstance(made, MuGraphRecord):
+    if made.no_plan:
         raise MirageError(
             f"{made.recipe} {made.stem} has no kernel to tune: {made.no_plan}",
             "leave it out; everything compiled before it is kept",

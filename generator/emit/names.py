@@ -63,7 +63,7 @@ def declared(writer: Writer, program: TileProgram, *, member: bool = False) -> I
         head.line("using Clusters = tile::AdapterProducers<Config>;")
     extents = [f"{name} = Config::{name}" for name in statics(program) if name in named]
     if extents:
-        head.declaration(f"{constant} ", extents)
+        head.line(f"{constant} {', '.join(extents)};")
     if "kThreads" in named:
         head.line(f"{constant} kThreads = {THREADS};")
     writer.lines[start:start] = head.lines
@@ -108,11 +108,6 @@ def operand_dims(operand: Operand, program: TileProgram) -> str:
 def pointer(operand: Operand) -> str:
     """Return the line that names an input where it lies."""
     return f"const T* {operand.name} = static_cast<const T*>(args.inputs[{operand.index}]);"
-
-
-def result_pointer(result: Operand) -> str:
-    """Return the line that names a result where it lies."""
-    return f"T* {result.name} = static_cast<T*>(args.outputs[{result.index}]);"
 
 
 def camel(name: str) -> str:

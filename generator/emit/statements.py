@@ -11,7 +11,6 @@ from mirage_kernels.generator.emit.names import (
     operand_dims,
     own_lines,
     pointer,
-    result_pointer,
     shared_at,
     vocabulary,
 )
@@ -82,8 +81,9 @@ def per_element(writer: Writer, statements: Sequence[Statement], program: TilePr
 def operands(writer: Writer, inputs: Sequence[Operand], program: TileProgram) -> None:
     """Write where inputs and results lie; what a program produces lies nowhere else."""
     results = () if program.produces else program.results
-    rows = [(pointer(o), operand_dims(o, program)) for o in inputs]
-    writer.table([*rows, *((result_pointer(o), operand_dims(o, program)) for o in results)])
+    lines = [(pointer(o), o) for o in inputs]
+    lines += [(f"T* {o.name} = static_cast<T*>(args.outputs[{o.index}]);", o) for o in results]
+    writer.table([(line, operand_dims(o, program)) for line, o in lines])
 
 
 def scalars(program: TileProgram, statements: Iterable[Statement] | None = None) -> list[str]:

@@ -292,7 +292,7 @@ def _sum(s: Statement, program: TileProgram) -> list[str]:
 def _store(s: Statement, program: TileProgram) -> list[str]:
     """Return where a tile of a result goes, its value, and the mask."""
     roles, lines, shared = program.roles, s in program.lines, s in program.loop
-    axes = (roles.tokens, roles.depth + WHOLE) if lines else (roles.rows, roles.tokens)
+    axes: Axes = (roles.tokens, roles.depth + WHOLE) if lines else (roles.rows, roles.tokens)
     fast, size = (axes[1], roles.depth) if lines else (roles.rows, roles.rows)
     if shared:
         axes, fast, size = _axes(s, program), roles.depth, roles.depth

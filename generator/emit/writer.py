@@ -52,18 +52,6 @@ class Writer:
             self.write(*body)
         return None
 
-    def declaration(self, opening: str, names: Sequence[str]) -> None:
-        """Write a declaration of several names, on lines that begin below the first of them."""
-        text = opening
-        for place, name in enumerate(names):
-            mark = ";" if place == len(names) - 1 else ","
-            longer = f"{text} {name}{mark}" if place else f"{text}{name}{mark}"
-            if len(longer) > self.room:
-                self.line(text)
-                longer = f"{' ' * len(opening)}{name}{mark}"
-            text = longer
-        self.line(text)
-
     def call(self, opening: str, arguments: Sequence[str], closing: str) -> None:
         """Write a call with one argument per line, each with a comma behind."""
         with self.block(opening, closing):

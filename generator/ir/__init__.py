@@ -1,63 +1,32 @@
 """What a tensor program is: element types, the op table, one Graph type for every level."""
 
-from mirage_kernels.generator.ir.build import Builder, retile, with_precision
-from mirage_kernels.generator.ir.check import check
-from mirage_kernels.generator.ir.dtypes import DType
-from mirage_kernels.generator.ir.graph import (
-    Axis,
-    Dim,
-    Graph,
-    Level,
-    Node,
-    Phase,
-    Space,
-    TensorType,
-    Value,
-    join_phases,
-    parts_of,
-    phases_of,
-)
-from mirage_kernels.generator.ir.infer import count, result_type, tile_type
-from mirage_kernels.generator.ir.ops import OPS, Kind, ops_of_kind
-from mirage_kernels.generator.ir.text import (
-    Json,
-    dumps,
-    expression,
-    from_json,
-    number_text,
-    to_json,
-    to_text,
-)
-
-__all__ = [
-    "OPS",
-    "Axis",
-    "Builder",
-    "DType",
-    "Dim",
-    "Graph",
-    "Json",
-    "Kind",
-    "Level",
-    "Node",
-    "Phase",
-    "Space",
-    "TensorType",
-    "Value",
-    "check",
-    "count",
-    "dumps",
-    "expression",
-    "from_json",
-    "join_phases",
-    "number_text",
-    "ops_of_kind",
-    "parts_of",
-    "phases_of",
-    "result_type",
-    "retile",
-    "tile_type",
-    "to_json",
-    "to_text",
-    "with_precision",
-]
+from mirage_kernels.generator.ir.build import Builder as Builder
+from mirage_kernels.generator.ir.build import retile as retile
+from mirage_kernels.generator.ir.build import with_precision as with_precision
+from mirage_kernels.generator.ir.dtypes import DType as DType
+from mirage_kernels.generator.ir.graph import Axis as Axis
+from mirage_kernels.generator.ir.graph import Dim as Dim
+from mirage_kernels.generator.ir.graph import Graph as Graph
+from mirage_kernels.generator.ir.graph import Level as Level
+from mirage_kernels.generator.ir.graph import Node as Node
+from mirage_kernels.generator.ir.graph import Phase as Phase
+from mirage_kernels.generator.ir.graph import Space as Space
+from mirage_kernels.generator.ir.graph import TensorType as TensorType
+from mirage_kernels.generator.ir.graph import Value as Value
+from mirage_kernels.generator.ir.graph import join_phases as join_phases
+from mirage_kernels.generator.ir.graph import parts_of as parts_of
+from mirage_kernels.generator.ir.graph import phases_of as phases_of
+from mirage_kernels.generator.ir.infer import check as check
+from mirage_kernels.generator.ir.infer import count as count
+from mirage_kernels.generator.ir.infer import result_type as result_type
+from mirage_kernels.generator.ir.infer import tile_type as tile_type
+from mirage_kernels.generator.ir.ops import OPS as OPS
+from mirage_kernels.generator.ir.ops import Kind as Kind
+from mirage_kernels.generator.ir.ops import ops_of_kind as ops_of_kind
+from mirage_kernels.generator.ir.text import Json as Json
+from mirage_kernels.generator.ir.text import dumps as dumps
+from mirage_kernels.generator.ir.text import expression as expression
+from mirage_kernels.generator.ir.text import from_json as from_json
+from mirage_kernels.generator.ir.text import number_text as number_text
+from mirage_kernels.generator.ir.text import to_json as to_json
+from mirage_kernels.generator.ir.text import to_text as to_text

@@ -9,7 +9,7 @@ out of it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
 from functools import cached_property
@@ -234,20 +234,16 @@ def phases_of(block: Graph) -> dict[str, Phase | None]:
     """Return when each value of a block graph is computed (None: never)."""
     phases: dict[str, Phase | None] = {}
     for node in block.nodes:
-        phase = _phase(node, [phases[a] for a in node.args])
+        ready = [phases[a] for a in node.args]
+        phase = None if None in ready else join_phases(p for p in ready if p is not None)
+        if node.op == "input":
+            phase = Phase.LOOP if node.loop_cut else Phase.BEFORE
+        elif node.op in ("accum", "accum_rescaled", "last"):
+            phase = Phase.AFTER if phase is Phase.LOOP else None
+        elif node.op in ("combine", "combine_rescaled"):
+            phase = Phase.JOINED if phase in (Phase.BEFORE, Phase.AFTER) else None
         phases.update({v.name: phase for v in node.outs})
     return phases
-
-
-def _phase(node: Node, ready: Sequence[Phase | None]) -> Phase | None:
-    if node.op == "input":
-        return Phase.LOOP if node.loop_cut else Phase.BEFORE
-    joined = None if None in ready else join_phases(p for p in ready if p is not None)
-    if node.op in ("accum", "accum_rescaled", "last"):
-        return Phase.AFTER if joined is Phase.LOOP else None
-    if node.op in ("combine", "combine_rescaled"):
-        return Phase.JOINED if joined in (Phase.BEFORE, Phase.AFTER) else None
-    return joined
 
 
 def partial_along(block: Graph) -> dict[str, frozenset[str]]:

@@ -31,9 +31,7 @@ def to_json(graph: Graph) -> dict[str, Json]:
     if graph.space is not None:
         data["grid"] = [_axis_json(a) for a in graph.space.grid]
         data["loop"] = _axis_json(graph.space.loop) if graph.space.loop else None
-    data["nodes"] = [_node_json(n) for n in graph.nodes]
-    data["outputs"] = list(graph.outputs)
-    return data
+    return data | {"nodes": [_node_json(n) for n in graph.nodes], "outputs": list(graph.outputs)}
 
 
 def _axis_json(axis: Axis) -> Json:
@@ -42,21 +40,17 @@ def _axis_json(axis: Axis) -> Json:
 
 
 def _node_json(node: Node) -> Json:
-    data: dict[str, Json] = {"op": node.op, "args": list(node.args)}
-    data["outs"] = {v.name: str(v.type) for v in node.outs}
-    if node.over:
-        data["over"] = node.over
-    if node.op == "const":
-        data["value"] = node.value if isfinite(node.value) else str(node.value)
-    if node.op == "output" or node.cuts or node.loop_cut:
-        data["cuts"] = list(node.cuts)
-    if node.loop_cut:
-        data["loop_cut"] = node.loop_cut
-    if node.body is not None:
-        data["body"] = to_json(node.body)
-    if node.optional:
-        data["optional"] = True
-    return data
+    fields: dict[str, tuple[bool, Json]] = {  # whether it is written, and its data
+        "over": (bool(node.over), node.over),
+        "value": (node.op == "const", node.value if isfinite(node.value) else str(node.value)),
+        "cuts": (bool(node.op == "output" or node.cuts or node.loop_cut), list(node.cuts)),
+        "loop_cut": (bool(node.loop_cut), node.loop_cut),
+        "body": (node.body is not None, to_json(node.body) if node.body else None),
+        "optional": (node.optional, True),
+    }
+    outs: dict[str, Json] = {v.name: str(v.type) for v in node.outs}
+    written = {name: data for name, (is_written, data) in fields.items() if is_written}
+    return {"op": node.op, "args": list(node.args), "outs": outs, **written}
 
 
 def dumps(data: Json) -> str:
@@ -106,8 +100,7 @@ def _graph(data: Json) -> Graph:
 
 def _axis(data: Json) -> Axis:
     item = convert(data, dict)
-    reduced = bool(item.get("reduced", False))
-    return Axis(str(item["axis"]), str(item["dim"]), convert(item["tile"], int), reduced)
+    return convert({"name": item["axis"], **item}, Axis)
 
 
 def _node(data: Json) -> Node:
@@ -130,28 +123,26 @@ def to_text(graph: Graph, indent: str = "") -> str:
     """Return `graph` as indented text, one line per node; block graphs by phase of their loop."""
     lines = []
     phases = phases_of(graph) if graph.level is Level.BLOCK else {}
-    last = None
-    order = [None, *Phase]
+    last, order = None, [None, *Phase]
     for node in sorted(graph.nodes, key=lambda n: order.index(phases.get(n.name))):
         phase = phases.get(node.name)
         if phase is not None and phase is not last:
             lines.append(f"{indent}{phase.value}:")
             last = phase
         lines.append(indent + ("  " if phases else "") + _node_text(node))
-        if node.body is not None and node.op == "block":
-            lines.append(f"{indent}    {_space_text(node.body)}")
+        if node.body is not None and node.body.space is not None:
+            lines.append(f"{indent}    {_space_text(node.body.space)}")
             lines.append(to_text(node.body, indent + "    "))
     return "\n".join(lines)
 
 
-def _space_text(block: Graph) -> str:
-    assert block.space is not None
-    reduced = {a.name: " (partial sums)" for a in block.space.reduced}
+def _space_text(space: Space) -> str:
     grid = ", ".join(
-        f"{a.name} cuts {a.dim} by {a.tile}{reduced.get(a.name, '')}" for a in block.space.grid
+        f"{a.name} cuts {a.dim} by {a.tile}" + (" (partial sums)" if a.reduced else "")
+        for a in space.grid
     )
-    loop = block.space.loop
-    return f"grid: {grid}" + (f"; loop cuts {loop.dim} by {loop.tile}" if loop else "; no loop")
+    loop = f"loop cuts {space.loop.dim} by {space.loop.tile}" if space.loop else "no loop"
+    return f"grid: {grid}; {loop}"
 
 
 def _node_text(node: Node) -> str:
@@ -160,9 +151,9 @@ def _node_text(node: Node) -> str:
     if node.op == "thread" and node.body is not None:
         inner = "; ".join(f"{n.name} = {expression(n)}" for n in node.body.nodes if n.op != "input")
         right = f"thread({', '.join(node.args)}) {{ {inner} }}"
-    cuts = [c if c is not None else "*" for c in node.cuts]
-    if cuts:
-        right += f" {'omap' if node.op == 'output' else 'imap'}=({', '.join(cuts)})"
+    if node.cuts:
+        cuts = ", ".join(c if c is not None else "*" for c in node.cuts)
+        right += f" {'omap' if node.op == 'output' else 'imap'}=({cuts})"
     if node.loop_cut:
         right += f" fmap={node.loop_cut}"
     return f"{left} = {right}"

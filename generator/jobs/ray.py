@@ -9,7 +9,7 @@ from __future__ import annotations
 import socket
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout
 from typing import cast
 
@@ -17,6 +17,7 @@ import ray
 from ray.exceptions import RayError
 
 from mirage_kernels.generator.errors import MirageError, ToolchainError
+from mirage_kernels.generator.jobs.job import Job, Message, TaskDone, work
 from mirage_kernels.generator.jobs.local import (
     POLL_SECONDS,
     Executor,
@@ -24,7 +25,7 @@ from mirage_kernels.generator.jobs.local import (
     WorkerLostError,
     with_last_lines,
 )
-from mirage_kernels.generator.jobs.work import Assignment, Merged, Message, work
+from mirage_kernels.generator.search.sketch import Found
 from mirage_kernels.generator.settings import quiet_ray
 
 _ANSWER_SECONDS = 10
@@ -40,7 +41,19 @@ def connected(address: str | None, processes: int) -> Iterator[Executor]:
     # Ray prints what happens to workers on stdout, which is for results.
     with redirect_stdout(sys.stderr):
         try:
-            _connect(address, processes)
+            quiet_ray()
+            host, colon, port = (address or "").rpartition(":")
+            if colon and port.isdecimal() and "/" not in host:  # where nothing listens Ray waits
+                socket.create_connection((host.strip("[]"), int(port)), _ANSWER_SECONDS).close()
+            ray.init(
+                address=address or "local",
+                # What a running cluster has is not for this process to say.
+                num_cpus=None if address else processes,
+                include_dashboard=None if address else False,
+                object_store_memory=None if address else _OBJECT_BYTES,
+                log_to_driver=False,
+                configure_logging=False,
+            )
         except (OSError, RuntimeError, ValueError, ImportError) as error:
             reason = str(error).strip().partition("\n")[0]
             raise ToolchainError(
@@ -53,41 +66,21 @@ def connected(address: str | None, processes: int) -> Iterator[Executor]:
             ray.shutdown()
 
 
-def _connect(address: str | None, processes: int) -> None:
-    quiet_ray()
-    if address is not None:
-        _check_answer(address)
-    ray.init(
-        address=address or "local",
-        # What a running cluster has is not for this process to say.
-        num_cpus=None if address else processes,
-        include_dashboard=None if address else False,
-        object_store_memory=None if address else _OBJECT_BYTES,
-        log_to_driver=False,
-        configure_logging=False,
-    )
-
-
-def _check_answer(address: str) -> None:
-    """Raise OSError where nothing listens at HOST:PORT; Ray itself would wait for ever."""
-    host, colon, port = address.rpartition(":")
-    if colon and port.isdecimal() and "/" not in host:
-        socket.create_connection((host.strip("[]"), int(port)), _ANSWER_SECONDS).close()
-
-
-def on_ray(assignment: Assignment, stopping: threading.Event) -> Messages:
+def on_ray(
+    job: Job, finished: Sequence[TaskDone], processes: int, stopping: threading.Event
+) -> Messages:
     """Yield the messages of a Ray task on the cluster that this process is connected to.
 
     Raises WorkerLostError when its worker ends before them.
     """
     task = ray.remote(num_cpus=1, max_retries=0, num_returns="streaming")(work)
-    messages = cast("ray.ObjectRefGenerator[Message]", task.remote(assignment))
+    messages = cast("ray.ObjectRefGenerator[Message]", task.remote(job, finished, processes))
     ended = False
     try:
         while not (ended or stopping.is_set()):
             if ray.wait([messages], timeout=POLL_SECONDS)[0]:
                 message: Message = ray.get(next(messages))
-                ended = isinstance(message, Merged | MirageError)
+                ended = isinstance(message, Found | MirageError)
                 yield message
     except (RayError, StopIteration) as error:
         ended = True

@@ -14,11 +14,11 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 
 from mirage_kernels.generator.errors import JobError, MirageError
-from mirage_kernels.generator.jobs.job import Found, Job, TaskDone
+from mirage_kernels.generator.jobs.job import Job, Planned, TaskDone
 from mirage_kernels.generator.jobs.local import Executor, WorkerLostError, local
 from mirage_kernels.generator.jobs.store import Store
-from mirage_kernels.generator.jobs.work import Assignment, Merged, Planned
 from mirage_kernels.generator.request import Event, Progress
+from mirage_kernels.generator.search.sketch import Found
 
 ATTEMPTS = 3
 
@@ -34,11 +34,11 @@ class Origin(Enum):
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a job; without `found` the reason stands in `failure`."""
+    """What became of a job; where nothing was found the reason stands in `failure`."""
 
     job: Job
     origin: Origin
-    found: Found = field(default_factory=dict)
+    found: Found = field(default_factory=Found)
     seconds: float = 0.0  # of its tasks, all processes together, whenever they ran
     lost: int = 0  # workers that ended before their job did
     failure: MirageError | None = None
@@ -74,18 +74,18 @@ def complete_all(jobs: Sequence[Job], shop: Workshop, progress: Progress) -> lis
     every = {job.key: job for job in jobs}
     outcomes = {key: made for key, job in every.items() if (made := shop.stored(job))}
     missing = [job for key, job in every.items() if key not in outcomes]
-    telling = threading.Lock()
-
-    def complete(job: Job, share: int) -> Outcome:
-        return _Making(job, replace(shop, processes=share), tell).complete()
+    telling, shares = threading.Lock(), even_shares(shop.processes, len(missing))
 
     def tell(event: Event) -> None:
         with telling:
             progress(event)
 
+    making = [
+        _Making(job, replace(shop, processes=share), tell)
+        for job, share in zip(missing, shares, strict=True)
+    ]
     with ThreadPoolExecutor(max(1, min(len(missing), shop.processes))) as pool:
-        shares = even_shares(shop.processes, len(missing))
-        futures = [pool.submit(complete, *given) for given in zip(missing, shares, strict=True)]
+        futures = [pool.submit(one.complete) for one in making]
         try:
             outcomes |= {f.result().job.key: f.result() for f in as_completed(futures)}
         except BaseException:
@@ -113,62 +113,63 @@ class _Making:
     def complete(self) -> Outcome:
         """Have the job made, unless another process makes it meanwhile."""
         with self.shop.store.claim(self.job.key, waiting=self._wait):
-            # The one who held it may have finished it.
-            return self.shop.stored(self.job) or self._make()
+            # The process that worked on it may have finished it.
+            outcome = self.shop.stored(self.job)
+            if outcome is not None:
+                return outcome
+            if self.shop.fresh:
+                self.shop.store.forget_tasks(self.job.key)
+            self.finished = self.shop.store.tasks(self.job.key)
+            origin = Origin.RESUMED if self.finished else Origin.NEW
+            self._tell("cutting it into tasks")
+            outcome = self._outcome(origin)
+            self.round = Planned("", *[max(1, self.round.tasks)] * 2)
+            self._tell("FAILED" if outcome.failure else "done")
+            return outcome
 
     def _wait(self) -> None:
         self._tell("another process is at it")
         if self.shop.stopping.is_set():
             raise StoppedError
 
-    def _make(self) -> Outcome:
-        """Have the job made, by another worker where one is lost."""
-        if self.shop.fresh:
-            self.shop.store.forget_tasks(self.job.key)
-        self.finished = self.shop.store.tasks(self.job.key)
-        origin = Origin.RESUMED if self.finished else Origin.NEW
-        self._tell("cutting it into tasks")
+    def _outcome(self, origin: Origin) -> Outcome:
+        """Return the outcome of the job, made by another worker where one is lost."""
+        last = ""
         for lost in range(ATTEMPTS):
             try:
-                return self._outcome(self._attempt(), origin, lost)
+                found = self._attempt()
             except WorkerLostError as error:
                 last = str(error)
                 self._tell("a worker was lost: another takes over")
+                continue
+            if isinstance(found, MirageError):
+                return Outcome(self.job, Origin.FAILED, lost=lost, failure=found)
+            seconds = round(sum(task.seconds for task in self.finished), 2)
+            self.shop.store.keep(self.job, found, seconds)
+            return Outcome(self.job, origin, found, seconds, lost)
         failure = JobError(
             f"search job {self.job.name} lost {ATTEMPTS} workers in a row, the last one {last}",
             "what is finished is kept: the same command goes on from there",
         )
-        return self._outcome(failure, origin, ATTEMPTS)
+        return Outcome(self.job, Origin.FAILED, lost=ATTEMPTS, failure=failure)
 
     def _attempt(self) -> Found | MirageError:
         """Return the outcome of the search, or what its worker says is wrong with it."""
-        shop, key = self.shop, self.job.key
-        assignment = Assignment(self.job, key, tuple(self.finished), shop.processes)
-        with closing(shop.executor(assignment, shop.stopping)) as messages:
+        shop, job = self.shop, self.job
+        told = shop.executor(job, tuple(self.finished), shop.processes, shop.stopping)
+        with closing(told) as messages:
             for message in messages:
-                if isinstance(message, Merged):
-                    return message.found
-                if isinstance(message, MirageError):
+                if isinstance(message, Found | MirageError):
                     return message
                 if isinstance(message, Planned):
                     self.round = message
                 else:
-                    shop.store.keep_task(key, message)
+                    shop.store.keep_task(job.key, message)
                     self.finished.append(message)
-                    self.round = replace(self.round, done=self.round.done + 1)
+                    self.round = self.round._replace(done=self.round.done + 1)
                 if self.round.done < self.round.tasks:  # only the end has all tasks done
                     self._tell(self.round.name)
         raise StoppedError
-
-    def _outcome(self, found: Found | MirageError, origin: Origin, lost: int) -> Outcome:
-        self.round = Planned("", *[max(1, self.round.tasks)] * 2)
-        if isinstance(found, MirageError):
-            self._tell("FAILED")
-            return Outcome(self.job, Origin.FAILED, lost=lost, failure=found)
-        seconds = round(sum(task.seconds for task in self.finished), 2)
-        self.shop.store.keep(self.job, found, seconds)
-        self._tell("done")
-        return Outcome(self.job, origin, found, seconds, lost)
 
     def _tell(self, words: str) -> None:
         self.progress(Event(self.job.name, self.round.done, self.round.tasks, words))

@@ -7,7 +7,6 @@ the kernel frees the lock when that process ends, however it does.
 from __future__ import annotations
 
 import fcntl
-import json
 import sqlite3
 import time
 from collections.abc import Callable, Iterator
@@ -15,8 +14,11 @@ from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from msgspec import MsgspecError, json
+
 from mirage_kernels.generator.errors import FileError
-from mirage_kernels.generator.jobs.job import Found, Job, TaskDone, canonical
+from mirage_kernels.generator.jobs.job import Job, TaskDone
+from mirage_kernels.generator.search.sketch import Found
 
 STORE_HINT = "keep results elsewhere: --store DIR"
 WAIT_SECONDS = 0.1  # between looks at a search that another process works on
@@ -51,12 +53,11 @@ class Store:
         with self._database() as database:
             query = "SELECT found, seconds FROM results WHERE key = ?"
             row = database.execute(query, (key,)).fetchone()
-        return (json.loads(row[0]), row[1]) if row else None
+            return (json.decode(row[0], type=Found), row[1]) if row else None
 
     def keep(self, job: Job, found: Found, seconds: float) -> None:
         """Keep a result with what was asked for, and forget the tasks that it was made from."""
-        asked = canonical(job.problem.identity())
-        row = (job.key, asked, canonical(found), seconds)
+        row = (job.key, json.encode(job.problem.identity()), json.encode(found), seconds)
         with self._database() as database:
             database.execute("INSERT OR REPLACE INTO results VALUES (?, ?, ?, ?)", row)
             database.execute("DELETE FROM tasks WHERE key = ?", (job.key,))
@@ -66,11 +67,11 @@ class Store:
         with self._database() as database:
             query = "SELECT round, i, found, seconds FROM tasks WHERE key = ?"
             rows = database.execute(query, (key,)).fetchall()
-        return [TaskDone(number, i, json.loads(found), s) for number, i, found, s in rows]
+            return [TaskDone(n, i, json.decode(found, type=Found), s) for n, i, found, s in rows]
 
     def keep_task(self, key: str, task: TaskDone) -> None:
         """Keep a finished task of a search."""
-        row = (key, task.round, task.index, canonical(task.found), task.seconds)
+        row = (key, task.round, task.index, json.encode(task.found), task.seconds)
         with self._database() as database:
             database.execute("INSERT OR REPLACE INTO tasks VALUES (?, ?, ?, ?, ?)", row)
 
@@ -81,11 +82,14 @@ class Store:
 
     @contextmanager
     def claim(self, key: str, *, waiting: Callable[[], None]) -> Iterator[None]:
-        """Hold a search; `waiting` is called now and then while another process does."""
+        """Lock a search; `waiting` is called now and then while another process has it."""
         with self._database():  # makes the folder
             lock = (self.folder / f"{key}.lock").open("w")
         with lock:
-            while not _locked(lock.fileno()):
+            while True:
+                with suppress(BlockingIOError):
+                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    break
                 waiting()
                 time.sleep(WAIT_SECONDS)
             try:
@@ -103,21 +107,13 @@ class Store:
                 database.executescript(TABLES)
                 yield database
         except OSError as error:
-            raise FileError(
-                f"{self.folder} cannot be used: {error.strerror}", STORE_HINT
-            ) from error
+            why = f"{self.folder} cannot be used: {error.strerror}"
+            raise FileError(why, STORE_HINT) from error
         except sqlite3.OperationalError as error:
             raise FileError(f"{self.path} cannot be used: {error}", STORE_HINT) from error
-        except sqlite3.DatabaseError as error:
+        except (sqlite3.DatabaseError, MsgspecError) as error:
             damaged = self.path.replace(self.path.with_suffix(".damaged"))
             raise FileError(
                 f"{self.path} was damaged ({error}); it is {damaged} now",
                 "the same command makes its results again",
             ) from error
-
-
-def _locked(descriptor: int) -> bool:
-    with suppress(BlockingIOError):
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        return True
-    return False

@@ -10,49 +10,38 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import reduce
 from itertools import combinations_with_replacement
 
-from mirage_kernels.generator.ir import (
-    Axis,
-    DType,
-    Graph,
-    Kind,
-    Node,
-    count,
-    ops_of_kind,
-    parts_of,
-)
+from mirage_kernels.generator.ir import Axis, Graph, Kind, Node, Space, count, ops_of_kind, parts_of
 from mirage_kernels.generator.meaning import expsums
-from mirage_kernels.generator.meaning.expsums import Call, Cut, Extents, Fraction
+from mirage_kernels.generator.meaning.expsums import Coordinates, Extents, Fraction
 from mirage_kernels.generator.meaning.field import WHOLE_BELOW
 from mirage_kernels.generator.meaning.walk import Reading, Rule, results
 
-_LAWFUL: dict[str, Callable[..., Fraction]] = {
-    "neg": lambda a: a,
-    "square": lambda a: a * a,
-    "exp": Fraction.exp,
-    "add": operator.add,
-    "sub": operator.add,
-    "mul": operator.mul,
-    "div": operator.truediv,
-    "less": expsums.mask,
-    "both": expsums.mask,
-    "where": expsums.where,
+_RULES: dict[str, Callable[..., Fraction]] = {  # from the node's name and its operands
+    "neg": lambda name, a: a,
+    "square": lambda name, a: a * a,
+    "exp": lambda name, a: a.exp(),
+    "add": lambda name, a, b: a + b,
+    "sub": lambda name, a, b: a + b,
+    "mul": lambda name, a, b: a * b,
+    "div": lambda name, a, b: a / b,
+    "rsqrt": lambda name, a: expsums.number(1) / a.called("sqrt", name),
+    "max": lambda name, a, b: expsums.maximum(a, b, name),
+    "less": lambda name, a, b: expsums.mask(a, b),
+    "both": lambda name, a, b: expsums.mask(a, b),
+    "where": lambda name, *args: expsums.where(*args),
 }
-
-
-def _elementwise(node: Node, args: Sequence[Fraction]) -> list[Fraction]:
-    if node.op in _LAWFUL:
-        return [_LAWFUL[node.op](*args)]
-    if node.op == "max":
-        return [expsums.maximum(args[0], args[1], node.name)]
-    if node.op == "rsqrt":
-        return [expsums.number(1) / args[0].called("sqrt", node.name)]
-    return [args[0].called(node.op, node.name)]
 
 
 def degree_reading(sizes: Extents) -> Reading[Fraction]:
     """Return the reading at the given extents, of a graph outside of blocks."""
+
+    def elementwise(node: Node, args: Sequence[Fraction]) -> list[Fraction]:
+        rule = _RULES.get(node.op)
+        return [rule(node.name, *args) if rule else args[0].called(node.op, node.name)]
 
     def source(node: Node, args: Sequence[Fraction]) -> list[Fraction]:
         whole = abs(node.value) < WHOLE_BELOW and node.value == round(node.value)
@@ -62,98 +51,101 @@ def degree_reading(sizes: Extents) -> Reading[Fraction]:
         along = {d: sizes[d] for d in node.out.type.names}
         return [expsums.number(size, along, exact=node.op != "iota")]
 
-    def reduce(node: Node, args: Sequence[Fraction]) -> list[Fraction]:
-        return [args[0].total(node.over, args[0].along.get(node.over, 1))]
-
-    def contract(node: Node, args: Sequence[Fraction]) -> list[Fraction]:
-        return reduce(node, [args[0] * args[1]])
+    def total(node: Node, args: Sequence[Fraction]) -> list[Fraction]:
+        product = reduce(operator.mul, args)
+        return [product.total(node.over, product.along.get(node.over, 1))]
 
     def peak(node: Node, args: Sequence[Fraction]) -> list[Fraction]:
         return [expsums.variable({c: n for c, n in args[0].along.items() if c != node.over})]
 
-    def block(node: Node, args: Sequence[Fraction]) -> list[Fraction]:
-        whole = {d: n for a in args for d, n in a.along.items()}
-        return _Block(node, rules, {**sizes, **whole}).run(args)
-
-    def thread(node: Node, args: Sequence[Fraction]) -> list[Fraction]:
+    def nested(node: Node, args: Sequence[Fraction]) -> list[Fraction]:
         assert node.body is not None
-        return results(node.body, args, rules)
+        if node.body.space is None:
+            return results(node.body, args, rules)
+        whole = {d: n for a in args for d, n in a.along.items()}
+        return _Block(node, node.body.space, {**sizes, **whole}).run(args, rules)
 
     def inside(node: Node, args: Sequence[Fraction]) -> list[Fraction]:
         raise AssertionError(f"{node.op} outside of a block graph")
 
-    rules: dict[str, Rule[Fraction]] = dict.fromkeys(ops_of_kind(Kind.ELEMENTWISE), _elementwise)
+    rules: dict[str, Rule[Fraction]] = dict.fromkeys(ops_of_kind(Kind.ELEMENTWISE), elementwise)
     rules |= dict.fromkeys(ops_of_kind(Kind.CARRY, Kind.OUTPUT), inside)
     rules |= dict.fromkeys(("const", "size", "iota"), source)
-    rules |= {"sum": reduce, "contract": contract, "peak": peak, "block": block, "thread": thread}
+    rules |= {"sum": total, "contract": total, "peak": peak, "block": nested, "thread": nested}
     return rules
 
 
 class _Block:
-    """The reading of one block graph."""
+    """The reading of one block graph; `counts` are tiles by axis, grid axes and the loop."""
 
-    def __init__(self, kernel: Node, outside: Reading[Fraction], sizes: Extents) -> None:
-        assert kernel.body is not None
-        assert kernel.body.space is not None
-        self.kernel, self.body, self.outside = kernel.name, kernel.body, outside
-        self.space, self.sizes = kernel.body.space, sizes
-        self.counts = {a.name: count(a, sizes[a.dim]) for a in self.space.grid}
-        if self.space.loop is not None:
-            self.counts[self.space.loop.name] = self.space.steps(sizes)
+    def __init__(self, kernel: Node, space: Space, sizes: Extents) -> None:
+        self.kernel, self.space, self.sizes = kernel, space, sizes
+        self.counts = {_at(a): count(a, sizes[a.dim]) for a in space.grid}
+        if space.loop is not None:
+            self.counts[_at(space.loop)] = space.steps(sizes)
 
-    def run(self, args: Sequence[Fraction]) -> list[Fraction]:
+    def run(self, args: Sequence[Fraction], outside: Reading[Fraction]) -> list[Fraction]:
         """Return the block graph's results as whole tensors."""
+        assert self.kernel.body is not None
         rules: dict[str, Rule[Fraction]] = {
             "output": self.output,
             "peak": self.peak,
-            "accum": self.accum,
-            "accum_rescaled": self.accum,
-            "last": self.last,
-            "combine": self.combine,
-            "combine_rescaled": self.combine,
+            "last": lambda node, args: [args[0].at_one(self.carried(node)[0])],
+            **dict.fromkeys(("accum", "accum_rescaled", "combine", "combine_rescaled"), self.total),
         }
-        inputs = [self.input(n, a) for n, a in zip(self.body.inputs, args, strict=True)]
-        return results(self.body, inputs, {**self.outside, **rules})
+        inputs = [self.input(n, a) for n, a in zip(self.kernel.body.inputs, args, strict=True)]
+        return results(self.kernel.body, inputs, {**outside, **rules})
 
     def input(self, node: Node, whole: Fraction) -> Fraction:
         """Return the tile of a tensor that an imap and fmap give a block in one step."""
-        cuts: dict[str, Cut] = {}
+        within, axes = dict(whole.along), dict[str, dict[str, int]]()
         for axis, dim in zip(self.space.axes, (*node.cuts, node.loop_cut), strict=False):
             if dim is not None:
-                old = cuts.get(dim, Cut(dim, whole.along.get(dim, 1), {}))
-                share = -(-old.within // self.counts[axis.name])
-                within = min(axis.tile, old.within) if dim == axis.dim else share
-                axes = {**old.axes, _at(axis): self.counts[axis.name]}
-                cuts[dim] = Cut(dim, within, axes)
-        return expsums.tile(whole, cuts, f"{self.kernel}.{node.name}")
+                size, times = within.get(dim, 1), self.counts[_at(axis)]
+                within[dim] = min(axis.tile, size) if dim == axis.dim else -(-size // times)
+                axes.setdefault(dim, {})[_at(axis)] = times
+
+        def seen(coordinates: Coordinates) -> Coordinates:
+            return coordinates | {axis for c in coordinates for axis in axes.get(c, ())}
+
+        along: dict[str, int] = {}
+        for dim in whole.along:
+            along |= {dim: within[dim], **axes.get(dim, {})}
+        return whole.moved(seen, along, prefix=f"{self.kernel.name}.{node.name}:")
 
     def output(self, node: Node, args: Sequence[Fraction]) -> list[Fraction]:
-        parts = {parts_of(a.dim): self.counts[a.name] for a in self.space.reduced}
-        sizes = {**self.sizes, **parts}
+        """Return the tensor whose tiles blocks and steps store."""
+        (tile,) = args
+        sizes = {**self.sizes, **{parts_of(a.dim): self.counts[_at(a)] for a in self.space.reduced}}
+        whole = {d: sizes[d] for d in node.out.type.names}
         axes = list(zip(self.space.axes, (*node.cuts, node.loop_cut), strict=False))
-        names = node.out.type.names
-        cuts = {d: frozenset(_at(a) for a, cut in axes if cut == d) for d in names}
-        return [expsums.stored(args[0], {d: sizes[d] for d in node.out.type.names}, cuts)]
+        cuts = {d: frozenset(_at(a) for a, cut in axes if cut == d) for d in whole}
+
+        def left(coordinates: Coordinates) -> Coordinates:
+            return frozenset(d for d in whole if d in coordinates or cuts[d] & coordinates)
+
+        made, tied = tile.moved(left, whole), tile.top.tied
+        if tied is None:
+            return [made]
+        within = (d for d in whole if d in tied or d not in tile.along)
+        apart = frozenset(d for d in within if cuts[d] <= tied)
+        return [replace(made, top=replace(made.top, tied=apart))]
 
     def peak(self, node: Node, args: Sequence[Fraction]) -> list[Fraction]:
         rows = {c: n for c, n in args[0].along.items() if c != node.over}
-        return [expsums.variable(rows | {_at(a): self.counts[a.name] for a in self.space.grid})]
+        return [expsums.variable(rows | {_at(a): self.counts[_at(a)] for a in self.space.grid})]
 
-    def accum(self, node: Node, args: Sequence[Fraction]) -> list[Fraction]:
+    def carried(self, node: Node) -> list[str]:
+        """Return the axes along which values are carried: the loop, or the blocks' own."""
+        if node.op.startswith("combine"):
+            return [_at(a) for a in self.space.reduced if a.dim == node.over]
         assert self.space.loop is not None
-        value = args[0].rescaled(args[1]) if node.op == "accum_rescaled" else args[0]
-        loop = self.space.loop
-        return [value.total(_at(loop), self.counts[loop.name])]
+        return [_at(self.space.loop)]
 
-    def last(self, node: Node, args: Sequence[Fraction]) -> list[Fraction]:
-        assert self.space.loop is not None
-        return [args[0].at_one(_at(self.space.loop))]
-
-    def combine(self, node: Node, args: Sequence[Fraction]) -> list[Fraction]:
-        value = args[0].rescaled(args[1]) if node.op == "combine_rescaled" else args[0]
-        for axis in self.space.reduced:
-            if axis.dim == node.over:
-                value = value.total(_at(axis), self.counts[axis.name])
+    def total(self, node: Node, args: Sequence[Fraction]) -> list[Fraction]:
+        value = args[0].rescaled(args[1]) if node.op.endswith("rescaled") else args[0]
+        for axis in self.carried(node):
+            value = value.total(axis, self.counts[axis])
         return [value]
 
 
@@ -175,30 +167,25 @@ def failure_probability(spec: Graph, candidate: Graph, sizes: Extents, p: int) -
 
 
 def _probability(graphs: tuple[Graph, Graph], sizes: Extents, p: int, chosen: int | None) -> float:
-    reading = degree_reading(sizes)
     found = []
     for graph in graphs:
-        inputs = [_input(n, sizes, tied=i == chosen) for i, n in enumerate(graph.inputs)]
-        found.append(results(graph, inputs, reading))
+        inputs = []
+        for i, type_ in enumerate(n.out.type for n in graph.inputs):
+            along = {d: sizes[d] for d in type_.names}
+            largest = max(sizes.values(), default=1)
+            real, tied = type_.dtype.is_real, i == chosen
+            inputs.append(
+                expsums.variable(along, tied=tied) if real else expsums.number(largest, along)
+            )
+        found.append(results(graph, inputs, degree_reading(sizes)))
     return max(_differing(a, b, p) for a, b in zip(*found, strict=True))
-
-
-def _input(node: Node, sizes: Extents, *, tied: bool) -> Fraction:
-    along = {d: sizes[d] for d in node.out.type.names}
-    if node.out.type.dtype in (DType.INT32, DType.BOOL):
-        return expsums.number(max(sizes.values(), default=1), along)
-    return expsums.variable(along, tied=tied)
 
 
 def _differing(a: Fraction, b: Fraction, p: int) -> float:
     """Return how likely two elements agree that differ, or calls that they depend on collide."""
-    calls = [*a.calls.values(), *b.calls.values()]
-    collisions = sum(_colliding(x, y, p) for x, y in combinations_with_replacement(calls, 2))
+    collisions = 0.0
+    for x, y in combinations_with_replacement([*a.calls.values(), *b.calls.values()], 2):
+        pairs = x.number * (x.number - 1) // 2 if x is y else x.number * y.number
+        if x.function == y.function and pairs:
+            collisions += pairs * expsums.vanishing(x.argument.cross(y.argument), p)
     return min(1.0, expsums.vanishing(a.cross(b), p) + collisions)
-
-
-def _colliding(a: Call, b: Call, p: int) -> float:
-    pairs = a.number * (a.number - 1) // 2 if a is b else a.number * b.number
-    if a.function != b.function or not pairs:
-        return 0.0
-    return pairs * expsums.vanishing(a.argument.cross(b.argument), p)

@@ -129,13 +129,18 @@ class Terms:
 
     def either(self, other: Terms) -> Terms:
         """Return the size of what may be one or the other, element by element."""
+        tied: Coordinates | None = frozenset()
+        if not self.count or (self.tied is None and other.tied is None):
+            tied = other.tied  # 0 has no monomials that could meet
+        elif not other.count:
+            tied = self.tied
         return Terms(
             self.coefficient.either(other.coefficient),
             max(self.count, other.count),
             self.exponent.either(other.exponent),
             self.varies | other.varies,
             max(self.most, other.most),
-            _tied_either(self, other),
+            tied,
         )
 
     def times(self, factor: int) -> Terms:
@@ -173,13 +178,6 @@ class Terms:
 UNIT = Terms()
 
 
-def _tied_either(a: Terms, b: Terms) -> Coordinates | None:
-    """Return `tied` of what may be one or the other; 0 has no monomials that could meet."""
-    if not a.count or (a.tied is None and b.tied is None):
-        return b.tied
-    return a.tied if not b.count else frozenset()
-
-
 def vanishing(terms: Terms, p: int) -> float:
     """Return how likely a sum of this size, not the zero sum, is 0 at a random point, at most.
 
@@ -189,15 +187,11 @@ def vanishing(terms: Terms, p: int) -> float:
     apart = (terms.exponent + terms.exponent).top  # of a difference of two exponents
     if terms.coefficient.height >= p or (k > 1 and apart.height >= q):
         return 1.0
+    roots = k - 1  # the elements of order q for which k powers of them can cancel
+    if k > 2:
+        roots = min(q - 1, 2 * int(q * (q - 1) ** (-1 / (k - 1)) + 1e-6))
     collisions = (k - 1) * apart.degree / q
-    return min(1.0, terms.coefficient.degree / p + collisions + _roots(k, q) / (q - 1))
-
-
-def _roots(k: int, q: int) -> int:
-    """Return for how many elements of order q a sum of k powers of it can be 0."""
-    if k <= 2:
-        return k - 1
-    return min(q - 1, 2 * int(q * (q - 1) ** (-1 / (k - 1)) + 1e-6))
+    return min(1.0, terms.coefficient.degree / p + collisions + roots / (q - 1))
 
 
 @dataclass(frozen=True)
@@ -329,55 +323,19 @@ def maximum(a: Fraction, b: Fraction, name: str) -> Fraction:
 
 
 def mask(*args: Fraction) -> Fraction:
+    """Return a truth value that depends on positions and lengths."""
     return number(1, {c: n for a in args for c, n in a.along.items()})
 
 
 def where(condition: Fraction, a: Fraction, b: Fraction) -> Fraction:
+    """Return a choice between two values, element by element."""
     if not a.top.count or not b.top.count:  # 0 has any denominator
         a = b = a if a.top.count else b
     scale = lcm(a.scale, b.scale)
     mine, theirs = (x.top.times(scale // x.scale) for x in (a, b))
-    joined = a.joined(b, mine.either(theirs), a.bottom.either(b.bottom), scale)
-    mask, top = frozenset(condition.along), joined.top
+    top, along = mine.either(theirs), frozenset(condition.along)
     if not top.plain:
-        top = replace(top, varies=top.varies | mask)
-    below = joined.below if a.bottom == b.bottom else joined.below | mask
-    return replace(joined, top=top, below=below, along={**condition.along, **joined.along})
-
-
-@dataclass(frozen=True)
-class Cut:
-    """How a dim of a whole tensor is seen in a block: within the tile, and along grid or loop."""
-
-    dim: str
-    within: int
-    axes: Extents
-
-
-def tile(a: Fraction, cuts: Mapping[str, Cut], name: str) -> Fraction:
-    """Return what a block sees of a tensor through its input `name`."""
-
-    def seen(coordinates: Coordinates) -> Coordinates:
-        new = (axis for c in coordinates if c in cuts for axis in cuts[c].axes)
-        return coordinates | frozenset(new)
-
-    along: dict[str, int] = {}
-    for c, n in a.along.items():
-        along |= {c: cuts[c].within, **cuts[c].axes} if c in cuts else {c: n}
-    return a.moved(seen, along, prefix=f"{name}:")
-
-
-def stored(a: Fraction, whole: Extents, cuts: Mapping[str, Coordinates]) -> Fraction:
-    """Return the tensor whose tiles blocks store: dims with extents, axes that cut each dim."""
-
-    def left(coordinates: Coordinates) -> Coordinates:
-        return frozenset(d for d in whole if d in coordinates or cuts[d] & coordinates)
-
-    def kept_apart(coordinates: Coordinates) -> Coordinates:
-        within = (d for d in whole if d in coordinates or d not in a.along)
-        return frozenset(d for d in within if cuts[d] <= coordinates)
-
-    made = a.moved(left, whole)
-    if a.top.tied is None:
-        return made
-    return replace(made, top=replace(made.top, tied=kept_apart(a.top.tied)))
+        top = replace(top, varies=top.varies | along)
+    joined = a.joined(b, top, a.bottom.either(b.bottom), scale)
+    below = joined.below if a.bottom == b.bottom else joined.below | along
+    return replace(joined, below=below, along={**condition.along, **joined.along})

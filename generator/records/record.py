@@ -7,20 +7,22 @@ kernel is an unchanged file.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar
+from typing import Any
 
-from mirage_kernels.generator.errors import FileError, GraphError
+from mirage_kernels.generator.emit.table import Entry
+from mirage_kernels.generator.errors import FileError, GraphError, PlanError
 from mirage_kernels.generator.ir import DType, Graph, Json, dumps, from_json, to_json
 from mirage_kernels.generator.ir.codec import from_data, to_data
 from mirage_kernels.generator.schedules import SCHEDULES, read_variant
-from mirage_kernels.generator.schedules.schedule import Variant
+from mirage_kernels.generator.schedules.schedule import Subject, Variant
+from mirage_kernels.generator.search.cases import Case
 from mirage_kernels.generator.search.gate import Measured
 from mirage_kernels.generator.search.verify import Proof
 
-R = TypeVar("R")
+MUGRAPH_ENDING = ".mugraph.json"
 
 
 @dataclass(frozen=True)
@@ -69,73 +71,42 @@ class About:
         return DType(self.dtype)
 
     @property
+    def recipe_command(self) -> str:
+        """The command that makes what is the same for all shapes of the recipe."""
+        return f"mirage-kernels generate {self.recipe}"
+
+    @property
     def command(self) -> str:
         """The command that makes this kernel's files."""
         dims = ",".join(f"{name}={size}" for name, size in self.shape.items())
-        return (
-            f"mirage-kernels generate {self.recipe} --arch {self.arch} "
-            f"--dtype {self.dtype} --shape {dims}"
-        )
-
-    def about_json(self) -> dict[str, Json]:
-        """Return what stands first in every record."""
-        return {
-            "made_by": self.command,
-            "recipe": self.recipe,
-            "summary": self.summary,
-            "arch": self.arch,
-            "dtype": self.dtype,
-            "shape": dict(self.shape),
-            "source": self.source,
-        }
-
-    def evidence_json(self) -> dict[str, Json]:
-        """Return how the muGraph was found and what speaks for it."""
-        return {
-            "search": dict(vars(self.search)),
-            "proof": self.proof.to_json(),
-            "accuracy": [m.to_json() for m in self.accuracy],
-        }
-
-
-MUGRAPH_ENDING = ".mugraph.json"
+        return f"{self.recipe_command} --arch {self.arch} --dtype {self.dtype} --shape {dims}"
 
 
 @dataclass(frozen=True)
-class Written(About):
-    """A record with its muGraph, in a file below the kernels folder."""
+class KernelRecord(About):
+    """One kernel of the library, as it is committed in `kernels/<arch>/<recipe>/<stem>.json`.
 
-    ending: ClassVar[str] = ".json"
+    A muGraph that was found, proved and gated, and that this version has no plan for, is kept in
+    a record too, with the reason and without variants.
+    """
 
     graph: Graph
+    roles: Any = None  # what its schedules read into the dims of the muGraph
+    variants: tuple[Variant, ...] = ()
+    max_tokens: int = 0  # above it the library runs PyTorch's own program; 0: never
+    stacked: tuple[str, ...] = ()  # weights that may be slices of stacks, by token
+    no_plan: str = ""  # why there is no kernel
 
     @property
     def path(self) -> str:
         """Path of the JSON below the kernels folder."""
-        return f"{self.arch}/{self.recipe}/{self.stem}{self.ending}"
+        ending = MUGRAPH_ENDING if self.no_plan else ".json"
+        return f"{self.arch}/{self.recipe}/{self.stem}{ending}"
 
-    def plan_json(self) -> dict[str, Json]:
-        """Return how the muGraph becomes a kernel, or why it does not."""
-        raise NotImplementedError
-
-    def to_json(self) -> dict[str, Json]:
-        """Return the record as JSON data."""
-        graph: dict[str, Json] = {"mugraph": to_json(self.graph)}
-        return self.about_json() | self.plan_json() | self.evidence_json() | graph
-
-    def text(self) -> str:
-        """Return the committed file's text."""
-        return dumps(self.to_json())
-
-
-@dataclass(frozen=True)
-class KernelRecord(Written):
-    """One kernel of the library, as it is committed in `kernels/<arch>/<recipe>/<stem>.json`."""
-
-    roles: Any  # what its schedules read into the dims of the muGraph
-    variants: tuple[Variant, ...]
-    max_tokens: int = 0  # above it the library runs PyTorch's own program; 0: never
-    stacked: tuple[str, ...] = ()  # weights that may be slices of stacks, by token
+    @property
+    def options(self) -> tuple[str, ...]:
+        """The inputs that a call may leave out."""
+        return tuple(n.name for n in self.graph.of("input") if n.optional)
 
     def tiles(self, variant: Variant) -> dict[str, int]:
         """Return the tile sizes of the muGraph that a variant runs."""
@@ -146,87 +117,86 @@ class KernelRecord(Written):
         """The same, variant by variant."""
         return [self.tiles(variant) for variant in self.variants]
 
-    def plan_json(self) -> dict[str, Json]:
-        """Return roles, variants and up to how many tokens they serve; what may be stacked."""
-        given: dict[str, Json] = {
-            "roles": to_data(self.roles),
-            "variants": [v.to_json() for v in self.variants],
-            "max_tokens": self.max_tokens,
+    def to_json(self) -> dict[str, Json]:
+        """Return the record as JSON data."""
+        about = ("recipe", "summary", "arch", "dtype", "shape", "source")
+        plan: dict[str, Json] = {"no_plan": self.no_plan}
+        if not self.no_plan:
+            plan = {
+                "roles": to_data(self.roles),
+                "variants": [v.to_json() for v in self.variants],
+                "max_tokens": self.max_tokens,
+            }
+        return {
+            "made_by": self.command,
+            **{name: to_data(getattr(self, name)) for name in about},
+            **plan,
+            **({"stacked": list(self.stacked)} if self.stacked else {}),
+            "search": to_data(self.search),
+            "proof": self.proof.to_json(),
+            "accuracy": [m.to_json() for m in self.accuracy],
+            "mugraph": to_json(self.graph),
         }
-        return given | ({"stacked": list(self.stacked)} if self.stacked else {})
 
-
-@dataclass(frozen=True)
-class MuGraphRecord(Written):
-    """A muGraph that was found, proved and gated, and that this version has no plan for."""
-
-    ending: ClassVar[str] = MUGRAPH_ENDING
-
-    no_plan: str  # the reason
-    variants: tuple[Variant, ...] = ()
-
-    def plan_json(self) -> dict[str, Json]:
-        """Return why there is none."""
-        return {"no_plan": self.no_plan}
-
-
-Record = KernelRecord | MuGraphRecord
+    def text(self) -> str:
+        """Return the committed file's text."""
+        return dumps(self.to_json())
 
 
 def load_record(path: Path) -> KernelRecord:
     """Read a committed record; raises FileError naming the file and what is wrong with it."""
-    return _loaded(path, _record)
-
-
-def load_mugraph(path: Path) -> MuGraphRecord:
-    """Read a muGraph's record; raises FileError naming the file and what is wrong with it."""
-    return _loaded(path, _mugraph)
-
-
-def _loaded(path: Path, read: Callable[[dict[str, Json]], R]) -> R:
     try:
-        return read(json.loads(path.read_text()))
+        return _read(json.loads(path.read_text()))
     except OSError as error:
         raise FileError(f"{path} cannot be read: {error.strerror}") from error
     except GraphError as error:
         raise FileError(f"{path}: {error.sentence}", "regenerate the kernel") from error
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         raise FileError(
             f"{path} is not a kernel record: {type(error).__name__}: {error}",
             "write it with: mirage-kernels generate RECIPE",
         ) from error
 
 
-def _record(data: dict[str, Json]) -> KernelRecord:
-    variants = tuple(read_variant(_object(v)) for v in _list(data["variants"]))
+def _read(data: dict[str, Json]) -> KernelRecord:
+    about = vars(from_data(About, data))
+    DType(about["dtype"])
+    if "no_plan" in data:
+        reason = from_data(str, data["no_plan"])
+        return KernelRecord(**about, graph=from_json(data["mugraph"]), no_plan=reason)
+    variants = tuple(map(read_variant, from_data(list[dict[str, Any]], data["variants"])))
     return KernelRecord(
-        **vars(_about(data)),
+        **about,
+        graph=from_json(data["mugraph"]),
         roles=from_data(SCHEDULES[variants[0].schedule].roles, data["roles"]),
         variants=variants,
         max_tokens=from_data(int, data["max_tokens"]),
         stacked=from_data(tuple[str, ...], data.get("stacked", [])),
-        graph=from_json(data["mugraph"]),
     )
 
 
-def _mugraph(data: dict[str, Json]) -> MuGraphRecord:
-    no_plan = from_data(str, data["no_plan"])
-    return MuGraphRecord(**vars(_about(data)), graph=from_json(data["mugraph"]), no_plan=no_plan)
+@dataclass(frozen=True)
+class Plan:
+    """How muGraphs of one kind become kernels.
+
+    The schedules of a kind read a muGraph alike: as weights that are streamed past tokens, or as
+    keys that are partitioned over warps.
+    """
+
+    roles: type[Any]  # what it reads into the dims of a muGraph
+    form: Callable[[Subject], str]  # names the muGraph; raises PlanError for one of another kind
+    require: Callable[[Subject], None]  # raises PlanError for a muGraph that no schedule runs
+    record: Callable[[About, Graph], KernelRecord]  # of a kernel with its variants, not yet proved
+    cases: Callable[[KernelRecord, Variant], list[Case]]  # what a variant is proved on
+    sources: Callable[[Sequence[KernelRecord]], dict[str, str]]  # of a recipe's records, by path
+    entries: Callable[[KernelRecord], list[Entry]]  # rows of the dispatch table
+    proves_small: bool = False  # whether only small extents have a bound, as with exponentials
 
 
-def _about(data: dict[str, Json]) -> About:
-    about = from_data(About, data)
-    DType(about.dtype)
-    return about
-
-
-def _object(data: Json) -> dict[str, Json]:
-    if not isinstance(data, dict):
-        raise TypeError(f"{data!r} is no object")
-    return data
-
-
-def _list(data: Json) -> list[Json]:
-    if not isinstance(data, list):
-        raise TypeError(f"{data!r} is no list")
-    return data
+def require_room(
+    recipe: str, carried: Mapping[str, Collection[str]], room: Mapping[str, int]
+) -> None:
+    """Raise PlanError where there is more of something than a launch has room for."""
+    for what, names in carried.items():
+        if len(names) > room[what]:
+            raise PlanError(f"{recipe}: a launch carries {room[what]} {what}, not {len(names)}")

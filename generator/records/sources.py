@@ -6,8 +6,7 @@ from collections.abc import Sequence
 
 from mirage_kernels.generator.emit.table import emit_table
 from mirage_kernels.generator.errors import PlanError
-from mirage_kernels.generator.records.plans import Plan
-from mirage_kernels.generator.records.record import KernelRecord, MuGraphRecord, Record
+from mirage_kernels.generator.records.record import KernelRecord, Plan
 from mirage_kernels.generator.schedules import streaming
 from mirage_kernels.generator.schedules.attention import plan as attention
 from mirage_kernels.generator.schedules.schedule import Subject
@@ -46,21 +45,20 @@ def form_of(subject: Subject) -> str | None:
     return None
 
 
-def files_of(record: Record) -> dict[str, str]:
+def files_of(record: KernelRecord) -> dict[str, str]:
     """Return every file of a record, with a plan or without, by path below the kernels folder."""
-    if isinstance(record, MuGraphRecord):
-        return {record.path: record.text()}
     return recipe_sources([record])
 
 
 def recipe_sources(records: Sequence[KernelRecord]) -> dict[str, str]:
     """Return the files of all records of a recipe by path below the kernels folder.
 
-    Each record's JSON, then CUDA and Triton; a file comes after those that it includes.
+    Each record's JSON, then CUDA and Triton; a file comes after those that it includes. A muGraph
+    without a plan has its JSON alone.
     """
     files = {record.path: record.text() for record in records}
     for plan in PLANS:
-        files |= plan.sources([record for record in records if plan_of(record) is plan])
+        files |= plan.sources([r for r in records if isinstance(r.roles, plan.roles)])
     return files
 
 

@@ -12,6 +12,7 @@ from mirage_kernels.generator.ir import Json
 from mirage_kernels.generator.ir.codec import from_data
 from mirage_kernels.generator.plan.program import TileProgram
 from mirage_kernels.generator.schedules import (
+    cluster_rows,
     cluster_split_k,
     flash_decode,
     register_operand,
@@ -23,7 +24,7 @@ from mirage_kernels.generator.schedules.schedule import Knobs, Ranked, Schedule,
 
 RANKED: dict[str, Ranked[TileProgram]] = {
     room.SCHEDULE.name: room.SCHEDULE
-    for room in (row_wise, register_operand, cluster_split_k, sliced_k)
+    for room in (cluster_rows, row_wise, register_operand, cluster_split_k, sliced_k)
 }
 SCHEDULES: dict[str, Schedule[Any]] = {
     **RANKED,

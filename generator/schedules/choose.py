@@ -33,7 +33,6 @@ from mirage_kernels.generator.target import Target, target
 # to 6 (docs/planning.md).
 BUCKETS_WITH_RESULTS = (8, 16)
 ANY_SIZE = 0  # the bucket of a variant that serves any number of tokens
-ROW_WISE_AT = 64  # tokens at which row-wise kernels are compared: one variant serves any number
 
 STAGES_OF_EACH = 2  # numbers of stages tried of knobs that are alike otherwise
 AFTER = 1.02  # times slower: what another number of stages counts as, so that others come first
@@ -74,9 +73,10 @@ def registers(program: TileProgram, knobs: Knobs) -> int:
 
 
 def buckets(program: TileProgram, on: Target) -> tuple[int, ...]:
-    """Return the numbers of tokens that a program has variants for; row-wise ones take any."""
+    """Return the numbers of tokens that a program has variants for."""
     if not program.loop:
-        return (ROW_WISE_AT,)
+        fitting = [s for s in RANKED.values() if not s.fits(program, on)]
+        return tuple(sorted({size for s in fitting for size in s.buckets}))
     if program.also:
         return BUCKETS_WITH_RESULTS
     again = program.statistics and not has_prologue(program, on)

@@ -20,8 +20,8 @@ from math import ceil, prod
 
 from mirage_kernels.generator.ir import DType
 from mirage_kernels.generator.plan.hardware import hardware
-from mirage_kernels.generator.plan.program import Do, Layout, TileProgram
-from mirage_kernels.generator.schedules.loop import LoopKnobs
+from mirage_kernels.generator.plan.program import Do, Layout
+from mirage_kernels.generator.schedules.loop import Block, LoopKnobs
 from mirage_kernels.generator.schedules.producer_blocks import PAIR
 from mirage_kernels.generator.target import Target
 
@@ -37,31 +37,15 @@ ROW_WARP_US = 0.012  # warps of a line's block, by multiprocessor
 
 
 @dataclass(frozen=True)
-class Streaming:
-    """A planned program on a target: all that its predicted time depends on beside the knobs."""
+class Streaming(Block):
+    """The blocks that stream rows on a target: all that time depends on beside the knobs."""
 
-    program: TileProgram  # of the blocks that stream the rows
     on: Target
-
-    @staticmethod
-    def of(program: TileProgram, on: Target) -> Streaming:
-        """Return what the predictions for a program need."""
-        return Streaming(program.streamed, on)
 
     @property
     def clock(self) -> float:
         """Cycles per microsecond."""
         return hardware(self.on).cycles_per_us
-
-    @property
-    def rows(self) -> int:
-        """Rows of the streamed weights."""
-        return self.program.extents[self.program.roles.rows]
-
-    @property
-    def depth(self) -> int:
-        """The contracted extent."""
-        return self.program.extents[self.program.roles.depth]
 
     def read_bytes(self, knobs: LoopKnobs, *, rows: bool) -> int:
         """Return the bytes that a block loads: of the weights that it shares with no other block

@@ -9,17 +9,16 @@ from mirage_kernels.generator.emit.cuda import Kernel
 from mirage_kernels.generator.emit.table import Entry
 from mirage_kernels.generator.ir import Graph, retile
 from mirage_kernels.generator.plan.lower import tile_program
-from mirage_kernels.generator.plan.program import Roles, TileProgram
-from mirage_kernels.generator.records.headers import kernel_header, stacked_header
-from mirage_kernels.generator.records.plans import Plan, options_of, require_room
-from mirage_kernels.generator.records.record import About, KernelRecord
+from mirage_kernels.generator.plan.program import Roles
+from mirage_kernels.generator.records.headers import kernel_header
+from mirage_kernels.generator.records.record import About, KernelRecord, Plan, require_room
 from mirage_kernels.generator.schedules.batched_lora import (
     MOST_STACKED_TOKENS,
     stacked_program,
     stacked_variants,
 )
 from mirage_kernels.generator.schedules.choose import programs_of, variants
-from mirage_kernels.generator.schedules.loop import ALIGNED_ELEMENTS, lowered, producers_of
+from mirage_kernels.generator.schedules.loop import ALIGNED_ELEMENTS, producers_of
 from mirage_kernels.generator.schedules.producer_blocks import with_producer_blocks
 from mirage_kernels.generator.schedules.prologue import has_prologue
 from mirage_kernels.generator.schedules.schedule import Subject, Variant
@@ -34,46 +33,35 @@ ROOM = {"tensors": 8, "scalars": 4, "results": 4, "dynamic dims": 4, "static dim
 
 def require(subject: Subject) -> None:
     """Raise PlanError for a muGraph that no schedule runs."""
-    variants(lowered(subject), subject.on)
-    require_room(subject.recipe, _carried(subject.graph), ROOM)
-
-
-def _carried(graph: Graph) -> dict[str, Collection[str]]:
-    """Return the names of what a launch carries."""
-    types = {n.name: n.out.type for n in graph.inputs}
+    variants(tile_program(subject.recipe, subject.graph, subject.on.arch), subject.on)
+    types = {n.name: n.out.type for n in subject.graph.inputs}
     dims = {d.name: d.dynamic for type_ in types.values() for d in type_.dims}
-    return {
+    carried: dict[str, Collection[str]] = {
         "tensors": [name for name, type_ in types.items() if type_.dims],
         "scalars": [name for name, type_ in types.items() if not type_.dims],
-        "results": graph.outputs,
+        "results": subject.graph.outputs,
         "dynamic dims": [d for d, dynamic in dims.items() if dynamic],
         "static dims": [d for d, dynamic in dims.items() if not dynamic],
     }
+    require_room(subject.recipe, carried, ROOM)
 
 
 def planned(about: About, graph: Graph) -> KernelRecord:
     """Return the record of a kernel with its variants: measured ones where it was tuned."""
     programs = programs_of(about.recipe, graph, about.arch)
-    roles = programs[0].roles
+    program, on = programs[0], target(about.arch)
     tuned = tuned_kernel(about.arch, Key(about.recipe, about.dtype, about.shape))
-    chosen = chosen_variants(programs, target(about.arch), tuned)
-    most_tokens = _most_tokens(programs[0], chosen)
-    measured = {b.size for b in tuned.buckets} if tuned else set()
-    largest = chosen[-1].knobs.tiles(roles)[roles.tokens]
-    if tuned and (not has_prologue(programs[0], target(about.arch)) or largest in measured):
+    chosen = chosen_variants(programs, on, tuned)
+    largest = chosen[-1].knobs.tiles(program.roles)[program.roles.tokens]
+    most_tokens = largest if program.statistics or program.also else MAX_TOKENS
+    if tuned and (not has_prologue(program, on) or largest in {b.size for b in tuned.buckets}):
         most_tokens = tuned.max_tokens  # else it was measured before the plan for so many was there
-    tiled = retile(graph, chosen[0].knobs.tiles(roles))
+    elif not program.loop:
+        most_tokens = 0
+    tiled = retile(graph, chosen[0].knobs.tiles(program.roles))
     return KernelRecord(
-        **vars(about), roles=roles, variants=chosen, max_tokens=most_tokens, graph=tiled
+        **vars(about), roles=program.roles, variants=chosen, max_tokens=most_tokens, graph=tiled
     )
-
-
-def _most_tokens(program: TileProgram, chosen: Sequence[Variant]) -> int:
-    """Return up to how many tokens a kernel serves that was never measured (0: any number)."""
-    if not program.loop:
-        return 0
-    most = chosen[-1].knobs.tiles(program.roles)[program.roles.tokens]
-    return most if program.statistics or program.also else MAX_TOKENS
 
 
 def cases(record: KernelRecord, variant: Variant) -> list[Case]:
@@ -129,12 +117,12 @@ def stacked_kernel(record: KernelRecord) -> Kernel | None:
     variants = () if program is None else stacked_variants(program, record.variants, on)
     if program is None or not variants:
         return None
-    return Kernel(program, variants, record.storage, stacked_header(record, program))
+    return Kernel(program, variants, record.storage, kernel_header(record, program))
 
 
 def entries(record: KernelRecord) -> list[Entry]:
     """Return the rows of a record: its kernel, and the one for slices of stacks."""
-    options, about = options_of(record), (record.dtype, record.shape, record.stem)
+    options, about = record.options, (record.dtype, record.shape, record.stem)
     space = any(v.knobs.has_workspace for v in record.variants)
     found = [Entry(record.recipe, *about, record.max_tokens, options, space)]
     stacked = stacked_kernel(record)
@@ -146,7 +134,7 @@ def entries(record: KernelRecord) -> list[Entry]:
 
 def form(subject: Subject) -> str:
     """Return nothing: muGraphs that stream weights have no names; PlanError for other ones."""
-    lowered(subject)
+    tile_program(subject.recipe, subject.graph, subject.on.arch)
     return ""
 
 

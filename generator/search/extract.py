@@ -11,49 +11,120 @@ one of its operands until an input that meets it, and counts in the costs.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
-from math import inf
+from math import inf, prod
+from operator import itemgetter
 
-from mirage_kernels.generator.search.refine import Refined
-from mirage_kernels.generator.search.values import LOAD, Saturation, Step
+from mirage_kernels.generator.ir import Dim, DType, Graph, Phase
+from mirage_kernels.generator.meaning.cost import CHEAP, FUNCTION
+from mirage_kernels.generator.search.cases import summed_dims
+from mirage_kernels.generator.search.settings import FULL, PART, Dims, View
+from mirage_kernels.generator.search.sketch import Step
+from mirage_kernels.generator.search.values import LOAD, Values
+from mirage_kernels.generator.target import Target
 
-Graph = Saturation | Refined
+# Nominal costs stand for work and traffic before tile sizes are known. Every step is charged alone,
+# so costs add up; the full estimate of `meaning/cost.py` ranks what is found. Dynamic dims stand at
+# what decoding has: few tokens, thousands of keys.
+FEW, MANY = 8, 4096  # of a dynamic dim: rows or sequences; positions that are summed along
+TILE, STEP = 64, 64  # nominal tiles of the grid and of the loop
+LONGEST, UNCUT = 256, 1.25  # of a dim that is not cut; what more than that costs
+PARTS_EACH = 16  # blocks that share a split dim
+_EACH = 0.002  # of any step: fewer steps are better where nothing else differs
+
+
+def nominal_sizes(spec: Graph) -> dict[str, int]:
+    """Return the extents that costs are charged for."""
+    reduced = summed_dims(spec)
+    dims: dict[str, Dim] = {d.name: d for n in spec.nodes for v in n.outs for d in v.type.dims}
+    return {
+        name: min(d.size, MANY if name in reduced else FEW) if d.dynamic else d.size
+        for name, d in dims.items()
+    }
+
+
+@dataclass(frozen=True)
+class Costs:
+    """Nominal microseconds of making values, and of reading and writing tensors."""
+
+    sizes: Mapping[str, int]
+    on: Target
+
+    def step(self, found: Values, value: int, step: Step) -> float:
+        """Return the nominal time of making a value, or of reading an input.
+
+        An input is read once from memory, again from the cache; a long tile of it that is not cut
+        is read before anything is computed with it.
+        """
+        made, args = found.values[value], [found.values[a] for a in step.args]
+        if step.op == LOAD:
+            if not isinstance(found.leaves[value], View):
+                return 0.0
+            whole = self._elements(made.dims) * 2
+            if any(how == FULL and self.extent(d) > LONGEST for d, how in made.dims):
+                whole *= UNCUT
+            again = self._repeats(found, made.dims, looped=False)
+            return whole / self.on.memory_bytes_per_us + whole * again / self.on.l2_bytes_per_us
+        dims: Dims = frozenset().union(*(a.dims for a in args))
+        looped = any(a.phase is Phase.LOOP for a in args)
+        times = self._elements(dims) * self._repeats(found, dims, looped=looped)
+        if step.op == "contract":
+            return 2 * times / self.on.tensor_flops_per_us + _EACH
+        each = 1 if step.op in (*CHEAP, "sum", "accum") else FUNCTION
+        return times * each / self.on.alu_ops_per_us + _EACH
+
+    def tensor(self, dims: tuple[str, ...]) -> float:
+        """Return the nominal time of reading or writing a tensor once."""
+        elements = prod(map(self.extent, dims))
+        return elements * DType.FP16.bytes / self.on.memory_bytes_per_us
+
+    def extent(self, dim: str) -> int:
+        """Return the nominal extent of a dim; of a parts dim, how many blocks share the sum."""
+        return self.sizes.get(dim, PARTS_EACH)
+
+    def _elements(self, dims: Dims) -> float:
+        return float(prod(self.extent(d) for d, how in dims if how != PART))
+
+    def _repeats(self, found: Values, dims: Dims, *, looped: bool) -> float:
+        """Return how many blocks and steps do the same: along axes that cut none of the dims."""
+        cut, setting = {d for d, how in dims if how != FULL}, found.setting
+        blocks = prod(
+            PARTS_EACH if axis == setting.split else -(-self.extent(axis) // TILE)
+            for axis in setting.grid
+            if axis not in cut
+        )
+        loop = setting.loop
+        steps = -(-self.extent(loop) // STEP) if looped and loop and loop not in cut else 1
+        return float(blocks * steps)
+
+
 Want = tuple[int, bool]  # a value, and whether it must be made from what an obligation names
+Steps = tuple[tuple[int, Step], ...]  # values and what makes each
+Way = tuple[float, Step, tuple[Want, ...]]  # the cost, the step, and what that wants in turn
 
 
 @dataclass(frozen=True)
 class Program:
     """One program: the derivation of every value it computes, operands first, and its cost."""
 
-    steps: tuple[tuple[int, Step], ...]  # loads left out
+    steps: Steps  # loads left out
     roots: tuple[int, ...]
     cost: float
-
-
-@dataclass(frozen=True)
-class _Way:
-    """One way to get what is wanted: its regret, the step, and what that wants in turn."""
-
-    regret: float
-    step: Step
-    wants: tuple[Want, ...]
 
 
 @dataclass
 class Extraction:
     """Enumeration of the programs of one saturation, or of its refinement."""
 
-    graph: Graph
+    graph: Values
     cost: Callable[[int, Step], float]  # of a step that makes a value, loads included
     max_ops: int
     through: frozenset[int] = frozenset()  # inputs of which a program must read at least one
     bound: float = 0.0  # on the total regret
     beyond: float = inf  # the least regret that the bound cut off
-    _priced: dict[Want, list[tuple[float, Step, tuple[Want, ...]]]] = field(default_factory=dict)
-    _least: dict[Want, float] = field(default_factory=dict)
-    _ways: dict[Want, list[_Way]] = field(default_factory=dict)
+    _ways: dict[Want, list[Way]] = field(default_factory=dict)
     _rank: dict[int, int] = field(default_factory=dict)
 
     def programs(self, roots: Sequence[int], wanted: int | None = None) -> list[Program]:
@@ -74,16 +145,21 @@ class Extraction:
 
     def least(self, want: Want) -> float:
         """Return the cost of the cheapest way to get what is wanted, shared parts counted twice."""
-        if want not in self._priced:
+        ways = self.ways(want)
+        return ways[0][0] if ways else inf
+
+    def ways(self, want: Want) -> list[Way]:
+        """Return the ways to get what is wanted, cheapest first."""
+        if want not in self._ways:
             value, obliged = want
-            self._priced[want] = [
+            priced = [
                 (self.cost(value, step) + sum(map(self.least, wants)), step, wants)
                 for step in self.graph.derivations[value]
                 for wants in self._choices(value, step, obliged)
             ]
             self._rank.setdefault(value, len(self._rank))
-            self._least[want] = min((price for price, _, _ in self._priced[want]), default=inf)
-        return self._least[want]
+            self._ways[want] = sorted((w for w in priced if w[0] < inf), key=itemgetter(0))
+        return self._ways[want]
 
     def _choices(self, value: int, step: Step, obliged: bool) -> Iterator[tuple[Want, ...]]:
         """Yield what a step wants: its operands, one of them under the obligation if there is."""
@@ -97,52 +173,42 @@ class Extraction:
 
     def _expand(
         self, chosen: dict[int, Step], pending: dict[int, bool], room: float
-    ) -> Iterator[tuple[tuple[int, Step], ...]]:
+    ) -> Iterator[Steps]:
         if not pending:
             yield tuple(sorted(chosen.items(), key=lambda item: self._rank[item[0]]))
             return
         value = max(pending, key=self._rank.__getitem__)  # its users have all been chosen
         rest = {v: obliged for v, obliged in pending.items() if v != value}
         made, derivations = sum(s.op != LOAD for s in chosen.values()), self.graph.derivations
-        for way in self.ways((value, pending[value])):
-            if way.regret > room:
-                self.beyond = min(self.beyond, self.bound - room + way.regret)
+        ways = self.ways((value, pending[value]))
+        for cost, step, wants in ways:
+            regret = cost - ways[0][0]
+            if regret > room:
+                self.beyond = min(self.beyond, self.bound - room + regret)
                 break
             left = {**rest}
-            for operand, obliged in way.wants:
+            for operand, obliged in wants:
                 left[operand] = left.get(operand, False) or obliged
-            computed = sum(derivations[v][0].op != LOAD for v in left) + (way.step.op != LOAD)
+            computed = sum(derivations[v][0].op != LOAD for v in left) + (step.op != LOAD)
             if made + computed > self.max_ops:
                 continue
-            chosen[value] = way.step
-            yield from self._expand(chosen, left, room - way.regret)
+            chosen[value] = step
+            yield from self._expand(chosen, left, room - regret)
             del chosen[value]
 
-    def ways(self, want: Want) -> list[_Way]:
-        """Return the ways to get what is wanted, least regret first."""
-        if want not in self._ways:
-            least = self.least(want)
-            priced = [way for way in self._priced[want] if way[0] < inf]
-            found = [_Way(max(price - least, 0.0), step, wants) for price, step, wants in priced]
-            self._ways[want] = sorted(found, key=lambda way: way.regret)
-        return self._ways[want]
-
-    def _finished(self, steps: tuple[tuple[int, Step], ...], roots: tuple[int, ...]) -> Program:
-        cost = sum(self.cost(value, step) for value, step in steps)
-        return Program(self._light_first([s for s in steps if s[1].op != LOAD]), roots, cost)
-
-    def _light_first(self, steps: Sequence[tuple[int, Step]]) -> tuple[tuple[int, Step], ...]:
-        """Return steps in an order in which operands come first, of those ready the lightest.
+    def _finished(self, chosen: Steps, roots: tuple[int, ...]) -> Program:
+        """Return a program; its operands come first, and of the steps that are ready the lightest.
 
         What is light leaves little behind; a heavy product that comes last holds its operands
         for the shortest time.
         """
-        waiting = {value for value, _ in steps}
-        left, ordered = list(steps), []
+        cost = sum(self.cost(value, step) for value, step in chosen)
+        left = [s for s in chosen if s[1].op != LOAD]
+        waiting, ordered = {value for value, _ in left}, []
         while left:
             ready = [s for s in left if waiting.isdisjoint(s[1].args)]
             lightest = min(ready, key=lambda s: (self.cost(*s), self._rank[s[0]]))
             ordered.append(lightest)
             left.remove(lightest)
             waiting.discard(lightest[0])
-        return tuple(ordered)
+        return Program(tuple(ordered), roots, cost)

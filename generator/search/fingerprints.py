@@ -11,16 +11,16 @@ the step's and the tile's; so does one that blocks split.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import cache
 from hashlib import blake2b
 
 import numpy as np
 
 from mirage_kernels.generator.ir import DType, Graph, Node, Value, parts_of
 from mirage_kernels.generator.ir.infer import SCALAR
-from mirage_kernels.generator.meaning.arrays import Arithmetic, Array, Part, Parts, array_reading
+from mirage_kernels.generator.meaning.arrays import Arithmetic, Array, Parts, array_reading
 from mirage_kernels.generator.meaning.field import (
     Field,
     field_arithmetic,
@@ -28,8 +28,9 @@ from mirage_kernels.generator.meaning.field import (
     random_parts,
     root_to_the,
 )
-from mirage_kernels.generator.meaning.walk import Reading, walk
-from mirage_kernels.generator.search.settings import BOTH, GRID, LOOP
+from mirage_kernels.generator.meaning.walk import walk
+from mirage_kernels.generator.search.cases import seen_dims
+from mirage_kernels.generator.search.settings import BOTH, GRID, LOOP, Dims
 
 STEP, PART_AXIS = "@step", "@part"
 _CUTS = 2  # steps of a loop, and parts of a split
@@ -39,106 +40,52 @@ _SHORT = 3  # of the others
 _PRIME = 65267  # (p - 1) / 2 is prime too; small, for these draws only sort, they do not prove
 _SEED = 7
 
-How = Iterable[tuple[str, str]]
 
-
-@dataclass(frozen=True)
 class Fingerprints:
-    """One draw for a spec: its tensors, and how values follow from them."""
+    """One draw for a spec: its tensors, and how values follow from them.
 
-    spec: Graph
-    long: frozenset[str]  # dims that may be cut
+    `tensors` holds the spec's inputs and sources, `values` every value of it, `wanted` the digest
+    of its result; dims in `long` may be cut.
+    """
 
-    @cached_property
-    def field(self) -> Field:
-        """The field of the draw."""
-        exponents = any(n.op == "exp" for n in self.spec.nodes)
-        return Field(_PRIME, 4, 0x5DEECE66D, exponents, total=True)
-
-    @cached_property
-    def sizes(self) -> dict[str, int]:
-        """Extents of the draw."""
-        dims = {d for n in self.spec.nodes for v in n.outs for d in v.type.names}
-        return {d: _WHOLE if d in self.long else _SHORT for d in dims}
-
-    @cached_property
-    def tensors(self) -> dict[str, Array]:
-        """The spec's inputs and sources."""
+    def __init__(self, spec: Graph, long: frozenset[str]) -> None:
+        exponents = any(n.op == "exp" for n in spec.nodes)
+        self.spec, self.field = spec, Field(_PRIME, 4, 0x5DEECE66D, exponents, total=True)
+        self.arithmetic = _looked_up(self.field)
+        sizes = {d: _WHOLE if d in long else _SHORT for d in seen_dims(spec)}
+        self._reading = array_reading(self.arithmetic, sizes)
         rng = np.random.default_rng(_SEED)
-        found = {n.name: self._input(n, rng) for n in self.spec.inputs}
-        for node in self.spec.of("const", "size", "iota"):
-            found[node.name] = self._reading[node.op](node, [])[0]
+        self.tensors: dict[str, Array] = {}
+        for node in spec.inputs:
+            names, real = node.out.type.names, node.out.type.dtype is not DType.INT32
+            shape = tuple(sizes[d] for d in names)
+            whole = (rng.integers(1, _WHOLE, shape),) if not real else ()
+            drawn = whole or random_parts(self.field, shape, rng)
+            self.tensors[node.name] = Array(names, drawn, real=real)
+        inputs = list(self.tensors.values())
+        for node in spec.of("const", "size", "iota"):
+            self.tensors[node.name] = self._reading[node.op](node, [])[0]
+        self.values = walk(spec, inputs, self._reading)
+        self.wanted = digest(self.values[spec.outputs[0]])
+        self.spec_values = cache(self._spec_values)
+
+    def _spec_values(self, dims: Dims, split: str | None) -> dict[bytes, frozenset[str]]:
+        """Return the spec's values that have these dims, cut like this, by their digests."""
+        found: dict[bytes, frozenset[str]] = {}
+        for name, value in self.values.items():
+            if set(value.dims) == {d for d, _ in dims}:
+                seen = digest(self.view(value, dims, split))
+                found[seen] = found.get(seen, frozenset()) | {name}
         return found
 
-    def _input(self, node: Node, rng: np.random.Generator) -> Array:
-        type_ = node.out.type
-        shape = tuple(self.sizes[d] for d in type_.names)
-        if type_.dtype is DType.INT32:
-            return Array(type_.names, (rng.integers(1, _WHOLE, shape),), real=False)
-        return Array(type_.names, random_parts(self.field, shape, rng))
-
-    @cached_property
-    def values(self) -> dict[str, Array]:
-        """Every value of the spec."""
-        inputs = [self.tensors[n.name] for n in self.spec.inputs]
-        return walk(self.spec, inputs, self._reading)
-
-    @cached_property
-    def wanted(self) -> bytes:
-        """The digest of the spec's result."""
-        return digest(self.values[self.spec.outputs[0]])
-
-    def spec_values(
-        self, how: frozenset[tuple[str, str]], split: str | None
-    ) -> dict[bytes, frozenset[str]]:
-        """Return the spec's values that have these dims, cut like this, by their digests."""
-        key = (how, split)
-        if key not in self._spec_values:
-            names = {d for d, _ in how}
-            found: dict[bytes, frozenset[str]] = {}
-            for name, value in self.values.items():
-                if set(value.dims) == names:
-                    seen = digest(self.view(value, how, split))
-                    found[seen] = found.get(seen, frozenset()) | {name}
-            self._spec_values[key] = found
-        return self._spec_values[key]
-
-    @cached_property
-    def _spec_values(self) -> dict[tuple[How, str | None], dict[bytes, frozenset[str]]]:
-        """What `spec_values` has found."""
-        return {}
-
-    def view(self, tensor: Array, how: How, split: str | None) -> Array:
+    def view(self, tensor: Array, dims: Dims, split: str | None) -> Array:
         """Return a tensor with the axes of a loop and of a split."""
-        for dim, cut in how:
+        for dim, cut in dims:
             parts = (PART_AXIS,) if dim == split and cut in (GRID, BOTH) else ()
             steps = (STEP,) if cut in (LOOP, BOTH) else ()
             if parts or steps:
                 tensor = _cut(tensor, dim, (*parts, *steps))
         return tensor
-
-    @cached_property
-    def arithmetic(self) -> Arithmetic:
-        """How the field's elements compute; quotients and exp are looked up."""
-        plain = field_arithmetic(self.field)
-        moduli = (self.field.p, self.field.q)
-        inverses = [np.append(0, inverse(np.arange(1, m), m)) for m in moduli]
-        powers = root_to_the(np.arange(moduli[1]), self.field)
-
-        def divide(a: Parts, b: Parts) -> Parts:
-            parts = zip(a, b, inverses, moduli, strict=False)
-            return tuple(np.asarray(x) * table[np.asarray(y)] % m for x, y, table, m in parts)
-
-        def exp(x: Parts) -> Parts:
-            if len(x) < len(moduli):
-                return plain.elementwise["exp"](x)
-            return (powers[np.asarray(x[1])],)
-
-        return replace(plain, elementwise={**plain.elementwise, "div": divide, "exp": exp})
-
-    @cached_property
-    def _reading(self) -> Reading[Array]:
-        return array_reading(self.arithmetic, self.sizes)
 
     def result(self, op: str, args: Sequence[Array], over: str) -> Array:
         """Return what an op makes of evaluated operands."""
@@ -152,6 +99,25 @@ class Fingerprints:
         return self._reading[op](Node(op, (), (Value(op, SCALAR),)), args)[0]
 
 
+def _looked_up(field: Field) -> Arithmetic:
+    """Return how the field's elements compute; quotients and exp are looked up."""
+    plain = field_arithmetic(field)
+    moduli = (field.p, field.q)
+    inverses = [np.append(0, inverse(np.arange(1, m), m)) for m in moduli]
+    powers = root_to_the(np.arange(moduli[1]), field)
+
+    def divide(a: Parts, b: Parts) -> Parts:
+        parts = zip(a, b, inverses, moduli, strict=False)
+        return tuple(np.asarray(x) * table[np.asarray(y)] % m for x, y, table, m in parts)
+
+    def exp(x: Parts) -> Parts:
+        if len(x) < len(moduli):
+            return plain.elementwise["exp"](x)
+        return (powers[np.asarray(x[1])],)
+
+    return replace(plain, elementwise={**plain.elementwise, "div": divide, "exp": exp})
+
+
 def stored(value: Array, split: str | None) -> Array:
     """Return the tensor that blocks store: their parts lie side by side."""
     dims = tuple(parts_of(split or "") if d == PART_AXIS else d for d in value.dims)
@@ -162,12 +128,8 @@ def digest(value: Array) -> bytes:
     """Return what equal values have in common, whatever the order of their axes."""
     dims = sorted(value.dims)
     ordered = value.over(dims)
-    content = b"".join(_bytes(part) for part in ordered.parts)
+    content = b"".join(np.ascontiguousarray(p, np.int64).tobytes() for p in ordered.parts)
     return blake2b(content, digest_size=8, person=repr(dims).encode()[:16]).digest()
-
-
-def _bytes(part: Part) -> bytes:
-    return np.ascontiguousarray(part, np.int64).tobytes()
 
 
 def _cut(tensor: Array, dim: str, axes: tuple[str, ...]) -> Array:

@@ -28,7 +28,6 @@ from mirage_kernels.generator.ir import (
     DType,
     Graph,
     Json,
-    Node,
     Value,
     parts_of,
     retile,
@@ -75,10 +74,10 @@ EPSILON = {DType.FP16: 2.0**-11, DType.BF16: 2.0**-8}
 
 SAME = 1e-9  # relative difference of float64 results up to which they are the same
 
-LONG, LONG_TILE = 256, 96  # of dims that are summed along
-WIDE, WIDE_TILE = 64, 24  # of the others
-NARROW, NARROW_TILE = 8, 3  # of the others where an input has several of them
-FEW, FEW_TILE = 2, 1  # of those that only number independent problems
+LONG, WIDE = 256, 64  # extents of dims that are summed along, and of the others
+NARROW = 8  # of the others where an input has several of them
+FEW = 2  # of those that only number independent problems
+TILES = {LONG: 96, WIDE: 24, NARROW: 3, FEW: 1}
 
 
 @dataclass(frozen=True)
@@ -91,10 +90,9 @@ class Measured:
 
     def to_json(self) -> Json:
         """Return the record as JSON data, with digits that every machine agrees on."""
-        return {
-            "distribution": self.distribution,
-            "error": float(f"{self.error:.1e}"),
-            "unfused": float(f"{self.unfused:.1e}"),
+        errors = {"error": self.error, "unfused": self.unfused}
+        return {"distribution": self.distribution} | {
+            name: float(f"{error:.1e}") for name, error in errors.items()
         }
 
 
@@ -141,41 +139,31 @@ class Gate:
 
     def tiles(self) -> dict[str, int]:
         """Return tile sizes that cut every dim unevenly, and sums into three uneven parts."""
-        cut = {LONG: LONG_TILE, WIDE: WIDE_TILE, NARROW: NARROW_TILE, FEW: FEW_TILE}
-        tiles = {d: cut[n] for d, n in self.sizes().items()}
-        parts = {parts_of(d): LONG_TILE for d, n in self.sizes().items() if n == LONG}
-        return tiles | parts
+        sizes = self.sizes().items()
+        parts = {parts_of(d): TILES[LONG] for d, n in sizes if n == LONG}
+        return {d: TILES[n] for d, n in sizes} | parts
 
     def inputs(self, distribution: Distribution) -> list[Array]:
         """Return float64 inputs holding values that the storage type can hold."""
         rng = np.random.default_rng((self.seed, 3))
-        drawn = []
+        sizes, drawn = self.sizes(), []
         for node in self.spec.inputs:
             names = node.out.type.names
+            shape = tuple(sizes[d] for d in names)
             if node.out.type.dtype is DType.INT32:
-                least, largest = self.recipe.range_of(node.name, self.sizes())
+                least, largest = self.recipe.range_of(node.name, sizes)
                 longest = least + int(distribution.length_share * (largest - least))
-                shape = tuple(self.sizes()[d] for d in names)
                 lengths = rng.integers(least, longest + 1, shape)
                 drawn.append(Array(names, (lengths,), real=False))
+            elif not names:
+                scalar = self.recipe.scalars.get(node.name, 1.0)
+                drawn.append(Array(names, (np.asarray(scalar, np.float64),)))
             else:
-                drawn.append(Array(names, (self._draw(node, distribution, rng),)))
+                is_weight = self.recipe.is_weight(node.name)
+                data = _drawn(shape, None if is_weight else distribution, rng)
+                data = np.asarray(round_to(data, self.dtype), np.float64)
+                drawn.append(Array(names, (data,)))
         return drawn
-
-    def _draw(self, node: Node, of: Distribution, rng: np.random.Generator) -> Real:
-        type_ = node.out.type
-        shape = tuple(self.sizes()[d] for d in type_.names)
-        if not type_.dims:
-            return np.asarray(self.recipe.scalars.get(node.name, 1.0), np.float64)
-        if not self.recipe.is_weight(node.name):
-            data = rng.standard_normal(shape) * of.scale
-            hit = rng.random(shape) < of.outlier_share
-            data = np.where(hit, np.sign(data) * of.outlier, data)
-        elif len(shape) == 1:
-            data = rng.uniform(0.5, 4.0, shape)
-        else:
-            data = rng.standard_normal(shape) / np.sqrt(shape[-1])
-        return np.asarray(round_to(data, self.dtype), np.float64)
 
     def measure(self, candidate: Graph) -> tuple[Measured, ...]:
         """Return the candidate's errors; raise VerifyError when one is beyond the tolerance."""
@@ -199,18 +187,16 @@ class Gate:
                     f"error {error:.2e} {where}, where the unfused program is finite, "
                     f"is more than {ROUNDINGS} times that of a rounding"
                 )
-        m = Measured(name, relative_error(made, exact), wanted.unfused)
-        if not m.error <= self.recipe.tolerance * m.unfused:
-            raise VerifyError(
-                f"error {m.error:.2e} {where} is more than "
-                f"{self.recipe.tolerance:g} times the unfused program's {m.unfused:.2e}"
-            )
-        if np.isfinite(m.error) and m.error > ROUNDINGS * wanted.rounded:
-            raise VerifyError(
-                f"error {m.error:.2e} {where} is more than "
-                f"{ROUNDINGS} times that of a rounding, {wanted.rounded:.2e}"
-            )
-        return m
+        error = relative_error(made, exact)
+        beyond = ""
+        if not error <= self.recipe.tolerance * wanted.unfused:
+            times = f"{self.recipe.tolerance:g} times the unfused program's"
+            beyond = f"{times} {wanted.unfused:.2e}"
+        elif np.isfinite(error) and error > ROUNDINGS * wanted.rounded:
+            beyond = f"{ROUNDINGS} times that of a rounding, {wanted.rounded:.2e}"
+        if beyond:
+            raise VerifyError(f"error {error:.2e} {where} is more than {beyond}")
+        return Measured(name, error, wanted.unfused)
 
     @cached_property
     def references(self) -> tuple[Reference, ...]:
@@ -232,44 +218,55 @@ class Gate:
         return hidden_positions(self.safe, self.inputs(STALE), self.sizes(), seed=self.seed)
 
     def _reference(self, distribution: Distribution) -> Reference:
-        inputs = self.inputs(distribution)
-        exact = results(self.safe, inputs, array_reading(FLOAT64, self.sizes()))
-        if distribution.garbage:
-            inputs = with_garbage(inputs, self.hidden, distribution.garbage, self.dtype)
+        inputs, sizes, dtype = self.inputs(distribution), self.sizes(), self.dtype
+        exact = results(self.safe, inputs, array_reading(FLOAT64, sizes))
+        rng = np.random.default_rng(4)
+        for i, at in self.hidden.items() if distribution.garbage else ():
+            signs = rng.choice((-distribution.garbage, distribution.garbage), at.shape)
+            garbage = np.asarray(round_to(signs, dtype))
+            inputs[i] = Array(inputs[i].dims, (np.where(at, garbage, inputs[i].parts[0]),))
         narrow = [
             Array(a.dims, (np.asarray(a.parts[0], np.float32),)) if a.real else a for a in inputs
         ]
-        storage = array_reading(STORAGE, self.sizes())
-        theirs = results(self.unfused(), narrow, storage)
-        pairs = zip(exact, theirs, strict=True)
-        return Reference(distribution, narrow, [self._wanted(e, t) for e, t in pairs])
-
-    def _wanted(self, exact: Array, unfused: Array) -> Wanted:
-        return Wanted(
-            exact,
-            max(EPSILON[self.dtype], relative_error(rounded(exact, self.dtype), exact)),
-            relative_error(unfused, exact),
-            np.isfinite(unfused.over(exact.dims).parts[0]),
-        )
+        theirs = results(self.unfused(), narrow, array_reading(STORAGE, sizes))
+        wanted = [
+            Wanted(
+                one,
+                max(EPSILON[dtype], relative_error(rounded(one, dtype), one)),
+                relative_error(unfused, one),
+                np.isfinite(unfused.over(one.dims).parts[0]),
+            )
+            for one, unfused in zip(exact, theirs, strict=True)
+        ]
+        return Reference(distribution, narrow, wanted)
 
     def unfused(self) -> Graph:
         """Return the spec as separate kernels would run it: rounded around matrix products."""
         nodes = []
         for node in with_precision(self.safe, self.dtype).nodes:
-            rounds = node.op == "contract" or node.name in self.spec.outputs
-            if rounds:
+            if node.op == "contract" or node.name in self.spec.outputs:
                 type_ = replace(node.out.type, dtype=self.dtype)
                 node = replace(node, outs=(Value(node.name, type_),))
             nodes.append(node)
         return replace(self.safe, nodes=tuple(nodes))
 
 
+def _drawn(shape: tuple[int, ...], of: Distribution | None, rng: np.random.Generator) -> Real:
+    """Return activations of a distribution, or weights."""
+    if of is None and len(shape) == 1:
+        return rng.uniform(0.5, 4.0, shape)
+    data = rng.standard_normal(shape)
+    if of is None:
+        return np.asarray(data / np.sqrt(shape[-1]))
+    data = data * of.scale
+    return np.where(rng.random(shape) < of.outlier_share, np.sign(data) * of.outlier, data)
+
+
 def batch_dims(spec: Graph) -> frozenset[str]:
     """Return the dims that both operands of every contraction have: they number problems."""
-    found = {d for v in spec.values.values() for d in v.type.names}
-    for node in spec.of("contract"):
-        found &= {*spec.values[node.args[0]].type.names} & {*spec.values[node.args[1]].type.names}
-    return frozenset(found - summed_dims(spec)) if spec.of("contract") else frozenset()
+    products = spec.of("contract")
+    operands = [{*spec.values[name].type.names} for node in products for name in node.args]
+    return frozenset(set.intersection(*operands) - summed_dims(spec)) if operands else frozenset()
 
 
 def hidden_positions(
@@ -284,44 +281,30 @@ def hidden_positions(
         return {}
     reading = array_reading(FLOAT64, sizes)
     values = walk(spec, inputs, reading)
-    wanted = [values[name] for name in spec.outputs]
     rng = np.random.default_rng((seed, 5))
     found, others = {}, list(inputs)
     for i, x in enumerate(inputs):
         hidden = _hidden(x, [values[name] for name in conditions])
-        if hidden.any():
-            drawn = np.where(hidden, rng.standard_normal(hidden.shape), x.parts[0])
-            changed = [*others[:i], Array(x.dims, (drawn,)), *others[i + 1 :]]
-            if all(map(_are_same, results(spec, changed, reading), wanted)):
-                found[i], others = hidden, changed
+        if not hidden.any():
+            continue
+        drawn = np.where(hidden, rng.standard_normal(hidden.shape), x.parts[0])
+        changed = [*others[:i], Array(x.dims, (drawn,)), *others[i + 1 :]]
+        made = zip(results(spec, changed, reading), spec.outputs, strict=True)
+        pairs = [(a.over(values[name].dims), values[name]) for a, name in made]
+        if all(np.allclose(a.parts[0], b.parts[0], rtol=SAME, atol=SAME) for a, b in pairs):
+            found[i], others = hidden, changed
     return found
 
 
 def _hidden(x: Array, masks: Sequence[Array]) -> Bools:
     """Return where every mask is false for all that meets an element of `x`."""
     seen = np.zeros(x.parts[0].shape, np.bool_)
-    for mask in masks:
+    for mask in masks if x.real else ():
         beyond = tuple(i for i, d in enumerate(mask.dims) if d not in x.dims)
         dims = tuple(d for d in mask.dims if d in x.dims)
         met = Array(dims, (np.any(mask.parts[0], axis=beyond),), real=False)
         seen |= np.asarray(met.over(x.dims).parts[0], np.bool_)
-    return ~seen if x.real else np.zeros_like(seen)
-
-
-def _are_same(a: Array, b: Array) -> bool:
-    return np.allclose(a.over(b.dims).parts[0], b.parts[0], rtol=SAME, atol=SAME)
-
-
-def with_garbage(
-    inputs: Sequence[Array], hidden: Mapping[int, Bools], magnitude: float, dtype: DType
-) -> list[Array]:
-    """Return the inputs with `magnitude`, of either sign, wherever `hidden` says."""
-    rng = np.random.default_rng(4)
-    made = list(inputs)
-    for i, at in hidden.items():
-        garbage = np.asarray(round_to(rng.choice((-magnitude, magnitude), at.shape), dtype))
-        made[i] = Array(inputs[i].dims, (np.where(at, garbage, inputs[i].parts[0]),))
-    return made
+    return ~seen if x.real else seen
 
 
 def require_storage(spec: Graph, candidate: Graph, dtype: DType) -> None:

@@ -10,27 +10,27 @@ they store, and may need several of their partial sums.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 
-from mirage_kernels.generator.ir import OPS, Kind, Phase, parts_of
+from mirage_kernels.generator.ir import OPS, Kind
 from mirage_kernels.generator.meaning.arrays import Array
-from mirage_kernels.generator.search.costs import tensor_us
 from mirage_kernels.generator.search.extract import Extraction, Program
 from mirage_kernels.generator.search.fingerprints import digest, stored
 from mirage_kernels.generator.search.problem import Problem
-from mirage_kernels.generator.search.refine import Leaf, Refined, refine
-from mirage_kernels.generator.search.settings import GRID, PART, Setting, TensorInfo, View
+from mirage_kernels.generator.search.refine import Refined, refine
+from mirage_kernels.generator.search.settings import Setting, TensorInfo, View
 from mirage_kernels.generator.search.sketch import (
+    Counts,
     Found,
     Kernel,
+    Leaf,
     LibrarySketch,
     ProgramSketch,
-    dims_of,
     middle_name,
 )
-from mirage_kernels.generator.search.values import LOAD, Counts, Saturation
+from mirage_kernels.generator.search.values import LOAD, Saturation
 
 MOST_PARTIAL = 2  # results of a first kernel whose blocks split a sum
 
@@ -59,14 +59,16 @@ class Search:
 
     def tasks(self) -> list[Task]:
         """Cut the search space: first every program of one kernel, then those of two."""
-        alone = [Task(setting) for setting in self.problem.settings()]
-        if self.problem.limits.kernels < 2:
+        problem, every = self.problem, self.problem.settings()
+        alone = [Task(setting) for setting in every]
+        if problem.limits.kernels < 2:
             return alone
-        after = [s for s in self.problem.settings() if s.split is None]
-        return alone + [
-            Task(setting, first)
-            for first in (*self.firsts(), *self.splits())
-            for setting in (*((None,) if first.result is not None else ()), *after)
+        firsts, after = self.firsts(), [s for s in every if s.split is None]
+        splits = [s for s in every if s.split is not None and self.partial(problem.saturated(s))]
+        return [
+            *alone,
+            *(Task(last, first) for first in firsts for last in (None, *after)),
+            *(Task(last, First(setting, None)) for setting in splits for last in after),
         ]
 
     def firsts(self) -> list[First]:
@@ -77,17 +79,16 @@ class Search:
         """
         problem = self.problem
         cheapest: dict[tuple[int, tuple[str, ...]], tuple[float, int, First]] = {}
-        own = sum(tensor_us(t.dims, problem.sizes, problem.on) for t in problem.tensors)
-        for number, product in enumerate(problem.products(problem.tensors)):
-            term = problem.product_term(product, problem.tensors)
+        own = sum(problem.costs.tensor(t.dims) for t in problem.tensors)
+        for number, (product, term) in enumerate(problem.products(problem.tensors)):
             cheapest[term, product.dims] = (0.0, 1, First(None, number))
         for setting in problem.settings(first=True):
             found = problem.saturated(setting)
-            costs = problem.extraction(found)
+            extraction = problem.extraction(found)
             for number, value in enumerate(self.worth_storing(found)):
-                dims = dims_of(found, value, problem.order)
-                key, cost = (found.values[value].term, dims), costs.least((value, False))
-                dear = 2 * tensor_us(dims, problem.sizes, problem.on) > own
+                dims = found.dims_of(value, problem.order)
+                key, cost = (found.values[value].term, dims), extraction.least((value, False))
+                dear = 2 * problem.costs.tensor(dims) > own
                 if not dear and (key not in cheapest or cost < cheapest[key][0]):
                     cheapest[key] = (cost, found.depths[value], First(setting, number))
         alike: dict[frozenset[str], list[tuple[int, First]]] = {}
@@ -96,43 +97,29 @@ class Search:
         furthest = (sorted(group, key=lambda item: item[0]) for group in alike.values())
         return [first for group in furthest for _, first in group[: problem.limits.firsts]]
 
-    def splits(self) -> list[First]:
-        """Return the settings of first kernels whose blocks store partial sums."""
-        found = (self.problem.saturated(s) for s in self.problem.settings() if s.split is not None)
-        return [First(f.setting, None) for f in found if self.partial(f)]
-
     def worth_storing(self, found: Saturation) -> list[int]:
         """Return the values that a kernel of its own may pay for.
 
         Such a value sums something: what follows elementwise from the inputs is made again for
         less than it is stored. And no constant takes it further: its kernel would go on.
         """
-        problem = self.problem
-        summing, going_on = _summing(found), _going_on(found)
-        return [
-            value
-            for value in problem.storable(found)
-            if summing[value]
-            and value not in going_on
-            and found.values[value].term != problem.target
-        ]
+
+        @cache
+        def sums(value: int) -> bool:
+            """Return whether making a value from the kernel's inputs sums anything."""
+            steps = (s for s in found.derivations[value] if s.op != LOAD)
+            return any(
+                OPS[s.op].kind is not Kind.ELEMENTWISE or any(map(sums, s.args)) for s in steps
+            )
+
+        going_on, target = _going_on(found), self.problem.target
+        storable = (v for v in self.problem.storable(found) if found.values[v].term != target)
+        return [v for v in storable if sums(v) and v not in going_on]
 
     def partial(self, found: Saturation) -> list[int]:
         """Return the partial sums that the blocks of a split can store side by side."""
-        split = found.setting.split
-        assert split is not None
-        phase = Phase.AFTER if found.setting.loop else Phase.BEFORE
-        grid = set(found.setting.grid) - {split}
         going_on = _going_on(found)
-        return [
-            i
-            for i, value in enumerate(found.values)
-            if i not in found.leaves
-            and i not in going_on
-            and (parts_of(split), PART) in value.dims
-            and value.phase is phase
-            and {d for d, how in value.dims if how == GRID} == grid
-        ]
+        return [v for v in self.problem.storable(found, partial=True) if v not in going_on]
 
     def run(self, task: Task) -> Found:
         """Return the programs of one task, cheapest first."""
@@ -141,19 +128,19 @@ class Search:
         assert task.setting is not None
         problem, found = self.problem, self.problem.saturated(task.setting)
         refined = refine(found, problem.goals(found), problem.fingerprints, problem.sources)
-        extraction = problem.extraction(refined.without_extra())
-        if task.setting.loop is not None:
+        extraction, looped = problem.extraction(refined.without_extra()), task.setting.loop
+        if looped is not None:
             # Blocks that combine partial sums may make them without the loop: another setting's.
             leaves = refined.leaves.items()
             extraction.through = frozenset(i for i, leaf in leaves if getattr(leaf, "loop_cut", ""))
-            if not extraction.through:
-                return Found((), _counted(found.counts, refined))
+        if looped is not None and not extraction.through:
+            return Found((), _counted(found, refined))
         programs = reaching(problem, refined, extraction, problem.limits.kept)
-        if task.setting.loop is not None:
+        if looped is not None:
             programs += self.beside(refined, extraction, programs)
         launch = problem.on.launch_us
         whole = (ProgramSketch((problem.sketch(refined, p),), p.cost + launch) for p in programs)
-        return Found(tuple(whole), _counted(found.counts, refined))
+        return Found(tuple(whole), _counted(found, refined))
 
     def beside(
         self, refined: Refined, extraction: Extraction, programs: Sequence[Program]
@@ -173,18 +160,18 @@ class Search:
         known = {frozenset(p.steps) for p in programs}
         more: list[Program] = []
         for kind, most in kinds:
-            cheapest = problem.extraction(kind)
-            cheapest.through = extraction.through
+            cheapest = problem.extraction(kind, extraction.through)
             found = reaching(problem, kind, cheapest, most)
             more += [p for p in found if frozenset(p.steps) not in known]
             known |= {frozenset(p.steps) for p in found}
         return more
 
 
-def _counted(counts: Counts, refined: Refined) -> Counts:
+def _counted(found: Saturation, refined: Refined) -> Counts:
     """Return the counts of a saturation and of its refinement together."""
     fingerprints = len(refined.values) - sum(map(bool, refined.fingerprints.values()))
-    return Counts(counts.states + fingerprints, counts.pruned + Counter(budget=refined.dropped))
+    pruned = Counter(found.counts.pruned) + Counter(budget=refined.dropped)
+    return Counts(found.counts.states + fingerprints, pruned)
 
 
 def reaching(
@@ -197,17 +184,6 @@ def reaching(
         if digest(refined.arrays[value]) == problem.fingerprints.wanted
         for program in extraction.programs([value], kept)
     ]
-
-
-def _summing(found: Saturation) -> list[bool]:
-    """Return for each value whether making it from the kernel's inputs sums anything."""
-
-    @cache
-    def sums(value: int) -> bool:
-        steps = (s for s in found.derivations[value] if s.op != LOAD)
-        return any(OPS[s.op].kind is not Kind.ELEMENTWISE or any(map(sums, s.args)) for s in steps)
-
-    return [sums(value) for value in range(len(found.values))]
 
 
 def _going_on(found: Saturation) -> set[int]:
@@ -223,19 +199,18 @@ def _going_on(found: Saturation) -> set[int]:
 class _TwoKernels:
     """Programs whose last kernel reads what a first one made.
 
-    What a first kernel could store goes by its term until the last kernel shows what it must mean.
+    What a first kernel could store goes by its term until the last kernel shows what it must mean:
+    then each fingerprint of it is a tensor of its own.
     """
 
     def __init__(self, search: Search, first: First) -> None:
         self.problem = problem = search.problem
         self.library: LibrarySketch | None = None
         if first.setting is None:
-            self.library = product = problem.products(problem.tensors)[first.result or 0]
-            term = problem.product_term(product, problem.tensors)
-            self.middles = [TensorInfo(middle_name(0), product.dims, term)]
-            factors = [problem.fingerprints.tensors[name] for name in product.args]
-            self.stored = [problem.fingerprints.result("contract", factors, product.over)]
+            self.library, term = problem.products(problem.tensors)[first.result or 0]
+            self.middles = [TensorInfo(middle_name(0), self.library.dims, term)]
             self.owners = [middle_name(0)]
+            self.stored = [self.product(self.library, problem.fingerprints.tensors)]
             return
         found = problem.saturated(first.setting)
         if first.result is None:
@@ -243,7 +218,7 @@ class _TwoKernels:
         else:
             values = [search.worth_storing(found)[first.result]]
         self.middles = [
-            TensorInfo(middle_name(i), dims_of(found, v, problem.order), found.values[v].term)
+            TensorInfo(middle_name(i), found.dims_of(v, problem.order), found.values[v].term)
             for i, v in enumerate(values)
         ]
         self.refined = refined = refine(found, values, problem.fingerprints, problem.sources)
@@ -251,6 +226,11 @@ class _TwoKernels:
         self.results = [v for _, v in meant]
         self.owners = [middle_name(i) for i, _ in meant]
         self.stored = [stored(refined.arrays[v], first.setting.split) for v in self.results]
+
+    def product(self, kernel: LibrarySketch, tensors: Mapping[str, Array]) -> Array:
+        """Return what a library product is on the draw."""
+        factors = [tensors[name] for name in kernel.args]
+        return self.problem.fingerprints.result("contract", factors, kernel.over)
 
     def sources(self, leaf: Leaf) -> Sequence[tuple[Leaf, Array]]:
         """Return what a leaf of the last kernel may be: every meaning of a stored tensor."""
@@ -269,39 +249,34 @@ class _TwoKernels:
             return Found(tuple(self.then_product((*problem.tensors, *self.middles))))
         found = problem.saturated(setting).extended(self.middles, problem.roles)
         refined = refine(found, problem.goals(found), problem.fingerprints, self.sources)
-        read = [_fingerprint_name(i) for i in range(len(self.stored))]
+        made = {_fingerprint_name(i) for i in range(len(self.stored))}
+        read = [i for i, leaf in refined.leaves.items() if getattr(leaf, "tensor", "") in made]
         extraction = problem.extraction(refined.without_extra(), read)
-        if not extraction.through:
-            return Found((), _counted(found.counts, refined))
-        programs = reaching(problem, refined, extraction, problem.limits.kept_of_two)
+        programs: list[Program] = []
+        if read:
+            programs = reaching(problem, refined, extraction, problem.limits.kept_of_two)
         joined = (self.joined(refined, program) for program in programs)
-        return Found(tuple(filter(None, joined)), _counted(found.counts, refined))
+        return Found(tuple(filter(None, joined)), _counted(found, refined))
 
-    def then_product(self, tensors: Sequence[TensorInfo]) -> list[ProgramSketch]:
-        """Return the programs that end in a library product with the first kernel's result."""
+    def then_product(self, tensors: Sequence[TensorInfo]) -> Iterator[ProgramSketch]:
+        """Yield the programs that end in a library product with the first kernel's result."""
         problem = self.problem
-        found = []
-        for product in problem.products(tensors):
-            right = problem.product_term(product, tensors) == problem.target
-            right = right and {*product.dims} == {*problem.roles.output}
+        for product, term in problem.products(tensors):
+            right = term == problem.target and {*product.dims} == {*problem.roles.output}
             if self.middles[0].name not in product.args or not right:
                 continue
             for i, array in enumerate(self.stored):
                 arrays = {**problem.fingerprints.tensors, self.owners[i]: array}
-                factors = [arrays[a] for a in product.args]
-                made = problem.fingerprints.result("contract", factors, product.over)
-                equal = digest(made) == problem.fingerprints.wanted
+                equal = digest(self.product(product, arrays)) == problem.fingerprints.wanted
                 first = self.first_kernel([i], 1) if equal else None
                 if first is not None:
                     cost = first[1] + self.product_cost(product, tensors)
                     cost += 2 * problem.on.launch_us
-                    found.append(ProgramSketch((first[0], product), cost))
-        return found
+                    yield ProgramSketch((first[0], product), cost)
 
     def product_cost(self, product: LibrarySketch, tensors: Sequence[TensorInfo]) -> float:
         """Return the nominal time of reading what a library product multiplies."""
-        read = [t.dims for t in tensors if t.name in product.args]
-        return sum(tensor_us(dims, self.problem.sizes, self.problem.on) for dims in read)
+        return sum(self.problem.costs.tensor(t.dims) for t in tensors if t.name in product.args)
 
     def first_kernel(self, results: Sequence[int], ops: int) -> tuple[Kernel, float] | None:
         """Return the cheapest first kernel that makes some of its results, and its cost.
@@ -320,20 +295,17 @@ class _TwoKernels:
 
     def joined(self, refined: Refined, program: Program) -> ProgramSketch | None:
         """Return both kernels together; None beyond the limits."""
-        read = {a for _, step in program.steps for a in step.args}
-        views = [leaf for a in sorted(read) if isinstance(leaf := refined.leaves.get(a), View)]
-        used = {view.tensor for view in views}
+        read = {refined.leaves.get(a) for _, step in program.steps for a in step.args}
+        used = {leaf.tensor for leaf in read if isinstance(leaf, View)}
         results = [i for i in range(len(self.stored)) if _fingerprint_name(i) in used]
-        if len(results) > MOST_PARTIAL:
-            return None
-        problem, first = self.problem, self.first_kernel(results, len(program.steps))
+        few = len(results) <= MOST_PARTIAL
+        first = self.first_kernel(results, len(program.steps)) if few else None
         if first is None:
             return None
         names = {_fingerprint_name(r): middle_name(i) for i, r in enumerate(results)}
-        last = problem.sketch(refined, program)
-        renamed = tuple(replace(v, tensor=names.get(v.tensor, v.tensor)) for v in last.views)
-        last = replace(last, views=renamed)
-        return ProgramSketch((first[0], last), first[1] + program.cost + 2 * problem.on.launch_us)
+        last = self.problem.sketch(refined, program, names)
+        cost = first[1] + program.cost + 2 * self.problem.on.launch_us
+        return ProgramSketch((first[0], last), cost)
 
 
 def _fingerprint_name(number: int) -> str:

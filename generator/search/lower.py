@@ -30,14 +30,16 @@ from mirage_kernels.generator.ir import (
 )
 from mirage_kernels.generator.ir.infer import SCALAR, extents_of
 from mirage_kernels.generator.ir.naming import name_of
-from mirage_kernels.generator.search.settings import GRID_AXES, Setting
+from mirage_kernels.generator.search.fold import part
+from mirage_kernels.generator.search.settings import GRID_AXES, Setting, View
 from mirage_kernels.generator.search.sketch import (
     BlockSketch,
+    Leaf,
     LibrarySketch,
     ProgramSketch,
+    in_order,
     middle_name,
 )
-from mirage_kernels.generator.search.values import Step
 
 
 @dataclass(frozen=True)
@@ -64,7 +66,7 @@ class _Lowering:
         for node in (*goal.spec.inputs, *goal.spec.of("iota")):
             self.builder.add(node)
         self.bound = {name: name for name in self.builder.types}
-        self.inputs = frozenset(self.bound)
+        self.inputs = list(self.bound)
 
     def run(self, program: ProgramSketch) -> Graph:
         made: Sequence[str] = ()
@@ -75,18 +77,17 @@ class _Lowering:
             else:
                 made = self.block(kernel, result)
             self.bound |= {middle_name(i): name for i, name in enumerate(made)}
-        missing = [name for name in self.goal.spec.outputs[1:] if name not in self.builder.types]
+        also = self.goal.spec.outputs[1:]
+        missing = [name for name in also if name not in self.builder.types]
         if missing:
             raise SearchError(f"the program does not compute {missing[0]}, which is a result too")
-        outputs = (*made, *self.goal.spec.outputs[1:])
-        graph = self.builder.graph(outputs)
+        graph = self.builder.graph((*made, *also))
         used = [n for n in graph.nodes if n.op != "iota" or graph.users(n.name)]
         return check(replace(graph, nodes=tuple(used)))
 
     def library(self, kernel: LibrarySketch, result: TensorType | None) -> str:
         """Add a library product; `result` is the type of the program's result, if this is it."""
-        args = tuple(self.bound[a] for a in kernel.args)
-        types = self.builder.types
+        args, types = tuple(self.bound[a] for a in kernel.args), self.builder.types
         name = "out" if result else self.builder.free_name(name_of("contract", args, types))
         node = Node("contract", args, (Value(name, SCALAR),), over=kernel.over)
         made = result_type(node, [types[a] for a in args])
@@ -95,45 +96,36 @@ class _Lowering:
 
     def block(self, kernel: BlockSketch, result: TensorType | None) -> list[str]:
         """Add a block graph; `result` is the type of the program's result, if this is it."""
-        args = tuple(self.bound[v.tensor] for v in kernel.views)
-        body, made, also = self.body(kernel, args)
+        args, made, block = self.body(kernel)
+        body, setting = block.builder.graph(()), kernel.setting
         outs, nodes = [], []
         for name, (_, dims) in zip(made, kernel.results, strict=True):
-            stored = result or self.stored_type(kernel, dims)
+            stored = result or self.stored_type(setting, dims)
             public = "out" if result else self.builder.free_name(name)
-            keys = (parts_of(d) if d == kernel.setting.split else d for d in kernel.setting.grid)
+            keys = (parts_of(d) if d == setting.split else d for d in setting.grid)
             cuts = tuple(d if d in stored.names else None for d in keys)
             nodes.append(Node("output", (name,), (Value(f"{public}_stored", stored),), cuts=cuts))
             outs.append(Value(public, stored))
-        for name, tiles in also.items():
-            nodes.append(self.beside(name, tiles, body, kernel.setting))
-            outs.append(Value(name, nodes[-1].out.type))
+        phases = phases_of(body)
+        for name, tiles in block.beside.items():
+            # Of several tiles of a result beside the output, the one that the loop cuts.
+            type_ = replace(self.goal.spec.values[name].type, dtype=self.goal.storage)
+            looped = [tile for tile in tiles if phases[tile] is Phase.LOOP]
+            cuts = tuple(d if d in type_.names else None for d in setting.grid)
+            value, loop_cut = Value(f"{name}_stored", type_), setting.loop if looped else None
+            tile = (*looped, *tiles)[0]
+            nodes.append(Node("output", (tile,), (value,), cuts=cuts, loop_cut=loop_cut))
+            outs.append(Value(name, type_))
         outputs = tuple(n.name for n in nodes)
         body = replace(body, nodes=(*body.nodes, *nodes), outputs=outputs)
         body = with_precision(body, self.goal.storage)
         self.builder.add(Node("block", args, tuple(outs), body=body))
         return [value.name for value in outs[: len(made)]]
 
-    def beside(self, name: str, tiles: Sequence[str], body: Graph, setting: Setting) -> Node:
-        """Return the node that stores a result beside the output, step by step if the loop has it.
-
-        A block may have several tiles of it: one whole, one cut by the loop.
-        """
-        type_ = replace(self.goal.spec.values[name].type, dtype=self.goal.storage)
-        phases = phases_of(body)
-        looped = [tile for tile in tiles if phases[tile] is Phase.LOOP]
-        return Node(
-            "output",
-            ((*looped, *tiles)[0],),
-            (Value(f"{name}_stored", type_),),
-            cuts=tuple(d if d in type_.names else None for d in setting.grid),
-            loop_cut=setting.loop if looped else None,
-        )
-
-    def stored_type(self, kernel: BlockSketch, dims: Sequence[str]) -> TensorType:
+    def stored_type(self, setting: Setting, dims: Sequence[str]) -> TensorType:
         """Return the type of a tensor between kernels; partial sums and statistics are fp32."""
         own = {d.name: d for t in self.builder.types.values() for d in t.dims}
-        for axis in self.space(kernel.setting).reduced:
+        for axis in self.space(setting).reduced:
             whole, parts = own[axis.dim], parts_of(axis.dim)
             own[parts] = Dim(parts, count(axis, whole.size), whole.dynamic)
         narrow = len(dims) > 1 and not any(d.endswith(parts_of("")) for d in dims)
@@ -147,43 +139,77 @@ class _Lowering:
         space = Space(grid, Axis("loop", loop, extents[loop]) if loop else None)
         return space.with_tiles(self.goal.tiles)
 
-    def body(
-        self, kernel: BlockSketch, args: Sequence[str]
-    ) -> tuple[Graph, list[str], dict[str, list[str]]]:
-        """Return the block graph without outputs, and the names of the kernel's results.
+    def body(self, kernel: BlockSketch) -> tuple[tuple[str, ...], list[str], _Body]:
+        """Return what a block graph reads, the names of its results, and itself without outputs.
 
-        Last the tiles of results beside the output that no kernel has stored yet, by their names.
+        Where it views a part of the spec that was searched as an input, it computes that.
         """
-        fulls = [self.builder.types[a] for a in args]
-        space, extents = self.space(kernel.setting), extents_of(fulls)
-        builder = Builder(Level.BLOCK, space)
-        names: list[str] = []
-        whole: dict[str, str] = {}  # the spec's values that tiles are of
-        for view, arg, full in zip(kernel.views, args, fulls, strict=True):
-            name = builder.free_name(f"{arg}_tile" if any(view.cuts) or view.loop_cut else arg)
-            node = Node("input", (), (Value(name, full),), cuts=view.cuts, loop_cut=view.loop_cut)
-            tile = tile_type(node, full, space, extents)
-            names.append(builder.add(replace(node, outs=(Value(name, tile),))))
-            whole |= {name: arg} if arg in self.inputs else {}
-        for constant in kernel.constants:
-            names.append(builder.add(self.goal.spec.producers[constant]))
-            whole[names[-1]] = constant
-        also: dict[str, list[str]] = {}
+        spec, types = self.goal.spec, self.builder.types
+        parts: dict[Leaf, list[Node]] = {}
+        read: dict[Leaf, None] = dict.fromkeys(c for c in kernel.leaves if isinstance(c, str))
+        for leaf in kernel.leaves:
+            if isinstance(leaf, View) and leaf.tensor not in self.bound:
+                parts[leaf] = part(spec, leaf.tensor)
+                read |= dict.fromkeys(_source(n, leaf) for n in parts[leaf] if not n.args)
+            else:
+                read.setdefault(leaf)
+        leaves = in_order(read, self.inputs)
+        args = tuple(self.bound[leaf.tensor] for leaf in leaves if isinstance(leaf, View))
+        space, extents = self.space(kernel.setting), extents_of([types[a] for a in args])
+        body = _Body(spec, space, [name for name in spec.outputs[1:] if name not in types])
+        names: dict[Leaf, str] = {}
+        for leaf in leaves:
+            if isinstance(leaf, str):
+                names[leaf] = body.add(spec.producers[leaf], leaf)
+                continue
+            arg, cut = self.bound[leaf.tensor], any(leaf.cuts) or leaf.loop_cut
+            full = Value(body.builder.free_name(f"{arg}_tile" if cut else arg), types[arg])
+            node = Node("input", (), (full,), cuts=leaf.cuts, loop_cut=leaf.loop_cut)
+            tile = Value(full.name, tile_type(node, full.type, space, extents))
+            names[leaf] = body.add(replace(node, outs=(tile,)), arg if arg in self.inputs else "")
+        values: list[str] = []
+        for leaf in kernel.leaves:
+            made = {n.name: names[_source(n, leaf)] for n in parts.get(leaf, ()) if not n.args}
+            for node in (n for n in parts.get(leaf, ()) if n.args):
+                made[node.name] = body.step(node.op, [made[a] for a in node.args], node.over)
+            values.append(made[leaf.tensor] if isinstance(leaf, View) and made else names[leaf])
         for step in kernel.steps:
-            operands = tuple(names[i] for i in step.args)
-            of = self.spec_value(step, [whole.get(o, "") for o in operands])
-            is_result = of in self.goal.spec.outputs[1:] and of not in self.builder.types
-            own = f"{of}_tile" if is_result else name_of(step.op, operands, builder.types)
-            name = builder.free_name(own)
-            node = Node(step.op, operands, (Value(name, SCALAR),), over=step.over)
-            names.append(builder.add(node))
-            whole |= {name: of} if of else {}
-            also |= {of: [*also.get(of, []), name]} if is_result else {}
-        return builder.graph(()), [names[value] for value, _ in kernel.results], also
+            values.append(body.step(step.op, [values[a] for a in step.args], step.over))
+        return args, [values[value] for value, _ in kernel.results], body
 
-    def spec_value(self, step: Step, args: Sequence[str]) -> str:
-        """Return the spec's value that an elementwise step makes a tile of, "" if it has none."""
-        if OPS[step.op].kind is not Kind.ELEMENTWISE:
-            return ""
-        nodes = self.goal.spec.of(step.op)
-        return next((n.name for n in nodes if n.args == tuple(args)), "")
+
+class _Body:
+    """A block graph under construction."""
+
+    def __init__(self, spec: Graph, space: Space, wanted: Sequence[str]) -> None:
+        self.spec, self.wanted = spec, wanted  # results beside the output that no kernel has stored
+        self.builder = Builder(Level.BLOCK, space)
+        self.whole: dict[str, str] = {}  # the spec's values that tiles are of
+        self.beside: dict[str, list[str]] = {}  # tiles of what is wanted
+
+    def add(self, node: Node, of: str) -> str:
+        """Add a node that makes a tile of a value of the spec, if of one."""
+        name = self.builder.add(node)
+        if of:
+            self.whole[name] = of
+        if of in self.wanted:
+            self.beside.setdefault(of, []).append(name)
+        return name
+
+    def step(self, op: str, args: Sequence[str], over: str) -> str:
+        """Add a step, named after what it computes."""
+        of, whole = "", tuple(self.whole.get(a, "") for a in args)
+        if OPS[op].kind is Kind.ELEMENTWISE:
+            of = next((n.name for n in self.spec.of(op) if n.args == whole), "")
+        own = f"{of}_tile" if of in self.wanted else name_of(op, tuple(args), self.builder.types)
+        value = Value(self.builder.free_name(own), SCALAR)
+        return self.add(Node(op, tuple(args), (value,), over=over), of)
+
+
+def _source(node: Node, leaf: Leaf) -> Leaf:
+    """Return what stands for an input or a constant of a part that is viewed."""
+    if isinstance(leaf, str) or node.op in ("const", "size"):
+        return node.name
+    names = node.out.type.names
+    cuts = tuple(c if c in names else None for c in leaf.cuts)
+    return View(node.name, cuts, leaf.loop_cut if leaf.loop_cut in names else None)

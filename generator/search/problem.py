@@ -2,32 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 
-from mirage_kernels.generator.ir import OPS, DType, Graph, Kind, Phase
+from mirage_kernels.generator.ir import OPS, DType, Graph, Kind, Phase, parts_of
 from mirage_kernels.generator.meaning.abstract import PARTS, source, summed, target_term
 from mirage_kernels.generator.meaning.arrays import Array
 from mirage_kernels.generator.meaning.oracle import keeps
 from mirage_kernels.generator.meaning.terms import Terms
-from mirage_kernels.generator.search.costs import Costs, nominal_sizes
-from mirage_kernels.generator.search.extract import Extraction, Program
+from mirage_kernels.generator.search.extract import Costs, Extraction, Program, nominal_sizes
 from mirage_kernels.generator.search.fingerprints import Fingerprints
-from mirage_kernels.generator.search.fold import Parts, beside, folded, shifted
-from mirage_kernels.generator.search.refine import Leaf, Refined
+from mirage_kernels.generator.search.fold import beside, folded, shifted
 from mirage_kernels.generator.search.settings import (
     GRID,
+    PART,
     DimRoles,
     Setting,
     TensorInfo,
     View,
-    first_settings,
     settings,
 )
-from mirage_kernels.generator.search.sketch import BlockSketch, LibrarySketch, block_sketch
-from mirage_kernels.generator.search.termspace import TermSpace
-from mirage_kernels.generator.search.values import Saturation, Vocabulary
+from mirage_kernels.generator.search.sketch import (
+    BlockSketch,
+    Leaf,
+    LibrarySketch,
+    Step,
+    in_order,
+)
+from mirage_kernels.generator.search.values import Saturation, TermSpace, Values, Vocabulary
 from mirage_kernels.generator.target import Target
 
 LARGEST_TILE = 256  # elements of one dim that a block holds whole
@@ -53,51 +56,45 @@ class Limits:
     prune_abstract: bool = True
 
 
-@dataclass
 class Problem:
-    """One spec with everything about it that the tasks of its search share."""
+    """One spec with everything about it that the tasks of its search share.
 
-    spec: Graph
-    limits: Limits
-    on: Target
-    parts: tuple[Parts, ...] = ()  # of longer specs, inputs here; the longest spec's first
-    _saturations: dict[Setting, Saturation] = field(default_factory=dict)
+    `terms` interns all terms (z3 is asked where it cannot decide), `target` is the spec's, `space`
+    holds what can be part of it. `tensors` are inputs and positions, `order` names their dims.
+    """
+
+    def __init__(self, spec: Graph, limits: Limits, on: Target) -> None:
+        self.spec, self.limits, self.on = spec, limits, on
+        self.costs, self.roles = Costs(nominal_sizes(spec), on), _roles(spec, on)
+        self.terms = Terms(fallback=keeps)
+        inputs = [(n, self.terms.leaf("input", n.name)) for n in spec.inputs]
+        iotas = [(n, source(self.terms, n)) for n in spec.of("iota")]
+        self.tensors = tuple(
+            TensorInfo(n.name, n.out.type.names, term, n.out.type.dtype)
+            for n, term in (*inputs, *iotas)
+        )
+        self.order = tuple(dict.fromkeys(d for t in self.tensors for d in t.dims))
+        self._saturations: dict[Setting, Saturation] = {}
 
     def shortened(self) -> Problem:
-        """Return the problem without results beside the output, without sums of inputs, and, if it
-        is long still, without parts.
+        """Return the problem with parts of its spec as inputs: see `search/fold.py`.
 
-        What is found then reads parts, which `fold.unfolded` puts back.
+        These are results beside the output and sums of inputs, and more where it is long still.
         """
         shorter = self.without(beside).without(shifted)
-        return self.without(folded) if shorter.is_long else shorter
+        places = shorter.terms.positions(shorter.target)
+        products = sum(len(shorter.terms.table[place]) ** 2 for place in places)
+        return shorter.without(folded) if products > LONGEST_SUMS else shorter
 
-    def without(self, fold: Callable[..., tuple[Graph, Parts | None]]) -> Problem:
+    def without(self, fold: Callable[[Graph, frozenset[str]], Graph]) -> Problem:
         """Return the problem without what a fold makes parts of; itself where there is none."""
-        spec, parts = fold(self.spec, self.long)
-        return Problem(spec, self.limits, self.on, (*self.parts, parts)) if parts else self
-
-    @property
-    def is_long(self) -> bool:
-        """Say whether the spec's sums are too long to search."""
-        places = self.terms.positions(self.target)
-        return sum(len(self.terms.table[place]) ** 2 for place in places) > LONGEST_SUMS
-
-    @cached_property
-    def terms(self) -> Terms:
-        """The table that all terms are interned in; z3 is asked where it cannot decide."""
-        return Terms(fallback=keeps)
+        spec = fold(self.spec, self.roles.long)
+        return Problem(spec, self.limits, self.on) if spec != self.spec else self
 
     @cached_property
     def target(self) -> int:
         """The spec's term."""
         return target_term(self.terms, self.spec)
-
-    @cached_property
-    def most_values(self) -> int:
-        """How many values a setting may have: fewer where the spec has sums and no products."""
-        slow = self.limits.prune_abstract and not self.spec.of("contract")
-        return min(self.limits.values, VALUES_OF_SUMS) if slow else self.limits.values
 
     @cached_property
     def space(self) -> TermSpace:
@@ -108,79 +105,36 @@ class Problem:
     @cached_property
     def fingerprints(self) -> Fingerprints:
         """One draw that tells values of different meaning apart."""
-        return Fingerprints(self.spec, self.long)
-
-    @cached_property
-    def sizes(self) -> dict[str, int]:
-        """Nominal extents."""
-        return nominal_sizes(self.spec)
-
-    @cached_property
-    def tensors(self) -> tuple[TensorInfo, ...]:
-        """The spec's inputs, and positions along dims."""
-        inputs = [(n, self.terms.leaf("input", n.name)) for n in self.spec.inputs]
-        iotas = [(n, source(self.terms, n)) for n in self.spec.of("iota")]
-        return tuple(
-            TensorInfo(n.name, n.out.type.names, term, n.out.type.dtype)
-            for n, term in (*inputs, *iotas)
-        )
-
-    @cached_property
-    def roles(self) -> DimRoles:
-        """Which dims the spec sums along, which come out, which no shared memory holds."""
-        reduced = tuple(dict.fromkeys(n.over for n in self.spec.of("sum", "contract")))
-        most = self.on.shared_bytes // DType.FP16.bytes
-        dims = (d for v in self.spec.values.values() for d in v.type.dims)
-        output = self.spec.values[self.spec.outputs[0]].type.names
-        return DimRoles(reduced, output, frozenset(d.name for d in dims if d.size > most))
+        return Fingerprints(self.spec, self.roles.long)
 
     @cached_property
     def vocabulary(self) -> Vocabulary:
-        """The ops, dims to sum along and constants that the spec has."""
-        used = {n.op for n in self.spec.nodes}
+        """The ops, dims to sum along and constants that the spec has.
+
+        There are fewer values where the spec has sums and no products.
+        """
+        limits, spec, used = self.limits, self.spec, {n.op for n in self.spec.nodes}
+        slow = limits.prune_abstract and "contract" not in used
         return Vocabulary(
             tuple(op for op in OPS if op in used and OPS[op].kind is Kind.ELEMENTWISE),
-            tuple(dict.fromkeys(n.over for n in self.spec.of("sum"))),
-            tuple(dict.fromkeys(n.over for n in self.spec.of("contract"))),
+            tuple(dict.fromkeys(n.over for n in spec.of("sum"))),
+            tuple(dict.fromkeys(n.over for n in spec.of("contract"))),
             tuple(
-                (n.name, source(self.terms, n), n.out.type.dtype)
-                for n in self.spec.of("const", "size")
+                TensorInfo(n.name, (), source(self.terms, n), n.out.type.dtype)
+                for n in spec.of("const", "size")
             ),
+            limits.block_ops,
+            min(limits.values, VALUES_OF_SUMS) if slow else limits.values,
         )
-
-    @cached_property
-    def order(self) -> tuple[str, ...]:
-        """Names of all dims in order of appearance."""
-        return tuple(dict.fromkeys(d for t in self.tensors for d in t.dims))
 
     def settings(self, *, first: bool = False) -> list[Setting]:
         """Return where block graphs may run, or the first of two, other than to split a sum."""
-        found = first_settings if first else settings
-        return list(found(self.tensors, self.roles, self.long))
-
-    @cached_property
-    def long(self) -> frozenset[str]:
-        """The dims that may be cut though they are summed along.
-
-        One that comes out of the program too is worth cutting only where it is longer than a tile.
-        """
-        return frozenset(
-            dim
-            for dim, size in self.sizes.items()
-            if size > LARGEST_TILE or dim not in self.roles.output
-        )
+        return list(settings(self.tensors, self.roles, first=first))
 
     def saturated(self, setting: Setting) -> Saturation:
         """Return the values of a setting over the spec's own tensors."""
         if setting not in self._saturations:
-            found = Saturation(
-                self.space,
-                self.vocabulary,
-                setting,
-                max_depth=self.limits.block_ops,
-                most_values=self.most_values,
-            )
-            found.add_constants()
+            found = Saturation(setting, space=self.space, vocabulary=self.vocabulary)
             found.add_inputs(self.tensors, self.roles)
             found.seed(self.spec)
             found.run()
@@ -192,27 +146,16 @@ class Problem:
         name = leaf.tensor if isinstance(leaf, View) else leaf
         return [(leaf, self.fingerprints.tensors[name])]
 
-    def goals(self, found: Saturation | Refined) -> list[int]:
-        """Return the values of a saturation that have the term and the dims of the result."""
-        wanted, values = (self.target, frozenset(self.roles.output)), found.values
-        return [i for i in self.storable(found) if (values[i].term, values[i].names) == wanted]
+    def storable(self, found: Values, *, partial: bool = False) -> list[int]:
+        """Return the values that a kernel could store: final, and different in every block.
 
-    def extraction(self, found: Saturation | Refined, through: Sequence[str] = ()) -> Extraction:
-        """Return the enumeration of a saturation's programs that read one of some tensors."""
-        costs = Costs(found.setting, self.sizes, self.on)
-        read = frozenset(
-            number
-            for number, leaf in found.leaves.items()
-            if isinstance(leaf, View) and leaf.tensor in through
-        )
-        return Extraction(
-            found, lambda value, step: costs.step(found, value, step), self.limits.block_ops, read
-        )
-
-    def storable(self, found: Saturation | Refined) -> list[int]:
-        """Return the values that a kernel could store: final, and different in every block."""
+        Or the `partial` sums of a split, which its blocks store side by side.
+        """
         setting = found.setting
-        last = Phase.JOINED if setting.split else Phase.AFTER if setting.loop else Phase.BEFORE
+        last = Phase.AFTER if setting.loop else Phase.BEFORE
+        if setting.split and not partial:
+            last = Phase.JOINED
+        part = (parts_of(setting.split or ""), PART)
         grid = {*setting.grid} - {setting.split}
         return [
             i
@@ -220,26 +163,73 @@ class Problem:
             if i not in found.leaves
             and value.phase is last
             and value.dtype is DType.FP32
+            and (part in value.dims or not partial)
             and {d for d, how in value.dims if how == GRID} == grid
         ]
 
-    def sketch(self, found: Saturation | Refined, program: Program) -> BlockSketch:
-        """Return a found program as a block graph without tile sizes."""
-        return block_sketch(found, program, self.order, tensors=[t.name for t in self.tensors])
+    def goals(self, found: Values) -> list[int]:
+        """Return the values of a saturation that have the term and the dims of the result."""
+        wanted, values = (self.target, frozenset(self.roles.output)), found.values
+        return [i for i in self.storable(found) if (values[i].term, values[i].names) == wanted]
 
-    def products(self, tensors: Sequence[TensorInfo]) -> list[LibrarySketch]:
-        """Return the matrix products the library can do on two tensors that the spec may need."""
-        pairs = [(a, b) for a in tensors for b in tensors if a.name < b.name]
-        found = [
-            LibrarySketch((a.name, b.name), over, tuple(d for d in (*a.dims, *b.dims) if d != over))
-            for a, b in pairs
-            for over in self.vocabulary.contractions
-            if len(a.dims) == len(b.dims) == 2 and {over} == {*a.dims} & {*b.dims}
-        ]
-        return [p for p in found if self.terms.contains(self.target, self.product_term(p, tensors))]
+    def extraction(self, found: Values, through: Collection[int] = ()) -> Extraction:
+        """Return the enumeration of a saturation's programs that read one of some leaves."""
+        return Extraction(
+            found,
+            lambda value, step: self.costs.step(found, value, step),
+            self.limits.block_ops,
+            frozenset(through),
+        )
 
-    def product_term(self, product: LibrarySketch, tensors: Sequence[TensorInfo]) -> int:
-        """Return the term of a library product."""
-        by_name = {t.name: t.term for t in tensors}
-        a, b = (by_name[name] for name in product.args)
-        return summed(self.terms, self.terms.mul(a, b), product.over, PARTS)
+    def sketch(
+        self, found: Values, program: Program, names: Mapping[str, str] | None = None
+    ) -> BlockSketch:
+        """Return a found program as a block graph without tile sizes; `names` rename tensors."""
+        used = {a for _, step in program.steps for a in step.args} | set(program.roots)
+        made = [value for value, _ in program.steps]
+        leaves: dict[Leaf, int] = {}
+        for number in sorted(used.difference(made)):
+            leaf = found.leaves[number]
+            if isinstance(leaf, View):
+                leaf = replace(leaf, tensor=(names or {}).get(leaf.tensor, leaf.tensor))
+            leaves[leaf] = number
+        ordered = in_order(leaves, [t.name for t in self.tensors])
+        new = {old: number for number, old in enumerate((*map(leaves.get, ordered), *made))}
+        return BlockSketch(
+            found.setting,
+            ordered,
+            tuple(Step(s.op, tuple(new[a] for a in s.args), s.over) for _, s in program.steps),
+            tuple((new[root], found.dims_of(root, self.order)) for root in program.roots),
+        )
+
+    def products(self, tensors: Sequence[TensorInfo]) -> list[tuple[LibrarySketch, int]]:
+        """Return the products of two tensors that the spec may need, which the library can do.
+
+        Each comes with its term.
+        """
+        found = []
+        for a, b in ((a, b) for a in tensors for b in tensors if a.name < b.name):
+            shared = {*a.dims} & {*b.dims}
+            matrices = len(a.dims) == len(b.dims) == 2
+            for over in self.vocabulary.contractions if matrices else ():
+                dims = tuple(d for d in (*a.dims, *b.dims) if d != over)
+                product = LibrarySketch((a.name, b.name), over, dims)
+                term = summed(self.terms, self.terms.mul(a.term, b.term), over, PARTS)
+                if shared == {over} and self.terms.contains(self.target, term):
+                    found.append((product, term))
+        return found
+
+
+def _roles(spec: Graph, on: Target) -> DimRoles:
+    """Return what a spec does with its dims: it sums along them, they come out, they are long.
+
+    One that comes out is worth cutting, though it is summed along, only where it is longer than a
+    tile.
+    """
+    reduced = tuple(dict.fromkeys(n.over for n in spec.of("sum", "contract")))
+    output = spec.values[spec.outputs[0]].type.names
+    sizes = nominal_sizes(spec).items()
+    long = frozenset(d for d, size in sizes if size > LARGEST_TILE or d not in output)
+    dims = (d for v in spec.values.values() for d in v.type.dims)
+    most = on.shared_bytes // DType.FP16.bytes
+    return DimRoles(reduced, output, long, frozenset(d.name for d in dims if d.size > most))

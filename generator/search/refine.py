@@ -15,24 +15,20 @@ from itertools import combinations, product
 
 from mirage_kernels.generator.meaning.arrays import Array
 from mirage_kernels.generator.search.fingerprints import Fingerprints, digest
-from mirage_kernels.generator.search.settings import Setting, View
-from mirage_kernels.generator.search.values import LOAD, Saturation, Step, Value
+from mirage_kernels.generator.search.settings import View
+from mirage_kernels.generator.search.sketch import Leaf, Step
+from mirage_kernels.generator.search.values import LOAD, Saturation, Value, Values
 
 MOST_FINGERPRINTS = 24  # of one value; of more the first ones found are kept, and the spec's own
 
-Leaf = View | str
 Sources = Callable[[Leaf], Sequence[tuple[Leaf, Array]]]  # what a leaf may be, whole
 
 
 @dataclass
-class Refined:
+class Refined(Values):
     """The values of a saturation that lead to some goals, one for every meaning."""
 
-    setting: Setting
-    values: list[Value] = field(default_factory=list)
     arrays: list[Array] = field(default_factory=list)
-    derivations: list[list[Step]] = field(default_factory=list)
-    leaves: dict[int, Leaf] = field(default_factory=dict)
     fingerprints: dict[int, dict[bytes, int]] = field(default_factory=dict)  # by number before
     extra: set[int] = field(default_factory=set)  # the spec's own values beyond the most
     dropped: int = 0  # fingerprints beyond the most
@@ -43,10 +39,12 @@ class Refined:
 
     def without_extra(self) -> Refined:
         """Return the same values without what is made of extra ones."""
-        if not self.extra:
-            return self
-        kept = [[s for s in w if self.extra.isdisjoint(s.args)] for w in self.derivations]
-        return replace(self, derivations=kept, extra=set())
+        return self.where(lambda step: self.extra.isdisjoint(step.args))
+
+    def where(self, kept: Callable[[Step], bool]) -> Refined:
+        """Return the same values with the steps that are kept."""
+        ways = [list(filter(kept, steps)) for steps in self.derivations]
+        return replace(self, derivations=ways, extra=set())
 
     def with_spec_products(self, fingerprints: Fingerprints) -> Refined:
         """Return the same values without contractions along dims where the spec's own are there.
@@ -76,8 +74,7 @@ class Refined:
             if any((s.over, a, b) in products for a, b in product(*map(meant, s.args)))
         }
         other = {s for s in contractions - own if s.over in {o.over for o in own}}
-        kept = [[s for s in ways if s not in other] for ways in self.derivations]
-        return replace(self, derivations=kept, extra=set())
+        return self.where(lambda step: step not in other)
 
     def with_loop_inputs(self) -> Refined:
         """Return the same values without inputs that have the loop's dim and are read before it.
@@ -87,14 +84,14 @@ class Refined:
         program that reads every input tile by tile. That one needs the least shared memory, and is
         what a kernel that streams its inputs runs.
         """
-        held = {
+        early = {
             number
             for number, leaf in self.leaves.items()
             if isinstance(leaf, View)
             and leaf.loop_cut is None
             and self.setting.loop in self.values[number].names
         }
-        kept = [[] if i in held else ways for i, ways in enumerate(self.derivations)]
+        kept = [[] if i in early else ways for i, ways in enumerate(self.derivations)]
         return replace(self, derivations=kept)
 
     def add(
@@ -133,17 +130,15 @@ def refine(
     refined, split = Refined(found.setting), found.setting.split
     for number in _operands_first(found, goals):
         value = found.values[number]
+        for leaf, whole in sources(found.leaves[number]) if number in found.leaves else ():
+            viewed = isinstance(leaf, View)
+            array = fingerprints.view(whole, value.dims, split) if viewed else whole
+            loaded = refined.add(number, (value, array, Step(LOAD, ())))
+            if loaded is not None:
+                refined.derivations[loaded] = [Step(LOAD, ())]
+                refined.leaves[loaded] = leaf
         own = fingerprints.spec_values(value.dims, split)
-        for step in found.derivations[number]:
-            if step.op == LOAD:
-                for leaf, whole in sources(found.leaves[number]):
-                    seen = isinstance(leaf, View)
-                    array = fingerprints.view(whole, value.dims, split) if seen else whole
-                    made = refined.add(number, (value, array, step))
-                    if made is not None:
-                        refined.derivations[made] = [step]
-                        refined.leaves[made] = leaf
-                continue
+        for step in (s for s in found.derivations[number] if s.op != LOAD):
             for args in product(*map(refined.variants, step.args)):
                 both = combinations(zip(step.args, args, strict=True), 2)
                 if any(a == b and x != y for (a, x), (b, y) in both):

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from mirage_kernels.generator.errors import MirageError, SearchError
 from mirage_kernels.generator.ir import Graph, retile
 from mirage_kernels.generator.meaning.cost import Estimate, estimate
-from mirage_kernels.generator.search.costs import FEW, nominal_sizes
+from mirage_kernels.generator.search.extract import FEW, nominal_sizes
 from mirage_kernels.generator.search.gate import batch_dims
 from mirage_kernels.generator.target import Target
 
@@ -28,17 +28,16 @@ class Ranked:
 
     def line(self) -> str:
         """Return the muGraph in one line."""
-        kernels = [n for n in self.graph.nodes if n.op in ("block", "contract")]
-        words = " then ".join(_kernel_words(n.op, n.body) for n in kernels)
-        return f"{self.estimate.microseconds:6.2f} us  {words}"
-
-
-def _kernel_words(op: str, body: Graph | None) -> str:
-    if op == "contract" or body is None or body.space is None:
-        return "library product"
-    loop = f"loop over {body.space.loop.dim}" if body.space.loop else "no loop"
-    ops = [n.op for n in body.nodes if n.op not in ("input", "output", "const", "size")]
-    return f"one kernel ({loop}: {', '.join(ops)})"
+        words = []
+        for node in (n for n in self.graph.nodes if n.op in ("block", "contract")):
+            body = node.body
+            if body is None or body.space is None:
+                words.append("library product")
+                continue
+            loop = f"loop over {body.space.loop.dim}" if body.space.loop else "no loop"
+            ops = [n.op for n in body.nodes if n.op not in ("input", "output", "const", "size")]
+            words.append(f"one kernel ({loop}: {', '.join(ops)})")
+        return f"{self.estimate.microseconds:6.2f} us  {' then '.join(words)}"
 
 
 def rank(graphs: Sequence[Graph], spec: Graph, on: Target) -> list[Ranked]:
@@ -47,20 +46,20 @@ def rank(graphs: Sequence[Graph], spec: Graph, on: Target) -> list[Ranked]:
     Each comes with the tile sizes that it was predicted for.
     """
     sizes, alike = nominal_sizes(spec), batch_dims(spec)
-    ranked = []
-    for position, graph in enumerate(graphs):
+
+    def ranked(position: int, graph: Graph) -> Ranked:
         choices = tile_choices(graph, sizes, alike)
         every = (dict(zip(choices, t, strict=True)) for t in itertools.product(*choices.values()))
         tiled = (retile(graph, tiles) for tiles in every)
         estimates = ((estimate(made, sizes, on), made) for made in tiled)
         best, made = min(estimates, key=lambda pair: pair[0].microseconds)
-        ranked.append(Ranked(made, best, position))
-    return sorted(ranked, key=_order)
+        return Ranked(made, best, position)
 
+    def order(one: Ranked) -> tuple[float, int, int]:
+        nodes = sum(len(n.body.nodes) if n.body else 1 for n in one.graph.nodes)
+        return round(one.estimate.microseconds, 3), nodes, one.position
 
-def _order(ranked: Ranked) -> tuple[float, int, int]:
-    nodes = sum(len(n.body.nodes) if n.body else 1 for n in ranked.graph.nodes)
-    return round(ranked.estimate.microseconds, 3), nodes, ranked.position
+    return sorted(itertools.starmap(ranked, enumerate(graphs)), key=order)
 
 
 def tile_choices(
@@ -72,20 +71,15 @@ def tile_choices(
     """
     choices: dict[str, tuple[int, ...]] = {}
     dynamic = {d.name for n in graph.nodes for v in n.outs for d in v.type.dims if d.dynamic}
-    for node in graph.blocks:
-        assert node.body is not None
-        assert node.body.space is not None
-        space = node.body.space
+    for space in (n.body.space for n in graph.blocks if n.body and n.body.space):
         for axis in space.axes:
-            wanted: tuple[int, ...]
+            wanted = (FEW,) if axis.dim in dynamic else _ROW_TILES
             if axis is space.loop:
                 wanted = _LOOP_TILES
             elif axis.reduced:
                 wanted = _PART_TILES
             elif axis.dim in alike:
                 wanted = (1,)
-            else:
-                wanted = (FEW,) if axis.dim in dynamic else _ROW_TILES
             size = sizes.get(axis.dim, axis.tile)
             choices[axis.tile_key] = tuple(t for t in wanted if t <= size) or (size,)
     return choices
@@ -107,15 +101,16 @@ def choose(
     Raises SearchError with the last reason when none passes.
     """
     refused: list[Refusal] = []
+    reason = "the search found no equivalent muGraph"
     for candidate in ranked:
         try:
             for test in tests:
                 test(candidate.graph)
         except MirageError as error:
-            refused.append(Refusal(candidate.line(), error.sentence))
+            reason = error.sentence
+            refused.append(Refusal(candidate.line(), reason))
             continue
         return candidate, refused
-    reason = refused[-1].reason if refused else "the search found no equivalent muGraph"
     raise SearchError(
         f"none of {len(ranked)} proved muGraphs can be emitted: {reason}",
         "see the README for the programs that this version emits",

@@ -13,6 +13,7 @@ GRID_AXES = ("x", "y", "z", "u", "v")
 # How a value has a dim: whole, cut by a grid axis, by the loop, by both, or as one block's part of
 # a sum over it (then the name is that of the parts dim).
 FULL, GRID, LOOP, BOTH, PART = "full", "grid", "loop", "grid and loop", "part"
+Dims = frozenset[tuple[str, str]]  # (dim, how a value has it)
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,25 @@ class View:
     cuts: tuple[str | None, ...]
     loop_cut: str | None
 
+    def dims(self, names: Sequence[str]) -> Dims:
+        """Return how this view has each dim of its tensor."""
+        ways = {(True, True): BOTH, (True, False): GRID, (False, True): LOOP}
+        return frozenset((d, ways.get((d in self.cuts, d == self.loop_cut), FULL)) for d in names)
+
+
+@dataclass(frozen=True)
+class DimRoles:
+    """What the program does with its dims: which are reduced somewhere, which come out.
+
+    Of the reduced dims only `long` ones may be cut. No block can hold even one line of a dim that
+    is `endless`: it is always cut.
+    """
+
+    reduced: tuple[str, ...]
+    output: tuple[str, ...]
+    long: frozenset[str]
+    endless: frozenset[str] = frozenset()
+
 
 @dataclass(frozen=True)
 class Setting:
@@ -45,12 +65,6 @@ class Setting:
     loop: str | None
     split: str | None = None
 
-    def how(self, view: View, dims: Sequence[str]) -> frozenset[tuple[str, str]]:
-        """Return how a view has each dim of its tensor."""
-        cut = {d for d in view.cuts if d is not None}
-        ways = {(True, True): BOTH, (True, False): GRID, (False, True): LOOP}
-        return frozenset((d, ways.get((d in cut, d == view.loop_cut), FULL)) for d in dims)
-
     def views(self, tensor: TensorInfo, roles: DimRoles) -> list[View]:
         """Return the ways to cut one tensor; none if it has a dim that this kernel's result lacks.
 
@@ -58,8 +72,8 @@ class Setting:
         split dim is cut wherever it occurs; one that is reduced may also be replicated, unless it
         is too long for that.
         """
-        own = {d for d in tensor.dims if d not in roles.reduced and not d.endswith(parts_of(""))}
-        if not own <= set(self.grid):
+        kept = {d for d in tensor.dims if d not in roles.reduced and not d.endswith(parts_of(""))}
+        if not kept <= set(self.grid):
             return []
         per_axis: list[tuple[str | None, ...]] = []
         for dim in self.grid:
@@ -79,57 +93,29 @@ class Setting:
         ]
 
 
-@dataclass(frozen=True)
-class DimRoles:
-    """What the program does with its dims: which are reduced somewhere, which come out.
-
-    No block can hold even one line of a dim that is `endless`: it is always cut.
-    """
-
-    reduced: tuple[str, ...]
-    output: tuple[str, ...]
-    endless: frozenset[str] = frozenset()
-
-
 def settings(
-    tensors: Sequence[TensorInfo], roles: DimRoles, long: frozenset[str]
+    tensors: Sequence[TensorInfo], roles: DimRoles, *, first: bool = False
 ) -> Iterator[Setting]:
     """Yield every setting of a kernel that has the program's result, in canonical order.
 
     A grid axis cuts a dim that the result keeps, or splits one that is summed along. Cutting by a
     tile as large as the dim is the same as not cutting, so a dim that the program never reduces is
-    always cut; of those that it reduces only `long` ones may be cut, by the grid or by the loop.
+    always cut; of those that it reduces only long ones may be cut, by the grid or by the loop. The
+    result of a `first` kernel has some of the program's dims, and its blocks split no sum.
     """
-    free, reduced = _free(tensors, roles), _reduced(tensors, roles, long)
-    for extra in _subsets_of([d for d in reduced if d in roles.output]):
-        grid = (*free, *extra)[: len(GRID_AXES)]
-        if not grid:
-            continue
+    names = list(dict.fromkeys(d for t in tensors for d in t.dims))
+    free = [d for d in reversed(names) if d not in roles.reduced]
+    reduced = [d for d in names if d in roles.reduced and d in roles.long]
+    kept = [d for d in reduced if d in roles.output]
+    grids = [(*free, *extra) for extra in _subsets_of(kept)]
+    if first:
+        grids = [*_subsets_of(free[: len(GRID_AXES)])]
+    for grid in (cut[: len(GRID_AXES)] for cut in grids if cut):
         loops = [d for d in reduced if d not in grid]
         yield from (Setting(grid, loop) for loop in (None, *loops))
-        for split in loops if len(grid) < len(GRID_AXES) else ():
+        for split in loops if not first and len(grid) < len(GRID_AXES) else ():
             yield Setting((*grid, split), None, split)
             yield Setting((*grid, split), split, split)
-
-
-def first_settings(
-    tensors: Sequence[TensorInfo], roles: DimRoles, long: frozenset[str]
-) -> Iterator[Setting]:
-    """Yield the settings of kernels whose result has some of the program's dims."""
-    reduced = _reduced(tensors, roles, long)
-    for grid in _subsets_of(_free(tensors, roles)[: len(GRID_AXES)]):
-        if grid:
-            yield from (Setting(grid, loop) for loop in (None, *reduced))
-
-
-def _free(tensors: Sequence[TensorInfo], roles: DimRoles) -> list[str]:
-    names = reversed(dict.fromkeys(d for t in tensors for d in t.dims))
-    return [d for d in names if d not in roles.reduced]
-
-
-def _reduced(tensors: Sequence[TensorInfo], roles: DimRoles, long: frozenset[str]) -> list[str]:
-    names = dict.fromkeys(d for t in tensors for d in t.dims)
-    return [d for d in names if d in roles.reduced and d in long]
 
 
 def _subsets_of(dims: Sequence[str]) -> Iterator[tuple[str, ...]]:

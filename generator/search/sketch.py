@@ -1,37 +1,43 @@
-"""Found programs without tile sizes or types: what the search hands on, and its JSON."""
+"""Found programs without tile sizes or types: what the search hands on, and the store keeps."""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
 
-from mirage_kernels.generator.errors import SearchError
-from mirage_kernels.generator.ir import Json
-from mirage_kernels.generator.ir.codec import from_data, to_data
-from mirage_kernels.generator.search.extract import Program
-from mirage_kernels.generator.search.refine import Refined
-from mirage_kernels.generator.search.settings import PART, Setting, View
-from mirage_kernels.generator.search.values import Counts, Saturation, Step
+from msgspec import Struct, field
+
+from mirage_kernels.generator.search.settings import Setting, View
+
+Leaf = View | str  # an input, or a constant of the spec by its name
 
 
-@dataclass(frozen=True)
-class BlockSketch:
-    """A block graph: its setting, inputs, constants, steps and results.
+class Step(Struct, frozen=True, order=True):
+    """One op on values, by their numbers."""
 
-    Steps and results count values in this order: inputs, constants, steps. `results` gives the
-    dims of each, parts dims included.
+    op: str
+    args: tuple[int, ...]
+    over: str = ""
+
+
+class BlockSketch(Struct, frozen=True, tag=True):
+    """A block graph: its setting, leaves (inputs in order, then constants), steps and results.
+
+    Steps and results number leaves, then steps. `results` gives the dims of each, parts dims
+    included.
     """
 
     setting: Setting
-    views: tuple[View, ...]
-    constants: tuple[str, ...]  # names of the spec's constant values
+    leaves: tuple[Leaf, ...]
     steps: tuple[Step, ...]
     results: tuple[tuple[int, tuple[str, ...]], ...]
 
+    @property
+    def views(self) -> list[View]:
+        """The block's inputs."""
+        return [leaf for leaf in self.leaves if isinstance(leaf, View)]
 
-@dataclass(frozen=True)
-class LibrarySketch:
+
+class LibrarySketch(Struct, frozen=True, tag=True):
     """A library operator as a kernel: the matrix product of two tensors over a dim."""
 
     args: tuple[str, str]
@@ -42,16 +48,23 @@ class LibrarySketch:
 Kernel = BlockSketch | LibrarySketch
 
 
-@dataclass(frozen=True)
-class ProgramSketch:
+class ProgramSketch(Struct, frozen=True):
     """A kernel graph: kernels in order; the results of all but the last go by `middle_name`."""
 
     kernels: tuple[Kernel, ...]
     cost: float = 0.0  # nominal microseconds
 
 
-@dataclass(frozen=True)
-class Found:
+class Counts(Struct):
+    """What a search did: values kept, values pruned by reason, programs found and refused."""
+
+    states: int = 0
+    pruned: dict[str, int] = {}
+    candidates: int = 0
+    rejected: int = 0
+
+
+class Found(Struct, frozen=True):
     """Programs, cheapest first, and what finding them took."""
 
     programs: tuple[ProgramSketch, ...] = ()
@@ -63,69 +76,12 @@ def middle_name(result: int) -> str:
     return f"middle_{result}"
 
 
-def block_sketch(
-    found: Saturation | Refined, program: Program, order: Sequence[str], *, tensors: Sequence[str]
-) -> BlockSketch:
-    """Return a found program with its values numbered anew.
+def in_order(leaves: Iterable[Leaf], tensors: Sequence[str]) -> tuple[Leaf, ...]:
+    """Return leaves in the order of tensors, then what a first kernel made, then constants."""
 
-    Dims of results follow `order`, inputs the order of `tensors`, then what a first kernel made.
-    """
-    used = {a for _, step in program.steps for a in step.args} | set(program.roots)
-    leaves = [i for i in sorted(used) if i in found.leaves]
-    views = {i: v for i in leaves if isinstance(v := found.leaves[i], View)}
-    constants = [i for i in leaves if i not in views]
-    places = {name: place for place, name in enumerate(tensors)}
-    ordered = sorted(views, key=lambda i: places.get(views[i].tensor, len(places)))
-    made = [value for value, _ in program.steps]
-    number = {old: new for new, old in enumerate((*ordered, *constants, *made))}
-    steps = tuple(Step(s.op, tuple(number[a] for a in s.args), s.over) for _, s in program.steps)
-    results = tuple((number[r], dims_of(found, r, order)) for r in program.roots)
-    return BlockSketch(
-        found.setting,
-        tuple(views[i] for i in ordered),
-        tuple(str(found.leaves[i]) for i in constants),
-        steps,
-        results,
-    )
+    def place(leaf: Leaf) -> int:
+        if isinstance(leaf, str):
+            return len(tensors) + 1
+        return tensors.index(leaf.tensor) if leaf.tensor in tensors else len(tensors)
 
-
-def dims_of(found: Saturation | Refined, value: int, order: Sequence[str]) -> tuple[str, ...]:
-    """Return the dims of a stored value, parts first, then in that order."""
-    dims = found.values[value].dims
-    parts = sorted(d for d, how in dims if how == PART)
-    return (*parts, *sorted((d for d, how in dims if how != PART), key=order.index))
-
-
-def to_json(found: Found) -> dict[str, Json]:
-    """Return what was found as JSON data."""
-    programs: list[Json] = [
-        {"cost": program.cost, "kernels": [to_data(kernel) for kernel in program.kernels]}
-        for program in found.programs
-    ]
-    return {"programs": programs, "counts": to_data(found.counts)}
-
-
-def from_json(data: Mapping[str, Json]) -> Found:
-    """Read what was found back; raises SearchError for anything else."""
-    try:
-        return Found(
-            from_data(tuple[ProgramSketch, ...], data["programs"], _READERS),
-            from_data(Counts, data["counts"], _READERS),
-        )
-    except (KeyError, ValueError) as error:
-        raise SearchError(
-            f"a stored program is malformed: {type(error).__name__}: {error}",
-            "search anew: `mirage-kernels search RECIPE --fresh`",
-        ) from error
-
-
-def _kernel(data: Json) -> Kernel:
-    if isinstance(data, dict) and "args" in data:
-        return from_data(LibrarySketch, data)
-    return from_data(BlockSketch, data)
-
-
-_READERS = {
-    Kernel: _kernel,
-    Counter[str]: lambda data: Counter(from_data(dict[str, int], data)),
-}
+    return tuple(sorted(leaves, key=place))

@@ -46,7 +46,7 @@ def stabilise(graph: Graph, storage: DType) -> Graph:
     if not any(part.of("exp") for part in (graph, *bodies)):
         return graph
     try:
-        return check(_Kernels(graph, storage).run())
+        return check(_Kernels(graph, Builder(Level.KERNEL)).run(storage))
     except _UnstableError:
         return graph
 
@@ -70,13 +70,11 @@ class _Rewrite:
 
     def need(self, name: str) -> None:
         """Append a value of the graph, and first what it is made of, if that is not done yet."""
-        if name not in self.degrees:
-            for arg in self.graph.producers[name].args:
-                self.need(arg)
-            self.copy(self.graph.producers[name])
-
-    def copy(self, node: Node) -> None:
-        """Append a node of the graph, with what its degree asks for."""
+        if name in self.degrees:
+            return
+        node = self.graph.producers[name]
+        for arg in node.args:
+            self.need(arg)
         rules = {"exp": self.exp, "sum": self.total, "contract": self.total}
         rules |= {"accum": self.carry, "combine": self.carry}
         rules.get(node.op, self.keep)(node)
@@ -89,7 +87,12 @@ class _Rewrite:
     def exp(self, node: Node) -> None:
         """Take exp relative to the peak of its argument along the dims that it is summed along."""
         (argument,) = node.args
-        dims = self.summed_dims(node.name) & set(self.builder.types[argument].names)
+        dims, reached = set[str](), {node.name}
+        for user in self.graph.nodes:  # operands first
+            if reached & {*user.args}:
+                reached |= {v.name for v in user.outs}
+                dims |= {user.over} if user.op in ("sum", "contract") else set()
+        dims &= {*self.builder.types[argument].names}
         if not dims:
             self.keep(node)
             return
@@ -103,8 +106,10 @@ class _Rewrite:
     def seen(self, node: Node, argument: str) -> str:
         """Return exp's argument where the program looks at it, minus infinity where it masks it."""
         users = self.graph.users(node.name)
-        masks = {u.args[0] for u in users if u.op == "where" and self.is_zero(u.args[2])}
-        if len(masks) != 1 or not all(u.op == "where" for u in users):
+        if not all(u.op == "where" for u in users):
+            return argument
+        masks = {u.args[0] for u in users if self.is_zero(u.args[2])}
+        if len(masks) != 1:
             return argument
         if NO_MASK not in self.builder.types:
             infinity = Node("const", (), (Value(NO_MASK, SCALAR),), value=float("-inf"))
@@ -118,38 +123,27 @@ class _Rewrite:
         node = self.graph.producers[name]
         return node.op == "const" and node.value == 0
 
-    def summed_dims(self, name: str) -> set[str]:
-        """Return the dims that users of a value, and theirs, sum along."""
-        dims, reached = set[str](), {name}
-        for node in self.graph.nodes:  # operands first
-            if reached & {*node.args}:
-                reached |= {v.name for v in node.outs}
-                dims |= {node.over} if node.op in ("sum", "contract") else set()
-        return dims
-
     def total(self, node: Node) -> None:
-        """Sum along a dim; terms that are relative to peaks of their own are made comparable."""
-        args = list(node.args)
+        """Sum along a dim; terms that are relative to peaks of their own are made comparable.
+
+        They become relative to the common peak along that dim.
+        """
+        args, types = list(node.args), self.builder.types
         for i, arg in enumerate(args):
             for peak, power in self.degrees[arg].items():
-                known = self.builder.types.get(peak)
-                if known is not None and node.over in known.names:
-                    if power != 1:
-                        raise _UnstableError
-                    args[i] = self.rescaled(arg, peak, node.over)
+                if peak not in types or node.over not in types[peak].names:
+                    continue
+                if power != 1:
+                    raise _UnstableError
+                common, factor = f"{peak}_common", f"{peak}_decay"
+                if common not in types:
+                    self.add("peak", (peak,), common, over=node.over)
+                    self.add("exp", (self.add("sub", (peak, common), f"{peak}_lowered"),), factor)
+                args[i] = self.add("mul", (arg, factor), f"{arg}_rescaled")
+                rest = {p: n for p, n in self.degrees[arg].items() if p != peak}
+                self.degrees[args[i]] = _plus(rest, {common: 1})
         self.builder.add(replace(node, args=tuple(args)))
         self.degrees[node.name] = _plus(*(self.degrees[a] for a in args))
-
-    def rescaled(self, name: str, peak: str, over: str) -> str:
-        """Return a value relative to the common peak along `over` instead of to its own peaks."""
-        common, factor = f"{peak}_common", f"{peak}_decay"
-        if common not in self.builder.types:
-            self.add("peak", (peak,), common, over=over)
-            self.add("exp", (self.add("sub", (peak, common), f"{peak}_lowered"),), factor)
-        made = self.add("mul", (name, factor), f"{name}_rescaled")
-        rest = {p: n for p, n in self.degrees[name].items() if p != peak}
-        self.degrees[made] = _plus(rest, {common: 1})
-        return made
 
     def carry(self, node: Node) -> None:
         """Sum across the loop, rescaled whenever the running peak rises, or over a split's blocks.
@@ -178,9 +172,8 @@ class _Rewrite:
             return _plus(args[0], {peak: -n for peak, n in args[1].items()})
         if node.op == "where" and self.is_zero(node.args[2]):
             return args[1]
-        if node.op in ("neg", "output"):
-            return args[0]
-        if node.op in ("add", "sub") and args[0] == args[1]:
+        same = node.op in ("add", "sub") and args[0] == args[1]
+        if node.op in ("neg", "output") or same:
             return args[0]
         if any(args):
             raise _UnstableError
@@ -197,44 +190,36 @@ def _plus(*degrees: Degree) -> Degree:
 class _Kernels(_Rewrite):
     """A kernel graph being rebuilt."""
 
-    def __init__(self, graph: Graph, storage: DType) -> None:
-        super().__init__(graph, Builder(Level.KERNEL))
-        self.storage = storage
-
-    def run(self) -> Graph:
+    def run(self, storage: DType) -> Graph:
         """Return the rebuilt graph."""
         for node in self.graph.nodes:
             if node.op == "block":
-                self.block(node)
-            elif node.op == "contract" and len(self.graph.blocks):
-                self.library(node)
+                self.block(node, storage)
+            elif node.op == "contract" and self.graph.blocks:
+                # The library's product stores its result as it is.
+                if any(self.degrees[a] for a in node.args):
+                    raise _UnstableError
+                self.degrees[self.builder.keep(node)] = {}
             else:
                 self.need(node.name)
         if any(self.degrees[name] for name in self.graph.outputs):
             raise _UnstableError
         return self.builder.graph(self.graph.outputs)
 
-    def library(self, node: Node) -> None:
-        """Keep a library product, which stores its result as it is."""
-        if any(self.degrees[a] for a in node.args):
-            raise _UnstableError
-        self.degrees[self.builder.keep(node)] = {}
-
-    def block(self, node: Node) -> None:
+    def block(self, node: Node, storage: DType) -> None:
         """Rebuild a block graph; partial sums are stored with their peaks."""
         assert node.body is not None
         rewrite = _Block(node.body, self)
-        body = with_precision(rewrite.run(node.args), self.storage, squares=False)
+        body = with_precision(rewrite.run(node.args), storage, squares=False)
         outs = list(node.outs)
-        names = [self.builder.free_name(f"{peak}_stored") for peak in rewrite.peaks]
-        for name, inner in zip(names, body.outputs[len(outs) :], strict=True):
+        stored = {peak: self.builder.free_name(f"{peak}_stored") for peak in rewrite.peaks}
+        for name, inner in zip(stored.values(), body.outputs[len(outs) :], strict=True):
             outs.append(Value(name, body.values[inner].type))
         self.builder.add(Node("block", tuple(rewrite.args), tuple(outs), body=body))
-        stored = dict(zip(rewrite.peaks, names, strict=True))
         for out, inner in zip(node.outs, node.body.outputs, strict=True):
             degree = rewrite.degrees[inner]
             self.degrees[out.name] = {stored[peak]: power for peak, power in degree.items()}
-        self.degrees |= {name: {} for name in names}
+        self.degrees |= {name: {} for name in stored.values()}
 
 
 class _Block(_Rewrite):
@@ -265,18 +250,18 @@ class _Block(_Rewrite):
         self.args.append(tensor)
         peaks: dict[str, int] = {}
         for peak, power in self.kernels.degrees[tensor].items():
-            full = self.kernels.builder.types[peak]
+            full, tile = self.kernels.builder.types[peak], f"{peak}_tile"
+            peaks[tile] = power
+            if tile in self.builder.types:
+                continue
+            self.args.append(peak)
             cuts = tuple(c if c in full.names else None for c in node.cuts)
             loop_cut = node.loop_cut if node.loop_cut in full.names else None
-            tile = f"{peak}_tile"
-            if tile not in self.builder.types:
-                self.args.append(peak)
-                bound = Node("input", (), (Value(tile, full),), cuts=cuts, loop_cut=loop_cut)
-                extents = extents_of([self.kernels.builder.types[a] for a in self.args])
-                type_ = tile_type(bound, full, self.space, extents)
-                self.builder.add(replace(bound, outs=(Value(tile, type_),)))
-                self.degrees[tile] = {}
-            peaks[tile] = power
+            bound = Node("input", (), (Value(tile, full),), cuts=cuts, loop_cut=loop_cut)
+            extents = extents_of([self.kernels.builder.types[a] for a in self.args])
+            type_ = tile_type(bound, full, self.space, extents)
+            self.builder.add(replace(bound, outs=(Value(tile, type_),)))
+            self.degrees[tile] = {}
         self.degrees[node.name] = peaks
 
     def store(self, peak: str, beside: Node) -> str:

@@ -15,22 +15,19 @@ from dataclasses import dataclass, replace
 from functools import cached_property, partial
 
 from mirage_kernels.generator.errors import MirageError, SearchError
-from mirage_kernels.generator.ir import Dim, DType, Graph, TensorType, Value, parts_of
+from mirage_kernels.generator.ir import Dim, DType, Graph, Json, TensorType, Value, parts_of
 from mirage_kernels.generator.ir.dtypes import STORAGE_DTYPES
 from mirage_kernels.generator.ir.text import to_json as graph_json
-from mirage_kernels.generator.jobs.job import Found as JsonFound
-from mirage_kernels.generator.jobs.job import Job, Round, code_digest
+from mirage_kernels.generator.jobs.job import Job, Planned, Round, code_digest, work
 from mirage_kernels.generator.jobs.job import Problem as JobProblem
-from mirage_kernels.generator.jobs.work import Assignment, Merged, Planned, work
+from mirage_kernels.generator.recipe import Recipe, Shape, trace
 from mirage_kernels.generator.search.cases import Case, seen_dims, summed_dims
-from mirage_kernels.generator.search.fold import unfolded
 from mirage_kernels.generator.search.gate import batch_dims
 from mirage_kernels.generator.search.kernels import Search, Task
 from mirage_kernels.generator.search.lower import Goal, lower
 from mirage_kernels.generator.search.problem import LARGEST_TILE, Limits, Problem
-from mirage_kernels.generator.search.sketch import Found, ProgramSketch, from_json, to_json
+from mirage_kernels.generator.search.sketch import Counts, Found, LibrarySketch, ProgramSketch
 from mirage_kernels.generator.search.stabilise import stabilise
-from mirage_kernels.generator.search.values import Counts
 from mirage_kernels.generator.search.verify import Prover
 from mirage_kernels.generator.target import target
 
@@ -68,7 +65,7 @@ class Superoptimization:
     limits: Limits
     arch: str
 
-    def identity(self) -> JsonFound:
+    def identity(self) -> dict[str, Json]:
         """Return everything that the outcome depends on, the version of the code included."""
         return {
             "spec": graph_json(self.spec),
@@ -78,31 +75,47 @@ class Superoptimization:
             "code": code_digest(),
         }
 
-    def next_round(self, earlier: Sequence[Sequence[JsonFound]]) -> Round | None:
+    def next_round(self, earlier: Sequence[Sequence[Found]]) -> Round | None:
         """Return the tasks that search, then the tasks that verify what was found."""
         if not earlier:
             problem = Problem(self.spec, self.limits, target(self.arch))
-            search = Search(problem.shortened())
-            return Round("search", [partial(_searched, search, t) for t in search.tasks()])
+            search, own = Search(problem.shortened()), {t.name for t in problem.tensors}
+            parts = frozenset(t.name for t in search.problem.tensors) - own
+            searched = partial(_searched, search, parts)
+            return Round("search", [partial(searched, task) for task in search.tasks()])
         if len(earlier) == 1:
-            programs, _ = _worth_verifying([*map(from_json, earlier[0])], self.limits)
+            programs, _ = self._worth_verifying(earlier[0])
             verifier = Verifier(self.spec)
             batches = [programs[i : i + BATCH] for i in range(0, len(programs), BATCH)]
             return Round("verify", [partial(_verified, verifier, batch) for batch in batches])
         return None
 
-    def merge(self, rounds: Sequence[Sequence[JsonFound]]) -> JsonFound:
+    def merge(self, rounds: Sequence[Sequence[Found]]) -> Found:
         """Return proved programs and counts."""
-        found = [*map(from_json, rounds[0])]
-        programs, slow = _worth_verifying(found, self.limits)
-        proved = tuple(p for batch in map(from_json, rounds[1]) for p in batch.programs)
+        found, batches = rounds
+        programs, slow = self._worth_verifying(found)
+        proved = tuple(p for batch in batches for p in batch.programs)
         counts = Counts(
             states=sum(f.counts.states for f in found),
-            pruned=sum((f.counts.pruned for f in found), Counter(time=slow)),
+            pruned=sum((Counter(f.counts.pruned) for f in found), Counter(time=slow)),
             candidates=len(programs) + slow,
             rejected=len(programs) - len(proved),
         )
-        return to_json(Found(proved, counts))
+        return Found(proved, counts)
+
+    def _worth_verifying(self, found: Sequence[Found]) -> tuple[Sequence[ProgramSketch], int]:
+        """Return the programs worth verifying, cheapest first; how many are too slow or too many.
+
+        The nominal cost of a program bounds its time from below well enough to tell the hopeless
+        ones.
+        """
+        every = dict.fromkeys(program for f in found for program in f.programs)
+        ordered = sorted(every, key=lambda program: program.cost)
+        if self.limits.kept is None or not ordered:
+            return ordered, 0
+        near = [p for p in ordered if p.cost <= SLOWEST * ordered[0].cost]
+        kept = near[: self.limits.verified]
+        return kept, len(ordered) - len(kept)
 
 
 @dataclass(frozen=True)
@@ -153,30 +166,19 @@ def goal_of(spec: Graph, storage: DType) -> Goal:
     return Goal(spec, replace(result, dtype=storage), storage, {})
 
 
-def _searched(search: Search, task: Task) -> JsonFound:
+def _searched(search: Search, parts: frozenset[str], task: Task) -> Found:
+    """Return what a task finds; the library cannot multiply parts of the spec: none is stored."""
     found = search.run(task)
-    programs = found.programs
-    for parts in reversed(search.problem.parts):
-        programs = tuple(filter(None, (unfolded(program, parts) for program in programs)))
-    return to_json(replace(found, programs=programs))
+    programs = (
+        program
+        for program in found.programs
+        if not any(isinstance(k, LibrarySketch) and parts & {*k.args} for k in program.kernels)
+    )
+    return Found(tuple(programs), found.counts)
 
 
-def _verified(verifier: Verifier, batch: Sequence[ProgramSketch]) -> JsonFound:
-    return to_json(Found(tuple(p for p in batch if not verifier.reason_against(p))))
-
-
-def _worth_verifying(found: Sequence[Found], limits: Limits) -> tuple[Sequence[ProgramSketch], int]:
-    """Return the programs worth verifying, cheapest first, and how many are too slow or too many.
-
-    The nominal cost of a program bounds its time from below well enough to tell the hopeless ones.
-    """
-    every = dict.fromkeys(program for f in found for program in f.programs)
-    ordered = sorted(every, key=lambda program: program.cost)
-    if limits.kept is None or not ordered:
-        return ordered, 0
-    near = [p for p in ordered if p.cost <= SLOWEST * ordered[0].cost]
-    kept = near[: limits.verified]
-    return kept, len(ordered) - len(kept)
+def _verified(verifier: Verifier, batch: Sequence[ProgramSketch]) -> Found:
+    return Found(tuple(p for p in batch if not verifier.reason_against(p)))
 
 
 def superoptimize(
@@ -192,16 +194,32 @@ def superoptimize(
 
 def run_search(problem: JobProblem, *, jobs: int, progress: Progress) -> Found:
     """Return the outcome of a search that is made here and kept nowhere."""
-    job = Job("superoptimize", problem)
     stage, done, tasks = "", 0, 0
-    for message in work(Assignment(job, job.key, (), jobs)):
+    for message in work(Job("superoptimize", problem), (), jobs):
         if isinstance(message, MirageError):
             raise message
-        if isinstance(message, Merged):
-            return from_json(message.found)
+        if isinstance(message, Found):
+            return message
         if isinstance(message, Planned):
             stage, done, tasks = message.name, message.done, message.tasks
         else:
             done += 1
         progress(stage, done, tasks)
     raise SearchError("the search ended without an outcome")
+
+
+def search_job(recipe: Recipe, shape: Shape, limits: Limits, *, arch: str) -> Job:
+    """Return the job whose outcome serves a recipe at a shape, in every storage type.
+
+    A dim counts as long where it is in some shape of the recipe, so that one search serves them
+    all; a shape beyond them may be of a class of its own.
+    """
+    long = {d for s in (*recipe.shapes, shape) for d, n in s.dims.items() if n > LARGEST_TILE}
+    spec = shape_class(trace(recipe, shape, DType.FP16), frozenset(long))
+    return Job(recipe.name, Superoptimization(spec, limits, arch))
+
+
+def search_jobs(recipes: Sequence[Recipe], limits: Limits, *, arch: str) -> list[Job]:
+    """Return the jobs of recipes at their own shapes, each once, in order."""
+    jobs = [search_job(r, r.shapes[0], limits, arch=arch) for r in recipes if r.shapes]
+    return list({job.key: job for job in jobs}.values())

@@ -16,39 +16,104 @@ derivations form an acyclic and-or graph; programs are taken from it in `extract
 
 from __future__ import annotations
 
-import sys
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cache, cached_property
 from itertools import product
 
 from mirage_kernels.generator.ir import OPS, DType, Graph, Kind, Phase, join_phases, parts_of
-from mirage_kernels.generator.meaning.abstract import COMBINE_PARTS, PARTS, accum_parts, sum_parts
+from mirage_kernels.generator.meaning.abstract import (
+    COMBINE_PARTS,
+    PARTS,
+    accum_parts,
+    elementwise,
+    sum_parts,
+    summed,
+)
+from mirage_kernels.generator.meaning.terms import Terms
 from mirage_kernels.generator.search.settings import (
     BOTH,
     GRID,
     LOOP,
     PART,
     DimRoles,
+    Dims,
     Setting,
     TensorInfo,
     View,
 )
-from mirage_kernels.generator.search.termspace import TermSpace
+from mirage_kernels.generator.search.sketch import Counts, Leaf, Step
 
 LOAD = "load"  # the step that takes a value from a tensor or a constant
-Dims = frozenset[tuple[str, str]]  # (dim, how it is cut)
 
 
-@dataclass(frozen=True, order=True)
-class Step:
-    """One op on values, by their numbers."""
+@dataclass
+class TermSpace:
+    """What each op makes of which terms, under both pruners; shared by all settings."""
 
-    op: str
-    args: tuple[int, ...]
-    over: str = ""
+    terms: Terms
+    target: int
+    binary: tuple[str, ...]  # the elementwise ops with two operands
+    prune_abstract: bool = True
+
+    def __post_init__(self) -> None:
+        self.zero = self.terms.leaf("const", "0")
+        self.choices = {
+            atom[2][1:]  # so far the target's atoms are the only ones
+            for atom in self.terms.atoms
+            if atom[:2] == ("fn", "where") and len(atom[2]) == 3
+        }
+        # Counts of inputs are packed into one number: adding and comparing them are single steps.
+        capacity = self.terms.occurrences(self.target)
+        counted = sorted(name for name, n in capacity.items() if n < 0x80)  # more are not limited
+        self.shift = {name: 8 * i for i, name in enumerate(counted)}
+        self.high_bits = sum(0x80 << s for s in self.shift.values())
+        self.room = sum(capacity[name] << s for name, s in self.shift.items()) | self.high_bits
+        once: tuple[Callable[..., object], ...] = (self.result, self.ops_on, self._occurrences)
+        for operation in once:
+            setattr(self, operation.__name__, cache(operation))
+
+    def result(
+        self, op: str, args: tuple[int, ...], over: str, parts: tuple[str, ...]
+    ) -> int | None:
+        """Return the term of an op on terms, or None when it can't be needed."""
+        if op in ("sum", "accum", "combine", "contract"):
+            product = self.terms.mul(*args) if op == "contract" else args[0]
+            term = summed(self.terms, product, over, parts)
+        else:
+            term = elementwise(self.terms, op, args)
+        needed = not self.prune_abstract or self.terms.contains(self.target, term)
+        return term if needed else None
+
+    def ops_on(self, low: int, high: int) -> tuple[tuple[str, bool], ...]:
+        """Return the ops on two terms that can be needed, and whether with operands swapped.
+
+        None where the operands together count an input more often than the target does. A
+        contraction can be needed only where the product of its operands can.
+        """
+        room = self.room - self._occurrences(low) - self._occurrences(high)
+        if self.prune_abstract and room & self.high_bits != self.high_bits:
+            return ()
+        ops = []
+        for op in self.binary:
+            if self.result(op, (low, high), "", ()) is not None:
+                ops.append((op, False))
+            if not OPS[op].commutative and self.result(op, (high, low), "", ()) is not None:
+                ops.append((op, True))
+        if self.result("mul", (low, high), "", ()) is not None:
+            ops.append(("contract", False))
+        return tuple(ops)
+
+    def _occurrences(self, term: int) -> int:
+        """Return the packed counts of a term; inputs that the target lacks don't count."""
+        counts = self.terms.occurrences(term).items()
+        return sum(min(n, 127) << self.shift[name] for name, n in counts if name in self.shift)
+
+    def is_chosen_between(self, a: int, b: int) -> bool:
+        """Return whether the program may choose between two terms: a mask, or a choice it makes."""
+        return b == self.zero or (a, b) in self.choices or not self.prune_abstract
 
 
 @dataclass(frozen=True)
@@ -68,12 +133,14 @@ class Value:
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """What enumeration may use: ops with the dims they reduce, and constants with their terms."""
+    """What enumeration may use: ops with the dims they reduce, and constants; and how much."""
 
     elementwise: tuple[str, ...]
     sums: tuple[str, ...]
     contractions: tuple[str, ...]
-    constants: tuple[tuple[str, int, DType], ...]
+    constants: tuple[TensorInfo, ...]
+    most_depth: int
+    most_values: int
 
     def of_arity(self, arity: int) -> tuple[str, ...]:
         """Return the elementwise ops with so many operands."""
@@ -81,48 +148,48 @@ class Vocabulary:
 
 
 @dataclass
-class Counts:
-    """What a search did: values kept, values pruned by reason, programs found and refused."""
+class Values:
+    """Values of one setting by number, with every step that makes each; leaves are loaded."""
 
-    states: int = 0
-    pruned: Counter[str] = field(default_factory=Counter)
-    candidates: int = 0
-    rejected: int = 0
+    setting: Setting
+    values: list[Value] = field(default_factory=list)
+    derivations: list[list[Step]] = field(default_factory=list)
+    leaves: dict[int, Leaf] = field(default_factory=dict)
+
+    def dims_of(self, value: int, order: Sequence[str]) -> tuple[str, ...]:
+        """Return the dims of a stored value, parts first, then in that order."""
+        dims = self.values[value].dims
+        parts = sorted(d for d, how in dims if how == PART)
+        return (*parts, *sorted((d for d, how in dims if how != PART), key=order.index))
 
 
 @dataclass
-class Saturation:
-    """The values of one setting under construction, numbered as they are found."""
+class Saturation(Values):
+    """Every value of one setting that the pruners keep."""
 
-    space: TermSpace
-    vocabulary: Vocabulary
-    setting: Setting
-    max_depth: int
-    most_values: int = sys.maxsize
-    values: list[Value] = field(default_factory=list)
-    keys: list[tuple[int, int]] = field(default_factory=list)  # their terms, and cuts by number
-    cuts: dict[tuple[Dims, str], int] = field(default_factory=dict)  # numbers of dims and phases
-    derivations: list[list[Step]] = field(default_factory=list)
-    leaves: dict[int, View | str] = field(default_factory=dict)  # inputs and constants
+    space: TermSpace = field(kw_only=True)
+    vocabulary: Vocabulary = field(kw_only=True)
     depths: list[int] = field(default_factory=list)
+    counts: Counts = field(default_factory=lambda: Counts(pruned=Counter()))
     numbers: dict[Value, int] = field(default_factory=dict)
-    counts: Counts = field(default_factory=Counts)
-    tried: int = 0  # values whose ops have been tried
+    cuts: dict[tuple[Dims, str], int] = field(default_factory=dict)  # how dims are cut, and phase
+    keys: list[tuple[int, int]] = field(default_factory=list)  # term and cut of each value
+    tried: int = 0  # values whose steps with all older ones were taken
 
-    def add_constants(self) -> None:
-        """Add the constants."""
-        for name, term, dtype in self.vocabulary.constants:
-            self._leaf(Value(term, frozenset(), Phase.BEFORE, _reading(dtype)), name)
+    def __post_init__(self) -> None:
+        for constant in self.vocabulary.constants:
+            reading = _reading(constant.dtype)
+            self._leaf(Value(constant.term, frozenset(), Phase.BEFORE, reading), constant.name)
 
     def add_inputs(self, tensors: Sequence[TensorInfo], roles: DimRoles) -> None:
         """Add every view of every tensor."""
         for tensor in tensors:
             for view in self.setting.views(tensor, roles):
                 phase = Phase.LOOP if view.loop_cut else Phase.BEFORE
-                how = self.setting.how(view, tensor.dims)
-                self._leaf(Value(tensor.term, how, phase, _reading(tensor.dtype)), view)
+                dims = view.dims(tensor.dims)
+                self._leaf(Value(tensor.term, dims, phase, _reading(tensor.dtype)), view)
 
-    def _leaf(self, value: Value, what: View | str) -> None:
+    def _leaf(self, value: Value, what: Leaf) -> None:
         number = self._number(value, 0)
         self.derivations[number] = [Step(LOAD, ())]  # what can be loaded is not computed again
         self.leaves[number] = what
@@ -140,17 +207,28 @@ class Saturation:
 
     def run(self) -> None:
         """Saturate: try every op on every value that has not been tried yet, and all before it."""
-        before = self.tried
+        before, words = self.tried, self.vocabulary
         while self.tried < len(self.values):
             for step in self._steps_at(self.tried):
-                self._take(step)
+                value = self._make(step)
+                if value is None:
+                    continue
+                if value not in self.numbers:
+                    depth = 1 + max(self.depths[i] for i in step.args)
+                    if depth > words.most_depth or len(self.values) >= words.most_values:
+                        reason = "depth" if depth > words.most_depth else "budget"
+                        self.counts.pruned[reason] += 1
+                        continue
+                    self._number(value, depth)
+                self.derivations[self.numbers[value]].append(step)
             self.tried += 1
         self.counts.states += len(self.values) - before
 
     def extended(self, tensors: Sequence[TensorInfo], roles: DimRoles) -> Saturation:
         """Return a saturation that has more inputs, with counts of its own."""
         own = ("values", "keys", "cuts", "leaves", "depths", "numbers")
-        more = replace(self, **{name: copy(getattr(self, name)) for name in own}, counts=Counts())
+        copies = {name: copy(getattr(self, name)) for name in own}
+        more = replace(self, **copies, counts=Counts(pruned=Counter()))
         more.derivations = [[*ways] for ways in self.derivations]
         more.add_inputs(tensors, roles)
         more.run()
@@ -169,18 +247,6 @@ class Saturation:
                 if value is not None:
                     known[node.name] = self._number(value, 1 + max(self.depths[a] for a in args))
 
-    def _take(self, step: Step) -> None:
-        value = self._make(step)
-        if value is None:
-            return
-        if value not in self.numbers:
-            depth = 1 + max(self.depths[i] for i in step.args)
-            if depth > self.max_depth or len(self.values) >= self.most_values:
-                self.counts.pruned["depth" if depth > self.max_depth else "budget"] += 1
-                return
-            self._number(value, depth)
-        self.derivations[self.numbers[value]].append(step)
-
     def _steps_at(self, high: int) -> Iterator[Step]:
         """Yield the steps whose newest operand is `high`.
 
@@ -196,7 +262,7 @@ class Saturation:
                 unneeded += 1
                 continue
             if cut not in meets:
-                meets[cut] = _may_meet(self.values[high], self.values[low])
+                meets[cut] = _met([self.values[high], self.values[low]]) is not None
             if meets[cut]:
                 yield from self._steps_on_two(low, high, ops)
             else:
@@ -204,6 +270,17 @@ class Saturation:
         self.counts.pruned["abstract"] += unneeded
         self.counts.pruned["type"] += apart
         yield from self._choices_at(high)
+
+    def _steps_on_one(self, number: int, value: Value) -> Iterator[Step]:
+        yield from (Step(op, (number,)) for op in self.vocabulary.of_arity(1))
+        parts = sorted(d for d in value.names if d.endswith(parts_of("")))
+        for over in (*self.vocabulary.sums, *parts):
+            if over in value.names:
+                yield Step("sum", (number,), over)
+        if value.phase is Phase.LOOP:
+            yield Step("accum", (number,))
+        if self.setting.split is not None and (parts_of(self.setting.split), PART) in value.dims:
+            yield Step("combine", (number,), self.setting.split)
 
     def _steps_on_two(self, low: int, high: int, ops: Sequence[tuple[str, bool]]) -> Iterator[Step]:
         for op, swapped in ops:
@@ -216,20 +293,6 @@ class Saturation:
                 yield Step(op, (low, high))
             elif low != high:
                 yield Step(op, (high, low))
-
-    def _steps_on_one(self, number: int, value: Value) -> Iterator[Step]:
-        for op in self.vocabulary.of_arity(1):
-            yield Step(op, (number,))
-        for over in self.vocabulary.sums:
-            if over in value.names:
-                yield Step("sum", (number,), over)
-        for dim in sorted(value.names):
-            if dim.endswith(parts_of("")):
-                yield Step("sum", (number,), dim)
-        if value.phase is Phase.LOOP:
-            yield Step("accum", (number,))
-        if self.setting.split is not None and (parts_of(self.setting.split), PART) in value.dims:
-            yield Step("combine", (number,), self.setting.split)
 
     def _choices_at(self, high: int) -> Iterator[Step]:
         """Yield the steps with three operands: a truth value chooses between two numbers."""
@@ -244,77 +307,63 @@ class Saturation:
     def _make(self, step: Step) -> Value | None:
         """Return the value of a step; None when it has no type or its term can't be needed."""
         args = [self.values[i] for i in step.args]
-        dtype = _result_dtype(step.op, args)
-        dims = self._dims_of(step, args, dtype) if dtype is not None else None
-        phase = self._phase_of(step, args, dims) if dims is not None else None
-        if dtype is None or dims is None or phase is None:
+        dtype, met = _result_dtype(step.op, args), _met(args)
+        made = self._typed(step, args, *met) if dtype is not None and met is not None else None
+        if dtype is None or made is None:
             self.counts.pruned["type"] += 1
             return None
+        dims, phase, factors = made
         terms = tuple(a.term for a in args)
         over = (self.setting.loop or "") if step.op == "accum" else step.over
-        parts = self._parts_of(step, args)
-        term = self.space.result(step.op, terms, over.removesuffix(parts_of("")), parts)
+        term = self.space.result(step.op, terms, over.removesuffix(parts_of("")), factors)
         if term is None:
             self.counts.pruned["abstract"] += 1
             return None
         return Value(term, dims, phase, dtype)
 
-    def _dims_of(self, step: Step, args: Sequence[Value], dtype: DType) -> Dims | None:
-        """Return the dims of a result; None where operands are cut differently.
+    def _typed(
+        self, step: Step, args: Sequence[Value], together: Dims, phase: Phase
+    ) -> tuple[Dims, Phase, tuple[str, ...]] | None:
+        """Return dims and phase of a result, and which factors of a sum a step does.
 
         An elementwise op on numbers has the dims of one of its operands: no outer products (the
         same rule for every program; products over a new pair of dims are contractions). Positions
         and truth values may meet along new dims: they are computed where they are used.
         """
-        together: Dims = frozenset().union(*(a.dims for a in args))
-        setting = self.setting
-        if len({d for d, _ in together}) < len(together):
-            return None
+        factors: tuple[str, ...] = PARTS
+        loop, split = self.setting.loop, self.setting.split
+        part = (parts_of(split or ""), PART)
         if step.op == "accum":
             if any(how in (LOOP, BOTH) for _, how in together):
                 return None
-            split = setting.split if setting.loop == setting.split else None
-            return together | {(parts_of(split), PART)} if split else together
+            dims = together | {part} if loop == split else together
+            return dims, Phase.AFTER, accum_parts(split=loop == split)
         if step.op == "combine":
-            return together - {(parts_of(step.over), PART)}
+            ready = phase in (Phase.BEFORE, Phase.AFTER)
+            return (together - {part}, Phase.JOINED, COMBINE_PARTS) if ready else None
         if OPS[step.op].kind is Kind.ELEMENTWISE:
-            free = dtype in (DType.INT32, DType.BOOL) or any(a.dims == together for a in args)
-            return together if free else None
-        how = dict(together)[step.over]
-        if how == GRID and step.over != setting.split:
-            return None
-        left = together - {(step.over, how)}
-        return left | {(parts_of(step.over), PART)} if how == GRID else left
-
-    def _phase_of(self, step: Step, args: Sequence[Value], dims: Dims) -> Phase | None:
-        if step.op == "accum":
-            return Phase.AFTER
-        if step.op == "combine":
-            return Phase.JOINED if args[0].phase in (Phase.BEFORE, Phase.AFTER) else None
-        phase = join_phases(a.phase for a in args)
-        split = self.setting.split
-        own = {(split, GRID), (parts_of(split), PART)} if split else set[tuple[str, str]]()
-        return None if phase is Phase.JOINED and own & dims else phase
-
-    def _parts_of(self, step: Step, args: Sequence[Value]) -> tuple[str, ...]:
-        """Return which factors of a sum a step does."""
-        split = self.setting.split
-        if step.op == "accum":
-            return accum_parts(split=self.setting.loop == split)
-        if step.op == "combine" or step.over.endswith(parts_of("")):
-            return COMBINE_PARTS
-        if not step.over:
-            return PARTS
-        how = dict(args[0].dims)[step.over]
-        return sum_parts(step.over, looped=how in (LOOP, BOTH), split=how == GRID)
+            counted = all(a.dtype in (DType.INT32, DType.BOOL) for a in args)
+            if not counted and all(a.dims != together for a in args):
+                return None
+        else:
+            how = dict(together)[step.over]
+            if how == GRID and step.over != split:
+                return None
+            factors = sum_parts(step.over, looped=how in (LOOP, BOTH), split=how == GRID)
+            if step.over.endswith(parts_of("")):
+                factors = COMBINE_PARTS
+            together = together - {(step.over, how)} | ({part} if how == GRID else set())
+        is_own = split is not None and bool({(split, GRID), part} & together)
+        return None if phase is Phase.JOINED and is_own else (together, phase, factors)
 
 
-def _may_meet(a: Value, b: Value) -> bool:
-    """Return whether two values can be operands of one op: phases and cuts agree."""
-    if join_phases((a.phase, b.phase)) is None:
-        return False
-    together = a.dims | b.dims
-    return len({d for d, _ in together}) == len(together)
+def _met(args: Sequence[Value]) -> tuple[Dims, Phase] | None:
+    """Return the dims and the phase in which operands meet; None where they are cut differently."""
+    phase = join_phases(a.phase for a in args)
+    together: Dims = frozenset().union(*(a.dims for a in args))
+    if phase is None or len({d for d, _ in together}) < len(together):
+        return None
+    return together, phase
 
 
 def _reading(dtype: DType) -> DType:

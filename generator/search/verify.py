@@ -74,8 +74,7 @@ class Proof:
 
     def to_json(self) -> Json:
         """Return the record as JSON data."""
-        method = "random field evaluation"
-        cases = to_data(self.cases)
+        method, cases = "random field evaluation", to_data(self.cases)
         return {"method": method, "log2_failure": self.log2_failure, "cases": cases}
 
 
@@ -114,10 +113,8 @@ class Prover:
         return Proof.of(compared)
 
     def _compared(self, candidate: Graph, case: Case, seed: int) -> Compared:
-        tiled = _retiled(candidate, case)
-        self.compare(
-            tiled, case, seed=seed
-        )  # wrong candidates end here, before any bound is computed
+        # A wrong candidate ends here, before any bound is computed.
+        tiled = self.compare(candidate, case, seed=seed)
         chance = log2_chance(self.spec, tiled, case.sizes)
         draws = draws_needed(chance) if case.bounded else 1
         for more in range(seed + 1, seed + draws):
@@ -126,9 +123,16 @@ class Prover:
         tiles = {name: size for name, size in case.tiles.items() if name in used}
         return Compared(tiles, case.sizes, seed, draws, rounded_up(draws * chance))
 
-    def compare(self, candidate: Graph, case: Case, *, seed: int) -> None:
-        """Evaluate on one draw; raise VerifyError where a result is not the recipe's."""
-        tiled, reference = _retiled(candidate, case), self.reference(case.sizes, seed)
+    def compare(self, candidate: Graph, case: Case, *, seed: int) -> Graph:
+        """Evaluate on one draw; return what was evaluated.
+
+        Raises VerifyError where a result is not the recipe's.
+        """
+        try:
+            tiled = retile(candidate, case.tiles)
+        except GraphError as error:
+            raise VerifyError(f"the candidate cannot be cut: {error.sentence}") from error
+        reference = self.reference(case.sizes, seed)
         reading = array_reading(field_arithmetic(reference.field), case.sizes)
         try:
             made = results(tiled, reference.inputs, reading)
@@ -141,27 +145,25 @@ class Prover:
             if difference:
                 at = f"extents {_text(case.sizes)}, tiles {_text(case.tiles)}, seed {seed}"
                 raise VerifyError(f"not equal to its recipe: {difference} ({at})")
+        return tiled
 
     def reference(self, sizes: Sizes, seed: int) -> Reference:
         """Return the recipe on the draw that `seed` chooses, kept for the next candidate."""
         key = (seed, tuple(sizes.items()))
         if key in self._references:
             return self._references[key]
-        made = self._evaluated(sizes, seed)
-        if sum(a.parts[0].size for a in (*made.inputs, *made.wanted)) <= FEW_ELEMENTS:
-            self._references[key] = made
-        return made
-
-    def _evaluated(self, sizes: Sizes, seed: int) -> Reference:
         attempts = list(self._attempts())
         for attempt, raised in enumerate(attempts):
             field = draw_field(seed + attempt * RETRY_STRIDE, exponents=self.has_exp)
             inputs = self.random_inputs(sizes, field, (seed, attempt), raised=raised)
             reading = array_reading(field_arithmetic(field), sizes)
             try:
-                return Reference(field, inputs, results(self.spec, inputs, reading))
+                made = Reference(field, inputs, results(self.spec, inputs, reading))
             except UndefinedError:
                 continue  # by chance, or by lengths that leave nothing to sum: raise them
+            if sum(a.parts[0].size for a in (*made.inputs, *made.wanted)) <= FEW_ELEMENTS:
+                self._references[key] = made
+            return made
         raise VerifyError(
             f"the recipe divides by zero on {len(attempts)} draws of extents {_text(sizes)}",
             'its mask may leave nothing to sum: say what lengths may be, ranges={"lens": "1..L"}',
@@ -234,13 +236,6 @@ def draws_needed(chance: float) -> int:
     return draws if draws <= MOST_DRAWS else 1
 
 
-def _retiled(candidate: Graph, case: Case) -> Graph:
-    try:
-        return retile(candidate, case.tiles)
-    except GraphError as error:
-        raise VerifyError(f"the candidate cannot be cut: {error.sentence}") from error
-
-
 def _difference(wanted: Array, found: Array) -> str:
     """Say where a result is not the wanted one; "" where it is everywhere."""
     if set(wanted.dims) != set(found.dims):
@@ -267,20 +262,18 @@ def require_signature(spec: Graph, candidate: Graph) -> None:
     Names, dims with their extents and what may be left out are compared, and whether inputs are
     real numbers; storage types are the numeric gate's to compare.
     """
-    wanted = [_declared(n) for n in spec.inputs]
-    found = [_declared(n) for n in candidate.inputs]
-    for ours, theirs in zip(wanted, found, strict=False):
-        if ours != theirs:
-            raise VerifyError(f"its input {theirs} is {ours} in the recipe")
-    if len(found) != len(wanted):
-        raise VerifyError(f"{len(found)} inputs instead of {len(wanted)}")
+    for ours, theirs in zip(spec.inputs, candidate.inputs, strict=False):
+        if _declared(ours) != _declared(theirs):
+            raise VerifyError(f"its input {_declared(theirs)} is {_declared(ours)} in the recipe")
+    if len(candidate.inputs) != len(spec.inputs):
+        raise VerifyError(f"{len(candidate.inputs)} inputs instead of {len(spec.inputs)}")
     if len(candidate.outputs) != len(spec.outputs):
         raise VerifyError(f"{len(candidate.outputs)} results instead of {len(spec.outputs)}")
-    for ours, theirs in zip(spec.outputs, candidate.outputs, strict=True):
-        dims, given = spec.values[ours].type, candidate.values[theirs].type
+    for wanted, name in zip(spec.outputs, candidate.outputs, strict=True):
+        dims, given = spec.values[wanted].type, candidate.values[name].type
         if dims.dims != given.dims:
             raise VerifyError(
-                f"its result {theirs} has dims {_dims(given)}, in the recipe {_dims(dims)}"
+                f"its result {name} has dims {_dims(given)}, in the recipe {_dims(dims)}"
             )
 
 

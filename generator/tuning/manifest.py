@@ -69,7 +69,7 @@ class Compiled:
     @property
     def is_row_wise(self) -> bool:
         """Say whether blocks hold a token each: one variant serves any number of tokens."""
-        return self.buckets[0].built[0].knobs.schedule == RowWise.schedule
+        return self.buckets[-1].built[0].knobs.schedule == RowWise.schedule
 
     @property
     def candidates(self) -> dict[str, Built]:

@@ -13,7 +13,7 @@ from mirage_kernels.generator.cli import main
 from mirage_kernels.generator.commands.arguments import package_kernels
 from mirage_kernels.generator.jobs.store import Store
 from mirage_kernels.generator.pipeline import Event, Progress, Report, Request, Result
-from mirage_kernels.generator.records.folder import records
+from mirage_kernels.generator.records.folder import emitted
 from mirage_kernels.generator.records.record import KernelRecord
 from mirage_kernels.generator.records.sources import files_of
 
@@ -48,7 +48,7 @@ def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture(scope="session")
 def record() -> KernelRecord:
     """A committed kernel: the recipe's first shape in fp16."""
-    return records(package_kernels())["sm_90a/rms_norm_linear/K4096_N6144_fp16.json"]
+    return emitted(package_kernels())["sm_90a/rms_norm_linear/K4096_N6144_fp16.json"]
 
 
 @pytest.fixture

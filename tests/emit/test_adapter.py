@@ -2,32 +2,25 @@
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
-from compilers import assembled, formatted, nvcc
-from sources import source, written
+from compilers import assembled
+from sources import error, source, written
 
 from mirage_kernels.generator.bench.demonstrate import run_triton
-from mirage_kernels.generator.emit.cuda import Kernel, emit_cuda
-from mirage_kernels.generator.emit.header import Header
 from mirage_kernels.generator.ir import DType, Graph
 from mirage_kernels.generator.meaning.arrays import Array, array_reading
 from mirage_kernels.generator.meaning.reals import FLOAT64, STORAGE, round_to
 from mirage_kernels.generator.meaning.walk import results
-from mirage_kernels.generator.plan.lower import tile_program
 from mirage_kernels.generator.plan.threads import with_threads
 from mirage_kernels.generator.recipe import Recipe, Shape, load_recipe, trace
 from mirage_kernels.generator.records.record import About, KernelRecord, load_record
-from mirage_kernels.generator.schedules.choose import shared_bytes, variants
-from mirage_kernels.generator.schedules.producer_blocks import with_producer_blocks
 from mirage_kernels.generator.schedules.streaming import planned
 from mirage_kernels.generator.search.gate import Gate
-from mirage_kernels.generator.target import target
 
 Adapted = Callable[..., Graph]
 GoldenRecord = Callable[[DType], KernelRecord]
@@ -35,7 +28,6 @@ ROOT = Path(__file__).parents[2]
 DTYPES = [DType.FP16, DType.BF16]
 DIMS = {"K": 72, "N": 40, "R": 8}
 each_dtype = pytest.mark.parametrize("dtype", DTYPES, ids=lambda d: d.value)
-each_rank = pytest.mark.parametrize("rank", [8, 16, 24, 64])
 
 
 @pytest.fixture(scope="session")
@@ -75,18 +67,6 @@ def test_contiguous_weights_are_asked_for(recorded: Recorded) -> None:
     assert ", {1, Shape::K}, {2, Shape::K}, {3, Shape::R})" in text
 
 
-@pytest.mark.parametrize("name", ["adapted", "normed_adapted"])
-def test_a_kernel_is_formatted_as_clang_format_would(
-    request: pytest.FixtureRequest, name: str
-) -> None:
-    shape = Shape("a test", {"K": 4096, "N": 4096, "R": 64})
-    program = tile_program("mine", with_threads(request.getfixturevalue(name)(shape)))
-    header = Header("a test", "K4096_N4096_R64_fp16", [("Plan", "a test")])
-    kernel = Kernel(program, variants(program, target("sm_90a")), DType.FP16, header)
-    text = emit_cuda(kernel)
-    assert text == formatted(text)
-
-
 @pytest.mark.parametrize("rank", [16, 24])
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
 def test_a_kernel_spills_no_registers(
@@ -96,30 +76,6 @@ def test_a_kernel_spills_no_registers(
     made = assembled(written(record, tmp_path), arch, tmp_path)
     assert len(made) == 4
     assert [kernel.spill_bytes for kernel in made] == [0] * 4
-
-
-@each_rank
-def test_shared_memory_is_as_large_as_planned(
-    recorded: Recorded, tmp_path: Path, rank: int
-) -> None:
-    record = recorded({"K": 4096, "N": 4096, "R": rank})
-    program = with_producer_blocks(tile_program("lora_linear", record.graph), target("sm_90a"))
-    sizes = [shared_bytes(program, v.knobs) for v in record.variants]
-    names = [
-        f"{'RegisterOperandBlock' if (v.schedule == 'register_operand') else 'SharedMap'}<{name}>"
-        for v, name in zip(record.variants, ("UpTo8M", "UpTo16M", "UpTo32M", "AnyM"), strict=True)
-    ]
-    lines = [
-        f"static_assert({name}::kBytes == {size});" for name, size in zip(names, sizes, strict=True)
-    ]
-    checks = "\n".join(["namespace mirage::generated {", *lines, "}", ""])
-    path = written(record, tmp_path)
-    path.write_text(path.read_text() + checks)
-    command = [nvcc(), "-std=c++17", "-I", str(ROOT / "csrc"), "-ptx", "-arch=sm_90a"]
-    made = subprocess.run(
-        [*command, "-o", str(tmp_path / "kernel.ptx"), str(path)], capture_output=True, text=True
-    )
-    assert made.returncode == 0, made.stderr
 
 
 @pytest.fixture(scope="module")
@@ -137,10 +93,6 @@ def drawn(sizes: dict[str, int], dtype: DType) -> list[Array]:
     held = [np.asarray(round_to(a, dtype), np.float64) for a in arrays]
     tensors = [Array(d, (a,)) for d, a in zip(names, held, strict=True)]
     return [*tensors, Array((), (np.asarray(2.0),))]
-
-
-def error(made: np.ndarray, exact: np.ndarray) -> float:
-    return float(np.linalg.norm(made - exact) / np.linalg.norm(exact))
 
 
 @each_dtype

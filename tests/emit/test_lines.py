@@ -1,27 +1,36 @@
-"""KernelRecord kernels with lines: golden, formatted, and their Triton programs run."""
+"""Kernels with lines, or a result beside the output: formatted, and run as Triton programs."""
 
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
 from compilers import formatted
 from handmade_lines import K, N, record
-from sources import foreign_forms, source
+from sources import error, foreign_forms, source
 
-from mirage_kernels.generator.bench.demonstrate import run_triton
+from mirage_kernels.generator.bench.demonstrate import run_triton, triton_results
 from mirage_kernels.generator.ir import DType
 from mirage_kernels.generator.meaning.arrays import Array
 from mirage_kernels.generator.meaning.reals import round_to
 from mirage_kernels.generator.records.record import KernelRecord
 
-ROOT = Path(__file__).parents[2]
-NAMES = ("ntrans", "layer_norm_linear", "rms_norm_residual", "silu_and_mul")
-FILES = [(name, ending) for name in NAMES for ending in ("cu", "py")]
+RESIDUAL = "rms_norm_linear_residual"
+NAMES = ("ntrans", "layer_norm_linear", "rms_norm_residual", "silu_and_mul", RESIDUAL)
+
+M = 19
+INPUTS = {
+    "x": ("M", "K"),
+    "norm_weight": ("K",),
+    "weight": ("N", "K"),
+    "eps": (),
+    "bias": ("N",),
+    "residual": ("M", "K"),
+    "weight_offset": (),
+}
+SIZES = {"M": M, "K": K, "N": N}
 each_name = pytest.mark.parametrize("name", NAMES)
-each_file = pytest.mark.parametrize(("name", "ending"), FILES)
 
 
 @pytest.fixture(scope="module")
@@ -34,13 +43,6 @@ def test_a_small_shape_has_the_forms_of_the_library(
     records: dict[str, KernelRecord], name: str
 ) -> None:
     assert foreign_forms(records[name]) == []
-
-
-@each_file
-def test_no_line_is_longer_than_100_columns(
-    records: dict[str, KernelRecord], name: str, ending: str
-) -> None:
-    assert [li for li in source(records[name], ending).splitlines() if len(li) > 100] == []
 
 
 @each_name
@@ -67,10 +69,6 @@ def test_a_vector_that_may_be_absent_reads_as_zeros(records: dict[str, KernelRec
 def drawn(*shape: int) -> np.ndarray:
     rng = np.random.default_rng(sum(shape))
     return np.asarray(round_to(rng.standard_normal(shape), DType.FP16), np.float64)
-
-
-def error(made: np.ndarray, exact: np.ndarray) -> float:
-    return float(np.linalg.norm(made - exact) / np.linalg.norm(exact))
 
 
 def test_the_triton_program_of_ntrans_is_close_to_float64(
@@ -130,3 +128,62 @@ def test_the_triton_program_of_layer_norm_is_close_to_float64(
     root = np.sqrt((centred**2).mean(1, keepdims=True) + eps)
     exact = (centred / root * norm_weight + norm_bias) @ weight.T
     assert error(run_triton(records["layer_norm_linear"], inputs), exact) < 1e-3
+
+
+# -- a result beside the output --------------------------------------------------------------------
+
+
+def test_the_header_says_what_is_stored(records: dict[str, KernelRecord]) -> None:
+    text = " ".join(source(records[RESIDUAL], "cu").replace("//", "").split())
+    assert "out [M, N] contiguous, total [M, K] contiguous; any M >= 0." in text
+
+
+def test_every_block_stores_its_share_of_what_products_take(
+    records: dict[str, KernelRecord],
+) -> None:
+    text = source(records[RESIDUAL], "cu")
+    assert "tile::add<T>(step.x_tile, step.residual_tile);" in text
+    assert "tile::contract(scaled_product, scaled_weight, total_tile);" in text
+    assert "tile::store_share<kEvenDepth>(total, {first_token, M, K}, total_tile, k);" in text
+    assert '#include "tile/sliced_k/store_share.cuh"' in text
+
+
+def drawn_inputs(integers: bool) -> dict[str, np.ndarray]:
+    """Draw inputs; integers such that x + residual is +1 and -1, so that the norm divides by 1."""
+    rng = np.random.default_rng(3)
+    found = {}
+    for name, dims in INPUTS.items():
+        shape = [SIZES[d] for d in dims]
+        data = rng.integers(-2, 3, shape) if integers else rng.standard_normal(shape)
+        found[name] = np.asarray(round_to(np.asarray(data, np.float64), DType.FP16), np.float64)
+    found["eps"] = np.asarray(0.0 if integers else 1e-6)
+    found["weight_offset"] = np.asarray(1.0)
+    if integers:
+        found["x"] = rng.choice([-1.0, 1.0], (M, K)) - found["residual"]
+    return found
+
+
+def exact(given: dict[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+    total = given["x"] + given["residual"]
+    root = np.sqrt((total**2).mean(1, keepdims=True) + given["eps"])
+    normed = total / root * (given["norm_weight"] + given["weight_offset"])
+    return normed @ given["weight"].T + given["bias"], total
+
+
+def run(made: KernelRecord, given: dict[str, np.ndarray]) -> list[np.ndarray]:
+    return triton_results(made, [Array(dims, (given[n],)) for n, dims in INPUTS.items()])
+
+
+def test_small_integers_come_out_bit_for_bit_from_triton(records: dict[str, KernelRecord]) -> None:
+    given = drawn_inputs(integers=True)
+    for found, wanted in zip(run(records[RESIDUAL], given), exact(given), strict=True):
+        np.testing.assert_array_equal(found, wanted)
+
+
+def test_the_triton_program_is_close_to_float64_and_rounds_the_sum_once(
+    records: dict[str, KernelRecord],
+) -> None:
+    given = drawn_inputs(integers=False)
+    (out, total), (y, sums) = run(records[RESIDUAL], given), exact(given)
+    np.testing.assert_array_equal(total, np.asarray(round_to(sums, DType.FP16), np.float64))
+    assert np.linalg.norm(out - y) < 1e-3 * np.linalg.norm(y)

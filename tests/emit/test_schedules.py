@@ -17,6 +17,7 @@ from mirage_kernels.generator.emit.table import Entry, emit_table
 from mirage_kernels.generator.ir import DType, Graph
 from mirage_kernels.generator.plan.lower import tile_program
 from mirage_kernels.generator.plan.program import Layout
+from mirage_kernels.generator.plan.threads import with_threads
 from mirage_kernels.generator.recipe import Shape
 from mirage_kernels.generator.records.record import KernelRecord, load_record
 from mirage_kernels.generator.records.sources import files_of, table_of
@@ -48,12 +49,17 @@ SPLIT = {  # written by hand: what the norm weight scales, element type, N
     "split x 6144": ("x", DType.BF16, 6144),
     "split w 4096": ("w", DType.FP16, 4096),
 }
+ADAPTED = {  # by hand as well: a fixture's muGraph, rank; the last one without producer blocks
+    "adapted, rank 8": ("adapted", 8),
+    "adapted, rank 24": ("adapted", 24),
+    "normed and adapted": ("normed_adapted", 64),
+}
 PROLOGUE = ["layer_norm_linear/K4096_N6144_fp16", "layer_norm_linear_full/K4096_N4096_bf16"]
 LORA = ["lora_linear/K4096_N4096_R16_bf16", "lora_linear/K4096_N4096_R64_fp16"]
 GATED = ["gated_mlp/K4096_N4096_fp16", "gated_mlp/K4096_N14336_bf16"]
 NORMED = ["rms_norm_linear/K8192_N10240_bf16", "rms_norm_gated_mlp/K4096_N14336_bf16"]
 STACKED = ["lora_linear_full/K4096_N4096_R16_bf16", "lora_linear_full/K4096_N4096_R64_fp16"]
-NAMES = [*SPLIT, *PROLOGUE, *LORA, *GATED, *NORMED, *STACKED]
+NAMES = [*SPLIT, *ADAPTED, *PROLOGUE, *LORA, *GATED, *NORMED, *STACKED]
 Kernels = Callable[[str], Kernel]
 each_split = pytest.mark.parametrize("name", SPLIT)
 each_prologue = pytest.mark.parametrize("name", PROLOGUE)
@@ -66,7 +72,7 @@ def stacked(name: str) -> KernelRecord:
 
 
 @pytest.fixture(scope="module")
-def kernel(fused: Callable[..., Graph]) -> Kernels:
+def kernel(request: pytest.FixtureRequest, fused: Callable[..., Graph]) -> Kernels:
     """Return the kernel of a name, with the rule's variants."""
 
     @cache
@@ -80,6 +86,12 @@ def kernel(fused: Callable[..., Graph]) -> Kernels:
                 last = replace(chosen[-1], knobs=ClusterSplitK(64, 96, 6))
                 chosen = (*chosen[:-1], last)
             return Kernel(program, chosen, dtype, HEADER)
+        if name in ADAPTED:
+            fixture, rank = ADAPTED[name]
+            shape = Shape("a test", {"K": 4096, "N": 4096, "R": rank})
+            graph = with_threads(request.getfixturevalue(fixture)(shape))
+            program = programs_of("lora_linear", graph, ON.arch)[-1 if rank == 64 else 0]
+            return Kernel(program, variants(program, ON), DType.FP16, HEADER)
         if name in STACKED:
             made = stacked_kernel(stacked(name))
             assert made is not None

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from handmade_lines import record_of
+from sources import error
 
 from mirage_kernels.generator.bench.demonstrate import run_triton
 from mirage_kernels.generator.emit.triton import _ELEMENTWISE
@@ -25,8 +26,7 @@ from mirage_kernels.generator.records.record import KernelRecord
 from mirage_kernels.generator.schedules.streaming import triton_of
 from mirage_kernels.generator.search.gate import Gate
 from mirage_kernels.generator.search.settings import Setting, View
-from mirage_kernels.generator.search.sketch import BlockSketch
-from mirage_kernels.generator.search.values import Step
+from mirage_kernels.generator.search.sketch import BlockSketch, Step
 
 GoldenRecord = Callable[[DType], KernelRecord]
 K, N = 72, 40  # of the golden records: no multiple of a tile
@@ -58,10 +58,6 @@ def drawn(tokens: int, dtype: DType) -> list[Array]:
 def linear_and_residual(x: Tensor, weight: Tensor, residual: Tensor) -> Tensor:
     """linear(x, weight) + residual."""
     return contract(x, weight, over="K") + residual
-
-
-def error(made: np.ndarray, exact: np.ndarray) -> float:
-    return float(np.linalg.norm(made - exact) / np.linalg.norm(exact))
 
 
 def spec_of(recipe: Recipe, dtype: DType) -> Graph:
@@ -106,7 +102,6 @@ def test_a_tensor_of_the_outputs_dims_is_read_where_its_tokens_lie() -> None:
             View("weight", ("N", None), "K"),
             View("residual", ("N", "M"), None),
         ),
-        (),
         (Step("contract", (0, 1), "K"), Step("accum", (3,)), Step("add", (2, 4))),
         ((5, ("M", "N")),),
     )

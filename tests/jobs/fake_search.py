@@ -13,7 +13,8 @@ from pathlib import Path
 
 from mirage_kernels.generator.errors import SearchError
 from mirage_kernels.generator.ir.text import Json
-from mirage_kernels.generator.jobs.job import Found, Round
+from mirage_kernels.generator.jobs.job import Round
+from mirage_kernels.generator.search.sketch import Counts, Found, ProgramSketch
 
 
 @dataclass(frozen=True)
@@ -32,7 +33,7 @@ class FakeSearch:
     at: int = 3
     times: int = 1
 
-    def identity(self) -> Found:
+    def identity(self) -> dict[str, Json]:
         return {"search": "fake", "name": self.name, "tasks": self.tasks}
 
     def next_round(self, earlier: Sequence[Sequence[Found]]) -> Round | None:
@@ -40,8 +41,7 @@ class FakeSearch:
             return None
         if not earlier:
             return Round("search", [partial(self.search, i) for i in range(self.tasks)])
-        programs = [p for result in earlier[0] for p in result["programs"]]
-        return Round("prove", [partial(self.prove, p) for p in programs])
+        return Round("prove", [partial(self.prove, found) for found in earlier[0]])
 
     def search(self, index: int) -> Found:
         if index == self.at and self.trouble and len(self._lines("troubles")) < self.times:
@@ -49,23 +49,21 @@ class FakeSearch:
             self._make_trouble()
         time.sleep(self.seconds)
         self._append("ran", index)
-        program = {"cost": float(index), "kernels": []}
-        return {"programs": [program], "states": index + 1, "b": 1, "a": 0.1}
+        return Found((ProgramSketch((), float(index)),), Counts(index + 1))
 
-    def prove(self, program: Json) -> Found:
-        return {"proved": program["cost"] != 2.0}
+    def prove(self, found: Found) -> Found:
+        return Found(tuple(p for p in found.programs if p.cost != 2.0))
 
     def merge(self, rounds: Sequence[Sequence[Found]]) -> Found:
         found, proofs = rounds
-        programs = [p for r in found for p in r["programs"]]
-        proved = [p for p, proof in zip(programs, proofs, strict=True) if proof["proved"]]
-        counts = {
-            "states": sum(r["states"] for r in found),
-            "pruned": {"type": 1700, "time": 2},
-            "candidates": len(programs) + 2,
-            "rejected": len(programs) - len(proved),
-        }
-        return {"counts": counts, "programs": proved, "order": [list(r) for r in found]}
+        proved = tuple(p for proof in proofs for p in proof.programs)
+        counts = Counts(
+            sum(f.counts.states for f in found),
+            {"type": 1700, "time": 2},
+            len(found) + 2,
+            len(found) - len(proved),
+        )
+        return Found(proved, counts)
 
     def ran(self) -> list[int]:
         """Return the tasks that were run, by anyone, in order."""

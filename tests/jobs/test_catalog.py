@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from mirage_kernels.generator.jobs.catalog import search_job, search_jobs
 from mirage_kernels.generator.jobs.job import SEARCH_CODE, code_digest
 from mirage_kernels.generator.recipe import Recipe, Shape, catalog, load_recipe
 from mirage_kernels.generator.search.problem import Limits
+from mirage_kernels.generator.search.superoptimizer import search_job, search_jobs
 
 ARCH, GENERATOR = "sm_90a", "mirage_kernels.generator"
 SEARCH = f"{GENERATOR}.search.superoptimizer"

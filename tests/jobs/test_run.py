@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import random
-from dataclasses import replace
 
 import pytest
 
-from mirage_kernels.generator.jobs.job import TaskDone
+from mirage_kernels.generator.jobs.job import TaskDone, work
 from mirage_kernels.generator.jobs.local import local
 from mirage_kernels.generator.jobs.run import ATTEMPTS, Origin, even_shares
 from mirage_kernels.generator.jobs.store import Store
-from mirage_kernels.generator.jobs.work import Assignment, work
 from mirage_kernels.generator.request import Event
 
 
@@ -45,21 +43,22 @@ def test_the_outcome_does_not_depend_on_processes_or_lost_workers(fake_job, run_
 @pytest.mark.parametrize("seed", range(3))
 def test_the_outcome_does_not_depend_on_what_is_finished(fake_job, seed: int) -> None:
     job, rng = fake_job("a"), random.Random(seed)
-    told = list(work(Assignment(job, job.key, [])))
+    told = list(work(job, [], 1))
     done = [message for message in told if isinstance(message, TaskDone)]
     assert [(t.round, t.index) for t in done] == [(r, i) for r in (0, 1) for i in range(6)]
-    again = list(work(Assignment(job, job.key, rng.sample(done, 7))))
+    again = list(work(job, rng.sample(done, 7), 1))
     assert again[-1] == told[-1]
     assert len([message for message in again if isinstance(message, TaskDone)]) == 5
 
 
 def test_a_search_of_no_tasks_has_an_outcome(fake_job, run_jobs) -> None:
-    assert run_jobs(fake_job("a", tasks=0))[0].found["programs"] == []
+    assert run_jobs(fake_job("a", tasks=0))[0].found.programs == ()
 
 
 def test_other_sources_refuse_the_work(fake_job) -> None:
     job = fake_job("a")
-    (refusal,) = work(replace(Assignment(job, job.key, []), key="0" * 64))
+    vars(job)["key"] = "0" * 64  # as another version computes it
+    (refusal,) = work(job, [], 1)
     assert "another version" in refusal.sentence
     assert job.problem.ran() == []
 

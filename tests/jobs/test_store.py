@@ -9,7 +9,7 @@ import sqlite3
 import subprocess
 import sys
 import time
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 
 import pytest
@@ -18,10 +18,11 @@ from mirage_kernels.generator.errors import FileError
 from mirage_kernels.generator.jobs.job import Job, TaskDone
 from mirage_kernels.generator.jobs.run import Workshop, complete_all
 from mirage_kernels.generator.jobs.store import Store
+from mirage_kernels.generator.search.sketch import Counts, Found, ProgramSketch
 from mirage_kernels.generator.settings import STORE_VARIABLE, store_folder
 
-FOUND = {"programs": [{"outs": {"z": "fp16[M<=8]", "a": "fp32[]"}}], "least": float("-inf")}
-TASKS = [TaskDone(0, i, {"programs": [f"p{i}"], "outs": {"z": 1, "a": 2}}, 0.25) for i in range(4)]
+FOUND = Found((ProgramSketch((), 0.1),), Counts(7, {"type": 3}, 2, 1))
+TASKS = [TaskDone(0, i, Found((ProgramSketch((), i / 3),)), 0.25) for i in range(4)]
 KEY = "key"
 
 
@@ -33,17 +34,15 @@ def refuse() -> None:
     raise HeldError
 
 
-def test_results_and_tasks_read_back_with_the_order_of_names(store: Store, fake_job) -> None:
+def test_results_and_tasks_read_back(store: Store, fake_job) -> None:
     job = fake_job("kept")
     assert store.result(job.key) is None
     assert not store.folder.exists()
     for task in TASKS:
         store.keep_task(job.key, task)
     assert store.tasks(job.key) == TASKS
-    assert list(store.tasks(job.key)[0].found["outs"]) == ["z", "a"]
     store.keep(job, FOUND, 2.5)
     assert store.result(job.key) == (FOUND, 2.5)
-    assert list(FOUND["programs"][0]["outs"]) == ["z", "a"]
     assert store.tasks(job.key) == []
     assert store.result(fake_job("other").key) is None
 
@@ -57,6 +56,17 @@ def test_a_damaged_database_is_put_aside_and_made_again(store: Store, fake_job, 
     assert "the same command" in caught.value.hint
     assert run_jobs(job)[0].origin.value == "new"
     assert store.path.with_suffix(".damaged").is_file()
+
+
+@pytest.mark.parametrize("found", [b"{", b'{"programs": [{"cost": "?"}]}'])
+def test_a_malformed_result_is_damage(store: Store, fake_job, run_jobs, found: bytes) -> None:
+    job = fake_job("a")
+    run_jobs(job)
+    with closing(sqlite3.connect(store.path)) as database, database:
+        database.execute("UPDATE results SET found = ?", (found,))
+    with pytest.raises(FileError, match="was damaged"):
+        run_jobs(job)
+    assert run_jobs(job)[0].origin.value == "new"
 
 
 def complete_here(job: Job, store: Store, origins: multiprocessing.Queue) -> None:

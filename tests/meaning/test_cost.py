@@ -20,9 +20,9 @@ from mirage_kernels.generator.search.sketch import (
     BlockSketch,
     LibrarySketch,
     ProgramSketch,
+    Step,
     middle_name,
 )
-from mirage_kernels.generator.search.values import Step
 from mirage_kernels.generator.target import target
 
 Fused = Callable[..., Graph]
@@ -44,9 +44,7 @@ def kernel(fused: Fused) -> Graph:
 def two_kernels(recipe: Recipe) -> Graph:
     """Scale the weight in one kernel, multiply in another: no norm, for the cost alone."""
     views = (View("norm_weight", (None,), None), View("weight", ("N",), None))
-    scaling = BlockSketch(
-        Setting(("N",), None), views, (), (Step("mul", (0, 1)),), ((2, ("N", "K")),)
-    )
+    scaling = BlockSketch(Setting(("N",), None), views, (Step("mul", (0, 1)),), ((2, ("N", "K")),))
     product = LibrarySketch((middle_name(0), "x"), "K", ("N", "M"))
     spec = trace(recipe, SHAPE, DType.FP16)
     goal = Goal(spec, output_type(recipe, SHAPE, DType.FP16), DType.FP16, {"N": 16})
@@ -91,12 +89,10 @@ def row_sums(recipe: Recipe, *kernels: BlockSketch, tiles: dict[str, int]) -> Gr
 
 
 def test_blocks_that_share_a_sum_fill_the_multiprocessors(rms_norm_linear: Recipe) -> None:
-    whole = BlockSketch(
-        Setting(("M",), None), (View("x", ("M",), None),), (), (SUM,), ((1, ("M",)),)
-    )
+    whole = BlockSketch(Setting(("M",), None), (View("x", ("M",), None),), (SUM,), ((1, ("M",)),))
     steps = (SUM, Step("combine", (1,), "K"))
     shared = BlockSketch(
-        Setting(("M", "K"), None, "K"), (View("x", ("M", "K"), None),), (), steps, ((2, ("M",)),)
+        Setting(("M", "K"), None, "K"), (View("x", ("M", "K"), None),), steps, ((2, ("M",)),)
     )
     one = row_sums(rms_norm_linear, whole, tiles={})
     many = row_sums(rms_norm_linear, shared, tiles={parts_of("K"): 64})
@@ -106,9 +102,9 @@ def test_blocks_that_share_a_sum_fill_the_multiprocessors(rms_norm_linear: Recip
 def test_partial_sums_between_kernels_are_written_and_read(rms_norm_linear: Recipe) -> None:
     stored = ((1, (parts_of("K"), "M")),)
     views = (View("x", ("M", "K"), None),)
-    first = BlockSketch(Setting(("M", "K"), None, "K"), views, (), (SUM,), stored)
+    first = BlockSketch(Setting(("M", "K"), None, "K"), views, (SUM,), stored)
     read, total = View(middle_name(0), ("M",), None), Step("sum", (0,), parts_of("K"))
-    last = BlockSketch(Setting(("M",), None), (read,), (), (total,), ((1, ("M",)),))
+    last = BlockSketch(Setting(("M",), None), (read,), (total,), ((1, ("M",)),))
     few, many = (
         cost(row_sums(rms_norm_linear, first, last, tiles={parts_of("K"): tile}))
         for tile in (32, 4)  # 128 blocks, or 1,024

@@ -10,7 +10,6 @@ import pytest
 from mirage_kernels.generator import pipeline
 from mirage_kernels.generator.build.compile import ROOT
 from mirage_kernels.generator.recipe import load_recipe
-from mirage_kernels.generator.records.record import MuGraphRecord
 from mirage_kernels.generator.request import Request, requests
 from mirage_kernels.generator.schedules import streaming
 from mirage_kernels.generator.schedules.attention import plan as attention
@@ -39,7 +38,6 @@ def request_of_nine(tmp_path: Path) -> Request:
 
 def test_more_tensors_than_a_launch_carries_are_not_planned(request_of_nine: Request) -> None:
     result = pipeline.generate(request_of_nine, jobs=1, progress=lambda _: None)
-    assert isinstance(result.record, MuGraphRecord)
     assert result.record.no_plan == "long_sum: a launch carries 8 tensors, not 9"
 
 

@@ -2,31 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 from handmade_lines import LAYER_NORM_LINEAR, NORM_RESIDUAL, NTRANS, mugraph, record
+from msgspec.structs import replace
 
 from mirage_kernels.generator.errors import PlanError
 from mirage_kernels.generator.ir import Graph
 from mirage_kernels.generator.plan.lower import tile_program
-from mirage_kernels.generator.plan.program import (
-    Do,
-    Layout,
-    Roles,
-    Statement,
-    TileProgram,
-)
+from mirage_kernels.generator.plan.program import Do, Layout, Roles, Statement, TileProgram
 from mirage_kernels.generator.records.record import load_record
 from mirage_kernels.generator.schedules.choose import variants
-from mirage_kernels.generator.schedules.row_wise import (
-    RowWise,
-    elementwise_knobs,
-    row_wise_knobs,
-)
+from mirage_kernels.generator.schedules.row_wise import RowWise, elementwise_knobs, row_wise_knobs
 from mirage_kernels.generator.schedules.sliced_k import BUCKETS_WITH_STATISTICS, RING, Footprint
-from mirage_kernels.generator.search.settings import Setting
-from mirage_kernels.generator.search.values import Step
+from mirage_kernels.generator.search.settings import Setting, View
+from mirage_kernels.generator.search.sketch import Step
 from mirage_kernels.generator.target import target
 
 
@@ -149,8 +138,8 @@ def test_parts_are_the_longest_that_divide_a_line() -> None:
 
 def test_sums_of_lines_that_the_grid_cuts_have_no_plan() -> None:
     cuts = {"x": ("M", "K"), "norm_weight": (None, "K"), "residual": ("M", "K")}
-    views = tuple(replace(v, cuts=cuts.get(v.tensor, (None, None))) for v in NORM_RESIDUAL.views)
-    cut = replace(NORM_RESIDUAL, setting=Setting(("M", "K"), None), views=views)
+    views = (View(v.tensor, cuts.get(v.tensor, (None, None)), None) for v in NORM_RESIDUAL.views)
+    cut = replace(NORM_RESIDUAL, setting=Setting(("M", "K"), None), leaves=(*views, "size_K"))
     assert refusal(mugraph("rms_norm_residual", cut)).endswith("the grid cuts are not planned")
 
 

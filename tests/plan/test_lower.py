@@ -19,9 +19,9 @@ from mirage_kernels.generator.search.sketch import (
     BlockSketch,
     LibrarySketch,
     ProgramSketch,
+    Step,
     middle_name,
 )
-from mirage_kernels.generator.search.values import Step
 
 Fused = Callable[..., Graph]
 SHAPE = Shape("a test", {"K": 72, "N": 40})
@@ -36,7 +36,7 @@ def lowered(recipe: Recipe, *kernels: BlockSketch | LibrarySketch) -> Graph:
 
 def sketch(loop: str | None, views: tuple[View, ...], *steps: Step) -> BlockSketch:
     results = ((len(views) + len(steps) - 1, ("M", "N")),)
-    return BlockSketch(Setting(("N", "M"), loop), views, (), steps, results)
+    return BlockSketch(Setting(("N", "M"), loop), views, steps, results)
 
 
 def looped(*tensors: str) -> tuple[View, ...]:
@@ -138,9 +138,7 @@ def refusal(graph: Graph) -> str:
 
 def test_a_mugraph_of_two_kernels_has_no_plan(rms_norm_linear: Recipe) -> None:
     views = (View("norm_weight", (None,), None), View("weight", ("N",), None))
-    scaling = BlockSketch(
-        Setting(("N",), None), views, (), (Step("mul", (0, 1)),), ((2, ("N", "K")),)
-    )
+    scaling = BlockSketch(Setting(("N",), None), views, (Step("mul", (0, 1)),), ((2, ("N", "K")),))
     graph = lowered(rms_norm_linear, scaling, LibrarySketch((middle_name(0), "x"), "K", ("N", "M")))
     assert refusal(graph) == "mine: the muGraph has several kernels, this plan takes one"
 
@@ -153,7 +151,7 @@ def test_a_product_without_a_loop_has_no_plan(rms_norm_linear: Recipe) -> None:
 def test_a_loop_without_a_product_has_no_plan(rms_norm_linear: Recipe) -> None:
     views = (View("x", ("M",), "K"),)
     steps = (Step("sum", (0,), "K"), Step("accum", (1,)))
-    summing = BlockSketch(Setting(("M",), "K"), views, (), steps, ((2, ("M",)),))
+    summing = BlockSketch(Setting(("M",), "K"), views, steps, ((2, ("M",)),))
     graph = lowered(rms_norm_linear, summing, LibrarySketch(("weight", "x"), "K", ("N", "M")))
     body = graph.blocks[0].body
     assert body is not None

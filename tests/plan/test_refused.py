@@ -18,8 +18,7 @@ from mirage_kernels.generator.plan.lower import tile_program
 from mirage_kernels.generator.plan.tail import EVEN_DEPTH, PAST
 from mirage_kernels.generator.recipe import Program, Recipe, Shape, recipe
 from mirage_kernels.generator.search.settings import Setting, View
-from mirage_kernels.generator.search.sketch import BlockSketch
-from mirage_kernels.generator.search.values import Step
+from mirage_kernels.generator.search.sketch import BlockSketch, Step
 
 X, WEIGHT = View("x", (None, "M"), "K"), View("weight", ("N", None), "K")
 LINEAR = {"x": "M K", "weight": "N K"}
@@ -39,7 +38,7 @@ def mugraph(source: Recipe, views: tuple[View, ...], *steps: Step, depth: int = 
     shape = Shape("a test", {d: static[d] for d in source.static_dims})
     setting = Setting(("N", "M"), "K") if WEIGHT in views else Setting(("M",), None)
     result = (len(views) + len(steps) - 1, tuple(source.output.split()))
-    sketch = BlockSketch(setting, views, (), steps, (result,))
+    sketch = BlockSketch(setting, views, steps, (result,))
     return handmade(source, sketch, shape)
 
 

@@ -21,8 +21,7 @@ from small import ON
 from mirage_kernels.generator.ir import OPS, DType, Graph
 from mirage_kernels.generator.search.problem import Limits, Problem
 from mirage_kernels.generator.search.settings import Setting, View
-from mirage_kernels.generator.search.sketch import BlockSketch
-from mirage_kernels.generator.search.values import Step
+from mirage_kernels.generator.search.sketch import BlockSketch, Step
 
 KINDS = {DType.INT32: "int", DType.BOOL: "bool"}  # of all others: "real"
 
@@ -243,15 +242,12 @@ class Enumeration:
         """Return an expression as the search would hand it on."""
         made = sorted(self.ops[number])
         used = sorted({a for n in made for a in self.steps[n].args if a < self.leaves})
-        views = [i for i in used if isinstance(self.sources[i], View)]
-        constants = [i for i in used if i not in views]
-        place = {old: new for new, old in enumerate((*views, *constants, *made))}
+        place = {old: new for new, old in enumerate((*used, *made))}
         steps = [self.steps[n] for n in made]
         dims = tuple(d for d in self.problem.order if d in self.problem.roles.output)
         return BlockSketch(
             self.setting,
-            tuple(s for s in (self.sources[i] for i in views) if isinstance(s, View)),
-            tuple(str(self.sources[i]) for i in constants),
+            tuple(self.sources[i] for i in used),
             tuple(Step(s.op, tuple(place[a] for a in s.args), s.over) for s in steps),
             ((place[number], dims),),
         )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
 
@@ -12,7 +12,7 @@ from mirage_kernels.generator.language import Tensor
 from mirage_kernels.generator.recipe import load_recipe, trace
 from mirage_kernels.generator.search.kernels import Search
 from mirage_kernels.generator.search.problem import Limits, Problem
-from mirage_kernels.generator.search.sketch import BlockSketch, Found, ProgramSketch
+from mirage_kernels.generator.search.sketch import BlockSketch, Found, Leaf, ProgramSketch
 from mirage_kernels.generator.search.superoptimizer import (
     Verifier,
     shape_class,
@@ -87,8 +87,7 @@ def expression(block: BlockSketch) -> str:
     Operands of commutative ops are sorted; equal expressions are computed once, so two block graphs
     of one setting are the same program exactly if their expressions are.
     """
-    words = [_view_text(v.tensor, v.cuts, v.loop_cut) for v in block.views]
-    words += block.constants
+    words = [_leaf_text(leaf) for leaf in block.leaves]
     for step in block.steps:
         args = [words[a] for a in step.args]
         if OPS[step.op].commutative:
@@ -100,8 +99,10 @@ def expression(block: BlockSketch) -> str:
     return f"{where}{split}: {', '.join(words[value] for value, _ in block.results)}"
 
 
-def _view_text(tensor: str, cuts: Sequence[str | None], loop_cut: str | None) -> str:
-    return f"{tensor}[{','.join(c or '-' for c in cuts)}|{loop_cut or '-'}]"
+def _leaf_text(leaf: Leaf) -> str:
+    if isinstance(leaf, str):
+        return leaf
+    return f"{leaf.tensor}[{','.join(c or '-' for c in leaf.cuts)}|{leaf.loop_cut or '-'}]"
 
 
 def block_of(program: ProgramSketch) -> BlockSketch:

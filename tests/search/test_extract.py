@@ -10,7 +10,8 @@ import pytest
 from mirage_kernels.generator.search.extract import Extraction, Program
 from mirage_kernels.generator.search.refine import Refined
 from mirage_kernels.generator.search.settings import Setting
-from mirage_kernels.generator.search.values import LOAD, Step
+from mirage_kernels.generator.search.sketch import Step
+from mirage_kernels.generator.search.values import LOAD
 
 Choice = tuple[tuple[int, Step], ...]
 INPUT = Step(LOAD, ())

@@ -10,7 +10,7 @@ from mirage_kernels.generator.errors import PlanError, SearchError, VerifyError
 from mirage_kernels.generator.ir import DType, Graph
 from mirage_kernels.generator.meaning.cost import estimate
 from mirage_kernels.generator.recipe import Recipe, Shape, output_type, trace
-from mirage_kernels.generator.search.costs import nominal_sizes
+from mirage_kernels.generator.search.extract import nominal_sizes
 from mirage_kernels.generator.search.lower import Goal, lower
 from mirage_kernels.generator.search.select import Ranked, choose, rank, tile_choices
 from mirage_kernels.generator.search.settings import Setting, View
@@ -18,9 +18,9 @@ from mirage_kernels.generator.search.sketch import (
     BlockSketch,
     LibrarySketch,
     ProgramSketch,
+    Step,
     middle_name,
 )
-from mirage_kernels.generator.search.values import Step
 from mirage_kernels.generator.target import target
 
 Fused = Callable[..., Graph]
@@ -37,9 +37,7 @@ def spec(rms_norm_linear: Recipe) -> Graph:
 def two_kernels(rms_norm_linear: Recipe, spec: Graph) -> Graph:
     """The weight scaled by one kernel and multiplied by the library, for its cost alone."""
     views = (View("norm_weight", (None,), None), View("weight", ("N",), None))
-    scaling = BlockSketch(
-        Setting(("N",), None), views, (), (Step("mul", (0, 1)),), ((2, ("N", "K")),)
-    )
+    scaling = BlockSketch(Setting(("N",), None), views, (Step("mul", (0, 1)),), ((2, ("N", "K")),))
     product = LibrarySketch((middle_name(0), "x"), "K", ("N", "M"))
     result = output_type(rms_norm_linear, SHAPE, DType.FP16)
     return lower(ProgramSketch((scaling, product)), Goal(spec, result, DType.FP16, {"N": 16}))

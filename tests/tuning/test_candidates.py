@@ -16,7 +16,6 @@ from mirage_kernels.generator.recipe import Shape
 from mirage_kernels.generator.records.record import load_record
 from mirage_kernels.generator.schedules.choose import (
     MUCH,
-    ROW_WISE_AT,
     STAGES_OF_EACH,
     Candidate,
     Wanted,
@@ -37,6 +36,7 @@ from mirage_kernels.generator.schedules.loop import (
     producers_of,
     prologue_warps,
 )
+from mirage_kernels.generator.schedules.row_wise import COMPARED_AT
 from mirage_kernels.generator.schedules.sliced_k import Footprint, SlicedK
 from mirage_kernels.generator.target import TARGETS, target
 
@@ -124,7 +124,7 @@ def test_more_weights_more_tokens_and_fewer_stages_are_predicted_to_take_longer(
 
 
 def test_no_prediction_is_faster_than_device_memory(program: TileProgram) -> None:
-    work = Streaming.of(program, ON)
+    work = Streaming(program.streamed, ON)
     floor = 2 * work.rows * work.depth / ON.memory_bytes_per_us / OVERLAP
     assert all(c.predicted_us > floor for c in found(program, 8))
 
@@ -250,8 +250,8 @@ def test_what_was_chosen_before_is_measured_again_if_it_can_be(fused: Fused) -> 
 
 def test_lines_are_compared_at_one_number_of_tokens() -> None:
     programs = committed("ntrans/K4096")
-    assert [*by_size(programs[0], ON)] == [ROW_WISE_AT]
-    warps = {c.knobs.warps for c in candidates(programs, ROW_WISE_AT, ON, MANY)}
+    assert [*by_size(programs[0], ON)] == [COMPARED_AT]
+    warps = {c.knobs.warps for c in candidates(programs, COMPARED_AT, ON, MANY)}
     assert warps == {2, 4, 8, 16}
     with pytest.raises(PlanError, match="no bucket of 8 tokens"):
         candidates(programs, 8, ON, MANY)

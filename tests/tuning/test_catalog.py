@@ -19,10 +19,10 @@ from mirage_kernels.generator.plan.lower import tile_program
 from mirage_kernels.generator.plan.program import TileProgram
 from mirage_kernels.generator.records.record import KernelRecord, load_record
 from mirage_kernels.generator.records.sources import files_of, plan_of, table_of
-from mirage_kernels.generator.schedules.choose import ROW_WISE_AT, programs_of, variants
+from mirage_kernels.generator.schedules.choose import programs_of, variants
 from mirage_kernels.generator.schedules.loop import producers_of
 from mirage_kernels.generator.schedules.register_operand import RegisterOperand
-from mirage_kernels.generator.schedules.row_wise import RowWise
+from mirage_kernels.generator.schedules.row_wise import COMPARED_AT, RowWise
 from mirage_kernels.generator.schedules.schedule import Knobs
 from mirage_kernels.generator.schedules.sliced_k import SlicedK
 from mirage_kernels.generator.target import target
@@ -247,7 +247,7 @@ def test_a_record_with_nothing_apart_is_emitted_so() -> None:
 def test_lines_have_the_choice_of_their_one_bucket() -> None:
     programs, rule = of_kernel("ntrans/K4096")
     other = RowWise(8, 2)
-    chosen = chosen_variants(programs, ON, measured({ROW_WISE_AT: other}, rule[0]))
+    chosen = chosen_variants(programs, ON, measured({COMPARED_AT: other}, rule[0]))
     assert [(v.bucket, v.knobs) for v in chosen] == [(0, other)]
 
 

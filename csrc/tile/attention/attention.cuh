@@ -7,6 +7,13 @@
 #include "tile/attention/flash_decode/work.cuh"
 #include "tile/attention/launch_heuristic.cuh"
 #include "tile/attention/wgmma/work.cuh"
+#include "variants.h"
+
+MIRAGE_SCHEDULE(FlashAttention)
+MIRAGE_KNOB(Keys)
+MIRAGE_KNOB(KeySums)
+MIRAGE_KNOB(Dynamic)
+MIRAGE_KNOB(Producers)
 
 namespace mirage::tile {
 

@@ -14,3 +14,6 @@
 
 #include "tile/batched_lora/consumers.cuh"
 #include "tile/batched_lora/producers.cuh"
+#include "variants.h"
+
+MIRAGE_KNOB(Slices)

@@ -10,6 +10,12 @@
 #pragma once
 
 #include "tile/copy/tma_pipeline.cuh"
+#include "variants.h"
+
+MIRAGE_SCHEDULE(ClusterSplitK)
+MIRAGE_KNOB(Turns)
+MIRAGE_KNOB(TmaTiles)
+MIRAGE_KNOB(Sets)
 
 namespace mirage::tile {
 

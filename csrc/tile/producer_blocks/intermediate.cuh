@@ -17,6 +17,13 @@
 #include "launch.h"
 #include "tile/epilogue.cuh"
 #include "tile/mma/resident.cuh"
+#include "variants.h"
+
+MIRAGE_KNOB(ProducerRows)
+MIRAGE_KNOB(ProducerTokens)
+MIRAGE_KNOB(ProducerWarps)
+MIRAGE_KNOB(ProducerGroups)
+MIRAGE_KNOB(ProducerStages)
 
 namespace mirage::tile {
 

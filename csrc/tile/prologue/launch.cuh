@@ -4,6 +4,10 @@
 
 #include "launch.h"
 #include "tile/row_wise/rows.cuh"
+#include "variants.h"
+
+MIRAGE_SCHEDULE(AfterPrologue)
+MIRAGE_KNOB(PrologueWarps)
 
 namespace mirage::tile {
 

@@ -15,6 +15,10 @@
 
 #include "tile/cluster_split_k/block.cuh"
 #include "tile/mma/resident.cuh"
+#include "variants.h"
+
+MIRAGE_SCHEDULE(RegisterOperand)
+MIRAGE_KNOB(Barriers)
 
 namespace mirage::tile {
 

@@ -8,6 +8,11 @@
 #include "tile/math/elementwise.cuh"
 #include "tile/reduce/across_warps.cuh"
 #include "tile/sync/dependent_launch.cuh"
+#include "variants.h"
+
+MIRAGE_SCHEDULE(RowWise)
+MIRAGE_SCHEDULE(Elementwise)
+MIRAGE_KNOB(Line)
 
 namespace mirage::tile {
 

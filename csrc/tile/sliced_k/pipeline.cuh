@@ -10,6 +10,10 @@
 
 #include "tile/mma/fragments.cuh"
 #include "tile/sync/dependent_launch.cuh"
+#include "variants.h"
+
+MIRAGE_SCHEDULE(SlicedK)
+MIRAGE_KNOB(Chunks)
 
 namespace mirage::tile {
 

@@ -8,8 +8,7 @@ from mirage_kernels.generator.emit.forms import Emitted, recipe_files
 from mirage_kernels.generator.emit.table import Entry
 from mirage_kernels.generator.ir import Graph, parts_of, retile
 from mirage_kernels.generator.records.headers import attention_header
-from mirage_kernels.generator.records.plans import Plan, options_of, require_room
-from mirage_kernels.generator.records.record import About, KernelRecord
+from mirage_kernels.generator.records.record import About, KernelRecord, Plan, require_room
 from mirage_kernels.generator.schedules.attention.lower import attention_program
 from mirage_kernels.generator.schedules.attention.program import AttentionRoles, form_name
 from mirage_kernels.generator.schedules.attention.variants import (
@@ -81,7 +80,7 @@ def kernel_of(record: KernelRecord) -> AttentionKernel:
 def entries(record: KernelRecord) -> list[Entry]:
     """Return the row of a record."""
     about = (record.dtype, record.shape, record.stem)
-    return [Entry(record.recipe, *about, options=options_of(record), reads_cache=True)]
+    return [Entry(record.recipe, *about, options=record.options, reads_cache=True)]
 
 
 def form(subject: Subject) -> str:

@@ -25,7 +25,6 @@ from mirage_kernels.generator.schedules.producer_blocks.writer import (
     PAIRED,
     PAIRS,
     includes,
-    write_workspace,
 )
 from mirage_kernels.generator.schedules.register_operand.writer import PLAN, write_loop
 from mirage_kernels.generator.schedules.schedule import Variant
@@ -39,123 +38,125 @@ IN_PAIRS = (
     "producer blocks with register operands: pairs that split the depth compute {} for pairs of "
     "consumer blocks"
 )
+CONFIG = "template <class Config>"
+WORKSPACE = "int64_t workspace(Config, const LaunchArgs& args) {"
+CONSTANTS = ("kRows = Consumers::kProducerRows", "kTokens = Consumers::kProducerTokens")
 
 
 def producers(consumers: TileProgram, variants: Sequence[Variant]) -> Part:
-    """Return the form of producer blocks, which `consumers` receive from."""
-    (kept,) = consumers.received
-    about = (OF_STACKS if consumers.stacked else ABOUT).format(kept.args[0])
+    """Return the form of producer blocks by sliced-K, which `consumers` receive from."""
     own = includes(replace(consumers, producers=None))
-    lines = lines_of(_write, consumers, variants)
-    return Part(FORM, about, (*own, "tile/tile.cuh"), (), lines)
+    if consumers.stacked:
+        about, lines = OF_STACKS, lines_of(_write_first_launch, consumers)
+    else:
+        about, lines = ABOUT, lines_of(_write_in_launch, consumers, variants)
+    return Part(FORM, about.format(_total(consumers)), (*own, "tile/tile.cuh"), (), lines)
 
 
-def _write(writer: Writer, consumers: TileProgram, variants: Sequence[Variant]) -> None:
-    """Write who produces what, and what producers run: sliced-K."""
-    program = consumers.producers
+def _total(consumers: TileProgram) -> str:
+    (kept,) = consumers.received
+    return kept.args[0]
+
+
+def _write_in_launch(writer: Writer, consumers: TileProgram, variants: Sequence[Variant]) -> None:
+    """Write which blocks of the consumers' launch produce, and what they run."""
+    program, roles = consumers.producers, consumers.roles
     assert program is not None
-    name, (total, dim) = program.recipe, (consumers.received[0].args[0], consumers.roles.inner[0])
-    if program.stacked:
-        _first_launch_plan(writer, consumers)
-    else:
-        writer.write(f"// The first blocks of the grid compute {total} for all others.", CONFIG)
-        with writer.block("struct ProducerPlan : Config {", "};"):
-            writer.line("using Element = typename Config::T;")
-            writer.line(f"static constexpr int kInner = Config::{dim};")
-        writer.write(*PRODUCER_BLOCKS_TEXT)
-    writer.write(f"namespace {NAMESPACE} {{", "")
+    writer.write(
+        f"// The first blocks of the grid compute {_total(consumers)} for all others.",
+        CONFIG,
+        "struct ProducerPlan : Config {",
+        "  using Element = typename Config::T;",
+        f"  static constexpr int kInner = Config::{roles.inner[0]};",
+        "};",
+        CONFIG,
+        "using ProducerBlocks = tile::ProducerBlocks<ProducerPlan<Config>>;",
+        "",
+        "template <class Consumers>",
+        "struct Producers : Consumers {",
+        f"  static constexpr int {CONSTANTS[0]}, {CONSTANTS[1]};",
+        "  static constexpr int kWarps = Consumers::kProducerWarps, kChunks = 2;",
+        "  static constexpr int kStages = Consumers::kProducerStages;",
+        "};",
+        "",
+        f"namespace {NAMESPACE} {{",
+        "",
+    )
     write_step(writer, program)
-    if program.stacked:
-        _first_launch_map(writer, program)
-        head = f"__device__ void {name}(const LaunchArgs& args, char* shared, "
-        own = " " * (head.index("(") + 1) + "const tile::SliceTile& own) {"
-        writer.write(CONFIG, head.rstrip())
-        with writer.block(own), declared(writer, program):
-            write_body(writer, program)
-        writer.line()
-        _first_launch_kernel(writer, program)
-    else:
-        write_map(writer, program, _knobs(variants))
-        writer.line("template <class Consumers>")
-        with writer.block(f"__device__ void {name}(const LaunchArgs& args, char* shared) {{"):
-            writer.line("using Config = Producers<Consumers>;")
-            with declared(writer, program):
-                write_body(writer, program)
-        writer.line()
-    writer.write(f"}}  // namespace {NAMESPACE}", "")
-    if program.stacked:
-        _launch_first(writer, program)
-    else:
-        size = f"{NAMESPACE}::SharedMap<Producers<Config>>::kBytes"
-        size += " + ProducerBlocks<Config>::kTagBytes"
-        writer.write(CONFIG, f"constexpr int kProducerBytes = {size};", "")
-    write_workspace(writer, consumers)
-
-
-CONFIG = "template <class Config>"
-PRODUCER_BLOCKS_TEXT = (
-    CONFIG,
-    "using ProducerBlocks = tile::ProducerBlocks<ProducerPlan<Config>>;",
-    "",
-    "template <class Consumers>",
-    "struct Producers : Consumers {",
-    "  static constexpr int kRows = Consumers::kProducerRows, "
-    "kTokens = Consumers::kProducerTokens;",
-    "  static constexpr int kWarps = Consumers::kProducerWarps, kChunks = 2;",
-    "  static constexpr int kStages = Consumers::kProducerStages;",
-    "};",
-    "",
-)
-
-
-def _knobs(variants: Sequence[Variant]) -> list[SlicedK]:
-    """Return the knobs of producer blocks beside sliced-K; without any, of those in pairs."""
     sliced = (v.knobs for v in variants if isinstance(v.knobs, SlicedK))
-    made = [k.producer_knobs for k in sliced if k.producers]
-    pairs = (producers_of(v.knobs) for v in variants)
-    return made or [SlicedK(p.tokens, p.rows, 4, PRODUCER_CHUNKS, p.stages) for p in pairs if p]
+    knobs = [k.producer_knobs for k in sliced if k.producers]
+    pairs = (producers_of(v.knobs) for v in variants)  # whose arrangement is the same
+    alike = [SlicedK(p.tokens, p.rows, 4, PRODUCER_CHUNKS, p.stages) for p in pairs if p]
+    write_map(writer, program, knobs or alike)
+    writer.line("template <class Consumers>")
+    head = f"__device__ void {program.recipe}(const LaunchArgs& args, char* shared) {{"
+    with writer.block(head):
+        writer.line("using Config = Producers<Consumers>;")
+        with declared(writer, program):
+            write_body(writer, program)
+    size = f"{NAMESPACE}::SharedMap<Producers<Config>>::kBytes"
+    size += " + ProducerBlocks<Config>::kTagBytes"
+    end = f"}}  // namespace {NAMESPACE}"
+    writer.write("", end, "", CONFIG, f"constexpr int kProducerBytes = {size};", "", CONFIG)
+    with writer.block(WORKSPACE), declared(writer, consumers):
+        blocks = f"{PAIR} * tile::ceil_div({roles.rows}, Config::kRows)"
+        writer.line("// Two blocks may share rows, and each is told.")
+        writer.line(f"return ProducerBlocks<Config>::bytes(args.dims[0], {blocks});")
+    writer.line()
 
 
 # -- a launch of their own, where each token has slices of stacks ----------------------------------
 
 
-def _first_launch_plan(writer: Writer, consumers: TileProgram) -> None:
-    total, knobs = consumers.received[0].args[0], first_launch(consumers)
-    sizes = {camel(n): v for n, v in vars(knobs).items() if n != "producers"}
-    order = ("Rows", "Tokens", "Warps", "Chunks", "Stages")
-    constants = ", ".join(f"k{n} = {sizes[n]}" for n in order)
-    writer.line(f"// A first launch computes {total}, each token's with its own slice.")
-    writer.line("template <class Shape>")
-    with writer.block("struct Producers : Shape {", "};"):
-        writer.write(
-            "using Element = typename Shape::T;",
-            f"static constexpr int {constants}, kBlocks = {PRODUCER_BLOCKS};",
-            f"static constexpr int kInner = Shape::{consumers.roles.inner[0]};",
-        )
-    writer.line()
-
-
-def _first_launch_map(writer: Writer, program: TileProgram) -> None:
-    (met,) = program.meetings
-    name = camel(met.out)
+def _write_first_launch(writer: Writer, consumers: TileProgram) -> None:
+    """Write the plan of the first launch, and what its blocks run."""
+    program, knobs = consumers.producers, first_launch(consumers)
+    assert program is not None
+    (inner,), (met,) = consumers.roles.inner, program.meetings
+    sizes = f"kRows = {knobs.rows}, kTokens = {knobs.tokens}, kWarps = {knobs.warps}, "
+    sizes += f"kChunks = {knobs.chunks}, kStages = {knobs.stages}, kBlocks = {PRODUCER_BLOCKS}"
+    writer.write(
+        f"// A first launch computes {_total(consumers)}, each token's with its own slice.",
+        "template <class Shape>",
+        "struct Producers : Shape {",
+        "  using Element = typename Shape::T;",
+        f"  static constexpr int {sizes};",
+        f"  static constexpr int kInner = Shape::{inner};",
+        "};",
+        "",
+        f"namespace {NAMESPACE} {{",
+        "",
+    )
+    write_step(writer, program)
     writer.write(
         "// Shared memory in bytes: groups, the warps' sums, what blocks of the cluster send.",
         CONFIG,
     )
     with writer.block("struct SharedMap {", "};"), declared(writer, program, member=True):
+        name = camel(met.out)
         writer.write(
             f"using {name} = tile::{typed(MEETINGS, met, program)};",
             f"static constexpr int k{name}At = tile::kGroupsBytes;",
             f"static constexpr int kBlocksAt = k{name}At + {name}::kBytes;",
             "static constexpr int kBytes = kBlocksAt + Clusters::kBytes;",
         )
+    head = f"__device__ void {program.recipe}(const LaunchArgs& args, char* shared,"
+    own = " " * (head.index("(") + 1) + "const tile::SliceTile& own) {"
+    writer.write("", CONFIG, head)
+    with writer.block(own), declared(writer, program):
+        write_body(writer, program)
+    _write_launch_first(writer, program)
+    writer.line(CONFIG)
+    with writer.block(WORKSPACE), declared(writer, consumers):
+        writer.line(f"return args.dims[0] * {inner} * static_cast<int64_t>(sizeof(T));")
     writer.line()
 
 
-def _first_launch_kernel(writer: Writer, program: TileProgram) -> None:
-    """Write the producers' kernel: consumers start when all that came before it has ended."""
-    writer.write(CONFIG, f"__global__ void __launch_bounds__({THREADS})")
-    head = f"    {program.recipe}_producers(const __grid_constant__ LaunchArgs args) {{"
+def _write_launch_first(writer: Writer, program: TileProgram) -> None:
+    """Write the kernel and its launch: consumers start when all that came before has ended."""
+    name, tokens = f"{program.recipe}_producers", program.roles.tokens
+    writer.write("", CONFIG, f"__global__ void __launch_bounds__({THREADS})")
+    head = f"    {name}(const __grid_constant__ LaunchArgs args) {{"
     with writer.block(head), declared(writer, program):
         writer.write(
             "extern __shared__ __align__(16) char shared[];",
@@ -163,12 +164,7 @@ def _first_launch_kernel(writer: Writer, program: TileProgram) -> None:
             "tile::launch_dependents();",
             f"Clusters::for_each_tile(args, shared, {program.recipe}<Config>);",
         )
-    writer.line()
-
-
-def _launch_first(writer: Writer, program: TileProgram) -> None:
-    tokens, kernel = program.roles.tokens, f"{NAMESPACE}::{program.recipe}_producers<Config>"
-    writer.line("template <class Shape>")
+    writer.write("", f"}}  // namespace {NAMESPACE}", "", "template <class Shape>")
     head = "cudaError_t launch_first(Shape, const LaunchArgs& args, cudaStream_t stream) {"
     with writer.block(head):
         writer.write(
@@ -177,7 +173,7 @@ def _launch_first(writer: Writer, program: TileProgram) -> None:
             f"constexpr int kSharedBytes = {NAMESPACE}::SharedMap<Config>::kBytes;",
             f"const int64_t {tokens} = args.dims[0];",
             f"const tile::Grid grid = Clusters::grid({tokens}, args.slices, kSharedBytes);",
-            f"return tile::launch({kernel}, grid, args, stream);",
+            f"return tile::launch({NAMESPACE}::{name}<Config>, grid, args, stream);",
         )
     writer.line()
 
@@ -187,7 +183,7 @@ def _launch_first(writer: Writer, program: TileProgram) -> None:
 
 def pairs(consumers: TileProgram) -> Part:
     """Return the form of producer blocks in pairs, which `consumers` receive from."""
-    about = IN_PAIRS.format(consumers.received[0].args[0])
+    about = IN_PAIRS.format(_total(consumers))
     return Part(PAIRS, about, (PAIRED,), (FORM,), lines_of(_write_pairs, consumers))
 
 
@@ -202,8 +198,7 @@ def _write_pairs(writer: Writer, consumers: TileProgram) -> None:
         "template <class Consumers>",
         "struct ProducersPlan {",
         "  using Element = typename Consumers::T;",
-        f"  static constexpr int kRows = {PAIR} * Consumers::kProducerRows, "
-        "kTokens = Consumers::kProducerTokens;",
+        f"  static constexpr int kRows = {PAIR} * Consumers::kProducerRows, {CONSTANTS[1]};",
         "  static constexpr int kStages = Consumers::kProducerStages, "
         "kGroups = Consumers::kProducerGroups;",
         f"  static constexpr int kBlocks = {PAIR};",

@@ -6,11 +6,9 @@ their own, it is csrc/tile/batched_lora.
 
 from __future__ import annotations
 
-from mirage_kernels.generator.emit.names import declared, kept_at, shared_at
+from mirage_kernels.generator.emit.names import kept_at, shared_at
 from mirage_kernels.generator.emit.statements import fetches, output_tile
-from mirage_kernels.generator.emit.writer import Writer
 from mirage_kernels.generator.plan.program import TileProgram
-from mirage_kernels.generator.schedules.producer_blocks import PAIR
 
 FORM, PAIRS = "producers", "paired_producers"
 PAIRED = "tile/producer_blocks/register_operand.cuh"
@@ -140,18 +138,3 @@ def receive(consumers: TileProgram, warps: str, receivers: str = "") -> list[str
 def received(warps: str, receivers: str = "") -> str:
     """Return a barrier of all of a consumer: what is received has been multiplied."""
     return f"tile::sync_intermediate<{', '.join(filter(None, (warps, receivers)))}>();"
-
-
-def write_workspace(writer: Writer, consumers: TileProgram) -> None:
-    """Write the size of a variant's workspace: the totals, with the tags of a launch."""
-    roles = consumers.roles
-    size = f"args.dims[0] * {roles.inner[0]} * static_cast<int64_t>(sizeof(T))"
-    writer.line("template <class Config>")
-    head = "int64_t workspace(Config, const LaunchArgs& args) {"
-    with writer.block(head), declared(writer, consumers):
-        if not consumers.stacked:
-            blocks = f"{PAIR} * tile::ceil_div({roles.rows}, Config::kRows)"
-            writer.line("// Two blocks may share rows, and each is told.")
-            size = f"ProducerBlocks<Config>::bytes(args.dims[0], {blocks})"
-        writer.line(f"return {size};")
-    writer.line()

@@ -145,7 +145,10 @@ def _map(writer: Writer, program: TileProgram) -> None:
         "// Shared memory beside the pipeline, and in its place after the loop.",
         "template <class Config>",
     )
-    types = {s.out: _meeting(s, program) for s in _in_place(program)}
+    types = {s.out: "RegisterOperandReduction<Block>" for s in _in_place(program)}
+    for s in met(program, Layout.INNER_ACCUM):
+        lines = inner_lines(s, program)
+        types[s.out] = f"AccumPartials<{lines}, Block::kTokens, Block::kGroups>"
     for s in (*program.fetches, *program.kept, *program.received, *program.products):
         types[s.out] = _kept_type(s, program)
     late = () if program.received else program.products
@@ -173,12 +176,6 @@ def _offsets(writer: Writer, at: str, names: Sequence[str]) -> str:
 def _kept_type(s: Statement, program: TileProgram) -> str:
     """Return the type of what is kept for the rows that a block finishes."""
     return kept_type(s, program).replace("Config::kRows", "kOwn<Config>")
-
-
-def _meeting(s: Statement, program: TileProgram) -> str:
-    if s.layout is not Layout.INNER_ACCUM:
-        return "RegisterOperandReduction<Block>"
-    return f"AccumPartials<{inner_lines(s, program)}, Block::kTokens, Block::kGroups>"
 
 
 def _kernel(writer: Writer, program: TileProgram) -> None:

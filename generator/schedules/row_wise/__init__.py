@@ -13,7 +13,7 @@ from typing import ClassVar
 from mirage_kernels.generator.plan.layouts import WARP_LANES
 from mirage_kernels.generator.plan.program import Do, Roles, TileProgram
 from mirage_kernels.generator.schedules.latency import ELEMENT_BYTES, ROW_WARP_US
-from mirage_kernels.generator.schedules.loop import ALIGNED_ELEMENTS, lowered
+from mirage_kernels.generator.schedules.loop import ALIGNED_ELEMENTS
 from mirage_kernels.generator.schedules.schedule import Knobs, Model, Ranked
 from mirage_kernels.generator.target import Target
 
@@ -21,6 +21,7 @@ WARPS, CHUNKS = (1, 2, 4, 8, 16), 4  # of a block that holds a row; of its threa
 TILE_WARPS, TILE_CHUNKS = 4, 1  # of a row tile; two pieces a thread were 3 to 9 % slower
 MOST_CHUNKS = 8  # 16-byte pieces of a row that a thread holds
 START_US = 1.9  # and end
+COMPARED_AT = 64  # tokens: one variant serves any number
 
 
 @dataclass(frozen=True)
@@ -100,28 +101,29 @@ def candidates(program: TileProgram, size: int, on: Target) -> Iterator[RowWise]
         yield RowWise(warps, chunks)
 
 
-def predict(program: TileProgram, on: Target) -> Model:
-    """Return the model of a program (`schedules/latency.py`)."""
+def row_model(program: TileProgram, on: Target, tokens: int, warps: int, chunks: float) -> float:
+    """Return the predicted time of rows, of so many warps and pieces of a thread: microseconds."""
     statements = [s for s in program.lines if s.do in (Do.LOAD, Do.STORE)]
     rows = sum(program.roles.tokens in s.type.names for s in statements)
     row_us = rows * program.extents[program.roles.depth] * ELEMENT_BYTES / on.memory_bytes_per_us
+    crowded = ROW_WARP_US * warps * max(1.0, tokens / on.multiprocessors)
+    return row_us * tokens + crowded + chunks * ROW_WARP_US
+
+
+def predict(program: TileProgram, on: Target) -> Model:
+    """Return the model of a program (`schedules/latency.py`)."""
 
     def model(knobs: RowWise, tokens: int) -> float:
-        crowded = ROW_WARP_US * knobs.warps * max(1.0, tokens / on.multiprocessors)
-        return START_US + row_us * tokens + crowded + knobs.chunks * ROW_WARP_US
+        return START_US + row_model(program, on, tokens, knobs.warps, knobs.chunks)
 
     return model
 
 
 SCHEDULE = Ranked(
-    name=RowWise.schedule,
     knobs=RowWise,
-    roles=Roles,
-    lower=lowered,
     fits=fits,
     choose=choose,
     candidates=candidates,
-    registers=lambda program, knobs: 0,  # a thread holds a few elements
-    shared_bytes=lambda program, knobs: 0,  # sums of warps take a few static bytes
     predict=predict,
+    buckets=(COMPARED_AT,),
 )

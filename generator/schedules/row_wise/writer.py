@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from mirage_kernels.generator.emit.names import (
@@ -35,23 +35,41 @@ ABOUT = {
 
 
 @dataclass(frozen=True)
+class Rows:
+    """How blocks hold rows: a config's template, and what a block has of which row."""
+
+    template: str
+    piece: str  # elements
+    token: str = "blockIdx.x"
+    first: str = ""  # element of the row; the row's own if there is none
+    grid: str = "args.dims[0], 1, kThreads, 0"
+    cluster: bool = False  # blocks of a cluster add up their sums
+
+
+@dataclass(frozen=True)
 class Lines:
     """Where lines are written: whose they are, and where their sums meet."""
 
     program: TileProgram
     token: str  # the line's number
-    summed: bool  # in a block, through shared memory
-    first: str = ""  # where the block's part of a line begins
+    rows: Rows | None = None  # of blocks: sums meet in shared memory; None: of warps
+
+    @property
+    def first(self) -> str:
+        """Return what is added to a row's address."""
+        return " + first" if self.rows and self.rows.first else ""
 
     def sums(self) -> dict[str, int]:
         """Return the number of each sum of lines."""
         summed = [s.out for s in self.program.lines if s.do is Do.SUM]
         return {name: i for i, name in enumerate(summed)}
 
-    def head(self, depth: str, threads: str) -> list[str]:
-        """Return the type of lines that so many threads hold, and where their sums meet."""
-        sums = [f"__shared__ float sums[{len(self.sums())}][Lines::kWarps];"] if self.sums() else []
-        return [f"using Lines = tile::Lines<{depth}, {threads}>;", *(sums if self.summed else [])]
+    def head(self, depth: str, threads: str) -> Iterator[str]:
+        """Yield the type of lines that so many threads hold, and where their sums meet."""
+        yield f"using Lines = tile::Lines<{depth}, {threads}>;"
+        if self.rows and (sums := len(self.sums())):
+            pieces = f", pieces[{sums}][Config::kBlocks]" if self.rows.cluster else ""
+            yield f"__shared__ float sums[{sums}][Lines::kWarps]{pieces};"
 
 
 def line_rows(statements: Sequence[Statement], lines: Lines) -> list[tuple[str, str]]:
@@ -83,7 +101,10 @@ def _map(s: Statement, lines: Lines) -> str:
 
 
 def _sum(s: Statement, lines: Lines) -> str:
-    parts = f", sums[{lines.sums()[s.out]}]" if lines.summed else ""
+    i = lines.sums()[s.out]
+    parts = f", sums[{i}]" if lines.rows else ""
+    if lines.rows and lines.rows.cluster:
+        return f"const float {s.out} = tile::sum_cluster<Lines>({s.args[0]}{parts}, pieces[{i}]);"
     return f"const float {s.out} = tile::sum_line<Lines>({s.args[0]}{parts});"
 
 
@@ -104,7 +125,7 @@ _TEXTS: dict[Do, Callable[[Statement, Lines], str]] = {
 
 def statistics(writer: Writer, program: TileProgram) -> None:
     """Write what a block computes of its tokens before the loop, in two functions of a token."""
-    lines = Lines(program, "first_token + token", summed=False)
+    lines = Lines(program, "first_token + token")
     loads = [s for s in program.lines if s.do is Do.LOAD]
     rest = [s for s in program.lines if s.do is not Do.LOAD]
     writer.write(*lines.head(program.roles.depth, "tile::kWarpLanes"))
@@ -121,37 +142,48 @@ def statistics(writer: Writer, program: TileProgram) -> None:
 
 def parts(program: TileProgram, variants: Sequence[Variant]) -> list[Part]:
     """Return the form of a kernel without a loop."""
-    name = "elementwise" if program.parted else "row_wise"
-    lines = lines_of(_write, program, camel(name))
+    name, depth = "row_wise", program.roles.depth
+    rows = Rows("RowWise", depth)
+    if program.parted:
+        name, piece = "elementwise", "Config::kLine"
+        grid = f"args.dims[0], {depth} / {piece}, kThreads, 0"
+        rows = Rows("Elementwise", piece, first=f"blockIdx.y * {piece}", grid=grid)
+    lines = lines_of(write_rows, program, rows)
     return [Part(name, ABOUT[name], ("tile/tile.cuh",), (), lines, describes=True)]
 
 
-def _write(writer: Writer, program: TileProgram, name: str) -> None:
-    """Write the kernel and its launch: one token per block, or a part of one."""
-    tokens, depth = program.roles.tokens, program.roles.depth
+def write_rows(writer: Writer, program: TileProgram, rows: Rows) -> None:
+    """Write the kernel and its launch: a row, or a piece of one, per block."""
     writer.write("template <class Config>", f"__global__ void __launch_bounds__({THREADS}, 1)")
-    head = f"    {program.recipe}(const __grid_constant__ LaunchArgs args) {{"
+    kernel = f"{program.recipe}_cluster" if rows.cluster else program.recipe
+    head = f"    {kernel}(const __grid_constant__ LaunchArgs args) {{"
     with writer.block(head), declared(writer, program):
-        lines = Lines(program, "token", summed=True, first=" + first" if program.parted else "")
-        own = "Config::kLine" if program.parted else depth
-        writer.write(*lines.head(own, "kThreads"), "tile::launch_dependents();", "")
+        lines = Lines(program, "token", rows)
+        writer.write(*lines.head(rows.piece, "kThreads"), "tile::launch_dependents();")
+        if rows.cluster:
+            writer.line("tile::arrive_cluster();")
+        writer.line("")
         operands(writer, program.inputs, program)
-        writer.line(f"const int64_t {tokens} = args.dims[0], token = blockIdx.x;")
-        if program.parted:
-            writer.line(f"const int first = blockIdx.y * {own};")
+        writer.line(f"const int64_t {program.roles.tokens} = args.dims[0], token = {rows.token};")
+        if rows.first:
+            writer.line(f"const int first = {rows.first};")
         writer.write(*scalars(program), "")
         loads = [s for s in program.lines if s.do is Do.LOAD]
         if shared := [s for s in loads if s.layout is Layout.LINE_VECTOR]:
             writer.line(EARLY)
             writer.table(line_rows(shared, lines))
         writer.line("tile::grid_dependency_wait();")
+        own = [s for s in loads if s not in shared]
         rest = [s for s in program.lines if s.do is not Do.LOAD]
-        writer.table(line_rows([*(s for s in loads if s not in shared), *rest], lines))
+        if rows.cluster:
+            writer.table(line_rows(own, lines))
+            writer.line("tile::wait_cluster();")
+            own = []
+        writer.table(line_rows([*own, *rest], lines))
     writer.line()
-    with launch_function(writer, name), declared(writer, program):
-        pieces = f"{depth} / Config::kLine" if program.parted else "1"
+    with launch_function(writer, rows.template), declared(writer, program):
         writer.write(
-            f"const tile::Grid grid{{args.dims[0], {pieces}, kThreads, 0}};",
-            f"return tile::launch({program.recipe}<Config>, grid, args, stream);",
+            f"const tile::Grid grid{{{rows.grid}}};",
+            f"return tile::launch({kernel}<Config>, grid, args, stream);",
         )
     writer.line()

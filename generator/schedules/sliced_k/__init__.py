@@ -29,7 +29,7 @@ from mirage_kernels.generator.ir import DType
 from mirage_kernels.generator.plan.hardware import WAVEFRONT_BYTES
 from mirage_kernels.generator.plan.layouts import LINE_TILE, WARP_LANES
 from mirage_kernels.generator.plan.memory import Arrangement, Buffer, arrange
-from mirage_kernels.generator.plan.program import Do, Layout, Roles, Statement, TileProgram
+from mirage_kernels.generator.plan.program import Do, Layout, Statement, TileProgram
 from mirage_kernels.generator.schedules.latency import TOKEN_BYTES, WAVE_US, Streaming
 from mirage_kernels.generator.schedules.loop import (
     BUCKETS,
@@ -42,7 +42,6 @@ from mirage_kernels.generator.schedules.loop import (
     LoopKnobs,
     Producers,
     kept_bytes,
-    lowered,
     row_tiles,
     rows_for,
 )
@@ -315,32 +314,30 @@ def _with_producers(program: TileProgram, knobs: SlicedK, on: Target) -> Iterato
 
 def predict(program: TileProgram, on: Target) -> Model:
     """Return the model of a program."""
-    work, block = Streaming.of(program, on), Footprint.of(program)
+    work, block = Streaming(program.streamed, on), Footprint.of(program)
 
     def model(knobs: SlicedK, tokens: int) -> float:
         most = work.most_blocks(knobs)
-        at_once = min(_resident(block, knobs, on), most)
+        shared = (on.shared_bytes + RESERVED_BYTES) // (block.shared_bytes(knobs) + RESERVED_BYTES)
+        registers = (block.registers(knobs) + ADDRESS_REGISTERS) * knobs.warps * WARP_LANES
+        at_once = min(max(1, min(shared, on.registers // registers)), most)  # of the blocks
         token_bytes = TOKEN_BYTES * (1 + (BESIDE if at_once > 1 else 0.0))
         taken = _weights_us(work, knobs, at_once) + work.tokens_us(knobs, token_bytes)
-        issued = most * _products_us(work, block, knobs, at_once)
+        lines = block.sums[Layout.ACCUM] * ceil(knobs.rows / ROW_TILE) + block.inner_tiles
+        tiles = lines * ceil(knobs.tokens / LINE_TILE) * work.depth / ROW_TILE
+        few_warps = knobs.warps * at_once <= SCHEDULERS
+        cycles = ALONE_CYCLES if few_warps else TOGETHER_CYCLES
+        issued = most * (tiles / SCHEDULERS * cycles / work.clock)
         streamed = START_US + max(taken, issued) + WAVE_US * (ceil(most / at_once) - 1)
         streamed += work.vectors_us(VECTOR_CYCLES)
         met = sum(a.bytes(knobs) for a in block.areas if a.partial)  # written, and read
         streamed += most * 2 * met / WAVEFRONT_BYTES / work.clock
-        streamed += FEW_WARPS_US * (knobs.warps * at_once <= SCHEDULERS)
+        streamed += FEW_WARPS_US * few_warps
         if program.statistics:
             streamed += STATISTICS_US * most * knobs.tokens / knobs.warps
         return work.beside_producers_us(knobs, streamed)
 
     return model
-
-
-def _resident(block: Footprint, knobs: SlicedK, on: Target) -> int:
-    """Return how many blocks a multiprocessor holds at once."""
-    shared = block.shared_bytes(knobs) + RESERVED_BYTES
-    registers = (block.registers(knobs) + ADDRESS_REGISTERS) * knobs.warps * WARP_LANES
-    fitting = (on.shared_bytes + RESERVED_BYTES) // shared
-    return max(1, min(fitting, on.registers // registers))
 
 
 def _weights_us(work: Streaming, knobs: SlicedK, at_once: int) -> float:
@@ -357,20 +354,8 @@ def _weights_us(work: Streaming, knobs: SlicedK, at_once: int) -> float:
     return segments * work.weights_us(knobs, min(1.0, in_flight / enough) / stretch)
 
 
-def _products_us(work: Streaming, block: Footprint, knobs: SlicedK, at_once: int) -> float:
-    """Return the time in which a block's warps issue their products."""
-    lines = block.sums[Layout.ACCUM] * ceil(knobs.rows / ROW_TILE) + block.inner_tiles
-    tiles = lines * ceil(knobs.tokens / LINE_TILE) * work.depth / ROW_TILE
-    alone = knobs.warps * at_once <= SCHEDULERS
-    cycles = ALONE_CYCLES if alone else TOGETHER_CYCLES
-    return tiles / SCHEDULERS * cycles / work.clock
-
-
 SCHEDULE = Ranked(
-    name=SlicedK.schedule,
     knobs=SlicedK,
-    roles=Roles,
-    lower=lowered,
     fits=fits,
     choose=choose,
     candidates=candidates,

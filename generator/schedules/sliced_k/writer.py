@@ -67,7 +67,19 @@ def _write(writer: Writer, program: TileProgram, variants: Sequence[SlicedK]) ->
     with writer.block(head), declared(writer, program):
         write_body(writer, program)
     writer.line()
-    _launch(writer, program)
+    rows, size = program.roles.rows, "SharedMap<Config>::kBytes"
+    with launch_function(writer, "SlicedK"), declared(writer, program):
+        grid = f" = tile::tile_grid<Config>(args.dims[0], {rows}, {size})"
+        if program.received:
+            grid = "{row_tiles, token_tiles, kThreads + tile::kWarpLanes, kSharedBytes}"
+            writer.write(
+                producer_blocks.row_tiles(program, f"tile::ceil_div({rows}, Config::kRows)"),
+                "const int64_t token_tiles = tile::ceil_div(args.dims[0], Config::kTokens);",
+                producer_blocks.shared_bytes(program, size, "kProducerBytes<Config>"),
+            )
+        writer.line(f"const tile::Grid grid{grid};")
+        writer.line(f"return tile::launch({program.recipe}<Config>, grid, args, stream);")
+    writer.line()
 
 
 def write_step(writer: Writer, program: TileProgram) -> None:
@@ -223,8 +235,10 @@ def _loop(writer: Writer, program: TileProgram) -> None:
         rows = []
         for s in (s for s in program.loop if s.do is not Do.LOAD):
             args = [f"step.{a}" if a in loaded else a for a in s.args]
-            text = _store_share(s, program) if s.do is Do.STORE else IN_LOOP[s.do](s, args)
-            rows.append((text, s))
+            if s.do is Do.STORE:  # what all blocks of these tokens compute, by one of them
+                extent = f"{{first_token, {program.roles.tokens}, {program.roles.depth}}}"
+                call = f"tile::store_share<kEvenDepth>({s.args[1]}, {extent}, {s.args[0]}, k);"
+            rows.append((call if s.do is Do.STORE else IN_LOOP[s.do](s, args), s))
         writer.table(rows_of(rows))
     writer.write(*producer_blocks.steps(program), run)
     if program.fetches and not program.received:
@@ -242,13 +256,6 @@ def _copies(writer: Writer, program: TileProgram, what: str) -> None:
                 cache = "kStream" if s.layout is Layout.ROWS else "kKeep"
                 where = f"buffer, &Step::{s.out}, {s.args[0]}_edge, k"
                 writer.line(f"tile::copy<tile::Cache::{cache}>({where});")
-
-
-def _store_share(s: Statement, program: TileProgram) -> str:
-    """Return the line that stores what all blocks of these tokens compute, by one of them."""
-    value, tensor = s.args
-    extent = f"{{first_token, {program.roles.tokens}, {program.roles.depth}}}"
-    return f"tile::store_share<kEvenDepth>({tensor}, {extent}, {value}, k);"
 
 
 def _after_loop(writer: Writer, program: TileProgram) -> None:
@@ -287,21 +294,3 @@ def _after_loop(writer: Writer, program: TileProgram) -> None:
 def _wait(writer: Writer, then: Statement, program: TileProgram) -> None:
     """Write the barrier before a statement that begins a part of the block's life."""
     writer.write(*([barrier(program)] if then.barrier else []), "")
-
-
-def _launch(writer: Writer, program: TileProgram) -> None:
-    rows, size = program.roles.rows, "SharedMap<Config>::kBytes"
-    with launch_function(writer, "SlicedK"), declared(writer, program):
-        if program.received:
-            writer.write(
-                producer_blocks.row_tiles(program, f"tile::ceil_div({rows}, Config::kRows)"),
-                "const int64_t token_tiles = tile::ceil_div(args.dims[0], Config::kTokens);",
-                producer_blocks.shared_bytes(program, size, "kProducerBytes<Config>"),
-            )
-            grid = "row_tiles, token_tiles, kThreads + tile::kWarpLanes, kSharedBytes"
-            writer.line(f"const tile::Grid grid{{{grid}}};")
-        else:
-            given = f"args.dims[0], {rows}, {size}"
-            writer.line(f"const tile::Grid grid = tile::tile_grid<Config>({given});")
-        writer.line(f"return tile::launch({program.recipe}<Config>, grid, args, stream);")
-    writer.line()

@@ -1,0 +1,87 @@
+"""Cluster rows: the blocks of a cluster hold a token's row together, for few tokens of long rows.
+
+Where a block holds a whole row, few tokens leave most multiprocessors idle, and each thread waits
+for many loads. On an H200 eight blocks a row take 0.75 of the time at one token of 8192 elements,
+0.85 at 8, 0.92 at 16, and more than one block from 32 tokens on (docs/planning.md).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import ClassVar
+
+from mirage_kernels.generator.plan.layouts import WARP_LANES
+from mirage_kernels.generator.plan.program import Roles, TileProgram
+from mirage_kernels.generator.schedules.loop import ALIGNED_ELEMENTS
+from mirage_kernels.generator.schedules.row_wise import row_model
+from mirage_kernels.generator.schedules.schedule import Knobs, Model, Ranked
+from mirage_kernels.generator.target import Target
+
+WITH_CLUSTERS = ("sm_90a", "sm_100a", "sm_120a")
+BLOCKS, WARPS = (4, 8), (2, 4)  # of a cluster, of a block
+MOST_TOKENS = 16
+LEAST_DEPTH = 8192  # of 4096 elements one block a row is as fast
+START_US = 1.5  # and end
+
+
+@dataclass(frozen=True)
+class ClusterRows(Knobs):
+    """Template constants of a kernel whose clusters hold a row each."""
+
+    schedule: ClassVar[str] = "cluster_rows"
+
+    warps: int
+    blocks: int
+
+    def tiles(self, roles: Roles) -> dict[str, int]:
+        """Return the tile sizes of the muGraph that such a kernel runs, by dim."""
+        return {roles.tokens: 1}
+
+
+def fits(program: TileProgram, on: Target) -> tuple[str, ...]:
+    """Return why cluster rows do not fit a program."""
+    if program.loop:
+        return ("it has a loop",)
+    depth = program.extents[program.roles.depth]
+    pieces = max(BLOCKS) * ALIGNED_ELEMENTS
+    reasons = {
+        f"{on.arch} has no clusters": on.arch not in WITH_CLUSTERS,
+        "nothing is summed along a row": program.parted,
+        f"its rows have {depth} elements, fewer than {LEAST_DEPTH}": depth < LEAST_DEPTH,
+        f"{depth} elements a row are no multiple of {pieces}": depth % pieces != 0,
+    }
+    return tuple(reason for reason, holds in reasons.items() if holds)
+
+
+def choose(program: TileProgram, size: int, on: Target) -> ClusterRows | None:
+    """Return the knobs for few tokens."""
+    return ClusterRows(warps=2, blocks=8) if size <= MOST_TOKENS else None
+
+
+def candidates(program: TileProgram, size: int, on: Target) -> Iterator[ClusterRows]:
+    """Yield clusters for few tokens."""
+    for blocks in BLOCKS if size <= MOST_TOKENS else ():
+        for warps in WARPS:
+            yield ClusterRows(warps, blocks)
+
+
+def predict(program: TileProgram, on: Target) -> Model:
+    """Return the model of a program (`schedules/latency.py`)."""
+    octets = program.extents[program.roles.depth] / ALIGNED_ELEMENTS
+
+    def model(knobs: ClusterRows, tokens: int) -> float:
+        chunks = octets / (knobs.blocks * knobs.warps * WARP_LANES)
+        return START_US + row_model(program, on, tokens, knobs.blocks * knobs.warps, chunks)
+
+    return model
+
+
+SCHEDULE = Ranked(
+    knobs=ClusterRows,
+    fits=fits,
+    choose=choose,
+    candidates=candidates,
+    predict=predict,
+    buckets=(MOST_TOKENS,),
+)

@@ -1,0 +1,60 @@
+// mirage-kernels generate rms_norm
+// Schedule  cluster rows: the blocks of a cluster hold a token together, each a piece in registers.
+// Formula   [M, K] = rms_norm(x) * (norm_weight + weight_offset)
+// Expects   x [M, K] rows 16-byte aligned, any row stride, norm_weight [K] contiguous, out [M, K]
+//           contiguous; any M >= 0.
+#pragma once
+
+#include "tile/cluster_rows/lines.cuh"
+#include "tile/tile.cuh"
+#include "variants.h"
+
+namespace mirage::generated {
+namespace {
+
+template <class Config>
+__global__ void __launch_bounds__(tile::kBlockThreads<Config>, 1)
+    rms_norm_cluster(const __grid_constant__ LaunchArgs args) {
+  using T = typename Config::T;
+  constexpr int K = Config::K;
+  constexpr int kThreads = tile::kBlockThreads<Config>;
+  using Lines = tile::Lines<K / Config::kBlocks, kThreads>;
+  __shared__ float sums[1][Lines::kWarps], pieces[1][Config::kBlocks];
+  tile::launch_dependents();
+  tile::arrive_cluster();
+
+  const T* x = static_cast<const T*>(args.inputs[0]);            // [M, K]
+  const T* norm_weight = static_cast<const T*>(args.inputs[1]);  // [K]
+  T* out = static_cast<T*>(args.outputs[0]);                     // [M, K]
+  const int64_t M = args.dims[0], token = blockIdx.x / Config::kBlocks;
+  const int first = tile::cluster_rank() * (K / Config::kBlocks);
+  const float eps = args.scalars[0];
+  const float weight_offset = args.scalars[1];
+
+  if (!args.constant_weights) tile::grid_dependency_wait();
+  const auto norm_weight_line = tile::load_line<Lines>(norm_weight + first);  // [K]
+  tile::grid_dependency_wait();
+  const auto x_tile =
+      tile::load_line<Lines>(tile::line_of(x, args.row_strides[0], token, M) + first);
+  tile::wait_cluster();
+  const auto x_squared = tile::mul<float>(x_tile, x_tile);                              // [M, K]
+  const float sum_x_squared = tile::sum_cluster<Lines>(x_squared, sums[0], pieces[0]);  // [M]
+  const auto weight_offset_plus_norm_weight = tile::add<float>(norm_weight_line, weight_offset);
+  const float mean_x_squared = tile::div(sum_x_squared, K);              // [M]
+  const float mean_x_squared_plus_eps = tile::add(eps, mean_x_squared);  // [M]
+  const float root = tile::sqrt(mean_x_squared_plus_eps);                // [M]
+  const auto normed_x = tile::div<float>(x_tile, root);                  // [M, K]
+  const auto scaled_normed_x = tile::mul<float>(weight_offset_plus_norm_weight, normed_x);
+  tile::store_line<Lines>(out + token * K + first, scaled_normed_x);  // [M, K]
+}
+
+template <class... Knobs>
+cudaError_t launch(ClusterRows<Knobs...>, const LaunchArgs& args, cudaStream_t stream) {
+  using Config = ClusterRows<Knobs...>;
+  constexpr int kThreads = tile::kBlockThreads<Config>;
+  const tile::Grid grid{args.dims[0] * Config::kBlocks, 1, kThreads, 0, Config::kBlocks};
+  return tile::launch(rms_norm_cluster<Config>, grid, args, stream);
+}
+
+}  // namespace
+}  // namespace mirage::generated
