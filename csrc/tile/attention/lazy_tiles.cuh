@@ -6,18 +6,18 @@
 
 namespace mirage::tile {
 
-// Octets that are read anew each time: the compiler would hold_resident in registers what it knows
+// Vectors that are read anew each time: the compiler would hold_resident in registers what it knows
 // to be the same. Zeros where there is no line, without a branch: what is multiplied by one line
 // and added to another is one instruction then.
 template <class T>
-__device__ Vec16<T> read_global(const Vec16<T>* line, int octet) {
+__device__ Vec16<T> read_global(const Vec16<T>* line, int vec) {
   uint4 found{};
   asm volatile(
       "{ .reg .pred there;\n"
       "setp.ne.u64 there, %5, 0;\n"
       "@there ld.global.v4.u32 {%0, %1, %2, %3}, [%4]; }"
       : "+r"(found.x), "+r"(found.y), "+r"(found.z), "+r"(found.w)
-      : "l"(line + octet), "l"(line));
+      : "l"(line + vec), "l"(line));
   return reinterpret_cast<const Vec16<T>&>(found);
 }
 template <class T>

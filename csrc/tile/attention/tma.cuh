@@ -13,14 +13,14 @@
 namespace mirage::tile {
 
 // The tokens of a key block as boxes leave them in shared memory: in groups of 64 elements, 128
-// bytes, octets of a line exchanged within its group. Lines of fragments take the tokens in an
-// order of their own: two neighbours at four octets each then meet every bank once, as eight lines
-// at one octet do.
+// bytes, vectors of a line exchanged within its group. Lines of fragments take the tokens in an
+// order of their own: two neighbours at four vectors each then meet every bank once, as eight lines
+// at one vector do.
 template <class T, int kDepth>
 struct KeyBlockLines {
   static constexpr int kGroups = (kDepth + kTmaDepth - 1) / kTmaDepth;
   static constexpr int kGroupBytes = kBlockKeys * kTmaRowBytes;
-  static constexpr int kGroupOctets = kTmaDepth / kLaneDepth;
+  static constexpr int kGroupVectors = kTmaDepth / kLaneDepth;
   static constexpr int kBytes = kGroups * kGroupBytes;
   static constexpr bool kWhole = kDepth % kTmaDepth == 0;  // one box then has all groups
   // Where the last group begins: it ends with the line, what it shares with the one before comes
@@ -28,12 +28,12 @@ struct KeyBlockLines {
   static constexpr int kLastDepth = kDepth > kTmaDepth ? kDepth - kTmaDepth : 0;
 
   __device__ static int token(int line) { return (line & ~7) | (line & 1) << 2 | (line >> 1 & 3); }
-  __device__ static int place(int token, int octet) {
-    const int group = octet / kGroupOctets;
-    const int first = group == kGroups - 1 ? kLastDepth / kLaneDepth : group * kGroupOctets;
-    return group * kGroupBytes + swizzled_offset(token, octet - first);
+  __device__ static int place(int token, int vec) {
+    const int group = vec / kGroupVectors;
+    const int first = group == kGroups - 1 ? kLastDepth / kLaneDepth : group * kGroupVectors;
+    return group * kGroupBytes + swizzled_offset(token, vec - first);
   }
-  __device__ static int offset(int line, int octet) { return place(token(line), octet); }
+  __device__ static int offset(int line, int vec) { return place(token(line), vec); }
 };
 
 // A box: so many tokens, of each so many pieces of kTmaDepth elements.

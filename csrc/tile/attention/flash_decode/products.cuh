@@ -7,15 +7,15 @@
 
 namespace mirage::tile {
 
-// Lines of D elements in shared memory, D padded to whole groups of eight octets. Octets of a line
-// are exchanged within such groups: eight lines read at one octet, and two lines at four octets
-// each, meet every bank once.
+// Lines of D elements in shared memory, D padded to whole groups of eight vectors. Vectors of a
+// line are exchanged within such groups: eight lines read at one vector, and two lines at four
+// vectors each, meet every bank once.
 template <class T, int kDepth>
 struct SharedLines {
   static constexpr int kPitch = (kDepth + 63) / 64 * 64 * static_cast<int>(sizeof(T));
-  __device__ static int offset(int line, int octet) {
+  __device__ static int offset(int line, int vec) {
     const int turned = (line & 1) << 2 | (line >> 1 & 3);
-    return line * kPitch + (octet ^ turned) * kVec16Bytes;
+    return line * kPitch + (vec ^ turned) * kVec16Bytes;
   }
 };
 
@@ -117,13 +117,13 @@ __device__ auto scores_of(const Fragment<Dims::kRowsDepth, T, kKeyLines, kChunks
   unrolled<kRows / kTokenTile, kChunks>([&](int r, int c) {
     const int at = SharedLines<T, kDepth>::offset(r * kLineTile + lane_line(),
                                                   c * kChunkVectors + lane_quarter());
-    const auto octet = *reinterpret_cast<const Vec16<T>*>(rows.at + at);
+    const auto vec = *reinterpret_cast<const Vec16<T>*>(rows.at + at);
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
 #pragma unroll
       for (int k = 0; k < kKeyLines / 2; ++k) {
         const Vec16<T> pair[2] = {keys.at[2 * k][c], keys.at[2 * k + 1][c]};
-        mma<T>(scores.at[k][r], pair, octet, h);
+        mma<T>(scores.at[k][r], pair, vec, h);
       }
     }
   });

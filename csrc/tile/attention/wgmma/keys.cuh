@@ -31,8 +31,8 @@ __device__ RowFrag<T, kWarpRows, kDepth> lines_of(WgmmaKeys<T, kKeys, kDepth> ke
     const int line = k * kProductKeys + warp_in_group() * kWarpRows + i * kLineTile + lane_line();
 #pragma unroll
     for (int c = 0; c < kDepth / kChunkDepth; ++c) {
-      const int octet = c * kChunkVectors + lane_quarter();
-      const int at = octet / 8 * (kKeys * kTmaRowBytes) + swizzled_offset(line, octet % 8);
+      const int vec = c * kChunkVectors + lane_quarter();
+      const int at = vec / 8 * (kKeys * kTmaRowBytes) + swizzled_offset(line, vec % 8);
       lines.at[i][c] = *reinterpret_cast<const Vec16<T>*>(keys.at + at);
     }
   }
@@ -92,8 +92,8 @@ __device__ auto line_sum(const WgmmaKeys<T, kKeys, kDepth>& keys, const B&... fa
 }
 
 // The sum of squares of the line whose value this lane has, which it reads itself, or half of it
-// where two lanes have the same: no register holds more than an octet, and hardly anything is left
-// to exchange. Lanes begin at different octets, so that eight of them meet every bank once.
+// where two lanes have the same: no register holds more than a vector, and hardly anything is left
+// to exchange. Lanes begin at different vectors, so that eight of them meet every bank once.
 template <class T, int kKeys, int kDepth>
 __device__ float own_squares(const WgmmaKeys<T, kKeys, kDepth>& keys) {
   constexpr int kOfLine = WgmmaLines<float, kKeys>::kOfLine, kSharers = kLineLanes / kOfLine;
@@ -104,9 +104,9 @@ __device__ float own_squares(const WgmmaKeys<T, kKeys, kDepth>& keys) {
 #pragma unroll
   for (int i = 0; i < kOwn; ++i) {
     const int place = swizzled_offset(own_line<kKeys>(), (first % 8 + i % 8) ^ turn);
-    const auto octet = *reinterpret_cast<const Vec16<T>*>(at + i / 8 * kTmaBytes + place);
+    const auto vec = *reinterpret_cast<const Vec16<T>*>(at + i / 8 * kTmaBytes + place);
 #pragma unroll
-    for (const auto& two : octet.pairs) {
+    for (const auto& two : vec.pairs) {
       const float2 pair = to_floats(two);
       sums[0] += pair.x * pair.x;
       sums[1] += pair.y * pair.y;

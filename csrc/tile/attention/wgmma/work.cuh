@@ -138,9 +138,9 @@ class WgmmaAttention {
   // Keeps the operand of all scores of the item, and asks for the first.
   __device__ void hold_resident(const Queries& rows) {
     unrolled<2, kDepth / kChunkDepth>([&](int i, int c) {
-      const int octet = c * kChunkVectors + lane_quarter();
+      const int vec = c * kChunkVectors + lane_quarter();
       const int at =
-          octet / 8 * (kRows * kTmaRowBytes) + swizzled_offset(Pipeline::row_of(i), octet % 8);
+          vec / 8 * (kRows * kTmaRowBytes) + swizzled_offset(Pipeline::row_of(i), vec % 8);
       if (Pipeline::group() == 0)
         *reinterpret_cast<Vec16<T>*>(shared_ + kQueriesAt + at) = rows.at[i][c];
     });
