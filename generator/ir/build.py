@@ -61,13 +61,6 @@ def retile(graph: Graph, tiles: Mapping[str, int]) -> Graph:
     return _retyped(graph, [n.out.type for n in graph.inputs], tiles)
 
 
-def with_parts(type_: TensorType, space: Space, extents: Mapping[str, int]) -> TensorType:
-    """Return `type_` with the extents of parts dims as the reduced axes of `space` cut them."""
-    parts = {parts_of(a.dim): count(a, extents[a.dim]) for a in space.reduced}
-    dims = (replace(d, size=parts.get(d.name, d.size)) for d in type_.dims)
-    return replace(type_, dims=tuple(dims))
-
-
 def _retyped(graph: Graph, given: Sequence[TensorType], tiles: Mapping[str, int]) -> Graph:
     """Return a graph as it is where its inputs are bound to operands of the types `given`."""
     space = None if graph.space is None else graph.space.with_tiles(tiles)
@@ -80,7 +73,9 @@ def _retyped(graph: Graph, given: Sequence[TensorType], tiles: Mapping[str, int]
             full = next(bound)
             made = [full if space is None else tile_type(node, full, space, extents)]
         elif node.op == "output" and space is not None:
-            made = [with_parts(node.out.type, space, extents)]
+            parts = {parts_of(a.dim): count(a, extents[a.dim]) for a in space.reduced}
+            dims = tuple(replace(d, size=parts.get(d.name, d.size)) for d in made[0].dims)
+            made = [replace(made[0], dims=dims)]
         elif node.body is not None:
             inner = _retyped(node.body, [types[a] for a in node.args], tiles)
             node, made = replace(node, body=inner), [inner.values[o].type for o in inner.outputs]
