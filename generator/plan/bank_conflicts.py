@@ -44,25 +44,58 @@ def _fullest_bank(addresses: Sequence[int], width: int) -> int:
     return max(banks.count(bank) for bank in set(banks))
 
 
-@dataclass(frozen=True)
-class _Grid:
-    """Byte strides of a fragment's rows and columns in a stored tile, and their extents."""
+def access(fragment: Fragment, stored: Stored, tile: Tile, width: int) -> Access:
+    """Return how a warp reads or writes a fragment of a tile in shared memory.
 
-    row_stride: int
-    col_stride: int
-    rows: int
-    cols: int
-    swizzle: Swizzle
+    `width` is the size of an element in bytes.
+    """
+    elements = tile.lane_elements(fragment)
+    if fragment.lanes is Lanes.STRIPED:
+        moved = elements * width
+        return Access(-(-moved // VECTOR_BYTES), -(-moved * 32 // (BANKS * BANK_BYTES)))
+    strides = _strides(stored, tile, width)
+    row_stride = min((strides[d] for d in fragment.rows), default=0)
+    col_stride = min((strides[d] for d in fragment.cols), default=0)
+    rows = tile.extent(fragment.rows, fragment.warp_dim)
+    cols = tile.extent(fragment.cols, fragment.warp_dim)
 
-    def address(self, row: int, col: int) -> int:
-        at = min(row, self.rows - 1) * self.row_stride + min(col, self.cols - 1) * self.col_stride
+    def address(row: int, col: int) -> int:
+        at = min(row, rows - 1) * row_stride + min(col, cols - 1) * col_stride
         line = at // (BANKS * BANK_BYTES)
         swapped = {Swizzle.XOR: line % 8, Swizzle.HALVES: line % 2 * 4}
-        return at ^ swapped.get(self.swizzle, 0) * VECTOR_BYTES
+        return at ^ swapped.get(stored.swizzle, 0) * VECTOR_BYTES
+
+    # The widest aligned vectors of neighbouring elements of a lane.
+    run = fragment.lanes.run if fragment.cols else 1
+    wide = width
+    while col_stride == width and wide < min(run * width, 16) and row_stride % (2 * wide) == 0:
+        wide *= 2
+    step = max(1, wide // width)
+    passes = sum(
+        wavefronts([address(g, t * run + j) for g in range(8) for t in range(4)], wide)
+        for j in range(0, run, step)
+    )
+    runs = elements // run
+    vectors = Access(runs * -(-run // step), runs * passes)
+    # ldmatrix (stmatrix), transposing where the rows lie together: it takes 8 x 8 matrices of
+    # 2-byte elements whose lines are 16 contiguous, aligned bytes.
+    along_rows = col_stride == width
+    pitch = row_stride if along_rows else col_stride
+    two_dims = fragment.lanes is Lanes.MMA and fragment.rows and fragment.cols
+    if not two_dims or width != 2 or width not in (col_stride, row_stride) or pitch % VECTOR_BYTES:
+        return vectors
+    lines = [address(i, 0) if along_rows else address(0, i) for i in range(MATRIX)]
+    matrices = Access(
+        -(-elements // 8), elements // 2 * wavefronts(lines, VECTOR_BYTES), matrices=True
+    )
+    return min(matrices, vectors, key=lambda a: a.wavefronts)
 
 
-def _grid(fragment: Fragment, stored: Stored, tile: Tile, width: int) -> _Grid:
-    """Return the strides; swizzled tiles lie in panels of 128 bytes, as the copy engine's do."""
+def _strides(stored: Stored, tile: Tile, width: int) -> dict[str, int]:
+    """Return bytes from element to element of each dim.
+
+    Swizzled tiles lie in panels of 128 bytes, as the copy engine's do.
+    """
     strides: dict[str, int] = {}
     stride = width
     for i, dim in enumerate(reversed(stored.order)):
@@ -72,59 +105,4 @@ def _grid(fragment: Fragment, stored: Stored, tile: Tile, width: int) -> _Grid:
             stride += VECTOR_BYTES
         elif i == 0 and stored.swizzle is not Swizzle.NONE:
             stride = min(stride, BANKS * BANK_BYTES)
-    return _Grid(
-        min((strides[d] for d in fragment.rows), default=0),
-        min((strides[d] for d in fragment.cols), default=0),
-        tile.extent(fragment.rows, fragment.warp_dim),
-        tile.extent(fragment.cols, fragment.warp_dim),
-        stored.swizzle,
-    )
-
-
-def access(fragment: Fragment, stored: Stored, tile: Tile, width: int) -> Access:
-    """Return how a warp reads or writes a fragment of a tile in shared memory.
-
-    `width` is the size of an element in bytes.
-    """
-    if fragment.lanes is Lanes.STRIPED:
-        held = tile.lane_elements(fragment) * width
-        return Access(-(-held // VECTOR_BYTES), -(-held * 32 // (BANKS * BANK_BYTES)))
-    grid = _grid(fragment, stored, tile, width)
-    matrices = _by_matrices(fragment, grid, tile, width)
-    vectors = _by_vectors(fragment, grid, tile, width)
-    return min((a for a in (matrices, vectors) if a), key=lambda a: a.wavefronts)
-
-
-def _by_vectors(fragment: Fragment, grid: _Grid, tile: Tile, width: int) -> Access:
-    """Return the accesses in the widest aligned vectors of neighbouring elements of a lane."""
-    run = fragment.lanes.run if fragment.cols else 1
-    wide = width
-    while (
-        grid.col_stride == width
-        and wide < min(run * width, VECTOR_BYTES)
-        and grid.row_stride % (2 * wide) == 0
-    ):
-        wide *= 2
-    step = max(1, wide // width)
-    passes = sum(
-        wavefronts([grid.address(g, t * run + j) for g in range(8) for t in range(4)], wide)
-        for j in range(0, run, step)
-    )
-    runs = tile.lane_elements(fragment) // run
-    return Access(runs * -(-run // step), runs * passes)
-
-
-def _by_matrices(fragment: Fragment, grid: _Grid, tile: Tile, width: int) -> Access | None:
-    """Return the accesses by ldmatrix (stmatrix), transposing where the rows lie together.
-
-    It takes 8 x 8 matrices of 2-byte elements whose lines are 16 contiguous, aligned bytes.
-    """
-    if fragment.lanes is not Lanes.MMA or width != 2 or not (fragment.rows and fragment.cols):
-        return None
-    along_rows = grid.col_stride == width
-    pitch = grid.row_stride if along_rows else grid.col_stride
-    if width not in (grid.col_stride, grid.row_stride) or pitch % VECTOR_BYTES:
-        return None
-    lines = [grid.address(i, 0) if along_rows else grid.address(0, i) for i in range(MATRIX)]
-    matrices = tile.lane_elements(fragment) // 2
-    return Access(-(-matrices // 4), matrices * wavefronts(lines, VECTOR_BYTES), matrices=True)
+    return strides

@@ -3,22 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from math import prod
 
-from mirage_kernels.generator.errors import PlanError
-from mirage_kernels.generator.ir import (
-    OPS,
-    Graph,
-    Kind,
-    Node,
-    Phase,
-    TensorType,
-    Value,
-    count,
-    phases_of,
-)
+from mirage_kernels.generator.ir import OPS, Graph, Kind, Node, Phase, TensorType, count, phases_of
 from mirage_kernels.generator.plan.hardware import HardwareParameters, hardware
 from mirage_kernels.generator.plan.layouts import Tile
 from mirage_kernels.generator.target import Target
@@ -126,51 +115,3 @@ class Block:
                 dims = frozenset()
             found |= {v.name: dims - set(v.type.names) for v in node.outs}
         return found
-
-
-def without_threads(body: Graph) -> Graph:
-    """Return a block graph with the nodes of its thread graphs in their place."""
-    nodes: list[Node] = []
-    for node in body.nodes:
-        nodes += _opened(node) if node.op == "thread" else [node]
-    return replace(body, nodes=tuple(nodes))
-
-
-def _opened(node: Node) -> list[Node]:
-    assert node.body is not None
-    names = dict(zip((n.name for n in node.body.inputs), node.args, strict=True))
-    names[node.body.outputs[0]] = node.name
-    opened = []
-    for inner in node.body.nodes:
-        if inner.op != "input":
-            name = names.setdefault(inner.name, inner.name)
-            args = tuple(names[a] for a in inner.args)
-            opened.append(replace(inner, outs=(Value(name, inner.out.type),), args=args))
-    return opened
-
-
-def blocks_of(graph: Graph, sizes: Mapping[str, int], *, warps: int, on: Target) -> list[Block]:
-    """Return the kernels of a muGraph; raises PlanError for one that has none of ours."""
-    types = {name: value.type for name, value in graph.values.items()}
-    blocks = [
-        Block(n, without_threads(n.body), types, sizes, warps, on)
-        for n in graph.nodes
-        if n.op == "block" and n.body is not None
-    ]
-    if not blocks:
-        raise PlanError("the muGraph has no kernel of its own, there is nothing to plan")
-    return blocks
-
-
-def default_sizes(graph: Graph) -> dict[str, int]:
-    """Return extents to plan for: dims as large as they get, but one tile of dynamic grid dims."""
-    dims = [d for v in graph.values.values() for d in v.type.dims]
-    sizes = {d.name: d.size for d in dims}
-    dynamic = {d.name for d in dims if d.dynamic}
-    for node in graph.blocks:
-        assert node.body is not None
-        assert node.body.space is not None
-        for axis in node.body.space.grid:
-            if axis.dim in dynamic and not axis.reduced:
-                sizes[axis.dim] = min(sizes[axis.dim], axis.tile)
-    return sizes

@@ -30,6 +30,8 @@ class HardwareParameters:
     # mma.sync, the warp-wide one, reaches about 63 % of that (Luo et al., arXiv 2402.13499).
     mma_cycles: float = 2048 / 2048 / 0.63
     simple_cycles: float = _SIMPLE  # fp32 add, multiply, compare or move
+    special_cycles: float = _SPECIAL  # ex2, reciprocal
+    bulk_cycles: float = 8 * _SIMPLE  # issue a bulk copy and announce its bytes, a lead
     convert_cycles: float = _CONVERT  # two values from fp32 to fp16
     shuffle_cycles: float = _SHUFFLE
     transpose_cycles: float = _SHUFFLE  # movmatrix: one register of every lane, a lead
@@ -44,26 +46,6 @@ class HardwareParameters:
     # us in 8 passes.
     exposed_cycles: float = 220.0
     cluster_blocks: int = 8  # the portable size, CUDA C++ Programming Guide, thread block clusters
-
-    @property
-    def exp_cycles(self) -> float:
-        """Return the cost of ex2 of a product."""
-        return _SPECIAL + self.simple_cycles
-
-    @property
-    def function_cycles(self) -> float:
-        """Return the cost of a special function refined to fp32, a lead."""
-        return _SPECIAL + 8 * self.simple_cycles
-
-    @property
-    def copy_cycles(self) -> float:
-        """Return the cost of issuing a cp.async: the instruction, its address, its predicate."""
-        return 3 * self.simple_cycles
-
-    @property
-    def bulk_cycles(self) -> float:
-        """Return the cost of issuing a bulk copy and announcing its bytes, a lead."""
-        return 8 * _SIMPLE
 
 
 # mma.sync elsewhere: the 2048 products of m16n8k16 over those of a cycle, by target.py's rates at

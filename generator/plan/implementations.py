@@ -1,5 +1,7 @@
 """The implementations of each operator of a block graph: by op kind, in every layout that fits.
 
+A conversion brings a value from the layout that it is made in to one that is wanted.
+
 elementwise   any layout; operands aligned with it
 sum, peak     any layout; if the summed dim is partitioned over the warps, each has a partial sum
 contract      operands as rows | contracted dim, either one on the M side, in one lane map, any one
@@ -8,11 +10,16 @@ accum         in the layout of what is added
 combine       over all blocks through distributed shared memory, or device memory
 input         one of the offered copies into shared memory, or straight into registers
 output        from any fragment, at the cost of the sectors it touches
+conversion    shared -> registers: a staged tile; a barrier unless each warp reads its own part or
+              an mbarrier reports the copy
+              registers -> shared -> registers: stored by all threads, read by others, a barrier
+              between; partial sums of warps lie side by side and are added up by the readers
+              [a | b] -> [b | a] of mma: movmatrix, inside the warp
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 
@@ -53,26 +60,23 @@ def fragments_of(block: Block, lanes: Sequence[Lanes]) -> tuple[Fragment, ...]:
     dims, its fast dim lies along the columns and the others along the rows.
     """
     found: dict[Fragment, None] = {}
+
+    def add(lane_maps: Sequence[Lanes], rows: Dims, cols: Dims) -> None:
+        for lane_map, warp_dim in product(lane_maps, (*rows, *cols)):
+            found[Fragment(lane_map, rows, cols, warp_dim)] = None
+
     for node in block.body.of("contract"):
-        rows = operand_rows(block, node)
-        if rows is None:
-            continue
         over = (node.over,) if block.tile.extents[node.over] > 1 else ()
-        for own, other in (rows, rows[::-1]):
-            found |= dict.fromkeys(_over_warps(lanes, own, over))
-            columns = tuple(d for d in other if d not in own)
-            found |= dict.fromkeys(_over_warps((Lanes.MMA,), own, columns))
+        both = operand_rows(block, node) or ()
+        for own, other in (both, both[::-1]) if both else ():
+            add(lanes, own, over)
+            add((Lanes.MMA,), own, tuple(d for d in other if d not in own))
     covered = [set(f.dims) for f in found]
     for node in block.body.nodes:
         dims = block.dims(node.name) if node.op != "output" else ()
         if dims and not any(set(dims) <= c for c in covered):
-            found |= dict.fromkeys(_over_warps(lanes, dims[:-1], dims[-1:]))
+            add(lanes, dims[:-1], dims[-1:])
     return tuple(found)
-
-
-def _over_warps(lanes: Sequence[Lanes], rows: Dims, cols: Dims) -> Iterator[Fragment]:
-    for lane_map, warp_dim in product(lanes, (*rows, *cols)):
-        yield Fragment(lane_map, rows, cols, warp_dim)
 
 
 def operand_rows(block: Block, node: Node) -> tuple[Dims, Dims] | None:
@@ -199,7 +203,8 @@ class Implementations:
         for layout in self.in_registers(arg):
             spread = replace(layout, warp_dim=layout.warp_dim or layout.partial)
             for operands in product([layout], *(self.operand(m, spread) for m in maximum)):
-                cost = Cost() if node.op == "last" else self.costs.accumulators(layout)
+                carried = 0 if node.op == "last" else self.block.tile.registers(layout, 4)  # fp32
+                cost = Cost(registers=carried)
                 if maximum:
                     cost += self.often(arg, self.costs.rescale(*operands))
                 elif node.op == "accum" and not fused:
@@ -304,3 +309,63 @@ class Implementations:
         for layout in (f.of(dims) for f in self.fitting(node, dims)):
             cost = self.costs.direct(layout, width, fast).times(self.block.rounds)
             yield Implementation(node.name, ((arg, layout),), (), cost)
+
+    # -- conversions -----------------------------------------------------------------------------
+
+    def conversions(self, value: str, wanted: Iterable[ValueLayout]) -> Iterator[Implementation]:
+        """Yield every conversion of a value from a layout it may be made in to one that is wanted.
+
+        A maximum that each warp has of its own stays so inside the loop: all users see the same.
+        """
+        block = self.block
+        goals = [goal for goal in dict.fromkeys(wanted) if isinstance(goal, Fragment)]
+        goals = [goal for goal in goals if not goal.partial]
+        for source, goal in product(self.made[value], goals):
+            if isinstance(source, Stored):
+                yield from self.load(value, source, goal)
+            elif goal != source and not (
+                source.partial in block.maximum_dims[value] and block.looped(value)
+            ):
+                yield from self.transpose(value, source, goal)
+                yield self.exchange(value, source, goal)
+
+    def barrier(self, value: str, after: object) -> Latency:
+        """Return a barrier of the loop or around it; values of one depth share theirs."""
+        cycles = self.block.hardware.barrier_cycles * self.block.times(value)
+        return (f"barrier after {after}, {self.block.phases[value].value}", cycles)
+
+    def load(self, value: str, stored: Stored, goal: Fragment) -> Iterator[Implementation]:
+        same_dims = set(stored.order) == set(goal.dims)
+        own_part = not stored.warp_dim or stored.warp_dim == goal.warp_dim
+        if stored.place is not Place.SHARED or not same_dims or not own_part:
+            return
+        width = self.block.width(value)
+        cost = self.often(value, self.costs.load(goal, stored, width))
+        cost += Cost(registers=self.block.tile.registers(goal, width))
+        waits = not stored.warp_dim and not (stored.copy and stored.copy.tracked)
+        barriers = (self.barrier(value, "copies"),) if waits else ()
+        yield Implementation(value, ((value, stored),), (goal,), cost, barriers)
+
+    def exchange(self, value: str, source: Fragment, goal: Fragment) -> Implementation:
+        """Return the conversion through shared memory, rows or columns the faster dims there."""
+        width = 4 if source.partial else self.block.width(value)  # partial sums are fp32
+        found = []
+        for order in dict.fromkeys((source.dims, source.cols + source.rows)):
+            between = Stored(Place.SHARED, order, Swizzle.PADDED, partial=source.partial)
+            stored = self.costs.store(source, between, width)
+            found.append((stored + self.costs.load(goal, between, width), between))
+        cost, between = min(found, key=lambda pair: pair[0].shared + pair[0].issue)
+        looped = self.block.looped(value)
+        bytes_ = self.block.tile.shared_bytes(between, width) if looped else 0
+        cost = self.often(value, cost) + Cost(shared_bytes=bytes_)
+        waits = (self.barrier(value, f"depth {self.block.depths[value]}"),)
+        return Implementation(value, ((value, source),), (goal,), cost, waits)
+
+    def transpose(self, value: str, source: Fragment, goal: Fragment) -> Iterator[Implementation]:
+        turned = Fragment(Lanes.MMA, source.cols, source.rows, source.warp_dim)
+        two_dims = source.rows and source.cols and not source.partial
+        narrow = self.block.width(value) == 2
+        if source.lanes is Lanes.MMA and narrow and two_dims and goal == turned:
+            cycles = self.block.hardware.transpose_cycles / 2  # of a register, two elements
+            cost = self.often(value, self.costs.elements(source, cycles))
+            yield Implementation(value, ((value, source),), (goal,), cost)

@@ -73,7 +73,9 @@ class InstructionCosts:
     def map(self, op: str, layout: Fragment, width: int) -> Cost:
         """Return the cost of an elementwise op whose result has this layout."""
         hw = self.block.hardware
-        function = hw.exp_cycles if op == "exp" else hw.function_cycles
+        # ex2 takes a product before it; other functions are refined to fp32, a lead.
+        steps = 1 if op == "exp" else 8
+        function = hw.special_cycles + steps * hw.simple_cycles
         each = hw.simple_cycles if op in SIMPLE else function
         if width == 2:
             each = each / 2 if op in PAIRED else each + hw.convert_cycles / 2
@@ -90,14 +92,9 @@ class InstructionCosts:
         """Return the cost of `count` simple instructions per element: of an addition, a maximum."""
         return self.elements(layout, count * self.block.hardware.simple_cycles)
 
-    def accumulators(self, layout: Fragment) -> Cost:
-        """Return the registers of a value that is carried across the loop in fp32."""
-        return Cost(registers=self.block.tile.registers(layout, 4))
-
     def rescale(self, layout: Fragment, maximum: Fragment) -> Cost:
         """Return the cost of x * exp(maximum before - after) + y."""
-        exponentials = self.elements(maximum, self.block.hardware.exp_cycles)
-        return self.simple(layout, 2.0) + exponentials
+        return self.simple(layout, 2.0) + self.map("exp", maximum, 4)
 
     def shuffles(self, result: Fragment, over_rows: bool) -> Cost:
         """Return the cost of sums over lanes: rows lie in eight, columns in four of them."""
@@ -127,16 +124,12 @@ class InstructionCosts:
         often, cycles = self.block.warps * count, self.block.hardware.simple_cycles
         return Cost(shared=often * access.wavefronts, issue=often * access.instructions * cycles)
 
-    def transpose(self, layout: Fragment) -> Cost:
-        """Return the cost of exchanging rows and columns of a 2-byte fragment by movmatrix."""
-        return self.elements(layout, self.block.hardware.transpose_cycles / 2)
-
     def copy(self, stored: Stored, width: int, rows: int) -> Cost:
         """Return the cost of bringing a tile of so many contiguous rows into shared memory."""
         hw = self.block.hardware
         moved = self.block.tile.extent(stored.order) * width
-        if stored.copy is Copy.CP_ASYNC:
-            issue = moved / (WARP_LANES * VECTOR_BYTES) * hw.copy_cycles
+        if stored.copy is Copy.CP_ASYNC:  # the instruction, its address, its predicate
+            issue = moved / (WARP_LANES * VECTOR_BYTES) * 3 * hw.simple_cycles
         elif stored.copy is Copy.BULK:
             issue = rows * hw.bulk_cycles
         elif stored.copy is Copy.TENSOR:

@@ -9,7 +9,7 @@ however many need it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from typing import TYPE_CHECKING
@@ -26,7 +26,7 @@ OVERLAPPED = 0.1
 # Per place in the order of an operator's implementations, and per conversion: ties go to the first.
 RANK_CYCLES = 1e-3
 
-Held = tuple[str, ValueLayout]  # a value in a layout
+Placed = tuple[str, ValueLayout]  # a value in a layout
 Latency = tuple[str, float]  # what is waited for, cycles
 
 
@@ -35,13 +35,13 @@ class Implementation:
     """A way to compute a value, or to convert its layout."""
 
     value: str
-    needs: tuple[Held, ...]
+    needs: tuple[Placed, ...]
     makes: tuple[ValueLayout, ...]
     cost: Cost
     latencies: tuple[Latency, ...] = ()
 
     @property
-    def held(self) -> tuple[Held, ...]:
+    def placed(self) -> tuple[Placed, ...]:
         """The value in the layouts that it is made in."""
         return tuple((self.value, layout) for layout in self.makes)
 
@@ -86,10 +86,9 @@ def solve(problem: Problem) -> Solution:
     Raises PlanError, with the operator and what it lacks, if there is none.
     """
     problem = _possible(problem)
-    program = _Program(problem)
-    program.minimise()
-    operators = {name: next(filter(program.taken, o)) for name, o in problem.operators.items()}
-    conversions = tuple(filter(program.taken, problem.conversions))
+    taken = _Program(problem).minimise()
+    operators = {name: next(filter(taken, o)) for name, o in problem.operators.items()}
+    conversions = tuple(filter(taken, problem.conversions))
     return Solution(operators, conversions, problem.cycles((*operators.values(), *conversions)))
 
 
@@ -98,23 +97,23 @@ def _possible(problem: Problem) -> Problem:
     operators, conversions = dict(problem.operators), problem.conversions
     size = -1
     while size != (size := len(conversions) + sum(map(len, operators.values()))):
-        own = {held for made in chain(*operators.values()) for held in made.held}
-        every = own | {held for c in conversions for held in c.held}
+        own = {placed for made in chain(*operators.values()) for placed in made.placed}
+        every = own | {placed for c in conversions for placed in c.placed}
         for name, found in operators.items():
             operators[name] = tuple(i for i in found if every.issuperset(i.needs))
             if not operators[name]:
                 raise PlanError(_lacking(name, found, every))
-        wanted = {held for i in chain(*operators.values()) for held in i.needs}
+        wanted = {placed for i in chain(*operators.values()) for placed in i.needs}
         conversions = tuple(
-            c for c in conversions if own.issuperset(c.needs) and wanted.intersection(c.held)
+            c for c in conversions if own.issuperset(c.needs) and wanted.intersection(c.placed)
         )
     return replace(problem, operators=operators, conversions=conversions)
 
 
-def _lacking(name: str, found: Sequence[Implementation], made: set[Held]) -> str:
+def _lacking(name: str, found: Sequence[Implementation], made: set[Placed]) -> str:
     if not found:
         return f"no layout of {name}: nothing that is offered implements it"
-    missing = next(held for held in found[0].needs if held not in made)
+    missing = next(placed for placed in found[0].needs if placed not in made)
     others = [str(layout) for value, layout in made if value == missing[0]]
     there = "; ".join(sorted(others)) or "no layout"
     return f"no layout of {name}: it takes {missing[0]} in {missing[1]}, which is made in {there}"
@@ -124,8 +123,14 @@ class _Program:
     """The 0/1 program of a problem: a variable for each implementation and conversion."""
 
     def __init__(self, problem: Problem) -> None:
-        self.pulp, self.problem = _pulp(), problem
-        self.lp = self.pulp.LpProblem("layouts", self.pulp.LpMinimize)
+        try:
+            import pulp  # when something is planned, and only then
+        except ImportError as missing:
+            raise ToolchainError(
+                "planning layouts needs PuLP", "`pip install 'mirage-kernels[generate]'` brings it"
+            ) from missing
+        self.pulp, self.problem = pulp, problem
+        self.lp = pulp.LpProblem("layouts", pulp.LpMinimize)
         self.every = [*chain(*problem.operators.values()), *problem.conversions]
         self.takes = {id(c): self.new(f"x{i}", "Binary") for i, c in enumerate(self.every)}
         for found in problem.operators.values():
@@ -134,9 +139,6 @@ class _Program:
 
     def new(self, name: str, kind: str = "Continuous") -> pulp.LpVariable:
         return self.lp.add_variable(name, lowBound=0, cat=kind)
-
-    def taken(self, choice: Implementation) -> bool:
-        return bool(self.takes[id(choice)].varValue > 0.5)
 
     def count(self, choices: Sequence[Implementation]) -> pulp.LpAffineExpression:
         return self.pulp.lpSum(self.takes[id(c)] for c in choices)
@@ -149,15 +151,16 @@ class _Program:
     def add_needs(self) -> None:
         """Require that what is needed is made; for a conversion, by an implementation."""
         operators = [*chain(*self.problem.operators.values())]
-        makers: dict[Held, list[Implementation]] = {}
+        makers: dict[Placed, list[Implementation]] = {}
         for found in (operators, self.problem.conversions):
-            for held, choice in [(held, c) for c in found for held in c.held]:
-                makers.setdefault(held, []).append(choice)
+            for placed, choice in [(placed, c) for c in found for placed in c.placed]:
+                makers.setdefault(placed, []).append(choice)
             users = self.problem.conversions if found is operators else operators
             for need, choice in [(need, c) for c in users for need in c.needs]:
                 self.lp += self.takes[id(choice)] <= self.count(makers[need])
 
-    def minimise(self) -> None:
+    def minimise(self) -> Callable[[Implementation], bool]:
+        """Solve the program; return which implementations and conversions it takes."""
         ranks = [float(r) for found in self.problem.operators.values() for r in range(len(found))]
         ranks += [1.0] * len(self.problem.conversions)
         self.lp.setObjective(self.cost() + RANK_CYCLES * self.total(ranks))
@@ -170,6 +173,7 @@ class _Program:
         )
         if self.lp.solve(solver) != self.pulp.LpStatusOptimal:
             raise PlanError("no choice of layouts gives every operator its operands")
+        return lambda choice: bool(self.takes[id(choice)].varValue > 0.5)
 
     def cost(self) -> pulp.LpAffineExpression:
         """Return the cycles of a choice, as `Problem.cycles` does."""
@@ -188,17 +192,6 @@ class _Program:
             cost += latency[1] * paid
         registers = self.total(c.cost.registers for c in self.every) + problem.base.registers
         self.lp += registers - problem.registers <= spilled
-        held = self.total(c.cost.shared_bytes / 1024 for c in self.every)
-        self.lp += held + (problem.base.shared_bytes - problem.shared_bytes) / 1024 <= beyond
+        kb = self.total(c.cost.shared_bytes / 1024 for c in self.every)
+        self.lp += kb + (problem.base.shared_bytes - problem.shared_bytes) / 1024 <= beyond
         return cost
-
-
-def _pulp() -> pulp:
-    """Return the PuLP module; it is loaded when something is planned, and only then."""
-    try:
-        import pulp
-    except ImportError as missing:
-        raise ToolchainError(
-            "planning layouts needs PuLP", "`pip install 'mirage-kernels[generate]'` brings it"
-        ) from missing
-    return pulp

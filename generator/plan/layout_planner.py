@@ -1,26 +1,39 @@
 """Layouts: for every value of a kernel its place, layout and copy instruction, by a 0/1 program.
 
-The implementations of all operators (`implementations.py`) and the conversions between layouts
-(`conversions.py`) have costs in cycles (`instruction_costs.py`, `hardware.py`) and are chosen
-together (`integer_program.py`). Tensors in device memory lie as their types say.
+The implementations of all operators and the conversions between layouts (`implementations.py`) have
+costs in cycles (`instruction_costs.py`, `hardware.py`) and are chosen together
+(`integer_program.py`). Tensors in device memory lie as their types say.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import chain
 
+from mirage_kernels.generator.errors import PlanError
 from mirage_kernels.generator.ir import Graph
-from mirage_kernels.generator.plan.blocks import Block, blocks_of, default_sizes
-from mirage_kernels.generator.plan.conversions import conversions
+from mirage_kernels.generator.plan.blocks import Block
 from mirage_kernels.generator.plan.implementations import Implementations, Offered
 from mirage_kernels.generator.plan.instruction_costs import InstructionCosts
 from mirage_kernels.generator.plan.integer_program import Problem, Solution, solve
-from mirage_kernels.generator.plan.layouts import ValueLayout
-from mirage_kernels.generator.target import Target
+from mirage_kernels.generator.plan.layouts import Copy, Lanes, Swizzle, ValueLayout
+from mirage_kernels.generator.plan.threads import without_threads
+from mirage_kernels.generator.target import Target, target
 
 EVERYTHING = Offered()
+# What csrc/tile can run: each warp's own part of a tile, the weights on the M side of the tensor
+# cores, in 16-byte vectors from swizzled stages. `tests/plan/test_layouts.py` checks that nothing
+# else would be cheaper.
+WRITTEN = Offered(
+    copies=(Copy.CP_ASYNC, Copy.PLAIN),
+    swizzles=(Swizzle.HALVES,),
+    per_warp=(True,),
+    lanes=(Lanes.VECTORS,),
+    any_warp_dim=False,
+    any_m_side=False,
+)
 
 
 @dataclass(frozen=True)
@@ -50,14 +63,46 @@ class LayoutPlan:
         return self.solution.operators[product].needs[0][0]
 
 
+@lru_cache(maxsize=64)
+def require_layouts(graph: Graph, arch: str) -> None:
+    """Raise PlanError for a muGraph whose values have no layouts that csrc/tile can run."""
+    plan_layouts(graph, Setup(target(arch), offered=WRITTEN))
+
+
 def plan_layouts(graph: Graph, setup: Setup) -> tuple[LayoutPlan, ...]:
     """Return the cheapest layouts of the values of each kernel of a muGraph.
 
     Raises PlanError, with the operator and what it lacks, where what is offered does not suffice.
     """
-    sizes = default_sizes(graph) if setup.sizes is None else setup.sizes
-    blocks = blocks_of(graph, sizes, warps=setup.warps, on=setup.on)
+    blocks = blocks_of(graph, setup)
+    if not blocks:
+        raise PlanError("the muGraph has no kernel of its own, there is nothing to plan")
     return tuple(LayoutPlan(b, solve(problem_of(b, setup.offered))) for b in blocks)
+
+
+def blocks_of(graph: Graph, setup: Setup) -> list[Block]:
+    """Return the kernels of a muGraph."""
+    types = {name: value.type for name, value in graph.values.items()}
+    sizes = default_sizes(graph) if setup.sizes is None else setup.sizes
+    return [
+        Block(node, without_threads(node.body), types, sizes, setup.warps, setup.on)
+        for node in graph.blocks
+        if node.body is not None
+    ]
+
+
+def default_sizes(graph: Graph) -> dict[str, int]:
+    """Return extents to plan for: dims as large as they get, but one tile of dynamic grid dims."""
+    dims = [d for v in graph.values.values() for d in v.type.dims]
+    sizes = {d.name: d.size for d in dims}
+    dynamic = {d.name for d in dims if d.dynamic}
+    for node in graph.blocks:
+        assert node.body is not None
+        assert node.body.space is not None
+        for axis in node.body.space.grid:
+            if axis.dim in dynamic and not axis.reduced:
+                sizes[axis.dim] = min(sizes[axis.dim], axis.tile)
+    return sizes
 
 
 def problem_of(block: Block, offered: Offered) -> Problem:
@@ -67,13 +112,10 @@ def problem_of(block: Block, offered: Offered) -> Problem:
     wanted: dict[str, list[ValueLayout]] = {}
     for value, layout in chain(*(i.needs for made in operators.values() for i in made)):
         wanted.setdefault(value, []).append(layout)
-    converted = (
-        conversions(block, value, made, wanted.get(value, [])) for value, made in rules.made.items()
-    )
     hw, passes = block.hardware, block.steps * block.rounds
     return Problem(
         operators,
-        tuple(chain(*converted)),
+        tuple(chain(*(rules.conversions(v, wanted.get(v, [])) for v in rules.made))),
         InstructionCosts(block).tensors(),
         hw.registers_per_thread,
         block.on.shared_bytes,

@@ -13,19 +13,9 @@ from dataclasses import replace
 from math import prod
 
 from mirage_kernels.generator.errors import PlanError
-from mirage_kernels.generator.ir import (
-    OPS,
-    DType,
-    Graph,
-    Kind,
-    Node,
-    Phase,
-    TensorType,
-    number_text,
-    phases_of,
-)
-from mirage_kernels.generator.plan.blocks import without_threads
-from mirage_kernels.generator.plan.dead_code import needed
+from mirage_kernels.generator.ir import OPS, DType, Graph, Kind, Node, Phase, number_text, phases_of
+from mirage_kernels.generator.plan.barriers import with_barriers
+from mirage_kernels.generator.plan.layout_planner import require_layouts
 from mirage_kernels.generator.plan.program import (
     Do,
     Layout,
@@ -33,17 +23,18 @@ from mirage_kernels.generator.plan.program import (
     Stage,
     Statement,
     TileProgram,
+    needed,
     roles_of,
 )
 from mirage_kernels.generator.plan.tail import EVEN_DEPTH, past_the_depth
-from mirage_kernels.generator.plan.tiles import require_layouts, with_barriers
+from mirage_kernels.generator.plan.threads import without_threads
 
 KEPT = "_kept"  # behind the name of what lines keep, as of totals
 # Carries that join warps or blocks in ways of their own.
 _UNPLANNED = ("accum_rescaled", "last", "combine", "combine_rescaled")
 _COMPUTED = (Kind.ELEMENTWISE, Kind.REDUCE, Kind.CONTRACT)
 _READABLE = (Layout.ACCUM, Layout.ROW_SUMS)  # by the epilogue
-HELD = {  # what lines have, and where
+ROW_WISE = {  # what whole rows have, and where
     Layout.TOKENS: Layout.LINE,
     Layout.DEPTH: Layout.LINE_VECTOR,
     Layout.TOKEN_SUMS: Layout.TOKEN_SUMS,
@@ -82,14 +73,31 @@ class _Lowering:
         self.tensors = dict(
             zip((n.name for n in self.body.inputs), self.node.args, strict=True)
         ) | dict(zip(self.body.outputs, (v.name for v in self.node.outs), strict=True))
-        self.renamed: dict[str, str] = {}  # lines that would be called like their tensor
+        self.row_wise = {n.name for n in self.body.nodes if self.is_row_wise(n)}
+        self.of_statistics = set(self.row_wise)  # with all that depends on them
+        for node in self.body.nodes:
+            if self.of_statistics.intersection(node.args):
+                self.of_statistics.add(node.name)
+        self.renamed: dict[str, str] = {}  # rows that would be called like their tensor
         self.lines: list[Statement] = []
         self.fetches: list[Statement] = []
         self.loop: list[Statement] = []
         self.meetings: list[Statement] = []
         self.products: list[Statement] = []
         self.epilogue: list[Statement] = []
-        self.rules: dict[Kind, Callable[[Node], None]] = {
+
+    def is_row_wise(self, node: Node) -> bool:
+        """Say whether a node has whole rows: before the loop, or without one."""
+        if node.op == "output":
+            return not self.roles.rows
+        if node.op == "input":
+            whole = node.loop_cut is None and bool(node.out.type.dims)
+            place = self.roles.layout(node.out.type.names)
+            return whole and place not in (Layout.FACTORS, *_READABLE)
+        return OPS[node.op].kind in _COMPUTED and self.phases[node.name] is Phase.BEFORE
+
+    def program(self) -> TileProgram:
+        rules: dict[Kind, Callable[[Node], None]] = {
             Kind.SOURCE: self.source,
             Kind.ELEMENTWISE: self.elementwise,
             Kind.CONTRACT: self.contract,
@@ -97,15 +105,13 @@ class _Lowering:
             Kind.CARRY: self.carry,
             Kind.OUTPUT: self.output,
         }
-
-    def program(self) -> TileProgram:
         for node in self.body.nodes:
             kind = OPS[node.op].kind
-            if kind not in self.rules or node.op in _UNPLANNED:
+            if kind not in rules or node.op in _UNPLANNED:
                 raise self.error(f"{node.op} is not planned yet ({node.name})")
-            (self.line if kind in _COMPUTED and self.is_line(node) else self.rules[kind])(node)
+            row_wise = kind in _COMPUTED and node.name in self.row_wise
+            (self.row_wise_operator if row_wise else rules[kind])(node)
         tensors = [n for n in self.graph.inputs if n.out.type.dims]
-        inputs = tuple(Operand(n.name, i, n.out.type, n.optional) for i, n in enumerate(tensors))
         types = self.graph.values
         results = [Operand(n, i, types[n].type) for i, n in enumerate(self.graph.outputs)]
         stored = {s.out for s in self.epilogue if s.do is Do.STORE}
@@ -114,7 +120,7 @@ class _Lowering:
         made = TileProgram(
             recipe=self.recipe,
             roles=self.roles,
-            inputs=inputs,
+            inputs=tuple(Operand(n.name, i, n.out.type, n.optional) for i, n in enumerate(tensors)),
             scalars=tuple(n.name for n in self.graph.inputs if not n.out.type.dims),
             output=results[0],
             literals={n.name: n.over for n in self.body.of("size")}
@@ -125,14 +131,15 @@ class _Lowering:
             fetches=tuple(self.fetches),
             stages=tuple(stage for stage in stages if stage.statements),
             products=tuple(self.products),
-            lines=tuple(self.lines),
+            lines=tuple(sorted(self.lines, key=lambda s: not self.loop and s.do is not Do.LOAD)),
             also=tuple(results[1:]),
             grid=tuple(axis.dim for axis in self.body.space.grid),
         )
-        return self.checked(made)
+        self.check(made)
+        return made
 
-    def checked(self, made: TileProgram) -> TileProgram:
-        """Return the program; raises PlanError for what its loads and stores cannot do."""
+    def check(self, made: TileProgram) -> None:
+        """Raise PlanError for what the program's loads and stores cannot do."""
         late = [n.name for n in self.body.of("output") if n.loop_cut is None]
         if made.loop and late != [self.body.outputs[0]]:
             raise self.error("the kernel stores several results outside of its loop")
@@ -152,9 +159,6 @@ class _Lowering:
             raise self.error("sums of lines that the grid cuts are not planned")
         if made.parted and any(o.optional for o in made.inputs):
             raise self.error("parts of a vector that may be missing are not planned yet")
-        if made.loop:
-            return made
-        return replace(made, lines=tuple(sorted(made.lines, key=lambda s: s.do is not Do.LOAD)))
 
     def error(self, sentence: str, hint: str = "") -> PlanError:
         return PlanError(f"{self.recipe}: {sentence}", hint)
@@ -170,25 +174,11 @@ class _Lowering:
 
     # -- statements ------------------------------------------------------------------------------
 
-    def is_line(self, node: Node) -> bool:
-        """Say whether a node belongs to the lines: before the loop, or without one."""
-        if node.op == "output":
-            return not self.roles.rows
-        if node.op == "input":
-            whole = node.loop_cut is None and bool(node.out.type.dims)
-            return whole and self.layout(node.name) not in (Layout.FACTORS, *_READABLE)
-        return OPS[node.op].kind in _COMPUTED and self.phases[node.name] is Phase.BEFORE
-
-    def is_statistic(self, name: str) -> bool:
-        """Say whether lines compute a value."""
-        return name in self.body.producers and self.is_line(self.body.producers[name])
-
-    def layout(self, name: str, type_: TensorType | None = None) -> Layout:
+    def layout(self, name: str) -> Layout:
         """Return the place of a value in the loop and behind it."""
-        type_ = type_ or self.types[name]
-        layout = self.roles.layout(type_.names)
+        layout = self.roles.layout(self.types[name].names)
         if layout is None:
-            raise self.error(f"{name} {type_} has no place in the plan")
+            raise self.error(f"{name} {self.types[name]} has no place in the plan")
         return layout
 
     def add(self, do: Do, node: Node, args: Sequence[str], op: str = "") -> None:
@@ -198,41 +188,38 @@ class _Lowering:
 
     def put(self, s: Statement, node: Node) -> None:
         """Append a statement to the part of the block's life that a node belongs to."""
-        if not self.is_line(node):
+        if node.name not in self.row_wise:
             here = self.loop if self.phases[node.name] is Phase.LOOP else self.epilogue
             self.read(s.args, here)
             return here.append(s)
-        if s.layout not in HELD:
+        if s.layout not in ROW_WISE:
             raise self.error(f"{s.out} {s.type} is no part of a line")
         out, args = self.renamed.get(s.out, s.out), s.args
         if s.do is not Do.LOAD:
             args = tuple(self.renamed.get(a, a) for a in args)
-        return self.lines.append(replace(s, out=out, args=args, layout=HELD[s.layout]))
+        return self.lines.append(replace(s, out=out, args=args, layout=ROW_WISE[s.layout]))
 
     def read(self, names: Sequence[str], here: list[Statement]) -> None:
         """Read the statistics among operands, each once; raises PlanError for a whole line.
 
-        So it does in the loop for what only the epilogue reads.
+        They are kept in shared memory, a number per token. It raises too where the loop reads what
+        only the epilogue does.
         """
         late = {s.out for s in self.epilogue if s.do is Do.READ} if here is self.loop else set()
         lines = {s.out for s in self.lines if s.do is Do.LOAD}
         for name in names:
-            statistic = self.is_statistic(name)
+            statistic = name in self.row_wise
             if name in lines or (name in late and not statistic):
                 raise self.error(f"{name} is not cut by the loop")
-            if statistic and all(s.out != name for s in here):
-                kept = self.keep(name)
-                layout = self.layout(name)
-                here.append(Statement(Do.READ, name, (kept,), self.types[name], layout))
-
-    def keep(self, name: str) -> str:
-        """Keep a token's number in shared memory, once; return how it is called there."""
-        if self.layout(name) is not Layout.TOKEN_SUMS:
-            raise self.error(f"{name} is computed before the loop")
-        kept = Statement(Do.KEEP, name + KEPT, (name,), self.types[name], Layout.TOKEN_SUMS)
-        if kept not in self.lines:
-            self.lines.append(kept)
-        return kept.out
+            if not statistic or any(s.out == name for s in here):
+                continue
+            layout, type_ = self.layout(name), self.types[name]
+            if layout is not Layout.TOKEN_SUMS:
+                raise self.error(f"{name} is computed before the loop")
+            kept = Statement(Do.KEEP, name + KEPT, (name,), type_, layout)
+            if kept not in self.lines:
+                self.lines.append(kept)
+            here.append(Statement(Do.READ, name, (kept.out,), type_, layout))
 
     def widest_first(self, node: Node) -> Sequence[str]:
         """Return the operands with one in front that has all dims of the result.
@@ -241,7 +228,7 @@ class _Lowering:
         round.
         """
         first = node.args[0]
-        if self.is_line(node):
+        if node.name in self.row_wise:
             wide = self.layout(node.name) not in _WHOLE or self.layout(first) in _WHOLE
         else:
             wide = set(self.types[first].names) == set(node.out.type.names)
@@ -252,15 +239,15 @@ class _Lowering:
 
     def multiplied(self, node: Node) -> str:
         """Multiply in registers what a contraction of lines with the same lines sums up."""
-        wide = max((self.types[a] for a in node.args), key=lambda t: len(t.dims))
-        name, type_ = f"{node.name}_terms", replace(wide, dtype=node.out.type.dtype)
-        layout = self.layout(name, type_)
-        self.put(Statement(Do.MAP, name, node.args, type_, layout, "mul"), node)
+        wide = max(node.args, key=lambda a: len(self.types[a].dims))
+        name = f"{node.name}_terms"
+        type_ = self.types[name] = replace(self.types[wide], dtype=node.out.type.dtype)
+        self.put(Statement(Do.MAP, name, node.args, type_, self.layout(name), "mul"), node)
         return name
 
     # -- rules by kind ---------------------------------------------------------------------------
 
-    def line(self, node: Node) -> None:
+    def row_wise_operator(self, node: Node) -> None:
         """Add an operator to the lines; raises PlanError for one that they do not have."""
         kind, along = OPS[node.op].kind, node.over == self.roles.depth
         if kind is Kind.ELEMENTWISE and len(node.args) <= 2:
@@ -286,14 +273,14 @@ class _Lowering:
         elif node.loop_cut is None and layout not in _WHOLE:
             raise self.error(f"{node.name} has a number per token, which no plan reads yet")
         else:
-            if self.is_line(node) and node.name == tensor:
+            if node.name in self.row_wise and node.name == tensor:
                 self.renamed[node.name] = f"{node.name}_line"
             self.add(Do.LOAD, node, (tensor,))
 
     def elementwise(self, node: Node) -> None:
         if self.layout(node.name) is Layout.FACTORS:
             raise self.error(f"{node.name} is not planned, {Layout.FACTORS.value}")
-        self.add(Do.MAP, node, self.widest_first(node), op=node.op)
+        self.add(Do.MAP, node, self.widest_first(node), node.op)
 
     def contract(self, node: Node) -> None:
         layouts = {self.layout(a) for a in node.args}
@@ -303,10 +290,11 @@ class _Lowering:
             raise self.error(f"{node.name} contracts {node.over}, not the loop's dim")
         elif layouts in ({Layout.ROWS, Layout.TOKENS}, {Layout.INNER, Layout.TOKENS}):
             rows, tokens = sorted(node.args, key=lambda a: self.layout(a) is Layout.TOKENS)
-            self.ends(node, "multiplies", self.past[rows] * self.past[tokens])
+            self.ends(node, "multiplies")
             self.add(Do.CONTRACT, node, (rows, tokens))
         elif len(layouts) == 1:  # lines times the same lines: multiplied and summed in registers
-            self.sum_up(node, self.multiplied(node))
+            self.ends(node, "sums")
+            self.add(Do.SUM, node, (self.multiplied(node),))
         else:
             raise self.error(f"{node.name} contracts {[x.value for x in layouts]}")
 
@@ -326,32 +314,22 @@ class _Lowering:
     def reduce(self, node: Node) -> None:
         if node.over != self.roles.depth or self.phases[node.name] is not Phase.LOOP:
             raise self.error(f"{node.name} sums {node.over} outside the loop")
-        self.sum_up(node, node.args[0])
+        self.ends(node, "sums")
+        self.add(Do.SUM, node, node.args)
 
-    def sum_up(self, node: Node, terms: str) -> None:
-        if any(self.has_statistics(a) for a in node.args):
-            raise self.error(f"{node.name} sums what need not end with the depth")
-        self.ends(node, "sums", prod(self.past[a] for a in node.args))
-        self.add(Do.SUM, node, (terms,))
+    def ends(self, node: Node, does: str) -> None:
+        """Raise PlanError if a sum along the depth would go on behind it.
 
-    def has_statistics(self, name: str) -> bool:
-        """Say whether a value of the loop depends on what lines compute.
-
-        Past the end of the depth it need not vanish: products with weights do, sums do not.
+        Past the end of the depth what depends on statistics need not vanish: products with weights
+        do, sums do not.
         """
-        found = self.body.producers.get(name)
-        return found is not None and (
-            self.is_statistic(name) or any(self.has_statistics(a) for a in found.args)
-        )
-
-    def ends(self, node: Node, does: str, past: float) -> None:
-        """Raise PlanError if a sum along the depth would go on behind it; `past`: with what."""
+        what = f"{node.name} {does} what need not end with the depth"
+        if does == "sums" and self.of_statistics.intersection(node.args):
+            raise self.error(what)
         dims = {d.name: d for n in self.graph.inputs for d in n.out.type.dims}
+        past = prod(self.past[a] for a in node.args)
         if past != 0 and dims[node.over].size % EVEN_DEPTH:
-            raise self.error(
-                f"{node.name} {does} what need not end with the depth",
-                f"choose {node.over} as a multiple of {EVEN_DEPTH}",
-            )
+            raise self.error(what, f"choose {node.over} as a multiple of {EVEN_DEPTH}")
 
     def carry(self, node: Node) -> None:
         (summed,) = node.args

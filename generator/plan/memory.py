@@ -12,7 +12,7 @@ orders of rising offsets and cuts those that cannot get below the best peak so f
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 ALIGNMENT = 16  # bytes: what a 16-byte copy or access asks for (PTX ISA, cp.async, ld.v4)
@@ -45,60 +45,50 @@ class Arrangement:
     peak: int
 
 
-def arrange(buffers: Sequence[Buffer]) -> Arrangement:
-    """Return an arrangement of least peak; of several, the first in the order of the buffers."""
-    search = _Search(buffers)
-    search.run((0, -1))
-    below: dict[str, tuple[str, ...]] = {}
-    for b, at in search.best:
-        under = (o.name for o, low in search.best if o.live & b.live and low + o.size == at)
-        below[b.name] = tuple(under) if at else ()
-    return Arrangement({b.name: at for b, at in search.best}, below, search.peak)
-
-
 def least_peak(buffers: Sequence[Buffer]) -> int:
     """Return the most bytes live in one epoch: a bound that no arrangement gets below."""
     epochs = frozenset[int]().union(*(b.live for b in buffers))
     return max((sum(b.size for b in buffers if e in b.live) for e in epochs), default=0)
 
 
-class _Search:
-    """The arrangements with rising offsets, cut where they can't get below the best peak."""
+def arrange(buffers: Sequence[Buffer]) -> Arrangement:
+    """Return an arrangement of least peak; of several, the first in the order of the buffers."""
+    fewest, sizes = least_peak(buffers), [b.size for b in buffers]
+    epochs = sorted(frozenset[int]().union(*(b.live for b in buffers)))
+    together = [[i for i, b in enumerate(buffers) if e in b.live] for e in epochs]
+    conflicts = [[i for i, b in enumerate(buffers) if a.live & b.live] for a in buffers]
+    best, peak = dict[int, int](), sum(sizes) + 1
+    placed: dict[int, int] = {}
 
-    def __init__(self, buffers: Sequence[Buffer]) -> None:
-        self.buffers, self.fewest = buffers, least_peak(buffers)
-        self.sizes = [b.size for b in buffers]
-        epochs = sorted(frozenset[int]().union(*(b.live for b in buffers)))
-        self.together = [[i for i, b in enumerate(buffers) if e in b.live] for e in epochs]
-        self.conflicts = [[bool(a.live & b.live) for b in buffers] for a in buffers]
-        self.placed: dict[int, int] = {}
-        self.best: list[tuple[Buffer, int]] = []
-        self.peak = sum(self.sizes) + 1
+    def end(among: Iterable[int]) -> int:
+        return max((placed[i] + sizes[i] for i in among if i in placed), default=0)
 
-    def run(self, last: tuple[int, int]) -> None:
-        """Place one more buffer in every way that may still pay; `last` = its offset and index."""
-        if len(self.placed) == len(self.buffers):
-            self.best = [(self.buffers[i], at) for i, at in self.placed.items()]
-            self.peak = max(map(self.end, self.placed), default=0)
-            return
-        for i in [i for i in range(len(self.buffers)) if i not in self.placed]:
-            at = max((self.end(j) for j in self.placed if self.conflicts[i][j]), default=0)
-            if (at, i) >= last and self.may_pay(at):
-                self.placed[i] = at
-                self.run((at, i))
-                del self.placed[i]
-
-    def end(self, i: int) -> int:
-        return self.placed[i] + self.sizes[i]
-
-    def may_pay(self, at: int) -> bool:
+    def may_pay(at: int) -> bool:
         """Say whether the best peak may still be lowered by placing what is left from `at` on."""
-        if self.peak == self.fewest:
-            return False
-        return all(self.height(live, at) < self.peak for live in self.together)
+        for live in together:
+            left = sum(sizes[i] for i in live if i not in placed)
+            if (max(end(live), at) + left if left else end(live)) >= peak:
+                return False
+        return peak > fewest
 
-    def height(self, live: Sequence[int], at: int) -> int:
-        """Return how high buffers live in one epoch come: what is placed now comes on top."""
-        left = sum(self.sizes[i] for i in live if i not in self.placed)
-        top = max((self.end(i) for i in live if i in self.placed), default=0)
-        return max(top, at) + left if left else top
+    def place(last: tuple[int, int]) -> None:
+        """Place one more buffer in every way that may pay; `last`: where the one before lies."""
+        nonlocal best, peak
+        if len(placed) == len(buffers):
+            best, peak = dict(placed), end(placed)
+        for i in [i for i in range(len(buffers)) if i not in placed]:
+            at = end(conflicts[i])
+            if (at, i) >= last and may_pay(at):
+                placed[i] = at
+                place((at, i))
+                del placed[i]
+
+    place((0, -1))
+    offsets = {buffers[i].name: at for i, at in best.items()}
+    below = {
+        buffers[i].name: tuple(
+            buffers[j].name for j in best if at and j in conflicts[i] and best[j] + sizes[j] == at
+        )
+        for i, at in best.items()
+    }
+    return Arrangement(offsets, below, peak)

@@ -1,30 +1,29 @@
 """The tile program: what one block does, statement by statement, with each value's place.
 
-It is the planner's product and the only thing the writers (`emit/`) read. The plan is that of
-weight streaming: the operand with the most bytes (`rows`) takes the M side of the tensor-core
-instruction and streams through a ring of steps, the one with few lines (`tokens`) takes the N
-side, the loop over the contracted dim (`depth`) is dealt out to the warps of the block, and their
-partial sums meet in shared memory after the loop. The epilogue then runs once per result element.
+It is the planner's product and the only thing the writers (`emit/`) read. The operand with the most
+bytes (`rows`) takes the M side of the tensor-core instruction and streams through a multistage
+pipeline, the one with few lines (`tokens`) takes the N side; the loop over the contracted dim
+(`depth`) is partitioned over the warps of the block, and their partial sums meet in shared memory
+after it. The epilogue then runs once per result element.
 
 A second static dim may be streamed beside the rows (`inner`: the rank of an adapter) and contracted
 after the loop. Every block has all of it: its sums are totalled in a stage of their own, kept in
 shared memory in the storage type, and multiplied there with a tile that was fetched at the start.
 
-What needs a token's whole depth before the loop, a norm's statistics, is computed by lines: a warp
-takes a token whole in registers and leaves its numbers in shared memory. A program without a loop
-has nothing but lines, each held by a block, or cut into parts where nothing is summed.
+What needs a token's whole depth before the loop, a norm's statistics, is computed row by row: a
+warp takes a token in registers and leaves its numbers in shared memory. A program without a loop
+has nothing but rows, one per block, or cut into row tiles where nothing is summed.
 
-A result beside the output that the loop computes from tokens is stored there, step by step, dealt
-out to the blocks that all compute it; a block that holds a line stores what it likes of it.
-
-`layout_planner.py` says whether such layouts exist, `barriers.py` where barriers stand, and
-`memory.py` what shares bytes.
+A result beside the output that the loop computes from tokens is stored there, step by step, each
+block that computes it storing its share.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
+from typing import Protocol, TypeVar
 
 from mirage_kernels.generator.errors import PlanError
 from mirage_kernels.generator.ir import Dim, DType, Graph, TensorType
@@ -244,3 +243,26 @@ class TileProgram:
     def kept(self) -> tuple[Statement, ...]:
         """The statements that keep a stage's totals."""
         return tuple(s for stage in self.stages for s in stage.statements if s.do is Do.KEEP)
+
+
+class _Made(Protocol):
+    """A statement: it makes a value from others."""
+
+    @property
+    def out(self) -> str: ...
+
+    @property
+    def args(self) -> tuple[str, ...]: ...
+
+
+S = TypeVar("S", bound=_Made)
+
+
+def needed(statements: Sequence[S], wanted: set[str]) -> tuple[S, ...]:
+    """Return the statements that values are made by, in their order; the others are dead code."""
+    found, names = list[S](), set(wanted)
+    for s in reversed(statements):
+        if s.out in names:
+            names |= set(s.args)
+            found.append(s)
+    return tuple(reversed(found))

@@ -8,16 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from mirage_kernels.generator.ir import (
-    OPS,
-    Graph,
-    Kind,
-    Level,
-    Node,
-    Value,
-    check,
-    phases_of,
-)
+from mirage_kernels.generator.ir import OPS, Graph, Kind, Level, Node, Value, check, phases_of
 
 
 def with_threads(graph: Graph) -> Graph:
@@ -30,39 +21,42 @@ def with_threads(graph: Graph) -> Graph:
 
 
 def _fused(body: Graph) -> Graph:
-    swallowed = {n.name for n in body.nodes if _joins_its_user(n, body)}
+    phases = phases_of(body)
+    ends: dict[str, str] = {}  # of each elementwise operator the last one of its chain
+    for node in reversed(body.nodes):
+        if OPS[node.op].kind is Kind.ELEMENTWISE:
+            users = [u.name for u in body.users(node.name)]
+            joins = len(users) == 1 and users[0] in ends
+            joins = joins and phases[users[0]] is phases[node.name]
+            ends[node.name] = ends[users[0]] if joins else node.name
     nodes = []
     for node in body.nodes:
-        if node.name in swallowed:
-            continue
-        if OPS[node.op].kind is Kind.ELEMENTWISE and swallowed & set(node.args):
-            node = _thread(node, body, swallowed)
-        nodes.append(node)
+        if ends.get(node.name, node.name) == node.name:
+            chain = [n for n in body.nodes if ends.get(n.name) == node.name]
+            nodes.append(_thread(chain, body) if len(chain) > 1 else node)
     return replace(body, nodes=tuple(nodes))
 
 
-def _joins_its_user(node: Node, body: Graph) -> bool:
-    users = body.users(node.name)
-    if OPS[node.op].kind is not Kind.ELEMENTWISE or len(users) != 1:
-        return False
-    phases = phases_of(body)
-    same_phase = phases[node.name] is phases[users[0].name]
-    return same_phase and OPS[users[0].op].kind is Kind.ELEMENTWISE
-
-
-def _thread(last: Node, body: Graph, swallowed: set[str]) -> Node:
-    chain = _chain(last, body, swallowed)
-    made = {n.name for n in chain}
+def _thread(chain: list[Node], body: Graph) -> Node:
+    last, made = chain[-1], {n.name for n in chain}
     reads = tuple(dict.fromkeys(a for n in chain for a in n.args if a not in made))
     inputs = tuple(Node("input", (), (Value(r, body.values[r].type),)) for r in reads)
     inner = Graph(Level.THREAD, (*inputs, *chain), (last.name,))
     return Node("thread", reads, last.outs, body=inner)
 
 
-def _chain(last: Node, body: Graph, swallowed: set[str]) -> tuple[Node, ...]:
-    """Return the chain that ends in `last`, in the block graph's order."""
-    names = {last.name}
-    for node in reversed(body.nodes):
-        if node.name in swallowed and body.users(node.name)[0].name in names:
-            names.add(node.name)
-    return tuple(n for n in body.nodes if n.name in names)
+def without_threads(body: Graph) -> Graph:
+    """Return a block graph with the nodes of its thread graphs in their place."""
+    nodes: list[Node] = []
+    for node in body.nodes:
+        if node.op != "thread":
+            nodes.append(node)
+            continue
+        assert node.body is not None
+        names = dict(zip((n.name for n in node.body.inputs), node.args, strict=True))
+        names[node.body.outputs[0]] = node.name
+        for inner in (n for n in node.body.nodes if n.op != "input"):
+            name = names.setdefault(inner.name, inner.name)
+            args = tuple(names[a] for a in inner.args)
+            nodes.append(replace(inner, outs=(Value(name, inner.out.type),), args=args))
+    return replace(body, nodes=tuple(nodes))

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
 
-from mirage_kernels.generator.plan.lower import tile_program
 from mirage_kernels.generator.plan.program import Layout, Roles, TileProgram
-from mirage_kernels.generator.schedules.schedule import Knobs, Subject
+from mirage_kernels.generator.schedules.schedule import Knobs
 from mirage_kernels.generator.target import Target
 
 ALIGNED_ELEMENTS = 8  # of two bytes, in 16
@@ -90,8 +89,8 @@ class LoopKnobs(Knobs):
 
     def config(self, program: TileProgram) -> dict[str, int]:
         """Return the constants of an emitted kernel's config, by name."""
-        stated = vars(self).items()
-        own = {k: v for k, v in stated if k != "producers" and UNSTATED.get(k) != v}
+        own = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "producers"}
+        own = {name: value for name, value in own.items() if UNSTATED.get(name) != value}
         if (made := self.producers) is None:
             return own
         own |= {"producer_rows": made.rows, "producer_tokens": made.tokens}
@@ -164,11 +163,6 @@ def producers_of(knobs: Knobs) -> Producers | None:
 def prologue_warps(knobs: Knobs) -> int:
     """Return the warps of a block of the prologue kernel; 0: there is none."""
     return knobs.prologue_warps if isinstance(knobs, LoopKnobs) else 0
-
-
-def lowered(subject: Subject) -> TileProgram:
-    """Return the tile program of a muGraph; raises PlanError for one that streams no weights."""
-    return tile_program(subject.recipe, subject.graph, subject.on.arch)
 
 
 def reasons_against(on: Target) -> tuple[str, ...]:

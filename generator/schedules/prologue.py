@@ -23,8 +23,7 @@ from mirage_kernels.generator.emit.part import Part, lines_of
 from mirage_kernels.generator.emit.statements import scalars
 from mirage_kernels.generator.emit.writer import Writer
 from mirage_kernels.generator.ir import DType
-from mirage_kernels.generator.plan.dead_code import needed
-from mirage_kernels.generator.plan.lower import HELD
+from mirage_kernels.generator.plan.lower import ROW_WISE
 from mirage_kernels.generator.plan.program import (
     Do,
     Layout,
@@ -32,6 +31,7 @@ from mirage_kernels.generator.plan.program import (
     Roles,
     Statement,
     TileProgram,
+    needed,
 )
 from mirage_kernels.generator.schedules.row_wise.writer import Lines, Rows, line_rows
 from mirage_kernels.generator.target import Target
@@ -87,7 +87,7 @@ def prologue_program(program: TileProgram) -> TileProgram:
         else:
             line = f"{s.out}_line" if s.out in s.args else s.out
             names[s.out], args = line, tuple(names.get(a, a) for a in s.args)
-            layout = HELD.get(s.layout, s.layout)
+            layout = ROW_WISE.get(s.layout, s.layout)
             lines.append(replace(s, out=line, args=args, layout=layout, barrier=False))
     out = _tensor(program, made)
     stored = (names[made.out], out.name)

@@ -13,7 +13,7 @@ from compilers import compiled, formatted
 from mirage_kernels.generator.emit.cuda import emit_cuda
 from mirage_kernels.generator.emit.table import Entry, emit_table
 from mirage_kernels.generator.errors import PlanError
-from mirage_kernels.generator.plan.blocks import without_threads
+from mirage_kernels.generator.plan.threads import without_threads
 from mirage_kernels.generator.records.record import KernelRecord, load_record
 from mirage_kernels.generator.records.sources import recipe_sources, table_of
 from mirage_kernels.generator.schedules.attention.lower import attention_program

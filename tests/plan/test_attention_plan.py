@@ -12,9 +12,8 @@ import pytest
 
 from mirage_kernels.generator.errors import PlanError
 from mirage_kernels.generator.ir import Graph, dumps, from_json, to_json
-from mirage_kernels.generator.plan.blocks import without_threads
 from mirage_kernels.generator.plan.program import Roles
-from mirage_kernels.generator.plan.threads import with_threads
+from mirage_kernels.generator.plan.threads import with_threads, without_threads
 from mirage_kernels.generator.records.record import load_record
 from mirage_kernels.generator.records.sources import plan_for
 from mirage_kernels.generator.schedules.attention.lower import attention_program

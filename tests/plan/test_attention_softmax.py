@@ -9,7 +9,7 @@ import pytest
 
 from mirage_kernels.generator.errors import PlanError
 from mirage_kernels.generator.ir import Graph, Node
-from mirage_kernels.generator.plan.blocks import without_threads
+from mirage_kernels.generator.plan.threads import without_threads
 from mirage_kernels.generator.records.record import load_record
 from mirage_kernels.generator.schedules.attention.lower import attention_program
 from mirage_kernels.generator.schedules.attention.program import AttentionProgram, Do

@@ -10,12 +10,7 @@ import pytest
 
 from mirage_kernels.generator.errors import PlanError
 from mirage_kernels.generator.plan.instruction_costs import Cost
-from mirage_kernels.generator.plan.integer_program import (
-    Implementation,
-    Problem,
-    Solution,
-    solve,
-)
+from mirage_kernels.generator.plan.integer_program import Implementation, Problem, Solution, solve
 from mirage_kernels.generator.plan.layouts import Fragment, Lanes
 
 EMPTY = Problem(
@@ -53,8 +48,8 @@ def drawn(seed: int) -> Problem:
 
 def possible(operators: tuple[Implementation, ...], used: tuple[Implementation, ...]) -> bool:
     """Say whether all needs are met: those of conversions by operators."""
-    own = {made for i in operators for made in i.held}
-    every = own | {made for c in used for made in c.held}
+    own = {made for i in operators for made in i.placed}
+    every = own | {made for c in used for made in c.placed}
     return all(every.issuperset(i.needs) for i in operators) and all(
         own.issuperset(c.needs) for c in used
     )

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 
@@ -26,17 +28,20 @@ from mirage_kernels.generator.ir import (
     tile_type,
     with_precision,
 )
-from mirage_kernels.generator.plan.blocks import blocks_of, default_sizes
 from mirage_kernels.generator.plan.implementations import Offered
 from mirage_kernels.generator.plan.integer_program import Problem
 from mirage_kernels.generator.plan.layout_planner import (
     EVERYTHING,
+    WRITTEN,
     LayoutPlan,
     Setup,
+    blocks_of,
+    default_sizes,
     plan_layouts,
     problem_of,
 )
 from mirage_kernels.generator.plan.layouts import Copy, Fragment, Lanes, Place, Stored, Swizzle
+from mirage_kernels.generator.recipe import Shape
 from mirage_kernels.generator.target import target
 
 ROOT = Path(__file__).parents[2]
@@ -86,11 +91,11 @@ def brute_force(problem: Problem) -> float:
     """Return the least cost over all implementations, each missing layout by any conversion."""
     costs = []
     for chosen in product(*problem.operators.values()):
-        made = {held for i in chosen for held in i.held}
-        missing = dict.fromkeys(held for i in chosen for held in i.needs if held not in made)
+        made = {placed for i in chosen for placed in i.placed}
+        missing = dict.fromkeys(placed for i in chosen for placed in i.needs if placed not in made)
         ways = (
-            [c for c in problem.conversions if held in c.held and made.issuperset(c.needs)]
-            for held in missing
+            [c for c in problem.conversions if placed in c.placed and made.issuperset(c.needs)]
+            for placed in missing
         )
         costs += [problem.cycles((*chosen, *used)) for used in product(*ways)]
     return min(costs)
@@ -112,7 +117,7 @@ SMALL = {
 @pytest.mark.parametrize("name", SMALL)
 def test_no_choice_of_layouts_is_cheaper(name: str, offered: Offered) -> None:
     graph = SMALL[name]
-    (block,) = blocks_of(graph, default_sizes(graph), warps=4, on=ON)
+    (block,) = blocks_of(graph, Setup(ON, warps=4))
     best = brute_force(problem_of(block, offered))
     assert cheapest(graph, offered) <= best + 1.0  # of a cycle, what the order is worth
 
@@ -195,3 +200,14 @@ def test_rows_that_are_not_16_byte_aligned_take_plain_loads() -> None:
     assert stored.copy is Copy.PLAIN
     with pytest.raises(PlanError, match="no layout of x_tile: nothing that is offered"):
         plan_layouts(graph, Setup(ON, offered=Offered((Copy.CP_ASYNC, Copy.TENSOR))))
+
+
+def test_the_cheapest_layouts_are_those_that_the_writers_know(fused: Callable[..., Graph]) -> None:
+    graph = fused(shape=Shape("a test", {"K": 4096, "N": 6144}))
+    graph = retile(graph, {"M": 8, "N": 48, "K": 512})
+    everything = replace(WRITTEN, swizzles=tuple(Swizzle), any_m_side=True)
+    cheapest, written = (
+        plan_layouts(graph, Setup(ON, offered=offered))[0].solution.cycles
+        for offered in (everything, WRITTEN)
+    )
+    assert cheapest == written

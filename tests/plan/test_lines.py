@@ -9,20 +9,10 @@ from msgspec.structs import replace
 from mirage_kernels.generator.errors import PlanError
 from mirage_kernels.generator.ir import Graph
 from mirage_kernels.generator.plan.lower import tile_program
-from mirage_kernels.generator.plan.program import (
-    Do,
-    Layout,
-    Roles,
-    Statement,
-    TileProgram,
-)
+from mirage_kernels.generator.plan.program import Do, Layout, Roles, Statement, TileProgram
 from mirage_kernels.generator.records.record import load_record
 from mirage_kernels.generator.schedules.choose import variants
-from mirage_kernels.generator.schedules.row_wise import (
-    RowWise,
-    elementwise_knobs,
-    row_wise_knobs,
-)
+from mirage_kernels.generator.schedules.row_wise import RowWise, elementwise_knobs, row_wise_knobs
 from mirage_kernels.generator.schedules.sliced_k import BUCKETS_WITH_STATISTICS, RING, Footprint
 from mirage_kernels.generator.search.settings import Setting, View
 from mirage_kernels.generator.search.sketch import Step

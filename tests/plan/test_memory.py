@@ -8,7 +8,11 @@ from itertools import product
 
 import pytest
 
+from mirage_kernels.generator.ir import Graph, retile
+from mirage_kernels.generator.plan.lower import tile_program
 from mirage_kernels.generator.plan.memory import Arrangement, Buffer, arrange, least_peak
+from mirage_kernels.generator.recipe import Shape
+from mirage_kernels.generator.schedules.sliced_k import Footprint, SlicedK
 
 
 def drawn(seed: int) -> list[Buffer]:
@@ -98,3 +102,13 @@ def test_twelve_buffers_are_placed_at_once() -> None:
 
 def test_nothing_takes_no_bytes() -> None:
     assert arrange([]).peak == 0
+
+
+def test_stages_and_sums_of_warps_share_bytes(fused: Callable[..., Graph]) -> None:
+    shape = Shape("a test", {"K": 4096, "N": 6144})
+    program = tile_program("mine", retile(fused(shape=shape), {"M": 8, "N": 48, "K": 512}))
+    knobs = SlicedK(tokens=64, rows=48, warps=4, chunks=2, stages=3)
+    made = Footprint.of(program).arrangement(knobs)
+    stages, product = (4 * 3 * 30 * 512, 4 * 64 * 52 * 4)
+    assert made.offsets == {"steps": 0, "scaled_product": 0, "x_squared": product}
+    assert made.peak == stages

@@ -13,12 +13,7 @@ from mirage_kernels.generator.plan.lower import tile_program
 from mirage_kernels.generator.plan.program import Do, Layout, Roles, TileProgram
 from mirage_kernels.generator.recipe import Shape
 from mirage_kernels.generator.schedules.choose import registers, shared_bytes, variants
-from mirage_kernels.generator.schedules.loop import (
-    BUCKETS,
-    REGISTERS_LEFT,
-    kept_bytes,
-    rows_for,
-)
+from mirage_kernels.generator.schedules.loop import BUCKETS, REGISTERS_LEFT, kept_bytes, rows_for
 from mirage_kernels.generator.schedules.sliced_k import Footprint, SlicedK
 from mirage_kernels.generator.target import target
 

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 from mirage_kernels.generator.errors import PlanError
 from mirage_kernels.generator.ir import OPS, DType, Graph, Kind, Node, Phase, phases_of
-from mirage_kernels.generator.plan.blocks import without_threads
-from mirage_kernels.generator.plan.dead_code import needed
+from mirage_kernels.generator.plan.program import needed
+from mirage_kernels.generator.plan.threads import without_threads
 from mirage_kernels.generator.schedules.attention.program import (
     AttentionProgram,
     Carried,

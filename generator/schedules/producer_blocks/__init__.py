@@ -14,7 +14,6 @@ from __future__ import annotations
 from dataclasses import replace
 from itertools import product
 
-from mirage_kernels.generator.plan.dead_code import needed
 from mirage_kernels.generator.plan.program import (
     IN_WORKSPACE,
     Do,
@@ -22,6 +21,7 @@ from mirage_kernels.generator.plan.program import (
     Roles,
     Statement,
     TileProgram,
+    needed,
 )
 from mirage_kernels.generator.schedules.loop import ROW_TILE, TOKEN_TILE, rows_for
 from mirage_kernels.generator.target import Target
