@@ -18,7 +18,6 @@ from mirage_kernels.generator.errors import PlanError, SearchError
 from mirage_kernels.generator.frontend.references import require_reference
 from mirage_kernels.generator.ir import Graph
 from mirage_kernels.generator.ir import check as check_graph
-from mirage_kernels.generator.jobs.job import Job
 from mirage_kernels.generator.jobs.run import Workshop, complete_all
 from mirage_kernels.generator.jobs.store import Store
 from mirage_kernels.generator.plan.threads import with_threads
@@ -72,7 +71,8 @@ def generate(
     require_reference(request.recipe, spec, request.dtype)
     with clock.stage("search"):
         found = searched(request, jobs=jobs, progress=progress, store=store)
-    _require_some(found, request.recipe.name)
+    if not found.programs:
+        raise _nothing_found(found, request.recipe.name)
     with clock.stage("rank"):
         progress(Event("rank", 0, 0, f"{len(found.programs)} proved muGraphs"))
         ranked = rank(mugraphs(found, request, spec), spec, on)
@@ -89,23 +89,16 @@ def generate(
     return Result(request, record, report_of(found, ranked, choice.refused, clock.seconds), files)
 
 
-def _require_some(found: Found, recipe: str) -> None:
-    if found.programs:
-        return
-    cut = found.counts.pruned.get("budget", 0) > 0
-    raise SearchError(
-        f"the search found no muGraph equal to {recipe} "
-        + (
-            f"among the {found.counts.states:,} values of its budget"
-            if cut
-            else f"with at most {LIMITS.block_ops} block operators in {_kernels(LIMITS.kernels)}"
-        ),
+def _nothing_found(found: Found, recipe: str) -> SearchError:
+    if found.counts.pruned.get("budget", 0) > 0:
+        where = f"among the {found.counts.states:,} values of its budget"
+    else:
+        kernels = f"{LIMITS.kernels} kernel{'s' if LIMITS.kernels > 1 else ''}"
+        where = f"with at most {LIMITS.block_ops} block operators in {kernels}"
+    return SearchError(
+        f"the search found no muGraph equal to {recipe} {where}",
         "see docs/search.md for what is enumerated; a shorter program may do",
     )
-
-
-def _kernels(number: int) -> str:
-    return "1 kernel" if number == 1 else f"{number} kernels"
 
 
 class Clock:
@@ -129,23 +122,21 @@ def searched(request: Request, *, jobs: int, progress: Progress, store: Store | 
     search serves a recipe's whole catalog. It is looked up in `store`, or made and kept there.
     """
     job = search_job(request.recipe, request.shape, LIMITS, arch=request.arch)
-    if job.key not in _searched:
-        _searched[job.key] = _search(job, jobs, progress, store)
-    return _searched[job.key]
 
+    def tell(stage: str, done: int, tasks: int) -> None:
+        progress(Event(stage, done, tasks, f"{done} of {tasks} tasks"))
 
-def _search(job: Job, jobs: int, progress: Progress, store: Store | None) -> Found:
+    if job.key in _searched:
+        return _searched[job.key]
     if store is None:
-
-        def tell(stage: str, done: int, tasks: int) -> None:
-            progress(Event(stage, done, tasks, f"{done} of {tasks} tasks"))
-
-        return run_search(job.problem, jobs=jobs, progress=tell)
-    shop = Workshop(store, processes=jobs)
-    (outcome,) = complete_all([job], shop, lambda event: progress(replace(event, stage="search")))
-    if outcome.failure is not None:
-        raise outcome.failure
-    return outcome.found
+        _searched[job.key] = run_search(job.problem, jobs=jobs, progress=tell)
+    else:
+        shop = Workshop(store, processes=jobs)
+        made = complete_all([job], shop, lambda event: progress(replace(event, stage="search")))
+        if made[0].failure is not None:
+            raise made[0].failure
+        _searched[job.key] = made[0].found
+    return _searched[job.key]
 
 
 def mugraphs(found: Found, request: Request, spec: Graph) -> list[Graph]:
@@ -241,20 +232,17 @@ def proof_cases(record: KernelRecord) -> list[Case]:
 
 
 def prove_record(record: KernelRecord, spec: Graph, progress: Progress) -> KernelRecord:
-    """Return the record with the proof of its muGraph at its real tile sizes and extents."""
+    """Return the record with the proof of its muGraph at its real tile sizes and extents.
+
+    Where a muGraph has no small cases of its own they come first: with exp only they have a bound.
+    """
     check_graph(record.graph)
-    cases = _announced([*_quick(record, spec), *proof_cases(record)], record, progress)
-    return replace(record, proof=prove(spec, record.graph, cases, seed=SEED))
+    small = small_cases(spec) if record.no_plan or plan_of(record).proves_small else []
+    cases = [*small, *proof_cases(record)]
 
+    def announced() -> Iterator[Case]:
+        for done, case in enumerate(cases, start=1):
+            progress(Event("prove", done, len(cases), f"{record.recipe} {record.stem}"))
+            yield case
 
-def _quick(record: KernelRecord, spec: Graph) -> list[Case]:
-    """Return the small cases too where a muGraph has none: with exp only they have a bound."""
-    if record.no_plan or plan_of(record).proves_small:
-        return small_cases(spec)
-    return []
-
-
-def _announced(cases: Sequence[Case], record: KernelRecord, progress: Progress) -> Iterator[Case]:
-    for done, case in enumerate(cases, start=1):
-        progress(Event("prove", done, len(cases), f"{record.recipe} {record.stem}"))
-        yield case
+    return replace(record, proof=prove(spec, record.graph, announced(), seed=SEED))

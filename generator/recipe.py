@@ -236,10 +236,8 @@ def output_type(source: Recipe, chosen: Shape, dtype: DType) -> TensorType:
 def catalog() -> dict[str, Recipe]:
     """Return the recipes that come with the package, by name."""
     package = importlib.import_module("mirage_kernels.recipes")
-    found: dict[str, Recipe] = {}
-    for info in sorted(pkgutil.iter_modules(package.__path__), key=lambda m: m.name):
-        module = importlib.import_module(f"{package.__name__}.{info.name}")
-        found.update({r.name: r for r in _recipes_in(module)})
+    names = [f"{package.__name__}.{info.name}" for info in pkgutil.iter_modules(package.__path__)]
+    found = {r.name: r for name in names for r in _recipes_in(importlib.import_module(name))}
     return dict(sorted(found.items()))
 
 
@@ -280,7 +278,7 @@ def load_recipe(name_or_path: str) -> Recipe:
 
 
 def _run_file(path: Path) -> ModuleType:
-    """Run a recipe file. Raises RecipeError with the line that fails."""
+    """Run a recipe file. Raises RecipeError with the line that fails, or the missing operator."""
     spec = importlib.util.spec_from_file_location(path.stem, path.resolve())
     if spec is None or spec.loader is None:
         raise RecipeError(f"recipe file {path} cannot be read as Python")
@@ -290,19 +288,14 @@ def _run_file(path: Path) -> ModuleType:
     except RecipeError:
         raise
     except Exception as error:  # the file is the user's: it may raise anything
-        raise _failure_of(path, error) from error
+        missing = _MISSING_NAME.match(str(error))
+        if missing:
+            raise unknown_operator(missing[1]) from error
+        frames = traceback.extract_tb(error.__traceback__)
+        own = [f.lineno for f in frames if f.filename == str(path.resolve())]
+        line = own[-1] if own else getattr(error, "lineno", None)
+        raise RecipeError(
+            f"{path.name}, line {line}: {type(error).__name__}: {error}",
+            "the recipe file must run as Python; nothing was written",
+        ) from error
     return module
-
-
-def _failure_of(path: Path, error: Exception) -> RecipeError:
-    """Return what to say of an error that a recipe file raised: its line, or the missing op."""
-    missing = _MISSING_NAME.match(str(error))
-    if missing:
-        return unknown_operator(missing[1])
-    own = str(path.resolve())
-    frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename == own]
-    line = frames[-1].lineno if frames else getattr(error, "lineno", None)
-    return RecipeError(
-        f"{path.name}, line {line}: {type(error).__name__}: {error}",
-        "the recipe file must run as Python; nothing was written",
-    )

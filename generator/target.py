@@ -30,21 +30,18 @@ class Target:
     gpu: str  # the part whose counts and rates these are
     multiprocessors: int
     shared_bytes: int  # most dynamic shared memory of one block
-    registers: int  # 32-bit registers of one multiprocessor
     memory_bytes_per_us: float
     l2_bytes_per_us: float
     tensor_flops_per_us: float  # fp16 and bf16, sums in fp32, no sparsity
     alu_ops_per_us: float  # fp32 lanes x multiprocessors x clock
-    launch_us: float  # fixed time of one kernel in a CUDA graph
-    evidence: Evidence
+    evidence: Evidence = Evidence.COMPILED
     carries_ptx: bool = False  # builds hold PTX too, which later architectures can run
+    registers: int = 65536  # 32-bit registers of one multiprocessor
+    launch_us: float = 1.6  # one kernel in a CUDA graph, as on the H200; elsewhere a lead
 
 
 # Capability, shared memory and registers of every architecture: CUDA programming guide, appendix
 # "Compute Capabilities", technical specifications per compute capability.
-
-# Launches elsewhere are taken to cost what they cost on the H200: a lead.
-_LAUNCH_US = 1.6
 
 # NVIDIA A100 80GB SXM: 108 multiprocessors (A100 whitepaper), 2,039 GB/s and 312 TFLOP/s (A100
 # datasheet); alu: 64 fp32 lanes x 108 x 1.41 GHz (whitepaper's boost clock, 19.5 TFLOP/s); the L2
@@ -55,12 +52,10 @@ _A100 = Target(
     gpu="NVIDIA A100 80GB SXM",
     multiprocessors=108,
     shared_bytes=163 * 1024,
-    registers=65536,
     memory_bytes_per_us=2.039e6,
     l2_bytes_per_us=4.0e6,
     tensor_flops_per_us=3.12e8,
     alu_ops_per_us=9.75e6,
-    launch_us=_LAUNCH_US,
     evidence=Evidence.THROUGH_PTX,
     carries_ptx=True,
 )
@@ -74,13 +69,10 @@ _RTX_3090 = Target(
     gpu="NVIDIA GeForce RTX 3090",
     multiprocessors=82,
     shared_bytes=99 * 1024,
-    registers=65536,
     memory_bytes_per_us=9.36e5,
     l2_bytes_per_us=1.9e6,
     tensor_flops_per_us=7.1e7,
     alu_ops_per_us=1.78e7,
-    launch_us=_LAUNCH_US,
-    evidence=Evidence.COMPILED,
 )
 
 # GeForce RTX 4090: 128 multiprocessors, 1,008 GB/s, 165.2 TFLOP/s with sums in fp32 (Ada
@@ -92,13 +84,10 @@ _RTX_4090 = Target(
     gpu="NVIDIA GeForce RTX 4090",
     multiprocessors=128,
     shared_bytes=99 * 1024,
-    registers=65536,
     memory_bytes_per_us=1.008e6,
     l2_bytes_per_us=4.0e6,
     tensor_flops_per_us=1.652e8,
     alu_ops_per_us=4.13e7,
-    launch_us=_LAUNCH_US,
-    evidence=Evidence.COMPILED,
 )
 
 # sm_90a: counts from the guide's table (9.0) and from the device (132 multiprocessors). Rates
@@ -111,12 +100,10 @@ _H200 = Target(
     gpu="NVIDIA H200",
     multiprocessors=132,
     shared_bytes=227 * 1024,
-    registers=65536,
     memory_bytes_per_us=4.3e6,
     l2_bytes_per_us=6.5e6,
     tensor_flops_per_us=7.9e8,
     alu_ops_per_us=3.3e7,
-    launch_us=_LAUNCH_US,
     evidence=Evidence.MEASURED,
 )
 
@@ -130,13 +117,10 @@ _B200 = Target(
     gpu="NVIDIA B200",
     multiprocessors=148,
     shared_bytes=227 * 1024,
-    registers=65536,
     memory_bytes_per_us=8.0e6,
     l2_bytes_per_us=1.2e7,
     tensor_flops_per_us=2.25e9,
     alu_ops_per_us=3.75e7,
-    launch_us=_LAUNCH_US,
-    evidence=Evidence.COMPILED,
 )
 
 # GeForce RTX 5090: 170 multiprocessors, 1,792 GB/s, 209.5 TFLOP/s with sums in fp32 (RTX Blackwell
@@ -148,13 +132,10 @@ _RTX_5090 = Target(
     gpu="NVIDIA GeForce RTX 5090",
     multiprocessors=170,
     shared_bytes=99 * 1024,
-    registers=65536,
     memory_bytes_per_us=1.792e6,
     l2_bytes_per_us=5.5e6,
     tensor_flops_per_us=2.095e8,
     alu_ops_per_us=5.24e7,
-    launch_us=_LAUNCH_US,
-    evidence=Evidence.COMPILED,
 )
 
 TARGETS = {t.arch: t for t in (_A100, _RTX_3090, _RTX_4090, _H200, _B200, _RTX_5090)}

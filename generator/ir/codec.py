@@ -16,7 +16,7 @@ import msgspec
 from mirage_kernels.generator.ir.text import Json
 
 T = TypeVar("T")
-Readers = Mapping[type, Callable[[Json], object]]  # of base classes whose subclasses hold the data
+Readers = Mapping[object, Callable[[Json], object]]  # of types that msgspec does not know
 
 
 def to_data(value: object, written: Callable[[object], Json] | None = None) -> Json:

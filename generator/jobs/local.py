@@ -15,8 +15,7 @@ import threading
 from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
 
-from mirage_kernels.generator.jobs.job import Job, TaskDone
-from mirage_kernels.generator.jobs.work import Message, end_with, work
+from mirage_kernels.generator.jobs.job import Job, Message, TaskDone, end_with, work
 
 Messages = Generator[Message, None, None]  # closing it ends the work
 # What does a job's unfinished tasks, in so many processes, unless all work is to stop.
@@ -40,7 +39,6 @@ def local(
 
         def tell(parent: int) -> None:
             """Do the work in a process of its own; what the search may print is no result."""
-            signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides
             end_with(parent)
             for stream in (1, 2):
                 os.dup2(words.fileno(), stream)

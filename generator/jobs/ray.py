@@ -17,7 +17,7 @@ import ray
 from ray.exceptions import RayError
 
 from mirage_kernels.generator.errors import MirageError, ToolchainError
-from mirage_kernels.generator.jobs.job import Job, TaskDone
+from mirage_kernels.generator.jobs.job import Job, Message, TaskDone, work
 from mirage_kernels.generator.jobs.local import (
     POLL_SECONDS,
     Executor,
@@ -25,7 +25,6 @@ from mirage_kernels.generator.jobs.local import (
     WorkerLostError,
     with_last_lines,
 )
-from mirage_kernels.generator.jobs.work import Message, work
 from mirage_kernels.generator.search.sketch import Found
 from mirage_kernels.generator.settings import quiet_ray
 

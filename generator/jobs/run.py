@@ -14,10 +14,9 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 
 from mirage_kernels.generator.errors import JobError, MirageError
-from mirage_kernels.generator.jobs.job import Job, TaskDone
+from mirage_kernels.generator.jobs.job import Job, Planned, TaskDone
 from mirage_kernels.generator.jobs.local import Executor, WorkerLostError, local
 from mirage_kernels.generator.jobs.store import Store
-from mirage_kernels.generator.jobs.work import Planned
 from mirage_kernels.generator.request import Event, Progress
 from mirage_kernels.generator.search.sketch import Found
 
@@ -75,18 +74,18 @@ def complete_all(jobs: Sequence[Job], shop: Workshop, progress: Progress) -> lis
     every = {job.key: job for job in jobs}
     outcomes = {key: made for key, job in every.items() if (made := shop.stored(job))}
     missing = [job for key, job in every.items() if key not in outcomes]
-    telling = threading.Lock()
-
-    def complete(job: Job, share: int) -> Outcome:
-        return _Making(job, replace(shop, processes=share), tell).complete()
+    telling, shares = threading.Lock(), even_shares(shop.processes, len(missing))
 
     def tell(event: Event) -> None:
         with telling:
             progress(event)
 
+    making = [
+        _Making(job, replace(shop, processes=share), tell)
+        for job, share in zip(missing, shares, strict=True)
+    ]
     with ThreadPoolExecutor(max(1, min(len(missing), shop.processes))) as pool:
-        shares = even_shares(shop.processes, len(missing))
-        futures = [pool.submit(complete, *given) for given in zip(missing, shares, strict=True)]
+        futures = [pool.submit(one.complete) for one in making]
         try:
             outcomes |= {f.result().job.key: f.result() for f in as_completed(futures)}
         except BaseException:
@@ -167,7 +166,7 @@ class _Making:
                 else:
                     shop.store.keep_task(job.key, message)
                     self.finished.append(message)
-                    self.round = replace(self.round, done=self.round.done + 1)
+                    self.round = self.round._replace(done=self.round.done + 1)
                 if self.round.done < self.round.tasks:  # only the end has all tasks done
                     self._tell(self.round.name)
         raise StoppedError

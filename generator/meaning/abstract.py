@@ -4,14 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from mirage_kernels.generator.ir import (
-    Graph,
-    Kind,
-    Node,
-    number_text,
-    ops_of_kind,
-    parts_of,
-)
+from mirage_kernels.generator.ir import Graph, Kind, Node, number_text, ops_of_kind, parts_of
 from mirage_kernels.generator.meaning.terms import Terms
 from mirage_kernels.generator.meaning.walk import Reading, Rule, results
 
@@ -87,7 +80,8 @@ def abstract_reading(terms: Terms, block: Graph | None = None) -> Reading[int]:
     split = {a.dim for a in space.reduced} if space is not None else set[str]()
     cut = _cut_by_loop(block) if block is not None else frozenset[str]()
 
-    def total(node: Node, term: int) -> list[int]:
+    def total(node: Node, args: Sequence[int]) -> list[int]:
+        term = args[0] if node.op == "sum" else terms.mul(*args)
         if node.over.endswith(parts_of("")):
             whole = node.over.removesuffix(parts_of(""))
             return [summed(terms, term, whole, COMBINE_PARTS)]
@@ -100,27 +94,21 @@ def abstract_reading(terms: Terms, block: Graph | None = None) -> Reading[int]:
         inner = abstract_reading(terms, node.body if node.op == "block" else block)
         return results(node.body, args, inner)
 
-    def accum(node: Node, args: Sequence[int]) -> list[int]:
+    def carried(node: Node, args: Sequence[int]) -> list[int]:
+        if node.op.startswith("combine"):
+            return [summed(terms, args[0], node.over, COMBINE_PARTS)]
         dim = loop.dim if loop is not None else ""
         return [summed(terms, args[0], dim, accum_parts(split=dim in split))]
-
-    def combine(node: Node, args: Sequence[int]) -> list[int]:
-        return [summed(terms, args[0], node.over, COMBINE_PARTS)]
 
     def lawful(node: Node, args: Sequence[int]) -> list[int]:
         return [elementwise(terms, node.op, args)]
 
     rules: dict[str, Rule[int]] = dict.fromkeys(ops_of_kind(Kind.ELEMENTWISE), lawful)
-    rules |= {name: lambda node, args: [source(terms, node)] for name in ("const", "size", "iota")}
-    rules |= dict.fromkeys(("accum", "accum_rescaled"), accum)
-    rules |= dict.fromkeys(("combine", "combine_rescaled"), combine)
+    rules |= dict.fromkeys(("const", "size", "iota"), lambda node, args: [source(terms, node)])
+    rules |= dict.fromkeys(ops_of_kind(Kind.CARRY), carried)
     rules |= dict.fromkeys(("output", "last"), lambda node, args: [args[0]])
-    rules |= dict.fromkeys(("block", "thread"), nested)
-    rules |= {
-        "sum": lambda node, args: total(node, args[0]),
-        "contract": lambda node, args: total(node, terms.mul(*args)),
-        "peak": lambda node, args: [terms.function("peak", args[0])],
-    }
+    rules |= {"sum": total, "contract": total, "block": nested, "thread": nested}
+    rules["peak"] = lambda node, args: [terms.function("peak", args[0])]
     return rules
 
 

@@ -75,6 +75,14 @@ class Arithmetic:
     decay: Callable[[Parts, Parts], Parts]  # exp(old peak - new peak), 1 where they are equal
     finish: Callable[[Node, Parts], Parts] = lambda node, parts: parts  # rounding, per node
 
+    def made(self, node: Node, dims: tuple[str, ...], parts: Parts) -> Array:
+        """Return the result of a node, rounded as it is stored."""
+        return Array(dims, self.finish(node, parts))
+
+    def lift(self, a: Array) -> Parts:
+        """Return the parts of a value as real numbers."""
+        return a.parts if a.real else self.number(a.parts[0])
+
 
 _INTEGER: dict[str, Callable[..., Part]] = {
     "neg": np.negative,
@@ -90,55 +98,38 @@ _INTEGER: dict[str, Callable[..., Part]] = {
 def array_reading(arithmetic: Arithmetic, sizes: Mapping[str, int]) -> Reading[Array]:
     """Return the reading that runs graphs on arrays; `sizes` are the extents of all dims."""
 
-    def reduced(node: Node, x: Array, parts: Parts) -> list[Array]:
-        dims = tuple(d for d in x.dims if d != node.over)
-        return [Array(dims, arithmetic.finish(node, parts))]
-
-    def total(node: Node, args: Sequence[Array]) -> list[Array]:
+    def reduced(node: Node, args: Sequence[Array]) -> list[Array]:
         (x,) = args
-        return reduced(node, x, arithmetic.total(x.parts, x.dims.index(node.over)))
+        axis, dims = x.dims.index(node.over), tuple(d for d in x.dims if d != node.over)
+        if node.op == "sum":
+            return [arithmetic.made(node, dims, arithmetic.total(x.parts, axis))]
+        seed = crc32(node.name.encode())
+        return [arithmetic.made(node, dims, arithmetic.peak(arithmetic.lift(x), axis, seed))]
 
-    def peak(node: Node, args: Sequence[Array]) -> list[Array]:
-        x, seed = _lift(arithmetic, args[0]), crc32(node.name.encode())
-        return reduced(node, x, arithmetic.peak(x.parts, x.dims.index(node.over), seed))
-
-    rules: dict[str, Rule[Array]] = {
-        "sum": total,
-        "contract": lambda node, args: [_contract(arithmetic, node, *args)],
-        "peak": peak,
-        **dict.fromkeys(
-            ops_of_kind(Kind.ELEMENTWISE),
-            lambda node, args: [_elementwise(arithmetic, node, args)],
-        ),
-    }
-    rules |= _sources(arithmetic, sizes)
-    rules |= block_rules(rules, arithmetic, sizes)
-    return rules
-
-
-def _sources(arithmetic: Arithmetic, sizes: Mapping[str, int]) -> dict[str, Rule[Array]]:
-    """Return the rules of ops without operands."""
-
-    def scalar(node: Node, value: float) -> list[Array]:
+    def scalar(node: Node, args: Sequence[Array]) -> list[Array]:
+        value = node.value if node.op == "const" else extent(node)
         if node.out.type.dtype is DType.INT32:
             return [Array((), (np.asarray(int(value)),), real=False)]
         return [Array((), arithmetic.number(np.asarray(float(value))))]
-
-    def extent(node: Node) -> int:
-        if node.over not in sizes:
-            raise GraphError(f"{node.name}: there is no dim {node.over!r} here")
-        return sizes[node.over]
 
     def iota(node: Node, args: Sequence[Array]) -> list[Array]:
         if node.out.type.names != (node.over,):
             raise GraphError(f"{node.name}: positions along {node.over} are {node.out.type}")
         return [Array((node.over,), (np.arange(extent(node)),), real=False)]
 
-    return {
-        "const": lambda node, args: scalar(node, node.value),
-        "size": lambda node, args: scalar(node, extent(node)),
-        "iota": iota,
-    }
+    def extent(node: Node) -> int:
+        if node.over not in sizes:
+            raise GraphError(f"{node.name}: there is no dim {node.over!r} here")
+        return sizes[node.over]
+
+    def elementwise(node: Node, args: Sequence[Array]) -> list[Array]:
+        return [_elementwise(arithmetic, node, args)]
+
+    rules: dict[str, Rule[Array]] = dict.fromkeys(ops_of_kind(Kind.ELEMENTWISE), elementwise)
+    rules |= {"const": scalar, "size": scalar, "iota": iota, "sum": reduced, "peak": reduced}
+    rules["contract"] = lambda node, args: [_contract(arithmetic, node, *args)]
+    rules |= block_rules(rules, arithmetic, sizes)
+    return rules
 
 
 def _agreed_dims(node: Node, args: Sequence[Array]) -> tuple[str, ...]:
@@ -157,25 +148,15 @@ def _elementwise(arithmetic: Arithmetic, node: Node, args: Sequence[Array]) -> A
     dims = _agreed_dims(node, args)
     aligned = [a.over(dims) for a in args]
     if node.op == "where":
-        return _where(arithmetic, node, aligned)
+        condition = aligned[0].parts[0]
+        choices = zip(*(arithmetic.lift(a) for a in aligned[1:]), strict=False)
+        return arithmetic.made(node, dims, tuple(np.where(condition, x, y) for x, y in choices))
     if node.op in _INTEGER and not any(a.real for a in aligned):
         return Array(dims, (_INTEGER[node.op](*(a.parts[0] for a in aligned)),), real=False)
     if node.op in ("less", "both"):
         raise GraphError(f"{node.name}: {node.op} compares positions, not real numbers")
-    parts = arithmetic.elementwise[node.op](*(_lift(arithmetic, a).parts for a in aligned))
-    return Array(dims, arithmetic.finish(node, parts))
-
-
-def _lift(arithmetic: Arithmetic, a: Array) -> Array:
-    return a if a.real else Array(a.dims, arithmetic.number(a.parts[0]))
-
-
-def _where(arithmetic: Arithmetic, node: Node, args: Sequence[Array]) -> Array:
-    condition, a, b = args[0], _lift(arithmetic, args[1]), _lift(arithmetic, args[2])
-    parts = tuple(
-        np.where(condition.parts[0], x, y) for x, y in zip(a.parts, b.parts, strict=False)
-    )
-    return Array(args[0].dims, arithmetic.finish(node, parts))
+    parts = arithmetic.elementwise[node.op](*map(arithmetic.lift, aligned))
+    return arithmetic.made(node, dims, parts)
 
 
 def _contract(arithmetic: Arithmetic, node: Node, a: Array, b: Array) -> Array:
@@ -187,7 +168,7 @@ def _contract(arithmetic: Arithmetic, node: Node, a: Array, b: Array) -> Array:
     shape = [a.extent(d) for d in (*both, *own_a)] + [b.extent(d) for d in own_b]
     named = Array((*both, *own_a, *own_b), tuple(p.reshape(shape) for p in parts))
     order = tuple(d for d in node.out.type.names if d in named.dims)
-    return Array(order, arithmetic.finish(node, named.over(order).parts))
+    return arithmetic.made(node, order, named.over(order).parts)
 
 
 @cache

@@ -9,15 +9,24 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial, reduce
 from typing import TYPE_CHECKING
 from zlib import crc32
 
 import numpy as np
-import numpy.typing as npt
 
 from mirage_kernels.generator.errors import GraphError
-from mirage_kernels.generator.ir import Axis, Graph, Node, Phase, count, parts_of, phases_of
+from mirage_kernels.generator.ir import (
+    Axis,
+    Kind,
+    Node,
+    Phase,
+    count,
+    ops_of_kind,
+    parts_of,
+    phases_of,
+)
 from mirage_kernels.generator.meaning.walk import Reading, Rule, results
 
 if TYPE_CHECKING:
@@ -28,29 +37,33 @@ Place = tuple[Point, int]  # a block, and a step of its loop
 Cutter = tuple[Axis, int]  # an axis, and the extent that it cuts
 Found = dict[str, "Array"]
 
+_CARRIED = ("accum", "accum_rescaled", "last")  # from one step of the loop to the next
+
 
 def block_rules(
     reading: Reading[Array], arithmetic: Arithmetic, sizes: Mapping[str, int]
 ) -> dict[str, Rule[Array]]:
-    """Return the rules of the ops that only block graphs have, and of nested graphs."""
+    """Return the rules of the ops that only block graphs have, and of nested graphs.
 
-    def block(node: Node, args: Sequence[Array]) -> list[Array]:
+    What nested graphs compute is read by `reading`, which is to hold these rules too.
+    """
+
+    def nested(node: Node, args: Sequence[Array]) -> list[Array]:
+        assert node.body is not None
+        if node.body.space is None:
+            return results(node.body, args, reading)
         whole = {d: a.extent(d) for a in args for d in a.dims}
         return _Launch(node, reading, arithmetic, {**sizes, **whole}).run(args)
-
-    def thread(node: Node, args: Sequence[Array]) -> list[Array]:
-        assert node.body is not None
-        return results(node.body, args, reading)
 
     def outside(node: Node, args: Sequence[Array]) -> list[Array]:
         raise GraphError(f"{node.name}: {node.op} has a meaning in a block graph only")
 
     def output(node: Node, args: Sequence[Array]) -> list[Array]:
         tile = args[0].over(node.out.type.names)
-        return [type(tile)(tile.dims, arithmetic.finish(node, tile.parts), tile.real)]
+        return [replace(tile, parts=arithmetic.finish(node, tile.parts))]
 
-    carried = ("accum", "accum_rescaled", "last", "combine", "combine_rescaled")
-    return {"block": block, "thread": thread, "output": output, **dict.fromkeys(carried, outside)}
+    carried = dict.fromkeys(ops_of_kind(Kind.CARRY), outside)
+    return {"block": nested, "thread": nested, "output": output, **carried}
 
 
 class _Launch:
@@ -67,8 +80,10 @@ class _Launch:
         assert kernel.body.space is not None
         self.kernel, self.body, self.space = kernel.name, kernel.body, kernel.body.space
         self.reading, self.arithmetic, self.sizes = reading, arithmetic, sizes
-        self.phases = _by_phase(self.body)
-        self.carried = self.body.of("accum", "accum_rescaled", "last")
+        self.carried = self.body.of(*_CARRIED)
+        phases = phases_of(self.body)
+        nodes = [n for n in self.body.nodes if n.op not in ("input", *_CARRIED)]
+        self.phases = {phase: [n for n in nodes if phases[n.name] is phase] for phase in Phase}
         self.stored: Found = {}
         for axis in self.space.axes:
             if axis.dim not in sizes:
@@ -76,9 +91,8 @@ class _Launch:
 
     def run(self, args: Sequence[Array]) -> list[Array]:
         """Run every block; return what they stored together."""
-        grid = self.space.grid
-        counts = (range(count(a, self.sizes[a.dim])) for a in grid)
-        names = [a.name for a in grid]
+        counts = (range(count(a, self.sizes[a.dim])) for a in self.space.grid)
+        names = [a.name for a in self.space.grid]
         points = [dict(zip(names, i, strict=True)) for i in itertools.product(*counts)]
         blocks: Iterable[tuple[Point, Found]]
         blocks = ((point, self.run_block(args, point)) for point in points)
@@ -98,61 +112,52 @@ class _Launch:
             node.name: self.cut(full, node.cuts, point)
             for node, full in zip(self.body.inputs, args, strict=True)
         }
-        self.run_phase(Phase.BEFORE, found, (point, 0))
+        self.evaluate(self.phases[Phase.BEFORE], found, (point, 0))
         loop = self.space.loop
         if loop is not None:
-            span = self.span(loop.dim, point)
+            span = self.sizes[loop.dim]  # of it the block has all, or a reduced axis's part
+            for axis in self.space.reduced:
+                if axis.dim == loop.dim:
+                    span = min(axis.tile, self.sizes[loop.dim] - point[axis.name] * axis.tile)
             whole = {n: found[n.name] for n in self.body.inputs if n.loop_cut}
             for step in range(count(loop, span)):
                 for node, full in whole.items():
                     found[node.name] = self.tile(full, node.loop_cut, (loop, span), step)
                 earlier = dict(found) if step else {}
-                self.run_phase(Phase.LOOP, found, (point, step), earlier)
+                self.evaluate(self.phases[Phase.LOOP], found, (point, step), earlier)
                 for node in self.body.of("output"):
                     if node.loop_cut:
                         self.store(node, found[node.name], point, ((loop, span), step))
                 self.accumulate(found, earlier)
-        self.run_phase(Phase.AFTER, found, (point, 0))
+        self.evaluate(self.phases[Phase.AFTER], found, (point, 0))
         return found
 
-    def span(self, dim: str, point: Point) -> int:
-        """Return how much of a dim the block at `point` has: all, or a reduced axis's part."""
-        for axis in self.space.reduced:
-            if axis.dim == dim:
-                start = point[axis.name] * axis.tile
-                return min(self.sizes[dim], start + axis.tile) - start
-        return self.sizes[dim]
-
-    def run_phase(
-        self, phase: Phase, found: Found, place: Place, earlier: Mapping[str, Array] | None = None
+    def evaluate(
+        self, nodes: Iterable[Node], found: Found, place: Place, earlier: Found | None = None
     ) -> None:
-        """Evaluate the nodes of one phase, in order; `earlier` holds the last step's values."""
-        for node in self.phases[phase]:
-            self.evaluate(node, found, place, (earlier or {}).get(node.name))
+        """Evaluate nodes in order; `earlier` holds the values of the step before."""
+        for node in nodes:
+            args = [found[a] for a in node.args]
+            if node.op == "peak":
+                before = (earlier or {}).get(node.name)
+                seed = self.seed(node.name, _label(place[0]), place[1])
+                found[node.name] = self.peak(node, args[0], seed, before)
+            else:
+                made = self.reading[node.op](node, args)
+                found.update(zip((v.name for v in node.outs), made, strict=True))
 
-    def evaluate(self, node: Node, found: Found, place: Place, before: Array | None = None) -> None:
-        """Evaluate one node; `before` is its value in the step before, if there is one."""
-        if node.op == "peak":
-            found[node.name] = self.peak(node, found[node.args[0]], place, before)
-            return
-        made = self.reading[node.op](node, [found[a] for a in node.args])
-        found.update(zip((v.name for v in node.outs), made, strict=True))
-
-    def peak(self, node: Node, x: Array, place: Place, before: Array | None) -> Array:
+    def peak(self, node: Node, x: Array, seed: int, before: Array | None) -> Array:
         """Return the running bound of `x` along the dim of a `peak`."""
-        real = x.parts if x.real else self.arithmetic.number(x.parts[0])
-        seed = self.seed(node.name, *place)
-        parts = self.arithmetic.peak(real, x.dims.index(node.over), seed)
+        parts = self.arithmetic.peak(self.arithmetic.lift(x), x.dims.index(node.over), seed)
         if before is not None:
             parts = self.arithmetic.higher(before.parts, parts)
-        dims = tuple(d for d in x.dims if d != node.over)
-        return type(x)(dims, self.arithmetic.finish(node, parts))
+        return self.arithmetic.made(node, tuple(d for d in x.dims if d != node.over), parts)
 
-    def seed(self, name: str, point: Point, step: int) -> int:
+    def seed(self, name: str, block: str, step: int = 0) -> int:
         """Return a number for a value of this kernel in one block and step, for none other."""
-        return crc32(f"{self.kernel}.{name} {_label(point)} step {step}".encode())
+        return crc32(f"{self.kernel}.{name} {block} step {step}".encode())
 
-    def accumulate(self, found: Found, earlier: Mapping[str, Array]) -> None:
+    def accumulate(self, found: Found, earlier: Found) -> None:
         """Add this iteration's values to those carried across the loop."""
         for node in self.carried:
             new = found[node.args[0]]
@@ -168,51 +173,50 @@ class _Launch:
         """Return a + b, which a machine would keep in the same registers."""
         if a.dims != b.dims or a.parts[0].shape != b.parts[0].shape:
             raise GraphError(f"{node.name}: accumulates tiles of different shapes")
-        parts = self.arithmetic.elementwise["add"](a.parts, b.parts)
-        return type(a)(a.dims, self.arithmetic.finish(node, parts))
+        return self.arithmetic.made(
+            node, a.dims, self.arithmetic.elementwise["add"](a.parts, b.parts)
+        )
 
     def rescaled(self, x: Array, old: Array, new: Array) -> Array:
         """Return x * exp(old - new)."""
-        factor = type(x)(old.dims, self.arithmetic.decay(old.parts, new.over(old.dims).parts))
-        parts = self.arithmetic.elementwise["mul"](x.parts, factor.over(x.dims).parts)
-        return type(x)(x.dims, parts)
+        decay = self.arithmetic.decay(old.parts, new.over(old.dims).parts)
+        factor = replace(old, parts=decay, real=True).over(x.dims)
+        parts = self.arithmetic.elementwise["mul"](x.parts, factor.parts)
+        return replace(x, parts=parts, real=True)
 
     def join(self, blocks: Sequence[tuple[Point, Found]]) -> None:
         """Run what comes after the blocks have combined: node by node, in all blocks."""
         for node in self.phases[Phase.JOINED]:
             if not node.op.startswith("combine"):
                 for point, found in blocks:
-                    self.evaluate(node, found, (point, 0))
+                    self.evaluate([node], found, (point, 0))
                 continue
             # Teams of blocks that differ only along the reduced axis sum their values.
             axes = [a.name for a in self.space.reduced if a.dim == node.over]
-            teams: dict[str, tuple[Point, list[Found]]] = {}
+            teams: dict[str, list[Found]] = {}
             for point, found in blocks:
                 others = {name: i for name, i in point.items() if name not in axes}
-                teams.setdefault(_label(others), (others, []))[1].append(found)
-            for place, team in teams.values():
+                teams.setdefault(_label(others), []).append(found)
+            for place, team in teams.items():
                 total = self.total(node, team, place)
                 for found in team:
                     found[node.name] = total
 
-    def total(self, node: Node, team: Sequence[Found], point: Point) -> Array:
+    def total(self, node: Node, team: Sequence[Found], place: str) -> Array:
         """Return the sum over one team of blocks, for their common peak if it has peaks."""
         values = [found[node.args[0]] for found in team]
         if node.op == "combine_rescaled":
             peaks = [found[node.args[1]] for found in team]
-            common = self.common_peak(peaks, self.seed(f"common {node.args[1]}", point, 0))
+            if len({p.parts[0].shape for p in peaks}) > 1:
+                raise GraphError("blocks combine values with peaks of different shapes")
+            each = zip(*(p.parts for p in peaks), strict=True)
+            stacked: Parts = tuple(np.stack(same, axis=-1) for same in each)
+            seed = self.seed(f"common {node.args[1]}", place)
+            parts = self.arithmetic.peak(stacked, stacked[0].ndim - 1, seed)
+            common = replace(peaks[0], parts=parts, real=True)
             values = [self.rescaled(x, own, common) for x, own in zip(values, peaks, strict=True)]
         total = reduce(partial(self.sum, node), values)
-        return type(total)(total.dims, self.arithmetic.finish(node, total.parts))
-
-    def common_peak(self, peaks: Sequence[Array], seed: int) -> Array:
-        """Return a bound of all the peaks; the same for every value that is rescaled by them."""
-        if len({p.parts[0].shape for p in peaks}) > 1:
-            raise GraphError("blocks combine values with peaks of different shapes")
-        each = zip(*(p.parts for p in peaks), strict=True)
-        stacked: Parts = tuple(np.stack(same, axis=-1) for same in each)
-        parts = self.arithmetic.peak(stacked, stacked[0].ndim - 1, seed)
-        return type(peaks[0])(peaks[0].dims, parts)
+        return self.arithmetic.made(node, total.dims, total.parts)
 
     def cut(self, full: Array, cuts: Sequence[str | None], point: Point) -> Array:
         """Return the tile of a tensor that an imap or omap gives the block at `point`."""
@@ -242,13 +246,12 @@ class _Launch:
         """
         if node.name not in self.stored:
             parts = {parts_of(a.dim): count(a, self.sizes[a.dim]) for a in self.space.reduced}
-            sizes = {**self.sizes, **parts}
-            shape = [sizes[d] for d in node.out.type.names]
-            poison = tuple(_poison(shape, p.dtype) for p in tile.parts)
-            self.stored[node.name] = type(tile)(node.out.type.names, poison, tile.real)
+            shape = [{**self.sizes, **parts}[d] for d in node.out.type.names]
+            poison = tuple(np.full(shape, _poison(p), p.dtype) for p in tile.parts)
+            self.stored[node.name] = replace(tile, dims=node.out.type.names, parts=poison)
         stored = self.stored[node.name]
         if len(tile.parts) < len(stored.parts):  # some blocks rescale, others had no need to
-            stored = type(tile)(stored.dims, stored.parts[: len(tile.parts)], stored.real)
+            stored = replace(stored, parts=stored.parts[: len(tile.parts)])
             self.stored[node.name] = stored
         place = self.cut(stored, node.cuts, point)
         if at is not None:
@@ -258,30 +261,17 @@ class _Launch:
                 raise GraphError(
                     f"{node.name}: a tile of shape {new.shape} does not fit {old.shape}"
                 )
+            untouched = np.isnan(old) if old.dtype.kind == "f" else old == _poison(old)
             shared = at is not None or None in node.cuts
-            if shared and not (_is_poison(old) | (old == new)).all():
+            if shared and not (untouched | (old == new)).all():
                 raise GraphError(f"{node.name}: blocks store different values in one place")
             old[...] = new
-
-
-def _by_phase(body: Graph) -> dict[Phase, list[Node]]:
-    """Return the nodes to evaluate in each phase, in order; what is carried comes between them."""
-    phases = phases_of(body)
-    carried = ("input", "accum", "accum_rescaled", "last")
-    return {
-        phase: [n for n in body.nodes if phases[n.name] is phase and n.op not in carried]
-        for phase in Phase
-    }
 
 
 def _label(point: Point) -> str:
     return " ".join(f"{name}={i}" for name, i in point.items())
 
 
-def _poison(shape: Sequence[int], dtype: np.dtype[np.generic]) -> Part:
-    """Return an array of what no computation yields: nan, or -1 where numbers are residues."""
-    return np.full(shape, np.nan if dtype.kind == "f" else -1, dtype)
-
-
-def _is_poison(part: Part) -> npt.NDArray[np.bool_]:
-    return np.isnan(part) if part.dtype.kind == "f" else np.asarray(part == -1)
+def _poison(part: Part) -> float:
+    """Return what no computation yields: nan, or -1 where numbers are residues."""
+    return np.nan if part.dtype.kind == "f" else -1

@@ -55,28 +55,26 @@ def _elementwise(node: Node, args: Sequence[Work]) -> list[Work]:
     return [Work(extents, operations=each * prod(n for _, n in extents))]
 
 
-def _sum(node: Node, args: Sequence[Work]) -> list[Work]:
-    return [Work(_joined(args, node.over), operations=args[0].elements)]
-
-
-def _contract(node: Node, args: Sequence[Work]) -> list[Work]:
-    products = prod(n for _, n in _joined(args))
+def _reduced(node: Node, args: Sequence[Work]) -> list[Work]:
+    extents, products = _joined(args, node.over), prod(n for _, n in _joined(args))
+    if node.op != "contract":
+        return [Work(extents, operations=products)]
     kept = [{d for d, _ in a.extents} - {node.over} for a in args]
     if kept[0] == kept[1]:  # rows times the same rows: nothing for a matrix unit
-        return [Work(_joined(args, node.over), operations=2 * products)]
-    return [Work(_joined(args, node.over), flops=2 * products)]
+        return [Work(extents, operations=2 * products)]
+    return [Work(extents, flops=2 * products)]
 
 
 def cost_reading(sizes: Mapping[str, int]) -> Reading[Work]:
     """Return the reading into work, at the given extents of whole tensors."""
 
-    def source(node: Node, args: Sequence[Work]) -> list[Work]:
-        return [Work(tuple((d, sizes[d]) for d in node.out.type.names))]
+    def whole(node: Node, args: Sequence[Work]) -> list[Work]:
+        return [Work(tuple((d, sizes[d]) for d in v.type.names)) for v in node.outs]
 
     def same(node: Node, args: Sequence[Work]) -> list[Work]:
         return [Work(args[0].extents)]
 
-    def accum(node: Node, args: Sequence[Work]) -> list[Work]:
+    def carried(node: Node, args: Sequence[Work]) -> list[Work]:
         return [Work(args[0].extents, operations=args[0].elements)]
 
     def thread(node: Node, args: Sequence[Work]) -> list[Work]:
@@ -86,16 +84,12 @@ def cost_reading(sizes: Mapping[str, int]) -> Reading[Work]:
         total = sum(w.operations for w in made)
         return [Work(found[node.body.outputs[0]].extents, operations=total)]
 
-    def block(node: Node, args: Sequence[Work]) -> list[Work]:
-        return [Work(tuple((d, sizes[d]) for d in v.type.names)) for v in node.outs]
-
     rules: dict[str, Rule[Work]] = dict.fromkeys(ops_of_kind(Kind.ELEMENTWISE), _elementwise)
-    rules |= dict.fromkeys(("const", "size", "iota"), source)
-    rules |= dict.fromkeys(("accum", "accum_rescaled", "combine", "combine_rescaled"), accum)
+    rules |= dict.fromkeys(("const", "size", "iota", "block"), whole)
+    rules |= dict.fromkeys(ops_of_kind(Kind.CARRY), carried)
     rules |= dict.fromkeys(("output", "last"), same)
-    rules |= {"sum": _sum, "contract": _contract, "peak": _sum}
-    rules |= {"thread": thread, "block": block}
-    return rules
+    rules |= dict.fromkeys(("sum", "contract", "peak"), _reduced)
+    return rules | {"thread": thread}
 
 
 @dataclass(frozen=True)

@@ -68,8 +68,10 @@ class Field:
 
     def inverse(self, x: Parts) -> Parts:
         """Return 1 / x; raises UndefinedError where x is 0, unless the field is total."""
-        invert = _total_inverse if self.total else inverse
-        return tuple(invert(_ints(y), m) for y, m in zip(x, self.moduli, strict=False))
+        each = list(zip(map(_ints, x), self.moduli, strict=False))
+        if self.total:
+            return tuple(np.where(y, inverse(np.where(y, y, 1), m), 0) for y, m in each)
+        return tuple(inverse(y, m) for y, m in each)
 
     def exp(self, x: Parts) -> Parts:
         """Return the power of the root that the part mod q is."""
@@ -199,10 +201,6 @@ def scramble(x: Int, key: int) -> Int:
         mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
         mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return np.asarray((mixed ^ (mixed >> np.uint64(31))) >> np.uint64(2), np.int64)
-
-
-def _total_inverse(x: Int, modulus: int) -> Int:
-    return np.where(x == 0, 0, inverse(np.where(x == 0, 1, x), modulus))
 
 
 @cache

@@ -140,12 +140,15 @@ def keeps(terms: Terms, target: int, part: int) -> bool:
 
 def separations(valued: Valued, *, has_exp: bool) -> Iterator[bool]:
     """Yield for each kind of certificate that a part is none of a target whether there is one."""
+
+    def weighed(at: int, inverse: int, root: int) -> bool:
+        whole, part = valued(weights(at, inverse, root))
+        steeper = bool(whole.slope and part.slope and part.slope > whole.slope)
+        return steeper or (not has_exp and part.value > whole.value)
+
     yield _tropical(valued, inverse=3, root=2)
-    yield any(
-        _is_greater(*valued(weights(at, inverse, root)), has_exp=has_exp)
-        for inverse, root in ((1, 1), (2, 1), (1, 2))
-        for at in range(HEAVY + 1)
-    )
+    powers = ((1, 1), (2, 1), (1, 2))
+    yield any(weighed(at, *power) for power in powers for at in range(HEAVY + 1))
     yield _tropical(valued, inverse=1, root=2)
 
 
@@ -159,11 +162,6 @@ def weights(at: int, inverse: int, root: int) -> Valuation:
         return (4,) if kind == "value" and next(places) == at else (1,)
 
     return Valuation(operator.add, operator.mul, (1,), choose, inverse, root)
-
-
-def _is_greater(whole: Dual, part: Dual, *, has_exp: bool) -> bool:
-    steeper = bool(whole.slope and part.slope and part.slope > whole.slope)
-    return steeper or (not has_exp and part.value > whole.value)
 
 
 def _tropical(valued: Valued, *, inverse: int, root: int) -> bool:

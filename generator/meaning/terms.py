@@ -114,7 +114,7 @@ class Terms:
         return self._value(list(left.elements()))
 
     def quotient(self, whole: int, divisor: int) -> int | None:
-        """Return q with divisor * q = whole, None if there is none.
+        """Return q with divisor * q = whole by long division, None if there is none.
 
         Raises UndecidedError where the sum is larger than `largest`.
         """
@@ -125,21 +125,15 @@ class Terms:
             return None
         if parts > 1 and size > self.largest:
             raise UndecidedError
-        return self._long_division(whole, divisor)
-
-    def _long_division(self, whole: int, divisor: int) -> int | None:
-        parts = Counter(self.table[divisor])
-        greatest = max(parts, key=self._rank)
-        left = Counter(self.table[whole])
+        counts, left = Counter(self.table[divisor]), Counter(self.table[whole])
+        greatest = max(counts, key=self._rank)
         quotient: list[int] = []
-        for product in sorted(left, key=self._rank, reverse=True):
-            if not left[product]:
-                continue
-            times, rest = divmod(left[product], parts[greatest])
+        for product in (p for p in sorted(left, key=self._rank, reverse=True) if left[p]):
+            times, rest = divmod(left[product], counts[greatest])
             factor = self._product_quotient(product, greatest)
             if rest or factor is None:
                 return None
-            for part, count in parts.items():
+            for part, count in counts.items():
                 reached = self._join(part, factor)
                 left[reached] -= count * times
                 if left[reached] < 0:
@@ -228,8 +222,7 @@ class Terms:
 
     def positions(self, target: int) -> list[int]:
         """Return the places of parts: target, exponents, radicands, denominators, arguments."""
-        found: dict[int, None] = {}
-        todo = [target]
+        found, todo = dict[int, None](), [target]
         while todo:
             term = todo.pop()
             if term not in found and term != ZERO:

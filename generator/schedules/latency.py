@@ -20,7 +20,7 @@ from math import ceil, prod
 
 from mirage_kernels.generator.ir import DType
 from mirage_kernels.generator.plan.hardware import hardware
-from mirage_kernels.generator.plan.program import Do, Layout, TileProgram
+from mirage_kernels.generator.plan.program import Do, Layout
 from mirage_kernels.generator.schedules.loop import Block, LoopKnobs
 from mirage_kernels.generator.schedules.producer_blocks import PAIR
 from mirage_kernels.generator.target import Target
@@ -41,11 +41,6 @@ class Streaming(Block):
     """The blocks that stream rows on a target: all that time depends on beside the knobs."""
 
     on: Target
-
-    @staticmethod
-    def of(program: TileProgram, on: Target) -> Streaming:
-        """Return what the predictions for a program need."""
-        return Streaming(program.streamed, on)
 
     @property
     def clock(self) -> float:

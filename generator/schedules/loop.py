@@ -6,9 +6,8 @@ from collections import Counter
 from dataclasses import dataclass, fields
 from functools import cached_property
 
-from mirage_kernels.generator.plan.lower import tile_program
 from mirage_kernels.generator.plan.program import Layout, Roles, TileProgram
-from mirage_kernels.generator.schedules.schedule import Knobs, Subject
+from mirage_kernels.generator.schedules.schedule import Knobs
 from mirage_kernels.generator.target import Target
 
 ALIGNED_ELEMENTS = 8  # of two bytes, in 16
@@ -164,11 +163,6 @@ def producers_of(knobs: Knobs) -> Producers | None:
 def prologue_warps(knobs: Knobs) -> int:
     """Return the warps of a block of the prologue kernel; 0: there is none."""
     return knobs.prologue_warps if isinstance(knobs, LoopKnobs) else 0
-
-
-def lowered(subject: Subject) -> TileProgram:
-    """Return the tile program of a muGraph; raises PlanError for one that streams no weights."""
-    return tile_program(subject.recipe, subject.graph, subject.on.arch)
 
 
 def reasons_against(on: Target) -> tuple[str, ...]:

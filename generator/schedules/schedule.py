@@ -18,12 +18,14 @@ from typing_extensions import TypeVar
 from mirage_kernels.generator.emit.names import camel
 from mirage_kernels.generator.ir import Graph, Json
 from mirage_kernels.generator.ir.codec import to_data
+from mirage_kernels.generator.plan.program import Roles
 from mirage_kernels.generator.target import Target
 
 if TYPE_CHECKING:
     from mirage_kernels.generator.emit.part import Part
 
 
+@dataclass(frozen=True)
 class Knobs:
     """Template constants of an emitted kernel: every schedule derives a class with its own."""
 
@@ -113,29 +115,29 @@ class Subject:
     on: Target
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Schedule(Generic[P]):
     """One way of running a muGraph."""
 
-    name: str
     knobs: type[Knobs]
     roles: type[Any]  # what it reads into the dims of a muGraph
-    lower: Callable[[Subject], P]  # raises PlanError for a muGraph of another form
     fits: Callable[[P, Target], tuple[str, ...]]  # reasons against; none: it fits
-    shared_bytes: Callable[[P, Any], int]  # of a block with its knobs
+    shared_bytes: Callable[[P, Any], int] = lambda program, knobs: 0  # of a block with its knobs
 
-    def reasons(self, subject: Subject) -> tuple[str, ...]:
-        """Return what speaks against this schedule; raises PlanError for another form."""
-        return self.fits(self.lower(subject), subject.on)
+    @property
+    def name(self) -> str:
+        """Name of the schedule, and of its room."""
+        return self.knobs.schedule
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Ranked(Schedule[P]):
     """A schedule whose knobs a model of time ranks; `size` is a bucket of the dynamic extent."""
 
+    roles: type[Any] = Roles
     choose: Callable[[P, int, Target], Knobs | None]  # by rule; None: another schedule is better
     candidates: Callable[[P, int, Target], Iterator[Knobs]]  # that fit a block
-    registers: Callable[[P, Any], int]  # of a thread, with its knobs
+    registers: Callable[[P, Any], int] = lambda program, knobs: 0  # of a thread with its knobs
     predict: Callable[[P, Target], Model]
     buckets: tuple[int, ...] = ()  # sizes that it is compared at, of programs without a loop
 

@@ -18,7 +18,7 @@ from mirage_kernels.generator.schedules.batched_lora import (
     stacked_variants,
 )
 from mirage_kernels.generator.schedules.choose import programs_of, variants
-from mirage_kernels.generator.schedules.loop import ALIGNED_ELEMENTS, lowered, producers_of
+from mirage_kernels.generator.schedules.loop import ALIGNED_ELEMENTS, producers_of
 from mirage_kernels.generator.schedules.producer_blocks import with_producer_blocks
 from mirage_kernels.generator.schedules.prologue import has_prologue
 from mirage_kernels.generator.schedules.schedule import Subject, Variant
@@ -33,7 +33,7 @@ ROOM = {"tensors": 8, "scalars": 4, "results": 4, "dynamic dims": 4, "static dim
 
 def require(subject: Subject) -> None:
     """Raise PlanError for a muGraph that no schedule runs."""
-    variants(lowered(subject), subject.on)
+    variants(tile_program(subject.recipe, subject.graph, subject.on.arch), subject.on)
     types = {n.name: n.out.type for n in subject.graph.inputs}
     dims = {d.name: d.dynamic for type_ in types.values() for d in type_.dims}
     carried: dict[str, Collection[str]] = {
@@ -134,7 +134,7 @@ def entries(record: KernelRecord) -> list[Entry]:
 
 def form(subject: Subject) -> str:
     """Return nothing: muGraphs that stream weights have no names; PlanError for other ones."""
-    lowered(subject)
+    tile_program(subject.recipe, subject.graph, subject.on.arch)
     return ""
 
 

@@ -55,49 +55,38 @@ def tiles_of(graph: Graph) -> dict[str, int]:
     return {axis.tile_key: axis.tile for axis in _axes(graph)}
 
 
-def small_tiles(spec: Graph) -> dict[str, int]:
-    """Return a small tile size for every dim, and for the parts of every dim that is summed along.
-
-    No two are the same, so that none can be confused; but sums of powers are short (2).
-    """
-    crowded = crowded_dims(spec)
-    others = [d for d in seen_dims(spec) if d not in crowded]
-    tiles = {d: 2 + i for i, d in enumerate(others)} | dict.fromkeys(sorted(crowded), 2)
-    return tiles | {parts_of(d): tiles[d] + 1 for d in sorted(summed_dims(spec))}
-
-
 def small_cases(spec: Graph) -> list[Case]:
     """Return cases for a proof at small tiles: within a single tile, uneven, even.
 
     The first is the quickest to reject what is wrong. The uneven one has two tiles along every
-    dim, three along those that are summed along, two parts of which the first has two tiles. With
-    exp many draws are needed: made where only the dims that are summed along are cut.
+    dim, three along those that are summed along, two parts of which the first has two tiles. No two
+    tiles are the same, so that none can be confused; but sums of powers are short (2). With exp
+    many draws are needed: made where only the dims that are summed along are cut.
     """
-    tiles, crowded, summed = small_tiles(spec), crowded_dims(spec), summed_dims(spec)
-    of_dims = {d: tiles[d] for d in seen_dims(spec)}
+    names, crowded, summed = seen_dims(spec), crowded_dims(spec), summed_dims(spec)
+    others = [d for d in names if d not in crowded]
+    tiles = {d: 2 + i for i, d in enumerate(others)} | dict.fromkeys(sorted(crowded), 2)
+    tiles |= {parts_of(d): tiles[d] + 1 for d in sorted(summed)}
+    of_dims = {d: tiles[d] for d in names}
     single = {d: n if d in crowded else max(1, n - 1) for d, n in of_dims.items()}
     uneven = {d: 2 * n + 1 if d in summed else n + (n + 1) // 2 for d, n in of_dims.items()}
     even = {d: 2 * n for d, n in of_dims.items()}
     cases = [Case(tiles, single), Case(tiles, uneven, bounded=not crowded), Case(tiles, even)]
     if crowded:
-        rows = dict.fromkeys(_dims_of_lengths(spec), max(uneven[d] for d in crowded))
+        # Long dims of lengths and positions let every draw have every length.
+        ints = [n.out.type for n in spec.inputs if n.out.type.dtype is DType.INT32]
+        dims = sorted({d for type_ in ints for d in type_.names} - summed)
+        rows = dict.fromkeys(dims, max(uneven[d] for d in crowded))
         sums = {d: uneven[d] for d in summed}
         cases[1:1] = [Case(tiles | rows, single | sums | rows, bounded=True)]
-    return [replace(c, sizes=_countable(spec, c.sizes)) for c in cases]
-
-
-def _dims_of_lengths(spec: Graph) -> list[str]:
-    """Return the dims of lengths and positions; long ones let every draw have every length."""
-    ints = [n.out.type for n in spec.inputs if n.out.type.dtype is DType.INT32]
-    return sorted({d for type_ in ints for d in type_.names} - summed_dims(spec))
-
-
-def _countable(spec: Graph, sizes: dict[str, int]) -> dict[str, int]:
-    """Return extents at which masks leave something: no more places to see from than to see."""
+    # Masks leave something: there are no more places to see from than to see.
     counted = {n.over for n in spec.of("iota", "size") if n.out.type.dtype is DType.INT32}
-    crowded = crowded_dims(spec)
-    longest = min((sizes[d] for d in crowded & counted), default=max(sizes.values(), default=1))
-    return {d: min(n, longest) if d in counted - crowded else n for d, n in sizes.items()}
+    found = []
+    for case in cases:
+        places = [case.sizes[d] for d in crowded & counted] or [max(case.sizes.values(), default=1)]
+        sizes = {d: min(n, *places) if d in counted - crowded else n for d, n in case.sizes.items()}
+        found.append(replace(case, sizes=sizes))
+    return found
 
 
 def smaller(spec: Graph, case: Case) -> Iterator[Case]:

@@ -90,23 +90,21 @@ class TermSpace:
     def ops_on(self, low: int, high: int) -> tuple[tuple[str, bool], ...]:
         """Return the ops on two terms that can be needed, and whether with operands swapped.
 
-        A contraction can be needed only where the product of its operands can.
+        None where the operands together count an input more often than the target does. A
+        contraction can be needed only where the product of its operands can.
         """
-        return tuple(self._ops_on(low, high)) if self._fit(low, high) else ()
-
-    def _ops_on(self, low: int, high: int) -> Iterator[tuple[str, bool]]:
+        room = self.room - self._occurrences(low) - self._occurrences(high)
+        if self.prune_abstract and room & self.high_bits != self.high_bits:
+            return ()
+        ops = []
         for op in self.binary:
             if self.result(op, (low, high), "", ()) is not None:
-                yield op, False
+                ops.append((op, False))
             if not OPS[op].commutative and self.result(op, (high, low), "", ()) is not None:
-                yield op, True
+                ops.append((op, True))
         if self.result("mul", (low, high), "", ()) is not None:
-            yield "contract", False
-
-    def _fit(self, low: int, high: int) -> bool:
-        """Return whether the operands together count no input more often than the target does."""
-        room = self.room - self._occurrences(low) - self._occurrences(high)
-        return not self.prune_abstract or room & self.high_bits == self.high_bits
+            ops.append(("contract", False))
+        return tuple(ops)
 
     def _occurrences(self, term: int) -> int:
         """Return the packed counts of a term; inputs that the target lacks don't count."""

@@ -6,11 +6,10 @@ import random
 
 import pytest
 
-from mirage_kernels.generator.jobs.job import TaskDone
+from mirage_kernels.generator.jobs.job import TaskDone, work
 from mirage_kernels.generator.jobs.local import local
 from mirage_kernels.generator.jobs.run import ATTEMPTS, Origin, even_shares
 from mirage_kernels.generator.jobs.store import Store
-from mirage_kernels.generator.jobs.work import work
 from mirage_kernels.generator.request import Event
 
 

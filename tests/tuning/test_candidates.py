@@ -124,7 +124,7 @@ def test_more_weights_more_tokens_and_fewer_stages_are_predicted_to_take_longer(
 
 
 def test_no_prediction_is_faster_than_device_memory(program: TileProgram) -> None:
-    work = Streaming.of(program, ON)
+    work = Streaming(program.streamed, ON)
     floor = 2 * work.rows * work.depth / ON.memory_bytes_per_us / OVERLAP
     assert all(c.predicted_us > floor for c in found(program, 8))
 

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from mirage_kernels.generator.ir import parts_of
-from mirage_kernels.generator.schedules.attention.lower import attention_program
 from mirage_kernels.generator.schedules.attention.program import AttentionProgram, AttentionRoles
 from mirage_kernels.generator.schedules.schedule import Knobs, Schedule
 from mirage_kernels.generator.target import Target
@@ -64,10 +63,8 @@ def attention_schedule(
 ) -> Schedule[AttentionProgram]:
     """Return the schedule of such knobs, with what speaks against a program."""
     return Schedule(
-        name=knobs.schedule,
         knobs=knobs,
         roles=AttentionRoles,
-        lower=lambda subject: attention_program(subject.recipe, subject.graph),
         fits=fits,
         shared_bytes=lambda program, chosen: chosen.shared_bytes(*program.sizes),
     )

@@ -13,7 +13,7 @@ from typing import ClassVar
 
 from mirage_kernels.generator.plan.layouts import WARP_LANES
 from mirage_kernels.generator.plan.program import Roles, TileProgram
-from mirage_kernels.generator.schedules.loop import ALIGNED_ELEMENTS, lowered
+from mirage_kernels.generator.schedules.loop import ALIGNED_ELEMENTS
 from mirage_kernels.generator.schedules.row_wise import row_model
 from mirage_kernels.generator.schedules.schedule import Knobs, Model, Ranked
 from mirage_kernels.generator.target import Target
@@ -78,15 +78,10 @@ def predict(program: TileProgram, on: Target) -> Model:
 
 
 SCHEDULE = Ranked(
-    name=ClusterRows.schedule,
     knobs=ClusterRows,
-    roles=Roles,
-    lower=lowered,
     fits=fits,
     choose=choose,
     candidates=candidates,
-    registers=lambda program, knobs: 0,  # a thread holds a few elements
-    shared_bytes=lambda program, knobs: 0,  # sums of warps and blocks take a few static bytes
     predict=predict,
     buckets=(MOST_TOKENS,),
 )

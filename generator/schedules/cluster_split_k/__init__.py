@@ -17,7 +17,7 @@ from typing import ClassVar
 
 from mirage_kernels.generator.ir import DType
 from mirage_kernels.generator.plan.layouts import WARP_LANES
-from mirage_kernels.generator.plan.program import Do, Layout, Roles, Statement, TileProgram, needed
+from mirage_kernels.generator.plan.program import Do, Layout, Statement, TileProgram, needed
 from mirage_kernels.generator.schedules.latency import TOKEN_BYTES, Streaming
 from mirage_kernels.generator.schedules.loop import (
     ALONE_BYTES,
@@ -32,7 +32,6 @@ from mirage_kernels.generator.schedules.loop import (
     TOKEN_TILE,
     Block,
     WarpgroupKnobs,
-    lowered,
     reasons_against,
     rows_for,
 )
@@ -269,7 +268,7 @@ def _by_stages(program: TileProgram, rows: int, tokens: int, on: Target) -> Iter
 
 def predict(program: TileProgram, on: Target) -> Model:
     """Return the model of a program (`schedules/latency.py`)."""
-    work, block = Streaming.of(program, on), SplitBlock(program)
+    work, block = Streaming(program.streamed, on), SplitBlock(program)
     products = sum(s.do is Do.CONTRACT for s in program.loop)
     step_cycles = COMPUTED_CYCLES if block.computed_rows else STEP_CYCLES
     steps = products * block.depth / (BLOCKS * BOX_DEPTH)
@@ -284,10 +283,7 @@ def predict(program: TileProgram, on: Target) -> Model:
 
 
 SCHEDULE = Ranked(
-    name=ClusterSplitK.schedule,
     knobs=ClusterSplitK,
-    roles=Roles,
-    lower=lowered,
     fits=fits,
     choose=choose,
     candidates=candidates,

@@ -20,7 +20,7 @@ from typing import ClassVar
 
 from mirage_kernels.generator.ir import DType
 from mirage_kernels.generator.plan.layouts import WARP_LANES
-from mirage_kernels.generator.plan.program import Do, Layout, Roles, Statement, TileProgram
+from mirage_kernels.generator.plan.program import Do, Layout, Statement, TileProgram
 from mirage_kernels.generator.schedules.latency import ROW_WARP_US, Streaming
 from mirage_kernels.generator.schedules.loop import (
     ALIGNED_ELEMENTS,
@@ -38,7 +38,6 @@ from mirage_kernels.generator.schedules.loop import (
     Producers,
     WarpgroupKnobs,
     kept_bytes,
-    lowered,
     reasons_against,
     row_tiles,
     rows_for,
@@ -365,7 +364,7 @@ def predict(program: TileProgram, on: Target) -> Model:
 
 
 def _model(program: TileProgram, on: Target) -> Model:
-    work, block = Streaming.of(program, on), RegisterBlock.of(program)
+    work, block = Streaming(program.streamed, on), RegisterBlock.of(program)
     products = sum(s.do is Do.CONTRACT for s in work.program.loop)
 
     def model(knobs: RegisterOperand, tokens: int) -> float:
@@ -387,10 +386,7 @@ def _model(program: TileProgram, on: Target) -> Model:
 
 
 SCHEDULE = Ranked(
-    name=RegisterOperand.schedule,
     knobs=RegisterOperand,
-    roles=Roles,
-    lower=lowered,
     fits=fits,
     choose=choose,
     candidates=candidates,

@@ -13,7 +13,7 @@ from typing import ClassVar
 from mirage_kernels.generator.plan.layouts import WARP_LANES
 from mirage_kernels.generator.plan.program import Do, Roles, TileProgram
 from mirage_kernels.generator.schedules.latency import ELEMENT_BYTES, ROW_WARP_US
-from mirage_kernels.generator.schedules.loop import ALIGNED_ELEMENTS, lowered
+from mirage_kernels.generator.schedules.loop import ALIGNED_ELEMENTS
 from mirage_kernels.generator.schedules.schedule import Knobs, Model, Ranked
 from mirage_kernels.generator.target import Target
 
@@ -120,15 +120,10 @@ def predict(program: TileProgram, on: Target) -> Model:
 
 
 SCHEDULE = Ranked(
-    name=RowWise.schedule,
     knobs=RowWise,
-    roles=Roles,
-    lower=lowered,
     fits=fits,
     choose=choose,
     candidates=candidates,
-    registers=lambda program, knobs: 0,  # a thread holds a few elements
-    shared_bytes=lambda program, knobs: 0,  # sums of warps take a few static bytes
     predict=predict,
     buckets=(COMPARED_AT,),
 )

@@ -29,7 +29,7 @@ from mirage_kernels.generator.ir import DType
 from mirage_kernels.generator.plan.hardware import WAVEFRONT_BYTES
 from mirage_kernels.generator.plan.layouts import LINE_TILE, WARP_LANES
 from mirage_kernels.generator.plan.memory import Arrangement, Buffer, arrange
-from mirage_kernels.generator.plan.program import Do, Layout, Roles, Statement, TileProgram
+from mirage_kernels.generator.plan.program import Do, Layout, Statement, TileProgram
 from mirage_kernels.generator.schedules.latency import TOKEN_BYTES, WAVE_US, Streaming
 from mirage_kernels.generator.schedules.loop import (
     BUCKETS,
@@ -42,7 +42,6 @@ from mirage_kernels.generator.schedules.loop import (
     LoopKnobs,
     Producers,
     kept_bytes,
-    lowered,
     row_tiles,
     rows_for,
 )
@@ -315,7 +314,7 @@ def _with_producers(program: TileProgram, knobs: SlicedK, on: Target) -> Iterato
 
 def predict(program: TileProgram, on: Target) -> Model:
     """Return the model of a program."""
-    work, block = Streaming.of(program, on), Footprint.of(program)
+    work, block = Streaming(program.streamed, on), Footprint.of(program)
 
     def model(knobs: SlicedK, tokens: int) -> float:
         most = work.most_blocks(knobs)
@@ -356,10 +355,7 @@ def _weights_us(work: Streaming, knobs: SlicedK, at_once: int) -> float:
 
 
 SCHEDULE = Ranked(
-    name=SlicedK.schedule,
     knobs=SlicedK,
-    roles=Roles,
-    lower=lowered,
     fits=fits,
     choose=choose,
     candidates=candidates,
