@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import astuple, dataclass
-from math import ceil
+from math import ceil, prod
 
 from mirage_kernels.generator.ir import Node
 from mirage_kernels.generator.plan.bank_conflicts import VECTOR_BYTES, Access, access
@@ -62,7 +62,10 @@ class InstructionCosts:
         """Return what a kernel pays anyhow: every distinct byte of its tensors once."""
         block = self.block
         names = dict.fromkeys((*block.node.args, *(v.name for v in block.node.outs)))
-        microseconds = sum(map(block.tensor_bytes, names)) / block.on.memory_bytes_per_us
+        types = [block.types[name] for name in names]
+        extents = ([block.sizes.get(d.name, d.size) for d in t.dims] for t in types)
+        moved = sum(t.dtype.bytes * prod(e) for t, e in zip(types, extents, strict=True))
+        microseconds = moved / block.on.memory_bytes_per_us
         return Cost(memory=microseconds * block.hardware.cycles_per_us)
 
     def elements(self, layout: Fragment, cycles: float) -> Cost:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import chain
-from pathlib import Path
 
 import pytest
+from attention_graphs import mugraph
 
 from mirage_kernels.generator.errors import PlanError
-from mirage_kernels.generator.records.record import load_record
 from mirage_kernels.generator.schedules.attention.lower import attention_program
 from mirage_kernels.generator.schedules.attention.program import AttentionProgram, Do
 from mirage_kernels.generator.schedules.attention.variants import (
@@ -31,13 +30,12 @@ from mirage_kernels.generator.schedules.loop import RESERVED_BYTES
 from mirage_kernels.generator.schedules.wgmma_attention import WgmmaAttention, takes_many_rows
 from mirage_kernels.generator.target import TARGETS, target
 
-GOLDEN = Path(__file__).parents[1] / "golden"
 H200 = target("sm_90a")
 each_depth = pytest.mark.parametrize("depth", [64, 96, 128, 192, 256])
 
 
 def program(recipe: str = "gqa", depth: int = 128) -> AttentionProgram:
-    made = attention_program(recipe, load_record(GOLDEN / f"attention_{recipe}.json").graph)
+    made = attention_program(recipe, mugraph(recipe))
     return replace(made, depth=depth) if recipe != "mla_decode" else made
 
 
