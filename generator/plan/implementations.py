@@ -269,10 +269,10 @@ class Implementations:
         for swizzle, warp_dim in product(swizzles if len(order) > 1 else IN_ORDER, warp_dims):
             stored = Stored(Place.SHARED, order, swizzle, warp_dim, copy=copy)
             rows = block.tile.extent(order[:-1]) * (block.warps if warp_dim == order[-1] else 1)
-            held = block.tile.shared_bytes(stored, width) * (2 if looped else 1)
+            taken = block.tile.shared_bytes(stored, width) * (2 if looped else 1)
             cost = self.often(node.name, self.costs.copy(stored, width, rows))
             waits = self.exposed(node) if copy is Copy.PLAIN else ()
-            yield Implementation(node.name, (), (stored,), cost + Cost(shared_bytes=held), waits)
+            yield Implementation(node.name, (), (stored,), cost + Cost(shared_bytes=taken), waits)
 
     def exposed(self, node: Node) -> tuple[Latency, ...]:
         """Return the latency of device memory in every pass, where no pipeline hides it."""
