@@ -61,7 +61,7 @@ struct Cache {
   int64_t page, token, head;
 };
 
-// A number to divide by, and what spares the device the division: tile/math/division.cuh.
+// A number to divide by, and what spares the device the division: tile/attention/scheduler.cuh.
 struct HostDivisor {
   uint32_t value, multiplier, shift;
 };

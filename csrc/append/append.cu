@@ -4,7 +4,7 @@
 // Written by hand, not found: it is the glue between ops that serving stacks need, and writes that
 // are scattered by slots are no muGraph.
 //
-// A line [D] is one head of one token. Its threads hold two octets each: those that rotate with
+// A line [D] is one head of one token. Its threads hold two vectors each: those that rotate with
 // each other, so that the rotation exchanges nothing, and only the norm's sums do. Arithmetic is
 // fp32 and is rounded once, to what is stored.
 #include "append/append.h"
@@ -20,9 +20,10 @@ namespace {
 
 using tile::Vec16;
 
-constexpr int kOctet = tile::kLaneDepth;
-constexpr int kQuad = kOctet / 2;  // angles are loaded by fours: those of one octet, interleaved
-constexpr int kPair = 2 * kOctet;  // elements of a thread
+constexpr int kVecElements = tile::kLaneDepth;
+constexpr int kQuad =
+    kVecElements / 2;  // angles are loaded by fours: those of one vector, interleaved
+constexpr int kPair = 2 * kVecElements;  // elements of a thread
 constexpr int kBlockThreads = 128;
 
 // Threads of a line: a power of two, so that their sums are a butterfly.
@@ -31,9 +32,9 @@ constexpr int kLineThreads = kDepth <= 64    ? 4
                              : kDepth <= 128 ? 8
                                              : 16;
 
-// What a thread holds of a line: its octets first and second, if it has any.
+// What a thread holds of a line: its vectors first and second, if it has any.
 struct Share {
-  int octets[2];
+  int vectors[2];
   int first_angle[2];  // of the two fours of angles that turn them
   bool any;
 };
@@ -45,17 +46,17 @@ __device__ Share share_of(int thread, int rotated, bool interleaved) {
   const bool apart = thread < turned;
   Share share{};
   share.any = thread < kPairs;
-  share.octets[0] = apart ? thread : 2 * thread;
-  share.octets[1] = apart ? thread + turned : 2 * thread + 1;
+  share.vectors[0] = apart ? thread : 2 * thread;
+  share.vectors[1] = apart ? thread + turned : 2 * thread + 1;
 #pragma unroll
   for (int s = 0; s < 2; ++s) {
-    share.first_angle[s] = kQuad * (interleaved ? share.octets[s] : 2 * thread + s);
+    share.first_angle[s] = kQuad * (interleaved ? share.vectors[s] : 2 * thread + s);
   }
   return share;
 }
 
 struct Elements {
-  float at[2][kOctet];
+  float at[2][kVecElements];
 };
 
 template <class T>
@@ -70,8 +71,8 @@ __device__ Raw<T> load(const void* line, const Share& share) {
   if (line == nullptr || !share.any) return raw;
 #pragma unroll
   for (int s = 0; s < 2; ++s) {
-    const uint4 octet = static_cast<const uint4*>(line)[share.octets[s]];
-    raw.at[s] = reinterpret_cast<const Vec16<T>&>(octet);
+    const uint4 vec = static_cast<const uint4*>(line)[share.vectors[s]];
+    raw.at[s] = reinterpret_cast<const Vec16<T>&>(vec);
   }
   return raw;
 }
@@ -81,7 +82,7 @@ __device__ void store(void* line, const Share& share, const Raw<T>& raw) {
   if (line == nullptr || !share.any) return;
 #pragma unroll
   for (int s = 0; s < 2; ++s) {
-    static_cast<uint4*>(line)[share.octets[s]] = reinterpret_cast<const uint4&>(raw.at[s]);
+    static_cast<uint4*>(line)[share.vectors[s]] = reinterpret_cast<const uint4&>(raw.at[s]);
   }
 }
 
@@ -91,7 +92,7 @@ __device__ Elements widened(const Raw<T>& raw) {
 #pragma unroll
   for (int s = 0; s < 2; ++s) {
 #pragma unroll
-    for (int p = 0; p < kOctet / 2; ++p) {
+    for (int p = 0; p < kVecElements / 2; ++p) {
       const float2 pair = tile::to_floats(raw.at[s].pairs[p]);
       wide.at[s][2 * p] = pair.x;
       wide.at[s][2 * p + 1] = pair.y;
@@ -106,7 +107,7 @@ __device__ Raw<T> rounded(const Elements& wide) {
 #pragma unroll
   for (int s = 0; s < 2; ++s) {
 #pragma unroll
-    for (int p = 0; p < kOctet / 2; ++p) {
+    for (int p = 0; p < kVecElements / 2; ++p) {
       const float2 pair = make_float2(wide.at[s][2 * p], wide.at[s][2 * p + 1]);
       raw.at[s].pairs[p] = tile::from_floats<T>(pair);
     }
@@ -129,20 +130,21 @@ __device__ void normalize(Elements& x, bool has_any, float eps) {
   if constexpr (kCentered) {
     float sum = 0.0f;
 #pragma unroll
-    for (int i = 0; i < kPair; ++i) sum += x.at[i / kOctet][i % kOctet];
+    for (int i = 0; i < kPair; ++i) sum += x.at[i / kVecElements][i % kVecElements];
     const float mean = line_sum<kThreads>(sum) / kDepth;
 #pragma unroll
-    for (int i = 0; i < kPair; ++i) x.at[i / kOctet][i % kOctet] -= has_any ? mean : 0.0f;
+    for (int i = 0; i < kPair; ++i)
+      x.at[i / kVecElements][i % kVecElements] -= has_any ? mean : 0.0f;
   }
   float squares = 0.0f;
 #pragma unroll
   for (int i = 0; i < kPair; ++i) {
-    const float element = x.at[i / kOctet][i % kOctet];
+    const float element = x.at[i / kVecElements][i % kVecElements];
     squares = fmaf(element, element, squares);
   }
   const float inverse = rsqrtf(line_sum<kThreads>(squares) / kDepth + eps);
 #pragma unroll
-  for (int i = 0; i < kPair; ++i) x.at[i / kOctet][i % kOctet] *= inverse;
+  for (int i = 0; i < kPair; ++i) x.at[i / kVecElements][i % kVecElements] *= inverse;
 }
 
 template <class T>
@@ -175,7 +177,7 @@ __device__ void scale(Elements& x, const Affine<T>& affine, float weight_offset)
 #pragma unroll
   for (int s = 0; s < 2; ++s) {
 #pragma unroll
-    for (int i = 0; i < kOctet; ++i) {
+    for (int i = 0; i < kVecElements; ++i) {
       x.at[s][i] = fmaf(x.at[s][i], weight.at[s][i] + weight_offset, bias.at[s][i]);
     }
   }

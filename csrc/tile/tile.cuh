@@ -11,5 +11,4 @@
 #include "tile/mma/resident.cuh"
 #include "tile/reduce/across_warps.cuh"
 #include "tile/row_wise/rows.cuh"
-#include "tile/row_wise/statistics.cuh"
 #include "tile/sliced_k/pipeline.cuh"

@@ -144,7 +144,7 @@ void check(const AppendInputs& in) {
 
 constexpr int64_t kMaxCount = 1LL << 31;  // sizes that the kernel takes are int32
 
-// The kernel that serves a call; null where PyTorch's program does. Octets rotate with octets.
+// The kernel that serves a call; null where PyTorch's program does. Vectors rotate with vectors.
 AppendFn kernel_for(const AppendInputs& in) {
   if (!is_on_gpu(in.qkv)) return nullptr;
   check_device(in.qkv.get_device_index());

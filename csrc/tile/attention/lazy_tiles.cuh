@@ -6,18 +6,18 @@
 
 namespace mirage::tile {
 
-// Octets that are read anew each time: the compiler would hold_resident in registers what it knows
+// Vectors that are read anew each time: the compiler would hold_resident in registers what it knows
 // to be the same. Zeros where there is no line, without a branch: what is multiplied by one line
 // and added to another is one instruction then.
 template <class T>
-__device__ Vec16<T> read_global(const Vec16<T>* line, int octet) {
+__device__ Vec16<T> read_global(const Vec16<T>* line, int vec) {
   uint4 found{};
   asm volatile(
       "{ .reg .pred there;\n"
       "setp.ne.u64 there, %5, 0;\n"
       "@there ld.global.v4.u32 {%0, %1, %2, %3}, [%4]; }"
       : "+r"(found.x), "+r"(found.y), "+r"(found.z), "+r"(found.w)
-      : "l"(line + octet), "l"(line));
+      : "l"(line + vec), "l"(line));
   return reinterpret_cast<const Vec16<T>&>(found);
 }
 template <class T>
@@ -202,13 +202,8 @@ __device__ auto line_sum(const Lazy<SharedSource<T, kKeys, kDepth, kStraight>>& 
       for (int h = 0; h < 2; ++h) mma<T>(halves[h].at[k][0], pair, ones, h);
     }
   }
-#pragma unroll
-  for (int k = 0; k < kKeys / kRowTile; ++k) {
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      sums.at[k][i] = halves[0].at[k][0][2 * i] + halves[1].at[k][0][2 * i];
-    }
-  }
+  unrolled<kKeys / kRowTile, 2>(
+      [&](int k, int i) { sums.at[k][i] = halves[0].at[k][0][2 * i] + halves[1].at[k][0][2 * i]; });
   return sums;
 }
 
@@ -240,11 +235,7 @@ __device__ auto scores_of(const Lazy<Source>& keys, ResidentRows<T, kRows, kDept
     contract(sums[c % kChains], chunk_of(keys, c), rows.chunk(c));
   }
   if constexpr (kChains > 1) {
-#pragma unroll
-    for (int i = 0; i < kLines / 2; ++i) {
-#pragma unroll
-      for (int j = 0; j < 4; ++j) sums[0].at[i][0][j] += sums[1].at[i][0][j];
-    }
+    unrolled<kLines / 2, 4>([&](int i, int j) { sums[0].at[i][0][j] += sums[1].at[i][0][j]; });
   }
   return reinterpret_cast<const Scores<float, kLines * kLineTile, kRows>&>(sums[0]);
 }

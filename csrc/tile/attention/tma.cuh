@@ -1,23 +1,26 @@
-// Key blocks of keys or values as boxes of a cache, copied whole by the copy engine.
+// Keys or values as tiles of a cache, copied whole by the copy engine (TMA).
 //
-// One instruction of one lane copies sixteen lines. (Bulk copies of a line each are slower than
-// cp.async: the engine takes some sixteen cycles for each, which is 256 bytes.)
+// Of flash decode they are key blocks: one instruction of one lane copies sixteen lines. (Bulk
+// copies of a line each are slower than cp.async: the engine takes some sixteen cycles for each,
+// which is 256 bytes.) Of wgmma a tile has 64 elements of as many tokens as lie in one page, if its
+// first one is a multiple of them: as it lands it is an operand of the tensor cores.
 #pragma once
 
 #include "tile/attention/scheduler.cuh"
 #include "tile/copy/tma.cuh"
+#include "tile/grid.cuh"
 
 namespace mirage::tile {
 
 // The tokens of a key block as boxes leave them in shared memory: in groups of 64 elements, 128
-// bytes, octets of a line exchanged within its group. Lines of fragments take the tokens in an
-// order of their own: two neighbours at four octets each then meet every bank once, as eight lines
-// at one octet do.
+// bytes, vectors of a line exchanged within its group. Lines of fragments take the tokens in an
+// order of their own: two neighbours at four vectors each then meet every bank once, as eight lines
+// at one vector do.
 template <class T, int kDepth>
 struct KeyBlockLines {
   static constexpr int kGroups = (kDepth + kTmaDepth - 1) / kTmaDepth;
   static constexpr int kGroupBytes = kBlockKeys * kTmaRowBytes;
-  static constexpr int kGroupOctets = kTmaDepth / kLaneDepth;
+  static constexpr int kGroupVectors = kTmaDepth / kLaneDepth;
   static constexpr int kBytes = kGroups * kGroupBytes;
   static constexpr bool kWhole = kDepth % kTmaDepth == 0;  // one box then has all groups
   // Where the last group begins: it ends with the line, what it shares with the one before comes
@@ -25,12 +28,12 @@ struct KeyBlockLines {
   static constexpr int kLastDepth = kDepth > kTmaDepth ? kDepth - kTmaDepth : 0;
 
   __device__ static int token(int line) { return (line & ~7) | (line & 1) << 2 | (line >> 1 & 3); }
-  __device__ static int place(int token, int octet) {
-    const int group = octet / kGroupOctets;
-    const int first = group == kGroups - 1 ? kLastDepth / kLaneDepth : group * kGroupOctets;
-    return group * kGroupBytes + swizzled_offset(token, octet - first);
+  __device__ static int place(int token, int vec) {
+    const int group = vec / kGroupVectors;
+    const int first = group == kGroups - 1 ? kLastDepth / kLaneDepth : group * kGroupVectors;
+    return group * kGroupBytes + swizzled_offset(token, vec - first);
   }
-  __device__ static int offset(int line, int octet) { return place(token(line), octet); }
+  __device__ static int offset(int line, int vec) { return place(token(line), vec); }
 };
 
 // A box: so many tokens, of each so many pieces of kTmaDepth elements.
@@ -122,6 +125,62 @@ __device__ void prefetch_key_block(const CUtensorMap& map, KeyBlockPlace from) {
 
 __device__ inline void prefetch(const CUtensorMap& map) {
   asm volatile("prefetch.tensormap [%0];" ::"l"(&map));
+}
+
+// A barrier's phase completes after so many bytes more.
+__device__ inline void await_bytes(Mbarrier& barrier, uint32_t bytes) {
+  asm volatile(
+      "mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [%0], %1;" ::"r"(shared_address(&barrier)),
+      "r"(bytes)
+      : "memory");
+}
+// For as many threads.
+__device__ inline void arrive_for(Mbarrier& barrier, uint32_t threads) {
+  asm volatile(
+      "mbarrier.arrive.release.cta.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(&barrier)),
+      "r"(threads)
+      : "memory");
+}
+
+// The boxes of a step's keys, or of its values, each a lane's to ask for: all elements of the first
+// tokens, then of the next.
+template <int kKeys, int kDepth>
+class StepBoxes {
+ public:
+  static constexpr int kGroups = kDepth / kTmaDepth;
+  static_assert(kGroups * kKeys / kBlockKeys <= kWarpLanes, "a lane for every box");
+  static constexpr int kFewest = kBlockKeys;  // tokens of a box
+
+  __host__ __device__ explicit StepBoxes(const AttentionArgs& args) : tokens_(kKeys) {
+    if (args.block_table == nullptr) return;
+    const auto page = static_cast<int>(args.page.value), most = page & -page;
+    if (most < kKeys) tokens_ = most;
+  }
+
+  __host__ __device__ int tokens() const { return tokens_; }
+  __device__ bool may_begin(const AttentionArgs& args, int token) const {
+    return args.block_table == nullptr || token % tokens_ == 0;
+  }
+  __device__ bool has(int box) const { return box < kGroups * kKeys / tokens_; }
+  __device__ int token(int box) const { return box / kGroups * tokens_; }
+  __device__ int depth(int box) const { return box % kGroups * kTmaDepth; }
+  // Where it lands.
+  __device__ int place(int box) const {
+    return (box % kGroups * kKeys + token(box)) * kTmaRowBytes;
+  }
+
+ private:
+  int tokens_;
+};
+
+// A call with boxes of steps, where caches allow it.
+template <class T, int kKeys, int kDepth>
+AttentionArgs with_step_boxes(AttentionArgs args) {
+  const BoxShape box{StepBoxes<kKeys, kDepth>(args).tokens(), 1};
+  args.boxed = box.tokens >= StepBoxes<kKeys, kDepth>::kFewest &&
+               encode_boxes<T, kDepth>(&args.k_boxes, args, args.k, box) &&
+               encode_boxes<T, kDepth>(&args.v_boxes, args, args.v, box);
+  return args;
 }
 
 }  // namespace mirage::tile

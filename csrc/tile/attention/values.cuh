@@ -36,13 +36,9 @@ struct RowLines {  // line 8 r + g, as a fragment of queries has its lines
 template <class V, int kRows>
 __device__ RowVector<V, kRows> by_rows(const RowLines<V, kRows>& lines) {
   RowVector<V, kRows> rows;
-#pragma unroll
-  for (int r = 0; r < kRows / kTokenTile; ++r) {
-#pragma unroll
-    for (int j = 0; j < 2; ++j) {
-      rows.at[r][j] = __shfl_sync(~0u, lines.at[r], (lane_quarter() * 2 + j) * 4);
-    }
-  }
+  unrolled<kRows / kTokenTile, 2>([&](int r, int j) {
+    rows.at[r][j] = __shfl_sync(~0u, lines.at[r], (lane_quarter() * 2 + j) * 4);
+  });
   return rows;
 }
 
@@ -114,30 +110,18 @@ __device__ auto each(F f, const Operands&... operands) {
   constexpr int kRows = largest(Spans<Operands>::kRows...);
   if constexpr (kKeys > 0 && kRows > 0) {
     Scores<Out, kKeys, kRows> result;
-#pragma unroll
-    for (int k = 0; k < kKeys / kRowTile; ++k) {
-#pragma unroll
-      for (int r = 0; r < kRows / kTokenTile; ++r) {
-#pragma unroll
-        for (int i = 0; i < 4; ++i) result.at[k][r][i] = f(element(operands, k, r, i)...);
-      }
-    }
+    unrolled<kKeys / kRowTile, kRows / kTokenTile, 4>(
+        [&](int k, int r, int i) { result.at[k][r][i] = f(element(operands, k, r, i)...); });
     return result;
   } else if constexpr (kKeys > 0) {
     KeyVector<Out, kKeys> result;
-#pragma unroll
-    for (int k = 0; k < kKeys / kRowTile; ++k) {
-#pragma unroll
-      for (int i = 0; i < 2; ++i) result.at[k][i] = f(element(operands, k, 0, 2 * i)...);
-    }
+    unrolled<kKeys / kRowTile, 2>(
+        [&](int k, int i) { result.at[k][i] = f(element(operands, k, 0, 2 * i)...); });
     return result;
   } else if constexpr (kRows > 0) {
     RowVector<Out, kRows> result;
-#pragma unroll
-    for (int r = 0; r < kRows / kTokenTile; ++r) {
-#pragma unroll
-      for (int j = 0; j < 2; ++j) result.at[r][j] = f(element(operands, 0, r, j)...);
-    }
+    unrolled<kRows / kTokenTile, 2>(
+        [&](int r, int j) { result.at[r][j] = f(element(operands, 0, r, j)...); });
     return result;
   } else {
     return static_cast<Out>(f(operands...));
@@ -312,17 +296,10 @@ struct PackedScores {
 template <class T, int kKeys, int kRows>
 __device__ PackedScores<T, kKeys, kRows> packed(const Scores<float, kKeys, kRows>& scores) {
   PackedScores<T, kKeys, kRows> result;
-#pragma unroll
-  for (int k = 0; k < kKeys / kRowTile; ++k) {
-#pragma unroll
-    for (int r = 0; r < kRows / kTokenTile; ++r) {
-#pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        const float* pair = &scores.at[k][r][2 * i];
-        result.at[k][r][i] = from_floats<T>(make_float2(pair[0], pair[1]));
-      }
-    }
-  }
+  unrolled<kKeys / kRowTile, kRows / kTokenTile, 2>([&](int k, int r, int i) {
+    const float* pair = &scores.at[k][r][2 * i];
+    result.at[k][r][i] = from_floats<T>(make_float2(pair[0], pair[1]));
+  });
   return result;
 }
 

@@ -1,7 +1,7 @@
 // The second launch of batched LoRA: the first launch's results times the second slices.
 #pragma once
 
-#include "tile/batched_lora/groups.cuh"
+#include "tile/batched_lora/producers.cuh"
 #include "tile/mma/resident.cuh"
 #include "tile/producer_blocks/intermediate.cuh"
 #include "tile/register_operand/block.cuh"

@@ -51,7 +51,7 @@ __device__ inline float2 pair_at(float v, int, int, int) { return make_float2(v,
 template <class Out, class Op, Dims kDims, class T, int kLines, int kChunks>
 __device__ Fragment<kDims, Out, kLines, kChunks> map(const Fragment<kDims, T, kLines, kChunks>& a) {
   Fragment<kDims, Out, kLines, kChunks> result;
-  for_each_pair<kLines, kChunks>([&](int i, int c, int p) {
+  unrolled<kLines, kChunks, kLaneDepth / 2>([&](int i, int c, int p) {
     const float2 v = to_floats(a.at[i][c].pairs[p]);
     result.at[i][c].pairs[p] = from_floats<Out>(make_float2(Op::of(v.x), Op::of(v.y)));
   });
@@ -62,7 +62,7 @@ template <class Out, class Op, Dims kDims, class T, int kLines, int kChunks, cla
 __device__ Fragment<kDims, Out, kLines, kChunks> map(const Fragment<kDims, T, kLines, kChunks>& a,
                                                      const B& b) {
   Fragment<kDims, Out, kLines, kChunks> result;
-  for_each_pair<kLines, kChunks>([&](int i, int c, int p) {
+  unrolled<kLines, kChunks, kLaneDepth / 2>([&](int i, int c, int p) {
     const auto va = pair_at(a, i, c, p);
     const auto vb = pair_at(b, i, c, p);
     if constexpr (Op::kPaired && std::is_same_v<Out, T> && !std::is_same_v<T, float> &&

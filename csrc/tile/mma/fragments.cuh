@@ -57,15 +57,15 @@ struct Fragment {
   Vec16<T> at[kLines][kChunks];
 };
 
-// Calls body(line, chunk, pair) for all pairs of a lane's fragment.
-template <int kLines, int kChunks, class Body>
-__device__ void for_each_pair(Body body) {
+// Calls body(i, j, ..) for all numbers below the extents, in order, as straight code.
+template <int kExtent, int... kMore, class Body>
+__device__ void unrolled(Body body) {
 #pragma unroll
-  for (int i = 0; i < kLines; ++i) {
-#pragma unroll
-    for (int c = 0; c < kChunks; ++c) {
-#pragma unroll
-      for (int p = 0; p < kLaneDepth / 2; ++p) body(i, c, p);
+  for (int i = 0; i < kExtent; ++i) {
+    if constexpr (sizeof...(kMore) == 0) {
+      body(i);
+    } else {
+      unrolled<kMore...>([&](auto... rest) { body(i, rest...); });
     }
   }
 }

@@ -1,4 +1,4 @@
-// Tiles of queries partitioned out to all threads of a block, an octet of a line to each.
+// Tiles of queries partitioned out to all threads of a block, a vector of a line to each.
 //
 // What is computed of them once per item is short code then, and no warp computes what another one
 // does: code that runs once takes 5 to 9 cycles per instruction.
@@ -10,19 +10,19 @@
 namespace mirage::tile {
 
 // Who has what: neighbouring lanes have a line, and a thread's lines lie as many apart as a block
-// has at once. Where there are more threads than octets, some have the same.
+// has at once. Where there are more threads than vectors, some have the same.
 template <int kRows, int kDepth, int kThreads>
 struct PartitionedPlaces {
-  static constexpr int at_least(int lanes, int octets) {
-    return lanes < octets ? at_least(2 * lanes, octets) : lanes;
+  static constexpr int at_least(int lanes, int vectors) {
+    return lanes < vectors ? at_least(2 * lanes, vectors) : lanes;
   }
   static constexpr int kVectors16 = kDepth / kLaneDepth;
   static constexpr int kLanes = at_least(1, kVectors16);  // of a line, a power of two
   static constexpr int kAtOnce = kThreads / kLanes;
   static constexpr int kEach = (kRows + kAtOnce - 1) / kAtOnce;
 
-  __device__ static int octet() { return threadIdx.x % kLanes; }
-  __device__ static bool in_line() { return kVectors16 == kLanes || octet() < kVectors16; }
+  __device__ static int vec() { return threadIdx.x % kLanes; }
+  __device__ static bool in_line() { return kVectors16 == kLanes || vec() < kVectors16; }
   __device__ static int row(int i) { return (threadIdx.x / kLanes + i * kAtOnce) % kRows; }
 };
 
@@ -154,7 +154,7 @@ class PartitionedInputs {
   __device__ static void publish(char* lines, const Tile& rows) {
 #pragma unroll
     for (int i = 0; i < Places::kEach; ++i) {
-      char* const to = lines + Line::offset(Places::row(i), Places::octet());
+      char* const to = lines + Line::offset(Places::row(i), Places::vec());
       if (Places::in_line()) *reinterpret_cast<Vec16<T>*>(to) = rows.mine.at[i][0];
     }
   }
@@ -176,12 +176,12 @@ class PartitionedInputs {
   // Of a line, or of one that is there in any case: without a branch it is one load.
   __device__ static Vec16<T> asked(const Vec16<T>* line, const Vec16<T>* there) {
     const auto* from = line == nullptr ? there : line;
-    if (Places::in_line()) from += Places::octet();
+    if (Places::in_line()) from += Places::vec();
     return load_16_bytes(from);
   }
   // Zeros in place of what is of no line.
-  __device__ static Vec16<T> found(const Vec16<T>& octet, bool there) {
-    uint4 words = reinterpret_cast<const uint4&>(octet);
+  __device__ static Vec16<T> found(const Vec16<T>& vec, bool there) {
+    uint4 words = reinterpret_cast<const uint4&>(vec);
     if (!there || !Places::in_line()) words = uint4{};
     return reinterpret_cast<const Vec16<T>&>(words);
   }

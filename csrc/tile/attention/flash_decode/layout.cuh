@@ -1,7 +1,6 @@
 // Where a block of flash decode has what: in registers, or where in shared memory.
 #pragma once
 
-#include "tile/attention/flash_decode/cluster.cuh"
 #include "tile/attention/flash_decode/pipeline.cuh"
 #include "tile/attention/flash_decode/reduction.cuh"
 

@@ -30,7 +30,7 @@ class KeyPipeline {
   static constexpr int kDynamicAt = (kBarriersAt + kBarrierBytes + 15) / 16 * 16;
   static constexpr bool kDynamic = kDynamicOf<Knobs>;
   static constexpr int kBytes = kDynamicAt + (kDynamic ? DynamicScheduler::kBytes : 0);
-  static_assert(!kDynamic || kBytes % 16 == 0, "octets follow");
+  static_assert(!kDynamic || kBytes % 16 == 0, "vectors follow");
   static_assert(!kDynamic || kStages < DynamicScheduler::kLeastSteps - DynamicScheduler::kSteps,
                 "nothing is claimed before the kernel before has ended");
   using Range = std::conditional_t<kDynamic, DynamicItems<Knobs::kRows>, WorkItems<Knobs::kRows>>;
@@ -243,10 +243,10 @@ class KeyPipeline {
 
   // Zeros in place of lines that nobody sees: pages may hold anything there.
   __device__ void clear(char* stage, const WorkItem& item, int first) const {
-    constexpr int kLineOctets = kTmaRowBytes / kVec16Bytes;
+    constexpr int kLineVectors = kTmaRowBytes / kVec16Bytes;
 #pragma unroll 1
     for (int i = lane(); i < kStageBytes / kVec16Bytes; i += kWarpLanes) {
-      const int key = first + i / kLineOctets % kKeys;
+      const int key = first + i / kLineVectors % kKeys;
       const bool seen = key >= item.sequence.lowest && key < item.sequence.keys;
       if (!seen) *reinterpret_cast<uint4*>(stage + i * kVec16Bytes) = uint4{};
     }
@@ -301,7 +301,7 @@ class KeyPipeline {
     copy_key_block<T, kSecondDepth>(to + kTileBytes, args_.v_boxes, from, landed(stage));
   }
 
-  // Vec16 by octet, where key blocks may lie in several pages. A lane knows where a line begins:
+  // Vec16 by vector, where key blocks may lie in several pages. A lane knows where a line begins:
   // the first sixteen keys, the others values.
   __device__ void copy_lines(int stage) const {
     const mirage::Cache& cache = lane() < kKeys ? args_.k : args_.v;
@@ -325,9 +325,9 @@ class KeyPipeline {
       const T* const line = reinterpret_cast<const T*>(at);
       const bool seen = key() + i >= item_.sequence.lowest && key() + i < item_.sequence.keys;
 #pragma unroll
-      for (int octet = lane() % kLanes; octet < kVectors16; octet += kLanes) {
-        copy_16_bytes<Cache::kStream>(to + KeyBlockLines<T, kLong>::place(i, octet),
-                                      line + octet * kLaneDepth, seen);
+      for (int vec = lane() % kLanes; vec < kVectors16; vec += kLanes) {
+        copy_16_bytes<Cache::kStream>(to + KeyBlockLines<T, kLong>::place(i, vec),
+                                      line + vec * kLaneDepth, seen);
       }
     }
   }

@@ -7,15 +7,15 @@
 
 namespace mirage::tile {
 
-// Lines of D elements in shared memory, D padded to whole groups of eight octets. Octets of a line
-// are exchanged within such groups: eight lines read at one octet, and two lines at four octets
-// each, meet every bank once.
+// Lines of D elements in shared memory, D padded to whole groups of eight vectors. Vectors of a
+// line are exchanged within such groups: eight lines read at one vector, and two lines at four
+// vectors each, meet every bank once.
 template <class T, int kDepth>
 struct SharedLines {
   static constexpr int kPitch = (kDepth + 63) / 64 * 64 * static_cast<int>(sizeof(T));
-  __device__ static int offset(int line, int octet) {
+  __device__ static int offset(int line, int vec) {
     const int turned = (line & 1) << 2 | (line >> 1 & 3);
-    return line * kPitch + (octet ^ turned) * kVec16Bytes;
+    return line * kPitch + (vec ^ turned) * kVec16Bytes;
   }
 };
 
@@ -29,15 +29,11 @@ struct ValueTile {
 template <class T, int kKeys, int kDepth>
 __device__ RowFrag<T, kKeys, kDepth> loaded_keys(const char* stage) {
   RowFrag<T, kKeys, kDepth> tile;
-#pragma unroll
-  for (int i = 0; i < kKeys / kLineTile; ++i) {
-#pragma unroll
-    for (int c = 0; c < kDepth / kChunkDepth; ++c) {
-      const int at = KeyBlockLines<T, kDepth>::offset(i * kLineTile + lane_line(),
-                                                      c * kChunkVectors + lane_quarter());
-      tile.at[i][c] = *reinterpret_cast<const Vec16<T>*>(stage + at);
-    }
-  }
+  unrolled<kKeys / kLineTile, kDepth / kChunkDepth>([&](int i, int c) {
+    const int at = KeyBlockLines<T, kDepth>::offset(i * kLineTile + lane_line(),
+                                                    c * kChunkVectors + lane_quarter());
+    tile.at[i][c] = *reinterpret_cast<const Vec16<T>*>(stage + at);
+  });
   return tile;
 }
 
@@ -103,18 +99,14 @@ __device__ auto scores_of(const Fragment<Dims::kRowsDepth, T, kKeyLines, kChunks
                           const Fragment<Dims::kTokensDepth, T, kRowLines, kChunks>& rows) {
   constexpr int kKeys = kKeyLines * kLineTile, kRows = kRowLines * kLineTile;
   Scores<float, kKeys, kRows> scores{}, others{};  // two chains of products are half as long
+  unrolled<kChunks, kKeys / kRowTile>([&](int c, int k) {
+    const Vec16<T> pair[2] = {keys.at[2 * k][c], keys.at[2 * k + 1][c]};
 #pragma unroll
-  for (int c = 0; c < kChunks; ++c) {
-#pragma unroll
-    for (int k = 0; k < kKeys / kRowTile; ++k) {
-      const Vec16<T> pair[2] = {keys.at[2 * k][c], keys.at[2 * k + 1][c]};
-#pragma unroll
-      for (int r = 0; r < kRows / kTokenTile; ++r) {
-        mma<T>(scores.at[k][r], pair, rows.at[r][c], 0);
-        mma<T>(others.at[k][r], pair, rows.at[r][c], 1);
-      }
+    for (int r = 0; r < kRows / kTokenTile; ++r) {
+      mma<T>(scores.at[k][r], pair, rows.at[r][c], 0);
+      mma<T>(others.at[k][r], pair, rows.at[r][c], 1);
     }
-  }
+  });
   return add<float>(scores, others);
 }
 
@@ -122,23 +114,19 @@ template <class T, int kKeyLines, int kChunks, int kRows, int kDepth>
 __device__ auto scores_of(const Fragment<Dims::kRowsDepth, T, kKeyLines, kChunks>& keys,
                           ResidentRows<T, kRows, kDepth> rows) {
   Scores<float, kKeyLines * kLineTile, kRows> scores{};
+  unrolled<kRows / kTokenTile, kChunks>([&](int r, int c) {
+    const int at = SharedLines<T, kDepth>::offset(r * kLineTile + lane_line(),
+                                                  c * kChunkVectors + lane_quarter());
+    const auto vec = *reinterpret_cast<const Vec16<T>*>(rows.at + at);
 #pragma unroll
-  for (int r = 0; r < kRows / kTokenTile; ++r) {
+    for (int h = 0; h < 2; ++h) {
 #pragma unroll
-    for (int c = 0; c < kChunks; ++c) {
-      const int at = SharedLines<T, kDepth>::offset(r * kLineTile + lane_line(),
-                                                    c * kChunkVectors + lane_quarter());
-      const auto octet = *reinterpret_cast<const Vec16<T>*>(rows.at + at);
-#pragma unroll
-      for (int h = 0; h < 2; ++h) {
-#pragma unroll
-        for (int k = 0; k < kKeyLines / 2; ++k) {
-          const Vec16<T> pair[2] = {keys.at[2 * k][c], keys.at[2 * k + 1][c]};
-          mma<T>(scores.at[k][r], pair, octet, h);
-        }
+      for (int k = 0; k < kKeyLines / 2; ++k) {
+        const Vec16<T> pair[2] = {keys.at[2 * k][c], keys.at[2 * k + 1][c]};
+        mma<T>(scores.at[k][r], pair, vec, h);
       }
     }
-  }
+  });
   return scores;
 }
 
@@ -202,11 +190,7 @@ __device__ auto line_sum(const Fragment<Dims::kRowsDepth, T, kKeyLines, kChunks>
 #pragma unroll
     for (int c = 0; c < kChunks; ++c) {
       const Vec16<T> pair[2] = {keys.at[2 * k][c], keys.at[2 * k + 1][c]};
-#pragma unroll
-      for (int h = 0; h < 2; ++h) {
-#pragma unroll
-        for (int i = 0; i < 2; ++i) mma<T>(halves[i][h], pair, others.at[2 * k + i][c], h);
-      }
+      unrolled<2, 2>([&](int h, int i) { mma<T>(halves[i][h], pair, others.at[2 * k + i][c], h); });
     }
 #pragma unroll
     for (int i = 0; i < 2; ++i) {  // line g times line g is with lane 4 * g + g / 2
@@ -238,18 +222,14 @@ __device__ void rescale(RowMaxima<kRows>& maximum, const Scores<float, kKeys, kR
                         RowSums<kRows>& sums, ValueProduct<kDepth, kRows>& product) {
   RowVector<float, kRows> most;
   bool rises = false;
+  unrolled<kRows / kTokenTile, 2>([&](int r, int j) {
+    float& found = most.at[r][j] = scores.at[0][r][j];
 #pragma unroll
-  for (int r = 0; r < kRows / kTokenTile; ++r) {
-#pragma unroll
-    for (int j = 0; j < 2; ++j) {
-      float& found = most.at[r][j] = scores.at[0][r][j];
-#pragma unroll
-      for (int k = 0; k < kKeys / kRowTile; ++k) {
-        found = fmaxf(found, fmaxf(scores.at[k][r][j], scores.at[k][r][j + 2]));
-      }
-      rises |= found > maximum.at[r][j] + kMostAboveMaximum;
+    for (int k = 0; k < kKeys / kRowTile; ++k) {
+      found = fmaxf(found, fmaxf(scores.at[k][r][j], scores.at[k][r][j + 2]));
     }
-  }
+    rises |= found > maximum.at[r][j] + kMostAboveMaximum;
+  });
   if (!__any_sync(~0u, rises)) return;
 #pragma unroll
   for (int r = 0; r < kRows / kTokenTile; ++r) {
@@ -273,29 +253,17 @@ __device__ void rescale(RowMaxima<kRows>& maximum, const Scores<float, kKeys, kR
 // sums[row] += this lane's keys of weights[:, row]
 template <class T, int kKeys, int kRows>
 __device__ void sum_over_keys(RowSums<kRows>& sums, const PackedScores<T, kKeys, kRows>& weights) {
-#pragma unroll
-  for (int k = 0; k < kKeys / kRowTile; ++k) {
-#pragma unroll
-    for (int r = 0; r < kRows / kTokenTile; ++r) {
-      const float2 a = to_floats(weights.at[k][r][0]), b = to_floats(weights.at[k][r][1]);
-      sums.at[r][0] += a.x + b.x;
-      sums.at[r][1] += a.y + b.y;
-    }
-  }
+  unrolled<kKeys / kRowTile, kRows / kTokenTile>([&](int k, int r) {
+    const float2 a = to_floats(weights.at[k][r][0]), b = to_floats(weights.at[k][r][1]);
+    sums.at[r][0] += a.x + b.x;
+    sums.at[r][1] += a.y + b.y;
+  });
 }
 
 template <int kKeys, int kRows>
 __device__ void sum_over_keys(RowSums<kRows>& sums, const Scores<float, kKeys, kRows>& weights) {
-#pragma unroll
-  for (int k = 0; k < kKeys / kRowTile; ++k) {
-#pragma unroll
-    for (int r = 0; r < kRows / kTokenTile; ++r) {
-#pragma unroll
-      for (int j = 0; j < 2; ++j) {
-        sums.at[r][j] += weights.at[k][r][j] + weights.at[k][r][j + 2];
-      }
-    }
-  }
+  unrolled<kKeys / kRowTile, kRows / kTokenTile, 2>(
+      [&](int k, int r, int j) { sums.at[r][j] += weights.at[k][r][j] + weights.at[k][r][j + 2]; });
 }
 
 // An 8 x 8 tile of 2-byte elements, turned within the warp.
@@ -321,11 +289,8 @@ __device__ void contract_values(ValueProduct<kDepth, kRows>& product,
 #pragma unroll
   for (int k = 0; k < kKeys / kRowTile; ++k) {
     uint32_t rows[kRows / kTokenTile][2];
-#pragma unroll
-    for (int r = 0; r < kRows / kTokenTile; ++r) {
-#pragma unroll
-      for (int i = 0; i < 2; ++i) rows[r][i] = turned(bits(weights.at[k][r][i]));
-    }
+    unrolled<kRows / kTokenTile, 2>(
+        [&](int r, int i) { rows[r][i] = turned(bits(weights.at[k][r][i])); });
     const int line = k * kRowTile + lane() / 16 * 8 + lane() % 8;
 #pragma unroll
     for (int d = 0; d < kDepth / kRowTile; ++d) {

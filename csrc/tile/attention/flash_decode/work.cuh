@@ -3,7 +3,6 @@
 
 #include "tile/attention/flash_decode/inputs.cuh"
 #include "tile/attention/flash_decode/layout.cuh"
-#include "tile/attention/result.cuh"
 #include "tile/sync/dependent_launch.cuh"
 
 namespace mirage::tile {
@@ -76,14 +75,10 @@ class FlashDecode {
   // Numbers of the query tokens, by row.
   __device__ RowVector<int, kRows> row_tokens() const {
     RowVector<int, kRows> tokens;
-#pragma unroll
-    for (int r = 0; r < kRows / kTokenTile; ++r) {
-#pragma unroll
-      for (int j = 0; j < 2; ++j) {
-        const int row = r * kTokenTile + lane_quarter() * 2 + j;
-        tokens.at[r][j] = static_cast<unsigned>(item_.tile * kRows + row) / args_.G;
-      }
-    }
+    unrolled<kRows / kTokenTile, 2>([&](int r, int j) {
+      const int row = r * kTokenTile + lane_quarter() * 2 + j;
+      tokens.at[r][j] = static_cast<unsigned>(item_.tile * kRows + row) / args_.G;
+    });
     return tokens;
   }
 
@@ -176,11 +171,8 @@ class FlashDecode {
     KeyVector<int, kKeys> positions;
     const int first = (item_.sequence.skipped + key_block_) * kBlockKeys +
                       KeyBlockLines<T, kDepth>::token(lane_line());
-#pragma unroll
-    for (int k = 0; k < kKeys / kRowTile; ++k) {
-#pragma unroll
-      for (int i = 0; i < 2; ++i) positions.at[k][i] = first + k * kRowTile + i * kLineTile;
-    }
+    unrolled<kKeys / kRowTile, 2>(
+        [&](int k, int i) { positions.at[k][i] = first + k * kRowTile + i * kLineTile; });
     return positions;
   }
 

@@ -31,8 +31,8 @@ __device__ RowFrag<T, kWarpRows, kDepth> lines_of(WgmmaKeys<T, kKeys, kDepth> ke
     const int line = k * kProductKeys + warp_in_group() * kWarpRows + i * kLineTile + lane_line();
 #pragma unroll
     for (int c = 0; c < kDepth / kChunkDepth; ++c) {
-      const int octet = c * kChunkVectors + lane_quarter();
-      const int at = octet / 8 * (kKeys * kTmaRowBytes) + swizzled_offset(line, octet % 8);
+      const int vec = c * kChunkVectors + lane_quarter();
+      const int at = vec / 8 * (kKeys * kTmaRowBytes) + swizzled_offset(line, vec % 8);
       lines.at[i][c] = *reinterpret_cast<const Vec16<T>*>(keys.at + at);
     }
   }
@@ -92,8 +92,8 @@ __device__ auto line_sum(const WgmmaKeys<T, kKeys, kDepth>& keys, const B&... fa
 }
 
 // The sum of squares of the line whose value this lane has, which it reads itself, or half of it
-// where two lanes have the same: no register holds more than an octet, and hardly anything is left
-// to exchange. Lanes begin at different octets, so that eight of them meet every bank once.
+// where two lanes have the same: no register holds more than a vector, and hardly anything is left
+// to exchange. Lanes begin at different vectors, so that eight of them meet every bank once.
 template <class T, int kKeys, int kDepth>
 __device__ float own_squares(const WgmmaKeys<T, kKeys, kDepth>& keys) {
   constexpr int kOfLine = WgmmaLines<float, kKeys>::kOfLine, kSharers = kLineLanes / kOfLine;
@@ -104,9 +104,9 @@ __device__ float own_squares(const WgmmaKeys<T, kKeys, kDepth>& keys) {
 #pragma unroll
   for (int i = 0; i < kOwn; ++i) {
     const int place = swizzled_offset(own_line<kKeys>(), (first % 8 + i % 8) ^ turn);
-    const auto octet = *reinterpret_cast<const Vec16<T>*>(at + i / 8 * kTmaBytes + place);
+    const auto vec = *reinterpret_cast<const Vec16<T>*>(at + i / 8 * kTmaBytes + place);
 #pragma unroll
-    for (const auto& two : octet.pairs) {
+    for (const auto& two : vec.pairs) {
       const float2 pair = to_floats(two);
       sums[0] += pair.x * pair.x;
       sums[1] += pair.y * pair.y;
@@ -124,38 +124,24 @@ __device__ auto line_sum(const WgmmaKeys<T, kKeys, kDepth>& keys,
 }
 
 // Elementwise with numbers and with each other they stay lines.
-template <class V>
-constexpr bool kIsNumber = std::is_arithmetic_v<V>;
+template <class V, int kKeys>
+constexpr bool kIsFragment<WgmmaLines<V, kKeys>> = true;  // not as other values here
 template <class V, int kKeys>
 __device__ V key_line(const WgmmaLines<V, kKeys>& lines) {
   return lines.at;
 }
-template <class V, std::enable_if_t<kIsNumber<V>, int> = 0>
+template <class V, std::enable_if_t<std::is_arithmetic_v<V>, int> = 0>
 __device__ V key_line(const V& number) {
   return number;
 }
-template <class Out, int kKeys, class F, class... Operands>
-__device__ auto each_key_line(KeyRooms* rooms, F f, const Operands&... operands) {
-  return WgmmaLines<Out, kKeys>{static_cast<Out>(f(key_line(operands)...)), rooms};
+template <class Out, class Op, class V, int kKeys, class... B>
+__device__ auto map(const WgmmaLines<V, kKeys>& a, const B&... b) {
+  return WgmmaLines<Out, kKeys>{OnNumbers<Op>::of(a.at, key_line(b)...), a.rooms};
 }
-template <class Out, class Op, class V, int kKeys>
-__device__ auto map(const WgmmaLines<V, kKeys>& a) {
-  return each_key_line<Out, kKeys>(a.rooms, [](auto x) { return OnNumbers<Op>::of(x); }, a);
-}
-template <class Out, class Op, class V, int kKeys, class B, std::enable_if_t<kIsNumber<B>, int> = 0>
-__device__ auto map(const WgmmaLines<V, kKeys>& a, const B& b) {
-  return each_key_line<Out, kKeys>(
-      a.rooms, [](auto x, auto y) { return OnNumbers<Op>::of(x, y); }, a, b);
-}
-template <class Out, class Op, class A, class V, int kKeys, std::enable_if_t<kIsNumber<A>, int> = 0>
+template <class Out, class Op, class A, class V, int kKeys,
+          std::enable_if_t<std::is_arithmetic_v<A>, int> = 0>
 __device__ auto map(const A& a, const WgmmaLines<V, kKeys>& b) {
-  return each_key_line<Out, kKeys>(
-      b.rooms, [](auto x, auto y) { return OnNumbers<Op>::of(x, y); }, a, b);
-}
-template <class Out, class Op, class V, class W, int kKeys>
-__device__ auto map(const WgmmaLines<V, kKeys>& a, const WgmmaLines<W, kKeys>& b) {
-  return each_key_line<Out, kKeys>(
-      a.rooms, [](auto x, auto y) { return OnNumbers<Op>::of(x, y); }, a, b);
+  return WgmmaLines<Out, kKeys>{OnNumbers<Op>::of(a, b.at), b.rooms};
 }
 
 // The values of all keys, as scores have them. The room was read before the barrier of the turn
@@ -188,7 +174,8 @@ template <class Out, class Op, class V, int kKeys>
 __device__ auto map(const Scores<float, kWarpRows, kKeys>& a, const WgmmaLines<V, kKeys>& b) {
   if constexpr (kIsFactor<Out, Op>) {
     const float log2_e = kLog2E;
-    return KeyedScores<kKeys>{a, spread(map<float, Mul>(b, log2_e))};
+    const auto factors = spread(map<float, Mul>(b, log2_e));
+    return ScaledScores<kKeys, RowVector<float, kKeys>>{a, factors};
   } else {
     return map<Out, Op>(a, spread(b));
   }

@@ -9,9 +9,9 @@
 // wait for their own copies: a fence for the tensor core waits for them all.)
 #pragma once
 
+#include "tile/attention/tma.cuh"
 #include "tile/attention/wgmma/products.cuh"
 #include "tile/attention/wgmma/scheduler.cuh"
-#include "tile/attention/wgmma/tma.cuh"
 #include "tile/copy/predicated.cuh"
 #include "tile/sync/dependent_launch.cuh"
 
@@ -227,12 +227,12 @@ class WgmmaProducer {
     arrive(full_[at_stage_]);
   }
 
-  // Round i of a step: a lane's octet.
+  // Round i of a step: a lane's vector.
   __device__ void copy_own(int i, int key, const T* from) const {
     const int line = share() * kLines + i * kLinesAtOnce + lane() / kVectors16;
-    const int octet = lane() % kVectors16;
+    const int vec = lane() % kVectors16;
     char* const to = stages_ + at_stage_ * Pipeline::kStageBytes +
-                     octet / 8 * (kKeys * kTmaRowBytes) + swizzled_offset(line, octet % 8);
+                     vec / 8 * (kKeys * kTmaRowBytes) + swizzled_offset(line, vec % 8);
     copy_16_bytes<Cache::kStream>(to, from, key >= lowest_ && key < end_);
   }
 

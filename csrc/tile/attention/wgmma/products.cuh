@@ -233,7 +233,7 @@ __device__ void line_maxima(float (&most)[2], const Scores<float, kWarpRows, kKe
 // than it must be: few weights are so small then that they lose digits. Those that rise take more,
 // as such scores are far apart, and what is far below the largest matters little. So few steps have
 // to rescale.
-constexpr float kMostAbove = 11.0f, kLargestWeight = 59000.0f;
+constexpr float kLargestWeight = 59000.0f;
 constexpr float kHeadroom = 5.0f, kMoreHeadroom = 8.0f;
 __device__ inline float raised_maximum(float maximum, float most) {
   return fmaxf(maximum, most + (maximum == RowMaxima<8>::kLowest ? kHeadroom : kMoreHeadroom));
@@ -263,11 +263,7 @@ __device__ void rescale_to(const float (&most)[2], WgmmaMaxima<kDepth>& maximum,
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
     product.sums[i] *= factor[i / 2];
-#pragma unroll
-    for (int d = 0; d < kDepth / kProductKeys; ++d) {
-#pragma unroll
-      for (int n = 0; n < 8; ++n) product.at[d][n][i] *= factor[i / 2];
-    }
+    unrolled<kDepth / kProductKeys, 8>([&](int d, int n) { product.at[d][n][i] *= factor[i / 2]; });
   }
 }
 

@@ -1,35 +1,34 @@
-// Scores of a step that are scaled, whether all have one factor or each key has its own: the factor
-// is multiplied where exponentials are taken, in one multiply-add with the running maximum. Where
-// anything else is done with them they are what they stand for.
+// Scores of a step: how they are scaled and masked, and the weights made of them.
+//
+// Whether all scores have one factor or each key has its own: it is multiplied where exponentials
+// are taken, in one multiply-add with the running maximum. Where anything else is done with scores
+// they are what they stand for. Positions of a step are consecutive, so that most comparisons hold
+// for all of its keys, or need only be looked at in a sequence's first and last steps; other
+// operands are compared one by one, as everywhere.
 #pragma once
 
 #include "tile/attention/wgmma/products.cuh"
 
 namespace mirage::tile {
 
-template <int kKeys>
+// Scores and what they are multiplied by: one number, or a RowVector with log2(e) times the number
+// of each key.
+constexpr float kLog2E = 1.44269504f;
+template <int kKeys, class Scale>
 struct ScaledScores {
   const Scores<float, kWarpRows, kKeys>& scores;
-  float scale;
+  Scale scale;
 };
-// Scores that are each multiplied by a number of its key; `factors` are log2(e) times these.
-constexpr float kLog2E = 1.44269504f;
-template <int kKeys>
-struct KeyedScores {
-  const Scores<float, kWarpRows, kKeys>& scores;
-  RowVector<float, kKeys> factors;
-};
-template <int kKeys>
-struct Spans<ScaledScores<kKeys>> : Spans<Scores<float, kWarpRows, kKeys>> {};
-template <int kKeys>
-struct Spans<KeyedScores<kKeys>> : Spans<Scores<float, kWarpRows, kKeys>> {};
-template <int kKeys>
-__device__ float element(const ScaledScores<kKeys>& s, int k, int n, int i) {
-  return s.scores.at[k][n][i] * s.scale;
-}
-template <int kKeys>
-__device__ float element(const KeyedScores<kKeys>& s, int k, int n, int i) {
-  return s.scores.at[k][n][i] * s.factors.at[n][i % 2] * (1.0f / kLog2E);
+template <int kKeys, class Scale>
+struct Spans<ScaledScores<kKeys, Scale>> : Spans<Scores<float, kWarpRows, kKeys>> {};
+template <int kKeys, class Scale>
+__device__ float element(const ScaledScores<kKeys, Scale>& s, int k, int n, int i) {
+  const float score = s.scores.at[k][n][i];
+  if constexpr (std::is_same_v<Scale, float>) {
+    return score * s.scale;
+  } else {
+    return score * s.scale.at[n][i % 2] * (1.0f / kLog2E);
+  }
 }
 
 template <int kKeys>
@@ -37,59 +36,44 @@ constexpr bool kIsStep = kKeys >= kProductKeys;  // other kernels have fewer of 
 
 template <class Out, class Op, int kKeys,
           std::enable_if_t<kIsStep<kKeys> && std::is_same_v<Op, Mul>, int> = 0>
-__device__ ScaledScores<kKeys> map(const float& scale,
-                                   const Scores<float, kWarpRows, kKeys>& scores) {
-  return {scores, scale};
+__device__ auto map(const float& scale, const Scores<float, kWarpRows, kKeys>& scores) {
+  return ScaledScores<kKeys, float>{scores, scale};
+}
+template <int kKeys, class Scale>
+__device__ const Scores<float, kWarpRows, kKeys>& unscaled(
+    const ScaledScores<kKeys, Scale>& scores) {
+  return scores.scores;
 }
 template <int kKeys>
 __device__ const Scores<float, kWarpRows, kKeys>& unscaled(
     const Scores<float, kWarpRows, kKeys>& scores) {
   return scores;
 }
-template <int kKeys>
-__device__ const Scores<float, kWarpRows, kKeys>& unscaled(const ScaledScores<kKeys>& scores) {
-  return scores.scores;
+template <int kKeys, class Scale>
+__device__ Scale scale_of(const ScaledScores<kKeys, Scale>& scores) {
+  return scores.scale;
 }
-template <int kKeys>
-__device__ const Scores<float, kWarpRows, kKeys>& unscaled(const KeyedScores<kKeys>& scores) {
-  return scores.scores;
-}
-// What scores are multiplied by; the same of scores that are multiplied already; both together.
 template <int kKeys>
 __device__ float scale_of(const Scores<float, kWarpRows, kKeys>&) {
   return 1.0f;
 }
-template <int kKeys>
-__device__ float scale_of(const ScaledScores<kKeys>& scores) {
-  return scores.scale;
-}
-template <int kKeys>
-__device__ const RowVector<float, kKeys>& scale_of(const KeyedScores<kKeys>& scores) {
-  return scores.factors;
-}
+// Of scores that are multiplied already.
 __device__ inline void set_ones(float& scale) { scale = 1.0f; }
 template <int kKeys>
 __device__ void set_ones(RowVector<float, kKeys>& factors) {
 #pragma unroll
   for (int n = 0; n < kKeys / kTokenTile; ++n) factors.at[n][0] = factors.at[n][1] = kLog2E;
 }
-template <int kKeys>
-__device__ ScaledScores<kKeys> times(const Scores<float, kWarpRows, kKeys>& scores, float scale) {
+template <int kKeys, class Scale>
+__device__ ScaledScores<kKeys, Scale> times(const Scores<float, kWarpRows, kKeys>& scores,
+                                            Scale scale) {
   return {scores, scale};
 }
-template <int kKeys>
-__device__ KeyedScores<kKeys> times(const Scores<float, kWarpRows, kKeys>& scores,
-                                    const RowVector<float, kKeys>& factors) {
-  return {scores, factors};
-}
 // log2(e) times what a score is multiplied by.
+__device__ inline float exponent_scale(float scale, int, int) { return scale * kLog2E; }
 template <int kKeys>
-__device__ float exponent_scale(const ScaledScores<kKeys>& scaled, int, int) {
-  return scaled.scale * kLog2E;
-}
-template <int kKeys>
-__device__ float exponent_scale(const KeyedScores<kKeys>& keyed, int n, int i) {
-  return keyed.factors.at[n][i % 2];
+__device__ float exponent_scale(const RowVector<float, kKeys>& factors, int n, int i) {
+  return factors.at[n][i % 2];
 }
 
 __device__ inline float fast_exp2(float a) {
@@ -107,15 +91,11 @@ __device__ void pack_weights(PackedScores<T, kWarpRows, kKeys>& found, const S& 
   constexpr int kTiles = kKeys / kTokenTile, kEarly = kTiles / 2;
   const float offsets[2] = {-maxima.at[0][0] * kLog2E, -maxima.at[0][1] * kLog2E};
   const auto weight = [&](int n, int i) {
-    const float scale = exponent_scale(scaled, n, i);
+    const float scale = exponent_scale(scaled.scale, n, i);
     return fast_exp2(__fmaf_rn(scaled.scores.at[0][n][i], scale, offsets[i / 2]));
   };
   float early[kEarly][4];
-#pragma unroll
-  for (int n = 0; n < kEarly; ++n) {
-#pragma unroll
-    for (int i = 0; i < 4; ++i) early[n][i] = weight(n, i);
-  }
+  unrolled<kEarly, 4>([&](int n, int i) { early[n][i] = weight(n, i); });
   if constexpr (kWaits) wait_products<0>();
 #pragma unroll
   for (int n = 0; n < kTiles; ++n) {
@@ -146,7 +126,7 @@ __device__ float largest_weight(const PackedScores<T, kWarpRows, kKeys>& weights
 }
 
 template <int kKeys>
-__device__ void line_maxima(float (&most)[2], const ScaledScores<kKeys>& scaled) {
+__device__ void line_maxima(float (&most)[2], const ScaledScores<kKeys, float>& scaled) {
   if (scaled.scale >= 0.0f) {
     line_maxima<Larger>(most, scaled.scores);
   } else {
@@ -156,19 +136,134 @@ __device__ void line_maxima(float (&most)[2], const ScaledScores<kKeys>& scaled)
   most[1] *= scaled.scale;
 }
 template <int kKeys>
-__device__ void line_maxima(float (&most)[2], const KeyedScores<kKeys>& keyed) {
+__device__ void line_maxima(float (&most)[2],
+                            const ScaledScores<kKeys, RowVector<float, kKeys>>& keyed) {
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
     most[i] = -INFINITY;
-#pragma unroll
-    for (int n = 0; n < kKeys / kTokenTile; ++n) {
-#pragma unroll
-      for (int j = 0; j < 2; ++j) {
-        most[i] = fmaxf(most[i], keyed.scores.at[0][n][2 * i + j] * keyed.factors.at[n][j]);
-      }
-    }
+    unrolled<kKeys / kTokenTile, 2>([&](int n, int j) {
+      most[i] = fmaxf(most[i], keyed.scores.at[0][n][2 * i + j] * keyed.scale.at[n][j]);
+    });
     most[i] *= 1.0f / kLog2E;
   }
+}
+
+// The positions of a step's keys. Those that are another item's count as keys behind the length.
+template <int kKeys>
+struct StepPositions {
+  int first;      // of the step
+  int end;        // of the item
+  int behind;     // added from there on
+  int added = 0;  // to all
+};
+
+// a < b, or both a and b, element by element when they are asked for.
+struct IsLess {
+  template <class V>
+  __device__ static bool of(V a, V b) {
+    return a < b;
+  }
+};
+struct AreBoth {
+  __device__ static bool of(bool a, bool b) { return a && b; }
+};
+template <class Op, class A, class B>
+struct LazyMask {
+  const A& a;
+  const B& b;
+  bool all;  // holds for all that this lane has
+};
+
+template <int kKeys>
+struct Spans<StepPositions<kKeys>> : Spans<RowVector<int, kKeys>> {};
+template <class Op, class A, class B>
+struct Spans<LazyMask<Op, A, B>> {
+  static constexpr int kKeys = largest(Spans<A>::kKeys, Spans<B>::kKeys);
+  static constexpr int kRows = largest(Spans<A>::kRows, Spans<B>::kRows);
+  static constexpr bool kLines = false;
+};
+
+template <int kKeys>
+__device__ int element(const StepPositions<kKeys>& p, int, int n, int i) {
+  const int at = p.first + n * kTokenTile + lane_quarter() * 2 + i % 2;
+  return (at < p.end ? at : at + p.behind) + p.added;
+}
+template <class Op, class A, class B>
+__device__ bool element(const LazyMask<Op, A, B>& m, int k, int n, int i) {
+  return Op::of(element(m.a, k, n, i), element(m.b, k, n, i));
+}
+
+// The smallest and the largest of what a lane has.
+struct Bounds {
+  int least, most;
+};
+__device__ inline Bounds bounds(int a) { return {a, a}; }
+__device__ inline Bounds bounds(const KeyVector<int, kWarpRows>& rows) {
+  return {min(rows.at[0][0], rows.at[0][1]), max(rows.at[0][0], rows.at[0][1])};
+}
+template <int kKeys>
+__device__ Bounds bounds(const StepPositions<kKeys>& p) {
+  const int last = p.first + kKeys - 1;
+  return {p.first + p.added, (last < p.end ? last : last + p.behind) + p.added};
+}
+
+template <class Out, class Op, int kKeys>
+__device__ auto map(const int& a, const StepPositions<kKeys>& b) {
+  static_assert(std::is_same_v<Op, Add> && std::is_same_v<Out, int>, "positions are only shifted");
+  StepPositions<kKeys> moved = b;
+  moved.added += a;
+  return moved;
+}
+template <int kKeys, class B>
+__device__ auto less(const StepPositions<kKeys>& a, const B& b) {
+  return LazyMask<IsLess, StepPositions<kKeys>, B>{a, b, bounds(a).most < bounds(b).least};
+}
+template <int kKeys, class A>
+__device__ auto less(const A& a, const StepPositions<kKeys>& b) {
+  return LazyMask<IsLess, A, StepPositions<kKeys>>{a, b, bounds(a).most < bounds(b).least};
+}
+template <class OpA, class A, class B, class OpC, class C, class D>
+__device__ auto both(const LazyMask<OpA, A, B>& a, const LazyMask<OpC, C, D>& b) {
+  return LazyMask<AreBoth, LazyMask<OpA, A, B>, LazyMask<OpC, C, D>>{a, b, a.all && b.all};
+}
+
+// The first maxima of a warp: all sums are zeros, so that none has to become relative to them.
+template <class S, int kDepth>
+__device__ void set_maxima(WgmmaMaxima<kDepth>& maxima, const S& scaled) {
+  float most[2];
+  line_maxima(most, scaled);
+  share_most(most);
+#pragma unroll
+  for (int i = 0; i < 2; ++i) maxima.at[0][i] = raised_maximum(maxima.at[0][i], most[i]);
+}
+
+// The weights of one online-softmax step: exp(score - running maximum) where the mask holds, zeros
+// elsewhere. The maximum rises, and what is carried is rescaled, only if a weight is too large: few
+// steps need to know their largest score. Weights are computed at most twice: of scores so large
+// that rounding keeps them above the limit, they stay there. A row that has seen no key has
+// infinite weights by its first maximum. Products are waited for once, by all warps.
+template <class T, class Op, class A, class B, class S, int kDepth>
+__device__ auto softmax_weights(const S& given, const LazyMask<Op, A, B>& mask,
+                                WgmmaMaxima<kDepth>& maxima, WgmmaProduct<kDepth>& product) {
+  constexpr int kKeys = Spans<S>::kRows;
+  auto scores = unscaled(given);
+  auto scale = scale_of(given);
+  const bool is_plain = __all_sync(~0u, mask.all && maxima.lane_is_set());  // as most steps
+  if (!is_plain && !__all_sync(~0u, mask.all)) {
+    scores = each<float>([](bool seen, float s) { return seen ? s : -INFINITY; }, mask, given);
+    set_ones(scale);
+  }
+  const auto scaled = times(scores, scale);
+  PackedScores<T, kWarpRows, kKeys> found;
+  if (!is_plain && maxima.is_unset()) set_maxima(maxima, scaled);
+  pack_weights<true>(found, scaled, maxima);
+  if (!__any_sync(~0u, largest_weight(found) > kLargestWeight)) return found;
+  float most[2];
+  line_maxima(most, scaled);
+  share_most(most);
+  rescale_to(most, maxima, product);
+  pack_weights<false>(found, scaled, maxima);
+  return found;
 }
 
 }  // namespace mirage::tile

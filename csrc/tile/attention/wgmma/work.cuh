@@ -7,8 +7,8 @@
 #include "tile/attention/lazy_tiles.cuh"
 #include "tile/attention/wgmma/combine.cuh"
 #include "tile/attention/wgmma/keys.cuh"
-#include "tile/attention/wgmma/masks.cuh"
 #include "tile/attention/wgmma/pipeline.cuh"
+#include "tile/attention/wgmma/scores.cuh"
 #include "tile/sync/dependent_launch.cuh"
 
 namespace mirage::tile {
@@ -112,14 +112,10 @@ class WgmmaAttention {
   // The queries of this warp's rows; zeros in place of rows past the last.
   __device__ Queries queries() const {
     Queries found;
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-#pragma unroll
-      for (int c = 0; c < kDepth / kChunkDepth; ++c) {
-        const Vec16<T>* const line = Pipeline::row_of(i) < rows_ ? query_lines_[i] : nullptr;
-        found.at[i][c] = read_global(line, c * kChunkVectors + lane_quarter());
-      }
-    }
+    unrolled<2, kDepth / kChunkDepth>([&](int i, int c) {
+      const Vec16<T>* const line = Pipeline::row_of(i) < rows_ ? query_lines_[i] : nullptr;
+      found.at[i][c] = read_global(line, c * kChunkVectors + lane_quarter());
+    });
     return found;
   }
   __device__ Queries partitioned_queries() const { return queries(); }
@@ -141,17 +137,13 @@ class WgmmaAttention {
 
   // Keeps the operand of all scores of the item, and asks for the first.
   __device__ void hold_resident(const Queries& rows) {
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-#pragma unroll
-      for (int c = 0; c < kDepth / kChunkDepth; ++c) {
-        const int octet = c * kChunkVectors + lane_quarter();
-        const int at =
-            octet / 8 * (kRows * kTmaRowBytes) + swizzled_offset(Pipeline::row_of(i), octet % 8);
-        if (Pipeline::group() == 0)
-          *reinterpret_cast<Vec16<T>*>(shared_ + kQueriesAt + at) = rows.at[i][c];
-      }
-    }
+    unrolled<2, kDepth / kChunkDepth>([&](int i, int c) {
+      const int vec = c * kChunkVectors + lane_quarter();
+      const int at =
+          vec / 8 * (kRows * kTmaRowBytes) + swizzled_offset(Pipeline::row_of(i), vec % 8);
+      if (Pipeline::group() == 0)
+        *reinterpret_cast<Vec16<T>*>(shared_ + kQueriesAt + at) = rows.at[i][c];
+    });
     fence_proxies();
     Pipeline::sync_consumers();
     __syncwarp();
