@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, is_dataclass
 from functools import cached_property
 
 from mirage_kernels.generator.plan.program import Layout, Roles, TileProgram
@@ -89,6 +89,7 @@ class LoopKnobs(Knobs):
 
     def config(self, program: TileProgram) -> dict[str, int]:
         """Return the constants of an emitted kernel's config, by name."""
+        assert is_dataclass(self)
         own = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "producers"}
         own = {name: value for name, value in own.items() if UNSTATED.get(name) != value}
         if (made := self.producers) is None:
