@@ -77,7 +77,7 @@ def generate(
         progress(Event("rank", 0, 0, f"{len(found.programs)} proved muGraphs"))
         ranked = rank(mugraphs(found, request, spec), spec, on)
     with clock.stage("choose"):
-        choice = _choose(request, spec, _preferred(ranked, request))
+        choice = _choose(request, spec, ranked)
         line = choice.ranked.line().strip()
         progress(Event("choose", len(choice.refused) + 1, len(ranked), line))
     with clock.stage("plan"):
@@ -157,7 +157,14 @@ class Choice:
 
 
 def _choose(request: Request, spec: Graph, ranked: Sequence[Ranked]) -> Choice:
-    """Return the fastest muGraph that is accurate and has a plan; without any plan, the fastest."""
+    """Return the fastest muGraph that is accurate and has a plan; without any plan, the fastest.
+
+    The one that was measured to be the fastest comes first, if one was.
+    """
+    tuned = tuned_kernel(request.arch, _key(request), of_any_type=True)
+    if tuned is not None and len(tuned.forms) > 1:
+        form = tuned.form
+        ranked = sorted(ranked, key=lambda one: form_of(_subject(request, one.graph)) != form)
     gate = Gate(spec, request.recipe, request.dtype)
     measured: dict[int, tuple[Measured, ...]] = {}
     plans: dict[int, Plan] = {}
@@ -183,14 +190,6 @@ def _choose(request: Request, spec: Graph, ranked: Sequence[Ranked]) -> Choice:
 
 def _subject(request: Request, graph: Graph) -> Subject:
     return Subject(request.recipe.name, with_threads(graph), target(request.arch))
-
-
-def _preferred(ranked: Sequence[Ranked], request: Request) -> list[Ranked]:
-    """Return muGraphs with the one first that was measured to be the fastest, if one was."""
-    tuned = tuned_kernel(request.arch, _key(request), of_any_type=True)
-    if tuned is None or len(tuned.forms) < 2:
-        return list(ranked)
-    return sorted(ranked, key=lambda one: form_of(_subject(request, one.graph)) != tuned.form)
 
 
 def _key(request: Request) -> Key:

@@ -135,8 +135,8 @@ def _show_kernel(
 
 def _variant_rows(record: KernelRecord) -> Iterator[tuple[str, ...]]:
     counted = record.roles.counted
-    for variant, cut in zip(record.variants, record.all_tiles, strict=True):
-        tiles = ", ".join(f"{name} by {size}" for name, size in cut.items())
+    for variant in record.variants:
+        tiles = ", ".join(f"{name} by {size}" for name, size in record.tiles(variant).items())
         knobs = ", ".join(f"{name} {value}" for name, value in vars(variant.knobs).items())
         served = f"{counted} <= {variant.bucket}" if variant.bucket else f"any {counted}"
         tiled = f", {variant.work_tiles} work tiles" if variant.work_tiles else ""

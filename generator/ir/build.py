@@ -58,56 +58,35 @@ class Builder:
 
 def retile(graph: Graph, tiles: Mapping[str, int]) -> Graph:
     """Return `graph` with the tile sizes `tiles` (by `Axis.tile_key`) in every block graph."""
-    nodes = []
+    return _retyped(graph, [n.out.type for n in graph.inputs], tiles)
+
+
+def _retyped(graph: Graph, given: Sequence[TensorType], tiles: Mapping[str, int]) -> Graph:
+    """Return a graph as it is where its inputs are bound to operands of the types `given`."""
+    space = None if graph.space is None else graph.space.with_tiles(tiles)
+    extents, bound = extents_of(given), iter(given)
     types: dict[str, TensorType] = {}
+    nodes = []
     for node in graph.nodes:
-        if node.op == "block" and node.body is not None:
-            fulls = [types[a] for a in node.args]
-            body = _retyped(node.body, fulls, tiles)
-            outs = zip(node.outs, body.outputs, strict=True)
-            made = tuple(replace(v, type=body.values[name].type) for v, name in outs)
-            node = replace(node, body=body, outs=made)
+        made = [v.type for v in node.outs]
+        if node.op == "input":
+            full = next(bound)
+            made = [full if space is None else tile_type(node, full, space, extents)]
+        elif node.op == "output" and space is not None:
+            parts = {parts_of(a.dim): count(a, extents[a.dim]) for a in space.reduced}
+            dims = tuple(replace(d, size=parts.get(d.name, d.size)) for d in made[0].dims)
+            made = [replace(made[0], dims=dims)]
+        elif node.body is not None:
+            inner = _retyped(node.body, [types[a] for a in node.args], tiles)
+            node, made = replace(node, body=inner), [inner.values[o].type for o in inner.outputs]
         elif node.args:
             inferred = result_type(node, [types[a] for a in node.args])
-            sizes = {d.name: d for d in inferred.dims}  # the storage order is the node's own
-            dims = tuple(sizes[name] for name in node.out.type.names)
-            node = replace(node, outs=(Value(node.name, replace(node.out.type, dims=dims)),))
-        types.update({v.name: v.type for v in node.outs})
-        nodes.append(node)
-    return replace(graph, nodes=tuple(nodes))
-
-
-def with_parts(type_: TensorType, space: Space, extents: Mapping[str, int]) -> TensorType:
-    """Return `type_` with the extents of parts dims as the reduced axes of `space` cut them."""
-    parts = {parts_of(a.dim): count(a, extents[a.dim]) for a in space.reduced}
-    dims = (replace(d, size=parts.get(d.name, d.size)) for d in type_.dims)
-    return replace(type_, dims=tuple(dims))
-
-
-def _retyped(body: Graph, given: Sequence[TensorType], tiles: Mapping[str, int]) -> Graph:
-    """Return a block or thread graph as it is where its operands have the types `given`."""
-    space = None if body.space is None else body.space.with_tiles(tiles)
-    extents = extents_of(given)
-    types: dict[str, TensorType] = {}
-    bound = iter(given)
-    nodes = []
-    for node in body.nodes:
-        if node.op == "input":
-            type_ = next(bound)
-            type_ = type_ if space is None else tile_type(node, type_, space, extents)
-        elif node.op == "output" and space is not None:
-            type_ = with_parts(node.out.type, space, extents)
-        elif node.op in ("const", "size"):
-            type_ = node.out.type
-        elif node.op == "thread" and node.body is not None:
-            inner = _retyped(node.body, [types[a] for a in node.args], tiles)
-            node, type_ = replace(node, body=inner), inner.values[inner.outputs[0]].type
-        else:
-            inferred = result_type(node, [types[a] for a in node.args])
-            type_ = replace(inferred, dtype=node.out.type.dtype)
-        types[node.name] = type_
-        nodes.append(replace(node, outs=(Value(node.name, type_),)))
-    return replace(body, nodes=tuple(nodes), space=space)
+            dims = tuple(inferred.dim(name) for name in node.out.type.names)  # in its own order
+            made = [TensorType(dims, node.out.type.dtype)]
+        outs = tuple(replace(v, type=t) for v, t in zip(node.outs, made, strict=True))
+        types.update({v.name: v.type for v in outs})
+        nodes.append(replace(node, outs=outs))
+    return replace(graph, nodes=tuple(nodes), space=space)
 
 
 _COMPUTED = (Kind.ELEMENTWISE, Kind.CONTRACT, Kind.REDUCE, Kind.STABILISER, Kind.CARRY)

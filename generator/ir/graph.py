@@ -56,10 +56,6 @@ class TensorType:
         """Return the dim called `name`."""
         return next(d for d in self.dims if d.name == name)
 
-    def without(self, name: str) -> TensorType:
-        """Return the type with the dim `name` removed."""
-        return replace(self, dims=tuple(d for d in self.dims if d.name != name))
-
     def __str__(self) -> str:
         return f"{self.dtype.value}[{', '.join(map(str, self.dims))}]"
 

@@ -125,29 +125,24 @@ def _kernel(graph: Graph, node: Node, sizes: Mapping[str, int], on: Target) -> E
         Work(tuple((d.name, min(d.size, sizes[d.name])) for d in n.out.type.dims))
         for n in body.inputs
     ]
-    held = [t.elements * n.out.type.dtype.bytes for n, t in zip(body.inputs, tiles, strict=True)]
-    if sum(held) > on.shared_bytes:
+    tile_bytes = [
+        t.elements * n.out.type.dtype.bytes for n, t in zip(body.inputs, tiles, strict=True)
+    ]
+    if sum(tile_bytes) > on.shared_bytes:
         return Estimate(inf, "shared memory")
     repeats = (steps if n.loop_cut else 1 for n in body.inputs)
-    loaded = sum(b * r for b, r in zip(held, repeats, strict=True))
+    loaded = sum(b * r for b, r in zip(tile_bytes, repeats, strict=True))
     times["cache"] = blocks * loaded / on.l2_bytes_per_us
-    work = _body_work(body, tiles, steps, sizes)
+    found, phases = walk(body, tiles, cost_reading(sizes)), phases_of(body)
+    flops = operations = 0.0  # of one block
+    for made in body.nodes:
+        if made.op != "input":
+            looped = phases[made.name] is Phase.LOOP or made.op in ("accum", "accum_rescaled")
+            flops += found[made.name].flops * (steps if looped else 1)
+            operations += found[made.name].operations * (steps if looped else 1)
     waves = -(-blocks // on.multiprocessors) * on.multiprocessors / blocks
-    total = Work((), work.flops * blocks, work.operations * blocks)
+    total = Work((), flops * blocks, operations * blocks)
     return _slowest(times, total, waves, on)
-
-
-def _body_work(body: Graph, tiles: Sequence[Work], steps: int, sizes: Mapping[str, int]) -> Work:
-    found = walk(body, tiles, cost_reading(sizes))
-    phases = phases_of(body)
-    flops = operations = 0.0
-    for node in body.nodes:
-        if node.op != "input":
-            looped = phases[node.name] is Phase.LOOP or node.op in ("accum", "accum_rescaled")
-            times = steps if looped else 1
-            flops += found[node.name].flops * times
-            operations += found[node.name].operations * times
-    return Work((), flops, operations)
 
 
 def _slowest(times: dict[str, float], work: Work, stretch: float, on: Target) -> Estimate:

@@ -98,11 +98,6 @@ class Block:
             return self.node.args[inputs.index(value)]
         return self.node.outs[self.body.outputs.index(value)].name
 
-    def tensor_bytes(self, name: str) -> int:
-        """Return the bytes of a whole tensor at this block's extents."""
-        type_ = self.types[name]
-        return type_.dtype.bytes * prod(self.sizes.get(d.name, d.size) for d in type_.dims)
-
     @cached_property
     def maximum_dims(self) -> Mapping[str, frozenset[str]]:
         """Return for each value the dims of which it is a maximum, perhaps each warp's own."""

@@ -39,6 +39,12 @@ from mirage_kernels.generator.plan.layouts import (
 )
 
 Dims = tuple[str, ...]
+IN_ORDER = (Swizzle.NONE,)
+TRACKED = (Copy.BULK, Copy.TENSOR)  # an mbarrier reports their arrival, no block barrier has to
+# How a copy may arrange what it brings: the tensor copy swizzles by itself, in the one way that has
+# 128-byte rows (PTX ISA, tensor swizzling modes); a bulk copy keeps a row together and so can only
+# pad rows.
+ABLE = {Copy.TENSOR: (Swizzle.NONE, Swizzle.XOR), Copy.BULK: (Swizzle.NONE, Swizzle.PADDED)}
 
 
 @dataclass(frozen=True)
@@ -141,7 +147,11 @@ class Implementations:
             cost = self.often(node.name, self.costs.operator(node, layout.of(dims), summed=summed))
             own = node.over if summed and layout.warp_dim == node.over else ""
             if summed:
-                cost += self.shuffled(node, layout.of(result), node.over in layout.rows)
+                # Over lanes in every pass, or once where sums are carried on.
+                users = self.block.body.users(node.name)
+                once = users and all(u.op == "accum" for u in users)
+                shuffles = self.costs.shuffles(layout.of(result), node.over in layout.rows)
+                cost += shuffles.times(self.block.rounds if once else self.block.times(node.name))
             for operands in product(*(self.operand(a, layout) for a in node.args)):
                 partial = [o.partial for o in operands if o.partial not in ("", *result)]
                 made = layout.of(result, own or "".join(partial[:1]))
@@ -153,13 +163,6 @@ class Implementations:
         dims = self.block.dims(value)
         own = layout.warp_dim in self.block.maximum_dims[value]
         return [layout.of(dims, layout.warp_dim), layout.of(dims)] if own else [layout.of(dims)]
-
-    def shuffled(self, node: Node, made: Fragment, over_rows: bool) -> Cost:
-        """Return the cost of sums over lanes: in every pass, or once where sums are carried on."""
-        users = self.block.body.users(node.name)
-        once = users and all(u.op == "accum" for u in users)
-        cost = self.costs.shuffles(made, over_rows)
-        return cost.times(self.block.rounds) if once else self.often(node.name, cost)
 
     def contract(self, node: Node) -> Iterator[Implementation]:
         if operand_rows(self.block, node) is None:
@@ -235,28 +238,26 @@ class Implementations:
     # -- inputs and outputs ----------------------------------------------------------------------
 
     def source(self, node: Node) -> Iterator[Implementation]:
+        """Yield the copies of an input that its alignment allows.
+
+        16-byte copies need rows that begin at multiples of 16 bytes, and tiles that cut them there,
+        cp.async and bulk copies alike (PTX ISA); rows of dynamic length give no such assurance.
+        """
         if not self.block.dims(node.name):
             yield Implementation(node.name, (), (UNIFORM,), Cost())
-        elif node.op != "input":
+            return
+        if node.op != "input":
             yield from self.aligned(node)  # positions: counted where they are wanted
-        else:
-            order = self.block.types[self.block.tensor(node.name)].names
-            for copy in self.offered.copies:
-                if copy is None:
-                    yield from self.direct(node, order)
-                elif copy is Copy.PLAIN or self.copyable(node, order[-1]):
-                    yield from self.staged(node, order, copy)
-
-    def copyable(self, node: Node, fast: str) -> bool:
-        """Say whether 16-byte copies can load a tile.
-
-        Rows must begin at multiples of 16 bytes and tiles cut them there, cp.async and bulk copies
-        alike (PTX ISA); rows of dynamic length give no such assurance.
-        """
+            return
         type_ = self.block.types[self.block.tensor(node.name)]
-        dim, width = type_.dim(fast), type_.dtype.bytes
-        aligned = len(type_.dims) == 1 or (not dim.dynamic and dim.size * width % 16 == 0)
-        return aligned and self.block.tile.extents.get(fast, 1) * width % 16 == 0
+        last, width = type_.dims[-1], type_.dtype.bytes
+        aligned = len(type_.dims) == 1 or (not last.dynamic and last.size * width % 16 == 0)
+        aligned = aligned and self.block.tile.extents.get(last.name, 1) * width % 16 == 0
+        for copy in self.offered.copies:
+            if copy is None:
+                yield from self.direct(node, type_.names)
+            elif copy is Copy.PLAIN or aligned:
+                yield from self.staged(node, type_.names, copy)
 
     def staged(self, node: Node, device: Dims, copy: Copy) -> Iterator[Implementation]:
         """Yield copies into shared memory: by swizzle, for the block or warp by warp."""
@@ -264,32 +265,19 @@ class Implementations:
         dims, width, looped = block.dims(node.name), block.width(node.name), block.looped(node.name)
         order = tuple(d for d in device if d in dims)
         warp_dims = [d for own in self.offered.per_warp for d in (dims if own else ("",))]
-        for swizzle, warp_dim in product(self.swizzles(copy, order), warp_dims):
+        swizzles = [s for s in self.offered.swizzles if s in ABLE.get(copy, Swizzle)]
+        for swizzle, warp_dim in product(swizzles if len(order) > 1 else IN_ORDER, warp_dims):
             stored = Stored(Place.SHARED, order, swizzle, warp_dim, copy=copy)
             rows = block.tile.extent(order[:-1]) * (block.warps if warp_dim == order[-1] else 1)
-            held = block.tile.shared_bytes(stored, width) * (2 if looped else 1)
+            taken = block.tile.shared_bytes(stored, width) * (2 if looped else 1)
             cost = self.often(node.name, self.costs.copy(stored, width, rows))
             waits = self.exposed(node) if copy is Copy.PLAIN else ()
-            yield Implementation(node.name, (), (stored,), cost + Cost(shared_bytes=held), waits)
+            yield Implementation(node.name, (), (stored,), cost + Cost(shared_bytes=taken), waits)
 
     def exposed(self, node: Node) -> tuple[Latency, ...]:
         """Return the latency of device memory in every pass, where no pipeline hides it."""
         cycles = self.block.hardware.exposed_cycles * self.block.times(node.name)
         return (("device memory", cycles),) if self.block.looped(node.name) else ()
-
-    def swizzles(self, copy: Copy, order: Dims) -> Sequence[Swizzle]:
-        """Return how a copy may arrange what it brings.
-
-        The tensor copy swizzles by itself, in the one way that has 128-byte rows (PTX ISA, tensor
-        swizzling modes); a bulk copy keeps a row together and so can only pad rows.
-        """
-        if len(order) == 1:
-            return [Swizzle.NONE]
-        able = {
-            Copy.TENSOR: (Swizzle.NONE, Swizzle.XOR),
-            Copy.BULK: (Swizzle.NONE, Swizzle.PADDED),
-        }
-        return [s for s in self.offered.swizzles if s in able.get(copy, Swizzle)]
 
     def direct(self, node: Node, device: Dims) -> Iterator[Implementation]:
         """Yield loads from device memory straight into registers."""
@@ -342,7 +330,7 @@ class Implementations:
         width = self.block.width(value)
         cost = self.often(value, self.costs.load(goal, stored, width))
         cost += Cost(registers=self.block.tile.registers(goal, width))
-        waits = not stored.warp_dim and not (stored.copy and stored.copy.tracked)
+        waits = not stored.warp_dim and stored.copy not in TRACKED
         barriers = (self.barrier(value, "copies"),) if waits else ()
         yield Implementation(value, ((value, stored),), (goal,), cost, barriers)
 

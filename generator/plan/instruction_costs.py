@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import astuple, dataclass
-from math import ceil
+from math import ceil, prod
 
 from mirage_kernels.generator.ir import Node
 from mirage_kernels.generator.plan.bank_conflicts import VECTOR_BYTES, Access, access
@@ -22,7 +22,7 @@ from mirage_kernels.generator.plan.layouts import (
 SIMPLE = ("neg", "square", "relu", "add", "sub", "mul", "max", "less", "both", "where")
 PAIRED = ("add", "sub", "mul")  # two 2-byte values at a time (csrc/tile/elementwise.cuh)
 MMA_M, MMA_N, MMA_K = 16, 8, 16  # m16n8k16, PTX ISA
-BOX_ROWS = 256  # of a tensor copy at most, PTX ISA
+TMA_TILE_ROWS = 256  # of a tensor copy at most, PTX ISA
 SECTOR_BYTES = 32  # what device memory and L2 move at least, CUDA C++ Programming Guide
 
 
@@ -47,7 +47,7 @@ class Cost:
         return Cost(*(a + b for a, b in zip(astuple(self), astuple(other), strict=True)))
 
     def times(self, count: int) -> Cost:
-        """Return the cost of doing it so often; what it holds is held once."""
+        """Return the cost of doing it so often; registers and bytes are taken once."""
         memory, cache, shared, issue, tensor = (c * count for c in self.cycles)
         return Cost(memory, cache, shared, issue, tensor, self.registers, self.shared_bytes)
 
@@ -62,7 +62,10 @@ class InstructionCosts:
         """Return what a kernel pays anyhow: every distinct byte of its tensors once."""
         block = self.block
         names = dict.fromkeys((*block.node.args, *(v.name for v in block.node.outs)))
-        microseconds = sum(map(block.tensor_bytes, names)) / block.on.memory_bytes_per_us
+        types = [block.types[name] for name in names]
+        extents = ([block.sizes.get(d.name, d.size) for d in t.dims] for t in types)
+        moved = sum(t.dtype.bytes * prod(e) for t, e in zip(types, extents, strict=True))
+        microseconds = moved / block.on.memory_bytes_per_us
         return Cost(memory=microseconds * block.hardware.cycles_per_us)
 
     def elements(self, layout: Fragment, cycles: float) -> Cost:
@@ -133,7 +136,7 @@ class InstructionCosts:
         elif stored.copy is Copy.BULK:
             issue = rows * hw.bulk_cycles
         elif stored.copy is Copy.TENSOR:
-            issue = ceil(rows / BOX_ROWS) * hw.bulk_cycles
+            issue = ceil(rows / TMA_TILE_ROWS) * hw.bulk_cycles
         else:  # load, store, two addresses per element
             issue = moved / width / WARP_LANES * 4 * hw.simple_cycles
         return Cost(cache=self._cached(moved), shared=moved / WAVEFRONT_BYTES, issue=issue)

@@ -151,13 +151,13 @@ class _Program:
     def add_needs(self) -> None:
         """Require that what is needed is made; for a conversion, by an implementation."""
         operators = [*chain(*self.problem.operators.values())]
-        makers: dict[Placed, list[Implementation]] = {}
+        made_by: dict[Placed, list[Implementation]] = {}
         for found in (operators, self.problem.conversions):
             for placed, choice in [(placed, c) for c in found for placed in c.placed]:
-                makers.setdefault(placed, []).append(choice)
+                made_by.setdefault(placed, []).append(choice)
             users = self.problem.conversions if found is operators else operators
             for need, choice in [(need, c) for c in users for need in c.needs]:
-                self.lp += self.takes[id(choice)] <= self.count(makers[need])
+                self.lp += self.takes[id(choice)] <= self.count(made_by[need])
 
     def minimise(self) -> Callable[[Implementation], bool]:
         """Solve the program; return which implementations and conversions it takes."""

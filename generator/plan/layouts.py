@@ -36,11 +36,6 @@ class Copy(Enum):
     BULK = "cp.async.bulk"
     TENSOR = "cp.async.bulk.tensor"
 
-    @property
-    def tracked(self) -> bool:
-        """Whether an mbarrier reports its arrival to readers, so that no block barrier has to."""
-        return self in (Copy.BULK, Copy.TENSOR)
-
 
 class Lanes(Enum):
     """Which elements of rows x columns a lane holds; lane = 4 g + t.

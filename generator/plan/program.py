@@ -42,7 +42,7 @@ class Layout(Enum):
     INNER_ACCUM = "inner x tokens"  # fp32 accumulators of its product
     FACTORS = "rows x inner"  # in shared memory, fetched before the loop
     LINE = "tokens x whole depth"  # one token at a time, in registers
-    LINE_VECTOR = "whole depth"  # what all lines share, held like one
+    LINE_VECTOR = "whole depth"  # what all lines share, in registers like one
     SCALAR = "scalar"
 
 
@@ -79,7 +79,7 @@ class Roles:
 
 
 def roles_of(body: Graph) -> Roles:
-    """Return which dim is streamed, which holds the few lines, which is contracted.
+    """Return which dim is streamed, which has the few lines, which is contracted.
 
     The loop's dim is the depth; of the two operands of a contraction over it, the one with static
     lines streams. Where several do, the grid cuts the rows; lines that it leaves whole are inner
@@ -114,7 +114,7 @@ def roles_of(body: Graph) -> Roles:
 class Do(Enum):
     """What a statement does."""
 
-    LOAD = "load"  # one step's tile of an input, through the ring
+    LOAD = "load"  # one step's tile of an input, through the pipeline
     MAP = "map"  # elementwise, on fragments in the loop or on numbers in the epilogue
     FETCH = "fetch"  # the block's tile of an input that the loop does not cut, at the start
     CONTRACT = "contract"  # accumulator += rows x tokens on the tensor cores
@@ -226,7 +226,7 @@ class TileProgram:
 
     @property
     def loads(self) -> tuple[Statement, ...]:
-        """The statements that fill a step of the ring."""
+        """The statements that fill a stage of the pipeline."""
         return tuple(s for s in self.loop if s.do is Do.LOAD)
 
     @property

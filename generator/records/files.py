@@ -23,7 +23,12 @@ def write_whole(path: Path, text: str, *, hint: str = OUT_HINT) -> Path:
         if path.is_file() and path.read_bytes() == text.encode():
             return path
         unfinished.write_text(text)
-        _remember(path)
+        written = _WRITTEN.get()
+        if written is not None and path not in written:
+            earlier = path.with_name(f".{path.name}.earlier.{os.getpid()}")
+            if path.is_file():
+                os.link(path, earlier)
+            written[path] = earlier if earlier.is_file() else None
         os.replace(unfinished, path)
     except OSError as error:
         raise FileError(f"{path} cannot be written: {error.strerror}", hint) from error
@@ -55,13 +60,3 @@ def all_or_nothing() -> Iterator[None]:
         _WRITTEN.reset(token)
         for earlier in filter(None, written.values()):
             earlier.unlink(missing_ok=True)
-
-
-def _remember(path: Path) -> None:
-    written = _WRITTEN.get()
-    if written is None or path in written:
-        return
-    earlier = path.with_name(f".{path.name}.earlier.{os.getpid()}")
-    if path.is_file():
-        os.link(path, earlier)
-    written[path] = earlier if earlier.is_file() else None

@@ -106,7 +106,7 @@ def sources_below(kernels_dir: Path, record: KernelRecord) -> list[Path]:
     """Return the sources that a record made: its instantiations, the forms that they include."""
     names = (f"{record.stem}.cu", f"{record.stem}.py")
     found = {path for name in names for path in (kernels_dir / record.arch).glob(f"*/{name}")}
-    sources = {path for path in found if _maker(path) == record.command}
+    sources = {path for path in found if _command_of(path) == record.command}
     forms = set[Path]().union(*map(_included, sources))
     extents = (f"{name}{size}" for name, size in record.shape.items())
     words = (record.dtype, record.arch, *extents, f"{record.stem}_{record.arch}")
@@ -127,7 +127,7 @@ def _sources_of(kernels_dir: Path, alike: Iterable[KernelRecord]) -> set[Path]:
     """Return the sources whose first line says that one of these records made them."""
     made_by = {command for r in alike for command in (r.command, r.recipe_command)}
     sources = (path for path in _present(kernels_dir) if path.suffix in SOURCES)
-    return {path for path in sources if _maker(path) in made_by}
+    return {path for path in sources if _command_of(path) in made_by}
 
 
 def _present(kernels_dir: Path) -> Iterator[Path]:
@@ -138,7 +138,7 @@ def _present(kernels_dir: Path) -> Iterator[Path]:
                 yield path
 
 
-def _maker(path: Path) -> str:
+def _command_of(path: Path) -> str:
     """Return the command that made a source, which its first line says."""
     with path.open(errors="replace") as file:
         return file.readline().rstrip("\n").lstrip("/# ")

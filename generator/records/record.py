@@ -33,17 +33,6 @@ class SearchSummary:
     candidates: int
     proved: int
 
-    def text(self) -> str:
-        """Return the summary as one sentence."""
-        plural = "s" if self.candidates > 1 else ""
-        counts = f"({self.states} states, {self.candidates} candidate{plural})"
-        if self.proved == 1:
-            return f"the one proved muGraph; it passes the numeric gate and has a plan {counts}"
-        return (
-            f"the first by predicted time of {self.proved} proved muGraphs that passes the "
-            f"numeric gate and has a plan {counts}"
-        )
-
 
 @dataclass(frozen=True)
 class About:
@@ -111,11 +100,6 @@ class KernelRecord(About):
     def tiles(self, variant: Variant) -> dict[str, int]:
         """Return the tile sizes of the muGraph that a variant runs."""
         return variant.knobs.tiles(self.roles)
-
-    @property
-    def all_tiles(self) -> list[dict[str, int]]:
-        """The same, variant by variant."""
-        return [self.tiles(variant) for variant in self.variants]
 
     def to_json(self) -> dict[str, Json]:
         """Return the record as JSON data."""

@@ -20,7 +20,7 @@ REGISTERS_BESIDE_PRODUCERS = 210  # the same beside one warp more
 KEPT_ALIGNMENT = 128  # bytes: what lies behind begins where banks do
 
 # Of warpgroup products (wgmma), whose operands come as TMA tiles.
-BOX_DEPTH = 64  # contracted elements of one TMA tile: 128 bytes, which the swizzle covers
+TMA_DEPTH = 64  # contracted elements of one TMA tile: 128 bytes, which the swizzle covers
 BARRIER_BYTES = 8  # of one that counts what arrives
 GROUP_WARPS = 4
 GROUP_ROWS = 64  # rows of one instruction: a tile for each of its warps

@@ -79,12 +79,16 @@ class Fingerprints:
         return found
 
     def view(self, tensor: Array, dims: Dims, split: str | None) -> Array:
-        """Return a tensor with the axes of a loop and of a split."""
+        """Return a tensor; dims that a loop or a split cuts have axes of two, then the rest."""
         for dim, cut in dims:
             parts = (PART_AXIS,) if dim == split and cut in (GRID, BOTH) else ()
-            steps = (STEP,) if cut in (LOOP, BOTH) else ()
-            if parts or steps:
-                tensor = _cut(tensor, dim, (*parts, *steps))
+            axes = (*parts, STEP) if cut in (LOOP, BOTH) else parts
+            if axes:
+                at, shape = tensor.dims.index(dim), tensor.parts[0].shape
+                rest = tensor.extent(dim) // _CUTS ** len(axes)
+                shape = (*shape[:at], *(_CUTS,) * len(axes), rest, *shape[at + 1 :])
+                names = (*tensor.dims[:at], *axes, *tensor.dims[at:])
+                tensor = Array(names, tuple(p.reshape(shape) for p in tensor.parts), tensor.real)
         return tensor
 
     def result(self, op: str, args: Sequence[Array], over: str) -> Array:
@@ -130,14 +134,3 @@ def digest(value: Array) -> bytes:
     ordered = value.over(dims)
     content = b"".join(np.ascontiguousarray(p, np.int64).tobytes() for p in ordered.parts)
     return blake2b(content, digest_size=8, person=repr(dims).encode()[:16]).digest()
-
-
-def _cut(tensor: Array, dim: str, axes: tuple[str, ...]) -> Array:
-    """Return a tensor with a dim cut into axes of two and what is left."""
-    at = tensor.dims.index(dim)
-    dims = (*tensor.dims[:at], *axes, *tensor.dims[at:])
-    size = tensor.extent(dim)
-    shape = tensor.parts[0].shape
-    cut = (*(_CUTS,) * len(axes), size // _CUTS ** len(axes))
-    parts = tuple(p.reshape(*shape[:at], *cut, *shape[at + 1 :]) for p in tensor.parts)
-    return Array(dims, parts, tensor.real)

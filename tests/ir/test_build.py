@@ -45,29 +45,32 @@ def body_of(graph: Graph) -> Graph:
     return body
 
 
-def test_an_elementwise_result_has_the_dims_of_both_operands() -> None:
-    assert built("mul", fp16(M, K), fp16(N, K)).names == ("M", "K", "N")
+INTS = TensorType((M,), DType.INT32)
+TYPED: dict[str, tuple[TensorType, TensorType]] = {
+    "an elementwise result has the dims of both operands": (
+        built("mul", fp16(M, K), fp16(N, K)),
+        fp16(M, K, N),
+    ),
+    "a sum loses its dim and is wider than stored numbers": (
+        built("sum", fp16(M, K), over="K"),
+        TensorType((M,), DType.FP32),
+    ),
+    "a contraction keeps every other dim": (
+        built("contract", fp16(M, K), fp16(N, K), over="K"),
+        TensorType((M, N), DType.FP32),
+    ),
+    "a comparison is true or false": (built("less", INTS, INTS), TensorType((M,), DType.BOOL)),
+    "mixed precision is computed in fp32": (
+        built("add", fp16(M), TensorType((M,), DType.BF16)),
+        TensorType((M,), DType.FP32),
+    ),
+}
 
 
-def test_a_sum_loses_its_dim() -> None:
-    assert built("sum", fp16(M, K), over="K").names == ("M",)
-
-
-def test_a_contraction_keeps_every_other_dim() -> None:
-    assert built("contract", fp16(M, K), fp16(N, K), over="K").names == ("M", "N")
-
-
-def test_sums_of_stored_numbers_are_wider_than_them() -> None:
-    assert built("sum", fp16(M, K), over="K").dtype is DType.FP32
-
-
-def test_a_comparison_is_true_or_false() -> None:
-    lengths = TensorType((M,), DType.INT32)
-    assert built("less", lengths, lengths).dtype is DType.BOOL
-
-
-def test_mixed_precision_is_computed_in_fp32() -> None:
-    assert built("add", fp16(M), TensorType((M,), DType.BF16)).dtype is DType.FP32
+@pytest.mark.parametrize("rule", TYPED)
+def test_results_have_the_types_of_the_rules(rule: str) -> None:
+    made, wanted = TYPED[rule]
+    assert made == wanted
 
 
 def test_a_free_name_is_the_wanted_one_or_gets_the_smallest_suffix() -> None:

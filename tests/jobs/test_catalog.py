@@ -1,15 +1,21 @@
-"""The search jobs of recipes, and what their keys depend on: the class of shapes and the code."""
+"""The search jobs of recipes, what their keys depend on, and `generate` with a stored search."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from mirage_kernels.generator import pipeline
+from mirage_kernels.generator.ir import DType
+from mirage_kernels.generator.jobs import local
 from mirage_kernels.generator.jobs.job import SEARCH_CODE, code_digest
+from mirage_kernels.generator.jobs.store import Store
+from mirage_kernels.generator.pipeline import Result
 from mirage_kernels.generator.recipe import Recipe, Shape, catalog, load_recipe
 from mirage_kernels.generator.search.problem import Limits
 from mirage_kernels.generator.search.superoptimizer import search_job, search_jobs
@@ -69,3 +75,22 @@ def test_the_digest_of_the_code_changes_with_it_and_not_with_its_folder(tmp_path
     (tmp_path / "b" / "search" / "values.py").write_text("x = 2\n")
     code_digest.cache_clear()
     assert code_digest(tmp_path / "a") != code_digest(tmp_path / "b")
+
+
+def test_a_stored_search_makes_the_same_bytes(
+    generated: Callable[[DType], Result], store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    without_store = generated(DType.FP16)
+    monkeypatch.setattr(pipeline, "LIMITS", Limits(kernels=1, block_ops=9))
+
+    def again() -> Result:
+        monkeypatch.setattr(pipeline, "_searched", {})  # as in another process
+        request = without_store.request
+        return pipeline.generate(request, jobs=2, progress=lambda event: None, store=store)
+
+    def no_worker(*_: object) -> None:
+        raise AssertionError("searched again")
+
+    assert again().files == without_store.files
+    monkeypatch.setattr(local, "work", no_worker)
+    assert again().files == without_store.files

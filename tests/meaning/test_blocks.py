@@ -21,6 +21,7 @@ from mirage_kernels.generator.ir import (
     Space,
     TensorType,
     Value,
+    check,
     retile,
 )
 from mirage_kernels.generator.meaning import blocks
@@ -196,36 +197,20 @@ CUTS = list(itertools.product((1, 3, 4, 7, 10, 12), (1, 2, 3, 10)))
 
 
 @pytest.mark.parametrize(("part", "step"), CUTS)
-def test_blocks_that_share_a_sum_combine_it(part: int, step: int) -> None:
-    sizes = {"M": 6, "K": 10}
-    body = summing_parts(part, step, *PLAIN, ("combine", "accum"))
-    store(body, "combine", typed(M), "M", None)
-    whole = some(typed(M, K), sizes, 0).parts[0].sum(axis=1)
-    made = run(block(body, {"x_whole": typed(M, K)}, typed(M)), sizes)
-    np.testing.assert_allclose(made, whole, rtol=1e-14)
-
-
-@pytest.mark.parametrize(("part", "step"), CUTS)
-def test_blocks_that_share_a_sum_store_their_parts(part: int, step: int) -> None:
-    sizes = {"M": 6, "K": 10}
-    body = summing_parts(part, step, *PLAIN)
-    parts = Dim("K_parts", -(-10 // part))
-    store(body, "accum", typed(parts, M), "M", "K_parts")
-    made = run(block(body, {"x_whole": typed(M, K)}, typed(parts, M)), sizes)
+def test_blocks_that_share_a_sum_combine_it_or_store_their_parts(part: int, step: int) -> None:
+    sizes, parts = {"M": 6, "K": 10}, Dim("K_parts", -(-10 // part))
     x = some(typed(M, K), sizes, 0).parts[0]
-    whole = [x[:, i : i + part].sum(axis=1) for i in range(0, 10, part)]
-    np.testing.assert_allclose(made, whole, rtol=1e-14)
-
-
-@pytest.mark.parametrize(("part", "step"), CUTS)
-def test_rescaled_sums_are_relative_to_the_last_peak(part: int, step: int) -> None:
-    sizes = {"M": 6, "K": 10}
-    body = summing_parts(part, step, *COMBINED)
-    store(body, "combine_rescaled", typed(M), "M", None)
-    x = some(typed(M, K), sizes, 0).parts[0]
-    whole = np.exp(x - x.max(axis=1, keepdims=True)).sum(axis=1)
-    made = run(block(body, {"x_whole": typed(M, K)}, typed(M)), sizes)
-    np.testing.assert_allclose(made, whole, rtol=1e-14)
+    wanted = {
+        (*PLAIN, ("combine", "accum")): ((M,), x.sum(axis=1)),
+        PLAIN: ((parts, M), [x[:, i : i + part].sum(axis=1) for i in range(0, 10, part)]),
+        # rescaled sums are relative to the last peak
+        COMBINED: ((M,), np.exp(x - x.max(axis=1, keepdims=True)).sum(axis=1)),
+    }
+    for carried, (dims, whole) in wanted.items():
+        body = summing_parts(part, step, *carried)
+        store(body, carried[-1][0], typed(*dims), "M", "K_parts" if parts in dims else None)
+        made = run(block(body, {"x_whole": typed(M, K)}, typed(*dims)), sizes)
+        np.testing.assert_allclose(made, whole, rtol=1e-14)
 
 
 def ratio(part: int, step: int) -> Graph:
@@ -301,3 +286,47 @@ def test_positions_belong_to_their_dim() -> None:
     builder.add(Node("iota", (), (Value("p", type_),), over="M"))
     with pytest.raises(GraphError, match="p: positions along M are"):
         results(builder.graph(["p"]), [], array_reading(FLOAT64, {"M": 6, "K": 10}))
+
+
+def negated(*, fmap: str | None = "K", sums_fmap: str | None = None) -> Graph:
+    """Store -x [M, K] step by step, and the sums of its rows; both grid axes cut M in x."""
+    space = Space((Axis("x", "M", 4), Axis("y", "K", 10)), Axis("loop", "K", 3))
+    body = Builder(Level.BLOCK, space)
+    tile(body, "x", typed(Dim("M", 4), Dim("K", 3)), "M", None, loop_cut="K")
+    for op, args in (("neg", "x"), ("sum", "neg"), ("accum", "sum")):
+        over = "K" if op == "sum" else ""
+        body.add(Node(op, (args,), (Value(op, SCALAR),), over=over))
+    for stored, what, dims, loop_cut in (
+        ("sums_stored", "accum", (M,), sums_fmap),
+        ("minus_stored", "neg", (M, K), fmap),
+    ):
+        value = Value(stored, typed(*dims))
+        body.add(Node("output", (what,), (value,), cuts=("M", None), loop_cut=loop_cut))
+    kernel = Builder(Level.KERNEL)
+    kernel.input("whole", typed(M, K))
+    outs = (Value("sums", typed(M)), Value("negative", typed(M, K)))
+    inner = body.graph(("sums_stored", "minus_stored"))
+    kernel.add(Node("block", ("whole",), outs, body=inner))
+    return kernel.graph(("sums", "negative"))
+
+
+@pytest.mark.parametrize("tiles", [{"M": 4, "K": 3}, {"M": 1, "K": 1}, {"M": 8, "K": 32}], ids=str)
+def test_a_result_is_stored_step_by_step(tiles: Sizes) -> None:
+    x = np.random.default_rng(0).standard_normal((6, 10))
+    reading = array_reading(FLOAT64, {"M": 6, "K": 10})
+    made = results(retile(check(negated()), tiles), [Array(("M", "K"), (x,))], reading)
+    np.testing.assert_allclose(made[0].parts[0], -x.sum(axis=1))
+    np.testing.assert_array_equal(made[1].parts[0], -x)
+
+
+@pytest.mark.parametrize(
+    ("fmaps", "words"),
+    [
+        ({"fmap": None}, "minus_stored is a value of one loop iteration"),
+        ({"fmap": "N"}, "minus_stored: its fmap cuts 'N', a dim it lacks"),
+        ({"sums_fmap": "M"}, "sums_stored has an fmap, but is no value of the loop"),
+    ],
+)
+def test_a_wrong_fmap_of_a_result_is_refused(fmaps: dict[str, str | None], words: str) -> None:
+    with pytest.raises(GraphError, match=words):
+        check(negated(**fmaps))

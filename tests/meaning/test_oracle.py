@@ -8,6 +8,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 
 import pytest
 from axioms import (
@@ -35,36 +36,13 @@ ZERO = leaf("const", "0")
 MINUS_ONE = leaf("const", "-1")
 
 
-def add(x: Expression, y: Expression) -> Expression:
-    return apply("add", x, y)
-
-
-def mul(x: Expression, y: Expression) -> Expression:
-    return apply("mul", x, y)
-
-
-def div(x: Expression, y: Expression) -> Expression:
-    return apply("div", x, y)
-
-
-def exp(x: Expression) -> Expression:
-    return apply("exp", x)
-
-
-def sqrt(x: Expression) -> Expression:
-    return apply("sqrt", x)
-
-
-def silu(x: Expression) -> Expression:
-    return apply("silu", x)
+add, mul, div = partial(apply, "add"), partial(apply, "mul"), partial(apply, "div")
+exp, sqrt, silu = partial(apply, "exp"), partial(apply, "sqrt"), partial(apply, "silu")
+where = partial(apply, "where")
 
 
 def total(x: Expression, over: str = "K") -> Expression:
     return Expression("sum", (x,), (over,))
-
-
-def where(c: Expression, x: Expression, y: Expression) -> Expression:
-    return apply("where", c, x, y)
 
 
 Pair = tuple[Expression, Expression]
@@ -345,32 +323,23 @@ def test_a_term_has_the_value_of_its_expression(seed: int) -> None:
     assert valuation.of(terms, term_of(terms, e)) == value(valuation, in_few_ops(e))
 
 
-def undecided(asked: list[bool]) -> tuple[Terms, int]:
-    """Return terms that cannot divide sums and ask z3 instead, and e / ((a + b) * (c + d))."""
+@pytest.mark.parametrize("keeps", [True, False])
+def test_z3_prunes_where_the_normal_form_cannot_decide_and_keeps_what_it_cannot_refute(
+    keeps: bool,
+) -> None:
+    asked: list[bool] = []
 
     def noted(terms: Terms, target: int, part: int) -> bool:
         asked.append(oracle.keeps(terms, target, part))
         return asked[-1]
 
-    terms = Terms(largest=1, fallback=noted)
+    terms = Terms(largest=1, fallback=noted)  # they cannot divide sums
     a, b, c, d, e = (terms.leaf("input", name) for name in "abcde")
-    return terms, terms.div(e, terms.mul(terms.add(a, b), terms.add(c, d)))
-
-
-def test_z3_prunes_where_the_normal_form_cannot_decide() -> None:
-    asked: list[bool] = []
-    terms, target = undecided(asked)
-    a, c, e = (terms.leaf("input", name) for name in "ace")
-    assert not terms.contains(target, terms.div(e, terms.add(a, terms.mul(a, c))))
-    assert asked == [False]
-
-
-def test_z3_keeps_what_it_cannot_refute() -> None:
-    asked: list[bool] = []
-    terms, target = undecided(asked)
-    a, b, e = (terms.leaf("input", name) for name in "abe")
-    assert terms.contains(target, terms.div(e, terms.add(a, b)))
-    assert asked == [True]
+    target = terms.div(e, terms.mul(terms.add(a, b), terms.add(c, d)))
+    part = terms.div(e, terms.add(a, b if keeps else terms.mul(a, c)))
+    assert terms.contains(target, part) is keeps
+    assert terms.contains(target, part) is keeps
+    assert asked == [keeps]
 
 
 def test_a_question_too_large_for_z3_keeps(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -42,9 +42,11 @@ def test_real_numbers_have_every_elementwise_op(arithmetic: Arithmetic) -> None:
 
 
 @pytest.mark.parametrize("op", ARITHMETIC)
-def test_the_cuda_writer_has_a_word_for_every_elementwise_op(op: str) -> None:
+def test_the_writers_have_a_word_for_every_elementwise_op(op: str) -> None:
     own = {"max": "maximum"}  # CUDA has a max of its own
-    assert names.vocabulary(op) == own.get(op, op)
+    assert names.vocabulary(op) == attention.word_of(op) == own.get(op, op)
+    operands = [f"operand_{i}" for i in range(OPS[op].arity)]
+    assert all(o in triton._ELEMENTWISE[op].format(*operands) for o in operands)
 
 
 @pytest.mark.parametrize("op", POSITIONS)
@@ -54,26 +56,9 @@ def test_only_the_attention_writer_has_a_word_for_masks(op: str) -> None:
         names.vocabulary(op)
 
 
-@pytest.mark.parametrize("op", ARITHMETIC)
-def test_the_attention_writer_says_arithmetic_as_others_do(op: str) -> None:
-    assert attention.word_of(op) == names.vocabulary(op)
-
-
-@pytest.mark.parametrize("op", ARITHMETIC)
-def test_the_triton_writer_has_a_line_for_every_elementwise_op(op: str) -> None:
-    assert op in triton._ELEMENTWISE
-
-
 @pytest.mark.parametrize("spelt", [names.ELEMENTWISE, triton._ELEMENTWISE], ids=["cuda", "triton"])
 def test_a_writer_claims_no_op_that_the_table_lacks(spelt: dict[str, str]) -> None:
     assert set(spelt) <= set(ARITHMETIC)
-
-
-@pytest.mark.parametrize("op", ARITHMETIC)
-def test_a_triton_line_names_as_many_operands_as_the_op_takes(op: str) -> None:
-    operands = [f"operand_{i}" for i in range(OPS[op].arity)]
-    made = triton._ELEMENTWISE[op].format(*operands)
-    assert all(o in made for o in operands)
 
 
 @pytest.mark.parametrize("do", [d for d in Do if d not in (Do.LOAD, Do.FETCH, Do.MEET)])

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 import numpy as np
 import pytest
 import torch
 
 from mirage_kernels.generator.ir import Builder, Dim, DType, Level, Node, TensorType, Value
 from mirage_kernels.generator.meaning.arrays import Array, array_reading
-from mirage_kernels.generator.meaning.reals import ELEMENTWISE, STORAGE, round_to
+from mirage_kernels.generator.meaning.reals import STORAGE, round_to
 from mirage_kernels.generator.meaning.walk import results
 
 TORCH = {DType.FP16: torch.float16, DType.BF16: torch.bfloat16, DType.FP32: torch.float32}
@@ -40,31 +38,6 @@ def test_bf16_rounds_half_way_to_even_as_pytorch_does() -> None:
     x = half_way()
     theirs = torch.from_numpy(x).to(torch.bfloat16).float().numpy()
     np.testing.assert_array_equal(round_to(x, DType.BF16), theirs)
-
-
-TORCH_FUNCTIONS = {
-    "neg": torch.neg,
-    "exp": torch.exp,
-    "log": torch.log,
-    "sqrt": torch.sqrt,
-    "rsqrt": torch.rsqrt,
-    "square": torch.square,
-    "sigmoid": torch.sigmoid,
-    "silu": torch.nn.functional.silu,
-    "gelu": torch.nn.functional.gelu,
-    "gelu_tanh": partial(torch.nn.functional.gelu, approximate="tanh"),
-    "tanh": torch.tanh,
-    "relu": torch.relu,
-}
-
-
-@pytest.mark.parametrize("op", TORCH_FUNCTIONS)
-def test_a_function_means_what_it_means_to_pytorch(op: str) -> None:
-    x = np.random.default_rng(1).uniform(0.1, 3, 50) * np.where(
-        op in ("log", "sqrt", "rsqrt"), 1, -1
-    )
-    (made,) = ELEMENTWISE[op]((x,))
-    np.testing.assert_allclose(made, TORCH_FUNCTIONS[op](torch.from_numpy(x)).numpy(), rtol=1e-13)
 
 
 def product(dtype: DType) -> Array:

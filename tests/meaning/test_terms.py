@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import pytest
 
-from mirage_kernels.generator.meaning.terms import Fallback, Terms
+from mirage_kernels.generator.meaning.terms import Terms
 
 SEEDS = range(40)
 LEAVES = ("a", "a", "b", "c", "d")
@@ -245,28 +245,6 @@ def test_every_containment_of_random_expressions_is_decided(seed: int) -> None:
         words.terms.contains(whole, words.div(part, rng.choice(parts)))
         words.terms.contains(words.div(words.e, whole), words.div(words.e, part))
     assert asked == []
-
-
-def undecided(fallback: Fallback | None = None) -> tuple[Terms, int, int]:
-    """Return terms that divide no sums, e / ((a + b) * (c + d)) and e / (a + b)."""
-    terms = Terms(largest=1, fallback=fallback)
-    a, b, c, d, e = (terms.leaf("input", name) for name in "abcde")
-    below = terms.add(a, b)
-    return terms, terms.div(e, terms.mul(below, terms.add(c, d))), terms.div(e, below)
-
-
-@pytest.mark.parametrize("answer", [True, False])
-def test_what_cannot_be_decided_is_asked_elsewhere(answer: bool) -> None:
-    asked: list[tuple[int, int]] = []
-
-    def fallback(terms: Terms, target: int, part: int) -> bool:
-        asked.append((target, part))
-        return answer
-
-    terms, whole, part = undecided(fallback)
-    assert terms.contains(whole, part) is answer
-    assert terms.contains(whole, part) is answer
-    assert asked == [(whole, part)]
 
 
 def test_more_leaves_than_there_are_small_primes_stay_apart() -> None:

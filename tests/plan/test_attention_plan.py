@@ -5,16 +5,14 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
-from dataclasses import replace
-from pathlib import Path
 
 import pytest
+from attention_graphs import RECIPES, mugraph, rewritten
 
 from mirage_kernels.generator.errors import PlanError
 from mirage_kernels.generator.ir import Graph, dumps, from_json, to_json
 from mirage_kernels.generator.plan.program import Roles
-from mirage_kernels.generator.plan.threads import with_threads, without_threads
-from mirage_kernels.generator.records.record import load_record
+from mirage_kernels.generator.plan.threads import with_threads
 from mirage_kernels.generator.records.sources import plan_for
 from mirage_kernels.generator.schedules.attention.lower import attention_program
 from mirage_kernels.generator.schedules.attention.program import (
@@ -27,26 +25,10 @@ from mirage_kernels.generator.schedules.schedule import Subject
 from mirage_kernels.generator.target import target
 
 H200 = target("sm_90a")
-GOLDEN = Path(__file__).parents[1] / "golden"
-RECIPES = (
-    *("gqa", "qk_norm_attention", "sliding_window_attention", "gqa_full"),
-    *("qk_layer_norm_attention", "mla_decode"),
-)
 each_recipe = pytest.mark.parametrize("recipe", RECIPES)
 
 
 SCALED_FIRST = "gqa-blocks_split_L_loop_over_L_combine"  # scales queries, not products
-
-
-def golden_mugraph(name: str) -> Graph:
-    data = json.loads((GOLDEN / "mugraphs" / f"{name}.json").read_text())
-    return from_json(data["mugraph"])
-
-
-def mugraph(name: str) -> Graph:
-    """Return the muGraph of a recipe's golden kernel, or a golden muGraph."""
-    record = GOLDEN / f"attention_{name}.json"
-    return load_record(record).graph if record.is_file() else golden_mugraph(name)
 
 
 def program(recipe: str) -> AttentionProgram:
@@ -151,9 +133,9 @@ def test_latents_are_keys_and_values_without_a_dim_of_heads() -> None:
 
 
 def test_two_products_of_scores_are_planned_for_latents_only() -> None:
-    text = ("masked_product", {"args": ("k_rope_tile", "masked")})
+    change = ("masked_product", {"args": ("k_rope_tile", "masked")})
     with pytest.raises(PlanError):
-        attention_program("mla_decode", changed("mla_decode", *text))
+        attention_program("mla_decode", rewritten("mla_decode", change))
 
 
 def test_a_window_is_an_integer_and_query_tokens_are_counted() -> None:
@@ -163,7 +145,7 @@ def test_a_window_is_an_integer_and_query_tokens_are_counted() -> None:
 
 
 def test_a_tile_stands_before_what_broadcasts_to_it() -> None:
-    turned = changed(SCALED_FIRST, "scaled_q", {"args": ("scale", "q_tile")})
+    turned = rewritten(SCALED_FIRST, ("scaled_q", {"args": ("scale", "q_tile")}))
     (scaled,) = (s for s in attention_program("gqa", turned).before if s.op == "mul")
     assert scaled.args == ("q_tile", "scale")
 
@@ -194,12 +176,12 @@ OTHER_FORMS = {
 @pytest.mark.parametrize("name", OTHER_FORMS)
 def test_a_mugraph_of_another_form_is_refused(name: str) -> None:
     with pytest.raises(PlanError, match=OTHER_FORMS[name]):
-        attention_program("it", golden_mugraph(name))
+        attention_program("it", mugraph(name))
 
 
 def test_what_no_plan_carries_is_told_by_the_plan_of_its_kind() -> None:
     with pytest.raises(PlanError, match="this plan splits L"):
-        plan_for(Subject("gqa", golden_mugraph("gqa-loop_over_L"), H200))
+        plan_for(Subject("gqa", mugraph("gqa-loop_over_L"), H200))
 
 
 Change = tuple[str, str, dict[str, object]]  # recipe, node, what of it becomes what
@@ -264,26 +246,15 @@ REFUSED: dict[str, tuple[Change, str]] = {
 }
 
 
-def changed(recipe: str, name: str, fields: dict[str, object]) -> Graph:
-    """Return a muGraph without thread graphs in which a node of its block is another."""
-    graph = mugraph(recipe)
-    (block,) = graph.blocks
-    body = without_threads(block.body)
-    assert name in body.producers
-    nodes = tuple(replace(n, **fields) if n.name == name else n for n in body.nodes)
-    other = replace(block, body=replace(body, nodes=nodes))
-    return replace(graph, nodes=tuple(other if n is block else n for n in graph.nodes))
-
-
 @pytest.mark.parametrize("what", REFUSED)
 def test_what_the_plan_cannot_carry_is_refused_by_name(what: str) -> None:
-    change, sentence = REFUSED[what]
+    (recipe, *change), sentence = REFUSED[what]
     with pytest.raises(PlanError, match=sentence):
-        attention_program("it", changed(*change))
+        attention_program("it", rewritten(recipe, tuple(change)))
 
 
 def test_a_causal_mask_that_is_one_key_too_wide_is_refused() -> None:
-    wider = changed("sliding_window_attention", "int_1", {"value": 2.0})
+    wider = rewritten("sliding_window_attention", ("int_1", {"value": 2.0}))
     with pytest.raises(PlanError, match="mask_3 shows key 0 of a sequence of 0 keys"):
         attention_program("it", wider)
 

@@ -3,50 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
+from attention_graphs import RECIPES, mugraph, rewritten
 
 from mirage_kernels.generator.errors import PlanError
-from mirage_kernels.generator.ir import Graph, Node
-from mirage_kernels.generator.plan.threads import without_threads
-from mirage_kernels.generator.records.record import load_record
+from mirage_kernels.generator.ir import Graph
 from mirage_kernels.generator.schedules.attention.lower import attention_program
 from mirage_kernels.generator.schedules.attention.program import AttentionProgram, Do
 from mirage_kernels.generator.schedules.attention.softmax import softmax_step
 from mirage_kernels.generator.schedules.attention.variants import attention_variants
 from mirage_kernels.generator.schedules.wgmma_attention import WgmmaAttention, takes_many_rows
 from mirage_kernels.generator.target import target
-
-GOLDEN = Path(__file__).parents[1] / "golden"
-RECIPES = (
-    *("gqa", "qk_norm_attention", "sliding_window_attention", "gqa_full"),
-    *("qk_layer_norm_attention", "mla_decode"),
-)
-
-
-def mugraph(recipe: str) -> Graph:
-    return load_record(GOLDEN / f"attention_{recipe}.json").graph
-
-
-def rewritten(recipe: str, *nodes: tuple[str, dict[str, object]], after: str = "") -> Graph:
-    """Return a muGraph with nodes of its loop changed, the new ones standing behind `after`."""
-    graph = mugraph(recipe)
-    (block,) = graph.blocks
-    assert block.body is not None
-    body = without_threads(block.body)
-    changes = dict(nodes)
-    made: list[Node] = []
-    for node in body.nodes:
-        made.append(replace(node, **changes.get(node.name, {})))
-        if node.name == after:
-            made += [_made(node, name, fields) for name, fields in nodes if name not in body.values]
-    other = replace(block, body=replace(body, nodes=tuple(made)))
-    return replace(graph, nodes=tuple(other if n is block else n for n in graph.nodes))
-
-
-def _made(like: Node, name: str, fields: dict[str, object]) -> Node:
-    return replace(like, outs=(replace(like.out, name=name),), **fields)
 
 
 def undone(program: AttentionProgram) -> AttentionProgram:

@@ -1,17 +1,20 @@
-"""Tokens taken whole: kernels without a loop, and statistics before one."""
+"""Tokens taken whole: kernels without a loop, statistics before one; results beside the output."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from handmade_lines import LAYER_NORM_LINEAR, NORM_RESIDUAL, NTRANS, mugraph, record
-from msgspec.structs import replace
+from msgspec.structs import replace as rewritten
 
 from mirage_kernels.generator.errors import PlanError
-from mirage_kernels.generator.ir import Graph
+from mirage_kernels.generator.ir import Graph, Node
 from mirage_kernels.generator.plan.lower import tile_program
 from mirage_kernels.generator.plan.program import Do, Layout, Roles, Statement, TileProgram
 from mirage_kernels.generator.records.record import load_record
-from mirage_kernels.generator.schedules.choose import variants
+from mirage_kernels.generator.schedules.choose import BUCKETS_WITH_RESULTS, variants
+from mirage_kernels.generator.schedules.cluster_split_k import split
 from mirage_kernels.generator.schedules.row_wise import RowWise, elementwise_knobs, row_wise_knobs
 from mirage_kernels.generator.schedules.sliced_k import BUCKETS_WITH_STATISTICS, RING, Footprint
 from mirage_kernels.generator.search.settings import Setting, View
@@ -26,12 +29,6 @@ def planned(name: str) -> TileProgram:
 def words(statements: tuple[Statement, ...]) -> list[str]:
     """Return statements as "do args @ layout"."""
     return [f"{s.op or s.do.value} {' '.join(s.args)} @ {s.layout.value}" for s in statements]
-
-
-def refusal(graph: Graph) -> str:
-    with pytest.raises(PlanError) as caught:
-        tile_program("mine", graph)
-    return caught.value.sentence
 
 
 def test_a_kernel_without_a_loop_is_lines_loads_first_and_stores_last() -> None:
@@ -107,7 +104,7 @@ def test_a_sum_of_what_need_not_vanish_past_the_depth_has_no_plan() -> None:
         Step("accum", (18,)),
         Step("div", (19, 17)),
     )
-    summed = replace(LAYER_NORM_LINEAR, steps=squares, results=((20, ("M", "N")),))
+    summed = rewritten(LAYER_NORM_LINEAR, steps=squares, results=((20, ("M", "N")),))
     assert refusal(mugraph("layer_norm_linear", summed)).endswith(
         "sums what need not end with the depth"
     )
@@ -115,7 +112,7 @@ def test_a_sum_of_what_need_not_vanish_past_the_depth_has_no_plan() -> None:
 
 def test_a_number_in_front_of_a_line_has_no_plan() -> None:
     steps = (*NTRANS.steps[:3], Step("sub", (5, 1)))
-    graph = mugraph("ntrans", replace(NTRANS, steps=steps, results=((6, ("M", "K")),)))
+    graph = mugraph("ntrans", rewritten(NTRANS, steps=steps, results=((6, ("M", "K")),)))
     assert refusal(graph).endswith("broadcasts its first operand")
 
 
@@ -139,7 +136,7 @@ def test_parts_are_the_longest_that_divide_a_line() -> None:
 def test_sums_of_lines_that_the_grid_cuts_have_no_plan() -> None:
     cuts = {"x": ("M", "K"), "norm_weight": (None, "K"), "residual": ("M", "K")}
     views = (View(v.tensor, cuts.get(v.tensor, (None, None)), None) for v in NORM_RESIDUAL.views)
-    cut = replace(NORM_RESIDUAL, setting=Setting(("M", "K"), None), leaves=(*views, "size_K"))
+    cut = rewritten(NORM_RESIDUAL, setting=Setting(("M", "K"), None), leaves=(*views, "size_K"))
     assert refusal(mugraph("rms_norm_residual", cut)).endswith("the grid cuts are not planned")
 
 
@@ -149,3 +146,52 @@ def test_lines_store_a_result_beside_the_output() -> None:
     assert [o.name for o in program.results] == ["out", "total"]
     assert {tensor for _, tensor in stores} == {"out", "total"}
     assert record("rms_norm_residual").max_tokens == 0
+
+
+NAME = "rms_norm_linear_residual"
+
+
+def refusal(graph: Graph) -> str:
+    with pytest.raises(PlanError) as caught:
+        tile_program("mine", graph)
+    return caught.value.sentence
+
+
+def changed(**stored: object) -> Graph:
+    """Return the muGraph with another node that stores the result beside the output."""
+    graph = mugraph(NAME)
+    (block,) = graph.blocks
+    assert block.body is not None
+
+    def node(n: Node) -> Node:
+        return replace(n, **stored) if n.name == "total_stored" else n  # type: ignore[arg-type]
+
+    body = replace(block.body, nodes=tuple(map(node, block.body.nodes)))
+    inner = replace(block, body=body)
+    return replace(graph, nodes=tuple(inner if n is block else n for n in graph.nodes))
+
+
+def test_the_loop_stores_it_beside_what_it_computes_of_it() -> None:
+    program = planned(NAME)
+    assert [(o.name, o.index) for o in program.results] == [("out", 0), ("total", 1)]
+    (stored,) = (s for s in program.loop if s.do is Do.STORE)
+    assert (stored.args, stored.layout) == (("total_tile", "total"), Layout.TOKENS)
+    (made,) = (s for s in program.loop if s.out == "total_tile")
+    assert (made.op, made.args, made.dtype.value) == ("add", ("x_tile", "residual_tile"), "fp16")
+    assert not any(s.barrier for s in program.loop)
+    assert [s.layout for s in program.loads].count(Layout.TOKENS) == 2
+
+
+def test_sliced_k_alone_serves_few_tokens() -> None:
+    program = planned(NAME)
+    found = variants(program, target("sm_90a"))
+    assert [v.knobs.tokens for v in found] == [*BUCKETS_WITH_RESULTS]
+    assert [v.bucket for v in found] == [*BUCKETS_WITH_RESULTS[:-1], 0]
+    assert {v.schedule for v in found} == {"sliced_k"}
+    assert split(program) is None
+    assert record(NAME).max_tokens == BUCKETS_WITH_RESULTS[-1]
+
+
+def test_what_is_only_loaded_is_not_stored() -> None:
+    said = refusal(changed(args=("x_tile",)))
+    assert said == "mine: the loop computes no lines of tokens for total"

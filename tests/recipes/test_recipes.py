@@ -26,8 +26,8 @@ SMALL = {"M": 3, "K": 6, "N": 5, "R": 2, "B": 3, "T": 2, "L": 7} | {
 TORCH_DTYPES = {DType.FP16: torch.float16, DType.BF16: torch.bfloat16}
 
 
-def every_recipe(*, without: str = "") -> pytest.MarkDecorator:
-    return pytest.mark.parametrize("name", [n for n in RECIPES if n != without])
+def every_recipe() -> pytest.MarkDecorator:
+    return pytest.mark.parametrize("name", RECIPES)
 
 
 def drawn(recipe: Recipe, sizes: Mapping[str, int], seed: int = 0) -> dict[str, torch.Tensor]:
@@ -115,30 +115,21 @@ def test_every_extent_is_at_least_one() -> None:
 
 
 @every_recipe()
-def test_shapes_are_distinct_and_name_their_model(name: str) -> None:
-    shapes = RECIPES[name].shapes
-    assert len({s.stem for s in shapes}) == len(shapes)
-    assert all(s.source for s in shapes)
-    assert all(tuple(s.dims) == RECIPES[name].static_dims for s in shapes)  # one file name each
-
-
-@every_recipe()
-def test_every_run_time_scalar_has_a_value_for_tests(name: str) -> None:
-    scalars = {n for n, text in RECIPES[name].inputs.items() if not text.partition(":")[0]}
-    assert set(RECIPES[name].scalars) == scalars
-
-
-@every_recipe()
-def test_every_int32_input_has_a_range_that_is_never_empty(name: str) -> None:
+def test_a_recipe_declares_all_that_tests_and_files_need(name: str) -> None:
     recipe = RECIPES[name]
+    assert len({s.stem for s in recipe.shapes}) == len(recipe.shapes)
+    assert all(s.source for s in recipe.shapes)
+    assert all(tuple(s.dims) == recipe.static_dims for s in recipe.shapes)  # one file name each
+    assert set(recipe.scalars) == {n for n, t in recipe.inputs.items() if not t.partition(":")[0]}
     assert set(recipe.ranges) == {n for n, text in recipe.inputs.items() if ":" in text}
     for least, largest in (recipe.range_of(n, SMALL) for n in recipe.ranges):
         assert 1 <= least < largest
-
-
-@every_recipe()
-def test_every_recipe_says_its_formula(name: str) -> None:
-    assert re.fullmatch(r"\w.*[\w)]", RECIPES[name].summary)
+    assert re.fullmatch(r"\w.*[\w)]", recipe.summary)
+    weights = {n for n in recipe.inputs if recipe.is_weight(n)}
+    matrices = {n for n in recipe.inputs if re.search("weight|bias|lora|alpha", n)}
+    assert weights == {n for n in matrices if recipe.inputs[n]}
+    if any("Hkv" in text for text in recipe.inputs.values()):
+        assert recipe.static_dims == ("D",)  # attention is generic in heads
 
 
 @every_recipe()
@@ -208,21 +199,6 @@ def test_no_query_token_sees_the_keys_of_later_ones() -> None:
     after = spec_result(RECIPES["causal_attention"], SMALL, tensors | {"v": other})
     assert torch.equal(after[:, 0], before[:, 0])
     assert (after[:, 1] > before[:, 1]).all()
-
-
-@pytest.mark.parametrize(
-    "name", [n for n, r in RECIPES.items() if "Hkv" in " ".join(r.inputs.values())]
-)
-def test_attention_is_generic_in_heads(name: str) -> None:
-    assert RECIPES[name].static_dims == ("D",)
-
-
-@every_recipe()
-def test_what_has_a_calls_tokens_is_no_weight(name: str) -> None:
-    recipe = RECIPES[name]
-    weights = {n for n in recipe.inputs if recipe.is_weight(n)}
-    matrices = {n for n in recipe.inputs if re.search("weight|bias|lora|alpha", n)}
-    assert weights == {n for n in matrices if recipe.inputs[n]}
 
 
 @pytest.mark.parametrize("text", ["1", "1..Q", "1..2..L", "..L", "-1..L"])

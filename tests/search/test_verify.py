@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
@@ -10,7 +11,7 @@ import pytest
 from handmade import handmade, spec_of
 
 from mirage_kernels.generator.errors import VerifyError
-from mirage_kernels.generator.ir import DType, Graph
+from mirage_kernels.generator.ir import Dim, DType, Graph, Value
 from mirage_kernels.generator.language import (
     Tensor,
     contract,
@@ -23,6 +24,7 @@ from mirage_kernels.generator.language import (
 )
 from mirage_kernels.generator.recipe import Recipe, Shape, catalog, trace
 from mirage_kernels.generator.search.cases import Case, small_cases
+from mirage_kernels.generator.search.gate import Gate
 from mirage_kernels.generator.search.verify import LOG2_WANTED, Prover, log2_chance, prove
 
 SHAPE = Shape("a test", {"K": 72, "N": 40})
@@ -294,3 +296,86 @@ def test_one_more_term_is_noticed_in_every_recipe() -> None:
     more = spec_of({"x": "MK"}, lambda x: sqrt(sum(x * x, "K") + 1))
     with pytest.raises(VerifyError, match="not equal"):
         prove(spec, more, [replace(small_cases(spec)[0], bounded=True)], seed=1)
+
+
+@pytest.fixture(scope="module")
+def recipe() -> Recipe:
+    return catalog()["rms_norm_linear_full"]
+
+
+@pytest.fixture(scope="module")
+def whole(recipe: Recipe) -> Graph:
+    """Return a spec with every option."""
+    return trace(recipe, Shape("a test", {"K": 16, "N": 8}), DType.FP16)
+
+
+def changed(graph: Graph, name: str, **fields: object) -> Graph:
+    """Return the graph with another declaration of one input, or of its type."""
+    node = next(n for n in graph.nodes if n.name == name)
+    type_ = {f: fields.pop(f) for f in ("dims", "dtype") if f in fields}
+    new = replace(node, outs=(Value(name, replace(node.out.type, **type_)),), **fields)
+    return replace(graph, nodes=tuple(new if n is node else n for n in graph.nodes))
+
+
+def refused(spec: Graph, candidate: Graph) -> str:
+    with pytest.raises(VerifyError) as caught:
+        prove(spec, candidate, small_cases(spec), seed=1)
+    return caught.value.sentence
+
+
+def test_another_extent_is_refused(whole: Graph) -> None:
+    """A draw has extents of its own: it does not see those that a kernel would be made for."""
+    assert refused(whole, changed(whole, "norm_weight", dims=(Dim("K", 8),))) == (
+        "its input norm_weight [K=8] is norm_weight [K=16] in the recipe"
+    )
+
+
+@pytest.mark.parametrize("name", ["norm_weight", "bias"])
+def test_another_choice_of_what_may_be_left_out_is_refused(whole: Graph, name: str) -> None:
+    optional = next(n for n in whole.inputs if n.name == name).optional
+    flipped = changed(whole, name, optional=not optional)
+    assert re.search(rf"optional {name} \[", refused(whole, flipped))
+
+
+def test_inputs_in_another_order_are_refused(whole: Graph) -> None:
+    """Both are numbers: the proof alone would give each the other's."""
+    names = {"eps": "weight_offset", "weight_offset": "eps"}
+    nodes = tuple(
+        replace(
+            n,
+            args=tuple(names.get(a, a) for a in n.args),
+            outs=tuple(replace(v, name=names.get(v.name, v.name)) for v in n.outs),
+        )
+        for n in whole.nodes
+    )
+    exchanged = replace(whole, nodes=nodes)
+    for node in whole.inputs:
+        exchanged = changed(exchanged, node.name, optional=node.optional)
+    assert "in the recipe" in refused(whole, exchanged)
+
+
+def test_a_result_that_is_stored_in_another_order_is_refused(whole: Graph) -> None:
+    (name,) = whole.outputs
+    said = refused(whole, changed(whole, name, dims=whole.values[name].type.dims[::-1]))
+    assert said.startswith(f"its result {name} has dims N=8, M<=4096, in the recipe M<=4096, N=8")
+
+
+def test_too_few_inputs_are_refused(whole: Graph) -> None:
+    unused = whole.inputs[-1]
+    fewer = replace(whole, nodes=tuple(n for n in whole.nodes if n is not unused))
+    assert refused(whole, fewer) == f"{len(whole.inputs) - 1} inputs instead of {len(whole.inputs)}"
+
+
+@pytest.mark.parametrize("dtype", [DType.BF16, DType.FP32])
+def test_the_gate_refuses_inputs_that_are_stored_otherwise(
+    recipe: Recipe, whole: Graph, dtype: DType
+) -> None:
+    words = f"its input norm_weight is {dtype.value}, in the recipe fp16"
+    with pytest.raises(VerifyError, match=words):
+        Gate(whole, recipe, DType.FP16).measure(changed(whole, "norm_weight", dtype=dtype))
+
+
+def test_the_gate_refuses_results_that_are_stored_otherwise(recipe: Recipe, whole: Graph) -> None:
+    assert whole.values[whole.outputs[0]].type.dtype is DType.FP32
+    with pytest.raises(VerifyError, match=r"its result \w+ is fp32, not fp16"):
+        Gate(whole, recipe, DType.FP16).measure(whole)

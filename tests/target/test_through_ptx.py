@@ -77,30 +77,26 @@ def error(made: Tensor, exact: Tensor) -> float:
     return float((made.double() - exact).norm() / exact.norm())
 
 
-@pytest.mark.parametrize("tokens", TOKENS)
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_rms_norm_linear_errs_no_more_than_pytorch(call: Call, dtype: str, tokens: int) -> None:
-    x = draw(tokens, 4096, dtype=DTYPES[dtype], seed=1)
-    norm_weight = 1 + 0.1 * draw(4096, dtype=DTYPES[dtype], seed=2)
-    weight = draw(6144, 4096, dtype=DTYPES[dtype], seed=3) / 64
-
-    def unfused(x: Tensor, norm_weight: Tensor, weight: Tensor) -> Tensor:
-        return linear(rms_norm(x, (4096,), norm_weight, EPS), weight)
-
-    exact = unfused(x.double(), norm_weight.double(), weight.double())
-    made = call(f"rms_norm_linear/K4096_N6144_{dtype}", x, norm_weight, weight)
-    assert error(made, exact) <= ERROR_ALLOWED * error(unfused(x, norm_weight, weight), exact)
+Unfused = Callable[..., Tensor]
+UNFUSED: dict[str, Unfused] = {
+    "rms_norm_linear/K4096_N6144": lambda x, norm_weight, weight: linear(
+        rms_norm(x, (4096,), norm_weight, EPS), weight
+    ),
+    "gated_mlp/K4096_N4096": lambda x, gate, up: silu(linear(x, gate)) * linear(x, up),
+}
 
 
 @pytest.mark.parametrize("tokens", TOKENS)
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_gated_mlp_errs_no_more_than_pytorch(call: Call, dtype: str, tokens: int) -> None:
-    x = draw(tokens, 4096, dtype=DTYPES[dtype], seed=1)
-    gate, up = (draw(4096, 4096, dtype=DTYPES[dtype], seed=s) / 64 for s in (2, 3))
-
-    def unfused(x: Tensor, gate: Tensor, up: Tensor) -> Tensor:
-        return silu(linear(x, gate)) * linear(x, up)
-
-    exact = unfused(x.double(), gate.double(), up.double())
-    made = call(f"gated_mlp/K4096_N4096_{dtype}", x, gate, up)
-    assert error(made, exact) <= ERROR_ALLOWED * error(unfused(x, gate, up), exact)
+@pytest.mark.parametrize("name", UNFUSED)
+def test_a_kernel_errs_no_more_than_pytorch(call: Call, name: str, dtype: str, tokens: int) -> None:
+    kind, unfused = DTYPES[dtype], UNFUSED[name]
+    rows = int(name.rpartition("N")[2])
+    weight = draw(rows, 4096, dtype=kind, seed=3) / 64
+    first = draw(rows, 4096, dtype=kind, seed=2) / 64
+    if name.startswith("rms_norm"):
+        first = 1 + 0.1 * draw(4096, dtype=kind, seed=2)
+    inputs = (draw(tokens, 4096, dtype=kind, seed=1), first, weight)
+    exact = unfused(*(t.double() for t in inputs))
+    made = call(f"{name}_{dtype}", *inputs)
+    assert error(made, exact) <= ERROR_ALLOWED * error(unfused(*inputs), exact)

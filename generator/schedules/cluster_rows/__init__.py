@@ -1,8 +1,8 @@
 """Cluster rows: the blocks of a cluster hold a token's row together, for few tokens of long rows.
 
 Where a block holds a whole row, few tokens leave most multiprocessors idle, and each thread waits
-for many loads. On an H200 eight blocks a row take 0.75 of the time at one token of 8192 elements,
-0.85 at 8, 0.92 at 16, and more than one block from 32 tokens on (docs/planning.md).
+for many loads. With x and a residual of 8192 elements, eight blocks a row take 0.87 of the time at
+one token on an H200, 0.86 at 8, and 1.04 at 16; with x alone they take as long (docs/planning.md).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from mirage_kernels.generator.plan.layouts import WARP_LANES
-from mirage_kernels.generator.plan.program import Roles, TileProgram
+from mirage_kernels.generator.plan.program import Do, Layout, Roles, TileProgram
 from mirage_kernels.generator.schedules.loop import ALIGNED_ELEMENTS
 from mirage_kernels.generator.schedules.row_wise import row_model
 from mirage_kernels.generator.schedules.schedule import Knobs, Model, Ranked
@@ -20,8 +20,8 @@ from mirage_kernels.generator.target import Target
 
 WITH_CLUSTERS = ("sm_90a", "sm_100a", "sm_120a")
 BLOCKS, WARPS = (4, 8), (2, 4)  # of a cluster, of a block
-MOST_TOKENS = 16
-LEAST_DEPTH = 8192  # of 4096 elements one block a row is as fast
+MOST_TOKENS = 8
+LEAST_DEPTH, LEAST_READ = 8192, 2  # elements of a row, rows of a token that are read
 START_US = 1.5  # and end
 
 
@@ -44,10 +44,12 @@ def fits(program: TileProgram, on: Target) -> tuple[str, ...]:
     if program.loop:
         return ("it has a loop",)
     depth = program.extents[program.roles.depth]
+    read = sum(s.do is Do.LOAD and s.layout is Layout.LINE for s in program.lines)
     pieces = max(BLOCKS) * ALIGNED_ELEMENTS
     reasons = {
         f"{on.arch} has no clusters": on.arch not in WITH_CLUSTERS,
         "nothing is summed along a row": program.parted,
+        f"it reads {read} row per token, which one block does as fast": read < LEAST_READ,
         f"its rows have {depth} elements, fewer than {LEAST_DEPTH}": depth < LEAST_DEPTH,
         f"{depth} elements a row are no multiple of {pieces}": depth % pieces != 0,
     }

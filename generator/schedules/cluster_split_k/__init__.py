@@ -3,9 +3,10 @@
 Every block of sliced-K reads all of its tokens from L2; from some 64 tokens on that takes longer
 than the weights take from memory. Where two blocks split the depth, each reads half as much. A
 block then has roles instead of equal warps (csrc/tile/cluster_split_k/block.cuh): one warp copies
-boxes, two or three warpgroups multiply, and one computes what concerns tokens alone. The muGraph
-stays as it is: its loop is dealt out to blocks as it is to warps, and the sums meet in a fixed
-order. It is faster than sliced-K above 32 tokens, above 16 where its warpgroups take turns.
+TMA tiles, two or three warpgroups multiply, and one computes what concerns tokens alone. The
+muGraph stays as it is: its loop is partitioned over blocks as it is over warps, and the sums are
+reduced in a fixed order. It is faster than sliced-K above 32 tokens, above 16 where its warpgroups
+take turns.
 """
 
 from __future__ import annotations
@@ -22,13 +23,13 @@ from mirage_kernels.generator.schedules.latency import TOKEN_BYTES, Streaming
 from mirage_kernels.generator.schedules.loop import (
     ALONE_BYTES,
     BARRIER_BYTES,
-    BOX_DEPTH,
     FEW_TOKENS,
     GROUP_ROWS,
     GROUP_WARPS,
     REGISTERS,
     REGISTERS_BESIDE,
     ROW_TILE,
+    TMA_DEPTH,
     TOKEN_TILE,
     Block,
     WarpgroupKnobs,
@@ -43,7 +44,7 @@ GROUPS, MOST_GROUPS = 2, 3  # warpgroups that multiply
 SETS, FEWEST_STAGES_OF_SETS = 2, 6  # steps that have registers of their own; of a ring of so many
 FEW_IN_TURNS = 16  # tokens; up to so many sliced-K is as fast where warpgroups take turns
 FEWEST_STAGES = 3
-MOST_BOX_LINES = 256  # of the copy engine
+MOST_TMA_LINES = 256  # of the copy engine
 MOST_BYTES_IN_FLIGHT = 80 * 1024  # of weights: more was slower
 TOKENS = 32  # what csrc/tile wants a block's tokens to be a multiple of
 
@@ -74,16 +75,16 @@ class ClusterSplitK(WarpgroupKnobs):
         return BLOCKS
 
     def config(self, program: TileProgram) -> dict[str, int]:
-        """Return the knobs; of steps warpgroups, turns, boxes, and sets of registers."""
+        """Return the knobs; of steps warpgroups, turns, TMA tiles, and sets of registers."""
         block, rows = SplitBlock(program), self.rows
         steps = {"groups": self.groups, "turns": block.turns(rows)}
-        steps |= {"tma_tiles": block.boxes(rows), "sets": block.sets(self)}
+        steps |= {"tma_tiles": block.tma_tiles(rows), "sets": block.sets(self)}
         return super().config(program) | steps
 
     @property
     def step_depth(self) -> int:
         """Return how much of the contracted dim one pass of the loop takes."""
-        return BLOCKS * BOX_DEPTH
+        return BLOCKS * TMA_DEPTH
 
 
 @dataclass(frozen=True)
@@ -148,15 +149,15 @@ class SplitBlock(Block):
         So that one reads while the other has the tensor cores, if all rows are one tile; with more
         of them a tile each is faster (96: measured).
         """
-        step = BLOCKS * BOX_DEPTH * GROUPS
+        step = BLOCKS * TMA_DEPTH * GROUPS
         return GROUPS if rows <= GROUP_ROWS and self.depth % step == 0 else 1
 
-    def boxes(self, rows: int) -> int:
-        """Return the boxes of a step.
+    def tma_tiles(self, rows: int) -> int:
+        """Return the TMA tiles of a step.
 
         Turns are of two, 12.0 us against 12.6 (64 rows); shared steps are faster with one.
         """
-        even = self.depth % (2 * BLOCKS * BOX_DEPTH * GROUPS) == 0
+        even = self.depth % (2 * BLOCKS * TMA_DEPTH * GROUPS) == 0
         return 2 if self.turns(rows) > 1 and even else 1
 
     def own_rows(self, knobs: ClusterSplitK) -> int:
@@ -178,7 +179,7 @@ class SplitBlock(Block):
 
     def _operands(self, knobs: ClusterSplitK) -> int:
         """Return the registers of a step's rows that are computed with."""
-        return self.computed_rows * self.tiles(knobs) * BOX_DEPTH // 4
+        return self.computed_rows * self.tiles(knobs) * TMA_DEPTH // 4
 
     def registers(self, knobs: ClusterSplitK) -> int:
         """Return the registers of a thread that multiplies: sums, rows in registers, the rest."""
@@ -205,14 +206,14 @@ class SplitBlock(Block):
         return sums + self.sums[Layout.TOKEN_SUMS] * knobs.tokens * 4
 
     def ring_bytes(self, knobs: ClusterSplitK) -> int:
-        """Return what the boxes of all stages take."""
+        """Return what the TMA tiles of all stages take."""
         lines = self.loads[Layout.ROWS] * knobs.rows + knobs.tokens
-        return knobs.stages * self.boxes(knobs.rows) * lines * BOX_DEPTH * 2
+        return knobs.stages * self.tma_tiles(knobs.rows) * lines * TMA_DEPTH * 2
 
     def shared_bytes(self, knobs: ClusterSplitK) -> int:
         """Return the shared memory of one block."""
         lines = (self._columns(knobs) - 1) * self.own_rows(knobs) + self.tiles(knobs) * GROUP_ROWS
-        overrun = (lines - knobs.rows) * BOX_DEPTH * 2
+        overrun = (lines - knobs.rows) * TMA_DEPTH * 2
         rest = -(-overrun // 1024) * 1024 + self.loads[Layout.DEPTH] * self.depth // BLOCKS * 2
         rest += self.meeting_bytes(knobs) + (3 * knobs.stages + 2) * BARRIER_BYTES
         return max(ALONE_BYTES, self.ring_bytes(knobs) + rest)
@@ -253,13 +254,13 @@ def _by_stages(program: TileProgram, rows: int, tokens: int, on: Target) -> Iter
     if GROUPS < -(-rows // GROUP_ROWS) <= MOST_GROUPS:
         groups = MOST_GROUPS
     least = ClusterSplitK(tokens, rows, FEWEST_STAGES, groups)
-    if block.depth % (BLOCKS * BOX_DEPTH) or rows > MOST_BOX_LINES:
+    if block.depth % (BLOCKS * TMA_DEPTH) or rows > MOST_TMA_LINES:
         return
     if block.registers(least) > block.most_registers(least):
         return
-    turns, boxes = block.turns(rows), block.boxes(rows)
-    step = boxes * block.loads[Layout.ROWS] * rows * BOX_DEPTH * 2
-    deepest = max(FEWEST_STAGES * turns // boxes, MOST_BYTES_IN_FLIGHT // step)
+    turns, tiles = block.turns(rows), block.tma_tiles(rows)
+    step = tiles * block.loads[Layout.ROWS] * rows * TMA_DEPTH * 2
+    deepest = max(FEWEST_STAGES * turns // tiles, MOST_BYTES_IN_FLIGHT // step)
     for stages in range(deepest // turns * turns, FEWEST_STAGES - 1, -turns):
         knobs = replace(least, stages=stages)
         if block.shared_bytes(knobs) <= on.shared_bytes:
@@ -271,7 +272,7 @@ def predict(program: TileProgram, on: Target) -> Model:
     work, block = Streaming(program.streamed, on), SplitBlock(program)
     products = sum(s.do is Do.CONTRACT for s in program.loop)
     step_cycles = COMPUTED_CYCLES if block.computed_rows else STEP_CYCLES
-    steps = products * block.depth / (BLOCKS * BOX_DEPTH)
+    steps = products * block.depth / (BLOCKS * TMA_DEPTH)
 
     def model(knobs: ClusterSplitK, tokens: int) -> float:
         taken = work.weights_us(knobs) + work.tokens_us(knobs, TOKEN_BYTES)

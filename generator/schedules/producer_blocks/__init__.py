@@ -32,7 +32,7 @@ WHERE_MEASURED = ("sm_90a",)
 FEWEST_DEPTH, FEWEST_ROWS = 2048, 2 * ROW_TILE
 MOST_PRODUCERS = 32  # of a tile of tokens: a lane waits for each
 PAIR = 2  # producers that share a tile and split the depth, each of which finishes half of its rows
-STAMP_BYTES = 16  # of a producer, behind its ring (csrc/tile/apart.cuh)
+TAG_BYTES = 16  # of a producer, behind its ring (csrc/tile/producer_blocks/intermediate.cuh)
 MOST_PAIRED_ROWS = 112  # the N side of the vocabulary's largest product
 RECEIVERS = 4  # warps of a consumer that receive what such producers leave
 

@@ -26,13 +26,13 @@ from mirage_kernels.generator.schedules.loop import (
     ALIGNED_ELEMENTS,
     ALONE_BYTES,
     BARRIER_BYTES,
-    BOX_DEPTH,
     FEW_TOKENS,
     GROUP_ROWS,
     GROUP_WARPS,
     REGISTERS,
     REGISTERS_BESIDE,
     ROW_TILE,
+    TMA_DEPTH,
     TOKEN_TILE,
     Block,
     Producers,
@@ -45,7 +45,7 @@ from mirage_kernels.generator.schedules.loop import (
 from mirage_kernels.generator.schedules.producer_blocks import (
     PAIR,
     RECEIVERS,
-    STAMP_BYTES,
+    TAG_BYTES,
     producer_tiles,
 )
 from mirage_kernels.generator.schedules.prologue import has_prologue, main_program
@@ -53,7 +53,8 @@ from mirage_kernels.generator.schedules.row_wise import row_wise_knobs, whole_ro
 from mirage_kernels.generator.schedules.schedule import Model, Ranked
 from mirage_kernels.generator.target import Target
 
-BOXES = 2  # of a step: 128 contracted elements; one box was 5 % slower, four no faster
+STEP_TILES = 2  # TMA tiles of a step along the depth; one was 5 % slower, four no faster
+STEP_DEPTH = STEP_TILES * TMA_DEPTH
 MOST_ROWS = 112  # that a block finishes; the N side of the vocabulary's largest product
 MOST_ROWS_IN_TURNS = 128  # of all weights; with more, steps are long enough for one warpgroup
 FEW_FOR_BARRIERS = 32  # tokens, where two warpgroups take turns
@@ -61,7 +62,7 @@ OCTET = 8  # rows of which a lane has sums
 STORED = (DType.FP16, DType.BF16)  # what products take
 SUMS_BYTES = GROUP_WARPS * WARP_LANES * 16  # of a warpgroup, of an octet
 
-FEW_TO_HOLD = 16  # tokens; up to so many sliced-K is as fast
+FEW_FOR_SLICED_K = 16  # tokens; up to so many sliced-K is as fast
 FEW_IN_EVERY_BLOCK = 8  # the same of tokens that are made (16 in a prologue 11.8 us, else 12.9)
 FEWEST_OF_SEVERAL = 48  # rows of one of several products: smaller ones read tokens too often
 MOST_BYTES_IN_FLIGHT = 96 * 1024  # of weights
@@ -74,12 +75,15 @@ MOST_REGISTERS = 255  # of a thread
 
 START_US = 1.5  # and end
 IN_FLIGHT = 24 * 1024  # of weights, by multiprocessor: fewer bytes wait for their latency
-BOX_TOKEN_BYTES = 115.0  # the same by boxes for tokens that are held in registers
+TMA_TOKEN_BYTES = 115.0  # the same by TMA tiles for tokens that are held in registers
 STEP_CYCLES = 250.0  # per 64 elements of the depth
 # Per element of the depth, where vectors along it are computed: by blocks alone, in pairs.
 VECTOR_CYCLES, PAIRED_VECTOR_CYCLES = 0.5, 1.8
 PAIRED_ROW_US = 0.012  # of register operands in pairs: sums cross, beside no producers
-INNER_US, INNER_CYCLES = 1.0, 2.4  # what held tokens pay for totals of inner lines, per element
+INNER_US, INNER_CYCLES = (
+    1.0,
+    2.4,
+)  # of totals of inner lines, per element
 PROLOGUE_US = 1.3  # what a prologue kernel adds, beside its warps
 
 
@@ -94,14 +98,14 @@ class RegisterOperand(WarpgroupKnobs):
     stages: int
     groups: int = 1  # warpgroups that take turns at steps
     blocks: int = 1  # of a cluster, which split the depth
-    barriers: int = 1  # of a step: one, or one for each of its boxes
+    barriers: int = 1  # of a step: one, or one for each of its TMA tiles
     prologue_warps: int = 0  # of a token's block in a prologue kernel, which makes tokens; 0: none
     producers: Producers | None = None
 
     @property
     def step_depth(self) -> int:
         """Return how much of the contracted dim one pass of the loop takes."""
-        return self.blocks * self.groups * BOXES * BOX_DEPTH
+        return self.blocks * self.groups * STEP_DEPTH
 
     @property
     def producer_knobs(self) -> RegisterOperand:
@@ -116,11 +120,11 @@ def can_run(program: TileProgram) -> bool:
     if program.lines or not program.loop or len(program.roles.inner) > 1:
         return False
     loaded = {s.out: s.layout for s in program.loads}
-    held = list(loaded.values())
-    if held.count(Layout.TOKENS) != 1 or held.count(Layout.INNER) > 1:
+    layouts = list(loaded.values())
+    if layouts.count(Layout.TOKENS) != 1 or layouts.count(Layout.INNER) > 1:
         return False
     computed = [s for s in program.loop if s.do is not Do.LOAD]
-    if any(s.do is not Do.CONTRACT for s in computed) and Layout.INNER in held:
+    if any(s.do is not Do.CONTRACT for s in computed) and Layout.INNER in layouts:
         return False
     tokens = {s.out for s in program.loop if s.layout is Layout.TOKENS and s.dtype in STORED}
     alone = (Layout.TOKENS, Layout.TOKEN_SUMS, Layout.DEPTH)  # computed of tokens, or of the depth
@@ -156,10 +160,10 @@ class RegisterBlock(Block):
         0.1 us more where two warpgroups take turns at 32 tokens, and 0.05 to 0.3 with a norm.
         """
         turns = rows * self.loads[Layout.ROWS] + self.inner_lines <= MOST_ROWS_IN_TURNS
-        even = self.depth % (2 * blocks * BOXES * BOX_DEPTH) == 0
+        even = self.depth % (2 * blocks * STEP_DEPTH) == 0
         groups = 2 if turns and even and rows % (2 * blocks * OCTET) == 0 else 1
         slow = tokens > FEW_FOR_BARRIERS or groups == 1
-        barriers = BOXES if slow and not self.mapped else 1
+        barriers = STEP_TILES if slow and not self.mapped else 1
         return RegisterOperand(tokens, rows, 0, groups, blocks, barriers)
 
     @cached_property
@@ -175,8 +179,8 @@ class RegisterBlock(Block):
     def registers(self, knobs: RegisterOperand) -> int:
         """Return the registers of a thread that multiplies: its sums, tokens, the rest."""
         sums = (self.sums[Layout.ACCUM] * knobs.rows + self.inner_lines) // 2
-        operands = (1 + self.mapped) * BOXES * BOX_DEPTH // 4
-        vectors = self.loads[Layout.DEPTH] * BOXES * BOX_DEPTH // 8
+        operands = (1 + self.mapped) * STEP_DEPTH // 4
+        vectors = self.loads[Layout.DEPTH] * STEP_DEPTH // 8
         return sums + operands + vectors + REGISTERS_BESIDE
 
     def meeting_bytes(self, knobs: RegisterOperand) -> int:
@@ -190,9 +194,9 @@ class RegisterBlock(Block):
         return self.sums[Layout.ACCUM] * sums + leaving
 
     def ring_bytes(self, knobs: RegisterOperand) -> int:
-        """Return what the boxes of all stages take."""
+        """Return what the TMA tiles of all stages take."""
         lines = self.loads[Layout.ROWS] * knobs.rows + self.inner_lines + knobs.tokens
-        return knobs.stages * BOXES * lines * BOX_DEPTH * 2
+        return knobs.stages * STEP_TILES * lines * TMA_DEPTH * 2
 
     def shared_bytes(self, knobs: RegisterOperand) -> int:
         """Return the shared memory of one block."""
@@ -225,7 +229,7 @@ def fits(program: TileProgram, on: Target) -> tuple[str, ...]:
 
 def choose(program: TileProgram, tokens: int, on: Target) -> RegisterOperand | None:
     """Return the knobs for a bucket, None where such blocks cannot serve or others are better."""
-    most, prologue = FEW_TO_HOLD, has_prologue(program, on)
+    most, prologue = FEW_FOR_SLICED_K, has_prologue(program, on)
     if prologue:
         most, program = FEW_IN_EVERY_BLOCK, main_program(program)
     block = RegisterBlock.of(program)
@@ -281,7 +285,7 @@ def deepest(block: RegisterBlock, knobs: RegisterOperand, on: Target) -> Registe
     """Return the knobs with as many stages as pay; None where such blocks cannot serve."""
     finished = max(knobs.rows // knobs.blocks, block.inner_lines)
     whole = block.depth % knobs.step_depth == 0
-    steps = block.depth // (knobs.blocks * BOXES * BOX_DEPTH)
+    steps = block.depth // (knobs.blocks * STEP_DEPTH)
     if not whole or knobs.tokens % ROW_TILE or knobs.tokens > GROUP_ROWS or steps < FEWEST_STEPS:
         return None
     small = product_rows(knobs.rows) < min(knobs.rows, FEWEST_OF_SEVERAL)
@@ -289,7 +293,7 @@ def deepest(block: RegisterBlock, knobs: RegisterOperand, on: Target) -> Registe
         return None
     if block.registers(knobs) > block.most_registers(knobs):
         return None
-    step = BOXES * block.loads[Layout.ROWS] * knobs.rows * BOX_DEPTH * 2
+    step = STEP_TILES * block.loads[Layout.ROWS] * knobs.rows * TMA_DEPTH * 2
     ring = block.ring_bytes(replace(knobs, stages=1))
     most = max(FEWEST_STAGES, min(MOST_BYTES_IN_FLIGHT // step, MOST_RING_BYTES // ring))
     # 13.9 us with two stages of a pair, 11.2 with four (4096 -> 4096); of 160 rows 45.0 with two,
@@ -335,7 +339,7 @@ def paired_producers(program: TileProgram, tokens: int, on: Target) -> Producers
     if (made := program.producers) is None or not can_run(made):
         return None
     block, tiles = RegisterBlock.of(made), producer_tiles(program, tokens, on, paired=True)
-    steps = block.depth // (PAIR * BOXES * BOX_DEPTH)
+    steps = block.depth // (PAIR * STEP_DEPTH)
     if not tiles or steps < FEWEST_STEPS:
         return None
     knobs = replace(block.sized(*tiles[0], PAIR), barriers=1)
@@ -343,7 +347,7 @@ def paired_producers(program: TileProgram, tokens: int, on: Target) -> Producers
         knobs = replace(knobs, groups=1)
     stages = range(2 * knobs.groups, steps + 1, knobs.groups)
     tried = (replace(knobs, stages=s) for s in reversed(stages))
-    ring = next((k for k in tried if block.fits(k, on.shared_bytes - STAMP_BYTES)), None)
+    ring = next((k for k in tried if block.fits(k, on.shared_bytes - TAG_BYTES)), None)
     if ring is None or block.depth % knobs.step_depth:
         return None
     return Producers(knobs.rows // PAIR, knobs.tokens, ring.stages, knobs.groups)
@@ -368,10 +372,10 @@ def _model(program: TileProgram, on: Target) -> Model:
     products = sum(s.do is Do.CONTRACT for s in work.program.loop)
 
     def model(knobs: RegisterOperand, tokens: int) -> float:
-        step = work.read_bytes(knobs, rows=True) * BOXES * BOX_DEPTH * knobs.blocks / work.depth
+        step = work.read_bytes(knobs, rows=True) * STEP_DEPTH * knobs.blocks / work.depth
         taken = work.weights_us(knobs, min(1.0, (knobs.stages - 1) * step / IN_FLIGHT))
-        taken += work.tokens_us(knobs, BOX_TOKEN_BYTES)
-        steps = work.depth / (knobs.blocks * BOX_DEPTH)
+        taken += work.tokens_us(knobs, TMA_TOKEN_BYTES)
+        steps = work.depth / (knobs.blocks * TMA_DEPTH)
         share = knobs.rows / (4 * ROW_TILE) / knobs.groups  # of a group, in products of 64 lines
         cycles = products * steps * share * STEP_CYCLES
         streamed = START_US + work.warpgroups_us(knobs, taken, cycles)

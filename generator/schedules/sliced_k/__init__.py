@@ -45,7 +45,7 @@ from mirage_kernels.generator.schedules.loop import (
     row_tiles,
     rows_for,
 )
-from mirage_kernels.generator.schedules.producer_blocks import STAMP_BYTES, producer_tiles
+from mirage_kernels.generator.schedules.producer_blocks import TAG_BYTES, producer_tiles
 from mirage_kernels.generator.schedules.schedule import Model, Ranked
 from mirage_kernels.generator.target import Target
 
@@ -305,7 +305,7 @@ def _with_producers(program: TileProgram, knobs: SlicedK, on: Target) -> Iterato
         few = replace(knobs, producers=Producers(*tile, 2))
         steps = ceil(block.depth / few.producer_knobs.step_depth)
         tried = [replace(knobs, producers=Producers(*tile, n)) for n in range(2, steps + 2)]
-        limit = on.shared_bytes - STAMP_BYTES
+        limit = on.shared_bytes - TAG_BYTES
         yield [k for k in tried if block.shared_bytes(k.producer_knobs) <= limit][-1]
 
 

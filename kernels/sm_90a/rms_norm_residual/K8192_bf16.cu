@@ -8,9 +8,9 @@ namespace mirage::generated {
 namespace {
 
 MIRAGE_SHAPE(__nv_bfloat16, K = 8192)
-using UpTo16M = ClusterRows<Shape, Warps<2>, Blocks<8>>;
+using UpTo8M = ClusterRows<Shape, Warps<2>, Blocks<8>>;
 using AnyM = RowWise<Shape, Warps<8>>;
-using Variants = Kernels<UpTo<16, UpTo16M>, Any<AnyM>>;
+using Variants = Kernels<UpTo<8, UpTo8M>, Any<AnyM>>;
 
 }  // namespace
 

@@ -1,4 +1,4 @@
-"""Register-operand wgmma: which programs it carries, and what fits."""
+"""Cluster split-K and register-operand wgmma: which programs they carry, and what fits."""
 
 from __future__ import annotations
 
@@ -10,10 +10,16 @@ import pytest
 
 from mirage_kernels.generator.ir import Dim, Graph
 from mirage_kernels.generator.plan.lower import tile_program
-from mirage_kernels.generator.plan.program import Layout, TileProgram
+from mirage_kernels.generator.plan.program import Do, Layout, TileProgram
 from mirage_kernels.generator.recipe import Shape
 from mirage_kernels.generator.records.record import load_record
 from mirage_kernels.generator.schedules.choose import programs_of, variants
+from mirage_kernels.generator.schedules.cluster_split_k import (
+    ClusterSplitK,
+    SplitBlock,
+    candidates,
+    split,
+)
 from mirage_kernels.generator.schedules.register_operand import (
     MOST_ROWS,
     RegisterBlock,
@@ -25,6 +31,83 @@ from mirage_kernels.generator.schedules.register_operand import (
 )
 from mirage_kernels.generator.target import target
 
+
+def program(fused: Fused, *, k: int = 4096, n: int = 6144, scales: str = "w") -> TileProgram:
+    return tile_program("mine", fused(scales, shape=Shape("a test", {"K": k, "N": n})))
+
+
+@pytest.mark.parametrize(("k", "n"), [(4096, 6144), (4096, 4096), (8192, 10240), (3584, 4608)])
+def test_only_many_tokens_are_split_and_fill_one_wave(fused: Fused, k: int, n: int) -> None:
+    made = [v.knobs for v in variants(program(fused, k=k, n=n), ON)]
+    takes_turns = n == 4096
+    assert {knobs.tokens: knobs.blocks for knobs in made} == {
+        **{8: 1, 16: 1, 32: 2 if takes_turns else 1, 64: 2}
+    }
+    assert -(-n // made[-1].rows) * made[-1].blocks <= ON.multiprocessors
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "sm_86", "sm_89", "sm_100a", "sm_120a"])
+def test_what_has_no_warpgroup_products_is_not_split(fused: Fused, arch: str) -> None:
+    assert {v.knobs.blocks for v in variants(program(fused), target(arch))} == {1}
+
+
+@pytest.mark.parametrize("k", [64, 72, 4032, 4160])
+def test_a_depth_of_no_whole_boxes_for_both_blocks_is_not_split(fused: Fused, k: int) -> None:
+    assert {v.knobs.blocks for v in variants(program(fused, k=k), ON)} == {1}
+
+
+def test_every_statement_has_a_role_and_scaled_weights_are_computed_where_they_are_multiplied(
+    fused: Fused,
+) -> None:
+    whole = program(fused)
+    made = split(whole)
+    assert made is not None
+    assert [s.do for s in made.prepared] == [Do.MAP, Do.SUM]
+    assert [s.do for s in made.multiplied] == [Do.MAP, Do.CONTRACT]
+    assert made.rewritten == ""
+    assert {*made.prepared, *made.multiplied} == {*whole.loop} - {*whole.loads}
+
+
+def test_scaled_tokens_are_computed_once_and_replace_the_tokens(fused: Fused) -> None:
+    whole = program(fused, scales="x")
+    made = split(whole)
+    assert made is not None
+    assert [s.do for s in made.multiplied] == [Do.CONTRACT]
+    assert made.rewritten in {s.out for s in made.prepared}
+    assert made.multiplied[0].args[1] == made.rewritten
+    assert {*made.prepared, *made.multiplied} == {*whole.loop} - {*whole.loads}
+
+
+def test_three_warpgroups_have_a_tile_each_of_more_than_128_rows(fused: Fused) -> None:
+    whole = program(fused)
+    block = SplitBlock(whole)
+    knobs = {k.rows: k for k in candidates(whole, 64, ON)}
+    sizes = {rows: (k.groups, block.turns(rows), block.tiles(k)) for rows, k in knobs.items()}
+    assert [sizes[rows] for rows in (64, 96, 128)] == [(2, 2, 1), (2, 1, 1), (2, 1, 1)]
+    assert {sizes[rows] for rows in (144, 160, 192)} == {(3, 1, 1)}
+    assert sizes[208] == (2, 1, 2)
+    assert block.own_rows(knobs[160]) == 56  # and the last one 48
+    chosen = variants(program(fused, k=8192, n=10240), ON)[-1].knobs
+    assert (chosen.rows, chosen.warps) == (160, 12)
+
+
+def test_two_steps_are_in_registers_where_they_and_the_ring_have_room(fused: Fused) -> None:
+    block = SplitBlock(program(fused))
+    sizes = [(96, 6), (96, 4), (64, 8), (208, 6)]  # few stages, turns, two tiles
+    assert [block.sets(ClusterSplitK(64, *size)) for size in sizes] == [2, 1, 1, 1]
+
+
+def test_the_ring_and_what_meets_beside_it_fit(fused: Fused) -> None:
+    whole = program(fused)
+    block = SplitBlock(whole)
+    made = [*candidates(whole, 64, ON)]
+    assert max(knobs.rows for knobs in made) <= 256  # lines of a box
+    for knobs in made:
+        assert knobs.stages % block.turns(knobs.rows) == 0
+        assert block.shared_bytes(knobs) <= ON.shared_bytes
+        assert block.shared_bytes(knobs) >= block.ring_bytes(knobs) + block.meeting_bytes(knobs)
+
+
 Fused = Callable[..., Graph]
 ON = target("sm_90a")
 KERNELS = Path(__file__).resolve().parents[2] / "kernels" / "sm_90a"
@@ -32,7 +115,7 @@ GATED = ["gated_mlp/K4096_N4096_fp16", "gated_mlp/K4096_N14336_bf16"]
 LORA = ["lora_linear/K4096_N4096_R16_fp16", "lora_linear/K4096_N4096_R64_bf16"]
 
 
-def program(name: str) -> TileProgram:
+def recorded(name: str) -> TileProgram:
     record = load_record(KERNELS / f"{name}.json")
     return programs_of(record.recipe, record.graph, record.arch)[0]
 
@@ -43,7 +126,7 @@ def scaled(fused: Fused, k: int, n: int) -> TileProgram:
 
 @pytest.mark.parametrize("name", GATED)
 def test_more_than_16_tokens_are_held_where_weights_are_taken_as_they_lie(name: str) -> None:
-    made = program(name)
+    made = recorded(name)
     found = {v.knobs.tokens: v.knobs for v in variants(made, ON)}
     few, many = ("sliced_k",) * 2, ("register_operand",) * 2
     assert [found[m].schedule for m in (8, 16, 32, 64)] == [*few, *many]
@@ -53,7 +136,7 @@ def test_more_than_16_tokens_are_held_where_weights_are_taken_as_they_lie(name: 
 
 @pytest.mark.parametrize("name", LORA)
 def test_where_other_blocks_compute_totals_pairs_hold_tokens(name: str) -> None:
-    found = {v.knobs.tokens: (v.schedule, v.knobs.blocks) for v in variants(program(name), ON)}
+    found = {v.knobs.tokens: (v.schedule, v.knobs.blocks) for v in variants(recorded(name), ON)}
     assert found == {
         **dict.fromkeys((8, 16), ("sliced_k", 1)),
         **dict.fromkeys((32, 64), ("register_operand", 2)),
@@ -61,17 +144,17 @@ def test_where_other_blocks_compute_totals_pairs_hold_tokens(name: str) -> None:
 
 
 def test_a_single_producer_leaves_no_pairs() -> None:
-    made = program(LORA[0])
+    made = recorded(LORA[0])
     assert in_pairs(made, 64, ON) is not None
     assert in_pairs(made, 64, replace(ON, multiprocessors=129)) is None
 
 
 def test_the_last_pair_has_rows_for_both_blocks() -> None:
-    made = program(LORA[0])
+    made = recorded(LORA[0])
     for rows, pair in ((4096, 64), (4096 - 16, 64), (4096 - 40, 0)):
         found = in_pairs(_with_rows(made, rows), 64, ON)
         assert (found.rows if found else 0) == pair
-    assert in_pairs(program(GATED[0]), 64, ON) is None  # two weights
+    assert in_pairs(recorded(GATED[0]), 64, ON) is None  # two weights
 
 
 def _with_rows(made: TileProgram, rows: int) -> TileProgram:
@@ -100,7 +183,7 @@ def test_weights_that_are_computed_with_are_not_for_this_plan(fused: Fused) -> N
 
 
 def test_a_ring_of_pairs_has_two_turns() -> None:
-    block = RegisterBlock.of(program(GATED[0]))
+    block = RegisterBlock.of(recorded(GATED[0]))
     knobs = block.sized(64, 64, 2)
     made = deepest(block, knobs, ON)
     assert made == replace(knobs, stages=2 * knobs.groups)
@@ -108,7 +191,7 @@ def test_a_ring_of_pairs_has_two_turns() -> None:
 
 
 def test_sums_vectors_and_barriers_lie_beside_the_ring(fused: Fused) -> None:
-    block = RegisterBlock.of(program(GATED[0]))
+    block = RegisterBlock.of(recorded(GATED[0]))
     alone, pair = (replace(block.sized(64, 64, n), stages=4) for n in (1, 2))
     sums = 2 * 32 * 64 * 4 * 2  # products, rows of a block, tokens, fp32, warpgroups that send
     assert block.shared_bytes(pair) - block.shared_bytes(alone) == sums
@@ -137,7 +220,7 @@ def test_pairs_hold_scaled_tokens_where_there_are_many(
 def test_more_rows_than_one_product_takes_are_equal_parts() -> None:
     sides = {rows: product_rows(rows) for rows in (64, 112, 128, 160, 192, 208)}
     assert sides == {64: 64, 112: 112, 128: 64, 160: 80, 192: 96, 208: 16}
-    block = RegisterBlock.of(program(LORA[0]))
+    block = RegisterBlock.of(recorded(LORA[0]))
     assert deepest(block, block.sized(208, 64, 2), ON) is None
 
 
@@ -146,14 +229,14 @@ def test_more_rows_than_one_product_takes_are_equal_parts() -> None:
     [*((GATED[0], a) for a in ("sm_80", "sm_100a")), ("lora_linear/K256_N4096_R16_fp16", "sm_90a")],
 )
 def test_elsewhere_and_with_a_short_depth_nothing_is_held(name: str, arch: str) -> None:
-    found = {v.schedule for v in variants(program(name), target(arch))}
+    found = {v.schedule for v in variants(recorded(name), target(arch))}
     assert "register_operand" not in found
 
 
 @pytest.mark.parametrize("name", [GATED[0], LORA[1]])
 @pytest.mark.parametrize("tokens", [16, 64])
 def test_what_meets_fits_where_the_ring_was(name: str, tokens: int) -> None:
-    block = RegisterBlock.of(program(name))
+    block = RegisterBlock.of(recorded(name))
     fitting = [
         made
         for rows in range(16, 2 * MOST_ROWS, 16)
@@ -168,7 +251,7 @@ def test_what_meets_fits_where_the_ring_was(name: str, tokens: int) -> None:
 
 
 def test_short_steps_have_two_warpgroups_and_slow_ones_barriers_of_their_own() -> None:
-    block = RegisterBlock.of(program(GATED[0]))
+    block = RegisterBlock.of(recorded(GATED[0]))
 
     def groups(made: RegisterOperand) -> tuple[int, int]:
         return made.groups, made.barriers
