@@ -12,8 +12,11 @@ import pytest
 
 from mirage_kernels.generator.errors import FileError, MirageError
 from mirage_kernels.generator.frontend.mirage.builder import KernelGraph
-from mirage_kernels.generator.frontend.mirage.checkpoints import checkpoint_text, read_checkpoint
-from mirage_kernels.generator.frontend.mirage.schema import OP_TYPES
+from mirage_kernels.generator.frontend.mirage.checkpoints import (
+    OP_TYPES,
+    checkpoint_text,
+    read_checkpoint,
+)
 from mirage_kernels.generator.frontend.mirage.verification import parsed
 from mirage_kernels.generator.frontend.positional.ops import POSITIONAL
 

@@ -22,8 +22,7 @@ from mirage_kernels.generator.frontend.positional.dims import (
 )
 from mirage_kernels.generator.frontend.positional.ops import lowered
 from mirage_kernels.generator.frontend.positional.program import Program
-from mirage_kernels.generator.frontend.positional.shapes import cut_dims
-from mirage_kernels.generator.frontend.positional.steps import AXES, NOWHERE, Frame, Step
+from mirage_kernels.generator.frontend.positional.steps import AXES, NOWHERE, Frame, Step, cut_dims
 from mirage_kernels.generator.ir import (
     Axis,
     Builder,

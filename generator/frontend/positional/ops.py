@@ -12,7 +12,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from mirage_kernels.generator.errors import GraphError
-from mirage_kernels.generator.frontend.positional import shapes
 from mirage_kernels.generator.frontend.positional.dims import (
     LOOP,
     Cut,
@@ -21,7 +20,18 @@ from mirage_kernels.generator.frontend.positional.dims import (
     Tile,
     only_values,
 )
-from mirage_kernels.generator.frontend.positional.steps import Extents, Frame, Step
+from mirage_kernels.generator.frontend.positional.steps import (
+    Extents,
+    Frame,
+    ShapeRule,
+    Step,
+    accum,
+    check_extents,
+    concat,
+    elementwise,
+    matmul,
+    reduction,
+)
 from mirage_kernels.generator.ir import OPS, Kind
 
 Lowering = Callable[[Scope, Step, Sequence[Tile]], list[Tile]]
@@ -36,7 +46,7 @@ class Op:
     """
 
     arity: int
-    extents: shapes.ShapeRule
+    extents: ShapeRule
     lower: Lowering
     numbers: int = 0
     results: int = 1
@@ -62,7 +72,7 @@ def result_extents(step: Step, args: Sequence[Extents], frame: Frame | None) -> 
         raise GraphError(f"{step.op} takes {op.numbers} numbers, not {len(step.numbers)}")
     if op.over_dim and not 0 <= step.dim < len(args[0]):
         raise GraphError(f"{step.op} over dim {step.dim}: the tensor has the dims {list(args[0])}")
-    found = shapes.check_extents(op.extents(step, args, frame), f"the result of {step.op}")
+    found = check_extents(op.extents(step, args, frame), f"the result of {step.op}")
     return [found] * op.results
 
 
@@ -287,16 +297,16 @@ ELEMENTWISE = {
     if op.kind is Kind.ELEMENTWISE and op.name not in _MASKING
 }
 POSITIONAL: dict[str, Op] = {
-    **{name: Op(n, shapes.elementwise, _elementwise) for name, n in ELEMENTWISE.items()},
-    "exp": Op(1, shapes.elementwise, _exp, special=True),
-    "mul_scalar": Op(1, shapes.elementwise, _mul_scalar, numbers=1),
-    "clamp": Op(1, shapes.elementwise, _clamp, numbers=2),
-    "matmul": Op(2, shapes.matmul, _matmul, special=True),
-    "reduction": Op(1, shapes.reduction, _reduction, over_dim=True),
-    "rms_norm": Op(1, shapes.elementwise, _rms_norm, over_dim=True),
-    "reduction_max": Op(1, shapes.reduction, _reduction_max, results=2, over_dim=True, block=True),
-    "accum": Op(1, shapes.accum, _accum, block=True),
-    "accum_rescale": Op(2, shapes.accum, _accum_rescale, block=True, special=True),
-    "accum_max": Op(1, shapes.elementwise, _accum_max, block=True, special=True),
-    "concat": Op(2, shapes.concat, _concat, over_dim=True, block=True),
+    **{name: Op(n, elementwise, _elementwise) for name, n in ELEMENTWISE.items()},
+    "exp": Op(1, elementwise, _exp, special=True),
+    "mul_scalar": Op(1, elementwise, _mul_scalar, numbers=1),
+    "clamp": Op(1, elementwise, _clamp, numbers=2),
+    "matmul": Op(2, matmul, _matmul, special=True),
+    "reduction": Op(1, reduction, _reduction, over_dim=True),
+    "rms_norm": Op(1, elementwise, _rms_norm, over_dim=True),
+    "reduction_max": Op(1, reduction, _reduction_max, results=2, over_dim=True, block=True),
+    "accum": Op(1, accum, _accum, block=True),
+    "accum_rescale": Op(2, accum, _accum_rescale, block=True, special=True),
+    "accum_max": Op(1, elementwise, _accum_max, block=True, special=True),
+    "concat": Op(2, concat, _concat, over_dim=True, block=True),
 }
