@@ -133,33 +133,27 @@ def _axis_counts(griddims: Sequence[Three] | None, axes: int) -> Iterator[tuple[
 
 
 def maps_fit(found: Lowered, wanted: Options) -> bool:
-    """Say whether every block graph cuts its tensors as the wanted maps say."""
+    """Say whether every block graph cuts its tensors as wanted, x, y and z in any order."""
     graph = found.graph
     named = (*(n.name for n in graph.inputs), *graph.outputs)
     layouts: dict[str, Layout] = {
         name: tuple((d,) for d in v.type.names) for name, v in graph.values.items()
     }
     layouts |= dict(zip(named, (*found.inputs, *found.outputs), strict=True))
-    return all(
-        _cuts_fit(inner, layouts[name], wanted)
-        for node in graph.blocks
-        if node.body is not None
-        for inner, name in zip(
-            node.body.of("input", "output"), (*node.args, *(v.name for v in node.outs)), strict=True
-        )
-    )
-
-
-def _cuts_fit(node: Node, layout: Layout, wanted: Options) -> bool:
-    """Say whether the maps of an input or output are wanted ones, x, y and z in any order."""
-    places = {dim: i for i, row in enumerate(layout) for dim in row}
-    cuts = [places[dim] for dim in node.cuts if dim is not None]
-    cuts += [NOWHERE] * (len(AXES) - len(cuts))
-    maps = wanted.omaps if node.op == "output" else wanted.imaps
-    if maps is not None and sorted(cuts) not in [sorted(m) for m in maps]:
-        return False
-    looped = places[node.loop_cut] if node.loop_cut else NOWHERE
-    return node.op == "output" or wanted.fmaps is None or looped in wanted.fmaps
+    for block in graph.blocks:
+        assert block.body is not None
+        names = (*block.args, *(v.name for v in block.outs))
+        for node, name in zip(block.body.of("input", "output"), names, strict=True):
+            places = {dim: i for i, row in enumerate(layouts[name]) for dim in row}
+            cuts = [places[dim] for dim in node.cuts if dim is not None]
+            cuts += [NOWHERE] * (len(AXES) - len(cuts))
+            maps = wanted.omaps if node.op == "output" else wanted.imaps
+            if maps is not None and sorted(cuts) not in [sorted(m) for m in maps]:
+                return False
+            looped = places[node.loop_cut] if node.loop_cut else NOWHERE
+            if node.op == "input" and wanted.fmaps is not None and looped not in wanted.fmaps:
+                return False
+    return True
 
 
 KERNELS = {None: 2, "attention": 2, "mlp": 1, "lora": 1}  # that a preset's programs may launch

@@ -15,7 +15,6 @@ from mirage_kernels.generator.errors import GraphError
 from mirage_kernels.generator.frontend.positional.dims import (
     LOOP,
     Cut,
-    Row,
     Scope,
     Tile,
     only_values,
@@ -114,44 +113,31 @@ def _clamp(scope: Scope, step: Step, args: Sequence[Tile]) -> list[Tile]:
 def _matmul(scope: Scope, step: Step, args: Sequence[Tile]) -> list[Tile]:
     a, b = args
     if a.parts and b.parts and (a.joint, b.joint) == (len(a.rows) - 1, len(b.rows) - 2):
-        return _matmul_of_concats(scope, step, a, b)
+        # (a1 | a2) @ (b1 / b2)  ->  a1 @ b1 + a2 @ b2
+        products = [_matmul(scope, step, pair)[0] for pair in zip(a.parts, b.parts, strict=True)]
+        return _elementwise(scope, Step("add"), products)
     only_values(args, step.op)
     leading = [replace(t, rows=t.rows[:-2]) for t in args]
     batch = scope.aligned(leading[0], leading[1], f"{step.op}, leading dims")
-    inner = _contracted(scope, a, b, step.op)
-    rows = (*batch, a.rows[-2], b.rows[-1])
-    _require_distinct(scope, (*a.rows[-2], *inner, *b.rows[-1]))
-    if not inner:
-        return [scope.made(scope.emit("mul", a.name, b.name), rows, args, step.op)]
-    name = scope.emit("contract", a.name, b.name, over=inner[-1])
-    return [scope.made(scope.summed(name, inner[:-1]), rows, args, step.op)]
-
-
-def _contracted(scope: Scope, a: Tile, b: Tile, op: str) -> Row:
-    """Return the factors that a product of matrices sums along."""
     inner, other = a.rows[-1], b.rows[-2]
     if inner and other:
-        scope.meet((a, inner), (b, other), f"{op}, inner dims")
+        scope.meet((a, inner), (b, other), f"{step.op}, inner dims")
     elif inner or other:
         scope.factors.drop(inner or other)
     for tile in (a, b):
-        scope.uncut(tile, inner, f"{op}, inner dim")
-    return inner
-
-
-def _require_distinct(scope: Scope, row: Row) -> None:
+        scope.uncut(tile, inner, f"{step.op}, inner dim")
+    rows = (*batch, a.rows[-2], b.rows[-1])
+    row = (*a.rows[-2], *inner, *b.rows[-1])
     if len(set(row)) < len(row):
         raise GraphError(
             f"matmul over a dim of {scope.factors.extent(row[:1])} elements that is also a row or "
             "a column of the operands",
             "a product of a tensor with itself has no named form yet",
         )
-
-
-def _matmul_of_concats(scope: Scope, step: Step, a: Tile, b: Tile) -> list[Tile]:
-    """(a1 | a2) @ (b1 / b2)  ->  a1 @ b1 + a2 @ b2."""
-    products = [_matmul(scope, step, pair)[0] for pair in zip(a.parts, b.parts, strict=True)]
-    return _elementwise(scope, Step("add"), products)
+    if not inner:
+        return [scope.made(scope.emit("mul", a.name, b.name), rows, args, step.op)]
+    name = scope.emit("contract", a.name, b.name, over=inner[-1])
+    return [scope.made(scope.summed(name, inner[:-1]), rows, args, step.op)]
 
 
 def _concat(scope: Scope, step: Step, args: Sequence[Tile]) -> list[Tile]:
@@ -219,7 +205,11 @@ def _accum(scope: Scope, step: Step, args: Sequence[Tile]) -> list[Tile]:
     size = step.outs[0].extents[last] if step.kind == "sum_todimx" else 1
     total = _total(scope, _shortened(scope, a, last, size) if step.kind else a)
     if step.kind in ("mean", "rms"):
-        count = _mean_of(scope, a, a.rows[last])
+        row = a.rows[last]
+        sizes = [scope.product([scope.size(f) for f in row])] if row else []
+        if scope.loop_range > 1 and not any(c.factor in row for c in a.along(LOOP)):
+            sizes.append(_iterations(scope))
+        count = scope.product(sizes)  # of what the mean is of; "" for one
         mean = scope.emit("div", total.name, count) if count else total.name
         total = replace(total, name=scope.emit("sqrt", mean) if step.kind == "rms" else mean)
     return [total]
@@ -255,14 +245,6 @@ def _iterations(scope: Scope) -> str:
         scope.stand_apart(cut, "an accumulation of what no iteration changes")
         return scope.size(cut.factor)
     return scope.number(scope.loop_range)
-
-
-def _mean_of(scope: Scope, a: Tile, row: Row) -> str:
-    """Return how many elements a mean over a row and all iterations is made of; "" for one."""
-    sizes = [scope.product([scope.size(f) for f in row])] if row else []
-    if scope.loop_range > 1 and not any(c.factor in row for c in a.along(LOOP)):
-        sizes.append(_iterations(scope))
-    return scope.product(sizes)
 
 
 def _accum_rescale(scope: Scope, step: Step, args: Sequence[Tile]) -> list[Tile]:
