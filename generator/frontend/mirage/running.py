@@ -229,6 +229,8 @@ def matches(lowered: Lowered, recipes: Mapping[str, Recipe]) -> Iterator[Match]:
 
 def call(match: Match, program: Program, given: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     """Call a compiled op in place of a graph; the op raises for what its kernels do not cover."""
+    import torch
+
     import mirage_kernels
 
     recipe, choice = match.recipe, match.choice
@@ -240,24 +242,17 @@ def call(match: Match, program: Program, given: Sequence[torch.Tensor]) -> list[
         sizes.update(zip(stated, y.shape, strict=True))
     for name, value in match.held.items():
         number = sizes[value] if isinstance(value, str) else value
-        arguments[name] = _filled(recipe.inputs[name], number, sizes, given[0])
+        text, like = recipe.inputs[name], given[0]
+        arguments[name] = float(number)
+        if dims_of(text):  # the same number everywhere
+            shape = [sizes[d] for d in dims_of(text)]
+            dtype = torch.int32 if text.endswith("int32") else like.dtype
+            arguments[name] = torch.full(shape, number, dtype=dtype, device=like.device)
     made = getattr(mirage_kernels, recipe.name)(*(arguments[name] for name in recipe.inputs))
     (dims,), (tensor,) = choice.outputs, program.outputs
     wanted = [d for d in dims if d is not None]
     ours = [d if d in wanted else None for d in recipe.output.split()]
     return [turned(made, ours, wanted).reshape(tensor.extents)]
-
-
-def _filled(
-    text: str, number: float, sizes: Mapping[str, int], like: torch.Tensor
-) -> torch.Tensor | float:
-    """Return an input that the graph lacks: the same number everywhere."""
-    import torch
-
-    if not dims_of(text):
-        return float(number)
-    dtype = torch.int32 if text.endswith("int32") else like.dtype
-    return torch.full([sizes[d] for d in dims_of(text)], number, dtype=dtype, device=like.device)
 
 
 def turned(x: torch.Tensor, dims: Sequence[str | None], wanted: Sequence[str]) -> torch.Tensor:
