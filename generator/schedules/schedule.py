@@ -29,6 +29,7 @@ class Knobs:
     """Template constants of an emitted kernel: every schedule derives a dataclass with its own."""
 
     schedule: ClassVar[str]  # the name of the schedule that they belong to
+    __dataclass_fields__: ClassVar[dict[str, Any]]
 
     @property
     def label(self) -> str:
