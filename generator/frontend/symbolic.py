@@ -48,8 +48,7 @@ class Tensor:
     def __add__(self, other: Tensor | float) -> Tensor:
         return apply("add", self, other)
 
-    def __radd__(self, other: float) -> Tensor:
-        return apply("add", self, other)
+    __radd__ = __add__
 
     def __sub__(self, other: Tensor | float) -> Tensor:
         return apply("sub", self, other)
@@ -60,8 +59,7 @@ class Tensor:
     def __mul__(self, other: Tensor | float) -> Tensor:
         return apply("mul", self, other)
 
-    def __rmul__(self, other: float) -> Tensor:
-        return apply("mul", self, other)
+    __rmul__ = __mul__
 
     def __truediv__(self, other: Tensor | float) -> Tensor:
         if not isinstance(other, Tensor) and other == 0:

@@ -229,13 +229,9 @@ class Terms:
                 found[term] = None
                 for product in self.table[term]:
                     todo += self.products[product][1:]
-                for atom in self.atoms_of(term):
-                    todo += self.arguments(atom)
+                    for atom in self.factors(product):
+                        todo += self.arguments(atom)
         return list(found)
-
-    def atoms_of(self, term: int) -> list[Atom]:
-        """Return the leaves and functions that a term's products multiply, each once."""
-        return list(dict.fromkeys(a for p in self.table[term] for a in self.factors(p)))
 
     def occurrences(self, term: int) -> Counter[str]:
         """Count each input in the term written out as a sum of products.

@@ -69,7 +69,7 @@ def arrange(buffers: Sequence[Buffer]) -> Arrangement:
             left = sum(sizes[i] for i in live if i not in placed)
             if (max(end(live), at) + left if left else end(live)) >= peak:
                 return False
-        return peak > fewest
+        return True
 
     def place(last: tuple[int, int]) -> None:
         """Place one more buffer in every way that may pay; `last`: where the one before lies."""
@@ -77,6 +77,8 @@ def arrange(buffers: Sequence[Buffer]) -> Arrangement:
         if len(placed) == len(buffers):
             best, peak = dict(placed), end(placed)
         for i in [i for i in range(len(buffers)) if i not in placed]:
+            if peak == fewest:
+                return
             at = end(conflicts[i])
             if (at, i) >= last and may_pay(at):
                 placed[i] = at

@@ -25,11 +25,11 @@ if TYPE_CHECKING:
     from mirage_kernels.generator.emit.part import Part
 
 
-@dataclass(frozen=True)
 class Knobs:
-    """Template constants of an emitted kernel: every schedule derives a class with its own."""
+    """Template constants of an emitted kernel: every schedule derives a dataclass with its own."""
 
     schedule: ClassVar[str]  # the name of the schedule that they belong to
+    __dataclass_fields__: ClassVar[dict[str, Any]]
 
     @property
     def label(self) -> str:

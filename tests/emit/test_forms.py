@@ -46,12 +46,6 @@ def own_files(name: str) -> dict[str, str]:
     return {path: text for path, text in files.items() if f"/{recipe}/" in path}
 
 
-def code(text: str) -> list[str]:
-    """Return the lines of a kernel, without headers, includes and what opens and closes a file."""
-    frame = r"//.*|#.*|namespace mirage::generated \{|namespace \{|\}  // namespace.*|"
-    return [line for line in text.splitlines() if not re.fullmatch(frame, line)]
-
-
 @each_kernel
 def test_each_schedule_has_a_form_and_the_shape_a_file_that_includes_them(name: str) -> None:
     files, recipe = own_files(name), name.partition("/")[0]
@@ -69,13 +63,6 @@ def test_a_file_comes_after_all_that_it_includes(name: str) -> None:
         beside = re.findall('#include "(.*)"', text) if "cu" in Path(path).suffix else []
         assert {Path(n).name for n in beside if not n.startswith("tile/")} <= seen
         seen.add(Path(path).name)
-
-
-@each_kernel
-def test_files_and_the_one_text_are_the_same_kernel(name: str) -> None:
-    files = [text for path, text in own_files(name).items() if ".cu" in path]
-    lines = [line for text in files for line in code(text)]
-    assert sorted(lines) == sorted(code(source(record(name), "cu")))
 
 
 @each_kernel

@@ -15,7 +15,6 @@ from compilers import compiled, formatted
 from sources import foreign_forms, source
 
 from mirage_kernels.generator.emit.cuda import bucket_name
-from mirage_kernels.generator.emit.names import camel, dims_text
 from mirage_kernels.generator.emit.table import Entry, emit_table
 from mirage_kernels.generator.ir import DType, Graph
 from mirage_kernels.generator.plan.threads import with_threads
@@ -139,18 +138,11 @@ def test_a_bucket_is_named_after_its_tokens(golden_record: GoldenRecord) -> None
     assert bucket_name(Variant(0, knobs), "M") == "AnyM"
 
 
-def test_a_values_name_is_camel_cased_for_a_type() -> None:
-    assert (camel("sum_sq"), dims_text(["M", "K"])) == ("SumSq", "[M, K]")
-
-
-def of_the_x_form(record: KernelRecord, graph: Graph) -> KernelRecord:
-    return replace(record, graph=with_threads(graph))
-
-
 def test_the_form_that_scales_x_is_emitted_too(
     golden_record: GoldenRecord, fused: Callable[..., Graph]
 ) -> None:
-    record = of_the_x_form(golden_record(DType.BF16), fused("x", dtype=DType.BF16))
+    graph = with_threads(fused("x", dtype=DType.BF16))
+    record = replace(golden_record(DType.BF16), graph=graph)
     text = source(record, "cu")
     assert "tile::mul<T>(step.x_tile, step.norm_weight_tile)" in text
     assert "tile::contract(scaled_x_product, step.weight_tile, scaled_x)" in text

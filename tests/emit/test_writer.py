@@ -32,12 +32,6 @@ def test_an_empty_line_has_no_indentation() -> None:
     assert writer.text() == "\n"
 
 
-def test_a_short_assignment_stays_on_one_line() -> None:
-    writer = Writer()
-    writer.line("const int a = 1;")
-    assert writer.lines == ["const int a = 1;"]
-
-
 def test_a_long_assignment_breaks_behind_the_equals_sign() -> None:
     writer = Writer(depth=1)
     writer.line(f"const auto a = {'b' * 90};")

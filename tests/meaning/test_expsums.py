@@ -32,18 +32,6 @@ def test_exponents_add_as_fractions() -> None:
     assert a + b == Ratio(Size(6, 2), Size(7, 1))
 
 
-def test_what_has_not_been_through_exp_stays_one_term() -> None:
-    assert (Terms(VARIABLE) + Terms(VARIABLE) * Terms(VARIABLE)).count == 1
-
-
-def test_a_sum_of_different_powers_has_as_many_terms_as_elements() -> None:
-    assert power("L").summed("L", 7).count == 7
-
-
-def test_a_sum_of_one_power_times_different_numbers_is_one_term() -> None:
-    assert power("M").summed("L", 7).count == 1
-
-
 def test_a_sum_does_not_vary_along_what_it_summed() -> None:
     assert power("L", "M").summed("L", 7).varies == {"M"}
 
@@ -59,14 +47,28 @@ def tied(*coordinates: str) -> Terms:
     return Terms(VARIABLE, tied=frozenset(coordinates))
 
 
-def test_different_variables_of_the_chosen_input_keep_terms_apart() -> None:
-    made = (power("L") * tied("L", "N")).summed("L", 7)
-    assert (made.count, made.most) == (7, 1)
+SUMS: dict[str, tuple[Terms, tuple[int, int]]] = {  # terms, and those of one monomial
+    "what has not been through exp stays one term": (
+        Terms(VARIABLE) + Terms(VARIABLE) * Terms(VARIABLE),
+        (1, 1),
+    ),
+    "different powers make as many terms as elements": (power("L").summed("L", 7), (7, 7)),
+    "one power times different numbers is one term": (power("M").summed("L", 7), (1, 1)),
+    "different variables of the chosen input keep terms apart": (
+        (power("L") * tied("L", "N")).summed("L", 7),
+        (7, 1),
+    ),
+    "one variable of the chosen input keeps nothing apart": (
+        (power("L") * tied("N")).summed("L", 7),
+        (7, 7),
+    ),
+}
 
 
-def test_one_variable_of_the_chosen_input_keeps_nothing_apart() -> None:
-    made = (power("L") * tied("N")).summed("L", 7)
-    assert (made.count, made.most) == (7, 7)
+@pytest.mark.parametrize("rule", SUMS)
+def test_a_sum_has_as_many_terms_as_its_powers_and_variables_keep_apart(rule: str) -> None:
+    made, terms = SUMS[rule]
+    assert (made.count, made.most) == terms
 
 
 def test_what_lacks_the_chosen_input_multiplies_every_monomials_terms() -> None:

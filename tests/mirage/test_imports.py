@@ -12,8 +12,11 @@ import pytest
 
 from mirage_kernels.generator.errors import FileError, MirageError
 from mirage_kernels.generator.frontend.mirage.builder import KernelGraph
-from mirage_kernels.generator.frontend.mirage.checkpoints import checkpoint_text, read_checkpoint
-from mirage_kernels.generator.frontend.mirage.schema import OP_TYPES
+from mirage_kernels.generator.frontend.mirage.checkpoints import (
+    OP_TYPES,
+    checkpoint_text,
+    read_checkpoint,
+)
 from mirage_kernels.generator.frontend.mirage.verification import parsed
 from mirage_kernels.generator.frontend.positional.ops import POSITIONAL
 
@@ -53,34 +56,28 @@ def test_the_format_is_as_committed(
     golden("mirage_checkpoint.json", text_of(programs["rms_norm"](), programs["gqa"]()))
 
 
-def test_older_names_of_accumulators_mean_the_same(data: list, tmp_path: Path) -> None:
-    older = json.dumps(data).replace("tb_forloop_accum_", "tb_accum_")
+def test_older_files_mean_the_same(data: list, tmp_path: Path) -> None:
     newer = read_checkpoint(write(tmp_path, json.dumps(data)))
-    assert read_checkpoint(write(tmp_path, older)) == newer
+    names = json.dumps(data).replace("tb_forloop_accum_", "tb_accum_")
+    assert read_checkpoint(write(tmp_path, names)) == newer
+    wrapped = json.dumps({"generated_graphs": data, "callstack": []})
+    assert read_checkpoint(write(tmp_path, wrapped)) == newer
 
 
-def test_an_older_file_holds_its_graphs_in_an_object(data: list, tmp_path: Path) -> None:
-    plain = read_checkpoint(write(tmp_path, json.dumps(data)))
-    wrapped = write(tmp_path, json.dumps({"generated_graphs": data, "callstack": []}))
-    assert read_checkpoint(wrapped) == plain
-
-
-def test_an_unknown_operator_is_a_reason_why_one_graph_is_not_parsed(
-    data: list, tmp_path: Path
+@pytest.mark.parametrize(
+    ("op", "reason"),
+    [
+        ("frobnicate", "there is no operator 'tb_frobnicate_op' here"),
+        ("clamp", "the file does not say with which numbers tb_clamp_op computes"),
+    ],
+)
+def test_what_cannot_be_read_is_a_reason_why_one_graph_is_not_parsed(
+    op: str, reason: str, data: list, tmp_path: Path
 ) -> None:
-    changed = json.dumps(data).replace("tb_silu_op", "tb_frobnicate_op")
+    changed = json.dumps(data).replace("tb_silu_op", f"tb_{op}_op")
     found = read_checkpoint(write(tmp_path, changed))
-    reasons = [f for f in found if isinstance(f, str)]
-    assert reasons == ["there is no operator 'tb_frobnicate_op' here"]
+    assert [f for f in found if isinstance(f, str)] == [reason]
     assert len(found) == len(data)
-
-
-def test_operators_whose_numbers_the_file_leaves_out_are_not_guessed(
-    data: list, tmp_path: Path
-) -> None:
-    changed = json.dumps(data).replace("tb_silu_op", "tb_clamp_op")
-    reasons = [f for f in read_checkpoint(write(tmp_path, changed)) if isinstance(f, str)]
-    assert reasons == ["the file does not say with which numbers tb_clamp_op computes"]
 
 
 BROKEN = [

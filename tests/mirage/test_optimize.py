@@ -13,8 +13,8 @@ import mirage_kernels.generator as mi
 from mirage_kernels.generator.errors import MirageError, PlanError, SearchError
 from mirage_kernels.generator.frontend.mirage.builder import KernelGraph
 from mirage_kernels.generator.frontend.mirage.checkpoints import checkpoint_text
-from mirage_kernels.generator.frontend.mirage.compiled import find_compiled, matches
-from mirage_kernels.generator.frontend.mirage.search_options import read_options
+from mirage_kernels.generator.frontend.mirage.optimize import read_options
+from mirage_kernels.generator.frontend.mirage.running import find_compiled, matches
 from mirage_kernels.generator.recipe import catalog
 
 torch = pytest.importorskip("torch")

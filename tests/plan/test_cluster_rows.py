@@ -29,7 +29,9 @@ def test_long_rows_of_few_tokens_are_held_by_clusters() -> None:
 
 def test_candidates_for_few_tokens_are_of_both_schedules() -> None:
     def schedules(tokens: int) -> set[str]:
-        return {c.knobs.schedule for c in all_candidates(program("rms_norm_residual/K8192"), tokens, ON)}
+        return {
+            c.knobs.schedule for c in all_candidates(program("rms_norm_residual/K8192"), tokens, ON)
+        }
 
     assert schedules(MOST_TOKENS) == {"cluster_rows", "row_wise"}
     assert schedules(COMPARED_AT) == {"row_wise"}

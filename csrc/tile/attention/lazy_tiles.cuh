@@ -29,6 +29,14 @@ __device__ Vec16<T> read_shared(const char* at) {
   return reinterpret_cast<const Vec16<T>&>(found);
 }
 
+// The line of an input along D for a head, or the only one; null where the input is absent.
+template <class T>
+__device__ const Vec16<T>* vector_line(const AttentionArgs& args, int index, int64_t head) {
+  const auto* first = static_cast<const T*>(args.vectors[index]);
+  if (first == nullptr) return nullptr;
+  return reinterpret_cast<const Vec16<T>*>(first + head * args.vector_heads[index]);
+}
+
 // A tile by its chunks of 32 k: Source has kChunks and chunk(c), a fragment of one chunk.
 template <class Source>
 struct Lazy {
@@ -175,12 +183,8 @@ __device__ auto map(const Fragment<kDims, T, kLines, kChunks>& a, const Lazy<B>&
 }
 
 // By a number per line: one division for all its elements, to three units in the last place.
-template <class Out, class A, class V, int kKeys>
-__device__ auto div(const Lazy<A>& a, const KeyVector<V, kKeys>& b) {
-  return mul<Out>(a, over<float>([](V x) { return reciprocal(x); }, b));
-}
-template <class Out, class A, class V, int kRows>
-__device__ auto div(const Lazy<A>& a, const RowLines<V, kRows>& b) {
+template <class Out, class A, template <class, int> class PerLine, class V, int kLines>
+__device__ auto div(const Lazy<A>& a, const PerLine<V, kLines>& b) {
   return mul<Out>(a, over<float>([](V x) { return reciprocal(x); }, b));
 }
 

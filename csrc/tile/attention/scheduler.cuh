@@ -195,6 +195,12 @@ struct QueryPlace {
   int64_t token, head;
 };
 
+// Where it begins in one of them.
+template <class T>
+__device__ const T* query_line(const mirage::Lines& lines, const QueryPlace& at) {
+  return static_cast<const T*>(lines.at) + at.token * lines.token + at.head * lines.head;
+}
+
 // One sequence, head of the cache and tile of query rows.
 struct WorkTile {
   Sequence sequence;

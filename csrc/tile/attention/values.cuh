@@ -50,31 +50,21 @@ __host__ __device__ constexpr int largest(int a, More... more) {
 }
 
 // What an operand adds to the result's dims; numbers add none.
-template <class V>
-struct Spans {
-  static constexpr int kKeys = 0, kRows = 0;
-  static constexpr bool kLines = false;
-};
-template <class V, int kKeys_, int kRows_>
-struct Spans<Scores<V, kKeys_, kRows_>> {
+template <int kKeys_, int kRows_, bool kLines_ = false>
+struct SpansOf {
   static constexpr int kKeys = kKeys_, kRows = kRows_;
-  static constexpr bool kLines = false;
+  static constexpr bool kLines = kLines_;
 };
-template <class V, int kKeys_>
-struct Spans<KeyVector<V, kKeys_>> {
-  static constexpr int kKeys = kKeys_, kRows = 0;
-  static constexpr bool kLines = false;
-};
-template <class V, int kRows_>
-struct Spans<RowVector<V, kRows_>> {
-  static constexpr int kKeys = 0, kRows = kRows_;
-  static constexpr bool kLines = false;
-};
-template <class V, int kRows_>
-struct Spans<RowLines<V, kRows_>> {
-  static constexpr int kKeys = 0, kRows = kRows_;
-  static constexpr bool kLines = true;
-};
+template <class V>
+struct Spans : SpansOf<0, 0> {};
+template <class V, int kKeys, int kRows>
+struct Spans<Scores<V, kKeys, kRows>> : SpansOf<kKeys, kRows> {};
+template <class V, int kKeys>
+struct Spans<KeyVector<V, kKeys>> : SpansOf<kKeys, 0> {};
+template <class V, int kRows>
+struct Spans<RowVector<V, kRows>> : SpansOf<0, kRows> {};
+template <class V, int kRows>
+struct Spans<RowLines<V, kRows>> : SpansOf<0, kRows, true> {};
 
 // The element of an operand at (k, r, i, j); what lacks a dim is the same along it.
 template <class V, int kKeys, int kRows>
@@ -222,27 +212,17 @@ template <>
 struct OnNumbers<Tanh> {  // absolute error below 2^-22, which is what soft caps need
   __device__ static float of(float a) { return 1.0f - __fdividef(2.0f, 1.0f + fast_exp(2.0f * a)); }
 };
-template <>
-struct OnNumbers<Add> {
-  template <class A, class B>
-  __device__ static auto of(A a, B b) {
-    return a + b;
-  }
-};
-template <>
-struct OnNumbers<Sub> {
-  template <class A, class B>
-  __device__ static auto of(A a, B b) {
-    return a - b;
-  }
-};
-template <>
-struct OnNumbers<Mul> {
-  template <class A, class B>
-  __device__ static auto of(A a, B b) {
-    return a * b;
-  }
-};
+#define MIRAGE_TILE_ON_NUMBERS(Op, sign)  \
+  template <>                             \
+  struct OnNumbers<Op> {                  \
+    template <class A, class B>           \
+    __device__ static auto of(A a, B b) { \
+      return a sign b;                    \
+    }                                     \
+  };
+MIRAGE_TILE_ON_NUMBERS(Add, +)
+MIRAGE_TILE_ON_NUMBERS(Sub, -)
+MIRAGE_TILE_ON_NUMBERS(Mul, *)
 
 template <class V>
 constexpr bool kIsFragment = false;

@@ -43,14 +43,21 @@ template <int kRows, int kTokens, class T, int kRowLines, int kTokenLines, int k
 __device__ void contract(Accum<kRows, kTokens>& accum,
                          const Fragment<Dims::kRowsDepth, T, kRowLines, kChunks>& rows,
                          const Fragment<Dims::kTokensDepth, T, kTokenLines, kChunks>& tokens) {
-  unrolled<kChunks, 2, Accum<kRows, kTokens>::kTiles>([&](int c, int h, int r) {
-    Vec16<T> pair[2] = {rows.at[2 * r][c], {}};
-    if (2 * r + 1 < kRowLines) pair[1] = rows.at[(2 * r + 1) % kRowLines][c];
 #pragma unroll
-    for (int m = 0; m < kTokens / kTokenTile; ++m) {
-      mma<T>(accum.at[r][m], pair, tokens.at[m][c], h);
+  for (int c = 0; c < kChunks; ++c) {
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+#pragma unroll
+      for (int r = 0; r < Accum<kRows, kTokens>::kTiles; ++r) {
+        Vec16<T> pair[2] = {rows.at[2 * r][c], {}};
+        if (2 * r + 1 < kRowLines) pair[1] = rows.at[(2 * r + 1) % kRowLines][c];
+#pragma unroll
+        for (int m = 0; m < kTokens / kTokenTile; ++m) {
+          mma<T>(accum.at[r][m], pair, tokens.at[m][c], h);
+        }
+      }
     }
-  });
+  }
 }
 
 // partial[line] += sum over this lane's k of values[line, k]

@@ -65,11 +65,18 @@ __device__ Vec16<T> load_quartet(Resident<T, kLines, kDepth> resident, int line,
 template <int kRows, int kTiles, int kRowTiles>
 __device__ void publish_products(float* products, const float (&sums)[kTiles][kRowTiles][4]) {
   constexpr int kPitch = AccumPartials<kRows, kTiles * kTokenTile, 1>::kPitch;
-  unrolled<kTiles, kRowTiles, 4>([&](int m, int r, int j) {
-    const int token = m * kTokenTile + lane_quarter() * 2 + j % 2;
-    const int row = r * kRowTile + lane_line() + j / 2 * kLineTile;
-    products[token * kPitch + row] = sums[m][r][j];
-  });
+#pragma unroll
+  for (int m = 0; m < kTiles; ++m) {
+#pragma unroll
+    for (int r = 0; r < kRowTiles; ++r) {
+#pragma unroll
+      for (int j = 0; j < 4; ++j) {
+        const int token = m * kTokenTile + lane_quarter() * 2 + j % 2;
+        const int row = r * kRowTile + lane_line() + j / 2 * kLineTile;
+        products[token * kPitch + row] = sums[m][r][j];
+      }
+    }
+  }
 }
 
 // products[n, m] = sum over k of rows[n, k] * tokens[m, k]: the warps share the output tiles.

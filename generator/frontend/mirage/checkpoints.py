@@ -4,6 +4,9 @@ A file is a list of graphs (older files: an object that holds it as `generated_g
 list of operators in topological order. Tensors carry a guid by which operators refer to them. What
 breaks the schema is an error of the file; an operator that is none of ours is a reason why one
 graph is not parsed.
+
+Two keys are ours, where the schema drops what an operator needs: `numbers` of clamp and
+mul_scalar, `normalized_shape` of a norm over several dims.
 """
 
 from __future__ import annotations
@@ -11,15 +14,148 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Annotated
+
+from msgspec import Meta, MsgspecError, ValidationError, json
 
 from mirage_kernels.generator.errors import FileError, GraphError
-from mirage_kernels.generator.frontend.mirage import schema
-from mirage_kernels.generator.frontend.mirage.schema import XYZ, BlockGraph, Operator, TensorData
-from mirage_kernels.generator.frontend.positional.ops import POSITIONAL
+from mirage_kernels.generator.frontend.positional.ops import ELEMENTWISE, POSITIONAL
 from mirage_kernels.generator.frontend.positional.program import Program
-from mirage_kernels.generator.frontend.positional.steps import NOWHERE, Frame, Step, Tensor
-from mirage_kernels.generator.ir import dumps
+from mirage_kernels.generator.frontend.positional.steps import (
+    MOST_DIMS,
+    NOWHERE,
+    Extents,
+    Frame,
+    Step,
+    Tensor,
+    Three,
+)
+from mirage_kernels.generator.ir import DType, dumps
 from mirage_kernels.generator.ir.codec import to_data
+
+LARGEST = 2**62
+Whole = Annotated[int, Meta(ge=-LARGEST, le=LARGEST)]
+Number = Annotated[float, Meta(ge=-float(LARGEST), le=float(LARGEST))]
+
+# Numbers of element types over the versions of the format; 940 and 941 have changed places.
+DTYPES = {920: DType.BF16, 921: DType.FP16, 940: DType.FP16, 941: DType.FP16, 950: DType.FP32}
+WRITTEN = {DType.FP16: 940, DType.BF16: 920, DType.FP32: 950}
+
+
+@dataclass(frozen=True)
+class XYZ:
+    """A grid, a block, or the dims that a grid's axes cut."""
+
+    x: Whole
+    y: Whole
+    z: Whole
+
+    @property
+    def three(self) -> Three:
+        """The three numbers."""
+        return (self.x, self.y, self.z)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TensorData:
+    """A tensor; its first `num_dims` extents count."""
+
+    data_type: Whole
+    dim: tuple[Whole, ...]
+    guid: Whole
+    layout: str | None = None
+    num_dims: Whole
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.num_dims <= min(len(self.dim), MOST_DIMS):
+            raise ValueError(f"num_dims is {self.num_dims}, dim has {len(self.dim)} entries")
+
+    @property
+    def extents(self) -> Extents:
+        """Extents of all dims."""
+        return self.dim[: self.num_dims]
+
+
+@dataclass(frozen=True, kw_only=True)
+class BlockGraph:
+    """A block graph."""
+
+    graph_level: str = ""
+    grid_dim: XYZ
+    block_dim: XYZ
+    forloop_range: Whole
+    reduction_dimx: Whole
+    smem_offset: Whole | None = None
+    operators: tuple[Operator, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Operator:
+    """An operator of a kernel graph or a block graph; `NEEDED` says what some must have."""
+
+    op_type: str
+    input_tensors: tuple[TensorData, ...]
+    output_tensors: tuple[TensorData, ...]
+    numbers: tuple[Number, ...] | None = None
+    normalized_shape: tuple[Whole, ...] = ()  # Mirage's own files have none: a norm over one dim
+    dtensor: TensorData | None = None
+    input_map: XYZ | None = None
+    input_strides: tuple[Whole, ...] = ()
+    output_map: XYZ | None = None
+    output_strides: tuple[Whole, ...] = ()
+    forloop_dim: Whole | None = None
+    bgraph: BlockGraph | None = None
+
+
+@dataclass(frozen=True)
+class Older:
+    """An older file: an object that holds the graphs."""
+
+    generated_graphs: list[list[Operator]]
+
+
+NEEDED = {
+    "kn_input_op": (),
+    "kn_output_op": (),
+    "kn_customized_op": ("bgraph",),
+    "tb_input_op": ("input_map", "forloop_dim"),
+    "tb_output_op": ("output_map",),
+}
+
+
+_ACCUMULATIONS = {
+    "nored": ("accum", ""),
+    "red_ld_sum": ("accum", "sum"),
+    "red_ld_mean": ("accum", "mean"),
+    "red_ld_rms": ("accum", "rms"),
+    "redtox_ld_sum": ("accum", "sum_todimx"),
+    "nored_rescale": ("accum_rescale", ""),
+    "red_ld_sum_rescale": ("accum_rescale", "sum"),
+    "max": ("accum_max", ""),
+}
+
+
+def _op_types() -> dict[str, Step]:
+    """Return what every op_type means, as a step without operands; size 0 is `reduction_dimx`."""
+    found: dict[str, Step] = {}
+    for level in ("kn", "tb"):
+        names = [*ELEMENTWISE, "clamp", "mul_scalar", "matmul", "rms_norm"]
+        found |= {f"{level}_{name}_op": Step(name) for name in names}
+    for dim in range(MOST_DIMS):
+        reduction = Step("reduction", dim=dim)
+        found |= {f"{level}_reduction_{dim}_op": reduction for level in ("kn", "tb")}
+        found[f"tb_reduction_{dim}_to_dimx_op"] = Step("reduction", dim=dim, size=0)
+        found[f"tb_reduction_{dim}_max_op"] = Step("reduction_max", dim=dim)
+        found[f"tb_concat_{dim}_op"] = Step("concat", dim=dim)
+    for prefix in ("tb_accum", "tb_forloop_accum"):  # the older names, then those that are written
+        for name, (op, kind) in _ACCUMULATIONS.items():
+            found[f"{prefix}_{name}_op"] = Step(op, kind=kind)
+    return found
+
+
+OP_TYPES = _op_types()
+_NAMES = {(name[:2], step): name for name, step in OP_TYPES.items()}
+
 
 _MEMORY = {"kn": ("Dmem", 10_000_000), "tb": ("Smem", 20_000_000)}  # with its first guid
 NO_MAP = XYZ(NOWHERE, NOWHERE, NOWHERE)
@@ -29,23 +165,34 @@ _PADDED = 4  # entries of `dim`
 def read_checkpoint(path: Path) -> list[Program | str]:
     """Return every graph of a checkpoint, or why it is not parsed.
 
-    Raises FileError for a file that breaks the schema.
+    Raises FileError for a file that breaks the schema, with the place that does.
     """
     try:
         text = path.read_bytes()
+        if text.lstrip().startswith(b"{"):
+            graphs = json.decode(text, type=Older).generated_graphs
+        else:
+            graphs = json.decode(text, type=list[list[Operator]])
     except OSError as error:
         raise FileError(f"{path}: {error.strerror}", "check the path") from error
-    graphs = enumerate(schema.read_graphs(text, path.name))
-    return [_parsed(graph, f"{path.name}, graph {i}") for i, graph in graphs]
-
-
-def _parsed(graph: Sequence[Operator], place: str) -> Program | str:
-    if not graph:
-        raise FileError(f"{place}: the graph has no operators")
-    try:
-        return _Reading(Program(), place).read(graph)
-    except GraphError as error:
-        return error.sentence
+    except ValidationError as error:
+        hint = "docs/mirage.md describes the schema of checkpoints"
+        raise FileError(f"{path.name}: {error}", hint) from error
+    except (MsgspecError, UnicodeDecodeError) as error:
+        hint = "is it a checkpoint of Mirage?"
+        raise FileError(f"{path.name} is no JSON: {error}", hint) from error
+    except RecursionError as error:
+        raise FileError(f"{path.name} is nested too deeply") from error
+    found: list[Program | str] = []
+    for i, graph in enumerate(graphs):
+        place = f"{path.name}, graph {i}"
+        if not graph:
+            raise FileError(f"{place}: the graph has no operators")
+        try:
+            found.append(_Reading(Program(), place).read(graph))
+        except GraphError as error:
+            found.append(error.sentence)
+    return found
 
 
 @dataclass
@@ -65,7 +212,7 @@ class _Reading:
         graph = self.place
         for i, item in enumerate(operators):
             self.place = f"{graph}, operator {i}"
-            for name in schema.NEEDED.get(item.op_type, ()):
+            for name in NEEDED.get(item.op_type, ()):
                 if getattr(item, name) is None:
                     raise self.wrong(f"Object missing required field `{name}`")
             self.declare(item, self.made(item, [self.operand(t) for t in item.input_tensors]))
@@ -81,14 +228,14 @@ class _Reading:
             return []
         if item.op_type == "kn_customized_op" and level == "kn" and item.bgraph:
             return self.customized(item.bgraph, args)
-        if item.op_type not in schema.OP_TYPES or not item.op_type.startswith(level):
+        if item.op_type not in OP_TYPES or not item.op_type.startswith(level):
             name = item.op_type[:40]
             raise GraphError(f"there is no operator {name!r} here", "see docs/mirage.md")
         return self.program.apply(self.step(item, args), args)
 
     def step(self, item: Operator, args: Sequence[Tensor]) -> Step:
         """Return what an ordinary operator means."""
-        step = schema.OP_TYPES[item.op_type]
+        step = OP_TYPES[item.op_type]
         if POSITIONAL[step.op].numbers:
             if item.numbers is None:
                 raise GraphError(
@@ -137,9 +284,9 @@ class _Reading:
         (data,) = item.output_tensors
         if len(item.input_strides) not in (0, len(data.extents)):
             raise self.wrong(f"{len(item.input_strides)} strides for {len(data.extents)} dims")
-        if data.data_type not in schema.DTYPES:
+        if data.data_type not in DTYPES:
             raise GraphError(f"no element type of ours has the number {data.data_type}")
-        return self.program.input(data.extents, schema.DTYPES[data.data_type], item.input_strides)
+        return self.program.input(data.extents, DTYPES[data.data_type], item.input_strides)
 
     def block_input(self, item: Operator) -> Tensor:
         """Add the tile of the next tensor that the kernel takes."""
@@ -186,25 +333,31 @@ def checkpoint_text(programs: Iterable[Program]) -> str:
 
 
 def _written(program: Program) -> list[Operator]:
-    items = [_kernel_item(step, program) for step in program.steps]
+    items = []
+    for step in program.steps:
+        item = _item(step, program)
+        if step.op == "input":
+            item = replace(item, input_map=NO_MAP, input_strides=step.outs[0].layout)
+        elif step.block:
+            item = replace(item, bgraph=_block_graph(item, step.block))
+        items.append(item)
     for tensor in program.outputs:
         item = _item(Step("output", (tensor.number,)), program)
         items.append(replace(item, output_map=NO_MAP, output_strides=tensor.layout))
     return items
 
 
-def _kernel_item(step: Step, program: Program) -> Operator:
-    item = _item(step, program)
-    if step.op == "input":
-        return replace(item, input_map=NO_MAP, input_strides=step.outs[0].layout)
-    return replace(item, bgraph=_block_graph(item, step.block)) if step.block else item
-
-
 def _item(step: Step, graph: Program) -> Operator:
     """Return an operator with what all have."""
     level = "kn" if graph.frame is None else "tb"
+    op_type = f"{level}_{step.op}_op"
+    if op_type not in NEEDED:
+        to_dimx = step.op == "reduction" and graph.frame and 1 < step.size == graph.frame.dimx
+        dim = NOWHERE if step.op == "rms_norm" else step.dim
+        plain = Step(step.op, dim=dim, size=0 if to_dimx else 1, kind=step.kind)
+        op_type = _NAMES[level, plain]
     return Operator(
-        op_type=schema.op_type_of(level, step, graph.frame.dimx if graph.frame else 1),
+        op_type=op_type,
         input_tensors=tuple(_tensor(graph.tensors[a], level) for a in step.args),
         output_tensors=tuple(_tensor(t, level) for t in step.outs),
         numbers=step.numbers or None,
@@ -215,7 +368,7 @@ def _item(step: Step, graph: Program) -> Operator:
 def _tensor(tensor: Tensor, level: str) -> TensorData:
     memory, first_guid = _MEMORY[level]
     return TensorData(
-        data_type=schema.WRITTEN[tensor.dtype],
+        data_type=WRITTEN[tensor.dtype],
         dim=(*tensor.extents, *(0,) * (_PADDED - tensor.num_dims)),
         guid=first_guid + tensor.number,
         layout=f"{memory}RowMajor",

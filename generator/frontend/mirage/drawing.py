@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import subprocess
 from pathlib import Path
@@ -49,15 +50,13 @@ def to_dot(graph: Graph) -> str:
 
 
 def _quoted(text: str) -> str:
-    return '"' + text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n") + '"'
+    return json.dumps(text, ensure_ascii=False)
 
 
 def _label(node: Node) -> str:
     if node.op == "input":
         return f"{node.name}\n{node.out.type}"
-    if node.op == "const":
-        return number_text(node.value)
-    return expression(node)
+    return number_text(node.value) if node.op == "const" else expression(node)
 
 
 def _inner(kernel: Node, name: str) -> str:
@@ -89,7 +88,12 @@ def _block_lines(kernel: Node, body: Graph, graph: Graph) -> list[str]:
     for node in body.nodes:
         phase = phases[node.name]
         colour = _COLOURS[phase] if phase is not None else "white"
-        label = _quoted(_label(node) + _maps(node))
+        label = _label(node)
+        if node.op in ("input", "output"):
+            cuts = ", ".join(c or "*" for c in node.cuts)
+            label += f"\n{'imap' if node.op == 'input' else 'omap'} ({cuts})"
+            label += f"\nfmap {node.loop_cut}" if node.op == "input" and node.loop_cut else ""
+        label = _quoted(label)
         name = _quoted(_inner(kernel, node.name))
         lines.append(f'    {name} [label={label}, style=filled, fillcolor="{colour}"];')
         for arg in node.args:
@@ -98,11 +102,3 @@ def _block_lines(kernel: Node, body: Graph, graph: Graph) -> list[str]:
     for inner, outer in zip(body.inputs, kernel.args, strict=True):
         lines.append(_edge(_source(outer, graph), _inner(kernel, inner.name), graph, outer))
     return lines
-
-
-def _maps(node: Node) -> str:
-    if node.op not in ("input", "output"):
-        return ""
-    cuts = ", ".join(c or "*" for c in node.cuts)
-    fmap = f"\nfmap {node.loop_cut}" if node.loop_cut else ""
-    return f"\n{'imap' if node.op == 'input' else 'omap'} ({cuts}){fmap}"

@@ -1,26 +1,29 @@
-"""Superoptimizing a recorded kernel graph: search, proofs, the caller's constraints, the result."""
+"""Superoptimizing a recorded kernel graph: search, proofs, the caller's constraints, the result.
+
+Mirage enumerates what its options list. Here they say which of the muGraphs that were found will
+do: grids and loop counts choose tile sizes, maps must be among those listed.
+"""
 
 from __future__ import annotations
 
+import itertools
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from msgspec import Meta, ValidationError, convert
 
 from mirage_kernels.generator.build.compile import DEFAULT_ARCH
 from mirage_kernels.generator.errors import MirageError, SearchError
 from mirage_kernels.generator.frontend.mirage.running import Runnable
-from mirage_kernels.generator.frontend.mirage.search_options import (
-    Options,
-    fitted,
-    maps_fit,
-    read_options,
-)
 from mirage_kernels.generator.frontend.mirage.verification import proof_of, recalled
-from mirage_kernels.generator.frontend.positional.lower import Lowered, flat, sizes_of
+from mirage_kernels.generator.frontend.positional.lower import Layout, Lowered, flat, sizes_of
 from mirage_kernels.generator.frontend.positional.program import Program
-from mirage_kernels.generator.ir import Graph, TensorType, to_text
+from mirage_kernels.generator.frontend.positional.steps import AXES, NOWHERE, Three
+from mirage_kernels.generator.ir import Axis, Graph, Node, TensorType, retile, to_text
+from mirage_kernels.generator.ir.infer import extents_of
 from mirage_kernels.generator.meaning.cost import estimate
 from mirage_kernels.generator.search.lower import Goal, lower
 from mirage_kernels.generator.search.problem import Limits
@@ -32,6 +35,126 @@ from mirage_kernels.generator.target import target
 
 if TYPE_CHECKING:
     from mirage_kernels.generator.frontend.mirage.builder import KernelGraph
+
+
+@dataclass(frozen=True)
+class Options:
+    """The options of one call; None where anything will do.
+
+    `previous_checkpoint` is a file of muGraphs to take in place of a search.
+    """
+
+    imaps: list[Three] | None = None
+    omaps: list[Three] | None = None
+    griddims: list[Three] | None = None
+    fmaps: list[int] | None = None
+    franges: list[int] | None = None
+    config: Literal["attention", "mlp", "lora"] | None = None
+    backend: Literal["cuda", "triton"] | None = None
+    verbose: bool | int = False
+    jobs: Annotated[int, Meta(ge=1)] = 1
+    previous_checkpoint: str | None = None
+
+    def constraints(self) -> str:
+        """Say what is asked for, as it was written."""
+        given = {n: getattr(self, n) for n in ("imaps", "omaps", "griddims", "fmaps", "franges")}
+        return ", ".join(f"{n}={v}" for n, v in given.items() if v is not None) or "none"
+
+
+# Options that steer Mirage's profiling and caches: taken, and without effect here.
+IGNORED = (
+    *("blockdims", "warmup_iters", "profile_iters", "use_graph_dataset", "use_cached_graphs"),
+    *("save_codes", "is_formal_verified"),
+)
+_WRITTEN = {  # how options are written
+    **dict.fromkeys(("imaps", "omaps", "griddims"), "[(x, y, z), ...], whole numbers"),
+    **dict.fromkeys(("fmaps", "franges"), "[4, 16, ...], whole numbers"),
+    "config": '"attention", "mlp" or "lora"',
+    "backend": '"cuda" or "triton"',
+    "verbose": "True",
+    "jobs": "a number of processes",
+    "previous_checkpoint": "the path of a file",
+}
+
+
+def read_options(given: Mapping[str, object]) -> Options:
+    """Return the options of a call; raise MirageError for a wrong name or value."""
+    unknown = [name for name in given if name not in (*_WRITTEN, *IGNORED)]
+    if unknown:
+        raise MirageError(
+            f"superoptimize has no option {unknown[0]!r}",
+            f"options: {', '.join((*_WRITTEN, *IGNORED))}",
+        )
+    known = {n: str(v) if isinstance(v, Path) else v for n, v in given.items() if n in _WRITTEN}
+    for name, value in known.items():
+        try:
+            convert({name: value}, Options)
+        except ValidationError as error:
+            raise MirageError(f"{name} is {value!r}", f"{name}={_WRITTEN[name]}") from error
+    return convert(known, Options)
+
+
+def fitted(graph: Graph, wanted: Options) -> Iterator[Graph]:
+    """Yield a muGraph at every choice of tile sizes that gives it a wanted grid and loop."""
+    choices = [list(_tilings(graph, node, wanted)) for node in graph.blocks]
+    for combination in itertools.product(*choices):
+        tiles: dict[str, int] = {}
+        if all(tiles.setdefault(d, n) == n for each in combination for d, n in each.items()):
+            yield retile(graph, tiles) if tiles else graph
+
+
+def _tilings(graph: Graph, node: Node, wanted: Options) -> Iterator[dict[str, int]]:
+    """Yield tile sizes, by dim, that give a block graph one of the wanted grids and loops."""
+    assert node.body is not None
+    assert node.body.space is not None
+    grid, loop = node.body.space.grid, node.body.space.loop
+    sizes = extents_of([graph.values[a].type for a in node.args])
+    if wanted.franges is not None and loop is None and 1 not in wanted.franges:
+        return  # no loop counts as one iteration
+    loops: list[list[tuple[Axis, int]]] = [[]]
+    if loop is not None and wanted.franges is not None:
+        loops = [[(loop, n)] for n in wanted.franges]
+    for counts in _axis_counts(wanted.griddims, len(grid)):
+        for looped in loops:
+            pairs = [*zip(grid, counts, strict=False), *looped]
+            if all(n > 0 and sizes[axis.dim] % n == 0 for axis, n in pairs):
+                yield {axis.tile_key: sizes[axis.dim] // n for axis, n in pairs}
+
+
+def _axis_counts(griddims: Sequence[Three] | None, axes: int) -> Iterator[tuple[int, ...]]:
+    """Yield how many blocks each axis may have, x, y and z in any order; () leaves that open."""
+    if griddims is None:
+        yield ()
+    for grid in griddims or ():
+        counts = [n for n in grid if n != 1]
+        if len(counts) <= axes:
+            padded = [*counts, *[1] * (axes - len(counts))]
+            yield from dict.fromkeys(itertools.permutations(padded))
+
+
+def maps_fit(found: Lowered, wanted: Options) -> bool:
+    """Say whether every block graph cuts its tensors as wanted, x, y and z in any order."""
+    graph = found.graph
+    named = (*(n.name for n in graph.inputs), *graph.outputs)
+    layouts: dict[str, Layout] = {
+        name: tuple((d,) for d in v.type.names) for name, v in graph.values.items()
+    }
+    layouts |= dict(zip(named, (*found.inputs, *found.outputs), strict=True))
+    for block in graph.blocks:
+        assert block.body is not None
+        names = (*block.args, *(v.name for v in block.outs))
+        for node, name in zip(block.body.of("input", "output"), names, strict=True):
+            places = {dim: i for i, row in enumerate(layouts[name]) for dim in row}
+            cuts = [places[dim] for dim in node.cuts if dim is not None]
+            cuts += [NOWHERE] * (len(AXES) - len(cuts))
+            maps = wanted.omaps if node.op == "output" else wanted.imaps
+            if maps is not None and sorted(cuts) not in [sorted(m) for m in maps]:
+                return False
+            looped = places[node.loop_cut] if node.loop_cut else NOWHERE
+            if node.op == "input" and wanted.fmaps is not None and looped not in wanted.fmaps:
+                return False
+    return True
+
 
 KERNELS = {None: 2, "attention": 2, "mlp": 1, "lora": 1}  # that a preset's programs may launch
 KEPT = 64  # muGraphs that are returned

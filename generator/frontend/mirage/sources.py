@@ -53,9 +53,28 @@ def generate_cuda_program(
 
 
 def triton_text(graph: Runnable) -> str:
-    """Return a Triton program with a host function `execute_mugraph`."""
+    """Return a Triton program; its function `execute_mugraph` takes tensors as declared."""
     kernel, lowered = planned(graph)
-    return emit_triton(kernel) + _host_text(kernel, lowered)
+    arguments, lines = [], []
+    inputs = zip(lowered.graph.inputs, lowered.inputs, kernel.program.inputs, strict=True)
+    for node, layout, operand in inputs:
+        arguments.append(node.name)
+        theirs = [name for row in layout for name in row]
+        extents = ", ".join(str(node.out.type.dim(name).size) for name in theirs)
+        order = tuple(theirs.index(name) for name in operand.type.names)
+        turned = "" if list(order) == sorted(order) else f".permute{order}.contiguous()"
+        lines.append(f"    {node.name} = {node.name}.reshape({extents}){turned}")
+    return emit_triton(kernel) + "\n".join(
+        [
+            "",
+            "",
+            f"def execute_mugraph({', '.join(arguments)}):",
+            '    """Return the results for tensors as `new_input` declared them."""',
+            *lines,
+            f"    return [{NAME}({', '.join(arguments)})]",
+            "",
+        ]
+    )
 
 
 def planned(graph: Runnable) -> tuple[Kernel, Lowered]:
@@ -67,24 +86,21 @@ def planned(graph: Runnable) -> tuple[Kernel, Lowered]:
     for choice in graph.choices():
         lowered = choice.lowered()
         try:
-            return _planned(lowered), lowered
+            program = tile_program(NAME, with_threads(streamed(lowered)))
+            schedules = variants(program, target(DEFAULT_ARCH))
         except PlanError as error:
             first = first or error
+            continue
+        dims = "_".join(f"{d.name}{d.size}" for d in program.output.type.dims)
+        paragraphs = [("muGraph", mugraph_words(lowered.graph))]
+        header = Header("mirage_kernels.generator: superoptimize", dims, paragraphs)
+        storage = lowered.graph.inputs[0].out.type.dtype
+        return Kernel(program, schedules, storage, header), lowered
     assert first is not None
     raise PlanError(
         f"no kernel can be planned yet: {first.sentence}",
         "the planner takes one kernel that streams a weight in a loop; run it on CPU tensors",
     ) from first
-
-
-def _planned(lowered: Lowered) -> Kernel:
-    graph = with_threads(streamed(lowered))
-    program = tile_program(NAME, graph)
-    storage = graph.inputs[0].out.type.dtype
-    paragraphs = [("muGraph", mugraph_words(lowered.graph))]
-    dims = "_".join(f"{d.name}{d.size}" for d in program.output.type.dims)
-    header = Header("mirage_kernels.generator: superoptimize", dims, paragraphs)
-    return Kernel(program, variants(program, target(DEFAULT_ARCH)), storage, header)
 
 
 def streamed(lowered: Lowered) -> Graph:
@@ -111,27 +127,3 @@ def streamed(lowered: Lowered) -> Graph:
         return replace(node, outs=outs, body=body)
 
     return check(replace(graph, nodes=tuple(node_of(n, top=True) for n in graph.nodes)))
-
-
-def _host_text(kernel: Kernel, lowered: Lowered) -> str:
-    """Return the function that takes tensors as they were declared."""
-    arguments, lines = [], []
-    inputs = zip(lowered.graph.inputs, lowered.inputs, kernel.program.inputs, strict=True)
-    for node, layout, operand in inputs:
-        arguments.append(node.name)
-        theirs = [name for row in layout for name in row]
-        extents = ", ".join(str(node.out.type.dim(name).size) for name in theirs)
-        order = tuple(theirs.index(name) for name in operand.type.names)
-        turned = "" if list(order) == sorted(order) else f".permute{order}.contiguous()"
-        lines.append(f"    {node.name} = {node.name}.reshape({extents}){turned}")
-    return "\n".join(
-        [
-            "",
-            "",
-            f"def execute_mugraph({', '.join(arguments)}):",
-            '    """Return the results for tensors as `new_input` declared them."""',
-            *lines,
-            f"    return [{NAME}({', '.join(arguments)})]",
-            "",
-        ]
-    )

@@ -22,8 +22,7 @@ from mirage_kernels.generator.frontend.positional.dims import (
 )
 from mirage_kernels.generator.frontend.positional.ops import lowered
 from mirage_kernels.generator.frontend.positional.program import Program
-from mirage_kernels.generator.frontend.positional.shapes import cut_dims
-from mirage_kernels.generator.frontend.positional.steps import AXES, NOWHERE, Frame, Step
+from mirage_kernels.generator.frontend.positional.steps import AXES, NOWHERE, Frame, Step, cut_dims
 from mirage_kernels.generator.ir import (
     Axis,
     Builder,
@@ -63,7 +62,10 @@ class BlockLowering:
         inputs = self.block.of("input")
         cuts = [self.cuts_of(s, o) for s, o in zip(inputs, operands, strict=True)]
         self.agree(cuts)
-        axes = {axis: self.lead(axis, cuts) for axis in (*AXES, LOOP)}
+        axes = {
+            axis: next(iter(_rows_along(axis, cuts)), [])  # of the first input that it cuts
+            for axis in (*AXES, LOOP)
+        }
         self.slots = [(a, i) for a in AXES for i in range(len(axes[a]))]
         grid = tuple(self.axis(axes[a][i], i) for a, i in self.slots)
         loop = self.axis(axes[LOOP][0], 0) if axes[LOOP] else None
@@ -73,7 +75,9 @@ class BlockLowering:
         found = {}
         extents = extents_of([types[o.name] for o in operands])
         for step, operand, of_input in zip(inputs, operands, cuts, strict=True):
-            tile = Tile(operand.name, self.visible(operand.rows, of_input), tuple(of_input))
+            whole = {c.factor for c in of_input if c.count == self.factors.sizes[c.factor]}
+            rows = tuple(tuple(f for f in row if f not in whole) for row in operand.rows)
+            tile = Tile(operand.name, rows, tuple(of_input))
             name = self.input(builder, tile, types[operand.name], extents)
             found[step.outs[0].number] = replace(tile, name=name, looped=bool(tile.along(LOOP)))
         compute(scope, self.block.steps, found)
@@ -128,19 +132,10 @@ class BlockLowering:
                         self.factors.split(large.factor, large.count, why)
                     self.factors.split(large.factor, small.count, why)
 
-    def lead(self, axis: str, cuts: Sequence[Sequence[Cut]]) -> list[Cut]:
-        """Return what an axis cuts of the first input that it cuts."""
-        return next(iter(_rows_along(axis, cuts)), [])
-
     def axis(self, cut: Cut, index: int) -> Axis:
         """Return the graph's axis for one of the factors that an axis cuts."""
         name = cut.axis if index == 0 else f"{cut.axis}_{index + 1}"
         return Axis(name, self.names(cut.factor), self.factors.sizes[cut.factor] // cut.count)
-
-    def visible(self, rows: Sequence[Row], cuts: Sequence[Cut]) -> tuple[Row, ...]:
-        """Return the factors of each dim of which a tile keeps more than one element."""
-        whole = {c.factor for c in cuts if c.count == self.factors.sizes[c.factor]}
-        return tuple(tuple(f for f in row if f not in whole) for row in rows)
 
     def maps(self, tile: Tile) -> tuple[str | None, ...]:
         """Return the dims of a tile that the graph's grid axes cut."""

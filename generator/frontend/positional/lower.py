@@ -66,20 +66,13 @@ def sizes_of(graph: Graph) -> dict[str, int]:
 def lower(program: Program) -> Lowered:
     """Return a program's checked graph; raise GraphError for what has no meaning in named dims."""
     factors = Factors()
-    roles = _roles(_settled(program, factors).graph)
-    return _Reading(program, factors, lambda factor: roles[_number(factor)]).run()
-
-
-def _settled(program: Program, factors: Factors) -> Lowered:
-    """Read a program until nothing new is found about its dims."""
     for _ in range(MOST_READINGS):
         with contextlib.suppress(Refined):
-            return _Reading(program, factors, _number).run()
-    raise GraphError("the dims of the program keep falling into ever smaller factors")
-
-
-def _number(factor: Factor) -> str:
-    return f"d{factor}"
+            roles = _roles(_Reading(program, factors, "d{}".format).run().graph)
+            break
+    else:
+        raise GraphError("the dims of the program keep falling into ever smaller factors")
+    return _Reading(program, factors, lambda factor: roles[f"d{factor}"]).run()
 
 
 def _roles(graph: Graph) -> dict[str, str]:
@@ -141,7 +134,8 @@ class _Reading:
     def input(self, tensor: Tensor) -> None:
         extents = enumerate(tensor.extents)
         rows = tuple(self.factors.of_input(tensor.number, i, n) for i, n in extents)
-        flat = [f for i in _storage_order(tensor) for f in rows[i]]
+        outermost_first = sorted(range(tensor.num_dims), key=lambda i: (-tensor.layout[i], i))
+        flat = [f for i in outermost_first for f in rows[i]]
         if len(set(flat)) < len(flat):
             raise GraphError(
                 f"the program makes two dims of input {len(self.found) + 1}, "
@@ -166,8 +160,3 @@ class _Reading:
         self.builder.add(Node("block", tuple(t.name for t in tiles), outs, body=body))
         for tensor, name, s in zip(step.outs, names, stored, strict=True):
             self.found[tensor.number] = Tile(name, s.rows)
-
-
-def _storage_order(tensor: Tensor) -> list[int]:
-    """Return the positions of an input's dims, the one with the largest stride first."""
-    return sorted(range(tensor.num_dims), key=lambda i: (-tensor.layout[i], i))

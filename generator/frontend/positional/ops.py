@@ -12,16 +12,25 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from mirage_kernels.generator.errors import GraphError
-from mirage_kernels.generator.frontend.positional import shapes
 from mirage_kernels.generator.frontend.positional.dims import (
     LOOP,
     Cut,
-    Row,
     Scope,
     Tile,
     only_values,
 )
-from mirage_kernels.generator.frontend.positional.steps import Extents, Frame, Step
+from mirage_kernels.generator.frontend.positional.steps import (
+    Extents,
+    Frame,
+    ShapeRule,
+    Step,
+    accum,
+    check_extents,
+    concat,
+    elementwise,
+    matmul,
+    reduction,
+)
 from mirage_kernels.generator.ir import OPS, Kind
 
 Lowering = Callable[[Scope, Step, Sequence[Tile]], list[Tile]]
@@ -36,7 +45,7 @@ class Op:
     """
 
     arity: int
-    extents: shapes.ShapeRule
+    extents: ShapeRule
     lower: Lowering
     numbers: int = 0
     results: int = 1
@@ -62,7 +71,7 @@ def result_extents(step: Step, args: Sequence[Extents], frame: Frame | None) -> 
         raise GraphError(f"{step.op} takes {op.numbers} numbers, not {len(step.numbers)}")
     if op.over_dim and not 0 <= step.dim < len(args[0]):
         raise GraphError(f"{step.op} over dim {step.dim}: the tensor has the dims {list(args[0])}")
-    found = shapes.check_extents(op.extents(step, args, frame), f"the result of {step.op}")
+    found = check_extents(op.extents(step, args, frame), f"the result of {step.op}")
     return [found] * op.results
 
 
@@ -104,44 +113,31 @@ def _clamp(scope: Scope, step: Step, args: Sequence[Tile]) -> list[Tile]:
 def _matmul(scope: Scope, step: Step, args: Sequence[Tile]) -> list[Tile]:
     a, b = args
     if a.parts and b.parts and (a.joint, b.joint) == (len(a.rows) - 1, len(b.rows) - 2):
-        return _matmul_of_concats(scope, step, a, b)
+        # (a1 | a2) @ (b1 / b2)  ->  a1 @ b1 + a2 @ b2
+        products = [_matmul(scope, step, pair)[0] for pair in zip(a.parts, b.parts, strict=True)]
+        return _elementwise(scope, Step("add"), products)
     only_values(args, step.op)
     leading = [replace(t, rows=t.rows[:-2]) for t in args]
     batch = scope.aligned(leading[0], leading[1], f"{step.op}, leading dims")
-    inner = _contracted(scope, a, b, step.op)
-    rows = (*batch, a.rows[-2], b.rows[-1])
-    _require_distinct(scope, (*a.rows[-2], *inner, *b.rows[-1]))
-    if not inner:
-        return [scope.made(scope.emit("mul", a.name, b.name), rows, args, step.op)]
-    name = scope.emit("contract", a.name, b.name, over=inner[-1])
-    return [scope.made(scope.summed(name, inner[:-1]), rows, args, step.op)]
-
-
-def _contracted(scope: Scope, a: Tile, b: Tile, op: str) -> Row:
-    """Return the factors that a product of matrices sums along."""
     inner, other = a.rows[-1], b.rows[-2]
     if inner and other:
-        scope.meet((a, inner), (b, other), f"{op}, inner dims")
+        scope.meet((a, inner), (b, other), f"{step.op}, inner dims")
     elif inner or other:
         scope.factors.drop(inner or other)
     for tile in (a, b):
-        scope.uncut(tile, inner, f"{op}, inner dim")
-    return inner
-
-
-def _require_distinct(scope: Scope, row: Row) -> None:
+        scope.uncut(tile, inner, f"{step.op}, inner dim")
+    rows = (*batch, a.rows[-2], b.rows[-1])
+    row = (*a.rows[-2], *inner, *b.rows[-1])
     if len(set(row)) < len(row):
         raise GraphError(
             f"matmul over a dim of {scope.factors.extent(row[:1])} elements that is also a row or "
             "a column of the operands",
             "a product of a tensor with itself has no named form yet",
         )
-
-
-def _matmul_of_concats(scope: Scope, step: Step, a: Tile, b: Tile) -> list[Tile]:
-    """(a1 | a2) @ (b1 / b2)  ->  a1 @ b1 + a2 @ b2."""
-    products = [_matmul(scope, step, pair)[0] for pair in zip(a.parts, b.parts, strict=True)]
-    return _elementwise(scope, Step("add"), products)
+    if not inner:
+        return [scope.made(scope.emit("mul", a.name, b.name), rows, args, step.op)]
+    name = scope.emit("contract", a.name, b.name, over=inner[-1])
+    return [scope.made(scope.summed(name, inner[:-1]), rows, args, step.op)]
 
 
 def _concat(scope: Scope, step: Step, args: Sequence[Tile]) -> list[Tile]:
@@ -209,7 +205,11 @@ def _accum(scope: Scope, step: Step, args: Sequence[Tile]) -> list[Tile]:
     size = step.outs[0].extents[last] if step.kind == "sum_todimx" else 1
     total = _total(scope, _shortened(scope, a, last, size) if step.kind else a)
     if step.kind in ("mean", "rms"):
-        count = _mean_of(scope, a, a.rows[last])
+        row = a.rows[last]
+        sizes = [scope.product([scope.size(f) for f in row])] if row else []
+        if scope.loop_range > 1 and not any(c.factor in row for c in a.along(LOOP)):
+            sizes.append(_iterations(scope))
+        count = scope.product(sizes)  # of what the mean is of; "" for one
         mean = scope.emit("div", total.name, count) if count else total.name
         total = replace(total, name=scope.emit("sqrt", mean) if step.kind == "rms" else mean)
     return [total]
@@ -247,14 +247,6 @@ def _iterations(scope: Scope) -> str:
     return scope.number(scope.loop_range)
 
 
-def _mean_of(scope: Scope, a: Tile, row: Row) -> str:
-    """Return how many elements a mean over a row and all iterations is made of; "" for one."""
-    sizes = [scope.product([scope.size(f) for f in row])] if row else []
-    if scope.loop_range > 1 and not any(c.factor in row for c in a.along(LOOP)):
-        sizes.append(_iterations(scope))
-    return scope.product(sizes)
-
-
 def _accum_rescale(scope: Scope, step: Step, args: Sequence[Tile]) -> list[Tile]:
     a, factor = args
     only_values([a], step.op)
@@ -287,16 +279,16 @@ ELEMENTWISE = {
     if op.kind is Kind.ELEMENTWISE and op.name not in _MASKING
 }
 POSITIONAL: dict[str, Op] = {
-    **{name: Op(n, shapes.elementwise, _elementwise) for name, n in ELEMENTWISE.items()},
-    "exp": Op(1, shapes.elementwise, _exp, special=True),
-    "mul_scalar": Op(1, shapes.elementwise, _mul_scalar, numbers=1),
-    "clamp": Op(1, shapes.elementwise, _clamp, numbers=2),
-    "matmul": Op(2, shapes.matmul, _matmul, special=True),
-    "reduction": Op(1, shapes.reduction, _reduction, over_dim=True),
-    "rms_norm": Op(1, shapes.elementwise, _rms_norm, over_dim=True),
-    "reduction_max": Op(1, shapes.reduction, _reduction_max, results=2, over_dim=True, block=True),
-    "accum": Op(1, shapes.accum, _accum, block=True),
-    "accum_rescale": Op(2, shapes.accum, _accum_rescale, block=True, special=True),
-    "accum_max": Op(1, shapes.elementwise, _accum_max, block=True, special=True),
-    "concat": Op(2, shapes.concat, _concat, over_dim=True, block=True),
+    **{name: Op(n, elementwise, _elementwise) for name, n in ELEMENTWISE.items()},
+    "exp": Op(1, elementwise, _exp, special=True),
+    "mul_scalar": Op(1, elementwise, _mul_scalar, numbers=1),
+    "clamp": Op(1, elementwise, _clamp, numbers=2),
+    "matmul": Op(2, matmul, _matmul, special=True),
+    "reduction": Op(1, reduction, _reduction, over_dim=True),
+    "rms_norm": Op(1, elementwise, _rms_norm, over_dim=True),
+    "reduction_max": Op(1, reduction, _reduction_max, results=2, over_dim=True, block=True),
+    "accum": Op(1, accum, _accum, block=True),
+    "accum_rescale": Op(2, accum, _accum_rescale, block=True, special=True),
+    "accum_max": Op(1, elementwise, _accum_max, block=True, special=True),
+    "concat": Op(2, concat, _concat, over_dim=True, block=True),
 }

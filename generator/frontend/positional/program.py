@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from mirage_kernels.generator.frontend.positional import shapes
 from mirage_kernels.generator.frontend.positional.ops import result_extents
 from mirage_kernels.generator.frontend.positional.steps import (
     Extents,
@@ -13,7 +12,10 @@ from mirage_kernels.generator.frontend.positional.steps import (
     Step,
     Tensor,
     Three,
+    check_extents,
     row_major,
+    stored_extents,
+    tile_extents,
 )
 from mirage_kernels.generator.ir import DType
 
@@ -53,7 +55,7 @@ class Program:
 
     def _stored(self, step: Step) -> Extents:
         assert self.frame is not None
-        return shapes.stored_extents(step, self.tensors[step.args[0]].extents, self.frame)
+        return stored_extents(step, self.tensors[step.args[0]].extents, self.frame)
 
     def owns(self, tensor: object) -> bool:
         """Say whether something is a tensor of this graph."""
@@ -69,7 +71,7 @@ class Program:
 
     def input(self, extents: Extents, dtype: DType, strides: Extents = ()) -> Tensor:
         """Add an input of the program; strides (in elements) default to row-major."""
-        shapes.check_extents(extents, "an input")
+        check_extents(extents, "an input")
         strides = () if strides == row_major(extents) else strides
         self.tensors.append(Tensor(len(self.tensors), extents, dtype, strides))
         self.steps.append(Step("input", outs=(self.tensors[-1],)))
@@ -84,9 +86,7 @@ class Program:
         """Add a block graph's input: the tile of a tensor that grid and loop cut."""
         assert self.frame is not None
         step = Step("input", dim=dim, maps=maps)
-        return self.add(step, [shapes.tile_extents(step, whole.extents, self.frame)], whole.dtype)[
-            0
-        ]
+        return self.add(step, [tile_extents(step, whole.extents, self.frame)], whole.dtype)[0]
 
     def store(self, tile: Tensor, maps: Three) -> None:
         """Add a block graph's output: where each block's tile goes in a result."""

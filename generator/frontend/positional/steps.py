@@ -1,8 +1,10 @@
-"""What positional programs consist of: tensors, steps, where a block graph runs."""
+"""What positional programs consist of: tensors, steps, block graphs, and extents of results."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import TYPE_CHECKING
 
 from mirage_kernels.generator.errors import GraphError, MirageError
@@ -110,3 +112,125 @@ def row_major(extents: Extents) -> Extents:
     for n in reversed(extents[1:]):
         strides.append(strides[-1] * n)
     return tuple(reversed(strides))
+
+
+ACCUMULATIONS = {"accum": ("", "sum", "mean", "rms", "sum_todimx"), "accum_rescale": ("", "sum")}
+MOST_DIMS = 8
+LARGEST = 2**40  # elements: beyond it no tensor is meant
+
+# Step, extents of its operands, where its block graph runs (None at kernel level) -> extents
+# of its result.
+ShapeRule = Callable[[Step, Sequence[Extents], "Frame | None"], Extents]
+
+
+def check_extents(extents: Extents, what: str) -> Extents:
+    """Return extents that a tensor can have; raise GraphError otherwise."""
+    too_many = not 1 <= len(extents) <= MOST_DIMS
+    if too_many or min(extents) < 1 or prod(extents) > LARGEST:
+        raise GraphError(
+            f"{what} has the dims {list(extents)}",
+            f"a tensor has 1 to {MOST_DIMS} dims, each of at least 1 element",
+        )
+    return extents
+
+
+def _with(extents: Extents, dim: int, size: int) -> Extents:
+    return (*extents[:dim], size, *extents[dim + 1 :])
+
+
+def elementwise(step: Step, args: Sequence[Extents], frame: Frame | None) -> Extents:
+    """Return the larger of the operands' extents, dim by dim; one of them may be 1."""
+    a, b = args[0], args[-1]
+    if len(a) != len(b) or any(m != n and 1 not in (m, n) for m, n in zip(a, b, strict=True)):
+        raise GraphError(
+            f"{step.op} of {list(a)} and {list(b)}: the dims don't fit",
+            "operands have equally many dims; each pair is equal, or one of them is 1",
+        )
+    return tuple(map(max, a, b))
+
+
+def matmul(step: Step, args: Sequence[Extents], frame: Frame | None) -> Extents:
+    """[..., M, K] and [..., K, N]  ->  [..., M, N]."""
+    a, b = args
+    if len(a) != len(b) or len(a) < 2 or a[-1] != b[-2] or a[:-2] != b[:-2]:
+        raise GraphError(
+            f"matmul of {list(a)} and {list(b)}: the dims don't fit",
+            "operands are [..., M, K] and [..., K, N] with the same leading dims",
+        )
+    return (*a[:-1], b[-1])
+
+
+def reduction(step: Step, args: Sequence[Extents], frame: Frame | None) -> Extents:
+    """Shorten a dim to `step.size` elements."""
+    extents, dim, size = args[0], step.dim, step.size
+    if size < 1 or extents[dim] % size:
+        what = f"accumulation {step.kind!r}" if step.kind else step.op
+        raise GraphError(f"{what}: dim {dim} of {list(extents)} does not reduce to {size}")
+    return _with(extents, dim, size)
+
+
+def accum(step: Step, args: Sequence[Extents], frame: Frame | None) -> Extents:
+    """Keep the extents, or shorten the last dim as the kind of accumulation says."""
+    assert frame is not None
+    if step.kind not in ACCUMULATIONS[step.op]:
+        raise GraphError(
+            f"there is no {step.op} of the kind {step.kind!r}",
+            f"kinds: None, {', '.join(filter(None, ACCUMULATIONS[step.op]))}",
+        )
+    if not step.kind:
+        return args[0]
+    size = frame.dimx if step.kind == "sum_todimx" else 1
+    last = len(args[0]) - 1
+    return reduction(Step(step.op, dim=last, size=size, kind=step.kind), args, frame)
+
+
+def concat(step: Step, args: Sequence[Extents], frame: Frame | None) -> Extents:
+    """Add up one dim; the others are equal."""
+    (a, b), at = args, step.dim
+    if len(a) != len(b) or _with(a, at, 0) != _with(b, at, 0):
+        raise GraphError(f"concat of {list(a)} and {list(b)} along dim {at}: the dims don't fit")
+    return _with(a, at, a[at] + b[at])
+
+
+def cut_dims(maps: Three, grid: Three, what: str) -> list[tuple[str, int, int]]:
+    """Return axis, dim and number of parts of every cut that a map makes on a grid.
+
+    An axis of one block cuts nothing. Raises GraphError when two axes cut one dim.
+    """
+    named = zip(AXES, maps, grid, strict=True)
+    cuts = [(axis, dim, count) for axis, dim, count in named if count > 1 and dim != NOWHERE]
+    if len({dim for _, dim, _ in cuts}) < len(cuts):
+        raise GraphError(f"{what}: two grid axes cut the same dim, map {maps} on grid {grid}")
+    return cuts
+
+
+def _extent(extents: Extents, dim: int, what: str) -> int:
+    if not 0 <= dim < len(extents):
+        raise GraphError(f"{what} names dim {dim} of a tensor {list(extents)}")
+    return extents[dim]
+
+
+def tile_extents(step: Step, whole: Extents, frame: Frame) -> Extents:
+    """Return the extents of the tile that a block's input gives its blocks in one iteration."""
+    what = f"the input map {step.maps} of a tensor {list(whole)}"
+    cuts = [(dim, count) for _, dim, count in cut_dims(step.maps, frame.grid, what)]
+    if step.dim != NOWHERE:
+        cuts.append((step.dim, frame.loop_range))
+    tile = whole
+    for dim, count in cuts:
+        extent = _extent(tile, dim, what)
+        if extent % count:
+            raise GraphError(
+                f"{what}: dim {dim} of {extent} does not fall into {count} equal tiles",
+                "Mirage's programs divide evenly: choose another grid or forloop_range",
+            )
+        tile = _with(tile, dim, extent // count)
+    return tile
+
+
+def stored_extents(step: Step, tile: Extents, frame: Frame) -> Extents:
+    """Return the extents of the tensor that the blocks' tiles make together."""
+    what = f"the output map {step.maps} of a tile {list(tile)}"
+    for _, dim, count in cut_dims(step.maps, frame.grid, what):
+        tile = _with(tile, dim, _extent(tile, dim, what) * count)
+    return check_extents(tile, "the output of a block graph")

@@ -76,14 +76,6 @@ __device__ auto line_sum(const PartitionedTile<T, kLanes, kEach>& tile, const B&
   return line_sum(mul<float>(tile, factor));
 }
 
-// The line of an input along D for a head, or the only one; null where the input is absent.
-template <class T>
-__device__ const Vec16<T>* vector_line(const AttentionArgs& args, int index, int64_t head) {
-  const auto* first = static_cast<const T*>(args.vectors[index]);
-  if (first == nullptr) return nullptr;
-  return reinterpret_cast<const Vec16<T>*>(first + head * args.vector_heads[index]);
-}
-
 // By one load, which the compiler splits into four where it is free to.
 template <class T>
 __device__ Vec16<T> load_16_bytes(const Vec16<T>* from) {
@@ -108,9 +100,7 @@ class PartitionedInputs {
 #pragma unroll
     for (int i = 0; i < Places::kEach; ++i) {
       const auto at = item.template place<kRows>(args, min(Places::row(i), rows - 1));
-      const auto* line =
-          static_cast<const T*>(args.q.at) + at.token * args.q.token + at.head * args.q.head;
-      lines_[i] = reinterpret_cast<const Vec16<T>*>(line);
+      lines_[i] = reinterpret_cast<const Vec16<T>*>(query_line<T>(args.q, at));
       heads_[i] = static_cast<int>(at.head);
     }
     head_ = item.head;

@@ -192,8 +192,7 @@ class KeyPipeline {
 #pragma unroll 1
     for (int i = lane(); i < rows * kLines; i += kWarpLanes) {
       const QueryPlace at = item_.template place<Knobs::kRows>(args_, i / kLines);
-      prefetch(static_cast<const T*>(args_.q.at) + at.token * args_.q.token +
-               at.head * args_.q.head + i % kLines * kLineElements);
+      prefetch(query_line<T>(args_.q, at) + i % kLines * kLineElements);
     }
   }
 

@@ -287,7 +287,7 @@ class FlashDecode {
 
   __device__ const T* query_line(const mirage::Lines& lines, int row) const {
     const QueryPlace at = item_.template place<kRows>(args_, min(row, rows_ - 1));
-    return static_cast<const T*>(lines.at) + at.token * lines.token + at.head * lines.head;
+    return tile::query_line<T>(lines, at);
   }
 
   template <int kLong>

@@ -83,8 +83,7 @@ __device__ void prefetch_work_tile(const AttentionArgs& args, int most_keys, int
   const int rows = work_tile.rows<kRows>(args);
   for (int i = threadIdx.x; i < rows * kLines; i += threads) {
     const QueryPlace at = work_tile.place<kRows>(args, i / kLines);
-    prefetch(static_cast<const T*>(args.q.at) + at.token * args.q.token + at.head * args.q.head +
-             i % kLines * kLineElements);
+    prefetch(query_line<T>(args.q, at) + i % kLines * kLineElements);
   }
   if (args.block_table != nullptr || args.first_window >= 0) return;
   const ClusterShare mine = cluster_share((args.max_len + kBlockKeys - 1) / kBlockKeys);

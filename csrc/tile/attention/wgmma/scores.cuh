@@ -177,11 +177,8 @@ struct LazyMask {
 template <int kKeys>
 struct Spans<StepPositions<kKeys>> : Spans<RowVector<int, kKeys>> {};
 template <class Op, class A, class B>
-struct Spans<LazyMask<Op, A, B>> {
-  static constexpr int kKeys = largest(Spans<A>::kKeys, Spans<B>::kKeys);
-  static constexpr int kRows = largest(Spans<A>::kRows, Spans<B>::kRows);
-  static constexpr bool kLines = false;
-};
+struct Spans<LazyMask<Op, A, B>> : SpansOf<largest(Spans<A>::kKeys, Spans<B>::kKeys),
+                                           largest(Spans<A>::kRows, Spans<B>::kRows)> {};
 
 template <int kKeys>
 __device__ int element(const StepPositions<kKeys>& p, int, int n, int i) {

@@ -123,12 +123,10 @@ class WgmmaAttention {
   // An input of dims [D], or the item's line of one by heads of the cache; zeros if it is absent.
   __device__ DepthFrag<T, kDepth> vector(int index) const {
     DepthFrag<T, kDepth> found;
-    const auto* line = static_cast<const T*>(args_.vectors[index]);
-    if (line != nullptr) line += item_->head * args_.vector_heads[index];
+    const auto* const line = vector_line<T>(args_, index, item_->head);
 #pragma unroll
     for (int c = 0; c < kDepth / kChunkDepth; ++c) {
-      found.at[0][c] =
-          read_global(reinterpret_cast<const Vec16<T>*>(line), c * kChunkVectors + lane_quarter());
+      found.at[0][c] = read_global(line, c * kChunkVectors + lane_quarter());
     }
     return found;
   }
@@ -229,8 +227,7 @@ class WgmmaAttention {
     for (int i = 0; i < 2; ++i) {
       const QueryPlace at =
           item_->template place<kRows>(args_, min(Pipeline::row_of(i), rows_ - 1));
-      query_lines_[i] = reinterpret_cast<const Vec16<T>*>(
-          static_cast<const T*>(args_.q.at) + at.token * args_.q.token + at.head * args_.q.head);
+      query_lines_[i] = reinterpret_cast<const Vec16<T>*>(query_line<T>(args_.q, at));
     }
   }
 
