@@ -16,17 +16,12 @@ from mirage_kernels.generator.jobs import local
 from mirage_kernels.generator.jobs.job import SEARCH_CODE, code_digest
 from mirage_kernels.generator.jobs.store import Store
 from mirage_kernels.generator.pipeline import Result
-from mirage_kernels.generator.recipe import Recipe, Shape, catalog, load_recipe
+from mirage_kernels.generator.recipe import Recipe, Shape, catalog
 from mirage_kernels.generator.search.problem import Limits
 from mirage_kernels.generator.search.superoptimizer import search_job, search_jobs
 
 ARCH, GENERATOR = "sm_90a", "mirage_kernels.generator"
 SEARCH = f"{GENERATOR}.search.superoptimizer"
-
-
-@pytest.fixture(scope="module")
-def rms_norm_linear() -> Recipe:
-    return load_recipe("rms_norm_linear")
 
 
 def key(source: Recipe, **dims: int) -> str:
