@@ -8,17 +8,20 @@ from __future__ import annotations
 import argparse
 import difflib
 import importlib
+import inspect
 import os
 import sys
 from collections.abc import Sequence
+from functools import partial
 from typing import NoReturn
 
 from mirage_kernels import __version__
 from mirage_kernels.generator.errors import FileError, MirageError
 from mirage_kernels.generator.terminal import PROGRAM, Terminal
 
-# Each verb is the module of its name (with _ for -) in `commands`, imported when it is asked for:
-# DETAILS is what its help says beyond the summary, ARGUMENTS what it takes, `run` what it does.
+COMMANDS = "mirage_kernels.generator.commands"
+# A verb stands in VERBS of a module of COMMANDS, which is imported when it is asked for: first the
+# function, whose docstring is what the help says beyond the summary, then its arguments.
 VERBS = {
     "generate": "search, prove, plan and emit the kernels of a recipe",
     "search": "search the muGraphs of many recipes at once, keeping what is found",
@@ -31,6 +34,13 @@ VERBS = {
     "import-mirage": "read a checkpoint of Mirage, prove its muGraphs equal to a recipe",
     "doctor": "what was found on this machine, what is missing, how to get it",
 }
+MODULES = {  # of verbs that share one; others have the module of their name
+    "search": "generate",
+    "list": "kernels",
+    "show": "kernels",
+    "check": "prove",
+    "import-mirage": "prove",
+}
 DONE, BAD_INPUT, INTERRUPTED = 0, 2, 130
 
 
@@ -40,6 +50,9 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """Raise instead of printing the usage and leaving."""
         raise MirageError(message, f"`{self.prog} --help` shows what it takes")
+
+
+_Parser = partial(Parser, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -67,15 +80,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(words: list[str], terminal: Terminal) -> int:
-    name = next((word for word in words if not word.startswith("-")), None)
-    parser = _parser_of_all() if name is None else _parser_of(name)
-    if name is not None:
+    name = next((word for word in words if not word.startswith("-")), "")
+    parser = _parser_of(name) if name else _parser_of_all()
+    if name:
         words.remove(name)
     try:
         options = parser.parse_args(words)
     except SystemExit:  # argparse has printed the help, or the version
         return DONE
-    if name is None:
+    if not name:
         parser.print_help()
         return DONE
     code: int = options.run(options, terminal)
@@ -84,13 +97,11 @@ def _run(words: list[str], terminal: Terminal) -> int:
 
 def _parser_of_all() -> Parser:
     verbs = "\n".join(f"  {name:<14}{summary}" for name, summary in VERBS.items())
-    parser = Parser(
+    parser = _Parser(
         prog=PROGRAM,
         usage=f"{PROGRAM} VERB ...",
         description="GPU kernels found by search, proved equal to their recipes.",
         epilog=f"verbs:\n{verbs}\n\n`{PROGRAM} VERB --help` shows what a verb takes.",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
     )
     version = f"{PROGRAM} {__version__}"
     parser.add_argument("--version", action="version", version=version, help="print the version")
@@ -102,16 +113,12 @@ def _parser_of(name: str) -> Parser:
         close = difflib.get_close_matches(name, VERBS, n=1)
         suggestion = f"did you mean `{PROGRAM} {close[0]}`? " if close else ""
         raise MirageError(f"there is no verb {name!r}", f"{suggestion}verbs: {', '.join(VERBS)}")
-    verb = importlib.import_module(f"mirage_kernels.generator.commands.{name.replace('-', '_')}")
-    parser = Parser(
-        prog=f"{PROGRAM} {name}",
-        description=f"{VERBS[name][0].upper()}{VERBS[name][1:]}.",
-        epilog=verb.DETAILS,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
-    parser.set_defaults(run=verb.run)
-    for add in verb.ARGUMENTS:
+    module = importlib.import_module(f"{COMMANDS}.{MODULES.get(name, name)}")
+    run, *arguments = module.VERBS[name]
+    summary = f"{VERBS[name][0].upper()}{VERBS[name][1:]}."
+    parser = _Parser(prog=f"{PROGRAM} {name}", description=summary, epilog=inspect.getdoc(run))
+    parser.set_defaults(run=run)
+    for add in arguments:
         add(parser)
     return parser
 

@@ -9,17 +9,17 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TextIO
 
 from mirage_kernels.generator.errors import MirageError
-from mirage_kernels.generator.ir.text import Json
 
 if TYPE_CHECKING:
-    from rich.console import Console, RenderableType
+    from rich.console import Console
     from rich.progress import Progress, TaskID
+    from rich.table import Table
 
     from mirage_kernels.generator.request import Event
 
@@ -29,43 +29,6 @@ PROGRAM = "mirage-kernels"
 # A stage that goes on shows a plain line this often.
 PLAIN_SECONDS = 5.0
 _CELL_STYLES = {"ok": "green", "FAILED": "bold red", "missing": "yellow", "broken": "bold red"}
-
-
-@dataclass(frozen=True)
-class Table:
-    """Rows of text under column names; the first `left` columns are words, the rest numbers."""
-
-    columns: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
-    left: int
-    title: str = ""
-
-    @property
-    def plain_lines(self) -> list[str]:
-        """The table as aligned lines, without colour or frame."""
-        cells = [self.columns, *self.rows]
-        widths = [max(len(row[i]) for row in cells) for i in range(len(self.columns))]
-        lines = [self.title] if self.title else []
-        for row in cells:
-            padded = [
-                cell.ljust(width) if i < self.left else cell.rjust(width)
-                for i, (cell, width) in enumerate(zip(row, widths, strict=True))
-            ]
-            lines.append("  ".join(padded).rstrip())
-        return lines
-
-    def framed(self) -> RenderableType:
-        """Return the table in a frame, with colours for what is good and what is not."""
-        from rich import box
-        from rich.table import Table as Framed
-        from rich.text import Text
-
-        framed = Framed(title=self.title or None, title_justify="left", box=box.SIMPLE_HEAD)
-        for i, column in enumerate(self.columns):
-            framed.add_column(Text(column), justify="left" if i < self.left else "right")
-        for row in self.rows:
-            framed.add_row(*(Text(cell, style=_CELL_STYLES.get(cell, "")) for cell in row))
-        return framed
 
 
 @dataclass
@@ -85,22 +48,31 @@ class Terminal:
         """Print what is not a result: on stderr."""
         print(text, file=self.err, flush=True)
 
-    def table(self, table: Table) -> None:
-        """Print a table: framed on a terminal that is wide enough, aligned lines elsewhere."""
-        lines = table.plain_lines
-        if self.as_json:
-            return
-        console = _console(self.out)
-        if console is None or max(map(len, lines)) > console.width:
-            for line in lines:
-                self.line(line)
-            return
-        console.print(table.framed())
+    def table(self, rows: Sequence[Mapping[str, str]], *, left: int) -> None:
+        """Print rows by column: in a frame on a terminal that is wide enough, else aligned lines.
 
-    def document(self, data: Json) -> None:
-        """Print the one JSON document of `--json`."""
+        The first `left` columns are words, the others numbers; one that no row fills is left away.
+        """
+        names = list(dict.fromkeys(name for row in rows for name in row))
+        filled = {n: i < left for i, n in enumerate(names) if any(row.get(n) for row in rows)}
+        cells = [list(filled), *([row.get(name, "") for name in filled] for row in rows)]
+        widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+        columns = list(zip(widths, filled.values(), strict=True))
+        console = None if self.as_json else _console(self.out)
+        if console is None or sum(widths) + 2 * len(widths) - 2 > console.width:
+            for row in cells:
+                padded = [
+                    cell.ljust(width) if is_left else cell.rjust(width)
+                    for cell, (width, is_left) in zip(row, columns, strict=True)
+                ]
+                self.line("  ".join(padded).rstrip())
+            return
+        console.print(_framed(filled, cells[1:]))
+
+    def document(self, data: object) -> None:
+        """Print the one JSON document of `--json`; dataclasses in it are objects."""
         if self.as_json:
-            print(json.dumps(data, indent=2), file=self.out, flush=True)
+            print(json.dumps(data, indent=2, default=vars), file=self.out, flush=True)
 
     def fail(self, error: MirageError) -> None:
         """Print an error: its sentence and its hint, on stderr; with `--json` on stdout as well."""
@@ -119,7 +91,17 @@ class Terminal:
             yield plain
             plain.flush()
             return
-        with _bars(console) as bars:
+        from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+        with Progress(
+            SpinnerColumn(finished_text="✓"),
+            TextColumn("{task.description:<8}", markup=False),
+            BarColumn(bar_width=16),
+            TimeElapsedColumn(),
+            TextColumn("{task.fields[words]}", markup=False),
+            console=console,
+            transient=True,
+        ) as bars:
             bars.console.print(title, style="bold")
             yield _BarWatch(bars, abreast)
 
@@ -170,19 +152,27 @@ class _BarWatch:
     tasks: dict[str, TaskID] = field(default_factory=dict)
 
     def __call__(self, event: Event) -> None:
-        known = self.tasks.get(event.stage)
-        if known is None:
-            if not self.abreast:
-                self._finish_all()
-            total = event.total or None
-            known = self.bars.add_task(event.stage, total=total, words="")
-            self.tasks[event.stage] = known
-        self.bars.update(known, completed=event.done, total=event.total or None, words=event.text)
+        if event.stage not in self.tasks:
+            for task in () if self.abreast else self.bars.tasks:
+                if not task.finished:
+                    self.bars.update(task.id, total=1, completed=1)
+            self.tasks[event.stage] = self.bars.add_task(event.stage, total=None, words="")
+        bar, total = self.tasks[event.stage], event.total or None
+        self.bars.update(bar, completed=event.done, total=total, words=event.text)
 
-    def _finish_all(self) -> None:
-        for task in self.bars.tasks:
-            if not task.finished:
-                self.bars.update(task.id, total=1, completed=1)
+
+def _framed(columns: Mapping[str, bool], rows: Sequence[Sequence[str]]) -> Table:
+    """Return rows in a frame, with colours for what is good and what is not."""
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    framed = Table(box=box.SIMPLE_HEAD)
+    for name, is_left in columns.items():
+        framed.add_column(Text(name), justify="left" if is_left else "right")
+    for row in rows:
+        framed.add_row(*(Text(cell, style=_CELL_STYLES.get(cell, "")) for cell in row))
+    return framed
 
 
 def _console(stream: TextIO) -> Console | None:
@@ -191,17 +181,3 @@ def _console(stream: TextIO) -> Console | None:
     from rich.console import Console
 
     return Console(file=stream, markup=False, highlight=False, emoji=False)
-
-
-def _bars(console: Console) -> Progress:
-    from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
-
-    return Progress(
-        SpinnerColumn(finished_text="✓"),
-        TextColumn("{task.description:<8}", markup=False),
-        BarColumn(bar_width=16),
-        TimeElapsedColumn(),
-        TextColumn("{task.fields[words]}", markup=False),
-        console=console,
-        transient=True,
-    )

@@ -5,27 +5,35 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
+import shlex
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from mirage_kernels.generator.bench.op_calls import op_call
 from mirage_kernels.generator.build.compile import DEFAULT_ARCH, ROOT
-from mirage_kernels.generator.errors import FileError, RecipeError, TargetError
+from mirage_kernels.generator.errors import FileError, MirageError, RecipeError, TargetError
 from mirage_kernels.generator.ir.dtypes import STORAGE_DTYPES, DType
-from mirage_kernels.generator.recipe import Recipe, load_recipe
+from mirage_kernels.generator.recipe import Recipe, Shape, load_recipe
+from mirage_kernels.generator.request import parse_shape
 from mirage_kernels.generator.settings import STORE_VARIABLE
 from mirage_kernels.generator.target import target
+from mirage_kernels.generator.terminal import PROGRAM
 
 Container = argparse.ArgumentParser | argparse._MutuallyExclusiveGroup
 Argument = Callable[[Container], object]  # adds itself to a parser
 
 
-def argument(*names: str, **settings: Any) -> Argument:
-    """Declare an argument, as `ArgumentParser.add_argument` takes it."""
-    return lambda parser: parser.add_argument(*names, **settings)
+def argument(name: str, metavar: str, help: str | None = None, **settings: Any) -> Argument:
+    """Declare an argument with a value; settings are those of `ArgumentParser.add_argument`."""
+    return lambda parser: parser.add_argument(name, metavar=metavar, help=help, **settings)
+
+
+def flag(name: str, help: str) -> Argument:
+    """Declare an argument that is there or not."""
+    return lambda parser: parser.add_argument(name, action="store_true", help=help)
 
 
 def one_of(*arguments: Argument) -> Argument:
@@ -59,62 +67,59 @@ def dtype(text: str) -> DType:
     return known[text]
 
 
-def known_arch(text: str) -> str:
-    """Return the architecture; raises TargetError for one without facts."""
+def _known_arch(text: str) -> str:
     return target(text).arch
 
 
 CORES = len(os.sched_getaffinity(0))  # that this process may use
-JSON = argument(
-    "--json", action="store_true", help="print one JSON document on stdout and nothing else"
-)
+EACH = {"action": "append"}
+JSON = flag("--json", "print one JSON document on stdout and nothing else")
 ARCH = argument(
-    "--arch",
-    type=known_arch,
-    default=DEFAULT_ARCH,
-    metavar="ARCH",
-    help=f"default: {DEFAULT_ARCH}",
+    "--arch", "ARCH", f"default: {DEFAULT_ARCH}", type=_known_arch, default=DEFAULT_ARCH
 )
-JOBS = argument("--jobs", type=positive, default=CORES, metavar="N", help="default: one per core")
+JOBS = argument("--jobs", "N", "default: one per core", type=positive, default=CORES)
 STORE = argument(
     "--store",
-    metavar="DIR",
-    help=f"where results of searches are kept (default: {STORE_VARIABLE}, or the user's cache)",
+    "DIR",
+    f"where results of searches are kept (default: {STORE_VARIABLE}, or the user's cache)",
 )
-DTYPES = argument(
-    "--dtype", action="append", type=dtype, metavar="fp16|bf16", help="may be given twice"
-)
+DTYPES = argument("--dtype", "fp16|bf16", "may be given twice", type=dtype, **EACH)
 SHAPES = argument(
     "--shape",
-    action="append",
-    metavar="K=4096,N=6144",
-    help="sizes of the recipe's static dims; may be given several times",
+    "K=4096,N=6144",
+    "sizes of the recipe's static dims; may be given several times",
+    **EACH,
 )
-KERNELS = argument(
-    "--kernels", metavar="DIR", help="folder of emitted kernels (default: the package's own)"
-)
+KERNELS = argument("--kernels", "DIR", "folder of emitted kernels (default: the package's own)")
 
 
 def recipe(name_or_path: str) -> Recipe:
     """Load a recipe by name or file; a file is run without a trace on disk or on stdout."""
     file = Path(name_or_path)
+    before, sys.dont_write_bytecode = sys.dont_write_bytecode, True
     try:
-        with contextlib.redirect_stdout(sys.stderr), _no_bytecode():
+        with contextlib.redirect_stdout(sys.stderr):
             return load_recipe(str(file.resolve()) if file.is_file() else name_or_path)
     except SystemExit as stop:
         raise RecipeError(
             f"recipe file {name_or_path} calls exit({stop.code!r})",
             "a recipe file only defines a recipe",
         ) from stop
-
-
-@contextlib.contextmanager
-def _no_bytecode() -> Iterator[None]:
-    before, sys.dont_write_bytecode = sys.dont_write_bytecode, True
-    try:
-        yield
     finally:
         sys.dont_write_bytecode = before
+
+
+def shapes(words: Sequence[str] | None, of: Recipe | None, verb: str) -> list[Shape]:
+    """Read the words after --shape, which go with one recipe."""
+    if words and of is None:
+        raise MirageError("--shape needs a recipe", f"`{PROGRAM} {verb} RECIPE --shape ...`")
+    return [parse_shape(text, of) for text in words or () if of is not None]
+
+
+def command(program: str) -> str:
+    """Return the command line of this process without the folders of this machine."""
+    words = [Path(word).name if word.startswith("/") else word for word in sys.argv[1:]]
+    return " ".join([program, *map(shlex.quote, words)])
 
 
 def is_checkout() -> bool:
@@ -144,7 +149,7 @@ def output_folder(given: str | None, recipe_name: str, arch: str) -> Path:
     generated/ for others of the catalog, and for a recipe file outside of it kernels/ beside it.
     Raises FileError now, not after minutes of search.
     """
-    folder = Path(given) if given is not None else _own_folder(recipe_name)
+    folder = _own_folder(recipe_name) if given is None else Path(given)
     if folder.exists() and not folder.is_dir():
         raise FileError(f"{folder} is a file, not a folder", "choose another one: --out DIR")
     check_writable(folder)
@@ -166,6 +171,15 @@ def _own_folder(recipe_name: str) -> Path:
             "name one: --out DIR",
         )
     return ROOT / "kernels"
+
+
+def file_to_write(given: str, option: str) -> Path:
+    """Return the file that an option names; raises FileError where it can't be written."""
+    file = Path(given)
+    if file.is_dir():
+        raise FileError(f"{file} is a folder", f"{option} takes the name of a file to write")
+    check_writable(file)
+    return file
 
 
 def check_writable(path: Path) -> None:

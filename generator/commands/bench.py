@@ -4,130 +4,160 @@ from __future__ import annotations
 
 import argparse
 import json
-import shlex
 import subprocess
-import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
-from pathlib import Path
+from typing import Any
 
 import torch
 
 from mirage_kernels.generator.bench import measure, rows
 from mirage_kernels.generator.bench.measure import Environment
 from mirage_kernels.generator.bench.rows import Row
+from mirage_kernels.generator.bench.workload import Workload
+from mirage_kernels.generator.bench.workloads.cache import RECIPES, CacheWorkload
+from mirage_kernels.generator.bench.workloads.lists import cache_workloads, usual
+from mirage_kernels.generator.bench.workloads.tensors import TOKENS, TensorWorkload
 from mirage_kernels.generator.build.compile import ROOT
-from mirage_kernels.generator.commands import bench_workloads
-from mirage_kernels.generator.commands.arguments import (
-    DTYPES,
-    SHAPES,
-    argument,
-    check_writable,
-    is_checkout,
-    positives,
-    recipe,
-)
-from mirage_kernels.generator.errors import FileError, MirageError, ToolchainError
-from mirage_kernels.generator.ir.text import Json
-from mirage_kernels.generator.recipe import Recipe, Shape
+from mirage_kernels.generator.commands import arguments as given
+from mirage_kernels.generator.errors import MirageError, ToolchainError
+from mirage_kernels.generator.ir.dtypes import DType
+from mirage_kernels.generator.recipe import Recipe, catalog
 from mirage_kernels.generator.records.files import write_whole
-from mirage_kernels.generator.request import Event, parse_shape
-from mirage_kernels.generator.terminal import PROGRAM, Table, Terminal
+from mirage_kernels.generator.request import Event, sizes_text
+from mirage_kernels.generator.terminal import PROGRAM, Terminal
 
-DETAILS = """\
-Only CUDA graphs are timed, median over replays. "ours", "PyTorch" and "floor" are cold: launches
-rotate over buffers that together exceed four times the L2 cache. "floor" is the fastest bare kernel
-that reads the same bytes once; "ratio" is ours / floor. "promised" is ours where weights were
-promised to be constant (mirage_kernels.constant_weights). Errors are relative, against float64.
-
-Attention (--attention, or one of its recipes by name) is measured at the calls of serving: decode
-over pages of 16 and 64 tokens, mixed lengths, with norms, RoPE and the write to the cache, prefill,
-and the Mirage paper's dense calls. There "floor" is the time to read the keys and values, "compute"
-that of both products at the rate of a large matrix product, "ratio" ours over the larger. "peer" is
-the best of PyTorch's scaled_dot_product_attention on dense copies (cuDNN, flash, efficient;
-"grouped": with the heads of a group as tokens of one head), and of FlashInfer and FlashAttention-3
-where they are installed. "PyTorch" is its unfused program.
-
-Ctrl-C ends the measuring: the rows so far are printed and written.
-
-examples:
-  mirage-kernels bench rms_norm_linear --shape K=4096,N=6144 --m 1,8
-  mirage-kernels bench --compile --json rows.json
-  mirage-kernels bench --attention --dtype fp16 --json attention.json
-  mirage-kernels bench gqa --m 1,8 --only decode --only page=16
-"""
-ARGUMENTS = (
-    argument(
-        "recipe",
-        nargs="?",
-        metavar="RECIPE",
-        help="default: every recipe with compiled kernels, but for attention's",
-    ),
-    argument(
-        "--attention", action="store_true", help="measure attention: all its recipes, or RECIPE"
-    ),
-    argument(
-        "--only",
-        action="append",
-        metavar="TEXT",
-        help="attention workloads with TEXT in their names, as 'B=8 L=4096' or 'mixed'; may be"
-        " given several times, all must be there",
-    ),
-    *(DTYPES, SHAPES),
-    argument(
-        "--m",
-        type=positives,
-        default=(1, 8, 16, 64),
-        metavar="1,8,16,64",
-        help="tokens; for attention, sequences",
-    ),
-    argument(
-        "--compile", action="store_true", help="torch.compile(max-autotune) as well (minutes)"
-    ),
-    argument(
-        "--commit", metavar="ID", help="what to record as measured (default: the checkout's commit)"
-    ),
-    argument(
-        "--json", metavar="FILE", help="write rows and environment there; - prints them on stdout"
-    ),
-)
+Asked = list[Workload[Any]]
 
 
-def run(arguments: argparse.Namespace, terminal: Terminal) -> int:
-    """Measure every chosen workload and print one table."""
-    target_file = None if arguments.json in (None, "-") else Path(arguments.json)
-    if target_file is not None:
-        _check_target(target_file)
-    chosen = None if arguments.recipe is None else recipe(arguments.recipe)
-    shapes = _shapes(arguments, chosen)
-    bench_workloads.is_over_cache(arguments, chosen)
+def bench(arguments: argparse.Namespace, terminal: Terminal) -> int:
+    """Only CUDA graphs are timed, median over replays. "ours", "PyTorch" and "floor" are cold.
+
+    Cold: launches rotate over buffers that together exceed four times the L2 cache. "floor" is the
+    fastest bare kernel that reads the same bytes once; "ratio" is ours / floor. "promised" is ours
+    where weights were promised to be constant (mirage_kernels.constant_weights). Errors are
+    relative, against float64.
+
+    Attention (--attention, or one of its recipes by name) is measured at the calls of serving:
+    decode over pages of 16 and 64 tokens, mixed lengths, with norms, RoPE and the write to the
+    cache, prefill, and the Mirage paper's dense calls. There "floor" is the time to read the keys
+    and values, "compute" that of both products at the rate of a large matrix product, "ratio" ours
+    over the larger. "peer" is the best of PyTorch's scaled_dot_product_attention on dense copies
+    (cuDNN, flash, efficient; "grouped": with the heads of a group as tokens of one head), and of
+    FlashInfer and FlashAttention-3 where they are installed. "PyTorch" is its unfused program.
+
+    Ctrl-C ends the measuring: the rows so far are printed and written.
+
+    examples:
+      mirage-kernels bench rms_norm_linear --shape K=4096,N=6144 --m 1,8
+      mirage-kernels bench --compile --json rows.json
+      mirage-kernels bench --attention --dtype fp16 --json attention.json
+      mirage-kernels bench gqa --m 1,8 --only decode --only page=16
+    """
+    file = None
+    if arguments.json not in (None, "-"):
+        file = given.file_to_write(arguments.json, "--json")
+    chosen = None if arguments.recipe is None else given.recipe(arguments.recipe)
+    shapes = [dict(s.dims) for s in given.shapes(arguments.shape, chosen, "bench") or ()]
+    listed = _over_cache if _is_over_cache(arguments, chosen) else _of_tensors
     _require_gpu()
-    work = bench_workloads.chosen_workloads(arguments, chosen, shapes)
+    work = _compiled(arguments, chosen, listed(arguments, chosen, shapes))
     measured = rows.rows(work, measure.gpu_clock(), with_compile=arguments.compile)
     made = _kept([w.name for w in work], measured, terminal)
-    environment = measured_here(PROGRAM, arguments.commit)
-    terminal.table(_table(made))
-    terminal.line(_described(environment))
-    document = document_of(environment, [asdict(row) for row in made])
-    terminal.document(json.loads(document))
-    if target_file is not None:
-        write_whole(target_file, document)
-        terminal.line(f"wrote {target_file}")
+    here = measured_here(PROGRAM, arguments.commit)
+    terminal.table([_cells(row) for row in made], left=5)
+    terminal.line(
+        f"{here.gpu}, driver {here.driver}, CUDA {here.cuda}, torch {here.torch}, {here.date}, "
+        f"commit {here.commit}\n{here.command}"
+    )
+    terminal.document({"environment": here, "rows": made})
+    if file is not None:
+        write_whole(file, document_of(here, [asdict(row) for row in made]))
+        terminal.line(f"wrote {file}")
     return 0
 
 
-def _shapes(arguments: argparse.Namespace, chosen: Recipe | None) -> list[Shape]:
-    if not arguments.shape:
-        return []
+# -- what is measured --------------------------------------------------------------------------
+
+
+def _is_over_cache(arguments: argparse.Namespace, chosen: Recipe | None) -> bool:
+    """Say whether attention is to be measured: it is asked for, or the recipe is one of it."""
+    named = chosen is not None and chosen.name in RECIPES
+    attention = f"`{PROGRAM} bench --attention`"
+    if chosen is not None and arguments.attention and not named:
+        raise MirageError(
+            f"{chosen.name} is no attention that the library has an op for",
+            f"leave --attention away; it takes {', '.join(RECIPES)}",
+        )
+    wanted = arguments.attention or named
+    if wanted and arguments.compile:
+        raise MirageError(
+            "--compile is not for attention, whose peers are fused kernels", attention
+        )
+    if arguments.only and not wanted:
+        raise MirageError("--only chooses among workloads of attention", attention)
+    return bool(wanted)
+
+
+def _of_tensors(
+    arguments: argparse.Namespace, chosen: Recipe | None, shapes: Sequence[dict[str, int]]
+) -> Iterator[TensorWorkload]:
+    every = [r for r in catalog().values() if TOKENS in r.dynamic]
+    for source in every if chosen is None else [chosen]:
+        for dims in shapes or [dict(s.dims) for s in source.shapes]:
+            for dtype in arguments.dtype or [DType.FP16]:
+                for tokens in arguments.m:
+                    yield TensorWorkload(source.name, {**dims, TOKENS: tokens}, dtype=dtype)
+
+
+def _over_cache(
+    arguments: argparse.Namespace, chosen: Recipe | None, shapes: Sequence[dict[str, int]]
+) -> Iterator[CacheWorkload]:
+    """Yield the listed workloads of the recipe and shapes; usual ones where none is listed."""
+    dtypes = arguments.dtype or [DType.FP16]
+    listed = [w for w in cache_workloads(dtypes) if w.sequences in arguments.m]
     if chosen is None:
-        raise MirageError("--shape needs a recipe", f"`{PROGRAM} bench RECIPE --shape ...`")
-    return [parse_shape(text, chosen) for text in arguments.shape]
+        yield from listed
+        return
+    own = [w for w in listed if w.recipe == chosen.name]
+    wanted = shapes or ([] if own else [dict(s.dims) for s in chosen.shapes])
+    depths = [dims["D"] if "D" in dims else dims["C"] for dims in wanted]  # of a head's values
+    yield from (w for w in own if w.depth in depths or not depths)
+    for depth in depths:
+        if depth not in {w.depth for w in own}:
+            yield from usual(chosen.name, depth, arguments.m, dtypes)
 
 
-def _check_target(file: Path) -> None:
-    if file.is_dir():
-        raise FileError(f"{file} is a folder", "--json takes the name of a file to write")
-    check_writable(file)
+def _compiled(
+    arguments: argparse.Namespace, chosen: Recipe | None, listed: Iterable[Workload[Any]]
+) -> Asked:
+    """Return what is compiled among what was asked for; asking for what isn't is an error."""
+    from mirage_kernels import kernel_table
+
+    asked, table = list(listed), [(k.recipe, k.dtype, dict(k.dims)) for k in kernel_table()]
+    missing = [
+        w
+        for w in asked
+        if w.needs_kernel and (w.recipe, w.dtype.value, dict(w.kernel_dims)) not in table
+    ]
+    if arguments.shape and missing:
+        stem = "_".join(f"{name}{size}" for name, size in missing[0].kernel_dims.items())
+        raise MirageError(
+            f"no compiled kernel for {missing[0].recipe} {stem} {missing[0].dtype.value}",
+            f"`{PROGRAM} list` shows what there is; `make extension KERNELS=all`",
+        )
+    found = [w for w in asked if w not in missing]
+    kept = [w for w in found if all(text in w.name for text in arguments.only or ())]
+    if any(w.needs_kernel for w in found) and kept:
+        return kept
+    named = f" for {chosen.name}" if chosen else ""
+    where = f" named {' and '.join(arguments.only)}" if arguments.only else ""
+    raise MirageError(
+        f"nothing compiled to measure{named}{where}", f"`{PROGRAM} list` shows what there is"
+    )
+
+
+# -- measuring ---------------------------------------------------------------------------------
 
 
 def _require_gpu() -> None:
@@ -164,51 +194,44 @@ def _kept(names: Sequence[str], found: Iterable[Row], terminal: Terminal) -> lis
     return made
 
 
-def _table(made: Sequence[Row]) -> Table:
-    """Lay the rows out; columns that no row fills are left away."""
-    columns = {
-        "recipe": [r.workload for r in made],
-        "setting": [r.setting for r in made],
-        "dtype": [r.dtype for r in made],
-        "sizes": [",".join(f"{name}={size}" for name, size in r.dims.items()) for r in made],
-        "best peer": [r.best_peer for r in made],
-        "floor us": [_number(r.floor_us) for r in made],
-        "compute us": [_number(r.compute_us or None) for r in made],
-        "ours us": [_number(r.ours_us) for r in made],
-        "ratio": [_number(r.ratio) for r in made],
-        "promised us": [_number(r.promised_us) for r in made],
-        "promised ratio": [_number(r.promised_ratio) for r in made],
-        "warm us": [_number(r.warm_us) for r in made],
-        "peer us": [_number(r.best_peer_us) for r in made],
-        "PyTorch us": [_number(r.eager_us) for r in made],
-        "compile us": [_number(r.compile_us) for r in made],
-        "error": [f"{r.error_ours:.2e}" for r in made],
-        "PyTorch's error": [f"{r.error_eager:.2e}" for r in made],
+def _cells(row: Row) -> dict[str, str]:
+    numbers = {
+        "floor us": row.floor_us,
+        "compute us": row.compute_us or None,
+        "ours us": row.ours_us,
+        "ratio": row.ratio,
+        "promised us": row.promised_us,
+        "promised ratio": row.promised_ratio,
+        "warm us": row.warm_us,
+        "peer us": row.best_peer_us,
+        "PyTorch us": row.eager_us,
+        "compile us": row.compile_us,
     }
-    filled = {name: cells for name, cells in columns.items() if any(cells)}
-    left = sum(name in filled for name in ("recipe", "setting", "dtype", "sizes", "best peer"))
-    return Table(tuple(filled), tuple(zip(*filled.values(), strict=True)), left=left)
-
-
-def _number(value: float | None) -> str:
-    return "" if value is None else f"{value:.2f}"
+    return {
+        "recipe": row.workload,
+        "setting": row.setting,
+        "dtype": row.dtype,
+        "sizes": sizes_text(row.dims),
+        "best peer": row.best_peer,
+        **{name: "" if us is None else f"{us:.2f}" for name, us in numbers.items()},
+        "error": f"{row.error_ours:.2e}",
+        "PyTorch's error": f"{row.error_eager:.2e}",
+    }
 
 
 def measured_here(program: str, commit: str | None = None) -> Environment:
     """Return where this process measures, by the command line that it was started with."""
-    words = [Path(word).name if word.startswith("/") else word for word in sys.argv[1:]]
-    command = " ".join([program, *map(shlex.quote, words)])
-    return measure.environment(command=command, commit=commit or _commit())
+    return measure.environment(command=given.command(program), commit=commit or _commit())
 
 
-def document_of(environment: Environment, rows: Sequence[Json]) -> str:
+def document_of(environment: Environment, rows: Sequence[object]) -> str:
     """Return the JSON file of what was measured."""
     return json.dumps({"environment": asdict(environment), "rows": rows}, indent=2) + "\n"
 
 
 def _commit() -> str:
     """Return the checkout's commit, marked when files differ from it; the version in a wheel."""
-    if not is_checkout():
+    if not given.is_checkout():
         from mirage_kernels import __version__
 
         return f"wheel {__version__}"
@@ -220,9 +243,37 @@ def _commit() -> str:
     return ran.stdout.strip() or "unknown"
 
 
-def _described(environment: Environment) -> str:
-    e = environment
-    return (
-        f"{e.gpu}, driver {e.driver}, CUDA {e.cuda}, torch {e.torch}, {e.date}, commit {e.commit}"
-        f"\n{e.command}"
-    )
+VERBS = {
+    "bench": (
+        bench,
+        given.argument(
+            "recipe",
+            "RECIPE",
+            "default: every recipe with compiled kernels, but for attention's",
+            nargs="?",
+        ),
+        given.flag("--attention", "measure attention: all its recipes, or RECIPE"),
+        given.argument(
+            "--only",
+            "TEXT",
+            "attention workloads with TEXT in their names, as 'B=8 L=4096' or 'mixed'; may be"
+            " given several times, all must be there",
+            action="append",
+        ),
+        *(given.DTYPES, given.SHAPES),
+        given.argument(
+            "--m",
+            "1,8,16,64",
+            "tokens; for attention, sequences",
+            type=given.positives,
+            default=(1, 8, 16, 64),
+        ),
+        given.flag("--compile", "torch.compile(max-autotune) as well (minutes)"),
+        given.argument(
+            "--commit", "ID", "what to record as measured (default: the checkout's commit)"
+        ),
+        given.argument(
+            "--json", "FILE", "write rows and environment there; - prints them on stdout"
+        ),
+    ),
+}

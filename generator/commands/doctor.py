@@ -9,7 +9,7 @@ import platform
 import shutil
 import subprocess
 from collections import Counter
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 from mirage_kernels.generator.build.selection import kernel_name
 from mirage_kernels.generator.build.toolchain import find_nvcc, nvcc_release
@@ -18,13 +18,7 @@ from mirage_kernels.generator.commands.extension import Loaded, extension_file, 
 from mirage_kernels.generator.errors import MirageError
 from mirage_kernels.generator.records.folder import emitted
 from mirage_kernels.generator.target import TARGETS
-from mirage_kernels.generator.terminal import Table, Terminal, counted, listed
-
-DETAILS = """\
-Exit code 0 unless something that the library itself needs (torch, the compiled extension) does not
-work; what only `generate` or `bench` need may be missing.
-"""
-ARGUMENTS = (JSON,)
+from mirage_kernels.generator.terminal import Terminal, counted, listed
 
 
 @dataclass(frozen=True)
@@ -38,12 +32,16 @@ class Finding:
     hint: str = ""
 
 
-def run(arguments: argparse.Namespace, terminal: Terminal) -> int:
-    """Look for everything and print one table."""
+def doctor(arguments: argparse.Namespace, terminal: Terminal) -> int:
+    """Exit code 0 unless something that the library itself needs does not work.
+
+    That is torch and the compiled extension; what only `generate` or `bench` need may be missing.
+    """
     terminal.note("looking for compilers, loading torch and the extension ...")
     loaded = load()
+    python = f"{platform.python_version()} ({platform.system()} {platform.machine()})"
     findings = [
-        _python(),
+        Finding("Python", "library", "ok", python),
         _torch(loaded),
         _extension(loaded),
         _gpu(loaded),
@@ -52,8 +50,10 @@ def run(arguments: argparse.Namespace, terminal: Terminal) -> int:
         *(_package(*wanted) for wanted in _PACKAGES),
         _kernels(loaded),
     ]
-    rows = tuple((f.what, f.needed_by, f.status, f.found) for f in findings)
-    terminal.table(Table(("what", "needed by", "status", "found"), rows, left=4))
+    columns = {"what": "what", "needed by": "needed_by", "status": "status", "found": "found"}
+    terminal.table(
+        [{title: vars(f)[name] for title, name in columns.items()} for f in findings], left=4
+    )
     for finding in findings:
         if finding.status != "ok" and finding.hint:
             terminal.line(f"{finding.what}: {finding.hint}")
@@ -61,13 +61,8 @@ def run(arguments: argparse.Namespace, terminal: Terminal) -> int:
     terminal.line(
         f"\nthe library does not work here: {listed(broken)}" if broken else "\nthe library works"
     )
-    terminal.document({"works": not broken, "findings": [asdict(f) for f in findings]})
+    terminal.document({"works": not broken, "findings": findings})
     return 1 if broken else 0
-
-
-def _python() -> Finding:
-    version = f"{platform.python_version()} ({platform.system()} {platform.machine()})"
-    return Finding("Python", "library", "ok", version)
 
 
 def _torch(loaded: Loaded) -> Finding:
@@ -93,7 +88,10 @@ def _extension(loaded: Loaded) -> Finding:
 def _gpu(loaded: Loaded) -> Finding:
     seen = nvidia_smi()
     if not seen and not loaded.gpu:
-        return Finding("GPU", "bench", "missing", "no NVIDIA GPU", _served(loaded.arch))
+        gpus = ", ".join(f"{a} ({on.gpu})" for a, on in TARGETS.items())
+        here = f"the extension here serves {loaded.arch}; " if loaded.arch else ""
+        hint = f"CPU tensors run PyTorch's programs; {here}kernels can be made for {gpus}"
+        return Finding("GPU", "bench", "missing", "no NVIDIA GPU", hint)
     if not loaded.gpu:
         hint = "install a torch built for CUDA; the driver must be new enough for it"
         return Finding("GPU", "bench", "broken", f"{seen}, but torch does not see it", hint)
@@ -101,12 +99,6 @@ def _gpu(loaded: Loaded) -> Finding:
     if loaded.complaint:
         return Finding("GPU", "bench", "missing", found, loaded.complaint)
     return Finding("GPU", "bench", "ok", found)
-
-
-def _served(arch: str) -> str:
-    gpus = ", ".join(f"{a} ({on.gpu})" for a, on in TARGETS.items())
-    here = f"the extension here serves {arch}; " if arch else ""
-    return f"CPU tensors run PyTorch's programs; {here}kernels can be made for {gpus}"
 
 
 def nvidia_smi() -> str:
@@ -172,3 +164,6 @@ def _kernels(loaded: Loaded) -> Finding:
         words += f"; {len(absent)} are not compiled, {min(absent)} for one"
         return Finding(what, "generate", "missing", words, hint)
     return Finding(what, "generate", "ok", words)
+
+
+VERBS = {"doctor": (doctor, JSON)}

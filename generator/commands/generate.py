@@ -1,13 +1,14 @@
-"""`generate`: search, prove, plan and emit the kernels of a recipe."""
+"""`generate` and `search`: find the muGraphs of recipes, prove them, write their kernels."""
 
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from contextlib import contextmanager
+from typing import Any
 
 from mirage_kernels.generator import pipeline
 from mirage_kernels.generator.commands.arguments import (
@@ -18,87 +19,67 @@ from mirage_kernels.generator.commands.arguments import (
     SHAPES,
     STORE,
     argument,
+    flag,
+    one_of,
     output_folder,
     recipe,
 )
-from mirage_kernels.generator.errors import ShapeError
-from mirage_kernels.generator.ir.text import Json
+from mirage_kernels.generator.errors import ShapeError, ToolchainError
+from mirage_kernels.generator.jobs.local import Executor, local
+from mirage_kernels.generator.jobs.run import Origin, Outcome, Workshop, complete_all
 from mirage_kernels.generator.jobs.store import Store
 from mirage_kernels.generator.pipeline import Result
-from mirage_kernels.generator.recipe import Recipe
+from mirage_kernels.generator.recipe import catalog
 from mirage_kernels.generator.records.files import all_or_nothing
 from mirage_kernels.generator.records.folder import write
 from mirage_kernels.generator.records.record import KernelRecord
 from mirage_kernels.generator.report import pruned_by
 from mirage_kernels.generator.request import Request, parse_shape, requests
 from mirage_kernels.generator.schedules.loop import ALIGNED_ELEMENTS
-from mirage_kernels.generator.settings import store_folder
-from mirage_kernels.generator.terminal import Table, Terminal, counted, listed
+from mirage_kernels.generator.search.superoptimizer import search_jobs
+from mirage_kernels.generator.settings import ray_address, store_folder
+from mirage_kernels.generator.terminal import Terminal, counted, listed
 
-DETAILS = """\
-Without --shape and --dtype every shape of the recipe's catalog is generated in every dtype. The
-files of recipes that the library has an op for go to kernels/ in a source checkout, those of the
-catalog's other recipes to generated/ here, those of a recipe file to kernels/ beside it; --out
-names another folder. A muGraph that this version has no plan for is kept as it was proved, in a
-file that ends in .mugraph.json. All files are written at the end, each whole.
-
-examples:
-  mirage-kernels generate rms_norm_linear
-  mirage-kernels generate rms_norm_linear --shape K=4096,N=6144 --dtype fp16 --dry-run
-  mirage-kernels generate path/to/my_recipe.py --shape K=1024,N=512
-"""
-ARGUMENTS = (
-    argument("recipe", metavar="RECIPE|FILE", help="a recipe's name, or a file that defines one"),
-    *(DTYPES, SHAPES, ARCH, JOBS, STORE),
-    argument("--out", metavar="DIR", help="folder to write to: DIR/sm_90a/..."),
-    argument("--dry-run", action="store_true", help="say what would be generated, and stop"),
-    JSON,
-)
+Made = tuple[Result, float]  # seconds that it took here, a shared search included once
 
 
-@dataclass(frozen=True)
-class Made:
-    """A generated kernel and the seconds that it took here, a shared search included once."""
+def generate(arguments: argparse.Namespace, terminal: Terminal) -> int:
+    """Without --shape and --dtype every shape of the recipe's catalog is generated in every dtype.
 
-    result: Result
-    seconds: float
+    The files of recipes that the library has an op for go to kernels/ in a source checkout, those
+    of the catalog's other recipes to generated/ here, those of a recipe file to kernels/ beside it;
+    --out names another folder. A muGraph that this version has no plan for is kept as it was
+    proved, in a file that ends in .mugraph.json. All files are written at the end, each whole.
 
-    def to_json(self) -> dict[str, Json]:
-        """Return what was asked for, what the search did, and the time as JSON data."""
-        return _request_json(self.result.request) | {
-            "report": self.result.report.to_json(),
-            "seconds": round(self.seconds, 2),
-            "log2_failure": self.result.record.proof.log2_failure,
-        }
-
-
-def run(arguments: argparse.Namespace, terminal: Terminal) -> int:
-    """Generate every requested kernel, write all files, and report what the search did."""
+    examples:
+      mirage-kernels generate rms_norm_linear
+      mirage-kernels generate rms_norm_linear --shape K=4096,N=6144 --dtype fp16 --dry-run
+      mirage-kernels generate path/to/my_recipe.py --shape K=1024,N=512
+    """
     source = recipe(arguments.recipe)
     folder = output_folder(arguments.out, arguments.recipe, arguments.arch)
-    wanted = _requested(source, arguments)
-    if arguments.dry_run:
-        _say_what_would_happen(wanted, folder, terminal)
-        return 0
-    made = [generate_one(request, arguments, terminal) for request in wanted]
-    with all_or_nothing():
-        written = write([m.result for m in made], folder)
-    _report(made, terminal)
-    terminal.line(f"{counted(len(written), 'file')} in {folder}")
-    terminal.document(
-        {"kernels": [m.to_json() for m in made], "written": [str(path) for path in written]}
-    )
-    return 0
-
-
-def _requested(source: Recipe, arguments: argparse.Namespace) -> list[Request]:
     shapes = [parse_shape(text, source) for text in arguments.shape or ()]
     if not (shapes or source.shapes):
         raise ShapeError(
             f"recipe {source.name} has no shapes of its own",
             f"write --shape {','.join(f'{n}=...' for n in source.static_dims)}",
         )
-    return requests(source, arguments.arch, arguments.dtype, shapes)
+    wanted = requests(source, arguments.arch, arguments.dtype, shapes)
+    if arguments.dry_run:
+        terminal.line(f"would generate {counted(len(wanted), 'kernel')} into {folder}")
+        rows = [{"kernel": r.name, "arch": r.arch, "shape from": r.shape.source} for r in wanted]
+        terminal.table(rows, left=3)
+        terminal.document({"folder": str(folder), "kernels": [_asked(r) for r in wanted]})
+        return 0
+    made = [generate_one(request, arguments, terminal) for request in wanted]
+    with all_or_nothing():
+        written = write([result for result, _ in made], folder)
+    _report(made, terminal)
+    terminal.line(f"{counted(len(written), 'file')} in {folder}")
+    terminal.document(
+        {"kernels": [made_json(m) for m in made], "written": [str(path) for path in written]}
+    )
+    return 0
 
 
 def generate_one(request: Request, arguments: argparse.Namespace, terminal: Terminal) -> Made:
@@ -107,21 +88,12 @@ def generate_one(request: Request, arguments: argparse.Namespace, terminal: Term
     store = Store(store_folder(arguments.store))
     with terminal.watch(request.name) as progress:
         result = pipeline.generate(request, jobs=arguments.jobs, progress=progress, store=store)
-    made = Made(result, time.monotonic() - started)
-    terminal.note(f"  done     {request.name}  {made.seconds:.1f} s")
-    return made
+    seconds = time.monotonic() - started
+    terminal.note(f"  done     {request.name}  {seconds:.1f} s")
+    return result, seconds
 
 
-def search_lines(result: Result) -> Iterator[str]:
-    """Say what the search did, what it cut away and why."""
-    report = result.report
-    yield f"searched {report.states:,} states, pruned by {pruned_by(report.pruned)}"
-    yield (
-        f"{report.candidates:,} candidates: {report.proved:,} proved, {report.rejected:,} rejected"
-    )
-
-
-def _request_json(request: Request) -> dict[str, Json]:
+def _asked(request: Request) -> dict[str, object]:
     return {
         "recipe": request.recipe.name,
         "shape": dict(request.shape.dims),
@@ -131,33 +103,49 @@ def _request_json(request: Request) -> dict[str, Json]:
     }
 
 
-def _say_what_would_happen(wanted: Sequence[Request], folder: Path, terminal: Terminal) -> None:
-    terminal.line(f"would generate {counted(len(wanted), 'kernel')} into {folder}")
-    rows = tuple((r.name, r.arch, r.shape.source) for r in wanted)
-    terminal.table(Table(("kernel", "arch", "shape from"), rows, left=3))
-    terminal.document({"folder": str(folder), "kernels": [_request_json(r) for r in wanted]})
+def made_json(made: Made) -> dict[str, object]:
+    """Return what was asked for, what the search did, and the time as JSON data."""
+    result, seconds = made
+    return _asked(result.request) | {
+        "report": result.report.to_json(),
+        "seconds": round(seconds, 2),
+        "log2_failure": result.record.proof.log2_failure,
+    }
+
+
+def search_lines(result: Result) -> tuple[str, str]:
+    """Say what the search did, what it cut away and why."""
+    report = result.report
+    return (
+        f"searched {report.states:,} states, pruned by {pruned_by(report.pruned)}",
+        f"{report.candidates:,} candidates: {report.proved:,} proved, {report.rejected:,} rejected",
+    )
 
 
 def _report(made: Sequence[Made], terminal: Terminal) -> None:
     """Print the search, which all kernels share, then a row per kernel."""
-    for line in search_lines(made[0].result):
+    for line in search_lines(made[0][0]):
         terminal.line(line)
     if len(made) == 1:
-        others = Counter(line.strip() for line in made[0].result.report.alternatives)
+        others = Counter(line.strip() for line in made[0][0].report.alternatives)
         for line, count in others.items():
             terminal.line(f"  also proved: {line}" + (f"; {count} of these" if count > 1 else ""))
-    columns = ("kernel", "gated", "proof draws", "wrong passes", "variants", "seconds")
-    terminal.table(Table(columns, tuple(_row(m) for m in made), left=1))
+    rows = [
+        {
+            "kernel": result.request.name,
+            "gated": f"{result.report.gated:,}",
+            "proof draws": str(result.record.proof.draws),
+            "wrong passes": f"2^{result.record.proof.log2_failure:g}",
+            "variants": str(len(result.record.variants)),
+            "seconds": f"{seconds:.1f}",
+        }
+        for result, seconds in made
+    ]
+    terminal.table(rows, left=1)
     terminal.line("gated: faster by prediction, but refused by the numeric gate")
-    for record in (m.result.record for m in made):
-        if record.no_plan:
-            _say_why_not_emitted(record, terminal)
-
-
-def _row(made: Made) -> tuple[str, ...]:
-    record, proof = made.result.record, made.result.record.proof
-    counts = (f"{made.result.report.gated:,}", str(proof.draws), f"2^{proof.log2_failure:g}")
-    return made.result.request.name, *counts, str(len(record.variants)), f"{made.seconds:.1f}"
+    for result, _ in made:
+        if result.record.no_plan:
+            _say_why_not_emitted(result.record, terminal)
 
 
 def _say_why_not_emitted(record: KernelRecord, terminal: Terminal) -> None:
@@ -169,3 +157,132 @@ def _say_why_not_emitted(record: KernelRecord, terminal: Terminal) -> None:
             f"  hint: kernels read {size} elements of a row at a time; with a multiple of {size} "
             f"in place of {listed(odd)} there may be a plan"
         )
+
+
+def search(arguments: argparse.Namespace, terminal: Terminal) -> int:
+    """Without RECIPE the whole catalog. One job per recipe and class of shapes of one search.
+
+    A result is kept under a key of all that it depends on, so a second run only looks it up.
+    `generate` takes its searches from the same store. A search that was interrupted or killed goes
+    on from its last finished task; the result is the same for any executor and any number of
+    processes. Exit code 1 when a job failed; the others are done all the same.
+
+    examples:
+      mirage-kernels search
+      mirage-kernels search rms_norm_linear path/to/my_recipe.py --jobs 8
+      mirage-kernels search --executor ray --ray-address 10.0.0.1:6379
+    """
+    started = time.monotonic()
+    recipes = [recipe(name) for name in arguments.recipes] or list(catalog().values())
+    jobs = search_jobs(recipes, pipeline.LIMITS, arch=arguments.arch)
+    store = Store(store_folder(arguments.store))
+    title = f"searching {counted(len(jobs), 'job')}"
+    try:
+        with _executor(arguments) as executor, terminal.watch(title, abreast=True) as progress:
+            shop = Workshop(store, executor, arguments.jobs, fresh=arguments.fresh)
+            outcomes = complete_all(jobs, shop, progress)
+    except KeyboardInterrupt:
+        terminal.note(f"finished tasks are kept in {store.folder}: the same command goes on")
+        raise
+    found = [_outcome_json(outcome) for outcome in outcomes]
+    terminal.table([_row(data) for data in found], left=2)
+    for outcome in outcomes:
+        for line in _notes(outcome):
+            terminal.line(line)
+    terminal.line("seconds: of all tasks together, when they ran")
+    counts = [(o.value, sum(outcome.origin is o for outcome in outcomes)) for o in Origin]
+    origins = ", ".join(f"{count} {word}" for word, count in counts if count)
+    seconds = time.monotonic() - started
+    terminal.line(
+        f"{counted(len(outcomes), 'job')} ({origins}) in {seconds:.1f} s; "
+        f"results are in {store.folder}"
+    )
+    terminal.document({"store": str(store.folder), "jobs": found})
+    return 1 if any(o.failure for o in outcomes) else 0
+
+
+@contextmanager
+def _executor(arguments: argparse.Namespace) -> Iterator[Executor]:
+    if arguments.executor == "local":
+        yield local
+        return
+    if importlib.util.find_spec("ray") is None:
+        raise ToolchainError("Ray is not installed", "pip install 'mirage-kernels[ray]'")
+    from mirage_kernels.generator.jobs.ray import connected
+
+    with connected(ray_address(arguments.ray_address), arguments.jobs) as executor:
+        yield executor
+
+
+def _notes(outcome: Outcome) -> Iterator[str]:
+    """Say what a job cut away and why, and what went wrong."""
+    name, failure = outcome.job.name, outcome.failure
+    if failure is not None:
+        yield f"FAILED {name}: {failure.sentence}\n  hint: {failure.hint}"
+        return
+    yield f"{name}: pruned by {pruned_by(outcome.found.counts.pruned)}"
+    if outcome.lost:
+        yield f"{name}: {counted(outcome.lost, 'worker')} lost on the way, and replaced"
+
+
+def _outcome_json(outcome: Outcome) -> dict[str, Any]:
+    data = {
+        "job": outcome.job.name,
+        "key": outcome.job.key,
+        "from": outcome.origin.value,
+        "lost_workers": outcome.lost,
+    }
+    if outcome.failure is not None:
+        return data | {"error": outcome.failure.sentence, "hint": outcome.failure.hint}
+    found = outcome.found
+    counts, proved = found.counts, len(found.programs)
+    return data | {
+        "seconds": outcome.seconds,
+        "pruned": dict(counts.pruned),
+        "states": counts.states,
+        "candidates": counts.candidates,
+        "verified": proved + counts.rejected,
+        "proved": proved,
+    }
+
+
+def _row(data: dict[str, Any]) -> dict[str, str]:
+    if "error" in data:
+        return {"job": data["job"], "from": "FAILED"}
+    counts = {name: f"{data[name]:,}" for name in ("states", "candidates", "verified", "proved")}
+    return {"job": data["job"], "from": data["from"], **counts, "seconds": f"{data['seconds']:.1f}"}
+
+
+VERBS = {
+    "generate": (
+        generate,
+        argument("recipe", "RECIPE|FILE", "a recipe's name, or a file that defines one"),
+        *(DTYPES, SHAPES, ARCH, JOBS, STORE),
+        argument("--out", "DIR", "folder to write to: DIR/sm_90a/..."),
+        flag("--dry-run", "say what would be generated, and stop"),
+        JSON,
+    ),
+    "search": (
+        search,
+        argument("recipes", "RECIPE|FILE", "default: every recipe of the catalog", nargs="*"),
+        *(ARCH, JOBS),
+        argument(
+            "--executor",
+            "{local,ray}",
+            "worker processes on this machine (default), or tasks on a Ray cluster",
+            choices=("local", "ray"),
+            default="local",
+        ),
+        argument(
+            "--ray-address",
+            "ADDRESS",
+            "a running cluster (default: RAY_ADDRESS, or one of --jobs CPUs on this machine)",
+        ),
+        STORE,
+        one_of(
+            flag("--resume", "go on from what is finished (this is the default)"),
+            flag("--fresh", "make everything anew"),
+        ),
+        JSON,
+    ),
+}

@@ -4,43 +4,25 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
-import shlex
-import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from mirage_kernels.generator import pipeline
 from mirage_kernels.generator.bench.workloads.cache import RECIPES
-from mirage_kernels.generator.commands.arguments import (
-    ARCH,
-    DTYPES,
-    JOBS,
-    JSON,
-    SHAPES,
-    STORE,
-    argument,
-    check_writable,
-    is_checkout,
-    one_of,
-    package_kernels,
-    positive,
-    recipe,
-)
-from mirage_kernels.generator.commands.tuned import report, report_compiled
+from mirage_kernels.generator.commands import arguments as given
 from mirage_kernels.generator.errors import FileError, MirageError, ToolchainError
 from mirage_kernels.generator.ir import Graph
 from mirage_kernels.generator.jobs.store import Store
 from mirage_kernels.generator.records.folder import emitted
 from mirage_kernels.generator.records.record import KernelRecord
-from mirage_kernels.generator.request import Progress, Request, parse_shape, requests
+from mirage_kernels.generator.request import Progress, Request, requests
+from mirage_kernels.generator.schedules.schedule import Knobs
 from mirage_kernels.generator.settings import store_folder
 from mirage_kernels.generator.terminal import PROGRAM, Terminal, counted
-from mirage_kernels.generator.tuning.catalog import (
-    committed_path,
-    load_catalog,
-    write_catalog,
-)
+from mirage_kernels.generator.tuning import catalog
+from mirage_kernels.generator.tuning.catalog import Bucket, Section, Tried, Tuned
+from mirage_kernels.generator.tuning.choice import EQUAL_MEANS
 from mirage_kernels.generator.tuning.files import written
 from mirage_kernels.generator.tuning.libraries import Shop, compiled_kernel, prune
 from mirage_kernels.generator.tuning.manifest import Manifest, load_manifest, path_in
@@ -50,89 +32,69 @@ from mirage_kernels.generator.tuning.session import Tuning
 from mirage_kernels.generator.tuning.sources import candidates_of, mugraph_forms
 
 TOP = 4
-DETAILS = f"""\
-For every bucket of tokens the rule's choice, what the catalog has, and the --top best of the
-others, as a small model of the GPU predicts, are compiled and measured: of every plan that can
-serve, the best first. The fastest is written to kernels/catalog.json, which `generate` takes its
-variants from. A crash, a hang, a spill or a wrong result costs one candidate. What was compiled or
-measured before is not done again, so an interrupted tuning goes on where it was.
-
-With --compile DIR no GPU is needed, with --measure DIR no compiler: the two may be two machines.
---measure takes everything in DIR, and only writes the catalog where all of it has been measured.
-With --as-is it needs no GPU: it writes what a measuring elsewhere has finished.
-
-examples:
-  {PROGRAM} tune rms_norm_linear --shape K=4096,N=6144 --dtype fp16
-  {PROGRAM} tune gated_mlp --compile build/tune
-  {PROGRAM} tune --measure build/tune
-"""
-ARGUMENTS = (
-    argument("recipes", nargs="*", metavar="RECIPE", help="default: every committed kernel"),
-    *(DTYPES, SHAPES, ARCH, JOBS, STORE),
-    argument(
-        "--top", type=positive, default=TOP, metavar="N", help=f"beside the rule's (default: {TOP})"
-    ),
-    one_of(
-        argument("--compile", metavar="DIR", help="only compile, into DIR"),
-        argument("--measure", metavar="DIR", help="only measure what DIR holds"),
-    ),
-    argument(
-        "--results", metavar="FILE", help="measurements made so far (default: DIR/measured.json)"
-    ),
-    argument("--catalog", metavar="FILE", help="what to write (default: kernels/catalog.json)"),
-    argument(
-        "--as-is",
-        action="store_true",
-        help="with --measure: measure nothing, take the kernels that have been measured whole",
-    ),
-    JSON,
+LEGEND = (
+    "size: tokens, or query rows; us: of calls that assume nothing, of one call",
+    "assumed us: with constant weights and a constant history assumed",
+    "ratio: over the floor; of several calls the geometric mean of both times",
+    "library us: what the op runs above the tokens that a kernel serves",
+    "schedules: the fastest of each, as predicted one is measured at least",
+    "rank corr.: Spearman's, of the candidates' predicted and measured times",
 )
 
 
-def run(arguments: argparse.Namespace, terminal: Terminal) -> int:
-    """Do one phase or both."""
+def tune(arguments: argparse.Namespace, terminal: Terminal) -> int:
+    """For every bucket of tokens several candidates are compiled and measured.
+
+    They are the rule's choice, what the catalog has, and the --top best of the others, as a small
+    model of the GPU predicts: of every plan that can serve, the best first. The fastest is written
+    to kernels/catalog.json, which `generate` takes its variants from. A crash, a hang, a spill or a
+    wrong result costs one candidate. What was compiled or measured before is not done again, so an
+    interrupted tuning goes on where it was.
+
+    With --compile DIR no GPU is needed, with --measure DIR no compiler: the two may be two
+    machines. --measure takes everything in DIR, and only writes the catalog where all of it has
+    been measured. With --as-is it needs no GPU: it writes what a measuring elsewhere has finished.
+
+    examples:
+      mirage-kernels tune rms_norm_linear --shape K=4096,N=6144 --dtype fp16
+      mirage-kernels tune gated_mlp --compile build/tune
+      mirage-kernels tune --measure build/tune
+    """
     if arguments.measure is not None:
-        return _measure_only(arguments, terminal)
+        if arguments.recipes or arguments.shape or arguments.dtype:
+            raise MirageError(
+                "--measure takes all that its folder holds, not some kernels",
+                "choose with --compile DIR, which takes RECIPE, --shape and --dtype",
+            )
+        file, folder = _catalog_file(arguments), Path(arguments.measure)
+        return _measured(load_manifest(folder), (folder, file), arguments, terminal)
     if arguments.as_is:
         raise MirageError("--as-is goes with --measure DIR", "which holds what was measured")
-    if not is_checkout():
+    if not given.is_checkout():
         raise FileError(
             "this is an installed package, not a source checkout: it has no sources to compile",
             f"`{PROGRAM} tune --measure DIR` measures what a checkout compiled",
         )
     if arguments.compile is not None:
         folder = Path(arguments.compile)
-        made = _compiled(arguments, folder, terminal)
-        report_compiled(made, folder, terminal)
+        _report_compiled(_compiled(arguments, folder, terminal), folder, terminal)
         return 0
     _require_gpu()
-    catalog = _catalog_path(arguments)
+    file = _catalog_file(arguments)
     folder = store_folder(arguments.store) / "tuning" / arguments.arch
-    return _measured(_compiled(arguments, folder, terminal), folder, (arguments, catalog), terminal)
+    made = _compiled(arguments, folder, terminal)
+    return _measured(made, (folder, file), arguments, terminal)
 
 
-def _measure_only(arguments: argparse.Namespace, terminal: Terminal) -> int:
-    if arguments.recipes or arguments.shape or arguments.dtype:
-        raise MirageError(
-            "--measure takes all that its folder holds, not some kernels",
-            "choose with --compile DIR, which takes RECIPE, --shape and --dtype",
-        )
-    catalog, folder = _catalog_path(arguments), Path(arguments.measure)
-    return _measured(load_manifest(folder), folder, (arguments, catalog), terminal)
-
-
-def _catalog_path(arguments: argparse.Namespace) -> Path:
+def _catalog_file(arguments: argparse.Namespace) -> Path:
     """Return the catalog's file; raises FileError now if it can't be written, not in the end."""
-    if arguments.catalog is None and not is_checkout():
+    if arguments.catalog is None and not given.is_checkout():
         raise FileError(
             "this is an installed package, not a source checkout: its catalog is not to be changed",
             "name a file to write: --catalog FILE",
         )
-    file = committed_path() if arguments.catalog is None else Path(arguments.catalog)
-    if file.is_dir():
-        raise FileError(f"{file} is a folder", "--catalog takes the name of a file to write")
-    check_writable(file)
-    load_catalog(file)
+    file = given.file_to_write(arguments.catalog or str(catalog.committed_path()), "--catalog")
+    catalog.load_catalog(file)
     return file
 
 
@@ -148,15 +110,14 @@ def _require_gpu() -> None:
     )
 
 
-# -- compile ---------------------------------------------------------------------------------------
+# -- compile -----------------------------------------------------------------------------------
 
 
 def _compiled(arguments: argparse.Namespace, folder: Path, terminal: Terminal) -> Manifest:
     """Compile the chosen kernels; the folder's manifest keeps what else it holds."""
     chosen, arch = _chosen(arguments), arguments.arch
     shop = Shop.at(folder, arch, arguments.jobs)
-    store = Store(store_folder(arguments.store))
-    made = Manifest(arch, _command(), ())
+    made = Manifest(arch, given.command(PROGRAM), ())
     before = load_manifest(folder) if path_in(folder).is_file() else made
     if before.arch != arch:
         raise FileError(
@@ -164,7 +125,7 @@ def _compiled(arguments: argparse.Namespace, folder: Path, terminal: Terminal) -
         )
     with terminal.watch(f"compiling candidates of {counted(len(chosen), 'kernel')}") as progress:
         for one in chosen:
-            record, forms = _record(one, arguments, (store, progress))
+            record, forms = _record(one, arguments, progress)
             built = compiled_kernel(candidates_of(record, arguments.top, forms), shop, progress)
             made = replace(made, kernels=(*made.kernels, built))
             kept = before.without(made.names).kernels
@@ -175,28 +136,27 @@ def _compiled(arguments: argparse.Namespace, folder: Path, terminal: Terminal) -
 
 def _chosen(arguments: argparse.Namespace) -> Sequence[KernelRecord | Request]:
     """Return what to tune: committed records, or requests for what was named."""
-    arch = arguments.arch
-    committed = {path: r for path, r in emitted(package_kernels()).items() if r.arch == arch}
-    if not arguments.recipes:
-        if arguments.shape:
-            raise MirageError("--shape needs a recipe", f"`{PROGRAM} tune RECIPE --shape ...`")
-        found = [
-            r for r in committed.values() if not arguments.dtype or r.storage in arguments.dtype
-        ]
-        if not found:
-            raise FileError(
-                f"no kernels are committed for {arch}", f"name a recipe: `{PROGRAM} tune RECIPE`"
+    arch, dtypes = arguments.arch, arguments.dtype
+    if arguments.recipes:
+        return [
+            request
+            for source in map(given.recipe, arguments.recipes)
+            for request in requests(
+                source, arch, dtypes, given.shapes(arguments.shape, source, "tune")
             )
-        return found
-    wanted: list[Request] = []
-    for source in [recipe(name) for name in arguments.recipes]:
-        shapes = [parse_shape(text, source) for text in arguments.shape or ()]
-        wanted += requests(source, arch, arguments.dtype or None, shapes or None)
-    return wanted
+        ]
+    given.shapes(arguments.shape, None, "tune")
+    committed = emitted(given.package_kernels(), arch).values()
+    found = [record for record in committed if not dtypes or record.storage in dtypes]
+    if not found:
+        raise FileError(
+            f"no kernels are committed for {arch}", f"name a recipe: `{PROGRAM} tune RECIPE`"
+        )
+    return found
 
 
 def _record(
-    one: KernelRecord | Request, arguments: argparse.Namespace, by: tuple[Store, Progress]
+    one: KernelRecord | Request, arguments: argparse.Namespace, progress: Progress
 ) -> tuple[KernelRecord, Sequence[Graph]]:
     """Return a kernel's record, generated where it was asked for by name.
 
@@ -205,8 +165,8 @@ def _record(
     """
     if not isinstance(one, Request):
         return one, ()
-    store, progress = by
-    made = pipeline.generate(one, jobs=arguments.jobs, progress=progress, store=store).record
+    jobs, store = arguments.jobs, Store(store_folder(arguments.store))
+    made = pipeline.generate(one, jobs=jobs, progress=progress, store=store).record
     if made.no_plan:
         raise MirageError(
             f"{made.recipe} {made.stem} has no kernel to tune: {made.no_plan}",
@@ -214,47 +174,167 @@ def _record(
         )
     if one.recipe.name not in RECIPES:
         return made, ()
-    return made, mugraph_forms(one, jobs=arguments.jobs, progress=progress, store=store)
+    return made, mugraph_forms(one, jobs=jobs, progress=progress, store=store)
 
 
-# -- measure ---------------------------------------------------------------------------------------
+def _report_compiled(made: Manifest, folder: Path, terminal: Terminal) -> None:
+    """Print how many candidates there are, and which cannot be measured."""
+    built = [b for k in made.kernels for b in k.candidates.values()]
+    failed = [b for b in built if b.failed]
+    terminal.line(
+        f"{counted(len(made.kernels), 'kernel')}, {counted(len(built), 'candidate')}, of which "
+        f"{len(failed)} cannot be measured, in {folder}"
+    )
+    for one in failed:
+        terminal.line(f"  {_knobs(one.knobs)}: {one.failed}")
+    terminal.document({"folder": str(folder), "kernels": written(made.kernels)})
+
+
+# -- measure -----------------------------------------------------------------------------------
 
 
 def _measured(
     manifest: Manifest,
-    folder: Path,
-    where: tuple[argparse.Namespace, Path],
+    places: tuple[Path, Path],  # of the libraries, of the catalog
+    arguments: argparse.Namespace,
     terminal: Terminal,
 ) -> int:
-    """Measure, choose, write the catalog, report; `where` = the arguments, the catalog's file."""
-    arguments, catalog = where
-    given = arguments.results
-    results = load_results(folder / "measured.json" if given is None else Path(given))
-    tuning = Tuning(manifest, results, worker_process(folder), _command())
+    """Measure, choose, write the catalog, report."""
+    folder, file = places
+    results = load_results(Path(arguments.results or folder / "measured.json"))
+    tuning = Tuning(manifest, results, worker_process(folder), given.command(PROGRAM))
     if arguments.as_is:
         tuning = tuning.whole()
         left = len(manifest.kernels) - len(tuning.manifest.kernels)
         terminal.line(f"{counted(left, 'kernel')} not measured whole, left as they are")
     else:
-        _measure(tuning, terminal)
+        try:
+            kernels = counted(len(manifest.kernels), "kernel")
+            with terminal.watch(f"measuring {kernels}") as progress:
+                tuning.measure(progress)
+        finally:
+            tuning.measurer.close()
     section = tuning.section()
-    write_catalog(catalog, load_catalog(catalog).with_section(section))
-    report(section, terminal)
-    terminal.line(f"wrote {catalog}")
+    catalog.write_catalog(file, catalog.load_catalog(file).with_section(section))
+    _report(section, terminal)
+    terminal.line(f"wrote {file}")
     terminal.document(written(section))
     return 0
 
 
-def _measure(tuning: Tuning, terminal: Terminal) -> None:
-    kernels = counted(len(tuning.manifest.kernels), "kernel")
-    try:
-        with terminal.watch(f"measuring {kernels}") as progress:
-            tuning.measure(progress)
-    finally:
-        tuning.measurer.close()
+def _report(section: Section, terminal: Terminal) -> None:
+    """Print what was chosen, why candidates failed, and where a call's other variant is faster."""
+    terminal.table([row for kernel in section.kernels for row in _rows(kernel)], left=4)
+    for line in LEGEND:
+        terminal.line(line)
+    terminal.line(f"over all buckets, relative to each one's best: {_number(section.correlation)}")
+    terminal.table([row for kernel in section.kernels for row in _dense_rows(kernel)], left=2)
+    for kernel in section.kernels:
+        if kernel.forms:
+            ratios = ", ".join(f"{f.form} {f.ratio or 'failed'}" for f in kernel.forms)
+            terminal.line(f"{kernel.key.name}: muGraphs {ratios}; {kernel.form} is chosen")
+        for bucket in kernel.buckets:
+            failed = (f"{_knobs(t.knobs)}: {t.failed}" for t in bucket.tried if t.failed)
+            for line in (*failed, *_misplaced(bucket)):
+                terminal.line(f"{kernel.key.name}, {_size(bucket)}: {line}")
 
 
-def _command() -> str:
-    """Return this command without the folders of this machine."""
-    words = [Path(word).name if word.startswith("/") else word for word in sys.argv[1:]]
-    return shlex.join([PROGRAM, *words])
+def _rows(kernel: Tuned) -> Iterator[dict[str, str]]:
+    for bucket in kernel.buckets:
+        point, alone = bucket.points[0], len(bucket.points) == 1
+        for c in bucket.chosen:
+            others = "others" if bucket.choice(few=True) else "all"
+            best = bucket.best or Tried(bucket.chosen[0].knobs)
+            us, assumed_us = (_number(t[0] if t else None) for t in (best.us, best.assumed_us))
+            plans = ", ".join(f"{plan} {us:.2f}" for plan, us in bucket.plans.items())
+            yield {
+                "kernel": kernel.key.name,
+                "size": _size(bucket),
+                "calls": "of few work tiles" if c.few_tiles else others,
+                "knobs": _knobs(c.knobs),
+                "us": us if alone else "",
+                "assumed us": assumed_us if alone else "",
+                "floor": f"{point.floor_us:.2f}" if alone else "",
+                "ratio": _number(c.ratio, 3),
+                "rule's": _number(c.rule_ratio, 3),
+                "PyTorch us": _number(point.eager_us) if alone else "",
+                "library us": _number(point.library_us) if alone else "",
+                "rank corr.": _number(bucket.correlation),
+                "candidates": str(sum(not t.failed for t in bucket.tried)),
+                "schedules": plans if alone else "",
+            }
+    for beyond in kernel.beyond:
+        yield {
+            "kernel": kernel.key.name,
+            "size": str(beyond.tokens),
+            "knobs": f"serves up to {kernel.max_tokens}" if kernel.max_tokens else "serves all",
+            "us": _number(beyond.us),
+            "PyTorch us": f"{beyond.eager_us:.2f}",
+            "library us": _number(beyond.library_us),
+        }
+
+
+def _dense_rows(kernel: Tuned) -> Iterator[dict[str, str]]:
+    for d in kernel.dense:
+        yield {
+            "kernel": kernel.key.name,
+            "call": f"B={d.sequences} T={d.tokens} L={d.keys}{', causal' if d.causal else ''}",
+            "us": f"{d.us:.1f}",
+            "PyTorch us": f"{d.sdpa_us:.1f}",
+            "served by": d.served_by,
+            "PyTorch's kernels": ", ".join(f"{name} {us:.1f}" for name, us in d.peers.items()),
+        }
+
+
+def _misplaced(bucket: Bucket) -> Iterator[str]:
+    """Say where the launch's rule takes the slower one of the two variants that were chosen."""
+    usual, of_few = (bucket.choice(few=few) for few in (False, True))
+    if usual is None or of_few is None:
+        return
+    times = {t.knobs: t.means() for t in bucket.tried if not t.failed}
+    for i, point in enumerate(bucket.points):
+        taken, other = (of_few, usual) if point.few_tiles else (usual, of_few)
+        us, others_us = times[taken.knobs][i], times[other.knobs][i]
+        if us > EQUAL_MEANS * others_us:
+            yield (
+                f"{point.name} takes {us:.2f} us by {_knobs(taken.knobs)}, "
+                f"{others_us:.2f} by {_knobs(other.knobs)}"
+            )
+
+
+def _knobs(knobs: Knobs) -> str:
+    words = (f"{name} {value}" for name, value in knobs.to_json().items() if name != "schedule")
+    return f"{knobs.label}: {', '.join(words)}"
+
+
+def _size(bucket: Bucket) -> str:
+    return f"<= {bucket.size}" if bucket.size else "any"
+
+
+def _number(value: float | None, digits: int = 2) -> str:
+    return "-" if value is None else f"{value:.{digits}f}"
+
+
+VERBS = {
+    "tune": (
+        tune,
+        given.argument("recipes", "RECIPE", "default: every committed kernel", nargs="*"),
+        *(given.DTYPES, given.SHAPES, given.ARCH, given.JOBS, given.STORE),
+        given.argument(
+            "--top", "N", f"beside the rule's (default: {TOP})", type=given.positive, default=TOP
+        ),
+        given.one_of(
+            given.argument("--compile", "DIR", "only compile, into DIR"),
+            given.argument("--measure", "DIR", "only measure what DIR holds"),
+        ),
+        given.argument(
+            "--results", "FILE", "measurements made so far (default: DIR/measured.json)"
+        ),
+        given.argument("--catalog", "FILE", "what to write (default: kernels/catalog.json)"),
+        given.flag(
+            "--as-is",
+            "with --measure: measure nothing, take the kernels that have been measured whole",
+        ),
+        given.JSON,
+    ),
+}

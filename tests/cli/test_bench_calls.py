@@ -27,7 +27,7 @@ from mirage_kernels.generator.bench.workloads.lists import (
     cache_workloads,
     mixed_lengths,
 )
-from mirage_kernels.generator.commands import bench, bench_workloads
+from mirage_kernels.generator.commands import bench
 from mirage_kernels.generator.ir.dtypes import DType
 
 HERE = Environment("NVIDIA H200", "580.1", "13.0", "2.11.0", "2026-01-01", "abc", "mirage-kernels")
@@ -63,7 +63,7 @@ def pretended(monkeypatch: pytest.MonkeyPatch, workplace: Path) -> None:
     monkeypatch.setattr(measure, "environment", lambda **_: HERE)
     monkeypatch.setattr(measure, "gpu_clock", lambda: CPU)
     tiny = {(w.recipe, w.setting, w.page_size): small(w) for w in FP16}
-    monkeypatch.setattr(bench_workloads, "cache_workloads", lambda _: list(tiny.values()))
+    monkeypatch.setattr(bench, "cache_workloads", lambda _: list(tiny.values()))
 
 
 ALL = ("bench", "--attention", "--m", "1,5", "--json", "rows.json")
@@ -105,8 +105,8 @@ def test_a_recipe_without_listed_calls_gets_usual_ones(
     def few(*asked: object) -> list[CacheWorkload]:
         return [replace(w, lengths=(70, 70)) for w in usual(*asked)]
 
-    usual = bench_workloads.usual
-    monkeypatch.setattr(bench_workloads, "usual", few)
+    usual = bench.usual
+    monkeypatch.setattr(bench, "usual", few)
     outcome = mirage_kernels("bench", "gqa_full", "--shape", "D=32", "--m", "2", "--json", "-")
     assert outcome.code == 0, outcome.err
     (row,) = json.loads(outcome.out)["rows"]

@@ -16,7 +16,7 @@ from mirage_kernels.generator.bench.demonstrate import Demonstration
 from mirage_kernels.generator.bench.measure import Environment
 from mirage_kernels.generator.bench.rows import Row
 from mirage_kernels.generator.bench.workloads.tensors import TensorWorkload
-from mirage_kernels.generator.commands import bench, trial
+from mirage_kernels.generator.commands import arguments, bench
 from mirage_kernels.generator.commands import run as run_verb
 from mirage_kernels.generator.commands.extension import Call, Loaded
 from mirage_kernels.generator.errors import ToolchainError, VerifyError
@@ -53,13 +53,13 @@ def stand_ins(
         progress("compile", 3, 15, "x.cu  6 s, about 24 s left")
         progress("link", 1, 1, "_C.abi3.so  0.3 s")
 
-    monkeypatch.setattr(run_verb, "is_checkout", lambda: True)
-    monkeypatch.setattr(run_verb, "package_kernels", lambda: workplace)
+    monkeypatch.setattr(arguments, "is_checkout", lambda: True)
+    monkeypatch.setattr(arguments, "package_kernels", lambda: workplace)
     monkeypatch.setattr(run_verb, "find_toolchain", lambda: None)
     monkeypatch.setattr(run_verb, "selected", lambda names, *_: names)
     monkeypatch.setattr(run_verb, "build_extension", build_extension)
     monkeypatch.setattr(run_verb, "load", lambda *_: LOADED)
-    monkeypatch.setattr(trial, "demonstrate", lambda *_: SHOWN)
+    monkeypatch.setattr(run_verb, "demonstrate", lambda *_: SHOWN)
     return monkeypatch
 
 
@@ -91,7 +91,7 @@ def test_run_compiles_its_kernel_beside_those_of_the_extension(mirage_kernels, s
 
 def test_row_beyond_the_tolerance_fails(mirage_kernels, stand_ins) -> None:
     wrong = replace(SHOWN[0], error=float("nan"))
-    stand_ins.setattr(trial, "demonstrate", lambda *_: [wrong])
+    stand_ins.setattr(run_verb, "demonstrate", lambda *_: [wrong])
     outcome = mirage_kernels("run", "rms_norm_linear", "--json")
     assert outcome.code == 1
     rows = json.loads(outcome.out)["rows"]
@@ -102,7 +102,7 @@ def test_failing_triton_program_is_a_failed_row(mirage_kernels, stand_ins) -> No
     def demonstrate(*_: object) -> None:
         raise VerifyError("the Triton program fails: no such op", "look at it")
 
-    stand_ins.setattr(trial, "demonstrate", demonstrate)
+    stand_ins.setattr(run_verb, "demonstrate", demonstrate)
     outcome = mirage_kernels("run", "rms_norm_linear")
     assert outcome.code == 1
     assert "the Triton program fails: no such op" in outcome.out
@@ -145,7 +145,7 @@ def test_without_nvcc_the_row_says_so_and_nothing_is_written(
 
 
 def test_installed_package_cannot_run(mirage_kernels, stand_ins) -> None:
-    stand_ins.setattr(run_verb, "is_checkout", lambda: False)
+    stand_ins.setattr(arguments, "is_checkout", lambda: False)
     outcome = mirage_kernels("run", "rms_norm_linear")
     assert outcome.code == 2
     assert "needs a source checkout" in outcome.err
@@ -159,7 +159,7 @@ def test_with_a_gpu_the_op_is_measured(mirage_kernels, stand_ins) -> None:
 
     on_h200 = replace(LOADED, gpu="NVIDIA H200", capability=(9, 0))
     stand_ins.setattr(run_verb, "load", lambda *_: on_h200)
-    stand_ins.setattr(trial.subprocess, "run", bench_in_a_process)
+    stand_ins.setattr(run_verb.subprocess, "run", bench_in_a_process)
     outcome = mirage_kernels("run", "rms_norm_linear")
     assert outcome.code == 0
     assert "on NVIDIA H200" in outcome.out

@@ -8,9 +8,9 @@ import pytest
 
 from mirage_kernels.generator import terminal as module
 from mirage_kernels.generator.pipeline import Event
-from mirage_kernels.generator.terminal import Table, Terminal
+from mirage_kernels.generator.terminal import Terminal
 
-TABLE = Table(("kernel", "us"), (("rms_norm_linear [M, K]", "13.6"), ("gqa", "8")), left=1)
+ROWS = [{"kernel": "rms_norm_linear [M, K]", "us": "13.6"}, {"kernel": "gqa", "us": "8"}]
 
 
 @pytest.fixture(autouse=True)
@@ -40,7 +40,7 @@ def written(terminal: Terminal) -> tuple[str, str]:
 
 def test_table_in_a_file_is_aligned_lines() -> None:
     terminal = in_file()
-    terminal.table(TABLE)
+    terminal.table(ROWS, left=1)
     assert written(terminal)[0].splitlines() == [
         "kernel                    us",
         "rms_norm_linear [M, K]  13.6",
@@ -50,7 +50,7 @@ def test_table_in_a_file_is_aligned_lines() -> None:
 
 def test_table_on_a_terminal_is_framed_and_keeps_brackets() -> None:
     terminal = on_screen()
-    terminal.table(TABLE)
+    terminal.table(ROWS, left=1)
     out, _ = written(terminal)
     assert "─" in out
     assert "rms_norm_linear [M, K]" in out
@@ -59,7 +59,7 @@ def test_table_on_a_terminal_is_framed_and_keeps_brackets() -> None:
 def test_table_wider_than_the_terminal_is_lines(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "20")
     terminal = on_screen()
-    terminal.table(TABLE)
+    terminal.table(ROWS, left=1)
     assert "rms_norm_linear [M, K]  13.6\n" in written(terminal)[0]
 
 
@@ -121,7 +121,7 @@ def test_bars_show_stage_and_words() -> None:
 def test_json_keeps_stdout_for_the_document() -> None:
     terminal = in_file(as_json=True)
     terminal.line("a line")
-    terminal.table(TABLE)
+    terminal.table(ROWS, left=1)
     terminal.note("a note")
     terminal.document({"a": 1})
     out, err = written(terminal)

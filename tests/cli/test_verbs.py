@@ -12,8 +12,7 @@ import pytest
 
 from mirage_kernels.generator.build.selection import kernel_name
 from mirage_kernels.generator.cli import VERBS
-from mirage_kernels.generator.commands import check as check_verb
-from mirage_kernels.generator.commands import doctor
+from mirage_kernels.generator.commands import doctor, prove
 from mirage_kernels.generator.commands.arguments import package_kernels
 from mirage_kernels.generator.commands.extension import Loaded
 from mirage_kernels.generator.records.folder import Difference, emitted
@@ -177,12 +176,12 @@ def test_show_kernel_json_is_its_record(mirage_kernels, kernels, record: KernelR
 def test_check_prints_the_diff_and_fails(mirage_kernels, kernels, monkeypatch) -> None:
     found = Difference("sm_90a/x.cu", "the file is not what the generator makes", "-a\n+b\n")
     check = ("check", "--kernels", str(kernels))
-    monkeypatch.setattr(check_verb, "check", lambda folder, **_: [found])
+    monkeypatch.setattr(prove, "differences_in", lambda folder, **_: [found])
     outcome = mirage_kernels(*check)
     assert outcome.code == 1
     assert "sm_90a/x.cu: the file is not what the generator makes\n-a\n+b\n" in outcome.out
     assert _json(mirage_kernels(*check, "--json"), code=1)["differences"] == [vars(found)]
-    monkeypatch.setattr(check_verb, "check", lambda folder, **_: [])
+    monkeypatch.setattr(prove, "differences_in", lambda folder, **_: [])
     assert mirage_kernels(*check).out.startswith("1 kernel:")
 
 

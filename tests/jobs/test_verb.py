@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from mirage_kernels.generator.cli import main
-from mirage_kernels.generator.commands import search
+from mirage_kernels.generator.commands import generate
 from mirage_kernels.generator.jobs.job import Job
 
 
@@ -31,7 +31,7 @@ def verb(
     """Run the verb on jobs of a fake search, in the test's store."""
 
     def run(jobs: list[Job], *words: str) -> Outcome:
-        monkeypatch.setattr(search, "search_jobs", lambda *_, **__: jobs)
+        monkeypatch.setattr(generate, "search_jobs", lambda *_, **__: jobs)
         capsys.readouterr()
         code = main(["search", "--store", str(tmp_path / "store"), *words])
         return Outcome(code, *capsys.readouterr())
@@ -91,7 +91,7 @@ def test_an_interruption_says_where_the_work_is(verb: Search, fake_job, monkeypa
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(search, "complete_all", interrupted)
+    monkeypatch.setattr(generate, "complete_all", interrupted)
     outcome = verb([fake_job("a")])
     assert outcome.code == 130
     assert "finished tasks are kept in" in outcome.err
@@ -108,7 +108,7 @@ def test_a_store_that_cannot_be_written_is_a_sentence(verb: Search, fake_job, tm
 
 
 def test_without_ray_the_way_to_get_it_is_named(verb: Search, fake_job, monkeypatch) -> None:
-    monkeypatch.setattr(search.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(generate.importlib.util, "find_spec", lambda name: None)
     outcome = verb([fake_job("a")], "--executor", "ray")
     assert outcome.code == 2
     assert "Ray is not installed" in outcome.err

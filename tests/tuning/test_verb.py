@@ -11,7 +11,7 @@ from pretended_tuning import Pretended
 
 from mirage_kernels.generator import pipeline
 from mirage_kernels.generator.cli import main
-from mirage_kernels.generator.commands import tune
+from mirage_kernels.generator.commands import arguments, tune
 from mirage_kernels.generator.ir import DType
 from mirage_kernels.generator.records.record import KernelRecord
 from mirage_kernels.generator.report import Report
@@ -184,7 +184,7 @@ def test_a_folder_for_another_architecture_is_an_error(run: Run) -> None:
 
 
 def test_an_installed_package_compiles_nothing(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tune, "is_checkout", lambda: False)
+    monkeypatch.setattr(arguments, "is_checkout", lambda: False)
     code, _, err = run(*COMPILE, "folder")
     assert code == 2
     assert "installed package" in err
