@@ -118,26 +118,12 @@ def test_the_token_that_was_just_appended_is_seen(batch: int, promised: bool) ->
         slots = [table[rows, p // PAGE].long() * PAGE + p % PAGE for p in places]
         torch.cuda.synchronize()
         for i, qkv in enumerate(steps):
-            q = qk_norm_rope_append(
-                qkv,
-                *weights,
-                angles,
-                places[i],
-                *caches,
-                slots[i],
-                num_heads=HEADS,
-                num_kv_heads=KV_HEADS,
-            )
+            given = (qkv, *weights, angles, places[i], *caches, slots[i])
+            q = qk_norm_rope_append(*given, num_heads=HEADS, num_kv_heads=KV_HEADS)
             if apart:
                 torch.cuda.synchronize()
-            gqa(
-                q.view(batch, HEADS, DEPTH),
-                *caches,
-                table,
-                lengths[i],
-                max_seq_len=PLACES * PAGE,
-                out=results[i],
-            )
+            q, most = q.view(batch, HEADS, DEPTH), PLACES * PAGE
+            gqa(q, *caches, table, lengths[i], max_seq_len=most, out=results[i])
             if apart:
                 torch.cuda.synchronize()
         return results
