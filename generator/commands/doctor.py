@@ -32,6 +32,9 @@ class Finding:
     hint: str = ""
 
 
+Answer = tuple[str, str, str]  # status, what was found, what helps
+
+
 def doctor(arguments: argparse.Namespace, terminal: Terminal) -> int:
     """Exit code 0 unless something that the library itself needs does not work.
 
@@ -42,18 +45,19 @@ def doctor(arguments: argparse.Namespace, terminal: Terminal) -> int:
     python = f"{platform.python_version()} ({platform.system()} {platform.machine()})"
     findings = [
         Finding("Python", "library", "ok", python),
-        _torch(loaded),
-        _extension(loaded),
-        _gpu(loaded),
-        _nvcc(),
-        _host_compiler(),
-        *(_package(*wanted) for wanted in _PACKAGES),
-        _kernels(loaded),
+        Finding("torch", "library", *_torch(loaded)),
+        Finding("extension", "library", *_extension(loaded)),
+        Finding("GPU", "bench", *_gpu(loaded)),
+        Finding("nvcc", "compiling", *_nvcc()),
+        Finding(os.environ.get("CXX", "g++"), "compiling", *_host_compiler()),
+        *(Finding(name, needed_by, *_package(name, hint)) for name, needed_by, hint in _PACKAGES),
+        Finding("kernels", "generate", *_kernels(loaded)),
     ]
-    columns = {"what": "what", "needed by": "needed_by", "status": "status", "found": "found"}
-    terminal.table(
-        [{title: vars(f)[name] for title, name in columns.items()} for f in findings], left=4
-    )
+    rows = [
+        {"what": f.what, "needed by": f.needed_by, "status": f.status, "found": f.found}
+        for f in findings
+    ]
+    terminal.table(rows, left=4)
     for finding in findings:
         if finding.status != "ok" and finding.hint:
             terminal.line(f"{finding.what}: {finding.hint}")
@@ -65,40 +69,37 @@ def doctor(arguments: argparse.Namespace, terminal: Terminal) -> int:
     return 1 if broken else 0
 
 
-def _torch(loaded: Loaded) -> Finding:
+def _torch(loaded: Loaded) -> Answer:
     if not loaded.torch:
-        hint = "`pip install 'torch>=2.10'` brings it"
-        return Finding("torch", "library", "missing", loaded.problem, hint)
+        return "missing", loaded.problem, "`pip install 'torch>=2.10'` brings it"
     built_for = f"built for CUDA {loaded.cuda}" if loaded.cuda else "a CPU build"
-    return Finding("torch", "library", "ok", f"{loaded.torch}, {built_for}")
+    return "ok", f"{loaded.torch}, {built_for}", ""
 
 
-def _extension(loaded: Loaded) -> Finding:
+def _extension(loaded: Loaded) -> Answer:
     file = extension_file()
     if not file.is_file():
         hint = "`make extension` in a source checkout compiles it; a wheel contains it"
-        return Finding("extension", "library", "missing", f"{file} does not exist", hint)
+        return "missing", f"{file} does not exist", hint
     if loaded.problem:
         hint = "`make clean extension` in a source checkout makes it anew; or install a wheel again"
-        return Finding("extension", "library", "broken", loaded.problem, hint)
+        return "broken", loaded.problem, hint
     count = f"{counted(len(loaded.kernels), 'kernel')} for {loaded.arch}"
-    return Finding("extension", "library", "ok", f"{count}, {file.stat().st_size / 1e6:.1f} MB")
+    return "ok", f"{count}, {file.stat().st_size / 1e6:.1f} MB", ""
 
 
-def _gpu(loaded: Loaded) -> Finding:
+def _gpu(loaded: Loaded) -> Answer:
     seen = nvidia_smi()
     if not seen and not loaded.gpu:
         gpus = ", ".join(f"{a} ({on.gpu})" for a, on in TARGETS.items())
         here = f"the extension here serves {loaded.arch}; " if loaded.arch else ""
         hint = f"CPU tensors run PyTorch's programs; {here}kernels can be made for {gpus}"
-        return Finding("GPU", "bench", "missing", "no NVIDIA GPU", hint)
+        return "missing", "no NVIDIA GPU", hint
     if not loaded.gpu:
         hint = "install a torch built for CUDA; the driver must be new enough for it"
-        return Finding("GPU", "bench", "broken", f"{seen}, but torch does not see it", hint)
+        return "broken", f"{seen}, but torch does not see it", hint
     found = f"{seen or loaded.gpu}, compute capability {'.'.join(map(str, loaded.capability))}"
-    if loaded.complaint:
-        return Finding("GPU", "bench", "missing", found, loaded.complaint)
-    return Finding("GPU", "bench", "ok", found)
+    return "missing" if loaded.complaint else "ok", found, loaded.complaint
 
 
 def nvidia_smi() -> str:
@@ -107,28 +108,24 @@ def nvidia_smi() -> str:
         return ""
     query = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]
     ran = subprocess.run(query, capture_output=True, text=True, check=False)
-    lines = ran.stdout.splitlines()
-    if ran.returncode or not lines:
-        return ""
-    name, _, driver = lines[0].partition(", ")
-    return f"{name}, driver {driver}"
+    found = [] if ran.returncode else ran.stdout.splitlines()
+    return found[0].replace(", ", ", driver ", 1) if found else ""
 
 
-def _nvcc() -> Finding:
+def _nvcc() -> Answer:
     nvcc = find_nvcc()
     if nvcc is None:
         hint = "`pip install --group nvcc` (pip >= 25.1, in a source checkout) brings one"
-        return Finding("nvcc", "compiling", "missing", "not in CUDA_HOME, PATH, pip", hint)
-    return Finding("nvcc", "compiling", "ok", f"{nvcc_release(nvcc)} ({nvcc})")
+        return "missing", "not in CUDA_HOME, PATH, pip", hint
+    return "ok", f"{nvcc_release(nvcc)} ({nvcc})", ""
 
 
-def _host_compiler() -> Finding:
-    name = os.environ.get("CXX", "g++")
-    path = shutil.which(name)
+def _host_compiler() -> Answer:
+    path = shutil.which(os.environ.get("CXX", "g++"))
     if path is None:
-        return Finding(name, "compiling", "missing", "not in PATH", "`apt-get install g++`")
+        return "missing", "not in PATH", "`apt-get install g++`"
     ran = subprocess.run([path, "-dumpfullversion"], capture_output=True, text=True, check=False)
-    return Finding(name, "compiling", "ok", f"{ran.stdout.strip()} ({path})")
+    return "ok", f"{ran.stdout.strip()} ({path})", ""
 
 
 # Distribution, who needs it, what its absence means.
@@ -139,31 +136,33 @@ _PACKAGES = (
 )
 
 
-def _package(name: str, needed_by: str, hint: str) -> Finding:
+def _package(name: str, hint: str) -> Answer:
     try:
-        return Finding(name, needed_by, "ok", importlib.metadata.version(name))
+        return "ok", importlib.metadata.version(name), ""
     except importlib.metadata.PackageNotFoundError:
-        return Finding(name, needed_by, "missing", "not installed", hint)
+        return "missing", "not installed", hint
 
 
-def _kernels(loaded: Loaded) -> Finding:
-    what, folder = "kernels", package_kernels()
+def _kernels(loaded: Loaded) -> Answer:
+    folder = package_kernels()
     try:
         found = emitted(folder).values()
     except MirageError as error:
-        return Finding(what, "generate", "broken", error.sentence, error.hint)
+        return "broken", error.sentence, error.hint
     if not found:
-        hint = "`mirage-kernels generate rms_norm_linear` makes some"
-        return Finding(what, "generate", "missing", f"none in {folder}", hint)
+        return (
+            "missing",
+            f"none in {folder}",
+            "`mirage-kernels generate rms_norm_linear` makes some",
+        )
     counts = Counter(record.arch for record in found)
     words = listed([f"{counts[arch]} for {arch}" for arch in TARGETS if arch in counts])
     own = {kernel_name(record) for record in found if record.arch == loaded.arch}
     absent = own - set(loaded.kernels)
     if is_checkout() and loaded.kernels and absent:
-        hint = "`make extension KERNELS=all` compiles what is committed"
         words += f"; {len(absent)} are not compiled, {min(absent)} for one"
-        return Finding(what, "generate", "missing", words, hint)
-    return Finding(what, "generate", "ok", words)
+        return "missing", words, "`make extension KERNELS=all` compiles what is committed"
+    return "ok", words, ""
 
 
 VERBS = {"doctor": (doctor, JSON)}

@@ -204,8 +204,7 @@ def _of_extension(result: Result, loaded: Loaded) -> Trial:
     complaint = "" if kernel in loaded.kernels else f"its dispatch table lacks {kernel}"
     if called is None or complaint:
         return Trial(what, sizes, complaint=loaded.problem or complaint)
-    passed = _is_accurate(result, called.error, called.error_eager)
-    return Trial(what, sizes, passed, called.error, called.error_eager, called.seconds)
+    return Trial(what, sizes, _is_accurate(result, *called[:2]), *called)
 
 
 def _is_accurate(result: Result, error: float, unfused: float) -> bool:

@@ -19,13 +19,13 @@ from mirage_kernels.generator.bench.rows import Row
 from mirage_kernels.generator.bench.workloads.tensors import TensorWorkload
 from mirage_kernels.generator.commands import arguments, bench, extension
 from mirage_kernels.generator.commands import run as run_verb
-from mirage_kernels.generator.commands.extension import Call, Loaded
+from mirage_kernels.generator.commands.extension import Loaded
 from mirage_kernels.generator.errors import ToolchainError, VerifyError
 from mirage_kernels.generator.ir.dtypes import DType
 
 KERNELS = arguments.package_kernels()
 KERNEL = "rms_norm_linear/K4096_N6144_fp16"
-LOADED = Loaded("2.13.0", kernels=(KERNEL,), arch="sm_90a", call=Call(3e-4, 3e-4, 0.01))
+LOADED = Loaded("2.13.0", kernels=(KERNEL,), arch="sm_90a", call=(3e-4, 3e-4, 0.01))
 SIZES = {"K": 4096, "N": 6144, "M": 5}
 SHOWN = [Demonstration("muGraph, block by block", SIZES, 2.9e-4, 3.0e-4, 0.3)]
 ROW = Row(
