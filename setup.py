@@ -9,14 +9,10 @@ import importlib.util
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from setuptools import Extension, find_packages, setup
 from setuptools.command.build_ext import build_ext
 from setuptools.errors import ExecError
-
-if TYPE_CHECKING:
-    from mirage_kernels.generator.build.compile import Sources
 
 ROOT = Path(__file__).resolve().parent
 PACKAGE_DIR = {
@@ -48,11 +44,15 @@ class BuildKernels(build_ext):
     def build_extension(self, ext: Extension) -> None:
         if self.editable_mode:  # serves the generator without an extension, or with one built here
             ext.optional = True
-            print_line("an editable installation compiles nothing: `make extension` does")
+            print("an editable installation compiles nothing: `make extension` does", flush=True)
             return
         import_from_tree("mirage_kernels")
         import_from_tree("mirage_kernels.generator")
-        from mirage_kernels.generator.build.compile import DEFAULT_ARCH, build_extension
+        from mirage_kernels.generator.build.compile import (
+            DEFAULT_ARCH,
+            all_sources,
+            build_extension,
+        )
         from mirage_kernels.generator.build.toolchain import find_toolchain
         from mirage_kernels.generator.errors import MirageError, ToolchainError
         from mirage_kernels.generator.settings import only
@@ -62,10 +62,14 @@ class BuildKernels(build_ext):
         except ToolchainError as missing:
             self._skip_or_fail(ext, f"{missing.sentence}; {missing.hint}")
             return
-        arch = os.environ.get("MIRAGE_KERNELS_ARCH", DEFAULT_ARCH)
-        out = Path(self.get_ext_fullpath(ext.name))
+        arch, kernels = os.environ.get("MIRAGE_KERNELS_ARCH", DEFAULT_ARCH), ROOT / "kernels"
         try:
-            build_extension(sources_of(only(), arch), out, progress=print_step)
+            sources = all_sources(arch, kernels)  # found without reading a record
+            if only():
+                from mirage_kernels.generator.build.selection import selected
+
+                sources = selected(only(), arch, kernels)
+            build_extension(sources, Path(self.get_ext_fullpath(ext.name)), progress=print_step)
         except MirageError as failure:
             raise ExecError(f"{failure.sentence}\n{failure.hint}") from failure
 
@@ -74,28 +78,12 @@ class BuildKernels(build_ext):
         if not self.inplace:
             raise ExecError(f"the extension cannot be built: {missing}")
         ext.optional = True
-        print_line(f"mirage_kernels._C is not built: {missing}")
-
-
-def sources_of(only: tuple[str, ...], arch: str) -> Sources:
-    """Return what is to be compiled; all of it is found without reading a record."""
-    if not only:
-        from mirage_kernels.generator.build.compile import all_sources
-
-        return all_sources(arch, ROOT / "kernels")
-    from mirage_kernels.generator.build.selection import selected
-
-    return selected(only, arch, ROOT / "kernels")
+        print(f"mirage_kernels._C is not built: {missing}", flush=True)
 
 
 def print_step(stage: str, done: int, total: int, text: str) -> None:
-    """Print a line of progress."""
-    print_line(f"{stage:<8} {done}/{total}  {text}")
-
-
-def print_line(line: str) -> None:
-    """Print at once: pip buffers what it captures."""
-    print(line, flush=True)
+    """Print a line of progress at once: pip buffers what it captures."""
+    print(f"{stage:<8} {done}/{total}  {text}", flush=True)
 
 
 def packages() -> list[str]:

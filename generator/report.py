@@ -29,13 +29,12 @@ class Report:
 
     def to_json(self) -> dict[str, Json]:
         """Return the report as JSON data."""
-        data: dict[str, Json] = {
+        return {
             **vars(self),
             "seconds": {stage: round(seconds, 2) for stage, seconds in self.seconds.items()},
             "alternatives": list(self.alternatives),
             "refused": [f"{r.line}: {r.reason}" for r in self.refused],
         }
-        return data
 
 
 def report_of(

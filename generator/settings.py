@@ -9,7 +9,6 @@ from mirage_kernels.generator.errors import FileError
 
 STORE_VARIABLE = "MIRAGE_KERNELS_STORE"
 OBJECTS_VARIABLE = "MIRAGE_KERNELS_OBJECTS"
-ONLY_VARIABLE = "MIRAGE_KERNELS_ONLY"
 
 
 def store_folder(given: str | None = None) -> Path:
@@ -19,9 +18,7 @@ def store_folder(given: str | None = None) -> Path:
     XDG_CACHE_HOME is to be ignored. Raises FileError where there is no home folder either.
     """
     chosen = given or os.environ.get(STORE_VARIABLE)
-    if chosen:
-        return Path(chosen)
-    return _cache(f"--store DIR, or set {STORE_VARIABLE}")
+    return Path(chosen) if chosen else _cache(f"--store DIR, or set {STORE_VARIABLE}")
 
 
 def objects_folder() -> Path:
@@ -30,14 +27,21 @@ def objects_folder() -> Path:
     return Path(chosen).absolute() if chosen else _cache(f"set {OBJECTS_VARIABLE}") / "objects"
 
 
-def only() -> tuple[str, ...]:
-    """Return which kernels a build is to hold, as MIRAGE_KERNELS_ONLY says; none: all of them."""
-    return tuple(os.environ.get(ONLY_VARIABLE, "").split())
-
-
 def _cache(hint: str) -> Path:
     given = Path(os.environ.get("XDG_CACHE_HOME", ""))
-    return (given if given.is_absolute() else _home(hint) / ".cache") / "mirage-kernels"
+    if given.is_absolute():
+        return given / "mirage-kernels"
+    try:
+        return Path.home() / ".cache" / "mirage-kernels"
+    except RuntimeError as error:
+        raise FileError(
+            "there is no home folder to keep a cache in", f"name a folder: {hint}"
+        ) from error
+
+
+def only() -> tuple[str, ...]:
+    """Return which kernels a build is to hold, as MIRAGE_KERNELS_ONLY says; none: all of them."""
+    return tuple(os.environ.get("MIRAGE_KERNELS_ONLY", "").split())
 
 
 def ray_address(given: str | None = None) -> str | None:
@@ -48,12 +52,3 @@ def ray_address(given: str | None = None) -> str | None:
 def quiet_ray() -> None:
     """Let a Ray cluster of this machine send no statistics, unless the user wants it to."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-
-
-def _home(hint: str) -> Path:
-    try:
-        return Path.home()
-    except RuntimeError as error:
-        raise FileError(
-            "there is no home folder to keep a cache in", f"name a folder: {hint}"
-        ) from error

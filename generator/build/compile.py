@@ -1,7 +1,14 @@
-"""Compile: emitted kernels, floor kernels and bindings become one extension, `_C.abi3.so`."""
+"""Compile: emitted kernels, floor kernels and bindings become one extension, `_C.abi3.so`.
+
+Object files are kept in a cache, keyed by compiler, options and contents of a source and of all
+files that it includes, never by a folder's path. So a moved or fresh checkout takes its objects
+from the cache, and an interrupted build goes on where it was.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 import re
 import subprocess
@@ -9,13 +16,13 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from mirage_kernels.generator.build.objects import OBJECTS_HINT, ObjectCache, Wanted
 from mirage_kernels.generator.build.toolchain import Toolchain, find_toolchain, versions
 from mirage_kernels.generator.errors import FileError, ToolchainError
-from mirage_kernels.generator.settings import objects_folder
+from mirage_kernels.generator.settings import OBJECTS_VARIABLE, objects_folder
 from mirage_kernels.generator.target import TARGETS
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -27,6 +34,8 @@ TORCH_TARGET_VERSION = "0x020a000000000000"
 # An nvcc job over CUTLASS headers takes up to this much.
 JOB_MEMORY_BYTES = 3 << 30
 FAILURE_LINES = 30
+OBJECTS_BYTES = 2 << 30  # of all objects together; those that were used last are kept
+_INCLUDE = re.compile(r'^\s*#\s*include\s+"(.+)"', re.MULTILINE)
 
 # What is told on the way: the stage, how many of its steps are done, of how many, a short line.
 Progress = Callable[[str, int, int, str], None]
@@ -39,6 +48,68 @@ class Sources:
     arch: str
     cuda: tuple[Path, ...]
     table: Path
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """One object file to find or to make: its source, and the compiler with what the key names."""
+
+    source: str  # relative to the root
+    compiler: tuple[str, ...]  # with options that only name folders of this machine
+    options: tuple[str, ...]
+
+
+@dataclass
+class ObjectCache:
+    """Object files in a folder that checkouts share; `root` is where relative paths start."""
+
+    folder: Path
+    root: Path
+    compilers: str  # names and versions
+    _files: dict[str, tuple[str, list[str]]] = field(default_factory=dict)
+
+    def path(self, wanted: Wanted) -> Path:
+        """Return where the object file made from these very contents lies, if it was made."""
+        digests: dict[str, str] = {}
+        waiting = [wanted.source]
+        while waiting:
+            name = waiting.pop()
+            if name not in digests:
+                digests[name], included = self._read(name)
+                waiting += included
+        key = json.dumps([self.compilers, wanted.options, wanted.source, sorted(digests.items())])
+        digest = hashlib.sha256(key.encode()).hexdigest()
+        return self.folder / digest[:2] / f"{digest[2:]}.o"
+
+    def _read(self, name: str) -> tuple[str, list[str]]:
+        """Return the digest of a file, and the files of this tree that it includes."""
+        if name not in self._files:
+            content = (self.root / name).read_bytes()
+            near = [os.path.dirname(name), "csrc"]
+            found = []
+            for written in _INCLUDE.findall(content.decode(errors="replace")):
+                paths = [os.path.normpath(os.path.join(folder, written)) for folder in near]
+                found += [path for path in paths if (self.root / path).is_file()][:1]
+            self._files[name] = hashlib.sha256(content).hexdigest(), found
+        return self._files[name]
+
+    def find(self, wanted: Wanted) -> Path | None:
+        """Return the object file made from these very contents, or None."""
+        path = self.path(wanted)
+        with suppress(OSError):
+            os.utime(path)  # it is in use: others are removed first
+            return path
+        return None
+
+    def shrink(self, largest_bytes: int = OBJECTS_BYTES) -> None:
+        """Remove the objects that were used longest ago until the rest is small enough."""
+        files = [(path, path.stat()) for path in self.folder.glob("??/*") if path.is_file()]
+        total = sum(stat.st_size for _, stat in files)
+        for path, stat in sorted(files, key=lambda file: file[1].st_mtime_ns):
+            if total <= largest_bytes:
+                return
+            total -= stat.st_size
+            path.unlink(missing_ok=True)
 
 
 def all_sources(arch: str, kernels_dir: Path) -> Sources:
@@ -68,8 +139,13 @@ def build_extension(
     Object files of unchanged contents come from the cache. Raises ToolchainError with the failing
     command.
     """
-    toolchain = find_toolchain()
-    cache = ObjectCache(_made(objects_folder()), ROOT, versions(toolchain))
+    toolchain, folder = find_toolchain(), objects_folder()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        hint = f"name a folder that can be written: {OBJECTS_VARIABLE}=DIR"
+        raise FileError(f"{folder} cannot be made: {error.strerror}", hint) from error
+    cache = ObjectCache(folder, ROOT, versions(toolchain))
     objects = _objects(_wanted(toolchain, sources), cache, jobs or default_jobs(), progress)
     started = time.monotonic()
     _link(toolchain, objects, out)
@@ -78,33 +154,26 @@ def build_extension(
     return out
 
 
-def _made(folder: Path) -> Path:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise FileError(f"{folder} cannot be made: {error.strerror}", OBJECTS_HINT) from error
-    return folder
-
-
 def _wanted(toolchain: Toolchain, sources: Sources) -> list[Wanted]:
     """List the object files, slowest kind first, each with its source and command."""
     by_hand = [path for name in ("append", "bench") for path in (ROOT / "csrc" / name).glob("*.cu")]
     host = [*sorted((ROOT / "csrc/torch").glob("*.cpp")), sources.table]
-    nvcc = (str(toolchain.nvcc), f"-ccbin={toolchain.cxx}")
     torch = toolchain.torch_dir
+    nvcc = (str(toolchain.nvcc), f"-ccbin={toolchain.cxx}")
     cxx = (
         *(str(toolchain.cxx), "-isystem", str(toolchain.cuda_include_dir)),
         # No path of the building machine may end in the binary; those of this tree are relative.
         *("-isystem", f"{torch}/include", f"-ffile-prefix-map={torch}/=torch/"),
     )
+    kinds = (
+        ((*sources.cuda, *sorted(by_hand)), nvcc, _nvcc_options(sources.arch)),
+        (host, cxx, _cxx_options(sources.arch)),
+    )
     return [
-        *(_object(s, nvcc, _nvcc_options(sources.arch)) for s in (*sources.cuda, *sorted(by_hand))),
-        *(_object(source, cxx, _cxx_options(sources.arch)) for source in host),
+        Wanted(str(source.relative_to(ROOT)), compiler, tuple(options))
+        for files, compiler, options in kinds
+        for source in files
     ]
-
-
-def _object(source: Path, compiler: Sequence[str], options: Sequence[str]) -> Wanted:
-    return Wanted(str(source.relative_to(ROOT)), tuple(compiler), tuple(options))
 
 
 def default_jobs() -> int:
@@ -167,28 +236,26 @@ def _objects(
             for done, future in enumerate(as_completed(futures), 1):
                 wanted = futures[future]
                 found[wanted] = future.result()
-                time_left = _time_left(started, done / len(stale))
-                progress("compile", done, len(stale), f"{wanted.source}  {time_left}")
+                elapsed = time.monotonic() - started
+                left = elapsed / done * (len(stale) - done)
+                text = f"{wanted.source}  {elapsed:.0f} s"
+                text += f", about {left:.0f} s left" if done < len(stale) else ""
+                progress("compile", done, len(stale), text)
         except BaseException:  # an interrupt too: what has not started must not
             pool.shutdown(cancel_futures=True)
             raise
     return [found[wanted] for wanted in work]
 
 
-def _time_left(started: float, done: float) -> str:
-    """Say how long a part of the work has taken, and about how long the rest will."""
-    elapsed = time.monotonic() - started
-    left = f", about {elapsed / done - elapsed:.0f} s left" if done < 1 else ""
-    return f"{elapsed:.0f} s{left}"
-
-
 def _compiled(wanted: Wanted, cache: ObjectCache) -> Path:
     """Compile one source in a folder of its own; return the object file in the cache."""
+    path = cache.path(wanted)
     with tempfile.TemporaryDirectory(dir=cache.folder, prefix="unfinished.") as folder:
-        made, dependencies = Path(folder, "made.o"), Path(folder, "made.d")
+        made = Path(folder, "made.o")
         command = (*wanted.compiler, *wanted.options, "-c", wanted.source, "-o", str(made))
-        _run((*command, "-MMD", "-MF", str(dependencies)), wanted.source)
-        return cache.keep(wanted, made, dependencies)
+        _run(command, wanted.source)
+        path.parent.mkdir(exist_ok=True)
+        return made.replace(path)
 
 
 def _run(command: tuple[str, ...], name: str) -> None:

@@ -6,8 +6,7 @@ code and forms; each schedule in each element type) and serve every recipe and o
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -15,24 +14,21 @@ from pathlib import Path
 from mirage_kernels.generator.build.compile import ROOT, Sources, all_sources
 from mirage_kernels.generator.errors import ToolchainError
 from mirage_kernels.generator.records.files import write_whole
-from mirage_kernels.generator.records.folder import emitted, sources_below
+from mirage_kernels.generator.records.folder import INCLUDE, emitted, sources_below
 from mirage_kernels.generator.records.record import KernelRecord
 from mirage_kernels.generator.records.sources import table_of
 
 CORE = "core"
 ALWAYS_CORE = "rms_norm_linear/K4096_N6144_*"  # the kernels that examples name
-_INCLUDE = re.compile(r'^#include "(.+)"', re.MULTILINE)
 
 
 def selected(only: Sequence[str], arch: str, kernels_dir: Path) -> Sources:
-    """Return the sources of kernels that match a pattern of `only`; without patterns of all.
+    """Return the sources of kernels that match a pattern of `only`.
 
     A pattern is a kernel's name (`rms_norm_linear/K4096_*`), a recipe's, or `core`. Raises
     ToolchainError for one that matches nothing.
     """
-    everything = all_sources(arch, kernels_dir)
-    if not only:
-        return everything
+    all_sources(arch, kernels_dir)  # raises where there are none
     records = list(emitted(kernels_dir, arch).values())
     wanted = {name for pattern in only for name in _matching(pattern, records, kernels_dir)}
     chosen = [record for record in records if kernel_name(record) in wanted]
@@ -56,21 +52,12 @@ def core(records: Iterable[KernelRecord], kernels_dir: Path) -> list[str]:
 
 def features_of(record: KernelRecord, kernels_dir: Path) -> set[tuple[str, ...]]:
     """Return what a kernel alone may show: files that it includes, its recipes, its options."""
-    sources = [p for p in sources_below(kernels_dir, record) if p.suffix == ".cu"]
-    names = {name for path in sources for name in _included(path)}
-    shared = {("file", name) for name in names if not name.startswith(record.stem)}
-    kinds = {(Path(name).name.removeprefix(record.stem), record.dtype) for name in names}
-    recipes = {("recipe", path.parent.name) for path in sources}
+    sources = [p for p in sources_below(kernels_dir, record) if p.suffix != ".py"]
+    names = {name for path in sources for name in INCLUDE.findall(path.read_text())}
+    recipes = {("recipe", path.parent.name) for path in sources if path.suffix == ".cu"}
     options = {("option", record.recipe, n.name) for n in record.graph.of("input") if n.optional}
-    return shared | kinds | recipes | options
-
-
-def _included(source: Path) -> Iterator[str]:
-    """Yield the files that a source includes, and what those beside it include."""
-    for name in _INCLUDE.findall(source.read_text()):
-        yield name
-        if (beside := source.parent / name).is_file():
-            yield from _included(beside)
+    files = {feature for n in names for feature in (("file", n), (Path(n).name, record.dtype))}
+    return files | recipes | options
 
 
 def _matching(pattern: str, records: Sequence[KernelRecord], kernels_dir: Path) -> Iterable[str]:

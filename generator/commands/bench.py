@@ -20,6 +20,7 @@ from mirage_kernels.generator.bench.workloads.lists import cache_workloads, usua
 from mirage_kernels.generator.bench.workloads.tensors import TOKENS, TensorWorkload
 from mirage_kernels.generator.build.compile import ROOT
 from mirage_kernels.generator.commands import arguments as given
+from mirage_kernels.generator.commands.arguments import argument, flag
 from mirage_kernels.generator.errors import MirageError, ToolchainError
 from mirage_kernels.generator.ir.dtypes import DType
 from mirage_kernels.generator.recipe import Recipe, catalog
@@ -246,14 +247,14 @@ def _commit() -> str:
 VERBS = {
     "bench": (
         bench,
-        given.argument(
+        argument(
             "recipe",
             "RECIPE",
             "default: every recipe with compiled kernels, but for attention's",
             nargs="?",
         ),
-        given.flag("--attention", "measure attention: all its recipes, or RECIPE"),
-        given.argument(
+        flag("--attention", "measure attention: all its recipes, or RECIPE"),
+        argument(
             "--only",
             "TEXT",
             "attention workloads with TEXT in their names, as 'B=8 L=4096' or 'mixed'; may be"
@@ -261,19 +262,15 @@ VERBS = {
             action="append",
         ),
         *(given.DTYPES, given.SHAPES),
-        given.argument(
+        argument(
             "--m",
             "1,8,16,64",
             "tokens; for attention, sequences",
             type=given.positives,
             default=(1, 8, 16, 64),
         ),
-        given.flag("--compile", "torch.compile(max-autotune) as well (minutes)"),
-        given.argument(
-            "--commit", "ID", "what to record as measured (default: the checkout's commit)"
-        ),
-        given.argument(
-            "--json", "FILE", "write rows and environment there; - prints them on stdout"
-        ),
+        flag("--compile", "torch.compile(max-autotune) as well (minutes)"),
+        argument("--commit", "ID", "what to record as measured (default: the checkout's commit)"),
+        argument("--json", "FILE", "write rows and environment there; - prints them on stdout"),
     ),
 }

@@ -10,15 +10,17 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 
 from mirage_kernels.generator.build.compile import EXTENSION_NAME
+from mirage_kernels.generator.build.selection import kernel_name
 from mirage_kernels.generator.commands.arguments import package_kernels
 from mirage_kernels.generator.errors import MirageError
+from mirage_kernels.generator.records.record import KernelRecord
 from mirage_kernels.generator.target import TARGETS
 
 PROBE_SECONDS = 300
@@ -53,26 +55,17 @@ def extension_file() -> Path:
     return package_kernels() / EXTENSION_NAME
 
 
-def compiled_names(names: Iterable[str]) -> set[str]:
-    """Return which of these kernels the extension's dispatch table holds, without loading it.
+def compiled_paths(records: Mapping[str, KernelRecord]) -> set[str]:
+    """Return which committed kernels the extension contains, without loading it.
 
-    The table's names are C strings: each stands in the file between two NUL bytes.
+    The names of its dispatch table are C strings: each stands in the file between two NUL bytes.
+    The table's architecture ends in one; no other text in the file names an architecture.
     """
-    content = _content()
-    return {name for name in names if b"\0" + name.encode() + b"\0" in content}
-
-
-def compiled_arch() -> str:
-    """Return the architecture that the extension is for, without loading it; empty if none is.
-
-    The table's `kArch` ends in a NUL byte; no other text in the file names an architecture.
-    """
-    content = _content()
-    return next((arch for arch in TARGETS if arch.encode() + b"\0" in content), "")
-
-
-def _content() -> bytes:
-    return extension_file().read_bytes() if extension_file().is_file() else b""
+    file = extension_file()
+    content = file.read_bytes() if file.is_file() else b""
+    arch = next((arch for arch in TARGETS if arch.encode() + b"\0" in content), "")
+    own = {path: kernel_name(record) for path, record in records.items() if record.arch == arch}
+    return {path for path, name in own.items() if b"\0" + name.encode() + b"\0" in content}
 
 
 def load(*call: str) -> Loaded:

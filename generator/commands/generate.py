@@ -11,19 +11,8 @@ from contextlib import contextmanager
 from typing import Any
 
 from mirage_kernels.generator import pipeline
-from mirage_kernels.generator.commands.arguments import (
-    ARCH,
-    DTYPES,
-    JOBS,
-    JSON,
-    SHAPES,
-    STORE,
-    argument,
-    flag,
-    one_of,
-    output_folder,
-    recipe,
-)
+from mirage_kernels.generator.commands import arguments as given
+from mirage_kernels.generator.commands.arguments import argument, flag
 from mirage_kernels.generator.errors import ShapeError, ToolchainError
 from mirage_kernels.generator.jobs.local import Executor, local
 from mirage_kernels.generator.jobs.run import Origin, Outcome, Workshop, complete_all
@@ -56,8 +45,8 @@ def generate(arguments: argparse.Namespace, terminal: Terminal) -> int:
       mirage-kernels generate rms_norm_linear --shape K=4096,N=6144 --dtype fp16 --dry-run
       mirage-kernels generate path/to/my_recipe.py --shape K=1024,N=512
     """
-    source = recipe(arguments.recipe)
-    folder = output_folder(arguments.out, arguments.recipe, arguments.arch)
+    source = given.recipe(arguments.recipe)
+    folder = given.output_folder(arguments.out, arguments.recipe, arguments.arch)
     shapes = [parse_shape(text, source) for text in arguments.shape or ()]
     if not (shapes or source.shapes):
         raise ShapeError(
@@ -104,7 +93,7 @@ def _asked(request: Request) -> dict[str, object]:
 
 
 def made_json(made: Made) -> dict[str, object]:
-    """Return what was asked for, what the search did, and the time as JSON data."""
+    """Return what was asked for, what the search did, and the time as given.JSON data."""
     result, seconds = made
     return _asked(result.request) | {
         "report": result.report.to_json(),
@@ -173,7 +162,7 @@ def search(arguments: argparse.Namespace, terminal: Terminal) -> int:
       mirage-kernels search --executor ray --ray-address 10.0.0.1:6379
     """
     started = time.monotonic()
-    recipes = [recipe(name) for name in arguments.recipes] or list(catalog().values())
+    recipes = [given.recipe(name) for name in arguments.recipes] or list(catalog().values())
     jobs = search_jobs(recipes, pipeline.LIMITS, arch=arguments.arch)
     store = Store(store_folder(arguments.store))
     title = f"searching {counted(len(jobs), 'job')}"
@@ -257,15 +246,15 @@ VERBS = {
     "generate": (
         generate,
         argument("recipe", "RECIPE|FILE", "a recipe's name, or a file that defines one"),
-        *(DTYPES, SHAPES, ARCH, JOBS, STORE),
+        *(given.DTYPES, given.SHAPES, given.ARCH, given.JOBS, given.STORE),
         argument("--out", "DIR", "folder to write to: DIR/sm_90a/..."),
         flag("--dry-run", "say what would be generated, and stop"),
-        JSON,
+        given.JSON,
     ),
     "search": (
         search,
         argument("recipes", "RECIPE|FILE", "default: every recipe of the catalog", nargs="*"),
-        *(ARCH, JOBS),
+        *(given.ARCH, given.JOBS),
         argument(
             "--executor",
             "{local,ray}",
@@ -278,11 +267,11 @@ VERBS = {
             "ADDRESS",
             "a running cluster (default: RAY_ADDRESS, or one of --jobs CPUs on this machine)",
         ),
-        STORE,
-        one_of(
+        given.STORE,
+        given.one_of(
             flag("--resume", "go on from what is finished (this is the default)"),
             flag("--fresh", "make everything anew"),
         ),
-        JSON,
+        given.JSON,
     ),
 }

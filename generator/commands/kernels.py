@@ -15,6 +15,7 @@ from mirage_kernels.generator.build.compile import DEFAULT_ARCH
 from mirage_kernels.generator.build.selection import kernel_name
 from mirage_kernels.generator.commands import arguments as given
 from mirage_kernels.generator.commands import extension
+from mirage_kernels.generator.commands.arguments import argument, flag
 from mirage_kernels.generator.errors import FileError, RecipeError
 from mirage_kernels.generator.ir import to_text
 from mirage_kernels.generator.recipe import Recipe, catalog, trace
@@ -68,7 +69,7 @@ def _print_kernels(records: Records, terminal: Terminal) -> Rows:
         for section in load_catalog(committed_path()).sections
         for name in section.names
     }
-    compiled = compiled_paths(records)
+    compiled = extension.compiled_paths(records)
     kernels: Rows = [
         {
             "name": kernel_name(record),
@@ -109,13 +110,6 @@ def _served(record: KernelRecord) -> str:
     counted = record.roles.counted
     served = f"any {counted}" if buckets == "any" else f"{counted} <= {buckets}"
     return served + (f", and stacks of {', '.join(record.stacked)}" if record.stacked else "")
-
-
-def compiled_paths(records: Records) -> set[str]:
-    """Return which committed kernels the extension contains: those of its one architecture."""
-    arch = extension.compiled_arch()
-    names = extension.compiled_names(kernel_name(r) for r in records.values())
-    return {path for path, r in records.items() if r.arch == arch and kernel_name(r) in names}
 
 
 def _architecture(arch: str, kernels: Rows) -> dict[str, object]:
@@ -257,14 +251,12 @@ def proof_sentence(record: KernelRecord) -> str:
 VERBS = {
     "list": (
         list_all,
-        given.flag("--recipes", "only the recipes and their shapes"),
+        flag("--recipes", "only the recipes and their shapes"),
         *(given.KERNELS, given.JSON),
     ),
     "show": (
         show,
-        given.argument(
-            "name", "NAME|FILE", "a recipe, a kernel, a muGraph's JSON or a recipe file"
-        ),
+        argument("name", "NAME|FILE", "a recipe, a kernel, a muGraph's JSON or a recipe file"),
         *(given.KERNELS, given.JSON),
     ),
 }

@@ -6,6 +6,7 @@ import argparse
 from pathlib import Path
 
 from mirage_kernels.generator.commands import arguments as given
+from mirage_kernels.generator.commands.arguments import argument
 from mirage_kernels.generator.errors import FileError, MirageError, RecipeError
 from mirage_kernels.generator.frontend.mirage.binding import Held, Terms
 from mirage_kernels.generator.frontend.mirage.checkpoints import read_checkpoint
@@ -169,20 +170,20 @@ def _verdict_json(verdict: Verdict) -> dict[str, object]:
 VERBS = {
     "check": (
         check,
-        given.argument("files", "FILE", "recipe files beside the catalog", nargs="*"),
+        argument("files", "FILE", "recipe files beside the catalog", nargs="*"),
         *(given.KERNELS, given.JOBS, given.JSON),
     ),
     "import-mirage": (
         import_mirage,
-        given.argument("file", "FILE.json", "a list of muGraphs in Mirage's schema"),
-        given.argument("--verify", "RECIPE", "prove each graph equal to a recipe, or refuse it"),
-        given.argument(
+        argument("file", "FILE.json", "a list of muGraphs in Mirage's schema"),
+        argument("--verify", "RECIPE", "prove each graph equal to a recipe, or refuse it"),
+        argument(
             "--hold",
             "eps=0,scale=1",
             "values of the recipe's inputs that the graphs lack: numbers, or a dim's extent",
             default="",
         ),
-        given.argument("--show", "N", "print graph number N", type=int),
+        argument("--show", "N", "print graph number N", type=int),
         given.JSON,
     ),
 }

@@ -14,35 +14,24 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import mirage_kernels
+from mirage_kernels.generator import errors
 from mirage_kernels.generator.bench.demonstrate import demonstrate
 from mirage_kernels.generator.build.compile import build_extension
 from mirage_kernels.generator.build.selection import kernel_name, selected
 from mirage_kernels.generator.build.toolchain import find_toolchain
 from mirage_kernels.generator.commands import arguments as given
-from mirage_kernels.generator.commands.extension import (
-    Loaded,
-    compiled_arch,
-    compiled_names,
-    extension_file,
-    load,
-)
+from mirage_kernels.generator.commands import extension
+from mirage_kernels.generator.commands.arguments import argument, flag
+from mirage_kernels.generator.commands.extension import Loaded
 from mirage_kernels.generator.commands.generate import generate_one, made_json, search_lines
 from mirage_kernels.generator.commands.kernels import proof_sentence
-from mirage_kernels.generator.errors import (
-    FileError,
-    MirageError,
-    PlanError,
-    RecipeError,
-    ToolchainError,
-    VerifyError,
-)
 from mirage_kernels.generator.ir.dtypes import DType
 from mirage_kernels.generator.pipeline import Result
 from mirage_kernels.generator.plan.program import Roles
 from mirage_kernels.generator.records.files import all_or_nothing
 from mirage_kernels.generator.records.folder import emitted, write
 from mirage_kernels.generator.records.record import KernelRecord
-from mirage_kernels.generator.request import Event, Request, parse_shape, requests, sizes_text
+from mirage_kernels.generator.request import Event, parse_shape, requests, sizes_text
 from mirage_kernels.generator.target import target
 from mirage_kernels.generator.terminal import Terminal, counted
 
@@ -78,11 +67,18 @@ def run(arguments: argparse.Namespace, terminal: Terminal) -> int:
     """
     started = time.monotonic()
     if not given.is_checkout():
-        raise FileError(
+        raise errors.FileError(
             "run compiles, which needs a source checkout; this is an installed package",
             "in a checkout: `make run`; here, on a GPU: `mirage-kernels bench`",
         )
-    request = _request(arguments)
+    source = given.recipe(arguments.recipe)
+    if source.name not in mirage_kernels.__all__:
+        raise errors.RecipeError(
+            f"run calls the library's op, and it has none for {source.name}",
+            "`mirage-kernels generate RECIPE --out DIR` makes kernels of any recipe",
+        )
+    shapes = [parse_shape(arguments.shape, source)] if arguments.shape else None
+    (request, *_) = requests(source, arguments.arch, [arguments.dtype], shapes)
     missing = _missing_compiler()
     made = generate_one(request, arguments, terminal)
     result, failure = made[0], missing
@@ -91,7 +87,7 @@ def run(arguments: argparse.Namespace, terminal: Terminal) -> int:
             write([result], given.package_kernels())
         failure = _compile(result, terminal)
     sizes = json.dumps(_interpreted_sizes(result))
-    loaded = Loaded() if failure else load(arguments.recipe, result.record.dtype, sizes)
+    loaded = Loaded() if failure else extension.load(arguments.recipe, result.record.dtype, sizes)
     trials = _trials(arguments, result, loaded, terminal)
     if failure:
         trials.append(Trial("compiled extension", {}, complaint=_complaint(failure)))
@@ -103,54 +99,37 @@ def run(arguments: argparse.Namespace, terminal: Terminal) -> int:
     return 0 if all(t.passed for t in trials) else 1
 
 
-def _request(arguments: argparse.Namespace) -> Request:
-    source = given.recipe(arguments.recipe)
-    if source.name not in mirage_kernels.__all__:
-        raise RecipeError(
-            f"run calls the library's op, and it has none for {source.name}",
-            "`mirage-kernels generate RECIPE --out DIR` makes kernels of any recipe",
-        )
-    shapes = [parse_shape(arguments.shape, source)] if arguments.shape else None
-    return requests(source, arguments.arch, [arguments.dtype], shapes)[0]
-
-
-def _missing_compiler() -> ToolchainError | None:
+def _missing_compiler() -> errors.ToolchainError | None:
     """Return why nothing can be compiled, if nothing can: then nothing is written either."""
     try:
         find_toolchain()
-    except ToolchainError as error:
+    except errors.ToolchainError as error:
         return error
     return None
 
 
-def _compile(result: Result, terminal: Terminal) -> ToolchainError | None:
+def _compile(result: Result, terminal: Terminal) -> errors.ToolchainError | None:
     """Compile the kernel beside those that are compiled; return why that fails, if it does."""
     folder, arch = given.package_kernels(), result.request.arch
+    records = emitted(folder, arch)
+    before = {kernel_name(records[path]) for path in extension.compiled_paths(records)}
+    names, file = {kernel_name(_kernel_of(result)), *before}, extension.extension_file()
     try:
         with terminal.watch("compiling the extension") as progress:
-            names = {kernel_name(_kernel_of(result)), *_compiled_before(arch)}
             sources = selected(sorted(names), arch, folder)
-            build_extension(sources, extension_file(), progress=lambda *s: progress(Event(*s)))
-    except ToolchainError as error:
+            build_extension(sources, file, progress=lambda *step: progress(Event(*step)))
+    except errors.ToolchainError as error:
         return error
     return None
-
-
-def _compiled_before(arch: str) -> set[str]:
-    """Return the committed kernels that the extension holds now, if it is for the architecture."""
-    if compiled_arch() != arch:
-        return set()
-    records = emitted(given.package_kernels(), arch).values()
-    return compiled_names(kernel_name(record) for record in records)
 
 
 def _kernel_of(result: Result) -> KernelRecord:
-    """Return the record of a made kernel; raise PlanError where there is none that this runs."""
+    """Return the record of a made kernel; raise PlanError where there is none to run."""
     record = result.record
     if record.no_plan:
-        raise PlanError(f"{record.recipe} has no kernel to run: {record.no_plan}")
+        raise errors.PlanError(f"{record.recipe} has no kernel to run: {record.no_plan}")
     if not isinstance(record.roles, Roles):
-        raise PlanError(
+        raise errors.PlanError(
             f"{record.recipe} is attention, which this verb does not run",
             "benchmarks and tests of the library do, on a GPU",
         )
@@ -212,7 +191,7 @@ def _interpreted(result: Result) -> list[Trial]:
     """Run the muGraph and the emitted Triton program in their interpreters."""
     try:
         shown = demonstrate(_kernel_of(result), result.request.recipe, _interpreted_sizes(result))
-    except VerifyError as error:
+    except errors.VerifyError as error:
         what = "muGraph and Triton program, interpreted"
         return [Trial(what, result.record.shape, complaint=_complaint(error))]
     return [Trial(d.what, d.sizes, d.good, d.error, d.error_unfused, d.seconds) for d in shown]
@@ -262,7 +241,7 @@ def _print(result: Result, trials: Sequence[Trial], loaded: Loaded, terminal: Te
         terminal.line(f"FAILED {failed.what}: {failed.complaint}")
 
 
-def _complaint(error: MirageError) -> str:
+def _complaint(error: errors.MirageError) -> str:
     return f"{error.sentence}\n  hint: {error.hint}"
 
 
@@ -282,11 +261,11 @@ def _duration(seconds: float | None) -> str:
 VERBS = {
     "run": (
         run,
-        given.argument("recipe", "RECIPE", "a recipe that the library has an op for"),
-        given.argument("--shape", "K=4096,N=6144", "default: the recipe's first"),
-        given.argument("--dtype", "fp16|bf16", type=given.dtype, default=DType.FP16),
+        argument("recipe", "RECIPE", "a recipe that the library has an op for"),
+        argument("--shape", "K=4096,N=6144", "default: the recipe's first"),
+        argument("--dtype", "fp16|bf16", type=given.dtype, default=DType.FP16),
         *(given.ARCH, given.JOBS, given.STORE),
-        given.flag("--no-write", "write nothing: no kernel, no extension"),
+        flag("--no-write", "write nothing: no kernel, no extension"),
         given.JSON,
     ),
 }

@@ -11,6 +11,7 @@ from pathlib import Path
 from mirage_kernels.generator import pipeline
 from mirage_kernels.generator.bench.workloads.cache import RECIPES
 from mirage_kernels.generator.commands import arguments as given
+from mirage_kernels.generator.commands.arguments import argument, flag
 from mirage_kernels.generator.errors import FileError, MirageError, ToolchainError
 from mirage_kernels.generator.ir import Graph
 from mirage_kernels.generator.jobs.store import Store
@@ -318,20 +319,18 @@ def _number(value: float | None, digits: int = 2) -> str:
 VERBS = {
     "tune": (
         tune,
-        given.argument("recipes", "RECIPE", "default: every committed kernel", nargs="*"),
+        argument("recipes", "RECIPE", "default: every committed kernel", nargs="*"),
         *(given.DTYPES, given.SHAPES, given.ARCH, given.JOBS, given.STORE),
-        given.argument(
+        argument(
             "--top", "N", f"beside the rule's (default: {TOP})", type=given.positive, default=TOP
         ),
         given.one_of(
-            given.argument("--compile", "DIR", "only compile, into DIR"),
-            given.argument("--measure", "DIR", "only measure what DIR holds"),
+            argument("--compile", "DIR", "only compile, into DIR"),
+            argument("--measure", "DIR", "only measure what DIR holds"),
         ),
-        given.argument(
-            "--results", "FILE", "measurements made so far (default: DIR/measured.json)"
-        ),
-        given.argument("--catalog", "FILE", "what to write (default: kernels/catalog.json)"),
-        given.flag(
+        argument("--results", "FILE", "measurements made so far (default: DIR/measured.json)"),
+        argument("--catalog", "FILE", "what to write (default: kernels/catalog.json)"),
+        flag(
             "--as-is",
             "with --measure: measure nothing, take the kernels that have been measured whole",
         ),

@@ -11,7 +11,7 @@ import pytest
 
 from mirage_kernels.generator.commands import extension
 from mirage_kernels.generator.commands.arguments import package_kernels
-from mirage_kernels.generator.commands.kernels import compiled_paths
+from mirage_kernels.generator.commands.extension import compiled_paths
 from mirage_kernels.generator.records.folder import emitted
 from mirage_kernels.generator.target import TARGETS
 

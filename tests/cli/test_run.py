@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 from collections.abc import Callable
 from dataclasses import replace
@@ -16,12 +17,13 @@ from mirage_kernels.generator.bench.demonstrate import Demonstration
 from mirage_kernels.generator.bench.measure import Environment
 from mirage_kernels.generator.bench.rows import Row
 from mirage_kernels.generator.bench.workloads.tensors import TensorWorkload
-from mirage_kernels.generator.commands import arguments, bench
+from mirage_kernels.generator.commands import arguments, bench, extension
 from mirage_kernels.generator.commands import run as run_verb
 from mirage_kernels.generator.commands.extension import Call, Loaded
 from mirage_kernels.generator.errors import ToolchainError, VerifyError
 from mirage_kernels.generator.ir.dtypes import DType
 
+KERNELS = arguments.package_kernels()
 KERNEL = "rms_norm_linear/K4096_N6144_fp16"
 LOADED = Loaded("2.13.0", kernels=(KERNEL,), arch="sm_90a", call=Call(3e-4, 3e-4, 0.01))
 SIZES = {"K": 4096, "N": 6144, "M": 5}
@@ -58,7 +60,7 @@ def stand_ins(
     monkeypatch.setattr(run_verb, "find_toolchain", lambda: None)
     monkeypatch.setattr(run_verb, "selected", lambda names, *_: names)
     monkeypatch.setattr(run_verb, "build_extension", build_extension)
-    monkeypatch.setattr(run_verb, "load", lambda *_: LOADED)
+    monkeypatch.setattr(extension, "load", lambda *_: LOADED)
     monkeypatch.setattr(run_verb, "demonstrate", lambda *_: SHOWN)
     return monkeypatch
 
@@ -81,9 +83,14 @@ def test_no_write_compiles_nothing_and_leaves_the_kernels_alone(
     assert list(workplace.iterdir()) == []
 
 
-def test_run_compiles_its_kernel_beside_those_of_the_extension(mirage_kernels, stand_ins) -> None:
+def test_run_compiles_its_kernel_beside_those_of_the_extension(
+    mirage_kernels, stand_ins, workplace: Path
+) -> None:
     built: list[list[str]] = []
-    stand_ins.setattr(run_verb, "_compiled_before", lambda arch: {"gqa/D128_fp16"})
+    other = Path("sm_90a/gqa/D128_fp16.json")
+    (workplace / other).parent.mkdir(parents=True)
+    shutil.copy(KERNELS / other, workplace / other)
+    stand_ins.setattr(extension, "compiled_paths", lambda records: {str(other)})
     stand_ins.setattr(run_verb, "build_extension", lambda names, *_, **__: built.append(names))
     assert mirage_kernels("run", "rms_norm_linear").code == 0
     assert built == [["gqa/D128_fp16", KERNEL]]
@@ -110,7 +117,7 @@ def test_failing_triton_program_is_a_failed_row(mirage_kernels, stand_ins) -> No
 
 def test_extension_that_does_not_load_is_a_failed_row(mirage_kernels, stand_ins) -> None:
     stand_ins.setattr(
-        run_verb, "load", lambda *_: replace(LOADED, kernels=(), call=None, problem="no _C")
+        extension, "load", lambda *_: replace(LOADED, kernels=(), call=None, problem="no _C")
     )
     outcome = mirage_kernels("run", "rms_norm_linear")
     assert outcome.code == 1
@@ -158,7 +165,7 @@ def test_with_a_gpu_the_op_is_measured(mirage_kernels, stand_ins) -> None:
         return subprocess.CompletedProcess(command, 0, json.dumps({"rows": rows}))
 
     on_h200 = replace(LOADED, gpu="NVIDIA H200", capability=(9, 0))
-    stand_ins.setattr(run_verb, "load", lambda *_: on_h200)
+    stand_ins.setattr(extension, "load", lambda *_: on_h200)
     stand_ins.setattr(run_verb.subprocess, "run", bench_in_a_process)
     outcome = mirage_kernels("run", "rms_norm_linear")
     assert outcome.code == 0
@@ -170,7 +177,7 @@ def test_with_a_gpu_the_op_is_measured(mirage_kernels, stand_ins) -> None:
 
 def test_gpu_of_another_architecture_is_not_used(mirage_kernels, stand_ins) -> None:
     on_a100 = replace(LOADED, gpu="NVIDIA A100", capability=(8, 0))
-    stand_ins.setattr(run_verb, "load", lambda *_: on_a100)
+    stand_ins.setattr(extension, "load", lambda *_: on_a100)
     outcome = mirage_kernels("run", "rms_norm_linear")
     assert outcome.code == 0
     assert "NVIDIA A100 does not run sm_90a code" in outcome.err

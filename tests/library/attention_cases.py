@@ -7,6 +7,7 @@ the range of keys that a token sees is worked out token by token.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -33,6 +34,15 @@ class Case:
     norm: str = ""  # of qk_norm_attention: "rms" or "layer"
     per_head: bool = False  # whether heads have norm weights of their own
     seed: int = 0
+    latent: int = 0  # of mla_decode: elements of a line that are the value; the rest is rotated
+    apart: bool = False  # its q and its cache are two tensors each
+    with_head: bool = False  # its cache has a dim of one head
+
+    @property
+    def all_options(self) -> dict[str, Any]:
+        """The options of the call; mla_decode takes a scale always."""
+        scale = {"scale": 1.1 * self.depth**-0.5 / self.spread} if self.latent else {}
+        return scale | self.options
 
     @property
     def counts(self) -> tuple[int, ...]:
@@ -69,12 +79,47 @@ class Call:
 
     def run(self, **more: object) -> object:
         """Call the op."""
-        op = mirage_kernels.qk_norm_attention if self.case.norm else mirage_kernels.gqa
-        return op(self.q, self.k, self.v, **self.norms, **self.given, **self.case.options, **more)
+        case, options = self.case, self.given | self.case.all_options | more
+        if not case.latent:
+            op = mirage_kernels.qk_norm_attention if case.norm else mirage_kernels.gqa
+            return op(self.q, self.k, self.v, **self.norms, **options)
+        q, cache = self.q, self.k if case.with_head else self.k.squeeze(2)
+        if case.apart:
+            q, cache = (
+                (t[..., : case.latent].clone(), t[..., case.latent :].clone()) for t in (q, cache)
+            )
+        return mirage_kernels.mla_decode(q, cache, latent_dim=case.latent, **options)
+
+    def poisoned(self) -> tuple[Tensor, Tensor]:
+        """Return tensors for both results, full of NaN."""
+        out = self.q.new_full((*self.q.shape[:-1], self.case.latent or self.case.depth), torch.nan)
+        return out, torch.full(self.q.shape[:-1], torch.nan, device=self.q.device)
 
     def exact(self) -> tuple[Tensor, Tensor]:
         """Return the result and its log-sum-exp, in float64, as [tokens, Hq, ..]."""
         return _exact(self)
+
+
+def latent_case(sizes: tuple[int, int] = (32, 16), heads: int = 4, **more: Any) -> Case:
+    """Return a call of mla_decode: sizes are of the latent, and of what is rotated."""
+    return Case(heads=(heads, 1), depth=sum(sizes), latent=sizes[0], **more)
+
+
+def check(case: Case) -> Call:
+    """Compare a call with float64, and its bits from run to run; return it."""
+    call = made(case)
+    out, lse = call.poisoned()
+    call.run(out=out, lse=lse)
+    exact, exact_lse = call.exact()
+    assert error(out, exact) < case.tolerance
+    assert same_lse(lse, exact_lse, case.tolerance)
+    again, lse_again = call.poisoned()
+    for _ in range(2):
+        call.run(out=again, lse=lse_again)
+        assert torch.equal(again, out)
+        assert torch.equal(lse_again, lse)
+    assert torch.equal(call.run(), out)
+    return call
 
 
 def made(case: Case) -> Call:
@@ -102,7 +147,10 @@ def made(case: Case) -> Call:
     if case.sinks:
         sinks = torch.randn(query_heads, generator=draw, device=case.device)
         given["sinks"] = sinks.to(case.dtype)
-    given["kv_layout"] = case.layout
+    if case.latent:
+        values = [own[..., : case.latent] for own in keys]
+    else:
+        given["kv_layout"] = case.layout
     return Call(case, q, k, v, keys, values, _norms(case, draw), given)
 
 
@@ -192,7 +240,7 @@ def _normed(call: Call, name: str, x: Tensor) -> Tensor:
 
 def _exact(call: Call) -> tuple[Tensor, Tensor]:
     """Return result and log-sum-exp, all tokens and heads of a sequence together."""
-    case, options = call.case, call.case.options
+    case, options = call.case, call.case.all_options
     kv_heads = case.heads[1]
     queries = _normed(call, "q", call.q.double().reshape(-1, *call.q.shape[-2:]))
     outs, sums, token = [], [], 0

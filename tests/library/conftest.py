@@ -8,7 +8,8 @@ for one kernel per case and dtype.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from unittest.mock import patch
@@ -324,3 +325,40 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     if not pretend.has_sources():
         pytest.skip("an installed wheel holds no sources")
     return pretend.what_calls_print(tmp_path_factory.mktemp("pretended") / "mirage_kernels")
+
+
+@pytest.fixture
+def captured() -> Callable[[Callable[[], object]], torch.cuda.CUDAGraph]:
+    """Capture a call in a CUDA graph, after a warm-up."""
+
+    def capture(run: Callable[[], object]) -> torch.cuda.CUDAGraph:
+        run()
+        torch.cuda.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            run()
+        return graph
+
+    return capture
+
+
+@pytest.fixture
+def sync_is_an_error() -> Callable[[], AbstractContextManager[None]]:
+    """A context in which whatever waits for the GPU raises."""
+
+    @contextmanager
+    def watched() -> Iterator[None]:
+        torch.cuda.set_sync_debug_mode("error")
+        try:
+            yield
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+
+    return watched
+
+
+@pytest.fixture
+def memory_given_back() -> Iterator[None]:
+    """Float64 references are large, and other processes test on the same GPU."""
+    yield
+    torch.cuda.empty_cache()

@@ -326,34 +326,3 @@ def test_feeds_gqa() -> None:
     q, (k, v) = call.run(), call.caches
     y = gqa(q[None], k, v, torch.zeros(1, 1).int(), torch.tensor([5]).int())
     assert torch.equal(y, gqa(q[None], k[:1, :5], v[:1, :5], causal=True))
-
-
-WRONG = {
-    (
-        "qkv has shape [5, 96], but k_cache of shape [3, 8, 2, 16] needs [tokens, (Hq + 2 Hkv) * "
-        "D] = [any, 128]"
-    ): {"qkv": torch.ones(5, 96).half()},
-    (
-        "k_cache has shape [3, 8, 2, 16], but qkv of shape [5, 128] needs [pages, page size, Hkv, "
-        "D] = [any, any, 3, any]"
-    ): {"num_kv_heads": 3},
-    "positions has shape [1], but qkv of shape [5, 128] needs [tokens] = [5]": {
-        "positions": torch.tensor([1])
-    },
-    "slot_mapping has dtype float32; int32 and int64 work": {"slot_mapping": torch.ones(5)},
-    (
-        "cos_sin_cache has shape [10, 32], but k_cache of shape [3, 8, 2, 16] needs [positions, "
-        "rotated] = [any, even, at most 16]"
-    ): {"cos_sin_cache": torch.ones(10, 32)},
-    "rope is 'yarn'; 'neox' and 'interleaved' work": {"rope": "yarn"},
-    "norm is 'l2'; 'rms' and 'layer' work": {"norm": "l2"},
-    "num_heads is 0 and num_kv_heads 2; positive numbers work": {"num_heads": 0},
-    "kv_layout is 'x'; 'NHD' and 'HND' work": {"kv_layout": "x"},
-}
-
-
-@pytest.mark.parametrize("sentence", WRONG)
-def test_wrong_argument_gets_a_sentence(sentence: str) -> None:
-    with pytest.raises(RuntimeError) as raised:
-        made(SMALL).run(**WRONG[sentence])
-    assert str(raised.value) == "mirage_kernels::qk_norm_rope_append: " + sentence

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import attention_cases
-import latent_cases
 import pytest
 import torch
-from attention_cases import Call, Case
+from attention_cases import Case, latent_case, made
 from torch import Tensor
 from torch._dynamo.testing import CompileCounter
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -16,7 +14,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from mirage_kernels import gqa, gqa_csr, qk_norm_rope_append, supports
 
 OPS = torch.ops.mirage_kernels
-PAGED, LATENT = Case(), latent_cases.Case()
+PAGED, LATENT = Case(), latent_case()
 CASES = {
     "paged": PAGED,
     "heads first": replace(PAGED, layout="HND"),
@@ -33,12 +31,6 @@ CASES = {
     "latents in two tensors each": replace(LATENT, apart=True),
     "latents, varlen": replace(LATENT, tokens=(2, 0, 7), lengths=(3, 40, 16)),
 }
-
-
-def made(case: Case | latent_cases.Case) -> Call | latent_cases.Call:
-    if isinstance(case, latent_cases.Case):
-        return latent_cases.made(case)
-    return attention_cases.made(case)
 
 
 @pytest.fixture(autouse=True)
@@ -139,13 +131,13 @@ def test_exports() -> None:
 def op_arguments(op: str) -> tuple[object, ...]:
     """Return the arguments of an op of ragged queries, as it takes them."""
     if op == "mla_decode":
-        latents = latent_cases.made(replace(LATENT, tokens=(2, 1, 4)))
-        q, cache = latents.q, latents.cache.nan_to_num().unsqueeze(2)
+        latents = made(replace(LATENT, tokens=(2, 1, 4)))
+        q, cache = latents.q, latents.k.nan_to_num()
         lengths = (latents.given[n] for n in ("block_table", "seq_lens", "cu_seqlens_q"))
         parts = (q[..., :32], q[..., 32:], cache[..., :32], cache[..., 32:])
         return (*parts, *lengths, -1, -1, 0.125, True)
     norm = "" if op == "gqa" else "rms"
-    call = attention_cases.made(replace(PAGED, tokens=(2, 1, 4), sinks=True, norm=norm))
+    call = made(replace(PAGED, tokens=(2, 1, 4), sinks=True, norm=norm))
     names = ("block_table", "seq_lens", "cu_seqlens_q", "sinks")
     given = tuple(call.given.get(name) for name in names)
     common = (call.q, call.k.nan_to_num(), call.v.nan_to_num(), *given, -1, -1, 0.125, True, 3, 2.0)

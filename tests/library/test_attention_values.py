@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from attention_cases import Case, error, made, same_lse
+from attention_cases import Case, error, latent_case, made, same_lse
 
 from mirage_kernels import block_table_from_csr, gqa, gqa_csr, qk_norm_attention
 
@@ -78,6 +78,22 @@ CASES = {
     "rms norm, dense": replace(DENSE, norm="rms", tokens=(4,)),
     "rms norm, prefill": replace(DENSE, norm="rms", lengths=(150, 150), tokens=(150,)),
 }
+LATENT = latent_case()
+LATENTS = {
+    "paged": LATENT,
+    "a dim of one head": replace(LATENT, with_head=True),
+    "two tensors each": replace(LATENT, apart=True),
+    "two tensors with a dim of one head": replace(LATENT, apart=True, with_head=True),
+    "lengths around a page": replace(LATENT, lengths=(0, 1, 15, 16, 17, 0)),
+    "pages of one": replace(LATENT, page_size=1),
+    "several tokens": replace(LATENT, lengths=(5, 40), tokens=(3,)),
+    "several tokens see all": replace(LATENT, tokens=(2,), options={"causal": False}),
+    "varlen": replace(LATENT, tokens=(2, 0, 7), lengths=(3, 40, 16)),
+    "dense": replace(LATENT, page_size=0, lengths=(33, 33)),
+    "dense, lengths": replace(LATENT, page_size=0, apart=True),
+    "wide": replace(LATENT, spread=30.0, dtype=torch.bfloat16),
+    "DeepSeek's": latent_case((512, 64), 16),
+}
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
@@ -92,6 +108,19 @@ def test_is_close_to_float64(name: str, dtype: torch.dtype) -> None:
     assert error(out, exact) < case.tolerance
     assert same_lse(lse, exact_lse, 1e-3)
     assert error(call.run(), exact) < 4 * case.tolerance  # PyTorch's own attention rounds more
+
+
+@pytest.mark.parametrize("name", LATENTS)
+def test_latents_are_close_to_float64(name: str) -> None:
+    call = made(LATENTS[name])
+    exact, exact_lse = call.exact()
+    out, lse = call.run(return_lse=True)
+    assert out.shape[-1] == call.case.latent
+    assert error(out, exact) < 2 * call.case.tolerance
+    assert same_lse(lse, exact_lse, 2 * call.case.tolerance)
+    given, _ = call.poisoned()
+    assert call.run(out=given) is given
+    assert torch.equal(given, out)
 
 
 @pytest.mark.parametrize("name", ["paged", "prefill", "causal prefill of a part", "rms norm"])

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from mirage_kernels.generator.build import compile as compiler
-from mirage_kernels.generator.build.objects import ObjectCache, Wanted
+from mirage_kernels.generator.build.compile import ObjectCache, Wanted
 from mirage_kernels.generator.build.toolchain import find_toolchain
 from mirage_kernels.generator.errors import ToolchainError
 
@@ -105,22 +105,30 @@ def test_failure_shows_the_command_and_the_next_build_goes_on_from_there(tree: P
     assert build(tree) == ["z.cu"]
 
 
-@pytest.mark.parametrize("changed", ["compilers", "options", "content"])
+@pytest.mark.parametrize("changed", ["compilers", "options", "content", "header"])
 def test_an_object_is_of_its_compiler_options_and_content(tmp_path: Path, changed: str) -> None:
-    (tmp_path / "x.cu").write_text("int x;")
-    (tmp_path / "x.o").write_bytes(b"object")
-    (tmp_path / "x.d").write_text("x.o: x.cu \\\n gone.h /opt/cuda/y.h\n")
+    (tmp_path / "x.cu").write_text('#include "x.h"\n#include "gone.h"\n#include <cuda.h>\n')
+    (tmp_path / "x.h").write_text("int x;")
     cache = ObjectCache(tmp_path / "objects", tmp_path, "nvcc 13.0")
     wanted = Wanted("x.cu", ("nvcc",), ("-O3",))
-    kept = cache.keep(wanted, tmp_path / "x.o", tmp_path / "x.d")
+    kept = cache.path(wanted)
+    kept.parent.mkdir(parents=True)
+    kept.touch()
     assert cache.find(wanted) == kept
-    assert not [f for f in cache.folder.glob("??/*.json") if "/opt" in f.read_text()]
-    if changed == "content":
-        (tmp_path / "x.cu").write_text("int y;")
+    if changed in ("content", "header"):
+        (tmp_path / ("x.cu" if changed == "content" else "x.h")).write_text("int y;")
     compilers = "nvcc 13.1" if changed == "compilers" else "nvcc 13.0"
     options = ("-O2",) if changed == "options" else wanted.options
     later = ObjectCache(cache.folder, tmp_path, compilers)
     assert later.find(Wanted("x.cu", ("nvcc",), options)) is None
+
+
+def test_every_include_is_one_that_the_cache_reads() -> None:
+    for folder in ("csrc", "kernels"):
+        for path in (compiler.ROOT / folder).rglob("*.[ch]*"):
+            if path.suffix in (".cu", ".cuh", ".cpp", ".h"):
+                written = re.findall(r"#\s*include\s+(.)", path.read_text())
+                assert set(written) <= {'"', "<"}, path
 
 
 def test_objects_used_last_stay_in_a_full_cache(tmp_path: Path) -> None:

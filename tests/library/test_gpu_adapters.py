@@ -107,19 +107,17 @@ def test_a_stack_of_none_is_a_linear_layer(kernel: KernelEntry) -> None:
 
 @each_kernel
 @pytest.mark.parametrize("tokens", [4, 64])
-def test_other_adapters_may_come_at_each_replay(kernel: KernelEntry, tokens: int) -> None:
+def test_other_adapters_may_come_at_each_replay(captured, kernel: KernelEntry, tokens: int) -> None:
     case = stacked(kernel, 16)
     arguments = given(case, torch.arange(tokens) % 16)
     (out,) = case.poisoned(tokens)
-    case.call(**arguments)
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        # Numbers and x are written right before: kernels may not read them early.
-        ids = arguments["adapter_ids"] + 1
-        x = arguments["x"] * 1
-        lora_linear(**arguments | {"adapter_ids": ids, "x": x}, out=out)
-        lora_linear(**arguments | {"adapter_ids": ids, "x": x}, out=out)
+
+    def run() -> None:  # numbers and x are written right before: kernels may not read them early
+        fresh = {"adapter_ids": arguments["adapter_ids"] + 1, "x": arguments["x"] * 1}
+        lora_linear(**arguments | fresh, out=out)
+        lora_linear(**arguments | fresh, out=out)
+
+    graph = captured(run)
     for shift in (0, 3, 9):
         fresh = (torch.arange(tokens, device="cuda") * 3 + shift) % 17 - 1
         arguments["adapter_ids"].copy_(fresh - 1)

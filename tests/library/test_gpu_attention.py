@@ -7,25 +7,16 @@ from it with fixed seeds, so that each value of each axis comes several times.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import pytest
 import torch
-from attention_cases import Call, Case, error, made, same_lse
+from attention_cases import Case, check, error, made, same_lse
 from torch import Tensor
 
 from mirage_kernels import constant_history, gqa, kernel_table
 
-pytestmark = pytest.mark.gpu
-
-
-@pytest.fixture(autouse=True)
-def memory_given_back() -> Iterator[None]:
-    """Float64 references are large, and other processes test on the same GPU."""
-    yield
-    torch.cuda.empty_cache()
-
+pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("memory_given_back")]
 
 DTYPES = {"fp16": torch.float16, "bf16": torch.bfloat16}
 COMPILED = {
@@ -112,25 +103,10 @@ def with_options(recipe: str, case: Case, draw: random.Random) -> Case:
     return replace(case, tokens=tokens, options=options)
 
 
-def poisoned(call: Call) -> tuple[Tensor, Tensor]:
-    """Return tensors for both results, full of NaN."""
-    lse = torch.full(call.q.shape[:-1], torch.nan, device=call.q.device)
-    return torch.full_like(call.q, torch.nan), lse
-
-
-def check(case: Case) -> None:
-    call = made(case)
-    out, lse = poisoned(call)
-    call.run(out=out, lse=lse)
-    exact, exact_lse = call.exact()
-    assert error(out, exact) < case.tolerance
-    assert same_lse(lse, exact_lse, case.tolerance)
-    again, lse_again = poisoned(call)
-    for _ in range(2):
-        call.run(out=again, lse=lse_again)
-        assert torch.equal(again, out)
-        assert torch.equal(lse_again, lse)
-    assert torch.equal(call.run(), out)
+def check_promised(case: Case) -> None:
+    """Check a call; a promise of a constant history changes no bit of it."""
+    call = check(case)
+    out = call.run()
     constant_history()
     promised = call.run()
     constant_history(False)
@@ -142,27 +118,27 @@ def check(case: Case) -> None:
 def test_is_close_to_float64_and_the_same_every_time(recipe: str, seed: int) -> None:
     if not COMPILED[recipe]:
         pytest.skip(f"this build has no kernel of {recipe}")
-    check(some_case(recipe, seed))
+    check_promised(some_case(recipe, seed))
 
 
 @pytest.mark.parametrize("group", GROUPS)
 @pytest.mark.parametrize(("depth", "dtype"), COMPILED["gqa"])
 def test_every_group_works_with_every_kernel(depth: int, dtype: str, group: int) -> None:
     heads = (2 * group, 2)
-    check(Case((1, 100, 33), (1,), heads, depth, DTYPES[dtype], "cuda", page_size=16))
+    check_promised(Case((1, 100, 33), (1,), heads, depth, DTYPES[dtype], "cuda", page_size=16))
 
 
 @pytest.mark.parametrize("tokens", [1, 5, 16, 64, 100])
 def test_rows_beyond_a_tile_work(tokens: int) -> None:
     """More query tokens times heads than one tile of rows has; no lse: dense without prefill."""
     for options in ({}, {"causal": True}):
-        check(first(lengths=(300, 300), tokens=(tokens,), page_size=0, options=options))
+        check_promised(first(lengths=(300, 300), tokens=(tokens,), page_size=0, options=options))
 
 
 @pytest.mark.parametrize("page_size", PAGE_SIZES)
 def test_long_sequences_are_cut_over_blocks(page_size: int) -> None:
-    check(first(lengths=(16384,), heads=(8, 2), page_size=page_size))
-    check(first(lengths=(16384, 0, 5, 16383), heads=(8, 1), page_size=page_size))
+    check_promised(first(lengths=(16384,), heads=(8, 2), page_size=page_size))
+    check_promised(first(lengths=(16384, 0, 5, 16383), heads=(8, 1), page_size=page_size))
 
 
 @pytest.mark.parametrize("page_size", [16, 32, 48, 64, 128, 256])
@@ -171,8 +147,8 @@ def test_many_rows_are_cut_over_blocks(depth: int, dtype: str, page_size: int) -
     """Boxes of many tokens begin at multiples of them, wherever blocks' parts do."""
     case = first(depth=depth, dtype=DTYPES[dtype], page_size=page_size, tokens=(20,))
     for lengths in ((1555, 2700), (4096,), (40, 3000, 21, 999)):
-        check(replace(case, lengths=lengths))
-        check(replace(case, lengths=lengths, options={"window_left": 700}))
+        check_promised(replace(case, lengths=lengths))
+        check_promised(replace(case, lengths=lengths, options={"window_left": 700}))
 
 
 def first(**changes: object) -> Case:
@@ -198,14 +174,11 @@ SPECIAL = {
 
 
 @pytest.mark.parametrize("name", SPECIAL)
-def test_waits_for_nothing(name: str) -> None:
+def test_waits_for_nothing(sync_is_an_error, name: str) -> None:
     call = made(first(**SPECIAL[name]))
     expected = call.run()
-    torch.cuda.set_sync_debug_mode("error")
-    try:
+    with sync_is_an_error():
         y = call.run()
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
     assert torch.allclose(y, expected, atol=1e-2)
 
 
@@ -224,20 +197,10 @@ def test_runs_on_the_current_stream(name: str) -> None:
     assert torch.allclose(y, expected, atol=1e-2)
 
 
-def captured(run: Callable[[], object]) -> torch.cuda.CUDAGraph:
-    """Capture a call after a warm-up."""
-    run()
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        run()
-    return graph
-
-
 @pytest.mark.parametrize("options", [{}, {"window_left": 40}], ids=["plain", "window"])
 @pytest.mark.parametrize(("batch", "tokens"), [(6, 1), (6, 3), (240, 1)])
 def test_a_graph_serves_other_lengths_and_pages(
-    batch: int, tokens: int, options: dict[str, object]
+    captured, batch: int, tokens: int, options: dict[str, object]
 ) -> None:
     """Captured with short sequences; replayed with long, mixed and empty ones."""
     most, mixed = 2048, (2000, 0, 1, 16, 17, 999)
@@ -252,7 +215,7 @@ def test_a_graph_serves_other_lengths_and_pages(
     held.q = torch.zeros_like(calls[0].q)
     held.given["block_table"] = held.q.new_zeros(batch, width, dtype=torch.int32)
     held.given["seq_lens"] = held.q.new_zeros(batch, dtype=torch.int32)
-    out, lse = poisoned(held)
+    out, lse = held.poisoned()
     graph = captured(lambda: held.run(out=out, lse=lse, max_seq_len=most))
     for call in calls:
         held.q.copy_(call.q)
@@ -290,7 +253,7 @@ def test_many_calls_in_flight_do_not_disturb_each_other() -> None:
 
 def test_allocates_only_results_and_a_workspace() -> None:
     call = made(first())
-    out, lse = poisoned(call)
+    out, lse = call.poisoned()
 
     def allocations() -> int:
         return int(torch.cuda.memory_stats()["allocation.all.allocated"])
@@ -348,7 +311,7 @@ UNSERVED = {
 @pytest.mark.parametrize("name", UNSERVED)
 def test_what_no_kernel_serves_is_computed(name: str) -> None:
     case = Case(lengths=(0, 300, 40), device="cuda", heads=(8, 2))
-    check(replace(case, **UNSERVED[name]))  # type: ignore[arg-type]
+    check_promised(replace(case, **UNSERVED[name]))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("causal", [False, True])

@@ -3,31 +3,22 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
 import torch
-from attention_cases import error, same_lse
-from latent_cases import Call, Case, made
+from attention_cases import Call, Case, check, error, latent_case, made, same_lse
 from torch import Tensor
 
 from mirage_kernels import kernel_table
 
-pytestmark = pytest.mark.gpu
+pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("memory_given_back")]
 
 DTYPES = {"fp16": torch.float16, "bf16": torch.bfloat16}
 COMPILED = sorted(
     (e.dims["C"], e.dims["P"], e.dtype) for e in kernel_table() if e.recipe == "mla_decode"
 )
 HEADS = [1, 4, 7, 16, 32, 128]
-
-
-@pytest.fixture(autouse=True)
-def memory_given_back() -> Iterator[None]:
-    """Float64 references are large, and other processes test on the same GPU."""
-    yield
-    torch.cuda.empty_cache()
 
 
 def some_lengths(draw: random.Random, page: int) -> tuple[int, ...]:
@@ -53,14 +44,14 @@ def some_case(seed: int) -> Case:
     if page == 0 and max(lengths) == 0:
         lengths = (*lengths, 5)
     tokens = draw.choice([1, 1, 2, 3])
-    return Case(
-        lengths,
-        (tokens,),
-        draw.choice(HEADS),
+    return latent_case(
         (latent, rope),
-        DTYPES[dtype],
-        "cuda",
-        page,
+        draw.choice(HEADS),
+        lengths=lengths,
+        tokens=(tokens,),
+        dtype=DTYPES[dtype],
+        device="cuda",
+        page_size=page,
         apart=draw.random() < 0.3,
         with_head=draw.random() < 0.3,
         spread=draw.choice([1.0, 1.0, 30.0]),
@@ -69,34 +60,12 @@ def some_case(seed: int) -> Case:
     )
 
 
-def poisoned(call: Call) -> tuple[Tensor, Tensor]:
-    """Return tensors for both results, full of NaN."""
-    out = call.q.new_full((*call.q.shape[:-1], call.case.sizes[0]), torch.nan)
-    return out, torch.full(call.q.shape[:-1], torch.nan, device=call.q.device)
-
-
-def check(case: Case) -> None:
-    call = made(case)
-    out, lse = poisoned(call)
-    call.run(out=out, lse=lse)
-    exact, exact_lse = call.exact()
-    assert error(out, exact) < case.tolerance
-    assert same_lse(lse, exact_lse, case.tolerance)
-    again, lse_again = poisoned(call)
-    for _ in range(2):
-        call.run(out=again, lse=lse_again)
-        assert torch.equal(again, out)
-        assert torch.equal(lse_again, lse)
-    assert torch.equal(call.run(), out)
-
-
-def first(**changes: object) -> Case:
-    """Return a call of the first kernel there is, or skip."""
+def first(number: int = 0, heads: int = 16, **more: object) -> Case:
+    """Return a call of a kernel, or skip."""
     if not COMPILED:
         pytest.skip("this build has no kernel of mla_decode")
-    latent, rope, dtype = COMPILED[0]
-    case = Case(sizes=(latent, rope), dtype=DTYPES[dtype], device="cuda", heads=16)
-    return replace(case, **changes)  # type: ignore[arg-type]
+    latent, rope, dtype = COMPILED[number]
+    return latent_case((latent, rope), heads, dtype=DTYPES[dtype], device="cuda", **more)
 
 
 @pytest.mark.parametrize("seed", range(40))
@@ -109,38 +78,33 @@ def test_is_close_to_float64_and_the_same_every_time(seed: int) -> None:
 @pytest.mark.parametrize("heads", HEADS)
 @pytest.mark.parametrize("number", range(len(COMPILED)))
 def test_every_number_of_heads_works_with_every_kernel(number: int, heads: int) -> None:
-    latent, rope, dtype = COMPILED[number]
-    sizes, lengths = (latent, rope), (1, 1700, 33)
-    check(first(sizes=sizes, dtype=DTYPES[dtype], heads=heads, lengths=lengths, page_size=64))
+    check(first(number, heads, lengths=(1, 1700, 33), page_size=64))
 
 
 UNSERVED = {
     "several tokens": {"tokens": (3,)},
-    "other sizes": {"sizes": (64, 32)},
+    "other sizes": {"depth": 96, "latent": 64},
     "varlen": {"tokens": (1, 0, 2)},
 }
 
 
 @pytest.mark.parametrize("name", UNSERVED)
 def test_what_no_kernel_serves_is_computed(name: str) -> None:
-    check(first(**UNSERVED[name]))
+    check(replace(first(), **UNSERVED[name]))  # type: ignore[arg-type]
 
 
-def test_a_graph_serves_other_lengths() -> None:
+def test_a_graph_serves_other_lengths(captured) -> None:
     call = made(first(lengths=(900, 5, 70)))
-    out, lse = poisoned(call)
+    out, lse = call.poisoned()
     lengths = call.given["seq_lens"]
     assert isinstance(lengths, Tensor)
-    call.run(out=out, lse=lse)
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        call.run(out=out, lse=lse)
+    graph = captured(lambda: call.run(out=out, lse=lse))
     for shorter in ((900, 5, 70), (3, 0, 64), (17, 5, 1), (0, 0, 0)):
         lengths.copy_(torch.tensor(shorter))
         short = replace(call.case, lengths=shorter)
         keys = [own[:n] for own, n in zip(call.keys, shorter, strict=True)]
-        exact, exact_lse = Call(short, call.q, call.cache, keys, call.given).exact()
+        values = [own[..., : short.latent] for own in keys]
+        exact, exact_lse = Call(short, call.q, call.k, call.v, keys, values, {}, call.given).exact()
         for _ in range(2):
             out.fill_(torch.nan), lse.fill_(torch.nan)
             graph.replay()
@@ -148,15 +112,12 @@ def test_a_graph_serves_other_lengths() -> None:
             assert same_lse(lse, exact_lse, call.case.tolerance)
 
 
-def test_waits_for_nothing_and_compiles() -> None:
+def test_waits_for_nothing_and_compiles(sync_is_an_error) -> None:
     torch.compiler.reset()
     call = made(first())
     expected = call.run()
-    torch.cuda.set_sync_debug_mode("error")
-    try:
+    with sync_is_an_error():
         y = call.run()
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
     assert torch.equal(y, expected)
     compiled = torch.compile(call.run, fullgraph=True)
     assert torch.equal(compiled(), expected)
