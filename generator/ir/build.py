@@ -81,7 +81,8 @@ def _retyped(graph: Graph, given: Sequence[TensorType], tiles: Mapping[str, int]
             node, made = replace(node, body=inner), [inner.values[o].type for o in inner.outputs]
         elif node.args:
             inferred = result_type(node, [types[a] for a in node.args])
-            dims = tuple(inferred.dim(name) for name in node.out.type.names)  # in its own order
+            own = {name: i for i, name in enumerate(node.out.type.names)}  # its order of dims
+            dims = tuple(sorted(inferred.dims, key=lambda d: own.get(d.name, len(own))))
             made = [TensorType(dims, node.out.type.dtype)]
         outs = tuple(replace(v, type=t) for v, t in zip(node.outs, made, strict=True))
         types.update({v.name: v.type for v in outs})
