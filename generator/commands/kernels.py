@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
 from itertools import groupby
@@ -16,7 +15,7 @@ from mirage_kernels.generator.build.selection import kernel_name
 from mirage_kernels.generator.commands import arguments as given
 from mirage_kernels.generator.commands import extension
 from mirage_kernels.generator.commands.arguments import argument, flag
-from mirage_kernels.generator.errors import FileError, RecipeError
+from mirage_kernels.generator.errors import RecipeError
 from mirage_kernels.generator.ir import to_text
 from mirage_kernels.generator.recipe import Recipe, catalog, trace
 from mirage_kernels.generator.records.folder import emitted, sources_below
@@ -148,7 +147,7 @@ def show(arguments: argparse.Namespace, terminal: Terminal) -> int:
     name: str = arguments.name
     if name.endswith(".json"):
         folder = Path(name).resolve().parent.parent.parent
-        _show_kernel(name, _read(Path(name)), folder, terminal)
+        _show_kernel(name, load_record(Path(name)), folder, terminal)
         return 0
     folder = given.kernels_folder(arguments.kernels)
     found = emitted(folder)
@@ -158,21 +157,6 @@ def show(arguments: argparse.Namespace, terminal: Terminal) -> int:
         path = _path_of(name, found)
         _show_kernel(path, found[path], folder, terminal)
     return 0
-
-
-def _read(path: Path) -> KernelRecord:
-    """Return a record from its file; raises FileError for a file that is none."""
-    try:
-        data = json.loads(path.read_text())
-        problem = "" if isinstance(data, dict) and "mugraph" in data else "it holds no muGraph"
-    except OSError as error:
-        raise FileError(f"{path} cannot be read: {error.strerror}", "check the path") from error
-    except (ValueError, RecursionError) as error:
-        problem = f"it is no JSON ({error})"
-    if problem:
-        hint = "`mirage-kernels generate RECIPE` writes records"
-        raise FileError(f"{path} is not a kernel record: {problem}", hint)
-    return load_record(path)
 
 
 def _path_of(name: str, found: Records) -> str:

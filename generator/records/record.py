@@ -130,16 +130,20 @@ class KernelRecord(About):
 def load_record(path: Path) -> KernelRecord:
     """Read a committed record; raises FileError naming the file and what is wrong with it."""
     try:
-        return _read(json.loads(path.read_text()))
+        data = json.loads(path.read_text())
+        if isinstance(data, dict) and "mugraph" in data:
+            return _read(data)
+        problem, cause = "it holds no muGraph", None
     except OSError as error:
-        raise FileError(f"{path} cannot be read: {error.strerror}") from error
+        raise FileError(f"{path} cannot be read: {error.strerror}", "check the path") from error
     except GraphError as error:
         raise FileError(f"{path}: {error.sentence}", "regenerate the kernel") from error
-    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
-        raise FileError(
-            f"{path} is not a kernel record: {type(error).__name__}: {error}",
-            "write it with: mirage-kernels generate RECIPE",
-        ) from error
+    except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as error:
+        problem, cause = f"it is no JSON ({error})", error
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
+        problem, cause = f"{type(error).__name__}: {error}", error
+    hint = "`mirage-kernels generate RECIPE` writes records"
+    raise FileError(f"{path} is not a kernel record: {problem}", hint) from cause
 
 
 def _read(data: dict[str, Json]) -> KernelRecord:

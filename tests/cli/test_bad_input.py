@@ -13,6 +13,7 @@ import torch
 from mirage_kernels.generator import pipeline
 from mirage_kernels.generator.commands import arguments
 from mirage_kernels.generator.commands.arguments import package_kernels
+from mirage_kernels.generator.target import TARGETS
 
 HEAD = """
 from mirage_kernels.generator.language import contract, exp, relu
@@ -65,7 +66,7 @@ BAD_COMMANDS = [
     ((*GENERATE, "--shape", "K=64,N=64,Q=1"), "Q", "--shape K=...,N=..."),
     ((*GENERATE, "--shape", "K=0,N=64"), "at least 1", ""),
     ((*GENERATE, "--dtype", "fp8"), "no dtype 'fp8'", "fp16, bf16"),
-    ((*GENERATE, "--arch", "sm_12"), "'sm_12'", "sm_90a"),
+    ((*GENERATE, "--arch", "sm_12"), "'sm_12'", ", ".join(TARGETS)),
     ((*GENERATE, "--jobs", "0"), "'0' is not a whole number", "--help"),
     ((*GENERATE, "--jobs", "two"), "'two' is not a whole number", "--help"),
     ((*GENERATE, "--out", "nowhere/kernels"), "nowhere does not exist", "mkdir -p nowhere"),

@@ -146,12 +146,6 @@ def test_a_record_that_no_kernel_can_be_of_is_a_difference(
     assert "Traceback" not in said
 
 
-def test_a_recipe_of_the_catalog_is_no_file_to_check_with(mirage_kernels, made: Path) -> None:
-    outcome = mirage_kernels("check", "rms_norm_linear", "--kernels", f"{made}/kernels")
-    assert outcome.code == 2
-    assert "rms_norm_linear is no recipe file" in outcome.err
-
-
 def test_a_recipe_file_is_read_once_by_a_process(made: Path, monkeypatch) -> None:
     read: list[str] = []
 

@@ -70,10 +70,3 @@ def test_only_kernels_of_the_extensions_architecture_are_compiled(
 def test_show_takes_the_measured_architecture_where_several_have_the_kernel(mirage_kernels) -> None:
     printed = mirage_kernels("show", "rms_norm_linear/K4096_N6144_fp16").out
     assert "fp16, sm_90a (" in printed
-
-
-def test_generate_for_an_unknown_architecture_names_those_that_are_known(mirage_kernels) -> None:
-    outcome = mirage_kernels("generate", "rms_norm_linear", "--arch", "sm_99")
-    assert outcome.code == 2
-    assert "no facts about architecture 'sm_99'" in outcome.err
-    assert "sm_80, sm_86, sm_89, sm_90a, sm_100a, sm_120a" in outcome.err
