@@ -131,19 +131,22 @@ def load_record(path: Path) -> KernelRecord:
     """Read a committed record; raises FileError naming the file and what is wrong with it."""
     try:
         data = json.loads(path.read_text())
-        if isinstance(data, dict) and "mugraph" in data:
-            return _read(data)
-        problem, cause = "it holds no muGraph", None
+        if not isinstance(data, dict) or "mugraph" not in data:
+            raise _no_record(path, "it holds no muGraph: 'mugraph' is missing")
+        return _read(data)
     except OSError as error:
         raise FileError(f"{path} cannot be read: {error.strerror}", "check the path") from error
     except GraphError as error:
         raise FileError(f"{path}: {error.sentence}", "regenerate the kernel") from error
     except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as error:
-        problem, cause = f"it is no JSON ({error})", error
+        raise _no_record(path, f"it is no JSON ({error})") from error
     except (ValueError, LookupError, TypeError, AttributeError) as error:
-        problem, cause = f"{type(error).__name__}: {error}", error
+        raise _no_record(path, f"{type(error).__name__}: {error}") from error
+
+
+def _no_record(path: Path, problem: str) -> FileError:
     hint = "`mirage-kernels generate RECIPE` writes records"
-    raise FileError(f"{path} is not a kernel record: {problem}", hint) from cause
+    return FileError(f"{path} is not a kernel record: {problem}", hint)
 
 
 def _read(data: dict[str, Json]) -> KernelRecord:
