@@ -58,9 +58,9 @@ class Terminal:
         cells = [list(filled), *([row.get(name, "") for name in filled] for row in rows)]
         widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
         columns = list(zip(widths, filled.values(), strict=True))
-        console = None if self.as_json else _console(self.out)
+        console = _console(self.out) if rows and not self.as_json else None
         if console is None or sum(widths) + 2 * len(widths) - 2 > console.width:
-            for row in cells:
+            for row in cells if rows else ():
                 padded = [
                     cell.ljust(width) if is_left else cell.rjust(width)
                     for cell, (width, is_left) in zip(row, columns, strict=True)

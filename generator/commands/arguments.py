@@ -72,7 +72,6 @@ def _known_arch(text: str) -> str:
 
 
 CORES = len(os.sched_getaffinity(0))  # that this process may use
-EACH = {"action": "append"}
 JSON = flag("--json", "print one JSON document on stdout and nothing else")
 ARCH = argument(
     "--arch", "ARCH", f"default: {DEFAULT_ARCH}", type=_known_arch, default=DEFAULT_ARCH
@@ -83,12 +82,12 @@ STORE = argument(
     "DIR",
     f"where results of searches are kept (default: {STORE_VARIABLE}, or the user's cache)",
 )
-DTYPES = argument("--dtype", "fp16|bf16", "may be given twice", type=dtype, **EACH)
+DTYPES = argument("--dtype", "fp16|bf16", "may be given twice", type=dtype, action="append")
 SHAPES = argument(
     "--shape",
     "K=4096,N=6144",
     "sizes of the recipe's static dims; may be given several times",
-    **EACH,
+    action="append",
 )
 KERNELS = argument("--kernels", "DIR", "folder of emitted kernels (default: the package's own)")
 

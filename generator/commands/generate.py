@@ -21,7 +21,6 @@ from mirage_kernels.generator.pipeline import Result
 from mirage_kernels.generator.recipe import catalog
 from mirage_kernels.generator.records.files import all_or_nothing
 from mirage_kernels.generator.records.folder import write
-from mirage_kernels.generator.records.record import KernelRecord
 from mirage_kernels.generator.report import pruned_by
 from mirage_kernels.generator.request import Request, parse_shape, requests
 from mirage_kernels.generator.schedules.loop import ALIGNED_ELEMENTS
@@ -132,20 +131,15 @@ def _report(made: Sequence[Made], terminal: Terminal) -> None:
     ]
     terminal.table(rows, left=1)
     terminal.line("gated: faster by prediction, but refused by the numeric gate")
-    for result, _ in made:
-        if result.record.no_plan:
-            _say_why_not_emitted(result.record, terminal)
-
-
-def _say_why_not_emitted(record: KernelRecord, terminal: Terminal) -> None:
-    terminal.line(f"{record.recipe} {record.stem}: proved, not emitted: {record.no_plan}")
     size = ALIGNED_ELEMENTS
-    odd = [f"{name} {extent}" for name, extent in record.shape.items() if extent % size]
-    if odd:
-        terminal.line(
-            f"  hint: kernels read {size} elements of a row at a time; with a multiple of {size} "
-            f"in place of {listed(odd)} there may be a plan"
-        )
+    for record in (result.record for result, _ in made if result.record.no_plan):
+        terminal.line(f"{record.recipe} {record.stem}: proved, not emitted: {record.no_plan}")
+        odd = [f"{name} {extent}" for name, extent in record.shape.items() if extent % size]
+        if odd:
+            terminal.line(
+                f"  hint: kernels read {size} elements of a row at a time; with a multiple of "
+                f"{size} in place of {listed(odd)} there may be a plan"
+            )
 
 
 def search(arguments: argparse.Namespace, terminal: Terminal) -> int:

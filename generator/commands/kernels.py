@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from difflib import get_close_matches
 from itertools import groupby
 from pathlib import Path
@@ -21,6 +21,7 @@ from mirage_kernels.generator.recipe import Recipe, catalog, trace
 from mirage_kernels.generator.records.folder import emitted, sources_below
 from mirage_kernels.generator.records.record import KernelRecord, load_record
 from mirage_kernels.generator.request import sizes_text
+from mirage_kernels.generator.schedules.schedule import Variant
 from mirage_kernels.generator.target import TARGETS
 from mirage_kernels.generator.terminal import Terminal
 from mirage_kernels.generator.tuning.catalog import committed_path, load_catalog
@@ -48,7 +49,16 @@ def list_all(arguments: argparse.Namespace, terminal: Terminal) -> int:
         terminal.line()
         kernels = _print_kernels(records, terminal)
         terminal.line()
-        architectures = [_architecture(arch, kernels) for arch in TARGETS]
+        architectures = [
+            {
+                "arch": arch,
+                "gpu": on.gpu,
+                "kernels": sum(kernel["arch"] == arch for kernel in kernels),
+                "tuned": sum(k["arch"] == arch and k["tuned"] is not None for k in kernels),
+                "evidence": on.evidence.value,
+            }
+            for arch, on in TARGETS.items()
+        ]
         names = ("arch", "planned for", "kernels", "tuned", "those shipped")
         rows = [dict(zip(names, map(str, a.values()), strict=True)) for a in architectures]
         terminal.table(rows, left=5)
@@ -109,17 +119,6 @@ def _served(record: KernelRecord) -> str:
     counted = record.roles.counted
     served = f"any {counted}" if buckets == "any" else f"{counted} <= {buckets}"
     return served + (f", and stacks of {', '.join(record.stacked)}" if record.stacked else "")
-
-
-def _architecture(arch: str, kernels: Rows) -> dict[str, object]:
-    own = [kernel for kernel in kernels if kernel["arch"] == arch]
-    return {
-        "arch": arch,
-        "gpu": TARGETS[arch].gpu,
-        "kernels": len(own),
-        "tuned": sum(kernel["tuned"] is not None for kernel in own),
-        "evidence": TARGETS[arch].evidence.value,
-    }
 
 
 def _recipe_json(recipe: Recipe) -> dict[str, object]:
@@ -202,7 +201,7 @@ def _show_kernel(path: str, record: KernelRecord, folder: Path, terminal: Termin
             names = ", ".join(file.name for file in files)
             terminal.line(f"Emitted: {place.parent.name}/{place.name}: {names}")
         terminal.line()
-        terminal.table(list(_variant_rows(record)), left=3)
+        terminal.table([_variant_row(record, variant) for variant in record.variants], left=3)
     terminal.document(
         {
             "path": path,
@@ -213,14 +212,14 @@ def _show_kernel(path: str, record: KernelRecord, folder: Path, terminal: Termin
     )
 
 
-def _variant_rows(record: KernelRecord) -> Iterator[dict[str, str]]:
-    counted = record.roles.counted
-    for variant in record.variants:
-        tiles = ", ".join(f"{name} by {size}" for name, size in record.tiles(variant).items())
-        knobs = ", ".join(f"{name} {value}" for name, value in vars(variant.knobs).items())
-        served = f"{counted} <= {variant.bucket}" if variant.bucket else f"any {counted}"
-        tiled = f", {variant.work_tiles} work tiles" if variant.work_tiles else ""
-        yield {"variant serves": served + tiled, "cuts": tiles, "knobs": knobs}
+def _variant_row(record: KernelRecord, variant: Variant) -> dict[str, str]:
+    counted, bucket = record.roles.counted, variant.bucket
+    tiled = f", {variant.work_tiles} work tiles" if variant.work_tiles else ""
+    return {
+        "variant serves": (f"{counted} <= {bucket}" if bucket else f"any {counted}") + tiled,
+        "cuts": ", ".join(f"{name} by {size}" for name, size in record.tiles(variant).items()),
+        "knobs": ", ".join(f"{name} {value}" for name, value in vars(variant.knobs).items()),
+    }
 
 
 def proof_sentence(record: KernelRecord) -> str:

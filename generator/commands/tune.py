@@ -229,7 +229,19 @@ def _report(section: Section, terminal: Terminal) -> None:
     for line in LEGEND:
         terminal.line(line)
     terminal.line(f"over all buckets, relative to each one's best: {_number(section.correlation)}")
-    terminal.table([row for kernel in section.kernels for row in _dense_rows(kernel)], left=2)
+    dense = [
+        {
+            "kernel": kernel.key.name,
+            "call": f"B={d.sequences} T={d.tokens} L={d.keys}{', causal' if d.causal else ''}",
+            "us": f"{d.us:.1f}",
+            "PyTorch us": f"{d.sdpa_us:.1f}",
+            "served by": d.served_by,
+            "PyTorch's kernels": ", ".join(f"{name} {us:.1f}" for name, us in d.peers.items()),
+        }
+        for kernel in section.kernels
+        for d in kernel.dense
+    ]
+    terminal.table(dense, left=2)
     for kernel in section.kernels:
         if kernel.forms:
             ratios = ", ".join(f"{f.form} {f.ratio or 'failed'}" for f in kernel.forms)
@@ -272,18 +284,6 @@ def _rows(kernel: Tuned) -> Iterator[dict[str, str]]:
             "us": _number(beyond.us),
             "PyTorch us": f"{beyond.eager_us:.2f}",
             "library us": _number(beyond.library_us),
-        }
-
-
-def _dense_rows(kernel: Tuned) -> Iterator[dict[str, str]]:
-    for d in kernel.dense:
-        yield {
-            "kernel": kernel.key.name,
-            "call": f"B={d.sequences} T={d.tokens} L={d.keys}{', causal' if d.causal else ''}",
-            "us": f"{d.us:.1f}",
-            "PyTorch us": f"{d.sdpa_us:.1f}",
-            "served by": d.served_by,
-            "PyTorch's kernels": ", ".join(f"{name} {us:.1f}" for name, us in d.peers.items()),
         }
 
 

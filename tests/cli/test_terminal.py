@@ -48,6 +48,13 @@ def test_table_in_a_file_is_aligned_lines() -> None:
     ]
 
 
+def test_a_column_that_no_row_fills_is_left_away_and_a_row_may_lack_a_cell() -> None:
+    terminal = in_file()
+    terminal.table([{"job": "a", "from": "", "us": "1"}, {"job": "b"}], left=2)
+    terminal.table([], left=1)
+    assert written(terminal)[0].splitlines() == ["job  us", "a     1", "b"]
+
+
 def test_table_on_a_terminal_is_framed_and_keeps_brackets() -> None:
     terminal = on_screen()
     terminal.table(ROWS, left=1)
