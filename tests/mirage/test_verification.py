@@ -13,11 +13,11 @@ import pytest
 
 import mirage_kernels.generator as mi
 from mirage_kernels.generator.errors import MirageError
-from mirage_kernels.generator.frontend.mirage.binding import Terms
+from mirage_kernels.generator.frontend.mirage.proofs import Terms
 from mirage_kernels.generator.frontend.mirage.builder import KernelGraph
 from mirage_kernels.generator.frontend.mirage.checkpoints import checkpoint_text, read_checkpoint
 from mirage_kernels.generator.frontend.mirage.proofs import Small, scaled
-from mirage_kernels.generator.frontend.mirage.verification import Verdict, parsed, verified
+from mirage_kernels.generator.frontend.mirage.verdicts import Verdict, parsed, verified
 from mirage_kernels.generator.frontend.positional.lower import lower
 from mirage_kernels.generator.frontend.positional.program import Program
 from mirage_kernels.generator.recipe import load_recipe

@@ -24,9 +24,8 @@ import numpy as np
 
 from mirage_kernels.generator.errors import MirageError
 from mirage_kernels.generator.frontend.declarations import dims_of
-from mirage_kernels.generator.frontend.mirage.binding import Choice, Held, Terms
+from mirage_kernels.generator.frontend.mirage.proofs import Choice, Held, Terms, prove
 from mirage_kernels.generator.frontend.mirage.drawing import write_drawing
-from mirage_kernels.generator.frontend.mirage.proofs import prove
 from mirage_kernels.generator.frontend.positional.lower import Lowered, flat, sizes_of
 from mirage_kernels.generator.frontend.positional.program import Program
 from mirage_kernels.generator.frontend.positional.steps import Extents, Tensor
