@@ -24,8 +24,19 @@ import numpy as np
 from mirage_kernels.generator.errors import GraphError, RecipeError, VerifyError
 from mirage_kernels.generator.frontend.declarations import dims_of
 from mirage_kernels.generator.frontend.positional.lower import Layout, Lowered, flat, sizes_of
-from mirage_kernels.generator.ir import Axis, Builder, DType, Graph, Level, Node, Space, TensorType
-from mirage_kernels.generator.ir import Value, count, parts_of
+from mirage_kernels.generator.ir import (
+    Axis,
+    Builder,
+    DType,
+    Graph,
+    Level,
+    Node,
+    Space,
+    TensorType,
+    Value,
+    count,
+    parts_of,
+)
 from mirage_kernels.generator.meaning.arrays import Array
 from mirage_kernels.generator.recipe import Recipe, Shape, trace
 from mirage_kernels.generator.search import verify
@@ -88,7 +99,9 @@ class Bound(Prover):
         for x, (dims, layout) in zip((*made.inputs, *made.wanted), self.tensors, strict=True):
             named = [_own(d) for d in dims if d is not None]
             left = [(d, x.extent(d)) for d in x.dims if d in named]  # others are of one element
-            whole = [math.prod(sizes[p] for p in row) for d, row in zip(dims, layout) if d]
+            whole = [
+                math.prod(sizes[p] for p in row) for d, row in zip(dims, layout, strict=True) if d
+            ]
             kept = tuple(p.reshape([n for _, n in left]) for p in x.parts)
             over = Array(tuple(d for d, _ in left), kept, x.real).over(named)
             parts = (np.broadcast_to(p, whole) for p in over.parts)
@@ -118,8 +131,7 @@ def _over_inputs(choice: Choice, spec: Graph, held: Held, program: Lowered) -> G
     """Return a spec with inputs in a program's order and names, numbers for those that are held."""
     builder = Builder(Level.KERNEL)
     names = {
-        name: node.name
-        for (name, _), node in zip(choice.inputs, program.graph.inputs, strict=True)
+        name: node.name for (name, _), node in zip(choice.inputs, program.graph.inputs, strict=True)
     }
     given = [spec.producers[name] for name in names]
     for node in (*given, *(n for n in spec.nodes if n not in given)):
