@@ -24,8 +24,8 @@ from dataclasses import dataclass, replace
 from itertools import product
 
 from mirage_kernels.generator.ir import OPS, Kind, Node, Phase, count
-from mirage_kernels.generator.plan.blocks import Block
-from mirage_kernels.generator.plan.instruction_costs import Cost, InstructionCosts
+from mirage_kernels.generator.plan.costs import Block, Cost
+from mirage_kernels.generator.plan.hardware import WAVEFRONT_BYTES
 from mirage_kernels.generator.plan.integer_program import Implementation, Latency
 from mirage_kernels.generator.plan.layouts import (
     UNIFORM,
@@ -98,7 +98,7 @@ class Implementations:
     """The implementations of one block's operators."""
 
     def __init__(self, block: Block, offered: Offered) -> None:
-        self.block, self.offered, self.costs = block, offered, InstructionCosts(block)
+        self.block, self.offered, self.hw = block, offered, block.hardware
         self.fragments = fragments_of(block, offered.lanes)
         self.made: dict[str, list[ValueLayout]] = {}  # the layouts that a value may be made in
         self.rules: dict[Kind, Callable[[Node], Iterator[Implementation]]] = {
@@ -138,25 +138,33 @@ class Implementations:
         A sum over a dim that is partitioned over the warps leaves each warp a partial sum; a
         maximum that is one operand may be each warp's own.
         """
-        every = dict.fromkeys(d for a in node.args for d in self.block.dims(a))
-        dims = tuple(every) or self.block.dims(node.name)
-        summed, result = node.over in every, self.block.dims(node.name)
+        block, name = self.block, node.name
+        every = dict.fromkeys(d for a in node.args for d in block.dims(a))
+        dims, result = tuple(every) or block.dims(name), block.dims(name)
+        summed = node.over in every
         layouts = self.fitting(node, dims if summed else result)
         within_a_warp = [f for f in layouts if summed and f.lanes is not Lanes.STRIPED]
+        # Over lanes in every pass, or once where sums are carried on.
+        users = block.body.users(name)
+        once = users and all(u.op == "accum" for u in users)
         for layout in within_a_warp or layouts:
-            cost = self.often(node.name, self.costs.operator(node, layout.of(dims), summed=summed))
-            own = node.over if summed and layout.warp_dim == node.over else ""
+            whole = layout.of(dims)
             if summed:
-                # Over lanes in every pass, or once where sums are carried on.
-                users = self.block.body.users(node.name)
-                once = users and all(u.op == "accum" for u in users)
-                shuffles = self.costs.shuffles(layout.of(result), node.over in layout.rows)
-                cost += shuffles.times(self.block.rounds if once else self.block.times(node.name))
+                own = node.over if layout.warp_dim == node.over else ""
+                product_cost = block.map("mul", whole, 4) if node.op == "contract" else Cost()
+                # Rows lie in eight, columns in four lanes.
+                steps = 3 if node.over in layout.rows else 2
+                shuffles = block.elements(layout.of(result), steps * self.hw.shuffle_cycles)
+                cost = self.often(name, block.simple(whole) + product_cost)
+                cost += shuffles.times(block.rounds if once else block.times(name))
+            else:
+                own, op = "", node.op if node.args else "add"
+                cost = self.often(name, block.map(op, whole, block.width(name)))
             for operands in product(*(self.operand(a, layout) for a in node.args)):
                 partial = [o.partial for o in operands if o.partial not in ("", *result)]
                 made = layout.of(result, own or "".join(partial[:1]))
                 needs = tuple(zip(node.args, operands, strict=True))
-                yield Implementation(node.name, needs, (made,), cost)
+                yield Implementation(name, needs, (made,), cost)
 
     def operand(self, value: str, layout: Fragment) -> list[Fragment]:
         """Return the layouts of a value aligned with another; a maximum may be each warp's own."""
@@ -165,34 +173,31 @@ class Implementations:
         return [layout.of(dims, layout.warp_dim), layout.of(dims)] if own else [layout.of(dims)]
 
     def contract(self, node: Node) -> Iterator[Implementation]:
-        if operand_rows(self.block, node) is None:
-            yield from self.aligned(node)
-            return
-        dynamic = {d.name for t in self.block.types.values() for d in t.dims if d.dynamic}
-        pairs = [node.args, node.args[::-1]]  # for the M and the N side, static rows on M first
-        pairs.sort(key=lambda pair: bool(dynamic & ({*self.block.dims(pair[0])} - {node.over})))
-        for lanes, sides in product(self.offered.lanes, pairs[: 1 + self.offered.any_m_side]):
-            yield from self.tensor_cores(node, lanes, sides)
-
-    def tensor_cores(self, node: Node, lanes: Lanes, sides: Dims) -> Iterator[Implementation]:
         """Yield products on the tensor cores, one for each dim to partition over the warps."""
         block, over = self.block, node.over
-        depth = tuple(d for d in block.dims(sides[0]) if d == over)  # none if of extent 1
-        m_rows, n_rows = (tuple(d for d in block.dims(a) if d != over) for a in sides)
-        batch = set(m_rows) & set(n_rows)
-        columns = tuple(d for d in n_rows if d not in batch)
-        every = tuple(dict.fromkeys((*depth, *m_rows, *n_rows)))
-        warp_dims = every if self.offered.any_warp_dim else depth or every
-        for warp_dim in warp_dims or ("",):
-            m, n = (
-                Fragment(lanes, rows, depth, warp_dim).of((*rows, *depth))
-                for rows in (m_rows, n_rows)
-            )
-            made = Fragment(Lanes.MMA, m_rows, columns, warp_dim)
-            made = made.of(made.dims, over if warp_dim == over else "")
-            cost = self.costs.contract(m, n, over, block.tile.extent(batch))
-            needs = tuple(zip(sides, (m, n), strict=True))
-            yield Implementation(node.name, needs, (made,), self.often(node.name, cost))
+        if operand_rows(block, node) is None:
+            yield from self.aligned(node)
+            return
+        dynamic = {d.name for t in block.types.values() for d in t.dims if d.dynamic}
+        pairs = [node.args, node.args[::-1]]  # for the M and the N side, static rows on M first
+        pairs.sort(key=lambda pair: bool(dynamic & ({*block.dims(pair[0])} - {over})))
+        for lanes, sides in product(self.offered.lanes, pairs[: 1 + self.offered.any_m_side]):
+            depth = tuple(d for d in block.dims(sides[0]) if d == over)  # none if of extent 1
+            m_rows, n_rows = (tuple(d for d in block.dims(a) if d != over) for a in sides)
+            batch = set(m_rows) & set(n_rows)
+            columns = tuple(d for d in n_rows if d not in batch)
+            every = tuple(dict.fromkeys((*depth, *m_rows, *n_rows)))
+            warp_dims = every if self.offered.any_warp_dim else depth or every
+            for warp_dim in warp_dims or ("",):
+                m, n = (
+                    Fragment(lanes, rows, depth, warp_dim).of((*rows, *depth))
+                    for rows in (m_rows, n_rows)
+                )
+                made = Fragment(Lanes.MMA, m_rows, columns, warp_dim)
+                made = made.of(made.dims, over if warp_dim == over else "")
+                cost = self.often(node.name, block.contract(m, n, over, block.tile.extent(batch)))
+                needs = tuple(zip(sides, (m, n), strict=True))
+                yield Implementation(node.name, needs, (made,), cost)
 
     # -- carries ---------------------------------------------------------------------------------
 
@@ -201,17 +206,18 @@ class Implementations:
         if node.op in ("combine", "combine_rescaled"):
             yield from self.combine(node)
             return
-        arg, *maximum = node.args
-        fused = self.block.body.producers[arg].op == "contract"  # an mma adds to what it is given
+        block, (arg, *maximum) = self.block, node.args
+        fused = block.body.producers[arg].op == "contract"  # an mma adds to what it is given
         for layout in self.in_registers(arg):
             spread = replace(layout, warp_dim=layout.warp_dim or layout.partial)
             for operands in product([layout], *(self.operand(m, spread) for m in maximum)):
-                carried = 0 if node.op == "last" else self.block.tile.registers(layout, 4)  # fp32
+                carried = 0 if node.op == "last" else block.tile.registers(layout, 4)  # fp32
                 cost = Cost(registers=carried)
-                if maximum:
-                    cost += self.often(arg, self.costs.rescale(*operands))
+                if maximum:  # x * exp(maximum before - after) + y
+                    rescaled = block.simple(layout, 2.0) + block.map("exp", operands[1], 4)
+                    cost += self.often(arg, rescaled)
                 elif node.op == "accum" and not fused:
-                    cost += self.often(arg, self.costs.simple(layout))
+                    cost += self.often(arg, block.simple(layout))
                 needs = tuple(zip(node.args, operands, strict=True))
                 yield Implementation(node.name, needs, (layout,), cost)
 
@@ -219,8 +225,11 @@ class Implementations:
         return [layout for layout in self.made[value] if isinstance(layout, Fragment)]
 
     def combine(self, node: Node) -> Iterator[Implementation]:
-        """Yield the sum over blocks: near ones through distributed shared memory, else any."""
-        block, hw = self.block, self.block.hardware
+        """Yield the sum over blocks: each writes its own and reads a part of all.
+
+        Near ones do so through distributed shared memory, others through device memory.
+        """
+        block, hw = self.block, self.hw
         assert block.body.space is not None
         axis = next(a for a in block.body.space.reduced if a.dim == node.over)
         near = count(axis, block.sizes[axis.dim]) <= hw.cluster_blocks
@@ -231,9 +240,12 @@ class Implementations:
         makes = (Stored(place, dims, Swizzle.PADDED), Fragment(Lanes.STRIPED, dims, ()))
         for layouts in product(*(self.in_registers(a) for a in node.args)):
             if len({(f.partial, f.lanes) for f in layouts}) == 1:
+                moved = block.tile.extent(layouts[0].dims) * 4
+                cost = Cost(shared=moved / WAVEFRONT_BYTES + moved / hw.cluster_bytes)
+                if not near:
+                    cost = Cost(cache=2 * block.cached(moved))
                 needs = tuple(zip(node.args, layouts, strict=True))
-                cost = self.costs.combine(layouts[0], place).times(block.rounds)
-                yield Implementation(node.name, needs, makes, cost, (latency,))
+                yield Implementation(node.name, needs, makes, cost.times(block.rounds), (latency,))
 
     # -- inputs and outputs ----------------------------------------------------------------------
 
@@ -249,53 +261,53 @@ class Implementations:
         if node.op != "input":
             yield from self.aligned(node)  # positions: counted where they are wanted
             return
-        type_ = self.block.types[self.block.tensor(node.name)]
+        type_ = self.block.tensor(node.name)
         last, width = type_.dims[-1], type_.dtype.bytes
         aligned = len(type_.dims) == 1 or (not last.dynamic and last.size * width % 16 == 0)
         aligned = aligned and self.block.tile.extents.get(last.name, 1) * width % 16 == 0
+        # The latency of device memory in every pass, where no pipeline hides it.
+        cycles = self.hw.exposed_cycles * self.block.times(node.name)
+        exposed = (("device memory", cycles),) if self.block.looped(node.name) else ()
         for copy in self.offered.copies:
             if copy is None:
-                yield from self.direct(node, type_.names)
+                yield from self.direct(node, last.name, exposed)
             elif copy is Copy.PLAIN or aligned:
-                yield from self.staged(node, type_.names, copy)
+                waits = exposed if copy is Copy.PLAIN else ()
+                yield from self.staged(node, type_.names, copy, waits)
 
-    def staged(self, node: Node, device: Dims, copy: Copy) -> Iterator[Implementation]:
+    def staged(
+        self, node: Node, device: Dims, copy: Copy, waits: tuple[Latency, ...]
+    ) -> Iterator[Implementation]:
         """Yield copies into shared memory: by swizzle, for the block or warp by warp."""
-        block = self.block
-        dims, width, looped = block.dims(node.name), block.width(node.name), block.looped(node.name)
+        block, dims, width = self.block, self.block.dims(node.name), self.block.width(node.name)
         order = tuple(d for d in device if d in dims)
         warp_dims = [d for own in self.offered.per_warp for d in (dims if own else ("",))]
         swizzles = [s for s in self.offered.swizzles if s in ABLE.get(copy, Swizzle)]
         for swizzle, warp_dim in product(swizzles if len(order) > 1 else IN_ORDER, warp_dims):
             stored = Stored(Place.SHARED, order, swizzle, warp_dim, copy=copy)
             rows = block.tile.extent(order[:-1]) * (block.warps if warp_dim == order[-1] else 1)
-            taken = block.tile.shared_bytes(stored, width) * (2 if looped else 1)
-            cost = self.often(node.name, self.costs.copy(stored, width, rows))
-            waits = self.exposed(node) if copy is Copy.PLAIN else ()
-            yield Implementation(node.name, (), (stored,), cost + Cost(shared_bytes=taken), waits)
+            stages = 2 if block.looped(node.name) else 1
+            cost = self.often(node.name, block.copy(stored, width, rows))
+            cost += Cost(shared_bytes=block.tile.shared_bytes(stored, width) * stages)
+            yield Implementation(node.name, (), (stored,), cost, waits)
 
-    def exposed(self, node: Node) -> tuple[Latency, ...]:
-        """Return the latency of device memory in every pass, where no pipeline hides it."""
-        cycles = self.block.hardware.exposed_cycles * self.block.times(node.name)
-        return (("device memory", cycles),) if self.block.looped(node.name) else ()
-
-    def direct(self, node: Node, device: Dims) -> Iterator[Implementation]:
+    def direct(self, node: Node, fast: str, waits: tuple[Latency, ...]) -> Iterator[Implementation]:
         """Yield loads from device memory straight into registers."""
         dims, width = self.block.dims(node.name), self.block.width(node.name)
-        striped = any(u.op != "contract" for u in self.block.body.users(node.name))
         layouts = [f for f in self.fragments if set(dims) <= set(f.dims)]
-        for layout in [*layouts, *([Fragment(Lanes.STRIPED, dims, ())] if striped else [])]:
-            made = layout.of(dims)
-            cost = self.often(node.name, self.costs.direct(made, width, device[-1]))
+        if any(u.op != "contract" for u in self.block.body.users(node.name)):
+            layouts.append(Fragment(Lanes.STRIPED, dims, ()))
+        for made in (layout.of(dims) for layout in layouts):
+            cost = self.often(node.name, self.block.direct(made, width, fast))
             cost += Cost(registers=self.block.tile.registers(made, width))
-            yield Implementation(node.name, (), (made,), cost, self.exposed(node))
+            yield Implementation(node.name, (), (made,), cost, waits)
 
     def output(self, node: Node) -> Iterator[Implementation]:
         (arg,) = node.args
-        fast = self.block.types[self.block.tensor(node.name)].names[-1]
+        fast = self.block.tensor(node.name).names[-1]
         dims, width = self.block.dims(arg), node.out.type.dtype.bytes
         for layout in (f.of(dims) for f in self.fitting(node, dims)):
-            cost = self.costs.direct(layout, width, fast).times(self.block.rounds)
+            cost = self.block.direct(layout, width, fast).times(self.block.rounds)
             yield Implementation(node.name, ((arg, layout),), (), cost)
 
     # -- conversions -----------------------------------------------------------------------------
@@ -319,34 +331,33 @@ class Implementations:
 
     def barrier(self, value: str, after: object) -> Latency:
         """Return a barrier of the loop or around it; values of one depth share theirs."""
-        cycles = self.block.hardware.barrier_cycles * self.block.times(value)
+        cycles = self.hw.barrier_cycles * self.block.times(value)
         return (f"barrier after {after}, {self.block.phases[value].value}", cycles)
 
     def load(self, value: str, stored: Stored, goal: Fragment) -> Iterator[Implementation]:
         same_dims = set(stored.order) == set(goal.dims)
         own_part = not stored.warp_dim or stored.warp_dim == goal.warp_dim
-        if stored.place is not Place.SHARED or not same_dims or not own_part:
-            return
-        width = self.block.width(value)
-        cost = self.often(value, self.costs.load(goal, stored, width))
-        cost += Cost(registers=self.block.tile.registers(goal, width))
-        waits = not stored.warp_dim and stored.copy not in TRACKED
-        barriers = (self.barrier(value, "copies"),) if waits else ()
-        yield Implementation(value, ((value, stored),), (goal,), cost, barriers)
+        if stored.place is Place.SHARED and same_dims and own_part:
+            width = self.block.width(value)
+            cost = self.often(value, self.block.load(goal, stored, width))
+            cost += Cost(registers=self.block.tile.registers(goal, width))
+            waits = not stored.warp_dim and stored.copy not in TRACKED
+            barriers = (self.barrier(value, "copies"),) if waits else ()
+            yield Implementation(value, ((value, stored),), (goal,), cost, barriers)
 
     def exchange(self, value: str, source: Fragment, goal: Fragment) -> Implementation:
         """Return the conversion through shared memory, rows or columns the faster dims there."""
-        width = 4 if source.partial else self.block.width(value)  # partial sums are fp32
+        block = self.block
+        width = 4 if source.partial else block.width(value)  # partial sums are fp32
         found = []
         for order in dict.fromkeys((source.dims, source.cols + source.rows)):
             between = Stored(Place.SHARED, order, Swizzle.PADDED, partial=source.partial)
-            stored = self.costs.store(source, between, width)
-            found.append((stored + self.costs.load(goal, between, width), between))
+            stored = block.store(source, between, width)
+            found.append((stored + block.load(goal, between, width), between))
         cost, between = min(found, key=lambda pair: pair[0].shared + pair[0].issue)
-        looped = self.block.looped(value)
-        bytes_ = self.block.tile.shared_bytes(between, width) if looped else 0
+        bytes_ = block.tile.shared_bytes(between, width) if block.looped(value) else 0
         cost = self.often(value, cost) + Cost(shared_bytes=bytes_)
-        waits = (self.barrier(value, f"depth {self.block.depths[value]}"),)
+        waits = (self.barrier(value, f"depth {block.depths[value]}"),)
         return Implementation(value, ((value, source),), (goal,), cost, waits)
 
     def transpose(self, value: str, source: Fragment, goal: Fragment) -> Iterator[Implementation]:
@@ -354,6 +365,6 @@ class Implementations:
         two_dims = source.rows and source.cols and not source.partial
         narrow = self.block.width(value) == 2
         if source.lanes is Lanes.MMA and narrow and two_dims and goal == turned:
-            cycles = self.block.hardware.transpose_cycles / 2  # of a register, two elements
-            cost = self.often(value, self.costs.elements(source, cycles))
+            cycles = self.hw.transpose_cycles / 2  # of a register, two elements
+            cost = self.often(value, self.block.elements(source, cycles))
             yield Implementation(value, ((value, source),), (goal,), cost)

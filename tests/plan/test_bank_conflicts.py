@@ -4,8 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from mirage_kernels.generator.plan.bank_conflicts import Access, access, wavefronts
-from mirage_kernels.generator.plan.layouts import Fragment, Lanes, Place, Stored, Swizzle, Tile
+from mirage_kernels.generator.plan.layouts import (
+    Access,
+    Fragment,
+    Lanes,
+    Place,
+    Stored,
+    Swizzle,
+    Tile,
+    access,
+    wavefronts,
+)
 
 WEIGHT = Tile({"N": 48, "K": 512, "M": 8}, warps=8)
 VECTORS = Fragment(Lanes.VECTORS, ("N",), ("K",), "K")
