@@ -1,7 +1,8 @@
 """Layouts: for every value of a kernel its place, layout and copy instruction, by a 0/1 program.
 
 The implementations of all operators and the conversions between layouts (`implementations.py`) have
-costs in cycles (`costs.py`, `hardware.py`) and are chosen together (`integer_program.py`). Tensors in device memory lie as their types say.
+costs in cycles (`costs.py`, `hardware.py`) and are chosen together (`integer_program.py`).
+Tensors in device memory lie as their types say.
 """
 
 from __future__ import annotations
