@@ -10,7 +10,7 @@ from dataclasses import astuple, dataclass
 from functools import cached_property
 from math import ceil, prod
 
-from mirage_kernels.generator.ir import OPS, Graph, Kind, Node, Phase, TensorType, count, phases_of
+from mirage_kernels.generator.ir import Graph, Node, Phase, TensorType, count, phases_of
 from mirage_kernels.generator.plan.hardware import (
     WAVEFRONT_BYTES,
     HardwareParameters,
@@ -102,19 +102,6 @@ class Block:
                     extents[d.name] = max(extents.get(d.name, 1), d.size)
         bounded = {d: min(n, self.sizes.get(d, n)) for d, n in extents.items()}
         return Tile(bounded, self.warps)
-
-    @cached_property
-    def maximum_dims(self) -> Mapping[str, frozenset[str]]:
-        """For each value the dims of which it is a maximum, perhaps each warp's own."""
-        found: dict[str, frozenset[str]] = {}
-        for node in self.body.nodes:
-            dims = frozenset[str]().union(*(found[a] for a in node.args))
-            if node.op == "peak":
-                dims |= {node.over}
-            elif node.op != "last" and OPS[node.op].kind is not Kind.ELEMENTWISE:
-                dims = frozenset()
-            found |= {v.name: dims - set(v.type.names) for v in node.outs}
-        return found
 
     def dims(self, value: str) -> tuple[str, ...]:
         """Return a value's dims, those of extent 1 left away."""

@@ -1,38 +1,35 @@
 """The implementations of each operator of a block graph: by op kind, in every layout that fits.
 
-A conversion brings a value from the layout that it is made in to one that is wanted.
+A conversion brings a value from the layout that it is made in to one that is wanted. What lowering
+refuses (running maxima, sums over blocks) has no implementation.
 
 elementwise   any layout; operands aligned with it
-sum, peak     any layout; if the summed dim is partitioned over the warps, each has a partial sum
+sum           any layout; if the summed dim is partitioned over the warps, each has a partial sum
 contract      operands as rows | contracted dim, either one on the M side, in one lane map, any one
               dim partitioned over the warps; makes an mma fragment of M rows | N rows
 accum         in the layout of what is added
-combine       over all blocks through distributed shared memory, or device memory
 input         one of the offered copies into shared memory, or straight into registers
 output        from any fragment, at the cost of the sectors it touches
 conversion    shared -> registers: a staged tile; a barrier unless each warp reads its own part or
               an mbarrier reports the copy
               registers -> shared -> registers: stored by all threads, read by others, a barrier
               between; partial sums of warps lie side by side and are added up by the readers
-              [a | b] -> [b | a] of mma: movmatrix, inside the warp
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import product
 
-from mirage_kernels.generator.ir import OPS, Kind, Node, Phase, count
+from mirage_kernels.generator.ir import OPS, Kind, Node, Phase
 from mirage_kernels.generator.plan.costs import Block, Cost
-from mirage_kernels.generator.plan.hardware import WAVEFRONT_BYTES
 from mirage_kernels.generator.plan.integer_program import Implementation, Latency
 from mirage_kernels.generator.plan.layouts import (
     UNIFORM,
     Copy,
     Fragment,
     Lanes,
-    Place,
     Stored,
     Swizzle,
     ValueLayout,
@@ -105,16 +102,16 @@ class Implementations:
             Kind.SOURCE: self.source,
             Kind.ELEMENTWISE: self.aligned,
             Kind.REDUCE: self.aligned,
-            Kind.STABILISER: self.aligned,
             Kind.CONTRACT: self.contract,
-            Kind.CARRY: self.carry,
+            Kind.CARRY: self.accum,
             Kind.OUTPUT: self.output,
         }
 
     def of(self, node: Node) -> tuple[Implementation, ...]:
         """Return a node's implementations; nodes come in the order of the graph."""
         unique: dict[tuple[object, ...], Implementation] = {}
-        for made in self.rules[OPS[node.op].kind](node):
+        rule = self.rules.get(OPS[node.op].kind)
+        for made in rule(node) if rule else ():
             unique.setdefault((made.needs, made.makes, made.latencies), made)
         layouts = (layout for made in unique.values() for layout in made.makes)
         self.made[node.name] = list(dict.fromkeys(layouts))
@@ -135,8 +132,7 @@ class Implementations:
     def aligned(self, node: Node) -> Iterator[Implementation]:
         """Yield an operator whose operands lie aligned with its result: elementwise, or a sum.
 
-        A sum over a dim that is partitioned over the warps leaves each warp a partial sum; a
-        maximum that is one operand may be each warp's own.
+        A sum over a dim that is partitioned over the warps leaves each warp a partial sum.
         """
         block, name = self.block, node.name
         every = dict.fromkeys(d for a in node.args for d in block.dims(a))
@@ -148,7 +144,7 @@ class Implementations:
         users = block.body.users(name)
         once = users and all(u.op == "accum" for u in users)
         for layout in within_a_warp or layouts:
-            whole = layout.of(dims)
+            whole, own = layout.of(dims), ""
             if summed:
                 own = node.over if layout.warp_dim == node.over else ""
                 product_cost = block.map("mul", whole, 4) if node.op == "contract" else Cost()
@@ -158,19 +154,10 @@ class Implementations:
                 cost = self.often(name, block.simple(whole) + product_cost)
                 cost += shuffles.times(block.rounds if once else block.times(name))
             else:
-                own, op = "", node.op if node.args else "add"
+                op = node.op if node.args else "add"
                 cost = self.often(name, block.map(op, whole, block.width(name)))
-            for operands in product(*(self.operand(a, layout) for a in node.args)):
-                partial = [o.partial for o in operands if o.partial not in ("", *result)]
-                made = layout.of(result, own or "".join(partial[:1]))
-                needs = tuple(zip(node.args, operands, strict=True))
-                yield Implementation(name, needs, (made,), cost)
-
-    def operand(self, value: str, layout: Fragment) -> list[Fragment]:
-        """Return the layouts of a value aligned with another; a maximum may be each warp's own."""
-        dims = self.block.dims(value)
-        own = layout.warp_dim in self.block.maximum_dims[value]
-        return [layout.of(dims, layout.warp_dim), layout.of(dims)] if own else [layout.of(dims)]
+            needs = tuple((a, layout.of(block.dims(a))) for a in node.args)
+            yield Implementation(name, needs, (layout.of(result, own),), cost)
 
     def contract(self, node: Node) -> Iterator[Implementation]:
         """Yield products on the tensor cores, one for each dim to partition over the warps."""
@@ -199,53 +186,16 @@ class Implementations:
                 needs = tuple(zip(sides, (m, n), strict=True))
                 yield Implementation(node.name, needs, (made,), cost)
 
-    # -- carries ---------------------------------------------------------------------------------
-
-    def carry(self, node: Node) -> Iterator[Implementation]:
-        """Yield sums over the loop, rescaled ones as well, and last values, as they are added."""
-        if node.op in ("combine", "combine_rescaled"):
-            yield from self.combine(node)
+    def accum(self, node: Node) -> Iterator[Implementation]:
+        """Yield sums over the loop, in the layouts of what is added."""
+        if node.op != "accum":
             return
-        block, (arg, *maximum) = self.block, node.args
-        fused = block.body.producers[arg].op == "contract"  # an mma adds to what it is given
-        for layout in self.in_registers(arg):
-            spread = replace(layout, warp_dim=layout.warp_dim or layout.partial)
-            for operands in product([layout], *(self.operand(m, spread) for m in maximum)):
-                carried = 0 if node.op == "last" else block.tile.registers(layout, 4)  # fp32
-                cost = Cost(registers=carried)
-                if maximum:  # x * exp(maximum before - after) + y
-                    rescaled = block.simple(layout, 2.0) + block.map("exp", operands[1], 4)
-                    cost += self.often(arg, rescaled)
-                elif node.op == "accum" and not fused:
-                    cost += self.often(arg, block.simple(layout))
-                needs = tuple(zip(node.args, operands, strict=True))
-                yield Implementation(node.name, needs, (layout,), cost)
-
-    def in_registers(self, value: str) -> list[Fragment]:
-        return [layout for layout in self.made[value] if isinstance(layout, Fragment)]
-
-    def combine(self, node: Node) -> Iterator[Implementation]:
-        """Yield the sum over blocks: each writes its own and reads a part of all.
-
-        Near ones do so through distributed shared memory, others through device memory.
-        """
-        block, hw = self.block, self.hw
-        assert block.body.space is not None
-        axis = next(a for a in block.body.space.reduced if a.dim == node.over)
-        near = count(axis, block.sizes[axis.dim]) <= hw.cluster_blocks
-        place = Place.CLUSTER if near else Place.DEVICE
-        waited = hw.cluster_barrier_cycles if near else block.on.launch_us * hw.cycles_per_us
-        latency = (f"combine over {node.over}", waited * block.rounds)
-        dims = block.dims(node.name)
-        makes = (Stored(place, dims, Swizzle.PADDED), Fragment(Lanes.STRIPED, dims, ()))
-        for layouts in product(*(self.in_registers(a) for a in node.args)):
-            if len({(f.partial, f.lanes) for f in layouts}) == 1:
-                moved = block.tile.extent(layouts[0].dims) * 4
-                cost = Cost(shared=moved / WAVEFRONT_BYTES + moved / hw.cluster_bytes)
-                if not near:
-                    cost = Cost(cache=2 * block.cached(moved))
-                needs = tuple(zip(node.args, layouts, strict=True))
-                yield Implementation(node.name, needs, makes, cost.times(block.rounds), (latency,))
+        (arg,) = node.args
+        fused = self.block.body.producers[arg].op == "contract"  # an mma adds to what it is given
+        for layout in (m for m in self.made[arg] if isinstance(m, Fragment)):
+            added = Cost() if fused else self.often(arg, self.block.simple(layout))
+            cost = Cost(registers=self.block.tile.registers(layout, 4)) + added  # fp32
+            yield Implementation(node.name, ((arg, layout),), (layout,), cost)
 
     # -- inputs and outputs ----------------------------------------------------------------------
 
@@ -284,7 +234,7 @@ class Implementations:
         warp_dims = [d for own in self.offered.per_warp for d in (dims if own else ("",))]
         swizzles = [s for s in self.offered.swizzles if s in ABLE.get(copy, Swizzle)]
         for swizzle, warp_dim in product(swizzles if len(order) > 1 else IN_ORDER, warp_dims):
-            stored = Stored(Place.SHARED, order, swizzle, warp_dim, copy=copy)
+            stored = Stored(order, swizzle, warp_dim, copy=copy)
             rows = block.tile.extent(order[:-1]) * (block.warps if warp_dim == order[-1] else 1)
             stages = 2 if block.looped(node.name) else 1
             cost = self.often(node.name, block.copy(stored, width, rows))
@@ -313,20 +263,14 @@ class Implementations:
     # -- conversions -----------------------------------------------------------------------------
 
     def conversions(self, value: str, wanted: Iterable[ValueLayout]) -> Iterator[Implementation]:
-        """Yield every conversion of a value from a layout it may be made in to one that is wanted.
-
-        A maximum that each warp has of its own stays so inside the loop: all users see the same.
-        """
-        block = self.block
+        """Yield every conversion of a value from a layout it is made in to one that is wanted."""
         goals = [goal for goal in dict.fromkeys(wanted) if isinstance(goal, Fragment)]
-        goals = [goal for goal in goals if not goal.partial]
         for source, goal in product(self.made[value], goals):
+            if goal.partial or goal == source:
+                continue
             if isinstance(source, Stored):
                 yield from self.load(value, source, goal)
-            elif goal != source and not (
-                source.partial in block.maximum_dims[value] and block.looped(value)
-            ):
-                yield from self.transpose(value, source, goal)
+            else:
                 yield self.exchange(value, source, goal)
 
     def barrier(self, value: str, after: object) -> Latency:
@@ -335,9 +279,8 @@ class Implementations:
         return (f"barrier after {after}, {self.block.phases[value].value}", cycles)
 
     def load(self, value: str, stored: Stored, goal: Fragment) -> Iterator[Implementation]:
-        same_dims = set(stored.order) == set(goal.dims)
         own_part = not stored.warp_dim or stored.warp_dim == goal.warp_dim
-        if stored.place is Place.SHARED and same_dims and own_part:
+        if set(stored.order) == set(goal.dims) and own_part:
             width = self.block.width(value)
             cost = self.often(value, self.block.load(goal, stored, width))
             cost += Cost(registers=self.block.tile.registers(goal, width))
@@ -351,7 +294,7 @@ class Implementations:
         width = 4 if source.partial else block.width(value)  # partial sums are fp32
         found = []
         for order in dict.fromkeys((source.dims, source.cols + source.rows)):
-            between = Stored(Place.SHARED, order, Swizzle.PADDED, partial=source.partial)
+            between = Stored(order, Swizzle.PADDED, partial=source.partial)
             stored = block.store(source, between, width)
             found.append((stored + block.load(goal, between, width), between))
         cost, between = min(found, key=lambda pair: pair[0].shared + pair[0].issue)
@@ -359,12 +302,3 @@ class Implementations:
         cost = self.often(value, cost) + Cost(shared_bytes=bytes_)
         waits = (self.barrier(value, f"depth {block.depths[value]}"),)
         return Implementation(value, ((value, source),), (goal,), cost, waits)
-
-    def transpose(self, value: str, source: Fragment, goal: Fragment) -> Iterator[Implementation]:
-        turned = Fragment(Lanes.MMA, source.cols, source.rows, source.warp_dim)
-        two_dims = source.rows and source.cols and not source.partial
-        narrow = self.block.width(value) == 2
-        if source.lanes is Lanes.MMA and narrow and two_dims and goal == turned:
-            cycles = self.hw.transpose_cycles / 2  # of a register, two elements
-            cost = self.often(value, self.block.elements(source, cycles))
-            yield Implementation(value, ((value, source),), (goal,), cost)

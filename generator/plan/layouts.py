@@ -22,14 +22,6 @@ VECTOR_BYTES = 16  # what swizzles move and what the widest access takes
 MATRIX = 8  # rows and columns of an ldmatrix matrix, 2-byte elements (PTX ISA, ldmatrix)
 
 
-class Place(Enum):
-    """Which memory holds a value."""
-
-    DEVICE = "device"
-    SHARED = "shared"
-    CLUSTER = "distributed shared"
-
-
 class Swizzle(Enum):
     """How a tile's 16-byte vectors are arranged in shared memory."""
 
@@ -68,9 +60,8 @@ class Lanes(Enum):
 
 @dataclass(frozen=True)
 class Stored:
-    """A value in memory, dims from slow to fast."""
+    """A value in shared memory, dims from slow to fast."""
 
-    place: Place
     order: tuple[str, ...]
     swizzle: Swizzle = Swizzle.NONE
     warp_dim: str = ""  # each warp has its own part along this dim, which it alone reads
@@ -78,8 +69,7 @@ class Stored:
     copy: Copy | None = None  # that loads it
 
     def __str__(self) -> str:
-        words = [f"{self.place.value} [{', '.join(self.order)}]"]
-        words += [self.swizzle.value] if self.place is not Place.DEVICE else []
+        words = [f"shared [{', '.join(self.order)}]", self.swizzle.value]
         words += [f"through {self.copy.value}"] if self.copy else []
         return ", ".join(words + _warps(self))
 
