@@ -5,9 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import groupby
+from textwrap import wrap
 
 WIDTH = 100
+# Breaks a sentence into lines of at most so many characters.
+wrapped = partial(wrap, break_long_words=False, break_on_hyphens=False)
 
 
 @dataclass
@@ -102,13 +106,3 @@ def _columns(rows: Sequence[tuple[str, str]], room: int) -> list[int]:
         if longest < 0:
             return columns
         shown[longest] = False
-
-
-def wrapped(text: str, width: int) -> list[str]:
-    """Break a sentence into lines of at most `width` characters."""
-    lines = [""]
-    for word in text.split():
-        if lines[-1] and len(lines[-1]) + 1 + len(word) > width:
-            lines.append("")
-        lines[-1] = f"{lines[-1]} {word}".strip()
-    return lines

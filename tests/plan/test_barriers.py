@@ -10,7 +10,7 @@ from itertools import permutations, product
 import pytest
 
 from mirage_kernels.generator.emit.cuda import Kernel, emit_cuda
-from mirage_kernels.generator.emit.header import Header
+from mirage_kernels.generator.emit.part import Header
 from mirage_kernels.generator.ir import DType, Graph, retile
 from mirage_kernels.generator.plan.barriers import Edge, depths
 from mirage_kernels.generator.plan.lower import tile_program
