@@ -10,14 +10,17 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Container, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, ClassVar, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, ClassVar, Generic, TypeVar
 
 from mirage_kernels.generator.emit.writer import WIDTH, Writer, wrapped
 from mirage_kernels.generator.ir import DType
 
 if TYPE_CHECKING:
+    from mirage_kernels.generator.plan.program import TileProgram
+    from mirage_kernels.generator.schedules.attention.program import AttentionProgram
     from mirage_kernels.generator.schedules.schedule import Knobs, Variant
 
+P = TypeVar("P", bound="TileProgram | AttentionProgram")
 OF_THE_FORM = ("Formula", "Expects")
 OF_THE_SHAPE = ("Shape", "Proved")
 
@@ -82,17 +85,6 @@ def opened(lines: Sequence[str], *includes: Collection[str]) -> Writer:
         writer.write(*(f'#include "{file}"' for file in sorted(group)), "")
     writer.write("namespace mirage::generated {", "namespace {", "")
     return writer
-
-
-class Named(Protocol):
-    """A program that knows the recipe it is of."""
-
-    @property
-    def recipe(self) -> str:
-        """Name of the recipe."""
-
-
-P = TypeVar("P", bound=Named)
 
 
 @dataclass(frozen=True)
