@@ -1,0 +1,341 @@
+// What general kernels are written in: statements of a thread block over tiles in shared memory,
+// built on CuTe's layouts, asynchronous copies, ldmatrix and mma atoms.
+//
+// Every function is called by all threads of the block. None has a barrier but where it says so.
+#pragma once
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include <algorithm>
+#include <cute/arch/cluster_sm90.hpp>
+#include <cute/arch/copy_sm75.hpp>
+#include <cute/arch/copy_sm80.hpp>
+#include <cute/arch/mma_sm80.hpp>
+#include <cute/layout.hpp>
+
+#include "tile/math/elementwise.cuh"
+#include "tile/sync/dependent_launch.cuh"
+
+namespace mirage::general {
+
+using namespace cute;
+
+constexpr int kWarpLanes = 32;
+
+template <class T>
+__device__ float wide(T value) {
+  return static_cast<float>(value);
+}
+
+// -- vectors -----------------------------------------------------------------------------------------
+
+// So many neighbouring elements, loaded and stored at once.
+template <class T, int kWidth>
+struct alignas(sizeof(T) * kWidth <= 16 ? sizeof(T) * kWidth : 16) Vector {
+  T of[kWidth];
+};
+
+template <int kWidth, class T>
+__device__ void read(const T* from, float (&to)[kWidth]) {
+  const auto loaded = *reinterpret_cast<const Vector<T, kWidth>*>(from);
+#pragma unroll
+  for (int i = 0; i < kWidth; ++i) to[i] = wide(loaded.of[i]);
+}
+
+template <int kWidth, class T>
+__device__ void write(T* to, const float (&from)[kWidth]) {
+  Vector<T, kWidth> made;
+#pragma unroll
+  for (int i = 0; i < kWidth; ++i) made.of[i] = T(from[i]);
+  *reinterpret_cast<Vector<T, kWidth>*>(to) = made;
+}
+
+// The elements of a tensor in device memory that lie within its extents, the others zeros.
+// `left` says how many from the first one on are within.
+template <int kWidth, bool kAligned, class T>
+__device__ void read_within(const T* from, int64_t stride, int64_t left, float (&to)[kWidth]) {
+  if (kAligned && stride == 1 && left >= kWidth) return read(from, to);
+#pragma unroll
+  for (int i = 0; i < kWidth; ++i) to[i] = i < left ? wide(from[i * stride]) : 0.0f;
+}
+
+template <int kWidth, bool kAligned, class T>
+__device__ void write_within(T* to, int64_t stride, int64_t left, const float (&from)[kWidth]) {
+  if (kAligned && stride == 1 && left >= kWidth) return write(to, from);
+#pragma unroll
+  for (int i = 0; i < kWidth; ++i)
+    if (i < left) to[i * stride] = T(from[i]);
+}
+
+// -- statements --------------------------------------------------------------------------------------
+
+// do_one(i) for i below kCount, dealt to the threads in turn.
+template <int kThreads, int kCount, class Do>
+__device__ void each(Do do_one) {
+#pragma unroll
+  for (int i = threadIdx.x; i < kCount; i += kThreads) do_one(i);
+}
+
+// 16 bytes to shared memory, without waiting: zeros where they are not wanted.
+__device__ inline void copy_16_bytes(void* to, const void* from, bool wanted) {
+  SM80_CP_ASYNC_CACHEGLOBAL_ZFILL<uint128_t>::copy(*static_cast<const uint128_t*>(from),
+                                                   *static_cast<uint128_t*>(to), wanted);
+}
+
+// A vector of a tensor to shared memory, zeros behind `left` elements.
+template <int kWidth, bool kAligned, class T>
+__device__ void load_elements(T* to, const T* from, int64_t stride, int left) {
+#pragma unroll
+  for (int i = 0; i < kWidth; ++i) to[i] = i < left ? from[i * stride] : T(0.0f);
+}
+template <int kWidth, bool kAligned, class T>
+__device__ void load_vector(T* to, const T* from, int64_t stride, int left) {
+  if (kAligned && stride == 1 && (left >= kWidth || left <= 0))
+    copy_16_bytes(to, left > 0 ? from : nullptr, left > 0);
+  else
+    load_elements<kWidth, false>(to, from, stride, left);
+}
+
+struct Sum {
+  static constexpr float kIdentity = 0.0f;
+  static __device__ float join(float a, float b) { return a + b; }
+};
+struct Max {
+  static constexpr float kIdentity = -INFINITY;
+  static __device__ float join(float a, float b) { return fmaxf(a, b); }
+};
+
+// How threads share a reduction: kOuts results, each of kSteps steps. A result has kLanes lanes of a
+// warp, and kWarps warps where there are fewer results than warps.
+template <int kThreads, int kOuts, int kSteps>
+struct Shares {
+  static constexpr int kAll = kThreads / kWarpLanes;
+  static constexpr int power(int n) {
+    int found = 1;
+    while (2 * found <= n) found *= 2;
+    return found;
+  }
+  static constexpr int least(int a, int b) { return a < b ? a : b; }
+  static constexpr int kLanes = least(least(power(kSteps), kWarpLanes),
+                                      power(kOuts >= kThreads ? 1 : kThreads / kOuts));
+  static constexpr int kWarps =
+      kLanes < kWarpLanes ? 1 : least(power(kOuts >= kAll ? 1 : kAll / kOuts),
+                                      power((kSteps + kWarpLanes - 1) / kWarpLanes));
+  static constexpr int kScratch = kWarps > 1 ? kAll : 0;  // floats per element of a vector
+};
+
+// finish(out, value) for every result, where value[i] is the join of what add(out, step, value) joins
+// to it for every step. Neighbouring lanes have neighbouring steps of a result, or with
+// `kTransposed` neighbouring results. Has barriers if the reduction uses scratch.
+template <class Op, int kThreads, int kOuts, int kSteps, int kWidth, bool kTransposed, class Add,
+          class Finish>
+__device__ void reduce(float* scratch, Add add, Finish finish) {
+  using S = Shares<kThreads, kOuts, kSteps>;
+  constexpr int kGroup = kWarpLanes / S::kLanes;  // results of a warp at a time
+  const int warp = threadIdx.x / kWarpLanes, lane = threadIdx.x % kWarpLanes;
+  const int part = warp % S::kWarps;
+  const int mine = kTransposed ? lane % kGroup : lane / S::kLanes;
+  const int first = (kTransposed ? lane / kGroup : lane % S::kLanes) + part * S::kLanes;
+  constexpr int kEach = kThreads / kWarpLanes / S::kWarps * kGroup;  // results at a time
+  for (int base = 0; base < kOuts; base += kEach) {
+    const int out = base + warp / S::kWarps * kGroup + mine;
+    float value[kWidth];
+#pragma unroll
+    for (int i = 0; i < kWidth; ++i) value[i] = Op::kIdentity;
+    if (out < kOuts)
+#pragma unroll 4
+      for (int step = first; step < kSteps; step += S::kLanes * S::kWarps) add(out, step, value);
+#pragma unroll
+    for (int i = 0; i < kWidth; ++i)
+#pragma unroll
+      for (int far = S::kLanes / 2; far > 0; far /= 2)
+        value[i] = Op::join(
+            value[i], __shfl_xor_sync(~0u, value[i], kTransposed ? far * kGroup : far));
+    if constexpr (S::kWarps > 1) {
+      if (lane == 0)
+#pragma unroll
+        for (int i = 0; i < kWidth; ++i) scratch[warp * kWidth + i] = value[i];
+      __syncthreads();
+#pragma unroll
+      for (int i = 0; i < kWidth; ++i) {
+        value[i] = Op::kIdentity;
+        for (int w = 0; w < S::kWarps; ++w)
+          value[i] = Op::join(value[i], scratch[((warp - part) + w) * kWidth + i]);
+      }
+      __syncthreads();
+    }
+    if (out < kOuts && first == 0) finish(out, value);
+  }
+}
+
+// -- products on tensor cores ------------------------------------------------------------------------
+
+__device__ inline void mma(float (&sums)[4], const uint32_t (&a)[4], const uint32_t (&b)[2], __half) {
+  SM80_16x8x16_F32F16F16F32_TN::fma(sums[0], sums[1], sums[2], sums[3], a[0], a[1], a[2], a[3], b[0],
+                                    b[1], sums[0], sums[1], sums[2], sums[3]);
+}
+__device__ inline void mma(float (&sums)[4], const uint32_t (&a)[4], const uint32_t (&b)[2],
+                           __nv_bfloat16) {
+  SM80_16x8x16_F32BF16BF16F32_TN::fma(sums[0], sums[1], sums[2], sums[3], a[0], a[1], a[2], a[3],
+                                      b[0], b[1], sums[0], sums[1], sums[2], sums[3]);
+}
+
+// Four 8 x 8 matrices: each lane gives the place of one row, and gets two elements of each matrix.
+template <bool kTurned>
+__device__ void load_matrices(const void* from, uint32_t& a, uint32_t& b, uint32_t& c, uint32_t& d) {
+  const auto& row = *static_cast<const uint128_t*>(from);
+  if constexpr (kTurned)
+    SM75_U16x8_LDSM_T::copy(row, a, b, c, d);
+  else
+    SM75_U32x4_LDSM_N::copy(row, a, b, c, d);
+}
+template <bool kTurned>
+__device__ void load_matrices(const void* from, uint32_t& a, uint32_t& b) {
+  const auto& row = *static_cast<const uint128_t*>(from);
+  if constexpr (kTurned)
+    SM75_U16x4_LDSM_T::copy(row, a, b);
+  else
+    SM75_U32x2_LDSM_N::copy(row, a, b);
+}
+
+// rows x columns of fp32 sums in registers, made by kRowWarps x kColumnWarps warps of the block.
+template <class T, int kRows, int kColumns, int kRowWarps, int kColumnWarps>
+struct Product {
+  static_assert(kRows % (16 * kRowWarps) == 0 && kColumns % (8 * kColumnWarps) == 0);
+  static constexpr int kRowTiles = kRows / 16 / kRowWarps;
+  static constexpr int kColumnTiles = kColumns / 8 / kColumnWarps;
+
+  float sums[kRowTiles][kColumnTiles][4];
+
+  static __device__ int warp() { return threadIdx.x / kWarpLanes; }
+  static __device__ int lane() { return threadIdx.x % kWarpLanes; }
+  static __device__ bool takes_part() { return warp() < kRowWarps * kColumnWarps; }
+  static __device__ int row() { return warp() % kRowWarps * kRowTiles * 16; }
+  static __device__ int column() { return warp() / kRowWarps * kColumnTiles * 8; }
+
+  __device__ void clear() {
+    every([](float& sum, int, int) { sum = 0.0f; });
+  }
+
+  // sums += a b^T over `depth`, of tiles a [rows, depth] and b [columns, depth] in shared memory with
+  // CuTe layouts. Turned ones are contiguous along their rows.
+  template <int kDepth, bool kTurnedA, bool kTurnedB, class A, class B>
+  __device__ void add(const T* a_at, A a, const T* b_at, B b) {
+    if (!takes_part()) return;
+    const int eight = lane() / 8, line = lane() % 8;
+#pragma unroll
+    for (int k = 0; k < kDepth; k += 16) {
+      uint32_t a_regs[kRowTiles][4], b_regs[kColumnTiles][2];
+#pragma unroll
+      for (int i = 0; i < kRowTiles; ++i) {
+        const int r = row() + 16 * i + eight % 2 * 8, d = k + eight / 2 * 8;
+        const T* from = a_at + (kTurnedA ? a(r, d + line) : a(r + line, d));
+        load_matrices<kTurnedA>(from, a_regs[i][0], a_regs[i][1], a_regs[i][2], a_regs[i][3]);
+      }
+#pragma unroll
+      for (int j = 0; j + 1 < kColumnTiles; j += 2) {
+        const int c = column() + 8 * j + eight / 2 * 8, d = k + eight % 2 * 8;
+        const T* from = b_at + (kTurnedB ? b(c, d + line) : b(c + line, d));
+        load_matrices<kTurnedB>(from, b_regs[j][0], b_regs[j][1], b_regs[j + 1][0],
+                                b_regs[j + 1][1]);
+      }
+      if constexpr (kColumnTiles % 2 == 1) {
+        constexpr int j = kColumnTiles - 1;
+        const int c = column() + 8 * j, d = k + eight % 2 * 8;
+        const T* from = b_at + (kTurnedB ? b(c, d + line) : b(c + line, d));
+        load_matrices<kTurnedB>(from, b_regs[j][0], b_regs[j][1]);
+      }
+#pragma unroll
+      for (int i = 0; i < kRowTiles; ++i)
+#pragma unroll
+        for (int j = 0; j < kColumnTiles; ++j) mma(sums[i][j], a_regs[i], b_regs[j], T());
+    }
+  }
+
+  // change(sum, row, column) for each sum of a thread.
+  template <class Do>
+  __device__ void every(Do change) {
+    if (!takes_part()) return;
+#pragma unroll
+    for (int i = 0; i < kRowTiles; ++i)
+#pragma unroll
+      for (int j = 0; j < kColumnTiles; ++j)
+#pragma unroll
+        for (int c = 0; c < 4; ++c)
+          change(sums[i][j][c], row() + 16 * i + c / 2 * 8 + lane() / 4,
+                 column() + 8 * j + lane() % 4 * 2 + c % 2);
+  }
+};
+
+// -- clusters ----------------------------------------------------------------------------------------
+
+__device__ inline void cluster_barrier() {
+  cute::cluster_arrive();
+  cute::cluster_wait();
+}
+__device__ inline int cluster_rank() { return static_cast<int>(cute::block_rank_in_cluster()); }
+
+// The number at the same place of another block's shared memory.
+__device__ inline float of_block(const float* mine, int rank) {
+  const uint32_t here = static_cast<uint32_t>(__cvta_generic_to_shared(mine));
+  float value;
+  uint32_t there;
+  asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(here), "r"(rank));
+  asm volatile("ld.shared::cluster.f32 %0, [%1];" : "=f"(value) : "r"(there));
+  return value;
+}
+
+__device__ inline float combine(const float* mine) {
+  const int blocks = cute::cluster_shape().x;
+  float sum = 0.0f;
+  for (int b = 0; b < blocks; ++b) sum += of_block(mine, b);
+  return sum;
+}
+
+__device__ inline float combine_rescaled(const float* mine, const float* peak) {
+  const int blocks = cute::cluster_shape().x;
+  float top = -INFINITY, sum = 0.0f;
+  for (int b = 0; b < blocks; ++b) top = fmaxf(top, of_block(peak, b));
+  for (int b = 0; b < blocks; ++b) {
+    const float own = of_block(peak, b);
+    if (own > -INFINITY) sum += of_block(mine, b) * expf(own - top);
+  }
+  return sum;
+}
+
+// -- launches ----------------------------------------------------------------------------------------
+
+// Whether all rows of a tensor begin at a multiple of 16 bytes, elements side by side.
+inline bool is_aligned(const void* at, const int64_t* strides, int dims, int bytes, int64_t last) {
+  bool found = reinterpret_cast<uintptr_t>(at) % 16 == 0 && strides[dims - 1] == 1;
+  for (int i = 0; i + 1 < dims; ++i) found = found && strides[i] * bytes % 16 == 0;
+  return found && (dims == 1 || last * bytes % 16 == 0);
+}
+
+template <class Args>
+cudaError_t launch(void (*aligned)(Args), void (*any)(Args), const Args& args, bool is_aligned,
+                   int64_t blocks, int threads, int cluster, int shared_bytes, cudaStream_t stream) {
+  void (*kernel)(Args) = is_aligned ? aligned : any;
+  cudaError_t status =
+      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes);
+  if (status == cudaSuccess && cluster > 8)
+    status = cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1);
+  if (status != cudaSuccess) return status;
+  cudaLaunchAttribute attributes[2];
+  attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attributes[0].val.programmaticStreamSerializationAllowed = 1;
+  attributes[1].id = cudaLaunchAttributeClusterDimension;
+  attributes[1].val.clusterDim.x = cluster;
+  attributes[1].val.clusterDim.y = attributes[1].val.clusterDim.z = 1;
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3(static_cast<unsigned>(blocks));
+  config.blockDim = dim3(threads);
+  config.dynamicSmemBytes = shared_bytes;
+  config.stream = stream;
+  config.attrs = attributes;
+  config.numAttrs = cluster > 1 ? 2 : 1;
+  return cudaLaunchKernelEx(&config, kernel, args);
+}
+
+}  // namespace mirage::general

@@ -1,0 +1,333 @@
+"""From a block graph to its general tile program: a place for every value, statements in order."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from math import prod
+
+from mirage_kernels.generator.errors import PlanError
+from mirage_kernels.generator.ir import (
+    OPS,
+    Dim,
+    DType,
+    Graph,
+    Kind,
+    Node,
+    Phase,
+    parts_of,
+    phases_of,
+)
+from mirage_kernels.generator.ir.dtypes import STORAGE_DTYPES
+from mirage_kernels.generator.plan.threads import without_threads
+from mirage_kernels.generator.tiles.barriers import with_barriers
+from mirage_kernels.generator.tiles.program import (
+    Add,
+    BlockProgram,
+    Clear,
+    Combine,
+    Contract,
+    Fill,
+    Fragment,
+    Load,
+    Reduce,
+    Scale,
+    Spill,
+    Statement,
+    Store,
+    Tile,
+)
+
+ROWS, COLUMNS, DEPTH = 16, 8, 16  # of the tensor cores' instruction
+RESCALE = "_rescale"  # behind the name of a running maximum: its factor
+_CARRIES = ("accum", "accum_rescaled")
+
+
+def block_program(graph: Graph, kernel: Node, threads: int, stages: int) -> BlockProgram:
+    """Return the tile program of one block graph of a kernel graph.
+
+    Raises PlanError for what no block can do: a sum that meets no carry, tiles beyond reason.
+    """
+    return _Lowering(graph, kernel, threads, stages).program()
+
+
+class _Lowering:
+    """One block graph on its way to statements."""
+
+    def __init__(self, graph: Graph, kernel: Node, threads: int, stages: int) -> None:
+        assert kernel.body is not None and kernel.body.space is not None
+        self.graph, self.threads = graph, threads
+        self.body, self.space = without_threads(kernel.body), kernel.body.space
+        self.stages = stages if self.space.loop else 1
+        self.phases = phases_of(self.body)
+        self.types = {name: v.type for name, v in self.body.values.items()}
+        self.tensors = dict(zip((n.name for n in self.body.inputs), kernel.args, strict=True))
+        outs = (v.name for v in kernel.outs)
+        self.tensors |= dict(zip(self.body.outputs, outs, strict=True))
+        self.extents = {
+            d.name: d
+            for name in self.tensors.values()
+            for d in graph.values[name].type.dims
+        }
+        self.offsets = self.cut_dims()
+        self.tiles: dict[str, Tile] = {}
+        self.fragments: dict[str, Fragment] = {}
+        self.said: dict[Phase, list[Statement]] = {phase: [] for phase in Phase}
+        self.products = [n for n in self.body.of("contract") if self.is_product(n)]
+        self.multiples = self.rounding()
+
+    def program(self) -> BlockProgram:
+        self.place()
+        for node in self.body.nodes:
+            kind = OPS[node.op].kind
+            if node.op == "contract" or kind in (Kind.REDUCE, Kind.STABILISER):
+                self.reduction(node)
+            elif node.op in _CARRIES:
+                self.carry(node)
+            elif node.op in ("combine", "combine_rescaled"):
+                value, *peak = node.args
+                self.say(Phase.JOINED, Combine((), (), node.name, value, *peak), node.args, node)
+            elif node.op == "output":
+                phase = self.phases[node.args[0]]
+                assert phase is not None
+                self.say(phase, Store((), (), node.name, node.args[0]), node.args)
+            elif node.name in self.tiles and node.op != "input":
+                self.fill(node)
+        program = BlockProgram(
+            body=self.body,
+            tensors=self.tensors,
+            tiles=self.tiles,
+            fragments=self.fragments,
+            statements={phase: tuple(said) for phase, said in self.said.items()},
+            offsets=self.offsets,
+            extents=self.extents,
+            iotas=frozenset(n.name for n in self.body.inputs if self.is_position(n.name)),
+            stages=self.stages,
+            threads=self.threads,
+        )
+        return with_barriers(program)
+
+    # -- places ----------------------------------------------------------------------------------
+
+    def cut_dims(self) -> dict[str, dict[str, tuple[str, ...]]]:
+        """Return for each value which axes cut its dims."""
+        found: dict[str, dict[str, tuple[str, ...]]] = {}
+        for node in self.body.nodes:
+            made: dict[str, tuple[str, ...]] = {}
+            if node.op in ("input", "output"):
+                cuts = [(a.name, cut) for a, cut in zip(self.space.grid, node.cuts, strict=False)]
+                cuts += [("loop", node.loop_cut)] if node.loop_cut else []
+                for axis, cut in cuts:
+                    if cut is not None:
+                        made[cut] = (*made.get(cut, ()), axis)
+            else:
+                for arg in node.args:
+                    made |= found[arg]
+                made = {d: axes for d, axes in made.items() if d in self.types[node.name].names}
+            found[node.name] = made
+        return found
+
+    def is_product(self, node: Node) -> bool:
+        """Say whether tensor cores take a contraction: both operands narrow, with lines of their own."""
+        a, b = (self.types[x] for x in node.args)
+        free = [set(a.names) - {*b.names}, set(b.names) - {*a.names}]
+        narrow = a.dtype in STORAGE_DTYPES and b.dtype is a.dtype
+        return narrow and all(free) and a.dim(node.over).size >= COLUMNS
+
+    def rounding(self) -> dict[str, int]:
+        """Return what the extents of dims are rounded up to in tiles."""
+        found: dict[str, int] = {}
+        for node in self.products:
+            rows, columns, _ = self.lines(node)
+            wanted = {node.over: DEPTH, rows[-1].name: ROWS, columns[-1].name: COLUMNS}
+            for dim, least in wanted.items():
+                found[dim] = max(found.get(dim, 1), least)
+        return found
+
+    def lines(self, node: Node) -> tuple[tuple[Dim, ...], tuple[Dim, ...], bool]:
+        """Return the rows and the columns of a product, and whether its operands change places.
+
+        The side with more lines has the rows. Dims are in storage order, the contiguous one last.
+        """
+        a, b = (self.types[x].dims for x in node.args)
+        mine = tuple(d for d in a if d not in b)
+        other = tuple(d for d in b if d not in a)
+        turned = prod(d.size for d in other) > prod(d.size for d in mine)
+        return (other, mine, True) if turned else (mine, other, False)
+
+    def rounded(self, dims: Sequence[Dim]) -> tuple[Dim, ...]:
+        """Return dims as tiles have them."""
+        return tuple(
+            replace(d, size=-(-d.size // self.multiples.get(d.name, 1)) * self.multiples.get(d.name, 1))
+            for d in dims
+        )
+
+    def tile(self, name: str, dims: Sequence[Dim] | None = None, dtype: DType | None = None) -> str:
+        """Give a value a tile."""
+        type_ = self.types[name]
+        staged = self.body.producers[name].op == "input" and self.body.producers[name].loop_cut
+        dims = self.rounded(type_.dims if dims is None else dims)
+        self.tiles[name] = Tile(name, dims, dtype or type_.dtype, self.stages if staged else 1)
+        return name
+
+    def place(self) -> None:
+        """Give tiles to operands of products and to inputs that several statements read."""
+        for node in self.products:
+            for name in node.args:
+                made = self.body.producers[name]
+                if made.op == "input":
+                    self.tile(name)
+                elif made.op not in OPS or OPS[made.op].kind is Kind.ELEMENTWISE:
+                    dims = self.types[name].dims
+                    ordered = sorted(dims, key=lambda d: d.name == node.over)
+                    self.tile(name, ordered)
+        for node in self.body.inputs:
+            if not node.out.type.dims or self.is_position(node.name) or node.name in self.tiles:
+                continue
+            if node.loop_cut or self.reads(node.name) > 1:
+                self.tile(node.name)
+        for name in list(self.tiles):
+            node = self.body.producers[name]
+            if node.op == "input":
+                phase = Phase.LOOP if node.loop_cut else Phase.BEFORE
+                self.said[phase].append(Load((), (name,), name))
+
+    def is_position(self, name: str) -> bool:
+        """Say whether an input numbers a dim, so that nothing is read."""
+        return self.graph.producers[self.tensors[name]].op == "iota"
+
+    def reads(self, name: str) -> int:
+        """Count the reductions and stores that a value goes into through formulas."""
+        found = 0
+        for user in self.body.users(name):
+            elementwise = OPS[user.op].kind is Kind.ELEMENTWISE and user.name not in self.tiles
+            found += self.reads(user.name) if elementwise else 1
+        return found
+
+    # -- statements ------------------------------------------------------------------------------
+
+    def say(self, phase: Phase, s: Statement, values: Sequence[str], made: Node | None = None) -> None:
+        """Append a statement that reads formulas, and gives what it makes a tile."""
+        reads = {leaf for value in values for leaf in self.leaves(value) if leaf in self.tiles}
+        writes = set(s.writes)
+        if made is not None:
+            if made.name not in self.tiles:
+                self.tile(made.name, dtype=DType.FP32)
+            writes.add(made.name)
+        self.said[phase].append(
+            replace(s, reads=tuple(sorted({*s.reads, *reads})), writes=tuple(sorted(writes)))
+        )
+
+    def leaves(self, name: str) -> set[str]:
+        """Return the values at hand that a formula is made of."""
+        node = self.body.producers[name]
+        if name in self.tiles or not node.args:
+            return {name}
+        return set[str]().union(*(self.leaves(a) for a in node.args))
+
+    def phase(self, node: Node) -> Phase:
+        phase = self.phases[node.name]
+        assert phase is not None
+        return phase
+
+    def carrier(self, node: Node) -> Node | None:
+        """Return the carry that alone takes a value, if one does."""
+        users = self.body.users(node.name)
+        return users[0] if len(users) == 1 and users[0].op in _CARRIES else None
+
+    def ends(self, node: Node, dim: str) -> tuple[str, ...]:
+        """Return a dim if its tiles may end beyond the tensor, so that what lies there is cleared."""
+        own, whole = self.types[node.name].dim(dim), self.extents[dim]
+        uneven = whole.dynamic or whole.size % own.size or self.rounded([own])[0] != own
+        return (dim,) if uneven else ()
+
+    def fill(self, node: Node) -> None:
+        over = {u.over for u in self.products if node.name in u.args}
+        ends = tuple(dict.fromkeys(e for d in sorted(over) for e in self.ends(node, d)))
+        self.say(self.phase(node), Fill((), (node.name,), node.name, ends), node.args)
+
+    def reduction(self, node: Node) -> None:
+        """Join along a dim: on tensor cores, or by threads; into the carry if that alone takes it."""
+        phase, carry = self.phase(node), self.carrier(node)
+        into = carry or node
+        factor = f"{carry.args[1]}{RESCALE}" if carry and carry.op == "accum_rescaled" else ""
+        if node in self.products:
+            return self.product(node, into, factor)
+        value, *other = node.args
+        looped = phase is Phase.LOOP
+        running = node.op == "peak" and looped
+        s = Reduce((), (), into.name, value, *other, over=node.over, factor=factor)
+        s = replace(s, op="max" if node.op == "peak" else "sum", carried=running or carry is not None)
+        if running and any(u.op == "accum_rescaled" for u in self.body.users(node.name)):
+            rescale = node.name + RESCALE
+            self.tiles[rescale] = Tile(rescale, self.rounded(node.out.type.dims), DType.FP32)
+            s = replace(s, rescale=rescale, writes=(rescale,))
+        if s.carried:
+            self.say(Phase.BEFORE, Clear((), (), into.name, -float("inf") if running else 0.0), (), into)
+        s = replace(s, reads=((factor,) if factor else ()) + ((into.name,) if s.carried else ()))
+        return self.say(phase, s, node.args, into)
+
+    def product(self, node: Node, into: Node, factor: str) -> None:
+        rows, columns, turned = self.lines(node)
+        a, b = node.args[::-1] if turned else node.args
+        shared = {d.name for d in self.types[a].dims} & {d.name for d in self.types[b].dims}
+        batch = tuple(d for d in self.types[a].dims if d.name in shared - {node.over})
+        made = Fragment(
+            into.name, batch, self.rounded(self.contiguous_last(a, rows)),
+            self.rounded(self.contiguous_last(b, columns)),
+        )
+        self.fragments[into.name] = replace(made, warps=self.warps(made))
+        phase = self.phase(node)
+        carried = into is not node
+        self.say(Phase.BEFORE if carried else phase, Clear((), (), into.name), ())
+        if factor:
+            self.say(phase, Scale((factor,), (), into.name, factor), ())
+        self.say(phase, Contract((a, b), (), into.name, a, b, node.over), ())
+        self.tile(into.name)
+        self.say(Phase.AFTER if carried else phase, Spill((), (), into.name, into.name), (), into)
+
+    def contiguous_last(self, name: str, dims: Sequence[Dim]) -> tuple[Dim, ...]:
+        order = self.tiles[name].names
+        return tuple(sorted(dims, key=lambda d: order.index(d.name)))
+
+    def warps(self, fragment: Fragment) -> tuple[int, int]:
+        """Return how many warps share the rows, and how many the columns: rows first."""
+        _, rows, columns = fragment.extents
+        left, found = self.threads // 32, [1, 1]
+        for i, tiles in enumerate((rows // ROWS, columns // COLUMNS)):
+            while left > 1 and tiles % (2 * found[i]) == 0:
+                found[i], left = found[i] * 2, left // 2
+        return found[0], found[1]
+
+    def carry(self, node: Node) -> None:
+        """Add to a carried value what no reduction has put there already."""
+        made = self.body.producers[node.args[0]]
+        reduction = made.op == "contract" or OPS[made.op].kind in (Kind.REDUCE, Kind.STABILISER)
+        if reduction and self.carrier(made) is node:
+            return
+        factor = f"{node.args[1]}{RESCALE}" if node.op == "accum_rescaled" else ""
+        self.say(Phase.BEFORE, Clear((), (), node.name), (), node)
+        reads = (node.name, factor) if factor else (node.name,)
+        self.say(Phase.LOOP, Add(reads, (), node.name, node.args[0], factor), node.args[:1], node)
+
+
+def axis_of_parts(program: BlockProgram, dim: str) -> str | None:
+    """Return the reduced axis whose blocks a dim of an output numbers."""
+    return next((a.name for a in program.space.reduced if parts_of(a.dim) == dim), None)
+
+
+def loads(program: BlockProgram, phase: Phase) -> list[Load]:
+    """Return the loads of a phase."""
+    return [s for s in program.statements[phase] if isinstance(s, Load)]
+
+
+def require_room(program: BlockProgram, shared_bytes: int) -> None:
+    """Raise PlanError if the tiles of a block don't fit in shared memory."""
+    if program.shared_bytes > shared_bytes:
+        raise PlanError(
+            f"a block's tiles take {program.shared_bytes} bytes of shared memory, "
+            f"there are {shared_bytes}"
+        )
+
+
+Offsets = Mapping[str, tuple[str, ...]]

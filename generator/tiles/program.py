@@ -1,0 +1,246 @@
+"""The general tile program: what one block of any kernel does, statement by statement.
+
+A value of the block graph has one place: a tile in shared memory, fp32 sums in registers as the
+tensor cores make them (a fragment), or none: then it is a formula, computed where it is used from
+the values that it is made of. Statements run in order, by phase of the block's life; all threads
+take part in each, and a barrier stands wherever one reads what others wrote.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from math import prod
+
+from mirage_kernels.generator.ir import Dim, DType, Graph, Node, Phase, Space, TensorType
+
+VECTOR_BYTES = 16  # what a thread copies at once
+BANK_VECTORS = 8  # vectors that a row of shared memory's banks has
+
+
+@dataclass(frozen=True)
+class Tile:
+    """A value in shared memory: dims in storage order, extents rounded up as its users want them.
+
+    Rows have an odd number of vectors between them, so that a column of vectors meets all banks.
+    """
+
+    name: str
+    dims: tuple[Dim, ...]
+    dtype: DType
+    stages: int = 1
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the dims, the contiguous one last."""
+        return tuple(d.name for d in self.dims)
+
+    @cached_property
+    def strides(self) -> Mapping[str, int]:
+        """Elements from one index of a dim to the next."""
+        vector, found, step = VECTOR_BYTES // self.dtype.bytes, dict[str, int](), 1
+        for i, d in enumerate(reversed(self.dims)):
+            found[d.name] = step
+            step *= d.size
+            if i == 0 and len(self.dims) > 1:
+                step = -(-step // vector)
+                step = (step + 1 - step % 2) * vector if step > 1 else d.size
+        return found
+
+    @property
+    def elements(self) -> int:
+        """Elements of one stage, with what lies between rows."""
+        if not self.dims:
+            return 1
+        first = self.dims[0]
+        return self.strides[first.name] * first.size
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of all stages, each a whole number of vectors."""
+        stage = -(-self.elements * self.dtype.bytes // VECTOR_BYTES) * VECTOR_BYTES
+        return stage * self.stages
+
+
+@dataclass(frozen=True)
+class Fragment:
+    """Sums of a contraction in registers: [batch, rows, columns], rows in tiles of 16, columns of 8."""
+
+    name: str
+    batch: tuple[Dim, ...]
+    rows: tuple[Dim, ...]
+    columns: tuple[Dim, ...]
+    warps: tuple[int, int] = (1, 1)  # along rows and columns
+
+    @property
+    def extents(self) -> tuple[int, int, int]:
+        """Extents of batch, rows and columns, each flattened."""
+        batch, rows, columns = (prod(d.size for d in x) for x in self.groups)
+        return batch, rows, columns
+
+    @property
+    def groups(self) -> tuple[tuple[Dim, ...], ...]:
+        """The dims of batch, rows and columns."""
+        return self.batch, self.rows, self.columns
+
+
+@dataclass(frozen=True)
+class Statement:
+    """One line of a tile program: `reads` and `writes` name tiles, by whose threads don't matter."""
+
+    reads: tuple[str, ...] = ()
+    writes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Load(Statement):
+    """Copy a block input into its tile without waiting; zeros past the tensor's extents."""
+
+    value: str = ""
+
+
+@dataclass(frozen=True)
+class Fill(Statement):
+    """Compute a formula for every element of a tile; zeros past the extents of the dims `ends`."""
+
+    value: str = ""
+    ends: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Reduce(Statement):
+    """Join a formula along `over` into a tile.
+
+    With `carried` it joins what the tile holds already, times `factor` if that is named. A running
+    maximum leaves in the tile `rescale` by what sums so far have to be multiplied.
+    """
+
+    tile: str = ""
+    value: str = ""  # a formula, or two that are multiplied
+    other: str = ""
+    op: str = "sum"  # or max
+    over: str = ""
+    carried: bool = False
+    factor: str = ""
+    rescale: str = ""
+
+
+@dataclass(frozen=True)
+class Add(Statement):
+    """tile = tile * factor + formula, for every element."""
+
+    tile: str = ""
+    value: str = ""
+    factor: str = ""
+
+
+@dataclass(frozen=True)
+class Clear(Statement):
+    """Set a tile or a fragment to a number."""
+
+    target: str = ""
+    value: float = 0.0
+
+
+@dataclass(frozen=True)
+class Scale(Statement):
+    """Multiply a fragment by a tile that has some of its dims."""
+
+    fragment: str = ""
+    factor: str = ""
+
+
+@dataclass(frozen=True)
+class Contract(Statement):
+    """fragment += a * b along `over`, on tensor cores; a has the rows, b the columns."""
+
+    fragment: str = ""
+    a: str = ""
+    b: str = ""
+    over: str = ""
+
+
+@dataclass(frozen=True)
+class Spill(Statement):
+    """Write a fragment to a tile."""
+
+    fragment: str = ""
+    tile: str = ""
+
+
+@dataclass(frozen=True)
+class Combine(Statement):
+    """Sum a tile over the blocks of a cluster, each times exp(its peak - their common peak)."""
+
+    tile: str = ""
+    value: str = ""
+    peak: str = ""
+
+
+@dataclass(frozen=True)
+class Store(Statement):
+    """Write a formula to a result in device memory, within its extents."""
+
+    output: str = ""
+    value: str = ""
+
+
+@dataclass(frozen=True)
+class Barrier(Statement):
+    """All threads of the block get here before any goes on; `copies` waits for loads first."""
+
+    copies: bool = False
+    cluster: bool = False
+
+
+@dataclass(frozen=True)
+class BlockProgram:
+    """All that is needed to write, run or check the kernel of one block graph."""
+
+    body: Graph  # without thread graphs: formulas are its nodes
+    tensors: Mapping[str, str]  # of inputs and outputs of the body, by name
+    tiles: Mapping[str, Tile]
+    fragments: Mapping[str, Fragment]
+    statements: Mapping[Phase, tuple[Statement, ...]]
+    offsets: Mapping[str, Mapping[str, tuple[str, ...]]]  # value -> dim -> axes that cut it
+    extents: Mapping[str, Dim]  # of whole tensors
+    iotas: frozenset[str] = frozenset()  # inputs that number a dim
+    stages: int = 1
+    threads: int = 128
+
+    @property
+    def space(self) -> Space:
+        """Grid and loop."""
+        assert self.body.space is not None
+        return self.body.space
+
+    def node(self, name: str) -> Node:
+        """The node of the body that makes a value."""
+        return self.body.producers[name]
+
+    def type(self, name: str) -> TensorType:
+        """The type of a value of the body."""
+        return self.body.values[name].type
+
+    def leaves(self, value: str) -> Iterator[str]:
+        """Yield the values that a formula is computed from, each once: tiles, tensors, literals."""
+        seen, todo = set[str](), [value]
+        while todo:
+            name = todo.pop()
+            if name in seen:
+                continue
+            seen.add(name)
+            if self.is_leaf(name):
+                yield name
+            else:
+                todo += self.node(name).args[::-1]
+
+    def is_leaf(self, name: str) -> bool:
+        """Say whether a value is at hand: a tile, an input read in place, a literal."""
+        return name in self.tiles or not self.node(name).args
+
+    @property
+    def shared_bytes(self) -> int:
+        """Bytes of all tiles."""
+        return sum(t.bytes for t in self.tiles.values())
