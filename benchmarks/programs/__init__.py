@@ -1,0 +1,53 @@
+"""PyTorch functions that stand for what users bring: each with its inputs at stated sizes.
+
+`level1` and `level2` name KernelBench's programs of products, elementwise functions, reductions,
+softmax and norms, written anew; `OUT` says why its others are left out. `serving` has what decoding
+needs beside them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import torch
+
+Size = int | str  # "M" is the dynamic number of rows
+Inputs = dict[str, torch.Tensor]
+
+
+@dataclass(frozen=True)
+class Program:
+    """A function of tensors, the shapes of these, and the rows at which it is measured."""
+
+    name: str
+    run: Callable[..., object]
+    shapes: Mapping[str, tuple[Size, ...]]
+    rows: tuple[int, ...]
+
+    def inputs(self, rows: int, dtype: torch.dtype, device: str = "cpu") -> Inputs:
+        """Return random inputs: of standard deviation 1, weights scaled by their last dim's root."""
+        made: Inputs = {}
+        for i, (name, shape) in enumerate(self.shapes.items()):
+            sizes = [rows if size == "M" else int(size) for size in shape]
+            generator = torch.Generator(device).manual_seed(i)
+            drawn = torch.randn(sizes, generator=generator, device=device)
+            is_weight = "M" not in shape and len(sizes) > 1
+            made[name] = (drawn / sizes[-1] ** 0.5 if is_weight else drawn).to(dtype)
+        return made
+
+
+PROGRAMS: dict[str, Program] = {}
+
+
+def program(
+    name: str, *, rows: tuple[int, ...], **shapes: tuple[Size, ...]
+) -> Callable[[Callable[..., object]], Callable[..., object]]:
+    """Register a function under a name, with the shapes of its parameters."""
+
+    def register(run: Callable[..., object]) -> Callable[..., object]:
+        assert name not in PROGRAMS, name
+        PROGRAMS[name] = Program(name, run, shapes, rows)
+        return run
+
+    return register
