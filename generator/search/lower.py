@@ -31,12 +31,14 @@ from mirage_kernels.generator.ir import (
 from mirage_kernels.generator.ir.infer import SCALAR, extents_of
 from mirage_kernels.generator.ir.naming import name_of
 from mirage_kernels.generator.search.fold import part
-from mirage_kernels.generator.search.settings import GRID_AXES, Setting, View
 from mirage_kernels.generator.search.sketch import (
+    GRID_AXES,
     BlockSketch,
     Leaf,
     LibrarySketch,
     ProgramSketch,
+    Setting,
+    View,
     in_order,
     middle_name,
 )

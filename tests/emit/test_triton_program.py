@@ -25,8 +25,7 @@ from mirage_kernels.generator.recipe import Recipe, Shape, recipe, trace
 from mirage_kernels.generator.records.record import KernelRecord
 from mirage_kernels.generator.schedules.streaming import triton_of
 from mirage_kernels.generator.search.gate import Gate
-from mirage_kernels.generator.search.settings import Setting, View
-from mirage_kernels.generator.search.sketch import BlockSketch, Step
+from mirage_kernels.generator.search.sketch import BlockSketch, Setting, Step, View
 
 GoldenRecord = Callable[[DType], KernelRecord]
 K, N = 72, 40  # of the golden records: no multiple of a tile

@@ -6,10 +6,9 @@ import random
 
 import pytest
 
-from mirage_kernels.generator.jobs.job import TaskDone, work
-from mirage_kernels.generator.jobs.local import local
-from mirage_kernels.generator.jobs.run import ATTEMPTS, Origin, even_shares
+from mirage_kernels.generator.jobs.run import ATTEMPTS, Origin
 from mirage_kernels.generator.jobs.store import Store
+from mirage_kernels.generator.jobs.work import local, work
 from mirage_kernels.generator.request import Event
 
 
@@ -44,11 +43,11 @@ def test_the_outcome_does_not_depend_on_processes_or_lost_workers(fake_job, run_
 def test_the_outcome_does_not_depend_on_what_is_finished(fake_job, seed: int) -> None:
     job, rng = fake_job("a"), random.Random(seed)
     told = list(work(job, [], 1))
-    done = [message for message in told if isinstance(message, TaskDone)]
+    done = [message.last for message in told if getattr(message, "last", None)]
     assert [(t.round, t.index) for t in done] == [(r, i) for r in (0, 1) for i in range(6)]
     again = list(work(job, rng.sample(done, 7), 1))
     assert again[-1] == told[-1]
-    assert len([message for message in again if isinstance(message, TaskDone)]) == 5
+    assert sum(getattr(message, "last", None) is not None for message in again) == 5
 
 
 def test_a_search_of_no_tasks_has_an_outcome(fake_job, run_jobs) -> None:
@@ -118,8 +117,7 @@ def test_fresh_makes_everything_anew_and_forgets_unfinished_work(fake_job, run_j
 def test_a_finished_job_leaves_no_tasks_and_no_lock(fake_job, run_jobs, store: Store) -> None:
     jobs = [fake_job("a"), fake_job("b", trouble="kill")]
     run_jobs(*jobs)
-    assert [store.tasks(job.key) for job in jobs] == [[], []]
-    assert list(store.folder.iterdir()) == [store.path]
+    assert {path.name for path in store.folder.iterdir()} == {f"{job.key}.json" for job in jobs}
 
 
 def test_progress_counts_tasks_of_each_round_and_ends(fake_job, run_jobs) -> None:
@@ -129,13 +127,6 @@ def test_progress_counts_tasks_of_each_round_and_ends(fake_job, run_jobs) -> Non
     assert seen[0] == (0, 0, "cutting it into tasks")
     assert seen[1:8] == [*((i, 6, "search") for i in range(6)), (0, 6, "prove")]
     assert seen[-1] == (6, 6, "done")
-
-
-@pytest.mark.parametrize(("processes", "jobs"), [(8, 5), (8, 1), (7, 7), (1, 3), (12, 5)])
-def test_processes_are_shared_evenly(processes: int, jobs: int) -> None:
-    shares = even_shares(processes, jobs)
-    assert sum(shares) == max(processes, jobs)
-    assert max(shares) - min(shares) <= 1
 
 
 def test_an_interruption_ends_work_in_processes(interrupted, run_jobs) -> None:

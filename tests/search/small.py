@@ -11,8 +11,15 @@ from mirage_kernels.generator.ir import OPS, Builder, Dim, DType, Graph, Level, 
 from mirage_kernels.generator.language import Tensor
 from mirage_kernels.generator.recipe import load_recipe, trace
 from mirage_kernels.generator.search.kernels import Search
-from mirage_kernels.generator.search.problem import Limits, Problem
-from mirage_kernels.generator.search.sketch import BlockSketch, Found, Leaf, ProgramSketch
+from mirage_kernels.generator.search.problem import Problem
+from mirage_kernels.generator.search.sketch import (
+    BlockSketch,
+    Found,
+    Leaf,
+    Limits,
+    ProgramSketch,
+    View,
+)
 from mirage_kernels.generator.search.superoptimizer import (
     Verifier,
     shape_class,
@@ -110,3 +117,8 @@ def block_of(program: ProgramSketch) -> BlockSketch:
     (kernel,) = program.kernels
     assert isinstance(kernel, BlockSketch)
     return kernel
+
+
+def views_of(block: BlockSketch) -> list[View]:
+    """Return the inputs of a block graph."""
+    return [leaf for leaf in block.leaves if isinstance(leaf, View)]

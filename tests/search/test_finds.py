@@ -8,7 +8,7 @@ from functools import cache
 
 import pytest
 from programs import PROGRAMS, WRITTEN
-from small import ONE_KERNEL, block_of, found, programs_of, search_of, spec_of
+from small import ONE_KERNEL, block_of, found, programs_of, search_of, spec_of, views_of
 
 from mirage_kernels.generator import pipeline
 from mirage_kernels.generator.errors import SearchError
@@ -23,9 +23,9 @@ from mirage_kernels.generator.ir import (
     phases_of,
 )
 from mirage_kernels.generator.recipe import Recipe, trace
+from mirage_kernels.generator.request import Event
 from mirage_kernels.generator.search.lower import lower
-from mirage_kernels.generator.search.problem import Limits
-from mirage_kernels.generator.search.sketch import BlockSketch
+from mirage_kernels.generator.search.sketch import BlockSketch, Limits
 from mirage_kernels.generator.search.stabilise import stabilise
 from mirage_kernels.generator.search.superoptimizer import goal_of, shape_class, superoptimize
 
@@ -226,7 +226,7 @@ def test_both_norms_of_qk_norm_attention_are_inside_its_one_kernel() -> None:
 
 def test_a_tensor_is_read_cut_for_a_sum_and_again_whole_for_the_result() -> None:
     programs = programs_of(WRITTEN["norm"].small.spec(), Limits(kernels=1))
-    cuts = [{v.loop_cut for v in block_of(p).views if v.tensor == "x"} for p in programs]
+    cuts = [{v.loop_cut for v in views_of(block_of(p)) if v.tensor == "x"} for p in programs]
     assert {"K", None} in cuts
 
 
@@ -308,10 +308,10 @@ def test_finding_nothing_says_how_large_the_search_was(
 
 
 def test_progress_tells_the_stages_and_reaches_their_tasks() -> None:
-    seen: list[tuple[str, int, int]] = []
-    superoptimize(NORM.spec(), Limits(), "sm_90a", progress=lambda *told: seen.append(told))
+    seen: list[Event] = []
+    superoptimize(NORM.spec(), Limits(), "sm_90a", progress=seen.append)
     for stage in ("search", "verify"):
-        told = [(done, tasks) for name, done, tasks in seen if name == stage]
+        told = [(event.done, event.total) for event in seen if event.stage == stage]
         assert told == [(i, len(told) - 1) for i in range(len(told))]
 
 

@@ -19,8 +19,7 @@ from mirage_kernels.generator.search.cases import small_cases
 from mirage_kernels.generator.search.fold import beside, folded, part, shifted
 from mirage_kernels.generator.search.gate import Gate
 from mirage_kernels.generator.search.lower import lower
-from mirage_kernels.generator.search.problem import Limits
-from mirage_kernels.generator.search.sketch import ProgramSketch
+from mirage_kernels.generator.search.sketch import Limits, ProgramSketch
 from mirage_kernels.generator.search.superoptimizer import Verifier, goal_of, superoptimize
 from mirage_kernels.generator.search.verify import Prover
 

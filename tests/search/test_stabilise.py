@@ -28,7 +28,7 @@ from mirage_kernels.generator.meaning.walk import results
 from mirage_kernels.generator.recipe import catalog, trace
 from mirage_kernels.generator.search.cases import small_cases
 from mirage_kernels.generator.search.lower import lower
-from mirage_kernels.generator.search.problem import Limits
+from mirage_kernels.generator.search.sketch import Limits
 from mirage_kernels.generator.search.stabilise import stabilise
 from mirage_kernels.generator.search.superoptimizer import goal_of
 from mirage_kernels.generator.search.verify import prove
