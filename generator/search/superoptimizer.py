@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import partial
 
 from mirage_kernels.generator.errors import MirageError, SearchError
 from mirage_kernels.generator.ir import Dim, DType, Graph, Json, TensorType, Value, parts_of
@@ -89,9 +89,9 @@ class Superoptimization:
             return Round("search", [partial(_searched, search, parts, t) for t in search.tasks()])
         if len(earlier) == 1:
             programs, _ = self._worth_verifying(earlier[0])
-            verifier = Verifier(self.spec)
+            prover = Prover(self.spec)
             batches = [programs[i : i + BATCH] for i in range(0, len(programs), BATCH)]
-            return Round("verify", [partial(_verified, verifier, batch) for batch in batches])
+            return Round("verify", [partial(_verified, prover, batch) for batch in batches])
         return None
 
     def merge(self, rounds: Sequence[Sequence[Found]]) -> Found:
@@ -135,48 +135,32 @@ def _searched(search: Search, parts: frozenset[str], task: Task) -> Found:
     )
 
 
-def _verified(verifier: Verifier, batch: Sequence[ProgramSketch]) -> Found:
-    return Found(tuple(p for p in batch if not verifier.reason_against(p)))
+def _verified(prover: Prover, batch: Sequence[ProgramSketch]) -> Found:
+    return Found(tuple(p for p in batch if not reason_against(p, prover)))
 
 
-@dataclass(frozen=True)
-class Verifier:
-    """Quick proofs at small sizes against one spec, which is evaluated once for all programs."""
+def reason_against(program: ProgramSketch, prover: Prover) -> str:
+    """Return why a program is not equal to the prover's spec, nothing if it proves equal."""
+    try:
+        graph = stabilise(lower(program, goal_of(prover.spec, DType.FP16)), DType.FP16)
+        for number, case in enumerate(quick_cases(prover.spec)):
+            prover.compare(graph, case, seed=SEED + number)
+    except MirageError as error:
+        return error.sentence
+    return ""
 
-    spec: Graph
 
-    @cached_property
-    def goal(self) -> Goal:
-        """How programs are lowered for a quick proof."""
-        return goal_of(self.spec, DType.FP16)
+def quick_cases(spec: Graph) -> list[Case]:
+    """Return two quick draws: uneven tiles, steps and parts; and everything within one of each.
 
-    @cached_property
-    def prover(self) -> Prover:
-        """The spec, evaluated once per draw for all programs."""
-        return Prover(self.spec)
-
-    @cached_property
-    def cases(self) -> list[Case]:
-        """Two quick draws: uneven tiles, steps and parts; and everything within one of each.
-
-        The chosen muGraph is proved at length; dims that only number problems have one block.
-        """
-        alike, reduced = batch_dims(self.spec), summed_dims(self.spec)
-        tiles = {d: 2 + i % 2 for i, d in enumerate(seen_dims(self.spec))}
-        uneven = {d: n if d in alike else 2 * n + 1 for d, n in tiles.items()}
-        uneven |= {d: 3 * tiles[d] + 1 for d in reduced}
-        cut = tiles | {parts_of(d): 2 * tiles[d] for d in reduced}
-        return [Case(cut, uneven), Case(cut, tiles)]
-
-    def reason_against(self, program: ProgramSketch) -> str:
-        """Return why a program is not equal to the spec, nothing if it proves equal."""
-        try:
-            graph = stabilise(lower(program, self.goal), DType.FP16)
-            for number, case in enumerate(self.cases):
-                self.prover.compare(graph, case, seed=SEED + number)
-        except MirageError as error:
-            return error.sentence
-        return ""
+    The chosen muGraph is proved at length; dims that only number problems have one block.
+    """
+    alike, reduced = batch_dims(spec), summed_dims(spec)
+    tiles = {d: 2 + i % 2 for i, d in enumerate(seen_dims(spec))}
+    uneven = {d: n if d in alike else 2 * n + 1 for d, n in tiles.items()}
+    uneven |= {d: 3 * tiles[d] + 1 for d in reduced}
+    cut = tiles | {parts_of(d): 2 * tiles[d] for d in reduced}
+    return [Case(cut, uneven), Case(cut, tiles)]
 
 
 def goal_of(spec: Graph, storage: DType) -> Goal:

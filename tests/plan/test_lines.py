@@ -134,7 +134,8 @@ def test_parts_are_the_longest_that_divide_a_line() -> None:
 
 def test_sums_of_lines_that_the_grid_cuts_have_no_plan() -> None:
     cuts = {"x": ("M", "K"), "norm_weight": (None, "K"), "residual": ("M", "K")}
-    views = (View(v.tensor, cuts.get(v.tensor, (None, None)), None) for v in NORM_RESIDUAL.leaves[:-1])
+    cut_leaves = NORM_RESIDUAL.leaves[:-1]
+    views = (View(v.tensor, cuts.get(v.tensor, (None, None)), None) for v in cut_leaves)
     cut = rewritten(NORM_RESIDUAL, setting=Setting(("M", "K"), None), leaves=(*views, "size_K"))
     assert refusal(mugraph("rms_norm_residual", cut)).endswith("the grid cuts are not planned")
 

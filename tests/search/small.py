@@ -21,10 +21,11 @@ from mirage_kernels.generator.search.sketch import (
     View,
 )
 from mirage_kernels.generator.search.superoptimizer import (
-    Verifier,
+    reason_against,
     shape_class,
     superoptimize,
 )
+from mirage_kernels.generator.search.verify import Prover
 from mirage_kernels.generator.target import target
 
 ON = target("sm_90a")
@@ -84,8 +85,8 @@ def programs_of(spec: Graph, limits: Limits) -> list[ProgramSketch]:
 
 def proved_programs(spec: Graph, limits: Limits) -> list[ProgramSketch]:
     """Return the programs that the search finds and that prove equal to the spec."""
-    verifier = Verifier(spec)
-    return [p for p in programs_of(spec, limits) if not verifier.reason_against(p)]
+    prover = Prover(spec)
+    return [p for p in programs_of(spec, limits) if not reason_against(p, prover)]
 
 
 def expression(block: BlockSketch) -> str:

@@ -22,14 +22,15 @@ from brute import Enumeration
 from programs import PROGRAMS
 from small import Small, block_of, expression, programs_of, search_of
 
-from mirage_kernels.generator.ir import Graph
+from mirage_kernels.generator.ir import DType, Graph
 from mirage_kernels.generator.meaning.abstract import abstract_reading, target_term
 from mirage_kernels.generator.meaning.terms import Terms
 from mirage_kernels.generator.meaning.walk import walk
 from mirage_kernels.generator.search.lower import lower
 from mirage_kernels.generator.search.sketch import Limits, ProgramSketch
-from mirage_kernels.generator.search.superoptimizer import Verifier
+from mirage_kernels.generator.search.superoptimizer import goal_of, reason_against
 from mirage_kernels.generator.search.values import Vocabulary
+from mirage_kernels.generator.search.verify import Prover
 
 T = TypeVar("T")
 
@@ -48,29 +49,29 @@ class Compared:
 @cache
 def compared(name: str) -> Compared:
     spec, ops = PROGRAMS[name].small.spec(), PROGRAMS[name].ops
-    verifier = Verifier(spec)
+    prover = Prover(spec)
     limits = Limits(kept=None, kernels=1, block_ops=ops)
     tried, equal = 0, dict[str, bool]()  # whether it is in the search's space
     for setting in search_of(spec, limits).problem.settings():
         every = Enumeration(spec, setting, ops)
         for number in every.run():
             program = ProgramSketch((every.sketch(number),))
-            if not verifier.reason_against(program):
-                equal[expression(block_of(program))] = is_in_space(every, number, verifier)
+            if not reason_against(program, prover):
+                equal[expression(block_of(program))] = is_in_space(every, number)
         tried += len(every.steps)
     found = {expression(block_of(p)): p for p in programs_of(spec, limits)}
-    refuted = {text for text, p in found.items() if verifier.reason_against(p)}
+    refuted = {text for text, p in found.items() if reason_against(p, prover)}
     in_space = frozenset(text for text, inside in equal.items() if inside)
     return Compared(
         tried, frozenset(equal), in_space, frozenset(found) - refuted, frozenset(refuted)
     )
 
 
-def is_in_space(every: Enumeration, number: int, verifier: Verifier) -> bool:
+def is_in_space(every: Enumeration, number: int) -> bool:
     """Return whether a program equals the spec by the axioms and makes each value one way."""
     terms = Terms()
-    target = target_term(terms, verifier.spec)
-    graph = lower(ProgramSketch((every.sketch(number),)), verifier.goal)
+    target = target_term(terms, every.spec)
+    graph = lower(ProgramSketch((every.sketch(number),)), goal_of(every.spec, DType.FP16))
     made = list(terms_of(graph, terms))
     if made[-1] != target:
         return False
