@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import msgspec
 
@@ -49,36 +50,33 @@ class Progressed(NamedTuple):
 Message = Progressed | Found | MirageError  # the last two end the work
 
 
-class Problem(Protocol):
-    """A search that can be pickled, and is made in rounds; each may build on those before."""
-
-    def identity(self) -> dict[str, Json]:
-        """Return everything that the outcome depends on, the version of the code included."""
-        ...
-
-    def next_round(self, earlier: Sequence[Sequence[Found]]) -> Round | None:
-        """Return the round after those whose results are known; None after the last."""
-        ...
-
-    def merge(self, rounds: Sequence[Sequence[Found]]) -> Found:
-        """Return the outcome from the results of all rounds, in the order of their tasks."""
-        ...
-
-
 @dataclass(frozen=True)
-class Job:
-    """One search to make or to look up, with the name that a person knows it by."""
+class Job(ABC):
+    """One search to make or to look up, by the name that a person knows it by; can be pickled."""
 
     name: str
-    problem: Problem
+
+    @abstractmethod
+    def identity(self) -> dict[str, Json]:
+        """Return everything that the outcome depends on, the version of the code included."""
+
+    @abstractmethod
+    def next_round(self, earlier: Sequence[Sequence[Found]]) -> Round | None:
+        """Return the round after those whose results are known; None after the last."""
+
+    @abstractmethod
+    def merge(self, rounds: Sequence[Sequence[Found]]) -> Found:
+        """Return the outcome from the results of all rounds, in the order of their tasks."""
 
     @cached_property
     def key(self) -> str:
-        """The name of the result: a digest of all that it depends on.
+        """The name of the result; a worker gets the job with the key that was asked for."""
+        return key_of(self)
 
-        A worker gets the job with the key that was asked for.
-        """
-        return hashlib.sha256(msgspec.json.encode(self.problem.identity())).hexdigest()
+
+def key_of(job: Job) -> str:
+    """Return the digest of all that the outcome of a job depends on here."""
+    return hashlib.sha256(msgspec.json.encode(job.identity())).hexdigest()
 
 
 @cache

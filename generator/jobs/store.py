@@ -56,7 +56,7 @@ class Unfinished:
     def finish(self, job: Job, found: Found) -> float:
         """Keep the result; return the seconds they took. Raises FileError."""
         seconds = round(sum(task.seconds for task in self.tasks), 2)
-        result = _Result(Raw(json.encode(job.problem.identity())), seconds, found)
+        result = _Result(Raw(json.encode(job.identity())), seconds, found)
         write_whole(self.result, json.encode(result).decode(), hint=STORE_HINT)
         return seconds
 

@@ -19,7 +19,7 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import closing
 
 from mirage_kernels.generator.errors import JobError, MirageError
-from mirage_kernels.generator.jobs.job import Job, Message, Progressed, Task, TaskDone
+from mirage_kernels.generator.jobs.job import Job, Message, Progressed, Task, TaskDone, key_of
 from mirage_kernels.generator.search.sketch import Found
 
 Messages = Generator[Message, None, None]  # closing it ends the work
@@ -49,13 +49,13 @@ def work(job: Job, finished: Sequence[TaskDone], processes: int) -> Iterator[Mes
     The work of other sources is refused: a cluster may hold another version of them.
     """
     try:
-        if Job(job.name, job.problem).key != job.key:
+        if key_of(job) != job.key:
             raise JobError(
                 f"the worker's generator is another version than the one that asks for {job.name}",
                 "install the same version of mirage-kernels wherever workers run",
             )
         rounds: list[list[Found]] = []
-        while (this := job.problem.next_round(rounds)) is not None:
+        while (this := job.next_round(rounds)) is not None:
             known = {t.index: t.found for t in finished if t.round == len(rounds)}
             yield Progressed(this.name, len(this.tasks), len(known))
             todo = [i for i in range(len(this.tasks)) if i not in known]
@@ -65,7 +65,7 @@ def work(job: Job, finished: Sequence[TaskDone], processes: int) -> Iterator[Mes
                     known[task.index] = task.found
                     yield Progressed(this.name, len(this.tasks), len(known), task)
             rounds.append([known[i] for i in range(len(this.tasks))])
-        yield job.problem.merge(rounds)
+        yield job.merge(rounds)
     except MirageError as error:
         yield error
 

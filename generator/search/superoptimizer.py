@@ -63,8 +63,8 @@ def shape_class(spec: Graph, long: frozenset[str] = frozenset()) -> Graph:
 
 
 @dataclass(frozen=True)
-class Superoptimization:
-    """One search as a job (`jobs/job.py`): it is cut into tasks, and merged from their results."""
+class Superoptimization(Job):
+    """One search as a job: it is cut into tasks, and merged from their results."""
 
     spec: Graph  # of a shape class
     limits: Limits
@@ -193,8 +193,8 @@ def superoptimize(
     progress: Progress = lambda event: None,
 ) -> Found:
     """Return the programs that are equal to `spec`, cheapest first; see `run_search`."""
-    problem = Superoptimization(shape_class(spec), limits, arch)
-    return run_search(Job("superoptimize", problem), jobs=jobs, progress=progress)
+    job = Superoptimization("superoptimize", shape_class(spec), limits, arch)
+    return run_search(job, jobs=jobs, progress=progress)
 
 
 def search_job(recipe: Recipe, shape: Shape, limits: Limits, *, arch: str) -> Job:
@@ -205,7 +205,7 @@ def search_job(recipe: Recipe, shape: Shape, limits: Limits, *, arch: str) -> Jo
     """
     long = {d for s in (*recipe.shapes, shape) for d, n in s.dims.items() if n > LARGEST_TILE}
     spec = shape_class(trace(recipe, shape, DType.FP16), frozenset(long))
-    return Job(recipe.name, Superoptimization(spec, limits, arch))
+    return Superoptimization(recipe.name, spec, limits, arch)
 
 
 def search_jobs(recipes: Sequence[Recipe], limits: Limits, *, arch: str) -> list[Job]:

@@ -22,7 +22,7 @@ def test_a_second_run_only_looks_up(fake_job, run_jobs) -> None:
     assert origins(first) == [Origin.NEW] * 3
     assert origins(second) == [Origin.STORE] * 3
     assert [(o.found, o.seconds) for o in second] == [(o.found, o.seconds) for o in first]
-    assert all(sorted(job.problem.ran()) == list(range(6)) for job in jobs)
+    assert all(sorted(job.ran()) == list(range(6)) for job in jobs)
 
 
 def test_outcomes_come_in_the_order_of_jobs(fake_job, run_jobs) -> None:
@@ -59,7 +59,7 @@ def test_other_sources_refuse_the_work(fake_job) -> None:
     vars(job)["key"] = "0" * 64  # as another version computes it
     (refusal,) = work(job, [], 1)
     assert "another version" in refusal.sentence
-    assert job.problem.ran() == []
+    assert job.ran() == []
 
 
 @pytest.mark.parametrize("trouble", ["kill", "exit", "error"])
@@ -68,7 +68,7 @@ def test_a_lost_worker_costs_the_task_it_was_at(fake_job, run_jobs, trouble: str
     outcomes = run_jobs(*jobs, processes=1)
     assert origins(outcomes) == [Origin.NEW] * 3
     assert [o.lost for o in outcomes] == [0, 1, 0]
-    assert [job.problem.ran() for job in jobs] == [list(range(6))] * 3
+    assert [job.ran() for job in jobs] == [list(range(6))] * 3
 
 
 def test_a_lost_child_of_a_worker_is_a_lost_worker(fake_job, run_jobs) -> None:
@@ -90,7 +90,7 @@ def test_a_failed_job_goes_on_where_it_stood(fake_job, run_jobs) -> None:
     job = fake_job("a", trouble="kill", times=ATTEMPTS)
     assert origins(run_jobs(job, processes=1)) == [Origin.FAILED]
     assert origins(run_jobs(job, processes=1)) == [Origin.RESUMED]
-    assert job.problem.ran() == list(range(6))
+    assert job.ran() == list(range(6))
 
 
 def test_an_error_of_the_search_is_told_once(fake_job, run_jobs) -> None:
@@ -108,10 +108,10 @@ def test_what_a_search_prints_is_no_result(fake_job, run_jobs, capfd) -> None:
 def test_fresh_makes_everything_anew_and_forgets_unfinished_work(fake_job, run_jobs) -> None:
     job = fake_job("a", trouble="ours")
     run_jobs(job, processes=1)
-    assert job.problem.ran() == [0, 1, 2]
+    assert job.ran() == [0, 1, 2]
     for _ in range(2):
         assert origins(run_jobs(job, processes=1, fresh=True)) == [Origin.NEW]
-    assert job.problem.ran() == [0, 1, 2, *range(6), *range(6)]
+    assert job.ran() == [0, 1, 2, *range(6), *range(6)]
 
 
 def test_a_finished_job_leaves_no_tasks_and_no_lock(fake_job, run_jobs, store: Store) -> None:
@@ -132,4 +132,4 @@ def test_progress_counts_tasks_of_each_round_and_ends(fake_job, run_jobs) -> Non
 def test_an_interruption_ends_work_in_processes(interrupted, run_jobs) -> None:
     hanging = interrupted(local)
     (again,) = run_jobs(hanging)
-    assert (again.origin, sorted(hanging.problem.ran())) == (Origin.RESUMED, list(range(6)))
+    assert (again.origin, sorted(hanging.ran())) == (Origin.RESUMED, list(range(6)))

@@ -80,21 +80,20 @@ def test_a_malformed_result_is_put_aside_and_made_again(
     assert path.with_suffix(".damaged").read_text() == found
 
 
-def complete_here(job: Job, store: Store, origins: multiprocessing.Queue) -> None:
-    (outcome,) = complete_all([job], Workshop(store), lambda event: None)
-    origins.put(outcome.origin.value)
+def complete_here(job: Job, run_jobs, origins: multiprocessing.Queue) -> None:
+    origins.put(run_jobs(job)[0].origin.value)
 
 
-def test_two_processes_make_a_result_once(store: Store, fake_job) -> None:
+def test_two_processes_make_a_result_once(fake_job, run_jobs) -> None:
     job, fork = fake_job("a", seconds=0.05), multiprocessing.get_context("fork")
     origins = fork.Queue()
-    both = [fork.Process(target=complete_here, args=(job, store, origins)) for _ in range(2)]
+    both = [fork.Process(target=complete_here, args=(job, run_jobs, origins)) for _ in range(2)]
     for process in both:
         process.start()
     for process in both:
         process.join()
     assert sorted(origins.get(timeout=5) for _ in both) == ["new", "store"]
-    assert sorted(job.problem.ran()) == list(range(6))
+    assert sorted(job.ran()) == list(range(6))
 
 
 def claim_for_ever(store: Store) -> None:
@@ -137,18 +136,13 @@ def test_a_read_only_store_still_answers(store: Store, fake_job, run_jobs) -> No
 
 FULL = """
 import resource, signal, sys
-from pathlib import Path
-from fake_search import FakeSearch
+from fake_search import FakeSearch, complete
 from mirage_kernels.generator.errors import FileError
-from mirage_kernels.generator.jobs.job import Job
-from mirage_kernels.generator.jobs.run import Workshop, complete_all
-from mirage_kernels.generator.jobs.store import Store
 folder, limit = sys.argv[1], int(sys.argv[2])
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
 try:
-    job = Job("a", FakeSearch("a", folder, tasks=400))
-    complete_all([job], Workshop(Store(Path(folder) / "store")), lambda event: None)
+    complete(folder, FakeSearch("a", folder, tasks=400))
 except FileError as error:
     print(error.sentence)
 """
@@ -162,9 +156,9 @@ def test_what_was_finished_before_the_disk_was_full_is_kept(tmp_path: Path, fake
     job = fake_job("a", tasks=400)
     kept = len(claimed(Store(tmp_path / "store"), job.key))
     assert 10 < kept < 400
-    before = len(job.problem.ran())
+    before = len(job.ran())
     subprocess.run([*command[:-1], "10000000"], check=True)
-    assert len(job.problem.ran()) == before + 400 - kept
+    assert len(job.ran()) == before + 400 - kept
 
 
 def test_a_store_is_named_or_the_users_cache(monkeypatch: pytest.MonkeyPatch) -> None:
