@@ -153,14 +153,14 @@ class Gate:
             if not real:
                 least, largest = self.recipe.range_of(node.name, sizes)
                 longest = least + int(distribution.length_share * (largest - least))
-                data = rng.integers(least, longest + 1, shape)
-            elif not names:
-                data = np.asarray(self.recipe.scalars.get(node.name, 1.0), np.float64)
-            else:
+                drawn.append(Array(names, (rng.integers(least, longest + 1, shape),), real))
+                continue
+            data = np.asarray(self.recipe.scalars.get(node.name, 1.0), np.float64)
+            if names:
                 is_weight = self.recipe.is_weight(node.name)
-                data = _drawn(shape, None if is_weight else distribution, rng)
-                data = np.asarray(round_to(data, self.dtype), np.float64)
-            drawn.append(Array(names, (data,), real))
+                rough = _drawn(shape, None if is_weight else distribution, rng)
+                data = np.asarray(round_to(rough, self.dtype), np.float64)
+            drawn.append(Array(names, (data,)))
         return drawn
 
     def measure(self, candidate: Graph) -> tuple[Measured, ...]:

@@ -8,7 +8,6 @@ from functools import cached_property
 
 from mirage_kernels.generator.ir import DType, Graph, Phase, parts_of
 from mirage_kernels.generator.meaning.abstract import PARTS, source, summed
-from mirage_kernels.generator.meaning.oracle import keeps
 from mirage_kernels.generator.meaning.terms import Terms
 from mirage_kernels.generator.search.extract import Costs, Extraction, Program, nominal_sizes
 from mirage_kernels.generator.search.fingerprints import Fingerprints
@@ -38,13 +37,13 @@ LONGEST_SUMS = 100  # products of a term's sums, squared, that a search gets thr
 class Problem:
     """One spec with everything about it that the tasks of its search share.
 
-    `terms` interns all terms (z3 is asked where it cannot decide). `tensors` are inputs and
-    positions, `order` names their dims. Everything else is computed when it is first needed.
+    `terms` interns all terms. `tensors` are inputs and positions, `order` names their dims.
+    Everything else is computed when it is first needed.
     """
 
     def __init__(self, spec: Graph, limits: Limits, on: Target) -> None:
         self.spec, self.limits, self.on = spec, limits, on
-        self.costs, self.terms = Costs(nominal_sizes(spec), on), Terms(fallback=keeps)
+        self.costs, self.terms = Costs(nominal_sizes(spec), on), Terms()
         inputs = [(n, self.terms.leaf("input", n.name)) for n in spec.inputs]
         iotas = [(n, source(self.terms, n)) for n in spec.of("iota")]
         self.tensors = tuple(
