@@ -63,7 +63,7 @@ def interrupted(fake_job: FakeJob, store: Store) -> Callable[[Executor], Job]:
 
     def run(executor: Executor) -> Job:
         hanging = fake_job("hanging", trouble="hang")
-        other = fake_job("other", tasks=400, seconds=0.01)
+        other = fake_job("other", tasks=3000, seconds=0.01)
         hangs = Path(hanging.folder) / "hanging.troubles"
 
         def interrupt(event: Event) -> None:

@@ -137,11 +137,6 @@ def test_the_shorter_spec_takes_the_result_as_an_input() -> None:
     assert shorter.outputs == SPEC.outputs[:1]
 
 
-def test_a_spec_with_one_result_stays_as_it_is() -> None:
-    plain = spec_of("rms_norm_linear")
-    assert beside(plain, {"K", "N"}) == plain
-
-
 def test_parts_of_several_kinds_are_all_computed() -> None:
     tensors = {"x": "MK", "y": "MK", "w": "JK", "a": "J", "b": "J"}
     small = Small(tensors, lambda x, y, w, a, b: contract(x + y, w, over="K") + (a + b)).spec()
