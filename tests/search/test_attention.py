@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from attention import BEYOND_THE_MAXIMUM, FORMS, MISTAKES, SCORES, attention
 from differs import differs
+from small import drawn
 
 from mirage_kernels.generator.errors import VerifyError
 from mirage_kernels.generator.ir import DType, Graph, dumps, from_json, retile, to_json
@@ -75,19 +76,14 @@ DEVIATION = 30.0
 
 def wide_inputs(recipe: str) -> list[Array]:
     """Return inputs whose scores have a standard deviation of 30; lengths of one key to all."""
-    rng = np.random.default_rng(0)
-    made = []
-    for node in spec_of(recipe).inputs:
-        names, shape = node.out.type.names, [SIZES[d] for d in node.out.type.names]
-        if node.out.type.dtype is DType.INT32:
-            made.append(Array(names, (np.array([1, 7, 21, 49, 50]),), real=False))
-        elif shape:
-            drawn = rng.standard_normal(shape) if len(shape) > 1 else np.ones(shape)
-            made.append(Array(names, (round_to(drawn, DType.FP16),)))
-        else:
-            value = DEVIATION / 8 if node.name == "scale" else 1e-6
-            made.append(Array(names, (np.asarray(value, np.float32),)))
-    return made
+    given = {"seq_lens": [1, 7, 21, 49, 50], "scale": DEVIATION / 8, "eps": 1e-6}
+    given |= dict.fromkeys(("q_weight", "k_weight"), np.ones(SIZES["D"]))
+    inputs = drawn(spec_of(recipe), SIZES, weight_offset=1e-6, **given)
+    narrow = (DType.FP16 if a.dims else DType.FP32 for a in inputs)
+    return [
+        Array(a.dims, (round_to(a.parts[0].astype(np.float64), to),)) if a.real else a
+        for a, to in zip(inputs, narrow, strict=True)
+    ]
 
 
 def largest_error(recipe: str, graph: Graph) -> float:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from attention import COVERS_THE_MASKED, FORMS, attention
 from handmade import handmade
-from small import Small
+from small import Small, drawn
 
 from mirage_kernels.generator.errors import VerifyError
 from mirage_kernels.generator.ir import DType, Graph, Value, parts_of, retile
@@ -220,16 +220,7 @@ def averaged(s: Tensor, v: Tensor, n: Tensor) -> Tensor:
 
 def hidden_in(spec: Graph, lengths: list[int]) -> set[str]:
     sizes = {"M": len(lengths), "L": 6}
-    rng = np.random.default_rng(0)
-    inputs = []
-    for node in spec.inputs:
-        names = node.out.type.names
-        if node.out.type.dtype is DType.INT32:
-            inputs.append(Array(names, (np.asarray(lengths),), real=False))
-        else:
-            drawn = rng.standard_normal([sizes[d] for d in names])
-            inputs.append(Array(names, (drawn,)))
-    found = hidden_positions(spec, inputs, sizes, seed=0)
+    found = hidden_positions(spec, drawn(spec, sizes, n=lengths), sizes, seed=0)
     return {spec.inputs[i].name for i in found}
 
 
