@@ -10,10 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from mirage_kernels.generator.jobs.job import Job
+from mirage_kernels.generator.jobs.job import Executor, Job, local
 from mirage_kernels.generator.jobs.run import Outcome, Workshop, complete_all
 from mirage_kernels.generator.jobs.store import Store
-from mirage_kernels.generator.jobs.work import Executor, local
 from mirage_kernels.generator.request import Event
 
 HERE = Path(__file__).resolve().parent
