@@ -143,6 +143,6 @@ def test_rows_beyond_what_is_affordable_are_two_tiles_and_an_edge(
 
 def test_dims_that_number_rows_or_problems_are_few_in_draws() -> None:
     tiles = {"B": 1, "Hkv": 1, "L": 256, "L_parts": 1024}
-    graph = retile(attention(traced("gqa", D=128), "gqa", "split"), tiles)
+    graph = retile(attention(traced("gqa", D=128), "split"), tiles)
     full = full_cases(graph)[0].sizes
     assert full == {"B": 2, "Hkv": 2, "G": 2, "D": 128, "L": 2 * 1024 + 5}
