@@ -370,5 +370,3 @@ def _operator(step: Step, graph: Program) -> Operator:
         numbers=step.numbers or None,
         normalized_shape=step.outs[0].dims[step.dim :] if step.op == "rms_norm" else (),
     )
-
-

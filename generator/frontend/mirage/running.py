@@ -24,7 +24,6 @@ import numpy as np
 
 from mirage_kernels.generator.errors import MirageError
 from mirage_kernels.generator.frontend.declarations import dims_of
-from mirage_kernels.generator.frontend.mirage.drawing import write_drawing
 from mirage_kernels.generator.frontend.mirage.proofs import Choice, Held, Terms, prove
 from mirage_kernels.generator.frontend.positional.lower import Lowered, flat, sizes_of
 from mirage_kernels.generator.frontend.positional.program import Extents, Program, Tensor
@@ -49,6 +48,10 @@ class Runnable(ABC):
     def lowered(self) -> Lowered:
         """Return the graph with named dims, and which dims inputs and results have."""
 
+    def mathematics(self) -> Lowered:
+        """Return the simplest graph that this one is equal to."""
+        return self.lowered()
+
     def choices(self) -> Sequence[Runnable]:
         """Return the graphs that compute this, best first: the first that can be planned counts."""
         return [self]
@@ -65,22 +68,14 @@ class Runnable(ABC):
         compiled kernel computes this graph.
         """
         _check_arguments(inputs, self.program.inputs)
-        if inputs[0].device.type == "cpu":
-            return run_on_cpu(self.lowered(), inputs, self.program)
-        return self.run_compiled(inputs)
-
-    def run_compiled(self, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """Run on GPU tensors; which compiled op computes the graph is found once."""
         lowered = self.lowered()
+        if inputs[0].device.type == "cpu":
+            return run_on_cpu(lowered, inputs, self.program)
         known: tuple[Lowered, Run] | None = self.__dict__.get("_compiled")
-        if known is None or known[0] is not lowered:
+        if known is None or known[0] is not lowered:  # which op computes it is found once
             known = (lowered, find_compiled(self.mathematics(), self.program))
             self.__dict__["_compiled"] = known
         return known[1](inputs)
-
-    def mathematics(self) -> Lowered:
-        """Return the simplest graph that this one is equal to."""
-        return self.lowered()
 
     def get_input_dtensors(self) -> list[Tensor]:
         """Return the inputs in order."""
@@ -100,16 +95,18 @@ class Runnable(ABC):
 
     def visualize(self, file_name: str) -> list[Path]:
         """Draw the graph: writes `file_name`.dot and .txt (and .svg where graphviz is there)."""
+        from mirage_kernels.generator.frontend.mirage.sources import write_drawing
+
         return write_drawing(self.lowered().graph, Path(file_name))
 
     def generate_triton_program(self, file_path: str) -> None:
         """Write the graph as a Triton program; raise PlanError where the planner cannot."""
-        from mirage_kernels.generator.frontend.mirage.sources import triton_text
+        from mirage_kernels.generator.frontend.mirage.sources import generate_triton_program
 
         path = Path(file_path)
         if not path.parent.is_dir():
             raise MirageError(f"folder {path.parent} does not exist", f"mkdir -p {path.parent}")
-        path.write_text(triton_text(self))
+        path.write_text(generate_triton_program(self)["code"])
 
 
 def convert_dtype_to_torch_type(dtype: DType) -> torch.dtype:
@@ -147,40 +144,33 @@ def _check_arguments(given: Sequence[torch.Tensor], wanted: Sequence[Tensor]) ->
 def run_on_cpu(
     lowered: Lowered, given: Sequence[torch.Tensor], program: Program
 ) -> list[torch.Tensor]:
-    """Return a program's results on CPU tensors."""
+    """Return a program's results on CPU tensors, in memory as `mark_output` wants them."""
+    import torch
+
     graph = with_precision(lowered.graph, program.inputs[0].dtype)
     sizes = sizes_of(graph)
     arrays = []
-    for x, layout in zip(given, lowered.inputs, strict=True):
-        names = flat(layout)
+    for x, names in zip(given, map(flat, lowered.inputs), strict=True):
         data = x.detach().float().reshape([sizes[n] for n in names])
         arrays.append(Array(names, (np.asarray(data.numpy()),)))
     made = results(graph, arrays, array_reading(STORAGE, sizes))
-    named = zip(made, lowered.outputs, program.outputs, strict=True)
-    return [_tensor(x.over(flat(layout)), tensor) for x, layout, tensor in named]
-
-
-def _tensor(x: Array, wanted: Tensor) -> torch.Tensor:
-    """Return a result in its element type, in memory as `mark_output` wants it."""
-    import torch
-
-    data = round_to(np.asarray(x.parts[0], np.float32), wanted.dtype)
-    whole = torch.from_numpy(np.ascontiguousarray(data)).reshape(wanted.dims)
-    stored = whole.to(convert_dtype_to_torch_type(wanted.dtype))
-    if not wanted.strides:
-        return stored
-    last = sum((n - 1) * s for n, s in zip(wanted.dims, wanted.strides, strict=True))
-    room = torch.empty(max(1 + last, math.prod(wanted.dims)), dtype=stored.dtype)
-    return torch.as_strided(room, wanted.dims, wanted.strides).copy_(stored)
+    found = []
+    for array, layout, wanted in zip(made, lowered.outputs, program.outputs, strict=True):
+        data = np.asarray(array.over(flat(layout)).parts[0], np.float32)
+        whole = torch.from_numpy(np.ascontiguousarray(round_to(data, wanted.dtype)))
+        stored = whole.reshape(wanted.dims).to(convert_dtype_to_torch_type(wanted.dtype))
+        if wanted.strides:
+            last = sum((n - 1) * s for n, s in zip(wanted.dims, wanted.strides, strict=True))
+            room = torch.empty(max(1 + last, math.prod(wanted.dims)), dtype=stored.dtype)
+            stored = torch.as_strided(room, wanted.dims, wanted.strides).copy_(stored)
+        found.append(stored)
+    return found
 
 
 # What inputs of the catalog's recipes do nothing at; L: every sequence is as long as its keys.
 NEUTRAL: Held = {
+    **dict.fromkeys(("scale", "norm_weight", "q_weight", "k_weight"), 1.0),
     "eps": 0.0,
-    "scale": 1.0,
-    "norm_weight": 1.0,
-    "q_weight": 1.0,
-    "k_weight": 1.0,
     "seq_lens": "L",
 }
 Run = Callable[[Sequence["torch.Tensor"]], list["torch.Tensor"]]
@@ -234,7 +224,7 @@ def call(match: Match, program: Program, given: Sequence[torch.Tensor]) -> list[
     sizes: dict[str, int] = {}
     for x, tensor, (name, dims) in zip(given, program.inputs, choice.inputs, strict=True):
         stated = dims_of(recipe.inputs[name])
-        arguments[name] = y = turned(x.reshape(tensor.dims), dims, stated).contiguous()
+        arguments[name] = y = _turned(x.reshape(tensor.dims), dims, stated).contiguous()
         sizes.update(zip(stated, y.shape, strict=True))
     for name, value in match.held.items():
         number = sizes[value] if isinstance(value, str) else value
@@ -248,10 +238,10 @@ def call(match: Match, program: Program, given: Sequence[torch.Tensor]) -> list[
     (dims,), (tensor,) = choice.outputs, program.outputs
     wanted = [d for d in dims if d is not None]
     ours = [d if d in wanted else None for d in recipe.output.split()]
-    return [turned(made, ours, wanted).reshape(tensor.dims)]
+    return [_turned(made, ours, wanted).reshape(tensor.dims)]
 
 
-def turned(x: torch.Tensor, dims: Sequence[str | None], wanted: Sequence[str]) -> torch.Tensor:
+def _turned(x: torch.Tensor, dims: Sequence[str | None], wanted: Sequence[str]) -> torch.Tensor:
     """Return a tensor with its dims in another order, those that it lacks of extent 1.
 
     `dims` are None where the extent is 1.
