@@ -156,8 +156,8 @@ def run_on_cpu(
     made = results(graph, arrays, array_reading(STORAGE, sizes))
     found = []
     for array, layout, wanted in zip(made, lowered.outputs, program.outputs, strict=True):
-        data = np.asarray(array.over(flat(layout)).parts[0], np.float32)
-        whole = torch.from_numpy(np.ascontiguousarray(round_to(data, wanted.dtype)))
+        parts = np.asarray(array.over(flat(layout)).parts[0], np.float32)
+        whole = torch.from_numpy(np.ascontiguousarray(round_to(parts, wanted.dtype)))
         stored = whole.reshape(wanted.dims).to(convert_dtype_to_torch_type(wanted.dtype))
         if wanted.strides:
             last = sum((n - 1) * s for n, s in zip(wanted.dims, wanted.strides, strict=True))
