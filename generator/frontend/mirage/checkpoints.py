@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, TypedDict
 
 from msgspec import Meta, MsgspecError, ValidationError, json
 
@@ -42,21 +42,15 @@ DTYPES = {920: DType.BF16, 921: DType.FP16, 940: DType.FP16, 941: DType.FP16, 95
 WRITTEN = {DType.FP16: 940, DType.BF16: 920, DType.FP32: 950}
 
 
-@dataclass(frozen=True)
-class XYZ:
+class XYZ(TypedDict):
     """A grid, a block, or the dims that a grid's axes cut."""
 
     x: Whole
     y: Whole
     z: Whole
 
-    @property
-    def three(self) -> Three:
-        """The three numbers."""
-        return (self.x, self.y, self.z)
 
-
-NO_MAP = XYZ(NOWHERE, NOWHERE, NOWHERE)
+NO_MAP: XYZ = {"x": NOWHERE, "y": NOWHERE, "z": NOWHERE}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -204,7 +198,6 @@ class _Reading:
         self.known: dict[int, Tensor] = {}
 
     def read(self, operators: Sequence[Operator]) -> Program:
-        """Read operators in order; what they make is what the file declares."""
         graph = self.place
         for i, item in enumerate(operators):
             self.place = f"{graph}, operator {i}"
@@ -226,14 +219,12 @@ class _Reading:
         return self.program
 
     def require_extents(self, data: TensorData, tensor: Tensor) -> None:
-        """Raise FileError where a file declares a tensor with other extents than it has."""
         if data.extents != tensor.dims:
             raise self.wrong(
                 f"tensor {data.guid} is declared {list(data.extents)}, it is {list(tensor.dims)}"
             )
 
     def made(self, item: Operator, args: list[Tensor]) -> Sequence[Tensor]:
-        """Add an operator to the program and return its results."""
         if item.op_type == f"{self.level}_output_op":
             self.output(item, args)
             return []
@@ -242,7 +233,7 @@ class _Reading:
             assert item.forloop_dim is not None
             if not self.bound:
                 raise self.wrong("the block graph takes more tensors than its operator")
-            return [self.program.tile(self.bound.pop(0), item.input_map.three, item.forloop_dim)]
+            return [self.program.tile(self.bound.pop(0), _three(item.input_map), item.forloop_dim)]
         if item.op_type == "kn_input_op" and not self.program.frame:
             if not item.output_tensors:
                 raise self.wrong("has 0 output tensors, not 1")
@@ -258,7 +249,6 @@ class _Reading:
         return self.program.apply(self.step(item, args), args)
 
     def step(self, item: Operator, args: Sequence[Tensor]) -> Step:
-        """Return what an ordinary operator means."""
         step = OP_TYPES[item.op_type]
         if POSITIONAL[step.op].numbers:
             if item.numbers is None:
@@ -286,11 +276,11 @@ class _Reading:
             what = f"{item.op_type} stores every iteration"
             raise GraphError(f"{what}: there is no operator for that")
         assert item.output_map is not None
-        self.program.store(args[0], item.output_map.three)
+        self.program.store(args[0], _three(item.output_map))
 
     def customized(self, graph: BlockGraph, args: list[Tensor]) -> Sequence[Tensor]:
         """Add a hand-written or found kernel: a block graph applied to tensors."""
-        grid, threads = graph.grid_dim.three, graph.block_dim.three
+        grid, threads = _three(graph.grid_dim), _three(graph.block_dim)
         frame = Frame(grid, threads, graph.forloop_range, graph.reduction_dimx)
         inner = _Reading(Program(frame), self.place, args)
         block = inner.read(graph.operators)
@@ -301,8 +291,15 @@ class _Reading:
         return self.program.customized(block, args)
 
     def wrong(self, sentence: str) -> FileError:
-        """Return the error for a place that contradicts what stands before it."""
         return FileError(f"{self.place}: {sentence}", "was the file changed by hand?")
+
+
+def _three(named: XYZ) -> Three:
+    return (named["x"], named["y"], named["z"])
+
+
+def _xyz(three: Three) -> XYZ:
+    return {"x": three[0], "y": three[1], "z": three[2]}
 
 
 def checkpoint_text(programs: Iterable[Program]) -> str:
@@ -316,7 +313,7 @@ def _operators(graph: Program, kernel: Operator | None = None) -> tuple[Operator
     results = iter(kernel.output_tensors if kernel else ())
     items = []
     for step in graph.steps:
-        item, maps = _operator(step, graph), XYZ(*step.maps)
+        item, maps = _operator(step, graph), _xyz(step.maps)
         if step.op == "input" and kernel:
             item = replace(item, dtensor=next(sources), input_map=maps, forloop_dim=step.dim)
         elif step.op == "input":
@@ -327,8 +324,8 @@ def _operators(graph: Program, kernel: Operator | None = None) -> tuple[Operator
             frame = step.block.frame
             body = BlockGraph(
                 graph_level="thread_block_graph",
-                grid_dim=XYZ(*frame.grid),
-                block_dim=XYZ(*frame.threads),
+                grid_dim=_xyz(frame.grid),
+                block_dim=_xyz(frame.threads),
                 forloop_range=frame.loop_range,
                 reduction_dimx=frame.dimx,
                 smem_offset=0,

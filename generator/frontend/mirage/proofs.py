@@ -75,7 +75,7 @@ class Bound(Prover):
     """
 
     def __init__(self, choice: Choice, spec: Graph, held: Held, program: Lowered) -> None:
-        self.choice, self.program = choice, program
+        self.choice, self.held, self.program = choice, held, program
         super().__init__(_over_inputs(choice, spec, held, program))
         named = [*(dims for _, dims in choice.inputs), *choice.outputs]
         self.tensors = list(zip(named, (*program.inputs, *program.outputs), strict=True))
@@ -287,39 +287,36 @@ def scaled(
 ) -> tuple[Graph, dict[str, int]]:
     """Return the graph with small tiles, and the extents of all its dims.
 
-    The rows of a tie, which are one dim of the recipe, keep equal extents. No rule says how to
-    scale dims that one axis cuts into equally many tiles, nor tied rows that are cut or consist of
-    several dims: they stay. Raises VerifyError for a graph that stays too large.
+    The rows of a tie, which are one dim of the recipe, keep equal extents. Raises VerifyError for a
+    graph that stays too large.
     """
     sizes, axes = sizes_of(graph), list(_axes_of(graph))
     cuts: dict[str, list[int]] = {}
     for axis, _ in axes:
         cuts.setdefault(axis.dim, []).append(axis.tile)
-    alike = [({axis.dim, *others}, True) for axis, others in axes if others]
+    # No rule says how to scale dims that one axis cuts into equally many tiles, nor tied rows that
+    # are cut or consist of several dims: they stay.
+    fixed = {d for axis, others in axes if others for d in (axis.dim, *others)}
+    groups = {dim: {dim} for dim in sizes}
     for tie in ties:
         parts = {part for row in tie for part in row}
-        alike.append((parts, bool(parts & set(cuts)) or any(len(row) != 1 for row in tie)))
-    groups = {dim: {dim} for dim in sizes}
-    for dims, _ in alike:
-        group = dims.union(*(groups[d] for d in dims))
+        if parts & {*cuts, *fixed} or any(len(row) != 1 for row in tie):
+            fixed |= parts
+        group = parts.union(*(groups[d] for d in parts))
         groups.update(dict.fromkeys(group, group))
-    fixed = {d for dims, stays in alike if stays for d in dims}
     tiles: dict[str, dict[int, int]] = {}
-    for number, (dim, extent) in enumerate(list(sizes.items())):
-        if groups[dim] & fixed:
-            continue
+    numbers = {dim: number for number, dim in enumerate(sizes)}
+    for dim in (d for d in numbers if not groups[d] & fixed):
         if dim in cuts:
             tiles[dim] = _small_tiles(cuts[dim], small.elements)
-            most = extent // math.lcm(*cuts[dim])
+            most = sizes[dim] // math.lcm(*cuts[dim])
             sizes[dim] = math.lcm(*tiles[dim].values()) * min(most, small.tiles)
-        elif dim == (first := next(d for d in sizes if d in groups[dim])):
-            sizes[dim] = min(extent, small.whole[number % len(small.whole)])
         else:
-            sizes[dim] = sizes[first]
+            first = min(numbers[d] for d in groups[dim])
+            sizes[dim] = min(sizes[dim], small.whole[first % len(small.whole)])
     made = replace(graph, nodes=tuple(_with_tiles(n, tiles) for n in graph.nodes))
-    for axis, _ in _axes_of(made):
-        if axis.reduced:
-            sizes[parts_of(axis.dim)] = count(axis, sizes[axis.dim])
+    for axis in (a for a, _ in _axes_of(made) if a.reduced):
+        sizes[parts_of(axis.dim)] = count(axis, sizes[axis.dim])
     if _work_of(made, sizes) > MOST_WORK:
         raise VerifyError(
             "the graph is too large to prove: it cuts dims that cannot be scaled down",

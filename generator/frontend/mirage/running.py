@@ -15,7 +15,6 @@ import itertools
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -24,7 +23,7 @@ import numpy as np
 
 from mirage_kernels.generator.errors import MirageError
 from mirage_kernels.generator.frontend.declarations import dims_of
-from mirage_kernels.generator.frontend.mirage.proofs import Choice, Held, Terms, prove
+from mirage_kernels.generator.frontend.mirage.proofs import Bound, Held, Terms, prove
 from mirage_kernels.generator.frontend.positional.lower import Lowered, flat, sizes_of
 from mirage_kernels.generator.frontend.positional.program import Extents, Program, Tensor
 from mirage_kernels.generator.ir import DType, with_precision
@@ -176,30 +175,21 @@ NEUTRAL: Held = {
 Run = Callable[[Sequence["torch.Tensor"]], list["torch.Tensor"]]
 
 
-@dataclass(frozen=True)
-class Match:
-    """A recipe that computes a graph, how its inputs are bound, and what the others are held at."""
-
-    recipe: Recipe
-    choice: Choice
-    held: Held
-
-
 def find_compiled(lowered: Lowered, program: Program) -> Run:
     """Return a function that runs a graph on GPU tensors; raise MirageError where none can."""
     import mirage_kernels
 
-    for match in matches(lowered, catalog()):
-        if match.recipe.name in mirage_kernels.__all__:
-            return partial(call, match, program)
+    for recipe, bound in matches(lowered, catalog()):
+        if recipe.name in mirage_kernels.__all__:
+            return partial(call, recipe, bound, program)
     raise MirageError(
         "no compiled kernel of this build computes the graph on GPU tensors",
         "CPU tensors run in the interpreter; `mirage-kernels list` shows the compiled kernels",
     )
 
 
-def matches(lowered: Lowered, recipes: Mapping[str, Recipe]) -> Iterator[Match]:
-    """Yield the recipes that a graph provably computes, inputs that it lacks held."""
+def matches(lowered: Lowered, recipes: Mapping[str, Recipe]) -> Iterator[tuple[Recipe, Bound]]:
+    """Yield the recipes that a graph provably computes, bound to it, inputs that it lacks held."""
     for recipe in recipes.values():
         lacking = len(recipe.inputs) - len(lowered.inputs)
         neutral = [name for name in recipe.inputs if name in NEUTRAL]
@@ -209,24 +199,25 @@ def matches(lowered: Lowered, recipes: Mapping[str, Recipe]) -> Iterator[Match]:
                 for bound in list(Terms(recipe, held).bindings(lowered)):
                     with contextlib.suppress(MirageError):  # not equal
                         prove(bound)
-                        yield Match(recipe, bound.choice, held)
+                        yield recipe, bound
                         break
 
 
-def call(match: Match, program: Program, given: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+def call(
+    recipe: Recipe, bound: Bound, program: Program, given: Sequence[torch.Tensor]
+) -> list[torch.Tensor]:
     """Call a compiled op in place of a graph; the op raises for what its kernels do not cover."""
     import torch
 
     import mirage_kernels
 
-    recipe, choice = match.recipe, match.choice
     arguments: dict[str, torch.Tensor | float] = {}
     sizes: dict[str, int] = {}
-    for x, tensor, (name, dims) in zip(given, program.inputs, choice.inputs, strict=True):
+    for x, tensor, (name, dims) in zip(given, program.inputs, bound.choice.inputs, strict=True):
         stated = dims_of(recipe.inputs[name])
         arguments[name] = y = _turned(x.reshape(tensor.dims), dims, stated).contiguous()
         sizes.update(zip(stated, y.shape, strict=True))
-    for name, value in match.held.items():
+    for name, value in bound.held.items():
         number = sizes[value] if isinstance(value, str) else value
         text, like = recipe.inputs[name], given[0]
         arguments[name] = float(number)
@@ -235,7 +226,7 @@ def call(match: Match, program: Program, given: Sequence[torch.Tensor]) -> list[
             dtype = torch.int32 if text.endswith("int32") else like.dtype
             arguments[name] = torch.full(shape, number, dtype=dtype, device=like.device)
     made = getattr(mirage_kernels, recipe.name)(*(arguments[name] for name in recipe.inputs))
-    (dims,), (tensor,) = choice.outputs, program.outputs
+    (dims,), (tensor,) = bound.choice.outputs, program.outputs
     wanted = [d for d in dims if d is not None]
     ours = [d if d in wanted else None for d in recipe.output.split()]
     return [_turned(made, ours, wanted).reshape(tensor.dims)]
