@@ -121,48 +121,36 @@ def programs() -> dict[str, Build]:
 # The oracle: Mirage's definitions by position, nothing of the code under test.
 
 
-def silu(x: Array) -> Array:
-    return x / (1 + np.exp(-x))
-
-
-UNARY = {
-    "exp": np.exp,
-    "silu": silu,
-    "square": np.square,
-    "sqrt": lambda x: np.sqrt(np.abs(x)) if (x < 0).any() else np.sqrt(x),
-    "relu": lambda x: np.maximum(x, 0),
-    "tanh": np.tanh,
-    "sigmoid": lambda x: 1 / (1 + np.exp(-x)),
-}
-BINARY = {"add": np.add, "sub": np.subtract, "mul": np.multiply, "div": np.divide}
-
-
 def to_columns(x: Array, axis: int, size: int) -> Array:
     """Sum elements that are `size` apart along an axis."""
     shape = (*x.shape[:axis], x.shape[axis] // size, size, *x.shape[axis + 1 :])
     return x.reshape(shape).sum(axis=axis)
 
 
-def plain(step: Step, args: Sequence[Array]) -> Array:
-    """Evaluate an operator that no loop matters to."""
-    if step.op in UNARY:
-        return UNARY[step.op](*args)
-    if step.op in BINARY:
-        return BINARY[step.op](*args)
-    if step.op == "matmul":
-        return args[0] @ args[1]
-    if step.op == "reduction":
-        return to_columns(args[0], step.dim, step.size)
-    if step.op == "rms_norm":
-        axes = tuple(range(step.dim, args[0].ndim))
-        return args[0] / np.sqrt(np.mean(args[0] ** 2, axis=axes, keepdims=True))
-    if step.op == "mul_scalar":
-        return args[0] * step.numbers[0]
-    if step.op == "clamp":
-        return np.clip(args[0], *step.numbers)
-    if step.op == "concat":
-        return np.concatenate(args, axis=step.dim)
-    raise NotImplementedError(step.op)
+def rms_norm(x: Array, first: int) -> Array:
+    axes = tuple(range(first, x.ndim))
+    return x / np.sqrt(np.mean(x**2, axis=axes, keepdims=True))
+
+
+PLAIN: dict[str, Callable[..., Array]] = {  # operators that no loop matters to
+    "exp": lambda step, x: np.exp(x),
+    "silu": lambda step, x: x / (1 + np.exp(-x)),
+    "square": lambda step, x: np.square(x),
+    "sqrt": lambda step, x: np.sqrt(np.abs(x)) if (x < 0).any() else np.sqrt(x),
+    "relu": lambda step, x: np.maximum(x, 0),
+    "tanh": lambda step, x: np.tanh(x),
+    "sigmoid": lambda step, x: 1 / (1 + np.exp(-x)),
+    "add": lambda step, a, b: a + b,
+    "sub": lambda step, a, b: a - b,
+    "mul": lambda step, a, b: a * b,
+    "div": lambda step, a, b: a / b,
+    "matmul": lambda step, a, b: a @ b,
+    "reduction": lambda step, x: to_columns(x, step.dim, step.size),
+    "rms_norm": lambda step, x: rms_norm(x, step.dim),
+    "mul_scalar": lambda step, x: x * step.numbers[0],
+    "clamp": lambda step, x: np.clip(x, *step.numbers),
+    "concat": lambda step, *tiles: np.concatenate(tiles, axis=step.dim),
+}
 
 
 def accumulated(step: Step, tiles: Sequence[Array], frame: Frame) -> Array:
@@ -170,16 +158,12 @@ def accumulated(step: Step, tiles: Sequence[Array], frame: Frame) -> Array:
     total = np.sum(tiles, axis=0)
     last = total.ndim - 1
     count = len(tiles) * total.shape[last]
-    if step.kind == "":
-        return total
-    if step.kind == "sum":
-        return to_columns(total, last, 1)
-    if step.kind == "mean":
-        return to_columns(total, last, 1) / count
     if step.kind == "rms":
         squares = np.sum(np.square(tiles), axis=0)
         return np.sqrt(to_columns(squares, last, 1) / count)
-    return to_columns(total, last, frame.dimx)
+    if step.kind == "sum_todimx":
+        return to_columns(total, last, frame.dimx)
+    return to_columns(total, last, 1) / {"mean": count}.get(step.kind, 1) if step.kind else total
 
 
 def cut(x: Array, axis: int, parts: int, index: int) -> Array:
@@ -209,7 +193,7 @@ def run_block(block: Program, inputs: Sequence[Array], point: Sequence[int]) -> 
             values[step.outs[0].guid] = [accumulated(step, tiles, frame)]
         else:
             operands = zip(*(values[a] for a in step.args), strict=True)
-            values[step.outs[0].guid] = [plain(step, args) for args in operands]
+            values[step.outs[0].guid] = [PLAIN[step.op](step, *args) for args in operands]
     return stored
 
 
@@ -239,7 +223,7 @@ def run_program(program: Program, inputs: Sequence[Array]) -> list[Array]:
         if step.op == "customized":
             made = run_customized(step, args)
         elif step.op != "input":
-            made = [plain(step, args)]
+            made = [PLAIN[step.op](step, *args)]
         else:
             continue
         values.update(zip((t.guid for t in step.outs), made, strict=True))

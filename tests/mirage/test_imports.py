@@ -82,22 +82,13 @@ def test_what_cannot_be_read_is_a_reason_why_one_graph_is_not_parsed(
 
 BROKEN = [
     ("", "is no JSON"),
-    ("{", "is no JSON"),
-    ("[[", "is no JSON"),
-    ("\udcff", "is no JSON"),
     ('[[{"op_type": "\udcff"}]]', "is no JSON"),
     ('[[{"x": ' + "[" * 100_000, "is nested too deeply"),
     ("3", "Expected `array`, got `int`"),
     ("{}", "missing required field `generated_graphs`"),
-    ("[3]", r"Expected `array`, got `int` - at `\$\[0\]`"),
     ("[[]]", "graph 0: the graph has no operators"),
     ("[[3]]", r"Expected `object`, got `int` - at `\$\[0\]\[0\]`"),
-    ("[[{}]]", r"missing required field `op_type` - at `\$\[0\]\[0\]`"),
     ('[[{"op_type": 3}]]', r"Expected `str`, got `int` - at `\$\[0\]\[0\].op_type`"),
-    (
-        '[[{"op_type": "kn_input_op", "input_tensors": []}]]',
-        r"missing required field `output_tensors` - at `\$\[0\]\[0\]`",
-    ),
 ]
 
 

@@ -43,27 +43,6 @@ def test_accumulations_agree_with_their_definition(
     assert_agrees(graph.program)
 
 
-def test_tiles_may_be_laid_out_along_another_dim(assert_agrees: Callable) -> None:
-    graph = mi.new_kernel_graph()
-    x = graph.new_input(dims=(6, 8))
-    block = mi.new_threadblock_graph((2, 1, 1), (128, 1, 1), 1, 4)
-    block.new_output(block.square(block.new_input(x, (1, -1, -1), -1)), (0, -1, -1))
-    (y,) = graph.customized([x], block)
-    assert y.dims == (12, 4)
-    graph.mark_output(y)
-    assert_agrees(graph.program)
-
-
-def test_blocks_may_pair_tiles_of_different_dims(assert_agrees: Callable) -> None:
-    graph = mi.new_kernel_graph()
-    x, y = graph.new_input(dims=(6, 4)), graph.new_input(dims=(3, 8))
-    block = mi.new_threadblock_graph((2, 1, 1), (128, 1, 1), 1, 4)
-    bx, by = block.new_input(x, (0, -1, -1), -1), block.new_input(y, (1, -1, -1), -1)
-    block.new_output(block.add(bx, by), (1, -1, -1))
-    graph.mark_output(graph.customized([x, y], block)[0])
-    assert_agrees(graph.program)
-
-
 def two_kernels(first: int, second: int) -> KernelGraph:
     """One kernel cuts a dim into `first` tiles, the next one loops over it `second` times."""
     graph = mi.new_kernel_graph()

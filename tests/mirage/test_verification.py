@@ -17,7 +17,6 @@ from mirage_kernels.generator.frontend.mirage.builder import KernelGraph
 from mirage_kernels.generator.frontend.mirage.checkpoints import checkpoint_text, read_checkpoint
 from mirage_kernels.generator.frontend.mirage.proofs import Small, Terms, scaled
 from mirage_kernels.generator.frontend.mirage.verdicts import Verdict, parsed, verified
-from mirage_kernels.generator.frontend.positional.lower import lower
 from mirage_kernels.generator.frontend.positional.program import Program
 from mirage_kernels.generator.recipe import load_recipe
 
@@ -207,9 +206,3 @@ def test_published_graphs_are_proved_equal_to_the_catalogs_recipes(
 ) -> None:
     verdicts = judged(PUBLISHED[file], *read_checkpoint(checkpoints / f"{file}.json"))
     assert [(v.number, v.reason) for v in verdicts if v.proof is None] == []
-
-
-def test_a_programs_graph_is_made_once(programs: dict[str, Build]) -> None:
-    graph = programs["rms_norm"]()
-    assert graph.lowered() is graph.lowered()
-    assert lower(graph.program) == graph.lowered()

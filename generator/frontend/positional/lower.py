@@ -118,7 +118,6 @@ def _roles(graph: Graph) -> dict[str, str]:
 
 
 def _read(program: Program, factors: Factors) -> Lowered:
-    """Read a program once; raise Refined where factors change."""
     scope = Scope(Builder(Level.KERNEL), factors)
     found: dict[int, Tile] = {}
     for step in program.steps:
@@ -200,7 +199,6 @@ class _Block:
         return [Tile(name, s.rows) for name, s in zip(names, stored, strict=True)]
 
     def cuts_of(self, step: Step, operand: Tile) -> list[Cut]:
-        """Return how the grid axes and the loop cut the factors of an input."""
         wanted = self.frame.cuts(step.maps, f"the input map {step.maps}")
         if step.dim != NOWHERE and self.frame.loop_range > 1:
             wanted.append((LOOP, step.dim, self.frame.loop_range))
@@ -237,8 +235,8 @@ class _Block:
     def agree(self, cuts: Sequence[Sequence[Cut]]) -> None:
         """Make every axis cut the same counts in the same order in all inputs."""
         for axis in (*AXES, LOOP):
-            first, *others = [*_rows_along(axis, cuts)] or [[]]
-            for mine, theirs in (pair for o in others for pair in zip(first, o, strict=False)):
+            rows = [*_rows_along(axis, cuts)]
+            for mine, theirs in (pair for o in rows[1:] for pair in zip(rows[0], o, strict=False)):
                 if mine.count != theirs.count:
                     small, large = sorted((mine, theirs), key=lambda c: c.count)
                     why = f"the {axis} axis of two inputs"
@@ -247,7 +245,6 @@ class _Block:
                     self.factors.split(large.factor, small.count, why)
 
     def maps(self, tile: Tile) -> tuple[str | None, ...]:
-        """Return the dims of a tile that the graph's grid axes cut."""
         cuts = [tile.along(axis)[i : i + 1] for axis, i in self.slots]
         return tuple(self.factors.name(c[0].factor) if c else None for c in cuts)
 
@@ -266,7 +263,6 @@ class _Block:
         return Tile(name, rows, tile.cuts, looped=bool(loop))
 
     def output(self, scope: Scope, tile: Tile, step: Step) -> Tile:
-        """Add an output: where each block's tile goes in the result."""
         only_values([tile], "new_output")
         what = f"the output map {step.maps}"
         if tile.looped and self.frame.loop_range > 1:
