@@ -14,7 +14,7 @@ import pytest
 import mirage_kernels.generator as mi
 from mirage_kernels.generator.cli import main
 from mirage_kernels.generator.frontend.mirage.builder import KernelGraph
-from mirage_kernels.generator.frontend.positional.lower import Lowered, lower
+from mirage_kernels.generator.frontend.positional.lower import Lowered, lower, sizes_of
 from mirage_kernels.generator.frontend.positional.program import Frame, Program, Step
 from mirage_kernels.generator.meaning.arrays import Array as Values
 from mirage_kernels.generator.meaning.arrays import array_reading
@@ -237,14 +237,14 @@ def oracle() -> Callable[[Program, Sequence[Array]], list[Array]]:
 
 def run_lowered(lowered: Lowered, inputs: Sequence[Array]) -> list[Array]:
     """Return the results of a program's graph in float64, dims put together again."""
-    arrays = []
+    arrays, sizes = [], sizes_of(lowered.graph)
     for x, layout in zip(inputs, lowered.inputs, strict=True):
         names = tuple(name for row in layout for name in row)
-        arrays.append(Values(names, (x.reshape([lowered.extents[n] for n in names]),)))
-    made = results(lowered.graph, arrays, array_reading(FLOAT64, lowered.extents))
+        arrays.append(Values(names, (x.reshape([sizes[n] for n in names]),)))
+    made = results(lowered.graph, arrays, array_reading(FLOAT64, sizes))
     found = []
     for x, layout in zip(made, lowered.outputs, strict=True):
-        shape = [prod(lowered.extents[name] for name in row) for row in layout]
+        shape = [prod(sizes[name] for name in row) for row in layout]
         parts = x.over([name for row in layout for name in row]).parts
         found.append(np.asarray(parts[0], float).reshape(shape))
     return found

@@ -69,11 +69,6 @@ class Options:
     jobs: Annotated[int, Meta(ge=1)] = 1
     previous_checkpoint: str | None = None
 
-    def constraints(self) -> str:
-        """Say what is asked for, as it was written."""
-        given = {n: getattr(self, n) for n in ("imaps", "omaps", "griddims", "fmaps", "franges")}
-        return ", ".join(f"{n}={v}" for n, v in given.items() if v is not None) or "none"
-
 
 def read_options(given: Mapping[str, object]) -> Options:
     """Return the options of a call; raise MirageError for a wrong name or value."""
@@ -212,9 +207,10 @@ def superoptimize(graph: KernelGraph, **options: object) -> MuGraph:
         found = [Lowered(g, spec.inputs, spec.outputs) for g in search(spec, wanted)]
     timed = fitting(found, wanted)
     if not timed:
+        given = {n: getattr(wanted, n) for n in ("imaps", "omaps", "griddims", "fmaps", "franges")}
+        constraints = ", ".join(f"{n}={v}" for n, v in given.items() if v is not None) or "none"
         raise SearchError(
-            f"none of the {len(found)} muGraphs found meets the constraints: "
-            f"{wanted.constraints()}",
+            f"none of the {len(found)} muGraphs found meets the constraints: {constraints}",
             "leave some of them out; grids and loop counts must divide the dims that they cut",
         )
     best, *others = (MuGraph(graph.program, one, time, spec) for one, time in timed[:KEPT])

@@ -23,7 +23,7 @@ import numpy as np
 
 from mirage_kernels.generator.errors import GraphError, RecipeError, VerifyError
 from mirage_kernels.generator.frontend.declarations import dims_of
-from mirage_kernels.generator.frontend.positional.lower import Layout, Lowered, flat, sizes_of
+from mirage_kernels.generator.frontend.positional.lower import Lowered, flat, sizes_of
 from mirage_kernels.generator.ir import (
     Axis,
     Builder,
@@ -197,25 +197,19 @@ class Terms:
                 fitting = True
                 yield bound
         if not fitting:
-            theirs = ", ".join(str(shape(layout, program)) for layout in program.inputs)
+            theirs = ", ".join(map(str, program.shapes[: len(free)]))
             raise VerifyError(
                 f"no input of {recipe.name} fits: it takes {ours}, the graph {theirs}"
             )
-
-
-def shape(layout: Layout, program: Lowered) -> list[int]:
-    """Return the positional extents of an input or result."""
-    return [math.prod(program.extents[part] for part in row) for row in layout]
 
 
 def _choices(
     free: Mapping[str, Row], results: Sequence[Row], program: Lowered
 ) -> Iterator[tuple[Choice, dict[str, int]]]:
     """Yield the choices in which extents agree, with the extents of the recipe's dims."""
-    shapes = [shape(layout, program) for layout in (*program.inputs, *program.outputs)]
     for order in itertools.islice(itertools.permutations(free), MOST_ORDERS):
         wanted = [*(free[name] for name in order), *results]
-        for found, extents in _named(list(zip(wanted, shapes, strict=True)), {}):
+        for found, extents in _named(list(zip(wanted, program.shapes, strict=True)), {}):
             inputs = tuple(zip(order, found, strict=False))
             yield Choice(inputs, tuple(found[len(order) :])), extents
 

@@ -12,6 +12,7 @@ import contextlib
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from math import prod
 
 from mirage_kernels.generator.errors import GraphError
 from mirage_kernels.generator.frontend.positional.dims import (
@@ -61,10 +62,10 @@ class Lowered:
     outputs: tuple[Layout, ...]
 
     @property
-    def extents(self) -> dict[str, int]:
-        """Extents of all dims of inputs and results."""
-        types = [n.out.type for n in self.graph.inputs]
-        return extents_of([*types, *(self.graph.values[o].type for o in self.graph.outputs)])
+    def shapes(self) -> list[list[int]]:
+        """Positional extents of the inputs, then of the results."""
+        sizes, layouts = sizes_of(self.graph), (*self.inputs, *self.outputs)
+        return [[prod(sizes[part] for part in row) for row in layout] for layout in layouts]
 
 
 def flat(layout: Sequence[tuple[str, ...]]) -> tuple[str, ...]:
